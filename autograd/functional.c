@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "autograd/ops.h"
+#include "autograd/rows.h"
 #include "autograd/tape_internal.h"
 #include "tensor/number_internal.h"
 #include "tensor/pointwise.h"
@@ -460,9 +461,14 @@ trek_var *trek_dropout(trek_var *x, double p, bool training)
         return trek_fail_missing("dropout", "the variable"), NULL;
     if (!training || p == 0)
         return x;
+    const trek_row_map *map = trek_rows_mapped(x);
+    trek_var *all = map ? trek_rows_spread(map, x) : x;
+    if (!all)
+        return NULL;
     trek_attrs draw = { 0 };
-    trek_rng_attrs(x->data, &draw);
-    return trek_apply_dropout(x, p, &draw);
+    trek_rng_attrs(all->data, &draw);
+    trek_var *y = trek_apply_dropout(all, p, &draw);
+    return map ? trek_rows_pick(map, y) : y;
 }
 
 /* --- in place -------------------------------------------------------------------------------- */

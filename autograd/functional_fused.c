@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "autograd/ops.h"
+#include "autograd/rows.h"
 #include "autograd/rules_internal.h"
 #include "autograd/tape_internal.h"
 #include "tensor/random_internal.h"
@@ -59,9 +60,26 @@ static trek_var *attention_with_learned_mask(trek_var *q, trek_var *k, trek_var 
                                                    4);
 }
 
+/* With dropout, of some of the batch's rows: in their places among all. */
+static trek_var *attention_of_rows(const trek_row_map *map, trek_var *q, trek_var *k, trek_var *v, trek_attention_opts opts)
+{
+    bool own = opts.mask && trek_var_ndim(opts.mask) == 4 && trek_var_size(opts.mask, 0) == trek_var_size(q, 0);
+    if (own && !(opts.mask = trek_rows_spread(map, opts.mask)))
+        return NULL;
+    const trek_row_map *before = trek_rank_here.row_map;
+    q = trek_rows_spread(map, q), k = trek_rows_spread(map, k), v = trek_rows_spread(map, v);
+    trek_rank_here.row_map = NULL;
+    trek_var *y = trek_attention(q, k, v, &opts);
+    trek_rank_here.row_map = before;
+    return trek_rows_pick(map, y);
+}
+
 trek_var *trek_attention(trek_var *q, trek_var *k, trek_var *v, const trek_attention_opts *given)
 {
     trek_attention_opts opts = given ? *given : (trek_attention_opts){ 0 };
+    const trek_row_map *map = opts.dropout > 0 && q && k && v && q->data->ndim == 4 ? trek_rows_mapped(q) : NULL;
+    if (map && trek_rows_mapped(k) && trek_rows_mapped(v))
+        return attention_of_rows(map, q, k, v, opts);
     trek_attrs numbers = { .i = { [4] = opts.causal }, .f = { opts.dropout, opts.scale } };
     bool learned = opts.mask && opts.mask->requires_grad && trek_recording();
     if (opts.dropout > 0 && q && k && q->data->ndim == 4 && k->data->ndim == 4 &&

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "autograd/ops.h"
+#include "autograd/rows.h"
 #include "autograd/tape_internal.h"
 #include "tensor/number_internal.h"
 
@@ -420,4 +421,38 @@ int trek_meshgrid(trek_var *const *list, int count, bool xy, trek_var **parts, i
             return -1;
     }
     return count;
+}
+
+/* --- random ops of some rows (rows.h) --------------------------------------------------------- */
+
+const trek_row_map *trek_rows_mapped(trek_var *x)
+{
+    return x && trek_var_ndim(x) > 0 && trek_var_numel(x) > 0 ? trek_row_map_for(trek_var_size(x, 0)) : NULL;
+}
+
+/* x of `from` samples (or groups of rows) -> those at index, `to` of them. */
+static trek_var *taken(trek_var *x, const int64_t *index, int64_t from, int64_t to)
+{
+    trek_tensor *places = trek_tensor_from_data(index, trek_dims(to), TREK_I64, trek_var_device(x));
+    trek_shape shape = trek_var_shape(x);
+    trek_var *flat = trek_reshape(x, trek_dims(from, trek_var_numel(x) / from));
+    shape.sizes[0] = shape.sizes[0] / from * to;
+    return places ? trek_reshape(trek_index_select(flat, trek_var_from(places), 0), shape) : NULL;
+}
+
+trek_var *trek_rows_spread(const trek_row_map *map, trek_var *x)
+{
+    int64_t *index = x ? trek_calloc((size_t)map->total, sizeof *index) : NULL; /* elsewhere: the first row */
+    if (!index)
+        return NULL;
+    for (int64_t k = 0; k < map->n; k++)
+        index[map->rows[k]] = k;
+    trek_var *y = taken(x, index, map->n, map->total);
+    trek_free(index);
+    return y;
+}
+
+trek_var *trek_rows_pick(const trek_row_map *map, trek_var *y)
+{
+    return y ? taken(y, map->rows, map->total, map->n) : NULL;
 }

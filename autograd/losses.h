@@ -5,6 +5,7 @@
  *
  * What is not said otherwise: the shapes of both inputs broadcast, and the mean is over the elements that come out. The
  * result's dtype is what both promote to (PyTorch's bce: the target's). Steps are computed in it, or in f32 for 16-bit ones.
+ * (So [N, 1] against [N] is [N, N], of which PyTorch warns: give both one shape.)
  * PyTorch's bce wants one shape. Derivatives by targets and weights are taken where PyTorch has none. DTYPE: one input at least
  * is of a floating dtype; of l1_loss the other is not bool; of bce, kl_div and the later ones all are. */
 #ifndef TREK_AUTOGRAD_LOSSES_H

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "autograd/ops.h"
+#include "autograd/rows.h"
 #include "autograd/rules_internal.h"
 #include "autograd/tape_internal.h"
 #include "tensor/option_internal.h"
@@ -123,6 +124,9 @@ static trek_var *channel_mask(trek_var *x, double p)
     int64_t strides[TREK_MAX_DIMS] = { 0 };
     for (int d = 2; d < shape.ndim; d++)
         shape.sizes[d] = 1;
+    const trek_row_map *map = trek_rows_mapped(x);
+    if (map)
+        shape.sizes[0] = shape.sizes[0] / map->n * map->total;
     trek_tensor *channels = trek_tensor_make_view(x->data, x->data->data, shape.ndim, shape.sizes, strides);
     if (!channels)
         return NULL;
@@ -130,7 +134,8 @@ static trek_var *channel_mask(trek_var *x, double p)
     trek_rng_attrs(channels, &draw); /* keyed by samples, as x is */
     trek_tensor_release(channels);
     trek_tensor *ones = trek_tensor_ones(shape, trek_var_dtype(x), trek_var_device(x));
-    return ones ? trek_apply_dropout(trek_var_from(ones), p, &draw) : NULL;
+    trek_var *mask = ones ? trek_apply_dropout(trek_var_from(ones), p, &draw) : NULL;
+    return map ? trek_rows_pick(map, mask) : mask;
 }
 
 static bool probable(const char *name, double p)

@@ -108,7 +108,7 @@ trek_status trek_rule_linear_cross_entropy(trek_backward_call *b)
 static trek_status parts_like(const trek_tensor *q, const trek_tensor *k, const trek_tensor *v, trek_tensor *parts[3])
 {
     int64_t item = trek_item_size[q->dtype], step = (k->data - q->data) / item, inner = 1;
-    bool fits = q->device.type == TREK_CPU && q->numel > 0 && q->storage == k->storage && q->storage == v->storage && step > 0 &&
+    bool fits = q->numel > 0 && q->storage == k->storage && q->storage == v->storage && step > 0 &&
         k->data - q->data == step * item && v->data - k->data == step * item && k->dtype == q->dtype && v->dtype == q->dtype &&
         trek_same_sizes(q, k) && trek_same_sizes(q, v);
     int seen = 0;

@@ -136,7 +136,7 @@ trek_status trek_rule_give_slice(trek_backward_call *b, trek_var *grad, int dim,
     slice s = { .grad = grad->data, .dim = dim, .start = start, .end = start + grad->data->sizes[dim] };
     const trek_edge *edge = &b->node->edges[0];
     *done = false;
-    if (b->create_graph || s.grad->numel == 0 || s.grad->device.type != TREK_CPU || s.grad->dtype != edge->dtype)
+    if (b->create_graph || s.grad->numel == 0 || s.grad->dtype != edge->dtype)
         return TREK_OK;
     if (edge->leaf)
         return give_to_leaf(b, &s, done);

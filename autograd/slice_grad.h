@@ -6,8 +6,8 @@
 #include "autograd/var_internal.h"
 
 /* Adds grad, which has all the dimensions of input 0, to that input's gradient at [start, ...) along dim, in place. *done is
- * false, and nothing was done, where that is not possible: under create_graph, in another dtype, on a device, with a gradient
- * that others look at. */
+ * false, and nothing was done, where that is not possible: under create_graph, in another dtype, with a gradient that
+ * others look at. */
 trek_status trek_rule_give_slice(trek_backward_call *b, trek_var *grad, int dim, int64_t start, bool *done);
 
 /* The engine's: gives input k's node, output 0, its first gradient before the rule has ended. */

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Padding, pixels to channels and back, and what has one dimension of space: that is two of which the height is 1. */
 #include <inttypes.h>
+#include <string.h>
 
 #include "autograd/ops.h"
 #include "autograd/spatial_internal.h"
 #include "autograd/tape_internal.h"
+#include "tensor/compound.h"
 #include "tensor/number_internal.h"
 #include "tensor/option_internal.h"
 
@@ -91,13 +93,25 @@ trek_var *trek_pad(trek_var *x, trek_dims_list sizes, trek_pad_mode mode, double
         return trek_fail_null(TREK_ERR_ARGUMENT, "pad: %s does not hold %g", trek_dtype_name(trek_var_dtype(x)), value);
     const int64_t most = (int64_t)1 << 40; /* no memory holds more */
     trek_var *made = x;
+    trek_compound told = { .kind = TREK_COMPOUND_PAD, .pad_mode = (int)mode, .value = value, .inputs = { x->data } };
+    bool whole = mode != TREK_PAD_CIRCULAR;
+    for (int k = 0; k < sizes.ndim; k++) {
+        told.pads[2 * (shape.ndim - 1 - k / 2) + k % 2] = sizes.sizes[k];
+        whole = whole && (sizes.sizes[k] >= 0 || mode == TREK_PAD_CONSTANT);
+    }
+    if (whole)
+        trek_compound_enter();
     for (int k = 0; made && k < sizes.ndim / 2; k++) {
         int64_t before = sizes.sizes[2 * k], after = sizes.sizes[2 * k + 1];
         if (before > most || after > most || before < -most || after < -most)
             return trek_fail_null(TREK_ERR_MEMORY, "pad: sizes of %" PRId64 " and %" PRId64, before, after);
         made = padded_along(made, shape.ndim - 1 - k, before, after, mode, value);
     }
-    return made && made->data->storage == x->data->storage ? trek_clone(made) : made;
+    made = made && made->data->storage == x->data->storage ? trek_clone(made) : made;
+    told.outputs[0] = made ? made->data : NULL;
+    if (made && whole)
+        trek_compound_leave(&told);
+    return made;
 }
 
 /* --- pixels and channels --------------------------------------------------------------------- */
@@ -244,6 +258,18 @@ static void across(int64_t to[2], const int64_t from[2], int64_t height)
     to[1] = from[0] ? from[0] : height;
 }
 
+/* Numbers of a length, which stand behind a height of 1. */
+static trek_var *told(trek_compound_kind kind, trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *flat,
+                      trek_var *y)
+{
+    if (y)
+        trek_compound_leave(&(trek_compound){
+            .kind = kind, .dims = 1, .stride = { flat->stride[1] }, .padding = { trek_option_integer(flat->padding[1], 0) },
+            .dilation = { flat->dilation[1] }, .groups = flat->groups ? flat->groups : 1,
+            .inputs = { x->data, weight->data, bias ? bias->data : NULL }, .outputs = { y->data } });
+    return y;
+}
+
 trek_var *trek_conv1d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts)
 {
     trek_conv_opts given, flat;
@@ -253,8 +279,10 @@ trek_var *trek_conv1d(trek_var *x, trek_var *weight, trek_var *bias, const trek_
     across(flat.stride, given.stride, 1);
     across(flat.dilation, given.dilation, 1);
     across(flat.padding, given.padding, TREK_ZERO);
+    trek_compound_enter();
     trek_var *wide = raised("conv1d", "x", x), *kernel = wide ? raised("conv1d", "weight", weight) : NULL;
-    return kernel ? lowered(trek_conv2d(wide, kernel, bias, &flat)) : NULL;
+    trek_var *y = kernel ? lowered(trek_conv2d(wide, kernel, bias, &flat)) : NULL;
+    return told(TREK_COMPOUND_CONV, x, weight, bias, &flat, y);
 }
 
 trek_var *trek_conv_transpose1d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_transpose_opts *opts)
@@ -266,8 +294,14 @@ trek_var *trek_conv_transpose1d(trek_var *x, trek_var *weight, trek_var *bias, c
     across(flat.output_padding, given.output_padding, TREK_ZERO);
     if (given.output_size[0])
         across(flat.output_size, given.output_size, 1);
+    trek_compound_enter();
     trek_var *wide = raised("conv_transpose1d", "x", x), *kernel = wide ? raised("conv_transpose1d", "weight", weight) : NULL;
-    return kernel ? lowered(trek_conv_transpose2d(wide, kernel, bias, &flat)) : NULL;
+    trek_var *y = kernel ? lowered(trek_conv_transpose2d(wide, kernel, bias, &flat)) : NULL;
+    trek_conv_opts numbers = { .groups = given.groups };
+    memcpy(numbers.stride, flat.stride, sizeof flat.stride);
+    memcpy(numbers.padding, flat.padding, sizeof flat.padding);
+    memcpy(numbers.dilation, flat.dilation, sizeof flat.dilation);
+    return told(TREK_COMPOUND_CONV_TRANSPOSE, x, weight, bias, &numbers, y);
 }
 
 static trek_var *pooled(const char *name, trek_var *x, const trek_pool_opts *opts, trek_pool_function pool, trek_var **indices)
@@ -281,10 +315,20 @@ static trek_var *pooled(const char *name, trek_var *x, const trek_pool_opts *opt
     across(flat.stride, opts->stride[0] ? opts->stride : opts->kernel, 1);
     across(flat.dilation, opts->dilation, 1);
     across(flat.padding, opts->padding, TREK_ZERO);
+    bool whole = !indices && !opts->ceil_mode;
+    if (whole)
+        trek_compound_enter();
     trek_var *wide = raised(name, "x", x), *y = wide ? pool(wide, &flat, indices) : NULL;
     if (y && indices)
         *indices = lowered(*indices);
-    return lowered(y);
+    y = lowered(y);
+    if (y && whole)
+        trek_compound_leave(&(trek_compound){
+            .kind = pool == trek_avg_pool2d_plain ? TREK_COMPOUND_AVG_POOL : TREK_COMPOUND_MAX_POOL, .dims = 1,
+            .kernel = { flat.kernel[1] }, .stride = { flat.stride[1] }, .padding = { trek_option_integer(flat.padding[1], 0) },
+            .dilation = { flat.dilation[1] }, .counts_padding = !flat.exclude_padding, .inputs = { x->data },
+            .outputs = { y->data } });
+    return y;
 }
 
 trek_var *trek_avg_pool2d_plain(trek_var *x, const trek_pool_opts *opts, trek_var **indices)

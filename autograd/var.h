@@ -35,17 +35,17 @@ TREK_API trek_status trek_var_set_grad(trek_var *var, trek_var *grad);
 /* Drops the gradient, or zeroes it where it lives in an arena. */
 TREK_API void trek_var_zero_grad(trek_var *var);
 
-TREK_API trek_shape trek_var_shape(const trek_var *var);
-TREK_API int trek_var_ndim(const trek_var *var);
+TREK_API trek_shape trek_var_shape(const trek_var *var); /* of NULL no dimensions */
+TREK_API int trek_var_ndim(const trek_var *var); /* how many dimensions */
 TREK_API int64_t trek_var_size(const trek_var *var, int dim); /* dim may be negative; -1 and an error if there is none */
-TREK_API trek_dtype trek_var_dtype(const trek_var *var);
-TREK_API trek_device trek_var_device(const trek_var *var);
-TREK_API int64_t trek_var_numel(const trek_var *var);
-TREK_API double trek_var_item(const trek_var *var);
-TREK_API trek_status trek_var_print(const trek_var *var, void *stream);
+TREK_API trek_dtype trek_var_dtype(const trek_var *var); /* of the value, as the next one */
+TREK_API trek_device trek_var_device(const trek_var *var); /* where the value is */
+TREK_API int64_t trek_var_numel(const trek_var *var); /* elements */
+TREK_API double trek_var_item(const trek_var *var); /* as trek_tensor_item: waits for the device */
+TREK_API trek_status trek_var_print(const trek_var *var, void *stream); /* the value, as trek_tensor_print */
 
-TREK_API bool trek_var_requires_grad(const trek_var *var);
-TREK_API bool trek_var_is_leaf(const trek_var *var);
+TREK_API bool trek_var_requires_grad(const trek_var *var); /* of a result: whether an input did */
+TREK_API bool trek_var_is_leaf(const trek_var *var); /* made by no op: a parameter, or data */
 /* Leaves only; STATE otherwise, DTYPE for dtypes without gradients. */
 TREK_API trek_status trek_var_set_requires_grad(trek_var *var, bool requires_grad);
 /* The same data without a place on the tape. */

@@ -5,6 +5,7 @@
 #include "autograd/ops.h"
 #include "autograd/rules_internal.h"
 #include "autograd/spatial_internal.h"
+#include "tensor/compound.h"
 #include "tensor/memory_internal.h"
 #include "tensor/number_internal.h"
 #include "tensor/option_internal.h"
@@ -66,6 +67,31 @@ static trek_var *depth_index(const depth_walk *w, int64_t steps, trek_device dev
     return t ? trek_var_from(t) : NULL;
 }
 
+/* The numbers of a function as it is called, for whoever writes it down. */
+static trek_compound compound_of(trek_compound_kind kind, const int64_t stride[3], const int64_t padding[3],
+                                 const int64_t dilation[3])
+{
+    trek_compound c = { .kind = kind, .dims = 3, .groups = 1 };
+    for (int d = 0; d < 3; d++) {
+        c.stride[d] = stride[d];
+        c.padding[d] = padding[d];
+        c.dilation[d] = dilation[d];
+    }
+    return c;
+}
+
+static trek_var *told(trek_compound c, int64_t groups, trek_var *x, trek_var *weight, trek_var *bias, trek_var *y)
+{
+    c.groups = groups ? groups : 1;
+    c.inputs[0] = x->data;
+    c.inputs[1] = weight->data;
+    c.inputs[2] = bias ? bias->data : NULL;
+    c.outputs[0] = y ? y->data : NULL;
+    if (y)
+        trek_compound_leave(&c);
+    return y;
+}
+
 /* --- convolution ----------------------------------------------------------------------------------- */
 
 /* [N, C, D, H, W] as [N D', C kd, H, W]: each depth of the result an image whose channels are its window's. */
@@ -117,9 +143,11 @@ trek_var *trek_conv3d(trek_var *x, trek_var *weight, trek_var *bias, const trek_
     flat(two.stride, stride);
     flat(two.padding, padding);
     flat(two.dilation, dilation);
+    trek_compound_enter();
     trek_var *images = windows(x, &w, steps);
     trek_var *kernel = trek_reshape(weight, trek_dims(k.sizes[0], k.sizes[1] * k.sizes[2], k.sizes[3], k.sizes[4]));
-    return images && kernel ? stacked(trek_conv2d(images, kernel, bias, &two), trek_var_size(x, 0), steps) : NULL;
+    trek_var *y = images && kernel ? stacked(trek_conv2d(images, kernel, bias, &two), trek_var_size(x, 0), steps) : NULL;
+    return told(compound_of(TREK_COMPOUND_CONV, stride, padding, dilation), opts->groups, x, weight, bias, y);
 }
 
 /* Depths that the transpose gives, and how many more than its kernel reaches. */
@@ -182,6 +210,7 @@ trek_var *trek_conv_transpose3d(trek_var *x, trek_var *weight, trek_var *bias, c
         triple(more, opts->output_size, 0);
         flat(two.output_size, more);
     }
+    trek_compound_enter();
     /* sums of several depths in f32, rounded once */
     trek_var *images = trek_transpose(trek_rule_wide(x), 1, 2), *kernel = trek_rule_wide(weight);
     images = trek_reshape(images, trek_dims(s.sizes[0] * w.in, s.sizes[1], s.sizes[3], s.sizes[4]));
@@ -195,7 +224,8 @@ trek_var *trek_conv_transpose3d(trek_var *x, trek_var *weight, trek_var *bias, c
                               trek_dtype_name(trek_var_dtype(bias)));
     if (y && bias)
         y = trek_add(y, trek_reshape(trek_rule_wide(bias), trek_dims(trek_var_size(y, 1), 1, 1, 1)));
-    return y ? trek_contiguous(trek_rule_rounded(y, x)) : NULL;
+    y = y ? trek_contiguous(trek_rule_rounded(y, x)) : NULL;
+    return told(compound_of(TREK_COMPOUND_CONV_TRANSPOSE, stride, padding, dilation), opts->groups, x, weight, bias, y);
 }
 
 /* --- pooling ------------------------------------------------------------------------------------------ */
@@ -278,7 +308,20 @@ static trek_var *windowed(const char *name, trek_var *x, const trek_pool_opts *o
                             .padding = { padding[0] ? padding[0] : TREK_ZERO, TREK_ZERO }, .ceil_mode = opts->ceil_mode,
                             .exclude_padding = opts->exclude_padding };
     bool hollow = dilation[0] > 1 || dilation[1] > 1 || dilation[2] > 1;
-    return pooled(&(pool_steps){ .pool = pool, .area = area, .line = line, .hollow = hollow }, x, indices);
+    bool whole = !indices && !opts->ceil_mode;
+    if (whole)
+        trek_compound_enter();
+    trek_var *y = pooled(&(pool_steps){ .pool = pool, .area = area, .line = line, .hollow = hollow }, x, indices);
+    trek_compound c = compound_of(pool == trek_avg_pool2d_plain ? TREK_COMPOUND_AVG_POOL : TREK_COMPOUND_MAX_POOL, stride,
+                                  padding, dilation);
+    for (int d = 0; d < 3; d++)
+        c.kernel[d] = kernel[d];
+    c.counts_padding = !opts->exclude_padding;
+    c.inputs[0] = x->data;
+    c.outputs[0] = y ? y->data : NULL;
+    if (y && whole)
+        trek_compound_leave(&c);
+    return y;
 }
 
 trek_var *trek_max_pool3d_with_indices(trek_var *x, const trek_pool_opts *opts, trek_var **indices)

@@ -1,52 +1,75 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CIFAR-10's binary version: records of one label and 3 x 32 x 32 bytes. */
+/* CIFAR-10's and CIFAR-100's binary versions: records of one label, or of a coarse and a fine one, and 3 x 32 x 32 bytes. */
 #include <stdio.h>
 #include <string.h>
 
 #include "data/idx_internal.h"
 
-#define RECORD (1 + 3 * 32 * 32)
+#define PIXELS (3 * 32 * 32)
 
-typedef struct cifar10 {
+typedef struct cifar {
     trek_dataset base;
     unsigned char *records;
     size_t length;
-} cifar10;
+    size_t labels, record; /* bytes of each: labels + PIXELS */
+} cifar;
 
-static int64_t cifar10_length(const trek_dataset *self) { return (int64_t)(((const cifar10 *)self)->length / RECORD); }
-
-static trek_status cifar10_get(trek_dataset *self, const int64_t *indices, int64_t n, trek_tensor **out)
+static int64_t cifar_length(const trek_dataset *self)
 {
-    const cifar10 *set = (const cifar10 *)self;
-    trek_byte_images view = { .pixels = set->records + 1, .labels = set->records, .pixel_stride = RECORD, .label_stride = RECORD,
-                              .sample = trek_dims(3, 32, 32) };
-    return trek_byte_images_get(&view, indices, n, out);
+    const cifar *set = (const cifar *)self;
+    return (int64_t)(set->length / set->record);
 }
 
-static void cifar10_free(trek_dataset *self) { trek_free(((cifar10 *)self)->records); }
-
-static const trek_dataset_class cifar10_class = {
-    .name = "cifar10", .size = sizeof(cifar10), .length = cifar10_length, .get = cifar10_get, .free = cifar10_free,
-    .n_fields = 2, .fields = trek_image_fields,
-};
-
-static trek_status check_records(const char *path, const unsigned char *records, size_t length)
+static trek_status cifar_get(trek_dataset *self, const trek_fetch *fetch, trek_tensor **out)
 {
-    if (length == 0 || length % RECORD != 0)
-        return trek_fail(TREK_ERR_FORMAT, "%s: %zu bytes are no whole number of records of %d", path, length, RECORD);
-    for (size_t i = 0; i < length; i += RECORD)
-        if (records[i] > 9)
-            return trek_fail(TREK_ERR_FORMAT, "%s: record %zu has label %d, not 0 .. 9", path, i / RECORD, records[i]);
+    const cifar *set = (const cifar *)self;
+    trek_byte_images view = { .pixels = set->records + set->labels, .labels = set->records + set->labels - 1,
+                              .pixel_stride = set->record, .label_stride = set->record, .sample = trek_dims(3, 32, 32) };
+    trek_status status = trek_byte_images_get(&view, fetch, out);
+    if (status != TREK_OK || set->labels == 1)
+        return status;
+    out[2] = trek_dataset_tensor(fetch->n, trek_dims_none(), TREK_I64);
+    if (!out[2])
+        return trek_status_or(TREK_ERR_MEMORY);
+    for (int64_t i = 0; i < fetch->n; i++)
+        ((int64_t *)trek_tensor_data(out[2]))[i] = set->records[(size_t)fetch->indices[i] * set->record];
     return TREK_OK;
 }
 
-static trek_status append_file(cifar10 *set, const char *path)
+static void cifar_free(trek_dataset *self) { trek_free(((cifar *)self)->records); }
+
+static const char *const cifar100_fields[3] = { "image", "label", "coarse" };
+
+static const trek_dataset_class cifar10_class = {
+    .name = "cifar10", .size = sizeof(cifar), .length = cifar_length, .get = cifar_get, .free = cifar_free,
+    .n_fields = 2, .fields = trek_image_fields,
+};
+static const trek_dataset_class cifar100_class = {
+    .name = "cifar100", .size = sizeof(cifar), .length = cifar_length, .get = cifar_get, .free = cifar_free,
+    .n_fields = 3, .fields = cifar100_fields,
+};
+
+static trek_status check_records(const cifar *set, const char *path, const unsigned char *records, size_t length)
+{
+    if (length == 0 || length % set->record != 0)
+        return trek_fail(TREK_ERR_FORMAT, "%s: %zu bytes are no whole number of records of %zu", path, length, set->record);
+    for (size_t i = 0; i < length; i += set->record)
+        for (size_t k = 0; k < set->labels; k++) {
+            int most = set->labels == 1 ? 9 : k == 0 ? 19 : 99;
+            if (records[i + k] > most)
+                return trek_fail(TREK_ERR_FORMAT, "%s: record %zu has label %d, not 0 .. %d", path, i / set->record,
+                                 records[i + k], most);
+        }
+    return TREK_OK;
+}
+
+static trek_status append_file(cifar *set, const char *path)
 {
     unsigned char *records = NULL;
     size_t length = 0;
     trek_status status = trek_file_load(path, &records, &length);
     if (status == TREK_OK)
-        status = check_records(path, records, length);
+        status = check_records(set, path, records, length);
     unsigned char *grown = status == TREK_OK ? trek_realloc(set->records, set->length + length) : NULL;
     if (grown) {
         memcpy(grown + set->length, records, length);
@@ -59,23 +82,48 @@ static trek_status append_file(cifar10 *set, const char *path)
     return status;
 }
 
-trek_dataset *trek_dataset_cifar10(const char *folder, trek_data_split split)
+/* Of the file of that name, or of those numbered from 1 on. */
+static trek_dataset *cifar_new(const trek_dataset_class *klass, size_t labels, const char *folder, const char *name, int files)
 {
-    if (!folder) {
-        trek_fail_missing("dataset_cifar10", "a folder");
-        return NULL;
+    trek_dataset *set = trek_dataset_new(klass);
+    if (set) {
+        ((cifar *)set)->labels = labels;
+        ((cifar *)set)->record = labels + PIXELS;
     }
-    if (split != TREK_TRAIN && split != TREK_TEST)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "dataset_cifar10: split %d is neither TREK_TRAIN nor TREK_TEST", (int)split);
-    trek_dataset *set = trek_dataset_new(&cifar10_class);
-    for (int k = 1; set && k <= (split == TREK_TRAIN ? 5 : 1); k++) {
-        char name[32] = "test_batch.bin";
-        if (split == TREK_TRAIN)
-            snprintf(name, sizeof(name), "data_batch_%d.bin", k);
-        char *path = trek_path_join(folder, name);
-        if (!path || append_file((cifar10 *)set, path) != TREK_OK)
+    for (int k = 1; set && k <= files; k++) {
+        char numbered[32];
+        if (files > 1)
+            snprintf(numbered, sizeof numbered, "%s_%d.bin", name, k);
+        else
+            snprintf(numbered, sizeof numbered, "%s.bin", name);
+        char *path = trek_path_join(folder, numbered);
+        if (!path || append_file((cifar *)set, path) != TREK_OK)
             trek_dataset_free(&set);
         trek_free(path);
     }
     return set;
+}
+
+static bool may_read(const char *function, const char *folder, trek_data_split split)
+{
+    if (!folder)
+        trek_fail_missing(function, "a folder");
+    else if (split != TREK_TRAIN && split != TREK_TEST)
+        trek_fail(TREK_ERR_ARGUMENT, "%s: split %d is neither TREK_TRAIN nor TREK_TEST", function, (int)split);
+    return folder && (split == TREK_TRAIN || split == TREK_TEST);
+}
+
+trek_dataset *trek_dataset_cifar10(const char *folder, trek_data_split split)
+{
+    if (!may_read("dataset_cifar10", folder, split))
+        return NULL;
+    return split == TREK_TRAIN ? cifar_new(&cifar10_class, 1, folder, "data_batch", 5)
+                               : cifar_new(&cifar10_class, 1, folder, "test_batch", 1);
+}
+
+trek_dataset *trek_dataset_cifar100(const char *folder, trek_data_split split)
+{
+    if (!may_read("dataset_cifar100", folder, split))
+        return NULL;
+    return cifar_new(&cifar100_class, 2, folder, split == TREK_TRAIN ? "train" : "test", 1);
 }

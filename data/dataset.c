@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The head of every dataset: references, fields, checked fetching; and subsets. */
+/* The head of every dataset: references, fields, checked fetching; and what datasets made of others share. */
 #include "data/dataset_internal.h"
 
 #include <inttypes.h>
@@ -14,14 +14,21 @@ struct trek_dataset_hidden {
     atomic_int held; /* of those, by loaders and subsets */
     char **names; /* of trek_dataset_set_fields; what head.fields points at */
     int n_names;
+    bool needs_batch; /* or its class does */
+    bool stream;
+    const trek_dataset *whole; /* what it is made around; NULL: it is no such one */
 };
 
 trek_dataset *trek_dataset_new(const trek_dataset_class *klass)
 {
-    if (!klass || !klass->name || !klass->length || !klass->get || klass->size < sizeof(trek_dataset) ||
+    bool numbered = klass && klass->length && klass->get;
+    bool stream = klass && klass->stream && klass->stream->open && klass->stream->next;
+    if (!klass || !klass->name || !(numbered || stream) || klass->size < sizeof(trek_dataset) ||
         (klass->n_fields > 0 && !klass->fields))
-        return trek_fail_null(TREK_ERR_ARGUMENT,
-                              "dataset_new: a class needs a name, a size, length, get, and names for its fields");
+        return trek_fail_null(
+            TREK_ERR_ARGUMENT,
+            "dataset_new: a class needs a name, a size, length and get (a stream: open and next), and names for "
+            "its fields");
     trek_dataset *dataset = trek_calloc(1, klass->size);
     if (!dataset)
         return NULL;
@@ -32,6 +39,7 @@ trek_dataset *trek_dataset_new(const trek_dataset_class *klass)
     }
     atomic_init(&dataset->hidden->refs, 1);
     dataset->klass = klass;
+    dataset->hidden->stream = !numbered;
     dataset->n_fields = klass->n_fields;
     dataset->fields = klass->fields;
     return dataset;
@@ -145,7 +153,12 @@ int64_t trek_dataset_length(const trek_dataset *dataset)
     }
     if (trek_gone(dataset, "dataset_length", "the dataset"))
         return -1;
-    return dataset->klass->length(dataset);
+    return dataset->hidden->stream ? -1 : dataset->klass->length(dataset);
+}
+
+bool trek_dataset_is_stream(const trek_dataset *dataset)
+{
+    return dataset && !trek_gone(dataset, "dataset_is_stream", "the dataset") && dataset->hidden->stream;
 }
 
 int trek_dataset_field_count(const trek_dataset *dataset) { return dataset ? dataset->n_fields : 0; }
@@ -187,7 +200,7 @@ int trek_dataset_field(const trek_dataset *dataset, const char *name)
 }
 
 /* What the class's get left behind: one tensor of n rows in each place. */
-static trek_status batch_check(const trek_dataset *dataset, int64_t n, trek_tensor *const *out)
+trek_status trek_batch_check(const trek_dataset *dataset, int64_t n, trek_tensor *const *out)
 {
     for (int k = 0; k < dataset->n_fields; k++) {
         const char *field = dataset->fields[k];
@@ -203,30 +216,56 @@ static trek_status batch_check(const trek_dataset *dataset, int64_t n, trek_tens
     return TREK_OK;
 }
 
-trek_status trek_dataset_get(trek_dataset *dataset, const int64_t *indices, int64_t n, trek_tensor **out)
+static trek_status indices_check(const trek_dataset *dataset, const int64_t *indices, int64_t n)
 {
-    if (!dataset || !indices || !out)
-        return trek_fail_missing("dataset_get", !dataset ? "a dataset" : !indices ? "indices" : "room for the tensors");
-    if (trek_gone(dataset, "dataset_get", "the dataset"))
-        return TREK_ERR_STATE;
-    for (int k = 0; k < dataset->n_fields; k++)
-        out[k] = NULL;
-    if (n < 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: asked for %" PRId64 " samples", dataset->klass->name, n);
-    if (dataset->n_fields < 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: it has no fields", dataset->klass->name);
     int64_t length = dataset->klass->length(dataset);
     for (int64_t i = 0; i < n; i++)
         if (indices[i] < 0 || indices[i] >= length)
             return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: sample %" PRId64 " of %" PRId64 " does not exist",
-                             dataset->klass->name,
-                             indices[i], length);
+                             dataset->klass->name, indices[i], length);
+    return TREK_OK;
+}
+
+static trek_status fetch_check(const trek_dataset *dataset, const trek_fetch *fetch)
+{
+    if (dataset->hidden->stream)
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "dataset %s: it is a stream, whose samples have no numbers: trek_stream_open reads it",
+                         dataset->klass->name);
+    if (fetch->n < 1)
+        return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: asked for %" PRId64 " samples", dataset->klass->name, fetch->n);
+    if (fetch->epoch < 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: epoch %" PRId64 " is negative", dataset->klass->name, fetch->epoch);
+    if (dataset->n_fields < 1)
+        return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: it has no fields", dataset->klass->name);
+    trek_status status = indices_check(dataset, fetch->indices, fetch->n);
+    return status == TREK_OK && fetch->batch ? indices_check(dataset, fetch->batch, fetch->n_batch) : status;
+}
+
+trek_status trek_dataset_get(trek_dataset *dataset, const int64_t *indices, int64_t n, trek_tensor **out)
+{
+    return trek_dataset_fetch(dataset, &(trek_fetch){ .indices = indices, .n = n }, out);
+}
+
+trek_status trek_dataset_fetch(trek_dataset *dataset, const trek_fetch *fetch, trek_tensor **out)
+{
+    if (!dataset || !fetch || !fetch->indices || !out)
+        return trek_fail_missing("dataset_get", !dataset                   ? "a dataset"
+                                                : fetch && fetch->indices ? "room for the tensors"
+                                                                          : "indices");
+    if (trek_gone(dataset, "dataset_get", "the dataset"))
+        return TREK_ERR_STATE;
+    for (int k = 0; k < dataset->n_fields; k++)
+        out[k] = NULL;
+    trek_status status = fetch_check(dataset, fetch);
+    if (status != TREK_OK)
+        return status;
     trek_scope scope = trek_scope_begin();
     if (scope.depth == 0)
         return TREK_ERR_MEMORY;
-    trek_status status = dataset->klass->get(dataset, indices, n, out);
+    status = dataset->klass->get(dataset, fetch, out);
     if (status == TREK_OK)
-        status = batch_check(dataset, n, out);
+        status = trek_batch_check(dataset, fetch->n, out);
     else
         trek_fail_after(status, "dataset %s: get failed (%s)", dataset->klass->name, trek_status_text(status));
     trek_scope_end(scope);
@@ -266,62 +305,100 @@ trek_tensor *trek_dataset_tensor(int64_t n, trek_shape sample, trek_dtype dtype)
     return trek_tensor_empty(shape, dtype, trek_cpu(0));
 }
 
-/* -- a range of another dataset -------------------------------------------- */
+/* -- made of others -------------------------------------------------------------- */
 
-typedef struct subset {
-    trek_dataset base;
-    trek_dataset *whole;
-    int64_t first, count;
-} subset;
-
-static int64_t subset_length(const trek_dataset *self) { return ((const subset *)self)->count; }
-
-static trek_status subset_get(trek_dataset *self, const int64_t *indices, int64_t n, trek_tensor **out)
+bool trek_dataset_needs_batch(const trek_dataset *dataset)
 {
-    subset *s = (subset *)self;
-    int64_t *shifted = trek_alloc((size_t)n * sizeof(*shifted));
-    if (!shifted)
-        return TREK_ERR_MEMORY;
-    for (int64_t i = 0; i < n; i++)
-        shifted[i] = indices[i] + s->first;
-    trek_status status = s->whole->klass->get(s->whole, shifted, n, out);
-    trek_free(shifted);
-    return status;
+    return dataset->klass->needs_batch || dataset->hidden->needs_batch;
 }
 
-static void subset_free(trek_dataset *self) { trek_dataset_let_go(&((subset *)self)->whole); }
+void trek_dataset_set_needs_batch(trek_dataset *dataset) { dataset->hidden->needs_batch = true; }
 
-static const trek_dataset_class subset_class = {
-    .name = "subset", .size = sizeof(subset), .length = subset_length, .get = subset_get, .free = subset_free,
-};
-
-trek_dataset *trek_dataset_subset(trek_dataset *dataset, int64_t first, int64_t count)
+void trek_dataset_needs_as(trek_dataset *dataset, const trek_dataset *part)
 {
-    if (trek_dataset_hold(dataset, "dataset_subset") != TREK_OK)
-        return NULL;
-    int64_t length = trek_dataset_length(dataset);
-    if (first < 0 || count < 0 || first > length || count > length - first) {
-        trek_fail(TREK_ERR_ARGUMENT, "dataset_subset: %" PRId64 " samples from %" PRId64 " on, but %s has %" PRId64, count, first,
-                  dataset->klass->name, length);
-        trek_dataset_let_go(&dataset);
-        return NULL;
-    }
-    subset *s = (subset *)trek_dataset_new(&subset_class);
-    if (!s) {
-        trek_dataset_let_go(&dataset);
-        return NULL;
-    }
-    s->whole = dataset;
-    s->first = first;
-    s->count = count;
-    s->base.n_fields = dataset->n_fields; /* lives as long as s->whole does */
-    s->base.fields = dataset->fields;
-    return &s->base;
+    dataset->hidden->needs_batch |= trek_dataset_needs_batch(part);
 }
 
 const trek_dataset *trek_dataset_root(const trek_dataset *dataset)
 {
-    while (dataset && dataset->klass == &subset_class)
-        dataset = ((const subset *)dataset)->whole;
+    while (dataset && dataset->hidden->whole)
+        dataset = dataset->hidden->whole;
     return dataset;
+}
+
+trek_around *trek_dataset_around(const trek_dataset_class *klass, trek_dataset *inner, const char *function)
+{
+    if (trek_dataset_hold(inner, function) != TREK_OK)
+        return NULL;
+    if (trek_dataset_is_stream(inner) && !klass->stream) {
+        trek_fail(TREK_ERR_UNSUPPORTED, "%s: dataset %s is a stream, whose samples have no numbers", function,
+                  inner->klass->name);
+        trek_dataset_let_go(&inner);
+        return NULL;
+    }
+    trek_around *around = (trek_around *)trek_dataset_new(klass);
+    if (!around) {
+        trek_dataset_let_go(&inner);
+        return NULL;
+    }
+    around->inner = inner;
+    around->base.n_fields = inner->n_fields; /* lives as long as inner does */
+    around->base.fields = inner->fields;
+    around->base.hidden->whole = inner;
+    around->base.hidden->stream = inner->hidden->stream;
+    trek_dataset_needs_as(&around->base, inner);
+    return around;
+}
+
+int64_t trek_around_length(const trek_dataset *self) { return trek_dataset_length(((const trek_around *)self)->inner); }
+
+void trek_around_free(trek_dataset *self) { trek_dataset_let_go(&((trek_around *)self)->inner); }
+
+trek_status trek_tensor_settle(trek_tensor **tensor)
+{
+    /* host memory of any CPU device is as good as cpu:0's */
+    trek_tensor *here = trek_tensor_data(*tensor) || trek_tensor_numel(*tensor) == 0 ? trek_tensor_retain(*tensor)
+                                                                                     : trek_tensor_to(*tensor, trek_cpu(0));
+    trek_tensor *dense = here ? trek_tensor_contiguous(here) : NULL;
+    trek_tensor_release(here);
+    if (!dense)
+        return trek_status_or(TREK_ERR_MEMORY);
+    trek_tensor_release(*tensor);
+    *tensor = dense;
+    return TREK_OK;
+}
+
+trek_status trek_rows_put(const trek_dataset *dataset, int field, trek_tensor **to, int64_t n, int64_t at, trek_tensor *from,
+                          int64_t row)
+{
+    trek_shape shape = trek_tensor_shape(from);
+    trek_dtype dtype = trek_tensor_dtype(from);
+    if (!*to)
+        *to = trek_dataset_tensor(n, trek_shape_make(shape.ndim - 1, shape.sizes + 1), dtype);
+    if (!*to)
+        return trek_status_or(TREK_ERR_MEMORY);
+    trek_shape wanted = trek_tensor_shape(*to);
+    shape.sizes[0] = wanted.sizes[0];
+    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
+    if (!trek_shape_equal(shape, wanted) || dtype != trek_tensor_dtype(*to))
+        return trek_fail(TREK_ERR_SHAPE, "dataset %s: samples of \"%s\" differ: %s %s and %s %s", dataset->klass->name,
+                         dataset->fields[field],
+                         trek_shape_text(trek_shape_make(wanted.ndim - 1, wanted.sizes + 1), a),
+                         trek_dtype_name(trek_tensor_dtype(*to)),
+                         trek_shape_text(trek_shape_make(shape.ndim - 1, shape.sizes + 1), b), trek_dtype_name(dtype));
+    size_t bytes = (size_t)trek_shape_numel(trek_shape_make(shape.ndim - 1, shape.sizes + 1)) * trek_dtype_size(dtype);
+    if (bytes > 0)
+        memcpy((char *)trek_tensor_data(*to) + (size_t)at * bytes, (const char *)trek_tensor_data(from) + (size_t)row * bytes,
+               bytes);
+    return TREK_OK;
+}
+
+trek_tensor **trek_tensors_new(int n) { return trek_calloc((size_t)(n > 0 ? n : 1), sizeof(trek_tensor *)); }
+
+void trek_tensors_clear(trek_tensor **tensors, int n)
+{
+    for (int k = 0; tensors && k < n; k++) {
+        trek_tensor_release(tensors[k]);
+        tensors[k] = NULL;
+    }
 }

@@ -3,7 +3,7 @@
 #ifndef TREK_DATA_DATASET_INTERNAL_H
 #define TREK_DATA_DATASET_INTERNAL_H
 
-#include "data/dataset.h"
+#include "data/stream.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 
@@ -15,7 +15,41 @@ trek_status trek_dataset_hold(trek_dataset *dataset, const char *function);
 /* Gives it back; what is there may be NULL. */
 void trek_dataset_let_go(trek_dataset **dataset);
 
-/* What a subset (of a subset ...) is of. */
+/* Some dataset that it is made of, or itself, has a class that needs_batch. */
+bool trek_dataset_needs_batch(const trek_dataset *dataset);
+void trek_dataset_set_needs_batch(trek_dataset *dataset); /* this object does, whatever its class says */
+/* What is made of others needs what they need. */
+void trek_dataset_needs_as(trek_dataset *dataset, const trek_dataset *part);
+
+/* A dataset made around another one: the head of its struct. It owns a reference of inner, and begins with its fields. */
+typedef struct trek_around {
+    trek_dataset base;
+    trek_dataset *inner;
+} trek_around;
+/* Takes inner over. Its errors, MEMORY. */
+trek_around *trek_dataset_around(const trek_dataset_class *klass, trek_dataset *inner, const char *function);
+int64_t trek_around_length(const trek_dataset *self); /* inner's */
+void trek_around_free(trek_dataset *self);
+
+/* Of a class that can be around streams: a reading of inner is the reading (open, skip, close). */
+trek_status trek_around_open(trek_dataset *self, int64_t epoch, uint64_t seed, void **reading);
+trek_status trek_around_skip(trek_dataset *self, void *reading, int64_t n, int64_t *skipped);
+void trek_around_close(trek_dataset *self, void *reading);
+struct trek_stream;
+void trek_stream_key(const struct trek_stream *stream, int64_t *epoch, uint64_t *seed);
+
+/* What get left behind: one tensor of n rows in each place; CALLBACK, SHAPE. */
+trek_status trek_batch_check(const trek_dataset *dataset, int64_t n, trek_tensor *const *out);
+/* Exchanges a tensor for a row-major one in host memory. */
+trek_status trek_tensor_settle(trek_tensor **tensor);
+/* Copies sample `row` of a settled tensor to place `at` of *to, which is made, of n samples, if it is NULL. SHAPE if they
+ * differ; the message names the dataset's field. */
+trek_status trek_rows_put(const trek_dataset *dataset, int field, trek_tensor **to, int64_t n, int64_t at, trek_tensor *from,
+                          int64_t row);
+trek_tensor **trek_tensors_new(int n); /* NULLs */
+void trek_tensors_clear(trek_tensor **tensors, int n); /* releases them; accepts NULL */
+
+/* What a subset (of a cache of ...) is of. */
 const trek_dataset *trek_dataset_root(const trek_dataset *dataset);
 
 /* A sticky error's status, for a function that has just failed to make something. */
@@ -34,7 +68,7 @@ typedef struct trek_byte_images {
 } trek_byte_images;
 
 /* A batch of them: out[0] f32 [n, sample...] = byte / 255, out[1] i64 [n]. */
-trek_status trek_byte_images_get(const trek_byte_images *images, const int64_t *indices, int64_t n, trek_tensor **out);
+trek_status trek_byte_images_get(const trek_byte_images *images, const trek_fetch *fetch, trek_tensor **out);
 
 /* "image", "label": the fields of such datasets. */
 extern const char *const trek_image_fields[2];

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "data/loader_internal.h"
+#include "data/stream.h"
 #include "tensor/tensor_internal.h"
 
 enum { ORDER = 64 };
@@ -34,18 +35,38 @@ static void describe_field(trek_text *text, const char *name, const trek_tensor 
                      comparable ? hash_tensor(once) : 0);
 }
 
-static trek_status describe_sample(trek_dataset *dataset, trek_text *text)
+static trek_status describe_sample(trek_dataset *dataset, uint64_t seed, trek_text *text)
 {
     int n = dataset->n_fields;
     int64_t first = 0;
+    trek_fetch fetch = { .indices = &first, .n = 1, .seed = seed };
     trek_tensor **out = trek_calloc(2 * (size_t)n, sizeof *out);
-    trek_status status = out ? trek_dataset_get(dataset, &first, 1, out) : trek_error_status();
+    trek_status status = out ? trek_dataset_fetch(dataset, &fetch, out) : trek_error_status();
     if (status == TREK_OK)
-        status = trek_dataset_get(dataset, &first, 1, out + n);
+        status = trek_dataset_fetch(dataset, &fetch, out + n);
     for (int k = 0; k < n && status == TREK_OK; k++)
         describe_field(text, dataset->fields[k], out[k], out[n + k]);
     for (int k = 0; out && k < 2 * n; k++)
         trek_tensor_release(out[k]);
+    trek_free(out);
+    return status;
+}
+
+static trek_status describe_first(trek_dataset *dataset, uint64_t seed, trek_text *text)
+{
+    int n = dataset->n_fields;
+    trek_tensor **out = trek_tensors_new(2 * n);
+    trek_status status = out ? TREK_OK : TREK_ERR_MEMORY;
+    int64_t got = 0;
+    for (int turn = 0; turn < 2 && status == TREK_OK; turn++) {
+        trek_stream *stream = trek_stream_open(dataset, 0, seed);
+        status = stream ? trek_stream_next(stream, 1, out + turn * n, &got) : trek_error_status();
+        trek_stream_close(&stream);
+    }
+    for (int k = 0; k < n && got == 1 && status == TREK_OK && out[k] && out[n + k]; k++)
+        describe_field(text, dataset->fields[k], out[k], out[n + k]);
+    if (out)
+        trek_tensors_clear(out, 2 * n);
     trek_free(out);
     return status;
 }
@@ -74,8 +95,12 @@ trek_status trek_batch_plan_describe(const trek_batch_plan *plan, trek_text *tex
     trek_text_format(text, "the length of the data (%s)\t%" PRId64 "\n", plan->dataset->klass->name,
                      trek_dataset_length(plan->dataset));
     trek_text_format(text, "the loader's batch_size\t%" PRId64 "\n", plan->batch_size);
+    if (plan->feed) {
+        trek_status status = describe_first(plan->dataset, plan->seed, text);
+        return text->failed ? TREK_ERR_MEMORY : status;
+    }
     trek_text_format(text, "the loader's samples of an epoch\t%" PRId64 "\n", plan->samples);
-    trek_status status = describe_sample(plan->dataset, text);
+    trek_status status = describe_sample(plan->dataset, plan->seed, text);
     if (status == TREK_OK)
         status = describe_order(plan, text);
     return text->failed ? TREK_ERR_MEMORY : status;

@@ -239,16 +239,16 @@ typedef struct digits {
 
 static int64_t digits_length(const trek_dataset *self) { return ((const digits *)self)->length; }
 
-static trek_status digits_get(trek_dataset *self, const int64_t *indices, int64_t n, trek_tensor **out)
+static trek_status digits_get(trek_dataset *self, const trek_fetch *fetch, trek_tensor **out)
 {
-    out[0] = trek_dataset_tensor(n, trek_dims(1, SIDE, SIDE), TREK_F32);
-    out[1] = trek_dataset_tensor(n, trek_dims_none(), TREK_I64);
+    out[0] = trek_dataset_tensor(fetch->n, trek_dims(1, SIDE, SIDE), TREK_F32);
+    out[1] = trek_dataset_tensor(fetch->n, trek_dims_none(), TREK_I64);
     if (!out[0] || !out[1])
         return trek_status_or(TREK_ERR_MEMORY);
     float *images = trek_tensor_data(out[0]);
     int64_t *labels = trek_tensor_data(out[1]);
-    for (int64_t i = 0; i < n; i++)
-        labels[i] = draw_digit(((digits *)self)->seed, indices[i], images + i * PIXELS);
+    for (int64_t i = 0; i < fetch->n; i++)
+        labels[i] = draw_digit(((digits *)self)->seed, fetch->indices[i], images + i * PIXELS);
     return TREK_OK;
 }
 

@@ -8,6 +8,7 @@
 
 #include "data/loader_internal.h"
 #include "data/prefetch_internal.h"
+#include "data/stream.h"
 #include "tensor/debug.h"
 #include "tensor/option_internal.h"
 #include "tensor/rank_context.h"
@@ -23,6 +24,7 @@ struct trek_loader {
     trek_device device;
     bool host;
     int depth;            /* 0: fetched by the calling thread */
+    int workers;          /* threads that fetch ahead */
     trek_prefetch *prefetch; /* made by the first start */
     bool begun;           /* some epoch was begun */
     bool active;          /* the present one goes on */
@@ -55,6 +57,20 @@ static bool scope_is_open(trek_scope scope)
 
 /* -- making and freeing ----------------------------------------------------- */
 
+static trek_status sampler_check(const trek_dataset *dataset, const trek_loader_opts *opts)
+{
+    const trek_sampler *s = opts->sampler;
+    int64_t over = s->klass->over ? s->klass->over(s) : 0, length = trek_dataset_length(dataset);
+    if (over > length)
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: the sampler %s is over %" PRId64 " samples, dataset %s has %" PRId64,
+                         s->klass->name, over, dataset->klass->name, length);
+    int64_t batch = s->klass->batch_size ? s->klass->batch_size(s) : opts->batch_size;
+    if (batch != opts->batch_size)
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: the sampler %s makes batches of %" PRId64 ", batch_size is %" PRId64,
+                         s->klass->name, batch, opts->batch_size);
+    return TREK_OK;
+}
+
 static trek_status opts_check(const trek_dataset *dataset, const trek_loader_opts *opts)
 {
     if (!opts || opts->batch_size < 1)
@@ -62,10 +78,27 @@ static trek_status opts_check(const trek_dataset *dataset, const trek_loader_opt
                          opts ? opts->batch_size : 0);
     if ((opts->prefetch < 0 && opts->prefetch != TREK_ZERO) || opts->prefetch > 4096)
         return trek_fail(TREK_ERR_ARGUMENT, "loader: prefetch is %d, neither TREK_ZERO nor 0 .. 4096", opts->prefetch);
+    if (opts->workers < 0 || opts->workers > 256)
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: %d workers, it must be 0 (one) .. 256", opts->workers);
+    if (opts->workers > 1 && opts->prefetch == TREK_ZERO)
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: %d workers, but a prefetch of TREK_ZERO leaves them nothing to do",
+                         opts->workers);
+    if (trek_dataset_is_stream(dataset) && (opts->sampler || opts->shuffle))
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "loader: a %s over dataset %s, which is a stream; trek_dataset_shuffle gives it another "
+                         "order",
+                         opts->sampler ? "sampler" : "shuffle", dataset->klass->name);
+    if (trek_dataset_is_stream(dataset) && opts->workers > 1)
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: %d workers over dataset %s, which is a stream: one reads it", opts->workers,
+                         dataset->klass->name);
     if (opts->sampler && opts->shuffle)
         return trek_fail(TREK_ERR_ARGUMENT, "loader: shuffle beside a sampler, which gives the order itself");
     if (dataset->n_fields < 1)
         return trek_fail(TREK_ERR_ARGUMENT, "loader: dataset %s has no fields", dataset->klass->name);
+    if (trek_dataset_is_stream(dataset))
+        return TREK_OK;
+    if (opts->sampler && sampler_check(dataset, opts) != TREK_OK)
+        return TREK_ERR_ARGUMENT;
     int64_t samples = opts->sampler ? trek_sampler_length(opts->sampler) : trek_dataset_length(dataset);
     if (trek_dataset_length(dataset) < 1 || samples < 1)
         return trek_fail(TREK_ERR_ARGUMENT, "loader: dataset %s has no samples", dataset->klass->name);
@@ -75,11 +108,9 @@ static trek_status opts_check(const trek_dataset *dataset, const trek_loader_opt
     return TREK_OK;
 }
 
-static trek_status fill(trek_loader *l, trek_sampler **sampler, const trek_loader_opts *opts)
+/* How many there are of what has numbers. */
+static trek_status count_batches(trek_batch_plan *plan, trek_sampler **sampler, const trek_loader_opts *opts)
 {
-    static atomic_uint_fast64_t ids;
-    l->id = atomic_fetch_add(&ids, 1) + 1;
-    trek_batch_plan *plan = &l->plan;
     int64_t length = trek_dataset_length(plan->dataset);
     plan->sampler = *sampler ? *sampler : opts->shuffle ? trek_sampler_random(length, opts->seed)
         : trek_sampler_sequential(length);
@@ -87,14 +118,37 @@ static trek_status fill(trek_loader *l, trek_sampler **sampler, const trek_loade
     if (!plan->sampler)
         return trek_status_or(TREK_ERR_MEMORY);
     plan->samples = trek_sampler_length(plan->sampler);
-    plan->whole = opts->whole;
     plan->batch_size = opts->batch_size < plan->samples ? opts->batch_size : plan->samples;
     plan->batches = (plan->samples - 1) / plan->batch_size + 1;
     if (opts->drop_last) {
         plan->batches = plan->samples / plan->batch_size;
         plan->samples = plan->batches * plan->batch_size;
     }
-    int64_t depth = trek_option_integer(opts->prefetch, DEFAULT_PREFETCH);
+    return TREK_OK;
+}
+
+static trek_status begin_feed(trek_batch_plan *plan, const trek_loader_opts *opts)
+{
+    plan->batch_size = opts->batch_size;
+    plan->batches = INT64_MAX / plan->batch_size;
+    plan->samples = plan->batches * plan->batch_size;
+    plan->feed = trek_calloc(1, sizeof(*plan->feed));
+    return plan->feed ? TREK_OK : TREK_ERR_MEMORY;
+}
+
+static trek_status fill(trek_loader *l, trek_sampler **sampler, const trek_loader_opts *opts)
+{
+    static atomic_uint_fast64_t ids;
+    l->id = atomic_fetch_add(&ids, 1) + 1;
+    trek_batch_plan *plan = &l->plan;
+    plan->whole = opts->whole;
+    plan->seed = opts->seed;
+    plan->drop_last = opts->drop_last;
+    trek_status status = trek_dataset_is_stream(plan->dataset) ? begin_feed(plan, opts) : count_batches(plan, sampler, opts);
+    if (status != TREK_OK)
+        return status;
+    l->workers = opts->workers ? opts->workers : 1;
+    int64_t depth = trek_option_integer(opts->prefetch, DEFAULT_PREFETCH) * l->workers;
     l->depth = (int)(depth < plan->batches ? depth : plan->batches);
     bool unset = opts->device.type == TREK_CPU && opts->device.index == 0;
     l->host = opts->host;
@@ -175,6 +229,9 @@ void trek_loader_free(trek_loader **loader)
     trek_fetched_free(l->fetched, &l->plan);
     trek_free(l->batch.vars);
     trek_free(l->window);
+    if (l->plan.feed)
+        trek_stream_close(&l->plan.feed->stream);
+    trek_free(l->plan.feed);
     trek_sampler_free(&l->plan.sampler);
     trek_dataset_let_go(&l->plan.dataset);
     if (trek_debug)
@@ -236,7 +293,7 @@ trek_status trek_loader_seek(trek_loader *loader, int64_t epoch, int64_t batch)
         return trek_fail(TREK_ERR_ARGUMENT, "loader: batch %" PRId64 " does not exist, an epoch has %" PRId64, batch,
                          l->plan.batches);
     if (l->depth > 0 && !l->prefetch) {
-        l->prefetch = trek_prefetch_new(&l->plan, l->depth);
+        l->prefetch = trek_prefetch_new(&l->plan, l->depth, l->workers);
         if (!l->prefetch)
             return trek_status_or(TREK_ERR_STATE);
     }
@@ -331,7 +388,7 @@ trek_batch *trek_loader_next(trek_loader *loader)
     trek_loader *l = loader;
     if (!advance(l))
         return NULL;
-    if (fetch(l) != TREK_OK || open_scope(l) != TREK_OK || make_vars(l) != TREK_OK) {
+    if (fetch(l) != TREK_OK || l->fetched->end || open_scope(l) != TREK_OK || make_vars(l) != TREK_OK) {
         end_epoch(l);
         return NULL;
     }
@@ -365,7 +422,7 @@ static void give_unread(trek_loader *l, int64_t n, int64_t first, int64_t global
 trek_batch *trek_loader_next_parts(trek_loader *loader)
 {
     trek_loader *l = loader;
-    if (l && l->asked)
+    if (l && (l->asked || l->plan.feed)) /* a stream is read by one */
         return trek_loader_next(l);
     if (!advance(l))
         return NULL;
@@ -418,6 +475,9 @@ trek_batch *trek_loader_next_window(trek_loader *loader, int64_t count)
     trek_loader *l = loader;
     if (!advance(l))
         return NULL;
+    if (l->plan.feed)
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "loader: ranks cannot read windows of dataset %s, which is a stream",
+                              l->plan.dataset->klass->name);
     int64_t batches = l->plan.batches - l->position < count ? l->plan.batches - l->position : count;
     int64_t left = l->plan.samples - l->position * l->plan.batch_size, size = batches * l->plan.batch_size;
     leave_to_ranks(l);
@@ -436,7 +496,7 @@ trek_batch *trek_loader_next_window(trek_loader *loader, int64_t count)
 int64_t trek_loader_batches(const trek_loader *loader)
 {
     if (loader)
-        return loader->plan.batches;
+        return loader->plan.feed ? -1 : loader->plan.batches;
     trek_fail_missing("loader_batches", "a loader");
     return -1;
 }
@@ -444,7 +504,7 @@ int64_t trek_loader_batches(const trek_loader *loader)
 int64_t trek_loader_samples(const trek_loader *loader)
 {
     if (loader)
-        return loader->plan.samples;
+        return loader->plan.feed ? -1 : loader->plan.samples;
     trek_fail_missing("loader_samples", "a loader");
     return -1;
 }
@@ -455,6 +515,7 @@ trek_status trek_loader_describe(const trek_loader *loader, trek_text *text)
     return trek_batch_plan_describe(&loader->plan, text);
 }
 int trek_loader_depth(const trek_loader *loader) { return loader->depth; }
+int trek_loader_workers(const trek_loader *loader) { return loader->workers; }
 uint64_t trek_loader_id(const trek_loader *loader) { return loader->id; }
 
 trek_dataset *trek_loader_dataset(const trek_loader *loader) 
@@ -474,6 +535,9 @@ trek_status trek_loader_indices(const trek_loader *loader, int64_t epoch, int64_
 {
     if (!loader || !indices || !n)
         return trek_fail_missing("loader_indices", loader ? "room for the indices" : "a loader");
+    if (loader->plan.feed)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "loader: dataset %s is a stream, whose samples have no numbers",
+                         loader->plan.dataset->klass->name);
     if (batch < 0 || batch >= loader->plan.batches)
         return trek_fail(TREK_ERR_ARGUMENT, "loader: batch %" PRId64 " does not exist, an epoch has %" PRId64, batch,
                          loader->plan.batches);

@@ -42,6 +42,7 @@ void trek_loader_unfollow(trek_loader *loader, trek_loader_follower *follower);
 /* What makes the loader's epochs; borrowed. */
 const trek_batch_plan *trek_loader_plan(const trek_loader *loader);
 int trek_loader_depth(const trek_loader *loader);
+int trek_loader_workers(const trek_loader *loader);
 uint64_t trek_loader_id(const trek_loader *loader); /* no two ever have the same */
 /* A step whose `count` next batches the ranks read themselves: its scope is opened, the position moves on by what is
  * left of them at most. indices: room for count batches. NULL as from trek_loader_next. */

@@ -10,20 +10,20 @@
 
 const char *const trek_image_fields[2] = { "image", "label" };
 
-trek_status trek_byte_images_get(const trek_byte_images *images, const int64_t *indices, int64_t n, trek_tensor **out)
+trek_status trek_byte_images_get(const trek_byte_images *images, const trek_fetch *fetch, trek_tensor **out)
 {
-    out[0] = trek_dataset_tensor(n, images->sample, TREK_F32);
-    out[1] = trek_dataset_tensor(n, trek_dims_none(), TREK_I64);
+    out[0] = trek_dataset_tensor(fetch->n, images->sample, TREK_F32);
+    out[1] = trek_dataset_tensor(fetch->n, trek_dims_none(), TREK_I64);
     if (!out[0] || !out[1])
         return trek_status_or(TREK_ERR_MEMORY);
     int64_t pixels = trek_shape_numel(images->sample);
     float *to = trek_tensor_data(out[0]);
     int64_t *labels = trek_tensor_data(out[1]);
-    for (int64_t i = 0; i < n; i++, to += pixels) {
-        const unsigned char *from = images->pixels + (size_t)indices[i] * images->pixel_stride;
+    for (int64_t i = 0; i < fetch->n; i++, to += pixels) {
+        const unsigned char *from = images->pixels + (size_t)fetch->indices[i] * images->pixel_stride;
         for (int64_t p = 0; p < pixels; p++)
             to[p] = (float)from[p] / 255.0f;
-        labels[i] = images->labels[(size_t)indices[i] * images->label_stride];
+        labels[i] = images->labels[(size_t)fetch->indices[i] * images->label_stride];
     }
     return TREK_OK;
 }
@@ -36,9 +36,9 @@ typedef struct idx_dataset {
 
 static int64_t idx_length(const trek_dataset *self) { return ((const idx_dataset *)self)->images.shape.sizes[0]; }
 
-static trek_status idx_get(trek_dataset *self, const int64_t *indices, int64_t n, trek_tensor **out)
+static trek_status idx_get(trek_dataset *self, const trek_fetch *fetch, trek_tensor **out)
 {
-    return trek_byte_images_get(&((idx_dataset *)self)->view, indices, n, out);
+    return trek_byte_images_get(&((idx_dataset *)self)->view, fetch, out);
 }
 
 static void idx_free(trek_dataset *self)

@@ -1,16 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fetching batches: by the calling thread, or ahead of it by a thread. */
+/* Fetching batches: by the calling thread, or ahead of it by threads. */
 #ifndef TREK_DATA_PREFETCH_INTERNAL_H
 #define TREK_DATA_PREFETCH_INTERNAL_H
 
 #include "data/dataset_internal.h"
 #include "data/sampler.h"
 
+/* Where the reading of a stream is; used by one thread at a time. */
+typedef struct trek_feed {
+    struct trek_stream *stream; /* NULL: none is open */
+    int64_t epoch, next;        /* what it is of, and the batch that it gives next */
+} trek_feed;
+
 /* What makes an epoch's batches; borrowed parts. */
 typedef struct trek_batch_plan {
     trek_dataset *dataset;
     trek_sampler *sampler;
     int64_t batch_size, samples, batches; /* samples: of an epoch, dropped ones excepted */
+    trek_feed *feed; /* of a stream: there is no sampler, and samples and batches are as many as can be counted; else NULL */
+    bool drop_last;
+    uint64_t seed;         /* of random transforms */
     bool whole;            /* whole batches, however the processes of the job divide them */
     trek_device device;    /* a GPU: the loader's thread copies there what it has fetched; a CPU: it stays where it is */
 } trek_batch_plan;
@@ -27,10 +36,12 @@ typedef struct trek_fetched {
     int64_t n;             /* the samples of it that are wanted: this process's, or a rank's */
     int64_t first, global; /* the first one's place in the whole batch, and the samples of that */
     int64_t *indices;      /* [batch_size] of the n samples */
+    int64_t *batch;        /* [batch_size] those of the whole batch, where the dataset needs them; NULL: not yet */
     trek_tensor **tensors; /* [n_fields], owned; NULLs when empty */
     char *message;         /* of a failure on the loader's thread, TREK_ERROR_SIZE bytes */
     struct trek_event *sent; /* the thread's copies to the plan's device; NULL: it has made none */
     bool is_sent;          /* the tensors are such copies */
+    bool end;              /* of a stream, which has no such batch any more: there are no tensors */
 } trek_fetched;
 
 trek_fetched *trek_fetched_new(const trek_batch_plan *plan);
@@ -46,11 +57,11 @@ int64_t trek_batch_plan_cut(const trek_batch_plan *plan, int64_t batch, const tr
 trek_status trek_fetched_fill(trek_fetched *fetched, const trek_batch_plan *plan, int64_t epoch, int64_t batch,
                               const trek_batch_cut *cut);
 
-/* The thread, and the ring of batches that it keeps full. */
+/* The threads, and the ring of batches that they keep full. */
 typedef struct trek_prefetch trek_prefetch;
 
-/* Starts the thread, which waits. MEMORY; STATE if it cannot start. plan is borrowed. */
-trek_prefetch *trek_prefetch_new(const trek_batch_plan *plan, int depth);
+/* Starts the threads, which wait, no more of them than depth. MEMORY; STATE if one cannot start. plan is borrowed. */
+trek_prefetch *trek_prefetch_new(const trek_batch_plan *plan, int depth, int workers);
 void trek_prefetch_free(trek_prefetch **prefetch);
 /* Drops what was fetched and goes on with this batch, up to but not including `end`; a fetch that is under way is
  * dropped when it ends. cut: as of trek_fetched_fill, copied. */

@@ -88,7 +88,7 @@ trek_reader *trek_reader_new(trek_loader *loader, trek_device device)
     r->batch.vars = trek_calloc((size_t)r->plan.dataset->n_fields, sizeof *r->batch.vars);
     int depth = trek_loader_depth(loader);
     if (depth > 0)
-        r->prefetch = trek_prefetch_new(&r->plan, depth);
+        r->prefetch = trek_prefetch_new(&r->plan, depth, trek_loader_workers(loader));
     trek_loader_follow(loader, &r->follower);
     if (!r->fetched || !r->batch.vars || (depth > 0 && !r->prefetch))
         trek_reader_free(&r);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Samplers: in order, shuffled without a table, or a user's own. */
-#include "data/sampler.h"
+#include "data/sampler_internal.h"
 
 #include <inttypes.h>
 
@@ -109,6 +109,8 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
+uint64_t trek_sampler_mix(uint64_t a, uint64_t b) { return mix(mix(a + 0x9E3779B97F4A7C15u) ^ b); }
+
 static uint64_t shuffle(uint64_t x, uint64_t n, const round_key *keys, int rounds)
 {
     for (int r = 0; r < rounds; r++) {
@@ -118,6 +120,13 @@ static uint64_t shuffle(uint64_t x, uint64_t n, const round_key *keys, int round
             x = partner;
     }
     return x;
+}
+
+int64_t trek_sampler_place(int64_t at, int64_t n, uint64_t seed, int64_t epoch)
+{
+    round_key keys[MOST_ROUNDS];
+    int rounds = make_keys(seed, epoch, (uint64_t)n, keys);
+    return (int64_t)shuffle((uint64_t)at, (uint64_t)n, keys, rounds);
 }
 
 static trek_status random_at(const trek_sampler *self, int64_t epoch, int64_t first, int64_t count, int64_t *indices)
@@ -134,10 +143,12 @@ static trek_status random_at(const trek_sampler *self, int64_t epoch, int64_t fi
 
 static const trek_sampler_class sequential_class = {
     .name = "sequential", .size = sizeof(counted), .length = counted_length, .at = sequential_at,
+    .over = counted_length,
 };
 
 static const trek_sampler_class random_class = {
     .name = "random", .size = sizeof(counted), .length = counted_length, .at = random_at,
+    .over = counted_length,
 };
 
 static trek_sampler *counted_new(const trek_sampler_class *klass, int64_t n, uint64_t seed)

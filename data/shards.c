@@ -11,13 +11,14 @@
 #include "data/dataset_internal.h"
 
 #define HEADER_BYTES 1024
-#define HEADER_MAGIC 20240520u
-#define TOKEN_BYTES 2
+#define MAGIC_16 20240520u /* version 1: tokens of 16 bits */
+#define MAGIC_32 20240801u /* version 7: of 32 */
 
 typedef struct shard {
     char *path;
     int file;              /* -1: not open */
     int64_t first_byte;    /* of the tokens */
+    int token_bytes;       /* 2 or 4 */
     int64_t first_window;  /* its number in the dataset */
     int64_t windows;
 } shard;
@@ -25,6 +26,7 @@ typedef struct shard {
 typedef struct token_shards {
     trek_dataset base;
     int64_t window, windows;
+    int raw_bytes;         /* of tokens in files without a header */
     int n;
     shard *shards;
 } token_shards;
@@ -62,23 +64,30 @@ static const shard *shard_of(const token_shards *set, int64_t index)
     return &set->shards[low];
 }
 
-static trek_status shards_get(trek_dataset *self, const int64_t *indices, int64_t n, trek_tensor **out)
+static int64_t token_at(const unsigned char *b, int bytes)
+{
+    return bytes == 2 ? b[0] | b[1] << 8
+                      : (int64_t)((uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24);
+}
+
+static trek_status shards_get(trek_dataset *self, const trek_fetch *fetch, trek_tensor **out)
 {
     const token_shards *set = (const token_shards *)self;
-    size_t bytes = (size_t)(set->window + 1) * TOKEN_BYTES;
-    out[0] = trek_dataset_tensor(n, trek_dims(set->window), TREK_I64);
-    out[1] = trek_dataset_tensor(n, trek_dims(set->window), TREK_I64);
-    unsigned char *tokens = out[0] && out[1] ? trek_alloc(bytes) : NULL;
+    out[0] = trek_dataset_tensor(fetch->n, trek_dims(set->window), TREK_I64);
+    out[1] = trek_dataset_tensor(fetch->n, trek_dims(set->window), TREK_I64);
+    unsigned char *tokens = out[0] && out[1] ? trek_alloc((size_t)(set->window + 1) * 4) : NULL;
     if (!tokens)
         return trek_status_or(TREK_ERR_MEMORY);
     int64_t *input = trek_tensor_data(out[0]), *target = trek_tensor_data(out[1]);
     trek_status status = TREK_OK;
-    for (int64_t i = 0; i < n && status == TREK_OK; i++) {
-        const shard *s = shard_of(set, indices[i]);
-        status = read_at(s, tokens, bytes, s->first_byte + (indices[i] - s->first_window) * set->window * TOKEN_BYTES);
+    for (int64_t i = 0; i < fetch->n && status == TREK_OK; i++) {
+        const shard *s = shard_of(set, fetch->indices[i]);
+        int bytes = s->token_bytes;
+        status = read_at(s, tokens, (size_t)(set->window + 1) * (size_t)bytes,
+                         s->first_byte + (fetch->indices[i] - s->first_window) * set->window * bytes);
         for (int64_t t = 0; t < set->window && status == TREK_OK; t++) {
-            *input++ = tokens[2 * t] | tokens[2 * t + 1] << 8;
-            *target++ = tokens[2 * t + 2] | tokens[2 * t + 3] << 8;
+            *input++ = token_at(tokens + t * bytes, bytes);
+            *target++ = token_at(tokens + (t + 1) * bytes, bytes);
         }
     }
     trek_free(tokens);
@@ -107,7 +116,7 @@ static uint32_t little_endian(const unsigned char *b)
 }
 
 /* Where the tokens are, and how many. */
-static trek_status shard_measure(shard *s, int64_t *tokens)
+static trek_status shard_measure(shard *s, int raw_bytes, int64_t *tokens)
 {
     struct stat info;
     if (fstat(s->file, &info) != 0)
@@ -119,11 +128,14 @@ static trek_status shard_measure(shard *s, int64_t *tokens)
     trek_status status = size >= HEADER_BYTES ? read_at(s, head, sizeof(head), 0) : TREK_OK;
     if (status != TREK_OK)
         return status;
-    bool headed = size >= HEADER_BYTES && little_endian(head) == HEADER_MAGIC && little_endian(head + 4) == 1;
+    uint32_t magic = size >= HEADER_BYTES ? little_endian(head) : 0, version = magic ? little_endian(head + 4) : 0;
+    bool of_16 = magic == MAGIC_16 && version == 1, of_32 = magic == MAGIC_32 && version == 7, headed = of_16 || of_32;
     s->first_byte = headed ? HEADER_BYTES : 0;
-    if ((size - s->first_byte) % TOKEN_BYTES != 0)
-        return trek_fail(TREK_ERR_FORMAT, "%s: %" PRId64 " bytes are no whole number of 16-bit tokens", s->path, size);
-    *tokens = (size - s->first_byte) / TOKEN_BYTES;
+    s->token_bytes = of_16 ? 2 : of_32 ? 4 : raw_bytes;
+    if ((size - s->first_byte) % s->token_bytes != 0)
+        return trek_fail(TREK_ERR_FORMAT, "%s: %" PRId64 " bytes are no whole number of %d-bit tokens", s->path, size,
+                         8 * s->token_bytes);
+    *tokens = (size - s->first_byte) / s->token_bytes;
     if (headed && (int64_t)little_endian(head + 8) != *tokens)
         return trek_fail(TREK_ERR_FORMAT, "%s: its header promises %u tokens, it holds %" PRId64, s->path,
                          (unsigned)little_endian(head + 8), *tokens);
@@ -139,7 +151,7 @@ static trek_status shard_open(token_shards *set, shard *s, const char *path)
     if (s->file < 0)
         return trek_fail(TREK_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
     int64_t tokens = 0;
-    trek_status status = shard_measure(s, &tokens);
+    trek_status status = shard_measure(s, set->raw_bytes, &tokens);
     if (status != TREK_OK)
         return status;
     s->first_window = set->windows;
@@ -169,19 +181,28 @@ static trek_status shards_fill(token_shards *set, const char *const *paths, int 
     return TREK_OK;
 }
 
-trek_dataset *trek_dataset_token_shards(const char *const *paths, int n_paths, int64_t window)
+trek_dataset *trek_dataset_token_shards_with(const char *const *paths, int n_paths, int64_t window,
+                                             const trek_token_shards_opts *opts)
 {
     if (!paths || n_paths < 1) {
         trek_fail_missing("dataset_token_shards", "a path");
         return NULL;
     }
-    if (window < 1 || window > INT32_MAX)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "dataset_token_shards: window %" PRId64, window);
+    int bits = opts && opts->bits ? opts->bits : 16;
+    if (window < 1 || window > INT32_MAX || (bits != 16 && bits != 32))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "dataset_token_shards: window %" PRId64 ", tokens of %d bits (16 or 32)", window,
+                              bits);
     trek_dataset *set = trek_dataset_new(&shards_class);
     if (!set)
         return NULL;
     ((token_shards *)set)->window = window;
+    ((token_shards *)set)->raw_bytes = bits / 8;
     if (shards_fill((token_shards *)set, paths, n_paths) != TREK_OK)
         trek_dataset_free(&set);
     return set;
+}
+
+trek_dataset *trek_dataset_token_shards(const char *const *paths, int n_paths, int64_t window)
+{
+    return trek_dataset_token_shards_with(paths, n_paths, window, NULL);
 }

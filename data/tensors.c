@@ -13,20 +13,20 @@ typedef struct tensors {
 
 static int64_t tensors_length(const trek_dataset *self) { return trek_tensor_shape(((const tensors *)self)->rows[0]).sizes[0]; }
 
-static trek_status tensors_get(trek_dataset *self, const int64_t *indices, int64_t n, trek_tensor **out)
+static trek_status tensors_get(trek_dataset *self, const trek_fetch *fetch, trek_tensor **out)
 {
     tensors *set = (tensors *)self;
     for (int k = 0; k < set->n; k++) {
         trek_shape shape = trek_tensor_shape(set->rows[k]);
         trek_shape sample = trek_shape_make(shape.ndim - 1, shape.sizes + 1);
-        out[k] = trek_dataset_tensor(n, sample, trek_tensor_dtype(set->rows[k]));
+        out[k] = trek_dataset_tensor(fetch->n, sample, trek_tensor_dtype(set->rows[k]));
         if (!out[k])
             return trek_status_or(TREK_ERR_MEMORY);
         size_t bytes = (size_t)trek_shape_numel(sample) * trek_dtype_size(trek_tensor_dtype(set->rows[k]));
         char *to = trek_tensor_data(out[k]);
         const char *from = trek_tensor_data(set->rows[k]);
-        for (int64_t i = 0; bytes > 0 && i < n; i++)
-            memcpy(to + (size_t)i * bytes, from + (size_t)indices[i] * bytes, bytes);
+        for (int64_t i = 0; bytes > 0 && i < fetch->n; i++)
+            memcpy(to + (size_t)i * bytes, from + (size_t)fetch->indices[i] * bytes, bytes);
     }
     return TREK_OK;
 }
@@ -72,13 +72,10 @@ static trek_status tensors_fill(tensors *set, const char *const *names, trek_ten
         return TREK_ERR_MEMORY;
     set->n = n;
     for (int k = 0; k < n; k++) {
-        /* host memory of any CPU device is as good as cpu:0's */
-        trek_tensor *here = trek_tensor_data(list[k]) || trek_tensor_numel(list[k]) == 0 ? trek_tensor_retain(list[k])
-                                                                                         : trek_tensor_to(list[k], trek_cpu(0));
-        set->rows[k] = here ? trek_tensor_contiguous(here) : NULL;
-        trek_tensor_release(here);
-        if (!set->rows[k])
-            return trek_status_or(TREK_ERR_MEMORY);
+        set->rows[k] = trek_tensor_retain(list[k]);
+        status = trek_tensor_settle(&set->rows[k]);
+        if (status != TREK_OK)
+            return status;
     }
     return TREK_OK;
 }

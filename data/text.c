@@ -19,16 +19,16 @@ static const char *const window_fields[2] = { "input", "target" };
 
 static int64_t text_length(const trek_dataset *self) { return ((const text_windows *)self)->windows; }
 
-static trek_status text_get(trek_dataset *self, const int64_t *indices, int64_t n, trek_tensor **out)
+static trek_status text_get(trek_dataset *self, const trek_fetch *fetch, trek_tensor **out)
 {
     const text_windows *set = (const text_windows *)self;
     for (int k = 0; k < 2; k++) {
-        out[k] = trek_dataset_tensor(n, trek_dims(set->window), TREK_I64);
+        out[k] = trek_dataset_tensor(fetch->n, trek_dims(set->window), TREK_I64);
         if (!out[k])
             return trek_status_or(TREK_ERR_MEMORY);
         int64_t *to = trek_tensor_data(out[k]);
-        for (int64_t i = 0; i < n; i++) {
-            const unsigned char *from = set->text + indices[i] * set->stride + k;
+        for (int64_t i = 0; i < fetch->n; i++) {
+            const unsigned char *from = set->text + fetch->indices[i] * set->stride + k;
             for (int64_t t = 0; t < set->window; t++)
                 *to++ = from[t];
         }

@@ -4,7 +4,6 @@
 #include "distributed/checkpoint_internal.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 #include "data/loader_internal.h"
@@ -76,49 +75,6 @@ static trek_status add_scaler(trek_state *state, trek_grad_scaler *scaler)
     return add_numbers(state, OWN "scaler", numbers, SCALER_NUMBERS, TREK_F64);
 }
 
-static trek_status add_rates(trek_state *state, const trek_optimizer *optimizer)
-{
-    double *rates = trek_calloc((size_t)optimizer->n_groups, sizeof *rates);
-    if (!rates)
-        return TREK_ERR_MEMORY;
-    for (int g = 0; g < optimizer->n_groups; g++)
-        rates[g] = trek_optimizer_group_lr(optimizer, g);
-    trek_status status = add_numbers(state, OWN "lr", rates, optimizer->n_groups, TREK_F64);
-    trek_free(rates);
-    return status;
-}
-
-/* The optimizer's state as it lies there, or copies on the CPU. */
-static trek_status add_entry(trek_state *state, const trek_optimizer_entry *entry, bool copies)
-{
-    char *name = trek_format(OF_OPTIMIZER "%s", entry->name);
-    trek_tensor *own = NULL;
-    if (copies && name)
-        own = trek_tensor_device(entry->tensor).type == TREK_CPU ? trek_tensor_clone(entry->tensor)
-            : trek_tensor_to(entry->tensor, trek_cpu(0));
-    trek_status status = name && (own || !copies) ? TREK_OK : trek_error_status();
-    if (status == TREK_OK)
-        status = trek_state_add(state, name, copies ? own : entry->tensor);
-    trek_tensor_release(own);
-    trek_free(name);
-    return status;
-}
-
-static trek_status add_optimizer(trek_state *state, trek_optimizer *optimizer, bool copies)
-{
-    trek_optimizer_entry *entries = NULL;
-    int n = 0;
-    if (!optimizer)
-        return TREK_OK;
-    trek_status status = add_rates(state, optimizer);
-    if (status == TREK_OK)
-        status = trek_optimizer_export(optimizer, &entries, &n);
-    for (int k = 0; k < n && status == TREK_OK; k++)
-        status = add_entry(state, &entries[k], copies);
-    trek_optimizer_export_free(entries, n);
-    return status;
-}
-
 static trek_status add_plan(trek_state *state, const ranks_stepper *s)
 {
     if (!s || !s->workload)
@@ -141,6 +97,7 @@ static trek_status check_names(const trek_state *state)
 static trek_state *gather(trek_graph *graph, trek_loader *loader, const double *more, int n, bool copies)
 {
     trek_module *module = trek_graph_module(graph);
+    trek_optimizer *optimizer = trek_graph_optimizer(graph);
     trek_state *state = copies ? trek_state_of(module) : trek_state_borrow(module);
     trek_status status = state ? check_names(state) : trek_error_status();
     if (status == TREK_OK)
@@ -148,7 +105,7 @@ static trek_state *gather(trek_graph *graph, trek_loader *loader, const double *
     if (status == TREK_OK)
         status = add_run(state, graph, loader);
     if (status == TREK_OK)
-        status = add_optimizer(state, trek_graph_optimizer(graph), copies);
+        status = optimizer ? trek_optimizer_add_to(state, optimizer, OWN "lr", OF_OPTIMIZER, copies) : TREK_OK;
     if (status == TREK_OK)
         status = add_scaler(state, trek_graph_scaler(graph));
     if (status == TREK_OK)
@@ -239,19 +196,7 @@ static trek_status read_rates(restoring *r)
 {
     trek_tensor *tensor = trek_state_find(r->file, OWN "lr");
     r->has_optimizer = tensor != NULL;
-    if (!tensor)
-        return TREK_OK;
-    int64_t n = trek_tensor_numel(tensor);
-    if (n < 1 || n > INT32_MAX)
-        return fail_format(r, "no learning rates");
-    bool there;
-    r->n_rates = (int)n;
-    r->rates = trek_calloc((size_t)n, sizeof *r->rates);
-    trek_status status = r->rates ? read_numbers(r, OWN "lr", TREK_F64, n, r->rates, &there) : TREK_ERR_MEMORY;
-    for (int g = 0; g < r->n_rates && status == TREK_OK; g++)
-        if (!(r->rates[g] >= 0 && isfinite(r->rates[g])))
-            status = fail_format(r, "a learning rate is negative or not finite");
-    return status;
+    return tensor ? trek_optimizer_read_rates(tensor, r->path, &r->rates, &r->n_rates) : TREK_OK;
 }
 
 /* The scaler's numbers, tried on one of their own. */

@@ -47,6 +47,20 @@ TREK_API trek_status trek_checkpoint_save(trek_graph *graph, trek_loader *loader
  * the checkpoint one; MEMORY, PEER. */
 TREK_API trek_status trek_checkpoint_load(trek_graph *graph, trek_loader *loader, const char *path);
 
+/* Saves that training does not wait for: a call copies the state, and a thread writes the copy as trek_checkpoint_save would, so
+ * that a process which is killed meanwhile leaves the file that was there. One at a time: a call waits first until the one
+ * before is on disk, and fails with the error of that, if it has failed, saving nothing; the call after it begins anew. In a job
+ * of many processes all call (process 0 copies and writes), and learn of that process's failures at the next one. Memory: a copy
+ * of the state on the CPU, while it is written. */
+typedef struct trek_checkpoint_writer trek_checkpoint_writer;
+TREK_API trek_checkpoint_writer *trek_checkpoint_writer_new(void);
+/* Errors: those of trek_checkpoint_save, of the save before; STATE: there can be no thread. */
+TREK_API trek_status trek_checkpoint_writer_save(trek_checkpoint_writer *writer, trek_graph *graph, trek_loader *loader,
+                                                 const char *path);
+/* Until what this process was to write is on disk; the error if it failed. No collective: each process for itself. */
+TREK_API trek_status trek_checkpoint_writer_wait(trek_checkpoint_writer *writer);
+TREK_API void trek_checkpoint_writer_free(trek_checkpoint_writer **writer); /* waits, too; NULL is fine */
+
 TREK_END
 
 #endif

@@ -44,6 +44,7 @@
 
 #include "distributed/comm/comm.h"
 #include "distributed/ranks.h"
+#include "graph/metric.h"
 #include "nn/module.h"
 
 TREK_BEGIN
@@ -127,6 +128,11 @@ TREK_API trek_var *trek_ddp_forward(trek_ddp *ddp, trek_var *const *inputs);
 /* The same for models with several inputs: inputs[r * n_inputs + k] is input k of replica r; a replica whose first
  * input is NULL does not run. */
 TREK_API trek_var *trek_ddp_forward_many(trek_ddp *ddp, trek_var *const *inputs, int n_inputs);
+
+/* A new metric (graph/metric.h) of what all ranks of the communicator have counted in theirs, which stay as they are; a
+ * collective, for ranks that have counted nothing, too. comm NULL: a copy. NULL and the rank's own error, PEER on the others, or
+ * ARGUMENT: their metrics differ. */
+TREK_API trek_metric *trek_metric_join(trek_comm *comm, trek_metric *metric);
 
 TREK_END
 

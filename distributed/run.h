@@ -22,6 +22,7 @@
 
 #include "distributed/outer.h"
 #include "distributed/trainer.h"
+#include "graph/metric.h"
 #include "graph/observe.h"
 #include "nn/state.h"
 
@@ -67,10 +68,12 @@ typedef enum trek_site {
 } trek_site;
 
 /* One scalar of an epoch. */
-typedef struct trek_metric {
+typedef struct trek_epoch_scalar {
     const char *name;
     double value;
-} trek_metric;
+    const trek_tensor *values;       /* of trek_record_metric: as trek_metric_values gives them (value is NaN where they are not
+                                        one number); else NULL */
+} trek_epoch_scalar;
 
 /* A rank's part of an epoch. */
 typedef struct trek_rank_metrics {
@@ -101,10 +104,14 @@ typedef struct trek_epoch_metrics {
     int ranks;                       /* of the job, as it is at the epoch's end */
     const trek_rank_metrics *per_rank;
     int n_scalars;
-    const trek_metric *scalars;      /* what training recorded, and "evaluation.NAME" of what evaluation did */
+    const trek_epoch_scalar *scalars; /* what training recorded, "PATH.NAME" what nested graphs have, and "evaluation.NAME" of
+                                         what evaluation did */
 } trek_epoch_metrics;
 /* "loss", "evaluation_loss", or the value of a scalar; NaN: there is none. */
 TREK_API double trek_metrics_get(const trek_epoch_metrics *metrics, const char *name);
+/* Of a metric whose value is not one number (a confusion, the classes' F1): f64, on the CPU, borrowed as the rest. NULL without
+ * an error: there is none. */
+TREK_API const trek_tensor *trek_metrics_values(const trek_epoch_metrics *metrics, const char *name);
 
 /* Callbacks run on the run's thread, in every process. Any status but OK ends the run with it; so does an error that is set. */
 typedef trek_status (*trek_epoch_fn)(trek_graph *graph, int64_t epoch, void *arg);
@@ -116,8 +123,8 @@ typedef trek_status (*trek_checkpoint_fn)(trek_graph *graph, int64_t epoch, cons
 typedef struct trek_run_opts {
     /* -- what is trained: required, but for build_model with a graph of one's own -- */
     trek_build_fn build_model;       /* called on each rank's thread, for rank 0 on the run's */
-    trek_loss_fn train_step;         /* the loss of one batch, as for trek_graph_set_loss; may record scalars. With .input it is
-                                        given what the graph made of the batch; without, output is NULL and it runs
+    trek_loss_fn train_step;         /* the loss of one batch, as for trek_graph_set_loss; may record scalars and metrics. With
+                                        .input it is given what the graph made of the batch; without, output is NULL and it runs
                                         trek_graph_forward on the graph that it is given itself, as often as it likes */
     trek_dataset *dataset;           /* retained */
     trek_optimizer_spec optimizer;
@@ -130,7 +137,7 @@ typedef struct trek_run_opts {
     uint64_t seed;                   /* of the order of samples and of what is drawn in training */
     int shuffle;                     /* default: a new order in each epoch; TREK_OFF: in order */
     bool drop_last;
-    int prefetch;                    /* as a loader's */
+    int prefetch, workers;           /* as a loader's */
     trek_policy policy;
     trek_transport transport;        /* HOST: without .trainer.accumulate, scaled losses and layers that meet other ranks */
     trek_site site;                  /* HOST: who trains by itself */

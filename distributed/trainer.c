@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "data/stream.h"
 #include "distributed/balance/plan_internal.h"
 #include "distributed/replica/agreement.h"
 #include "distributed/step/job_sync.h"
@@ -338,12 +339,19 @@ static trek_status note_meeting(const char *name, trek_module *module, void *mee
     return TREK_OK;
 }
 
+/* The graph's loader reads a stream: in order, so that ranks take no windows of it. */
+static bool has_stream(const setup *s)
+{
+    const trek_graph_loader *graph_loader = s->graph->graph_loader;
+    return graph_loader && trek_dataset_is_stream(trek_loader_dataset(graph_loader->loader));
+}
+
 static trek_workload_opts workload_opts(const setup *s)
 {
     const trek_trainer_opts *o = &s->opts;
     bool unequal = devices_differ(s) || o->speed_hint.ratio > 1, meets = false;
     trek_module_each(trek_graph_module(s->graph), note_meeting, &meets);
-    bool by_itself = o->max_anchor == 0 && (o->global_batch > 0 || (unequal && !meets && !o->shares));
+    bool by_itself = o->max_anchor == 0 && !has_stream(s) && (o->global_batch > 0 || (unequal && !meets && !o->shares));
         /* where layers meet, shares are exact, windows not */
     trek_workload_opts workload = { .unequal = unequal, .balance = o->balance, .windows = o->max_anchor > 0 || by_itself,
                                     .replay = o->plan, .shares = o->shares, .n_shares = o->n_shares };
@@ -363,6 +371,10 @@ static trek_workload_opts workload_opts(const setup *s)
 
 static trek_status make_ranks(setup *s)
 {
+    if (has_stream(s) && (s->opts.max_anchor > 0 || s->opts.global_batch > 0))
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "trainer_setup: .max_anchor or .global_batch, windows of batches, with a loader over a "
+                         "stream, which is read in order");
     if (!s->opts.build_replica && s->local_ranks > 1)
         return trek_fail(TREK_ERR_ARGUMENT,
                          "trainer_setup: %d ranks need .build_replica, which makes the graph on another device", s->local_ranks);

@@ -7,22 +7,22 @@
  * A rank takes so many milliseconds a sample and a fixed cost a batch, with jitter.
  * Throughput is set against the ideal, the sum of what the ranks do each by itself. */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
+#include "arguments.h"
 #include "trek.h"
 
 enum { MOST_RANKS = 65536, STEPS_A_WINDOW = 10, SCHEMES = 4, MOST_ROWS = 32 };
 
 typedef struct options {
-    double from, to, ranks;                 /* numbers of ranks: powers of two, or one */
+    int from, to, ranks;                    /* numbers of ranks: doubled from one to the other, or one */
+    int batch, machine, windows, anchor;
+    uint64_t seed;
     const char *speeds, *network;
     double ratio, slow_share, sigma, jitter;
     double slow_ranks, slow_factor;         /* the slow-down in mid-run */
-    double batch, batch_ms, fixed_ms;
-    double gradient_mib, latency_us, bandwidth_gb, machine, local_latency_us, local_bandwidth_gb;
-    double windows, anchor, overhead, global, seed;
+    double batch_ms, fixed_ms;
+    double gradient_mib, latency_us, bandwidth_gb, local_latency_us, local_bandwidth_gb;
+    double overhead, global;
     bool plot;
 } options;
 
@@ -91,7 +91,7 @@ static double network_ms(const options *o, int ranks)
         return 2 * (ranks - 1) * latency + 2.0 * (ranks - 1) / ranks * bytes / per_ms;
     if (strcmp(o->network, "tree") == 0) /* in pieces, up and down at once */
         return 2 * ceil(log2(ranks)) * latency + 2 * bytes / per_ms;
-    int inside = ranks < (int)o->machine ? ranks : (int)o->machine, machines = (ranks + inside - 1) / inside;
+    int inside = ranks < o->machine ? ranks : o->machine, machines = (ranks + inside - 1) / inside;
     double local =
         2 * (inside - 1) * o->local_latency_us * 1e-3 + 2.0 * (inside - 1) / inside * bytes / (o->local_bandwidth_gb * 1e6);
     return local + 2 * (machines - 1) * latency + 2.0 * (machines - 1) / machines * bytes / per_ms;
@@ -99,7 +99,7 @@ static double network_ms(const options *o, int ranks)
 
 static void set_speeds(simulation *s, const char *speeds)
 {
-    s->random = (uint64_t)s->o->seed;
+    s->random = s->o->seed;
     for (int r = 0; r < s->ranks; r++)
         s->pace[r] = slowness(s, speeds, r) * s->o->batch_ms / s->o->batch;
 }
@@ -150,7 +150,7 @@ static void count_step(const simulation *s, score *score, int step, int steps, d
 static score run_split(simulation *s, const char *speeds, bool balanced)
 {
     score score = { .back = -1 };
-    int steps = (int)s->o->windows * STEPS_A_WINDOW;
+    int steps = s->o->windows * STEPS_A_WINDOW;
     int64_t batch = (int64_t)s->o->batch * s->ranks;
     trek_balancer *balancer = balanced ? trek_balancer_new(s->ranks, NULL) : NULL;
     set_speeds(s, speeds);
@@ -177,9 +177,9 @@ static score run_split(simulation *s, const char *speeds, bool balanced)
 static score run_windows(simulation *s, const char *speeds, bool constant)
 {
     score score = { .back = -1 };
-    int windows = (int)s->o->windows;
+    int windows = s->o->windows;
     trek_elche *elche = trek_elche_new(s->ranks,
-                                       &(trek_elche_opts){ .anchor = (int64_t)s->o->anchor, .overhead_target = s->o->overhead,
+                                       &(trek_elche_opts){ .anchor = s->o->anchor, .overhead_target = s->o->overhead,
         .global_batches = constant ? (int64_t)(s->o->global * s->ranks) : 0 });
     set_speeds(s, speeds);
     for (int window = 0; window < windows && trek_error_status() == TREK_OK; window++) {
@@ -294,7 +294,7 @@ static void run_speeds(const options *o, const char *speeds)
     double fractions[MOST_ROWS][SCHEMES];
     int numbers[MOST_ROWS], rows = 0;
     print_head(o, speeds);
-    for (int ranks = (int)o->from; ranks <= (int)o->to && rows < MOST_ROWS && trek_error_status() == TREK_OK; ranks *= 2,
+    for (int ranks = o->from; ranks <= o->to && rows < MOST_ROWS && trek_error_status() == TREK_OK; ranks *= 2,
          rows++) {
         simulation s;
         if (simulation_make(&s, o, ranks)) {
@@ -312,124 +312,53 @@ static void run_speeds(const options *o, const char *speeds)
 
 /* --- the command line ------------------------------------------------------------------ */
 
-typedef struct number_option {
-    const char *name, *help;
-    double *value, least, most;
-} number_option;
-
-enum { NUMBERS = 22 };
-
-static void list_numbers(options *o, number_option *list)
+static void parse(int argc, char **argv, options *o)
 {
-    const number_option all[NUMBERS] = {
-        { "--from", "smallest number of ranks", &o->from, 2, MOST_RANKS },
-        { "--to", "largest number of ranks: --from doubled, and so on", &o->to, 2, MOST_RANKS },
-        { "--ranks", "one number of ranks instead", &o->ranks, 2, MOST_RANKS },
-        { "--ratio", "slowest to fastest, for two and uniform", &o->ratio, 1, 1e4 },
-        { "--slow-share", "part of the ranks that is slow, for two", &o->slow_share, 0, 1 },
-        { "--sigma", "of the logarithm, for lognormal", &o->sigma, 0, 4 },
-        { "--jitter", "standard deviation of a batch's time", &o->jitter, 0, 1 },
-        { "--slow-ranks", "part of the ranks that slows down in mid-run", &o->slow_ranks, 0, 1 },
-        { "--slow-factor", "by which they do; 1: no slow-down", &o->slow_factor, 0.01, 1e4 },
-        { "--batch", "samples in a rank's batch", &o->batch, 1, 1e6 },
-        { "--batch-ms", "what it takes at speed 1", &o->batch_ms, 1e-3, 1e6 },
-        { "--fixed-ms", "beside that, for each batch", &o->fixed_ms, 0, 1e6 },
-        { "--gradient", "MiB to be reduced", &o->gradient_mib, 0, 1e6 },
-        { "--latency", "of the network, microseconds", &o->latency_us, 0, 1e6 },
-        { "--bandwidth", "of a link, GB/s", &o->bandwidth_gb, 1e-3, 1e6 },
-        { "--machine", "ranks in a machine, for hierarchical", &o->machine, 1, MOST_RANKS },
-        { "--local-latency", "inside of one", &o->local_latency_us, 0, 1e6 },
-        { "--local-bandwidth", "inside of one", &o->local_bandwidth_gb, 1e-3, 1e6 },
-        { "--windows", "simulated; a split has ten steps for each", &o->windows, 12, 1e5 },
-        { "--anchor", "El Che's, at first", &o->anchor, 1, 200 },
-        { "--overhead", "El Che's target", &o->overhead, 0.01, 0.5 },
-        { "--global", "batches a rank on average, with a constant global batch", &o->global, 1, 1e4 },
+    const argument list[] = {
+        { "--speeds", "equal|two|lognormal|uniform|all", "of the ranks", .choice = &o->speeds },
+        { "--network", "ring|tree|hierarchical", "by which they reduce", .choice = &o->network },
+        { "--from", "N", "smallest number of ranks", .whole = &o->from, .least = 2, .most = MOST_RANKS },
+        { "--to", "N", "largest number of ranks: --from doubled, and so on", .whole = &o->to, .least = 2, .most = MOST_RANKS },
+        { "--ranks", "N", "one number of ranks instead", .whole = &o->ranks, .least = 2, .most = MOST_RANKS },
+        { "--ratio", "X", "slowest to fastest, for two and uniform", .number = &o->ratio, .least = 1, .most = 1e4 },
+        { "--slow-share", "X", "part of the ranks that is slow, for two", .number = &o->slow_share, .least = 0, .most = 1 },
+        { "--sigma", "X", "of the logarithm, for lognormal", .number = &o->sigma, .least = 0, .most = 4 },
+        { "--jitter", "X", "standard deviation of a batch's time", .number = &o->jitter, .least = 0, .most = 1 },
+        { "--slow-ranks", "X", "part of the ranks that slows down in mid-run", .number = &o->slow_ranks, .least = 0, .most = 1 },
+        { "--slow-factor", "X", "by which they do; 1: no slow-down", .number = &o->slow_factor, .least = 0.01, .most = 1e4 },
+        { "--batch", "N", "samples in a rank's batch", .whole = &o->batch, .least = 1, .most = 1e6 },
+        { "--batch-ms", "X", "what it takes at speed 1", .number = &o->batch_ms, .least = 1e-3, .most = 1e6 },
+        { "--fixed-ms", "X", "beside that, for each batch", .number = &o->fixed_ms, .least = 0, .most = 1e6 },
+        { "--gradient", "MIB", "to be reduced", .number = &o->gradient_mib, .least = 0, .most = 1e6 },
+        { "--latency", "US", "of the network, microseconds", .number = &o->latency_us, .least = 0, .most = 1e6 },
+        { "--bandwidth", "X", "of a link, GB/s", .number = &o->bandwidth_gb, .least = 1e-3, .most = 1e6 },
+        { "--machine", "N", "ranks in a machine, for hierarchical", .whole = &o->machine, .least = 1, .most = MOST_RANKS },
+        { "--local-latency", "US", "inside of one", .number = &o->local_latency_us, .least = 0, .most = 1e6 },
+        { "--local-bandwidth", "X", "inside of one", .number = &o->local_bandwidth_gb, .least = 1e-3, .most = 1e6 },
+        { "--windows", "N", "simulated; a split has ten steps for each", .whole = &o->windows, .least = 12, .most = 1e5 },
+        { "--anchor", "N", "El Che's, at first", .whole = &o->anchor, .least = 1, .most = 200 },
+        { "--overhead", "X", "El Che's target", .number = &o->overhead, .least = 0.01, .most = 0.5 },
+        { "--global", "X", "batches a rank on average, with a constant global batch", .number = &o->global, .least = 1,
+          .most = 1e4 },
+        { "--seed", "N", "of speeds and jitter", .seed = &o->seed },
+        { "--plot", "", "draws what the table says", .flag = &o->plot },
     };
-    memcpy(list, all, sizeof all);
-}
-
-static void print_help(const char *program, const number_option *numbers)
-{
-    printf("usage: %s [options]\n\n"
-           "  --speeds NAME      equal, two, lognormal, uniform or all (two)\n"
-           "  --network NAME     ring, tree or hierarchical (hierarchical)\n"
-           "  --seed N           (1)\n"
-           "  --plot             draw what the table says\n", program);
-    for (int k = 0; k < NUMBERS; k++)
-        printf("  %-18s %s (%g)\n", numbers[k].name, numbers[k].help, *numbers[k].value);
-    printf("\nequal: each rank the same number of samples. balancer: shares by measured throughput. El Che: whole\n"
-           "batches at each rank's own pace. constant: El Che with a constant global batch. The first sixth of a\n"
-           "run, in which they calibrate, is not counted.\n");
-}
-
-static bool one_of(const char *value, const char *const *names)
-{
-    while (*names && strcmp(*names, value) != 0)
-        names++;
-    return *names != NULL;
-}
-
-static bool parse_one(options *o, const number_option *numbers, const char *name, const char *value)
-{
-    static const char *const speeds[] = { "equal", "two", "lognormal", "uniform", "all", NULL };
-    static const char *const networks[] = { "ring", "tree", "hierarchical", NULL };
-    char *end;
-    double number = strtod(value, &end);
-    bool is_number = end != value && *end == 0;
-    if (strcmp(name, "--speeds") == 0)
-        return one_of(o->speeds = value, speeds);
-    if (strcmp(name, "--network") == 0)
-        return one_of(o->network = value, networks);
-    if (strcmp(name, "--seed") == 0) {
-        o->seed = number;
-        return is_number && number >= 0 && number < 0x1p53;
-    }
-    for (int k = 0; k < NUMBERS; k++)
-        if (strcmp(name, numbers[k].name) == 0) {
-            *numbers[k].value = number;
-            return is_number && number >= numbers[k].least && number <= numbers[k].most;
-        }
-    return false;
-}
-
-/* 0: go on, 1: help was asked for, 2: a mistake, which has been said. */
-static int parse(int argc, char **argv, options *o)
-{
-    number_option numbers[NUMBERS];
-    list_numbers(o, numbers);
-    for (int k = 1; k < argc; k++) {
-        if (strcmp(argv[k], "--help") == 0) {
-            print_help(argv[0], numbers);
-            return 1;
-        }
-        if (strcmp(argv[k], "--plot") == 0) {
-            o->plot = true;
-            continue;
-        }
-        if (k + 1 == argc || !parse_one(o, numbers, argv[k], argv[k + 1])) {
-            fprintf(stderr, "%s %s: not understood, or out of range; see --help\n", argv[k], k + 1 < argc ? argv[k + 1] : "");
-            return 2;
-        }
-        k++;
-    }
+    arguments_read(argc, argv, "What balancer and El Che make of uneven ranks, simulated. equal: each rank the same number of\n"
+                   "samples. balancer: shares by measured throughput. El Che: whole batches at each rank's own\n"
+                   "pace. constant: El Che with a constant global batch. The first sixth of a run, in which they\n"
+                   "calibrate, is not counted.", list, sizeof list / sizeof *list);
     if (o->ranks > 0)
         o->from = o->to = o->ranks;
-    return 0;
 }
 
 int main(int argc, char **argv)
 {
     static const char *const all[] = { "equal", "two", "lognormal", "uniform" };
     options o = { .from = 2, .to = 4096, .speeds = "two", .network = "hierarchical", .ratio = 3, .slow_share = 0.5, .sigma = 0.4,
-                  .jitter = 0.05,
-                  .slow_ranks = 0.1, .slow_factor = 1, .batch = 64, .batch_ms = 50, .fixed_ms = 0.5, .gradient_mib = 100,
-                  .latency_us = 10,
-                  .bandwidth_gb = 12.5, .machine = 8, .local_latency_us = 3, .local_bandwidth_gb = 100, .windows = 60,
-                  .anchor = 10,
-                  .overhead = 0.1, .global = 10, .seed = 1 };
-    int stop = parse(argc, argv, &o);
-    if (stop)
-        return stop == 2 ? 2 : 0;
+                  .jitter = 0.05, .slow_ranks = 0.1, .slow_factor = 1, .batch = 64, .batch_ms = 50, .fixed_ms = 0.5,
+                  .gradient_mib = 100, .latency_us = 10, .bandwidth_gb = 12.5, .machine = 8, .local_latency_us = 3,
+                  .local_bandwidth_gb = 100, .windows = 60, .anchor = 10, .overhead = 0.1, .global = 10, .seed = 1 };
+    parse(argc, argv, &o);
     for (int k = 0; k < 4; k++)
         if (strcmp(o.speeds, all[k]) == 0 || strcmp(o.speeds, "all") == 0)
             run_speeds(&o, all[k]);

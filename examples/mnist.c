@@ -1,25 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LeNet learns MNIST on one rank or several, with the exact gradients of one.
+/* LeNet learns MNIST on one rank or several, with the exact gradients of one: a loop of one's own over a graph.
  *
- *   mnist [--ranks N] [--epochs N] [--batch-size N] [--lr X] [--data FOLDER]
- *         [--seed N] [--save FILE] [--trace FILE]
- *   trek-run -n 2 mnist ...      the same on two processes; torchrun, srun, mpirun likewise
+ *   mnist --help                 its options
+ *   trek-run -n 2 ./mnist ...      the same on two processes; torchrun, srun, mpirun likewise
  *
- * FOLDER holds MNIST's IDX files, gzip'd or plain. With the test files alone,
- * images 0..7999 train and 8000..9999 test. Without --data digits are drawn. */
+ * --data: a folder of MNIST's IDX files, gzip'd or plain. With the test files alone, images 0..7999 train and
+ * 8000..9999 test. Without --data digits are drawn. Ctrl-C stops it after its step; with --checkpoint the same call
+ * goes on from there. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "examples/arguments.h"
-#include "examples/digits.h"
-#include "trek.h"
+#include "digits.h"
+#include "training.h"
 
 typedef struct options {
-    int ranks, epochs, batch_size;
-    double lr;
-    uint64_t seed;
-    const char *data, *save, *trace;
+    training common;
+    const char *trace;
 } options;
 
 /* Called once for each further device, so that every rank holds the same model. */
@@ -61,17 +59,19 @@ static double evaluate(trek_graph *model, trek_loader *test, trek_comm *job)
     return right / (double)trek_loader_samples(test);
 }
 
-static void train_epoch(trek_graph *model, trek_loader *train, int epoch, trek_progress *progress)
+/* Trains until the epoch ends, or a stop is asked for; true: it has ended. */
+static bool train_epoch(trek_graph *model, trek_loader *train, int64_t epoch, trek_progress *progress)
 {
     int64_t done = 0;
-    trek_loader_start(train, epoch);
-    for (trek_batch *batch; (batch = trek_loader_next(train)); ) {
+    for (trek_batch *batch; !trek_stop_requested() && (batch = trek_loader_next(train)); ) {
         trek_var *logits = trek_graph_forward(model, trek_batch_get(batch, "image"));
         trek_var *loss = trek_cross_entropy(logits, trek_batch_get(batch, "label"));
         trek_graph_backward(model, loss);
         trek_graph_step(model);
-        trek_progress_update(progress, epoch, ++done, trek_var_item(loss));
+        trek_loader_position(train, NULL, &done);
+        trek_progress_update(progress, epoch, done, trek_var_item(loss));
     }
+    return !trek_stop_requested() && trek_error_status() == TREK_OK;
 }
 
 /* One image: its digit, and what the model takes it for. */
@@ -102,14 +102,36 @@ static double save_and_reload(trek_graph *model, const char *path, trek_loader *
     return accuracy;
 }
 
+/* All epochs, or what is left of them; the accuracy of the last one, NaN if it was stopped. */
+static double train(trek_graph *model, trek_loader *train_set, trek_loader *test, trek_comm *job, const training *t)
+{
+    bool resumed, first = trek_comm_rank(job) == 0;
+    int64_t epoch = training_resume(t, model, train_set, &resumed);
+    trek_progress *progress = first && !t->quiet ? trek_progress_new(t->epochs, trek_loader_batches(train_set)) : NULL;
+    double accuracy = epoch < t->epochs ? NAN : evaluate(model, test, job);
+    for (; epoch < t->epochs && trek_error_status() == TREK_OK && !trek_stop_requested(); epoch++, resumed = false) {
+        if (!resumed)
+            trek_loader_start(train_set, epoch);
+        bool whole = train_epoch(model, train_set, epoch, progress);
+        if (t->checkpoint && trek_error_status() == TREK_OK)
+            trek_checkpoint_save(model, train_set, t->checkpoint);
+        accuracy = whole ? evaluate(model, test, job) : NAN;
+        if (whole)
+            trek_progress_epoch(progress, epoch, "accuracy", accuracy);
+    }
+    trek_progress_free(&progress);
+    return accuracy;
+}
+
 static void run(const options *o)
 {
-    trek_seed(o->seed);
+    const training *t = &o->common;
+    trek_seed(t->seed);
     trek_comm *job = trek_comm_init(NULL); /* the processes, where there are several; else a world of one */
     bool first = trek_comm_rank(job) == 0;
-    digits data = digits_open(o->data, 8000, 2000);
-    trek_loader *train = trek_loader_new(data.train,
-                                         &(trek_loader_opts){ .batch_size = o->batch_size, .shuffle = true, .seed = o->seed });
+    digits data = digits_open(t->data, 8000, 2000);
+    trek_loader *train_set = trek_loader_new(data.train, &(trek_loader_opts){ .batch_size = t->batch_size, .shuffle = true,
+                                                                              .seed = t->seed });
     trek_loader *test = trek_loader_new(data.test, &(trek_loader_opts){ .batch_size = 500 });
     trek_graph *model = build_model(trek_device_default(), NULL);
     trek_timeline *timeline = o->trace ? trek_timeline_new(NULL) : NULL;
@@ -117,62 +139,39 @@ static void run(const options *o)
         trek_timeline_attach(timeline);
     trek_trainer_setup(model, &(trek_trainer_opts){
         .build_replica = build_model,
-        .ranks         = o->ranks,
-        .optimizer     = trek_adam((trek_adam_opts){ .lr = o->lr == 0 ? TREK_ZERO : o->lr }),
+        .ranks         = t->ranks,
+        .optimizer     = trek_adam((trek_adam_opts){ .lr = t->lr }),
     });
 
-    trek_progress *progress = !first ? NULL : trek_progress_new(o->epochs, train ? trek_loader_batches(train) : 0);
-    double accuracy = 0;
-    for (int epoch = 0; epoch < o->epochs && trek_error_status() == TREK_OK; epoch++) {
-        train_epoch(model, train, epoch, progress);
-        accuracy = evaluate(model, test, job);
-        trek_progress_epoch(progress, epoch, "accuracy", accuracy);
-    }
-    trek_progress_free(&progress);
-
-    if (trek_error_status() == TREK_OK) {
+    double accuracy = trek_error_status() == TREK_OK ? train(model, train_set, test, job, t) : NAN;
+    if (trek_error_status() == TREK_OK && !trek_stop_requested()) {
         if (first)
             predict_one(model, trek_loader_dataset(test));
-        double again = save_and_reload(model, o->save, test, job);
+        double again = t->save ? save_and_reload(model, t->save, test, job) : accuracy;
         if (trek_error_status() == TREK_OK && again != accuracy)
             trek_fail(TREK_ERR_STATE, "the reloaded model's accuracy is %.4f, not %.4f", again, accuracy);
     }
     if (timeline && first && trek_timeline_save(timeline, o->trace) == TREK_OK)
         printf("trace written to %s\n", o->trace);
-    if (trek_error_status() == TREK_OK && first)
+    if (trek_error_status() == TREK_OK && first && !trek_stop_requested())
         printf("test accuracy %.4f\n", accuracy);
     trek_loader_free(&test);
-    trek_loader_free(&train);
+    trek_loader_free(&train_set);
     trek_graph_free(&model);
     trek_timeline_free(&timeline);
     trek_comm_free(&job);
 }
 
-static bool parse(int argc, char **argv, options *o)
-{
-    const argument list[] = {
-        { "--ranks", "N", .whole = &o->ranks, .least = 1, .most = 1024 },
-        { "--epochs", "N", .whole = &o->epochs, .least = 1 },
-        { "--batch-size", "N", .whole = &o->batch_size, .least = 1 },
-        { "--lr", "X", .number = &o->lr, .least = 0, .most = 1e6 },
-        { "--data", "FOLDER", .text = &o->data },
-        { "--seed", "N", .seed = &o->seed },
-        { "--save", "FILE", .text = &o->save },
-        { "--trace", "FILE", .text = &o->trace },
-    };
-    return arguments_read(argc, argv, list, sizeof list / sizeof *list);
-}
-
 int main(int argc, char **argv)
 {
-    options o = { .epochs = 10, .batch_size = 64, .lr = 1e-3, .seed = 1, .save = "mnist.safetensors" };
-    if (!parse(argc, argv, &o))
-        return 2;
-    if (!argument_can_be_written(o.save) || (o.trace && !argument_can_be_written(o.trace)))
-        return 1; /* sooner than after an hour of training */
+    options o = { .common = { .epochs = 10, .batch_size = 64, .lr = 1e-3, .seed = 1, .save = "mnist.safetensors" } };
+    const argument own[] = {
+        { "--trace", "FILE", "writes what ran when there, for chrome://tracing", .text = &o.trace },
+    };
+    training_read(argc, argv, "LeNet learns MNIST.", &o.common, own, 1);
+    if (o.trace && !argument_can_be_written(o.trace))
+        return 1;
+    training_stop_by_signals();
     run(&o);
-    if (trek_error_status() == TREK_OK)
-        return 0;
-    fprintf(stderr, "%s\n", trek_error());
-    return 1;
+    return training_end();
 }

@@ -4,25 +4,23 @@
  * length, so that each has another number of steps to learn from; trek_ddp weighs the
  * ranks' gradients by them, which gives the gradient of the mean over all steps.
  *
- *   reinforce [--ranks N] [--updates N] [--episodes N] [--seed N] [--expect RETURN]
+ *   reinforce [--updates N] [--episodes N] [--lr X] [--ranks N] [--seed N] [--checkpoint FILE] [--save FILE] ...
  *
- * --ranks: rank threads of this process. Under a launcher (trek-run -n 2 reinforce) every
+ * --ranks: rank threads of this process. Under a launcher (trek-run -n 2 ./reinforce) every
  * process is a rank instead. --episodes: played by all ranks together before an update.
- * --expect: fails unless the mean return of the last ten updates is that much. */
+ * Ten updates are an epoch. --expect: fails unless the mean return of the last ten is that much. */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "examples/arguments.h"
-#include "trek.h"
+#include "cartpole.h"
+#include "kept.h"
+#include "training.h"
 
-enum { STATE = 4, ACTIONS = 2, WIDTH = 32, LIMIT = 200 /* steps of an episode */, MAX_EPISODES = 64 };
+enum { WIDTH = 32, LIMIT = 200 /* steps of an episode */, MAX_EPISODES = 64, EVERY = 10 };
 
 typedef struct options {
-    int ranks, updates, episodes;
+    training common;
+    int updates, episodes;
     double expect;
-    uint64_t seed;
 } options;
 
 typedef struct job {
@@ -31,82 +29,41 @@ typedef struct job {
     double last_return; /* rank 0's, in the end */
 } job;
 
-/* --- the cart and the pole ------------------------------------------------------------- */
-
 typedef struct episode {
-    double x, speed, angle, turning;
-    uint32_t random;
+    cart cart;
     int steps;
     bool over;
-    float states[LIMIT][STATE];
+    float states[LIMIT][CART_STATE];
     int actions[LIMIT];
 } episode;
-
-static double next_random(episode *e)
-{
-    e->random ^= e->random << 13, e->random ^= e->random >> 17, e->random ^= e->random << 5;
-    return ((e->random >> 8) + 0.5) * 0x1p-24;
-}
-
-static void episode_begin(episode *e, uint32_t seed)
-{
-    e->random = seed * 0x9e3779b9u ^ 0x7f4a7c15u;
-    e->random += e->random == 0;
-    for (int k = 0; k < 8; k++)
-        next_random(e);
-    e->steps = 0;
-    e->over = false;
-    double *state[] = { &e->x, &e->speed, &e->angle, &e->turning };
-    for (int k = 0; k < STATE; k++)
-        *state[k] = 0.1 * next_random(e) - 0.05;
-}
-
-static void observe(const episode *e, float *state)
-{
-    state[0] = (float)e->x, state[1] = (float)e->speed, state[2] = (float)e->angle, state[3] = (float)e->turning;
-}
-
-/* Equations of motion without friction, by Euler's method: 1 kg cart, 0.1 kg pole 1 m long, +-10 N, 20 ms. */
-static void push(episode *e, int action)
-{
-    const double gravity = 9.8, pole = 0.1, total = 1.1, half = 0.5, dt = 0.02;
-    double force = action ? 10 : -10, s = sin(e->angle), c = cos(e->angle);
-    double common = (force + pole * half * e->turning * e->turning * s) / total;
-    double turn = (gravity * s - c * common) / (half * (4.0 / 3.0 - pole * c * c / total));
-    double pull = common - pole * half * turn * c / total;
-    e->x += dt * e->speed;
-    e->speed += dt * pull;
-    e->angle += dt * e->turning;
-    e->turning += dt * turn;
-    e->over = fabs(e->x) > 2.4 || fabs(e->angle) > 12 * acos(-1.0) / 180 || e->steps == LIMIT;
-}
 
 /* --- playing ------------------------------------------------------------------------------ */
 
 /* One step of all episodes that go on; their number. */
 static int play_step(trek_module *policy, episode *episodes, int n)
 {
-    float states[MAX_EPISODES][STATE], chances[MAX_EPISODES][ACTIONS];
+    float states[MAX_EPISODES][CART_STATE], chances[MAX_EPISODES][CART_ACTIONS];
     episode *playing[MAX_EPISODES];
     int count = 0;
     for (int k = 0; k < n; k++)
         if (!episodes[k].over) {
-            observe(&episodes[k], states[count]);
+            cart_observe(&episodes[k].cart, states[count]);
             playing[count++] = &episodes[k];
         }
     if (count == 0)
         return 0;
     trek_scope scope = trek_scope_begin();
-    trek_var *x = trek_var_from(trek_tensor_from_data(states, trek_dims(count, STATE), TREK_F32, trek_cpu(0)));
+    trek_var *x = trek_var_from(trek_tensor_from_data(states, trek_dims(count, CART_STATE), TREK_F32, trek_cpu(0)));
     trek_var *y = trek_softmax(trek_forward(policy, x), 1);
     bool good = y && trek_tensor_to_host(trek_var_data(y), TREK_F32, chances, (size_t)count * sizeof chances[0]) == TREK_OK;
     trek_scope_end(scope);
     for (int k = 0; k < count && good; k++) {
         episode *e = playing[k];
-        int action = next_random(e) >= chances[k][0];
+        int action = cart_random(&e->cart) >= chances[k][0];
         memcpy(e->states[e->steps], states[k], sizeof states[k]);
         e->actions[e->steps++] = action;
-        push(e, action);
+        cart_push(&e->cart, action);
+        e->over = e->cart.fell || e->steps == LIMIT;
     }
     return good ? count : 0;
 }
@@ -115,8 +72,11 @@ static int play_step(trek_module *policy, episode *episodes, int n)
 static int play(trek_module *policy, episode *episodes, int n, uint32_t first_seed)
 {
     int steps = 0;
-    for (int k = 0; k < n; k++)
-        episode_begin(&episodes[k], first_seed + (uint32_t)k);
+    for (int k = 0; k < n; k++) {
+        cart_begin(&episodes[k].cart, first_seed + (uint32_t)k);
+        episodes[k].steps = 0;
+        episodes[k].over = false;
+    }
     trek_no_grad_begin();
     while (play_step(policy, episodes, n) > 0)
         ;
@@ -157,17 +117,17 @@ static void normalise(trek_comm *comm, float *returns, int steps)
 /* Mean over this rank's steps of -advantage x log(chance of what was done); NULL without steps. */
 static trek_var *policy_loss(trek_module *policy, const episode *episodes, int n, const float *advantages, int steps)
 {
-    float *states = malloc((size_t)(steps * STATE + 1) * sizeof *states);
+    float *states = malloc((size_t)(steps * CART_STATE + 1) * sizeof *states);
     int64_t *actions = malloc((size_t)(steps + 1) * sizeof *actions);
     trek_var *loss = NULL;
     int at = 0;
     for (int k = 0; k < n && states && actions; k++)
         for (int s = 0; s < episodes[k].steps; s++, at++) {
-            memcpy(states + (size_t)at * STATE, episodes[k].states[s], STATE * sizeof *states);
+            memcpy(states + (size_t)at * CART_STATE, episodes[k].states[s], CART_STATE * sizeof *states);
             actions[at] = episodes[k].actions[s];
         }
     if (steps > 0 && at == steps) {
-        trek_var *x = trek_var_from(trek_tensor_from_data(states, trek_dims(steps, STATE), TREK_F32, trek_cpu(0)));
+        trek_var *x = trek_var_from(trek_tensor_from_data(states, trek_dims(steps, CART_STATE), TREK_F32, trek_cpu(0)));
         trek_var *done = trek_var_from(trek_tensor_from_data(actions, trek_dims(steps, 1), TREK_I64, trek_cpu(0)));
         trek_var *worth = trek_var_from(trek_tensor_from_data(advantages, trek_dims(steps, 1), TREK_F32, trek_cpu(0)));
         trek_var *chances = trek_gather(trek_log_softmax(trek_forward(policy, x), 1), done, 1);
@@ -184,7 +144,7 @@ static double update(trek_ddp *ddp, trek_optimizer *optimizer, trek_comm *comm, 
     trek_module *policy = trek_ddp_replica_module(ddp, 0);
     int64_t first, n;
     trek_comm_samples(comm, o->episodes, &first, &n);
-    int steps = play(policy, episodes, (int)n, (uint32_t)o->seed + (uint32_t)(number * o->episodes + first));
+    int steps = play(policy, episodes, (int)n, (uint32_t)o->common.seed + (uint32_t)(number * o->episodes + first));
     write_returns(episodes, (int)n, returns);
     normalise(comm, returns, steps);
     trek_scope scope = trek_scope_begin();
@@ -200,28 +160,59 @@ static double update(trek_ddp *ddp, trek_optimizer *optimizer, trek_comm *comm, 
     return all / o->episodes; /* the return that counts: steps survived */
 }
 
+/* --- a rank --------------------------------------------------------------------------------- */
+
+/* The number of updates that were made before, which all ranks must find. */
+static int go_on(const char *path, trek_comm *comm, trek_module *policy, trek_optimizer *optimizer, double *mean)
+{
+    int updates = file_is_there(path) ? kept_read(path, policy, optimizer, mean) : 0;
+    double most = updates;
+    if (trek_comm_all_reduce_scalar(comm, &most, TREK_MAX) == TREK_OK && most != updates)
+        trek_fail(TREK_ERR_STATE, "%s: rank %d sees %d updates, another one %.0f", path ? path : "--checkpoint",
+                  trek_comm_rank(comm),
+                  updates, most);
+    return updates;
+}
+
+/* Whether nobody asked for an end: all ranks stop after the same update. */
+static bool goes_on(trek_comm *comm)
+{
+    double asked = trek_stop_requested();
+    return trek_comm_all_reduce_scalar(comm, &asked, TREK_SUM) == TREK_OK && asked == 0;
+}
+
 /* What every rank runs, as a thread or as a process. */
 static trek_status train(job *j, trek_comm *comm)
 {
     const options *o = &j->o;
     trek_device device = trek_cpu(0);
     trek_ddp *ddp = trek_ddp_wrap_process(trek_nn_sequential(3, (trek_module *[]){
-        trek_nn_linear(STATE, WIDTH, device), trek_nn_tanh(), trek_nn_linear(WIDTH, ACTIONS, device) }), comm, NULL);
+        trek_nn_linear(CART_STATE, WIDTH, device), trek_nn_tanh(), trek_nn_linear(WIDTH, CART_ACTIONS, device) }), comm, NULL);
     trek_params *params = trek_module_params(trek_ddp_module(ddp));
-    trek_optimizer *optimizer = trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = 1e-2 }), params);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = o->common.lr }), params);
     episode *episodes = calloc(MAX_EPISODES, sizeof *episodes);
+    bool first = trek_comm_rank(comm) == 0;
+    trek_progress *progress = first && !o->common.quiet ? trek_progress_new(o->updates / EVERY, EVERY) : NULL;
     double recent = 0, last = 0;
-    for (int k = 0; k < o->updates && episodes && trek_error_status() == TREK_OK; k++) {
+    trek_module *policy = trek_ddp_replica_module(ddp, 0);
+    int k = go_on(o->common.checkpoint, comm, policy, optimizer, &last);
+    for (; k < o->updates && episodes && trek_error_status() == TREK_OK && goes_on(comm); k++) {
         recent += update(ddp, optimizer, comm, o, episodes, k);
-        if ((k + 1) % 10 != 0)
+        trek_progress_update(progress, k / EVERY, k % EVERY + 1, NAN);
+        if ((k + 1) % EVERY != 0)
             continue;
-        last = recent / 10;
+        last = recent / EVERY;
         recent = 0;
-        if (trek_comm_rank(comm) == 0)
-            printf("update %4d  mean return %6.1f of %d\n", k + 1, last, LIMIT);
+        trek_progress_epoch(progress, k / EVERY, "mean return", last);
+        if (first && o->common.checkpoint)
+            kept_write(o->common.checkpoint, policy, optimizer, k + 1, last);
     }
-    if (trek_comm_rank(comm) == 0)
+    trek_progress_free(&progress);
+    if (first) {
         j->last_return = last;
+        if (o->common.save && trek_error_status() == TREK_OK)
+            trek_state_save(policy, o->common.save);
+    }
     free(episodes);
     trek_optimizer_free(&optimizer);
     trek_params_free(&params);
@@ -237,24 +228,25 @@ static trek_status rank_thread(int rank, void *arg)
 
 /* --- the program ------------------------------------------------------------------------------ */
 
-static bool parse(options *o, int argc, char **argv)
+static void parse(options *o, int argc, char **argv)
 {
-    const argument list[] = {
-        { "--ranks", "N", .whole = &o->ranks, .least = 1, .most = 1024 },
-        { "--updates", "N", .whole = &o->updates, .least = 10 },
-        { "--episodes", "N", .whole = &o->episodes, .least = 1, .most = MAX_EPISODES },
-        { "--seed", "N", .seed = &o->seed },
-        { "--expect", "RETURN", .number = &o->expect, .least = 0 },
+    const argument own[] = {
+        { "--updates", "N", "steps of the policy", .whole = &o->updates, .least = EVERY },
+        { "--episodes", "N", "played by all ranks together before each", .whole = &o->episodes, .least = 1,
+          .most = MAX_EPISODES },
+        { "--expect", "RETURN", "fails unless the mean return of the last ten updates is that much", .number = &o->expect,
+          .least = 0 },
     };
-    return arguments_read(argc, argv, list, sizeof list / sizeof *list);
+    training_read(argc, argv, "A policy learns to balance a pole on a cart (REINFORCE).", &o->common, own, 3);
 }
 
 int main(int argc, char **argv)
 {
-    job j = { .o = { .ranks = 2, .updates = 100, .episodes = 16, .seed = 1 } };
-    if (!parse(&j.o, argc, argv))
-        return 2;
-    trek_seed(j.o.seed);
+    job j = { .o = { .common = { .lr = 1e-2, .ranks = 2, .seed = 1, .without = "--epochs --batch-size --data" },
+                     .updates = 100, .episodes = 16 } };
+    parse(&j.o, argc, argv);
+    training_stop_by_signals();
+    trek_seed(j.o.common.seed);
     bool first = true;
     if (trek_comm_world_described(NULL) > 1) {
         trek_comm *comm = trek_comm_init(NULL);
@@ -262,14 +254,14 @@ int main(int argc, char **argv)
             train(&j, comm);
         first = trek_comm_rank(comm) == 0;
         trek_comm_free(&comm);
-    } else if ((j.ranks = trek_ranks_new(NULL, j.o.ranks))) {
+    } else if ((j.ranks = trek_ranks_new(NULL, j.o.common.ranks))) {
         trek_ranks_run(j.ranks, rank_thread, &j);
         trek_ranks_free(&j.ranks);
     }
-    trek_status status = trek_error_status();
-    if (status != TREK_OK)
-        fprintf(stderr, "%s\n", trek_error());
-    if (status == TREK_OK && first && j.last_return < j.o.expect)
-        fprintf(stderr, "the mean return is %.1f, not %.1f\n", j.last_return, j.o.expect);
-    return status != TREK_OK || (first && j.last_return < j.o.expect);
+    if (trek_error_status() == TREK_OK && first) {
+        printf("mean return %.1f of %d\n", j.last_return, LIMIT);
+        if (j.last_return < j.o.expect)
+            trek_fail(TREK_ERR_STATE, "that is less than %.1f", j.o.expect);
+    }
+    return training_end();
 }

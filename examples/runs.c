@@ -3,7 +3,7 @@
  *
  *   runs [--policy sync|cadence|async] [--ranks N] [--epochs N] [--batch-size N] [--lr X] [--patience N] [--data FOLDER]
  *        [--seed N] [--folder FOLDER]
- *   trek-run -n 2 runs ...      the same on two processes
+ *   trek-run -n 2 ./runs ...      the same on two processes
  *
  * sync: the ranks divide each batch and make one step, that of one device. cadence: each makes steps of its own, at its own
  * pace, and after a window of batches they average. async: the same, averaged in the background: nobody waits.
@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "examples/arguments.h"
-#include "examples/digits.h"
+#include "arguments.h"
+#include "digits.h"
 #include "trek.h"
 
 typedef struct options {
@@ -103,32 +103,30 @@ static void train(const options *o, const digits *data, bool first)
     trek_state_free(&trained);
 }
 
-static bool parse(int argc, char **argv, options *o)
+static void parse(int argc, char **argv, options *o)
 {
     const argument list[] = {
-        { "--policy", "sync|cadence|async", .text = &o->policy },
-        { "--ranks", "N", .whole = &o->ranks, .least = 1, .most = 1024 },
-        { "--epochs", "N", .whole = &o->epochs, .least = 1 },
-        { "--batch-size", "N", .whole = &o->batch_size, .least = 1 },
-        { "--lr", "X", .number = &o->lr, .least = 1e-12, .most = 1e6 },
-        { "--patience", "N", .whole = &o->patience, .least = 0 },
-        { "--data", "FOLDER", .text = &o->data },
-        { "--seed", "N", .seed = &o->seed },
-        { "--folder", "FOLDER", .text = &o->folder },
+        { "--policy", "sync|cadence|async", "how ranks learn from each other", .choice = &o->policy },
+        { "--ranks", "N", "rank threads (default: the devices of TREK_DEVICES, or one)", .whole = &o->ranks, .least = 1,
+          .most = 1024 },
+        { "--epochs", "N", "times through the data", .whole = &o->epochs, .least = 1 },
+        { "--batch-size", "N", "samples of a step, of all ranks together", .whole = &o->batch_size, .least = 1 },
+        { "--lr", "X", "learning rate", .number = &o->lr, .least = 1e-12, .most = 1e6 },
+        { "--patience", "N", "stop after so many epochs that were not the best (default: never)", .whole = &o->patience,
+          .least = 0 },
+        { "--data", "FOLDER", "MNIST's IDX files (default: TREK_DATA/mnist, else digits are drawn)", .text = &o->data },
+        { "--seed", "N", "of initial values, order and noise", .seed = &o->seed },
+        { "--folder", "FOLDER", "where checkpoints are kept and looked for", .text = &o->folder },
     };
-    if (!arguments_read(argc, argv, list, sizeof list / sizeof *list))
-        return false;
-    if (strcmp(o->policy, "sync") != 0 && strcmp(o->policy, "cadence") != 0 && strcmp(o->policy, "async") != 0)
-        return fprintf(stderr, "--policy takes sync, cadence or async, not %s\n", o->policy), false;
-    return true;
+    arguments_read(argc, argv, "The library owns the loop: a run that keeps checkpoints and goes on from them.", list,
+                   sizeof list / sizeof *list);
 }
 
 int main(int argc, char **argv)
 {
     options o = { .policy = "sync", .epochs = 5, .batch_size = 64, .lr = 1e-3, .seed = 1, .folder = "runs" };
     char place[4096];
-    if (!parse(argc, argv, &o))
-        return 2;
+    parse(argc, argv, &o);
     if (!o.data && getenv("TREK_DATA") && snprintf(place, sizeof place, "%s/mnist", getenv("TREK_DATA")) < (int)sizeof place &&
         digits_are_in(place))
         o.data = place;

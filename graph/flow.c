@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The verbs of the flow builder: each draws nodes into the layout. */
 #include "graph/flow_internal.h"
+#include "graph/verbs.h"
 #include "nn/module_internal.h"
 #include "tensor/debug.h"
 
@@ -26,8 +27,7 @@ void trek_flow_mistake(trek_flow *flow, const char *format, ...)
     flow->n_told++;
 }
 
-/* There is one, and it was not built or freed before. */
-static bool usable(const trek_flow *flow, const char *verb) { return flow && !trek_gone(flow, verb, "the flow"); }
+bool trek_flow_usable(const trek_flow *flow, const char *verb) { return flow && !trek_gone(flow, verb, "the flow"); }
 
 static void free_unowned(trek_module *module)
 {
@@ -35,8 +35,7 @@ static void free_unowned(trek_module *module)
         trek_module_free(&module);
 }
 
-/* Remembers the module as the flow's. False: there is none, or no memory (then it has been freed). */
-static bool take(trek_flow *flow, const char *verb, trek_module *module)
+bool trek_flow_take(trek_flow *flow, const char *verb, trek_module *module)
 {
     if (!module) {
         trek_flow_mistake(flow, "%s: the module is NULL", verb);
@@ -61,8 +60,7 @@ static bool take(trek_flow *flow, const char *verb, trek_module *module)
     return false;
 }
 
-/* The only stream's value, or -1 and a mistake. */
-static int single_stream(trek_flow *flow, const char *verb, const trek_module *module)
+int trek_flow_single_stream(trek_flow *flow, const char *verb, const trek_module *module)
 {
     if (flow->n_streams == 1)
         return flow->streams[0];
@@ -100,14 +98,13 @@ static int add_node(trek_flow *flow, trek_graph_node_kind kind, trek_module *mod
     return l->n_values - 1;
 }
 
-/* Every verb that adds modules begins with this. */
-static void begin_verb(trek_flow *flow)
+void trek_flow_begin_verb(trek_flow *flow)
 {
     flow->n_latest = 0;
     flow->label_node = flow->fork_value = -1;
 }
 
-static int add_module(trek_flow *flow, trek_module *module, int input)
+int trek_flow_add_module(trek_flow *flow, trek_module *module, int input)
 {
     int value = add_node(flow, TREK_GRAPH_MODULE, module, &input, 1);
     if (value < 0)
@@ -136,7 +133,7 @@ trek_flow *trek_flow_new(void)
     trek_flow *flow = trek_calloc(1, sizeof *flow);
     if (!flow)
         return NULL;
-    begin_verb(flow);
+    trek_flow_begin_verb(flow);
     if (!add_input(flow, "input") || !grow(flow, &flow->streams, &flow->cap_streams, 1, sizeof *flow->streams)) {
         trek_flow_free(&flow);
         return NULL;
@@ -161,67 +158,8 @@ static trek_flow *no_flow(const char *verb, trek_module *first, trek_module *sec
     return NULL;
 }
 
-trek_flow *trek_flow_through(trek_flow *flow, trek_module *module)
-{
-    if (!usable(flow, "trek_flow_through"))
-        return no_flow("trek_flow_through", module, NULL);
-    begin_verb(flow);
-    if (!take(flow, "through", module))
-        return flow;
-    int x = single_stream(flow, "through", module);
-    int y = x < 0 ? -1 : add_module(flow, module, x);
-    if (y >= 0)
-        flow->streams[0] = y;
-    return flow;
-}
-
-trek_flow *trek_flow_also(trek_flow *flow, trek_module *module)
-{
-    if (!usable(flow, "trek_flow_also"))
-        return no_flow("trek_flow_also", module, NULL);
-    begin_verb(flow);
-    if (!take(flow, "also", module))
-        return flow;
-    int x = single_stream(flow, "also", module);
-    int y = x < 0 ? -1 : add_module(flow, module, x);
-    int sum = y < 0 ? -1 : add_node(flow, TREK_GRAPH_ADD, NULL, (int[]){ x, y }, 2);
-    if (sum >= 0)
-        flow->streams[0] = sum;
-    return flow;
-}
-
-trek_flow *trek_flow_also_with(trek_flow *flow, trek_module *skip, trek_module *main)
-{
-    if (!usable(flow, "trek_flow_also_with"))
-        return no_flow("trek_flow_also_with", skip, main);
-    begin_verb(flow);
-    bool taken = take(flow, "also_with", skip);
-    taken &= take(flow, "also_with", main);
-    int x = taken ? single_stream(flow, "also_with", main) : -1;
-    int a = x < 0 ? -1 : add_module(flow, skip, x);
-    flow->n_latest = 0; /* `using` means main */
-    int b = a < 0 ? -1 : add_module(flow, main, x);
-    int sum = b < 0 ? -1 : add_node(flow, TREK_GRAPH_ADD, NULL, (int[]){ a, b }, 2);
-    if (sum >= 0)
-        flow->streams[0] = sum;
-    return flow;
-}
-
-trek_flow *trek_flow_fork(trek_flow *flow, trek_module *module)
-{
-    if (!usable(flow, "trek_flow_fork"))
-        return no_flow("trek_flow_fork", module, NULL);
-    begin_verb(flow);
-    if (!take(flow, "fork", module))
-        return flow;
-    int x = single_stream(flow, "fork", module);
-    if (x >= 0)
-        flow->fork_value = add_module(flow, module, x);
-    return flow;
-}
-
 /* Frees the list's modules without an owner, each once. */
-static void free_list(trek_module *const *modules, int n)
+void trek_flow_free_list(trek_module *const *modules, int n)
 {
     for (int k = 0; k < n; k++) {
         bool seen = false;
@@ -232,26 +170,91 @@ static void free_list(trek_module *const *modules, int n)
     }
 }
 
+trek_flow *trek_flow_none(const char *function, trek_module *const *modules, int n)
+{
+    trek_flow_free_list(modules, n);
+    return no_flow(function, NULL, NULL);
+}
+
+trek_flow *trek_flow_through(trek_flow *flow, trek_module *module)
+{
+    if (!trek_flow_usable(flow, "trek_flow_through"))
+        return no_flow("trek_flow_through", module, NULL);
+    trek_flow_begin_verb(flow);
+    if (!trek_flow_take(flow, "through", module))
+        return flow;
+    int x = trek_flow_single_stream(flow, "through", module);
+    int y = x < 0 ? -1 : trek_flow_add_module(flow, module, x);
+    if (y >= 0)
+        flow->streams[0] = y;
+    return flow;
+}
+
+trek_flow *trek_flow_also(trek_flow *flow, trek_module *module)
+{
+    if (!trek_flow_usable(flow, "trek_flow_also"))
+        return no_flow("trek_flow_also", module, NULL);
+    trek_flow_begin_verb(flow);
+    if (!trek_flow_take(flow, "also", module))
+        return flow;
+    int x = trek_flow_single_stream(flow, "also", module);
+    int y = x < 0 ? -1 : trek_flow_add_module(flow, module, x);
+    int sum = y < 0 ? -1 : add_node(flow, TREK_GRAPH_ADD, NULL, (int[]){ x, y }, 2);
+    if (sum >= 0)
+        flow->streams[0] = sum;
+    return flow;
+}
+
+trek_flow *trek_flow_also_with(trek_flow *flow, trek_module *skip, trek_module *main)
+{
+    if (!trek_flow_usable(flow, "trek_flow_also_with"))
+        return no_flow("trek_flow_also_with", skip, main);
+    trek_flow_begin_verb(flow);
+    bool taken = trek_flow_take(flow, "also_with", skip);
+    taken &= trek_flow_take(flow, "also_with", main);
+    int x = taken ? trek_flow_single_stream(flow, "also_with", main) : -1;
+    int a = x < 0 ? -1 : trek_flow_add_module(flow, skip, x);
+    flow->n_latest = 0; /* `using` means main */
+    int b = a < 0 ? -1 : trek_flow_add_module(flow, main, x);
+    int sum = b < 0 ? -1 : add_node(flow, TREK_GRAPH_ADD, NULL, (int[]){ a, b }, 2);
+    if (sum >= 0)
+        flow->streams[0] = sum;
+    return flow;
+}
+
+trek_flow *trek_flow_fork(trek_flow *flow, trek_module *module)
+{
+    if (!trek_flow_usable(flow, "trek_flow_fork"))
+        return no_flow("trek_flow_fork", module, NULL);
+    trek_flow_begin_verb(flow);
+    if (!trek_flow_take(flow, "fork", module))
+        return flow;
+    int x = trek_flow_single_stream(flow, "fork", module);
+    if (x >= 0)
+        flow->fork_value = trek_flow_add_module(flow, module, x);
+    return flow;
+}
+
 trek_flow *trek_flow_split(trek_flow *flow, trek_module *const *modules, int n)
 {
-    if (!usable(flow, "trek_flow_split")) {
+    if (!trek_flow_usable(flow, "trek_flow_split")) {
         if (modules)
-            free_list(modules, n);
+            trek_flow_free_list(modules, n);
         return no_flow("trek_flow_split", NULL, NULL);
     }
-    begin_verb(flow);
+    trek_flow_begin_verb(flow);
     bool taken = true;
     for (int k = 0; modules && k < n; k++)
-        taken &= take(flow, "split", modules[k]);
+        taken &= trek_flow_take(flow, "split", modules[k]);
     if (!modules || n < 2) {
         trek_flow_mistake(flow, "split: needs at least 2 modules, has %d", modules ? n : 0);
         return flow;
     }
-    int x = taken ? single_stream(flow, "split", NULL) : -1;
+    int x = taken ? trek_flow_single_stream(flow, "split", NULL) : -1;
     if (x < 0 || !grow(flow, &flow->streams, &flow->cap_streams, n, sizeof *flow->streams))
         return flow;
     for (int k = 0; k < n; k++) {
-        int y = add_module(flow, modules[k], x);
+        int y = trek_flow_add_module(flow, modules[k], x);
         if (y < 0)
             return flow;
         flow->streams[k] = y;
@@ -263,7 +266,7 @@ trek_flow *trek_flow_split(trek_flow *flow, trek_module *const *modules, int n)
 
 static trek_flow *merge(trek_flow *flow, trek_graph_node_kind kind, int dim)
 {
-    begin_verb(flow);
+    trek_flow_begin_verb(flow);
     if (flow->n_streams < 2) {
         trek_flow_mistake(flow, "merge: only one stream is open; split first");
         return flow;
@@ -279,7 +282,7 @@ static trek_flow *merge(trek_flow *flow, trek_graph_node_kind kind, int dim)
 
 trek_flow *trek_flow_merge(trek_flow *flow, trek_merge how)
 {
-    if (!usable(flow, "trek_flow_merge"))
+    if (!trek_flow_usable(flow, "trek_flow_merge"))
         return no_flow("trek_flow_merge", NULL, NULL);
     if (how == TREK_MERGE_ADD || how == TREK_MERGE_MEAN)
         return merge(flow, how == TREK_MERGE_ADD ? TREK_GRAPH_ADD : TREK_GRAPH_MEAN, 0);
@@ -291,7 +294,9 @@ trek_flow *trek_flow_merge(trek_flow *flow, trek_merge how)
 
 trek_flow *trek_flow_merge_cat(trek_flow *flow, int dim)
 {
-    return usable(flow, "trek_flow_merge_cat") ? merge(flow, TREK_GRAPH_CAT, dim) : no_flow("trek_flow_merge_cat", NULL, NULL);
+    if (!trek_flow_usable(flow, "trek_flow_merge_cat"))
+        return no_flow("trek_flow_merge_cat", NULL, NULL);
+    return merge(flow, TREK_GRAPH_CAT, dim);
 }
 
 /* A new name for tags and inputs: true, or a mistake. */
@@ -319,7 +324,7 @@ static void add_tag(trek_flow *flow, char *name, int value)
 
 trek_flow *trek_flow_tag(trek_flow *flow, const char *name)
 {
-    if (!usable(flow, "trek_flow_tag"))
+    if (!trek_flow_usable(flow, "trek_flow_tag"))
         return no_flow("trek_flow_tag", NULL, NULL);
     int value = flow->fork_value;
     flow->fork_value = -1;
@@ -334,7 +339,7 @@ trek_flow *trek_flow_tag(trek_flow *flow, const char *name)
 
 trek_flow *trek_flow_tag_group(trek_flow *flow, const char *name)
 {
-    if (!usable(flow, "trek_flow_tag_group"))
+    if (!trek_flow_usable(flow, "trek_flow_tag_group"))
         return no_flow("trek_flow_tag_group", NULL, NULL);
     if (!name || !*name) {
         trek_flow_mistake(flow, "tag_group: the name is empty");
@@ -391,7 +396,7 @@ static int result_value(trek_flow *flow, trek_graph_node *node, int place)
 
 trek_flow *trek_flow_tag_result(trek_flow *flow, const char *result, const char *name)
 {
-    if (!usable(flow, "trek_flow_tag_result"))
+    if (!trek_flow_usable(flow, "trek_flow_tag_result"))
         return no_flow("trek_flow_tag_result", NULL, NULL);
     if (!fresh_name(flow, "tag_result", name))
         return flow;
@@ -408,10 +413,9 @@ trek_flow *trek_flow_tag_result(trek_flow *flow, const char *result, const char 
     return flow;
 }
 
-trek_flow *trek_flow_using(trek_flow *flow, const char *tag)
+/* input: the place's name; NULL: by the tag's. */
+static trek_flow *use(trek_flow *flow, const char *input, const char *tag)
 {
-    if (!usable(flow, "trek_flow_using"))
-        return no_flow("trek_flow_using", NULL, NULL);
     if (!tag || !*tag) {
         trek_flow_mistake(flow, "using: the name is empty");
         return flow;
@@ -419,25 +423,42 @@ trek_flow *trek_flow_using(trek_flow *flow, const char *tag)
     if (!flow->n_latest)
         trek_flow_mistake(flow, "using \"%s\": no module was added just before", tag);
     for (int k = 0; k < flow->n_latest; k++) {
-        const trek_module *module = flow->layout.nodes[flow->latest[k]].module;
+        const trek_module *module = trek_verb_taker(flow->layout.nodes[flow->latest[k]].module);
         if (!trek_module_takes_many(module)) {
             trek_flow_mistake(flow, "using \"%s\": module %s takes one input only", tag, module->klass->name);
             continue;
         }
-        char *copy = trek_strdup(tag);
-        if (!copy || !grow(flow, &flow->references, &flow->cap_references, flow->n_references + 1, sizeof *flow->references)) {
+        char *copy = trek_strdup(tag), *place = input ? trek_strdup(input) : NULL;
+        if (!copy || (input && !place) ||
+            !grow(flow, &flow->references, &flow->cap_references, flow->n_references + 1, sizeof *flow->references)) {
             trek_free(copy);
+            trek_free(place);
             flow->failed = true;
             return flow;
         }
-        flow->references[flow->n_references++] = (trek_flow_reference){ flow->latest[k], copy };
+        flow->references[flow->n_references++] = (trek_flow_reference){ flow->latest[k], copy, place };
     }
+    return flow;
+}
+
+trek_flow *trek_flow_using(trek_flow *flow, const char *tag)
+{
+    return trek_flow_usable(flow, "trek_flow_using") ? use(flow, NULL, tag) : no_flow("trek_flow_using", NULL, NULL);
+}
+
+trek_flow *trek_flow_using_as(trek_flow *flow, const char *input, const char *tag)
+{
+    if (!trek_flow_usable(flow, "trek_flow_using_as"))
+        return no_flow("trek_flow_using_as", NULL, NULL);
+    if (input && *input)
+        return use(flow, input, tag);
+    trek_flow_mistake(flow, "using: the input's name is empty");
     return flow;
 }
 
 trek_flow *trek_flow_input(trek_flow *flow, const char *name)
 {
-    if (!usable(flow, "trek_flow_input"))
+    if (!trek_flow_usable(flow, "trek_flow_input"))
         return no_flow("trek_flow_input", NULL, NULL);
     if (fresh_name(flow, "input", name))
         add_input(flow, name);
@@ -465,7 +486,7 @@ static bool label_is_fresh(trek_flow *flow, const char *name)
 
 trek_flow *trek_flow_label(trek_flow *flow, const char *name)
 {
-    if (!usable(flow, "trek_flow_label"))
+    if (!trek_flow_usable(flow, "trek_flow_label"))
         return no_flow("trek_flow_label", NULL, NULL);
     if (!label_is_fresh(flow, name))
         return flow;
@@ -483,18 +504,18 @@ trek_flow *trek_flow_label(trek_flow *flow, const char *name)
 
 void trek_flow_free(trek_flow **flow)
 {
-    if (!flow || !*flow || !usable(*flow, "trek_flow_free"))
+    if (!flow || !*flow || !trek_flow_usable(*flow, "trek_flow_free"))
         return;
     trek_flow *f = *flow;
     *flow = NULL;
     /* A module may have come to belong to another one that was handed in: owners are read before any is freed. */
     for (int k = 0; k < f->n_modules; k++)
-        if (f->modules[k] && f->modules[k]->upkeep->owners > 0)
+        if (f->modules[k]->upkeep->owners > 0)
             f->modules[k] = NULL;
     for (int k = 0; k < f->n_modules; k++)
         free_unowned(f->modules[k]);
     for (int k = 0; k < f->n_references; k++)
-        trek_free(f->references[k].tag);
+        trek_free(f->references[k].tag), trek_free(f->references[k].input);
     trek_graph_layout_free(&f->layout);
     trek_free(f->references);
     trek_free(f->streams);

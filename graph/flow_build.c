@@ -2,6 +2,7 @@
 /* From a flow to a graph: references are resolved, what is left open is named,
  * modules become children of the graph, the route is planned. */
 #include "graph/flow_internal.h"
+#include "graph/verbs.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -46,33 +47,39 @@ static bool resolve(trek_flow *flow, const trek_flow_reference *reference, int *
     return !flow->failed;
 }
 
-/* Place of a reference among the further inputs: of its name, else the first free one. */
-static int place_of(const trek_module_class *klass, const char *tag, const bool *taken, int n_places)
+/* Whether the class has a place of that name: its number, or -1. */
+static int named_place(const trek_module_class *klass, const char *name)
 {
     for (int k = 0; klass->input_names && klass->input_names[k]; k++)
-        if (strcmp(klass->input_names[k], tag) == 0)
-            return taken[k] ? n_places : k;
+        if (strcmp(klass->input_names[k], name) == 0)
+            return k;
+    return -1;
+}
+
+static const char *place_name(const trek_flow_reference *reference)
+{
+    return reference->input ? reference->input : reference->tag;
+}
+
+/* Place of a reference among the further inputs: of its name, else the first free one. */
+static int place_of(const trek_module_class *klass, const trek_flow_reference *reference, const bool *taken, int n_places)
+{
+    int named = named_place(klass, place_name(reference));
+    if (named >= 0)
+        return taken[named] ? n_places : named;
     for (int k = 0; k < n_places; k++)
         if (!taken[k])
             return k;
     return n_places;
 }
 
-/* Two rounds, so that tags named like a place get it whatever the order of the calls. */
-static bool is_named(const trek_module_class *klass, const char *tag)
-{
-    for (int k = 0; klass->input_names && klass->input_names[k]; k++)
-        if (strcmp(klass->input_names[k], tag) == 0)
-            return true;
-    return false;
-}
-
 #define MOST_INPUTS 64 /* of one module, beside the first */
 
-/* Fills places[] with inputs; returns how many there are, or -1 with a mistake. */
+/* Fills places[] with inputs, in two rounds, so that tags named like a place get it whatever the order of the calls; returns how
+ * many there are, or -1 with a mistake. */
 static int fill_places(trek_flow *flow, int index, int *places, int count)
 {
-    const trek_module_class *klass = flow->layout.nodes[index].module->klass;
+    const trek_module_class *klass = trek_verb_taker(flow->layout.nodes[index].module)->klass;
     bool taken[MOST_INPUTS] = { false };
     int n_places = input_names_count(klass), used = 0;
     n_places = n_places && n_places < MOST_INPUTS ? n_places : MOST_INPUTS;
@@ -83,9 +90,14 @@ static int fill_places(trek_flow *flow, int index, int *places, int count)
     for (int round = 0; round < 2; round++)
         for (int k = 0; k < flow->n_references; k++) {
             const trek_flow_reference *reference = &flow->references[k];
-            if (reference->node != index || is_named(klass, reference->tag) != (round == 0))
+            bool named = named_place(klass, place_name(reference)) >= 0;
+            if (reference->node != index || named != (round == 0))
                 continue;
-            int place = place_of(klass, reference->tag, taken, n_places);
+            if (reference->input && !named) {
+                trek_flow_mistake(flow, "using \"%s\": %s has no input \"%s\"", reference->tag, klass->name, reference->input);
+                return -1;
+            }
+            int place = place_of(klass, reference, taken, n_places);
             if (place >= n_places) {
                 trek_flow_mistake(flow, "using \"%s\": handed to %s twice", reference->tag, klass->name);
                 return -1;
@@ -124,7 +136,7 @@ static void connect_node(trek_flow *flow, int index)
         node->inputs = inputs;
         node->n_inputs = 1 + used;
     }
-    const trek_graph *nested = trek_graph_from_module(node->module);
+    const trek_graph *nested = trek_graph_from_module(trek_verb_taker(node->module));
     if (nested && nested->layout.n_inputs != node->n_inputs)
         trek_flow_mistake(flow, "nested graph %d: has %d inputs, got %d", node->number, nested->layout.n_inputs, node->n_inputs);
 }
@@ -155,17 +167,21 @@ static void finish_layout(trek_flow *flow)
                               l->inputs[k].name);
 }
 
+static bool is_first_node(const trek_graph_layout *l, int index)
+{
+    int k = 0;
+    while (l->nodes[k].module != l->nodes[index].module)
+        k++;
+    return k == index;
+}
+
 /* The graph's children: each module under its first node's label or number. */
-static trek_status add_children(trek_flow *flow, trek_graph *graph)
+static trek_status add_children(trek_graph *graph)
 {
     for (int k = 0; k < graph->layout.n_nodes; k++) {
         const trek_graph_node *node = &graph->layout.nodes[k];
-        int m = 0;
-        while (m < flow->n_modules && flow->modules[m] != node->module)
-            m++;
-        if (!node->module || m == flow->n_modules)
+        if (!node->module || !is_first_node(&graph->layout, k))
             continue; /* a merge, or a module that is there already */
-        flow->modules[m] = NULL; /* handed over, also on failure */
         char number[16];
         snprintf(number, sizeof number, "%d", node->number);
         if (!trek_module_add(&graph->base, node->label ? node->label : number, TREK_NO_FIELD, node->module))
@@ -174,17 +190,23 @@ static trek_status add_children(trek_flow *flow, trek_graph *graph)
     return TREK_OK;
 }
 
+/* The flow holds its modules meanwhile: if no graph comes of it, none has been freed with a part of it. */
 static trek_graph *make_graph(trek_flow *flow)
 {
     trek_graph *graph = (trek_graph *)trek_module_new(&trek_graph_class);
     if (!graph)
         return NULL;
+    for (int k = 0; k < flow->n_modules; k++)
+        flow->modules[k]->upkeep->owners++;
     graph->accumulation.rows = -1;
     graph->layout = flow->layout;
     memset(&flow->layout, 0, sizeof flow->layout);
-    if (add_children(flow, graph) != TREK_OK || trek_graph_find_below(graph) != TREK_OK || trek_route_plan(graph) != TREK_OK)
+    if (add_children(graph) != TREK_OK || trek_graph_find_below(graph) != TREK_OK || trek_route_plan(graph) != TREK_OK)
         graph->base.upkeep->failed = true;
-    return (trek_graph *)trek_module_check(&graph->base);
+    graph = (trek_graph *)trek_module_check(&graph->base);
+    for (int k = 0; k < flow->n_modules; k++)
+        flow->modules[k]->upkeep->owners--;
+    return graph;
 }
 
 trek_graph *trek_flow_build(trek_flow *flow)

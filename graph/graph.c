@@ -3,15 +3,20 @@
 #include "graph/graph_internal.h"
 #include "graph/graph_loader_internal.h"
 #include "graph/observe_internal.h"
+#include "graph/tree.h"
+#include "graph/verbs.h"
+#include "graph/watch.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "autograd/autocast.h"
 #include "autograd/ops.h"
+#include "nn/kv_cache_internal.h"
 #include "optim/optimizer_internal.h"
 #include "tensor/debug.h"
 #include "tensor/rank_context.h"
+#include "tensor/trace.h"
 
 /* --- layout ---------------------------------------------------------------- */
 
@@ -73,6 +78,8 @@ int trek_graph_layout_producer(const trek_graph_layout *layout, int value)
 static trek_var *forward_many(trek_module *self, trek_var *const *inputs, int n)
 {
     trek_graph *graph = (trek_graph *)self;
+    if (!trek_route_is_mine(graph) || trek_caching())
+        return trek_graph_run_route(graph, inputs, n);
     trek_stepper *s = trek_rank_here.world <= 1 ? graph->stepper : NULL;
     bool splits = s && s->klass->world_size(s) > 1 && !trek_recording_of(graph);
     return splits ? s->klass->forward(s, inputs, n) : trek_graph_run_route(graph, inputs, n);
@@ -80,9 +87,14 @@ static trek_var *forward_many(trek_module *self, trek_var *const *inputs, int n)
 
 static trek_var *forward_one(trek_module *self, trek_var *x) { return forward_many(self, &x, 1); }
 
+_Atomic(const trek_graph_watch *) trek_graph_watcher;
+
 static void free_parts(trek_module *self)
 {
     trek_graph *graph = (trek_graph *)self;
+    const trek_graph_watch *watch = trek_graph_watched();
+    if (watch)
+        watch->freed(graph);
     trek_captures_free(graph);
     if (graph->stepper)
         graph->stepper->klass->free(graph->stepper);
@@ -92,6 +104,8 @@ static void free_parts(trek_module *self)
     trek_graph_loader_free(graph);
     trek_observations_free(graph);
     trek_free(graph->below);
+    trek_free(graph->unjoined);
+    trek_free(graph->loops);
     trek_route_free(graph);
     trek_graph_layout_free(&graph->layout);
 }
@@ -118,41 +132,17 @@ void trek_graph_free(trek_graph **graph)
         *graph = NULL;
 }
 
-static trek_module *child_named(const trek_module *parent, const char *name, size_t size)
-{
-    for (int k = 0; k < parent->n_children; k++)
-        if (strlen(parent->children[k].name) == size && memcmp(parent->children[k].name, name, size) == 0)
-            return parent->children[k].module;
-    return NULL;
-}
-
-trek_module *trek_graph_at(trek_graph *graph, const char *path)
-{
-    if (!graph) {
-        trek_fail_missing("trek_graph_at", "graph");
-        return NULL;
-    }
-    if (trek_gone(graph, "trek_graph_at", "the graph"))
-        return NULL;
-    trek_module *module = &graph->base;
-    for (const char *rest = path; rest && *rest; ) {
-        size_t size = strcspn(rest, ".");
-        module = child_named(module, rest, size);
-        if (!module)
-            return trek_fail_null(TREK_ERR_ARGUMENT, "graph: there is no module at \"%s\"", path);
-        rest += size;
-        if (*rest == '.' && !*++rest)
-            return trek_fail_null(TREK_ERR_ARGUMENT, "graph: the path \"%s\" ends in a dot", path);
-    }
-    return module;
-}
-
 /* --- graphs below ------------------------------------------------------------ */
 
-static trek_status remember_graph(const char *name, trek_module *module, void *arg)
+static trek_status remember_part(const char *name, trek_module *module, void *arg)
 {
     (void)name;
     trek_graph *graph = arg, *found = trek_graph_from_module(module);
+    if (trek_is_loop(module)) {
+        if (trek_array_grow(&graph->loops, &graph->cap_loops, graph->n_loops + 1, sizeof *graph->loops) != TREK_OK)
+            return TREK_ERR_MEMORY;
+        graph->loops[graph->n_loops++] = module;
+    }
     if (!found || found == graph)
         return TREK_OK;
     if (trek_array_grow(&graph->below, &graph->cap_below, graph->n_below + 1, sizeof *graph->below) != TREK_OK)
@@ -161,7 +151,7 @@ static trek_status remember_graph(const char *name, trek_module *module, void *a
     return TREK_OK;
 }
 
-trek_status trek_graph_find_below(trek_graph *graph) { return trek_module_each(&graph->base, remember_graph, graph); }
+trek_status trek_graph_find_below(trek_graph *graph) { return trek_module_each(&graph->base, remember_part, graph); }
 
 trek_status trek_graph_each(trek_graph *graph, trek_graph_fn fn, void *arg)
 {
@@ -171,42 +161,31 @@ trek_status trek_graph_each(trek_graph *graph, trek_graph_fn fn, void *arg)
     return status;
 }
 
-static trek_status detach_slot(trek_var **slot)
-{
-    if (!*slot || (trek_var_is_leaf(*slot) && !trek_var_requires_grad(*slot)))
-        return TREK_OK;
-    trek_scope scope = trek_scope_begin();
-    if (scope.depth == 0)
-        return trek_error_status();
-    trek_var *detached = trek_var_detach(*slot);
-    if (detached) {
-        trek_var_retain(detached);
-        trek_var_release(*slot);
-        *slot = detached;
-    }
-    trek_scope_end(scope);
-    return detached ? TREK_OK : trek_error_status();
-}
-
 static trek_status detach_one(trek_graph *graph, void *arg)
 {
     (void)arg;
     trek_status status = TREK_OK;
     for (int k = 0; k < graph->layout.n_states && status == TREK_OK; k++)
-        status = detach_slot(&graph->route.states[k]);
+        status = trek_detach_slot(&graph->route.frame.states[k]);
     for (int k = 0; k < graph->route.n_kept && status == TREK_OK; k++)
-        status = detach_slot(&graph->route.slots[graph->route.kept[k]]);
+        status = trek_detach_slot(&graph->route.frame.slots[graph->route.kept[k]]);
     return status;
 }
 
-trek_status trek_graph_detach(trek_graph *graph) { return trek_graph_each(graph, detach_one, NULL); }
+trek_status trek_graph_detach(trek_graph *graph)
+{
+    trek_status status = trek_graph_each(graph, detach_one, NULL);
+    for (int k = 0; k < graph->n_loops && status == TREK_OK; k++)
+        status = trek_loop_detach(graph->loops[k]);
+    return status;
+}
 
 static trek_status reset_one(trek_graph *graph, void *arg)
 {
     (void)arg;
     for (int k = 0; k < graph->layout.n_states; k++) {
-        trek_var_release(graph->route.states[k]);
-        graph->route.states[k] = NULL;
+        trek_var_release(graph->route.frame.states[k]);
+        graph->route.frame.states[k] = NULL;
     }
     return TREK_OK;
 }
@@ -232,14 +211,53 @@ const char *trek_graph_tag_name(const trek_graph *graph, int k)
     return graph && k >= 0 && k < graph->layout.n_tags ? graph->layout.tags[k].name : NULL;
 }
 
-trek_var *trek_graph_tag_value(trek_graph *graph, int k) { return graph->route.slots[graph->layout.tags[k].value]; }
+trek_var *trek_graph_tag_value(trek_graph *graph, int k) { return graph->route.frame.slots[graph->layout.tags[k].value]; }
 
 void trek_graph_put_tag(trek_graph *graph, int k, trek_var *value)
 {
-    trek_var **slot = &graph->route.slots[graph->layout.tags[k].value];
+    trek_var **slot = &graph->route.frame.slots[graph->layout.tags[k].value];
     trek_var *old = *slot;
     *slot = value ? trek_var_retain(value) : NULL;
     trek_var_release(old);
+    if (graph->unjoined)
+        graph->unjoined[k] = false;
+}
+
+trek_status trek_graph_unjoin_tag(trek_graph *graph, int k)
+{
+    if (!graph->unjoined && !(graph->unjoined = trek_calloc((size_t)graph->layout.n_tags, sizeof *graph->unjoined)))
+        return trek_error_status();
+    trek_graph_put_tag(graph, k, NULL);
+    graph->unjoined[k] = true;
+    return TREK_OK;
+}
+
+static void forget_tags(trek_graph *graph)
+{
+    for (int k = 0; k < graph->route.n_kept; k++) {
+        trek_var **slot = &graph->route.frame.slots[graph->route.kept[k]];
+        trek_var_release(*slot);
+        *slot = NULL;
+    }
+    for (int k = 0; graph->unjoined && k < graph->layout.n_tags; k++)
+        graph->unjoined[k] = false;
+}
+
+void trek_graph_forget_nested_tags(trek_graph *graph)
+{
+    if (!trek_route_is_mine(graph))
+        return; /* a call of another thread, which leaves tags alone */
+    for (int k = 0; k < graph->n_below; k++)
+        forget_tags(graph->below[k]);
+}
+
+trek_var *trek_graph_tag_given(trek_graph *graph, int k, const char *path, const char *function)
+{
+    trek_var *value = trek_graph_tag_value(graph, k);
+    if (!value && graph->unjoined && graph->unjoined[k])
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "%s: the ranks' values of \"%s\" do not fit together as rows of the batch",
+                              function, path);
+    return value;
 }
 
 trek_var *trek_graph_tagged(trek_graph *graph, const char *tag)
@@ -253,7 +271,7 @@ trek_var *trek_graph_tagged(trek_graph *graph, const char *tag)
     int k = find_name(graph->layout.tags, graph->layout.n_tags, tag);
     if (k < 0)
         return trek_fail_null(TREK_ERR_ARGUMENT, "graph: nothing is tagged \"%s\"", tag);
-    return trek_graph_tag_value(graph, k);
+    return trek_graph_tag_given(graph, k, tag, "trek_graph_tagged");
 }
 
 /* --- the stepper -------------------------------------------------------------- */
@@ -302,19 +320,20 @@ static trek_var *forward_cast(trek_graph *graph, trek_var *const *inputs, int n)
     return low ? trek_cast(y, TREK_F32) : y;
 }
 
-trek_var *trek_graph_forward(trek_graph *graph, trek_var *x)
+static inline void note_begin(trek_graph *graph)
 {
-    trek_stepper *s = stepper_of(graph, "trek_graph_forward");
-    if (s && trek_recording_of(graph))
-        return trek_graph_forward_here(graph, &x, 1);
-    if (s && graph->autocast != TREK_F32)
-        return forward_cast(graph, &x, 1);
-    return s ? s->klass->forward(s, &x, 1) : NULL;
+    if (!graph->began_ns)
+        graph->began_ns = trek_clock_ns();
 }
 
-trek_var *trek_graph_forward_many(trek_graph *graph, trek_var *const *inputs, int n)
+/* A thread that is not the graph's, and records nothing, leaves the stepper alone. */
+static trek_var *forward_by_stepper(const char *function, trek_graph *graph, trek_var *const *inputs, int n)
 {
-    trek_stepper *s = stepper_of(graph, "trek_graph_forward_many");
+    if (graph && !trek_gone(graph, function, "the graph") && !trek_route_is_mine(graph))
+        return trek_graph_forward_here(graph, inputs, n);
+    trek_stepper *s = stepper_of(graph, function);
+    if (s)
+        note_begin(graph);
     if (s && trek_recording_of(graph))
         return trek_graph_forward_here(graph, inputs, n);
     if (s && graph->autocast != TREK_F32)
@@ -322,12 +341,57 @@ trek_var *trek_graph_forward_many(trek_graph *graph, trek_var *const *inputs, in
     return s ? s->klass->forward(s, inputs, n) : NULL;
 }
 
+trek_var *trek_graph_forward(trek_graph *graph, trek_var *x)
+{
+    return forward_by_stepper("trek_graph_forward", graph, &x, 1);
+}
+
+trek_var *trek_graph_forward_many(trek_graph *graph, trek_var *const *inputs, int n)
+{
+    return forward_by_stepper("trek_graph_forward_many", graph, inputs, n);
+}
+
+trek_var *trek_graph_infer(trek_graph *graph, trek_var *const *inputs, int n, const char *const *tags, trek_var **values,
+                           int n_tags)
+{
+    enum { MOST = 64 };
+    int numbers[MOST];
+    if (n_tags < 0 || n_tags > MOST)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "trek_graph_infer: 0 to %d tags, not %d", MOST, n_tags);
+    for (int k = 0; values && k < n_tags; k++)
+        values[k] = NULL;
+    if (!graph || (n_tags > 0 && (!tags || !values))) {
+        trek_fail_missing("trek_graph_infer", !graph ? "graph" : tags ? "values" : "tags");
+        return NULL;
+    }
+    if (trek_gone(graph, "trek_graph_infer", "the graph"))
+        return NULL;
+    for (int k = 0; k < n_tags; k++) {
+        numbers[k] = tags[k] ? find_name(graph->layout.tags, graph->layout.n_tags, tags[k]) : -1;
+        if (numbers[k] < 0)
+            return trek_fail_null(TREK_ERR_ARGUMENT, "graph: nothing is tagged \"%s\"", tags[k] ? tags[k] : "");
+    }
+    trek_var *y = trek_route_infer(graph, inputs, n, numbers, values, n_tags);
+    for (int k = 0; k < n_tags && !y; k++)
+        values[k] = NULL;
+    return y;
+}
+
+static trek_status backward(trek_stepper *s, trek_var *loss, double weight)
+{
+    trek_status status = s->klass->backward(s, loss, weight);
+    const trek_graph_watch *watch = trek_graph_watched();
+    if (watch && status == TREK_OK)
+        watch->loss(s->graph, loss);
+    return status;
+}
+
 trek_status trek_graph_backward(trek_graph *graph, trek_var *loss)
 {
     trek_stepper *s = stepper_of(graph, "trek_graph_backward");
     if (!s)
         return trek_error_status();
-    return loss ? s->klass->backward(s, loss, -1) : trek_fail_missing("trek_graph_backward", "loss");
+    return loss ? backward(s, loss, -1) : trek_fail_missing("trek_graph_backward", "loss");
 }
 
 trek_status trek_graph_backward_weighted(trek_graph *graph, trek_var *loss, double weight)
@@ -337,7 +401,7 @@ trek_status trek_graph_backward_weighted(trek_graph *graph, trek_var *loss, doub
         return trek_error_status();
     if (!(weight >= 0) || isinf(weight))
         return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_backward_weighted: the weight must be finite and not negative");
-    return loss ? s->klass->backward(s, loss, weight) : trek_fail_missing("trek_graph_backward_weighted", "loss");
+    return loss ? backward(s, loss, weight) : trek_fail_missing("trek_graph_backward_weighted", "loss");
 }
 
 trek_status trek_graph_reduce(trek_graph *graph)
@@ -349,7 +413,14 @@ trek_status trek_graph_reduce(trek_graph *graph)
 trek_status trek_graph_step(trek_graph *graph)
 {
     trek_stepper *s = stepper_of(graph, "trek_graph_step");
-    return s ? s->klass->step(s) : trek_error_status();
+    const trek_graph_watch *watch = trek_graph_watched();
+    if (!s || !watch)
+        return s ? s->klass->step(s) : trek_error_status();
+    watch->stepping(graph);
+    trek_status status = s->klass->step(s);
+    if (status == TREK_OK)
+        watch->stepped(graph);
+    return status;
 }
 
 trek_status trek_graph_zero_grad(trek_graph *graph)
@@ -397,8 +468,13 @@ trek_status trek_graph_set_clip(trek_graph *graph, double max_norm, double max_v
 
 trek_status trek_graph_train(trek_graph *graph, bool training)
 {
+    return trek_graph_train_at(graph, NULL, training);
+}
+
+trek_status trek_graph_train_at(trek_graph *graph, const char *path, bool training)
+{
     trek_stepper *s = stepper_of(graph, "trek_graph_train");
-    return s ? s->klass->train(s, training) : trek_error_status();
+    return s ? s->klass->train(s, path, training) : trek_error_status();
 }
 
 trek_status trek_graph_freeze(trek_graph *graph, const char *path)

@@ -4,7 +4,8 @@
  * backward, step, optimizer, schedule, clipping. The same calls train on one
  * device or on many, once trek_trainer_setup has been called.
  *
- * A graph is used by one thread at a time. Functions given a NULL graph leave
+ * A graph is used by one thread at a time, but for forwards without gradients (trek_no_grad_begin, trek_graph_infer), of which
+ * any number of threads run as many as they like at once: docs/inference.md. Functions given a NULL graph leave
  * the first error in place and return NULL, a status, or what is named. */
 #ifndef TREK_GRAPH_GRAPH_H
 #define TREK_GRAPH_GRAPH_H
@@ -21,7 +22,8 @@ typedef struct trek_graph trek_graph;
 /* The graph as a module (it begins with one), borrowed. Handing it to a flow or
  * a parent hands the graph over. */
 TREK_API trek_module *trek_graph_module(trek_graph *graph);
-/* The graph that a module is, or NULL without an error. */
+/* The graph that a module is, or NULL without an error. (A graph is made of any other module by
+ * trek_flow_build(trek_flow_from(module)).) */
 TREK_API trek_graph *trek_graph_from_module(trek_module *module);
 /* Frees the graph with its modules; STATE (and nothing done) while a parent owns it. */
 TREK_API void trek_graph_free(trek_graph **graph);
@@ -34,6 +36,16 @@ TREK_API trek_module *trek_graph_at(trek_graph *graph, const char *path);
 /* Result in the caller's scope. Errors: ARGUMENT for a wrong number of inputs, SCOPE, and what the modules report. */
 TREK_API trek_var *trek_graph_forward(trek_graph *graph, trek_var *x);
 TREK_API trek_var *trek_graph_forward_many(trek_graph *graph, trek_var *const *inputs, int n);
+/* Without gradients, on the calling thread alone, of whatever rank: nothing of the graph is written, so any number of threads may
+ * be in here at once (in eval mode, while nobody changes parameters, modes or structure). Tagged values of this call that are
+ * asked for, up to 64 by name, come into the caller's scope like the result; `using` reads what a first forward reads, and
+ * carries nothing on. The same holds of graphs nested in this one. Under the graph's autocast. tags and values: NULL with n_tags
+ * 0; values are NULL on failure. Errors: as trek_graph_forward; ARGUMENT for an unknown tag.
+ *
+ * trek_graph_forward and trek_forward under trek_no_grad_begin do the same on threads other than the graph's own, which is the
+ * one that built it or last ran it with gradients: only that one's forwards are seen by trek_graph_tagged and carry states. */
+TREK_API trek_var *trek_graph_infer(trek_graph *graph, trek_var *const *inputs, int n, const char *const *tags, trek_var **values,
+                                    int n_tags);
 TREK_API int trek_graph_input_count(const trek_graph *graph);
 TREK_API const char *trek_graph_input_name(const trek_graph *graph, int k); /* borrowed; NULL out of range */
 /* Adds d loss / d parameter to the gradients of this graph's parameters, no
@@ -54,6 +66,9 @@ TREK_API trek_status trek_graph_step(trek_graph *graph);
 TREK_API trek_status trek_graph_zero_grad(trek_graph *graph);
 /* Drops the values that `using` carries from one forward to the next. Nested graphs', too. */
 TREK_API trek_status trek_graph_reset_state(trek_graph *graph);
+/* Truncates backpropagation through time: those values, tagged ones and traces of loops stay what they are, but leave the tape,
+ * so that no gradient goes past here. On all ranks of this process and in nested graphs; a step does the same. */
+TREK_API trek_status trek_graph_detach_state(trek_graph *graph);
 
 /* -- training set-up -- */
 
@@ -61,7 +76,8 @@ TREK_API trek_status trek_graph_reset_state(trek_graph *graph);
 
 /* The parameters move into a flat arena. Replaces an earlier optimizer and its state. */
 TREK_API trek_status trek_graph_set_optimizer(trek_graph *graph, trek_optimizer_spec spec);
-/* Step k (counted from 0) uses trek_schedule_lr(schedule, k). NULL: the learning rate stays as it is. */
+/* Step k (counted from 0) uses trek_schedule_lr(schedule, k). Further groups keep the ratio of their rates to group 0's. NULL:
+ * the learning rate stays as it is. */
 TREK_API trek_status trek_graph_set_schedule(trek_graph *graph, const trek_schedule *schedule);
 /* A fixed learning rate; ends a schedule. */
 TREK_API trek_status trek_graph_set_lr(trek_graph *graph, double lr);
@@ -105,20 +121,29 @@ TREK_API trek_optimizer *trek_graph_optimizer(trek_graph *graph); /* borrowed; N
 
 /* -- looking at it -- */
 
-/* The tagged value of the last forward, borrowed until the next forward or step (a
+/* The tagged value of the last forward of the graph's own thread (trek_graph_infer), borrowed until the next forward or step (a
  * step detaches it from the tape). NULL without an error before the first
  * forward; NULL and ARGUMENT for an unknown tag. */
 TREK_API trek_var *trek_graph_tagged(trek_graph *graph, const char *tag);
 TREK_API int trek_graph_tag_count(const trek_graph *graph);
 TREK_API const char *trek_graph_tag_name(const trek_graph *graph, int k); /* in order of tagging; NULL out of range */
 
+/* What loops published under a name in the last forward (trek_loop_publish, trek_loop_opts.trace): how many values there are (0
+ * for an unknown name; -1 on failure), and value k, counted from 0. With several loops that use a name, "path.name" says which,
+ * as trek_graph_at. An inner loop's are those of its last run. Borrowed until the next forward or step (which detaches it); over
+ * several ranks detached, joined along dimension 0 in rank order, and in the present scope: a rank whose rows had all halted
+ * before gives its last value. ARGUMENT: no such value; several loops have the name. UNSUPPORTED: scalars of several ranks. */
+TREK_API int trek_graph_trace_count(trek_graph *graph, const char *name);
+TREK_API trek_var *trek_graph_trace(trek_graph *graph, const char *name, int k);
+
 /* SHA-256 over structure: classes of the nodes, sorted parameter and buffer names
- * with shapes and dtypes, nested graphs' hashes, edges, sorted tags and input
- * names. Labels and values are left out. Writes 64 hex digits to text (at least
+ * with shapes and dtypes, nested graphs' hashes, options and parts of loops,
+ * gates, switches and maps, edges, sorted tags and input names. Labels and values
+ * are left out. Writes 64 hex digits to text (at least
  * TREK_GRAPH_HASH_TEXT bytes) and returns it; NULL and MEMORY. */
 #define TREK_GRAPH_HASH_TEXT 65
 TREK_API char *trek_graph_hash(trek_graph *graph, char *text);
-/* The graph in Graphviz' DOT language, a new string (trek_string_free). */
+/* The graph in Graphviz' DOT language, a new string (trek_string_free). More in draw.h, which draws SVG, too. */
 TREK_API char *trek_graph_dot(trek_graph *graph);
 
 TREK_END

@@ -5,6 +5,7 @@
 #define TREK_GRAPH_GRAPH_INTERNAL_H
 
 #include <limits.h>
+#include <stdatomic.h>
 
 #include "graph/accumulate.h"
 #include "graph/constants_internal.h"
@@ -73,17 +74,34 @@ typedef struct trek_route_step {
     trek_module *module;
 } trek_route_step;
 
+/* What a forward fills. The graph has one, whose tagged values and states stay; each other call has one of its own. */
+typedef struct trek_route_frame {
+    trek_var **slots;         /* [n_values] */
+    trek_var **states;        /* [n_states] owned */
+    trek_var **scratch;       /* room for the inputs of the widest step */
+} trek_route_frame;
+
 typedef struct trek_route {
-    int n_steps, n_kept;
+    int n_steps, n_kept, widest; /* inputs of the widest step */
     trek_route_step *steps;
     int *places;              /* inputs and drops of all steps */
     int *kept;                /* slots that stay until the next forward: tagged values */
     bool *owned;              /* [n_values] whether the slot holds a reference of its own */
     bool *keeps;              /* [n_values] tagged */
-    trek_var **slots;         /* [n_values] */
-    trek_var **states;        /* [n_states] owned */
-    trek_var **scratch;       /* room for the inputs of the widest step */
+    trek_route_frame frame;   /* the graph's own */
+    _Atomic(const void *) owner; /* the thread whose forwards run in it (trek_route_is_mine); others' do where they record */
 } trek_route;
+
+/* Whether a forward of the calling thread would run in the graph's own frame: it records, is a rank's, or the thread is the
+ * graph's: the one that built it or last recorded a forward. Never between trek_route_apart_begin and its end. */
+bool trek_route_is_mine(const struct trek_graph *graph);
+/* Between the two, which nest, forwards of the calling thread run in frames of their own: tags and states stay as they are. */
+void trek_route_apart_begin(void);
+void trek_route_apart_end(void);
+bool trek_route_is_apart(void);
+/* trek_graph_infer, with numbers of tags. */
+trek_var *trek_route_infer(struct trek_graph *graph, trek_var *const *inputs, int n, const int *tags, trek_var **values,
+                           int n_tags);
 
 /* Once, when layout and modules are there. */
 trek_status trek_route_plan(struct trek_graph *graph);
@@ -120,8 +138,13 @@ struct trek_graph {
     struct trek_captures *captures; /* capture.c; NULL: none yet */
     int n_below, cap_below;
     struct trek_graph **below; /* graphs inside this one, at any depth, each once; borrowed */
+    bool *unjoined;           /* [tags] the ranks' values could not be joined; NULL: none so far */
+    int64_t began_ns, flushed_ns, flushes; /* first pass, last flush, number of those; 0: none yet */
+    int n_loops, cap_loops;
+    trek_module **loops;      /* at any depth, each once; borrowed */
     int n_observations, cap_observations;
     trek_observation *observations;
+    _Atomic(void *) watched_by; /* of graph/watch.h */
 };
 
 extern const trek_module_class trek_graph_class;
@@ -137,13 +160,21 @@ static inline bool trek_graph_input_is_whole(const struct trek_graph *graph, int
 trek_status trek_graph_detach(struct trek_graph *graph);
 /* Value of tag k, borrowed, or NULL; and its replacement (retained) by what was joined over the ranks. */
 trek_var *trek_graph_tag_value(struct trek_graph *graph, int k);
+/* The same for a caller, who gives its path: UNSUPPORTED where the ranks' values could not be joined. */
+trek_var *trek_graph_tag_given(struct trek_graph *graph, int k, const char *path, const char *function);
 void trek_graph_put_tag(struct trek_graph *graph, int k, trek_var *value);
+trek_status trek_graph_unjoin_tag(struct trek_graph *graph, int k); /* or by nothing: the ranks' values do not fit together */
 
 void trek_observations_free(struct trek_graph *graph);
 void trek_graph_loader_free(struct trek_graph *graph);
 void trek_captures_free(struct trek_graph *graph); /* before the stepper, whose memory captured steps use */
 
-/* Fills `below`: once, when all children are there. */
+/* Before a forward of the whole graph: what nested graphs' tags had is the last forward's. */
+void trek_graph_forget_nested_tags(struct trek_graph *graph);
+/* What loops have published is forgotten. */
+void trek_graph_clear_traces(struct trek_graph *graph);
+
+/* Fills `below` and `loops`: once, when all children are there. */
 trek_status trek_graph_find_below(struct trek_graph *graph);
 /* Calls fn for the graph itself and every graph below it, each once; allocates nothing. */
 typedef trek_status (*trek_graph_fn)(struct trek_graph *graph, void *arg);

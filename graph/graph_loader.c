@@ -7,7 +7,9 @@
 #include "autograd/autocast.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "data/stream.h"
 #include "graph/graph_loader_internal.h"
+#include "graph/watch.h"
 #include "graph/observe_internal.h"
 #include "tensor/trace.h"
 
@@ -30,6 +32,14 @@ trek_status trek_graph_set_loader(trek_graph *graph, trek_loader *loader, const 
     if (!graph_loader || (loader && !fields))
         return trek_status_or(TREK_ERR_MEMORY);
     trek_dataset *dataset = trek_loader_dataset(loader);
+    if (trek_dataset_is_stream(dataset) && graph->stepper && graph->stepper->klass->window &&
+        graph->stepper->klass->window(graph->stepper) > 0) {
+        trek_free(fields);
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "trek_graph_set_loader: dataset %s is a stream, and the graph's ranks read windows of "
+                         "batches themselves: .max_anchor = TREK_OFF turns that off",
+                         dataset->klass->name);
+    }
     for (int k = 0; k < n && loader && field; k++) {
         fields[k] = trek_dataset_field(dataset, k == 0 ? field : trek_graph_input_name(graph, k));
         if (fields[k] < 0) {
@@ -111,6 +121,7 @@ bool trek_graph_learns(const trek_graph *graph) { return graph->base.training &&
 
 trek_var *trek_graph_forward_here(trek_graph *graph, trek_var *const *inputs, int n)
 {
+    trek_graph_forget_nested_tags(graph);
     trek_autocast_begin(graph->autocast);
     trek_var *y = trek_graph_run_route(graph, inputs, n);
     trek_autocast_end();
@@ -129,6 +140,8 @@ static trek_var *forward(trek_graph *graph, const trek_batch *batch, const trek_
     int64_t start = trek_trace_enter("forward");
     trek_var *y = trek_graph_forward_here(graph, list, n);
     trek_trace_end("forward", start, batch->n);
+    if (y && trek_trace_counts())
+        trek_trace_samples(batch->n);
     if (list != inputs)
         trek_free(list);
     return y;
@@ -293,5 +306,11 @@ trek_var *trek_graph_train_batch(trek_graph *graph, trek_batch *batch)
         return trek_fail_null(TREK_ERR_STATE, "trek_graph_train_batch: no loss is registered; trek_graph_set_loss gives one");
     if (s && !s->klass->reads_parts && trek_batch_fill(batch) != TREK_OK) /* it was given for another stepper */
         return NULL;
-    return s ? s->klass->train_batch(s, batch) : NULL;
+    if (s && !graph->began_ns)
+        graph->began_ns = trek_clock_ns();
+    trek_var *loss = s ? s->klass->train_batch(s, batch) : NULL;
+    const trek_graph_watch *watch = trek_graph_watched();
+    if (watch && loss && graph->base.training)
+        watch->loss(graph, loss);
+    return loss;
 }

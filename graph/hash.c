@@ -124,15 +124,11 @@ static int first_node_of(const trek_graph_layout *l, int index)
     return k;
 }
 
-static bool describe_module(trek_text *text, const trek_graph_layout *l, int index)
+static bool describe_parts(trek_text *text, trek_module *module);
+
+/* What the module is made of, behind its class's name. */
+static bool describe_inside(trek_text *text, trek_module *module)
 {
-    trek_module *module = l->nodes[index].module;
-    int first = first_node_of(l, index);
-    trek_text_format(text, " module %s", module->klass->name);
-    if (first != index) {
-        trek_text_format(text, " same as %d\n", first);
-        return true;
-    }
     trek_graph *nested = trek_graph_from_module(module);
     if (nested) {
         char hash[TREK_GRAPH_HASH_TEXT];
@@ -141,12 +137,42 @@ static bool describe_module(trek_text *text, const trek_graph_layout *l, int ind
         trek_text_format(text, " %s\n", hash);
         return true;
     }
+    if (module->klass->hands_inputs_on)
+        return describe_parts(text, module);
     trek_text_add(text, "\n");
     sorted_lines list = { 0 };
     trek_status status = trek_module_each_param(module, add_param, &list);
     if (status == TREK_OK)
         status = trek_module_each_buffer(module, add_buffer, &list);
     return finish_lines(&list, text) && status == TREK_OK;
+}
+
+/* A loop, gate, switch or map: its options, and then its children. */
+static bool describe_parts(trek_text *text, trek_module *module)
+{
+    char options[128] = "";
+    if (module->klass->describe)
+        module->klass->describe(module, options, sizeof options);
+    trek_text_format(text, " %s\n", options);
+    for (int k = 0; k < module->n_children; k++) {
+        trek_module *part = module->children[k].module;
+        trek_text_format(text, "part %s %s", module->children[k].name, part->klass->name);
+        if (!describe_inside(text, part))
+            return false;
+    }
+    trek_text_add(text, "end\n");
+    return true;
+}
+
+static bool describe_module(trek_text *text, const trek_graph_layout *l, int index)
+{
+    trek_module *module = l->nodes[index].module;
+    int first = first_node_of(l, index);
+    trek_text_format(text, " module %s", module->klass->name);
+    if (first == index)
+        return describe_inside(text, module);
+    trek_text_format(text, " same as %d\n", first);
+    return true;
 }
 
 static bool describe_graph(trek_text *text, const trek_graph_layout *l)

@@ -10,6 +10,8 @@
 #include "autograd/var_internal.h"
 #include "graph/graph_internal.h"
 #include "graph/observe_internal.h"
+#include "graph/watch.h"
+#include "tensor/trace.h"
 
 struct trek_trend {
     double *points;
@@ -21,6 +23,8 @@ void trek_observations_free(trek_graph *graph)
     for (int k = 0; k < graph->n_observations; k++) {
         trek_free(graph->observations[k].name);
         trek_tensor_release(graph->observations[k].on_device);
+        trek_tensor_release(graph->observations[k].values);
+        trek_metric_free(&graph->observations[k].metric);
         trek_free(graph->observations[k].trend->points);
         trek_free(graph->observations[k].trend);
     }
@@ -55,6 +59,16 @@ static trek_observation *find_or_add(trek_graph *graph, const char *name)
     return &graph->observations[graph->n_observations++];
 }
 
+/* One name is one thing between two flushes. */
+static trek_status check_sort(const trek_observation *o, bool total, bool metric)
+{
+    if (!o->seen || (o->total == total && (o->metric != NULL) == metric))
+        return TREK_OK;
+    const char *sort = o->metric ? "metric" : o->total ? "sum" : "mean";
+    return trek_fail(TREK_ERR_ARGUMENT, "\"%s\" is recorded as a %s and as a %s", o->name, sort,
+                     metric ? "metric" : total ? "sum" : "mean");
+}
+
 trek_status trek_graph_record(trek_graph *graph, const char *name, double value)
 {
     if (!graph || !name)
@@ -62,8 +76,8 @@ trek_status trek_graph_record(trek_graph *graph, const char *name, double value)
     trek_observation *observation = find_or_add(graph, name);
     if (!observation)
         return TREK_ERR_MEMORY;
-    if (observation->seen && observation->total)
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_record: \"%s\" is recorded as a sum and as a mean", name);
+    if (check_sort(observation, false, false) != TREK_OK)
+        return trek_error_status();
     observation->sum += value;
     observation->weight++;
     observation->recorded &= observation->seen; /* beside what a training function has recorded under that name */
@@ -77,8 +91,8 @@ trek_status trek_observation_add(trek_graph *graph, const char *name, bool total
     trek_observation *o = find_or_add(graph, name);
     if (!o)
         return TREK_ERR_MEMORY;
-    if (o->seen && o->total != total)
-        return trek_fail(TREK_ERR_ARGUMENT, "\"%s\" is recorded as a sum and as a mean", name);
+    if (check_sort(o, total, false) != TREK_OK)
+        return trek_error_status();
     o->total = total;
     o->sum += sum;
     o->weight += weight;
@@ -86,24 +100,85 @@ trek_status trek_observation_add(trek_graph *graph, const char *name, bool total
     return TREK_OK;
 }
 
-trek_status trek_observations_read(trek_graph *graph)
+trek_metric *trek_observation_metric(trek_graph *graph, const char *name, const metric_form *form)
 {
+    trek_observation *o = find_or_add(graph, name);
+    if (!o || check_sort(o, false, true) != TREK_OK)
+        return NULL;
+    trek_metric *made = o->metric && trek_metric_is(o->metric, form) ? NULL : trek_metric_make(form);
+    if (made && o->seen && trek_metric_compare(o->metric, made) != TREK_OK)
+        trek_metric_free(&made);
+    if (trek_error_status() != TREK_OK)
+        return NULL;
+    if (made) {
+        trek_metric_free(&o->metric);
+        o->metric = made;
+    }
+    o->total = o->valued = false;
+    o->seen = o->recorded = true;
+    return o->metric;
+}
+
+/* A metric that has no value does not end the training that it measures. */
+static trek_status take_value(trek_observation *o)
+{
+    char message[TREK_ERROR_SIZE];
+    trek_status status;
+    trek_tensor *values = trek_metric_values(o->metric, NULL);
+    o->value = NAN;
+    if (values) {
+        o->value = values->ndim == 0 ? trek_tensor_item(values) : (double)NAN;
+    } else if (trek_error_status() == TREK_ERR_ARGUMENT) {
+        trek_error_take(&status, message);
+        trek_log_message(TREK_LOG_WARNING, "the metric \"%s\" has no value: %s", o->name, message);
+    }
+    trek_tensor_release(o->values);
+    o->values = values;
+    o->valued = true;
+    return trek_error_status();
+}
+
+trek_status trek_observation_point(trek_observation *o, double *point)
+{
+    trek_status status = o->metric && !o->valued ? take_value(o) : TREK_OK;
+    *point = o->metric ? o->value : o->total ? o->sum : o->weight > 0 ? o->sum / o->weight : (double)NAN;
+    return status;
+}
+
+trek_tensor *trek_graph_metric_values(trek_graph *graph, const char *name)
+{
+    if (!graph || !name) {
+        trek_fail_missing("trek_graph_metric_values", graph ? "name" : "graph");
+        return NULL;
+    }
+    const trek_observation *o = trek_observation_find(graph, name);
+    return o ? trek_tensor_retain(o->values) : NULL;
+}
+
+static trek_status read_one(trek_graph *graph, void *arg)
+{
+    (void)arg;
     for (int k = 0; k < graph->n_observations; k++) {
         trek_observation *o = &graph->observations[k];
         if (o->on_device)
             o->sum += trek_tensor_item(o->on_device);
+        if (o->metric && trek_metric_read(o->metric) != TREK_OK)
+            return trek_error_status();
         trek_tensor_release(o->on_device);
         o->on_device = NULL;
     }
     return trek_error_status();
 }
 
+trek_status trek_observations_read(trek_graph *graph) { return trek_graph_each(graph, read_one, NULL); }
+
 void trek_observation_forget(trek_observation *o)
 {
     trek_tensor_release(o->on_device);
+    trek_metric_free(&o->metric);
     o->on_device = NULL;
     o->sum = o->weight = 0;
-    o->seen = false;
+    o->seen = o->valued = false;
 }
 
 void trek_observations_drop(trek_graph *graph)
@@ -147,18 +222,23 @@ static trek_var *reduce(trek_var *value, trek_collect how)
     return trek_fail_null(TREK_ERR_ARGUMENT, "trek_graph_collect_with: %d is no way to reduce", (int)how);
 }
 
-trek_status trek_graph_collect_with(trek_graph *graph, const char *tag, trek_collect how)
+trek_status trek_collect_number(trek_var *value, trek_collect how, double *number)
 {
-    trek_var *value = value_to_collect(graph, tag);
-    if (!value)
-        return trek_error_status();
     trek_scope scope = trek_scope_begin();
     trek_no_grad_begin();
     trek_var *scalar = scope.depth ? reduce(value, how) : NULL;
-    double number = scalar ? trek_var_item(scalar) : 0;
+    *number = scalar ? trek_var_item(scalar) : 0;
     trek_no_grad_end();
     trek_scope_end(scope);
-    return scalar ? trek_graph_record(graph, tag, number) : trek_error_status();
+    return trek_error_status();
+}
+
+trek_status trek_graph_collect_with(trek_graph *graph, const char *tag, trek_collect how)
+{
+    trek_var *value = value_to_collect(graph, tag);
+    double number = 0;
+    trek_status status = value ? trek_collect_number(value, how, &number) : trek_error_status();
+    return status == TREK_OK ? trek_graph_record(graph, tag, number) : status;
 }
 
 static trek_status flush_one(trek_graph *graph, void *arg)
@@ -171,7 +251,13 @@ static trek_status flush_one(trek_graph *graph, void *arg)
             continue;
         if (trek_array_grow(&t->points, &t->capacity, t->count + 1, sizeof *t->points) != TREK_OK)
             return TREK_ERR_MEMORY;
-        t->points[t->count++] = o->total ? o->sum : o->sum / o->weight;
+        if (trek_observation_point(o, &t->points[t->count]) != TREK_OK)
+            return trek_error_status();
+        t->count++;
+        if (!o->metric) {
+            trek_tensor_release(o->values); /* of when it was one */
+            o->values = NULL;
+        }
         trek_observation_forget(o);
     }
     return TREK_OK;
@@ -183,14 +269,56 @@ trek_status trek_graph_gather_observations(trek_graph *graph)
     return s && s->klass->gather_observations ? s->klass->gather_observations(s) : trek_observations_read(graph);
 }
 
-trek_status trek_observations_flush(trek_graph *graph) { return trek_graph_each(graph, flush_one, NULL); }
+/* Whatever is flushed, a point of the graph's training ends. */
+static void count_flush(trek_graph *graph)
+{
+    graph->flushes++;
+    graph->flushed_ns = trek_clock_ns();
+    if (!graph->began_ns)
+        graph->began_ns = graph->flushed_ns;
+}
+
+trek_status trek_observations_flush(trek_graph *graph)
+{
+    count_flush(graph);
+    return trek_graph_each(graph, flush_one, NULL);
+}
 
 trek_status trek_graph_flush(trek_graph *graph)
 {
     if (!graph)
         return trek_fail_missing("trek_graph_flush", "graph");
     trek_status status = trek_graph_gather_observations(graph);
+    const trek_graph_watch *watch = trek_graph_watched();
+    if (watch && status == TREK_OK)
+        watch->flushing(graph);
     return status == TREK_OK ? trek_observations_flush(graph) : status;
+}
+
+trek_status trek_graph_flush_local(trek_graph *graph)
+{
+    if (!graph)
+        return trek_fail_missing("trek_graph_flush_local", "graph");
+    trek_status status = trek_graph_gather_observations(graph);
+    if (status != TREK_OK)
+        return status;
+    count_flush(graph);
+    return flush_one(graph, NULL);
+}
+
+int64_t trek_graph_flushes(const trek_graph *graph) { return graph ? graph->flushes : 0; }
+
+double trek_eta(double elapsed, double done, double whole)
+{
+    return done > 0 && elapsed >= 0 && whole >= done ? elapsed / done * (whole - done) : (double)NAN;
+}
+
+double trek_graph_eta(const trek_graph *graph, int64_t flushes)
+{
+    if (!graph || !graph->flushes)
+        return (double)NAN;
+    double elapsed = (double)(graph->flushed_ns - graph->began_ns) * 1e-9;
+    return trek_eta(elapsed, (double)graph->flushes, (double)flushes);
 }
 
 const trek_trend *trek_graph_trend(trek_graph *graph, const char *name)
@@ -221,6 +349,8 @@ static bool has_points(const trek_trend *trend, int64_t window)
     int64_t count = trek_trend_count(trend);
     return count >= 2 && count >= window;
 }
+
+void trek_trend_reset(trek_trend *trend) { trend->count = 0; }
 
 int64_t trek_trend_count(const trek_trend *trend) { return trend ? trend->count : 0; }
 

@@ -101,3 +101,27 @@ trek_status trek_record_scalar(const char *name, trek_var *value)
     }
     return trek_observation_add_scalar(here().graph, name, value, here().rows);
 }
+
+static trek_status record_metric(const char *function, const char *name, const trek_metric_spec *spec, trek_var *pred,
+                                 trek_var *target, trek_var *weight)
+{
+    metric_form form;
+    trek_status status = check(function, name);
+    if (status == TREK_OK)
+        status = trek_metric_form(function, spec, &form);
+    trek_metric *metric = status == TREK_OK ? trek_observation_metric(here().graph, name, &form) : NULL;
+    if (status == TREK_OK)
+        status = metric ? trek_metric_take(function, metric, pred, target, weight) : trek_error_status();
+    return status;
+}
+
+trek_status trek_record_metric(const char *name, const trek_metric_spec *spec, trek_var *pred, trek_var *target)
+{
+    return record_metric("trek_record_metric", name, spec, pred, target, NULL);
+}
+
+trek_status trek_record_metric_weighted(const char *name, const trek_metric_spec *spec, trek_var *pred, trek_var *target,
+                                        trek_var *weight)
+{
+    return record_metric("trek_record_metric_weighted", name, spec, pred, target, weight);
+}

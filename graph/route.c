@@ -2,18 +2,27 @@
 /* The route: planned once, when the graph is built; walked by every forward.
  *
  * Each value has a slot. A step runs in a scope of its own, its result moves to
- * its slot, and slots whose last use it was are released. Tagged values stay
- * until the next forward, states until the next but one. */
+ * its slot, and slots whose last use it was are released. Slots lie in a frame:
+ * the graph's own, where tagged values stay until the next forward, states until
+ * the next but one; or, of calls without gradients by other threads, one of the
+ * call. The plan is only read, so any number of them run at once. */
+#include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "graph/graph_internal.h"
+#include "graph/verbs.h"
 #include "nn/layers_internal.h"
 #include "nn/module_internal.h"
 #include "nn/walk.h"
+#include "nn/watch.h"
+#include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
 #include <string.h>
+
+/* Calls of trek_route_apart_begin that have not ended. Its address is the thread's name. */
+static _Thread_local int apart;
 
 /* --- planning ------------------------------------------------------------- */
 
@@ -85,6 +94,26 @@ static void plan_step(trek_graph *graph, const value_uses *uses, int k, trek_act
     step->n_drops = *n_places - step->first_drop;
 }
 
+/* One block. */
+static trek_status frame_begin(const trek_graph *graph, trek_route_frame *f)
+{
+    size_t values = (size_t)graph->layout.n_values, states = (size_t)graph->layout.n_states;
+    f->slots = trek_calloc(values + states + (size_t)graph->route.widest, sizeof *f->slots);
+    f->states = f->slots ? f->slots + values : NULL;
+    f->scratch = f->slots ? f->states + states : NULL;
+    return f->slots ? TREK_OK : TREK_ERR_MEMORY;
+}
+
+static void frame_end(const trek_graph *graph, trek_route_frame *f)
+{
+    for (int k = 0; f->slots && k < graph->layout.n_values; k++)
+        if (graph->route.owned[k])
+            trek_var_release(f->slots[k]);
+    for (int k = 0; f->slots && k < graph->layout.n_states; k++)
+        trek_var_release(f->states[k]);
+    trek_free(f->slots);
+}
+
 static trek_status plan_arrays(trek_graph *graph)
 {
     const trek_graph_layout *l = &graph->layout;
@@ -99,11 +128,9 @@ static trek_status plan_arrays(trek_graph *graph)
     r->kept = trek_calloc((size_t)l->n_tags, sizeof *r->kept);
     r->owned = trek_calloc(values, sizeof *r->owned);
     r->keeps = trek_calloc(values, sizeof *r->keeps);
-    r->slots = trek_calloc(values, sizeof *r->slots);
-    r->states = trek_calloc((size_t)l->n_states, sizeof *r->states);
-    r->scratch = trek_calloc(widest, sizeof *r->scratch);
-    bool made = r->steps && r->places && r->kept && r->owned && r->keeps && r->slots && r->states && r->scratch;
-    return made ? TREK_OK : TREK_ERR_MEMORY;
+    r->widest = (int)widest;
+    bool made = r->steps && r->places && r->kept && r->owned && r->keeps;
+    return made ? frame_begin(graph, &r->frame) : TREK_ERR_MEMORY;
 }
 
 trek_status trek_route_plan(trek_graph *graph)
@@ -132,26 +159,20 @@ trek_status trek_route_plan(trek_graph *graph)
         k += activation != TREK_ACTIVATION_NONE;
     }
     trek_free(uses);
+    atomic_store_explicit(&r->owner, &apart, memory_order_relaxed);
     return TREK_OK;
 }
 
 void trek_route_free(trek_graph *graph)
 {
     trek_route *r = &graph->route;
-    for (int k = 0; r->slots && k < graph->layout.n_values; k++)
-        if (r->owned && r->owned[k])
-            trek_var_release(r->slots[k]);
-    for (int k = 0; r->states && k < graph->layout.n_states; k++)
-        trek_var_release(r->states[k]);
+    frame_end(graph, &r->frame);
     trek_free(r->steps);
     trek_free(r->places);
     trek_free(r->kept);
     trek_free(r->owned);
     trek_free(r->keeps);
-    trek_free(r->slots);
-    trek_free(r->states);
-    trek_free(r->scratch);
-    memset(r, 0, sizeof *r);
+    *r = (trek_route){ 0 };
 }
 
 /* --- running -------------------------------------------------------------- */
@@ -163,63 +184,65 @@ static trek_var *first_state(trek_var *primary)
 }
 
 /* Those that were tagged go to their slots. */
-static trek_var *run_results(trek_graph *graph, const trek_route_step *step)
+static trek_var *run_results(const trek_graph *graph, trek_route_frame *f, const trek_route_step *step)
 {
-    trek_route *r = &graph->route;
     const trek_graph_node *node = &graph->layout.nodes[step->node];
     trek_var *results[1 + TREK_MOST_RESULTS];
-    if (trek_module_run_results(step->module, r->scratch, step->n_inputs, results, 1 + node->n_results) != TREK_OK)
+    if (trek_module_run_results(step->module, f->scratch, step->n_inputs, results, 1 + node->n_results) != TREK_OK)
         return NULL;
     for (int k = 0; k < node->n_results; k++)
         if (node->results[k] >= 0)
-            r->slots[node->results[k]] = trek_var_retain(results[1 + k]);
+            f->slots[node->results[k]] = trek_var_retain(results[1 + k]);
     return results[0];
 }
 
-static trek_var *run_many(trek_graph *graph, const trek_route_step *step)
+static trek_var *run_many(const trek_graph *graph, trek_route_frame *f, const trek_route_step *step)
 {
-    trek_route *r = &graph->route;
-    const int *places = r->places + step->first_input;
+    const int *places = graph->route.places + step->first_input;
     for (int k = 0; k < step->n_inputs; k++) {
-        trek_var *value = places[k] >= 0 ? r->slots[places[k]]
-            : places[k] == TREK_GRAPH_NOTHING ? NULL : r->states[~places[k]];
-        if (!value && !(step->module && step->module->klass->optional_inputs)) {
-            value = first_state(r->slots[places[0]]);
+        trek_var *value = places[k] >= 0 ? f->slots[places[k]]
+            : places[k] == TREK_GRAPH_NOTHING ? NULL : f->states[~places[k]];
+        if (!value && !(step->module && trek_verb_taker(step->module)->klass->optional_inputs)) {
+            value = first_state(f->slots[places[0]]);
             if (!value)
                 return NULL;
         }
-        r->scratch[k] = value;
+        f->scratch[k] = value;
     }
     if (step->kind == TREK_ROUTE_MERGE)
-        return trek_graph_merge_run(&graph->layout.nodes[step->node], r->scratch, step->n_inputs);
+        return trek_graph_merge_run(&graph->layout.nodes[step->node], f->scratch, step->n_inputs);
     if (step->kind == TREK_ROUTE_RESULTS)
-        return run_results(graph, step);
-    return trek_module_run(step->module, r->scratch, step->n_inputs);
+        return run_results(graph, f, step);
+    return trek_module_run(step->module, f->scratch, step->n_inputs);
 }
 
-static trek_var *run_linear(trek_graph *graph, const trek_route_step *step)
+static trek_var *run_linear(const trek_graph *graph, trek_route_frame *f, const trek_route_step *step)
 {
-    trek_var *x = graph->route.slots[graph->route.places[step->first_input]];
+    trek_var *x = f->slots[graph->route.places[step->first_input]];
+    if (trek_module_watched()) { /* it wants to hear of both */
+        trek_var *y = trek_module_run(step->module, &x, 1);
+        return y ? trek_module_run(graph->layout.nodes[step->node + 1].module, &y, 1) : NULL;
+    }
     return trek_linear_layer_run(step->module, x, (trek_activation)step->activation);
 }
 
-static trek_status run_step(trek_graph *graph, const trek_route_step *step)
+static trek_status run_step(const trek_graph *graph, trek_route_frame *f, const trek_route_step *step)
 {
-    trek_route *r = &graph->route;
+    const trek_route *r = &graph->route;
     trek_scope scope = trek_scope_begin();
     if (scope.depth == 0)
         return trek_error_status();
     int frame = step->kind != TREK_ROUTE_MERGE && trek_trace_records() ? trek_module_trace(step->module) : 0;
     trek_var *y;
     if (step->kind == TREK_ROUTE_ONE)
-        y = trek_module_run(step->module, &r->slots[r->places[step->first_input]], 1);
+        y = trek_module_run(step->module, &f->slots[r->places[step->first_input]], 1);
     else if (step->kind == TREK_ROUTE_LINEAR)
-        y = run_linear(graph, step);
+        y = run_linear(graph, f, step);
     else
-        y = run_many(graph, step);
+        y = run_many(graph, f, step);
     if (frame)
-        trek_trace_end_frame(frame);
-    r->slots[step->output] = y ? trek_var_retain(y) : NULL;
+        trek_trace_end_module(frame, y ? trek_var_data(y) : NULL);
+    f->slots[step->output] = y ? trek_var_retain(y) : NULL;
     trek_scope_end(scope);
     if (!y) {
         trek_status status = trek_error_status();
@@ -228,26 +251,26 @@ static trek_status run_step(trek_graph *graph, const trek_route_step *step)
     }
     const int *drops = r->places + step->first_drop;
     for (int k = 0; k < step->n_drops; k++) {
-        trek_var_release(r->slots[drops[k]]);
-        r->slots[drops[k]] = NULL;
+        trek_var_release(f->slots[drops[k]]);
+        f->slots[drops[k]] = NULL;
     }
     return TREK_OK;
 }
 
 /* After a failure: nothing of the pass stays. */
-static void clear_slots(trek_graph *graph)
+static void clear_slots(const trek_graph *graph, trek_route_frame *f)
 {
     for (int k = 0; k < graph->layout.n_values; k++) {
         if (graph->route.owned[k])
-            trek_var_release(graph->route.slots[k]);
-        graph->route.slots[k] = NULL;
+            trek_var_release(f->slots[k]);
+        f->slots[k] = NULL;
     }
 }
 
-static trek_status take_inputs(trek_graph *graph, trek_var *const *inputs, int n)
+static trek_status take_inputs(const trek_graph *graph, trek_route_frame *f, trek_var *const *inputs, int n)
 {
     const trek_graph_layout *l = &graph->layout;
-    trek_route *r = &graph->route;
+    const trek_route *r = &graph->route;
     if (trek_scopes.depth == 0)
         return trek_fail(TREK_ERR_SCOPE, "trek_graph_forward: no scope is open; "
                                          "begin one with trek_scope_begin, or use a loader's loop");
@@ -257,20 +280,20 @@ static trek_status take_inputs(trek_graph *graph, trek_var *const *inputs, int n
         if (!inputs || !inputs[k])
             return trek_fail_missing("trek_graph_forward", l->inputs[k].name);
     for (int k = 0; k < r->n_kept; k++) {
-        trek_var_release(r->slots[r->kept[k]]);
-        r->slots[r->kept[k]] = NULL;
+        trek_var_release(f->slots[r->kept[k]]);
+        f->slots[r->kept[k]] = NULL;
     }
     for (int k = 0; k < n; k++) {
         int value = l->inputs[k].value;
-        r->slots[value] = r->owned[value] ? trek_var_retain(inputs[k]) : inputs[k];
+        f->slots[value] = r->owned[value] ? trek_var_retain(inputs[k]) : inputs[k];
     }
     return TREK_OK;
 }
 
 /* Gives the output to the caller's scope: the slot's reference, or one more where the value stays in its slot. */
-static trek_var *give_output(trek_graph *graph, bool stays)
+static trek_var *give_output(const trek_graph *graph, trek_route_frame *f, bool stays)
 {
-    trek_var *y = graph->route.slots[graph->layout.output];
+    trek_var *y = f->slots[graph->layout.output];
     if (stays)
         trek_var_retain(y);
     if (trek_scope_push(y, "trek_graph_forward") == TREK_OK)
@@ -281,23 +304,22 @@ static trek_var *give_output(trek_graph *graph, bool stays)
 }
 
 /* What `using` carries to the next forward. */
-static void keep_states(trek_graph *graph)
+static void keep_states(const trek_graph *graph, trek_route_frame *f)
 {
-    trek_route *r = &graph->route;
     for (int k = 0; k < graph->layout.n_states; k++) {
-        trek_var_release(r->states[k]);
-        r->states[k] = trek_var_retain(r->slots[graph->layout.states[k]]);
+        trek_var_release(f->states[k]);
+        f->states[k] = trek_var_retain(f->slots[graph->layout.states[k]]);
     }
 }
 
-static void drop_state_sources(trek_graph *graph)
+static void drop_state_sources(const trek_graph *graph, trek_route_frame *f)
 {
-    trek_route *r = &graph->route;
+    const trek_route *r = &graph->route;
     for (int k = 0; k < graph->layout.n_states; k++) {
         int value = graph->layout.states[k];
         if (r->owned[value] && !r->keeps[value]) {
-            trek_var_release(r->slots[value]);
-            r->slots[value] = NULL;
+            trek_var_release(f->slots[value]);
+            f->slots[value] = NULL;
         }
     }
 }
@@ -315,34 +337,109 @@ static void tell_place(trek_graph *graph, const trek_route_step *step)
             trek_error_place(graph, l->tags[k].name, "merge");
 }
 
-trek_var *trek_graph_run_route(trek_graph *graph, trek_var *const *inputs, int n)
+static trek_status run_steps(trek_graph *graph, trek_route_frame *f)
 {
-    trek_route *r = &graph->route;
-    const trek_graph_layout *l = &graph->layout;
-    if (take_inputs(graph, inputs, n) != TREK_OK)
-        return NULL;
+    const trek_route *r = &graph->route;
     trek_status status = TREK_OK;
     bool clean = trek_error_status() == TREK_OK;
-    int frame = trek_trace_records() ? trek_module_trace(&graph->base) : 0;
+    int trace = trek_trace_records() ? trek_module_trace(&graph->base) : 0;
     for (int k = 0; k < r->n_steps && status == TREK_OK; k++) {
-        status = run_step(graph, &r->steps[k]);
+        status = run_step(graph, f, &r->steps[k]);
         if (status != TREK_OK && clean)
             tell_place(graph, &r->steps[k]);
     }
-    if (frame)
-        trek_trace_end_frame(frame);
+    if (trace)
+        trek_trace_end_module(trace, status == TREK_OK ? trek_var_data(f->slots[graph->layout.output]) : NULL);
+    return status;
+}
+
+static trek_var *run_in(trek_graph *graph, trek_route_frame *f, trek_var *const *inputs, int n)
+{
+    const trek_route *r = &graph->route;
+    const trek_graph_layout *l = &graph->layout;
+    if (take_inputs(graph, f, inputs, n) != TREK_OK)
+        return NULL;
     bool stays = !r->owned[l->output] || r->keeps[l->output];
-    trek_var *y = status == TREK_OK ? give_output(graph, stays) : NULL;
+    trek_var *y = run_steps(graph, f) == TREK_OK ? give_output(graph, f, stays) : NULL;
     if (!y) {
-        clear_slots(graph);
+        clear_slots(graph, f);
         return NULL;
     }
-    keep_states(graph);
+    keep_states(graph, f);
     if (!stays)
-        r->slots[l->output] = NULL; /* the scope's now */
-    drop_state_sources(graph);
+        f->slots[l->output] = NULL; /* the scope's now */
+    drop_state_sources(graph, f);
     for (int k = 0; k < l->n_inputs; k++)
         if (!r->owned[l->inputs[k].value])
-            r->slots[l->inputs[k].value] = NULL; /* the caller's from here on */
+            f->slots[l->inputs[k].value] = NULL; /* the caller's from here on */
+    return y;
+}
+
+/* --- frames ---------------------------------------------------------------- */
+
+void trek_route_apart_begin(void) { apart++; }
+void trek_route_apart_end(void) { apart--; }
+bool trek_route_is_apart(void) { return apart > 0; }
+
+bool trek_route_is_mine(const trek_graph *graph)
+{
+    if (trek_route_is_apart())
+        return false;
+    return trek_grad_enabled() || trek_rank_here.world > 1 ||
+        atomic_load_explicit(&graph->route.owner, memory_order_relaxed) == &apart;
+}
+
+static void claim(trek_graph *graph)
+{
+    if (atomic_load_explicit(&graph->route.owner, memory_order_relaxed) != &apart)
+        atomic_store_explicit(&graph->route.owner, &apart, memory_order_relaxed);
+}
+
+/* Puts the tagged values that were asked for into the caller's scope. */
+static trek_status give_tags(const trek_graph *graph, const trek_route_frame *f, const int *tags, trek_var **values, int n)
+{
+    for (int k = 0; k < n; k++) {
+        trek_var *value = f->slots[graph->layout.tags[tags[k]].value];
+        if (trek_scope_push(trek_var_retain(value), "trek_graph_infer") != TREK_OK) {
+            trek_var_release(value);
+            return trek_error_status();
+        }
+        values[k] = value;
+    }
+    return TREK_OK;
+}
+
+static trek_var *run_apart(trek_graph *graph, trek_var *const *inputs, int n, const int *tags, trek_var **values, int n_tags)
+{
+    trek_route_frame f;
+    if (frame_begin(graph, &f) != TREK_OK)
+        return NULL;
+    trek_var *y = run_in(graph, &f, inputs, n);
+    if (y && give_tags(graph, &f, tags, values, n_tags) != TREK_OK)
+        y = NULL;
+    frame_end(graph, &f);
+    return y;
+}
+
+trek_var *trek_graph_run_route(trek_graph *graph, trek_var *const *inputs, int n)
+{
+    if (!trek_route_is_mine(graph))
+        return run_apart(graph, inputs, n, NULL, NULL, 0);
+    if (trek_grad_enabled())
+        claim(graph);
+    return run_in(graph, &graph->route.frame, inputs, n);
+}
+
+trek_var *trek_route_infer(trek_graph *graph, trek_var *const *inputs, int n, const int *tags, trek_var **values, int n_tags)
+{
+    trek_route_apart_begin();
+    trek_no_grad_begin();
+    trek_autocast_begin(graph->autocast);
+    trek_var *y = run_apart(graph, inputs, n, tags, values, n_tags);
+    trek_autocast_end();
+    bool low = y && graph->autocast != TREK_F32 && trek_dtype_is_16bit(trek_var_dtype(y));
+    y = low ? trek_cast(y, TREK_F32) : y;
+    trek_no_grad_end();
+    trek_route_apart_end();
     return y;
 }

@@ -11,6 +11,7 @@
 
 struct trek_graph;
 struct trek_batch;
+struct trek_metric;
 typedef struct trek_stepper trek_stepper;
 
 typedef struct trek_stepper_class {
@@ -23,7 +24,7 @@ typedef struct trek_stepper_class {
     trek_status (*reduce)(trek_stepper *self);
     trek_status (*step)(trek_stepper *self);
     trek_status (*zero_grad)(trek_stepper *self);
-    trek_status (*train)(trek_stepper *self, bool training);
+    trek_status (*train)(trek_stepper *self, const char *path, bool training); /* path NULL: all */
     trek_status (*freeze)(trek_stepper *self, const char *path, bool frozen); /* path NULL: all */
     trek_status (*parameters_changed)(trek_stepper *self); /* after load, reset, to: replicas follow */
     /* In the place of the one that is there, which stays on failure. */
@@ -45,8 +46,14 @@ typedef struct trek_stepper_class {
     bool (*reads_parts)(const trek_stepper *self);
     /* The graph's loader goes, or another one comes: nobody reads its batches any more. NULL: nobody does by himself. */
     void (*forget_loader)(trek_stepper *self);
+    /* States, tagged values and traces of all replicas leave the tape. NULL: there is the graph alone. */
+    trek_status (*detach)(trek_stepper *self);
+    /* The graph of that rank in this process; NULL out of range, or all: there is the graph alone. */
+    struct trek_graph *(*replica)(const trek_stepper *self, int rank);
     /* What training functions have recorded on all replicas comes to the graph. NULL: it is there. */
     trek_status (*gather_observations)(trek_stepper *self);
+    /* A new metric of what all processes have counted in theirs, a collective. NULL: there are no others. */
+    struct trek_metric *(*join_metric)(trek_stepper *self, struct trek_metric *metric);
     const struct trek_stepper_capture *capture; /* NULL: its steps cannot be captured */
 } trek_stepper_class;
 

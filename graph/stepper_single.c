@@ -33,9 +33,14 @@ static trek_var *forward(trek_stepper *stepper, trek_var *const *inputs, int n)
     int64_t start = trek_trace_enter("forward");
     if (trek_accumulation_weighs(&stepper->graph->accumulation) && n == stepper->graph->layout.n_inputs && inputs)
         stepper->graph->accumulation.rows = trek_graph_input_rows(stepper->graph, inputs, n);
+    trek_graph_forget_nested_tags(stepper->graph);
     trek_var *y = trek_graph_run_route(stepper->graph, inputs, n);
+    bool counts = y && trek_trace_counts();
+    int64_t rows = counts || start ? trek_graph_input_rows(stepper->graph, inputs, n) : 0;
     if (start)
-        trek_trace_end("forward", start, 0);
+        trek_trace_end("forward", start, y ? rows : 0);
+    if (counts)
+        trek_trace_samples(rows);
     return y;
 }
 
@@ -164,9 +169,10 @@ static trek_status zero_grad(trek_stepper *stepper)
     return status;
 }
 
-static trek_status train(trek_stepper *stepper, bool training)
+static trek_status train(trek_stepper *stepper, const char *path, bool training)
 {
-    return trek_module_train(trek_graph_module(stepper->graph), training);
+    trek_module *module = trek_graph_at(stepper->graph, path);
+    return module ? trek_module_train(module, training) : trek_error_status();
 }
 
 static trek_status freeze(trek_stepper *stepper, const char *path, bool frozen)

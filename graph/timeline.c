@@ -101,6 +101,14 @@ static size_t add_shape(char *text, size_t at, const trek_tensor *t)
     return add_text(text, at, "] ");
 }
 
+static double bytes_of(const trek_tensor *t)
+{
+    double bytes = (double)trek_dtype_size((trek_dtype)t->dtype);
+    for (int d = 0; d < t->ndim; d++)
+        bytes *= (double)t->sizes[d];
+    return bytes;
+}
+
 /* What does not fit is "...". */
 static uint32_t shapes_of(const trek_op_call *call)
 {
@@ -120,6 +128,27 @@ static uint32_t shapes_of(const trek_op_call *call)
     }
     uint32_t number = trek_intern(text, at ? at - 1 : 0, TREK_INTERN_FEW);
     return number || !at ? number : trek_timeline_other();
+}
+
+/* What an op has made anew: no views, nothing that it wrote in place, and nothing of ops inside another one, which is gone when
+ * that ends. */
+static double made_bytes(const trek_op_call *call)
+{
+    double bytes = 0;
+    for (int k = 0; k < call->n_outputs; k++) {
+        const trek_tensor *out = call->outputs[k];
+        bool fresh = out != NULL;
+        for (int j = 0; j < call->n_inputs && fresh; j++)
+            fresh = !call->inputs[j] || call->inputs[j]->storage != out->storage;
+        bytes += fresh ? bytes_of(out) : 0;
+    }
+    return bytes;
+}
+
+static uint32_t result_of(const trek_tensor *result)
+{
+    char text[TREK_MAX_DIMS * 22 + 16];
+    return trek_intern(text, add_shape(text, 0, result) - 1, TREK_INTERN_FEW);
 }
 
 static bool is_on_device(const trek_op_call *call)
@@ -149,7 +178,16 @@ static void add_frame(trek_timeline *t, trek_trace_record *record)
                               .name = record->kind == TREK_TRACE_MODULE ? 0 : name_number(name),
                               .shapes = call ? shapes_of(call) : 0 };
     pthread_mutex_lock(&t->lock);
-    trek_timeline_table_add(&t->table, &key, record, record->on_device || (call && is_on_device(call)));
+    trek_timeline_cell *cell =
+        trek_timeline_table_add(&t->table, &key, record, record->on_device || (call && is_on_device(call)));
+    if (call && !record->inside_op)
+        cell->made_bytes += made_bytes(call);
+    if (record->result) {
+        cell->result = result_of(record->result);
+        cell->result_bytes += bytes_of(record->result);
+    }
+    if (record->mark)
+        trek_timeline_mark_end(&t->marks, record->mark, cell);
     pthread_mutex_unlock(&t->lock);
     add(t, name, (trek_timeline_entry){
         .is_span = true, .rank = record->rank, .start_ns = record->start_ns, .end_ns = record->end_ns, .detail = record->detail,
@@ -167,37 +205,71 @@ static void sink_frame(trek_trace_record *record, void *arg)
     pthread_mutex_unlock(&attached_lock);
 }
 
+static int sink_mark(trek_device device, void *arg)
+{
+    (void)arg;
+    int mark = 0;
+    pthread_mutex_lock(&attached_lock);
+    if (attached && attached->devices) {
+        pthread_mutex_lock(&attached->lock);
+        mark = trek_timeline_mark_begin(&attached->marks, device);
+        pthread_mutex_unlock(&attached->lock);
+    }
+    pthread_mutex_unlock(&attached_lock);
+    return mark;
+}
+
 /* [ops][ranges] */
 static const trek_trace_sink sinks[2][2] = {
     { { .span = sink_span, .event = sink_event },
       { .span = sink_span, .event = sink_event, .enter = trek_ranges_enter, .leave = trek_ranges_leave } },
-    { { .frame = sink_frame, .event = sink_event },
-      { .frame = sink_frame, .event = sink_event, .enter = trek_ranges_enter, .leave = trek_ranges_leave } },
+    { { .frame = sink_frame, .event = sink_event, .mark = sink_mark },
+      { .frame = sink_frame, .event = sink_event, .enter = trek_ranges_enter, .leave = trek_ranges_leave, .mark = sink_mark } },
 };
+
+/* Under the lock. */
+static void attach(trek_timeline *timeline)
+{
+    attached = timeline;
+    atomic_store(&trek_trace_now, &sinks[timeline->ops][timeline->ranges || trek_ranges_wanted()]);
+    trek_trace_start_recording(timeline->ops);
+}
 
 trek_status trek_timeline_attach(trek_timeline *timeline)
 {
     if (!timeline)
         return trek_fail_missing("trek_timeline_attach", "timeline");
     pthread_mutex_lock(&attached_lock);
-    attached = timeline;
-    atomic_store(&trek_trace_now, &sinks[timeline->ops][timeline->ranges || trek_ranges_wanted()]);
-    trek_trace_start_recording(timeline->ops);
+    attach(timeline);
     pthread_mutex_unlock(&attached_lock);
     return TREK_OK;
 }
 
-void trek_timeline_detach(trek_timeline *timeline)
+bool trek_timeline_borrow(trek_timeline *timeline)
 {
     pthread_mutex_lock(&attached_lock);
-    if (timeline && attached == timeline) {
+    bool free = !attached;
+    if (free)
+        attach(timeline);
+    pthread_mutex_unlock(&attached_lock);
+    return free;
+}
+
+bool trek_timeline_return(trek_timeline *timeline)
+{
+    pthread_mutex_lock(&attached_lock);
+    bool own = timeline && attached == timeline;
+    if (own) {
         trek_trace_start_recording(false);
         atomic_store(&trek_trace_now, NULL);
         trek_ranges_start();
         attached = NULL;
     }
     pthread_mutex_unlock(&attached_lock);
+    return own;
 }
+
+void trek_timeline_detach(trek_timeline *timeline) { trek_timeline_return(timeline); }
 
 trek_timeline *trek_timeline_new(const trek_timeline_opts *opts)
 {
@@ -214,6 +286,8 @@ trek_timeline *trek_timeline_new(const trek_timeline_opts *opts)
     t->ranges = opts && opts->nvtx && trek_ranges_available();
     t->ring = trek_calloc((size_t)capacity, sizeof *t->ring);
     t->ops = opts && opts->ops;
+    t->devices = t->ops && opts->device_times;
+    t->marks.free = t->marks.pending = -1;
     if (!t->ring || (t->ops && trek_timeline_table_init(&t->table, rows) != TREK_OK)) {
         trek_free(t->ring);
         trek_free(t);
@@ -231,6 +305,7 @@ void trek_timeline_free(trek_timeline **timeline)
     *timeline = NULL;
     trek_timeline_detach(t);
     pthread_mutex_destroy(&t->lock);
+    trek_timeline_marks_free(&t->marks);
     trek_free(t->ring);
     trek_free(t->table.cells);
     trek_free(t);
@@ -307,6 +382,7 @@ void trek_timeline_clear(trek_timeline *timeline)
         return;
     pthread_mutex_lock(&timeline->lock);
     timeline->first = timeline->count = timeline->dropped = 0;
+    trek_timeline_marks_read(&timeline->marks, false);
     trek_timeline_table_clear(&timeline->table);
     pthread_mutex_unlock(&timeline->lock);
 }

@@ -26,6 +26,9 @@ typedef struct trek_timeline_opts {
     int64_t rows;     /* of the sums that `ops` keeps (ops by module, shapes, rank, direction); default 16384 (about 6 MB).
                          What comes when there are so many is summed without its shapes, when there are twice as many
                          without its module, both named "(other)" */
+    bool device_times; /* with `ops`: ops on GPUs are measured there, too, by two events around each (some microseconds more of
+                          the host's time), read when somebody asks, which waits for the GPU, or after some thousand ops.
+                          Not inside captured steps */
 } trek_timeline_opts;
 
 /* opts may be NULL. NULL and ARGUMENT or MEMORY. */
@@ -43,7 +46,7 @@ typedef struct trek_timeline_span {
     int64_t start_ns;
 } trek_timeline_span;
 
-TREK_API trek_timeline_span trek_timeline_begin(trek_timeline *timeline);
+TREK_API trek_timeline_span trek_timeline_begin(trek_timeline *timeline); /* now */
 /* Adds the span from begin to now, on the calling thread and its rank. The name
  * is copied, up to TREK_TIMELINE_NAME - 1 bytes. A NULL timeline: nothing. */
 #define TREK_TIMELINE_NAME 48
@@ -94,6 +97,7 @@ typedef enum trek_timeline_sort {
     TREK_TIMELINE_SORT_SELF, TREK_TIMELINE_SORT_TOTAL, TREK_TIMELINE_SORT_AVERAGE, TREK_TIMELINE_SORT_CALLS,
     TREK_TIMELINE_SORT_FLOPS, TREK_TIMELINE_SORT_BYTES, /* largest first */
     TREK_TIMELINE_SORT_NAME,
+    TREK_TIMELINE_SORT_DEVICE, /* largest first */
 } trek_timeline_sort;
 
 typedef struct trek_timeline_summary_opts {
@@ -121,6 +125,13 @@ typedef struct trek_timeline_row {
      * that may see each other, its backward five products for each. Bytes are those of inputs and outputs, each
      * once; 0 for views. */
     double flops, bytes;
+    int64_t device_ns; /* with opts.device_times: from where the GPU came to the work to its end, over calls and ranks. Where
+                          the host is slower than the GPU, that is the host's time to hand it over. Of an op inside another
+                          one that is measured 0: it is part of that one's */
+    double made_bytes; /* of tensors that ops made anew, with what is inside the row: no views, nothing written in place, nothing
+                          that lived inside one op only. Of a module's forward: the most that its activations can hold */
+    const char *result;  /* BY_MODULE, of a forward: what its last call gave first, "f32[64, 10]"; else "" */
+    double result_bytes; /* of those results, over calls; a view counts as what it shows */
 } trek_timeline_row;
 
 /* The first `room` rows of a profile since the timeline was made or cleared, sorted; returns how many there are in all

@@ -20,6 +20,7 @@ typedef struct profile {
     uint32_t *places;         /* [n_places] rows by their names, 1 more than the index; 0: free */
     uint32_t n_places;
     int64_t self_ns, wall_ns; /* of all rows; from the first begin to the last end */
+    int64_t device_ns;        /* of all rows */
     bool any_on_device;
 } profile;
 
@@ -92,16 +93,18 @@ static trek_status add_by_name(profile *p, const trek_timeline_cell *cell)
     bool module = cell->key.kind == TREK_TRACE_MODULE;
     const char *shapes = p->opts.group == TREK_TIMELINE_BY_SHAPES ? trek_interned(cell->key.shapes) : "";
     uint32_t name = module ? trek_intern("(modules)", 9, TREK_INTERN_LIMIT) : cell->key.name;
-    trek_timeline_row *row = obtain(p, (trek_timeline_row){ .name = trek_interned(name), .shapes = shapes,
+    trek_timeline_row *row = obtain(p, (trek_timeline_row){ .name = trek_interned(name), .shapes = shapes, .result = "",
                                                             .kind = (trek_timeline_kind)cell->key.kind });
     if (!row)
         return TREK_ERR_MEMORY;
     add_calls(row, cell);
     row->on_device |= cell->on_device;
+    row->device_ns += cell->device_ns;
     row->total_ns += module ? cell->self_ns : cell->total_ns; /* of modules only what no other row has */
     row->self_ns += cell->self_ns;
     row->flops += cell->flops + (module ? 0 : cell->inside_flops);
     row->bytes += cell->bytes + (module ? 0 : cell->inside_bytes);
+    row->made_bytes += cell->made_bytes;
     return TREK_OK;
 }
 
@@ -117,20 +120,26 @@ static trek_status add_by_module(profile *p, const trek_timeline_cell *cell)
     while (length > 0) {
         uint32_t number = trek_intern(path, length, TREK_INTERN_LIMIT);
         const char *name = number ? trek_interned(number) : trek_interned(cell->key.path);
-        trek_timeline_row *row = obtain(p, (trek_timeline_row){ .name = name, .shapes = "", .kind = TREK_TIMELINE_MODULE,
+        trek_timeline_row *row = obtain(p, (trek_timeline_row){ .name = name, .shapes = "", .result = "",
+                                                                .kind = TREK_TIMELINE_MODULE,
                                                                 .backward = backward });
         if (!row)
             return TREK_ERR_MEMORY;
         bool own = length == whole;
-        if (own && kind == TREK_TRACE_MODULE)
+        if (own && kind == TREK_TRACE_MODULE) {
             add_calls(row, cell);
+            row->result = cell->result ? trek_interned(cell->result) : row->result;
+            row->result_bytes += cell->result_bytes;
+        }
         else if (own && (backward ? kind == TREK_TRACE_NODE : !cell->key.path))
             row->calls += cell->calls;
         row->on_device |= cell->on_device;
+        row->device_ns += cell->device_ns;
         row->total_ns += cell->self_ns;
         row->self_ns += own ? cell->self_ns : 0;
         row->flops += cell->flops;
         row->bytes += cell->bytes;
+        row->made_bytes += cell->made_bytes;
         do /* to the next dot */
             length--;
         while (length > 0 && path[length] != '.');
@@ -148,6 +157,7 @@ static trek_status fold(profile *p, const trek_timeline_table *table)
         bool by_module = p->opts.group == TREK_TIMELINE_BY_MODULE && cell->key.kind != TREK_TRACE_SPAN;
         status = by_module ? add_by_module(p, cell) : add_by_name(p, cell);
         p->self_ns += cell->self_ns;
+        p->device_ns += cell->device_ns;
         p->any_on_device |= cell->on_device;
     }
     for (int k = 0; k < p->count; k++)
@@ -166,6 +176,7 @@ static double rank_of(const trek_timeline_row *row, trek_timeline_sort sort)
     case TREK_TIMELINE_SORT_FLOPS: return row->flops;
     case TREK_TIMELINE_SORT_BYTES: return row->bytes;
     case TREK_TIMELINE_SORT_NAME: return 0;
+    case TREK_TIMELINE_SORT_DEVICE: return (double)row->device_ns;
     case TREK_TIMELINE_SORT_SELF: break;
     }
     return (double)row->self_ns;
@@ -211,7 +222,7 @@ static trek_status check(const char *function, const trek_timeline *timeline, co
         return trek_fail(TREK_ERR_STATE, "%s: the timeline was made without opts.ops", function);
     if ((unsigned)opts->group > TREK_TIMELINE_BY_MODULE)
         return trek_fail(TREK_ERR_ARGUMENT, "%s: unknown group %d", function, (int)opts->group);
-    if ((unsigned)opts->sort > TREK_TIMELINE_SORT_NAME)
+    if ((unsigned)opts->sort > TREK_TIMELINE_SORT_DEVICE)
         return trek_fail(TREK_ERR_ARGUMENT, "%s: unknown sort %d", function, (int)opts->sort);
     if (opts->rows < TREK_OFF)
         return trek_fail(TREK_ERR_ARGUMENT, "%s: %lld rows", function, (long long)opts->rows);
@@ -220,19 +231,19 @@ static trek_status check(const char *function, const trek_timeline *timeline, co
     return trek_error_status();
 }
 
-/* A copy of the table, so that nobody who records waits for more. */
+/* A copy of what is in the table, side by side, so that nobody who records waits for more. */
 static trek_status copy_table(trek_timeline *t, trek_timeline_table *copy)
 {
-    *copy = (trek_timeline_table){ 0 };
-    trek_timeline_cell *cells = trek_alloc((size_t)t->table.slots * sizeof *cells);
-    if (!cells)
-        return TREK_ERR_MEMORY;
     pthread_mutex_lock(&t->lock);
+    trek_timeline_marks_read(&t->marks, true);
     *copy = t->table;
-    memcpy(cells, t->table.cells, (size_t)t->table.slots * sizeof *cells);
+    copy->slots = 0;
+    copy->cells = trek_alloc((size_t)(t->table.used + 1) * sizeof *copy->cells);
+    for (int64_t k = 0; copy->cells && copy->slots < t->table.used; k++)
+        if (t->table.cells[k].calls)
+            copy->cells[copy->slots++] = t->table.cells[k];
     pthread_mutex_unlock(&t->lock);
-    copy->cells = cells;
-    return TREK_OK;
+    return copy->cells ? TREK_OK : TREK_ERR_MEMORY;
 }
 
 static trek_status make_profile(profile *p, const char *function, trek_timeline *timeline,
@@ -303,8 +314,8 @@ static void add_fixed(trek_text *text, int width, double value, int decimals)
 /* A rate, and its share of a peak where one was measured; nothing where nothing is counted. */
 static void add_rate(trek_text *text, const trek_timeline_row *row, double amount, double peak)
 {
-    bool known = amount > 0 && row->total_ns > 0 && !row->on_device;
-    double rate = known ? amount / (double)row->total_ns : (double)NAN; /* billions a second */
+    int64_t took = row->on_device ? row->device_ns : row->total_ns;
+    double rate = amount > 0 && took > 0 ? amount / (double)took : (double)NAN; /* billions a second */
     add_fixed(text, 9, rate, 1);
     if (peak > 0)
         add_fixed(text, 8, 1e11 * rate / peak, 1);
@@ -316,6 +327,8 @@ static void add_head(trek_text *text, const profile *p, int width, const trek_pe
     trek_text_format(text, "%-*s%10s%12s%12s%8s%12s%9s", width, heads[p->opts.group], "calls", "total ms", "self ms", "self %",
                      "average us", "GFLOP/s");
     int share = peak->flops > 0 ? 8 : 0;
+    if (p->device_ns > 0)
+        trek_text_format(text, "%12s", "device ms");
     trek_text_format(text, "%*s%9s%*s", share, share ? "% peak" : "", "GB/s", share, share ? "% copy" : "");
     trek_text_add(text, p->opts.group == TREK_TIMELINE_BY_SHAPES ? "  shapes\n" : "\n");
 }
@@ -334,6 +347,8 @@ static void add_row(trek_text *text, const profile *p, const trek_timeline_row *
     add_fixed(text, 12, (double)row->self_ns / 1e6, 3);
     add_fixed(text, 8, 100 * row->share, 1);
     add_fixed(text, 12, row->calls ? (double)row->total_ns / 1e3 / (double)row->calls : (double)NAN, 1);
+    if (p->device_ns > 0)
+        add_fixed(text, 12, row->device_ns ? (double)row->device_ns / 1e6 : (double)NAN, 3);
     add_rate(text, row, row->flops, peak->flops);
     add_rate(text, row, row->bytes, peak->bytes);
     if (p->opts.group == TREK_TIMELINE_BY_SHAPES)
@@ -356,6 +371,8 @@ static void add_foot(trek_text *text, const profile *p, int shown, const trek_pe
         trek_text_format(text, "peak: %d threads, %s GFLOP/s", peak->threads, fixed(peak->flops / 1e9, 1, number));
         trek_text_format(text, " in f32, %s GB/s read and written in a copy\n", fixed(peak->bytes / 1e9, 1, number));
     }
+    if (p->device_ns > 0)
+        trek_text_format(text, "on devices: %s ms\n", fixed((double)p->device_ns / 1e6, 3, number));
     if (p->any_on_device)
         trek_text_add(text, "ops on a GPU: the time in which the host handed them over\n");
 }

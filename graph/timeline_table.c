@@ -68,8 +68,8 @@ static trek_timeline_cell *obtain(trek_timeline_table *table, const trek_timelin
     return find(table, &coarse, table->slots - 1);
 }
 
-void trek_timeline_table_add(trek_timeline_table *table, const trek_timeline_key *key, const trek_trace_record *record,
-                             bool on_device)
+trek_timeline_cell *trek_timeline_table_add(trek_timeline_table *table, const trek_timeline_key *key,
+                                            const trek_trace_record *record, bool on_device)
 {
     trek_timeline_cell *cell = obtain(table, key);
     int64_t took = record->end_ns - record->start_ns;
@@ -89,4 +89,5 @@ void trek_timeline_table_add(trek_timeline_table *table, const trek_timeline_key
     cell->bytes += record->bytes;
     cell->inside_flops += record->inside_flops;
     cell->inside_bytes += record->inside_bytes;
+    return cell;
 }

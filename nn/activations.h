@@ -8,6 +8,7 @@
 
 TREK_BEGIN
 
+/* Without parameters, of any shape but for the last one. The caller's, or NULL and MEMORY. */
 TREK_API trek_module *trek_nn_relu6(void);
 TREK_API trek_module *trek_nn_selu(void);
 TREK_API trek_module *trek_nn_softsign(void);
@@ -22,7 +23,7 @@ TREK_API trek_module *trek_nn_softmax2d(void); /* over the channels of [N, C, H,
 typedef struct trek_elu_opts {
     double alpha;             /* default 1 */
 } trek_elu_opts;
-typedef trek_elu_opts trek_celu_opts;
+typedef trek_elu_opts trek_celu_opts; /* the same number */
 TREK_API trek_module *trek_nn_elu(void);
 TREK_API trek_module *trek_nn_elu_with(const trek_elu_opts *opts);
 TREK_API trek_module *trek_nn_celu(void);
@@ -32,23 +33,27 @@ typedef struct trek_softplus_opts {
     double beta;              /* default 1 */
     double threshold;         /* default 20: x itself where beta x is above it */
 } trek_softplus_opts;
+/* log(1 + exp(beta x)) / beta. */
 TREK_API trek_module *trek_nn_softplus(void);
 TREK_API trek_module *trek_nn_softplus_with(const trek_softplus_opts *opts);
 
 typedef struct trek_hardtanh_opts {
     double low, high;         /* default -1, 1 */
 } trek_hardtanh_opts;
+/* x within low and high. */
 TREK_API trek_module *trek_nn_hardtanh(void);
 TREK_API trek_module *trek_nn_hardtanh_with(const trek_hardtanh_opts *opts);
 
 typedef struct trek_shrink_opts {
     double lambda;            /* default 0.5 */
 } trek_shrink_opts;
+/* trek_hardshrink and trek_softshrink: 0 within lambda of 0; the second one moves the rest towards 0. */
 TREK_API trek_module *trek_nn_hardshrink(void);
 TREK_API trek_module *trek_nn_hardshrink_with(const trek_shrink_opts *opts);
 TREK_API trek_module *trek_nn_softshrink(void);
 TREK_API trek_module *trek_nn_softshrink_with(const trek_shrink_opts *opts);
 
+/* `value` where x is not above the threshold. */
 TREK_API trek_module *trek_nn_threshold(double threshold, double value);
 
 typedef struct trek_rrelu_opts {

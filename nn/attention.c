@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "autograd/ops.h"
+#include "nn/kv_cache_internal.h"
 #include "nn/layers_internal.h"
 
 typedef struct attention_layer {
@@ -48,10 +49,13 @@ static bool heads_of(const attention_layer *m, trek_var *packed, trek_var **part
     return parts[n - 1] != NULL;
 }
 
-static trek_var *attend(attention_layer *m, trek_var *const parts[3], trek_var *mask)
+/* to_itself: key and value are the query, whose earlier positions a cached forward knows. */
+static trek_var *attend(attention_layer *m, trek_var *const parts[3], trek_var *mask, bool to_itself)
 {
     trek_attention_opts opts = { .causal = m->causal, .mask = mask, .dropout = m->base.training ? m->dropout : 0 };
-    trek_var *y = trek_attention(parts[0], parts[1], parts[2], &opts);
+    bool cached = to_itself && trek_caching();
+    trek_var *y = cached ? trek_attention_cached(parts[0], parts[1], parts[2], &opts)
+                         : trek_attention(parts[0], parts[1], parts[2], &opts);
     if (!y)
         return NULL;
     trek_shape joined = trek_dims(trek_var_size(y, 0), trek_var_size(y, 2), m->dim);
@@ -62,7 +66,7 @@ static trek_var *attention_forward(trek_module *self, trek_var *x)
 {
     attention_layer *m = (attention_layer *)self;
     trek_var *parts[3];
-    return fits(m, x, "the input") && heads_of(m, project(m, x, 0, 3), parts, 3) ? attend(m, parts, NULL) : NULL;
+    return fits(m, x, "the input") && heads_of(m, project(m, x, 0, 3), parts, 3) ? attend(m, parts, NULL, true) : NULL;
 }
 
 /* query, key, value, mask; NULL for key: the query; for value: the key; for mask: none */
@@ -76,15 +80,15 @@ static trek_var *attention_forward_many(trek_module *self, trek_var *const *inpu
     if (!fits(m, query, "the query") || !fits(m, key, "the key") || !fits(m, value, "the value"))
         return NULL;
     trek_var *parts[3];
-    bool fine;
-    if (key == query && value == query)
+    bool fine, to_itself = key == query && value == query;
+    if (to_itself)
         fine = heads_of(m, project(m, query, 0, 3), parts, 3);
     else if (key == value)
         fine = heads_of(m, project(m, query, 0, 1), parts, 1) && heads_of(m, project(m, key, 1, 2), parts + 1, 2);
     else
         fine = heads_of(m, project(m, query, 0, 1), parts, 1) && heads_of(m, project(m, key, 1, 1), parts + 1, 1) &&
             heads_of(m, project(m, value, 2, 1), parts + 2, 1);
-    return fine ? attend(m, parts, mask) : NULL;
+    return fine ? attend(m, parts, mask, to_itself) : NULL;
 }
 
 /* As PyTorch's: Xavier for the projections in, zero for the biases; out_proj.weight as a linear layer's. */

@@ -4,6 +4,7 @@
 
 #include "nn/module_internal.h"
 #include "nn/walk.h"
+#include "nn/watch.h"
 #include "tensor/debug.h"
 #include "tensor/scope_internal.h"
 #include "tensor/status_internal.h"
@@ -28,7 +29,7 @@ void trek_module_tell_place(trek_module *self, trek_module *part)
 static trek_var *finish(trek_module *module, trek_scope scope, bool clean, int frame, trek_var *result)
 {
     if (frame)
-        trek_trace_end_frame(frame);
+        trek_trace_end_module(frame, result ? trek_var_data(result) : NULL);
     if (result)
         return trek_scope_end_keep(scope, result);
     trek_fail_after(TREK_ERR_CALLBACK, "%s: forward gave no result", module->klass->name);
@@ -83,7 +84,7 @@ int trek_module_trace(trek_module *module)
     return trek_trace_begin_module(name ? name : module->klass->name, module);
 }
 
-trek_status trek_module_run_results(trek_module *module, trek_var *const *inputs, int n, trek_var **results, int count)
+static trek_status run_results(trek_module *module, trek_var *const *inputs, int n, trek_var **results, int count)
 {
     const trek_module_class *klass = module->klass;
     for (int k = 0; k < count; k++)
@@ -100,6 +101,17 @@ trek_status trek_module_run_results(trek_module *module, trek_var *const *inputs
     return status;
 }
 
+trek_status trek_module_run_results(trek_module *module, trek_var *const *inputs, int n, trek_var **results, int count)
+{
+    if (!trek_module_watched())
+        return run_results(module, inputs, n, results, count);
+    const trek_module_watch *watch = trek_module_watch_here();
+    watch->begin(module, inputs, n, watch->arg);
+    trek_status status = run_results(module, inputs, n, results, count);
+    watch->end(module, results[0], watch->arg);
+    return status;
+}
+
 /* Of a module whose weights are in place. */
 static trek_var *run_class(trek_module *module, trek_var *const *inputs, int n)
 {
@@ -109,16 +121,27 @@ static trek_var *run_class(trek_module *module, trek_var *const *inputs, int n)
     if (klass->forward_many)
         return klass->forward_many(module, inputs, n);
     trek_var *result;
-    return trek_module_run_results(module, inputs, n, &result, 1) == TREK_OK ? result : NULL;
+    return run_results(module, inputs, n, &result, 1) == TREK_OK ? result : NULL;
 }
 
-trek_var *trek_module_run(trek_module *module, trek_var *const *inputs, int n)
+static trek_var *run(trek_module *module, trek_var *const *inputs, int n)
 {
     const trek_module_class *klass = module->klass;
     if (!module->upkeep->parametrizations || (!klass->forward_many && !(n == 1 && klass->forward)))
         return run_class(module, inputs, n);
     trek_var *y = trek_weights_make(module) == TREK_OK ? run_class(module, inputs, n) : NULL;
     trek_weights_drop(module);
+    return y;
+}
+
+trek_var *trek_module_run(trek_module *module, trek_var *const *inputs, int n)
+{
+    if (!trek_module_watched())
+        return run(module, inputs, n);
+    const trek_module_watch *watch = trek_module_watch_here();
+    watch->begin(module, inputs, n, watch->arg);
+    trek_var *y = run(module, inputs, n);
+    watch->end(module, y, watch->arg);
     return y;
 }
 
@@ -212,7 +235,7 @@ trek_status trek_forward_results(trek_module *module, trek_var *const *inputs, i
     int frame = trek_trace_records() ? trek_module_trace(module) : 0;
     trek_status status = trek_module_run_results(module, inputs, n, results, count);
     if (frame)
-        trek_trace_end_frame(frame);
+        trek_trace_end_module(frame, status == TREK_OK ? trek_var_data(results[0]) : NULL);
     if (status == TREK_OK)
         return hand_over(klass->name, scope, results, count);
     if (clean)

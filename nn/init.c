@@ -8,6 +8,16 @@
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 
+/* --- drawing nothing ---------------------------------------------------------- */
+
+static _Thread_local int skips;
+
+void trek_init_skip_begin(void) { skips++; }
+
+void trek_init_skip_end(void) { skips -= skips > 0; }
+
+bool trek_init_skips(void) { return skips > 0; }
+
 /* --- values and their way into a parameter ---------------------------------- */
 
 static trek_status check_param(const trek_var *param, const char *function)
@@ -72,6 +82,8 @@ trek_status trek_init_uniform(trek_var *param, double low, double high)
         return status;
     if (!isfinite(low) || !isfinite(high) || low > high)
         return trek_fail(TREK_ERR_ARGUMENT, "init_uniform: the bounds must be finite, the lower one first");
+    if (trek_init_skips())
+        return TREK_OK;
     trek_tensor *values = random_values(param, false);
     if (values)
         scale_and_shift(values, high - low, low);
@@ -85,7 +97,7 @@ trek_status trek_init_normal(trek_var *param, double mean, double deviation)
         return status;
     if (!isfinite(mean) || !isfinite(deviation) || deviation < 0)
         return trek_fail(TREK_ERR_ARGUMENT, "init_normal: mean and deviation must be finite, the deviation not negative");
-    return trek_init_write(param, trek_init_normal_values(param, mean, deviation));
+    return trek_init_skips() ? TREK_OK : trek_init_write(param, trek_init_normal_values(param, mean, deviation));
 }
 
 /* The lower of the two tails keeps its precision; the upper one is its mirror image. */
@@ -115,6 +127,8 @@ trek_status trek_init_trunc_normal(trek_var *param, double mean, double deviatio
     if (!isfinite(mean) || !isfinite(deviation) || deviation <= 0 || !(low < high))
         return trek_fail(TREK_ERR_ARGUMENT,
                          "init_trunc_normal: needs a positive deviation and a lower bound below the upper one");
+    if (trek_init_skips())
+        return TREK_OK;
     trek_tensor *values = trek_tensor_rand(trek_var_shape(param), TREK_F64, trek_cpu(0));
     if (!values)
         return trek_error_status();
@@ -267,7 +281,7 @@ trek_status trek_init_orthogonal(trek_var *param, double gain)
 {
     double fan_in, fan_out;
     trek_status status = fans(param, "init_orthogonal", &fan_in, &fan_out);
-    if (status != TREK_OK)
+    if (status != TREK_OK || trek_init_skips())
         return status;
     trek_tensor *values = trek_tensor_randn(trek_var_shape(param), TREK_F64, trek_cpu(0));
     if (!values)
@@ -346,6 +360,8 @@ trek_status trek_init_sparse(trek_var *param, double sparsity, double deviation)
         return trek_fail(TREK_ERR_ARGUMENT,
                          "init_sparse: needs a sparsity in [0, 1] and a deviation of at least 0, not %g and %g", sparsity,
                          deviation);
+    if (trek_init_skips())
+        return TREK_OK;
     int64_t rows = trek_var_size(param, 0), columns = trek_var_size(param, 1), zeros = (int64_t)ceil(sparsity * (double)rows);
     trek_tensor *values = trek_init_normal_values(param, 0, deviation);
     for (int64_t c = 0; values && c < columns && zeros > 0; c++) {

@@ -22,6 +22,7 @@ typedef enum trek_nonlinearity {
     TREK_NONLINEARITY_LINEAR,     /* 1; for convolutions and the sigmoid, too */
 } trek_nonlinearity;
 
+/* Which variance stays: the forward pass's (inputs of an element), or the backward one's (outputs). */
 typedef enum trek_fan_mode { TREK_FAN_IN, TREK_FAN_OUT } trek_fan_mode;
 
 typedef struct trek_kaiming_opts {
@@ -30,10 +31,11 @@ typedef struct trek_kaiming_opts {
     double negative_slope;          /* default 0 */
 } trek_kaiming_opts;
 
+/* What the deviation is multiplied by, as said above; negative_slope is leaky ReLU's. */
 TREK_API double trek_init_gain(trek_nonlinearity nonlinearity, double negative_slope);
 
 TREK_API trek_status trek_init_uniform(trek_var *param, double low, double high);      /* [low, high) */
-TREK_API trek_status trek_init_normal(trek_var *param, double mean, double deviation);
+TREK_API trek_status trek_init_normal(trek_var *param, double mean, double deviation); /* N(mean, deviation^2) */
 /* A normal distribution cut off outside [low, high], by the inverse distribution function. */
 TREK_API trek_status trek_init_trunc_normal(trek_var *param, double mean, double deviation, double low, double high);
 TREK_API trek_status trek_init_constant(trek_var *param, double value);
@@ -56,6 +58,13 @@ TREK_API trek_status trek_init_dirac(trek_var *param, int64_t groups);
 /* Martens 2010. Two dimensions: N(0, deviation^2), and of each column ceil(sparsity rows) elements, drawn anew, are 0.
  * ARGUMENT: a sparsity outside [0, 1]. */
 TREK_API trek_status trek_init_sparse(trek_var *param, double sparsity, double deviation);
+
+/* Between the two, which nest, functions that would draw random numbers check their arguments, on this thread, and leave the
+ * values as they are: those of a new parameter are anything. Modules that get their values from a file are made without
+ * drawing others first, as by torch.nn.utils.skip_init; the generator does not advance. Constants are written. An end
+ * without a begin does nothing. */
+TREK_API void trek_init_skip_begin(void);
+TREK_API void trek_init_skip_end(void);
 
 TREK_END
 

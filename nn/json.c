@@ -2,12 +2,17 @@
 /* Just enough JSON to read headers, strictly (RFC 8259). */
 #include "nn/json.h"
 
+#include <errno.h>
+#include <locale.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "nn/utf8.h"
 #include "tensor/memory_internal.h"
 
 bool trek_json_fail(const trek_json *json, const char *what)
 {
-    trek_fail(TREK_ERR_FORMAT, "%s: header, byte %zu: %s", json->path, (size_t)(json->at - json->start), what);
+    trek_fail(TREK_ERR_FORMAT, "%s: byte %zu of the text: %s", json->path, (size_t)(json->at - json->start), what);
     return false;
 }
 
@@ -163,5 +168,135 @@ bool trek_json_integer(trek_json *json, int64_t *value)
     char after = json->at < json->end ? *json->at : 0;
     if ((after >= '0' && after <= '9') || after == '.' || after == 'e' || after == 'E')
         return trek_json_fail(json, "a plain integer expected");
+    return true;
+}
+
+/* --- numbers ------------------------------------------------------------------------ */
+
+static bool digits(trek_json *json)
+{
+    const char *from = json->at;
+    while (json->at < json->end && *json->at >= '0' && *json->at <= '9')
+        json->at++;
+    return json->at > from || trek_json_fail(json, "a digit expected");
+}
+
+static bool passes(trek_json *json, char wanted)
+{
+    bool there = json->at < json->end && *json->at == wanted;
+    json->at += there;
+    return there;
+}
+
+/* The text of a number, by the grammar. */
+static bool number_text(trek_json *json, bool *whole)
+{
+    trek_json_peek(json);
+    passes(json, '-');
+    if (!passes(json, '0') && !digits(json))
+        return false;
+    *whole = true;
+    if (passes(json, '.')) {
+        *whole = false;
+        if (!digits(json))
+            return false;
+    }
+    if (!passes(json, 'e') && !passes(json, 'E'))
+        return true;
+    *whole = false;
+    if (!passes(json, '+'))
+        passes(json, '-');
+    return digits(json);
+}
+
+bool trek_json_number(trek_json *json, double *value, bool *whole, int64_t *integer)
+{
+    char text[64];
+    trek_json_peek(json);
+    const char *from = json->at, *point = localeconv()->decimal_point;
+    if (!number_text(json, whole))
+        return false;
+    size_t length = (size_t)(json->at - from), used = 0;
+    if (length >= sizeof text / 2 || strlen(point) > sizeof text / 4)
+        return trek_json_fail(json, "a number of too many digits");
+    for (size_t k = 0; k < length; k++)
+        if (from[k] == '.')
+            used += (size_t)(stpcpy(text + used, point) - (text + used));
+        else
+            text[used++] = from[k];
+    text[used] = 0;
+    *value = strtod(text, NULL);
+    errno = 0;
+    *integer = *whole ? strtoll(text, NULL, 10) : 0;
+    if (errno != 0)
+        *whole = false, *integer = 0;
+    return true;
+}
+
+/* --- what is passed over -------------------------------------------------------------- */
+
+bool trek_json_literal(trek_json *json, int *value)
+{
+    static const struct { const char *text; int value; } known[] = { { "true", 1 }, { "false", 0 }, { "null", -1 } };
+    trek_json_peek(json);
+    for (int k = 0; k < 3; k++) {
+        size_t length = strlen(known[k].text);
+        if ((size_t)(json->end - json->at) < length || memcmp(json->at, known[k].text, length) != 0)
+            continue;
+        json->at += length;
+        *value = known[k].value;
+        return true;
+    }
+    return trek_json_fail(json, "true, false or null expected");
+}
+
+static bool skip_string(trek_json *json)
+{
+    char *string;
+    bool read = trek_json_string_new(json, &string);
+    trek_free(string);
+    return read;
+}
+
+static bool skip_number(trek_json *json)
+{
+    bool whole;
+    return number_text(json, &whole);
+}
+
+/* A stack of closing characters, not of calls. */
+bool trek_json_skip(trek_json *json)
+{
+    char closing[64];
+    int depth = 0, ignored;
+    bool more;
+    do {
+        char *key = NULL, first;
+        if (depth > 0 && closing[depth - 1] == '}') {
+            if (!trek_json_key_new(json, &key))
+                return false;
+            trek_free(key);
+        }
+        first = trek_json_peek(json);
+        more = false;
+        if (first == '{' || first == '[') {
+            if (depth == (int)sizeof closing)
+                return trek_json_fail(json, "too deep");
+            json->at++;
+            closing[depth++] = first == '{' ? '}' : ']';
+            if (!trek_json_first(json, closing[depth - 1], &more))
+                return false;
+            depth -= !more;
+        } else if (!(first == '"'                                           ? skip_string(json)
+                     : first == '-' || (first >= '0' && first <= '9') ? skip_number(json)
+                                                                            : trek_json_literal(json, &ignored))) {
+            return false;
+        }
+        while (depth > 0 && !more) { /* what is complete is an item of what is around it */
+            if (!trek_json_next(json, closing[depth - 1], &more))
+                return false;
+            depth -= !more;
+        }
+    } while (depth > 0);
     return true;
 }

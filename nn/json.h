@@ -26,5 +26,11 @@ bool trek_json_string_new(trek_json *json, char **string);
 bool trek_json_key_new(trek_json *json, char **key);
 /* A non-negative integer without sign, fraction, exponent or leading zeros, at most INT64_MAX. */
 bool trek_json_integer(trek_json *json, int64_t *value);
+/* Any number, whatever the locale: *whole says that it was written as an integer, which *integer then is (else it is 0). */
+bool trek_json_number(trek_json *json, double *value, bool *whole, int64_t *integer);
+/* true, false or null: 1, 0, -1. */
+bool trek_json_literal(trek_json *json, int *value);
+/* Passes over a value, with all that is in it: at most 64 deep. */
+bool trek_json_skip(trek_json *json);
 
 #endif

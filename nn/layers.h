@@ -336,6 +336,7 @@ TREK_END
 #include "nn/activations.h"
 #include "nn/embedding.h"
 #include "nn/norms.h"
+#include "nn/routers.h"
 #include "nn/transformer.h"
 
 #endif

@@ -8,6 +8,7 @@
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
 #include "nn/module_internal.h"
+#include "nn/watch.h"
 #include "tensor/memory_internal.h"
 
 /* y with the adapter's part of x added. The factor goes where there are fewest numbers. */
@@ -43,8 +44,13 @@ static trek_var *linear_forward(trek_module *self, trek_var *x)
 
 trek_var *trek_linear_layer_run(trek_module *linear, trek_var *x, trek_activation activation)
 {
+    const trek_module_watch *watch = trek_module_watched() ? trek_module_watch_here() : NULL;
+    if (watch)
+        watch->begin(linear, &x, 1, watch->arg);
     trek_var *y = trek_weights_make(linear) == TREK_OK ? run((const trek_linear_layer *)linear, x, activation) : NULL;
     trek_weights_drop(linear);
+    if (watch)
+        watch->end(linear, y, watch->arg);
     return y;
 }
 

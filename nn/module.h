@@ -44,8 +44,11 @@ typedef struct trek_module_class {
     /* Inputs after the first may be NULL: left out. A state that such a module reads in a flow (trek_flow_using) is NULL in the
      * first forward. */
     bool optional_inputs;
+    /* Inputs after the first are for the first child (a loop's body, a switch's router): its class says how they are called, and
+     * whether they may be left out. */
+    bool hands_inputs_on;
 } trek_module_class;
-#define TREK_MOST_RESULTS 16
+#define TREK_MOST_RESULTS 16 /* of a module */
 
 /* A parameter's place in the tree. `var` is a leaf; its object stays the same for life. */
 typedef struct trek_module_entry {
@@ -54,6 +57,7 @@ typedef struct trek_module_entry {
     trek_var **place;         /* the struct's field, which forward reads; NULL: none. trek's own */
 } trek_module_entry;
 
+/* A module in a module, by its name there. */
 typedef struct trek_module_child {
     char *name;
     trek_module *module;
@@ -127,7 +131,8 @@ TREK_API trek_status trek_module_each(trek_module *module, trek_module_fn fn, vo
 
 TREK_API int64_t trek_module_param_count(trek_module *module);   /* elements; shared parameters once */
 TREK_API const char *trek_module_name(const trek_module *module); /* the class's name */
-/* A table of modules, shapes and parameter counts as a new string (trek_string_free). */
+/* A table of modules, shapes and parameter counts as a new string (trek_string_free). graph/summary.h: with what they make of
+ * given inputs. */
 TREK_API char *trek_module_summary(trek_module *module);
 /* The parameter or buffer of that full name, borrowed; NULL without an error if there is none. */
 TREK_API trek_var *trek_module_find(trek_module *module, const char *name);

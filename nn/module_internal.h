@@ -24,7 +24,7 @@ void trek_module_drop_child(trek_module *parent, trek_module *child);
 trek_status trek_module_try_add(trek_module *parent, const char *name, trek_module *child);
 
 /* Around a forward that reads the module's fields: makes its parametrised weights and puts them there; afterwards, also after a
- * failure, the fields hold an original again. Nothing of a module without parametrizations. */
+ * failure, the fields hold an original again. Other threads wait in between. Nothing of a module without parametrizations. */
 trek_status trek_weights_make(trek_module *module);
 void trek_weights_drop(trek_module *module);
 /* The class's reset, which writes weights, and then what they are made of. */
@@ -40,7 +40,7 @@ static inline void trek_module_follow(trek_module *own, const trek_module *first
 }
 
 /* While trek_trace_records(): begins the frame of a module's forward, under its path in the module around it; 0: it is
- * that module itself. For trek_trace_end_frame. */
+ * that module itself. For trek_trace_end_module. */
 int trek_module_trace(trek_module *module);
 
 static inline bool trek_module_takes_many(const trek_module *module)

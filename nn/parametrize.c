@@ -3,6 +3,7 @@
  * the weight of them. */
 #include "nn/parametrize.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -37,7 +38,38 @@ static void made_weight_describe(const trek_module *self, char *text, size_t siz
 
 static const trek_module_class made_weight_class = { .name = "parametrized", .size = sizeof(made_weight),
                                                      .free = made_weight_free, .describe = made_weight_describe };
-static const trek_module_class container_class = { .name = "parametrizations", .size = sizeof(trek_module) };
+
+/* What is made stands in the layer's field while the layer runs: one thread at a time. */
+typedef struct made_weights {
+    trek_module base;
+    pthread_mutex_t lock;
+    bool has_lock;
+} made_weights;
+
+static void made_weights_free(trek_module *self)
+{
+    made_weights *all = (made_weights *)self;
+    if (all->has_lock)
+        pthread_mutex_destroy(&all->lock);
+}
+
+static const trek_module_class container_class = { .name = "parametrizations", .size = sizeof(made_weights),
+                                                   .free = made_weights_free };
+
+/* NULL and MEMORY, or STATE. */
+static trek_module *container_new(void)
+{
+    trek_module *base = trek_module_new(&container_class);
+    if (!base)
+        return NULL;
+    made_weights *all = (made_weights *)base;
+    all->has_lock = pthread_mutex_init(&all->lock, NULL) == 0;
+    if (!all->has_lock) {
+        trek_module_free(&base);
+        return trek_fail_null(TREK_ERR_STATE, "parametrize: the system gives no more locks");
+    }
+    return base;
+}
 
 /* --- making --------------------------------------------------------------------------------- */
 
@@ -58,18 +90,28 @@ static trek_var *make(made_weight *w)
 
 static trek_var *stand_in(const made_weight *w) { return w->base.params[w->base.n_params - 1].var; }
 
-void trek_weights_drop(trek_module *module)
+static void put_back(trek_module *container)
 {
-    trek_module *container = module->upkeep->parametrizations;
-    for (int k = 0; container && k < container->n_children; k++) {
+    for (int k = 0; k < container->n_children; k++) {
         const made_weight *w = (const made_weight *)container->children[k].module;
         *w->place = stand_in(w);
     }
 }
 
+void trek_weights_drop(trek_module *module)
+{
+    trek_module *container = module->upkeep->parametrizations;
+    if (!container)
+        return;
+    put_back(container);
+    pthread_mutex_unlock(&((made_weights *)container)->lock);
+}
+
 trek_status trek_weights_make(trek_module *module)
 {
     trek_module *container = module->upkeep->parametrizations;
+    if (container)
+        pthread_mutex_lock(&((made_weights *)container)->lock);
     for (int k = 0; container && k < container->n_children; k++) {
         made_weight *w = (made_weight *)container->children[k].module;
         trek_var *weight = make(w);
@@ -232,7 +274,7 @@ trek_status trek_weights_reset(trek_module *module)
         made_weight *w = (made_weight *)container->children[k].module;
         status = assign(w, *w->place, true);
     }
-    trek_weights_drop(module);
+    put_back(container);
     trek_no_grad_end();
     trek_scope_end(scope);
     return status;
@@ -327,7 +369,7 @@ static trek_status attach(trek_module *module, const char *name, made_weight *w)
     trek_module *container = module->upkeep->parametrizations, *base = &w->base;
     if (container)
         return trek_module_try_add(container, name, base);
-    container = trek_module_new(&container_class);
+    container = container_new();
     if (!container) {
         trek_module_free(&base);
         return trek_error_status();

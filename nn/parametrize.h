@@ -45,7 +45,7 @@ TREK_API trek_status trek_spectral_norm(trek_module *module, const char *name, c
 
 /* What a weight is made of so that it is `weight`: writes the n originals (borrowed, or of the present scope). */
 typedef trek_status (*trek_right_inverse_fn)(trek_module *parametrization, trek_var *weight, trek_var **originals, int n);
-#define TREK_MOST_ORIGINALS 8
+#define TREK_MOST_ORIGINALS 8 /* of a parametrization */
 
 typedef struct trek_parametrize_opts {
     int originals;            /* default 1: "original"; more: "original0", "original1", ... */

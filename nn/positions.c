@@ -5,6 +5,7 @@
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
+#include "nn/kv_cache_internal.h"
 #include "nn/layers_internal.h"
 
 typedef struct positions_layer {
@@ -15,14 +16,25 @@ typedef struct positions_layer {
     bool interleaved;
 } positions_layer;
 
-/* The table's rows for x [..., T, D], or NULL and an error. */
-static trek_var *first_rows(positions_layer *m, trek_var *x)
+/* The table's rows for x [..., T, D], in a cached forward those of its new positions; or NULL and an error. */
+static trek_var *rows_of(positions_layer *m, trek_var *x)
 {
     char text[TREK_SHAPE_TEXT];
-    if (trek_var_ndim(x) < 2 || trek_var_size(x, -2) > m->length)
-        return trek_fail_null(TREK_ERR_SHAPE, "%s: needs [..., T, D] with T up to %" PRId64 ", got %s", m->base.klass->name,
-                              m->length, trek_shape_text(trek_var_shape(x), text));
-    return trek_narrow(m->table, 0, 0, trek_var_size(x, -2));
+    int ndim = trek_var_ndim(x);
+    int64_t offset = 0, steps = ndim < 2 ? 0 : trek_var_size(x, -2);
+    bool caching = trek_caching(), even = trek_cached_offset(&offset);
+    if (ndim < (caching ? 3 : 2) || (even && offset + steps > m->length))
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: needs [%s..., T, D] with T up to %" PRId64 ", got %s", m->base.klass->name,
+                              caching ? "B, " : "", m->length - offset, trek_shape_text(trek_var_shape(x), text));
+    trek_var *positions = caching ? trek_cached_positions(trek_var_size(x, 0), steps, trek_var_device(m->table)) : NULL;
+    if (caching && !positions)
+        return NULL;
+    if (even)
+        return trek_narrow(m->table, 0, offset, steps);
+    trek_var *rows = trek_embedding(m->table, positions, -1); /* [B, T, dim]; x may have heads in between */
+    for (int k = 3; k < ndim; k++)
+        rows = trek_unsqueeze(rows, 1);
+    return rows;
 }
 
 /* x, positions */
@@ -31,7 +43,7 @@ static trek_var *rotary_forward_many(trek_module *self, trek_var *const *inputs,
     positions_layer *m = (positions_layer *)self;
     if (n > 2)
         return trek_fail_null(TREK_ERR_ARGUMENT, "rotary: %d inputs; it takes x and positions", n);
-    trek_var *table = n > 1 && inputs[1] ? trek_embedding(m->table, inputs[1], -1) : first_rows(m, inputs[0]);
+    trek_var *table = n > 1 && inputs[1] ? trek_embedding(m->table, inputs[1], -1) : rows_of(m, inputs[0]);
     return table ? trek_rotary(inputs[0], &(trek_rotary_opts){ .table = table, .interleaved = m->interleaved }) : NULL;
 }
 
@@ -39,7 +51,7 @@ static trek_var *sinusoidal_forward(trek_module *self, trek_var *x)
 {
     positions_layer *m = (positions_layer *)self;
     char text[TREK_SHAPE_TEXT];
-    trek_var *rows = first_rows(m, x);
+    trek_var *rows = rows_of(m, x);
     if (!rows)
         return NULL;
     if (trek_var_size(x, -1) != m->dim)

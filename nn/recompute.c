@@ -12,7 +12,7 @@
 #include "nn/module_internal.h"
 #include "nn/walk.h"
 #include "tensor/memory_internal.h"
-#include "tensor/rank_context.h"
+#include "tensor/row_map.h"
 #include "tensor/status_internal.h"
 
 /* --- buffers, which a second run would update again --------------------------------------------- */
@@ -87,6 +87,7 @@ static trek_status set_iterating(const char *name, trek_module *module, void *on
 static void free_rerun(void *data)
 {
     drop_kept(&((rerun *)data)->vectors);
+    trek_row_map_release(((rerun *)data)->rank.row_map);
     trek_free(data);
 }
 
@@ -112,6 +113,8 @@ static trek_var *run_again(rerun *r, trek_var *const *leaves)
     trek_status status = trek_module_each_buffer(r->module, keep_buffer, &buffers);
     trek_rank_here.rng_step = r->rank.rng_step;
     trek_rank_here.rng_draw = r->rank.rng_draw;
+    trek_rank_here.rng_stream = r->rank.rng_stream;
+    trek_rank_here.row_map = r->rank.row_map;
     trek_rank_here.rows = r->rank.rows;
     trek_rank_here.first_sample = r->rank.first_sample;
     trek_autocast_begin(r->autocast);
@@ -219,6 +222,7 @@ static trek_var *apply(trek_module *module, trek_var *const *inputs, int n, cons
     }
     *r = (rerun){ .module = module, .n_inputs = n, .training = module->training, .autocast = trek_autocast_dtype(),
                   .rank = trek_rank_here };
+    trek_row_map_retain(r->rank.row_map);
     memcpy(all, inputs, (size_t)n * sizeof *all);
     for (int k = n; k < count; k++)
         all[k] = trek_params_var(params, k - n);

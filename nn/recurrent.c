@@ -8,6 +8,7 @@
 #include "autograd/var_internal.h"
 #include "nn/layers_internal.h"
 #include "nn/module_internal.h"
+#include "tensor/compound.h"
 #include "tensor/debug.h"
 
 /* Its weights in PyTorch's order: weight_ih, weight_hh, bias_ih, bias_hh of each direction of each layer. */
@@ -72,9 +73,15 @@ static trek_var *rnn_steps(const recurrent_layer *m, trek_var *inputs, trek_var 
     return steps > 0 ? trek_stack(parts, (int)steps, 0) : inputs;
 }
 
+static trek_tensor *data_of(const trek_var *var) { return var ? var->data : NULL; }
+
 /* trek_gru's counterpart. */
 static trek_var *rnn(const recurrent_layer *m, trek_var *x, trek_var *const *p, const trek_recurrent_opts *opts, trek_var **hn)
 {
+    trek_compound_enter();
+    trek_compound told = { .kind = TREK_COMPOUND_RNN, .reverse = opts->reverse, .relu = m->relu,
+                           .inputs = { data_of(x), data_of(p[0]), data_of(p[1]), data_of(p[2]), data_of(p[3]), data_of(opts->h0),
+                                       data_of(opts->lengths) } };
     trek_var *past = opts->lengths ? ended(x, opts->lengths) : NULL;
     if (opts->lengths && !past)
         return NULL;
@@ -88,6 +95,10 @@ static trek_var *rnn(const recurrent_layer *m, trek_var *x, trek_var *const *p, 
     trek_var **parts = trek_calloc((size_t)trek_var_size(x, 0) + 1, sizeof *parts);
     trek_var *y = parts ? rnn_steps(m, inputs, past, p, opts, h, parts, hn) : NULL;
     trek_free(parts);
+    told.outputs[0] = data_of(y);
+    told.outputs[1] = hn ? data_of(*hn) : NULL;
+    if (y)
+        trek_compound_leave(&told);
     return y;
 }
 

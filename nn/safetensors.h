@@ -23,12 +23,16 @@
 /* What trek_state_write writes, into an empty file that is open; name is for messages. */
 trek_status trek_state_write_file(const trek_state *state, int file, const char *name);
 
+/* Writes them all. IO. */
+trek_status trek_safetensors_write_bytes(int file, const void *data, uint64_t bytes, uint64_t offset, const char *path);
+
 /* The format's name of a dtype. */
 const char *trek_safetensors_dtype(trek_dtype dtype);
 
 /* Where a tensor's bytes lie, as the header says. */
 typedef struct trek_safetensors_item {
     char *name;
+    char other[16];           /* the name of a dtype that trek does not have, else "" */
     trek_dtype dtype;
     trek_shape shape;
     uint64_t begin, end;
@@ -59,6 +63,12 @@ uint64_t trek_safetensors_header_checksum(char *header, size_t length, char *sea
 /* What a checksum text begins with. */
 #define TREK_SAFETENSORS_SEAL "trek-xxh64 "
 
+/* Adds all that a file has to a state: tensors, which stay in the file, aliases, texts. */
+trek_status trek_safetensors_add_file(trek_state *state, const char *path, const trek_state_read_opts *opts);
+
+/* The names that Hugging Face's programs give them: one file, or files of which the index tells who has what. */
+#define TREK_SAFETENSORS_MODEL "model.safetensors"
+#define TREK_SAFETENSORS_INDEX "model.safetensors.index.json"
 /* A string in JSON, quotes included. */
 void trek_json_string(trek_text *out, const char *string);
 

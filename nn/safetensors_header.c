@@ -28,6 +28,21 @@ void trek_safetensors_header_clear(trek_safetensors_header *header)
 
 /* --- one tensor ------------------------------------------------------------------ */
 
+/* Others of the format, and their bits. */
+static const struct { const char *name; int bits; } other_dtypes[] = {
+    { "I8", 8 }, { "I16", 16 }, { "U16", 16 }, { "U32", 32 }, { "U64", 64 }, { "C64", 64 }, { "F8_E4M3", 8 }, { "F8_E5M2", 8 },
+    { "F8_E8M0", 8 }, { "F8_E4M3FNUZ", 8 }, { "F8_E5M2FNUZ", 8 }, { "F6_E2M3", 6 }, { "F6_E3M2", 6 }, { "F4", 4 },
+};
+
+/* 0: not known here. */
+static int other_bits(const char *name)
+{
+    for (size_t k = 0; k < sizeof other_dtypes / sizeof *other_dtypes; k++)
+        if (strcmp(other_dtypes[k].name, name) == 0)
+            return other_dtypes[k].bits;
+    return 0;
+}
+
 static bool parse_dtype(trek_json *json, trek_safetensors_item *item)
 {
     char *name;
@@ -36,11 +51,12 @@ static bool parse_dtype(trek_json *json, trek_safetensors_item *item)
     int dtype = 0;
     while (dtype < TREK_DTYPE_COUNT && strcmp(dtype_names[dtype], name) != 0)
         dtype++;
-    if (dtype == TREK_DTYPE_COUNT)
-        trek_fail(TREK_ERR_UNSUPPORTED, "%s: %s has dtype %.32s, which trek does not have", json->path, item->name, name);
-    item->dtype = (trek_dtype)dtype;
+    bool known = dtype < TREK_DTYPE_COUNT, other = !known && *name && strlen(name) < sizeof item->other;
+    item->dtype = known ? (trek_dtype)dtype : TREK_U8;
+    if (other)
+        memcpy(item->other, name, strlen(name) + 1);
     trek_free(name);
-    return dtype < TREK_DTYPE_COUNT;
+    return known || other || trek_json_fail(json, "that is the name of no dtype");
 }
 
 static bool parse_shape(trek_json *json, trek_safetensors_item *item)
@@ -168,16 +184,17 @@ static bool parse_header(trek_json *json, trek_safetensors_header *header, trek_
 
 static trek_status check_size(const trek_safetensors_item *item, const char *path)
 {
-    uint64_t bytes = trek_dtype_size(item->dtype);
     bool overflow = false;
+    uint64_t count = 1, bits = (uint64_t)(*item->other ? other_bits(item->other) : 8 * (int)trek_dtype_size(item->dtype));
     for (int d = 0; d < item->shape.ndim; d++)
         if (item->shape.sizes[d] == 0)
-            bytes = 0;
-    for (int d = 0; d < item->shape.ndim && bytes > 0; d++) {
-        overflow = overflow || bytes > (uint64_t)INT64_MAX / (uint64_t)item->shape.sizes[d];
-        bytes = overflow ? bytes : bytes * (uint64_t)item->shape.sizes[d];
+            count = 0;
+    for (int d = 0; d < item->shape.ndim && count > 0; d++) {
+        overflow = overflow || count > (uint64_t)INT64_MAX / 8 / (uint64_t)item->shape.sizes[d];
+        count = overflow ? count : count * (uint64_t)item->shape.sizes[d];
     }
-    if (overflow || item->end < item->begin || item->end - item->begin != bytes)
+    overflow = overflow || (bits > 0 && count > (uint64_t)INT64_MAX / bits);
+    if (overflow || item->end < item->begin || (bits > 0 && item->end - item->begin != (count * bits + 7) / 8))
         return trek_fail(TREK_ERR_FORMAT, "%s: %s: data_offsets do not fit its shape and dtype", path, item->name);
     return TREK_OK;
 }

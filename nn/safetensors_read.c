@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading a safetensors file. */
+/* Reading one safetensors file. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -54,42 +56,7 @@ static trek_status read_and_sum(int file, unsigned char *data, uint64_t bytes, u
     return status;
 }
 
-/* digits: of its checksum; NULL: the file has none. */
-static trek_status read_data(int file, const trek_safetensors_item *item, unsigned char *data, uint64_t data_start,
-                             const char *digits,
-                             const char *path)
-{
-    uint64_t bytes = item->end - item->begin, found, noted;
-    if (!digits)
-        return read_bytes(file, data, bytes, data_start + item->begin, path);
-    trek_status status = read_and_sum(file, data, bytes, data_start + item->begin, path, &found);
-    if (status != TREK_OK)
-        return status;
-    return trek_checksum_read(digits, &noted) && trek_checksum_holds(found, noted)
-               ? TREK_OK
-               : trek_fail(TREK_ERR_FORMAT, "%s: its checksum does not match: the file is damaged (the data of %s)", path,
-                           item->name);
-}
-
-static trek_status read_tensor(int file, const trek_safetensors_item *item, uint64_t data_start, const char *digits,
-                               const char *path,
-                               trek_state *state)
-{
-    if (trek_state_lookup(state, item->name) >= 0)
-        return trek_fail(TREK_ERR_FORMAT, "%s: the name %s stands there twice", path, item->name);
-    trek_tensor *tensor = trek_tensor_empty(item->shape, item->dtype, trek_cpu(0));
-    if (!tensor)
-        return trek_error_status();
-    unsigned char *data = trek_tensor_data(tensor);
-    trek_status status = read_data(file, item, data, data_start, digits, path);
-    for (uint64_t k = 0; status == TREK_OK && item->dtype == TREK_BOOL && k < item->end - item->begin; k++)
-        if (data[k] > 1)
-            status = trek_fail(TREK_ERR_FORMAT, "%s: %s: a bool that is neither 0 nor 1", path, item->name);
-    if (status == TREK_OK)
-        status = trek_state_add(state, item->name, tensor);
-    trek_tensor_release(tensor);
-    return status;
-}
+/* --- the header ----------------------------------------------------------------------- */
 
 /* The header's length and text; *text is a new string. */
 static trek_status read_header(int file, uint64_t size, const char *path, uint64_t *length, char **text)
@@ -144,52 +111,198 @@ static trek_status check_digits(const trek_safetensors_header *header, const cha
     return TREK_OK;
 }
 
-static const char *digits_of(const char *seal, int k)
+static const char *digits_of(const char *seal, int64_t k)
 {
-    return seal ? seal + TREK_CHECKSUM_DIGITS + 1 + (size_t)k * (1 + TREK_CHECKSUM_DIGITS) : NULL;
+    return seal + TREK_CHECKSUM_DIGITS + 1 + k * (1 + TREK_CHECKSUM_DIGITS);
 }
 
-static trek_status read_file(int file, const char *path, trek_state *state)
+/* A file whose header was read. Whoever has a tensor in it, or in its memory, holds a reference. */
+typedef struct open_file {
+    trek_state_source base;
+    char *path;
+    int file;                 /* open; -1: mapped */
+    char *memory;             /* of the whole file, private; NULL: not mapped */
+    uint64_t size, start;     /* of the file; where its data begins */
+    char *text;               /* the header */
+    const char *seal;         /* in it; NULL: no checksums */
+    bool verify;              /* compare tensors with their checksums */
+    trek_safetensors_header header;
+} open_file;
+
+/* Once its header is known to be good. */
+static trek_status map(open_file *f)
+{
+    void *memory = f->size <= SIZE_MAX
+        ? mmap(NULL, (size_t)f->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, f->file, 0)
+        : MAP_FAILED;
+    if (memory == MAP_FAILED)
+        return fail_system(f->path, "map");
+    f->memory = memory;
+    close(f->file);
+    f->file = -1;
+    return TREK_OK;
+}
+
+static trek_status open_header(open_file *f, const trek_state_read_opts *opts, trek_state *state)
 {
     struct stat info;
-    if (fstat(file, &info) != 0)
-        return fail_system(path, "stat");
+    char *seal = NULL;
+    uint64_t length = 0;
+    f->file = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* not to hang on a pipe */
+    if (f->file < 0)
+        return fail_system(f->path, "open");
+    if (fstat(f->file, &info) != 0)
+        return fail_system(f->path, "stat");
     if (!S_ISREG(info.st_mode))
-        return trek_fail(TREK_ERR_IO, "%s: is no regular file", path);
-    uint64_t size = (uint64_t)info.st_size, length = 0;
-    char *text = NULL, *seal = NULL;
-    trek_safetensors_header header = { 0 };
-    trek_status status = read_header(file, size, path, &length, &text);
+        return trek_fail(TREK_ERR_IO, "%s: is no regular file", f->path);
+    f->size = (uint64_t)info.st_size;
+    trek_status status = read_header(f->file, f->size, f->path, &length, &f->text);
     if (status == TREK_OK)
-        status = check_header(text, (size_t)length, path, &seal);
+        status = check_header(f->text, (size_t)length, f->path, &seal);
     if (status == TREK_OK)
-        status = trek_safetensors_parse(text, (size_t)length, size - 8 - length, path, &header, state);
+        status = trek_safetensors_parse(f->text, (size_t)length, f->size - 8 - length, f->path, &f->header, state);
     if (status == TREK_OK)
-        status = check_digits(&header, text, (size_t)length, seal, path, state);
-    for (int k = 0; k < header.n_items && status == TREK_OK; k++)
-        status = read_tensor(file, &header.items[k], 8 + length, digits_of(seal, k), path, state);
-    if (status == TREK_OK)
-        status = trek_safetensors_read_aliases(state, path);
-    trek_safetensors_header_clear(&header);
-    trek_free(text);
+        status = check_digits(&f->header, f->text, (size_t)length, seal, f->path, state);
+    f->seal = seal;
+    f->start = 8 + length;
+    f->verify = seal && (!opts->map || opts->verify);
+    return status == TREK_OK && opts->map ? map(f) : status;
+}
+
+static void destroy(trek_state_source *self)
+{
+    open_file *f = (open_file *)self;
+    if (f->memory)
+        munmap(f->memory, (size_t)f->size);
+    if (f->file >= 0)
+        close(f->file);
+    trek_safetensors_header_clear(&f->header);
+    trek_free(f->text);
+    trek_free(f->path);
+    trek_free(f);
+}
+
+static trek_tensor *read_item(trek_state_source *self, int item);
+
+/* With its texts in `state`. */
+static open_file *open_new(const char *path, const trek_state_read_opts *opts, trek_state *state)
+{
+    open_file *f = trek_calloc(1, sizeof *f);
+    if (!f)
+        return NULL;
+    atomic_init(&f->base.refs, 1);
+    f->base.read = read_item;
+    f->base.destroy = destroy;
+    f->file = -1;
+    f->path = trek_strdup(path);
+    trek_replace_tidy(path);
+    if (f->path && open_header(f, opts, state) == TREK_OK)
+        return f;
+    trek_state_source_release(&f->base);
+    return NULL;
+}
+
+/* --- tensors --------------------------------------------------------------------------- */
+
+static void let_go(void *data, void *file)
+{
+    (void)data;
+    trek_state_source_release(file);
+}
+
+/* Kernels read elements where a pointer to such may point; what lies elsewhere is copied. */
+static trek_tensor *mapped_tensor(open_file *f, const trek_safetensors_item *item)
+{
+    char *data = f->memory + f->start + item->begin;
+    if ((uintptr_t)data % trek_dtype_size(item->dtype) != 0)
+        return trek_tensor_from_data(data, item->shape, item->dtype, trek_cpu(0));
+    trek_tensor *tensor = trek_tensor_wrap(data, item->shape, item->dtype, let_go, &f->base);
+    if (tensor)
+        trek_state_source_retain(&f->base);
+    return tensor;
+}
+
+/* *checksum stays as it is unless the file is verified. */
+static trek_tensor *copied_tensor(open_file *f, const trek_safetensors_item *item, uint64_t *checksum)
+{
+    trek_tensor *tensor = trek_tensor_empty(item->shape, item->dtype, trek_cpu(0));
+    uint64_t bytes = item->end - item->begin, at = f->start + item->begin;
+    if (!tensor)
+        return NULL;
+    trek_status status = f->verify ? read_and_sum(f->file, trek_tensor_data(tensor), bytes, at, f->path, checksum)
+        : read_bytes(f->file, trek_tensor_data(tensor), bytes, at, f->path);
+    if (status != TREK_OK) {
+        trek_tensor_release(tensor);
+        return NULL;
+    }
+    return tensor;
+}
+
+static trek_status check_tensor(const open_file *f, const trek_safetensors_item *item, const unsigned char *data,
+                                uint64_t found)
+{
+    uint64_t noted, bytes = item->end - item->begin;
+    if (f->verify) {
+        if (!trek_checksum_read(digits_of(f->seal, item - f->header.items), &noted) || !trek_checksum_holds(found, noted))
+            return trek_fail(TREK_ERR_FORMAT, "%s: its checksum does not match: the file is damaged (the data of %s)", f->path,
+                             item->name);
+    }
+    for (uint64_t k = 0; item->dtype == TREK_BOOL && k < bytes; k++)
+        if (data[k] > 1)
+            return trek_fail(TREK_ERR_FORMAT, "%s: %s: a bool that is neither 0 nor 1", f->path, item->name);
+    return TREK_OK;
+}
+
+static trek_tensor *read_item(trek_state_source *self, int k)
+{
+    open_file *f = (open_file *)self;
+    const trek_safetensors_item *item = &f->header.items[k];
+    uint64_t sum = 0;
+    trek_tensor *tensor = f->memory ? mapped_tensor(f, item) : copied_tensor(f, item, &sum);
+    if (tensor && f->memory && f->verify)
+        sum = trek_checksum_of(trek_tensor_data(tensor), (size_t)(item->end - item->begin));
+    if (!tensor || check_tensor(f, item, trek_tensor_data(tensor), sum) == TREK_OK)
+        return tensor;
+    trek_tensor_release(tensor);
+    return NULL;
+}
+
+/* --- a state ----------------------------------------------------------------------------- */
+
+static trek_status add_item(trek_state *state, open_file *f, int k)
+{
+    const trek_safetensors_item *item = &f->header.items[k];
+    trek_state_entry entry = { .source = &f->base, .item = k, .dtype = item->dtype, .shape = item->shape };
+    return trek_state_add_like(state, item->name, &entry, &(trek_state_change){ 0 });
+}
+
+static trek_status add_items(trek_state *state, open_file *f)
+{
+    trek_status status = TREK_OK;
+    for (int k = 0; k < f->header.n_items && status == TREK_OK; k++) {
+        const trek_safetensors_item *item = &f->header.items[k];
+        if (*item->other)
+            status = trek_state_add_skipped(state, item->name, item->other);
+        else if (trek_state_lookup(state, item->name) >= 0)
+            status = trek_fail(TREK_ERR_FORMAT, "%s: the name %s stands there twice, or in another file, too", f->path,
+                               item->name);
+        else
+            status = add_item(state, f, k);
+    }
     return status;
 }
 
-trek_state *trek_state_read(const char *path)
+trek_status trek_safetensors_add_file(trek_state *state, const char *path, const trek_state_read_opts *opts)
 {
-    if (!path) {
-        trek_fail_missing("state_read", "path");
-        return NULL;
-    }
-    trek_state *state = trek_state_new();
-    if (!state)
-        return NULL;
-    trek_replace_tidy(path);
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* not to hang on a pipe */
-    trek_status status = file < 0 ? fail_system(path, "open") : read_file(file, path, state);
-    if (file >= 0)
-        close(file);
-    if (status != TREK_OK)
-        trek_state_free(&state);
-    return state;
+    trek_state *texts = trek_state_new();
+    open_file *f = texts ? open_new(path, opts, texts) : NULL;
+    trek_status status = f ? add_items(state, f) : trek_error_status();
+    if (status == TREK_OK)
+        status = trek_state_take_texts(state, texts);
+    if (status == TREK_OK)
+        status = trek_safetensors_read_aliases(state, path);
+    state->checked = state->checked && texts && texts->checked;
+    trek_state_source_release(f ? &f->base : NULL);
+    trek_state_free(&texts);
+    return status;
 }

@@ -96,14 +96,14 @@ static trek_status data_order(const trek_state *state, int **order)
         return TREK_ERR_MEMORY;
     for (size_t size = 8; size > 0; size /= 2)
         for (int k = 0; k < state->n_entries; k++)
-            if (trek_dtype_size(trek_tensor_dtype(state->entries[k].tensor)) == size)
+            if (trek_dtype_size(trek_state_entry_dtype(&state->entries[k])) == size)
                 (*order)[count++] = k;
     return TREK_OK;
 }
 
-static uint64_t tensor_bytes(const trek_tensor *tensor)
+static uint64_t entry_bytes(const trek_state_entry *entry)
 {
-    return (uint64_t)trek_tensor_numel(tensor) * trek_dtype_size(trek_tensor_dtype(tensor));
+    return (uint64_t)trek_shape_numel(trek_state_entry_shape(entry)) * trek_dtype_size(trek_state_entry_dtype(entry));
 }
 
 static void write_header(trek_text *out, const trek_state *state, const int *order)
@@ -113,11 +113,11 @@ static void write_header(trek_text *out, const trek_state *state, const int *ord
     write_metadata(out, state);
     for (int k = 0; k < state->n_entries; k++) {
         const trek_state_entry *entry = &state->entries[order[k]];
-        trek_shape shape = trek_tensor_shape(entry->tensor);
-        uint64_t end = at + tensor_bytes(entry->tensor);
+        trek_shape shape = trek_state_entry_shape(entry);
+        uint64_t end = at + entry_bytes(entry);
         trek_text_add(out, ",");
         trek_json_string(out, entry->name);
-        trek_text_format(out, ":{\"dtype\":\"%s\",\"shape\":[", trek_safetensors_dtype(trek_tensor_dtype(entry->tensor)));
+        trek_text_format(out, ":{\"dtype\":\"%s\",\"shape\":[", trek_safetensors_dtype(trek_state_entry_dtype(entry)));
         for (int d = 0; d < shape.ndim; d++)
             trek_text_format(out, "%s%" PRId64, d > 0 ? "," : "", shape.sizes[d]);
         trek_text_format(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", at, end);
@@ -136,7 +136,7 @@ static trek_status fail_system(const char *path, const char *what)
     return trek_fail(TREK_ERR_IO, "%s: %s: %s", path, what, strerror_r(errno, text, sizeof text));
 }
 
-static trek_status write_bytes(int file, const void *data, uint64_t bytes, uint64_t offset, const char *path)
+trek_status trek_safetensors_write_bytes(int file, const void *data, uint64_t bytes, uint64_t offset, const char *path)
 {
     const char *from = data;
     while (bytes > 0) {
@@ -162,21 +162,23 @@ static trek_status sum_and_write(int file, const unsigned char *data, uint64_t b
     for (uint64_t at = 0, part; at < bytes && status == TREK_OK; at += part) {
         part = bytes - at < TREK_SAFETENSORS_PART ? bytes - at : TREK_SAFETENSORS_PART;
         trek_checksum_add(&sum, data + at, (size_t)part);
-        status = write_bytes(file, data + at, part, offset + at, path);
+        status = trek_safetensors_write_bytes(file, data + at, part, offset + at, path);
     }
     trek_checksum_write(trek_checksum_end(&sum), digits);
     return status;
 }
 
-static trek_status write_tensor(int file, trek_tensor *tensor, uint64_t offset, const char *path, char *digits)
+static trek_status write_tensor(int file, const trek_state_entry *entry, uint64_t offset, const char *path, char *digits)
 {
-    trek_tensor *host = trek_tensor_to(tensor, trek_tensor_device(tensor).type == TREK_CPU ? trek_tensor_device(tensor)
-                                       : trek_cpu(0));
+    trek_tensor *tensor = trek_state_entry_read(entry);
+    trek_tensor *host = tensor ? trek_tensor_to(tensor, trek_tensor_device(tensor).type == TREK_CPU ? trek_tensor_device(tensor)
+                                       : trek_cpu(0)) : NULL;
     trek_tensor *flat = host ? trek_tensor_contiguous(host) : NULL;
-    trek_status status = flat ? sum_and_write(file, trek_tensor_data(flat), tensor_bytes(flat), offset, path, digits)
+    trek_status status = flat ? sum_and_write(file, trek_tensor_data(flat), entry_bytes(entry), offset, path, digits)
         : trek_error_status();
     trek_tensor_release(flat);
     trek_tensor_release(host);
+    trek_tensor_release(tensor);
     return status;
 }
 
@@ -188,16 +190,16 @@ static trek_status write_parts(int file, const trek_state *state, const int *ord
     char *seal = trek_safetensors_seal(header->data, header->length);
     uint64_t at = sizeof prefix + header->length;
     for (int k = 0; k < state->n_entries && status == TREK_OK; k++) {
-        trek_tensor *tensor = state->entries[order[k]].tensor;
-        status = write_tensor(file, tensor, at, path, seal + TREK_CHECKSUM_DIGITS + 1 + (size_t)k * (1 + TREK_CHECKSUM_DIGITS));
-        at += tensor_bytes(tensor);
+        const trek_state_entry *entry = &state->entries[order[k]];
+        status = write_tensor(file, entry, at, path, seal + TREK_CHECKSUM_DIGITS + 1 + (size_t)k * (1 + TREK_CHECKSUM_DIGITS));
+        at += entry_bytes(entry);
     }
     trek_checksum_write(trek_safetensors_header_checksum(header->data, header->length, seal), seal);
     for (int k = 0; k < 8; k++)
         prefix[k] = (unsigned char)((uint64_t)header->length >> 8 * k);
     if (status == TREK_OK)
-        status = write_bytes(file, prefix, sizeof prefix, 0, path);
-    return status == TREK_OK ? write_bytes(file, header->data, header->length, sizeof prefix, path) : status;
+        status = trek_safetensors_write_bytes(file, prefix, sizeof prefix, 0, path);
+    return status == TREK_OK ? trek_safetensors_write_bytes(file, header->data, header->length, sizeof prefix, path) : status;
 }
 
 static trek_status write_content(int file, const trek_state *state, const char *path)

@@ -6,6 +6,7 @@
 #include "nn/layers_internal.h"
 #include "nn/module_internal.h"
 #include "nn/walk.h"
+#include "nn/watch.h"
 #include "tensor/debug.h"
 #include "tensor/status_internal.h"
 #include "tensor/trace.h"
@@ -24,7 +25,7 @@ static trek_activation fusable(const trek_module *first, const trek_module *seco
 static trek_var *run_next(const trek_module_child *children, int n, int *k, trek_var *x)
 {
     trek_module *first = children[(*k)++].module;
-    trek_activation activation = *k < n ? fusable(first, children[*k].module) : TREK_ACTIVATION_NONE;
+    trek_activation activation = *k < n && !trek_module_watched() ? fusable(first, children[*k].module) : TREK_ACTIVATION_NONE;
     if (activation == TREK_ACTIVATION_NONE)
         return trek_forward(first, x);
     ++*k;
@@ -32,7 +33,7 @@ static trek_var *run_next(const trek_module_child *children, int n, int *k, trek
     int frame = trek_trace_records() ? trek_module_trace(first) : 0;
     trek_var *y = trek_linear_layer_run(first, x, activation);
     if (frame)
-        trek_trace_end_frame(frame);
+        trek_trace_end_module(frame, y ? trek_var_data(y) : NULL);
     if (!y && clean)
         trek_module_tell_place(first, first);
     return y;

@@ -4,14 +4,22 @@
 
 #include <string.h>
 
-#include "nn/pointer_map.h"
 #include "nn/state_internal.h"
 #include "nn/utf8.h"
-#include "nn/walk.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
+#include "tensor/tensor_internal.h"
 
 trek_state *trek_state_new(void) { return trek_calloc(1, sizeof(trek_state)); }
+
+static void free_notes(trek_state_note *notes, int n)
+{
+    for (int k = 0; k < n; k++) {
+        trek_free(notes[k].key);
+        trek_free(notes[k].text);
+    }
+    trek_free(notes);
+}
 
 void trek_state_free(trek_state **state)
 {
@@ -22,16 +30,14 @@ void trek_state_free(trek_state **state)
     for (int k = 0; k < s->n_entries; k++) {
         trek_free(s->entries[k].name);
         trek_tensor_release(s->entries[k].tensor);
+        trek_state_source_release(s->entries[k].source);
     }
     for (int k = 0; k < s->n_aliases; k++)
         trek_free(s->aliases[k].name);
-    for (int k = 0; k < s->n_notes; k++) {
-        trek_free(s->notes[k].key);
-        trek_free(s->notes[k].text);
-    }
+    free_notes(s->notes, s->n_notes);
+    free_notes(s->skipped, s->n_skipped);
     trek_free(s->entries);
     trek_free(s->aliases);
-    trek_free(s->notes);
     trek_free(s->slots);
     trek_free(s);
 }
@@ -89,23 +95,44 @@ static trek_status check_name(const trek_state *s, const char *name)
     return TREK_OK;
 }
 
-trek_status trek_state_add(trek_state *s, const char *name, trek_tensor *tensor)
+/* Takes over what the entry refers to, but for its name, which is copied; also on failure. */
+static trek_status add_entry(trek_state *s, const char *name, trek_state_entry entry)
 {
-    if (!s || !tensor)
-        return trek_fail_missing("state_add", s ? "tensor" : "state");
     trek_status status = check_name(s, name);
     if (status == TREK_OK)
         status = reserve_slot(s);
     if (status == TREK_OK)
         status = trek_array_grow(&s->entries, &s->cap_entries, s->n_entries + 1, sizeof *s->entries);
-    if (status != TREK_OK)
-        return status;
-    char *copy = trek_strdup(name);
-    if (!copy)
-        return TREK_ERR_MEMORY;
+    entry.name = status == TREK_OK ? trek_strdup(name) : NULL;
+    if (!entry.name) {
+        trek_tensor_release(entry.tensor);
+        trek_state_source_release(entry.source);
+        return status == TREK_OK ? TREK_ERR_MEMORY : status;
+    }
     s->slots[find_slot(s, s->slots, s->n_slots, name)] = s->n_entries + 1;
-    s->entries[s->n_entries++] = (trek_state_entry){ copy, trek_tensor_retain(tensor) };
+    s->entries[s->n_entries++] = entry;
     return TREK_OK;
+}
+
+trek_status trek_state_add(trek_state *s, const char *name, trek_tensor *tensor)
+{
+    if (!s || !tensor)
+        return trek_fail_missing("state_add", s ? "tensor" : "state");
+    return add_entry(s, name, (trek_state_entry){ .tensor = trek_tensor_retain(tensor) });
+}
+
+trek_status trek_state_add_like(trek_state *s, const char *name, const trek_state_entry *like, const trek_state_change *change)
+{
+    bool again = !trek_state_change_is_none(&like->change) && !trek_state_change_is_none(change);
+    if (!like->tensor && !again) { /* stays where it is */
+        trek_state_entry entry = *like;
+        trek_state_source_retain(entry.source);
+        entry.change = trek_state_change_is_none(change) ? like->change : *change;
+        return add_entry(s, name, entry);
+    }
+    trek_tensor *tensor = trek_state_entry_read(like), *changed = tensor ? trek_state_changed(tensor, change) : NULL;
+    trek_tensor_release(tensor);
+    return changed ? add_entry(s, name, (trek_state_entry){ .tensor = changed }) : trek_error_status();
 }
 
 trek_status trek_state_add_alias(trek_state *s, const char *alias, const char *name)
@@ -155,7 +182,19 @@ const char *trek_state_name(const trek_state *s, int k)
 trek_tensor *trek_state_tensor(const trek_state *s, int k)
 {
     const trek_state_entry *entry = entry_at(s, k, "state_tensor");
-    return entry ? entry->tensor : NULL;
+    return entry ? trek_state_entry_keep(&s->entries[k]) : NULL;
+}
+
+trek_status trek_state_describe(const trek_state *s, int k, trek_dtype *dtype, trek_shape *shape)
+{
+    const trek_state_entry *entry = entry_at(s, k, "state_describe");
+    if (!entry)
+        return trek_error_status();
+    if (dtype)
+        *dtype = trek_state_entry_dtype(entry);
+    if (shape)
+        *shape = trek_state_entry_shape(entry);
+    return TREK_OK;
 }
 
 trek_tensor *trek_state_find(const trek_state *s, const char *name)
@@ -165,7 +204,123 @@ trek_tensor *trek_state_find(const trek_state *s, const char *name)
         return NULL;
     }
     int entry = trek_state_lookup(s, name);
-    return entry < 0 ? NULL : s->entries[entry].tensor;
+    return entry < 0 ? NULL : trek_state_entry_keep(&s->entries[entry]);
+}
+
+int trek_state_skipped_count(const trek_state *s) { return s ? s->n_skipped : 0; }
+
+const char *trek_state_skipped_name(const trek_state *s, int k, const char **dtype)
+{
+    if (!s) {
+        trek_fail_missing("state_skipped_name", "state");
+        return NULL;
+    }
+    if (k < 0 || k >= s->n_skipped)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "state_skipped_name: %d is not below %d", k, s->n_skipped);
+    if (dtype)
+        *dtype = s->skipped[k].text;
+    return s->skipped[k].key;
+}
+
+int trek_state_lookup_skipped(const trek_state *s, const char *name)
+{
+    for (int k = 0; k < s->n_skipped; k++)
+        if (strcmp(s->skipped[k].key, name) == 0)
+            return k;
+    return -1;
+}
+
+/* --- tensors that may be in a file ------------------------------------------------ */
+
+trek_state_source *trek_state_source_retain(trek_state_source *source)
+{
+    if (source)
+        atomic_fetch_add_explicit(&source->refs, 1, memory_order_relaxed);
+    return source;
+}
+
+void trek_state_source_release(trek_state_source *source)
+{
+    if (source && atomic_fetch_sub_explicit(&source->refs, 1, memory_order_acq_rel) == 1)
+        source->destroy(source);
+}
+
+trek_dtype trek_state_entry_dtype(const trek_state_entry *entry)
+{
+    return entry->tensor ? trek_tensor_dtype(entry->tensor) : entry->dtype;
+}
+
+/* Whether the change can be made was seen when the entry was. */
+trek_shape trek_state_entry_shape(const trek_state_entry *entry)
+{
+    if (entry->tensor)
+        return trek_tensor_shape(entry->tensor);
+    trek_shape shape = entry->shape;
+    trek_state_change_shape(&shape, &entry->change, entry->name);
+    return shape;
+}
+
+trek_tensor *trek_state_entry_read(const trek_state_entry *entry)
+{
+    if (entry->tensor)
+        return trek_tensor_retain(entry->tensor);
+    trek_tensor *whole = entry->source->read(entry->source, entry->item);
+    trek_tensor *changed = whole ? trek_state_changed(whole, &entry->change) : NULL;
+    trek_tensor_release(whole);
+    return changed;
+}
+
+trek_tensor *trek_state_entry_keep(trek_state_entry *entry)
+{
+    if (entry->tensor)
+        return entry->tensor;
+    entry->tensor = trek_state_entry_read(entry);
+    if (entry->tensor) {
+        trek_state_source_release(entry->source);
+        entry->source = NULL;
+    }
+    return entry->tensor;
+}
+
+trek_status trek_state_change_shape(trek_shape *shape, const trek_state_change *change, const char *name)
+{
+    char text[TREK_SHAPE_TEXT];
+    int dim = change->dim < 0 ? change->dim + shape->ndim : change->dim, last = shape->ndim - 1;
+    if (change->parts > 0) {
+        if (dim < 0 || dim >= shape->ndim || change->part < 0 || change->part >= change->parts ||
+            shape->sizes[dim] % change->parts != 0)
+            return trek_fail(TREK_ERR_ARGUMENT, "state: %s %s has no part %d of %d along dimension %d", name,
+                             trek_shape_text(*shape, text), change->part, change->parts, change->dim);
+        shape->sizes[dim] /= change->parts;
+    }
+    if (!change->transpose)
+        return TREK_OK;
+    if (last < 1)
+        return trek_fail(TREK_ERR_ARGUMENT, "state: %s %s cannot be transposed: it has fewer than two dimensions", name,
+                         trek_shape_text(*shape, text));
+    int64_t size = shape->sizes[last];
+    shape->sizes[last] = shape->sizes[last - 1];
+    shape->sizes[last - 1] = size;
+    return TREK_OK;
+}
+
+trek_tensor *trek_state_changed(trek_tensor *t, const trek_state_change *change)
+{
+    trek_shape shape = trek_tensor_shape(t), strides = trek_tensor_strides(t);
+    int dim = change->dim < 0 ? change->dim + t->ndim : change->dim, last = t->ndim - 1;
+    char *data = t->data;
+    if (trek_state_change_is_none(change))
+        return trek_tensor_retain(t);
+    if (trek_state_change_shape(&shape, change, "a tensor") != TREK_OK)
+        return NULL;
+    if (change->parts > 0)
+        data += change->part * (t->sizes[dim] / change->parts) * t->strides[dim] * (int64_t)trek_item_size[t->dtype];
+    if (change->transpose) {
+        int64_t stride = strides.sizes[last];
+        strides.sizes[last] = strides.sizes[last - 1];
+        strides.sizes[last - 1] = stride;
+    }
+    return trek_tensor_make_view(t, data, t->ndim, shape.sizes, strides.sizes);
 }
 
 /* --- texts ---------------------------------------------------------------------- */
@@ -186,6 +341,30 @@ const char *trek_state_text(const trek_state *s, const char *key)
     }
     const trek_state_note *note = find_note(s, key);
     return note ? note->text : NULL;
+}
+
+trek_status trek_state_take_texts(trek_state *to, const trek_state *from)
+{
+    trek_status status = TREK_OK;
+    for (int k = 0; k < from->n_notes && status == TREK_OK; k++)
+        if (!find_note(to, from->notes[k].key))
+            status = trek_state_set_text(to, from->notes[k].key, from->notes[k].text);
+    return status;
+}
+
+trek_status trek_state_add_skipped(trek_state *s, const char *name, const char *dtype)
+{
+    trek_status status = trek_array_grow(&s->skipped, &s->cap_skipped, s->n_skipped + 1, sizeof *s->skipped);
+    if (status != TREK_OK)
+        return status;
+    trek_state_note note = { trek_strdup(name), trek_strdup(dtype) };
+    if (note.key && note.text) {
+        s->skipped[s->n_skipped++] = note;
+        return TREK_OK;
+    }
+    trek_free(note.key);
+    trek_free(note.text);
+    return TREK_ERR_MEMORY;
 }
 
 trek_status trek_state_set_text(trek_state *s, const char *key, const char *text)

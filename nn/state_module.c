@@ -8,6 +8,7 @@
 #include "nn/walk.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
+#include "tensor/tensor_internal.h"
 
 /* --- out of a module ------------------------------------------------------------ */
 
@@ -66,17 +67,28 @@ trek_state *trek_state_of(trek_module *module)
 
 trek_state *trek_state_borrow(trek_module *module) { return gather_module(module, false); }
 
-trek_status trek_state_save(trek_module *module, const char *path)
+trek_status trek_state_save_with(trek_module *module, const char *path, const trek_state_save_opts *opts)
 {
+    static const trek_state_save_opts defaults = { 0 };
     if (!module || !path)
         return trek_fail_missing("state_save", module ? "path" : "module");
-    trek_state *state = gather_module(module, false);
-    if (!state)
-        return trek_error_status();
-    trek_status status = trek_state_write(state, path);
-    trek_state_free(&state);
+    opts = opts ? opts : &defaults;
+    trek_state *own = gather_module(module, false), *named = NULL;
+    trek_status status = own ? TREK_OK : trek_error_status();
+    if (own && opts->n_rules != 0) {
+        named = trek_state_restore_names(own, opts->rules, opts->n_rules);
+        status = named ? TREK_OK : trek_error_status();
+    }
+    const trek_state *state = named ? named : own;
+    if (status == TREK_OK)
+        status = opts->max_shard_bytes > 0 ? trek_state_write_shards(state, path, opts->max_shard_bytes)
+                                           : trek_state_write(state, path);
+    trek_state_free(&named);
+    trek_state_free(&own);
     return status;
 }
+
+trek_status trek_state_save(trek_module *module, const char *path) { return trek_state_save_with(module, path, NULL); }
 
 /* --- into a module: what fits what ------------------------------------------------ */
 
@@ -85,6 +97,7 @@ typedef struct target {
     trek_var *var;            /* borrowed */
     char *name;               /* its first name */
     int entry;                /* of the state; -1: none */
+    int skipped;              /* if none: the tensor that there is no dtype for; -1: none */
     trek_tensor *staged;      /* owned; in the variable's dtype, on its device */
 } target;
 
@@ -95,6 +108,8 @@ struct trek_state_loading {
     int n_targets, cap_targets;
     trek_pointer_map seen;    /* variable -> target */
     bool *used;               /* [n_entries] */
+    bool *used_skipped;       /* [n_skipped] */
+    int assigned;
 };
 typedef struct trek_state_loading matching;
 
@@ -114,24 +129,30 @@ static trek_status match(const char *name, trek_var *var, bool is_buffer, void *
         if (!copy)
             return TREK_ERR_MEMORY;
         k = m->n_targets++;
-        m->targets[k] = (target){ var, copy, -1, NULL };
+        m->targets[k] = (target){ var, copy, -1, -1, NULL };
     }
     int entry = trek_state_lookup(m->state, name);
     if (entry >= 0) {
         m->used[entry] = true;
         if (m->targets[k].entry < 0) /* a further name that has a tensor of its own: the first one counts */
             m->targets[k].entry = entry;
+        return TREK_OK;
+    }
+    int skipped = trek_state_lookup_skipped(m->state, name);
+    if (skipped >= 0) {
+        m->used_skipped[skipped] = true;
+        m->targets[k].skipped = skipped;
     }
     return TREK_OK;
 }
 
 static bool fits(const matching *m, const target *t)
 {
-    const trek_tensor *tensor = m->state->entries[t->entry].tensor;
-    trek_dtype have = trek_tensor_dtype(tensor), want = trek_var_dtype(t->var);
+    const trek_state_entry *entry = &m->state->entries[t->entry];
+    trek_dtype have = trek_state_entry_dtype(entry), want = trek_var_dtype(t->var);
     bool castable = m->opts.cast && have != TREK_BOOL && want != TREK_BOOL &&
         trek_dtype_is_float(have) == trek_dtype_is_float(want);
-    return trek_shape_equal(trek_tensor_shape(tensor), trek_var_shape(t->var)) && (have == want || castable);
+    return trek_shape_equal(trek_state_entry_shape(entry), trek_var_shape(t->var)) && (have == want || castable);
 }
 
 /* --- the report -------------------------------------------------------------------- */
@@ -153,10 +174,10 @@ static bool list_has_room(name_list *list)
 static void list_difference(name_list *list, const matching *m, const target *t)
 {
     char have[TREK_SHAPE_TEXT], want[TREK_SHAPE_TEXT];
-    const trek_tensor *tensor = m->state->entries[t->entry].tensor;
+    const trek_state_entry *entry = &m->state->entries[t->entry];
     if (list_has_room(list))
         trek_text_format(&list->names, "%s (%s %s in the state, %s %s in the module)", t->name,
-                         trek_dtype_name(trek_tensor_dtype(tensor)), trek_shape_text(trek_tensor_shape(tensor), have),
+                         trek_dtype_name(trek_state_entry_dtype(entry)), trek_shape_text(trek_state_entry_shape(entry), have),
                          trek_dtype_name(trek_var_dtype(t->var)), trek_shape_text(trek_var_shape(t->var), want));
 }
 
@@ -170,10 +191,28 @@ static void close_list(trek_text *text, name_list *list, const char *what)
     trek_text_clear(&list->names);
 }
 
+static void list_skipped(name_list *list, const matching *m, int k)
+{
+    if (list_has_room(list))
+        trek_text_format(&list->names, "%s (%s)", m->state->skipped[k].key, m->state->skipped[k].text);
+}
+
+static void copy_text(trek_text *text, trek_state_report *report)
+{
+    size_t length = text->length < sizeof report->text - 1 ? text->length : sizeof report->text - 1;
+    if (!text->data)
+        return;
+    while (length < text->length && length > 0 && (text->data[length] & 0xC0) == 0x80)
+        length--; /* not inside a character */
+    memcpy(report->text, text->data, length);
+    report->text[length] = 0;
+    trek_text_clear(text);
+}
+
 /* Never fails: without memory the counts are right and the names are missing. */
 static void make_report(const matching *m, trek_state_report *report)
 {
-    name_list missing = { 0 }, unexpected = { 0 }, differing = { 0 };
+    name_list missing = { 0 }, unexpected = { 0 }, differing = { 0 }, skipped = { 0 };
     trek_text text = { 0 };
     for (int k = 0; k < m->n_targets; k++) {
         const target *t = &m->targets[k];
@@ -187,20 +226,18 @@ static void make_report(const matching *m, trek_state_report *report)
     for (int k = 0; k < m->state->n_entries; k++)
         if (!m->used[k] && list_has_room(&unexpected))
             trek_text_add(&unexpected.names, m->state->entries[k].name);
+    for (int k = 0; k < m->state->n_skipped; k++)
+        if (!m->used_skipped[k])
+            list_skipped(&skipped, m, k);
     report->missing = missing.count;
     report->unexpected = unexpected.count;
     report->differing = differing.count;
+    report->skipped = skipped.count;
     close_list(&text, &missing, "missing");
     close_list(&text, &unexpected, "unexpected");
     close_list(&text, &differing, "different");
-    if (text.data) {
-        size_t length = text.length < sizeof report->text - 1 ? text.length : sizeof report->text - 1;
-        while (length < text.length && length > 0 && (text.data[length] & 0xC0) == 0x80)
-            length--; /* not inside a character */
-        memcpy(report->text, text.data, length);
-        report->text[length] = 0;
-    }
-    trek_text_clear(&text);
+    close_list(&text, &skipped, "skipped, of dtypes that trek does not have");
+    copy_text(&text, report);
 }
 
 /* --- into a module: the copying ------------------------------------------------------ */
@@ -212,38 +249,80 @@ static trek_status stage(matching *m)
         target *t = &m->targets[k];
         if (t->entry < 0)
             continue;
-        trek_tensor *cast = trek_tensor_cast(m->state->entries[t->entry].tensor, trek_var_dtype(t->var));
+        trek_tensor *own = trek_state_entry_read(&m->state->entries[t->entry]);
+        trek_tensor *cast = own ? trek_tensor_cast(own, trek_var_dtype(t->var)) : NULL;
         t->staged = cast ? trek_tensor_to(cast, trek_var_device(t->var)) : NULL;
         trek_tensor_release(cast);
+        trek_tensor_release(own);
         if (!t->staged)
             return trek_error_status();
     }
     return TREK_OK;
 }
 
+/* Whether the header of a variable's tensor may look at other memory from now on: nobody has views of its own of that which it
+ * has, and no earlier target the other. What is less than a page is not worth it. */
+static bool can_assign(const matching *m, int k)
+{
+    const trek_tensor *to = trek_var_data(m->targets[k].var), *from = m->targets[k].staged;
+    if (!m->opts.assign || from->device.type != TREK_CPU || !from->contiguous || !to->contiguous ||
+        from->storage->bytes < 4096 || from->storage == to->storage || to->storage->parent || to->storage->plain ||
+        atomic_load_explicit(&to->storage->refs, memory_order_acquire) > 1)
+        return false;
+    for (int i = 0; i < k; i++)
+        if (trek_var_data(m->targets[i].var)->storage == from->storage)
+            return false;
+    return true;
+}
+
+/* What the tape has saved of either counts as changed. */
+static void assign(matching *m, int k)
+{
+    trek_tensor *to = trek_var_data(m->targets[k].var), *from = m->targets[k].staged;
+    uint32_t version = to->storage->version > from->storage->version ? to->storage->version : from->storage->version;
+    trek_tensor_rebind(to, from);
+    to->storage->version = version + 1;
+    m->assigned++;
+}
+
 trek_status trek_state_loading_commit(trek_state_loading *m)
 {
     trek_status status = TREK_OK;
-    for (int k = 0; k < m->n_targets && status == TREK_OK; k++)
-        if (m->targets[k].staged)
+    for (int k = 0; k < m->n_targets && status == TREK_OK; k++) {
+        if (m->targets[k].staged && can_assign(m, k))
+            assign(m, k);
+        else if (m->targets[k].staged)
             status = trek_tensor_copy_from(trek_var_data(m->targets[k].var), m->targets[k].staged);
+    }
     return status;
+}
+
+/* ARGUMENT, or UNSUPPORTED for what the module needs and trek has no dtype for, which then is a missing one, too. */
+static trek_status check_report(const matching *m, const trek_module *module, const trek_state_report *report)
+{
+    for (int k = 0; k < m->n_targets; k++)
+        if (m->targets[k].entry < 0 && m->targets[k].skipped >= 0)
+            return trek_fail(TREK_ERR_UNSUPPORTED, "state: %s has dtype %s, which trek does not have", m->targets[k].name,
+                             m->state->skipped[m->targets[k].skipped].text);
+    if (report->differing > 0 || (report->missing > 0 && !m->opts.allow_missing) ||
+        (report->unexpected > 0 && !m->opts.allow_unexpected))
+        return trek_fail(TREK_ERR_ARGUMENT, "state does not fit the %s: %s", trek_module_name(module), report->text);
+    return TREK_OK;
 }
 
 static trek_status check_and_stage(matching *m, trek_module *module, trek_state_report *report)
 {
     m->used = trek_calloc((size_t)m->state->n_entries + 1, sizeof *m->used);
-    if (!m->used)
+    m->used_skipped = trek_calloc((size_t)m->state->n_skipped + 1, sizeof *m->used_skipped);
+    if (!m->used || !m->used_skipped)
         return TREK_ERR_MEMORY;
     trek_status status =
         trek_walk_entries(module, TREK_WALK_PARAMS | TREK_WALK_BUFFERS | TREK_WALK_EVERY_PATH, match, m);
     if (status != TREK_OK)
         return status;
     make_report(m, report);
-    if (report->differing > 0 || (report->missing > 0 && !m->opts.allow_missing) ||
-        (report->unexpected > 0 && !m->opts.allow_unexpected))
-        return trek_fail(TREK_ERR_ARGUMENT, "state does not fit the %s: %s", trek_module_name(module), report->text);
-    return stage(m);
+    status = check_report(m, module, report);
+    return status == TREK_OK ? stage(m) : status;
 }
 
 trek_state_loading *trek_state_loading_new(const trek_state *state, trek_module *module, const trek_state_load_opts *opts,
@@ -272,6 +351,7 @@ void trek_state_loading_free(trek_state_loading **loading)
         return;
     trek_free(m->targets);
     trek_free(m->used);
+    trek_free(m->used_skipped);
     trek_pointer_map_clear(&m->seen);
     trek_free(m);
 }
@@ -285,9 +365,17 @@ trek_status trek_state_apply_with(const trek_state *state, trek_module *module, 
     *report = (trek_state_report){ 0 };
     if (!state || !module)
         return trek_fail_missing("state_apply", state ? "module" : "state");
-    trek_state_loading *loading = trek_state_loading_new(state, module, opts, report);
+    trek_state *named = NULL;
+    if (opts && opts->n_rules != 0) {
+        named = trek_state_rename(state, opts->rules, opts->n_rules);
+        if (!named)
+            return trek_error_status();
+    }
+    trek_state_loading *loading = trek_state_loading_new(named ? named : state, module, opts, report);
     trek_status status = loading ? trek_state_loading_commit(loading) : trek_error_status();
+    report->assigned = loading ? loading->assigned : 0;
     trek_state_loading_free(&loading);
+    trek_state_free(&named);
     return status;
 }
 
@@ -303,7 +391,8 @@ trek_status trek_state_load_with(trek_module *module, const char *path, const tr
         *report = (trek_state_report){ 0 };
     if (!module || !path)
         return trek_fail_missing("state_load", module ? "path" : "module");
-    trek_state *state = trek_state_read(path);
+    trek_state_read_opts how = { .lazy = true, .map = opts && opts->map, .verify = opts && opts->verify };
+    trek_state *state = trek_state_read_with(path, &how); /* each tensor goes to the module, and has no second copy here */
     if (!state)
         return trek_error_status();
     trek_status status = trek_state_apply_with(state, module, opts, report);

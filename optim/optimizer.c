@@ -512,6 +512,8 @@ trek_status trek_optimizer_step_with(trek_optimizer *optimizer, const trek_step_
     if (trek_gone(optimizer, "trek_optimizer_step", "the optimizer"))
         return TREK_ERR_STATE;
     int frame = trek_trace_records() ? trek_trace_begin_op(optimizer->klass->name) : 0;
+    if (frame)
+        trek_trace_mark(frame, optimizer->arena->device);
     trek_status status = step(optimizer, opts);
     if (frame)
         trek_trace_end_pass(frame, status == TREK_OK ? step_bytes(optimizer, opts) : 0,

@@ -8,6 +8,7 @@
 #define TREK_OPTIM_OPTIMIZER_H
 
 #include "nn/module.h"
+#include "nn/state.h"
 #include "tensor/update_slice.h"
 
 TREK_BEGIN
@@ -158,6 +159,7 @@ typedef struct trek_optimizer_spec {
     double options[TREK_UPDATE_OPTIONS];
 } trek_optimizer_spec;
 
+/* Each the optimizer of its options; numbers out of range are errors where an optimizer is made of it. */
 TREK_API trek_optimizer_spec trek_sgd(trek_sgd_opts opts);
 TREK_API trek_optimizer_spec trek_adam(trek_adam_opts opts);
 TREK_API trek_optimizer_spec trek_adamw(trek_adam_opts opts);
@@ -185,9 +187,9 @@ TREK_API void trek_optimizer_free(trek_optimizer **optimizer);
 TREK_API trek_status trek_optimizer_step(trek_optimizer *optimizer);
 TREK_API trek_status trek_optimizer_zero_grad(trek_optimizer *optimizer);
 TREK_API trek_status trek_optimizer_set_lr(trek_optimizer *optimizer, double lr);             /* all groups */
-TREK_API trek_status trek_optimizer_set_group_lr(trek_optimizer *optimizer, int group, double lr);
+TREK_API trek_status trek_optimizer_set_group_lr(trek_optimizer *optimizer, int group, double lr); /* that group */
 TREK_API double trek_optimizer_lr(const trek_optimizer *optimizer);                           /* group 0 */
-TREK_API double trek_optimizer_group_lr(const trek_optimizer *optimizer, int group);
+TREK_API double trek_optimizer_group_lr(const trek_optimizer *optimizer, int group); /* of that group */
 /* Moves parameters of the optimizer (those listed) into a new group with options of its own, of the same class. Returns its
  * index, -1 on failure. */
 TREK_API int trek_optimizer_add_group(trek_optimizer *optimizer, const trek_params *params, trek_optimizer_spec spec);
@@ -201,6 +203,16 @@ typedef trek_optimizer_spec (*trek_regroup_fn)(const char *name, trek_var *param
 TREK_API trek_status trek_optimizer_regroup(trek_optimizer *optimizer, trek_regroup_fn fn, void *arg);
 /* Moments and step counts begin anew; groups and learning rates stay. */
 TREK_API trek_status trek_optimizer_reset(trek_optimizer *optimizer);
+
+/* Copies on the CPU of what the optimizer knows, PyTorch's state_dict(): "lr" (f64 [groups]), and of each parameter that has been
+ * updated "NAME.step" (i64, a scalar), its class's numbers in its shape ("NAME.exp_avg"; 16-bit parameters': f32) and, where it
+ * is of 16 bits, "NAME.master" (f32). The caller's (trek_state_free); trek_state_write makes a file of it. A graph's is in
+ * trek_checkpoint_save's. NULL: MEMORY, or the device's error. */
+TREK_API trek_state *trek_optimizer_save(trek_optimizer *optimizer);
+/* Takes all of it over; parameters without entries begin anew. Options other than learning rates are not in it: the optimizer is
+ * made with the same ones, and the same groups. FORMAT, naming what it is, for an entry of no parameter, of another shape, a part
+ * of a parameter's state alone, another number of groups, a rate that is none; MEMORY. Then nothing has changed. */
+TREK_API trek_status trek_optimizer_load(trek_optimizer *optimizer, const trek_state *state);
 
 /* Scales all gradients so that their joint 2-norm is at most max_norm; returns the
  * norm before (f64; NaN and an error on failure). Gradients with a norm that is not finite: left alone. */

@@ -192,11 +192,20 @@ void trek_optimizer_export_free(trek_optimizer_entry *entries, int n);
  * the parameter as it is at the next step. FORMAT, naming it, for an entry
  * of no parameter, or of another shape; then nothing has changed. */
 trek_status trek_optimizer_import(trek_optimizer *optimizer, const trek_optimizer_entry *entries, int n);
-/* The same in two parts: what can fail, and what cannot (or nothing, without commit). *plan is NULL after a failure;
- * entries need not live until the end. */
+/* The same in two parts, for state that comes from elsewhere: masters that are missing are made anew from the parameters. What
+ * can fail, and what cannot (or nothing, without commit). *plan is NULL after a failure; entries need not live until the end. */
 typedef struct trek_optimizer_import_plan trek_optimizer_import_plan;
 trek_status trek_optimizer_import_begin(trek_optimizer *optimizer, const trek_optimizer_entry *entries, int n,
                                         trek_optimizer_import_plan **plan);
 void trek_optimizer_import_end(trek_optimizer *optimizer, trek_optimizer_import_plan **plan, bool commit);
+
+/* --- optim/optimizer_save.c --- */
+
+/* Adds the groups' learning rates under a name and the entries under their names after a prefix: as they lie there, or copies on
+ * the CPU. */
+trek_status trek_optimizer_add_to(trek_state *state, trek_optimizer *optimizer, const char *rates, const char *prefix,
+                                  bool copies);
+/* The rates back, the caller's also after a failure: *n of them, each a rate; else FORMAT, which begins with `where`. */
+trek_status trek_optimizer_read_rates(trek_tensor *tensor, const char *where, double **rates, int *n);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An optimizer's state by parameter name: what checkpoints hold. */
+#include <math.h>
 #include <string.h>
 
 #include "autograd/var_internal.h"
@@ -238,8 +239,25 @@ static void take_over(trek_optimizer *optimizer, const import_plan *plans)
     trek_device_update_forget(optimizer);
 }
 
-trek_status trek_optimizer_import_begin(trek_optimizer *optimizer, const trek_optimizer_entry *entries, int n,
-                                        trek_optimizer_import_plan **result)
+/* Copies of 16-bit parameters of which nothing is told: NaN, which rounds to no parameter, so that they are made anew from those
+ * at the next step. What they were may round to new values, too. */
+static trek_status forget_masters(const trek_optimizer *optimizer, import_plan *plans)
+{
+    const trek_arena *arena = optimizer->arena;
+    for (int k = 0; k < arena->n_segments; k++) {
+        const trek_arena_segment *segment = &arena->segments[k];
+        const trek_arena_part *part = &arena->parts[segment->part];
+        if (!trek_arena_part_is_low(part) || plans[k].source[STATE_MASTER])
+            continue;
+        plans[k].source[STATE_MASTER] = trek_tensor_full((double)NAN, trek_var_shape(segment->param), part->wide, arena->device);
+        if (!plans[k].source[STATE_MASTER])
+            return trek_error_status();
+    }
+    return TREK_OK;
+}
+
+static trek_status begin_import(trek_optimizer *optimizer, const trek_optimizer_entry *entries, int n, bool keep_masters,
+                                trek_optimizer_import_plan **result)
 {
     *result = NULL;
     import_plan *plans = trek_calloc((size_t)optimizer->arena->n_segments + 1, sizeof *plans);
@@ -250,10 +268,18 @@ trek_status trek_optimizer_import_begin(trek_optimizer *optimizer, const trek_op
         status = plan_entry(optimizer, &entries[k], plans);
     if (status == TREK_OK)
         status = check_whole(optimizer, plans);
+    if (status == TREK_OK && !keep_masters)
+        status = forget_masters(optimizer, plans);
     *result = plans;
     if (status != TREK_OK)
         trek_optimizer_import_end(optimizer, result, false);
     return status;
+}
+
+trek_status trek_optimizer_import_begin(trek_optimizer *optimizer, const trek_optimizer_entry *entries, int n,
+                                        trek_optimizer_import_plan **plan)
+{
+    return begin_import(optimizer, entries, n, false, plan);
 }
 
 void trek_optimizer_import_end(trek_optimizer *optimizer, trek_optimizer_import_plan **address, bool commit)
@@ -273,7 +299,7 @@ trek_status trek_optimizer_import(trek_optimizer *optimizer, const trek_optimize
     if (!optimizer || (n > 0 && !entries))
         return trek_fail_missing("trek_optimizer_import", optimizer ? "entries" : "optimizer");
     trek_optimizer_import_plan *plans;
-    trek_status status = trek_optimizer_import_begin(optimizer, entries, n, &plans);
+    trek_status status = begin_import(optimizer, entries, n, true, &plans);
     trek_optimizer_import_end(optimizer, &plans, true);
     return status;
 }

@@ -28,8 +28,8 @@ typedef enum trek_schedule_kind {
     TREK_SCHEDULE_CHAINED,
 } trek_schedule_kind;
 
-#define TREK_SCHEDULE_MILESTONES 16
-#define TREK_SCHEDULE_PARTS 6
+#define TREK_SCHEDULE_MILESTONES 16 /* of one schedule, at most */
+#define TREK_SCHEDULE_PARTS 6 /* schedules that one is made of, at most */
 
 /* A function of the program's: of the step, and of nothing else that changes, the same on every rank. */
 typedef double (*trek_schedule_fn)(int64_t step, void *arg);
@@ -72,7 +72,7 @@ typedef struct trek_schedule {
  * a schedule of kind NONE, which whoever is given it refuses. Formulas are those
  * of torch.optim.lr_scheduler where it has them. */
 
-TREK_API trek_schedule trek_constant_lr(double lr);
+TREK_API trek_schedule trek_constant_lr(double lr); /* lr at every step */
 /* lr * gamma^floor(step / step_size): StepLR. */
 TREK_API trek_schedule trek_step_lr(double lr, int64_t step_size, double gamma);
 /* lr * gamma^(milestones <= step), at most TREK_SCHEDULE_MILESTONES of them, in any order: MultiStepLR. */
@@ -121,6 +121,7 @@ typedef struct trek_onecycle_opts {
  * (Smith and Topin, 2018): OneCycleLR. opts may be NULL. */
 TREK_API trek_schedule trek_onecycle_lr(double max, int64_t total, const trek_onecycle_opts *opts);
 
+/* How a cycle's height goes on: see trek_cyclic_opts. */
 typedef enum trek_cyclic_mode { TREK_CYCLIC_TRIANGULAR, TREK_CYCLIC_TRIANGULAR2, TREK_CYCLIC_EXP_RANGE } trek_cyclic_mode;
 
 typedef struct trek_cyclic_opts {

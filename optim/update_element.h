@@ -23,6 +23,7 @@
 /* For elements; T is the type of the numbers. */
 #define TREK_LEAST (sizeof(T) == sizeof(float) ? (T)FLT_MIN : (T)DBL_MIN) /* above 0 and not denormal */
 #if !defined(__cplusplus)
+/* The square root, and the absolute value, in the type of the number. */
 #define trek_root(value) _Generic((value), float: sqrtf, default: sqrt)(value)
 #define trek_magnitude(value) _Generic((value), float: fabsf, default: fabs)(value)
 #elif !defined(TREK_PLUGIN)
@@ -37,6 +38,7 @@ static inline double trek_magnitude(double value) { return fabs(value); }
 #define TREK_UPDATE_BLOCK 512
 #define TREK_UPDATE_AHEAD 2048
 
+/* The head of the function of a slice that was told of above. */
 #define TREK_UPDATE_NUMBERS(name) static inline int name##_numbers(const trek_update_slice *s, double *n)
 
 /* The function `function`, and what it consists of. */
@@ -61,6 +63,7 @@ typedef struct trek_update_walk {
     char room[TREK_UPDATE_ARRAYS][TREK_UPDATE_BLOCK] __attribute__((aligned(64)));
 } trek_update_walk;
 
+/* At elements begin .. end of a slice, of `size` bytes each; kept: bits of states that are there. */
 static inline void trek_update_walk_begin(trek_update_walk *w, const trek_update_slice *slice, unsigned kept, int64_t begin,
                                           int64_t end, size_t size)
 {
@@ -73,6 +76,7 @@ static inline void trek_update_walk_begin(trek_update_walk *w, const trek_update
     w->zero = slice->zero_grad;
 }
 
+/* The rest that is no whole block, from byte `from`: into the room, and back out of it. */
 static void trek_update_walk_last(trek_update_walk *w, int64_t from, bool back)
 {
     size_t n = (size_t)(w->bytes - from);
@@ -88,6 +92,7 @@ static void trek_update_walk_last(trek_update_walk *w, int64_t from, bool back)
         memset(w->base[1] + from, 0, n);
 }
 
+/* The next block shows; false: there is none. */
 static inline bool trek_update_walk_next(trek_update_walk *w)
 {
     int64_t at = w->at;
@@ -109,6 +114,7 @@ static inline bool trek_update_walk_next(trek_update_walk *w)
     return true;
 }
 
+/* Element, block and slice for one type. */
 #define TREK_UPDATE_LOOPS(name, type, suffix, states, always, variants, ...)                                      \
     static inline __attribute__((always_inline)) void name##_element_##suffix(type *x, type d, type *s, const type *n, \
                                                                               unsigned kept, int variant)         \
@@ -169,6 +175,7 @@ static inline bool trek_update_walk_next(trek_update_walk *w)
             name##_block_##suffix(p, g, a, b, c, scale, n, set, 0);                                               \
     }
 
+/* All of it, as said above. */
 #define TREK_UPDATE_ELEMENT(name, states, always, variants, ...)                                                  \
     TREK_UPDATE_FUNCTION(name##_update, static, name, states, always, variants, __VA_ARGS__)
 

@@ -13,11 +13,11 @@
 TREK_BEGIN
 
 /* Of the table below: its version and its size, which the number of ops is part of. */
-#define TREK_BACKEND_ABI (8 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
+#define TREK_BACKEND_ABI (9 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
 
 /* Work done in order. Every thread has a compute stream of its own on each device
  * that it uses: NULL stands for it wherever a stream is asked for. */
-typedef struct trek_stream trek_stream;
+typedef struct trek_device_stream trek_device_stream;
 typedef struct trek_event trek_event;     /* a point in a stream */
 typedef struct trek_capture trek_capture; /* recorded work, to be replayed */
 struct trek_device_comm;                  /* tensor/device_comm.h: collectives of the device's own library */
@@ -39,13 +39,15 @@ typedef struct trek_backend {
     int (*device_count)(void);
     bool (*usable)(int index, char *why, size_t size);
     trek_status (*info)(int index, trek_device_info *info);
+    /* The same without memory_free, of any device that is listed: it is not opened. Any thread. */
+    trek_status (*describe)(int index, trek_device_info *info);
 
     /* memory: 64-byte aligned (CPU) or 256 (GPU); through the caching allocator. handle is
      * the backend's own and comes back with release, which may be called from any thread. */
     trek_status (*allocate)(trek_device device, size_t bytes, void **data, void **handle);
     void (*release)(trek_device device, void *data, void *handle);
     /* Also used by work on `stream`: not given out again before that has ended. */
-    void (*record_use)(void *handle, trek_stream *stream);
+    void (*record_use)(void *handle, trek_device_stream *stream);
     void (*release_cached)(trek_device device);
     void (*reset_peak)(trek_device device);
     /* host memory that the device copies from and to without waiting */
@@ -58,15 +60,17 @@ typedef struct trek_backend {
     /* contiguous bytes; either side may be host memory. In the order of the stream; from a device to
      * pageable host memory: done when it returns. From pageable memory: copied away when it returns. */
     trek_status (*copy_bytes)(void *to, trek_device to_device, const void *from, trek_device from_device, size_t bytes,
-                              trek_stream *stream);
+                              trek_device_stream *stream);
 
     /* streams and events; on the CPU everything has happened when the call returns */
-    trek_status (*stream_new)(trek_device device, trek_stream **stream);
-    void (*stream_free)(trek_stream *stream);
+    trek_status (*stream_new)(trek_device device, trek_device_stream **stream);
+    void (*stream_free)(trek_device_stream *stream);
     trek_status (*event_new)(trek_device device, trek_event **event);
     void (*event_free)(trek_event *event);
-    trek_status (*event_record)(trek_event *event, trek_stream *stream);
-    trek_status (*stream_wait)(trek_stream *stream, trek_event *event);
+    /* of a stream of the event's device; NULL: the calling thread's there */
+    trek_status (*event_record)(trek_event *event, trek_device_stream *stream);
+    /* a stream of `device` waits, whichever the event's is; NULL: the calling thread's on `device` */
+    trek_status (*stream_wait)(trek_device device, trek_device_stream *stream, trek_event *event);
     trek_status (*event_elapsed_ms)(trek_event *start, trek_event *end, double *ms);
     trek_status (*event_sync)(trek_event *event);
     /* waits for the calling thread's own streams but for those on the n devices of `but`; NULL: there are none */
@@ -118,6 +122,10 @@ typedef struct trek_backend {
     trek_status (*update_apply)(trek_device device, const trek_update *update, bool zero_grads);
     /* trek_update_scaler_adapt. */
     trek_status (*update_scaler)(trek_device device, trek_update_scaler *scaler);
+
+    /* The versions of what the backend works with, or why something is not there: one line. It opens what it can use. NULL: it
+     * works with nothing. */
+    void (*versions)(char *text, size_t size);
 } trek_backend;
 
 extern const trek_backend *trek_backends[TREK_DEVICE_TYPE_COUNT]; /* NULL until opened */

@@ -39,13 +39,13 @@ typedef struct trek_device_comm {
     /* stream NULL: the calling thread's queue on the rank's device. Counts as in distributed/comm: elements of the
      * tensor; of a part for all_gather and reduce_scatter. in may be out (all_gather: the rank's place in it). */
     trek_status (*all_reduce)(trek_device_rank *rank, const void *in, void *out, int64_t count, trek_dtype dtype,
-                              trek_device_reduce op, trek_stream *stream);
+                              trek_device_reduce op, trek_device_stream *stream);
     trek_status (*broadcast)(trek_device_rank *rank, const void *in, void *out, int64_t count, trek_dtype dtype, int root,
-                             trek_stream *stream);
+                             trek_device_stream *stream);
     trek_status (*all_gather)(trek_device_rank *rank, const void *in, void *out, int64_t count, trek_dtype dtype,
-                              trek_stream *stream);
+                              trek_device_stream *stream);
     trek_status (*reduce_scatter)(trek_device_rank *rank, const void *in, void *out, int64_t count, trek_dtype dtype,
-                                  trek_device_reduce op, trek_stream *stream);
+                                  trek_device_reduce op, trek_device_stream *stream);
 
     /* Memory that collectives will use again and again. *handle NULL and OK where the library has no use for it. */
     trek_status (*register_buffer)(trek_device_rank *rank, void *data, size_t bytes, void **handle);

@@ -186,9 +186,8 @@ static inline bool infer_alike(trek_op_call *call)
 }
 
 /* Tells a watcher what the call reads, and which results it was given. */
-static void show(const trek_op_call *call)
+static void show(const trek_op_call *call, const trek_rank_watch *watch)
 {
-    const trek_rank_watch *watch = trek_rank_watched();
     for (int k = 0; k < call->n_inputs; k++)
         if (call->inputs[k])
             watch->see(call->inputs[k], false, watch->arg);
@@ -197,16 +196,16 @@ static void show(const trek_op_call *call)
             watch->see(call->outputs[k], true, watch->arg);
 }
 
-static inline trek_status dispatch(trek_op_call *call)
+static inline trek_dtype key_dtype(const trek_op_call *call)
+{
+    return (trek_dtype)(call->op->key >= 0 ? call->inputs[call->op->key] : call->outputs[0])->dtype;
+}
+
+/* Shape rule and kernel. */
+static inline trek_status carry_out(trek_op_call *call)
 {
     const trek_op *op = call->op;
-    trek_dtype dtype = (trek_dtype)(op->key >= 0 ? call->inputs[op->key] : call->outputs[0])->dtype;
-    if (!(op->dtypes >> dtype & 1))
-        return trek_op_fail(call, TREK_ERR_DTYPE, "dtype %s is not supported", trek_dtype_name(dtype));
-    if (call->n_inputs > 0 && call->inputs[0]->device.type != TREK_CPU)
-        trek_rank_here.op = op->name;
-    if (trek_rank_watched())
-        show(call);
+    trek_dtype dtype = key_dtype(call);
     if (!infer_alike(call)) {
         trek_status status = op->infer(call);
         if (status != TREK_OK || (op->flags & TREK_OP_VIEW))
@@ -217,6 +216,25 @@ static inline trek_status dispatch(trek_op_call *call)
         return kernel(call);
     return trek_op_fail(call, TREK_ERR_UNSUPPORTED, "no kernel for %s on %s", trek_dtype_name(dtype),
                         trek_backends[call->outputs[0]->device.type]->name);
+}
+
+TREK_SELDOM static trek_status carry_out_watched(trek_op_call *call, const trek_rank_watch *watch)
+{
+    if (watch->see)
+        show(call, watch);
+    return watch->around ? watch->around(call, carry_out, watch->arg) : carry_out(call);
+}
+
+static inline trek_status dispatch(trek_op_call *call)
+{
+    const trek_op *op = call->op;
+    trek_dtype dtype = key_dtype(call);
+    if (!(op->dtypes >> dtype & 1))
+        return trek_op_fail(call, TREK_ERR_DTYPE, "dtype %s is not supported", trek_dtype_name(dtype));
+    if (call->n_inputs > 0 && call->inputs[0]->device.type != TREK_CPU)
+        trek_rank_here.op = op->name;
+    const trek_rank_watch *watch = trek_rank_watched();
+    return watch ? carry_out_watched(call, watch) : carry_out(call);
 }
 
 /* Where a result of inputs on several CPUs belongs: where it is to be written; else to the calling rank, if one of them
@@ -341,6 +359,15 @@ static inline trek_status run_op(trek_op_call *call)
     return status;
 }
 
+/* Of what it is given; the CPU, where that is nothing. */
+static trek_device device_of(const trek_op_call *call)
+{
+    for (int k = 0; k < call->n_inputs; k++)
+        if (call->inputs[k] && call->inputs[k]->device.type != TREK_CPU)
+            return call->inputs[k]->device;
+    return trek_cpu(0);
+}
+
 TREK_SELDOM static trek_status run_looked_at(trek_op_call *call)
 {
     if (trek_forked)
@@ -348,6 +375,8 @@ TREK_SELDOM static trek_status run_looked_at(trek_op_call *call)
     if (trek_debug && check_live(call) != TREK_OK)
         return TREK_ERR_STATE;
     int frame = trek_trace_records() ? trek_trace_begin_op(call->op->name) : 0;
+    if (frame)
+        trek_trace_mark(frame, device_of(call));
     trek_status status = run_op(call);
     if (frame)
         trek_trace_end_op(frame, status == TREK_OK ? call : NULL);

@@ -10,6 +10,7 @@ TREK_BEGIN
 /* What a fused linear applies to its result. */
 typedef enum trek_activation { TREK_ACTIVATION_NONE, TREK_ACTIVATION_RELU, TREK_ACTIVATION_GELU } trek_activation;
 
+/* What a loss makes of its elements' losses. */
 typedef enum trek_reduction { TREK_REDUCTION_MEAN, TREK_REDUCTION_SUM, TREK_REDUCTION_NONE } trek_reduction;
 
 /* What becomes of several elements that go to one place. */

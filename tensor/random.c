@@ -14,13 +14,25 @@ void trek_seed(uint64_t value)
     atomic_store(&seed, value);
     trek_rank_here.rng_step = 0;
     trek_rank_here.rng_draw = 0;
+    trek_rank_here.rng_stream = 0;
 }
 
 uint64_t trek_rng_seed(void) { return atomic_load_explicit(&seed, memory_order_relaxed); }
 
+/* Of ranks' own numbers, 2^40 elements apart. */
+static int64_t rank_place(void) { return ((int64_t)trek_job_here.process * 1024 + trek_rank_here.rank) << 40; }
+
+int64_t trek_rng_first_row(int64_t rows)
+{
+    const trek_rank_context *here = &trek_rank_here;
+    if (here->rows < 0)
+        return 0;
+    return here->rows > 0 && rows % here->rows == 0 ? here->first_sample * (rows / here->rows) : rank_place();
+}
+
 /* A tensor whose first dimension is this rank's part of the batch, or a multiple
  * of it (samples x tokens, flattened), is keyed by its place in the global batch;
- * anything else by rank, 2^40 elements apart. */
+ * anything else by rank. */
 static int64_t first_element(const trek_tensor *like)
 {
     const trek_rank_context *here = &trek_rank_here;
@@ -28,14 +40,14 @@ static int64_t first_element(const trek_tensor *like)
         return 0;
     if (like->ndim > 0 && here->rows > 0 && like->sizes[0] % here->rows == 0)
         return here->first_sample * (like->numel / here->rows);
-    return ((int64_t)trek_job_here.process * 1024 + here->rank) << 40;
+    return rank_place();
 }
 
 trek_rng_draw trek_rng_next(const trek_tensor *like)
 {
     trek_rank_context *here = &trek_rank_here;
-    return (trek_rng_draw){ .seed = trek_rng_seed(), .step = (uint32_t)here->rng_step, .draw = (uint32_t)here->rng_draw++,
-                            .first_element = first_element(like) };
+    return (trek_rng_draw){ .seed = trek_rng_seed() ^ here->rng_stream, .step = (uint32_t)here->rng_step,
+                            .draw = (uint32_t)here->rng_draw++, .first_element = first_element(like) };
 }
 
 void trek_rng_attrs(const trek_tensor *like, trek_attrs *attrs)

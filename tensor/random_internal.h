@@ -21,6 +21,8 @@ typedef struct trek_rng_draw {
 struct trek_tensor;
 trek_rng_draw trek_rng_next(const struct trek_tensor *like);
 uint64_t trek_rng_seed(void);
+/* Place of the first of `rows` rows, all that the rank has or a multiple of them, in the global batch. */
+int64_t trek_rng_first_row(int64_t rows);
 /* The next draw as attributes of a random op: i[0] seed, i[1] step, i[2] draw, i[3] place of element 0. */
 struct trek_attrs;
 void trek_rng_attrs(const struct trek_tensor *like, struct trek_attrs *attrs);

@@ -8,11 +8,18 @@
 
 struct trek_pool;
 struct trek_tensor;
+struct trek_op_call;
+struct trek_compound;
 
-/* Who wants to know which tensors the thread's work on devices touches (graph/capture.c). */
+/* Who wants to know which tensors the thread's work on devices touches (graph/capture.c), or what its ops are (onnx/). */
 typedef struct trek_rank_watch {
     uint32_t run;              /* storages made meanwhile carry it */
-    void (*see)(struct trek_tensor *tensor, bool written, void *arg); /* of an op: an input, or a result it was given */
+    void (*see)(struct trek_tensor *tensor, bool written, void *arg); /* of an op: an input, or a result it was given; or NULL */
+    /* Instead of every op whose inputs are as its row wants them: runs it by go, looks at it, may make it fail; or NULL. */
+    trek_status (*around)(struct trek_op_call *call, trek_status (*go)(struct trek_op_call *call), void *arg);
+    /* Around what is several ops here and one elsewhere (tensor/compound.h); or NULL, both. */
+    void (*enter)(void *arg);
+    void (*leave)(const struct trek_compound *compound, void *arg);
     void *arg;
 } trek_rank_watch;
 
@@ -23,7 +30,9 @@ typedef struct trek_rank_context {
     int64_t rows;              /* samples of this rank in the present forward; -1: not split */
     int64_t global_rows;       /* samples of all ranks; -1: not split */
     uint64_t rng_step;         /* step of the RNG: set by step() */
-    uint64_t rng_draw;         /* random ops so far in this step */
+    uint64_t rng_draw;         /* random ops so far in this step, or in the stream */
+    uint64_t rng_stream;       /* of a part of the forward that not every rank runs (tensor/row_map.h); 0: the step's own */
+    const struct trek_row_map *row_map; /* rows that the present part of the forward works on; NULL: all that the rank has */
     const char *op;            /* the op that runs on a device now: whom memory is asked for */
     struct trek_pool *pool;    /* threads of this rank; NULL: the process's default pool */
     const struct trek_rank_collectives *collectives; /* NULL with one rank */

@@ -197,10 +197,12 @@ static void log_to_stderr(trek_log_level level, const char *message, void *arg)
     fprintf(stderr, "trek: %s: %s\n", log_names[level], message);
 }
 
+_Atomic(trek_log_watch_fn) trek_log_watcher;
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int log_level = -1;
 static trek_log_fn log_fn = log_to_stderr;
 static void *log_arg;
+static void (*log_around)(bool before);
 
 static int initial_level(void)
 {
@@ -222,21 +224,44 @@ void trek_log_set(trek_log_level level, trek_log_fn fn, void *arg)
     pthread_mutex_unlock(&log_lock);
 }
 
+void trek_log_set_around(void (*around)(bool before))
+{
+    pthread_mutex_lock(&log_lock);
+    log_around = around;
+    pthread_mutex_unlock(&log_lock);
+}
+
+/* Under the lock. */
+static void deliver(trek_log_level level, const char *message)
+{
+    if (!log_fn)
+        return;
+    if (log_around)
+        log_around(true);
+    log_fn(level, message, log_arg);
+    if (log_around)
+        log_around(false);
+}
+
 void trek_log_message(trek_log_level level, const char *format, ...)
 {
     if (atomic_load(&log_level) < 0) {
         int unset = -1, level_then = initial_level();
         atomic_compare_exchange_strong(&log_level, &unset, level_then);
     }
-    if ((int)level > atomic_load(&log_level))
+    bool printed = (int)level <= atomic_load(&log_level);
+    trek_log_watch_fn watch = level <= TREK_LOG_INFO ? atomic_load(&trek_log_watcher) : NULL;
+    if (!printed && !watch)
         return;
     char message[TREK_ERROR_SIZE];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
+    if (watch)
+        watch(level, message);
     pthread_mutex_lock(&log_lock);
-    if (log_fn)
-        log_fn(level, message, log_arg);
+    if (printed)
+        deliver(level, message);
     pthread_mutex_unlock(&log_lock);
 }

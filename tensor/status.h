@@ -30,6 +30,7 @@ TREK_BEGIN
     X(CALLBACK, "a user's callback failed")                          \
     X(STATE, "call not allowed in this state")
 
+/* TREK_OK, or what went wrong: the list above. */
 typedef enum trek_status {
     TREK_OK = 0,
 #define TREK_STATUS_ENUM(name, text) TREK_ERR_##name,
@@ -57,8 +58,10 @@ TREK_API const char *trek_status_text(trek_status status);
 /* The code's name, such as "TREK_ERR_MEMORY". Never NULL. */
 TREK_API const char *trek_status_name(trek_status status);
 
+/* From what ends work to what tells of it. */
 typedef enum trek_log_level { TREK_LOG_ERROR, TREK_LOG_WARNING, TREK_LOG_INFO, TREK_LOG_DEBUG } trek_log_level;
 
+/* What messages are sent to; arg is trek_log_set's. */
 typedef void (*trek_log_fn)(trek_log_level level, const char *message, void *arg);
 
 /* Sends messages of at most `level` to `fn`, from any thread, one at a time.

@@ -2,6 +2,8 @@
 #ifndef TREK_TENSOR_STATUS_INTERNAL_H
 #define TREK_TENSOR_STATUS_INTERNAL_H
 
+#include <stdatomic.h>
+
 #include "tensor/status.h"
 
 /* trek_fail, for functions that return a pointer. */
@@ -22,6 +24,13 @@ void trek_error_place(const void *where, const char *path, const char *kind);
 
 /* Logs if the level is on. */
 void trek_log_message(trek_log_level level, const char *format, ...) TREK_PRINTF(2, 3);
+/* Called before and after each message, by whoever logs, one at a time: what is rewritten on a terminal is taken away and comes
+ * back. It logs nothing itself. NULL: nobody. */
+void trek_log_set_around(void (*around)(bool before));
+
+/* Told of messages from INFO up, whatever level is printed; NULL: nobody. From any thread, also several at a time. */
+typedef void (*trek_log_watch_fn)(trek_log_level level, const char *message);
+extern _Atomic(trek_log_watch_fn) trek_log_watcher;
 
 /* The thread's error, moved out: written to *status and message (at least
  * TREK_ERROR_SIZE bytes), then cleared. How a rank's error goes to whoever joins it. */

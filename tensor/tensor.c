@@ -9,6 +9,7 @@
 #include "tensor/debug.h"
 #include "tensor/op.h"
 #include "tensor/random_internal.h"
+#include "tensor/row_map.h"
 
 trek_status trek_check_creation(const char *what, trek_shape shape, trek_dtype dtype)
 {
@@ -112,6 +113,27 @@ trek_tensor *trek_tensor_eye(int64_t n, trek_dtype dtype, trek_device device)
     return finish(t, dtype, device);
 }
 
+/* Rows out of the thread's: each that stands alone, or beside its neighbour, by its place. */
+static trek_tensor *filled_rows(trek_tensor *t, int op, trek_attrs *attrs)
+{
+    int64_t rows = t->sizes[0], row = t->numel / rows, strides[TREK_MAX_DIMS] = { row, 1 };
+    for (int64_t k = 0, n; k < rows; k += n) {
+        int64_t place = trek_row_place(rows, k);
+        for (n = 1; k + n < rows && trek_row_place(rows, k + n) == place + n;)
+            n++;
+        char *data = (char *)t->data + (size_t)(k * row) * trek_dtype_size((trek_dtype)t->dtype);
+        trek_tensor *some = trek_tensor_make_view(t, data, 2, (int64_t[]){ n, row }, strides);
+        attrs->i[3] = place * row;
+        some = some ? filled(some, op, attrs) : NULL;
+        if (!some) {
+            trek_tensor_release(t);
+            return NULL;
+        }
+        trek_tensor_release(some);
+    }
+    return t;
+}
+
 static trek_tensor *random(trek_tensor *t, int op, double first, double second)
 {
     if (!t)
@@ -120,7 +142,8 @@ static trek_tensor *random(trek_tensor *t, int op, double first, double second)
     trek_rng_attrs(t, &attrs);
     attrs.f[0] = first;
     attrs.f[1] = second;
-    return filled(t, op, &attrs);
+    const trek_row_map *map = t->ndim > 0 && t->numel > 0 ? trek_row_map_for(t->sizes[0]) : NULL;
+    return map ? filled_rows(t, op, &attrs) : filled(t, op, &attrs);
 }
 
 trek_tensor *trek_tensor_rand(trek_shape shape, trek_dtype dtype, trek_device device)

@@ -42,12 +42,12 @@ TREK_API trek_tensor *trek_tensor_wrap(void *data, trek_shape shape, trek_dtype 
 TREK_API trek_tensor *trek_tensor_retain(trek_tensor *tensor);  /* returns tensor; NULL is fine */
 TREK_API void trek_tensor_release(trek_tensor *tensor);         /* NULL is fine */
 
-TREK_API trek_shape trek_tensor_shape(const trek_tensor *tensor);
+TREK_API trek_shape trek_tensor_shape(const trek_tensor *tensor); /* of NULL no dimensions */
 TREK_API trek_shape trek_tensor_strides(const trek_tensor *tensor); /* in elements */
-TREK_API trek_dtype trek_tensor_dtype(const trek_tensor *tensor);
-TREK_API trek_device trek_tensor_device(const trek_tensor *tensor);
-TREK_API int64_t trek_tensor_numel(const trek_tensor *tensor);
-TREK_API bool trek_tensor_is_contiguous(const trek_tensor *tensor);
+TREK_API trek_dtype trek_tensor_dtype(const trek_tensor *tensor); /* of each element */
+TREK_API trek_device trek_tensor_device(const trek_tensor *tensor); /* where it is */
+TREK_API int64_t trek_tensor_numel(const trek_tensor *tensor); /* elements */
+TREK_API bool trek_tensor_is_contiguous(const trek_tensor *tensor); /* row-major, without gaps */
 /* Address of the first element; NULL if it is not in host memory. The others lie by the strides: a result of an element-wise op
  * on the CPU keeps the order of dimensions of its input (of a transposed one, too, as in PyTorch). trek_tensor_contiguous or
  * trek_tensor_to_host give row-major. Writing through it is not seen by the check of saved tensors. */

@@ -11,6 +11,7 @@
 #include "tensor/thread_end.h"
 
 _Atomic(const trek_trace_sink *) trek_trace_now;
+_Atomic(const trek_trace_watch *) trek_trace_watcher;
 atomic_bool trek_trace_recording;
 static atomic_uint recording_number; /* of the recordings that have begun */
 
@@ -91,7 +92,9 @@ static int push(trek_trace_kind kind, const char *name)
         return 0;
     const frame *around = s->depth ? &s->frames[s->depth - 1] : NULL;
     s->frames[s->depth] = (frame){ .record = { .kind = kind, .name = name, .path = around ? around->record.path : 0,
-                                               .backward = around && around->record.backward },
+                                               .backward = around && around->record.backward,
+                                               .inside_op = around && (around->record.kind == TREK_TRACE_OP ||
+                                                                       around->record.inside_op) },
                                    .module = around ? around->module : NULL };
     return ++s->depth;
 }
@@ -153,7 +156,18 @@ int trek_trace_begin_op(const char *name)
     return begun(push(TREK_TRACE_OP, name));
 }
 
-static void end(int frame, const struct trek_op_call *call, double bytes, bool on_device)
+void trek_trace_mark(int frame, trek_device device)
+{
+    const trek_trace_sink *sink = atomic_load_explicit(&trek_trace_now, memory_order_acquire);
+    if (!sink || !sink->mark || device.type == TREK_CPU)
+        return;
+    for (int k = 0; k < frame; k++)
+        if (stack_here->frames[k].record.mark)
+            return;
+    stack_here->frames[frame - 1].record.mark = sink->mark(device, sink->arg);
+}
+
+static void end(int frame, const struct trek_op_call *call, const struct trek_tensor *result, double bytes, bool on_device)
 {
     int64_t now = trek_clock_ns();
     trek_trace_record record;
@@ -161,15 +175,18 @@ static void end(int frame, const struct trek_op_call *call, double bytes, bool o
         return;
     record.end_ns = now;
     record.call = call;
+    record.result = result;
     record.bytes = bytes;
     record.on_device = on_device;
     tell(&record);
 }
 
-void trek_trace_end_op(int frame, const struct trek_op_call *call) { end(frame, call, 0, false); }
-void trek_trace_end_pass(int frame, double bytes, bool on_device) { end(frame, NULL, bytes, on_device); }
+void trek_trace_end_op(int frame, const struct trek_op_call *call) { end(frame, call, NULL, 0, false); }
+void trek_trace_end_pass(int frame, double bytes, bool on_device) { end(frame, NULL, NULL, bytes, on_device); }
 
-void trek_trace_end_frame(int frame) { end(frame, NULL, 0, false); }
+void trek_trace_end_module(int frame, const struct trek_tensor *result) { end(frame, NULL, result, 0, false); }
+
+void trek_trace_end_frame(int frame) { end(frame, NULL, NULL, 0, false); }
 
 /* "gpt.blocks.0": a module that no text is left for counts as the one around it. */
 static uint32_t path_inside(uint32_t around, const char *name)
@@ -260,13 +277,19 @@ bool trek_trace_take_span(int64_t start_ns, trek_trace_record *record)
 
 int64_t trek_trace_entered(const char *name)
 {
+    const trek_trace_watch *watch = atomic_load_explicit(&trek_trace_watcher, memory_order_acquire);
     enter(name);
+    if (watch && watch->enter)
+        watch->enter(name);
     return trek_trace_records() ? trek_trace_begin_span(name) : trek_clock_ns();
 }
 
 void trek_trace_end(const char *name, int64_t start_ns, int64_t detail)
 {
     const trek_trace_sink *sink = atomic_load_explicit(&trek_trace_now, memory_order_acquire);
+    const trek_trace_watch *watch = atomic_load_explicit(&trek_trace_watcher, memory_order_acquire);
+    if (watch && watch->leave && start_ns)
+        watch->leave(name, start_ns, trek_clock_ns());
     if (!sink || !start_ns)
         return;
     if (sink->leave)
@@ -283,6 +306,13 @@ void trek_trace_end(const char *name, int64_t start_ns, int64_t detail)
         sink->frame(&record, sink->arg);
     else if (sink->span)
         sink->span(name, rank, record.start_ns, record.end_ns, detail, sink->arg);
+}
+
+void trek_trace_samples(int64_t n)
+{
+    const trek_trace_watch *watch = atomic_load_explicit(&trek_trace_watcher, memory_order_acquire);
+    if (watch)
+        watch->samples(n);
 }
 
 void trek_trace_event(const char *name, double value)

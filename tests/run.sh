@@ -5,6 +5,7 @@
 #   tests/run.sh                builds once, and runs every suite once: minutes
 #   tests/run.sh all            also sanitizers, other instruction sets, clang, 64-bit ARM (emulated), fuzzing, the differential
 #                               fuzzer, the CUDA plug-in where there is a compiler: every way that this machine allows
+#   tests/run.sh docs           the site: builds it without warnings, checks its links, names, blocks of C and accessibility
 #   tests/run.sh NAME [CASE]    one program, test_NAME.c or fuzz/NAME.c, or one case of it ("*" and "?" stand for others)
 #   tests/run.sh stage STAGE... those parts of all: tests/run.sh stage lists them
 # Meson options (-D...) may follow. CI=true makes warnings errors. TREK_TEST_WORK: where is built (build-tests).
@@ -91,8 +92,11 @@ apt_install() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" >"$work/apt.log" 2>&1
 }
 base_packages=(meson ninja-build gcc g++ pkg-config zlib1g-dev libcmocka-dev libdnnl-dev python3 libopenmpi-dev openmpi-bin
-    libgloo-dev iproute2 liblapack3 libfftw3-single3 libfftw3-double3)
-all_packages=(python3-venv clang clang-format clang-tidy gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
+    libgloo-dev iproute2 liblapack3 libfftw3-single3 libfftw3-double3 libprotobuf-c-dev protobuf-c-compiler
+    libpng-dev libjpeg-dev libncurses-dev libmicrohttpd12)
+site_packages=(doxygen graphviz python3-venv)
+all_packages=("${site_packages[@]}" make cmake debhelper dpkg-dev fakeroot clang clang-format clang-tidy gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
+    chromium chromium-driver)
 
 # with clang's runtime for sanitizers and libFuzzer, of the version that `clang` is
 install_all() {
@@ -175,7 +179,7 @@ has_flag avx512f && best_isa=avx512
 # The fake device runs every suite a second time: those that take minutes there are left to "all".
 stage_once() {
     build once -Dcuda=disabled -Disas="$best_isa" -Dfuzz=false || return
-    tests once suites "${not_waiting[@]}" --no-suite cuda_long
+    tests once suites "${not_waiting[@]}" --no-suite cuda_long --no-suite ptx
     tests once processes "${waiting[@]}" --num-processes $((2 * jobs))
 }
 
@@ -199,8 +203,9 @@ for line in open(sys.argv[1]):
 
 cuda_plugin=tensor/cuda/libtrek-cuda.so
 has_cuda() { grep -qF "$cuda_plugin" "$work/plain/build.ninja"; }
-compile_plugin() {
-    if nice -n 19 ninja -C "$work/plain" -j "$jobs" "$cuda_plugin" >"$work/plugin.build.log" 2>&1; then
+compile_plugin() { # and keeps its kernels' PTX
+    mkdir -p "$work/kept"
+    if NVCC_APPEND_FLAGS="--keep --keep-dir $work/kept" nice -n 19 ninja -C "$work/plain" -j "$jobs" "$cuda_plugin" >"$work/plugin.build.log" 2>&1; then
         pass
     else
         fail "the CUDA plug-in does not build"
@@ -218,16 +223,17 @@ stage_plain() {
     without=
     [ $built = 0 ] || return
     has_cuda && aside compile_plugin compile_plugin
-    TREK_TEST_LONG=1 tests plain suites "${not_waiting[@]}" # tests that draw at random draw more often
+    TREK_TEST_LONG=1 tests plain suites "${not_waiting[@]}" --no-suite ptx # tests that draw at random draw more often
 }
 
 stage_processes() {
     built plain processes && tests plain processes "${waiting[@]}" --num-processes $((2 * jobs))
 }
 
-one_isa() { TREK_ISA=$1 tests plain "isa_$1" ops_forward ops_gradient ops_random_rows vectors; }
-one_dot() { TREK_BF16_DOT=$1 tests plain "bf16_dot_$1" ops_forward ops_random_rows autocast; }
-one_thread() { TREK_THREADS=1 tests plain one_thread ops_forward vectors training_vectors; }
+# Large cases in a third of their dtypes, anew each time: all of them are in "plain", by the best instruction set.
+one_isa() { TREK_TEST_SHORT=1 TREK_ISA=$1 tests plain "isa_$1" ops_forward ops_gradient ops_random_rows vectors; }
+one_dot() { TREK_TEST_SHORT=1 TREK_BF16_DOT=$1 tests plain "bf16_dot_$1" ops_forward ops_random_rows autocast; }
+one_thread() { TREK_TEST_SHORT=1 TREK_THREADS=1 tests plain one_thread ops_forward vectors training_vectors; }
 
 stage_isas() {
     local isa started=()
@@ -273,18 +279,54 @@ stage_plugin() {
     done
 }
 
+# Puts the PTX of the plug-in's build where that of the target "ptx" would be; false: some is not there.
+place_ptx() {
+    local source name to=$work/plain/tests/ptx
+    for source in $(cd tensor/cuda && find . -name '*.cu'); do
+        name=${source#./} name=kernel_${name//\//_}
+        cp "$work/kept/$(basename "$source" .cu).ptx" "$to/${name%.cu}.ptx"
+    done
+    cp "$work"/kept/optimizer_*.ptx "$to"
+    for name in $(ninja -C "$work/plain" -t targets all | sed -n 's#^tests/ptx/\(.*\.ptx\):.*#\1#p'); do [ -s "$to/$name" ] || return; done
+}
+
+# The suite "cuda" in part, by what nvcc makes of the kernels
+stage_ptx() {
+    local targets=(tests/ptx/ptx_check)
+    built plain "kernels as PTX" || return
+    if ! ninja -C "$work/plain" -t targets all | grep -q '^ptx:'; then
+        skip "kernels as PTX: no CUDA compiler"
+        return
+    fi
+    place_ptx 2>/dev/null || targets+=(ptx)
+    if nice -n "$niceness" ninja -C "$work/plain" -j "$jobs" "${targets[@]}" >"$work/ptx.build.log" 2>&1; then
+        TREK_TEST_SHORT=1 tests plain ptx --suite ptx
+    else
+        fail "kernels as PTX do not build"
+        grep -E 'error|warning' "$work/ptx.build.log" | head -10
+    fi
+}
+
 stage_install() {
     built plain install && check "what is installed does not work" bash tests/checks/check_install.sh "$work/plain"
 }
 
-# Another compiler, and what a machine without oneDNN and cmocka has. Examples, benchmarks and the fake device are built.
+stage_debian() {
+    if command -v dpkg-buildpackage >/dev/null && command -v dh >/dev/null; then
+        check "Debian's packages" bash tests/checks/check_debian.sh "$root" "$work/debian"
+    else
+        skip "Debian's packages: dpkg-buildpackage or debhelper is not installed"
+    fi
+}
+
+# Another compiler, and what a machine without oneDNN and cmocka has. Examples and benchmarks are built.
 stage_clang() {
     if ! command -v clang >/dev/null; then
         skip "clang is not installed"
         return
     fi
-    CC=clang CXX=clang++ build clang -Dwerror=true -Doptimization=1 -Dcuda=disabled -Donednn=disabled -Dcmocka=disabled -Disas="$best_isa" || return
-    tests clang suites ops_forward ops_gradient ops_second autograd tensor nn layers optim arena state plan vectors training_vectors fuzz_safetensors fuzz_control
+    CC=clang CXX=clang++ build clang -Dwerror=true -Doptimization=1 -Dcuda=disabled -Dfake_cuda=false -Donednn=disabled -Dcmocka=disabled -Disas="$best_isa" || return
+    tests clang suites ops_forward ops_gradient ops_second autograd tensor nn layers optim arena state state_files tokenizer flow_verbs plan vectors training_vectors fuzz_safetensors fuzz_control
 }
 
 # What sanitizers tell are lines: to say where each variable is doubles the time of compiling.
@@ -302,7 +344,7 @@ stage_address() {
     export TREK_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:allocator_may_return_null=1
     export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
     aside address_ops tests address ops --timeout-multiplier 4 --suite ops --no-suite mutation # one program is minutes, and one thread
-    tests address suites --timeout-multiplier 4 --no-suite ops --no-suite checks --no-suite cuda_long --no-suite processes
+    tests address suites --timeout-multiplier 4 --no-suite ops --no-suite checks --no-suite cuda_long --no-suite ptx --no-suite processes
     join address_ops
     tests address processes --timeout-multiplier 4 control job shared --num-processes $((2 * jobs))
     unset TREK_TEST_SHORT ASAN_OPTIONS UBSAN_OPTIONS
@@ -315,7 +357,11 @@ build_thread() {
 }
 stage_thread() {
     ready thread || return
-    TREK_TEST_SHORT=1 TSAN_OPTIONS=halt_on_error=1 tests thread threads --timeout-multiplier 4 --suite threads --suite cuda_threads
+    export TREK_TEST_SHORT=1 TSAN_OPTIONS=halt_on_error=1
+    aside thread_cuda tests thread cuda --timeout-multiplier 4 --suite cuda_threads # each of the two one program at a time
+    tests thread threads --timeout-multiplier 4 --suite threads
+    join thread_cuda
+    unset TREK_TEST_SHORT TSAN_OPTIONS
 }
 
 stage_aarch64() {
@@ -350,7 +396,7 @@ fuzz() {
 }
 fuzz_some() {
     local name
-    for name in "$@"; do fuzz "$name" "${TREK_FUZZ_SECONDS:-20}"; done
+    for name in "$@"; do fuzz "$name" "${TREK_FUZZ_SECONDS:-6}"; done
 }
 
 has_fuzzer() {
@@ -374,10 +420,10 @@ stage_fuzz() {
     join fuzz_even
 }
 
-# Three minutes of it, or so many calls: a faster machine finds what this one has found. Another time, number or seed:
+# Two minutes of it, or so many calls: a faster machine finds what this one has found. Another time, number or seed:
 # TREK_DIFFERENTIAL_SECONDS, _CASES, _SEED
 differential() {
-    bash tests/differential/run.sh --library "$work/plain/libtrek.so" --seconds "${TREK_DIFFERENTIAL_SECONDS:-180}" \
+    bash tests/differential/run.sh --library "$work/plain/libtrek.so" --seconds "${TREK_DIFFERENTIAL_SECONDS:-120}" \
         --cases "${TREK_DIFFERENTIAL_CASES:-250000}" --seed "${TREK_DIFFERENTIAL_SEED:-1}" >"$work/differential.log" 2>&1
     tail -25 "$work/differential.log" | sed '$d' | grep -v '^$' | tail -12
     count "$(tail -1 "$work/differential.log")" || fail "the differential fuzzer: $(tail -1 "$work/differential.log")"
@@ -390,12 +436,86 @@ stage_differential() {
     built plain "the differential fuzzer" && differential
 }
 
+# with_packages PACKAGES LABEL CHECK ARGUMENT...: a check in Python that needs these packages
+with_packages() {
+    local packages=$1 label=$2 script=$3
+    shift 3
+    # shellcheck disable=SC2086
+    if "$work/venv/bin/pip" -q install $packages >>"$work/pip.log" 2>&1; then
+        check "$label" "$work/venv/bin/python3" "tests/checks/$script" "$@"
+    else
+        skip "$label: not all of $packages can be installed"
+    fi
+}
+
 stage_files() {
     built plain "files that others read" || return
-    if python3 -m venv "$work/venv" >/dev/null 2>&1 && "$work/venv/bin/pip" -q install numpy safetensors xxhash >"$work/pip.log" 2>&1; then
-        check "state files and safetensors" "$work/venv/bin/python3" tests/checks/check_safetensors.py "$work/plain/tests/state_tool"
+    if ! python3 -m venv "$work/venv" >"$work/pip.log" 2>&1; then
+        skip "files that others read: there is no venv for Python"
+        return
+    fi
+    with_packages "numpy safetensors xxhash" "state files and safetensors" check_safetensors.py "$work/plain/tests/state_tool"
+    with_packages "numpy" "arrays, tables and NumPy" check_tables.py "$work/plain/libtrek.so"
+    with_packages "numpy pillow" "images and Pillow" check_images.py "$work/plain/libtrek.so"
+    with_packages "numpy scikit-learn" "metrics and scikit-learn" check_metrics.py "$work/plain/tests/metrics_tool"
+    with_packages "numpy tensorboard prometheus_client" "watched runs, tensorboard and Prometheus's client" check_tensorboard.py "$work/plain/libtrek.so"
+    with_packages "numpy mlflow-skinny" "watched runs and MLflow" check_mlflow.py "$work/plain/libtrek.so"
+    with_packages "numpy safetensors" "the page on Python" check_python.py "$root" "$work/plain/libtrek.so"
+    if [ -x "$work/plain/tests/onnx_tool" ]; then
+        with_packages "numpy safetensors onnx onnxruntime" "ONNX files, onnx's checker and onnxruntime" check_onnx.py "$work/plain/tests/onnx_tool"
     else
-        skip "safetensors for Python cannot be installed"
+        skip "protobuf-c is not there: nothing was exported to ONNX"
+    fi
+    check_transformers
+}
+
+# In the Python of the differential fuzzer, which has torch, with three more packages.
+check_transformers() {
+    local python needs='import torch, transformers, tokenizers, safetensors'
+    if python=$(bash tests/differential/run.sh --python 2>>"$work/pip.log") && { "$python" -c "$needs" >/dev/null 2>&1 ||
+        { "$python" -m pip -q install transformers tokenizers safetensors >>"$work/pip.log" 2>&1 && "$python" -c "$needs" >/dev/null 2>&1; }; }; then
+        check "GPT-2, transformers and tokenizers" "$python" tests/checks/check_transformers.py "$work/plain/tests/gpt2_tool" \
+            "$work/plain/examples"
+        check "sampling and transformers" "$python" tests/checks/check_generate.py "$work/plain/libtrek.so"
+        check "the page on Python, with torch and tokenizers" "$python" tests/checks/check_python.py "$root" "$work/plain/libtrek.so"
+    else
+        skip "transformers and tokenizers for Python cannot be installed"
+    fi
+}
+
+# The site of docs/ and the reference, in the build that there is.
+stage_docs() {
+    local name=plain site
+    [ -e "$work/plain/build.ninja" ] || { name=site && build site -Dcuda=disabled -Dfake_cuda=false -Disas="$best_isa" -Dexamples=false; } || return
+    site=$work/$name/site
+    check "pages name what is not there" python3 tests/checks/check_docs.py "$root"
+    tests "$name" pages --suite pages
+    if ! command -v doxygen >/dev/null || ! command -v dot >/dev/null; then
+        skip "the site: doxygen or graphviz is not installed"
+    elif ! { mkdir -p "$site" && python3 -m venv "$site/venv" && "$site/venv/bin/pip" -q install -r docs/site/requirements.txt; } >"$work/pip.site.log" 2>&1; then
+        skip "the site: Sphinx and what it needs cannot be installed"
+    elif nice -n "$niceness" ninja -C "$work/$name" docs >"$work/site.log" 2>&1; then
+        check "the site" python3 tests/checks/check_site.py "$root" "$site"
+        if command -v chromium >/dev/null && "$site/venv/bin/pip" -q install axe-core-python >>"$work/pip.site.log" 2>&1; then
+            check "accessibility of the site" "$site/venv/bin/python3" tests/checks/check_accessible.py "$site/html"
+        else
+            skip "accessibility of the site: there is no Chromium, or axe cannot be installed"
+        fi
+    else
+        fail "the site does not build without warnings"
+        tail -15 "$work/site.log"
+    fi
+}
+
+# The live page in a real browser
+stage_page() {
+    built plain "the live page in a browser" || return
+    if ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then
+        skip "the live page in a browser: chromium or chromium-driver is not installed"
+    elif ! python3 -m venv "$work/venv" >>"$work/pip.log" 2>&1; then
+        skip "the live page in a browser: there is no venv for Python"
+    else
+        with_packages "selenium axe-core-python" "the live page in Chromium" check_page.py "$work/plain/libtrek.so"
     fi
 }
 
@@ -410,10 +530,14 @@ stage_style() {
     fi
 }
 
-stages=(plain processes isas plugin install files style clang aarch64 differential address thread fuzz)
+stages=(plain processes isas plugin ptx install debian files page docs style clang aarch64 differential address thread fuzz)
 # Some things go on beside others, so that no core waits: the programs that wait, while what is compiled gives way to them; the
-# differential fuzzer, three minutes of one thread; what the sanitizers need, compiled under the stages before; and fuzzing, which
+# differential fuzzer, two minutes of one thread; what the sanitizers need, compiled under the stages before; and fuzzing, which
 # ends by the clock, under the tests of threads.
+files_and_page() { # in the same venv
+    run_stage files
+    run_stage page
+}
 everything() {
     local stage
     run_stage plain
@@ -423,7 +547,9 @@ everything() {
     niceness=0
     join processes
     beside address
-    for stage in isas plugin install files style; do run_stage "$stage"; done
+    aside files files_and_page # which wait for packages
+    for stage in isas plugin ptx install debian docs style; do run_stage "$stage"; done
+    join files
     aside differential run_stage differential
     run_stage aarch64
     join differential
@@ -446,6 +572,10 @@ case ${words[0]:-} in
 all)
     install_all
     everything
+    ;;
+docs)
+    install_packages "${base_packages[@]}" "${site_packages[@]}"
+    run_stage docs
     ;;
 stage)
     [ ${#words[@]} -gt 1 ] || { printf '%s\n' "${stages[*]}"; exit 0; }

@@ -9,6 +9,7 @@
 
 TREK_BEGIN
 
+/* From a batch on, until the next point, a batch takes this many times as long. */
 typedef struct trek_slowdown_point {
     int64_t from_batch;
     double factor;

@@ -63,6 +63,7 @@ TREK_API int trek_comm_world_described(const trek_comm_opts *opts);
  * alive, as long as it is. NULL: training again. */
 TREK_API void trek_comm_say(trek_comm *comm, const char *phase);
 
+/* The process among those of the group, from 0; how many these are. */
 TREK_API int trek_comm_rank(const trek_comm *comm);
 TREK_API int trek_comm_world_size(const trek_comm *comm);
 /* How long a call waits for the other ranks: seconds; 0: 600; TREK_OFF: forever. */

@@ -28,7 +28,7 @@ struct trek_comm_nccl {
     const trek_device_comm *library;
     trek_device_rank *rank;
     struct trek_control *control; /* between processes: its end is the library's */
-    trek_stream *stream;        /* communication */
+    trek_device_stream *stream;        /* communication */
     trek_event *ready, *done;   /* of the thread's queue before a call; of the communication stream after one */
     int n_buffers, cap_buffers;
     buffer *buffers;
@@ -375,7 +375,7 @@ static bool takes(const trek_comm *comm, const trek_comm_call *call)
            comm->nccl->library->combines(call->dtype, reduction);
 }
 
-static trek_status begin(const struct trek_comm_nccl *part, const trek_comm_call *call, trek_stream *stream)
+static trek_status begin(const struct trek_comm_nccl *part, const trek_comm_call *call, trek_device_stream *stream)
 {
     const trek_device_comm *library = part->library;
     trek_device_reduce reduction = TREK_DEVICE_SUM;
@@ -399,7 +399,7 @@ trek_status trek_comm_nccl_give(trek_comm *comm, const trek_comm_call *call)
     if (status == TREK_OK)
         status = part->backend->event_record(part->ready, NULL);
     if (status == TREK_OK)
-        status = part->backend->stream_wait(part->stream, part->ready);
+        status = part->backend->stream_wait(comm->device, part->stream, part->ready);
     return status == TREK_OK ? begin(part, call, part->stream) : status;
 }
 
@@ -421,7 +421,7 @@ static trek_status wait_started(trek_comm *comm)
 {
     const struct trek_comm_nccl *part = comm->nccl;
     trek_status status = part->backend->event_record(part->done, part->stream);
-    return status == TREK_OK ? part->backend->stream_wait(NULL, part->done) : status;
+    return status == TREK_OK ? part->backend->stream_wait(comm->device, NULL, part->done) : status;
 }
 
 /* --- buffers, aborts ----------------------------------------------------------------------- */

@@ -42,13 +42,17 @@ static void take_visit(trek_door *door, trek_door_visitor *visitor, const trek_d
     visitor->generation = note->generation;
 }
 
+/* The others may know of this door before its own process knows that all do: who asks meanwhile waits for that. */
+static bool is_between(const trek_door *door) { return door->n_members == 0 && !door->joins; }
+
 static void read_visitor(trek_door *door, trek_door_visitor *visitor)
 {
     trek_door_note note;
     int got;
-    while (visitor->fd >= 0 && (got = trek_door_receive(door, visitor->fd, visitor->in, &visitor->used, &note)) != 0) {
+    while (visitor->fd >= 0 && !is_between(door) &&
+           (got = trek_door_receive(door, visitor->fd, visitor->in, &visitor->used, &note)) != 0) {
         visitor->heard_ns = trek_clock_ns();
-        if (got < 0 || (door->n_members == 0 && !door->joins)) /* another process than the one looked for, if in no group yet */
+        if (got < 0)
             trek_door_drop(visitor);
         else if (visitor->told)
             continue;
@@ -117,7 +121,7 @@ static int watch(trek_door *door)
     door->polled[n++] = (struct pollfd){ .fd = room ? door->listen_fd : -1, .events = POLLIN };
     door->polled[n++] = (struct pollfd){ .fd = room ? door->lobby_fd : -1, .events = POLLIN };
     for (int k = 0; k < door->n_visitors; k++)
-        door->polled[n++] = (struct pollfd){ .fd = door->visitors[k].fd, .events = POLLIN };
+        door->polled[n++] = (struct pollfd){ .fd = is_between(door) ? -1 : door->visitors[k].fd, .events = POLLIN };
     return n;
 }
 
@@ -247,5 +251,6 @@ trek_status trek_door_enter(trek_door *door, int64_t generation, const trek_memb
         trek_door_drop(visitor);
     }
     pthread_mutex_unlock(&door->lock);
+    trek_door_wake(door);
     return TREK_OK;
 }

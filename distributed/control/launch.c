@@ -227,6 +227,30 @@ static void name_job(int which, char *text, size_t size)
         snprintf(text, size, "%s %s.%s", launchers[which].name, job ? job : "", step ? step : "");
 }
 
+/* A port may be another job's later, and so may a run id that nobody gave: on one machine whoever has started all of the job
+ * tells. */
+static void name_run(int which, trek_launch *launch)
+{
+    const char *job = NULL, *step = NULL;
+    bool alone = which == TREK_RUN ? strncmp(launch->address, "127.", 4) == 0 : launch->locals == launch->processes;
+    char parent[24] = "", port[16];
+    if (launch->processes == 1)
+        return;
+    snprintf(port, sizeof port, "%d", launch->port);
+    if (which == TORCHRUN || which == TREK_RUN || which < 0) {
+        job = which == TORCHRUN ? variable("TORCHELASTIC_RUN_ID") : launch->address;
+        step = which == TORCHRUN && variable("MASTER_PORT") ? variable("MASTER_PORT") : port;
+        if (alone)
+            snprintf(parent, sizeof parent, ".%ld", (long)getppid());
+    } else if (which == OPEN_MPI) {
+        job = variable("OMPI_MCA_ess_base_jobid") ? variable("OMPI_MCA_ess_base_jobid") : variable("PMIX_NAMESPACE");
+    } else {
+        job = variable("SLURM_JOB_ID");
+        step = variable("SLURM_STEP_ID");
+    }
+    snprintf(launch->job, sizeof launch->job, "%.120s%s%.100s%s", job ? job : "", step ? "." : "", step ? step : "", parent);
+}
+
 /* Below the ports that systems give to callers. */
 static int port_of_job(const char *name)
 {
@@ -325,7 +349,9 @@ trek_status trek_launch_find(const trek_launch_opts *opts, trek_launch *launch)
     if (status == TREK_OK && token && strlen(token) >= sizeof launch->token)
         return trek_fail(TREK_ERR_ARGUMENT, "the job's token has %zu bytes; %zu are possible", strlen(token),
                          sizeof launch->token - 1);
-    if (status == TREK_OK)
+    if (status == TREK_OK) {
         snprintf(launch->token, sizeof launch->token, "%s", token ? token : job);
+        name_run(which, launch);
+    }
     return status;
 }

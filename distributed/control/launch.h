@@ -21,6 +21,8 @@ typedef struct trek_launch {
     int port;              /* 0: not known */
     int deaths;            /* the file in which trek-run notes which processes have ended; -1: there is none */
     char token[256];       /* of the job: secret where a launcher gives one, else a name of the job */
+    char job[300]; /* a name for what the job writes, the same on all its processes: "4711.0"; "": of a single process. What is
+                      started by hand across machines, or by torchrun without a run id, has the same each time */
 } trek_launch;
 
 /* Options first, then trek-run's variables, torchrun's, Open MPI's, Slurm's (of a step: a shell in an allocation is a

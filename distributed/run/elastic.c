@@ -35,6 +35,7 @@ typedef struct kept_scalar {
     bool seen, recorded, total;
     double sum, weight;
     trek_tensor *on_device;  /* NULL: nothing of it is there */
+    trek_metric_mark metric; /* of trek_record_metric */
 } kept_scalar;
 
 typedef struct kept_rank {
@@ -72,6 +73,7 @@ static void free_scalar(kept_scalar *s)
 {
     trek_free(s->name);
     trek_tensor_release(s->on_device);
+    trek_metric_mark_clear(&s->metric);
 }
 
 static void drop_kept(run_elastic *e)
@@ -127,7 +129,8 @@ static trek_status keep_scalars(kept_rank *kept, const trek_graph *graph)
         }
         trek_tensor_release(to->on_device);
         *to = (kept_scalar){ to->name, o->seen, o->recorded, o->total, o->sum, o->weight,
-                             o->on_device ? trek_tensor_retain(o->on_device) : NULL };
+                             o->on_device ? trek_tensor_retain(o->on_device) : NULL, to->metric };
+        status = trek_metric_mark_set(&to->metric, o->metric);
     }
     return status;
 }
@@ -153,6 +156,15 @@ static void forget_observed(run_elastic *e)
     }
 }
 
+static trek_status give_metric(const kept_scalar *kept, trek_graph *graph)
+{
+    trek_metric *from = trek_metric_mark_make(&kept->metric);
+    trek_metric *to = from ? trek_observation_metric(graph, kept->name, &from->form) : NULL;
+    trek_status status = to ? trek_metric_merge(to, from) : trek_error_status();
+    trek_metric_free(&from);
+    return status;
+}
+
 /* What was recorded goes on in the graph that has been built anew. */
 static trek_status give_observed(run_elastic *e, trek_run *run)
 {
@@ -165,7 +177,8 @@ static trek_status give_observed(run_elastic *e, trek_run *run)
             if (!o->seen)
                 continue;
             double more = o->on_device ? trek_tensor_item(o->on_device) : 0;
-            status = trek_observation_add(run->graph, o->name, o->total, o->sum + more, o->weight);
+            status = o->metric.metric ? give_metric(o, run->graph)
+                                      : trek_observation_add(run->graph, o->name, o->total, o->sum + more, o->weight);
             if (status == TREK_OK)
                 trek_observation_find(run->graph, o->name)->recorded = o->recorded;
         }

@@ -21,8 +21,10 @@ run_epoch *trek_run_epoch_new(int64_t epoch)
 
 void trek_run_epoch_free(run_epoch *e)
 {
-    for (int k = 0; e && k < e->metrics.n_scalars; k++)
+    for (int k = 0; e && k < e->metrics.n_scalars; k++) {
         trek_free((void *)e->scalars[k].name);
+        trek_tensor_release((trek_tensor *)e->scalars[k].values);
+    }
     if (e)
         trek_free(e->scalars);
     if (e)
@@ -43,6 +45,24 @@ trek_status trek_run_publish(trek_run *run, run_epoch *epoch)
     return status;
 }
 
+static const trek_epoch_scalar *find(const trek_epoch_metrics *metrics, const char *name)
+{
+    for (int k = 0; k < metrics->n_scalars; k++)
+        if (strcmp(metrics->scalars[k].name, name) == 0)
+            return &metrics->scalars[k];
+    return NULL;
+}
+
+const trek_tensor *trek_metrics_values(const trek_epoch_metrics *metrics, const char *name)
+{
+    if (!metrics || !name) {
+        trek_fail_missing("trek_metrics_values", metrics ? "name" : "metrics");
+        return NULL;
+    }
+    const trek_epoch_scalar *scalar = find(metrics, name);
+    return scalar ? scalar->values : NULL;
+}
+
 double trek_metrics_get(const trek_epoch_metrics *metrics, const char *name)
 {
     if (!metrics || !name) {
@@ -53,28 +73,21 @@ double trek_metrics_get(const trek_epoch_metrics *metrics, const char *name)
         return metrics->loss;
     if (strcmp(name, "evaluation_loss") == 0)
         return metrics->evaluation_loss;
-    for (int k = 0; k < metrics->n_scalars; k++)
-        if (strcmp(metrics->scalars[k].name, name) == 0)
-            return metrics->scalars[k].value;
-    return NAN;
+    const trek_epoch_scalar *scalar = find(metrics, name);
+    return scalar ? scalar->value : (double)NAN;
 }
 
 /* --- from observations ---------------------------------------------------------------------- */
 
-static double point_of(const trek_observation *o)
-{
-    return o->total ? o->sum : o->weight > 0 ? o->sum / o->weight : (double)NAN;
-}
-
 static bool is_measured(const trek_observation *o) { return strncmp(o->name, TREK_MEASURED, sizeof TREK_MEASURED - 1) == 0; }
 
 /* "trek:rows.3". What ranks do in an evaluation is no part of their training. */
-static void take_measured(run_epoch *e, const trek_observation *o, bool training, double *loss)
+static void take_measured(run_epoch *e, trek_observation *o, bool training, double *loss)
 {
     const char *name = o->name + sizeof TREK_MEASURED - 1, *number = strchr(name, '.');
     int rank = number ? atoi(number + 1) : -1;
     if (strcmp(name, "loss") == 0)
-        *loss = point_of(o);
+        trek_observation_point(o, loss); /* a scalar, which does not fail */
     if (!training || rank < 0 || rank >= e->metrics.ranks)
         return;
     if (strncmp(name, "rows.", 5) == 0)
@@ -83,39 +96,66 @@ static void take_measured(run_epoch *e, const trek_observation *o, bool training
         e->ranks[rank].compute_s = o->sum * 1e-3;
 }
 
-static trek_status add_scalar(run_epoch *e, const char *prefix, const char *name, double value)
+static trek_status add_scalar(run_epoch *e, const char *prefix, trek_observation *o)
 {
     int n = e->metrics.n_scalars;
-    size_t size = strlen(prefix) + strlen(name) + 1;
-    trek_metric *scalars = trek_realloc(e->scalars, (size_t)(n + 1) * sizeof *scalars);
+    size_t size = strlen(prefix) + strlen(o->name) + 1;
+    double value;
+    trek_status status = trek_observation_point(o, &value);
+    if (status != TREK_OK)
+        return status;
+    trek_epoch_scalar *scalars = trek_realloc(e->scalars, (size_t)(n + 1) * sizeof *scalars);
     if (!scalars)
         return TREK_ERR_MEMORY;
     e->metrics.scalars = e->scalars = scalars;
     char *whole = trek_calloc(1, size);
     if (!whole)
         return TREK_ERR_MEMORY;
-    snprintf(whole, size, "%s%s", prefix, name);
-    scalars[n] = (trek_metric){ whole, value };
+    snprintf(whole, size, "%s%s", prefix, o->name);
+    scalars[n] = (trek_epoch_scalar){ whole, value, o->metric ? trek_tensor_retain(o->values) : NULL };
     e->metrics.n_scalars++;
     return TREK_OK;
+}
+
+typedef struct taking {
+    run_epoch *e;
+    const char *prefix;
+    double *loss;
+} taking;
+
+static trek_status take_observation(const taking *t, const char *around, trek_observation *o)
+{
+    if (!o->seen)
+        return TREK_OK;
+    if (!is_measured(o))
+        return add_scalar(t->e, around, o);
+    take_measured(t->e, o, !*t->prefix, t->loss);
+    trek_observation_forget(o);
+    return TREK_OK;
+}
+
+/* Nested graphs' are told under their paths, but for what is theirs alone. */
+static trek_status take_graph(const char *path, trek_module *module, void *arg)
+{
+    const taking *t = arg;
+    trek_graph *graph = trek_graph_from_module(module);
+    if (!graph || !graph->n_observations)
+        return TREK_OK;
+    char *around = trek_format("%s%s%s", t->prefix, path, *path ? "." : "");
+    trek_status status = around ? TREK_OK : TREK_ERR_MEMORY;
+    for (int k = 0; k < graph->n_observations && status == TREK_OK; k++)
+        if (!*path || graph->observations[k].name[0] != '_')
+            status = take_observation(t, around, &graph->observations[k]);
+    trek_free(around);
+    return status;
 }
 
 /* What was observed becomes metrics, and what has a name of the program's also points of trends. */
 static trek_status take_observations(trek_graph *graph, run_epoch *e, const char *prefix, double *loss)
 {
     trek_status status = trek_graph_gather_observations(graph);
-    for (int k = 0; k < graph->n_observations && status == TREK_OK; k++) {
-        trek_observation *o = &graph->observations[k];
-        if (!o->seen)
-            continue;
-        if (!is_measured(o)) {
-            status = add_scalar(e, prefix, o->name, point_of(o));
-            continue;
-        }
-        take_measured(e, o, !*prefix, loss);
-        trek_observation_forget(o);
-    }
-    return status;
+    taking t = { e, prefix, loss };
+    return status == TREK_OK ? trek_module_each(&graph->base, take_graph, &t) : status;
 }
 
 static void derive(run_epoch *e)
@@ -170,9 +210,16 @@ trek_status trek_run_measure_training(trek_run *run, run_epoch *e)
     return trek_observations_flush(run->graph);
 }
 
+static trek_status drop(trek_graph *graph, void *arg)
+{
+    (void)arg;
+    trek_observations_drop(graph);
+    return TREK_OK;
+}
+
 trek_status trek_run_measure_evaluation(trek_run *run, run_epoch *e)
 {
     trek_status status = take_observations(run->graph, e, TREK_RUN_EVALUATION, &e->metrics.evaluation_loss);
-    trek_observations_drop(run->graph);
+    trek_graph_each(run->graph, drop, NULL);
     return status;
 }

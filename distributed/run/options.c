@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "distributed/outer/outer.h"
+#include "data/stream.h"
 #include "distributed/run/run_internal.h"
 #include "distributed/control/call.h"
 #include "distributed/trainer_internal.h"
@@ -26,6 +27,11 @@ static trek_status check_required(const trek_run_opts *o, const trek_module *mod
 
 static trek_status check_field(const trek_run_opts *o, trek_dataset *dataset)
 {
+    if (trek_dataset_is_stream(dataset))
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "trek_trainer_run: dataset %s is a stream, without a length: it is for a loop of one's "
+                         "own (trek_graph_set_loader)",
+                         dataset->klass->name);
     return o->input && trek_dataset_field(dataset, o->input) < 0 ? trek_error_status() : TREK_OK;
 }
 

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "distributed/run/run_internal.h"
+#include "distributed/stop.h"
+#include "graph/watch.h"
 #include "nn/module_internal.h"
 #include "tensor/debug.h"
 #include "tensor/memory_internal.h"
@@ -13,6 +15,9 @@ static void *run_thread(void *arg)
 {
     trek_run *run = arg;
     trek_run_train(run);
+    const trek_graph_watch *watch = trek_graph_watched();
+    if (watch)
+        watch->ended(trek_error_status(), trek_error(), trek_stop_requested() || atomic_load(&run->stop));
     pthread_mutex_lock(&run->lock);
     trek_error_take(&run->status, run->message);
     run->ended = true;

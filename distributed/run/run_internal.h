@@ -16,7 +16,7 @@
 typedef struct run_epoch {
     trek_epoch_metrics metrics;
     trek_rank_metrics *ranks;
-    trek_metric *scalars;    /* names owned */
+    trek_epoch_scalar *scalars; /* names and values owned */
 } run_epoch;
 
 /* What a checkpoint of a run has besides. */

@@ -14,6 +14,7 @@
 #include "distributed/trainer_internal.h"
 #include "graph/flow.h"
 #include "graph/graph_loader_internal.h"
+#include "graph/watch.h"
 #include "tensor/trace.h"
 
 enum { DEFAULT_MOST_ANCHOR = 200 };
@@ -60,7 +61,7 @@ static trek_loader *make_loader(const trek_run_opts *o, trek_dataset *dataset, i
     return trek_loader_new(trek_dataset_retain(dataset),
                            &(trek_loader_opts){ .batch_size = batch_size, .shuffle = training && o->shuffle != TREK_OFF,
                                                 .seed = o->seed, .drop_last = training && o->drop_last, .prefetch = o->prefetch,
-                                                .device = device, .host = device.type == TREK_CPU });
+                                                .workers = o->workers, .device = device, .host = device.type == TREK_CPU });
 }
 
 static trek_status feed(trek_run *run, trek_loader *loader, trek_loss_fn fn)
@@ -379,6 +380,9 @@ static trek_status after_epoch(trek_run *run, run_epoch *e, bool *last)
     rate(run, &e->metrics);
     *last = e->metrics.epoch + 1 >= o->epochs || (o->patience > 0 && run->since_best >= o->patience);
     status = trek_run_save(run, &e->metrics, *last);
+    const trek_graph_watch *watch = trek_graph_watched();
+    if (watch && status == TREK_OK)
+        watch->epoch(run->graph, &e->metrics);
     if (status == TREK_OK && o->on_metrics)
         status = o->on_metrics(&e->metrics, o->arg);
     if (status != TREK_OK)
@@ -422,6 +426,9 @@ static trek_status run_epochs(trek_run *run)
 {
     trek_status status = TREK_OK;
     bool last = is_over(run);
+    const trek_graph_watch *watch = trek_graph_watched();
+    if (watch)
+        watch->began(run->graph, run->opts.epochs);
     for (int64_t epoch = run->first_epoch; status == TREK_OK && !last; epoch++) {
         status = trek_run_elastic_admit(run, epoch, clean_up, build);
         if (status == TREK_OK)

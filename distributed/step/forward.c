@@ -22,7 +22,7 @@ static void place_of(const ranks_stepper *s, int64_t rows, int64_t *first, int64
 bool trek_graph_states_are_reset(const trek_graph *graph)
 {
     for (int k = 0; k < graph->layout.n_states; k++)
-        if (graph->route.states[k])
+        if (graph->route.frame.states[k])
             return false;
     return graph->layout.n_states > 0;
 }
@@ -38,6 +38,7 @@ typedef struct route_call {
 static trek_status run_route(ranks_stepper *s, void *arg)
 {
     route_call *c = arg;
+    trek_graph_forget_nested_tags(s->base.graph);
     c->y = trek_graph_run_route(s->base.graph, c->inputs, c->n);
     return c->y ? TREK_OK : trek_error_status();
 }
@@ -57,6 +58,8 @@ static trek_var *forward_alone(ranks_stepper *s, trek_var *const *inputs, int n)
     if (status == TREK_OK && trek_ranks_training(s))
         s->replicas[0].samples += rows;
     trek_trace_end("forward", start, rows);
+    if (status == TREK_OK && trek_trace_counts())
+        trek_trace_samples(rows);
     return status == TREK_OK ? c.y : NULL;
 }
 
@@ -72,8 +75,10 @@ static trek_replica *replica_of(int rank, void *arg) { return ((graph_call *)arg
 static void begin_rank(int rank, void *arg)
 {
     const graph_call *c = arg;
+    trek_graph_clear_traces(c->s->replicas[rank].graph);
     if (c->reset && rank > 0)
         trek_graph_reset_state(c->s->replicas[rank].graph);
+    trek_graph_forget_nested_tags(c->s->replicas[rank].graph);
 }
 
 static trek_status run_graph(int rank, trek_var *const *inputs, trek_var **outputs, void *arg)
@@ -84,6 +89,8 @@ static trek_status run_graph(int rank, trek_var *const *inputs, trek_var **outpu
         return trek_error_status();
     for (int k = 1; k < c->s->n_outputs; k++)
         outputs[k] = trek_graph_tag_value(graph, c->s->output_tag[k]);
+    for (int k = 0; k < c->s->n_nested_outputs; k++)
+        outputs[c->s->n_outputs + k] = trek_graph_tag_value(graph->below[c->s->nested[k].below], c->s->nested[k].tag);
     return TREK_OK;
 }
 
@@ -133,7 +140,8 @@ static trek_status run_split(ranks_stepper *s, trek_var *const *inputs, const bo
         parts[r] = (trek_split_part){ .runs = counts[r] > 0 || (r == 0 && rows == 0), .rows = counts[r] };
     trek_split_call call = { .ranks = s->ranks, .replica = replica_of, .run = run_graph, .begin = begin_rank,
                              .describe = describe_output, .arg = &c,
-                             .n_inputs = s->n_inputs, .n_outputs = s->n_outputs, .inputs = inputs, .split = split, .parts = parts,
+                             .n_inputs = s->n_inputs, .n_outputs = s->n_outputs + s->n_nested_outputs,
+                             .n_loose = s->n_nested_outputs, .inputs = inputs, .split = split, .parts = parts,
                              .keeps_rows = true, .scale = 1, .tape_leaf = s->tape_leaf, .comm = s->comm, .watches = s->watches,
                              .counts = trek_ranks_training(s) };
     place_of(s, rows, &call.first, &call.global);
@@ -151,9 +159,28 @@ static void put_tags(ranks_stepper *s, trek_var *const *inputs, trek_var *const 
         trek_graph_put_tag(s->base.graph, k, s->tag_output[k] >= 0 ? outputs[s->tag_output[k]] : inputs[~s->tag_output[k]]);
 }
 
+/* The same of nested graphs' tags: what some rank has and could not be joined is nobody's. */
+static trek_status put_nested_tags(ranks_stepper *s, trek_var *const *outputs)
+{
+    trek_status status = TREK_OK;
+    for (int k = 0; k < s->n_nested && status == TREK_OK; k++) {
+        const ranks_nested_tag *at = &s->nested[k];
+        bool has = false;
+        for (int r = 0; r < s->local_ranks; r++)
+            has |= trek_graph_tag_value(s->replicas[r].graph->below[at->below], at->tag) != NULL;
+        trek_graph *owner = s->base.graph->below[at->below];
+        trek_var *joined = k < s->n_nested_outputs ? outputs[s->n_outputs + k] : NULL;
+        if (joined || !has)
+            trek_graph_put_tag(owner, at->tag, joined);
+        else
+            status = trek_graph_unjoin_tag(owner, at->tag);
+    }
+    return status;
+}
+
 static trek_var *forward_split(ranks_stepper *s, trek_var *const *inputs)
 {
-    trek_var *outputs[64] = { NULL };
+    trek_var *outputs[TREK_SPLIT_MOST_OUTPUTS] = { NULL };
     bool few[64] = { false }, *split = s->n_inputs <= 64 ? few : trek_calloc((size_t)s->n_inputs, sizeof *split);
     int64_t rows = 0;
     trek_status status = split ? find_rows(s, inputs, split, &rows) : trek_error_status();
@@ -164,7 +191,7 @@ static trek_var *forward_split(ranks_stepper *s, trek_var *const *inputs)
     if (status != TREK_OK)
         return NULL;
     put_tags(s, inputs, outputs);
-    return outputs[0];
+    return put_nested_tags(s, outputs) == TREK_OK ? outputs[0] : NULL;
 }
 
 /* --- the call ------------------------------------------------------------------------------- */
@@ -189,8 +216,10 @@ trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int
         return trek_fail_null(TREK_ERR_SCOPE,
                               "trek_graph_forward: no scope is open; begin one with trek_scope_begin, or use a loader's loop");
     /* Inside a rank's run, as in the function of trek_graph_set_loss, it is that rank's own forward. */
-    if (nothing_to_split(s, inputs) || trek_ranks_rank_here(s->ranks) >= 0)
+    if (nothing_to_split(s, inputs) || trek_ranks_rank_here(s->ranks) >= 0) {
+        trek_graph_forget_nested_tags(stepper->graph);
         return trek_graph_run_route(stepper->graph, inputs, n);
+    }
     trek_job_sync_say(s, "forward", false);
     trek_ranks_follow_flags(s);
     return s->local_ranks == 1 ? forward_alone(s, inputs, n) : forward_split(s, inputs);

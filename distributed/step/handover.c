@@ -59,7 +59,7 @@ trek_status trek_handover_take(const trek_handover *handover, trek_device device
     trek_status status = TREK_OK;
     for (int k = 0; k < handover->n && status == TREK_OK; k++)
         status = device.type == TREK_CPU ? trek_backends[handover->devices[k].type]->event_sync(handover->given[k])
-                                         : trek_backends[device.type]->stream_wait(NULL, handover->given[k]);
+                                         : trek_backends[device.type]->stream_wait(device, NULL, handover->given[k]);
     return status;
 }
 
@@ -68,10 +68,6 @@ void trek_handover_mark(trek_event *done, trek_device device) { trek_backends[de
 /* The caller's streams on all of the group's GPUs: it may read what the rank wrote from any of them. */
 void trek_handover_join(const trek_handover *handover, trek_event *done, trek_device device)
 {
-    trek_device before = trek_rank_here.device;
-    for (int k = 0; k < handover->n; k++) {
-        trek_rank_here.device = handover->devices[k]; /* the stream that NULL stands for */
-        trek_backends[device.type]->stream_wait(NULL, done);
-    }
-    trek_rank_here.device = before;
+    for (int k = 0; k < handover->n; k++)
+        trek_backends[device.type]->stream_wait(handover->devices[k], NULL, done);
 }

@@ -1,25 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recorded scalars of all ranks: those of this process's replicas in rank order, then those of the processes, as lines of
- * text. All processes add the same numbers in the same order. */
+/* What all ranks have recorded: this process's replicas in rank order, then the processes. All processes add the same numbers
+ * in the same order. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "distributed/ddp.h"
+#include "distributed/step/job_bytes.h"
 #include "distributed/step/stepper_ranks.h"
 #include "graph/graph_loader_internal.h"
 #include "graph/observe_internal.h"
 
 static trek_status read_rank(int rank, void *arg) { return trek_observations_read(((ranks_stepper *)arg)->replicas[rank].graph); }
 
-static trek_status take_replica(trek_graph *into, trek_graph *from)
+static trek_status take_metric(trek_graph *into, const char *name, trek_metric *from)
+{
+    trek_metric *to = from ? trek_observation_metric(into, name, &from->form) : NULL;
+    return to ? trek_metric_merge(to, from) : trek_error_status();
+}
+
+/* The graph itself, then those inside it. */
+static trek_graph *nth(const trek_graph *graph, int k) { return k ? graph->below[k - 1] : (trek_graph *)(uintptr_t)graph; }
+
+static trek_status take_graph(trek_graph *into, trek_graph *from)
 {
     trek_status status = TREK_OK;
     for (int k = 0; k < from->n_observations && status == TREK_OK; k++) {
         const trek_observation *o = &from->observations[k];
-        if (o->seen)
+        if (o->seen && o->metric)
+            status = take_metric(into, o->name, o->metric);
+        else if (o->seen)
             status = trek_observation_add(into, o->name, o->total, o->sum, o->weight);
     }
     trek_observations_drop(from);
+    return status;
+}
+
+static trek_status take_replica(trek_graph *into, trek_graph *from)
+{
+    trek_status status = TREK_OK;
+    for (int k = 0; k <= into->n_below && status == TREK_OK; k++)
+        status = take_graph(nth(into, k), nth(from, k));
     return status;
 }
 
@@ -43,96 +63,115 @@ static trek_status tell_measured(ranks_stepper *s)
 
 /* --- processes ------------------------------------------------------------------------------ */
 
-static unsigned long long bits_of(double value)
+/* What of an observation travels: this, the name, and numbers: sum and weight, or a metric's. */
+typedef struct message_head {
+    int64_t name, numbers;           /* how many bytes, how many doubles */
+    int64_t sort, graph;             /* the graph's number: itself, then those inside it */
+} message_head;
+enum { OF_MEAN, OF_SUM, OF_METRIC };
+
+static void describe_one(trek_text *text, int graph, const trek_observation *o)
 {
-    unsigned long long bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
+    double scalar[2] = { o->sum, o->weight }, *numbers = scalar;
+    message_head head = { .name = (int64_t)strlen(o->name), .numbers = 2, .sort = o->total ? OF_SUM : OF_MEAN, .graph = graph };
+    if (o->metric) {
+        head.sort = OF_METRIC;
+        numbers = trek_metric_pack(o->metric, &head.numbers);
+        text->failed |= !numbers;
+    }
+    trek_text_bytes(text, (const char *)&head, sizeof head);
+    trek_text_bytes(text, o->name, (size_t)head.name);
+    if (numbers)
+        trek_text_bytes(text, (const char *)numbers, (size_t)head.numbers * sizeof *numbers);
+    if (o->metric)
+        trek_free(numbers);
 }
 
-static double value_of(const char *bits)
-{
-    unsigned long long read = strtoull(bits, NULL, 16);
-    double value;
-    memcpy(&value, &read, sizeof value);
-    return value;
-}
-
-/* "name<TAB>1 for a sum, 0 for a mean<TAB>sum<TAB>weight", the numbers' bits in hex */
-static char *describe(const trek_graph *graph)
+/* Failed: no memory. */
+static trek_text describe(const trek_graph *graph)
 {
     trek_text text = { 0 };
-    trek_text_add(&text, "");
-    for (int k = 0; k < graph->n_observations; k++) {
-        const trek_observation *o = &graph->observations[k];
-        if (o->seen && o->recorded)
-            trek_text_format(&text, "%s\t%d\t%016llx\t%016llx\n", o->name, o->total, bits_of(o->sum), bits_of(o->weight));
+    for (int g = 0; g <= graph->n_below; g++) {
+        const trek_graph *own = nth(graph, g);
+        for (int k = 0; k < own->n_observations; k++)
+            if (own->observations[k].seen && own->observations[k].recorded)
+                describe_one(&text, g, &own->observations[k]);
     }
-    return trek_text_take(&text);
+    return text;
 }
 
-static trek_status take_line(trek_graph *into, char *line)
+static trek_status take_one(trek_graph *into, const message_head *head, const char *bytes)
 {
-    char *kind = strchr(line, '\t'), *sum = kind ? strchr(kind + 1, '\t') : NULL, *weight = sum ? strchr(sum + 1, '\t') : NULL;
-    if (!weight)
-        return trek_fail(TREK_ERR_COMM, "another process's recorded scalars are damaged");
-    *kind = *sum = *weight = '\0';
-    return trek_observation_add(into, line, kind[1] == '1', value_of(sum + 1), value_of(weight + 1));
+    size_t size = (size_t)head->numbers * sizeof(double);
+    char *name = trek_calloc((size_t)head->name + 1, 1);
+    double *numbers = trek_alloc(size);
+    trek_status status = name && numbers ? TREK_OK : TREK_ERR_MEMORY;
+    into = nth(into, (int)head->graph);
+    if (status == TREK_OK) {
+        memcpy(name, bytes, (size_t)head->name);
+        memcpy(numbers, bytes + head->name, size);
+    }
+    if (status == TREK_OK && head->sort == OF_METRIC) {
+        trek_metric *from = trek_metric_unpack(numbers, head->numbers);
+        status = take_metric(into, name, from);
+        trek_metric_free(&from);
+    } else if (status == TREK_OK) {
+        status = trek_observation_add(into, name, head->sort == OF_SUM, numbers[0], numbers[1]);
+    }
+    trek_free(name);
+    trek_free(numbers);
+    return status;
 }
 
-static trek_status take_text(trek_graph *into, char *text)
+static bool fits(const trek_graph *graph, const message_head *head, int64_t left)
+{
+    bool counts = head->graph >= 0 && head->graph <= graph->n_below && head->name > 0 && head->numbers >= 2 &&
+        head->sort >= OF_MEAN && head->sort <= OF_METRIC;
+    return counts && head->name <= left && head->numbers <= (left - head->name) / (int64_t)sizeof(double);
+}
+
+static trek_status take_bytes(trek_graph *into, const char *bytes, int64_t length)
 {
     trek_status status = TREK_OK;
-    for (char *line = text; *line && status == TREK_OK;) {
-        char *end = line + strcspn(line, "\n");
-        char *next = *end ? end + 1 : end;
-        *end = '\0';
-        status = take_line(into, line);
-        line = next;
+    message_head head;
+    for (int64_t at = 0; at < length && status == TREK_OK;) {
+        if (length - at >= (int64_t)sizeof head)
+            memcpy(&head, bytes + at, sizeof head);
+        at += (int64_t)sizeof head;
+        if (at > length || !fits(into, &head, length - at))
+            return trek_fail(TREK_ERR_COMM, "what another process has recorded is damaged");
+        status = take_one(into, &head, bytes + at);
+        at += head.name + head.numbers * (int64_t)sizeof(double);
     }
     return status;
 }
 
-static void drop_recorded(trek_graph *graph)
+static trek_status drop_recorded(trek_graph *graph, void *arg)
 {
+    (void)arg;
     for (int k = 0; k < graph->n_observations; k++)
         if (graph->observations[k].recorded)
             trek_observation_forget(&graph->observations[k]);
+    return TREK_OK;
 }
 
 /* Every process comes here, one that has failed says nothing. */
 static trek_status gather_processes(ranks_stepper *s, trek_status own)
 {
     trek_graph *graph = s->base.graph;
-    char *text = own == TREK_OK ? describe(graph) : NULL;
-    int64_t length = text ? (int64_t)strlen(text) : -1, most = 0;
-    int64_t *lengths = trek_calloc((size_t)s->processes, sizeof *lengths);
-    trek_status status = lengths ? trek_comm_gather_bytes(s->comm, &length, sizeof length, lengths) : trek_error_status();
-    for (int p = 0; status == TREK_OK && p < s->processes; p++) {
-        most = lengths[p] > most ? lengths[p] : most;
-        if (lengths[p] < 0 && own == TREK_OK && text)
-            own = trek_fail(TREK_ERR_PEER, "process %d could not read what it has recorded", p);
-    }
-    size_t room = (size_t)most + 1;
-    char *mine = trek_calloc(1, room), *all = trek_calloc((size_t)s->processes, room);
-    if (status == TREK_OK && mine && text) /* else `most` is not known */
-        memcpy(mine, text, (size_t)length);
-    if (status == TREK_OK && most > 0 && !(mine && all)) {
-        status = trek_error_status();
-        trek_comm_abort(s->comm, "a process has no memory for what was recorded");
-    }
-    if (status == TREK_OK && most > 0)
-        status = trek_comm_gather_bytes(s->comm, mine, room, all);
+    trek_text text = { 0 };
+    job_bytes all = { 0 };
+    if (own == TREK_OK)
+        text = describe(graph);
+    trek_status status = trek_job_bytes_gather(s->comm, own == TREK_OK && !text.failed ? text.data : NULL, (int64_t)text.length,
+                                               own,
+                                               "what it has recorded", &all);
     if (status == TREK_OK)
-        status = own;
-    if (status == TREK_OK)
-        drop_recorded(graph);
+        trek_graph_each(graph, drop_recorded, NULL);
     for (int p = 0; status == TREK_OK && p < s->processes; p++)
-        status = take_text(graph, all + (size_t)p * room);
-    trek_free(lengths);
-    trek_free(text);
-    trek_free(mine);
-    trek_free(all);
+        status = take_bytes(graph, all.bytes + (size_t)p * all.room, all.lengths[p]);
+    trek_job_bytes_clear(&all);
+    trek_text_clear(&text);
     return status;
 }
 
@@ -149,4 +188,9 @@ trek_status trek_ranks_gather_observations(trek_stepper *stepper)
         status = tell_measured(s);
     bool together = s->comm && loader && loader->loss;
     return together ? gather_processes(s, status) : status;
+}
+
+trek_metric *trek_ranks_join_metric(trek_stepper *stepper, trek_metric *metric)
+{
+    return trek_metric_join(((ranks_stepper *)stepper)->comm, metric);
 }

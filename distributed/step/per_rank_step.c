@@ -244,6 +244,7 @@ static trek_status run_part(const per_rank_call *c, int rank, trek_status (*fn)(
 static trek_status run_rank(int rank, void *arg)
 {
     const per_rank_call *c = arg;
+    trek_graph_clear_traces(c->s->replicas[rank].graph);
     if (c->reset && rank > 0)
         trek_graph_reset_state(c->s->replicas[rank].graph);
     trek_status status = TREK_OK;

@@ -258,6 +258,8 @@ static trek_status forward_rank(int rank, void *arg)
     trek_rank_here.first_sample = before.first_sample;
     trek_grad_mode_here.no_grad_depth = depth;
     trek_trace_end("forward", start, of->rows);
+    if (status == TREK_OK && trek_trace_counts())
+        trek_trace_samples(of->rows);
     return status;
 }
 
@@ -282,34 +284,63 @@ static int first_running(const split_forward *p)
     return rank;
 }
 
-/* Whether the ranks' outputs k fit together, and where each has its rows. */
-static trek_status place_output(const trek_split_call *call, split_forward *p, int k)
+static bool is_loose(const trek_split_call *call, int k) { return k >= call->n_outputs - call->n_loose; }
+
+/* Places output k as far as the ranks' fit together: what is wrong with which rank's, or NULL. */
+static const char *misfit(const trek_split_call *call, split_forward *p, int k, int *rank)
 {
     static const char not_rows[] = "its dimension 0 does not hold the rows (time-major data cannot be split)";
-    int from = first_running(p);
+    int from = *rank = first_running(p);
     const trek_tensor *first = p->of[from].outputs[k]->data;
     int64_t rows = p->of[from].rows, unit = 0, total = 0;
     if (first->ndim == 0 && !trek_dtype_is_float((trek_dtype)first->dtype))
-        return fail_join(call, p, k, from, "it is a scalar, and no mean can be taken of its dtype");
+        return "it is a scalar, and no mean can be taken of its dtype";
     if (first->ndim > 0 && call->keeps_rows && rows > 0 && (first->sizes[0] % rows != 0 || first->sizes[0] == 0))
-        return fail_join(call, p, k, from, not_rows);
+        return not_rows;
     unit = first->ndim > 0 && rows > 0 ? first->sizes[0] / rows : 1;
     for (int r = from; r < p->local_ranks; r++) {
         if (!p->of[r].runs)
             continue;
         const trek_tensor *y = p->of[r].outputs[k]->data;
+        *rank = r;
         bool same = y->ndim == first->ndim && y->dtype == first->dtype;
         for (int d = 1; same && d < y->ndim; d++)
             same = y->sizes[d] == first->sizes[d];
         if (!same)
-            return fail_join(call, p, k, r, "its shape or dtype is not that of the first rank");
+            return "its shape or dtype is not that of the first rank";
         p->of[r].out_rows[k] = y->ndim > 0 ? y->sizes[0] : 0;
         if (y->ndim > 0 && call->keeps_rows && p->total > 0 && y->sizes[0] != unit * p->of[r].rows)
-            return fail_join(call, p, k, r, not_rows);
+            return not_rows;
         p->of[r].out_first[k] = total;
         total += p->of[r].out_rows[k];
     }
     p->out_total[k] = first->ndim > 0 ? total : -1;
+    return NULL;
+}
+
+static bool all_have(const split_forward *p, int k)
+{
+    for (int r = 0; r < p->local_ranks; r++)
+        if (p->of[r].runs && !p->of[r].outputs[k])
+            return false;
+    return true;
+}
+
+/* Whether the ranks' outputs k fit together, and where each has its rows. A loose one that does not is dropped. */
+static trek_status place_output(const trek_split_call *call, split_forward *p, int k)
+{
+    int rank;
+    if (!is_loose(call, k)) {
+        const char *why = misfit(call, p, k, &rank);
+        return why ? fail_join(call, p, k, rank, why) : TREK_OK;
+    }
+    if (all_have(p, k) && !misfit(call, p, k, &rank))
+        return TREK_OK;
+    p->out_total[k] = -1;
+    for (int r = 0; r < p->local_ranks; r++) {
+        trek_var_release(p->of[r].outputs[k]);
+        p->of[r].outputs[k] = NULL;
+    }
     return TREK_OK;
 }
 
@@ -340,7 +371,7 @@ static trek_tensor *join_scalars(const split_forward *p, int k)
 static trek_status make_joined(const trek_split_call *call, split_forward *p, int k)
 {
     trek_status status = place_output(call, p, k);
-    if (status != TREK_OK)
+    if (status != TREK_OK || !p->of[first_running(p)].outputs[k])
         return status;
     trek_tensor *first = p->of[first_running(p)].outputs[k]->data;
     trek_device device = trek_ranks_device(p->ranks, 0);
@@ -377,7 +408,7 @@ static trek_status join_rank(int rank, void *arg)
     const split_forward *p = arg;
     trek_status status = TREK_OK;
     for (int k = 0; k < p->n_outputs && p->of[rank].runs && status == TREK_OK; k++)
-        if (p->out_total[k] >= 0)
+        if (p->joined[k] && p->out_total[k] >= 0)
             status = put_rows(p->joined[k], p->of[rank].out_first[k], p->of[rank].outputs[k]->data);
     return status;
 }
@@ -388,7 +419,7 @@ static trek_status join(const trek_split_call *call, split_forward *p)
     size_t bytes = 0;
     for (int k = 0; k < p->n_outputs && status == TREK_OK; k++) {
         status = make_joined(call, p, k);
-        if (status == TREK_OK)
+        if (status == TREK_OK && p->joined[k])
             bytes += (size_t)p->joined[k]->numel * trek_dtype_size((trek_dtype)p->joined[k]->dtype);
     }
     if (status != TREK_OK || ranks_running(p) == 1)
@@ -622,10 +653,10 @@ static int give_plain(split_forward *p, trek_var **outputs)
     for (int k = 0; k < p->n_outputs; k++) {
         p->recorded[k] = false;
         for (int r = 0; r < p->local_ranks; r++)
-            p->recorded[k] |= p->of[r].runs && p->of[r].outputs[k]->requires_grad;
+            p->recorded[k] |= p->of[r].runs && p->joined[k] && p->of[r].outputs[k]->requires_grad;
         recorded += p->recorded[k];
         outputs[k] = NULL;
-        if (p->recorded[k])
+        if (p->recorded[k] || !p->joined[k])
             continue;
         trek_tensor *joined = p->joined[k];
         p->joined[k] = NULL;
@@ -642,8 +673,9 @@ static trek_status give_outputs(const trek_split_call *call, split_forward *p, t
     trek_tensor *zero = recorded > 0 && !call->tape_leaf ? trek_tensor_zeros(trek_dims_none(), TREK_F32, trek_cpu(0)) : NULL;
     p->tape_leaf = zero ? trek_var_new(zero, true) : recorded > 0 ? trek_var_retain(call->tape_leaf) : NULL;
     trek_tensor_release(zero);
-    trek_var *results[64], **list = p->tape_leaf ? trek_calloc((size_t)p->n_sources + 1, sizeof *list) : NULL;
-    bool is_recorded[64];
+    trek_var *results[TREK_SPLIT_MOST_OUTPUTS],
+        **list = p->tape_leaf ? trek_calloc((size_t)p->n_sources + 1, sizeof *list) : NULL;
+    bool is_recorded[TREK_SPLIT_MOST_OUTPUTS];
     if (!list) {
         pass_free(p);
         return recorded == 0 ? TREK_OK : trek_error_status();

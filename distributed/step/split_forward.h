@@ -9,6 +9,8 @@
 #include "distributed/ranks_internal.h"
 #include "distributed/replica/replica.h"
 
+enum { TREK_SPLIT_MOST_OUTPUTS = 320 };
+
 /* A rank's part. Ranks that do not run have none; rows counts for the mean of scalars. */
 typedef struct trek_split_part {
     bool runs;
@@ -26,7 +28,8 @@ typedef struct trek_split_call {
     /* What output k is called in messages ("the output", "tag \"x\""); writes at most size bytes. */
     void (*describe)(int k, char *text, size_t size, void *arg);
     void *arg;
-    int n_inputs, n_outputs;  /* of a replica; at most 64 outputs */
+    int n_inputs, n_outputs;  /* of a replica; at most TREK_SPLIT_MOST_OUTPUTS */
+    int n_loose;              /* the last ones of them, which `run` may leave NULL; given as NULL where they cannot be joined */
     trek_var *const *inputs;  /* [n_inputs]: of all rows, or whole; where each rank has its own: [ranks][n_inputs] */
     bool own_inputs;
     const bool *split;        /* [n_inputs] divided along dimension 0, by the parts; not with own_inputs */

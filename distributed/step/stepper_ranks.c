@@ -17,6 +17,7 @@
 #include "distributed/step/reduce.h"
 #include "distributed/step/settings.h"
 #include "graph/graph_internal.h"
+#include "graph/tree.h"
 
 /* --- making ------------------------------------------------------------------------------- */
 
@@ -94,6 +95,24 @@ static trek_status move_params(ranks_stepper *s)
     return s->replicas[0].arena ? trek_ranks_call(s->ranks, move_rank, s) : trek_error_status();
 }
 
+/* What is tagged in nested graphs, but for what is theirs alone. */
+static trek_status plan_nested(ranks_stepper *s)
+{
+    const trek_graph *graph = s->replicas[0].graph;
+    int most = 0;
+    for (int g = 0; g < graph->n_below; g++)
+        most += graph->below[g]->layout.n_tags;
+    s->nested = trek_calloc((size_t)most, sizeof *s->nested);
+    if (!s->nested)
+        return trek_error_status();
+    for (int g = 0; g < graph->n_below; g++)
+        for (int k = 0; k < graph->below[g]->layout.n_tags; k++)
+            if (graph->below[g]->layout.tags[k].name[0] != '_')
+                s->nested[s->n_nested++] = (ranks_nested_tag){ g, k };
+    s->n_nested_outputs = s->n_nested < TREK_MOST_JOINED_TAGS ? s->n_nested : TREK_MOST_JOINED_TAGS;
+    return TREK_OK;
+}
+
 /* Outputs that forward joins: the graph's, and what is tagged besides it. */
 static trek_status plan_outputs(ranks_stepper *s)
 {
@@ -124,7 +143,7 @@ static trek_status plan_outputs(ranks_stepper *s)
     }
     if (s->n_outputs > 64)
         return trek_fail(TREK_ERR_UNSUPPORTED, "a graph over several ranks can have at most 63 tagged values besides its output");
-    return TREK_OK;
+    return plan_nested(s);
 }
 
 static trek_status copy_rank(int rank, void *arg)
@@ -185,6 +204,12 @@ static void note_kinds(ranks_stepper *s)
 }
 
 static void free_ranks(trek_stepper *stepper);
+static trek_graph *replica(const trek_stepper *stepper, int rank)
+{
+    const ranks_stepper *s = (const ranks_stepper *)stepper;
+    return rank >= 0 && rank < s->local_ranks ? s->replicas[rank].graph : NULL;
+}
+
 static const trek_stepper_class ranks_class;
 
 trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, const trek_ranks_opts *opts)
@@ -269,6 +294,7 @@ static void free_ranks(trek_stepper *stepper)
     }
     trek_free(s->tag_output);
     trek_free(s->output_tag);
+    trek_free(s->nested);
     trek_var_release(s->tape_leaf);
     trek_free(s->segment_steps);
     trek_free(s->job_segment_steps);
@@ -306,9 +332,10 @@ static trek_status zero_grad(trek_stepper *stepper)
     return TREK_OK;
 }
 
-static trek_status train(trek_stepper *stepper, bool training)
+static trek_status train(trek_stepper *stepper, const char *path, bool training)
 {
-    return trek_module_train(trek_graph_module(stepper->graph), training);
+    trek_module *module = trek_graph_at(stepper->graph, path);
+    return module ? trek_module_train(module, training) : trek_error_status();
 }
 
 static trek_status freeze(trek_stepper *stepper, const char *path, bool frozen)
@@ -426,7 +453,8 @@ static const trek_stepper_class ranks_class = {
     .set_lr = set_lr, .world_size = world_size, .shares = shares, .lr = lr, .grad_norm = grad_norm, .optimizer = optimizer_of,
     .constants = trek_ranks_constants, .train_batch = trek_site_train_batch, .window = trek_ranks_window,
     .reads_parts = trek_ranks_read_parts,
-    .gather_observations = trek_ranks_gather_observations, .forget_loader = forget_loader,
+    .detach = trek_ranks_detach, .replica = replica, .gather_observations = trek_ranks_gather_observations,
+    .join_metric = trek_ranks_join_metric, .forget_loader = forget_loader,
 };
 
 ranks_stepper *trek_graph_ranks(const trek_graph *graph)

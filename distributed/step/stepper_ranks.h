@@ -52,6 +52,11 @@ typedef struct rank_replica {
     double measured_ms;
 } rank_replica;
 
+/* A tag of a graph inside the graph. */
+typedef struct ranks_nested_tag {
+    int below, tag;
+} ranks_nested_tag;
+
 typedef struct ranks_stepper {
     trek_stepper base;
     trek_ranks *ranks;
@@ -65,6 +70,8 @@ typedef struct ranks_stepper {
     int n_inputs, n_outputs, n_tags; /* outputs: the graph's, and tagged values that are not it */
     int *tag_output;         /* [tags] which output; ~k: input k */
     int *output_tag;         /* [outputs] a tag that it is; [0] unused */
+    int n_nested, n_nested_outputs; /* tags of nested graphs; the first of them are joined, behind the outputs */
+    struct ranks_nested_tag *nested; /* [n_nested] */
 
     double grad_norm;
     const trek_update_scaler *loss_scale; /* in a step with on_host: what the loss had been multiplied by; NULL: nothing */
@@ -167,7 +174,9 @@ void trek_site_end(ranks_stepper *s);
 trek_var *trek_site_train_batch(trek_stepper *stepper, const struct trek_batch *batch);
 
 /* observations.c: what training functions have recorded, on all ranks and processes, comes to the caller's graph. */
+trek_status trek_ranks_detach(trek_stepper *stepper);
 trek_status trek_ranks_gather_observations(trek_stepper *stepper);
+struct trek_metric *trek_ranks_join_metric(trek_stepper *stepper, struct trek_metric *metric);
 
 /* gradients.c */
 /* Multiplies gradients by `factor`, which becomes 1. */

@@ -72,6 +72,12 @@ trek_status trek_ranks_reduce(trek_stepper *stepper)
 
 static trek_status detach_rank(int rank, void *arg) { return trek_graph_detach(((ranks_stepper *)arg)->replicas[rank].graph); }
 
+trek_status trek_ranks_detach(trek_stepper *stepper)
+{
+    ranks_stepper *s = (ranks_stepper *)stepper;
+    return trek_ranks_call(s->ranks, detach_rank, s);
+}
+
 /* Learning rates, plans, detached values: what can fail. */
 static trek_status prepare(ranks_stepper *s)
 {

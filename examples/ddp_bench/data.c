@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "examples/digits.h"
+#include "../digits.h"
 #include "workload.h"
 
 enum { MADE_TRAIN = 4000, MADE_TEST = 1000, SIDE = 32, DIGIT = 28, CHANNELS = 3 };

@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "bench.h"
-#include "examples/arguments.h"
+#include "../arguments.h"
 
 /* --- running ---------------------------------------------------------------------------------- */
 
@@ -99,22 +99,27 @@ static bool check_names(const char *kind, const char *list, const char *(*name)(
 static bool parse(int argc, char **argv, bench *b)
 {
     const argument list[] = {
-        { "--model", "NAME,...", .text = &b->models },
-        { "--mode", "NAME,...", .text = &b->modes },
-        { "--ranks", "N", .whole = &b->ranks, .least = 1, .most = MOST_RANKS },
-        { "--slow", "F,F,...", .text = &b->slow },
-        { "--windows", "N", .whole = &b->windows, .least = 1, .most = 100000 },
-        { "--epochs", "N", .whole = &b->epochs, .least = 0 },
-        { "--samples", "N", .whole = &b->samples, .least = 0 },
-        { "--batch-size", "N", .whole = &b->batch_size, .least = 1 },
-        { "--lr", "X", .number = &b->lr, .least = 1e-12, .most = 1e6 },
-        { "--lr-scale", "X", .number = &b->lr_scale, .least = 0, .most = 1e3 },
-        { "--seeds", "N", .whole = &b->seeds, .least = 1, .most = 1000 },
-        { "--data", "FOLDER", .text = &b->data },
-        { "--report", "FILE", .text = &b->report },
+        { "--model", "NAME,...", "of the workloads: logistic, mlp, lenet, conv_ae, char_rnn, ... (default: all)",
+          .text = &b->models },
+        { "--mode", "NAME,...", "how they are trained: solo, setup, windows, sync, cadence, ... (default: all)",
+          .text = &b->modes },
+        { "--ranks", "N", "rank threads of this process", .whole = &b->ranks, .least = 1, .most = MOST_RANKS },
+        { "--slow", "F,F,...", "rank k is slower by the k-th factor", .text = &b->slow },
+        { "--windows", "N", "batches of the slowest rank between two meetings", .whole = &b->windows, .least = 1,
+          .most = 100000 },
+        { "--epochs", "N", "times through the data; 0: the workload's own number", .whole = &b->epochs, .least = 0 },
+        { "--samples", "N", "the first of each set; 0: all", .whole = &b->samples, .least = 0 },
+        { "--batch-size", "N", "of all ranks together, with windows of each (default: the workload's)", .whole = &b->batch_size,
+          .least = 1 },
+        { "--lr", "X", "learning rate (default: the workload's)", .number = &b->lr, .least = 1e-12, .most = 1e6 },
+        { "--lr-scale", "X", "where ranks average, the rate is times 1 + (ranks - 1) X", .number = &b->lr_scale, .least = 0,
+          .most = 1e3 },
+        { "--seeds", "N", "runs of each, with their mean and deviation", .whole = &b->seeds, .least = 1, .most = 1000 },
+        { "--data", "FOLDER", "MNIST, CIFAR-10, texts (default: made by the program)", .text = &b->data },
+        { "--report", "FILE", "where it is written (default: standard output)", .text = &b->report },
     };
-    if (!arguments_read(argc, argv, list, sizeof list / sizeof *list))
-        return false;
+    arguments_read(argc, argv, "Trains models alone and on ranks of uneven speed, in several ways, and compares.", list,
+                   sizeof list / sizeof *list);
     if (!read_factors(b))
         return fprintf(stderr, "--slow takes at most %d factors from 1 to 1000, not %s\n", b->ranks, b->slow), false;
     return check_names("model", b->models, model_name) && check_names("mode", b->modes, mode_name);

@@ -20,7 +20,7 @@ void trek_cpu_kernels_avx2(trek_backend *b);
 void trek_cpu_kernels_avx512(trek_backend *b);
 
 /* The stream of a device on which nothing is ever pending. */
-struct trek_stream {
+struct trek_device_stream {
     trek_device device;
 };
 
@@ -51,7 +51,7 @@ static void cpu_release(trek_device device, void *data, void *handle)
     trek_block_free(data);
 }
 
-static void cpu_record_use(void *handle, trek_stream *stream) { (void)handle, (void)stream; }
+static void cpu_record_use(void *handle, trek_device_stream *stream) { (void)handle, (void)stream; }
 
 static trek_status cpu_pinned_allocate(size_t bytes, void **data)
 {
@@ -59,20 +59,44 @@ static trek_status cpu_pinned_allocate(size_t bytes, void **data)
     return *data ? TREK_OK : TREK_ERR_MEMORY;
 }
 
-static trek_status cpu_info(int index, trek_device_info *info)
+/* As the system calls it; where it does not (not all processors have the line), "CPU". */
+static void read_model(char *name, size_t size)
+{
+    char line[256];
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    snprintf(name, size, "CPU");
+    while (file && fgets(line, sizeof line, file)) {
+        const char *value = strncmp(line, "model name", 10) == 0 ? strchr(line, ':') : NULL;
+        line[strcspn(line, "\n")] = '\0';
+        if (!value || !*(value += 1 + strspn(value + 1, " \t")))
+            continue;
+        snprintf(name, size, "%.120s", value);
+        break;
+    }
+    if (file)
+        fclose(file);
+}
+
+static trek_status cpu_describe(int index, trek_device_info *info)
 {
     (void)index;
-    *info = (trek_device_info){ .name = "CPU", .multiprocessors = trek_cores() };
-    long pages = sysconf(_SC_PHYS_PAGES), available = sysconf(_SC_AVPHYS_PAGES), size = sysconf(_SC_PAGESIZE);
-    if (pages > 0 && available > 0 && size > 0) {
-        info->memory = (int64_t)pages * size;
-        info->memory_free = (int64_t)available * size;
-    }
+    *info = (trek_device_info){ .multiprocessors = trek_cores() };
+    read_model(info->name, sizeof info->name);
+    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    info->memory = pages > 0 && size > 0 ? (int64_t)pages * size : 0;
     return TREK_OK;
 }
 
+static trek_status cpu_info(int index, trek_device_info *info)
+{
+    trek_status status = cpu_describe(index, info);
+    long available = sysconf(_SC_AVPHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    info->memory_free = available > 0 && size > 0 ? (int64_t)available * size : 0;
+    return status;
+}
+
 static trek_status cpu_copy_bytes(void *to, trek_device to_device, const void *from, trek_device from_device, size_t bytes,
-                                  trek_stream *stream)
+                                  trek_device_stream *stream)
 {
     (void)to_device, (void)from_device, (void)stream;
     if (bytes > 0)
@@ -80,7 +104,7 @@ static trek_status cpu_copy_bytes(void *to, trek_device to_device, const void *f
     return TREK_OK;
 }
 
-static trek_status cpu_stream_new(trek_device device, trek_stream **stream)
+static trek_status cpu_stream_new(trek_device device, trek_device_stream **stream)
 {
     *stream = trek_alloc(sizeof **stream);
     if (!*stream)
@@ -89,7 +113,7 @@ static trek_status cpu_stream_new(trek_device device, trek_stream **stream)
     return TREK_OK;
 }
 
-static void cpu_stream_free(trek_stream *stream) { trek_free(stream); }
+static void cpu_stream_free(trek_device_stream *stream) { trek_free(stream); }
 
 static trek_status cpu_event_new(trek_device device, trek_event **event)
 {
@@ -100,16 +124,16 @@ static trek_status cpu_event_new(trek_device device, trek_event **event)
 
 static void cpu_event_free(trek_event *event) { trek_free(event); }
 
-static trek_status cpu_event_record(trek_event *event, trek_stream *stream)
+static trek_status cpu_event_record(trek_event *event, trek_device_stream *stream)
 {
     (void)stream;
     event->at_ns = trek_clock_ns();
     return TREK_OK;
 }
 
-static trek_status cpu_stream_wait(trek_stream *stream, trek_event *event)
+static trek_status cpu_stream_wait(trek_device device, trek_device_stream *stream, trek_event *event)
 {
-    (void)stream, (void)event;
+    (void)device, (void)stream, (void)event;
     return TREK_OK;
 }
 
@@ -201,6 +225,7 @@ static trek_backend cpu_backend = {
     .pinned_allocate = cpu_pinned_allocate,
     .pinned_release = trek_block_free,
     .info = cpu_info,
+    .describe = cpu_describe,
     .host_accessible = true,
     .stats = trek_memory_usage,
     .copy_bytes = cpu_copy_bytes,

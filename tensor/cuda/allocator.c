@@ -8,7 +8,7 @@
  * freed by its own thread is free at once; one that other streams have used
  * waits for events. A pool's lock is taken by other threads only when they free
  * its blocks or when memory is short. */
-#include "tensor/cuda/cuda.h"
+#include "tensor/cuda/gate.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -173,18 +173,28 @@ static size_t segment_size(size_t size, bool small)
     return size < LARGE_SEGMENT / 2 ? LARGE_SEGMENT : (size + LARGE_GRAIN - 1) / LARGE_GRAIN * LARGE_GRAIN;
 }
 
+static void free_memory(void *data)
+{
+    trek_cuda_pass();
+    cudaFree(data);
+    trek_cuda_passed();
+}
+
 /* A new segment as one free block, not in a bin; NULL and no error if there is no memory. */
 static block *new_segment(trek_cuda_pool *pool, size_t size, bool small)
 {
     size_t bytes = segment_size(size, small);
     void *data = NULL;
-    if (cudaMalloc(&data, bytes) != cudaSuccess) {
+    trek_cuda_pass();
+    cudaError_t error = cudaMalloc(&data, bytes);
+    trek_cuda_passed();
+    if (error != cudaSuccess) {
         cudaGetLastError();
         return NULL;
     }
     block *b = trek_calloc(1, sizeof *b);
     if (!b) {
-        cudaFree(data);
+        free_memory(data);
         return NULL;
     }
     device_counters *c = &counters[pool->device->index];
@@ -197,6 +207,31 @@ static block *new_segment(trek_cuda_pool *pool, size_t size, bool small)
     return b;
 }
 
+/* cudaFree waits for the device, which a capture there may not see: what is given back meanwhile waits for the captures' end. */
+static pthread_mutex_t postponed_lock = PTHREAD_MUTEX_INITIALIZER;
+static block *postponed[TREK_CUDA_MAX_DEVICES]; /* by next */
+
+static void give_to_driver(int device, block *b)
+{
+    atomic_fetch_sub_explicit(&counters[device].reserved, (long long)b->size, memory_order_relaxed);
+    free_memory(b->data);
+    trek_free(b);
+}
+
+void trek_cuda_free_postponed(int device)
+{
+    if (trek_cuda_captures_on(device))
+        return;
+    pthread_mutex_lock(&postponed_lock);
+    block *list = postponed[device];
+    postponed[device] = NULL;
+    pthread_mutex_unlock(&postponed_lock);
+    for (block *next; list; list = next) {
+        next = list->next;
+        give_to_driver(device, list);
+    }
+}
+
 static void free_segment(trek_cuda_pool *pool, block *b)
 {
     if (b->next_segment)
@@ -205,16 +240,20 @@ static void free_segment(trek_cuda_pool *pool, block *b)
         b->previous_segment->next_segment = b->next_segment;
     else
         pool->segments = b->next_segment;
-    device_counters *c = &counters[pool->device->index];
-    atomic_fetch_sub_explicit(&c->reserved, (long long)b->size, memory_order_relaxed);
-    cudaFree(b->data);
-    trek_free(b);
+    int device = pool->device->index;
+    if (!trek_cuda_captures_on(device)) {
+        give_to_driver(device, b);
+        return;
+    }
+    pthread_mutex_lock(&postponed_lock);
+    b->next = postponed[device];
+    postponed[device] = b;
+    pthread_mutex_unlock(&postponed_lock);
 }
 
 /* Gives whole segments that are free back to the driver. */
-static int64_t release_segments(trek_cuda_pool *pool)
+static void release_segments(trek_cuda_pool *pool)
 {
-    int64_t released = 0;
     for (int k = 0; k < 2; k++)
         for (int first = 0; first < FIRST; first++)
             for (int second = 0; second < SECOND; second++)
@@ -223,10 +262,8 @@ static int64_t release_segments(trek_cuda_pool *pool)
                     if (b->before || b->after)
                         continue;
                     take_out(&pool->heaps[k], b);
-                    released += (int64_t)b->size;
                     free_segment(pool, b);
                 }
-    return released;
 }
 
 /* The rest of a block behind `size` becomes a block of its own, if it is worth one. */
@@ -377,31 +414,33 @@ void trek_cuda_pool_retire(trek_cuda_pool *pool)
         destroy_pool(pool);
 }
 
-/* Of every pool on the device: waits for what is pending, gives free segments back. */
-static int64_t release_all(trek_cuda_device *device, bool wait)
+/* Of every pool on the device: waits for what is pending, gives free segments back. Not while anything is captured there: the
+ * driver would get nothing, and the caches would be gone. */
+static void release_all(trek_cuda_device *device)
 {
-    int64_t released = 0;
-    trek_cuda_queue *queue = wait ? trek_cuda_queue_here(device->index) : NULL;
+    if (trek_cuda_captures_on(device->index))
+        return;
+    trek_cuda_queue *queue = trek_cuda_queue_here(device->index);
     if (queue && trek_cuda_wait_for(queue) != cudaSuccess)
         cudaGetLastError();
+    trek_cuda_free_postponed(device->index);
     pthread_mutex_lock(&pools_lock);
     for (trek_cuda_pool *pool = pools; pool; pool = pool->next) {
         if (pool->device != device || pool->of_capture)
             continue;
         pthread_mutex_lock(&pool->lock);
         collect_pending(pool);
-        released += release_segments(pool);
+        release_segments(pool);
         pthread_mutex_unlock(&pool->lock);
     }
     pthread_mutex_unlock(&pools_lock);
-    return released;
 }
 
 void trek_cuda_release_cached(trek_device device)
 {
     trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
-    if (queue && !queue->capture)
-        release_all(queue->device, true);
+    if (queue)
+        release_all(queue->device);
 }
 
 /* --- out of memory ------------------------------------------------------------------------------ */
@@ -500,7 +539,7 @@ static block *allocate_block(trek_cuda_queue *queue, size_t size)
     block *b = find_or_grow(pool, size, small);
     if (!b) {
         pthread_mutex_unlock(&pool->lock);
-        release_all(queue->device, !queue->capture);
+        release_all(queue->device);
         pthread_mutex_lock(&pool->lock);
         b = find_or_grow(pool, size, small);
         if (b)
@@ -553,7 +592,7 @@ static void add_use(block *b, cudaStream_t stream)
         cudaStreamSynchronize(stream); /* more streams than it can remember: its use has ended now */
 }
 
-void trek_cuda_record_use(void *handle, trek_stream *stream)
+void trek_cuda_record_use(void *handle, trek_device_stream *stream)
 {
     block *b = handle;
     if (!b)

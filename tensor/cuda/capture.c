@@ -25,10 +25,12 @@ struct trek_capture {
 
 static int under_way[TREK_CUDA_MAX_DEVICES]; /* captures of all threads; atomic */
 
+bool trek_cuda_captures_on(int device) { return __atomic_load_n(&under_way[device], __ATOMIC_ACQUIRE) > 0; }
+
 /* A device must not be waited for as a whole while any stream of it is captured: the capture would be lost. */
 cudaError_t trek_cuda_wait_for(trek_cuda_queue *queue)
 {
-    if (__atomic_load_n(&under_way[queue->device->index], __ATOMIC_ACQUIRE) == 0) {
+    if (!trek_cuda_captures_on(queue->device->index)) {
         cudaError_t error = cudaDeviceSynchronize();
         if (error != cudaErrorStreamCaptureUnsupported)
             return error;
@@ -72,6 +74,7 @@ trek_status trek_cuda_capture_begin(trek_device device)
         return trek_error_status();
     if (queue->capture)
         return trek_fail(TREK_ERR_STATE, "a capture is under way on this thread already");
+    trek_cuda_release_cached(device); /* what runs before it held: its own pool will hold as much */
     trek_capture *capture = new_capture(queue);
     if (!capture)
         return trek_error_status();
@@ -105,6 +108,7 @@ trek_status trek_cuda_capture_end(trek_device device, trek_capture **result)
         status = trek_cuda_check(trek_cuda_advance(capture->step, capture->steps, queue->stream), "the end of a capture");
     trek_status ended = trek_cuda_check(cudaStreamEndCapture(queue->stream, &capture->graph), "cudaStreamEndCapture");
     restore(queue);
+    trek_cuda_free_postponed(device.index);
     status = status == TREK_OK ? ended : status;
     if (status == TREK_OK && capture->failed)
         status = TREK_ERR_MEMORY;

@@ -2,12 +2,13 @@
 /* Copies between host and devices, and pinned host memory, cached by size.
  *
  * From pageable memory: through a pinned staging block, so that the call returns
- * when the bytes are copied away, without waiting for the device. To pageable
- * memory: waits for this stream only. */
+ * when the bytes are copied away, without waiting for the device; what is larger
+ * than a block through two of them in turn, one being filled while the other is
+ * sent. To pageable memory: waits for this stream only. */
 #include <pthread.h>
 #include <string.h>
 
-#include "tensor/cuda/cuda.h"
+#include "tensor/cuda/gate.h"
 
 enum { STAGE_MAX = 8 << 20, PINNED_CLASSES = 24, SMALLEST = 512 };
 
@@ -40,7 +41,10 @@ static pinned *new_pinned(size_t bytes, int size_class)
     if (!trek_cuda_some_device_here())
         return NULL;
     size_t size = (size_class >= 0 ? (size_t)SMALLEST << size_class : bytes) + HEAD;
-    if (trek_cuda_check(cudaHostAlloc(&memory, size, cudaHostAllocPortable), "cudaHostAlloc") != TREK_OK)
+    trek_cuda_pass();
+    cudaError_t error = cudaHostAlloc(&memory, size, cudaHostAllocPortable);
+    trek_cuda_passed();
+    if (trek_cuda_check(error, "cudaHostAlloc") != TREK_OK)
         return NULL;
     pinned *p = memory;
     *p = (pinned){ .size_class = size_class };
@@ -81,7 +85,9 @@ static pinned *take_pinned(size_t bytes)
 static void give_pinned(pinned *p)
 {
     if (p->size_class < 0) {
+        trek_cuda_pass();
         cudaFreeHost(p);
+        trek_cuda_passed();
         return;
     }
     pthread_mutex_lock(&lock);
@@ -121,6 +127,14 @@ static trek_status mark_staged(pinned *p, int device, cudaStream_t stream)
     return status;
 }
 
+static void give_staged(pinned *p)
+{
+    pthread_mutex_lock(&lock);
+    p->next = staging;
+    staging = p;
+    pthread_mutex_unlock(&lock);
+}
+
 static trek_status stage(void *to, const void *from, size_t bytes, trek_cuda_queue *queue, cudaStream_t stream)
 {
     pinned *p = take_pinned(bytes);
@@ -136,11 +150,45 @@ static trek_status stage(void *to, const void *from, size_t bytes, trek_cuda_que
         give_pinned(p);
         return status;
     }
-    pthread_mutex_lock(&lock);
-    p->next = staging;
-    staging = p;
-    pthread_mutex_unlock(&lock);
+    give_staged(p);
     return TREK_OK;
+}
+
+/* The last pieces may be under way when it returns. */
+static trek_status stage_pieces(char *to, const char *from, size_t bytes, trek_cuda_queue *queue, cudaStream_t stream)
+{
+    pinned *blocks[2] = { take_pinned(STAGE_MAX), take_pinned(STAGE_MAX) };
+    trek_status status = blocks[0] && blocks[1] ? TREK_OK : trek_error_status();
+    for (size_t at = 0, k = 0; at < bytes && status == TREK_OK; at += STAGE_MAX, k++) {
+        pinned *p = blocks[k & 1];
+        size_t part = bytes - at < STAGE_MAX ? bytes - at : STAGE_MAX;
+        if (k >= 2)
+            status = trek_cuda_check(cudaEventSynchronize(p->ready), "cudaEventSynchronize");
+        if (status != TREK_OK)
+            break;
+        memcpy((char *)p + HEAD, from + at, part);
+        status = trek_cuda_check(cudaMemcpyAsync(to + at, (char *)p + HEAD, part, cudaMemcpyHostToDevice, stream),
+                                 "cudaMemcpyAsync");
+        if (status == TREK_OK)
+            status = mark_staged(p, queue->device->index, stream);
+    }
+    if (status != TREK_OK)
+        cudaStreamSynchronize(stream);
+    for (int k = 0; k < 2; k++)
+        if (blocks[k] && status == TREK_OK)
+            give_staged(blocks[k]);
+        else if (blocks[k])
+            give_pinned(blocks[k]);
+    return status;
+}
+
+static bool is_pinned(const void *memory)
+{
+    struct cudaPointerAttributes about;
+    bool known = cudaPointerGetAttributes(&about, memory) == cudaSuccess;
+    if (!known)
+        cudaGetLastError();
+    return known && about.type == cudaMemoryTypeHost;
 }
 
 static trek_status to_gpu(void *to, const void *from, size_t bytes, trek_cuda_queue *queue, cudaStream_t stream)
@@ -151,6 +199,8 @@ static trek_status to_gpu(void *to, const void *from, size_t bytes, trek_cuda_qu
                          "copy the same values; copy into a tensor made before");
     if (bytes <= STAGE_MAX)
         return stage(to, from, bytes, queue, stream);
+    if (!is_pinned(from))
+        return stage_pieces(to, from, bytes, queue, stream);
     trek_status status = trek_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
     if (status == TREK_OK) /* the caller may change the bytes once this returns */
         status = trek_cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
@@ -199,7 +249,7 @@ static trek_status between(void *to, int to_index, const void *from, int from_in
 }
 
 trek_status trek_cuda_copy_bytes(void *to, trek_device to_device, const void *from, trek_device from_device, size_t bytes,
-                                 trek_stream *stream)
+                                 trek_device_stream *stream)
 {
     if (bytes == 0)
         return TREK_OK;

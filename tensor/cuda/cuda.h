@@ -71,6 +71,11 @@ trek_status trek_cuda_open_devices(char *why, size_t size);
 trek_status trek_cuda_take_fault(trek_cuda_device *device);
 bool trek_cuda_usable(int index, char *why, size_t size);
 trek_status trek_cuda_info(int index, trek_device_info *info);
+trek_status trek_cuda_describe(int index, trek_device_info *info);
+
+/* Lets a kernel have all the shared memory of a block of the thread's device that its static arrays leave. Once for each kernel
+ * and device, and always as much: what one thread allows another one's launch must not take back. */
+cudaError_t trek_cuda_allow_shared(const void *kernel);
 
 /* --- errors ------------------------------------------------------------------------------ */
 
@@ -106,13 +111,13 @@ bool trek_cuda_some_device_here(void);
 /* Whether a capture is under way on this thread's queue of the device; -1: of any. */
 bool trek_cuda_captures_here(int device);
 /* The CUDA stream that `stream` stands for on the device (NULL: the queue's own). */
-cudaStream_t trek_cuda_stream_of(trek_cuda_queue *queue, trek_stream *stream);
-trek_status trek_cuda_stream_new(trek_device device, trek_stream **stream);
-void trek_cuda_stream_free(trek_stream *stream);
+cudaStream_t trek_cuda_stream_of(trek_cuda_queue *queue, trek_device_stream *stream);
+trek_status trek_cuda_stream_new(trek_device device, trek_device_stream **stream);
+void trek_cuda_stream_free(trek_device_stream *stream);
 trek_status trek_cuda_event_new(trek_device device, trek_event **event);
 void trek_cuda_event_free(trek_event *event);
-trek_status trek_cuda_event_record(trek_event *event, trek_stream *stream);
-trek_status trek_cuda_stream_wait(trek_stream *stream, trek_event *event);
+trek_status trek_cuda_event_record(trek_event *event, trek_device_stream *stream);
+trek_status trek_cuda_stream_wait(trek_device device, trek_device_stream *stream, trek_event *event);
 trek_status trek_cuda_event_elapsed_ms(trek_event *start, trek_event *end, double *ms);
 trek_status trek_cuda_event_sync(trek_event *event);
 void trek_cuda_finish_streams(const trek_device *but, int n);
@@ -127,14 +132,15 @@ trek_cuda_pool *trek_cuda_pool_new(trek_cuda_device *device, cudaStream_t stream
 void trek_cuda_pool_retire(trek_cuda_pool *pool);
 trek_status trek_cuda_allocate(trek_device device, size_t bytes, void **data, void **handle);
 void trek_cuda_release(trek_device device, void *data, void *handle);
-void trek_cuda_record_use(void *handle, trek_stream *stream);
+void trek_cuda_record_use(void *handle, trek_device_stream *stream);
 void trek_cuda_release_cached(trek_device device);
+void trek_cuda_free_postponed(int device); /* what was given back to the driver while its work was captured */
 void trek_cuda_reset_peak(trek_device device);
 trek_memory_stats trek_cuda_stats(trek_device device);
 trek_status trek_cuda_pinned_allocate(size_t bytes, void **data);
 void trek_cuda_pinned_release(void *data);
 trek_status trek_cuda_copy_bytes(void *to, trek_device to_device, const void *from, trek_device from_device, size_t bytes,
-                                 trek_stream *stream);
+                                 trek_device_stream *stream);
 
 /* Memory for the work of one call, in the order of the queue: give it back right after
  * the launch that uses it. NULL and MEMORY; bytes 0 gives NULL without an error. */
@@ -151,6 +157,7 @@ trek_status trek_cuda_capture_end(trek_device device, trek_capture **result);
 trek_status trek_cuda_capture_replay(trek_capture *capture, uint64_t rng_step);
 void trek_cuda_capture_free(trek_capture *capture);
 bool trek_cuda_capturing(void);
+bool trek_cuda_captures_on(int device); /* whether any thread captures there */
 /* Waits for all work of the queue's device; while another thread captures there, for the queue's alone. */
 cudaError_t trek_cuda_wait_for(trek_cuda_queue *queue);
 /* A block from outside that was released while its capture is under way: kept as long as the capture. */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tensor/cuda/cuda.h"
+#include "tensor/cuda/gate.h"
 #include "tensor/cuda/small.h"
 
 static trek_cuda_device devices[TREK_CUDA_MAX_DEVICES]; /* all but those left out */
@@ -135,7 +135,9 @@ static bool opened(trek_cuda_device *d)
     if (state == TREK_CUDA_LISTED) {
         pthread_mutex_lock(&opening);
         if ((state = __atomic_load_n(&d->state, __ATOMIC_ACQUIRE)) == TREK_CUDA_LISTED) {
+            trek_cuda_pass();
             state = probe(d) ? TREK_CUDA_OPEN : TREK_CUDA_BROKEN;
+            trek_cuda_passed();
             __atomic_store_n(&d->state, state, __ATOMIC_RELEASE);
             trek_cuda_forget_current();
         }
@@ -165,7 +167,7 @@ trek_status trek_cuda_open_devices(char *why, size_t size)
         snprintf(why, size, "%s", error == cudaSuccess ? "the driver lists none" : cudaGetErrorString(error));
         return TREK_ERR_DEVICE;
     }
-    for (int k = 0; k < count && n_devices < TREK_CUDA_MAX_DEVICES; k++) {
+    for (int k = 0; k < count && k < TREK_CUDA_MAX_DEVICES; k++) {
         trek_cuda_device *d = &devices[n_devices];
         memset(d, 0, sizeof *d);
         d->index = n_devices;
@@ -219,6 +221,71 @@ trek_status trek_cuda_info(int index, trek_device_info *info)
     trek_status status = trek_cuda_check(cudaMemGetInfo(&unused, &total), "cudaMemGetInfo");
     info->memory_free = (int64_t)unused;
     return status;
+}
+
+trek_status trek_cuda_describe(int index, trek_device_info *info)
+{
+    if (index < 0 || index >= n_devices)
+        return trek_fail(TREK_ERR_DEVICE, "cuda:%d is no device", index);
+    *info = devices[index].info;
+    return TREK_OK;
+}
+
+/* --- shared memory of kernels --------------------------------------------------------------- */
+
+enum { KERNELS = 4096 }; /* places by address: a few times as many as there are kernels */
+
+static struct {
+    const void *kernel;
+    uint64_t devices; /* a bit for each CUDA device that it may use all of */
+} allowed[KERNELS];
+static pthread_mutex_t allowing = PTHREAD_MUTEX_INITIALIZER;
+
+/* The kernel's place, or a free one for it; without the lock it may be taken in the meantime. KERNELS: there is none. */
+static size_t place_of(const void *kernel)
+{
+    size_t first = (size_t)(((uint64_t)(uintptr_t)kernel >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 52);
+    for (size_t n = 0; n < KERNELS; n++) {
+        size_t at = (first + n) % KERNELS;
+        const void *there = __atomic_load_n(&allowed[at].kernel, __ATOMIC_ACQUIRE);
+        if (!there || there == kernel)
+            return at;
+    }
+    return KERNELS;
+}
+
+static bool is_allowed(size_t at, const void *kernel, int ordinal)
+{
+    return at < KERNELS && __atomic_load_n(&allowed[at].kernel, __ATOMIC_ACQUIRE) == kernel &&
+           (__atomic_load_n(&allowed[at].devices, __ATOMIC_ACQUIRE) >> ordinal & 1);
+}
+
+static cudaError_t allow_all(const void *kernel, int ordinal)
+{
+    int most = 0;
+    struct cudaFuncAttributes own;
+    cudaError_t error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
+    if (error == cudaSuccess)
+        error = cudaFuncGetAttributes(&own, kernel);
+    if (error == cudaSuccess)
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most - (int)own.sharedSizeBytes);
+    return error;
+}
+
+cudaError_t trek_cuda_allow_shared(const void *kernel)
+{
+    int ordinal = 0;
+    cudaError_t error = cudaGetDevice(&ordinal);
+    if (error != cudaSuccess || is_allowed(place_of(kernel), kernel, ordinal))
+        return error;
+    pthread_mutex_lock(&allowing);
+    size_t at = place_of(kernel);
+    if (!is_allowed(at, kernel, ordinal) && (error = allow_all(kernel, ordinal)) == cudaSuccess && at < KERNELS) {
+        __atomic_fetch_or(&allowed[at].devices, UINT64_C(1) << ordinal, __ATOMIC_RELEASE);
+        __atomic_store_n(&allowed[at].kernel, kernel, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&allowing);
+    return error;
 }
 
 /* --- faults --------------------------------------------------------------------------- */

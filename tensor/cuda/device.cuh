@@ -39,12 +39,6 @@ inline trek_grid trek_blocks(dim3 grid, dim3 block, size_t shared = 0) { return 
 #ifdef TREK_FAKE_CUDA
 /* TREK_SHARED(type, name, count) is the shim's: one array a block, with red zones and a fill that shows */
 inline void *trek_dynamic_shared() { return trek_shim_dynamic_shared(); }
-
-template <typename... P, typename... A>
-inline cudaError_t trek_cuda_enqueue(const char *name, trek_grid g, cudaStream_t stream, void (*kernel)(P...), A... arguments)
-{
-    return trek_shim_launch(name, g.barriers, g.grid, g.block, g.shared, stream, [=] { kernel(static_cast<P>(arguments)...); });
-}
 #else
 #define TREK_SHARED(type, name, count) __shared__ type name[count]
 __device__ __forceinline__ void *trek_dynamic_shared()
@@ -52,20 +46,24 @@ __device__ __forceinline__ void *trek_dynamic_shared()
     extern __shared__ __align__(128) unsigned char trek_shared_bytes[];
     return trek_shared_bytes;
 }
+#endif
 
 template <typename... P, typename... A>
-inline cudaError_t trek_cuda_enqueue(const char *, trek_grid g, cudaStream_t stream, void (*kernel)(P...), A... arguments)
+inline cudaError_t trek_cuda_enqueue([[maybe_unused]] const char *name, trek_grid g, cudaStream_t stream, void (*kernel)(P...),
+                                     A... arguments)
 {
     if (g.shared > 8 * 1024) { /* without, 48 KiB are for this and the kernel's static arrays (below 40 KiB) together */
-        cudaError_t error = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                 (int)g.shared);
+        cudaError_t error = trek_cuda_allow_shared((const void *)kernel);
         if (error != cudaSuccess)
             return error;
     }
+#ifdef TREK_FAKE_CUDA
+    return trek_shim_call(name, g.barriers, g.grid, g.block, g.shared, stream, kernel, static_cast<P>(arguments)...);
+#else
     kernel<<<g.grid, g.block, g.shared, stream>>>(static_cast<P>(arguments)...);
     return cudaPeekAtLastError();
-}
 #endif
+}
 
 /* Gives a kernel of an op to the queue: the error, if any, names the op. */
 template <typename... P, typename... A>

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL behind the table of tensor/device_comm.h, opened at run time: the file
- * TREK_NCCL_LIBRARY names, else libnccl.so.2.
+/* NCCL behind the table of tensor/device_comm.h, opened at run time (library.h).
  *
  * Communicators do not block: NCCL's calls return at once and are then asked
  * whether they are through, so that a deadline and an abort from another thread
  * can end the waiting. A communicator's lock is held for single calls only. */
 #include "tensor/device_comm.h"
 
-#include "tensor/cuda/cuda.h"
+#include "tensor/cuda/gate.h"
+#include "tensor/cuda/library.h"
+
+#include <stdio.h>
 
 #if defined(TREK_NO_NCCL) || !__has_include(<nccl.h>)
 
 const trek_device_comm *trek_cuda_nccl(void) { return NULL; }
+void trek_cuda_nccl_version(char *text, size_t size) { snprintf(text, size, "no NCCL: this libtrek-cuda was built without it"); }
 
 #else
 
@@ -19,8 +22,6 @@ const trek_device_comm *trek_cuda_nccl(void) { return NULL; }
 #include <nccl.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -43,24 +44,16 @@ static struct library {
 } nccl;
 #undef NCCL_DECLARE
 
-/* A function's address from an object's, which C does not convert. */
-static bool look_up(const char *name, void *function)
-{
-    void *symbol = dlsym(nccl.handle, name);
-    memcpy(function, &symbol, sizeof symbol);
-    return symbol != NULL;
-}
-
 static bool fill_table(void)
 {
 #define NCCL_LOOK_UP(name)                                                       \
-    if (!look_up("nccl" #name, (void *)&nccl.name)) {                            \
+    if (!trek_cuda_find_function(nccl.handle, "nccl" #name, &nccl.name)) {        \
         snprintf(nccl.why, sizeof nccl.why, "NCCL lacks the function nccl" #name); \
         return false;                                                            \
     }
     NCCL_FUNCTIONS(NCCL_LOOK_UP)
 #undef NCCL_LOOK_UP
-#define NCCL_LOOK_FOR(name) look_up("nccl" #name, (void *)&nccl.name);
+#define NCCL_LOOK_FOR(name) trek_cuda_find_function(nccl.handle, "nccl" #name, &nccl.name);
     NCCL_OPTIONAL_FUNCTIONS(NCCL_LOOK_FOR)
 #undef NCCL_LOOK_FOR
     return true;
@@ -68,11 +61,11 @@ static bool fill_table(void)
 
 static void open_library(void)
 {
-    const char *given = getenv("TREK_NCCL_LIBRARY"), *path = given && *given ? given : "libnccl.so.2";
-    nccl.handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    static const char *const names[] = { "libnccl.so.2", NULL };
+    char why[sizeof nccl.why - 32];
+    nccl.handle = trek_cuda_open_library("TREK_NCCL_LIBRARY", names, why, sizeof why);
     if (!nccl.handle) {
-        const char *problem = dlerror();
-        snprintf(nccl.why, sizeof nccl.why, "NCCL cannot be opened: %s", problem ? problem : path);
+        snprintf(nccl.why, sizeof nccl.why, "NCCL cannot be opened: %s", why);
         return;
     }
     if (fill_table() && nccl.GetVersion(&nccl.version) == ncclSuccess && nccl.version >= 21400)
@@ -95,6 +88,13 @@ static bool available(char *why, size_t size)
     return nccl.handle != NULL;
 }
 
+void trek_cuda_nccl_version(char *text, size_t size)
+{
+    char found[sizeof nccl.why];
+    bool there = available(found, sizeof found);
+    snprintf(text, size, "%s%s", there ? "" : "no NCCL: ", found);
+}
+
 static trek_status need_library(void)
 {
     return available(NULL, 0) ? TREK_OK : trek_fail(TREK_ERR_COMM, "%s", nccl.why);
@@ -102,15 +102,27 @@ static trek_status need_library(void)
 
 /* --- ranks ------------------------------------------------------------------------------ */
 
+enum { ABORT_SECONDS = 1 }; /* that an abort gives a call of NCCL's that is under way, which takes microseconds */
+
 struct trek_device_rank {
     trek_device device;
     int64_t timeout_ns;
     bool (*cancelled)(void *arg); /* while it is being made; may be NULL */
     void *cancelled_arg;
-    pthread_mutex_t lock; /* of the two below, and of NCCL's calls with comm */
+    pthread_mutex_t lock; /* of comm, and of NCCL's calls with it */
     ncclComm_t comm;      /* NULL: not made, or aborted */
-    bool aborted;
+    bool aborted;         /* atomic: set before the lock is taken for it */
+    trek_cuda_gate *gate; /* of all ranks of its group in this process; NULL: it is alone */
+    int place;            /* among them */
 };
+
+static bool is_aborted(const trek_device_rank *rank) { return __atomic_load_n(&rank->aborted, __ATOMIC_ACQUIRE); }
+
+/* Its communicator; NULL: it was aborted. An abort takes it away also while the lock is held for too long. */
+static ncclComm_t live(const trek_device_rank *rank)
+{
+    return is_aborted(rank) ? NULL : __atomic_load_n(&rank->comm, __ATOMIC_ACQUIRE);
+}
 
 static int64_t now_ns(void)
 {
@@ -127,7 +139,8 @@ static trek_status fail_aborted(const char *what)
 /* Under the lock, if there is a communicator. */
 static trek_status fail_nccl(const trek_device_rank *rank, const char *what, ncclResult_t result)
 {
-    const char *text = nccl.GetErrorString(result), *last = rank && rank->comm ? nccl.GetLastError(rank->comm) : NULL;
+    ncclComm_t comm = rank ? live(rank) : NULL;
+    const char *text = nccl.GetErrorString(result), *last = comm ? nccl.GetLastError(comm) : NULL;
     return trek_fail(TREK_ERR_COMM, "%s: NCCL: %s%s%s", what, text ? text : "?", last && *last ? "; " : "", last ? last : "");
 }
 
@@ -138,8 +151,9 @@ static trek_status settle(trek_device_rank *rank, const char *what)
     for (;;) {
         ncclResult_t state = ncclSuccess;
         pthread_mutex_lock(&rank->lock);
-        ncclResult_t asked = rank->aborted ? ncclSuccess : nccl.CommGetAsyncError(rank->comm, &state);
-        bool aborted = rank->aborted;
+        ncclComm_t comm = live(rank);
+        ncclResult_t asked = comm ? nccl.CommGetAsyncError(comm, &state) : ncclSuccess;
+        bool aborted = is_aborted(rank);
         trek_status status = TREK_OK;
         if (!aborted && (asked != ncclSuccess || (state != ncclSuccess && state != ncclInProgress)))
             status = fail_nccl(rank, what, asked != ncclSuccess ? asked : state);
@@ -176,25 +190,34 @@ static trek_device_rank *new_rank(trek_device device, patience wait)
     return rank;
 }
 
+/* A call that NCCL does not come back from is not waited for: the abort is what ends it. */
 static void abort_rank(trek_device_rank *rank)
 {
-    pthread_mutex_lock(&rank->lock);
-    if (!rank->aborted && rank->comm)
-        nccl.CommAbort(rank->comm);
-    rank->comm = NULL;
-    rank->aborted = true;
-    pthread_mutex_unlock(&rank->lock);
+    struct timespec until;
+    bool before = __atomic_exchange_n(&rank->aborted, true, __ATOMIC_ACQ_REL);
+    trek_cuda_gate_open(rank->gate);
+    if (before)
+        return;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += ABORT_SECONDS;
+    bool locked = pthread_mutex_timedlock(&rank->lock, &until) == 0;
+    ncclComm_t comm = __atomic_exchange_n(&rank->comm, NULL, __ATOMIC_ACQ_REL);
+    if (comm)
+        nccl.CommAbort(comm);
+    if (locked)
+        pthread_mutex_unlock(&rank->lock);
 }
 
 /* All together: NCCL may let the ranks of a process wait for each other. */
 static void free_ranks(trek_device_rank **ranks, int n)
 {
     for (int r = 0; r < n; r++)
-        if (ranks[r] && !ranks[r]->aborted && trek_cuda_queue_here(ranks[r]->device.index))
+        if (ranks[r] && !is_aborted(ranks[r]) && trek_cuda_queue_here(ranks[r]->device.index))
             nccl.CommFinalize(ranks[r]->comm);
     trek_status before = trek_error_status();
+    trek_cuda_gate *gate = NULL;
     for (int r = 0; r < n; r++)
-        if (ranks[r] && !ranks[r]->aborted && settle(ranks[r], "the end of a group") != TREK_OK)
+        if (ranks[r] && !is_aborted(ranks[r]) && settle(ranks[r], "the end of a group") != TREK_OK)
             abort_rank(ranks[r]);
     if (before == TREK_OK)
         trek_error_clear(); /* what cannot end in order has been ended otherwise */
@@ -203,10 +226,12 @@ static void free_ranks(trek_device_rank **ranks, int n)
             continue;
         if (ranks[r]->comm && trek_cuda_queue_here(ranks[r]->device.index))
             nccl.CommDestroy(ranks[r]->comm);
+        gate = ranks[r]->gate;
         pthread_mutex_destroy(&ranks[r]->lock);
         trek_free(ranks[r]);
         ranks[r] = NULL;
     }
+    trek_cuda_gate_free(gate);
 }
 
 static ncclConfig_t config(void)
@@ -257,6 +282,13 @@ static trek_status init_group(const ncclUniqueId *id, int first, int world, cons
     for (int r = 0; r < n && status == TREK_OK; r++)
         if (!(ranks[r] = new_rank(devices[r], wait)))
             status = trek_error_status();
+    trek_cuda_gate *gate = status == TREK_OK && n > 1 ? trek_cuda_gate_new(n) : NULL;
+    if (status == TREK_OK && n > 1 && !gate)
+        status = trek_error_status();
+    for (int r = 0; r < n && gate; r++) {
+        ranks[r]->gate = gate;
+        ranks[r]->place = r;
+    }
     if (status == TREK_OK)
         status = init_ranks(id, first, world, ranks, n);
     if (status != TREK_OK)
@@ -343,60 +375,68 @@ static bool combines(trek_dtype dtype, trek_device_reduce op)
     return (dtype != TREK_F32 && dtype != TREK_F64) || op == TREK_DEVICE_SUM || op == TREK_DEVICE_PROD;
 }
 
-static ncclResult_t begin(trek_device_rank *rank, const collective *c, cudaStream_t stream)
+static ncclResult_t begin(ncclComm_t comm, const collective *c, cudaStream_t stream)
 {
     size_t count = (size_t)c->count;
     ncclDataType_t type = type_of(c->dtype);
     switch (c->kind) {
     case ALL_REDUCE:
-        return nccl.AllReduce(c->in, c->out, count, type, reduction(c->op), rank->comm, stream);
+        return nccl.AllReduce(c->in, c->out, count, type, reduction(c->op), comm, stream);
     case BROADCAST:
-        return nccl.Broadcast(c->in, c->out, count, type, c->root, rank->comm, stream);
+        return nccl.Broadcast(c->in, c->out, count, type, c->root, comm, stream);
     case ALL_GATHER:
-        return nccl.AllGather(c->in, c->out, count, type, rank->comm, stream);
+        return nccl.AllGather(c->in, c->out, count, type, comm, stream);
     default:
-        return nccl.ReduceScatter(c->in, c->out, count, type, reduction(c->op), rank->comm, stream);
+        return nccl.ReduceScatter(c->in, c->out, count, type, reduction(c->op), comm, stream);
     }
 }
 
 /* The work is on the stream only when the communicator is through with the call. */
-static trek_status run(trek_device_rank *rank, const collective *c, trek_stream *stream)
+static trek_status run(trek_device_rank *rank, const collective *c, trek_device_stream *stream)
 {
     if (c->count == 0)
         return TREK_OK;
     trek_cuda_queue *queue = trek_cuda_queue_here(rank->device.index);
     if (!queue)
         return trek_error_status();
+    trek_cuda_gate_begin(rank->gate, rank->place);
     pthread_mutex_lock(&rank->lock);
-    bool aborted = rank->aborted;
-    ncclResult_t result = aborted ? ncclSuccess : begin(rank, c, trek_cuda_stream_of(queue, stream));
-    trek_status status = went(result) ? TREK_OK : fail_nccl(rank, c->name, result);
+    ncclComm_t comm = live(rank);
+    ncclResult_t result = comm ? begin(comm, c, trek_cuda_stream_of(queue, stream)) : ncclSuccess;
+    bool aborted = is_aborted(rank); /* meanwhile, too */
+    trek_status status = aborted || went(result) ? TREK_OK : fail_nccl(rank, c->name, result);
     pthread_mutex_unlock(&rank->lock);
     if (aborted)
         return fail_aborted(c->name);
-    return status == TREK_OK && result == ncclInProgress ? settle(rank, c->name) : status;
+    if (status == TREK_OK && result == ncclInProgress)
+        status = settle(rank, c->name);
+    if (status == TREK_OK)
+        trek_cuda_gate_end(rank->gate, rank->place);
+    else
+        trek_cuda_gate_open(rank->gate);
+    return status;
 }
 
 static trek_status all_reduce(trek_device_rank *rank, const void *in, void *out, int64_t count, trek_dtype dtype,
-                              trek_device_reduce op, trek_stream *stream)
+                              trek_device_reduce op, trek_device_stream *stream)
 {
     return run(rank, &(collective){ ALL_REDUCE, "ncclAllReduce", in, out, count, dtype, op, 0 }, stream);
 }
 
 static trek_status broadcast(trek_device_rank *rank, const void *in, void *out, int64_t count, trek_dtype dtype, int root,
-                             trek_stream *stream)
+                             trek_device_stream *stream)
 {
     return run(rank, &(collective){ BROADCAST, "ncclBroadcast", in, out, count, dtype, TREK_DEVICE_SUM, root }, stream);
 }
 
 static trek_status all_gather(trek_device_rank *rank, const void *in, void *out, int64_t count, trek_dtype dtype,
-                              trek_stream *stream)
+                              trek_device_stream *stream)
 {
     return run(rank, &(collective){ ALL_GATHER, "ncclAllGather", in, out, count, dtype, TREK_DEVICE_SUM, 0 }, stream);
 }
 
 static trek_status reduce_scatter(trek_device_rank *rank, const void *in, void *out, int64_t count, trek_dtype dtype,
-                                  trek_device_reduce op, trek_stream *stream)
+                                  trek_device_reduce op, trek_device_stream *stream)
 {
     return run(rank, &(collective){ REDUCE_SCATTER, "ncclReduceScatter", in, out, count, dtype, op, 0 }, stream);
 }
@@ -411,7 +451,8 @@ static trek_status register_buffer(trek_device_rank *rank, void *data, size_t by
     if (!trek_cuda_queue_here(rank->device.index))
         return trek_error_status();
     pthread_mutex_lock(&rank->lock);
-    ncclResult_t result = rank->aborted ? ncclSuccess : nccl.CommRegister(rank->comm, data, bytes, handle);
+    ncclComm_t comm = live(rank);
+    ncclResult_t result = comm ? nccl.CommRegister(comm, data, bytes, handle) : ncclSuccess;
     trek_status status = went(result) ? TREK_OK : fail_nccl(rank, "ncclCommRegister", result);
     pthread_mutex_unlock(&rank->lock);
     return status == TREK_OK && result == ncclInProgress ? settle(rank, "ncclCommRegister") : status;
@@ -422,7 +463,8 @@ static trek_status deregister_buffer(trek_device_rank *rank, void *handle)
     if (!handle)
         return TREK_OK;
     pthread_mutex_lock(&rank->lock);
-    ncclResult_t result = rank->aborted ? ncclSuccess : nccl.CommDeregister(rank->comm, handle);
+    ncclComm_t comm = live(rank);
+    ncclResult_t result = comm ? nccl.CommDeregister(comm, handle) : ncclSuccess;
     trek_status status = went(result) ? TREK_OK : fail_nccl(rank, "ncclCommDeregister", result);
     pthread_mutex_unlock(&rank->lock);
     return status;
@@ -432,8 +474,9 @@ static trek_status async_error(trek_device_rank *rank)
 {
     ncclResult_t state = ncclSuccess;
     pthread_mutex_lock(&rank->lock);
-    bool aborted = rank->aborted;
-    ncclResult_t asked = aborted ? ncclSuccess : nccl.CommGetAsyncError(rank->comm, &state);
+    ncclComm_t comm = live(rank);
+    bool aborted = !comm;
+    ncclResult_t asked = comm ? nccl.CommGetAsyncError(comm, &state) : ncclSuccess;
     trek_status status = TREK_OK;
     if (asked != ncclSuccess || !went(state))
         status = fail_nccl(rank, "communication", asked != ncclSuccess ? asked : state);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "tensor/cuda/cuda.h"
+#include "tensor/cuda/library.h"
 
 __attribute__((visibility("default"))) trek_status trek_backend_open(int abi, const trek_host *host, trek_backend *backend,
                                                                          char *why, size_t size);
@@ -15,6 +16,7 @@ static void fill_functions(trek_backend *b)
     b->device_count = trek_cuda_device_count;
     b->usable = trek_cuda_usable;
     b->info = trek_cuda_info;
+    b->describe = trek_cuda_describe;
     b->allocate = trek_cuda_allocate;
     b->release = trek_cuda_release;
     b->record_use = trek_cuda_record_use;
@@ -41,6 +43,7 @@ static void fill_functions(trek_backend *b)
     b->capture_free = trek_cuda_capture_free;
     b->capturing = trek_cuda_capturing;
     b->comm = trek_cuda_nccl();
+    b->versions = trek_cuda_versions;
     trek_cuda_nvtx(b);
 }
 

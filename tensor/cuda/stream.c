@@ -9,7 +9,7 @@
 
 #include "tensor/cuda/cuda.h"
 
-struct trek_stream {
+struct trek_device_stream {
     int device;
     cudaStream_t stream;
 };
@@ -140,15 +140,18 @@ bool trek_cuda_captures_here(int device)
 
 /* --- further streams ------------------------------------------------------------------- */
 
-cudaStream_t trek_cuda_stream_of(trek_cuda_queue *queue, trek_stream *stream) { return stream ? stream->stream : queue->stream; }
+cudaStream_t trek_cuda_stream_of(trek_cuda_queue *queue, trek_device_stream *stream)
+{
+    return stream ? stream->stream : queue->stream;
+}
 
 /* Further streams carry communication: urgent, so that buckets leave early. */
-trek_status trek_cuda_stream_new(trek_device device, trek_stream **stream)
+trek_status trek_cuda_stream_new(trek_device device, trek_device_stream **stream)
 {
     *stream = NULL;
     if (!trek_cuda_queue_here(device.index))
         return trek_error_status();
-    trek_stream *s = trek_calloc(1, sizeof *s);
+    trek_device_stream *s = trek_calloc(1, sizeof *s);
     if (!s)
         return TREK_ERR_MEMORY;
     int least = 0, greatest = 0;
@@ -163,7 +166,7 @@ trek_status trek_cuda_stream_new(trek_device device, trek_stream **stream)
     return status;
 }
 
-void trek_cuda_stream_free(trek_stream *stream)
+void trek_cuda_stream_free(trek_device_stream *stream)
 {
     if (!stream)
         return;
@@ -199,9 +202,12 @@ void trek_cuda_event_free(trek_event *event)
     trek_free(event);
 }
 
-trek_status trek_cuda_event_record(trek_event *event, trek_stream *stream)
+trek_status trek_cuda_event_record(trek_event *event, trek_device_stream *stream)
 {
-    trek_cuda_queue *queue = trek_cuda_queue_here(stream ? stream->device : event->device);
+    if (stream && stream->device != event->device)
+        return trek_fail(TREK_ERR_DEVICE, "event: it belongs to cuda:%d, and the stream to cuda:%d", event->device,
+                         stream->device);
+    trek_cuda_queue *queue = trek_cuda_queue_here(event->device);
     if (!queue)
         return trek_error_status();
     trek_status status = trek_cuda_check(cudaEventRecord(event->event, trek_cuda_stream_of(queue, stream)), "cudaEventRecord");
@@ -209,15 +215,12 @@ trek_status trek_cuda_event_record(trek_event *event, trek_stream *stream)
     return status;
 }
 
-/* The waiting stream may be another device's: NULL is the thread's queue on the place's device if
- * that is a GPU, else on the event's. */
-trek_status trek_cuda_stream_wait(trek_stream *stream, trek_event *event)
+/* The waiting stream may be another device's. */
+trek_status trek_cuda_stream_wait(trek_device device, trek_device_stream *stream, trek_event *event)
 {
     if (!event->recorded)
         return TREK_OK; /* nothing to wait for */
-    trek_device here = trek_cuda_host->rank_context()->device;
-    int device = stream ? stream->device : here.type == TREK_CUDA ? here.index : event->device;
-    trek_cuda_queue *queue = trek_cuda_queue_here(device);
+    trek_cuda_queue *queue = trek_cuda_queue_here(stream ? stream->device : device.index);
     if (!queue)
         return trek_error_status();
     return trek_cuda_check(cudaStreamWaitEvent(trek_cuda_stream_of(queue, stream), event->event, 0), "cudaStreamWaitEvent");

@@ -4,6 +4,7 @@
  * masks, dropout, queries, keys and values that are parts of one tensor. An error is
  * measured against the size of the tensor it is in, which a mistaken order does not pass. */
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -180,6 +181,70 @@ static void f16_is_f64_rounded(void **state)
     against_f64(TREK_F16, 0x1p-11);
 }
 
+static void attend_and_wait(int64_t depth, trek_dtype dtype)
+{
+    trek_var *out[4];
+    attend(&(attention_case){ 1, 1, 1, 70, 70, depth, false, false, NO_MASK, 0, 0, 0 }, dtype, dtype, NULL, out);
+    assert_int_equal(trek_device_sync(test_device()), TREK_OK);
+}
+
+/* Heads of depth 128 take as many kernels as those of depth 64, however little shared memory there is (99 KiB on some GPUs):
+ * none is found not to fit after others have run, and none of the slow way is among them. */
+static void bf16_deep_heads_fit(void **state)
+{
+    (void)state;
+    long (*kernels)(int device);
+    void *address = test_fake("trek_fake_kernels");
+    if (!address)
+        skip();
+    memcpy(&kernels, &address, sizeof kernels);
+    long count[3] = { 0 };
+    attend_and_wait(64, TREK_BF16); /* what a device runs once, when it is opened, is behind */
+    for (int k = 0; k < 3; k++) {
+        long before = kernels(test_device().index);
+        attend_and_wait((int64_t[]){ 64, 72, 128 }[k], TREK_BF16);
+        count[k] = kernels(test_device().index) - before;
+    }
+    assert_int_equal(count[1], count[0]);
+    assert_int_equal(count[2], count[0]);
+}
+
+static void *attend_in_thread(void *arg)
+{
+    (void)arg;
+    trek_scope scope = trek_scope_begin();
+    for (int64_t depth = 128; depth >= 80; depth -= 16) {
+        trek_var *q = numbers(1, trek_dims(1, 1, 40, depth), TREK_F32, TREK_F32);
+        trek_attention(q, q, q, NULL);
+    }
+    trek_device_sync(test_device());
+    trek_scope_end(scope);
+    return NULL;
+}
+
+/* What a kernel may have of shared memory is raised once, to the most: launches of other sizes in other threads leave it. */
+static void bf16_and_others_opt_in_once(void **state)
+{
+    (void)state;
+    void (*fails)(const char *specification);
+    long (*calls)(const char *function);
+    void *addresses[2] = { test_fake("trek_fake_fail"), test_fake("trek_fake_calls") };
+    if (!addresses[0] || !addresses[1])
+        skip();
+    memcpy(&fails, &addresses[0], sizeof fails);
+    memcpy(&calls, &addresses[1], sizeof calls);
+    fails("cudaFuncSetAttribute:1000000");
+    pthread_t threads[4];
+    for (int round = 0; round < 2; round++) {
+        for (int k = 0; k < 4; k++)
+            assert_int_equal(pthread_create(&threads[k], NULL, attend_in_thread, NULL), 0);
+        for (int k = 0; k < 4; k++)
+            pthread_join(threads[k], NULL);
+        assert_int_equal(calls("cudaFuncSetAttribute"), 1);
+    }
+    fails(NULL);
+}
+
 /* A row whose keys are all at -1e20 or -1e30 (beside which scores are nothing) has the mean of the values, not NaN; gradients
  * stay finite. */
 static void large_masks_of_whole_rows(void **state)
@@ -257,10 +322,45 @@ static void learned_masks(void **state)
     trek_error_clear();
 }
 
+/* Up to 8 queries have a way of their own on the CPU: they are what they are among more, which go by tiles. All but a few
+ * keys are to be seen, over several blocks of them; `turned`: the depth does not lie side by side. */
+static void few_among_many(int64_t heads, int64_t groups, int64_t keys, int64_t depth, trek_dtype dtype, bool turned)
+{
+    enum { MANY = 40 };
+    trek_var *q = numbers(1, trek_dims(2, heads, MANY, depth), dtype, dtype);
+    trek_var *k = turned ? trek_transpose(numbers(2, trek_dims(2, groups, depth, keys), dtype, dtype), 2, 3)
+                         : numbers(2, trek_dims(2, groups, keys, depth), dtype, dtype);
+    trek_var *v = numbers(3, trek_dims(2, groups, keys, depth), dtype, dtype);
+    trek_var *mask = trek_gt_scalar(numbers(4, trek_dims(2, 1, MANY, keys), TREK_F32, TREK_F32), -1.5);
+    trek_var *whole = trek_attention(q, k, v, &(trek_attention_opts){ .mask = mask });
+    double most = trek_var_item(trek_max(trek_abs(whole), trek_dims_none(), false));
+    for (int64_t n = 1, i = 0; n <= 9; n++, i += 3) {
+        trek_attention_opts opts = { .mask = trek_narrow(mask, 2, i, n) };
+        trek_var *off = trek_sub(trek_attention(trek_narrow(q, 2, i, n), k, v, &opts), trek_narrow(whole, 2, i, n));
+        double worst = trek_var_item(trek_max(trek_abs(off), trek_dims_none(), false));
+        if (!(worst <= most * (dtype == TREK_F64 ? 1e-14 : 3e-6)))
+            fail_msg("%d queries, %d keys, depth %d are off by %g of %g", (int)n, (int)keys, (int)depth, worst, most);
+    }
+}
+
+static void few_queries(void **state)
+{
+    (void)state;
+    const trek_dtype dtypes[] = { TREK_F32, TREK_F64 };
+    for (int k = 0; k < 2; k++) {
+        few_among_many(2, 2, 600, 64, dtypes[k], false);
+        few_among_many(4, 2, 259, 70, dtypes[k], false);
+        few_among_many(3, 1, 513, 128, dtypes[k], false);
+        few_among_many(1, 1, 1, 1, dtypes[k], false);
+        few_among_many(2, 1, 300, 33, dtypes[k], true);
+        few_among_many(1, 1, 30, 300, dtypes[k], false);
+    }
+}
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { TEST(bf16_is_f64_rounded), TEST(f16_is_f64_rounded), TEST(large_masks_of_whole_rows),
-                                        TEST(learned_masks) };
+    const struct CMUnitTest tests[] = { TEST(bf16_and_others_opt_in_once), TEST(bf16_deep_heads_fit),
+                                        TEST(bf16_is_f64_rounded), TEST(f16_is_f64_rounded), TEST(large_masks_of_whole_rows),
+                                        TEST(learned_masks), TEST(few_queries) };
     return cmocka_run_group_tests_name("attention", tests, NULL, NULL);
 }

@@ -298,6 +298,44 @@ static void loss_equals_linear_and_cross_entropy(void **state)
     }
 }
 
+/* More classes than the threads of a GPU's block take at a time, an odd number of them, in several pieces of rows: in 16 bits
+ * against the same rounded numbers in f64. */
+static void many_classes(void **state)
+{
+    (void)state;
+    enum { ROWS = 90, CLASSES = 3001 };
+    const trek_cross_entropy_opts options[] = { { 0 }, { .label_smoothing = 0.1 } };
+    trek_var *labels = labels_of(trek_dims(ROWS), CLASSES);
+    for (int k = 0; k < 4; k++) {
+        trek_var *in[2][3], *loss[2];
+        for (int wide = 0; wide < 2; wide++) {
+            const trek_shape shapes[3] = { trek_dims(ROWS, 1), trek_dims(CLASSES, 1), trek_dims(CLASSES) };
+            for (int i = 0; i < 3; i++) {
+                trek_var *rounded = trek_cast(numbers((uint32_t)i, shapes[i], false), TREK_BF16);
+                in[wide][i] = trek_cast(rounded, wide ? TREK_F64 : k < 2 ? TREK_BF16 : TREK_F32);
+                in[wide][i] = trek_var_new(trek_var_data(in[wide][i]), true);
+            }
+            loss[wide] = trek_linear_cross_entropy(in[wide][0], in[wide][1], in[wide][2], labels, &options[k % 2]);
+            assert_int_equal(trek_backward(loss[wide]), TREK_OK);
+        }
+        double unit = k < 2 ? 0x1p-8 : 0x1p-20;
+        assert_true(fabs(trek_var_item(loss[0]) - trek_var_item(loss[1])) < unit * trek_var_item(loss[1]));
+        for (int i = 0; i < 3; i++) {
+            double *got = test_read(trek_var_data(trek_var_grad(in[0][i]))),
+                   *want = test_read(trek_var_data(trek_var_grad(in[1][i]))), most = 0;
+            int64_t n = trek_var_numel(in[0][i]);
+            for (int64_t e = 0; e < n; e++)
+                most = fabs(want[e]) > most ? fabs(want[e]) : most;
+            for (int64_t e = 0; e < n; e++)
+                assert_true(fabs(got[e] - want[e]) < 4 * unit * most);
+            free(got);
+            free(want);
+            trek_var_release(in[0][i]);
+            trek_var_release(in[1][i]);
+        }
+    }
+}
+
 /* log(1 + e^-29.6875 + e^-30) of a row whose label stands out: to the precision of 1, not of 30. */
 static void small_losses(void **state)
 {
@@ -544,7 +582,7 @@ int main(void)
         TEST(gradients_flow_through_both), TEST(second_gradients_of_a_pair), TEST(hooks_know_the_output),
             TEST(packed_heads_are_views),
         TEST(queries_that_see_nothing), TEST(attention_refuses), TEST(attention_dropout_does_not_know_the_split),
-        TEST(attention_makes_no_scores), TEST(loss_equals_linear_and_cross_entropy), TEST(small_losses),
+        TEST(attention_makes_no_scores), TEST(loss_equals_linear_and_cross_entropy), TEST(many_classes), TEST(small_losses),
         TEST(ignored_rows_are_not_seen),
         TEST(loss_refuses),
         TEST(loss_takes_a_tenth_of_the_memory), TEST(multihead_attention_layer), TEST(multihead_attention_drops_in_training),

@@ -41,9 +41,9 @@ typedef struct gpt_module {
 static trek_var *gpt_forward(trek_module *self, trek_var *tokens)
 {
     gpt_module *m = (gpt_module *)self;
-    trek_var *places = trek_narrow(trek_module_find(m->positions, "weight"), 0, 0, trek_var_size(tokens, 1));
+    trek_var *places = trek_forward(m->positions, trek_token_positions(tokens));
     trek_var *x = trek_forward(m->blocks, trek_add(trek_forward(m->tokens, tokens), places));
-    return trek_linear(trek_forward(m->last, x), trek_module_find(m->tokens, "weight"), NULL);
+    return trek_linear(trek_last_positions(trek_forward(m->last, x)), trek_module_find(m->tokens, "weight"), NULL);
 }
 
 static const trek_module_class gpt_class = { .name = "gpt", .size = sizeof(gpt_module), .forward = gpt_forward };

@@ -6,7 +6,9 @@
  * gradients become denormal numbers. */
 #include "bench.h"
 
+#include <ftw.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,6 +32,8 @@ typedef struct training_state {
     trek_var *inputs[POOL], *targets[POOL];
     bool regression, half;
     int64_t steps;
+    trek_monitor *monitor;         /* NULL: nobody watches */
+    char folder[32];               /* that it writes to */
 } training_state;
 
 /* -- models -- */
@@ -144,6 +148,12 @@ static void make_samples(training_state *s, const training_case *c)
 
 /* -- the work -- */
 
+static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *place)
+{
+    (void)about, (void)kind, (void)place;
+    return remove(path);
+}
+
 static void training_close(void *state)
 {
     training_state *s = state;
@@ -152,6 +162,9 @@ static void training_close(void *state)
         trek_var_release(s->targets[k]);
     }
     trek_graph_free(&s->model);
+    trek_monitor_free(&s->monitor);
+    if (s->folder[0] && nftw(s->folder, remove_one, 8, FTW_DEPTH | FTW_PHYS) != 0)
+        fprintf(stderr, "%s is left behind\n", s->folder);
     free(s);
 }
 
@@ -221,12 +234,30 @@ static void *training_open(const bench_work *work)
     return NULL;
 }
 
+/* The same under a monitor: what watching costs. */
+static void *watched_open(const bench_work *work)
+{
+    training_state *s = training_open(work);
+    if (!s)
+        return NULL;
+    strcpy(s->folder, "/tmp/trek-bench-XXXXXX");
+    if (!mkdtemp(s->folder))
+        s->folder[0] = '\0';
+    s->monitor = s->folder[0] ? trek_monitor_new(&(trek_monitor_opts){ .folder = s->folder, .name = "bench" }) : NULL;
+    if (s->monitor && trek_monitor_attach(s->monitor, s->model) == TREK_OK)
+        return s;
+    training_close(s);
+    return NULL;
+}
+
 #define WORK(work_name, work_what, ...)                                                                  \
     { .name = work_name, .what = work_what, .open = training_open, .run = training_run, .close = training_close, \
       .arg = &(const training_case){ __VA_ARGS__ } }
 
 const bench_work bench_works_training[] = {
     WORK("mlp-tiny", "step of an MLP 16-16-16-10, batch 1, AdamW", MLP, 1, { 16, 16, 16, CLASSES }, 0, true, false),
+    { .name = "mlp-tiny-watched", .what = "the same, watched", .open = watched_open, .run = training_run, .close = training_close,
+      .arg = &(const training_case){ MLP, 1, { 16, 16, 16, CLASSES }, 0, true, false } },
     WORK("mlp", "step of an MLP 784-256-10, batch 64, Adam", MLP, 64, { 784, 256, CLASSES }, 0, false, false),
     WORK("mlp-near", "step of an MLP 771-250-10, batch 61, Adam", MLP, 61, { 771, 250, CLASSES }, 0, false, false),
     WORK("lenet", "step of LeNet 1-6-16, batch 64, Adam", LENET, 64, { 6, 16 }, 0, false, false),

@@ -24,6 +24,7 @@ CIRCLES = {
     "optim": ["lbfgs lbfgs_search", "schedule schedule_compose"],
     # a graph owns its parts, which run the graph
     "graph": ["capture constants graph graph_loader observe record stepper_single"],
+    "onnx": [],
     "monitor": [],
     # the thread drives communicators, which give it work; what cannot be sent ends a group, and its end is sent
     "distributed": ["comm_async_async comm_async_call comm_async_channel comm_async_thread", "control_end control_state control_wire"],

@@ -21,7 +21,7 @@ umbrella = re.findall(r'#include "([^"]+)"', (root / "trek.h").read_text())
 failures = [f"trek.h does not include {header.relative_to(root)}" for header in installed[1:] if str(header.relative_to(root)) not in umbrella]
 if umbrella != sorted(umbrella):
     failures.append("trek.h: the headers are not in order")
-floors = ["tensor", "autograd", "nn", "data", "optim", "graph", "distributed", "monitor"]
+floors = ["tensor", "autograd", "nn", "data", "optim", "graph", "onnx", "distributed", "monitor"]
 code = "".join(source.read_text() for floor in floors for source in sorted((root / floor).rglob("*.[ch]")))
 known = set(re.findall(r"\btrek_\w+", re.sub(r"/\*.*?\*/", "", code, flags=re.S)))
 for header in installed:

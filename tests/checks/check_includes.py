@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A folder includes only from itself and the floors below it, and says so by paths from the root; what lies in tensor/cpu and
-tensor/cuda is theirs alone. The control channel knows nothing of communicators, which know it alone. Sources of CUDA count, too."""
+tensor/cuda is theirs alone. The control channel knows nothing of communicators, which know it alone. Sources of CUDA count, too.
+What the drawing of the folders shows (docs/site/drawings/folders.dot) is what they include, and no more."""
 import pathlib
 import re
 import sys
 
-floors = ["tensor", "autograd", "nn", "data", "optim", "graph", "distributed", "monitor"]
+floors = ["tensor", "autograd", "nn", "data", "optim", "graph", "onnx", "distributed", "monitor"]
 root = pathlib.Path(sys.argv[1])
 # rooms of distributed/: which others each may include
 rooms = {"distributed/control/": (), "distributed/comm/": ("distributed/control/",)}
-failures, seen = [], 0
+failures, seen, included = [], 0, set()
 for floor, folder in enumerate(floors):
     for source in sorted((root / folder).rglob("*")):
         if source.suffix not in (".c", ".h", ".cu", ".cuh"):
@@ -22,6 +23,8 @@ for floor, folder in enumerate(floors):
                 failures.append(f"{where}: not a path from the root")
                 continue
             other = name.split("/")[0]
+            if other != folder:
+                included.add((folder, other))
             if other not in floors:
                 failures.append(f"{where}: outside the library")
             own_room = next((room for room in rooms if str(source.relative_to(root)).startswith(room)), None)
@@ -32,6 +35,28 @@ for floor, folder in enumerate(floors):
                     failures.append(f"{where}: reaches into {room[:-1]}")
             if other in floors and floors.index(other) > floor:
                 failures.append(f"{where}: up the house")
+
+
+def reached(edges, begin):
+    """All that an arrow, or several, lead to."""
+    found, waiting = set(), [begin]
+    while waiting:
+        now = waiting.pop()
+        new = {b for a, b in edges if a == now} - found
+        found |= new
+        waiting += new
+    return found
+
+
+drawn = set(re.findall(r'^\s*"?(\w+)"? -> "?(\w+)"?;', (root / "docs/site/drawings/folders.dot").read_text(), flags=re.M))
+for a, b in sorted(included):
+    if b not in reached(drawn, a):
+        failures.append(f"docs/site/drawings/folders.dot: {a} includes from {b}, which no arrow shows")
+for a, b in sorted(drawn):
+    if (a, b) not in included:
+        failures.append(f"docs/site/drawings/folders.dot: {a} includes nothing from {b}")
+    elif b in reached(drawn - {(a, b)}, a):
+        failures.append(f"docs/site/drawings/folders.dot: the arrow from {a} to {b} follows from others")
 if seen < 50:
     failures.append(f"only {seen} includes were found: is this check reading the sources?")
 print("\n".join(failures) or f"{seen} includes")

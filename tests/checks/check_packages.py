@@ -15,9 +15,10 @@ root = pathlib.Path(sys.argv[1]).resolve()
 # what the stages call, and the headers that the build looks for
 FIRST = {"meson": "meson", "ninja": "ninja-build", "gcc": "gcc", "g++ (the fake CUDA device)": "g++", "python3": "python3",
          "pkg-config": "pkg-config", "zlib.h": "zlib1g-dev", "cmocka.h": "libcmocka-dev", "dnnl.h": "libdnnl-dev", "mpi.h": "libopenmpi-dev",
-         "mpirun": "openmpi-bin", "gloo": "libgloo-dev", "LAPACK": "liblapack3", "FFTW": "libfftw3-single3", "FFTW of f64": "libfftw3-double3", "ip and tc (links between machines)": "iproute2"}
+         "mpirun": "openmpi-bin", "gloo": "libgloo-dev", "LAPACK": "liblapack3", "FFTW": "libfftw3-single3", "FFTW of f64": "libfftw3-double3", "protobuf-c/protobuf-c.h": "libprotobuf-c-dev", "protoc-c": "protobuf-c-compiler",
+         "png.h": "libpng-dev", "jpeglib.h": "libjpeg-dev", "ip and tc (links between machines)": "iproute2"}
 ALL = {"clang": "clang", "clang-format": "clang-format", "clang-tidy": "clang-tidy", "venv": "python3-venv", "qemu-aarch64": "qemu-user",
-       "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu", "its libc": "libc6-dev-arm64-cross"}
+       "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu", "make": "make", "cmake": "cmake", "dh": "debhelper", "dpkg-buildpackage": "dpkg-dev", "its libc": "libc6-dev-arm64-cross"}
 UNKNOWN = "libgloo-dev"  # older systems have none
 APT = f"""#!/bin/bash
 echo "$*" >>"$(dirname "$0")/asked"

@@ -5,7 +5,7 @@ import pathlib
 import re
 import sys
 
-floors = ["tensor", "autograd", "nn", "data", "optim", "graph", "distributed", "monitor"]
+floors = ["tensor", "autograd", "nn", "data", "optim", "graph", "onnx", "distributed", "monitor"]
 root = pathlib.Path(sys.argv[1])
 # abort() is what TREK_ON_ERROR=abort asks for, in status.c alone.
 ending = re.compile(r"(?<![>.*\w])\b(abort|exit|_exit|_Exit|quick_exit|assert|raise)\s*\(")

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-folders = ("tensor", "autograd", "nn", "data", "optim", "graph", "distributed", "monitor", "tools", "examples")
+folders = ("tensor", "autograd", "nn", "data", "optim", "graph", "onnx", "distributed", "monitor", "tools", "examples")
 root, build = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
 
 

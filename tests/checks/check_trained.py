@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""quickstart, mnist and runs at a small size, on drawn digits: they end well, the loss falls, what mnist saves can be read by others,
-runs goes on where it was stopped. ddp_bench: the library's loop comes to the bits of the one that is written out, every mode learns.
+"""The examples at a small size, on data that they make: they end well, come to what a broken model would not, what they save can be
+read by others; stopped by a signal and called again they come to the same bits. ddp_bench: the library's loop comes to the bits of the one that is written out, every mode learns.
 
-Usage: check_trained.py <folder of the programs> quickstart|mnist|runs|ddp_bench <number of CPU ranks>
+Usage: check_trained.py <folder of the programs> quickstart|mnist|runs|ddp_bench|char_rnn|char_gpt|cifar10|gpt2|bert <number of CPU ranks>
 """
 import json
 import os
@@ -95,6 +95,85 @@ def runs(work):
         sys.exit(f"it left {kept}")
     others = [run(*start, work / policy, "--policy", policy)[0] for policy in ("cadence", "async")]
     return losses(whole, 3), [losses(text, 3) for text in others]
+
+
+def interrupted(command):
+    """Called, stopped by a signal in the midst of training, and called again; what the second call prints."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    seen = process.stderr.readline()  # an epoch's line, of the progress
+    process.send_signal(signal.SIGINT)
+    rest = process.communicate(timeout=240)
+    if process.returncode or not seen.startswith("epoch 1/") or rest[0]:
+        sys.exit(f"it should have stopped in good order, not ended with {process.returncode}:\n{seen}{rest[1]}{rest[0]}")
+    return run(*command)
+
+
+def learns(work, program, arguments, pattern, good, launcher=()):
+    """A run and an interrupted one, which come to the same file; the number that the pattern finds in what they print."""
+    os.environ.pop("TREK_DATA", None)
+    start = [*map(str, launcher), str(folder / program), *arguments]
+    out, err = run(*start, "--save", str(work / "whole.safetensors"))
+    found = re.search(pattern, out, re.M)
+    if not found or not good(float(found.group(1))):
+        sys.exit(f"it has not learnt:\n{out}{err}")
+    parts = ["--save", str(work / "parts.safetensors"), "--checkpoint", str(work / "checkpoint")]
+    interrupted([*start, *parts])
+    if (work / "whole.safetensors").read_bytes() != (work / "parts.safetensors").read_bytes():
+        sys.exit("stopped in between it came to another model")
+    if run(*start, *parts)[1]:
+        sys.exit("there was nothing left to train")
+    return float(found.group(1)), out
+
+
+def char_rnn(work):
+    launcher = [] if ranks == 1 else [folder.parent / "tools" / "trek-run", "-n", ranks]  # each process has one rank
+    arguments = ["--width", "96", "--lr", "5e-3", "--epochs", "3"]
+    return learns(work, "char_rnn", arguments, r"^test loss ([\d.]+)$", lambda loss: loss < 0.6, launcher)
+
+
+def char_gpt(work):
+    return learns(work, "char_gpt", ["--ranks", str(ranks), "--epochs", "8"], r"^test loss ([\d.]+)$", lambda loss: loss < 1)
+
+
+def write_bytes_tokenizer(place):
+    """GPT-2's two files, of a tokenizer whose tokens are bytes: number k is byte k."""
+    shown = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or 174 <= b <= 255]
+    others = [b for b in range(256) if b not in shown]
+    names = {**{b: chr(b) for b in shown}, **{b: chr(256 + k) for k, b in enumerate(others)}}
+    (place / "vocab.json").write_text(json.dumps({names[b]: b for b in range(256)}))
+    (place / "merges.txt").write_text("#version: 0.2\n")
+
+
+def gpt2(work):
+    """What is trained is exported in Hugging Face's layout, loaded again by way of a tokenizer, writes the same; is trained further."""
+    loss, out = learns(work, "gpt2", ["--ranks", str(ranks), "--epochs", "5", "--temperature", "0"], r"^training loss ([\d.]+)$", lambda loss: loss < 1.2)
+    text = out.split("\n", 1)[1]
+    place = work / "folder"
+    place.mkdir()
+    program = folder / "gpt2"
+    run(program, "--quiet", "--ranks", str(ranks), "--epochs", "5", "--checkpoint", work / "checkpoint", "--export", place)
+    write_bytes_tokenizer(place)
+    again = run(program, "--model", place, "--temperature", "0")[0]
+    if len(text) < 40 or again != text:
+        sys.exit(f"the model that was exported writes\n{again}instead of\n{text}")
+    tokens = work / "tokens.bin"
+    tokens.write_bytes(b"".join(struct.pack("<H", b) for b in b"the fox sees the sea.\n" * 400))
+    further = run(program, "--model", place, "--data", tokens, "--epochs", "3", "--quiet", "--ranks", str(ranks))[0]
+    if not float(re.search(r"^training loss ([\d.]+)$", further, re.M).group(1)) < 0.3 * loss:
+        sys.exit(f"training further with tokens should have lowered the loss:\n{further}")
+    return loss, text
+
+
+def bert(work):
+    os.chdir(work)  # where it makes its table
+    accuracy, _ = learns(work, "bert", ["--ranks", str(ranks)], r"^test accuracy ([\d.]+)$", lambda accuracy: accuracy > 0.8)
+    if (work / "bert.csv").read_text().count("\n") < 1000:
+        sys.exit("it has made no table")
+    return accuracy
+
+
+def cifar10(work):
+    return learns(work, "cifar10", ["--ranks", str(ranks), "--workers", str(ranks)], r"^test accuracy ([\d.]+)$", lambda accuracy: accuracy > 0.9)
 
 
 def ddp_bench(work):

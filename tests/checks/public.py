@@ -6,7 +6,8 @@ import re
 def headers(root):
     """Paths of the headers that are installed, trek.h aside."""
     found = []
-    for build in sorted(root.glob("[a-z]*/**/meson.build")):
+    folders = re.findall(r"^ *subdir\('(\w+)'\)", (root / "meson.build").read_text(), re.M)  # not those where something is built
+    for build in sorted(path for folder in folders for path in (root / folder).rglob("meson.build")):
         for listed in re.findall(r"trek_headers\s*\+=\s*\{([^}]*)\}", build.read_text()):
             found += [build.parent / name for name in re.findall(r"'([\w/]+\.h)'", listed)]
     return found

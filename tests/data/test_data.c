@@ -14,6 +14,7 @@
 #include <zlib.h>
 
 #include "data/dataset.h"
+#include "tests/support/scoped.h"
 
 static char folder[] = "/tmp/trek-data-XXXXXX";
 
@@ -49,15 +50,6 @@ static size_t read_bytes(const char *path, unsigned char *bytes, size_t capacity
     size_t length = fread(bytes, 1, capacity, file);
     fclose(file);
     return length;
-}
-
-/* The error is of this kind and its message holds `part`; it is cleared. */
-static void assert_error(trek_status status, const char *part)
-{
-    assert_string_equal(trek_status_name(trek_error_status()), trek_status_name(status));
-    if (!strstr(trek_error(), part))
-        fail_msg("\"%s\" is not in \"%s\"", part, trek_error());
-    trek_error_clear();
 }
 
 static void assert_no_error(void)
@@ -138,43 +130,43 @@ static void idx_refusals(void **state)
     size_t n_labels = make_labels(buffer, 25);
     write_bytes(labels, buffer, n_labels);
     assert_null(trek_dataset_mnist("/nowhere", TREK_TRAIN));
-    assert_error(TREK_ERR_IO, "/nowhere/train-images-idx3-ubyte.gz can be opened: No such file");
+    expect_error(TREK_ERR_IO, "/nowhere/train-images-idx3-ubyte.gz can be opened: No such file");
     assert_null(trek_dataset_idx("/nowhere/a", labels));
-    assert_error(TREK_ERR_IO, "/nowhere/a: cannot be opened: No such file");
+    expect_error(TREK_ERR_IO, "/nowhere/a: cannot be opened: No such file");
     assert_null(trek_dataset_idx(folder, labels));
-    assert_error(TREK_ERR_IO, "directory");
+    expect_error(TREK_ERR_IO, "directory");
     assert_null(trek_dataset_idx(NULL, labels));
-    assert_error(TREK_ERR_ARGUMENT, "images");
+    expect_error(TREK_ERR_ARGUMENT, "images");
 
     size_t n = make_images(buffer, 24);
     write_bytes(images, buffer, n);
     assert_null(trek_dataset_idx(images, labels));
-    assert_error(TREK_ERR_FORMAT, "24 images");
+    expect_error(TREK_ERR_FORMAT, "24 images");
     write_bytes(images, buffer, n - 5);
     assert_null(trek_dataset_idx(images, labels));
-    assert_error(TREK_ERR_FORMAT, "truncated");
+    expect_error(TREK_ERR_FORMAT, "truncated");
     buffer[n] = 1;
     write_bytes(images, buffer, n + 1);
     assert_null(trek_dataset_idx(images, labels));
-    assert_error(TREK_ERR_FORMAT, "holds more than");
+    expect_error(TREK_ERR_FORMAT, "holds more than");
     write_bytes(images, buffer, 3);
     assert_null(trek_dataset_idx(images, labels));
-    assert_error(TREK_ERR_FORMAT, "inside its header");
+    expect_error(TREK_ERR_FORMAT, "inside its header");
     write_bytes(images, buffer, 10);
     assert_null(trek_dataset_idx(images, labels));
-    assert_error(TREK_ERR_FORMAT, "inside its header");
+    expect_error(TREK_ERR_FORMAT, "inside its header");
     write_bytes(images, "", 0);
     assert_null(trek_dataset_idx(images, labels));
-    assert_error(TREK_ERR_FORMAT, "after 0 bytes");
+    expect_error(TREK_ERR_FORMAT, "after 0 bytes");
     write_bytes(images, "PNG\r\n and more", 14);
     assert_null(trek_dataset_idx(images, labels));
-    assert_error(TREK_ERR_FORMAT, "no IDX file: it begins with 50 4e 47 0d");
+    expect_error(TREK_ERR_FORMAT, "no IDX file: it begins with 50 4e 47 0d");
     assert_null(trek_dataset_idx(labels, labels));
-    assert_error(TREK_ERR_FORMAT, "no images");
+    expect_error(TREK_ERR_FORMAT, "no images");
     n = make_images(buffer, 25);
     write_bytes(images, buffer, n);
     assert_null(trek_dataset_idx(images, images));
-    assert_error(TREK_ERR_FORMAT, "no labels");
+    expect_error(TREK_ERR_FORMAT, "no labels");
 }
 
 /* Headers that promise the earth are refused before memory is asked for. */
@@ -186,18 +178,18 @@ static void idx_hostile_sizes(void **state)
     memset(head + 4, 0xff, 32);
     write_bytes(images, head, 36);
     assert_null(trek_idx_read(images));
-    assert_error(TREK_ERR_FORMAT, "more than the file can hold");
+    expect_error(TREK_ERR_FORMAT, "more than the file can hold");
     unsigned char large[16] = { 0, 0, 8, 3, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 28, 0, 0, 0, 28 };
     write_bytes(images, large, 16);
     assert_null(trek_dataset_idx(images, labels));
-    assert_error(TREK_ERR_FORMAT, "more than the file can hold");
+    expect_error(TREK_ERR_FORMAT, "more than the file can hold");
     write_gzip(images, large, 16);
     assert_null(trek_dataset_idx(images, labels));
-    assert_error(TREK_ERR_FORMAT, "more than the file can hold");
+    expect_error(TREK_ERR_FORMAT, "more than the file can hold");
     unsigned char many[4] = { 0, 0, 8, 9 };
     write_bytes(images, many, 4);
     assert_null(trek_idx_read(images));
-    assert_error(TREK_ERR_FORMAT, "9 dimensions");
+    expect_error(TREK_ERR_FORMAT, "9 dimensions");
 }
 
 static void idx_damaged_gzip(void **state)
@@ -210,19 +202,19 @@ static void idx_damaged_gzip(void **state)
     size_t length = read_bytes(images, packed, sizeof(packed));
     write_bytes(images, packed, length - 9);
     assert_null(trek_dataset_idx(images, labels));
-    assert_error(TREK_ERR_FORMAT, "truncated");
+    expect_error(TREK_ERR_FORMAT, "truncated");
     write_bytes(images, packed, length - 4); /* all data is there, the trailer is not */
     assert_null(trek_dataset_idx(images, labels));
-    assert_error(TREK_ERR_FORMAT, "truncated");
+    expect_error(TREK_ERR_FORMAT, "truncated");
     packed[length - 8] ^= 1; /* the checksum */
     write_bytes(images, packed, length);
     assert_null(trek_dataset_idx(images, labels));
-    assert_error(TREK_ERR_FORMAT, "corrupt (incorrect data check)");
+    expect_error(TREK_ERR_FORMAT, "corrupt (incorrect data check)");
     packed[length - 8] ^= 1;
     packed[12] = 0xff; /* the compressed data */
     write_bytes(images, packed, length);
     assert_null(trek_dataset_idx(images, labels));
-    assert_error(TREK_ERR_FORMAT, images);
+    expect_error(TREK_ERR_FORMAT, images);
 }
 
 static void idx_element_types(void **state)
@@ -288,7 +280,7 @@ static void real_mnist(void **state)
     trek_dataset_free(&set);
     set = trek_dataset_mnist(path, TREK_TRAIN);
     if (!set)
-        assert_error(TREK_ERR_IO, "train-images-idx3-ubyte");
+        expect_error(TREK_ERR_IO, "train-images-idx3-ubyte");
     trek_dataset_free(&set);
 }
 
@@ -394,7 +386,7 @@ static void tensors_and_subsets(void **state)
     trek_tensor_release(out[1]);
     indices[0] = 2;
     assert_int_equal(trek_dataset_get(rest, indices, 2, out), TREK_ERR_ARGUMENT);
-    assert_error(TREK_ERR_ARGUMENT, "sample 2 of 2");
+    expect_error(TREK_ERR_ARGUMENT, "sample 2 of 2");
     assert_int_equal(trek_dataset_get(rest, indices, 0, out), TREK_ERR_ARGUMENT);
     trek_error_clear();
 
@@ -402,10 +394,10 @@ static void tensors_and_subsets(void **state)
     trek_var *sample = trek_dataset_sample(rest, 0, "x", trek_cpu(0));
     assert_true(trek_shape_equal(trek_var_shape(sample), trek_dims(1, 2)));
     assert_null(trek_dataset_sample(rest, 0, "z", trek_cpu(0)));
-    assert_error(TREK_ERR_ARGUMENT, "no field \"z\"; its fields are: x, y");
+    expect_error(TREK_ERR_ARGUMENT, "no field \"z\"; its fields are: x, y");
     trek_scope_end(scope);
     assert_null(trek_dataset_subset(rest, 1, 2));
-    assert_error(TREK_ERR_ARGUMENT, "2 samples from 1 on");
+    expect_error(TREK_ERR_ARGUMENT, "2 samples from 1 on");
     assert_null(trek_dataset_subset(NULL, 0, 1));
     trek_error_clear();
 }
@@ -417,12 +409,12 @@ static void tensors_refusals(void **state)
                              trek_tensor_empty(trek_dims(4), TREK_I64, trek_cpu(0)) };
     const char *names[2] = { "x", "y" }, *same[2] = { "x", "x" };
     assert_null(trek_dataset_tensors(names, list, 2));
-    assert_error(TREK_ERR_SHAPE, "\"x\" [3, 2], \"y\" [4]");
+    expect_error(TREK_ERR_SHAPE, "\"x\" [3, 2], \"y\" [4]");
     trek_tensor *twice[2] = { list[0], list[0] };
     assert_null(trek_dataset_tensors(same, twice, 2));
-    assert_error(TREK_ERR_ARGUMENT, "two fields are called \"x\"");
+    expect_error(TREK_ERR_ARGUMENT, "two fields are called \"x\"");
     assert_null(trek_dataset_tensors(names, list, 0));
-    assert_error(TREK_ERR_ARGUMENT, "tensors");
+    expect_error(TREK_ERR_ARGUMENT, "tensors");
     trek_tensor_release(list[0]);
     trek_tensor_release(list[1]);
 }
@@ -449,7 +441,7 @@ static void text_windows_and_vocabulary(void **state)
     trek_tensor_release(out[0]);
     trek_tensor_release(out[1]);
     assert_int_equal(trek_text_encode(set, "xyz", 3, ids), TREK_ERR_ARGUMENT);
-    assert_error(TREK_ERR_ARGUMENT, "0x78");
+    expect_error(TREK_ERR_ARGUMENT, "0x78");
     set = trek_dataset_subset(set, 1, 2);
     assert_non_null(trek_text_vocabulary(set, &size));
     trek_dataset_free(&set);
@@ -457,11 +449,11 @@ static void text_windows_and_vocabulary(void **state)
     assert_int_equal(trek_dataset_length(set), 8);
     trek_dataset_free(&set);
     assert_null(trek_dataset_text_windows(path, 11, NULL));
-    assert_error(TREK_ERR_FORMAT, "11 characters hold no window of 11");
+    expect_error(TREK_ERR_FORMAT, "11 characters hold no window of 11");
     assert_null(trek_dataset_text_windows(path, 0, NULL));
-    assert_error(TREK_ERR_ARGUMENT, "window 0");
+    expect_error(TREK_ERR_ARGUMENT, "window 0");
     assert_null(trek_dataset_text_windows(in_folder("absent"), 3, NULL));
-    assert_error(TREK_ERR_IO, "absent: cannot be opened");
+    expect_error(TREK_ERR_IO, "absent: cannot be opened");
 }
 
 static void cifar10_batches(void **state)
@@ -485,14 +477,84 @@ static void cifar10_batches(void **state)
     trek_tensor_release(out[1]);
     trek_dataset_free(&set);
     assert_null(trek_dataset_cifar10(folder, TREK_TRAIN));
-    assert_error(TREK_ERR_IO, "data_batch_1.bin");
+    expect_error(TREK_ERR_IO, "data_batch_1.bin");
     write_bytes(in_folder("test_batch.bin"), records, 4000);
     assert_null(trek_dataset_cifar10(folder, TREK_TEST));
-    assert_error(TREK_ERR_FORMAT, "4000 bytes");
+    expect_error(TREK_ERR_FORMAT, "4000 bytes");
     records[0] = 10;
     write_bytes(in_folder("test_batch.bin"), records, sizeof(records));
     assert_null(trek_dataset_cifar10(folder, TREK_TEST));
-    assert_error(TREK_ERR_FORMAT, "record 0 has label 10");
+    expect_error(TREK_ERR_FORMAT, "record 0 has label 10");
+}
+
+static void cifar100_records(void **state)
+{
+    (void)state;
+    static unsigned char records[3 * 3074];
+    for (int i = 0; i < 3 * 3074; i++)
+        records[i] = (unsigned char)(i % 251);
+    for (int i = 0; i < 3; i++) {
+        records[i * 3074] = (unsigned char)(19 - i);
+        records[i * 3074 + 1] = (unsigned char)(99 - i);
+    }
+    write_bytes(in_folder("train.bin"), records, sizeof(records));
+    trek_dataset *set = trek_dataset_cifar100(folder, TREK_TRAIN);
+    assert_no_error();
+    int64_t indices[2] = { 2, 0 };
+    trek_tensor *out[3];
+    assert_int_equal(trek_dataset_length(set), 3);
+    assert_string_equal(trek_dataset_field_name(set, 2), "coarse");
+    assert_int_equal(trek_dataset_get(set, indices, 2, out), TREK_OK);
+    assert_memory_equal(trek_tensor_data(out[1]), ((int64_t[]){ 97, 99 }), 16);
+    assert_memory_equal(trek_tensor_data(out[2]), ((int64_t[]){ 17, 19 }), 16);
+    assert_true(((float *)trek_tensor_data(out[0]))[5] == (float)((2 * 3074 + 7) % 251) / 255.0f);
+    for (int k = 0; k < 3; k++)
+        trek_tensor_release(out[k]);
+    trek_dataset_free(&set);
+    assert_null(trek_dataset_cifar100(folder, TREK_TEST));
+    expect_error(TREK_ERR_IO, "test.bin");
+    records[3074 + 1] = 100;
+    write_bytes(in_folder("train.bin"), records, sizeof(records));
+    assert_null(trek_dataset_cifar100(folder, TREK_TRAIN));
+    expect_error(TREK_ERR_FORMAT, "record 1 has label 100, not 0 .. 99");
+    assert_null(trek_dataset_cifar100(NULL, TREK_TRAIN));
+    expect_error(TREK_ERR_ARGUMENT, "a folder");
+}
+
+static void wide_token_shards(void **state)
+{
+    (void)state;
+    static unsigned char file[1024 + 16];
+    unsigned char head[12] = { 0xA1, 0xD9, 0x34, 0x01, 7, 0, 0, 0, 4, 0, 0, 0 };
+    memcpy(file, head, 12);
+    for (int i = 0; i < 4; i++) {
+        file[1024 + 4 * i] = (unsigned char)i;
+        file[1024 + 4 * i + 2] = 1; /* 65536 + i */
+        file[1024 + 4 * i + 3] = (unsigned char)(i == 3 ? 0x80 : 0);
+    }
+    char *paths[2] = { in_folder("wide.bin"), in_folder("raw.bin") };
+    write_bytes(paths[0], file, sizeof(file));
+    write_bytes(paths[1], file + 1024, 16);
+    trek_dataset *set = trek_dataset_token_shards_with((const char *const *)paths, 2, 3, &(trek_token_shards_opts){ .bits = 32 });
+    assert_no_error();
+    assert_int_equal(trek_dataset_length(set), 2);
+    int64_t indices[2] = { 1, 0 };
+    trek_tensor *out[2];
+    assert_int_equal(trek_dataset_get(set, indices, 2, out), TREK_OK);
+    const int64_t input[6] = { 65536, 65537, 65538, 65536, 65537, 65538 }, last = 65539 + ((int64_t)1 << 31);
+    assert_memory_equal(trek_tensor_data(out[0]), input, sizeof(input));
+    assert_int_equal(((int64_t *)trek_tensor_data(out[1]))[2], last);
+    trek_tensor_release(out[0]);
+    trek_tensor_release(out[1]);
+    trek_dataset_free(&set);
+    set = trek_dataset_token_shards((const char *const *)paths, 1, 3); /* the header says it */
+    assert_int_equal(trek_dataset_length(set), 1);
+    trek_dataset_free(&set);
+    assert_null(trek_dataset_token_shards_with((const char *const *)paths, 1, 3, &(trek_token_shards_opts){ .bits = 8 }));
+    expect_error(TREK_ERR_ARGUMENT, "8 bits");
+    write_bytes(paths[1], file + 1024, 14);
+    assert_null(trek_dataset_token_shards_with((const char *const *)paths + 1, 1, 3, &(trek_token_shards_opts){ .bits = 32 }));
+    expect_error(TREK_ERR_FORMAT, "32-bit tokens");
 }
 
 static void token_shards(void **state)
@@ -523,14 +585,14 @@ static void token_shards(void **state)
     trek_tensor_release(out[1]);
     assert_int_equal(truncate(paths[0], 6), 0);
     assert_int_equal(trek_dataset_get(set, indices, 1, out), TREK_ERR_IO);
-    assert_error(TREK_ERR_IO, "shorter");
+    expect_error(TREK_ERR_IO, "shorter");
     trek_dataset_free(&set);
     file[8] = 8;
     write_bytes(paths[2], file, sizeof(file));
     assert_null(trek_dataset_token_shards((const char *const *)paths + 2, 1, 3));
-    assert_error(TREK_ERR_FORMAT, "promises 8 tokens, it holds 7");
+    expect_error(TREK_ERR_FORMAT, "promises 8 tokens, it holds 7");
     assert_null(trek_dataset_token_shards((const char *const *)paths + 1, 1, 3));
-    assert_error(TREK_ERR_FORMAT, "no window of 3");
+    expect_error(TREK_ERR_FORMAT, "no window of 3");
 }
 
 /* A failed test leaves its error; the next begins without. */
@@ -570,7 +632,9 @@ int main(void)
         cmocka_unit_test_setup(tensors_refusals, clear_error),
         cmocka_unit_test_setup(text_windows_and_vocabulary, clear_error),
         cmocka_unit_test_setup(cifar10_batches, clear_error),
+        cmocka_unit_test_setup(cifar100_records, clear_error),
         cmocka_unit_test_setup(token_shards, clear_error),
+        cmocka_unit_test_setup(wide_token_shards, clear_error),
     };
     return cmocka_run_group_tests_name("data", tests, make_folder, remove_folder);
 }

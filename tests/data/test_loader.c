@@ -16,15 +16,7 @@
 
 #include "autograd/ops.h"
 #include "data/loader.h"
-
-/* The error is of this kind and its message holds `part`; it is cleared. */
-static void assert_error(trek_status status, const char *part)
-{
-    assert_string_equal(trek_status_name(trek_error_status()), trek_status_name(status));
-    if (!strstr(trek_error(), part))
-        fail_msg("\"%s\" is not in \"%s\"", part, trek_error());
-    trek_error_clear();
-}
+#include "tests/support/scoped.h"
 
 static void assert_no_error(void)
 {
@@ -44,8 +36,10 @@ typedef struct counting {
 
 static int64_t counting_length(const trek_dataset *self) { return ((const counting *)self)->n; }
 
-static trek_status counting_get(trek_dataset *self, const int64_t *indices, int64_t n, trek_tensor **out)
+static trek_status counting_get(trek_dataset *self, const trek_fetch *fetch, trek_tensor **out)
 {
+    const int64_t *indices = fetch->indices;
+    int64_t n = fetch->n;
     counting *set = (counting *)self;
     atomic_fetch_add(&set->calls, 1);
     if (set->delay_us)
@@ -172,14 +166,14 @@ static void sampler_refusals(void **state)
     (void)state;
     int64_t out[4];
     assert_null(trek_sampler_random(-1, 0));
-    assert_error(TREK_ERR_ARGUMENT, "-1 samples");
+    expect_error(TREK_ERR_ARGUMENT, "-1 samples");
     trek_sampler *s = trek_sampler_sequential(3);
     assert_int_equal(trek_sampler_at(s, 0, 0, 3, out), TREK_OK);
     assert_int_equal(out[2], 2);
     assert_int_equal(trek_sampler_at(s, 0, 1, 3, out), TREK_ERR_ARGUMENT);
-    assert_error(TREK_ERR_ARGUMENT, "3 positions from 1 on");
+    expect_error(TREK_ERR_ARGUMENT, "3 positions from 1 on");
     assert_int_equal(trek_sampler_at(s, -1, 0, 1, out), TREK_ERR_ARGUMENT);
-    assert_error(TREK_ERR_ARGUMENT, "epoch -1");
+    expect_error(TREK_ERR_ARGUMENT, "epoch -1");
     trek_sampler_free(&s);
     trek_sampler_free(&s);
 }
@@ -195,7 +189,7 @@ static void sampler_lengths(void **state)
         trek_sampler_free(&r);
     }
     assert_int_equal(trek_sampler_length(NULL), -1);
-    assert_error(TREK_ERR_ARGUMENT, "a sampler");
+    expect_error(TREK_ERR_ARGUMENT, "a sampler");
 }
 
 /* -- datasets of one's own ---------------------------------------------------------- */
@@ -214,17 +208,17 @@ static void fields_of_an_object(void **state)
     assert_string_equal(trek_dataset_field_name(set, 0), "number");
     assert_int_equal(trek_dataset_field(set, "twice"), 1);
     assert_int_equal(trek_dataset_set_fields(set, NULL, 1), TREK_ERR_ARGUMENT);
-    assert_error(TREK_ERR_ARGUMENT, "at least one field");
+    expect_error(TREK_ERR_ARGUMENT, "at least one field");
     assert_int_equal(trek_dataset_set_fields(set, names, 0), TREK_ERR_ARGUMENT);
-    assert_error(TREK_ERR_ARGUMENT, "at least one field");
+    expect_error(TREK_ERR_ARGUMENT, "at least one field");
     assert_int_equal(trek_dataset_set_fields(set, (const char *[]){ "a", "" }, 2), TREK_ERR_ARGUMENT);
-    assert_error(TREK_ERR_ARGUMENT, "field 1 has no name");
+    expect_error(TREK_ERR_ARGUMENT, "field 1 has no name");
     assert_int_equal(trek_dataset_set_fields(set, (const char *[]){ NULL }, 1), TREK_ERR_ARGUMENT);
-    assert_error(TREK_ERR_ARGUMENT, "field 0 has no name");
+    expect_error(TREK_ERR_ARGUMENT, "field 0 has no name");
     assert_int_equal(trek_dataset_set_fields(set, (const char *[]){ "a", "b", "a" }, 3), TREK_ERR_ARGUMENT);
-    assert_error(TREK_ERR_ARGUMENT, "two fields are called \"a\"");
+    expect_error(TREK_ERR_ARGUMENT, "two fields are called \"a\"");
     assert_int_equal(trek_dataset_set_fields(NULL, names, 2), TREK_ERR_ARGUMENT);
-    assert_error(TREK_ERR_ARGUMENT, "a dataset");
+    expect_error(TREK_ERR_ARGUMENT, "a dataset");
     assert_string_equal(trek_dataset_field_name(set, 1), "twice"); /* as they were */
     assert_int_equal(trek_dataset_set_fields(set, (const char *[]){ "index" }, 1), TREK_OK);
     assert_int_equal(trek_dataset_field_count(set), 1);
@@ -233,8 +227,86 @@ static void fields_of_an_object(void **state)
     trek_batch *batch = trek_loader_next(loader);
     assert_non_null(trek_batch_get(batch, "index"));
     assert_null(trek_batch_get(batch, "value"));
-    assert_error(TREK_ERR_ARGUMENT, "index");
+    expect_error(TREK_ERR_ARGUMENT, "index");
     trek_loader_free(&loader);
+}
+
+/* Rows of what it was told: index, epoch, seed, samples of the whole batch, the sum of their indices. */
+enum { TOLD = 5 };
+
+static trek_status told_get(trek_dataset *self, const trek_fetch *fetch, trek_tensor **out)
+{
+    (void)self;
+    int64_t values[64 * TOLD], sum = 0;
+    for (int64_t i = 0; i < fetch->n_batch; i++)
+        sum += fetch->batch[i];
+    for (int64_t i = 0; i < fetch->n; i++) {
+        const int64_t row[TOLD] = { fetch->indices[i], fetch->epoch, (int64_t)fetch->seed, fetch->n_batch, sum };
+        memcpy(values + i * TOLD, row, sizeof(row));
+    }
+    out[0] = trek_tensor_from_data(values, trek_dims(fetch->n, TOLD), TREK_I64, trek_cpu(0));
+    return out[0] ? TREK_OK : trek_error_status();
+}
+
+static int64_t told_length(const trek_dataset *self) { return (void)self, 40; }
+
+/* Epoch and seed of the loader, wherever it was begun and through a subset; the whole batch if the class asks for it. */
+static void datasets_hear_of_epoch_and_seed(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 8; way++) {
+        bool needs = way & 1, subset = way & 2;
+        const trek_dataset_class told = { .name = "told", .size = sizeof(trek_dataset), .length = told_length, .get = told_get,
+                                          .n_fields = 1, .fields = counting_fields, .needs_batch = needs };
+        trek_dataset *set = trek_dataset_new(&told);
+        set = subset ? trek_dataset_subset(trek_dataset_subset(set, 1, 39), 2, 10) : set;
+        trek_loader *loader = trek_loader_new(set, &(trek_loader_opts){
+            .batch_size = 4, .seed = 77, .shuffle = !subset, .prefetch = way & 4 ? 3 : TREK_ZERO });
+        for (int64_t epoch = 0; epoch < 3; epoch++) {
+            assert_int_equal(trek_loader_seek(loader, epoch, epoch), TREK_OK);
+            for (trek_batch *batch; (batch = trek_loader_next(loader));) {
+                const int64_t *row = trek_tensor_data(trek_var_data(trek_batch_get(batch, "value")));
+                int64_t n = trek_batch_size(batch), sum = 0;
+                for (int64_t i = 0; i < n; i++)
+                    sum += trek_batch_indices(batch)[i] + (subset ? 3 : 0);
+                for (int64_t i = 0; i < n; i++, row += TOLD) {
+                    assert_int_equal(row[0], trek_batch_indices(batch)[i] + (subset ? 3 : 0));
+                    assert_int_equal(row[1], epoch);
+                    assert_int_equal(row[2], 77);
+                    assert_int_equal(row[3], needs ? n : 0);
+                    assert_int_equal(row[4], needs ? sum : 0);
+                }
+            }
+        }
+        trek_loader_free(&loader);
+        assert_no_error();
+    }
+}
+
+static void fetching_outside_of_a_loader(void **state)
+{
+    (void)state;
+    static const trek_dataset_class told = { .name = "told", .size = sizeof(trek_dataset), .length = told_length, .get = told_get,
+                                             .n_fields = 1, .fields = counting_fields };
+    trek_dataset *set = trek_dataset_new(&told);
+    trek_tensor *out = NULL;
+    int64_t index = 6, wrong = 40;
+    assert_int_equal(trek_dataset_get(set, &index, 1, &out), TREK_OK);
+    assert_int_equal(((int64_t *)trek_tensor_data(out))[1] | ((int64_t *)trek_tensor_data(out))[2], 0);
+    trek_tensor_release(out);
+    assert_int_equal(trek_dataset_fetch(set, &(trek_fetch){ &index, 1, 5, 9, &index, 1, 0 }, &out), TREK_OK);
+    const int64_t expected[TOLD] = { 6, 5, 9, 1, 6 };
+    assert_memory_equal(trek_tensor_data(out), expected, sizeof(expected));
+    trek_tensor_release(out);
+    assert_int_equal(trek_dataset_fetch(set, &(trek_fetch){ .indices = &index, .n = 1, .epoch = -1 }, &out), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "epoch -1");
+    assert_int_equal(trek_dataset_fetch(set, &(trek_fetch){ &index, 1, 0, 9, &wrong, 1, 0 }, &out), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "sample 40 of 40");
+    assert_int_equal(trek_dataset_fetch(set, NULL, &out), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "indices");
+    assert_int_equal(trek_dataset_fetch(set, &(trek_fetch){ 0 }, &out), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "indices");
+    trek_dataset_free(&set);
 }
 
 /* -- the loader ------------------------------------------------------------------- */
@@ -242,9 +314,11 @@ static void fields_of_an_object(void **state)
 static void loader_gives_every_sample(void **state)
 {
     (void)state;
-    for (int prefetch = -1; prefetch < 5; prefetch++) {
+    for (int way = 0; way < 24; way++) {
+        int prefetch = way % 6 - 1;
         trek_loader *loader = trek_loader_new(&counting_new(103)->base, &(trek_loader_opts){
-            .batch_size = 10, .shuffle = true, .seed = 5, .prefetch = prefetch < 0 ? TREK_ZERO : prefetch });
+            .batch_size = 10, .shuffle = true, .seed = 5, .prefetch = prefetch < 0 ? TREK_ZERO : prefetch,
+            .workers = prefetch < 0 ? 1 : way / 6 });
         assert_no_error();
         assert_int_equal(trek_loader_batches(loader), 11);
         float first[103], values[103];
@@ -298,36 +372,36 @@ static void loader_refusals(void **state)
     counting *set = counting_new(5);
     set->freed = &freed;
     assert_null(trek_loader_new(&set->base, &(trek_loader_opts){ .batch_size = 6, .drop_last = true }));
-    assert_error(TREK_ERR_ARGUMENT, "with drop_last no batch would remain");
+    expect_error(TREK_ERR_ARGUMENT, "with drop_last no batch would remain");
     assert_int_equal(freed, 1); /* owned also on failure */
     assert_null(trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){ 0 }));
-    assert_error(TREK_ERR_ARGUMENT, "batch_size is 0");
+    expect_error(TREK_ERR_ARGUMENT, "batch_size is 0");
     assert_null(trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){ .batch_size = -4 }));
-    assert_error(TREK_ERR_ARGUMENT, "batch_size is -4");
+    expect_error(TREK_ERR_ARGUMENT, "batch_size is -4");
     assert_null(trek_loader_new(&counting_new(5)->base, NULL));
-    assert_error(TREK_ERR_ARGUMENT, "batch_size");
+    expect_error(TREK_ERR_ARGUMENT, "batch_size");
     assert_null(trek_loader_new(&counting_new(0)->base, &(trek_loader_opts){ .batch_size = 4 }));
-    assert_error(TREK_ERR_ARGUMENT, "no samples");
+    expect_error(TREK_ERR_ARGUMENT, "no samples");
     assert_null(trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){
         .batch_size = 4, .shuffle = true, .sampler = trek_sampler_sequential(5) }));
-    assert_error(TREK_ERR_ARGUMENT, "sampler");
+    expect_error(TREK_ERR_ARGUMENT, "sampler");
     assert_null(trek_loader_new(trek_dataset_mnist("/nowhere", TREK_TRAIN), &(trek_loader_opts){
         .batch_size = 4, .sampler = trek_sampler_sequential(5) }));
     assert_null(trek_loader_next(NULL));
     assert_int_not_equal(trek_loader_start(NULL, 0), TREK_OK);
     assert_null(trek_batch_get(NULL, "image"));
-    assert_error(TREK_ERR_IO, "/nowhere"); /* the first error, not a later one */
+    expect_error(TREK_ERR_IO, "/nowhere"); /* the first error, not a later one */
     trek_loader *loader = trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){ .batch_size = 2 });
     assert_null(trek_loader_next(loader));
-    assert_error(TREK_ERR_STATE, "trek_loader_start comes first");
+    expect_error(TREK_ERR_STATE, "trek_loader_start comes first");
     assert_int_equal(trek_loader_start(loader, -1), TREK_ERR_ARGUMENT);
     trek_error_clear();
     assert_int_equal(trek_loader_seek(loader, 0, 4), TREK_ERR_ARGUMENT);
-    assert_error(TREK_ERR_ARGUMENT, "batch 4 does not exist");
+    expect_error(TREK_ERR_ARGUMENT, "batch 4 does not exist");
     trek_loader_start(loader, 0);
     trek_batch *batch = trek_loader_next(loader);
     assert_null(trek_batch_get(batch, "values"));
-    assert_error(TREK_ERR_ARGUMENT, "no field \"values\"; its fields are: value");
+    expect_error(TREK_ERR_ARGUMENT, "no field \"values\"; its fields are: value");
     trek_loader_free(&loader);
     trek_loader_free(&loader);
     trek_loader_free(NULL);
@@ -347,12 +421,12 @@ static void loader_stops_at_errors(void **state)
         assert_int_equal(drain(loader, values, 0), 8);
         assert_int_equal(trek_loader_start(loader, 1), TREK_ERR_CALLBACK); /* nothing goes on while it is set */
         assert_null(trek_loader_next(loader));
-        assert_error(TREK_ERR_CALLBACK, "sample 9 is broken");
+        expect_error(TREK_ERR_CALLBACK, "sample 9 is broken");
         trek_loader_start(loader, 2);
         assert_int_equal(value_of(trek_loader_next(loader), 0), 0);
         trek_fail(TREK_ERR_SHAPE, "the user's own");
         assert_null(trek_loader_next(loader));
-        assert_error(TREK_ERR_SHAPE, "the user's own");
+        expect_error(TREK_ERR_SHAPE, "the user's own");
         trek_loader_free(&loader); /* with an untaken failure in the ring */
         assert_no_error();
     }
@@ -457,7 +531,7 @@ static void loader_takes_a_sampler_of_ones_own(void **state)
         assert_true(values[i] == (float)(5 - i));
     trek_loader_start(loader, 9);
     assert_null(trek_loader_next(loader));
-    assert_error(TREK_ERR_ARGUMENT, "sample 1000 of 50");
+    expect_error(TREK_ERR_ARGUMENT, "sample 1000 of 50");
     trek_loader_free(&loader);
 }
 
@@ -484,7 +558,7 @@ static void ops_need_no_scope_in_a_loop(void **state)
     assert_true(((float *)trek_tensor_data(trek_var_data(kept)))[3] == 6);
     assert_true(((float *)trek_tensor_data(trek_var_data(field)))[3] == 3);
     assert_null(trek_mul_scalar(kept, 2)); /* the epoch has ended, and with it the scope */
-    assert_error(TREK_ERR_SCOPE, "scope");
+    expect_error(TREK_ERR_SCOPE, "scope");
     trek_var_release(kept);
     trek_var_release(field);
     trek_loader_start(loader, 1);
@@ -493,7 +567,7 @@ static void ops_need_no_scope_in_a_loop(void **state)
     trek_tensor *one = trek_tensor_from_data(&(float){ 1 }, trek_dims(1), TREK_F32, trek_cpu(0));
     trek_var *var = trek_var_new(one, false);
     assert_null(trek_mul_scalar(var, 2));
-    assert_error(TREK_ERR_SCOPE, "scope");
+    expect_error(TREK_ERR_SCOPE, "scope");
     trek_var_release(var);
     trek_tensor_release(one);
 }
@@ -575,6 +649,99 @@ static void outer_scopes_may_end_early(void **state)
     assert_no_error();
 }
 
+/* -- several workers --------------------------------------------------------------- */
+
+/* The sample's number is in the batch; who fetches waits until `together` are at it, for seconds at most. */
+typedef struct meeting {
+    trek_dataset base;
+    int together;
+    atomic_int inside, most;
+} meeting;
+
+static int64_t meeting_length(const trek_dataset *self) { return (void)self, 60; }
+
+static trek_status meeting_get(trek_dataset *self, const trek_fetch *fetch, trek_tensor **out)
+{
+    meeting *set = (meeting *)self;
+    int inside = atomic_fetch_add(&set->inside, 1) + 1, most = atomic_load(&set->most);
+    while (inside > most && !atomic_compare_exchange_weak(&set->most, &most, inside))
+        continue;
+    for (int k = 0; k < 5000 && atomic_load(&set->most) < set->together; k++)
+        usleep(1000);
+    atomic_fetch_sub(&set->inside, 1);
+    out[0] = trek_tensor_from_data(fetch->indices, trek_dims(fetch->n), TREK_I64, trek_cpu(0));
+    return out[0] ? TREK_OK : trek_error_status();
+}
+
+static const trek_dataset_class meeting_class = {
+    .name = "meeting", .size = sizeof(meeting), .length = meeting_length, .get = meeting_get,
+    .n_fields = 1, .fields = counting_fields,
+};
+
+static void workers_fetch_at_the_same_time(void **state)
+{
+    (void)state;
+    meeting *set = (meeting *)trek_dataset_new(&meeting_class);
+    set->together = 3;
+    trek_loader *loader = trek_loader_new(&set->base, &(trek_loader_opts){ .batch_size = 4, .prefetch = 1, .workers = 3 });
+    trek_loader_start(loader, 0);
+    int64_t next = 0;
+    for (trek_batch *batch; (batch = trek_loader_next(loader));)
+        for (int64_t i = 0; i < trek_batch_size(batch); i++)
+            assert_int_equal(((int64_t *)trek_tensor_data(trek_var_data(trek_batch_get(batch, "value"))))[i], next++);
+    assert_int_equal(next, 60);
+    assert_int_equal(atomic_load(&set->most), 3); /* all three, and no more */
+    trek_loader_free(&loader);
+    assert_no_error();
+}
+
+/* Failures come with their batch, after all before it; the loader can be begun anew, and left at any time. */
+static void failures_of_workers_keep_their_place(void **state)
+{
+    (void)state;
+    for (int workers = 1; workers < 5; workers++)
+        for (int fail_at = 0; fail_at < 40; fail_at += 7) {
+            counting *set = counting_new(40);
+            set->fail_at = fail_at;
+            set->delay_us = fail_at % 3 * 100;
+            trek_loader *loader = trek_loader_new(&set->base, &(trek_loader_opts){ .batch_size = 2, .workers = workers });
+            float values[40];
+            for (int again = 0; again < 2; again++) {
+                assert_int_equal(trek_loader_start(loader, again), TREK_OK);
+                assert_int_equal(drain(loader, values, 0), fail_at / 2 * 2);
+                expect_error(TREK_ERR_CALLBACK, "is broken");
+            }
+            assert_int_equal(trek_loader_seek(loader, 3, fail_at / 2 + 1), TREK_OK);
+            int rest = drain(loader, values, 0);
+            assert_int_equal(rest, 40 - (fail_at / 2 + 1) * 2);
+            for (int i = 0; i < rest; i++)
+                assert_true(values[i] == (float)(40 - rest + i));
+            assert_int_equal(trek_loader_seek(loader, 4, 0), TREK_OK);
+            trek_loader_free(&loader);
+            assert_no_error();
+        }
+}
+
+/* A bounded number of batches ahead, however slow the program. */
+static void workers_stop_when_the_ring_is_full(void **state)
+{
+    (void)state;
+    counting *set = counting_new(400);
+    trek_loader *loader = trek_loader_new(&set->base, &(trek_loader_opts){ .batch_size = 1, .prefetch = 2, .workers = 4 });
+    trek_loader_start(loader, 0);
+    assert_non_null(trek_loader_next(loader));
+    for (int k = 0; k < 3000 && atomic_load(&set->calls) < 9; k++)
+        usleep(1000);
+    usleep(20000);
+    assert_int_equal(atomic_load(&set->calls), 9); /* the one given, and 2 * 4 */
+    trek_loader_free(&loader);
+    assert_null(trek_loader_new(&counting_new(9)->base, &(trek_loader_opts){ .batch_size = 1, .workers = -1 }));
+    expect_error(TREK_ERR_ARGUMENT, "-1 workers");
+    assert_null(trek_loader_new(&counting_new(9)->base,
+                                &(trek_loader_opts){ .batch_size = 1, .workers = 2, .prefetch = TREK_ZERO }));
+    expect_error(TREK_ERR_ARGUMENT, "2 workers");
+}
+
 /* -- threads, processes ------------------------------------------------------------ */
 
 static void *run_epochs(void *arg)
@@ -644,6 +811,8 @@ int main(void)
         cmocka_unit_test_setup(sampler_refusals, clear_error),
         cmocka_unit_test_setup(sampler_lengths, clear_error),
         cmocka_unit_test_setup(fields_of_an_object, clear_error),
+        cmocka_unit_test_setup(datasets_hear_of_epoch_and_seed, clear_error),
+        cmocka_unit_test_setup(fetching_outside_of_a_loader, clear_error),
         cmocka_unit_test_setup(loader_gives_every_sample, clear_error),
         cmocka_unit_test_setup(loader_drop_last, clear_error),
         cmocka_unit_test_setup(loader_refusals, clear_error),
@@ -656,6 +825,9 @@ int main(void)
         cmocka_unit_test_setup(loaders_nest, clear_error),
         cmocka_unit_test_setup(loaders_interleave, clear_error),
         cmocka_unit_test_setup(outer_scopes_may_end_early, clear_error),
+        cmocka_unit_test_setup(workers_fetch_at_the_same_time, clear_error),
+        cmocka_unit_test_setup(failures_of_workers_keep_their_place, clear_error),
+        cmocka_unit_test_setup(workers_stop_when_the_ring_is_full, clear_error),
         cmocka_unit_test_setup(threads_share_a_dataset, clear_error),
         cmocka_unit_test_setup(children_of_a_fork_get_an_error, clear_error),
     };

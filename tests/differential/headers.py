@@ -7,7 +7,7 @@ import re
 
 root = pathlib.Path(__file__).resolve().parents[2]
 SCALARS = {
-    "void": None, "bool": ctypes.c_bool, "int": ctypes.c_int, "int64_t": ctypes.c_int64, "uint64_t": ctypes.c_uint64,
+    "void": None, "char": ctypes.c_char, "bool": ctypes.c_bool, "int": ctypes.c_int, "int64_t": ctypes.c_int64, "uint64_t": ctypes.c_uint64,
     "uint32_t": ctypes.c_uint32, "double": ctypes.c_double, "float": ctypes.c_float, "size_t": ctypes.c_size_t,
 }
 OFF = -1  # TREK_OFF

@@ -12,7 +12,7 @@ from draw import Draw
 from headers import OFF, ZERO
 from trek import CPU, DTYPE_NUMBER, DTYPES, Refused, Wrong, headers, shape, vector
 
-FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header in ("nn/activations.h", "nn/embedding.h", "nn/layers.h", "nn/norms.h", "nn/lora.h", "nn/parametrize.h", "nn/resample.h", "nn/spatial.h", "nn/transformer.h")}
+FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header in ("nn/activations.h", "nn/embedding.h", "nn/layers.h", "nn/norms.h", "nn/lora.h", "nn/parametrize.h", "nn/resample.h", "nn/routers.h", "nn/spatial.h", "nn/transformer.h")}
 HELPERS = {"nn_sequential_add": "called for the last layer of a sequential",
            **{name: "calls the function, which is compared: autograd/resample.h" for name in ("nn_upsample", "nn_unfold", "nn_fold")},
            **{name: "its memory is a second input: tests/nn/test_transformer.c" for name in
@@ -25,6 +25,7 @@ HELPERS = {"nn_sequential_add": "called for the last layer of a sequential",
               ("parametrize", "is_parametrized", "parametrized_weight", "parametrized_assign", "parametrize_remove")},
            **{name: "what is done to adapters: tests/nn/test_lora.c" for name in
               ("lora_apply", "lora_merge", "lora_unmerge", "lora_remove", "lora_state_of", "lora_state_apply", "lora_save", "lora_load")},
+           **{name: "gives an index: tests/graph/test_flow_verbs.c" for name in ("nn_argmax_selector", "nn_fixed_selector")},
            "nn_rrelu": "random: tests/nn/test_activations.c", "nn_rrelu_with": "random: tests/nn/test_activations.c",
            **{name: "states and lengths are those of lstm and gru" for name in
               ("nn_lstm_forward", "nn_gru_forward", "nn_lstm_cell_forward", "nn_gru_cell_forward", "nn_rnn_forward", "nn_rnn_cell_forward")}}
@@ -54,6 +55,31 @@ def image(r, channels):
 def any_shape(r, last=None):
     lead = [r.choice([1, 2, 3, 5]) for _ in range(r.randrange(0, 3))]
     return lead + [last if last else r.choice([1, 2, 4, 7])]
+
+
+class Projected(nn.Module):
+    def __init__(self, size, n, after):
+        super().__init__()
+        self.proj, self.after = nn.Linear(size, n), after
+
+    def forward(self, x):
+        return self.after(self.proj(x))
+
+
+class Above(nn.Module):
+    """Most of a row's elements, less a threshold."""
+
+    def __init__(self, threshold):
+        super().__init__()
+        self.threshold = threshold
+
+    def forward(self, x):
+        return x.flatten(1).amax(1) - self.threshold if x.dim() > 1 else x - self.threshold
+
+
+def router(after):
+    return Layer(lambda r: {"in": r.choice([1, 2, 5]), "n": r.choice([1, 2, 4])}, lambda o: Projected(o["in"], o["n"], after), ["in", "n"], False,
+                 lambda r, o: any_shape(r, o["in"]))
 
 
 def activation(make, options=None):
@@ -483,6 +509,12 @@ TABLE = SPACE | {
                                     lambda o: nn.AdaptiveAvgPool2d((o["height"], o["width"])), ["height", "width"], False, lambda r, o: image(r, 2)),
     "nn_flatten": Layer(lambda r: {"start_dim": r.choice([0, 1, ZERO]), "end_dim": r.choice([0, -1])},
                         lambda o: nn.Flatten(flat_dim(o["start_dim"], 1), flat_dim(o["end_dim"], -1)), [], False, lambda r, o: image(r, 2)),
+    "nn_softmax_router": router(lambda z: z.softmax(-1)),
+    "nn_sigmoid_router": router(torch.sigmoid),
+    "nn_learned_halt": Layer(lambda r: {"in": r.choice([1, 2, 5])}, lambda o: Projected(o["in"], 1, lambda z: z), ["in"], False,
+                             lambda r, o: any_shape(r, o["in"])),
+    "nn_threshold_halt": Layer(lambda r: {"threshold": r.choice([0.0, -1.5, 0.25])}, lambda o: Above(o["threshold"]), ["threshold"], False,
+                               lambda r, o: [r.choice([1, 2, 3]), *any_shape(r)]),
     "nn_sequential": Layer(lambda r: {"features": 3, "activation": r.randrange(3)},
                            lambda o: nn.Sequential(nn.Linear(3, 5), (nn.ReLU, nn.GELU, nn.Tanh)[o["activation"]](), nn.Linear(5, 2)), None, False,
                            lambda r, o: any_shape(r, 3)),

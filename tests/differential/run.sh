@@ -7,6 +7,7 @@
 #          ... --replay SEED:CASE     runs that case again
 #          ... --case JSON            runs a case that was made smaller
 #          ... --list                 what is covered, and how
+#          ... --python               nothing but the Python that has PyTorch, for other checks
 #   a night: tests/differential/run.sh --library build/libtrek.so --seconds 28800 --seed "$(date +%s)"
 # PyTorch comes from the Python in TREK_TORCH_PYTHON, from python3, or from an environment that is made in
 # TREK_TORCH_VENV (default ~/.cache/trek/torch-venv) with pip. Where it cannot be had, the suite's own references
@@ -69,6 +70,7 @@ fall_back() {
     [ "$failed" = 0 ]
 }
 
+[ "${1:-}" = --python ] && { find_python; exit; }
 python=$(find_python) || { fall_back "$@"; exit; }
 # Fresh memory is large numbers, not zeros, so that reading what was never written shows.
 export TREK_CACHE=${TREK_CACHE-off} GLIBC_TUNABLES=${GLIBC_TUNABLES:+$GLIBC_TUNABLES:}glibc.malloc.perturb=128

@@ -82,6 +82,48 @@ static void same_bits_after_each_step(void **state)
     }
 }
 
+/* Files that a thread writes are those of the moment of the call, whatever training does meanwhile. */
+static void saved_by_a_thread(void **state)
+{
+    (void)state;
+    static record expected;
+    char name[32];
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        run_opts o = { .dtype = TREK_F32, .ranks = ranks, .norm = true };
+        trek_checkpoint_writer *writer = trek_checkpoint_writer_new();
+        assert_int_equal(trek_checkpoint_writer_wait(writer), TREK_OK);
+        trek_seed(12);
+        trek_graph *graph = begin(&o);
+        trek_loader *loader = loader_new(3);
+        for (int64_t step = 1; step <= STEPS; step++) {
+            train(graph, &o, loader, step, step > 1, false);
+            snprintf(name, sizeof name, "step-%d", (int)step);
+            assert_int_equal(trek_checkpoint_writer_save(writer, graph, loader, path_of(name)), TREK_OK);
+        }
+        assert_int_equal(trek_checkpoint_writer_save(writer, graph, loader, path_of("no/such/folder")), TREK_OK);
+        assert_int_equal(trek_checkpoint_writer_wait(writer), TREK_ERR_IO);
+        assert_non_null(strstr(trek_error(), "no/such/folder"));
+        trek_error_clear();
+        assert_int_equal(trek_checkpoint_writer_save(writer, graph, loader, path_of("no/such/folder")), TREK_OK);
+        assert_int_equal(trek_checkpoint_writer_save(writer, graph, loader, path_of("lost")), TREK_ERR_IO);
+            /* of the one before */
+        trek_error_clear();
+        assert_int_equal(trek_checkpoint_writer_wait(writer), TREK_OK);
+        assert_int_equal(access(path_of("lost"), F_OK), -1);
+        assert_int_equal(trek_checkpoint_writer_save(NULL, graph, loader, path_of("x")), TREK_ERR_ARGUMENT);
+        assert_int_equal(trek_checkpoint_writer_save(writer, NULL, loader, path_of("x")), TREK_ERR_ARGUMENT);
+        assert_int_equal(trek_checkpoint_writer_save(writer, graph, loader, NULL), TREK_ERR_ARGUMENT);
+        assert_int_equal(trek_checkpoint_writer_wait(NULL), TREK_ERR_ARGUMENT);
+        trek_error_clear();
+        look(graph, loader, &expected);
+        end_run(&graph, &loader);
+        trek_checkpoint_writer_free(&writer);
+        trek_checkpoint_writer_free(&writer);
+        for (int64_t step = 1; step <= STEPS; step += 6)
+            resume(&o, step, &expected, 0);
+    }
+}
+
 /* Recorded shares, followed again: they change in the course of the run. */
 static void same_bits_of_replayed_shares(void **state)
 {
@@ -253,7 +295,16 @@ static void run_in_job(const run_opts *o, int stop, const char *path, record *to
         trek_status wrong = trek_checkpoint_save(graph, loader, "/nowhere/at/all"); /* only process 0 has tried */
         assert_int_equal(wrong, atoi(getenv("TREK_RANK")) == 0 ? TREK_ERR_IO : TREK_ERR_PEER);
         trek_error_clear();
-        assert_int_equal(trek_checkpoint_save(graph, loader, path), TREK_OK);
+        trek_checkpoint_writer *writer = trek_checkpoint_writer_new(); /* the same of a thread, at the next one */
+        assert_int_equal(trek_checkpoint_writer_save(writer, graph, loader, "/nowhere/at/all"), TREK_OK);
+        wrong = trek_checkpoint_writer_save(writer, graph, loader, path);
+        assert_int_equal(wrong, atoi(getenv("TREK_RANK")) == 0 ? TREK_ERR_IO : TREK_ERR_PEER);
+        trek_error_clear();
+        assert_int_equal(trek_checkpoint_writer_save(writer, graph, loader, path), TREK_OK);
+        assert_int_equal(trek_checkpoint_writer_save(writer, graph, loader, path), TREK_OK); /* the first one is there */
+        trek_checkpoint_writer_free(&writer);
+        if (o->ranks > 1)
+            assert_int_equal(trek_checkpoint_save(graph, loader, path), TREK_OK);
         end_run(&graph, &loader);
         graph = begin_elsewhere(o, &loader);
     }
@@ -341,6 +392,7 @@ int main(int argc, char **argv)
         return child(getenv("TREK_TEST_CHILD"));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(same_bits_after_each_step, begin_test),
+        cmocka_unit_test_setup(saved_by_a_thread, begin_test),
         cmocka_unit_test_setup(same_bits_of_replayed_shares, begin_test),
         cmocka_unit_test_setup(other_numbers_of_ranks, begin_test), cmocka_unit_test_setup(readable_as_a_state, begin_test),
         cmocka_unit_test_setup(refused, begin_test), cmocka_unit_test_setup(wrong_numbers, begin_test),

@@ -119,15 +119,20 @@ static void without_a_checksum(void **state)
 
 /* --- kills and empty memory ------------------------------------------------------------------------------ */
 
-/* In a process of its own: saves as fast as it can, another state each time, until it is killed. */
-static int save_for_ever(const char *path)
+/* In a process of its own: saves as fast as it can, another state each time, until it is killed. behind: by a thread. */
+static int save_for_ever(const char *path, bool behind)
 {
+    trek_checkpoint_writer *writer = behind ? trek_checkpoint_writer_new() : NULL;
     run_opts o = { .dtype = TREK_F32, .ranks = 1 };
     trek_graph *graph = begin(&o);
     trek_loader *loader = loader_new(3);
     for (int64_t steps = 1; steps < 100000; steps++) {
         train(graph, &o, loader, steps, steps > 1, false);
-        if (trek_checkpoint_save(graph, loader, path) != TREK_OK)
+        trek_status status = writer ? trek_checkpoint_writer_save(writer, graph, loader, path)
+            : trek_checkpoint_save(graph, loader, path);
+        if (status == TREK_OK && writer && steps == 1)
+            status = trek_checkpoint_writer_wait(writer);
+        if (status != TREK_OK)
             return 3;
         if (steps == 1 && write(STDOUT_FILENO, "s", 1) != 1)
             return 4;
@@ -135,7 +140,7 @@ static int save_for_ever(const char *path)
     return 0;
 }
 
-static pid_t start_saver(const char *path)
+static pid_t start_saver(const char *path, bool behind)
 {
     int ends[2];
     char byte;
@@ -143,7 +148,7 @@ static pid_t start_saver(const char *path)
     pid_t child = fork();
     if (child == 0) {
         dup2(ends[1], STDOUT_FILENO);
-        execl("/proc/self/exe", "test_checkpoint", "save", path, folder, (char *)NULL);
+        execl("/proc/self/exe", "test_checkpoint", behind ? "save behind" : "save", path, folder, (char *)NULL);
         _exit(9);
     }
     close(ends[1]);
@@ -160,7 +165,7 @@ static void killed_while_saving(void **state)
     snprintf(path, sizeof path, "%s", path_of("killed"));
     static record got, again;
     for (int round = 0; round < 12; round++) {
-        pid_t child = start_saver(path);
+        pid_t child = start_saver(path, round % 2 == 1);
         usleep((useconds_t)((test_number(77, (uint32_t)round) + 1) * 15000));
         int status;
         assert_int_equal(kill(child, SIGKILL), 0);
@@ -244,9 +249,9 @@ int main(int argc, char **argv)
     setenv("TREK_CACHE", "off", 1); /* so that each allocation can fail */
     if (test_allocator_use() != TREK_OK)
         return 1;
-    if (argc == 4 && strcmp(argv[1], "save") == 0) {
+    if (argc == 4 && strncmp(argv[1], "save", 4) == 0) {
         alarm(60);
-        return save_for_ever(argv[2]);
+        return save_for_ever(argv[2], strcmp(argv[1], "save") != 0);
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(damage_is_noticed, begin_test), cmocka_unit_test_setup(without_a_checksum, begin_test),

@@ -396,6 +396,12 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 
 /* kernels */
 cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value);
+struct cudaFuncAttributes {
+    size_t sharedSizeBytes; /* static */
+    int maxThreadsPerBlock, numRegs;
+    int maxDynamicSharedSizeBytes;
+};
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *function);
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int block_size, size_t shared_bytes);
 
 #ifdef __cplusplus

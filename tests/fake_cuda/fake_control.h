@@ -4,6 +4,7 @@
  * Environment, read when the runtime is first used:
  *   TREK_FAKE_GPUS        how many devices (2); 0: none; -1: no driver
  *   TREK_FAKE_GPU_MEMORY  bytes of each, with K, M or G (1G)
+ *   TREK_FAKE_SHARED      bytes of shared memory that a block may opt in to (227K, which is also the most)
  *   TREK_FAKE_LATE        seed of the delays before work and of the order in which
  *                         blocks and graph nodes run; 0: no delays; unset: short ones, sometimes
  *   TREK_FAKE_FAIL        "cudaMalloc:3,cudaLaunchKernel:10:700": the n-th call of the
@@ -32,6 +33,8 @@ void trek_fake_fail(const char *specification);
 long trek_fake_calls(const char *function);
 /* Kernels that have run on the device. */
 long trek_fake_kernels(int device);
+/* Bytes that were copied to devices from host memory that is not pinned. */
+long trek_fake_pageable(void);
 /* On which devices this process has contexts: a bit for each. */
 unsigned trek_fake_contexts(void);
 /* No stream of the device starts anything more until it is let go. */

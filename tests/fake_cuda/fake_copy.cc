@@ -57,6 +57,7 @@ static cudaError_t start_copy(const Copy &c, cudaMemcpyKind kind, cudaStream_t s
     task.name = "copy";
     task.run = [c] { do_copy(c); };
     if (from == 0 && to != 0) {
+        state().pageable += (long)(c.width * c.height);
         auto staged = std::make_shared<std::vector<char>>(c.width * c.height);
         do_copy({staged->data(), c.from, c.width, c.from_pitch, c.width, c.height});
         task.run = [c, staged] { do_copy({c.to, staged->data(), c.to_pitch, c.width, c.width, c.height}); };

@@ -14,6 +14,7 @@
 #include <functional>
 #include <limits>
 #include <type_traits>
+#include <vector>
 
 #define __global__
 #define __device__
@@ -40,7 +41,24 @@ static const int warpSize = 32;
  * 48 KiB of dynamic shared memory needs that call. Returns what a launch does:
  * cudaErrorInvalidConfiguration for sizes outside the limits. */
 cudaError_t trek_shim_launch(const char *name, bool barriers, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
-                             std::function<void()> body, const void *function = nullptr);
+                             std::function<void()> body, const void *function = nullptr,
+                             std::vector<unsigned char> arguments = {});
+
+/* Whether launches are to bring the bytes of their arguments, for kernels that run as PTX (tests/ptx). */
+bool trek_shim_wants_arguments(void);
+void trek_shim_add_argument(std::vector<unsigned char> *bytes, const void *argument, size_t size);
+
+/* A launch of the function itself: its body, or its PTX with these arguments, side by side without padding. */
+template <typename... P>
+static inline cudaError_t trek_shim_call(const char *name, bool barriers, dim3 grid, dim3 block, size_t shared_bytes,
+                                         cudaStream_t stream, void (*kernel)(P...), P... arguments)
+{
+    std::vector<unsigned char> bytes;
+    if (trek_shim_wants_arguments())
+        (trek_shim_add_argument(&bytes, &arguments, sizeof arguments), ...);
+    return trek_shim_launch(name, barriers, grid, block, shared_bytes, stream, [=] { kernel(arguments...); },
+                            reinterpret_cast<const void *>(kernel), std::move(bytes));
+}
 
 /* Any other work in order on a stream (or into its capture), with the rights to
  * touch device memory: for fake libraries. */

@@ -8,12 +8,12 @@
 
 namespace fake {
 
-enum { MULTIPROCESSORS = 4, SHARED = 48 << 10, SHARED_OPT_IN = 227 << 10, SHARED_OF_MULTIPROCESSOR = 228 << 10 };
+enum { MULTIPROCESSORS = 4, SHARED = 48 << 10, RESERVED = 1024 };
 enum { THREADS_OF_MULTIPROCESSOR = 2048, BLOCKS_OF_MULTIPROCESSOR = 32 };
 
 struct Functions {
     std::mutex mutex;
-    std::map<const void *, int> dynamic_shared;
+    std::map<std::pair<const void *, int>, int> dynamic_shared; /* of a kernel on a device */
 };
 static Functions &functions()
 {
@@ -25,9 +25,9 @@ static Functions &functions()
 size_t allowed_shared(const void *function)
 {
     if (!function)
-        return SHARED_OPT_IN;
+        return state().shared;
     std::lock_guard<std::mutex> lock(functions().mutex);
-    auto found = functions().dynamic_shared.find(function);
+    auto found = functions().dynamic_shared.find({function, current_device()});
     return found == functions().dynamic_shared.end() ? (size_t)SHARED : (size_t)found->second;
 }
 
@@ -41,9 +41,9 @@ static int attribute_of(enum cudaDeviceAttr attribute, int device)
     case cudaDevAttrMaxGridDimX: return 2147483647;
     case cudaDevAttrMaxGridDimY: case cudaDevAttrMaxGridDimZ: return 65535;
     case cudaDevAttrMaxSharedMemoryPerBlock: return SHARED;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: return SHARED_OPT_IN;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: return SHARED_OF_MULTIPROCESSOR;
-    case cudaDevAttrReservedSharedMemoryPerBlock: return 1024;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: return (int)state().shared;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: return (int)state().shared + RESERVED;
+    case cudaDevAttrReservedSharedMemoryPerBlock: return RESERVED;
     case cudaDevAttrTotalConstantMemory: return 65536;
     case cudaDevAttrWarpSize: return 32;
     case cudaDevAttrMaxRegistersPerBlock: case cudaDevAttrMaxRegistersPerMultiprocessor: return 65536;
@@ -117,9 +117,9 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
     p->uuid.bytes[15] = (char)device;
     p->totalGlobalMem = state().device[device].limit;
     p->sharedMemPerBlock = SHARED;
-    p->sharedMemPerBlockOptin = SHARED_OPT_IN;
-    p->sharedMemPerMultiprocessor = SHARED_OF_MULTIPROCESSOR;
-    p->reservedSharedMemPerBlock = 1024;
+    p->sharedMemPerBlockOptin = state().shared;
+    p->sharedMemPerMultiprocessor = state().shared + RESERVED;
+    p->reservedSharedMemPerBlock = RESERVED;
     p->regsPerBlock = p->regsPerMultiprocessor = 65536;
     p->warpSize = 32;
     p->memPitch = 2147483647;
@@ -201,11 +201,23 @@ cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute at
     if (!function)
         return give(cudaErrorInvalidDeviceFunction);
     if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
-        if (value < 0 || value > SHARED_OPT_IN)
+        if (value < 0 || (size_t)value > state().shared)
             return give(cudaErrorInvalidValue);
         std::lock_guard<std::mutex> lock(functions().mutex);
-        functions().dynamic_shared[function] = value;
+        functions().dynamic_shared[{function, current_device()}] = value;
     }
+    return cudaSuccess;
+}
+
+/* What is static is not known here: each array comes when a thread gets to it. */
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *function)
+{
+    FAKE_ENTER();
+    if (!function)
+        return give(cudaErrorInvalidDeviceFunction);
+    *attributes = cudaFuncAttributes();
+    attributes->maxThreadsPerBlock = 1024;
+    attributes->maxDynamicSharedSizeBytes = (int)allowed_shared(function);
     return cudaSuccess;
 }
 
@@ -215,7 +227,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const voi
     if (!function || block_size <= 0 || block_size > 1024)
         return give(cudaErrorInvalidValue);
     int by_threads = THREADS_OF_MULTIPROCESSOR / ((block_size + 31) / 32 * 32);
-    int by_shared = (int)(SHARED_OF_MULTIPROCESSOR / (shared_bytes + 1024));
+    int by_shared = (int)((state().shared + RESERVED) / (shared_bytes + RESERVED));
     *blocks = by_threads < by_shared ? by_threads : by_shared;
     if (*blocks > BLOCKS_OF_MULTIPROCESSOR)
         *blocks = BLOCKS_OF_MULTIPROCESSOR;

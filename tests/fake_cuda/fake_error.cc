@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The fake runtime's state, errors of both kinds (of one call; of the device, for
  * good), failures asked for by tests, and reports about kernels. */
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -50,6 +51,8 @@ static State *make_state()
     size_t limit = size_from(getenv("TREK_FAKE_GPU_MEMORY"), (size_t)1 << 30);
     for (int d = 0; d < s->devices; d++)
         s->device[d].limit = limit;
+    const size_t most = MOST_SHARED;
+    s->shared = std::min(size_from(getenv("TREK_FAKE_SHARED"), most), most);
     make_keys(*s);
     if (const char *fail = getenv("TREK_FAKE_FAIL"))
         trek_fake_fail(fail);
@@ -256,6 +259,8 @@ unsigned trek_fake_contexts(void)
         set |= (unsigned)state().device[k].context.load() << k;
     return set;
 }
+
+long trek_fake_pageable(void) { return state().pageable; }
 
 long trek_fake_calls(const char *function)
 {

@@ -3,6 +3,7 @@
  * with what ASan and TSan must be told. */
 #include "fake_fiber.h"
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <sys/mman.h>
@@ -56,19 +57,17 @@ __asm__(".text\n"
 
 namespace fake {
 
-enum { STACK = 256 << 10 };
+/* Stacks begin at different places of their pages, or all would contend for the same lines of the cache. */
+enum { STACK = 256 << 10, LINE = 64, PLACES = 61 };
+
+static __thread __attribute__((tls_model("initial-exec"))) Fiber *starting; /* the one that is entered or passed to */
 
 #if defined(__x86_64__) || defined(__aarch64__)
 extern "C" void trek_fake_switch(void **from, void *to);
 
 struct Context {
     void *sp = nullptr;
-    static void start() { Fiber::begin(starting_fiber()); }
-    static Fiber *&starting_fiber()
-    {
-        static thread_local Fiber *f;
-        return f;
-    }
+    static void start() { Fiber::begin(starting); }
     void go(Context *to) { trek_fake_switch(&sp, to->sp); }
     void make(char *stack, size_t size)
     {
@@ -88,12 +87,7 @@ struct Context {
 #else
 struct Context {
     ucontext_t context;
-    static void start() { Fiber::begin(starting_fiber()); }
-    static Fiber *&starting_fiber()
-    {
-        static thread_local Fiber *f;
-        return f;
-    }
+    static void start() { Fiber::begin(starting); }
     void go(Context *to) { swapcontext(&context, &to->context); }
     void make(char *stack, size_t size)
     {
@@ -108,6 +102,21 @@ struct Context {
 
 static __thread unsigned racing; /* the flags of TSan's switches */
 
+/* Where the calling thread left its own stack. */
+struct Outer {
+    Context context;
+    bool left = false; /* just now: whoever arrives comes from it */
+    void *asan = nullptr, *tsan = nullptr;
+    const void *stack = nullptr;
+    size_t size = 0;
+};
+
+static Outer &outer()
+{
+    static thread_local Outer o;
+    return o;
+}
+
 void Fiber::let_race(bool yes) { racing = yes && races_show ? 1u : 0u; }
 
 #if defined(FIBERS_TSAN)
@@ -115,7 +124,7 @@ void order_before(void *meeting) { __tsan_release(meeting); }
 void order_after(void *meeting) { __tsan_acquire(meeting); }
 #endif
 
-Fiber::Fiber(void (*run)(void *), void *argument) : run_(run), argument_(argument), own_(new Context), outer_(new Context)
+Fiber::Fiber(void (*run)(void *), void *argument) : run_(run), argument_(argument), own_(new Context)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     void *mapped = mmap(nullptr, STACK + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -124,7 +133,8 @@ Fiber::Fiber(void (*run)(void *), void *argument) : run_(run), argument_(argumen
     mapped_ = (char *)mapped;
     mprotect(mapped_, page, PROT_NONE); /* too deep a stack faults */
     stack_ = mapped_ + page;
-    own_->make(stack_, STACK);
+    static std::atomic<unsigned> made{0};
+    own_->make(stack_, STACK - made.fetch_add(1, std::memory_order_relaxed) % PLACES * LINE);
 #if defined(FIBERS_TSAN)
     tsan_own_ = __tsan_create_fiber(0);
 #endif
@@ -143,43 +153,75 @@ Fiber::~Fiber()
     munmap(mapped_, (size_t)(stack_ - mapped_) + STACK);
 }
 
-void Fiber::begin(Fiber *self)
+/* The first thing on this fiber's stack after a switch to it. */
+void Fiber::arrived()
 {
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(nullptr, &self->outer_stack_, &self->outer_size_);
+    const void *stack;
+    size_t size;
+    __sanitizer_finish_switch_fiber(asan_own_, &stack, &size);
+    Outer &o = outer();
+    if (o.left) {
+        o.stack = stack;
+        o.size = size;
+    }
+    o.left = false;
 #endif
+}
+
+void Fiber::begin(Fiber *self)
+{
+    self->arrived();
     self->run_(self->argument_);
     __builtin_trap();
 }
 
-void Fiber::enter()
+/* Switches to this fiber. */
+void Fiber::go(Context &from)
 {
-    Context::starting_fiber() = this;
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_start_switch_fiber(&asan_outer_, stack_, STACK);
-#endif
+    starting = this;
 #if defined(FIBERS_TSAN)
-    tsan_outer_ = __tsan_get_current_fiber();
     __tsan_switch_to_fiber(tsan_own_, racing);
 #endif
-    outer_->go(own_.get());
+    from.go(own_.get());
+}
+
+void Fiber::enter()
+{
+    Outer &o = outer();
+    o.left = true;
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(asan_outer_, nullptr, nullptr);
+    __sanitizer_start_switch_fiber(&o.asan, stack_, STACK);
 #endif
+#if defined(FIBERS_TSAN)
+    o.tsan = __tsan_get_current_fiber();
+#endif
+    go(o.context);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(o.asan, nullptr, nullptr);
+#endif
+}
+
+void Fiber::pass(Fiber &to)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(&asan_own_, to.stack_, STACK);
+#endif
+    to.go(*own_);
+    arrived();
 }
 
 void Fiber::leave()
 {
+    Outer &o = outer();
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_start_switch_fiber(&asan_own_, outer_stack_, outer_size_);
+    __sanitizer_start_switch_fiber(&asan_own_, o.stack, o.size);
 #endif
 #if defined(FIBERS_TSAN)
-    __tsan_switch_to_fiber(tsan_outer_, racing);
+    __tsan_switch_to_fiber(o.tsan, racing);
 #endif
-    own_->go(outer_.get());
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(asan_own_, &outer_stack_, &outer_size_);
-#endif
+    own_->go(&o.context);
+    arrived();
 }
 
 } // namespace fake

@@ -18,23 +18,23 @@ public:
     Fiber(const Fiber &) = delete;
     Fiber &operator=(const Fiber &) = delete;
     bool good() const { return stack_ != nullptr; } /* there was memory for the stack */
-    void enter(); /* from the thread's own stack; comes back at leave() */
-    void leave(); /* from within */
+    void enter();          /* from the thread's own stack; comes back at the leave() of whichever fiber runs then */
+    void leave();          /* from within, to the thread's own stack */
+    void pass(Fiber &to);  /* from within, to another: comes back when one passes to this, or it is entered */
     /* TSan takes switches as no order among fibers, so that it sees races among them. */
     static void let_race(bool yes);
 
 private:
     static void begin(Fiber *self);
+    void go(Context &from);
+    void arrived();
     friend struct Context;
     void (*run_)(void *);
     void *argument_;
     char *mapped_ = nullptr, *stack_ = nullptr;
-    std::unique_ptr<Context> own_, outer_;
-    /* of the sanitizers: ASan's stacks of locals, TSan's fibers */
-    [[maybe_unused]] void *asan_own_ = nullptr, *asan_outer_ = nullptr;
-    [[maybe_unused]] const void *outer_stack_ = nullptr;
-    [[maybe_unused]] size_t outer_size_ = 0;
-    [[maybe_unused]] void *tsan_own_ = nullptr, *tsan_outer_ = nullptr;
+    std::unique_ptr<Context> own_;
+    /* of the sanitizers: ASan's stack of locals, TSan's fiber */
+    [[maybe_unused]] void *asan_own_ = nullptr, *tsan_own_ = nullptr;
 };
 
 /* Whether TSan looks at kernels, and this file is not looked at itself. */

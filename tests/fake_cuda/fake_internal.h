@@ -31,7 +31,7 @@
 
 namespace fake {
 
-enum { MAX_DEVICES = 16, POISON = 0xff };
+enum { MAX_DEVICES = 16, POISON = 0xff, MOST_SHARED = 227 << 10 };
 enum { MAGIC_STREAM = 0x57524541, MAGIC_EVENT = 0x45564e54, MAGIC_GRAPH = 0x47524146, MAGIC_EXEC = 0x45584543,
        MAGIC_DEAD = 0xdead };
 
@@ -51,7 +51,9 @@ struct Device {
 struct State {
     int devices = 0;
     bool no_driver = false, peer = true, races = false;
+    size_t shared = 0;            /* bytes that a block may opt in to */
     std::string unprotected;      /* why memory is not protected; "" if it is */
+    std::atomic<long> pageable{0}; /* bytes copied to devices from host memory that is not pinned */
     std::atomic<bool> quitting{false};
     std::atomic<bool> forked{false}; /* a child: nothing works there, as with the real one */
     std::atomic<unsigned> late{0};

@@ -62,7 +62,7 @@ static cudaError_t check_limits(const dim3 &grid, const dim3 &block, size_t shar
         return cudaErrorInvalidConfiguration;
     if (threads == 0 || threads > MAX_BLOCK || block.x > 1024 || block.y > 1024 || block.z > 64)
         return cudaErrorInvalidConfiguration;
-    if (shared > DYNAMIC_SHARED)
+    if (shared > state().shared)
         return cudaErrorInvalidConfiguration;
     return shared > allowed_shared(function) ? cudaErrorInvalidValue : cudaSuccess;
 }
@@ -72,7 +72,7 @@ static cudaError_t check_limits(const dim3 &grid, const dim3 &block, size_t shar
 using namespace fake;
 
 cudaError_t trek_shim_launch(const char *name, bool barriers, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
-                             std::function<void()> body, const void *function)
+                             std::function<void()> body, const void *function, std::vector<unsigned char> arguments)
 {
     cudaError_t error = enter("cudaLaunchKernel");
     if (!error)
@@ -88,16 +88,28 @@ cudaError_t trek_shim_launch(const char *name, bool barriers, dim3 grid, dim3 bl
     kernel->block = block;
     kernel->shared_bytes = shared_bytes;
     kernel->body = std::move(body);
+    kernel->function = function;
+    kernel->arguments = std::move(arguments);
     kernel->random = seed ? (launches.fetch_add(1, std::memory_order_relaxed) + seed) * 2654435761ul >> 16 : 0;
     Task task;
     task.kind = Kind::kernel;
     task.name = name;
-    task.run = [kernel] { run_kernel(*kernel); };
+    if (runs_ptx())
+        task.run = [kernel] { run_ptx(*kernel); };
+    else
+        task.run = [kernel] { run_kernel(*kernel); };
     CUstream_st *s;
     error = find_stream(stream, &s);
     if (!error)
         kernel->device = s->device;
     return give(error ? error : submit(stream, std::move(task)));
+}
+
+bool trek_shim_wants_arguments(void) { return runs_ptx(); }
+void trek_shim_add_argument(std::vector<unsigned char> *bytes, const void *argument, size_t size)
+{
+    const unsigned char *p = (const unsigned char *)argument;
+    bytes->insert(bytes->end(), p, p + size);
 }
 
 cudaError_t trek_shim_enqueue(cudaStream_t stream, const char *name, std::function<void()> work)

@@ -3,7 +3,8 @@
  * to every second call, and then puts the work on the stream only when it is asked
  * for its state the second time: who records an event too early has recorded nothing.
  * Failures asked for with TREK_FAKE_FAIL hit the functions here too; the function
- * "ncclAsync" is an error that a rank meets while its n-th piece of work runs. */
+ * "ncclAsync" is an error that a rank meets while its n-th piece of work runs, and
+ * "ncclHang" a call that does not come back before the communicator is aborted. */
 #include "fake_nccl.h"
 
 #include <atomic>
@@ -242,6 +243,14 @@ static ncclResult_t start(const std::shared_ptr<Rank> &rank, Rank::Pending work)
     return enqueue(rank, work);
 }
 
+/* Like a library that waits for the network: until another thread aborts the communicator, which is gone then. */
+static ncclResult_t hang(std::shared_ptr<Rank> rank)
+{
+    std::unique_lock<std::mutex> lock(rank->world->mutex);
+    wait_for(lock, *rank, [] { return false; });
+    return ncclRemoteError;
+}
+
 static ncclResult_t submit_call(const char *function, ncclComm_t comm, const Call &call, cudaStream_t stream)
 {
     ncclResult_t result;
@@ -249,6 +258,8 @@ static ncclResult_t submit_call(const char *function, ncclComm_t comm, const Cal
         return ncclInvalidArgument;
     if (refused_now(function, &result))
         return wrong(*comm->rank, result, "a failure that was asked for");
+    if (refused_now("ncclHang", &result))
+        return hang(comm->rank);
     result = check_call(*comm->rank, call, stream);
     if (result != ncclSuccess)
         return result;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What runs kernels: blocks and threads, barriers, exchanges within warps, shared
- * memory. Threads of a block are fibers that take turns; a wait that can never end is
- * found and reported. TSan looks at the kernels, but not at this file: fibers share
- * its data without the order that barriers give. */
+ * memory. Threads of a block run on fibers: one after the other on the same one until a
+ * thread has to wait, which keeps it; the next that can go on is passed to directly, those of
+ * the same warp first. A wait that can never end is found and reported. TSan looks at the
+ * kernels, but not at this file: fibers share its data without the order that barriers give. */
 #include <cstdio>
 #include <ctime>
 #include <sys/mman.h>
@@ -25,8 +26,7 @@ enum Wait { READY, AT_BARRIER, AT_EXCHANGE, DONE };
 struct Runner;
 
 struct Thread { /* of the block that runs */
-    std::unique_ptr<Fiber> fiber;
-    Runner *runner = nullptr;
+    Fiber *fiber = nullptr;        /* that it waits on; null: it has not begun */
     Wait wait = DONE;
     int kind = 0;                  /* of the barrier or exchange */
     int predicate = 0;
@@ -39,8 +39,13 @@ struct Thread { /* of the block that runs */
 struct Runner {
     const Kernel *kernel = nullptr;
     std::vector<Thread> threads;
+    std::vector<std::unique_ptr<Fiber>> fibers;
+    std::vector<Fiber *> idle;     /* those that no thread has begun on, the last one used at the end */
+    Fiber *on = nullptr;           /* the one that runs */
     unsigned count = 0;            /* threads of the block */
     unsigned at = 0;               /* the one that runs */
+    unsigned warp = 0;             /* whose threads are asked first */
+    unsigned ready[MAX_BLOCK / WARP] = {};   /* lanes that can go on, or begin */
     unsigned live = 0, at_barrier = 0;
     unsigned alive[MAX_BLOCK / WARP] = {};   /* lanes of each warp that have not ended */
     unsigned waiting[MAX_BLOCK / WARP] = {}; /* those in an exchange */
@@ -60,21 +65,26 @@ struct Runner {
     void run(const Kernel &k);
     void run_block();
     void run_fibers();
-    bool make_fibers();
+    void begin_threads();
+    bool choose();
+    Fiber *fiber_of(unsigned thread);
+    void next();
+    void wait();
     void drop_fibers();
     void fresh_shared();
     void fail(const char *why);
     void release_barrier(int kind);
-    bool release_exchange(unsigned warp);
+    bool release_exchange(unsigned of);
     void stuck();
 };
 
 static __thread __attribute__((tls_model("initial-exec"))) Runner *running; /* null outside kernels */
 
+/* Not itself thread-local: there is little room for that in a library that is opened late. */
 static Runner &runner()
 {
-    static thread_local Runner r;
-    return r;
+    static thread_local std::unique_ptr<Runner> r(new Runner);
+    return *r;
 }
 
 /* -- memory of blocks -- */
@@ -108,10 +118,13 @@ Runner::~Runner()
         munmap(dynamic_low, (size_t)(dynamic_end - dynamic_low) + page);
 }
 
-/* A thread of the block does it for all: memset would be a race to TSan. */
+/* A thread of the block does it for all: memset would be a race to TSan. data is aligned. */
 static void fill_unseen(char *data, size_t bytes)
 {
-    for (size_t i = 0; i < bytes; i++)
+    size_t i = 0;
+    for (; i + 8 <= bytes; i += 8)
+        *(volatile unsigned long long *)(data + i) = POISON * 0x0101010101010101ull;
+    for (; i < bytes; i++)
         ((volatile unsigned char *)data)[i] = POISON;
 }
 
@@ -159,49 +172,105 @@ static void set_thread(unsigned i)
     threadIdx.z = i / (blockDim.x * blockDim.y);
 }
 
+/* One thread of a block after the other; next() comes back when this fiber is to begin another. */
 static void fiber_main(void *argument)
 {
-    Thread *t = (Thread *)argument;
-    for (;;) { /* once a block */
-        Runner &r = *t->runner;
+    Runner &r = *(Runner *)argument;
+    for (;;) {
         order_after(&r.block_meeting);
         r.kernel->body();
         order_before(&r.block_meeting);
-        t->wait = DONE;
+        r.threads[r.at].wait = DONE;
         r.alive[r.at / WARP] &= ~(1u << r.at % WARP);
         r.live--;
         if (r.live && r.at_barrier == r.live)
             r.release_barrier(-1);
-        t->fiber->leave();
+        if (!races_show)
+            r.idle.push_back(r.on);
+        r.next();
     }
 }
 
-bool Runner::make_fibers()
+void Runner::begin_threads()
 {
     if (threads.empty())
         threads = std::vector<Thread>(MAX_BLOCK);
-    for (unsigned warp = 0; warp * WARP < count; warp++) {
-        alive[warp] = count - warp * WARP < WARP ? (1u << (count - warp * WARP)) - 1 : ~0u;
-        waiting[warp] = 0;
+    for (unsigned w = 0; w * WARP < count; w++) {
+        alive[w] = ready[w] = count - w * WARP < WARP ? (1u << (count - w * WARP)) - 1 : ~0u;
+        waiting[w] = 0;
     }
     for (unsigned i = 0; i < count; i++) {
-        Thread &t = threads[i];
-        if (!t.fiber) {
-            t.runner = this;
-            t.fiber = std::make_unique<Fiber>(fiber_main, &t);
-            if (!t.fiber->good())
-                return false;
-        }
-        t.wait = READY;
+        threads[i].fiber = nullptr;
+        threads[i].wait = READY;
     }
-    return true;
+    live = count;
+    at_barrier = 0;
+    warp = turned ? (count - 1) / WARP : 0;
+}
+
+/* The next thread that can go on becomes the one that runs; false: there is none. */
+bool Runner::choose()
+{
+    unsigned warps = (count + WARP - 1) / WARP;
+    for (unsigned n = 0; n < warps; n++) {
+        if (unsigned lanes = ready[warp]) {
+            unsigned lane = turned ? 31 - (unsigned)__builtin_clz(lanes) : (unsigned)__builtin_ctz(lanes);
+            ready[warp] &= ~(1u << lane);
+            at = warp * WARP + lane;
+            set_thread(at);
+            return true;
+        }
+        warp = turned ? (warp ? warp : warps) - 1 : warp + 1 < warps ? warp + 1 : 0;
+    }
+    return false;
+}
+
+/* Where the thread goes on or begins; null: no memory. To TSan, what one fiber does is in order: there, each has its own. */
+Fiber *Runner::fiber_of(unsigned thread)
+{
+    if (threads[thread].fiber)
+        return threads[thread].fiber;
+    if (races_show && fibers.size() > thread)
+        return fibers[thread].get();
+    if (!races_show && !idle.empty()) {
+        Fiber *last = idle.back();
+        idle.pop_back();
+        return last;
+    }
+    do
+        fibers.push_back(std::make_unique<Fiber>(fiber_main, this));
+    while (races_show && fibers.size() <= thread);
+    return fibers.back()->good() ? fibers.back().get() : nullptr;
+}
+
+/* The running fiber is done with its thread, or that waits: another goes on. Comes back when this fiber is to. */
+void Runner::next()
+{
+    Fiber *self = on, *to = !failed && choose() ? fiber_of(at) : nullptr;
+    if (to == self)
+        return;
+    if (to) {
+        on = to;
+        self->pass(*to);
+    } else {
+        if (live && !failed && threads[at].wait == READY)
+            fail("no memory for the stacks of its threads");
+        self->leave();
+    }
+}
+
+/* The running thread cannot go on. */
+void Runner::wait()
+{
+    threads[at].fiber = on;
+    next();
 }
 
 /* After a failure: fibers stopped somewhere are not to be entered again. */
 void Runner::drop_fibers()
 {
-    for (Thread &t : threads)
-        t.fiber.reset();
+    fibers.clear();
+    idle.clear();
 }
 
 /* Everyone who still runs waits at the barrier: they go on. */
@@ -225,6 +294,7 @@ void Runner::release_barrier(int kind)
     for (unsigned i = 0; i < count; i++)
         if (threads[i].wait == AT_BARRIER) {
             threads[i].wait = READY;
+            ready[i / WARP] |= 1u << i % WARP;
             threads[i].result = (unsigned)(kind == TREK_SHIM_OR ? any : kind == TREK_SHIM_AND ? every : sum);
         }
     at_barrier = 0;
@@ -279,17 +349,18 @@ static void answer(Thread *t, unsigned mask)
 }
 
 /* The running thread has come to an exchange: if it was the last of its mask, all go on. */
-bool Runner::release_exchange(unsigned warp)
+bool Runner::release_exchange(unsigned of)
 {
-    Thread *t = &threads[warp * WARP], &me = threads[at];
-    unsigned mask = me.mask & alive[warp];
-    if (mask & ~waiting[warp])
+    Thread *t = &threads[of * WARP], &me = threads[at];
+    unsigned mask = me.mask & alive[of];
+    if (mask & ~waiting[of])
         return false;
     for (unsigned lane = 0; lane < WARP; lane++)
         if ((mask >> lane & 1u) && (t[lane].mask != me.mask || t[lane].kind != me.kind))
             return false;
     answer(t, mask);
-    waiting[warp] &= ~mask;
+    waiting[of] &= ~mask;
+    ready[of] |= mask;
     for (unsigned lane = 0; lane < WARP; lane++)
         if (mask >> lane & 1u)
             t[lane].wait = READY;
@@ -319,23 +390,16 @@ void Runner::stuck()
 
 void Runner::run_fibers()
 {
-    live = count;
-    at_barrier = 0;
     turned = !turned; /* who goes first must not matter */
+    begin_threads();
     order_before(&block_meeting);
     while (live && !failed) {
-        bool moved = false;
-        for (unsigned n = 0; n < count && !failed; n++) {
-            unsigned i = turned ? count - 1 - n : n;
-            if (threads[i].wait != READY)
-                continue;
-            at = i;
-            set_thread(i);
-            threads[i].fiber->enter();
-            moved = true;
-        }
-        if (!moved && !failed)
+        if (!choose())
             stuck();
+        else if ((on = fiber_of(at)))
+            on->enter();
+        else
+            fail("no memory for the stacks of its threads");
     }
     order_after(&block_meeting);
     if (failed)
@@ -350,11 +414,6 @@ void Runner::run_block()
             set_thread(turned ? count - 1 - i : i);
             kernel->body();
         }
-        return;
-    }
-    if (!make_fibers()) {
-        fail("no memory for the stacks of its threads");
-        drop_fibers();
         return;
     }
     run_fibers();
@@ -435,7 +494,9 @@ int trek_shim_block_barrier(int kind, int predicate)
     if (++r.at_barrier == r.live)
         r.release_barrier(kind);
     if (me.wait != READY)
-        me.fiber->leave();
+        r.wait();
+    else
+        r.ready[r.at / WARP] &= ~(1u << r.at % WARP); /* it goes on at once */
     order_after(&r.barrier_meeting);
     return (int)me.result;
 }
@@ -450,7 +511,7 @@ unsigned long long trek_shim_warp_exchange(unsigned mask, int kind, unsigned lon
     Thread &me = r.threads[r.at];
     if (!(mask >> (r.at % WARP) & 1u)) {
         r.fail("a lane calls for an exchange whose mask leaves it out");
-        me.fiber->leave();
+        r.on->leave();
     }
     me.wait = AT_EXCHANGE;
     r.waiting[r.at / WARP] |= 1u << r.at % WARP;
@@ -461,7 +522,9 @@ unsigned long long trek_shim_warp_exchange(unsigned mask, int kind, unsigned lon
     char *meeting = &r.warp_meeting[r.at / WARP];
     order_before(meeting);
     if (!r.release_exchange(r.at / WARP))
-        me.fiber->leave();
+        r.wait();
+    else
+        r.ready[r.at / WARP] &= ~(1u << r.at % WARP); /* it goes on at once */
     order_after(meeting);
     return me.result;
 }
@@ -480,7 +543,7 @@ void trek_shim_trap(const char *why)
 {
     running->fail(why);
     if (running->kernel->barriers)
-        running->threads[running->at].fiber->leave();
+        running->on->leave();
 }
 
 long long trek_shim_clock(void)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* JSON: strings, integers, and objects and arrays of them, each read from memory that ends where the text ends. */
+/* JSON: strings, numbers, literals, and objects and arrays of them, each read from memory that ends where the text ends. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,19 +46,28 @@ static bool items(trek_json *json, char close, int depth)
 
 static bool value(trek_json *json, int depth)
 {
-    int64_t number;
+    int64_t whole_number;
+    double number;
+    int literal;
+    bool whole;
     char first = trek_json_peek(json);
     if (depth > DEEPEST)
         return trek_json_fail(json, "too deep");
     if (first == '{' || first == '[')
         return items(json, first == '{' ? '}' : ']', depth);
-    return first == '"' ? string(json) : trek_json_integer(json, &number);
+    if (first == 't' || first == 'f' || first == 'n')
+        return trek_json_literal(json, &literal);
+    return first == '"' ? string(json) : trek_json_number(json, &number, &whole, &whole_number);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    trek_json json = { (const char *)data, (const char *)data, (const char *)data + size, "input" };
-    fuzz_settle(value(&json, 0));
+    trek_json json = { (const char *)data, (const char *)data, (const char *)data + size, "input" }, passed = json;
+    bool skipped = trek_json_skip(&passed);
+    fuzz_settle(skipped);
+    bool read = value(&json, 0);
+    fuzz_settle(read);
+    fuzz_expect(!read || (skipped && passed.at == json.at), "what is passed over is what is read");
     fuzz_expect(json.at >= json.start && json.at <= json.end, "the place is inside");
     return 0;
 }

@@ -3,11 +3,14 @@
 """Writes corpus/NAME/...: small inputs for each program, made of real files (by fuzz_seeds, and beginnings of data sets).
     usage: make_corpus.py <path of fuzz_seeds> [folder with mnist/, else digits are drawn from a formula]"""
 import gzip
+import io
+import json
 import pathlib
 import struct
 import subprocess
 import sys
 import tempfile
+import zipfile
 
 corpus = pathlib.Path(__file__).parent / "corpus"
 
@@ -46,9 +49,42 @@ HALF = "0x1.0000000000000p-1"
 put("plan", "by-hand", f"trek-plan 1\nranks 2\n0 shares {HALF} {HALF}\n5 counts 3 1 3\nend 2\n")
 put("plan", "none", "trek-plan 1\nranks 1048576\nend 0\n")
 
+put("hosts", "list", b"\1\0a:2,b:4,me@c,[::1]:2,localhost,a")
+put("hosts", "fewer", b"\1\3a:2,b:4,c")
+put("hosts", "shared", b"\1\7a,b:2,c")
+put("hosts", "file", b"\0\0# machines\na slots=4\nb:2 max_slots=8\n\n[fe80::1]:2\nme@c  slots=1 # mine\n")
+put("hosts", "option", b"\1\0-oProxyCommand=x,a")
+
+
+def wired(type, rank, data):
+    return struct.pack("<III", type, rank, len(data)) + data
+
+
+put("wire", "hello", b"Welcome\n\ntrek-run agent 1\n" + wired(7, 0, b"mhost\0s10.0.0.1 5 10.0.0.2 22\0p4000\0"))
+put("wire", "frames", wired(1, 0, b"f/\0n2\0l1\0c0\0ha\0p1\0tx\0eA=b\0aprogram\0a-x\0") + wired(2, 1, b"0 0") + wired(8, 1, b"\1out") + wired(9, 1, b"256"))
+put("wire", "large", wired(8, 1023, b"\0" + b"x" * 700) + struct.pack("<III", 8, 0, 1 << 31))
+
 put("json", "object", '{"a":1,"b":[2,3,{"c":"d"}],"e":[],"f":{}}')
 put("json", "escapes", r'["\"\\\/\b\f\n\r\t","\u00e9\ud83d\ude00","caf' + "é" + '"]')
 put("json", "numbers", "[0,1,9223372036854775807]")
+put("json", "values", '{"a":-1.5e-3,"b":[true,false,null,-0,1E2]}')
+
+put("index", "both", '{"metadata":{"total_size":9.5},"weight_map":{"x":"a.st","y":"a.st","z":"b.st","w":"b.st"}}')
+put("index", "one", '{"weight_map":{"x":"a.st"}}')
+put("index", "outside", '{"weight_map":{"x":"../a.st"}}')
+put("index", "wrong", '{"weight_map":{"x":"b.st"}}')
+
+put("tokenizer", "text", "t it's 12 <|endoftext|>  a\u00e9 \u4e2d\n")
+put("tokenizer", "bytes", b"t" + bytes(range(256)))
+put("tokenizer", "long", "t" + "ab" * 100)
+put("tokenizer", "merges", "m#version: 0.2\na a\naa aa\n\u0120 a\n")
+put("tokenizer", "vocabulary", 'v{"a":0,"\\u0120":1}')
+ALPHABET = [b if 33 <= b <= 126 or 161 <= b <= 172 or b >= 174 else None for b in range(256)]
+LETTERS = [chr(b if b is not None else 256 + ALPHABET[:k].count(None)) for k, b in enumerate(ALPHABET)]
+TOKENS = json.dumps({c: k for k, c in enumerate(LETTERS + ["aa", "aaa"])}, separators=(",", ":"))
+put("tokenizer", "all-bytes", "v" + TOKENS)
+put("tokenizer", "json", 'j{"added_tokens":[{"id":300,"content":"<x>","special":true}],"normalizer":null,"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false},'
+    + '"model":{"type":"BPE","merges":["a a",["aa","a"]],"vocab":' + TOKENS + "}}")
 put("json", "deep", "[" * 30 + "]" * 30)
 
 mnist = pathlib.Path(sys.argv[2]) / "mnist" if len(sys.argv) > 2 else None
@@ -78,6 +114,41 @@ header = struct.pack("<3I", 20240520, 1, 40).ljust(1024, b"\0")
 put("shards", "headed", b"\x07" + header + tokens)
 put("shards", "bare", b"\x03" + tokens)
 put("shards", "wrong-count", b"\x07" + header + tokens[:-2])
+
+header32 = struct.pack("<3I", 20240801, 7, 20).ljust(1024, b"\0")
+put("shards", "wide", b"\x07" + header32 + tokens)
+
+
+def npy(descr, shape, data, fortran=False, version=1):
+    words = f"{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}".encode()
+    words += b" " * (-(len(words) + 11) % 64) + b"\n"
+    return b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H" if version == 1 else "<I", len(words)) + words + data
+
+
+def npz(**arrays):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for k, (name, data) in enumerate(arrays.items()):
+            entry = zipfile.ZipInfo(name + ".npy")
+            entry.compress_type = zipfile.ZIP_DEFLATED if k % 2 else zipfile.ZIP_STORED
+            with archive.open(entry, "w", force_zip64=True) as to:
+                to.write(data)
+    return file.getvalue()
+
+
+put("npy", "f4", npy("<f4", (2, 3), bytes(range(24))))
+put("npy", "big", npy(">i2", (3,), bytes(range(6))))
+put("npy", "fortran", npy("<u4", (2, 3), bytes(range(24)), True))
+put("npy", "scalar", npy("|b1", (), b"\2", False, 2))
+put("npy", "empty", npy("<f8", (0, 5), b""))
+put("npy", "promises", npy("<f8", (1 << 40, 1 << 40), bytes(8)))
+put("npy", "records", npy("<f8", (1,), bytes(8)).replace(b"'<f8'", b"[ ]  "))
+put("npy", "archive.npz", npz(a=npy("<f4", (2, 3), bytes(range(24))), b=npy("|u1", (2,), b"xy")))
+put("csv", "types", "id,size,kind\n1,2.5,\"a \"\"b\"\"\"\n2,,c\n3,-1e3,\"x,\ny\"\n")
+put("csv", "crlf", "\ufeffa,b\r\n1,NA\r\n\r\n2,3")
+put("csv", "short-row", "a,b\n1,2\n3\n")
+put("csv", "open-quote", 'a,b\n1,"2\n')
+put("csv", "numbers", "x\n1e400\n-0.0\nnan\n12345678901234567890\n.5\n0x1\n")
 
 put("text", "prose", b"\x08\x03" + b"Call me Ishmael. Some years ago, never mind how long precisely.")
 put("text", "all-bytes", b"\x10\x00" + bytes(range(256)))
@@ -110,3 +181,14 @@ put("control", "refused", records(1, (3, b"no such token")))
 put("control", "turned-away", records(0, (0x9D, b""), (0x0C, b"and goes on"), (0x1D, b"")))
 put("control", "raw", records(0, (0x0C, b"GET / HTTP/1.1\r\n\r\n")))
 put("control", "status-ok", records(1, (2, b""), (4, start), (0x0A, struct.pack("<i", 0) + b"?")))
+
+RUN = ('{"kind":"run","time":1.5,"version":1,"run":"a","program":"p","arguments":["x","\\n"],"host":"h","pid":1,"process":0,"processes":2,'
+       '"ranks":[{"rank":0,"device":"cpu:0","name":"c"}],"epochs":2,"trek":"0.1.0","started":1.5,"parameters":3}\n')
+put("run", "curves", b"\x07" + (RUN + "".join('{"kind":"scalars","time":%d,"step":%d,"epoch":0,"values":{"loss":%s,"lr":1e-3}}\n' % (k, k, v)
+                                              for k, v in enumerate(["0.5", '"NaN"', '"-Infinity"', "null"] * 6))).encode())
+put("run", "kinds", b"\x00" + ('{"kind":"ranks","time":2,"ranks":[{"rank":1,"computing_s":0.5,"state":"waiting"}],"anchor":4,"windows":true,"drift":0.1}\n'
+    '{"kind":"system","time":2,"memory_bytes":5,"trek_bytes":{"cpu":3},"devices":[{"device":"cuda:0","power_w":9.5}]}\n'
+    '{"kind":"histogram","name":"w","of":"parameter","edges":[0,1],"counts":[4],"std":0.5}\n{"kind":"histogram","edges":[],"counts":[1]}\n'
+    '{"kind":"graph","steps":3,"svg":"<svg/>","nodes":[{"name":"n","kind":"module","op":"linear","shape":"f32[2, 3]","parameters":4,"time_ms":1}],'
+    '"links":[{"from":"x","to":"n","port":0,"label":"l"}]}\n{"kind":"image","name":"i","png":"AAAA"}\n{"kind":"text","text":"t"}\n'
+    '{"kind":"log","level":"error","text":"l"}\n{"kind":"new","what":{"a":[1]}}\nnone\n{"kind":"end","status":"failed","error":"e"}\n{"kind":"te').encode())

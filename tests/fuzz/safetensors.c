@@ -24,6 +24,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static int rounds;
     trek_state *state = trek_state_read(fuzz_file(data, size));
     fuzz_settle(state != NULL);
+    trek_state *mapped = trek_state_read_with(fuzz_file(data, size), &(trek_state_read_opts){ .map = true, .verify = true });
+    fuzz_settle(mapped != NULL);
+    fuzz_expect((mapped != NULL) == (state != NULL), "mapped files are read as others are");
+    if (state)
+        expect_same(state, mapped);
+    trek_state_free(&mapped);
     if (state && rounds++ % 16 == 0) { /* which syncs a file */
         char path[64];
         snprintf(path, sizeof path, "/dev/shm/trek-fuzz-%d", (int)getpid());

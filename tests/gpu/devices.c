@@ -28,6 +28,9 @@ int main(void)
         printf("%s\n", why[0] ? why : "no CUDA device");
         return 77;
     }
+    char versions[1600];
+    cuda->versions(versions, sizeof versions);
+    printf("%s\n", versions);
     for (int k = 0; k < count; k++) {
         trek_device_info info = { .name = "?" };
         if (cuda->info && cuda->info(k, &info) != TREK_OK)

@@ -235,7 +235,9 @@ static void nested_graphs(void **state)
     assert_string_equal(trek_module_name(trek_graph_at(graph, "encoder.double")), "scale");
     assert_null(trek_graph_from_module(trek_graph_at(graph, "encoder.double")));
     assert_null(trek_graph_at(graph, "encoder.single"));
-    assert_string_equal(trek_error(), "graph: there is no module at \"encoder.single\"");
+    assert_string_equal(
+        trek_error(),
+        "trek_graph_at: there is nothing at \"encoder.single\": \"encoder\" (graph) has no child \"single\"; it has double, 1");
     trek_error_clear();
 
     assert_int_equal(trek_graph_freeze(graph, "encoder"), TREK_OK);

@@ -22,6 +22,7 @@
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "graph/timeline.h"
+#include "graph/tree.h"
 #include "nn/layers.h"
 #include "tensor/op.h"
 #include "tensor/op_cost.h"
@@ -207,6 +208,8 @@ static void costs_of_moves(void **state)
     /* What promotion makes of an input is an op inside the op. */
     trek_add(x, trek_var_from(trek_tensor_zeros(trek_dims(4, 6), TREK_F64, trek_cpu(0))));
     trek_timeline_entry add = entry_of(t, "add"), convert = entry_of(t, "convert");
+    int64_t n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_BY_OP });
+    assert_true(row_of(n, "convert", false)->made_bytes == 0 && row_of(n, "add", false)->made_bytes >= 4 * 6 * 8);
     SAME(add.shapes, "f32[4, 6] f64[4, 6] -> f64[4, 6]");
     assert_true(convert.start_ns >= add.start_ns && convert.end_ns <= add.end_ns);
     assert_int_equal(add.self_ns, add.end_ns - add.start_ns - (convert.end_ns - convert.start_ns));
@@ -230,10 +233,15 @@ static void check_paths(trek_timeline *t, int passes)
     static const char *const paths[] = { "sequential", "sequential.0", "sequential.2", "sequential.2.0", "sequential.2.1",
                                          "sequential.3" }; /* 1 runs with 0 */
     static const double flops[] = { 2 * 3 * (32 + 64 + 16), 2 * 3 * 32, 2 * 3 * 64, 2 * 3 * 64, 0, 2 * 3 * 16 };
+    static const char *const results[] = { "f32[3, 2]", "f32[3, 8]", "f32[3, 8]", "f32[3, 8]", "f32[3, 8]", "f32[3, 2]" };
+    static const double given[] = { 24, 96, 96, 96, 96, 24 }, made[] = { 96 + 2 * 96 + 24, 96, 2 * 96, 96, 96, 24 };
     for (size_t k = 0; k < sizeof paths / sizeof *paths; k++) {
         const trek_timeline_row *forward = row_of(n, paths[k], false), *backward = row_of(n, paths[k], true);
         assert_int_equal(forward->calls, passes);
         assert_true(forward->flops == passes * flops[k]);
+        SAME(forward->result, results[k]);
+        SAME(backward->result, "");
+        assert_true(forward->result_bytes == passes * given[k] && forward->made_bytes == passes * made[k]);
         assert_true(forward->total_ns >= forward->self_ns && forward->self_ns >= 0);
         /* The first layer's input needs no gradient: one product, else two. */
         double expected = k == 1 ? flops[k] : k == 0 ? 2 * flops[0] - flops[1] : 2 * flops[k];
@@ -499,6 +507,108 @@ static void ranks(void **state)
     assert_true(row_of(n, "reduce", false)->calls > 0);
     trek_graph_free(&graph);
     trek_timeline_free(&t);
+}
+
+/* --- times of modules, and of devices --------------------------------------------------------------- */
+
+static trek_graph *labelled(trek_device device)
+{
+    trek_flow *inner = trek_flow_label(trek_flow_from(trek_nn_linear(64, 64, device)), "deep");
+    trek_flow *flow = trek_flow_label(trek_flow_from(trek_nn_linear(64, 64, device)), "first");
+    trek_flow_label(trek_flow_through(flow, trek_graph_module(trek_flow_build(inner))), "second");
+    return trek_flow_build(flow);
+}
+
+static void train(trek_graph *graph, int passes)
+{
+    for (int k = 0; k < passes; k++) {
+        trek_scope scope = trek_scope_begin();
+        trek_var *x = trek_var_from(trek_tensor_ones(trek_dims(32, 64), TREK_F32, test_device()));
+        trek_var *y = trek_graph_forward(graph, x);
+        assert_int_equal(trek_graph_backward(graph, trek_mean(y, (trek_dims_list){ 0 }, false)), TREK_OK);
+        assert_int_equal(trek_graph_step(graph), TREK_OK);
+        trek_scope_end(scope);
+    }
+}
+
+/* A timing trend: what each epoch's modules took. */
+static void recorded_times(void **state)
+{
+    (void)state;
+    trek_graph *graph = labelled(test_device());
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.1 })), TREK_OK);
+    trek_timeline *t = profile(0), *plain = trek_timeline_new(NULL);
+    for (int epoch = 0; epoch < 3; epoch++) {
+        train(graph, 4);
+        trek_graph_forward(graph, NULL); /* a call that fails is none */
+        trek_error_clear();
+        int64_t n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_BY_MODULE });
+        const trek_timeline_row *first = row_of(n, "graph.first", false), *back = row_of(n, "graph.first", true);
+        assert_int_equal(first->calls, 4);
+        double ms = (double)first->total_ns / 4e6, back_ms = (double)back->total_ns / 4e6;
+        assert_int_equal(trek_graph_record_times(graph, t, epoch == 2 ? TREK_OFF : 0), TREK_OK);
+        trek_timeline_clear(t);
+        assert_int_equal(trek_graph_flush(graph), TREK_OK);
+        assert_float_equal(trek_graph_latest(graph, "ms.first"), ms, 1e-9);
+        assert_float_equal(trek_graph_latest(graph, "ms.first.backward"), back_ms, 1e-9);
+    }
+    assert_int_equal(trek_trend_count(trek_graph_trend_at(graph, "ms.first")), 3);
+    assert_int_equal(trek_trend_count(trek_graph_trend_at(graph, "ms.second")), 3);
+    assert_int_equal(trek_trend_count(trek_graph_trend_at(graph, "ms.second.deep")), 1); /* asked for once */
+    assert_int_equal(trek_graph_record_times(graph, plain, 0), TREK_ERR_STATE);
+    trek_error_clear();
+    assert_int_equal(trek_graph_record_times(graph, t, -2), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    assert_int_equal(trek_graph_record_times(graph, NULL, 0), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    trek_timeline_free(&plain);
+    trek_timeline_free(&t);
+    trek_graph_free(&graph);
+}
+
+/* On a GPU each op is measured once, by its outermost call, whatever the number of ops; on CPUs nothing is. */
+static void device_times(void **state)
+{
+    (void)state;
+    trek_graph *graph = labelled(test_device());
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_adam((trek_adam_opts){ .lr = 0.1 })), TREK_OK);
+    trek_timeline *t = trek_timeline_new(&(trek_timeline_opts){ .ops = true, .device_times = true });
+    assert_int_equal(trek_timeline_attach(t), TREK_OK);
+    train(graph, 400); /* more ops than there are pairs of events */
+    trek_timeline_detach(t);
+    int64_t by_op = 0, n = averages(t, (trek_timeline_summary_opts){ .sort = TREK_TIMELINE_SORT_DEVICE });
+    for (int64_t k = 0; k < n; k++) {
+        by_op += rows[k].device_ns;
+        assert_true(rows[k].device_ns >= 0 && (k == 0 || rows[k].device_ns <= rows[k - 1].device_ns));
+    }
+    int64_t again = 0;
+    n = averages(t, (trek_timeline_summary_opts){ .sort = TREK_TIMELINE_SORT_DEVICE });
+    for (int64_t k = 0; k < n; k++)
+        again += rows[k].device_ns;
+    assert_int_equal(by_op, again); /* read once */
+    n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_BY_MODULE });
+    const trek_timeline_row first = *row_of(n, "graph.first", false), back = *row_of(n, "graph.first", true),
+        all = *row_of(n, "graph", false);
+    char *text = trek_timeline_summary(t, NULL);
+    if (test_on_cpu()) {
+        assert_int_equal(by_op, 0);
+        assert_null(strstr(text, "device ms"));
+    } else {
+        assert_true(first.device_ns > 0 && back.device_ns > 0 && all.device_ns >= first.device_ns && by_op >= all.device_ns);
+        assert_non_null(strstr(text, "device ms"));
+        assert_non_null(strstr(text, "on devices: "));
+        assert_int_equal(trek_graph_record_times(graph, t, 0), TREK_OK);
+        assert_int_equal(trek_graph_flush(graph), TREK_OK);
+        assert_float_equal(trek_graph_latest(graph, "ms.first"), (double)first.device_ns / 1e6 / (double)first.calls, 1e-9);
+    }
+    trek_string_free(&text);
+    trek_timeline_clear(t);
+    assert_int_equal(averages(t, (trek_timeline_summary_opts){ 0 }), 0);
+    trek_timeline_attach(t);
+    train(graph, 1);
+    trek_timeline_free(&t); /* with events that nobody has read */
+    trek_graph_free(&graph);
+    assert_int_equal(trek_error_status(), TREK_OK);
 }
 
 /* --- off, limits, mistakes ------------------------------------------------------------------------- */
@@ -778,7 +888,8 @@ int main(void)
         cmocka_unit_test(costs_of_recurrences), cmocka_unit_test(costs_of_moves), cmocka_unit_test(nested_modules),
         cmocka_unit_test(odd_backwards), cmocka_unit_test(odd_modules), cmocka_unit_test(on_device), cmocka_unit_test(graphs),
         cmocka_unit_test(threads), cmocka_unit_test(ranks),
-        cmocka_unit_test(off), cmocka_unit_test(limits), cmocka_unit_test(mistakes), cmocka_unit_test(sorting),
+        cmocka_unit_test(recorded_times), cmocka_unit_test(device_times), cmocka_unit_test(off), cmocka_unit_test(limits),
+        cmocka_unit_test(mistakes), cmocka_unit_test(sorting),
         cmocka_unit_test(text), cmocka_unit_test(trace), cmocka_unit_test(no_memory), cmocka_unit_test(peak),
     };
     return cmocka_run_group_tests_name("profile", tests, NULL, NULL);

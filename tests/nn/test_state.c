@@ -24,16 +24,9 @@
 #include "nn/layers.h"
 #include "nn/state.h"
 #include "tensor/memory.h"
+#include "tests/support/scoped.h"
 
 static char folder[64], path[96];
-
-static void expect_error(trek_status status, const char *part)
-{
-    assert_int_equal(trek_error_status(), status);
-    if (!strstr(trek_error(), part))
-        fail_msg("\"%s\" does not contain \"%s\"", trek_error(), part);
-    trek_error_clear();
-}
 
 static int teardown(void **state)
 {
@@ -439,8 +432,9 @@ static void test_bad_files(void **state)
         expect_error(TREK_ERR_FORMAT, bad_files[k].message);
     }
     write_safetensors("{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1);
-    assert_null(trek_state_read(path));
-    expect_error(TREK_ERR_UNSUPPORTED, "a has dtype F8_E4M3");
+    trek_state *s = trek_state_read(path);
+    assert_int_equal(trek_state_skipped_count(s), 1); /* test_state_files.c */
+    trek_state_free(&s);
     write_file("\x01\0\0\0", 4);
     assert_null(trek_state_read(path));
     expect_error(TREK_ERR_FORMAT, "too short");
@@ -451,12 +445,14 @@ static void test_bad_files(void **state)
     assert_null(trek_state_read(path));
     expect_error(TREK_ERR_FORMAT, "does not fit");
     assert_null(trek_state_read(folder));
+    expect_error(TREK_ERR_FORMAT, "model.safetensors: no safetensors file"); /* which the folder holds */
+    assert_null(trek_state_read("/dev/null"));
     expect_error(TREK_ERR_IO, "regular file");
     unlink(path);
     assert_null(trek_state_read(path));
     expect_error(TREK_ERR_IO, "No such file");
     write_safetensors("{}  ", 0);
-    trek_state *s = trek_state_read(path);
+    s = trek_state_read(path);
     assert_int_equal(trek_state_count(s), 0);
     trek_state_free(&s);
     write_safetensors("{ \"\\u00e9\\ud83d\\ude00\" : { \"shape\" : [ ] , \"data_offsets\" : [ 0 , 1 ] , \"dtype\" : \"U8\" } }",

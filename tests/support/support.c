@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/support.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +47,15 @@ const trek_device *test_devices(void)
 bool test_on_cpu(void)
 {
     return test_device().type == TREK_CPU;
+}
+
+bool test_short(void) { return getenv("TREK_TEST_SHORT") != NULL; }
+bool test_short_on_device(void) { return test_short() && !test_on_cpu(); }
+
+void *test_fake(const char *function)
+{
+    void *runtime = trek_device_count(TREK_CUDA) > 0 ? dlopen("libfake_cudart.so", RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    return runtime ? dlsym(runtime, function) : NULL;
 }
 
 trek_device test_device_other(void)

@@ -17,8 +17,14 @@ trek_device test_device_of_rank(int rank);
 /* Those of up to 16 ranks, for as long as the thread lives. */
 const trek_device *test_devices(void);
 bool test_on_cpu(void); /* the host may read the device's memory, and errors in the data are reported at once */
+/* TREK_TEST_SHORT is set: cases that differ in numbers alone are drawn more thinly (sanitizers, emulated CPUs). */
+bool test_short(void);
+/* The same, on a device: a fake one takes minutes for what a CPU does in seconds. */
+bool test_short_on_device(void);
 /* Another device than test_device, to which calls on it do not fit. */
 trek_device test_device_other(void);
+/* A function of the fake device (tests/fake_cuda/fake_control.h); NULL where tests run on another. */
+void *test_fake(const char *function);
 /* What the call that lies behind has come to: its status, or on a GPU, where mistakes in the data show at the
  * device's next synchronisation, the status of that one. */
 trek_status test_settle(trek_status status);

@@ -6,144 +6,14 @@
 #include <stdint.h>
 
 #include <cmocka.h>
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-static char program[4096];
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void sleep_ms(int ms) { nanosleep(&(struct timespec){ ms / 1000, ms % 1000 * 1000000L }, NULL); }
-
-typedef struct run {
-    pid_t pid;
-    int out;
-    char text[8192];
-    int status; /* as of waitpid */
-    double seconds;
-} run;
-
-/* argv[0] is filled in. Both outputs come back; input (NULL: none) is what it reads. */
-static void start(run *r, char **argv, const char *input)
-{
-    int out[2], in[2];
-    argv[0] = program;
-    assert_int_equal(pipe2(out, O_CLOEXEC), 0);
-    assert_int_equal(pipe2(in, O_CLOEXEC), 0);
-    r->pid = fork();
-    if (r->pid == 0) {
-        alarm(60);
-        signal(SIGINT, SIG_DFL); /* a shell's background job and nohup ignore them, and so would the ranks' shells */
-        signal(SIGHUP, SIG_DFL);
-        signal(SIGQUIT, SIG_DFL);
-        dup2(in[0], 0);
-        dup2(out[1], 1);
-        dup2(out[1], 2);
-        execv(program, argv);
-        _exit(98);
-    }
-    close(out[1]);
-    close(in[0]);
-    if (input)
-        assert_true(write(in[1], input, strlen(input)) >= 0);
-    close(in[1]);
-    r->out = out[0];
-    r->text[0] = '\0';
-}
-
-static void read_until(run *r, const char *part)
-{
-    size_t used = strlen(r->text);
-    while (!part || !strstr(r->text, part)) {
-        ssize_t got = read(r->out, r->text + used, sizeof r->text - 1 - used);
-        if (got <= 0 && errno != EINTR)
-            break;
-        used += got > 0 ? (size_t)got : 0;
-        r->text[used] = '\0';
-        if (got == 0)
-            break;
-    }
-}
-
-static void finish(run *r)
-{
-    double begin = now();
-    read_until(r, NULL);
-    close(r->out);
-    waitpid(r->pid, &r->status, 0);
-    r->seconds = now() - begin;
-}
-
-#define RUN(r, input, ...)                                                                                                       \
-    do {                                                                                                                         \
-        start((r), (char *[]){ NULL, __VA_ARGS__, NULL }, (input));                                                              \
-        finish(r);                                                                                                               \
-    } while (0)
-
-static void check_exit(const run *r, int code)
-{
-    if (!WIFEXITED(r->status) || WEXITSTATUS(r->status) != code)
-        print_error("status %x, expected exit %d; it wrote:\n%s\n", (unsigned)r->status, code, r->text);
-    assert_true(WIFEXITED(r->status));
-    assert_int_equal(WEXITSTATUS(r->status), code);
-}
-
-static int count_of(const char *text, const char *part)
-{
-    int count = 0;
-    for (const char *at = text; (at = strstr(at, part)); at += strlen(part))
-        count++;
-    return count;
-}
-
-/* Processes whose command line has this word. */
-static int count_running(const char *word)
-{
-    DIR *dir = opendir("/proc");
-    struct dirent *entry;
-    int count = 0;
-    while ((entry = readdir(dir))) {
-        char path[300], line[1024];
-        snprintf(path, sizeof path, "/proc/%s/cmdline", entry->d_name);
-        int fd = atoi(entry->d_name) > 0 ? open(path, O_RDONLY) : -1;
-        ssize_t length = fd >= 0 ? read(fd, line, sizeof line) : 0;
-        if (fd >= 0)
-            close(fd);
-        if (length > 0 && memmem(line, (size_t)length, word, strlen(word)))
-            count++;
-    }
-    closedir(dir);
-    return count;
-}
-
-/* Waits up to two seconds for them to be gone. */
-static void check_gone(const char *word)
-{
-    for (int k = 0; k < 40 && count_running(word) > 0; k++)
-        sleep_ms(50);
-    assert_int_equal(count_running(word), 0);
-}
-
-/* A number of seconds that no other program sleeps for. */
-static const char *unique(int k)
-{
-    static char text[8][32];
-    snprintf(text[k], sizeof text[k], "60.%d%d", (int)getpid(), k);
-    return text[k];
-}
+#include "tests/tools/launched.h"
 
 static void test_calls(void **state)
 {
@@ -169,6 +39,9 @@ static void test_calls(void **state)
                   { { NULL, "-n", "2", "-m", "3", "true" }, "more than -n" },
                   { { NULL, "-r", "x", "true" }, "--restarts takes" },
                   { { NULL, "-n", "2", "-r", "1", "true" }, "--restarts goes with" },
+                  { { NULL, "-n", "2", "-q", "true" }, "--quiet goes with" },
+                  { { NULL, "-n", "2", "--monitor=x", "true" }, "--monitor takes" },
+                  { { NULL, "-n", "2", "--log-dir" }, "--log-dir takes" },
                   { { NULL, "-n", "2", "-c", "1000", "true" }, "cores" } };
     for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
         char *argv[8];
@@ -223,6 +96,94 @@ static void test_input_and_output(void **state)
     assert_int_equal(count_of(r.text, "rest\n"), 3);
     RUN(&r, NULL, "-n", "2", "echo", "plain");
     assert_string_equal(r.text, "plain\nplain\n");
+}
+
+/* All bytes of each process are in files of its own, of a number that was not taken. */
+static void test_log_files(void **state)
+{
+    (void)state;
+    run r;
+    char folder[] = "/tmp/trek_run_XXXXXX", logs[64], text[32768];
+    assert_non_null(mkdtemp(folder));
+    snprintf(logs, sizeof logs, "%s/a/b", folder); /* is made */
+    RUN(&r, NULL, "-n", "2", "-l", logs, "-p", "sh", "-c", "printf \"out\\000$TREK_RANK\"; echo err$TREK_RANK >&2");
+    check_exit(&r, 0);
+    assert_int_equal(read_log(logs, "process-1.log", text, sizeof text), 5);
+    assert_memory_equal(text, "out\0" "1", 5);
+    assert_int_equal(read_log(logs, "process-0.err", text, sizeof text), 5);
+    assert_string_equal(text, "err0\n");
+    RUN(&r, NULL, "-n", "1", "-q", "--log-dir", logs, "sh", "-c", "head -c 20000 /dev/zero | tr '\\0' x; echo; echo end");
+    check_exit(&r, 0);
+    assert_string_equal(r.text, "");
+    assert_int_equal(read_log(logs, "process-0.1.log", text, sizeof text), 20005); /* the first job's are still there */
+    assert_string_equal(text + 20000, "\nend\n");
+    RUN(&r, NULL, "-n", "2", "-m", "1", "--restart", "1", "-l", logs, "sh", "-c",
+        "[ $TREK_RANK = 0 ] && sleep 2 && exit 0; echo join=$TREK_JOIN.; kill -KILL $$");
+    check_exit(&r, 0);
+    assert_int_equal(count_of(r.text, "join=1.\n"), 1);
+    read_log(logs, "process-1.1.log", text, sizeof text);
+    assert_string_equal(text, "join=.\n");
+    read_log(logs, "process-1.2.log", text, sizeof text); /* started again */
+    assert_string_equal(text, "join=1.\n");
+    RUN(&r, NULL, "-n", "1", "-l", "/dev/null/x", "true");
+    check_exit(&r, 2);
+    assert_non_null(strstr(r.text, "--log-dir /dev/null/x: "));
+    char command[128];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
+/* The processes are told where to write, a page is served meanwhile, and its server ends with them. */
+static void test_monitor(void **state)
+{
+    (void)state;
+    run r;
+    char folder[] = "/tmp/trek_run_XXXXXX", want[96], command[128];
+    assert_non_null(mkdtemp(folder));
+    unsetenv("TREK_LOG_DIR");
+    RUN(&r, NULL, "-n", "2", "--monitor=0", "-l", folder, "sh", "-c", "sleep 1; echo \"at $TREK_LOG_DIR of $TREK_RUN_NAME.\"");
+    check_exit(&r, 0);
+    snprintf(want, sizeof want, "at %s/runs of sh-20", folder);
+    assert_int_equal(count_of(r.text, want), 2);
+    if (!strstr(r.text, "libmicrohttpd")) { /* which says so where it is not installed */
+        snprintf(want, sizeof want, "/ shows %s/runs\n", folder);
+        assert_int_equal(count_of(r.text, want), 1);
+        assert_int_equal(count_of(r.text, "http://127.0.0.1:"), 1);
+    }
+    snprintf(want, sizeof want, "%s/runs", folder);
+    check_gone(want);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+    setenv("TREK_LOG_DIR", "/tmp", 1); /* what is set holds */
+    setenv("TREK_RUN_NAME", "mine", 1);
+    RUN(&r, NULL, "-n", "1", "--monitor=0", "sh", "-c", "echo \"at $TREK_LOG_DIR of $TREK_RUN_NAME.\"");
+    assert_int_equal(count_of(r.text, "at /tmp of mine.\n"), 1);
+    unsetenv("TREK_LOG_DIR");
+    unsetenv("TREK_RUN_NAME");
+}
+
+/* Numbers in colours where they are wanted, lines whole however long they are and whatever is in them. */
+static void test_lines(void **state)
+{
+    (void)state;
+    run r;
+    setenv("CLICOLOR_FORCE", "1", 1);
+    RUN(&r, NULL, "-n", "2", "-p", "sh", "-c", "echo text");
+    assert_int_equal(count_of(r.text, "\x1b[36m[0]\x1b[0m text\n"), 1);
+    assert_int_equal(count_of(r.text, "\x1b[33m[1]\x1b[0m text\n"), 1);
+    setenv("NO_COLOR", "1", 1);
+    RUN(&r, NULL, "-n", "1", "-p", "sh", "-c", "echo text");
+    assert_string_equal(r.text, "[0] text\n");
+    unsetenv("NO_COLOR");
+    unsetenv("CLICOLOR_FORCE");
+    RUN(&r, NULL, "-n", "4", "-p", "sh", "-c",
+        "for k in 1 2 3 4 5 6 7 8; do printf 'a%.0s' 1 2 3; sleep 0.01; echo \"b$TREK_RANK\"; done");
+    assert_int_equal(count_of(r.text, "aaab"), 32); /* never in the midst of another's */
+    for (int k = 0; k < 4; k++) {
+        char line[32];
+        snprintf(line, sizeof line, "[%d] aaab%d\n", k, k);
+        assert_int_equal(count_of(r.text, line), 8);
+    }
 }
 
 static void test_exit_status(void **state)
@@ -368,12 +329,12 @@ static void test_killed_launcher(void **state)
 
 int main(void)
 {
-    const char *build = getenv("TREK_TEST_BUILD");
-    snprintf(program, sizeof program, "%s/tools/trek-run", build ? build : ".");
+    launched_find();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_calls),       cmocka_unit_test(test_environment),      cmocka_unit_test(test_input_and_output),
         cmocka_unit_test(test_exit_status), cmocka_unit_test(test_failure_ends_all), cmocka_unit_test(test_enough),
-        cmocka_unit_test(test_orphans),
+        cmocka_unit_test(test_orphans),     cmocka_unit_test(test_log_files),        cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_monitor),
         cmocka_unit_test(test_signals),     cmocka_unit_test(test_killed_launcher),  cmocka_unit_test(test_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

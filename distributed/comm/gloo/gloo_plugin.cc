@@ -61,6 +61,74 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
+/* Closes what is open. A wait that fails for its time closes all connections of its group: those who wait in other calls leave
+ * them. */
+void close_all(gloo::transport::Context &transport) {
+  try {
+    char byte = 0;
+    transport.createUnboundBuffer(&byte, 1)->waitRecv(std::chrono::milliseconds(0));
+  } catch (...) {
+  }
+}
+
+/* A call that fails closes all connections before its exception gives buffers up: where a connection lives on, and what a buffer
+ * that is gone had asked for comes in, Gloo's own thread throws, which ends the program. */
+class Buffer : public UnboundBuffer {
+ public:
+  Buffer(std::unique_ptr<UnboundBuffer> real, gloo::transport::Context &transport)
+      : UnboundBuffer(real->ptr, real->size), real_(std::move(real)), transport_(transport) {}
+  using UnboundBuffer::waitRecv;
+  using UnboundBuffer::waitSend;
+  bool waitRecv(int *rank, std::chrono::milliseconds timeout) override {
+    return closing([&] { return real_->waitRecv(rank, timeout); });
+  }
+  bool waitSend(int *rank, std::chrono::milliseconds timeout) override {
+    return closing([&] { return real_->waitSend(rank, timeout); });
+  }
+  void abortWaitRecv() override { real_->abortWaitRecv(); }
+  void abortWaitSend() override { real_->abortWaitSend(); }
+  void send(int rank, uint64_t slot, size_t offset, size_t bytes) override {
+    closing([&] { real_->send(rank, slot, offset, bytes); });
+  }
+  void recv(int rank, uint64_t slot, size_t offset, size_t bytes) override {
+    closing([&] { real_->recv(rank, slot, offset, bytes); });
+  }
+  void recv(std::vector<int> ranks, uint64_t slot, size_t offset, size_t bytes) override {
+    closing([&] { real_->recv(ranks, slot, offset, bytes); });
+  }
+
+ private:
+  template <typename Fn>
+  auto closing(Fn fn) -> decltype(fn()) {
+    try {
+      return fn();
+    } catch (...) {
+      close_all(transport_);
+      throw;
+    }
+  }
+
+  std::unique_ptr<UnboundBuffer> real_;
+  gloo::transport::Context &transport_;
+};
+
+/* The transport as Gloo's collectives see it: with such buffers. */
+class Transport : public gloo::transport::Context {
+ public:
+  explicit Transport(std::shared_ptr<gloo::transport::Context> real)
+      : gloo::transport::Context(real->rank, real->size), real_(std::move(real)) {
+    setTimeout(real_->getTimeout());
+  }
+  std::unique_ptr<gloo::transport::Pair> &getPair(int rank) override { return real_->getPair(rank); }
+  std::unique_ptr<gloo::transport::Pair> &createPair(int rank) override { return real_->createPair(rank); }
+  std::unique_ptr<UnboundBuffer> createUnboundBuffer(void *data, size_t bytes) override {
+    return std::make_unique<Buffer>(real_->createUnboundBuffer(data, bytes), *real_);
+  }
+
+ private:
+  std::shared_ptr<gloo::transport::Context> real_;
+};
+
 /* Gloo's own makes connections by a store; here they are made already. */
 class Context : public gloo::Context {
  public:
@@ -68,7 +136,7 @@ class Context : public gloo::Context {
           std::shared_ptr<gloo::transport::Context> transport)
       : gloo::Context(rank, world) {
     device_ = std::move(device);
-    transportContext_ = std::move(transport);
+    transportContext_ = std::make_shared<Transport>(std::move(transport));
     setTimeout(kForever);
   }
 };
@@ -355,16 +423,6 @@ void listen_on(trek_async_group *group, const char *address, const char *interfa
   }
 }
 
-/* Closes what is open. A wait that fails closes all connections of its group: those who wait in other calls leave them. */
-void break_off(trek_async_group *group) {
-  try {
-    char byte = 0;
-    if (group->transport)
-      group->transport->createUnboundBuffer(&byte, 1)->waitRecv(std::chrono::milliseconds(0));
-  } catch (...) {
-  }
-}
-
 bool group_free(trek_async_group *group, bool done) {
   SignalsBlocked blocked;
   bool out = true;
@@ -374,8 +432,8 @@ bool group_free(trek_async_group *group, bool done) {
       group->leaving = true;
       group->changed.notify_all();
     }
-    if (!done)
-      break_off(group);
+    if (!done && group->transport)
+      close_all(*group->transport);
     std::unique_lock<std::mutex> held(group->lock);
     out = group->changed.wait_for(held, kLeave, [group] { return group->left; });
   }

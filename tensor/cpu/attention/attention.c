@@ -17,6 +17,9 @@ enum {
     QUERIES = 64,             /* of a block */
     KEYS = 256,
     PITCH = KEYS + 16,        /* of a block's rows: not a multiple of 1 KiB, which crowds the caches */
+    FEW = 4,                  /* rows and vectors that a step's products hold in registers */
+    FEW_QUERIES = 8,
+    AHEAD = 8192,             /* bytes: of keys and values that are asked for before they are used */
 };
 
 typedef struct attention_job {
@@ -31,6 +34,14 @@ typedef struct attention_job {
     bool causal;
     atomic_bool failed;       /* no memory */
 } attention_job;
+
+static bool rows_are_plain(const trek_tensor *t) { return t->strides[3] == 1 && !trek_cpu_is_half(t); }
+
+/* Whether each key is used too seldom for tiles. 16-bit products have ways of their own for that. */
+static bool few_queries(const attention_job *job)
+{
+    return job->queries <= FEW_QUERIES && rows_are_plain(job->q) && rows_are_plain(job->k) && rows_are_plain(job->v);
+}
 
 /* Element (b, h, i, 0) of a tensor of four dimensions. */
 static const char *place_of(const trek_tensor *t, int64_t b, int64_t h, int64_t i)

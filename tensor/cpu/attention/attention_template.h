@@ -33,6 +33,121 @@ static bool TREK_R(rows_by_rows)(attention_job *job, const trek_tensor *x, const
                                               .alone = true });
 }
 
+/* --- few queries: a decoder's step, at the speed of memory -------------------------- */
+
+/* s[r][j] = q row r . k row j, of `rows` and `keys` side by side; each adds up in the same order as alone. What comes next is
+ * asked for ahead: rows end where the machine's own prefetching does. */
+TREK_INLINE void TREK_R(few_dots)(const int rows, const int keys, const T *q, int64_t q_step, const T *k, int64_t k_step,
+                                  int64_t depth, T *s)
+{
+    V sum[FEW][FEW];
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 4
+        for (int j = 0; j < keys; j++)
+            sum[r][j] = (V){ 0 };
+    }
+    for (int64_t p = 0; p < depth; p += W) {
+        trek_lanes lanes = TREK_R(lanes)(depth - p < W ? (int)(depth - p) : W);
+        V key[FEW];
+#pragma GCC unroll 4
+        for (int j = 0; j < keys; j++) {
+            __builtin_prefetch(k + j * k_step + AHEAD / (int)sizeof(T) + p);
+            key[j] = TREK_R(load_part)(k + j * k_step + p, lanes);
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            V query = TREK_R(load_part)(q + r * q_step + p, lanes);
+#pragma GCC unroll 4
+            for (int j = 0; j < keys; j++)
+                sum[r][j] = TREK_R(fma)(query, key[j], sum[r][j]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 4
+        for (int j = 0; j < keys; j++)
+            s[r * PITCH + j] = TREK_R(sum)(sum[r][j]);
+    }
+}
+
+/* acc[r] += sum over n keys of p[r][j] v row j, of 4 vectors of the depth from d on; each element by keys in order. */
+TREK_INLINE void TREK_R(few_add)(const int rows, const T *p, const T *v, int64_t v_step, int64_t n, int64_t d, int64_t depth,
+                                 T *acc)
+{
+    trek_lanes lanes[FEW];
+    V sum[FEW][FEW];
+#pragma GCC unroll 4
+    for (int c = 0; c < FEW; c++) {
+        int64_t left = depth - d - c * W;
+        lanes[c] = TREK_R(lanes)(left < 0 ? 0 : left < W ? (int)left : W);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++)
+            sum[r][c] = TREK_R(load_part)(acc + r * depth + d + c * W, lanes[c]);
+    }
+    for (int64_t j = 0; j < n; j++, v += v_step) {
+#pragma GCC unroll 4
+        for (int c = 0; c < FEW; c++) {
+            __builtin_prefetch(v + AHEAD / (int)sizeof(T) + d + c * W);
+            V value = TREK_R(load_part)(v + d + c * W, lanes[c]);
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++)
+                sum[r][c] = TREK_R(fma)(TREK_R(spread)(p[r * PITCH + j]), value, sum[r][c]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < FEW; c++) {
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++)
+            TREK_R(store_part)(acc + r * depth + d + c * W, lanes[c], sum[r][c]);
+    }
+}
+
+#define TREK_FEW(rows)                                                                                                   \
+    static void TREK_R(few_scores_##rows)(const T *q, int64_t q_step, const T *k, int64_t k_step, int64_t depth,         \
+                                          int64_t n, T *s)                                                               \
+    {                                                                                                                    \
+        int64_t j = 0;                                                                                                   \
+        for (; j + FEW <= n; j += FEW)                                                                                   \
+            TREK_R(few_dots)(rows, FEW, q, q_step, k + j * k_step, k_step, depth, s + j);                                \
+        for (; j < n; j++)                                                                                               \
+            TREK_R(few_dots)(rows, 1, q, q_step, k + j * k_step, k_step, depth, s + j);                                  \
+    }                                                                                                                    \
+    static void TREK_R(few_values_##rows)(const T *p, const T *v, int64_t v_step, int64_t n, int64_t depth, T *acc)      \
+    {                                                                                                                    \
+        for (int64_t d = 0; d < depth; d += FEW * W)                                                                     \
+            TREK_R(few_add)(rows, p, v, v_step, n, d, depth, acc);                                                       \
+    }
+TREK_FEW(1) TREK_FEW(2) TREK_FEW(3) TREK_FEW(4)
+#undef TREK_FEW
+
+static void (*const TREK_R(few_scores)[])(const T *, int64_t, const T *, int64_t, int64_t, int64_t, T *) = {
+    TREK_R(few_scores_1), TREK_R(few_scores_2), TREK_R(few_scores_3), TREK_R(few_scores_4)
+};
+static void (*const TREK_R(few_values)[])(const T *, const T *, int64_t, int64_t, int64_t, T *) = {
+    TREK_R(few_values_1), TREK_R(few_values_2), TREK_R(few_values_3), TREK_R(few_values_4)
+};
+
+/* As `scores` before scale and mask, of all queries. */
+static void TREK_R(few_products)(const attention_job *job, const int64_t at[4], int64_t cols, T *s)
+{
+    const T *q = (const T *)(const void *)place_of(job->q, at[0], at[1], 0);
+    const T *k = (const T *)(const void *)place_of(job->k, at[0], at[1] / job->group, at[3]);
+    int64_t q_step = job->q->strides[2];
+    for (int64_t r = 0; r < job->queries; r += FEW)
+        TREK_R(few_scores)[(job->queries - r < FEW ? job->queries - r : FEW) - 1](q + r * q_step, q_step, k, job->k->strides[2],
+                                                                                  job->depth, cols, s + r * PITCH);
+}
+
+/* acc += p v */
+static void TREK_R(few_sums)(const attention_job *job, const int64_t at[4], int64_t cols, const T *p, T *acc)
+{
+    const T *v = (const T *)(const void *)place_of(job->v, at[0], at[1] / job->group, at[3]);
+    for (int64_t r = 0; r < job->queries; r += FEW)
+        TREK_R(few_values)[(job->queries - r < FEW ? job->queries - r : FEW) - 1](p + r * PITCH, v, job->v->strides[2], cols,
+                                                                                  job->depth, acc + r * job->depth);
+}
+
 /* s[j] = s[j] scale + mask, for row (b, h, i) and keys [j0, j0 + n); what cannot be seen is -infinity. */
 static void TREK_R(mask_row)(const attention_job *job, int64_t b, int64_t h, int64_t i, int64_t j0, int64_t n, T *s)
 {
@@ -57,7 +172,9 @@ static void TREK_R(mask_row)(const attention_job *job, int64_t b, int64_t h, int
 /* Scores of queries [i0, i0 + rows) and keys [j0, j0 + cols). */
 static bool TREK_R(scores)(attention_job *job, const int64_t at[4], int64_t rows, int64_t cols, T *s)
 {
-    if (!TREK_R(rows_by_rows)(job, job->q, job->k, at, rows, cols, s))
+    if (few_queries(job))
+        TREK_R(few_products)(job, at, cols, s);
+    else if (!TREK_R(rows_by_rows)(job, job->q, job->k, at, rows, cols, s))
         return false;
     for (int64_t r = 0; r < rows; r++)
         TREK_R(mask_row)(job, at[0], at[1], at[2] + r, at[3], cols, s + r * PITCH);
@@ -164,12 +281,16 @@ static void TREK_R(forward_unit)(attention_job *job, int64_t b, int64_t h, int64
         state.sum[r] = 0;
     }
     const trek_tensor *v = job->v;
+    if (few_queries(job))
+        memset(acc, 0, (size_t)(rows * job->depth) * sizeof(T));
     for (int64_t j0 = 0; j0 < last; j0 += KEYS) {
         int64_t cols = last - j0 < KEYS ? last - j0 : KEYS, at[4] = { b, h, i0, j0 };
         if (!TREK_R(scores)(job, at, rows, cols, s))
             return;
         TREK_R(next_block)(job, at, rows, cols, &state, s, acc, keep);
-        if (!TREK_R(product)(job, &(trek_gemm){ .m = rows, .n = job->depth, .k = cols, .a = s,
+        if (few_queries(job))
+            TREK_R(few_sums)(job, at, cols, s, acc);
+        else if (!TREK_R(product)(job, &(trek_gemm){ .m = rows, .n = job->depth, .k = cols, .a = s,
                                                 .a_dtype = sizeof(T) == 8 ? TREK_F64 : TREK_F32,
                                                 .a_row = PITCH, .a_col = 1, .b = place_of(v, b, h / job->group, j0),
                                                 .b_dtype = (trek_dtype)v->dtype, .b_row = v->strides[2], .b_col = v->strides[3],

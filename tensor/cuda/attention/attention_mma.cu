@@ -419,6 +419,8 @@ static __global__ void __launch_bounds__(32 * W)
 
 /* --- calls ---------------------------------------------------------------------------------------------- */
 
+enum { GRADIENT_WARPS = 4, GRADIENT_ROWS = 16 * GRADIENT_WARPS };
+
 template <typename T, int D, int BK, int MT, int W>
 static trek_status forward(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)
 {
@@ -432,18 +434,35 @@ static trek_status forward(const trek_op_call *call, trek_cuda_queue *queue, con
                        attention_mma_kernel<T, D, BK, MT, W>, job, tiles, pairs);
 }
 
-template <typename T, int D, int BO, int MT, int W, bool of_keys>
+/* Bytes of shared memory of a block of gradients, and how many blocks one side needs. */
+template <int D, int BO> constexpr size_t gradient_shared()
+{
+    return (size_t)(2 * GRADIENT_ROWS + 4 * BO) * (D + 8) * 2 + (size_t)(4 * BO) * sizeof(float);
+}
+template <bool of_keys> static int64_t gradient_pairs(const attention_job &job)
+{
+    return job.batch * (of_keys ? job.kv_heads : job.heads);
+}
+template <bool of_keys> static int64_t gradient_tiles(const attention_job &job)
+{
+    return ((of_keys ? job.keys : job.queries) + GRADIENT_ROWS - 1) / GRADIENT_ROWS;
+}
+
+template <int D, int BO, bool of_keys> static bool gradient_fits(const trek_cuda_queue *queue, const attention_job &job)
+{
+    return gradient_tiles<of_keys>(job) * gradient_pairs<of_keys>(job) <= 0x7fffffff &&
+           (int64_t)gradient_shared<D, BO>() <= queue->device->max_shared;
+}
+
+template <typename T, int D, int BO, bool of_keys>
 static trek_status gradient(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)
 {
-    int64_t rows = of_keys ? job.keys : job.queries, tiles = (rows + 16 * MT * W - 1) / (16 * MT * W);
-    int64_t pairs = job.batch * (of_keys ? job.kv_heads : job.heads);
-    size_t shared = (size_t)(2 * 16 * MT * W + 4 * BO) * (D + 8) * 2 + (size_t)(4 * BO) * sizeof(float);
+    int64_t tiles = gradient_tiles<of_keys>(job), pairs = gradient_pairs<of_keys>(job);
     if (tiles * pairs == 0)
         return TREK_OK;
-    if (tiles * pairs > 0x7fffffff || (int64_t)shared > queue->device->max_shared)
-        return TREK_ERR_UNSUPPORTED;
-    return trek_launch(call, queue, trek_blocks(dim3((unsigned)(tiles * pairs)), dim3(32 * W), shared),
-                       gradient_mma_kernel<T, D, BO, MT, W, of_keys>, job, tiles, pairs);
+    return trek_launch(call, queue,
+                       trek_blocks(dim3((unsigned)(tiles * pairs)), dim3(32 * GRADIENT_WARPS), gradient_shared<D, BO>()),
+                       gradient_mma_kernel<T, D, BO, 1, GRADIENT_WARPS, of_keys>, job, tiles, pairs);
 }
 
 template <typename T> static trek_status forward_of(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)
@@ -453,19 +472,25 @@ template <typename T> static trek_status forward_of(const trek_op_call *call, tr
     return forward<T, 128, 32, 2, 4>(call, queue, job);
 }
 
+/* Both or neither: what the second cannot launch is known before the first has run. */
 template <typename T, int D, int KEYS_BO, int QUERIES_BO>
 static trek_status both_gradients(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)
 {
-    trek_status status = gradient<T, D, KEYS_BO, 1, 4, true>(call, queue, job);
-    return status == TREK_OK ? gradient<T, D, QUERIES_BO, 1, 4, false>(call, queue, job) : status;
+    if (!gradient_fits<D, KEYS_BO, true>(queue, job) || !gradient_fits<D, QUERIES_BO, false>(queue, job))
+        return TREK_ERR_UNSUPPORTED;
+    trek_status status = gradient<T, D, KEYS_BO, true>(call, queue, job);
+    return status == TREK_OK ? gradient<T, D, QUERIES_BO, false>(call, queue, job) : status;
 }
 
+/* The most keys at a time that the device's shared memory holds: 64 of depth 128 need 103 KiB, and some have 99. */
 template <typename T>
 static trek_status gradients_of_call(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)
 {
     if (job.depth <= 64)
         return both_gradients<T, 64, 64, 64>(call, queue, job);
-    return both_gradients<T, 128, 32, 64>(call, queue, job);
+    if (gradient_fits<128, 64, false>(queue, job))
+        return both_gradients<T, 128, 32, 64>(call, queue, job);
+    return both_gradients<T, 128, 32, 32>(call, queue, job);
 }
 
 /* Rows that can be copied 16 bytes at a time. */

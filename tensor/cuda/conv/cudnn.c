@@ -3,9 +3,12 @@
  * what is needed for one kept for each shape; deterministic algorithms only. */
 #include "tensor/cuda/conv/cudnn.h"
 
+#include "tensor/cuda/library.h"
+
+#include <stdio.h>
+
 #if defined(TREK_HAVE_CUDNN) && !defined(TREK_FAKE_CUDA)
 #include <cudnn.h>
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,13 +41,15 @@
     X(GetConvolutionBackwardFilterAlgorithm_v7)                                \
     X(ConvolutionForward)                                                      \
     X(ConvolutionBackwardData)                                                 \
-    X(ConvolutionBackwardFilter)
+    X(ConvolutionBackwardFilter)                                               \
+    X(GetVersion)
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* the calls for single convolutions are deprecated, and fit */
 
 typedef struct dnn_library {
     bool there, tune;
+    char why[300]; /* it is not there */
 #define DECLARE(name) __typeof__(cudnn##name) *name;
     DNN_FUNCTIONS(DECLARE)
 #undef DECLARE
@@ -53,27 +58,31 @@ typedef struct dnn_library {
 static dnn_library dnn;
 static pthread_once_t dnn_once = PTHREAD_ONCE_INIT;
 
-static bool find_function(void *library, const char *name, void *to)
-{
-    void *function = dlsym(library, name);
-    memcpy(to, &function, sizeof function);
-    return function != NULL;
-}
-
 static void open_dnn(void)
 {
     static const char *const names[] = { "libcudnn.so.9", NULL };
     const char *tune = getenv("TREK_CUDA_TUNE");
     dnn.tune = !(tune && strcmp(tune, "0") == 0);
-    void *library = trek_cuda_open_library("TREK_CUDNN_LIBRARY", names);
-    if (!library)
-        return;
-    dnn.there = true;
-#define FIND(name) dnn.there = find_function(library, "cudnn" #name, &dnn.name) && dnn.there;
+    void *library = trek_cuda_open_library("TREK_CUDNN_LIBRARY", names, dnn.why, sizeof dnn.why);
+    dnn.there = library != NULL;
+#define FIND(name)                                                                     \
+    if (dnn.there && !trek_cuda_find_function(library, "cudnn" #name, &dnn.name)) {    \
+        dnn.there = false;                                                             \
+        snprintf(dnn.why, sizeof dnn.why, "the library lacks cudnn" #name);            \
+        trek_log_message(TREK_LOG_WARNING, "cuDNN is not used: %s", dnn.why);          \
+    }
     DNN_FUNCTIONS(FIND)
 #undef FIND
-    if (!dnn.there)
-        trek_log_message(TREK_LOG_WARNING, "cuDNN: the library lacks functions, it is not used");
+}
+
+void trek_cuda_dnn_version(char *text, size_t size)
+{
+    pthread_once(&dnn_once, open_dnn);
+    size_t version = dnn.there ? dnn.GetVersion() : 0;
+    if (dnn.there)
+        snprintf(text, size, "cuDNN %zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
+    else
+        snprintf(text, size, "no cuDNN: %s", dnn.why);
 }
 
 /* --- plans ------------------------------------------------------------------------------------ */
@@ -418,6 +427,8 @@ trek_status trek_cuda_cudnn_conv(const trek_op_call *call, trek_cuda_queue *queu
 #pragma GCC diagnostic pop
 
 #else
+
+void trek_cuda_dnn_version(char *text, size_t size) { snprintf(text, size, "no cuDNN: this libtrek-cuda was built without it"); }
 
 trek_status trek_cuda_cudnn_conv(const trek_op_call *call, trek_cuda_queue *queue, trek_cuda_conv_kind kind, const trek_tensor *x,
                                  const trek_tensor *weight, const trek_tensor *y)

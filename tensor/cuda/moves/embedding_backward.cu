@@ -2,7 +2,7 @@
 /* Sums of gradients into the rows of a table, in the order of their places: the
  * places are sorted by row; then runs of one row are added up within pieces of
  * fixed length, and rows whose runs cross pieces from the pieces' sums. */
-#include "tensor/cuda/moves/sort.cuh"
+#include "tensor/cuda/moves/radix_sort.cuh"
 
 #define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
 #define PIECE 32

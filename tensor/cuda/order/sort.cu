@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sort, topk, kthvalue: all lines of a part at once, by the words of their elements' keys and then by the line, each a stable
  * radix sort of places. Keys are those of tensor/cpu/order/sort.c. */
-#include "tensor/cuda/moves/sort.cuh"
+#include "tensor/cuda/moves/radix_sort.cuh"
 #include "tensor/cuda/order/order.cuh"
 
 #define PART (1 << 28) /* elements sorted together, unless a line has more */

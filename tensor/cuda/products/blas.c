@@ -4,32 +4,18 @@
  * and device, so that all threads, eager steps and captured ones give the same bits. */
 #include "tensor/cuda/products/blas.h"
 
-#include <dlfcn.h>
+#include "tensor/cuda/library.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-void *trek_cuda_open_library(const char *variable, const char *const *names)
+/* Once for the process, where the first product would have gone to the library. */
+static void warn_of_absence(const char *why)
 {
-    const char *given = getenv(variable);
-    if (given && given[0])
-        return dlopen(given, RTLD_NOW | RTLD_LOCAL);
-#ifndef TREK_FAKE_CUDA
-    static const char *const folders[] = { "", "/usr/local/cuda/lib64/", "/usr/local/cuda/targets/x86_64-linux/lib/",
-                                           "/opt/cuda/lib64/", "/usr/lib/x86_64-linux-gnu/" };
-    for (size_t f = 0; f < sizeof folders / sizeof folders[0]; f++)
-        for (int k = 0; names[k]; k++) {
-            char path[256];
-            snprintf(path, sizeof path, "%s%s", folders[f], names[k]);
-            void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-            if (library)
-                return library;
-        }
-#else
-    (void)names;
-#endif
-    return NULL;
+    trek_log_message(TREK_LOG_WARNING,
+                     "products of matrices on GPUs go without cuBLASLt, by kernels that are a fraction as fast: %s", why);
 }
 
 #if __has_include(<cublasLt.h>)
@@ -54,11 +40,13 @@ void *trek_cuda_open_library(const char *variable, const char *const *names)
     X(MatmulPreferenceCreate)                                                  \
     X(MatmulPreferenceDestroy)                                                 \
     X(MatmulPreferenceSetAttribute)                                            \
-    X(MatmulAlgoGetHeuristic)
+    X(MatmulAlgoGetHeuristic)                                                  \
+    X(GetVersion)
 
 typedef struct blas_library {
     bool there;
     bool tune; /* TREK_CUDA_TUNE is not 0 */
+    char why[300]; /* it is not there */
 #define DECLARE(name) __typeof__(cublasLt##name) *name;
     BLAS_FUNCTIONS(DECLARE)
 #undef DECLARE
@@ -67,27 +55,32 @@ typedef struct blas_library {
 static blas_library blas;
 static pthread_once_t blas_once = PTHREAD_ONCE_INIT;
 
-static bool find_function(void *library, const char *name, void *to)
-{
-    void *function = dlsym(library, name);
-    memcpy(to, &function, sizeof function);
-    return function != NULL;
-}
-
 static void open_blas(void)
 {
     static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12", NULL };
     const char *tune = getenv("TREK_CUDA_TUNE");
     blas.tune = !(tune && strcmp(tune, "0") == 0);
-    void *library = trek_cuda_open_library("TREK_CUBLASLT_LIBRARY", names);
-    if (!library)
-        return;
-    blas.there = true;
-#define FIND(name) blas.there = find_function(library, "cublasLt" #name, &blas.name) && blas.there;
+    void *library = trek_cuda_open_library("TREK_CUBLASLT_LIBRARY", names, blas.why, sizeof blas.why);
+    blas.there = library != NULL;
+#define FIND(name)                                                                        \
+    if (blas.there && !trek_cuda_find_function(library, "cublasLt" #name, &blas.name)) {  \
+        blas.there = false;                                                               \
+        snprintf(blas.why, sizeof blas.why, "the library lacks cublasLt" #name);          \
+    }
     BLAS_FUNCTIONS(FIND)
 #undef FIND
     if (!blas.there)
-        trek_log_message(TREK_LOG_WARNING, "cublasLt: the library lacks functions, it is not used");
+        warn_of_absence(blas.why);
+}
+
+void trek_cuda_blas_version(char *text, size_t size)
+{
+    pthread_once(&blas_once, open_blas);
+    size_t version = blas.there ? blas.GetVersion() : 0;
+    if (blas.there)
+        snprintf(text, size, "cuBLASLt %zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
+    else
+        snprintf(text, size, "no cuBLASLt: %s", blas.why);
 }
 
 /* What went wrong on a way that was only tried; an earlier error of the thread stays. */
@@ -571,18 +564,26 @@ trek_status trek_cuda_blas_run(const trek_op_call *call, trek_cuda_queue *queue,
 
 #else /* built without the toolkit's headers */
 
+static const char without[] = "this libtrek-cuda was built where cublasLt.h is not";
+
 bool trek_cuda_blas_ready(trek_cuda_queue *queue)
 {
     (void)queue;
     return false;
 }
 
+static void warn(void) { warn_of_absence(without); }
+
 trek_status trek_cuda_blas_run(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm *g)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, warn);
     (void)call;
     (void)queue;
     (void)g;
     return TREK_ERR_UNSUPPORTED;
 }
+
+void trek_cuda_blas_version(char *text, size_t size) { snprintf(text, size, "no cuBLASLt: %s", without); }
 
 #endif

@@ -40,10 +40,6 @@ trek_status trek_cuda_blas_run(const trek_op_call *call, trek_cuda_queue *queue,
 /* Whether trek_cuda_blas_run has a library to use on this queue. */
 bool trek_cuda_blas_ready(trek_cuda_queue *queue);
 
-/* Opens a shared library: the file that the environment variable names, else the names in turn,
- * each also in the toolkit's usual folders. With the fake runtime of the tests: the first only. */
-void *trek_cuda_open_library(const char *variable, const char *const *names);
-
 TREK_END
 
 #endif

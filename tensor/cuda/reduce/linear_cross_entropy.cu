@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The loss of a classifier's last layer, with the logits made for some rows at a
- * time: as many as stay in the second-level cache between the product and the pass
- * over them. Backward makes the logits again; the gradients of many such pieces go
- * through one product each for dx and dweight. Everything is added up in order. */
+ * time. Backward makes the logits again; the gradients of many such pieces go
+ * through one product each for dx and dweight. Everything is added up in order.
+ * Rows of logits and of their gradients begin at multiples of 16 bytes, whatever the
+ * number of classes: products and the passes over them move 16 bytes at once. */
 #include "tensor/cuda/products/blas.h"
 #include "tensor/cuda/dense.cuh"
 #include "tensor/cuda/products/linear.h"
 
 #define THREADS 256
-#define PIECE_BYTES ((int64_t)32 << 20)  /* of logits that are in the cache */
+#define PIECE_BYTES ((int64_t)128 << 20) /* of logits: a product of few rows would wait for the weight */
 #define BUFFER_BYTES ((int64_t)384 << 20) /* of their gradients, at most */
 #define SMALL (1 << 18)                   /* logits that are made at once */
 #define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
 
 template <typename T> struct rows_job {
     typedef typename trek_wide<T>::type W;
-    const W *logits;             /* [rows, classes], without the bias */
+    const W *logits;             /* [rows, classes], without the bias; rows are `apart` elements apart */
     const T *bias;               /* NULL: none */
-    int64_t bias_step, first, classes, ignore;
+    int64_t bias_step, first, classes, apart, ignore;
     double smoothing;
     trek_indices labels;
     trek_cuda_fault_record *faults;
@@ -40,12 +41,36 @@ template <typename T> static __device__ __forceinline__ int64_t label_of(const r
 template <typename T>
 static __device__ __forceinline__ typename trek_wide<T>::type logit_of(const rows_job<T> &job, int64_t row, int64_t c)
 {
-    typename trek_wide<T>::type x = job.logits[row * job.classes + c];
+    typename trek_wide<T>::type x = job.logits[row * job.apart + c];
     return job.bias ? x + trek_get(job.bias[c * job.bias_step]) : x;
 }
 
 static __device__ __forceinline__ float e_to(float x) { return expf(x); }
 static __device__ __forceinline__ double e_to(double x) { return exp(x); }
+
+/* The logits of N classes from c on, by loads of 16 bytes; what lies behind the last class is -infinity. */
+template <int N, typename T>
+static __device__ __forceinline__ void load_logits(const rows_job<T> &job, int64_t row, int64_t c,
+                                                   typename trek_wide<T>::type x[N])
+{
+    typedef typename trek_wide<T>::type W;
+    const int PER = 16 / (int)sizeof(W);
+    const trek_vector<W, PER> *from = (const trek_vector<W, PER> *)(job.logits + row * job.apart + c);
+#pragma unroll
+    for (int k = 0; k < N / PER; k++) {
+        trek_vector<W, PER> v = from[k];
+#pragma unroll
+        for (int e = 0; e < PER; e++)
+            x[k * PER + e] = v.x[e];
+    }
+#pragma unroll
+    for (int e = 0; e < N; e++) {
+        if (c + e >= job.classes)
+            x[e] = -(W)INFINITY;
+        else if (job.bias)
+            x[e] += trek_get(job.bias[(c + e) * job.bias_step]);
+    }
+}
 
 /* --- forward ------------------------------------------------------------------------------- */
 
@@ -62,6 +87,8 @@ template <typename W> static __device__ __forceinline__ void join(row_state<W> *
     a->plain += b.plain;
 }
 
+#define AT_ONCE 8 /* classes of a thread */
+
 /* A block for each row: its log-sum-exp, its loss, and whether it counts. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
@@ -71,15 +98,26 @@ static __global__ void __launch_bounds__(THREADS)
     TREK_SHARED(row_state<W>, states, THREADS);
     int64_t row = blockIdx.x;
     row_state<W> s = { -(W)INFINITY, 0, 0 };
-    for (int64_t c = threadIdx.x; c < job.classes; c += THREADS) {
-        W x = logit_of(job, row, c);
-        if (x > s.top) {
-            s.sum = s.sum != 0 ? s.sum * (double)e_to(s.top - x) : 0;
-            s.top = x;
+    for (int64_t c = threadIdx.x * AT_ONCE; c < job.classes; c += THREADS * AT_ONCE) {
+        W x[AT_ONCE], top = s.top, sum = 0, plain = 0; /* sums of few: their rounding is not seen in the whole */
+        load_logits<AT_ONCE>(job, row, c, x);
+#pragma unroll
+        for (int e = 0; e < AT_ONCE; e++)
+            top = x[e] > top ? x[e] : top;
+        if (top > s.top) {
+            s.sum = s.sum != 0 ? s.sum * (double)e_to(s.top - top) : 0;
+            s.top = top;
         }
-        s.sum += x == s.top ? (x > -(W)INFINITY ? 1.0 : 0.0) : (double)e_to(x - s.top);
-        if (job.smoothing > 0)
-            s.plain += (double)x;
+#pragma unroll
+        for (int e = 0; e < AT_ONCE; e++)
+            sum += x[e] == top ? (top > -(W)INFINITY ? (W)1 : (W)0) : e_to(x[e] - top);
+        s.sum += (double)sum;
+        if (job.smoothing > 0) {
+#pragma unroll
+            for (int e = 0; e < AT_ONCE; e++)
+                plain += c + e < job.classes ? x[e] : (W)0;
+            s.plain += (double)plain;
+        }
     }
     states[threadIdx.x] = s;
     for (int half = THREADS / 2; half > 0; half /= 2) {
@@ -149,22 +187,30 @@ static __global__ void __launch_bounds__(THREADS)
     W shift = (W)logsumexp, low = shift - shift == 0 ? (W)(logsumexp - (double)shift) : (W)0; /* what shift lacks */
     W slope = (W)g, own = (W)(g * (1 - job.smoothing)),
       rest = (W)(g * each);
-    for (int64_t c = threadIdx.x; c < job.classes; c += THREADS) {
-        W d = label < 0 ? (W)0 : slope * e_to(logit_of(job, row, c) - shift - low) - rest;
-        grads[row * job.classes + c] = trek_store<O>::of(c == label ? d - own : d);
+    const int N = 16 / (int)sizeof(O);
+    for (int64_t c = threadIdx.x * N; c < job.classes; c += THREADS * N) {
+        W x[N];
+        trek_vector<O, N> to;
+        load_logits<N>(job, row, c, x);
+#pragma unroll
+        for (int e = 0; e < N; e++) {
+            W d = label < 0 ? (W)0 : slope * e_to(x[e] - shift - low) - rest;
+            to.x[e] = trek_store<O>::of(c + e == label ? d - own : d);
+        }
+        *(trek_vector<O, N> *)(grads + row * job.apart + c) = to;
     }
 }
 
 /* sums[c] (+)= the column's gradients, row after row. */
 template <typename T, typename W>
-static __global__ void column_sums_kernel(const T *grads, int64_t rows, int64_t classes, bool first, W *sums)
+static __global__ void column_sums_kernel(const T *grads, int64_t rows, int64_t classes, int64_t apart, bool first, W *sums)
 {
     int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (c >= classes)
         return;
     W sum = first ? (W)0 : sums[c];
     for (int64_t row = 0; row < rows; row++)
-        sum += trek_get(grads[row * classes + c]);
+        sum += trek_get(grads[row * apart + c]);
     sums[c] = sum;
 }
 
@@ -183,23 +229,24 @@ template <typename T> struct layer {
     const trek_op_call *call;
     trek_cuda_queue *queue;
     const trek_tensor *x, *weight, *bias, *labels;
-    int64_t rows, columns, classes;
+    int64_t rows, columns, classes, apart; /* apart: from one row of logits, or of their gradients, to the next */
     trek_dtype dtype, wide;
 
     layer(const trek_op_call *c, trek_cuda_queue *q, int first_input, trek_dtype d)
         : call(c), queue(q), x(c->inputs[first_input]), weight(c->inputs[first_input + 1]), bias(c->inputs[first_input + 2]),
-          labels(c->inputs[first_input + 3]), rows(x->sizes[0]), columns(x->sizes[1]), classes(weight->sizes[0]), dtype(d),
+          labels(c->inputs[first_input + 3]), rows(x->sizes[0]), columns(x->sizes[1]), classes(weight->sizes[0]),
+          apart((classes + 7) / 8 * 8), dtype(d),
           wide(d == TREK_F64 ? TREK_F64 : TREK_F32)
     {
     }
 
-    /* Rows whose logits fit into the cache: whole tiles of the product. Small calls at once, else a sixteenth of the rows
+    /* Rows whose logits are made at once: whole tiles of the product. Small calls at once, else a sixteenth of the rows
      * at most: it is for the memory, too. */
     int64_t piece() const
     {
         if (rows * classes <= SMALL)
             return rows;
-        int64_t n = PIECE_BYTES / ((classes + 1) * (int64_t)sizeof(W)) / 128 * 128, share = (rows + 15) / 16;
+        int64_t n = PIECE_BYTES / ((apart + 1) * (int64_t)sizeof(W)) / 128 * 128, share = (rows + 15) / 16;
         n = n < 128 ? 128 : n;
         n = n < share ? n : share < 64 ? 64 : share;
         return n < rows ? n : rows;
@@ -207,7 +254,7 @@ template <typename T> struct layer {
     /* Rows whose gradients of logits go through one product: whole pieces, an eighth of the rows at most. */
     int64_t buffer() const
     {
-        int64_t one = piece(), n = BUFFER_BYTES / ((classes + 1) * (int64_t)sizeof(T)), share = (rows + 7) / 8;
+        int64_t one = piece(), n = BUFFER_BYTES / ((apart + 1) * (int64_t)sizeof(T)), share = (rows + 7) / 8;
         n = (n < share ? n : share) / (one ? one : 1) * one;
         return n < one ? one : n;
     }
@@ -220,7 +267,7 @@ template <typename T> struct layer {
         g.m = n, g.n = classes, g.k = columns;
         g.a = row_of_x(first), g.a_row = x->strides[0], g.a_col = x->strides[1];
         g.b = weight->data, g.b_row = weight->strides[1], g.b_col = weight->strides[0];
-        g.c = logits, g.c_row = classes, g.c_col = 1;
+        g.c = logits, g.c_row = apart, g.c_col = 1;
         g.dtype = dtype, g.c_dtype = wide;
         return trek_cuda_gemm_run(call, queue, &g);
     }
@@ -233,6 +280,7 @@ template <typename T> struct layer {
         j.bias_step = bias ? bias->strides[0] : 0;
         j.first = first;
         j.classes = classes;
+        j.apart = apart;
         j.ignore = call->attrs.i[0];
         j.smoothing = call->attrs.f[0];
         j.labels = { labels->data, labels->strides[0], labels->dtype };
@@ -254,7 +302,7 @@ template <trek_dtype D> static trek_status forward(const trek_op_call *call)
     trek_dense lse;
     int64_t piece = l.piece();
     TRY(losses.take(queue, (size_t)l.rows * 2 * sizeof(double)));
-    TRY(logits.take(queue, (size_t)(piece * l.classes) * sizeof(W)));
+    TRY(logits.take(queue, (size_t)(piece * l.apart) * sizeof(W)));
     TRY(lse.write(queue, call->outputs[1]));
     double *each = losses.as<double>();
     for (int64_t first = 0; first < l.rows; first += piece) {
@@ -278,7 +326,7 @@ static trek_status spread(const layer<T> &l, int64_t first, int64_t n, const T *
     trek_cuda_gemm g = {};
     g.dtype = l.dtype;
     g.m = n, g.n = l.columns, g.k = l.classes;
-    g.a = grads, g.a_row = l.classes, g.a_col = 1;
+    g.a = grads, g.a_row = l.apart, g.a_col = 1;
     g.b = l.weight->data, g.b_row = l.weight->strides[0], g.b_col = l.weight->strides[1];
     g.c = dx->data + first * dx->strides[0] * (int64_t)trek_item_size[dx->dtype], g.c_row = dx->strides[0],
     g.c_col = dx->strides[1];
@@ -287,7 +335,7 @@ static trek_status spread(const layer<T> &l, int64_t first, int64_t n, const T *
     g = {};
     g.dtype = l.dtype;
     g.m = l.classes, g.n = l.columns, g.k = n;
-    g.a = grads, g.a_row = 1, g.a_col = l.classes;
+    g.a = grads, g.a_row = 1, g.a_col = l.apart;
     g.b = l.row_of_x(first), g.b_row = l.x->strides[0], g.b_col = l.x->strides[1];
     g.c = sums, g.c_row = sums_row, g.c_col = sums_column;
     g.c_dtype = sums_dtype;
@@ -304,11 +352,11 @@ static trek_status make_gradients(const layer<T> &l, int64_t first, int64_t n, i
     const trek_op_call *call = l.call;
     for (int64_t at = 0; at < n; at += piece) {
         int64_t rows = n - at < piece ? n - at : piece;
-        W *to = logits ? logits : (W *)(void *)(grads + at * l.classes);
+        W *to = logits ? logits : (W *)(void *)(grads + at * l.apart);
         TRY(l.make_logits(first + at, rows, to));
         TRY(trek_launch(call, l.queue, trek_blocks(dim3((unsigned)rows), dim3(THREADS)), grad_rows_kernel<T, T>,
                         l.job(first + at, to), trek_numbers_of(call->inputs[0]), trek_numbers_of(call->inputs[5]),
-                        trek_numbers_of(call->inputs[6]), (int)call->attrs.i[1], grads + at * l.classes));
+                        trek_numbers_of(call->inputs[6]), (int)call->attrs.i[1], grads + at * l.apart));
     }
     return TREK_OK;
 }
@@ -326,9 +374,9 @@ template <trek_dtype D> static trek_status backward(const trek_op_call *call)
     int64_t piece = l.piece(), buffer = l.buffer(), n_weight = l.classes * l.columns;
     bool sums_apart = half && buffer < l.rows && dweight->dtype != TREK_F32;
     trek_held logits, grads, weight_sums, bias_sums;
-    TRY(grads.take(queue, (size_t)(buffer * l.classes) * sizeof(T)));
+    TRY(grads.take(queue, (size_t)(buffer * l.apart) * sizeof(T)));
     if (half)
-        TRY(logits.take(queue, (size_t)(piece * l.classes) * sizeof(W)));
+        TRY(logits.take(queue, (size_t)(piece * l.apart) * sizeof(W)));
     if (sums_apart)
         TRY(weight_sums.take(queue, (size_t)n_weight * sizeof(W)));
     if (dbias)
@@ -342,7 +390,7 @@ template <trek_dtype D> static trek_status backward(const trek_op_call *call)
         TRY(spread(l, first, n, (const T *)grads.as<T>(), sums, sums_dtype, sums_row, sums_column));
         if (dbias)
             TRY(trek_launch(call, queue, trek_loop(l.classes), column_sums_kernel<T, W>, (const T *)grads.as<T>(), n, l.classes,
-                            first == 0, bias_sums.as<W>()));
+                            l.apart, first == 0, bias_sums.as<W>()));
         if (l.rows == 0)
             break;
     }

@@ -4,8 +4,10 @@
  * use it goes through the host; aborts. Skipped by name where there is no library. */
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -369,6 +371,14 @@ static void late_abort(rank_job *job)
     trek_tensor_release(x);
 }
 
+static trek_status give(rank_job *job, trek_tensor *x)
+{
+    trek_comm_call call = { .number = 1, .kind = TREK_COMM_ALL_REDUCE, .dtype = TREK_F32, .count = COUNT, .in = x->data,
+                            .out = x->data,
+                            .on_device = true };
+    return trek_comm_nccl_give(job->comm, &call);
+}
+
 /* Rank 0's device waits for a rank that has not given its own any work. */
 static void stuck_device(rank_job *job)
 {
@@ -378,10 +388,7 @@ static void stuck_device(rank_job *job)
         return;
     }
     trek_tensor *x = filled(job, 0, COUNT);
-    trek_comm_call call = { .number = 1, .kind = TREK_COMM_ALL_REDUCE, .dtype = TREK_F32, .count = COUNT, .in = x->data,
-                            .out = x->data,
-                            .on_device = true };
-    job->status = trek_comm_nccl_give(job->comm, &call);
+    job->status = give(job, x);
     trek_device_sync(trek_cuda(0)); /* returns because of the abort */
     trek_error_clear();
     trek_tensor_release(x);
@@ -417,6 +424,85 @@ static void test_abort_of_a_device(void **state)
 {
     (void)state;
     check_abort(stuck_device, TREK_OK);
+}
+
+/* NCCL does not come back from rank 0's call: the abort of another thread does not wait for it, it ends it. */
+static void stuck_call(rank_job *job)
+{
+    if (job->rank > 0) {
+        nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
+        trek_comm_abort(job->comm, "enough");
+        return;
+    }
+    void (*fails)(const char *specification);
+    void *address = test_fake("trek_fake_fail");
+    trek_tensor *x = filled(job, 0, COUNT);
+    memcpy(&fails, &address, sizeof fails);
+    fails("ncclHang:1");
+    job->status = give(job, x);
+    fails(NULL);
+    trek_error_clear();
+    trek_tensor_release(x);
+}
+
+static void test_abort_of_a_call(void **state)
+{
+    (void)state;
+    if (!test_fake("trek_fake_fail"))
+        skip();
+    check_abort(stuck_call, TREK_ERR_CANCELLED);
+}
+
+static atomic_bool is_ready, was_given, has_memory;
+
+static void *take_memory(void *arg)
+{
+    rank_job *job = arg;
+    trek_tensor *new = trek_tensor_empty(trek_dims(COUNT), TREK_F32, trek_cuda(job->rank));
+    job->good = new && was_given; /* not before rank 1 had given its own */
+    trek_tensor_release(new);
+    has_memory = true;
+    return NULL;
+}
+
+/* Rank 0's device waits for rank 1's: a thread that asks the driver for memory meanwhile, which might make it wait for that
+ * device, comes after rank 1's launch, which the driver would hold up. */
+static void half_given(rank_job *job)
+{
+    pthread_t thread;
+    trek_tensor *x = filled(job, job->rank, COUNT);
+    trek_device_sync(trek_cuda(job->rank));
+    if (job->rank == 0) {
+        while (!is_ready)
+            sched_yield();
+        job->status = give(job, x);
+        if (pthread_create(&thread, NULL, take_memory, job) == 0)
+            pthread_join(thread, NULL);
+    } else {
+        is_ready = true;
+        nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
+        job->good = !has_memory;
+        was_given = true;
+        job->status = give(job, x);
+    }
+    trek_device_sync(trek_cuda(job->rank));
+    trek_tensor_release(x);
+}
+
+static void test_memory_between_launches(void **state)
+{
+    (void)state;
+    if (skipped(2))
+        skip();
+    trek_comm *comms[2];
+    rank_job jobs[MAX_WORLD];
+    make_comms(2, comms);
+    run_ranks(2, comms, (rank_job){ .fn = half_given }, jobs);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(jobs[r].status, TREK_OK);
+        assert_true(jobs[r].good);
+        trek_comm_free(&comms[r]);
+    }
 }
 
 /* Ranks of a group in which each thread is a rank of its own. */
@@ -944,6 +1030,7 @@ int main(void)
         cmocka_unit_test(test_one_rank),      cmocka_unit_test(test_two_ranks),          cmocka_unit_test(test_three_ranks),
         cmocka_unit_test(test_duplicate_device), cmocka_unit_test(test_switched_off),    cmocka_unit_test(test_order),
         cmocka_unit_test(test_difference),    cmocka_unit_test(test_abort_of_a_meeting), cmocka_unit_test(test_abort_of_a_device),
+        cmocka_unit_test(test_abort_of_a_call), cmocka_unit_test(test_memory_between_launches),
         cmocka_unit_test(test_group),         cmocka_unit_test(test_training),
         cmocka_unit_test(test_under_backward), cmocka_unit_test(test_exactness), cmocka_unit_test(test_wrapper_under_backward),
         cmocka_unit_test(test_processes),     cmocka_unit_test(test_started_between_processes),

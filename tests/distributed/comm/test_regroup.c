@@ -51,6 +51,14 @@ static void *die_later(void *us)
 
 static bool is_dying; /* it does not come to the end before: the others' last call waits for it */
 
+/* Whether call i is the one behind a name, or the first after it: who was behind when another one died goes on where the others
+ * are. */
+static bool is_due(const part *me, const char *name, int64_t i)
+{
+    long at = number_of(me, name);
+    return at >= 0 && i >= at;
+}
+
 static void die_in(long us)
 {
     pthread_t thread;
@@ -128,9 +136,9 @@ static int play(const part *me)
     int64_t i = 0;
     bool stopped = false;
     while (regroup && comm && i < 300) {
-        if (i == number_of(me, "call"))
+        if (is_due(me, "call", i) && !is_dying)
             die_in(number_of(me, "in") > 0 ? number_of(me, "in") : 0);
-        if (i == number_of(me, "stop") && !stopped) {
+        if (is_due(me, "stop", i) && !stopped) {
             stopped = true;
             kill(getpid(), SIGSTOP);
         }
@@ -138,7 +146,7 @@ static int play(const part *me)
             pause_us(100000);
         if (number_of(me, "pace") > 0)
             pause_us(number_of(me, "pace"));
-        if (i == number_of(me, "abort"))
+        if (is_due(me, "abort", i))
             trek_comm_abort(comm, "enough");
         if (call(comm, me->process, i, &i))
             i++;

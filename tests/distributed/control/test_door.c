@@ -114,6 +114,28 @@ static void test_waiting(void **state)
         trek_socket_close(fd[k]);
 }
 
+/* The others know of a door before its own process has entered the group: it is alive. */
+static void test_between(void **state)
+{
+    (void)state;
+    int probing, visiting;
+    trek_door *door = trek_door_open("127.0.0.1", "secret", 0);
+    trek_member members[2] = { trek_door_member(door), { .number = 1, .port = 9, .address = "127.0.0.1" } };
+    trek_door_note probe = trek_door_note_of(door, TREK_DOOR_PROBE), visit = trek_door_note_of(door, TREK_DOOR_VISIT);
+    struct pollfd early[2];
+    probe.number = visit.number = 1;
+    early[0] = (struct pollfd){ .fd = probing = connect_to(members[0].port), .events = POLLIN };
+    early[1] = (struct pollfd){ .fd = visiting = connect_to(members[0].port), .events = POLLIN };
+    assert_true(trek_door_send(probing, &probe) && trek_door_send(visiting, &visit));
+    assert_int_equal(poll(early, 2, 400), 0); /* neither an answer nor an end */
+    assert_int_equal(trek_door_enter(door, 0, members, 2), TREK_OK);
+    assert_int_equal(hear(door, probing), TREK_DOOR_COMING);
+    assert_int_equal(hear(door, visiting), TREK_DOOR_BEAT);
+    trek_socket_close(probing);
+    trek_socket_close(visiting);
+    trek_door_free(&door);
+}
+
 /* Unsound ones end the connection, and nobody waits. */
 static void test_unsound(void **state)
 {
@@ -177,7 +199,7 @@ static void test_random(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_waiting), cmocka_unit_test(test_unsound),
-                                        cmocka_unit_test(test_random) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_waiting), cmocka_unit_test(test_between),
+                                        cmocka_unit_test(test_unsound), cmocka_unit_test(test_random) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

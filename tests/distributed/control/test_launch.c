@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "distributed/comm/comm.h"
 #include "distributed/control/launch.h"
@@ -137,6 +138,37 @@ static void test_launchers(void **state)
         if (row->token[0] || launch.processes == 1)
             assert_string_equal(launch.token, row->token);
         assert_int_equal(trek_comm_world_described(NULL), row->processes);
+    }
+}
+
+/* What a job writes has the same name on all its processes, and another one than other jobs' where something tells them apart. */
+static void test_names_of_jobs(void **state)
+{
+    (void)state;
+    char parent[64], torch[64];
+    snprintf(parent, sizeof parent, "127.0.0.1.23456.%ld", (long)getppid());
+    snprintf(torch, sizeof torch, "mine.29500.%ld", (long)getppid());
+    const struct {
+        const char *environment, *more, *job;
+    } rows[] = { { plain_shell, "", "" },
+                 { slurm, "", "4711.2" },
+                 { slurm, "SLURM_PROCID=0\nSLURM_LOCALID=0\n", "4711.2" },
+                 { slurm_interactive, "", "" },
+                 { open_mpi, "", "988545025" },
+                 { open_mpi_two, "", "988545025" },
+                 { open_mpi_two, "OMPI_MCA_ess_base_jobid=\nPMIX_NAMESPACE=prterun-a-12@1\n", "prterun-a-12@1" },
+                 { torchrun, "", "none.29500" },
+                 { torchrun, "TORCHELASTIC_RUN_ID=mine\nWORLD_SIZE=2\nRANK=0\n", torch },
+                 { trek_run, "", parent },
+                 { trek_run, "TREK_ADDRESS=10.0.0.1\nTREK_PORT=29500\n", "10.0.0.1.29500" } };
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        char all[4096];
+        trek_launch launch;
+        snprintf(all, sizeof all, "%s%s", rows[k].environment, rows[k].more);
+        use_environment(all);
+        if (trek_launch_find(NULL, &launch) != TREK_OK)
+            fail_msg("row %zu: %s", k, trek_error());
+        assert_string_equal(launch.job, rows[k].job);
     }
 }
 
@@ -293,7 +325,8 @@ static void test_stop_flags(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_launchers),  cmocka_unit_test(test_port_of_a_job), cmocka_unit_test(test_contradictions),
+        cmocka_unit_test(test_launchers),  cmocka_unit_test(test_names_of_jobs), cmocka_unit_test(test_port_of_a_job),
+            cmocka_unit_test(test_contradictions),
         cmocka_unit_test(test_options),    cmocka_unit_test(test_host_lists),    cmocka_unit_test(test_world_of_one),
         cmocka_unit_test(test_stop_flags),
     };

@@ -17,6 +17,7 @@
 #include "autograd/ops.h"
 #include "distributed/run.h"
 #include "graph/flow.h"
+#include "monitor/progress.h"
 #include "nn/layers.h"
 #include "tests/support/support.h"
 
@@ -123,6 +124,49 @@ static void test_as_a_run(void **state)
     trek_state_free(&final);
     trek_module_free(&m);
     assert_null(m);
+    trek_dataset_free(&data);
+}
+
+static trek_status show(const trek_epoch_metrics *metrics, void *arg)
+{
+    (void)arg;
+    return trek_progress_metrics(metrics, NULL);
+}
+
+/* A run, and a module that is trained in place, have a line for each epoch, by one line of the program's. */
+static void test_shown(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    size_t size = 0;
+    FILE *stream = open_memstream(&text, &size);
+    trek_dataset *data = points();
+    story s = { 0 };
+    trek_run_opts o = options(data, &s);
+    o.build_model = build;
+    o.trainer.ranks = 1;
+    o.trainer.devices = test_devices();
+    trek_run *run = trek_trainer_run(&o);
+    well(trek_progress_follow(run, &(trek_progress_opts){ .stream = stream, .terminal = TREK_OFF }));
+    trek_state *final = trek_run_join(run);
+    assert_non_null(final);
+    trek_state_free(&final);
+    fclose(stream);
+    int lines = 0;
+    for (const char *at = text; (at = strchr(at, '\n')); at++)
+        lines++;
+    assert_int_equal(lines, 4);
+    assert_non_null(strstr(text, "epoch 4/4  loss "));
+    assert_non_null(strstr(text, "  evaluation_loss "));
+    assert_non_null(strstr(text, " samples/s  "));
+    free(text);
+    trek_module *m = model(test_device());
+    o = options(data, &s);
+    s.epochs = 0;
+    o.epochs = 1;
+    o.on_metrics = show;
+    well(trek_fit(m, &o));
+    trek_module_free(&m);
     trek_dataset_free(&data);
 }
 
@@ -256,7 +300,8 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_as_a_run), cmocka_unit_test(test_afterwards), cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_as_a_run), cmocka_unit_test(test_shown), cmocka_unit_test(test_afterwards),
+            cmocka_unit_test(test_failure),
         cmocka_unit_test(test_checkpoints), cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests_name("fit", tests, NULL, NULL);

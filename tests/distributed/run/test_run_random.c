@@ -98,8 +98,10 @@ static int64_t data_length(const trek_dataset *self)
     return c.samples;
 }
 
-static trek_status data_get(trek_dataset *self, const int64_t *indices, int64_t n, trek_tensor **out)
+static trek_status data_get(trek_dataset *self, const trek_fetch *fetch, trek_tensor **out)
 {
+    const int64_t *indices = fetch->indices;
+    int64_t n = fetch->n;
     (void)self;
     if (strikes(BAD_READ))
         return trek_fail(TREK_ERR_IO, "injected: dataset");
@@ -301,6 +303,7 @@ static void draw_run(uint64_t seed, trek_dataset *data)
     o->drop_last = o->batch_size <= c.samples && one_in(3);
     o->shuffle = one_in(4) ? TREK_OFF : 0;
     o->prefetch = one_in(3) ? TREK_ZERO : (int)draw(4);
+    o->workers = o->prefetch == TREK_ZERO ? 0 : (int)draw(4);
     o->schedule = one_in(3) ? trek_cosine_lr(0.01, 30, 0.001) : one_in(2) ? trek_step_lr(0.01, 5, 0.5) : o->schedule;
     o->lr_scale = one_in(4) ? 0.5 : 0;
     draw_trainer(&o->trainer, o->policy);

@@ -88,13 +88,13 @@ static int64_t slow_length(const trek_dataset *self)
     return 64;
 }
 
-static trek_status slow_get(trek_dataset *self, const int64_t *indices, int64_t n, trek_tensor **out)
+static trek_status slow_get(trek_dataset *self, const trek_fetch *fetch, trek_tensor **out)
 {
-    (void)self, (void)indices;
+    (void)self;
     usleep(500);
     assert_false(atomic_load(&gone));
-    out[0] = trek_tensor_zeros(trek_dims(n, IN), TREK_F64, trek_cpu(0));
-    out[1] = trek_tensor_zeros(trek_dims(n, 1), TREK_F64, trek_cpu(0));
+    out[0] = trek_tensor_zeros(trek_dims(fetch->n, IN), TREK_F64, trek_cpu(0));
+    out[1] = trek_tensor_zeros(trek_dims(fetch->n, 1), TREK_F64, trek_cpu(0));
     return trek_error_status();
 }
 

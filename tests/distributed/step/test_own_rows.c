@@ -38,8 +38,10 @@ static atomic_int fail_at;             /* this sample cannot be read; -1: all ca
 
 static int64_t watched_length(const trek_dataset *self) { return ((const watched *)self)->n; }
 
-static trek_status watched_get(trek_dataset *self, const int64_t *indices, int64_t n, trek_tensor **out)
+static trek_status watched_get(trek_dataset *self, const trek_fetch *fetch, trek_tensor **out)
 {
+    const int64_t *indices = fetch->indices;
+    int64_t n = fetch->n;
     float values[MOST * WIDTH];
     (void)self;
     if ((int)n > atomic_load(&largest))
@@ -140,7 +142,7 @@ static void test_once(void **state)
         for (int k = 0; k < 3; k++) {
             trek_loader *loader = trek_loader_new(watched_new(41),
                                                   &(trek_loader_opts){ .batch_size = 9, .shuffle = true, .seed = 5,
-                                                                                       .prefetch = prefetch[k] });
+                                                                                       .prefetch = prefetch[k], .workers = k });
             trek_graph *graph = set_up(loader, 3, unequal ? shares : NULL);
             for (int epoch = 0; epoch < 3; epoch++) {
                 assert_int_equal(trek_graph_start(graph, epoch), TREK_OK);
@@ -258,7 +260,8 @@ static void test_failure(void **state)
     (void)state;
     static const int prefetch[] = { TREK_ZERO, 2, 10 };
     for (int k = 0; k < 3; k++) {
-        trek_loader *loader = trek_loader_new(watched_new(30), &(trek_loader_opts){ .batch_size = 6, .prefetch = prefetch[k] });
+        trek_loader *loader = trek_loader_new(watched_new(30), &(trek_loader_opts){ .batch_size = 6, .prefetch = prefetch[k],
+                                                                                    .workers = k + (k > 0) });
         trek_graph *graph = set_up(loader, 2, NULL);
         for (int round = 0; round < 4; round++) {
             atomic_store(&fail_at, round % 2 ? -1 : 13 + round); /* of the third batch: the first rank's, the second one's */

@@ -2,7 +2,6 @@
 /* The machinery below the kernels: copies, the caching allocator, streams of
  * threads, faults, capture. On TREK_TEST_DEVICE, which must be a GPU (the fake
  * one of the tests, or a real one); on the CPU it has nothing to do. */
-#include <dlfcn.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -50,12 +49,6 @@ static void assert_failed(trek_status status, const char *part)
 
 /* --- opening -------------------------------------------------------------------------- */
 
-static void *fake(const char *name)
-{
-    void *runtime = dlopen("libfake_cudart.so", RTLD_LAZY | RTLD_NOLOAD);
-    return runtime ? dlsym(runtime, name) : NULL;
-}
-
 static void *pin_something(void *arg)
 {
     void *data = NULL;
@@ -70,7 +63,7 @@ static void test_contexts(void **state)
 {
     (void)state;
     unsigned (*contexts)(void);
-    void *address = fake("trek_fake_contexts");
+    void *address = test_fake("trek_fake_contexts");
     int count = trek_device_count(TREK_CUDA);
     char why[200];
     bool pinned = false;
@@ -101,7 +94,7 @@ static void test_broken_device(void **state)
 {
     (void)state;
     void (*fails)(const char *specification);
-    void *address = fake("trek_fake_fail");
+    void *address = test_fake("trek_fake_fail");
     int count = trek_device_count(TREK_CUDA);
     if (!address || count < 3)
         skip();
@@ -117,12 +110,62 @@ static void test_broken_device(void **state)
     trek_tensor_release(here);
 }
 
+/* --- libraries ---------------------------------------------------------------------- */
+
+static int warnings;
+
+static void count_warnings(trek_log_level level, const char *message, void *arg)
+{
+    (void)arg;
+    warnings += level == TREK_LOG_WARNING && strstr(message, "without cuBLASLt") && strstr(message, "/nowhere/libcublasLt.so");
+}
+
+static void *multiply_some(void *arg)
+{
+    trek_tensor *a = trek_tensor_full(2, trek_dims(64, 64), TREK_F32, gpu), *c = a ? trek_tensor_matmul(a, a) : NULL;
+    *(bool *)arg = c && trek_device_sync(gpu) == TREK_OK;
+    trek_tensor_release(c);
+    trek_tensor_release(a);
+    return NULL;
+}
+
+/* What the plug-in works with has a version, or a reason why it is not there; the slow way of products is told of, once. */
+static void test_libraries(void **state)
+{
+    (void)state;
+    char text[1600];
+    const char *blas = getenv("TREK_CUBLASLT_LIBRARY"), *nccl = getenv("TREK_NCCL_LIBRARY");
+    bool blas_absent = blas && strncmp(blas, "/nowhere/", 9) == 0, nccl_absent = nccl && strncmp(nccl, "/nowhere/", 9) == 0;
+    trek_log_set(TREK_LOG_WARNING, count_warnings, NULL);
+    warnings = 0;
+    for (int k = 0; k < 3; k++) {
+        pthread_t thread;
+        bool right = false;
+        assert_int_equal(pthread_create(&thread, NULL, multiply_some, &right), 0);
+        pthread_join(thread, NULL);
+        assert_true(right);
+    }
+    backend->versions(text, sizeof text);
+    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    assert_int_equal(warnings, blas_absent);
+    assert_non_null(strstr(text, "driver for CUDA "));
+    if (test_fake("trek_fake_contexts")) {
+        assert_true((strstr(text, "; cuBLASLt 13.0.0; ") != NULL) == !blas_absent);
+        assert_true((strstr(text, "; NCCL 2.") != NULL) == !nccl_absent);
+    }
+    assert_true((strstr(text, "; no cuBLASLt: /nowhere/libcublasLt.so") != NULL) == blas_absent);
+    assert_true((strstr(text, "; no NCCL: NCCL cannot be opened: /nowhere/libnccl.so") != NULL) == nccl_absent);
+}
+
 /* --- copies ------------------------------------------------------------------------- */
 
 static void test_copies(void **state)
 {
     (void)state;
-    static const int64_t counts[] = { 1, 3, 127, 1024, 70001, 1 << 20, (9 << 20) / 4 + 5 };
+    static const int64_t counts[] = { 1, 3, 127, 1024, 70001, 1 << 20, (9 << 20) / 4 + 5, (41 << 20) / 4 + 3 };
+    long (*pageable)(void) = NULL;
+    void *address = test_fake("trek_fake_pageable");
+    memcpy(&pageable, &address, sizeof pageable);
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
         int64_t n = counts[c];
         float *source = malloc((size_t)n * sizeof *source), *back = malloc((size_t)n * sizeof *back);
@@ -143,6 +186,8 @@ static void test_copies(void **state)
         free(source);
         free(back);
     }
+    if (pageable)
+        assert_int_equal(pageable(), 0); /* copies that the device makes by itself, whatever the host does */
 }
 
 static void test_host_is_kept_out(void **state)
@@ -295,7 +340,7 @@ typedef struct reader {
 static void *read_and_release(void *arg)
 {
     reader *r = arg;
-    if (backend->stream_wait(NULL, r->given) != TREK_OK)
+    if (backend->stream_wait(gpu, NULL, r->given) != TREK_OK)
         return NULL;
     r->result = trek_tensor_clone(r->source);
     trek_tensor_release(r->source);
@@ -316,7 +361,7 @@ static void test_blocks_of_other_threads(void **state)
         pthread_join(thread, NULL);
         trek_tensor *next = filled(-1, 200000); /* must not get the block while the thread's stream reads it */
         assert_non_null(next);
-        assert_int_equal(backend->stream_wait(NULL, r.done), TREK_OK);
+        assert_int_equal(backend->stream_wait(gpu, NULL, r.done), TREK_OK);
         assert_non_null(r.result);
         assert_all(r.result, (float)round);
         assert_all(next, -1);
@@ -410,6 +455,43 @@ static void test_events(void **state)
     backend->event_free(end);
 }
 
+/* NULL is the calling thread's stream on the device that is named, wherever the thread's place is. */
+static void test_events_of_devices(void **state)
+{
+    (void)state;
+    void (*hold)(int device), (*let_go)(int device);
+    long (*kernels)(int device);
+    void *addresses[3] = { test_fake("trek_fake_hold"), test_fake("trek_fake_let_go"), test_fake("trek_fake_kernels") };
+    if (!addresses[0] || !addresses[1] || !addresses[2] || trek_device_count(TREK_CUDA) < gpu.index + 2)
+        skip();
+    memcpy(&hold, &addresses[0], sizeof hold);
+    memcpy(&let_go, &addresses[1], sizeof let_go);
+    memcpy(&kernels, &addresses[2], sizeof kernels);
+    trek_device other = trek_cuda(trek_device_count(TREK_CUDA) - 1), place = trek_rank_here.device;
+    trek_event *event;
+    trek_device_stream *stream;
+    assert_int_equal(backend->event_new(other, &event), TREK_OK);
+    assert_int_equal(backend->stream_new(gpu, &stream), TREK_OK);
+    assert_int_equal(backend->event_record(event, stream), TREK_ERR_DEVICE);
+    trek_error_clear();
+    assert_int_equal(trek_device_sync(gpu), TREK_OK);
+    trek_rank_here.device = other;
+    hold(other.index);
+    assert_int_equal(backend->event_record(event, NULL), TREK_OK);
+    assert_int_equal(backend->stream_wait(gpu, NULL, event), TREK_OK);
+    long before = kernels(gpu.index);
+    trek_tensor *behind = filled(3, 10);
+    usleep(20000);
+    long meanwhile = kernels(gpu.index);
+    let_go(other.index);
+    trek_rank_here.device = place;
+    assert_int_equal(meanwhile, before);
+    assert_all(behind, 3);
+    trek_tensor_release(behind);
+    backend->stream_free(stream);
+    backend->event_free(event);
+}
+
 static void test_capture(void **state)
 {
     (void)state;
@@ -456,6 +538,68 @@ static void test_capture_dropped(void **state)
     t = filled(2, 10);
     assert_all(t, 2);
     trek_tensor_release(t);
+}
+
+/* The capture's own pool holds as much as the runs before it: what these held goes back to the driver first. */
+static void test_capture_takes_over(void **state)
+{
+    (void)state;
+    enum { PARTS = 4 };
+    const int64_t n = 8 << 20;
+    trek_tensor *x = filled(1, n), *sums[PARTS];
+    trek_capture *capture = NULL;
+    int64_t reserved[2];
+    for (int captured = 0; captured < 2; captured++) {
+        if (captured)
+            assert_int_equal(backend->capture_begin(gpu), TREK_OK);
+        for (int k = 0; k < PARTS; k++)
+            assert_non_null(sums[k] = trek_tensor_add(x, x));
+        for (int k = 0; k < PARTS; k++)
+            trek_tensor_release(sums[k]);
+        if (captured)
+            assert_int_equal(backend->capture_end(gpu, &capture), TREK_OK);
+        reserved[captured] = trek_memory_usage(gpu).reserved;
+    }
+    assert_true(reserved[1] < reserved[0] + 4 * n); /* one part more at most, of four */
+    backend->capture_free(capture);
+    trek_tensor_release(x);
+    trek_memory_release_cached(gpu);
+}
+
+/* cudaFree waits for the device, whose work is being captured: it is not called, not even for lack of memory. */
+static void test_capture_frees_nothing(void **state)
+{
+    (void)state;
+    void (*fails)(const char *specification);
+    long (*calls)(const char *function);
+    void *addresses[2] = { test_fake("trek_fake_fail"), test_fake("trek_fake_calls") };
+    if (!addresses[0] || !addresses[1])
+        skip();
+    memcpy(&fails, &addresses[0], sizeof fails);
+    memcpy(&calls, &addresses[1], sizeof calls);
+    trek_device_info info;
+    assert_int_equal(backend->info(gpu.index, &info), TREK_OK);
+    int64_t quarter = info.memory / 16; /* of f32 */
+    trek_tensor *before = trek_tensor_empty(trek_dims(quarter), TREK_F32, gpu);
+    fails("cudaFree:1000000");
+    assert_int_equal(backend->capture_begin(gpu), TREK_OK);
+    long freed = calls("cudaFree");
+    trek_tensor *first = trek_tensor_empty(trek_dims(quarter), TREK_F32, gpu);
+    assert_non_null(first);
+    assert_null(trek_tensor_empty(trek_dims(3 * quarter), TREK_F32, gpu));
+    assert_failed(TREK_ERR_MEMORY, "out of memory on cuda:");
+    trek_tensor_release(before);
+    trek_memory_release_cached(gpu);
+    trek_tensor_release(first);
+    assert_int_equal(calls("cudaFree"), freed);
+    assert_int_equal(backend->capture_end(gpu, NULL), TREK_OK);
+    trek_memory_release_cached(gpu);
+    assert_true(calls("cudaFree") > freed);
+    fails(NULL);
+    trek_tensor *all = trek_tensor_empty(trek_dims(3 * quarter), TREK_F32, gpu); /* it is there again */
+    assert_non_null(all);
+    trek_tensor_release(all);
+    trek_memory_release_cached(gpu);
 }
 
 static int set_up(void **state)
@@ -568,6 +712,7 @@ int main(void)
     setenv("TREK_FAKE_GPUS", "4", 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_contexts), cmocka_unit_test(test_broken_device),
+        cmocka_unit_test(test_libraries),
         cmocka_unit_test(test_copies),          cmocka_unit_test(test_host_is_kept_out), cmocka_unit_test(test_between_devices),
             cmocka_unit_test(test_default_device),
         cmocka_unit_test(test_blocks_are_apart), cmocka_unit_test(test_memory_is_cached),
@@ -575,6 +720,8 @@ int main(void)
         cmocka_unit_test(test_out_of_memory),   cmocka_unit_test(test_blocks_of_other_threads),
         cmocka_unit_test(test_many_threads),
         cmocka_unit_test(test_faults),          cmocka_unit_test(test_events),           cmocka_unit_test(test_capture),
+        cmocka_unit_test(test_events_of_devices),
+        cmocka_unit_test(test_capture_takes_over), cmocka_unit_test(test_capture_frees_nothing),
         cmocka_unit_test(test_capture_dropped), cmocka_unit_test(test_batches_ahead), cmocka_unit_test(test_batches_of_readers),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);

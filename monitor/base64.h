@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bytes as text (RFC 4648). Internal. */
+#ifndef TREK_MONITOR_BASE64_H
+#define TREK_MONITOR_BASE64_H
+
+#include "nn/text.h"
+
+void trek_base64_encode(trek_text *out, const void *bytes, size_t count);
+/* The bytes that base64 stands for, added; false: it is none. */
+bool trek_base64_decode(trek_text *out, const char *base64);
+
+#endif

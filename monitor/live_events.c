@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* TensorBoard's event file beside a watched run's own, written while the run goes on: what each line says. */
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "monitor/event_file.h"
+#include "monitor/monitor_internal.h"
+
+/* As far as it can be; with what is written so far. Under the lock. */
+static void put_events(trek_monitor *m, trek_text *events)
+{
+    size_t done = 0;
+    while (!events->failed && m->events >= 0 && done < events->length) {
+        ssize_t written = write(m->events, events->data + done, events->length - done);
+        if (written > 0)
+            done += (size_t)written;
+        else if (written == 0 || errno != EINTR) {
+            close(m->events); /* the run's own file tells why */
+            m->events = -1;
+        }
+    }
+    trek_text_clear(events);
+}
+
+/* The name is TensorFlow's: events.out.tfevents.SECONDS.HOST, and the process. A later one in the same folder is read after it.
+ */
+void trek_monitor_events_open(trek_monitor *m)
+{
+    char host[256] = "host";
+    trek_text begin = { 0 };
+    gethostname(host, sizeof host - 1);
+    char *path = trek_format("%s/events.out.tfevents.%lld.%s.%d", m->path, (long long)m->started, host, m->process);
+    m->events = path ? open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666) : -1;
+    trek_free(path);
+    trek_event_begin(&begin, m->started);
+    put_events(m, &begin);
+}
+
+void trek_monitor_events_add(trek_monitor *m, const char *line, size_t length)
+{
+    trek_run_record record;
+    trek_text events = { 0 };
+    bool clean = trek_error_status() == TREK_OK;
+    if (m->events < 0)
+        return;
+    if (trek_run_record_read(&record, line, length) == TREK_OK) {
+        record.process = m->process;
+        m->events_step = record.step > m->events_step ? record.step : m->events_step;
+        trek_event_add(&events, &record, m->events_step);
+        put_events(m, &events);
+        trek_run_record_clear(&record);
+    }
+    if (clean)
+        trek_error_clear();
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writing a state in several files with an index, divided as Hugging Face's programs divide it. */
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "nn/replace_file.h"
+#include "nn/safetensors.h"
+#include "tensor/memory_internal.h"
+#include "tensor/status_internal.h"
+
+#define SHARD_NAME "model-%05d-of-%05d.safetensors"
+
+typedef struct sharding {
+    const trek_state *state;
+    const char *folder;
+    int *shard;               /* [entries] */
+    int n;
+    uint64_t total;
+} sharding;
+
+/* In order; what does not fit begins a file, and what no file could hold has one for itself. */
+static trek_status divide(sharding *s, uint64_t most)
+{
+    const trek_state *state = s->state;
+    int open = -1; /* which file others may go into */
+    uint64_t filled = 0;
+    s->shard = trek_calloc((size_t)state->n_entries + 1, sizeof *s->shard);
+    if (!s->shard)
+        return TREK_ERR_MEMORY;
+    for (int k = 0; k < state->n_entries; k++) {
+        uint64_t bytes = (uint64_t)trek_shape_numel(trek_state_entry_shape(&state->entries[k])) *
+            trek_dtype_size(trek_state_entry_dtype(&state->entries[k]));
+        s->total += bytes;
+        if (bytes > most) {
+            s->shard[k] = s->n++;
+            continue;
+        }
+        if (open < 0 || filled + bytes > most) {
+            open = s->n++;
+            filled = 0;
+        }
+        s->shard[k] = open;
+        filled += bytes;
+    }
+    return TREK_OK;
+}
+
+/* A new string. */
+static char *path_of(const sharding *s, int shard)
+{
+    return s->n <= 1 ? trek_format("%s/" TREK_SAFETENSORS_MODEL, s->folder)
+        : trek_format("%s/" SHARD_NAME, s->folder, shard + 1, s->n);
+}
+
+static trek_status write_shard(const sharding *s, int shard)
+{
+    const trek_state *state = s->state;
+    trek_state *part = trek_state_new();
+    trek_status status = part ? trek_state_take_texts(part, state) : TREK_ERR_MEMORY;
+    for (int k = 0; k < state->n_entries && status == TREK_OK; k++)
+        if (s->shard[k] == shard)
+            status = trek_state_add_like(part, state->entries[k].name, &state->entries[k], &(trek_state_change){ 0 });
+    for (int k = 0; k < state->n_aliases && status == TREK_OK; k++)
+        if (s->shard[state->aliases[k].entry] == shard)
+            status = trek_state_add_alias(part, state->aliases[k].name, state->entries[state->aliases[k].entry].name);
+    char *path = status == TREK_OK ? path_of(s, shard) : NULL;
+    if (status == TREK_OK)
+        status = path ? trek_state_write(part, path) : TREK_ERR_MEMORY;
+    trek_state_free(&part);
+    trek_free(path);
+    return status;
+}
+
+typedef struct named {
+    const char *name;
+    int shard;
+} named;
+
+static int by_name(const void *a, const void *b) { return strcmp(((const named *)a)->name, ((const named *)b)->name); }
+
+/* Names in order, as those programs have them. */
+static trek_status index_text(const sharding *s, trek_text *out)
+{
+    int n = s->state->n_entries;
+    named *names = trek_calloc((size_t)n + 1, sizeof *names);
+    if (!names)
+        return TREK_ERR_MEMORY;
+    for (int k = 0; k < n; k++)
+        names[k] = (named){ s->state->entries[k].name, s->shard[k] };
+    qsort(names, (size_t)n, sizeof *names, by_name);
+    trek_text_format(out, "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64 "\n  },\n  \"weight_map\": {", s->total);
+    for (int k = 0; k < n; k++) {
+        trek_text_add(out, k ? ",\n    " : "\n    ");
+        trek_json_string(out, names[k].name);
+        trek_text_format(out, ": \"" SHARD_NAME "\"", names[k].shard + 1, s->n);
+    }
+    trek_text_add(out, "\n  }\n}\n");
+    trek_free(names);
+    return out->failed ? TREK_ERR_MEMORY : TREK_OK;
+}
+
+static trek_status write_index(const sharding *s)
+{
+    trek_text text = { 0 };
+    trek_file_replacement replacement;
+    trek_status status = index_text(s, &text);
+    char *path = status == TREK_OK ? trek_format("%s/" TREK_SAFETENSORS_INDEX, s->folder) : NULL;
+    if (status == TREK_OK)
+        status = path ? trek_replace_begin(&replacement, path) : TREK_ERR_MEMORY;
+    if (status == TREK_OK)
+        status = trek_replace_end(&replacement, trek_safetensors_write_bytes(replacement.file, text.data, text.length, 0, path));
+    trek_text_clear(&text);
+    trek_free(path);
+    return status;
+}
+
+/* Whether a name is one of a state's files, but none of this one's. */
+static bool is_stale(const sharding *s, const char *name)
+{
+    int shard, of, used = 0;
+    if (strcmp(name, TREK_SAFETENSORS_MODEL) == 0)
+        return s->n > 1;
+    if (strcmp(name, TREK_SAFETENSORS_INDEX) == 0)
+        return s->n <= 1;
+    return sscanf(name, "model-%5d-of-%5d.safetensors%n", &shard, &of, &used) == 2 && used > 0 && !name[used] &&
+        (s->n <= 1 || of != s->n || shard < 1 || shard > s->n);
+}
+
+/* Of an earlier state in the folder, which would be read in this one's place, or for nothing. */
+static void remove_stale(const sharding *s)
+{
+    DIR *list = opendir(s->folder);
+    for (struct dirent *entry; list && (entry = readdir(list));)
+        if (is_stale(s, entry->d_name))
+            unlinkat(dirfd(list), entry->d_name, 0);
+    if (list)
+        closedir(list);
+}
+
+trek_status trek_state_write_shards(const trek_state *state, const char *folder, uint64_t max_bytes)
+{
+    struct stat info;
+    if (!state || !folder)
+        return trek_fail_missing("state_write_shards", state ? "folder" : "state");
+    if (max_bytes == 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "state_write_shards: a file must be allowed some bytes");
+    if (stat(folder, &info) != 0 || !S_ISDIR(info.st_mode))
+        return trek_fail(TREK_ERR_IO, "%s: is no folder", folder);
+    sharding s = { .state = state, .folder = folder };
+    trek_status status = divide(&s, max_bytes);
+    if (status == TREK_OK && s.n > 99999)
+        status = trek_fail(TREK_ERR_ARGUMENT, "state_write_shards: %d files are more than their names can count", s.n);
+    for (int k = 0; k < (s.n > 1 ? s.n : 1) && status == TREK_OK; k++)
+        status = write_shard(&s, k);
+    if (status == TREK_OK && s.n > 1)
+        status = write_index(&s);
+    if (status == TREK_OK)
+        remove_stale(&s);
+    trek_free(s.shard);
+    return status;
+}

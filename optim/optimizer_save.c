@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An optimizer's state among others: in checkpoints, and by itself. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "nn/state_internal.h"
+#include "optim/optimizer_internal.h"
+#include "tensor/memory_internal.h"
+
+#define RATES "lr"
+
+static trek_status add_rates(trek_state *state, const trek_optimizer *optimizer, const char *name)
+{
+    double *rates = trek_calloc((size_t)optimizer->n_groups, sizeof *rates);
+    if (!rates)
+        return TREK_ERR_MEMORY;
+    for (int g = 0; g < optimizer->n_groups; g++)
+        rates[g] = trek_optimizer_group_lr(optimizer, g);
+    trek_tensor *tensor = trek_tensor_from_data(rates, trek_dims(optimizer->n_groups), TREK_F64, trek_cpu(0));
+    trek_status status = tensor ? trek_state_add(state, name, tensor) : trek_error_status();
+    trek_tensor_release(tensor);
+    trek_free(rates);
+    return status;
+}
+
+static trek_status add_entry(trek_state *state, const trek_optimizer_entry *entry, const char *prefix, bool copies)
+{
+    char *name = trek_format("%s%s", prefix, entry->name);
+    trek_tensor *own = NULL;
+    if (copies && name)
+        own = trek_tensor_device(entry->tensor).type == TREK_CPU ? trek_tensor_clone(entry->tensor)
+            : trek_tensor_to(entry->tensor, trek_cpu(0));
+    trek_status status = name && (own || !copies) ? TREK_OK : trek_error_status();
+    if (status == TREK_OK)
+        status = trek_state_add(state, name, copies ? own : entry->tensor);
+    trek_tensor_release(own);
+    trek_free(name);
+    return status;
+}
+
+trek_status trek_optimizer_add_to(trek_state *state, trek_optimizer *optimizer, const char *rates, const char *prefix,
+                                  bool copies)
+{
+    trek_optimizer_entry *entries = NULL;
+    int n = 0;
+    trek_status status = add_rates(state, optimizer, rates);
+    if (status == TREK_OK)
+        status = trek_optimizer_export(optimizer, &entries, &n);
+    for (int k = 0; k < n && status == TREK_OK; k++)
+        status = add_entry(state, &entries[k], prefix, copies);
+    trek_optimizer_export_free(entries, n);
+    return status;
+}
+
+trek_status trek_optimizer_read_rates(trek_tensor *tensor, const char *where, double **rates, int *n)
+{
+    int64_t count = trek_tensor_numel(tensor);
+    if (count < 1 || count > INT32_MAX || trek_tensor_shape(tensor).ndim != 1 || trek_tensor_dtype(tensor) != TREK_F64)
+        return trek_fail(TREK_ERR_FORMAT, "%s: no learning rates", where);
+    *n = (int)count;
+    *rates = trek_calloc((size_t)count, sizeof **rates);
+    trek_status status = *rates ? trek_tensor_to_host(tensor, TREK_F64, *rates, (size_t)count * sizeof **rates) : TREK_ERR_MEMORY;
+    for (int g = 0; g < *n && status == TREK_OK; g++)
+        if (!((*rates)[g] >= 0 && isfinite((*rates)[g])))
+            status = trek_fail(TREK_ERR_FORMAT, "%s: a learning rate is negative or not finite", where);
+    return status;
+}
+
+trek_state *trek_optimizer_save(trek_optimizer *optimizer)
+{
+    if (!optimizer || trek_error_status() != TREK_OK)
+        return optimizer ? NULL : (trek_fail_missing("trek_optimizer_save", "optimizer"), NULL);
+    trek_state *state = trek_state_new();
+    if (state && trek_optimizer_add_to(state, optimizer, RATES, "", true) != TREK_OK)
+        trek_state_free(&state);
+    return state;
+}
+
+/* What can fail; then nothing can, and all of it is taken over. */
+static trek_status load(trek_optimizer *optimizer, const trek_state *state, trek_optimizer_entry *entries, const double *rates)
+{
+    int n = 0;
+    for (int k = 0; k < trek_state_count(state); k++) {
+        trek_tensor *tensor = strcmp(trek_state_name(state, k), RATES) != 0 ? trek_state_tensor(state, k) : NULL;
+        if (tensor)
+            entries[n++] = (trek_optimizer_entry){ (char *)trek_state_name(state, k), tensor };
+        else if (trek_error_status() != TREK_OK)
+            return trek_error_status();
+    }
+    trek_optimizer_import_plan *plan;
+    trek_status status = trek_optimizer_import_begin(optimizer, entries, n, &plan);
+    trek_optimizer_import_end(optimizer, &plan, status == TREK_OK);
+    for (int g = 0; g < optimizer->n_groups && status == TREK_OK; g++)
+        status = trek_optimizer_set_group_lr(optimizer, g, rates[g]);
+    return status;
+}
+
+trek_status trek_optimizer_load(trek_optimizer *optimizer, const trek_state *state)
+{
+    if (!optimizer || !state)
+        return trek_fail_missing("trek_optimizer_load", optimizer ? "state" : "optimizer");
+    trek_tensor *tensor = trek_error_status() == TREK_OK ? trek_state_find(state, RATES) : NULL;
+    double *rates = NULL;
+    int n = 0;
+    if (trek_error_status() != TREK_OK)
+        return trek_error_status();
+    if (!tensor)
+        return trek_fail(TREK_ERR_FORMAT, "trek_optimizer_load: there is no \"" RATES "\": this is no optimizer's state");
+    trek_optimizer_entry *entries = trek_calloc((size_t)trek_state_count(state) + 1, sizeof *entries);
+    trek_status status = entries ? trek_optimizer_read_rates(tensor, "trek_optimizer_load", &rates, &n) : TREK_ERR_MEMORY;
+    if (status == TREK_OK && n != optimizer->n_groups)
+        status = trek_fail(TREK_ERR_FORMAT, "trek_optimizer_load: a state of %d groups, of an optimizer with %d", n,
+                           optimizer->n_groups);
+    if (status == TREK_OK)
+        status = load(optimizer, state, entries, rates);
+    trek_free(entries);
+    trek_free(rates);
+    return status;
+}

@@ -1,0 +1,834 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* monitor/monitor: what is recorded is in the files, whatever happens to them, and training never knows. */
+#include <fcntl.h>
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "autograd/ops.h"
+#include "graph/flow.h"
+#include "monitor/monitor_internal.h"
+#include "monitor/registry.h"
+#include "monitor/run_reader.h"
+#include "nn/layers.h"
+#include "tensor/trace.h"
+#include "tests/distributed/run/line.h"
+#include "tests/support/support.h"
+
+static char folder[64];
+static const char *program;
+
+static int begin(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    snprintf(folder, sizeof folder, "/tmp/trek-watched-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int end(void **state)
+{
+    char command[128];
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return system(command) != 0 || trek_error_status() != TREK_OK;
+}
+
+static trek_monitor *watch(const char *name)
+{
+    trek_monitor *m = trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .name = name, .epochs = 3,
+                                                             .interval_s = TREK_ZERO });
+    assert_non_null(m);
+    return m;
+}
+
+static trek_run_reader *read_run(const char *name)
+{
+    char path[200];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    trek_run_reader *r = trek_run_reader_new(path, NULL);
+    assert_non_null(r);
+    assert_int_equal(trek_run_reader_catch_up(r), TREK_OK);
+    assert_int_equal(trek_run_reader_state(r)->bad_lines, 0);
+    return r;
+}
+
+/* --- what a program writes ---------------------------------------------------------------------- */
+
+static void test_values_come_back_to_the_bit(void **state)
+{
+    (void)state;
+    const double values[] = { 0.1, -0.0, 5e-324, 1.7976931348623157e308, (double)NAN, (double)INFINITY, -(double)INFINITY,
+                              1.0 / 3 };
+    const char *odd = "a \"b\"\n\\ \xc3\xa9 \xe2\x82\xac\t/<b>";
+    trek_monitor *m = watch("odd name/\xc3\xa9");
+    for (int k = 0; k < 8; k++)
+        assert_int_equal(trek_monitor_scalar(m, odd, k, values[k]), TREK_OK);
+    assert_int_equal(trek_monitor_scalar(m, "bad \xff", 0, 1), TREK_OK);
+    assert_int_equal(trek_monitor_scalars(m, 9, (const char *[]){ "p", "q" }, (double[]){ 1, 2 }, 2), TREK_OK);
+    assert_int_equal(trek_monitor_text(m, "t", 4, odd), TREK_OK);
+    assert_int_equal(trek_monitor_event(m, "checkpoint", "3"), TREK_OK);
+    assert_int_equal(trek_monitor_log(m, TREK_LOG_ERROR, "oh"), TREK_OK);
+    assert_non_null(strstr(trek_monitor_path(m), "odd_name___"));
+    trek_monitor_free(&m);
+    assert_null(m);
+    trek_run_reader *r = read_run("odd_name___");
+    const trek_run_state *s = trek_run_reader_state(r);
+    const trek_run_series *x = trek_run_reader_series(r, odd, false);
+    assert_int_equal(x->count, 8);
+    for (int k = 0; k < 8; k++)
+        assert_true(x->points[k].step == k &&
+                    (isnan(values[k]) ? isnan(x->points[k].value)
+                     : memcmp(&x->points[k].value, &values[k], sizeof(double)) == 0));
+    assert_int_equal(trek_run_reader_series(r, "bad ?", false)->count, 1);
+    assert_true(trek_run_reader_series(r, "q", false)->points[0].value == 2);
+    assert_int_equal(s->n_notes, 3);
+    assert_string_equal(s->notes[0].text, odd);
+    assert_string_equal(s->notes[1].name, "checkpoint");
+    assert_string_equal(s->notes[2].name, "error");
+    assert_int_equal(s->status, TREK_RUN_DONE);
+    trek_run_reader_free(&r);
+}
+
+static void test_histograms_count_every_value(void **state)
+{
+    (void)state;
+    double values[] = { -1, 0, 0, 0.5, 1, (double)NAN, (double)INFINITY };
+    trek_tensor *t = trek_tensor_from_data(values, trek_dims(7), TREK_F64, trek_cpu(0));
+    trek_monitor *m = watch("h");
+    assert_int_equal(trek_monitor_histogram(m, "t", 5, t), TREK_OK);
+    trek_module *layer = trek_nn_linear(3, 2, trek_cpu(0));
+    assert_int_equal(trek_monitor_histograms(m, 6, layer), TREK_OK);
+    trek_monitor_free(&m);
+    trek_run_reader *r = read_run("h");
+    const trek_run_state *s = trek_run_reader_state(r);
+    assert_int_equal(s->n_histograms, 3);
+    const trek_run_record *h = &s->histograms[0];
+    double sum = 0;
+    for (int k = 0; k < h->n_counts; k++) {
+        double inside = 0;
+        for (int i = 0; i < 5; i++)
+            inside += values[i] >= h->edges[k] && (values[i] < h->edges[k + 1] || (k == h->n_counts - 1 && values[i] == 1));
+        assert_true(inside == h->counts[k]);
+        sum += h->counts[k];
+    }
+    assert_true(sum == 5 && h->nonfinite == 2 && h->min == -1 && h->max == 1 && fabs(h->mean - 0.1) < 1e-15);
+    assert_true(fabs(h->std - sqrt(0.44)) < 1e-12 && h->step == 5);
+    assert_string_equal(s->histograms[1].name, "weight");
+    trek_run_reader_free(&r);
+    trek_tensor_release(t);
+    trek_module_free(&layer);
+}
+
+static void test_mistakes_are_told(void **state)
+{
+    (void)state;
+    assert_null(trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .interval_s = -0.5 }));
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    trek_monitor *m = watch("m");
+    assert_int_equal(trek_monitor_scalar(m, "", 0, 1), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    assert_int_equal(trek_monitor_scalar(NULL, "x", 0, 1), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    assert_int_equal(trek_monitor_log(m, (trek_log_level)9, "x"), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    trek_monitor_free(&m);
+    trek_monitor_free(&m);
+}
+
+static void *write_many(void *arg)
+{
+    for (int k = 0; k < 200; k++)
+        trek_monitor_scalar(arg, "shared", k, k);
+    return NULL;
+}
+
+static void test_threads_write_whole_lines(void **state)
+{
+    (void)state;
+    pthread_t threads[4];
+    trek_monitor *m = watch("threads");
+    for (int k = 0; k < 4; k++)
+        assert_int_equal(pthread_create(&threads[k], NULL, write_many, m), 0);
+    for (int k = 0; k < 4; k++)
+        pthread_join(threads[k], NULL);
+    trek_monitor_free(&m);
+    trek_run_reader *r = read_run("threads");
+    assert_int_equal(trek_run_reader_series(r, "shared", false)->seen, 800);
+    trek_run_reader_free(&r);
+}
+
+/* --- training ----------------------------------------------------------------------------------- */
+
+enum { EPOCHS = 3 };
+
+static trek_status train(int ranks, trek_epoch_metrics *metrics, double *losses)
+{
+    trek_dataset *dataset = line_dataset(true);
+    trek_device devices[] = { trek_cpu(0), trek_cpu(1), trek_cpu(2) };
+    trek_run *run = trek_trainer_run(&(trek_run_opts){ .build_model = line_build, .train_step = line_squares, .dataset = dataset,
+                                                       .input = "x", .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.05 }),
+                                                       .batch_size = 6, .epochs = EPOCHS,
+                                                       .trainer = { .devices = devices, .ranks = ranks, .max_grad_norm = 100 } });
+    trek_dataset_free(&dataset);
+    for (int k = 0; run && trek_run_next(run, metrics); k++)
+        losses[k] = metrics->loss;
+    trek_state *state = run ? trek_run_join(run) : NULL;
+    trek_state_free(&state);
+    return trek_error_status();
+}
+
+/* In a process of its own, which TREK_LOG_DIR makes watched. */
+static pid_t start(const char *role, const char *name)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("TREK_LOG_DIR", folder, 1);
+        setenv("TREK_RUN_NAME", name, 1);
+        execl("/proc/self/exe", program, "--play", role, (char *)NULL);
+        _exit(99);
+    }
+    return child;
+}
+
+static int finish(pid_t child)
+{
+    int code = -1;
+    assert_int_equal(waitpid(child, &code, 0), child);
+    return code;
+}
+
+/* What the child prints as its losses is what its file has. */
+static void expect_losses(trek_run_reader *r, const char *name)
+{
+    char path[200];
+    double loss;
+    snprintf(path, sizeof path, "%s/%s.losses", folder, name);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    const trek_run_series *x = trek_run_reader_series(r, "loss", true);
+    assert_non_null(x);
+    assert_int_equal(x->count, EPOCHS);
+    for (int k = 0; k < EPOCHS; k++)
+        assert_true(fscanf(file, "%la", &loss) == 1 && loss == x->points[k].value && x->points[k].epoch == k);
+    fclose(file);
+}
+
+typedef struct sums { double computing_s[4]; } sums;
+
+static trek_status add_up(const trek_run_record *record, void *arg)
+{
+    sums *s = arg;
+    for (int k = 0; k < record->n_ranks; k++)
+        if (record->kind == TREK_RUN_RANKS && record->ranks[k].rank < 4)
+            s->computing_s[record->ranks[k].rank] += record->ranks[k].computing_s;
+    return TREK_OK;
+}
+
+/* Of all records: the last second of a run may have no step any more. */
+static sums sums_of(const char *name)
+{
+    sums s = { { 0 } };
+    char path[200];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    trek_run_reader *r = trek_run_reader_new(path, &(trek_run_reader_opts){ .on_record = add_up, .arg = &s });
+    assert_int_equal(trek_run_reader_catch_up(r), TREK_OK);
+    trek_run_reader_free(&r);
+    return s;
+}
+
+static void train_on(int ranks)
+{
+    char role[8], name[16];
+    snprintf(role, sizeof role, "%d", ranks);
+    snprintf(name, sizeof name, "ranks-%d", ranks);
+    assert_int_equal(finish(start(role, name)), 0);
+    trek_run_reader *r = read_run(name);
+    const trek_run_state *s = trek_run_reader_state(r);
+    expect_losses(r, name);
+    assert_int_equal(s->status, TREK_RUN_DONE);
+    assert_int_equal(s->n_ranks, ranks);
+    assert_int_equal(s->epochs, EPOCHS);
+    assert_int_equal(s->epoch, EPOCHS);
+    assert_int_equal(s->parameters, FEATURES);
+    assert_non_null(s->graph);
+    assert_non_null(strstr(s->graph->svg, "<svg"));
+    assert_true(s->graph->steps >= 3 && s->graph->n_nodes == 3); /* of its first rank */
+    assert_true(s->graph->nodes[1].time_ms > 0 && s->graph->nodes[1].calls >= 1 && s->graph->nodes[1].parameters == FEATURES);
+    assert_non_null(trek_run_reader_series(r, "lr", false));
+    assert_true(trek_run_reader_series(r, "gradient_norm", false)->points[0].value > 0);
+    double share = 0;
+    int64_t samples = 0;
+    for (int k = 0; k < ranks; k++) {
+        const trek_run_rank *rank = &s->ranks[k];
+        char device[16];
+        snprintf(device, sizeof device, "cpu:%d", k);
+        assert_string_equal(rank->device, device);
+        assert_true(rank->rank == k && rank->interval_s > 0 && sums_of(name).computing_s[k] > 0);
+        share += rank->share;
+        samples += rank->samples;
+    }
+    assert_true(fabs(share - 1) < 1e-9);
+    assert_int_equal(samples, EPOCHS * ROWS);
+    assert_true(s->processes[0].memory_bytes > 1e6);
+    trek_run_reader_free(&r);
+}
+
+static void test_a_child_of_fork_makes_no_monitor(void **state)
+{
+    (void)state;
+    pid_t child = fork();
+    if (child == 0) {
+        trek_monitor *m = trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .name = "forked" });
+        _exit(!m && trek_error_status() == TREK_ERR_STATE && strstr(trek_error(), "fork") ? 7 : 8);
+    }
+    assert_int_equal(finish(child), 7 << 8);
+}
+
+static void test_one_rank(void **state) { (void)state; train_on(1); }
+static void test_two_ranks(void **state) { (void)state; train_on(2); }
+static void test_three_ranks(void **state) { (void)state; train_on(3); }
+
+/* A loop of one's own: the trends' points. */
+static void test_points_are_those_of_the_trends(void **state)
+{
+    (void)state;
+    trek_scope scope = trek_scope_begin();
+    trek_graph *graph = line_build(trek_cpu(0), NULL);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.01 })), TREK_OK);
+    trek_monitor *m = watch("loop");
+    assert_int_equal(trek_monitor_attach(m, graph), TREK_OK);
+    trek_monitor *second = watch("other");
+    assert_int_equal(trek_monitor_attach(second, graph), TREK_ERR_STATE);
+    trek_error_clear();
+    trek_monitor_free(&second);
+    for (int epoch = 0; epoch < 2; epoch++) {
+        for (int k = 0; k < 3; k++) {
+            trek_var *y = trek_graph_forward(graph, trek_var_from(test_values((double[]){ 1, 2, 3 }, trek_dims(1, 3), TREK_F64)));
+            trek_var *loss = trek_mean(trek_square(y), trek_dims_none(), false);
+            assert_int_equal(trek_graph_backward(graph, loss), TREK_OK);
+            assert_int_equal(trek_graph_record(graph, "squares", trek_var_item(loss)), TREK_OK);
+            assert_int_equal(trek_graph_step(graph), TREK_OK);
+        }
+        assert_int_equal(trek_graph_flush(graph), TREK_OK);
+    }
+    trek_run_reader *r = read_run("loop");
+    const trek_run_series *x = trek_run_reader_series(r, "squares", true), *loss = trek_run_reader_series(r, "loss", false);
+    const trek_trend *trend = trek_graph_trend(graph, "squares");
+    assert_int_equal(x->count, 2);
+    assert_true(x->points[0].value == trek_trend_value(trend, 0) && x->points[1].value == trek_trend_value(trend, 1));
+    assert_int_equal(loss->count, 6);
+    assert_true(fabs((loss->points[0].value + loss->points[1].value + loss->points[2].value) / 3 - x->points[0].value) < 1e-12);
+    assert_int_equal(loss->points[5].step, 6);
+    trek_run_reader_free(&r);
+    assert_int_equal(trek_monitor_graph(m, graph), TREK_OK);
+    const trek_epoch_scalar scalar = { "f1", 0.75, NULL };
+    assert_int_equal(trek_monitor_epoch(m, &(trek_epoch_metrics){ .epoch = 7, .loss = 0.5, .evaluation_loss = 0.25, .lr = 1,
+                                                                  .n_scalars = 1, .scalars = &scalar }), TREK_OK);
+    r = read_run("loop");
+    x = trek_run_reader_series(r, "f1", true);
+    assert_true(x->points[0].value == 0.75 && x->points[0].epoch == 7);
+    assert_true(trek_run_reader_series(r, "evaluation_loss", true)->points[0].value == 0.25);
+    assert_non_null(trek_run_reader_state(r)->graph);
+    trek_run_reader_free(&r);
+    trek_graph_free(&graph); /* before its monitor */
+    trek_monitor_free(&m);
+    trek_scope_end(scope);
+}
+
+static void test_a_failed_run_says_why(void **state)
+{
+    (void)state;
+    assert_int_equal(finish(start("fails", "fails")), 0);
+    trek_run_reader *r = read_run("fails");
+    assert_int_equal(trek_run_reader_state(r)->status, TREK_RUN_FAILED);
+    assert_non_null(strstr(trek_run_reader_state(r)->error, "no loss today"));
+    trek_run_reader_free(&r);
+}
+
+static void test_a_killed_process_has_died_and_its_file_is_there(void **state)
+{
+    (void)state;
+    char path[200];
+    pid_t child = start("forever", "killed");
+    snprintf(path, sizeof path, "%s/killed", folder);
+    trek_run_reader *r = trek_run_reader_new(path, NULL);
+    const trek_run_series *x = NULL;
+    for (int k = 0; k < 500 && !(x && x->count >= 2); k++) {
+        usleep(20000);
+        assert_int_equal(trek_run_reader_poll(r, NULL), TREK_OK);
+        x = trek_run_reader_series(r, "loss", false);
+    }
+    assert_true(x && x->count >= 2);
+    assert_int_equal(trek_run_reader_state(r)->status, TREK_RUN_RUNNING);
+    kill(child, SIGKILL);
+    finish(child);
+    assert_int_equal(trek_run_reader_catch_up(r), TREK_OK);
+    assert_int_equal(trek_run_reader_state(r)->status, TREK_RUN_DIED);
+    trek_run_reader_free(&r);
+}
+
+/* --- files that cannot be written ---------------------------------------------------------------- */
+
+static int warnings;
+static void count_warnings(trek_log_level level, const char *message, void *arg)
+{
+    (void)arg;
+    warnings += level == TREK_LOG_WARNING && strstr(message, "training goes on") != NULL;
+}
+
+static void train_beside(trek_monitor *m)
+{
+    trek_epoch_metrics metrics;
+    double losses[EPOCHS];
+    assert_non_null(m);
+    for (int k = 0; k < 5; k++)
+        assert_int_equal(trek_monitor_scalar(m, "x", k, k), TREK_OK);
+    assert_int_equal(train(1, &metrics, losses), TREK_OK);
+    trek_monitor_free(&m);
+}
+
+static void test_what_cannot_be_written_is_one_warning(void **state)
+{
+    (void)state;
+    char path[200], target[240];
+    trek_log_set(TREK_LOG_WARNING, count_warnings, NULL);
+    warnings = 0;
+    train_beside(trek_monitor_new(&(trek_monitor_opts){ .folder = "/proc/nowhere", .name = "a" }));
+    assert_int_equal(warnings, 1);
+    snprintf(path, sizeof path, "%s/full", folder); /* a disk without room */
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(target, sizeof target, "%s/process-0.jsonl", path);
+    assert_int_equal(symlink("/dev/full", target), 0);
+    train_beside(trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .name = "full" }));
+    assert_int_equal(warnings, 2);
+    trek_monitor *m = watch("gone");
+    snprintf(path, sizeof path, "rm -r %s/gone", folder);
+    assert_int_equal(system(path), 0);
+    train_beside(m);
+    assert_int_equal(warnings, 3);
+    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+}
+
+/* Whoever has started them, and without a name that somebody gives. */
+static void test_processes_of_a_job_have_one_folder(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *rank, *others, *name; /* name: what it ends with */
+    } jobs[] = { { "SLURM_PROCID", "SLURM_STEP_NUM_TASKS=3 SLURM_STEP_ID=2 SLURM_JOB_ID=4711 SLURM_STEP_NODELIST=a,b",
+                   "-job-4711.2" },
+                 { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE=3 OMPI_MCA_ess_base_jobid=99 MASTER_ADDR=a", "-job-99" },
+                 { "RANK", "WORLD_SIZE=3 LOCAL_WORLD_SIZE=1 MASTER_ADDR=a MASTER_PORT=29500 TORCHELASTIC_RUN_ID=mine",
+                   "-job-mine.29500" },
+                 { "TREK_RANK", "TREK_WORLD_SIZE=3 TREK_ADDRESS=10.0.0.1 TREK_PORT=29500", "-job-10.0.0.1.29500" } };
+    for (size_t k = 0; k < sizeof jobs / sizeof *jobs; k++) {
+        char others[300], *rest = others, *one, path[200] = "", number[4];
+        snprintf(others, sizeof others, "%s", jobs[k].others);
+        while ((one = strsep(&rest, " "))) {
+            char *equals = strchr(one, '=');
+            *equals = '\0';
+            setenv(one, equals + 1, 1);
+        }
+        for (int process = 0; process < 3; process++) {
+            snprintf(number, sizeof number, "%d", process);
+            setenv(jobs[k].rank, number, 1);
+            trek_monitor *m = trek_monitor_new(&(trek_monitor_opts){ .folder = folder });
+            assert_non_null(m);
+            if (process == 0)
+                snprintf(path, sizeof path, "%s", trek_monitor_path(m));
+            assert_string_equal(trek_monitor_path(m), path);
+            trek_monitor_free(&m);
+        }
+        assert_string_equal(path + strlen(path) - strlen(jobs[k].name), jobs[k].name);
+        trek_run_reader *r = trek_run_reader_new(path, NULL);
+        assert_int_equal(trek_run_reader_catch_up(r), TREK_OK);
+        assert_int_equal(trek_run_reader_state(r)->n_processes, 3);
+        trek_run_reader_free(&r);
+        unsetenv(jobs[k].rank);
+        snprintf(others, sizeof others, "%s", jobs[k].others);
+        for (rest = others; (one = strsep(&rest, " "));) {
+            *strchr(one, '=') = '\0';
+            unsetenv(one);
+        }
+    }
+}
+
+/* --- where trek-top finds it ------------------------------------------------------------------------ */
+
+static char registry[100];
+
+static void count_found(void *n, const char *path)
+{
+    assert_non_null(strstr(path, folder));
+    ++*(int *)n;
+}
+
+static int count_told(char why[400])
+{
+    int n = 0;
+    trek_registry_list(count_found, &n, why, 400);
+    return n;
+}
+
+static void write_entry(const char *name, const char *text)
+{
+    char path[160];
+    snprintf(path, sizeof path, "%s/%s", registry, name);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static int entries(void)
+{
+    char command[200];
+    int n = 0;
+    snprintf(command, sizeof command, "ls %s | wc -l", registry);
+    FILE *list = popen(command, "r");
+    assert_true(list && fscanf(list, "%d", &n) == 1);
+    pclose(list);
+    return n;
+}
+
+static void use_registry(void)
+{
+    setenv("XDG_RUNTIME_DIR", folder, 1);
+    snprintf(registry, sizeof registry, "%s/trek", folder);
+}
+
+/* Who lists removes what processes have left that have gone, and so does who writes; what may be of other containers stays. */
+static void test_entries_of_gone_processes_are_removed(void **state)
+{
+    (void)state;
+    char name[32], text[300], why[400], before[32];
+    use_registry();
+    trek_monitor *m = watch("here");
+    assert_int_equal(entries(), 1);
+    assert_int_equal(count_told(why), 1);
+    pid_t gone = fork();
+    if (gone == 0)
+        _exit(0);
+    waitpid(gone, NULL, 0);
+    snprintf(name, sizeof name, "%ld.run", (long)gone);
+    snprintf(text, sizeof text, "%s/gone\n", folder);
+    write_entry(name, text);
+    write_entry("notes.txt", "not ours\n");
+    assert_int_equal(entries(), 3);
+    assert_int_equal(count_told(why), 1); /* lists */
+    assert_int_equal(entries(), 2);
+    write_entry(name, text);
+    snprintf(text, sizeof text, "%s/gone\npid:[1] 77\n", folder); /* another container's, which cannot be asked */
+    write_entry("1.run", text);
+    trek_monitor *second = watch("too"); /* writes */
+    assert_int_equal(entries(), 3);
+    assert_int_equal(count_told(why), 1);
+    assert_int_equal(entries(), 3);
+    trek_monitor_free(&second);
+    trek_monitor_free(&m);
+    assert_int_equal(entries(), 2);
+    char space[64] = "";
+    assert_true(readlink("/proc/self/ns/pid", space, sizeof space - 1) > 0);
+    snprintf(before, sizeof before, "%ld.run", (long)getpid()); /* a number that another process had before */
+    snprintf(text, sizeof text, "%s/before\n%s 1\n", folder, space);
+    write_entry(before, text);
+    assert_int_equal(count_told(why), 0);
+    assert_int_equal(entries(), 2);
+    assert_string_equal(why, "");
+    unsetenv("XDG_RUNTIME_DIR");
+}
+
+static char last_warning[500];
+
+static void keep_warning(trek_log_level level, const char *message, void *arg)
+{
+    (void)level, (void)arg;
+    warnings++;
+    snprintf(last_warning, sizeof last_warning, "%s", message);
+}
+
+/* A process of its own: two monitors, and one warning that says so. */
+static int make_two(const char *says)
+{
+    use_registry();
+    trek_log_set(TREK_LOG_WARNING, keep_warning, NULL);
+    for (int k = 0; k < 2; k++) {
+        trek_monitor *m = trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .name = "unused" });
+        trek_monitor_free(&m);
+    }
+    bool well = warnings == 1 && strstr(last_warning, says) && strstr(last_warning, registry);
+    if (!well)
+        fprintf(stderr, "%d warnings: %s\n", warnings, last_warning);
+    return !well;
+}
+
+static void expect_unused(const char *says)
+{
+    char why[400];
+    pid_t child = fork();
+    if (child == 0) {
+        execl("/proc/self/exe", program, "--registry", folder, says, (char *)NULL);
+        _exit(99);
+    }
+    assert_int_equal(finish(child), 0);
+    assert_int_equal(count_told(why), 0);
+    assert_non_null(strstr(why, says));
+}
+
+static void test_a_registry_of_others_is_not_used(void **state)
+{
+    (void)state;
+    char text[300], name[32], command[500];
+    use_registry();
+    assert_int_equal(mkdir(registry, 0700), 0);
+    snprintf(name, sizeof name, "%ld.run", (long)getpid()); /* somebody else's word */
+    snprintf(text, sizeof text, "%s/lie\n", folder);
+    write_entry(name, text);
+    assert_int_equal(chmod(registry, 0722), 0);
+    expect_unused("others may write to it");
+    assert_int_equal(entries(), 1);
+    assert_int_equal(chmod(registry, 0700), 0);
+    if (getuid() == 0) {
+        assert_int_equal(chown(registry, 12345, 12345), 0);
+        expect_unused("it belongs to another user");
+        assert_int_equal(entries(), 1);
+        assert_int_equal(chown(registry, 0, 0), 0);
+    }
+    snprintf(command, sizeof command, "mv %s %s-real && ln -s %s-real %s", registry, registry, registry, registry);
+    assert_int_equal(system(command), 0);
+    expect_unused("it is no folder");
+    unsetenv("XDG_RUNTIME_DIR");
+}
+
+static void test_a_torn_line_is_left_behind(void **state)
+{
+    (void)state;
+    char path[200];
+    trek_monitor *m = watch("torn");
+    trek_monitor_free(&m);
+    snprintf(path, sizeof path, "%s/torn/process-0.jsonl", folder);
+    FILE *file = fopen(path, "a");
+    fputs("{\"kind\":\"scal", file);
+    fclose(file);
+    m = watch("torn");
+    assert_int_equal(trek_monitor_scalar(m, "after", 1, 2), TREK_OK);
+    trek_monitor_free(&m);
+    snprintf(path, sizeof path, "%s/torn", folder);
+    trek_run_reader *r = trek_run_reader_new(path, NULL);
+    assert_int_equal(trek_run_reader_catch_up(r), TREK_OK);
+    assert_int_equal(trek_run_reader_state(r)->bad_lines, 1);
+    assert_int_equal(trek_run_reader_series(r, "after", false)->count, 1);
+    trek_run_reader_free(&r);
+}
+
+static void test_histograms_come_when_they_are_wanted(void **state)
+{
+    (void)state;
+    char path[200];
+    pid_t child = start("forever", "wish");
+    snprintf(path, sizeof path, "%s/wish", folder);
+    trek_run_reader *r = trek_run_reader_new(path, NULL);
+    for (int k = 0; k < 500 && trek_run_reader_state(r)->step < 1; k++) {
+        usleep(20000);
+        assert_int_equal(trek_run_reader_poll(r, NULL), TREK_OK);
+    }
+    assert_int_equal(trek_run_reader_state(r)->n_histograms, 0);
+    snprintf(path, sizeof path, "%s/wish/want-histograms", folder);
+    close(open(path, O_CREAT | O_WRONLY, 0600));
+    for (int k = 0; k < 200 && trek_run_reader_state(r)->n_histograms < 2; k++) {
+        usleep(20000);
+        assert_int_equal(trek_run_reader_poll(r, NULL), TREK_OK);
+    }
+    assert_int_equal(trek_run_reader_state(r)->n_histograms, 2);
+    assert_string_equal(trek_run_reader_state(r)->histograms[1].of, "gradient");
+    assert_int_not_equal(access(path, F_OK), 0);
+    kill(child, SIGKILL);
+    finish(child);
+    trek_run_reader_free(&r);
+}
+
+/* --- lanes ---------------------------------------------------------------------------------------- */
+
+static void span_of_ms(const char *name, int64_t start_ms, int64_t end_ms)
+{
+    atomic_load(&trek_trace_watcher)->leave(name, start_ms * 1000000, end_ms * 1000000);
+}
+
+/* A span's time is without what is inside it; names stand for what a rank does. */
+static void test_lanes_count_each_time_once(void **state)
+{
+    (void)state;
+    trek_monitor *m = watch("lanes");
+    trek_monitor_lane before = trek_monitor_lane_read(0);
+    span_of_ms("loader wait", 1, 3);
+    span_of_ms("forward", 3, 10);
+    trek_trace_samples(32);
+    span_of_ms("bucket", 12, 15);
+    span_of_ms("bucket", 16, 17);
+    span_of_ms("backward", 10, 30);
+    span_of_ms("reduce", 30, 35);
+    span_of_ms("something else", 35, 99);
+    trek_monitor_lane after = trek_monitor_lane_read(0);
+    assert_int_equal(after.computing_ns - before.computing_ns, (7 + 20 - 4) * 1000000);
+    assert_int_equal(after.waiting_ns - before.waiting_ns, 2 * 1000000);
+    assert_int_equal(after.reducing_ns - before.reducing_ns, (3 + 1 + 5) * 1000000);
+    assert_int_equal(after.samples - before.samples, 32);
+    trek_monitor_free(&m);
+}
+
+/* A step that is looked at stands for the time since the rest began; samples count all the while. */
+static void test_a_step_stands_for_those_before(void **state)
+{
+    (void)state;
+    trek_monitor *m = watch("rest");
+    trek_monitor_lane before = trek_monitor_lane_read(0);
+    trek_monitor_lanes_rest(1 * 1000000);
+    assert_int_equal(trek_trace_enter("forward"), 0);
+    trek_trace_samples(3);
+    trek_monitor_lanes_sample(11 * 1000000);
+    assert_true(trek_trace_enter("forward") > 0);
+    trek_trace_samples(4);
+    span_of_ms("forward", 101, 103);
+    span_of_ms("reduce", 103, 104);
+    trek_monitor_lanes_sampled(15 * 1000000); /* 4 ms were looked at, 10 ms were not */
+    trek_monitor_lane after = trek_monitor_lane_read(0);
+    assert_int_equal(after.computing_ns - before.computing_ns, (2 + 5) * 1000000);
+    assert_int_equal(after.reducing_ns - before.reducing_ns, 1000000 + 2500000);
+    assert_int_equal(after.samples - before.samples, 7);
+    trek_monitor_lanes_rest(20 * 1000000);
+    trek_monitor_lanes_wake(); /* no step came: what is seen stands for itself */
+    span_of_ms("forward", 121, 122);
+    trek_monitor_lanes_sample(130 * 1000000);
+    span_of_ms("forward", 131, 132);
+    trek_monitor_lanes_sampled(140 * 1000000);
+    assert_int_equal(trek_monitor_lane_read(0).computing_ns - after.computing_ns, 2 * 1000000);
+    trek_monitor_free(&m);
+}
+
+/* Steps that are far shorter than the time between two looks at the clock: samples, steps and each point are exact. */
+static void test_short_steps_are_counted_exactly(void **state)
+{
+    (void)state;
+    enum { STEPS = 20000, ROWS_OF_STEP = 2 };
+    double *losses = calloc(STEPS + 1, sizeof *losses);
+    trek_scope scope = trek_scope_begin();
+    trek_graph *graph = line_build(trek_cpu(0), NULL);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 1e-4 })), TREK_OK);
+    trek_var *x = trek_var_from(test_values((double[]){ 1, 2, 3, 4, 5, 6 }, trek_dims(ROWS_OF_STEP, 3), TREK_F64));
+    trek_monitor *m = trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .name = "short", .interval_s = 0.01 });
+    assert_non_null(m);
+    trek_monitor_lane before = trek_monitor_lane_read(0);
+    assert_int_equal(trek_monitor_attach(m, graph), TREK_OK);
+    int passed = 0;
+    for (int k = 1; k <= STEPS; k++) {
+        trek_scope inner = trek_scope_begin();
+        trek_var *loss = trek_mean(trek_square(trek_graph_forward(graph, x)), trek_dims_none(), false);
+        losses[k] = trek_var_item(loss);
+        passed += m->left > 1;
+        assert_int_equal(trek_graph_backward(graph, loss), TREK_OK);
+        assert_int_equal(trek_graph_step(graph), TREK_OK);
+        trek_scope_end(inner);
+    }
+    assert_true(passed > 0);
+    assert_int_equal(trek_monitor_scalar(m, "last", -1, 1), TREK_OK);
+    trek_monitor_free(&m);
+    trek_run_reader *r = read_run("short");
+    const trek_run_series *points = trek_run_reader_series(r, "loss", false);
+    assert_true(points->count > 1);
+    for (int k = 0; k < points->count; k++)
+        assert_true(points->points[k].value == losses[points->points[k].step]);
+    const trek_run_rank *rank = &trek_run_reader_state(r)->ranks[0];
+    assert_int_equal(rank->samples - before.samples, STEPS * ROWS_OF_STEP);
+    assert_int_equal(rank->steps, STEPS);
+    assert_true(trek_monitor_lane_read(0).computing_ns > before.computing_ns);
+    assert_int_equal(trek_run_reader_series(r, "last", false)->points[0].step, STEPS);
+    trek_run_reader_free(&r);
+    trek_graph_free(&graph);
+    trek_scope_end(scope);
+    free(losses);
+}
+
+/* --- the processes that are watched --------------------------------------------------------------- */
+
+static trek_var *no_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    (void)graph, (void)output, (void)batch, (void)arg;
+    trek_fail(TREK_ERR_CALLBACK, "no loss today");
+    return NULL;
+}
+
+static int play(const char *role)
+{
+    trek_epoch_metrics metrics;
+    double losses[EPOCHS];
+    trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+    if (strcmp(role, "fails") == 0 || strcmp(role, "forever") == 0) {
+        bool fails = *role == 'f' && role[1] == 'a';
+        trek_dataset *dataset = line_dataset(true);
+        trek_run *run = trek_trainer_run(
+            &(trek_run_opts){ .build_model = line_build, .train_step = fails ? no_loss : line_squares, .dataset = dataset,
+                              .input = "x",
+                              .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.01 }), .batch_size = 6, .epochs = 1000000000 });
+        trek_state *state = trek_run_join(run);
+        trek_state_free(&state);
+        trek_dataset_free(&dataset);
+        trek_error_clear();
+        return 0;
+    }
+    char path[300];
+    snprintf(path, sizeof path, "%s/%s.losses", getenv("TREK_LOG_DIR"), getenv("TREK_RUN_NAME"));
+    FILE *file = fopen(path, "w");
+    if (!file || train(atoi(role), &metrics, losses) != TREK_OK)
+        return 1;
+    for (int k = 0; k < EPOCHS; k++)
+        fprintf(file, "%a\n", losses[k]);
+    return fclose(file);
+}
+
+int main(int argc, char **argv)
+{
+    program = argv[0];
+    if (argc == 3 && strcmp(argv[1], "--play") == 0)
+        return play(argv[2]);
+    if (argc == 4 && strcmp(argv[1], "--registry") == 0) {
+        snprintf(folder, sizeof folder, "%s", argv[2]);
+        return make_two(argv[3]);
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_values_come_back_to_the_bit, begin, end),
+        cmocka_unit_test_setup_teardown(test_histograms_count_every_value, begin, end),
+        cmocka_unit_test_setup_teardown(test_lanes_count_each_time_once, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_step_stands_for_those_before, begin, end),
+        cmocka_unit_test_setup_teardown(test_short_steps_are_counted_exactly, begin, end),
+        cmocka_unit_test_setup_teardown(test_mistakes_are_told, begin, end),
+        cmocka_unit_test_setup_teardown(test_threads_write_whole_lines, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_child_of_fork_makes_no_monitor, begin, end),
+        cmocka_unit_test_setup_teardown(test_one_rank, begin, end),
+        cmocka_unit_test_setup_teardown(test_two_ranks, begin, end),
+        cmocka_unit_test_setup_teardown(test_three_ranks, begin, end),
+        cmocka_unit_test_setup_teardown(test_points_are_those_of_the_trends, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_failed_run_says_why, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_killed_process_has_died_and_its_file_is_there, begin, end),
+        cmocka_unit_test_setup_teardown(test_what_cannot_be_written_is_one_warning, begin, end),
+        cmocka_unit_test_setup_teardown(test_entries_of_gone_processes_are_removed, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_registry_of_others_is_not_used, begin, end),
+        cmocka_unit_test_setup_teardown(test_processes_of_a_job_have_one_folder, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_torn_line_is_left_behind, begin, end),
+        cmocka_unit_test_setup_teardown(test_histograms_come_when_they_are_wanted, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

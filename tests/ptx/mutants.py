@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+# mutants.py PTX_FOLDER TEST_FOLDER: whether what executes PTX, and the tests that run on it, notice a kernel that is broken.
+# Each mutant is one change in the text of one kernel; a program of the suite runs with it, and must fail. Before, the same
+# program must pass with the text as it is.
+import concurrent.futures
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+folder, tests = sys.argv[1:3]
+limit = 240  # seconds of a program
+
+
+def body_of(text, entry):
+    """Where the kernel's text begins and ends."""
+    start = text.index(entry)
+    start = text.rindex("\n.", 0, start) + 1
+    end = text.index("\n}\n", start)
+    return start, end
+
+
+def change(text, entry, pattern, replacement, which):
+    """The text with the which-th place of the pattern in the kernel changed."""
+    start, end = body_of(text, entry)
+    places = list(re.finditer(pattern, text[start:end]))
+    if not places:
+        sys.exit("%s has no %s" % (entry, pattern))
+    at = places[which]
+    new = replacement(at) if callable(replacement) else at.expand(replacement)
+    return text[: start + at.start()] + new + text[start + at.end() :]
+
+
+def run(program, case, ptx, copy):
+    """Whether it passes, and the first fault that it tells of"""
+    env = dict(os.environ, TREK_THREADS="1", TREK_TEST_PTX=ptx, TREK_TEST_CASE=case, TREK_TEST_PTX_COPY=copy, TREK_TEST_PTX_ORDER="random")
+    try:
+        done = subprocess.run([os.path.join(tests, "test_" + program)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return False, "has not ended"
+    said = done.stdout.decode(errors="replace")
+    fault = re.search(r"fake cuda: kernel \S+: (.*)", said) or re.search(r"ERROR: (.*)", said)
+    return done.returncode == 0, fault.group(1) if fault else ""
+
+
+BARRIER = (r"bar\.sync\s+0;", "")
+SOFTMAX = ("kernel_reduce_softmax", "cuda_rows", ("test_softmax",))
+LOSSES = ("kernel_reduce_cross_entropy", "cuda_rows", ("test_losses",))
+ATTENTION = ("kernel_attention_attention_mma", "attention", ("large_masks_of_whole_rows", "bf16_is_f64_rounded"))  # a second, and a minute
+MMA = r"(mma\.sync\S+ \{[^}]*\}, \{)([^}]*)(\}, \{)(%\w+),(%\w+)\}"
+A = r"(mma\.sync\S+ \{[^}]*\}, \{)(%\w+),(%\w+),"
+
+
+def mutants(text_of):
+    """((file, program, cases), kernel, what is done, pattern, replacement, which place) of each"""
+    found = []
+    for kernel in ("attention_mma_kernelI9trek_bf16Li64E", "gradient_mma_kernelI9trek_bf16Li64ELi64ELi1ELi4ELb0E", "gradient_mma_kernelI9trek_bf16Li64ELi64ELi1ELi4ELb1E"):
+        text = text_of(ATTENTION[0])
+        start, end = body_of(text, kernel)
+        for n in range(2):  # a third one, at a gradient's end, follows another with no shared memory between
+            found.append((ATTENTION, kernel, "barrier %d is dropped" % n, *BARRIER, n))
+        for n in range(len(re.findall(r"cp\.async\.wait_group", text[start:end]))):
+            found.append((ATTENTION, kernel, "wait %d lets one more copy go on" % n, r"cp\.async\.wait_group\s+(\d+);", lambda m: "cp.async.wait_group %d;" % (int(m.group(1)) + 1), n))
+        found.append((ATTENTION, kernel, "fragments of B are swapped", MMA, r"\1\2\3\5,\4}", 0))
+        found.append((ATTENTION, kernel, "fragments of A are swapped", A, r"\1\3,\2,", 3))
+        found.append((ATTENTION, kernel, "halves of a pair are swapped", r"cvt\.rn\.bf16x2\.f32 (%\w+), (%\w+), (%\w+);", r"cvt.rn.bf16x2.f32 \1, \3, \2;", 0))
+        found.append((ATTENTION, kernel, "a matrix is not turned", r"x4\.trans", "x4", 0))
+    for group, kernels in ((SOFTMAX, ("forward_linesI9trek_bf16E", "backward_linesIfE")), (LOSSES, ("loss_kernelIfLi1E",))):
+        text = text_of(group[0])
+        for kernel in kernels:
+            start, end = body_of(text, kernel)
+            # each second one waits until a reduction before has been read, and these kernels' buffers were not used before
+            for n in range(1, len(re.findall(BARRIER[0], text[start:end])), 2):
+                if group is SOFTMAX or n == 1:
+                    found.append((group, kernel, "barrier %d is dropped" % n, *BARRIER, n))
+    for kernel in ("forward_rowsIfLi4E", "backward_rowsIfLi4E"):
+        found.append((SOFTMAX, kernel, "a row ends one late", r"setp\.ge\.s32", "setp.gt.s32", 0))
+    return found
+
+
+texts = {}
+
+
+def text_of(file):
+    if file not in texts:
+        with open(os.path.join(folder, file + ".ptx"), encoding="utf-8") as f:
+            texts[file] = f.read()
+    return texts[file]
+
+
+def found(mutant):
+    """Whether the program fails with it, by cp.async that writes late or early, and by what"""
+    (file, program, cases), kernel, _, pattern, replacement, which = mutant
+    with tempfile.TemporaryDirectory() as place:
+        for name in os.listdir(folder):
+            if name.endswith(".ptx") and name != file + ".ptx":
+                os.symlink(os.path.join(os.path.abspath(folder), name), os.path.join(place, name))
+        with open(os.path.join(place, file + ".ptx"), "w", encoding="utf-8") as f:
+            f.write(change(text_of(file), kernel, pattern, replacement, which))
+        for case in cases:
+            for copy in ("late", "early"):
+                passes, by = run(program, case, place, copy)
+                if not passes:
+                    return by or "results that differ"
+    return None
+
+
+missed = 0
+for _, program, cases in {m[0] for m in mutants(text_of)}:
+    for case in cases[:1]:
+        passes, by = run(program, case, folder, "late")
+        if not passes:
+            sys.exit("%s %s fails without a mutant: %s" % (program, case, by))
+everyone = mutants(text_of)
+with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    for mutant, by in zip(everyone, pool.map(found, everyone)):
+        missed += by is None
+        print("%-9s %s: %s%s" % ("MISSED" if by is None else "found", mutant[1], mutant[2], "" if by is None else " (" + by[:100] + ")"), flush=True)
+print("%d mutants, %d missed" % (len(everyone), missed))
+sys.exit(missed != 0 or not everyone)

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The state of a launch: the block that runs, its warps, and who touched which memory when. */
+#ifndef TREK_TESTS_PTX_MACHINE_H
+#define TREK_TESTS_PTX_MACHINE_H
+
+#include <random>
+
+#include "ptx_program.h"
+
+namespace ptx {
+
+/* Times are numbers that grow with every barrier, fence and block: of two accesses at or after the last barrier of
+ * both threads neither comes first. */
+enum : uint8_t { ATOMIC = 1, IN_FLIGHT = 2, SEVERAL = 4, SEVERAL_WARPS = 8 };
+struct Mark {
+    uint32_t time = 0;
+    uint16_t thread = 0;
+    uint8_t flags = 0;
+};
+struct Cell {
+    Mark writer, reader;
+};
+
+/* Cells of 4 bytes, a page at a time; of single bytes in pages where something smaller was touched. */
+class Shadow {
+public:
+    struct Page {
+        std::vector<Cell> cells;
+        bool fine = false;
+    };
+    Page &page(uint64_t address);
+    /* calls f(cell, its first byte) for those of [address, address + bytes) */
+    template <typename F> void each(uint64_t address, unsigned bytes, F f)
+    {
+        for (uint64_t end = address + bytes; address < end;) {
+            Page &p = page(address);
+            uint64_t stop = std::min(end, (address | 4095) + 1);
+            if (!p.fine && ((address | stop) & 3))
+                refine(p);
+            unsigned step = p.fine ? 1 : 4;
+            for (; address < stop; address += step)
+                f(p.cells[(address & 4095) / step], address);
+        }
+    }
+    void clear() { pages_.clear(); last_ = nullptr; }
+    size_t size() const { return pages_.size(); }
+
+private:
+    static void refine(Page &p);
+    std::unordered_map<uint64_t, Page> pages_;
+    uint64_t last_number_ = 0;
+    Page *last_ = nullptr;
+};
+
+struct Warp;
+
+struct Machine {
+    const Program *program;
+    const Launch *launch;
+    const Memory *memory;
+    Options options;
+    Counts counts;
+    std::mt19937_64 random;
+    std::vector<unsigned char> parameters, shared;
+    uint32_t shared_end = 0; /* the first address that the block has not */
+    Shadow global_shadow, shared_shadow;
+    uint32_t time = 1, launch_first = 1, block_first = 1, phase_first = 1;
+    uint64_t block = 0;
+    unsigned threads = 0;
+    std::vector<uint32_t> block_times;                       /* of the launch: when each began */
+    std::vector<uint64_t> block_numbers;
+    uint32_t fenced = 0;                                     /* the block's last fence; 0: none */
+    typedef std::map<size_t, uint32_t> Released;             /* by a block's place in block_times: its last fence before */
+    std::unordered_map<uint64_t, Released> released;         /* by the address of an atomic */
+    std::vector<uint64_t> acquired;                          /* addresses of the block's atomics */
+    Range ranges[8] = {};
+    unsigned next_range = 0;
+    const char *doing = "";
+    Warp *running = nullptr;
+    const Instruction *at = nullptr;
+    unsigned lane = 0;
+    bool constant_data = false; /* the access is an ld.global.nc */
+    std::vector<Range> module_ranges; /* variables of the module */
+    bool constant_read(bool writes) const { return constant_data && !writes; }
+
+    unsigned char *locate(Warp &w, Space space, uint64_t address, unsigned bytes, uint64_t *shadow_address, Space *found);
+    void note(Warp &w, Space space, uint64_t address, unsigned bytes, bool writes, bool atomic, const unsigned char *before,
+              const unsigned char *after);
+    void note_copy(Warp &w, uint64_t address, unsigned bytes, bool begins);
+    void note_atomic(uint64_t address);
+    [[noreturn]] void fail(const std::string &why);
+    void run_block(std::vector<Warp> &warps);
+    void begin_block(std::vector<Warp> &warps);
+
+private:
+    bool ordered(const Warp &w, const Mark &mark);
+    bool released_to_us(uint32_t when);
+    std::string teller(const Mark &mark) const;
+    unsigned char *global(uint64_t address, unsigned bytes);
+};
+
+struct Copy { /* a cp.async that has not been waited for */
+    uint8_t lane, bytes;
+    uint32_t group;
+    uint64_t to, from;
+};
+
+struct Group { /* lanes of a warp that are at the same place */
+    uint32_t mask, pc;
+    bool waits = false;
+    std::vector<uint32_t> stack; /* where calls return to */
+};
+
+enum class State { ready, barrier, done };
+
+struct Warp {
+    Machine *machine;
+    unsigned index;
+    uint32_t alive;
+    std::vector<unsigned char> file, frame, local;
+    std::vector<uint32_t> defined; /* of each register: the lanes that have a value */
+    unsigned char *registers;
+    const unsigned char *constants;
+    uint32_t carry = 0, last_sync = 0;
+    std::vector<Group> groups;
+    std::vector<Copy> copies;
+    uint32_t commits[LANES] = {};
+    State state = State::ready;
+    unsigned barrier = 0;      /* its number */
+    unsigned barrier_count = 0; /* threads that meet there; 0: all */
+    const Instruction *barrier_at = nullptr;
+
+    void begin(Machine *m, unsigned number);
+    void run(uint64_t most);
+    void end_copies(uint32_t mask, uint32_t pending, bool all);
+
+private:
+    size_t choose();
+    void merge(size_t k);
+    void step(size_t k);
+    void branch(size_t k, const Instruction &i, uint32_t mask);
+    void leave(size_t k, uint32_t mask, bool exits);
+    void call(size_t k, const Instruction &i, uint32_t mask);
+    bool meet(size_t k, const Instruction &i, uint32_t *mask);
+    void move_group(size_t k, uint32_t mask, uint32_t pc);
+    void need(const Instruction &i, uint32_t mask);
+    void give(const Instruction &i, uint32_t mask);
+    void execute(const Instruction &i, uint32_t mask);
+};
+
+/* Counts what an access of n lanes costs, if that is wanted. */
+void measure(Machine &m, Space space, const uint64_t *addresses, unsigned n, unsigned bytes, bool writes);
+
+/* What handlers read and write. */
+template <typename T> static inline const T *input(const Warp &w, const Instruction &i, unsigned k)
+{
+    const Operand &o = w.machine->program->operands[i.first + i.outputs + k];
+    return (const T *)((o.reg == CONSTANT ? w.constants : w.registers) + o.at);
+}
+template <typename T> static inline T *output(Warp &w, const Instruction &i, unsigned k = 0)
+{
+    return (T *)(w.registers + w.machine->program->operands[i.first + k].at);
+}
+static inline const Operand &operand(const Warp &w, const Instruction &i, unsigned k)
+{
+    return w.machine->program->operands[i.first + k];
+}
+/* The bits of an input in lane l, whatever its width. */
+static inline uint64_t bits_of(const Warp &w, const Operand &o, unsigned l)
+{
+    const unsigned char *at = (o.reg == CONSTANT ? w.constants : w.registers) + o.at;
+    switch (o.width) {
+    case 2: return ((const uint16_t *)at)[l];
+    case 4: return ((const uint32_t *)at)[l];
+    case 8: return ((const uint64_t *)at)[l];
+    default: return *(const uint32_t *)at >> l & 1u;
+    }
+}
+static inline void put_bits(Warp &w, const Operand &o, unsigned l, uint64_t value)
+{
+    unsigned char *at = w.registers + o.at;
+    switch (o.width) {
+    case 2: ((uint16_t *)at)[l] = (uint16_t)value; break;
+    case 4: ((uint32_t *)at)[l] = (uint32_t)value; break;
+    case 8: ((uint64_t *)at)[l] = value; break;
+    default: *(uint32_t *)at = (*(uint32_t *)at & ~(1u << l)) | (uint32_t)(value & 1u) << l;
+    }
+}
+template <typename F> static inline void each_lane(uint32_t mask, F f)
+{
+    if (mask == ALL)
+        for (unsigned l = 0; l < LANES; l++)
+            f(l);
+    else
+        for (uint32_t rest = mask; rest; rest &= rest - 1)
+            f((unsigned)__builtin_ctz(rest));
+}
+
+} // namespace ptx
+
+#endif

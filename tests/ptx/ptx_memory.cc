@@ -1,0 +1,514 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loads, stores, atomics and asynchronous copies, and the checks that go with them. */
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "ptx_machine.h"
+
+namespace ptx {
+
+/* --- who touched what --- */
+
+Shadow::Page &Shadow::page(uint64_t address)
+{
+    uint64_t number = address >> 12;
+    if (last_ && number == last_number_)
+        return *last_;
+    Page &p = pages_[number];
+    if (p.cells.empty())
+        p.cells.resize(1024);
+    last_number_ = number;
+    last_ = &p;
+    return p;
+}
+
+void Shadow::refine(Page &p)
+{
+    std::vector<Cell> cells(4096);
+    for (size_t k = 0; k < cells.size(); k++)
+        cells[k] = p.cells[k / 4];
+    p.cells = std::move(cells);
+    p.fine = true;
+}
+
+/* Whether the block `when` belongs to has passed its memory on to the running one: a fence, then an atomic that we met. */
+bool Machine::released_to_us(uint32_t when)
+{
+    size_t place = (size_t)(std::upper_bound(block_times.begin(), block_times.end(), when) - block_times.begin()) - 1;
+    for (uint64_t address : acquired) {
+        auto found = released.find(address);
+        if (found == released.end())
+            continue;
+        auto by = found->second.find(place);
+        if (by != found->second.end() && when < by->second)
+            return true;
+    }
+    return false;
+}
+
+/* Whether what left the mark comes before what the running lane does. */
+bool Machine::ordered(const Warp &w, const Mark &mark)
+{
+    if (mark.time < launch_first)
+        return true;
+    if (mark.time < block_first)
+        return released_to_us(mark.time);
+    if (mark.time < phase_first)
+        return true;
+    if (mark.flags & SEVERAL_WARPS)
+        return false;
+    if (mark.thread / LANES != w.index)
+        return false;
+    return mark.time < w.last_sync || (mark.thread % LANES == lane && !(mark.flags & SEVERAL));
+}
+
+std::string Machine::teller(const Mark &mark) const
+{
+    size_t place = (size_t)(std::upper_bound(block_times.begin(), block_times.end(), mark.time) - block_times.begin()) - 1;
+    return "thread " + std::to_string(mark.thread) + " of block " + std::to_string(block_numbers.at(place));
+}
+
+void Machine::note(Warp &w, Space space, uint64_t address, unsigned bytes, bool writes, bool atomic, const unsigned char *before,
+                   const unsigned char *after)
+{
+    Shadow &shadow = space == SHARED ? shared_shadow : global_shadow;
+    const uint32_t oldest = space == SHARED ? block_first : launch_first;
+    const uint16_t me = (uint16_t)(w.index * LANES + lane);
+    uint64_t first = address;
+    shadow.each(address, bytes, [&](Cell &cell, uint64_t at) {
+        Mark &writer = cell.writer, &reader = cell.reader;
+        bool written = writer.time >= oldest;
+        if (written && (writer.flags & IN_FLIGHT))
+            fail("touches what a cp.async of " + teller(writer) + " may not have written yet");
+        if (!written && space == SHARED && !writes)
+            fail("reads shared memory that nothing has written");
+        if (written && !(atomic && (writer.flags & ATOMIC)) && !ordered(w, writer)) {
+            bool same = writes && writer.thread / LANES == w.index && writer.time >= block_first && before &&
+                !memcmp(before + (at - first), after + (at - first), 1);
+            if (!same)
+                fail(std::string("races: ") + (writes ? "writes" : "reads") + " what " + teller(writer) + " wrote");
+        }
+        if (constant_read(writes) && written)
+            fail("reads by ld.global.nc what the kernel writes");
+        if (!writes) {
+            bool fresh = reader.time < oldest || ordered(w, reader);
+            uint8_t flags = atomic ? ATOMIC : 0;
+            if (!fresh)
+                flags = (uint8_t)((reader.flags & (SEVERAL | SEVERAL_WARPS)) | SEVERAL |
+                                  (reader.time < block_first || reader.thread / LANES != w.index ? SEVERAL_WARPS
+                                   : 0) | (reader.flags & flags & ATOMIC));
+            bool others = !fresh && reader.time < block_first;
+            /* what another block read stays: no barrier of this one orders it */
+            if (!others)
+                reader = { time, me, flags };
+            return;
+        }
+        if (reader.time >= oldest && !(atomic && (reader.flags & ATOMIC)) && !ordered(w, reader))
+            fail("races: writes what " + teller(reader) + " reads");
+        writer = { time, me, (uint8_t)(atomic ? ATOMIC : 0) };
+        reader = {};
+    });
+}
+
+/* The bytes that a cp.async writes belong to it from when it begins until it has been waited for. */
+void Machine::note_copy(Warp &w, uint64_t address, unsigned bytes, bool begins)
+{
+    if (begins)
+        note(w, SHARED, address, bytes, true, false, nullptr, nullptr);
+    const uint16_t me = (uint16_t)(w.index * LANES + lane);
+    shared_shadow.each(address, bytes, [&](Cell &cell, uint64_t) { cell.writer = { time, me, (uint8_t)(begins ? IN_FLIGHT : 0) };
+                                                                   });
+}
+
+void Machine::note_atomic(uint64_t address)
+{
+    if (std::find(acquired.begin(), acquired.end(), address) == acquired.end() && acquired.size() < 64)
+        acquired.push_back(address);
+    if (fenced)
+        released[address][block_times.size() - 1] = fenced;
+}
+
+/* --- where it lies --- */
+
+unsigned char *Machine::global(uint64_t address, unsigned bytes)
+{
+    for (const Range &r : ranges)
+        if (address >= r.begin && address + bytes <= r.end)
+            return (unsigned char *)(uintptr_t)address;
+    Range r = memory->find((uintptr_t)address);
+    for (const auto &v : module_ranges)
+        if (address >= v.begin && address < v.end)
+            r = v;
+    if (!r.end || address + bytes > r.end)
+        fail(r.end ? "an address that reaches over the end of its memory" : "an address where there is no memory");
+    ranges[next_range++ % 8] = r;
+    return (unsigned char *)(uintptr_t)address;
+}
+
+unsigned char *Machine::locate(Warp &w, Space space, uint64_t address, unsigned bytes, uint64_t *shadow_address, Space *found)
+{
+    if (space == GENERIC) {
+        uint64_t window = address & WINDOW_MASK;
+        space = window == SHARED_WINDOW ? SHARED : window == LOCAL_WINDOW ? LOCAL : window == PARAM_WINDOW ? PARAM : GLOBAL;
+        address = space == GLOBAL ? address : address & ~WINDOW_MASK;
+    }
+    *found = space;
+    *shadow_address = address;
+    switch (space) {
+    case SHARED:
+        if (address < SHARED_BASE || address + bytes > shared_end)
+            fail("an address outside the block's shared memory");
+        return &shared[address - SHARED_BASE];
+    case LOCAL:
+        if (address < 16 || address - 16 + bytes > program->local_bytes)
+            fail("an address outside the thread's local memory");
+        return &w.local[lane * program->local_bytes + (address - 16)];
+    case PARAM:
+        if (address + bytes > program->parameter_bytes)
+            fail("an address outside the kernel's parameters");
+        return &parameters[address];
+    case CALL_PARAM:
+        if (address + bytes > program->frame_bytes)
+            fail("an address outside a call's parameters");
+        return &w.frame[lane * program->frame_bytes + address];
+    default: return global(address, bytes);
+    }
+}
+
+/* --- what it costs --- */
+
+static unsigned distinct(uint64_t *values, unsigned n)
+{
+    std::sort(values, values + n);
+    return (unsigned)(std::unique(values, values + n) - values);
+}
+
+void measure(Machine &m, Space space, const uint64_t *addresses, unsigned n, unsigned bytes, bool writes)
+{
+    uint64_t units[LANES * 2];
+    if (space == GLOBAL) {
+        unsigned k = 0;
+        for (unsigned l = 0; l < n; l++)
+            units[k++] = addresses[l] / 32;
+        m.counts.sectors += distinct(units, k) * (bytes > 32 ? 2u : 1u);
+        for (unsigned l = 0; l < n; l++)
+            units[l] = addresses[l];
+        uint64_t asked = (uint64_t)distinct(units, n) * bytes;
+        m.counts.least_sectors += (asked + 31) / 32;
+        (writes ? m.counts.stored : m.counts.loaded) += asked;
+    } else if (space == SHARED) { /* lanes go in turns that move at most 128 bytes */
+        unsigned per_turn = bytes <= 4 ? 32 : 128 / bytes;
+        for (unsigned from = 0; from < n; from += per_turn) {
+            uint64_t words[LANES * 4];
+            unsigned k = 0, most = 0, banks[32] = {};
+            for (unsigned l = from; l < std::min(n, from + per_turn); l++)
+                for (unsigned b = 0; b < std::max(bytes, 4u); b += 4)
+                    words[k++] = addresses[l] / 4 + b / 4;
+            k = distinct(words, k);
+            for (unsigned q = 0; q < k; q++)
+                most = std::max(most, ++banks[words[q] % 32]);
+            m.counts.shared++;
+            m.counts.conflicts += most ? most - 1 : 0;
+        }
+    }
+}
+
+/* --- loads and stores --- */
+
+struct Access {
+    unsigned char *at;
+    uint64_t shadow;
+    Space space;
+};
+
+static uint64_t address_of(Warp &w, const Instruction &i, unsigned l, unsigned k = 0)
+{
+    return bits_of(w, operand(w, i, i.outputs + k), l) + (k == 0 ? (uint64_t)i.number : 0);
+}
+
+static Access accessed(Warp &w, const Instruction &i, uint64_t address, unsigned l, unsigned bytes)
+{
+    Machine &m = *w.machine;
+    Access a;
+    m.lane = l;
+    if (address % bytes)
+        m.fail("an address that is not a multiple of " + std::to_string(bytes));
+    a.at = m.locate(w, i.space, address, bytes, &a.shadow, &a.space);
+    return a;
+}
+
+static inline bool is_watched(const Machine &m, Space space) { return m.options.races && (space == SHARED || space == GLOBAL); }
+
+static uint64_t fetched(const unsigned char *at, unsigned bytes, bool is_signed)
+{
+    uint64_t v = 0;
+    memcpy(&v, at, bytes);
+    if (is_signed && bytes < 8)
+        v = (uint64_t)((int64_t)(v << (64 - 8 * bytes)) >> (64 - 8 * bytes));
+    return v;
+}
+
+static void load(Warp &w, const Instruction &i, uint32_t mask)
+{
+    Machine &m = *w.machine;
+    const unsigned bytes = i.size * i.vector;
+    uint64_t addresses[LANES];
+    unsigned n = 0;
+    Space space = i.space;
+    m.constant_data = i.constant_data;
+    each_lane(mask, [&](unsigned l) {
+        Access a = accessed(w, i, address_of(w, i, l), l, bytes);
+        if (is_watched(m, a.space))
+            m.note(w, a.space, a.shadow, bytes, false, i.is_volatile, nullptr, nullptr);
+        for (unsigned k = 0; k < i.vector; k++)
+            put_bits(w, operand(w, i, k), l, fetched(a.at + k * i.size, i.size, i.is_signed));
+        addresses[n++] = a.shadow;
+        space = a.space;
+    });
+    m.constant_data = false;
+    if (m.options.measure)
+        measure(m, space, addresses, n, bytes, false);
+}
+
+static void store(Warp &w, const Instruction &i, uint32_t mask)
+{
+    Machine &m = *w.machine;
+    const unsigned bytes = i.size * i.vector;
+    uint64_t addresses[LANES];
+    unsigned n = 0;
+    Space space = i.space;
+    each_lane(mask, [&](unsigned l) {
+        Access a = accessed(w, i, address_of(w, i, l), l, bytes);
+        unsigned char data[32];
+        for (unsigned k = 0; k < i.vector; k++) {
+            uint64_t v = bits_of(w, operand(w, i, 1 + k), l);
+            memcpy(data + k * i.size, &v, i.size);
+        }
+        if (a.space == PARAM)
+            m.fail("writes a parameter of the kernel");
+        if (is_watched(m, a.space))
+            m.note(w, a.space, a.shadow, bytes, true, i.is_volatile, a.at, data);
+        memcpy(a.at, data, bytes);
+        addresses[n++] = a.shadow;
+        space = a.space;
+    });
+    if (m.options.measure)
+        measure(m, space, addresses, n, bytes, true);
+}
+
+/* --- atomics --- */
+
+enum Atomic : uint8_t { ATOM_ADD, ATOM_EXCH, ATOM_CAS, ATOM_MIN, ATOM_MAX, ATOM_AND, ATOM_OR, ATOM_XOR, ATOM_INC, ATOM_DEC };
+
+template <typename T> static T changed_bits(uint8_t kind, T old, T a, T b)
+{
+    switch (kind) {
+    case ATOM_EXCH: return a;
+    case ATOM_CAS: return old == a ? b : old;
+    case ATOM_AND: return old & a;
+    case ATOM_OR: return old | a;
+    case ATOM_XOR: return old ^ a;
+    case ATOM_INC: return old >= a ? 0 : old + 1;
+    case ATOM_DEC: return old == 0 || old > a ? a : old - 1;
+    case ATOM_MIN: return std::min(old, a);
+    case ATOM_MAX: return std::max(old, a);
+    default: return old + a;
+    }
+}
+template <typename T> static uint64_t changed(uint8_t kind, uint64_t old, uint64_t a, uint64_t b)
+{
+    T x, y, z, r;
+    uint64_t bits = 0;
+    memcpy(&x, &old, sizeof x);
+    memcpy(&y, &a, sizeof y);
+    memcpy(&z, &b, sizeof z);
+    if constexpr (std::is_floating_point<T>::value)
+        r = kind == ATOM_MIN ? std::fmin(x, y) : kind == ATOM_MAX ? std::fmax(x, y) : x + y;
+    else
+        r = changed_bits(kind, x, y, z);
+    memcpy(&bits, &r, sizeof r);
+    return bits;
+}
+
+template <typename T> static void atomic(Warp &w, const Instruction &i, uint32_t mask)
+{
+    Machine &m = *w.machine;
+    uint32_t order[LANES];
+    unsigned n = 0;
+    each_lane(mask, [&](unsigned l) { order[n++] = l; });
+    if (m.options.order != Order::forward)
+        std::reverse(order, order + n);
+    uint64_t addresses[LANES];
+    Space space = i.space;
+    for (unsigned q = 0; q < n; q++) {
+        unsigned l = order[q];
+        Access a = accessed(w, i, address_of(w, i, l), l, sizeof(T));
+        space = a.space;
+        addresses[q] = a.shadow;
+        if (is_watched(m, a.space)) {
+            m.note(w, a.space, a.shadow, sizeof(T), false, true, nullptr, nullptr);
+            m.note(w, a.space, a.shadow, sizeof(T), true, true, nullptr, nullptr);
+            if (a.space == GLOBAL)
+                m.note_atomic(a.shadow);
+        }
+        uint64_t old = fetched(a.at, sizeof(T), false), b = i.inputs > 2 ? bits_of(w, operand(w, i, i.outputs + 2), l) : 0;
+        uint64_t now = changed<T>(i.kind, old, bits_of(w, operand(w, i, i.outputs + 1), l), b);
+        memcpy(a.at, &now, sizeof(T));
+        if (i.outputs)
+            put_bits(w, operand(w, i, 0), l, old);
+    }
+    m.counts.atomics += n;
+    if (m.options.measure)
+        measure(m, space, addresses, n, sizeof(T), true);
+}
+
+/* --- asynchronous copies --- */
+
+static void carry_out(Warp &w, const Copy &c)
+{
+    Machine &m = *w.machine;
+    unsigned char *to = &m.shared[c.to - SHARED_BASE];
+    memset(to, 0, 16);
+    memcpy(to, (const void *)(uintptr_t)c.from, c.bytes);
+}
+
+static void copy_async(Warp &w, const Instruction &i, uint32_t mask)
+{
+    Machine &m = *w.machine;
+    uint64_t addresses[LANES], from[LANES];
+    unsigned n = 0, read = 0;
+    each_lane(mask, [&](unsigned l) {
+        unsigned size = (unsigned)bits_of(w, operand(w, i, 2), l);
+        unsigned bytes = i.inputs > 3 ? (unsigned)bits_of(w, operand(w, i, 3), l) : size;
+        m.lane = l;
+        if (size != 16 || bytes > size)
+            m.fail("a cp.async of another size than 16 bytes");
+        Copy c = { (uint8_t)l, (uint8_t)bytes, w.commits[l], 0, address_of(w, i, l, 1) };
+        Instruction to = i;
+        to.space = SHARED;
+        c.to = accessed(w, to, address_of(w, i, l), l, 16).shadow;
+        if (bytes) {
+            Instruction source = i;
+            source.space = GLOBAL;
+            Access a = accessed(w, source, c.from, l, 16);
+            from[read++] = a.shadow;
+            if (m.options.races)
+                m.note(w, GLOBAL, a.shadow, bytes, false, false, nullptr, nullptr);
+        }
+        if (m.options.races)
+            m.note_copy(w, c.to, 16, true);
+        if (!m.options.copy_late)
+            carry_out(w, c);
+        w.copies.push_back(c);
+        addresses[n++] = c.to;
+    });
+    if (m.options.measure) {
+        measure(m, GLOBAL, from, read, 16, false);
+        measure(m, SHARED, addresses, n, 16, true);
+    }
+}
+
+void Warp::end_copies(uint32_t mask, uint32_t pending, bool all)
+{
+    std::vector<Copy> left;
+    for (const Copy &c : copies) {
+        if (!(mask >> c.lane & 1u) || !(all || c.group + pending < commits[c.lane])) {
+            left.push_back(c);
+            continue;
+        }
+        machine->lane = c.lane;
+        if (machine->options.copy_late)
+            carry_out(*this, c);
+        if (machine->options.races)
+            machine->note_copy(*this, c.to, 16, false);
+    }
+    copies = std::move(left);
+}
+
+static void commit(Warp &w, const Instruction &, uint32_t mask)
+{
+    each_lane(mask, [&](unsigned l) { w.commits[l]++; });
+}
+static void wait_copies(Warp &w, const Instruction &i, uint32_t mask)
+{
+    w.end_copies(mask, i.inputs ? *input<uint32_t>(w, i, 0) : 0, i.kind);
+}
+
+static void fence(Warp &w, const Instruction &i, uint32_t)
+{
+    if (i.kind)
+        w.machine->fenced = ++w.machine->time;
+}
+static void nothing(Warp &, const Instruction &, uint32_t) {}
+static void trap(Warp &w, const Instruction &, uint32_t mask)
+{
+    w.machine->lane = (unsigned)__builtin_ctz(mask);
+    w.machine->fail("a trap");
+}
+
+/* --- from opcodes --- */
+
+static Space space_of(const Opcode &o)
+{
+    return o.has("global") || o.has("const") ? GLOBAL : o.has("shared") ||
+        o.has("shared::cta") ? SHARED : o.has("local") ? LOCAL :
+        o.has("param") || o.has("param::entry") || o.has("param::func") ? PARAM : GENERIC;
+}
+
+static Handler atomic_handler(const Opcode &o, Instruction *i)
+{
+    static const char *names[] = { "add", "exch", "cas", "min", "max", "and", "or", "xor", "inc", "dec" };
+    bool known = false;
+    for (uint8_t k = 0; k < 10; k++)
+        if (o.has(names[k])) {
+            i->kind = k;
+            known = true;
+        }
+    const std::string &t = o.type();
+    if (!known)
+        return nullptr;
+    return t == "f32" ? atomic<float> : t == "f64" ? atomic<double> : t == "s32" ? atomic<int32_t>
+        : t == "s64" ? atomic<int64_t> :
+        t == "u32" || t == "b32" ? atomic<uint32_t> : t == "u64" || t == "b64" ? atomic<uint64_t> : nullptr;
+}
+
+bool decode_memory(const Opcode &o, Instruction *i)
+{
+    i->moves = false;
+    const std::string &b = o.base;
+    if (b == "membar" || b == "fence") {
+        i->handler = fence;
+        i->kind = !o.has("cta");
+        return true;
+    }
+    if (b == "prefetch" || b == "nanosleep" || b == "trap") {
+        i->handler = b == "trap" ? trap : nothing;
+        return true;
+    }
+    if (b == "cp") {
+        if (o.suffixes.empty() || o.suffixes[0] != "async")
+            return false;
+        i->kind = o.has("wait_all");
+        i->handler = o.has("commit_group") ? commit : o.has("wait_group") || o.has("wait_all") ? wait_copies : o.has("shared") ||
+            o.has("shared::cta") ? copy_async : nullptr;
+        return i->handler != nullptr;
+    }
+    i->space = space_of(o);
+    if (b == "atom" || b == "red") {
+        i->handler = atomic_handler(o, i);
+        return i->handler != nullptr;
+    }
+    if (b != "ld" && b != "st")
+        return false;
+    i->size = (uint8_t)bytes_of(o.type());
+    i->is_signed = o.type()[0] == 's';
+    i->vector = o.has("v4") ? 4 : o.has("v2") ? 2 : 1;
+    i->is_volatile = o.has("volatile") || o.has("relaxed") || o.has("acquire") || o.has("release") || o.has("mmio");
+    i->constant_data = o.has("nc");
+    i->handler = b == "ld" ? load : store;
+    i->moves = b == "st" && (i->space == LOCAL || i->space == PARAM); /* what a call hands on may lack parts that are not used */
+    return i->size != 0;
+}
+
+} // namespace ptx

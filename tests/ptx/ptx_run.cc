@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs a launch: blocks one after the other, the warps of a block in turns from barrier to barrier, the lanes of a warp
+ * together where they are at the same place. */
+#include <algorithm>
+#include <cstring>
+
+#include "ptx_machine.h"
+
+namespace ptx {
+
+void Machine::fail(const std::string &why)
+{
+    std::string text = "kernel " + program->name + ": " + why;
+    if (at)
+        text += "\n    " + program->where(*at);
+    if (running) {
+        unsigned thread = running->index * LANES + lane;
+        text += "\n    block " + std::to_string(block) + ", thread " + std::to_string(thread);
+    }
+    throw Fault(text);
+}
+
+/* --- warps --- */
+
+void Warp::begin(Machine *m, unsigned number)
+{
+    const Program &p = *m->program;
+    machine = m;
+    index = number;
+    unsigned count = std::min(m->threads - number * LANES, (unsigned)LANES);
+    alive = count == LANES ? ALL : (1u << count) - 1;
+    file.resize(p.register_bytes + 64);
+    registers = file.data() + (64 - (uintptr_t)file.data() % 64) % 64;
+    constants = p.constants.data();
+    frame.assign((size_t)p.frame_bytes * LANES, 0xff);
+    local.assign((size_t)p.local_bytes * LANES, 0xff);
+    defined.assign(p.registers, 0);
+    carry = 0;
+    last_sync = 0;
+    copies.clear();
+    memset(commits, 0, sizeof commits);
+    state = State::ready;
+    groups.assign(1, Group{ alive, 0, false, {} });
+    const Launch &launch = *m->launch;
+    const unsigned *g = launch.grid, *b = launch.block;
+    uint64_t n = m->block;
+    const unsigned at[3] = { (unsigned)(n % g[0]), (unsigned)(n / g[0] % g[1]), (unsigned)(n / g[0] / g[1]) };
+    for (unsigned s = 0; s < SPECIALS; s++) {
+        const Operand &o = p.special[s];
+        if (o.reg == SINK)
+            continue;
+        defined[(size_t)o.reg] = ALL;
+        for (unsigned l = 0; l < LANES; l++) {
+            unsigned t = index * LANES + l, below = (1u << l) - 1;
+            const unsigned values[SPECIALS] = { t % b[0], t / b[0] % b[1], t / b[0] / b[1], b[0], b[1], b[2], at[0], at[1], at[2],
+                                                g[0], g[1], g[2], l, index, below, below | 1u << l, ~(below | 1u << l), ~below,
+                                                1u << l };
+            put_bits(*this, o, l, values[s]);
+        }
+    }
+}
+
+/* Which lanes go on: those deepest in calls, of them those at the lowest place, so that others wait for them. */
+size_t Warp::choose()
+{
+    size_t best = groups.size();
+    if (machine->options.order == Order::random && groups.size() > 1)
+        for (unsigned tries = 0; tries < 4; tries++) {
+            size_t k = machine->random() % groups.size();
+            if (!groups[k].waits)
+                return k;
+        }
+    for (size_t k = 0; k < groups.size(); k++) {
+        if (groups[k].waits)
+            continue;
+        if (best == groups.size() || groups[k].stack.size() > groups[best].stack.size() ||
+            (groups[k].stack.size() == groups[best].stack.size() && groups[k].pc < groups[best].pc))
+            best = k;
+    }
+    if (best == groups.size()) {
+        machine->at = &machine->program->code[groups[0].pc];
+        machine->lane = (unsigned)__builtin_ctz(groups[0].mask);
+        machine->fail("lanes of a warp wait for each other at different places");
+    }
+    return best;
+}
+
+/* Group k goes on together with one that is at the same place. */
+void Warp::merge(size_t k)
+{
+    for (size_t other = 0; other < groups.size(); other++) {
+        if (other == k || groups[other].pc != groups[k].pc || groups[other].stack != groups[k].stack)
+            continue;
+        groups[std::min(k, other)].mask |= groups[std::max(k, other)].mask;
+        groups[std::min(k, other)].waits = false;
+        groups.erase(groups.begin() + (long)std::max(k, other));
+        return merge(std::min(k, other));
+    }
+}
+
+/* These lanes of group k go to pc, the others stay. */
+void Warp::move_group(size_t k, uint32_t mask, uint32_t pc)
+{
+    Group &g = groups[k];
+    if (mask == g.mask) {
+        g.pc = pc;
+        return;
+    }
+    Group parted = { mask, pc, false, g.stack };
+    g.mask &= ~mask;
+    groups.push_back(std::move(parted));
+}
+
+void Warp::branch(size_t k, const Instruction &i, uint32_t mask)
+{
+    Group &g = groups[k];
+    if (mask == g.mask) {
+        g.pc = (uint32_t)i.number;
+        return;
+    }
+    g.pc++;
+    move_group(k, mask, (uint32_t)i.number);
+}
+
+void Warp::leave(size_t k, uint32_t mask, bool exits)
+{
+    Group &g = groups[k];
+    if (!exits && !g.stack.empty()) {
+        uint32_t back = g.stack.back();
+        for (const CallCopy &c : machine->program->calls[machine->program->code[back - 1].call].after)
+            each_lane(mask, [&](unsigned l) {
+                unsigned char *f = &frame[l * machine->program->frame_bytes];
+                memcpy(f + c.to, f + c.from, c.bytes);
+            });
+        if (mask == g.mask) {
+            g.stack.pop_back();
+            g.pc = back;
+            return;
+        }
+        Group parted = { mask, back, false, g.stack };
+        parted.stack.pop_back();
+        g.mask &= ~mask;
+        g.pc++;
+        groups.push_back(std::move(parted));
+        return;
+    }
+    alive &= ~mask;
+    g.mask &= ~mask;
+    g.pc++;
+    if (!g.mask)
+        groups.erase(groups.begin() + (long)k);
+    for (Group &other : groups) /* for those who have left nobody waits */
+        other.waits = false;
+}
+
+void Warp::call(size_t k, const Instruction &i, uint32_t mask)
+{
+    const Call &c = machine->program->calls[i.call];
+    for (const CallCopy &copy : c.before)
+        each_lane(mask, [&](unsigned l) {
+            unsigned char *f = &frame[l * machine->program->frame_bytes];
+            memcpy(f + copy.to, f + copy.from, copy.bytes);
+        });
+    Group &g = groups[k];
+    if (mask == g.mask) {
+        g.stack.push_back(g.pc + 1);
+        g.pc = c.target;
+        return;
+    }
+    Group parted = { mask, c.target, false, g.stack };
+    parted.stack.push_back(g.pc + 1);
+    g.mask &= ~mask;
+    g.pc++;
+    groups.push_back(std::move(parted));
+}
+
+/* Whether the lanes that the instruction names are all here; they become *mask. */
+bool Warp::meet(size_t k, const Instruction &i, uint32_t *mask)
+{
+    uint32_t need = alive;
+    if (!i.aligned) {
+        const uint32_t *members = input<uint32_t>(*this, i, i.inputs - 1u);
+        uint32_t named = members[__builtin_ctz(*mask)], same = 0;
+        each_lane(*mask, [&](unsigned l) { same |= (uint32_t)(members[l] == named) << l; });
+        if (same & ~named) {
+            machine->lane = (unsigned)__builtin_ctz(same & ~named);
+            machine->fail("a lane that the instruction's mask leaves out");
+        }
+        need = named & alive;
+        *mask = same;
+    }
+    if (!(need & ~*mask))
+        return true;
+    groups[k].waits = true;
+    return false;
+}
+
+/* Values that were never given are no values. Compilers compute with them where they throw the result away, so that they
+ * are a fault only where something is done by them: an address, what is stored, who goes where. */
+void Warp::need(const Instruction &i, uint32_t mask)
+{
+    const Operand *o = &machine->program->operands[i.first + i.outputs];
+    for (unsigned k = i.carries; k < i.inputs; k++)
+        if (o[k].reg >= 0 && (mask & ~defined[(size_t)o[k].reg])) {
+            machine->lane = (unsigned)__builtin_ctz(mask & ~defined[(size_t)o[k].reg]);
+            machine->fail("reads a register that has no value");
+        }
+}
+
+void Warp::give(const Instruction &i, uint32_t mask)
+{
+    const Operand *o = &machine->program->operands[i.first];
+    uint32_t known[8], given = mask;
+    if (i.moves) {
+        for (unsigned k = 0; k < i.inputs; k++)
+            known[k] = o[i.outputs + k].reg < 0 ? ALL : defined[(size_t)o[i.outputs + k].reg];
+        uint32_t which = i.selects ? *input<uint32_t>(*this, i, 2) : 0;
+        if (i.packs)
+            known[0] |= known[1], known[1] = known[0];
+        if (i.selects)
+            given &= known[2] & ((which & known[0]) | (~which & known[1]));
+        else
+            for (unsigned k = 0; k < i.inputs; k++)
+                given &= known[k];
+    }
+    for (unsigned k = i.carries; k < i.outputs; k++)
+        if (o[k].reg >= 0)
+            defined[(size_t)o[k].reg] = (defined[(size_t)o[k].reg] & ~mask) | given;
+}
+
+void Warp::execute(const Instruction &i, uint32_t mask)
+{
+    if (!i.moves)
+        need(i, mask);
+    i.handler(*this, i, mask);
+    give(i, mask);
+    unsigned lanes = (unsigned)__builtin_popcount(mask);
+    machine->counts.lanes += lanes;
+    (i.tensor ? machine->counts.tensor_flops : machine->counts.flops) += (uint64_t)lanes * i.flops;
+}
+
+void Warp::step(size_t k)
+{
+    const Instruction &i = machine->program->code[groups[k].pc];
+    uint32_t mask = groups[k].mask;
+    machine->at = &i;
+    machine->counts.instructions++;
+    if (i.has_predicate) {
+        if (i.predicate.reg >= 0 && (mask & ~defined[(size_t)i.predicate.reg])) {
+            machine->lane = (unsigned)__builtin_ctz(mask & ~defined[(size_t)i.predicate.reg]);
+            machine->fail("a predicate that has no value");
+        }
+        uint32_t p = *(const uint32_t *)((i.predicate.reg == CONSTANT ? constants : registers) + i.predicate.at);
+        mask &= i.negated ? ~p : p;
+        if (!mask) {
+            groups[k].pc++;
+            return;
+        }
+    }
+    switch (i.control) {
+    case NEXT:
+        execute(i, mask);
+        groups[k].pc++;
+        return;
+    case BRANCH: return branch(k, i, mask);
+    case RETURN:
+    case EXIT: return leave(k, mask, i.control == EXIT);
+    case CALL: return call(k, i, mask);
+    case MEET:
+        if (!meet(k, i, &mask))
+            return;
+        execute(i, mask);
+        if (mask == groups[k].mask || i.has_predicate)
+            groups[k].pc++;
+        else
+            move_group(k, mask, groups[k].pc + 1);
+        return;
+    case BARRIER:
+        if (mask != alive) {
+            groups[k].waits = true;
+            return;
+        }
+        need(i, mask);
+        state = State::barrier;
+        barrier_at = &i;
+        barrier = *input<uint32_t>(*this, i, 0);
+        barrier_count = i.inputs > (i.kind ? 2u : 1u) ? *input<uint32_t>(*this, i, 1) : 0;
+        groups[k].pc++;
+        machine->counts.barriers++;
+        return;
+    }
+}
+
+/* Until it ends or waits at a barrier, or for so many instructions. */
+void Warp::run(uint64_t most)
+{
+    machine->running = this;
+    most = std::min(most, machine->options.most + 1 - std::min(machine->counts.instructions, machine->options.most));
+    while (state == State::ready && most--) {
+        if (groups.empty()) {
+            state = State::done;
+            break;
+        }
+        if (groups.size() == 1) {
+            if (groups[0].waits) {
+                choose(); /* says so */
+            }
+            step(0);
+            continue;
+        }
+        size_t k = choose();
+        step(k);
+        if (k < groups.size())
+            merge(k);
+    }
+    if (machine->counts.instructions > machine->options.most)
+        machine->fail("does not end");
+}
+
+/* --- blocks --- */
+
+static void release(std::vector<Warp *> &at, Machine &m)
+{
+    const Instruction &first = *at[0]->barrier_at;
+    uint32_t sum = 0;
+    bool every = true;
+    for (Warp *w : at) {
+        if (w->barrier_at->kind != first.kind)
+            m.fail("different kinds of barriers meet");
+        if (!first.kind)
+            continue;
+        uint32_t p = *input<uint32_t>(*w, *w->barrier_at, w->barrier_at->inputs - 1u) & w->alive;
+        sum += (uint32_t)__builtin_popcount(p);
+        every = every && p == w->alive;
+    }
+    for (Warp *w : at) {
+        if (first.kind) {
+            const Operand &o = operand(*w, *w->barrier_at, 0);
+            each_lane(w->alive, [&](unsigned l) { put_bits(*w, o, l, first.kind == 1 ? sum : first.kind == 2 ? every : sum != 0);
+                                                  });
+            if (o.reg >= 0)
+                w->defined[(size_t)o.reg] |= w->alive;
+        }
+        w->state = State::ready;
+    }
+    m.phase_first = ++m.time;
+}
+
+/* Lets go the warps of a barrier that all who are to come have reached. */
+static bool release_some(std::vector<Warp> &warps, unsigned n, Machine &m)
+{
+    unsigned live = 0;
+    for (unsigned w = 0; w < n; w++)
+        live += warps[w].state != State::done;
+    for (unsigned w = 0; w < n; w++) {
+        if (warps[w].state != State::barrier)
+            continue;
+        std::vector<Warp *> at;
+        for (unsigned v = 0; v < n; v++)
+            if (warps[v].state == State::barrier && warps[v].barrier == warps[w].barrier)
+                at.push_back(&warps[v]);
+        unsigned wanted = warps[w].barrier_count ? (warps[w].barrier_count + LANES - 1) / LANES : live;
+        if (at.size() >= wanted) {
+            release(at, m);
+            return true;
+        }
+    }
+    return false;
+}
+
+void Machine::begin_block(std::vector<Warp> &warps)
+{
+    block_first = phase_first = ++time;
+    block_times.push_back(time);
+    block_numbers.push_back(block);
+    fenced = 0;
+    acquired.clear();
+    memset(shared.data(), 0xff, shared.size());
+    unsigned n = (threads + LANES - 1) / LANES;
+    if (warps.size() < n)
+        warps.resize(n);
+    for (unsigned w = 0; w < n; w++)
+        warps[w].begin(this, w);
+}
+
+void Machine::run_block(std::vector<Warp> &warps)
+{
+    begin_block(warps);
+    unsigned n = (threads + LANES - 1) / LANES;
+    std::vector<unsigned> order(n);
+    for (unsigned w = 0; w < n; w++)
+        order[w] = options.order == Order::backward ? n - 1 - w : w;
+    for (;;) {
+        bool ready = false;
+        if (options.order == Order::random)
+            std::shuffle(order.begin(), order.end(), random);
+        for (unsigned w : order)
+            if (warps[w].state == State::ready) {
+                ready = true;
+                warps[w].run(options.order == Order::random ? 1 + random() % 300 : ~0ull);
+            }
+        if (ready)
+            continue;
+        if (release_some(warps, n, *this))
+            continue;
+        for (unsigned w = 0; w < n; w++)
+            if (warps[w].state == State::barrier) {
+                running = &warps[w];
+                at = warps[w].barrier_at;
+                fail("waits forever at a barrier that not all threads reach");
+            }
+        return;
+    }
+}
+
+/* --- launches --- */
+
+static void give_arguments(Machine &m, const Program &p, const Launch &launch)
+{
+    size_t from = 0;
+    m.parameters.assign(p.parameter_bytes + 16, 0xff);
+    for (const Parameter &a : p.parameters) {
+        if (from + a.bytes > launch.argument_bytes)
+            m.fail("is launched with fewer bytes of arguments than it has parameters");
+        memcpy(&m.parameters[a.offset], launch.arguments + from, a.bytes);
+        from += a.bytes;
+    }
+    if (from != launch.argument_bytes)
+        m.fail("is launched with more bytes of arguments than it has parameters");
+}
+
+void run(const Program &program, const Launch &launch, const Memory &memory, const Options &options, Counts *counts)
+{
+    static thread_local std::vector<Warp> warps;
+    Machine m;
+    m.program = &program;
+    m.launch = &launch;
+    m.memory = &memory;
+    m.options = options;
+    m.random.seed(options.seed);
+    m.module_ranges = program.variables;
+    m.threads = launch.block[0] * launch.block[1] * launch.block[2];
+    size_t bytes = (launch.shared_bytes ? program.dynamic_offset - SHARED_BASE + launch.shared_bytes : program.static_shared);
+    m.shared.resize(bytes + 64);
+    m.shared_end = (uint32_t)(SHARED_BASE + bytes);
+    give_arguments(m, program, launch);
+    uint64_t blocks = (uint64_t)launch.grid[0] * launch.grid[1] * launch.grid[2];
+    std::vector<uint64_t> order(blocks);
+    for (uint64_t b = 0; b < blocks; b++)
+        order[b] = options.order == Order::backward ? blocks - 1 - b : b;
+    if (options.order == Order::random)
+        std::shuffle(order.begin(), order.end(), m.random);
+    for (uint64_t b : order) {
+        m.block = b;
+        m.run_block(warps);
+    }
+    m.counts.launches = 1;
+    m.counts.blocks = blocks;
+    if (counts)
+        counts->add(m.counts);
+}
+
+} // namespace ptx

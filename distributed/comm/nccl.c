@@ -392,15 +392,29 @@ static trek_status begin(const struct trek_comm_nccl *part, const trek_comm_call
     }
 }
 
+static bool processes_ended(const trek_comm *comm) { return comm->control && trek_control_ended(comm->control); }
+
+/* The library is aborted where the group has ended: what ended it is the error, not that a call came too late. */
+static trek_status fail_by_end(trek_comm *comm, const trek_comm_call *call)
+{
+    bool by_processes = processes_ended(comm);
+    if (!by_processes && !comm->engine->ended(comm))
+        return trek_error_status();
+    trek_error_clear();
+    return by_processes ? trek_control_fail(comm->control) : comm->engine->run(comm, call);
+}
+
 trek_status trek_comm_nccl_give(trek_comm *comm, const trek_comm_call *call)
 {
     const struct trek_comm_nccl *part = comm->nccl;
-    trek_status status = part->library->async_error(part->rank);
+    trek_status before = trek_error_status(), status = part->library->async_error(part->rank);
     if (status == TREK_OK)
         status = part->backend->event_record(part->ready, NULL);
     if (status == TREK_OK)
         status = part->backend->stream_wait(comm->device, part->stream, part->ready);
-    return status == TREK_OK ? begin(part, call, part->stream) : status;
+    if (status == TREK_OK)
+        status = begin(part, call, part->stream);
+    return status == TREK_ERR_CANCELLED && before == TREK_OK ? fail_by_end(comm, call) : status;
 }
 
 static trek_status start(trek_comm *comm, const trek_comm_call *call)
@@ -409,8 +423,8 @@ static trek_status start(trek_comm *comm, const trek_comm_call *call)
     if (status != TREK_OK)
         return status;
     status = trek_comm_nccl_give(comm, call);
-    if (status == TREK_OK)
-        return TREK_OK;
+    if (status == TREK_OK || processes_ended(comm))
+        return status;
     char reason[256]; /* the others' devices would wait for this rank's in vain */
     snprintf(reason, sizeof reason, "%s", trek_error());
     trek_comm_abort(comm, reason);

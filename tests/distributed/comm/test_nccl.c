@@ -408,6 +408,9 @@ static void check_abort(void (*fn)(rank_job *job), trek_status wanted)
         assert_int_equal(trek_comm_all_reduce(comms[r], x, TREK_SUM), TREK_ERR_CANCELLED);
         assert_non_null(strstr(trek_error(), "enough"));
         trek_error_clear();
+        assert_int_equal(give(&jobs[r], x), TREK_ERR_CANCELLED); /* one that had met before the end: the same reason */
+        assert_non_null(strstr(trek_error(), "enough"));
+        trek_error_clear();
         trek_tensor_release(x);
     }
     for (int r = 0; r < 2; r++)
@@ -1019,6 +1022,11 @@ static void test_end_between_processes(void **state)
     for (int r = 0; r < 2; r++) {
         assert_int_equal(trek_comm_barrier(comms[r]), TREK_ERR_CANCELLED);
         trek_error_clear();
+        trek_tensor *x = filled(&jobs[r], r, COUNT);
+        assert_int_equal(give(&jobs[r], x), TREK_ERR_CANCELLED);
+        assert_non_null(strstr(trek_error(), "enough"));
+        trek_error_clear();
+        trek_tensor_release(x);
     }
     free_processes(2, processes);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* References of norms, dropout, cross entropy and random numbers. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/ops/suite.h"
@@ -142,6 +143,27 @@ REFERENCE(batch_norm)
     return running ? 5 : 3;
 }
 
+typedef struct group_sums {
+    double g, gx; /* of gradients, and of gradients times normalized elements */
+    double wide_g, wide_gx; /* of their sizes */
+} group_sums;
+
+/* Zeros where statistics do not depend on x. Freed by the caller. */
+static group_sums *sums_of_groups(const op_array *g, const op_array *x, const op_array *w, const double *mean, const double *rstd,
+                                  const norm_layout *l, bool training)
+{
+    group_sums *sums = calloc((size_t)l->groups, sizeof *sums);
+    for (int64_t j = 0; j < x->numel && sums && training; j++) {
+        int64_t s = group_of(l, j);
+        double gj = g->v[j] * (w ? w->v[channel_of(l, j)] : 1), xj = (x->v[j] - mean[s]) * rstd[s];
+        sums[s].g += gj;
+        sums[s].gx += gj * xj;
+        sums[s].wide_g += fabs(gj);
+        sums[s].wide_gx += fabs(gj * xj);
+    }
+    return sums;
+}
+
 /* grad, x, mean, rstd, weight -> dx, dweight (with a weight only), dbias. In training the
  * statistics depend on x, and d x_i is the sum over the group of the Jacobian's entries. */
 static int norm_gradient(const op_array *const *in, int n, const norm_layout *l, bool training, op_array *out, int ndim,
@@ -165,24 +187,16 @@ static int norm_gradient(const op_array *const *in, int n, const norm_layout *l,
         }
         add_term(&out[2], c, g->v[j]);
     }
-    for (int64_t i = 0; i < x->numel; i++) {
+    group_sums *sums = sums_of_groups(g, x, w, mean, rstd, l, training);
+    for (int64_t i = 0; i < x->numel && sums; i++) {
         int64_t s = group_of(l, i);
-        double xhat = (x->v[i] - mean[s]) * rstd[s];
-        double own = g->v[i] * (w ? w->v[channel_of(l, i)] : 1) * rstd[s];
-        add_term(&out[0], i, own);
-        /* a layer's group is one piece, a batch's is spread */
-        int64_t first = l->batch ? 0 : s * l->count, end = l->batch ? x->numel : first + l->count;
-        double sum = 0, wide = 0, share = rstd[s] / (double)l->count;
-        for (int64_t j = first; training && j < end; j++) {
-            if (l->batch && group_of(l, j) != s)
-                continue;
-            double gj = g->v[j] * (w ? w->v[channel_of(l, j)] : 1), xj = (x->v[j] - mean[s]) * rstd[s];
-            sum -= gj * share + gj * xj * xhat * share;
-            wide += fabs(gj * share) + fabs(gj * xj * xhat * share);
-        }
-        out[0].v[i] += sum;
-        out[0].scale[i] += wide;
+        const group_sums *of = &sums[s];
+        double xhat = (x->v[i] - mean[s]) * rstd[s], share = rstd[s] / (double)l->count;
+        add_term(&out[0], i, g->v[i] * (w ? w->v[channel_of(l, i)] : 1) * rstd[s]);
+        out[0].v[i] -= (of->g + of->gx * xhat) * share;
+        out[0].scale[i] += (of->wide_g + of->wide_gx * fabs(xhat)) * fabs(share);
     }
+    free(sums);
     return 3;
 }
 

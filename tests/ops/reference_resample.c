@@ -2,6 +2,7 @@
 /* References of resampling and of sampling at places of a grid: what each element of the result is made of, written out in f64.
  */
 #include <math.h>
+#include <stdlib.h>
 
 #include "tests/ops/suite.h"
 
@@ -173,6 +174,26 @@ static void add_to(op_array *to, int64_t at, double term, double shift, int64_t 
     to->scale[at] += fabs(term) + shift_of(to, shift, size);
 }
 
+typedef struct line_weights {
+    double weight, slope;
+} line_weights;
+
+/* What each element of each line weighs at a place: lines of the last dimension first, as the grid's numbers. */
+static line_weights *lines_of(const grid_walk *w, int64_t place, int dims)
+{
+    const op_array *x = w->x;
+    int64_t n = 0;
+    for (int d = 0; d < dims; d++)
+        n += x->sizes[x->ndim - 1 - d];
+    line_weights *lines = malloc(sizeof *lines * (size_t)n), *at = lines;
+    for (int d = 0; d < dims && lines; d++) {
+        int64_t size = x->sizes[x->ndim - 1 - d];
+        for (int64_t i = 0; i < size; i++, at++)
+            at->weight = place_weight(w->grid->v[place * dims + d], i, size, w->a, &at->slope);
+    }
+    return lines;
+}
+
 /* Element i of the result, and all of a channel. */
 static void walk_place(const grid_walk *w, int64_t i)
 {
@@ -184,28 +205,31 @@ static void walk_place(const grid_walk *w, int64_t i)
         plane *= x->sizes[2 + d];
     }
     int64_t channel = i / points, place = i / points / x->sizes[1] * points + i % points;
-    for (int64_t e = 0; e < plane; e++) {
-        double weight = 1, weights[3], slopes[3], grad = w->dy ? w->dy->v[i] : 0, element = x->v[channel * plane + e];
-        int64_t rest = e;
+    line_weights *lines = lines_of(w, place, dims), of[3];
+    for (int64_t e = 0; e < plane && lines; e++) {
+        double weight = 1, grad = w->dy ? w->dy->v[i] : 0, element = x->v[channel * plane + e];
+        int64_t rest = e, first = 0;
         bool touched = true;
-        for (int d = 0; d < dims; d++) { /* the last dimension first, as the grid's numbers */
+        for (int d = 0; d < dims && touched; d++) {
             int64_t size = x->sizes[x->ndim - 1 - d];
-            weights[d] = place_weight(w->grid->v[place * dims + d], rest % size, size, w->a, &slopes[d]);
-            weight *= weights[d];
-            touched = touched && (weights[d] != 0 || slopes[d] != 0);
+            of[d] = lines[first + rest % size];
+            weight *= of[d].weight;
+            touched = of[d].weight != 0 || of[d].slope != 0; /* else no term of this element is one */
             rest /= size;
+            first += size;
         }
-        if (touched) {
-            add_to(w->y, i, weight * element, element, plane);
-            add_to(w->dx, channel * plane + e, weight * grad, grad, plane);
-        }
+        if (!touched)
+            continue;
+        add_to(w->y, i, weight * element, element, plane);
+        add_to(w->dx, channel * plane + e, weight * grad, grad, plane);
         for (int d = 0; d < dims; d++) {
-            double slope = slopes[d];
+            double slope = of[d].slope;
             for (int o = 0; o < dims; o++)
-                slope *= o == d ? 1 : weights[o];
-            add_to(w->dgrid, place * dims + d, slope * element * grad, touched ? element * grad : 0, plane);
+                slope *= o == d ? 1 : of[o].weight;
+            add_to(w->dgrid, place * dims + d, slope * element * grad, element * grad, plane);
         }
     }
+    free(lines);
 }
 
 REFERENCE(grid_sample)

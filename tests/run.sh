@@ -104,21 +104,14 @@ install_all() {
     command -v clang >/dev/null && install_packages "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
 }
 
-# build NAME [ninja targets --] [meson options]: configures and compiles $work/NAME, but for the target $without
-without=
+# build NAME [meson options]: configures and compiles $work/NAME: what the tests need that $chosen (options of `meson test`)
+# chooses, or the target $alone, or all but the target $without
+without='' alone='' chosen=()
 build() {
     local name=$1 dir=$work/$1 targets=()
     shift
-    if [[ " $* " == *" -- "* ]]; then
-        while [ "$1" != -- ]; do
-            targets+=("$1")
-            shift
-        done
-        shift
-    fi
     rm -rf "$dir" "$dir.ready"
-    if meson setup "$dir" "$root" "$@" "${options[@]}" >"$work/$name.setup.log" 2>&1 &&
-        { [ -z "$without" ] || mapfile -t targets < <(ninja -C "$dir" -t query all | sed -n 's/^    //p' | grep -vxF "$without" | grep -v '^meson-'); } &&
+    if meson setup "$dir" "$root" "$@" "${options[@]}" >"$work/$name.setup.log" 2>&1 && targets_of "$dir" &&
         nice -n "$niceness" ninja -C "$dir" -j "$jobs" "${targets[@]}" >"$work/$name.build.log" 2>&1; then
         if grep -q 'warning:' "$work/$name.build.log"; then
             fail "$name: warnings"
@@ -133,6 +126,17 @@ build() {
     tail -5 "$work/$name.setup.log"
     grep -E 'error|warning|undefined' "$work/$name.build.log" 2>/dev/null | head -10
     return 1
+}
+targets_of() {
+    local list
+    if [ ${#chosen[@]} != 0 ]; then
+        list=$(python3 tests/needed.py "$1" "${chosen[@]}") || return
+    elif [ -n "$without" ]; then
+        list=$(ninja -C "$1" -t query all | sed -n 's/^    //p' | grep -vxF "$without" | grep -v '^meson-') || return
+    else
+        list=$alone
+    fi
+    [ -z "$list" ] || mapfile -t targets <<<"$list"
 }
 
 # beside NAME: build_NAME beside the stages that follow, giving way to them
@@ -216,12 +220,8 @@ compile_plugin() { # and keeps its kernels' PTX
 # The plug-in for GPUs, where there is a CUDA compiler, takes as long as all the rest: it is compiled beside the tests,
 # to PTX.
 stage_plain() {
-    local built
-    without=$cuda_plugin
-    build plain -Dgpu_archs="${TREK_TEST_GPU_ARCHS:-ptx}"
-    built=$?
-    without=
-    [ $built = 0 ] || return
+    local without=$cuda_plugin
+    build plain -Dgpu_archs="${TREK_TEST_GPU_ARCHS:-ptx}" || return
     has_cuda && aside compile_plugin compile_plugin
     TREK_TEST_LONG=1 tests plain suites "${not_waiting[@]}" --no-suite ptx # tests that draw at random draw more often
 }
@@ -319,14 +319,16 @@ stage_debian() {
     fi
 }
 
-# Another compiler, and what a machine without oneDNN and cmocka has. Examples and benchmarks are built.
+# Another compiler, and what a machine without oneDNN and cmocka has; of the programs, those that are run.
 stage_clang() {
+    local chosen=(ops_forward ops_gradient ops_second autograd tensor nn layers optim arena state state_files tokenizer flow_verbs plan vectors
+        training_vectors fuzz_safetensors fuzz_control)
     if ! command -v clang >/dev/null; then
         skip "clang is not installed"
         return
     fi
     CC=clang CXX=clang++ build clang -Dwerror=true -Doptimization=1 -Dcuda=disabled -Dfake_cuda=false -Donednn=disabled -Dcmocka=disabled -Disas="$best_isa" || return
-    tests clang suites ops_forward ops_gradient ops_second autograd tensor nn layers optim arena state state_files tokenizer flow_verbs plan vectors training_vectors fuzz_safetensors fuzz_control
+    TREK_TEST_SHORT=1 tests clang suites "${chosen[@]}"
 }
 
 # What sanitizers tell are lines: to say where each variable is doubles the time of compiling.
@@ -334,10 +336,11 @@ lines=(-Dbuildtype=debugoptimized -Dcpp_args=-g1 -Dc_args=-g1)
 
 # gcc 12 takes the address of a thread-local variable for a null pointer (real ones crash anyway), and without optimization
 # does not see which numbers are short.
-# Large cases, mutants and the other programs that kill and wait for processes add nothing here.
+# Large cases, mutants and the other programs that kill and wait for processes add nothing here. Kernels of the baseline: those of
+# other instruction sets are the same source with wider vectors, which takes minutes to instrument.
 build_address() {
     build address "${lines[@]}"' -fno-sanitize=null -Wno-format-truncation' -Doptimization=1 -Dcuda=disabled -Dmpi=disabled -Dgloo=disabled \
-        -Disas="$best_isa" -Db_sanitize=address,undefined -Db_lundef=false -Dexamples=false
+        -Disas= -Db_sanitize=address,undefined -Db_lundef=false -Dexamples=false
 }
 stage_address() {
     ready address || return
@@ -352,6 +355,7 @@ stage_address() {
 
 # no instruction set beside the baseline: kernels share nothing that it does not
 build_thread() {
+    local chosen=(--suite threads --suite cuda_threads)
     build thread "${lines[@]}" -Dcuda=disabled -Dmpi=disabled -Disas= -Db_sanitize=thread -Db_lundef=false \
         -Donednn=disabled -Dexamples=false
 }
@@ -406,8 +410,9 @@ has_fuzzer() {
     fi
 }
 build_fuzz() {
+    local alone=fuzzers
     has_fuzzer || return
-    CC=clang CXX=clang++ build fuzz fuzzers -- "${lines[@]}" -Doptimization=1 -Dfuzz=true -Dcuda=disabled -Dmpi=disabled -Dgloo=disabled \
+    CC=clang CXX=clang++ build fuzz "${lines[@]}" -Doptimization=1 -Dfuzz=true -Dcuda=disabled -Dmpi=disabled -Dgloo=disabled \
         -Donednn=disabled -Disas= -Dexamples=false -Dfake_cuda=false -Db_sanitize=address,undefined -Db_lundef=false
 }
 stage_fuzz() {

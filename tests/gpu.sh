@@ -15,7 +15,8 @@
 # sources are not run again; failed ones are with TREK_GPU_AGAIN=failed, all with
 # TREK_GPU_AGAIN=all. TREK_GPU_BUILD: a build folder that is there already.
 # TREK_GPU_DEVICE: the device (cuda:0). TREK_GPU_REHEARSE=1: everything small, on the
-# fake device of TREK_GPU_BUILD.
+# fake device of TREK_GPU_BUILD. TREK_GPU_COMMIT: what the page calls these sources
+# where git does not know them.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 root=$PWD
@@ -28,6 +29,7 @@ build=${TREK_GPU_BUILD:-$out/build}
 budget=${TREK_GPU_BUDGET:-470}
 device=${TREK_GPU_DEVICE:-cuda:0}
 peer=${TREK_PEER_PYTHON:-python3}
+python=$(python3 -c "import sys; print(sys.executable)" 2>/dev/null) || python=python3 # found once: it is called for each step
 rehearse=${TREK_GPU_REHEARSE:-}
 width=$(($(nproc) / 2)) # test programs at a time: they compute on the CPU, too, to compare
 [ "$width" -ge 1 ] || width=1
@@ -49,18 +51,22 @@ SECONDS=0
 
 left() { echo $((budget - SECONDS)); }
 log_of() { echo "$out/logs/$part.$1.log"; }
-skip() { python3 tests/gpu/steps.py skip "$@"; } # NAME REASON
+skip() { "$python" tests/gpu/steps.py skip "$@"; } # NAME REASON
 # step NAME LIMIT COMMAND...: status 0 if it passed, now or before, 1 if it failed, 2 if it was not (fully) run.
 # A command's status 77 is a skip, its last line the reason.
 step() {
     local name=$1 limit=$2
     shift 2
-    python3 tests/gpu/steps.py run "$name" "$limit" "$(left)" "$@"
+    "$python" tests/gpu/steps.py run "$name" "$limit" "$(left)" "$@" &
+    wait $! # which a signal ends
 }
 # beside STEP...: with those that were begun so, until `together`
 beside() {
     while [ "$(jobs -rp | wc -l)" -ge "$width" ]; do wait -n; done
-    "$@" &
+    (
+        trap 'kill $(jobs -p) 2>/dev/null; wait; exit 1' TERM
+        "$@"
+    ) &
 }
 together() { wait; }
 
@@ -77,7 +83,7 @@ run_part() {
     "part_$part"
     together
     nvidia-smi --query-gpu=name,driver_version,clocks.sm,temperature.gpu,power.draw --format=csv,noheader >"$out/gpu.txt" 2>/dev/null
-    python3 tests/gpu/steps.py sum
+    "$python" tests/gpu/steps.py sum
 }
 
 # Steps end their commands when they are told to, and the page says what there was.
@@ -85,7 +91,7 @@ ended() {
     trap '' INT TERM
     kill $(jobs -p) 2>/dev/null
     wait
-    python3 tests/gpu/steps.py sum
+    "$python" tests/gpu/steps.py sum
     exit 1
 }
 trap ended INT TERM
@@ -101,7 +107,7 @@ all)
     exit $failed
     ;;
 *)
-    sed -n '3,24s/^# \{0,1\}//p' "$0"
+    sed -n '3,25s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

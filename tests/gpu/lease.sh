@@ -35,7 +35,7 @@ pytorch() {
 
 part_lease() {
     local works peers="gpt2_64 gpt2_4 gpt2_1 attention gpt2_products matmul" work tool no_peer=""
-    works=$(python3 tests/bench/gpu_bench.py --list)
+    works=$("$python" tests/bench/gpu_bench.py --list)
     works="$(echo "$works" | grep '^gpt2_[0-9]') $(echo "$works" | grep -v '^gpt2_[0-9]')"
     [ -n "$rehearse" ] && works="gpt2_1 launch gpt2_products" peers="gpt2_1 gpt2_products"
     tests_first

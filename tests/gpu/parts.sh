@@ -96,7 +96,7 @@ sanitized() {
     local tool=$1 program=$2 shard=$3 of=$4 limit=$5
     local name=${tool}_${program}_$shard
     [ "$of" = 6 ] || name=${name}_of_$of
-    [ -n "$rehearse" ] && of=200
+    [ -n "$rehearse" ] && of=200 limit=12
     if [ -n "$why_not" ]; then
         skip "$name" "$why_not"
     elif [ -z "$sanitizer" ]; then
@@ -137,14 +137,14 @@ measured() {
     if [ -n "$why_not" ]; then
         skip "$name" "$why_not"
     else
-        step "$name" "$limit" python3 tests/bench/gpu_bench.py --build "$build" --device "$device" --json "$file" "$@" "${scale[@]}" "$work"
+        step "$name" "$limit" "$python" tests/bench/gpu_bench.py --build "$build" --device "$device" --json "$file" "$@" "${scale[@]}" "$work"
         [ -s "$file" ] && grep -E '^\|' "$(log_of "$name")"
     fi
 }
 
 part_bench() {
     local name
-    for name in $(python3 tests/bench/gpu_bench.py --list); do
+    for name in $("$python" tests/bench/gpu_bench.py --list); do
         case $only:$name in
         :* | "$name:$name" | models:model_* | gpt2:gpt2_[0-9]*) ;;
         *) continue ;;
@@ -152,5 +152,5 @@ part_bench() {
         measured "$name" 300 "$out/bench-$name.json" "$name" # 100 s for trek, 180 s for PyTorch
     done
     case $only in "" | overlap) bench_overlap ;; esac
-    python3 tests/bench/gpu_bench.py --table "$out" >"$out/bench.md" && [ -s "$out/bench.md" ] && printf '%s\n' "$out/bench.md"
+    "$python" tests/bench/gpu_bench.py --table "$out" >"$out/bench.md" && [ -s "$out/bench.md" ] && printf '%s\n' "$out/bench.md"
 }

@@ -4,7 +4,7 @@
 
   steps.py run  NAME LIMIT LEFT COMMAND...  runs it for LIMIT seconds at most, or for what is LEFT of the part. Status 0: it passed,
                                             now or before; 1: it failed; 2: it was not (fully) run
-  steps.py skip NAME REASON                 records that it cannot be run
+  steps.py skip NAME REASON                 records that it cannot be run, or with "no time left" that it is to be
   steps.py sum                              writes gpu-PART.json, prints the summary; status 1 if something failed
 
 TREK_GPU_OUT, _PART, _SOURCES and _COMMIT say of what; TREK_GPU_AGAIN which records are not kept; TREK_GPU_HEALTH is a program that
@@ -28,6 +28,10 @@ NOT_BEGUN, GRACE = 15, 5  # seconds that a step must have; that one has to end a
 PROBLEM = re.compile(r"^\[  FAILED  \] (?!\d+ test).*|^\[  ERROR   \] --- .*|^ERROR: .*|^========= .*|^FAILED: .*|^.*\b(?:fatal )?error: .*", re.M)
 # What gpu_bench.py's table says of a work that did not end.
 ENDED_EARLY = re.compile(r"^\| .* ended early \| (.*?) \|", re.M)
+
+
+class Stopped(Exception):
+    """The whole part is stopped from outside."""
 
 
 def now():
@@ -65,17 +69,18 @@ def run(command, limit, log):
             return 127
 
     def stopped(number, frame):
-        end(process)
-        sys.exit(2)
+        raise Stopped
 
-    signal.signal(signal.SIGTERM, stopped)
-    signal.signal(signal.SIGINT, stopped)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stopped)
     try:
-        code = process.wait(limit)
+        return process.wait(limit)
     except subprocess.TimeoutExpired:
-        code = None
-    end(process)  # and what a program that died has left behind
-    return code
+        return None
+    finally:  # with what a program that died has left behind
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        end(process)
 
 
 def counts_of(text):
@@ -138,7 +143,10 @@ def step(name, limit, left, *command):
     if left < NOT_BEGUN:
         return record(name, "left", reason="no time left: run the same command again", sources="")
     start = time.monotonic()
-    code = run(command, min(limit, left), log_of(name))
+    try:
+        code = run(command, min(limit, left), log_of(name))
+    except Stopped:
+        return record(name, "left", reason="stopped with the part", sources="")
     seconds = time.monotonic() - start
     if code == 0:
         return record(name, "passed", seconds)
@@ -155,7 +163,7 @@ def step(name, limit, left, *command):
 
 
 def skip(name, reason):
-    return 0 if kept(name) else record(name, "skipped", reason=reason)
+    return 0 if kept(name) else record(name, "left" if reason.startswith("no time left") else "skipped", reason=reason)
 
 
 def gathered():

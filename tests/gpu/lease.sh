@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sourced by tests/gpu.sh: ten minutes on a GPU that is lent. What tells most comes first, and what a step finds is
-# on the page before the next one begins; a second call goes on where the first one ended. Seconds as planned, of 16
-# cores: building 60, tests 60, the benchmark 100, PyTorch 150, compute-sanitizer 90, then the rest.
+# on the page before the next one begins; a second call goes on where the first one ended. Seconds as planned, with 16
+# cores: building 50; tests, and compute-sanitizer beside them, 90; the benchmark 100; PyTorch 180; then the rest.
 
 # Whether there is a PyTorch to compare with; it takes as long to be imported as a test.
 peer_found() {
@@ -38,13 +38,12 @@ part_lease() {
     works=$("$python" tests/bench/gpu_bench.py --list)
     works="$(echo "$works" | grep '^gpt2_[0-9]') $(echo "$works" | grep -v '^gpt2_[0-9]')"
     [ -n "$rehearse" ] && works="gpt2_1 launch gpt2_products" peers="gpt2_1 gpt2_products"
+    find_sanitizer
+    for tool in memcheck racecheck; do beside sanitized $tool forward 0 12 90; done
     tests_first
     for work in $works; do trek_alone "$work"; done
     if [ -n "$why_not" ]; then no_peer=$why_not; else peer_found || no_peer="no PyTorch"; fi
     for work in $peers; do pytorch "$work" eager,compile; done
-    find_sanitizer
-    for tool in memcheck racecheck; do beside sanitized $tool forward 0 12 90; done
-    together
     tests_further
     for work in $works; do
         case " $peers launch " in *" $work "*) ;; *) pytorch "$work" eager,compile,reduce-overhead ;; esac

@@ -41,7 +41,9 @@ if [ -n "$rehearse" ]; then
     for name in cublaslt nccl nvml; do export "TREK_${name^^}_LIBRARY=$build/tests/fake_cuda/libfake_$name.so"; done
 fi
 why_not="" # why no further step can be run
-sources=$(find . -path './build*' -prune -o -path ./.git -prune -o -type f \
+# What is built and written changes no sources.
+made=(-path './build*' -o -path ./.git -o -name __pycache__ -o -path "./${out#"$root"/}" -o -path "./${build#"$root"/}")
+sources=$(find . \( "${made[@]}" \) -prune -o -type f \
     \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.def' -o -name 'meson*' -o -path './tests/*' \) -print0 |
     sort -z | xargs -0 cat | cksum | cut -d' ' -f1)
 commit=$(git describe --always --dirty --abbrev=12 2>/dev/null || echo "${TREK_GPU_COMMIT:-unknown}")

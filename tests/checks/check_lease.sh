@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # tests/gpu.sh lease, rehearsed on the fake device: every step's command is run at small scale, compute-sanitizer and
 # PyTorch by stand-ins. One of them hangs and will not be ended, one dies: the rest runs, the page tells of both, a part that
-# had no time is gone on with, and nothing that was started stays.
+# had no time is gone on with, compiled Python is no change of the sources, and nothing that was started stays.
 #   usage: check_lease.sh BUILD_FOLDER
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
@@ -65,6 +65,7 @@ kill -0 "$(cat "$work/hung")" 2>/dev/null && complain "what hung is still there"
 
 # a call that has no time, the one that goes on, and one that finds all of it done
 page=$work/part/gpu-bench.md
+rm -rf tests/gpu/__pycache__ tests/bench/__pycache__
 gpu 10 part bench gpt2_1 || complain "what is left fails"
 says '^\| gpt2_1 \| left \|'
 says '^## Left for the next call$'
@@ -75,5 +76,18 @@ grep -q '^gpt2_1  *passed (before)$' "$work/part.log" || complain "what was done
 
 TREK_FAKE_GPUS=0 gpu 470 none bench gpt2 || complain "a machine without a GPU fails"
 grep -q '^1 passed, 0 failed, 4 skipped$' "$work/none.log" || complain "without a GPU: $(tail -1 "$work/none.log")"
+# a device that is lost: what is asked whether it still answers says no
+steps() {
+    TREK_GPU_OUT=$work/lost TREK_GPU_PART=test TREK_GPU_SOURCES=1 TREK_GPU_HEALTH=/bin/false python3 tests/gpu/steps.py "$@" >>"$work/lost.log"
+}
+mkdir -p "$work/lost/logs" "$work/lost/steps"
+page=$work/lost/gpu-test.md
+steps run short 30 16 sh -c 'sleep 2; exit 1'
+steps run hangs 1 100 sleep 60
+steps run other 10 100 true
+says '^\| short \| left \| .*at the end of the part'
+says '^\| hangs \| failed \| .*stopped after 1 s'
+says '^\| other \| left \| .*the device no longer answers, since hangs'
+
 [ $failed = 0 ] || cat "$work"/*.log
 exit $failed

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
 # Sourced by tests/gpu.sh: what a part needs is built, and the devices are looked at.
 
 # Where only the Python packages are there, without their programs on the path, small programs call them.

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
 # Sourced by tests/gpu.sh: ten minutes on a GPU that is lent. What tells most comes first, and what a step finds is
 # on the page before the next one begins; a second call goes on where the first one ended. Seconds as planned, with 16
 # cores: building 50; tests, and compute-sanitizer beside them, 90; the benchmark 100; PyTorch 180; then the rest.
@@ -17,8 +18,8 @@ least() { if [ "$1" -lt "$2" ]; then echo "$1"; else echo "$2"; fi; }
 # trek_alone WORK
 trek_alone() {
     local limit
-    limit=$(least 60 $(($(left) - 5)))
-    measured "$1" $((limit + 5)) "$out/lease/bench-$1.json" "$1" --no-peer --rounds 3 --limit "$limit"
+    limit=$(least 60 $(($(left) - 5))) # so that what was measured until the end of the part is written down
+    measured "$1" 65 "$out/lease/bench-$1.json" "$1" --no-peer --rounds 3 --limit "$limit"
 }
 
 # pytorch WORK MODES: into the file that has trek's figures
@@ -29,7 +30,7 @@ pytorch() {
     if [ -n "$no_peer" ]; then
         skip "${work}_by_pytorch" "$no_peer"
     else
-        measured "${work}_by_pytorch" $((limit + 8)) "$out/lease/bench-$work.json" "$work" --no-trek --modes "$modes" --rounds 3 --peer-limit "$limit" "${where[@]}"
+        measured "${work}_by_pytorch" 88 "$out/lease/bench-$work.json" "$work" --no-trek --modes "$modes" --rounds 3 --peer-limit "$limit" "${where[@]}"
     fi
 }
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
 # Sourced by tests/gpu.sh: the parts test, sanitize and bench, and the steps that lease has of them.
 
 # on_device NAME LIMIT PROGRAM [ARGUMENTS]: a test program on the device, if it was built

@@ -154,7 +154,8 @@ def step(name, limit, left, *command):
         return record(name, "skipped", reason=(log_of(name).read_text(errors="replace").strip().splitlines() or [""])[-1])
     if (code is None or code < 0) and name != "build":
         still_answers(name)
-    if code is None and left < limit:  # cut short by the end of the part, not by its own limit: the next call has more time
+    # cut short by the end of the part, or ended because of it, not by its own limit: the next call has more time
+    if left < limit and (code is None or seconds > left - NOT_BEGUN):
         return record(name, "left", reason=f"stopped after {seconds:.0f} s, at the end of the part", sources="")
     reason = f"stopped after {seconds:.0f} s" if code is None else f"status {code}"
     if code is not None and code < 0:

@@ -169,7 +169,9 @@ def main():
     if len(results) > 1:
         print("", gpu_goals.table(results, copy_rate(results)), sep="\n")
     if arguments.json:
-        pathlib.Path(arguments.json).write_text(json.dumps(results[0] if len(results) == 1 else results, indent=1))
+        new = pathlib.Path(arguments.json + ".new")  # whoever is stopped here leaves what there was
+        new.write_text(json.dumps(results[0] if len(results) == 1 else results, indent=1))
+        new.rename(arguments.json)
     side, problem = ("torch", "peer_problem") if arguments.no_trek else ("trek", "problem")
     failed = [r["work"] for r in results if r[problem] or not any(m for row in r["rows"].values() for m in row[side].values() if "us" in m)]
     return 1 if failed else 0

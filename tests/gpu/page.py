@@ -53,7 +53,12 @@ def listed(steps):
 
 
 def measures(folder):
-    found = [json.loads(path.read_text()) for path in sorted(folder.glob("bench-*.json"))]
+    found = []
+    for path in sorted(folder.glob("bench-*.json")):
+        try:
+            found.append(json.loads(path.read_text()))
+        except ValueError:  # one that was cut short
+            pass
     found.sort(key=lambda r: gpu_bench.WORKS.index(r["work"]) if r["work"] in gpu_bench.WORKS else 99)
     if not found:
         return []

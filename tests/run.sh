@@ -256,27 +256,19 @@ stage_isas() {
 }
 
 stage_plugin() {
-    local part
     built plain "the CUDA plug-in" || return
+    [ -e "$work/aside.compile_plugin.pid" ] && join compile_plugin
+    if grep -qF tests/fake_cuda/plugin "$work/plain/build.ninja"; then
+        check "ten minutes on a GPU, rehearsed (tests/gpu.sh lease)" bash tests/checks/check_lease.sh "$work/plain"
+    else
+        skip "ten minutes on a GPU, rehearsed: no fake device"
+    fi
     if ! has_cuda; then
-        skip "the CUDA plug-in and the GPU script: no CUDA compiler"
+        skip "the CUDA plug-in: no CUDA compiler"
         return
     fi
-    [ -e "$work/aside.compile_plugin.pid" ] && join compile_plugin
     tests plain loading check_load # with it
     check "the CUDA plug-in without a driver" bash tests/checks/check_plugin.sh "$work/plain"
-    if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
-        skip "the GPU script without a GPU: there is one, run tests/gpu.sh all"
-        return
-    fi
-    for part in test sanitize bench; do
-        if TREK_GPU_BUILD=$work/plain bash tests/gpu.sh -o "$work/gpu" $part >"$work/gpu.$part.log" 2>&1 &&
-            tail -1 "$work/gpu.$part.log" | grep -q '^[1-9][0-9]* passed, 0 failed, [1-9][0-9]* skipped$'; then
-            pass
-        else
-            fail "tests/gpu.sh $part: $(tail -1 "$work/gpu.$part.log")"
-        fi
-    done
 }
 
 # Puts the PTX of the plug-in's build where that of the target "ptx" would be; false: some is not there.

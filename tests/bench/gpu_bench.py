@@ -51,14 +51,26 @@ def split_mode(measure):
     return measure, "eager"
 
 
+def before(path, name):
+    """Trek's figures of an earlier run, as lines that it printed: PyTorch's are put beside them."""
+    try:
+        old = json.loads(pathlib.Path(path).read_text())
+    except (OSError, TypeError, ValueError):
+        return [], "not measured before"
+    if not isinstance(old, dict) or old.get("work") != name:
+        return [], "not measured before"
+    lines = [{"measure": measure, "mode": mode, **figures} for measure, row in old["rows"].items() for mode, figures in row["trek"].items()]
+    return lines, old["problem"]
+
+
 def gather(name, arguments):
     environment = dict(os.environ, TREK_PLUGIN_PATH=os.environ.get("TREK_PLUGIN_PATH", arguments.build + "/tensor/cuda"))
     extra = ["--scale", str(arguments.scale)] if arguments.scale > 1 else []
     extra += ["--ms", str(arguments.ms), "--rounds", str(arguments.rounds)]
     trek = [arguments.build + "/tests/bench/gpu/trek-gpu-bench", "--device", arguments.device] + extra + [name]
-    ours, problem = json_lines(trek, environment, arguments.limit)
+    ours, problem = before(arguments.json, name) if arguments.no_trek else json_lines(trek, environment, arguments.limit)
     peer = [os.environ.get("TREK_PEER_PYTHON", sys.executable), str(FOLDER / "gpu_peer.py"), "--device", arguments.device, "--modes", arguments.modes] + extra + [name]
-    theirs, peer_problem = ([], "left out") if arguments.no_peer else json_lines(peer, dict(os.environ), arguments.peer_limit)
+    theirs, peer_problem = ([], "") if arguments.no_peer else json_lines(peer, dict(os.environ), arguments.peer_limit)
     rows = {}
     for side, lines in (("trek", ours), ("torch", theirs)):
         for line in lines:
@@ -136,7 +148,8 @@ def main():
     parser.add_argument("--ms", type=float, default=60, help="length of a round")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--scale", type=int, default=1, help="divides sizes, to try the programs")
-    parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--no-peer", action="store_true", help="trek's side alone")
+    parser.add_argument("--no-trek", action="store_true", help="PyTorch's side alone, beside what FILE of --json has of trek's")
     arguments = parser.parse_args()
     if arguments.list:
         print("\n".join(WORKS))
@@ -156,8 +169,11 @@ def main():
     if len(results) > 1:
         print("", gpu_goals.table(results, copy_rate(results)), sep="\n")
     if arguments.json:
-        pathlib.Path(arguments.json).write_text(json.dumps(results[0] if len(results) == 1 else results, indent=1))
-    failed = [r["work"] for r in results if r["problem"] or not any(m for row in r["rows"].values() for m in row["trek"].values() if "us" in m)]
+        new = pathlib.Path(arguments.json + ".new")  # whoever is stopped here leaves what there was
+        new.write_text(json.dumps(results[0] if len(results) == 1 else results, indent=1))
+        new.rename(arguments.json)
+    side, problem = ("torch", "peer_problem") if arguments.no_trek else ("trek", "problem")
+    failed = [r["work"] for r in results if r[problem] or not any(m for row in r["rows"].values() for m in row[side].values() if "us" in m)]
     return 1 if failed else 0
 
 

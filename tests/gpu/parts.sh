@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# Sourced by tests/gpu.sh: the parts test, sanitize and bench, and the steps that lease has of them.
+
+# on_device NAME LIMIT PROGRAM [ARGUMENTS]: a test program on the device, if it was built
+on_device() {
+    local name=$1 limit=$2 program=$3 shard=${TREK_TEST_SHARD:-} chosen=${TREK_TEST_CASE:-}
+    shift 3
+    if [ -n "${listing:-}" ]; then
+        echo "tests/$program"
+        return
+    fi
+    if [ -n "$rehearse" ]; then # a few rows of the op suite, one case or none of the rest
+        case $program in test_ops_*) shard=${shard%/*} shard=${shard:-0}/60 ;; *) chosen='*shape*' ;; esac
+    fi
+    if [ -n "$why_not" ]; then
+        skip "$name" "$why_not"
+    elif [ ! -x "$build/tests/$program" ]; then
+        skip "$name" "there is no $program"
+    else
+        TREK_TEST_SHARD=$shard TREK_TEST_CASE=$chosen TREK_TEST_DEVICE=$device step "$name" "$limit" "$build/tests/$program" "$@"
+    fi
+}
+
+gpus() { grep -c '^cuda:[0-9]*: ' <"$(log_of devices)" 2>/dev/null || true; }
+
+# What tells most of kernels, several programs at a time; references are computed on the CPU by one thread each.
+tests_first() {
+    local k
+    beside on_device rows_against_the_cpu 120 test_cuda_rows
+    beside on_device attention 120 test_attention
+    for k in 0 1 2 3 4 5; do TREK_TEST_SHARD=$k/6 beside on_device op_suite_$k 120 test_ops_forward; done
+    for k in 0 1 2; do TREK_TEST_SHARD=$k/3 beside on_device op_gradients_$k 120 test_ops_gradient; done
+    beside on_device graph_capture 120 test_capture
+    beside on_device op_table 30 test_ops_table
+    beside on_device op_random 60 test_ops_random_rows
+    beside on_device vectors 120 test_vectors
+    beside on_device training_vectors 120 test_training_vectors
+    together
+}
+
+tests_further() {
+    local name
+    beside on_device bad_input 60 test_ops_bad_calls
+    beside on_device op_composites 30 test_ops_composite
+    beside on_device op_second_gradients 180 test_ops_second
+    beside on_device exact_2_and_3_ranks 240 test_exact
+    beside on_device convergence 200 test_convergence
+    beside on_device loader_windows_cpu_beside_gpu 200 test_graph_loader
+    beside on_device processes_on_one_gpu 200 test_job
+    for name in tensor autograd functional functional_edges public_ops nn layers optim arena fused; do
+        beside on_device "$name" 120 test_$name
+    done
+    beside on_device ranks 120 test_ranks
+    beside on_device ranks_forward 120 test_ranks_forward
+    beside on_device trainer 120 test_trainer
+    beside on_device mixed_precision 120 test_mixed
+    beside on_device autocast 120 test_autocast
+    beside on_device nccl_one_rank 60 test_nccl
+    TREK_CUDA_SYNC=1 beside on_device synchronised_after_each_op 120 test_vectors
+    beside on_device mixed_devices 60 test_mixed_devices
+    beside on_device heads 60 test_heads
+    beside on_device ddp 120 test_ddp
+    beside on_device ddp_calls 60 test_ddp_calls
+    beside on_device ddp_wrapper 60 test_ddp_wrapper
+    beside on_device checkpoint 200 test_checkpoint
+    beside on_device checkpoint_damage 120 test_checkpoint_damage
+    for name in sync_batch_norm sync_batch_norm_ways rank_sums; do
+        beside on_device "$name" 120 test_$name
+    done
+    beside on_device runs 120 test_run
+    beside on_device averaged_parameters 120 test_average
+    beside on_device background_averages 120 test_run_background
+    together
+    on_device allocator_stress 120 test_cuda_device # takes all memory there is
+    if [ -z "$why_not${listing:-}" ] && [ "$(gpus)" -lt 2 ]; then
+        skip processes_by_nccl "one GPU: each process needs one of its own"
+    else
+        TREK_TEST_EACH_GPU=1 on_device processes_by_nccl 200 test_job
+    fi
+}
+
+part_test() {
+    tests_first
+    tests_further
+}
+
+find_sanitizer() {
+    for sanitizer in "${TREK_GPU_SANITIZER:-}" "$(command -v compute-sanitizer)" /usr/local/cuda/bin/compute-sanitizer \
+        /usr/local/cuda/compute-sanitizer/compute-sanitizer /opt/nvidia/compute-sanitizer/compute-sanitizer ""; do
+        [ -n "$sanitizer" ] && [ -x "$sanitizer" ] && break
+    done
+}
+
+# sanitized TOOL PROGRAM SHARD OF LIMIT: what is instrumented runs slowly, so a step is a part of the rows.
+sanitized() {
+    local tool=$1 program=$2 shard=$3 of=$4 limit=$5
+    local name=${tool}_${program}_$shard
+    [ "$of" = 6 ] || name=${name}_of_$of
+    [ -n "$rehearse" ] && of=200 limit=12
+    if [ -n "$why_not" ]; then
+        skip "$name" "$why_not"
+    elif [ -z "$sanitizer" ]; then
+        skip "$name" "no compute-sanitizer"
+    else
+        TREK_TEST_DEVICE=$device TREK_TEST_SHORT=1 TREK_TEST_SHARD=$shard/$of TREK_CACHE=off \
+            step "$name" "$limit" "$sanitizer" --tool "$tool" --error-exitcode 9 --print-limit 20 \
+            --launch-timeout 0 "$build/tests/test_ops_$program"
+    fi
+}
+
+part_sanitize() {
+    local tool shard program
+    find_sanitizer
+    for tool in memcheck racecheck initcheck synccheck; do
+        for shard in 0 1 2 3 4 5; do
+            for program in forward gradient; do sanitized $tool $program $shard 6 230; done
+        done
+    done
+}
+
+# The reduction between two processes under backward.
+bench_overlap() {
+    if [ -n "$why_not" ]; then
+        skip overlap "$why_not"
+    elif [ "$(gpus)" -lt 2 ]; then
+        skip overlap "one GPU: reduction under backward by NCCL needs two"
+    else
+        step overlap 120 "$build/tools/trek-run" -n 2 "$build/tests/bench/trek-bench-overlap" && grep '^{' "$(log_of overlap)"
+    fi
+}
+
+# measured NAME LIMIT FILE WORK [OPTIONS]: a work of the benchmark, what it measured into FILE
+measured() {
+    local name=$1 limit=$2 file=$3 work=$4 scale=()
+    shift 4
+    [ -n "$rehearse" ] && scale=(--scale 256 --ms 0.1 --rounds 1)
+    if [ -n "$why_not" ]; then
+        skip "$name" "$why_not"
+    else
+        step "$name" "$limit" "$python" tests/bench/gpu_bench.py --build "$build" --device "$device" --json "$file" "$@" "${scale[@]}" "$work"
+        [ -s "$file" ] && grep -E '^\|' "$(log_of "$name")"
+    fi
+}
+
+part_bench() {
+    local name
+    for name in $("$python" tests/bench/gpu_bench.py --list); do
+        case $only:$name in
+        :* | "$name:$name" | models:model_* | gpt2:gpt2_[0-9]*) ;;
+        *) continue ;;
+        esac
+        measured "$name" 300 "$out/bench-$name.json" "$name" # 100 s for trek, 180 s for PyTorch
+    done
+    case $only in "" | overlap) bench_overlap ;; esac
+    "$python" tests/bench/gpu_bench.py --table "$out" >"$out/bench.md" && [ -s "$out/bench.md" ] && printf '%s\n' "$out/bench.md"
+}

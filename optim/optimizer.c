@@ -349,7 +349,8 @@ static trek_update_slice slice_of(const trek_optimizer *optimizer, const trek_op
 {
     const trek_optimizer_group *group = &optimizer->groups[run->group];
     const trek_optimizer_class *klass = optimizer->klass;
-    trek_update_slice s = { .step = trek_optimizer_by_step(optimizer) ? run->steps + 1 : 0, .kept = group->kept, .fresh = run->fresh,
+    trek_update_slice s = { .step = trek_optimizer_by_step(optimizer) ? run->steps + 1 : 0, .kept = group->kept,
+                            .fresh = run->fresh,
                             .zero_grad = zero_grad, .value_limit = value_limit,
                             .state_dtype = trek_optimizer_state_dtype(optimizer, run->part) };
     s.grad_scale = klass->maximize && group->spec.options[klass->maximize] != 0 ? -grad_scale : grad_scale;

@@ -220,8 +220,8 @@ TREK_API trek_status trek_optimizer_reset(trek_optimizer *optimizer);
 
 /* Copies on the CPU of what the optimizer knows, PyTorch's state_dict(): "lr" (f64 [groups]), and of each parameter that has been
  * updated "NAME.step" (i64, a scalar), its class's numbers in its shape ("NAME.exp_avg"; 16-bit parameters': f32, and see
- * trek_with_state) and, where it is of 16 bits, "NAME.master" (f32). The caller's (trek_state_free); trek_state_write makes a file of it. A graph's is in
- * trek_checkpoint_save's. NULL: MEMORY, or the device's error. */
+ * trek_with_state) and, where it is of 16 bits, "NAME.master" (f32). The caller's (trek_state_free); trek_state_write makes a
+ * file of it. A graph's is in trek_checkpoint_save's. NULL: MEMORY, or the device's error. */
 TREK_API trek_state *trek_optimizer_save(trek_optimizer *optimizer);
 /* Takes all of it over; parameters without entries begin anew. Options other than learning rates are not in it: the optimizer is
  * made with the same ones, and the same groups. FORMAT, naming what it is, for an entry of no parameter, of another shape, a part

@@ -189,9 +189,9 @@ trek_status trek_grads_scale(const trek_params *params, double factor);
 double trek_clip_factor(double norm, double max_norm);
 
 /* State by name, for checkpoints: "<parameter>.<state>", the class's names ("exp_avg"), in the
- * parameter's shape and dtype (16-bit ones': f32; or bf16, where state is kept in it), "<parameter>.step" (i64 scalar), and "<parameter>.master", the f32
- * copy of a 16-bit parameter. Parameters that were never updated are left out, as
- * in PyTorch. Tensors are views of the live state: save them before the next step. */
+ * parameter's shape and dtype (16-bit ones': f32; or bf16, where state is kept in it), "<parameter>.step" (i64 scalar), and
+ * "<parameter>.master", the f32 copy of a 16-bit parameter. Parameters that were never updated are left out, as in PyTorch.
+ * Tensors are views of the live state: save them before the next step. */
 typedef struct trek_optimizer_entry {
     char *name;
     trek_tensor *tensor;

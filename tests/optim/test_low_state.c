@@ -154,7 +154,8 @@ static void round_state(trek_optimizer *optimizer, const bool *stepped)
         const trek_arena_segment *g = &optimizer->arena->segments[k];
         for (int s = 0; s < TREK_UPDATE_STATES && stepped[g->index]; s++) {
             char name[64];
-            snprintf(name, sizeof name, "%s.%s", g->name, optimizer->klass->states[s].name ? optimizer->klass->states[s].name : "");
+            snprintf(name, sizeof name, "%s.%s", g->name,
+                     optimizer->klass->states[s].name ? optimizer->klass->states[s].name : "");
             trek_tensor *tensor = trek_state_find(saved, name);
             if (tensor && trek_tensor_dtype(tensor) == TREK_F32)
                 round_plainly(trek_tensor_data(tensor), g, s);
@@ -353,6 +354,8 @@ static void either_dtype_is_loaded_into_either(void **state)
     for (int k = 0; k < 3; k++)
         step(&wide, k);
     trek_state *saved = trek_optimizer_save(wide.optimizer);
+    copy_values(&low, &wide);
+    copy_values(&again, &wide);
     assert_int_equal(trek_optimizer_load(low.optimizer, saved), TREK_OK);
     trek_state *of_low = trek_optimizer_save(low.optimizer);
     for (int k = 0; k < trek_state_count(saved); k++) {

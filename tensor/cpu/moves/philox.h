@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Philox blocks (tensor/random_internal.h) in the lanes of vectors. Included by files that are compiled for each instruction set. */
+/* Philox blocks (tensor/random_internal.h) in the lanes of vectors, for files that are compiled for each instruction set. */
 #ifndef TREK_TENSOR_CPU_MOVES_PHILOX_H
 #define TREK_TENSOR_CPU_MOVES_PHILOX_H
 

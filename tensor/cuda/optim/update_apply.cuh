@@ -137,7 +137,7 @@ template <int width> __device__ __forceinline__ void trek_store_low(uint16_t *to
 }
 template <int width> __device__ __forceinline__ void trek_store_low(uint16_t *, int, const double *) {}
 
-/* States in bf16 (tensor/state_round.h). `words` of a draw are of the `width` elements from `place`, which is a multiple of it. */
+/* States in bf16 (tensor/state_round.h). `words` of a draw are those of 1 or 4 elements from `place`, a multiple of so many. */
 template <int width> __device__ __forceinline__ trek_vector<float, width> trek_load_state(const void *from, int64_t i)
 {
     trek_vector<uint16_t, width> low = *(const trek_vector<uint16_t, width> *)((const uint16_t *)from + i);
@@ -148,14 +148,24 @@ template <int width> __device__ __forceinline__ trek_vector<float, width> trek_l
     return x;
 }
 
-template <int width> __device__ __forceinline__ void trek_draw_chances(int64_t place, uint32_t draw, uint32_t step, uint32_t *words)
+/* Not inlined: a kernel has a dozen places for it. */
+static __device__ __noinline__ trek_vector<uint32_t, 4> trek_chances_of(uint64_t block, uint32_t draw, uint32_t step)
 {
-    uint32_t block[4];
-    trek_cuda_philox(TREK_STATE_SEED, (uint64_t)place / 4, draw, step, block);
-    if constexpr (width == 4)
-        memcpy(words, block, sizeof block);
-    else
-        words[0] = (place & 2) ? (place & 1) ? block[3] : block[2] : (place & 1) ? block[1] : block[0];
+    trek_vector<uint32_t, 4> words;
+    trek_cuda_philox(TREK_STATE_SEED, block, draw, step, words.x);
+    return words;
+}
+
+template <int width> __device__ __forceinline__ void trek_draw_chances(int64_t place, uint32_t draw, uint32_t step,
+                                                                       uint32_t *words)
+{
+    trek_vector<uint32_t, 4> block = trek_chances_of((uint64_t)place / 4, draw, step);
+#pragma unroll
+    for (int e = 0; e < width; e++)
+        words[e] = block.x[e];
+#pragma unroll
+    for (int e = 1; e < 4 && width == 1; e++)
+        words[0] = (place & 3) == e ? block.x[e] : words[0];
 }
 
 template <int width>

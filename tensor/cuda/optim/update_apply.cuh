@@ -149,7 +149,7 @@ template <int width> __device__ __forceinline__ trek_vector<float, width> trek_l
 }
 
 /* Not inlined: a kernel has a dozen places for it. */
-static __device__ __noinline__ trek_vector<uint32_t, 4> trek_chances_of(uint64_t block, uint32_t draw, uint32_t step)
+static __device__ __attribute__((noinline)) trek_vector<uint32_t, 4> trek_chances_of(uint64_t block, uint32_t draw, uint32_t step)
 {
     trek_vector<uint32_t, 4> words;
     trek_cuda_philox(TREK_STATE_SEED, block, draw, step, words.x);

@@ -48,7 +48,7 @@ static const trek_optimizer_class adadelta_class = {
 
 trek_optimizer_spec trek_adadelta(trek_adadelta_opts o)
 {
-    return (trek_optimizer_spec){ &adadelta_class, { [LR] = o.lr, [RHO] = o.rho, [EPS] = o.eps,
+    return (trek_optimizer_spec){ .klass = &adadelta_class, { [LR] = o.lr, [RHO] = o.rho, [EPS] = o.eps,
                                                      [WEIGHT_DECAY] = o.weight_decay, [MAXIMIZE] = o.maximize } };
 }
 #endif

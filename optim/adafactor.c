@@ -189,7 +189,7 @@ static const trek_optimizer_class adafactor_class = {
 
 trek_optimizer_spec trek_adafactor(trek_adafactor_opts o)
 {
-    return (trek_optimizer_spec){ &adafactor_class,
+    return (trek_optimizer_spec){ .klass = &adafactor_class,
                                   { [LR] = o.lr, [BETA2_DECAY] = o.beta2_decay, [EPS1] = o.eps1, [EPS2] = o.eps2,
                                                       [D] = o.d, [WEIGHT_DECAY] = o.weight_decay, [MAXIMIZE] = o.maximize } };
 }

@@ -41,8 +41,9 @@ static const trek_optimizer_class adagrad_class = {
 
 trek_optimizer_spec trek_adagrad(trek_adagrad_opts o)
 {
-    return (trek_optimizer_spec){ &adagrad_class, { [LR] = o.lr, [LR_DECAY] = o.lr_decay, [WEIGHT_DECAY] = o.weight_decay,
-                                                    [INITIAL] = o.initial_accumulator_value, [EPS] = o.eps,
-                                                    [MAXIMIZE] = o.maximize } };
+    return (trek_optimizer_spec){ .klass = &adagrad_class,
+                                  { [LR] = o.lr, [LR_DECAY] = o.lr_decay, [WEIGHT_DECAY] = o.weight_decay,
+                                    [INITIAL] = o.initial_accumulator_value, [EPS] = o.eps,
+                                    [MAXIMIZE] = o.maximize } };
 }
 #endif

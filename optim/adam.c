@@ -63,7 +63,7 @@ static const trek_optimizer_class adam_class = ADAM_CLASS("adam", 0, 0), adamw_c
 
 static trek_optimizer_spec spec_of(const trek_optimizer_class *klass, trek_adam_opts o)
 {
-    return (trek_optimizer_spec){ klass, { [LR] = o.lr, [BETA1] = o.beta1, [BETA2] = o.beta2, [EPS] = o.eps,
+    return (trek_optimizer_spec){ .klass = klass, { [LR] = o.lr, [BETA1] = o.beta1, [BETA2] = o.beta2, [EPS] = o.eps,
                                            [WEIGHT_DECAY] = o.weight_decay, [MAXIMIZE] = o.maximize, [AMSGRAD] = o.amsgrad } };
 }
 

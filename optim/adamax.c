@@ -48,7 +48,7 @@ static const trek_optimizer_class adamax_class = {
 
 trek_optimizer_spec trek_adamax(trek_adamax_opts o)
 {
-    return (trek_optimizer_spec){ &adamax_class, { [LR] = o.lr, [BETA1] = o.beta1, [BETA2] = o.beta2, [EPS] = o.eps,
+    return (trek_optimizer_spec){ .klass = &adamax_class, { [LR] = o.lr, [BETA1] = o.beta1, [BETA2] = o.beta2, [EPS] = o.eps,
                                                    [WEIGHT_DECAY] = o.weight_decay, [MAXIMIZE] = o.maximize } };
 }
 #endif

@@ -120,7 +120,7 @@ static trek_status from_device(const trek_optimizer *optimizer, void *to, const 
 static trek_update_group group_entry(const trek_optimizer *optimizer, const trek_optimizer_group *group)
 {
     const trek_optimizer_class *klass = optimizer->klass;
-    trek_update_group entry = { .kept = group->kept, .by_step = klass->by_step,
+    trek_update_group entry = { .kept = group->kept, .by_step = trek_optimizer_by_step(optimizer),
                                 .maximize = klass->maximize && group->spec.options[klass->maximize] != 0 };
     memcpy(entry.options, group->spec.options, sizeof entry.options);
     memcpy(entry.corrected, optimizer->corrected, sizeof entry.corrected);
@@ -133,13 +133,14 @@ static trek_update_run run_entry(const trek_optimizer *optimizer, int k, int64_t
     const trek_arena_part *part = &optimizer->arena->parts[segment->part];
     size_t at = (size_t)segment->offset * trek_item_size[part->wide];
     trek_update_run run = { .param = part->master->data + at, .grad = part->grads->data + at, .count = segment->count,
-                            .dtype = part->wide, .low_dtype = part->dtype, .segment = k, .group = segment->group,
-                            .first_tile = first_tile };
+                            .first = segment->offset, .dtype = part->wide, .low_dtype = part->dtype,
+                            .state_dtype = trek_optimizer_state_dtype(optimizer, segment->part), .segment = k,
+                            .group = segment->group, .first_tile = first_tile };
     trek_shape shape;
     int64_t begin;
     for (int s = 0; s < TREK_UPDATE_STATES; s++)
         if (optimizer->state[s][segment->part] && trek_optimizer_state_extent(optimizer, s, k, &begin, &shape) > 0)
-            run.state[s] = optimizer->state[s][segment->part]->data + (size_t)begin * trek_item_size[part->wide];
+            run.state[s] = optimizer->state[s][segment->part]->data + (size_t)begin * trek_item_size[run.state_dtype];
     if (trek_arena_part_is_low(part))
         run.low = part->params->data + (size_t)segment->offset * trek_item_size[part->dtype];
     shape = trek_var_shape(segment->param);

@@ -47,6 +47,11 @@ static trek_status ask(trek_optimizer *optimizer, trek_regroup_fn fn, void *arg,
         w->group = segment->group;
         w->asked = w->spec = fn(segment->name, segment->param, trek_optimizer_spec_again(own), arg);
         trek_status status = trek_optimizer_resolve(&w->spec);
+        if (status == TREK_OK && w->spec.state_dtype != TREK_F32 && w->spec.state_dtype != own->state_dtype)
+            status = trek_fail(TREK_ERR_ARGUMENT,
+                               "trek_optimizer_regroup: the optimizer's state is kept in %s, that of '%s' is to "
+                               "be in %s",
+                               trek_dtype_name(own->state_dtype), segment->name, trek_dtype_name(w->spec.state_dtype));
         if (status == TREK_OK && w->spec.klass != optimizer->klass)
             status = trek_fail(TREK_ERR_ARGUMENT, "trek_optimizer_regroup: the optimizer is %s, what '%s' is to have %s",
                                optimizer->klass->name, segment->name, w->spec.klass->name);

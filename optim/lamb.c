@@ -105,7 +105,7 @@ static const trek_optimizer_class lamb_class = {
 
 trek_optimizer_spec trek_lamb(trek_lamb_opts o)
 {
-    return (trek_optimizer_spec){ &lamb_class, { [LR] = o.lr, [BETA1] = o.beta1, [BETA2] = o.beta2, [EPS] = o.eps,
+    return (trek_optimizer_spec){ .klass = &lamb_class, { [LR] = o.lr, [BETA1] = o.beta1, [BETA2] = o.beta2, [EPS] = o.eps,
                                                  [WEIGHT_DECAY] = o.weight_decay, [MAXIMIZE] = o.maximize } };
 }
 #endif

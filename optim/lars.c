@@ -83,7 +83,7 @@ static const trek_optimizer_class lars_class = {
 
 trek_optimizer_spec trek_lars(trek_lars_opts o)
 {
-    return (trek_optimizer_spec){ &lars_class, { [LR] = o.lr, [MOMENTUM] = o.momentum, [WEIGHT_DECAY] = o.weight_decay,
+    return (trek_optimizer_spec){ .klass = &lars_class, { [LR] = o.lr, [MOMENTUM] = o.momentum, [WEIGHT_DECAY] = o.weight_decay,
                                                  [TRUST] = o.trust_coefficient, [EPS] = o.eps, [MAXIMIZE] = o.maximize } };
 }
 #endif

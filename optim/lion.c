@@ -47,7 +47,7 @@ static const trek_optimizer_class lion_class = {
 
 trek_optimizer_spec trek_lion(trek_lion_opts o)
 {
-    return (trek_optimizer_spec){ &lion_class, { [LR] = o.lr, [BETA1] = o.beta1, [BETA2] = o.beta2,
+    return (trek_optimizer_spec){ .klass = &lion_class, { [LR] = o.lr, [BETA1] = o.beta1, [BETA2] = o.beta2,
                                                  [WEIGHT_DECAY] = o.weight_decay, [MAXIMIZE] = o.maximize } };
 }
 #endif

@@ -227,7 +227,7 @@ static const trek_optimizer_class muon_class = {
 trek_optimizer_spec trek_muon(trek_muon_opts o)
 {
     double eps = o.eps == 0 && o.adam ? 1e-8 : o.eps;
-    return (trek_optimizer_spec){ &muon_class, { [LR] = o.lr, [WEIGHT_DECAY] = o.weight_decay, [MOMENTUM] = o.momentum,
+    return (trek_optimizer_spec){ .klass = &muon_class, { [LR] = o.lr, [WEIGHT_DECAY] = o.weight_decay, [MOMENTUM] = o.momentum,
                                                  [PLAIN] = o.without_nesterov, [A] = o.ns_coefficients[0],
                                                  [B] = o.ns_coefficients[1], [C] = o.ns_coefficients[2], [EPS] = eps,
                                                  [STEPS] = o.ns_steps, [ADJUST] = o.adjust_lr, [ADAM] = o.adam,

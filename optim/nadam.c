@@ -62,7 +62,7 @@ static const trek_optimizer_class nadam_class = {
 
 trek_optimizer_spec trek_nadam(trek_nadam_opts o)
 {
-    return (trek_optimizer_spec){ &nadam_class, { [LR] = o.lr, [BETA1] = o.beta1, [BETA2] = o.beta2, [EPS] = o.eps,
+    return (trek_optimizer_spec){ .klass = &nadam_class, { [LR] = o.lr, [BETA1] = o.beta1, [BETA2] = o.beta2, [EPS] = o.eps,
                                                   [WEIGHT_DECAY] = o.weight_decay, [MOMENTUM_DECAY] = o.momentum_decay,
                                                   [DECOUPLED] = o.decoupled_weight_decay, [MAXIMIZE] = o.maximize } };
 }

@@ -23,11 +23,11 @@ static trek_status ensure_state(trek_optimizer *optimizer, uint32_t kept)
     const trek_arena *arena = optimizer->arena;
     for (int s = 0; s < TREK_UPDATE_STATES; s++)
         for (int p = 0; p < arena->n_parts; p++) {
-            const trek_arena_part *part = &arena->parts[p];
             if (!(kept >> s & 1) || optimizer->state[s][p])
                 continue;
             int64_t count = trek_optimizer_state_count(optimizer, s, p);
-            optimizer->state[s][p] = trek_tensor_zeros(trek_shape_make(1, &count), part->wide, arena->device);
+            optimizer->state[s][p] = trek_tensor_zeros(trek_shape_make(1, &count), trek_optimizer_state_dtype(optimizer, p),
+                                                       arena->device);
             if (!optimizer->state[s][p])
                 return TREK_ERR_MEMORY;
         }
@@ -57,8 +57,13 @@ trek_optimizer *trek_optimizer_new_over(trek_optimizer_spec spec, trek_arena *ar
     optimizer->written = trek_calloc(n, sizeof *optimizer->written);
     if (!optimizer->runs || !optimizer->active || !optimizer->written ||
         trek_array_grow(&optimizer->groups, &optimizer->cap_groups, 1, sizeof *optimizer->groups) != TREK_OK ||
-        (spec.klass->whole && trek_optimizer_share(optimizer, 1) != TREK_OK) ||
-        ensure_state(optimizer, trek_optimizer_kept(&spec)) != TREK_OK) {
+        (spec.klass->whole && trek_optimizer_share(optimizer, 1) != TREK_OK)) {
+        trek_optimizer_free(&optimizer);
+        return NULL;
+    }
+    optimizer->groups[0] = group_of(&spec);
+    optimizer->n_groups = 1;
+    if (ensure_state(optimizer, optimizer->groups[0].kept) != TREK_OK) {
         trek_optimizer_free(&optimizer);
         return NULL;
     }
@@ -66,8 +71,6 @@ trek_optimizer *trek_optimizer_new_over(trek_optimizer_spec spec, trek_arena *ar
         arena->segments[k].group = 0;
         arena->segments[k].steps = 0;
     }
-    optimizer->groups[0] = group_of(&spec);
-    optimizer->n_groups = 1;
     optimizer->last = (trek_update_state){ .norm = NAN };
     if (!arena->backend->host_accessible && trek_optimizer_use_device_update(optimizer) != TREK_OK)
         trek_optimizer_free(&optimizer);
@@ -132,6 +135,13 @@ int trek_optimizer_add_group(trek_optimizer *optimizer, const trek_params *param
     if (spec.klass != optimizer->klass) {
         trek_fail(TREK_ERR_ARGUMENT, "optimizer_add_group: the optimizer is %s, the group %s", optimizer->klass->name,
                   spec.klass->name);
+        return -1;
+    }
+    trek_dtype state_dtype = optimizer->groups[0].spec.state_dtype;
+    spec.state_dtype = spec.state_dtype == TREK_F32 ? state_dtype : spec.state_dtype;
+    if (spec.state_dtype != state_dtype) {
+        trek_fail(TREK_ERR_ARGUMENT, "optimizer_add_group: the optimizer's state is kept in %s, the group's in %s",
+                  trek_dtype_name(state_dtype), trek_dtype_name(spec.state_dtype));
         return -1;
     }
     int n = trek_params_count(params), group = optimizer->n_groups;
@@ -286,7 +296,7 @@ static void plan_runs(trek_optimizer *optimizer)
         }
         trek_optimizer_run run = { .part = segment->part, .segment = k, .group = segment->group, .begin = segment->offset,
                                    .end = segment->offset + segment->count,
-                                   .steps = optimizer->klass->by_step ? segment->steps : 0,
+                                   .steps = trek_optimizer_by_step(optimizer) ? segment->steps : 0,
                                    .fresh = optimizer->groups[segment->group].kept & ~optimizer->written[k] };
         trek_optimizer_run *last = optimizer->n_runs > 0 ? &optimizer->runs[optimizer->n_runs - 1] : NULL;
         if (adjacent && joins(optimizer, last, segment, &run))
@@ -339,8 +349,10 @@ static trek_update_slice slice_of(const trek_optimizer *optimizer, const trek_op
 {
     const trek_optimizer_group *group = &optimizer->groups[run->group];
     const trek_optimizer_class *klass = optimizer->klass;
-    trek_update_slice s = { .step = klass->by_step ? run->steps + 1 : 0, .kept = group->kept, .fresh = run->fresh,
-                            .zero_grad = zero_grad, .value_limit = value_limit };
+    trek_update_slice s = { .step = trek_optimizer_by_step(optimizer) ? run->steps + 1 : 0, .kept = group->kept,
+                            .fresh = run->fresh,
+                            .zero_grad = zero_grad, .value_limit = value_limit,
+                            .state_dtype = trek_optimizer_state_dtype(optimizer, run->part) };
     s.grad_scale = klass->maximize && group->spec.options[klass->maximize] != 0 ? -grad_scale : grad_scale;
     memcpy(s.options, group->spec.options, sizeof s.options);
     memcpy(s.correction, run->correction, sizeof s.correction);
@@ -351,7 +363,7 @@ void trek_optimizer_apply_range_from(trek_optimizer *optimizer, int part, int64_
                                      double grad_scale, double value_limit, bool zero_grad)
 {
     const trek_arena_part *all = &optimizer->arena->parts[part];
-    int64_t size = trek_item_size[all->wide];
+    int64_t size = trek_item_size[all->wide], state_size = trek_item_size[trek_optimizer_state_dtype(optimizer, part)];
     bool whole = trek_optimizer_is_whole(optimizer);
     for (int r = 0; r < optimizer->n_runs; r++) {
         const trek_optimizer_run *run = &optimizer->runs[r];
@@ -363,9 +375,10 @@ void trek_optimizer_apply_range_from(trek_optimizer *optimizer, int part, int64_
         slice.param = all->master->data + from * size;
         slice.grad = (char *)grads + from * size;
         slice.count = to - from;
+        slice.first = from;
         for (int s = 0; s < TREK_UPDATE_STATES && !whole; s++)
             if (slice.kept >> s & 1)
-                slice.state[s] = optimizer->state[s][part]->data + from * size;
+                slice.state[s] = optimizer->state[s][part]->data + from * state_size;
         if (trek_arena_part_is_low(all))
             slice.low = all->params->data + from * trek_item_size[all->dtype];
         slice.low_dtype = all->dtype;
@@ -397,7 +410,7 @@ void trek_optimizer_commit(trek_optimizer *optimizer)
         optimizer->stale |= (kept & ~optimizer->written[k]) != 0; /* they are no longer fresh */
         optimizer->written[k] |= kept;
     }
-    if (optimizer->klass->by_step)
+    if (trek_optimizer_by_step(optimizer))
         for (int r = 0; r < optimizer->n_runs; r++)
             optimizer->runs[r].steps++;
 }
@@ -496,10 +509,10 @@ static double step_bytes(const trek_optimizer *optimizer, const trek_step_opts *
     double bytes = 0;
     for (int p = 0; p < optimizer->arena->n_parts; p++) {
         const trek_arena_part *part = &optimizer->arena->parts[p];
-        int passes = 2 + 1 + opts->zero_grad; /* the parameters, the gradients */
+        int64_t each = (2 + 1 + opts->zero_grad) * trek_item_size[part->wide]; /* the parameters, the gradients */
         for (int s = 0; s < TREK_UPDATE_STATES; s++)
-            passes += optimizer->state[s][p] ? 2 : 0;
-        bytes += (double)part->count * (double)(passes * trek_item_size[part->wide]);
+            each += optimizer->state[s][p] ? 2 * trek_item_size[trek_optimizer_state_dtype(optimizer, p)] : 0;
+        bytes += (double)part->count * (double)each;
         bytes += trek_arena_part_is_low(part) ? (double)part->count * trek_item_size[part->dtype] : 0;
     }
     return bytes;

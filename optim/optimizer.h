@@ -157,6 +157,7 @@ typedef struct trek_optimizer_class trek_optimizer_class;
 typedef struct trek_optimizer_spec {
     const trek_optimizer_class *klass; /* NULL: none */
     double options[TREK_UPDATE_OPTIONS];
+    trek_dtype state_dtype; /* trek_with_state */
 } trek_optimizer_spec;
 
 /* Each the optimizer of its options; numbers out of range are errors where an optimizer is made of it. */
@@ -175,6 +176,19 @@ TREK_API trek_optimizer_spec trek_lamb(trek_lamb_opts opts);
 TREK_API trek_optimizer_spec trek_lars(trek_lars_opts opts);
 TREK_API trek_optimizer_spec trek_adafactor(trek_adafactor_opts opts);
 TREK_API trek_optimizer_spec trek_muon(trek_muon_opts opts);
+
+/* The same optimizer, whose state (moments, momentum) is kept in `dtype`: TREK_F32, which it is without this, or TREK_BF16, at 2
+ * bytes less for each number: AdamW of f32 parameters takes 12 bytes each for parameter, gradient and state instead of 16.
+ * trek_with_state(trek_adamw((trek_adam_opts){ .lr = 3e-4 }), TREK_BF16)
+ * Updates are made in f32; what is kept is rounded up or down by chance, in proportion (stochastic rounding; Gupta and others,
+ * "Deep learning with limited numerical precision", 2015): to the nearest, averages that change by less than half of bf16's
+ * distances, 0.4 %, would stand still. The chance is a function of the parameter's place and its count of updates: threads,
+ * ranks, devices and resumed runs give the same bits. f64 parameters keep f64 state, 16-bit ones f32 masters. It is the same for
+ * all groups: one whose spec does not say takes the optimizer's. Saved state is in the dtype it is kept in; either is loaded into
+ * either (f32 is rounded to the nearest). Errors, where an optimizer or a group is made of it: ARGUMENT for another dtype, and
+ * for a group with bf16 of an optimizer without; UNSUPPORTED for LAMB, LARS, Adafactor and Muon, and other classes that update
+ * whole parameters. */
+TREK_API trek_optimizer_spec trek_with_state(trek_optimizer_spec spec, trek_dtype dtype);
 
 typedef struct trek_optimizer trek_optimizer;
 
@@ -205,9 +219,9 @@ TREK_API trek_status trek_optimizer_regroup(trek_optimizer *optimizer, trek_regr
 TREK_API trek_status trek_optimizer_reset(trek_optimizer *optimizer);
 
 /* Copies on the CPU of what the optimizer knows, PyTorch's state_dict(): "lr" (f64 [groups]), and of each parameter that has been
- * updated "NAME.step" (i64, a scalar), its class's numbers in its shape ("NAME.exp_avg"; 16-bit parameters': f32) and, where it
- * is of 16 bits, "NAME.master" (f32). The caller's (trek_state_free); trek_state_write makes a file of it. A graph's is in
- * trek_checkpoint_save's. NULL: MEMORY, or the device's error. */
+ * updated "NAME.step" (i64, a scalar), its class's numbers in its shape ("NAME.exp_avg"; 16-bit parameters': f32, and see
+ * trek_with_state) and, where it is of 16 bits, "NAME.master" (f32). The caller's (trek_state_free); trek_state_write makes a
+ * file of it. A graph's is in trek_checkpoint_save's. NULL: MEMORY, or the device's error. */
 TREK_API trek_state *trek_optimizer_save(trek_optimizer *optimizer);
 /* Takes all of it over; parameters without entries begin anew. Options other than learning rates are not in it: the optimizer is
  * made with the same ones, and the same groups. FORMAT, naming what it is, for an entry of no parameter, of another shape, a part

@@ -104,10 +104,30 @@ trek_status trek_optimizer_check_option(const trek_optimizer_class *klass, int k
                                                  value);
 }
 
+trek_optimizer_spec trek_with_state(trek_optimizer_spec spec, trek_dtype dtype)
+{
+    spec.state_dtype = dtype;
+    return spec;
+}
+
+static trek_status check_state_dtype(const trek_optimizer_spec *spec)
+{
+    if (spec->state_dtype == TREK_F32)
+        return TREK_OK;
+    if (spec->state_dtype != TREK_BF16)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: state is kept in f32 or bf16, not %s", spec->klass->name,
+                         trek_dtype_name(spec->state_dtype));
+    if (spec->klass->whole)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: it updates whole parameters: its state is kept in f32", spec->klass->name);
+    return TREK_OK;
+}
+
 trek_status trek_optimizer_resolve(trek_optimizer_spec *spec)
 {
     const trek_optimizer_class *klass = spec->klass;
     trek_status status = check_class(klass);
+    if (status == TREK_OK)
+        status = check_state_dtype(spec);
     for (int k = 0; k < TREK_UPDATE_OPTIONS && status == TREK_OK; k++) {
         if (is_option(klass, k)) {
             spec->options[k] = trek_option(spec->options[k], klass->options[k].otherwise);

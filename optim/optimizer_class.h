@@ -23,7 +23,7 @@
  *         .states = { { "exp_avg" } },
  *         .update = lion_update,
  *     };
- *     ... .optimizer = (trek_optimizer_spec){ &lion_class, { 3e-4 } } */
+ *     ... .optimizer = (trek_optimizer_spec){ .klass = &lion_class, { 3e-4 } } */
 #ifndef TREK_OPTIM_OPTIMIZER_CLASS_H
 #define TREK_OPTIM_OPTIMIZER_CLASS_H
 
@@ -53,7 +53,8 @@ typedef enum trek_state_extent {
     TREK_STATE_VECTORS,  /* each element of parameters with fewer than two dimensions; of others: none */
 } trek_state_extent;
 
-/* Numbers for each parameter, 0 at first, of the dtype in which parameters are updated. */
+/* Numbers for each parameter, 0 at first, of the dtype in which parameters are updated. Where they are kept in bf16
+ * (trek_with_state), an update finds what was rounded. */
 typedef struct trek_optimizer_state {
     const char *name; /* "exp_avg": checkpoints have "<parameter>.exp_avg". No dots, not "step" or "master" */
     int kept_with;    /* the option above 0 with which it is kept; 0: always */

@@ -20,7 +20,7 @@ typedef struct trek_optimizer_run {
     int part, group;
     int segment;         /* the first */
     int64_t begin, end;  /* elements of the part */
-    int64_t steps;       /* updates so far, this one not counted; 0 unless the class goes by steps */
+    int64_t steps;       /* updates so far, this one not counted; 0 unless trek_optimizer_by_step */
     uint32_t fresh;      /* states that hold nothing yet */
     double correction[TREK_UPDATE_CORRECTIONS];
 } trek_optimizer_run;
@@ -71,6 +71,18 @@ struct trek_optimizer {
     uint64_t resets;                   /* trek_optimizer_reset: how often, which others follow, too */
     uint64_t followed;                 /* trek_optimizer_follow: the edits that were taken over */
 };
+
+/* What a part's state is kept in: bf16 instead of f32 where groups say so, which all do then. */
+static inline trek_dtype trek_optimizer_state_dtype(const trek_optimizer *optimizer, int part)
+{
+    trek_dtype wide = optimizer->arena->parts[part].wide;
+    return wide == TREK_F32 ? optimizer->groups[0].spec.state_dtype : wide;
+}
+/* Whether kernels are given counts of steps: the class asks for them, or its state's rounding does. */
+static inline bool trek_optimizer_by_step(const trek_optimizer *optimizer)
+{
+    return optimizer->klass->by_step || optimizer->groups[0].spec.state_dtype != TREK_F32;
+}
 
 /* Every class begins with it. */
 static inline double *trek_lr_of(trek_optimizer_spec *spec) { return &spec->options[0]; }
@@ -177,9 +189,9 @@ trek_status trek_grads_scale(const trek_params *params, double factor);
 double trek_clip_factor(double norm, double max_norm);
 
 /* State by name, for checkpoints: "<parameter>.<state>", the class's names ("exp_avg"), in the
- * parameter's shape and dtype (16-bit ones': f32), "<parameter>.step" (i64 scalar), and "<parameter>.master", the f32
- * copy of a 16-bit parameter. Parameters that were never updated are left out, as
- * in PyTorch. Tensors are views of the live state: save them before the next step. */
+ * parameter's shape and dtype (16-bit ones': f32; or bf16, where state is kept in it), "<parameter>.step" (i64 scalar), and
+ * "<parameter>.master", the f32 copy of a 16-bit parameter. Parameters that were never updated are left out, as in PyTorch.
+ * Tensors are views of the live state: save them before the next step. */
 typedef struct trek_optimizer_entry {
     char *name;
     trek_tensor *tensor;

@@ -13,7 +13,7 @@ enum { STATE_STEP = TREK_UPDATE_STATES, STATE_MASTER, STATE_KINDS };
 static trek_tensor *state_view(const trek_optimizer *optimizer, int s, const trek_arena_segment *segment)
 {
     trek_tensor *whole = optimizer->state[s][segment->part];
-    trek_dtype dtype = optimizer->arena->parts[segment->part].wide;
+    trek_dtype dtype = trek_optimizer_state_dtype(optimizer, segment->part);
     trek_shape shape;
     int64_t begin;
     trek_optimizer_state_extent(optimizer, s, (int)(segment - optimizer->arena->segments), &begin, &shape);
@@ -130,7 +130,7 @@ static bool locate(const trek_optimizer *optimizer, const char *name, int *segme
 typedef struct trek_optimizer_import_plan {
     bool has[STATE_KINDS];
     int64_t steps;
-    trek_tensor *source[STATE_KINDS]; /* retained, dtype and device of the arena; of the step none */
+    trek_tensor *source[STATE_KINDS]; /* retained, in the dtype and on the device where it is kept; of the step none */
 } import_plan; /* of one segment */
 
 static trek_status read_steps(const trek_optimizer_entry *entry, import_plan *plan)
@@ -157,9 +157,12 @@ static trek_status plan_entry(trek_optimizer *optimizer, const trek_optimizer_en
         return read_steps(entry, plan);
     const trek_arena_segment *segment = &optimizer->arena->segments[k];
     trek_shape shape = trek_tensor_shape(entry->tensor), own = trek_var_shape(segment->param);
+    trek_dtype dtype = optimizer->arena->parts[segment->part].wide;
     int64_t begin;
-    if (state < TREK_UPDATE_STATES)
+    if (state < TREK_UPDATE_STATES) {
         trek_optimizer_state_extent(optimizer, state, k, &begin, &own);
+        dtype = trek_optimizer_state_dtype(optimizer, segment->part);
+    }
     if (!trek_shape_equal(shape, own) || !trek_dtype_is_float(trek_tensor_dtype(entry->tensor))) {
         char text[TREK_SHAPE_TEXT], own_text[TREK_SHAPE_TEXT];
         return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s' is %s %s, not %s", entry->name,
@@ -167,7 +170,7 @@ static trek_status plan_entry(trek_optimizer *optimizer, const trek_optimizer_en
                          trek_shape_text(own, own_text));
     }
     /* Converted and moved now, so that copying into place cannot fail later. */
-    trek_tensor *cast = trek_tensor_cast(entry->tensor, optimizer->arena->parts[segment->part].wide);
+    trek_tensor *cast = trek_tensor_cast(entry->tensor, dtype);
     trek_tensor *here = cast ? trek_tensor_to(cast, optimizer->arena->device) : NULL;
     plan->source[state] = here ? trek_tensor_contiguous(here) : NULL;
     trek_tensor_release(cast);
@@ -216,7 +219,6 @@ static void take_over(trek_optimizer *optimizer, const import_plan *plans)
     for (int k = 0; k < arena->n_segments; k++) {
         trek_arena_segment *segment = &arena->segments[k];
         const trek_arena_part *part = &arena->parts[segment->part];
-        size_t size = trek_dtype_size(part->wide);
         optimizer->written[k] = 0;
         for (int s = 0; s < STATE_KINDS; s++) {
             trek_tensor *whole = s == STATE_MASTER ? part->master : s < TREK_UPDATE_STATES ? optimizer->state[s][segment->part]
@@ -228,6 +230,7 @@ static void take_over(trek_optimizer *optimizer, const import_plan *plans)
                 count = trek_optimizer_state_extent(optimizer, s, k, &begin, &shape);
                 optimizer->written[k] |= source || (count == 0 && plans[k].has[STATE_STEP]) ? 1u << s : 0;
             }
+            size_t size = whole ? trek_dtype_size((trek_dtype)whole->dtype) : 0;
             if (whole && source)
                 arena->backend->copy_bytes(whole->data + (size_t)begin * size, arena->device, source->data,
                                            arena->device, (size_t)count * size, NULL);

@@ -56,7 +56,7 @@ static const trek_optimizer_class radam_class = {
 
 trek_optimizer_spec trek_radam(trek_radam_opts o)
 {
-    return (trek_optimizer_spec){ &radam_class, { [LR] = o.lr, [BETA1] = o.beta1, [BETA2] = o.beta2, [EPS] = o.eps,
+    return (trek_optimizer_spec){ .klass = &radam_class, { [LR] = o.lr, [BETA1] = o.beta1, [BETA2] = o.beta2, [EPS] = o.eps,
                                                   [WEIGHT_DECAY] = o.weight_decay, [DECOUPLED] = o.decoupled_weight_decay,
                                                   [MAXIMIZE] = o.maximize } };
 }

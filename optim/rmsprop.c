@@ -66,7 +66,7 @@ static const trek_optimizer_class rmsprop_class = {
 
 trek_optimizer_spec trek_rmsprop(trek_rmsprop_opts o)
 {
-    return (trek_optimizer_spec){ &rmsprop_class,
+    return (trek_optimizer_spec){ .klass = &rmsprop_class,
                                   { [LR] = o.lr, [ALPHA] = o.alpha, [EPS] = o.eps, [WEIGHT_DECAY] = o.weight_decay,
                                                     [MOMENTUM] = o.momentum, [CENTERED] = o.centered, [MAXIMIZE] = o.maximize } };
 }

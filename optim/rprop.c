@@ -64,7 +64,8 @@ static const trek_optimizer_class rprop_class = {
 
 trek_optimizer_spec trek_rprop(trek_rprop_opts o)
 {
-    return (trek_optimizer_spec){ &rprop_class, { [LR] = o.lr, [LESS] = o.eta_minus, [MORE] = o.eta_plus, [LEAST] = o.step_min,
-                                                  [MOST] = o.step_max, [MAXIMIZE] = o.maximize } };
+    return (trek_optimizer_spec){ .klass = &rprop_class,
+                                  { [LR] = o.lr, [LESS] = o.eta_minus, [MORE] = o.eta_plus, [LEAST] = o.step_min,
+                                    [MOST] = o.step_max, [MAXIMIZE] = o.maximize } };
 }
 #endif

@@ -59,7 +59,7 @@ static const trek_optimizer_class sgd_class = {
 
 trek_optimizer_spec trek_sgd(trek_sgd_opts o)
 {
-    return (trek_optimizer_spec){ &sgd_class, { [LR] = o.lr, [MOMENTUM] = o.momentum, [DAMPENING] = o.dampening,
+    return (trek_optimizer_spec){ .klass = &sgd_class, { [LR] = o.lr, [MOMENTUM] = o.momentum, [DAMPENING] = o.dampening,
                                                 [WEIGHT_DECAY] = o.weight_decay, [NESTEROV] = o.nesterov,
                                                 [MAXIMIZE] = o.maximize } };
 }

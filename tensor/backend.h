@@ -100,6 +100,10 @@ typedef struct trek_backend {
     int (*update_kernel)(const char *name);
     /* The 16-bit elements [begin, begin + n) of low from the n of master. The CPU's only. */
     void (*write_low)(void *low, trek_dtype dtype, const float *master, int64_t begin, int64_t n);
+    /* Elements [begin, begin + n) of a slice's bf16 states into rows of TREK_STATE_BLOCK, a row for each state, at most so many;
+     * and back (tensor/state_round.h). The CPU's only. */
+    void (*read_states)(const trek_update_slice *slice, int64_t begin, int64_t n, float *rows);
+    void (*write_states)(const trek_update_slice *slice, int64_t begin, int64_t n, const float *rows);
     /* sum of squares in f64, in fixed blocks combined in order; *finite false if any element is inf or NaN */
     void (*sum_squares)(trek_dtype dtype, const void *data, int64_t count, double *sum, bool *finite);
     /* to[i] = sum over k of from[k][i], in order of k; to may be one of from */

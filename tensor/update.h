@@ -59,7 +59,7 @@ typedef struct trek_update_state {
 typedef struct trek_update_group {
     double options[TREK_UPDATE_OPTIONS];
     uint32_t kept;                              /* states, as in a slice */
-    int32_t by_step, maximize;
+    int32_t by_step, maximize;                  /* by_step: kernels are given step counts */
     int32_t corrected[TREK_UPDATE_CORRECTIONS]; /* options; 0: none */
 } trek_update_group;
 
@@ -84,7 +84,9 @@ typedef struct trek_update_run {
     void *state[TREK_UPDATE_STATES]; /* NULL: none */
     void *low;               /* the 16-bit parameter, rewritten from param; NULL: none */
     int64_t count;
+    int64_t first;           /* place of element 0 in the arena, a multiple of 4 */
     int32_t dtype, low_dtype;
+    int32_t state_dtype;     /* param's dtype, or bf16 */
     int32_t segment, group;
     int64_t first_tile;      /* element i of the run is in tile first_tile + i / TREK_UPDATE_TILE */
     int64_t rows, cols;      /* its last two sizes, for classes of whole parameters; of fewer than two dimensions: rows is 0 */
@@ -183,6 +185,8 @@ TREK_ON_BOTH void trek_update_slice_of(const trek_update *update, const trek_upd
     s->value_limit = update->state->value_limit;
     s->low = run->low;
     s->low_dtype = (trek_dtype)run->low_dtype;
+    s->state_dtype = (trek_dtype)run->state_dtype;
+    s->first = run->first;
 }
 
 /* What update_scaler does (torch.amp.GradScaler.update): less after an overflow, more after enough good steps. */

@@ -126,7 +126,8 @@ static trek_status put(const ranks_stepper *s, const rank_replica *own, int stat
     for (stretch at = { .held = true }; status == TREK_OK && weight > 0 && next_stretch(s, own, state, &at);) {
         trek_var *from = view_of(trek_average_source(own, at.part, state), &at),
             *to = view_of(own->arena->parts[at.part].grads, &at);
-        trek_var *weighed = from && to ? trek_mul_scalar(from, weight) : NULL;
+        trek_var *wide = from && to ? trek_cast(from, trek_var_dtype(to)) : NULL; /* states may be of 16 bits */
+        trek_var *weighed = wide ? trek_mul_scalar(wide, weight) : NULL;
         status = weighed ? trek_tensor_copy_from(to->data, weighed->data) : trek_error_status();
     }
     return status;

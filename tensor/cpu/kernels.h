@@ -38,6 +38,7 @@
     X(index)                                                                   \
     X(random)                                                                  \
     X(arena)                                                                   \
+    X(state)                                                                   \
     X(matmul)                                                                  \
     X(conv2d)                                                                  \
     X(pool2d)                                                                  \

@@ -16,7 +16,7 @@ KINDS = ("sgd", "adam", "adamw", "rmsprop", "rprop", "adagrad", "adadelta", "ada
 DRIVEN = {"optimizer_new", "optimizer_free", "optimizer_step", "optimizer_zero_grad", "optimizer_set_lr", "optimizer_set_group_lr", "optimizer_lr",
           "optimizer_group_lr", "optimizer_add_group", "clip_grad_norm", "clip_grad_value", "grad_scaler_new", "grad_scaler_free", "grad_scaler_scale",
           "grad_scaler_unscale", "grad_scaler_step", "grad_scaler_update", "grad_scaler_value"}
-HELPERS = {"optimizer_vectors": "tests/optim/test_optimizer_around.c", "optimizer_regroup": "tests/optim/test_optimizer_around.c",
+HELPERS = {"with_state": "tests/optim/test_low_state.c", "optimizer_vectors": "tests/optim/test_optimizer_around.c", "optimizer_regroup": "tests/optim/test_optimizer_around.c",
            "optimizer_reset": "tests/optim/test_optimizer_around.c", "get_total_norm": "tests/nn/test_parameters.c", "grad_scaler_save": "checkpoints", "grad_scaler_load": "checkpoints",
            "optimizer_save": "tests/optim/test_optimizer_save.c", "optimizer_load": "tests/optim/test_optimizer_save.c"}
 

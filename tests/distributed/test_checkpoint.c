@@ -72,6 +72,8 @@ static void same_bits_after_each_step(void **state)
         { .dtype = TREK_F32, .ranks = 2, .made = true },
         { .dtype = TREK_F32, .ranks = 2, .separate = true, .optimizer = RMSPROP, .scaled = true },
         { .dtype = TREK_F32, .ranks = 2, .optimizer = TAMED },
+        { .dtype = TREK_F32, .ranks = 2, .separate = true, .low_state = true },
+        { .dtype = TREK_BF16, .ranks = 2, .optimizer = SGD, .low_state = true },
     };
     for (size_t k = 0; k < sizeof runs / sizeof *runs; k++) {
         if (runs[k].optimizer == TAMED && !test_on_cpu())

@@ -268,15 +268,18 @@ static void test_changes(void **state)
     trek_graph_free(&graphs[1]);
 }
 
-/* Optimizers that look at whole parameters, with their norms and products, are in the record. */
-static void test_whole_parameters(void **state)
+/* Optimizers that look at whole parameters, with their norms and products, are in the record; and rounding of states, which goes
+ * by the device's counts. */
+static void test_other_optimizers(void **state)
 {
     (void)state;
     const trek_optimizer_spec specs[] = { trek_lamb((trek_lamb_opts){ .lr = 0.02, .weight_decay = 0.1 }),
                                           trek_lars((trek_lars_opts){ .lr = 0.5, .trust_coefficient = 0.1 }),
                                           trek_adafactor((trek_adafactor_opts){ .lr = 0.05 }),
-                                          trek_muon((trek_muon_opts){ .lr = 0.02 }) };
-    for (int k = 0; k < 4; k++) {
+                                          trek_muon((trek_muon_opts){ .lr = 0.02 }),
+                                          trek_with_state(trek_adamw((trek_adam_opts){ .lr = 0.05, .amsgrad = true }),
+                                                          TREK_BF16) };
+    for (int k = 0; k < 5; k++) {
         trace plain, captured;
         job a, b;
         trek_graph *graphs[2];
@@ -540,7 +543,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_passes_that_add_up, clean, no_error),
         cmocka_unit_test_setup_teardown(test_shapes, clean, no_error),
         cmocka_unit_test_setup_teardown(test_changes, clean, no_error),
-        cmocka_unit_test_setup_teardown(test_whole_parameters, clean, no_error),
+        cmocka_unit_test_setup_teardown(test_other_optimizers, clean, no_error),
         cmocka_unit_test_setup_teardown(test_mixed_with_calls, clean, no_error),
         cmocka_unit_test_setup_teardown(test_reads_inside, clean, no_error),
         cmocka_unit_test_setup_teardown(test_takes_from_outside, clean, no_error),

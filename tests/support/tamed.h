@@ -48,7 +48,7 @@ static const trek_optimizer_class tamed_class = {
 
 static inline trek_optimizer_spec tamed(double lr, double momentum)
 {
-    return (trek_optimizer_spec){ &tamed_class, { [TAMED_LR] = lr, [TAMED_DECAY] = 0.01, [TAMED_MOMENTUM] = momentum } };
+    return (trek_optimizer_spec){ .klass = &tamed_class, { [TAMED_LR] = lr, [TAMED_DECAY] = 0.01, [TAMED_MOMENTUM] = momentum } };
 }
 
 /* The same in f64, for a spec with the defaults filled in; t counts from 1. */

@@ -9,109 +9,35 @@
 #include <math.h>
 
 #include "tensor/cpu/elementwise/elementwise.h"
+#include "tensor/cpu/moves/philox.h"
 #include "tensor/cpu/vector_math.h"
-#include "tensor/random_internal.h"
 
 #define BLOCK 512 /* elements at once; a multiple of 4 */
 
-typedef struct draw {
-    uint64_t seed;
-    uint32_t step, number;
-    int64_t place; /* of element 0 */
-} draw;
-
-static draw draw_of(const trek_op_call *call)
+static trek_draw draw_of(const trek_op_call *call)
 {
-    return (draw){ (uint64_t)call->attrs.i[0], (uint32_t)call->attrs.i[1], (uint32_t)call->attrs.i[2], call->attrs.i[3] };
-}
-
-/* 64-bit lanes, each with a 32-bit number in its low half. */
-#define LANES (TREK_WIDE / 2)
-typedef uint64_t lanes64 __attribute__((vector_size(4 * TREK_WIDE)));
-
-/* The 64-bit products of the low halves. */
-static inline lanes64 multiply_low(lanes64 x, uint64_t factor)
-{
-#if defined(__AVX512F__)
-    return (lanes64)_mm512_mul_epu32((__m512i)x, _mm512_set1_epi64((long long)factor));
-#elif defined(__AVX2__)
-    return (lanes64)_mm256_mul_epu32((__m256i)x, _mm256_set1_epi64x((long long)factor));
-#elif defined(__SSE2__)
-    return (lanes64)_mm_mul_epu32((__m128i)x, _mm_set1_epi64x((long long)factor));
-#else
-    return (x & 0xffffffffu) * factor;
-#endif
-}
-
-/* Numbers of LANES Philox blocks from `first` on: trek_philox, in the low halves of vectors. */
-static inline void philox_lanes(const draw *d, uint64_t first, lanes64 c[4])
-{
-    lanes64 index;
-    for (int l = 0; l < LANES; l++)
-        index[l] = first + (uint64_t)l;
-    lanes64 c0 = index, c1 = index >> 32, c2 = (lanes64){ 0 } + d->number, c3 = (lanes64){ 0 } + d->step;
-    uint32_t k0 = (uint32_t)d->seed, k1 = (uint32_t)(d->seed >> 32);
-    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-        lanes64 p0 = multiply_low(c0, 0xD2511F53u), p1 = multiply_low(c2, 0xCD9E8D57u);
-        c0 = (p1 >> 32) ^ c1 ^ (uint64_t)k0;
-        c2 = (p0 >> 32) ^ c3 ^ (uint64_t)k1;
-        c1 = p1;
-        c3 = p0;
-    }
-    c[0] = c0, c[1] = c1, c[2] = c2, c[3] = c3;
-}
-
-/* The words of 64-bit lanes, low halves first, whatever the byte order. */
-static inline void store_words(uint32_t *to, lanes64 words)
-{
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    words = words << 32 | words >> 32;
-#endif
-    memcpy(to, &words, sizeof words);
-}
-
-/* Numbers of `blocks` Philox blocks, four words each; writes whole groups of LANES blocks. */
-static void philox_blocks(const draw *d, uint64_t first, int blocks, uint32_t *out)
-{
-    for (int b = 0; b < blocks; b += LANES) {
-        lanes64 c[4];
-        philox_lanes(d, first + (uint64_t)b, c);
-        lanes64 low = (c[0] & 0xffffffffu) | c[1] << 32, high = (c[2] & 0xffffffffu) | c[3] << 32;
-        lanes64 pairs[2]; /* low and high halves of the same block side by side */
-#if TREK_WIDE == 16
-        pairs[0] = __builtin_shufflevector(low, high, 0, 8, 1, 9, 2, 10, 3, 11);
-        pairs[1] = __builtin_shufflevector(low, high, 4, 12, 5, 13, 6, 14, 7, 15);
-#elif TREK_WIDE == 8
-        pairs[0] = __builtin_shufflevector(low, high, 0, 4, 1, 5);
-        pairs[1] = __builtin_shufflevector(low, high, 2, 6, 3, 7);
-#else
-        pairs[0] = __builtin_shufflevector(low, high, 0, 2);
-        pairs[1] = __builtin_shufflevector(low, high, 1, 3);
-#endif
-        for (int k = 0; k < 2; k++)
-            store_words(out + 4 * b + 4 * LANES / 2 * k, pairs[k]);
-    }
+    return (trek_draw){ (uint64_t)call->attrs.i[0], (uint32_t)call->attrs.i[1], (uint32_t)call->attrs.i[2], call->attrs.i[3] };
 }
 
 /* Room for the numbers of BLOCK places that do not begin with a block, in whole groups. */
 typedef struct numbers {
-    uint32_t words[BLOCK + 8 + 4 * LANES];
+    uint32_t words[BLOCK + 8 + 4 * TREK_PHILOX_LANES];
 } numbers;
 
 /* Words of places [place, place + n), n <= BLOCK (+ 2 from an even place), one each; returns where the first stands. */
-static const uint32_t *draw_words(const draw *d, int64_t place, int64_t n, numbers *room)
+static const uint32_t *draw_words(const trek_draw *d, int64_t place, int64_t n, numbers *room)
 {
     uint64_t first = (uint64_t)place / 4, last = (uint64_t)(place + n - 1) / 4;
-    philox_blocks(d, first, (int)(last - first + 1), room->words);
+    trek_philox_blocks(d, first, (int)(last - first + 1), room->words);
     return room->words + place % 4;
 }
 
 /* --- what is drawn: n elements from `place` on, as f32 or f64 --- */
 
-typedef void (*draw_fn)(void *row, const draw *d, int64_t place, int64_t n, const trek_attrs *attrs);
+typedef void (*draw_fn)(void *row, const trek_draw *d, int64_t place, int64_t n, const trek_attrs *attrs);
 
 /* bits: as many as the result's dtype holds, so that rounding does not reach 1. */
-static inline void uniform_row(float *to, const draw *d, int64_t place, int64_t n, const trek_attrs *attrs, int bits)
+static inline void uniform_row(float *to, const trek_draw *d, int64_t place, int64_t n, const trek_attrs *attrs, int bits)
 {
     numbers room;
     const uint32_t *words = draw_words(d, place, n, &room);
@@ -122,20 +48,20 @@ static inline void uniform_row(float *to, const draw *d, int64_t place, int64_t 
         to[i] = x < high ? x : low; /* nor must it reach another open end */
     }
 }
-static void uniform_f32_row(void *row, const draw *d, int64_t place, int64_t n, const trek_attrs *attrs)
+static void uniform_f32_row(void *row, const trek_draw *d, int64_t place, int64_t n, const trek_attrs *attrs)
 {
     uniform_row(row, d, place, n, attrs, 24);
 }
-static void uniform_bf16_row(void *row, const draw *d, int64_t place, int64_t n, const trek_attrs *attrs)
+static void uniform_bf16_row(void *row, const trek_draw *d, int64_t place, int64_t n, const trek_attrs *attrs)
 {
     uniform_row(row, d, place, n, attrs, 8);
 }
-static void uniform_f16_row(void *row, const draw *d, int64_t place, int64_t n, const trek_attrs *attrs)
+static void uniform_f16_row(void *row, const trek_draw *d, int64_t place, int64_t n, const trek_attrs *attrs)
 {
     uniform_row(row, d, place, n, attrs, 11);
 }
 
-static void uniform_f64_row(void *row, const draw *d, int64_t place, int64_t n, const trek_attrs *attrs)
+static void uniform_f64_row(void *row, const trek_draw *d, int64_t place, int64_t n, const trek_attrs *attrs)
 {
     double *to = row, low = attrs->f[0], high = attrs->f[1];
     numbers room;
@@ -175,7 +101,7 @@ static void normal_pairs(const uint32_t *words, int64_t pairs, const trek_attrs 
 }
 
 /* Whole pairs around the wanted places. */
-static void normal_f32_row(void *row, const draw *d, int64_t place, int64_t n, const trek_attrs *attrs)
+static void normal_f32_row(void *row, const trek_draw *d, int64_t place, int64_t n, const trek_attrs *attrs)
 {
     numbers room;
     int64_t lead = place & 1, pairs = (lead + n + 1) / 2;
@@ -188,7 +114,7 @@ static void normal_f32_row(void *row, const draw *d, int64_t place, int64_t n, c
         to[i] = values[(lead + i) & 1][(lead + i) / 2];
 }
 
-static void normal_f64_row(void *row, const draw *d, int64_t place, int64_t n, const trek_attrs *attrs)
+static void normal_f64_row(void *row, const trek_draw *d, int64_t place, int64_t n, const trek_attrs *attrs)
 {
     double *to = row, mean = attrs->f[0], deviation = attrs->f[1];
     numbers room;
@@ -205,7 +131,7 @@ static void normal_f64_row(void *row, const draw *d, int64_t place, int64_t n, c
 }
 
 /* Integers of [f0, f1), as i64: 32 bits scaled to a narrow range, 64 bits to a wide one. */
-static void integers_row(void *row, const draw *d, int64_t place, int64_t n, const trek_attrs *attrs)
+static void integers_row(void *row, const trek_draw *d, int64_t place, int64_t n, const trek_attrs *attrs)
 {
     int64_t *to = row, low = trek_i64_from_f64(attrs->f[0]);
     uint64_t range = (uint64_t)trek_i64_from_f64(attrs->f[1]) - (uint64_t)low;
@@ -235,7 +161,7 @@ static void integers_row(void *row, const draw *d, int64_t place, int64_t n, con
 typedef struct filling {
     const trek_op_call *call;
     const trek_tensor *out;
-    draw drawn;
+    trek_draw drawn;
     draw_fn fn;
     trek_row_fn narrow; /* from i64 rows to narrower ones; NULL: stored as they are */
     trek_lane lane;

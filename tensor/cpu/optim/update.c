@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "tensor/pool.h"
+#include "tensor/state_round.h"
 #include "tensor/tensor_internal.h"
 
 enum {
@@ -61,17 +62,40 @@ static void update_part(void *arg, int64_t begin, int64_t end)
     job->update(job->dtype, job->slice, begin, end);
 }
 
+static bool has_low_state(const slice_job *job) { return job->slice->state_dtype == TREK_BF16; }
+
+/* Elements [begin, end), at most TREK_STATE_BLOCK, whose states are in f32 meanwhile. */
+static void update_low_state(const slice_job *job, int64_t begin, int64_t end)
+{
+    float rows[TREK_UPDATE_STATES * TREK_STATE_BLOCK] __attribute__((aligned(64)));
+    const trek_update_slice *whole = job->slice;
+    trek_update_slice s = *whole;
+    trek_cpu_backend()->read_states(whole, begin, end - begin, rows);
+    s.param = (float *)whole->param + begin;
+    s.grad = (float *)whole->grad + begin;
+    for (int k = 0; k < TREK_UPDATE_STATES; k++)
+        s.state[k] = whole->state[k] ? rows + k * TREK_STATE_BLOCK : NULL;
+    s.count = end - begin;
+    job->update(job->dtype, &s, 0, s.count);
+    trek_cpu_backend()->write_states(whole, begin, end - begin, rows);
+}
+
 /* What the kernel does not see is done to blocks while they are in cache. */
 static void update_part_in_blocks(void *arg, int64_t begin, int64_t end)
 {
     const slice_job *job = arg;
     const trek_update_slice *s = job->slice;
     const trek_backend *backend = trek_cpu_backend();
+    bool low_state = has_low_state(job);
+    int64_t block = low_state ? TREK_STATE_BLOCK : BLOCK;
     for (int64_t at = begin, next; at < end; at = next) {
-        next = at + BLOCK < end ? at + BLOCK : end;
+        next = at + block < end ? at + block : end;
         if (s->value_limit > 0)
             backend->clamp_abs(job->dtype, (char *)s->grad + at * trek_item_size[job->dtype], next - at, s->value_limit);
-        job->update(job->dtype, s, at, next);
+        if (low_state)
+            update_low_state(job, at, next);
+        else
+            job->update(job->dtype, s, at, next);
         if (s->low)
             backend->write_low(s->low, s->low_dtype, (const float *)s->param + at, at, next - at);
     }
@@ -80,7 +104,8 @@ static void update_part_in_blocks(void *arg, int64_t begin, int64_t end)
 static void update_slice(const trek_update_kernel *kernel, trek_dtype dtype, const trek_update_slice *slice)
 {
     slice_job job = { kernel->host, dtype, slice };
-    trek_parallel(slice->count, GRAIN, slice->low || slice->value_limit > 0 ? update_part_in_blocks : update_part, &job);
+    bool in_blocks = slice->low || slice->value_limit > 0 || has_low_state(&job);
+    trek_parallel(slice->count, GRAIN, in_blocks ? update_part_in_blocks : update_part, &job);
 }
 
 static trek_status update_apply(trek_device device, const trek_update *update, bool zero_grads)

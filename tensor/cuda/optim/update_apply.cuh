@@ -8,6 +8,8 @@
 #include <float.h>
 
 #include "tensor/cuda/block.cuh"
+#include "tensor/cuda/moves/random.cuh"
+#include "tensor/state_round.h"
 
 #define TREK_UPDATE_THREADS 256
 
@@ -74,6 +76,7 @@ template <typename T> struct trek_step_numbers {
     T scale, limit; /* of the gradient; limit <= 0: none */
     T n[TREK_UPDATE_NUMBERS_MOST];
     uint32_t kept;
+    uint32_t step; /* of which states in bf16 are rounded */
     int variant;
     bool zero, skip;
 };
@@ -89,6 +92,7 @@ __device__ __forceinline__ void trek_fill_step(const trek_update_slice &slice, b
     s->scale = (T)slice.grad_scale;
     s->limit = (T)slice.value_limit;
     s->kept = slice.kept | R::always_kept;
+    s->step = (uint32_t)slice.step;
     s->zero = slice.zero_grad;
     s->skip = skip;
 }
@@ -113,12 +117,14 @@ template <typename T> struct trek_step_arrays {
     T *param, *grad, *state[TREK_UPDATE_STATES];
     uint16_t *low;
     int low_dtype;
+    bool low_state; /* state is of bf16, whatever the pointers' type */
+    int64_t first;  /* place of element 0 */
 };
 
 template <typename T> __device__ __forceinline__ trek_step_arrays<T> trek_arrays_of(const trek_update_slice &s)
 {
     return { (T *)s.param, (T *)s.grad, { (T *)s.state[0], (T *)s.state[1], (T *)s.state[2] }, (uint16_t *)s.low,
-             (int)s.low_dtype };
+             (int)s.low_dtype, s.state_dtype == TREK_BF16, s.first };
 }
 
 template <int width> __device__ __forceinline__ void trek_store_low(uint16_t *to, int dtype, const float *x)
@@ -130,6 +136,48 @@ template <int width> __device__ __forceinline__ void trek_store_low(uint16_t *to
     *(trek_vector<uint16_t, width> *)to = v;
 }
 template <int width> __device__ __forceinline__ void trek_store_low(uint16_t *, int, const double *) {}
+
+/* States in bf16 (tensor/state_round.h). `words` of a draw are those of 1 or 4 elements from `place`, a multiple of so many. */
+template <int width> __device__ __forceinline__ trek_vector<float, width> trek_load_state(const void *from, int64_t i)
+{
+    trek_vector<uint16_t, width> low = *(const trek_vector<uint16_t, width> *)((const uint16_t *)from + i);
+    trek_vector<float, width> x;
+#pragma unroll
+    for (int e = 0; e < width; e++)
+        x.x[e] = trek_get(trek_bf16{ low.x[e] });
+    return x;
+}
+
+/* Not inlined: a kernel has a dozen places for it. */
+static __device__ __attribute__((noinline)) trek_vector<uint32_t, 4> trek_chances_of(uint64_t block, uint32_t draw, uint32_t step)
+{
+    trek_vector<uint32_t, 4> words;
+    trek_cuda_philox(TREK_STATE_SEED, block, draw, step, words.x);
+    return words;
+}
+
+template <int width> __device__ __forceinline__ void trek_draw_chances(int64_t place, uint32_t draw, uint32_t step,
+                                                                       uint32_t *words)
+{
+    trek_vector<uint32_t, 4> block = trek_chances_of((uint64_t)place / 4, draw, step);
+#pragma unroll
+    for (int e = 0; e < width; e++)
+        words[e] = block.x[e];
+#pragma unroll
+    for (int e = 1; e < 4 && width == 1; e++)
+        words[0] = (place & 3) == e ? block.x[e] : words[0];
+}
+
+template <int width>
+__device__ __forceinline__ void trek_store_state(void *to, int64_t i, const trek_vector<float, width> &x, const uint32_t *words,
+                                                 int shift)
+{
+    trek_vector<uint16_t, width> low;
+#pragma unroll
+    for (int e = 0; e < width; e++)
+        low.x[e] = trek_state_round(trek_bits_of_f32(x.x[e]), words[e] >> shift);
+    *(trek_vector<uint16_t, width> *)((uint16_t *)to + i) = low;
+}
 
 /* The `width` elements of vectors, and what becomes of them. */
 template <typename R, typename T, int width> struct trek_step_piece {
@@ -151,13 +199,46 @@ template <typename R, typename T, int width> struct trek_step_piece {
         }
     }
 
-    __device__ __forceinline__ void store(const trek_step_numbers<T> &s, const trek_step_arrays<T> &a, int64_t i) const
+    __device__ __forceinline__ void load_states(uint32_t kept, const trek_step_arrays<T> &a, int64_t i)
     {
-        *(vector *)(a.param + i) = p;
+        if constexpr (sizeof(T) == sizeof(float))
+            if (a.low_state) {
+#pragma unroll
+                for (int k = 0; k < R::states; k++)
+                    if (kept >> k & 1)
+                        states[k] = trek_load_state<width>(a.state[k], i);
+                return;
+            }
+#pragma unroll
+        for (int k = 0; k < R::states; k++)
+            if (kept >> k & 1)
+                states[k] = *(const vector *)(a.state[k] + i);
+    }
+
+    __device__ __forceinline__ void store_states(const trek_step_numbers<T> &s, const trek_step_arrays<T> &a, int64_t i) const
+    {
+        if constexpr (sizeof(T) == sizeof(float))
+            if (a.low_state) {
+                uint32_t words[width];
+#pragma unroll
+                for (int k = 0; k < R::states; k++) {
+                    if (k % 2 == 0 && (s.kept >> k & 3))
+                        trek_draw_chances<width>(a.first + i, (uint32_t)k / 2, s.step, words);
+                    if (s.kept >> k & 1)
+                        trek_store_state<width>(a.state[k], i, states[k], words, k % 2 * 16);
+                }
+                return;
+            }
 #pragma unroll
         for (int k = 0; k < R::states; k++)
             if (s.kept >> k & 1)
                 *(vector *)(a.state[k] + i) = states[k];
+    }
+
+    __device__ __forceinline__ void store(const trek_step_numbers<T> &s, const trek_step_arrays<T> &a, int64_t i) const
+    {
+        *(vector *)(a.param + i) = p;
+        store_states(s, a, i);
         if (a.low)
             trek_store_low<width>(a.low + i, a.low_dtype, p.x);
     }
@@ -179,10 +260,7 @@ __device__ __forceinline__ void trek_step_range(const trek_step_numbers<T> &s, c
     trek_step_piece<R, T, width> piece = {};
     piece.g = *(const vector *)(a.grad + i);
     piece.p = *(const vector *)(a.param + i);
-#pragma unroll
-    for (int k = 0; k < R::states; k++)
-        if (s.kept >> k & 1)
-            piece.states[k] = *(const vector *)(a.state[k] + i);
+    piece.load_states(s.kept, a, i);
     piece.step(s);
     piece.store(s, a, i);
     if (s.zero)
@@ -212,13 +290,13 @@ __device__ __forceinline__ bool trek_run_is_aligned(const trek_update_run &run)
 #pragma unroll
     for (int k = 0; k < TREK_UPDATE_STATES; k++)
         addresses |= (uintptr_t)run.state[k];
-    return (addresses & 15) == 0 && ((uintptr_t)run.low & 7) == 0;
+    return (addresses & 15) == 0 && ((uintptr_t)run.low & 7) == 0 && (run.first & 3) == 0;
 }
 
 template <typename T> __device__ __forceinline__ trek_step_arrays<T> trek_arrays_of(const trek_update_run &run)
 {
     return { (T *)run.param, (T *)run.grad, { (T *)run.state[0], (T *)run.state[1], (T *)run.state[2] }, (uint16_t *)run.low,
-             run.low_dtype };
+             run.low_dtype, run.state_dtype == TREK_BF16, run.first };
 }
 
 template <typename R, typename T>
@@ -254,17 +332,20 @@ template <typename R> struct trek_loaded_tile {
 
     __device__ __forceinline__ void load(const trek_update_run &run, int64_t begin)
     {
+        uint32_t there = 0;
+#pragma unroll
+        for (int state = 0; state < R::states; state++)
+            there |= run.state[state] ? 1u << state : 0;
+        trek_step_arrays<float> a = trek_arrays_of<float>(run);
 #pragma unroll
         for (int k = 0; k < vectors; k++) {
             int64_t i = place(begin, k);
-            pieces[k].g = *(const vector *)((const float *)run.grad + i);
-            pieces[k].p = *(const vector *)((const float *)run.param + i);
+            pieces[k].g = *(const vector *)(a.grad + i);
+            pieces[k].p = *(const vector *)(a.param + i);
 #pragma unroll
-            for (int state = 0; state < R::states; state++) {
+            for (int state = 0; state < R::states; state++)
                 pieces[k].states[state] = vector{};
-                if (run.state[state])
-                    pieces[k].states[state] = *(const vector *)((const float *)run.state[state] + i);
-            }
+            pieces[k].load_states(there, a, i);
         }
     }
 

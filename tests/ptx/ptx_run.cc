@@ -415,6 +415,12 @@ void Machine::run_block(std::vector<Warp> &warps)
 
 /* --- launches --- */
 
+Machine::Machine(History &h) : history(h)
+{
+    h.global.trim();
+    time = launch_first = block_first = phase_first = h.time + 1;
+}
+
 static void give_arguments(Machine &m, const Program &p, const Launch &launch)
 {
     size_t from = 0;
@@ -432,7 +438,10 @@ static void give_arguments(Machine &m, const Program &p, const Launch &launch)
 void run(const Program &program, const Launch &launch, const Memory &memory, const Options &options, Counts *counts)
 {
     static thread_local std::vector<Warp> warps;
-    Machine m;
+    static thread_local std::unique_ptr<History> history; /* storage of threads has little room */
+    if (!history || history->time > 1u << 31) /* long before times would begin again */
+        history = std::make_unique<History>();
+    Machine m(*history);
     m.program = &program;
     m.launch = &launch;
     m.memory = &memory;

@@ -230,19 +230,29 @@ template <typename T, typename R> static void fetch(Warp &w, const Instruction &
     }
 }
 
+static void note_reads(Warp &w, const Instruction &i, uint32_t mask, unsigned bytes, const Places &p)
+{
+    Machine &m = *w.machine;
+    unsigned before = LANES, again = 0; /* the lane before, and how many have read the same since another */
+    m.constant_data = i.constant_data;
+    each_lane(mask, [&](unsigned l) {
+        again = before < LANES && p.shadow[l] == p.shadow[before] && p.space[l] == p.space[before] ? again + 1 : 0;
+        before = l;
+        if (again > 1 || !is_watched(m, p.space[l])) /* a third one says no more than two: several lanes read it */
+            return;
+        m.lane = l;
+        m.note(w, p.space[l], p.shadow[l], bytes, false, i.is_volatile, nullptr, nullptr);
+    });
+    m.constant_data = false;
+}
+
 static void load(Warp &w, const Instruction &i, uint32_t mask)
 {
     Machine &m = *w.machine;
     const unsigned bytes = i.size * i.vector;
     Places p;
     place(w, i, mask, bytes, &p);
-    m.constant_data = i.constant_data;
-    each_lane(mask, [&](unsigned l) {
-        m.lane = l;
-        if (is_watched(m, p.space[l]))
-            m.note(w, p.space[l], p.shadow[l], bytes, false, i.is_volatile, nullptr, nullptr);
-    });
-    m.constant_data = false;
+    note_reads(w, i, mask, bytes, p);
     const unsigned width = operand(w, i, 0).width;
     if (i.size == 4 && width == 4)
         fetch<uint32_t, uint32_t>(w, i, mask, p);

@@ -94,6 +94,7 @@ void Module::add_function(size_t at, size_t name, bool entry)
         return;
     size_t end = body + 1;
     for (int depth = 1; depth && end < text_.size();) {
+        end += strcspn(text_.c_str() + end, "{}/");
         size_t after = skip_comment(text_, end);
         if (after != end) {
             end = after;

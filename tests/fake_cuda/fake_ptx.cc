@@ -228,12 +228,12 @@ void Kernels::write_counts()
         return;
     for (auto &k : counts) {
         const ptx::Counts &c = k.second;
-        fprintf(file, "%s\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\n", k.first.c_str(),
+        fprintf(file, "%s\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\n", k.first.c_str(),
                 (unsigned long)c.launches,
                 (unsigned long)c.blocks, (unsigned long)c.instructions, (unsigned long)c.lanes, (unsigned long)c.flops,
                 (unsigned long)c.tensor_flops, (unsigned long)c.loaded, (unsigned long)c.stored, (unsigned long)c.sectors,
                 (unsigned long)c.least_sectors, (unsigned long)c.shared, (unsigned long)c.conflicts, (unsigned long)c.barriers,
-                (unsigned long)c.atomics);
+                (unsigned long)c.atomics, (unsigned long)c.threads, (unsigned long)c.block_shared);
     }
     fclose(file);
 }
@@ -267,7 +267,7 @@ void run_ptx(const Kernel &kernel)
         }
         ptx::Launch launch = { { kernel.grid.x, kernel.grid.y, kernel.grid.z },
                                { kernel.block.x, kernel.block.y, kernel.block.z },
-                               kernel.shared_bytes, kernel.arguments.data(), kernel.arguments.size() };
+                               kernel.shared_bytes, kernel.arguments.data(), kernel.arguments.size(), state().shared };
         ptx::Counts counts;
         ptx::run(*program, launch, DeviceMemory(reach(kernel.device)), options, &counts);
         if (options.measure) {

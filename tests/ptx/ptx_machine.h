@@ -158,6 +158,7 @@ struct Warp {
     void end_copies(uint32_t mask, uint32_t pending, bool all);
 
 private:
+    void fill_specials();
     size_t choose();
     void merge(size_t k);
     void step(size_t k);

@@ -75,4 +75,5 @@ def main():
         print("  ".join(c.ljust(w) if n == 0 else c.rjust(w) for n, (c, w) in enumerate(zip(row, widths))))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -131,8 +131,8 @@ def found(mutant):
                 os.symlink(os.path.join(os.path.abspath(folder), name), os.path.join(place, name))
         with open(os.path.join(place, file + ".ptx"), "w", encoding="utf-8") as f:
             f.write(change(text_of(file), kernel, pattern, replacement, which))
-        for case in cases:
-            for copy in ("late", "early"):
+        for copy in ("late", "early"):
+            for case in cases:
                 passes, by = run(program, case, place, copy)
                 if not passes:
                     return by or "results that differ"

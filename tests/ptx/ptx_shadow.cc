@@ -147,7 +147,8 @@ void Machine::note(Warp &w, Space space, uint64_t address, unsigned bytes, bool 
                 cell.writer = { time, me, flags };
                 cell.reader = {};
             } else {
-                note_write(w, space, cell, atomic, before && !memcmp(before + k * cells.bytes, after + k * cells.bytes, cells.bytes));
+                note_write(w, space, cell, atomic, before &&
+                           !memcmp(before + k * cells.bytes, after + k * cells.bytes, cells.bytes));
             }
             continue;
         }

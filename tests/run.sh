@@ -284,7 +284,7 @@ place_ptx() {
 
 # The suite "cuda" in part, by what nvcc makes of the kernels
 stage_ptx() {
-    local targets=(tests/ptx/ptx_check)
+    local targets=(tests/ptx/ptx_check tests/ptx/attention_mma_80.txt)
     built plain "kernels as PTX" || return
     if ! ninja -C "$work/plain" -t targets all | grep -q '^ptx:'; then
         skip "kernels as PTX: no CUDA compiler"

@@ -8,6 +8,10 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <elf.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -96,11 +100,55 @@ static const Symbols::Symbol *symbol_of(const void *function)
 
 /* --- modules and kernels --- */
 
+/* A file of the folder: its kernels' names are known at once, the rest when one of them runs. */
+struct File {
+    std::string name;
+    const char *text = nullptr;
+    size_t bytes = 0;
+    std::unique_ptr<ptx::Module> module;
+    explicit File(const std::string &path);
+    std::vector<std::string> entries() const;
+    ptx::Module &read()
+    {
+        if (!module)
+            module = std::make_unique<ptx::Module>(name, std::string(text, bytes));
+        return *module;
+    }
+};
+
+File::File(const std::string &path) : name(path.substr(path.rfind('/') + 1))
+{
+    int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    struct stat about;
+    if (descriptor >= 0 && fstat(descriptor, &about) == 0 && about.st_size > 0) {
+        void *at = mmap(nullptr, (size_t)about.st_size, PROT_READ, MAP_PRIVATE, descriptor, 0);
+        if (at != MAP_FAILED) {
+            text = (const char *)at;
+            bytes = (size_t)about.st_size;
+        }
+    }
+    if (descriptor >= 0)
+        close(descriptor);
+}
+
+std::vector<std::string> File::entries() const
+{
+    static const char word[] = ".entry ";
+    std::vector<std::string> names;
+    const char *end = text + bytes, *at = text;
+    while (at && (at = (const char *)memmem(at, (size_t)(end - at), word, sizeof word - 1))) {
+        at += sizeof word - 1;
+        const char *stop = (const char *)memchr(at, '(', (size_t)(end - at));
+        names.emplace_back(at, stop ? stop : end);
+    }
+    return names;
+}
+
 struct Kernels {
     std::mutex mutex; /* of all that follows */
-    std::vector<std::unique_ptr<ptx::Module>> modules;
+    std::vector<std::unique_ptr<File>> files;
     struct Place {
-        ptx::Module *module;
+        File *file;
         std::string entry;
     };
     std::unordered_map<std::string, std::vector<Place>> by_name; /* by what is common to both compilers */
@@ -125,18 +173,18 @@ static void count_at_exit() { kernels().write_counts(); }
 
 Kernels::Kernels()
 {
-    std::vector<std::string> files;
+    std::vector<std::string> found;
     if (DIR *d = opendir(folder())) {
         while (struct dirent *e = readdir(d))
             if (std::string(e->d_name).find(".ptx") != std::string::npos)
-                files.push_back(e->d_name);
+                found.push_back(e->d_name);
         closedir(d);
     }
-    std::sort(files.begin(), files.end());
-    for (const std::string &f : files) {
-        modules.push_back(std::make_unique<ptx::Module>(f, contents(std::string(folder()) + "/" + f)));
-        for (const std::string &name : modules.back()->entries())
-            by_name[common_name(name)].push_back({ modules.back().get(), name });
+    std::sort(found.begin(), found.end());
+    for (const std::string &f : found) {
+        files.push_back(std::make_unique<File>(std::string(folder()) + "/" + f));
+        for (const std::string &name : files.back()->entries())
+            by_name[common_name(name)].push_back({ files.back().get(), name });
     }
     const char *order = getenv("TREK_TEST_PTX_ORDER"), *copy = getenv("TREK_TEST_PTX_COPY");
     std::string o = order ? order : "forward";
@@ -165,10 +213,10 @@ const ptx::Program &Kernels::program(const void *function)
     const Place *place = &found->second[0];
     for (const Place &p : found->second) /* local ones of one name in several files */
         if (!symbol->file.empty() &&
-            p.module->name().substr(0, p.module->name().rfind('.')) == symbol->file.substr(0, symbol->file.rfind('.')))
+            p.file->name.substr(0, p.file->name.rfind('.')) == symbol->file.substr(0, symbol->file.rfind('.')))
             place = &p;
     names[function] = place->entry;
-    known = &place->module->program(place->entry);
+    known = &place->file->read().program(place->entry);
     return *known;
 }
 
@@ -180,12 +228,12 @@ void Kernels::write_counts()
         return;
     for (auto &k : counts) {
         const ptx::Counts &c = k.second;
-        fprintf(file, "%s\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\n", k.first.c_str(),
+        fprintf(file, "%s\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\t%lu\n", k.first.c_str(),
                 (unsigned long)c.launches,
                 (unsigned long)c.blocks, (unsigned long)c.instructions, (unsigned long)c.lanes, (unsigned long)c.flops,
                 (unsigned long)c.tensor_flops, (unsigned long)c.loaded, (unsigned long)c.stored, (unsigned long)c.sectors,
                 (unsigned long)c.least_sectors, (unsigned long)c.shared, (unsigned long)c.conflicts, (unsigned long)c.barriers,
-                (unsigned long)c.atomics);
+                (unsigned long)c.atomics, (unsigned long)c.threads, (unsigned long)c.block_shared);
     }
     fclose(file);
 }
@@ -219,7 +267,7 @@ void run_ptx(const Kernel &kernel)
         }
         ptx::Launch launch = { { kernel.grid.x, kernel.grid.y, kernel.grid.z },
                                { kernel.block.x, kernel.block.y, kernel.block.z },
-                               kernel.shared_bytes, kernel.arguments.data(), kernel.arguments.size() };
+                               kernel.shared_bytes, kernel.arguments.data(), kernel.arguments.size(), state().shared };
         ptx::Counts counts;
         ptx::run(*program, launch, DeviceMemory(reach(kernel.device)), options, &counts);
         if (options.measure) {

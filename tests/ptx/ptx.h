@@ -82,6 +82,7 @@ struct Launch {
     size_t shared_bytes;
     const unsigned char *arguments; /* side by side, without padding */
     size_t argument_bytes;
+    size_t most_shared = ~(size_t)0; /* that a block of the device can have, static and dynamic */
 };
 
 struct Counts {
@@ -91,6 +92,7 @@ struct Counts {
     uint64_t sectors = 0, least_sectors = 0;  /* of 32 bytes that warps touched; that the bytes would fill */
     uint64_t shared = 0, conflicts = 0;       /* accesses of warps to shared memory; turns beyond the first */
     uint64_t barriers = 0, atomics = 0;
+    uint64_t threads = 0, block_shared = 0;   /* the most of a launch: of a block, its bytes of shared memory */
     void add(const Counts &other);
 };
 

@@ -21,40 +21,59 @@ struct Cell {
     Mark writer, reader;
 };
 
-/* Cells of 4 bytes, a page at a time; of single bytes in pages where something smaller was touched. */
+/* Cells of 4 bytes, a page at a time; of 2 or 1 in pages where a launch has touched something smaller. Pages outlive launches:
+ * what an earlier one left in them is older than all that counts. */
 class Shadow {
 public:
-    struct Page {
-        std::vector<Cell> cells;
-        bool fine = false;
+    struct Cells {
+        Cell *first;
+        unsigned count, bytes; /* of each */
     };
-    Page &page(uint64_t address);
-    /* calls f(cell, its first byte) for those of [address, address + bytes) */
-    template <typename F> void each(uint64_t address, unsigned bytes, F f)
+    /* Those of an aligned access of at most 32 bytes. Marks from before `since` say nothing any more. */
+    Cells cells(uint64_t address, unsigned bytes, uint32_t since)
     {
-        for (uint64_t end = address + bytes; address < end;) {
-            Page &p = page(address);
-            uint64_t stop = std::min(end, (address | 4095) + 1);
-            if (!p.fine && ((address | stop) & 3))
-                refine(p);
-            unsigned step = p.fine ? 1 : 4;
-            for (; address < stop; address += step)
-                f(p.cells[(address & 4095) / step], address);
+        Slot &slot = slots_[(address >> 12) % SLOTS];
+        if (slot.number != address >> 12)
+            find(address >> 12, &slot);
+        Page &p = *slot.page;
+        if (p.since < since) {
+            p.since = since;
+            p.shift = 2;
         }
+        unsigned low = (unsigned)(address | bytes) & 3u, shift = low & 1u ? 0 : low ? 1 : 2;
+        if (shift < p.shift)
+            refine(p, shift);
+        return { &p.cells[(address & 4095) >> p.shift], bytes >> p.shift, 1u << p.shift };
     }
-    void clear() { pages_.clear(); last_ = nullptr; }
-    size_t size() const { return pages_.size(); }
+    void trim(); /* gives memory back if it is much */
 
 private:
-    static void refine(Page &p);
+    struct Page {
+        std::vector<Cell> cells;
+        uint32_t since = 0; /* the launch, or the block, that found its cells' size */
+        uint8_t shift = 2;
+    };
+    enum { SLOTS = 64 };
+    struct Slot {
+        uint64_t number = ~0ull;
+        Page *page = nullptr;
+    };
+    void find(uint64_t number, Slot *slot);
+    static void refine(Page &p, unsigned shift);
     std::unordered_map<uint64_t, Page> pages_;
-    uint64_t last_number_ = 0;
-    Page *last_ = nullptr;
+    Slot slots_[SLOTS];
+};
+
+/* What launches of a thread of the host leave to the next: marks and the time, which goes on. */
+struct History {
+    Shadow global, shared;
+    uint32_t time = 0;
 };
 
 struct Warp;
 
 struct Machine {
+    History &history;
     const Program *program;
     const Launch *launch;
     const Memory *memory;
@@ -63,8 +82,7 @@ struct Machine {
     std::mt19937_64 random;
     std::vector<unsigned char> parameters, shared;
     uint32_t shared_end = 0; /* the first address that the block has not */
-    Shadow global_shadow, shared_shadow;
-    uint32_t time = 1, launch_first = 1, block_first = 1, phase_first = 1;
+    uint32_t time, launch_first, block_first, phase_first;
     uint64_t block = 0;
     unsigned threads = 0;
     std::vector<uint32_t> block_times;                       /* of the launch: when each began */
@@ -81,11 +99,15 @@ struct Machine {
     unsigned lane = 0;
     bool constant_data = false; /* the access is an ld.global.nc */
     std::vector<Range> module_ranges; /* variables of the module */
-    bool constant_read(bool writes) const { return constant_data && !writes; }
 
+    explicit Machine(History &h);
+    ~Machine() { history.time = time; }
+    bool in_one_range(uint64_t begin, uint64_t end) const;
     unsigned char *locate(Warp &w, Space space, uint64_t address, unsigned bytes, uint64_t *shadow_address, Space *found);
     void note(Warp &w, Space space, uint64_t address, unsigned bytes, bool writes, bool atomic, const unsigned char *before,
               const unsigned char *after);
+    void note_read(Warp &w, Space space, Cell &cell, bool atomic);
+    void note_write(Warp &w, Space space, Cell &cell, bool atomic, bool same);
     void note_copy(Warp &w, uint64_t address, unsigned bytes, bool begins);
     void note_atomic(uint64_t address);
     [[noreturn]] void fail(const std::string &why);
@@ -93,6 +115,7 @@ struct Machine {
     void begin_block(std::vector<Warp> &warps);
 
 private:
+    bool is_calm(const Mark &mark, uint32_t oldest, uint16_t me) const;
     bool ordered(const Warp &w, const Mark &mark);
     bool released_to_us(uint32_t when);
     std::string teller(const Mark &mark) const;
@@ -135,6 +158,7 @@ struct Warp {
     void end_copies(uint32_t mask, uint32_t pending, bool all);
 
 private:
+    void fill_specials();
     size_t choose();
     void merge(size_t k);
     void step(size_t k);

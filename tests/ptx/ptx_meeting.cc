@@ -61,10 +61,14 @@ static void match(Warp &w, const Instruction &i, uint32_t mask)
     const Operand &value = operand(w, i, i.outputs);
     uint32_t r[LANES] = {}, *d = output<uint32_t>(w, i);
     bool all = true;
-    each_lane(mask, [&](unsigned l) {
-        each_lane(mask, [&](unsigned other) { r[l] |= (uint32_t)(bits_of(w, value, l) == bits_of(w, value, other)) << other; });
-        all = all && r[l] == mask;
-    });
+    for (uint32_t rest = mask; rest;) { /* those who have what the first one has, then of the others */
+        const uint64_t wanted = bits_of(w, value, (unsigned)__builtin_ctz(rest));
+        uint32_t same = 0;
+        each_lane(rest, [&](unsigned l) { same |= (uint32_t)(bits_of(w, value, l) == wanted) << l; });
+        each_lane(same, [&](unsigned l) { r[l] = same; });
+        all = all && same == mask;
+        rest &= ~same;
+    }
     each_lane(mask, [&](unsigned l) { d[l] = !i.kind ? r[l] : all ? mask : 0; });
     if (i.kind && i.outputs > 1) {
         uint32_t *p = output<uint32_t>(w, i, 1);
@@ -147,30 +151,30 @@ static float half_of(uint32_t pair, unsigned k, bool is_f16)
 /* d [16 x 8] = a [16 x 16] b [16 x 8] + c, sums rounded once */
 static void multiply(Warp &w, const Instruction &i, uint32_t)
 {
-    float a[16][16], b[8][16], c[16][8];
+    double a[16][16], b[16][8], d[16][8]; /* products of two halves are exact */
     for (unsigned l = 0; l < LANES; l++) {
         unsigned group = l / 4, pair = l % 4 * 2;
         for (unsigned k = 0; k < 4; k++) {
             uint32_t x = input<uint32_t>(w, i, k)[l];
             for (unsigned h = 0; h < 2; h++)
                 a[group + 8 * (k % 2)][pair + h + 8 * (k / 2)] = half_of(x, h, i.kind);
-            c[group + 8 * (k / 2)][pair + k % 2] = input<float>(w, i, 6 + k)[l];
+            d[group + 8 * (k / 2)][pair + k % 2] = input<float>(w, i, 6 + k)[l];
         }
         for (unsigned k = 0; k < 2; k++)
             for (unsigned h = 0; h < 2; h++)
-                b[group][pair + h + 8 * k] = half_of(input<uint32_t>(w, i, 4 + k)[l], h, i.kind);
+                b[pair + h + 8 * k][group] = half_of(input<uint32_t>(w, i, 4 + k)[l], h, i.kind);
     }
-    float d[16][8];
-    for (unsigned row = 0; row < 16; row++)
-        for (unsigned column = 0; column < 8; column++) {
-            double sum = c[row][column];
-            for (unsigned k = 0; k < 16; k++)
-                sum += (double)a[row][k] * b[column][k];
-            d[row][column] = (float)sum;
-        }
+    for (unsigned row = 0; row < 16; row++) {
+        double sums[8];
+        memcpy(sums, d[row], sizeof sums);
+        for (unsigned k = 0; k < 16; k++)
+            for (unsigned column = 0; column < 8; column++)
+                sums[column] += a[row][k] * b[k][column];
+        memcpy(d[row], sums, sizeof sums);
+    }
     for (unsigned l = 0; l < LANES; l++)
         for (unsigned k = 0; k < 4; k++)
-            output<float>(w, i, k)[l] = d[l / 4 + 8 * (k / 2)][l % 4 * 2 + k % 2];
+            output<float>(w, i, k)[l] = (float)d[l / 4 + 8 * (k / 2)][l % 4 * 2 + k % 2];
 }
 
 /* --- from opcodes --- */

@@ -8,134 +8,21 @@
 
 namespace ptx {
 
-/* --- who touched what --- */
+/* --- where it lies --- */
 
-Shadow::Page &Shadow::page(uint64_t address)
+/* Whether [begin, end) lies in one of the ranges that were met last */
+bool Machine::in_one_range(uint64_t begin, uint64_t end) const
 {
-    uint64_t number = address >> 12;
-    if (last_ && number == last_number_)
-        return *last_;
-    Page &p = pages_[number];
-    if (p.cells.empty())
-        p.cells.resize(1024);
-    last_number_ = number;
-    last_ = &p;
-    return p;
-}
-
-void Shadow::refine(Page &p)
-{
-    std::vector<Cell> cells(4096);
-    for (size_t k = 0; k < cells.size(); k++)
-        cells[k] = p.cells[k / 4];
-    p.cells = std::move(cells);
-    p.fine = true;
-}
-
-/* Whether the block `when` belongs to has passed its memory on to the running one: a fence, then an atomic that we met. */
-bool Machine::released_to_us(uint32_t when)
-{
-    size_t place = (size_t)(std::upper_bound(block_times.begin(), block_times.end(), when) - block_times.begin()) - 1;
-    for (uint64_t address : acquired) {
-        auto found = released.find(address);
-        if (found == released.end())
-            continue;
-        auto by = found->second.find(place);
-        if (by != found->second.end() && when < by->second)
+    for (const Range &r : ranges)
+        if (begin >= r.begin && end <= r.end)
             return true;
-    }
     return false;
 }
 
-/* Whether what left the mark comes before what the running lane does. */
-bool Machine::ordered(const Warp &w, const Mark &mark)
-{
-    if (mark.time < launch_first)
-        return true;
-    if (mark.time < block_first)
-        return released_to_us(mark.time);
-    if (mark.time < phase_first)
-        return true;
-    if (mark.flags & SEVERAL_WARPS)
-        return false;
-    if (mark.thread / LANES != w.index)
-        return false;
-    return mark.time < w.last_sync || (mark.thread % LANES == lane && !(mark.flags & SEVERAL));
-}
-
-std::string Machine::teller(const Mark &mark) const
-{
-    size_t place = (size_t)(std::upper_bound(block_times.begin(), block_times.end(), mark.time) - block_times.begin()) - 1;
-    return "thread " + std::to_string(mark.thread) + " of block " + std::to_string(block_numbers.at(place));
-}
-
-void Machine::note(Warp &w, Space space, uint64_t address, unsigned bytes, bool writes, bool atomic, const unsigned char *before,
-                   const unsigned char *after)
-{
-    Shadow &shadow = space == SHARED ? shared_shadow : global_shadow;
-    const uint32_t oldest = space == SHARED ? block_first : launch_first;
-    const uint16_t me = (uint16_t)(w.index * LANES + lane);
-    uint64_t first = address;
-    shadow.each(address, bytes, [&](Cell &cell, uint64_t at) {
-        Mark &writer = cell.writer, &reader = cell.reader;
-        bool written = writer.time >= oldest;
-        if (written && (writer.flags & IN_FLIGHT))
-            fail("touches what a cp.async of " + teller(writer) + " may not have written yet");
-        if (!written && space == SHARED && !writes)
-            fail("reads shared memory that nothing has written");
-        if (written && !(atomic && (writer.flags & ATOMIC)) && !ordered(w, writer)) {
-            bool same = writes && writer.thread / LANES == w.index && writer.time >= block_first && before &&
-                !memcmp(before + (at - first), after + (at - first), 1);
-            if (!same)
-                fail(std::string("races: ") + (writes ? "writes" : "reads") + " what " + teller(writer) + " wrote");
-        }
-        if (constant_read(writes) && written)
-            fail("reads by ld.global.nc what the kernel writes");
-        if (!writes) {
-            bool fresh = reader.time < oldest || ordered(w, reader);
-            uint8_t flags = atomic ? ATOMIC : 0;
-            if (!fresh)
-                flags = (uint8_t)((reader.flags & (SEVERAL | SEVERAL_WARPS)) | SEVERAL |
-                                  (reader.time < block_first || reader.thread / LANES != w.index ? SEVERAL_WARPS
-                                   : 0) | (reader.flags & flags & ATOMIC));
-            bool others = !fresh && reader.time < block_first;
-            /* what another block read stays: no barrier of this one orders it */
-            if (!others)
-                reader = { time, me, flags };
-            return;
-        }
-        if (reader.time >= oldest && !(atomic && (reader.flags & ATOMIC)) && !ordered(w, reader))
-            fail("races: writes what " + teller(reader) + " reads");
-        writer = { time, me, (uint8_t)(atomic ? ATOMIC : 0) };
-        reader = {};
-    });
-}
-
-/* The bytes that a cp.async writes belong to it from when it begins until it has been waited for. */
-void Machine::note_copy(Warp &w, uint64_t address, unsigned bytes, bool begins)
-{
-    if (begins)
-        note(w, SHARED, address, bytes, true, false, nullptr, nullptr);
-    const uint16_t me = (uint16_t)(w.index * LANES + lane);
-    shared_shadow.each(address, bytes, [&](Cell &cell, uint64_t) { cell.writer = { time, me, (uint8_t)(begins ? IN_FLIGHT : 0) };
-                                                                   });
-}
-
-void Machine::note_atomic(uint64_t address)
-{
-    if (std::find(acquired.begin(), acquired.end(), address) == acquired.end() && acquired.size() < 64)
-        acquired.push_back(address);
-    if (fenced)
-        released[address][block_times.size() - 1] = fenced;
-}
-
-/* --- where it lies --- */
-
 unsigned char *Machine::global(uint64_t address, unsigned bytes)
 {
-    for (const Range &r : ranges)
-        if (address >= r.begin && address + bytes <= r.end)
-            return (unsigned char *)(uintptr_t)address;
+    if (in_one_range(address, address + bytes))
+        return (unsigned char *)(uintptr_t)address;
     Range r = memory->find((uintptr_t)address);
     for (const auto &v : module_ranges)
         if (address >= v.begin && address < v.end)
@@ -240,6 +127,87 @@ static Access accessed(Warp &w, const Instruction &i, uint64_t address, unsigned
 
 static inline bool is_watched(const Machine &m, Space space) { return m.options.races && (space == SHARED || space == GLOBAL); }
 
+/* The lanes' accesses, each at its lane's place */
+struct Places {
+    unsigned char *at[LANES];
+    uint64_t shadow[LANES];
+    Space space[LANES];
+};
+
+/* All lanes at once, if they are in one space, in one range, aligned: what a lane at a time would find. */
+static bool place_together(Warp &w, const Instruction &i, uint32_t mask, unsigned bytes, Places *p)
+{
+    Machine &m = *w.machine;
+    const Operand &o = operand(w, i, i.outputs);
+    const unsigned char *registers = (o.reg == CONSTANT ? w.constants : w.registers) + o.at;
+    uint64_t *const to = p->shadow, number = (uint64_t)i.number, lowest = ~0ull, highest = 0, all = 0;
+    if (o.width == 8)
+        each_lane(mask, [&](unsigned l) { to[l] = ((const uint64_t *)registers)[l] + number; });
+    else
+        each_lane(mask, [&](unsigned l) { to[l] = bits_of(w, o, l) + number; });
+    each_lane(mask, [&](unsigned l) {
+        lowest = std::min(lowest, to[l]);
+        highest = std::max(highest, to[l]);
+        all |= to[l];
+    });
+    if (all & (bytes - 1))
+        return false;
+    Space space = i.space;
+    uint64_t window = 0;
+    if (space == GENERIC) {
+        window = lowest & WINDOW_MASK;
+        if (window != (highest & WINDOW_MASK))
+            return false;
+        space = window == SHARED_WINDOW ? SHARED : window == LOCAL_WINDOW ? LOCAL : window == PARAM_WINDOW ? PARAM : GLOBAL;
+        window = space == GLOBAL ? 0 : window;
+    }
+    lowest -= window;
+    highest -= window;
+    uintptr_t origin = 0, between = 0; /* of address 0 in the first lane; from lane to lane */
+    uint64_t first = 0, last = 0;
+    switch (space) {
+    case SHARED: first = SHARED_BASE, last = m.shared_end, origin = (uintptr_t)m.shared.data() - SHARED_BASE; break;
+    case LOCAL:
+        first = 16, last = 16 + m.program->local_bytes, origin = (uintptr_t)w.local.data() - 16, between = m.program->local_bytes;
+        break;
+    case PARAM: last = m.program->parameter_bytes, origin = (uintptr_t)m.parameters.data(); break;
+    case CALL_PARAM: last = between = m.program->frame_bytes, origin = (uintptr_t)w.frame.data(); break;
+    default:
+        if (!m.in_one_range(lowest, highest + bytes))
+            return false;
+        first = lowest, last = ~0ull;
+    }
+    if (lowest < first || highest + bytes > last)
+        return false;
+    memset(p->space, space, sizeof p->space);
+    each_lane(mask, [&](unsigned l) {
+        to[l] -= window;
+        p->at[l] = (unsigned char *)(origin + l * between + to[l]);
+    });
+    return true;
+}
+
+/* fails at the first lane whose access is a fault */
+static void place(Warp &w, const Instruction &i, uint32_t mask, unsigned bytes, Places *p)
+{
+    if (place_together(w, i, mask, bytes, p))
+        return;
+    each_lane(mask, [&](unsigned l) {
+        Access a = accessed(w, i, address_of(w, i, l), l, bytes);
+        p->at[l] = a.at;
+        p->shadow[l] = a.shadow;
+        p->space[l] = a.space;
+    });
+}
+
+static void measure_places(Machine &m, const Places &p, uint32_t mask, unsigned bytes, bool writes)
+{
+    uint64_t addresses[LANES];
+    unsigned n = 0;
+    each_lane(mask, [&](unsigned l) { addresses[n++] = p.shadow[l]; });
+    measure(m, p.space[31 - __builtin_clz(mask)], addresses, n, bytes, writes);
+}
+
 static uint64_t fetched(const unsigned char *at, unsigned bytes, bool is_signed)
 {
     uint64_t v = 0;
@@ -249,52 +217,96 @@ static uint64_t fetched(const unsigned char *at, unsigned bytes, bool is_signed)
     return v;
 }
 
+/* Elements of type T into registers of type R */
+template <typename T, typename R> static void fetch(Warp &w, const Instruction &i, uint32_t mask, const Places &p)
+{
+    for (unsigned k = 0; k < i.vector; k++) {
+        R *d = output<R>(w, i, k);
+        each_lane(mask, [&](unsigned l) {
+            T x;
+            memcpy(&x, p.at[l] + k * sizeof(T), sizeof x);
+            d[l] = (R)x;
+        });
+    }
+}
+
+static void note_reads(Warp &w, const Instruction &i, uint32_t mask, unsigned bytes, const Places &p)
+{
+    Machine &m = *w.machine;
+    unsigned before = LANES, again = 0; /* the lane before, and how many have read the same since another */
+    m.constant_data = i.constant_data;
+    each_lane(mask, [&](unsigned l) {
+        again = before < LANES && p.shadow[l] == p.shadow[before] && p.space[l] == p.space[before] ? again + 1 : 0;
+        before = l;
+        if (again > 1 || !is_watched(m, p.space[l])) /* a third one says no more than two: several lanes read it */
+            return;
+        m.lane = l;
+        m.note(w, p.space[l], p.shadow[l], bytes, false, i.is_volatile, nullptr, nullptr);
+    });
+    m.constant_data = false;
+}
+
 static void load(Warp &w, const Instruction &i, uint32_t mask)
 {
     Machine &m = *w.machine;
     const unsigned bytes = i.size * i.vector;
-    uint64_t addresses[LANES];
-    unsigned n = 0;
-    Space space = i.space;
-    m.constant_data = i.constant_data;
-    each_lane(mask, [&](unsigned l) {
-        Access a = accessed(w, i, address_of(w, i, l), l, bytes);
-        if (is_watched(m, a.space))
-            m.note(w, a.space, a.shadow, bytes, false, i.is_volatile, nullptr, nullptr);
-        for (unsigned k = 0; k < i.vector; k++)
-            put_bits(w, operand(w, i, k), l, fetched(a.at + k * i.size, i.size, i.is_signed));
-        addresses[n++] = a.shadow;
-        space = a.space;
-    });
-    m.constant_data = false;
+    Places p;
+    place(w, i, mask, bytes, &p);
+    note_reads(w, i, mask, bytes, p);
+    const unsigned width = operand(w, i, 0).width;
+    if (i.size == 4 && width == 4)
+        fetch<uint32_t, uint32_t>(w, i, mask, p);
+    else if (i.size == 2 && width == 2)
+        fetch<uint16_t, uint16_t>(w, i, mask, p);
+    else if (i.size == 8 && width == 8)
+        fetch<uint64_t, uint64_t>(w, i, mask, p);
+    else
+        each_lane(mask, [&](unsigned l) {
+            for (unsigned k = 0; k < i.vector; k++)
+                put_bits(w, operand(w, i, k), l, fetched(p.at[l] + k * i.size, i.size, i.is_signed));
+        });
     if (m.options.measure)
-        measure(m, space, addresses, n, bytes, false);
+        measure_places(m, p, mask, bytes, false);
+}
+
+/* What lane l stores: the elements of its registers, one after the other */
+static void collect(Warp &w, const Instruction &i, unsigned l, unsigned char *data)
+{
+    for (unsigned k = 0; k < i.vector; k++) {
+        const Operand &o = operand(w, i, 1 + k);
+        const unsigned char *from = (o.reg == CONSTANT ? w.constants : w.registers) + o.at + l * o.width;
+        switch (i.size) {
+        case 1: data[k] = *from; break;
+        case 2: memcpy(data + 2 * k, from, 2); break;
+        case 4: memcpy(data + 4 * k, from, 4); break;
+        default: memcpy(data + 8 * k, from, 8);
+        }
+    }
 }
 
 static void store(Warp &w, const Instruction &i, uint32_t mask)
 {
     Machine &m = *w.machine;
     const unsigned bytes = i.size * i.vector;
-    uint64_t addresses[LANES];
-    unsigned n = 0;
-    Space space = i.space;
+    Places p;
+    place(w, i, mask, bytes, &p);
     each_lane(mask, [&](unsigned l) {
-        Access a = accessed(w, i, address_of(w, i, l), l, bytes);
         unsigned char data[32];
-        for (unsigned k = 0; k < i.vector; k++) {
-            uint64_t v = bits_of(w, operand(w, i, 1 + k), l);
-            memcpy(data + k * i.size, &v, i.size);
-        }
-        if (a.space == PARAM)
+        m.lane = l;
+        collect(w, i, l, data);
+        if (p.space[l] == PARAM)
             m.fail("writes a parameter of the kernel");
-        if (is_watched(m, a.space))
-            m.note(w, a.space, a.shadow, bytes, true, i.is_volatile, a.at, data);
-        memcpy(a.at, data, bytes);
-        addresses[n++] = a.shadow;
-        space = a.space;
+        if (is_watched(m, p.space[l]))
+            m.note(w, p.space[l], p.shadow[l], bytes, true, i.is_volatile, p.at[l], data);
+        switch (bytes) {
+        case 2: memcpy(p.at[l], data, 2); break;
+        case 4: memcpy(p.at[l], data, 4); break;
+        case 8: memcpy(p.at[l], data, 8); break;
+        default: memcpy(p.at[l], data, bytes);
+        }
     });
     if (m.options.measure)
-        measure(m, space, addresses, n, bytes, true);
+        measure_places(m, p, mask, bytes, true);
 }
 
 /* --- atomics --- */

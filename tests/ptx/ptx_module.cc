@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The text of a .ptx file: where its functions lie, and its variables. */
+#include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <cstring>
@@ -43,8 +44,9 @@ void Counts::add(const Counts &o)
 {
     const uint64_t *from = &o.launches;
     uint64_t *to = &launches;
-    for (size_t k = 0; k < sizeof(Counts) / sizeof(uint64_t); k++)
-        to[k] += from[k];
+    const size_t n = sizeof(Counts) / sizeof(uint64_t), maxima = 2; /* the last ones */
+    for (size_t k = 0; k < n; k++)
+        to[k] = k < n - maxima ? to[k] + from[k] : std::max(to[k], from[k]);
 }
 
 Module::Module(const std::string &name, std::string text) : name_(name), text_(std::move(text)) { index(); }
@@ -94,6 +96,7 @@ void Module::add_function(size_t at, size_t name, bool entry)
         return;
     size_t end = body + 1;
     for (int depth = 1; depth && end < text_.size();) {
+        end += strcspn(text_.c_str() + end, "{}/");
         size_t after = skip_comment(text_, end);
         if (after != end) {
             end = after;

@@ -207,15 +207,15 @@ LOOP1(popc32, uint32_t, uint32_t, __builtin_popcount(a))
 LOOP1(popc64, uint64_t, uint32_t, __builtin_popcountll(a))
 LOOP1(clz32, uint32_t, uint32_t, a ? __builtin_clz(a) : 32)
 LOOP1(clz64, uint64_t, uint32_t, a ? __builtin_clzll(a) : 64)
-static inline uint64_t reversed(uint64_t a, unsigned width)
+static inline uint64_t reversed(uint64_t a)
 {
-    uint64_t r = 0;
-    for (unsigned k = 0; k < width; k++)
-        r |= (a >> k & 1u) << (width - 1 - k);
-    return r;
+    a = (a >> 1 & 0x5555555555555555ull) | (a & 0x5555555555555555ull) << 1;
+    a = (a >> 2 & 0x3333333333333333ull) | (a & 0x3333333333333333ull) << 2;
+    a = (a >> 4 & 0x0f0f0f0f0f0f0f0full) | (a & 0x0f0f0f0f0f0f0f0full) << 4;
+    return __builtin_bswap64(a);
 }
-LOOP1(brev32, uint32_t, uint32_t, reversed(a, 32))
-LOOP1(brev64, uint64_t, uint64_t, reversed(a, 64))
+LOOP1(brev32, uint32_t, uint32_t, reversed(a) >> 32)
+LOOP1(brev64, uint64_t, uint64_t, reversed(a))
 /* The highest bit that is one (of a negative number: that is zero), from below, or the shift that brings it to the top. */
 template <typename T> static void bfind(Warp &w, const Instruction &i, uint32_t mask)
 {
@@ -254,6 +254,15 @@ template <typename T, Part part> static void product(Warp &w, const Instruction 
     const Stored *c = i.kind & ADDS ? input<Stored>(w, i, 2) : nullptr;
     Stored *d = output<Stored>(w, i);
     uint32_t carry = w.carry;
+    if (!(i.kind & (CARRY_IN | CARRY_OUT))) {
+        typedef std::make_unsigned_t<Stored> U; /* sums wrap */
+        each_lane(mask, [&](unsigned l) {
+            W full = (W)a[l] * (W)b[l];
+            U r = part == HIGH ? (U)(full >> (sizeof(T) * 8)) : (U)full;
+            d[l] = (Stored)(U)(c ? r + (U)c[l] : r);
+        });
+        return;
+    }
     each_lane(mask, [&](unsigned l) {
         W full = (W)a[l] * (W)b[l];
         wide_unsigned r = part == HIGH ? (std::conditional_t<(sizeof(T) < 8), uint64_t, wide_unsigned>)(full >> (sizeof(T) * 8))

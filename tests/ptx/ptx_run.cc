@@ -41,21 +41,38 @@ void Warp::begin(Machine *m, unsigned number)
     memset(commits, 0, sizeof commits);
     state = State::ready;
     groups.assign(1, Group{ alive, 0, false, {} });
-    const Launch &launch = *m->launch;
-    const unsigned *g = launch.grid, *b = launch.block;
-    uint64_t n = m->block;
+    fill_specials();
+}
+
+/* The registers that say where a thread is */
+void Warp::fill_specials()
+{
+    const Program &p = *machine->program;
+    const unsigned *g = machine->launch->grid, *b = machine->launch->block;
+    const uint64_t n = machine->block;
     const unsigned at[3] = { (unsigned)(n % g[0]), (unsigned)(n / g[0] % g[1]), (unsigned)(n / g[0] / g[1]) };
+    const unsigned same[] = { b[0], b[1], b[2], at[0], at[1], at[2], g[0], g[1], g[2] }; /* NTID_X and those that follow */
     for (unsigned s = 0; s < SPECIALS; s++) {
         const Operand &o = p.special[s];
         if (o.reg == SINK)
             continue;
         defined[(size_t)o.reg] = ALL;
+        uint32_t *d = (uint32_t *)(registers + o.at);
         for (unsigned l = 0; l < LANES; l++) {
-            unsigned t = index * LANES + l, below = (1u << l) - 1;
-            const unsigned values[SPECIALS] = { t % b[0], t / b[0] % b[1], t / b[0] / b[1], b[0], b[1], b[2], at[0], at[1], at[2],
-                                                g[0], g[1], g[2], l, index, below, below | 1u << l, ~(below | 1u << l), ~below,
-                                                1u << l };
-            put_bits(*this, o, l, values[s]);
+            const unsigned t = index * LANES + l, below = (1u << l) - 1;
+            switch (s) {
+            case TID_X: d[l] = b[0] == machine->threads ? t : t % b[0]; break;
+            case TID_Y: d[l] = t / b[0] % b[1]; break;
+            case TID_Z: d[l] = t / b[0] / b[1]; break;
+            case LANEID: d[l] = l; break;
+            case WARPID: d[l] = index; break;
+            case LANEMASK_LT: d[l] = below; break;
+            case LANEMASK_LE: d[l] = below | 1u << l; break;
+            case LANEMASK_GT: d[l] = ~(below | 1u << l); break;
+            case LANEMASK_GE: d[l] = ~below; break;
+            case LANEMASK_EQ: d[l] = 1u << l; break;
+            default: d[l] = same[s - NTID_X];
+            }
         }
     }
 }
@@ -415,6 +432,12 @@ void Machine::run_block(std::vector<Warp> &warps)
 
 /* --- launches --- */
 
+Machine::Machine(History &h) : history(h)
+{
+    h.global.trim();
+    time = launch_first = block_first = phase_first = h.time + 1;
+}
+
 static void give_arguments(Machine &m, const Program &p, const Launch &launch)
 {
     size_t from = 0;
@@ -432,7 +455,10 @@ static void give_arguments(Machine &m, const Program &p, const Launch &launch)
 void run(const Program &program, const Launch &launch, const Memory &memory, const Options &options, Counts *counts)
 {
     static thread_local std::vector<Warp> warps;
-    Machine m;
+    static thread_local std::unique_ptr<History> history; /* storage of threads has little room */
+    if (!history || history->time > 1u << 31) /* long before times would begin again */
+        history = std::make_unique<History>();
+    Machine m(*history);
     m.program = &program;
     m.launch = &launch;
     m.memory = &memory;
@@ -441,6 +467,8 @@ void run(const Program &program, const Launch &launch, const Memory &memory, con
     m.module_ranges = program.variables;
     m.threads = launch.block[0] * launch.block[1] * launch.block[2];
     size_t bytes = (launch.shared_bytes ? program.dynamic_offset - SHARED_BASE + launch.shared_bytes : program.static_shared);
+    if (bytes > launch.most_shared)
+        m.fail("needs " + std::to_string(bytes) + " bytes of shared memory, a block has " + std::to_string(launch.most_shared));
     m.shared.resize(bytes + 64);
     m.shared_end = (uint32_t)(SHARED_BASE + bytes);
     give_arguments(m, program, launch);
@@ -456,6 +484,8 @@ void run(const Program &program, const Launch &launch, const Memory &memory, con
     }
     m.counts.launches = 1;
     m.counts.blocks = blocks;
+    m.counts.threads = m.threads;
+    m.counts.block_shared = bytes;
     if (counts)
         counts->add(m.counts);
 }

@@ -8,7 +8,8 @@ import argparse
 import re
 import subprocess
 
-FIELDS = ("launches blocks instructions lanes flops tensor_flops loaded stored sectors least_sectors shared conflicts barriers atomics").split()
+FIELDS = ("launches blocks instructions lanes flops tensor_flops loaded stored sectors least_sectors shared conflicts barriers atomics threads block_shared").split()
+MAXIMA = ("threads", "block_shared")
 
 
 def read(path):
@@ -20,7 +21,7 @@ def read(path):
                 raise SystemExit("%s: a line with %d numbers, not %d: %s" % (path, len(numbers), len(FIELDS), name))
             sums = kernels.setdefault(name, dict.fromkeys(FIELDS, 0))
             for field, number in zip(FIELDS, numbers):
-                sums[field] += int(number)
+                sums[field] = max(sums[field], int(number)) if field in MAXIMA else sums[field] + int(number)
     return kernels
 
 
@@ -74,4 +75,5 @@ def main():
         print("  ".join(c.ljust(w) if n == 0 else c.rjust(w) for n, (c, w) in enumerate(zip(row, widths))))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -398,6 +398,29 @@ static void test_counts()
     }
 }
 
+static void test_room()
+{
+    Buffer buffer(4);
+    const void *p = buffer.words.data();
+    Counts counts;
+    Launch launch = { { 3, 1, 1 }, { 64, 1, 1 }, 1000, (const unsigned char *)&p, sizeof p };
+    Module module("test.ptx", kernel("\tmov.u32 %r5, s;", ".shared .align 8 .b8 s[24];\n.extern .shared .align 8 .b8 more[];\n"));
+    launch.most_shared = 1128;
+    run(module.program("k"), launch, buffer, {}, &counts);
+    CHECK(counts.threads == 64 && counts.block_shared == 1128 && counts.blocks == 3);
+    launch.shared_bytes = 100; /* the most of two launches */
+    run(module.program("k"), launch, buffer, {}, &counts);
+    CHECK(counts.threads == 64 && counts.block_shared == 1128 && counts.blocks == 6);
+    launch.most_shared = 227;
+    std::string said;
+    try {
+        run(module.program("k"), launch, buffer, {}, &counts);
+    } catch (const Fault &fault) {
+        said = fault.what();
+    }
+    CHECK(said.find("228 bytes of shared memory") != std::string::npos);
+}
+
 int main()
 {
     test_floats();
@@ -410,6 +433,7 @@ int main()
     test_copies();
     test_matrices();
     test_counts();
+    test_room();
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }

@@ -6,8 +6,9 @@
  * `strided` for everything else, which finds dtypes at run time.
  *
  * A functor has operator() on the working types of its inputs, and `weight`, how
- * many vectors of it one thread should hold: TREK_LIGHT or TREK_HEAVY. It must be
- * right in place: element i of the result depends on element i of the inputs. */
+ * many vectors of it one thread should hold: TREK_LIGHT or TREK_HEAVY; or TREK_RARE,
+ * which arithmetic bounds, not memory: `strided` alone serves it. It must be right in
+ * place: element i of the result depends on element i of the inputs. */
 #ifndef TREK_TENSOR_CUDA_ELEMENTWISE_ELEMENTWISE_CUH
 #define TREK_TENSOR_CUDA_ELEMENTWISE_ELEMENTWISE_CUH
 
@@ -18,7 +19,7 @@
 
 extern "C" const uint8_t trek_item_size[TREK_DTYPE_COUNT];
 
-enum { TREK_LIGHT, TREK_HEAVY };
+enum { TREK_LIGHT, TREK_HEAVY, TREK_RARE };
 
 struct trek_none {};
 
@@ -333,8 +334,9 @@ template <typename O, typename T, typename F> trek_status trek_map1(const trek_o
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
         return trek_error_status();
-    if (trek_call_flat(call, 1))
-        return trek_map_flat(call, queue, f, (O *)out->data, (const T *)in->data);
+    if constexpr (F::weight != TREK_RARE)
+        if (trek_call_flat(call, 1))
+            return trek_map_flat(call, queue, f, (O *)out->data, (const T *)in->data);
     return trek_plan_run(trek_plan_of_call(call, 1),
                          [&](const trek_plan &p) { return trek_map_strided1<R, F, W>(call, queue, f, p); });
 }
@@ -354,17 +356,21 @@ trek_status trek_map_part2(const trek_op_call *call, trek_cuda_queue *queue, con
 {
     typedef typename trek_work<T>::type W;
     typedef decltype(f(W(), W())) R;
-    typedef trek_span<F, O, T, T, trek_none> span;
-    char *data[3] = { call->outputs[0]->data, call->inputs[0]->data, call->inputs[1]->data };
-    int bytes[3] = { (int)sizeof(O), (int)sizeof(T), (int)sizeof(T) };
-    unsigned repeats;
-    if (!trek_plan_has_rows(&p, data, bytes, span::size, &repeats))
+    if constexpr (F::weight == TREK_RARE) {
         return trek_map_strided2<R, F, W>(call, queue, f, p);
-    int64_t vectors = trek_plan_numel(&p) / span::size;
-    return trek_launch(call, queue, trek_loop((vectors + span::unroll - 1) / span::unroll),
-                       trek_rows_kernel<F, O, T, T, trek_none>, f, (O *)data[0] + p.base[0],
-                       (const T *)data[1] + p.base[1], (const T *)data[2] + p.base[2],
-                       (const trek_none *)nullptr, trek_row_layout(p, span::size), (uint32_t)vectors, repeats);
+    } else {
+        typedef trek_span<F, O, T, T, trek_none> span;
+        char *data[3] = { call->outputs[0]->data, call->inputs[0]->data, call->inputs[1]->data };
+        int bytes[3] = { (int)sizeof(O), (int)sizeof(T), (int)sizeof(T) };
+        unsigned repeats;
+        if (!trek_plan_has_rows(&p, data, bytes, span::size, &repeats))
+            return trek_map_strided2<R, F, W>(call, queue, f, p);
+        int64_t vectors = trek_plan_numel(&p) / span::size;
+        return trek_launch(call, queue, trek_loop((vectors + span::unroll - 1) / span::unroll),
+                           trek_rows_kernel<F, O, T, T, trek_none>, f, (O *)data[0] + p.base[0],
+                           (const T *)data[1] + p.base[1], (const T *)data[2] + p.base[2],
+                           (const trek_none *)nullptr, trek_row_layout(p, span::size), (uint32_t)vectors, repeats);
+    }
 }
 
 /* Two inputs of T, result O. */
@@ -376,8 +382,10 @@ template <typename O, typename T, typename F> trek_status trek_map2(const trek_o
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
         return trek_error_status();
-    if (trek_call_flat(call, 2))
-        return trek_map_flat(call, queue, f, (O *)out->data, (const T *)call->inputs[0]->data, (const T *)call->inputs[1]->data);
+    if constexpr (F::weight != TREK_RARE)
+        if (trek_call_flat(call, 2))
+            return trek_map_flat(call, queue, f, (O *)out->data, (const T *)call->inputs[0]->data,
+                                 (const T *)call->inputs[1]->data);
     return trek_plan_run(trek_plan_of_call(call, 2), [&](const trek_plan &p) { return trek_map_part2<O, T>(call, queue, f, p); });
 }
 

@@ -12,6 +12,7 @@ namespace {
 template <int kind, typename W> struct activation;
 #define ACTIVATION(kind, at, derivative)                                                               \
     template <typename W> struct activation<TREK_POINTWISE_##kind, W> {                                 \
+        static constexpr int weight = TREK_HEAVY;                                                      \
         static TREK_INLINED W of(W x, W s, W t) { return (void)s, (void)t, at; }                       \
         static TREK_INLINED W slope(W x, W s, W t) { return (void)s, (void)t, derivative; }            \
     };
@@ -52,9 +53,10 @@ ACTIVATION(softshrink, x > s ? x - s : x < -s ? x + s : x * 0, x >= -s && x <= s
 ACTIVATION(softsign, x / (1 + of_size(x)), 1 / ((1 + of_size(x)) * (1 + of_size(x))))
 ACTIVATION(threshold, x <= s ? t : x, x <= s ? (W)0 : (W)1)
 
-/* Rare: in f64, and called: a copy for each of the elements that a thread has takes half as long again to compile. */
+/* Rare: in f64, and called, by one kernel for all layouts: compiling copies for each took most of this file's time. */
 #define SPECIAL(kind, at, derivative)                                                                  \
     template <typename W> struct activation<TREK_POINTWISE_##kind, W> {                                \
+        static constexpr int weight = TREK_RARE;                                                       \
         static TREK_CALLED W of(W given, W number, W)                                                  \
         {                                                                                              \
             const double x = (double)given, s = (double)number;                                        \
@@ -75,28 +77,26 @@ SPECIAL(erfinv, trek_erfinv(x), 0.88622692545275801365 * exp(trek_erfinv(x) * tr
 SPECIAL(lgamma, lgamma(x), trek_digamma(x))
 SPECIAL(polygamma, trek_polygamma(s, x), trek_polygamma(s + 1, x))
 
-template <typename T, int kind> struct pointwise_functor {
-    typedef typename trek_work<T>::type W;
-    static constexpr int weight = TREK_HEAVY;
+template <typename W, int kind> struct pointwise_functor {
+    static constexpr int weight = activation<kind, W>::weight;
     W s, t;
     __device__ __forceinline__ W operator()(W x) const { return activation<kind, W>::of(x, s, t); }
 };
-template <typename T, int kind> struct pointwise_backward_functor {
-    typedef typename trek_work<T>::type W;
-    static constexpr int weight = TREK_HEAVY;
+template <typename W, int kind> struct pointwise_backward_functor {
+    static constexpr int weight = activation<kind, W>::weight;
     W s, t;
     __device__ __forceinline__ W operator()(W x, W y) const { return x * activation<kind, W>::slope(y, s, t); }
 };
 
 template <typename T, int kind> trek_status run_kind(const trek_op_call *call)
 {
-    return trek_map1<T, T>(call, pointwise_functor<T,
-                           kind>{ trek_number<T>(call->attrs.f[0]), trek_number<T>(call->attrs.f[1]) });
+    typedef pointwise_functor<typename trek_work<T>::type, kind> functor;
+    return trek_map1<T, T>(call, functor{ trek_number<T>(call->attrs.f[0]), trek_number<T>(call->attrs.f[1]) });
 }
 template <typename T, int kind> trek_status run_kind_backward(const trek_op_call *call)
 {
-    return trek_map2<T, T>(call, pointwise_backward_functor<T, kind>{ trek_number<T>(call->attrs.f[0]),
-                                                                     trek_number<T>(call->attrs.f[1]) });
+    typedef pointwise_backward_functor<typename trek_work<T>::type, kind> functor;
+    return trek_map2<T, T>(call, functor{ trek_number<T>(call->attrs.f[0]), trek_number<T>(call->attrs.f[1]) });
 }
 
 #define RUN(name) run_kind<T, TREK_POINTWISE_##name>,

@@ -331,6 +331,7 @@ lines=(-Dbuildtype=debugoptimized -Dcpp_args=-g1 -Dc_args=-g1)
 # Large cases, mutants and the other programs that kill and wait for processes add nothing here. Kernels of the baseline: those of
 # other instruction sets are the same source with wider vectors, which takes minutes to instrument.
 build_address() {
+    local chosen=(--no-suite checks --no-suite ptx)
     build address "${lines[@]}"' -fno-sanitize=null -Wno-format-truncation' -Doptimization=1 -Dcuda=disabled -Dmpi=disabled -Dgloo=disabled \
         -Disas= -Db_sanitize=address,undefined -Db_lundef=false -Dexamples=false
 }

@@ -20,7 +20,7 @@ fi
 meson setup "$build" "$source" --cross-file "$source/tests/checks/aarch64.ini" -Dcuda=disabled -Dmpi=disabled -Donednn=disabled \
     -Dcmocka=disabled -Dexamples=false -Dfake_cuda=false -Db_lundef=false "$@" >"$build.log/setup.log" 2>&1 ||
     { tail -20 "$build.log/setup.log"; exit 1; }
-programs=() suites=(ops_table ops_forward ops_gradient ops_second ops_bad_calls ops_random_rows tensor autograd functional functional_edges fused losses nn
+programs=() suites=(ops_table ops_forward ops_gradient ops_bad_calls ops_random_rows tensor autograd functional functional_edges fused losses nn
     layers optim arena state state_files tokenizer plan fuzz_safetensors fuzz_idx vectors training_vectors convergence)
 for name in "${suites[@]}"; do
     case $name in fuzz_*) programs+=("tests/fuzz/$name") ;; *) programs+=("tests/test_$name") ;; esac

@@ -271,11 +271,13 @@ static void padding_refuses(void **state)
     trek_dataset_free(&set);
 }
 
-/* The number of the batch's samples, their labels' sum, and the row's own label. */
+/* The number of the batch's samples, their labels' sum, and the row's own label. arg: how it is to fail, which changes while
+ * workers still read ahead. */
 static trek_status join(const trek_fetch *of, trek_tensor *const *const *samples, trek_tensor **out, void *arg)
 {
     int64_t rows[64 * 3], sum = 0;
-    if (*(int *)arg == 1)
+    int fails = atomic_load((atomic_int *)arg);
+    if (fails == 1)
         return trek_fail(TREK_ERR_CALLBACK, "no");
     for (int64_t i = 0; i < of->n; i++)
         sum += *(int64_t *)trek_tensor_data(samples[i][2]);
@@ -283,7 +285,7 @@ static trek_status join(const trek_fetch *of, trek_tensor *const *const *samples
         const int64_t row[] = { of->n, sum, *(int64_t *)trek_tensor_data(samples[i][2]) + 1000 * of->epoch };
         memcpy(rows + i * 3, row, sizeof(row));
     }
-    out[0] = *(int *)arg == 2 ? NULL : trek_tensor_from_data(rows, trek_dims(of->n, 3), TREK_I64, trek_cpu(0));
+    out[0] = fails == 2 ? NULL : trek_tensor_from_data(rows, trek_dims(of->n, 3), TREK_I64, trek_cpu(0));
     return trek_error_status();
 }
 
@@ -293,7 +295,7 @@ static void end(void *arg) { (void)arg, atomic_fetch_add(&ended, 1); }
 static void functions_of_ones_own(void **state)
 {
     (void)state;
-    int fails = 0;
+    atomic_int fails = 0;
     for (int by_rows = 0; by_rows < 2; by_rows++) {
         trek_collate_opts opts = { .fields = (const char *[]){ "row" }, .n_fields = 1, .by_rows = by_rows, .arg = &fails,
                                    .free_arg = end };

@@ -319,7 +319,7 @@ stage_clang() {
         skip "clang is not installed"
         return
     fi
-    CC=clang CXX=clang++ build clang -Dwerror=true -Doptimization=1 -Dcuda=disabled -Dfake_cuda=false -Donednn=disabled -Dcmocka=disabled -Disas="$best_isa" || return
+    CC=clang CXX=clang++ build clang -Dwerror=true -Doptimization=1 -Dcuda=disabled -Dfake_cuda=false -Donednn=disabled -Dcmocka=disabled -Disas= || return
     TREK_TEST_SHORT=1 tests clang suites "${chosen[@]}"
 }
 
@@ -418,10 +418,10 @@ stage_fuzz() {
     join fuzz_even
 }
 
-# Two minutes of it, or so many calls: a faster machine finds what this one has found. Another time, number or seed:
+# A minute of it, or so many calls: a faster machine finds what this one has found. Another time, number or seed:
 # TREK_DIFFERENTIAL_SECONDS, _CASES, _SEED
 differential() {
-    bash tests/differential/run.sh --library "$work/plain/libtrek.so" --seconds "${TREK_DIFFERENTIAL_SECONDS:-120}" \
+    bash tests/differential/run.sh --library "$work/plain/libtrek.so" --seconds "${TREK_DIFFERENTIAL_SECONDS:-60}" \
         --cases "${TREK_DIFFERENTIAL_CASES:-250000}" --seed "${TREK_DIFFERENTIAL_SEED:-1}" >"$work/differential.log" 2>&1
     tail -25 "$work/differential.log" | sed '$d' | grep -v '^$' | tail -12
     count "$(tail -1 "$work/differential.log")" || fail "the differential fuzzer: $(tail -1 "$work/differential.log")"
@@ -530,7 +530,7 @@ stage_style() {
 
 stages=(plain processes isas plugin ptx install debian files page docs style clang aarch64 differential address thread fuzz)
 # Some things go on beside others, so that no core waits: the programs that wait, while what is compiled gives way to them; the
-# differential fuzzer, two minutes of one thread; what the sanitizers need, compiled under the stages before; and fuzzing, which
+# differential fuzzer, a minute of one thread; what the sanitizers need, compiled under the stages before; and fuzzing, which
 # ends by the clock, under the tests of threads.
 files_and_page() { # in the same venv
     run_stage files

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # limits.py PTX_FOLDER [--all] [--table] [--arch N]... [--counts FILE]...: what ptxas makes of kernels for each architecture, against
 # what a block may have there: registers of all its threads, shared memory; and registers that spilled. Without --all it is a few
-# kernels that matter, one of each kind, cut from their files: some 15 seconds of one core for six architectures; all are some
-# 10 minutes for each.
+# kernels that matter, one of each kind, cut from their files, half a minute of one core for six architectures.
 #
-# One text serves all: nvcc's for compute_90 is that for compute_80 but for the line that names the target, which --same proves. Threads of a block are what the kernel bounds them to; of one that does not, what launches had
-# (--counts: files that TREK_TEST_PTX_COUNTS named), else as many as there can be. Shared memory is that of the code, and with
-# --counts the most of a launch: launches fit the device they were made for (TREK_FAKE_SHARED), which the machine itself sees to.
+# One text serves all: where nvcc could make another program for compute_80 than for compute_90, --same compares the two. Threads of
+# a block are what the kernel bounds them to; of one that does not, what launches had (--counts: files that TREK_TEST_PTX_COUNTS
+# named), else as many as there can be. Shared memory is that of the code, and with --counts the most of a launch: launches fit the
+# device they were made for (TREK_FAKE_SHARED), which the machine itself sees to.
 import argparse
 import concurrent.futures
 import os

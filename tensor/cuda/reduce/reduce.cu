@@ -88,7 +88,7 @@ template <typename T> static trek_status run_nansum(const trek_op_call *call)
 {
     nansum_op<T> op = op_of<nansum_op<T>>(call);
     op.divisor = 1;
-    return trek_reduce_call(call, op, false);
+    return trek_reduce_call<nansum_op<T>, 1>(call, op, false);
 }
 template <typename T> static trek_status run_mean(const trek_op_call *call)
 {
@@ -103,7 +103,7 @@ template <typename T> static trek_status run_sum_squares(const trek_op_call *cal
 }
 template <typename T> static trek_status run_prod(const trek_op_call *call)
 {
-    return trek_reduce_call(call, op_of<product_op<T>>(call), false);
+    return trek_reduce_call<product_op<T>, 1>(call, op_of<product_op<T>>(call), false);
 }
 template <typename T, bool zeros> static trek_status run_logic(const trek_op_call *call)
 {

@@ -191,8 +191,10 @@ trek_status trek_reduce_run(const trek_op_call *call, trek_cuda_queue *queue, co
     return trek_reduce_launch<Op, 1>(call, queue, op, w);
 }
 
-/* A row of the op table: input 0 to output 0. */
-template <typename Op> trek_status trek_reduce_call(const trek_op_call *call, const Op &op, bool ordered)
+/* A row of the op table: input 0 to output 0. V: elements loaded at once where they can be; 1 for what is rare, which then has
+ * one kernel less. */
+template <typename Op, int V = sizeof(typename Op::element) == 8 ? 2 : 4>
+trek_status trek_reduce_call(const trek_op_call *call, const Op &op, bool ordered)
 {
     if (call->outputs[0]->numel == 0)
         return TREK_OK;
@@ -203,7 +205,7 @@ template <typename Op> trek_status trek_reduce_call(const trek_op_call *call, co
     int64_t out_strides[TREK_MAX_DIMS];
     trek_reduce_out_strides(call, out_strides);
     trek_reduce_dims(&w, call->inputs[0], (uint64_t)call->attrs.i[0], out_strides, ordered);
-    return trek_reduce_run<Op, sizeof(typename Op::element) == 8 ? 2 : 4>(call, queue, op, &w);
+    return trek_reduce_run<Op, V>(call, queue, op, &w);
 }
 
 /* Loads from one array. */

@@ -8,9 +8,10 @@ template <typename W> struct candidate {
     int64_t place; /* -1: none yet */
 };
 
-template <typename T, bool largest> struct search_op : trek_reduce_input<T> {
+template <typename T> struct search_op : trek_reduce_input<T> {
     typedef candidate<typename trek_wide<T>::type> partial;
     int64_t *out;
+    bool largest; /* else the smallest is looked for: one kernel for both */
     __device__ __forceinline__ partial start(int64_t, bool) const
     {
         partial none;
@@ -39,9 +40,10 @@ template <typename T, bool largest> struct search_op : trek_reduce_input<T> {
 
 template <typename T, bool largest> static trek_status run(const trek_op_call *call)
 {
-    search_op<T, largest> op;
+    search_op<T> op;
     op.x = (const T *)(const void *)call->inputs[0]->data;
     op.out = (int64_t *)(void *)call->outputs[0]->data;
+    op.largest = largest;
     return trek_reduce_call(call, op, true);
 }
 

@@ -13,9 +13,10 @@ template <> __device__ __forceinline__ int32_t highest(int32_t) { return INT32_M
 template <typename T> struct compared { typedef typename trek_wide<T>::type type; };
 template <> struct compared<uint8_t> { typedef int32_t type; };
 
-template <typename T, bool largest> struct extreme_op : trek_reduce_input<T> {
+template <typename T> struct extreme_op : trek_reduce_input<T> {
     typedef typename compared<T>::type partial;
     T *out;
+    bool largest; /* else the smallest: one kernel for both */
     __device__ __forceinline__ partial start(int64_t, bool) const { return largest ? lowest(partial()) : highest(partial()); }
     __device__ __forceinline__ void step(partial &a, T x, int64_t) const { join(a, (partial)trek_get(x)); }
     __device__ __forceinline__ void join(partial &a, partial b) const { a = (largest ? b > a : b < a) || b != b ? b : a; }
@@ -24,9 +25,10 @@ template <typename T, bool largest> struct extreme_op : trek_reduce_input<T> {
 
 template <typename T, bool largest> static trek_status run(const trek_op_call *call)
 {
-    extreme_op<T, largest> op;
+    extreme_op<T> op;
     op.x = (const T *)(const void *)call->inputs[0]->data;
     op.out = (T *)(void *)call->outputs[0]->data;
+    op.largest = largest;
     return trek_reduce_call(call, op, false);
 }
 

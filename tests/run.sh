@@ -286,7 +286,7 @@ place_ptx() {
 stage_ptx() {
     local targets=(tests/ptx/ptx_check tests/ptx/attention_mma_80.txt)
     built plain "kernels as PTX" || return
-    if ! ninja -C "$work/plain" -t targets all | grep -q '^ptx:'; then
+    if ! grep -q '^build ptx:' "$work/plain/build.ninja"; then
         skip "kernels as PTX: no CUDA compiler"
         return
     fi

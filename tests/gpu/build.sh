@@ -43,7 +43,7 @@ build_all() {
             -Dfake_cuda=false -Dmpi=disabled -Dexamples=false -Disas=avx2 || return 1
     fi
     # Sums take a minute of one core, which many cores would wait for.
-    nvcc --help 2>/dev/null | grep -q -e --split-compile && export NVCC_APPEND_FLAGS="${NVCC_APPEND_FLAGS:-} --split-compile=8"
+    [[ $(nvcc --help 2>/dev/null) = *--split-compile* ]] && export NVCC_APPEND_FLAGS="${NVCC_APPEND_FLAGS:-} --split-compile=8"
     # of those that this folder has: ninja builds nothing where one is unknown
     ninja -C "$build" -t targets all | sed -n 's/^\([^ ]*\): .*/\1/p' | grep -xFf <(echo "$targets") | sort -u | xargs -r ninja -k 0 -C "$build"
 }

@@ -772,13 +772,14 @@ trek_shape trek_rule_shape(const trek_backward_call *b, int k)
     return trek_shape_make(b->node->edges[k].ndim, b->node->edges[k].sizes);
 }
 
-/* The tensor of a leaf's gradient, of that dtype, that a rule may write into; NULL. */
+/* The tensor of a leaf's gradient, of that dtype (the leaf's, or f32 where an arena keeps a 16-bit leaf's), that a rule may
+ * write into; NULL. */
 static trek_tensor *sink_of(trek_var *var, trek_dtype dtype, bool *overwrite)
 {
-    if (walking->inputs || var->data->dtype != dtype || !is_watched(walking, var))
+    if (walking->inputs || !is_watched(walking, var))
         return NULL;
     trek_leaf *leaf = trek_var_leaf(var);
-    if (!leaf)
+    if (!leaf || (!leaf->grad && var->data->dtype != dtype))
         return NULL;
     if (!leaf->grad) {
         trek_tensor *made = trek_tensor_make(var->data->ndim, var->data->sizes, (trek_dtype)var->data->dtype, var->data->device);
@@ -801,7 +802,8 @@ trek_status trek_walk_give(trek_backward_call *b, int k, trek_var *grad)
 trek_tensor *trek_rule_sink(trek_backward_call *b, int k, bool *overwrite)
 {
     trek_var *var = b->node->edges[k].leaf;
-    return var && !b->create_graph ? sink_of(var, (trek_dtype)b->grad->data->dtype, overwrite) : NULL;
+    trek_dtype dtype = (trek_dtype)b->grad->data->dtype;
+    return var && var->data->dtype == dtype && !b->create_graph ? sink_of(var, dtype, overwrite) : NULL;
 }
 
 /* The leaf of which input k is a cast that nobody watches; NULL. */
@@ -811,10 +813,10 @@ static trek_var *leaf_of_cast(const trek_backward_call *b, int k)
     return node && node->op && node->op->id == TREK_OP_convert && !node->hooks && !node->freed ? node->edges[0].leaf : NULL;
 }
 
-trek_tensor *trek_rule_sink_of_cast(trek_backward_call *b, int k, bool *overwrite)
+trek_tensor *trek_rule_sink_wide(trek_backward_call *b, int k, bool *overwrite)
 {
-    trek_var *var = leaf_of_cast(b, k);
-    bool fits = var && !b->create_graph && trek_dtype_is_16bit((trek_dtype)b->grad->data->dtype) &&
+    trek_var *leaf = b->node->edges[k].leaf, *var = leaf ? leaf : leaf_of_cast(b, k);
+    bool fits = var && !b->create_graph &&
                 trek_device_equal(var->data->device, b->grad->data->device);
     return fits ? sink_of(var, TREK_F32, overwrite) : NULL;
 }

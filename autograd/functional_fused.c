@@ -88,6 +88,15 @@ trek_var *trek_attention(trek_var *q, trek_var *k, trek_var *v, const trek_atten
     return learned ? attention_with_learned_mask(q, k, v, &opts, &numbers) : trek_apply_attention(q, k, v, opts.mask, &numbers);
 }
 
+/* Those that backward will ask for: made in forward, from logits that need not be made again. */
+static int head_gradients(const trek_var *x, const trek_var *weight, const trek_var *bias)
+{
+    if (!trek_recording())
+        return 0;
+    return (x->requires_grad ? TREK_HEAD_X : 0) | (weight && weight->requires_grad ? TREK_HEAD_WEIGHT : 0) |
+        (bias && bias->requires_grad ? TREK_HEAD_BIAS : 0);
+}
+
 /* Leading dimensions of x, and those of labels, joined. */
 trek_var *trek_linear_cross_entropy(trek_var *x, trek_var *weight, trek_var *bias, trek_var *labels,
                                     const trek_cross_entropy_opts *given)
@@ -117,7 +126,8 @@ trek_var *trek_linear_cross_entropy(trek_var *x, trek_var *weight, trek_var *bia
         trek_var *loss = trek_cross_entropy_with(logits, labels, &opts);
         return opts.reduction == TREK_REDUCTION_NONE && rows.ndim != 1 ? trek_reshape(loss, rows) : loss;
     }
-    trek_var *loss = trek_apply_linear_cross_entropy(x, weight, bias, labels, ignore, (int)opts.reduction, opts.label_smoothing);
+    trek_var *loss = trek_apply_linear_cross_entropy(x, weight, bias, labels, ignore, (int)opts.reduction, opts.label_smoothing,
+                                                     opts.reduction == TREK_REDUCTION_NONE ? 0 : head_gradients(x, weight, bias));
     if (opts.reduction == TREK_REDUCTION_MEAN)
         return trek_loss_mean_of_labels(loss, labels, NULL, ignore);
     return opts.reduction == TREK_REDUCTION_NONE && rows.ndim != 1 ? trek_reshape(loss, rows) : loss;

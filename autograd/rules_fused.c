@@ -94,13 +94,49 @@ trek_status trek_rule_pointwise_loss(trek_backward_call *b)
     return status;
 }
 
+/* The weight's gradient goes to its place where there is one, in f32 where 16 bits were only what the product took. */
+static trek_tensor *place_of_weight(trek_backward_call *b, const trek_var *weight, bool *overwrite)
+{
+    if (!trek_rule_needs(b, 1))
+        return NULL;
+    return trek_dtype_is_16bit(trek_var_dtype(weight)) ? trek_rule_sink_wide(b, 1, overwrite) : trek_rule_sink(b, 1, overwrite);
+}
+
+/* Of a sum or a mean: what forward has kept, times the loss's gradient. */
+static trek_status from_kept(trek_backward_call *b, trek_var *const in[8])
+{
+    trek_tensor *tensors[8] = { NULL };
+    bool overwrite = false;
+    for (int k = 0; k < 8; k++)
+        tensors[k] = in[k] ? in[k]->data : NULL;
+    if (!tensors[1] || !tensors[2])
+        return trek_error_status();
+    trek_tensor *place = place_of_weight(b, in[2], &overwrite);
+    trek_op_call call = { .op = &trek_ops[TREK_OP_linear_cross_entropy_backward], .n_inputs = 8, .inputs = tensors,
+                          .attrs = *b->attrs };
+    call.outputs[1] = place;
+    call.n_outputs = place ? 2 : 0;
+    call.attrs.i[3] = place && !overwrite;
+    trek_status status = trek_op_run(&call);
+    if (status == TREK_OK && place)
+        trek_rule_sunk(b, 1);
+    for (int k = 0; k < 3; k++) {
+        if (!call.outputs[k] || call.outputs[k] == place)
+            continue;
+        if (status == TREK_OK && trek_rule_needs(b, k))
+            status = trek_rule_give_to(b, k, trek_var_from(trek_tensor_retain(call.outputs[k])));
+        trek_tensor_release(call.outputs[k]);
+    }
+    return status;
+}
+
 trek_status trek_rule_linear_cross_entropy(trek_backward_call *b)
 {
     if (b->create_graph)
         return trek_rule_composite(b);
-    trek_var *in[7] = { b->grad, trek_rule_input(b, 0), trek_rule_input(b, 1), trek_rule_input(b, 2), trek_rule_input(b, 3),
-                        trek_rule_output(b, 1), trek_rule_output(b, 2) };
-    return trek_apply_many(&trek_ops[TREK_OP_linear_cross_entropy_backward], in, 7, b->attrs, b->grads, 3);
+    trek_var *in[8] = { b->grad, trek_rule_input(b, 0), trek_rule_input(b, 1), trek_rule_input(b, 2), trek_rule_input(b, 3),
+                        trek_rule_output(b, 1), trek_rule_output(b, 2), trek_rule_output(b, 3) };
+    return in[7] ? from_kept(b, in) : trek_apply_many(&trek_ops[TREK_OP_linear_cross_entropy_backward], in, 7, b->attrs, b->grads, 3);
 }
 
 /* Where q, k and v are the three parts of one tensor, results that are the parts of one likewise, which then is the gradient

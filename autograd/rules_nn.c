@@ -49,8 +49,9 @@ static trek_status linear_weight(trek_backward_call *b, trek_var *g, trek_var *x
         return trek_error_status();
     bool alike = g->data->dtype == x->data->dtype;
     trek_tensor *place = alike ? trek_rule_sink(b, 1, &overwrite) : NULL;
-    if (!place && alike && g->data->device.type == TREK_CPU) /* where products of 16 bits give f32 as well */
-        place = trek_rule_sink_of_cast(b, 1, &overwrite);
+    bool is_low = alike && trek_dtype_is_16bit((trek_dtype)g->data->dtype);
+    if (!place && is_low && g->data->device.type == TREK_CPU) /* where products of 16 bits give f32 as well */
+        place = trek_rule_sink_wide(b, 1, &overwrite);
     if (!place)
         return trek_rule_give_to(b, 1, trek_apply_matmul(trek_transpose(g, 0, 1), x));
     trek_status status = trek_rule_weight_into(place, g->data, x->data, overwrite);

@@ -120,9 +120,9 @@ trek_shape trek_rule_shape(const trek_backward_call *b, int k);
  * *overwrite says that it holds nothing yet. After writing, the rule leaves
  * b->grads[k] NULL and calls trek_rule_sunk. NULL: not possible. */
 trek_tensor *trek_rule_sink(trek_backward_call *b, int k, bool *overwrite);
-/* The same where input k is 16-bit and the cast of an f32 leaf: the leaf's gradient, f32, which is not rounded to 16 bits
- * on its way then. */
-trek_tensor *trek_rule_sink_of_cast(trek_backward_call *b, int k, bool *overwrite);
+/* The same where input k, which the rule knows to be 16-bit, is a leaf whose gradient an arena keeps in f32, or the cast of
+ * an f32 leaf: the gradient is not rounded to 16 bits on its way then. */
+trek_tensor *trek_rule_sink_wide(trek_backward_call *b, int k, bool *overwrite);
 void trek_rule_sunk(trek_backward_call *b, int k);
 
 /* --- applying ops to variables ------------------------------------------- */

@@ -210,7 +210,16 @@ static trek_status check_linear_cross_entropy(const trek_op_call *call, const tr
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "unknown reduction %lld", (long long)a->i[1]);
     if (!(a->f[0] >= 0 && a->f[0] <= 1))
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "label smoothing %g is outside [0, 1]", a->f[0]);
+    int64_t known = TREK_HEAD_X | TREK_HEAD_WEIGHT | (bias ? TREK_HEAD_BIAS : 0);
+    if ((a->i[2] & ~known) || (a->i[2] && a->i[1] == TREK_REDUCTION_NONE))
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "gradients %lld cannot be made on the way", (long long)a->i[2]);
     return TREK_OK;
+}
+
+static int64_t kept_numbers(const trek_tensor *x, const trek_tensor *weight, int64_t gradients)
+{
+    return (gradients & TREK_HEAD_X ? x->numel : 0) + (gradients & TREK_HEAD_WEIGHT ? weight->numel : 0) +
+        (gradients & TREK_HEAD_BIAS ? weight->sizes[0] : 0);
 }
 
 trek_status trek_infer_linear_cross_entropy(trek_op_call *call);
@@ -221,7 +230,28 @@ trek_status trek_infer_linear_cross_entropy(trek_op_call *call)
     TRY(check_linear_cross_entropy(call, x, call->inputs[1], call->inputs[2], call->inputs[3]));
     TRY(trek_op_output(call, 0, call->attrs.i[1] == TREK_REDUCTION_NONE ? 1 : 0, x->sizes, statistics_dtype(dtype)));
     TRY(trek_op_output(call, 1, 1, x->sizes, TREK_F64));
-    return trek_op_output(call, 2, 0, NULL, statistics_dtype(dtype));
+    TRY(trek_op_output(call, 2, 0, NULL, statistics_dtype(dtype)));
+    if (!call->attrs.i[2])
+        return TREK_OK;
+    int64_t kept = kept_numbers(x, call->inputs[1], call->attrs.i[2]);
+    return trek_op_output(call, 3, 1, &kept, statistics_dtype(dtype));
+}
+
+/* As many of the gradients as forward has kept; dweight given in another dtype than x's stays as it is. */
+static trek_status infer_kept(trek_op_call *call, const trek_tensor *kept)
+{
+    const trek_tensor *x = call->inputs[1], *weight = call->inputs[2];
+    const int64_t gradients = call->attrs.i[2], numbers = kept_numbers(x, weight, gradients);
+    trek_dtype dtype = (trek_dtype)x->dtype, wide = statistics_dtype(dtype);
+    bool given = call->outputs[1] && (trek_dtype)call->outputs[1]->dtype == wide;
+    TRY(need_vector(call, "kept gradients", kept, numbers));
+    TRY(need_dtype(call, "kept gradients", kept, wide));
+    if (call->attrs.i[3] && !call->outputs[1])
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "nothing is given to add to");
+    TRY(trek_op_output(call, 0, 2, (int64_t[]){ gradients & TREK_HEAD_X ? x->sizes[0] : 0, x->sizes[1] }, dtype));
+    if (gradients & TREK_HEAD_WEIGHT)
+        TRY(trek_op_output(call, 1, 2, weight->sizes, given ? wide : dtype));
+    return gradients & TREK_HEAD_BIAS ? trek_op_output(call, 2, 1, weight->sizes, dtype) : TREK_OK;
 }
 
 trek_status trek_infer_linear_cross_entropy_backward(trek_op_call *call);
@@ -236,6 +266,8 @@ trek_status trek_infer_linear_cross_entropy_backward(trek_op_call *call)
     TRY(need_dtype(call, "logsumexp", call->inputs[5], TREK_F64));
     TRY(need_ndim(call, "total weight", call->inputs[6], 0));
     TRY(need_dtype(call, "total weight", call->inputs[6], statistics_dtype(dtype)));
+    if (input(call, 7))
+        return infer_kept(call, input(call, 7));
     TRY(trek_op_output(call, 0, 2, x->sizes, dtype));
     TRY(trek_op_output(call, 1, 2, weight->sizes, dtype));
     return bias ? trek_op_output(call, 2, 1, bias->sizes, dtype) : TREK_OK;

@@ -27,6 +27,12 @@ static double recurrent_products(const trek_tensor *steps, const trek_tensor *we
     return size(steps, 0) * size(steps, 1) * (double)weight->numel;
 }
 
+/* The logits, and what gradients are made with them. */
+static double head_products(int64_t gradients)
+{
+    return 1 + (gradients & TREK_HEAD_X ? 1 : 0) + (gradients & TREK_HEAD_WEIGHT ? 1 : 0);
+}
+
 static double multiplications(const trek_op_call *call)
 {
     trek_tensor *const *in = call->inputs;
@@ -44,8 +50,9 @@ static double multiplications(const trek_op_call *call)
     case TREK_OP_gru: return recurrent_products(in[0], in[1]);
     case TREK_OP_lstm_backward:
     case TREK_OP_gru_backward: return recurrent_products(in[1], in[0]);
-    case TREK_OP_linear_cross_entropy: return product(in[0], size(in[1], 0));
-    case TREK_OP_linear_cross_entropy_backward: return 3 * product(in[1], size(in[2], 0));
+    case TREK_OP_linear_cross_entropy: return head_products(call->attrs.i[2]) * product(in[0], size(in[1], 0));
+    case TREK_OP_linear_cross_entropy_backward:
+        return call->n_inputs > 7 && in[7] ? 0 : 3 * product(in[1], size(in[2], 0));
     default: return 0;
     }
 }

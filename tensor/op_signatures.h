@@ -308,16 +308,22 @@
 
 /* linear_cross_entropy: cross entropy of logits x weight^T + bias that are never all there.
  * x [R, D], weight [C, D], bias [C] or NULL, labels [R] (any integer dtype); numbers as cross_entropy's.
- * outputs: loss (scalar, or [R]), logsumexp [R], total weight (scalar): the number of rows that count; all f32 for 16-bit x */
+ * i[2] = gradients (trek_head_gradients) to be made on the way, from the logits that are there then; of a sum or a mean only.
+ * outputs: loss (scalar, or [R]), logsumexp [R], total weight (scalar): the number of rows that count; all f32 for 16-bit x;
+ * with gradients also kept, a vector: those of the losses' sum, times TREK_HEAD_UNIT, of x, weight and bias, as far as they are
+ * asked for, one behind the other, in f32 (f64 of f64). */
 #define TREK_PARAMS_LINEAR_CROSS_ENTROPY(T)                                                                                      \
-    T *x, T *weight, T *bias, T *labels, int64_t ignore_index, int reduction, double smoothing
+    T *x, T *weight, T *bias, T *labels, int64_t ignore_index, int reduction, double smoothing, int gradients
 #define TREK_INPUTS_LINEAR_CROSS_ENTROPY(T) TREK_IN(T, x, weight, bias, labels)
-#define TREK_ATTRS_LINEAR_CROSS_ENTROPY (a->i[0] = ignore_index, a->i[1] = reduction, a->f[0] = smoothing)
-/* its backward: grad (scalar or [R]), x, weight, bias or NULL, labels, logsumexp, total weight -> dx, dweight, dbias (with a bias
- * only) */
+#define TREK_ATTRS_LINEAR_CROSS_ENTROPY (a->i[0] = ignore_index, a->i[1] = reduction, a->f[0] = smoothing, a->i[2] = gradients)
+/* The gradients of logits, of one row's loss, are of 1 at most, and most of them tiny: f16 takes them times this. */
+#define TREK_HEAD_UNIT(dtype) ((dtype) == TREK_F16 ? 256 : 1)
+/* its backward: grad (scalar or [R]), x, weight, bias or NULL, labels, logsumexp, total weight, kept or NULL
+ * -> dx, dweight, dbias (with a bias only). Without kept the logits are made again. With kept: the gradients asked for there,
+ * dx [0, D] if it is not among them; dweight may be given in f32 for 16-bit x; i[3]: it is added to what it holds. */
 #define TREK_PARAMS_LINEAR_CROSS_ENTROPY_GRAD(T) \
-    T *grad, T *x, T *weight, T *bias, T *labels, T *lse, T *total, const trek_attrs *forward
-#define TREK_INPUTS_LINEAR_CROSS_ENTROPY_GRAD(T) TREK_IN(T, grad, x, weight, bias, labels, lse, total)
+    T *grad, T *x, T *weight, T *bias, T *labels, T *lse, T *total, T *kept, const trek_attrs *forward
+#define TREK_INPUTS_LINEAR_CROSS_ENTROPY_GRAD(T) TREK_IN(T, grad, x, weight, bias, labels, lse, total, kept)
 #define TREK_ATTRS_LINEAR_CROSS_ENTROPY_GRAD *a = *forward
 
 /* lstm: gates [T, N, 4 H], the inputs' part of i, f, g and o before their functions (biases with it), weight [4 H, H],

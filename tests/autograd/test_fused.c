@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
@@ -295,6 +296,68 @@ static void loss_equals_linear_and_cross_entropy(void **state)
         same(loss[0], loss[1]);
         for (int i = 0; i < 3; i++)
             same(trek_var_grad(in[0][i]), trek_var_grad(in[1][i]));
+    }
+}
+
+/* The same with fewer gradients asked for, with sums that are there already, and asked for again after backward: what forward
+ * has kept serves all of them. */
+static void loss_gives_what_is_asked_for(void **state)
+{
+    (void)state;
+    const trek_cross_entropy_opts options[] = { { .label_smoothing = 0.1 }, { .reduction = TREK_REDUCTION_SUM, .ignore_index = 3 } };
+    for (int k = 0; k < 16; k++) {
+        trek_var *in[2][3], *loss[2], *labels = labels_of(trek_dims(12), 5);
+        for (int fused = 0; fused < 2; fused++) {
+            const trek_shape shapes[3] = { trek_dims(12, 3), trek_dims(5, 3), trek_dims(5) };
+            for (int i = 0; i < 3; i++)
+                in[fused][i] = numbers((uint32_t)i, shapes[i], (k & 7) >> i & 1);
+            trek_var **v = in[fused];
+            loss[fused] = fused ? trek_linear_cross_entropy(v[0], v[1], v[2], labels, &options[k / 8])
+                : trek_cross_entropy_with(trek_linear(v[0], v[1], v[2]), labels, &options[k / 8]);
+            for (int times = 0; times < 2 && k & 7; times++)
+                assert_int_equal(trek_backward_with(trek_mul_scalar(loss[fused], 0.7), NULL, &(trek_backward_opts){ .retain_graph = true }),
+                                 TREK_OK);
+        }
+        same(loss[0], loss[1]);
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(!trek_var_grad(in[1][i]), !((k & 7) >> i & 1));
+            if ((k & 7) >> i & 1)
+                same(trek_var_grad(in[0][i]), trek_var_grad(in[1][i]));
+        }
+    }
+}
+
+/* The weight of a product in 16 bits has its gradient in f32, not rounded on the way: a row's share would be lost in 16 bits. */
+static void loss_in_low_precision(void **state)
+{
+    (void)state;
+    const trek_dtype dtypes[] = { TREK_BF16, TREK_F16 };
+    for (int k = 0; k < 2; k++) {
+        trek_var *labels = labels_of(trek_dims(6), 5), *w[2];
+        for (int wide = 0; wide < 2; wide++) {
+            trek_var *x = trek_cast(trek_cast(numbers(1, trek_dims(6, 3), false), dtypes[k]), wide ? TREK_F64 : TREK_F32);
+            trek_var *rounded = trek_cast(trek_cast(numbers(2, trek_dims(5, 3), false), dtypes[k]), wide ? TREK_F64 : TREK_F32);
+            w[wide] = trek_var_new(trek_var_data(rounded), true);
+            trek_autocast_begin(wide ? TREK_F32 : dtypes[k]);
+            trek_var *loss = trek_linear_cross_entropy(x, w[wide], NULL, labels, NULL);
+            trek_autocast_end();
+            assert_int_equal(trek_backward(trek_mul_scalar(loss, 1.0 / 3)), TREK_OK);
+        }
+        assert_int_equal(trek_var_dtype(trek_var_grad(w[0])), TREK_F32);
+        double *got = test_read(trek_var_data(trek_var_grad(w[0]))), *want = test_read(trek_var_data(trek_var_grad(w[1])));
+        int finer = 0;
+        for (int e = 0; e < 15; e++) {
+            float value = (float)got[e];
+            uint32_t bits;
+            memcpy(&bits, &value, sizeof bits);
+            finer += (bits & (k ? 0x1fff : 0xffff)) != 0;
+            assert_true(fabs(got[e] - want[e]) < 0.004);
+        }
+        assert_true(finer > 5);
+        free(got);
+        free(want);
+        trek_var_release(w[0]);
+        trek_var_release(w[1]);
     }
 }
 
@@ -582,7 +645,8 @@ int main(void)
         TEST(gradients_flow_through_both), TEST(second_gradients_of_a_pair), TEST(hooks_know_the_output),
             TEST(packed_heads_are_views),
         TEST(queries_that_see_nothing), TEST(attention_refuses), TEST(attention_dropout_does_not_know_the_split),
-        TEST(attention_makes_no_scores), TEST(loss_equals_linear_and_cross_entropy), TEST(many_classes), TEST(small_losses),
+        TEST(attention_makes_no_scores), TEST(loss_equals_linear_and_cross_entropy),
+        TEST(loss_gives_what_is_asked_for), TEST(loss_in_low_precision), TEST(many_classes), TEST(small_losses),
         TEST(ignored_rows_are_not_seen),
         TEST(loss_refuses),
         TEST(loss_takes_a_tenth_of_the_memory), TEST(multihead_attention_layer), TEST(multihead_attention_drops_in_training),

@@ -224,12 +224,16 @@ typedef struct loss_options {
     double smoothing;
     bool bias;
     int label_dtype;
+    int gradients;
 } loss_options;
 
 static const loss_options losses[] = {
-    { -100, TREK_REDUCTION_MEAN, 0, false, TREK_I64 }, { -100, TREK_REDUCTION_SUM, 0, true, TREK_I32 },
-    { -100, TREK_REDUCTION_NONE, 0, true, TREK_U8 },   { 1, TREK_REDUCTION_MEAN, 0, true, TREK_I64 },
-    { 1, TREK_REDUCTION_NONE, 0.1, false, TREK_I64 },  { 0, TREK_REDUCTION_MEAN, 0.2, true, TREK_I64 },
+    { -100, TREK_REDUCTION_MEAN, 0, false, TREK_I64, 0 }, { -100, TREK_REDUCTION_SUM, 0, true, TREK_I32, 0 },
+    { -100, TREK_REDUCTION_NONE, 0, true, TREK_U8, 0 },   { 1, TREK_REDUCTION_MEAN, 0, true, TREK_I64, 0 },
+    { 1, TREK_REDUCTION_NONE, 0.1, false, TREK_I64, 0 },  { 0, TREK_REDUCTION_MEAN, 0.2, true, TREK_I64, 0 },
+    { 1, TREK_REDUCTION_MEAN, 0.1, true, TREK_I64, TREK_HEAD_X | TREK_HEAD_WEIGHT | TREK_HEAD_BIAS },
+    { -100, TREK_REDUCTION_SUM, 0, false, TREK_I32, TREK_HEAD_WEIGHT },
+    { 2, TREK_REDUCTION_MEAN, 0, true, TREK_U8, TREK_HEAD_X | TREK_HEAD_BIAS },
 };
 enum { LOSSES = sizeof losses / sizeof losses[0] };
 
@@ -244,6 +248,7 @@ static void loss_inputs(op_case *c, const op_row *row, const loss_options *l, in
     case_typed(c, D_INDEX, l->label_dtype, trek_dims(rows), classes);
     c->attrs.i[0] = l->ignore;
     c->attrs.i[1] = l->reduction;
+    c->attrs.i[2] = l->gradients;
     c->attrs.f[0] = l->smoothing;
 }
 
@@ -281,12 +286,31 @@ FAMILY(linear_cross_entropy)
     c.attrs.f[0] = 1.5;
     c.expect = TREK_ERR_ARGUMENT;
     sink(row, &c, arg);
+    c = case_begin(row, "gradients of what is not there");
+    loss_inputs(&c, row, &losses[0], 5, 3, 4);
+    c.attrs.i[2] = TREK_HEAD_BIAS;
+    c.expect = TREK_ERR_ARGUMENT;
+    sink(row, &c, arg);
+    c = case_begin(row, "gradients of each row's loss");
+    loss_inputs(&c, row, &losses[2], 5, 3, 4);
+    c.attrs.i[2] = TREK_HEAD_X;
+    c.expect = TREK_ERR_ARGUMENT;
+    sink(row, &c, arg);
     c = case_begin(row, "a label out of range");
     loss_inputs(&c, row, &losses[0], 64, 3, 4);
     c.in[3].limit = 9;
     c.expect = TREK_ERR_ARGUMENT;
     c.in_data = true;
     sink(row, &c, arg);
+}
+
+/* As long as the gradients are, which may be any numbers here. */
+static void kept_input(op_case *c, const loss_options *l, int64_t rows, int64_t columns, int64_t classes)
+{
+    int64_t n = (l->gradients & TREK_HEAD_X ? rows * columns : 0) + (l->gradients & TREK_HEAD_WEIGHT ? classes * columns : 0) +
+        (l->gradients & TREK_HEAD_BIAS ? classes : 0);
+    if (l->gradients)
+        case_typed(c, D_UNIT, DTYPE_STATISTICS, trek_dims(n), 0);
 }
 
 FAMILY(linear_cross_entropy_backward)
@@ -300,8 +324,14 @@ FAMILY(linear_cross_entropy_backward)
             loss_inputs(&c, row, l, rows, large ? 5 : 3, large ? 63 : 4);
             case_typed(&c, D_POSITIVE, TREK_F64, trek_dims(rows), 0);
             case_typed(&c, D_POSITIVE, DTYPE_STATISTICS, trek_dims_none(), 0);
+            kept_input(&c, l, rows, large ? 5 : 3, large ? 63 : 4);
             c.large = large;
             sink(row, &c, arg);
+            if (l->gradients && !large) {
+                c.in[7].shape.sizes[0]--;
+                c.expect = TREK_ERR_SHAPE;
+                sink(row, &c, arg);
+            }
             if (k > 0 || large)
                 continue;
             c.in[5].shape = trek_dims(rows + 1);

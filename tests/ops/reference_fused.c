@@ -138,26 +138,9 @@ static double largest_scale(const op_array *z)
     return size;
 }
 
-REFERENCE(linear_cross_entropy)
+/* dx, dweight, dbias of all rows; without `grad` of the losses' sum, for which `lse` is what forward has found. */
+static int all_gradients(const op_array *const *in, const trek_attrs *a, op_array *out)
 {
-    (void)n;
-    op_array z;
-    make_logits(&z, in[0], in[1], in[2]);
-    int outputs = reference_cross_entropy((const op_array *const[3]){ &z, in[3], NULL }, 3, a, out);
-    out[0].dtype = statistics_dtype(z.dtype);
-    double size = largest_scale(&z);
-    for (int k = 0; k < 2; k++)
-        for (int64_t i = 0; i < out[k].numel; i++)
-            out[k].scale[i] += size * (k == 1 && z.dtype != TREK_F64 ? 0x1p29 : k == 0 &&
-                                       a->i[1] == TREK_REDUCTION_SUM ? (double)z.sizes[0] : 1);
-    array_free(&z);
-    return outputs;
-}
-
-/* grad, x, weight, bias, labels, logsumexp, total weight -> dx, dweight, dbias */
-REFERENCE(linear_cross_entropy_backward)
-{
-    (void)n;
     op_array z, dz;
     const op_array *x = in[1], *w = in[2];
     int64_t columns = x->sizes[1], classes = w->sizes[0];
@@ -185,6 +168,78 @@ REFERENCE(linear_cross_entropy_backward)
     array_free(&z);
     array_free(&dz);
     return 3;
+}
+
+static double unit_of(const op_array *x) { return TREK_HEAD_UNIT(x->dtype); }
+
+/* Of the sum of losses, those that are asked for. */
+static void keep_gradients(const op_array *const *in, const trek_attrs *a, op_array *out)
+{
+    op_array one, parts[3];
+    trek_attrs sum = *a;
+    int64_t numbers = 0, at = 0;
+    sum.i[1] = TREK_REDUCTION_SUM;
+    array_make(&one, TREK_F64, 0, NULL);
+    one.v[0] = unit_of(in[0]);
+    all_gradients((const op_array *const[7]){ &one, in[0], in[1], in[2], in[3], &out[1], &out[2] }, &sum, parts);
+    for (int k = 0; k < 3; k++)
+        numbers += a->i[2] >> k & 1 ? parts[k].numel : 0;
+    array_make(&out[3], statistics_dtype(in[0]->dtype), 1, &numbers);
+    array_scaled(&out[3]);
+    for (int k = 0; k < (in[2] ? 3 : 2); k++) {
+        for (int64_t i = 0; i < parts[k].numel && (a->i[2] >> k & 1); i++) {
+            out[3].v[at] = parts[k].v[i];
+            out[3].scale[at++] = parts[k].scale[i] * (in[0]->dtype == TREK_BF16 ? 0x1p16 : in[0]->dtype == TREK_F16 ? 0x1p13 : 1);
+        }
+        array_free(&parts[k]);
+    }
+    array_free(&one);
+}
+
+/* What was kept, times the gradient of the loss. */
+static int scale_kept(const op_array *const *in, const trek_attrs *a, op_array *out)
+{
+    double slope = in[0]->v[0] / unit_of(in[1]);
+    int64_t at = 0;
+    if (a->i[1] == TREK_REDUCTION_MEAN)
+        slope = in[6]->v[0] != 0 ? slope / in[6]->v[0] : 0;
+    for (int k = 0; k < 3; k++) {
+        bool kept = a->i[2] >> k & 1;
+        memset(&out[k], 0, sizeof out[k]);
+        if (kept)
+            array_like(&out[k], in[1 + k], in[1]->dtype);
+        else if (k == 0)
+            array_make(&out[k], in[1]->dtype, 2, (int64_t[]){ 0, in[1]->sizes[1] });
+        for (int64_t i = 0; kept && i < out[k].numel; i++)
+            out[k].v[i] = slope * in[7]->v[at++];
+    }
+    return 3;
+}
+
+REFERENCE(linear_cross_entropy)
+{
+    (void)n;
+    op_array z;
+    make_logits(&z, in[0], in[1], in[2]);
+    int outputs = reference_cross_entropy((const op_array *const[3]){ &z, in[3], NULL }, 3, a, out);
+    out[0].dtype = statistics_dtype(z.dtype);
+    double size = largest_scale(&z);
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < out[k].numel; i++)
+            out[k].scale[i] += size * (k == 1 && z.dtype != TREK_F64 ? 0x1p29 : k == 0 &&
+                                       a->i[1] == TREK_REDUCTION_SUM ? (double)z.sizes[0] : 1);
+    array_free(&z);
+    if (a->i[2])
+        keep_gradients(in, a, out);
+    return a->i[2] ? 4 : outputs;
+}
+
+/* grad, x, weight, bias, labels, logsumexp, total weight, kept or NULL -> dx, dweight, dbias */
+REFERENCE(linear_cross_entropy_backward)
+{
+    if (n > 7 && in[7])
+        return scale_kept(in, a, out);
+    return all_gradients(in, a, out);
 }
 
 /* --- attention ---------------------------------------------------------------------------- */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The loss of a classifier's last layer, with the logits made for some rows at a
- * time. Backward makes the logits again; the gradients of many such pieces go
- * through one product each for dx and dweight. Everything is added up in order.
+ * time. Of a sum or a mean, forward makes the gradients from them and keeps what they
+ * give to x and weight; else backward makes the logits again. The gradients of many
+ * such pieces go through one product each for dx and dweight. Everything is added up in order.
  * Rows of logits and of their gradients begin at multiples of 16 bytes, whatever the
  * number of classes: products and the passes over them move 16 bytes at once. */
 #include "tensor/cuda/products/blas.h"
@@ -170,18 +171,25 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* --- backward --------------------------------------------------------------------------------- */
 
-/* A block for each row: grads = g ((1 - s) (p - at label) + s / n (n p - 1)), which may take the place of the logits. */
+/* The gradient of a row's loss. */
+static __device__ __forceinline__ double slope_of(trek_numbers grad, trek_numbers total, int reduction, int64_t row)
+{
+    double g = grad.x ? grad.get(reduction == TREK_REDUCTION_NONE ? row : 0) : 1;
+    if (!grad.x || reduction != TREK_REDUCTION_MEAN)
+        return g;
+    double denominator = total.get(0);
+    return denominator != 0 ? g / denominator : 0;
+}
+
+/* A block for each row: grads = unit g ((1 - s) (p - at label) + s / n (n p - 1)), which may take the place of the logits.
+ * Without grad g is 1. */
 template <typename T, typename O>
 static __global__ void __launch_bounds__(THREADS)
-    grad_rows_kernel(rows_job<T> job, trek_numbers grad, trek_numbers lse, trek_numbers total, int reduction, O *grads)
+    grad_rows_kernel(rows_job<T> job, trek_numbers grad, trek_numbers lse, trek_numbers total, int reduction, double unit, O *grads)
 {
     typedef typename trek_wide<T>::type W;
     int64_t row = blockIdx.x, label = label_of(job, job.first + row);
-    double g = label < 0 ? 0 : grad.get(reduction == TREK_REDUCTION_NONE ? job.first + row : 0);
-    if (label >= 0 && reduction == TREK_REDUCTION_MEAN) {
-        double denominator = total.get(0);
-        g = denominator != 0 ? g / denominator : 0;
-    }
+    double g = label < 0 ? 0 : unit * slope_of(grad, total, reduction, job.first + row);
     double each = job.smoothing / (double)job.classes;
     double logsumexp = label < 0 ? 0 : lse.get(job.first + row);
     W shift = (W)logsumexp, low = shift - shift == 0 ? (W)(logsumexp - (double)shift) : (W)0; /* what shift lacks */
@@ -214,12 +222,18 @@ static __global__ void column_sums_kernel(const T *grads, int64_t rows, int64_t 
     sums[c] = sum;
 }
 
-/* to [rows, columns] = from, contiguous, as another dtype. */
-template <typename T, typename W>
-static __global__ void narrow_kernel(const W *from, T *to, int64_t columns, int64_t row_step, int64_t column_step, int64_t n)
+/* to [rows, columns] (+)= from, contiguous, times the loss's gradient (1 where there is none) over unit, in another dtype. */
+template <typename O, typename W>
+static __global__ void scaled_kernel(const W *from, O *to, bool add, int64_t columns, int64_t row_step, int64_t column_step,
+                                   int64_t n, trek_numbers grad, trek_numbers total, int reduction, double unit)
 {
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
-        to[i / columns * row_step + i % columns * column_step] = trek_store<T>::of(from[i]);
+    const W slope = (W)(slope_of(grad, total, reduction, 0) / unit);
+    const bool dense = column_step == 1 && row_step == columns;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t at = dense ? i : i / columns * row_step + i % columns * column_step;
+        W x = from[i] * slope;
+        to[at] = trek_store<O>::of(add ? x + trek_get(to[at]) : x);
+    }
 }
 
 /* --- calls --------------------------------------------------------------------------------------- */
@@ -290,117 +304,203 @@ template <typename T> struct layer {
     }
 };
 
-template <trek_dtype D> static trek_status forward(const trek_op_call *call)
-{
-    typedef typename trek_element<D>::type T;
-    typedef typename trek_wide<T>::type W;
-    trek_cuda_queue *queue = trek_queue_of(call);
-    if (!queue)
-        return trek_error_status();
-    layer<T> l(call, queue, 0, D);
-    trek_held logits, losses;
-    trek_dense lse;
-    int64_t piece = l.piece();
-    TRY(losses.take(queue, (size_t)l.rows * 2 * sizeof(double)));
-    TRY(logits.take(queue, (size_t)(piece * l.apart) * sizeof(W)));
-    TRY(lse.write(queue, call->outputs[1]));
-    double *each = losses.as<double>();
-    for (int64_t first = 0; first < l.rows; first += piece) {
-        int64_t n = l.rows - first < piece ? l.rows - first : piece;
-        TRY(l.make_logits(first, n, logits.as<W>()));
-        TRY(trek_launch(call, queue, trek_blocks(dim3((unsigned)n), dim3(THREADS)), loss_rows_kernel<T>,
-                        l.job(first, logits.as<W>()), lse.as<double>(), each, each + l.rows));
-    }
-    TRY(trek_launch(call, queue, trek_blocks(dim3(1), dim3(THREADS)), totals_kernel, (const double *)each,
-                    (const double *)(each + l.rows), l.rows, (int)call->attrs.i[1], trek_numbers_of(call->outputs[0]),
-                    trek_numbers_of(call->outputs[2])));
-    return lse.finish(call, call->outputs[1]);
-}
+/* Where gradients go; those of x and weight by rows and columns, the bias's sums in W. NULL: not wanted. */
+struct places {
+    void *dx, *dweight, *dbias;
+    int64_t dx_row, dx_column, weight_row, weight_column;
+    trek_dtype dx_dtype, weight_dtype;
+};
 
-/* dx and dweight of the gradients of n rows. dweight goes to `sums` (of dtype sums_dtype), which it may add to. */
+/* What the gradients of n rows give. dweight is added to what earlier ones gave. */
 template <typename T>
-static trek_status spread(const layer<T> &l, int64_t first, int64_t n, const T *grads, void *sums, trek_dtype sums_dtype,
-                          int64_t sums_row, int64_t sums_column)
+static trek_status spread(const layer<T> &l, const places &to, int64_t first, int64_t n, const T *grads)
 {
-    trek_tensor *dx = l.call->outputs[0];
+    typedef typename trek_wide<T>::type W;
     trek_cuda_gemm g = {};
-    g.dtype = l.dtype;
-    g.m = n, g.n = l.columns, g.k = l.classes;
-    g.a = grads, g.a_row = l.apart, g.a_col = 1;
-    g.b = l.weight->data, g.b_row = l.weight->strides[0], g.b_col = l.weight->strides[1];
-    g.c = dx->data + first * dx->strides[0] * (int64_t)trek_item_size[dx->dtype], g.c_row = dx->strides[0],
-    g.c_col = dx->strides[1];
-    g.c_dtype = (trek_dtype)dx->dtype;
-    TRY(trek_cuda_gemm_run(l.call, l.queue, &g));
-    g = {};
-    g.dtype = l.dtype;
-    g.m = l.classes, g.n = l.columns, g.k = n;
-    g.a = grads, g.a_row = 1, g.a_col = l.apart;
-    g.b = l.row_of_x(first), g.b_row = l.x->strides[0], g.b_col = l.x->strides[1];
-    g.c = sums, g.c_row = sums_row, g.c_col = sums_column;
-    g.c_dtype = sums_dtype;
-    g.accumulate = first > 0;
-    return trek_cuda_gemm_run(l.call, l.queue, &g);
+    if (to.dx) {
+        g.dtype = l.dtype;
+        g.m = n, g.n = l.columns, g.k = l.classes;
+        g.a = grads, g.a_row = l.apart, g.a_col = 1;
+        g.b = l.weight->data, g.b_row = l.weight->strides[0], g.b_col = l.weight->strides[1];
+        g.c = (char *)to.dx + first * to.dx_row * (int64_t)trek_item_size[to.dx_dtype], g.c_row = to.dx_row, g.c_col = to.dx_column;
+        g.c_dtype = to.dx_dtype;
+        TRY(trek_cuda_gemm_run(l.call, l.queue, &g));
+    }
+    if (to.dweight) {
+        g = {};
+        g.dtype = l.dtype;
+        g.m = l.classes, g.n = l.columns, g.k = n;
+        g.a = grads, g.a_row = 1, g.a_col = l.apart;
+        g.b = l.row_of_x(first), g.b_row = l.x->strides[0], g.b_col = l.x->strides[1];
+        g.c = to.dweight, g.c_row = to.weight_row, g.c_col = to.weight_column;
+        g.c_dtype = to.weight_dtype;
+        g.accumulate = first > 0;
+        TRY(trek_cuda_gemm_run(l.call, l.queue, &g));
+    }
+    if (!to.dbias)
+        return TREK_OK;
+    return trek_launch(l.call, l.queue, trek_loop(l.classes), column_sums_kernel<T, W>, grads, n, l.classes, l.apart, first == 0,
+                       (W *)to.dbias);
 }
 
-/* The gradients of the logits of rows [first, first + n), piece by piece. f32 and f64 take the place of the logits. */
+/* What the rows' passes read and write. */
+struct row_numbers {
+    trek_numbers grad, lse, total;
+    double *losses; /* [2 rows], their losses, and whether they count; NULL: not wanted */
+    double unit;
+};
+
+/* The losses of rows [first, first + n), and the gradients of their logits if there is room for them, piece by piece. Gradients
+ * in f32 and f64 take the place of the logits. */
 template <typename T>
-static trek_status make_gradients(const layer<T> &l, int64_t first, int64_t n, int64_t piece, typename trek_wide<T>::type *logits,
-                                  T *grads)
+static trek_status make_rows(const layer<T> &l, const row_numbers &r, int64_t first, int64_t n, int64_t piece,
+                             typename trek_wide<T>::type *logits, T *grads)
 {
     typedef typename trek_wide<T>::type W;
-    const trek_op_call *call = l.call;
     for (int64_t at = 0; at < n; at += piece) {
         int64_t rows = n - at < piece ? n - at : piece;
         W *to = logits ? logits : (W *)(void *)(grads + at * l.apart);
         TRY(l.make_logits(first + at, rows, to));
-        TRY(trek_launch(call, l.queue, trek_blocks(dim3((unsigned)rows), dim3(THREADS)), grad_rows_kernel<T, T>,
-                        l.job(first + at, to), trek_numbers_of(call->inputs[0]), trek_numbers_of(call->inputs[5]),
-                        trek_numbers_of(call->inputs[6]), (int)call->attrs.i[1], grads + at * l.apart));
+        if (r.losses)
+            TRY(trek_launch(l.call, l.queue, trek_blocks(dim3((unsigned)rows), dim3(THREADS)), loss_rows_kernel<T>,
+                            l.job(first + at, to), (double *)r.lse.x, r.losses, r.losses + l.rows));
+        if (grads)
+            TRY(trek_launch(l.call, l.queue, trek_blocks(dim3((unsigned)rows), dim3(THREADS)), grad_rows_kernel<T, T>,
+                            l.job(first + at, to), r.grad, r.lse, r.total, (int)l.call->attrs.i[1], r.unit, grads + at * l.apart));
     }
     return TREK_OK;
+}
+
+/* All rows, and what their gradients give, if any is wanted. */
+template <typename T> static trek_status all_rows(const layer<T> &l, const row_numbers &r, const places &to)
+{
+    typedef typename trek_wide<T>::type W;
+    const bool wanted = to.dx || to.dweight || to.dbias, in_place = wanted && sizeof(T) != 2;
+    const int64_t piece = l.piece(), buffer = wanted ? l.buffer() : piece;
+    trek_held logits, grads;
+    if (wanted)
+        TRY(grads.take(l.queue, (size_t)(buffer * l.apart) * sizeof(T)));
+    if (!in_place)
+        TRY(logits.take(l.queue, (size_t)(piece * l.apart) * sizeof(W)));
+    for (int64_t first = 0; first < l.rows || first == 0; first += buffer) {
+        int64_t n = l.rows - first < buffer ? l.rows - first : buffer;
+        TRY(make_rows(l, r, first, n, piece, in_place ? (W *)nullptr : logits.as<W>(), wanted ? grads.as<T>() : (T *)nullptr));
+        if (wanted)
+            TRY(spread(l, to, first, n, (const T *)grads.as<T>()));
+        if (l.rows == 0)
+            break;
+    }
+    return TREK_OK;
+}
+
+/* One pass from sums to where they belong. */
+template <typename O, typename W, typename T>
+static trek_status scale(const layer<T> &l, const W *from, trek_tensor *to, bool add, trek_numbers grad, double unit)
+{
+    const int last = to->ndim - 1;
+    if (to->numel == 0)
+        return TREK_OK;
+    return trek_launch(l.call, l.queue, trek_loop(to->numel), scaled_kernel<O, W>, from, (O *)to->data, add, to->sizes[last],
+                       last ? to->strides[0] : (int64_t)to->numel, to->strides[last], (int64_t)to->numel, grad,
+                       trek_numbers_of(trek_input_of(l.call, 6)), (int)l.call->attrs.i[1], unit);
+}
+
+/* Gradients go into `kept`, those that are asked for one behind the other. */
+template <typename T> static places places_in(const layer<T> &l, void *kept)
+{
+    typedef typename trek_wide<T>::type W;
+    const int64_t wanted = l.call->attrs.i[2];
+    W *next = (W *)kept;
+    places to = {};
+    to.dx_row = to.weight_row = l.columns;
+    to.dx_column = to.weight_column = 1;
+    to.dx_dtype = to.weight_dtype = l.wide;
+    to.dx = wanted & TREK_HEAD_X ? next : nullptr;
+    next += wanted & TREK_HEAD_X ? l.rows * l.columns : 0;
+    to.dweight = wanted & TREK_HEAD_WEIGHT ? next : nullptr;
+    next += wanted & TREK_HEAD_WEIGHT ? l.classes * l.columns : 0;
+    to.dbias = wanted & TREK_HEAD_BIAS ? next : nullptr;
+    return to;
+}
+
+template <trek_dtype D> static trek_status forward(const trek_op_call *call)
+{
+    typedef typename trek_element<D>::type T;
+    trek_cuda_queue *queue = trek_queue_of(call);
+    if (!queue)
+        return trek_error_status();
+    layer<T> l(call, queue, 0, D);
+    trek_held losses;
+    trek_dense lse, kept;
+    row_numbers r = {};
+    places to = {};
+    TRY(losses.take(queue, (size_t)l.rows * 2 * sizeof(double)));
+    TRY(lse.write(queue, call->outputs[1]));
+    r.lse = { lse.data, 1, TREK_F64 };
+    r.losses = losses.as<double>();
+    r.unit = TREK_HEAD_UNIT(D);
+    if (call->attrs.i[2]) {
+        TRY(kept.write(queue, call->outputs[3]));
+        to = places_in(l, kept.data);
+    }
+    TRY(all_rows(l, r, to));
+    TRY(trek_launch(call, queue, trek_blocks(dim3(1), dim3(THREADS)), totals_kernel, (const double *)r.losses,
+                    (const double *)(r.losses + l.rows), l.rows, (int)call->attrs.i[1], trek_numbers_of(call->outputs[0]),
+                    trek_numbers_of(call->outputs[2])));
+    TRY(lse.finish(call, call->outputs[1]));
+    return call->attrs.i[2] ? kept.finish(call, call->outputs[3]) : TREK_OK;
+}
+
+template <typename T> static trek_status from_kept(const layer<T> &l)
+{
+    typedef typename trek_wide<T>::type W;
+    const trek_numbers grad = trek_numbers_of(l.call->inputs[0]);
+    const double unit = TREK_HEAD_UNIT(l.dtype);
+    trek_dense kept;
+    TRY(kept.read(l.call, l.queue, l.call->inputs[7]));
+    const W *next = kept.as<W>();
+    for (int k = 0; k < 3; k++) {
+        trek_tensor *to = l.call->outputs[k];
+        const bool add = k == 1 && l.call->attrs.i[3];
+        if (!(l.call->attrs.i[2] >> k & 1))
+            continue;
+        TRY(to->dtype == l.dtype ? scale<T>(l, next, to, add, grad, unit) : scale<W>(l, next, to, add, grad, unit));
+        next += to->numel;
+    }
+    return TREK_OK;
+}
+
+/* Sums of 16-bit gradients are made in f32, the weight's in scratch memory where there are several. */
+template <typename T> static trek_status again(const layer<T> &l)
+{
+    typedef typename trek_wide<T>::type W;
+    const trek_op_call *call = l.call;
+    trek_tensor *dx = call->outputs[0], *dweight = call->outputs[1], *dbias = l.bias ? call->outputs[2] : nullptr;
+    const int64_t n_weight = l.classes * l.columns;
+    const bool apart = sizeof(T) == 2 && l.buffer() < l.rows && dweight->dtype != TREK_F32;
+    trek_held weight_sums, bias_sums;
+    row_numbers r = { trek_numbers_of(call->inputs[0]), trek_numbers_of(call->inputs[5]), trek_numbers_of(call->inputs[6]), nullptr, 1 };
+    if (apart)
+        TRY(weight_sums.take(l.queue, (size_t)n_weight * sizeof(W)));
+    if (dbias)
+        TRY(bias_sums.take(l.queue, (size_t)l.classes * sizeof(W)));
+    places to = { dx->data, apart ? weight_sums.scratch.data : (void *)dweight->data, dbias ? bias_sums.scratch.data : nullptr,
+                  dx->strides[0], dx->strides[1], apart ? l.columns : dweight->strides[0], apart ? 1 : dweight->strides[1],
+                  (trek_dtype)dx->dtype, apart ? TREK_F32 : (trek_dtype)dweight->dtype };
+    TRY(all_rows(l, r, to));
+    if (apart)
+        TRY(scale<T>(l, (const W *)to.dweight, dweight, false, trek_numbers_of(nullptr), 1));
+    return dbias ? scale<T>(l, (const W *)to.dbias, dbias, false, trek_numbers_of(nullptr), 1) : TREK_OK;
 }
 
 template <trek_dtype D> static trek_status backward(const trek_op_call *call)
 {
     typedef typename trek_element<D>::type T;
-    typedef typename trek_wide<T>::type W;
-    const bool half = sizeof(T) == 2;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
         return trek_error_status();
     layer<T> l(call, queue, 1, D);
-    trek_tensor *dweight = call->outputs[1], *dbias = l.bias ? call->outputs[2] : nullptr;
-    int64_t piece = l.piece(), buffer = l.buffer(), n_weight = l.classes * l.columns;
-    bool sums_apart = half && buffer < l.rows && dweight->dtype != TREK_F32;
-    trek_held logits, grads, weight_sums, bias_sums;
-    TRY(grads.take(queue, (size_t)(buffer * l.apart) * sizeof(T)));
-    if (half)
-        TRY(logits.take(queue, (size_t)(piece * l.apart) * sizeof(W)));
-    if (sums_apart)
-        TRY(weight_sums.take(queue, (size_t)n_weight * sizeof(W)));
-    if (dbias)
-        TRY(bias_sums.take(queue, (size_t)l.classes * sizeof(W)));
-    void *sums = sums_apart ? weight_sums.scratch.data : (void *)dweight->data;
-    trek_dtype sums_dtype = sums_apart ? TREK_F32 : (trek_dtype)dweight->dtype;
-    int64_t sums_row = sums_apart ? l.columns : dweight->strides[0], sums_column = sums_apart ? 1 : dweight->strides[1];
-    for (int64_t first = 0; first < l.rows || first == 0; first += buffer) {
-        int64_t n = l.rows - first < buffer ? l.rows - first : buffer;
-        TRY(make_gradients(l, first, n, piece, half ? logits.as<W>() : (W *)nullptr, grads.as<T>()));
-        TRY(spread(l, first, n, (const T *)grads.as<T>(), sums, sums_dtype, sums_row, sums_column));
-        if (dbias)
-            TRY(trek_launch(call, queue, trek_loop(l.classes), column_sums_kernel<T, W>, (const T *)grads.as<T>(), n, l.classes,
-                            l.apart, first == 0, bias_sums.as<W>()));
-        if (l.rows == 0)
-            break;
-    }
-    if (sums_apart && n_weight)
-        TRY(trek_launch(call, queue, trek_loop(n_weight), narrow_kernel<T, W>, (const W *)weight_sums.as<W>(), (T *)dweight->data,
-                        l.columns, dweight->strides[0], dweight->strides[1], n_weight));
-    if (dbias && l.classes)
-        TRY(trek_launch(call, queue, trek_loop(l.classes), narrow_kernel<T, W>, (const W *)bias_sums.as<W>(), (T *)dbias->data,
-                        l.classes, (int64_t)0, dbias->strides[0], l.classes));
-    return TREK_OK;
+    return trek_input_of(call, 7) ? from_kept(l) : again(l);
 }
 
 template <trek_dtype D> static void enter(trek_backend *backend)

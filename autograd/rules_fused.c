@@ -136,7 +136,9 @@ trek_status trek_rule_linear_cross_entropy(trek_backward_call *b)
         return trek_rule_composite(b);
     trek_var *in[8] = { b->grad, trek_rule_input(b, 0), trek_rule_input(b, 1), trek_rule_input(b, 2), trek_rule_input(b, 3),
                         trek_rule_output(b, 1), trek_rule_output(b, 2), trek_rule_output(b, 3) };
-    return in[7] ? from_kept(b, in) : trek_apply_many(&trek_ops[TREK_OP_linear_cross_entropy_backward], in, 7, b->attrs, b->grads, 3);
+    bool all_kept = in[7] && !(b->needs & 7 & ~b->attrs->i[2]);
+    return all_kept ? from_kept(b, in)
+                    : trek_apply_many(&trek_ops[TREK_OP_linear_cross_entropy_backward], in, 7, b->attrs, b->grads, 3);
 }
 
 /* Where q, k and v are the three parts of one tensor, results that are the parts of one likewise, which then is the gradient

@@ -79,6 +79,12 @@ enum trek_order_choice { TREK_ORDER_KTH, TREK_ORDER_MEDIAN, TREK_ORDER_NANMEDIAN
 /* What scatter_reduce's row makes of several. */
 enum trek_scatter_kind { TREK_SCATTER_PROD, TREK_SCATTER_AMAX, TREK_SCATTER_AMIN, TREK_SCATTER_KINDS };
 
+/* Gradients that linear_cross_entropy is to make on the way, as bits. */
+typedef enum trek_head_gradients { TREK_HEAD_X = 1, TREK_HEAD_WEIGHT = 2, TREK_HEAD_BIAS = 4 } trek_head_gradients;
+
+/* The gradients of logits, of one row's loss, are of 1 at most, and most of them tiny: f16 takes them times this. */
+#define TREK_HEAD_UNIT(dtype) ((dtype) == TREK_F16 ? 256 : 1)
+
 /* What the gradient of an input needs: bits of inputs and outputs. */
 #define TREK_I(k) (1u << (k))
 #define TREK_O(k) (1u << (8 + (k)))

@@ -13,9 +13,6 @@ typedef enum trek_activation { TREK_ACTIVATION_NONE, TREK_ACTIVATION_RELU, TREK_
 /* What a loss makes of its elements' losses. */
 typedef enum trek_reduction { TREK_REDUCTION_MEAN, TREK_REDUCTION_SUM, TREK_REDUCTION_NONE } trek_reduction;
 
-/* Gradients that linear_cross_entropy is to make on the way, as bits. */
-typedef enum trek_head_gradients { TREK_HEAD_X = 1, TREK_HEAD_WEIGHT = 2, TREK_HEAD_BIAS = 4 } trek_head_gradients;
-
 /* What becomes of several elements that go to one place. */
 typedef enum trek_scatter_reduction {
     TREK_SCATTER_SUM, TREK_SCATTER_PRODUCT, TREK_SCATTER_MEAN, TREK_SCATTER_MAX, TREK_SCATTER_MIN

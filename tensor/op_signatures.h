@@ -316,8 +316,6 @@
     T *x, T *weight, T *bias, T *labels, int64_t ignore_index, int reduction, double smoothing, int gradients
 #define TREK_INPUTS_LINEAR_CROSS_ENTROPY(T) TREK_IN(T, x, weight, bias, labels)
 #define TREK_ATTRS_LINEAR_CROSS_ENTROPY (a->i[0] = ignore_index, a->i[1] = reduction, a->f[0] = smoothing, a->i[2] = gradients)
-/* The gradients of logits, of one row's loss, are of 1 at most, and most of them tiny: f16 takes them times this. */
-#define TREK_HEAD_UNIT(dtype) ((dtype) == TREK_F16 ? 256 : 1)
 /* its backward: grad (scalar or [R]), x, weight, bias or NULL, labels, logsumexp, total weight, kept or NULL
  * -> dx, dweight, dbias (with a bias only). Without kept the logits are made again. With kept: the gradients asked for there,
  * dx [0, D] if it is not among them; dweight may be given in f32 for 16-bit x; i[3]: it is added to what it holds. */

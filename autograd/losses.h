@@ -32,8 +32,8 @@ TREK_API trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, c
 /* trek_cross_entropy_with(trek_linear(x, weight, bias), labels, opts) for many classes: the logits are made for a part of the
  * rows at a time, so that they never take much memory. Of a sum or a mean the gradients of what requires them are made with
  * them, while recording, and kept for backward in f32 (f64 of f64): as much memory as x and weight take; a pass without backward
- * belongs under trek_no_grad_begin. Of each row's loss, backward makes the logits again. x [..., D], weight [C, D], bias [C] or NULL,
- * labels [...] of any integer dtype; the loss of 16-bit x is f32. UNSUPPORTED: class weights. opts may be NULL. */
+ * belongs under trek_no_grad_begin. Of each row's loss, backward makes the logits again. x [..., D], weight [C, D], bias [C] or
+ * NULL, labels [...] of any integer dtype; the loss of 16-bit x is f32. UNSUPPORTED: class weights. opts may be NULL. */
 TREK_API trek_var *trek_linear_cross_entropy(trek_var *x, trek_var *weight, trek_var *bias, trek_var *labels,
                                              const trek_cross_entropy_opts *opts);
 /* log_probabilities [N, C, ...], labels [N, ...] of any integer dtype; -100 is ignored. */

@@ -11,10 +11,10 @@
  *            conv2d and both its gradients     2 N O H' W' (C / groups) kh kw; transposed: over the input's places
  *            attention, forward; backward      4 D; 10 D for each pair of a query and a key that it may see by its place
  *            lstm and gru, either way          2 T N (4 or 3) H H: the product with the state of each step
- *            linear_cross_entropy              2 R D C for the logits, and for each of x's and weight's gradients, if it makes them;
- *            its backward                      6 R D C, or 0 of gradients that forward has made
- *   bytes  of inputs and outputs, each element of memory once (an expanded dimension is one element); of what is picked
- *          from a table, as much as is picked; 0 for views. */
+ *            linear_cross_entropy              2 R D C for the logits, and for each of x's and weight's gradients, if it makes
+ * them; its backward                      6 R D C, or 0 of gradients that forward has made bytes  of inputs and outputs, each
+ * element of memory once (an expanded dimension is one element); of what is picked from a table, as much as is picked; 0 for
+ * views. */
 void trek_op_cost(const trek_op_call *call, double *flops, double *bytes);
 
 #endif

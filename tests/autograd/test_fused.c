@@ -304,7 +304,8 @@ static void loss_equals_linear_and_cross_entropy(void **state)
 static void loss_gives_what_is_asked_for(void **state)
 {
     (void)state;
-    const trek_cross_entropy_opts options[] = { { .label_smoothing = 0.1 }, { .reduction = TREK_REDUCTION_SUM, .ignore_index = 3 } };
+    const trek_cross_entropy_opts options[] = { { .label_smoothing = 0.1 },
+                                                { .reduction = TREK_REDUCTION_SUM, .ignore_index = 3 } };
     for (int k = 0; k < 16; k++) {
         trek_var *in[2][3], *loss[2], *labels = labels_of(trek_dims(12), 5);
         for (int fused = 0; fused < 2; fused++) {
@@ -315,7 +316,8 @@ static void loss_gives_what_is_asked_for(void **state)
             loss[fused] = fused ? trek_linear_cross_entropy(v[0], v[1], v[2], labels, &options[k / 8])
                 : trek_cross_entropy_with(trek_linear(v[0], v[1], v[2]), labels, &options[k / 8]);
             for (int times = 0; times < 2 && k & 7; times++)
-                assert_int_equal(trek_backward_with(trek_mul_scalar(loss[fused], 0.7), NULL, &(trek_backward_opts){ .retain_graph = true }),
+                assert_int_equal(trek_backward_with(trek_mul_scalar(loss[fused], 0.7), NULL,
+                                                    &(trek_backward_opts){ .retain_graph = true }),
                                  TREK_OK);
         }
         same(loss[0], loss[1]);

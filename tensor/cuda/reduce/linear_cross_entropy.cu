@@ -185,7 +185,8 @@ static __device__ __forceinline__ double slope_of(trek_numbers grad, trek_number
  * Without grad g is 1. */
 template <typename T, typename O>
 static __global__ void __launch_bounds__(THREADS)
-    grad_rows_kernel(rows_job<T> job, trek_numbers grad, trek_numbers lse, trek_numbers total, int reduction, double unit, O *grads)
+    grad_rows_kernel(rows_job<T> job, trek_numbers grad, trek_numbers lse, trek_numbers total, int reduction, double unit,
+                     O *grads)
 {
     typedef typename trek_wide<T>::type W;
     int64_t row = blockIdx.x, label = label_of(job, job.first + row);
@@ -322,7 +323,8 @@ static trek_status spread(const layer<T> &l, const places &to, int64_t first, in
         g.m = n, g.n = l.columns, g.k = l.classes;
         g.a = grads, g.a_row = l.apart, g.a_col = 1;
         g.b = l.weight->data, g.b_row = l.weight->strides[0], g.b_col = l.weight->strides[1];
-        g.c = (char *)to.dx + first * to.dx_row * (int64_t)trek_item_size[to.dx_dtype], g.c_row = to.dx_row, g.c_col = to.dx_column;
+        g.c = (char *)to.dx + first * to.dx_row * (int64_t)trek_item_size[to.dx_dtype], g.c_row = to.dx_row,
+            g.c_col = to.dx_column;
         g.c_dtype = to.dx_dtype;
         TRY(trek_cuda_gemm_run(l.call, l.queue, &g));
     }
@@ -366,7 +368,8 @@ static trek_status make_rows(const layer<T> &l, const row_numbers &r, int64_t fi
                             l.job(first + at, to), (double *)r.lse.x, r.losses, r.losses + l.rows));
         if (grads)
             TRY(trek_launch(l.call, l.queue, trek_blocks(dim3((unsigned)rows), dim3(THREADS)), grad_rows_kernel<T, T>,
-                            l.job(first + at, to), r.grad, r.lse, r.total, (int)l.call->attrs.i[1], r.unit, grads + at * l.apart));
+                            l.job(first + at, to), r.grad, r.lse, r.total, (int)l.call->attrs.i[1], r.unit,
+                            grads + at * l.apart));
     }
     return TREK_OK;
 }
@@ -479,7 +482,8 @@ template <typename T> static trek_status again(const layer<T> &l)
     const int64_t n_weight = l.classes * l.columns;
     const bool apart = sizeof(T) == 2 && l.buffer() < l.rows && dweight->dtype != TREK_F32;
     trek_held weight_sums, bias_sums;
-    row_numbers r = { trek_numbers_of(call->inputs[0]), trek_numbers_of(call->inputs[5]), trek_numbers_of(call->inputs[6]), nullptr, 1 };
+    row_numbers r = { trek_numbers_of(call->inputs[0]), trek_numbers_of(call->inputs[5]), trek_numbers_of(call->inputs[6]),
+                      nullptr, 1 };
     if (apart)
         TRY(weight_sums.take(l.queue, (size_t)n_weight * sizeof(W)));
     if (dbias)

@@ -126,8 +126,10 @@ bool trek_captures_drop(trek_graph *graph)
     struct trek_captures *c = graph->captures;
     if (c && c->present)
         return false;
-    for (int k = 0; c && k < c->n_records; k++)
+    for (int k = 0; c && k < c->n_records; k++) {
         drop_recording(c->records[k]);
+        c->records[k]->runs_left = FIRST_RUNS;
+    }
     return true;
 }
 

@@ -63,7 +63,9 @@ static const char *obstacle(const trek_stepper *stepper)
 static uint64_t signature(const trek_stepper *stepper)
 {
     const ranks_stepper *s = (const ranks_stepper *)stepper;
-    uint64_t key = trek_mix(trek_workload_digest(s->workload), (uint64_t)s->step.phase << 32 | (uint64_t)s->step.passes);
+    uint64_t key = trek_mix(1, (uint64_t)s->step.phase << 32 | (uint64_t)s->step.passes);
+    for (int r = 0; r < s->world_size; r++)
+        key = trek_mix_double(key, trek_ranks_shares(s)[r]);
     key = trek_mix_double(key, s->step.factor);
     key = trek_mix(key, s->base.graph->settings.max_norm > 0);
     key = trek_mix(key, (uint64_t)(uintptr_t)s->base.graph->scaler);
@@ -183,6 +185,8 @@ static trek_status begin(trek_stepper *stepper, trek_device device)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
     trek_status status = note_before(s);
+    if (status == TREK_OK) /* which may have to read the device's */
+        status = trek_ranks_prepare_scaler(s);
     ranks_recording *r = status == TREK_OK ? new_recording(s, device) : NULL;
     status = r ? r->backend->capture_begin(device) : trek_error_status();
     if (status != TREK_OK) {

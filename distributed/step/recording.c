@@ -14,6 +14,7 @@
 
 /* The host's side before a step that is recorded. The stepper's. */
 struct ranks_before {
+    int64_t steps;
     trek_step_state step;
     trek_accumulation accumulation;
     bool *had;               /* [ranks][parameters] a gradient */
@@ -27,7 +28,7 @@ typedef struct ranks_recording {
     trek_ranks_recorder recorder;
     trek_device device;      /* the caller's: rank 0's */
     uint64_t rng_step;       /* of the recorded step */
-    bool updates;            /* it has come to its end */
+    bool good;               /* it is to be replayed */
     int runs;                /* of all ranks */
     bool *begun;             /* [ranks] */
     trek_capture **captures; /* [ranks] when it is over */
@@ -167,7 +168,7 @@ static trek_status note_before(ranks_stepper *s)
     struct ranks_before *b = s->before = trek_calloc(1, sizeof *b);
     if (!b)
         return trek_error_status();
-    *b = (struct ranks_before){ s->step, s->base.graph->accumulation, trek_calloc(ranks * params + 1, sizeof *b->had),
+    *b = (struct ranks_before){ s->base.graph->settings.steps, s->step, s->base.graph->accumulation, trek_calloc(ranks * params + 1, sizeof *b->had),
                                 trek_calloc(ranks, sizeof *b->samples) };
     if (!b->had || !b->samples)
         return trek_error_status();
@@ -199,24 +200,12 @@ static trek_status begin(trek_stepper *stepper, trek_device device)
     return TREK_OK;
 }
 
-void trek_ranks_record_merge(ranks_stepper *s, int rank)
-{
-    s->recording->samples[rank] = s->replicas[rank].samples - s->before->samples[rank];
-}
-
-void trek_ranks_record_step(ranks_stepper *s)
-{
-    s->recording->updates = true;
-    for (int r = 0; r < s->local_ranks; r++)
-        s->replicas[r].samples = s->before->samples[r];
-}
-
 static trek_status end_rank(int rank, void *arg)
 {
     ranks_recording *r = arg;
     if (rank == 0 || !r->begun[rank])
         return TREK_OK;
-    return r->backend->capture_end(trek_ranks_device(r->s->ranks, rank), r->updates ? &r->captures[rank] : NULL);
+    return r->backend->capture_end(trek_ranks_device(r->s->ranks, rank), r->good ? &r->captures[rank] : NULL);
 }
 
 static trek_status free_rank(int rank, void *arg)
@@ -243,10 +232,14 @@ static trek_status end(trek_stepper *stepper, trek_device device, trek_captured_
     s->recording = NULL;
     r->base = (trek_captured_step){ replay, free_recording };
     trek_status status = TREK_OK;
-    if (result && !r->updates)
+    if (result && s->base.graph->settings.steps == s->before->steps)
         status = trek_fail(TREK_ERR_UNSUPPORTED, "the function does not step the graph, which several ranks train");
-    r->updates = result && status == TREK_OK;
-    trek_status first = r->backend->capture_end(device, r->updates ? &r->captures[0] : NULL);
+    r->good = result && status == TREK_OK;
+    for (int q = 0; q < s->local_ranks; q++) {
+        r->samples[q] = s->replicas[q].samples - s->before->samples[q];
+        s->replicas[q].samples = s->before->samples[q];
+    }
+    trek_status first = r->backend->capture_end(device, r->good ? &r->captures[0] : NULL);
     trek_status others = trek_ranks_call(s->ranks, end_rank, r);
     status = status != TREK_OK ? status : first != TREK_OK ? first : others;
     if (status == TREK_OK && result)
@@ -302,16 +295,32 @@ typedef struct launching {
     uint64_t rng_step;
 } launching;
 
+/* The others' devices would wait for this rank's in vain, and who has updated cannot go back. */
+static trek_status end_group(const ranks_recording *r, int rank, trek_status status)
+{
+    char reason[256];
+    snprintf(reason, sizeof reason, "%s", trek_error());
+    trek_comm_abort(trek_ranks_comm(r->s->ranks, rank), reason);
+    return status;
+}
+
 static trek_status launch_rank(int rank, void *arg)
 {
     const launching *l = arg;
     const ranks_recording *r = l->r;
     trek_status status = r->backend->comm->capture_replay(r->captures[rank], rank ? l->run : 2 * l->run + 1, l->rng_step);
-    if (status == TREK_OK)
+    return status == TREK_OK ? TREK_OK : end_group(r, rank, status);
+}
+
+/* Nothing has been done before the first piece. */
+static trek_status launch_caller(const ranks_recording *r, int piece, uint64_t rng_step, bool *done)
+{
+    if (!r->backend->comm->capture_has(r->captures[0], piece))
         return TREK_OK;
-    char reason[256]; /* the others' devices would wait for this rank's in vain */
-    snprintf(reason, sizeof reason, "%s", trek_error());
-    trek_comm_abort(trek_ranks_comm(r->s->ranks, rank), reason);
+    trek_status status = r->backend->comm->capture_replay(r->captures[0], piece, rng_step);
+    if (status != TREK_OK && *done)
+        return end_group(r, 0, status);
+    *done = true;
     return status;
 }
 
@@ -340,14 +349,16 @@ static trek_status replay(trek_captured_step *recording, uint64_t rng_step)
 {
     ranks_recording *r = (ranks_recording *)recording;
     trek_status status = TREK_OK;
+    bool done = false;
     for (int run = 0; run < r->runs && status == TREK_OK; run++) {
-        if (r->backend->comm->capture_has(r->captures[0], 2 * run))
-            status = r->backend->comm->capture_replay(r->captures[0], 2 * run, rng_step);
-        if (status == TREK_OK && has_run(r, run))
-            status = trek_ranks_call(r->s->ranks, launch_rank, &(launching){ r, run, rng_step });
+        status = launch_caller(r, 2 * run, rng_step, &done);
+        if (status != TREK_OK || !has_run(r, run))
+            continue;
+        status = trek_ranks_call(r->s->ranks, launch_rank, &(launching){ r, run, rng_step });
+        done = true;
     }
     if (status == TREK_OK)
-        status = r->backend->comm->capture_replay(r->captures[0], 2 * r->runs, rng_step);
+        status = launch_caller(r, 2 * r->runs, rng_step, &done);
     return status == TREK_OK ? merge(r) : status;
 }
 

@@ -30,10 +30,7 @@
 struct trek_stepper_capture;
 extern const struct trek_stepper_capture trek_ranks_capture;
 
-/* While a step is recorded: the merging of buffers is left to its replays. */
-void trek_ranks_record_merge(ranks_stepper *s, int rank);
-/* At the end of such a step: samples that were counted before it wait for its replay. */
-void trek_ranks_record_step(ranks_stepper *s);
+/* Before the stepper goes. */
 void trek_ranks_forget_before(ranks_stepper *s);
 
 #endif

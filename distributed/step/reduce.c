@@ -13,7 +13,6 @@
 #include "autograd/var_internal.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/overlap.h"
-#include "distributed/step/recording.h"
 #include "distributed/step/reduce.h"
 #include "graph/graph_internal.h"
 #include "tensor/pool.h"
@@ -292,9 +291,7 @@ static trek_status merge_between(ranks_stepper *s, int rank)
 
 trek_status trek_ranks_merge_buffers(ranks_stepper *s, int rank)
 {
-    if (s->recording)
-        trek_ranks_record_merge(s, rank);
-    if (s->recording || s->replicas[0].model->n_buffers == 0)
+    if (s->recording || s->replicas[0].model->n_buffers == 0) /* a recorded step's replays are followed by it */
         return TREK_OK;
     int64_t start = trek_trace_enter("buffers");
     trek_status status = merge_local(s, rank);

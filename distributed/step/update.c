@@ -7,7 +7,6 @@
 #include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/overlap.h"
-#include "distributed/step/recording.h"
 #include "distributed/step/reduce.h"
 #include "graph/graph_internal.h"
 #include "optim/scaler_internal.h"
@@ -158,9 +157,7 @@ trek_status trek_ranks_step(trek_stepper *stepper)
         status = trek_ranks_update_workload(s, TREK_DRIFT_STABLE);
     if (status != TREK_OK)
         return status;
-    if (s->recording)
-        trek_ranks_record_step(s);
-    else
+    if (!s->recording)
         trek_ranks_merged(s);
     trek_ranks_reset(s);
     trek_ranks_count_step(s);

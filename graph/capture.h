@@ -21,8 +21,12 @@
  * does not fit (other shapes of inputs, train or eval, what is frozen, another
  * optimizer) is noticed, and the step recorded anew.
  *
- * Where steps cannot be recorded (CPUs, several ranks, a function that reads a value, computes on
- * the host, or takes another tensor at each call by another way than
+ * On several GPUs of one process, with NCCL, each rank's part is recorded by its own
+ * thread (docs/gpu.md); a replay whose launch fails in the middle ends the ranks'
+ * group, as a collective does that fails.
+ *
+ * Where steps cannot be recorded (CPUs, several processes, a function that reads a value, computes
+ * on the host, or takes another tensor at each call by another way than
  * trek_graph_capture_input) each call simply calls the function. */
 #ifndef TREK_GRAPH_CAPTURE_H
 #define TREK_GRAPH_CAPTURE_H

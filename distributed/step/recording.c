@@ -29,6 +29,7 @@ typedef struct ranks_recording {
     trek_device device;      /* the caller's: rank 0's */
     uint64_t rng_step;       /* of the recorded step */
     bool good;               /* it is to be replayed */
+    bool replayed;           /* once: the recorded step, which the function itself has ended */
     int runs;                /* of all ranks */
     bool *begun;             /* [ranks] */
     trek_capture **captures; /* [ranks] when it is over */
@@ -345,6 +346,19 @@ static trek_status merge(ranks_recording *r)
     return status;
 }
 
+/* A plan goes on from step to step; who measures has nothing new. */
+static trek_status follow_plan(ranks_recording *r)
+{
+    ranks_stepper *s = r->s;
+    bool first = !r->replayed;
+    r->replayed = true;
+    if (first || !trek_workload_replays(s->workload))
+        return TREK_OK;
+    memset(s->ms, 0, (size_t)s->world_size * sizeof *s->ms);
+    memset(s->units, 0, (size_t)s->world_size * sizeof *s->units);
+    return trek_ranks_update_workload(s, TREK_DRIFT_STABLE);
+}
+
 static trek_status replay(trek_captured_step *recording, uint64_t rng_step)
 {
     ranks_recording *r = (ranks_recording *)recording;
@@ -359,7 +373,9 @@ static trek_status replay(trek_captured_step *recording, uint64_t rng_step)
     }
     if (status == TREK_OK)
         status = launch_caller(r, 2 * r->runs, rng_step, &done);
-    return status == TREK_OK ? merge(r) : status;
+    if (status == TREK_OK)
+        status = merge(r);
+    return status == TREK_OK ? follow_plan(r) : status;
 }
 
 static void after_replay(trek_stepper *stepper)

@@ -153,7 +153,7 @@ trek_status trek_ranks_step(trek_stepper *stepper)
     trek_trace_end("sync", start, s->base.graph->settings.steps);
     if (status == TREK_OK)
         status = conclude(s, &call.decided);
-    if (status == TREK_OK && !s->recording)
+    if (status == TREK_OK && (!s->recording || trek_workload_replays(s->workload))) /* no time is known while it is recorded */
         status = trek_ranks_update_workload(s, TREK_DRIFT_STABLE);
     if (status != TREK_OK)
         return status;

@@ -293,7 +293,8 @@ static trek_status end_recording(trek_stepper *stepper, trek_device device, trek
     (void)stepper;
     const trek_backend *backend = trek_backends[device.type];
     single_recording *r = result ? trek_calloc(1, sizeof *r) : NULL;
-    trek_status status = result && !r ? trek_error_status() : TREK_OK, ended = backend->capture_end(device, r ? &r->capture : NULL);
+    trek_status status = result && !r ? trek_error_status() : TREK_OK;
+    trek_status ended = backend->capture_end(device, r ? &r->capture : NULL);
     status = status == TREK_OK ? ended : status;
     if (status != TREK_OK) {
         trek_free(r);

@@ -55,7 +55,7 @@ static const char *obstacle(const trek_stepper *stepper)
         return "several processes train the graph";
     if (s->on_host || (s->kinds & 1u << TREK_CPU))
         return "some ranks are on a CPU";
-    if (s->local_ranks > 1 && !trek_ranks_comm(s->ranks, 0)->nccl)
+    if (!trek_ranks_comm(s->ranks, 0)->nccl)
         return "the ranks exchange gradients through host memory";
     if (trek_ranks_meet(s))
         return "the graph has layers that make sums over the ranks, by the host";
@@ -169,8 +169,10 @@ static trek_status note_before(ranks_stepper *s)
     struct ranks_before *b = s->before = trek_calloc(1, sizeof *b);
     if (!b)
         return trek_error_status();
-    *b = (struct ranks_before){ s->base.graph->settings.steps, s->step, s->base.graph->accumulation, trek_calloc(ranks * params + 1, sizeof *b->had),
-                                trek_calloc(ranks, sizeof *b->samples) };
+    *b = (struct ranks_before){ .steps = s->base.graph->settings.steps, .step = s->step,
+                                .accumulation = s->base.graph->accumulation,
+                                .had = trek_calloc(ranks * params + 1, sizeof *b->had),
+                                .samples = trek_calloc(ranks, sizeof *b->samples) };
     if (!b->had || !b->samples)
         return trek_error_status();
     for (size_t q = 0; q < ranks; q++) {

@@ -26,7 +26,8 @@
 #include "tensor/rank_context.h"
 #include "tests/support/support.h"
 
-enum { BATCH = 26, FEATURES = 12, HIDDEN = 40, CLASSES = 5, STEPS = 18, FIRST = 4, MOST_RANKS = 3 }; /* FIRST: calls before replays */
+enum { BATCH = 26, FEATURES = 12, HIDDEN = 40, CLASSES = 5, STEPS = 18, MOST_RANKS = 3 };
+enum { FIRST = 4 };            /* calls before replays */
 
 static int ranks_there(void)
 {
@@ -125,7 +126,8 @@ static trek_graph *new_trained(const kind *c)
     trek_graph *graph = build(devices[0], (void *)(uintptr_t)c);
     assert_non_null(graph);
     trek_trainer_opts opts = { .build_replica = build, .arg = (void *)(uintptr_t)c, .devices = devices, .ranks = c->world,
-                               .plan = c->plan, .balance = TREK_OFF, .max_anchor = TREK_OFF, .bucket_bytes = 1500, .max_grad_norm = 0.4,
+                               .plan = c->plan, .balance = TREK_OFF, .max_anchor = TREK_OFF, .bucket_bytes = 1500,
+                               .max_grad_norm = 0.4,
                                .optimizer = c->sgd ? trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 })
                                : trek_adamw((trek_adam_opts){ .lr = 0.05 }),
                                .amp = { .scaling = 1, .scaler = { .init_scale = 1024, .growth_interval = 4 } } };
@@ -140,6 +142,7 @@ typedef struct job {
     trek_var *x, *y;           /* for a run without capture; NULL: the captured inputs */
     trek_var *loss;            /* of a run without capture, retained */
     int calls;
+    bool fails;                /* before its step */
 } job;
 
 static trek_status one_step(trek_graph *graph, void *arg)
@@ -155,7 +158,7 @@ static trek_status one_step(trek_graph *graph, void *arg)
         trek_graph_capture_output(graph, 0, loss);
     }
     trek_graph_backward(graph, loss);
-    return trek_graph_step(graph);
+    return j->fails ? trek_fail(TREK_ERR_CALLBACK, "it was told to fail") : trek_graph_step(graph);
 }
 
 static void make_batch(const kind *c, int k, int rows, trek_var **x, trek_var **y)
@@ -396,12 +399,13 @@ static void test_changes(void **state)
         assert_int_equal(trek_graph_freeze(graph, "0"), TREK_OK);
         train(graph, &c, g, 11, 14, &t[g], &j);
         assert_int_equal(trek_graph_thaw(graph, "0"), TREK_OK);
-        trek_grad_scaler_state scaler;
+        train(graph, &c, g, 14, 16, &t[g], &j);
+        trek_grad_scaler_state scaler; /* whose new scale all ranks' devices must have */
         assert_int_equal(trek_grad_scaler_save(trek_graph_scaler(graph), &scaler), TREK_OK);
         scaler.scale = 64;
         assert_int_equal(trek_grad_scaler_load(trek_graph_scaler(graph), &scaler), TREK_OK);
         assert_int_equal(trek_graph_set_clip(graph, 0.1, 0.05), TREK_OK);
-        train(graph, &c, g, 14, STEPS, &t[g], &j);
+        train(graph, &c, g, 16, STEPS, &t[g], &j);
         end_job(&j);
         end_job(&called);
     }
@@ -471,6 +475,41 @@ static void test_rank_fails(void **state)
             trek_scope_end(scope);
             assert_int_equal(trek_graph_steps(graphs[g]), at);
         }
+        if (g)
+            assert_int_equal(trek_graph_capture_reset(graphs[g]), TREK_OK);
+        train(graphs[g], &c, g, 3, STEPS, &t[g], &j);
+        end_job(&j);
+    }
+    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    assert_same_traces(&t[0], &t[1]);
+    assert_same_values(graphs[0], graphs[1], c.world);
+    assert_recorded(graphs[1], STEPS - 3 - FIRST);
+    trek_graph_free(&graphs[0]);
+    trek_graph_free(&graphs[1]);
+}
+
+/* The function fails when it is recorded, its gradients on their way: they are there once, as if it had been called. */
+static void test_function_fails(void **state)
+{
+    (void)state;
+    static trace t[2];
+    kind c = { .world = ranks_there() };
+    trek_graph *graphs[2];
+    if (c.world < 2)
+        skip();
+    trek_log_set(TREK_LOG_WARNING, silent, NULL);
+    for (int g = 0; g < 2; g++) {
+        job j = { 0 };
+        graphs[g] = new_trained(&c);
+        train(graphs[g], &c, g, 0, 3, &t[g], &j);
+        trek_scope scope = trek_scope_begin();
+        trek_var *x, *y;
+        make_batch(&c, 3, BATCH, &x, &y);
+        j.fails = true;
+        assert_int_equal(call_step(graphs[g], g, x, y, &j), TREK_ERR_CALLBACK);
+        j.fails = false;
+        trek_error_clear();
+        trek_scope_end(scope);
         if (g)
             assert_int_equal(trek_graph_capture_reset(graphs[g]), TREK_OK);
         train(graphs[g], &c, g, 3, STEPS, &t[g], &j);
@@ -652,6 +691,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_changes, clean, no_error),
         cmocka_unit_test_setup_teardown(test_set_up_again, clean, no_error),
         cmocka_unit_test_setup_teardown(test_rank_fails, clean, no_error),
+        cmocka_unit_test_setup_teardown(test_function_fails, clean, no_error),
         cmocka_unit_test_setup_teardown(test_numbers_fail, clean, no_error),
         cmocka_unit_test_setup_teardown(test_launch_fails, clean, no_error),
         cmocka_unit_test_setup_teardown(test_host_calls, clean, no_error),

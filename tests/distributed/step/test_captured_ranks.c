@@ -51,10 +51,11 @@ static int no_error(void **state)
     return 1;
 }
 
-/* --- a layer that one rank fails in --------------------------------------------------------- */
+/* --- a layer that one rank fails in, or to which it brings something of its own ------------------- */
 
 static struct {
     bool on;                  /* rank 1's forwards fail */
+    trek_var *factor;         /* of rank 1's forwards, on its device; NULL: 1 */
 } failing;
 
 static trek_status same_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
@@ -63,7 +64,8 @@ static trek_status same_forward(trek_function_context *context, trek_var *const 
     (void)context, (void)n_inputs, (void)n_outputs;
     if (failing.on && trek_rank_here.rank == 1)
         return trek_fail(TREK_ERR_CALLBACK, "it was told to fail");
-    outputs[0] = trek_mul_scalar(inputs[0], 1);
+    bool has = failing.factor && trek_rank_here.rank == 1;
+    outputs[0] = has ? trek_mul(inputs[0], failing.factor) : trek_mul_scalar(inputs[0], 1);
     return trek_error_status();
 }
 
@@ -488,6 +490,39 @@ static void test_rank_fails(void **state)
     trek_graph_free(&graphs[1]);
 }
 
+/* What another rank than the caller's takes from outside, another one each time, is noticed, too. */
+static void test_rank_takes_from_outside(void **state)
+{
+    (void)state;
+    static trace t[2];
+    kind c = { .world = ranks_there() };
+    trek_graph *graphs[2];
+    if (c.world < 2)
+        skip();
+    trek_log_set(TREK_LOG_WARNING, silent, NULL);
+    for (int g = 0; g < 2; g++) {
+        job j = { 0 };
+        graphs[g] = new_trained(&c);
+        for (int k = 0; k < STEPS; k++) {
+            trek_scope scope = trek_scope_begin();
+            failing.factor = trek_var_from(trek_tensor_full(1 + 0.1 * k, trek_dims(1), TREK_F32, device_of(1)));
+            assert_non_null(failing.factor);
+            train(graphs[g], &c, g, k, k + 1, &t[g], &j);
+            failing.factor = NULL;
+            trek_scope_end(scope);
+        }
+        end_job(&j);
+    }
+    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    assert_same_traces(&t[0], &t[1]);
+    assert_same_values(graphs[0], graphs[1], c.world);
+    assert_int_equal(trek_graph_replays(graphs[1]), 0);
+    if (!test_on_cpu())
+        assert_non_null(strstr(trek_graph_capture_problem(graphs[1]), "was not there in the call before"));
+    trek_graph_free(&graphs[0]);
+    trek_graph_free(&graphs[1]);
+}
+
 /* The function fails when it is recorded, its gradients on their way: they are there once, as if it had been called. */
 static void test_function_fails(void **state)
 {
@@ -691,6 +726,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_changes, clean, no_error),
         cmocka_unit_test_setup_teardown(test_set_up_again, clean, no_error),
         cmocka_unit_test_setup_teardown(test_rank_fails, clean, no_error),
+        cmocka_unit_test_setup_teardown(test_rank_takes_from_outside, clean, no_error),
         cmocka_unit_test_setup_teardown(test_function_fails, clean, no_error),
         cmocka_unit_test_setup_teardown(test_numbers_fail, clean, no_error),
         cmocka_unit_test_setup_teardown(test_launch_fails, clean, no_error),

@@ -567,8 +567,8 @@ static void count_warnings(trek_log_level level, const char *message, void *arg)
     warnings += level == TREK_LOG_WARNING && strstr(message, "through host memory") && strstr(message, "not recorded");
 }
 
-/* Two ranks; the parameters after some steps. With trek_graph_capture, which without NCCL does each step call by call, and says so
- * once. (Captured steps of several ranks: test_captured_ranks.) */
+/* Two ranks; the parameters after some steps. With trek_graph_capture, which without NCCL does each step call by call, and says
+ * so once. (Captured steps of several ranks: test_captured_ranks.) */
 static double *train_two(const char *nccl, int64_t replays)
 {
     setenv("TREK_NCCL", nccl, 1);

@@ -46,6 +46,8 @@ struct trek_ranks {
     trek_comm **comms;
     trek_rank_sums *sums;
     const struct trek_split_watch *watch;
+    const trek_ranks_recorder *recorder;
+    const trek_rank_watch *touches; /* the caller's, where it looks at what devices do: at the ranks', too */
     pthread_t maker;               /* whose graphs share it: they run one after the other */
     trek_ranks *next;              /* of the groups alive */
 };
@@ -57,7 +59,24 @@ static _Thread_local const rank_slot *slot_here; /* whose run the thread is in *
 
 const struct trek_split_watch **trek_ranks_split_watch(trek_ranks *ranks) { return &ranks->watch; }
 
+void trek_ranks_set_recorder(trek_ranks *ranks, const trek_ranks_recorder *recorder) { ranks->recorder = recorder; }
+
 int trek_ranks_rank_here(const trek_ranks *ranks) { return slot_here && slot_here->ranks == ranks ? slot_here->rank : -1; }
+
+static trek_status call(const rank_slot *slot, trek_rank_fn fn, void *arg)
+{
+    const trek_ranks_recorder *recorder = slot->ranks->recorder;
+    trek_status status = recorder ? recorder->begin(slot->rank, recorder->arg) : TREK_OK;
+    if (status != TREK_OK)
+        return status;
+    if (slot->rank > 0)
+        trek_rank_here.watch = slot->ranks->touches;
+    status = fn(slot->rank, arg);
+    if (slot->rank > 0)
+        trek_rank_here.watch = NULL;
+    trek_status ended = recorder ? recorder->end(slot->rank, recorder->arg) : TREK_OK;
+    return status == TREK_OK ? ended : status;
+}
 
 /* Calls fn where the thread's error is clear, and moves its error into the slot. Work on
  * GPUs goes on where the caller's ends; what it comes to after fn is marked. */
@@ -69,7 +88,7 @@ static void run_one(rank_slot *slot, trek_rank_fn fn, void *arg)
     if (status == TREK_OK && slot->ranks->meets)
         trek_rank_sums_enter(slot->ranks->sums, slot->rank);
     if (status == TREK_OK)
-        status = fn(slot->rank, arg);
+        status = call(slot, fn, arg);
     slot_here = outer;
     if (status != TREK_OK || slot->ranks->meets)
         trek_rank_sums_leave(slot->ranks->sums, slot->rank, status != TREK_OK ? status : trek_error_status());
@@ -136,6 +155,8 @@ static rank_slot *find_failure(trek_ranks *ranks)
 
 static void run_all(trek_ranks *ranks, trek_rank_fn fn, void *arg)
 {
+    const trek_rank_watch *watch = trek_rank_watched();
+    ranks->touches = watch && watch->see ? watch : NULL;
     unsigned done = atomic_load(&ranks->done.word);
     trek_handover_give(&ranks->handover);
     if (ranks->world > 1) {
@@ -170,13 +191,19 @@ static trek_status run(trek_ranks *ranks, trek_rank_fn fn, void *arg, bool meets
         trek_rank_sums_set_deadline(ranks->sums, ranks->comms[0]->deadline_ns);
         trek_rank_sums_begin(ranks->sums, NULL, false);
     }
-    run_all(ranks, fn, arg);
+    const trek_ranks_recorder *recorder = ranks->recorder;
+    trek_status status = recorder ? recorder->pause(recorder->arg) : TREK_OK;
+    rank_slot *failed = NULL;
+    if (status == TREK_OK) {
+        run_all(ranks, fn, arg);
+        failed = find_failure(ranks);
+    }
+    if (recorder && status == TREK_OK)
+        status = recorder->resume(recorder->arg);
     if (before != TREK_OK)
         trek_fail(before, "%s", earlier);
-    rank_slot *failed = find_failure(ranks);
-    trek_status status = failed ? failed->status : TREK_OK;
     if (failed)
-        trek_fail(status, "rank %d: %s", failed->rank, failed->message);
+        trek_fail(status = failed->status, "rank %d: %s", failed->rank, failed->message);
     atomic_store(&ranks->running, false);
     return status;
 }

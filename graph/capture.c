@@ -39,7 +39,7 @@ typedef struct record {
     int64_t steps;             /* 0 or 1: step() in the function */
     uint64_t first_draw, last_draw; /* of the RNG, before and after a run */
     pthread_t thread;
-    trek_capture *capture;     /* NULL: not recorded */
+    trek_captured_step *recording; /* NULL: not recorded */
     trek_touch_list touched;
     int n_tags, cap_tags;
     tag_value *tags;
@@ -66,11 +66,11 @@ struct trek_captures {
 
 /* --- made and freed ------------------------------------------------------------- */
 
-static void drop_capture(record *r, const struct trek_captures *c)
+static void drop_recording(record *r)
 {
-    if (r->capture)
-        trek_backends[c->device.type]->capture_free(r->capture);
-    r->capture = NULL;
+    if (r->recording)
+        r->recording->free(r->recording);
+    r->recording = NULL;
     trek_touch_clear(&r->touched);
     for (int k = 0; k < r->n_tags; k++)
         trek_var_release(r->tags[k].value);
@@ -85,9 +85,9 @@ static void free_values(trek_var **values)
     }
 }
 
-static void free_record(record *r, const struct trek_captures *c)
+static void free_record(record *r)
 {
-    drop_capture(r, c);
+    drop_recording(r);
     free_values(r->inputs);
     free_values(r->outputs);
     trek_free(r->tags);
@@ -97,7 +97,7 @@ static void free_record(record *r, const struct trek_captures *c)
 static void clear(struct trek_captures *c)
 {
     for (int k = 0; k < c->n_records; k++)
-        free_record(c->records[k], c);
+        free_record(c->records[k]);
     c->n_records = 0;
     c->last = NULL;
     free_values(c->values);
@@ -119,6 +119,18 @@ void trek_captures_free(trek_graph *graph)
     clear(graph->captures);
     trek_free(graph->captures);
     graph->captures = NULL;
+}
+
+bool trek_captures_drop(trek_graph *graph)
+{
+    struct trek_captures *c = graph->captures;
+    if (c && c->present)
+        return false;
+    for (int k = 0; c && k < c->n_records; k++) {
+        drop_recording(c->records[k]);
+        c->records[k]->runs_left = FIRST_RUNS;
+    }
+    return true;
 }
 
 static struct trek_captures *captures_of(trek_graph *graph, const char *function)
@@ -177,15 +189,17 @@ static trek_status count_states(trek_graph *graph, void *arg)
 static const char *obstacle(trek_graph *graph, const struct trek_captures *c)
 {
     const trek_backend *backend = trek_backends[c->device.type];
-    if (!trek_graph_stepper(graph)->klass->capture)
-        return "several ranks train the graph";
+    const trek_stepper *stepper = trek_graph_stepper(graph);
+    const struct trek_stepper_capture *capture = stepper->klass->capture;
     if (trek_accumulation_weighs(&graph->accumulation))
         return ".accumulate weighs the passes of a step, which the host has to know";
     if (!backend->capture_begin)
         return "the device is a CPU";
     int states = 0;
     trek_graph_each(graph, count_states, &states);
-    return states ? "the graph carries values from one forward to the next" : NULL;
+    if (states)
+        return "the graph carries values from one forward to the next";
+    return capture->obstacle ? capture->obstacle(stepper) : NULL;
 }
 
 static void give_up(struct trek_captures *c, const char *reason)
@@ -254,7 +268,7 @@ static record *find_record(struct trek_captures *c, trek_step_fn fn, void *arg)
     record *r = trek_calloc(1, sizeof *r);
     if (!r || make_inputs(r, c) != TREK_OK) {
         if (r)
-            free_record(r, c);
+            free_record(r);
         return NULL;
     }
     r->fn = fn;
@@ -264,7 +278,7 @@ static record *find_record(struct trek_captures *c, trek_step_fn fn, void *arg)
         return c->records[c->n_records++] = r;
     if (c->last == c->records[oldest])
         c->last = NULL;
-    free_record(c->records[oldest], c);
+    free_record(c->records[oldest]);
     return c->records[oldest] = r;
 }
 
@@ -328,7 +342,7 @@ static trek_status run_plainly(trek_graph *graph, struct trek_captures *c, recor
     bool watching = !c->problem[0];
     free_values(r->outputs);
     if (watching)
-        trek_touch_begin(&r->touched, c->device);
+        trek_touch_begin(&r->touched, graph->stepper, c->device);
     trek_status status = call_function(graph, c, r);
     trek_touch_end();
     if (watching && status == TREK_OK && r->touched.problem)
@@ -369,6 +383,8 @@ static void put_host_side_back(trek_graph *graph, const struct trek_captures *c,
         else if (param->leaf && !c->had_grad[k])
             trek_var_zero_grad(param);
     }
+    if (graph->stepper->klass->capture->put_back)
+        graph->stepper->klass->capture->put_back(graph->stepper);
 }
 
 static trek_status keep_tags(trek_graph *graph, void *arg)
@@ -404,25 +420,23 @@ static const char *mistake(trek_graph *graph, const record *r, const trek_touch_
     return NULL;
 }
 
-/* Runs the function with its work recorded. Not OK: an error is set, r->capture NULL. */
+/* Runs the function with its work recorded. Not OK: an error is set, r->recording NULL. */
 static trek_status record_run(trek_graph *graph, struct trek_captures *c, record *r, const host_side *before)
 {
-    const trek_backend *backend = trek_backends[c->device.type];
+    trek_stepper *stepper = graph->stepper;
     trek_touch_list earlier = r->touched;
     r->touched = (trek_touch_list){ .n = 0 };
     free_values(r->outputs);
-    trek_status status = backend->capture_begin(c->device);
+    trek_status status = stepper->klass->capture->begin(stepper, c->device);
     if (status == TREK_OK) {
-        trek_touch_begin(&r->touched, c->device);
+        trek_touch_begin(&r->touched, stepper, c->device);
         status = call_function(graph, c, r);
         trek_touch_end();
         const char *reason = status == TREK_OK ? mistake(graph, r, &earlier, before) : NULL;
         if (reason)
             status = trek_fail(TREK_ERR_UNSUPPORTED, "%s", reason);
-        trek_capture *capture = NULL;
-        trek_status ended = backend->capture_end(c->device, status == TREK_OK ? &capture : NULL);
+        trek_status ended = stepper->klass->capture->end(stepper, c->device, status == TREK_OK ? &r->recording : NULL);
         status = status == TREK_OK ? ended : status;
-        r->capture = capture;
     }
     trek_touch_clear(&earlier);
     if (status == TREK_OK)
@@ -433,14 +447,13 @@ static trek_status record_run(trek_graph *graph, struct trek_captures *c, record
 /* Replays that come next find the device as this one leaves it. */
 static trek_status record_step(trek_graph *graph, struct trek_captures *c, record *r)
 {
-    const trek_backend *backend = trek_backends[c->device.type];
     host_side before = note_host_side(graph, c);
     uint64_t signature = signature_of(graph, c);
     trek_status status = record_run(graph, c, r, &before);
     if (status != TREK_OK) {
         char message[TREK_ERROR_SIZE];
         trek_error_take(&status, message);
-        drop_capture(r, c);
+        drop_recording(r);
         put_host_side_back(graph, c, &before);
         give_up(c, message[0] ? message : trek_status_text(status));
         return run_plainly(graph, c, r);
@@ -453,7 +466,7 @@ static trek_status record_step(trek_graph *graph, struct trek_captures *c, recor
     if (r->steps)
         status = graph->stepper->klass->capture->before_replay(graph->stepper, true);
     if (status == TREK_OK)
-        status = backend->capture_replay(r->capture, before.rng_step);
+        status = r->recording->replay(r->recording, before.rng_step);
     show_outputs(c, r);
     return status;
 }
@@ -464,7 +477,7 @@ static trek_status replay(trek_graph *graph, struct trek_captures *c, record *r)
     const struct trek_stepper_capture *stepper = graph->stepper->klass->capture;
     trek_status status = r->steps ? stepper->before_replay(graph->stepper, false) : TREK_OK;
     if (status == TREK_OK)
-        status = trek_backends[c->device.type]->capture_replay(r->capture, trek_rank_here.rng_step);
+        status = r->recording->replay(r->recording, trek_rank_here.rng_step);
     if (status != TREK_OK)
         return status;
     if (r->steps)
@@ -501,11 +514,11 @@ static trek_status run_record(trek_graph *graph, struct trek_captures *c, record
 {
     if (c->problem[0])
         return run_plainly(graph, c, r);
-    if (r->capture && (r->signature != signature_of(graph, c) || !pthread_equal(r->thread, pthread_self()))) {
-        drop_capture(r, c);
+    if (r->recording && (r->signature != signature_of(graph, c) || !pthread_equal(r->thread, pthread_self()))) {
+        drop_recording(r);
         r->runs_left = LATER_RUNS; /* what follows from the change is made in a run of its own */
     }
-    if (r->capture) /* with other draws before it in this step, its random numbers would be others */
+    if (r->recording) /* with other draws before it in this step, its random numbers would be others */
         return trek_rank_here.rng_draw == r->first_draw ? replay(graph, c, r) : run_beside_record(graph, c, r);
     return r->runs_left > 0 ? run_plainly(graph, c, r) : record_step(graph, c, r);
 }

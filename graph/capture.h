@@ -21,8 +21,12 @@
  * does not fit (other shapes of inputs, train or eval, what is frozen, another
  * optimizer) is noticed, and the step recorded anew.
  *
- * Where steps cannot be recorded (CPUs, several ranks, a function that reads a value, computes on
- * the host, or takes another tensor at each call by another way than
+ * On several GPUs of one process, with NCCL, each rank's part is recorded by its own
+ * thread (docs/gpu.md); a replay whose launch fails in the middle ends the ranks'
+ * group, as a collective does that fails.
+ *
+ * Where steps cannot be recorded (CPUs, several processes, a function that reads a value, computes
+ * on the host, or takes another tensor at each call by another way than
  * trek_graph_capture_input) each call simply calls the function. */
 #ifndef TREK_GRAPH_CAPTURE_H
 #define TREK_GRAPH_CAPTURE_H
@@ -35,8 +39,8 @@ TREK_BEGIN
  * giving work to the device is done when it is called, not at replays; and where recording fails, it is called a second time. */
 typedef trek_status (*trek_step_fn)(trek_graph *graph, void *arg);
 
-/* Does one step. All calls from one thread, or it is recorded anew. Waits for nothing. What the function returns and
- * reports, STATE from inside such a function. */
+/* Does one step. All calls from one thread, or it is recorded anew. Waits for nothing; on several ranks, for the merging of
+ * running statistics. What the function returns and reports, STATE from inside such a function; what a replay reports. */
 TREK_API trek_status trek_graph_capture(trek_graph *graph, trek_step_fn step, void *arg);
 
 /* Value k (0 to 63) for the next steps, retained until another one is given: copied into a tensor of the graph's own, on its

@@ -17,6 +17,7 @@ typedef struct trek_touched {
 typedef struct trek_touch_list {
     trek_rank_watch watch;
     trek_device device;
+    const trek_stepper *stepper; /* whose step runs */
     int n, capacity;
     trek_touched *entries;
     trek_pointer_map seen;     /* storages to places in entries */
@@ -24,8 +25,8 @@ typedef struct trek_touch_list {
     const char *problem;       /* something that a replay would not do; NULL */
 } trek_touch_list;
 
-/* Watches the calling thread from here on; the list is zeroed or from an earlier watching. */
-void trek_touch_begin(trek_touch_list *list, trek_device device);
+/* Watches the calling thread, and those of the stepper's ranks, from here on; the list is zeroed or from an earlier watching. */
+void trek_touch_begin(trek_touch_list *list, const trek_stepper *stepper, trek_device device);
 void trek_touch_end(void);
 void trek_touch_clear(trek_touch_list *list);
 /* Whether all of `later` is in `earlier`. */

@@ -3,6 +3,11 @@
  * carry the run's number, any other was there before. */
 #include "graph/capture_internal.h"
 
+#include <pthread.h>
+
+/* Of the list that is written: a step's ranks have one. Steps that are watched are few. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
 static void add(trek_touch_list *list, trek_tensor *tensor, bool written)
 {
     bool added;
@@ -17,15 +22,24 @@ static void add(trek_touch_list *list, trek_tensor *tensor, bool written)
     list->entries[k].written |= written;
 }
 
+static bool is_ours(const trek_touch_list *list, trek_device device)
+{
+    const trek_stepper *stepper = list->stepper;
+    return trek_device_equal(device, list->device) || (stepper->klass->capture->uses &&
+                                                       stepper->klass->capture->uses(stepper, device));
+}
+
 static void see(trek_tensor *tensor, bool written, void *arg)
 {
     trek_touch_list *list = arg;
+    pthread_mutex_lock(&lock);
     if (tensor->device.type == TREK_CPU)
         list->problem = "the function computes on the host";
-    else if (!trek_device_equal(tensor->device, list->device))
+    else if (!is_ours(list, tensor->device))
         list->problem = "the function computes on another device than the graph's";
     else if (tensor->storage->run != list->watch.run)
         add(list, tensor, written);
+    pthread_mutex_unlock(&lock);
 }
 
 void trek_touch_clear(trek_touch_list *list)
@@ -37,11 +51,12 @@ void trek_touch_clear(trek_touch_list *list)
     *list = (trek_touch_list){ .n = 0 };
 }
 
-void trek_touch_begin(trek_touch_list *list, trek_device device)
+void trek_touch_begin(trek_touch_list *list, const trek_stepper *stepper, trek_device device)
 {
     static atomic_uint runs;
     trek_touch_clear(list);
     list->device = device;
+    list->stepper = stepper;
     uint32_t run;
     do
         run = atomic_fetch_add(&runs, 1) + 1;

@@ -290,6 +290,10 @@ trek_status trek_graph_set_stepper(trek_graph *graph, trek_stepper *stepper)
             stepper->klass->free(stepper);
         return trek_fail_missing("trek_graph_set_stepper", graph ? "stepper" : "graph");
     }
+    if (!trek_captures_drop(graph)) {
+        stepper->klass->free(stepper);
+        return trek_fail(TREK_ERR_STATE, "who trains the graph cannot change while its step function runs");
+    }
     trek_stepper *old = graph->stepper;
     graph->stepper = stepper;
     stepper->graph = graph;

@@ -168,6 +168,8 @@ trek_status trek_graph_unjoin_tag(struct trek_graph *graph, int k); /* or by not
 void trek_observations_free(struct trek_graph *graph);
 void trek_graph_loader_free(struct trek_graph *graph);
 void trek_captures_free(struct trek_graph *graph); /* before the stepper, whose memory captured steps use */
+/* What was recorded goes, so that the stepper can. false: a step function is running. */
+bool trek_captures_drop(struct trek_graph *graph);
 
 /* Before a forward of the whole graph: what nested graphs' tags had is the last forward's. */
 void trek_graph_forget_nested_tags(struct trek_graph *graph);

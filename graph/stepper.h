@@ -57,15 +57,37 @@ typedef struct trek_stepper_class {
     const struct trek_stepper_capture *capture; /* NULL: its steps cannot be captured */
 } trek_stepper_class;
 
+/* A step's work, recorded. */
+typedef struct trek_captured_step {
+    /* Does it, on the thread that recorded it. rng_step: of its random numbers. */
+    trek_status (*replay)(struct trek_captured_step *self, uint64_t rng_step);
+    void (*free)(struct trek_captured_step *self); /* before its stepper goes */
+} trek_captured_step;
+
 /* What capturing a step (graph/capture.c) asks of a stepper. */
 struct trek_stepper_capture {
+    /* Why its steps cannot be recorded; NULL: they can, as far as one can see beforehand. Where that is NULL: always. */
+    const char *(*obstacle)(const trek_stepper *self);
     /* A number that is another one when a captured step no longer does what the stepper would do now. */
     uint64_t (*signature)(const trek_stepper *self);
+    /* Whether a step works on this device, too, beside the graph's. NULL: on the graph's alone. */
+    bool (*uses)(const trek_stepper *self, trek_device device);
+    /* What a step makes the devices do (device: the graph's) is recorded from here on, not done, until the end; result NULL
+     * drops it. The end's failure has dropped it. */
+    trek_status (*begin)(trek_stepper *self, trek_device device);
+    trek_status (*end)(trek_stepper *self, trek_device device, trek_captured_step **result);
+    /* After a recording that comes to nothing: its host's side as it was when it began. NULL: the graph's is all. */
+    void (*put_back)(trek_stepper *self);
     /* Before a replay: the learning rate of the step that follows (unless step() has set it), and what else the device reads. */
     trek_status (*before_replay)(trek_stepper *self, bool rate_is_set);
     /* After it: counts and versions, as step() leaves them. */
     void (*after_replay)(trek_stepper *self);
 };
+
+/* What a replay depends on besides the stepper's own: where parameters (of `graph`, or of its replica) and their gradients
+ * are, the plan of the optimizer (NULL: none), constants. */
+uint64_t trek_step_signature(const struct trek_graph *graph, trek_var *const *leaves, int n_leaves,
+                             const trek_optimizer *optimizer);
 
 struct trek_stepper {
     const trek_stepper_class *klass;

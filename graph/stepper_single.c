@@ -4,6 +4,7 @@
 #include "graph/graph_internal.h"
 #include "graph/graph_loader_internal.h"
 #include "optim/optimizer_internal.h"
+#include "tensor/backend.h"
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
@@ -235,25 +236,76 @@ static trek_optimizer *optimizer_of(trek_stepper *stepper) { return ((single *)s
 
 /* --- captured steps ------------------------------------------------------------- */
 
-static uint64_t signature(const trek_stepper *stepper)
+uint64_t trek_step_signature(const trek_graph *graph, trek_var *const *leaves, int n_leaves, const trek_optimizer *optimizer)
 {
-    const single *s = (const single *)stepper;
-    uint64_t plan = 0, key = trek_mix(1, (uint64_t)(uintptr_t)s->optimizer);
-    for (int k = 0; k < s->n_leaves; k++) {
-        const trek_var *var = s->leaves[k];
+    uint64_t plan = 0, key = trek_mix(1, (uint64_t)(uintptr_t)optimizer);
+    for (int k = 0; k < n_leaves; k++) {
+        const trek_var *var = leaves[k];
         const trek_leaf *leaf = var->leaf;
         key = trek_mix(key, (uint64_t)(uintptr_t)var->data->data ^ (var->requires_grad ? 1 : 0) ^ (leaf &&
                                                                                                    leaf->has_grad ? 2 : 0));
         key = trek_mix(key, leaf && leaf->grad ? (uint64_t)(uintptr_t)leaf->grad->data->data : 0);
     }
-    for (int k = 0; k < stepper->graph->constants.n; k++)
-        key = trek_mix(key, stepper->graph->constants.list[k]->serial);
-    if (!s->optimizer)
+    for (int k = 0; k < graph->constants.n; k++)
+        key = trek_mix(key, graph->constants.list[k]->serial);
+    if (!optimizer)
         return key;
-    key = trek_mix(key, trek_optimizer_update(s->optimizer, &plan) ? plan : 0);
-    key = trek_mix(key, (uint64_t)s->optimizer->plans << 1 | s->optimizer->stale);
-    key = trek_mix(key, (uint64_t)s->optimizer->n_groups << 1 | (stepper->graph->settings.max_norm > 0));
+    key = trek_mix(key, trek_optimizer_update(optimizer, &plan) ? plan : 0);
+    key = trek_mix(key, (uint64_t)optimizer->plans << 1 | optimizer->stale);
+    return trek_mix(key, (uint64_t)optimizer->n_groups);
+}
+
+static uint64_t signature(const trek_stepper *stepper)
+{
+    const single *s = (const single *)stepper;
+    uint64_t key = trek_step_signature(stepper->graph, s->leaves, s->n_leaves, s->optimizer);
+    key = trek_mix(key, stepper->graph->settings.max_norm > 0);
     return trek_mix(key, (uint64_t)(uintptr_t)stepper->graph->scaler);
+}
+
+typedef struct single_recording {
+    trek_captured_step base;
+    const trek_backend *backend;
+    trek_capture *capture;
+} single_recording;
+
+static trek_status replay(trek_captured_step *recording, uint64_t rng_step)
+{
+    const single_recording *r = (const single_recording *)recording;
+    return r->backend->capture_replay(r->capture, rng_step);
+}
+
+static void free_recording(trek_captured_step *recording)
+{
+    single_recording *r = (single_recording *)recording;
+    r->backend->capture_free(r->capture);
+    trek_free(r);
+}
+
+static trek_status begin_recording(trek_stepper *stepper, trek_device device)
+{
+    (void)stepper;
+    return trek_backends[device.type]->capture_begin(device);
+}
+
+static trek_status end_recording(trek_stepper *stepper, trek_device device, trek_captured_step **result)
+{
+    (void)stepper;
+    const trek_backend *backend = trek_backends[device.type];
+    single_recording *r = result ? trek_calloc(1, sizeof *r) : NULL;
+    trek_status status = result && !r ? trek_error_status() : TREK_OK;
+    trek_status ended = backend->capture_end(device, r ? &r->capture : NULL);
+    status = status == TREK_OK ? ended : status;
+    if (status != TREK_OK) {
+        trek_free(r);
+        return status;
+    }
+    if (r) {
+        r->base = (trek_captured_step){ replay, free_recording };
+        r->backend = backend;
+        *result = &r->base;
+    }
+    return TREK_OK;
 }
 
 static trek_status before_replay(trek_stepper *stepper, bool rate_is_set)
@@ -274,7 +326,8 @@ static void after_replay(trek_stepper *stepper)
 }
 
 static const struct trek_stepper_capture single_capture = {
-    .signature = signature, .before_replay = before_replay, .after_replay = after_replay,
+    .signature = signature, .begin = begin_recording, .end = end_recording, .before_replay = before_replay,
+    .after_replay = after_replay,
 };
 
 static const trek_stepper_class single_class = {

@@ -58,6 +58,16 @@ typedef struct trek_device_comm {
     /* All of this process's ranks of a group together (a library may make them wait for each other). Their work has
      * ended, or they were aborted. Entries may be NULL. */
     void (*free)(trek_device_rank **ranks, int n);
+
+    /* Ranks' work captured (tensor/backend.h: capture_begin, capture_end), with collectives in it, in pieces: from pause to
+     * resume the thread's work on the device is done as ever, and what the pieces wait for of other threads' is told there. The
+     * first piece is number 0. capture_end may come in a pause, too. What a collective's stream was given in a piece, the queue
+     * waits for in it. Pieces are replayed in their order, by the thread that captured them; `has`: there is something in it.
+     * replay: CANCELLED where the communicator was aborted whose collectives are in it. */
+    trek_status (*capture_pause)(trek_device device);
+    trek_status (*capture_resume)(trek_device device);
+    bool (*capture_has)(const trek_capture *capture, int piece);
+    trek_status (*capture_replay)(trek_capture *capture, int piece, uint64_t rng_step);
 } trek_device_comm;
 
 TREK_END

@@ -11,7 +11,8 @@ struct trek_tensor;
 struct trek_op_call;
 struct trek_compound;
 
-/* Who wants to know which tensors the thread's work on devices touches (graph/capture.c), or what its ops are (onnx/). */
+/* Who wants to know which tensors the thread's work on devices touches (graph/capture.c), or what its ops are (onnx/). With `see`
+ * also that of ranks which it runs meanwhile, at a time. */
 typedef struct trek_rank_watch {
     uint32_t run;              /* storages made meanwhile carry it */
     void (*see)(struct trek_tensor *tensor, bool written, void *arg); /* of an op: an input, or a result it was given; or NULL */

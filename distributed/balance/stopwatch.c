@@ -11,6 +11,13 @@
 
 static const trek_backend *backend_of(const trek_stopwatch *watch) { return trek_backends[watch->device.type]; }
 
+/* Events in captured work have no time: its replays are not measured here. */
+static bool is_captured(const trek_stopwatch *watch)
+{
+    const trek_backend *backend = backend_of(watch);
+    return backend->capturing && backend->capturing();
+}
+
 static trek_status mark(trek_stopwatch *watch, trek_event **event)
 {
     const trek_backend *backend = backend_of(watch);
@@ -26,7 +33,7 @@ trek_status trek_stopwatch_start(trek_stopwatch *watch, trek_device device)
     if (device.type == TREK_CPU)
         return TREK_OK;
     trek_stopwatch_set *set = &watch->sets[watch->present];
-    if (set->n == TREK_STOPWATCH_SPANS)
+    if (set->n == TREK_STOPWATCH_SPANS || is_captured(watch))
         return TREK_OK;
     return mark(watch, &set->start[set->n]);
 }
@@ -38,6 +45,8 @@ trek_status trek_stopwatch_stop(trek_stopwatch *watch, int64_t units)
         watch->units += units;
         return TREK_OK;
     }
+    if (is_captured(watch))
+        return TREK_OK;
     trek_stopwatch_set *set = &watch->sets[watch->present];
     int last = set->n == TREK_STOPWATCH_SPANS ? set->n - 1 : set->n;
     trek_status status = mark(watch, &set->stop[last]);

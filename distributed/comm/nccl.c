@@ -30,6 +30,7 @@ struct trek_comm_nccl {
     struct trek_control *control; /* between processes: its end is the library's */
     trek_device_stream *stream;        /* communication */
     trek_event *ready, *done;   /* of the thread's queue before a call; of the communication stream after one */
+    bool waits;                 /* the queue has not been told to wait for what the stream was given */
     int n_buffers, cap_buffers;
     buffer *buffers;
 };
@@ -406,7 +407,7 @@ static trek_status fail_by_end(trek_comm *comm, const trek_comm_call *call)
 
 trek_status trek_comm_nccl_give(trek_comm *comm, const trek_comm_call *call)
 {
-    const struct trek_comm_nccl *part = comm->nccl;
+    struct trek_comm_nccl *part = comm->nccl;
     trek_status before = trek_error_status(), status = part->library->async_error(part->rank);
     if (status == TREK_OK)
         status = part->backend->event_record(part->ready, NULL);
@@ -414,6 +415,7 @@ trek_status trek_comm_nccl_give(trek_comm *comm, const trek_comm_call *call)
         status = part->backend->stream_wait(comm->device, part->stream, part->ready);
     if (status == TREK_OK)
         status = begin(part, call, part->stream);
+    part->waits = true;
     return status == TREK_ERR_CANCELLED && before == TREK_OK ? fail_by_end(comm, call) : status;
 }
 
@@ -431,9 +433,13 @@ static trek_status start(trek_comm *comm, const trek_comm_call *call)
     return status;
 }
 
+/* In a captured step once for all that was given: the stream has no part in what is captured before it is given something. */
 static trek_status wait_started(trek_comm *comm)
 {
-    const struct trek_comm_nccl *part = comm->nccl;
+    struct trek_comm_nccl *part = comm->nccl;
+    if (!part->waits && part->backend->capturing())
+        return TREK_OK;
+    part->waits = false;
     trek_status status = part->backend->event_record(part->done, part->stream);
     return status == TREK_OK ? part->backend->stream_wait(comm->device, NULL, part->done) : status;
 }

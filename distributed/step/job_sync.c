@@ -282,6 +282,12 @@ static trek_status read_watches(ranks_stepper *s, double *ms, int64_t *units)
     return status;
 }
 
+void trek_job_sync_stop(ranks_stepper *s)
+{
+    if (s->base.graph->stepper == &s->base) /* not a site's, between whose steps nobody stops */
+        agree_to_stop(s, stop_wanted(s));
+}
+
 trek_status trek_job_sync_step(ranks_stepper *s, trek_status own, bool update, bool *pending)
 {
     *pending = false;
@@ -292,11 +298,11 @@ trek_status trek_job_sync_step(ranks_stepper *s, trek_status own, bool update, b
     s->window_rows = 0;
     for (int r = 0; r < s->local_ranks; r++)
         s->window_rows += (double)s->replicas[r].samples;
-    if (update)
+    if (update && !s->recording) /* whose events no clock has */
         own = read_watches(s, s->ms + s->first_rank, s->units + s->first_rank);
     if (!s->comm) {
-        if (update && s->base.graph->stepper == &s->base) /* not a site's, between whose steps nobody stops */
-            agree_to_stop(s, stop_wanted(s));
+        if (update)
+            trek_job_sync_stop(s);
         return own;
     }
     sync_message *mine = new_message(s, update ? SYNC_STEP : SYNC_REDUCE);

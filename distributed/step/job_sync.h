@@ -27,6 +27,8 @@ void trek_job_sync_failed(ranks_stepper *s, trek_status status);
  * units of work in s->ms and s->units, and a request to stop agreed on. *pending: some process has gradients that it has not
  * sent. */
 trek_status trek_job_sync_step(ranks_stepper *s, trek_status own, bool update, bool *pending);
+/* In a step of this process alone: a request to stop is agreed on. */
+void trek_job_sync_stop(ranks_stepper *s);
 /* Which segments have a gradient in any process (into s->any), and so are used; all processes have frozen the same. */
 trek_status trek_job_sync_flags(ranks_stepper *s);
 /* By rank 0, in the arena that holds this process's sum: the sum over all processes. */

@@ -291,7 +291,7 @@ static trek_status merge_between(ranks_stepper *s, int rank)
 
 trek_status trek_ranks_merge_buffers(ranks_stepper *s, int rank)
 {
-    if (s->replicas[0].model->n_buffers == 0)
+    if (s->recording || s->replicas[0].model->n_buffers == 0) /* a recorded step's replays are followed by it */
         return TREK_OK;
     int64_t start = trek_trace_enter("buffers");
     trek_status status = merge_local(s, rank);
@@ -521,16 +521,21 @@ static trek_status decide_on_device(rank_step *x)
     return TREK_OK;
 }
 
+trek_step_opts trek_ranks_step_opts(const ranks_stepper *s, int rank)
+{
+    const trek_graph_settings *settings = &s->base.graph->settings;
+    return (trek_step_opts){ .max_norm = settings->max_norm, .max_value = settings->max_value, .adapt = true, .zero_grad = true,
+                             .scaler = trek_ranks_scaler(s, rank) };
+}
+
 /* Every rank holds the sum now: each decides and updates in its own device's order, as a single device does. */
 static trek_status update_on_device(rank_step *x)
 {
-    const trek_graph_settings *settings = &x->s->base.graph->settings;
     trek_arena *arena = x->replica->arena;
     for (int k = 0; k < arena->n_segments; k++)
         if (x->s->any[k])
             arena->segments[k].param->leaf->has_grad = true;
-    trek_step_opts opts = { .max_norm = settings->max_norm, .max_value = settings->max_value, .adapt = true, .zero_grad = true,
-                            .scaler = x->rank > 0 ? x->replica->scaler : x->s->base.graph->scaler };
+    trek_step_opts opts = trek_ranks_step_opts(x->s, x->rank);
     return trek_optimizer_step_with(x->replica->optimizer, &opts);
 }
 

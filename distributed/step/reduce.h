@@ -21,6 +21,9 @@ void trek_ranks_note_gradients(ranks_stepper *s);
 /* On all ranks. */
 trek_status trek_ranks_run_step(trek_step_call *call);
 
+/* What a rank's update is given that decides on its own device. */
+trek_step_opts trek_ranks_step_opts(const ranks_stepper *s, int rank);
+
 /* Gradients of all ranks of the job become their sum, where ranks have arenas of their own; merges buffers. By every rank. */
 trek_status trek_ranks_sum_gradients(ranks_stepper *s, int rank);
 trek_status trek_ranks_merge_buffers(ranks_stepper *s, int rank);

@@ -14,6 +14,7 @@
 #include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/overlap.h"
+#include "distributed/step/recording.h"
 #include "distributed/step/reduce.h"
 #include "distributed/step/settings.h"
 #include "graph/graph_internal.h"
@@ -292,6 +293,7 @@ static void free_ranks(trek_stepper *stepper)
         trek_overlap_finish(s);
         trek_ranks_call(s->ranks, free_rank, s);
     }
+    trek_ranks_forget_before(s);
     trek_free(s->tag_output);
     trek_free(s->output_tag);
     trek_free(s->nested);
@@ -455,6 +457,7 @@ static const trek_stepper_class ranks_class = {
     .reads_parts = trek_ranks_read_parts,
     .detach = trek_ranks_detach, .replica = replica, .gather_observations = trek_ranks_gather_observations,
     .join_metric = trek_ranks_join_metric, .forget_loader = forget_loader,
+    .capture = &trek_ranks_capture,
 };
 
 ranks_stepper *trek_graph_ranks(const trek_graph *graph)

@@ -109,6 +109,9 @@ typedef struct ranks_stepper {
     trek_var *tape_leaf;     /* all split forwards are of it, where the ranks of one process overlap; else NULL */
     int on_tape;             /* parameters of rank 0 that no more of the caller's own tape reaches, in a backward that sends */
 
+    struct ranks_recording *recording; /* recording.c: a step that is recorded now; NULL: none */
+    struct ranks_before *before;       /* the host's side before the last one; NULL: there was none */
+
     /* job_sync.c: the job's processes; comm NULL: this is the only one */
     trek_comm *comm;
     int process, processes, first_rank, world_size, ranks_most;
@@ -204,6 +207,9 @@ static inline void trek_ranks_merged(ranks_stepper *s)
 /* update.c */
 trek_status trek_ranks_reduce(trek_stepper *stepper);
 trek_status trek_ranks_step(trek_stepper *stepper);
+/* Rank 0's learning rates, by the schedule if that is to be asked, become all ranks'. */
+trek_status trek_ranks_set_rates(ranks_stepper *s, bool by_schedule);
+void trek_ranks_count_step(ranks_stepper *s);
 
 /* constants.c: constants and teachers of rank 0's graph come to all ranks; the values of the teachers. */
 trek_status trek_ranks_constants(trek_stepper *stepper);

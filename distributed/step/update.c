@@ -78,20 +78,27 @@ trek_status trek_ranks_detach(trek_stepper *stepper)
     return trek_ranks_call(s->ranks, detach_rank, s);
 }
 
-/* Learning rates, plans, detached values: what can fail. */
-static trek_status prepare(ranks_stepper *s)
+trek_status trek_ranks_set_rates(ranks_stepper *s, bool by_schedule)
 {
-    double lr = s->base.graph->settings.schedule.kind != TREK_SCHEDULE_NONE ? trek_schedule_lr(&s->base.graph->settings.schedule,
-                                                                                               s->base.graph->settings.steps) : 0;
+    const trek_graph_settings *settings = &s->base.graph->settings;
+    by_schedule &= settings->schedule.kind != TREK_SCHEDULE_NONE;
+    double lr = by_schedule ? trek_schedule_lr(&settings->schedule, settings->steps) : 0;
     if (isnan(lr))
         return trek_error_status();
     trek_status status = TREK_OK;
-    for (int r = 0; r < s->local_ranks && status == TREK_OK && s->base.graph->settings.schedule.kind != TREK_SCHEDULE_NONE; r++)
+    for (int r = 0; r < s->local_ranks && status == TREK_OK && by_schedule; r++)
         if (s->replicas[r].optimizer)
             status = trek_optimizer_schedule_lr(s->replicas[r].optimizer, lr);
     for (int r = 1; r < s->local_ranks && status == TREK_OK; r++)
         if (s->replicas[r].optimizer)
             status = trek_optimizer_follow(s->replicas[r].optimizer, s->replicas[0].optimizer);
+    return status;
+}
+
+/* Learning rates, plans, detached values: what can fail. */
+static trek_status prepare(ranks_stepper *s)
+{
+    trek_status status = trek_ranks_set_rates(s, true);
     if (status == TREK_OK)
         status = trek_ranks_call(s->ranks, detach_rank, s);
     trek_ranks_note_gradients(s);
@@ -119,6 +126,13 @@ static trek_status conclude(ranks_stepper *s, const trek_update_state *decided)
     return trek_grad_scaler_update(s->base.graph->scaler);
 }
 
+void trek_ranks_count_step(ranks_stepper *s)
+{
+    s->base.graph->settings.steps++;
+    trek_rank_here.rng_step++;
+    trek_rank_here.rng_draw = 0;
+}
+
 trek_status trek_ranks_step(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
@@ -139,14 +153,13 @@ trek_status trek_ranks_step(trek_stepper *stepper)
     trek_trace_end("sync", start, s->base.graph->settings.steps);
     if (status == TREK_OK)
         status = conclude(s, &call.decided);
-    if (status == TREK_OK)
+    if (status == TREK_OK && (!s->recording || trek_workload_replays(s->workload))) /* no time is known while it is recorded */
         status = trek_ranks_update_workload(s, TREK_DRIFT_STABLE);
     if (status != TREK_OK)
         return status;
-    trek_ranks_merged(s);
+    if (!s->recording)
+        trek_ranks_merged(s);
     trek_ranks_reset(s);
-    s->base.graph->settings.steps++;
-    trek_rank_here.rng_step++;
-    trek_rank_here.rng_draw = 0;
+    trek_ranks_count_step(s);
     return TREK_OK;
 }

@@ -5,14 +5,26 @@
  * lives as long as the graph; blocks from outside that are freed meanwhile are
  * kept as long, because replays read them. The step of the random numbers is in
  * device memory: the graph itself moves it on, so that a replay that follows the
- * last one needs nothing from the host. */
-#include "tensor/cuda/cuda.h"
+ * last one needs nothing from the host.
+ *
+ * A capture has one piece, or several with a pause after each: what a thread does in a
+ * pause is done at once. Pieces share the pool, so that memory of the first may be
+ * used again in the second: they are replayed in their order. A piece in which ranks
+ * meet (NCCL) is launched like a collective, lest the driver hold up the other ranks'. */
+#include "tensor/cuda/capture.h"
 #include "tensor/cuda/small.h"
+
+typedef struct piece {
+    cudaGraph_t graph;           /* NULL: there is nothing in it */
+    cudaGraphExec_t exec;
+    trek_device_rank *meets; /* whose collectives it has; NULL: none */
+} piece;
 
 struct trek_capture {
     trek_cuda_queue *queue;      /* it replays on the queue that it was captured on */
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
+    int n_pieces, cap_pieces;
+    piece *pieces;
+    trek_device_rank *meets; /* of the piece that is under way */
     trek_cuda_pool *pool;
     unsigned long long *step;    /* in device memory */
     void *step_handle;
@@ -24,6 +36,7 @@ struct trek_capture {
 };
 
 static int under_way[TREK_CUDA_MAX_DEVICES]; /* captures of all threads; atomic */
+static _Thread_local trek_capture *paused[TREK_CUDA_MAX_DEVICES]; /* on this thread's queues: will go on; NULL */
 
 bool trek_cuda_captures_on(int device) { return __atomic_load_n(&under_way[device], __ATOMIC_ACQUIRE) > 0; }
 
@@ -39,7 +52,8 @@ cudaError_t trek_cuda_wait_for(trek_cuda_queue *queue)
     return cudaStreamSynchronize(queue->stream);
 }
 
-static void restore(trek_cuda_queue *queue)
+/* What follows is the thread's own again. */
+static void leave(trek_cuda_queue *queue)
 {
     __atomic_sub_fetch(&under_way[queue->device->index], 1, __ATOMIC_RELEASE);
     queue->pool = queue->own_pool;
@@ -67,31 +81,106 @@ static trek_capture *new_capture(trek_cuda_queue *queue)
     return NULL;
 }
 
-trek_status trek_cuda_capture_begin(trek_device device)
+/* Room for a piece comes before it: what is captured must not be lost for lack of it. */
+static trek_status begin_piece(trek_cuda_queue *queue, trek_capture *capture)
 {
-    trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
-    if (!queue)
-        return trek_error_status();
-    if (queue->capture)
-        return trek_fail(TREK_ERR_STATE, "a capture is under way on this thread already");
-    trek_cuda_release_cached(device); /* what runs before it held: its own pool will hold as much */
-    trek_capture *capture = new_capture(queue);
-    if (!capture)
-        return trek_error_status();
+    if (capture->n_pieces == capture->cap_pieces) {
+        int wanted = capture->cap_pieces ? 2 * capture->cap_pieces : 8;
+        piece *larger = trek_calloc((size_t)wanted, sizeof *larger);
+        if (!larger)
+            return trek_error_status();
+        for (int k = 0; k < capture->n_pieces; k++)
+            larger[k] = capture->pieces[k];
+        trek_free(capture->pieces);
+        capture->pieces = larger;
+        capture->cap_pieces = wanted;
+    }
     /* relaxed: the allocator may ask the driver for memory meanwhile */
-    __atomic_add_fetch(&under_way[device.index], 1, __ATOMIC_ACQ_REL);
+    __atomic_add_fetch(&under_way[queue->device->index], 1, __ATOMIC_ACQ_REL);
     trek_status status = trek_cuda_check(cudaStreamBeginCapture(queue->stream, cudaStreamCaptureModeRelaxed),
                                          "cudaStreamBeginCapture");
     if (status != TREK_OK) {
-        __atomic_sub_fetch(&under_way[device.index], 1, __ATOMIC_RELEASE);
-        trek_cuda_capture_free(capture);
+        __atomic_sub_fetch(&under_way[queue->device->index], 1, __ATOMIC_RELEASE);
         return status;
     }
     queue->capture = capture;
     queue->pool = capture->pool;
     queue->capture_step = capture->step;
     queue->capture_first_step = capture->next_step;
+    capture->meets = NULL;
     return TREK_OK;
+}
+
+static trek_status end_piece(trek_cuda_queue *queue)
+{
+    trek_capture *capture = queue->capture;
+    piece p = { .meets = capture->meets };
+    size_t nodes = 0;
+    trek_status status = trek_cuda_check(cudaStreamEndCapture(queue->stream, &p.graph), "cudaStreamEndCapture");
+    leave(queue);
+    if (status == TREK_OK)
+        status = trek_cuda_check(cudaGraphGetNodes(p.graph, NULL, &nodes), "cudaGraphGetNodes");
+    if (p.graph && nodes == 0) {
+        cudaGraphDestroy(p.graph);
+        p.graph = NULL;
+    }
+    capture->pieces[capture->n_pieces++] = p;
+    return status;
+}
+
+trek_status trek_cuda_capture_begin(trek_device device)
+{
+    trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
+    if (!queue)
+        return trek_error_status();
+    if (queue->capture || paused[device.index])
+        return trek_fail(TREK_ERR_STATE, "a capture is under way on this thread already");
+    trek_cuda_release_cached(device); /* what runs before it held: its own pool will hold as much */
+    trek_capture *capture = new_capture(queue);
+    if (!capture)
+        return trek_error_status();
+    trek_status status = begin_piece(queue, capture);
+    if (status != TREK_OK)
+        trek_cuda_capture_free(capture);
+    return status;
+}
+
+trek_status trek_cuda_capture_pause(trek_device device)
+{
+    trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
+    if (!queue || !queue->capture)
+        return queue ? trek_fail(TREK_ERR_STATE, "no capture is under way on this thread") : trek_error_status();
+    trek_capture *capture = queue->capture;
+    trek_status status = end_piece(queue);
+    paused[device.index] = capture;
+    return status;
+}
+
+trek_status trek_cuda_capture_resume(trek_device device)
+{
+    trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
+    if (!queue || !paused[device.index])
+        return queue ? trek_fail(TREK_ERR_STATE, "no capture has been paused on this thread") : trek_error_status();
+    trek_capture *capture = paused[device.index];
+    trek_status status = begin_piece(queue, capture);
+    if (status == TREK_OK)
+        paused[device.index] = NULL;
+    return status;
+}
+
+/* The pieces become what is launched; their memory on the device is there before any rank waits for another. */
+static trek_status instantiate(const trek_capture *capture)
+{
+    trek_status status = capture->failed ? TREK_ERR_MEMORY : TREK_OK;
+    for (int k = 0; k < capture->n_pieces && status == TREK_OK; k++) {
+        piece *p = &capture->pieces[k];
+        if (!p->graph)
+            continue;
+        status = trek_cuda_check(cudaGraphInstantiate(&p->exec, p->graph, 0), "cudaGraphInstantiate");
+        if (status == TREK_OK)
+            status = trek_cuda_check(cudaGraphUpload(p->exec, capture->queue->stream), "cudaGraphUpload");
+    }
+    return status;
 }
 
 trek_status trek_cuda_capture_end(trek_device device, trek_capture **result)
@@ -99,21 +188,21 @@ trek_status trek_cuda_capture_end(trek_device device, trek_capture **result)
     if (result)
         *result = NULL;
     trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
-    if (!queue || !queue->capture)
+    if (!queue || (!queue->capture && !paused[device.index]))
         return trek_fail(TREK_ERR_STATE, "no capture is under way on this thread");
-    trek_capture *capture = queue->capture;
-    capture->steps = trek_cuda_host->rank_context()->rng_step - capture->next_step;
+    trek_capture *capture = queue->capture ? queue->capture : paused[device.index];
     trek_status status = TREK_OK;
-    if (result && capture->steps)
-        status = trek_cuda_check(trek_cuda_advance(capture->step, capture->steps, queue->stream), "the end of a capture");
-    trek_status ended = trek_cuda_check(cudaStreamEndCapture(queue->stream, &capture->graph), "cudaStreamEndCapture");
-    restore(queue);
+    if (queue->capture) { /* else what moves the step on is the host */
+        capture->steps = trek_cuda_host->rank_context()->rng_step - capture->next_step;
+        if (result && capture->steps)
+            status = trek_cuda_check(trek_cuda_advance(capture->step, capture->steps, queue->stream), "the end of a capture");
+        trek_status ended = end_piece(queue);
+        status = status == TREK_OK ? ended : status;
+    }
+    paused[device.index] = NULL;
     trek_cuda_free_postponed(device.index);
-    status = status == TREK_OK ? ended : status;
-    if (status == TREK_OK && capture->failed)
-        status = TREK_ERR_MEMORY;
     if (status == TREK_OK && result)
-        status = trek_cuda_check(cudaGraphInstantiate(&capture->exec, capture->graph, 0), "cudaGraphInstantiate");
+        status = instantiate(capture);
     if (status == TREK_OK && result)
         *result = capture;
     else
@@ -121,7 +210,26 @@ trek_status trek_cuda_capture_end(trek_device device, trek_capture **result)
     return status;
 }
 
-trek_status trek_cuda_capture_replay(trek_capture *capture, uint64_t rng_step)
+bool trek_cuda_capture_has(const trek_capture *capture, int k)
+{
+    return k >= 0 && k < capture->n_pieces && capture->pieces[k].graph != NULL;
+}
+
+/* Collectives of all ranks are given at a time, as those of calls are. */
+static trek_status launch(const piece *p, cudaStream_t stream)
+{
+    trek_status status = p->meets ? trek_cuda_nccl_replay_begin(p->meets) : TREK_OK;
+    if (status != TREK_OK)
+        return status;
+    status = trek_cuda_check(cudaGraphLaunch(p->exec, stream), "cudaGraphLaunch");
+    if (p->meets)
+        trek_cuda_nccl_replay_end(p->meets, status == TREK_OK);
+    return status;
+}
+
+/* The step of the random numbers is told on the stream itself: nothing here asks the driver for memory, for which it might wait
+ * while another rank's collective is half given. */
+trek_status trek_cuda_capture_replay_piece(trek_capture *capture, int k, uint64_t rng_step)
 {
     trek_cuda_queue *queue = trek_cuda_queue_here(capture->queue->device->index);
     if (!queue)
@@ -130,12 +238,23 @@ trek_status trek_cuda_capture_replay(trek_capture *capture, uint64_t rng_step)
         return trek_fail(TREK_ERR_STATE, "a captured step is replayed by the thread that captured it");
     trek_status status = TREK_OK;
     if (rng_step != capture->next_step)
-        status = trek_cuda_copy_bytes(capture->step, (trek_device){ TREK_CUDA, queue->device->index }, &rng_step,
-                                      (trek_device){ TREK_CPU, 0 }, sizeof rng_step, NULL);
-    if (status == TREK_OK)
-        status = trek_cuda_check(cudaGraphLaunch(capture->exec, queue->stream), "cudaGraphLaunch");
-    if (status == TREK_OK)
+        status = trek_cuda_check(trek_cuda_advance(capture->step, rng_step - capture->next_step, queue->stream),
+                                 "the step of a replay");
+    if (status != TREK_OK)
+        return status;
+    capture->next_step = rng_step;
+    if (trek_cuda_capture_has(capture, k))
+        status = launch(&capture->pieces[k], queue->stream);
+    if (status == TREK_OK && k + 1 == capture->n_pieces) /* which moves the step on */
         capture->next_step = rng_step + capture->steps;
+    return status;
+}
+
+trek_status trek_cuda_capture_replay(trek_capture *capture, uint64_t rng_step)
+{
+    trek_status status = TREK_OK;
+    for (int k = 0; k < capture->n_pieces && status == TREK_OK; k++)
+        status = trek_cuda_capture_replay_piece(capture, k, rng_step);
     return status;
 }
 
@@ -144,10 +263,13 @@ void trek_cuda_capture_free(trek_capture *capture)
     if (!capture)
         return;
     cudaStreamSynchronize(capture->queue->stream); /* a replay may be under way */
-    if (capture->exec)
-        cudaGraphExecDestroy(capture->exec);
-    if (capture->graph)
-        cudaGraphDestroy(capture->graph);
+    for (int k = 0; k < capture->n_pieces; k++) {
+        if (capture->pieces[k].exec)
+            cudaGraphExecDestroy(capture->pieces[k].exec);
+        if (capture->pieces[k].graph)
+            cudaGraphDestroy(capture->pieces[k].graph);
+    }
+    trek_free(capture->pieces);
     trek_device device = { TREK_CUDA, capture->queue->device->index };
     for (int k = 0; k < capture->n_kept; k++)
         trek_cuda_release(device, NULL, capture->kept[k]);
@@ -158,6 +280,8 @@ void trek_cuda_capture_free(trek_capture *capture)
         trek_cuda_pool_retire(capture->pool);
     trek_free(capture);
 }
+
+void trek_cuda_capture_meets(trek_capture *capture, trek_device_rank *rank) { capture->meets = rank; }
 
 bool trek_cuda_capturing(void)
 {

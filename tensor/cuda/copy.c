@@ -217,6 +217,16 @@ static trek_status to_host(void *to, const void *from, size_t bytes, trek_cuda_q
     return status == TREK_OK ? trek_cuda_take_fault(queue->device) : status;
 }
 
+/* In a capture of the target's queue, which waits for nothing outside itself: what is copied was there when the piece began. */
+static trek_status between_captured(void *to, trek_cuda_queue *target, const void *from, int from_index, size_t bytes,
+                                    cudaStream_t on)
+{
+    const trek_cuda_device *source = trek_cuda_device_at(from_index);
+    return source ? trek_cuda_check(cudaMemcpyPeerAsync(to, target->device->ordinal, from, source->ordinal, bytes, on),
+                                    "cudaMemcpyPeerAsync")
+                  : trek_error_status();
+}
+
 /* The source's queue of this thread may still be writing: the copy waits for it, and it for the copy. */
 static trek_status between(void *to, int to_index, const void *from, int from_index, size_t bytes, cudaStream_t on)
 {
@@ -263,5 +273,7 @@ trek_status trek_cuda_copy_bytes(void *to, trek_device to_device, const void *fr
         return to_gpu(to, from, bytes, queue, on);
     if (to_device.index == from_device.index)
         return trek_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, on), "cudaMemcpyAsync");
+    if (queue->capture && !stream)
+        return between_captured(to, queue, from, from_device.index, bytes, on);
     return between(to, to_device.index, from, from_device.index, bytes, on);
 }

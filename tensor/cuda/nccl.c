@@ -6,6 +6,7 @@
  * can end the waiting. A communicator's lock is held for single calls only. */
 #include "tensor/device_comm.h"
 
+#include "tensor/cuda/capture.h"
 #include "tensor/cuda/gate.h"
 #include "tensor/cuda/library.h"
 
@@ -15,6 +16,8 @@
 
 const trek_device_comm *trek_cuda_nccl(void) { return NULL; }
 void trek_cuda_nccl_version(char *text, size_t size) { snprintf(text, size, "no NCCL: this libtrek-cuda was built without it"); }
+trek_status trek_cuda_nccl_replay_begin(trek_device_rank *rank) { return rank ? TREK_OK : TREK_ERR_COMM; }
+void trek_cuda_nccl_replay_end(trek_device_rank *rank, bool given) { (void)rank, (void)given; }
 
 #else
 
@@ -410,6 +413,8 @@ static trek_status run(trek_device_rank *rank, const collective *c, trek_device_
         return fail_aborted(c->name);
     if (status == TREK_OK && result == ncclInProgress)
         status = settle(rank, c->name);
+    if (status == TREK_OK && queue->capture)
+        trek_cuda_capture_meets(queue->capture, rank);
     if (status == TREK_OK)
         trek_cuda_gate_end(rank->gate, rank->place);
     else
@@ -484,6 +489,24 @@ static trek_status async_error(trek_device_rank *rank)
     return aborted ? fail_aborted("communication") : status;
 }
 
+/* --- replays --------------------------------------------------------------------------------- */
+
+trek_status trek_cuda_nccl_replay_begin(trek_device_rank *rank)
+{
+    trek_status status = async_error(rank);
+    if (status == TREK_OK)
+        trek_cuda_gate_begin(rank->gate, rank->place);
+    return status;
+}
+
+void trek_cuda_nccl_replay_end(trek_device_rank *rank, bool given)
+{
+    if (given)
+        trek_cuda_gate_end(rank->gate, rank->place);
+    else
+        trek_cuda_gate_open(rank->gate);
+}
+
 const trek_device_comm *trek_cuda_nccl(void)
 {
     static const trek_device_comm table = {
@@ -492,6 +515,8 @@ const trek_device_comm *trek_cuda_nccl(void)
         .all_reduce = all_reduce, .broadcast = broadcast, .all_gather = all_gather, .reduce_scatter = reduce_scatter,
         .register_buffer = register_buffer, .deregister_buffer = deregister_buffer, .async_error = async_error,
         .abort = abort_rank, .free = free_ranks,
+        .capture_pause = trek_cuda_capture_pause, .capture_resume = trek_cuda_capture_resume,
+        .capture_has = trek_cuda_capture_has, .capture_replay = trek_cuda_capture_replay_piece,
     };
     return &table;
 }

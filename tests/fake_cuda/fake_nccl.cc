@@ -522,7 +522,9 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *data, size_t bytes, v
         return ncclInvalidArgument;
     if (refused_now(__func__, &result))
         return result;
-    *handle = new Block(block);
+    std::lock_guard<std::mutex> lock(comm->rank->world->mutex);
+    comm->rank->registered.push_back(std::make_unique<Block>(block));
+    *handle = comm->rank->registered.back().get();
     return ncclSuccess;
 }
 
@@ -530,8 +532,14 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 {
     if (!good(comm))
         return ncclInvalidArgument;
-    delete static_cast<Block *>(handle);
-    return ncclSuccess;
+    std::lock_guard<std::mutex> lock(comm->rank->world->mutex);
+    auto &list = comm->rank->registered;
+    for (size_t i = 0; i < list.size(); i++)
+        if (list[i].get() == handle) {
+            list.erase(list.begin() + (long)i);
+            return ncclSuccess;
+        }
+    return wrong_locked(*comm->rank, ncclInvalidUsage, "memory that is not registered is given up");
 }
 
 ncclResult_t ncclMemAlloc(void **pointer, size_t bytes)

@@ -76,6 +76,7 @@ struct Rank { /* everything under the world's mutex */
     };
     std::vector<Pending> pending; /* to be enqueued when the polls are over */
     unsigned long begun = 0;
+    std::vector<std::unique_ptr<Block>> registered; /* memory; what is left of it goes with the rank, also of an aborted one */
 };
 
 size_t size_of(ncclDataType_t type);

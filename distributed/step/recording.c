@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "distributed/step/recording.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "autograd/var_internal.h"
+#include "distributed/step/job_sync.h"
+#include "distributed/step/reduce.h"
+#include "graph/graph_internal.h"
+#include "tensor/device_comm.h"
+#include "tensor/memory_internal.h"
+#include "tensor/rank_context.h"
+
+/* The host's side before a step that is recorded. The stepper's. */
+struct ranks_before {
+    int64_t steps;
+    trek_step_state step;
+    trek_accumulation accumulation;
+    bool *had;               /* [ranks][parameters] a gradient */
+    int64_t *samples;        /* [ranks] */
+};
+
+typedef struct ranks_recording {
+    trek_captured_step base;
+    ranks_stepper *s;
+    const trek_backend *backend;
+    trek_ranks_recorder recorder;
+    trek_device device;      /* the caller's: rank 0's */
+    uint64_t rng_step;       /* of the recorded step */
+    bool good;               /* it is to be replayed */
+    bool replayed;           /* once: the recorded step, which the function itself has ended */
+    int runs;                /* of all ranks */
+    bool *begun;             /* [ranks] */
+    trek_capture **captures; /* [ranks] when it is over */
+    int64_t *samples;        /* [ranks] that the step counts */
+} ranks_recording;
+
+static void drop(ranks_recording *r)
+{
+    trek_free(r->begun);
+    trek_free(r->captures);
+    trek_free(r->samples);
+    trek_free(r);
+}
+
+/* --- whether, and for how long ------------------------------------------------------------------ */
+
+static const char *obstacle(const trek_stepper *stepper)
+{
+    const ranks_stepper *s = (const ranks_stepper *)stepper;
+    if (s->averages)
+        return "parameters are averaged, which needs trek_graph_train_batch";
+    if (s->comm)
+        return "several processes train the graph";
+    if (s->on_host || (s->kinds & 1u << TREK_CPU))
+        return "some ranks are on a CPU";
+    if (!trek_ranks_comm(s->ranks, 0)->nccl)
+        return "the ranks exchange gradients through host memory";
+    if (trek_ranks_meet(s))
+        return "the graph has layers that make sums over the ranks, by the host";
+    return NULL;
+}
+
+static uint64_t signature(const trek_stepper *stepper)
+{
+    const ranks_stepper *s = (const ranks_stepper *)stepper;
+    uint64_t key = trek_mix(1, (uint64_t)s->step.phase << 32 | (uint64_t)s->step.passes);
+    for (int r = 0; r < s->world_size; r++)
+        key = trek_mix_double(key, trek_ranks_shares(s)[r]);
+    key = trek_mix_double(key, s->step.factor);
+    key = trek_mix(key, s->base.graph->settings.max_norm > 0);
+    key = trek_mix(key, (uint64_t)(uintptr_t)s->base.graph->scaler);
+    for (int r = 0; r < s->local_ranks; r++) {
+        const rank_replica *own = &s->replicas[r];
+        key = trek_mix(key, trek_step_signature(own->graph, own->model->params, own->model->n_params, own->optimizer));
+        key = trek_mix(key, (uint64_t)(uintptr_t)own->scaler);
+    }
+    return key;
+}
+
+static bool uses(const trek_stepper *stepper, trek_device device)
+{
+    const ranks_stepper *s = (const ranks_stepper *)stepper;
+    for (int r = 0; r < s->local_ranks; r++)
+        if (trek_device_equal(trek_ranks_device(s->ranks, r), device))
+            return true;
+    return false;
+}
+
+/* --- recording ------------------------------------------------------------------------------------ */
+
+static trek_status pause_caller(void *arg)
+{
+    const ranks_recording *r = arg;
+    return r->backend->comm->capture_pause(r->device);
+}
+
+static trek_status resume_caller(void *arg)
+{
+    ranks_recording *r = arg;
+    r->runs++;
+    return r->backend->comm->capture_resume(r->device);
+}
+
+static trek_status begin_rank(ranks_recording *r, int rank)
+{
+    trek_device device = trek_ranks_device(r->s->ranks, rank);
+    if (rank == 0 || r->begun[rank])
+        return r->backend->comm->capture_resume(device);
+    trek_rank_here.rng_step = r->rng_step;
+    trek_status status = r->backend->capture_begin(device);
+    r->begun[rank] = status == TREK_OK;
+    return status;
+}
+
+/* All ranks', or none: who has failed would be waited for in the first collective. */
+static trek_status begin_part(int rank, void *arg)
+{
+    ranks_recording *r = arg;
+    trek_status own = begin_rank(r, rank);
+    trek_status status = trek_replica_agree(trek_ranks_comm(r->s->ranks, rank), own, "recording a step");
+    if (status != TREK_OK && own == TREK_OK)
+        r->backend->comm->capture_pause(trek_ranks_device(r->s->ranks, rank));
+    return status;
+}
+
+/* What was given to the stream of communication comes back to the rank's. */
+static trek_status end_part(int rank, void *arg)
+{
+    const ranks_recording *r = arg;
+    trek_comm *comm = trek_ranks_comm(r->s->ranks, rank);
+    trek_status status = comm->devices ? comm->devices->wait(comm) : TREK_OK;
+    trek_status ended = r->backend->comm->capture_pause(trek_ranks_device(r->s->ranks, rank));
+    return status == TREK_OK ? ended : status;
+}
+
+static ranks_recording *new_recording(ranks_stepper *s, trek_device device)
+{
+    ranks_recording *r = trek_calloc(1, sizeof *r);
+    if (!r)
+        return NULL;
+    size_t ranks = (size_t)s->local_ranks;
+    *r = (ranks_recording){ .s = s, .backend = trek_backends[device.type], .device = device, .rng_step = trek_rank_here.rng_step,
+                            .recorder = { pause_caller, resume_caller, begin_part, end_part, r },
+                            .begun = trek_calloc(ranks, sizeof *r->begun),
+                            .captures = trek_calloc(ranks, sizeof(trek_capture *)),
+                            .samples = trek_calloc(ranks, sizeof *r->samples) };
+    if (r->begun && r->captures && r->samples)
+        return r;
+    drop(r);
+    return NULL;
+}
+
+void trek_ranks_forget_before(ranks_stepper *s)
+{
+    if (!s->before)
+        return;
+    trek_free(s->before->had);
+    trek_free(s->before->samples);
+    trek_free(s->before);
+    s->before = NULL;
+}
+
+static trek_status note_before(ranks_stepper *s)
+{
+    size_t ranks = (size_t)s->local_ranks, params = (size_t)s->replicas[0].model->n_params;
+    trek_ranks_forget_before(s);
+    struct ranks_before *b = s->before = trek_calloc(1, sizeof *b);
+    if (!b)
+        return trek_error_status();
+    *b = (struct ranks_before){ .steps = s->base.graph->settings.steps, .step = s->step,
+                                .accumulation = s->base.graph->accumulation,
+                                .had = trek_calloc(ranks * params + 1, sizeof *b->had),
+                                .samples = trek_calloc(ranks, sizeof *b->samples) };
+    if (!b->had || !b->samples)
+        return trek_error_status();
+    for (size_t q = 0; q < ranks; q++) {
+        b->samples[q] = s->replicas[q].samples;
+        for (size_t k = 0; k < params; k++) {
+            const trek_leaf *leaf = s->replicas[q].model->params[k]->leaf;
+            b->had[q * params + k] = leaf && leaf->has_grad;
+        }
+    }
+    return TREK_OK;
+}
+
+static trek_status begin(trek_stepper *stepper, trek_device device)
+{
+    ranks_stepper *s = (ranks_stepper *)stepper;
+    trek_status status = note_before(s);
+    if (status == TREK_OK) /* which may have to read the device's */
+        status = trek_ranks_prepare_scaler(s);
+    ranks_recording *r = status == TREK_OK ? new_recording(s, device) : NULL;
+    status = r ? r->backend->capture_begin(device) : trek_error_status();
+    if (status != TREK_OK) {
+        if (r)
+            drop(r);
+        return status;
+    }
+    s->recording = r;
+    trek_ranks_set_recorder(s->ranks, &r->recorder);
+    return TREK_OK;
+}
+
+static trek_status end_rank(int rank, void *arg)
+{
+    ranks_recording *r = arg;
+    if (rank == 0 || !r->begun[rank])
+        return TREK_OK;
+    return r->backend->capture_end(trek_ranks_device(r->s->ranks, rank), r->good ? &r->captures[rank] : NULL);
+}
+
+static trek_status free_rank(int rank, void *arg)
+{
+    ranks_recording *r = arg;
+    r->backend->capture_free(r->captures[rank]);
+    return TREK_OK;
+}
+
+static void free_recording(trek_captured_step *recording)
+{
+    ranks_recording *r = (ranks_recording *)recording;
+    trek_ranks_call(r->s->ranks, free_rank, r);
+    drop(r);
+}
+
+static trek_status replay(trek_captured_step *recording, uint64_t rng_step);
+
+static trek_status end(trek_stepper *stepper, trek_device device, trek_captured_step **result)
+{
+    ranks_stepper *s = (ranks_stepper *)stepper;
+    ranks_recording *r = s->recording;
+    trek_ranks_set_recorder(s->ranks, NULL);
+    s->recording = NULL;
+    r->base = (trek_captured_step){ replay, free_recording };
+    trek_status status = TREK_OK;
+    if (result && s->base.graph->settings.steps == s->before->steps)
+        status = trek_fail(TREK_ERR_UNSUPPORTED, "the function does not step the graph, which several ranks train");
+    r->good = result && status == TREK_OK;
+    for (int q = 0; q < s->local_ranks; q++) {
+        r->samples[q] = s->replicas[q].samples - s->before->samples[q];
+        s->replicas[q].samples = s->before->samples[q];
+    }
+    trek_status first = r->backend->capture_end(device, r->good ? &r->captures[0] : NULL);
+    trek_status others = trek_ranks_call(s->ranks, end_rank, r);
+    status = status != TREK_OK ? status : first != TREK_OK ? first : others;
+    if (status == TREK_OK && result)
+        *result = &r->base;
+    else
+        free_recording(&r->base);
+    return status;
+}
+
+static void put_back(trek_stepper *stepper)
+{
+    ranks_stepper *s = (ranks_stepper *)stepper;
+    const struct ranks_before *b = s->before;
+    if (!b || !b->had || !b->samples)
+        return; /* it did not begin */
+    s->step = b->step;
+    s->base.graph->accumulation = b->accumulation;
+    for (int q = 0; q < s->local_ranks; q++) {
+        const trek_replica *model = s->replicas[q].model;
+        s->replicas[q].samples = b->samples[q];
+        for (int k = 0; k < model->n_params; k++)
+            if (model->params[k]->leaf)
+                model->params[k]->leaf->has_grad = b->had[q * model->n_params + k];
+    }
+}
+
+/* --- replays ---------------------------------------------------------------------------------------- */
+
+/* What the devices of all ranks read, from the caller's own streams there, behind which the ranks go on. */
+static trek_status before_replay(trek_stepper *stepper, bool rate_is_set)
+{
+    ranks_stepper *s = (ranks_stepper *)stepper;
+    if (trek_comm_ended(trek_ranks_comm(s->ranks, 0)))
+        return trek_comm_barrier(trek_ranks_comm(s->ranks, 0)); /* which tells why */
+    trek_status status = trek_ranks_set_rates(s, !rate_is_set);
+    if (status == TREK_OK)
+        status = trek_ranks_prepare_scaler(s);
+    for (int r = 0; r < s->local_ranks && status == TREK_OK; r++) {
+        const rank_replica *own = &s->replicas[r];
+        trek_step_opts opts = trek_ranks_step_opts(s, r);
+        status = trek_arena_refresh_masters(own->arena);
+        if (status == TREK_OK)
+            status = trek_device_update_before_replay(own->optimizer, &opts);
+    }
+    if (status == TREK_OK)
+        trek_job_sync_stop(s);
+    return status;
+}
+
+typedef struct launching {
+    ranks_recording *r;
+    int run;
+    uint64_t rng_step;
+} launching;
+
+/* The others' devices would wait for this rank's in vain, and who has updated cannot go back. */
+static trek_status end_group(const ranks_recording *r, int rank, trek_status status)
+{
+    char reason[256];
+    snprintf(reason, sizeof reason, "%s", trek_error());
+    trek_comm_abort(trek_ranks_comm(r->s->ranks, rank), reason);
+    return status;
+}
+
+static trek_status launch_rank(int rank, void *arg)
+{
+    const launching *l = arg;
+    const ranks_recording *r = l->r;
+    trek_status status = r->backend->comm->capture_replay(r->captures[rank], rank ? l->run : 2 * l->run + 1, l->rng_step);
+    return status == TREK_OK ? TREK_OK : end_group(r, rank, status);
+}
+
+/* Nothing has been done before the first piece. */
+static trek_status launch_caller(const ranks_recording *r, int piece, uint64_t rng_step, bool *done)
+{
+    if (!r->backend->comm->capture_has(r->captures[0], piece))
+        return TREK_OK;
+    trek_status status = r->backend->comm->capture_replay(r->captures[0], piece, rng_step);
+    if (status != TREK_OK && *done)
+        return end_group(r, 0, status);
+    *done = true;
+    return status;
+}
+
+static bool has_run(const ranks_recording *r, int run)
+{
+    bool has = r->backend->comm->capture_has(r->captures[0], 2 * run + 1);
+    for (int q = 1; q < r->s->local_ranks; q++)
+        has |= r->backend->comm->capture_has(r->captures[q], run);
+    return has;
+}
+
+static trek_status merge_rank(int rank, void *arg) { return trek_ranks_merge_buffers(arg, rank); }
+
+static trek_status merge(ranks_recording *r)
+{
+    ranks_stepper *s = r->s;
+    for (int q = 0; q < s->local_ranks; q++)
+        s->replicas[q].samples += r->samples[q];
+    trek_status status = s->replicas[0].model->n_buffers ? trek_ranks_call(s->ranks, merge_rank, s) : TREK_OK;
+    if (status == TREK_OK)
+        trek_ranks_merged(s);
+    return status;
+}
+
+/* A plan goes on from step to step; who measures has nothing new. */
+static trek_status follow_plan(ranks_recording *r)
+{
+    ranks_stepper *s = r->s;
+    bool first = !r->replayed;
+    r->replayed = true;
+    if (first || !trek_workload_replays(s->workload))
+        return TREK_OK;
+    memset(s->ms, 0, (size_t)s->world_size * sizeof *s->ms);
+    memset(s->units, 0, (size_t)s->world_size * sizeof *s->units);
+    return trek_ranks_update_workload(s, TREK_DRIFT_STABLE);
+}
+
+static trek_status replay(trek_captured_step *recording, uint64_t rng_step)
+{
+    ranks_recording *r = (ranks_recording *)recording;
+    trek_status status = TREK_OK;
+    bool done = false;
+    for (int run = 0; run < r->runs && status == TREK_OK; run++) {
+        status = launch_caller(r, 2 * run, rng_step, &done);
+        if (status != TREK_OK || !has_run(r, run))
+            continue;
+        status = trek_ranks_call(r->s->ranks, launch_rank, &(launching){ r, run, rng_step });
+        done = true;
+    }
+    if (status == TREK_OK)
+        status = launch_caller(r, 2 * r->runs, rng_step, &done);
+    if (status == TREK_OK)
+        status = merge(r);
+    return status == TREK_OK ? follow_plan(r) : status;
+}
+
+static void after_replay(trek_stepper *stepper)
+{
+    ranks_stepper *s = (ranks_stepper *)stepper;
+    for (int r = 0; r < s->local_ranks; r++)
+        trek_device_update_after_replay(s->replicas[r].optimizer);
+    trek_ranks_reset(s);
+    trek_ranks_count_step(s);
+}
+
+const struct trek_stepper_capture trek_ranks_capture = {
+    .obstacle = obstacle, .signature = signature, .uses = uses, .begin = begin, .end = end, .put_back = put_back,
+    .before_replay = before_replay, .after_replay = after_replay,
+};

@@ -39,7 +39,7 @@ static const trek_optimizer_class adadelta_class = {
     .options = { [LR] = { "lr", .otherwise = 1 }, [RHO] = { "rho", 0.9, TREK_RANGE_FRACTION, false },
                  [EPS] = { "eps", .otherwise = 1e-6 }, [WEIGHT_DECAY] = { .name = "weight_decay" },
                  [MAXIMIZE] = { .name = "maximize" } },
-    .states = { [SQUARE] = { .name = "square_avg" }, [DELTA] = { .name = "acc_delta" } },
+    .states = { [SQUARE] = { .name = "square_avg", .positive = true }, [DELTA] = { .name = "acc_delta", .positive = true } },
     .maximize = MAXIMIZE,
     .keeps_zeros = keeps_zeros,
     .update = adadelta_update,

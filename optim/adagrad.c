@@ -31,7 +31,7 @@ static const trek_optimizer_class adagrad_class = {
     .options = { [LR] = { "lr", .otherwise = 0.01 }, [LR_DECAY] = { .name = "lr_decay" },
                  [WEIGHT_DECAY] = { .name = "weight_decay" }, [INITIAL] = { .name = "initial_accumulator_value" },
                  [EPS] = { "eps", .otherwise = 1e-10 }, [MAXIMIZE] = { .name = "maximize" } },
-    .states = { { .name = "sum" } },
+    .states = { { .name = "sum", .positive = true } },
     .maximize = MAXIMIZE,
     .by_step = true,
     .keeps_zeros = keeps_zeros,

@@ -56,7 +56,8 @@ static bool keeps_zeros(const double *options) { return options[EPS] > 0; /* els
                      [MAXIMIZE] = { .name = "maximize" },                                                                        \
                      [AMSGRAD] = { .name = "amsgrad" },                                                                          \
                      [DECOUPLED] = { "decoupled", .otherwise = is_decoupled } },                                                 \
-        .states = { { .name = "exp_avg" }, { .name = "exp_avg_sq" }, { "max_exp_avg_sq", .kept_with = AMSGRAD } },               \
+        .states = { { .name = "exp_avg" }, { .name = "exp_avg_sq", .positive = true },                                           \
+                    { "max_exp_avg_sq", .kept_with = AMSGRAD, .positive = true } },                                              \
         .maximize = MAXIMIZE, .by_step = true, .keeps_zeros = keeps_zeros, .update = adam_update, .gpu = "adam",                 \
     }
 static const trek_optimizer_class adam_class = ADAM_CLASS("adam", 0, 0), adamw_class = ADAM_CLASS("adamw", 0.01, 1);

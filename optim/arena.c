@@ -9,7 +9,7 @@
 #include "autograd/var_internal.h"
 #include "tensor/pool.h"
 
-enum { SLOT_BYTES = 256, ZERO_GRAIN = 1 << 20 /* bytes */ };
+enum { ZERO_GRAIN = 1 << 20 /* bytes */ };
 
 /* What a parameter gets, and what it had, until all have succeeded. */
 typedef struct arena_move {
@@ -56,13 +56,12 @@ int trek_arena_lay_out(const trek_params *params, trek_arena_part *parts, trek_a
     for (int k = n - 1; k >= 0; k--)
         part_of(parts, &n_parts, trek_var_dtype(trek_params_var(params, k)));
     for (int p = 0; p < n_parts; p++) {
-        int64_t slot = SLOT_BYTES / (int64_t)trek_dtype_size(parts[p].dtype);
         for (int k = n - 1; k >= 0; k--) {
             const trek_var *var = trek_params_var(params, k);
             if (trek_var_dtype(var) != parts[p].dtype)
                 continue;
             slots[at++] = (trek_arena_slot){ k, p, parts[p].count };
-            parts[p].count += (trek_var_numel(var) + slot - 1) / slot * slot;
+            parts[p].count += trek_arena_slot_end(trek_var_numel(var));
         }
     }
     return n_parts;

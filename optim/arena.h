@@ -8,7 +8,7 @@
  * from it in the same pass. A parameter that was written from outside (its version
  * tells; writing through a raw pointer does not) gives its new values to the master.
  *
- * Slots are 256-byte aligned, padding is zero, in reverse order of registration
+ * Slots begin at multiples of TREK_ARENA_SLOT elements, padding is zero, in reverse order of registration
  * (the order in which backward completes gradients). */
 #ifndef TREK_OPTIM_ARENA_H
 #define TREK_OPTIM_ARENA_H
@@ -39,6 +39,12 @@ typedef struct trek_arena_part {
 
 /* Whether the part has master copies of its parameters. */
 static inline bool trek_arena_part_is_low(const trek_arena_part *part) { return part->wide != part->dtype; }
+
+/* Elements: 512 bytes or more, and no block of elements that share a scale of optimizer state (tensor/state_code.h) has two
+ * parameters' elements. */
+#define TREK_ARENA_SLOT 256
+/* Where the next slot may begin at the earliest, after elements up to `end`. */
+static inline int64_t trek_arena_slot_end(int64_t end) { return (end + TREK_ARENA_SLOT - 1) / TREK_ARENA_SLOT * TREK_ARENA_SLOT; }
 
 /* Where a parameter's slot begins. */
 typedef struct trek_arena_slot {

@@ -6,8 +6,6 @@
 #include "autograd/var_internal.h"
 #include "optim/optimizer_internal.h"
 
-enum { SLOT_BYTES = 256 };
-
 double trek_clip_factor(double norm, double max_norm)
 {
     if (!isfinite(norm))
@@ -97,9 +95,8 @@ static trek_status walk(const trek_params *params, span_fn fn, void *arg, bool w
         }
         trek_dtype dtype = (trek_dtype)grad->dtype;
         int64_t size = (int64_t)trek_dtype_size(dtype);
-        int64_t slot = SLOT_BYTES / (int64_t)trek_dtype_size(trek_var_dtype(trek_params_var(params, k)));
         const trek_storage *home = trek_params_var(params, k)->leaf->grad_in_arena ? grad->storage->parent : NULL;
-        int64_t after = (span.count + slot - 1) / slot * slot; /* padding is zero */
+        int64_t after = trek_arena_slot_end(span.count); /* padding is zero */
         if (span.count > 0 && home && home == span.home && dtype == span.dtype && grad->data == span.data + after * size) {
             span.count = after + grad->numel;
             continue;

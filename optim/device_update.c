@@ -55,7 +55,8 @@ static trek_status make_memory(trek_optimizer *optimizer, trek_device_update *r)
     r->at = (trek_update){ .state = (void *)(base + state), .lr = (void *)(base + lr), .groups = (void *)(base + group),
                            .segments = (void *)(base + segments), .segment_group = (void *)(base + of),
                            .runs = (void *)(base + runs), .tile_run = (void *)(base + tiles), .n_segments = arena->n_segments,
-                           .kernel = optimizer->kernel, .host_runs = r->runs, .host_groups = r->groups };
+                           .kernel = optimizer->kernel, .coded = trek_optimizer_is_coded(optimizer), .host_runs = r->runs,
+                           .host_groups = r->groups };
     return TREK_OK;
 }
 
@@ -120,7 +121,8 @@ static trek_status from_device(const trek_optimizer *optimizer, void *to, const 
 static trek_update_group group_entry(const trek_optimizer *optimizer, const trek_optimizer_group *group)
 {
     const trek_optimizer_class *klass = optimizer->klass;
-    trek_update_group entry = { .kept = group->kept, .by_step = trek_optimizer_by_step(optimizer),
+    trek_update_group entry = { .kept = group->kept, .positive = optimizer->positive,
+                                .by_step = trek_optimizer_by_step(optimizer),
                                 .maximize = klass->maximize && group->spec.options[klass->maximize] != 0 };
     memcpy(entry.options, group->spec.options, sizeof entry.options);
     memcpy(entry.corrected, optimizer->corrected, sizeof entry.corrected);
@@ -139,8 +141,11 @@ static trek_update_run run_entry(const trek_optimizer *optimizer, int k, int64_t
     trek_shape shape;
     int64_t begin;
     for (int s = 0; s < TREK_UPDATE_STATES; s++)
-        if (optimizer->state[s][segment->part] && trek_optimizer_state_extent(optimizer, s, k, &begin, &shape) > 0)
+        if (optimizer->state[s][segment->part] && trek_optimizer_state_extent(optimizer, s, k, &begin, &shape) > 0) {
             run.state[s] = optimizer->state[s][segment->part]->data + (size_t)begin * trek_item_size[run.state_dtype];
+            if (run.state_dtype == TREK_U8)
+                run.scale[s] = (float *)optimizer->scale[s][segment->part]->data + begin / TREK_CODE_BLOCK;
+        }
     if (trek_arena_part_is_low(part))
         run.low = part->params->data + (size_t)segment->offset * trek_item_size[part->dtype];
     shape = trek_var_shape(segment->param);

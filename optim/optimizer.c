@@ -18,20 +18,26 @@ static trek_optimizer_group group_of(const trek_optimizer_spec *spec)
 
 /* --- made and freed ------------------------------------------------------------ */
 
+static trek_status make_state(trek_optimizer *optimizer, int s, int p)
+{
+    trek_dtype dtype = trek_optimizer_state_dtype(optimizer, p);
+    trek_device device = optimizer->arena->device;
+    int64_t count = trek_optimizer_state_count(optimizer, s, p), blocks = trek_code_blocks(count);
+    if (dtype == TREK_U8 && !optimizer->scale[s][p])
+        optimizer->scale[s][p] = trek_tensor_zeros(trek_shape_make(1, &blocks), TREK_F32, device);
+    if (dtype != TREK_U8 || optimizer->scale[s][p])
+        optimizer->state[s][p] = trek_tensor_zeros(trek_shape_make(1, &count), dtype, device);
+    return optimizer->state[s][p] ? TREK_OK : TREK_ERR_MEMORY;
+}
+
 static trek_status ensure_state(trek_optimizer *optimizer, uint32_t kept)
 {
-    const trek_arena *arena = optimizer->arena;
+    trek_status status = TREK_OK;
     for (int s = 0; s < TREK_UPDATE_STATES; s++)
-        for (int p = 0; p < arena->n_parts; p++) {
-            if (!(kept >> s & 1) || optimizer->state[s][p])
-                continue;
-            int64_t count = trek_optimizer_state_count(optimizer, s, p);
-            optimizer->state[s][p] = trek_tensor_zeros(trek_shape_make(1, &count), trek_optimizer_state_dtype(optimizer, p),
-                                                       arena->device);
-            if (!optimizer->state[s][p])
-                return TREK_ERR_MEMORY;
-        }
-    return TREK_OK;
+        for (int p = 0; p < optimizer->arena->n_parts && status == TREK_OK; p++)
+            if (kept >> s & 1 && !optimizer->state[s][p])
+                status = make_state(optimizer, s, p);
+    return status;
 }
 
 trek_optimizer *trek_optimizer_new_over(trek_optimizer_spec spec, trek_arena *arena)
@@ -51,6 +57,7 @@ trek_optimizer *trek_optimizer_new_over(trek_optimizer_spec spec, trek_arena *ar
     optimizer->kernel = kernel;
     optimizer->arena = arena;
     trek_optimizer_corrected(spec.klass, optimizer->corrected);
+    optimizer->positive = trek_optimizer_positive(spec.klass);
     optimizer->stale = true;
     optimizer->runs = trek_calloc(n, sizeof *optimizer->runs);
     optimizer->active = trek_calloc(n, sizeof *optimizer->active);
@@ -105,8 +112,10 @@ void trek_optimizer_free(trek_optimizer **address)
     trek_optimizer *optimizer = *address;
     *address = NULL;
     for (int s = 0; s < TREK_UPDATE_STATES; s++)
-        for (int p = 0; p < TREK_DTYPE_COUNT; p++)
+        for (int p = 0; p < TREK_DTYPE_COUNT; p++) {
             trek_tensor_release(optimizer->state[s][p]);
+            trek_tensor_release(optimizer->scale[s][p]);
+        }
     trek_device_update_free(optimizer);
     trek_optimizer_free_rooms(optimizer);
     if (optimizer->owns_arena)
@@ -270,7 +279,7 @@ static trek_status check_homes(const trek_optimizer *optimizer)
 }
 
 /* Whether segment can lengthen the run. Padding between them would be updated too: zeros
- * must stay zeros. */
+ * must stay zeros, and no state of theirs may come into a block's scale. */
 static bool joins(const trek_optimizer *optimizer, const trek_optimizer_run *run, const trek_arena_segment *segment,
                   const trek_optimizer_run *candidate)
 {
@@ -280,7 +289,9 @@ static bool joins(const trek_optimizer *optimizer, const trek_optimizer_run *run
     bool (*keeps_zeros)(const double *options) = optimizer->klass->keeps_zeros;
     if (trek_optimizer_is_whole(optimizer))
         return false;
-    return run->end == segment->offset || (keeps_zeros && keeps_zeros(optimizer->groups[run->group].spec.options));
+    if (run->end == segment->offset)
+        return true;
+    return !trek_optimizer_is_coded(optimizer) && keeps_zeros && keeps_zeros(optimizer->groups[run->group].spec.options);
 }
 
 static void plan_runs(trek_optimizer *optimizer)
@@ -350,7 +361,7 @@ static trek_update_slice slice_of(const trek_optimizer *optimizer, const trek_op
     const trek_optimizer_group *group = &optimizer->groups[run->group];
     const trek_optimizer_class *klass = optimizer->klass;
     trek_update_slice s = { .step = trek_optimizer_by_step(optimizer) ? run->steps + 1 : 0, .kept = group->kept,
-                            .fresh = run->fresh,
+                            .fresh = run->fresh, .positive = optimizer->positive,
                             .zero_grad = zero_grad, .value_limit = value_limit,
                             .state_dtype = trek_optimizer_state_dtype(optimizer, run->part) };
     s.grad_scale = klass->maximize && group->spec.options[klass->maximize] != 0 ? -grad_scale : grad_scale;
@@ -359,12 +370,31 @@ static trek_update_slice slice_of(const trek_optimizer *optimizer, const trek_op
     return s;
 }
 
+_Static_assert(TREK_ARENA_SLOT % TREK_CODE_BLOCK == 0, "no block has elements of two parameters");
+
+/* The end of the block that an element is within, or its own place where it begins one. */
+static int64_t block_end(int64_t at) { return trek_code_blocks(at) * TREK_CODE_BLOCK; }
+
+static void point_at_states(const trek_optimizer *optimizer, int part, trek_update_slice *slice)
+{
+    int64_t size = trek_item_size[slice->state_dtype];
+    for (int s = 0; s < TREK_UPDATE_STATES; s++) {
+        if (!(slice->kept >> s & 1))
+            continue;
+        slice->state[s] = optimizer->state[s][part]->data + slice->first * size;
+        if (slice->state_dtype == TREK_U8)
+            slice->scale[s] = (float *)optimizer->scale[s][part]->data + slice->first / TREK_CODE_BLOCK;
+    }
+}
+
 void trek_optimizer_apply_range_from(trek_optimizer *optimizer, int part, int64_t begin, int64_t end, void *grads,
                                      double grad_scale, double value_limit, bool zero_grad)
 {
     const trek_arena_part *all = &optimizer->arena->parts[part];
-    int64_t size = trek_item_size[all->wide], state_size = trek_item_size[trek_optimizer_state_dtype(optimizer, part)];
+    int64_t size = trek_item_size[all->wide];
     bool whole = trek_optimizer_is_whole(optimizer);
+    if (trek_optimizer_state_dtype(optimizer, part) == TREK_U8)
+        begin = block_end(begin), end = block_end(end); /* by whoever has a block's first element */
     for (int r = 0; r < optimizer->n_runs; r++) {
         const trek_optimizer_run *run = &optimizer->runs[r];
         int64_t from = run->begin > begin ? run->begin : begin, to = run->end < end ? run->end : end;
@@ -376,9 +406,8 @@ void trek_optimizer_apply_range_from(trek_optimizer *optimizer, int part, int64_
         slice.grad = (char *)grads + from * size;
         slice.count = to - from;
         slice.first = from;
-        for (int s = 0; s < TREK_UPDATE_STATES && !whole; s++)
-            if (slice.kept >> s & 1)
-                slice.state[s] = optimizer->state[s][part]->data + from * state_size;
+        if (!whole)
+            point_at_states(optimizer, part, &slice);
         if (trek_arena_part_is_low(all))
             slice.low = all->params->data + from * trek_item_size[all->dtype];
         slice.low_dtype = all->dtype;
@@ -512,6 +541,7 @@ static double step_bytes(const trek_optimizer *optimizer, const trek_step_opts *
         int64_t each = (2 + 1 + opts->zero_grad) * trek_item_size[part->wide]; /* the parameters, the gradients */
         for (int s = 0; s < TREK_UPDATE_STATES; s++)
             each += optimizer->state[s][p] ? 2 * trek_item_size[trek_optimizer_state_dtype(optimizer, p)] : 0;
+                /* but for scales */
         bytes += (double)part->count * (double)each;
         bytes += trek_arena_part_is_low(part) ? (double)part->count * trek_item_size[part->dtype] : 0;
     }

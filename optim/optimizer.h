@@ -177,17 +177,27 @@ TREK_API trek_optimizer_spec trek_lars(trek_lars_opts opts);
 TREK_API trek_optimizer_spec trek_adafactor(trek_adafactor_opts opts);
 TREK_API trek_optimizer_spec trek_muon(trek_muon_opts opts);
 
-/* The same optimizer, whose state (moments, momentum) is kept in `dtype`: TREK_F32, which it is without this, or TREK_BF16, at 2
- * bytes less for each number: AdamW of f32 parameters takes 12 bytes each for parameter, gradient and state instead of 16.
- * trek_with_state(trek_adamw((trek_adam_opts){ .lr = 3e-4 }), TREK_BF16)
- * Updates are made in f32; what is kept is rounded up or down by chance, in proportion (stochastic rounding; Gupta and others,
- * "Deep learning with limited numerical precision", 2015): to the nearest, averages that change by less than half of bf16's
- * distances, 0.4 %, would stand still. The chance is a function of the parameter's place and its count of updates: threads,
- * ranks, devices and resumed runs give the same bits. f64 parameters keep f64 state, 16-bit ones f32 masters. It is the same for
- * all groups: one whose spec does not say takes the optimizer's. Saved state is in the dtype it is kept in; either is loaded into
- * either (f32 is rounded to the nearest). Errors, where an optimizer or a group is made of it: ARGUMENT for another dtype, and
- * for a group with bf16 of an optimizer without; UNSUPPORTED for LAMB, LARS, Adafactor and Muon, and other classes that update
- * whole parameters. */
+/* The same optimizer, whose state (moments, momentum) is kept in `dtype`: TREK_F32, which it is without this; TREK_BF16, at 2
+ * bytes less for each number; or TREK_U8, at 3 bytes less. AdamW of f32 parameters takes 16, 12 or 10 bytes each for parameter,
+ * gradient and state. trek_with_state(trek_adamw((trek_adam_opts){ .lr = 3e-4 }), TREK_BF16)
+ * Updates are made in f32. f64 parameters keep f64 state, 16-bit ones f32 masters. It is the same for all groups: one whose spec
+ * does not say takes the optimizer's. Threads, ranks and resumed runs give the same bits.
+ *
+ * bf16 is rounded up or down by chance, in proportion (stochastic rounding; Gupta and others, "Deep learning with limited
+ * numerical precision", 2015): to the nearest, averages that change by less than half of bf16's distances, 0.4 %, would stand
+ * still. The chance is a function of the parameter's place and its count of updates.
+ *
+ * u8 is 8-bit numbers of blocks, after Dettmers and others, "8-bit Optimizers via Block-wise Quantization", 2022: 256
+ * neighbouring elements of a parameter, of small ones fewer, share an f32 scale, and each is the nearest of 256 numbers by that
+ * scale, which are a few percent apart and reach over seven decades (tensor/state_code.h). Averages go on where a block's largest
+ * do; within a block they move in steps of those few percent, to the nearest. A block with an element that is inf or NaN is NaN.
+ * Parameters of all sizes have it. Not for averaged parameters (.average, and policies that average: UNSUPPORTED at the first
+ * batch), unless an outer optimizer keeps states each rank's own.
+ *
+ * Saved state is in the dtype it is kept in, u8 as codes "NAME.exp_avg" and scales "NAME.exp_avg.scale"; any is loaded into any
+ * (rounded to the nearest). Errors, where an optimizer or a group is made of it: ARGUMENT for another dtype, and for a group with
+ * another one than the optimizer's; UNSUPPORTED for LAMB, LARS, Adafactor and Muon, and other classes that update whole
+ * parameters. */
 TREK_API trek_optimizer_spec trek_with_state(trek_optimizer_spec spec, trek_dtype dtype);
 
 typedef struct trek_optimizer trek_optimizer;

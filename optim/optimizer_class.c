@@ -22,7 +22,8 @@ static trek_status check_states(const trek_optimizer_class *klass)
         const trek_optimizer_state *state = &klass->states[s];
         if (!state->name)
             continue;
-        if (strchr(state->name, '.') || strcmp(state->name, "step") == 0 || strcmp(state->name, "master") == 0)
+        if (strchr(state->name, '.') || strcmp(state->name, "step") == 0 || strcmp(state->name, "master") == 0 ||
+            strcmp(state->name, "scale") == 0)
             return trek_fail(TREK_ERR_ARGUMENT, "%s: a state must not be called \"%s\"", klass->name, state->name);
         for (int other = 0; other < s; other++)
             if (klass->states[other].name && strcmp(klass->states[other].name, state->name) == 0)
@@ -60,6 +61,14 @@ static trek_status check_class(const trek_optimizer_class *klass)
                          "%s: %d options are corrected: at most %d may be, not lr, and only of a class by_step", klass->name,
                          corrected, TREK_UPDATE_CORRECTIONS);
     return check_states(klass);
+}
+
+uint32_t trek_optimizer_positive(const trek_optimizer_class *klass)
+{
+    uint32_t positive = 0;
+    for (int s = 0; s < TREK_UPDATE_STATES; s++)
+        positive |= klass->states[s].positive ? 1u << s : 0;
+    return positive;
 }
 
 void trek_optimizer_corrected(const trek_optimizer_class *klass, int32_t *corrected)
@@ -114,8 +123,8 @@ static trek_status check_state_dtype(const trek_optimizer_spec *spec)
 {
     if (spec->state_dtype == TREK_F32)
         return TREK_OK;
-    if (spec->state_dtype != TREK_BF16)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: state is kept in f32 or bf16, not %s", spec->klass->name,
+    if (spec->state_dtype != TREK_BF16 && spec->state_dtype != TREK_U8)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: state is kept in f32, bf16 or u8, not %s", spec->klass->name,
                          trek_dtype_name(spec->state_dtype));
     if (spec->klass->whole)
         return trek_fail(TREK_ERR_UNSUPPORTED, "%s: it updates whole parameters: its state is kept in f32", spec->klass->name);

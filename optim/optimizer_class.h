@@ -53,12 +53,13 @@ typedef enum trek_state_extent {
     TREK_STATE_VECTORS,  /* each element of parameters with fewer than two dimensions; of others: none */
 } trek_state_extent;
 
-/* Numbers for each parameter, 0 at first, of the dtype in which parameters are updated. Where they are kept in bf16
- * (trek_with_state), an update finds what was rounded. */
+/* Numbers for each parameter, 0 at first, of the dtype in which parameters are updated. Where they are kept in bf16 or
+ * 8 bits (trek_with_state), an update finds what was rounded. */
 typedef struct trek_optimizer_state {
-    const char *name; /* "exp_avg": checkpoints have "<parameter>.exp_avg". No dots, not "step" or "master" */
+    const char *name; /* "exp_avg": checkpoints have "<parameter>.exp_avg". No dots, not "step", "master" or "scale" */
     int kept_with;    /* the option above 0 with which it is kept; 0: always */
     trek_state_extent extent;
+    bool positive;    /* it is never below 0, nor NaN but for gradients that are: 8 bits show it more finely */
 } trek_optimizer_state;
 
 /* A whole parameter, for classes whose update of an element depends on the others: on a norm, or a product of matrices. */

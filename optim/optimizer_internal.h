@@ -60,6 +60,8 @@ struct trek_optimizer {
     bool *active;                      /* [n_segments] what runs were made for */
     uint32_t *written;                 /* [n_segments] bit s: state s has been written */
     trek_tensor *state[TREK_UPDATE_STATES][TREK_DTYPE_COUNT]; /* flat, in the arena's layout; NULL: not needed */
+    trek_tensor *scale[TREK_UPDATE_STATES][TREK_DTYPE_COUNT]; /* of states in u8: one for TREK_CODE_BLOCK elements; else NULL */
+    uint32_t positive;                 /* bit s: state s is never below 0 */
     int64_t *
         place[TREK_UPDATE_STATES]; /* [n_segments] where segments begin in states that are not in the arena's layout; else NULL */
     struct trek_whole_rooms *rooms;    /* of classes of whole parameters */
@@ -72,16 +74,22 @@ struct trek_optimizer {
     uint64_t followed;                 /* trek_optimizer_follow: the edits that were taken over */
 };
 
-/* What a part's state is kept in: bf16 instead of f32 where groups say so, which all do then. */
+/* What a part's state is kept in: bf16 or u8 instead of f32 where groups say so, which all do then. */
 static inline trek_dtype trek_optimizer_state_dtype(const trek_optimizer *optimizer, int part)
 {
     trek_dtype wide = optimizer->arena->parts[part].wide;
     return wide == TREK_F32 ? optimizer->groups[0].spec.state_dtype : wide;
 }
+/* How many blocks have scales of their own (tensor/state_code.h). */
+static inline int64_t trek_code_blocks(int64_t elements) { return (elements + TREK_CODE_BLOCK - 1) / TREK_CODE_BLOCK; }
+static inline bool trek_optimizer_is_coded(const trek_optimizer *optimizer)
+{
+    return optimizer->groups[0].spec.state_dtype == TREK_U8;
+}
 /* Whether kernels are given counts of steps: the class asks for them, or its state's rounding does. */
 static inline bool trek_optimizer_by_step(const trek_optimizer *optimizer)
 {
-    return optimizer->klass->by_step || optimizer->groups[0].spec.state_dtype != TREK_F32;
+    return optimizer->klass->by_step || optimizer->groups[0].spec.state_dtype == TREK_BF16;
 }
 
 /* Every class begins with it. */
@@ -96,6 +104,8 @@ trek_status trek_optimizer_check_option(const trek_optimizer_class *klass, int o
 trek_optimizer_spec trek_optimizer_spec_again(const trek_optimizer_spec *resolved);
 /* The states that resolved options need, as bits. */
 uint32_t trek_optimizer_kept(const trek_optimizer_spec *spec);
+/* The class's states that are never below 0, as bits. */
+uint32_t trek_optimizer_positive(const trek_optimizer_class *klass);
 /* The options that are corrected, in order; 0: no more. */
 void trek_optimizer_corrected(const trek_optimizer_class *klass, int32_t *corrected);
 /* UNSUPPORTED where the arena's device has none. */
@@ -129,7 +139,8 @@ trek_status trek_optimizer_prepare(trek_optimizer *optimizer);
 /* Updates elements [begin, end) of a part, as far as they are planned. Gradients are brought into [-value_limit, value_limit]
  * first (<= 0: not), multiplied by grad_scale, and set to 0 afterwards if zero_grad. Threads may
  * call it at the same time for ranges that do not overlap; for the same bits whatever
- * the slicing there is nothing to heed: the update is element-wise. */
+ * the slicing there is nothing to heed: the update is element-wise. Where elements share scales (state in u8), a range has the
+ * blocks whose first elements are in it, and so gradients of elements behind it must be there, unless it ends a block. */
 void trek_optimizer_apply_range(trek_optimizer *optimizer, int part, int64_t begin, int64_t end, double grad_scale,
                                 double value_limit, bool zero_grad);
 /* The same with gradients from `grads`, the address of element 0 of a buffer in the part's layout
@@ -189,7 +200,8 @@ trek_status trek_grads_scale(const trek_params *params, double factor);
 double trek_clip_factor(double norm, double max_norm);
 
 /* State by name, for checkpoints: "<parameter>.<state>", the class's names ("exp_avg"), in the
- * parameter's shape and dtype (16-bit ones': f32; or bf16, where state is kept in it), "<parameter>.step" (i64 scalar), and
+ * parameter's shape and dtype (16-bit ones': f32; or bf16 or u8, where state is kept in it: then with
+ * "<parameter>.<state>.scale", f32, one for each block of tensor/state_code.h), "<parameter>.step" (i64 scalar), and
  * "<parameter>.master", the f32 copy of a 16-bit parameter. Parameters that were never updated are left out, as in PyTorch.
  * Tensors are views of the live state: save them before the next step. */
 typedef struct trek_optimizer_entry {
@@ -210,6 +222,13 @@ typedef struct trek_optimizer_import_plan trek_optimizer_import_plan;
 trek_status trek_optimizer_import_begin(trek_optimizer *optimizer, const trek_optimizer_entry *entries, int n,
                                         trek_optimizer_import_plan **plan);
 void trek_optimizer_import_end(trek_optimizer *optimizer, trek_optimizer_import_plan **plan, bool commit);
+
+/* --- optim/codes.c: states in u8 (tensor/state_code.h), on the CPU, from and to f32 --- */
+
+/* New codes in the values' shape, and the scales of their blocks. MEMORY: none. */
+trek_status trek_codes_of(const trek_tensor *values, bool positive, trek_tensor **codes, trek_tensor **scales);
+/* A new tensor; NULL: MEMORY. */
+trek_tensor *trek_codes_read(const trek_tensor *codes, const trek_tensor *scales, bool positive);
 
 /* --- optim/optimizer_save.c --- */
 

@@ -74,7 +74,7 @@ void trek_optimizer_group_options(const trek_optimizer_group *group, trek_option
     const trek_optimizer_option *options = group->spec.klass->options;
     fn("first lr", group->initial_lr, arg);
     if (group->spec.state_dtype != TREK_F32)
-        fn("16-bit state", 1, arg);
+        fn(group->spec.state_dtype == TREK_U8 ? "8-bit state" : "16-bit state", 1, arg);
     for (int k = 0; k < TREK_UPDATE_OPTIONS && options[k].name; k++)
         fn(options[k].name, group->spec.options[k], arg);
 }

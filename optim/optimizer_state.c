@@ -6,8 +6,9 @@
 #include "autograd/var_internal.h"
 #include "optim/optimizer_internal.h"
 
-/* What an entry can be: one of the class's states, and: */
-enum { STATE_STEP = TREK_UPDATE_STATES, STATE_MASTER, STATE_KINDS };
+/* What an entry can be: one of the class's states, and (scales: of states in u8, in the same order): */
+enum { STATE_STEP = TREK_UPDATE_STATES, STATE_MASTER, STATE_SCALE, STATE_KINDS = STATE_SCALE + TREK_UPDATE_STATES };
+#define SCALE ".scale"
 
 /* The part of a state buffer that belongs to a segment, in the parameter's shape; NULL and MEMORY. */
 static trek_tensor *state_view(const trek_optimizer *optimizer, int s, const trek_arena_segment *segment)
@@ -18,6 +19,14 @@ static trek_tensor *state_view(const trek_optimizer *optimizer, int s, const tre
     int64_t begin;
     trek_optimizer_state_extent(optimizer, s, (int)(segment - optimizer->arena->segments), &begin, &shape);
     return trek_tensor_make_part(whole, (size_t)begin * trek_dtype_size(dtype), shape, dtype);
+}
+
+/* The scales of its blocks. */
+static trek_tensor *scale_view(const trek_optimizer *optimizer, int s, const trek_arena_segment *segment)
+{
+    int64_t first = segment->offset / TREK_CODE_BLOCK, blocks = trek_code_blocks(segment->count);
+    return trek_tensor_make_part(optimizer->scale[s][segment->part], (size_t)first * sizeof(float), trek_shape_make(1, &blocks),
+                                 TREK_F32);
 }
 
 /* The same of the f32 copies of 16-bit parameters. */
@@ -38,17 +47,32 @@ static bool has_state(const trek_optimizer *optimizer, int s, int k)
 }
 
 /* Takes the tensor over, also on failure. */
-static trek_status add_entry(trek_optimizer_entry *entries, int *n, const char *param, const char *what, trek_tensor *tensor)
+static trek_status add_entry(trek_optimizer_entry *entries, int *n, const char *param, const char *what, const char *more,
+                             trek_tensor *tensor)
 {
     if (!tensor)
         return TREK_ERR_MEMORY;
-    char *name = trek_format("%s.%s", param, what);
+    char *name = trek_format("%s.%s%s", param, what, more);
     if (!name) {
         trek_tensor_release(tensor);
         return TREK_ERR_MEMORY;
     }
     entries[(*n)++] = (trek_optimizer_entry){ name, tensor };
     return TREK_OK;
+}
+
+static trek_status add_states(trek_optimizer *optimizer, const trek_arena_segment *segment, trek_optimizer_entry *list, int *n)
+{
+    trek_status status = TREK_OK;
+    for (int s = 0; status == TREK_OK && s < TREK_UPDATE_STATES; s++) {
+        const char *name = optimizer->klass->states[s].name;
+        if (!has_state(optimizer, s, (int)(segment - optimizer->arena->segments)))
+            continue;
+        status = add_entry(list, n, segment->name, name, "", state_view(optimizer, s, segment));
+        if (status == TREK_OK && optimizer->scale[s][segment->part])
+            status = add_entry(list, n, segment->name, name, SCALE, scale_view(optimizer, s, segment));
+    }
+    return status;
 }
 
 trek_status trek_optimizer_export(trek_optimizer *optimizer, trek_optimizer_entry **entries, int *n)
@@ -73,14 +97,11 @@ trek_status trek_optimizer_export(trek_optimizer *optimizer, trek_optimizer_entr
         const trek_arena_segment *segment = &arena->segments[k];
         if (segment->steps == 0)
             continue;
-        for (int s = 0; status == TREK_OK && s < TREK_UPDATE_STATES; s++)
-            if (has_state(optimizer, s, k))
-                status = add_entry(list, &count, segment->name, optimizer->klass->states[s].name,
-                                   state_view(optimizer, s, segment));
+        status = add_states(optimizer, segment, list, &count);
         if (status == TREK_OK && trek_arena_part_is_low(&arena->parts[segment->part]))
-            status = add_entry(list, &count, segment->name, "master", master_view(arena, segment));
+            status = add_entry(list, &count, segment->name, "master", "", master_view(arena, segment));
         if (status == TREK_OK)
-            status = add_entry(list, &count, segment->name, "step",
+            status = add_entry(list, &count, segment->name, "step", "",
                                trek_tensor_from_data(&segment->steps, trek_dims_none(), TREK_I64, trek_cpu(0)));
     }
     if (status != TREK_OK || count == 0) {
@@ -103,21 +124,30 @@ void trek_optimizer_export_free(trek_optimizer_entry *entries, int n)
 
 /* --- import ----------------------------------------------------------------------- */
 
-/* Where an entry belongs: segment and which state (STATE_STEP for the step count, STATE_MASTER for the f32 copy). */
+static bool is_called(const char *from, const char *end, const char *name)
+{
+    return strlen(name) == (size_t)(end - from) && memcmp(from, name, (size_t)(end - from)) == 0;
+}
+
+/* Where an entry belongs: segment and which state (STATE_STEP for the step count, STATE_MASTER for the f32 copy, STATE_SCALE + s
+ * for the scales of state s). */
 static bool locate(const trek_optimizer *optimizer, const char *name, int *segment, int *state)
 {
-    const char *dot = strrchr(name, '.');
-    if (!dot)
+    size_t length = strlen(name), more = strlen(SCALE);
+    bool scale = length > more && strcmp(name + length - more, SCALE) == 0;
+    const char *end = name + length - (scale ? more : 0), *dot = end;
+    while (dot > name && *--dot != '.') {}
+    if (dot == name)
         return false;
     *state = -1;
     for (int s = 0; s < TREK_UPDATE_STATES; s++)
-        if (optimizer->state[s][0] && strcmp(dot + 1, optimizer->klass->states[s].name) == 0)
-            *state = s;
-    if (strcmp(dot + 1, "step") == 0)
+        if (optimizer->state[s][0] && is_called(dot + 1, end, optimizer->klass->states[s].name))
+            *state = scale ? STATE_SCALE + s : s;
+    if (!scale && is_called(dot + 1, end, "step"))
         *state = STATE_STEP;
-    if (strcmp(dot + 1, "master") == 0)
+    if (!scale && is_called(dot + 1, end, "master"))
         *state = STATE_MASTER;
-    size_t length = (size_t)(dot - name);
+    length = (size_t)(dot - name);
     for (*segment = 0; *state >= 0 && *segment < optimizer->arena->n_segments; ++*segment) {
         const char *own = optimizer->arena->segments[*segment].name;
         if (strlen(own) == length && memcmp(own, name, length) == 0)
@@ -130,7 +160,8 @@ static bool locate(const trek_optimizer *optimizer, const char *name, int *segme
 typedef struct trek_optimizer_import_plan {
     bool has[STATE_KINDS];
     int64_t steps;
-    trek_tensor *source[STATE_KINDS]; /* retained, in the dtype and on the device where it is kept; of the step none */
+    trek_tensor *source[STATE_KINDS]; /* retained, in the dtype and on the device where it is kept; of the step none. Codes and
+                                         what becomes codes: on the CPU, until all entries are there */
 } import_plan; /* of one segment */
 
 static trek_status read_steps(const trek_optimizer_entry *entry, import_plan *plan)
@@ -140,6 +171,34 @@ static trek_status read_steps(const trek_optimizer_entry *entry, import_plan *pl
         return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s' is not a step count", entry->name);
     plan->steps = (int64_t)steps;
     return TREK_OK;
+}
+
+static trek_status check_entry(const trek_optimizer *optimizer, const trek_optimizer_entry *entry, int k, int state)
+{
+    const trek_arena_segment *segment = &optimizer->arena->segments[k];
+    trek_shape shape = trek_tensor_shape(entry->tensor), own = trek_var_shape(segment->param);
+    trek_dtype dtype = trek_tensor_dtype(entry->tensor);
+    int64_t begin, blocks = trek_code_blocks(segment->count);
+    if (state < TREK_UPDATE_STATES)
+        trek_optimizer_state_extent(optimizer, state, k, &begin, &own);
+    else if (state >= STATE_SCALE)
+        own = trek_shape_make(1, &blocks);
+    bool fits = trek_dtype_is_float(dtype) || (state < TREK_UPDATE_STATES && dtype == TREK_U8);
+    if (fits && trek_shape_equal(shape, own))
+        return TREK_OK;
+    char text[TREK_SHAPE_TEXT], own_text[TREK_SHAPE_TEXT];
+    return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s' is %s %s, not %s", entry->name, trek_shape_text(shape, text),
+                     trek_dtype_name(dtype), trek_shape_text(own, own_text));
+}
+
+/* Converted and moved now, so that copying into place cannot fail later. */
+static trek_tensor *prepared(trek_tensor *tensor, trek_dtype dtype, trek_device device)
+{
+    trek_tensor *cast = trek_tensor_cast(tensor, dtype), *here = cast ? trek_tensor_to(cast, device) : NULL;
+    trek_tensor *result = here ? trek_tensor_contiguous(here) : NULL;
+    trek_tensor_release(cast);
+    trek_tensor_release(here);
+    return result;
 }
 
 static trek_status plan_entry(trek_optimizer *optimizer, const trek_optimizer_entry *entry, import_plan *plans)
@@ -156,25 +215,17 @@ static trek_status plan_entry(trek_optimizer *optimizer, const trek_optimizer_en
     if (state == STATE_STEP)
         return read_steps(entry, plan);
     const trek_arena_segment *segment = &optimizer->arena->segments[k];
-    trek_shape shape = trek_tensor_shape(entry->tensor), own = trek_var_shape(segment->param);
-    trek_dtype dtype = optimizer->arena->parts[segment->part].wide;
-    int64_t begin;
-    if (state < TREK_UPDATE_STATES) {
-        trek_optimizer_state_extent(optimizer, state, k, &begin, &own);
+    trek_dtype dtype = state >= STATE_SCALE ? TREK_F32 : optimizer->arena->parts[segment->part].wide;
+    trek_dtype from = trek_tensor_dtype(entry->tensor);
+    if (state < TREK_UPDATE_STATES)
         dtype = trek_optimizer_state_dtype(optimizer, segment->part);
-    }
-    if (!trek_shape_equal(shape, own) || !trek_dtype_is_float(trek_tensor_dtype(entry->tensor))) {
-        char text[TREK_SHAPE_TEXT], own_text[TREK_SHAPE_TEXT];
-        return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s' is %s %s, not %s", entry->name,
-                         trek_shape_text(shape, text), trek_dtype_name(trek_tensor_dtype(entry->tensor)),
-                         trek_shape_text(own, own_text));
-    }
-    /* Converted and moved now, so that copying into place cannot fail later. */
-    trek_tensor *cast = trek_tensor_cast(entry->tensor, dtype);
-    trek_tensor *here = cast ? trek_tensor_to(cast, optimizer->arena->device) : NULL;
-    plan->source[state] = here ? trek_tensor_contiguous(here) : NULL;
-    trek_tensor_release(cast);
-    trek_tensor_release(here);
+    trek_status status = check_entry(optimizer, entry, k, state);
+    if (status != TREK_OK)
+        return status;
+    if (state < TREK_UPDATE_STATES && (from == TREK_U8 || dtype == TREK_U8))
+        plan->source[state] = prepared(entry->tensor, from == TREK_U8 ? TREK_U8 : TREK_F32, trek_cpu(0));
+    else
+        plan->source[state] = prepared(entry->tensor, dtype, state >= STATE_SCALE ? trek_cpu(0) : optimizer->arena->device);
     return plan->source[state] ? TREK_OK : trek_error_status();
 }
 
@@ -186,12 +237,14 @@ static trek_status check_whole(const trek_optimizer *optimizer, const import_pla
         bool any = false, all = true;
         for (int s = 0; s < TREK_UPDATE_STATES; s++) {
             const trek_optimizer_state *state = &optimizer->klass->states[s];
-            any |= plan->has[s];
+            any |= plan->has[s] || plan->has[STATE_SCALE + s];
             int64_t begin;
             trek_shape shape;
             all &= plan->has[s] || !state->name || state->kept_with ||
                    (state->extent != TREK_STATE_ELEMENTS && trek_optimizer_state_extent(optimizer, s, k, &begin, &shape) == 0);
         }
+        for (int s = 0; s < TREK_UPDATE_STATES; s++) /* codes and scales are of each other */
+            all &= plan->has[STATE_SCALE + s] == (plan->source[s] && plan->source[s]->dtype == TREK_U8);
         if (plan->has[STATE_STEP] ? !all : any)
             return trek_fail(TREK_ERR_FORMAT, "optimizer state: parameter '%s' has only a part of its state",
                              optimizer->arena->segments[k].name);
@@ -209,20 +262,77 @@ static void zero_whole(const trek_arena *arena, trek_tensor *whole)
     trek_op_run(&fill);
 }
 
+/* Of a state that is never below 0, neither are scales. */
+static trek_status check_scales(const trek_optimizer *optimizer, int s, int k, const trek_tensor *scales)
+{
+    const float *scale = (const float *)scales->data;
+    for (int64_t i = 0; optimizer->positive >> s & 1 && i < scales->numel; i++)
+        if (scale[i] < 0)
+            return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s.%s" SCALE "' has a number below 0, %g",
+                             optimizer->arena->segments[k].name, optimizer->klass->states[s].name, (double)scale[i]);
+    return TREK_OK;
+}
+
+/* What is in the dtype in which it is kept, or becomes so, in place of source and scales. */
+static trek_status settle_state(const trek_optimizer *optimizer, int s, int k, import_plan *plan)
+{
+    trek_tensor **source = &plan->source[s], **scale = &plan->source[STATE_SCALE + s];
+    trek_dtype dtype = trek_optimizer_state_dtype(optimizer, optimizer->arena->segments[k].part);
+    trek_device device = optimizer->arena->device;
+    trek_tensor *now = NULL, *scales = NULL;
+    trek_status status = *scale ? check_scales(optimizer, s, k, *scale) : TREK_OK;
+    if (status != TREK_OK)
+        return status;
+    if ((*source)->dtype != TREK_U8) {
+        status = trek_codes_of(*source, optimizer->positive >> s & 1, &now, &scales);
+    } else if (dtype == TREK_U8) {
+        now = trek_tensor_retain(*source), scales = trek_tensor_retain(*scale);
+    } else {
+        now = trek_codes_read(*source, *scale, optimizer->positive >> s & 1);
+    }
+    trek_tensor_release(*source);
+    trek_tensor_release(*scale);
+    *source = now ? prepared(now, dtype, device) : NULL;
+    *scale = scales ? prepared(scales, TREK_F32, device) : NULL;
+    status = *source && (*scale || dtype != TREK_U8) ? status : trek_error_status();
+    trek_tensor_release(now);
+    trek_tensor_release(scales);
+    return status;
+}
+
+/* States from codes, and codes from states. */
+static trek_status settle_codes(const trek_optimizer *optimizer, import_plan *plans)
+{
+    trek_status status = TREK_OK;
+    for (int k = 0; k < optimizer->arena->n_segments; k++)
+        for (int s = 0; s < TREK_UPDATE_STATES && status == TREK_OK; s++) {
+            trek_dtype dtype = trek_optimizer_state_dtype(optimizer, optimizer->arena->segments[k].part);
+            const trek_tensor *source = plans[k].source[s];
+            if (source && (source->dtype == TREK_U8 || dtype == TREK_U8))
+                status = settle_state(optimizer, s, k, &plans[k]);
+        }
+    return status;
+}
+
 static void take_over(trek_optimizer *optimizer, const import_plan *plans)
 {
     const trek_arena *arena = optimizer->arena;
     for (int s = 0; s < TREK_UPDATE_STATES; s++)
-        for (int p = 0; p < arena->n_parts; p++)
+        for (int p = 0; p < arena->n_parts; p++) {
             if (optimizer->state[s][p])
                 zero_whole(arena, optimizer->state[s][p]);
+            if (optimizer->scale[s][p])
+                zero_whole(arena, optimizer->scale[s][p]);
+        }
     for (int k = 0; k < arena->n_segments; k++) {
         trek_arena_segment *segment = &arena->segments[k];
         const trek_arena_part *part = &arena->parts[segment->part];
         optimizer->written[k] = 0;
         for (int s = 0; s < STATE_KINDS; s++) {
-            trek_tensor *whole = s == STATE_MASTER ? part->master : s < TREK_UPDATE_STATES ? optimizer->state[s][segment->part]
-                : NULL;
+            trek_tensor *whole = s == STATE_MASTER ? part->master
+                : s < TREK_UPDATE_STATES           ? optimizer->state[s][segment->part]
+                : s >= STATE_SCALE                 ? optimizer->scale[s - STATE_SCALE][segment->part]
+                                                   : NULL;
             trek_tensor *source = plans[k].source[s];
             int64_t begin = segment->offset, count = segment->count;
             if (s < TREK_UPDATE_STATES) {
@@ -230,6 +340,8 @@ static void take_over(trek_optimizer *optimizer, const import_plan *plans)
                 count = trek_optimizer_state_extent(optimizer, s, k, &begin, &shape);
                 optimizer->written[k] |= source || (count == 0 && plans[k].has[STATE_STEP]) ? 1u << s : 0;
             }
+            if (s >= STATE_SCALE)
+                begin /= TREK_CODE_BLOCK, count = trek_code_blocks(count);
             size_t size = whole ? trek_dtype_size((trek_dtype)whole->dtype) : 0;
             if (whole && source)
                 arena->backend->copy_bytes(whole->data + (size_t)begin * size, arena->device, source->data,
@@ -271,6 +383,8 @@ static trek_status begin_import(trek_optimizer *optimizer, const trek_optimizer_
         status = plan_entry(optimizer, &entries[k], plans);
     if (status == TREK_OK)
         status = check_whole(optimizer, plans);
+    if (status == TREK_OK)
+        status = settle_codes(optimizer, plans);
     if (status == TREK_OK && !keep_masters)
         status = forget_masters(optimizer, plans);
     *result = plans;

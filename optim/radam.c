@@ -46,7 +46,7 @@ static const trek_optimizer_class radam_class = {
                  [BETA2] = { "beta2", 0.999, TREK_RANGE_FRACTION, .corrected = true }, [EPS] = { "eps", .otherwise = 1e-8 },
                  [WEIGHT_DECAY] = { .name = "weight_decay" }, [DECOUPLED] = { .name = "decoupled_weight_decay" },
                  [MAXIMIZE] = { .name = "maximize" } },
-    .states = { { .name = "exp_avg" }, { .name = "exp_avg_sq" } },
+    .states = { { .name = "exp_avg" }, { .name = "exp_avg_sq", .positive = true } },
     .maximize = MAXIMIZE,
     .by_step = true,
     .keeps_zeros = keeps_zeros,

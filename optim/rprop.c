@@ -54,7 +54,7 @@ static const trek_optimizer_class rprop_class = {
     .options = { [LR] = { "lr", .otherwise = 0.01 }, [LESS] = { "eta_minus", .otherwise = 0.5 },
                  [MORE] = { "eta_plus", .otherwise = 1.2 }, [LEAST] = { "step_min", .otherwise = 1e-6 },
                  [MOST] = { "step_max", .otherwise = 50 }, [MAXIMIZE] = { .name = "maximize" } },
-    .states = { [BEFORE] = { .name = "prev" }, [SIZE] = { .name = "step_size" } },
+    .states = { [BEFORE] = { .name = "prev" }, [SIZE] = { .name = "step_size", .positive = true } },
     .maximize = MAXIMIZE,
     .check = check,
     .keeps_zeros = keeps_zeros,

@@ -100,8 +100,9 @@ typedef struct trek_backend {
     int (*update_kernel)(const char *name);
     /* The 16-bit elements [begin, begin + n) of low from the n of master. The CPU's only. */
     void (*write_low)(void *low, trek_dtype dtype, const float *master, int64_t begin, int64_t n);
-    /* Elements [begin, begin + n) of a slice's bf16 states into rows of TREK_STATE_BLOCK, a row for each state, at most so many;
-     * and back (tensor/state_round.h). The CPU's only. */
+    /* Elements [begin, begin + n) of a slice's states in bf16 or u8 into rows of TREK_STATE_BLOCK, a row for each state, at most
+     * so many; and back (tensor/state_round.h, state_code.h). u8: begin is that of a block, and n ends one or all. The CPU's
+     * only. */
     void (*read_states)(const trek_update_slice *slice, int64_t begin, int64_t n, float *rows);
     void (*write_states)(const trek_update_slice *slice, int64_t begin, int64_t n, const float *rows);
     /* sum of squares in f64, in fixed blocks combined in order; *finite false if any element is inf or NaN */

@@ -13,7 +13,7 @@
 #include "tensor/update.h"
 
 #define TREK_STATE_SEED 0x6f7074696d737461u
-#define TREK_STATE_BLOCK 512 /* elements that are in f32 at a time on CPUs */
+#define TREK_STATE_BLOCK 512 /* elements that are in f32 at a time on CPUs; whole blocks of states in u8 */
 
 /* The upper half of x's bits, or the next one: the fraction that is lost is the chance. `chance` has 16 bits, in the low half.
  * Numbers of bf16, inf and NaN stay. */

@@ -21,6 +21,7 @@
 
 #define TREK_UPDATE_LRS 32    /* learning rates that one call of update_numbers carries */
 #define TREK_UPDATE_TILE 2048 /* elements of a run that belong together: the work of one block of threads */
+#define TREK_CODE_BLOCK 256   /* elements of a state in u8 that share a scale (tensor/state_code.h); a tile has whole ones */
 #define TREK_UPDATE_SPANS TREK_DTYPE_COUNT /* update_norm: spans at most */
 
 /* Dynamic loss scaling, as torch.amp.GradScaler. One may serve several optimizers. In backend memory. */
@@ -58,7 +59,7 @@ typedef struct trek_update_state {
 /* Options of a group of the optimizer. In backend memory, written when they change (the learning rate has its own array). */
 typedef struct trek_update_group {
     double options[TREK_UPDATE_OPTIONS];
-    uint32_t kept;                              /* states, as in a slice */
+    uint32_t kept, positive;                    /* states, as in a slice */
     int32_t by_step, maximize;                  /* by_step: kernels are given step counts */
     int32_t corrected[TREK_UPDATE_CORRECTIONS]; /* options; 0: none */
 } trek_update_group;
@@ -82,11 +83,12 @@ typedef struct trek_update_run {
     void *param;             /* f32 or f64; of a 16-bit parameter the f32 master copy */
     void *grad;              /* of param's dtype */
     void *state[TREK_UPDATE_STATES]; /* NULL: none */
+    float *scale[TREK_UPDATE_STATES]; /* as in a slice */
     void *low;               /* the 16-bit parameter, rewritten from param; NULL: none */
     int64_t count;
     int64_t first;           /* place of element 0 in the arena, a multiple of 4 */
     int32_t dtype, low_dtype;
-    int32_t state_dtype;     /* param's dtype, or bf16 */
+    int32_t state_dtype;     /* param's dtype, bf16 or u8 */
     int32_t segment, group;
     int64_t first_tile;      /* element i of the run is in tile first_tile + i / TREK_UPDATE_TILE */
     int64_t rows, cols;      /* its last two sizes, for classes of whole parameters; of fewer than two dimensions: rows is 0 */
@@ -105,6 +107,7 @@ typedef struct trek_update {
     int32_t n_groups, n_segments, n_runs;
     int64_t first_tile, n_tiles;     /* update_apply is about these: all of them, from 0 */
     trek_update_kernel kernel;
+    bool coded;                      /* state is kept in u8, but for f64 parameters */
     const trek_update_run *host_runs;     /* the same as runs and groups, in the host's memory: classes of whole parameters */
     const trek_update_group *host_groups; /* launch what they say */
 } trek_update;
@@ -172,8 +175,11 @@ TREK_ON_BOTH void trek_update_slice_of(const trek_update *update, const trek_upd
     s->count = run->count;
     s->kept = group->kept;
     s->fresh = segment->fresh;
-    for (int k = 0; k < TREK_UPDATE_STATES; k++)
+    s->positive = group->positive;
+    for (int k = 0; k < TREK_UPDATE_STATES; k++) {
         s->state[k] = group->kept >> k & 1 ? run->state[k] : 0;
+        s->scale[k] = run->scale[k];
+    }
     s->options[0] = update->lr[run->group];
     for (int k = 1; k < TREK_UPDATE_OPTIONS; k++)
         s->options[k] = group->options[k];

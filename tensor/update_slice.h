@@ -14,7 +14,7 @@ TREK_BEGIN
 #define TREK_UPDATE_CORRECTIONS 4 /* options whose powers kernels are given, at most */
 
 /* All arrays are of the dtype that the kernel is told (F32 or F64) and have `count` elements. 16-bit parameters are updated in
- * f32 copies, and state that is kept in bf16 is brought to f32 and back: kernels do not see them. */
+ * f32 copies, and state that is kept in fewer bits is brought to f32 and back: kernels do not see them. */
 typedef struct trek_update_slice {
     void *param, *grad;
     void *state[TREK_UPDATE_STATES];  /* 0 where they were never written; NULL: not kept */
@@ -31,6 +31,8 @@ typedef struct trek_update_slice {
     trek_dtype low_dtype;
     trek_dtype state_dtype;           /* for whoever calls the kernel: what `state` is kept in */
     int64_t first;                    /* for whoever calls the kernel: the place of element 0 among the optimizer's parameters */
+    float *scale[TREK_UPDATE_STATES]; /* for whoever calls the kernel: of states in u8, from that of element 0's block on */
+    uint32_t positive;                /* for whoever calls the kernel: bit k: state k is never below 0 */
 } trek_update_slice;
 
 /* Updates elements [begin, end) of the slice. Each by itself: the bits are the same however a slice is cut. Called by several

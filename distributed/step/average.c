@@ -38,6 +38,10 @@ trek_status trek_average_begin_pass(ranks_stepper *s)
             return trek_fail(TREK_ERR_UNSUPPORTED, "trek_graph_train_batch: averaged parameters do not go with %s, whose %s is "
                              "not kept for each element", s->replicas[0].optimizer->klass->name,
                              s->replicas[0].optimizer->klass->states[k].name);
+    if (trek_optimizer_is_coded(s->replicas[0].optimizer) && !s->own_states)
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "trek_graph_train_batch: averaged parameters do not go with state in u8, which would "
+                         "be averaged, too: keep it in f32 or bf16");
     if (s->base.graph->scaler || trek_ranks_meet(s))
         return trek_fail(TREK_ERR_UNSUPPORTED, "trek_graph_train_batch: averaged parameters do not go with %s",
                          s->base.graph->scaler ? "losses that are scaled" : "layers that meet other ranks");

@@ -79,7 +79,7 @@ trek_graph *begin(const run_opts *o)
     trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){
         .build_replica = build, .arg = &copy, .devices = devices, .ranks = o->ranks, .max_grad_norm = 0.7,
             .share_params = o->separate ? TREK_OFF : 0,
-        .optimizer = trek_with_state(optimizer_of(o), o->low_state ? TREK_BF16 : TREK_F32),
+        .optimizer = trek_with_state(optimizer_of(o), o->state_dtype),
         .plan = o->plan, .schedule = trek_cosine_lr(0.02, STEPS, 0.001),
         .amp = { .scaling = o->scaled, .scaler = { .growth_interval = 3 } } });
     if (status != TREK_OK)

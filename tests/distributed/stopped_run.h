@@ -18,7 +18,7 @@ typedef struct run_opts {
     int ranks;
     bool separate, scaled, norm;
     bool made;                /* weights made of others, and an adapter */
-    bool low_state;           /* the optimizer's is in bf16 */
+    trek_dtype state_dtype;   /* of the optimizer's state */
     enum { ADAMW, SGD, RMSPROP, TAMED } optimizer;
     const trek_plan *plan;
 } run_opts;

@@ -72,8 +72,10 @@ static void same_bits_after_each_step(void **state)
         { .dtype = TREK_F32, .ranks = 2, .made = true },
         { .dtype = TREK_F32, .ranks = 2, .separate = true, .optimizer = RMSPROP, .scaled = true },
         { .dtype = TREK_F32, .ranks = 2, .optimizer = TAMED },
-        { .dtype = TREK_F32, .ranks = 2, .separate = true, .low_state = true },
-        { .dtype = TREK_BF16, .ranks = 2, .optimizer = SGD, .low_state = true },
+        { .dtype = TREK_F32, .ranks = 2, .separate = true, .state_dtype = TREK_BF16 },
+        { .dtype = TREK_BF16, .ranks = 2, .optimizer = SGD, .state_dtype = TREK_BF16 },
+        { .dtype = TREK_F32, .ranks = 2, .separate = true, .state_dtype = TREK_U8 },
+        { .dtype = TREK_BF16, .ranks = 2, .scaled = true, .state_dtype = TREK_U8 },
     };
     for (size_t k = 0; k < sizeof runs / sizeof *runs; k++) {
         if (runs[k].optimizer == TAMED && !test_on_cpu())

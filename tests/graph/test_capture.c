@@ -269,7 +269,7 @@ static void test_changes(void **state)
 }
 
 /* Optimizers that look at whole parameters, with their norms and products, are in the record; and rounding of states, which goes
- * by the device's counts. */
+ * by the device's counts, and codes of blocks. */
 static void test_other_optimizers(void **state)
 {
     (void)state;
@@ -278,8 +278,9 @@ static void test_other_optimizers(void **state)
                                           trek_adafactor((trek_adafactor_opts){ .lr = 0.05 }),
                                           trek_muon((trek_muon_opts){ .lr = 0.02 }),
                                           trek_with_state(trek_adamw((trek_adam_opts){ .lr = 0.05, .amsgrad = true }),
-                                                          TREK_BF16) };
-    for (int k = 0; k < 5; k++) {
+                                                          TREK_BF16),
+                                          trek_with_state(trek_adamw((trek_adam_opts){ .lr = 0.05, .amsgrad = true }), TREK_U8) };
+    for (int k = 0; k < 6; k++) {
         trace plain, captured;
         job a, b;
         trek_graph *graphs[2];

@@ -420,7 +420,7 @@ static void graphs(void **state)
     assert_int_equal(adam->kind, TREK_TIMELINE_OP);
     double one = 4 * (double)trek_module_param_count(trek_graph_module(graph)); /* parameters, two states: in and out; gradients:
                                                                                    read and cleared */
-    assert_true(adam->calls == 2 && adam->bytes >= 2 * 8 * one && adam->bytes < 2 * 8 * (one + 8 * 256)); /* with padding */
+    assert_true(adam->calls == 2 && adam->bytes >= 2 * 8 * one && adam->bytes < 2 * 8 * (one + 8 * 1024)); /* with padding */
     assert_true(optimizer->bytes == adam->bytes);
     n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_BY_MODULE });
     assert_int_equal(row_of(n, "graph", false)->calls, 2);

@@ -35,12 +35,12 @@ static void arena_moves_values_and_gradients(void **state)
     read_tensor(trek_var_data(trek_var_grad(m.vars[3])), have);
     assert_memory_equal(have, grad, sizeof(double) * BIG);
     assert_int_equal(arena->n_parts, 1);
-    assert_int_equal(arena->parts[0].count, 128 + 320 + 64 + 64 + 64);
+    assert_int_equal(arena->parts[0].count, 256 + 512 + 256 + 256 + 256);
     const char *base = arena->parts[0].params->data;
     for (int k = 0; k < MODEL; k++) {
         const trek_arena_segment *s = &arena->segments[trek_arena_find(arena, m.vars[k])];
         assert_int_equal(s->index, k);
-        assert_int_equal(s->offset * sizeof(float) % 256, 0);
+        assert_int_equal(s->offset % TREK_ARENA_SLOT, 0);
         assert_ptr_equal(trek_var_data(m.vars[k])->data, base + s->offset * (int64_t)sizeof(float));
     }
     assert_int_equal(trek_arena_find(arena, m.vars[MODEL - 1]), 0); /* last registered, first in memory */
@@ -54,7 +54,7 @@ static void arena_moves_values_and_gradients(void **state)
     assert_non_null(arena);
     check_values(&m, 0.0);
     trek_arena_zero_grads(arena);
-    read_tensor(arena->parts[0].grads, (double[640]){ 0 });
+    read_tensor(arena->parts[0].grads, (double[1536]){ 0 });
     bool finite;
     double sum;
     trek_arena_sum_squares(arena, &sum, &finite);

@@ -10,7 +10,7 @@
 #include "tensor/tensor_internal.h"
 
 enum {
-    GRAIN = 16384,   /* elements */
+    GRAIN = 16384,   /* elements: whole blocks of states in u8 */
     BLOCK = 2048 /* elements that are in cache when gradients are limited and 16-bit copies written */
 };
 
@@ -62,7 +62,10 @@ static void update_part(void *arg, int64_t begin, int64_t end)
     job->update(job->dtype, job->slice, begin, end);
 }
 
-static bool has_low_state(const slice_job *job) { return job->slice->state_dtype == TREK_BF16; }
+static bool has_low_state(const slice_job *job)
+{
+    return job->slice->state_dtype == TREK_BF16 || job->slice->state_dtype == TREK_U8;
+}
 
 /* Elements [begin, end), at most TREK_STATE_BLOCK, whose states are in f32 meanwhile. */
 static void update_low_state(const slice_job *job, int64_t begin, int64_t end)

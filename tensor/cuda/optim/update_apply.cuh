@@ -9,6 +9,7 @@
 
 #include "tensor/cuda/block.cuh"
 #include "tensor/cuda/moves/random.cuh"
+#include "tensor/state_code.h"
 #include "tensor/state_round.h"
 
 #define TREK_UPDATE_THREADS 256
@@ -394,14 +395,197 @@ template <typename R> static __global__ void __launch_bounds__(TREK_UPDATE_THREA
     }
 }
 
+/* --- states in u8 (tensor/state_code.h): a warp for each block of elements ------------------------------------ */
+
+/* Where a thread's piece of a block begins: neighbours have neighbouring ones. */
+#define TREK_CODED_PIECES (TREK_CODE_BLOCK / (32 * 4))
+__device__ __forceinline__ int trek_coded_place(int piece) { return (piece * 32 + ((int)threadIdx.x & 31)) * 4; }
+
+/* One state of a thread's elements: n of each piece are there. The block's scale is the same in all threads. */
+__device__ __forceinline__ void trek_decode_state(const uint8_t *codes, float scale, const int *n, int wide,
+                                                  trek_vector<float, 4> *x)
+{
+#pragma unroll
+    for (int k = 0; k < TREK_CODED_PIECES; k++) {
+        trek_vector<uint8_t, 4> code = {};
+        const uint8_t *from = codes + trek_coded_place(k);
+        if (n[k] == 4)
+            code = *(const trek_vector<uint8_t, 4> *)from;
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            if (n[k] < 4 && e < n[k])
+                code.x[e] = from[e];
+            x[k].x[e] = trek_code_number(code.x[e], wide) * scale;
+        }
+    }
+}
+
+__device__ __forceinline__ void trek_encode_state(uint8_t *codes, float *scale, const int *n, int wide,
+                                                  const trek_vector<float, 4> *x)
+{
+    uint32_t key = 0;
+#pragma unroll
+    for (int k = 0; k < TREK_CODED_PIECES; k++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            uint32_t own = e < n[k] ? trek_code_key(wide && x[k].x[e] < 0 ? 0 : x[k].x[e]) : 0;
+            key = own > key ? own : key;
+        }
+    float most = trek_code_scale(trek_team_reduce(key, 32, (uint32_t *)nullptr, 0u, trek_maxes()));
+    float inverse = trek_code_inverse(most);
+#pragma unroll
+    for (int k = 0; k < TREK_CODED_PIECES; k++) {
+        trek_vector<uint8_t, 4> code;
+        uint8_t *to = codes + trek_coded_place(k);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            code.x[e] = (uint8_t)trek_code_of(x[k].x[e] * inverse, wide);
+            if (n[k] < 4 && e < n[k])
+                to[e] = code.x[e];
+        }
+        if (n[k] == 4)
+            *(trek_vector<uint8_t, 4> *)to = code;
+    }
+    if ((threadIdx.x & 31) == 0)
+        *scale = most;
+}
+
+/* The parameters and gradients of a thread's piece: of 4 elements at addresses of 16 bytes, or of fewer, one by one. */
+__device__ __forceinline__ trek_vector<float, 4> trek_load_some(const float *from, int n, bool aligned)
+{
+    trek_vector<float, 4> x = {};
+    if (n == 4 && aligned)
+        return *(const trek_vector<float, 4> *)from;
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        if (e < n)
+            x.x[e] = from[e];
+    return x;
+}
+__device__ __forceinline__ void trek_store_some(float *to, const trek_vector<float, 4> &x, int n, bool aligned)
+{
+    if (n == 4 && aligned) {
+        *(trek_vector<float, 4> *)to = x;
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        if (e < n)
+            to[e] = x.x[e];
+}
+
+/* The block that begins at `begin`, by the threads of a warp. */
+template <typename R>
+__device__ __forceinline__ void trek_step_coded(const trek_step_numbers<float> &s, const trek_step_arrays<float> &a,
+                                                float *const *scale, uint32_t positive, int64_t begin, int64_t count)
+{
+    trek_step_piece<R, float, 4> pieces[TREK_CODED_PIECES] = {};
+    trek_vector<float, 4> states[TREK_CODED_PIECES];
+    int n[TREK_CODED_PIECES];
+    bool aligned = (((uintptr_t)a.param | (uintptr_t)a.grad) & 15) == 0; /* codes and 16-bit parameters are, as blocks are */
+#pragma unroll
+    for (int k = 0; k < TREK_CODED_PIECES; k++) {
+        int64_t left = count - begin - trek_coded_place(k);
+        n[k] = left >= 4 ? 4 : left > 0 ? (int)left : 0;
+        pieces[k].g = trek_load_some(a.grad + begin + trek_coded_place(k), n[k], aligned);
+        pieces[k].p = trek_load_some(a.param + begin + trek_coded_place(k), n[k], aligned);
+    }
+#pragma unroll
+    for (int state = 0; state < R::states; state++) {
+        if (!(s.kept >> state & 1))
+            continue;
+        trek_decode_state((const uint8_t *)a.state[state] + begin, scale[state][begin / TREK_CODE_BLOCK], n,
+                          (int)(positive >> state & 1), states);
+#pragma unroll
+        for (int k = 0; k < TREK_CODED_PIECES; k++)
+            pieces[k].states[state] = states[k];
+    }
+    __syncwarp(); /* scales have been read */
+#pragma unroll
+    for (int k = 0; k < TREK_CODED_PIECES; k++) {
+        int64_t at = begin + trek_coded_place(k);
+        pieces[k].step(s);
+        trek_store_some(a.param + at, pieces[k].p, n[k], aligned);
+        if (a.low && n[k] == 4)
+            trek_store_low<4>(a.low + at, a.low_dtype, pieces[k].p.x);
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (a.low && n[k] < 4 && e < n[k])
+                trek_store_low<1>(a.low + at + e, a.low_dtype, &pieces[k].p.x[e]);
+        if (s.zero)
+            trek_store_some(a.grad + at, trek_vector<float, 4>{}, n[k], aligned);
+    }
+#pragma unroll
+    for (int state = 0; state < R::states; state++) {
+        if (!(s.kept >> state & 1))
+            continue;
+#pragma unroll
+        for (int k = 0; k < TREK_CODED_PIECES; k++)
+            states[k] = pieces[k].states[state];
+        trek_encode_state((uint8_t *)a.state[state] + begin, &scale[state][begin / TREK_CODE_BLOCK], n,
+                          (int)(positive >> state & 1), states);
+    }
+}
+
+/* A tile of a run whose state is in u8. */
+template <typename R>
+__device__ __forceinline__ void trek_apply_coded_tile(const trek_update_run &run, uint32_t positive, int64_t begin,
+                                                      const trek_step_numbers<float> &s)
+{
+    trek_step_arrays<float> a = trek_arrays_of<float>(run);
+    int64_t end = begin + TREK_UPDATE_TILE < run.count ? begin + TREK_UPDATE_TILE : run.count;
+    if (s.skip) {
+        if (s.zero)
+            trek_zero_range(a.grad, begin, end);
+        return;
+    }
+    for (int64_t at = begin + (int64_t)(threadIdx.x >> 5) * TREK_CODE_BLOCK; at < end;
+         at += TREK_UPDATE_THREADS / 32 * TREK_CODE_BLOCK)
+        trek_step_coded<R>(s, a, run.scale, positive, at, run.count);
+}
+
+/* As trek_apply_kernel, of an optimizer whose state is in u8: of its own, so that others keep their registers. */
+template <typename R> static __global__ void __launch_bounds__(TREK_UPDATE_THREADS, 2) trek_apply_coded_kernel(trek_update u,
+                                                                                                               bool zero_grads)
+{
+    TREK_SHARED(trek_step_numbers<float>, narrow, 1);
+    TREK_SHARED(trek_step_numbers<double>, wide, 1);
+    for (int64_t tile = u.first_tile + blockIdx.x; tile < u.first_tile + u.n_tiles; tile += gridDim.x) {
+        const trek_update_run &run = u.runs[u.tile_run[tile]];
+        int64_t begin = (tile - run.first_tile) * TREK_UPDATE_TILE;
+        if (threadIdx.x == 0) {
+            if (run.dtype == TREK_F64)
+                trek_fill_tile<R>(u, run, zero_grads, &wide[0]);
+            else
+                trek_fill_tile<R>(u, run, zero_grads, &narrow[0]);
+        }
+        __syncthreads();
+        if (run.dtype == TREK_F64)
+            trek_apply_tile<R, double>(run, begin, wide[0]);
+        else
+            trek_apply_coded_tile<R>(run, u.groups[run.group].positive, begin, narrow[0]);
+        __syncthreads();
+    }
+}
+
 template <typename R> static trek_status trek_update_apply_by(trek_cuda_queue *queue, const trek_update *update, bool zero_grads)
 {
     int64_t blocks = update->n_tiles < 0x7fffffff ? update->n_tiles : 0x7fffffff;
     return trek_launch_plain("update_apply", queue, trek_blocks(dim3((unsigned)blocks), dim3(TREK_UPDATE_THREADS)),
-                             trek_apply_kernel<R>, *update, zero_grads);
+                             update->coded ? trek_apply_coded_kernel<R> : trek_apply_kernel<R>, *update, zero_grads);
 }
 
 /* --- slices ----------------------------------------------------------------------------------------------- */
+
+template <typename R> static __global__ void trek_slice_coded_kernel(trek_update_slice slice)
+{
+    trek_step_numbers<float> s = {};
+    trek_fill_step<R>(slice, false, &s);
+    trek_step_arrays<float> a = trek_arrays_of<float>(slice);
+    int64_t warps = (int64_t)gridDim.x * (blockDim.x / 32), warp = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    for (int64_t at = warp * TREK_CODE_BLOCK; at < slice.count; at += warps * TREK_CODE_BLOCK)
+        trek_step_coded<R>(s, a, slice.scale, slice.positive, at, slice.count);
+}
 
 template <typename R, typename T> static __global__ void trek_slice_kernel(trek_update_slice slice)
 {
@@ -414,8 +598,14 @@ template <typename R, typename T> static __global__ void trek_slice_kernel(trek_
 
 template <typename R> static void trek_update_slice_by(trek_cuda_queue *queue, trek_dtype dtype, const trek_update_slice *slice)
 {
-    trek_launch_plain("update_slice", queue, trek_loop(slice->count),
-                      dtype == TREK_F64 ? trek_slice_kernel<R, double> : trek_slice_kernel<R, float>, *slice);
+    int64_t blocks = (slice->count + TREK_UPDATE_TILE - 1) / TREK_UPDATE_TILE;
+    if (slice->state_dtype == TREK_U8)
+        trek_launch_plain("update_slice", queue,
+                          trek_blocks(dim3((unsigned)(blocks < 65535 ? blocks : 65535)), dim3(TREK_UPDATE_THREADS)),
+                          trek_slice_coded_kernel<R>, *slice);
+    else
+        trek_launch_plain("update_slice", queue, trek_loop(slice->count),
+                          dtype == TREK_F64 ? trek_slice_kernel<R, double> : trek_slice_kernel<R, float>, *slice);
 }
 
 #endif

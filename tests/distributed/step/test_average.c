@@ -415,6 +415,9 @@ static void test_refused(void **state)
     trek_batch *batch = trek_graph_next(graph);
     assert_null(trek_graph_train_batch(graph, batch));
     expect(trek_error_status(), TREK_ERR_STATE, "no optimizer");
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_with_state(training_adam(), TREK_U8)), TREK_OK);
+    assert_null(trek_graph_train_batch(graph, batch));
+    expect(trek_error_status(), TREK_ERR_UNSUPPORTED, "state in u8");
     assert_int_equal(trek_graph_set_optimizer(graph, training_adam()), TREK_OK);
     assert_int_equal(trek_graph_set_amp(graph, &(trek_amp_opts){ .scaling = 1 }), TREK_OK);
     assert_null(trek_graph_train_batch(graph, batch));

@@ -28,18 +28,27 @@ static trek_var *as_rows(trek_var *x)
     return trek_reshape(x, trek_dims(trek_shape_numel(rows), n));
 }
 
-trek_status trek_rule_weight_into(trek_tensor *place, trek_tensor *grad, trek_tensor *x, bool overwrite)
+/* outputs: what is made by a product of grad^T and x, whose outputs those given are. */
+static trek_status weight_product(trek_tensor *outputs[2], trek_tensor *grad, trek_tensor *x, bool adds, bool sums)
 {
     int64_t sizes[2] = { grad->sizes[1], grad->sizes[0] }, strides[2] = { grad->strides[1], grad->strides[0] };
     trek_tensor *turned = trek_tensor_make_view(grad, grad->data, 2, sizes, strides);
     if (!turned)
         return trek_error_status();
     trek_tensor *in[2] = { turned, x };
-    trek_op_call call = { .op = &trek_ops[TREK_OP_matmul], .n_inputs = 2, .inputs = in, .n_outputs = 1, .outputs = { place } };
-    call.attrs.i[0] = !overwrite; /* 1: add to what the output holds */
+    trek_op_call call = { .op = &trek_ops[TREK_OP_matmul], .n_inputs = 2, .inputs = in, .n_outputs = 1 + sums,
+                          .outputs = { outputs[0], outputs[1] } };
+    call.attrs.i[0] = adds | sums << 1; /* adds: to what output 0 holds */
     trek_status status = trek_op_run(&call);
     trek_tensor_release(turned);
+    outputs[0] = call.outputs[0];
+    outputs[1] = call.outputs[1];
     return status;
+}
+
+trek_status trek_rule_weight_into(trek_tensor *place, trek_tensor *grad, trek_tensor *x, bool overwrite)
+{
+    return weight_product((trek_tensor *[2]){ place, NULL }, grad, x, !overwrite, false);
 }
 
 static trek_status linear_weight(trek_backward_call *b, trek_var *g, trek_var *x)
@@ -79,6 +88,32 @@ static trek_status linear_bias(trek_backward_call *b, trek_var *g)
     return status;
 }
 
+/* Both at once, of several rows of one 16-bit dtype, elsewhere than on the CPU: libraries there sum the rows that the product
+ * reads anyway. */
+static trek_status linear_parameters(trek_backward_call *b, trek_var *g, trek_var *x)
+{
+    bool overwrite_weight = false, overwrite_bias = false;
+    trek_tensor *weight = trek_rule_sink(b, 1, &overwrite_weight), *bias = trek_rule_sink(b, 2, &overwrite_bias);
+    trek_tensor *const places[2] = { weight, overwrite_bias ? bias : NULL };
+    trek_tensor *outputs[2] = { places[0], places[1] };
+    trek_status status = weight_product(outputs, g->data, x->data, weight && !overwrite_weight, true);
+    for (int k = 0; status == TREK_OK && k < 2; k++)
+        if (places[k])
+            trek_rule_sunk(b, 1 + k);
+        else
+            status = trek_rule_give_to(b, 1 + k, trek_var_from(trek_tensor_retain(outputs[k])));
+    for (int k = 0; k < 2; k++)
+        if (!places[k])
+            trek_tensor_release(outputs[k]);
+    return status;
+}
+
+static bool sums_with_product(const trek_var *g, const trek_var *x)
+{
+    return g && x && g->data->device.type != TREK_CPU && g->data->dtype == x->data->dtype &&
+           trek_dtype_is_16bit((trek_dtype)g->data->dtype) && g->data->sizes[0] > 1;
+}
+
 trek_status trek_rule_linear(trek_backward_call *b)
 {
     if (b->create_graph)
@@ -95,8 +130,11 @@ trek_status trek_rule_linear(trek_backward_call *b)
             dx = trek_reshape(dx, trek_rule_shape(b, 0));
         status = trek_rule_give_to(b, 0, dx);
     }
+    trek_var *x = status == TREK_OK && trek_rule_needs(b, 1) ? as_rows(trek_rule_input(b, 0)) : NULL;
+    if (status == TREK_OK && trek_rule_needs(b, 2) && sums_with_product(g, x))
+        return linear_parameters(b, g, x);
     if (status == TREK_OK && trek_rule_needs(b, 1))
-        status = linear_weight(b, g, as_rows(trek_rule_input(b, 0)));
+        status = linear_weight(b, g, x);
     if (status == TREK_OK && trek_rule_needs(b, 2))
         status = linear_bias(b, g);
     return status;

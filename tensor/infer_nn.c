@@ -28,7 +28,7 @@ trek_status trek_infer_matmul(trek_op_call *call)
     int64_t k = x->sizes[x->ndim - 1], k_of_y = y->sizes[y->ndim == 1 ? 0 : y->ndim - 2];
     if (k != k_of_y)
         return matmul_mismatch(call, "inner dimensions differ", x, y);
-    if (call->attrs.i[0] && !call->outputs[0])
+    if ((call->attrs.i[0] & 1) && !call->outputs[0])
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "adding needs a given output");
 
     int64_t sizes[TREK_MAX_DIMS];
@@ -45,7 +45,12 @@ trek_status trek_infer_matmul(trek_op_call *call)
         sizes[ndim++] = x->sizes[x->ndim - 2];
     if (y->ndim > 1)
         sizes[ndim++] = y->sizes[y->ndim - 1];
-    return trek_op_output(call, 0, ndim, sizes, product_dtype(call, x->dtype));
+    TRY(trek_op_output(call, 0, ndim, sizes, product_dtype(call, x->dtype)));
+    if (!(call->attrs.i[0] & 2))
+        return TREK_OK;
+    if (x->ndim != 2 || y->ndim != 2 || !trek_dtype_is_float((trek_dtype)x->dtype))
+        return matmul_mismatch(call, "sums of rows are for two floating matrices", x, y);
+    return trek_op_output(call, 1, 1, x->sizes, (trek_dtype)x->dtype);
 }
 
 trek_status trek_infer_linear(trek_op_call *call);

@@ -38,7 +38,7 @@ width=$(($(nproc) / 2)) # test programs at a time: they compute on the CPU, too,
 export TREK_TEST_ROOT=$root TREK_TEST_BUILD=$build TREK_PLUGIN_PATH=${TREK_PLUGIN_PATH:-$build/tensor/cuda}
 if [ -n "$rehearse" ]; then
     export TREK_PLUGIN_PATH=$build/tests/fake_cuda/plugin TREK_TEST_SHORT=1
-    for name in cublaslt nccl nvml; do export "TREK_${name^^}_LIBRARY=$build/tests/fake_cuda/libfake_$name.so"; done
+    for name in cublaslt cudnn nccl nvml; do export "TREK_${name^^}_LIBRARY=$build/tests/fake_cuda/libfake_$name.so"; done
 fi
 why_not="" # why no further step can be run
 # What is built and written changes no sources.

@@ -271,6 +271,124 @@ static void large_masks_of_whole_rows(void **state)
     }
 }
 
+/* --- by cuDNN ------------------------------------------------------------------------------------------- */
+
+static void (*fake_fails)(const char *specification);
+static long (*fake_calls)(const char *function);
+
+/* Whether attention is asked of the tests' cuDNN, whose runs can be counted then. */
+static bool asks_cudnn(void)
+{
+    const char *asked = getenv("TREK_CUDA_ATTENTION");
+    void *addresses[2] = { test_fake("trek_fake_fail"), test_fake("trek_fake_calls") };
+    if (!asked || strcmp(asked, "cudnn") != 0 || !addresses[0] || !addresses[1])
+        return false;
+    memcpy(&fake_fails, &addresses[0], sizeof fake_fails);
+    memcpy(&fake_calls, &addresses[1], sizeof fake_calls);
+    fake_fails("cudnnBackendExecute:1000000000"); /* counts from here on */
+    return true;
+}
+
+typedef struct cudnn_case {
+    attention_case c;
+    bool taken;
+} cudnn_case;
+
+static const cudnn_case cudnn_cases[] = {
+    { { 2, 2, 2, 48, 48, 64, true, true, NO_MASK, 0, 0, 0 }, true },
+    { { 1, 4, 2, 30, 41, 64, false, false, NO_MASK, 0, 0, 0 }, true },
+    { { 2, 4, 1, 33, 33, 128, true, true, NO_MASK, 0, 0, 0.5 }, true },
+    { { 1, 1, 1, 7, 30, 40, true, false, NO_MASK, 0, 0, 1 }, true },
+    { { 1, 6, 2, 20, 6, 8, true, false, NO_MASK, 0, 0, 0 }, true },
+    { { 1, 2, 2, 1, 33, 16, false, false, NO_MASK, 0, 0, 0 }, true },
+    { { 3, 1, 1, 9, 1, 8, true, false, NO_MASK, 0, 0, 0 }, true },
+    { { 1, 2, 2, 9, 11, 20, false, false, NO_MASK, 0, 0, 0 }, false }, /* rows do not begin at 16 bytes */
+    { { 1, 1, 1, 9, 11, 136, false, false, NO_MASK, 0, 0, 0 }, false }, /* too deep for any engine */
+    { { 1, 2, 1, 9, 11, 64, false, false, NO_MASK, 0, 0.25, 0 }, false },
+    { { 1, 2, 1, 9, 11, 64, false, false, TREK_BOOL, 0, 0, 0 }, false },
+};
+
+/* Both ways of what it takes go there, the rest goes the own way; all are as exact. */
+static void cudnn_takes_what_it_can(void **state)
+{
+    (void)state;
+    static const struct { trek_dtype dtype; double unit; } formats[] = { { TREK_BF16, 0x1p-8 }, { TREK_F16, 0x1p-11 } };
+    if (!asks_cudnn())
+        skip();
+    trek_rank_context kept = trek_rank_here;
+    for (size_t k = 0; k < 2 * sizeof cudnn_cases / sizeof cudnn_cases[0]; k++) {
+        const attention_case *c = &cudnn_cases[k / 2].c;
+        trek_dtype dtype = formats[k % 2].dtype;
+        trek_var *got[4], *want[4], *mask = c->mask == NO_MASK ? NULL : mask_of(c, false);
+        trek_seed(21);
+        long before = fake_calls("cudnnBackendExecute");
+        int n = attend(c, dtype, dtype, mask, got);
+        if (fake_calls("cudnnBackendExecute") - before != (cudnn_cases[k / 2].taken ? 2 : 0))
+            fail_msg("case %d ran %ld graphs", (int)k / 2, fake_calls("cudnnBackendExecute") - before);
+        attend(c, dtype, TREK_F64, mask, want);
+        for (int i = 0; i < n; i++) {
+            char what[80];
+            snprintf(what, sizeof what, "case %d, %s %d", (int)k / 2, i ? "gradient of input" : "output", i ? i - 1 : 0);
+            near(got[i], want[i], formats[k % 2].unit, what);
+        }
+    }
+    fake_fails(NULL);
+    trek_rank_here = kept;
+}
+
+/* A shape is planned once; more of them than a queue keeps, and the first has to be planned again. */
+static void cudnn_plans_are_kept(void **state)
+{
+    (void)state;
+    attention_case c = { 1, 1, 1, 3, 4, 8, false, false, NO_MASK, 0, 0, 0 };
+    trek_var *out[4];
+    if (!asks_cudnn())
+        skip();
+    fake_fails("cudnnBackendFinalize:1000000000");
+    long made[3];
+    for (int round = 0; round < 3; round++) {
+        for (int more = 0; round == 2 && more < 40; more++) { /* each is two plans */
+            attention_case other = c;
+            other.keys = 10 + more;
+            attend(&other, TREK_BF16, TREK_BF16, NULL, out);
+        }
+        made[round] = fake_calls("cudnnBackendFinalize");
+        attend(&c, TREK_BF16, TREK_BF16, NULL, out);
+        made[round] = fake_calls("cudnnBackendFinalize") - made[round];
+    }
+    fake_fails(NULL);
+    assert_true(made[0] > 20); /* tensors, operations, graphs; then what says where a run's tensors are, alone */
+    assert_int_equal(made[1], 2);
+    assert_int_equal(made[2], made[0]);
+}
+
+/* A run that fails is an error of the op, after which the next one is right; a graph that cannot be built, or a handle that
+ * cannot be made, is no error: the own kernels take the call. */
+static void cudnn_failures(void **state)
+{
+    (void)state;
+    const trek_shape shape = trek_dims(1, 2, 16, 16);
+    if (!asks_cudnn())
+        skip();
+    trek_var *q = numbers(1, shape, TREK_BF16, TREK_BF16), *want = trek_attention(q, q, q, NULL);
+    assert_int_equal(trek_device_sync(test_device()), TREK_OK);
+    fake_fails("cudnnBackendExecute:1");
+    assert_null(trek_attention(q, q, q, NULL));
+    assert_int_equal(trek_error_status(), TREK_ERR_CUDA);
+    assert_non_null(strstr(trek_error(), "attention"));
+    trek_error_clear();
+    near(trek_attention(q, q, q, NULL), want, 0x1p-30, "after a failure");
+    trek_var *other = numbers(2, trek_dims(1, 2, 24, 16), TREK_BF16, TREK_BF16);
+    for (int n = 1; n < 60; n += 7) { /* of whatever is finalised on the way to a plan */
+        char what[40];
+        snprintf(what, sizeof what, "cudnnBackendFinalize:%d", n);
+        fake_fails(what);
+        trek_var *part = trek_narrow(other, 2, 0, 17 + n % 7), *wide = trek_cast(part, TREK_F64);
+        near(trek_attention(part, part, part, NULL), trek_attention(wide, wide, wide, NULL), 0x1p-8, what);
+    }
+    fake_fails(NULL);
+}
+
 /* --- learned masks ------------------------------------------------------------------------------------- */
 
 typedef struct learned {
@@ -361,6 +479,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = { TEST(bf16_and_others_opt_in_once), TEST(bf16_deep_heads_fit),
                                         TEST(bf16_is_f64_rounded), TEST(f16_is_f64_rounded), TEST(large_masks_of_whole_rows),
-                                        TEST(learned_masks), TEST(few_queries) };
+                                        TEST(learned_masks), TEST(few_queries),
+                                        TEST(cudnn_takes_what_it_can), TEST(cudnn_plans_are_kept), TEST(cudnn_failures) };
     return cmocka_run_group_tests_name("attention", tests, NULL, NULL);
 }

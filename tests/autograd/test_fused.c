@@ -641,6 +641,99 @@ static void a_residual_without_gradient(void **state)
     assert_true(trek_var_requires_grad(y) && trek_var_requires_grad(residual));
 }
 
+/* --- linear in 16 bits -------------------------------------------------------------------------- */
+
+/* A stream's numbers, rounded to `rounded` and held as `dtype`. */
+static trek_var *rounded_numbers(uint32_t stream, trek_shape shape, trek_dtype rounded, trek_dtype dtype, bool requires_grad)
+{
+    trek_tensor *f32 = test_tensor(stream, shape, 1), *narrow = trek_tensor_cast(f32, rounded);
+    trek_var *v = trek_var_from(trek_tensor_cast(narrow, dtype));
+    trek_tensor_release(f32);
+    trek_tensor_release(narrow);
+    if (requires_grad)
+        assert_int_equal(trek_var_set_requires_grad(v, true), TREK_OK);
+    return v;
+}
+
+typedef struct linear_case {
+    int64_t rows, in, out;
+    int passes; /* of backward, which add up */
+} linear_case;
+
+/* Gradients of weight and bias after the passes. */
+static void linear_gradients(const linear_case *c, trek_dtype rounded, trek_dtype dtype, bool bias, trek_var *grads[2])
+{
+    trek_var *x = rounded_numbers(1, trek_dims(c->rows, c->in), rounded, dtype, true);
+    trek_var *weight = rounded_numbers(2, trek_dims(c->out, c->in), rounded, dtype, true);
+    trek_var *b = rounded_numbers(3, trek_dims(c->out), rounded, dtype, true);
+    trek_var *seed = rounded_numbers(4, trek_dims(c->rows, c->out), rounded, dtype, false);
+    for (int pass = 0; pass < c->passes; pass++) {
+        trek_var *y = trek_linear(x, weight, bias ? b : NULL);
+        assert_int_equal(trek_backward_with(y, seed, NULL), TREK_OK);
+    }
+    grads[0] = trek_var_grad(weight);
+    grads[1] = trek_var_grad(b);
+}
+
+/* The sums are gathered in f32 and rounded once in each pass. */
+static void near_sums(const trek_var *got, const trek_var *want, double unit, const char *what)
+{
+    double *x = test_read(trek_var_data(got)), *y = test_read(trek_var_data(want));
+    assert_true(x && y && trek_shape_equal(trek_var_shape(got), trek_var_shape(want)));
+    for (int64_t k = 0; k < trek_var_numel(want); k++)
+        if (!(fabs(x[k] - y[k]) <= 2 * unit * fabs(y[k]) + 1e-4 * unit / 0x1p-9))
+            fail_msg("%s, element %d: %.9g, should be %.9g", what, (int)k, x[k], y[k]);
+    free(x);
+    free(y);
+}
+
+/* Weight and bias come of one product where there is a library for it: few rows and many, sides that it takes and that it does
+ * not, gradients that are written and that are added to. */
+static void linear_gradients_in_16_bits(void **state)
+{
+    (void)state;
+    static const linear_case cases[] = {
+        { 128, 24, 40, 1 }, { 128, 24, 40, 2 }, { 2, 16, 8, 2 }, { 1, 16, 8, 2 },
+        { 33, 7, 5, 2 },    { 65, 17, 1, 1 },   { 3, 1, 9, 1 },  { 0, 8, 8, 1 },
+    };
+    static const struct { trek_dtype dtype; double unit; } formats[] = { { TREK_BF16, 0x1p-8 }, { TREK_F16, 0x1p-11 } };
+    for (int f = 0; f < 2; f++)
+        for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+            trek_var *got[2], *want[2];
+            char what[40];
+            linear_gradients(&cases[k], formats[f].dtype, formats[f].dtype, true, got);
+            linear_gradients(&cases[k], formats[f].dtype, TREK_F64, true, want);
+            for (int i = 0; i < 2; i++) {
+                snprintf(what, sizeof what, "case %d, %s", (int)k, i ? "bias" : "weight");
+                near_sums(got[i], want[i], formats[f].unit, what);
+            }
+        }
+}
+
+/* With cuBLASLt a bias takes no kernel of its own, neither way. */
+static void bias_gradients_take_no_kernel(void **state)
+{
+    (void)state;
+    const linear_case c = { 64, 32, 48, 1 };
+    long (*kernels)(int device), count[2];
+    void *address = test_fake("trek_fake_kernels");
+    const char *library = getenv("TREK_CUBLASLT_LIBRARY");
+    if (!address || !library || strncmp(library, "/nowhere/", 9) == 0)
+        skip();
+    memcpy(&kernels, &address, sizeof kernels);
+    for (int round = 0; round < 2; round++) /* the first: what a device runs once */
+        for (int bias = 0; bias < 2; bias++) {
+            trek_var *grads[2];
+            trek_scope scope = trek_scope_begin();
+            long before = kernels(test_device().index);
+            linear_gradients(&c, TREK_BF16, TREK_BF16, bias, grads);
+            assert_int_equal(trek_device_sync(test_device()), TREK_OK);
+            count[bias] = kernels(test_device().index) - before;
+            trek_scope_end(scope);
+        }
+    assert_int_equal(count[1], count[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -653,7 +746,8 @@ int main(void)
         TEST(loss_refuses),
         TEST(loss_takes_a_tenth_of_the_memory), TEST(multihead_attention_layer), TEST(multihead_attention_drops_in_training),
         TEST(rms_norm_layer), TEST(norms_of_16_bits_with_f32_parameters), TEST(norms_refuse_other_mixtures),
-        TEST(rows_of_one_number), TEST(a_residual_without_gradient),
+        TEST(rows_of_one_number), TEST(a_residual_without_gradient), TEST(linear_gradients_in_16_bits),
+        TEST(bias_gradients_take_no_kernel),
     };
     return cmocka_run_group_tests_name("fused", tests, NULL, NULL);
 }

@@ -22,6 +22,33 @@ static void product(const op_row *row, op_sink sink, void *arg, trek_shape x, tr
     sink(row, &c, arg);
 }
 
+/* With the sums of x's rows. */
+static void summed_product(const op_row *row, op_sink sink, void *arg, trek_shape x, trek_shape y, bool large)
+{
+    op_case c = pair_begin(row, "with sums of rows", x, y);
+    c.attrs.i[0] = 2;
+    c.dtypes = TREK_FLOATS;
+    c.large = large;
+    sink(row, &c, arg);
+}
+
+static void summed_products(const op_row *row, op_sink sink, void *arg)
+{
+    summed_product(row, sink, arg, trek_dims(3, 5), trek_dims(5, 4), false);
+    summed_product(row, sink, arg, trek_dims(1, 3), trek_dims(3, 2), false);
+    summed_product(row, sink, arg, trek_dims(3, 1), trek_dims(1, 4), false);
+    summed_product(row, sink, arg, trek_dims(3, 0), trek_dims(0, 4), false);
+    summed_product(row, sink, arg, trek_dims(0, 3), trek_dims(3, 4), false);
+    summed_product(row, sink, arg, trek_dims(3, 4), trek_dims(4, 0), false);
+    summed_product(row, sink, arg, trek_dims(67, 131), trek_dims(131, 35), true);
+    summed_product(row, sink, arg, trek_dims(40, 16), trek_dims(16, 24), true);
+    summed_product(row, sink, arg, trek_dims(8, 801), trek_dims(801, 17), true);
+    op_case c = pair_begin(row, "sums of rows of a batch", trek_dims(2, 3, 4), trek_dims(4, 5));
+    c.attrs.i[0] = 2;
+    c.expect = TREK_ERR_SHAPE;
+    sink(row, &c, arg);
+}
+
 static void large_product(const op_row *row, op_sink sink, void *arg, trek_shape x, trek_shape y)
 {
     op_case c = pair_begin(row, "large", x, y);
@@ -47,6 +74,7 @@ FAMILY(matmul)
     product(row, sink, arg, trek_dims(3, 4), trek_dims(3, 4), TREK_ERR_SHAPE);
     product(row, sink, arg, trek_dims(2, 3, 4), trek_dims(3, 4, 2), TREK_ERR_SHAPE);
     product(row, sink, arg, trek_dims_none(), trek_dims(4), TREK_ERR_SHAPE);
+    summed_products(row, sink, arg);
     large_product(row, sink, arg, trek_dims(129, 67), trek_dims(67, 131));
     large_product(row, sink, arg, trek_dims(5, 33, 40), trek_dims(5, 40, 17));
     large_product(row, sink, arg, trek_dims(64, 300), trek_dims(300));

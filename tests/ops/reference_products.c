@@ -33,7 +33,7 @@ static int64_t matrix_place(const op_array *x, const int64_t *batch, int n_batch
 
 REFERENCE(matmul)
 {
-    (void)n, (void)a;
+    (void)n;
     const op_array *x = in[0], *y = in[1];
     int n_batch = (x->ndim > y->ndim ? x->ndim : y->ndim) - 2, ndim;
     int64_t sizes[TREK_MAX_DIMS], batch[TREK_MAX_DIMS] = { 0 }, inner = x->sizes[x->ndim - 1];
@@ -59,7 +59,16 @@ REFERENCE(matmul)
         if ((i + 1) % (rows * columns) == 0)
             array_next(batch, n_batch, sizes);
     }
-    return 1;
+    if (!(a->i[0] & 2))
+        return 1;
+    array_make(&out[1], x->dtype, 1, sizes);
+    array_scaled(&out[1]);
+    for (int64_t row = 0; row < rows; row++) {
+        for (int64_t k = 0; k < inner; k++)
+            add_term(&out[1], row, x->v[row * inner + k]);
+        array_set(&out[1], row, out[1].v[row]);
+    }
+    return 2;
 }
 
 static double gelu_of(double x)

@@ -137,7 +137,7 @@ static void matmul_setup(const trek_op_call *call, matmul_batch *batch)
     batch_strides(x, x_vector ? 0 : x->ndim - 2, batch, batch->x_strides);
     batch_strides(y, y_vector ? 0 : y->ndim - 2, batch, batch->y_strides);
     batch_strides(c, batch->ndim, batch, batch->c_strides);
-    g->accumulate = call->attrs.i[0];
+    g->accumulate = call->attrs.i[0] & 1;
     g->k = x->sizes[x->ndim - 1];
     g->m = x_vector ? 1 : x->sizes[x->ndim - 2];
     g->n = y_vector ? 1 : y->sizes[y->ndim - 1];
@@ -191,7 +191,7 @@ static void matmul_run(void *arg, int64_t begin, int64_t end)
 }
 
 /* Output of any floating dtype and any strides. */
-static trek_status matmul_float(const trek_op_call *call)
+static trek_status product_float(const trek_op_call *call)
 {
     matmul_batch batch; /* large beside a small product: only what has to be is zeroed */
     batch.gemm = (trek_gemm){ .m = 0 };
@@ -209,6 +209,16 @@ static trek_status matmul_float(const trek_op_call *call)
         trek_parallel(batch.count, grain, matmul_run, &batch);
     }
     return batch.failed ? trek_op_fail(call, TREK_ERR_MEMORY, "no memory for packing") : TREK_OK;
+}
+
+static trek_status matmul_float(const trek_op_call *call)
+{
+    trek_status status = product_float(call);
+    if (status != TREK_OK || !(call->attrs.i[0] & 2))
+        return status;
+    trek_op_call sum = { .op = call->op, .n_inputs = 1, .inputs = call->inputs, .n_outputs = 1, .outputs = { call->outputs[1] } };
+    sum.attrs.i[0] = 2; /* over dimension 1, by its bit */
+    return trek_cpu_backend()->kernels[TREK_OP_sum][call->inputs[0]->dtype](&sum);
 }
 
 /* Integers: rows of all products, each sum in the dtype itself (wrapping). PANEL columns are summed in registers at a time, of

@@ -5,6 +5,7 @@
  * cores are in attention_mma.cu. Gradients of keys and of queries are made apart, each
  * by the block that owns them, so that sums run in one order always. */
 #include "tensor/cuda/attention/attention.cuh"
+#include "tensor/cuda/attention/dnn.h"
 
 #include "tensor/cuda/products/linear.h"
 #include "tensor/cuda/products/tile.cuh"
@@ -362,7 +363,9 @@ template <typename T> static trek_status attention(const trek_op_call *call)
         job.lse = own_lse.data;
     }
     if (status == TREK_OK) {
-        status = trek_cuda_attention_mma(call, queue, job, (trek_dtype)y->dtype);
+        status = trek_cuda_dnn_attention(call, queue, job.lse);
+        if (status == TREK_ERR_UNSUPPORTED)
+            status = trek_cuda_attention_mma(call, queue, job, (trek_dtype)y->dtype);
         if (status == TREK_ERR_UNSUPPORTED)
             status = forward_of<T>(call, queue, job);
     }
@@ -396,7 +399,10 @@ static trek_status gradient_of_side(const trek_op_call *call, trek_cuda_queue *q
 template <typename T> static trek_status gradients(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)
 {
     int64_t rows = job.batch * job.heads * job.queries, blocks = (rows + WARPS - 1) / WARPS;
-    trek_status status = TREK_OK;
+    trek_status status = trek_cuda_dnn_attention_backward(call, queue, job.lse, job.delta);
+    if (status != TREK_ERR_UNSUPPORTED)
+        return status;
+    status = TREK_OK;
     if (rows)
         status = trek_launch(call, queue, trek_blocks(dim3((unsigned)(blocks < 1 << 20 ? blocks : 1 << 20)), dim3(THREADS)),
                              delta_kernel<T>, job, rows);

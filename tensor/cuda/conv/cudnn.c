@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuDNN: opened at run time. Convolutions by its calls for single convolutions, with
- * what is needed for one kept for each shape; deterministic algorithms only. */
+/* Convolutions by cuDNN's calls for single convolutions, with what is needed for one kept
+ * for each shape; deterministic algorithms only. */
 #include "tensor/cuda/conv/cudnn.h"
 
+#include "tensor/cuda/dnn/library.h"
 #include "tensor/cuda/library.h"
 
-#include <stdio.h>
-
-#if defined(TREK_HAVE_CUDNN) && !defined(TREK_FAKE_CUDA)
-#include <cudnn.h>
+#if defined(TREK_HAVE_CUDNN) && !defined(TREK_FAKE_CUDA) /* the tests' library has operation graphs alone */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +21,6 @@
 /* --- the library -------------------------------------------------------------------------- */
 
 #define DNN_FUNCTIONS(X)                                                       \
-    X(Create)                                                                  \
-    X(SetStream)                                                               \
     X(CreateTensorDescriptor)                                                  \
     X(DestroyTensorDescriptor)                                                 \
     X(SetTensor4dDescriptor)                                                   \
@@ -41,48 +37,33 @@
     X(GetConvolutionBackwardFilterAlgorithm_v7)                                \
     X(ConvolutionForward)                                                      \
     X(ConvolutionBackwardData)                                                 \
-    X(ConvolutionBackwardFilter)                                               \
-    X(GetVersion)
+    X(ConvolutionBackwardFilter)
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* the calls for single convolutions are deprecated, and fit */
 
-typedef struct dnn_library {
+typedef struct conv_library {
     bool there, tune;
-    char why[300]; /* it is not there */
 #define DECLARE(name) __typeof__(cudnn##name) *name;
     DNN_FUNCTIONS(DECLARE)
 #undef DECLARE
-} dnn_library;
+} conv_library;
 
-static dnn_library dnn;
+static conv_library dnn;
 static pthread_once_t dnn_once = PTHREAD_ONCE_INIT;
 
 static void open_dnn(void)
 {
-    static const char *const names[] = { "libcudnn.so.9", NULL };
     const char *tune = getenv("TREK_CUDA_TUNE");
     dnn.tune = !(tune && strcmp(tune, "0") == 0);
-    void *library = trek_cuda_open_library("TREK_CUDNN_LIBRARY", names, dnn.why, sizeof dnn.why);
-    dnn.there = library != NULL;
-#define FIND(name)                                                                     \
-    if (dnn.there && !trek_cuda_find_function(library, "cudnn" #name, &dnn.name)) {    \
-        dnn.there = false;                                                             \
-        snprintf(dnn.why, sizeof dnn.why, "the library lacks cudnn" #name);            \
-        trek_log_message(TREK_LOG_WARNING, "cuDNN is not used: %s", dnn.why);          \
+    dnn.there = trek_dnn()->there;
+#define FIND(name)                                                                              \
+    if (dnn.there && !trek_cuda_find_function(trek_dnn()->library, "cudnn" #name, &dnn.name)) { \
+        dnn.there = false;                                                                      \
+        trek_log_message(TREK_LOG_WARNING, "convolutions go without cuDNN: it lacks cudnn" #name); \
     }
     DNN_FUNCTIONS(FIND)
 #undef FIND
-}
-
-void trek_cuda_dnn_version(char *text, size_t size)
-{
-    pthread_once(&dnn_once, open_dnn);
-    size_t version = dnn.there ? dnn.GetVersion() : 0;
-    if (dnn.there)
-        snprintf(text, size, "cuDNN %zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
-    else
-        snprintf(text, size, "no cuDNN: %s", dnn.why);
 }
 
 /* --- plans ------------------------------------------------------------------------------------ */
@@ -108,12 +89,6 @@ typedef struct dnn_plan {
     cudnnConvolutionDescriptor_t convolution;
     struct dnn_plan *next; /* the one used last comes first */
 } dnn_plan;
-
-typedef struct dnn_queue {
-    cudnnHandle_t handle;
-    bool broken;
-    dnn_plan *plans;
-} dnn_queue;
 
 typedef struct dnn_call {
     trek_cuda_queue *queue;
@@ -148,7 +123,7 @@ static cudnnMathType_t math_of(const dnn_key *key)
     return key->dtype == TREK_F32 && !key->tf32 ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH;
 }
 
-static bool fine(cudnnStatus_t status) { return status == CUDNN_STATUS_SUCCESS; }
+static bool fine(cudnnStatus_t status) { return trek_dnn_fine(status); }
 
 static bool make_descriptors(dnn_plan *plan)
 {
@@ -193,7 +168,7 @@ static void drop_descriptors(dnn_plan *plan)
             to[kept++] = (dnn_choice){ (int)(results)[k_].algo, (results)[k_].mathType, (results)[k_].memory };              \
     }
 
-static int ask_candidates(dnn_queue *own, const dnn_plan *plan, dnn_choice *to)
+static int ask_candidates(trek_dnn_queue *own, const dnn_plan *plan, dnn_choice *to)
 {
     int n = 0, kept = 0;
     if (plan->key.kind == TREK_CUDA_CONV_FORWARD) {
@@ -215,7 +190,7 @@ static int ask_candidates(dnn_queue *own, const dnn_plan *plan, dnn_choice *to)
     return kept;
 }
 
-static cudnnStatus_t run(dnn_queue *own, const dnn_plan *plan, const dnn_choice *choice, const dnn_call *call)
+static cudnnStatus_t run(trek_dnn_queue *own, const dnn_plan *plan, const dnn_choice *choice, const dnn_call *call)
 {
     const float one = 1, zero = 0;
     const double one_wide = 1, zero_wide = 0;
@@ -238,7 +213,7 @@ static cudnnStatus_t run(dnn_queue *own, const dnn_plan *plan, const dnn_choice 
 }
 
 /* Milliseconds of one run after one that warms up; negative: it does not run. */
-static float time_choice(dnn_queue *own, const dnn_plan *plan, const dnn_choice *choice, dnn_call call,
+static float time_choice(trek_dnn_queue *own, const dnn_plan *plan, const dnn_choice *choice, dnn_call call,
                          const cudaEvent_t events[2])
 {
     float elapsed = -1;
@@ -255,7 +230,7 @@ static float time_choice(dnn_queue *own, const dnn_plan *plan, const dnn_choice 
     return went ? elapsed : -1;
 }
 
-static int fastest(dnn_queue *own, const dnn_plan *plan, const dnn_choice *candidates, int n, const dnn_call *call)
+static int fastest(trek_dnn_queue *own, const dnn_plan *plan, const dnn_choice *candidates, int n, const dnn_call *call)
 {
     cudaEvent_t events[2] = { NULL, NULL };
     int best = 0;
@@ -278,7 +253,7 @@ static int fastest(dnn_queue *own, const dnn_plan *plan, const dnn_choice *candi
     return best;
 }
 
-static void choose(dnn_queue *own, dnn_plan *plan, const dnn_call *call)
+static void choose(trek_dnn_queue *own, dnn_plan *plan, const dnn_call *call)
 {
     pthread_mutex_lock(&known_lock);
     dnn_known *k = known;
@@ -306,24 +281,10 @@ static void choose(dnn_queue *own, dnn_plan *plan, const dnn_call *call)
 
 /* --- a convolution ------------------------------------------------------------------------------------ */
 
-static dnn_queue *queue_state(trek_cuda_queue *queue)
+static trek_dnn_queue *queue_state(trek_cuda_queue *queue)
 {
     pthread_once(&dnn_once, open_dnn);
-    if (!dnn.there)
-        return NULL;
-    dnn_queue *own = queue->dnn;
-    if (own)
-        return own->broken ? NULL : own;
-    if (queue->capture)
-        return NULL; /* a handle takes memory in ways that a capture does not allow */
-    own = queue->dnn = trek_calloc(1, sizeof *own);
-    if (!own)
-        return NULL;
-    own->broken = !fine(dnn.Create(&own->handle)) || !fine(dnn.SetStream(own->handle, queue->stream));
-    if (own->broken)
-        trek_log_message(TREK_LOG_WARNING, "cuDNN: no handle could be made on device %d; convolutions go without it",
-                         queue->device->index);
-    return own->broken ? NULL : own;
+    return dnn.there ? trek_dnn_queue_of(queue) : NULL;
 }
 
 static bool fill_sizes(int32_t *to, const trek_tensor *t)
@@ -336,14 +297,15 @@ static bool fill_sizes(int32_t *to, const trek_tensor *t)
     return t->numel <= 0x7fffffff;
 }
 
-static dnn_plan *plan_of(dnn_queue *own, const dnn_key *key, const dnn_call *call)
+static dnn_plan *plan_of(trek_dnn_queue *own, const dnn_key *key, const dnn_call *call)
 {
-    for (dnn_plan **at = &own->plans; *at; at = &(*at)->next)
+    dnn_plan *plans = own->convolutions;
+    for (dnn_plan **at = &plans; *at; at = &(*at)->next)
         if (memcmp(&(*at)->key, key, sizeof *key) == 0) {
             dnn_plan *plan = *at;
             *at = plan->next;
-            plan->next = own->plans;
-            return own->plans = plan;
+            plan->next = plans;
+            return own->convolutions = plan;
         }
     dnn_plan *plan = trek_calloc(1, sizeof *plan);
     if (!plan)
@@ -355,8 +317,8 @@ static dnn_plan *plan_of(dnn_queue *own, const dnn_key *key, const dnn_call *cal
         plan->refused = true;
     if (plan->refused)
         drop_descriptors(plan);
-    plan->next = own->plans;
-    return own->plans = plan;
+    plan->next = plans;
+    return own->convolutions = plan;
 }
 
 /* The address of a contiguous copy of an operand, in scratch memory unless it is one. */
@@ -372,7 +334,7 @@ static trek_status dense_input(const trek_op_call *call, trek_cuda_queue *queue,
     return status == TREK_OK ? trek_cuda_pack(call, queue, scratch->data, t->data, size, t->ndim, t->sizes, t->strides) : status;
 }
 
-static trek_status run_plan(const trek_op_call *call, dnn_queue *own, const dnn_key *key, dnn_call *operands)
+static trek_status run_plan(const trek_op_call *call, trek_dnn_queue *own, const dnn_key *key, dnn_call *operands)
 {
     trek_cuda_scratch workspace = { 0 };
     dnn_plan *plan = plan_of(own, key, operands);
@@ -396,7 +358,7 @@ trek_status trek_cuda_cudnn_conv(const trek_op_call *call, trek_cuda_queue *queu
 {
     const trek_tensor *operands[3] = { x, weight, y };
     int result = kind == TREK_CUDA_CONV_FORWARD ? 2 : kind == TREK_CUDA_CONV_INPUT_GRAD ? 0 : 1;
-    dnn_queue *own = queue_state(queue);
+    trek_dnn_queue *own = queue_state(queue);
     dnn_key key;
     memset(&key, 0, sizeof key);
     if (!own || x->dtype != weight->dtype || x->dtype != y->dtype || !operands[result]->contiguous || !fill_sizes(key.x, x) ||
@@ -427,8 +389,6 @@ trek_status trek_cuda_cudnn_conv(const trek_op_call *call, trek_cuda_queue *queu
 #pragma GCC diagnostic pop
 
 #else
-
-void trek_cuda_dnn_version(char *text, size_t size) { snprintf(text, size, "no cuDNN: this libtrek-cuda was built without it"); }
 
 trek_status trek_cuda_cudnn_conv(const trek_op_call *call, trek_cuda_queue *queue, trek_cuda_conv_kind kind, const trek_tensor *x,
                                  const trek_tensor *weight, const trek_tensor *y)

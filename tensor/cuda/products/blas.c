@@ -240,7 +240,7 @@ static bool make_descriptors(blas_plan *plan)
 /* One call: what its plan does not know. */
 typedef struct blas_call {
     trek_cuda_queue *queue;
-    const void *a, *b, *bias;
+    const void *a, *b, *bias; /* bias: or where the sums of rows go */
     void *c, *d;
     void *workspace;
     size_t workspace_bytes;
@@ -258,7 +258,8 @@ static cublasStatus_t multiply(const blas_queue *own, const blas_plan *plan, con
                        call->workspace_bytes, call->queue->stream);
 }
 
-/* Before candidates are asked for, too: without an address the library has none that add a bias, or they run into it. */
+/* Before candidates are asked for, too: without an address the library has none that add a bias (or make its gradient), or they
+ * run into it. */
 static bool set_bias(const blas_plan *plan, const blas_call *call)
 {
     return !call->bias || blas.MatmulDescSetAttribute(plan->descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &call->bias,
@@ -432,7 +433,8 @@ static bool fill_key(const trek_cuda_queue *queue, const trek_cuda_gemm *g, blas
     memset(key, 0, sizeof *key);
     const int64_t most = 0x7fffffff;
     bool sizes = g->m > 0 && g->n > 0 && g->k > 0 && g->m <= most && g->n <= most && g->k <= most && g->ndim <= 1;
-    if (!sizes || !takes_dtypes(g) || g->activation == TREK_ACTIVATION_GELU || g->pre ||
+    if (!sizes || !takes_dtypes(g) || (g->row_sums && (g->ndim || g->bias || g->activation != TREK_ACTIVATION_NONE)) ||
+        g->activation == TREK_ACTIVATION_GELU || g->pre ||
         (g->bias && ((g->bias_col != 1 && g->n > 1) || g->c_dtype != g->dtype)))
         return false;
     key->m = g->n;
@@ -452,7 +454,7 @@ static bool fill_key(const trek_cuda_queue *queue, const trek_cuda_gemm *g, blas
     key->a.alignment = alignment_of(g->b);
     key->b.alignment = alignment_of(g->a);
     key->c.alignment = alignment_of(g->c);
-    key->bias_alignment = alignment_of(g->bias);
+    key->bias_alignment = alignment_of(g->bias ? g->bias : g->row_sums);
     key->device = queue->device->index;
     key->dtype = (int32_t)g->dtype;
     key->c_dtype = (int32_t)g->c_dtype;
@@ -462,6 +464,8 @@ static bool fill_key(const trek_cuda_queue *queue, const trek_cuda_gemm *g, blas
     bool relu = g->activation == TREK_ACTIVATION_RELU;
     key->epilogue = g->bias ? (relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
                             : (relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT);
+    if (g->row_sums)
+        key->epilogue = CUBLASLT_EPILOGUE_BGRADB; /* over k, of what is B here */
     key->accumulate = g->accumulate;
     return true;
 }
@@ -537,11 +541,12 @@ trek_status trek_cuda_blas_run(const trek_op_call *call, trek_cuda_queue *queue,
         return TREK_ERR_UNSUPPORTED;
     if (!fill_key(queue, g, &key)) {
         other = turned(g);
-        if (g->bias || !fill_key(queue, &other, &key))
+        if (g->bias || g->row_sums || !fill_key(queue, &other, &key))
             return TREK_ERR_UNSUPPORTED;
         g = &other;
     }
-    blas_call operands = { .queue = queue, .a = g->b, .b = g->a, .bias = g->bias, .c = g->c, .d = g->c };
+    blas_call operands = { .queue = queue, .a = g->b, .b = g->a, .bias = g->bias ? g->bias : g->row_sums,
+                           .c = g->c, .d = g->c };
     size_t d_bytes =
         (size_t)((key.batch - 1) * key.c.batch_stride + (key.n - 1) * key.c.ld + key.m) * trek_item_size[key.c_dtype];
     blas_plan *plan = plan_of(own, &key, &operands, d_bytes);

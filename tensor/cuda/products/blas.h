@@ -25,6 +25,7 @@ typedef struct trek_cuda_gemm {
     const void *bias;            /* NULL: none */
     int64_t bias_col;
     int activation;              /* trek_activation */
+    void *row_sums; /* [m], of C's dtype, contiguous: what A's rows sum to; by trek_cuda_blas_run alone. NULL: not asked for */
     void *pre;                   /* what the activation was applied to, strides as C's; NULL: not kept */
     int ndim;                    /* of the batch, 0: one product */
     int64_t sizes[TREK_MAX_DIMS], a_batch[TREK_MAX_DIMS], b_batch[TREK_MAX_DIMS], c_batch[TREK_MAX_DIMS];
@@ -33,8 +34,8 @@ typedef struct trek_cuda_gemm {
 /* Runs it by what is best. MEMORY for lack of scratch memory, CUDA. */
 trek_status trek_cuda_gemm_run(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm *g);
 
-/* Runs it by cuBLASLt: at most one batch dimension, no GELU. UNSUPPORTED, without a message, where
- * there is no library or it does not take this product: nothing has been done then. */
+/* Runs it by cuBLASLt: at most one batch dimension, no GELU, row_sums of one product without a bias. UNSUPPORTED, without a
+ * message, where there is no library or it does not take this product: nothing has been done then. */
 trek_status trek_cuda_blas_run(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm *g);
 
 /* Whether trek_cuda_blas_run has a library to use on this queue. */

@@ -235,6 +235,28 @@ static void batch_strides(const trek_tensor *t, int own, int ndim, int64_t *stri
     }
 }
 
+/* Of 16 bits what x's rows sum to comes out of the product, where cuBLASLt has one that makes it: it gathers in f32, as the sum's
+ * own kernel does. Wider ones are gathered in f64, in a pass of their own. */
+static trek_status with_sums(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm *g)
+{
+    trek_tensor *sums = call->outputs[1];
+    trek_status status = TREK_ERR_UNSUPPORTED;
+    if (trek_dtype_is_16bit(g->dtype) && g->c_dtype == g->dtype && g->m && g->n && g->k && (sums->strides[0] == 1 || g->m == 1)) {
+        trek_cuda_gemm summed = *g;
+        summed.row_sums = sums->data;
+        status = blas_dense(call, queue, &summed);
+    }
+    if (status != TREK_ERR_UNSUPPORTED)
+        return status;
+    status = trek_cuda_gemm_run(call, queue, g);
+    trek_op_call sum = *call;
+    sum.n_inputs = sum.n_outputs = 1;
+    sum.outputs[0] = sums;
+    sum.attrs = {};
+    sum.attrs.i[0] = 2; /* over dimension 1, by its bit */
+    return status == TREK_OK ? trek_cuda_sum(&sum) : status;
+}
+
 static trek_status matmul(const trek_op_call *call)
 {
     const trek_tensor *x = call->inputs[0], *y = call->inputs[1], *c = call->outputs[0];
@@ -245,7 +267,7 @@ static trek_status matmul(const trek_op_call *call)
     trek_cuda_gemm g = {};
     g.a = x->data, g.b = y->data, g.c = c->data;
     g.dtype = (trek_dtype)x->dtype, g.c_dtype = (trek_dtype)c->dtype;
-    g.accumulate = call->attrs.i[0] != 0;
+    g.accumulate = (call->attrs.i[0] & 1) != 0;
     g.k = x->sizes[x->ndim - 1];
     g.m = x_vector ? 1 : x->sizes[x->ndim - 2];
     g.n = y_vector ? 1 : y->sizes[y->ndim - 1];
@@ -261,7 +283,7 @@ static trek_status matmul(const trek_op_call *call)
     batch_strides(x, x_vector ? 0 : x->ndim - 2, g.ndim, g.a_batch);
     batch_strides(y, y_vector ? 0 : y->ndim - 2, g.ndim, g.b_batch);
     batch_strides(c, g.ndim, g.ndim, g.c_batch);
-    return trek_cuda_gemm_run(call, queue, &g);
+    return call->attrs.i[0] & 2 ? with_sums(call, queue, &g) : trek_cuda_gemm_run(call, queue, &g);
 }
 
 extern "C" void trek_cuda_register_matmul(trek_backend *backend)

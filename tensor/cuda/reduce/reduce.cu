@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sums, means, products, any and all. Floats gather in f64 (16-bit sums in f32), so
  * that the result of f32 is exact to a rounding; integers in i64. */
+#include "tensor/cuda/products/linear.h"
 #include "tensor/cuda/reduce/reduce.cuh"
 
 template <typename T> struct gathered { typedef int64_t sum, product; };
@@ -125,6 +126,16 @@ template <typename T> static void enter_float(trek_backend *b, trek_dtype dtype)
     b->kernels[TREK_OP_mean][dtype] = run_mean<T>;
     b->kernels[TREK_OP_nansum][dtype] = run_nansum<T>;
     b->kernels[TREK_OP_sum_squares][dtype] = run_sum_squares<T>;
+}
+
+extern "C" trek_status trek_cuda_sum(const trek_op_call *call)
+{
+    switch (call->inputs[0]->dtype) {
+    case TREK_F64: return run_sum<double>(call);
+    case TREK_BF16: return run_sum<trek_bf16>(call);
+    case TREK_F16: return run_sum<trek_f16>(call);
+    default: return run_sum<float>(call);
+    }
 }
 
 extern "C" void trek_cuda_register_reduce(trek_backend *b)

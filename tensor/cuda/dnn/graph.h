@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operation graphs of cuDNN 9: tensors of four dimensions, the operations between them,
+ * and a plan that runs all of them at once. */
+#ifndef TREK_TENSOR_CUDA_DNN_GRAPH_H
+#define TREK_TENSOR_CUDA_DNN_GRAPH_H
+
+#include "tensor/cuda/dnn/library.h"
+
+#ifdef TREK_HAVE_CUDNN
+
+enum { TREK_DNN_TENSORS = 48, TREK_DNN_OPERATIONS = 32 };
+
+/* Where a tensor is: in memory that a call names by the tensor's number; nowhere, between two operations; one number of the
+ * host's memory, read when the plan is run. */
+typedef enum trek_dnn_place { TREK_DNN_MEMORY, TREK_DNN_BETWEEN, TREK_DNN_NUMBER } trek_dnn_place;
+
+/* Sizes and strides in elements. */
+typedef struct trek_dnn_shape {
+    int64_t sizes[4], strides[4];
+} trek_dnn_shape;
+
+/* Zeroed, filled by the functions below, given back by trek_dnn_graph_free. The first failure is kept, and what comes after it
+ * does nothing: it shows when the plan is made. */
+typedef struct trek_dnn_graph {
+    bool failed;
+    int n_tensors, n_operations;
+    cudnnBackendDescriptor_t tensors[TREK_DNN_TENSORS];
+    cudnnBackendDescriptor_t operations[TREK_DNN_OPERATIONS], kinds[TREK_DNN_OPERATIONS];
+    cudnnBackendDescriptor_t all, heuristics, config, plan;
+    size_t workspace; /* bytes that a run of the plan needs */
+} trek_dnn_graph;
+
+/* A tensor; NULL after a failure. `number` tells those in memory apart, others are numbered here (from 1000 on). */
+cudnnBackendDescriptor_t trek_dnn_tensor(trek_dnn_graph *graph, trek_dnn_place place, int64_t number, cudnnDataType_t type,
+                                         const trek_dnn_shape *shape);
+
+/* y = mode(x), or mode(x, b); BINARY_SELECT: y = t ? x : b; GEN_INDEX: y = the place along dimension axis. Computed in `type`.
+ * Dimensions of size 1 broadcast; b and t may be NULL. */
+void trek_dnn_pointwise(trek_dnn_graph *graph, cudnnPointwiseMode_t mode, cudnnDataType_t type, int64_t axis,
+                        cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t t,
+                        cudnnBackendDescriptor_t y);
+/* c = a b over the last two dimensions, summed in f32; where the second is smaller in b, b's repeat. */
+void trek_dnn_matmul(trek_dnn_graph *graph, cudnnBackendDescriptor_t a, cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t c);
+/* Over what is smaller in y than in x, in f32. */
+void trek_dnn_reduction(trek_dnn_graph *graph, cudnnReduceTensorOp_t op, cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t y);
+/* The same elements by other sizes and strides. */
+void trek_dnn_reshape(trek_dnn_graph *graph, cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t y);
+
+/* Chooses the first of the library's engines whose results are the same in every run and which needs no more than `limit` bytes
+ * of workspace, and makes its plan. device: what to choose for instead of the handle's device (NULL: that). False: there is none.
+ */
+bool trek_dnn_graph_plan(trek_dnn_graph *graph, cudnnHandle_t handle, cudnnBackendDescriptor_t device, size_t limit);
+
+/* Runs the plan on the handle's stream: addresses of the tensors in memory and of the numbers, by number. */
+cudnnStatus_t trek_dnn_graph_run(const trek_dnn_graph *graph, cudnnHandle_t handle, int n, const int64_t *numbers,
+                                 void *const *addresses, void *workspace);
+
+void trek_dnn_graph_free(trek_dnn_graph *graph);
+
+#endif
+#endif

@@ -41,6 +41,9 @@ trek_optimizer *trek_optimizer_new_over(trek_optimizer_spec spec, trek_arena *ar
         return NULL;
     }
     trek_update_kernel kernel;
+    if (spec.klass && spec.klass->whole && arena->cuts)
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "%s updates whole parameters: its state cannot be divided among ranks "
+                                                    "(.shard_optimizer)", spec.klass->name);
     if (trek_optimizer_resolve(&spec) != TREK_OK || trek_optimizer_find_kernel(spec.klass, arena, &kernel) != TREK_OK)
         return NULL;
     trek_optimizer *optimizer = trek_calloc(1, sizeof *optimizer);
@@ -108,6 +111,7 @@ void trek_optimizer_free(trek_optimizer **address)
         for (int p = 0; p < TREK_DTYPE_COUNT; p++)
             trek_tensor_release(optimizer->state[s][p]);
     trek_device_update_free(optimizer);
+    trek_optimizer_gather_end(optimizer);
     trek_optimizer_free_rooms(optimizer);
     if (optimizer->owns_arena)
         trek_arena_free(&optimizer->arena);
@@ -359,11 +363,32 @@ static trek_update_slice slice_of(const trek_optimizer *optimizer, const trek_op
     return s;
 }
 
+/* One kernel call: elements of a run which lie together in the buffers of what is this rank's own. */
+static void apply_piece(trek_optimizer *optimizer, const trek_optimizer_run *run, const trek_arena_cut *piece, void *grads,
+                        trek_update_slice *slice)
+{
+    const trek_arena_part *all = &optimizer->arena->parts[piece->part];
+    int64_t size = trek_item_size[all->wide], state_size = trek_item_size[trek_optimizer_state_dtype(optimizer, piece->part)];
+    bool whole = trek_optimizer_is_whole(optimizer), low = trek_arena_part_is_low(all);
+    slice->param = all->master->data + (low ? piece->place : piece->begin) * size;
+    slice->grad = (char *)grads + piece->begin * size;
+    slice->count = piece->end - piece->begin;
+    slice->first = piece->begin;
+    for (int s = 0; s < TREK_UPDATE_STATES && !whole; s++)
+        if (slice->kept >> s & 1)
+            slice->state[s] = optimizer->state[s][piece->part]->data + piece->place * state_size;
+    if (low)
+        slice->low = all->params->data + piece->begin * trek_item_size[all->dtype];
+    slice->low_dtype = all->dtype;
+    if (whole)
+        trek_optimizer_apply_whole(optimizer, run, slice);
+    else
+        optimizer->arena->backend->update_slice(&optimizer->kernel, all->wide, slice);
+}
+
 void trek_optimizer_apply_range_from(trek_optimizer *optimizer, int part, int64_t begin, int64_t end, void *grads,
                                      double grad_scale, double value_limit, bool zero_grad)
 {
-    const trek_arena_part *all = &optimizer->arena->parts[part];
-    int64_t size = trek_item_size[all->wide], state_size = trek_item_size[trek_optimizer_state_dtype(optimizer, part)];
     bool whole = trek_optimizer_is_whole(optimizer);
     for (int r = 0; r < optimizer->n_runs; r++) {
         const trek_optimizer_run *run = &optimizer->runs[r];
@@ -371,21 +396,11 @@ void trek_optimizer_apply_range_from(trek_optimizer *optimizer, int part, int64_
         if (run->part != part || from >= to || (whole && from != run->begin))
             continue;
         to = whole ? run->end : to; /* by whoever has its first element */
-        trek_update_slice slice = slice_of(optimizer, run, grad_scale, value_limit, zero_grad);
-        slice.param = all->master->data + from * size;
-        slice.grad = (char *)grads + from * size;
-        slice.count = to - from;
-        slice.first = from;
-        for (int s = 0; s < TREK_UPDATE_STATES && !whole; s++)
-            if (slice.kept >> s & 1)
-                slice.state[s] = optimizer->state[s][part]->data + from * state_size;
-        if (trek_arena_part_is_low(all))
-            slice.low = all->params->data + from * trek_item_size[all->dtype];
-        slice.low_dtype = all->dtype;
-        if (whole)
-            trek_optimizer_apply_whole(optimizer, run, &slice);
-        else
-            optimizer->arena->backend->update_slice(&optimizer->kernel, all->wide, &slice);
+        trek_arena_cut piece;
+        for (int64_t at = from; trek_arena_next_own(optimizer->arena, part, &at, to, &piece);) {
+            trek_update_slice slice = slice_of(optimizer, run, grad_scale, value_limit, zero_grad);
+            apply_piece(optimizer, run, &piece, grads, &slice);
+        }
     }
 }
 
@@ -452,9 +467,20 @@ static void apply_all(trek_optimizer *optimizer, const trek_step_opts *opts)
     trek_optimizer_commit(optimizer);
 }
 
+/* Of sharers: their steps are their stepper's. */
+static trek_status check_alone(const trek_optimizer *optimizer, bool joined)
+{
+    if (!optimizer->arena->cuts || (joined && optimizer->device_update))
+        return TREK_OK;
+    return trek_fail(TREK_ERR_STATE, "optimizer: its state lies in parts on %d ranks (.shard_optimizer), which step together: "
+                                     "trek_graph_step", optimizer->arena->sharers);
+}
+
 static trek_status step(trek_optimizer *optimizer, const trek_step_opts *opts)
 {
     trek_arena *arena = optimizer->arena;
+    if (check_alone(optimizer, opts->join_norm != NULL) != TREK_OK)
+        return TREK_ERR_STATE;
     trek_arena_mark_used(arena);
     trek_status status = trek_optimizer_prepare(optimizer);
     if (status != TREK_OK)
@@ -484,6 +510,8 @@ trek_status trek_optimizer_step_scaled(trek_optimizer *optimizer, double grad_sc
         return trek_fail_missing("trek_optimizer_step", "optimizer");
     if (trek_gone(optimizer, "trek_optimizer_step", "the optimizer"))
         return TREK_ERR_STATE;
+    if (check_alone(optimizer, false) != TREK_OK)
+        return TREK_ERR_STATE;
     trek_arena_mark_used(optimizer->arena);
     if (trek_optimizer_is_whole(optimizer) && optimizer->device_update) /* there is no other way on a device */
         return step(optimizer, &(trek_step_opts){ .factor = grad_scale, .zero_grad = zero_grad });
@@ -512,8 +540,9 @@ static double step_bytes(const trek_optimizer *optimizer, const trek_step_opts *
         int64_t each = (2 + 1 + opts->zero_grad) * trek_item_size[part->wide]; /* the parameters, the gradients */
         for (int s = 0; s < TREK_UPDATE_STATES; s++)
             each += optimizer->state[s][p] ? 2 * trek_item_size[trek_optimizer_state_dtype(optimizer, p)] : 0;
-        bytes += (double)part->count * (double)each;
-        bytes += trek_arena_part_is_low(part) ? (double)part->count * trek_item_size[part->dtype] : 0;
+        double count = (double)(optimizer->arena->cuts ? optimizer->arena->owned[p] : part->count);
+        bytes += count * (double)each;
+        bytes += trek_arena_part_is_low(part) ? count * trek_item_size[part->dtype] : 0;
     }
     return bytes;
 }

@@ -90,7 +90,7 @@ static trek_status move_params(ranks_stepper *s)
     trek_params *params = trek_module_params(trek_graph_module(s->replicas[0].graph));
     if (!params)
         return trek_error_status();
-    s->replicas[0].arena = trek_arena_new_in(params, zeros_of_comm, s->comm);
+    s->replicas[0].arena = trek_arena_new_in(params, 1, zeros_of_comm, s->comm);
     trek_params_free(&params);
     return s->replicas[0].arena ? trek_ranks_call(s->ranks, move_rank, s) : trek_error_status();
 }

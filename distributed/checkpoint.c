@@ -10,7 +10,7 @@
 #include "distributed/balance/plan.h"
 #include "distributed/balance/workload.h"
 #include "distributed/step/job_sync.h"
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/step/sharded.h"
 #include "graph/graph_internal.h"
 #include "graph/graph_loader_internal.h"
 #include "nn/safetensors.h"
@@ -147,8 +147,10 @@ trek_status trek_checkpoint_save(trek_graph *graph, trek_loader *loader, const c
     trek_status status = trek_error_status();
     if (comm)
         trek_comm_say(comm, "save");
+    status = trek_ranks_gather_state(s, status, false);
     if (status == TREK_OK && (!comm || s->process == 0))
         status = save(graph, loader_of(graph, loader), path);
+    trek_ranks_forget_state(s);
     status = trek_replica_agree(comm, status, "checkpoint_save");
     if (comm)
         trek_comm_say(comm, NULL);

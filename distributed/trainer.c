@@ -14,6 +14,7 @@
 #include "distributed/replica/agreement.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/settings.h"
+#include "distributed/step/sharded.h"
 #include "distributed/step/stepper_ranks.h"
 #include "graph/graph_internal.h"
 #include "graph/graph_loader_internal.h"
@@ -180,6 +181,9 @@ static trek_status check_average(const trek_trainer_opts *o)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .divergence_threshold is %g", o->divergence_threshold);
     if (o->average == TREK_AVERAGE_PARAMETERS && o->accumulate > 1)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .accumulate is of gradients, and .average of parameters");
+    if (o->average == TREK_AVERAGE_PARAMETERS && o->shard_optimizer)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shard_optimizer, where each rank updates a part, beside .average of "
+                                            "parameters, where each updates all of its own");
     return TREK_OK;
 }
 
@@ -286,7 +290,13 @@ static trek_status build_replicas(setup *s, trek_ranks *ranks)
 static trek_status make_plain(setup *s)
 {
     trek_optimizer *optimizer = trek_graph_optimizer(s->graph);
-    if (optimizer && !(s->optimizer = trek_optimizer_snapshot_new(optimizer)))
+    ranks_stepper *old = trek_graph_ranks(s->graph);
+    if (trek_ranks_gather_state(old, trek_error_status(), true) != TREK_OK)
+        return trek_error_status();
+    if (optimizer)
+        s->optimizer = trek_optimizer_snapshot_new(optimizer);
+    trek_ranks_forget_state(old);
+    if (optimizer && !s->optimizer)
         return trek_error_status();
     trek_stepper *plain = trek_stepper_single_new(s->graph);
     s->moved = plain != NULL;
@@ -388,7 +398,8 @@ static trek_status make_ranks(setup *s)
     trek_ranks_opts opts = { .shared = s->opts.share_params != TREK_OFF && count_cpus(s) == s->local_ranks,
                              .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .workload = &workload,
                              .slowdowns = s->opts.slowdowns, .comm = s->comm,
-                             .averages = s->opts.average == TREK_AVERAGE_PARAMETERS, .sites = s->sites,
+                             .shards = s->opts.shard_optimizer, .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
+                             .sites = s->sites,
                              .divergence_threshold = s->opts.divergence_threshold == 0 ? 0.05
                                  : s->opts.divergence_threshold };
     if (status != TREK_OK) {
@@ -483,6 +494,9 @@ static void describe_job(const setup *s, trek_text *text)
         return;
     if (s->comm)
         trek_text_format(text, "; %d ranks in %d processes", workload.ranks, trek_comm_world_size(s->comm));
+    const ranks_stepper *stepper = trek_graph_ranks(s->graph);
+    if (stepper && stepper->sharers > 1)
+        trek_text_format(text, "; the optimizer's state in %d parts", stepper->sharers);
     if (workload.windows)
         trek_text_format(text, "; windows of %lld batches at first, where the loop allows them", (long long)workload.window);
 }

@@ -58,6 +58,15 @@ typedef struct trek_trainer_opts {
     trek_amp_opts amp;               /* mixed precision, see trek_graph_set_amp; default: what the graph has */
     int share_params;                /* TREK_OFF: every rank has parameters and optimizer state of its own, and gradients
                                         are sent in buckets, as GPU ranks always do. Default: CPU ranks share one copy */
+    bool shard_optimizer; /* ranks with parameters of their own (GPUs', .share_params TREK_OFF) keep and update a part of the
+                             optimizer's state each, and of the f32 copies of 16-bit parameters: 1/N of that memory, where
+                             all of a job have one rank in each process, or there is one process. CPU ranks that share
+                             parameters share the state; of several such processes each has a part. A step reduce-scatters
+                             gradients, updates, and all-gathers parameters. Bits are those without it where sums are in rank
+                             order (threads, processes of one machine) and nothing is clipped by norm; else it is so to rounding.
+                             Checkpoints hold the whole state, for any number of ranks. UNSUPPORTED: optimizers that update
+                             whole parameters (Muon, LAMB, LARS, Adafactor), state in 8 bits, CPU ranks beside GPU ranks, several processes
+                             with several ranks that have parameters of their own. With one rank, or one copy of all: nothing */
     int64_t bucket_bytes;            /* of buckets after the first, which has at most 1 MiB; default 25 MiB */
     /* Unequal ranks. Balancing changes each rank's share of a batch; windows (El Che) let each run whole batches at its own
      * pace between two steps. Windows need trek_graph_set_loader and trek_graph_set_loss. */

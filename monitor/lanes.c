@@ -30,6 +30,7 @@ static const struct { const char *name; int what; } known[] = {
     { "forward", COMPUTING }, { "backward", COMPUTING }, { "optimizer", COMPUTING }, { "replay", COMPUTING },
     { "take in", COMPUTING }, { "loader wait", WAITING }, { "reduce", REDUCING }, { "sync", REDUCING }, { "average", REDUCING },
     { "buffers", REDUCING }, { "bucket", REDUCING }, { "reduce processes", REDUCING },
+    { "gather parameters", REDUCING },
 };
 
 static int what_is(const char *name)

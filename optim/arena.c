@@ -109,9 +109,24 @@ static trek_arena *arena_begin(const trek_params *params)
     arena->device = device;
     arena->backend = backend;
     arena->segments = trek_calloc((size_t)n, sizeof *arena->segments);
+    arena->sharers = 1;
     if (!arena->segments || lay_out(arena, params) != TREK_OK)
         trek_arena_free(&arena);
     return arena;
+}
+
+/* Parts that can be divided evenly. */
+static void pad_parts(trek_arena *arena, int sharers)
+{
+    int64_t unit = (int64_t)sharers * TREK_ARENA_ALIGNED;
+    arena->sharers = sharers;
+    for (int p = 0; p < arena->n_parts && sharers > 1; p++)
+        arena->parts[p].count = (arena->parts[p].count + unit - 1) / unit * unit;
+}
+
+static bool has_masters(const trek_arena *arena, const trek_arena_part *part)
+{
+    return trek_arena_part_is_low(part) && arena->sharers == 1;
 }
 
 /* --- moving in --------------------------------------------------------------- */
@@ -182,7 +197,7 @@ static trek_status fill_masters(trek_arena *arena, const arena_move *moves)
     trek_status status = TREK_OK;
     for (int k = 0; k < arena->n_segments && status == TREK_OK; k++) {
         const trek_arena_part *part = &arena->parts[arena->segments[k].part];
-        if (!trek_arena_part_is_low(part))
+        if (!has_masters(arena, part))
             continue;
         trek_tensor *master = make_slot(part->master, &arena->segments[k]);
         status = master ? trek_tensor_copy_from(master, moves[k].data) : TREK_ERR_MEMORY;
@@ -227,23 +242,26 @@ static trek_status make_buffers(const trek_arena *arena, trek_arena_part *part, 
     trek_shape shape = trek_shape_make(1, &part->count);
     if (!part->params)
         part->params = trek_tensor_zeros(shape, part->dtype, arena->device);
-    if (!part->master)
-        part->master = trek_arena_part_is_low(part) ? trek_tensor_zeros(shape, part->wide, arena->device)
-                                                    : trek_tensor_retain(part->params);
+    if (!part->master && has_masters(arena, part))
+        part->master = trek_tensor_zeros(shape, part->wide, arena->device);
+    else if (!part->master && !trek_arena_part_is_low(part))
+        part->master = trek_tensor_retain(part->params);
     part->grads = zeros(arg, shape, part->wide, arena->device);
-    return part->params && part->master && part->grads ? TREK_OK : trek_error_status();
+    bool whole = part->params && part->grads && (part->master || !has_masters(arena, part));
+    return whole ? TREK_OK : trek_error_status();
 }
 
-trek_arena *trek_arena_new(const trek_params *params) { return trek_arena_new_in(params, plain_zeros, NULL); }
+trek_arena *trek_arena_new(const trek_params *params) { return trek_arena_new_in(params, 1, NULL, NULL); }
 
-trek_arena *trek_arena_new_in(const trek_params *params, trek_arena_zeros_fn zeros, void *arg)
+trek_arena *trek_arena_new_in(const trek_params *params, int sharers, trek_arena_zeros_fn zeros, void *arg)
 {
     trek_arena *arena = arena_begin(params);
     if (!arena)
         return NULL;
+    pad_parts(arena, sharers);
     trek_status status = TREK_OK;
     for (int p = 0; p < arena->n_parts && status == TREK_OK; p++)
-        status = make_buffers(arena, &arena->parts[p], zeros, arg);
+        status = make_buffers(arena, &arena->parts[p], zeros ? zeros : plain_zeros, arg);
     if (status == TREK_OK)
         status = move_in(arena);
     if (status != TREK_OK)
@@ -285,11 +303,12 @@ trek_arena *trek_arena_new_sharing(const trek_params *params, trek_arena *owner)
     if (!arena)
         return NULL;
     arena->sharing = true;
+    pad_parts(arena, owner->sharers);
     trek_status status = check_same(arena, owner);
     for (int p = 0; status == TREK_OK && p < arena->n_parts; p++) {
         trek_arena_part *part = &arena->parts[p];
         part->params = trek_tensor_retain(owner->parts[p].params);
-        part->master = trek_tensor_retain(owner->parts[p].master);
+        part->master = owner->parts[p].master ? trek_tensor_retain(owner->parts[p].master) : NULL;
         status = make_buffers(arena, part, plain_zeros, NULL);
     }
     if (status == TREK_OK)
@@ -333,6 +352,7 @@ void trek_arena_free(trek_arena **address)
         trek_tensor_release(arena->parts[p].grads);
     }
     trek_free(arena->segments);
+    trek_free(arena->cuts);
     trek_free(arena);
 }
 
@@ -363,6 +383,37 @@ void trek_arena_zero_grads(trek_arena *arena)
         }
     }
     trek_arena_forget_grads(arena);
+}
+
+/* Elements [begin, end) of a part's gradients. */
+static trek_status zero_stretch(const trek_arena *arena, const trek_arena_part *part, int64_t begin, int64_t end)
+{
+    size_t size = trek_dtype_size(part->wide);
+    if (begin < end && arena->backend->host_accessible) {
+        memset(part->grads->data + (size_t)begin * size, 0, (size_t)(end - begin) * size);
+    } else if (begin < end) {
+        trek_tensor *grads = trek_arena_stretch(part->grads, begin, end - begin);
+        if (!grads)
+            return TREK_ERR_MEMORY;
+        fill_zero(grads);
+        trek_tensor_release(grads);
+    }
+    return TREK_OK;
+}
+
+trek_status trek_arena_zero_others(trek_arena *arena)
+{
+    trek_status status = TREK_OK;
+    for (int p = 0; p < arena->n_parts; p++) {
+        const trek_arena_part *part = &arena->parts[p];
+        trek_arena_cut own;
+        int64_t done = 0;
+        for (int64_t at = 0; status == TREK_OK && trek_arena_next_own(arena, p, &at, part->count, &own); done = own.end)
+            status = zero_stretch(arena, part, done, own.begin);
+        if (status == TREK_OK)
+            status = zero_stretch(arena, part, done, part->count);
+    }
+    return status;
 }
 
 void trek_arena_zero_segment(trek_arena *arena, int segment)
@@ -398,44 +449,6 @@ void trek_arena_bump(trek_arena *arena, const trek_arena *updated)
     for (int k = 0; k < arena->n_segments; k++)
         if (updated->segments[k].used)
             trek_tensor_bump(arena->segments[k].param->data);
-}
-
-/* Where a master rounds to what the parameter is, it stays. */
-static trek_status refresh_master(const trek_arena *arena, const trek_arena_segment *segment)
-{
-    const trek_arena_part *part = &arena->parts[segment->part];
-    trek_tensor *param = segment->param->data, *master = make_slot(part->master, segment);
-    trek_tensor *rounded = master ? trek_tensor_cast(master, part->dtype) : NULL;
-    trek_tensor *same = rounded ? trek_tensor_eq(rounded, param) : NULL;
-    trek_tensor *wide = same ? trek_tensor_cast(param, part->wide) : NULL;
-    trek_tensor *merged = wide ? trek_tensor_where(same, master, wide) : NULL;
-    trek_status status = merged ? trek_tensor_copy_from(master, merged) : trek_error_status();
-    trek_tensor_release(master);
-    trek_tensor_release(rounded);
-    trek_tensor_release(same);
-    trek_tensor_release(wide);
-    trek_tensor_release(merged);
-    return status;
-}
-
-trek_status trek_arena_refresh_masters(trek_arena *arena)
-{
-    for (int k = 0; k < arena->n_segments; k++) {
-        trek_arena_segment *segment = &arena->segments[k];
-        if (!trek_arena_part_is_low(&arena->parts[segment->part]) || segment->version == segment->param->data->storage->version)
-            continue;
-        trek_status status = refresh_master(arena, segment);
-        if (status != TREK_OK)
-            return status;
-        segment->version = segment->param->data->storage->version;
-    }
-    return TREK_OK;
-}
-
-void trek_arena_note_masters(trek_arena *arena)
-{
-    for (int k = 0; k < arena->n_segments; k++)
-        arena->segments[k].version = arena->segments[k].param->data->storage->version;
 }
 
 void trek_arena_sum_squares(const trek_arena *arena, double *sum, bool *finite)

@@ -9,12 +9,18 @@
  * tells; writing through a raw pointer does not) gives its new values to the master.
  *
  * Slots begin at multiples of TREK_ARENA_SLOT elements, padding is zero, in reverse order of registration
- * (the order in which backward completes gradients). */
+ * (the order in which backward completes gradients).
+ *
+ * Sharers: ranks with equal arenas, each of which keeps masters and optimizer state of some stretches
+ * (cuts) only, in buffers that hold these one after the other, and updates no others (ZeRO's first stage,
+ * Rajbhandari et al. 2020). Parameters and gradients are whole on every rank. */
 #ifndef TREK_OPTIM_ARENA_H
 #define TREK_OPTIM_ARENA_H
 
 #include "nn/module.h"
 #include "tensor/backend.h"
+
+enum { TREK_ARENA_ALIGNED = 64 }; /* elements: cuts begin and end at multiples, of 256 bytes of f32 */
 
 typedef struct trek_arena_segment {
     trek_var *param;         /* retained */
@@ -34,8 +40,15 @@ typedef struct trek_arena_part {
     trek_dtype wide;         /* of master, gradients and optimizer state: F32 for 16-bit parameters, else dtype */
     int64_t count;           /* elements, padding included */
     trek_tensor *params, *grads;
-    trek_tensor *master;     /* what is updated: params itself, or the f32 copy of 16-bit ones */
+    trek_tensor *master;     /* what is updated: params itself, or the f32 copy of 16-bit ones (of sharers: its cuts) */
 } trek_arena_part;
+
+/* Elements [begin, end) of a part, which are one rank's to keep and update; `place`: where they begin in the buffers that hold
+ * only its own. */
+typedef struct trek_arena_cut {
+    int part;
+    int64_t begin, end, place;
+} trek_arena_cut;
 
 /* Whether the part has master copies of its parameters. */
 static inline bool trek_arena_part_is_low(const trek_arena_part *part) { return part->wide != part->dtype; }
@@ -59,6 +72,10 @@ typedef struct trek_arena {
     trek_device device;
     int n_parts, n_segments;
     bool sharing;            /* the data is another arena's */
+    int sharers;             /* parts are a multiple of as many stretches of TREK_ARENA_ALIGNED elements; 1: no cuts */
+    int n_cuts;
+    trek_arena_cut *cuts;    /* by part and place in it; NULL: all is this rank's */
+    int64_t owned[TREK_DTYPE_COUNT]; /* elements of each part that are this rank's */
     const trek_backend *backend; /* of device */
     trek_arena_part parts[TREK_DTYPE_COUNT];
     trek_arena_segment *segments; /* in arena order */
@@ -67,9 +84,19 @@ typedef struct trek_arena {
 /* Moves params into one arena: values kept, a gradient that is there is kept.
  * A parameter that lives in another arena already: STATE. On failure nothing has moved. */
 trek_arena *trek_arena_new(const trek_params *params);
-/* The same with gradients in memory that `zeros` makes: where they are reduced. */
+/* The same with gradients in memory that `zeros` makes: where they are reduced (NULL: any). sharers > 1: trek_arena_shard
+ * follows, before which there are no masters. */
 typedef trek_tensor *(*trek_arena_zeros_fn)(void *arg, trek_shape shape, trek_dtype dtype, trek_device device);
-trek_arena *trek_arena_new_in(const trek_params *params, trek_arena_zeros_fn zeros, void *arg);
+trek_arena *trek_arena_new_in(const trek_params *params, int sharers, trek_arena_zeros_fn zeros, void *arg);
+/* What of the arena is this rank's: cuts by part and place in it, of which `place` is filled in. Before an optimizer is made. On
+ * failure nothing has changed. */
+trek_status trek_arena_shard(trek_arena *arena, const trek_arena_cut *cuts, int n);
+/* The next piece of elements [*at, end) of a part that is this rank's, behind which *at stands then. false: there is none. */
+bool trek_arena_next_own(const trek_arena *arena, int part, int64_t *at, int64_t end, trek_arena_cut *piece);
+/* Elements [begin, begin + count) of a flat tensor: a new view; NULL and MEMORY. */
+trek_tensor *trek_arena_stretch(trek_tensor *flat, int64_t begin, int64_t count);
+/* Fills the gradients of what is not this rank's with zeros. */
+trek_status trek_arena_zero_others(trek_arena *arena);
 /* The same layout for a replica's parameters, whose data becomes `owner`'s
  * (shared memory, one copy); gradients are the replica's own. Names, shapes and dtypes must match: ARGUMENT. */
 trek_arena *trek_arena_new_sharing(const trek_params *params, trek_arena *owner);

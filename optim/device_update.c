@@ -39,15 +39,17 @@ static trek_status make_memory(trek_optimizer *optimizer, trek_device_update *r)
 {
     const trek_arena *arena = optimizer->arena;
     size_t n = (size_t)arena->n_segments, groups = (size_t)r->cap_groups, end = 0;
+    size_t most = n + (size_t)arena->n_cuts; /* runs: segments, cut where one rank's part ends */
     for (int k = 0; k < arena->n_segments; k++)
         r->cap_tiles += tiles_of(arena->segments[k].count);
+    r->cap_tiles += arena->n_cuts;
     size_t state = place(&end, 1, sizeof(trek_update_state)), lr = place(&end, groups, sizeof(double));
     size_t group = place(&end, groups, sizeof(trek_update_group)), segments = place(&end, n, sizeof(trek_update_segment));
-    size_t of = place(&end, n, sizeof(int32_t)), runs = place(&end, n, sizeof(trek_update_run));
+    size_t of = place(&end, n, sizeof(int32_t)), runs = place(&end, most, sizeof(trek_update_run));
     size_t tiles = place(&end, (size_t)r->cap_tiles, sizeof(int32_t));
     int64_t bytes = (int64_t)end;
     r->memory = trek_tensor_zeros(trek_shape_make(1, &bytes), TREK_U8, arena->device);
-    r->runs = trek_calloc(n, sizeof *r->runs);
+    r->runs = trek_calloc(most, sizeof *r->runs);
     r->groups = trek_calloc(groups, sizeof *r->groups);
     if (!r->memory || !r->runs || !r->groups)
         return trek_error_status();
@@ -129,25 +131,29 @@ static trek_update_group group_entry(const trek_optimizer *optimizer, const trek
     return entry;
 }
 
-static trek_update_run run_entry(const trek_optimizer *optimizer, int k, int64_t first_tile)
+/* A piece of segment k, which is all of it where the arena has no sharers. */
+static trek_update_run run_entry(const trek_optimizer *optimizer, int k, const trek_arena_cut *piece, int64_t first_tile)
 {
     const trek_arena_segment *segment = &optimizer->arena->segments[k];
     const trek_arena_part *part = &optimizer->arena->parts[segment->part];
-    size_t at = (size_t)segment->offset * trek_item_size[part->wide];
-    trek_update_run run = { .param = part->master->data + at, .grad = part->grads->data + at, .count = segment->count,
-                            .first = segment->offset, .dtype = part->wide, .low_dtype = part->dtype,
+    size_t wide = (size_t)trek_item_size[part->wide];
+    int64_t at = trek_arena_part_is_low(part) ? piece->place : piece->begin;
+    trek_update_run run = { .param = part->master->data + (size_t)at * wide,
+                            .grad = part->grads->data + (size_t)piece->begin * wide, .count = piece->end - piece->begin,
+                            .first = piece->begin, .dtype = part->wide, .low_dtype = part->dtype,
                             .state_dtype = trek_optimizer_state_dtype(optimizer, segment->part), .segment = k,
                             .group = segment->group, .first_tile = first_tile };
     trek_shape shape;
     int64_t begin;
     for (int s = 0; s < TREK_UPDATE_STATES; s++)
         if (optimizer->state[s][segment->part] && trek_optimizer_state_extent(optimizer, s, k, &begin, &shape) > 0) {
+            begin = optimizer->place[s] ? begin : piece->place;
             run.state[s] = optimizer->state[s][segment->part]->data + (size_t)begin * trek_item_size[run.state_dtype];
             if (run.state_dtype == TREK_U8)
                 run.scale[s] = (float *)optimizer->scale[s][segment->part]->data + begin / TREK_CODE_BLOCK;
         }
     if (trek_arena_part_is_low(part))
-        run.low = part->params->data + (size_t)segment->offset * trek_item_size[part->dtype];
+        run.low = part->params->data + (size_t)piece->begin * trek_item_size[part->dtype];
     shape = trek_var_shape(segment->param);
     if (shape.ndim > 1)
         run.rows = shape.sizes[shape.ndim - 2], run.cols = shape.sizes[shape.ndim - 1];
@@ -166,10 +172,15 @@ static void fill_tables(const trek_optimizer *optimizer, trek_device_update *r, 
         groups[k] = optimizer->active[k] ? optimizer->arena->segments[k].group : -1;
         if (!optimizer->active[k] || optimizer->arena->segments[k].count == 0)
             continue;
-        runs[at->n_runs] = run_entry(optimizer, k, at->n_tiles);
-        for (int64_t t = tiles_of(runs[at->n_runs].count); t > 0; t--)
-            tiles[at->n_tiles++] = at->n_runs;
-        at->n_runs++;
+        const trek_arena_segment *segment = &optimizer->arena->segments[k];
+        int64_t from = segment->offset, end = from + segment->count;
+        trek_arena_cut piece;
+        while (trek_arena_next_own(optimizer->arena, segment->part, &from, end, &piece)) {
+            runs[at->n_runs] = run_entry(optimizer, k, &piece, at->n_tiles);
+            for (int64_t t = tiles_of(runs[at->n_runs].count); t > 0; t--)
+                tiles[at->n_tiles++] = at->n_runs;
+            at->n_runs++;
+        }
     }
 }
 
@@ -292,13 +303,26 @@ trek_status trek_device_update_numbers(trek_optimizer *optimizer, const trek_ste
     return status;
 }
 
-static trek_status measure(const trek_optimizer *optimizer)
+/* The gradients that are this rank's: of sharers it is given those of all by their join. */
+static trek_status measure(const trek_optimizer *optimizer, const trek_step_opts *opts)
 {
     const trek_arena *arena = optimizer->arena;
-    trek_update_span spans[TREK_UPDATE_SPANS];
-    for (int p = 0; p < arena->n_parts; p++)
-        spans[p] = (trek_update_span){ arena->parts[p].grads->data, arena->parts[p].count, arena->parts[p].wide };
-    return arena->backend->update_norm(arena->device, &optimizer->device_update->at, spans, arena->n_parts);
+    trek_update_span few[TREK_DTYPE_COUNT];
+    trek_update_span *spans = arena->cuts ? trek_calloc((size_t)arena->n_cuts + 1, sizeof *spans) : few;
+    int n = 0;
+    if (!spans)
+        return TREK_ERR_MEMORY;
+    for (int p = 0; p < arena->n_parts; p++) {
+        const trek_arena_part *part = &arena->parts[p];
+        trek_arena_cut piece;
+        for (int64_t at = 0; trek_arena_next_own(arena, p, &at, part->count, &piece);)
+            spans[n++] = (trek_update_span){ part->grads->data + (size_t)piece.begin * (size_t)trek_item_size[part->wide],
+                                             piece.end - piece.begin, part->wide };
+    }
+    trek_status status = arena->backend->update_norm(arena->device, &optimizer->device_update->at, spans, n);
+    if (spans != few)
+        trek_free(spans);
+    return status == TREK_OK && opts->join_norm ? opts->join_norm(optimizer->device_update->at.state, opts->arg) : status;
 }
 
 /* Whether the step will be skipped only the device knows: versions count either way. */
@@ -344,7 +368,7 @@ trek_status trek_device_update_step(trek_optimizer *optimizer, const trek_step_o
     else
         status = trek_device_update_numbers(optimizer, opts);
     if (status == TREK_OK && measured)
-        status = measure(optimizer);
+        status = measure(optimizer, opts);
     if (status == TREK_OK)
         status = arena->backend->update_decide(arena->device, &r->at, measured);
     if (status == TREK_OK)

@@ -47,6 +47,11 @@ trek_optimizer *trek_optimizer_new_over(trek_optimizer_spec spec, trek_arena *ar
         return NULL;
     }
     trek_update_kernel kernel;
+    if (spec.klass && spec.klass->whole && arena->cuts)
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "%s updates whole parameters: its state cannot be divided among ranks "
+                                                    "(.shard_optimizer)", spec.klass->name);
+    if (spec.state_dtype == TREK_U8 && arena->cuts)
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "state in 8 bits cannot be divided among ranks (.shard_optimizer)");
     if (trek_optimizer_resolve(&spec) != TREK_OK || trek_optimizer_find_kernel(spec.klass, arena, &kernel) != TREK_OK)
         return NULL;
     trek_optimizer *optimizer = trek_calloc(1, sizeof *optimizer);
@@ -117,6 +122,7 @@ void trek_optimizer_free(trek_optimizer **address)
             trek_tensor_release(optimizer->scale[s][p]);
         }
     trek_device_update_free(optimizer);
+    trek_optimizer_gather_end(optimizer);
     trek_optimizer_free_rooms(optimizer);
     if (optimizer->owns_arena)
         trek_arena_free(&optimizer->arena);
@@ -375,23 +381,44 @@ _Static_assert(TREK_ARENA_SLOT % TREK_CODE_BLOCK == 0, "no block has elements of
 /* The end of the block that an element is within, or its own place where it begins one. */
 static int64_t block_end(int64_t at) { return trek_code_blocks(at) * TREK_CODE_BLOCK; }
 
-static void point_at_states(const trek_optimizer *optimizer, int part, trek_update_slice *slice)
+/* Where the states of elements from `place` on are, in buffers of what is this rank's own. */
+static void point_at_states(const trek_optimizer *optimizer, int part, int64_t place, trek_update_slice *slice)
 {
     int64_t size = trek_item_size[slice->state_dtype];
     for (int s = 0; s < TREK_UPDATE_STATES; s++) {
         if (!(slice->kept >> s & 1))
             continue;
-        slice->state[s] = optimizer->state[s][part]->data + slice->first * size;
+        slice->state[s] = optimizer->state[s][part]->data + place * size;
         if (slice->state_dtype == TREK_U8)
-            slice->scale[s] = (float *)optimizer->scale[s][part]->data + slice->first / TREK_CODE_BLOCK;
+            slice->scale[s] = (float *)optimizer->scale[s][part]->data + place / TREK_CODE_BLOCK;
     }
+}
+
+/* One kernel call: elements of a run which lie together in the buffers of what is this rank's own. */
+static void apply_piece(trek_optimizer *optimizer, const trek_optimizer_run *run, const trek_arena_cut *piece, void *grads,
+                        trek_update_slice *slice)
+{
+    const trek_arena_part *all = &optimizer->arena->parts[piece->part];
+    int64_t size = trek_item_size[all->wide];
+    bool whole = trek_optimizer_is_whole(optimizer), low = trek_arena_part_is_low(all);
+    slice->param = all->master->data + (low ? piece->place : piece->begin) * size;
+    slice->grad = (char *)grads + piece->begin * size;
+    slice->count = piece->end - piece->begin;
+    slice->first = piece->begin;
+    if (!whole)
+        point_at_states(optimizer, piece->part, piece->place, slice);
+    if (low)
+        slice->low = all->params->data + piece->begin * trek_item_size[all->dtype];
+    slice->low_dtype = all->dtype;
+    if (whole)
+        trek_optimizer_apply_whole(optimizer, run, slice);
+    else
+        optimizer->arena->backend->update_slice(&optimizer->kernel, all->wide, slice);
 }
 
 void trek_optimizer_apply_range_from(trek_optimizer *optimizer, int part, int64_t begin, int64_t end, void *grads,
                                      double grad_scale, double value_limit, bool zero_grad)
 {
-    const trek_arena_part *all = &optimizer->arena->parts[part];
-    int64_t size = trek_item_size[all->wide];
     bool whole = trek_optimizer_is_whole(optimizer);
     if (trek_optimizer_state_dtype(optimizer, part) == TREK_U8)
         begin = block_end(begin), end = block_end(end); /* by whoever has a block's first element */
@@ -401,20 +428,11 @@ void trek_optimizer_apply_range_from(trek_optimizer *optimizer, int part, int64_
         if (run->part != part || from >= to || (whole && from != run->begin))
             continue;
         to = whole ? run->end : to; /* by whoever has its first element */
-        trek_update_slice slice = slice_of(optimizer, run, grad_scale, value_limit, zero_grad);
-        slice.param = all->master->data + from * size;
-        slice.grad = (char *)grads + from * size;
-        slice.count = to - from;
-        slice.first = from;
-        if (!whole)
-            point_at_states(optimizer, part, &slice);
-        if (trek_arena_part_is_low(all))
-            slice.low = all->params->data + from * trek_item_size[all->dtype];
-        slice.low_dtype = all->dtype;
-        if (whole)
-            trek_optimizer_apply_whole(optimizer, run, &slice);
-        else
-            optimizer->arena->backend->update_slice(&optimizer->kernel, all->wide, &slice);
+        trek_arena_cut piece;
+        for (int64_t at = from; trek_arena_next_own(optimizer->arena, part, &at, to, &piece);) {
+            trek_update_slice slice = slice_of(optimizer, run, grad_scale, value_limit, zero_grad);
+            apply_piece(optimizer, run, &piece, grads, &slice);
+        }
     }
 }
 
@@ -481,9 +499,20 @@ static void apply_all(trek_optimizer *optimizer, const trek_step_opts *opts)
     trek_optimizer_commit(optimizer);
 }
 
+/* Of sharers: their steps are their stepper's. */
+static trek_status check_alone(const trek_optimizer *optimizer, bool joined)
+{
+    if (!optimizer->arena->cuts || (joined && optimizer->device_update))
+        return TREK_OK;
+    return trek_fail(TREK_ERR_STATE, "optimizer: its state lies in parts on %d ranks (.shard_optimizer), which step together: "
+                                     "trek_graph_step", optimizer->arena->sharers);
+}
+
 static trek_status step(trek_optimizer *optimizer, const trek_step_opts *opts)
 {
     trek_arena *arena = optimizer->arena;
+    if (check_alone(optimizer, opts->join_norm != NULL) != TREK_OK)
+        return TREK_ERR_STATE;
     trek_arena_mark_used(arena);
     trek_status status = trek_optimizer_prepare(optimizer);
     if (status != TREK_OK)
@@ -512,6 +541,8 @@ trek_status trek_optimizer_step_scaled(trek_optimizer *optimizer, double grad_sc
     if (!optimizer)
         return trek_fail_missing("trek_optimizer_step", "optimizer");
     if (trek_gone(optimizer, "trek_optimizer_step", "the optimizer"))
+        return TREK_ERR_STATE;
+    if (check_alone(optimizer, false) != TREK_OK)
         return TREK_ERR_STATE;
     trek_arena_mark_used(optimizer->arena);
     if (trek_optimizer_is_whole(optimizer) && optimizer->device_update) /* there is no other way on a device */
@@ -542,8 +573,9 @@ static double step_bytes(const trek_optimizer *optimizer, const trek_step_opts *
         for (int s = 0; s < TREK_UPDATE_STATES; s++)
             each += optimizer->state[s][p] ? 2 * trek_item_size[trek_optimizer_state_dtype(optimizer, p)] : 0;
                 /* but for scales */
-        bytes += (double)part->count * (double)each;
-        bytes += trek_arena_part_is_low(part) ? (double)part->count * trek_item_size[part->dtype] : 0;
+        double count = (double)(optimizer->arena->cuts ? optimizer->arena->owned[p] : part->count);
+        bytes += count * (double)each;
+        bytes += trek_arena_part_is_low(part) ? count * trek_item_size[part->dtype] : 0;
     }
     return bytes;
 }

@@ -33,6 +33,11 @@ typedef struct trek_optimizer_group {
 
 typedef struct trek_device_update trek_device_update;
 
+/* State and masters of all sharers of an arena in its layout, in host memory, while somebody looks at them. */
+typedef struct trek_optimizer_gathered {
+    trek_tensor *state[TREK_UPDATE_STATES][TREK_DTYPE_COUNT], *masters[TREK_DTYPE_COUNT]; /* NULL: there is none */
+} trek_optimizer_gathered;
+
 /* A number that goes on from `key` and tells values apart (multiply and rotate; no cryptography). */
 static inline uint64_t trek_mix(uint64_t key, uint64_t value)
 {
@@ -59,9 +64,11 @@ struct trek_optimizer {
     trek_optimizer_run *runs;          /* [n_segments] at most */
     bool *active;                      /* [n_segments] what runs were made for */
     uint32_t *written;                 /* [n_segments] bit s: state s has been written */
-    trek_tensor *state[TREK_UPDATE_STATES][TREK_DTYPE_COUNT]; /* flat, in the arena's layout; NULL: not needed */
+    trek_tensor *state[TREK_UPDATE_STATES][TREK_DTYPE_COUNT]; /* flat, in the arena's layout (of sharers: its cuts); NULL: not
+                                                                 needed */
     trek_tensor *scale[TREK_UPDATE_STATES][TREK_DTYPE_COUNT]; /* of states in u8: one for TREK_CODE_BLOCK elements; else NULL */
     uint32_t positive;                 /* bit s: state s is never below 0 */
+    trek_optimizer_gathered *gathered; /* of sharers: what is exported; NULL: nothing at present */
     int64_t *
         place[TREK_UPDATE_STATES]; /* [n_segments] where segments begin in states that are not in the arena's layout; else NULL */
     struct trek_whole_rooms *rooms;    /* of classes of whole parameters */
@@ -111,7 +118,8 @@ void trek_optimizer_corrected(const trek_optimizer_class *klass, int32_t *correc
 /* UNSUPPORTED where the arena's device has none. */
 trek_status trek_optimizer_find_kernel(const trek_optimizer_class *klass, const trek_arena *arena, trek_update_kernel *kernel);
 
-/* An optimizer over an arena that the caller keeps and that outlives it. */
+/* An optimizer over an arena that the caller keeps and that outlives it. UNSUPPORTED: the arena has sharers, and the class
+ * updates whole parameters. */
 trek_optimizer *trek_optimizer_new_over(trek_optimizer_spec spec, trek_arena *arena);
 trek_arena *trek_optimizer_arena(trek_optimizer *optimizer);
 
@@ -150,13 +158,17 @@ void trek_optimizer_apply_range_from(trek_optimizer *optimizer, int part, int64_
 /* Once, after all ranges: step counts and versions of the parameters. */
 void trek_optimizer_commit(trek_optimizer *optimizer);
 
+/* sum_squares and finite, which update_norm has left in the device's memory, become those of all sharers. */
+typedef trek_status (*trek_join_norm_fn)(trek_update_state *on_device, void *arg);
 typedef struct trek_step_opts {
     double max_norm, max_value;  /* <= 0: gradients are not clipped */
     double factor;               /* gradients are multiplied by it first; 0: 1 */
     trek_grad_scaler *scaler;    /* whose scale the loss had: gradients are divided by it, and the step is skipped if
                                     one is inf or NaN. NULL: none */
     bool adapt;                  /* the scaler's update belongs to the step */
-    bool zero_grad;              /* and trek_arena_zero_grads, in the same pass */
+    bool zero_grad;              /* and trek_arena_zero_grads, in the same pass; not with an arena that is shared */
+    trek_join_norm_fn join_norm; /* needed there */
+    void *arg;                   /* passed to it */
 } trek_step_opts;
 static inline double trek_step_factor(const trek_step_opts *opts) { return opts->factor > 0 ? opts->factor : 1; }
 /* A replica's optimizer takes over what the program has done to the groups of the first rank's. MEMORY. */
@@ -209,7 +221,16 @@ typedef struct trek_optimizer_entry {
     trek_tensor *tensor;
 } trek_optimizer_entry;
 
-/* A new array of *n entries (NULL with *n 0 and no error: nothing yet); free it by trek_optimizer_export_free. */
+/* Of sharers: all of them gather first what each has (optimizer_gather.c). Room for it, into which pieces of the sharers' state
+ * (s < TREK_UPDATE_STATES) or masters (s = TREK_UPDATE_STATES) are put; MEMORY. `end` gives it back. */
+trek_status trek_optimizer_gather_begin(trek_optimizer *optimizer);
+void trek_optimizer_gather_end(trek_optimizer *optimizer);
+/* This rank's, in the buffers that hold only its own; NULL: there is none of it. */
+trek_tensor *trek_optimizer_own(const trek_optimizer *optimizer, int s, int part);
+trek_tensor *trek_optimizer_gathered_of(const trek_optimizer *optimizer, int s, int part);
+
+/* A new array of *n entries (NULL with *n 0 and no error: nothing yet); free it by trek_optimizer_export_free. STATE: of sharers,
+ * who have not gathered it. */
 trek_status trek_optimizer_export(trek_optimizer *optimizer, trek_optimizer_entry **entries, int *n);
 void trek_optimizer_export_free(trek_optimizer_entry *entries, int n);
 /* Takes over all state; parameters without entries begin anew. Masters may be missing; they hold where they round to

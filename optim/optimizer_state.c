@@ -13,7 +13,8 @@ enum { STATE_STEP = TREK_UPDATE_STATES, STATE_MASTER, STATE_SCALE, STATE_KINDS =
 /* The part of a state buffer that belongs to a segment, in the parameter's shape; NULL and MEMORY. */
 static trek_tensor *state_view(const trek_optimizer *optimizer, int s, const trek_arena_segment *segment)
 {
-    trek_tensor *whole = optimizer->state[s][segment->part];
+    trek_tensor *whole = optimizer->arena->cuts ? trek_optimizer_gathered_of(optimizer, s, segment->part)
+                                                : optimizer->state[s][segment->part];
     trek_dtype dtype = trek_optimizer_state_dtype(optimizer, segment->part);
     trek_shape shape;
     int64_t begin;
@@ -30,10 +31,12 @@ static trek_tensor *scale_view(const trek_optimizer *optimizer, int s, const tre
 }
 
 /* The same of the f32 copies of 16-bit parameters. */
-static trek_tensor *master_view(const trek_arena *arena, const trek_arena_segment *segment)
+static trek_tensor *master_view(const trek_optimizer *optimizer, const trek_arena_segment *segment)
 {
-    const trek_arena_part *part = &arena->parts[segment->part];
-    return trek_tensor_make_part(part->master, (size_t)segment->offset * trek_dtype_size(part->wide),
+    const trek_arena_part *part = &optimizer->arena->parts[segment->part];
+    trek_tensor *whole = optimizer->arena->cuts ? trek_optimizer_gathered_of(optimizer, TREK_UPDATE_STATES, segment->part)
+                                                : part->master;
+    return trek_tensor_make_part(whole, (size_t)segment->offset * trek_dtype_size(part->wide),
                                  trek_var_shape(segment->param), part->wide);
 }
 
@@ -86,6 +89,11 @@ trek_status trek_optimizer_export(trek_optimizer *optimizer, trek_optimizer_entr
     trek_status status = trek_device_update_read(optimizer);
     if (status == TREK_OK)
         status = trek_arena_refresh_masters(optimizer->arena);
+    if (status == TREK_OK && arena->cuts && !optimizer->gathered)
+        status = trek_fail(TREK_ERR_STATE,
+                           "optimizer: its state lies in parts on %d ranks (.shard_optimizer); trek_checkpoint_save "
+                           "and trek_trainer_setup, which all of them call, bring it together",
+                           arena->sharers);
     if (status != TREK_OK)
         return status;
     trek_optimizer_entry *list = trek_calloc((size_t)arena->n_segments * STATE_KINDS, sizeof *list);
@@ -99,7 +107,7 @@ trek_status trek_optimizer_export(trek_optimizer *optimizer, trek_optimizer_entr
             continue;
         status = add_states(optimizer, segment, list, &count);
         if (status == TREK_OK && trek_arena_part_is_low(&arena->parts[segment->part]))
-            status = add_entry(list, &count, segment->name, "master", "", master_view(arena, segment));
+            status = add_entry(list, &count, segment->name, "master", "", master_view(optimizer, segment));
         if (status == TREK_OK)
             status = add_entry(list, &count, segment->name, "step", "",
                                trek_tensor_from_data(&segment->steps, trek_dims_none(), TREK_I64, trek_cpu(0)));
@@ -164,6 +172,9 @@ typedef struct trek_optimizer_import_plan {
                                          what becomes codes: on the CPU, until all entries are there */
 } import_plan; /* of one segment */
 
+/* Of sharers each has room for its part only. */
+static trek_device source_device(const trek_arena *arena) { return arena->cuts ? trek_cpu(0) : arena->device; }
+
 static trek_status read_steps(const trek_optimizer_entry *entry, import_plan *plan)
 {
     double steps = trek_tensor_numel(entry->tensor) == 1 ? trek_tensor_item(entry->tensor) : -1.0;
@@ -225,7 +236,7 @@ static trek_status plan_entry(trek_optimizer *optimizer, const trek_optimizer_en
     if (state < TREK_UPDATE_STATES && (from == TREK_U8 || dtype == TREK_U8))
         plan->source[state] = prepared(entry->tensor, from == TREK_U8 ? TREK_U8 : TREK_F32, trek_cpu(0));
     else
-        plan->source[state] = prepared(entry->tensor, dtype, state >= STATE_SCALE ? trek_cpu(0) : optimizer->arena->device);
+        plan->source[state] = prepared(entry->tensor, dtype, state >= STATE_SCALE ? trek_cpu(0) : source_device(optimizer->arena));
     return plan->source[state] ? TREK_OK : trek_error_status();
 }
 
@@ -278,7 +289,7 @@ static trek_status settle_state(const trek_optimizer *optimizer, int s, int k, i
 {
     trek_tensor **source = &plan->source[s], **scale = &plan->source[STATE_SCALE + s];
     trek_dtype dtype = trek_optimizer_state_dtype(optimizer, optimizer->arena->segments[k].part);
-    trek_device device = optimizer->arena->device;
+    trek_device device = source_device(optimizer->arena);
     trek_tensor *now = NULL, *scales = NULL;
     trek_status status = *scale ? check_scales(optimizer, s, k, *scale) : TREK_OK;
     if (status != TREK_OK)
@@ -314,6 +325,17 @@ static trek_status settle_codes(const trek_optimizer *optimizer, import_plan *pl
     return status;
 }
 
+/* Elements of a segment to where this rank keeps them, as far as it does; `size` bytes each. */
+static void copy_own(const trek_arena *arena, const trek_arena_segment *segment, trek_tensor *whole, const trek_tensor *source,
+                     size_t size)
+{
+    trek_arena_cut piece;
+    for (int64_t at = segment->offset; trek_arena_next_own(arena, segment->part, &at, segment->offset + segment->count, &piece);)
+        arena->backend->copy_bytes(whole->data + (size_t)piece.place * size, arena->device,
+                                   source->data + (size_t)(piece.begin - segment->offset) * size, source_device(arena),
+                                   (size_t)(piece.end - piece.begin) * size, NULL);
+}
+
 static void take_over(trek_optimizer *optimizer, const import_plan *plans)
 {
     const trek_arena *arena = optimizer->arena;
@@ -335,6 +357,7 @@ static void take_over(trek_optimizer *optimizer, const import_plan *plans)
                                                    : NULL;
             trek_tensor *source = plans[k].source[s];
             int64_t begin = segment->offset, count = segment->count;
+            bool elements = s < STATE_SCALE && (s >= TREK_UPDATE_STATES || !optimizer->place[s]);
             if (s < TREK_UPDATE_STATES) {
                 trek_shape shape;
                 count = trek_optimizer_state_extent(optimizer, s, k, &begin, &shape);
@@ -343,7 +366,9 @@ static void take_over(trek_optimizer *optimizer, const import_plan *plans)
             if (s >= STATE_SCALE)
                 begin /= TREK_CODE_BLOCK, count = trek_code_blocks(count);
             size_t size = whole ? trek_dtype_size((trek_dtype)whole->dtype) : 0;
-            if (whole && source)
+            if (whole && source && elements)
+                copy_own(arena, segment, whole, source, size);
+            else if (whole && source)
                 arena->backend->copy_bytes(whole->data + (size_t)begin * size, arena->device, source->data,
                                            arena->device, (size_t)count * size, NULL);
         }
@@ -364,7 +389,8 @@ static trek_status forget_masters(const trek_optimizer *optimizer, import_plan *
         const trek_arena_part *part = &arena->parts[segment->part];
         if (!trek_arena_part_is_low(part) || plans[k].source[STATE_MASTER])
             continue;
-        plans[k].source[STATE_MASTER] = trek_tensor_full((double)NAN, trek_var_shape(segment->param), part->wide, arena->device);
+        plans[k].source[STATE_MASTER] = trek_tensor_full((double)NAN, trek_var_shape(segment->param), part->wide,
+                                                             source_device(arena));
         if (!plans[k].source[STATE_MASTER])
             return trek_error_status();
     }

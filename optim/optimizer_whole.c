@@ -41,7 +41,7 @@ int64_t trek_optimizer_state_count(const trek_optimizer *optimizer, int s, int p
 {
     const trek_arena *arena = optimizer->arena;
     if (!optimizer->place[s])
-        return arena->parts[part].count;
+        return arena->cuts ? arena->owned[part] : arena->parts[part].count;
     int64_t count = 0, begin;
     trek_shape shape;
     for (int k = 0; k < arena->n_segments; k++)

@@ -117,8 +117,8 @@ typedef struct trek_backend {
      * In order: numbers, norm (if something needs it), decide, apply; then update_scaler, once for all optimizers. */
     /* Limits, rng step and learning rates into the records. Outside a captured step: it is what changes between replays. */
     trek_status (*update_numbers)(trek_device device, const trek_update *update, const trek_update_numbers *numbers);
-    /* state->sum_squares in f64 over n <= TREK_UPDATE_SPANS spans, in fixed blocks combined in a fixed order, and state->finite.
-     */
+    /* state->sum_squares in f64 over n spans, any number of them, in fixed blocks that are combined in a fixed order, and
+     * state->finite. */
     trek_status (*update_norm)(trek_device device, const trek_update *update, const trek_update_span *spans, int n);
     /* trek_update_decide_state, then trek_update_decide_segment for every segment. measured: update_norm came before. */
     trek_status (*update_decide)(trek_device device, const trek_update *update, bool measured);

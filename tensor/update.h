@@ -22,7 +22,7 @@
 #define TREK_UPDATE_LRS 32    /* learning rates that one call of update_numbers carries */
 #define TREK_UPDATE_TILE 2048 /* elements of a run that belong together: the work of one block of threads */
 #define TREK_CODE_BLOCK 256   /* elements of a state in u8 that share a scale (tensor/state_code.h); a tile has whole ones */
-#define TREK_UPDATE_SPANS TREK_DTYPE_COUNT /* update_norm: spans at most */
+#define TREK_UPDATE_SPANS TREK_DTYPE_COUNT /* update_norm: spans that one launch measures */
 
 /* Dynamic loss scaling, as torch.amp.GradScaler. One may serve several optimizers. In backend memory. */
 typedef struct trek_update_scaler {

@@ -4,7 +4,7 @@
 
 #include "distributed/checkpoint_internal.h"
 #include "distributed/run/writer.h"
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/step/sharded.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 
@@ -78,11 +78,12 @@ trek_status trek_checkpoint_writer_save(trek_checkpoint_writer *writer, trek_gra
     trek_status status = trek_error_status();
     if (comm)
         trek_comm_say(comm, "save");
-    if (status == TREK_OK && (!comm || s->process == 0)) {
+    if (status == TREK_OK && (!comm || s->process == 0))
         status = finish(writer);
-        if (status == TREK_OK)
-            status = give(writer, graph, loader, path);
-    }
+    status = trek_ranks_gather_state(s, status, false);
+    if (status == TREK_OK && (!comm || s->process == 0))
+        status = give(writer, graph, loader, path);
+    trek_ranks_forget_state(s);
     status = trek_replica_agree(comm, status, "checkpoint_writer_save");
     if (comm)
         trek_comm_say(comm, NULL);

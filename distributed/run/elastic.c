@@ -294,6 +294,10 @@ static trek_status check(const trek_run *run, const ranks_stepper *s)
     if (s->mixed)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trek_trainer_run: .min_processes does not go with ranks on CPUs beside ranks on "
                                                "GPUs");
+    if (s->sharers > 1)
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "trek_trainer_run: .min_processes does not go with .trainer.shard_optimizer: a process "
+                         "that dies takes its part of the optimizer's state with it");
     if (s->comm->devices)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trek_trainer_run: .min_processes does not go with NCCL between processes; "
                                                "TREK_NCCL=0 in the environment goes without it");

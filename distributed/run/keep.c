@@ -14,7 +14,7 @@
 #include "distributed/replica/agreement.h"
 #include "distributed/run/run_internal.h"
 #include "distributed/run/writer.h"
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/step/sharded.h"
 #include "nn/replace_file.h"
 
 /* The step of a file's name; -1: it is another file. */
@@ -212,10 +212,14 @@ trek_status trek_run_save(trek_run *run, const trek_epoch_metrics *m, bool last)
     const trek_run_opts *o = &run->opts;
     int64_t every = o->checkpoint_every ? o->checkpoint_every : 1;
     bool step = last || (m->epoch + 1) % every == 0, best = m->best && o->keep_best;
-    if (!run->writer)
-        return TREK_OK;
-    trek_status status = hear(run);
-    return status == TREK_OK && (step || best) ? give_snapshot(run, m->epoch, step, best) : status;
+    ranks_stepper *s = trek_graph_ranks(run->graph);
+    trek_status status = run->writer ? hear(run) : TREK_OK;
+    if (o->checkpoint_folder && (step || best)) /* all bring together what one writes */
+        status = trek_ranks_gather_state(s, status, false);
+    if (run->writer && status == TREK_OK && (step || best))
+        status = give_snapshot(run, m->epoch, step, best);
+    trek_ranks_forget_state(s);
+    return status;
 }
 
 trek_status trek_run_save_end(trek_run *run, trek_status status)

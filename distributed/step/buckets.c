@@ -2,6 +2,8 @@
 /* Cutting gradients into buckets, and sending them in order. */
 #include "distributed/step/buckets.h"
 
+#include <limits.h>
+
 #include "distributed/step/reducer.h"
 #include "tensor/memory_internal.h"
 
@@ -19,10 +21,10 @@ static int64_t element_bytes(const cutting *c, int k) { return (int64_t)trek_dty
 static int64_t item_bytes(const cutting *c, int k) { return c->r->items[k].count * element_bytes(c, k); }
 static int64_t room_of(const cutting *c) { return c->to->n == 0 && c->bytes > FIRST_BYTES ? FIRST_BYTES : c->bytes; }
 
-static void add(const cutting *c, int first, int end, int64_t begin, int64_t count)
+static void add(const cutting *c, int first, int end, int part, int64_t begin, int64_t count)
 {
     if (c->to->list)
-        c->to->list[c->to->n] = (trek_bucket){ c->r->items[first].part, first, end, begin, count };
+        c->to->list[c->to->n] = (trek_bucket){ part, first, end, begin, count };
     c->to->n++;
 }
 
@@ -34,12 +36,54 @@ static void cut_pieces(const cutting *c, int k)
         count = room_of(c) / element_bytes(c, k) / 64 * 64;
         count = count < 64 ? 64 : count;
         count = count < item->count - at ? count : item->count - at;
-        add(c, k, k + 1, item->offset + at, count);
+        add(c, k, k + 1, item->part, item->offset + at, count);
+    }
+}
+
+/* Where an item lies, within its part also if it has no elements. */
+static int64_t begin_of(const cutting *c, int k)
+{
+    int64_t last = c->r->parts[c->r->items[k].part].count - 1;
+    return c->r->items[k].offset < last ? c->r->items[k].offset : last;
+}
+
+static int64_t end_of(const cutting *c, int k)
+{
+    int64_t least = begin_of(c, k) + 1, end = c->r->items[k].offset + c->r->items[k].count;
+    return end > least ? end : least;
+}
+
+/* All of the parts, padding included: an even number of elements for each sharer, wherever items begin and end. */
+static void cut_evenly(const cutting *c, int sharers)
+{
+    int64_t unit = (int64_t)sharers * TREK_ARENA_ALIGNED;
+    c->to->n = 0;
+    for (int first = 0, stop; first < c->r->n; first = stop) {
+        int part = c->r->items[first].part;
+        for (stop = first; stop < c->r->n && c->r->items[stop].part == part; stop++)
+            if (c->to->first_of)
+                c->to->first_of[stop] = INT_MAX;
+        for (int64_t at = 0, count, all = c->r->parts[part].count; at < all; at += count) {
+            count = room_of(c) / element_bytes(c, first) / unit * unit;
+            count = count < unit ? unit : count;
+            count = count < all - at ? count : all - at;
+            int begin = first, end;
+            while (begin < stop && end_of(c, begin) <= at)
+                begin++;
+            for (end = begin; end < stop && begin_of(c, end) < at + count; end++)
+                if (c->to->first_of && c->to->first_of[end] == INT_MAX)
+                    c->to->first_of[end] = c->to->n;
+            add(c, begin, end, part, at, count);
+        }
     }
 }
 
 static void cut(const cutting *c)
 {
+    if (c->r->arena && c->r->arena->sharers > 1) {
+        cut_evenly(c, c->r->arena->sharers);
+        return;
+    }
     const trek_reducer_item *items = c->r->items;
     c->to->n = 0;
     for (int k = 0, end; k < c->r->n; k = end) {
@@ -56,7 +100,7 @@ static void cut(const cutting *c)
             if (c->to->first_of)
                 c->to->first_of[end] = c->to->n;
         }
-        add(c, k, end, items[k].offset, items[end - 1].offset + items[end - 1].count - items[k].offset);
+        add(c, k, end, items[k].part, items[k].offset, items[end - 1].offset + items[end - 1].count - items[k].offset);
     }
 }
 

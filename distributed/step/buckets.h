@@ -8,7 +8,8 @@
 
 struct trek_reducer;
 
-/* Items [first, end), from the begin of the first to the end of the last; or a piece of one that is too large. */
+/* Items [first, end), from the begin of the first to the end of the last; or a piece of one that is too large. Of an arena with
+ * sharers: a stretch of it, in which items lie wholly, in part, or none (first is the next one then). */
 typedef struct trek_bucket {
     int part, first, end;
     int64_t begin, count;    /* elements */

@@ -372,6 +372,7 @@ trek_status trek_job_sync_reduce(ranks_stepper *s)
 typedef struct greeting {
     int32_t ranks, device;   /* a trek_device_type: rank 0's */
     uint32_t kinds;          /* of the devices of all ranks */
+    int32_t sharers;         /* of the optimizer's state */
 } greeting;
 
 trek_status trek_job_sync_copy_optimizer(ranks_stepper *s, const trek_optimizer_snapshot *snapshot)
@@ -400,7 +401,12 @@ static trek_status read_greetings(ranks_stepper *s, const greeting *all)
         s->world_size += all[p].ranks;
         s->ranks_most = all[p].ranks > s->ranks_most ? all[p].ranks : s->ranks_most;
         s->mixed |= all[p].kinds != all[0].kinds;
+        if (all[p].sharers != all[0].sharers)
+            status = trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shard_optimizer is %s in process 0, and %s in process %d",
+                               all[0].sharers > 1 ? "set" : "not set", all[p].sharers > 1 ? "set" : "not set", p);
     }
+    if (status != TREK_OK)
+        return status;
     if (s->world_size > TREK_MAX_RANKS)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: %d ranks in all processes; at most %d", s->world_size,
                          TREK_MAX_RANKS);
@@ -420,7 +426,8 @@ trek_status trek_job_sync_begin(ranks_stepper *s, trek_comm *comm)
     s->process = trek_comm_rank(comm);
     s->processes = trek_comm_world_size(comm);
     s->process_ranks = trek_calloc((size_t)s->processes, sizeof *s->process_ranks);
-    greeting own = { .ranks = s->local_ranks, .device = (int32_t)s->replicas[0].arena->device.type, .kinds = s->kinds };
+    greeting own = { .ranks = s->local_ranks, .device = (int32_t)s->replicas[0].arena->device.type, .kinds = s->kinds,
+                     .sharers = s->sharers };
     greeting *all = trek_calloc((size_t)s->processes, sizeof *all);
     char *graph = s->process_ranks && all ? trek_ranks_describe_graph(s->base.graph) : NULL;
     trek_status status = trek_replica_compare(s->replicas[0].model, comm, graph, "trainer_setup: the processes' graphs differ",

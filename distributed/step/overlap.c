@@ -61,7 +61,8 @@ void trek_overlap_begin(ranks_stepper *s, bool sends)
     trek_step_sends(&s->step);
     s->on_tape = 0;
     for (int r = 0; r < s->local_ranks; r++)
-        trek_reducer_begin(s->replicas[r].reducer, (trek_sending){ .comm = comm_of(s, r), .starts = true });
+        trek_reducer_begin(s->replicas[r].reducer, (trek_sending){ .comm = comm_of(s, r), .starts = true,
+                                                                  .scatters = s->sharers > 1 });
 }
 
 trek_status trek_overlap_end(ranks_stepper *s)
@@ -148,9 +149,18 @@ static trek_status keep_rank(int rank, void *arg)
     return TREK_OK;
 }
 
-/* The sum counts once: it stays with the first rank of process 0. */
+/* Sharers have a part of the sum each. */
+static trek_status keep_part(int rank, void *arg)
+{
+    trek_arena *arena = ((ranks_stepper *)arg)->replicas[rank].arena;
+    trek_status status = trek_arena_zero_others(arena);
+    return status == TREK_OK ? claim(arena) : status;
+}
+
+/* The sum counts once: it stays with the first rank of process 0, or where it was scattered to. */
 trek_status trek_overlap_keep(ranks_stepper *s)
 {
+    bool in_parts = s->step.phase == TREK_STEP_SENT && s->sharers > 1;
     trek_status status = trek_overlap_finish(s);
     if (s->step.phase == TREK_STEP_SENT) {
         trek_step_folded(&s->step);
@@ -160,5 +170,7 @@ trek_status trek_overlap_keep(ranks_stepper *s)
     if (status != TREK_OK || s->step.phase != TREK_STEP_FOLDED)
         return status;
     trek_step_accumulates(&s->step);
+    if (in_parts)
+        return trek_ranks_call(s->ranks, keep_part, s);
     return s->process > 0 || s->overlaps ? trek_ranks_call(s->ranks, keep_rank, s) : TREK_OK;
 }

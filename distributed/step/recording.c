@@ -53,6 +53,8 @@ static const char *obstacle(const trek_stepper *stepper)
         return "parameters are averaged, which needs trek_graph_train_batch";
     if (s->comm)
         return "several processes train the graph";
+    if (s->sharers > 1)
+        return "the ranks keep the optimizer's state in parts";
     if (s->on_host || (s->kinds & 1u << TREK_CPU))
         return "some ranks are on a CPU";
     if (!trek_ranks_comm(s->ranks, 0)->nccl)

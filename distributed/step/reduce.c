@@ -204,18 +204,14 @@ static void work(ranks_stepper *s, int rank, bool sum, bool measure, const trek_
         trek_parallel(end - first, each > 1 ? each : 1, work_chunks, &w);
 }
 
-/* What the step comes to: the same on all ranks, from the same sums. */
-static trek_update_state decide(const ranks_stepper *s, int rank, bool measured)
+trek_update_state trek_ranks_decide(const ranks_stepper *s, double sum_squares, bool measured)
 {
-    const double *sums = s->sums + (s->shared ? 0 : (size_t)rank * (size_t)s->n_chunks);
     trek_update_state state = s->replicas[0].optimizer->last;
     trek_update_scaler scaler;
     state.factor = 1; /* the sum has been multiplied by it */
     state.max_norm = s->base.graph->settings.max_norm;
     state.max_value = s->base.graph->settings.max_value;
-    state.sum_squares = 0;
-    for (int k = 0; k < s->n_chunks && measured; k++)
-        state.sum_squares += sums[k];
+    state.sum_squares = measured ? sum_squares : 0;
     state.finite = isfinite(state.sum_squares);
     if (s->loss_scale)
         scaler = *s->loss_scale; /* each rank's own: deciding writes to it */
@@ -223,6 +219,14 @@ static trek_update_state decide(const ranks_stepper *s, int rank, bool measured)
     return state;
 }
 
+static trek_update_state decide(const ranks_stepper *s, int rank, bool measured)
+{
+    const double *sums = s->sums + (s->shared ? 0 : (size_t)rank * (size_t)s->n_chunks);
+    double sum = 0;
+    for (int k = 0; k < s->n_chunks && measured; k++)
+        sum += sums[k];
+    return trek_ranks_decide(s, sum, measured);
+}
 
 /* --- what all kinds of arenas share ---------------------------------------------------------------- */
 
@@ -341,27 +345,6 @@ static trek_status finish(ranks_stepper *s, int rank, bool skipped)
 
 /* --- one rank's step ------------------------------------------------------------------------------ */
 
-typedef struct rank_step {
-    trek_step_call *call;
-    ranks_stepper *s;
-    int rank;
-    rank_replica *replica;
-    trek_comm *local;        /* of the ranks of this process */
-    bool measure;            /* the norm, or whether all are finite, is wanted before the update */
-    bool at_once;            /* sums are used while they are in cache */
-    trek_update_state state;
-} rank_step;
-
-/* What differs by where gradients lie. Each in order; the first failure, the same on all ranks, ends the step. */
-typedef struct arena_kind {
-    trek_status (*begin)(rank_step *x);
-    trek_status (*sum)(rank_step *x);     /* of the ranks of this process */
-    trek_status (*interprocess)(rank_step *x); /* and, where there are some, of the other processes */
-    trek_status (*decide)(rank_step *x);  /* what the update will be: x->state */
-    trek_status (*update)(rank_step *x);
-    void (*keep)(rank_step *x);           /* there is no update: rank 0 holds the sum, the others zeros */
-} arena_kind;
-
 static trek_status step_rank(int rank, void *arg)
 {
     trek_step_call *c = arg;
@@ -373,7 +356,7 @@ static trek_status step_rank(int rank, void *arg)
     if (status != TREK_OK)
         return status;
     int64_t start = trek_trace_enter("reduce");
-    x.at_once = c->update && !x.measure && !start && !s->comm && !s->windowed &&
+    x.at_once = c->update && !x.measure && !start && !s->comm && !s->windowed && s->sharers == 1 &&
                 !trek_optimizer_is_whole(s->replicas[0].optimizer);
     if (rank == 0)
         status = trek_stopwatch_start(&s->reduce_watch, x.replica->arena->device);
@@ -410,6 +393,18 @@ static trek_status sum_shared(rank_step *x)
     return TREK_OK;
 }
 
+void trek_ranks_sum_shared(const rank_step *x) { work(x->s, x->rank, true, false, NULL); }
+
+trek_status trek_ranks_meet_after(rank_step *x, trek_status own)
+{
+    const trek_step_call *c = x->call;
+    if (own == TREK_OK)
+        own = trek_comm_barrier(x->local);
+    if (x->rank == 0 || own != TREK_OK)
+        return x->rank == 0 ? c->interprocess : own;
+    return c->interprocess == TREK_OK ? TREK_OK : trek_fail(TREK_ERR_PEER, "step: the exchange between processes failed");
+}
+
 /* The ranks' sum is complete: rank 0 adds what the other processes have, then all measure it. */
 static trek_status between_shared(rank_step *x)
 {
@@ -417,12 +412,7 @@ static trek_status between_shared(rank_step *x)
     trek_status status = trek_comm_barrier(x->local);
     if (x->rank == 0)
         c->interprocess = status == TREK_OK ? trek_job_sync_reduce(x->s) : status;
-    if (status == TREK_OK)
-        status = trek_comm_barrier(x->local);
-    if (x->rank == 0 || status != TREK_OK)
-        status = x->rank == 0 ? c->interprocess : status;
-    else if (c->interprocess != TREK_OK)
-        status = trek_fail(TREK_ERR_PEER, "step: the reduction between processes failed");
+    status = trek_ranks_meet_after(x, status);
     if (status == TREK_OK && c->sent && x->s->step.factor != 1)
         status = trek_ranks_apply_grad_factor_here(x->rank, x->s);
     if (status == TREK_OK && x->measure)
@@ -451,7 +441,7 @@ static const arena_kind shared_arena = { NULL, sum_shared, between_shared, decid
 
 /* --- arenas of their own ----------------------------------------------------------------------------------- */
 
-static trek_status begin_separate(rank_step *x)
+trek_status trek_ranks_begin_separate(rank_step *x)
 {
     return trek_replica_agree(x->local, x->call->update ? trek_optimizer_prepare(x->replica->optimizer) : TREK_OK, "step");
 }
@@ -510,7 +500,8 @@ static void keep_first(rank_step *x)
         keep_flags(x->s, x->rank);
 }
 
-static const arena_kind separate_arenas = { begin_separate, sum_separate, between_separate, decide_separate, update_separate,
+static const arena_kind separate_arenas = { trek_ranks_begin_separate, sum_separate, between_separate, decide_separate,
+                                            update_separate,
                                             keep_first };
 
 /* --- the same where not all are on the host --------------------------------------------------------------- */
@@ -528,23 +519,30 @@ trek_step_opts trek_ranks_step_opts(const ranks_stepper *s, int rank)
                              .scaler = trek_ranks_scaler(s, rank) };
 }
 
-/* Every rank holds the sum now: each decides and updates in its own device's order, as a single device does. */
-static trek_status update_on_device(rank_step *x)
+void trek_ranks_claim_gradients(const rank_step *x)
 {
     trek_arena *arena = x->replica->arena;
     for (int k = 0; k < arena->n_segments; k++)
         if (x->s->any[k])
             arena->segments[k].param->leaf->has_grad = true;
+}
+
+/* Every rank holds the sum now: each decides and updates in its own device's order, as a single device does. */
+static trek_status update_on_device(rank_step *x)
+{
+    trek_ranks_claim_gradients(x);
     trek_step_opts opts = trek_ranks_step_opts(x->s, x->rank);
     return trek_optimizer_step_with(x->replica->optimizer, &opts);
 }
 
-static const arena_kind device_arenas = { begin_separate, sum_separate, between_separate, decide_on_device, update_on_device,
+static const arena_kind device_arenas = { trek_ranks_begin_separate, sum_separate, between_separate, decide_on_device,
+                                          update_on_device,
                                           keep_first };
 
 trek_status trek_ranks_run_step(trek_step_call *c)
 {
     c->sent = c->s->step.phase == TREK_STEP_SENT;
-    c->kind = c->s->shared ? &shared_arena : c->s->on_host ? &separate_arenas : &device_arenas;
+    if (!c->kind)
+        c->kind = c->s->shared ? &shared_arena : c->s->on_host ? &separate_arenas : &device_arenas;
     return trek_ranks_call(c->s->ranks, step_rank, c);
 }

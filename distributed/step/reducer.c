@@ -199,6 +199,8 @@ static bool is_sent(const trek_reducer *r, int k)
 static stretch stretch_at(const trek_reducer *r, const trek_bucket *bucket, int k)
 {
     int end = k + 1;
+    if (r->arena)
+        return (stretch){ k, bucket->end, bucket->begin, bucket->count };
     while (end < bucket->end && is_sent(r, k) && is_sent(r, end))
         end++;
     if (bucket->count < r->items[bucket->first].count) /* a piece */
@@ -213,7 +215,7 @@ static void note(trek_reducer *r, trek_status status)
 }
 
 /* This rank's share of a stretch; of an item in pieces, all of it comes to its place with the first one. */
-static void *contribute(trek_reducer *r, const stretch *x)
+static char *contribute(trek_reducer *r, const stretch *x)
 {
     const trek_reducer_item *start = &r->items[x->first];
     const trek_arena_part *part = &r->parts[start->part];
@@ -232,9 +234,14 @@ static void send_stretch(trek_reducer *r, const stretch *x)
 {
     int64_t start = trek_trace_enter("bucket");
     const trek_arena_part *part = &r->parts[r->items[x->first].part];
-    void *data = contribute(r, x);
+    char *data = contribute(r, x);
     trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = part->wide, .count = x->count, .in = data,
                             .out = data, .on_device = r->device.type != TREK_CPU };
+    if (r->now.scatters) {
+        call.kind = TREK_COMM_REDUCE_SCATTER;
+        call.count = x->count / r->now.comm->world;
+        call.out = data + (size_t)(call.count * r->now.comm->rank) * trek_dtype_size(part->wide);
+    }
     if (x->count > 0)
         note(r, r->now.starts ? trek_comm_start(r->now.comm, call) : trek_comm_run(r->now.comm, call));
     trek_trace_end("bucket", start, x->count * (int64_t)trek_dtype_size(part->wide));

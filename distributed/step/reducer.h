@@ -5,7 +5,8 @@
  * first, which is about the order in which backward completes their gradients; so gradients that lie in an arena of all of
  * them lie as they are sent. They are sent in buckets, all ranks' calls in one order, after a backward or under it.
  *
- * Of an arena: whole buckets go as they lie there, zeros included. Of parameters: their gradients may lie anywhere, and be
+ * Of an arena: whole buckets go as they lie there, zeros included. An arena with sharers is cut evenly into buckets, wherever
+ * parameters begin, and each bucket into the sharers' cuts. Of parameters: their gradients may lie anywhere, and be
  * missing. Then ranks first meet, and tell each other how they are, what their gradients weigh and of which parameters they
  * have some; so all know the same before anything is sent. Stretches of a bucket without a gradient on any rank are left
  * out. What lies as it is sent goes from where it is, the rest through staging. */
@@ -33,6 +34,8 @@ typedef struct trek_sending {
     double factor;            /* of this rank's gradients; with 0 they are zeroed, never multiplied */
     bool ahead;               /* during backward: whatever trains is sent, as nobody knows yet who will have a gradient */
     bool starts;              /* calls are started; the caller finishes */
+    bool scatters; /* of an arena with sharers, which are comm's ranks: each gets the sum of its own cuts only, where they
+                      lie; what others' become is no gradient any more */
 } trek_sending;
 
 typedef struct trek_reducer {

@@ -17,6 +17,7 @@
 #include "distributed/step/recording.h"
 #include "distributed/step/reduce.h"
 #include "distributed/step/settings.h"
+#include "distributed/step/sharded.h"
 #include "graph/graph_internal.h"
 #include "graph/tree.h"
 
@@ -67,7 +68,8 @@ static trek_status make_arena(ranks_stepper *s, int rank)
     trek_params *params = trek_module_params(trek_graph_module(own->graph));
     if (!params)
         return trek_error_status();
-    own->arena = s->shared ? trek_arena_new_sharing(params, s->replicas[0].arena) : trek_arena_new(params);
+    own->arena = s->shared ? trek_arena_new_sharing(params, s->replicas[0].arena)
+                           : trek_arena_new_in(params, s->sharers, NULL, NULL);
     trek_params_free(&params);
     return own->arena ? TREK_OK : trek_error_status();
 }
@@ -91,7 +93,7 @@ static trek_status move_params(ranks_stepper *s)
     trek_params *params = trek_module_params(trek_graph_module(s->replicas[0].graph));
     if (!params)
         return trek_error_status();
-    s->replicas[0].arena = trek_arena_new_in(params, zeros_of_comm, s->comm);
+    s->replicas[0].arena = trek_arena_new_in(params, s->sharers, zeros_of_comm, s->comm);
     trek_params_free(&params);
     return s->replicas[0].arena ? trek_ranks_call(s->ranks, move_rank, s) : trek_error_status();
 }
@@ -169,6 +171,18 @@ static trek_status join_processes(ranks_stepper *s, const trek_ranks_opts *opts)
     return status == TREK_OK ? trek_ranks_call(s->ranks, copy_rank, s) : status;
 }
 
+/* What has a part of the optimizer's state of its own must see all of what it exchanges. */
+static trek_status check_sharers(const ranks_stepper *s)
+{
+    if (s->sharers > 1 && s->mixed)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .shard_optimizer with ranks on CPUs and on GPUs");
+    if (s->sharers > 1 && s->comm && s->local_ranks > 1 && !s->shared)
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "trainer_setup: .shard_optimizer over several processes with several ranks each, which "
+                         "have parameters of their own: give each rank a process");
+    return TREK_OK;
+}
+
 static trek_status make_workload(ranks_stepper *s, const trek_ranks_opts *opts)
 {
     s->watches = trek_stopwatches_new(s->local_ranks);
@@ -235,6 +249,9 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     s->averages = opts->averages;
     s->divergence_threshold = opts->divergence_threshold;
     note_kinds(s);
+    s->sharers = 1;
+    if (opts->shards && (opts->comm || !s->shared))
+        s->sharers = opts->comm ? trek_comm_world_size(opts->comm) : local_ranks;
     s->bucket_bytes = opts->bucket_bytes;
     s->grad_norm = NAN;
     s->comm = opts->comm && trek_comm_retain(opts->comm) ? opts->comm : NULL;
@@ -251,7 +268,11 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     if (status == TREK_OK)
         status = trek_ranks_plan_reduce(s);
     if (status == TREK_OK)
+        status = trek_ranks_plan_shards(s);
+    if (status == TREK_OK)
         status = join_processes(s, opts);
+    if (status == TREK_OK)
+        status = check_sharers(s);
     if (status == TREK_OK)
         status = s->averages ? trek_average_plan(s) : trek_overlap_plan(s);
     if (status == TREK_OK)
@@ -277,6 +298,8 @@ static trek_status free_rank(int rank, void *arg)
     trek_free(own->trained);
     trek_grad_scaler_free(&own->scaler);
     trek_reducer_free(&own->reducer);
+    trek_free(own->own_chunks);
+    trek_free(own->own_sums);
     forget_grads(s, rank);
     trek_arena_free(&own->arena);
     trek_replica_release(own->model);

@@ -39,6 +39,9 @@ typedef struct rank_replica {
     trek_arena *arena;
     trek_reducer *reducer;   /* of the arena */
     trek_optimizer *optimizer; /* rank 0's; with arenas of their own every rank's */
+    trek_reduce_chunk *own_chunks; /* of a sharer: pieces of its cuts, and their sums of squares; NULL: none */
+    double *own_sums;
+    int n_own_chunks;
     trek_grad_scaler *scaler; /* on GPUs: a further rank's copy of the graph's; NULL until it is needed */
     struct trek_reader *reader; /* of windows; NULL: none yet */
     trek_tensor **stashed;   /* [parts] gradients of earlier passes (per_rank_step.c); NULL: none yet */
@@ -62,6 +65,7 @@ typedef struct ranks_stepper {
     trek_ranks *ranks;
     int local_ranks;
     bool shared;             /* one parameter arena and one optimizer */
+    int sharers; /* of the optimizer's state, who are the processes, or the ranks of the only one (sharded.c); 1: all have all */
     bool on_host; /* all ranks' memory is the host's; else each decides in its own device's order, from the same sums */
     bool mixed;              /* the job has ranks on CPUs and on GPUs: rank 0's parameters are everybody's after each step */
     unsigned kinds;          /* of this process's devices: bits 1 << type */
@@ -79,6 +83,7 @@ typedef struct ranks_stepper {
     trek_reduce_chunk *chunks;
     int n_chunks;
     double *sums;            /* [chunks] squares; with arenas of their own [local_ranks][chunks] */
+    double shared_squares;   /* of sharers: of all of them, as rank 0 knows it */
     bool *has;               /* [segments][local_ranks] whose backward gave a gradient */
     bool *any;               /* [segments] of some rank: those of rank 0's reducer */
     int64_t bucket_bytes;
@@ -218,6 +223,7 @@ trek_status trek_ranks_follow_teachers(const ranks_stepper *s, int rank);
 /* stepper_ranks.c; takes over the group and the replicas' graphs also when it fails. graphs[0] is the caller's. */
 typedef struct trek_ranks_opts {
     bool shared;
+    bool shards;                  /* the optimizer's state, where ranks or processes would have it more than once */
     bool averages;                /* parameters; not shared then */
     bool sites;                   /* of a job's processes: each one's ranks make their steps together, and may share */
     double divergence_threshold;  /* < 0: no guard */

@@ -7,7 +7,7 @@
 #include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/overlap.h"
-#include "distributed/step/reduce.h"
+#include "distributed/step/sharded.h"
 #include "graph/graph_internal.h"
 #include "optim/scaler_internal.h"
 #include "tensor/rank_context.h"
@@ -39,7 +39,7 @@ static trek_status meet(ranks_stepper *s, trek_status own, bool update)
     if (own == TREK_OK && !s->shared && !sent)
         own = trek_ranks_apply_grad_factor(s);
     own = trek_job_sync_step(s, own, update, &pending);
-    if (own == TREK_OK && sent && pending)
+    if (own == TREK_OK && sent && (pending || (s->sharers > 1 && !update))) /* scattered, and all are to have it */
         own = trek_overlap_keep(s);
     if (own == TREK_OK)
         own = weigh(s);
@@ -142,7 +142,7 @@ trek_status trek_ranks_step(trek_stepper *stepper)
     if (status == TREK_OK && !s->replicas[0].optimizer)
         status = trek_fail(TREK_ERR_STATE, "trek_graph_step: the graph has no optimizer; call trek_graph_set_optimizer "
                                            "or give one to trek_trainer_setup");
-    trek_step_call call = { .s = s, .update = true };
+    trek_step_call call = { .s = s, .update = true, .kind = trek_ranks_sharded_kind(s) };
     int64_t start = trek_trace_enter("sync");
     trek_job_sync_say(s, "step", true);
     if (status == TREK_OK)

@@ -18,6 +18,7 @@ typedef struct run_opts {
     int ranks;
     bool separate, scaled, norm;
     bool made;                /* weights made of others, and an adapter */
+    bool sharded;             /* each rank keeps a part of the optimizer's state (separate) */
     trek_dtype state_dtype;   /* of the optimizer's state */
     enum { ADAMW, SGD, RMSPROP, TAMED } optimizer;
     const trek_plan *plan;

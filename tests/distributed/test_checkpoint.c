@@ -76,6 +76,9 @@ static void same_bits_after_each_step(void **state)
         { .dtype = TREK_BF16, .ranks = 2, .optimizer = SGD, .state_dtype = TREK_BF16 },
         { .dtype = TREK_F32, .ranks = 2, .separate = true, .state_dtype = TREK_U8 },
         { .dtype = TREK_BF16, .ranks = 2, .scaled = true, .state_dtype = TREK_U8 },
+        { .dtype = TREK_F32, .ranks = 2, .separate = true, .sharded = true, .scaled = true },
+        { .dtype = TREK_BF16, .ranks = 3, .separate = true, .sharded = true, .state_dtype = TREK_BF16 },
+        { .dtype = TREK_BF16, .ranks = 4, .separate = true, .sharded = true, .optimizer = RMSPROP },
     };
     for (size_t k = 0; k < sizeof runs / sizeof *runs; k++) {
         if (runs[k].optimizer == TAMED && !test_on_cpu())
@@ -92,8 +95,9 @@ static void saved_by_a_thread(void **state)
     (void)state;
     static record expected;
     char name[32];
-    for (int ranks = 1; ranks <= 2; ranks++) {
-        run_opts o = { .dtype = TREK_F32, .ranks = ranks, .norm = true };
+    for (int k = 1; k <= 3; k++) {
+        int ranks = k < 3 ? k : 2;
+        run_opts o = { .dtype = TREK_F32, .ranks = ranks, .norm = true, .separate = k == 3, .sharded = k == 3 };
         trek_checkpoint_writer *writer = trek_checkpoint_writer_new();
         assert_int_equal(trek_checkpoint_writer_wait(writer), TREK_OK);
         trek_seed(12);
@@ -163,6 +167,25 @@ static void other_numbers_of_ranks(void **state)
             resume(&to, 16, &expected, 1e-9);
         }
     }
+}
+
+/* Of state in parts, written at any number of ranks, and read at another, in parts or not; 16-bit parameters' masters, too. */
+static void any_number_of_parts(void **state)
+{
+    (void)state;
+    static record expected;
+    for (int a = 0; a < 3; a++)
+        for (int low = 0; low < 2; low++) {
+            run_opts from = { .dtype = low ? TREK_BF16 : TREK_F64, .ranks = 1 + a, .separate = true, .sharded = true,
+                              .optimizer = low ? RMSPROP : ADAMW };
+            whole_run(&from, &expected);
+            for (int b = 0; b < 5; b++) {
+                run_opts to = from;
+                to.ranks = 1 + b % 4;
+                to.sharded = to.separate = b < 4;
+                resume(&to, 7, &expected, low ? 0.05 : 1e-9);
+            }
+        }
 }
 
 /* Parameters and buffers in it are what others read. */
@@ -328,11 +351,11 @@ static int child(const char *text)
 {
     static record got;
     char path[512], result[512];
-    int ranks, stop;
-    if (sscanf(text, "%d,%d,%511[^,],%511s", &ranks, &stop, path, result) != 4)
+    int ranks, stop, sharded;
+    if (sscanf(text, "%d,%d,%d,%511[^,],%511s", &ranks, &stop, &sharded, path, result) != 5)
         return 2;
     alarm(60);
-    run_opts o = { .dtype = TREK_F64, .ranks = ranks, .norm = true };
+    run_opts o = { .dtype = TREK_F64, .ranks = ranks, .norm = true, .sharded = sharded };
     trek_comm *job = trek_comm_init(NULL); /* so that the process does not leave the job between two graphs */
     if (!job)
         return 4;
@@ -343,13 +366,13 @@ static int child(const char *text)
     return 0;
 }
 
-static void launch(int processes, int ranks, int stop, record *to)
+static void launch(int processes, int ranks, int stop, bool sharded, record *to)
 {
     char text[1200], count[16], launcher[4096], result[512];
     const char *build_folder = getenv("TREK_TEST_BUILD");
     snprintf(launcher, sizeof launcher, "%s/tools/trek-run", build_folder ? build_folder : ".");
     snprintf(result, sizeof result, "%s/result", folder);
-    snprintf(text, sizeof text, "%d,%d,%s/%s,%s", ranks, stop, folder, stop < 0 ? "step-7" : "job", result);
+    snprintf(text, sizeof text, "%d,%d,%d,%s/%s,%s", ranks, stop, sharded, folder, stop < 0 ? "step-7" : "job", result);
     snprintf(count, sizeof count, "%d", processes);
     unlink(result);
     pid_t pid = fork();
@@ -375,14 +398,15 @@ static void many_processes(void **state)
     static record one, whole, resumed;
     run_opts o = { .dtype = TREK_F64, .ranks = 1, .norm = true };
     whole_run(&o, &one);
-    for (int ranks = 1; ranks <= 2; ranks++) {
-        launch(2, ranks, 0, &whole);
-        expect_close(&whole, &one, 1e-9, "two processes");
-        launch(2, ranks, 7, &resumed);
-        expect_close(&resumed, &whole, 0, "two processes, resumed");
-        launch(3 - ranks, ranks, -1, &resumed);
-        expect_close(&resumed, &one, 1e-9, "saved by one process, resumed by others");
-    }
+    for (int ranks = 1; ranks <= 2; ranks++)
+        for (int sharded = 0; sharded < (ranks == 2 && !test_on_cpu() ? 1 : 2); sharded++) {
+            launch(2, ranks, 0, sharded, &whole);
+            expect_close(&whole, &one, 1e-9, "two processes");
+            launch(2, ranks, 7, sharded, &resumed);
+            expect_close(&resumed, &whole, 0, "two processes, resumed");
+            launch(3 - ranks, ranks, -1, sharded, &resumed);
+            expect_close(&resumed, &one, 1e-9, "saved by one process, resumed by others");
+        }
 }
 
 int main(int argc, char **argv)
@@ -398,7 +422,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup(same_bits_after_each_step, begin_test),
         cmocka_unit_test_setup(saved_by_a_thread, begin_test),
         cmocka_unit_test_setup(same_bits_of_replayed_shares, begin_test),
-        cmocka_unit_test_setup(other_numbers_of_ranks, begin_test), cmocka_unit_test_setup(readable_as_a_state, begin_test),
+        cmocka_unit_test_setup(other_numbers_of_ranks, begin_test),
+        cmocka_unit_test_setup(any_number_of_parts, begin_test), cmocka_unit_test_setup(readable_as_a_state, begin_test),
         cmocka_unit_test_setup(refused, begin_test), cmocka_unit_test_setup(wrong_numbers, begin_test),
         cmocka_unit_test_setup(many_processes, begin_test),
     };

@@ -25,11 +25,12 @@
 static const char *self, *launcher;
 static result many, one;
 
-#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
+#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
 
 /* What a process is told. */
 typedef struct job {
-    int processes, world, passes, batch, loss, separate, windows, gathered, clip, adam, uneven, engine, accumulate, mixed, pair;
+    int processes, world, passes, batch, loss, separate, windows, gathered, clip, adam, uneven, engine, accumulate, mixed, pair,
+        sharded;
 } job;
 
 enum { SHARED, GLOO, MPI }; /* engines */
@@ -40,6 +41,7 @@ static run run_of(const job *j)
     return (run){ .world = j->world, .passes = j->passes, .batch = j->batch, .loss = (loss_kind)j->loss, .separate = j->separate,
                   .windows = j->windows,
                   .gathered = j->gathered, .late = j->world > 1, .clip = j->clip, .accumulate = j->accumulate,
+                  .sharded = j->sharded,
                   .optimizer = j->adam ? training_adam() : training_momentum() };
 }
 
@@ -61,7 +63,7 @@ static int child(const char *text, const char *path)
 {
     job j;
     if (sscanf(text, FORMAT, &j.processes, &j.world, &j.passes, &j.batch, &j.loss, &j.separate, &j.windows,
-               &j.gathered, &j.clip, &j.adam, &j.uneven, &j.engine, &j.accumulate, &j.mixed, &j.pair) != 15)
+               &j.gathered, &j.clip, &j.adam, &j.uneven, &j.engine, &j.accumulate, &j.mixed, &j.pair, &j.sharded) != 16)
         return 2;
     alarm(60);
     const char *names[] = { "shared", "gloo", "mpi" };
@@ -91,7 +93,7 @@ static int launch(const job *j, const char *path)
 {
     char text[128], processes[16];
     snprintf(text, sizeof text, FORMAT, j->processes, j->world, j->passes, j->batch, j->loss, j->separate,
-             j->windows, j->gathered, j->clip, j->adam, j->uneven, j->engine, j->accumulate, j->mixed, j->pair);
+             j->windows, j->gathered, j->clip, j->adam, j->uneven, j->engine, j->accumulate, j->mixed, j->pair, j->sharded);
     snprintf(processes, sizeof processes, "%d", j->processes);
     pid_t pid = fork();
     if (pid == 0) {
@@ -207,6 +209,38 @@ static void test_two_graphs(void **state)
     compare(&(job){ .processes = 2, .world = 2, .passes = 1, .batch = 7, .pair = 1, .uneven = 1 });
 }
 
+/* Each process keeps and updates a part of the optimizer's state: alone, or for its ranks that share it. */
+static void test_sharded(void **state)
+{
+    (void)state;
+    for (int loss = 0; loss < N_LOSSES; loss++)
+        for (int gathered = 0; gathered < 2; gathered++)
+            compare(&(job){ .processes = 2 + (loss + gathered) % 3, .world = test_on_cpu() ? 1 + (loss == 1) : 1,
+                            .passes = 1 + (loss == 2), .batch = 7, .loss = loss, .gathered = gathered, .adam = loss == 0,
+                            .clip = loss != 1, .separate = loss == 2, .uneven = loss == 1 && test_on_cpu(), .sharded = 1 });
+    compare(&(job){ .processes = 3, .world = 1, .passes = 3, .accumulate = 3, .batch = 5, .loss = BY_STATED, .adam = 1,
+                    .sharded = 1 });
+    compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .windows = 1, .adam = 1, .clip = 1,
+                    .sharded = 1 });
+    compare(&(job){ .processes = 3, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .adam = 1, .sharded = 1 });
+    compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 7, .pair = 1, .sharded = 1 });
+}
+
+/* By engines that reduce while backward goes on, also where one pass more follows than was announced. */
+static void compare_sharded_overlap(int engine)
+{
+    for (int gathered = 0; gathered < 2; gathered++)
+        for (int processes = 2; processes <= 4; processes++)
+            compare(&(job){ .processes = processes, .world = 1, .passes = 2 - gathered, .batch = 7, .loss = BY_STATED,
+                            .engine = engine, .clip = processes != 3, .gathered = gathered, .adam = processes == 3,
+                            .sharded = 1 });
+    compare(&(job){ .processes = 3, .world = 1, .passes = 2, .batch = 17, .loss = BY_ROWS, .engine = engine, .sharded = 1 });
+    compare(&(job){ .processes = 2, .world = 1, .passes = 2, .accumulate = 2, .batch = 7, .loss = BY_STATED, .engine = engine,
+                    .adam = 1, .separate = 1, .sharded = 1 });
+    compare(&(job){ .processes = 2, .world = 2, .passes = 1, .batch = 7, .loss = BY_LABELS, .engine = engine, .uneven = 1,
+                    .sharded = 1 });
+}
+
 static void test_gloo(void **state)
 {
     (void)state;
@@ -228,6 +262,8 @@ static void test_gloo(void **state)
                     .adam = 1 });
     compare(&(job){ .processes = 2, .world = 2, .passes = 1, .batch = 7, .loss = BY_LABELS, .engine = GLOO, .uneven = 1 });
     compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 7, .pair = 1, .engine = GLOO });
+    if (test_on_cpu())
+        compare_sharded_overlap(GLOO);
 }
 
 /* A process on CPUs among those on GPUs. */
@@ -269,6 +305,7 @@ static void test_mpi(void **state)
                     .adam = 1 });
     compare(&(job){ .processes = 2, .world = 2, .passes = 1, .batch = 7, .loss = BY_LABELS, .engine = MPI });
     compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 7, .pair = 1, .engine = MPI });
+    compare_sharded_overlap(MPI);
 }
 
 int main(int count, char **words)
@@ -292,7 +329,8 @@ int main(int count, char **words)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_per_rank), cmocka_unit_test(test_gathered), cmocka_unit_test(test_windows),
             cmocka_unit_test(test_accumulate), cmocka_unit_test(test_teacher), cmocka_unit_test(test_without_samples),
-        cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_gloo), cmocka_unit_test(test_mixed_devices),
+        cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_sharded), cmocka_unit_test(test_gloo),
+        cmocka_unit_test(test_mixed_devices),
             cmocka_unit_test(test_gpus_of_processes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -223,7 +223,8 @@ trek_graph *training_set_up(const run *c, trek_loader *loader)
     if (loader)
         assert_int_equal(trek_graph_set_loader(graph, loader, "x"), TREK_OK);
     trek_trainer_opts opts = { .build_replica = training_build, .devices = devices, .ranks = c->world, .optimizer = c->optimizer,
-                               .share_params = c->separate ? TREK_OFF : 0, .bucket_bytes = 256,
+                               .share_params = c->separate ? TREK_OFF : 0, .shard_optimizer = c->sharded,
+                               .bucket_bytes = 256,
                                .max_grad_norm = c->clip ? 0.05 : 0,
                                .max_anchor = c->windows ? 3 : TREK_OFF, .anchor = 2, .plan = c->plan, .slowdowns = c->slowdowns,
                                .balance = c->balance, .accumulate = c->accumulate, .shares = c->shares,

@@ -133,24 +133,29 @@ static __global__ void norm_kernel(const norm_part *parts, int64_t n, trek_updat
 
 trek_status trek_cuda_norm_of(trek_cuda_queue *queue, const trek_update_span *spans, int n, trek_update_state *state)
 {
-    norm_spans s = {};
-    int64_t total = 0;
+    int64_t total = 0, blocks = 0, done = 0;
     for (int k = 0; k < n; k++)
         total += spans[k].count;
-    s.chunk = (total / NORM_BLOCKS / NORM_CHUNK + 1) * NORM_CHUNK;
-    for (int k = 0; k < n; k++) {
-        if (spans[k].count == 0)
-            continue;
-        s.span[s.n] = spans[k];
-        s.first_block[s.n + 1] = s.first_block[s.n] + (spans[k].count + s.chunk - 1) / s.chunk;
-        s.n++;
-    }
-    int64_t blocks = s.first_block[s.n];
+    int64_t chunk = (total / NORM_BLOCKS / NORM_CHUNK + 1) * NORM_CHUNK;
+    for (int k = 0; k < n; k++)
+        blocks += (spans[k].count + chunk - 1) / chunk;
     trek_cuda_scratch parts = { nullptr, nullptr };
     trek_status status = trek_cuda_scratch_take(queue, (size_t)blocks * sizeof(norm_part), &parts);
-    if (status == TREK_OK && blocks)
-        status = launch("update_norm", queue, trek_blocks(dim3((unsigned)blocks), dim3(THREADS)), norm_parts_kernel, s,
-                        (norm_part *)parts.data);
+    for (int k = 0; k < n && status == TREK_OK;) {
+        norm_spans s = {};
+        s.chunk = chunk;
+        for (; k < n && s.n < TREK_UPDATE_SPANS; k++) {
+            if (spans[k].count == 0)
+                continue;
+            s.span[s.n] = spans[k];
+            s.first_block[s.n + 1] = s.first_block[s.n] + (spans[k].count + chunk - 1) / chunk;
+            s.n++;
+        }
+        if (s.n > 0)
+            status = launch("update_norm", queue, trek_blocks(dim3((unsigned)s.first_block[s.n]), dim3(THREADS)),
+                            norm_parts_kernel, s, (norm_part *)parts.data + done);
+        done += s.first_block[s.n];
+    }
     if (status == TREK_OK)
         status = launch("update_norm", queue, trek_blocks(dim3(1), dim3(THREADS)), norm_kernel, (const norm_part *)parts.data,
                         blocks, state);

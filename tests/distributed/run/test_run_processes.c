@@ -187,7 +187,8 @@ static int play(const part *me)
         o.batch_size = has(me, "cadence") ? 2 : 12;
         shares[0] = has(me, "other-share") ? 2 : 4;
     }
-    if (has(me, "keeps")) {
+    o.trainer.shard_optimizer = has(me, "parts");
+    if (has(me, "keeps") || has(me, "saves")) {
         o.checkpoint_folder = me->process == 0 ? mkdtemp(kept) : kept;
         snprintf(gone, sizeof gone, "%s.gone", kept);
     }
@@ -206,7 +207,7 @@ static int play(const part *me)
     int code = print_run(run);
     remove(file);
     remove(folder);
-    if (has(me, "keeps") && me->process == 0) {
+    if (o.checkpoint_folder && me->process == 0) {
         char command[128];
         snprintf(command, sizeof command, "rm -rf '%s' '%s'", kept, gone);
         code = system(command) == 0 ? code : 2;
@@ -299,6 +300,31 @@ static void test_exact(void **state)
                 close_to(t.number, one.number);
             }
         }
+}
+
+/* The optimizer's state is in parts, and comes together for checkpoints; a run that is to survive a process refuses that. */
+static void test_parts(void **state)
+{
+    (void)state;
+    told one = alone(1, TREK_AVERAGE_GRADIENTS);
+    static world w;
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        run_world(&w, 3, ranks == 2 ? "parts,saves,two" : "parts,saves", -1, NULL);
+        for (int p = 0; p < 3; p++) {
+            told t = read_told(w.text[p]);
+            if (w.code[p] != 0 || t.epochs != EPOCHS)
+                processes_print(&w);
+            assert_int_equal(w.code[p], 0);
+            assert_int_equal(t.epochs, EPOCHS);
+            close_to(t.loss, one.loss);
+            close_to(t.number, one.number);
+        }
+    }
+    run_world(&w, 2, "parts,goes-on", -1, NULL);
+    for (int p = 0; p < 2; p++) {
+        assert_int_equal(w.code[p], 1);
+        assert_non_null(strstr(w.text[p], "does not go with .trainer.shard_optimizer"));
+    }
 }
 
 /* A module that is there, one in each process. */
@@ -514,7 +540,8 @@ int main(void)
     if (processes_part(&me))
         return play(&me);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exact), cmocka_unit_test(test_fit), cmocka_unit_test(test_windows), cmocka_unit_test(test_averages),
+        cmocka_unit_test(test_exact), cmocka_unit_test(test_parts), cmocka_unit_test(test_fit), cmocka_unit_test(test_windows),
+            cmocka_unit_test(test_averages),
             cmocka_unit_test(test_stopped), cmocka_unit_test(test_failing), cmocka_unit_test(test_background),
         cmocka_unit_test(test_background_failing), cmocka_unit_test(test_failing_writes), cmocka_unit_test(test_shares),
     };

@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Steps of sharers, as DeepSpeed's ZeRO stage 1 (Rajbhandari et al. 2020) and Megatron's distributed optimizer cut them: every
+ * bucket of gradients is reduce-scattered, after backward or under it, each sharer updates its part of the bucket, whose state
+ * nobody else has, and an all-gather brings the updated parameters to all.
+ *
+ * The sharers are the processes, or the ranks of the only one. Ranks that share a process's parameters share its cuts, too:
+ * each updates some chunks of them, rank 0 exchanges with the other processes. Where engines add in rank order a step has the
+ * bits of one whose sharers all keep everything, but for the norm of gradients, whose squares are added in another order. */
+#include "distributed/step/sharded.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "autograd/var_internal.h"
+#include "distributed/replica/agreement.h"
+#include "graph/graph_internal.h"
+#include "tensor/pool.h"
+#include "tensor/trace.h"
+
+/* The sharers' communicator, a handle of the rank's (of ranks that share parameters: of rank 0's). */
+static trek_comm *comm_of(const ranks_stepper *s, int rank) { return s->comm ? s->comm : trek_ranks_comm(s->ranks, rank); }
+
+/* Whether the rank exchanges with the other sharers, and updates for those that share its arena. */
+static bool is_sharer(const ranks_stepper *s, int rank) { return rank == 0 || !s->shared; }
+
+/* --- planning ------------------------------------------------------------------------------ */
+
+static int64_t count_chunks(int64_t elements) { return (elements + TREK_CHUNK - 1) / TREK_CHUNK; }
+
+static trek_status plan_chunks(rank_replica *own)
+{
+    const trek_arena *arena = own->arena;
+    int64_t n = 0;
+    for (int k = 0; k < arena->n_cuts; k++)
+        n += count_chunks(arena->cuts[k].end - arena->cuts[k].begin);
+    own->own_chunks = trek_calloc((size_t)n + 1, sizeof *own->own_chunks);
+    own->own_sums = trek_calloc((size_t)n + 1, sizeof *own->own_sums);
+    if (!own->own_chunks || !own->own_sums)
+        return TREK_ERR_MEMORY;
+    for (int k = 0; k < arena->n_cuts; k++) {
+        const trek_arena_cut *cut = &arena->cuts[k];
+        for (int64_t at = cut->begin; at < cut->end; at += TREK_CHUNK)
+            own->own_chunks[own->n_own_chunks++] = (trek_reduce_chunk){
+                .part = cut->part, .begin = at, .end = at + TREK_CHUNK < cut->end ? at + TREK_CHUNK : cut->end };
+    }
+    return TREK_OK;
+}
+
+static trek_status shard_rank(int rank, void *arg)
+{
+    ranks_stepper *s = arg;
+    rank_replica *own = &s->replicas[rank];
+    if (!is_sharer(s, rank))
+        return TREK_OK;
+    const trek_buckets *buckets = &own->reducer->buckets;
+    trek_arena_cut *cuts = trek_calloc((size_t)buckets->n + 1, sizeof *cuts);
+    if (!cuts)
+        return TREK_ERR_MEMORY;
+    for (int k = 0; k < buckets->n; k++) {
+        const trek_bucket *bucket = &buckets->list[k];
+        int64_t count = bucket->count / s->sharers, begin = bucket->begin + count * trek_comm_rank(comm_of(s, rank));
+        cuts[k] = (trek_arena_cut){ .part = bucket->part, .begin = begin, .end = begin + count };
+    }
+    trek_status status = trek_arena_shard(own->arena, cuts, buckets->n);
+    trek_free(cuts);
+    return status == TREK_OK ? plan_chunks(own) : status;
+}
+
+trek_status trek_ranks_plan_shards(ranks_stepper *s)
+{
+    return s->sharers > 1 ? trek_ranks_call(s->ranks, shard_rank, s) : TREK_OK;
+}
+
+/* --- runs over a sharer's chunks on a rank's threads -------------------------------------------- */
+
+typedef struct own_work {
+    rank_replica *own;
+    int64_t first;           /* part 0 of the work is chunk `first` */
+    const trek_update_state *update; /* NULL: they are measured */
+} own_work;
+
+static void work_chunks(void *arg, int64_t begin, int64_t end)
+{
+    const own_work *w = arg;
+    const trek_arena *arena = w->own->arena;
+    for (int64_t k = w->first + begin; k < w->first + end; k++) {
+        const trek_reduce_chunk *chunk = &w->own->own_chunks[k];
+        const trek_arena_part *part = &arena->parts[chunk->part];
+        bool finite;
+        if (w->update) {
+            trek_optimizer_apply_range(w->own->optimizer, chunk->part, chunk->begin, chunk->end, w->update->grad_scale,
+                                       w->update->value_limit, false);
+            continue;
+        }
+        arena->backend->sum_squares(part->wide, part->grads->data + (size_t)chunk->begin * trek_dtype_size(part->wide),
+                                    chunk->end - chunk->begin, &w->own->own_sums[k], &finite);
+        if (!finite)
+            w->own->own_sums[k] = NAN;
+    }
+}
+
+/* Ranks that share an arena take some chunks each. */
+static void work(ranks_stepper *s, int rank, const trek_update_state *update)
+{
+    rank_replica *own = &s->replicas[s->shared ? 0 : rank];
+    int64_t n = own->n_own_chunks, parts = s->shared ? s->local_ranks : 1, part = s->shared ? rank : 0;
+    int64_t first = n * part / parts, end = n * (part + 1) / parts, each = (end - first + 4 * 16 - 1) / (4 * 16);
+    own_work w = { own, first, update };
+    if (end > first)
+        trek_parallel(end - first, each > 1 ? each : 1, work_chunks, &w);
+}
+
+/* --- gradients --------------------------------------------------------------------------------------- */
+
+/* Each sharer's cuts of the gradients become the sum; what may have been sent already arrives. */
+static trek_status scatter(const rank_step *x)
+{
+    trek_comm *comm = comm_of(x->s, x->rank);
+    trek_status started = x->call->sent ? TREK_OK
+        : trek_reducer_run(x->replica->reducer, (trek_sending){ .comm = comm, .starts = true, .scatters = true });
+    trek_status ended = trek_comm_finish(comm);
+    if (started != TREK_OK || ended != TREK_OK)
+        return started != TREK_OK ? started : ended;
+    return x->call->sent && x->s->step.factor != 1 ? trek_ranks_apply_grad_factor_here(x->rank, x->s) : TREK_OK;
+}
+
+static trek_status sum_shared(rank_step *x)
+{
+    trek_ranks_sum_shared(x);
+    return TREK_OK;
+}
+
+static trek_status sum_separate(rank_step *x) { return x->s->comm ? TREK_OK : scatter(x); }
+
+static trek_status between(rank_step *x)
+{
+    int64_t start = trek_trace_enter("reduce processes");
+    trek_status status = trek_comm_barrier(x->local);
+    if (x->rank == 0)
+        x->call->interprocess = status == TREK_OK ? scatter(x) : status;
+    trek_trace_end("reduce processes", start, x->s->base.graph->settings.steps);
+    return trek_ranks_meet_after(x, status);
+}
+
+/* Without an update a sharer has its part of the sum, to which more may be added. */
+static void keep(rank_step *x)
+{
+    trek_arena *arena = x->replica->arena;
+    if (!is_sharer(x->s, x->rank)) {
+        trek_arena_forget_grads(arena);
+        return;
+    }
+    trek_arena_zero_others(arena);
+    for (int k = 0; k < arena->n_segments; k++)
+        if (x->s->any[k]) {
+            arena->segments[k].param->leaf->has_grad = true;
+            trek_tensor_bump(arena->segments[k].param->leaf->grad->data);
+        }
+    if (x->rank == 0)
+        trek_step_accumulates(&x->s->step);
+}
+
+/* --- deciding ------------------------------------------------------------------------------------------- */
+
+/* In the order of the sharers, so that all have the same bits. */
+static trek_status join_sums(const rank_step *x, double *sum)
+{
+    double sums[TREK_MAX_RANKS], own = 0;
+    for (int k = 0; k < x->replica->n_own_chunks; k++)
+        own += x->replica->own_sums[k];
+    trek_status status = trek_comm_gather_bytes(comm_of(x->s, x->rank), &own, sizeof own, sums);
+    *sum = 0;
+    for (int k = 0; k < x->s->sharers && status == TREK_OK; k++)
+        *sum += sums[k];
+    return status;
+}
+
+static trek_status measure(rank_step *x, double *sum)
+{
+    work(x->s, x->rank, NULL);
+    if (!x->s->shared)
+        return join_sums(x, sum);
+    trek_status status = trek_comm_barrier(x->local);
+    if (x->rank == 0)
+        x->call->interprocess = status == TREK_OK ? join_sums(x, &x->s->shared_squares) : status;
+    status = trek_ranks_meet_after(x, status);
+    *sum = x->s->shared_squares;
+    return status;
+}
+
+static trek_status decide(rank_step *x)
+{
+    double sum = 0;
+    trek_status status = x->measure ? measure(x, &sum) : TREK_OK;
+    if (status == TREK_OK)
+        x->state = trek_ranks_decide(x->s, sum, x->measure);
+    return status;
+}
+
+/* --- updating ------------------------------------------------------------------------------------------- */
+
+static bool is_updated(const trek_optimizer *optimizer, const trek_bucket *bucket)
+{
+    for (int k = bucket->first; k < bucket->end; k++)
+        if (optimizer->active[k])
+            return true;
+    return false;
+}
+
+/* Every sharer's cuts of the parameters come to all. */
+static trek_status gather_params(const rank_step *x)
+{
+    const trek_arena *arena = x->replica->arena;
+    const trek_buckets *buckets = &x->replica->reducer->buckets;
+    trek_comm *comm = comm_of(x->s, x->rank);
+    trek_status status = TREK_OK;
+    int64_t start = trek_trace_enter("gather parameters"), bytes = 0;
+    for (int k = 0; k < buckets->n && status == TREK_OK; k++) {
+        const trek_bucket *bucket = &buckets->list[k];
+        const trek_arena_part *part = &arena->parts[bucket->part];
+        size_t size = trek_dtype_size(part->dtype);
+        if (!is_updated(x->replica->optimizer, bucket))
+            continue;
+        bytes += bucket->count * (int64_t)size;
+        status = trek_comm_start(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = part->dtype,
+                                                         .count = bucket->count / x->s->sharers,
+                                                         .in = part->params->data + (size_t)arena->cuts[k].begin * size,
+                                                         .out = part->params->data + (size_t)bucket->begin * size,
+                                                         .on_device = arena->device.type != TREK_CPU });
+    }
+    trek_status ended = trek_comm_finish(comm);
+    trek_trace_end("gather parameters", start, bytes);
+    return status != TREK_OK ? status : ended;
+}
+
+static trek_status update_shared(rank_step *x)
+{
+    if (!x->state.skip)
+        work(x->s, x->rank, &x->state);
+    trek_status status = trek_comm_barrier(x->local);
+    if (x->rank == 0) {
+        trek_arena_zero_grads(x->replica->arena);
+        x->call->interprocess = status == TREK_OK && !x->state.skip ? gather_params(x) : status;
+    }
+    return trek_ranks_meet_after(x, status);
+}
+
+static trek_status update_separate(rank_step *x)
+{
+    if (!x->state.skip)
+        work(x->s, x->rank, &x->state);
+    trek_arena_zero_grads(x->replica->arena);
+    trek_status status = x->state.skip ? TREK_OK : gather_params(x);
+    if (status == TREK_OK && !x->state.skip)
+        trek_optimizer_commit(x->replica->optimizer);
+    return status;
+}
+
+static const arena_kind shared_arena = { NULL, sum_shared, between, decide, update_shared, keep };
+static const arena_kind separate_arenas = { trek_ranks_begin_separate, sum_separate, between, decide, update_separate, keep };
+
+/* --- the same on devices, which decide for themselves ------------------------------------------------------ */
+
+static trek_status decide_on_device(rank_step *x)
+{
+    (void)x;
+    return TREK_OK;
+}
+
+/* Both in device memory: the host does not wait. */
+static trek_status join_norm(trek_update_state *on_device, void *comm)
+{
+    trek_status status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F64,
+                                                               .count = 1, .in = &on_device->sum_squares,
+                                                               .out = &on_device->sum_squares, .on_device = true });
+    if (status != TREK_OK)
+        return status;
+    return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MIN, .dtype = TREK_I32, .count = 1,
+                                                 .in = &on_device->finite, .out = &on_device->finite, .on_device = true });
+}
+
+static trek_status update_on_device(rank_step *x)
+{
+    trek_comm *comm = comm_of(x->s, x->rank);
+    trek_ranks_claim_gradients(x);
+    trek_step_opts opts = trek_ranks_step_opts(x->s, x->rank);
+    opts.zero_grad = false;
+    opts.join_norm = join_norm;
+    opts.arg = comm;
+    trek_status status = trek_optimizer_step_with(x->replica->optimizer, &opts);
+    if (status != TREK_OK) { /* the others are on their way to an exchange */
+        trek_comm_abort(comm, "a rank cannot update its part");
+        return status;
+    }
+    trek_arena_zero_grads(x->replica->arena);
+    return gather_params(x);
+}
+
+static const arena_kind device_arenas = { trek_ranks_begin_separate, sum_separate, between, decide_on_device, update_on_device,
+                                          keep };
+
+const arena_kind *trek_ranks_sharded_kind(const ranks_stepper *s)
+{
+    return s->sharers == 1 ? NULL : s->shared ? &shared_arena : s->on_host ? &separate_arenas : &device_arenas;
+}
+
+/* --- the whole state ------------------------------------------------------------------------------------ */
+
+typedef struct gathering {
+    ranks_stepper *s;
+    bool everywhere;
+} gathering;
+
+/* One state (or the masters) of one bucket, from all sharers to `room`, and from there to the whole. */
+static trek_status gather_bucket(const ranks_stepper *s, int rank, int state, int bucket, trek_tensor *room)
+{
+    const trek_optimizer *optimizer = s->replicas[rank].optimizer;
+    const trek_arena *arena = optimizer->arena;
+    const trek_bucket *of = &s->replicas[rank].reducer->buckets.list[bucket];
+    const trek_tensor *own = trek_optimizer_own(optimizer, state, of->part);
+    trek_tensor *whole = trek_optimizer_gathered_of(optimizer, state, of->part);
+    if (!own)
+        return TREK_OK;
+    size_t size = trek_dtype_size((trek_dtype)own->dtype);
+    trek_comm_call call = { .kind = TREK_COMM_ALL_GATHER, .dtype = own->dtype, .count = of->count / s->sharers,
+                            .in = own->data + (size_t)arena->cuts[bucket].place * size, .out = room->data,
+                            .on_device = arena->device.type != TREK_CPU };
+    trek_status status = trek_comm_run(comm_of(s, rank), call);
+    if (status == TREK_OK && whole)
+        status = arena->backend->copy_bytes(whole->data + (size_t)of->begin * size, trek_cpu(0), room->data, arena->device,
+                                            (size_t)of->count * size, NULL);
+    return status;
+}
+
+static trek_tensor *make_room(const rank_replica *own)
+{
+    int64_t most = 1;
+    for (int k = 0; k < own->reducer->buckets.n; k++)
+        most = own->reducer->buckets.list[k].count > most ? own->reducer->buckets.list[k].count : most;
+    most *= (int64_t)sizeof(double);
+    return trek_tensor_empty(trek_shape_make(1, &most), TREK_U8, own->arena->device);
+}
+
+static trek_status gather_rank(int rank, void *arg)
+{
+    const gathering *g = arg;
+    ranks_stepper *s = g->s;
+    rank_replica *own = &s->replicas[rank];
+    if (!is_sharer(s, rank))
+        return TREK_OK;
+    bool keeps = rank == 0 && (g->everywhere || s->process == 0);
+    trek_tensor *room = make_room(own);
+    trek_status status = room ? trek_arena_refresh_masters(own->arena) : trek_error_status();
+    if (status == TREK_OK && keeps)
+        status = trek_optimizer_gather_begin(own->optimizer);
+    status = trek_replica_agree(comm_of(s, rank), status, "the optimizer's state");
+    for (int state = 0; state <= TREK_UPDATE_STATES; state++)
+        for (int k = 0; k < own->reducer->buckets.n && status == TREK_OK; k++)
+            status = gather_bucket(s, rank, state, k, room);
+    trek_tensor_release(room);
+    return status;
+}
+
+trek_status trek_ranks_gather_state(ranks_stepper *s, trek_status own, bool everywhere)
+{
+    if (!s || s->sharers == 1 || !s->replicas[0].optimizer)
+        return own;
+    own = s->comm ? trek_replica_agree(s->comm, own, "the optimizer's state") : own;
+    if (own == TREK_OK)
+        own = trek_ranks_call(s->ranks, gather_rank, &(gathering){ s, everywhere });
+    if (own != TREK_OK)
+        trek_ranks_forget_state(s);
+    return own;
+}
+
+void trek_ranks_forget_state(ranks_stepper *s)
+{
+    if (s && s->replicas[0].optimizer)
+        trek_optimizer_gather_end(s->replicas[0].optimizer);
+}

@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks that keep and update a part of the optimizer's state each, against ranks that keep all of it: the same bits, or to
+ * rounding where the norm of gradients counts, whatever optimizer, options and dtype; against one device; what is kept; what
+ * fails in one rank; what is refused. (Processes are in test_job, checkpoints in test_checkpoint.) */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/backward.h"
+#include "autograd/ops.h"
+#include "distributed/step/stepper_ranks.h"
+#include "distributed/trainer.h"
+#include "graph/flow.h"
+#include "nn/layers.h"
+#include "optim/scaler.h"
+#include "tests/support/support.h"
+
+enum { IN = 9, HIDDEN = 37, OUT = 5, ROWS = 13, STEPS = 5, MOST = 8192 };
+
+/* --- the model: odd sizes, one parameter that is never used, one that only some ranks' rows reach ------------------- */
+
+typedef struct net {
+    trek_module base;
+    trek_var *w1, *b1, *unused, *branch, *frozen, *nothing, *w2, *w3, *scale;
+} net;
+
+static bool any_marked(const trek_var *x)
+{
+    double *values = test_read(trek_var_data(x));
+    bool found = false;
+    for (int64_t i = 0; values && i < trek_var_size(x, 0); i++)
+        found |= values[i * IN] > 1.5;
+    free(values);
+    return found;
+}
+
+static trek_var *net_forward(trek_module *self, trek_var *x)
+{
+    net *m = (net *)self;
+    trek_var *h = trek_add(trek_tanh(trek_linear(x, m->w1, m->b1)), m->frozen);
+    if (any_marked(x))
+        h = trek_add(h, trek_mul(trek_cast(trek_gt_scalar(trek_narrow(x, 1, 0, 1), 1.5), trek_var_dtype(x)), m->branch));
+    h = trek_gelu(trek_linear(h, m->w2, NULL));
+    return trek_mul(trek_linear(h, m->w3, NULL), m->scale);
+}
+
+static const trek_module_class net_class = { .name = "net", .size = sizeof(net), .forward = net_forward };
+
+static void add(trek_module *m, const char *name, size_t offset, uint32_t stream, trek_shape shape, trek_dtype dtype,
+                trek_device device)
+{
+    int64_t n = trek_shape_numel(shape);
+    float *values = malloc((size_t)(n + 1) * sizeof *values);
+    for (int64_t i = 0; i < n; i++)
+        values[i] = 0.4f * test_number(stream, (uint32_t)i);
+    trek_tensor *whole = trek_tensor_from_data(values, shape, TREK_F32, device), *own = trek_tensor_cast(whole, dtype);
+    free(values);
+    trek_tensor_release(whole);
+    trek_module_param(m, name, offset, own);
+}
+
+static trek_graph *build(trek_device device, void *arg)
+{
+    trek_dtype dtype = *(const trek_dtype *)arg, last = dtype == TREK_BF16 ? TREK_F32 : dtype; /* two parts of the arena */
+    trek_module *m = trek_module_new(&net_class);
+    add(m, "w1", offsetof(net, w1), 1, trek_dims(HIDDEN, IN), dtype, device);
+    add(m, "b1", offsetof(net, b1), 2, trek_dims(HIDDEN), dtype, device);
+    add(m, "unused", offsetof(net, unused), 3, trek_dims(3, 100), dtype, device);
+    add(m, "branch", offsetof(net, branch), 4, trek_dims(HIDDEN), dtype, device);
+    add(m, "frozen", offsetof(net, frozen), 5, trek_dims(HIDDEN), dtype, device);
+    add(m, "nothing", offsetof(net, nothing), 6, trek_dims(0, 3), dtype, device);
+    add(m, "w2", offsetof(net, w2), 7, trek_dims(HIDDEN, HIDDEN), dtype, device);
+    add(m, "w3", offsetof(net, w3), 8, trek_dims(OUT, HIDDEN), dtype, device);
+    add(m, "scale", offsetof(net, scale), 9, trek_dims(OUT), last, device);
+    return trek_flow_build(trek_flow_from(trek_module_check(m)));
+}
+
+/* --- a run ------------------------------------------------------------------------------------------------------------ */
+
+typedef enum kind { MOMENTUM, ADAM, ADAMW, RMSPROP, LION, NADAM, ADAGRAD, KINDS } kind;
+
+typedef struct run {
+    int ranks;
+    bool sharded, norm, value, scaled, low_state, groups, reduces;
+    trek_dtype dtype;
+    kind optimizer;
+    int accumulate;
+    int64_t bucket_bytes;
+    bool unequal, apart;     /* apart: on GPUs of their own, where there are so many */
+} run;
+
+typedef struct result {
+    int n;
+    double values[MOST];
+    double norm, scale;
+} result;
+
+static const trek_device *devices_of(const run *c)
+{
+    static const trek_device gpus[] = { { TREK_CUDA, 0 }, { TREK_CUDA, 1 }, { TREK_CUDA, 2 }, { TREK_CUDA, 3 } };
+    return c->apart && !test_on_cpu() && trek_device_count(TREK_CUDA) >= 4 ? gpus : test_devices();
+}
+
+static trek_optimizer_spec optimizer_of(const run *c)
+{
+    trek_optimizer_spec specs[KINDS] = {
+        [MOMENTUM] = trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true }),
+        [ADAM] = trek_adam((trek_adam_opts){ .lr = 0.01, .amsgrad = true }),
+        [ADAMW] = trek_adamw((trek_adam_opts){ .lr = 0.01 }),
+        [RMSPROP] = trek_rmsprop((trek_rmsprop_opts){ .lr = 0.003, .momentum = 0.9, .centered = true }),
+        [LION] = trek_lion((trek_lion_opts){ .lr = 0.002, .weight_decay = 0.1 }),
+        [NADAM] = trek_nadam((trek_nadam_opts){ .lr = 0.01 }),
+        [ADAGRAD] = trek_adagrad((trek_adagrad_opts){ .lr = 0.02 }),
+    };
+    return trek_with_state(specs[c->optimizer], c->low_state ? TREK_BF16 : TREK_F32);
+}
+
+static trek_status try_setup(const run *c, trek_graph *graph)
+{
+    static const double uneven[] = { 3, 1, 2, 5 };
+    trek_dtype dtype = c->dtype;
+    trek_trainer_opts opts = { .build_replica = build, .arg = &dtype, .devices = devices_of(c), .ranks = c->ranks,
+                               .share_params = TREK_OFF, .shard_optimizer = c->sharded, .bucket_bytes = c->bucket_bytes,
+                               .optimizer = optimizer_of(c), .max_grad_norm = c->norm ? 0.2 : 0,
+                               .max_grad_value = c->value ? 0.01 : 0, .accumulate = c->accumulate,
+                               .shares = c->unequal ? uneven : NULL, .n_shares = c->unequal ? c->ranks : 0,
+                               .max_anchor = TREK_OFF, .schedule = trek_cosine_lr(0.01, 2 * STEPS, 0.001) };
+    if (c->scaled) /* the first steps overflow */
+        opts.amp = (trek_amp_opts){ .scaling = 1,
+                                    .scaler = { .init_scale = 0x1p127, .backoff_factor = 0x1p-60, .growth_interval = 2 } };
+    return trek_trainer_setup(graph, &opts);
+}
+
+static trek_graph *begin(const run *c)
+{
+    trek_dtype dtype = c->dtype;
+    trek_graph *graph = build(devices_of(c)[0], &dtype);
+    assert_non_null(graph);
+    if (try_setup(c, graph) != TREK_OK)
+        fail_msg("%s", trek_error());
+    trek_var_set_requires_grad(((net *)trek_graph_at(graph, "0"))->frozen, false);
+    if (c->groups && trek_optimizer_vectors(trek_graph_optimizer(graph), optimizer_of(&(run){ .optimizer = c->optimizer })) < 0)
+        fail_msg("%s", trek_error());
+    return graph;
+}
+
+static trek_var *rows(uint32_t stream, int64_t width, trek_dtype dtype)
+{
+    float list[ROWS * IN];
+    for (int i = 0; i < ROWS * width; i++)
+        list[i] = i % (5 * IN) == 4 * IN ? 2 : test_number(stream, (uint32_t)i); /* every fifth row is marked */
+    return trek_cast(trek_var_from(trek_tensor_from_data(list, trek_dims(ROWS, width), TREK_F32, test_device_of_rank(0))), dtype);
+}
+
+static trek_status make_step(const run *c, trek_graph *graph, uint32_t s)
+{
+    trek_scope scope = trek_scope_begin();
+    trek_status status = TREK_OK;
+    for (int pass = 0; pass < (c->accumulate ? c->accumulate : 1) && status == TREK_OK; pass++) {
+        trek_var *y = trek_graph_forward(graph, rows(20 * s + 2 * (uint32_t)pass, IN, c->dtype));
+        trek_var *error = trek_sub(trek_cast(y, TREK_F32), rows(20 * s + 2 * (uint32_t)pass + 1, OUT, TREK_F32));
+        status = trek_graph_backward(graph, trek_mean(trek_square(error), trek_dims_none(), false));
+    }
+    if (c->reduces && status == TREK_OK)
+        status = trek_graph_reduce(graph);
+    if (status == TREK_OK)
+        status = trek_graph_step(graph);
+    trek_scope_end(scope);
+    return status;
+}
+
+static trek_status note(const char *name, trek_var *var, void *arg)
+{
+    (void)name;
+    result *to = arg;
+    double *list = test_read(trek_var_data(var));
+    assert_true(to->n + trek_var_numel(var) <= MOST);
+    memcpy(to->values + to->n, list, (size_t)trek_var_numel(var) * sizeof *list);
+    to->n += (int)trek_var_numel(var);
+    free(list);
+    return TREK_OK;
+}
+
+static void look(trek_graph *graph, const run *c, result *to)
+{
+    static result other;
+    memset(to, 0, sizeof *to);
+    assert_int_equal(trek_module_each_param(trek_graph_module(graph), note, to), TREK_OK);
+    for (int r = 1; r < c->ranks; r++) { /* all ranks alike, to the bit */
+        other.n = 0;
+        assert_int_equal(trek_module_each_param(trek_graph_module(trek_graph_replica(graph, r)), note, &other), TREK_OK);
+        assert_memory_equal(to->values, other.values, (size_t)to->n * sizeof *to->values);
+    }
+    to->norm = trek_graph_grad_norm(graph);
+    to->scale = c->scaled ? trek_grad_scaler_value(trek_graph_scaler(graph)) : 0;
+}
+
+static void train(const run *c, result *to)
+{
+    trek_graph *graph = begin(c);
+    assert_true(c->ranks == 1 || trek_graph_ranks(graph)->sharers == (c->sharded ? c->ranks : 1));
+    assert_true(devices_of(c) == test_devices() || trek_graph_ranks(graph)->overlaps); /* through NCCL, while backward goes on */
+    for (uint32_t s = 0; s < STEPS; s++)
+        if (make_step(c, graph, s) != TREK_OK)
+            fail_msg("step %d: %s", (int)s, trek_error());
+    look(graph, c, to);
+    assert_int_equal(trek_error_status(), TREK_OK);
+    trek_graph_free(&graph);
+}
+
+static void describe(const run *c, char *text, size_t size)
+{
+    snprintf(text, size, "ranks %d %s optimizer %d accumulate %d buckets %d%s%s%s%s%s%s%s", c->ranks, trek_dtype_name(c->dtype),
+             (int)c->optimizer, c->accumulate, (int)c->bucket_bytes, c->norm ? " norm" : "", c->value ? " value" : "",
+             c->scaled ? " scaled" : "", c->low_state ? " low state" : "", c->groups ? " groups" : "",
+             c->unequal ? " unequal" : "",
+             c->reduces ? " reduces" : "");
+}
+
+static void compare(const result *got, const result *expected, double tolerance, const run *c)
+{
+    char text[200];
+    describe(c, text, sizeof text);
+    assert_int_equal(got->n, expected->n);
+    for (int k = 0; k < got->n; k++)
+        if (!(fabs(got->values[k] - expected->values[k]) <= tolerance * (1 + fabs(expected->values[k]))))
+            fail_msg("%s: number %d is %.17g instead of %.17g", text, k, got->values[k], expected->values[k]);
+    assert_true(got->scale == expected->scale);
+    if (c->norm)
+        assert_true(fabs(got->norm - expected->norm) <= (tolerance > 0 ? tolerance : 1e-12) * expected->norm);
+}
+
+/* --- the tests ----------------------------------------------------------------------------------------------------------- */
+
+static void same_as_unsharded(void **state)
+{
+    (void)state;
+    static result got, expected;
+    static const trek_dtype dtypes[] = { TREK_F32, TREK_BF16, TREK_F64, TREK_F32, TREK_F16 };
+    int draws = test_short_on_device() ? 6 : test_short() ? 16 : 48;
+    for (int k = 0; k < draws; k++) {
+        uint32_t h = (uint32_t)k * 0x9e3779b9u;
+        h ^= h >> 15, h *= 0x85ebca6bu, h ^= h >> 13;
+        run c = { .ranks = 2 + k % 3, .dtype = dtypes[k % 5], .optimizer = (kind)(k % KINDS), .norm = h & 1, .value = h >> 1 & 1,
+                  .scaled = (h >> 2 & 3) == 0, .low_state = (h >> 4 & 3) == 0, .groups = h >> 6 & 1, .unequal = h >> 7 & 1,
+                  .accumulate = (int)(h >> 8 & 3), .bucket_bytes = 512 << (h >> 10 & 7), .reduces = (h >> 13 & 3) == 0,
+                  .apart = h >> 15 & 1 };
+        train(&c, &expected);
+        c.sharded = true;
+        train(&c, &got);
+        compare(&got, &expected, c.norm ? (trek_dtype_is_16bit(c.dtype) ? 0x1p-7 : 1e-6) : 0, &c);
+    }
+}
+
+static void same_as_one_device(void **state)
+{
+    (void)state;
+    static result got, expected;
+    for (int k = 0; k < 4; k++) {
+        run c = { .ranks = 1, .dtype = TREK_F64, .optimizer = k == 3 ? MOMENTUM : (kind)k, .norm = k == 1, .accumulate = k,
+                  .bucket_bytes = 3000 };
+        train(&c, &expected);
+        c.sharded = true;
+        for (c.ranks = 1; c.ranks <= 4; c.ranks++) {
+            train(&c, &got);
+            compare(&got, &expected, 2e-6, &c); /* the loss is f32's */
+        }
+    }
+}
+
+/* A graph that is set up anew goes on: its state comes together, and is divided among other ranks. */
+static void set_up_again(void **state)
+{
+    (void)state;
+    static result got, expected;
+    for (int low = 0; low < 2; low++) {
+        run c = { .ranks = 2, .dtype = low ? TREK_BF16 : TREK_F32, .optimizer = ADAMW, .bucket_bytes = 2048, .sharded = false };
+        for (int way = 0; way < 3; way++) { /* without parts, in parts, and from parts to none and back */
+            trek_graph *graph = begin(&c);
+            for (uint32_t s = 0; s < STEPS; s++) {
+                c.sharded = way == 1 || (way == 2 && s % 2 == 0);
+                trek_dtype dtype = c.dtype;
+                if (trek_trainer_setup(graph, &(trek_trainer_opts){
+                        .build_replica = build, .arg = &dtype, .devices = test_devices(), .ranks = 2, .share_params = TREK_OFF,
+                        .bucket_bytes = s % 2 ? 1024 : 4096, .shard_optimizer = c.sharded, .max_anchor = TREK_OFF }) != TREK_OK ||
+                    make_step(&c, graph, s) != TREK_OK)
+                    fail_msg("way %d, step %d: %s", way, (int)s, trek_error());
+            }
+            look(graph, &c, way ? &got : &expected);
+            trek_graph_free(&graph);
+            if (way)
+                compare(&got, &expected, 0, &c);
+        }
+    }
+}
+
+/* Bytes that a step's first use of an optimizer has made. */
+static int64_t state_bytes(const run *c)
+{
+    trek_device device = test_device_of_rank(0);
+    int64_t bytes = 0;
+    trek_graph *graph = begin(c);
+    for (int k = 0; k < 2; k++) {
+        trek_graph_set_optimizer(graph, k ? trek_adam((trek_adam_opts){ .lr = 0.01 }) : trek_sgd((trek_sgd_opts){ .lr = 0.01 }));
+        bytes = trek_memory_usage(device).allocated - bytes;
+    }
+    assert_int_equal(trek_error_status(), TREK_OK);
+    trek_graph_free(&graph);
+    return bytes;
+}
+
+/* All test ranks' devices count together: N ranks have one state instead of N. */
+static void memory(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= 4; ranks++) {
+        run c = { .ranks = ranks, .dtype = TREK_F32, .optimizer = MOMENTUM, .bucket_bytes = 1 << 20 };
+        int64_t all = state_bytes(&c);
+        c.sharded = true;
+        int64_t parts = state_bytes(&c), one = all / ranks;
+        int64_t padding = 2 * 4 * (int64_t)(ranks * TREK_ARENA_ALIGNED) + ranks * 4096; /* and what allocations are rounded to */
+        if (!(all > ranks * (int64_t)(2 * 4 * HIDDEN * HIDDEN) && parts <= one + padding))
+            fail_msg("%d ranks keep %lld bytes, and in parts %lld", ranks, (long long)all, (long long)parts);
+    }
+    run c = { .ranks = 3, .dtype = TREK_BF16, .optimizer = MOMENTUM, .bucket_bytes = 2048, .sharded = true };
+    trek_graph *graph = begin(&c);
+    int64_t masters = 0;
+    for (int r = 0; r < 3; r++)
+        masters += trek_graph_ranks(graph)->replicas[r].arena->parts[1].master->numel;
+    assert_int_equal(masters, trek_graph_ranks(graph)->replicas[0].arena->parts[1].count);
+    trek_graph_free(&graph);
+}
+
+/* A rank that cannot come to its step: all learn of it, nothing has changed, and they go on. */
+static void failing_rank(void **state)
+{
+    (void)state;
+    static result before, after, got, expected;
+    for (int sharded = 0; sharded < 2; sharded++) {
+        run c = { .ranks = 3, .dtype = TREK_F32, .optimizer = ADAM, .bucket_bytes = 2048, .norm = true, .sharded = sharded };
+        trek_graph *graph = begin(&c);
+        assert_int_equal(make_step(&c, graph, 0), TREK_OK);
+        look(graph, &c, &before);
+        if (sharded) {
+            trek_var *moved = ((net *)trek_graph_at(trek_graph_replica(graph, 2), "0"))->w2;
+            trek_var *grad = moved->leaf->grad;
+            moved->leaf->grad_in_arena = false; /* as if it lived elsewhere now */
+            assert_int_not_equal(make_step(&c, graph, 1), TREK_OK);
+            assert_non_null(strstr(trek_error(), "w2"));
+            trek_error_clear();
+            assert_ptr_equal(moved->leaf->grad, grad);
+            moved->leaf->grad_in_arena = true;
+            look(graph, &c, &after);
+            assert_memory_equal(before.values, after.values, (size_t)before.n * sizeof *before.values);
+            assert_int_equal(trek_graph_zero_grad(graph), TREK_OK);
+        }
+        assert_int_equal(make_step(&c, graph, 1), TREK_OK);
+        look(graph, &c, sharded ? &got : &expected);
+        if (sharded)
+            compare(&got, &expected, 1e-6, &c);
+        trek_graph_free(&graph);
+    }
+}
+
+static void expect_refused(const run *c, trek_optimizer_spec spec, trek_average average, trek_status status, const char *text)
+{
+    trek_dtype dtype = c->dtype;
+    trek_graph *graph = build(test_device_of_rank(0), &dtype);
+    trek_status got = trek_trainer_setup(graph, &(trek_trainer_opts){
+        .build_replica = build, .arg = &dtype, .devices = test_devices(), .ranks = c->ranks, .share_params = TREK_OFF,
+        .shard_optimizer = true, .optimizer = spec, .average = average });
+    if (got != status || !strstr(trek_error(), text))
+        fail_msg("%s: %s", trek_status_name(got), trek_error());
+    trek_error_clear();
+    trek_graph_free(&graph);
+}
+
+static void refused(void **state)
+{
+    (void)state;
+    run c = { .ranks = 2, .dtype = TREK_F32, .optimizer = ADAM, .sharded = true };
+    trek_optimizer_spec whole[] = { trek_lamb((trek_lamb_opts){ 0 }), trek_lars((trek_lars_opts){ 0 }),
+                                    trek_adafactor((trek_adafactor_opts){ 0 }), trek_muon((trek_muon_opts){ 0 }) };
+    for (int k = 0; k < 4; k++)
+        expect_refused(&c, whole[k], TREK_AVERAGE_GRADIENTS, TREK_ERR_UNSUPPORTED, "whole parameters");
+    expect_refused(&c, trek_with_state(optimizer_of(&c), TREK_U8), TREK_AVERAGE_GRADIENTS, TREK_ERR_UNSUPPORTED, "8 bits");
+    expect_refused(&c, optimizer_of(&c), TREK_AVERAGE_PARAMETERS, TREK_ERR_ARGUMENT, ".shard_optimizer");
+    trek_graph *graph = begin(&c);
+    assert_int_equal(make_step(&c, graph, 0), TREK_OK);
+    trek_optimizer *optimizer = trek_graph_optimizer(graph);
+    assert_int_equal(trek_graph_set_optimizer(graph, whole[0]), TREK_ERR_UNSUPPORTED);
+    trek_error_clear();
+    assert_ptr_equal(trek_graph_optimizer(graph), optimizer);
+    assert_null(trek_optimizer_save(optimizer)); /* a part of it would be no state */
+    assert_int_equal(trek_error_status(), TREK_ERR_STATE);
+    assert_non_null(strstr(trek_error(), "trek_checkpoint_save"));
+    trek_error_clear();
+    assert_int_equal(trek_optimizer_step(optimizer), TREK_ERR_STATE);
+    trek_error_clear();
+    assert_int_equal(make_step(&c, graph, 1), TREK_OK);
+    trek_graph_free(&graph);
+}
+
+int main(void)
+{
+    setenv("TREK_FAKE_GPUS", "4", 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_as_unsharded), cmocka_unit_test(same_as_one_device), cmocka_unit_test(set_up_again),
+        cmocka_unit_test(memory), cmocka_unit_test(failing_rank), cmocka_unit_test(refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -62,6 +62,7 @@
 #include "nn/activations.h"
 #include "nn/config.h"
 #include "nn/embedding.h"
+#include "nn/fp8.h"
 #include "nn/generate.h"
 #include "nn/init.h"
 #include "nn/kv_cache.h"

@@ -379,6 +379,17 @@ static trek_workload_opts workload_opts(const setup *s)
     return workload;
 }
 
+/* Layers with 8-bit products have buffers, which replicas have in common: before they are listed. */
+static trek_status make_products(setup *s)
+{
+    bool asked = s->opts.amp.products == TREK_FP8;
+    const trek_fp8_opts *fp8 = asked ? &s->opts.amp.fp8 : &s->graph->fp8_opts;
+    trek_status status = TREK_OK;
+    for (int r = 0; r < s->local_ranks && status == TREK_OK && (asked || s->graph->fp8); r++)
+        status = trek_fp8_enable(trek_graph_module(s->graphs[r]), fp8);
+    return status;
+}
+
 static trek_status make_ranks(setup *s)
 {
     if (has_stream(s) && (s->opts.max_anchor > 0 || s->opts.global_batch > 0))
@@ -394,6 +405,8 @@ static trek_status make_ranks(setup *s)
     trek_status status = build_replicas(s, ranks);
     if (status == TREK_OK)
         status = make_plain(s);
+    if (status == TREK_OK)
+        status = make_products(s);
     trek_workload_opts workload = workload_opts(s);
     trek_ranks_opts opts = { .shared = s->opts.share_params != TREK_OFF && count_cpus(s) == s->local_ranks,
                              .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .workload = &workload,
@@ -429,7 +442,7 @@ static trek_status apply_options(setup *s)
         status = trek_graph_set_clip(s->graph, o->max_grad_norm != 0 ? o->max_grad_norm : has->max_norm,
                                      o->max_grad_value != 0 ? o->max_grad_value : has->max_value);
     s->graph->accumulation.passes = o->accumulate > 0 ? o->accumulate : 1;
-    if (status == TREK_OK && (o->amp.dtype != TREK_F32 || o->amp.scaling != 0))
+    if (status == TREK_OK && (o->amp.dtype != TREK_F32 || o->amp.scaling != 0 || o->amp.products != TREK_PRODUCTS_DEFAULT))
         status = trek_graph_set_amp(s->graph, &o->amp);
     if (status == TREK_OK && o->timeline)
         status = trek_timeline_attach(o->timeline);

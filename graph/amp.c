@@ -1,25 +1,65 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Mixed precision of a graph: its autocast and its gradient scaler. */
 #include "graph/graph_internal.h"
+#include "nn/fp8_internal.h"
 #include "optim/optimizer_internal.h"
+
+static trek_status check(const trek_amp_opts *o)
+{
+    if (o->dtype != TREK_F32 && !trek_dtype_is_16bit(o->dtype))
+        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_amp: .dtype is %s, not bf16, f16 or (none) f32",
+                         trek_dtype_name(o->dtype));
+    if (o->scaling != 0 && o->scaling != 1 && o->scaling != TREK_OFF)
+        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_amp: .scaling is %d; it is 0, 1 or TREK_OFF", o->scaling);
+    if (o->products != TREK_PRODUCTS_DEFAULT && o->products != TREK_FP8)
+        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_amp: .products is %d, which is none", (int)o->products);
+    if (o->products == TREK_FP8 && o->dtype == TREK_F16)
+        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_amp: 8-bit products go with bf16, not f16");
+    return o->products == TREK_FP8 ? trek_fp8_check(&o->fp8) : TREK_OK;
+}
+
+/* The layers of a graph that a trainer has are what its ranks have been told. */
+static trek_status set_products(trek_graph *graph, const trek_amp_opts *o)
+{
+    const trek_stepper *stepper = graph->stepper;
+    bool shared = stepper && stepper->klass->replica, fp8 = o->products == TREK_FP8;
+    trek_status status = TREK_OK;
+    if (fp8 && shared && !trek_fp8_enabled(&graph->base, &o->fp8))
+        return trek_error_status() != TREK_OK ? trek_error_status() :
+            trek_fail(TREK_ERR_STATE, "trek_graph_set_amp: 8-bit products come before trek_trainer_setup, or in its options");
+    bool ends = !fp8 && graph->fp8 && o->dtype != TREK_F32;
+    if (ends && shared)
+        return trek_fail(TREK_ERR_STATE, "trek_graph_set_amp: a trainer has the graph with 8-bit products");
+    if (fp8)
+        status = trek_fp8_enable(&graph->base, &o->fp8);
+    else if (ends)
+        status = trek_fp8_disable(&graph->base);
+    if (status == TREK_OK && (fp8 || ends)) {
+        graph->fp8 = fp8;
+        graph->fp8_opts = o->fp8;
+    }
+    return status;
+}
 
 trek_status trek_graph_set_amp(trek_graph *graph, const trek_amp_opts *opts)
 {
     if (!graph)
         return trek_fail_missing("trek_graph_set_amp", "graph");
     trek_amp_opts o = opts ? *opts : (trek_amp_opts){ .scaling = TREK_OFF };
-    if (o.dtype != TREK_F32 && !trek_dtype_is_16bit(o.dtype))
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_amp: .dtype is %s, not bf16, f16 or (none) f32",
-                         trek_dtype_name(o.dtype));
-    if (o.scaling != 0 && o.scaling != 1 && o.scaling != TREK_OFF)
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_amp: .scaling is %d; it is 0, 1 or TREK_OFF", o.scaling);
+    trek_status status = check(&o);
+    if (status != TREK_OK)
+        return status;
     trek_grad_scaler *scaler = NULL;
     o.scaler.disabled = false;
     if ((o.scaling == 1 || (o.scaling == 0 && o.dtype == TREK_F16)) && !(scaler = trek_grad_scaler_new(&o.scaler)))
         return trek_error_status();
+    if ((status = set_products(graph, &o)) != TREK_OK) {
+        trek_grad_scaler_free(&scaler);
+        return status;
+    }
     trek_grad_scaler_free(&graph->scaler);
     graph->scaler = scaler;
-    graph->autocast = o.dtype;
+    graph->autocast = o.products == TREK_FP8 ? TREK_BF16 : o.dtype;
     return TREK_OK;
 }
 

@@ -10,6 +10,7 @@
 #ifndef TREK_GRAPH_GRAPH_H
 #define TREK_GRAPH_GRAPH_H
 
+#include "nn/fp8.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
 #include "optim/scaler.h"
@@ -86,16 +87,24 @@ TREK_API trek_status trek_graph_set_lr(trek_graph *graph, double lr);
 TREK_API trek_status trek_graph_set_clip(trek_graph *graph, double max_norm, double max_value);
 
 /* Mixed precision. */
+typedef enum trek_amp_products {
+    TREK_PRODUCTS_DEFAULT,    /* in .dtype */
+    TREK_FP8,                 /* of linear layers with operands of 8 bits, all else in bf16: nn/fp8.h */
+} trek_amp_products;
 typedef struct trek_amp_opts {
     trek_dtype dtype;             /* BF16 or F16: forward runs under autocast in it, and gives f32 where its result is 16-bit
                                      (a loss that the program computes is then f32). F32, the default: no autocast */
     int scaling;                  /* of the loss: default 0: with F16; 1: in any case; TREK_OFF: never */
     trek_grad_scaler_opts scaler; /* its numbers; .disabled is ignored */
+    trek_amp_products products; /* TREK_FP8: .dtype is bf16 (or left out, which then means that) */
+    trek_fp8_opts fp8;        /* with TREK_FP8: as for trek_fp8_enable, which this calls for the graph's modules */
 } trek_amp_opts;
 /* Autocast and dynamic loss scaling. Backward multiplies the loss by the scale (gradients that are looked at before the
  * step are scaled ones), step divides gradients by it, or is skipped on all ranks if one is inf or NaN: parameters,
  * optimizer state and its step counts stay, gradients go, the scale shrinks. On GPUs the host does not wait for that, so
- * a skipped step counts for trek_graph_steps and the schedule. opts NULL: off. Begins with a new scaler. ARGUMENT, MEMORY. */
+ * a skipped step counts for trek_graph_steps and the schedule. opts NULL: off. Begins with a new scaler. TREK_FP8 comes
+ * before trek_trainer_setup or in its options, and cannot be taken back by another .products after it: STATE. ARGUMENT, MEMORY.
+ */
 TREK_API trek_status trek_graph_set_amp(trek_graph *graph, const trek_amp_opts *opts);
 /* The scaler, borrowed, e.g. to save and load its state; NULL without an error where the loss is not scaled. */
 TREK_API trek_grad_scaler *trek_graph_scaler(trek_graph *graph);

@@ -134,6 +134,8 @@ struct trek_graph {
     trek_constants constants; /* and teachers */
     struct trek_graph_loader *graph_loader; /* graph_loader.c: loader and loss; NULL: none yet */
     trek_dtype autocast;      /* of forward; F32: none */
+    bool fp8;                 /* trek_graph_set_amp has made its products 8-bit ones, */
+    trek_fp8_opts fp8_opts;   /* of these options */
     trek_grad_scaler *scaler; /* NULL: the loss is not scaled */
     struct trek_captures *captures; /* capture.c; NULL: none yet */
     int n_below, cap_below;

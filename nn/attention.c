@@ -27,14 +27,14 @@ static bool fits(const attention_layer *m, const trek_var *x, const char *what)
 }
 
 /* Parts [first, first + n) of query, key and value, for x: [N, T, n dim]. */
-static trek_var *project(const attention_layer *m, trek_var *x, int first, int n)
+static trek_var *project(attention_layer *m, trek_var *x, int first, int n)
 {
     trek_var *weight = m->in_proj_weight, *bias = m->in_proj_bias;
     if (n < 3) {
         weight = trek_narrow(weight, 0, first * m->dim, n * m->dim);
         bias = bias ? trek_narrow(bias, 0, first * m->dim, n * m->dim) : NULL;
     }
-    return weight ? trek_linear(x, weight, bias) : NULL;
+    return weight ? trek_module_linear(&m->base, x, weight, bias) : NULL;
 }
 
 /* The n parts, each as [N, heads, T, dim / heads]: views of one tensor. */
@@ -114,7 +114,7 @@ static void attention_describe(const trek_module *self, char *text, size_t size)
 
 static const char *const attention_inputs[] = { "key", "value", "mask", NULL };
 
-static const trek_module_class attention_class = {
+const trek_module_class trek_multihead_attention_class = {
     .name = "multihead_attention",
     .size = sizeof(attention_layer),
     .forward = attention_forward,
@@ -148,7 +148,7 @@ trek_module *trek_nn_multihead_attention_with(const trek_multihead_attention_opt
         return trek_fail_null(TREK_ERR_ARGUMENT, "multihead_attention: needs options");
     if (check_options(opts) != TREK_OK)
         return NULL;
-    trek_module *base = trek_module_new(&attention_class);
+    trek_module *base = trek_module_new(&trek_multihead_attention_class);
     if (!base)
         return NULL;
     attention_layer *m = (attention_layer *)base;

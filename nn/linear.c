@@ -27,19 +27,20 @@ static trek_var *adapted(const trek_linear_layer *m, trek_var *x, trek_var *y)
 }
 
 /* Its weights are in place. */
-static trek_var *run(const trek_linear_layer *m, trek_var *x, trek_activation activation)
+static trek_var *run(trek_linear_layer *m, trek_var *x, trek_activation activation)
 {
-    if (!m->lora || m->base.upkeep->merged)
+    bool plain = !m->lora || m->base.upkeep->merged;
+    if (plain && !m->base.upkeep->fp8)
         return trek_linear_activation(x, m->weight, m->bias, activation);
-    trek_var *y = trek_linear(x, m->weight, m->bias);
-    y = y ? adapted(m, x, y) : NULL;
+    trek_var *y = trek_module_linear(&m->base, x, m->weight, m->bias);
+    y = y && !plain ? adapted(m, x, y) : y;
     return activation == TREK_ACTIVATION_RELU ? trek_relu(y) : activation == TREK_ACTIVATION_GELU ? trek_gelu(y) : y;
 }
 
 static trek_var *linear_forward(trek_module *self, trek_var *x)
 {
-    const trek_linear_layer *m = (const trek_linear_layer *)self;
-    return m->lora ? run(m, x, TREK_ACTIVATION_NONE) : trek_linear(x, m->weight, m->bias);
+    trek_linear_layer *m = (trek_linear_layer *)self;
+    return m->lora || self->upkeep->fp8 ? run(m, x, TREK_ACTIVATION_NONE) : trek_linear(x, m->weight, m->bias);
 }
 
 trek_var *trek_linear_layer_run(trek_module *linear, trek_var *x, trek_activation activation)
@@ -47,7 +48,7 @@ trek_var *trek_linear_layer_run(trek_module *linear, trek_var *x, trek_activatio
     const trek_module_watch *watch = trek_module_watched() ? trek_module_watch_here() : NULL;
     if (watch)
         watch->begin(linear, &x, 1, watch->arg);
-    trek_var *y = trek_weights_make(linear) == TREK_OK ? run((const trek_linear_layer *)linear, x, activation) : NULL;
+    trek_var *y = trek_weights_make(linear) == TREK_OK ? run((trek_linear_layer *)linear, x, activation) : NULL;
     trek_weights_drop(linear);
     if (watch)
         watch->end(linear, y, watch->arg);

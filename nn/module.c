@@ -192,6 +192,21 @@ void trek_module_drop_param(trek_module *module, int k)
     memmove(module->params + k, module->params + k + 1, (size_t)(--module->n_params - k) * sizeof *module->params);
 }
 
+trek_var *trek_module_try_buffer(trek_module *module, const char *name, trek_tensor *tensor)
+{
+    bool failed = module->upkeep->failed;
+    trek_var *added = trek_module_buffer(module, name, TREK_NO_FIELD, tensor);
+    module->upkeep->failed = failed;
+    return added;
+}
+
+void trek_module_drop_buffer(trek_module *module, int k)
+{
+    trek_var_release(module->buffers[k].var);
+    trek_free(module->buffers[k].name);
+    memmove(module->buffers + k, module->buffers + k + 1, (size_t)(--module->n_buffers - k) * sizeof *module->buffers);
+}
+
 trek_status trek_module_insert_param(trek_module *module, int k, const char *name, trek_var *var, trek_var **place)
 {
     if (!append_entry(module, name, TREK_NO_FIELD, var, false))
@@ -278,6 +293,7 @@ void trek_module_free(trek_module **module)
         trek_free(self->children);
         free_entries(self->params, self->n_params);
         free_entries(self->buffers, self->n_buffers);
+        trek_free(self->upkeep->fp8);
         if (trek_debug)
             trek_debug_ended(self, "module", self->klass->name);
         trek_free(self);

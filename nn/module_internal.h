@@ -13,11 +13,15 @@ struct trek_module_upkeep {
     trek_module *next;       /* of those that trek_module_free has yet to free */
     trek_module *parametrizations; /* the child that has what its weights are made of; NULL: they are parameters */
     bool merged;             /* an adapter's product is in the weight already */
+    struct trek_fp8_layer *fp8; /* fp8_internal.h: its products may be of 8-bit numbers; owned, NULL: they are not */
 };
 
 /* Takes a parameter out, and puts one in as the k-th (or the last) and into its field. */
 void trek_module_drop_param(trek_module *module, int k);
 trek_status trek_module_insert_param(trek_module *module, int k, const char *name, trek_var *var, trek_var **place);
+/* trek_module_buffer of a module that stays sound where it fails; NULL then. */
+trek_var *trek_module_try_buffer(trek_module *module, const char *name, trek_tensor *tensor);
+void trek_module_drop_buffer(trek_module *module, int k);
 /* Takes a child out, and frees it if nobody else has it. */
 void trek_module_drop_child(trek_module *parent, trek_module *child);
 /* trek_module_add that leaves a parent as it was where it fails. */

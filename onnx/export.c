@@ -10,6 +10,7 @@
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "graph/graph_internal.h"
+#include "nn/fp8_internal.h"
 #include "nn/walk.h"
 #include "onnx/onnx_internal.h"
 #include "onnx/protobuf.h"
@@ -597,6 +598,7 @@ static trek_status begin(trek_onnx *x, before *b)
     *b = (before){ .step = trek_rank_here.rng_step, .draw = trek_rank_here.rng_draw, .watch = trek_rank_here.watch };
     trek_rank_here.watch = NULL;
     trek_no_grad_begin();
+    trek_fp8_pause(true);
     trek_status status = trek_walk_modules(x->module, 0, note_module, b);
     for (int k = 0; k < b->n_modules && status == TREK_OK; k++)
         b->modules[k].module->training = false;
@@ -613,6 +615,7 @@ static void restore(before *b)
     }
     trek_free(b->modules);
     trek_free(b->tags);
+    trek_fp8_pause(false);
     trek_no_grad_end();
     trek_rank_here.watch = b->watch;
     trek_rank_here.rng_step = b->step;

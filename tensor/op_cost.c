@@ -50,6 +50,7 @@ static double multiplications(const trek_op_call *call)
     case TREK_OP_gru: return recurrent_products(in[0], in[1]);
     case TREK_OP_lstm_backward:
     case TREK_OP_gru_backward: return recurrent_products(in[1], in[0]);
+    case TREK_OP_fp8_product: return product(in[0], size(in[1], 0));
     case TREK_OP_linear_cross_entropy: return head_products(call->attrs.i[2]) * product(in[0], size(in[1], 0));
     case TREK_OP_linear_cross_entropy_backward:
         return call->n_inputs > 7 && in[7] ? 0 : 3 * product(in[1], size(in[2], 0));

@@ -164,6 +164,19 @@
 #define TREK_INPUTS_LINEAR(T) TREK_IN(T, x, weight, bias)
 #define TREK_ATTRS_LINEAR a->i[0] = activation
 
+/* fp8_quantise: x [..., C], record [roles, 1 + H] i32 or NULL: bits of magnitudes, the present step's and H past steps' (written
+ * with ROLL and OBSERVE). i[0] = format, i[1] = role (a row of the record), i[2] = flags, i[3] = margin. The scale is what past
+ * steps say, or where there are none the tensor's own magnitude. outputs: codes [R, C], [C, R] (with TURNED), [1] f32: the
+ * inverse of the scale */
+#define TREK_PARAMS_FP8_QUANTISE(T) T *x, T *record, int format, int role, int flags, int margin
+#define TREK_INPUTS_FP8_QUANTISE(T) TREK_IN(T, x, record)
+#define TREK_ATTRS_FP8_QUANTISE (a->i[0] = format, a->i[1] = role, a->i[2] = flags, a->i[3] = margin)
+/* fp8_product: codes x [M, K], y [N, K], their scales as fp8_quantise gives them, bias [N] of the result's dtype or NULL.
+ * i[0], i[1] = formats, i[2] = dtype of the result [M, N]: BF16 or F32. Sums are f32. */
+#define TREK_PARAMS_FP8_PRODUCT(T) T *x, T *y, T *x_scales, T *y_scales, T *bias, int x_format, int y_format, trek_dtype dtype
+#define TREK_INPUTS_FP8_PRODUCT(T) TREK_IN(T, x, y, x_scales, y_scales, bias)
+#define TREK_ATTRS_FP8_PRODUCT (a->i[0] = x_format, a->i[1] = y_format, a->i[2] = dtype)
+
 /* conv2d: x [N, C, H, W], weight [O, C/groups, kh, kw], bias [O] or NULL.
  * i[0..1] stride, i[2..3] padding, i[4..5] dilation (h, w each), i[6] groups */
 #define TREK_PARAMS_CONV(T) T *x, T *weight, T *bias, const trek_conv_opts *opts

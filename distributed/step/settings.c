@@ -140,6 +140,8 @@ static void precision(walk *w, const trek_graph *graph)
 {
     const trek_grad_scaler *scaler = graph->scaler;
     word(w, "autocast", (int)graph->autocast, trek_dtype_name(graph->autocast));
+    word(w, "8-bit products", graph->fp8, graph->fp8 ? "on" : "off");
+    count(w, "the margin of 8-bit products", (uint64_t)(graph->fp8_opts.margin + 64));
     word(w, "loss scaling", scaler != NULL, scaler ? "on" : "off");
     if (!scaler)
         return;

@@ -40,6 +40,7 @@
     X(arena)                                                                   \
     X(state)                                                                   \
     X(matmul)                                                                  \
+    X(fp8)                                                                     \
     X(conv2d)                                                                  \
     X(pool2d)                                                                  \
     X(resample)                                                                \

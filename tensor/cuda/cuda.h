@@ -188,6 +188,7 @@ void trek_cuda_nvtx(trek_backend *backend);          /* enters range_begin and r
     X(search) \
     X(matmul) \
     X(linear) \
+    X(fp8) \
     X(reduce) \
     X(reduce_extreme) \
     X(reduce_argument) \

@@ -12,7 +12,7 @@ CIRCLES = {
     # bad values of variables are logged; a variable says what is logged
     "tensor": ["environment status",
                # an op makes tensors, and copying a tensor is an op; backends are its kernels
-               "backend cpu_backend cpu_optim_update device_memory infer infer_fused infer_nn infer_order infer_recurrent infer_resample op overlap plugin ranges storage "
+               "backend cpu_backend cpu_optim_update device_memory infer infer_fp8 infer_fused infer_nn infer_order infer_recurrent infer_resample op overlap plugin ranges storage "
                "tensor types view"],
     # the derivative of an op is made of ops; a variable holds the node that holds variables
     "autograd": ["apply autocast composite composite_fused composite_recurrent engine functional functional_order functional_places functional_scatter grid_sample pointwise rules "

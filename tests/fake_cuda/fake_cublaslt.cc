@@ -30,7 +30,7 @@ struct Layout {
 };
 struct Desc {
     int32_t compute, scale, pointer_mode, transa, transb, epilogue, bias_type, aux_type;
-    const void *bias;
+    const void *bias, *a_scale, *b_scale;
     void *aux;
     int64_t bias_stride, aux_ld, aux_stride;
 };
@@ -62,7 +62,20 @@ static bool refused_now(const char *function, cublasStatus_t *status)
 
 /* -- elements -- */
 
-static size_t size_of(int type) { return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2; }
+static bool is_fp8(int type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
+static size_t size_of(int type) { return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : is_fp8(type) ? 1 : 2; }
+
+/* By the formats' definition: sign, exponent, fraction; E4M3 has no infinities. */
+static double fp8_to_double(uint8_t code, bool e5m2)
+{
+    int fraction_bits = e5m2 ? 2 : 3, exponent = (code & 0x7f) >> fraction_bits, bias = e5m2 ? 15 : 7;
+    int fraction = code & ((1 << fraction_bits) - 1);
+    double sign = code & 0x80 ? -1 : 1;
+    if (e5m2 ? exponent == 31 : (code & 0x7f) == 0x7f)
+        return e5m2 && fraction == 0 ? sign * INFINITY : NAN;
+    double whole = exponent ? 1 + (double)fraction / (1 << fraction_bits) : (double)fraction / (1 << fraction_bits);
+    return sign * std::ldexp(whole, (exponent ? exponent : 1) - bias);
+}
 
 static double load(const void *base, int64_t i, int type)
 {
@@ -70,6 +83,8 @@ static double load(const void *base, int64_t i, int type)
     case CUDA_R_64F: return static_cast<const double *>(base)[i];
     case CUDA_R_32F: return static_cast<const float *>(base)[i];
     case CUDA_R_16F: return f16_to_float(static_cast<const uint16_t *>(base)[i]);
+    case CUDA_R_8F_E4M3: return fp8_to_double(static_cast<const uint8_t *>(base)[i], false);
+    case CUDA_R_8F_E5M2: return fp8_to_double(static_cast<const uint8_t *>(base)[i], true);
     default: return bf16_to_float(static_cast<const uint16_t *>(base)[i]);
     }
 }
@@ -107,7 +122,12 @@ static bool sound(const Layout &l)
 
 static bool types_fit(const Desc &desc, const Layout &a, const Layout &b, const Layout &c, const Layout &d)
 {
-    if (a.type != b.type || c.type != d.type)
+    if (is_fp8(a.type) && is_fp8(b.type)) { /* as the guide has it: A transposed, B not, sizes of 16 bytes, not both E5M2 */
+        bool shape = desc.transa && !desc.transb && a.rows % 16 == 0 && d.rows % 16 == 0;
+        return shape && desc.compute == CUBLAS_COMPUTE_32F && desc.scale == CUDA_R_32F && c.type == d.type &&
+               (d.type == CUDA_R_16BF || d.type == CUDA_R_32F) && !(a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2);
+    }
+    if (a.type != b.type || c.type != d.type || is_fp8(a.type))
         return false;
     if (desc.compute == CUBLAS_COMPUTE_64F || desc.compute == CUBLAS_COMPUTE_64F_PEDANTIC)
         return desc.scale == CUDA_R_64F && a.type == CUDA_R_64F && d.type == CUDA_R_64F;
@@ -176,7 +196,7 @@ static cublasStatus_t check(const Desc &desc, const Layout &a, const Layout &b, 
 /* What an algorithm was chosen for, sizes aside. */
 static uint64_t problem_of(const Desc &desc, const Layout &a, const Layout &b, const Layout &c, const Layout &d)
 {
-    const int facts[] = {desc.compute, desc.scale, desc.transa, desc.transb, desc.epilogue, a.type, a.order,
+    const int facts[] = {desc.compute, desc.scale, desc.transa, desc.transb, desc.epilogue, a.type, b.type, a.order,
                          b.order, c.type, c.order, d.type, d.order, d.batches > 1};
     uint64_t h = 1469598103934665603ull;
     for (int fact : facts)
@@ -261,6 +281,8 @@ static void multiply_batch(const Product &p, int64_t batch)
     bool tf32 = p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32, wide = p.desc.scale == CUDA_R_64F;
     std::vector<double> A = unpack(p.A, p.a, p.desc.transa, batch, tf32), B = unpack(p.B, p.b, p.desc.transb, batch, tf32);
     std::vector<double> R((size_t)(s.m * s.n));
+    double scale = (p.desc.a_scale ? load(p.desc.a_scale, 0, CUDA_R_32F)
+                    : 1) * (p.desc.b_scale ? load(p.desc.b_scale, 0, CUDA_R_32F) : 1);
     for (int64_t j = 0; j < s.n; j++)
         for (int64_t l = 0; l < s.k; l++) {
             double b = B[(size_t)(l + j * s.k)];
@@ -269,7 +291,7 @@ static void multiply_batch(const Product &p, int64_t batch)
         }
     for (int64_t j = 0; j < s.n; j++)
         for (int64_t i = 0; i < s.m; i++) {
-            double &r = R[(size_t)(i + j * s.m)], v = p.alpha * (wide ? r : (double)(float)r);
+            double &r = R[(size_t)(i + j * s.m)], v = p.alpha * (wide ? r : (double)(float)r) * scale;
             if (p.beta != 0)
                 v += p.beta * load(p.C, batch * p.c.batch_stride + at(p.c, i, j), p.c.type);
             r = finish(p, batch, i, j, v);
@@ -297,6 +319,13 @@ static void multiply(Product &p)
 }
 
 /* -- checks at the call -- */
+
+/* Scales are read when the product runs. */
+static bool scale_in_device_memory(const void *scale)
+{
+    Block block;
+    return !scale || where(scale, sizeof(float), &block) > 0;
+}
 
 static bool in_device_memory(const void *X, const Layout &l, const char *name)
 {
@@ -409,7 +438,7 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDa
     cublasStatus_t status;
     if (refused_now(__func__, &status))
         return status;
-    if (type != CUDA_R_32F && type != CUDA_R_64F && type != CUDA_R_16F && type != CUDA_R_16BF)
+    if (type != CUDA_R_32F && type != CUDA_R_64F && type != CUDA_R_16F && type != CUDA_R_16BF && !is_fp8(type))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     *layout = new cublasLtMatrixLayoutOpaque_t();
     Layout &l = in<Layout>(*layout);
@@ -477,6 +506,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
     case CUBLASLT_MATMUL_DESC_TRANSB: return taken(take(value, size, &d.transb) && d.transb <= 2);
     case CUBLASLT_MATMUL_DESC_EPILOGUE: return taken(take(value, size, &d.epilogue));
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return taken(take(value, size, &d.bias));
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return taken(take(value, size, &d.a_scale));
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return taken(take(value, size, &d.b_scale));
     case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE: return taken(take(value, size, &d.bias_stride));
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return taken(take(value, size, &d.aux));
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return taken(take(value, size, &d.aux_ld));
@@ -620,7 +651,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     }
     bool reads_c = p->alpha_at || p->beta != 0;
     if (!in_device_memory(A, p->a, "A") || !in_device_memory(B, p->b, "B") || (reads_c && !in_device_memory(C, p->c, "C")) ||
-        !in_device_memory(D, p->d, "D") || !epilogue_memory(*p))
+        !in_device_memory(D, p->d, "D") || !epilogue_memory(*p) || !scale_in_device_memory(p->desc.a_scale) ||
+        !scale_in_device_memory(p->desc.b_scale))
         return CUBLAS_STATUS_INVALID_VALUE;
     cudaError_t error = trek_shim_enqueue(stream, "cublasLtMatmul", [p] { multiply(*p); });
     return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

@@ -11,7 +11,9 @@ typedef enum cudaDataType_t {
     CUDA_R_8U = 8,
     CUDA_R_32I = 10,
     CUDA_R_16BF = 14,
-    CUDA_R_64I = 24
+    CUDA_R_64I = 24,
+    CUDA_R_8F_E4M3 = 28,
+    CUDA_R_8F_E5M2 = 29
 } cudaDataType;
 #ifndef __cplusplus
 typedef enum cudaDataType_t cudaDataType_t;

@@ -18,6 +18,7 @@
 #include "autograd/ops.h"
 #include "autograd/spatial.h"
 #include "graph/flow.h"
+#include "nn/fp8.h"
 #include "nn/layers.h"
 #include "nn/spatial.h"
 #include "onnx/export.h"
@@ -292,6 +293,31 @@ static void test_compounds(void **unused)
     trek_scope_end(scope);
 }
 
+/* A layer whose products are of 8 bits is written as one of bf16: the same file. */
+static void test_8_bits(void **unused)
+{
+    (void)unused;
+    trek_scope scope = trek_scope_begin();
+    trek_module *m = trek_nn_linear(16, 32, test_device());
+    trek_var *x = numbers(trek_dims(2, 16));
+    unsigned char *data[2];
+    size_t bytes[2];
+    for (int k = 0; k < 2; k++) {
+        if (k == 1)
+            assert_int_equal(trek_fp8_enable(m, NULL), TREK_OK);
+        trek_autocast_begin(TREK_BF16);
+        assert_int_equal(trek_onnx_export(m, path, &x, 1, NULL), TREK_OK);
+        trek_autocast_end();
+        data[k] = content(path, &bytes[k]);
+    }
+    assert_int_equal(bytes[0], bytes[1]);
+    assert_memory_equal(data[0], data[1], bytes[0]);
+    free(data[0]);
+    free(data[1]);
+    trek_module_free(&m);
+    trek_scope_end(scope);
+}
+
 static void test_outside(void **unused)
 {
     (void)unused;
@@ -502,7 +528,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_dims, begin, end),      cmocka_unit_test_setup_teardown(test_outside, begin, end),
         cmocka_unit_test_setup_teardown(test_refused, begin, end),   cmocka_unit_test_setup_teardown(test_state, begin, end),
         cmocka_unit_test_setup_teardown(test_arguments, begin, end),
-        cmocka_unit_test_setup_teardown(test_compounds, begin, end),
+        cmocka_unit_test_setup_teardown(test_compounds, begin, end), cmocka_unit_test_setup_teardown(test_8_bits, begin, end),
         cmocka_unit_test_setup_teardown(test_memory_fails, begin, end),
     };
     if (test_allocator_use() != TREK_OK)

@@ -206,6 +206,8 @@ FAMILY(layer_norm_backward);
 FAMILY(add_layer_norm);
 FAMILY(add_layer_norm_backward);
 FAMILY(linear_cross_entropy);
+FAMILY(fp8_quantise);
+FAMILY(fp8_product);
 FAMILY(linear_cross_entropy_backward);
 FAMILY(rms_norm);
 FAMILY(rms_norm_backward);

@@ -5,6 +5,7 @@
 #include "tensor/cuda/products/blas.h"
 
 #include "tensor/cuda/library.h"
+#include "tensor/fp8.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -103,7 +104,8 @@ typedef struct blas_key {
     int64_t m, n, k, batch; /* D [m, n] in columns */
     blas_operand a, b, c;
     int32_t device, dtype, c_dtype, compute, epilogue, accumulate;
-    int32_t bias_alignment, unused; /* in bytes, at most 16 */
+    int32_t bias_alignment; /* in bytes, at most 16 */
+    int32_t wide_codes;     /* of 8-bit operands: 1: A is of E5M2, 2: B is */
 } blas_key;
 
 typedef struct blas_choice {
@@ -183,10 +185,19 @@ static cudaDataType_t data_type(int32_t dtype)
     }
 }
 
-static void set_layout(cublasLtMatrixLayout_t *layout, int32_t dtype, int64_t rows, int64_t columns, const blas_operand *operand,
+/* Of operand A (0) or B (1). */
+static cudaDataType_t operand_type(const blas_key *key, int which)
+{
+    if (key->dtype != TREK_U8)
+        return data_type(key->dtype);
+    return key->wide_codes >> which & 1 ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
+}
+
+static void set_layout(cublasLtMatrixLayout_t *layout, cudaDataType_t type, int64_t rows, int64_t columns,
+                       const blas_operand *operand,
                        int64_t batch, bool *fine)
 {
-    *fine = *fine && blas.MatrixLayoutCreate(layout, data_type(dtype), (uint64_t)rows, (uint64_t)columns, operand->ld) ==
+    *fine = *fine && blas.MatrixLayoutCreate(layout, type, (uint64_t)rows, (uint64_t)columns, operand->ld) ==
                          CUBLAS_STATUS_SUCCESS;
     if (!*fine || batch == 1)
         return;
@@ -225,11 +236,13 @@ static bool make_descriptors(blas_plan *plan)
     fine = fine && set_descriptor(plan, CUBLASLT_MATMUL_DESC_TRANSA, key->a.turned ? CUBLAS_OP_T : CUBLAS_OP_N);
     fine = fine && set_descriptor(plan, CUBLASLT_MATMUL_DESC_TRANSB, key->b.turned ? CUBLAS_OP_T : CUBLAS_OP_N);
     fine = fine && set_descriptor(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, key->epilogue);
-    set_layout(&plan->a, key->dtype, key->a.turned ? key->k : key->m, key->a.turned ? key->m : key->k, &key->a, key->batch,
+    set_layout(&plan->a, operand_type(key, 0), key->a.turned ? key->k : key->m, key->a.turned ? key->m : key->k, &key->a,
+               key->batch,
                &fine);
-    set_layout(&plan->b, key->dtype, key->b.turned ? key->n : key->k, key->b.turned ? key->k : key->n, &key->b, key->batch,
+    set_layout(&plan->b, operand_type(key, 1), key->b.turned ? key->n : key->k, key->b.turned ? key->k : key->n, &key->b,
+               key->batch,
                &fine);
-    set_layout(&plan->c, key->c_dtype, key->m, key->n, &key->c, key->batch, &fine);
+    set_layout(&plan->c, data_type(key->c_dtype), key->m, key->n, &key->c, key->batch, &fine);
     if (!fine)
         drop_descriptors(plan);
     return fine;
@@ -241,6 +254,7 @@ static bool make_descriptors(blas_plan *plan)
 typedef struct blas_call {
     trek_cuda_queue *queue;
     const void *a, *b, *bias; /* bias: or where the sums of rows go */
+    const float *a_inverse, *b_inverse; /* of 8-bit operands; else NULL */
     void *c, *d;
     void *workspace;
     size_t workspace_bytes;
@@ -264,6 +278,17 @@ static bool set_bias(const blas_plan *plan, const blas_call *call)
 {
     return !call->bias || blas.MatmulDescSetAttribute(plan->descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &call->bias,
                                                       sizeof call->bias) == CUBLAS_STATUS_SUCCESS;
+}
+
+/* What the operands are multiplied by, read from device memory when the product runs. */
+static bool set_scales(const blas_plan *plan, const blas_call *call)
+{
+    if (plan->choice.key.dtype != TREK_U8)
+        return true;
+    return blas.MatmulDescSetAttribute(plan->descriptor, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &call->a_inverse,
+                                       sizeof call->a_inverse) == CUBLAS_STATUS_SUCCESS &&
+           blas.MatmulDescSetAttribute(plan->descriptor, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &call->b_inverse,
+                                       sizeof call->b_inverse) == CUBLAS_STATUS_SUCCESS;
 }
 
 static int ask_candidates(const blas_queue *own, const blas_plan *plan, cublasLtMatmulHeuristicResult_t *results)
@@ -423,6 +448,8 @@ static int32_t alignment_of(const void *data)
 static bool takes_dtypes(const trek_cuda_gemm *g)
 {
     bool half = trek_dtype_is_16bit((trek_dtype)g->dtype);
+    if (g->codes)
+        return g->dtype == TREK_U8 && (g->c_dtype == TREK_BF16 || (g->c_dtype == TREK_F32 && !g->bias));
     return half ? g->c_dtype == g->dtype || g->c_dtype == TREK_F32
                 : (g->dtype == TREK_F32 || g->dtype == TREK_F64) && g->c_dtype == g->dtype;
 }
@@ -435,7 +462,7 @@ static bool fill_key(const trek_cuda_queue *queue, const trek_cuda_gemm *g, blas
     bool sizes = g->m > 0 && g->n > 0 && g->k > 0 && g->m <= most && g->n <= most && g->k <= most && g->ndim <= 1;
     if (!sizes || !takes_dtypes(g) || (g->row_sums && (g->ndim || g->bias || g->activation != TREK_ACTIVATION_NONE)) ||
         g->activation == TREK_ACTIVATION_GELU || g->pre ||
-        (g->bias && ((g->bias_col != 1 && g->n > 1) || g->c_dtype != g->dtype)))
+        (g->bias && ((g->bias_col != 1 && g->n > 1) || (g->c_dtype != g->dtype && !g->codes))))
         return false;
     key->m = g->n;
     key->n = g->m;
@@ -467,6 +494,8 @@ static bool fill_key(const trek_cuda_queue *queue, const trek_cuda_gemm *g, blas
     if (g->row_sums)
         key->epilogue = CUBLASLT_EPILOGUE_BGRADB; /* over k, of what is B here */
     key->accumulate = g->accumulate;
+    if (g->codes) /* B^T is its A */
+        key->wide_codes = (g->codes->b_format == TREK_E5M2) | (g->codes->a_format == TREK_E5M2) << 1;
     return true;
 }
 
@@ -520,7 +549,7 @@ static blas_plan *plan_of(blas_queue *own, const blas_key *key, const blas_call 
     blas_plan *plan = slot_of(own->plans, own->capacity, key);
     if (!plan->used) {
         plan->choice.key = *key;
-        if (!make_descriptors(plan) || !set_bias(plan, call))
+        if (!make_descriptors(plan) || !set_bias(plan, call) || !set_scales(plan, call))
             plan->choice.refused = true;
         else
             choose(own, plan, call, d_bytes);
@@ -541,18 +570,20 @@ trek_status trek_cuda_blas_run(const trek_op_call *call, trek_cuda_queue *queue,
         return TREK_ERR_UNSUPPORTED;
     if (!fill_key(queue, g, &key)) {
         other = turned(g);
-        if (g->bias || g->row_sums || !fill_key(queue, &other, &key))
+        if (g->bias || g->codes || g->row_sums || !fill_key(queue, &other, &key))
             return TREK_ERR_UNSUPPORTED;
         g = &other;
     }
     blas_call operands = { .queue = queue, .a = g->b, .b = g->a, .bias = g->bias ? g->bias : g->row_sums,
                            .c = g->c, .d = g->c };
+    if (g->codes)
+        operands.a_inverse = g->codes->b_inverse, operands.b_inverse = g->codes->a_inverse;
     size_t d_bytes =
         (size_t)((key.batch - 1) * key.c.batch_stride + (key.n - 1) * key.c.ld + key.m) * trek_item_size[key.c_dtype];
     blas_plan *plan = plan_of(own, &key, &operands, d_bytes);
     if (!plan || plan->choice.refused)
         return TREK_ERR_UNSUPPORTED;
-    if (!set_bias(plan, &operands))
+    if (!set_bias(plan, &operands) || !set_scales(plan, &operands))
         return TREK_ERR_UNSUPPORTED;
     trek_cuda_scratch workspace = { 0 };
     trek_status status = trek_cuda_scratch_take(queue, plan->choice.workspace, &workspace);

@@ -13,6 +13,12 @@ TREK_BEGIN
 extern const uint8_t trek_item_size[TREK_DTYPE_COUNT]; /* bytes */
 #endif
 
+/* Of operands that are codes of 8 bits (tensor/fp8.h): their formats, and the inverses of their scales, in device memory. */
+typedef struct trek_cuda_codes {
+    int a_format, b_format;
+    const float *a_inverse, *b_inverse;
+} trek_cuda_codes;
+
 /* C [m, n] = act(A [m, k] B [k, n] + bias [n]), or C + A B; a batch of such. Strides in
  * elements, of any kind; those of the batch are 0 where an operand is the same for all. */
 typedef struct trek_cuda_gemm {
@@ -21,6 +27,7 @@ typedef struct trek_cuda_gemm {
     void *c;
     int64_t a_row, a_col, b_row, b_col, c_row, c_col;
     trek_dtype dtype, c_dtype;   /* of A, B and the bias; of C: the same, or F32 for 16-bit ones */
+    const trek_cuda_codes *codes; /* with dtype U8, for trek_cuda_blas_run alone: C is BF16 or F32, and so is the bias */
     bool accumulate;             /* C + A B; without bias and activation */
     const void *bias;            /* NULL: none */
     int64_t bias_col;

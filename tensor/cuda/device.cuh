@@ -12,6 +12,14 @@
 
 #include "tensor/cuda/cuda.h"
 
+#define TREK_INLINED __device__ __forceinline__
+/* A real call, for what is long: a kernel is bound by memory long before, and code stays small. */
+#ifdef TREK_FAKE_CUDA
+#define TREK_CALLED inline
+#else
+#define TREK_CALLED inline __device__ __noinline__
+#endif
+
 extern "C" const uint8_t trek_item_size[TREK_DTYPE_COUNT];
 
 /* --- launches --------------------------------------------------------------------- */

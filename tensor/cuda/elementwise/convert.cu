@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies, fills, and conversions between all dtypes. */
+#include "tensor/cuda/dense.cuh"
 #include "tensor/cuda/moves/copying.cuh"
 #include "tensor/cuda/elementwise/elementwise.cuh"
 

@@ -385,7 +385,8 @@ static trek_status gradient_of_side(const trek_op_call *call, trek_cuda_queue *q
     const int own = own_rows_that_fit<W>(queue, job.depth, of_keys ? 2 : 1);
     if (own == 0)
         return too_deep(call, job.depth);
-    return own == 4 ? run_gradient<T, 4, of_keys>(call, queue, job) : run_gradient<T, most_own_rows<W>, of_keys>(call, queue, job);
+    return own == 4 ? run_gradient<T, 4, of_keys>(call, queue, job)
+                    : run_gradient<T, most_own_rows<W>, of_keys>(call, queue, job);
 }
 
 template <typename T> static trek_status gradients(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)

@@ -62,7 +62,8 @@ template <typename T> trek_status where_part(const trek_op_call *call, trek_cuda
                                (const T *)data[3] + p.base[3], trek_row_layout(p, span::size), (uint32_t)n, repeats);
         }
     }
-    return trek_launch(call, queue, trek_strided_grid(n), trek_strided_kernel<3, where_functor, T, uint8_t, T, T>, where_functor(),
+    return trek_launch(call, queue, trek_strided_grid(n), trek_strided_kernel<3, where_functor, T, uint8_t, T, T>,
+                       where_functor(),
                        trek_operand_of<T>(out, p.base[0]), trek_operand_of<uint8_t>(in[0], p.base[1]),
                        trek_operand_of<T>(in[1], p.base[2]), trek_operand_of<T>(in[2], p.base[3]), trek_layout_of<4>(p),
                        (uint32_t)n);

@@ -27,7 +27,7 @@ template <typename W> static trek_status run(const trek_op_call *call)
 extern "C" void trek_cuda_register_reduce_extreme(trek_backend *b)
 {
     for (int d = 0; d < TREK_DTYPE_COUNT; d++) {
-        const bool wide = d == TREK_F64;
-        b->kernels[TREK_OP_max][d] = b->kernels[TREK_OP_min][d] = !trek_is_float(d) ? run<int64_t> : wide ? run<double> : run<float>;
+        const trek_kernel kernel = !trek_is_float(d) ? run<int64_t> : d == TREK_F64 ? run<double> : run<float>;
+        b->kernels[TREK_OP_max][d] = b->kernels[TREK_OP_min][d] = kernel;
     }
 }

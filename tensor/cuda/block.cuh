@@ -10,9 +10,9 @@
 /* --- functions of both precisions ------------------------------------------------- */
 
 __device__ __forceinline__ float trek_exp(float x) { return expf(x); }
-__device__ __forceinline__ double trek_exp(double x) { return exp(x); }
+TREK_CALLED double trek_exp(double x) { return exp(x); }
 __device__ __forceinline__ float trek_log(float x) { return logf(x); }
-__device__ __forceinline__ double trek_log(double x) { return log(x); }
+TREK_CALLED double trek_log(double x) { return log(x); }
 __device__ __forceinline__ float trek_fma(float a, float b, float c) { return fmaf(a, b, c); }
 __device__ __forceinline__ double trek_fma(double a, double b, double c) { return fma(a, b, c); }
 __device__ __forceinline__ float trek_root(float x) { return sqrtf(x); }

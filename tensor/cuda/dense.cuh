@@ -46,20 +46,23 @@ struct trek_converted {
 
 /* --- elements of any dtype -------------------------------------------------------------- */
 
-__device__ __forceinline__ double trek_load_float(const void *x, int dtype, int64_t at)
+inline bool trek_is_float(int dtype) { return dtype == TREK_F32 || dtype == TREK_F64 || trek_dtype_is_16bit((trek_dtype)dtype); }
+
+/* W: what it is computed in; no narrower than the dtype. */
+template <typename W = double> __device__ __forceinline__ W trek_load_float(const void *x, int dtype, int64_t at)
 {
     switch (dtype) {
-    case TREK_F32: return (double)((const float *)x)[at];
-    case TREK_F64: return ((const double *)x)[at];
-    case TREK_BF16: return (double)trek_get(((const trek_bf16 *)x)[at]);
-    default: return (double)trek_get(((const trek_f16 *)x)[at]);
+    case TREK_F32: return (W)((const float *)x)[at];
+    case TREK_F64: return (W)((const double *)x)[at];
+    case TREK_BF16: return (W)trek_get(((const trek_bf16 *)x)[at]);
+    default: return (W)trek_get(((const trek_f16 *)x)[at]);
     }
 }
-__device__ __forceinline__ void trek_store_float(void *to, int dtype, int64_t at, double x)
+template <typename W> __device__ __forceinline__ void trek_store_float(void *to, int dtype, int64_t at, W x)
 {
     switch (dtype) {
     case TREK_F32: ((float *)to)[at] = (float)x; break;
-    case TREK_F64: ((double *)to)[at] = x; break;
+    case TREK_F64: ((double *)to)[at] = (double)x; break;
     case TREK_BF16: ((trek_bf16 *)to)[at] = trek_to_bf16((float)x); break;
     default: ((trek_f16 *)to)[at] = trek_to_f16((float)x); break;
     }
@@ -70,6 +73,14 @@ __device__ __forceinline__ int64_t trek_load_integer(const void *x, int dtype, i
     case TREK_I64: return ((const int64_t *)x)[at];
     case TREK_I32: return ((const int32_t *)x)[at];
     default: return ((const uint8_t *)x)[at];
+    }
+}
+__device__ __forceinline__ void trek_store_integer(void *to, int dtype, int64_t at, int64_t x)
+{
+    switch (dtype) {
+    case TREK_I64: ((int64_t *)to)[at] = x; break;
+    case TREK_I32: ((int32_t *)to)[at] = (int32_t)x; break;
+    default: ((uint8_t *)to)[at] = (uint8_t)x; break;
     }
 }
 

@@ -6,15 +6,21 @@
 #define TREK_TENSOR_CUDA_DEVICE_CUH
 
 #include <cuda_runtime.h>
-#ifndef TREK_FAKE_CUDA
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#endif
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "tensor/cuda/cuda.h"
+
+#define TREK_INLINED __device__ __forceinline__
+/* A real call, for what is long: a kernel is bound by memory long before, and code stays small. */
+#ifdef TREK_FAKE_CUDA
+#define TREK_CALLED inline
+#else
+#define TREK_CALLED inline __device__ __noinline__
+#endif
+
+extern "C" const uint8_t trek_item_size[TREK_DTYPE_COUNT];
 
 /* --- launches --------------------------------------------------------------------- */
 
@@ -81,7 +87,8 @@ inline trek_cuda_queue *trek_queue_of(const trek_op_call *call) { return trek_cu
 
 /* --- element types -------------------------------------------------------------------- */
 
-/* 16-bit formats as bits. They are computed with in f32 and rounded when stored, as on the CPU. */
+/* 16-bit formats as bits. They are computed with in f32 and rounded when stored, as on the CPU. Conversions are single
+ * instructions, written here: the toolkit's headers of these types are a third of what every file would have to parse. */
 struct trek_bf16 {
     uint16_t bits;
 };
@@ -123,7 +130,9 @@ __device__ __host__ __forceinline__ float trek_get(trek_bf16 x) { return trek_f3
 __device__ __host__ __forceinline__ float trek_get(trek_f16 x)
 {
 #ifdef __CUDA_ARCH__
-    return __half2float(__ushort_as_half(x.bits));
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x.bits));
+    return wide;
 #else
     uint32_t sign = (uint32_t)(x.bits & 0x8000u) << 16, magnitude = (uint32_t)(x.bits & 0x7fffu) << 13;
     uint32_t finite = trek_bits_of_f32(trek_f32_of_bits(magnitude) * 0x1p112f);
@@ -132,8 +141,10 @@ __device__ __host__ __forceinline__ float trek_get(trek_f16 x)
 }
 __device__ __host__ __forceinline__ trek_bf16 trek_to_bf16(float x)
 {
-#ifdef __CUDA_ARCH__
-    return trek_bf16{ __bfloat16_as_ushort(__float2bfloat16_rn(x)) };
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    uint16_t narrow;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(narrow) : "f"(x));
+    return trek_bf16{ narrow };
 #else
     uint32_t bits = trek_bits_of_f32(x), rounded = (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;
     return trek_bf16{ (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16) | 0x40u : rounded) };
@@ -142,7 +153,9 @@ __device__ __host__ __forceinline__ trek_bf16 trek_to_bf16(float x)
 __device__ __host__ __forceinline__ trek_f16 trek_to_f16(float x)
 {
 #ifdef __CUDA_ARCH__
-    return trek_f16{ __half_as_ushort(__float2half_rn(x)) };
+    uint16_t narrow;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow) : "f"(x));
+    return trek_f16{ narrow };
 #else
     uint32_t bits = trek_bits_of_f32(x), sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
     uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1)) >> 13;

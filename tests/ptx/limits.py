@@ -7,6 +7,8 @@
 # a block are what the kernel bounds them to; of one that does not, what launches had (--counts: files that TREK_TEST_PTX_COUNTS
 # named), else as many as there can be. Shared memory is that of the code, and with --counts the most of a launch: launches fit the
 # device they were made for (TREK_FAKE_SHARED), which the machine itself sees to.
+#
+# Of each file, and of all: how many kernels there are, and lines of code, which is what whoever builds the plug-in waits for.
 import argparse
 import concurrent.futures
 import os
@@ -22,6 +24,16 @@ REGISTERS = 65536  # of a multiprocessor, all of which one block may have
 SHARED = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}  # KB of a block that opts in
 STATIC = 48  # KB of it that need no opting in
 MOST = 1024  # threads of a block that says nothing
+
+# What nvcc has to make, and a user to wait for: lines of PTX and kernels. A core takes a second for some 3500 lines, and as long for
+# two dozen kernels, whose launches are compiled for the host. Files that may have more lines say why.
+LINES, KERNELS = 45000, 125
+ALL_LINES, ALL_KERNELS = 960000, 1350
+LONG = {
+    "kernel_attention_attention_mma": (95000, "a kernel for each depth, all in registers"),
+    "kernel_attention_attention": (65000, "rows of a thread in registers, thrice"),
+    "kernel_norm_norm_backward": (60000, "rows in registers, of three lengths"),
+}
 
 # file: kernels of it, by parts of their names
 CHOSEN = {
@@ -104,6 +116,23 @@ def faults(name, arch, threads, registers, spilled, shared):
         yield "sm_%d: %d bytes of shared memory" % (arch, shared)
 
 
+def lengths(folder):
+    """What is more than LINES and KERNELS allow"""
+    lines, kernels = {}, {}
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".ptx"):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                text = file.read()
+            lines[name[:-4]], kernels[name[:-4]] = text.count("\n"), len(entries(text))
+    for what, counts, limit, total in (("lines of PTX", lines, LINES, ALL_LINES), ("kernels", kernels, KERNELS, ALL_KERNELS)):
+        for name, count in counts.items():
+            most = LONG[name][0] if what != "kernels" and name in LONG else limit
+            if count > most:
+                yield "%s: %d %s, %d at most (tensor/cuda/README.md)" % (name, count, what, most)
+        if sum(counts.values()) > total:
+            yield "all files: %d %s, %d at most (tensor/cuda/README.md)" % (sum(counts.values()), what, total)
+
+
 def is_same(one, other):
     """Whether they differ only in the target and in what names a file's own things"""
     texts = []
@@ -125,7 +154,7 @@ def main():
                         help="a file's PTX for another architecture, that is to be the same")
     options = parser.parse_args()
     archs = options.arch or sorted(SHARED)
-    wrong = []
+    wrong = list(lengths(options.folder))
     for name, other in options.same:
         if not is_same(os.path.join(options.folder, name + ".ptx"), other):
             wrong.append("%s: %s is not the same: the machine runs one of two programs that ship" % (name, other))

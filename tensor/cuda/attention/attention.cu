@@ -7,6 +7,7 @@
 #include "tensor/cuda/attention/attention.cuh"
 #include "tensor/cuda/attention/dnn.h"
 
+#include "tensor/cuda/block.cuh"
 #include "tensor/cuda/products/linear.h"
 #include "tensor/cuda/products/tile.cuh"
 
@@ -14,11 +15,6 @@
 #define CHUNK 32       /* of the depth, for scores */
 #define THREADS 128
 #define WARPS (THREADS / 32)
-
-__device__ __forceinline__ float exponential(float x) { return expf(x); }
-__device__ __forceinline__ double exponential(double x) { return exp(x); }
-__device__ __forceinline__ float logarithm(float x) { return logf(x); }
-__device__ __forceinline__ double logarithm(double x) { return log(x); }
 
 template <typename W> __device__ __forceinline__ W warp_largest(W x)
 {
@@ -58,6 +54,7 @@ __device__ __forceinline__ void dot_rows(const T *x, int64_t x_row, int64_t x_st
             y_tile[i * (CHUNK + 1) + lane] =
                 i < y_rows && d0 + lane < depth ? (W)trek_get(y[i * y_row + (d0 + lane) * y_step]) : (W)0;
         __syncthreads();
+#pragma unroll 8
         for (int d = 0; d < CHUNK; d++) {
             W other = y_tile[lane * (CHUNK + 1) + d];
 #pragma unroll
@@ -134,9 +131,9 @@ template <typename T, int OWN> static __global__ void __launch_bounds__(THREADS)
                 W before = top[r], now = warp_largest(score);
                 now = now > before ? now : before;
                 W shift = now > -(W)INFINITY ? now : (W)0;
-                W e = exponential(score - shift);
+                W e = trek_exp(score - shift);
                 if (before > -(W)INFINITY && before != now) {
-                    W factor = exponential(before - now);
+                    W factor = trek_exp(before - now);
                     sum[r] *= factor;
                     for (int64_t d = lane; d < job.depth; d += 32)
                         acc[row * job.depth + d] *= factor;
@@ -160,7 +157,7 @@ template <typename T, int OWN> static __global__ void __launch_bounds__(THREADS)
                 y[row * job.y.strides[2] + d * job.y.strides[3]] =
                     trek_store<T>::of(sum[r] == 0 ? (W)0 : (W)(acc[row * job.depth + d] / sum[r]));
             if (lane == 0)
-                lse[row] = sum[r] == 0 ? -(W)INFINITY : (W)((top[r] > -(W)INFINITY ? top[r] : (W)0) + logarithm(sum[r]));
+                lse[row] = sum[r] == 0 ? -(W)INFINITY : (W)((top[r] > -(W)INFINITY ? top[r] : (W)0) + trek_log(sum[r]));
         }
         __syncthreads();
     }
@@ -194,7 +191,7 @@ __device__ __forceinline__ void gradient_of(const attention_job &job, int64_t b,
 {
     int64_t row = (b * job.heads + h) * job.queries + i;
     W lse = ((const W *)job.lse)[row], delta = ((const W *)job.delta)[row];
-    W probability = lse == -(W)INFINITY ? (W)0 : exponential(attention_masked(job, b, h, i, j, (W)(score * (W)job.scale)) - lse);
+    W probability = lse == -(W)INFINITY ? (W)0 : trek_exp(attention_masked(job, b, h, i, j, (W)(score * (W)job.scale)) - lse);
     W kept = job.drops ? (W)attention_kept(job, b, h, i, j) : (W)1;
     *p = probability * kept;
     *ds = probability * (dp * kept - delta) * (W)job.scale;
@@ -301,14 +298,16 @@ static attention_job job_of(const trek_op_call *call, const trek_cuda_queue *que
     return job;
 }
 
-/* The largest number of own rows whose sums (`sums` of them) fit into shared memory beside what is there always; 0: none. */
+/* Own rows of a block: f64, which is rare, has no code for many. */
+template <typename W> static constexpr int most_own_rows = sizeof(W) == sizeof(double) ? 4 : 32;
+
+/* The larger of 4 and most_own_rows whose sums (`sums` of them) fit into shared memory beside what is there always; 0: none. */
 template <typename W> static int own_rows_that_fit(const trek_cuda_queue *queue, int64_t depth, int sums)
 {
-    static const int choices[4] = { 32, 16, 8, 4 };
-    for (int k = 0; k < 4; k++) {
-        int64_t own = choices[k], fixed = (int64_t)sizeof(W) * ((own + OTHER) * (CHUNK + 1) + 2 * own * OTHER) + 1024;
+    for (int own : { most_own_rows<W>, 4 }) {
+        int64_t fixed = (int64_t)sizeof(W) * ((own + OTHER) * (CHUNK + 1) + 2 * own * OTHER) + 1024;
         if (fixed + own * depth * sums * (int64_t)sizeof(W) <= queue->device->max_shared)
-            return (int)own;
+            return own;
     }
     return 0;
 }
@@ -334,13 +333,11 @@ static trek_status run_forward(const trek_op_call *call, trek_cuda_queue *queue,
 
 template <typename T> static trek_status forward_of(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)
 {
-    switch (own_rows_that_fit<typename trek_wide<T>::type>(queue, job.depth, 1)) {
-    case 32: return run_forward<T, 32>(call, queue, job);
-    case 16:
-    case 8: return run_forward<T, 8>(call, queue, job);
-    case 4: return run_forward<T, 4>(call, queue, job);
-    default: return too_deep(call, job.depth);
-    }
+    typedef typename trek_wide<T>::type W;
+    const int own = own_rows_that_fit<W>(queue, job.depth, 1);
+    if (own == 0)
+        return too_deep(call, job.depth);
+    return own == 4 ? run_forward<T, 4>(call, queue, job) : run_forward<T, most_own_rows<W>>(call, queue, job);
 }
 
 template <typename T> static trek_status attention(const trek_op_call *call)
@@ -387,13 +384,12 @@ static trek_status run_gradient(const trek_op_call *call, trek_cuda_queue *queue
 template <typename T, bool of_keys>
 static trek_status gradient_of_side(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)
 {
-    switch (own_rows_that_fit<typename trek_wide<T>::type>(queue, job.depth, of_keys ? 2 : 1)) {
-    case 32: return run_gradient<T, 32, of_keys>(call, queue, job);
-    case 16:
-    case 8: return run_gradient<T, 8, of_keys>(call, queue, job);
-    case 4: return run_gradient<T, 4, of_keys>(call, queue, job);
-    default: return too_deep(call, job.depth);
-    }
+    typedef typename trek_wide<T>::type W;
+    const int own = own_rows_that_fit<W>(queue, job.depth, of_keys ? 2 : 1);
+    if (own == 0)
+        return too_deep(call, job.depth);
+    return own == 4 ? run_gradient<T, 4, of_keys>(call, queue, job)
+                    : run_gradient<T, most_own_rows<W>, of_keys>(call, queue, job);
 }
 
 template <typename T> static trek_status gradients(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)

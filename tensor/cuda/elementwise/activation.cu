@@ -5,8 +5,13 @@
 
 namespace {
 
-/* T: the element type, so that 16-bit ones can do with less; s and t: the call's first two numbers. */
-#define FUNCTOR(op, cost, expression)                                                                  \
+/* What a function depends on: the precision that it is computed in, or (sized) elements' size, so that 16-bit ones can do with
+ * less. */
+template <typename T> using wide = typename trek_work<T>::type;
+template <typename T> using sized = typename std::conditional<sizeof(T) == 2, trek_bf16, T>::type;
+
+/* T: by `of`, wide or sized; s and t: the call's first two numbers. */
+#define FUNCTOR(op, cost, of, expression)                                                              \
     template <typename T> struct op##_functor {                                                        \
         typedef typename trek_work<T>::type W;                                                         \
         static constexpr int weight = cost;                                                            \
@@ -15,10 +20,10 @@ namespace {
     };                                                                                                 \
     template <typename T> trek_status run_##op(const trek_op_call *call)                        \
     {                                                                                                  \
-        op##_functor<T> f = { trek_number<T>(call->attrs.f[0]), trek_number<T>(call->attrs.f[1]) };    \
+        op##_functor<of<T>> f = { trek_number<T>(call->attrs.f[0]), trek_number<T>(call->attrs.f[1]) }; \
         return trek_map1<T, T>(call, f);                                                               \
     }
-#define GRADIENT(op, cost, expression)                                                                 \
+#define GRADIENT(op, cost, of, expression)                                                             \
     template <typename T> struct op##_functor {                                                        \
         typedef typename trek_work<T>::type W;                                                         \
         static constexpr int weight = cost;                                                            \
@@ -26,7 +31,7 @@ namespace {
     };                                                                                                 \
     template <typename T> trek_status run_##op(const trek_op_call *call)                        \
     {                                                                                                  \
-        return trek_map2<T, T>(call, op##_functor<T>());                                               \
+        return trek_map2<T, T>(call, op##_functor<of<T>>());                                           \
     }
 
 template <typename W> TREK_INLINED W softplus_of(W x, W s, W t)
@@ -71,24 +76,24 @@ template <typename W> TREK_INLINED W gelu_tanh_slope(W x)
     return s + inside * slope * (s * (1 - s));
 }
 
-FUNCTOR(tanh, TREK_LIGHT, of_tanh(x))
-FUNCTOR(sigmoid, TREK_LIGHT, of_sigmoid(x))
-FUNCTOR(silu, TREK_LIGHT, x *of_sigmoid(x))
-FUNCTOR(softplus, TREK_HEAVY, softplus_of(x, s, t))
-FUNCTOR(gelu_erf, TREK_LIGHT, gelu_of<T>(x))
-FUNCTOR(gelu_tanh, TREK_LIGHT, gelu_tanh_of(x))
+FUNCTOR(tanh, TREK_LIGHT, wide, of_tanh(x))
+FUNCTOR(sigmoid, TREK_LIGHT, wide, of_sigmoid(x))
+FUNCTOR(silu, TREK_LIGHT, wide, x *of_sigmoid(x))
+FUNCTOR(softplus, TREK_HEAVY, wide, softplus_of(x, s, t))
+FUNCTOR(gelu_erf, TREK_LIGHT, sized, gelu_of<T>(x))
+FUNCTOR(gelu_tanh, TREK_LIGHT, wide, gelu_tanh_of(x))
 template <typename T> trek_status run_gelu(const trek_op_call *call)
 {
     return call->attrs.i[0] ? run_gelu_tanh<T>(call) : run_gelu_erf<T>(call);
 }
 
 /* NaN that passed relu lets its gradient pass. */
-GRADIENT(relu_backward, TREK_LIGHT, y <= 0 ? (W)0 : x)
-GRADIENT(tanh_backward, TREK_LIGHT, x *(1 - y * y))
-GRADIENT(sigmoid_backward, TREK_LIGHT, x *(1 - y) * y)
-GRADIENT(silu_backward, TREK_LIGHT, x *silu_slope(y))
-GRADIENT(gelu_erf_backward, TREK_LIGHT, x *gelu_slope<T>(y))
-GRADIENT(gelu_tanh_backward, TREK_LIGHT, x *gelu_tanh_slope(y))
+GRADIENT(relu_backward, TREK_LIGHT, wide, y <= 0 ? (W)0 : x)
+GRADIENT(tanh_backward, TREK_LIGHT, wide, x *(1 - y * y))
+GRADIENT(sigmoid_backward, TREK_LIGHT, wide, x *(1 - y) * y)
+GRADIENT(silu_backward, TREK_LIGHT, wide, x *silu_slope(y))
+GRADIENT(gelu_erf_backward, TREK_LIGHT, sized, x *gelu_slope<T>(y))
+GRADIENT(gelu_tanh_backward, TREK_LIGHT, wide, x *gelu_tanh_slope(y))
 template <typename T> trek_status run_gelu_backward(const trek_op_call *call)
 {
     return call->attrs.i[0] ? run_gelu_tanh_backward<T>(call) : run_gelu_erf_backward<T>(call);

@@ -7,7 +7,7 @@ namespace {
 #define FUNCTOR(op, expression)                                                                        \
     template <typename T> struct op##_functor {                                                        \
         typedef typename trek_work<T>::type W;                                                         \
-        static constexpr int weight = TREK_LIGHT;                                                      \
+        static constexpr int weight = TREK_RARE;                                                      \
         __device__ __forceinline__ W operator()(W x, W y) const { return expression; }                 \
     };                                                                                                 \
     template <typename T> trek_status run_##op(const trek_op_call *call) { return trek_map2<T, T>(call, op##_functor<T>()); }
@@ -32,7 +32,7 @@ FUNCTOR(left, (to_the_left<T, W>(x, y)))
 FUNCTOR(right, (to_the_right<T, W>(x, y)))
 
 template <typename W> struct not_functor {
-    static constexpr int weight = TREK_LIGHT;
+    static constexpr int weight = TREK_RARE;
     W flipped;
     __device__ __forceinline__ W operator()(W x) const { return x ^ flipped; }
 };
@@ -44,7 +44,7 @@ template <typename T> trek_status run_bits_not(const trek_op_call *call)
 }
 
 template <typename W> struct gcd_functor {
-    static constexpr int weight = TREK_HEAVY;
+    static constexpr int weight = TREK_RARE;
     static __device__ __forceinline__ uint64_t size(W x) { return x < 0 ? 0 - (uint64_t)x : (uint64_t)x; }
     __device__ __forceinline__ W operator()(W x, W y) const
     {
@@ -64,7 +64,7 @@ template <typename T> trek_status run_gcd(const trek_op_call *call)
 
 /* Elements by their bits, which in order of size are neighbours. */
 template <typename T, typename U> struct next_functor {
-    static constexpr int weight = TREK_LIGHT;
+    static constexpr int weight = TREK_RARE;
     __device__ __forceinline__ U operator()(U x, U y) const
     {
         T first, second;

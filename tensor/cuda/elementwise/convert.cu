@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies, fills, and conversions between all dtypes. */
+#include "tensor/cuda/dense.cuh"
 #include "tensor/cuda/moves/copying.cuh"
 #include "tensor/cuda/elementwise/elementwise.cuh"
 
@@ -56,17 +57,15 @@ FROM_FLOATS(int64_t, trek_i64_from_f64((double)x))
 FROM_FLOATS(int32_t, i32_from_f64((double)x))
 FROM_FLOATS(uint8_t, trek_i64_from_f64((double)x))
 
-template <typename To, typename From> struct convert_functor {
-    typedef typename trek_work<From>::type W;
+/* Between f32 and 16 bits, where the store rounds. */
+struct convert_functor {
     static constexpr int weight = TREK_LIGHT;
-    __device__ __forceinline__ auto operator()(W x) const { return conversion<To, W>::of(x); }
+    __device__ __forceinline__ float operator()(float x) const { return x; }
 };
 
 template <typename To, typename From> trek_status convert_flat(const trek_op_call *call, trek_cuda_queue *queue)
 {
-    typedef typename std::conditional<std::is_same<To, bool>::value, uint8_t, To>::type O;
-    return trek_map_flat(call, queue, convert_functor<To, From>(), (O *)call->outputs[0]->data,
-                         (const From *)call->inputs[0]->data);
+    return trek_map_flat(call, queue, convert_functor(), (To *)call->outputs[0]->data, (const From *)call->inputs[0]->data);
 }
 
 /* Any strides: dtypes are found at run time. Floats pass through f64 and integers through i64, both exactly. */
@@ -114,7 +113,7 @@ __global__ void __launch_bounds__(256) convert_kernel(char *to, int to_dtype, co
 trek_status convert_strided(const trek_op_call *call, trek_cuda_queue *queue)
 {
     const trek_tensor *out = call->outputs[0], *in = call->inputs[0];
-    bool real = in->dtype == TREK_F32 || in->dtype == TREK_F64 || trek_dtype_is_16bit((trek_dtype)in->dtype);
+    const bool real = trek_is_float(in->dtype);
     return trek_plan_run(trek_plan_of_call(call, 1), [&](const trek_plan &p) {
         int64_t n = trek_plan_numel(&p);
         return trek_launch(call, queue, trek_strided_grid(n), convert_kernel, out->data + p.base[0] * trek_item_size[out->dtype],
@@ -123,16 +122,20 @@ trek_status convert_strided(const trek_op_call *call, trek_cuda_queue *queue)
     });
 }
 
-/* By the target's dtype. */
+/* By dtypes, source and target: what mixed precision converts. */
 typedef trek_status (*flat_conversion)(const trek_op_call *call, trek_cuda_queue *queue);
-template <typename From> struct conversions {
-    static constexpr flat_conversion to[TREK_DTYPE_COUNT] = {
-        convert_flat<float, From>,   convert_flat<double, From>,  convert_flat<trek_bf16, From>, convert_flat<trek_f16, From>,
-        convert_flat<int64_t, From>, convert_flat<int32_t, From>, convert_flat<uint8_t, From>,   convert_flat<bool, From>,
-    };
-};
+flat_conversion flat_of(int from, int to)
+{
+    switch (from * TREK_DTYPE_COUNT + to) {
+    case TREK_F32 * TREK_DTYPE_COUNT + TREK_BF16: return convert_flat<trek_bf16, float>;
+    case TREK_F32 * TREK_DTYPE_COUNT + TREK_F16: return convert_flat<trek_f16, float>;
+    case TREK_BF16 * TREK_DTYPE_COUNT + TREK_F32: return convert_flat<float, trek_bf16>;
+    case TREK_F16 * TREK_DTYPE_COUNT + TREK_F32: return convert_flat<float, trek_f16>;
+    default: return nullptr;
+    }
+}
 
-template <typename From> trek_status run_convert(const trek_op_call *call)
+trek_status run_convert(const trek_op_call *call)
 {
     trek_tensor *out = call->outputs[0];
     if (out->dtype == call->inputs[0]->dtype) /* no conversion: bits are kept */
@@ -142,7 +145,8 @@ template <typename From> trek_status run_convert(const trek_op_call *call)
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
         return trek_error_status();
-    return trek_call_flat(call, 1) ? conversions<From>::to[out->dtype](call, queue) : convert_strided(call, queue);
+    const flat_conversion flat = flat_of(call->inputs[0]->dtype, out->dtype);
+    return flat && trek_call_flat(call, 1) ? flat(call, queue) : convert_strided(call, queue);
 }
 
 /* --- fills --------------------------------------------------------------------------------- */
@@ -191,10 +195,9 @@ template <typename T> trek_status run_fill(const trek_op_call *call)
 
 extern "C" void trek_cuda_register_convert(trek_backend *b)
 {
-    for (int d = 0; d < TREK_DTYPE_COUNT; d++)
+    for (int d = 0; d < TREK_DTYPE_COUNT; d++) {
         b->kernels[TREK_OP_copy][d] = run_copy;
-    TREK_ENTER_FLOATS(b, TREK_OP_convert, run_convert)
-    TREK_ENTER_INTEGERS(b, TREK_OP_convert, run_convert)
-    TREK_ENTER_BOOL(b, TREK_OP_convert, run_convert)
+        b->kernels[TREK_OP_convert][d] = run_convert;
+    }
     TREK_ENTER_BITS(b, TREK_OP_fill, run_fill)
 }

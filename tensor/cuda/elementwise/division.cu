@@ -21,7 +21,7 @@ template <typename W> TREK_INLINED W floored(W x, W y)
 }
 
 template <typename W, division kind> struct real_functor {
-    static constexpr int weight = TREK_HEAVY;
+    static constexpr int weight = TREK_RARE;
     __device__ __forceinline__ W operator()(W x, W y) const
     {
         if constexpr (kind == REMAINDER)
@@ -37,7 +37,7 @@ template <typename W, division kind> struct real_functor {
 
 /* Of integers: 0 as the divisor is a fault in the data; -1 is apart because the smallest integer divided by it overflows. */
 template <typename W, division kind> struct whole_functor {
-    static constexpr int weight = TREK_HEAVY;
+    static constexpr int weight = TREK_RARE;
     trek_cuda_fault_record *faults;
     int op;
     __device__ __forceinline__ W operator()(W x, W y) const

@@ -5,10 +5,14 @@
  * along dimensions but lie end to end or stand still along the innermost one,
  * `strided` for everything else, which finds dtypes at run time.
  *
+ * Each kernel costs whoever builds the plug-in a tenth of a second: `flat` is there
+ * for what training computes in (trek_has_vectors), `rows` for the arithmetic and the
+ * choice that broadcast in models (add, sub, mul, div, where).
+ *
  * A functor has operator() on the working types of its inputs, and `weight`, how
- * many vectors of it one thread should hold: TREK_LIGHT or TREK_HEAVY; or TREK_RARE,
- * which arithmetic bounds, not memory: `strided` alone serves it. It must be right in
- * place: element i of the result depends on element i of the inputs. */
+ * many vectors of it one thread should hold: TREK_LIGHT or TREK_HEAVY; or TREK_RARE:
+ * `strided` alone serves it. It must be right in place: element i of the result
+ * depends on element i of the inputs. */
 #ifndef TREK_TENSOR_CUDA_ELEMENTWISE_ELEMENTWISE_CUH
 #define TREK_TENSOR_CUDA_ELEMENTWISE_ELEMENTWISE_CUH
 
@@ -17,8 +21,6 @@
 
 #include "tensor/cuda/layout.cuh"
 
-extern "C" const uint8_t trek_item_size[TREK_DTYPE_COUNT];
-
 enum { TREK_LIGHT, TREK_HEAVY, TREK_RARE };
 
 struct trek_none {};
@@ -26,6 +28,15 @@ struct trek_none {};
 /* What elements of T are computed in: as trek_wide, and small integers in 32 bits. */
 template <typename T> struct trek_work { typedef typename trek_wide<T>::type type; };
 template <> struct trek_work<uint8_t> { typedef int32_t type; };
+
+/* Whether F on elements of T, or on their bits, has kernels that take vectors: f64 and whole numbers are taken singly. */
+template <typename T> constexpr bool trek_is_trained = false;
+template <> constexpr bool trek_is_trained<float> = true;
+template <> constexpr bool trek_is_trained<trek_bf16> = true;
+template <> constexpr bool trek_is_trained<trek_f16> = true;
+template <> constexpr bool trek_is_trained<uint32_t> = true;
+template <> constexpr bool trek_is_trained<uint16_t> = true;
+template <typename F, typename T> constexpr bool trek_has_vectors = F::weight != TREK_RARE && trek_is_trained<T>;
 
 /* --- vectors ------------------------------------------------------------------------ */
 
@@ -223,6 +234,7 @@ template <int inputs, typename F, typename R, typename A, typename B, typename C
 __global__ void __launch_bounds__(256) trek_strided_kernel(F f, trek_operand<R> to, trek_operand<A> a, trek_operand<B> b,
                                                            trek_operand<C> c, trek_layout<inputs + 1> l, uint32_t n)
 {
+#pragma unroll 1
     for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
         int32_t at[inputs + 1];
         l.offsets(i, at);
@@ -334,7 +346,7 @@ template <typename O, typename T, typename F> trek_status trek_map1(const trek_o
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
         return trek_error_status();
-    if constexpr (F::weight != TREK_RARE)
+    if constexpr (trek_has_vectors<F, T>)
         if (trek_call_flat(call, 1))
             return trek_map_flat(call, queue, f, (O *)out->data, (const T *)in->data);
     return trek_plan_run(trek_plan_of_call(call, 1),
@@ -351,12 +363,12 @@ trek_status trek_map_strided2(const trek_op_call *call, trek_cuda_queue *queue, 
                        (uint32_t)n);
 }
 
-template <typename O, typename T, typename F>
+template <typename O, typename T, bool rows, typename F>
 trek_status trek_map_part2(const trek_op_call *call, trek_cuda_queue *queue, const F &f, const trek_plan &p)
 {
     typedef typename trek_work<T>::type W;
     typedef decltype(f(W(), W())) R;
-    if constexpr (F::weight == TREK_RARE) {
+    if constexpr (!rows || !trek_has_vectors<F, T>) {
         return trek_map_strided2<R, F, W>(call, queue, f, p);
     } else {
         typedef trek_span<F, O, T, T, trek_none> span;
@@ -373,8 +385,8 @@ trek_status trek_map_part2(const trek_op_call *call, trek_cuda_queue *queue, con
     }
 }
 
-/* Two inputs of T, result O. */
-template <typename O, typename T, typename F> trek_status trek_map2(const trek_op_call *call, const F &f)
+/* Two inputs of T, result O. rows: what broadcasts gets a kernel of its own. */
+template <typename O, typename T, bool rows = false, typename F> trek_status trek_map2(const trek_op_call *call, const F &f)
 {
     trek_tensor *out = call->outputs[0];
     if (out->numel == 0)
@@ -382,11 +394,12 @@ template <typename O, typename T, typename F> trek_status trek_map2(const trek_o
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
         return trek_error_status();
-    if constexpr (F::weight != TREK_RARE)
+    if constexpr (trek_has_vectors<F, T>)
         if (trek_call_flat(call, 2))
             return trek_map_flat(call, queue, f, (O *)out->data, (const T *)call->inputs[0]->data,
                                  (const T *)call->inputs[1]->data);
-    return trek_plan_run(trek_plan_of_call(call, 2), [&](const trek_plan &p) { return trek_map_part2<O, T>(call, queue, f, p); });
+    return trek_plan_run(trek_plan_of_call(call, 2),
+                         [&](const trek_plan &p) { return trek_map_part2<O, T, rows>(call, queue, f, p); });
 }
 
 /* --- numbers and whole numbers ----------------------------------------------------------------- */

@@ -1,17 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Elementary functions by one name for f32 and f64. The long ones are real calls:
- * a kernel is bound by memory long before, and code stays small. */
+/* Elementary functions by one name for f32 and f64. The long ones are real calls. */
 #ifndef TREK_TENSOR_CUDA_ELEMENTWISE_FUNCTIONS_CUH
 #define TREK_TENSOR_CUDA_ELEMENTWISE_FUNCTIONS_CUH
 
 #include "tensor/cuda/device.cuh"
-
-#define TREK_INLINED __device__ __forceinline__
-#ifdef TREK_FAKE_CUDA
-#define TREK_CALLED inline
-#else
-#define TREK_CALLED inline __device__ __noinline__
-#endif
 
 /* of_x(float) inlined, of_x(double) called */
 #define TREK_FUNCTION(name)                                                                            \

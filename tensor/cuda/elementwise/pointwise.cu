@@ -10,9 +10,9 @@ namespace {
 
 /* A kind's value at x, and its derivative; NaN passes on, and lets its gradient pass. */
 template <int kind, typename W> struct activation;
-#define ACTIVATION(kind, at, derivative)                                                               \
+#define ACTIVATION(kind, cost, at, derivative)                                                         \
     template <typename W> struct activation<TREK_POINTWISE_##kind, W> {                                 \
-        static constexpr int weight = TREK_HEAVY;                                                      \
+        static constexpr int weight = cost;                                                            \
         static TREK_INLINED W of(W x, W s, W t) { return (void)s, (void)t, at; }                       \
         static TREK_INLINED W slope(W x, W s, W t) { return (void)s, (void)t, derivative; }            \
     };
@@ -39,19 +39,19 @@ template <typename W> TREK_INLINED W mish_slope(W x)
 
 #define SCALE ((W)TREK_SELU_SCALE)
 #define BELOW ((W)(TREK_SELU_SCALE * TREK_SELU_ALPHA))
-ACTIVATION(hardshrink, x >= -s && x <= s ? (W)0 : x, x >= -s && x <= s ? (W)0 : (W)1)
-ACTIVATION(hardsigmoid, x <= -3 ? (W)0 : x >= 3 ? (W)1 : (x + 3) / 6, x > -3 && x < 3 ? (W)1 / 6 : (W)0)
-ACTIVATION(hardtanh, x < s ? s : x > t ? t : x, x <= s || x >= t ? (W)0 : (W)1)
-ACTIVATION(hardswish, x <= -3 ? (W)0 : x >= 3 ? x : x * (x + 3) / 6, x <= -3 ? (W)0 : x < 3 ? (2 * x + 3) / 6 : (W)1)
-ACTIVATION(logsigmoid, (x > 0 ? (W)0 : x) - of_log1p(of_exp(-of_size(x))), of_sigmoid(-x))
-ACTIVATION(selu, x > 0 ? SCALE * x : BELOW * of_expm1(x), x <= 0 ? BELOW * of_exp(x) : SCALE)
-ACTIVATION(celu, x > 0 ? x : s * of_expm1(x / s), x <= 0 ? of_exp(x / s) : (W)1)
-ACTIVATION(elu, x > 0 ? x : s * of_expm1(x), x <= 0 ? s * of_exp(x) : (W)1)
-ACTIVATION(leaky_relu, x > 0 ? x : x *s, x > 0 ? (W)1 : s)
-ACTIVATION(mish, mish_of(x), mish_slope(x))
-ACTIVATION(softshrink, x > s ? x - s : x < -s ? x + s : x * 0, x >= -s && x <= s ? (W)0 : (W)1)
-ACTIVATION(softsign, x / (1 + of_size(x)), 1 / ((1 + of_size(x)) * (1 + of_size(x))))
-ACTIVATION(threshold, x <= s ? t : x, x <= s ? (W)0 : (W)1)
+ACTIVATION(hardshrink, TREK_RARE, x >= -s && x <= s ? (W)0 : x, x >= -s && x <= s ? (W)0 : (W)1)
+ACTIVATION(hardsigmoid, TREK_HEAVY, x <= -3 ? (W)0 : x >= 3 ? (W)1 : (x + 3) / 6, x > -3 && x < 3 ? (W)1 / 6 : (W)0)
+ACTIVATION(hardtanh, TREK_HEAVY, x < s ? s : x > t ? t : x, x <= s || x >= t ? (W)0 : (W)1)
+ACTIVATION(hardswish, TREK_HEAVY, x <= -3 ? (W)0 : x >= 3 ? x : x * (x + 3) / 6, x <= -3 ? (W)0 : x < 3 ? (2 * x + 3) / 6 : (W)1)
+ACTIVATION(logsigmoid, TREK_RARE, (x > 0 ? (W)0 : x) - of_log1p(of_exp(-of_size(x))), of_sigmoid(-x))
+ACTIVATION(selu, TREK_RARE, x > 0 ? SCALE * x : BELOW * of_expm1(x), x <= 0 ? BELOW * of_exp(x) : SCALE)
+ACTIVATION(celu, TREK_RARE, x > 0 ? x : s * of_expm1(x / s), x <= 0 ? of_exp(x / s) : (W)1)
+ACTIVATION(elu, TREK_HEAVY, x > 0 ? x : s * of_expm1(x), x <= 0 ? s * of_exp(x) : (W)1)
+ACTIVATION(leaky_relu, TREK_HEAVY, x > 0 ? x : x *s, x > 0 ? (W)1 : s)
+ACTIVATION(mish, TREK_HEAVY, mish_of(x), mish_slope(x))
+ACTIVATION(softshrink, TREK_RARE, x > s ? x - s : x < -s ? x + s : x * 0, x >= -s && x <= s ? (W)0 : (W)1)
+ACTIVATION(softsign, TREK_RARE, x / (1 + of_size(x)), 1 / ((1 + of_size(x)) * (1 + of_size(x))))
+ACTIVATION(threshold, TREK_RARE, x <= s ? t : x, x <= s ? (W)0 : (W)1)
 
 /* Rare: in f64, and called, by one kernel for all layouts: compiling copies for each took most of this file's time. */
 #define SPECIAL(kind, at, derivative)                                                                  \

@@ -46,7 +46,7 @@ template <typename W> TREK_INLINED W magnitude(W x)
 /* numbers of any kind */
 FUNCTOR(neg, TREK_LIGHT, negative(x))
 FUNCTOR(abs, TREK_LIGHT, magnitude(x))
-FUNCTOR(sign, TREK_LIGHT, (W)((0 < x) - (x < 0))) /* NaN gives 0 */
+FUNCTOR(sign, TREK_RARE, (W)((0 < x) - (x < 0))) /* NaN gives 0 */
 FUNCTOR(square, TREK_LIGHT, trek_wrap_mul(x, x))
 FUNCTOR(relu, TREK_LIGHT, x < 0 ? (W)0 : x)
 FUNCTOR(add_scalar, TREK_LIGHT, trek_wrap_add(x, s))
@@ -55,31 +55,31 @@ FUNCTOR(mul_scalar, TREK_LIGHT, trek_wrap_mul(x, s))
 FUNCTOR(clamp_to, TREK_LIGHT, (x < s ? s : x) > t ? t : (x < s ? s : x))
 
 /* floats */
-FUNCTOR(floor, TREK_LIGHT, of_floor(x))
-FUNCTOR(ceil, TREK_LIGHT, of_ceil(x))
-FUNCTOR(round, TREK_LIGHT, of_rint(x))
-FUNCTOR(trunc, TREK_LIGHT, of_trunc(x))
+FUNCTOR(floor, TREK_RARE, of_floor(x))
+FUNCTOR(ceil, TREK_RARE, of_ceil(x))
+FUNCTOR(round, TREK_RARE, of_rint(x))
+FUNCTOR(trunc, TREK_RARE, of_trunc(x))
 FUNCTOR(sqrt, TREK_LIGHT, of_sqrt(x))
 FUNCTOR(rsqrt, TREK_LIGHT, of_rsqrt(x))
 FUNCTOR(reciprocal, TREK_LIGHT, 1 / x)
 FUNCTOR(exp, TREK_LIGHT, of_exp(x))
-FUNCTOR(expm1, TREK_HEAVY, of_expm1(x))
+FUNCTOR(expm1, TREK_RARE, of_expm1(x))
 FUNCTOR(log, TREK_HEAVY, of_log(x))
-FUNCTOR(log1p, TREK_HEAVY, of_log1p(x))
-FUNCTOR(log2, TREK_HEAVY, of_log2(x))
-FUNCTOR(log10, TREK_HEAVY, of_log10(x))
-FUNCTOR(sin, TREK_HEAVY, of_sin(x))
-FUNCTOR(cos, TREK_HEAVY, of_cos(x))
-FUNCTOR(tan, TREK_HEAVY, of_tan(x))
-FUNCTOR(asin, TREK_HEAVY, of_asin(x))
-FUNCTOR(acos, TREK_HEAVY, of_acos(x))
-FUNCTOR(atan, TREK_HEAVY, of_atan(x))
-FUNCTOR(sinh, TREK_HEAVY, of_sinh(x))
-FUNCTOR(cosh, TREK_HEAVY, of_cosh(x))
-FUNCTOR(erf, TREK_HEAVY, of_erf(x))
-FUNCTOR(cube, TREK_LIGHT, x *x *x)
-FUNCTOR(inverse_square, TREK_LIGHT, 1 / (x * x))
-FUNCTOR(power, TREK_HEAVY, of_pow(x, s))
+FUNCTOR(log1p, TREK_RARE, of_log1p(x))
+FUNCTOR(log2, TREK_RARE, of_log2(x))
+FUNCTOR(log10, TREK_RARE, of_log10(x))
+FUNCTOR(sin, TREK_RARE, of_sin(x))
+FUNCTOR(cos, TREK_RARE, of_cos(x))
+FUNCTOR(tan, TREK_RARE, of_tan(x))
+FUNCTOR(asin, TREK_RARE, of_asin(x))
+FUNCTOR(acos, TREK_RARE, of_acos(x))
+FUNCTOR(atan, TREK_RARE, of_atan(x))
+FUNCTOR(sinh, TREK_RARE, of_sinh(x))
+FUNCTOR(cosh, TREK_RARE, of_cosh(x))
+FUNCTOR(erf, TREK_RARE, of_erf(x))
+FUNCTOR(cube, TREK_RARE, x *x *x)
+FUNCTOR(inverse_square, TREK_RARE, 1 / (x * x))
+FUNCTOR(power, TREK_RARE, of_pow(x, s))
 
 /* Integers are what they are rounded to. */
 template <typename W> struct itself_functor {
@@ -126,7 +126,7 @@ template <typename T> trek_status run_power_of_float(const trek_op_call *call)
 
 /* Of integers: trek_power_integer, with the exponent in full. */
 template <typename W> struct whole_power_functor {
-    static constexpr int weight = TREK_HEAVY;
+    static constexpr int weight = TREK_RARE;
     int64_t exponent;
     __device__ __forceinline__ W operator()(W x) const { return (W)trek_power_integer((int64_t)x, exponent); }
 };

@@ -245,17 +245,19 @@ template <typename R, typename T, int width> struct trek_step_piece {
     }
 };
 
-/* The `width` elements from `begin`, at once, or singly where `end` comes first. */
+/* The `width` elements from `begin`: at once, or singly where `end` comes first or arrays are not aligned. */
 template <typename R, typename T, int width>
 __device__ __forceinline__ void trek_step_range(const trek_step_numbers<T> &s, const trek_step_arrays<T> &a, int64_t begin,
-                                                int64_t end)
+                                                int64_t end, bool aligned)
 {
     typedef trek_vector<T, width> vector;
     int64_t i = begin;
     if constexpr (width > 1)
-        if (i + width > end) {
+        if (!aligned || i + width > end) {
+            end = i + width < end ? i + width : end;
+#pragma unroll 1
             for (; i < end; i++)
-                trek_step_range<R, T, 1>(s, a, i, i + 1);
+                trek_step_range<R, T, 1>(s, a, i, end, aligned);
             return;
         }
     trek_step_piece<R, T, width> piece = {};
@@ -303,7 +305,7 @@ template <typename T> __device__ __forceinline__ trek_step_arrays<T> trek_arrays
 template <typename R, typename T>
 __device__ __forceinline__ void trek_apply_tile(const trek_update_run &run, int64_t begin, const trek_step_numbers<T> &s)
 {
-    const int width = 16 / (int)sizeof(T);
+    const int width = sizeof(T) == sizeof(float) ? 4 : 1; /* f64 is rare, and code for vectors as long as the rest */
     trek_step_arrays<T> a = trek_arrays_of<T>(run);
     int64_t end = begin + TREK_UPDATE_TILE < run.count ? begin + TREK_UPDATE_TILE : run.count;
     if (s.skip) {
@@ -311,13 +313,10 @@ __device__ __forceinline__ void trek_apply_tile(const trek_update_run &run, int6
             trek_zero_range(a.grad, begin, end);
         return;
     }
-    int64_t step = TREK_UPDATE_THREADS * width;
-    if (trek_run_is_aligned(run))
-        for (int64_t i = begin + (int64_t)threadIdx.x * width; i < end; i += step)
-            trek_step_range<R, T, width>(s, a, i, i + width < end ? i + width : end);
-    else
-        for (int64_t i = begin + threadIdx.x; i < end; i += TREK_UPDATE_THREADS)
-            trek_step_range<R, T, 1>(s, a, i, i + 1);
+    const bool aligned = trek_run_is_aligned(run);
+#pragma unroll 1
+    for (int64_t i = begin + (int64_t)threadIdx.x * width; i < end; i += TREK_UPDATE_THREADS * width)
+        trek_step_range<R, T, width>(s, a, i, end, aligned);
 }
 
 /* Whole tiles of aligned f32, which nearly all are: everything is asked for before the numbers of the step are known. */
@@ -592,8 +591,9 @@ template <typename R, typename T> static __global__ void trek_slice_kernel(trek_
     trek_step_numbers<T> s = {};
     trek_fill_step<R>(slice, false, &s);
     trek_step_arrays<T> a = trek_arrays_of<T>(slice);
+#pragma unroll 1
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < slice.count; i += (int64_t)gridDim.x * blockDim.x)
-        trek_step_range<R, T, 1>(s, a, i, i + 1);
+        trek_step_range<R, T, 1>(s, a, i, slice.count, true);
 }
 
 template <typename R> static void trek_update_slice_by(trek_cuda_queue *queue, trek_dtype dtype, const trek_update_slice *slice)

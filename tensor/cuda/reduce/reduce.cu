@@ -4,45 +4,28 @@
 #include "tensor/cuda/products/linear.h"
 #include "tensor/cuda/reduce/reduce.cuh"
 
-template <typename T> struct gathered { typedef int64_t sum, product; };
-template <> struct gathered<float> { typedef double sum, product; };
-template <> struct gathered<double> { typedef double sum, product; };
-template <> struct gathered<trek_bf16> { typedef float sum; typedef double product; };
-template <> struct gathered<trek_f16> { typedef float sum; typedef double product; };
+/* Floats gather in what exceeds them; see trek_reduce_any for whole numbers. */
+template <typename T> struct gathered { typedef double type; };
+template <> struct gathered<trek_bf16> { typedef float type; };
+template <> struct gathered<trek_f16> { typedef float type; };
 
-/* Floats keep their dtype, integers become i64. */
-template <typename T> struct total { typedef int64_t type; };
-template <> struct total<float> { typedef float type; };
-template <> struct total<double> { typedef double type; };
-template <> struct total<trek_bf16> { typedef trek_bf16 type; };
-template <> struct total<trek_f16> { typedef trek_f16 type; };
-
+/* Sums of floats, which training makes. */
 template <typename T> struct sum_op : trek_reduce_input<T> {
-    typedef typename gathered<T>::sum partial;
-    typename total<T>::type *out;
+    typedef typename gathered<T>::type partial;
+    T *out;
     double divisor; /* 1 for sums */
     __device__ __forceinline__ partial start(int64_t, bool) const { return 0; }
     __device__ __forceinline__ void step(partial &a, T x, int64_t) const { a += (partial)trek_get(x); }
     __device__ __forceinline__ void join(partial &a, partial b) const { a += b; }
     __device__ __forceinline__ void store(int64_t at, partial a) const
     {
-        out[at] = trek_store<typename total<T>::type>::of(divisor == 1 ? a : (partial)((double)a / divisor));
-    }
-};
-
-/* What is no number counts as 0. */
-template <typename T> struct nansum_op : sum_op<T> {
-    typedef typename gathered<T>::sum partial;
-    __device__ __forceinline__ void step(partial &a, T x, int64_t) const
-    {
-        const partial here = (partial)trek_get(x);
-        a += here == here ? here : (partial)0;
+        out[at] = trek_store<T>::of(divisor == 1 ? a : (partial)((double)a / divisor));
     }
 };
 
 /* Of 16 bits into f32. */
 template <typename T> struct squares_op : trek_reduce_input<T> {
-    typedef typename gathered<T>::sum partial;
+    typedef typename gathered<T>::type partial;
     typename trek_wide<T>::type *out;
     __device__ __forceinline__ partial start(int64_t, bool) const { return 0; }
     __device__ __forceinline__ void step(partial &a, T x, int64_t) const { a += (partial)trek_get(x) * (partial)trek_get(x); }
@@ -50,25 +33,44 @@ template <typename T> struct squares_op : trek_reduce_input<T> {
     __device__ __forceinline__ void store(int64_t at, partial a) const { out[at] = (typename trek_wide<T>::type)a; }
 };
 
-template <typename T> struct product_op : trek_reduce_input<T> {
-    typedef typename gathered<T>::product partial;
-    typename total<T>::type *out;
-    __device__ __forceinline__ partial start(int64_t, bool) const { return 1; }
-    __device__ __forceinline__ void step(partial &a, T x, int64_t) const { join(a, (partial)trek_get(x)); }
-    __device__ __forceinline__ void join(int64_t &a, int64_t b) const { a = (int64_t)((uint64_t)a * (uint64_t)b); }
-    __device__ __forceinline__ void join(double &a, double b) const { a *= b; }
-    __device__ __forceinline__ void store(int64_t at, partial a) const { out[at] = trek_store<typename total<T>::type>::of(a); }
+/* Sums of whole numbers wrap around; what is no number counts as 0. */
+template <typename W> struct number_sum_op : trek_reduce_any<W> {
+    typedef W partial;
+    __device__ __forceinline__ partial start(int64_t, bool) const { return 0; }
+    __device__ __forceinline__ void step(partial &a, W x, int64_t) const { join(a, x == x ? x : (W)0); }
+    __device__ __forceinline__ void join(int64_t &a, int64_t b) const { a = (int64_t)((uint64_t)a + (uint64_t)b); }
+    template <typename R> __device__ __forceinline__ void join(R &a, R b) const { a += b; }
+    __device__ __forceinline__ void store(int64_t at, partial a) const { this->put(at, a); }
 };
 
-/* Whether some element is zero (all), or is not (any). */
-template <typename T> struct logic_op : trek_reduce_input<T> {
+template <typename W> struct product_op : trek_reduce_any<W> {
+    typedef W partial;
+    __device__ __forceinline__ partial start(int64_t, bool) const { return 1; }
+    __device__ __forceinline__ void step(partial &a, W x, int64_t) const { join(a, x); }
+    __device__ __forceinline__ void join(int64_t &a, int64_t b) const { a = (int64_t)((uint64_t)a * (uint64_t)b); }
+    __device__ __forceinline__ void join(double &a, double b) const { a *= b; }
+    __device__ __forceinline__ void store(int64_t at, partial a) const { this->put(at, a); }
+};
+
+/* Whether some element is zero (all), or is not (any): by its bits but for the sign of a float. */
+struct logic_op : trek_reduce_any<uint64_t> {
     typedef int partial;
-    bool *out;
-    bool zeros; /* all: looks for a zero, and gives the opposite */
+    uint64_t bits;
+    int size;
+    bool zeros; /* all: looks for a zero and gives the opposite */
+    template <int> __device__ __forceinline__ trek_vector<uint64_t, 1> load(int64_t offset) const
+    {
+        switch (size) {
+        case 8: return { { ((const uint64_t *)x)[offset] } };
+        case 4: return { { ((const uint32_t *)x)[offset] } };
+        case 2: return { { ((const uint16_t *)x)[offset] } };
+        default: return { { ((const uint8_t *)x)[offset] } };
+        }
+    }
     __device__ __forceinline__ partial start(int64_t, bool) const { return 0; }
-    __device__ __forceinline__ void step(partial &a, T x, int64_t) const { a |= (trek_get(x) != 0) != zeros; }
+    __device__ __forceinline__ void step(partial &a, uint64_t x, int64_t) const { a |= ((x & bits) != 0) != zeros; }
     __device__ __forceinline__ void join(partial &a, partial b) const { a |= b; }
-    __device__ __forceinline__ void store(int64_t at, partial a) const { out[at] = (a != 0) != zeros; }
+    __device__ __forceinline__ void store(int64_t at, partial a) const { ((bool *)out)[at] = (a != 0) != zeros; }
 };
 
 template <typename Op> static Op op_of(const trek_op_call *call)
@@ -85,12 +87,6 @@ template <typename T> static trek_status run_sum(const trek_op_call *call)
     op.divisor = 1;
     return trek_reduce_call(call, op, false);
 }
-template <typename T> static trek_status run_nansum(const trek_op_call *call)
-{
-    nansum_op<T> op = op_of<nansum_op<T>>(call);
-    op.divisor = 1;
-    return trek_reduce_call<nansum_op<T>, 1>(call, op, false);
-}
 template <typename T> static trek_status run_mean(const trek_op_call *call)
 {
     sum_op<T> op = op_of<sum_op<T>>(call);
@@ -102,30 +98,26 @@ template <typename T> static trek_status run_sum_squares(const trek_op_call *cal
 {
     return trek_reduce_call(call, op_of<squares_op<T>>(call), false);
 }
-template <typename T> static trek_status run_prod(const trek_op_call *call)
+template <typename Op> static trek_status run_any(const trek_op_call *call)
 {
-    return trek_reduce_call<product_op<T>, 1>(call, op_of<product_op<T>>(call), false);
+    return trek_reduce_call(call, trek_reduce_any_of<Op>(call), false);
 }
-template <typename T, bool zeros> static trek_status run_logic(const trek_op_call *call)
+static trek_status run_logic(const trek_op_call *call)
 {
-    logic_op<T> op = op_of<logic_op<T>>(call);
-    op.zeros = zeros;
+    logic_op op = trek_reduce_any_of<logic_op>(call);
+    op.size = trek_item_size[op.dtype];
+    op.bits = trek_is_float(op.dtype) ? ((uint64_t)1 << (8 * op.size - 1)) - 1 : ~(uint64_t)0;
+    op.zeros = call->op->id == TREK_OP_all;
     return trek_reduce_call(call, op, false);
 }
 
-template <typename T> static void enter(trek_backend *b, trek_dtype dtype)
-{
-    b->kernels[TREK_OP_sum][dtype] = run_sum<T>;
-    b->kernels[TREK_OP_prod][dtype] = run_prod<T>;
-    b->kernels[TREK_OP_any][dtype] = run_logic<T, false>;
-    b->kernels[TREK_OP_all][dtype] = run_logic<T, true>;
-}
 template <typename T> static void enter_float(trek_backend *b, trek_dtype dtype)
 {
-    enter<T>(b, dtype);
+    b->kernels[TREK_OP_sum][dtype] = run_sum<T>;
     b->kernels[TREK_OP_mean][dtype] = run_mean<T>;
-    b->kernels[TREK_OP_nansum][dtype] = run_nansum<T>;
     b->kernels[TREK_OP_sum_squares][dtype] = run_sum_squares<T>;
+    b->kernels[TREK_OP_nansum][dtype] = run_any<number_sum_op<typename gathered<T>::type>>;
+    b->kernels[TREK_OP_prod][dtype] = run_any<product_op<double>>;
 }
 
 extern "C" trek_status trek_cuda_sum(const trek_op_call *call)
@@ -140,12 +132,13 @@ extern "C" trek_status trek_cuda_sum(const trek_op_call *call)
 
 extern "C" void trek_cuda_register_reduce(trek_backend *b)
 {
+    for (int d = 0; d < TREK_DTYPE_COUNT; d++) {
+        b->kernels[TREK_OP_any][d] = b->kernels[TREK_OP_all][d] = run_logic;
+        b->kernels[TREK_OP_sum][d] = run_any<number_sum_op<int64_t>>;
+        b->kernels[TREK_OP_prod][d] = run_any<product_op<int64_t>>;
+    }
     enter_float<float>(b, TREK_F32);
     enter_float<double>(b, TREK_F64);
     enter_float<trek_bf16>(b, TREK_BF16);
     enter_float<trek_f16>(b, TREK_F16);
-    enter<int64_t>(b, TREK_I64);
-    enter<int32_t>(b, TREK_I32);
-    enter<uint8_t>(b, TREK_U8);
-    enter<uint8_t>(b, TREK_BOOL); /* 0 or 1 */
 }

@@ -8,6 +8,7 @@
  *   element, partial       what is loaded; what is gathered (trivial, a multiple of 4 bytes)
  *   load<V>(offset)        V neighbours as trek_vector<element, V>; offset in units of V
  *   aligned(V)             on the host: whether V may be loaded at once
+ *   most                   the V of its table's rows; 1: there is no other kernel
  *   start(output)          a partial of nothing
  *   step(a, x, place)      adds an element; place: its number among those of its output
  *   join(a, b)             adds partial b to a
@@ -15,7 +16,9 @@
 #ifndef TREK_TENSOR_CUDA_REDUCE_REDUCE_CUH
 #define TREK_TENSOR_CUDA_REDUCE_REDUCE_CUH
 
-#include "tensor/cuda/block.cuh"
+#include <type_traits>
+
+#include "tensor/cuda/dense.cuh"
 
 struct trek_reduce_dim {
     int64_t size, in, out; /* strides; in: in units of what is loaded at once */
@@ -35,6 +38,7 @@ struct trek_reduce_walk {
 __device__ __forceinline__ void trek_reduce_locate(const trek_reduce_dim *dims, int n, bool wide, int64_t index, int64_t *in,
                                                    int64_t *out)
 {
+#pragma unroll 1 /* most have one dimension or two, and this stands in each kernel six times */
     for (int d = n - 1; d > 0; d--) {
         int64_t next = wide ? index / dims[d].size : (int64_t)dims[d].by((uint32_t)index);
         int64_t at = index - next * dims[d].size;
@@ -63,6 +67,7 @@ __device__ __forceinline__ void trek_reduce_gather(const Op &op, const trek_redu
     typedef trek_vector<typename Op::element, V> piece;
     const bool along = w.layout.along;
     int64_t i = begin;
+#pragma unroll 1
     for (; i + 3 * step < end; i += 4 * step) {
         piece x[4];
 #pragma unroll
@@ -74,6 +79,7 @@ __device__ __forceinline__ void trek_reduce_gather(const Op &op, const trek_redu
             for (int k = 0; k < V; k++)
                 op.step(a[k], x[u].x[k], along ? (i + u * step) * V + k : i + u * step);
     }
+#pragma unroll 1
     for (; i < end; i += step) {
         piece x = op.template load<V>(base + trek_reduce_offset(w, i));
 #pragma unroll
@@ -191,9 +197,8 @@ trek_status trek_reduce_run(const trek_op_call *call, trek_cuda_queue *queue, co
     return trek_reduce_launch<Op, 1>(call, queue, op, w);
 }
 
-/* A row of the op table: input 0 to output 0. V: elements loaded at once where they can be; 1 for what is rare, which then has
- * one kernel less. */
-template <typename Op, int V = sizeof(typename Op::element) == 8 ? 2 : 4>
+/* A row of the op table: input 0 to output 0. */
+template <typename Op>
 trek_status trek_reduce_call(const trek_op_call *call, const Op &op, bool ordered)
 {
     if (call->outputs[0]->numel == 0)
@@ -205,12 +210,13 @@ trek_status trek_reduce_call(const trek_op_call *call, const Op &op, bool ordere
     int64_t out_strides[TREK_MAX_DIMS];
     trek_reduce_out_strides(call, out_strides);
     trek_reduce_dims(&w, call->inputs[0], (uint64_t)call->attrs.i[0], out_strides, ordered);
-    return trek_reduce_run<Op, V>(call, queue, op, &w);
+    return trek_reduce_run<Op, Op::most>(call, queue, op, &w);
 }
 
 /* Loads from one array. */
 template <typename T> struct trek_reduce_input {
     typedef T element;
+    static constexpr int most = sizeof(T) == 8 ? 2 : 4;
     const T *x;
     template <int V> __device__ __forceinline__ trek_vector<T, V> load(int64_t offset) const
     {
@@ -218,6 +224,41 @@ template <typename T> struct trek_reduce_input {
     }
     bool aligned(int v) const { return (uintptr_t)x % (sizeof(T) * (size_t)v) == 0; }
 };
+
+/* From an array whose dtype is found as the kernel runs, to another, for what is rare: floats in W, or whole numbers and bool in
+ * i64. */
+template <typename W> struct trek_reduce_any {
+    typedef W element;
+    static constexpr int most = 1;
+    const void *x;
+    void *out;
+    int dtype, out_dtype;
+    template <int> __device__ __forceinline__ trek_vector<W, 1> load(int64_t offset) const
+    {
+        if constexpr (std::is_integral<W>::value)
+            return { { trek_load_integer(x, dtype, offset) } };
+        else
+            return { { trek_load_float<W>(x, dtype, offset) } };
+    }
+    bool aligned(int) const { return false; }
+    __device__ __forceinline__ void put(int64_t at, W value) const
+    {
+        if constexpr (std::is_integral<W>::value)
+            trek_store_integer(out, out_dtype, at, value);
+        else
+            trek_store_float(out, out_dtype, at, value);
+    }
+};
+
+template <typename Op> Op trek_reduce_any_of(const trek_op_call *call)
+{
+    Op op = {};
+    op.x = call->inputs[0]->data;
+    op.out = call->outputs[0]->data;
+    op.dtype = call->inputs[0]->dtype;
+    op.out_dtype = call->outputs[0]->dtype;
+    return op;
+}
 
 /* The statistics of a set of numbers: sums of distances from a first one, exact enough because few are gathered
  * before sets are joined (Chan, Golub and LeVeque 1983). */

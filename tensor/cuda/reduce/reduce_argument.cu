@@ -8,9 +8,8 @@ template <typename W> struct candidate {
     int64_t place; /* -1: none yet */
 };
 
-template <typename T> struct search_op : trek_reduce_input<T> {
-    typedef candidate<typename trek_wide<T>::type> partial;
-    int64_t *out;
+template <typename W> struct search_op : trek_reduce_any<W> {
+    typedef candidate<W> partial;
     bool largest; /* else the smallest is looked for: one kernel for both */
     __device__ __forceinline__ partial start(int64_t, bool) const
     {
@@ -28,38 +27,27 @@ template <typename T> struct search_op : trek_reduce_input<T> {
         a.value = take ? b.value : a.value;
         a.place = take ? b.place : a.place;
     }
-    __device__ __forceinline__ void step(partial &a, T x, int64_t place) const
+    __device__ __forceinline__ void step(partial &a, W x, int64_t place) const
     {
         partial b;
-        b.value = trek_get(x);
+        b.value = x;
         b.place = place;
         join(a, b);
     }
-    __device__ __forceinline__ void store(int64_t at, partial a) const { out[at] = a.place; }
+    __device__ __forceinline__ void store(int64_t at, partial a) const { ((int64_t *)this->out)[at] = a.place; }
 };
 
-template <typename T, bool largest> static trek_status run(const trek_op_call *call)
+template <typename W> static trek_status run(const trek_op_call *call)
 {
-    search_op<T> op;
-    op.x = (const T *)(const void *)call->inputs[0]->data;
-    op.out = (int64_t *)(void *)call->outputs[0]->data;
-    op.largest = largest;
+    search_op<W> op = trek_reduce_any_of<search_op<W>>(call);
+    op.largest = call->op->id == TREK_OP_argmax;
     return trek_reduce_call(call, op, true);
-}
-
-template <typename T> static void enter(trek_backend *b, trek_dtype dtype)
-{
-    b->kernels[TREK_OP_argmax][dtype] = run<T, true>;
-    b->kernels[TREK_OP_argmin][dtype] = run<T, false>;
 }
 
 extern "C" void trek_cuda_register_reduce_argument(trek_backend *b)
 {
-    enter<float>(b, TREK_F32);
-    enter<double>(b, TREK_F64);
-    enter<trek_bf16>(b, TREK_BF16);
-    enter<trek_f16>(b, TREK_F16);
-    enter<int64_t>(b, TREK_I64);
-    enter<int32_t>(b, TREK_I32);
-    enter<uint8_t>(b, TREK_U8);
+    for (int d = 0; d < TREK_BOOL; d++) {
+        const trek_kernel kernel = !trek_is_float(d) ? run<int64_t> : d == TREK_F64 ? run<double> : run<float>;
+        b->kernels[TREK_OP_argmax][d] = b->kernels[TREK_OP_argmin][d] = kernel;
+    }
 }

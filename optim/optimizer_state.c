@@ -236,7 +236,8 @@ static trek_status plan_entry(trek_optimizer *optimizer, const trek_optimizer_en
     if (state < TREK_UPDATE_STATES && (from == TREK_U8 || dtype == TREK_U8))
         plan->source[state] = prepared(entry->tensor, from == TREK_U8 ? TREK_U8 : TREK_F32, trek_cpu(0));
     else
-        plan->source[state] = prepared(entry->tensor, dtype, state >= STATE_SCALE ? trek_cpu(0) : source_device(optimizer->arena));
+        plan->source[state] = prepared(entry->tensor, dtype,
+                                       state >= STATE_SCALE ? trek_cpu(0) : source_device(optimizer->arena));
     return plan->source[state] ? TREK_OK : trek_error_status();
 }
 

@@ -48,7 +48,7 @@
         pool_eps(p)
 #define TAKES_CROSS_ENTROPY x, pool_index(p), pool_row(p, x), pool_integer(p), pool_below(p, 3), pool_number(p)
 #define TAKES_LINEAR_CROSS_ENTROPY                                                                                               \
-    x, pool_matrix(p, x), pool_row(p, x), pool_index(p), pool_integer(p), pool_below(p, 3), pool_number(p)
+    x, pool_matrix(p, x), pool_row(p, x), pool_index(p), pool_integer(p), pool_below(p, 3), pool_number(p), pool_below(p, 9)
 /* Of rows that are internal, or whose public function is called below: not taken. */
 static const trek_attrs no_numbers;
 #define TAKES_CONV_GRAD NULL, NULL, &no_numbers, trek_dims_none()
@@ -71,7 +71,9 @@ static const trek_attrs no_numbers;
 #define TAKES_ATTENTION NULL, NULL, NULL, NULL, &no_numbers
 #define TAKES_ATTENTION_GRAD NULL, NULL, NULL, NULL, NULL, NULL, NULL, &no_numbers
 #define TAKES_CROSS_ENTROPY_GRAD NULL, NULL, NULL, NULL, NULL, NULL, &no_numbers
-#define TAKES_LINEAR_CROSS_ENTROPY_GRAD NULL, NULL, NULL, NULL, NULL, NULL, NULL, &no_numbers
+#define TAKES_LINEAR_CROSS_ENTROPY_GRAD NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, &no_numbers
+#define TAKES_FP8_QUANTISE NULL, NULL, 0, 0, 0, 0
+#define TAKES_FP8_PRODUCT NULL, NULL, NULL, NULL, NULL, 0, 0, TREK_F32
 #define TAKES_POINTWISE_LOSS NULL, NULL, 0, 0
 #define TAKES_POINTWISE_LOSS_GRAD NULL, NULL, NULL, &no_numbers
 #define TAKES_LSTM NULL, NULL, NULL, NULL, NULL, false, false

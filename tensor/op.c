@@ -342,7 +342,7 @@ static inline trek_status run_op(trek_op_call *call)
     trek_status status = check_inputs(call, &adapt);
     if (status != TREK_OK)
         return status;
-    if (!adapt && !call->outputs[0]) { /* nothing was given */
+    if (!adapt && !call->outputs[0] && call->n_outputs == 0) { /* nothing was given */
         status = dispatch(call);
         if (status != TREK_OK)
             drop_outputs(call, (trek_tensor *const[TREK_MAX_OUTPUTS]){ NULL });

@@ -79,7 +79,7 @@ OTHERS = (
     (HEAD, "loss_rows_kernelIdE", "barrier 1 is dropped", *BARRIER, 1),
     (HEAD, "totals_kernel", "barrier 0 is dropped", *BARRIER, 0),
     (HEAD, "column_sums_kernelIddE", "a row is taken away", r"add\.rn\.f64", "sub.rn.f64", 0),
-    (HEAD, "scaled_kernelIddE", "columns end one late", r"setp\.ge\.s64", "setp.gt.s64", 0),
+    (HEAD, "scaled_kernelIddE", "a mean is a sum", r"div\.rn\.f64\s+(\S+), (\S+), (\S+);", r"mov.f64 \1, \2;", 0),
 )
 MMA = r"(mma\.sync\S+ \{[^}]*\}, \{)([^}]*)(\}, \{)(%\w+),(%\w+)\}"
 A = r"(mma\.sync\S+ \{[^}]*\}, \{)(%\w+),(%\w+),"

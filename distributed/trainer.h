@@ -66,8 +66,8 @@ typedef struct trek_trainer_opts {
                              order (threads, processes of one machine) and nothing is clipped by norm; else it is so to rounding.
                              Checkpoints hold the whole state, for any number of ranks. UNSUPPORTED: optimizers that update
                              whole parameters (Muon, LAMB, LARS, Adafactor), state in 8 bits, CPU ranks beside GPU ranks,
-                             several processes
-                             with several ranks that have parameters of their own. With one rank, or one copy of all: nothing */
+                             several processes with several ranks that have parameters of their own. With one rank, or one
+                             copy of all: nothing */
     int64_t bucket_bytes;            /* of buckets after the first, which has at most 1 MiB; default 25 MiB */
     /* Unequal ranks. Balancing changes each rank's share of a batch; windows (El Che) let each run whole batches at its own
      * pace between two steps. Windows need trek_graph_set_loader and trek_graph_set_loss. */

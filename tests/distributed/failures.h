@@ -32,8 +32,10 @@ typedef enum mode {
     WINDOWS,
     SYNC,
     LARGE,
+    PARTS,
     MODES
-} mode; /* SYNC, LARGE: per rank; sums of the job within layers, or a reduction that takes its time */
+} mode; /* SYNC, LARGE, PARTS: per rank; sums of the job within layers, a reduction that takes its time, or the optimizer's state
+           in parts */
 
 typedef enum place { NOWHERE, JOIN, SETUP, FIRST, LOSS, BACKWARD, STEP, SAVE, IN_SAVE, EVALUATION, LEAVING, END, EARLY } place;
 

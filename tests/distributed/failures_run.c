@@ -29,7 +29,7 @@ static const char *const act_names[] = { "nothing", "kill -9", "SIGSTOP", "exit(
 static const char *const place_names[] = { "nowhere", "join",    "setup",      "first step", "loss", "backward",     "in step",
                                            "save",    "in save", "evaluation", "exit",       "end",  "the beginning" };
 
-static const char *const mode_names[] = { "per rank", "gathered", "windows", "synchronised batch norm", "large" };
+static const char *const mode_names[] = { "per rank", "gathered", "windows", "synchronised batch norm", "large", "in parts" };
 const char *self, *launcher;
 char word[64];
 uint64_t references[2][PROCESSES + 1][3][MODES][STEPS + 1];

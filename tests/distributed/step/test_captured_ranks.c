@@ -581,7 +581,7 @@ static void test_numbers_fail(void **state)
     static trace t[2];
     kind c = { .world = 2 };
     trek_graph *graphs[2];
-    fake f;
+    fake f = { 0 };
     if (!find_fake(&f))
         skip();
     for (int g = 0; g < 2; g++) {
@@ -643,7 +643,7 @@ static void test_launch_fails(void **state)
     (void)state;
     static trace t;
     kind c = { .world = 2 };
-    fake f;
+    fake f = { 0 };
     if (!find_fake(&f))
         skip();
     job j = { 0 };
@@ -680,7 +680,7 @@ static void test_host_calls(void **state)
                                              "cudaEventQuery", "ncclAllReduce", "cudaGraphLaunch" };
     enum { N = sizeof functions / sizeof functions[0] };
     static trace t;
-    fake f;
+    fake f = { 0 };
     long of[2][N], sum[2] = { 0, 0 };
     if (!find_fake(&f))
         skip();

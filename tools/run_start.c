@@ -62,10 +62,11 @@ bool start_find_port(char text[16])
 {
     struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY) };
     socklen_t size = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
     bool found = fd >= 0 && bind(fd, (struct sockaddr *)&address, size) == 0 &&
+                 setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
                  getsockname(fd, (struct sockaddr *)&address, &size) == 0;
-    if (fd >= 0)
+    if (!found && fd >= 0)
         close(fd);
     snprintf(text, 16, "%d", (int)ntohs(address.sin_port));
     return found;

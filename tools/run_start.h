@@ -30,7 +30,8 @@ double now(void);
 int start_begin(void);
 /* Before exec in other children. */
 void start_unblock(void);
-/* A port that is free now at all addresses of this machine; false and errno. */
+/* A port that is free at all addresses of this machine, and stays this program's until it ends: who listens there with
+ * SO_REUSEADDR, as trek's processes do, may beside it, but no other job finds it. False and errno. */
 bool start_find_port(char text[16]);
 /* The machine, and the network in which its processes are. */
 void start_machine(char *text, size_t size);

@@ -507,18 +507,28 @@ static double result_of(const world *w, int p)
     return good ? number : NAN;
 }
 
+/* Whether a process has ended with what it should, and with the bits of the others. Gloo's rings add in an order of their own,
+ * which batch norm's layers make more of. */
+static bool is_result(double got, double number, double others)
+{
+    bool gloo = strcmp(engine_name(), "gloo") == 0;
+    bool near = gloo || plain ? fabs(got - number) < (gloo ? 1e-6 * fabs(number) : 1e-9) : got == number;
+    return near && (plain || isnan(others) || got == others);
+}
+
 static bool is_good(const world *w, int left, double within, bool averages)
 {
     history h = read_history(w);
     bool good = all_seen_once(&h);
-    double number = good ? number_of(&h, averages) : NAN;
+    double number = good ? number_of(&h, averages) : NAN, others = NAN;
     int lived = 0;
     for (int p = 0; p < w->n; p++) {
         if (has_gone(w, p))
             continue;
         lived++;
         double got = result_of(w, p);
-        bool same = plain ? fabs(got - number) < 1e-9 : got == number;
+        bool same = is_result(got, number, others);
+        others = got;
         if (!same)
             fprintf(stderr, "process %d has %.17g instead of %.17g\n", p, got, number);
         good = good && same && (w->code[p] == 0 || w->code[p] == -SIGKILL) && w->seconds[p] <= within &&

@@ -5,11 +5,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "distributed/control/control.h"
 #include "tensor/device_comm.h"
 #include "tensor/environment.h"
 #include "tensor/memory_internal.h"
+#include "tensor/thread_start.h"
+#include "tensor/trace.h"
 
 /* The ranks of this process: they are made and freed together. */
 typedef struct nccl_group {
@@ -171,14 +174,79 @@ trek_status trek_comm_nccl_attach(trek_comm **comms, const trek_device *devices,
     return TREK_OK;
 }
 
+static void abort_group(nccl_group *group, const trek_device_comm *library);
+
+/* --- what is under way when a rank leaves ---------------------------------------------------- */
+
+enum { POLL_MS = 20 };
+#define PATIENCE_NS 3000000000 /* with those who have left: what they were part of ends within moments */
+
+typedef struct draining {
+    struct trek_comm_nccl *part;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool over;
+} draining;
+
+static void *drain_stream(void *arg)
+{
+    draining *d = arg;
+    d->part->backend->event_sync(d->part->done);
+    trek_error_clear();
+    pthread_mutex_lock(&d->lock);
+    d->over = true;
+    pthread_cond_signal(&d->changed);
+    pthread_mutex_unlock(&d->lock);
+    return NULL;
+}
+
+static bool waits_in_vain(const struct trek_comm_nccl *part, int64_t waited_ns, int64_t deadline_ns)
+{
+    return trek_control_ended(part->control) || (deadline_ns && waited_ns > deadline_ns) ||
+        (waited_ns > PATIENCE_NS && trek_control_some_left(part->control));
+}
+
+/* Between processes what a device was given ends when all come to it. Who has failed elsewhere may have left before: then the
+ * library is aborted, as freeing the stream would wait for ever. */
+static void drain(struct trek_comm_nccl *part, int64_t deadline_ns)
+{
+    draining d = { .part = part };
+    pthread_t thread;
+    int64_t start = trek_clock_ns();
+    if (part->backend->event_record(part->done, part->stream) != TREK_OK)
+        return;
+    pthread_mutex_init(&d.lock, NULL);
+    pthread_cond_init(&d.changed, NULL);
+    if (trek_thread_start(&thread, drain_stream, &d) == 0) {
+        pthread_mutex_lock(&d.lock);
+        while (!d.over && !waits_in_vain(part, trek_clock_ns() - start, deadline_ns)) {
+            struct timespec until;
+            clock_gettime(CLOCK_REALTIME, &until);
+            until.tv_nsec += POLL_MS * 1000000;
+            until.tv_sec += until.tv_nsec / 1000000000;
+            until.tv_nsec %= 1000000000;
+            pthread_cond_timedwait(&d.changed, &d.lock, &until);
+        }
+        bool over = d.over;
+        pthread_mutex_unlock(&d.lock);
+        if (!over)
+            abort_group(part->group, part->library);
+        pthread_join(thread, NULL);
+    }
+    pthread_cond_destroy(&d.changed);
+    pthread_mutex_destroy(&d.lock);
+}
+
 /* The last one frees the communicators of all. */
 static void detach(trek_comm *comm)
 {
     struct trek_comm_nccl *part = comm->nccl;
     nccl_group *group = part->group;
     const trek_device_comm *library = part->library;
-    if (part->control)
+    if (part->control) {
+        drain(part, comm->deadline_ns);
         trek_control_forget(part->control, part);
+    }
     use(comm, NULL);
     free_part(part);
     pthread_mutex_lock(&group->lock);
@@ -189,8 +257,6 @@ static void detach(trek_comm *comm)
 }
 
 /* --- between processes ------------------------------------------------------------------- */
-
-static void abort_group(nccl_group *group, const trek_device_comm *library);
 
 /* What a process tells the others before they make a communicator. */
 typedef struct process_card {

@@ -70,6 +70,8 @@ void trek_control_set_gatherer(trek_control *control, const trek_control_gathere
 void trek_control_end(trek_control *control, trek_status status, const char *message);
 /* Not 0 once the group has ended: to be looked at in waits. */
 bool trek_control_ended(const trek_control *control);
+/* Whether another process is known to have left. */
+bool trek_control_some_left(trek_control *control);
 /* Sets the thread's error to the reason of the end and returns its status. */
 trek_status trek_control_fail(trek_control *control);
 /* fn is called once, on the control thread, as soon as the group has ended (at once if it has): engines wake what

@@ -180,6 +180,18 @@ bool trek_control_excused(trek_control *control, int process, int64_t deadline_n
     return excused;
 }
 
+bool trek_control_some_left(trek_control *control)
+{
+    if (trek_forked)
+        return false;
+    bool left = false;
+    pthread_mutex_lock(&control->lock);
+    for (int p = 0; p < control->processes && !left; p++)
+        left = p != control->process && control->peers[p].left;
+    pthread_mutex_unlock(&control->lock);
+    return left;
+}
+
 uint64_t trek_control_peer_call(trek_control *control, int process)
 {
     if (trek_forked)

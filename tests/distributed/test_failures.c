@@ -19,6 +19,7 @@
 
 #include "distributed/comm/gloo/gloo.h"
 #include "tests/distributed/failures.h"
+#include "tests/support/support.h"
 
 /* --- the tests ------------------------------------------------------------------------------------------- */
 

@@ -162,6 +162,24 @@ double train(trek_optimizer_spec spec, int epochs)
     return lost;
 }
 
+void step_in_slices(model *m, double scale, uint32_t *drawn)
+{
+    trek_optimizer *optimizer = m->optimizer;
+    trek_arena_mark_used(optimizer->arena);
+    assert_int_equal(trek_device_update_read(optimizer), TREK_OK);
+    optimizer->stale = true;
+    assert_int_equal(trek_optimizer_prepare(optimizer), TREK_OK);
+    for (int p = 0; p < optimizer->arena->n_parts; p++)
+        for (int64_t at = 0, end = optimizer->arena->parts[p].count, next; at < end; at = next) {
+            next = at + 1 + (int64_t)(300 * (test_number(9, (*drawn)++) + 1));
+            next = next < end ? next : end;
+            trek_optimizer_apply_range(optimizer, p, at, next, scale, 0, true);
+        }
+    trek_optimizer_commit(optimizer);
+    trek_device_update_forget(optimizer);
+    trek_arena_zero_grads(optimizer->arena);
+}
+
 void copy_values(model *to, const model *from)
 {
     for (int p = 0; p < PARAMS; p++)

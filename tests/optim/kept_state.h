@@ -25,6 +25,8 @@ unsigned mask_of(int k);
 void feed(const model *m, int k, unsigned mask);
 /* A step with both, clipped where k is odd. */
 void step(model *m, int k);
+/* A step without clipping by gradients times `scale`, cut as threads and ranks do: anywhere, by what is drawn. */
+void step_in_slices(model *m, double scale, uint32_t *drawn);
 void copy_values(model *to, const model *from);
 /* That parameters have the same bits. */
 void assert_same(const model *a, const model *b, const char *what, int k);

@@ -146,19 +146,7 @@ static void slices_give_the_same_bits(void **state)
         feed(&a, k, mask_of(k));
         feed(&b, k, mask_of(k));
         assert_int_equal(trek_optimizer_step_scaled(a.optimizer, 0.5, true), TREK_OK);
-        trek_arena_mark_used(b.optimizer->arena);
-        assert_int_equal(trek_device_update_read(b.optimizer), TREK_OK);
-        b.optimizer->stale = true;
-        assert_int_equal(trek_optimizer_prepare(b.optimizer), TREK_OK);
-        for (int p = 0; p < b.optimizer->arena->n_parts; p++)
-            for (int64_t at = 0, end = b.optimizer->arena->parts[p].count, next; at < end; at = next) {
-                next = at + 1 + (int64_t)(300 * (test_number(9, drawn++) + 1));
-                next = next < end ? next : end;
-                trek_optimizer_apply_range(b.optimizer, p, at, next, 0.5, 0, true);
-            }
-        trek_optimizer_commit(b.optimizer);
-        trek_device_update_forget(b.optimizer);
-        trek_arena_zero_grads(b.optimizer->arena);
+        step_in_slices(&b, 0.5, &drawn);
         assert_same(&a, &b, "slices", k);
     }
     drop(&a);

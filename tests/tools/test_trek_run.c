@@ -6,10 +6,13 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <errno.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -327,14 +330,46 @@ static void test_killed_launcher(void **state)
     check_gone(unique(2));
 }
 
-int main(void)
+/* --- the job's port --------------------------------------------------------------------------------- */
+
+static int bind_port(int reuse)
 {
+    const char *port = getenv("TREK_PORT");
+    struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY),
+                                   .sin_port = htons((uint16_t)atoi(port ? port : "0")) };
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse);
+    int wrong = bind(fd, (struct sockaddr *)&address, sizeof address) == 0 ? 0 : errno;
+    wrong = wrong ? wrong : listen(fd, 1) == 0 ? 0 : errno;
+    close(fd);
+    return wrong;
+}
+
+/* Nobody else's while nobody listens there; process 0 may. */
+static int look_at_port(void) { return bind_port(0) == EADDRINUSE && bind_port(1) == 0 ? 0 : 1; }
+
+static void test_port_is_kept(void **state)
+{
+    (void)state;
+    run r;
+    char self[512];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    assert_true(n > 0);
+    self[n] = '\0';
+    RUN(&r, NULL, "-n", "1", self, "look at the port");
+    check_exit(&r, 0);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && strcmp(argv[1], "look at the port") == 0)
+        return look_at_port();
     launched_find();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_calls),       cmocka_unit_test(test_environment),      cmocka_unit_test(test_input_and_output),
         cmocka_unit_test(test_exit_status), cmocka_unit_test(test_failure_ends_all), cmocka_unit_test(test_enough),
         cmocka_unit_test(test_orphans),     cmocka_unit_test(test_log_files),        cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_monitor),
+        cmocka_unit_test(test_monitor),     cmocka_unit_test(test_port_is_kept),
         cmocka_unit_test(test_signals),     cmocka_unit_test(test_killed_launcher),  cmocka_unit_test(test_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -76,7 +76,7 @@ def main():
                     "/driver": DRIVER.replace("CASES", json.dumps(cases))}
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Server, directory=str(root)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    with tempfile.TemporaryDirectory() as profile:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:  # its children write there after it has ended
         browser = subprocess.Popen([shutil.which("chromium"), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
                                     "--remote-debugging-port=0", "--window-size=1400,1000", f"http://127.0.0.1:{server.server_port}/driver"],
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

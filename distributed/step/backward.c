@@ -15,7 +15,7 @@
 
 /* --- a single rank -------------------------------------------------------------------- */
 
-trek_status trek_ranks_alone(ranks_stepper *s, int64_t units, trek_alone_fn fn, void *arg)
+trek_status trek_ranks_alone(ranks_stepper *s, int64_t units, bool goes_back, trek_alone_fn fn, void *arg)
 {
     trek_rank_sums *sums = trek_ranks_sums(s->ranks);
     trek_stopwatch *watch = &s->watches->of[0];
@@ -23,6 +23,8 @@ trek_status trek_ranks_alone(ranks_stepper *s, int64_t units, trek_alone_fn fn, 
     if (s->comm)
         trek_rank_sums_set_comm(sums, s->comm);
     trek_rank_sums_begin(sums, NULL, s->comm != NULL);
+    if (goes_back)
+        trek_rank_sums_goes_back(sums);
     trek_rank_sums_enter(sums, 0);
     trek_status status = trek_stopwatch_start(watch, trek_ranks_device(s->ranks, 0));
     if (status == TREK_OK)
@@ -48,7 +50,7 @@ static trek_status backward_with_seed(ranks_stepper *s, trek_var *loss, double f
     if (status != TREK_OK)
         return status;
     trek_var *pair[2] = { loss, seed };
-    return s->local_ranks == 1 ? trek_ranks_alone(s, 0, run_backward, pair) : run_backward(s, pair);
+    return s->local_ranks == 1 ? trek_ranks_alone(s, 0, true, run_backward, pair) : run_backward(s, pair);
 }
 
 /* The factor of a process's gradient in a pass whose weights sum to `total`. Where nothing counts anywhere: zeros, as on one

@@ -50,7 +50,7 @@ static trek_var *forward_alone(ranks_stepper *s, trek_var *const *inputs, int n)
     trek_rank_context before = trek_rank_here;
     place_of(s, rows, &trek_rank_here.first_sample, &trek_rank_here.global_rows);
     trek_rank_here.rows = rows;
-    trek_status status = trek_ranks_alone(s, trek_ranks_training(s) ? rows : 0, run_route, &c);
+    trek_status status = trek_ranks_alone(s, trek_ranks_training(s) ? rows : 0, false, run_route, &c);
     trek_rank_here.first_sample = before.first_sample;
     trek_rank_here.rows = before.rows;
     trek_rank_here.global_rows = before.global_rows;

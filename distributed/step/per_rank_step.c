@@ -343,7 +343,7 @@ static trek_status weigh(per_rank_call *c, double *total, bool *sends)
 }
 
 /* Ranks that have something to do can make sums with one another. */
-static trek_status run_ranks(per_rank_call *c, trek_rank_fn fn)
+static trek_status run_ranks(per_rank_call *c, trek_rank_fn fn, bool goes_back)
 {
     ranks_stepper *s = c->s;
     bool runs[TREK_MAX_RANKS];
@@ -353,6 +353,8 @@ static trek_status run_ranks(per_rank_call *c, trek_rank_fn fn)
         trek_rank_sums_set_comm(trek_ranks_sums(s->ranks), s->comm);
     trek_rank_sums_set_deadline(trek_ranks_sums(s->ranks), trek_ranks_comm(s->ranks, 0)->deadline_ns);
     trek_rank_sums_begin(trek_ranks_sums(s->ranks), runs, s->comm != NULL && !c->batch->window);
+    if (goes_back)
+        trek_rank_sums_goes_back(trek_ranks_sums(s->ranks));
     trek_status status = trek_ranks_call(s->ranks, fn, c);
     trace_waits(c);
     return status;
@@ -384,7 +386,7 @@ static trek_status go_back(per_rank_call *c)
     if (!c->weighs)
         c->denominator = total;
     trek_overlap_begin(c->s, sends);
-    return total > 0 ? run_ranks(c, backward_rank) : TREK_OK;
+    return total > 0 ? run_ranks(c, backward_rank, true) : TREK_OK;
 }
 
 /* Backward has been: its factor. */
@@ -408,7 +410,7 @@ static trek_status run_all_rounds(per_rank_call *c)
     int64_t batches = 0, end = c->batch->first_batch + c->batch->batches;
     trek_status status = trek_background_begin(s->background, c->batch->first_batch, end);
     if (status == TREK_OK)
-        status = run_ranks(c, run_rank);
+        status = run_ranks(c, run_rank, false);
     status = trek_background_end(s->background, status, &batches);
     s->window_batches += batches;
     return status;
@@ -423,7 +425,7 @@ static trek_status run_per_rank_step(per_rank_call *c)
         status = trek_job_sync_begin_pass(s, &sends);
     trek_overlap_begin(s, sends);
     if (status == TREK_OK)
-        status = c->rounds ? run_all_rounds(c) : run_ranks(c, run_rank);
+        status = c->rounds ? run_all_rounds(c) : run_ranks(c, run_rank, false);
     if (status == TREK_OK && c->known)
         status = go_back(c);
     trek_status sent = trek_overlap_end(s);

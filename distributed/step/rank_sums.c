@@ -29,6 +29,7 @@ struct trek_rank_sums {
     bool spin;
     bool busy;                  /* the last rank has come and sums up */
     bool interprocess;          /* the run's sums are over all processes */
+    bool goes_back, made_before; /* the run goes back through the one before; that made sums */
     int64_t deadline_ns;
     trek_comm *comm;
     trek_status status;         /* of the run; the first failure counts */
@@ -78,9 +79,20 @@ void trek_rank_sums_set_deadline(trek_rank_sums *sums, int64_t ns) { sums->deadl
 
 /* --- a run ----------------------------------------------------------------------------- */
 
+/* Locked. A rank that has made more sums than `than`, or waits for one; -1: none. */
+static int rank_ahead(const trek_rank_sums *sums, int64_t than)
+{
+    for (int r = 0; r < sums->local_ranks; r++)
+        if (sums->slots[r].takes_part && sums->slots[r].made > than)
+            return r;
+    return -1;
+}
+
 void trek_rank_sums_begin(trek_rank_sums *sums, const bool *participates, bool interprocess)
 {
     pthread_mutex_lock(&sums->lock);
+    sums->made_before = rank_ahead(sums, 0) >= 0 || (sums->goes_back && sums->made_before);
+    sums->goes_back = false;
     sums->expected = sums->arrived = 0;
     sums->busy = false;
     sums->interprocess = interprocess;
@@ -95,20 +107,13 @@ void trek_rank_sums_begin(trek_rank_sums *sums, const bool *participates, bool i
     pthread_mutex_unlock(&sums->lock);
 }
 
+void trek_rank_sums_goes_back(trek_rank_sums *sums) { sums->goes_back = true; }
+
 void trek_rank_sums_enter(trek_rank_sums *sums, int rank)
 {
     sums_slot *slot = &sums->slots[rank];
     bool alone = sums->expected == 1 && !sums->interprocess;
     trek_rank_here.collectives = slot->takes_part && !alone ? &slot->collectives : NULL;
-}
-
-/* Locked. A rank that has made more sums than `than`, or waits for one; -1: none. */
-static int rank_ahead(const trek_rank_sums *sums, int64_t than)
-{
-    for (int r = 0; r < sums->local_ranks; r++)
-        if (sums->slots[r].takes_part && sums->slots[r].made > than)
-            return r;
-    return -1;
 }
 
 /* Locked. Fails the run for all who wait or are to come. */
@@ -120,7 +125,7 @@ static void fail_run(trek_rank_sums *sums, trek_status status, const char *messa
     snprintf(sums->message, sizeof sums->message, "%s", message);
     atomic_fetch_add(&sums->gate.word, 1);
     trek_gate_wake(&sums->gate);
-    if (sums->interprocess && sums->comm && rank_ahead(sums, 0) >= 0)
+    if (sums->interprocess && sums->comm && ((sums->goes_back && sums->made_before) || rank_ahead(sums, 0) >= 0))
         trek_comm_abort(sums->comm, sums->message);
 }
 

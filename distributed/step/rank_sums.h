@@ -14,9 +14,9 @@
  * takes part in every sum: one without rows runs the model on an empty batch and
  * contributes zeros, and goes back through it whatever its loss weighs. No other
  * collective is under way meanwhile: one that overlaps with backward would need a
- * communicator of its own. A process whose run fails after it has made sums aborts
- * the communicator, so that the others' present or next call fails; if it had made none,
- * they are told by its next call, which is not the one that they wait in. */
+ * communicator of its own. A process whose run fails after it has made sums, or goes back
+ * through a run that has made some, aborts the communicator, so that the others' present or
+ * next call fails with what broke; if it had made none, they are told by its next call. */
 #ifndef TREK_DISTRIBUTED_STEP_RANK_SUMS_H
 #define TREK_DISTRIBUTED_STEP_RANK_SUMS_H
 
@@ -36,6 +36,8 @@ void trek_rank_sums_set_deadline(trek_rank_sums *sums, int64_t ns);
 /* Begins a run in which the ranks with participates[rank] take part (NULL: all); the other processes, too, if
  * `interprocess` is set. */
 void trek_rank_sums_begin(trek_rank_sums *sums, const bool *participates, bool interprocess);
+/* After begin, of a run that goes back through the one before it: if that made sums, the others wait for this one's. */
+void trek_rank_sums_goes_back(trek_rank_sums *sums);
 /* On the rank's thread: its layers find the sums (trek_rank_here.collectives), unless it is the only one. */
 void trek_rank_sums_enter(trek_rank_sums *sums, int rank);
 void trek_rank_sums_leave(trek_rank_sums *sums, int rank, trek_status status);

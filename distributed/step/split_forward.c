@@ -159,7 +159,7 @@ static trek_tensor *rows_of(trek_tensor *x, int64_t first, int64_t rows, trek_de
 }
 
 /* Runs fn on all ranks; those that run can make sums with one another. */
-static trek_status run_ranks(const split_forward *p, trek_rank_fn fn, void *arg)
+static trek_status run_ranks(const split_forward *p, trek_rank_fn fn, void *arg, bool goes_back)
 {
     bool runs[TREK_MAX_RANKS];
     for (int r = 0; r < p->local_ranks; r++)
@@ -168,6 +168,8 @@ static trek_status run_ranks(const split_forward *p, trek_rank_fn fn, void *arg)
     if (trek_ranks_rank_here(p->ranks) < 0) { /* else they are in use: the run is refused */
         trek_rank_sums_set_deadline(sums, trek_ranks_comm(p->ranks, 0)->deadline_ns);
         trek_rank_sums_begin(sums, runs, p->interprocess);
+        if (goes_back)
+            trek_rank_sums_goes_back(sums);
     }
     return trek_ranks_call(p->ranks, fn, arg);
 }
@@ -613,7 +615,7 @@ static trek_status split_backward(trek_function_context *context, trek_var *cons
     if (watch && watch->tape_leaf == p->tape_leaf && all && call.some_only && trek_backward_passes_last(p->tape_leaf) &&
         watch->begins(watch->arg))
         call.watch = watch;
-    trek_status status = run_ranks(p, backward_rank, &call);
+    trek_status status = run_ranks(p, backward_rank, &call, true);
     for (int k = 0, place = 0; k < p->n_sources && status == TREK_OK; k++) {
         if (p->own_inputs && !p->of[k / p->n_inputs].runs)
             continue;
@@ -704,7 +706,7 @@ trek_status trek_split_forward(const trek_split_call *call, trek_var **outputs)
     forward_call c = { .call = call, .forward = p, .no_grad_depth = trek_grad_mode_here.no_grad_depth,
                        .autocast = trek_autocast_dtype(),
                        .rng_step = trek_rank_here.rng_step, .rng_draw = trek_rank_here.rng_draw };
-    trek_status status = run_ranks(p, forward_rank, &c);
+    trek_status status = run_ranks(p, forward_rank, &c, false);
     for (int r = 0; r < p->local_ranks && status == TREK_OK; r++)
         if (p->of[r].runs && p->of[r].rng_draw > trek_rank_here.rng_draw)
             trek_rank_here.rng_draw = p->of[r].rng_draw;

@@ -129,9 +129,10 @@ typedef struct ranks_stepper {
 
 /* backward.c */
 trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double weight);
-/* fn on the one rank of the process; its layers may make sums with the other processes'. units: of work, for its stopwatch. */
+/* fn on the one rank of the process; its layers may make sums with the other processes'. units: of work, for its stopwatch;
+ * goes_back: through what the run before made. */
 typedef trek_status (*trek_alone_fn)(ranks_stepper *s, void *arg);
-trek_status trek_ranks_alone(ranks_stepper *s, int64_t units, trek_alone_fn fn, void *arg);
+trek_status trek_ranks_alone(ranks_stepper *s, int64_t units, bool goes_back, trek_alone_fn fn, void *arg);
 
 /* forward.c */
 trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int n);

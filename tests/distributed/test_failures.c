@@ -159,6 +159,11 @@ static void test_left_and_broken(void **state)
     }
     for (size_t k = 0; k < sizeof broken / sizeof *broken; k++, n++)
         list[n] = nth(n, ERROR, broken[k]);
+    for (int k = 0; k < 4; k++, n++) { /* before backward's first sum over the ranks, in which the others wait */
+        list[n] = nth(k, ERROR, BACKWARD);
+        list[n].mode = SYNC;
+        list[n].ranks = 1 + (k & 1);
+    }
     list[n] = nth(n, ERROR, SAVE);
     list[n++].victim = 0; /* which writes */
     run_expecting(list, n, 3, look_failed);

@@ -22,6 +22,7 @@ enum { WORLD = 5, COUNT = 37, ROUNDS = 50 };
 typedef struct sums_test {
     trek_rank_sums *sums[2];   /* of one process, or of two */
     int per_process;
+    bool goes_back;            /* through the run before */
     bool takes_part[WORLD];
     int fails_at[WORLD];       /* the round in which a rank fails; -1: leaves without a word; 0: never */
     int counts_differ;         /* the rank that comes with one number fewer in round 3; 0: none */
@@ -74,6 +75,8 @@ static trek_status run_sums(trek_ranks *ranks, sums_test *t)
         for (int r = 0; r < t->per_process; r++)
             of_process[r] = p * t->per_process + r < WORLD && t->takes_part[p * t->per_process + r];
         trek_rank_sums_begin(t->sums[p], of_process, t->sums[1] != NULL);
+        if (t->goes_back)
+            trek_rank_sums_goes_back(t->sums[p]);
     }
     return trek_ranks_run(ranks, sums_rank, t);
 }
@@ -222,6 +225,19 @@ static void between_processes(void **state)
     expect(TREK_ERR_STATE, "rank 1 was told to fail");
     for (int r = 0; r < WORLD; r++)
         assert_int_equal(t.results[r], r == 1 ? TREK_ERR_STATE : r < 3 ? TREK_ERR_PEER : TREK_ERR_CANCELLED);
+    for (int p = 0; p < 2; p++)
+        trek_comm_free(&comms[p]);
+    assert_int_equal(trek_comm_local(NULL, 2, comms), TREK_OK);
+    for (int p = 0; p < 2; p++)
+        trek_rank_sums_set_comm(t.sums[p], comms[p]);
+    t.fails_at[1] = 0;
+    assert_int_equal(run_sums(ranks, &t), TREK_OK);
+    t.goes_back = true; /* the other process waits for the sums that go back, of which this one makes none */
+    for (int r = 0; r < 3; r++)
+        t.fails_at[r] = 1;
+    assert_int_equal(run_sums(ranks, &t), TREK_ERR_STATE);
+    for (int r = 3; r < WORLD; r++)
+        assert_int_equal(t.results[r], TREK_ERR_CANCELLED);
     for (int p = 0; p < 2; p++) {
         trek_rank_sums_free(&t.sums[p]);
         trek_comm_free(&comms[p]);

@@ -59,6 +59,7 @@ tests_further() {
     beside on_device mixed_precision 120 test_mixed
     beside on_device autocast 120 test_autocast
     beside on_device products_of_8_bits 120 test_fp8
+    beside on_device training_in_8_bits 120 test_fp8_training
     beside on_device nccl_one_rank 60 test_nccl
     TREK_CUDA_SYNC=1 beside on_device synchronised_after_each_op 120 test_vectors
     beside on_device mixed_devices 60 test_mixed_devices

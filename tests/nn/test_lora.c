@@ -27,18 +27,6 @@
 
 enum { IN = 5, OUT = 4, R = 3, ROWS = 6 };
 
-static void fine(trek_status status)
-{
-    if (status != TREK_OK)
-        fail_msg("%s", trek_error());
-}
-
-static void refuse(trek_status status, trek_status wanted, const char *part)
-{
-    assert_int_equal(status, wanted);
-    expect_error(wanted, part);
-}
-
 static trek_var *run(trek_module *m, trek_var *x)
 {
     trek_var *y = trek_forward(m, x);

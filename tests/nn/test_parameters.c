@@ -17,18 +17,6 @@
 #include "tests/nn/values.h"
 #include "tests/support/support.h"
 
-static void fine(trek_status status)
-{
-    if (status != TREK_OK)
-        fail_msg("%s", trek_error());
-}
-
-static void refuse(trek_status status, trek_status wanted, const char *part)
-{
-    assert_int_equal(status, wanted);
-    expect_error(wanted, part);
-}
-
 /* f32, f64 and bf16, of several shapes. */
 static trek_params *mixed(trek_module **m)
 {

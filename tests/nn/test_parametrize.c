@@ -93,12 +93,6 @@ static trek_module *drawn(const kind *k, trek_dtype dtype)
     return m;
 }
 
-static void fine(trek_status status)
-{
-    if (status != TREK_OK)
-        fail_msg("%s", trek_error());
-}
-
 static trek_var *run(trek_module *m, trek_var *x)
 {
     trek_var *y = trek_forward(m, x);
@@ -795,12 +789,6 @@ static trek_var *fails(trek_module *self, trek_var *x) { (void)self, (void)x; re
 static const trek_module_class wide_class = { .name = "wide", .size = sizeof(trek_module), .forward = too_wide };
 static const trek_module_class cast_class = { .name = "cast", .size = sizeof(trek_module), .forward = other_dtype };
 static const trek_module_class failing_class = { .name = "failing", .size = sizeof(trek_module), .forward = fails };
-
-static void refuse(trek_status status, trek_status wanted, const char *part)
-{
-    assert_int_equal(status, wanted);
-    expect_error(wanted, part);
-}
 
 static void test_refused(void **state)
 {

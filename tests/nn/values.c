@@ -50,6 +50,27 @@ void expect_error(trek_status status, const char *part)
     trek_error_clear();
 }
 
+void fine(trek_status status)
+{
+    if (status != TREK_OK)
+        fail_msg("%s", trek_error());
+}
+
+void refuse(trek_status status, trek_status wanted, const char *part)
+{
+    assert_int_equal(status, wanted);
+    expect_error(wanted, part);
+}
+
+double *read_of(const trek_var *var)
+{
+    if (!var)
+        fail_msg("%s", trek_error());
+    double *values = test_read(trek_var_data(var));
+    assert_non_null(values);
+    return values;
+}
+
 trek_var *numbers(const double *values, trek_shape shape)
 {
     return trek_var_from(test_values(values, shape, TREK_F32));

@@ -11,6 +11,9 @@ void *test_allocate(size_t bytes, size_t alignment, void *arg);
 void test_release(void *memory, size_t bytes, void *arg);
 /* The thread's error is that, and its message has the text; it is cleared. */
 void expect_error(trek_status status, const char *part);
+void fine(trek_status status); /* OK; else the error is printed */
+void refuse(trek_status status, trek_status wanted, const char *part);
+double *read_of(const trek_var *var); /* its numbers; free() them. NULL: the error is printed */
 trek_var *numbers(const double *values, trek_shape shape);
 double at(const trek_var *var, int64_t k);
 void expect_near(double value, double wanted, double tolerance);

@@ -2,6 +2,7 @@
 #include "tests/support/fp8.h"
 
 #include <math.h>
+#include <string.h>
 
 typedef struct format {
     int fraction, bias;
@@ -47,4 +48,11 @@ double test_fp8_scale(bool e5m2, double magnitude, int margin)
         e++;
     e -= margin;
     return ldexp(1, e < -126 ? -126 : e > 126 ? 126 : e);
+}
+
+float test_float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
 }

@@ -253,6 +253,7 @@ trek_tensor *trek_codes_read(const trek_tensor *codes, const trek_tensor *scales
 
 /* --- optim/optimizer_save.c --- */
 
+#define TREK_OPTIMIZER_RATES "lr" /* of the groups, in a state */
 /* Adds the groups' learning rates under a name and the entries under their names after a prefix: as they lie there, or copies on
  * the CPU. */
 trek_status trek_optimizer_add_to(trek_state *state, trek_optimizer *optimizer, const char *rates, const char *prefix,

@@ -8,8 +8,6 @@
 #include "optim/optimizer_internal.h"
 #include "tensor/memory_internal.h"
 
-#define RATES "lr"
-
 static trek_status add_rates(trek_state *state, const trek_optimizer *optimizer, const char *name)
 {
     double *rates = trek_calloc((size_t)optimizer->n_groups, sizeof *rates);
@@ -72,7 +70,7 @@ trek_state *trek_optimizer_save(trek_optimizer *optimizer)
     if (!optimizer || trek_error_status() != TREK_OK)
         return optimizer ? NULL : (trek_fail_missing("trek_optimizer_save", "optimizer"), NULL);
     trek_state *state = trek_state_new();
-    if (state && trek_optimizer_add_to(state, optimizer, RATES, "", true) != TREK_OK)
+    if (state && trek_optimizer_add_to(state, optimizer, TREK_OPTIMIZER_RATES, "", true) != TREK_OK)
         trek_state_free(&state);
     return state;
 }
@@ -82,7 +80,7 @@ static trek_status load(trek_optimizer *optimizer, const trek_state *state, trek
 {
     int n = 0;
     for (int k = 0; k < trek_state_count(state); k++) {
-        trek_tensor *tensor = strcmp(trek_state_name(state, k), RATES) != 0 ? trek_state_tensor(state, k) : NULL;
+        trek_tensor *tensor = strcmp(trek_state_name(state, k), TREK_OPTIMIZER_RATES) != 0 ? trek_state_tensor(state, k) : NULL;
         if (tensor)
             entries[n++] = (trek_optimizer_entry){ (char *)trek_state_name(state, k), tensor };
         else if (trek_error_status() != TREK_OK)
@@ -100,13 +98,13 @@ trek_status trek_optimizer_load(trek_optimizer *optimizer, const trek_state *sta
 {
     if (!optimizer || !state)
         return trek_fail_missing("trek_optimizer_load", optimizer ? "state" : "optimizer");
-    trek_tensor *tensor = trek_error_status() == TREK_OK ? trek_state_find(state, RATES) : NULL;
+    trek_tensor *tensor = trek_error_status() == TREK_OK ? trek_state_find(state, TREK_OPTIMIZER_RATES) : NULL;
     double *rates = NULL;
     int n = 0;
     if (trek_error_status() != TREK_OK)
         return trek_error_status();
     if (!tensor)
-        return trek_fail(TREK_ERR_FORMAT, "trek_optimizer_load: there is no \"" RATES "\": this is no optimizer's state");
+        return trek_fail(TREK_ERR_FORMAT, "trek_optimizer_load: there is no \"" TREK_OPTIMIZER_RATES "\": this is no optimizer's state");
     trek_optimizer_entry *entries = trek_calloc((size_t)trek_state_count(state) + 1, sizeof *entries);
     trek_status status = entries ? trek_optimizer_read_rates(tensor, "trek_optimizer_load", &rates, &n) : TREK_ERR_MEMORY;
     if (status == TREK_OK && n != optimizer->n_groups)

@@ -32,6 +32,7 @@ typedef struct trek_optimizer_group {
 } trek_optimizer_group;
 
 typedef struct trek_device_update trek_device_update;
+struct trek_optimizer_loaded;
 
 /* State and masters of all sharers of an arena in its layout, in host memory, while somebody looks at them. */
 typedef struct trek_optimizer_gathered {
@@ -79,6 +80,9 @@ struct trek_optimizer {
     uint64_t edits;                    /* of groups and learning rates, by the program */
     uint64_t resets;                   /* trek_optimizer_reset: how often, which others follow, too */
     uint64_t followed;                 /* trek_optimizer_follow: the edits that were taken over */
+    trek_status (*load)(void *arg, trek_status own, const struct trek_optimizer_loaded *state); /* of a graph's ranks: see
+                                          trek_optimizer_loaded; NULL: no other takes it over */
+    void *load_arg;
 };
 
 /* What a part's state is kept in: bf16 or u8 instead of f32 where groups say so, which all do then. */
@@ -243,6 +247,16 @@ typedef struct trek_optimizer_import_plan trek_optimizer_import_plan;
 trek_status trek_optimizer_import_begin(trek_optimizer *optimizer, const trek_optimizer_entry *entries, int n,
                                         trek_optimizer_import_plan **plan);
 void trek_optimizer_import_end(trek_optimizer *optimizer, trek_optimizer_import_plan **plan, bool commit);
+
+/* What trek_optimizer_load takes over, borrowed. An optimizer's `load`, where it has one, is given it instead: for all that stand
+ * behind this optimizer, all or nothing, and (own) also if the caller has none to give. */
+typedef struct trek_optimizer_loaded {
+    const trek_optimizer_entry *entries;
+    int n_entries, n_rates;
+    const double *rates;               /* of the groups */
+} trek_optimizer_loaded;
+/* The learning rates of all groups, which are as many. */
+trek_status trek_optimizer_set_rates(trek_optimizer *optimizer, const trek_optimizer_loaded *state);
 
 /* --- optim/codes.c: states in u8 (tensor/state_code.h), on the CPU, from and to f32 --- */
 

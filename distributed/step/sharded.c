@@ -365,6 +365,8 @@ trek_status trek_ranks_gather_state(ranks_stepper *s, trek_status own, bool ever
 {
     if (!s || s->sharers == 1 || !s->replicas[0].optimizer)
         return own;
+    if (own == TREK_OK) /* who has not made a step since has the same states to give */
+        own = trek_ranks_follow_groups(s);
     own = s->comm ? trek_replica_agree(s->comm, own, "the optimizer's state") : own;
     if (own == TREK_OK)
         own = trek_ranks_call(s->ranks, gather_rank, &(gathering){ s, everywhere });

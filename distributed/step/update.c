@@ -78,6 +78,15 @@ trek_status trek_ranks_detach(trek_stepper *stepper)
     return trek_ranks_call(s->ranks, detach_rank, s);
 }
 
+trek_status trek_ranks_follow_groups(ranks_stepper *s)
+{
+    trek_status status = TREK_OK;
+    for (int r = 1; r < s->local_ranks && status == TREK_OK; r++)
+        if (s->replicas[r].optimizer)
+            status = trek_optimizer_follow(s->replicas[r].optimizer, s->replicas[0].optimizer);
+    return status;
+}
+
 trek_status trek_ranks_set_rates(ranks_stepper *s, bool by_schedule)
 {
     const trek_graph_settings *settings = &s->base.graph->settings;
@@ -89,10 +98,7 @@ trek_status trek_ranks_set_rates(ranks_stepper *s, bool by_schedule)
     for (int r = 0; r < s->local_ranks && status == TREK_OK && by_schedule; r++)
         if (s->replicas[r].optimizer)
             status = trek_optimizer_schedule_lr(s->replicas[r].optimizer, lr);
-    for (int r = 1; r < s->local_ranks && status == TREK_OK; r++)
-        if (s->replicas[r].optimizer)
-            status = trek_optimizer_follow(s->replicas[r].optimizer, s->replicas[0].optimizer);
-    return status;
+    return status == TREK_OK ? trek_ranks_follow_groups(s) : status;
 }
 
 /* Learning rates, plans, detached values: what can fail. */

@@ -12,9 +12,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
+#include "distributed/checkpoint.h"
 #include "distributed/step/stepper_ranks.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
@@ -84,7 +86,7 @@ static trek_graph *build(trek_device device, void *arg)
 
 /* --- a run ------------------------------------------------------------------------------------------------------------ */
 
-typedef enum kind { MOMENTUM, ADAM, ADAMW, RMSPROP, LION, NADAM, ADAGRAD, KINDS } kind;
+typedef enum kind { MOMENTUM, ADAM, ADAMW, RMSPROP, LION, NADAM, ADAGRAD, KINDS, PLAIN = KINDS } kind;
 
 typedef struct run {
     int ranks;
@@ -110,7 +112,8 @@ static const trek_device *devices_of(const run *c)
 
 static trek_optimizer_spec optimizer_of(const run *c)
 {
-    trek_optimizer_spec specs[KINDS] = {
+    trek_optimizer_spec specs[KINDS + 1] = {
+        [PLAIN] = trek_sgd((trek_sgd_opts){ .lr = 0.05 }),
         [MOMENTUM] = trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true }),
         [ADAM] = trek_adam((trek_adam_opts){ .lr = 0.01, .amsgrad = true }),
         [ADAMW] = trek_adamw((trek_adam_opts){ .lr = 0.01 }),
@@ -369,6 +372,23 @@ static void failing_rank(void **state)
     }
 }
 
+/* A group that brings a state with it: further ranks have it, too, when all gather theirs. */
+static void group_before_saving(void **state)
+{
+    (void)state;
+    run c = { .ranks = 3, .dtype = TREK_F32, .optimizer = PLAIN, .bucket_bytes = 2048, .sharded = true };
+    trek_graph *graph = begin(&c);
+    assert_int_equal(make_step(&c, graph, 0), TREK_OK);
+    assert_int_equal(trek_optimizer_vectors(trek_graph_optimizer(graph), optimizer_of(&(run){ .optimizer = MOMENTUM })), 1);
+    char path[] = "/tmp/trek-sharded-XXXXXX";
+    close(mkstemp(path));
+    if (trek_checkpoint_save(graph, NULL, path) != TREK_OK)
+        fail_msg("%s", trek_error());
+    unlink(path);
+    assert_int_equal(make_step(&c, graph, 1), TREK_OK);
+    trek_graph_free(&graph);
+}
+
 static void expect_refused(const run *c, trek_optimizer_spec spec, trek_average average, trek_status status, const char *text)
 {
     trek_dtype dtype = c->dtype;
@@ -413,7 +433,8 @@ int main(void)
     setenv("TREK_FAKE_GPUS", "4", 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_as_unsharded), cmocka_unit_test(same_as_one_device), cmocka_unit_test(set_up_again),
-        cmocka_unit_test(memory), cmocka_unit_test(failing_rank), cmocka_unit_test(refused),
+        cmocka_unit_test(memory), cmocka_unit_test(failing_rank), cmocka_unit_test(group_before_saving),
+        cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

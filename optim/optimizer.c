@@ -50,8 +50,6 @@ trek_optimizer *trek_optimizer_new_over(trek_optimizer_spec spec, trek_arena *ar
     if (spec.klass && spec.klass->whole && arena->cuts)
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "%s updates whole parameters: its state cannot be divided among ranks "
                                                     "(.shard_optimizer)", spec.klass->name);
-    if (spec.state_dtype == TREK_U8 && arena->cuts)
-        return trek_fail_null(TREK_ERR_UNSUPPORTED, "state in 8 bits cannot be divided among ranks (.shard_optimizer)");
     if (trek_optimizer_resolve(&spec) != TREK_OK || trek_optimizer_find_kernel(spec.klass, arena, &kernel) != TREK_OK)
         return NULL;
     trek_optimizer *optimizer = trek_calloc(1, sizeof *optimizer);
@@ -376,7 +374,7 @@ static trek_update_slice slice_of(const trek_optimizer *optimizer, const trek_op
     return s;
 }
 
-_Static_assert(TREK_ARENA_SLOT % TREK_CODE_BLOCK == 0, "no block has elements of two parameters");
+_Static_assert(TREK_ARENA_SLOT % TREK_CODE_BLOCK == 0, "no block has elements of two parameters, or sharers");
 
 /* The end of the block that an element is within, or its own place where it begins one. */
 static int64_t block_end(int64_t at) { return trek_code_blocks(at) * TREK_CODE_BLOCK; }

@@ -34,9 +34,11 @@ typedef struct trek_optimizer_group {
 typedef struct trek_device_update trek_device_update;
 struct trek_optimizer_loaded;
 
-/* State and masters of all sharers of an arena in its layout, in host memory, while somebody looks at them. */
+/* What sharers have in pieces: states, the scales of those in u8 (at TREK_OWN_SCALES + s), masters. */
+enum { TREK_OWN_SCALES = TREK_UPDATE_STATES, TREK_OWN_MASTERS = 2 * TREK_UPDATE_STATES, TREK_GATHERED };
+/* The same of all sharers of an arena in its layout, in host memory, while somebody looks at them. */
 typedef struct trek_optimizer_gathered {
-    trek_tensor *state[TREK_UPDATE_STATES][TREK_DTYPE_COUNT], *masters[TREK_DTYPE_COUNT]; /* NULL: there is none */
+    trek_tensor *of[TREK_GATHERED][TREK_DTYPE_COUNT]; /* NULL: there is none */
 } trek_optimizer_gathered;
 
 /* A number that goes on from `key` and tells values apart (multiply and rotate; no cryptography). */
@@ -225,13 +227,18 @@ typedef struct trek_optimizer_entry {
     trek_tensor *tensor;
 } trek_optimizer_entry;
 
-/* Of sharers: all of them gather first what each has (optimizer_gather.c). Room for it, into which pieces of the sharers' state
- * (s < TREK_UPDATE_STATES) or masters (s = TREK_UPDATE_STATES) are put; MEMORY. `end` gives it back. */
+/* Of sharers: all of them gather first what each has (optimizer_gather.c). Room for it, into which pieces of the sharers' states,
+ * scales and masters (s: TREK_OWN_..) are put; MEMORY. `end` gives it back. */
 trek_status trek_optimizer_gather_begin(trek_optimizer *optimizer);
 void trek_optimizer_gather_end(trek_optimizer *optimizer);
 /* This rank's, in the buffers that hold only its own; NULL: there is none of it. */
 trek_tensor *trek_optimizer_own(const trek_optimizer *optimizer, int s, int part);
 trek_tensor *trek_optimizer_gathered_of(const trek_optimizer *optimizer, int s, int part);
+/* So many elements have one number of it. */
+static inline int64_t trek_optimizer_own_block(int s)
+{
+    return s >= TREK_OWN_SCALES && s < TREK_OWN_MASTERS ? TREK_CODE_BLOCK : 1;
+}
 
 /* A new array of *n entries (NULL with *n 0 and no error: nothing yet); free it by trek_optimizer_export_free. STATE: of sharers,
  * who have not gathered it. */
@@ -247,7 +254,6 @@ typedef struct trek_optimizer_import_plan trek_optimizer_import_plan;
 trek_status trek_optimizer_import_begin(trek_optimizer *optimizer, const trek_optimizer_entry *entries, int n,
                                         trek_optimizer_import_plan **plan);
 void trek_optimizer_import_end(trek_optimizer *optimizer, trek_optimizer_import_plan **plan, bool commit);
-
 /* What trek_optimizer_load takes over, borrowed. An optimizer's `load`, where it has one, is given it instead: for all that stand
  * behind this optimizer, all or nothing, and (own) also if the caller has none to give. */
 typedef struct trek_optimizer_loaded {

@@ -311,7 +311,7 @@ typedef struct gathering {
     bool everywhere;
 } gathering;
 
-/* One state (or the masters) of one bucket, from all sharers to `room`, and from there to the whole. */
+/* One state, or its scales, or the masters of one bucket, from all sharers to `room`, and from there to the whole. */
 static trek_status gather_bucket(const ranks_stepper *s, int rank, int state, int bucket, trek_tensor *room)
 {
     const trek_optimizer *optimizer = s->replicas[rank].optimizer;
@@ -322,13 +322,14 @@ static trek_status gather_bucket(const ranks_stepper *s, int rank, int state, in
     if (!own)
         return TREK_OK;
     size_t size = trek_dtype_size((trek_dtype)own->dtype);
-    trek_comm_call call = { .kind = TREK_COMM_ALL_GATHER, .dtype = own->dtype, .count = of->count / s->sharers,
-                            .in = own->data + (size_t)arena->cuts[bucket].place * size, .out = room->data,
+    int64_t block = trek_optimizer_own_block(state); /* cuts are whole blocks */
+    trek_comm_call call = { .kind = TREK_COMM_ALL_GATHER, .dtype = own->dtype, .count = of->count / block / s->sharers,
+                            .in = own->data + (size_t)(arena->cuts[bucket].place / block) * size, .out = room->data,
                             .on_device = arena->device.type != TREK_CPU };
     trek_status status = trek_comm_run(comm_of(s, rank), call);
     if (status == TREK_OK && whole)
-        status = arena->backend->copy_bytes(whole->data + (size_t)of->begin * size, trek_cpu(0), room->data, arena->device,
-                                            (size_t)of->count * size, NULL);
+        status = arena->backend->copy_bytes(whole->data + (size_t)(of->begin / block) * size, trek_cpu(0), room->data,
+                                            arena->device, (size_t)(of->count / block) * size, NULL);
     return status;
 }
 
@@ -354,7 +355,7 @@ static trek_status gather_rank(int rank, void *arg)
     if (status == TREK_OK && keeps)
         status = trek_optimizer_gather_begin(own->optimizer);
     status = trek_replica_agree(comm_of(s, rank), status, "the optimizer's state");
-    for (int state = 0; state <= TREK_UPDATE_STATES; state++)
+    for (int state = 0; state < TREK_GATHERED; state++)
         for (int k = 0; k < own->reducer->buckets.n && status == TREK_OK; k++)
             status = gather_bucket(s, rank, state, k, room);
     trek_tensor_release(room);

@@ -90,8 +90,8 @@ typedef enum kind { MOMENTUM, ADAM, ADAMW, RMSPROP, LION, NADAM, ADAGRAD, KINDS,
 
 typedef struct run {
     int ranks;
-    bool sharded, norm, value, scaled, low_state, groups, reduces;
-    trek_dtype dtype;
+    bool sharded, norm, value, scaled, groups, reduces;
+    trek_dtype dtype, state;
     kind optimizer;
     int accumulate;
     int64_t bucket_bytes;
@@ -122,7 +122,7 @@ static trek_optimizer_spec optimizer_of(const run *c)
         [NADAM] = trek_nadam((trek_nadam_opts){ .lr = 0.01 }),
         [ADAGRAD] = trek_adagrad((trek_adagrad_opts){ .lr = 0.02 }),
     };
-    return trek_with_state(specs[c->optimizer], c->low_state ? TREK_BF16 : TREK_F32);
+    return trek_with_state(specs[c->optimizer], c->state);
 }
 
 static trek_status try_setup(const run *c, trek_graph *graph)
@@ -222,7 +222,7 @@ static void describe(const run *c, char *text, size_t size)
 {
     snprintf(text, size, "ranks %d %s optimizer %d accumulate %d buckets %d%s%s%s%s%s%s%s", c->ranks, trek_dtype_name(c->dtype),
              (int)c->optimizer, c->accumulate, (int)c->bucket_bytes, c->norm ? " norm" : "", c->value ? " value" : "",
-             c->scaled ? " scaled" : "", c->low_state ? " low state" : "", c->groups ? " groups" : "",
+             c->scaled ? " scaled" : "", c->state ? " state in fewer bits" : "", c->groups ? " groups" : "",
              c->unequal ? " unequal" : "",
              c->reduces ? " reduces" : "");
 }
@@ -247,12 +247,13 @@ static void same_as_unsharded(void **state)
     (void)state;
     static result got, expected;
     static const trek_dtype dtypes[] = { TREK_F32, TREK_BF16, TREK_F64, TREK_F32, TREK_F16 };
+    static const trek_dtype states[] = { TREK_BF16, TREK_U8, TREK_F32, TREK_U8 };
     int draws = test_short_on_device() ? 6 : test_short() ? 16 : 48;
     for (int k = 0; k < draws; k++) {
         uint32_t h = (uint32_t)k * 0x9e3779b9u;
         h ^= h >> 15, h *= 0x85ebca6bu, h ^= h >> 13;
         run c = { .ranks = 2 + k % 3, .dtype = dtypes[k % 5], .optimizer = (kind)(k % KINDS), .norm = h & 1, .value = h >> 1 & 1,
-                  .scaled = (h >> 2 & 3) == 0, .low_state = (h >> 4 & 3) == 0, .groups = h >> 6 & 1, .unequal = h >> 7 & 1,
+                  .scaled = (h >> 2 & 3) == 0, .state = states[h >> 4 & 3], .groups = h >> 6 & 1, .unequal = h >> 7 & 1,
                   .accumulate = (int)(h >> 8 & 3), .bucket_bytes = 512 << (h >> 10 & 7), .reduces = (h >> 13 & 3) == 0,
                   .apart = h >> 15 & 1 };
         train(&c, &expected);
@@ -283,8 +284,9 @@ static void set_up_again(void **state)
 {
     (void)state;
     static result got, expected;
-    for (int low = 0; low < 2; low++) {
-        run c = { .ranks = 2, .dtype = low ? TREK_BF16 : TREK_F32, .optimizer = ADAMW, .bucket_bytes = 2048, .sharded = false };
+    for (int k = 0; k < 4; k++) {
+        run c = { .ranks = 2, .dtype = k & 1 ? TREK_BF16 : TREK_F32, .state = k & 2 ? TREK_U8 : TREK_F32, .optimizer = ADAMW,
+                  .bucket_bytes = 2048, .sharded = false };
         for (int way = 0; way < 3; way++) { /* without parts, in parts, and from parts to none and back */
             trek_graph *graph = begin(&c);
             for (uint32_t s = 0; s < STEPS; s++) {
@@ -328,7 +330,7 @@ static void memory(void **state)
         int64_t all = state_bytes(&c);
         c.sharded = true;
         int64_t parts = state_bytes(&c), one = all / ranks;
-        int64_t padding = 2 * 4 * (int64_t)(ranks * TREK_ARENA_ALIGNED) + ranks * 4096; /* and what allocations are rounded to */
+        int64_t padding = 2 * 4 * (int64_t)(ranks * TREK_ARENA_SLOT) + ranks * 4096; /* and what allocations are rounded to */
         if (!(all > ranks * (int64_t)(2 * 4 * HIDDEN * HIDDEN) && parts <= one + padding))
             fail_msg("%d ranks keep %lld bytes, and in parts %lld", ranks, (long long)all, (long long)parts);
     }
@@ -410,7 +412,6 @@ static void refused(void **state)
                                     trek_adafactor((trek_adafactor_opts){ 0 }), trek_muon((trek_muon_opts){ 0 }) };
     for (int k = 0; k < 4; k++)
         expect_refused(&c, whole[k], TREK_AVERAGE_GRADIENTS, TREK_ERR_UNSUPPORTED, "whole parameters");
-    expect_refused(&c, trek_with_state(optimizer_of(&c), TREK_U8), TREK_AVERAGE_GRADIENTS, TREK_ERR_UNSUPPORTED, "8 bits");
     expect_refused(&c, optimizer_of(&c), TREK_AVERAGE_PARAMETERS, TREK_ERR_ARGUMENT, ".shard_optimizer");
     trek_graph *graph = begin(&c);
     assert_int_equal(make_step(&c, graph, 0), TREK_OK);

@@ -32,7 +32,6 @@ typedef struct trek_optimizer_group {
 } trek_optimizer_group;
 
 typedef struct trek_device_update trek_device_update;
-struct trek_optimizer_loaded;
 
 /* What sharers have in pieces: states, the scales of those in u8 (at TREK_OWN_SCALES + s), masters. */
 enum { TREK_OWN_SCALES = TREK_UPDATE_STATES, TREK_OWN_MASTERS = 2 * TREK_UPDATE_STATES, TREK_GATHERED };
@@ -82,9 +81,8 @@ struct trek_optimizer {
     uint64_t edits;                    /* of groups and learning rates, by the program */
     uint64_t resets;                   /* trek_optimizer_reset: how often, which others follow, too */
     uint64_t followed;                 /* trek_optimizer_follow: the edits that were taken over */
-    trek_status (*load)(void *arg, trek_status own, const struct trek_optimizer_loaded *state); /* of a graph's ranks: see
-                                          trek_optimizer_loaded; NULL: no other takes it over */
-    void *load_arg;
+    const struct trek_optimizer_behind *behind; /* NULL: it is alone */
+    void *behind_arg;
 };
 
 /* What a part's state is kept in: bf16 or u8 instead of f32 where groups say so, which all do then. */
@@ -254,13 +252,23 @@ typedef struct trek_optimizer_import_plan trek_optimizer_import_plan;
 trek_status trek_optimizer_import_begin(trek_optimizer *optimizer, const trek_optimizer_entry *entries, int n,
                                         trek_optimizer_import_plan **plan);
 void trek_optimizer_import_end(trek_optimizer *optimizer, trek_optimizer_import_plan **plan, bool commit);
-/* What trek_optimizer_load takes over, borrowed. An optimizer's `load`, where it has one, is given it instead: for all that stand
- * behind this optimizer, all or nothing, and (own) also if the caller has none to give. */
+/* What trek_optimizer_load takes over, borrowed. */
 typedef struct trek_optimizer_loaded {
     const trek_optimizer_entry *entries;
     int n_entries, n_rates;
     const double *rates;               /* of the groups */
 } trek_optimizer_loaded;
+/* Whoever stands behind an optimizer that is one of several: a graph's ranks, or ranks that divide its state and each call what
+ * follows. All but `end` are collectives, to which one comes however it is (own), and whose result is the same for all; NULL: the
+ * optimizer does it, or refuses it, by itself. */
+typedef struct trek_optimizer_behind {
+    trek_status (*load)(void *arg, trek_status own, const trek_optimizer_loaded *state); /* all or none take it over */
+    trek_status (*meet)(void *arg, trek_status own);   /* before a step, and */
+    trek_status (*share)(void *arg, trek_status own);  /* after it, unless it is skipped: parameters come to all */
+    trek_status (*gather)(void *arg, trek_status own); /* it can be exported, until trek_optimizer_gather_end */
+    trek_join_norm_fn join_norm;       /* of steps that a device decides */
+    void (*end)(void *arg);            /* the optimizer is freed */
+} trek_optimizer_behind;
 /* The learning rates of all groups, which are as many. */
 trek_status trek_optimizer_set_rates(trek_optimizer *optimizer, const trek_optimizer_loaded *state);
 

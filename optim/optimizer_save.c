@@ -67,11 +67,17 @@ trek_status trek_optimizer_read_rates(trek_tensor *tensor, const char *where, do
 
 trek_state *trek_optimizer_save(trek_optimizer *optimizer)
 {
-    if (!optimizer || trek_error_status() != TREK_OK)
-        return optimizer ? NULL : (trek_fail_missing("trek_optimizer_save", "optimizer"), NULL);
-    trek_state *state = trek_state_new();
+    if (!optimizer)
+        return trek_fail_missing("trek_optimizer_save", "optimizer"), NULL;
+    bool gathers = optimizer->behind && optimizer->behind->gather;
+    trek_status status = trek_error_status();
+    if (gathers)
+        status = optimizer->behind->gather(optimizer->behind_arg, status);
+    trek_state *state = status == TREK_OK ? trek_state_new() : NULL;
     if (state && trek_optimizer_add_to(state, optimizer, TREK_OPTIMIZER_RATES, "", true) != TREK_OK)
         trek_state_free(&state);
+    if (gathers)
+        trek_optimizer_gather_end(optimizer);
     return state;
 }
 
@@ -130,8 +136,8 @@ trek_status trek_optimizer_load(trek_optimizer *optimizer, const trek_state *sta
     trek_optimizer_loaded loaded = { 0 };
     if (status == TREK_OK)
         status = read_state(optimizer, state, &rates, &entries, &loaded);
-    if (optimizer->load)
-        status = optimizer->load(optimizer->load_arg, status, &loaded);
+    if (optimizer->behind && optimizer->behind->load)
+        status = optimizer->behind->load(optimizer->behind_arg, status, &loaded);
     else if (status == TREK_OK)
         status = load_alone(optimizer, &loaded);
     trek_free(entries);

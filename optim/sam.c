@@ -189,8 +189,8 @@ static trek_status add_before(trek_state *state, const trek_sam *sam, const trek
 
 trek_state *trek_sam_save(trek_sam *sam)
 {
-    if (!sam || trek_error_status() != TREK_OK)
-        return sam ? NULL : (trek_fail_missing("trek_sam_save", "sam"), NULL);
+    if (!sam)
+        return trek_fail_missing("trek_sam_save", "sam"), NULL;
     trek_arena *arena = sam->optimizer->arena;
     if (sam->climbed) /* whatever was written there, masters go with what is kept */
         trek_arena_note_masters(arena);

@@ -100,23 +100,31 @@ static trek_status describe(const trek_optimizer_loaded *state, trek_text *text)
     return text->failed ? trek_error_status() : TREK_OK;
 }
 
-trek_status trek_ranks_load_state(void *stepper, trek_status own, const trek_optimizer_loaded *state)
+trek_status trek_ranks_load_together(trek_ranks_loading *x, trek_comm *comm, trek_status own)
+{
+    trek_text text = { 0 };
+    if (own == TREK_OK)
+        own = trek_ranks_load_begin(x);
+    if (own == TREK_OK && comm)
+        own = describe(&x->state, &text);
+    if (comm)
+        own = trek_agree(comm, own, "trek_optimizer_load", own == TREK_OK ? &text : NULL);
+    if (own == TREK_OK)
+        own = trek_ranks_load_commit(x);
+    trek_ranks_load_end(x);
+    trek_text_clear(&text);
+    return own;
+}
+
+static trek_status load(void *stepper, trek_status own, const trek_optimizer_loaded *state)
 {
     trek_ranks_loading x = { .s = stepper, .state = *state };
-    trek_text text = { 0 };
     if (x.s->comm)
         trek_comm_say(x.s->comm, "load");
-    if (own == TREK_OK)
-        own = trek_ranks_load_begin(&x);
-    if (own == TREK_OK && x.s->comm)
-        own = describe(state, &text);
-    if (x.s->comm)
-        own = trek_agree(x.s->comm, own, "trek_optimizer_load", own == TREK_OK ? &text : NULL);
-    if (own == TREK_OK)
-        own = trek_ranks_load_commit(&x);
-    trek_ranks_load_end(&x);
-    trek_text_clear(&text);
+    own = trek_ranks_load_together(&x, x.s->comm, own);
     if (x.s->comm)
         trek_comm_say(x.s->comm, NULL);
     return own;
 }
+
+const trek_optimizer_behind trek_ranks_behind = { .load = load };

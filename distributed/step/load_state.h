@@ -20,8 +20,11 @@ trek_status trek_ranks_load_commit(trek_ranks_loading *loading);
 /* In any case. */
 void trek_ranks_load_end(trek_ranks_loading *loading);
 
-/* trek_optimizer_load of rank 0's optimizer, for all ranks of the job: a ranks_stepper's trek_optimizer.load. A collective of its
- * processes, who are to have the same state (ARGUMENT). */
-trek_status trek_ranks_load_state(void *stepper, trek_status own, const trek_optimizer_loaded *state);
+/* All of that, as a collective: of ranks who are to have the same state (ARGUMENT). own: how the caller is; comm NULL: he is
+ * alone. */
+trek_status trek_ranks_load_together(trek_ranks_loading *loading, trek_comm *comm, trek_status own);
+
+/* What stands behind rank 0's optimizer of a ranks_stepper: trek_optimizer_load is for all ranks of the job. */
+extern const trek_optimizer_behind trek_ranks_behind;
 
 #endif

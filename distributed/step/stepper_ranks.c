@@ -414,8 +414,8 @@ static trek_status set_optimizer(trek_stepper *stepper, const trek_optimizer_sou
         trek_optimizer_free(&old);
     }
     if (status == TREK_OK) {
-        s->replicas[0].optimizer->load = trek_ranks_load_state;
-        s->replicas[0].optimizer->load_arg = s;
+        s->replicas[0].optimizer->behind = &trek_ranks_behind;
+        s->replicas[0].optimizer->behind_arg = s;
     }
     trek_free(made);
     return status;

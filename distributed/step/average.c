@@ -10,6 +10,7 @@
 #include "autograd/var_internal.h"
 #include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
+#include "distributed/step/load_state.h"
 #include "distributed/step/reduce.h"
 #include "graph/graph_internal.h"
 #include "tensor/rank_context.h"

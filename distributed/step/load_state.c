@@ -7,6 +7,15 @@
 #include "distributed/replica/agreement.h"
 #include "nn/text.h"
 
+trek_status trek_ranks_follow_groups(ranks_stepper *s)
+{
+    trek_status status = TREK_OK;
+    for (int r = 1; r < s->local_ranks && status == TREK_OK; r++)
+        if (s->replicas[r].optimizer)
+            status = trek_optimizer_follow(s->replicas[r].optimizer, s->replicas[0].optimizer);
+    return status;
+}
+
 /* --- the ranks of a process ----------------------------------------------------------------- */
 
 static trek_optimizer *optimizer_of(const trek_ranks_loading *x, int rank)

@@ -6,6 +6,9 @@
 
 #include "distributed/step/stepper_ranks.h"
 
+/* Groups and rates that the program has given rank 0's optimizer since the last step are the further ranks', too. MEMORY. */
+trek_status trek_ranks_follow_groups(ranks_stepper *s);
+
 typedef struct trek_ranks_loading {
     ranks_stepper *s;            /* NULL: there is one rank, */
     trek_optimizer *optimizer;   /* and this is its optimizer */

@@ -13,6 +13,7 @@
 
 #include "autograd/var_internal.h"
 #include "distributed/replica/agreement.h"
+#include "distributed/step/load_state.h"
 #include "distributed/step/sharer.h"
 #include "graph/graph_internal.h"
 #include "tensor/pool.h"

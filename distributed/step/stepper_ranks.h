@@ -215,8 +215,6 @@ trek_status trek_ranks_step(trek_stepper *stepper);
 /* Rank 0's learning rates, by the schedule if that is to be asked, become all ranks'. */
 trek_status trek_ranks_set_rates(ranks_stepper *s, bool by_schedule);
 void trek_ranks_count_step(ranks_stepper *s);
-/* Groups and rates that the program has given rank 0's optimizer since the last step are the further ranks', too. MEMORY. */
-trek_status trek_ranks_follow_groups(ranks_stepper *s);
 
 /* constants.c: constants and teachers of rank 0's graph come to all ranks; the values of the teachers. */
 trek_status trek_ranks_constants(trek_stepper *stepper);

@@ -6,6 +6,7 @@
 #include "autograd/var_internal.h"
 #include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
+#include "distributed/step/load_state.h"
 #include "distributed/step/overlap.h"
 #include "distributed/step/sharded.h"
 #include "graph/graph_internal.h"
@@ -76,15 +77,6 @@ trek_status trek_ranks_detach(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
     return trek_ranks_call(s->ranks, detach_rank, s);
-}
-
-trek_status trek_ranks_follow_groups(ranks_stepper *s)
-{
-    trek_status status = TREK_OK;
-    for (int r = 1; r < s->local_ranks && status == TREK_OK; r++)
-        if (s->replicas[r].optimizer)
-            status = trek_optimizer_follow(s->replicas[r].optimizer, s->replicas[0].optimizer);
-    return status;
 }
 
 trek_status trek_ranks_set_rates(ranks_stepper *s, bool by_schedule)

@@ -10,6 +10,7 @@
 #include "distributed/balance/plan.h"
 #include "distributed/balance/workload.h"
 #include "distributed/step/job_sync.h"
+#include "distributed/step/load_state.h"
 #include "distributed/step/sharded.h"
 #include "graph/graph_internal.h"
 #include "graph/graph_loader_internal.h"
@@ -167,9 +168,9 @@ typedef struct restoring {
     trek_state *file, *model;   /* all there is; parameters and buffers */
     trek_state_loading *loading;
     trek_optimizer_entry *entries; /* names and tensors borrowed from the file */
-    int n_entries, n_rates, n_imports;
-    trek_optimizer_import_plan **imports; /* [ranks] */
+    int n_entries, n_rates;
     double *rates;
+    trek_ranks_loading optimizer; /* of them */
     trek_plan *plan;            /* NULL: none, or for another number of ranks */
     int64_t run[RUN_NUMBERS], place[LOADER_NUMBERS];
     bool has_optimizer, has_loader, has_scaler;
@@ -318,51 +319,6 @@ static trek_status check_optimizer(const restoring *r)
     return TREK_OK;
 }
 
-static trek_optimizer *optimizer_of(const restoring *r, int rank)
-{
-    return r->s ? r->s->replicas[rank].optimizer : trek_graph_optimizer(r->graph);
-}
-
-static trek_status begin_import(int rank, void *arg)
-{
-    restoring *r = arg;
-    trek_optimizer *optimizer = optimizer_of(r, rank);
-    return optimizer ? trek_optimizer_import_begin(optimizer, r->entries, r->n_entries, &r->imports[rank]) : TREK_OK;
-}
-
-static trek_status drop_import(int rank, void *arg)
-{
-    restoring *r = arg;
-    if (r->imports[rank])
-        trek_optimizer_import_end(optimizer_of(r, rank), &r->imports[rank], false);
-    return TREK_OK;
-}
-
-static trek_status commit_import(int rank, void *arg)
-{
-    restoring *r = arg;
-    trek_optimizer *optimizer = optimizer_of(r, rank);
-    if (!r->imports[rank])
-        return TREK_OK;
-    trek_optimizer_import_end(optimizer, &r->imports[rank], true);
-    trek_status status = TREK_OK;
-    for (int g = 0; g < r->n_rates && status == TREK_OK; g++)
-        status = trek_optimizer_set_group_lr(optimizer, g, r->rates[g]);
-    return status;
-}
-
-/* Groups that the program has made since the last step are the replicas', too. */
-static trek_status follow_groups(const restoring *r)
-{
-    trek_status status = TREK_OK;
-    for (int k = 1; r->s && k < r->s->local_ranks && status == TREK_OK; k++)
-        if (r->s->replicas[k].optimizer)
-            status = trek_optimizer_follow(r->s->replicas[k].optimizer, r->s->replicas[0].optimizer);
-    return status;
-}
-
-static trek_status on_ranks(restoring *r, trek_rank_fn fn) { return r->s ? trek_ranks_call(r->s->ranks, fn, r) : fn(0, r); }
-
 /* All that can fail; nothing has changed after it. */
 static trek_status prepare(restoring *r)
 {
@@ -376,12 +332,9 @@ static trek_status prepare(restoring *r)
         status = check_optimizer(r);
     if (status == TREK_OK && !(r->loading = trek_state_loading_new(r->model, trek_graph_module(r->graph), NULL, &report)))
         status = trek_error_status();
-    r->n_imports = r->s ? r->s->local_ranks : 1;
-    if (status == TREK_OK && !(r->imports = trek_calloc((size_t)r->n_imports, sizeof *r->imports)))
-        status = TREK_ERR_MEMORY;
-    if (status == TREK_OK)
-        status = follow_groups(r);
-    return status == TREK_OK ? on_ranks(r, begin_import) : status;
+    r->optimizer = (trek_ranks_loading){ .s = r->s, .optimizer = trek_graph_optimizer(r->graph),
+                                         .state = { r->entries, r->n_entries, r->n_rates, r->rates } };
+    return status == TREK_OK ? trek_ranks_load_begin(&r->optimizer) : status;
 }
 
 /* --- loading: what changes -------------------------------------------------------------------------- */
@@ -425,7 +378,7 @@ static trek_status commit(restoring *r)
     if (status == TREK_OK)
         status = trek_graph_parameters_changed(r->graph);
     if (status == TREK_OK)
-        status = on_ranks(r, commit_import);
+        status = trek_ranks_load_commit(&r->optimizer);
     if (status == TREK_OK)
         status = trek_graph_zero_grad(r->graph);
     if (status == TREK_OK)
@@ -437,9 +390,7 @@ static trek_status commit(restoring *r)
 
 static void end(restoring *r)
 {
-    if (r->imports)
-        on_ranks(r, drop_import);
-    trek_free(r->imports);
+    trek_ranks_load_end(&r->optimizer);
     trek_free(r->rates);
     trek_free(r->entries);
     trek_plan_free(&r->plan);

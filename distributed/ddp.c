@@ -163,8 +163,8 @@ static trek_status join_rank(trek_ddp *ddp, int k, void *arg)
     if (own == TREK_OK)
         own = bind_layers(ddp, r);
     char options[128];
-    snprintf(options, sizeof options, "the size of buckets\t%lld bytes\noverlap\t%d\n", (long long)ddp->opts.bucket_bytes,
-             ddp->opts.overlap);
+    snprintf(options, sizeof options, "the size of buckets\t%lld bytes\noverlap\t%d\n.shard_optimizer\t%s\n",
+             (long long)ddp->opts.bucket_bytes, ddp->opts.overlap, ddp->opts.shard_optimizer ? "set" : "not set");
     trek_status status = trek_replica_compare(r->model, r->comm, options, "ddp: the replicas differ", own);
     return status == TREK_OK ? trek_ddp_take_first(r, true, true, TREK_OK) : status;
 }

@@ -46,6 +46,7 @@
 #include "distributed/ranks.h"
 #include "graph/metric.h"
 #include "nn/module.h"
+#include "optim/optimizer.h"
 
 TREK_BEGIN
 
@@ -56,6 +57,7 @@ typedef struct trek_ddp_opts {
     int64_t bucket_bytes; /* of gradients that are sent at once; default 25 MiB, the first bucket at most 1 MiB */
     int overlap;          /* trek_ddp_backward sends buckets while backward goes on. Default: where the communicator
                              progresses by itself (MPI, NCCL); TREK_OFF: never; 1: always */
+    bool shard_optimizer; /* trek_ddp_optimizer's: each rank keeps and updates a part of the state, as of trek_trainer_opts */
 } trek_ddp_opts;
 
 /* n replicas (1 to 1024) in this process, replica r on the device of its parameters (CPUs, too; the same device
@@ -128,6 +130,19 @@ TREK_API trek_var *trek_ddp_forward(trek_ddp *ddp, trek_var *const *inputs);
 /* The same for models with several inputs: inputs[r * n_inputs + k] is input k of replica r; a replica whose first
  * input is NULL does not run. */
 TREK_API trek_var *trek_ddp_forward_many(trek_ddp *ddp, trek_var *const *inputs, int n_inputs);
+
+/* The calling rank's optimizer, over all parameters of its replica; a collective, with the same spec on all ranks (ARGUMENT). The
+ * caller's: trek_optimizer_free. Over several replicas: inside trek_ranks_run, where each rank has one (STATE).
+ *
+ * With .shard_optimizer, and more ranks than one, each keeps the state of 1/N of the elements, and of the f32 copies of 16-bit
+ * parameters, and updates these. Gradients are reduced and clipped as without it, and are whole on every rank. Then these are
+ * collectives: trek_optimizer_step and trek_grad_scaler_step, which bring updated parameters to all; trek_optimizer_save, which
+ * gives every rank the whole state; trek_optimizer_load, of a whole one, the same on all ranks, for any number of them. Each is
+ * done by all or none: a rank that cannot gets its own error, the others PEER. Steps have the bits of those without it.
+ * UNSUPPORTED: optimizers that update whole parameters (Muon, LAMB, LARS, Adafactor).
+ *
+ * Without, it is trek_optimizer_new over the replica's parameters. */
+TREK_API trek_optimizer *trek_ddp_optimizer(trek_ddp *ddp, trek_optimizer_spec spec);
 
 /* A new metric (graph/metric.h) of what all ranks of the communicator have counted in theirs, which stay as they are; a
  * collective, for ranks that have counted nothing, too. comm NULL: a copy. NULL and the rank's own error, PEER on the others, or

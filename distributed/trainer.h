@@ -65,7 +65,7 @@ typedef struct trek_trainer_opts {
                              gradients, updates, and all-gathers parameters. Bits are those without it where sums are in rank
                              order (threads, processes of one machine) and nothing is clipped by norm; else it is so to rounding.
                              Checkpoints hold the whole state, for any number of ranks. UNSUPPORTED: optimizers that update
-                             whole parameters (Muon, LAMB, LARS, Adafactor), state in 8 bits, CPU ranks beside GPU ranks,
+                             whole parameters (Muon, LAMB, LARS, Adafactor), CPU ranks beside GPU ranks,
                              several processes with several ranks that have parameters of their own. With one rank, or one
                              copy of all: nothing */
     int64_t bucket_bytes;            /* of buckets after the first, which has at most 1 MiB; default 25 MiB */

@@ -118,7 +118,7 @@ static trek_arena *arena_begin(const trek_params *params)
 /* Parts that can be divided evenly. */
 static void pad_parts(trek_arena *arena, int sharers)
 {
-    int64_t unit = (int64_t)sharers * TREK_ARENA_ALIGNED;
+    int64_t unit = (int64_t)sharers * TREK_ARENA_SLOT;
     arena->sharers = sharers;
     for (int p = 0; p < arena->n_parts && sharers > 1; p++)
         arena->parts[p].count = (arena->parts[p].count + unit - 1) / unit * unit;

@@ -20,8 +20,6 @@
 #include "nn/module.h"
 #include "tensor/backend.h"
 
-enum { TREK_ARENA_ALIGNED = 64 }; /* elements: cuts begin and end at multiples, of 256 bytes of f32 */
-
 typedef struct trek_arena_segment {
     trek_var *param;         /* retained */
     char *name;
@@ -53,8 +51,8 @@ typedef struct trek_arena_cut {
 /* Whether the part has master copies of its parameters. */
 static inline bool trek_arena_part_is_low(const trek_arena_part *part) { return part->wide != part->dtype; }
 
-/* Elements: 512 bytes or more, and no block of elements that share a scale of optimizer state (tensor/state_code.h) has two
- * parameters' elements. */
+/* Elements: 512 bytes or more. Parameters and sharers' cuts begin at multiples, so that no block of elements that share a scale
+ * of optimizer state (tensor/state_code.h) is of two. */
 #define TREK_ARENA_SLOT 256
 /* Where the next slot may begin at the earliest, after elements up to `end`. */
 static inline int64_t trek_arena_slot_end(int64_t end) { return (end + TREK_ARENA_SLOT - 1) / TREK_ARENA_SLOT * TREK_ARENA_SLOT; }
@@ -72,7 +70,7 @@ typedef struct trek_arena {
     trek_device device;
     int n_parts, n_segments;
     bool sharing;            /* the data is another arena's */
-    int sharers;             /* parts are a multiple of as many stretches of TREK_ARENA_ALIGNED elements; 1: no cuts */
+    int sharers;             /* parts are a multiple of as many stretches of TREK_ARENA_SLOT elements; 1: no cuts */
     int n_cuts;
     trek_arena_cut *cuts;    /* by part and place in it; NULL: all is this rank's */
     int64_t owned[TREK_DTYPE_COUNT]; /* elements of each part that are this rank's */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* L-BFGS over one vector of all parameters. */
 #include <math.h>
-#include <stdio.h>
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
@@ -77,7 +76,7 @@ trek_lbfgs *trek_lbfgs_new(const trek_params *params, const trek_lbfgs_opts *opt
     return l;
 }
 
-static void forget(trek_lbfgs *l)
+void trek_lbfgs_forget(trek_lbfgs *l)
 {
     for (int k = 0; k < l->n_old; k++) {
         trek_tensor_release(l->dirs[k]);
@@ -95,7 +94,7 @@ void trek_lbfgs_free(trek_lbfgs **address)
     if (!l)
         return;
     *address = NULL;
-    forget(l);
+    trek_lbfgs_forget(l);
     trek_params_free(&l->params);
     trek_free(l->dirs);
     trek_free(l->steps);
@@ -367,101 +366,4 @@ trek_status trek_lbfgs_step(trek_lbfgs *l, trek_closure_fn closure, void *arg, d
         there = !iterate(l, &p);
     trek_tensor_release(p.grad);
     return trek_error_status();
-}
-
-/* --- state ------------------------------------------------------------------------------- */
-
-enum { S_EVALUATIONS, S_ITERATIONS, S_T, S_H, S_LOSS, S_OLD, S_RO };
-
-static trek_status add(trek_state *state, const char *name, int k, trek_tensor *tensor)
-{
-    char text[32];
-    snprintf(text, sizeof text, k < 0 ? "%s" : "%s.%d", name, k);
-    trek_tensor *here = tensor ? trek_tensor_to(tensor, trek_cpu(0)) : NULL, *copy = here ? trek_tensor_clone(here) : NULL;
-    trek_status status = copy ? trek_state_add(state, text, copy) : trek_error_status();
-    trek_tensor_release(here);
-    trek_tensor_release(copy);
-    return status;
-}
-
-trek_state *trek_lbfgs_state(trek_lbfgs *l)
-{
-    if (!l) {
-        trek_fail_missing("trek_lbfgs_state", "lbfgs");
-        return NULL;
-    }
-    trek_state *state = trek_state_new();
-    int64_t count = S_RO + l->n_old;
-    double *numbers = trek_calloc((size_t)count, sizeof *numbers);
-    trek_status status = state && numbers ? TREK_OK : trek_error_status();
-    if (status == TREK_OK) {
-        double first[] = { (double)l->evaluations, (double)l->iterations, l->t, l->h_diag, l->prev_loss, l->n_old };
-        for (int k = 0; k < count; k++)
-            numbers[k] = k < S_RO ? first[k] : l->ro[k - S_RO];
-        trek_tensor *tensor = trek_tensor_from_data(numbers, trek_shape_make(1, &count), TREK_F64, trek_cpu(0));
-        status = add(state, "numbers", -1, tensor);
-        trek_tensor_release(tensor);
-    }
-    if (status == TREK_OK && l->d)
-        status = add(state, "d", -1, l->d);
-    if (status == TREK_OK && l->prev_grad)
-        status = add(state, "prev_grad", -1, l->prev_grad);
-    for (int k = 0; k < l->n_old && status == TREK_OK; k++) {
-        status = add(state, "dirs", k, l->dirs[k]);
-        if (status == TREK_OK)
-            status = add(state, "steps", k, l->steps[k]);
-    }
-    trek_free(numbers);
-    if (status != TREK_OK)
-        trek_state_free(&state);
-    return state;
-}
-
-/* A vector of the state, on the device; NULL and an error, or NULL without where it may be missing. */
-static trek_tensor *vector(const trek_lbfgs *l, const trek_state *state, const char *name, int k, bool needed)
-{
-    char text[32];
-    snprintf(text, sizeof text, k < 0 ? "%s" : "%s.%d", name, k);
-    trek_tensor *found = trek_state_find(state, text);
-    if (!found && !needed)
-        return NULL;
-    if (!found || trek_tensor_numel(found) != l->total || trek_tensor_dtype(found) != l->dtype)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "trek_lbfgs_load: '%s' is %s", text, found ? "of another problem" : "missing");
-    trek_tensor *here = trek_tensor_to(found, l->device), *copy = here ? trek_tensor_clone(here) : NULL;
-    trek_tensor_release(here);
-    return copy;
-}
-
-trek_status trek_lbfgs_load(trek_lbfgs *l, const trek_state *state)
-{
-    if (!l || !state)
-        return trek_fail_missing("trek_lbfgs_load", l ? "state" : "lbfgs");
-    const trek_tensor *tensor = trek_state_find(state, "numbers");
-    int64_t count = tensor ? trek_tensor_numel(tensor) : 0;
-    double *numbers = trek_calloc((size_t)count + 1, sizeof *numbers);
-    trek_status status = numbers ? TREK_OK : TREK_ERR_MEMORY;
-    if (status == TREK_OK && count >= S_RO)
-        status = trek_tensor_to_host(tensor, TREK_F64, numbers, (size_t)count * sizeof *numbers);
-    if (status == TREK_OK && (count < S_RO || numbers[S_OLD] != (double)(count - S_RO) || numbers[S_OLD] > l->opts.history_size))
-        status = trek_fail(TREK_ERR_ARGUMENT, "trek_lbfgs_load: this is not the state of an L-BFGS, or its history is longer");
-    if (status == TREK_OK) {
-        forget(l);
-        l->d = vector(l, state, "d", -1, false);
-        l->prev_grad = vector(l, state, "prev_grad", -1, l->d != NULL);
-        for (int n = (int)numbers[S_OLD]; l->n_old < n && trek_error_status() == TREK_OK; l->n_old++) {
-            l->dirs[l->n_old] = vector(l, state, "dirs", l->n_old, true);
-            l->steps[l->n_old] = vector(l, state, "steps", l->n_old, true);
-            l->ro[l->n_old] = numbers[S_RO + l->n_old];
-        }
-        status = trek_error_status();
-    }
-    if (status == TREK_OK) {
-        l->evaluations = (int64_t)numbers[S_EVALUATIONS];
-        l->iterations = (int64_t)numbers[S_ITERATIONS];
-        l->t = numbers[S_T];
-        l->h_diag = numbers[S_H];
-        l->prev_loss = numbers[S_LOSS];
-    }
-    trek_free(numbers);
-    return status;
 }

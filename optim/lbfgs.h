@@ -35,8 +35,13 @@ TREK_API trek_status trek_lbfgs_step(trek_lbfgs *lbfgs, trek_closure_fn closure,
 TREK_API void trek_lbfgs_zero_grad(trek_lbfgs *lbfgs);
 TREK_API trek_status trek_lbfgs_set_lr(trek_lbfgs *lbfgs, double lr);
 
-/* For checkpoints: what it has learnt of the curvature, as copies; and back (ARGUMENT for another problem's). */
+/* Copies on the CPU of what it knows: the rate, how far it has come, and of the curvature the last direction and gradient and the
+ * history, vectors as long as all parameters ("d", "prev_grad", "dirs.0", "steps.0", ..). The caller's (trek_state_free);
+ * trek_state_write makes a file of it. Parameters are not in it. NULL: MEMORY, or the device's error. */
 TREK_API trek_state *trek_lbfgs_state(trek_lbfgs *lbfgs);
+/* Takes all of it over: with the parameters as they were, next steps are to the bit those of the one that was saved. Options
+ * other than the rate are not in it. FORMAT, naming what it is, for another optimizer's state, one of other parameters (names,
+ * shapes, dtype, order), of a history longer than history_size, and one that is not whole; MEMORY. Then nothing has changed. */
 TREK_API trek_status trek_lbfgs_load(trek_lbfgs *lbfgs, const trek_state *state);
 
 TREK_END

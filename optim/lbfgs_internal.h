@@ -35,6 +35,9 @@ typedef struct trek_lbfgs_line {
     int evaluations;
 } trek_lbfgs_line;
 
+/* What was learnt of the curvature, but for numbers. */
+void trek_lbfgs_forget(trek_lbfgs *lbfgs);
+
 double trek_lbfgs_dot(const trek_tensor *a, const trek_tensor *b);
 double trek_lbfgs_largest(const trek_tensor *a);
 /* Loss and gradient at x + t d. */

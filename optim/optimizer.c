@@ -50,8 +50,6 @@ trek_optimizer *trek_optimizer_new_over(trek_optimizer_spec spec, trek_arena *ar
     if (spec.klass && spec.klass->whole && arena->cuts)
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "%s updates whole parameters: its state cannot be divided among ranks "
                                                     "(.shard_optimizer)", spec.klass->name);
-    if (spec.state_dtype == TREK_U8 && arena->cuts)
-        return trek_fail_null(TREK_ERR_UNSUPPORTED, "state in 8 bits cannot be divided among ranks (.shard_optimizer)");
     if (trek_optimizer_resolve(&spec) != TREK_OK || trek_optimizer_find_kernel(spec.klass, arena, &kernel) != TREK_OK)
         return NULL;
     trek_optimizer *optimizer = trek_calloc(1, sizeof *optimizer);
@@ -121,6 +119,8 @@ void trek_optimizer_free(trek_optimizer **address)
             trek_tensor_release(optimizer->state[s][p]);
             trek_tensor_release(optimizer->scale[s][p]);
         }
+    if (optimizer->behind && optimizer->behind->end)
+        optimizer->behind->end(optimizer->behind_arg);
     trek_device_update_free(optimizer);
     trek_optimizer_gather_end(optimizer);
     trek_optimizer_free_rooms(optimizer);
@@ -376,7 +376,7 @@ static trek_update_slice slice_of(const trek_optimizer *optimizer, const trek_op
     return s;
 }
 
-_Static_assert(TREK_ARENA_SLOT % TREK_CODE_BLOCK == 0, "no block has elements of two parameters");
+_Static_assert(TREK_ARENA_SLOT % TREK_CODE_BLOCK == 0, "no block has elements of two parameters, or sharers");
 
 /* The end of the block that an element is within, or its own place where it begins one. */
 static int64_t block_end(int64_t at) { return trek_code_blocks(at) * TREK_CODE_BLOCK; }
@@ -499,36 +499,57 @@ static void apply_all(trek_optimizer *optimizer, const trek_step_opts *opts)
     trek_optimizer_commit(optimizer);
 }
 
-/* Of sharers: their steps are their stepper's. */
+static bool steps_together(const trek_optimizer *optimizer) { return optimizer->behind && optimizer->behind->share; }
+
+/* Of sharers: their steps are their stepper's, or theirs together. */
 static trek_status check_alone(const trek_optimizer *optimizer, bool joined)
 {
-    if (!optimizer->arena->cuts || (joined && optimizer->device_update))
+    if (!optimizer->arena->cuts || (joined && (optimizer->device_update || steps_together(optimizer))))
         return TREK_OK;
     return trek_fail(TREK_ERR_STATE, "optimizer: its state lies in parts on %d ranks (.shard_optimizer), which step together: "
                                      "trek_graph_step", optimizer->arena->sharers);
 }
 
+static trek_status step_on_device(trek_optimizer *optimizer, const trek_step_opts *opts)
+{
+    bool together = steps_together(optimizer);
+    trek_step_opts own = *opts;
+    if (together) {
+        own.join_norm = optimizer->behind->join_norm;
+        own.arg = optimizer->behind_arg;
+    }
+    trek_status status = trek_device_update_step(optimizer, &own);
+    if (together)
+        status = optimizer->behind->share(optimizer->behind_arg, status);
+    if (status == TREK_OK && opts->zero_grad)
+        zero_rest(optimizer);
+    return status;
+}
+
 static trek_status step(trek_optimizer *optimizer, const trek_step_opts *opts)
 {
     trek_arena *arena = optimizer->arena;
-    if (check_alone(optimizer, opts->join_norm != NULL) != TREK_OK)
+    bool together = steps_together(optimizer);
+    if (check_alone(optimizer, together || opts->join_norm) != TREK_OK)
         return TREK_ERR_STATE;
     trek_arena_mark_used(arena);
     trek_status status = trek_optimizer_prepare(optimizer);
+    trek_update_scaler *scaler = NULL;
+    if (status == TREK_OK && opts->scaler && !(scaler = trek_scaler_record(opts->scaler, arena->device)))
+        status = trek_error_status();
+    if (together)
+        status = optimizer->behind->meet(optimizer->behind_arg, status);
     if (status != TREK_OK)
         return status;
-    if (optimizer->device_update) {
-        status = trek_device_update_step(optimizer, opts);
-        if (status == TREK_OK && opts->zero_grad)
-            zero_rest(optimizer);
-        return status;
-    }
-    trek_update_scaler *scaler = NULL;
-    if (opts->scaler && !(scaler = trek_scaler_record(opts->scaler, arena->device)))
-        return trek_error_status();
+    if (optimizer->device_update)
+        return step_on_device(optimizer, opts);
     decide(optimizer, opts, scaler);
     if (!optimizer->last.skip)
         apply_all(optimizer, opts);
+    if (!optimizer->last.skip && together)
+        status = optimizer->behind->share(optimizer->behind_arg, TREK_OK);
+    if (status != TREK_OK)
+        return status;
     if (opts->zero_grad && optimizer->last.skip)
         trek_arena_zero_grads(arena);
     else if (opts->zero_grad)

@@ -235,7 +235,10 @@ TREK_API trek_status trek_optimizer_reset(trek_optimizer *optimizer);
 TREK_API trek_state *trek_optimizer_save(trek_optimizer *optimizer);
 /* Takes all of it over; parameters without entries begin anew. Options other than learning rates are not in it: the optimizer is
  * made with the same ones, and the same groups. FORMAT, naming what it is, for an entry of no parameter, of another shape, a part
- * of a parameter's state alone, another number of groups, a rate that is none; MEMORY. Then nothing has changed. */
+ * of a parameter's state alone, another number of groups, a rate that is none; MEMORY. Then nothing has changed.
+ * A graph's optimizer (trek_graph_optimizer) takes it over on all ranks of the process, each its part where they have parts
+ * (.shard_optimizer). In a job that is a collective: all processes call it, with the same state, each its own copy of it. It is
+ * taken over by all or none: PEER where another process has failed, ARGUMENT where states differ. */
 TREK_API trek_status trek_optimizer_load(trek_optimizer *optimizer, const trek_state *state);
 
 /* Scales all gradients so that their joint 2-norm is at most max_norm; returns the

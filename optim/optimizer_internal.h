@@ -33,9 +33,11 @@ typedef struct trek_optimizer_group {
 
 typedef struct trek_device_update trek_device_update;
 
-/* State and masters of all sharers of an arena in its layout, in host memory, while somebody looks at them. */
+/* What sharers have in pieces: states, the scales of those in u8 (at TREK_OWN_SCALES + s), masters. */
+enum { TREK_OWN_SCALES = TREK_UPDATE_STATES, TREK_OWN_MASTERS = 2 * TREK_UPDATE_STATES, TREK_GATHERED };
+/* The same of all sharers of an arena in its layout, in host memory, while somebody looks at them. */
 typedef struct trek_optimizer_gathered {
-    trek_tensor *state[TREK_UPDATE_STATES][TREK_DTYPE_COUNT], *masters[TREK_DTYPE_COUNT]; /* NULL: there is none */
+    trek_tensor *of[TREK_GATHERED][TREK_DTYPE_COUNT]; /* NULL: there is none */
 } trek_optimizer_gathered;
 
 /* A number that goes on from `key` and tells values apart (multiply and rotate; no cryptography). */
@@ -79,6 +81,8 @@ struct trek_optimizer {
     uint64_t edits;                    /* of groups and learning rates, by the program */
     uint64_t resets;                   /* trek_optimizer_reset: how often, which others follow, too */
     uint64_t followed;                 /* trek_optimizer_follow: the edits that were taken over */
+    const struct trek_optimizer_behind *behind; /* NULL: it is alone */
+    void *behind_arg;
 };
 
 /* What a part's state is kept in: bf16 or u8 instead of f32 where groups say so, which all do then. */
@@ -221,13 +225,18 @@ typedef struct trek_optimizer_entry {
     trek_tensor *tensor;
 } trek_optimizer_entry;
 
-/* Of sharers: all of them gather first what each has (optimizer_gather.c). Room for it, into which pieces of the sharers' state
- * (s < TREK_UPDATE_STATES) or masters (s = TREK_UPDATE_STATES) are put; MEMORY. `end` gives it back. */
+/* Of sharers: all of them gather first what each has (optimizer_gather.c). Room for it, into which pieces of the sharers' states,
+ * scales and masters (s: TREK_OWN_..) are put; MEMORY. `end` gives it back. */
 trek_status trek_optimizer_gather_begin(trek_optimizer *optimizer);
 void trek_optimizer_gather_end(trek_optimizer *optimizer);
 /* This rank's, in the buffers that hold only its own; NULL: there is none of it. */
 trek_tensor *trek_optimizer_own(const trek_optimizer *optimizer, int s, int part);
 trek_tensor *trek_optimizer_gathered_of(const trek_optimizer *optimizer, int s, int part);
+/* So many elements have one number of it. */
+static inline int64_t trek_optimizer_own_block(int s)
+{
+    return s >= TREK_OWN_SCALES && s < TREK_OWN_MASTERS ? TREK_CODE_BLOCK : 1;
+}
 
 /* A new array of *n entries (NULL with *n 0 and no error: nothing yet); free it by trek_optimizer_export_free. STATE: of sharers,
  * who have not gathered it. */
@@ -243,6 +252,25 @@ typedef struct trek_optimizer_import_plan trek_optimizer_import_plan;
 trek_status trek_optimizer_import_begin(trek_optimizer *optimizer, const trek_optimizer_entry *entries, int n,
                                         trek_optimizer_import_plan **plan);
 void trek_optimizer_import_end(trek_optimizer *optimizer, trek_optimizer_import_plan **plan, bool commit);
+/* What trek_optimizer_load takes over, borrowed. */
+typedef struct trek_optimizer_loaded {
+    const trek_optimizer_entry *entries;
+    int n_entries, n_rates;
+    const double *rates;               /* of the groups */
+} trek_optimizer_loaded;
+/* Whoever stands behind an optimizer that is one of several: a graph's ranks, or ranks that divide its state and each call what
+ * follows. All but `end` are collectives, to which one comes however it is (own), and whose result is the same for all; NULL: the
+ * optimizer does it, or refuses it, by itself. */
+typedef struct trek_optimizer_behind {
+    trek_status (*load)(void *arg, trek_status own, const trek_optimizer_loaded *state); /* all or none take it over */
+    trek_status (*meet)(void *arg, trek_status own);   /* before a step, and */
+    trek_status (*share)(void *arg, trek_status own);  /* after it, unless it is skipped: parameters come to all */
+    trek_status (*gather)(void *arg, trek_status own); /* it can be exported, until trek_optimizer_gather_end */
+    trek_join_norm_fn join_norm;       /* of steps that a device decides */
+    void (*end)(void *arg);            /* the optimizer is freed */
+} trek_optimizer_behind;
+/* The learning rates of all groups, which are as many. */
+trek_status trek_optimizer_set_rates(trek_optimizer *optimizer, const trek_optimizer_loaded *state);
 
 /* --- optim/codes.c: states in u8 (tensor/state_code.h), on the CPU, from and to f32 --- */
 
@@ -253,6 +281,7 @@ trek_tensor *trek_codes_read(const trek_tensor *codes, const trek_tensor *scales
 
 /* --- optim/optimizer_save.c --- */
 
+#define TREK_OPTIMIZER_RATES "lr" /* of the groups, in a state */
 /* Adds the groups' learning rates under a name and the entries under their names after a prefix: as they lie there, or copies on
  * the CPU. */
 trek_status trek_optimizer_add_to(trek_state *state, trek_optimizer *optimizer, const char *rates, const char *prefix,

@@ -8,8 +8,6 @@
 #include "optim/optimizer_internal.h"
 #include "tensor/memory_internal.h"
 
-#define RATES "lr"
-
 static trek_status add_rates(trek_state *state, const trek_optimizer *optimizer, const char *name)
 {
     double *rates = trek_calloc((size_t)optimizer->n_groups, sizeof *rates);
@@ -69,51 +67,79 @@ trek_status trek_optimizer_read_rates(trek_tensor *tensor, const char *where, do
 
 trek_state *trek_optimizer_save(trek_optimizer *optimizer)
 {
-    if (!optimizer || trek_error_status() != TREK_OK)
-        return optimizer ? NULL : (trek_fail_missing("trek_optimizer_save", "optimizer"), NULL);
-    trek_state *state = trek_state_new();
-    if (state && trek_optimizer_add_to(state, optimizer, RATES, "", true) != TREK_OK)
+    if (!optimizer)
+        return trek_fail_missing("trek_optimizer_save", "optimizer"), NULL;
+    bool gathers = optimizer->behind && optimizer->behind->gather;
+    trek_status status = trek_error_status();
+    if (gathers)
+        status = optimizer->behind->gather(optimizer->behind_arg, status);
+    trek_state *state = status == TREK_OK ? trek_state_new() : NULL;
+    if (state && trek_optimizer_add_to(state, optimizer, TREK_OPTIMIZER_RATES, "", true) != TREK_OK)
         trek_state_free(&state);
+    if (gathers)
+        trek_optimizer_gather_end(optimizer);
     return state;
 }
 
-/* What can fail; then nothing can, and all of it is taken over. */
-static trek_status load(trek_optimizer *optimizer, const trek_state *state, trek_optimizer_entry *entries, const double *rates)
+trek_status trek_optimizer_set_rates(trek_optimizer *optimizer, const trek_optimizer_loaded *state)
 {
-    int n = 0;
-    for (int k = 0; k < trek_state_count(state); k++) {
-        trek_tensor *tensor = strcmp(trek_state_name(state, k), RATES) != 0 ? trek_state_tensor(state, k) : NULL;
-        if (tensor)
-            entries[n++] = (trek_optimizer_entry){ (char *)trek_state_name(state, k), tensor };
-        else if (trek_error_status() != TREK_OK)
-            return trek_error_status();
-    }
-    trek_optimizer_import_plan *plan;
-    trek_status status = trek_optimizer_import_begin(optimizer, entries, n, &plan);
-    trek_optimizer_import_end(optimizer, &plan, status == TREK_OK);
-    for (int g = 0; g < optimizer->n_groups && status == TREK_OK; g++)
-        status = trek_optimizer_set_group_lr(optimizer, g, rates[g]);
+    trek_status status = TREK_OK;
+    for (int g = 0; g < state->n_rates && status == TREK_OK; g++)
+        status = trek_optimizer_set_group_lr(optimizer, g, state->rates[g]);
     return status;
+}
+
+/* Rates and entries of a state, which are the caller's also after a failure. */
+static trek_status read_state(const trek_optimizer *optimizer, const trek_state *state, double **rates,
+                              trek_optimizer_entry **entries, trek_optimizer_loaded *loaded)
+{
+    trek_tensor *tensor = trek_state_find(state, TREK_OPTIMIZER_RATES);
+    if (trek_error_status() != TREK_OK)
+        return trek_error_status();
+    if (!tensor)
+        return trek_fail(TREK_ERR_FORMAT, "trek_optimizer_load: there is no \"" TREK_OPTIMIZER_RATES "\": this is no optimizer's "
+                                          "state");
+    if (!(*entries = trek_calloc((size_t)trek_state_count(state) + 1, sizeof **entries)))
+        return TREK_ERR_MEMORY;
+    trek_status status = trek_optimizer_read_rates(tensor, "trek_optimizer_load", rates, &loaded->n_rates);
+    if (status == TREK_OK && loaded->n_rates != optimizer->n_groups)
+        status = trek_fail(TREK_ERR_FORMAT, "trek_optimizer_load: a state of %d groups, of an optimizer with %d", loaded->n_rates,
+                           optimizer->n_groups);
+    for (int k = 0; k < trek_state_count(state) && status == TREK_OK; k++) {
+        if (strcmp(trek_state_name(state, k), TREK_OPTIMIZER_RATES) == 0)
+            continue;
+        if ((tensor = trek_state_tensor(state, k)))
+            (*entries)[loaded->n_entries++] = (trek_optimizer_entry){ (char *)trek_state_name(state, k), tensor };
+        else
+            status = trek_error_status();
+    }
+    loaded->entries = *entries;
+    loaded->rates = *rates;
+    return status;
+}
+
+static trek_status load_alone(trek_optimizer *optimizer, const trek_optimizer_loaded *state)
+{
+    trek_optimizer_import_plan *plan;
+    trek_status status = trek_optimizer_import_begin(optimizer, state->entries, state->n_entries, &plan);
+    trek_optimizer_import_end(optimizer, &plan, status == TREK_OK);
+    return status == TREK_OK ? trek_optimizer_set_rates(optimizer, state) : status;
 }
 
 trek_status trek_optimizer_load(trek_optimizer *optimizer, const trek_state *state)
 {
-    if (!optimizer || !state)
-        return trek_fail_missing("trek_optimizer_load", optimizer ? "state" : "optimizer");
-    trek_tensor *tensor = trek_error_status() == TREK_OK ? trek_state_find(state, RATES) : NULL;
+    if (!optimizer)
+        return trek_fail_missing("trek_optimizer_load", "optimizer");
+    trek_status status = state ? trek_error_status() : trek_fail_missing("trek_optimizer_load", "state");
     double *rates = NULL;
-    int n = 0;
-    if (trek_error_status() != TREK_OK)
-        return trek_error_status();
-    if (!tensor)
-        return trek_fail(TREK_ERR_FORMAT, "trek_optimizer_load: there is no \"" RATES "\": this is no optimizer's state");
-    trek_optimizer_entry *entries = trek_calloc((size_t)trek_state_count(state) + 1, sizeof *entries);
-    trek_status status = entries ? trek_optimizer_read_rates(tensor, "trek_optimizer_load", &rates, &n) : TREK_ERR_MEMORY;
-    if (status == TREK_OK && n != optimizer->n_groups)
-        status = trek_fail(TREK_ERR_FORMAT, "trek_optimizer_load: a state of %d groups, of an optimizer with %d", n,
-                           optimizer->n_groups);
+    trek_optimizer_entry *entries = NULL;
+    trek_optimizer_loaded loaded = { 0 };
     if (status == TREK_OK)
-        status = load(optimizer, state, entries, rates);
+        status = read_state(optimizer, state, &rates, &entries, &loaded);
+    if (optimizer->behind && optimizer->behind->load)
+        status = optimizer->behind->load(optimizer->behind_arg, status, &loaded);
+    else if (status == TREK_OK)
+        status = load_alone(optimizer, &loaded);
     trek_free(entries);
     trek_free(rates);
     return status;

@@ -26,15 +26,16 @@ static trek_tensor *state_view(const trek_optimizer *optimizer, int s, const tre
 static trek_tensor *scale_view(const trek_optimizer *optimizer, int s, const trek_arena_segment *segment)
 {
     int64_t first = segment->offset / TREK_CODE_BLOCK, blocks = trek_code_blocks(segment->count);
-    return trek_tensor_make_part(optimizer->scale[s][segment->part], (size_t)first * sizeof(float), trek_shape_make(1, &blocks),
-                                 TREK_F32);
+    trek_tensor *whole = optimizer->arena->cuts ? trek_optimizer_gathered_of(optimizer, TREK_OWN_SCALES + s, segment->part)
+                                                : optimizer->scale[s][segment->part];
+    return trek_tensor_make_part(whole, (size_t)first * sizeof(float), trek_shape_make(1, &blocks), TREK_F32);
 }
 
 /* The same of the f32 copies of 16-bit parameters. */
 static trek_tensor *master_view(const trek_optimizer *optimizer, const trek_arena_segment *segment)
 {
     const trek_arena_part *part = &optimizer->arena->parts[segment->part];
-    trek_tensor *whole = optimizer->arena->cuts ? trek_optimizer_gathered_of(optimizer, TREK_UPDATE_STATES, segment->part)
+    trek_tensor *whole = optimizer->arena->cuts ? trek_optimizer_gathered_of(optimizer, TREK_OWN_MASTERS, segment->part)
                                                 : part->master;
     return trek_tensor_make_part(whole, (size_t)segment->offset * trek_dtype_size(part->wide),
                                  trek_var_shape(segment->param), part->wide);
@@ -326,15 +327,17 @@ static trek_status settle_codes(const trek_optimizer *optimizer, import_plan *pl
     return status;
 }
 
-/* Elements of a segment to where this rank keeps them, as far as it does; `size` bytes each. */
+/* What belongs to a segment's elements to where this rank keeps it, as far as it does: a number for each `block` of them (which
+ * cuts leave whole). */
 static void copy_own(const trek_arena *arena, const trek_arena_segment *segment, trek_tensor *whole, const trek_tensor *source,
-                     size_t size)
+                     int64_t block)
 {
+    size_t size = trek_dtype_size((trek_dtype)whole->dtype);
     trek_arena_cut piece;
     for (int64_t at = segment->offset; trek_arena_next_own(arena, segment->part, &at, segment->offset + segment->count, &piece);)
-        arena->backend->copy_bytes(whole->data + (size_t)piece.place * size, arena->device,
-                                   source->data + (size_t)(piece.begin - segment->offset) * size, source_device(arena),
-                                   (size_t)(piece.end - piece.begin) * size, NULL);
+        arena->backend->copy_bytes(whole->data + (size_t)(piece.place / block) * size, arena->device,
+                                   source->data + (size_t)((piece.begin - segment->offset) / block) * size, source_device(arena),
+                                   (size_t)((piece.end - piece.begin + block - 1) / block) * size, NULL);
 }
 
 static void take_over(trek_optimizer *optimizer, const import_plan *plans)
@@ -358,17 +361,15 @@ static void take_over(trek_optimizer *optimizer, const import_plan *plans)
                                                    : NULL;
             trek_tensor *source = plans[k].source[s];
             int64_t begin = segment->offset, count = segment->count;
-            bool elements = s < STATE_SCALE && (s >= TREK_UPDATE_STATES || !optimizer->place[s]);
+            bool elements = s >= TREK_UPDATE_STATES || !optimizer->place[s];
             if (s < TREK_UPDATE_STATES) {
                 trek_shape shape;
                 count = trek_optimizer_state_extent(optimizer, s, k, &begin, &shape);
                 optimizer->written[k] |= source || (count == 0 && plans[k].has[STATE_STEP]) ? 1u << s : 0;
             }
-            if (s >= STATE_SCALE)
-                begin /= TREK_CODE_BLOCK, count = trek_code_blocks(count);
             size_t size = whole ? trek_dtype_size((trek_dtype)whole->dtype) : 0;
             if (whole && source && elements)
-                copy_own(arena, segment, whole, source, size);
+                copy_own(arena, segment, whole, source, s >= STATE_SCALE ? TREK_CODE_BLOCK : 1);
             else if (whole && source)
                 arena->backend->copy_bytes(whole->data + (size_t)begin * size, arena->device, source->data,
                                            arena->device, (size_t)count * size, NULL);

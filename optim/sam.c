@@ -4,11 +4,14 @@
 #include "optim/sam.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "nn/state_internal.h"
 #include "optim/optimizer_internal.h"
+#include "tensor/memory_internal.h"
 #include "tensor/option_internal.h"
 #include "tensor/scope.h"
 
@@ -158,4 +161,163 @@ trek_status trek_sam_second_step(trek_sam *sam)
     if (status == TREK_OK)
         status = trek_optimizer_step(sam->optimizer);
     return status == TREK_OK ? trek_optimizer_zero_grad(sam->optimizer) : status;
+}
+
+/* --- state ----------------------------------------------------------------------------------- */
+
+#define BEFORE ".before"
+
+/* A parameter's elements of what is kept of its part, in its shape. */
+static trek_tensor *kept_view(trek_tensor *const *kept, const trek_arena_part *part, const trek_arena_segment *segment)
+{
+    return trek_tensor_make_part(kept[segment->part], (size_t)segment->offset * trek_dtype_size(part->dtype),
+                                 trek_var_shape(segment->param), part->dtype);
+}
+
+static trek_status add_before(trek_state *state, const trek_sam *sam, const trek_arena_segment *segment)
+{
+    char *name = trek_format("%s" BEFORE, segment->name);
+    trek_tensor *view = name ? kept_view(sam->kept, &sam->optimizer->arena->parts[segment->part], segment) : NULL;
+    trek_tensor *here = view ? trek_tensor_to(view, trek_cpu(0)) : NULL, *copy = here ? trek_tensor_clone(here) : NULL;
+    trek_status status = copy ? trek_state_add(state, name, copy) : trek_error_status();
+    trek_tensor_release(view);
+    trek_tensor_release(here);
+    trek_tensor_release(copy);
+    trek_free(name);
+    return status;
+}
+
+trek_state *trek_sam_save(trek_sam *sam)
+{
+    if (!sam)
+        return trek_fail_missing("trek_sam_save", "sam"), NULL;
+    trek_arena *arena = sam->optimizer->arena;
+    if (sam->climbed) /* whatever was written there, masters go with what is kept */
+        trek_arena_note_masters(arena);
+    trek_state *state = trek_optimizer_save(sam->optimizer);
+    trek_status status = state ? TREK_OK : trek_error_status();
+    for (int k = 0; sam->climbed && k < arena->n_segments && status == TREK_OK; k++)
+        status = add_before(state, sam, &arena->segments[k]);
+    if (status != TREK_OK)
+        trek_state_free(&state);
+    return state;
+}
+
+/* A state in two: the optimizer's, and of each segment what it was before. */
+typedef struct loading {
+    trek_state *of_optimizer;
+    trek_tensor **before;    /* [segments] borrowed from the state; NULL: none */
+    int n_before;
+    trek_tensor *kept[TREK_DTYPE_COUNT];
+} loading;
+
+static int segment_before(const trek_arena *arena, const char *name)
+{
+    size_t length = strlen(name), more = strlen(BEFORE);
+    if (length <= more || strcmp(name + length - more, BEFORE) != 0)
+        return -1;
+    for (int k = 0; k < arena->n_segments; k++)
+        if (strlen(arena->segments[k].name) == length - more && memcmp(arena->segments[k].name, name, length - more) == 0)
+            return k;
+    return -1;
+}
+
+static trek_status check_before(const trek_arena_segment *segment, const trek_tensor *tensor)
+{
+    char text[TREK_SHAPE_TEXT], own[TREK_SHAPE_TEXT];
+    trek_shape shape = trek_tensor_shape(tensor), is = trek_var_shape(segment->param);
+    trek_dtype dtype = trek_var_dtype(segment->param);
+    if (trek_shape_equal(shape, is) && trek_tensor_dtype(tensor) == dtype)
+        return TREK_OK;
+    return trek_fail(TREK_ERR_FORMAT, "trek_sam_load: '%s" BEFORE "' is %s %s, not %s %s", segment->name,
+                     trek_shape_text(shape, text), trek_dtype_name(trek_tensor_dtype(tensor)), trek_shape_text(is, own),
+                     trek_dtype_name(dtype));
+}
+
+static trek_status divide(loading *x, const trek_arena *arena, const trek_state *state)
+{
+    x->before = trek_calloc((size_t)arena->n_segments + 1, sizeof *x->before);
+    trek_status status = x->before && (x->of_optimizer = trek_state_new()) ? TREK_OK : trek_error_status();
+    for (int k = 0; k < trek_state_count(state) && status == TREK_OK; k++) {
+        const char *name = trek_state_name(state, k);
+        int at = segment_before(arena, name);
+        trek_tensor *tensor = trek_state_tensor(state, k);
+        if (!tensor) {
+            status = trek_error_status();
+        } else if (at < 0) {
+            status = trek_state_add(x->of_optimizer, name, tensor);
+        } else if ((status = check_before(&arena->segments[at], tensor)) == TREK_OK) {
+            x->before[at] = tensor;
+            x->n_before++;
+        }
+    }
+    for (int k = 0; k < arena->n_segments && status == TREK_OK && x->n_before > 0; k++)
+        if (!x->before[k])
+            status = trek_fail(TREK_ERR_FORMAT, "trek_sam_load: '%s" BEFORE "' is missing", arena->segments[k].name);
+    return status;
+}
+
+/* Masters that the optimizer does not save, of what it has not updated: they are those of what was before. */
+static trek_status add_masters(loading *x, const trek_arena *arena)
+{
+    trek_status status = TREK_OK;
+    for (int k = 0; k < arena->n_segments && status == TREK_OK; k++) {
+        const trek_arena_segment *segment = &arena->segments[k];
+        const trek_arena_part *part = &arena->parts[segment->part];
+        if (!trek_arena_part_is_low(part))
+            continue;
+        char *name = trek_format("%s.master", segment->name);
+        bool there = name && trek_state_find(x->of_optimizer, name);
+        trek_tensor *master = name && !there ? trek_tensor_cast(x->before[k], part->wide) : NULL;
+        status = there ? TREK_OK : master ? trek_state_add(x->of_optimizer, name, master) : trek_error_status();
+        trek_tensor_release(master);
+        trek_free(name);
+    }
+    return status;
+}
+
+static trek_status fill_kept(loading *x, const trek_arena *arena)
+{
+    trek_status status = TREK_OK;
+    for (int p = 0; p < arena->n_parts && status == TREK_OK; p++) {
+        const trek_arena_part *part = &arena->parts[p];
+        x->kept[p] = trek_tensor_zeros(trek_shape_make(1, &part->count), part->dtype, arena->device);
+        status = x->kept[p] ? TREK_OK : trek_error_status();
+    }
+    for (int k = 0; k < arena->n_segments && status == TREK_OK; k++) {
+        const trek_arena_segment *segment = &arena->segments[k];
+        trek_tensor *view = kept_view(x->kept, &arena->parts[segment->part], segment);
+        status = view ? trek_tensor_copy_from(view, x->before[k]) : TREK_ERR_MEMORY;
+        trek_tensor_release(view);
+    }
+    return status;
+}
+
+trek_status trek_sam_load(trek_sam *sam, const trek_state *state)
+{
+    if (!sam || !state)
+        return trek_fail_missing("trek_sam_load", sam ? "state" : "sam");
+    trek_arena *arena = sam->optimizer->arena;
+    loading x = { .n_before = 0 };
+    trek_status status = trek_error_status();
+    if (status == TREK_OK)
+        status = divide(&x, arena, state);
+    if (status == TREK_OK && x.n_before > 0)
+        status = fill_kept(&x, arena);
+    if (status == TREK_OK && x.n_before > 0)
+        status = add_masters(&x, arena);
+    status = trek_optimizer_load(sam->optimizer, status == TREK_OK ? x.of_optimizer : state); /* which passes an error on */
+    if (status == TREK_OK) {
+        drop(sam);
+        sam->climbed = x.n_before > 0;
+    }
+    for (int p = 0; p < TREK_DTYPE_COUNT; p++) {
+        if (status == TREK_OK)
+            sam->kept[p] = x.kept[p];
+        else
+            trek_tensor_release(x.kept[p]);
+    }
+    trek_state_free(&x.of_optimizer);
+    trek_free(x.before);
+    return status;
 }

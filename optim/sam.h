@@ -29,6 +29,17 @@ TREK_API trek_status trek_sam_first_step(trek_sam *sam);
 /* STATE without a first step. */
 TREK_API trek_status trek_sam_second_step(trek_sam *sam);
 
+/* Copies on the CPU of what it and the optimizer know: trek_optimizer_save's, to which between the two steps "NAME.before" is
+ * added, of each parameter what it was before the first (parameters themselves are then what was climbed to). The caller's. NULL:
+ * MEMORY, or the device's error. */
+TREK_API trek_state *trek_sam_save(trek_sam *sam);
+/* Takes all of it over, into the optimizer, too; a state of trek_optimizer_save's serves as well. With the parameters as they
+ * were when it was saved, which may be brought back before or after it, next steps have the bits that they would have had.
+ * Parameters stay as they are: those from before a first step of now are forgotten. Options are not in it. Errors as of
+ * trek_optimizer_load, and FORMAT where only some parameters have a "before", or another shape or dtype. Then nothing has
+ * changed. */
+TREK_API trek_status trek_sam_load(trek_sam *sam, const trek_state *state);
+
 TREK_END
 
 #endif

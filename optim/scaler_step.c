@@ -38,7 +38,9 @@ trek_status trek_grad_scaler_unscale(trek_grad_scaler *scaler, trek_optimizer *o
 
 trek_status trek_grad_scaler_step(trek_grad_scaler *scaler, trek_optimizer *optimizer)
 {
-    trek_status status = check_call(scaler, optimizer, "trek_grad_scaler_step");
+    trek_status before = trek_error_status(), status = check_call(scaler, optimizer, "trek_grad_scaler_step");
+    if (before != TREK_OK && optimizer && !(optimizer->unscaled && optimizer->found_inf))
+        return trek_optimizer_step(optimizer); /* which changes nothing; others with a part of its state may wait for it */
     if (status != TREK_OK)
         return status;
     if (scaler->disabled)

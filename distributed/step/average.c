@@ -10,6 +10,7 @@
 #include "autograd/var_internal.h"
 #include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
+#include "distributed/step/load_state.h"
 #include "distributed/step/reduce.h"
 #include "graph/graph_internal.h"
 #include "tensor/rank_context.h"
@@ -45,10 +46,7 @@ trek_status trek_average_begin_pass(ranks_stepper *s)
     if (s->base.graph->scaler || trek_ranks_meet(s))
         return trek_fail(TREK_ERR_UNSUPPORTED, "trek_graph_train_batch: averaged parameters do not go with %s",
                          s->base.graph->scaler ? "losses that are scaled" : "layers that meet other ranks");
-    for (int r = 1; r < s->local_ranks && status == TREK_OK; r++)
-        if (s->replicas[r].optimizer)
-            status = trek_optimizer_follow(s->replicas[r].optimizer, s->replicas[0].optimizer);
-    return status;
+    return status == TREK_OK ? trek_ranks_follow_groups(s) : status;
 }
 
 trek_status trek_average_local_step(ranks_stepper *s, int rank)

@@ -56,7 +56,7 @@ static int64_t end_of(const cutting *c, int k)
 /* All of the parts, padding included: an even number of elements for each sharer, wherever items begin and end. */
 static void cut_evenly(const cutting *c, int sharers)
 {
-    int64_t unit = (int64_t)sharers * TREK_ARENA_ALIGNED;
+    int64_t unit = (int64_t)sharers * TREK_ARENA_SLOT;
     c->to->n = 0;
     for (int first = 0, stop; first < c->r->n; first = stop) {
         int part = c->r->items[first].part;

@@ -13,6 +13,8 @@
 
 #include "autograd/var_internal.h"
 #include "distributed/replica/agreement.h"
+#include "distributed/step/load_state.h"
+#include "distributed/step/sharer.h"
 #include "graph/graph_internal.h"
 #include "tensor/pool.h"
 #include "tensor/trace.h"
@@ -46,24 +48,20 @@ static trek_status plan_chunks(rank_replica *own)
     return TREK_OK;
 }
 
+static trek_sharer sharer_of(const ranks_stepper *s, int rank)
+{
+    const rank_replica *own = &s->replicas[rank];
+    return (trek_sharer){ comm_of(s, rank), own->arena, &own->reducer->buckets, own->optimizer };
+}
+
 static trek_status shard_rank(int rank, void *arg)
 {
     ranks_stepper *s = arg;
-    rank_replica *own = &s->replicas[rank];
+    trek_sharer sharer = sharer_of(s, rank);
     if (!is_sharer(s, rank))
         return TREK_OK;
-    const trek_buckets *buckets = &own->reducer->buckets;
-    trek_arena_cut *cuts = trek_calloc((size_t)buckets->n + 1, sizeof *cuts);
-    if (!cuts)
-        return TREK_ERR_MEMORY;
-    for (int k = 0; k < buckets->n; k++) {
-        const trek_bucket *bucket = &buckets->list[k];
-        int64_t count = bucket->count / s->sharers, begin = bucket->begin + count * trek_comm_rank(comm_of(s, rank));
-        cuts[k] = (trek_arena_cut){ .part = bucket->part, .begin = begin, .end = begin + count };
-    }
-    trek_status status = trek_arena_shard(own->arena, cuts, buckets->n);
-    trek_free(cuts);
-    return status == TREK_OK ? plan_chunks(own) : status;
+    trek_status status = trek_sharer_cut(&sharer);
+    return status == TREK_OK ? plan_chunks(&s->replicas[rank]) : status;
 }
 
 trek_status trek_ranks_plan_shards(ranks_stepper *s)
@@ -199,38 +197,10 @@ static trek_status decide(rank_step *x)
 
 /* --- updating ------------------------------------------------------------------------------------------- */
 
-static bool is_updated(const trek_optimizer *optimizer, const trek_bucket *bucket)
-{
-    for (int k = bucket->first; k < bucket->end; k++)
-        if (optimizer->active[k])
-            return true;
-    return false;
-}
-
-/* Every sharer's cuts of the parameters come to all. */
 static trek_status gather_params(const rank_step *x)
 {
-    const trek_arena *arena = x->replica->arena;
-    const trek_buckets *buckets = &x->replica->reducer->buckets;
-    trek_comm *comm = comm_of(x->s, x->rank);
-    trek_status status = TREK_OK;
-    int64_t start = trek_trace_enter("gather parameters"), bytes = 0;
-    for (int k = 0; k < buckets->n && status == TREK_OK; k++) {
-        const trek_bucket *bucket = &buckets->list[k];
-        const trek_arena_part *part = &arena->parts[bucket->part];
-        size_t size = trek_dtype_size(part->dtype);
-        if (!is_updated(x->replica->optimizer, bucket))
-            continue;
-        bytes += bucket->count * (int64_t)size;
-        status = trek_comm_start(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = part->dtype,
-                                                         .count = bucket->count / x->s->sharers,
-                                                         .in = part->params->data + (size_t)arena->cuts[k].begin * size,
-                                                         .out = part->params->data + (size_t)bucket->begin * size,
-                                                         .on_device = arena->device.type != TREK_CPU });
-    }
-    trek_status ended = trek_comm_finish(comm);
-    trek_trace_end("gather parameters", start, bytes);
-    return status != TREK_OK ? status : ended;
+    trek_sharer sharer = sharer_of(x->s, x->rank);
+    return trek_sharer_gather_params(&sharer);
 }
 
 static trek_status update_shared(rank_step *x)
@@ -267,25 +237,13 @@ static trek_status decide_on_device(rank_step *x)
     return TREK_OK;
 }
 
-/* Both in device memory: the host does not wait. */
-static trek_status join_norm(trek_update_state *on_device, void *comm)
-{
-    trek_status status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F64,
-                                                               .count = 1, .in = &on_device->sum_squares,
-                                                               .out = &on_device->sum_squares, .on_device = true });
-    if (status != TREK_OK)
-        return status;
-    return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MIN, .dtype = TREK_I32, .count = 1,
-                                                 .in = &on_device->finite, .out = &on_device->finite, .on_device = true });
-}
-
 static trek_status update_on_device(rank_step *x)
 {
     trek_comm *comm = comm_of(x->s, x->rank);
     trek_ranks_claim_gradients(x);
     trek_step_opts opts = trek_ranks_step_opts(x->s, x->rank);
     opts.zero_grad = false;
-    opts.join_norm = join_norm;
+    opts.join_norm = trek_sharer_join_norm;
     opts.arg = comm;
     trek_status status = trek_optimizer_step_with(x->replica->optimizer, &opts);
     if (status != TREK_OK) { /* the others are on their way to an exchange */
@@ -311,60 +269,22 @@ typedef struct gathering {
     bool everywhere;
 } gathering;
 
-/* One state (or the masters) of one bucket, from all sharers to `room`, and from there to the whole. */
-static trek_status gather_bucket(const ranks_stepper *s, int rank, int state, int bucket, trek_tensor *room)
-{
-    const trek_optimizer *optimizer = s->replicas[rank].optimizer;
-    const trek_arena *arena = optimizer->arena;
-    const trek_bucket *of = &s->replicas[rank].reducer->buckets.list[bucket];
-    const trek_tensor *own = trek_optimizer_own(optimizer, state, of->part);
-    trek_tensor *whole = trek_optimizer_gathered_of(optimizer, state, of->part);
-    if (!own)
-        return TREK_OK;
-    size_t size = trek_dtype_size((trek_dtype)own->dtype);
-    trek_comm_call call = { .kind = TREK_COMM_ALL_GATHER, .dtype = own->dtype, .count = of->count / s->sharers,
-                            .in = own->data + (size_t)arena->cuts[bucket].place * size, .out = room->data,
-                            .on_device = arena->device.type != TREK_CPU };
-    trek_status status = trek_comm_run(comm_of(s, rank), call);
-    if (status == TREK_OK && whole)
-        status = arena->backend->copy_bytes(whole->data + (size_t)of->begin * size, trek_cpu(0), room->data, arena->device,
-                                            (size_t)of->count * size, NULL);
-    return status;
-}
-
-static trek_tensor *make_room(const rank_replica *own)
-{
-    int64_t most = 1;
-    for (int k = 0; k < own->reducer->buckets.n; k++)
-        most = own->reducer->buckets.list[k].count > most ? own->reducer->buckets.list[k].count : most;
-    most *= (int64_t)sizeof(double);
-    return trek_tensor_empty(trek_shape_make(1, &most), TREK_U8, own->arena->device);
-}
-
 static trek_status gather_rank(int rank, void *arg)
 {
     const gathering *g = arg;
     ranks_stepper *s = g->s;
-    rank_replica *own = &s->replicas[rank];
     if (!is_sharer(s, rank))
         return TREK_OK;
-    bool keeps = rank == 0 && (g->everywhere || s->process == 0);
-    trek_tensor *room = make_room(own);
-    trek_status status = room ? trek_arena_refresh_masters(own->arena) : trek_error_status();
-    if (status == TREK_OK && keeps)
-        status = trek_optimizer_gather_begin(own->optimizer);
-    status = trek_replica_agree(comm_of(s, rank), status, "the optimizer's state");
-    for (int state = 0; state <= TREK_UPDATE_STATES; state++)
-        for (int k = 0; k < own->reducer->buckets.n && status == TREK_OK; k++)
-            status = gather_bucket(s, rank, state, k, room);
-    trek_tensor_release(room);
-    return status;
+    trek_sharer sharer = sharer_of(s, rank);
+    return trek_sharer_gather_state(&sharer, rank == 0 && (g->everywhere || s->process == 0), TREK_OK);
 }
 
 trek_status trek_ranks_gather_state(ranks_stepper *s, trek_status own, bool everywhere)
 {
     if (!s || s->sharers == 1 || !s->replicas[0].optimizer)
         return own;
+    if (own == TREK_OK) /* who has not made a step since has the same states to give */
+        own = trek_ranks_follow_groups(s);
     own = s->comm ? trek_replica_agree(s->comm, own, "the optimizer's state") : own;
     if (own == TREK_OK)
         own = trek_ranks_call(s->ranks, gather_rank, &(gathering){ s, everywhere });

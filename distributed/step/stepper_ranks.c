@@ -13,6 +13,7 @@
 #include "distributed/comm/nccl.h"
 #include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
+#include "distributed/step/load_state.h"
 #include "distributed/step/overlap.h"
 #include "distributed/step/recording.h"
 #include "distributed/step/reduce.h"
@@ -411,6 +412,10 @@ static trek_status set_optimizer(trek_stepper *stepper, const trek_optimizer_sou
         else
             old = made[r];
         trek_optimizer_free(&old);
+    }
+    if (status == TREK_OK) {
+        s->replicas[0].optimizer->behind = &trek_ranks_behind;
+        s->replicas[0].optimizer->behind_arg = s;
     }
     trek_free(made);
     return status;

@@ -6,6 +6,7 @@
 #include "autograd/var_internal.h"
 #include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
+#include "distributed/step/load_state.h"
 #include "distributed/step/overlap.h"
 #include "distributed/step/sharded.h"
 #include "graph/graph_internal.h"
@@ -89,10 +90,7 @@ trek_status trek_ranks_set_rates(ranks_stepper *s, bool by_schedule)
     for (int r = 0; r < s->local_ranks && status == TREK_OK && by_schedule; r++)
         if (s->replicas[r].optimizer)
             status = trek_optimizer_schedule_lr(s->replicas[r].optimizer, lr);
-    for (int r = 1; r < s->local_ranks && status == TREK_OK; r++)
-        if (s->replicas[r].optimizer)
-            status = trek_optimizer_follow(s->replicas[r].optimizer, s->replicas[0].optimizer);
-    return status;
+    return status == TREK_OK ? trek_ranks_follow_groups(s) : status;
 }
 
 /* Learning rates, plans, detached values: what can fail. */

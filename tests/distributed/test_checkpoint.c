@@ -79,6 +79,7 @@ static void same_bits_after_each_step(void **state)
         { .dtype = TREK_F32, .ranks = 2, .separate = true, .sharded = true, .scaled = true },
         { .dtype = TREK_BF16, .ranks = 3, .separate = true, .sharded = true, .state_dtype = TREK_BF16 },
         { .dtype = TREK_BF16, .ranks = 4, .separate = true, .sharded = true, .optimizer = RMSPROP },
+        { .dtype = TREK_BF16, .ranks = 3, .separate = true, .sharded = true, .state_dtype = TREK_U8 },
     };
     for (size_t k = 0; k < sizeof runs / sizeof *runs; k++) {
         if (runs[k].optimizer == TAMED && !test_on_cpu())
@@ -177,7 +178,7 @@ static void any_number_of_parts(void **state)
     for (int a = 0; a < 3; a++)
         for (int low = 0; low < 2; low++) {
             run_opts from = { .dtype = low ? TREK_BF16 : TREK_F64, .ranks = 1 + a, .separate = true, .sharded = true,
-                              .optimizer = low ? RMSPROP : ADAMW };
+                              .optimizer = low ? RMSPROP : ADAMW, .state_dtype = low && a == 1 ? TREK_U8 : TREK_F32 };
             whole_run(&from, &expected);
             for (int b = 0; b < 5; b++) {
                 run_opts to = from;

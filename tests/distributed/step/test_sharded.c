@@ -12,9 +12,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
+#include "distributed/checkpoint.h"
 #include "distributed/step/stepper_ranks.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
@@ -84,12 +86,12 @@ static trek_graph *build(trek_device device, void *arg)
 
 /* --- a run ------------------------------------------------------------------------------------------------------------ */
 
-typedef enum kind { MOMENTUM, ADAM, ADAMW, RMSPROP, LION, NADAM, ADAGRAD, KINDS } kind;
+typedef enum kind { MOMENTUM, ADAM, ADAMW, RMSPROP, LION, NADAM, ADAGRAD, KINDS, PLAIN = KINDS } kind;
 
 typedef struct run {
     int ranks;
-    bool sharded, norm, value, scaled, low_state, groups, reduces;
-    trek_dtype dtype;
+    bool sharded, norm, value, scaled, groups, reduces;
+    trek_dtype dtype, state;
     kind optimizer;
     int accumulate;
     int64_t bucket_bytes;
@@ -110,7 +112,8 @@ static const trek_device *devices_of(const run *c)
 
 static trek_optimizer_spec optimizer_of(const run *c)
 {
-    trek_optimizer_spec specs[KINDS] = {
+    trek_optimizer_spec specs[KINDS + 1] = {
+        [PLAIN] = trek_sgd((trek_sgd_opts){ .lr = 0.05 }),
         [MOMENTUM] = trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true }),
         [ADAM] = trek_adam((trek_adam_opts){ .lr = 0.01, .amsgrad = true }),
         [ADAMW] = trek_adamw((trek_adam_opts){ .lr = 0.01 }),
@@ -119,7 +122,7 @@ static trek_optimizer_spec optimizer_of(const run *c)
         [NADAM] = trek_nadam((trek_nadam_opts){ .lr = 0.01 }),
         [ADAGRAD] = trek_adagrad((trek_adagrad_opts){ .lr = 0.02 }),
     };
-    return trek_with_state(specs[c->optimizer], c->low_state ? TREK_BF16 : TREK_F32);
+    return trek_with_state(specs[c->optimizer], c->state);
 }
 
 static trek_status try_setup(const run *c, trek_graph *graph)
@@ -219,7 +222,7 @@ static void describe(const run *c, char *text, size_t size)
 {
     snprintf(text, size, "ranks %d %s optimizer %d accumulate %d buckets %d%s%s%s%s%s%s%s", c->ranks, trek_dtype_name(c->dtype),
              (int)c->optimizer, c->accumulate, (int)c->bucket_bytes, c->norm ? " norm" : "", c->value ? " value" : "",
-             c->scaled ? " scaled" : "", c->low_state ? " low state" : "", c->groups ? " groups" : "",
+             c->scaled ? " scaled" : "", c->state ? " state in fewer bits" : "", c->groups ? " groups" : "",
              c->unequal ? " unequal" : "",
              c->reduces ? " reduces" : "");
 }
@@ -244,12 +247,13 @@ static void same_as_unsharded(void **state)
     (void)state;
     static result got, expected;
     static const trek_dtype dtypes[] = { TREK_F32, TREK_BF16, TREK_F64, TREK_F32, TREK_F16 };
+    static const trek_dtype states[] = { TREK_BF16, TREK_U8, TREK_F32, TREK_U8 };
     int draws = test_short_on_device() ? 6 : test_short() ? 16 : 48;
     for (int k = 0; k < draws; k++) {
         uint32_t h = (uint32_t)k * 0x9e3779b9u;
         h ^= h >> 15, h *= 0x85ebca6bu, h ^= h >> 13;
         run c = { .ranks = 2 + k % 3, .dtype = dtypes[k % 5], .optimizer = (kind)(k % KINDS), .norm = h & 1, .value = h >> 1 & 1,
-                  .scaled = (h >> 2 & 3) == 0, .low_state = (h >> 4 & 3) == 0, .groups = h >> 6 & 1, .unequal = h >> 7 & 1,
+                  .scaled = (h >> 2 & 3) == 0, .state = states[h >> 4 & 3], .groups = h >> 6 & 1, .unequal = h >> 7 & 1,
                   .accumulate = (int)(h >> 8 & 3), .bucket_bytes = 512 << (h >> 10 & 7), .reduces = (h >> 13 & 3) == 0,
                   .apart = h >> 15 & 1 };
         train(&c, &expected);
@@ -280,8 +284,9 @@ static void set_up_again(void **state)
 {
     (void)state;
     static result got, expected;
-    for (int low = 0; low < 2; low++) {
-        run c = { .ranks = 2, .dtype = low ? TREK_BF16 : TREK_F32, .optimizer = ADAMW, .bucket_bytes = 2048, .sharded = false };
+    for (int k = 0; k < 4; k++) {
+        run c = { .ranks = 2, .dtype = k & 1 ? TREK_BF16 : TREK_F32, .state = k & 2 ? TREK_U8 : TREK_F32, .optimizer = ADAMW,
+                  .bucket_bytes = 2048, .sharded = false };
         for (int way = 0; way < 3; way++) { /* without parts, in parts, and from parts to none and back */
             trek_graph *graph = begin(&c);
             for (uint32_t s = 0; s < STEPS; s++) {
@@ -325,7 +330,7 @@ static void memory(void **state)
         int64_t all = state_bytes(&c);
         c.sharded = true;
         int64_t parts = state_bytes(&c), one = all / ranks;
-        int64_t padding = 2 * 4 * (int64_t)(ranks * TREK_ARENA_ALIGNED) + ranks * 4096; /* and what allocations are rounded to */
+        int64_t padding = 2 * 4 * (int64_t)(ranks * TREK_ARENA_SLOT) + ranks * 4096; /* and what allocations are rounded to */
         if (!(all > ranks * (int64_t)(2 * 4 * HIDDEN * HIDDEN) && parts <= one + padding))
             fail_msg("%d ranks keep %lld bytes, and in parts %lld", ranks, (long long)all, (long long)parts);
     }
@@ -369,6 +374,23 @@ static void failing_rank(void **state)
     }
 }
 
+/* A group that brings a state with it: further ranks have it, too, when all gather theirs. */
+static void group_before_saving(void **state)
+{
+    (void)state;
+    run c = { .ranks = 3, .dtype = TREK_F32, .optimizer = PLAIN, .bucket_bytes = 2048, .sharded = true };
+    trek_graph *graph = begin(&c);
+    assert_int_equal(make_step(&c, graph, 0), TREK_OK);
+    assert_int_equal(trek_optimizer_vectors(trek_graph_optimizer(graph), optimizer_of(&(run){ .optimizer = MOMENTUM })), 1);
+    char path[] = "/tmp/trek-sharded-XXXXXX";
+    close(mkstemp(path));
+    if (trek_checkpoint_save(graph, NULL, path) != TREK_OK)
+        fail_msg("%s", trek_error());
+    unlink(path);
+    assert_int_equal(make_step(&c, graph, 1), TREK_OK);
+    trek_graph_free(&graph);
+}
+
 static void expect_refused(const run *c, trek_optimizer_spec spec, trek_average average, trek_status status, const char *text)
 {
     trek_dtype dtype = c->dtype;
@@ -390,7 +412,6 @@ static void refused(void **state)
                                     trek_adafactor((trek_adafactor_opts){ 0 }), trek_muon((trek_muon_opts){ 0 }) };
     for (int k = 0; k < 4; k++)
         expect_refused(&c, whole[k], TREK_AVERAGE_GRADIENTS, TREK_ERR_UNSUPPORTED, "whole parameters");
-    expect_refused(&c, trek_with_state(optimizer_of(&c), TREK_U8), TREK_AVERAGE_GRADIENTS, TREK_ERR_UNSUPPORTED, "8 bits");
     expect_refused(&c, optimizer_of(&c), TREK_AVERAGE_PARAMETERS, TREK_ERR_ARGUMENT, ".shard_optimizer");
     trek_graph *graph = begin(&c);
     assert_int_equal(make_step(&c, graph, 0), TREK_OK);
@@ -413,7 +434,8 @@ int main(void)
     setenv("TREK_FAKE_GPUS", "4", 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_as_unsharded), cmocka_unit_test(same_as_one_device), cmocka_unit_test(set_up_again),
-        cmocka_unit_test(memory), cmocka_unit_test(failing_rank), cmocka_unit_test(refused),
+        cmocka_unit_test(memory), cmocka_unit_test(failing_rank), cmocka_unit_test(group_before_saving),
+        cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

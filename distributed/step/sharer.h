@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One of the ranks that divide an optimizer's state (optim/arena.h: sharers): what it keeps and updates, and how the parts come
+ * together. For a stepper's ranks (sharded.c) and for trek_ddp's (ddp_optimizer.c). Internal. */
+#ifndef TREK_DISTRIBUTED_STEP_SHARER_H
+#define TREK_DISTRIBUTED_STEP_SHARER_H
+
+#include "distributed/step/reducer.h"
+#include "optim/optimizer_internal.h"
+
+typedef struct trek_sharer {
+    trek_comm *comm;              /* the sharers', a handle of this one's; all borrowed */
+    trek_arena *arena;            /* made for as many sharers */
+    const trek_buckets *buckets;  /* of the arena's reducer */
+    trek_optimizer *optimizer;    /* NULL: there is none yet */
+} trek_sharer;
+
+/* Of every bucket the part that a reduce-scatter among the sharers gives this one becomes its cut. Once, before an optimizer. */
+trek_status trek_sharer_cut(const trek_sharer *sharer);
+/* Collectives. Every sharer's cuts of the parameters that the last `prepare` has found to be updated come to all. */
+trek_status trek_sharer_gather_params(const trek_sharer *sharer);
+/* The state of all comes to those that keep it, where the optimizer can be exported until trek_optimizer_gather_end. own: how the
+ * caller is. Memory: the whole state on the host, and a bucket on every rank. */
+trek_status trek_sharer_gather_state(const trek_sharer *sharer, bool keeps, trek_status own);
+/* A trek_join_norm_fn over a communicator: both numbers stay in device memory, the host does not wait. */
+trek_status trek_sharer_join_norm(trek_update_state *on_device, void *comm);
+
+#endif

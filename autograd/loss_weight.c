@@ -2,8 +2,7 @@
 /* How many items a loss is the mean of: kept beside the loss, counted at need. */
 #include <math.h>
 
-#include "autograd/ops.h"
-#include "autograd/tape_internal.h"
+#include "autograd/losses_internal.h"
 
 /* The loss's record, empty; NULL and MEMORY. */
 static trek_loss_count *record(trek_var *loss)
@@ -42,19 +41,48 @@ trek_var *trek_loss_mean_of_labels(trek_var *loss, trek_var *labels, trek_var *c
     return loss;
 }
 
+/* Made where it lies, unless a double does not hold it. */
+static trek_tensor *ignored_label(const trek_loss_count *count)
+{
+    int64_t exact = INT64_C(1) << 53;
+    if (count->ignore >= -exact && count->ignore <= exact)
+        return trek_tensor_full((double)count->ignore, trek_dims_none(), TREK_I64, count->labels->device);
+    return trek_tensor_from_data(&count->ignore, trek_dims_none(), TREK_I64, count->labels->device);
+}
+
 /* Where the labels lie, by ops; in the present scope, with recording off. */
-static double count_labels(const trek_loss_count *count)
+static trek_var *count_labels(const trek_loss_count *count)
 {
     trek_var *labels = trek_cast(trek_var_constant(count->labels), TREK_I64);
-    trek_tensor *ignore = trek_tensor_from_data(&count->ignore, trek_dims_none(), TREK_I64, count->labels->device);
+    trek_tensor *ignore = ignored_label(count);
     trek_var *counts = trek_ne(labels, ignore ? trek_var_from(ignore) : NULL); /* a double may not hold it */
     if (count->classes && counts) {
         trek_var *safe = trek_mul(labels, trek_cast(counts, TREK_I64)); /* an ignored label need not be a class */
         trek_var *weights = trek_cast(trek_index_select(trek_var_constant(count->classes), safe, 0), TREK_F64);
         counts = trek_mul(weights, trek_cast(counts, TREK_F64));
     }
-    trek_var *sum = trek_sum(counts, trek_dims_none(), false);
-    return sum ? trek_var_item(sum) : NAN;
+    return trek_sum(counts, trek_dims_none(), false);
+}
+
+/* The labels are as they were. */
+static trek_status check_labels(const trek_loss_count *count)
+{
+    if (count->labels->storage->version != count->labels_version ||
+        (count->classes && count->classes->storage->version != count->classes_version))
+        return trek_fail(TREK_ERR_STATE, "loss_weight: the labels were written to after the loss was computed");
+    return TREK_OK;
+}
+
+trek_var *trek_loss_counted(const trek_var *loss)
+{
+    const trek_loss_count *count = loss && loss->leaf ? loss->leaf->count : NULL;
+    if (!count || !count->labels || count->labels->numel == 0 || count->labels->device.type == TREK_CPU ||
+        check_labels(count) != TREK_OK)
+        return NULL;
+    trek_no_grad_begin();
+    trek_var *sum = trek_cast(count_labels(count), TREK_F64);
+    trek_no_grad_end();
+    return sum;
 }
 
 double trek_loss_weight(const trek_var *loss)
@@ -66,14 +94,16 @@ double trek_loss_weight(const trek_var *loss)
         return NAN;
     if (!count->labels)
         return count->weight;
-    if (count->labels->storage->version != count->labels_version ||
-        (count->classes && count->classes->storage->version != count->classes_version))
-        return trek_fail(TREK_ERR_STATE, "loss_weight: the labels were written to after the loss was computed"), NAN;
+    if (count->labels->numel == 0) /* nobody has to be asked */
+        return 0;
+    if (check_labels(count) != TREK_OK)
+        return NAN;
     trek_scope scope = trek_scope_begin();
     if (!scope.depth)
         return NAN;
     trek_no_grad_begin();
-    double weight = count_labels(count);
+    trek_var *sum = count_labels(count);
+    double weight = sum ? trek_var_item(sum) : NAN;
     trek_no_grad_end();
     trek_scope_end(scope);
     if (isnan(weight))

@@ -32,4 +32,8 @@ trek_var *trek_loss_reduced(trek_var *losses, trek_reduction reduction, trek_dty
 /* total / rows, rounded; of no rows: the total, which is 0. */
 trek_var *trek_loss_mean_rows(trek_var *total, double rows, trek_dtype dtype);
 
+/* trek_loss_weight where it is counted on a GPU: an f64 scalar there, in the present scope, without a wait. NULL: it is not; or
+ * an error is set. */
+trek_var *trek_loss_counted(const trek_var *loss);
+
 #endif

@@ -47,14 +47,34 @@ double trek_graph_loss_weight(const trek_graph *graph, trek_var *loss, double st
     return graph->accumulation.rows >= 0 ? (double)graph->accumulation.rows : 1;
 }
 
+/* A scale is beyond the range of f16. */
+static bool widen(trek_var **loss)
+{
+    if (trek_dtype_is_16bit(trek_var_dtype(*loss)))
+        *loss = trek_cast(*loss, TREK_F32);
+    return *loss != NULL;
+}
+
+trek_status trek_graph_seed_by(trek_grad_scaler *scaler, trek_var *factor, trek_var **loss, trek_var **seed)
+{
+    *seed = NULL;
+    if (!factor || !widen(loss))
+        return trek_error_status();
+    trek_dtype dtype = trek_var_dtype(*loss);
+    trek_no_grad_begin();
+    *seed = trek_reshape(trek_cast(factor, dtype), trek_var_shape(*loss));
+    if (scaler && *seed)
+        *seed = trek_mul(trek_cast(trek_scaler_seed(scaler, *loss), dtype), *seed);
+    trek_no_grad_end();
+    return *seed ? TREK_OK : trek_error_status();
+}
+
 trek_status trek_graph_seed(trek_grad_scaler *scaler, double factor, trek_var **loss, trek_var **seed)
 {
     *seed = NULL;
     if (!scaler && factor == 1)
         return TREK_OK;
-    if (trek_dtype_is_16bit(trek_var_dtype(*loss)))
-        *loss = trek_cast(*loss, TREK_F32); /* the scale is beyond the range of f16 */
-    if (!*loss)
+    if (!widen(loss))
         return trek_error_status();
     trek_no_grad_begin();
     if (scaler)

@@ -39,4 +39,7 @@ double trek_graph_loss_weight(const struct trek_graph *graph, trek_var *loss, do
  * becomes f32 if it is 16-bit and either matters. *seed NULL: 1. In the present scope. */
 trek_status trek_graph_seed(trek_grad_scaler *scaler, double factor, trek_var **loss, trek_var **seed);
 
+/* The same with a factor that is known on the loss's device alone: a scalar there. */
+trek_status trek_graph_seed_by(trek_grad_scaler *scaler, trek_var *factor, trek_var **loss, trek_var **seed);
+
 #endif

@@ -20,7 +20,7 @@
 #include "tensor/random_internal.h"
 #include "tensor/trace.h"
 
-enum { MAX_VALUES = 64, MAX_RECORDS = 4, FIRST_RUNS = 3, LATER_RUNS = 1 };
+enum { MAX_VALUES = 64, MAX_RECORDS = TREK_MOST_RECORDS, FIRST_RUNS = 3, LATER_RUNS = 1 };
 
 typedef struct tag_value {
     trek_graph *graph;
@@ -31,6 +31,8 @@ typedef struct tag_value {
 typedef struct record {
     trek_step_fn fn;
     void *arg;
+    uint64_t team;             /* of the inputs of all processes, these among them */
+    int64_t number;            /* of its recording, in all processes; >= 1 */
     trek_var *inputs[MAX_VALUES];  /* of our own; NULL: not given */
     trek_var *outputs[MAX_VALUES]; /* of the recorded run; once recorded they hold each replay's results */
     int runs_left;             /* until it is recorded */
@@ -66,15 +68,21 @@ struct trek_captures {
 
 /* --- made and freed ------------------------------------------------------------- */
 
-static void drop_recording(record *r)
+/* What the function used stays known. */
+static void drop_work(record *r)
 {
     if (r->recording)
         r->recording->free(r->recording);
     r->recording = NULL;
-    trek_touch_clear(&r->touched);
     for (int k = 0; k < r->n_tags; k++)
         trek_var_release(r->tags[k].value);
     r->n_tags = 0;
+}
+
+static void drop_recording(record *r)
+{
+    drop_work(r);
+    trek_touch_clear(&r->touched);
 }
 
 static void free_values(trek_var **values)
@@ -255,12 +263,12 @@ static trek_status make_inputs(record *r, const struct trek_captures *c)
     return TREK_OK;
 }
 
-/* The record of this function for values like these; the one not used for longest makes room. */
-static record *find_record(struct trek_captures *c, trek_step_fn fn, void *arg)
+/* The record of this function for values like these, here and elsewhere; the one not used for longest makes room. */
+static record *find_record(struct trek_captures *c, trek_step_fn fn, void *arg, uint64_t team)
 {
     int oldest = 0;
     for (int k = 0; k < c->n_records; k++) {
-        if (matches(c->records[k], c, fn, arg))
+        if ((c->problem[0] || c->records[k]->team == team) && matches(c->records[k], c, fn, arg))
             return c->records[k];
         if (c->records[k]->used < c->records[oldest]->used)
             oldest = k;
@@ -273,6 +281,7 @@ static record *find_record(struct trek_captures *c, trek_step_fn fn, void *arg)
     }
     r->fn = fn;
     r->arg = arg;
+    r->team = team;
     r->runs_left = c->n_records ? LATER_RUNS : FIRST_RUNS;
     if (c->n_records < MAX_RECORDS)
         return c->records[c->n_records++] = r;
@@ -450,6 +459,9 @@ static trek_status record_step(trek_graph *graph, struct trek_captures *c, recor
     host_side before = note_host_side(graph, c);
     uint64_t signature = signature_of(graph, c);
     trek_status status = record_run(graph, c, r, &before);
+    r->number = 1;
+    if (graph->stepper->klass->capture->settle)
+        status = graph->stepper->klass->capture->settle(graph->stepper, status, &r->number);
     if (status != TREK_OK) {
         char message[TREK_ERROR_SIZE];
         trek_error_take(&status, message);
@@ -510,17 +522,68 @@ static trek_status run_beside_record(trek_graph *graph, struct trek_captures *c,
     return status;
 }
 
-static trek_status run_record(trek_graph *graph, struct trek_captures *c, record *r)
+/* --- how a step is made ------------------------------------------------------------------ */
+
+/* Other sizes of inputs are other digests. */
+static uint64_t digest_of_inputs(const struct trek_captures *c)
 {
-    if (c->problem[0])
-        return run_plainly(graph, c, r);
+    uint64_t digest = 1;
+    for (int k = 0; k < MAX_VALUES; k++) {
+        const trek_tensor *x = c->values[k] ? c->values[k]->data : NULL;
+        digest = trek_mix(digest, x ? (uint64_t)x->ndim << 8 | (uint64_t)x->dtype : UINT64_MAX);
+        for (int d = 0; x && d < x->ndim; d++)
+            digest = trek_mix(digest, (uint64_t)x->sizes[d]);
+    }
+    return digest;
+}
+
+/* A record that does not fit any more is dropped here. */
+static int64_t wish_of(trek_graph *graph, const struct trek_captures *c, record *r)
+{
     if (r->recording && (r->signature != signature_of(graph, c) || !pthread_equal(r->thread, pthread_self()))) {
         drop_recording(r);
         r->runs_left = LATER_RUNS; /* what follows from the change is made in a run of its own */
     }
-    if (r->recording) /* with other draws before it in this step, its random numbers would be others */
-        return trek_rank_here.rng_draw == r->first_draw ? replay(graph, c, r) : run_beside_record(graph, c, r);
-    return r->runs_left > 0 ? run_plainly(graph, c, r) : record_step(graph, c, r);
+    if (!r->recording)
+        return r->runs_left > 0 ? -1 : 0;
+    /* with other draws before it in this step, its random numbers would be others */
+    return trek_rank_here.rng_draw == r->first_draw ? r->number : -1;
+}
+
+static trek_status agree(trek_graph *graph, const struct trek_captures *c, trek_step_fn fn, const void *arg,
+                         trek_capture_verdict *verdict)
+{
+    const struct trek_stepper_capture *capture = graph->stepper->klass->capture;
+    trek_capture_vote vote = { .inputs = digest_of_inputs(c) };
+    for (int k = 0; k < c->n_records; k++)
+        if (matches(c->records[k], c, fn, arg))
+            vote.wishes[vote.n++] = (trek_capture_wish){ c->records[k]->team, wish_of(graph, c, c->records[k]) };
+    if (capture->agree)
+        return capture->agree(graph->stepper, &vote, verdict);
+    *verdict = trek_capture_decide(&vote, 1);
+    return TREK_OK;
+}
+
+static trek_status make_step(trek_graph *graph, struct trek_captures *c, record *r, trek_capture_way way)
+{
+    if (c->problem[0])
+        return run_plainly(graph, c, r);
+    if (way == TREK_CAPTURE_REPLAY)
+        return replay(graph, c, r);
+    if (way == TREK_CAPTURE_CALL)
+        return r->recording ? run_beside_record(graph, c, r) : run_plainly(graph, c, r);
+    drop_work(r);
+    return record_step(graph, c, r);
+}
+
+/* The error is set. */
+static trek_status abandon(const trek_graph *graph, trek_capture_way way)
+{
+    const struct trek_stepper_capture *capture = graph->stepper ? graph->stepper->klass->capture : NULL;
+    trek_status status = trek_error_status();
+    if (capture && capture->abandon)
+        capture->abandon(graph->stepper, status, way == TREK_CAPTURE_REPLAY);
+    return status;
 }
 
 trek_status trek_graph_capture(trek_graph *graph, trek_step_fn step, void *arg)
@@ -528,21 +591,26 @@ trek_status trek_graph_capture(trek_graph *graph, trek_step_fn step, void *arg)
     struct trek_captures *c = captures_of(graph, "trek_graph_capture");
     if (!c || !step)
         return c ? trek_fail_missing("trek_graph_capture", "step function") : trek_error_status();
-    trek_status status = trek_error_status();
-    if (status != TREK_OK)
-        return status;
-    if (c->present)
-        return trek_fail(TREK_ERR_STATE, "trek_graph_capture: called from inside a step function of the same graph");
-    if (!trek_graph_stepper(graph) || (!c->planned && plan(graph, c) != TREK_OK))
-        return trek_error_status();
+    if (c->present) {
+        trek_status status = trek_error_status();
+        return status != TREK_OK ? status : trek_fail(TREK_ERR_STATE, "trek_graph_capture: called from inside a step function "
+                                                                      "of the same graph");
+    }
+    if (trek_error_status() != TREK_OK || !trek_graph_stepper(graph) || (!c->planned && plan(graph, c) != TREK_OK))
+        return abandon(graph, TREK_CAPTURE_CALL);
     const char *reason = c->problem[0] ? NULL : obstacle(graph, c);
     if (reason)
         give_up(c, reason);
-    record *r = find_record(c, step, arg);
-    if (!r || bring_inputs(c, r) != TREK_OK)
+    trek_capture_verdict verdict = { .way = TREK_CAPTURE_CALL };
+    if (!c->problem[0] && agree(graph, c, step, arg, &verdict) != TREK_OK)
         return trek_error_status();
+    if (verdict.why[0])
+        give_up(c, verdict.why);
+    record *r = find_record(c, step, arg, verdict.team);
+    if (!r || bring_inputs(c, r) != TREK_OK)
+        return abandon(graph, verdict.way);
     r->used = ++c->calls;
-    return run_record(graph, c, r);
+    return make_step(graph, c, r, verdict.way);
 }
 
 /* --- values in and out -------------------------------------------------------------------- */

@@ -23,9 +23,11 @@
  *
  * On several GPUs of one process, with NCCL, each rank's part is recorded by its own
  * thread (docs/gpu.md); a replay whose launch fails in the middle ends the ranks'
- * group, as a collective does that fails.
+ * group, as a collective does that fails. Processes with a GPU each agree before each step
+ * whether all call, record or replay it: trek_graph_capture is a collective then, one exchange by
+ * the host where they replay.
  *
- * Where steps cannot be recorded (CPUs, several processes, a function that reads a value, computes
+ * Where steps cannot be recorded (CPUs, processes with several GPUs each, a function that reads a value, computes
  * on the host, or takes another tensor at each call by another way than
  * trek_graph_capture_input) each call simply calls the function. */
 #ifndef TREK_GRAPH_CAPTURE_H
@@ -40,7 +42,8 @@ TREK_BEGIN
 typedef trek_status (*trek_step_fn)(trek_graph *graph, void *arg);
 
 /* Does one step. All calls from one thread, or it is recorded anew. Waits for nothing; on several ranks, for the merging of
- * running statistics. What the function returns and reports, STATE from inside such a function; what a replay reports. */
+ * running statistics; of several processes, for the others to come to it. What the function returns and reports, STATE from
+ * inside such a function; what a replay reports; of several processes also PEER, TIMEOUT, COMM, ARGUMENT as a step. */
 TREK_API trek_status trek_graph_capture(trek_graph *graph, trek_step_fn step, void *arg);
 
 /* Value k (0 to 63) for the next steps, retained until another one is given: copied into a tensor of the graph's own, on its
@@ -55,9 +58,10 @@ TREK_API trek_status trek_graph_capture_output(trek_graph *graph, int k, trek_va
 TREK_API trek_var *trek_graph_captured_output(trek_graph *graph, int k);
 
 TREK_API int64_t trek_graph_replays(const trek_graph *graph); /* steps that were replayed; -1 for NULL */
-/* Why steps are not recorded, "" where they are, or will be; valid until the graph is freed. */
+/* Why steps are not recorded, "" where they are, or will be; valid until the graph is freed. Of several processes, all whose
+ * steps are called because of one have a reason, and it names that one. */
 TREK_API const char *trek_graph_capture_problem(const trek_graph *graph);
-/* Forgets records, inputs, results and an earlier problem. STATE from inside the function. */
+/* Forgets records, inputs, results and an earlier problem; which all processes have to forget. STATE from inside the function. */
 TREK_API trek_status trek_graph_capture_reset(trek_graph *graph);
 
 TREK_END

@@ -64,6 +64,30 @@ typedef struct trek_captured_step {
     void (*free)(struct trek_captured_step *self); /* before its stepper goes */
 } trek_captured_step;
 
+/* How a step that is captured is made: by a call of its function, which may be recorded, or by a replay. */
+typedef enum trek_capture_way { TREK_CAPTURE_CALL, TREK_CAPTURE_RECORD, TREK_CAPTURE_REPLAY } trek_capture_way;
+
+/* What a process would do about a step that begins (graph/capture_vote.c). A wish is for the case that the inputs of all
+ * processes come to this digest; where there is none for a case, the step is called. */
+enum { TREK_MOST_RECORDS = 4 };
+typedef struct trek_capture_wish {
+    uint64_t team;
+    int64_t number; /* > 0: it has the record of this number, which fits; 0: it could record; < 0: it calls the function */
+} trek_capture_wish;
+typedef struct trek_capture_vote {
+    uint64_t inputs; /* a digest of the shapes of its inputs */
+    int64_t n;
+    trek_capture_wish wishes[TREK_MOST_RECORDS];
+} trek_capture_vote;
+typedef struct trek_capture_verdict {
+    trek_capture_way way;
+    uint64_t team;   /* of the inputs of all */
+    char why[160];   /* steps are called from now on, and this is why; "": they are not */
+} trek_capture_verdict;
+
+/* What n processes make of their votes: all find the same. */
+trek_capture_verdict trek_capture_decide(const trek_capture_vote *votes, int n);
+
 /* What capturing a step (graph/capture.c) asks of a stepper. */
 struct trek_stepper_capture {
     /* Why its steps cannot be recorded; NULL: they can, as far as one can see beforehand. Where that is NULL: always. */
@@ -82,6 +106,13 @@ struct trek_stepper_capture {
     trek_status (*before_replay)(trek_stepper *self, bool rate_is_set);
     /* After it: counts and versions, as step() leaves them. */
     void (*after_replay)(trek_stepper *self);
+    /* Where several processes make a step together; all three NULL: none does.
+     * agree: before each step, how all make this one. settle: after a recording, however it went here (own): not OK where it
+     * went wrong in any; *number is the same in all. abandon: a process cannot do its part of what was agreed, or does not
+     * come to it at all, as an error is set: the others learn of it. */
+    trek_status (*agree)(trek_stepper *self, const trek_capture_vote *own, trek_capture_verdict *verdict);
+    trek_status (*settle)(trek_stepper *self, trek_status own, int64_t *number);
+    void (*abandon)(trek_stepper *self, trek_status status, bool replays);
 };
 
 /* What a replay depends on besides the stepper's own: where parameters (of `graph`, or of its replica) and their gradients

@@ -208,12 +208,15 @@ static bool waits_in_vain(const struct trek_comm_nccl *part, int64_t waited_ns, 
 
 /* Between processes what a device was given ends when all come to it. Who has failed elsewhere may have left before: then the
  * library is aborted, as freeing the stream would wait for ever. */
-static void drain(struct trek_comm_nccl *part, int64_t deadline_ns)
+static void drain(struct trek_comm_nccl *part, trek_device device, int64_t deadline_ns)
 {
     draining d = { .part = part };
     pthread_t thread;
     int64_t start = trek_clock_ns();
-    if (part->backend->event_record(part->done, part->stream) != TREK_OK)
+    /* what has been replayed is on the thread's own queue */
+    if (part->backend->event_record(part->ready, NULL) != TREK_OK ||
+        part->backend->stream_wait(device, part->stream, part->ready) != TREK_OK ||
+        part->backend->event_record(part->done, part->stream) != TREK_OK)
         return;
     pthread_mutex_init(&d.lock, NULL);
     pthread_cond_init(&d.changed, NULL);
@@ -237,6 +240,12 @@ static void drain(struct trek_comm_nccl *part, int64_t deadline_ns)
     pthread_mutex_destroy(&d.lock);
 }
 
+void trek_comm_nccl_drain(trek_comm *comm)
+{
+    if (comm->nccl && comm->nccl->control)
+        drain(comm->nccl, comm->device, comm->deadline_ns);
+}
+
 /* The last one frees the communicators of all. */
 static void detach(trek_comm *comm)
 {
@@ -244,7 +253,7 @@ static void detach(trek_comm *comm)
     nccl_group *group = part->group;
     const trek_device_comm *library = part->library;
     if (part->control) {
-        drain(part, comm->deadline_ns);
+        drain(part, comm->device, comm->deadline_ns);
         trek_control_forget(part->control, part);
     }
     use(comm, NULL);
@@ -492,6 +501,8 @@ static trek_status start(trek_comm *comm, const trek_comm_call *call)
         return status;
     status = trek_comm_nccl_give(comm, call);
     if (status == TREK_OK || processes_ended(comm))
+        return status;
+    if (comm->control && comm->nccl->backend->capturing()) /* it was recorded: nobody waits for it */
         return status;
     char reason[256]; /* the others' devices would wait for this rank's in vain */
     snprintf(reason, sizeof reason, "%s", trek_error());

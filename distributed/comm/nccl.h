@@ -21,6 +21,9 @@ trek_status trek_comm_nccl_join(trek_comm *comm, trek_device device);
 /* A call that the library takes, for ranks that have met for it already: puts the work on the communication stream,
  * behind what the thread's queue holds by then. */
 trek_status trek_comm_nccl_give(trek_comm *comm, const trek_comm_call *call);
+/* Between processes: waits for what the device was given, captured work too; where another process does not come to its part,
+ * this one's library is aborted, rather than waited for in vain. */
+void trek_comm_nccl_drain(trek_comm *comm);
 /* Memory that many calls will use: faster where the library has a use for it. A buffer is given up before it is freed. */
 trek_status trek_comm_nccl_register(trek_comm *comm, void *data, size_t bytes);
 void trek_comm_nccl_forget(trek_comm *comm, void *data);

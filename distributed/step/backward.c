@@ -3,7 +3,7 @@
  * its weight and the seed of its loss. */
 #include <math.h>
 
-#include "autograd/ops.h"
+#include "autograd/losses_internal.h"
 #include "autograd/var_internal.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/overlap.h"
@@ -43,10 +43,13 @@ static trek_status run_backward(ranks_stepper *s, void *arg)
     return trek_overlap_backward(s, pair[0], pair[1]);
 }
 
-static trek_status backward_with_seed(ranks_stepper *s, trek_var *loss, double factor)
+/* counted: on the device; NULL: the factor is the host's. */
+static trek_status backward_with_seed(ranks_stepper *s, trek_var *loss, double factor, trek_var *counted)
 {
     trek_var *seed;
-    trek_status status = trek_graph_seed(s->base.graph->scaler, factor, &loss, &seed);
+    trek_grad_scaler *scaler = s->base.graph->scaler;
+    trek_status status = counted ? trek_graph_seed_by(scaler, counted, &loss, &seed)
+                                 : trek_graph_seed(scaler, factor, &loss, &seed);
     if (status != TREK_OK)
         return status;
     trek_var *pair[2] = { loss, seed };
@@ -63,6 +66,52 @@ static double factor_of_pass(ranks_stepper *s, double own, double total, bool st
     return total > 0 ? own / total : stated ? 0 : 1;
 }
 
+/* In a step that processes record weights that are counted on their devices are brought together there, too: each replay counts
+ * its own labels. counted NULL: this one's is known. The factor as factor_of_pass has it: own / total, 1 where nothing counts
+ * anywhere. */
+static trek_var *factor_there(ranks_stepper *s, trek_var *counted, double known)
+{
+    trek_device device = trek_ranks_device(s->ranks, 0);
+    trek_no_grad_begin();
+    trek_var *own = counted ? counted : trek_var_from(trek_tensor_full(known, trek_dims_none(), TREK_F64, device));
+    trek_var *total = trek_mul_scalar(own, 1), *factor = NULL;
+    if (total && trek_comm_all_reduce(s->comm, total->data, TREK_SUM) == TREK_OK)
+        factor = trek_where(trek_gt_scalar(total, 0), trek_div(own, total),
+                            trek_var_from(trek_tensor_full(1, trek_dims_none(), TREK_F64, device)));
+    trek_no_grad_end();
+    return factor;
+}
+
+/* What the loss of this process weighs; NaN: an error, or *counted has it on the device. */
+static double own_weight(const ranks_stepper *s, trek_var *loss, double stated, trek_var **counted)
+{
+    bool weighs = trek_accumulation_weighs(&s->base.graph->accumulation);
+    *counted = s->recording && s->comm && stated < 0 ? trek_loss_counted(loss) : NULL;
+    if (*counted || trek_error_status() != TREK_OK)
+        return NAN;
+    return s->comm || weighs || stated == 0 ? trek_graph_loss_weight(s->base.graph, loss, stated) : 1;
+}
+
+/* What can fail before the other processes are met. *own: what its loss weighs, unless that is *counted on the device. */
+static trek_status prepare_pass(ranks_stepper *s, trek_var *loss, double stated, double *own, trek_var **counted)
+{
+    trek_status status = trek_error_status();
+    if (status == TREK_OK && trek_var_numel(loss) != 1) {
+        char text[TREK_SHAPE_TEXT];
+        status = trek_fail(TREK_ERR_SHAPE, "trek_graph_backward: the loss must be a scalar, not %s",
+                           trek_shape_text(trek_var_shape(loss), text));
+    }
+    *counted = NULL;
+    *own = status == TREK_OK ? own_weight(s, loss, stated, counted) : 1;
+    if (isnan(*own) && !*counted)
+        status = trek_error_status();
+    if (status == TREK_OK)
+        status = trek_workload_check_batch(s->workload);
+    if (status == TREK_OK)
+        status = trek_overlap_keep(s);
+    return status == TREK_OK ? trek_ranks_apply_grad_factor(s) : status;
+}
+
 /* The caller's tape first; where it meets a split forward, the ranks go on. The process is one
  * contributor: alone, its pass is its gradient, whatever its weight, unless that is 0, or passes are weighed. */
 trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double weight)
@@ -70,36 +119,27 @@ trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double we
     ranks_stepper *s = (ranks_stepper *)stepper;
     if (s->averages)
         return trek_fail(TREK_ERR_STATE, "trek_graph_backward: parameters are averaged, which needs trek_graph_train_batch");
-    trek_status status = trek_error_status();
     trek_job_sync_say(s, "backward", true);
-    if (status == TREK_OK && trek_var_numel(loss) != 1) {
-        char text[TREK_SHAPE_TEXT];
-        status = trek_fail(TREK_ERR_SHAPE, "trek_graph_backward: the loss must be a scalar, not %s",
-                           trek_shape_text(trek_var_shape(loss), text));
-    }
     bool weighs = trek_accumulation_weighs(&stepper->graph->accumulation);
-    double own = status == TREK_OK && (s->comm || weighs || weight == 0) ? trek_graph_loss_weight(stepper->graph, loss, weight)
-        : 1, total = own;
-    if (isnan(own))
-        status = trek_error_status();
-    if (status == TREK_OK)
-        status = trek_workload_check_batch(s->workload);
-    if (status == TREK_OK)
-        status = trek_overlap_keep(s);
-    if (status == TREK_OK)
-        status = trek_ranks_apply_grad_factor(s);
+    trek_var *counted;
+    double own;
+    trek_status status = prepare_pass(s, loss, weight, &own, &counted);
     if (status != TREK_OK) {
         trek_job_sync_failed(s, status);
         return status;
     }
     bool overlap = false;
+    double total = own;
     status = trek_job_sync_pass(s, own, &total, &overlap);
     if (status != TREK_OK)
         return status;
-    bool skips = own == 0 && (total > 0 || weight == 0 || weighs) && !(s->comm && trek_ranks_meet(s));
+    bool skips = own == 0 && (total != 0 || weight == 0 || weighs) && !(s->comm && trek_ranks_meet(s));
+    trek_var *factor = isnan(total) ? factor_there(s, counted, own) : NULL; /* before anything else is sent */
     trek_overlap_begin(s, overlap);
-    if (!skips)
-        status = backward_with_seed(s, loss, factor_of_pass(s, own, total, weight == 0));
+    if (isnan(total) && !factor)
+        status = trek_error_status();
+    else if (!skips)
+        status = backward_with_seed(s, loss, factor ? 1 : factor_of_pass(s, own, total, weight == 0), factor);
     trek_status sent = trek_overlap_end(s);
     trek_step_passed(&s->step, !skips);
     return status == TREK_OK ? sent : status;

@@ -22,7 +22,10 @@
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
-typedef enum sync_message_kind { SYNC_BEGIN, SYNC_PASS, SYNC_STEP, SYNC_REDUCE, SYNC_FAILED } sync_message_kind;
+/* In the order of a step: who says one of the first joins a round of the later ones, or makes it void. */
+typedef enum sync_message_kind {
+    SYNC_VOTE, SYNC_BEGIN, SYNC_PASS, SYNC_STEP, SYNC_REDUCE, SYNC_RECORDED, SYNC_FAILED
+} sync_message_kind;
 
 enum { STOP_ALL = 1, STOP_THIS = 2 }; /* the job, or the training of this graph */
 
@@ -37,7 +40,10 @@ typedef struct sync_message {
     uint64_t digest;         /* of the workload's decisions */
     uint64_t settings, data; /* digests of what is set, and of the loader whose batch a pass is of (0: none) */
     uint64_t rng_draw;       /* after the pass: a process without samples drew nothing */
-    char message[160];       /* of FAILED */
+    union {
+        char message[160];   /* of FAILED */
+        trek_capture_vote vote; /* of VOTE */
+    };
 } sync_message;
 
 typedef struct rank_report {
@@ -171,11 +177,25 @@ static bool all_say(const ranks_stepper *s, sync_message_kind kind)
     return true;
 }
 
-/* A round of this kind; processes that are in their step already take no part in the pass. */
+static bool some_say(const ranks_stepper *s, sync_message_kind kind)
+{
+    for (int p = 0; p < s->processes; p++)
+        if (message_at(s, p)->kind == (int32_t)kind)
+            return true;
+    return false;
+}
+
+/* A round of this kind; processes that are in their step already take no part in the pass. Those that ask how all make the step
+ * learn that this one makes it by a call, and come to the next round. */
 static trek_status exchange_pass(ranks_stepper *s, sync_message *own, bool *sends)
 {
     own->sends = trek_overlap_wants(s);
-    trek_status status = exchange(s, own);
+    trek_status status;
+    do
+        status = exchange(s, own);
+    while (status == TREK_OK && some_say(s, SYNC_VOTE));
+    if (status == TREK_OK && some_say(s, SYNC_RECORDED))
+        status = trek_fail(TREK_ERR_COMM, "a process has recorded its step, and process %d makes one more pass", s->process);
     bool all = status == TREK_OK && all_say(s, (sync_message_kind)own->kind);
     for (int p = 0; p < s->processes && status == TREK_OK; p++) {
         const sync_message *w = message_at(s, p);
@@ -203,7 +223,8 @@ static double weigh_pass(ranks_stepper *s)
     for (int p = 0; p < s->processes; p++)
         if (message_at(s, p)->kind == SYNC_PASS)
             sum += message_at(s, p)->weight;
-    s->base.graph->accumulation.weight += sum;
+    if (!isnan(sum))
+        s->base.graph->accumulation.weight += sum;
     return sum;
 }
 
@@ -336,6 +357,56 @@ trek_status trek_job_sync_step(ranks_stepper *s, trek_status own, bool update, b
     return TREK_OK;
 }
 
+/* --- captured steps (recording.c) ----------------------------------------------------------- */
+
+/* What those that do not vote do: one that has come to its step makes no pass this time, others never vote. */
+static void read_no_votes(const ranks_stepper *s, trek_capture_verdict *verdict)
+{
+    *verdict = (trek_capture_verdict){ .way = TREK_CAPTURE_CALL };
+    for (int p = 0; p < s->processes && !verdict->why[0]; p++)
+        if (message_at(s, p)->kind == SYNC_PASS || message_at(s, p)->kind == SYNC_BEGIN)
+            snprintf(verdict->why, sizeof verdict->why, "process %d does not record its steps", p);
+}
+
+trek_status trek_job_sync_vote(ranks_stepper *s, const trek_capture_vote *vote, trek_capture_verdict *verdict)
+{
+    sync_message *own = new_message(s, SYNC_VOTE);
+    own->vote = *vote;
+    own->data = trek_rank_here.batch_digest;
+    own->settings = trek_settings_digest(s);
+    trek_status status = exchange(s, own);
+    if (status != TREK_OK)
+        return status;
+    if (!all_say(s, SYNC_VOTE)) {
+        read_no_votes(s, verdict);
+        return TREK_OK;
+    }
+    int32_t stop = 0;
+    for (int p = 0; p < s->processes; p++) {
+        s->votes[p] = message_at(s, p)->vote;
+        stop |= message_at(s, p)->stop;
+    }
+    *verdict = trek_capture_decide(s->votes, s->processes);
+    if (verdict->way != TREK_CAPTURE_REPLAY) /* the step's own rounds will compare */
+        return TREK_OK;
+    status = compare_settings(s);
+    if (status == TREK_OK)
+        agree_to_stop(s, stop);
+    return status;
+}
+
+trek_status trek_job_sync_recorded(ranks_stepper *s, trek_status own)
+{
+    if (own != TREK_OK) {
+        trek_job_sync_failed(s, own);
+        return own;
+    }
+    trek_status status = exchange(s, new_message(s, SYNC_RECORDED));
+    if (status == TREK_OK && !all_say(s, SYNC_RECORDED))
+        status = trek_fail(TREK_ERR_COMM, "process %d has recorded its step, and another makes one more pass", s->process);
+    return status;
+}
+
 /* --- reducing ------------------------------------------------------------------------ */
 
 trek_status trek_job_sync_flags(ranks_stepper *s)
@@ -417,7 +488,9 @@ static trek_status make_rooms(ranks_stepper *s)
 {
     s->own_message = trek_calloc(1, message_bytes(s));
     s->messages = trek_calloc((size_t)s->processes, message_bytes(s));
-    return s->own_message && s->messages ? trek_reducer_make_room(s->replicas[0].reducer, s->processes) : trek_error_status();
+    s->votes = trek_calloc((size_t)s->processes, sizeof *s->votes);
+    return s->own_message && s->messages && s->votes ? trek_reducer_make_room(s->replicas[0].reducer, s->processes)
+        : trek_error_status();
 }
 
 trek_status trek_job_sync_begin(ranks_stepper *s, trek_comm *comm)
@@ -528,5 +601,6 @@ void trek_job_sync_end(ranks_stepper *s)
     trek_free(s->process_ranks);
     trek_free(s->own_message);
     trek_free(s->messages);
+    trek_free(s->votes);
     trek_comm_free(&s->comm);
 }

@@ -16,7 +16,8 @@ void trek_job_sync_end(ranks_stepper *s);
 /* What this process begins ("forward"; a literal), for the other processes' tables and deadlines. Training ends a phase
  * that the program has said; a forward does not: it may belong to it. */
 void trek_job_sync_say(const ranks_stepper *s, const char *phase, bool training);
-/* A pass of this process with the sum of its ranks' weights: *total is that of all processes. *sends:
+/* A pass of this process with the sum of its ranks' weights: *total is that of all processes. NaN: it is known
+ * on the device alone, in a step that is recorded; then so is the total. *sends:
  * all processes make one, and its gradients are the step's (NULL: they are not sent). */
 trek_status trek_job_sync_pass(ranks_stepper *s, double weight, double *total, bool *sends);
 /* Before a pass whose weight is not known yet: whether all make one whose gradients may be sent under backward. */
@@ -29,6 +30,11 @@ void trek_job_sync_failed(ranks_stepper *s, trek_status status);
 trek_status trek_job_sync_step(ranks_stepper *s, trek_status own, bool update, bool *pending);
 /* In a step of this process alone: a request to stop is agreed on. */
 void trek_job_sync_stop(ranks_stepper *s);
+/* Before a captured step: how all processes make it. Where they replay, this is its only round: a request to stop is agreed on,
+ * settings and data are compared. */
+trek_status trek_job_sync_vote(ranks_stepper *s, const trek_capture_vote *vote, trek_capture_verdict *verdict);
+/* After all have recorded, this process well or not (own): own, or PEER where it went wrong in another. */
+trek_status trek_job_sync_recorded(ranks_stepper *s, trek_status own);
 /* Which segments have a gradient in any process (into s->any), and so are used; all processes have frozen the same. */
 trek_status trek_job_sync_flags(ranks_stepper *s);
 /* By rank 0, in the arena that holds this process's sum: the sum over all processes. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/comm/nccl.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/reduce.h"
 #include "graph/graph_internal.h"
@@ -44,6 +45,9 @@ static void drop(ranks_recording *r)
     trek_free(r);
 }
 
+/* Who carries the gradients of a rank: of several processes each has one. */
+static trek_comm *comm_of(const ranks_stepper *s, int rank) { return s->comm ? s->comm : trek_ranks_comm(s->ranks, rank); }
+
 /* --- whether, and for how long ------------------------------------------------------------------ */
 
 static const char *obstacle(const trek_stepper *stepper)
@@ -51,13 +55,13 @@ static const char *obstacle(const trek_stepper *stepper)
     const ranks_stepper *s = (const ranks_stepper *)stepper;
     if (s->averages)
         return "parameters are averaged, which needs trek_graph_train_batch";
-    if (s->comm)
-        return "several processes train the graph";
+    if (s->comm && s->ranks_most > 1)
+        return "several processes with several ranks each train the graph";
     if (s->sharers > 1)
         return "the ranks keep the optimizer's state in parts";
     if (s->on_host || (s->kinds & 1u << TREK_CPU))
         return "some ranks are on a CPU";
-    if (!trek_ranks_comm(s->ranks, 0)->nccl)
+    if (!comm_of(s, 0)->nccl)
         return "the ranks exchange gradients through host memory";
     if (trek_ranks_meet(s))
         return "the graph has layers that make sums over the ranks, by the host";
@@ -73,6 +77,11 @@ static uint64_t signature(const trek_stepper *stepper)
     key = trek_mix_double(key, s->step.factor);
     key = trek_mix(key, s->base.graph->settings.max_norm > 0);
     key = trek_mix(key, (uint64_t)(uintptr_t)s->base.graph->scaler);
+    if (s->comm) { /* where its rows lie among those of all, which random numbers are drawn by */
+        key = trek_mix(key, (uint64_t)trek_rank_here.batch_rows);
+        key = trek_mix(key, (uint64_t)trek_rank_here.batch_first);
+        key = trek_mix(key, (uint64_t)trek_rank_here.batch_global);
+    }
     for (int r = 0; r < s->local_ranks; r++) {
         const rank_replica *own = &s->replicas[r];
         key = trek_mix(key, trek_step_signature(own->graph, own->model->params, own->model->n_params, own->optimizer));
@@ -201,8 +210,15 @@ static trek_status begin(trek_stepper *stepper, trek_device device)
         return status;
     }
     s->recording = r;
-    trek_ranks_set_recorder(s->ranks, &r->recorder);
+    if (!s->comm) /* the one rank of a process is the caller */
+        trek_ranks_set_recorder(s->ranks, &r->recorder);
     return TREK_OK;
+}
+
+/* The one rank of a process is the caller, whose error stays the one that the others know of. */
+static trek_status on_ranks(const ranks_stepper *s, trek_rank_fn fn, void *arg)
+{
+    return s->local_ranks > 1 ? trek_ranks_call(s->ranks, fn, arg) : fn(0, arg);
 }
 
 static trek_status end_rank(int rank, void *arg)
@@ -220,10 +236,13 @@ static trek_status free_rank(int rank, void *arg)
     return TREK_OK;
 }
 
+/* A replay may be under way, whose other processes may never come. */
 static void free_recording(trek_captured_step *recording)
 {
     ranks_recording *r = (ranks_recording *)recording;
-    trek_ranks_call(r->s->ranks, free_rank, r);
+    if (r->s->comm && r->captures[0])
+        trek_comm_nccl_drain(r->s->comm);
+    on_ranks(r->s, free_rank, r);
     drop(r);
 }
 
@@ -244,8 +263,10 @@ static trek_status end(trek_stepper *stepper, trek_device device, trek_captured_
         r->samples[q] = s->replicas[q].samples - s->before->samples[q];
         s->replicas[q].samples = s->before->samples[q];
     }
-    trek_status first = r->backend->capture_end(device, r->good ? &r->captures[0] : NULL);
-    trek_status others = trek_ranks_call(s->ranks, end_rank, r);
+    trek_status joined = s->comm ? s->comm->devices->wait(s->comm) : TREK_OK;
+    trek_status first = r->backend->capture_end(device, r->good && joined == TREK_OK ? &r->captures[0] : NULL);
+    first = joined == TREK_OK ? first : joined;
+    trek_status others = on_ranks(s, end_rank, r);
     status = status != TREK_OK ? status : first != TREK_OK ? first : others;
     if (status == TREK_OK && result)
         *result = &r->base;
@@ -273,12 +294,22 @@ static void put_back(trek_stepper *stepper)
 
 /* --- replays ---------------------------------------------------------------------------------------- */
 
-/* What the devices of all ranks read, from the caller's own streams there, behind which the ranks go on. */
+/* The others' devices would wait for this rank's in vain, and who has updated cannot go back. */
+static trek_status end_group(const ranks_stepper *s, int rank, trek_status status)
+{
+    char reason[256];
+    snprintf(reason, sizeof reason, "%s", trek_error());
+    trek_comm_abort(comm_of(s, rank), reason);
+    return status;
+}
+
+/* What the devices of all ranks read, from the caller's own streams there, behind which the ranks go on. Of several processes the
+ * others are on their way to the replay already. */
 static trek_status before_replay(trek_stepper *stepper, bool rate_is_set)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
-    if (trek_comm_ended(trek_ranks_comm(s->ranks, 0)))
-        return trek_comm_barrier(trek_ranks_comm(s->ranks, 0)); /* which tells why */
+    if (trek_comm_ended(comm_of(s, 0)))
+        return trek_comm_barrier(comm_of(s, 0)); /* which tells why */
     trek_status status = trek_ranks_set_rates(s, !rate_is_set);
     if (status == TREK_OK)
         status = trek_ranks_prepare_scaler(s);
@@ -289,6 +320,8 @@ static trek_status before_replay(trek_stepper *stepper, bool rate_is_set)
         if (status == TREK_OK)
             status = trek_device_update_before_replay(own->optimizer, &opts);
     }
+    if (s->comm) /* they have agreed on a request to stop */
+        return status == TREK_OK ? TREK_OK : end_group(s, 0, status);
     if (status == TREK_OK)
         trek_job_sync_stop(s);
     return status;
@@ -300,31 +333,22 @@ typedef struct launching {
     uint64_t rng_step;
 } launching;
 
-/* The others' devices would wait for this rank's in vain, and who has updated cannot go back. */
-static trek_status end_group(const ranks_recording *r, int rank, trek_status status)
-{
-    char reason[256];
-    snprintf(reason, sizeof reason, "%s", trek_error());
-    trek_comm_abort(trek_ranks_comm(r->s->ranks, rank), reason);
-    return status;
-}
-
 static trek_status launch_rank(int rank, void *arg)
 {
     const launching *l = arg;
     const ranks_recording *r = l->r;
     trek_status status = r->backend->comm->capture_replay(r->captures[rank], rank ? l->run : 2 * l->run + 1, l->rng_step);
-    return status == TREK_OK ? TREK_OK : end_group(r, rank, status);
+    return status == TREK_OK ? TREK_OK : end_group(r->s, rank, status);
 }
 
-/* Nothing has been done before the first piece. */
+/* In the only process nothing has been done before the first piece. */
 static trek_status launch_caller(const ranks_recording *r, int piece, uint64_t rng_step, bool *done)
 {
     if (!r->backend->comm->capture_has(r->captures[0], piece))
         return TREK_OK;
     trek_status status = r->backend->comm->capture_replay(r->captures[0], piece, rng_step);
-    if (status != TREK_OK && *done)
-        return end_group(r, 0, status);
+    if (status != TREK_OK && (*done || r->s->comm))
+        return end_group(r->s, 0, status);
     *done = true;
     return status;
 }
@@ -391,7 +415,37 @@ static void after_replay(trek_stepper *stepper)
     trek_ranks_count_step(s);
 }
 
+/* --- several processes --------------------------------------------------------------------------------- */
+
+static trek_status agree(trek_stepper *stepper, const trek_capture_vote *own, trek_capture_verdict *verdict)
+{
+    ranks_stepper *s = (ranks_stepper *)stepper;
+    trek_job_sync_say(s, "step", true);
+    if (s->comm)
+        return trek_job_sync_vote(s, own, verdict);
+    *verdict = trek_capture_decide(own, 1);
+    return TREK_OK;
+}
+
+static trek_status settle(trek_stepper *stepper, trek_status own, int64_t *number)
+{
+    ranks_stepper *s = (ranks_stepper *)stepper;
+    trek_status status = s->comm ? trek_job_sync_recorded(s, own) : own;
+    if (status == TREK_OK)
+        *number = ++s->recorded;
+    return status;
+}
+
+static void abandon(trek_stepper *stepper, trek_status status, bool replays)
+{
+    ranks_stepper *s = (ranks_stepper *)stepper;
+    if (replays && s->comm)
+        end_group(s, 0, status);
+    else
+        trek_job_sync_failed(s, status);
+}
+
 const struct trek_stepper_capture trek_ranks_capture = {
     .obstacle = obstacle, .signature = signature, .uses = uses, .begin = begin, .end = end, .put_back = put_back,
-    .before_replay = before_replay, .after_replay = after_replay,
+    .before_replay = before_replay, .after_replay = after_replay, .agree = agree, .settle = settle, .abandon = abandon,
 };

@@ -122,6 +122,8 @@ typedef struct ranks_stepper {
     int process, processes, first_rank, world_size, ranks_most;
     int *process_ranks;      /* [processes] */
     char *own_message, *messages;
+    trek_capture_vote *votes; /* [processes] of a captured step */
+    int64_t recorded;        /* steps that all have recorded */
     bool divides;            /* its shares may be how loaders divide batches */
     struct ranks_stepper *next_divider;
     uint64_t failure;        /* the error of the caller's thread that all processes know of (trek_error_number); 0: none yet */

@@ -316,6 +316,18 @@ static void wait_idle(Rank &rank)
     rank.world->changed.wait(lock, [&rank] { return rank.outstanding == 0 || rank.aborted; });
 }
 
+/* Until all have what their ranks came to here: this process may end next. */
+static void wait_told(World &w)
+{
+    std::unique_lock<std::mutex> lock(w.mutex);
+    w.changed.wait(lock, [&w] {
+        for (auto &place : w.ranks)
+            if (auto rank = place.lock(); rank && rank->owed)
+                return false;
+        return true;
+    });
+}
+
 } // namespace fake
 
 using namespace fake;
@@ -430,6 +442,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
     if (!good(comm))
         return ncclInvalidArgument;
     wait_idle(*comm->rank);
+    wait_told(*comm->rank->world);
     comm->magic = 0;
     delete comm;
     return ncclSuccess;

@@ -64,6 +64,7 @@ struct Rank { /* everything under the world's mutex */
     std::shared_ptr<World> world;
     int rank = 0, device = 0;
     int peer = -1; /* to the process that this rank is in, if that is another */
+    bool owed = false; /* what a collective came to, which that process has not been told yet */
     bool blocking = true, aborted = false, finalized = false;
     ncclResult_t error = ncclSuccess;
     std::string last_error;

@@ -91,6 +91,9 @@ static void stand_in(int fd, const std::shared_ptr<Rank> &rank)
         }
         if (!send_all(fd, &answer, sizeof answer) || !send_all(fd, out.data(), out.size()))
             return;
+        std::lock_guard<std::mutex> lock(w.mutex);
+        rank->owed = false;
+        w.changed.notify_all();
     }
 }
 
@@ -114,6 +117,8 @@ static void serve(int fd)
         std::lock_guard<std::mutex> lock(rank->world->mutex);
         rank->aborted = true;
         rank->peer = -1;
+        rank->owed = false;
+        rank->world->changed.notify_all();
     }
     close(fd);
 }

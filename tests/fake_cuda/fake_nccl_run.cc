@@ -208,6 +208,9 @@ void run_collective(const std::shared_ptr<Rank> &rank, const Call &call)
                     other->error = ncclInvalidUsage;
         }
         m->done = true;
+        for (auto &place : w.ranks)
+            if (auto other = place.lock())
+                other->owed = other->peer >= 0;
         w.changed.notify_all();
         return;
     }

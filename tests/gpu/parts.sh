@@ -54,6 +54,7 @@ tests_further() {
     done
     beside on_device ranks 120 test_ranks
     beside on_device captured_steps_of_ranks 120 test_captured_ranks # with several GPUs
+    beside on_device captured_steps_of_processes 180 test_captured_processes
     beside on_device ranks_forward 120 test_ranks_forward
     beside on_device trainer 120 test_trainer
     beside on_device mixed_precision 120 test_mixed

@@ -25,6 +25,8 @@ static unsigned wanted_saves(const trek_op *op, trek_var *const *inputs, int n, 
         wanted |= TREK_I(0) | TREK_I(1) | TREK_I(2); /* for gradients of gradients the values matter, the bias's too */
     if (op->id == TREK_OP_linear && call->attrs.i[0] == TREK_ACTIVATION_GELU)
         wanted &= ~TREK_O(0); /* told by the pre-activation */
+    if (op->id == TREK_OP_conv2d && call->attrs.i[7] == TREK_ACTIVATION_NONE)
+        wanted &= ~TREK_O(0);
     return wanted;
 }
 

@@ -285,7 +285,14 @@ TREK_API trek_var *trek_bilinear(trek_var *x, trek_var *y, trek_var *weight, tre
 /* -- convolution and pooling; x [N, C, H, W]; weight and bias of x's dtype (else DTYPE) -- */
 TREK_API trek_var *trek_conv2d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts);
 /* weight [O, C/groups, kh, kw]; bias and opts may be NULL; weights that are not finite may make gradients NaN anywhere, and
- * results over padding or not */
+ * results over padding or not. Where x or the weight lies channels last (trek_channels_last), the result does. */
+/* The same with the activation fused in: ReLU; GELU is an op of its own behind it. */
+TREK_API trek_var *trek_conv2d_activation(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts,
+                                          trek_activation activation);
+/* x [N, C, H, W] with the channels of each pixel side by side in memory, as torch's memory_format=torch.channels_last: the same
+ * numbers and shape, by other strides; x itself where it lies so. Convolutions, poolings, batch norms and element-wise ops give
+ * results that lie as their input does, and gradients likewise. SHAPE: not four dimensions. trek_contiguous goes back. */
+TREK_API trek_var *trek_channels_last(trek_var *x);
 /* Its transpose: what conv2d would make a gradient of x from y by, as torch.nn.functional.conv_transpose2d. weight
  * [C, O/groups, kh, kw]; bias [O] and opts may be NULL -> [N, O, H', W'], H' = (H - 1) stride - 2 padding + dilation (kh - 1) +
  * output padding + 1. ARGUMENT: an output padding that is neither below the stride nor below the dilation, an output size that

@@ -147,21 +147,23 @@ trek_status trek_rule_linear(trek_backward_call *b)
 static trek_var *convolved(const trek_backward_call *b, trek_var *x, trek_var *weight)
 {
     trek_attrs numbers = { 0 };
-    memcpy(numbers.i, b->attrs->i, 7 * sizeof numbers.i[0]);
+    memcpy(numbers.i, b->attrs->i, 7 * sizeof numbers.i[0]); /* no activation */
     return trek_apply(&trek_ops[TREK_OP_conv2d], (trek_var *[]){ x, weight, NULL }, 3, &numbers);
 }
 
 trek_status trek_rule_conv2d(trek_backward_call *b)
 {
-    trek_status status = TREK_OK;
-    if (trek_rule_needs(b, 0))
-        status = trek_rule_give_to(b, 0, trek_apply_conv2d_input_grad(b->grad, trek_rule_input(b, 1), b->attrs,
-                                                                      trek_rule_shape(b, 0)));
+    trek_var *g = b->grad;
+    if (b->attrs->i[7] == TREK_ACTIVATION_RELU)
+        g = trek_apply_relu_backward(g, trek_rule_output(b, 0));
+    trek_status status = g ? TREK_OK : trek_error_status();
+    if (status == TREK_OK && trek_rule_needs(b, 0))
+        status = trek_rule_give_to(b, 0, trek_apply_conv2d_input_grad(g, trek_rule_input(b, 1), b->attrs, trek_rule_shape(b, 0)));
     if (status == TREK_OK && trek_rule_needs(b, 1))
-        status = trek_rule_give_to(b, 1, trek_apply_conv2d_weight_grad(b->grad, trek_rule_input(b, 0), b->attrs,
+        status = trek_rule_give_to(b, 1, trek_apply_conv2d_weight_grad(g, trek_rule_input(b, 0), b->attrs,
                                                                        trek_rule_shape(b, 1)));
     if (status == TREK_OK && trek_rule_needs(b, 2))
-        status = trek_rule_give_to(b, 2, trek_sum(b->grad, trek_dims(0, 2, 3), false));
+        status = trek_rule_give_to(b, 2, trek_sum(g, trek_dims(0, 2, 3), false));
     return status;
 }
 
@@ -234,7 +236,9 @@ trek_status trek_rule_avg_pool2d_backward(trek_backward_call *b)
 trek_status trek_rule_adaptive_avg_pool2d(trek_backward_call *b)
 {
     trek_shape shape = trek_rule_shape(b, 0);
-    return trek_rule_give(b, trek_apply_adaptive_avg_pool2d_backward(b->grad, shape.sizes[2], shape.sizes[3]));
+    trek_attrs numbers = *b->attrs; /* how x lies: of one place a gradient does not tell */
+    numbers.i[0] = shape.sizes[2], numbers.i[1] = shape.sizes[3];
+    return trek_rule_give(b, trek_apply(&trek_ops[TREK_OP_adaptive_avg_pool2d_backward], &b->grad, 1, &numbers));
 }
 
 trek_status trek_rule_adaptive_avg_pool2d_backward(trek_backward_call *b)

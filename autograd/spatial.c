@@ -6,6 +6,7 @@
 #include "autograd/ops.h"
 #include "autograd/spatial_internal.h"
 #include "autograd/tape_internal.h"
+#include "tensor/channels_last.h"
 #include "tensor/compound.h"
 #include "tensor/number_internal.h"
 #include "tensor/option_internal.h"
@@ -231,8 +232,31 @@ bool trek_conv_resolve(const char *name, trek_var **x, const trek_var *weight, c
 
 trek_var *trek_conv2d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts)
 {
+    return trek_conv2d_activation(x, weight, bias, opts, TREK_ACTIVATION_NONE);
+}
+
+trek_var *trek_conv2d_activation(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts,
+                                 trek_activation activation)
+{
     trek_conv_opts resolved;
-    return trek_conv_resolve("conv2d", &x, weight, opts, 2, &resolved) ? trek_apply_conv2d(x, weight, bias, &resolved) : NULL;
+    bool gelu = activation == TREK_ACTIVATION_GELU;
+    if (!trek_conv_resolve("conv2d", &x, weight, opts, 2, &resolved))
+        return NULL;
+    trek_var *y = trek_apply_conv2d(x, weight, bias, &resolved, gelu ? TREK_ACTIVATION_NONE : (int)activation);
+    return gelu ? trek_gelu(y) : y;
+}
+
+trek_var *trek_channels_last(trek_var *x)
+{
+    char text[TREK_SHAPE_TEXT];
+    if (!x)
+        return NULL;
+    if (x->data->ndim != 4)
+        return trek_fail_null(TREK_ERR_SHAPE, "channels_last: x must be [N, C, H, W], got %s",
+                              trek_tensor_shape_text(x->data, text));
+    if (trek_lies_channels_last(x->data))
+        return x;
+    return trek_permute(trek_contiguous(trek_permute(x, trek_dims(0, 2, 3, 1))), trek_dims(0, 3, 1, 2));
 }
 
 /* --- one dimension ----------------------------------------------------------------------------- */

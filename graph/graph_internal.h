@@ -61,12 +61,12 @@ int trek_graph_layout_producer(const trek_graph_layout *layout, int value);
 
 /* --- route: what forward does, without names or searches -------------------- */
 
-typedef enum trek_route_kind { TREK_ROUTE_ONE, TREK_ROUTE_MANY, TREK_ROUTE_RESULTS, TREK_ROUTE_LINEAR,
+typedef enum trek_route_kind { TREK_ROUTE_ONE, TREK_ROUTE_MANY, TREK_ROUTE_RESULTS, TREK_ROUTE_FUSED,
                                TREK_ROUTE_MERGE } trek_route_kind;
 
 typedef struct trek_route_step {
     uint8_t kind;             /* trek_route_kind */
-    uint8_t activation;       /* of LINEAR: trek_activation */
+    uint8_t activation;       /* of FUSED: trek_activation */
     int n_inputs, first_input; /* in route.places */
     int n_drops, first_drop;  /* slots whose last use this step is */
     int output;               /* slot */

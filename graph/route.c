@@ -47,21 +47,17 @@ static void count_uses(const trek_graph_layout *l, value_uses *uses)
         uses[l->states[k]] = (value_uses){ uses[l->states[k]].count + 1, l->n_nodes };
 }
 
-/* A linear whose result only the next node, a relu or gelu, sees: one step for both. */
+/* A layer whose result only the next node, an activation that fuses with it, sees: one step for both. */
 static trek_activation fusable(const trek_graph *graph, const value_uses *uses, int k)
 {
     const trek_graph_layout *l = &graph->layout;
     if (k + 1 >= l->n_nodes)
         return TREK_ACTIVATION_NONE;
-    const trek_graph_node *linear = &l->nodes[k], *next = &l->nodes[k + 1];
-    if (linear->kind != TREK_GRAPH_MODULE || next->kind != TREK_GRAPH_MODULE || linear->n_inputs != 1 || next->n_inputs != 1 ||
-        next->inputs[0] != linear->output || uses[linear->output].count != 1 || graph->route.keeps[linear->output])
+    const trek_graph_node *layer = &l->nodes[k], *next = &l->nodes[k + 1];
+    if (layer->kind != TREK_GRAPH_MODULE || next->kind != TREK_GRAPH_MODULE || layer->n_inputs != 1 || next->n_inputs != 1 ||
+        next->inputs[0] != layer->output || uses[layer->output].count != 1 || graph->route.keeps[layer->output])
         return TREK_ACTIVATION_NONE;
-    if (linear->module->klass != &trek_linear_class)
-        return TREK_ACTIVATION_NONE;
-    if (next->module->klass == &trek_relu_class)
-        return TREK_ACTIVATION_RELU;
-    return next->module->klass == &trek_gelu_class ? TREK_ACTIVATION_GELU : TREK_ACTIVATION_NONE;
+    return trek_layer_fuses(layer->module, next->module);
 }
 
 static void plan_step(trek_graph *graph, const value_uses *uses, int k, trek_activation activation, int *n_places)
@@ -70,7 +66,7 @@ static void plan_step(trek_graph *graph, const value_uses *uses, int k, trek_act
     trek_route *r = &graph->route;
     trek_route_step *step = &r->steps[r->n_steps++];
     const trek_module_class *klass = node->module ? node->module->klass : NULL;
-    step->kind = activation ? TREK_ROUTE_LINEAR : !klass ? TREK_ROUTE_MERGE
+    step->kind = activation ? TREK_ROUTE_FUSED : !klass ? TREK_ROUTE_MERGE
         : node->n_results ? TREK_ROUTE_RESULTS : node->n_inputs == 1 && klass->forward ? TREK_ROUTE_ONE : TREK_ROUTE_MANY;
     step->activation = (uint8_t)activation;
     step->module = node->module;
@@ -216,14 +212,14 @@ static trek_var *run_many(const trek_graph *graph, trek_route_frame *f, const tr
     return trek_module_run(step->module, f->scratch, step->n_inputs);
 }
 
-static trek_var *run_linear(const trek_graph *graph, trek_route_frame *f, const trek_route_step *step)
+static trek_var *run_fused(const trek_graph *graph, trek_route_frame *f, const trek_route_step *step)
 {
     trek_var *x = f->slots[graph->route.places[step->first_input]];
     if (trek_module_watched()) { /* it wants to hear of both */
         trek_var *y = trek_module_run(step->module, &x, 1);
         return y ? trek_module_run(graph->layout.nodes[step->node + 1].module, &y, 1) : NULL;
     }
-    return trek_linear_layer_run(step->module, x, (trek_activation)step->activation);
+    return trek_layer_run_fused(step->module, x, (trek_activation)step->activation);
 }
 
 static trek_status run_step(const trek_graph *graph, trek_route_frame *f, const trek_route_step *step)
@@ -236,8 +232,8 @@ static trek_status run_step(const trek_graph *graph, trek_route_frame *f, const 
     trek_var *y;
     if (step->kind == TREK_ROUTE_ONE)
         y = trek_module_run(step->module, &f->slots[r->places[step->first_input]], 1);
-    else if (step->kind == TREK_ROUTE_LINEAR)
-        y = run_linear(graph, f, step);
+    else if (step->kind == TREK_ROUTE_FUSED)
+        y = run_fused(graph, f, step);
     else
         y = run_many(graph, f, step);
     if (frame)

@@ -28,12 +28,17 @@ trek_status trek_conv_reset(trek_var *weight, trek_var *bias)
     return status == TREK_OK && bias ? trek_init_uniform(bias, -bound, bound) : status;
 }
 
-static trek_var *conv2d_forward(trek_module *self, trek_var *x)
+trek_var *trek_conv2d_layer_forward(trek_module *conv, trek_var *x, trek_activation activation)
 {
-    conv2d_layer *m = (conv2d_layer *)self;
+    conv2d_layer *m = (conv2d_layer *)conv;
     trek_conv_opts opts = m->opts;
     x = trek_conv_padded(x, m->kernel, 2, m->padding_mode, &opts);
-    return trek_conv2d(x, m->weight, m->bias, &opts);
+    return trek_conv2d_activation(x, m->weight, m->bias, &opts, activation);
+}
+
+static trek_var *conv2d_forward(trek_module *self, trek_var *x)
+{
+    return trek_conv2d_layer_forward(self, x, TREK_ACTIVATION_NONE);
 }
 
 static trek_status conv2d_reset(trek_module *self)
@@ -55,7 +60,7 @@ static void conv2d_describe(const trek_module *self, char *text, size_t size)
              m->bias ? "" : ", no bias");
 }
 
-static const trek_module_class conv2d_class = {
+const trek_module_class trek_conv2d_class = {
     .name = "conv2d",
     .size = sizeof(conv2d_layer),
     .forward = conv2d_forward,
@@ -155,7 +160,7 @@ trek_module *trek_nn_conv2d_with(const trek_conv2d_opts *opts)
     if (trek_conv_check("conv2d", opts->in, opts->out, groups, kernel, opts->padding, opts->padding_mode) != TREK_OK ||
         trek_conv_check_kind("conv2d", opts->padding_kind, opts->padding, numbers.stride, 2) != TREK_OK)
         return NULL;
-    trek_module *base = trek_module_new(&conv2d_class);
+    trek_module *base = trek_module_new(&trek_conv2d_class);
     if (!base)
         return NULL;
     conv2d_layer *m = (conv2d_layer *)base;

@@ -320,13 +320,15 @@ TREK_API trek_module *trek_nn_flatten_with(const trek_flatten_opts *opts);
 TREK_API trek_module *trek_nn_unflatten(int dim, trek_shape sizes);
 /* x itself. */
 TREK_API trek_module *trek_nn_identity(void);
+/* trek_channels_last: before the first convolution of a model it makes the whole of it compute channels last. */
+TREK_API trek_module *trek_nn_channels_last(void);
 
 /* --- containers -------------------------------------------------------------- */
 
 /* Runs the modules one after the other and drops each value after its last
  * use; children are named "0", "1", ... Takes all modules over, also on failure;
  * a NULL among them gives NULL (and frees the others). A linear layer directly
- * followed by ReLU or exact GELU runs as one op. */
+ * followed by ReLU or exact GELU runs as one op, and a conv2d followed by ReLU. */
 TREK_API trek_module *trek_nn_sequential(int n, trek_module *const *modules);
 /* Appends a module, which is taken over, also on failure. ARGUMENT if it is no Sequential. */
 TREK_API trek_status trek_nn_sequential_add(trek_module *sequential, trek_module *module);

@@ -23,14 +23,19 @@ typedef struct trek_lora_adapter {
     trek_dtype dtype;         /* of both */
 } trek_lora_adapter;
 
-/* The layer's forward, with an activation behind it in the same op: for those that run it and what follows it as one. */
-trek_var *trek_linear_layer_run(trek_module *linear, trek_var *x, trek_activation activation);
+/* What the module `second` is to the op of `first` when it follows it directly: NONE where the two run apart. */
+trek_activation trek_layer_fuses(const trek_module *first, const trek_module *second);
+/* The forward of a layer that fuses, with the activation behind it in the same op. */
+trek_var *trek_layer_run_fused(trek_module *layer, trek_var *x, trek_activation activation);
+/* linear.c, conv.c: the same, of a layer whose weights are in place. */
+trek_var *trek_linear_layer_forward(trek_module *linear, trek_var *x, trek_activation activation);
+trek_var *trek_conv2d_layer_forward(trek_module *conv, trek_var *x, trek_activation activation);
 
 /* fp8_layer.c: trek_linear as a product of the module, which may be one of 8-bit numbers. */
 trek_var *trek_module_linear(trek_module *module, trek_var *x, trek_var *weight, trek_var *bias);
 
 extern const trek_module_class trek_multihead_attention_class;
-extern const trek_module_class trek_linear_class, trek_relu_class, trek_gelu_class, trek_sequential_class;
+extern const trek_module_class trek_linear_class, trek_conv2d_class, trek_relu_class, trek_gelu_class, trek_sequential_class;
 extern const trek_module_class trek_spectral_norm_class, trek_sync_batch_norm_class, trek_batch_norm1d_class,
     trek_batch_norm2d_class, trek_dropout_class;
 

@@ -43,16 +43,9 @@ static trek_var *linear_forward(trek_module *self, trek_var *x)
     return m->lora || self->upkeep->fp8 ? run(m, x, TREK_ACTIVATION_NONE) : trek_linear(x, m->weight, m->bias);
 }
 
-trek_var *trek_linear_layer_run(trek_module *linear, trek_var *x, trek_activation activation)
+trek_var *trek_linear_layer_forward(trek_module *linear, trek_var *x, trek_activation activation)
 {
-    const trek_module_watch *watch = trek_module_watched() ? trek_module_watch_here() : NULL;
-    if (watch)
-        watch->begin(linear, &x, 1, watch->arg);
-    trek_var *y = trek_weights_make(linear) == TREK_OK ? run((trek_linear_layer *)linear, x, activation) : NULL;
-    trek_weights_drop(linear);
-    if (watch)
-        watch->end(linear, y, watch->arg);
-    return y;
+    return run((trek_linear_layer *)linear, x, activation);
 }
 
 static void linear_free(trek_module *self) { trek_free(((trek_linear_layer *)self)->lora); }

@@ -201,3 +201,15 @@ static trek_var *identity_forward(trek_module *self, trek_var *x) { return (void
 static const trek_module_class identity_class = { .name = "identity", .size = sizeof(trek_module), .forward = identity_forward };
 
 trek_module *trek_nn_identity(void) { return trek_module_new(&identity_class); }
+
+/* --- another layout ------------------------------------------------------------- */
+
+static trek_var *channels_last_forward(trek_module *self, trek_var *x) { return (void)self, trek_channels_last(x); }
+
+static const trek_module_class channels_last_class = {
+    .name = "channels_last",
+    .size = sizeof(trek_module),
+    .forward = channels_last_forward,
+};
+
+trek_module *trek_nn_channels_last(void) { return trek_module_new(&channels_last_class); }

@@ -11,27 +11,19 @@
 #include "tensor/status_internal.h"
 #include "tensor/trace.h"
 
-/* What a linear layer followed by this module can do in the same op. */
-static trek_activation fusable(const trek_module *first, const trek_module *second)
-{
-    if (first->klass != &trek_linear_class)
-        return TREK_ACTIVATION_NONE;
-    if (second->klass == &trek_relu_class)
-        return TREK_ACTIVATION_RELU;
-    return second->klass == &trek_gelu_class ? TREK_ACTIVATION_GELU : TREK_ACTIVATION_NONE;
-}
-
 /* Runs children[k] and, where it fuses, the one behind it; *k moves past what ran. */
 static trek_var *run_next(const trek_module_child *children, int n, int *k, trek_var *x)
 {
     trek_module *first = children[(*k)++].module;
-    trek_activation activation = *k < n && !trek_module_watched() ? fusable(first, children[*k].module) : TREK_ACTIVATION_NONE;
+    trek_activation activation = TREK_ACTIVATION_NONE;
+    if (*k < n && !trek_module_watched())
+        activation = trek_layer_fuses(first, children[*k].module);
     if (activation == TREK_ACTIVATION_NONE)
         return trek_forward(first, x);
     ++*k;
     bool clean = trek_error_status() == TREK_OK;
     int frame = trek_trace_records() ? trek_module_trace(first) : 0;
-    trek_var *y = trek_linear_layer_run(first, x, activation);
+    trek_var *y = trek_layer_run_fused(first, x, activation);
     if (frame)
         trek_trace_end_module(frame, y ? trek_var_data(y) : NULL);
     if (!y && clean)

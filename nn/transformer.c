@@ -39,7 +39,7 @@ static trek_var *attend(transformer_layer *m, trek_var *x, trek_var *memory, tre
 
 static trek_var *feed_forward(transformer_layer *m, trek_var *x)
 {
-    trek_var *y = trek_linear_layer_run(m->linear1, x, m->activation);
+    trek_var *y = trek_layer_run_fused(m->linear1, x, m->activation);
     return dropped(m, trek_forward(m->linear2, dropped(m, y)));
 }
 

@@ -16,8 +16,8 @@ typedef struct trek_module_watch {
 
 extern atomic_int trek_module_watches; /* of all threads */
 const trek_module_watch *trek_module_watch_here(void);
-/* From here on the calling thread's modules are told to `watch` (NULL: nobody); returns who was. Layers that run as one (a linear
- * one and its activation) run apart meanwhile. */
+/* From here on the calling thread's modules are told to `watch` (NULL: nobody); returns who was. Layers that run as one (one
+ * and its activation) run apart meanwhile. */
 const trek_module_watch *trek_module_watch_set(const trek_module_watch *watch);
 
 static inline bool trek_module_watched(void)

@@ -52,8 +52,9 @@ static void convolution_numbers(trek_onnx *x, bool by_kernel)
 
 static void conv(trek_onnx *x, const char **outs)
 {
-    outs[0] = trek_onnx_3(x, "Conv", trek_onnx_in(x, 0), trek_onnx_in(x, 1), trek_onnx_in(x, 2));
+    const char *y = trek_onnx_3(x, "Conv", trek_onnx_in(x, 0), trek_onnx_in(x, 1), trek_onnx_in(x, 2));
     convolution_numbers(x, true);
+    outs[0] = trek_onnx_activated(x, y, in_dtype(x), (int)trek_onnx_i(x, 7));
 }
 
 static void conv_transpose(trek_onnx *x, const char **outs)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tensor/channels_last.h"
 #include "tensor/pointwise.h"
 #include "tensor/number_internal.h"
 #include "tensor/op.h"
@@ -76,7 +77,7 @@ static trek_status output_alike(trek_op_call *call, int ndim, const int64_t *siz
     bool given = call->outputs[0];
     trek_status status = trek_op_output(call, 0, ndim, sizes, dtype);
     const trek_tensor *x = given || status != TREK_OK ? NULL : layout_giver(call, ndim, sizes);
-    if (x && x->device.type == TREK_CPU)
+    if (x && (x->device.type == TREK_CPU || trek_lies_channels_last(x)))
         lay_out_as(call->outputs[0], x);
     return status;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shape rules of the products, convolution, pooling, norms, embedding and cross
  * entropy, and how the options of convolution and pooling become attributes. */
+#include "tensor/channels_last.h"
 #include "tensor/infer_internal.h"
 
 /* -- products -- */
@@ -76,7 +77,32 @@ trek_status trek_infer_linear(trek_op_call *call)
     return TREK_OK;
 }
 
+/* trek_op_output of an image, which lies channels last where `last`, unless it was given. */
+static trek_status image_output(trek_op_call *call, int k, const int64_t *sizes, trek_dtype dtype, bool last)
+{
+    bool given = call->outputs[k];
+    TRY(trek_op_output(call, k, 4, sizes, dtype));
+    trek_tensor *t = call->outputs[k];
+    if (last && !given) {
+        trek_channels_last_strides(t->sizes, t->strides);
+        trek_tensor_set_contiguous(t);
+    }
+    return TREK_OK;
+}
+
 /* -- convolution -- */
+
+/* Bits of i[11]. */
+enum { INPUT_LAST = 1, WEIGHT_LAST = 2 };
+
+/* The result of a convolution: as x or the weight lies. What is told stays for the gradients. */
+static trek_status convolved_output(trek_op_call *call, const int64_t *sizes)
+{
+    const trek_tensor *x = call->inputs[0], *weight = call->inputs[1];
+    int64_t last = (trek_lies_channels_last(x) ? INPUT_LAST : 0) | (trek_lies_channels_last(weight) ? WEIGHT_LAST : 0);
+    call->attrs.i[11] = last;
+    return image_output(call, 0, sizes, (trek_dtype)x->dtype, last != 0);
+}
 
 /* [0] defaults to `fallback`, [1] to [0]. */
 static void pair(int64_t *to, const int64_t *from, int64_t fallback)
@@ -183,8 +209,10 @@ trek_status trek_infer_conv2d(trek_op_call *call)
     TRY(need_ndim(call, "input", x, 4));
     TRY(need_ndim(call, "weight", weight, 4));
     TRY(need_vector(call, "bias", input(call, 2), weight->sizes[0]));
+    if (call->attrs.i[7] != TREK_ACTIVATION_NONE && call->attrs.i[7] != TREK_ACTIVATION_RELU)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld is no activation", (long long)call->attrs.i[7]);
     TRY(conv_sizes(call, x->sizes, weight->sizes, sizes));
-    return trek_op_output(call, 0, 4, sizes, (trek_dtype)x->dtype);
+    return convolved_output(call, sizes);
 }
 
 /* Rows or columns that a transposed convolution gives without output padding; what no memory holds beyond what can be counted. */
@@ -263,7 +291,7 @@ trek_status trek_infer_conv_transpose2d(trek_op_call *call)
     if (a[9] == 0 && a[10] == 0)
         TRY(check_output_padding(call, a));
     TRY(transposed_sizes(call, x, weight, a, sizes + 2));
-    return trek_op_output(call, 0, 4, sizes, (trek_dtype)x->dtype);
+    return convolved_output(call, sizes);
 }
 
 trek_status trek_infer_conv2d_grad(trek_op_call *call);
@@ -277,7 +305,8 @@ trek_status trek_infer_conv2d_grad(trek_op_call *call)
     TRY(need_ndim(call, of_input ? "weight" : "input", other, 4));
     TRY(conv_sizes(call, of_input ? result : other->sizes, of_input ? other->sizes : result, sizes));
     TRY(need_sizes(call, "gradient", grad, 4, sizes));
-    return trek_op_output(call, 0, 4, result, product_dtype(call, (trek_dtype)grad->dtype));
+    bool last = call->attrs.i[11] & (of_input ? INPUT_LAST : WEIGHT_LAST);
+    return image_output(call, 0, result, product_dtype(call, (trek_dtype)grad->dtype), last);
 }
 
 /* Number of windows, or an error. */
@@ -385,9 +414,10 @@ trek_status trek_infer_pool2d(trek_op_call *call)
     int64_t sizes[4];
     TRY(need_ndim(call, "input", x, 4));
     TRY(pool_sizes(call, x->sizes, sizes));
-    TRY(trek_op_output(call, 0, 4, sizes, (trek_dtype)x->dtype));
+    bool last = trek_lies_channels_last(x);
+    TRY(image_output(call, 0, sizes, (trek_dtype)x->dtype, last));
     if (call->op->id == TREK_OP_max_pool2d)
-        TRY(trek_op_output(call, 1, 4, sizes, TREK_I64));
+        TRY(image_output(call, 1, sizes, TREK_I64, last));
     return TREK_OK;
 }
 
@@ -403,7 +433,8 @@ trek_status trek_infer_max_pool2d_backward(trek_op_call *call)
     if (a[0] != 4 || a[1] != grad->sizes[0] || a[2] != grad->sizes[1])
         return trek_op_fail(call, TREK_ERR_SHAPE, "gradient %s does not fit the input's shape",
                             trek_tensor_shape_text(grad, text));
-    return trek_op_output(call, 0, 4, a + 1, (trek_dtype)grad->dtype);
+    bool last = trek_lies_channels_last(index) || trek_lies_channels_last(grad);
+    return image_output(call, 0, a + 1, (trek_dtype)grad->dtype, last);
 }
 
 trek_status trek_infer_avg_pool2d_backward(trek_op_call *call);
@@ -414,7 +445,7 @@ trek_status trek_infer_avg_pool2d_backward(trek_op_call *call)
     int64_t sizes[4] = { grad->sizes[0], grad->sizes[1], call->attrs.i[10], call->attrs.i[11] }, expected[4];
     TRY(pool_sizes(call, sizes, expected));
     TRY(need_sizes(call, "gradient", grad, 4, expected));
-    return trek_op_output(call, 0, 4, sizes, (trek_dtype)grad->dtype);
+    return image_output(call, 0, sizes, (trek_dtype)grad->dtype, trek_lies_channels_last(grad));
 }
 
 static trek_status adaptive_sizes(trek_op_call *call, const char *name)
@@ -428,12 +459,13 @@ static trek_status adaptive_sizes(trek_op_call *call, const char *name)
     if (x->sizes[2] < 1 || x->sizes[3] < 1)
         return trek_op_fail(call, TREK_ERR_SHAPE, "%s %s has no pixels", name, trek_tensor_shape_text(x, text));
     int64_t sizes[4] = { x->sizes[0], x->sizes[1], height, width };
-    return trek_op_output(call, 0, 4, sizes, (trek_dtype)x->dtype);
+    return image_output(call, 0, sizes, (trek_dtype)x->dtype, call->attrs.i[2]);
 }
 
 trek_status trek_infer_adaptive_avg_pool2d(trek_op_call *call);
 trek_status trek_infer_adaptive_avg_pool2d(trek_op_call *call)
 {
+    call->attrs.i[2] = trek_lies_channels_last(call->inputs[0]);
     return adaptive_sizes(call, "input");
 }
 
@@ -447,9 +479,10 @@ trek_status trek_infer_adaptive_max_pool2d(trek_op_call *call);
 trek_status trek_infer_adaptive_max_pool2d(trek_op_call *call)
 {
     const trek_tensor *x = call->inputs[0];
+    call->attrs.i[2] = trek_lies_channels_last(x);
     TRY(adaptive_sizes(call, "input"));
     int64_t sizes[4] = { x->sizes[0], x->sizes[1], call->attrs.i[0], call->attrs.i[1] };
-    return trek_op_output(call, 1, 4, sizes, TREK_I64);
+    return image_output(call, 1, sizes, TREK_I64, call->attrs.i[2]);
 }
 
 /* -- norms -- */
@@ -536,6 +569,8 @@ trek_status trek_infer_batch_norm(trek_op_call *call)
     if (training && channels > 0 && x->numel == channels)
         return trek_op_fail(call, TREK_ERR_SHAPE, "training needs more than one value per channel, got %s",
                             trek_tensor_shape_text(x, text));
+    if (trek_lies_channels_last(x))
+        TRY(image_output(call, 0, x->sizes, (trek_dtype)x->dtype, true));
     TRY(trek_op_output(call, 0, x->ndim, x->sizes, (trek_dtype)x->dtype));
     TRY(trek_op_output(call, 1, 1, &channels, statistics_dtype((trek_dtype)x->dtype)));
     return trek_op_output(call, 2, 1, &channels, statistics_dtype((trek_dtype)x->dtype));
@@ -548,6 +583,8 @@ trek_status trek_infer_batch_norm_backward(trek_op_call *call)
     char text[TREK_SHAPE_TEXT];
     if (x->ndim < 2)
         return trek_op_fail(call, TREK_ERR_SHAPE, "input must be [N, C, ...], got %s", trek_tensor_shape_text(x, text));
+    if (trek_lies_channels_last(x))
+        TRY(image_output(call, 0, x->sizes, (trek_dtype)x->dtype, true));
     return norm_backward(call, x->sizes[1], 1, &x->sizes[1]);
 }
 

@@ -178,16 +178,18 @@
 #define TREK_ATTRS_FP8_PRODUCT (a->i[0] = x_format, a->i[1] = y_format, a->i[2] = dtype)
 
 /* conv2d: x [N, C, H, W], weight [O, C/groups, kh, kw], bias [O] or NULL.
- * i[0..1] stride, i[2..3] padding, i[4..5] dilation (h, w each), i[6] groups */
-#define TREK_PARAMS_CONV(T) T *x, T *weight, T *bias, const trek_conv_opts *opts
+ * i[0..1] stride, i[2..3] padding, i[4..5] dilation (h, w each), i[6] groups, i[7] = trek_activation: none or ReLU. infer puts
+ * into i[11] which inputs lie channels last (bits 0: x, 1: weight): their gradients do, too */
+#define TREK_PARAMS_CONV(T) T *x, T *weight, T *bias, const trek_conv_opts *opts, int activation
 #define TREK_INPUTS_CONV(T) TREK_IN(T, x, weight, bias)
-#define TREK_ATTRS_CONV trek_attrs_conv(a, opts)
+#define TREK_ATTRS_CONV (trek_attrs_conv(a, opts), a->i[7] = activation)
 /* conv_transpose2d: x [N, C, H, W], weight [C, O/groups, kh, kw], bias [O] or NULL; conv numbers in i[0..6],
- * i[7..8] output padding, i[9..10] size of the result, 0: not asked for. infer puts the output padding that gives it there. */
+ * i[7..8] output padding, i[9..10] size of the result, 0: not asked for. infer puts the output padding that gives it there;
+ * i[11] as above */
 #define TREK_PARAMS_CONV_TRANSPOSE(T) T *x, T *weight, T *bias, const trek_conv_transpose_opts *opts
 #define TREK_INPUTS_CONV_TRANSPOSE(T) TREK_IN(T, x, weight, bias)
 #define TREK_ATTRS_CONV_TRANSPOSE trek_attrs_conv_transpose(a, opts)
-/* conv2d's gradients: conv numbers in i[0..6], sizes of the 4-D result in i[7..10] */
+/* conv2d's gradients: conv numbers in i[0..6], sizes of the 4-D result in i[7..10], i[11] as above */
 #define TREK_PARAMS_CONV_GRAD(T) T *x, T *y, const trek_attrs *conv, trek_shape shape
 #define TREK_INPUTS_CONV_GRAD(T) TREK_IN(T, x, y)
 #define TREK_ATTRS_CONV_GRAD trek_attrs_conv_grad(a, conv, &shape)

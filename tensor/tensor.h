@@ -48,8 +48,8 @@ TREK_API trek_dtype trek_tensor_dtype(const trek_tensor *tensor); /* of each ele
 TREK_API trek_device trek_tensor_device(const trek_tensor *tensor); /* where it is */
 TREK_API int64_t trek_tensor_numel(const trek_tensor *tensor); /* elements */
 TREK_API bool trek_tensor_is_contiguous(const trek_tensor *tensor); /* row-major, without gaps */
-/* Address of the first element; NULL if it is not in host memory. The others lie by the strides: a result of an element-wise op
- * on the CPU keeps the order of dimensions of its input (of a transposed one, too, as in PyTorch). trek_tensor_contiguous or
+/* Address of the first element; NULL if it is not in host memory. The others lie by the strides: results keep their input's order
+ * of dimensions, of element-wise ops on the CPU any (as in PyTorch), else what lies channels last. trek_tensor_contiguous or
  * trek_tensor_to_host give row-major. Writing through it is not seen by the check of saved tensors. */
 TREK_API void *trek_tensor_data(const trek_tensor *tensor);
 

@@ -347,7 +347,7 @@ static void cudnn_plans_are_kept(void **state)
     fake_fails("cudnnBackendFinalize:1000000000");
     long made[3];
     for (int round = 0; round < 3; round++) {
-        for (int more = 0; round == 2 && more < 40; more++) { /* each is two plans */
+        for (int more = 0; round == 2 && more < 130; more++) { /* each is two plans */
             attention_case other = c;
             other.keys = 10 + more;
             attend(&other, TREK_BF16, TREK_BF16, NULL, out);

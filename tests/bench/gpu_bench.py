@@ -18,7 +18,7 @@ import sys
 
 import gpu_goals
 
-MODELS = ["mlp", "convnet", "transformer", "residual_tower", "gated_routing", "iterative_refine", "feedback_fixed"]
+MODELS = ["mlp", "convnet", "convnet_last", "transformer", "residual_tower", "gated_routing", "iterative_refine", "feedback_fixed"]
 WORKS = ["launch", "eager", "replay", "matmul", "gpt2_products", "memory", "linear_cross_entropy", "adamw", "attention", "gpt2_64", "gpt2_4", "gpt2_1"]
 WORKS += ["model_" + name for name in MODELS]
 GROUPS = {"models": [name for name in WORKS if name.startswith("model_")], "gpt2": ["gpt2_64", "gpt2_4", "gpt2_1"]}

@@ -337,12 +337,13 @@ def model_of(name):
         for k in range(4):
             layers += [nn.Linear(wide if k else large, wide), nn.GELU(), nn.LayerNorm(wide)]
         return nn.Sequential(*layers, nn.Linear(wide, large))
-    if name == "convnet":
+    if name.startswith("convnet"):
         channels, layers = [3, 64, 128, 256, 512, 512], []
         for k in range(5):
             layers += [nn.Conv2d(channels[k], channels[k + 1], 3, padding=1), nn.BatchNorm2d(channels[k + 1]), nn.ReLU()]
             layers += [nn.MaxPool2d(2)] if k < 4 else []
-        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 100))
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 100)).to(
+            memory_format=torch.channels_last if name == "convnet_last" else torch.contiguous_format)
     if name == "transformer":
         many = size(8192, 64)
         return nn.Sequential(nn.Embedding(many, small), Position(size(128, 8), small), *[Encoder(small) for _ in range(4)], nn.Linear(small, many))
@@ -364,11 +365,12 @@ def classes(model, x, y):
 
 def model(name):
     large, small, many, few = size(1024, 8), size(512, 8), size(256, 2), size(128, 2)
-    shape = {"convnet": (few, 3, 64, 64), "transformer": (size(32, 2), size(128, 8)), "gated_routing": (many, small),
+    shape = {"convnet": (few, 3, 64, 64), "convnet_last": (few, 3, 64, 64), "transformer": (size(32, 2), size(128, 8)), "gated_routing": (many, small),
              "feedback_fixed": (few, small)}.get(name, (many, large))
     tokens = name == "transformer"
     x = randint(size(8192, 64), *shape) if tokens else randn(*shape)
-    y = randint(size(8192, 64), *shape) if tokens else randn(few, 100) if name == "convnet" else randn(*shape)
+    y = randint(size(8192, 64), *shape) if tokens else randn(few, 100) if name.startswith("convnet") else randn(*shape)
+    x = x.to(memory_format=torch.channels_last) if name == "convnet_last" else x
     steps("model_" + name, name, model_of(name).to(state.device), classes if tokens else mse, x, y, 1e-4 if tokens else 1e-3, batches=BATCHES, read=True)
 
 

@@ -12,14 +12,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { POOL = 8, CHECKED_STEPS = 10, CLASSES = 10, MAX_LAYERS = 8 };
+enum { POOL = 8, CHECKED_STEPS = 10, CLASSES = 10, MAX_LAYERS = 8, LAST = 1 };
 
 typedef enum model_kind { MLP, MLP_NORM, LENET, RESNET, GPT } model_kind;
 
 typedef struct training_case {
     model_kind kind;
     int64_t batch;                 /* of all ranks together */
-    int64_t sizes[MAX_LAYERS];     /* MLPs: widths; LENET: channels of its two convolutions; RESNET: width; GPT: gpt_size */
+    int64_t sizes[MAX_LAYERS];     /* MLPs: widths; LENET: channels of its two convolutions; RESNET: width, LAST where channels
+                                    * last; GPT: gpt_size */
     int ranks;                     /* 0: no trainer, one device */
     bool decoupled;                /* AdamW */
     bool half;                     /* forward under bf16 autocast */
@@ -77,8 +78,10 @@ static trek_graph *build(trek_device device, void *arg)
                                             c->sizes[VOCABULARY], device));
     else if (c->kind == LENET)
         lenet(&flow, c, device);
-    else if (c->kind == RESNET)
+    else if (c->kind == RESNET && c->sizes[1] != LAST)
         flow = trek_flow_from(bench_resnet18(c->sizes[0], CLASSES));
+    else if (c->kind == RESNET)
+        trek_flow_through(flow = trek_flow_from(trek_nn_channels_last()), bench_resnet18(c->sizes[0], CLASSES));
     else
         mlp(&flow, c, device);
     return trek_flow_build(flow);
@@ -271,6 +274,7 @@ const bench_work bench_works_training[] = {
     WORK("char-gpt-near", "step of a GPT, 3 layers of width 120, 15 x 125 characters, AdamW", GPT, 15, { 3, 120, 5, 125, 67 }, 0,
          true, false),
     WORK("gpt2", "step of GPT-2 124 M, 4 x 64 tokens, AdamW", GPT, 4, { 12, 768, 12, 64, 50257 }, 0, true, false),
+    WORK("resnet18-last", "resnet18, channels last", RESNET, 32, { 32, LAST }, 0, false, false),
     WORK("resnet18-bf16", "resnet18 under bf16 autocast", RESNET, 32, { 32 }, 0, false, true),
     WORK("mlp-deep-bf16", "mlp-deep under bf16 autocast", MLP_NORM, 256, { 1024, 2048, 2048, 2048, 2048, 1024 }, 0, false, true),
     WORK("char-gpt-bf16", "char-gpt under bf16 autocast", GPT, 16, { 4, 128, 4, 128, 65 }, 0, true, true),

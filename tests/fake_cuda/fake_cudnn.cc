@@ -2,7 +2,8 @@
 /* A fake cuDNN: descriptors of its backend interface, checked as they are finalised, heuristics
  * that offer engines nobody should take before one that is right, and graphs that run late, on
  * the stream, operation by operation (fake_cudnn_run.cc). It refuses what the real one refuses
- * of attention: depths that are no multiples of 8 or above 128, tensors askew.
+ * of attention: depths that are no multiples of 8 or above 128, tensors askew; of convolutions: operands of several layouts, and
+ * what follows in the same graph but a bias, or a bias and ReLU.
  * Failures asked for with TREK_FAKE_FAIL hit the functions here too. */
 #include "fake_cudnn.h"
 
@@ -16,8 +17,9 @@ struct cudnnContext {
 
 namespace fake {
 
-enum { MAGIC_DNN = 0x444e4e, ENGINES = 3 };
-enum { ENGINE_CHANCE, ENGINE_BROKEN, ENGINE_FINE }; /* other bits each time; makes no plan; right */
+enum { MAGIC_DNN = 0x444e4e, ENGINES = 4 };
+/* other bits each time; makes no plan; right, by tensor cores; right, without them */
+enum { ENGINE_CHANCE, ENGINE_BROKEN, ENGINE_FINE, ENGINE_EXACT };
 
 struct Attribute {
     cudnnBackendAttributeType_t type;
@@ -111,6 +113,20 @@ static bool finish_tensor(Descriptor &d)
     return fine && alignment > 0 && !(t->between && t->by_value);
 }
 
+static bool read_convolution(const Descriptor &d, DnnOperation &o)
+{
+    int mode = 0;
+    int64_t dimensions = 0;
+    std::array<int64_t, 2> after{};
+    return read(d, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &o.compute) &&
+        read(d, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode) && mode == CUDNN_CROSS_CORRELATION &&
+        read(d, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &dimensions) && dimensions == 2 &&
+        read(d, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, o.stride.data()) &&
+        read(d, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, o.padding.data()) &&
+        read(d, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, after.data()) && after == o.padding &&
+        read(d, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, o.dilation.data());
+}
+
 static bool finish_operation(Descriptor &d, DnnKind kind, int kind_name, int kind_type, const int (&names)[4])
 {
     auto o = std::make_shared<DnnOperation>();
@@ -123,7 +139,7 @@ static bool finish_operation(Descriptor &d, DnnKind kind, int kind_name, int kin
         Descriptor *of_kind = part(d, kind_name, (cudnnBackendDescriptorType_t)kind_type);
         if (!of_kind)
             return false;
-        bool fine = kind == DnnKind::matmul
+        bool fine = kind >= DnnKind::conv ? read_convolution(*of_kind, *o) : kind == DnnKind::matmul
             ? read(*of_kind, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &o->compute)
             : kind == DnnKind::pointwise
             ? read(*of_kind, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &o->mode) &&
@@ -186,6 +202,53 @@ static bool is_attention(const DnnGraph &graph)
     return (products == 2 || products == 5) && q.sizes[3] % 8 == 0 && q.sizes[3] <= 128;
 }
 
+/* As they are: 1 and 0. */
+static bool has_factors(const Descriptor &d, int alpha, int beta)
+{
+    float one = 0, zero = 1;
+    return read(d, alpha, CUDNN_TYPE_FLOAT, 1, &one) && one == 1 && read(d, beta, CUDNN_TYPE_FLOAT, 1, &zero) && zero == 0;
+}
+
+/* 0: row-major, 1: channels last, 3: both (one channel, or one pixel); -1: neither. */
+static int layout_of(const DnnTensor &t)
+{
+    const int order[2][4] = { { 3, 2, 1, 0 }, { 1, 3, 2, 0 } };
+    int fits = 0;
+    for (int k = 0; k < 2; k++) {
+        int64_t stride = 1;
+        bool fine = true;
+        for (int d : order[k]) {
+            fine = fine && (t.sizes[d] == 1 || t.strides[d] == stride);
+            stride *= t.sizes[d];
+        }
+        fits |= fine ? 1 << k : 0;
+    }
+    return fits == 0 ? -1 : fits == 1 ? 0 : fits == 2 ? 1 : 3;
+}
+
+/* A convolution in one layout; behind a forward one a bias, or a bias and ReLU. */
+static bool is_convolution(const DnnGraph &graph)
+{
+    const DnnOperation &first = graph.operations[0];
+    size_t n = graph.operations.size();
+    if (first.kind < DnnKind::conv || first.compute != CUDNN_DATA_FLOAT || n > 3 || (n > 1 && first.kind != DnnKind::conv))
+        return false;
+    int layouts = 3;
+    for (const DnnTensorRef &t : { first.x, first.b, first.y }) {
+        int layout = layout_of(*t);
+        if (layout < 0)
+            return false;
+        layouts &= layout == 3 ? 3 : 1 << layout;
+    }
+    for (size_t k = 1; k < n; k++) {
+        const DnnOperation &o = graph.operations[k];
+        if (o.kind != DnnKind::pointwise || o.x != graph.operations[k - 1].y ||
+            o.mode != (k == 1 ? CUDNN_POINTWISE_ADD : CUDNN_POINTWISE_RELU_FWD))
+            return false;
+    }
+    return layouts != 0;
+}
+
 static cudnnStatus_t finish(Descriptor &d)
 {
     static const int pointwise[4] = { CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
@@ -193,6 +256,13 @@ static cudnnStatus_t finish(Descriptor &d)
     static const int matmul[4] = { CUDNN_ATTR_OPERATION_MATMUL_ADESC, CUDNN_ATTR_OPERATION_MATMUL_BDESC, -1,
                                    CUDNN_ATTR_OPERATION_MATMUL_CDESC };
     static const int reduction[4] = { CUDNN_ATTR_OPERATION_REDUCTION_XDESC, -1, -1, CUDNN_ATTR_OPERATION_REDUCTION_YDESC };
+    static const int forward[4] = { CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, -1,
+                                    CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y };
+    static const int of_input[4] = { CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+                                     -1, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX };
+    static const int of_weight[4] = { CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+                                      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY, -1,
+                                      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW };
     static const int reshape[4] = { CUDNN_ATTR_OPERATION_RESHAPE_XDESC, -1, -1, CUDNN_ATTR_OPERATION_RESHAPE_YDESC };
     bool fine = true;
     switch (d.type) {
@@ -208,13 +278,30 @@ static cudnnStatus_t finish(Descriptor &d)
         fine = finish_operation(d, DnnKind::reduction, CUDNN_ATTR_OPERATION_REDUCTION_DESC, CUDNN_BACKEND_REDUCTION_DESCRIPTOR,
                                 reduction);
         break;
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
+        fine = has_factors(d, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA) &&
+            finish_operation(d, DnnKind::conv, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+                             CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, forward);
+        break;
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
+        fine = has_factors(d, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA) &&
+            finish_operation(d, DnnKind::conv_of_input, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+                             CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, of_input);
+        break;
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR:
+        fine = has_factors(d, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+                           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA) &&
+            finish_operation(d, DnnKind::conv_of_weight, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                             CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, of_weight);
+        break;
     case CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR: fine = finish_operation(d, DnnKind::reshape, -1, 0, reshape); break;
     case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR: fine = finish_graph(d); break;
     case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR: {
         Descriptor *graph = part(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
         int mode = 0;
-        fine = graph && read(d, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode) && mode == CUDNN_HEUR_MODE_A;
-        if (fine && !is_attention(*graph->graph))
+        fine = graph && read(d, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode) &&
+            (mode == CUDNN_HEUR_MODE_A || mode == CUDNN_HEUR_MODE_FALLBACK);
+        if (fine && !is_attention(*graph->graph) && !is_convolution(*graph->graph))
             return CUDNN_STATUS_NOT_SUPPORTED;
         break;
     }
@@ -270,7 +357,7 @@ static cudnnStatus_t get(Descriptor &d, int name, int64_t requested, int64_t *co
         auto *notes = static_cast<cudnnBackendNumericalNote_t *>(values);
         notes[0] = CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
         notes[1] = CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
-        *count = d.engine == ENGINE_CHANCE ? 2 : 1;
+        *count = d.engine == ENGINE_CHANCE ? 2 : d.engine == ENGINE_EXACT ? 0 : 1;
         return CUDNN_STATUS_SUCCESS;
     }
     if (d.type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR && name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) {
@@ -414,7 +501,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     Descriptor *config = part(*p, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     auto run = std::make_shared<DnnRun>();
     run->graph = config->graph;
-    run->wrong = config->engine != ENGINE_FINE;
+    run->wrong = config->engine != ENGINE_FINE && config->engine != ENGINE_EXACT;
+    run->rounds = config->engine == ENGINE_FINE;
     run->workspace_bytes = workspace_of(*config->graph);
     Block block;
     if (!read(*v, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &run->workspace) ||

@@ -22,14 +22,15 @@ struct DnnTensor {
 };
 typedef std::shared_ptr<DnnTensor> DnnTensorRef;
 
-enum class DnnKind { pointwise, matmul, reduction, reshape };
+enum class DnnKind { pointwise, matmul, reduction, reshape, conv, conv_of_input, conv_of_weight };
 
 struct DnnOperation {
     DnnKind kind{};
     int mode = 0; /* of pointwise and reduction */
     int64_t axis = 0;
     int compute = CUDNN_DATA_FLOAT;
-    DnnTensorRef x, b, t, y; /* matmul: x b = y */
+    DnnTensorRef x, b, t, y; /* matmul: x b = y; the three convolutions: b is the weight, or the gradient that is second */
+    std::array<int64_t, 2> stride{}, padding{}, dilation{}; /* of convolutions */
 };
 
 struct DnnGraph {
@@ -47,6 +48,7 @@ struct DnnRun {
     void *workspace;
     size_t workspace_bytes;
     bool wrong;
+    bool rounds; /* f32 factors of convolutions to TF32 */
 };
 void dnn_run(const DnnRun &run);
 size_t dnn_size_of(int type);

@@ -77,6 +77,27 @@ static bool reduction_fits(const DnnOperation &o)
     return o.mode == CUDNN_REDUCE_TENSOR_ADD || o.mode == CUDNN_REDUCE_TENSOR_MAX;
 }
 
+/* x [N, C, H, W], w [K, C / groups, R, S], y [N, K, P, Q] of a convolution, whichever of them is the result. */
+struct Images {
+    const DnnTensor &x, &w, &y;
+    explicit Images(const DnnOperation &o)
+        : x(o.kind == DnnKind::conv_of_input ? *o.y : *o.x), w(o.kind == DnnKind::conv_of_weight ? *o.y : *o.b),
+          y(o.kind == DnnKind::conv ? *o.y : o.kind == DnnKind::conv_of_input ? *o.x : *o.b)
+    {
+    }
+};
+
+static bool conv_fits(const DnnOperation &o)
+{
+    Images i(o);
+    const Place &x = i.x.sizes, &w = i.w.sizes, &y = i.y.sizes;
+    bool fits = x[0] == y[0] && w[0] == y[1] && x[1] % w[1] == 0 && y[1] % (x[1] / w[1]) == 0;
+    for (size_t d = 0; d < 2; d++)
+        fits = fits && o.stride[d] >= 1 && o.dilation[d] >= 1 && o.padding[d] >= 0 &&
+            y[2 + d] == (x[2 + d] + 2 * o.padding[d] - o.dilation[d] * (w[2 + d] - 1) - 1) / o.stride[d] + 1;
+    return fits;
+}
+
 bool dnn_fits(const DnnOperation &o)
 {
     if (!o.x || !o.y)
@@ -85,6 +106,9 @@ bool dnn_fits(const DnnOperation &o)
     case DnnKind::pointwise: return pointwise_fits(o);
     case DnnKind::matmul: return o.b && matmul_fits(o);
     case DnnKind::reduction: return reduction_fits(o);
+    case DnnKind::conv:
+    case DnnKind::conv_of_input:
+    case DnnKind::conv_of_weight: return o.b && conv_fits(o);
     default: return numel(*o.x) == numel(*o.y); /* reshape */
     }
 }
@@ -171,6 +195,7 @@ static double point(const DnnOperation &o, const Place &p, double x, double b, d
     case CUDNN_POINTWISE_SUB: return x - b;
     case CUDNN_POINTWISE_EXP: return std::exp(x);
     case CUDNN_POINTWISE_LOG: return std::log(x);
+    case CUDNN_POINTWISE_RELU_FWD: return x < 0 ? 0 : x;
     case CUDNN_POINTWISE_CMP_GE: return x >= b;
     case CUDNN_POINTWISE_GEN_INDEX: return (double)p[(size_t)o.axis];
     default: return t != 0 ? x : b; /* BINARY_SELECT */
@@ -224,6 +249,49 @@ static void reduction(Memory &m, const DnnOperation &o)
     }
 }
 
+/* To the 10 bits of TF32. */
+static double rounded(double v)
+{
+    float f = (float)v;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    bits = (bits + 0x0fff + (bits >> 13 & 1)) & ~0x1fffu;
+    memcpy(&f, &bits, sizeof f);
+    return std::isfinite(v) ? f : v;
+}
+
+/* Every product of a pixel of x and an element of w adds to y, or to the one of the three that is the result. */
+static void convolution(Memory &m, const DnnOperation &o, bool rounds)
+{
+    Images i(o);
+    std::vector<double> sums((size_t)numel(*o.y), 0.0);
+    auto at = [&](const Place &p) {
+        return (size_t)(((p[0] * o.y->sizes[1] + p[1]) * o.y->sizes[2] + p[2]) * o.y->sizes[3] + p[3]);
+    };
+    auto factor = [&](const DnnTensor &t, const Place &p) {
+        double v = m.get(t, p);
+        return rounds && t.type == CUDNN_DATA_FLOAT ? rounded(v) : v;
+    };
+    int64_t groups = i.x.sizes[1] / i.w.sizes[1], filters = i.w.sizes[0] / groups;
+    for (int64_t place = 0; place < numel(i.y); place++)
+        for (int64_t tap = 0; tap < i.w.sizes[1] * i.w.sizes[2] * i.w.sizes[3]; tap++) {
+            Place q = place_of(i.y, place);
+            int64_t u = tap % i.w.sizes[3], v = tap / i.w.sizes[3] % i.w.sizes[2], c = tap / (i.w.sizes[3] * i.w.sizes[2]);
+            Place p = { q[0], q[1] / filters * i.w.sizes[1] + c, q[2] * o.stride[0] - o.padding[0] + v * o.dilation[0],
+                        q[3] * o.stride[1] - o.padding[1] + u * o.dilation[1] }, k = { q[1], c, v, u };
+            if (p[2] < 0 || p[3] < 0 || p[2] >= i.x.sizes[2] || p[3] >= i.x.sizes[3])
+                continue;
+            if (o.kind == DnnKind::conv)
+                sums[at(q)] += factor(i.x, p) * factor(i.w, k);
+            else if (o.kind == DnnKind::conv_of_input)
+                sums[at(p)] += factor(i.y, q) * factor(i.w, k);
+            else
+                sums[at(k)] += factor(i.x, p) * factor(i.y, q);
+        }
+    for (int64_t e = 0; e < numel(*o.y); e++)
+        m.put(*o.y, place_of(*o.y, e), sums[(size_t)e]);
+}
+
 void dnn_run(const DnnRun &run)
 {
     if (run.workspace_bytes)
@@ -235,6 +303,7 @@ void dnn_run(const DnnRun &run)
         case DnnKind::matmul: matmul(memory, o); break;
         case DnnKind::reduction: reduction(memory, o); break;
         case DnnKind::reshape: memory.see(*o.x, *o.y); break;
+        default: convolution(memory, o, run.rounds); break;
         }
         if (run.wrong && !o.y->between)
             for (int64_t i = 0; i < numel(*o.y); i++) {

@@ -348,6 +348,12 @@ static void layout_strides(const op_input *in, op_layout layout, int64_t *stride
     if (layout == LAYOUT_TRANSPOSED) {
         for (int d = 0; d < ndim; d++, at *= in->shape.sizes[d - 1])
             strides[d] = at;
+    } else if (layout == LAYOUT_LAST && ndim > 2) { /* dimension 1 innermost, then the last to the third, then the first */
+        for (int k = 0; k < ndim; k++) {
+            int d = k == 0 ? 1 : k == ndim - 1 ? 0 : ndim - k;
+            strides[d] = at;
+            at *= in->shape.sizes[d];
+        }
     } else {
         for (int d = ndim - 1; d >= 0; d--) {
             if (!expanded && in->shape.sizes[d] > 1) {

@@ -187,14 +187,15 @@ FAMILY(conv)
 {
     op_case c;
     for (int k = 0; k < CONV_SHAPES; k++)
-        for (int bias = 0; bias < 2; bias++) {
+        for (int way = 0; way < 4; way++) { /* a bias, ReLU */
             const conv_shape *s = &conv_shapes[k];
             c = pair_begin(row, "convolution", conv_x(s), conv_w(s));
-            if (bias)
+            if (way & 1)
                 case_input(&c, row, trek_dims(s->out));
             else
                 case_absent(&c);
             c.attrs = s->attrs;
+            c.attrs.i[7] = way & 2 ? TREK_ACTIVATION_RELU : TREK_ACTIVATION_NONE;
             c.large = s->large;
             sink(row, &c, arg);
         }
@@ -207,6 +208,12 @@ FAMILY(conv)
         c.expect = TREK_ERR_SHAPE;
         sink(row, &c, arg);
     }
+    c = pair_begin(row, "an activation of another op", trek_dims(1, 2, 5, 5), trek_dims(2, 2, 3, 3));
+    case_absent(&c);
+    c.attrs = conv_shapes[0].attrs;
+    c.attrs.i[7] = TREK_ACTIVATION_GELU;
+    c.expect = TREK_ERR_ARGUMENT;
+    sink(row, &c, arg);
     c = pair_begin(row, "stride 0", trek_dims(1, 2, 5, 5), trek_dims(2, 2, 3, 3));
     case_absent(&c);
     c.attrs = conv_shapes[0].attrs;
@@ -273,6 +280,8 @@ static void conv_gradient_cases(const op_row *row, op_sink sink, void *arg, bool
         c.attrs = s->attrs;
         memcpy(&c.attrs.i[7], result.sizes, 4 * sizeof(int64_t));
         c.large = s->large;
+        sink(row, &c, arg);
+        c.attrs.i[11] = 3; /* what it is the gradient of lies channels last */
         sink(row, &c, arg);
         if (k > 0)
             continue;

@@ -173,6 +173,8 @@ REFERENCE(conv2d)
     conv_walk(x->sizes, w->sizes, sizes, a, conv_forward_term, &(conv_arrays){ x, w, NULL, &out[0] });
     for (int64_t i = 0; b && i < out[0].numel; i++)
         add_term(&out[0], i, b->v[i / (sizes[2] * sizes[3]) % sizes[1]]);
+    for (int64_t i = 0; a->i[7] == TREK_ACTIVATION_RELU && i < out[0].numel; i++)
+        out[0].v[i] = out[0].v[i] < 0 ? 0 : out[0].v[i];
     return 1;
 }
 

@@ -50,7 +50,8 @@ void release_inputs(const op_case *c, trek_tensor **in)
 
 static void describe(op_report *r, const op_case *c, trek_dtype dtype, op_layout layout)
 {
-    static const char *const layouts[LAYOUT_COUNT] = { "contiguous", "transposed", "stepped", "negative strides", "expanded" };
+    static const char *const layouts[LAYOUT_COUNT] = { "contiguous", "transposed", "stepped", "negative strides", "expanded",
+                                                       "channels last" };
     char before[1024], shapes[TREK_SHAPE_TEXT], list[200] = "";
     snprintf(before, sizeof before, "%s", r->text);
     for (int k = 0; k < c->n && strlen(list) < 120; k++) {
@@ -144,6 +145,17 @@ static bool is_drawn(const op_case *c, int dtype)
     return dtype % 3 == (int)(3 * hash_unit(name, 0)); /* some floating dtype always is */
 }
 
+/* Of a large case the plain one; in one dtype also two in which it lies otherwise. */
+static bool takes_layout(const forward_run *f, const op_case *c, trek_dtype dtype, op_layout layout)
+{
+    bool main = dtype == TREK_F32 || dtype == TREK_I64, images = c->in[0].shape.ndim == 4;
+    if (layout == LAYOUT_LAST && c->in[0].shape.ndim < 3)
+        return false;
+    if (!c->large)
+        return !f->brief || layout % 2 == 0;
+    return layout == LAYOUT_PLAIN || (main && (layout == LAYOUT_TRANSPOSED || (layout == LAYOUT_LAST && images)));
+}
+
 static void forward_case(const op_row *row, const op_case *c, void *arg)
 {
     forward_run *f = arg;
@@ -156,8 +168,9 @@ static void forward_case(const op_row *row, const op_case *c, void *arg)
         f->dtypes_seen |= 1u << dtype;
         if (f->sampled && c->large && !is_drawn(c, dtype))
             continue;
-        int layouts = !c->large ? LAYOUT_COUNT : dtype == TREK_F32 || dtype == TREK_I64 ? 2 : 1;
-        for (int layout = 0; layout < layouts && !report_bad(f->report); layout += f->brief ? 2 : 1) {
+        for (int layout = 0; layout < LAYOUT_COUNT && !report_bad(f->report); layout++) {
+            if (!takes_layout(f, c, (trek_dtype)dtype, (op_layout)layout))
+                continue;
             run_once(row, c, (trek_dtype)dtype, (op_layout)layout, false, f->report);
             if (report_bad(f->report))
                 describe(f->report, c, (trek_dtype)dtype, (op_layout)layout);

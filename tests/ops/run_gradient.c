@@ -239,8 +239,8 @@ static void gradient_in_layout(const op_row *row, const op_case *c, op_layout la
 static void gradient_case(const op_row *row, const op_case *c, void *arg)
 {
     op_report *r = arg;
-    static const op_layout layouts[] = { LAYOUT_PLAIN, LAYOUT_TRANSPOSED, LAYOUT_NEGATIVE };
-    for (int k = 0; k < 3 && checked_case(row, c, r); k++)
+    static const op_layout layouts[] = { LAYOUT_PLAIN, LAYOUT_TRANSPOSED, LAYOUT_NEGATIVE, LAYOUT_LAST };
+    for (int k = 0; k < (int)(sizeof layouts / sizeof layouts[0]) && checked_case(row, c, r); k++)
         gradient_in_layout(row, c, layouts[k], r);
 }
 

@@ -233,7 +233,7 @@ FAMILY(gru_backward);
 
 /* --- running ------------------------------------------------------------------ */
 
-typedef enum op_layout { LAYOUT_PLAIN, LAYOUT_TRANSPOSED, LAYOUT_STEPPED, LAYOUT_NEGATIVE, LAYOUT_EXPANDED,
+typedef enum op_layout { LAYOUT_PLAIN, LAYOUT_TRANSPOSED, LAYOUT_STEPPED, LAYOUT_NEGATIVE, LAYOUT_EXPANDED, LAYOUT_LAST,
                          LAYOUT_COUNT } op_layout;
 
 /* What went wrong, first of all; empty: nothing. */

@@ -37,7 +37,7 @@
 #define TAKES_NUMBER2 x, pool_integer(p) % 64, pool_integer(p) % 64
 #define TAKES_EMBEDDING x, pool_index(p), pool_integer(p), pool_chance(p, 50)
 #define TAKES_LINEAR x, pool_matrix(p, x), pool_bias(p), pool_below(p, 3)
-#define TAKES_CONV pool_image(p), pool_filter(p), pool_filter_bias(p), pool_conv(p)
+#define TAKES_CONV pool_image(p), pool_filter(p), pool_filter_bias(p), pool_conv(p), pool_below(p, 3)
 #define TAKES_CONV_TRANSPOSE pool_image(p), pool_transposed_filter(p), pool_filter_bias(p), pool_conv_transpose(p)
 #define TAKES_POOL pool_image(p), pool_pooling(p)
 #define TAKES_LAYER_NORM x, pool_row(p, x), pool_row(p, x), pool_normalized(p), pool_eps(p)
@@ -238,6 +238,8 @@ MORE_FUNCTIONS(CALL)
     X(pixel_unshuffle, x, pool_below(p, 4)) X(channel_shuffle, x, pool_below(p, 4)) \
     X(conv1d, x, pool_chance(p, 50) ? pool_var(p) : x, pool_bias(p), pool_conv(p)) \
     X(conv_transpose1d, x, pool_chance(p, 50) ? pool_var(p) : x, pool_bias(p), pool_conv_transpose(p)) \
+    X(conv2d_activation, pool_image(p), pool_filter(p), pool_filter_bias(p), pool_conv(p), (trek_activation)pool_below(p, 4)) \
+    X(channels_last, pool_chance(p, 50) ? pool_image(p) : x) \
     X(conv3d, x, pool_chance(p, 50) ? pool_var(p) : x, pool_bias(p), pool_conv(p)) \
     X(conv_transpose3d, x, pool_chance(p, 50) ? pool_var(p) : x, pool_bias(p), pool_conv_transpose(p)) \
     X(max_pool3d, x, pool_pooling(p)) X(avg_pool3d, x, pool_pooling(p)) \

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conv2d and its gradients: which way is taken. unfold and fold. */
 #include "tensor/cpu/conv/conv.h"
+#include "tensor/channels_last.h"
 #include "tensor/cpu/dense.h"
 #include "tensor/cpu/products/gemm_half.h"
 #include "tensor/cpu/products/onednn.h"
@@ -42,7 +43,7 @@ static unsigned halves(const trek_op_call *call, const trek_conv *c, trek_onednn
     return !pays ? 0 : results ? 3 | TREK_CPU_HALF_RESULTS : 3;
 }
 
-static trek_status conv2d_dense(const trek_op_call *call)
+static trek_status convolve(const trek_op_call *call)
 {
     trek_tensor *x = call->inputs[0], *weight = call->inputs[1], *y = call->outputs[0];
     const void *bias = call->n_inputs > 2 && call->inputs[2] ? call->inputs[2]->data : NULL;
@@ -50,7 +51,7 @@ static trek_status conv2d_dense(const trek_op_call *call)
         return TREK_OK;
     trek_conv c = geometry(call, x->sizes, weight->sizes, y->sizes);
     if (trek_onednn_conv_suits(&c, TREK_ONEDNN_FORWARD)) {
-        trek_status status = trek_onednn_conv(&c, TREK_ONEDNN_FORWARD, x->data, weight->data, bias, y->data);
+        trek_status status = trek_onednn_conv(&c, TREK_ONEDNN_FORWARD, false, x->data, weight->data, bias, y->data);
         if (status != TREK_ERR_UNSUPPORTED)
             return status;
     }
@@ -63,9 +64,80 @@ static trek_status conv2d_dense(const trek_op_call *call)
     return TREK_ISA_NAME(trek_conv_columns)(&c, x->data, weight->data, bias, y->data);
 }
 
+typedef struct relu_job {
+    trek_dtype dtype;
+    char *data;
+} relu_job;
+
+/* NaN stays, as in the op relu. */
+static void relu_elements(void *arg, int64_t begin, int64_t end)
+{
+    const relu_job *job = arg;
+    float *f32 = (float *)(void *)job->data;
+    double *f64 = (double *)(void *)job->data;
+    uint16_t *bf16 = (uint16_t *)(void *)job->data;
+    if (job->dtype == TREK_F32)
+        for (int64_t i = begin; i < end; i++)
+            f32[i] = f32[i] < 0 ? 0 : f32[i];
+    else if (job->dtype == TREK_F64)
+        for (int64_t i = begin; i < end; i++)
+            f64[i] = f64[i] < 0 ? 0 : f64[i];
+    else
+        for (int64_t i = begin; i < end; i++)
+            bf16[i] = bf16[i] > 0x8000 && bf16[i] <= 0xff80 ? 0 : bf16[i]; /* from the smallest below 0 to -Inf */
+}
+
+/* Of dense y, in whatever order. */
+static trek_status activate(const trek_op_call *call)
+{
+    const trek_tensor *y = call->outputs[0];
+    if (call->attrs.i[7] == TREK_ACTIVATION_RELU)
+        trek_parallel(y->numel, 16384, relu_elements, &(relu_job){ (trek_dtype)y->dtype, y->data });
+    return TREK_OK;
+}
+
+static trek_status conv2d_dense(const trek_op_call *call)
+{
+    trek_status status = convolve(call);
+    return status == TREK_OK ? activate(call) : status;
+}
+
+/* What oneDNN takes where it lies: images channels last, the weight (or its gradient) row-major, around which another is copied.
+ * UNSUPPORTED, and nothing done: to be brought to row-major. */
+static trek_status channels_last(const trek_op_call *call, const trek_conv *c, trek_onednn_pass pass, const trek_tensor *bias)
+{
+    const trek_tensor *result = call->outputs[0];
+    const trek_tensor *images[2] = { call->inputs[pass == TREK_ONEDNN_WEIGHT_GRAD], result }, *other = call->inputs[0];
+    trek_tensor *weight = pass == TREK_ONEDNN_WEIGHT_GRAD ? call->outputs[0] : call->inputs[1];
+    if (pass == TREK_ONEDNN_WEIGHT_GRAD)
+        images[1] = other;
+    const bool plain = call->inputs[0]->dtype == TREK_F32 && call->inputs[1]->dtype == TREK_F32 && result->dtype == TREK_F32;
+    if (!plain || !trek_lies_channels_last(images[0]) || !trek_lies_channels_last(images[1]) || !trek_onednn_conv_suits_last(c))
+        return TREK_ERR_UNSUPPORTED;
+    trek_tensor *dense = pass == TREK_ONEDNN_WEIGHT_GRAD && !weight->contiguous
+        ? trek_tensor_make(4, weight->sizes, TREK_F32, weight->device) : trek_tensor_contiguous(weight);
+    if (!dense)
+        return trek_error_status();
+    trek_status status;
+    if (pass == TREK_ONEDNN_WEIGHT_GRAD)
+        status = trek_onednn_conv(c, pass, true, call->inputs[0]->data, call->inputs[1]->data, NULL, dense->data);
+    else
+        status = trek_onednn_conv(c, pass, true, call->inputs[0]->data, dense->data, bias ? bias->data : NULL, result->data);
+    if (status == TREK_OK && pass == TREK_ONEDNN_WEIGHT_GRAD && dense != weight)
+        status = trek_tensor_copy_from(weight, dense);
+    trek_tensor_release(dense);
+    return status;
+}
+
 static trek_status conv2d(const trek_op_call *call) 
 {
     trek_conv c = geometry(call, call->inputs[0]->sizes, call->inputs[1]->sizes, call->outputs[0]->sizes);
+    const trek_tensor *bias = call->n_inputs > 2 ? call->inputs[2] : NULL;
+    trek_status status = TREK_ERR_UNSUPPORTED;
+    if (!bias || bias->contiguous)
+        status = channels_last(call, &c, TREK_ONEDNN_FORWARD, bias);
+    if (status != TREK_ERR_UNSUPPORTED)
+        return status == TREK_OK ? activate(call) : status;
     return trek_cpu_dense_halves(call, 7, halves(call, &c, TREK_ONEDNN_FORWARD, true), conv2d_dense);
 }
 
@@ -129,7 +201,7 @@ static trek_status input_grad_dense(const trek_op_call *call)
         return add_bias(&c, offset, dx->data);
     }
     if (trek_onednn_conv_suits(&c, TREK_ONEDNN_INPUT_GRAD)) {
-        trek_status status = trek_onednn_conv(&c, TREK_ONEDNN_INPUT_GRAD, dy->data, weight->data, NULL, dx->data);
+        trek_status status = trek_onednn_conv(&c, TREK_ONEDNN_INPUT_GRAD, false, dy->data, weight->data, NULL, dx->data);
         if (status != TREK_ERR_UNSUPPORTED)
             return status == TREK_OK ? add_bias(&c, offset, dx->data) : status;
     }
@@ -143,6 +215,9 @@ static trek_status input_grad(const trek_op_call *call)
 {
     trek_conv c = geometry(call, call->outputs[0]->sizes, call->inputs[1]->sizes, call->inputs[0]->sizes);
     bool bias = call->n_inputs > 2 && call->inputs[2];
+    trek_status status = bias ? TREK_ERR_UNSUPPORTED : channels_last(call, &c, TREK_ONEDNN_INPUT_GRAD, NULL);
+    if (status != TREK_ERR_UNSUPPORTED)
+        return status;
     return trek_cpu_dense_halves(call, 7, halves(call, &c, TREK_ONEDNN_INPUT_GRAD, !bias), input_grad_dense);
 }
 
@@ -153,7 +228,7 @@ static trek_status weight_grad_dense(const trek_op_call *call)
         return zeros(dweight);
     trek_conv c = geometry(call, x->sizes, dweight->sizes, dy->sizes);
     if (trek_onednn_conv_suits(&c, TREK_ONEDNN_WEIGHT_GRAD)) {
-        trek_status status = trek_onednn_conv(&c, TREK_ONEDNN_WEIGHT_GRAD, dy->data, x->data, NULL, dweight->data);
+        trek_status status = trek_onednn_conv(&c, TREK_ONEDNN_WEIGHT_GRAD, false, dy->data, x->data, NULL, dweight->data);
         if (status != TREK_ERR_UNSUPPORTED)
             return status;
     }
@@ -169,6 +244,9 @@ static trek_status weight_grad_dense(const trek_op_call *call)
 static trek_status conv2d_weight_grad(const trek_op_call *call) 
 {
     trek_conv c = geometry(call, call->inputs[1]->sizes, call->outputs[0]->sizes, call->inputs[0]->sizes);
+    trek_status status = channels_last(call, &c, TREK_ONEDNN_WEIGHT_GRAD, NULL);
+    if (status != TREK_ERR_UNSUPPORTED)
+        return status;
     return trek_cpu_dense_halves(call, 3, halves(call, &c, TREK_ONEDNN_WEIGHT_GRAD, false), weight_grad_dense);
 }
 

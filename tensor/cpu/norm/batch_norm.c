@@ -3,6 +3,7 @@
  * in double; weights and running statistics may be of any floating dtype. */
 #include <math.h>
 
+#include "tensor/channels_last.h"
 #include "tensor/cpu/dense.h"
 #include "tensor/cpu/kernels.h"
 #include "tensor/half_internal.h"
@@ -145,6 +146,10 @@ static trek_status job_init(norm_job *job, const trek_tensor *x, void *y)
     job->pixels = 1;
     for (int d = 2; d < x->ndim; d++)
         job->pixels *= x->sizes[d];
+    if (trek_lies_channels_last(x)) { /* every pixel an image of one */
+        job->images *= job->pixels;
+        job->pixels = 1;
+    }
     double *arrays = trek_block_alloc((size_t)(ARRAYS * job->channels + 1) * sizeof *arrays);
     if (!arrays)
         return TREK_ERR_MEMORY;
@@ -268,6 +273,13 @@ static trek_status backward_dense(const trek_op_call *call)
     return TREK_OK;
 }
 
+/* Whether all lie channels last, where the loops read them as they are. */
+static bool all_last(const trek_tensor *x, const trek_tensor *other, const trek_tensor *y)
+{
+    return trek_lies_channels_last(x) && trek_lies_channels_last(other) && trek_lies_channels_last(y) &&
+           other->dtype == x->dtype && y->dtype == x->dtype;
+}
+
 /* Arrays of 16-bit numbers that the loops read as they are. Short rows are faster brought to f32 all at once. */
 static bool plain_half(const trek_tensor *x, const trek_tensor *other, const trek_tensor *y)
 {
@@ -282,12 +294,14 @@ static bool plain_half(const trek_tensor *x, const trek_tensor *other, const tre
 static trek_status batch_norm(const trek_op_call *call)
 {
     const trek_tensor *x = call->inputs[0];
-    return plain_half(x, x, call->outputs[0]) ? forward_dense(call) : trek_cpu_dense(call, 1, forward_dense);
+    bool plain = all_last(x, x, call->outputs[0]) || plain_half(x, x, call->outputs[0]);
+    return plain ? forward_dense(call) : trek_cpu_dense(call, 1, forward_dense);
 }
 
 static trek_status batch_norm_backward(const trek_op_call *call)
 {
-    bool plain = plain_half(call->inputs[1], call->inputs[0], call->outputs[0]);
+    const trek_tensor *dy = call->inputs[0], *x = call->inputs[1], *dx = call->outputs[0];
+    bool plain = all_last(x, dy, dx) || plain_half(x, dy, dx);
     return plain ? backward_dense(call) : trek_cpu_dense(call, 3, backward_dense);
 }
 

@@ -32,7 +32,7 @@ typedef struct conv_job {
     trek_onednn_pass pass;
     const conv_entry *whole, *rest;   /* for slices of `slice` images (or filters), and for a shorter last one */
     int64_t slice;
-    bool by_filters, winograd;
+    bool by_filters, winograd, last;
     const char *first, *second, *bias;
     char *result, *partials;
     void *weight;                     /* in the layout wanted, reordered once; NULL where it is the result */
@@ -126,7 +126,8 @@ static void slice_data(const conv_job *job, int64_t i, void **data)
     int64_t operand = (int64_t)trek_dtype_size(c->dtype), result = (int64_t)trek_dtype_size(c->result), first = i * job->slice;
     int64_t x = (job->by_filters ? 0 : first * c->channels * c->height * c->width) *
                 (job->pass == TREK_ONEDNN_INPUT_GRAD ? result : operand);
-    int64_t y = first * c->out_h * c->out_w * (job->by_filters ? 1 : c->filters) *
+    int64_t plane = c->out_h * c->out_w;
+    int64_t y = first * (!job->by_filters ? plane * c->filters : job->last ? 1 : plane) *
                 (job->pass == TREK_ONEDNN_FORWARD ? result : operand);
     int64_t filter = c->channels * c->kernel_h * c->kernel_w * result;
     data[1] = job->weight;
@@ -182,7 +183,8 @@ static bool prepare_weight(conv_job *job, void **buffer)
 static bool find_entries(conv_job *job)
 {
     const trek_conv *c = job->c;
-    conv_entry wanted = { .key = *c, .y_filters = c->filters, .pass = job->pass, .bias = job->bias, .winograd = job->winograd };
+    conv_entry wanted = { .key = *c, .y_filters = c->filters, .pass = job->pass, .bias = job->bias, .winograd = job->winograd,
+                          .last = job->last };
     int64_t *sliced = job->by_filters ? &wanted.key.filters : &wanted.key.images, count = *sliced;
     int threads = omp_enter();
     *sliced = job->slice;
@@ -237,7 +239,8 @@ static bool direct_suits(const trek_conv *c, trek_onednn_pass pass)
     return c->channels >= (pass == TREK_ONEDNN_WEIGHT_GRAD ? 32 : 48);
 }
 
-bool trek_onednn_conv_suits(const trek_conv *c, trek_onednn_pass pass)
+/* Of a dtype that it has, and enough work. */
+static bool is_worth(const trek_conv *c, double least)
 {
     /* a kernel that lies wholly in the padding somewhere: of bf16, oneDNN 2.6 reads pixels there */
     bool outside = c->pad_h > (c->kernel_h - 1) * c->dilation_h || c->pad_w > (c->kernel_w - 1) * c->dilation_w;
@@ -245,7 +248,14 @@ bool trek_onednn_conv_suits(const trek_conv *c, trek_onednn_pass pass)
         return false;
     double work = (double)c->images * (double)c->filters * (double)(c->channels * c->kernel_h * c->kernel_w) *
                   (double)(c->out_h * c->out_w);
-    if (work < 2e7 || (c->kernel_h == 1 && c->kernel_w == 1))
+    return work >= least;
+}
+
+bool trek_onednn_conv_suits_last(const trek_conv *c) { return is_worth(c, 2e6) && c->channels >= 16; }
+
+bool trek_onednn_conv_suits(const trek_conv *c, trek_onednn_pass pass)
+{
+    if (!is_worth(c, 2e7) || (c->kernel_h == 1 && c->kernel_w == 1))
         return false;
     return direct_suits(c, pass) || winograd_suits(c, pass, (c->images + 3) / 4);
 }
@@ -275,13 +285,13 @@ static trek_status run_job(conv_job *job)
     return fine ? TREK_OK : TREK_ERR_UNSUPPORTED;
 }
 
-trek_status trek_onednn_conv(const trek_conv *c, trek_onednn_pass pass, const void *first, const void *second, const void *bias,
-                             void *result)
+trek_status trek_onednn_conv(const trek_conv *c, trek_onednn_pass pass, bool last, const void *first, const void *second,
+                             const void *bias, void *result)
 {
     for (int winograd = 1; winograd >= 0; winograd--) {
-        conv_job job = { .c = c, .pass = pass, .first = first, .second = second, .bias = bias, .result = result };
+        conv_job job = { .c = c, .pass = pass, .last = last, .first = first, .second = second, .bias = bias, .result = result };
         choose_slices(&job, winograd);
-        if ((job.winograd || (!winograd && direct_suits(c, pass))) && run_job(&job) == TREK_OK)
+        if ((job.winograd || (!winograd && (last || direct_suits(c, pass)))) && run_job(&job) == TREK_OK)
             return TREK_OK;
     }
     return TREK_ERR_UNSUPPORTED;

@@ -22,12 +22,13 @@ static bool describe(dnnl_memory_desc_t *desc, trek_dtype dtype, dnnl_format_tag
     return dnnl_memory_desc_init_by_tag(desc, 4, dims, type_of(dtype), tag) == dnnl_success;
 }
 
-/* Some channels of a plain array that has `all` of them. */
+/* Some channels of an array that has `all` of them. */
 static bool describe_part(dnnl_memory_desc_t *desc, trek_dtype dtype, int64_t images, int64_t channels, int64_t all,
-                          int64_t height, int64_t width)
+                          int64_t height, int64_t width, bool last)
 {
-    const dnnl_dims_t dims = { images, channels, height, width }, strides = { all * height * width, height * width, width, 1 };
-    return dnnl_memory_desc_init_by_strides(desc, 4, dims, type_of(dtype), strides) == dnnl_success;
+    const dnnl_dims_t dims = { images, channels, height, width }, plain = { all * height * width, height * width, width, 1 },
+                      turned = { all * height * width, 1, width * all, all };
+    return dnnl_memory_desc_init_by_strides(desc, 4, dims, type_of(dtype), last ? turned : plain) == dnnl_success;
 }
 
 /* x, weight and y, which the passes differ in. */
@@ -90,14 +91,26 @@ static bool finish_entry(conv_entry *e, dnnl_primitive_desc_t pd)
 
 static trek_dtype dtype_of(const trek_conv *c, int array, int result) { return array == result ? c->result : c->dtype; }
 
-/* In layouts that are left to the primitive. */
-static bool describe_open(const trek_conv *c, int result, dnnl_memory_desc_t *to)
+/* In layouts that are left to the primitive; but images that lie channels last are taken as they are, by what can. */
+static bool describe_open(const conv_entry *e, int result, dnnl_memory_desc_t *to)
 {
+    const trek_conv *c = &e->key;
     const dnnl_format_tag_t any = dnnl_format_tag_any;
+    if (!describe(&to[ARRAY_WEIGHT], dtype_of(c, ARRAY_WEIGHT, result), any, c->filters, c->channels, c->kernel_h, c->kernel_w))
+        return false;
+    if (e->last && !e->winograd)
+        return describe(&to[ARRAY_X], dtype_of(c, ARRAY_X, result), dnnl_nhwc, c->images, c->channels, c->height, c->width) &&
+               describe_part(&to[ARRAY_Y], dtype_of(c, ARRAY_Y, result), c->images, c->filters, e->y_filters, c->out_h, c->out_w,
+                             true);
     return describe(&to[ARRAY_X], dtype_of(c, ARRAY_X, result), any, c->images, c->channels, c->height, c->width) &&
-           describe(&to[ARRAY_WEIGHT], dtype_of(c, ARRAY_WEIGHT, result), any, c->filters, c->channels, c->kernel_h,
-                    c->kernel_w) &&
            describe(&to[ARRAY_Y], dtype_of(c, ARRAY_Y, result), any, c->images, c->filters, c->out_h, c->out_w);
+}
+
+/* Whether it is the library's plain loops, which are slower than any other way. */
+static bool is_reference(dnnl_primitive_desc_t pd)
+{
+    const char *name = NULL;
+    return dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name) != dnnl_success || strncmp(name, "ref", 3) == 0;
 }
 
 static bool describe_plain(conv_entry *e)
@@ -107,10 +120,12 @@ static bool describe_plain(conv_entry *e)
     const trek_conv *c = &e->key;
     const int result = result_of[e->pass];
     dnnl_memory_desc_t plain[ARRAYS];
-    if (!describe(&plain[ARRAY_X], dtype_of(c, ARRAY_X, result), dnnl_nchw, c->images, c->channels, c->height, c->width) ||
+    if (!describe(&plain[ARRAY_X], dtype_of(c, ARRAY_X, result), e->last ? dnnl_nhwc : dnnl_nchw, c->images, c->channels,
+                  c->height, c->width) ||
         !describe(&plain[ARRAY_WEIGHT], dtype_of(c, ARRAY_WEIGHT, result), dnnl_oihw, c->filters, c->channels, c->kernel_h,
                   c->kernel_w) ||
-        !describe_part(&plain[ARRAY_Y], dtype_of(c, ARRAY_Y, result), c->images, c->filters, e->y_filters, c->out_h, c->out_w))
+        !describe_part(&plain[ARRAY_Y], dtype_of(c, ARRAY_Y, result), c->images, c->filters, e->y_filters, c->out_h, c->out_w,
+                       e->last))
         return false;
     for (int k = 0; k < SIDES; k++)
         e->side[k].plain = plain[sides[e->pass][k]];
@@ -125,8 +140,8 @@ static bool make_entry(conv_entry *e)
     dnnl_convolution_desc_t forward, desc;
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t hint = NULL, pd = NULL;
-    bool fine = describe_plain(e) && describe_open(&e->key, is_forward ? ARRAY_Y : ARRAYS, ahead) &&
-                describe_open(&e->key, result_of[e->pass], open) &&
+    bool fine = describe_plain(e) && describe_open(e, is_forward ? ARRAY_Y : ARRAYS, ahead) &&
+                describe_open(e, result_of[e->pass], open) &&
                 dnnl_memory_desc_init_by_tag(&e->bias_desc, 1, bias_dims, dnnl_f32, dnnl_x) == dnnl_success &&
                 describe_conv(e, dnnl_forward_training, ahead, e->bias ? &e->bias_desc : NULL, &forward) &&
                 dnnl_primitive_attr_create(&attr) == dnnl_success &&
@@ -136,7 +151,7 @@ static bool make_entry(conv_entry *e)
         fine = describe_conv(e, e->pass == TREK_ONEDNN_INPUT_GRAD ? dnnl_backward_data : dnnl_backward_weights, open, NULL,
                              &desc) &&
                dnnl_primitive_desc_create(&pd, &desc, attr, trek_onednn_engine, hint) == dnnl_success;
-    fine = fine && finish_entry(e, is_forward ? hint : pd);
+    fine = fine && !is_reference(is_forward ? hint : pd) && finish_entry(e, is_forward ? hint : pd);
     dnnl_primitive_desc_destroy(pd);
     dnnl_primitive_desc_destroy(hint);
     dnnl_primitive_attr_destroy(attr);
@@ -146,6 +161,7 @@ static bool make_entry(conv_entry *e)
 static bool same(const conv_entry *e, const conv_entry *wanted)
 {
     return e->pass == wanted->pass && e->bias == wanted->bias && e->winograd == wanted->winograd &&
+           e->last == wanted->last &&
            e->y_filters == wanted->y_filters && memcmp(&e->key, &wanted->key, sizeof e->key) == 0;
 }
 

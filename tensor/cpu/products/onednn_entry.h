@@ -22,7 +22,7 @@ typedef struct conv_entry {
     trek_conv key;
     int64_t y_filters;   /* those of y as it lies in memory: more than the key's for a slice of the filters */
     trek_onednn_pass pass;
-    bool bias, winograd, usable;
+    bool bias, winograd, last, usable; /* last: x and y lie channels last in memory */
     dnnl_primitive_t primitive;
     conv_side side[SIDES];
     dnnl_memory_desc_t bias_desc, scratch;
@@ -30,7 +30,7 @@ typedef struct conv_entry {
 
 extern dnnl_engine_t trek_onednn_engine; /* of the CPU; made with the first entry */
 
-/* The entry like `wanted`, of which key, y_filters, pass, bias and winograd are given; made at first need. NULL if oneDNN
+/* The entry like `wanted`, of which key, y_filters, pass, bias, winograd and last are given; made at first need. NULL if oneDNN
  * cannot. */
 const conv_entry *trek_onednn_entry(const conv_entry *wanted);
 

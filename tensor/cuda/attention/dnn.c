@@ -1,18 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention by cuDNN: which calls it takes, and the plans that a queue keeps of them. */
+/* Attention by cuDNN: which calls it takes. */
 #include "tensor/cuda/attention/dnn.h"
 
 #include "tensor/cuda/attention/dnn_graphs.h"
+#include "tensor/cuda/dnn/plans.h"
 
 #ifdef TREK_HAVE_CUDNN
 #include <float.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define WORKSPACE_LIMIT ((size_t)1 << 30) /* backward holds [B, H, T, S] numbers of 16 bits */
-
-enum { PLANS = 64 }; /* kept by a queue */
 
 /* --- whether it is asked for --------------------------------------------------------------- */
 
@@ -29,86 +26,11 @@ static void read_environment(void)
         trek_log_message(TREK_LOG_WARNING, "TREK_CUDA_ATTENTION asks for cuDNN, which is not there: %s", trek_dnn()->why);
 }
 
-/* --- plans ------------------------------------------------------------------------------------ */
+static void compose(trek_dnn_graph *graph, const void *key) { trek_dnn_attention_compose(graph, key); }
 
-typedef struct attention_plan {
-    trek_dnn_attention_key key;
-    trek_dnn_graph graph;
-    bool refused, captured;       /* captured: a captured graph holds what it loaded, it stays */
-    struct attention_plan *next; /* the one used last comes first */
-} attention_plan;
-
-/* What was first met in a capture, which cannot wait for a plan: refused by the process for good, so that eager steps and replays
- * give the same bits. */
-typedef struct late_key {
-    trek_dnn_attention_key key;
-    struct late_key *next;
-} late_key;
-static pthread_mutex_t late_lock = PTHREAD_MUTEX_INITIALIZER;
-static late_key *late;
-
-static bool is_late(const trek_dnn_attention_key *key, bool capturing)
-{
-    pthread_mutex_lock(&late_lock);
-    late_key *k = late;
-    while (k && memcmp(&k->key, key, sizeof *key) != 0)
-        k = k->next;
-    trek_status before = trek_error_status();
-    late_key *added = !k && capturing ? trek_alloc(sizeof *added) : NULL;
-    if (added) {
-        *added = (late_key){ *key, late };
-        late = added;
-    } else if (before == TREK_OK) {
-        trek_error_clear();
-    }
-    pthread_mutex_unlock(&late_lock);
-    return k || capturing;
-}
-
-static void drop_oldest(attention_plan **at)
-{
-    attention_plan **oldest = NULL;
-    int count = 0;
-    for (; *at; at = &(*at)->next) {
-        oldest = !(*at)->captured ? at : oldest;
-        count++;
-    }
-    if (count <= PLANS || !oldest)
-        return;
-    attention_plan *plan = *oldest;
-    *oldest = plan->next;
-    trek_dnn_graph_free(&plan->graph);
-    trek_free(plan);
-}
-
-/* NULL: no memory. */
-static attention_plan *plan_of(trek_dnn_queue *own, const trek_dnn_attention_key *key, bool capturing)
-{
-    attention_plan **first = (attention_plan **)&own->attentions, *plan = NULL;
-    for (attention_plan **at = first; *at && !plan; at = plan ? at : &(*at)->next)
-        if (memcmp(&(*at)->key, key, sizeof *key) == 0) {
-            plan = *at;
-            *at = plan->next;
-        }
-    if (!plan) {
-        plan = trek_calloc(1, sizeof *plan);
-        if (!plan)
-            return NULL;
-        plan->key = *key;
-        plan->refused = is_late(key, capturing);
-        if (!plan->refused) {
-            trek_dnn_attention_compose(&plan->graph, key);
-            plan->refused = !trek_dnn_graph_plan(&plan->graph, own->handle, NULL, WORKSPACE_LIMIT);
-        }
-        if (plan->refused)
-            trek_dnn_graph_free(&plan->graph);
-    }
-    plan->captured |= capturing;
-    plan->next = *first;
-    *first = plan;
-    drop_oldest(&plan->next);
-    return plan;
-}
+/* backward holds [B, H, T, S] numbers of 16 bits */
+static const trek_dnn_sort attentions = { sizeof(trek_dnn_attention_key), (size_t)1 << 30, compose };
+_Static_assert(sizeof(trek_dnn_attention_key) <= TREK_DNN_KEY, "a plan holds its key");
 
 /* --- calls --------------------------------------------------------------------------------------- */
 
@@ -145,37 +67,6 @@ static bool fill_key(const trek_op_call *call, const trek_cuda_queue *queue, con
         take(key->y, y);
 }
 
-/* addresses: by number; NULL: not of this graph. */
-static trek_status run(const trek_op_call *call, trek_cuda_queue *queue, const trek_dnn_attention_key *key,
-                       void *const addresses[TREK_DNN_ATTENTION_TENSORS])
-{
-    trek_dnn_queue *own = trek_dnn_queue_of(queue);
-    if (!own && queue->capture)
-        is_late(key, true);
-    attention_plan *plan = own ? plan_of(own, key, queue->capture != NULL) : NULL;
-    if (own && !plan)
-        return TREK_ERR_MEMORY;
-    if (!plan || plan->refused)
-        return TREK_ERR_UNSUPPORTED;
-    int64_t numbers[TREK_DNN_ATTENTION_TENSORS];
-    void *there[TREK_DNN_ATTENTION_TENSORS];
-    int n = 0;
-    for (int k = 0; k < TREK_DNN_ATTENTION_TENSORS; k++)
-        if (addresses[k]) {
-            numbers[n] = k;
-            there[n++] = addresses[k];
-        }
-    trek_cuda_scratch workspace = { 0 };
-    trek_status status = trek_cuda_scratch_take(queue, plan->graph.workspace, &workspace);
-    if (status != TREK_OK)
-        return status;
-    cudnnStatus_t result = trek_dnn_graph_run(&plan->graph, own->handle, n, numbers, there, workspace.data);
-    trek_cuda_scratch_give(queue, &workspace);
-    if (!trek_dnn_fine(result))
-        return trek_op_fail(call, TREK_ERR_CUDA, "cuDNN failed with status %d", (int)result);
-    return trek_cuda_sync_each ? trek_cuda_launched(call, queue, cudaPeekAtLastError()) : TREK_OK;
-}
-
 /* What both ways read. */
 static void fill_addresses(void **addresses, const trek_tensor *q, const trek_tensor *k, const trek_tensor *v,
                            const trek_tensor *y, void *lse, float *scale, float *lowest)
@@ -195,7 +86,7 @@ trek_status trek_cuda_dnn_attention(const trek_op_call *call, trek_cuda_queue *q
     float scale = (float)call->attrs.f[1], lowest = -FLT_MAX;
     void *addresses[TREK_DNN_ATTENTION_TENSORS] = { NULL };
     fill_addresses(addresses, in[0], in[1], in[2], call->outputs[0], lse, &scale, key.causal ? &lowest : NULL);
-    return run(call, queue, &key, addresses);
+    return trek_dnn_run(call, queue, &attentions, &key, addresses, TREK_DNN_ATTENTION_TENSORS);
 }
 
 trek_status trek_cuda_dnn_attention_backward(const trek_op_call *call, trek_cuda_queue *queue, void *lse, void *delta)
@@ -216,7 +107,7 @@ trek_status trek_cuda_dnn_attention_backward(const trek_op_call *call, trek_cuda
     addresses[TREK_DNN_DY] = in[0]->data;
     addresses[TREK_DNN_DQ] = out[0]->data, addresses[TREK_DNN_DK] = out[1]->data, addresses[TREK_DNN_DV] = out[2]->data;
     addresses[TREK_DNN_DELTA] = delta, addresses[TREK_DNN_ONE] = &one;
-    return run(call, queue, &key, addresses);
+    return trek_dnn_run(call, queue, &attentions, &key, addresses, TREK_DNN_ATTENTION_TENSORS);
 }
 
 #else

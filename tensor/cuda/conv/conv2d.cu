@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conv2d and its gradients: by cuDNN, else as products whose operands are read from
  * the images in place (implicit matrices), in a fixed order. unfold and fold. */
+#include "tensor/channels_last.h"
 #include "tensor/cuda/products/blas.h"
 #include "tensor/cuda/conv/cudnn.h"
+#include "tensor/cuda/conv/dnn.h"
+#include "tensor/cuda/products/linear.h"
 #include "tensor/cuda/products/tile.cuh"
 
 #define SPLIT_LEAST 512   /* terms that one part of a split sum has at least */
@@ -169,18 +172,20 @@ template <typename T, typename O, typename W> struct image_store {
     O *data;
     const T *bias;
     int64_t bias_step, rows, columns, image_step, plane_step, row_step, column_step;
+    bool relu;
     __device__ __forceinline__ void operator()(int64_t plane, int64_t place, W sum) const
     {
         pixel o(place, rows, columns);
         if (bias)
             sum += (W)trek_get(bias[plane * bias_step]);
+        sum = relu && sum < 0 ? (W)0 : sum;
         data[o.image * image_step + plane * plane_step + o.row * row_step + o.column * column_step] = trek_store<O>::of(sum);
     }
 };
 
 template <typename T>
 static __global__ void __launch_bounds__(TREK_TILE_THREADS)
-    forward_kernel(conv c, const T *x, const T *weight, const T *bias, int64_t bias_step, T *y)
+    forward_kernel(conv c, const T *x, const T *weight, const T *bias, int64_t bias_step, bool relu, T *y)
 {
     typedef typename trek_wide<T>::type W;
     int64_t n = c.images * c.out_h * c.out_w, tiles = (n + TREK_TILE - 1) / TREK_TILE;
@@ -197,7 +202,8 @@ static __global__ void __launch_bounds__(TREK_TILE_THREADS)
                                        c.y[0],
                                        c.y[1],
                                        c.y[2],
-                                       c.y[3] };
+                                       c.y[3],
+                                       relu };
         trek_tile_product<W>(a, b, store, row0, column0, c.group_filters, n, (int64_t)0,
                              c.group_channels * c.kernel_h * c.kernel_w);
     }
@@ -222,7 +228,8 @@ static __global__ void __launch_bounds__(TREK_TILE_THREADS) input_grad_kernel(co
                                        c.x[0],
                                        c.x[1],
                                        c.x[2],
-                                       c.x[3] };
+                                       c.x[3],
+                                       false };
         trek_tile_product<W>(a, b, store, row0, column0, c.group_channels, n, (int64_t)0,
                              c.group_filters * c.kernel_h * c.kernel_w);
     }
@@ -266,13 +273,15 @@ template <typename O, typename W> static __global__ void add_parts_kernel(conv c
 
 /* --- calls -------------------------------------------------------------------------------------- */
 
-template <typename T> static trek_status forward(const trek_op_call *call, trek_cuda_queue *queue, const trek_tensor *bias)
+template <typename T> static trek_status forward(const trek_op_call *call, trek_cuda_queue *queue, const trek_tensor *bias,
+                                                 bool relu)
 {
     const trek_tensor *x = call->inputs[0], *weight = call->inputs[1], *y = call->outputs[0];
     conv c = geometry(call, x, weight, y);
     trek_grid grid = trek_tile_grid(c.group_filters, c.images * c.out_h * c.out_w, c.groups);
     return trek_launch(call, queue, grid, forward_kernel<T>, c, (const T *)x->data, (const T *)weight->data,
-                       (const T *)(bias ? bias->data : nullptr), bias ? bias->strides[0] : (int64_t)0, (T *)y->data);
+                       (const T *)(bias ? bias->data : nullptr), bias ? bias->strides[0] : (int64_t)0, relu,
+                       (T *)y->data);
 }
 
 template <typename T, typename O>
@@ -310,34 +319,54 @@ template <typename T, typename O> static trek_status weight_grad(const trek_op_c
     return status;
 }
 
+/* bias NULL: none. */
 template <typename T>
-static __global__ void add_bias_kernel(T *y, const T *bias, int64_t bias_step, int64_t planes, int64_t size, int64_t n)
+static __global__ void add_bias_kernel(T *y, const T *bias, int64_t bias_step, int64_t planes, int64_t size, int64_t n, bool relu)
 {
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
-        y[i] = trek_store<T>::of(trek_get(y[i]) + trek_get(bias[i / size % planes * bias_step]));
+    typedef typename trek_wide<T>::type W;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
+        W sum = trek_get(y[i]);
+        if (bias)
+            sum += trek_get(bias[i / size % planes * bias_step]);
+        y[i] = trek_store<T>::of(relu && sum < 0 ? (W)0 : sum);
+    }
 }
 
-template <typename T> static trek_status add_bias(const trek_op_call *call, trek_cuda_queue *queue, const trek_tensor *bias)
+template <typename T>
+static trek_status add_bias(const trek_op_call *call, trek_cuda_queue *queue, const trek_tensor *bias, bool relu)
 {
     const trek_tensor *y = call->outputs[0];
-    return trek_launch(call, queue, trek_loop(y->numel), add_bias_kernel<T>, (T *)y->data, (const T *)bias->data,
-                       bias->strides[0], y->sizes[1], y->sizes[2] * y->sizes[3], y->numel);
+    return trek_launch(call, queue, trek_loop(y->numel), add_bias_kernel<T>, (T *)y->data,
+                       (const T *)(bias ? bias->data : nullptr), bias ? bias->strides[0] : (int64_t)0, y->sizes[1],
+                       y->sizes[2] * y->sizes[3], y->numel, relu);
 }
 
 template <typename T> static trek_status conv2d(const trek_op_call *call)
 {
-    const trek_tensor *y = call->outputs[0], *bias = call->n_inputs > 2 ? call->inputs[2] : nullptr;
+    const trek_tensor *x = call->inputs[0], *weight = call->inputs[1], *y = call->outputs[0];
+    const trek_tensor *bias = call->n_inputs > 2 ? call->inputs[2] : nullptr;
+    const bool relu = call->attrs.i[7] == TREK_ACTIVATION_RELU;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
         return trek_error_status();
     if (y->numel == 0)
         return TREK_OK;
-    trek_status status = TREK_ERR_UNSUPPORTED;
-    if (!bias || y->contiguous)
-        status = trek_cuda_cudnn_conv(call, queue, TREK_CUDA_CONV_FORWARD, call->inputs[0], call->inputs[1], y);
+    trek_status status = trek_cuda_dnn_conv(call, queue, TREK_CUDA_CONV_FORWARD, x, weight, bias, relu, y);
+    if (status != TREK_ERR_UNSUPPORTED)
+        return status;
+    if ((!bias && !relu) || y->contiguous)
+        status = trek_cuda_cudnn_conv(call, queue, TREK_CUDA_CONV_FORWARD, x, weight, y);
     if (status == TREK_ERR_UNSUPPORTED)
-        return forward<T>(call, queue, bias);
-    return status == TREK_OK && bias ? add_bias<T>(call, queue, bias) : status;
+        return forward<T>(call, queue, bias, relu);
+    return status == TREK_OK && (bias || relu) ? add_bias<T>(call, queue, bias, relu) : status;
+}
+
+/* A gradient by cuDNN. */
+static trek_status gradient(const trek_op_call *call, trek_cuda_queue *queue, trek_cuda_conv_kind kind, const trek_tensor *x,
+                            const trek_tensor *weight, const trek_tensor *y)
+{
+    trek_status status = trek_cuda_dnn_conv(call, queue, kind, x, weight, nullptr, false, y);
+    return status == TREK_ERR_UNSUPPORTED ? trek_cuda_cudnn_conv(call, queue, kind, x, weight, y) : status;
 }
 
 /* The input's gradient, or a transposed convolution, whose bias is added. */
@@ -350,10 +379,14 @@ template <typename T> static trek_status conv2d_input_grad(const trek_op_call *c
     if (dx->numel == 0)
         return TREK_OK;
     trek_status status = TREK_ERR_UNSUPPORTED;
-    if (call->inputs[0]->numel && call->inputs[1]->numel && (!bias || dx->contiguous))
-        status = trek_cuda_cudnn_conv(call, queue, TREK_CUDA_CONV_INPUT_GRAD, dx, call->inputs[1], call->inputs[0]);
+    const bool last = trek_lies_channels_last(dx);
+    if (call->inputs[0]->numel && call->inputs[1]->numel && (!bias || dx->contiguous || last))
+        status = gradient(call, queue, TREK_CUDA_CONV_INPUT_GRAD, dx, call->inputs[1], call->inputs[0]);
+    if (status == TREK_OK && bias && last)
+        return trek_cuda_add_bias(call, queue, (trek_dtype)dx->dtype, dx->data, dx->numel / dx->sizes[1], dx->sizes[1],
+                                  dx->sizes[1], 1, bias->data, bias->strides[0], TREK_ACTIVATION_NONE);
     if (status == TREK_OK && bias)
-        return add_bias<T>(call, queue, bias);
+        return add_bias<T>(call, queue, bias, false);
     if (status != TREK_ERR_UNSUPPORTED)
         return status;
     return dx->dtype == call->inputs[0]->dtype ? input_grad<T, T>(call, queue, bias) : input_grad<T, float>(call, queue, bias);
@@ -369,7 +402,7 @@ template <typename T> static trek_status conv2d_weight_grad(const trek_op_call *
         return TREK_OK;
     trek_status status = TREK_ERR_UNSUPPORTED;
     if (call->inputs[0]->numel && call->inputs[1]->numel)
-        status = trek_cuda_cudnn_conv(call, queue, TREK_CUDA_CONV_WEIGHT_GRAD, call->inputs[1], dweight, call->inputs[0]);
+        status = gradient(call, queue, TREK_CUDA_CONV_WEIGHT_GRAD, call->inputs[1], dweight, call->inputs[0]);
     if (status != TREK_ERR_UNSUPPORTED)
         return status;
     return dweight->dtype == call->inputs[0]->dtype ? weight_grad<T, T>(call, queue) : weight_grad<T, float>(call, queue);

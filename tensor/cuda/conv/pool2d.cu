@@ -2,6 +2,7 @@
 /* Max and average pooling, also to a given size, and their gradients: each place
  * of the result is one thread's, which adds up in a fixed order. */
 #include "tensor/cuda/products/blas.h"
+#include "tensor/channels_last.h"
 #include "tensor/cuda/device.cuh"
 
 #define CHUNK 128 /* places whose gradients a block hands out at once */
@@ -10,7 +11,7 @@
 struct pool {
     int64_t images, channels, height, width, out_h, out_w;
     int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
-    bool count_padding, adaptive;
+    bool count_padding, adaptive, last; /* last: threads go over channels first */
     int64_t x[4], y[4], index[4];
 };
 
@@ -23,6 +24,7 @@ static pool pool_of(const trek_op_call *call, const trek_tensor *x, const trek_t
     p.kernel_h = a[0], p.kernel_w = a[1], p.stride_h = a[2], p.stride_w = a[3];
     p.pad_h = a[4], p.pad_w = a[5], p.dilation_h = a[6], p.dilation_w = a[7];
     p.count_padding = a[9] != 0;
+    p.last = trek_lies_channels_last(call->outputs[0]);
     for (int d = 0; d < 4; d++) {
         p.x[d] = x->strides[d];
         p.y[d] = y->strides[d];
@@ -30,12 +32,19 @@ static pool pool_of(const trek_op_call *call, const trek_tensor *x, const trek_t
     return p;
 }
 
-/* Element i, row-major, of [images, channels, rows, columns]. */
+/* Element i, row-major or channels last, of [images, channels, rows, columns]. */
 struct element {
     int64_t image, channel, row, column;
-    __device__ __forceinline__ element(int64_t i, int64_t channels, int64_t rows, int64_t columns)
+    __device__ __forceinline__ element(int64_t i, int64_t channels, int64_t rows, int64_t columns, bool last)
     {
-        if (i < 0x7fffffff) {
+        if (last) {
+            uint32_t size = (uint32_t)channels;
+            int64_t pixel = i < 0x7fffffff ? (int64_t)((uint32_t)i / size) : i / channels, line = pixel / columns;
+            channel = i - pixel * channels;
+            column = pixel - line * columns;
+            row = line % rows;
+            image = line / rows;
+        } else if (i < 0x7fffffff) {
             uint32_t q = (uint32_t)i, line = q / (uint32_t)columns, plane = line / (uint32_t)rows;
             column = q - line * (uint32_t)columns;
             row = line - plane * (uint32_t)rows;
@@ -77,7 +86,7 @@ __device__ __forceinline__ void share_of(int64_t place, int64_t size, int64_t pl
 template <typename T> static __global__ void max_kernel(pool p, const T *x, T *y, int64_t *index, int64_t n)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
-        element e(i, p.channels, p.out_h, p.out_w);
+        element e(i, p.channels, p.out_h, p.out_w, p.last);
         int64_t top = e.row * p.stride_h - p.pad_h, left = e.column * p.stride_w - p.pad_w;
         int64_t bottom = smaller(top + (p.kernel_h - 1) * p.dilation_h + 1, p.height);
         int64_t right = smaller(left + (p.kernel_w - 1) * p.dilation_w + 1, p.width);
@@ -169,7 +178,7 @@ static __global__ void max_grad_kernel(pool p, const T *dy, const int64_t *index
 template <typename T, typename W> static __global__ void narrow_kernel(pool p, const W *from, T *to, int64_t n)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
-        to[element(i, p.channels, p.height, p.width).offset(p.x)] = trek_store<T>::of(from[i]);
+        to[element(i, p.channels, p.height, p.width, false).offset(p.x)] = trek_store<T>::of(from[i]);
 }
 
 template <typename T, typename W>
@@ -258,7 +267,7 @@ template <typename T> static __global__ void average_kernel(pool p, const T *x, 
 {
     typedef typename trek_wide<T>::type W;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
-        element e(i, p.channels, p.out_h, p.out_w);
+        element e(i, p.channels, p.out_h, p.out_w, p.last);
         int64_t top, bottom, left, right;
         int64_t rows = span(p, false, e.row, &top, &bottom), columns = span(p, true, e.column, &left, &right);
         const T *plane = x + e.image * p.x[0] + e.channel * p.x[1];
@@ -274,7 +283,7 @@ template <typename T> static __global__ void average_grad_kernel(pool p, const T
 {
     typedef typename trek_wide<T>::type W;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
-        element e(i, p.channels, p.height, p.width);
+        element e(i, p.channels, p.height, p.width, p.last);
         int64_t top, bottom, left, right, begin, end;
         places_of(p, false, e.row, &top, &bottom);
         places_of(p, true, e.column, &left, &right);

@@ -5,7 +5,7 @@
 #ifdef TREK_HAVE_CUDNN
 #include <string.h>
 
-#define CANDIDATES 16
+#define CANDIDATES 32
 #if CUDNN_VERSION < 90800 /* it cannot be asked about devices that are not there */
 #define CUDNN_ATTR_ENGINEHEUR_DEVICEPROP ((cudnnBackendAttributeName_t)204)
 #define CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP ((cudnnBackendAttributeName_t)407)
@@ -136,6 +136,51 @@ void trek_dnn_reduction(trek_dnn_graph *graph, cudnnReduceTensorOp_t op, descrip
     finish(graph, d);
 }
 
+/* What of a pass has which name. */
+static const struct {
+    cudnnBackendDescriptorType_t type;
+    cudnnBackendAttributeName_t alpha, beta, kind, x, weight, y;
+} passes[] = {
+    [TREK_DNN_FORWARD] = { CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+                           CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+                           CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+                           CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y },
+    [TREK_DNN_OF_INPUT] = { CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
+                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY },
+    [TREK_DNN_OF_WEIGHT] = { CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                             CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
+                             CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                             CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+                             CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY },
+};
+
+void trek_dnn_convolution(trek_dnn_graph *graph, trek_dnn_pass pass, const int64_t numbers[6], descriptor x, descriptor weight,
+                          descriptor y)
+{
+    const cudnnDataType_t type = CUDNN_DATA_FLOAT;
+    const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+    const int64_t dimensions = 2;
+    const float one = 1, zero = 0;
+    descriptor kind = NULL, d = add(graph, passes[pass].type, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, &kind);
+    set(graph, kind, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    set(graph, kind, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+    set(graph, kind, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &dimensions);
+    set(graph, kind, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, numbers);
+    set(graph, kind, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, numbers + 2);
+    set(graph, kind, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, numbers + 2);
+    set(graph, kind, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, numbers + 4);
+    finish(graph, kind);
+    set(graph, d, passes[pass].alpha, CUDNN_TYPE_FLOAT, 1, &one);
+    set(graph, d, passes[pass].beta, CUDNN_TYPE_FLOAT, 1, &zero);
+    set_part(graph, d, passes[pass].kind, kind);
+    set_part(graph, d, passes[pass].x, x);
+    set_part(graph, d, passes[pass].weight, weight);
+    set_part(graph, d, passes[pass].y, y);
+    finish(graph, d);
+}
+
 void trek_dnn_reshape(trek_dnn_graph *graph, descriptor x, descriptor y)
 {
     descriptor d = add(graph, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, -1, NULL);
@@ -146,8 +191,8 @@ void trek_dnn_reshape(trek_dnn_graph *graph, descriptor x, descriptor y)
 
 /* --- the plan ----------------------------------------------------------------------------------- */
 
-/* Whether two runs of an engine give the same bits. */
-static bool is_repeatable(descriptor config)
+/* Whether two runs of an engine give the same bits; exact: and it multiplies f32 as it is. */
+static bool is_fit(descriptor config, bool exact)
 {
     const trek_dnn_library *dnn = trek_dnn();
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
@@ -159,7 +204,8 @@ static bool is_repeatable(descriptor config)
         trek_dnn_fine(dnn->BackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
                                                CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &n, notes));
     for (int64_t k = 0; known && k < n; k++)
-        known = notes[k] != CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+        known = notes[k] != CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC &&
+            !(exact && (notes[k] == CUDNN_NUMERICAL_NOTE_TENSOR_CORE || notes[k] == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS));
     drop(&engine);
     return known;
 }
@@ -194,11 +240,11 @@ static bool try_config(trek_dnn_graph *graph, descriptor *config, cudnnHandle_t 
     return true;
 }
 
-/* The library's candidates, best first. */
-static int64_t ask(trek_dnn_graph *graph, descriptor device, descriptor configs[CANDIDATES])
+/* The library's candidates of a sort, best first. */
+static int64_t ask(trek_dnn_graph *graph, cudnnBackendHeurMode_t mode, descriptor device, descriptor configs[CANDIDATES])
 {
-    const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
     int64_t n = 0;
+    drop(&graph->heuristics);
     descriptor heuristics = graph->heuristics = make(graph, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     set_part(graph, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph->all);
     set(graph, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
@@ -213,21 +259,29 @@ static int64_t ask(trek_dnn_graph *graph, descriptor device, descriptor configs[
     return graph->failed ? 0 : n;
 }
 
-bool trek_dnn_graph_plan(trek_dnn_graph *graph, cudnnHandle_t handle, descriptor device, size_t limit)
+/* The first candidate that is fit makes the plan. */
+static bool choose(trek_dnn_graph *graph, cudnnBackendHeurMode_t mode, cudnnHandle_t handle, descriptor device, size_t limit)
 {
     descriptor configs[CANDIDATES] = { NULL };
+    bool found = false;
+    int64_t n = ask(graph, mode, device, configs);
+    for (int64_t k = 0; k < n && k < CANDIDATES && !found; k++)
+        found = is_fit(configs[k], graph->exact) && try_config(graph, &configs[k], handle, device, limit);
+    for (int k = 0; k < CANDIDATES; k++)
+        drop(&configs[k]);
+    return found;
+}
+
+/* What is fastest; else, of fewer restrictions, what works at all: f32 without tensor cores is often there alone. */
+bool trek_dnn_graph_plan(trek_dnn_graph *graph, cudnnHandle_t handle, descriptor device, size_t limit)
+{
     graph->all = make(graph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     set(graph, graph->all, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, graph->n_operations, graph->operations);
     if (!device)
         set(graph, graph->all, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
     finish(graph, graph->all);
-    int64_t n = ask(graph, device, configs);
-    bool found = false;
-    for (int64_t k = 0; k < n && k < CANDIDATES && !found; k++)
-        found = is_repeatable(configs[k]) && try_config(graph, &configs[k], handle, device, limit);
-    for (int k = 0; k < CANDIDATES; k++)
-        drop(&configs[k]);
-    return found;
+    return choose(graph, CUDNN_HEUR_MODE_A, handle, device, limit) ||
+        choose(graph, CUDNN_HEUR_MODE_FALLBACK, handle, device, limit);
 }
 
 cudnnStatus_t trek_dnn_graph_run(const trek_dnn_graph *graph, cudnnHandle_t handle, int n, const int64_t *numbers,

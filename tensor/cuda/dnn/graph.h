@@ -23,6 +23,7 @@ typedef struct trek_dnn_shape {
  * does nothing: it shows when the plan is made. */
 typedef struct trek_dnn_graph {
     bool failed;
+    bool exact; /* set before the plan is made: no engine that rounds f32 to TF32 */
     int n_tensors, n_operations;
     cudnnBackendDescriptor_t tensors[TREK_DNN_TENSORS];
     cudnnBackendDescriptor_t operations[TREK_DNN_OPERATIONS], kinds[TREK_DNN_OPERATIONS];
@@ -43,6 +44,11 @@ void trek_dnn_pointwise(trek_dnn_graph *graph, cudnnPointwiseMode_t mode, cudnnD
 void trek_dnn_matmul(trek_dnn_graph *graph, cudnnBackendDescriptor_t a, cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t c);
 /* Over what is smaller in y than in x, in f32. */
 void trek_dnn_reduction(trek_dnn_graph *graph, cudnnReduceTensorOp_t op, cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t y);
+/* The three of a convolution over two dimensions, as cross-correlation, summed in f32: x [N, C, H, W], weight [K, C / groups, R,
+ * S], y [N, K, P, Q]; the result is y, x or weight. numbers: stride, padding, dilation, of rows and columns each. */
+typedef enum trek_dnn_pass { TREK_DNN_FORWARD, TREK_DNN_OF_INPUT, TREK_DNN_OF_WEIGHT } trek_dnn_pass;
+void trek_dnn_convolution(trek_dnn_graph *graph, trek_dnn_pass pass, const int64_t numbers[6], cudnnBackendDescriptor_t x,
+                          cudnnBackendDescriptor_t weight, cudnnBackendDescriptor_t y);
 /* The same elements by other sizes and strides. */
 void trek_dnn_reshape(trek_dnn_graph *graph, cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t y);
 

@@ -33,7 +33,7 @@ typedef struct trek_dnn_queue {
     cudnnHandle_t handle;
     bool broken;
     void *convolutions; /* conv/cudnn.c */
-    void *attentions;   /* attention/cudnn_attention.c */
+    void *plans;        /* dnn/plans.c */
 } trek_dnn_queue;
 
 /* The library, opened at the first call; there is false where it could not be. */

@@ -19,6 +19,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "tensor/channels_last.h"
 #include "tensor/cuda/layout.cuh"
 
 enum { TREK_LIGHT, TREK_HEAVY, TREK_RARE };
@@ -251,14 +252,14 @@ __global__ void __launch_bounds__(256) trek_strided_kernel(F f, trek_operand<R> 
 
 /* --- launches ------------------------------------------------------------------------------ */
 
-/* Whether all operands are contiguous, of one size, and aligned. */
+/* Whether all operands are contiguous, or all lie channels last, of one size, and aligned. */
 inline bool trek_call_flat(const trek_op_call *call, int inputs)
 {
     const trek_tensor *out = call->outputs[0];
-    bool flat = out->contiguous && trek_aligned(out->data);
+    bool last = trek_lies_channels_last(out), flat = (out->contiguous || last) && trek_aligned(out->data);
     for (int k = 0; k < inputs; k++) {
         const trek_tensor *t = call->inputs[k];
-        flat = flat && t->contiguous && t->numel == out->numel && trek_aligned(t->data);
+        flat = flat && (last ? trek_lies_channels_last(t) : t->contiguous) && t->numel == out->numel && trek_aligned(t->data);
     }
     return flat;
 }

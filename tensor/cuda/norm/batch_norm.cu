@@ -2,6 +2,7 @@
 /* Batch norm (Ioffe and Szegedy 2015) and group norm (Wu and He 2018), forward and backward. Sums are gathered in
  * f64 by the reductions of reduce.cuh, in their fixed order; weights and running
  * statistics may be of any floating dtype. */
+#include "tensor/channels_last.h"
 #include "tensor/cuda/dense.cuh"
 #include "tensor/cuda/reduce/reduce.cuh"
 #include "tensor/cuda/storage.h"
@@ -149,10 +150,10 @@ static __global__ void prepare_backward(channel_numbers<W> *to, const batch_sums
 
 /* --- all elements ------------------------------------------------------------------------------ */
 
-/* V neighbours of one channel; dy NULL: forward. */
+/* V neighbours of one channel, or one place of V channels (last); dy NULL: forward. */
 template <typename T, int V>
 static __global__ void apply_kernel(T *to, const T *x, const T *dy, const channel_numbers<typename trek_wide<T>::type> *numbers,
-                                    int64_t count, trek_quotient pixels, trek_quotient channels, bool wide)
+                                    int64_t count, trek_quotient pixels, trek_quotient channels, bool last, bool wide)
 {
     typedef typename trek_wide<T>::type W;
     typedef trek_vector<T, V> piece;
@@ -165,10 +166,13 @@ static __global__ void apply_kernel(T *to, const T *x, const T *dy, const channe
             uint32_t row = pixels((uint32_t)i);
             c = row - channels(row) * channels.by;
         }
+        c = last ? c * V : c;
         channel_numbers<W> n = numbers[c];
         piece a = reinterpret_cast<const piece *>(x)[i], b = dy ? reinterpret_cast<const piece *>(dy)[i] : a, result;
 #pragma unroll
         for (int k = 0; k < V; k++) {
+            if (k > 0 && last)
+                n = numbers[c + (uint32_t)k];
             W d = trek_get(a.x[k]) - n.mean;
             W by_x = n.slope == 0 ? (W)0 : d * n.slope; /* in evaluation x may be infinite */
             W y = dy ? trek_get(b.x[k]) * n.scale - n.shift - by_x : d * n.scale + n.shift;
@@ -181,11 +185,12 @@ static __global__ void apply_kernel(T *to, const T *x, const T *dy, const channe
 struct batch_sizes {
     int64_t channels, pixels, numel;
     double count; /* elements of a channel */
+    bool last;    /* all operands lie channels last */
 };
 
 static batch_sizes sizes_of(const trek_tensor *x)
 {
-    batch_sizes s = { x->sizes[1], 1, x->numel, (double)x->sizes[0] };
+    batch_sizes s = { x->sizes[1], 1, x->numel, (double)x->sizes[0], false };
     for (int d = 2; d < x->ndim; d++) {
         s.pixels *= x->sizes[d];
         s.count *= (double)x->sizes[d];
@@ -201,25 +206,45 @@ static trek_status apply(const trek_op_call *call, trek_cuda_queue *queue, T *to
     const int V = 16 / (int)sizeof(T);
     if (s.numel == 0)
         return TREK_OK;
-    bool vector = s.pixels % V == 0 && ((uintptr_t)to | (uintptr_t)x | (uintptr_t)dy) % 16 == 0;
+    int64_t pixels = s.last ? 1 : s.pixels, channels = s.channels;
+    bool vector = (s.last ? channels : pixels) % V == 0 && ((uintptr_t)to | (uintptr_t)x | (uintptr_t)dy) % 16 == 0;
     int64_t count = vector ? s.numel / V : s.numel;
+    (s.last ? channels : pixels) /= vector ? V : 1;
     return trek_launch(call, queue, trek_loop(count, 1 << 22), vector ? apply_kernel<T, V> : apply_kernel<T, 1>, to, x, dy,
-                       (const channel_numbers<W> *)numbers, count, trek_quotient_of(vector ? s.pixels / V : s.pixels),
-                       trek_quotient_of(s.channels), count > 0x7fffffff);
+                       (const channel_numbers<W> *)numbers, count, trek_quotient_of(pixels),
+                       trek_quotient_of(channels), s.last, count > 0x7fffffff);
 }
 
-/* Gathers over all dimensions of contiguous x but the channels', into an array of them. */
+/* Gathers over all dimensions of dense x but the channels', into an array of them. */
 template <typename Op>
-static trek_status gather(const trek_op_call *call, trek_cuda_queue *queue, const trek_tensor *x, const Op &op)
+static trek_status gather(const trek_op_call *call, trek_cuda_queue *queue, const trek_tensor *x, bool last, const Op &op)
 {
     trek_tensor dense = *x;
     int64_t out_strides[TREK_MAX_DIMS] = { 0 }, stride = 1;
     for (int d = x->ndim - 1; d >= 0; stride *= x->sizes[d--])
         dense.strides[d] = stride;
+    if (last)
+        trek_channels_last_strides(x->sizes, dense.strides);
     out_strides[1] = 1;
     trek_reduce_walk w;
     trek_reduce_dims(&w, &dense, ~(uint64_t)2, out_strides, false);
     return trek_reduce_run<Op, sizeof(typename Op::element) >= 8 ? 2 : 4>(call, queue, op, &w);
+}
+
+/* What lies channels last is dense where it lies. */
+static trek_status read_dense(trek_dense *d, const trek_op_call *call, trek_cuda_queue *queue, const trek_tensor *t, bool last)
+{
+    if (!last)
+        return d->read(call, queue, t);
+    d->data = t->data;
+    return TREK_OK;
+}
+static trek_status write_dense(trek_dense *d, trek_cuda_queue *queue, trek_tensor *t, bool last)
+{
+    if (!last)
+        return d->write(queue, t);
+    d->data = t->data;
+    return TREK_OK;
 }
 
 template <typename T> static trek_status forward(const trek_op_call *call)
@@ -228,7 +253,8 @@ template <typename T> static trek_status forward(const trek_op_call *call)
     const trek_tensor *x = call->inputs[0], *weight = trek_input_of(call, 1), *bias = trek_input_of(call, 2);
     trek_tensor *running[2] = { (trek_tensor *)trek_input_of(call, 3), (trek_tensor *)trek_input_of(call, 4) };
     const bool training = call->attrs.i[0] != 0;
-    const batch_sizes s = sizes_of(x);
+    batch_sizes s = sizes_of(x);
+    s.last = trek_lies_channels_last(x) && trek_lies_channels_last(call->outputs[0]);
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
         return TREK_ERR_DEVICE;
@@ -236,15 +262,15 @@ template <typename T> static trek_status forward(const trek_op_call *call)
         return TREK_OK;
     trek_dense in, y;
     trek_held statistics, numbers;
-    TRY(in.read(call, queue, x));
-    TRY(y.write(queue, call->outputs[0]));
+    TRY(read_dense(&in, call, queue, x, s.last));
+    TRY(write_dense(&y, queue, call->outputs[0], s.last));
     TRY(statistics.take(queue, (size_t)s.channels * sizeof(batch_statistics)));
     TRY(numbers.take(queue, (size_t)s.channels * sizeof(channel_numbers<W>)));
     if (training) {
         batch_statistics_op<T> op;
         op.x = in.as<T>();
         op.out = statistics.as<batch_statistics>();
-        TRY(gather(call, queue, x, op));
+        TRY(gather(call, queue, x, s.last, op));
     }
     TRY(trek_launch(call, queue, trek_loop(s.channels), prepare_forward<W>, numbers.as<channel_numbers<W>>(),
                     training ? (const batch_statistics *)statistics.as<batch_statistics>() : NULL, trek_numbers_of(weight),
@@ -263,7 +289,8 @@ template <typename T> static trek_status backward(const trek_op_call *call)
 {
     typedef typename trek_wide<T>::type W;
     const trek_tensor *x = call->inputs[1], *mean = call->inputs[2], *rstd = call->inputs[3], *weight = trek_input_of(call, 4);
-    const batch_sizes s = sizes_of(x);
+    batch_sizes s = sizes_of(x);
+    s.last = trek_lies_channels_last(x) && trek_lies_channels_last(call->inputs[0]) && trek_lies_channels_last(call->outputs[0]);
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
         return TREK_ERR_DEVICE;
@@ -271,10 +298,10 @@ template <typename T> static trek_status backward(const trek_op_call *call)
         return TREK_OK;
     trek_dense grad, in, dx, centre;
     trek_held sums, numbers;
-    TRY(grad.read(call, queue, call->inputs[0]));
-    TRY(in.read(call, queue, x));
+    TRY(read_dense(&grad, call, queue, call->inputs[0], s.last));
+    TRY(read_dense(&in, call, queue, x, s.last));
     TRY(centre.read(call, queue, mean));
-    TRY(dx.write(queue, call->outputs[0]));
+    TRY(write_dense(&dx, queue, call->outputs[0], s.last));
     TRY(sums.take(queue, (size_t)s.channels * sizeof(batch_sums)));
     TRY(numbers.take(queue, (size_t)s.channels * sizeof(channel_numbers<W>)));
     batch_sums_op<T> op;
@@ -284,7 +311,7 @@ template <typename T> static trek_status backward(const trek_op_call *call)
     op.mean_dtype = mean->dtype;
     op.per = 1;
     op.out = sums.as<batch_sums>();
-    TRY(gather(call, queue, x, op));
+    TRY(gather(call, queue, x, s.last, op));
     TRY(trek_launch(call, queue, trek_loop(s.channels), prepare_backward<W>, numbers.as<channel_numbers<W>>(),
                     (const batch_sums *)sums.as<batch_sums>(), trek_numbers_of(mean), trek_numbers_of(rstd),
                     trek_numbers_of(weight), trek_numbers_of(weight ? call->outputs[1] : NULL),
@@ -408,7 +435,7 @@ template <typename T> static trek_status group_forward(const trek_op_call *call)
     batch_statistics_op<T> op;
     op.x = in.as<T>();
     op.out = statistics.as<batch_statistics>();
-    TRY(gather(call, queue, &one, op));
+    TRY(gather(call, queue, &one, false, op));
     TRY(trek_launch(call, queue, trek_loop(groups.groups), prepare_group_forward<W>, numbers.as<channel_numbers<W>>(),
                     (const batch_statistics *)statistics.as<batch_statistics>(), trek_numbers_of(weight), trek_numbers_of(bias),
                     trek_numbers_of(call->outputs[1]), trek_numbers_of(call->outputs[2]), groups, call->attrs.f[0]));
@@ -444,7 +471,7 @@ template <typename T> static trek_status group_backward(const trek_op_call *call
         op.mean_dtype = mean->dtype;
         op.per = groups.per;
         op.out = sums.as<batch_sums>();
-        TRY(gather(call, queue, &one, op));
+        TRY(gather(call, queue, &one, false, op));
         TRY(trek_launch(call, queue, trek_loop(groups.groups), prepare_group_backward<W>, numbers.as<channel_numbers<W>>(),
                         (const batch_sums *)sums.as<batch_sums>(), trek_numbers_of(mean), trek_numbers_of(rstd),
                         trek_numbers_of(weight), groups, (double)groups.per * (double)s.pixels));

@@ -137,10 +137,10 @@ static trek_module *mlp(void)
     return trek_module_check(m);
 }
 
-static trek_module *convnet(void)
+static trek_module *convnet(bool last)
 {
     static const int64_t channels[] = { 3, 64, 128, 256, 512, 512 };
-    trek_module *m = LAYERS(trek_nn_identity());
+    trek_module *m = LAYERS(last ? trek_nn_channels_last() : trek_nn_identity());
     for (int k = 0; k < 5; k++) {
         trek_conv2d_opts conv = { .in = channels[k], .out = channels[k + 1], .kernel = { 3 }, .padding = { 1 },
                                   .device = gpu_device };
@@ -185,8 +185,8 @@ trek_module *gpu_model_new(const char *name)
 {
     if (!strcmp(name, "mlp"))
         return mlp();
-    if (!strcmp(name, "convnet"))
-        return convnet();
+    if (!strcmp(name, "convnet") || !strcmp(name, "convnet_last"))
+        return convnet(strcmp(name, "convnet") != 0);
     if (!strcmp(name, "transformer"))
         return transformer();
     if (!strcmp(name, "residual_tower"))

@@ -252,7 +252,7 @@ static void model(void)
     bool tokens = !strcmp(name, "transformer");
     if (tokens)
         in = out = trek_dims(gpu_size(32, 2), gpu_size(128, 8));
-    else if (!strcmp(name, "convnet"))
+    else if (!strncmp(name, "convnet", 7))
         in = trek_dims(few, 3, 64, 64), out = trek_dims(few, 100);
     else if (!strcmp(name, "gated_routing"))
         in = out = trek_dims(many, small);
@@ -291,6 +291,7 @@ const gpu_work gpu_works_training[] = { { "replay", replay },
                                         { "gpt2_1", gpt2 },
                                         { "model_mlp", model },
                                         { "model_convnet", model },
+                                        { "model_convnet_last", model },
                                         { "model_transformer", model },
                                         { "model_residual_tower", model },
                                         { "model_gated_routing", model },

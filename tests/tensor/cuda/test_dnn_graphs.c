@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tensor/cuda/attention/dnn_graphs.h"
+#include "tensor/cuda/conv/dnn_graphs.h"
 
 static trek_dnn_library library;
 const trek_dnn_library *trek_dnn(void) { return &library; }
@@ -91,6 +92,58 @@ static bool takes(const device *d, cudnnBackendDescriptor_t description, const i
     return taken && (planned || !driver);
 }
 
+/* --- convolutions --------------------------------------------------------------------------------- */
+
+/* x and weight, then stride, padding, dilation of both dimensions: layers of a ResNet, and odd ones */
+static const int64_t convolutions[][11] = {
+    { 32, 64, 56, 56, 64, 64, 3, 3, 1, 1, 1 },   { 32, 256, 56, 56, 64, 256, 1, 1, 1, 0, 1 },
+    { 32, 128, 56, 56, 128, 128, 3, 3, 2, 1, 1 },
+    { 32, 3, 224, 224, 64, 3, 7, 7, 2, 3, 1 },   { 32, 64, 56, 56, 64, 1, 3, 3, 1, 1, 1 },
+    { 32, 128, 28, 28, 128, 4, 3, 3, 1, 1, 1 },
+    { 3, 17, 13, 11, 23, 17, 3, 2, 1, 1, 2 },
+};
+
+/* way: bits 0..1: f32 as it is, by TF32, bf16, f16; bit 2: row-major; the rest: forward alone, with bias, ReLU, both, the
+ * gradients of x and weight. */
+static void fill_conv(trek_dnn_conv_key *key, const int64_t *s, int way)
+{
+    static const int32_t dtypes[4] = { TREK_F32, TREK_F32, TREK_BF16, TREK_F16 };
+    int what = way >> 3;
+    memset(key, 0, sizeof *key);
+    memcpy(key->x, s, sizeof key->x);
+    memcpy(key->weight, s + 4, sizeof key->weight);
+    key->y[0] = s[0], key->y[1] = s[4];
+    for (int d = 0; d < 2; d++) {
+        key->y[2 + d] = (s[2 + d] + 2 * s[9] - s[10] * (s[6 + d] - 1) - 1) / s[8] + 1;
+        for (int k = 0; k < 3; k++)
+            key->numbers[2 * k + d] = s[8 + k];
+    }
+    key->dtype = dtypes[way & 3], key->exact = (way & 3) == 0, key->last = !(way >> 2 & 1);
+    key->bias = what == 1 || what == 3, key->relu = what == 2 || what == 3;
+    key->pass = what == 4 ? TREK_DNN_OF_INPUT : what == 5 ? TREK_DNN_OF_WEIGHT : TREK_DNN_FORWARD;
+}
+
+/* It has to take the descriptors, and where there is a driver make a plan; ReLU alone behind a convolution it may leave to us. */
+static bool takes_conv(const device *d, cudnnBackendDescriptor_t description, const int64_t *shape, int way, bool driver)
+{
+    static const char *const names[] = { "forward", "with bias", "with ReLU", "with bias and ReLU", "gradient of x",
+                                         "gradient of weight" };
+    static const char *const formats[] = { "f32", "TF32", "bf16", "f16" };
+    static trek_dnn_graph graph;
+    trek_dnn_conv_key key;
+    fill_conv(&key, shape, way);
+    trek_dnn_conv_compose(&graph, &key);
+    bool composed = !graph.failed;
+    bool planned = trek_dnn_graph_plan(&graph, NULL, description, (size_t)512 << 20);
+    printf("%s: %s %s, %s, x %lldx%lldx%lldx%lld, weight %lldx%lldx%lldx%lld: %s%s\n", d->name, names[way >> 3], formats[way & 3],
+           key.last ? "channels last" : "row-major", (long long)shape[0], (long long)shape[1], (long long)shape[2],
+           (long long)shape[3], (long long)shape[4], (long long)shape[5], (long long)shape[6], (long long)shape[7],
+           composed ? "taken" : "REFUSED", planned ? ", planned" : graph.failed ? ", no engines" : driver ? ", NO PLAN"
+                                                                                                              : ", no plan");
+    trek_dnn_graph_free(&graph);
+    return composed && (planned || !driver || (key.relu && !key.bias));
+}
+
 int main(void)
 {
     const char *why = open_library();
@@ -109,6 +162,9 @@ int main(void)
         for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
             for (int way = 0; way < 8; way += 1 + (s > 0)) /* f16 for the first shape alone */
                 failed += !takes(&devices[d], description, shapes[s], way, driver);
+        for (size_t s = 0; s < sizeof convolutions / sizeof convolutions[0]; s++)
+            for (int way = 0; way < 6 << 3; way++)
+                failed += !takes_conv(&devices[d], description, convolutions[s], way, driver);
         library.BackendDestroyDescriptor(description);
     }
     return failed > 0;

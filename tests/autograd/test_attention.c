@@ -245,6 +245,50 @@ static void bf16_and_others_opt_in_once(void **state)
     fails(NULL);
 }
 
+/* Forward of random sizes: tiles that end anywhere, more keys than queries and fewer, one of either, parts of one tensor, batches
+ * that are parts of others, and rows that begin where wide copies cannot. */
+static void tiles_end_anywhere(trek_dtype dtype, double unit)
+{
+    const int rounds = 14;
+    uint32_t at = dtype == TREK_BF16 ? 100 : 200;
+    for (int k = 0; k < rounds; k++, at++) {
+        trek_scope scope = trek_scope_begin();
+        int64_t draw[8];
+        for (int d = 0; d < 8; d++)
+            draw[d] = (int64_t)((test_number(at, (uint32_t)d) + 1) * 1000); /* 0 to 1999 */
+        const int64_t heads = 1 + draw[0] % 2, group = 1 + draw[1] % 2, depth = 8 * (1 + (k % 2 ? draw[2] % 8 : 8 + draw[2] % 8));
+        const int64_t queries = k == 0 ? 1 : k < 4 ? 126 + k * 2 : 1 + draw[3] % 200, keys = k == 1 ? 1 : 1 + draw[4] % 560;
+        const bool causal = draw[5] % 2, askew = k == rounds - 1;
+        trek_var *q = numbers(at, trek_dims(3, queries, heads * group, depth), dtype, dtype);
+        trek_var *kv = numbers(at + 50, trek_dims(3, 2 * heads, keys, depth + (askew ? 4 : 0)), dtype, dtype);
+        q = trek_narrow(trek_permute(q, trek_dims(0, 2, 1, 3)), 0, k % 2, 2);
+        kv = trek_narrow(trek_narrow(kv, 0, 1, 2), 3, askew ? 4 : 0, depth);
+        trek_var *key = trek_narrow(kv, 1, 0, heads), *value = trek_narrow(kv, 1, heads, heads);
+        const trek_attention_opts opts = { .causal = causal };
+        trek_var *got = trek_attention(q, key, value, &opts);
+        trek_var *want = trek_attention(trek_cast(q, TREK_F64), trek_cast(key, TREK_F64), trek_cast(value, TREK_F64), &opts);
+        char what[80];
+        snprintf(what, sizeof what, "round %d: %lld queries, %lld keys, depth %lld%s", k, (long long)queries, (long long)keys,
+                 (long long)depth, causal ? ", causal" : "");
+        if (!got || !want)
+            fail_msg("%s: %s", what, trek_error());
+        near(got, want, unit, what);
+        trek_scope_end(scope);
+    }
+}
+
+static void bf16_tiles_end_anywhere(void **state)
+{
+    (void)state;
+    tiles_end_anywhere(TREK_BF16, 0x1p-8);
+}
+
+static void f16_tiles_end_anywhere(void **state)
+{
+    (void)state;
+    tiles_end_anywhere(TREK_F16, 0x1p-11);
+}
+
 /* A row whose keys are all at -1e20 or -1e30 (beside which scores are nothing) has the mean of the values, not NaN; gradients
  * stay finite. */
 static void large_masks_of_whole_rows(void **state)
@@ -478,7 +522,9 @@ static void few_queries(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { TEST(bf16_and_others_opt_in_once), TEST(bf16_deep_heads_fit),
-                                        TEST(bf16_is_f64_rounded), TEST(f16_is_f64_rounded), TEST(large_masks_of_whole_rows),
+                                        TEST(bf16_is_f64_rounded), TEST(f16_is_f64_rounded),
+                                        TEST(bf16_tiles_end_anywhere), TEST(f16_tiles_end_anywhere),
+                                        TEST(large_masks_of_whole_rows),
                                         TEST(learned_masks), TEST(few_queries),
                                         TEST(cudnn_takes_what_it_can), TEST(cudnn_plans_are_kept), TEST(cudnn_failures) };
     return cmocka_run_group_tests_name("attention", tests, NULL, NULL);

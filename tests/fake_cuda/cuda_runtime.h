@@ -304,6 +304,15 @@ typedef struct cudaGraphEdgeData_st {
 /* devices */
 cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaRuntimeGetVersion(int *version);
+#define cudaEnableDefault 0
+enum cudaDriverEntryPointQueryResult {
+    cudaDriverEntryPointSuccess,
+    cudaDriverEntryPointSymbolNotFound,
+    cudaDriverEntryPointVersionNotSufficent,
+};
+/* Knows cuTensorMapEncodeTiled. */
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned int version, unsigned long long flags,
+                                             enum cudaDriverEntryPointQueryResult *found);
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaInitDevice(int device, unsigned int device_flags, unsigned int flags);
@@ -400,6 +409,7 @@ struct cudaFuncAttributes {
     size_t sharedSizeBytes; /* static */
     int maxThreadsPerBlock, numRegs;
     int maxDynamicSharedSizeBytes;
+    int ptxVersion;
 };
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *function);
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int block_size, size_t shared_bytes);

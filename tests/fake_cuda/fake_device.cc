@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <map>
 
-#include "fake_internal.h"
+#include "fake_kernel.h"
 
 namespace fake {
 
@@ -218,6 +218,7 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const v
     *attributes = cudaFuncAttributes();
     attributes->maxThreadsPerBlock = 1024;
     attributes->maxDynamicSharedSizeBytes = (int)allowed_shared(function);
+    attributes->ptxVersion = runs_ptx() ? 90 : 80; /* C++ has nothing that an older one had not */
     return cudaSuccess;
 }
 

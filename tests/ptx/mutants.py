@@ -34,7 +34,8 @@ def change(text, entry, pattern, replacement, which):
 
 def run(program, case, ptx, copy):
     """Whether it passes, and the first fault that it tells of"""
-    env = dict(os.environ, TREK_THREADS="1", TREK_TEST_PTX=ptx, TREK_TEST_CASE=case, TREK_TEST_PTX_COPY=copy, TREK_TEST_PTX_ORDER="random")
+    env = dict({"TREK_CUDA_ATTENTION": "own" if "16_tiles_end_anywhere" in case else "mma"}, **os.environ)
+    env.update(TREK_THREADS="1", TREK_TEST_PTX=ptx, TREK_TEST_CASE=case, TREK_TEST_PTX_COPY=copy, TREK_TEST_PTX_ORDER="random")
     try:
         done = subprocess.run([os.path.join(tests, "test_" + program)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit)
     except subprocess.TimeoutExpired:
@@ -48,6 +49,7 @@ BARRIER = (r"bar\.sync\s+0;", "")
 SOFTMAX = ("kernel_reduce_softmax", "cuda_rows", ("test_softmax",))
 LOSSES = ("kernel_reduce_cross_entropy", "cuda_rows", ("test_losses",))
 ATTENTION = ("kernel_attention_attention_mma", "attention", ("large_masks_of_whole_rows", "bf16_is_f64_rounded"))  # a second, and a minute
+HOPPER = ("kernel_attention_attention_wgmma", "attention", ("bf16_tiles_end_anywhere",))
 NORMS = ("kernel_norm_norm_forward", "cuda_rows", ("test_norms",))
 GRADIENTS = ("kernel_norm_norm_backward", "cuda_rows", ("test_norms",))
 EMBEDDING = ("kernel_moves_embedding_backward", "cuda_rows", ("test_embedding",))
@@ -99,6 +101,23 @@ def mutants(text_of):
         found.append((ATTENTION, kernel, "fragments of A are swapped", A, r"\1\3,\2,", 3))
         found.append((ATTENTION, kernel, "halves of a pair are swapped", r"cvt\.rn\.bf16x2\.f32 (%\w+), (%\w+), (%\w+);", r"cvt.rn.bf16x2.f32 \1, \3, \2;", 0))
         found.append((ATTENTION, kernel, "a matrix is not turned", r"x4\.trans", "x4", 0))
+    for kernel in ("attention_wgmma_kernelI9trek_bf16Li64E", "attention_wgmma_kernelI9trek_bf16Li128E"):
+        text = text_of(HOPPER[0])
+        start, end = body_of(text, kernel)
+        for what, pattern, replacement in (
+            ("fence %d of registers is dropped", r"wgmma\.fence\.sync\.aligned;", ""),
+            ("wait %d lets products go on", r"wgmma\.wait_group\.sync\.aligned 0;", "wgmma.wait_group.sync.aligned 1;"),
+            ("products %d are never waited for", r"wgmma\.commit_group\.sync\.aligned;", ""),
+            ("wait %d for an mbarrier is none", r"selp\.u32 (%\w+), 1, 0, over;", r"selp.u32 \1, 1, 1, over;"),
+            ("an arrival %d is dropped", r"mbarrier\.arrive\.shared::cta\.b64 _, \[%\w+\];", ""),
+            ("bytes %d are not expected", r"mbarrier\.arrive\.expect_tx(\.shared::cta\.b64 _, \[%\w+\]), %\w+;", r"mbarrier.arrive\1;"),
+        ):
+            for n in range(len(re.findall(pattern, text[start:end]))):
+                found.append((HOPPER, kernel, what % n, pattern, replacement, n))
+        found.append((HOPPER, kernel, "barrier 0 is dropped", *BARRIER, 0))
+        found.append((HOPPER, kernel, "mbarriers are not shown to copies", r"fence\.mbarrier_init\.release\.cluster;", "", 0))
+        found.append((HOPPER, kernel, "values are not turned", r", 1, 1, 1, 1;", ", 1, 1, 1, 0;", 0))
+        found.append((HOPPER, kernel, "halves of a pair are swapped", r"cvt\.rn\.bf16x2\.f32 (%\w+), (%\w+), (%\w+);", r"cvt.rn.bf16x2.f32 \1, \3, \2;", 0))
     for group, kernels in ((SOFTMAX, ("forward_linesI9trek_bf16E", "backward_linesIfE")), (LOSSES, ("loss_kernelIfLi1E",))):
         text = text_of(group[0])
         for kernel in kernels:

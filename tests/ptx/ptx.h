@@ -66,12 +66,25 @@ public:
     virtual Range find(uintptr_t address) const = 0;
 };
 
+/* What cp.async.bulk.tensor is told of a tensor in global memory. A GPU's own form is nobody's to know: this is the one that the
+ * fake driver's cuTensorMapEncodeTiled writes into the same 128 bytes. Sizes and the like from the dimension of neighbours on. */
+struct TensorMap {
+    enum : uint64_t { MAGIC = 0x70616d726f736e65ull };
+    uint64_t magic, address;
+    uint64_t strides[4];  /* bytes from one to the next of dimension d + 1 */
+    uint32_t last[5];     /* sizes less one */
+    uint16_t box[5];
+    uint8_t rank, element; /* its bytes */
+    uint8_t swizzle;      /* 0; 1, 2, 3: over 32, 64, 128 bytes */
+};
+static_assert(sizeof(TensorMap) <= 128, "a CUtensorMap has 128 bytes");
+
 enum class Order { forward, backward, random };
 
 struct Options {
     Order order = Order::forward; /* of blocks, warps and the halves of a warp that has parted */
     uint64_t seed = 1;
-    bool copy_late = true;        /* cp.async: written at the wait, or at once */
+    bool copy_late = true;        /* cp.async, cp.async.bulk, wgmma: written when waited for, or at once */
     bool races = true;
     bool measure = false;         /* fills in what Counts has of memory */
     uint64_t most = 4000000000u;  /* warp instructions of a launch */

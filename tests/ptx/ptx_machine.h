@@ -11,10 +11,10 @@ namespace ptx {
 
 /* Times are numbers that grow with every barrier, fence and block: of two accesses at or after the last barrier of
  * both threads neither comes first. */
-enum : uint8_t { ATOMIC = 1, IN_FLIGHT = 2, SEVERAL = 4, SEVERAL_WARPS = 8 };
+enum : uint8_t { ATOMIC = 1, IN_FLIGHT = 2, SEVERAL = 4, SEVERAL_WARPS = 8, BULK = 16 };
 struct Mark {
     uint32_t time = 0;
-    uint16_t thread = 0;
+    uint16_t thread = 0; /* BULK: that of a bulk copy's mbarrier */
     uint8_t flags = 0;
 };
 struct Cell {
@@ -72,6 +72,36 @@ struct History {
 
 struct Warp;
 
+/* What a warp, or who waits at an mbarrier, knows to be over: by warp, accesses of all its lanes before one time, and of some
+ * lanes before a later one. Beyond the warps of a block come its mbarriers, for the copies that each has completed. */
+enum { MOST_WARPS = 32 };
+struct Known {
+    uint32_t all = 0, some = 0, lanes = 0;
+};
+struct Clock {
+    std::vector<Known> of;
+    void take(const Clock &other);
+    void take(size_t who, const Known &what);
+    bool covers(size_t who, uint32_t time, unsigned lane, bool several) const;
+};
+
+/* An object of mbarrier.init. A phase ends when no arrival and no byte is outstanding. */
+struct Meeting {
+    uint32_t expected = 0, pending = 0;
+    int64_t bytes = 0; /* expected less what copies have written */
+    uint64_t phase = 0;
+    unsigned number = 0; /* of those that the block has made */
+    bool visible = false; /* to the async proxy, by a fence of who made it */
+    uint16_t maker = 0;
+    Clock gathered, done; /* of who has arrived; of all who had when the last phase ended */
+};
+
+/* A cp.async.bulk whose bytes may not be there yet: `to` of each piece of 16 bytes, and where from; 0: zeros. */
+struct Bulk {
+    std::vector<std::pair<uint64_t, uint64_t>> pieces;
+    uint64_t meeting;
+};
+
 struct Machine {
     History &history;
     const Program *program;
@@ -99,6 +129,15 @@ struct Machine {
     unsigned lane = 0;
     bool constant_data = false; /* the access is an ld.global.nc */
     std::vector<Range> module_ranges; /* variables of the module */
+    std::map<uint64_t, Meeting> meetings; /* of the block, by their addresses in shared memory */
+    unsigned meetings_made = 0;
+    uint64_t events = 0;                  /* phases that ended: what a warp that waits at an mbarrier waits for */
+    std::vector<Bulk> bulks;              /* that are in flight */
+    std::vector<uint32_t> proxied;        /* of each thread of the block: its last fence.proxy.async */
+    std::vector<uint16_t> multiplied;     /* of each 16 bytes of shared memory: wgmmas in flight that read them */
+    unsigned multiplies = 0;              /* in flight */
+    std::vector<uint32_t> read_times; /* where there are mbarriers: of each 4 bytes of shared memory, by warp: its last read */
+    uint64_t noted = 0;                   /* in shared memory: the cell at hand */
 
     explicit Machine(History &h);
     ~Machine() { history.time = time; }
@@ -110,6 +149,13 @@ struct Machine {
     void note_write(Warp &w, Space space, Cell &cell, bool atomic, bool same);
     void note_copy(Warp &w, uint64_t address, unsigned bytes, bool begins);
     void note_atomic(uint64_t address);
+    void note_bulk(Warp &w, uint64_t address, const Meeting &meeting, bool begins);
+    void see_by_proxy(Warp &w, uint64_t address);
+    void read_by_wgmma(Warp &w, uint64_t address);
+    void end_bulk(size_t k);
+    bool end_some_bulk();
+    std::string what_is_missing() const; /* of mbarriers' phases */
+    void end_block(std::vector<Warp> &warps);
     [[noreturn]] void fail(const std::string &why);
     void run_block(std::vector<Warp> &warps);
     void begin_block(std::vector<Warp> &warps);
@@ -117,8 +163,9 @@ struct Machine {
 private:
     bool is_calm(const Mark &mark, uint32_t oldest, uint16_t me) const;
     bool ordered(const Warp &w, const Mark &mark);
+    bool knows_several(const Warp &w) const;
     bool released_to_us(uint32_t when);
-    std::string teller(const Mark &mark) const;
+    std::string teller(const Mark &mark) const, in_flight(const Mark &writer) const;
     unsigned char *global(uint64_t address, unsigned bytes);
 };
 
@@ -132,9 +179,17 @@ struct Group { /* lanes of a warp that are at the same place */
     uint32_t mask, pc;
     bool waits = false;
     std::vector<uint32_t> stack; /* where calls return to */
+    uint64_t tried = 0;          /* events when it last found an mbarrier's phase going on, plus 1 */
 };
 
-enum class State { ready, barrier, done };
+enum class State { ready, barrier, stalled, done }; /* stalled: all groups wait at mbarriers */
+
+struct TensorProduct { /* a wgmma.mma_async that has not been waited for */
+    const Instruction *at;
+    uint64_t a, b; /* descriptors */
+    bool adds;
+    uint32_t group;
+};
 
 struct Warp {
     Machine *machine;
@@ -148,6 +203,16 @@ struct Warp {
     std::vector<Group> groups;
     std::vector<Copy> copies;
     uint32_t commits[LANES] = {};
+    Clock known, known_of_some;         /* the second: of `knowing` lanes, until the warp meets */
+    uint32_t knowing = 0;
+    const Instruction *tried_at = nullptr;
+    bool found_going_on = false;        /* the instruction at hand: an mbarrier's phase */
+    std::vector<TensorProduct> multiplies;
+    uint32_t multiply_groups = 0;
+    std::vector<uint8_t> busy;          /* of each register: IS_SUM, IS_LEFT of a multiply in flight */
+    std::vector<uint64_t> touched;      /* of each register: when, in instructions that are no wgmma; for wgmma.fence */
+    uint64_t turn = 1, multiply_fence = 0; /* 0: there was none */
+    uint64_t multiplied = 0;            /* wgmmas, as a sum over their places: four warps' are the same */
     State state = State::ready;
     unsigned barrier = 0;      /* its number */
     unsigned barrier_count = 0; /* threads that meet there; 0: all */
@@ -156,6 +221,9 @@ struct Warp {
     void begin(Machine *m, unsigned number);
     void run(uint64_t most);
     void end_copies(uint32_t mask, uint32_t pending, bool all);
+    void end_multiplies(uint32_t pending);
+    bool all_stalled() const;
+    void meet_all(); /* the warp's lanes know what some knew */
 
 private:
     void fill_specials();
@@ -170,7 +238,9 @@ private:
     void need(const Instruction &i, uint32_t mask);
     void give(const Instruction &i, uint32_t mask);
     void execute(const Instruction &i, uint32_t mask);
+    void see_busy(const Instruction &i);
 };
+enum : uint8_t { IS_SUM = 1, IS_LEFT = 2 };
 
 /* Counts what an access of n lanes costs, if that is wanted. */
 void measure(Machine &m, Space space, const uint64_t *addresses, unsigned n, unsigned bytes, bool writes);

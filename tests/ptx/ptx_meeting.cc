@@ -95,7 +95,12 @@ template <typename T> static void reduce(Warp &w, const Instruction &i, uint32_t
     each_lane(mask, [&](unsigned l) { d[l] = r; });
 }
 
-static void sync_warp(Warp &w, const Instruction &, uint32_t) { w.last_sync = ++w.machine->time; }
+static void sync_warp(Warp &w, const Instruction &, uint32_t mask)
+{
+    w.last_sync = ++w.machine->time;
+    if (mask == w.alive)
+        w.meet_all();
+}
 static void active(Warp &w, const Instruction &i, uint32_t mask)
 {
     uint32_t *d = output<uint32_t>(w, i);

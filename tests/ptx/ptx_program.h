@@ -53,7 +53,7 @@ struct Instruction {
     int64_t number = 0;                  /* a memory operand's offset, a branch's target */
     Operand predicate = { 0, CONSTANT, 0 };
     uint16_t flops = 0;                  /* of a lane; of tensor cores: of a warp / 32 */
-    bool tensor = false, has_predicate = false;
+    bool tensor = false, has_predicate = false, wgmma = false;
     uint32_t place = 0;                  /* in the text */
     uint32_t call = 0;
 };
@@ -74,6 +74,7 @@ enum Special : uint8_t { TID_X, TID_Y, TID_Z, NTID_X, NTID_Y, NTID_Z, CTAID_X, C
                          LANEID, WARPID, LANEMASK_LT, LANEMASK_LE, LANEMASK_GT, LANEMASK_GE, LANEMASK_EQ, SPECIALS };
 
 struct Program {
+    bool multiplies = false, meets = false; /* has a wgmma, an mbarrier */
     std::string name, module;
     const std::string *text;
     std::vector<Instruction> code;
@@ -100,6 +101,9 @@ struct Opcode {
 bool decode_number(const Opcode &opcode, Instruction *i);
 bool decode_convert(const Opcode &opcode, Instruction *i);
 bool decode_memory(const Opcode &opcode, Instruction *i);
+bool decode_bulk(const Opcode &opcode, Instruction *i);
+bool decode_wgmma(const Opcode &opcode, Instruction *i);
+bool finish_wgmma(Instruction *i); /* with its operands; false: not those that it can have */
 bool decode_meeting(const Opcode &opcode, Instruction *i);
 
 unsigned bytes_of(const std::string &type); /* 0: a predicate */

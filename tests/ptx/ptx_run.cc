@@ -40,7 +40,17 @@ void Warp::begin(Machine *m, unsigned number)
     copies.clear();
     memset(commits, 0, sizeof commits);
     state = State::ready;
-    groups.assign(1, Group{ alive, 0, false, {} });
+    known.of.clear();
+    known_of_some.of.clear();
+    knowing = 0;
+    found_going_on = false;
+    multiplies.clear();
+    multiply_groups = 0;
+    busy.assign(p.multiplies ? p.registers : 0, 0);
+    touched.assign(p.multiplies ? p.registers : 0, 0);
+    turn = 1;
+    multiply_fence = multiplied = 0;
+    groups.assign(1, Group{ alive, 0, false, {}, 0 });
     fill_specials();
 }
 
@@ -84,11 +94,11 @@ size_t Warp::choose()
     if (machine->options.order == Order::random && groups.size() > 1)
         for (unsigned tries = 0; tries < 4; tries++) {
             size_t k = machine->random() % groups.size();
-            if (!groups[k].waits)
+            if (!groups[k].waits && groups[k].tried != machine->events + 1)
                 return k;
         }
     for (size_t k = 0; k < groups.size(); k++) {
-        if (groups[k].waits)
+        if (groups[k].waits || groups[k].tried == machine->events + 1)
             continue;
         if (best == groups.size() || groups[k].stack.size() > groups[best].stack.size() ||
             (groups[k].stack.size() == groups[best].stack.size() && groups[k].pc < groups[best].pc))
@@ -123,7 +133,7 @@ void Warp::move_group(size_t k, uint32_t mask, uint32_t pc)
         g.pc = pc;
         return;
     }
-    Group parted = { mask, pc, false, g.stack };
+    Group parted = { mask, pc, false, g.stack, 0 };
     g.mask &= ~mask;
     groups.push_back(std::move(parted));
 }
@@ -154,7 +164,7 @@ void Warp::leave(size_t k, uint32_t mask, bool exits)
             g.pc = back;
             return;
         }
-        Group parted = { mask, back, false, g.stack };
+        Group parted = { mask, back, false, g.stack, 0 };
         parted.stack.pop_back();
         g.mask &= ~mask;
         g.pc++;
@@ -184,7 +194,7 @@ void Warp::call(size_t k, const Instruction &i, uint32_t mask)
         g.pc = c.target;
         return;
     }
-    Group parted = { mask, c.target, false, g.stack };
+    Group parted = { mask, c.target, false, g.stack, 0 };
     parted.stack.push_back(g.pc + 1);
     g.mask &= ~mask;
     g.pc++;
@@ -243,14 +253,47 @@ void Warp::give(const Instruction &i, uint32_t mask)
     for (unsigned k = i.carries; k < i.outputs; k++)
         if (o[k].reg >= 0)
             defined[(size_t)o[k].reg] = (defined[(size_t)o[k].reg] & ~mask) | given;
+    turn++;
+    if (machine->program->multiplies)
+        for (unsigned k = 0; k < (unsigned)i.outputs + i.inputs; k++)
+            if (o[k].reg >= 0)
+                touched[(size_t)o[k].reg] = turn;
+}
+
+/* Sums of a wgmma and what it multiplies are nobody's until it has been waited for. */
+void Warp::see_busy(const Instruction &i)
+{
+    const Operand *o = &machine->program->operands[i.first];
+    for (unsigned k = 0; k < (unsigned)i.outputs + i.inputs; k++)
+        if (o[k].reg >= 0 && busy[(size_t)o[k].reg])
+            machine->fail(k < i.outputs ? "writes a register that a wgmma has not given back" :
+                                          "reads a register that a wgmma has not given back");
+}
+
+/* Whether no group can go on before an mbarrier's phase ends. */
+bool Warp::all_stalled() const
+{
+    bool one = false;
+    for (const Group &g : groups) {
+        if (!g.waits && g.tried != machine->events + 1)
+            return false;
+        one = one || !g.waits;
+    }
+    return one;
 }
 
 void Warp::execute(const Instruction &i, uint32_t mask)
 {
-    if (!i.moves)
-        need(i, mask);
-    i.handler(*this, i, mask);
-    give(i, mask);
+    if (i.wgmma) { /* looks itself */
+        i.handler(*this, i, mask);
+    } else {
+        if (!i.moves)
+            need(i, mask);
+        if (!multiplies.empty())
+            see_busy(i);
+        i.handler(*this, i, mask);
+        give(i, mask);
+    }
     unsigned lanes = (unsigned)__builtin_popcount(mask);
     machine->counts.lanes += lanes;
     (i.tensor ? machine->counts.tensor_flops : machine->counts.flops) += (uint64_t)lanes * i.flops;
@@ -278,6 +321,9 @@ void Warp::step(size_t k)
     case NEXT:
         execute(i, mask);
         groups[k].pc++;
+        if (found_going_on)
+            groups[k].tried = machine->events + 1;
+        found_going_on = false;
         return;
     case BRANCH: return branch(k, i, mask);
     case RETURN:
@@ -323,6 +369,12 @@ void Warp::run(uint64_t most)
                 choose(); /* says so */
             }
             step(0);
+            if (!groups.empty() && groups[0].tried == machine->events + 1)
+                state = State::stalled;
+            continue;
+        }
+        if (all_stalled()) {
+            state = State::stalled;
             continue;
         }
         size_t k = choose();
@@ -336,7 +388,7 @@ void Warp::run(uint64_t most)
 
 /* --- blocks --- */
 
-static void release(std::vector<Warp *> &at, Machine &m)
+static void release(std::vector<Warp *> &at, Machine &m, bool everyone)
 {
     const Instruction &first = *at[0]->barrier_at;
     uint32_t sum = 0;
@@ -360,7 +412,21 @@ static void release(std::vector<Warp *> &at, Machine &m)
         }
         w->state = State::ready;
     }
-    m.phase_first = ++m.time;
+    const uint32_t now = ++m.time;
+    if (everyone)
+        m.phase_first = now;
+    if (everyone && m.meetings.empty())
+        return;
+    Clock all; /* who was not there knows nothing of it */
+    for (Warp *w : at) {
+        w->meet_all();
+        all.take(w->known);
+        all.take(w->index, { now, 0, 0 });
+    }
+    for (Warp *w : at) {
+        w->last_sync = now;
+        w->known.take(all);
+    }
 }
 
 /* Lets go the warps of a barrier that all who are to come have reached. */
@@ -378,7 +444,7 @@ static bool release_some(std::vector<Warp> &warps, unsigned n, Machine &m)
                 at.push_back(&warps[v]);
         unsigned wanted = warps[w].barrier_count ? (warps[w].barrier_count + LANES - 1) / LANES : live;
         if (at.size() >= wanted) {
-            release(at, m);
+            release(at, m, at.size() == live);
             return true;
         }
     }
@@ -392,6 +458,13 @@ void Machine::begin_block(std::vector<Warp> &warps)
     block_numbers.push_back(block);
     fenced = 0;
     acquired.clear();
+    meetings.clear();
+    meetings_made = 0;
+    bulks.clear();
+    multiplies = 0;
+    proxied.assign((threads + LANES - 1) / LANES * LANES, 0);
+    multiplied.assign(program->multiplies ? shared.size() / 16 + 1 : 0, 0);
+    read_times.assign(program->meets && options.races ? (shared.size() / 4 + 1) * ((threads + LANES - 1) / LANES) : 0, 0);
     memset(shared.data(), 0xff, shared.size());
     unsigned n = (threads + LANES - 1) / LANES;
     if (warps.size() < n)
@@ -409,6 +482,9 @@ void Machine::run_block(std::vector<Warp> &warps)
         order[w] = options.order == Order::backward ? n - 1 - w : w;
     for (;;) {
         bool ready = false;
+        for (unsigned w = 0; w < n; w++) /* a phase has ended since */
+            if (warps[w].state == State::stalled && !warps[w].all_stalled())
+                warps[w].state = State::ready;
         if (options.order == Order::random)
             std::shuffle(order.begin(), order.end(), random);
         for (unsigned w : order)
@@ -418,14 +494,25 @@ void Machine::run_block(std::vector<Warp> &warps)
             }
         if (ready)
             continue;
-        if (release_some(warps, n, *this))
+        bool done = true;
+        for (unsigned w = 0; w < n; w++)
+            done = done && warps[w].state == State::done;
+        if (!done && (release_some(warps, n, *this) || end_some_bulk()))
             continue;
+        for (unsigned w = 0; w < n; w++)
+            if (warps[w].state == State::stalled) {
+                running = &warps[w];
+                lane = (unsigned)__builtin_ctz(running->groups[0].mask);
+                at = running->tried_at;
+                fail("waits forever at an mbarrier whose phase does not end" + what_is_missing());
+            }
         for (unsigned w = 0; w < n; w++)
             if (warps[w].state == State::barrier) {
                 running = &warps[w];
                 at = warps[w].barrier_at;
                 fail("waits forever at a barrier that not all threads reach");
             }
+        end_block(warps);
         return;
     }
 }

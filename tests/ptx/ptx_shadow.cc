@@ -52,6 +52,23 @@ bool Machine::released_to_us(uint32_t when)
     return false;
 }
 
+/* Whether what several warps read of the cell at hand is over for the running one. */
+bool Machine::knows_several(const Warp &w) const
+{
+    const unsigned warps = (threads + LANES - 1) / LANES;
+    if (read_times.empty() || !noted)
+        return false;
+    const uint32_t *times = &read_times[(noted - SHARED_BASE) / 4 * warps];
+    for (unsigned v = 0; v < warps; v++) {
+        const bool over = times[v] < phase_first ||
+            (v == w.index ? times[v] < w.last_sync : w.known.covers(v, times[v], 0, true)) ||
+            ((w.knowing >> lane & 1u) && w.known_of_some.covers(v, times[v], 0, true));
+        if (!over)
+            return false;
+    }
+    return true;
+}
+
 /* Whether what left the mark comes before what the running lane does. */
 bool Machine::ordered(const Warp &w, const Mark &mark)
 {
@@ -59,17 +76,22 @@ bool Machine::ordered(const Warp &w, const Mark &mark)
         return true;
     if (mark.time < block_first)
         return released_to_us(mark.time);
-    if (mark.time < phase_first)
+    if (mark.time < phase_first && !(mark.flags & BULK)) /* of a copy those know who waited, or have met one who did */
         return true;
     if (mark.flags & SEVERAL_WARPS)
-        return false;
-    if (mark.thread / LANES != w.index)
-        return false;
+        return knows_several(w);
+    if (mark.thread / LANES != w.index) {
+        const bool several = mark.flags & SEVERAL;
+        return w.known.covers(mark.thread / LANES, mark.time, mark.thread % LANES, several) ||
+            ((w.knowing >> lane & 1u) && w.known_of_some.covers(mark.thread / LANES, mark.time, mark.thread % LANES, several));
+    }
     return mark.time < w.last_sync || (mark.thread % LANES == lane && !(mark.flags & SEVERAL));
 }
 
 std::string Machine::teller(const Mark &mark) const
 {
+    if (mark.flags & BULK)
+        return "a bulk copy";
     size_t place = (size_t)(std::upper_bound(block_times.begin(), block_times.end(), mark.time) - block_times.begin()) - 1;
     return "thread " + std::to_string(mark.thread) + " of block " + std::to_string(block_numbers.at(place));
 }
@@ -87,6 +109,11 @@ inline bool Machine::is_calm(const Mark &mark, uint32_t oldest, uint16_t me) con
 
 /* --- notes --- */
 
+std::string Machine::in_flight(const Mark &writer) const
+{
+    return writer.flags & BULK ? teller(writer) : "a cp.async of " + teller(writer);
+}
+
 /* A read where is_calm does not know of all that was there */
 void Machine::note_read(Warp &w, Space space, Cell &cell, bool atomic)
 {
@@ -95,7 +122,7 @@ void Machine::note_read(Warp &w, Space space, Cell &cell, bool atomic)
     Mark &writer = cell.writer, &reader = cell.reader;
     bool written = writer.time >= oldest;
     if (written && (writer.flags & IN_FLIGHT))
-        fail("touches what a cp.async of " + teller(writer) + " may not have written yet");
+        fail("touches what " + in_flight(writer) + " may not have written yet");
     if (!written && space == SHARED)
         fail("reads shared memory that nothing has written");
     if (written && !(atomic && (writer.flags & ATOMIC)) && !ordered(w, writer))
@@ -121,7 +148,7 @@ void Machine::note_write(Warp &w, Space space, Cell &cell, bool atomic, bool sam
     Mark &writer = cell.writer, &reader = cell.reader;
     bool written = writer.time >= oldest;
     if (written && (writer.flags & IN_FLIGHT))
-        fail("touches what a cp.async of " + teller(writer) + " may not have written yet");
+        fail("touches what " + in_flight(writer) + " may not have written yet");
     if (written && !(atomic && (writer.flags & ATOMIC)) && !ordered(w, writer) &&
         !(same && writer.thread / LANES == w.index && writer.time >= block_first))
         fail("races: writes what " + teller(writer) + " wrote");
@@ -139,8 +166,14 @@ void Machine::note(Warp &w, Space space, uint64_t address, unsigned bytes, bool 
     const uint16_t me = (uint16_t)(w.index * LANES + lane);
     const Shadow::Cells cells = (is_shared ? history.shared : history.global).cells(address, bytes, oldest);
     const uint8_t flags = atomic ? ATOMIC : 0;
+    if (writes && is_shared && multiplies && multiplied[(address - SHARED_BASE) / 16])
+        fail("overwrites what a wgmma may still read");
+    const unsigned warps = (threads + LANES - 1) / LANES;
     for (unsigned k = 0; k < cells.count; k++) {
         Cell &cell = cells.first[k];
+        noted = is_shared ? address + k * cells.bytes : 0;
+        if (is_shared && !writes && !read_times.empty())
+            read_times[(noted - SHARED_BASE) / 4 * warps + w.index] = time;
         const bool calm = is_calm(cell.writer, oldest, me);
         if (writes) {
             if (calm && is_calm(cell.reader, oldest, me)) {
@@ -173,6 +206,68 @@ void Machine::note_copy(Warp &w, uint64_t address, unsigned bytes, bool begins)
     const Shadow::Cells cells = history.shared.cells(address, bytes, block_first);
     for (unsigned k = 0; k < cells.count; k++)
         cells.first[k].writer = { time, (uint16_t)(w.index * LANES + lane), (uint8_t)(begins ? IN_FLIGHT : 0) };
+}
+
+/* The 16 bytes that a bulk copy writes: in flight from its issue, when they must be free, until its mbarrier has its bytes. */
+void Machine::note_bulk(Warp &w, uint64_t address, const Meeting &meeting, bool begins)
+{
+    if (begins) {
+        see_by_proxy(w, address);
+        note(w, SHARED, address, 16, true, false, nullptr, nullptr);
+    }
+    const Shadow::Cells cells = history.shared.cells(address, 16, block_first);
+    for (unsigned k = 0; k < cells.count; k++)
+        cells.first[k].writer = { time, (uint16_t)((MOST_WARPS + meeting.number) * LANES),
+                                  (uint8_t)(BULK | (begins ? IN_FLIGHT : 0)) };
+}
+
+/* The async proxy touches these 16 bytes: whatever threads wrote there needs a fence between, of who wrote or of who asks. */
+void Machine::see_by_proxy(Warp &w, uint64_t address)
+{
+    const Shadow::Cells cells = history.shared.cells(address, 16, block_first);
+    const uint32_t mine = proxied[w.index * LANES + lane];
+    for (unsigned k = 0; k < cells.count; k++) {
+        const Mark &writer = cells.first[k].writer;
+        if (writer.time < block_first || (writer.flags & (BULK | IN_FLIGHT)))
+            continue;
+        if (writer.time >= proxied[writer.thread] && writer.time >= mine)
+            fail("the async proxy meets what " + teller(writer) + " wrote without a fence.proxy.async");
+    }
+}
+
+/* 16 bytes that a wgmma reads, when it is issued and when it has ended */
+void Machine::read_by_wgmma(Warp &w, uint64_t address)
+{
+    see_by_proxy(w, address);
+    note(w, SHARED, address, 16, false, false, nullptr, nullptr);
+}
+
+/* --- what is known through mbarriers --- */
+
+void Clock::take(size_t who, const Known &what)
+{
+    if (of.size() <= who)
+        of.resize(who + 1);
+    Known &k = of[who];
+    k.all = std::max(k.all, what.all);
+    if (what.some > k.some) {
+        k.some = what.some;
+        k.lanes = what.lanes;
+    }
+}
+
+void Clock::take(const Clock &other)
+{
+    for (size_t who = 0; who < other.of.size(); who++)
+        take(who, other.of[who]);
+}
+
+bool Clock::covers(size_t who, uint32_t when, unsigned lane, bool several) const
+{
+    if (who >= of.size())
+        return false;
+    const Known &k = of[who];
+    return when < k.all || (!several && when < k.some && (k.lanes >> lane & 1u));
 }
 
 void Machine::note_atomic(uint64_t address)

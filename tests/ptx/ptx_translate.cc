@@ -323,24 +323,32 @@ void Translator::operands(Instruction *i, const Opcode &o, const std::vector<std
     std::vector<Operand> out, in;
     bool stores = o.base == "st" || o.base == "red" || o.base == "cp" || o.base == "prefetch" ||
         ((o.base == "bar" || o.base == "barrier") && !o.has("red")) ||
-        o.base == "membar" || o.base == "fence" || o.base == "nanosleep" || o.base == "trap";
+        o.base == "membar" || o.base == "fence" || o.base == "nanosleep" || o.base == "trap" || o.base == "setmaxnreg" ||
+        (o.base == "wgmma" && !o.has("mma_async"));
     const std::string type = o.suffixes.empty() ? "b32" : o.type();
     unsigned width = 4;
     if (o.base == "mma" || o.base == "ldmatrix" || o.base == "cp" || o.base == "bar" || o.base == "barrier" || o.base == "vote" ||
-        type == "sync")
+        o.base == "wgmma" || type == "sync")
         width = 4;
     else if (o.base != "membar" && o.base != "fence" && o.base != "prefetch" && o.base != "trap" && o.base != "activemask")
         width = bytes_of(type);
     for (size_t k = 0; k < parts.size(); k++) {
         const std::string &part = parts[k];
         std::vector<Operand> &to = !stores && k == 0 ? out : in;
-        if (part[0] == '[') {
+        if (part[0] == '[' && o.base == "cp" && o.has("tensor") && k == 1) { /* [map, {coordinates}] */
+            std::vector<std::string> pair = split(part.substr(1, part.size() - 2));
+            if (pair.size() != 2 || pair[1][0] != '{')
+                fail("a tensor copy from what is no [map, {coordinates}]");
+            in.push_back(source(pair[0], "u64", 8));
+            for (const std::string &item : split(pair[1].substr(1, pair[1].size() - 2)))
+                in.push_back(source(item, "s32", 4));
+        } else if (part[0] == '[') {
             Operand base;
             Instruction other; /* the second address of cp.async has its own offset */
-            bool second = o.base == "cp" && k == 1;
+            bool second = o.base == "cp" && k > 0;
             memory(part, second ? &other : i, &base);
             if (second && other.number)
-                fail("cp.async from an offset");
+                fail("an offset that is not the first address's");
             in.push_back(base);
         } else if (part[0] == '{') {
             std::vector<std::string> items = split(part.substr(1, part.size() - 2));
@@ -470,13 +478,18 @@ void Translator::instruction(const std::string &text)
         p->code.push_back(i);
         return;
     }
-    if (!decode_number(o, &i) && !decode_convert(o, &i) && !decode_memory(o, &i) && !decode_meeting(o, &i))
+    if (!decode_bulk(o, &i) && !decode_wgmma(o, &i) && !decode_number(o, &i) && !decode_convert(o, &i) && !decode_memory(o, &i) &&
+        !decode_meeting(o, &i))
         fail("an instruction that is not known: " + name);
     operands(&i, o, split(rest));
+    if (!finish_wgmma(&i))
+        fail("other operands than " + name + " has");
     const Operand *first = &p->operands[i.first];
     if ((i.wide_out && i.outputs && first->reg != SINK && first->width != i.wide_out) ||
         (i.wide_in && i.inputs && first[i.outputs].width != i.wide_in))
         fail("a register of another width");
+    p->multiplies = p->multiplies || i.wgmma;
+    p->meets = p->meets || o.base == "mbarrier";
     p->code.push_back(i);
 }
 
@@ -512,7 +525,7 @@ void Translator::function(const std::string &name)
                 continue;
             }
         }
-        if (c == ':' && line.find_first_of(" \t") == std::string::npos) {
+        if (c == ':' && t[k + 1] != ':' && line.find_first_of(" \t:") == std::string::npos) { /* not of shared::cta */
             labels[line] = (uint32_t)p->code.size();
             line.clear();
         } else if (c == ';') {

@@ -362,6 +362,8 @@ template <typename T> static trek_status attention(const trek_op_call *call)
     if (status == TREK_OK) {
         status = trek_cuda_dnn_attention(call, queue, job.lse);
         if (status == TREK_ERR_UNSUPPORTED)
+            status = trek_cuda_attention_wgmma(call, queue, job, (trek_dtype)y->dtype);
+        if (status == TREK_ERR_UNSUPPORTED)
             status = trek_cuda_attention_mma(call, queue, job, (trek_dtype)y->dtype);
         if (status == TREK_ERR_UNSUPPORTED)
             status = forward_of<T>(call, queue, job);

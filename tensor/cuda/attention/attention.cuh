@@ -59,6 +59,12 @@ __device__ __forceinline__ double attention_kept(const attention_job &job, int64
 
 /* Tensor cores: OK, or UNSUPPORTED (nothing done) where they do not take the call (attention_mma.cu). */
 trek_status trek_cuda_attention_mma(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype);
+/* The same on sm_90a, of calls without a mask and dropout (attention_wgmma.cu). */
+trek_status trek_cuda_attention_wgmma(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job,
+                                      trek_dtype dtype);
+/* What both ask for: a 16-bit dtype, a depth in multiples of 8 up to 128, rows that can be had 16 bytes at a time. */
+bool trek_attention_suits_tensor_cores(const trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype);
+bool trek_attention_in_pieces(const attention_operand &o);
 trek_status trek_cuda_attention_mma_backward(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job,
                                              trek_dtype dtype);
 

@@ -494,22 +494,23 @@ static trek_status gradients_of_call(const trek_op_call *call, trek_cuda_queue *
 }
 
 /* Rows that can be copied 16 bytes at a time. */
-static bool in_pieces(const attention_operand &o)
+bool trek_attention_in_pieces(const attention_operand &o)
 {
     return o.strides[3] == 1 && ((uintptr_t)o.data & 15) == 0 && o.strides[0] % 8 == 0 && o.strides[1] % 8 == 0 &&
            o.strides[2] % 8 == 0;
 }
 
-static bool suits(const trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype)
+bool trek_attention_suits_tensor_cores(const trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype)
 {
     return trek_dtype_is_16bit(dtype) && queue->device->info.major >= 8 && job.depth > 0 && job.depth % 8 == 0 &&
-           job.depth <= 128 && job.scale > 0 && job.queries < 0x7fff0000 && job.keys < 0x7fff0000 && in_pieces(job.q) &&
-           in_pieces(job.k) && in_pieces(job.v);
+           job.depth <= 128 && job.scale > 0 && job.queries < 0x7fff0000 && job.keys < 0x7fff0000 &&
+           trek_attention_in_pieces(job.q) &&
+           trek_attention_in_pieces(job.k) && trek_attention_in_pieces(job.v);
 }
 
 trek_status trek_cuda_attention_mma(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype)
 {
-    if (!suits(queue, job, dtype) || !in_pieces(job.y))
+    if (!trek_attention_suits_tensor_cores(queue, job, dtype) || !trek_attention_in_pieces(job.y))
         return TREK_ERR_UNSUPPORTED;
     if (dtype == TREK_BF16)
         return forward_of<trek_bf16>(call, queue, job);
@@ -519,7 +520,8 @@ trek_status trek_cuda_attention_mma(const trek_op_call *call, trek_cuda_queue *q
 trek_status trek_cuda_attention_mma_backward(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job,
                                              trek_dtype dtype)
 {
-    if (!suits(queue, job, dtype) || !in_pieces(job.dy) || !in_pieces(job.dq) || !in_pieces(job.dk) || !in_pieces(job.dv))
+    if (!trek_attention_suits_tensor_cores(queue, job, dtype) || !trek_attention_in_pieces(job.dy) ||
+        !trek_attention_in_pieces(job.dq) || !trek_attention_in_pieces(job.dk) || !trek_attention_in_pieces(job.dv))
         return TREK_ERR_UNSUPPORTED;
     if (dtype == TREK_BF16)
         return gradients_of_call<trek_bf16>(call, queue, job);

@@ -2,13 +2,13 @@
 /* Attention by cuDNN: which calls it takes. */
 #include "tensor/cuda/attention/dnn.h"
 
+#include "tensor/cuda/attention/choice.h"
 #include "tensor/cuda/attention/dnn_graphs.h"
 #include "tensor/cuda/dnn/plans.h"
 
 #ifdef TREK_HAVE_CUDNN
 #include <float.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* --- whether it is asked for --------------------------------------------------------------- */
@@ -18,10 +18,7 @@ static pthread_once_t asked_once = PTHREAD_ONCE_INIT;
 
 static void read_environment(void)
 {
-    const char *value = getenv("TREK_CUDA_ATTENTION");
-    asked = value && strcmp(value, "cudnn") == 0;
-    if (value && value[0] && !asked && strcmp(value, "own") != 0)
-        trek_log_message(TREK_LOG_WARNING, "TREK_CUDA_ATTENTION is \"%s\": neither own nor cudnn; own it is", value);
+    asked = trek_cuda_attention_choice() == TREK_CUDA_ATTENTION_CUDNN;
     if (asked && !trek_dnn()->there)
         trek_log_message(TREK_LOG_WARNING, "TREK_CUDA_ATTENTION asks for cuDNN, which is not there: %s", trek_dnn()->why);
 }

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whose attention TREK_CUDA_ATTENTION asks for. */
+#include "tensor/cuda/attention/choice.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+static trek_cuda_attention_kind choice;
+static pthread_once_t choice_once = PTHREAD_ONCE_INIT;
+
+static void read_environment(void)
+{
+    static const char *const names[] = { "own", "mma", "cudnn" };
+    const char *value = getenv("TREK_CUDA_ATTENTION");
+    if (!value || !value[0])
+        return;
+    for (int k = 0; k < 3; k++)
+        if (strcmp(value, names[k]) == 0) {
+            choice = (trek_cuda_attention_kind)k;
+            return;
+        }
+    trek_log_message(TREK_LOG_WARNING, "TREK_CUDA_ATTENTION is \"%s\": neither own nor mma nor cudnn; own it is", value);
+}
+
+trek_cuda_attention_kind trek_cuda_attention_choice(void)
+{
+    pthread_once(&choice_once, read_environment);
+    return choice;
+}

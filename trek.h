@@ -70,6 +70,7 @@
 #include "nn/lora.h"
 #include "nn/module.h"
 #include "nn/norms.h"
+#include "nn/offload.h"
 #include "nn/parametrize.h"
 #include "nn/recompute.h"
 #include "nn/resample.h"

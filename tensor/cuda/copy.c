@@ -135,6 +135,23 @@ static void give_staged(pinned *p)
     pthread_mutex_unlock(&lock);
 }
 
+void trek_cuda_pinned_release_after(void *data, trek_device device, trek_device_stream *stream)
+{
+    pinned *p = (pinned *)(void *)((char *)data - HEAD);
+    trek_status before = trek_error_status();
+    trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
+    cudaStream_t on = queue ? trek_cuda_stream_of(queue, stream) : NULL;
+    if (queue && p->size_class >= 0 && mark_staged(p, device.index, on) == TREK_OK) {
+        give_staged(p);
+        return;
+    }
+    if (before == TREK_OK) /* it is waited for instead */
+        trek_error_clear();
+    if (queue)
+        cudaStreamSynchronize(on);
+    give_pinned(p);
+}
+
 static trek_status stage(void *to, const void *from, size_t bytes, trek_cuda_queue *queue, cudaStream_t stream)
 {
     pinned *p = take_pinned(bytes);
@@ -189,6 +206,12 @@ static bool is_pinned(const void *memory)
     if (!known)
         cudaGetLastError();
     return known && about.type == cudaMemoryTypeHost;
+}
+
+/* On a stream of the caller's own, from or to pinned memory: whoever looks at either side waits by himself. */
+static trek_status in_order(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+    return trek_cuda_check(cudaMemcpyAsync(to, from, bytes, kind, stream), "cudaMemcpyAsync");
 }
 
 static trek_status to_gpu(void *to, const void *from, size_t bytes, trek_cuda_queue *queue, cudaStream_t stream)
@@ -267,6 +290,8 @@ trek_status trek_cuda_copy_bytes(void *to, trek_device to_device, const void *fr
     if (!queue)
         return trek_error_status();
     cudaStream_t on = trek_cuda_stream_of(queue, stream);
+    if (stream && (to_device.type == TREK_CPU || from_device.type == TREK_CPU))
+        return in_order(to, from, bytes, to_device.type == TREK_CPU ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, on);
     if (to_device.type == TREK_CPU)
         return to_host(to, from, bytes, queue, on);
     if (from_device.type == TREK_CPU)

@@ -24,6 +24,7 @@ static void fill_functions(trek_backend *b)
     b->reset_peak = trek_cuda_reset_peak;
     b->pinned_allocate = trek_cuda_pinned_allocate;
     b->pinned_release = trek_cuda_pinned_release;
+    b->pinned_release_after = trek_cuda_pinned_release_after;
     b->stats = trek_cuda_stats;
     b->copy_bytes = trek_cuda_copy_bytes;
     b->stream_new = trek_cuda_stream_new;

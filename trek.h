@@ -12,6 +12,7 @@
 #include "autograd/linalg.h"
 #include "autograd/losses.h"
 #include "autograd/norms.h"
+#include "autograd/offload.h"
 #include "autograd/ops.h"
 #include "autograd/pointwise.h"
 #include "autograd/resample.h"

@@ -32,7 +32,7 @@ static unsigned wanted_saves(const trek_op *op, trek_var *const *inputs, int n, 
 static void save(trek_node *node, trek_tensor *t, int index, bool is_output)
 {
     bool offloads = trek_offloads() && (is_output || !node->edges[index].leaf) &&
-                    trek_offload_note(node->tape, t, node->serial);
+                    trek_offload_note(node->tape, t, node->serial, &trek_grad_mode_here.offload);
     trek_ref_take(&t->refs);
     node->saved[node->n_saved++] = (trek_saved_tensor){ .tensor = t, .version = t->storage->version, .is_output = is_output,
                                                         .index = (uint8_t)index, .offloads = offloads };

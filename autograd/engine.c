@@ -662,7 +662,10 @@ static trek_status backward(walk *w, trek_var *const *roots, trek_var *const *se
     trek_grad_mode mode = trek_grad_mode_here;
     trek_grad_mode_here = (trek_grad_mode){ .no_grad_depth = w->create_graph ? 0 : 1, .autocast = TREK_F32 };
     walk *outer = walking;
+    trek_tape *tape = trek_tape_here;
     walking = w;
+    if (tape)
+        tape->walks++;
     trek_status status = mark_watched(w);
     for (int k = 0; status == TREK_OK && k < n; k++)
         status = seed_root(w, roots[k], seeds ? seeds[k] : NULL);
@@ -674,6 +677,8 @@ static trek_status backward(walk *w, trek_var *const *roots, trek_var *const *se
     for (int k = 0; status == TREK_OK && !w->of && k < w->n_inputs; k++)
         status = make_own(&w->captured[k]);
     walking = outer;
+    if (tape)
+        tape->walks--;
     if (outer && w->watch) /* leaves that both watch carry this walk's number */
         mark_watched(outer);
     trek_grad_mode_here = mode;
@@ -836,7 +841,6 @@ void trek_rule_sunk(trek_backward_call *b, int k)
     (var ? var : leaf_of_cast(b, k))->leaf->has_grad = true;
 }
 
-bool trek_backward_walks(void) { return walking != NULL; }
 bool trek_backward_retains(void) { return walking && walking->retain; }
 bool trek_backward_captures(void) { return walking && walking->inputs; }
 bool trek_backward_passes_last(const trek_var *leaf)

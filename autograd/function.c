@@ -33,7 +33,8 @@ trek_status trek_save_for_backward(trek_function_context *context, trek_var *con
         context->pending[s] = vars[k];
         bool is_leaf = !vars[k]->node && vars[k]->requires_grad;
         context->saved[s].offloads = trek_offloads() && !is_leaf && context->tape &&
-                                     trek_offload_note(context->tape, vars[k]->data, context->tape->next_serial + 1);
+                                     trek_offload_note(context->tape, vars[k]->data, context->tape->next_serial + 1,
+                                                       &trek_grad_mode_here.offload);
         context->saved[s].tensor = trek_tensor_retain(vars[k]->data);
         context->saved[s].version = vars[k]->data->storage->version;
         context->saved[s].input = context->saved[s].output = -1;
@@ -122,18 +123,6 @@ static trek_status attach(trek_function_context *context, trek_node *node, trek_
         outputs[k] = var;
     }
     return TREK_OK;
-}
-
-void trek_function_context_free(trek_function_context *context)
-{
-    for (int s = 0; s < context->n_saved; s++) {
-        if (context->saved[s].offloads)
-            trek_offload_forget(context->tape, context->saved[s].tensor);
-        trek_tensor_release(context->saved[s].tensor);
-    }
-    if (context->function->free && context->data)
-        context->function->free(context->data);
-    trek_free(context);
 }
 
 static bool any_needs_grad(trek_var *const *inputs, int n)

@@ -11,7 +11,7 @@ static inline bool trek_offloads(void) { return trek_grad_mode_here.offload.min_
 
 /* The tape is going to hold `tensor` (it has a reference, or will have before the next call) for a node of about that serial.
  * True: it is looked after from here on, and trek_offload_forget is due before that reference goes. */
-bool trek_offload_note(trek_tape *tape, trek_tensor *tensor, uint64_t serial);
+bool trek_offload_note(trek_tape *tape, trek_tensor *tensor, uint64_t serial, const trek_offload_opts *opts);
 void trek_offload_forget(trek_tape *tape, const trek_tensor *tensor);
 /* Sends what only the tape holds by now; called where a node has been recorded, in the scope or after it. Not in a walk, which
  * needs it soon. */

@@ -53,7 +53,7 @@ bool trek_value_is_captured(const trek_value *value);
 bool trek_value_is_sole(const trek_value *value);
 /* Begins the copy to the host: TREK_LEAVING. Not OK: it stays as it was. */
 trek_status trek_value_send(trek_value *value, trek_lane *lane);
-/* Gives up the memory on the device once the thread's work has waited for the last copy: TREK_ON_HOST. It is sole. Not OK: it stays. */
+/* Of a sole value: gives up its memory on the device, in order after the last copy: TREK_ON_HOST. Not OK: it stays. */
 trek_status trek_value_evict(trek_value *value);
 /* Begins the copy back, where it is not on the device. Not OK: it stays on the host. */
 trek_status trek_value_return(trek_value *value);

@@ -151,6 +151,18 @@ static void bury(trek_node *node, trek_node **dead)
     while (!atomic_compare_exchange_weak_explicit(&tape->strays, &top, node, memory_order_release, memory_order_relaxed));
 }
 
+void trek_function_context_free(trek_function_context *context)
+{
+    for (int s = 0; s < context->n_saved; s++) {
+        if (context->saved[s].offloads)
+            trek_offload_forget(context->tape, context->saved[s].tensor);
+        trek_tensor_release(context->saved[s].tensor);
+    }
+    if (context->function->free && context->data)
+        context->function->free(context->data);
+    trek_free(context);
+}
+
 /* Lets go of what the node holds; nodes that thereby die join the list. A walk on its way to a node takes the reference over. */
 static void let_go(trek_node *node, trek_node **dead)
 {

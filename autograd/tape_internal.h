@@ -17,6 +17,7 @@ typedef struct trek_tape {
     struct trek_tape *next_orphan;
     struct trek_offload *offload; /* offload.c; NULL: never used */
     int n_offloaded;              /* storages that it looks after */
+    int walks;                    /* passes over it that are under way */
 } trek_tape;
 
 typedef struct trek_partial trek_partial;

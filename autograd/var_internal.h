@@ -169,8 +169,6 @@ typedef struct trek_backward_watch {
 trek_status trek_backward_watched(trek_var *const *roots, trek_var *const *seeds, int n, const trek_backward_opts *opts,
                                   const trek_backward_watch *watch);
 
-/* Whether the thread is inside a backward pass. */
-bool trek_backward_walks(void);
 /* In a function's backward: whether the present walk keeps the tape (retain_graph). */
 bool trek_backward_retains(void);
 /* And whether it is trek_grad's: gradients of leaves are to be left alone. */

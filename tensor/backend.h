@@ -53,7 +53,7 @@ typedef struct trek_backend {
     /* host memory that the device copies from and to without waiting */
     trek_status (*pinned_allocate)(size_t bytes, void **data);
     void (*pinned_release)(void *data);
-    /* The same of what work on `stream` (one of the device's) still reads or writes: not given out again before that has ended. */
+    /* The same of what work on `stream`, one of the device's, still uses: not given out again before that has ended. */
     void (*pinned_release_after)(void *data, trek_device device, trek_device_stream *stream);
     bool host_accessible;      /* the CPU may read and write data */
     int isa;                   /* the CPU's: 0 baseline, 1 avx2, 2 avx512 */

@@ -10,7 +10,8 @@
 
 #include "tensor/cuda/gate.h"
 
-enum { STAGE_MAX = 8 << 20, PINNED_CLASSES = 24, SMALLEST = 512 };
+/* Four sizes for each power of two: what is kept in host memory while a GPU computes is most of it. */
+enum { STAGE_MAX = 8 << 20, PINNED_CLASSES = 4 * 24, SMALLEST = 512 };
 
 /* In front of each pinned block, in its first 64 bytes. */
 typedef struct pinned {
@@ -27,11 +28,13 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pinned *free_blocks[PINNED_CLASSES];
 static pinned *staging; /* given to copies that may still be under way */
 
+static size_t size_of(int size_class) { return (size_t)(SMALLEST / 4 * (4 + size_class % 4)) << size_class / 4; }
+
 static int class_of(size_t bytes)
 {
     int k = 0;
-    while (k < PINNED_CLASSES && ((size_t)SMALLEST << k) < bytes)
-        k++;
+    while (k < PINNED_CLASSES && size_of(k) < bytes)
+        k += size_of(k) < bytes / 2 ? 4 : 1;
     return k < PINNED_CLASSES ? k : -1;
 }
 
@@ -40,7 +43,7 @@ static pinned *new_pinned(size_t bytes, int size_class)
     void *memory = NULL;
     if (!trek_cuda_some_device_here())
         return NULL;
-    size_t size = (size_class >= 0 ? (size_t)SMALLEST << size_class : bytes) + HEAD;
+    size_t size = (size_class >= 0 ? size_of(size_class) : bytes) + HEAD;
     trek_cuda_pass();
     cudaError_t error = cudaHostAlloc(&memory, size, cudaHostAllocPortable);
     trek_cuda_passed();
@@ -94,6 +97,34 @@ static void give_pinned(pinned *p)
     p->next = free_blocks[p->size_class];
     free_blocks[p->size_class] = p;
     pthread_mutex_unlock(&lock);
+}
+
+/* Back to the driver, which waits for its devices: not while work on one is being captured. */
+void trek_cuda_pinned_release_cached(void)
+{
+    pinned *list = NULL;
+    for (int d = 0; d < TREK_CUDA_MAX_DEVICES; d++)
+        if (trek_cuda_captures_on(d))
+            return;
+    pthread_mutex_lock(&lock);
+    collect_staging();
+    for (int k = 0; k < PINNED_CLASSES; k++)
+        while (free_blocks[k]) {
+            pinned *p = free_blocks[k];
+            free_blocks[k] = p->next;
+            p->next = list;
+            list = p;
+        }
+    pthread_mutex_unlock(&lock);
+    while (list) {
+        pinned *p = list;
+        list = p->next;
+        if (p->ready)
+            cudaEventDestroy(p->ready);
+        trek_cuda_pass();
+        cudaFreeHost(p);
+        trek_cuda_passed();
+    }
 }
 
 trek_status trek_cuda_pinned_allocate(size_t bytes, void **data)

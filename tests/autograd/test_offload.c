@@ -106,7 +106,8 @@ static trek_module *random_layer(void)
     }
 }
 
-/* The same for the same state of `choices`; offload: parts of it are in trek_nn_offload, or inside a trek_nn_recompute that is. */
+/* The same for the same state of `choices`; offload: parts of it are in trek_nn_offload, or inside a trek_nn_recompute that is.
+ */
 static trek_module *random_model(bool offload)
 {
     trek_module *m = trek_nn_sequential(1, (trek_module *[]){ trek_nn_linear(WIDTH, WIDTH, test_device()) });
@@ -281,6 +282,28 @@ static void test_memory_counted(void **state)
     use none = use_of(m, &(trek_offload_opts){ .min_bytes = value + 1 });
     assert_int_equal(none.on_host, 0);
     assert_int_equal(none.held, plain.held);
+    trek_module_free(&m);
+}
+
+/* Pinned memory is kept for the next step, and given back when somebody says so. */
+static void test_host_memory(void **state)
+{
+    (void)state;
+    void *address = test_fake("trek_fake_device_bytes");
+    size_t (*bytes)(int) = NULL;
+    memcpy(&bytes, &address, sizeof bytes);
+    if (!bytes)
+        skip();
+    trek_module *m = deep_model();
+    trek_offload_opts opts = { .min_bytes = 1024, .ahead = 1 };
+    use_of(m, NULL);
+    trek_memory_release_cached(test_device());
+    size_t before = bytes(-1);
+    use first = use_of(m, &opts);
+    size_t grown = bytes(-1) - before;
+    assert_true(first.on_host > 0 && grown >= (size_t)first.on_host && grown <= (size_t)first.on_host * 2);
+    trek_memory_release_cached(test_device());
+    assert_true(bytes(-1) <= before);
     trek_module_free(&m);
 }
 
@@ -619,7 +642,8 @@ static void test_dropped(void **state)
     trek_module_free(&m);
 }
 
-/* --- graphs -------------------------------------------------------------------------------------------------------------------- */
+/* --- graphs --------------------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct plan {
     bool layer, scope, recompute;
@@ -734,7 +758,8 @@ static void test_captured(void **state)
     assert_same(&plain, &offloaded, "captured");
 }
 
-/* --- calls ---------------------------------------------------------------------------------------------------------------------- */
+/* --- calls
+ * ---------------------------------------------------------------------------------------------------------------------- */
 
 static void expect(trek_status status, const char *part)
 {
@@ -797,6 +822,7 @@ int main(void)
 #define CASE(name) cmocka_unit_test_setup_teardown(name, clean, nothing_left)
     const struct CMUnitTest tests[] = {
         CASE(test_random_models), CASE(test_real_models), CASE(test_memory_counted), CASE(test_storages_once),
+            CASE(test_host_memory),
         CASE(test_retained), CASE(test_second_derivatives), CASE(test_overwritten), CASE(test_functions),
         CASE(test_driver_fails), CASE(test_memory_fails), CASE(test_thread_ends), CASE(test_dropped), CASE(test_ranks),
         CASE(test_captured), CASE(test_calls), CASE(test_nested),

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Applying ops to variables, and recording them. */
+#include "autograd/offload_internal.h"
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 #include "tensor/backend.h"
@@ -32,9 +33,11 @@ static unsigned wanted_saves(const trek_op *op, trek_var *const *inputs, int n, 
 
 static void save(trek_node *node, trek_tensor *t, int index, bool is_output)
 {
+    bool offloads = trek_offloads() && (is_output || !node->edges[index].leaf) &&
+                    trek_offload_note(node->tape, t, node->serial, &trek_grad_mode_here.offload);
     trek_ref_take(&t->refs);
     node->saved[node->n_saved++] = (trek_saved_tensor){ .tensor = t, .version = t->storage->version, .is_output = is_output,
-                                                        .index = (uint8_t)index };
+                                                        .index = (uint8_t)index, .offloads = offloads };
 }
 
 /* The node of a call that has run; NULL and MEMORY. */
@@ -53,6 +56,8 @@ static trek_node *record(const trek_op *op, trek_var *const *inputs, int n, cons
         if (t)
             save(node, t, k, bit >= 8);
     }
+    if (trek_offload_has(node->tape))
+        trek_offload_send(node->tape);
     return node;
 }
 

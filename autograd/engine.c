@@ -3,11 +3,13 @@
  * oldest node that has a gradient. Each node's rule gives the gradients of its
  * inputs, which are added up where they go: at an older node, or at a leaf.
  *
- * Where somebody wants to know when a leaf is complete (hooks, a watch), a first
- * pass marks the nodes that can be reached and counts the uses of each leaf. */
+ * Where somebody wants to know when a leaf is complete (hooks, a watch), or which
+ * nodes come next (offloading), a first pass marks the nodes that can be reached and
+ * counts the uses of each leaf. */
 #include <limits.h>
 #include <string.h>
 
+#include "autograd/offload_internal.h"
 #include "autograd/ops.h"
 #include "autograd/partial.h"
 #include "autograd/slice_grad.h"
@@ -523,7 +525,9 @@ static void drop_grads(trek_node *node)
 static trek_status visit(walk *w, trek_node *node, trek_status status)
 {
     leave(w, node);
-    bool runs = status == TREK_OK && (node->grad || node->more_grads);
+    bool runs = status == TREK_OK && (node->grad || node->more_grads), offloaded = runs && trek_offload_has(node->tape);
+    if (offloaded)
+        trek_offload_bring_ahead(node, w->id);
     if (runs)
         status = run_node(w, node);
     drop_grads(node);
@@ -533,6 +537,8 @@ static trek_status visit(walk *w, trek_node *node, trek_status status)
     }
     if (w->counting && status == TREK_OK)
         status = pass_leaves(w, node);
+    if (offloaded && w->retain)
+        trek_offload_leave_again(node);
     bool done = runs && status == TREK_OK && !w->retain;
     if (done)
         trek_node_free_saved(node);
@@ -541,7 +547,8 @@ static trek_status visit(walk *w, trek_node *node, trek_status status)
 
 static trek_status run_walk(walk *w)
 {
-    trek_status status = (w->watch && w->watch->complete) ||
+    bool looks_ahead = !w->of && trek_tape_here && trek_offload_has(trek_tape_here);
+    trek_status status = (w->watch && w->watch->complete) || looks_ahead ||
         atomic_load_explicit(&trek_hooks_alive, memory_order_relaxed) > 0 ? count_uses(w) : TREK_OK;
     trek_node *node = w->newest;
     bool held = false; /* node has a reference of ours */
@@ -653,9 +660,12 @@ static trek_status backward(walk *w, trek_var *const *roots, trek_var *const *se
     if (!scope.depth)
         return trek_error_status();
     trek_grad_mode mode = trek_grad_mode_here;
-    trek_grad_mode_here = (trek_grad_mode){ w->create_graph ? 0 : 1, TREK_F32 };
+    trek_grad_mode_here = (trek_grad_mode){ .no_grad_depth = w->create_graph ? 0 : 1, .autocast = TREK_F32 };
     walk *outer = walking;
+    trek_tape *tape = trek_tape_here;
     walking = w;
+    if (tape)
+        tape->walks++;
     trek_status status = mark_watched(w);
     for (int k = 0; status == TREK_OK && k < n; k++)
         status = seed_root(w, roots[k], seeds ? seeds[k] : NULL);
@@ -667,6 +677,8 @@ static trek_status backward(walk *w, trek_var *const *roots, trek_var *const *se
     for (int k = 0; status == TREK_OK && !w->of && k < w->n_inputs; k++)
         status = make_own(&w->captured[k]);
     walking = outer;
+    if (tape)
+        tape->walks--;
     if (outer && w->watch) /* leaves that both watch carry this walk's number */
         mark_watched(outer);
     trek_grad_mode_here = mode;
@@ -734,6 +746,8 @@ static trek_var *saved_var(trek_backward_call *b, const trek_saved_tensor *s)
         return trek_fail_null(TREK_ERR_STATE, "backward of %s: its %s %d, %s, was overwritten after it was used", node->op->name,
                               s->is_output ? "output" : "input", s->index, trek_tensor_shape_text(s->tensor, text));
     }
+    if (s->offloads && trek_offload_bring(node->tape, s->tensor) != TREK_OK)
+        return NULL;
     if (!b->create_graph && b->n_saved < TREK_SAVED_VARS) {
         trek_var *var = &b->saved[b->n_saved++];
         *var = (trek_var){ .data = s->tensor };

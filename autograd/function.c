@@ -2,7 +2,7 @@
 /* Users' own ops: a node with callbacks. */
 #include "autograd/function.h"
 
-#include "autograd/tape_internal.h"
+#include "autograd/offload_internal.h"
 
 enum { MAX_SAVED = 16, MAX_OUTPUTS = 64 };
 
@@ -31,6 +31,10 @@ trek_status trek_save_for_backward(trek_function_context *context, trek_var *con
             return trek_fail_missing("save_for_backward", "a variable");
         int s = context->n_saved++;
         context->pending[s] = vars[k];
+        bool is_leaf = !vars[k]->node && vars[k]->requires_grad;
+        context->saved[s].offloads = trek_offloads() && !is_leaf && context->tape &&
+                                     trek_offload_note(context->tape, vars[k]->data, context->tape->next_serial + 1,
+                                                       &trek_grad_mode_here.offload);
         context->saved[s].tensor = trek_tensor_retain(vars[k]->data);
         context->saved[s].version = vars[k]->data->storage->version;
         context->saved[s].input = context->saved[s].output = -1;
@@ -51,6 +55,8 @@ trek_var *trek_saved(trek_function_context *context, int k)
     if (tensor->storage->version != context->saved[k].version)
         return trek_fail_null(TREK_ERR_STATE, "backward of %s: saved variable %d was overwritten after it was used",
                               context->function->name, k);
+    if (context->saved[k].offloads && trek_offload_bring(context->tape, tensor) != TREK_OK)
+        return NULL;
     trek_node *node = context->node;
     int input = context->saved[k].input, output = context->saved[k].output;
     if (!node || !context->create_graph)
@@ -119,15 +125,6 @@ static trek_status attach(trek_function_context *context, trek_node *node, trek_
     return TREK_OK;
 }
 
-static void free_context(trek_function_context *context)
-{
-    for (int s = 0; s < context->n_saved; s++)
-        trek_tensor_release(context->saved[s].tensor);
-    if (context->function->free && context->data)
-        context->function->free(context->data);
-    trek_free(context);
-}
-
 static bool any_needs_grad(trek_var *const *inputs, int n)
 {
     for (int k = 0; k < n; k++)
@@ -187,6 +184,7 @@ trek_status trek_function_apply(const trek_function *function, void *data, trek_
     }
     context->function = function;
     context->data = data;
+    context->tape = trek_offloads() ? trek_tape_get() : NULL;
     trek_status status = trek_error_status();
     if (status == TREK_OK && (n_inputs < 0 || (n_inputs > 0 && !inputs) || !outputs))
         status = n_inputs < 0 ? trek_fail(TREK_ERR_ARGUMENT, "%s: %d inputs", function->name, n_inputs)
@@ -199,7 +197,7 @@ trek_status trek_function_apply(const trek_function *function, void *data, trek_
         status = trek_fail(TREK_ERR_SCOPE, "%s: no scope is open", function->name);
     trek_scope scope = status == TREK_OK ? trek_scope_begin() : (trek_scope){ 0, 0 };
     if (!scope.depth) {
-        free_context(context);
+        trek_function_context_free(context);
         return trek_error_status();
     }
     status = run_forward(context, inputs, n_inputs, outputs, n_outputs);
@@ -211,11 +209,13 @@ trek_status trek_function_apply(const trek_function *function, void *data, trek_
         status = attach(context, node, outputs, n_outputs);
     if (node)
         node->context = context;
+    if (node && trek_offload_has(node->tape))
+        trek_offload_send(node->tape);
     status = leave_scope(scope, status, outputs, n_outputs);
     if (node)
         trek_node_release(node);
     else
-        free_context(context);
+        trek_function_context_free(context);
     return status;
 }
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/tape_internal.h"
+#include "autograd/offload_internal.h"
 #include "tensor/thread_end.h"
 #include "tensor/trace.h"
 
@@ -18,6 +18,7 @@ static trek_tape *orphans;
 static void orphan_tape(void)
 {
     trek_tape *tape = trek_tape_here;
+    trek_offload_thread_end(tape);
     pthread_mutex_lock(&orphans_lock);
     tape->next_orphan = orphans;
     orphans = tape;
@@ -150,10 +151,13 @@ static void bury(trek_node *node, trek_node **dead)
     while (!atomic_compare_exchange_weak_explicit(&tape->strays, &top, node, memory_order_release, memory_order_relaxed));
 }
 
-static void free_context(trek_function_context *context)
+void trek_function_context_free(trek_function_context *context)
 {
-    for (int k = 0; k < context->n_saved; k++)
-        trek_tensor_release(context->saved[k].tensor);
+    for (int s = 0; s < context->n_saved; s++) {
+        if (context->saved[s].offloads)
+            trek_offload_forget(context->tape, context->saved[s].tensor);
+        trek_tensor_release(context->saved[s].tensor);
+    }
     if (context->function->free && context->data)
         context->function->free(context->data);
     trek_free(context);
@@ -165,8 +169,11 @@ static void let_go(trek_node *node, trek_node **dead)
     trek_saved_tensor *saved = node->saved;
     int n_saved = node->n_saved;
     node->n_saved = 0;
-    for (int k = 0; k < n_saved; k++)
+    for (int k = 0; k < n_saved; k++) {
+        if (saved[k].offloads)
+            trek_offload_forget(node->tape, saved[k].tensor);
         trek_tensor_drop(saved[k].tensor);
+    }
     trek_edge *edge = node->edges, *end = edge + node->n_inputs;
     for (; edge < end; edge++) {
         trek_var *leaf = edge->leaf;
@@ -202,7 +209,7 @@ static void free_dead(trek_node *dead)
         if (!node->freed) /* else that was done by the pass */
             let_go(node, &dead);
         if (node->context)
-            free_context(node->context);
+            trek_function_context_free(node->context);
         if (node->grad)
             trek_var_drop(node->grad);
         for (int k = 1; node->more_grads && k < node->n_outputs; k++)
@@ -243,7 +250,7 @@ void trek_node_free_saved(trek_node *node)
     node->freed = true;
     let_go(node, &dead);
     if (node->context)
-        free_context(node->context);
+        trek_function_context_free(node->context);
     node->context = NULL;
     if (dead)
         free_dead(dead);

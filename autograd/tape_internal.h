@@ -15,6 +15,9 @@ typedef struct trek_tape {
     uint64_t next_serial;
     _Atomic(trek_node *) strays;  /* died on other threads */
     struct trek_tape *next_orphan;
+    struct trek_offload *offload; /* offload.c; NULL: never used */
+    int n_offloaded;              /* storages that it looks after */
+    int walks;                    /* passes over it that are under way */
 } trek_tape;
 
 typedef struct trek_partial trek_partial;
@@ -46,11 +49,13 @@ struct trek_function_context {
     const trek_function *function;
     void *data;
     trek_node *node;              /* in backward */
+    trek_tape *tape;
     int n_saved;
     bool create_graph;
     struct {
         trek_tensor *tensor;
         uint32_t version;
+        bool offloads;            /* as trek_saved_tensor's */
         int input, output;        /* index, or -1 */
     } saved[16];
     trek_var *const *inputs;      /* during forward */
@@ -69,6 +74,9 @@ trek_node *trek_node_new(const trek_op *op, trek_var *const *inputs, int n_input
 void trek_node_release(trek_node *node);
 /* Lets go of saved tensors and edges. */
 void trek_node_free_saved(trek_node *node);
+
+/* Lets go of what it saved, and of the user's data. */
+void trek_function_context_free(trek_function_context *context);
 
 /* Runs a function node's backward in the present scope: grads[k] for its inputs. */
 trek_status trek_function_backward(trek_node *node, bool create_graph, uint32_t needs, trek_var **grads);

@@ -5,6 +5,7 @@
 
 #include "autograd/backward.h"
 #include "autograd/function.h"
+#include "autograd/offload.h"
 #include "tensor/op.h"
 #include "tensor/scope_internal.h"
 
@@ -75,6 +76,7 @@ typedef struct trek_saved_tensor {
     trek_tensor *tensor;      /* owned */
     uint32_t version;
     uint8_t is_output, index; /* which input or output of the op it was */
+    bool offloads;            /* it may be in host memory: trek_offload_bring before it is looked at (offload_internal.h) */
 } trek_saved_tensor;
 
 /* --- what a backward rule sees ------------------------------------------- */
@@ -180,6 +182,7 @@ bool trek_backward_passes_last(const trek_var *leaf);
 typedef struct trek_grad_mode {
     int no_grad_depth;
     uint8_t autocast;         /* trek_dtype: BF16 or F16; F32: off. Ranks begin it for the length of their forward */
+    trek_offload_opts offload; /* min_bytes 0: none. Ranks have it for the length of their forward */
 } trek_grad_mode;
 extern _Thread_local trek_grad_mode trek_grad_mode_here;
 

@@ -42,6 +42,14 @@ static void see(trek_tensor *tensor, bool written, void *arg)
     pthread_mutex_unlock(&lock);
 }
 
+static void refuse(const char *why, void *arg)
+{
+    trek_touch_list *list = arg;
+    pthread_mutex_lock(&lock);
+    list->problem = why;
+    pthread_mutex_unlock(&lock);
+}
+
 void trek_touch_clear(trek_touch_list *list)
 {
     for (int k = 0; k < list->n; k++)
@@ -61,7 +69,7 @@ void trek_touch_begin(trek_touch_list *list, const trek_stepper *stepper, trek_d
     do
         run = atomic_fetch_add(&runs, 1) + 1;
     while (run == 0); /* which stands for no run */
-    list->watch = (trek_rank_watch){ .run = run, .see = see, .arg = list };
+    list->watch = (trek_rank_watch){ .run = run, .see = see, .refuse = refuse, .arg = list };
     trek_rank_here.watch = &list->watch;
 }
 

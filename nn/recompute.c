@@ -184,7 +184,7 @@ static trek_status second_run(trek_function_context *context, trek_var *const *c
     trek_status status = wanted ? make_leaves(context, r, params, leaves, wanted, n) : trek_error_status();
     if (status == TREK_OK) {
         trek_grad_mode mode = trek_grad_mode_here;
-        trek_grad_mode_here = (trek_grad_mode){ 0, TREK_F32 }; /* recorded, inside a backward */
+        trek_grad_mode_here = (trek_grad_mode){ .autocast = TREK_F32 }; /* recorded, inside a backward */
         trek_var *y = run_again(r, leaves);
         trek_grad_mode_here = mode;
         status = y ? differentiate(y, cotangents[0], leaves, wanted, grads, n) : trek_error_status();

@@ -13,7 +13,7 @@
 TREK_BEGIN
 
 /* Of the table below and that of device_comm.h: its version and its size, which the number of ops is part of. */
-#define TREK_BACKEND_ABI (10 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
+#define TREK_BACKEND_ABI (11 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
 
 /* Work done in order. Every thread has a compute stream of its own on each device
  * that it uses: NULL stands for it wherever a stream is asked for. */
@@ -53,12 +53,15 @@ typedef struct trek_backend {
     /* host memory that the device copies from and to without waiting */
     trek_status (*pinned_allocate)(size_t bytes, void **data);
     void (*pinned_release)(void *data);
+    /* The same of what work on `stream`, one of the device's, still uses: not given out again before that has ended. */
+    void (*pinned_release_after)(void *data, trek_device device, trek_device_stream *stream);
     bool host_accessible;      /* the CPU may read and write data */
     int isa;                   /* the CPU's: 0 baseline, 1 avx2, 2 avx512 */
     trek_memory_stats (*stats)(trek_device device);
 
     /* contiguous bytes; either side may be host memory. In the order of the stream; from a device to
-     * pageable host memory: done when it returns. From pageable memory: copied away when it returns. */
+     * pageable host memory: done when it returns. From pageable memory: copied away when it returns. On a stream of one's own
+     * (not NULL) host memory is pinned_allocate's, and nothing is waited for: the copy happens when the stream gets there. */
     trek_status (*copy_bytes)(void *to, trek_device to_device, const void *from, trek_device from_device, size_t bytes,
                               trek_device_stream *stream);
 

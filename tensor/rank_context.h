@@ -21,6 +21,7 @@ typedef struct trek_rank_watch {
     /* Around what is several ops here and one elsewhere (tensor/compound.h); or NULL, both. */
     void (*enter)(void *arg);
     void (*leave)(const struct trek_compound *compound, void *arg);
+    void (*refuse)(const char *why, void *arg); /* something is done that cannot be done again by replaying; or NULL */
     void *arg;
 } trek_rank_watch;
 

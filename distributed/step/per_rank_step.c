@@ -47,7 +47,8 @@ typedef struct per_rank_call {
     bool weighs;             /* its gradients are of the step's sum as they are */
     bool known;              /* backward begins when the weights of all ranks are known */
     bool stashes;            /* it has a factor of its own, and is not the step's first */
-    int no_grad_depth;
+    int no_grad_depth;       /* the caller's, as the next one */
+    trek_offload_opts offload;
     double denominator;
     uint64_t rng_step, rng_draw;
     int64_t batch_size;
@@ -228,15 +229,16 @@ static trek_status run_backward(const per_rank_call *c, int rank)
 /* fn in a scope of its own, with the caller's modes; its layers may make sums with other ranks'. */
 static trek_status run_part(const per_rank_call *c, int rank, trek_status (*fn)(const per_rank_call *c, int rank))
 {
-    int depth = trek_grad_mode_here.no_grad_depth;
+    trek_grad_mode mode = trek_grad_mode_here;
     trek_grad_mode_here.no_grad_depth = c->no_grad_depth;
+    trek_grad_mode_here.offload = c->offload;
     trek_scope scope = trek_scope_begin();
     if (!c->batch->window) /* there ranks do not wait for each other */
         trek_rank_sums_enter(trek_ranks_sums(c->s->ranks), rank);
     trek_status status = scope.depth ? fn(c, rank) : trek_error_status();
     trek_rank_sums_leave(trek_ranks_sums(c->s->ranks), rank, status);
     trek_scope_end(scope);
-    trek_grad_mode_here.no_grad_depth = depth;
+    trek_grad_mode_here = mode;
     c->of[rank].end_ns = trek_clock_ns();
     return status;
 }
@@ -458,6 +460,7 @@ trek_var *trek_ranks_train_batch(trek_stepper *stepper, const trek_batch *batch)
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "trek_graph_train_batch: a dataset with more than 64 fields");
     per_rank_call c = { .s = s, .graph_loader = graph->graph_loader, .batch = batch, .backward = trek_graph_learns(graph),
                         .reset = trek_graph_states_are_reset(graph), .no_grad_depth = trek_grad_mode_here.no_grad_depth,
+                        .offload = trek_grad_mode_here.offload,
                         .denominator = (double)batch->global, .rng_step = trek_rank_here.rng_step,
                         .rng_draw = trek_rank_here.rng_draw,
                         .batch_size = trek_loader_plan(graph->graph_loader->loader)->batch_size };

@@ -180,7 +180,8 @@ typedef struct forward_call {
     const trek_split_call *call;
     split_forward *forward;
     int no_grad_depth;
-    trek_dtype autocast;    /* of the caller */
+    trek_dtype autocast;    /* of the caller, as what follows */
+    trek_offload_opts offload;
     uint64_t rng_step, rng_draw;
 } forward_call;
 
@@ -239,9 +240,10 @@ static trek_status forward_rank(int rank, void *arg)
     if (!of->runs)
         return TREK_OK;
     int64_t start = trek_trace_enter("forward");
-    int depth = trek_grad_mode_here.no_grad_depth;
+    trek_grad_mode mode = trek_grad_mode_here;
     trek_rank_context before = trek_rank_here;
     trek_grad_mode_here.no_grad_depth = c->no_grad_depth;
+    trek_grad_mode_here.offload = c->offload;
     trek_rank_here.first_sample = c->call->first + of->first;
     trek_rank_here.rows = of->rows;
     trek_rank_here.global_rows = c->call->global;
@@ -258,7 +260,8 @@ static trek_status forward_rank(int rank, void *arg)
     trek_rank_here.rows = before.rows;
     trek_rank_here.global_rows = before.global_rows;
     trek_rank_here.first_sample = before.first_sample;
-    trek_grad_mode_here.no_grad_depth = depth;
+    trek_grad_mode_here.no_grad_depth = mode.no_grad_depth;
+    trek_grad_mode_here.offload = mode.offload;
     trek_trace_end("forward", start, of->rows);
     if (status == TREK_OK && trek_trace_counts())
         trek_trace_samples(of->rows);
@@ -704,7 +707,7 @@ trek_status trek_split_forward(const trek_split_call *call, trek_var **outputs)
     if (call->comm)
         trek_rank_sums_set_comm(trek_ranks_sums(call->ranks), call->comm);
     forward_call c = { .call = call, .forward = p, .no_grad_depth = trek_grad_mode_here.no_grad_depth,
-                       .autocast = trek_autocast_dtype(),
+                       .autocast = trek_autocast_dtype(), .offload = trek_grad_mode_here.offload,
                        .rng_step = trek_rank_here.rng_step, .rng_draw = trek_rank_here.rng_draw };
     trek_status status = run_ranks(p, forward_rank, &c, false);
     for (int r = 0; r < p->local_ranks && status == TREK_OK; r++)

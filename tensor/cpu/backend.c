@@ -59,6 +59,12 @@ static trek_status cpu_pinned_allocate(size_t bytes, void **data)
     return *data ? TREK_OK : TREK_ERR_MEMORY;
 }
 
+static void cpu_pinned_release_after(void *data, trek_device device, trek_device_stream *stream)
+{
+    (void)device, (void)stream;
+    trek_block_free(data);
+}
+
 /* As the system calls it; where it does not (not all processors have the line), "CPU". */
 static void read_model(char *name, size_t size)
 {
@@ -224,6 +230,7 @@ static trek_backend cpu_backend = {
     .reset_peak = trek_memory_reset_peak,
     .pinned_allocate = cpu_pinned_allocate,
     .pinned_release = trek_block_free,
+    .pinned_release_after = cpu_pinned_release_after,
     .info = cpu_info,
     .describe = cpu_describe,
     .host_accessible = true,

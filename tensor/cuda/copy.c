@@ -10,7 +10,8 @@
 
 #include "tensor/cuda/gate.h"
 
-enum { STAGE_MAX = 8 << 20, PINNED_CLASSES = 24, SMALLEST = 512 };
+/* Four sizes for each power of two: what is kept in host memory while a GPU computes is most of it. */
+enum { STAGE_MAX = 8 << 20, PINNED_CLASSES = 4 * 24, SMALLEST = 512 };
 
 /* In front of each pinned block, in its first 64 bytes. */
 typedef struct pinned {
@@ -27,11 +28,13 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pinned *free_blocks[PINNED_CLASSES];
 static pinned *staging; /* given to copies that may still be under way */
 
+static size_t size_of(int size_class) { return (size_t)(SMALLEST / 4 * (4 + size_class % 4)) << size_class / 4; }
+
 static int class_of(size_t bytes)
 {
     int k = 0;
-    while (k < PINNED_CLASSES && ((size_t)SMALLEST << k) < bytes)
-        k++;
+    while (k < PINNED_CLASSES && size_of(k) < bytes)
+        k += size_of(k) < bytes / 2 ? 4 : 1;
     return k < PINNED_CLASSES ? k : -1;
 }
 
@@ -40,7 +43,7 @@ static pinned *new_pinned(size_t bytes, int size_class)
     void *memory = NULL;
     if (!trek_cuda_some_device_here())
         return NULL;
-    size_t size = (size_class >= 0 ? (size_t)SMALLEST << size_class : bytes) + HEAD;
+    size_t size = (size_class >= 0 ? size_of(size_class) : bytes) + HEAD;
     trek_cuda_pass();
     cudaError_t error = cudaHostAlloc(&memory, size, cudaHostAllocPortable);
     trek_cuda_passed();
@@ -96,6 +99,34 @@ static void give_pinned(pinned *p)
     pthread_mutex_unlock(&lock);
 }
 
+/* Back to the driver, which waits for its devices: not while work on one is being captured. */
+void trek_cuda_pinned_release_cached(void)
+{
+    pinned *list = NULL;
+    for (int d = 0; d < TREK_CUDA_MAX_DEVICES; d++)
+        if (trek_cuda_captures_on(d))
+            return;
+    pthread_mutex_lock(&lock);
+    collect_staging();
+    for (int k = 0; k < PINNED_CLASSES; k++)
+        while (free_blocks[k]) {
+            pinned *p = free_blocks[k];
+            free_blocks[k] = p->next;
+            p->next = list;
+            list = p;
+        }
+    pthread_mutex_unlock(&lock);
+    while (list) {
+        pinned *p = list;
+        list = p->next;
+        if (p->ready)
+            cudaEventDestroy(p->ready);
+        trek_cuda_pass();
+        cudaFreeHost(p);
+        trek_cuda_passed();
+    }
+}
+
 trek_status trek_cuda_pinned_allocate(size_t bytes, void **data)
 {
     pinned *p = take_pinned(bytes);
@@ -133,6 +164,23 @@ static void give_staged(pinned *p)
     p->next = staging;
     staging = p;
     pthread_mutex_unlock(&lock);
+}
+
+void trek_cuda_pinned_release_after(void *data, trek_device device, trek_device_stream *stream)
+{
+    pinned *p = (pinned *)(void *)((char *)data - HEAD);
+    trek_status before = trek_error_status();
+    trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
+    cudaStream_t on = queue ? trek_cuda_stream_of(queue, stream) : NULL;
+    if (queue && p->size_class >= 0 && mark_staged(p, device.index, on) == TREK_OK) {
+        give_staged(p);
+        return;
+    }
+    if (before == TREK_OK) /* it is waited for instead */
+        trek_error_clear();
+    if (queue)
+        cudaStreamSynchronize(on);
+    give_pinned(p);
 }
 
 static trek_status stage(void *to, const void *from, size_t bytes, trek_cuda_queue *queue, cudaStream_t stream)
@@ -189,6 +237,12 @@ static bool is_pinned(const void *memory)
     if (!known)
         cudaGetLastError();
     return known && about.type == cudaMemoryTypeHost;
+}
+
+/* On a stream of the caller's own, from or to pinned memory: whoever looks at either side waits by himself. */
+static trek_status in_order(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+    return trek_cuda_check(cudaMemcpyAsync(to, from, bytes, kind, stream), "cudaMemcpyAsync");
 }
 
 static trek_status to_gpu(void *to, const void *from, size_t bytes, trek_cuda_queue *queue, cudaStream_t stream)
@@ -267,6 +321,8 @@ trek_status trek_cuda_copy_bytes(void *to, trek_device to_device, const void *fr
     if (!queue)
         return trek_error_status();
     cudaStream_t on = trek_cuda_stream_of(queue, stream);
+    if (stream && (to_device.type == TREK_CPU || from_device.type == TREK_CPU))
+        return in_order(to, from, bytes, to_device.type == TREK_CPU ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, on);
     if (to_device.type == TREK_CPU)
         return to_host(to, from, bytes, queue, on);
     if (from_device.type == TREK_CPU)

@@ -139,6 +139,8 @@ void trek_cuda_reset_peak(trek_device device);
 trek_memory_stats trek_cuda_stats(trek_device device);
 trek_status trek_cuda_pinned_allocate(size_t bytes, void **data);
 void trek_cuda_pinned_release(void *data);
+void trek_cuda_pinned_release_cached(void); /* blocks that nobody has */
+void trek_cuda_pinned_release_after(void *data, trek_device device, trek_device_stream *stream);
 trek_status trek_cuda_copy_bytes(void *to, trek_device to_device, const void *from, trek_device from_device, size_t bytes,
                                  trek_device_stream *stream);
 

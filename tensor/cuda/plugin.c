@@ -8,6 +8,12 @@
 __attribute__((visibility("default"))) trek_status trek_backend_open(int abi, const trek_host *host, trek_backend *backend,
                                                                          char *why, size_t size);
 
+static void release_cached(trek_device device)
+{
+    trek_cuda_release_cached(device);
+    trek_cuda_pinned_release_cached();
+}
+
 static void fill_functions(trek_backend *b)
 {
     b->abi = TREK_BACKEND_ABI;
@@ -20,10 +26,11 @@ static void fill_functions(trek_backend *b)
     b->allocate = trek_cuda_allocate;
     b->release = trek_cuda_release;
     b->record_use = trek_cuda_record_use;
-    b->release_cached = trek_cuda_release_cached;
+    b->release_cached = release_cached;
     b->reset_peak = trek_cuda_reset_peak;
     b->pinned_allocate = trek_cuda_pinned_allocate;
     b->pinned_release = trek_cuda_pinned_release;
+    b->pinned_release_after = trek_cuda_pinned_release_after;
     b->stats = trek_cuda_stats;
     b->copy_bytes = trek_cuda_copy_bytes;
     b->stream_new = trek_cuda_stream_new;

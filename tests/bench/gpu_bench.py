@@ -19,14 +19,14 @@ import sys
 import gpu_goals
 
 MODELS = ["mlp", "convnet", "convnet_last", "transformer", "residual_tower", "gated_routing", "iterative_refine", "feedback_fixed"]
-WORKS = ["launch", "eager", "replay", "matmul", "gpt2_products", "memory", "linear_cross_entropy", "adamw", "attention", "gpt2_64", "gpt2_4", "gpt2_1"]
+WORKS = ["launch", "eager", "replay", "matmul", "gpt2_products", "memory", "linear_cross_entropy", "adamw", "attention", "gpt2_64", "gpt2_4", "gpt2_1", "offload_gpt2"]
 WORKS += ["model_" + name for name in MODELS]
 GROUPS = {"models": [name for name in WORKS if name.startswith("model_")], "gpt2": ["gpt2_64", "gpt2_4", "gpt2_1"]}
 FOLDER = pathlib.Path(__file__).resolve().parent
 # What is not there to be measured, so that nobody takes it for forgotten.
 MISSING = {MODELS[-1]: ["gru_seq", "lstm_seq", "conv_autoenc"]}
 # What trek-gpu-bench appends to a measure's name: how it was done.
-MODES = ["eager", "captured", "captured-kept", "pieces", "kept"]
+MODES = ["eager", "captured", "captured-kept", "pieces", "kept", "offloaded"]
 
 
 def json_lines(command, environment, limit):
@@ -100,8 +100,9 @@ def number(value, digits=2):
 
 
 def describe(side):
-    """The modes of one side, fastest first."""
-    timed = sorted((m["us"], mode) for mode, m in side.items() if "us" in m)
+    """The modes of one side, fastest first; with peak memory where that is what they differ in."""
+    timed = sorted((m["us"], mode + (f" (peak {m['peak_mib']:.0f} MiB)" if "offloaded" in side and m.get("peak_mib") else ""))
+                   for mode, m in side.items() if "us" in m)
     failed = [f"{mode}: {m['error'][:60]}" for mode, m in side.items() if "error" in m]
     return ", ".join([f"{us:.2f} {mode}" for us, mode in timed] + failed) or "-"
 

@@ -252,7 +252,7 @@ def adamw():
 # -- training steps -----------------------------------------------------------------
 
 
-def steps(work, name, model, loss, x, y, lr, decay=0.0, batches=1, read=False, adam=torch.optim.Adam, autocast=False, flop=0, tokens=0, host=False):
+def steps(work, name, model, loss, x, y, lr, decay=0.0, batches=1, read=False, adam=torch.optim.Adam, autocast=False, flop=0, tokens=0, host=False, label=None):
     initial = {key: value.cpu().clone() for key, value in model.state_dict().items()}
     for mode in state.modes:
         model.load_state_dict(initial)
@@ -273,7 +273,7 @@ def steps(work, name, model, loss, x, y, lr, decay=0.0, batches=1, read=False, a
 
         if host:
             measure_host(work, name + ", host", mode, step)
-        measure(work, name, mode, step, flop=flop, tokens=tokens)
+        measure(work, name, label or mode, step, flop=flop, tokens=tokens)
         model.zero_grad(set_to_none=True)
         del optimizer
 
@@ -401,14 +401,22 @@ class GPT2(nn.Module):
         return functional.linear(self.last(self.blocks(x)), self.tokens.weight)
 
 
-def gpt2(text):
+def gpt2(text, work=None, label=None):
     width, vocabulary, full = 64 * size(12, 1), size(50304, 128), int(text)
     context = 256 if full == 1 else 1024
     batch, length = size(full, 1), size(context, 16)
     module = GPT2(size(12, 2), width, size(1024, 16), vocabulary).to(state.device)
     flop = 6.0 * sum(p.numel() for p in module.parameters()) * batch * length
-    steps("gpt2_" + text, f"{full} x {context}", module, classes, randint(vocabulary, batch, length), randint(vocabulary, batch, length), 1e-4, 0.1,
-          adam=torch.optim.AdamW, autocast=True, flop=flop, tokens=batch * length)
+    steps(work or "gpt2_" + text, f"{full} x {context}", module, classes, randint(vocabulary, batch, length), randint(vocabulary, batch, length), 1e-4, 0.1,
+          adam=torch.optim.AdamW, autocast=True, flop=flop, tokens=batch * length, label=label)
+
+
+def offload_gpt2():
+    """Eager steps as ever, and with what is saved for backward in pinned host memory."""
+    state.modes = ["eager"]
+    gpt2("16", "offload_gpt2")
+    with torch.autograd.graph.save_on_cpu(pin_memory=True):
+        gpt2("16", "offload_gpt2", "offloaded")
 
 
 def replay():

@@ -12,6 +12,7 @@ typedef struct train_state {
     trek_graph *graph;
     trek_var *x, *y;
     bool classes, tokens, kept, read; /* cross entropy; gpt2's loss, with logits kept; the loss is read after each step */
+    bool offload;                     /* what backward needs waits in host memory */
     double last, count;               /* tokens of a step */
 } train_state;
 
@@ -30,7 +31,11 @@ static void eager_step(void *state)
 {
     train_state *s = state;
     trek_scope scope = trek_scope_begin();
+    if (s->offload)
+        trek_offload_begin(NULL);
     trek_var *loss = loss_of(s, s->x, s->y);
+    if (s->offload)
+        trek_offload_end();
     trek_graph_backward(s->graph, loss);
     trek_graph_step(s->graph);
     if (s->read && loss)
@@ -268,20 +273,50 @@ static void model(void)
 
 /* --- GPT-2 124M ------------------------------------------------------------------------------------ */
 
-/* In bf16 with f32 master weights, gpt2_BATCH. */
-static void gpt2(void)
+/* In bf16 with f32 master weights, for a batch of so many; returns the work of a step. */
+static double gpt2_state(int64_t full, char *name, size_t size, train_state *s)
 {
-    int64_t width = 64 * gpu_size(12, 1), vocabulary = gpu_size(50304, 128), full = atoll(gpu_work_name() + strlen("gpt2_"));
+    int64_t width = 64 * gpu_size(12, 1), vocabulary = gpu_size(50304, 128);
     int64_t batch = gpu_size(full, 1), length = gpu_size(full == 1 ? 256 : 1024, 16);
-    char name[64];
-    snprintf(name, sizeof name, "%lld x %d", (long long)full, full == 1 ? 256 : 1024);
+    snprintf(name, size, "%lld x %d", (long long)full, full == 1 ? 256 : 1024);
     trek_module *model = gpu_gpt2_new((int)gpu_size(12, 2), width, width / 64, gpu_size(1024, 16), vocabulary, TREK_BF16);
     double parameters = model ? (double)trek_module_param_count(model) : 0;
-    train_state s = { .graph = graph_of(model, trek_adamw((trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 })), .tokens = true };
-    s.count = (double)(batch * length);
-    s.x = gpu_randint(trek_dims(batch, length), vocabulary);
-    s.y = gpu_randint(trek_dims(batch, length), vocabulary);
-    both(name, &s, false, 1, 6 * parameters * s.count);
+    *s = (train_state){ .graph = graph_of(model, trek_adamw((trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 })),
+                        .tokens = true };
+    s->count = (double)(batch * length);
+    s->x = gpu_randint(trek_dims(batch, length), vocabulary);
+    s->y = gpu_randint(trek_dims(batch, length), vocabulary);
+    return 6 * parameters * s->count;
+}
+
+/* gpt2_BATCH */
+static void gpt2(void)
+{
+    char name[64];
+    train_state s;
+    double flop = gpt2_state(atoll(gpu_work_name() + strlen("gpt2_")), name, sizeof name, &s);
+    both(name, &s, false, 1, flop);
+}
+
+/* Time and peak memory of steps that keep what backward needs on the device, and of steps that keep it on the host. */
+static void gpt2_offload(void)
+{
+    char name[64], text[96];
+    train_state s;
+    double flop = gpt2_state(16, name, sizeof name, &s);
+    for (int way = 0; way < 2; way++) {
+        s.offload = way;
+        snprintf(text, sizeof text, "%s %s", name, way ? "offloaded" : "eager");
+        if (trek_error_status() != TREK_OK) {
+            gpu_report_failure(text);
+            break;
+        }
+        trek_memory_release_cached(gpu_device);
+        gpu_result result = gpu_time(eager_step, &s);
+        result.tokens = s.count;
+        gpu_report(text, result, 1, 0, flop);
+    }
+    close_state(&s);
 }
 
 const gpu_work gpu_works_training[] = { { "replay", replay },
@@ -289,6 +324,7 @@ const gpu_work gpu_works_training[] = { { "replay", replay },
                                         { "gpt2_64", gpt2 },
                                         { "gpt2_4", gpt2 },
                                         { "gpt2_1", gpt2 },
+                                        { "offload_gpt2", gpt2_offload },
                                         { "model_mlp", model },
                                         { "model_convnet", model },
                                         { "model_convnet_last", model },

@@ -21,6 +21,9 @@ import gpu_goals
 MODELS = ["mlp", "convnet", "convnet_last", "transformer", "residual_tower", "gated_routing", "iterative_refine", "feedback_fixed"]
 WORKS = ["launch", "eager", "replay", "matmul", "gpt2_products", "memory", "linear_cross_entropy", "adamw", "attention", "gpt2_64", "gpt2_4", "gpt2_1", "offload_gpt2"]
 WORKS += ["model_" + name for name in MODELS]
+# works of trek's side alone, by kernels that are off unless asked for: the work, TREK_CUDA_ATTENTION
+VARIANTS = {f"{work}_{kernels}": (work, kernels) for work in ("attention", "gpt2_64") for kernels in ("wgmma", "cudnn")}
+WORKS += VARIANTS
 GROUPS = {"models": [name for name in WORKS if name.startswith("model_")], "gpt2": ["gpt2_64", "gpt2_4", "gpt2_1"]}
 FOLDER = pathlib.Path(__file__).resolve().parent
 # What is not there to be measured, so that nobody takes it for forgotten.
@@ -67,10 +70,13 @@ def gather(name, arguments):
     environment = dict(os.environ, TREK_PLUGIN_PATH=os.environ.get("TREK_PLUGIN_PATH", arguments.build + "/tensor/cuda"))
     extra = ["--scale", str(arguments.scale)] if arguments.scale > 1 else []
     extra += ["--ms", str(arguments.ms), "--rounds", str(arguments.rounds)]
-    trek = [arguments.build + "/tests/bench/gpu/trek-gpu-bench", "--device", arguments.device] + extra + [name]
+    work, kernels = VARIANTS.get(name, (name, None))
+    if kernels:
+        environment["TREK_CUDA_ATTENTION"] = kernels
+    trek = [arguments.build + "/tests/bench/gpu/trek-gpu-bench", "--device", arguments.device] + extra + [work]
     ours, problem = before(arguments.json, name) if arguments.no_trek else json_lines(trek, environment, arguments.limit)
     peer = [os.environ.get("TREK_PEER_PYTHON", sys.executable), str(FOLDER / "gpu_peer.py"), "--device", arguments.device, "--modes", arguments.modes] + extra + [name]
-    theirs, peer_problem = ([], "") if arguments.no_peer else json_lines(peer, dict(os.environ), arguments.peer_limit)
+    theirs, peer_problem = ([], "") if arguments.no_peer or kernels else json_lines(peer, dict(os.environ), arguments.peer_limit)
     rows = {}
     for side, lines in (("trek", ours), ("torch", theirs)):
         for line in lines:

@@ -29,7 +29,7 @@ tests_first() {
     local k
     beside on_device rows_against_the_cpu 120 test_cuda_rows
     beside on_device attention 120 test_attention
-    TREK_CUDA_ATTENTION=mma TREK_TEST_CASE='*16_*' beside on_device attention_by_mma 120 test_attention
+    TREK_CUDA_ATTENTION=wgmma TREK_TEST_CASE='*16_*' beside on_device attention_by_wgmma 120 test_attention
     TREK_CUDA_ATTENTION=cudnn TREK_TEST_CASE='*16_is_f64_rounded' beside on_device attention_by_cudnn 200 test_attention
     beside on_device channels_last 120 test_channels_last
     for k in 0 1 2 3 4 5; do TREK_TEST_SHARD=$k/6 beside on_device op_suite_$k 120 test_ops_forward; done

@@ -34,7 +34,7 @@ def change(text, entry, pattern, replacement, which):
 
 def run(program, case, ptx, copy):
     """Whether it passes, and the first fault that it tells of"""
-    env = dict({"TREK_CUDA_ATTENTION": "own" if "16_tiles_end_anywhere" in case else "mma"}, **os.environ)
+    env = dict({"TREK_CUDA_ATTENTION": "wgmma" if "16_tiles_end_anywhere" in case else "own"}, **os.environ)
     env.update(TREK_THREADS="1", TREK_TEST_PTX=ptx, TREK_TEST_CASE=case, TREK_TEST_PTX_COPY=copy, TREK_TEST_PTX_ORDER="random")
     try:
         done = subprocess.run([os.path.join(tests, "test_" + program)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit)

@@ -285,7 +285,7 @@ trek_status trek_cuda_attention_wgmma(const trek_op_call *call, trek_cuda_queue 
 #if !defined(TREK_HAVE_SM_90A) && !defined(TREK_FAKE_CUDA)
     return TREK_ERR_UNSUPPORTED; /* by a compiler that does not know it */
 #endif
-    if (trek_cuda_attention_choice() == TREK_CUDA_ATTENTION_MMA || !trek_attention_suits_tensor_cores(queue, job, dtype) ||
+    if (trek_cuda_attention_choice() != TREK_CUDA_ATTENTION_WGMMA || !trek_attention_suits_tensor_cores(queue, job, dtype) ||
         !some ||
         !trek_attention_in_pieces(job.y) || job.mask || job.drops || job.heads > 0x7fffffff)
         return TREK_ERR_UNSUPPORTED;

@@ -11,7 +11,7 @@ static pthread_once_t choice_once = PTHREAD_ONCE_INIT;
 
 static void read_environment(void)
 {
-    static const char *const names[] = { "own", "mma", "cudnn" };
+    static const char *const names[] = { "own", "wgmma", "cudnn" };
     const char *value = getenv("TREK_CUDA_ATTENTION");
     if (!value || !value[0])
         return;
@@ -20,7 +20,7 @@ static void read_environment(void)
             choice = (trek_cuda_attention_kind)k;
             return;
         }
-    trek_log_message(TREK_LOG_WARNING, "TREK_CUDA_ATTENTION is \"%s\": neither own nor mma nor cudnn; own it is", value);
+    trek_log_message(TREK_LOG_WARNING, "TREK_CUDA_ATTENTION is \"%s\": neither own nor wgmma nor cudnn; own it is", value);
 }
 
 trek_cuda_attention_kind trek_cuda_attention_choice(void)

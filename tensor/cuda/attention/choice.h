@@ -8,8 +8,8 @@
 TREK_BEGIN
 
 typedef enum trek_cuda_attention_kind {
-    TREK_CUDA_ATTENTION_OWN,   /* own kernels, the best that the device takes */
-    TREK_CUDA_ATTENTION_MMA,   /* own kernels without those of sm_90a */
+    TREK_CUDA_ATTENTION_OWN,   /* own kernels for all GPUs */
+    TREK_CUDA_ATTENTION_WGMMA, /* own kernels for sm_90a where the device takes them, those for all GPUs for the rest */
     TREK_CUDA_ATTENTION_CUDNN, /* cuDNN, own kernels for what it does not take */
 } trek_cuda_attention_kind;
 

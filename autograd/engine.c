@@ -547,9 +547,11 @@ static trek_status visit(walk *w, trek_node *node, trek_status status)
 
 static trek_status run_walk(walk *w)
 {
-    bool looks_ahead = !w->of && trek_tape_here && trek_offload_has(trek_tape_here);
-    trek_status status = (w->watch && w->watch->complete) || looks_ahead ||
-        atomic_load_explicit(&trek_hooks_alive, memory_order_relaxed) > 0 ? count_uses(w) : TREK_OK;
+    bool looks_ahead = trek_tape_here && trek_offload_has(trek_tape_here);
+    bool counts = (w->watch && w->watch->complete) || looks_ahead ||
+        atomic_load_explicit(&trek_hooks_alive, memory_order_relaxed) > 0;
+    /* a composite's walk ends at the node that it is of: what lies behind, and the leaves, are the outer walk's to count */
+    trek_status status = counts && !w->of ? count_uses(w) : TREK_OK;
     trek_node *node = w->newest;
     bool held = false; /* node has a reference of ours */
     while (node && w->live > 0) {

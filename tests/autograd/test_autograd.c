@@ -271,6 +271,44 @@ static void hooks(void **state)
     assert_int_equal(hook_calls, 101);
 }
 
+/* The slope's slope in x and in a weight, through a fused op that create_graph takes to pieces. */
+static void bend_of_fused(bool hooked, double *bends, double *slopes)
+{
+    int one = 1;
+    const double points[3] = { 0.5, -1.25, 2 }, gains[3] = { 1.5, 0.75, -2 };
+    trek_var *x = trek_var_from(test_values(points, trek_dims(1, 3), TREK_F64));
+    trek_var *gain = trek_var_from(test_values(gains, trek_dims(3), TREK_F64));
+    trek_var_set_requires_grad(x, true);
+    trek_var_set_requires_grad(gain, true);
+    int handle = hooked ? trek_var_on_grad(gain, watch, &one) : 0;
+    trek_var *before = trek_mul(trek_mul(x, x), gain), *y = trek_layer_norm(before, gain, NULL, 1, 1e-5);
+    trek_var *loss = total(trek_mul(trek_mul(y, y), before)), *slope;
+    assert_int_equal(trek_backward_with(loss, NULL, &(trek_backward_opts){ .create_graph = true }), TREK_OK);
+    for (int k = 0; k < 3; k++)
+        slopes[k] = element(trek_var_grad(x), k), slopes[3 + k] = element(trek_var_grad(gain), k);
+    slope = total(trek_mul(trek_var_grad(x), trek_var_grad(x)));
+    trek_var *grads[2];
+    assert_int_equal(trek_grad(&slope, 1, (trek_var *[]){ x, gain }, 2, NULL, NULL, grads), TREK_OK);
+    for (int k = 0; k < 3; k++)
+        bends[k] = element(grads[0], k), bends[3 + k] = element(grads[1], k);
+    if (handle)
+        trek_var_remove_hook(gain, handle);
+}
+
+/* While a hook is alive walks count what they reach, but not those that a composite makes within another's. */
+static void hooks_beside_composites(void **state)
+{
+    (void)state;
+    double plain[12], hooked[12];
+    hook_calls = 0;
+    bend_of_fused(false, plain, plain + 6);
+    assert_int_equal(hook_calls, 0);
+    bend_of_fused(true, hooked, hooked + 6);
+    assert_int_equal(hook_calls, 1);
+    for (int k = 0; k < 12; k++)
+        assert_true(plain[k] == hooked[k]);
+}
+
 /* --- trek_grad and higher derivatives ------------------------------------------------------ */
 
 static void grad_leaves_leaves_alone(void **state)
@@ -545,6 +583,7 @@ int main(void)
         TEST(in_place_only_without_grad),
         TEST(overwriting_what_was_saved),
         TEST(hooks),
+        TEST(hooks_beside_composites),
         TEST(grad_leaves_leaves_alone),
         TEST(grad_of_something_in_between),
         TEST(own_functions),

@@ -636,6 +636,7 @@ static void test_thread_ends(void **state)
     trek_module *m = deep_model();
     pthread_t thread;
     void *y;
+    assert_int_equal(trek_device_sync(test_device()), TREK_OK); /* another thread's stream is to read the weights */
     assert_int_equal(pthread_create(&thread, NULL, forward_only, m), 0);
     assert_int_equal(pthread_join(thread, &y), 0);
     assert_non_null(y);

@@ -151,7 +151,8 @@ typedef struct seen {
     atomic_int times[MOST_EPOCHS][ROWS], calls[MOST_EPOCHS];
     int first[MOST_EPOCHS][ROWS]; /* one rank: the order */
     bool ordered;
-    int epochs_called, metrics_called;
+    int epochs_called;
+    atomic_int metrics_called; /* which the caller looks at while the run goes on */
     trek_epoch_metrics metrics[MOST_EPOCHS];
     double lr;                    /* on_epoch sets lr / (1 + epoch) */
 } seen;
@@ -182,7 +183,8 @@ static trek_status note_epoch(trek_graph *graph, int64_t epoch, void *arg)
 static trek_status note_metrics(const trek_epoch_metrics *m, void *arg)
 {
     seen *s = arg;
-    s->metrics[s->metrics_called++] = *m;
+    s->metrics[s->metrics_called] = *m;
+    s->metrics_called++;
     return TREK_OK;
 }
 

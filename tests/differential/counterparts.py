@@ -80,6 +80,15 @@ def conv2d(x, weight, bias, opts):
     return F.conv2d(x, weight, bias, two(o["stride"], 1), padding_of(opts, two(o["padding"], 0)), two(o["dilation"], 1), o["groups"] or 1)
 
 
+def conv2d_activation(x, weight, bias, opts, activation):
+    return (lambda y: y, F.relu, F.gelu)[activation](conv2d(x, weight, bias, opts))
+
+
+def channels_last(x):
+    need(x.ndim == 4, "x [N, C, H, W]")
+    return x.contiguous(memory_format=torch.channels_last)
+
+
 def conv_transpose2d(x, weight, bias, opts):
     need(x.ndim == 4, "x [N, C, H, W]")
     o = opts or {name: [0, 0] for name in ("stride", "padding", "output_padding", "dilation", "output_size")} | {"groups": 1}
@@ -541,7 +550,7 @@ TABLE = {
     "scatter_add": lambda x, index, source, dim: torch.scatter_add(x, dim, index_of(index), source),
     "one_hot": one_hot,
     "linear_activation": lambda x, w, b, a: (lambda y: y, F.relu, F.gelu)[a](F.linear(x, w, b)),
-    "conv2d": conv2d, "conv_transpose2d": conv_transpose2d, "max_pool2d": max_pool2d, "avg_pool2d": avg_pool2d,
+    "conv2d": conv2d, "conv2d_activation": conv2d_activation, "channels_last": channels_last, "conv_transpose2d": conv_transpose2d, "max_pool2d": max_pool2d, "avg_pool2d": avg_pool2d,
     "adaptive_avg_pool2d": lambda x, h, w: F.adaptive_avg_pool2d(x, (h, w)),
     "layer_norm": lambda x, w, b, n, eps: F.layer_norm(x, x.shape[x.ndim - n:], w, b, eps),
     "add_layer_norm": add_layer_norm,
@@ -577,10 +586,15 @@ def linear_activation_truth(x, weight, bias, activation):
     return TRUTHS["gelu"](y) if activation == 2 else TABLE["linear_activation"](x, weight, bias, activation)
 
 
+def conv2d_activation_truth(x, weight, bias, opts, activation):
+    y = conv2d(x, weight, bias, opts)
+    return TRUTHS["gelu"](y) if activation == 2 else conv2d_activation(x, weight, bias, opts, activation)
+
+
 # The truth in f64, where PyTorch's own formula loses it far out.
 TRUTHS = {
     "bce_with_logits": lambda x, t: ((1 - t) * softplus(x) + t * softplus(-x)).mean(),
-    "linear_activation": linear_activation_truth,
+    "linear_activation": linear_activation_truth, "conv2d_activation": conv2d_activation_truth,
     "gelu": lambda x: x * 0.5 * torch.erfc(-x * math.sqrt(0.5)),
     "gelu_tanh": lambda x: x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)),
 }

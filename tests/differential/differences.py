@@ -86,7 +86,11 @@ def near_a_bend(case):
     b = [Input(t).values.double() for t in inputs(case, "bias")]
     if case["args"]["activation"] != 1 or not x.numel() or not w.numel():
         return False
-    y, size = torch.nn.functional.linear(x, w, *b), torch.nn.functional.linear(x.abs(), w.abs(), *[t.abs() for t in b])
+    product = torch.nn.functional.linear
+    if "opts" in case["args"]:
+        from counterparts import conv2d
+        product = lambda x, w, b=None: conv2d(x, w, b, case["args"]["opts"])
+    y, size = product(x, w, *b), product(x.abs(), w.abs(), *[t.abs() for t in b])
     return bool((y.abs() <= size * 2 * max(torch.finfo(Input(t).values.dtype).eps for t in case["tensors"])).any())
 
 
@@ -135,7 +139,7 @@ TABLE = [
     Difference("any|all", "value", "dtype bool, PyTorch uint8", "autograd/ops.h", "bool, of u8 too: PyTorch's u8 there is from before it had bool"),
     Difference("max|min", "gradient|second", "nan", "autograd/ops.h", "or the NaNs do, as in torch.max(x) (amax gives NaN to all)"),
     Difference("kl_div", "gradient|second", "PyTorch nan|nan, PyTorch|inf", "autograd/losses.h", "At a target of 0 the slope of t log t is taken as 0"),
-    Difference("relu6|hardtanh|hardshrink|softshrink", "gradient", "", "autograd/pointwise.h", "NaN passes on, and lets its gradient pass", has_nan),
+    Difference("relu6|hardtanh|hardshrink|hardswish|softshrink|celu", "gradient", "", "autograd/pointwise.h", "NaN passes on, and lets its gradient pass", has_nan),
     Difference("(nn_)?hardsigmoid", "value|gradient", "gradient", "autograd/pointwise.h", "relu6(x + 3) / 6"),  # PyTorch's slope is f32's 1 / 6
     Difference("logaddexp", "refusal", "PyTorch alone refuses.*bool", "autograd/pointwise.h", "one may be of integers"),
     Difference("tanhshrink", "value", "", "autograd/pointwise.h", "x - tanh(x)"),
@@ -166,10 +170,10 @@ TABLE = [
     Difference("matrix_norm", "gradient|second", "", "autograd/linalg.h", "are some of those that fit", lambda case: 1 <= case["args"]["order"] <= 3),
     Difference("elu", "gradient", "", "autograd/ops.h", "derivative 1 at NaN (PyTorch's depends on the element's place)", has_nan),
     Difference("elu", "second", "", "autograd/ops.h", "second one 0 at 0", has_zero),
-    Difference("gelu.*|linear_activation", "value|gradient|second", "nan", "autograd/ops.h", "at the infinities its limits, where PyTorch gives NaN"),
+    Difference("gelu.*|(linear|conv2d)_activation", "value|gradient|second", "nan", "autograd/ops.h", "at the infinities its limits, where PyTorch gives NaN"),
     Difference("..?_scalar", "value", "1, PyTorch 0|0, PyTorch 1", "autograd/ops.h", "comparisons of integers are exact"),
     Difference("bce.*", "value", "dtype", "autograd/losses.h", "what both promote to (PyTorch's bce: the target's)"),
-    Difference("matmul|linear.*|conv[23]d|conv_transpose[23]d|attention|lstm|gru", "refusal", "trek alone refuses.*of different dtypes", "autograd/ops.h", "products: their inputs are of one dtype"),
+    Difference("matmul|linear.*|conv[23]d.*|conv_transpose[23]d|attention|lstm|gru", "refusal", "trek alone refuses.*of different dtypes", "autograd/ops.h", "products: their inputs are of one dtype"),
     Difference("rms_norm|(add_)?layer_norm", "refusal", "trek alone refuses, in forward: TREK_ERR_DTYPE|expected scalar type|mixed dtype", "autograd/ops.h",
                "weight and bias are of x's dtype, or of f32 where x has 16 bits, both of one: DTYPE otherwise"),
     Difference("mse_loss|l1_loss|smooth_l1_loss|bce_with_logits|kl_div", "refusal", "PyTorch alone refuses.*(Target size|can't be cast)", "autograd/losses.h",
@@ -204,12 +208,12 @@ TABLE = [
                lambda case: case["args"]["weight"] is None),
     Difference("batch_norm", "gradient|second", "nan|inf", "autograd/ops.h", "Where inputs are not finite, gradients are NaN or infinite", has_nan_or_infinity),
     Difference("pow|pow_scalar", "gradient|second", "", "autograd/ops.h", "beyond 2^24 f32 has even exponents only", large_exponent),
-    Difference("conv(_transpose)?[123]d", "value|gradient|second", "nan", "autograd/ops.h", "weights that are not finite may make gradients NaN anywhere",
+    Difference("conv(_transpose)?[123]d|conv2d_activation", "value|gradient|second", "nan", "autograd/ops.h", "weights that are not finite may make gradients NaN anywhere",
                lambda case: not_finite(inputs(case, "weight")[0])),
     Difference("conv_transpose[123]d", "refusal", r"give an output of \[|give none", "autograd/ops.h", "a result without pixels (torch gives some)"),
     Difference("conv_transpose[123]d", "refusal", "trek alone refuses.*TREK_ERR_(ARGUMENT|SHAPE)", "autograd/ops.h", "of an empty batch, of which torch checks less",
                lambda case: 0 in inputs(case, "x")[0]["shape"]),
-    Difference("linear_activation", "gradient|second", "", "autograd/ops.h", "derivative 0 at 0", near_a_bend),
+    Difference("(linear|conv2d)_activation", "gradient|second", "", "autograd/ops.h", "derivative 0 at 0", near_a_bend),
     Difference("erf", "second", "PyTorch nan", "autograd/ops.h", "second derivative 0 where x^2 overflows (PyTorch: NaN)"),
     Difference("lstm|gru", "refusal", "PyTorch alone refuses.*greater than 0", "autograd/ops.h", "here a row may have no step"),
     Difference("lstm|gru", "refusal", "PyTorch alone refuses.*larger than 0", "autograd/ops.h", "of no steps (torch refuses them)"),

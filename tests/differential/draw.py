@@ -608,6 +608,11 @@ def draw_conv2d(d):
             "bias": d.tensor(other(), [out]) if d.chance(0.6) else None, "opts": kind_of_padding(d, opts)}
 
 
+@shaped("conv2d_activation")
+def draw_conv2d_activation(d):
+    return {**draw_conv2d(d), "activation": d.pick(0, 1, 1, 2, 2)}
+
+
 @shaped("conv_transpose2d")
 def draw_conv_transpose2d(d):
     dtype = d.float_dtype()

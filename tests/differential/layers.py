@@ -498,6 +498,7 @@ TABLE = SPACE | {
     "nn_tanh": Layer(no_options, lambda o: nn.Tanh(), [], False, lambda r, o: any_shape(r)),
     "nn_sigmoid": Layer(no_options, lambda o: nn.Sigmoid(), [], False, lambda r, o: any_shape(r)),
     "nn_identity": Layer(no_options, lambda o: nn.Identity(), [], False, lambda r, o: any_shape(r)),
+    "nn_channels_last": Layer(no_options, lambda o: nn.Identity(), [], False, lambda r, o: image(r, r.choice([1, 2, 5]))), # another order, the same numbers
     "nn_leaky_relu": Layer(lambda r: {"negative_slope": r.choice([0.2, ZERO])}, lambda o: nn.LeakyReLU(real(o["negative_slope"], 0.01)),
                            ["negative_slope"], False, lambda r, o: any_shape(r)),
     "nn_softmax": Layer(lambda r: {"dim": r.choice([0, -1, ZERO])}, lambda o: nn.Softmax(flat_dim(o["dim"], -1)), [], False, lambda r, o: any_shape(r)),

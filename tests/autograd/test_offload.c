@@ -617,6 +617,7 @@ static void *forward_only(void *arg)
     trek_var *x = trek_var_from(test_tensor(1, trek_dims(TALL, BROAD), 1));
     trek_var *y = trek_var_retain(trek_forward(m, x));
     trek_scope_end(scope);
+    trek_device_sync(test_device()); /* the weights are another's, who may let go of them */
     return y; /* the scope of offloading ends with the thread */
 }
 

@@ -101,20 +101,6 @@ template <int MT, int N> __device__ __forceinline__ void clear(float s[MT][N][4]
                 s[m][n][e] = 0;
 }
 
-/* Over the four lanes that share a row. */
-__device__ __forceinline__ float quad_largest(float x)
-{
-    float other = __shfl_xor_sync(0xffffffffu, x, 1);
-    x = other > x ? other : x;
-    other = __shfl_xor_sync(0xffffffffu, x, 2);
-    return other > x ? other : x;
-}
-__device__ __forceinline__ float quad_sum(float x)
-{
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-
 /* Writes a warp's rows, the first being `row`, below `rows`. */
 template <typename T, int D, int MT>
 __device__ __forceinline__ void store_rows(const attention_operand &o, int64_t b, int64_t h, int64_t row, int64_t rows, int depth,
@@ -234,7 +220,7 @@ __device__ __forceinline__ void forward_block(const attention_job &job, int64_t 
                         now = scaled > now ? scaled : now;
                     }
                 }
-                now = quad_largest(now);
+                now = trek_quad_largest(now);
                 now = now > before ? now : before;
                 float shift = now > -INFINITY ? now : 0, factor = trek_exp2((before - shift) * unit), added = 0;
                 top[m][half] = now;
@@ -267,7 +253,7 @@ __device__ __forceinline__ void forward_block(const attention_job &job, int64_t 
     for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            float total = quad_sum(sum[m][half]), inverse = total > 0 ? 1 / total : total == 0 ? 0 : total;
+            float total = trek_quad_sum(sum[m][half]), inverse = total > 0 ? 1 / total : total == 0 ? 0 : total;
             int64_t i = row0 + m * 16 + lane / 4 + half * 8;
             if (lane % 4 == 0 && i < job.queries)
                 lse[i] = total == 0 ? -INFINITY : (top[m][half] > -INFINITY ? top[m][half] : 0) * (LN2 * unit) + logf(total);

@@ -65,19 +65,6 @@ __device__ __forceinline__ void fetch(uint32_t base, const meeting_places &at, c
         }
 }
 
-__device__ __forceinline__ float quad_largest(float x)
-{
-    float other = __shfl_xor_sync(0xffffffffu, x, 1);
-    x = other > x ? other : x;
-    other = __shfl_xor_sync(0xffffffffu, x, 2);
-    return other > x ? other : x;
-}
-__device__ __forceinline__ float quad_sum(float x)
-{
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-
 /* What is not seen becomes -infinity; row: of the first of a thread's two, column: its first. */
 __device__ __forceinline__ void hide(float (&s)[KEYS / 2], bool causal, int row, int column, int keys)
 {
@@ -104,7 +91,7 @@ __device__ __forceinline__ void soften(float (&s)[KEYS / 2], float (&acc)[A], fl
                 const float scaled = s[k] * scale;
                 now = scaled > now ? scaled : now;
             }
-        now = quad_largest(now);
+        now = trek_quad_largest(now);
         now = now > top[half] ? now : top[half];
         const float shift = now > -INFINITY ? now : 0, factor = trek_exp2(top[half] - shift);
         float added = 0;
@@ -142,7 +129,7 @@ __device__ __forceinline__ void finish(const attention_job &job, const head_plac
     uint16_t *to = attention_rows<uint16_t>(job.y, place.b, place.h);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const float total = quad_sum(sum[half]), inverse = total > 0 ? 1 / total : total == 0 ? 0 : total;
+        const float total = trek_quad_sum(sum[half]), inverse = total > 0 ? 1 / total : total == 0 ? 0 : total;
         const int64_t i = row + half * 8;
         if (i >= job.queries)
             continue;

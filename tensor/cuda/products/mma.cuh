@@ -151,6 +151,20 @@ inline float trek_exp2(float x) { return exp2f(x); }
 inline float trek_fused(float a, float b, float c) { return a * b + c; }
 
 #endif
+
+/* Over the four lanes that share a row of sums. */
+__device__ __forceinline__ float trek_quad_largest(float x)
+{
+    float other = __shfl_xor_sync(0xffffffffu, x, 1);
+    x = other > x ? other : x;
+    other = __shfl_xor_sync(0xffffffffu, x, 2);
+    return other > x ? other : x;
+}
+__device__ __forceinline__ float trek_quad_sum(float x)
+{
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
 #endif /* TREK_MMA */
 
 #endif

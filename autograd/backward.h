@@ -14,7 +14,8 @@ typedef struct trek_backward_opts {
 
 /* Adds d var / d leaf to the gradient of each leaf that var depends on. var must
  * be a scalar (one element): SHAPE otherwise. STATE if var needs no gradient,
- * if the tape was freed by an earlier pass, or if a saved tensor was overwritten. */
+ * if the tape was freed by an earlier pass, if a saved tensor was overwritten, or if, called within a backward pass (in a
+ * hook, in a function's backward), it comes to results that the pass itself is to go over. */
 TREK_API trek_status trek_backward(trek_var *var);
 /* The same with the cotangent `seed` (shape of var; NULL: ones, scalars only). opts may be NULL. */
 TREK_API trek_status trek_backward_with(trek_var *var, trek_var *seed, const trek_backward_opts *opts);

@@ -21,6 +21,7 @@ enum { FEW_COMPOSITE = 8 };
 
 typedef struct walk {
     uint32_t id;
+    const struct walk *outer;   /* of which it runs in a node; NULL: none */
     bool create_graph, retain;
     bool counting;              /* uses of leaves were counted */
     bool fresh;                 /* leaves were given what settle_leaves has to look at */
@@ -36,7 +37,7 @@ typedef struct walk {
                                  * at them; INT_MAX: others do */
 } walk;
 
-static _Thread_local uint32_t last_walk;
+static _Atomic(uint32_t) last_walk; /* of all threads: leaves may be several threads' */
 static _Thread_local walk *walking;
 
 /* --- adding up ------------------------------------------------------------------- */
@@ -176,15 +177,16 @@ static trek_var *fit(const trek_edge *edge, trek_var *grad)
 
 /* The node takes part in the walk. It is held by the edge on which the walk has come, which leaves its reference to the walk
  * (trek_node_free_saved), or from the start. */
-static inline void join(walk *w, trek_node *node)
+static inline trek_status join(walk *w, trek_node *node)
 {
     if (node->walk == w->id)
-        return;
+        return TREK_OK;
+    if (node->walk) /* its gradients are that walk's */
+        return trek_fail(TREK_ERR_STATE, "backward: within a pass, over a part of the tape that the pass itself is to go over");
     node->walk = w->id;
     w->live++;
+    return TREK_OK;
 }
-
-
 
 static inline void leave(walk *w, trek_node *node)
 {
@@ -217,8 +219,7 @@ static trek_status give_to_node(walk *w, trek_node *node, int output, trek_var *
 {
     if (w->of && node->serial <= w->of->serial)
         return capture(w, NULL, node, output, grad);
-    join(w, node);
-    if (output == 0 && node->partial && trek_partial_complete(node) != TREK_OK)
+    if (join(w, node) != TREK_OK || (output == 0 && node->partial && trek_partial_complete(node) != TREK_OK))
         return trek_error_status();
     if (output == 0)
         return add_to(&node->grad, grad, w->create_graph);
@@ -300,10 +301,38 @@ static trek_status pass_leaves(walk *w, trek_node *node)
     return status;
 }
 
-/* First pass: marks what can be reached, counts uses of leaves. */
+/* Whether an outer walk has uses of the leaf before it: it calls the leaf complete, with what this one adds. Whoever watches this
+ * walk is told by this one, though. */
+static bool is_awaited(const walk *w, const trek_leaf *leaf)
+{
+    if (w->watch && w->watch->complete && leaf->watch == w->id)
+        return false;
+    for (const walk *outer = w->outer; outer; outer = outer->outer)
+        if (leaf->walk == outer->id)
+            return leaf->pending > 0 && leaf->due;
+    return false;
+}
+
+static trek_status count_use(const walk *w, trek_var *var)
+{
+    trek_leaf *leaf = trek_var_leaf(var);
+    if (!leaf)
+        return trek_error_status();
+    if (leaf->walk == w->id) {
+        leaf->pending++;
+    } else if (!is_awaited(w, leaf)) {
+        leaf->walk = w->id;
+        leaf->pending = 1;
+        leaf->due = is_watched(w, var);
+    }
+    return TREK_OK;
+}
+
+/* First pass: marks what can be reached, counts uses of leaves (unless their gradients are not added to: trek_grad, which also
+ * runs in nodes of a walk that counts them). */
 static trek_status count_uses(walk *w)
 {
-    w->counting = true;
+    w->counting = !w->inputs;
     int64_t visited = 0;
     for (trek_node *node = w->newest; node && visited < w->live; node = node->prev) {
         if (node->walk != w->id)
@@ -311,15 +340,11 @@ static trek_status count_uses(walk *w)
         visited++;
         for (int k = 0; k < node->n_inputs; k++) {
             trek_edge *edge = &node->edges[k];
-            if (edge->node)
-                join(w, edge->node);
-            if (!edge->leaf)
-                continue;
-            trek_leaf *leaf = trek_var_leaf(edge->leaf);
-            if (!leaf)
-                return trek_error_status();
-            leaf->pending = leaf->walk == w->id ? leaf->pending + 1 : 1;
-            leaf->walk = w->id;
+            trek_status status = edge->node ? join(w, edge->node) : TREK_OK;
+            if (status == TREK_OK && edge->leaf && w->counting)
+                status = count_use(w, edge->leaf);
+            if (status != TREK_OK)
+                return status;
         }
     }
     const trek_backward_watch *watch = w->watch;
@@ -654,7 +679,10 @@ static trek_status backward(walk *w, trek_var *const *roots, trek_var *const *se
 {
     if (trek_error_status() != TREK_OK)
         return trek_error_status();
-    w->id = ++last_walk ? last_walk : ++last_walk;
+    do {
+        w->id = 1 + atomic_fetch_add_explicit(&last_walk, 1, memory_order_relaxed);
+    } while (w->id == 0);
+    w->outer = walking;
     w->made = INT_MAX;
     w->create_graph = opts && opts->create_graph;
     w->retain = w->create_graph || (opts && opts->retain_graph);

@@ -12,10 +12,10 @@ typedef struct trek_fp8_scaling {
     bool training;            /* magnitudes enter the record; else its scales are used as they are, for the input, and the weight
                                  is scaled by its own magnitude */
     bool roll;                /* a step of the record begins */
+    bool calibrates;          /* scales are not known: operands stay in bf16, and their magnitudes enter the record */
 } trek_fp8_scaling;
 
 /* x W^T + bias, bf16: x [..., in] and W [out, in] of f32 or bf16 are rounded to E4M3, and in backward the gradient to E5M2;
  * products are summed in f32. bias [out] or NULL joins as bf16. Gradients of the first order: x's and W's are of their dtypes. */
 trek_var *trek_fp8_linear(trek_var *x, trek_var *weight, trek_var *bias, const trek_fp8_scaling *scaling);
-
 #endif

@@ -52,7 +52,9 @@ TREK_API trek_status trek_var_set_requires_grad(trek_var *var, bool requires_gra
 TREK_API trek_var *trek_var_detach(trek_var *var);
 
 /* Called on the thread of the backward pass. For a leaf: once per backward
- * call, when its gradient is complete; grad is what was accumulated. For other
+ * call, when its gradient is complete, wherever it was used, in segments that run again (nn/recompute.h), too;
+ * grad is what was accumulated. A backward call within a function's backward adds to it before or, where the outer
+ * call has passed the leaf's last use, with a call of its own. For other
  * results: when the gradient of the result is complete, before it goes on; a
  * replacement may be returned (NULL: unchanged). Returns 0, or a handle > 0
  * for trek_var_remove_hook. Errors: STATE, MEMORY (then 0). */

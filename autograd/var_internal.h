@@ -36,7 +36,8 @@ typedef struct trek_leaf {
     bool grad_in_arena;       /* grad is a view of an arena: zeroed, never dropped */
     bool has_grad;            /* something was accumulated since the last zero; else grad may be overwritten */
     bool fresh;               /* grad is what a rule gave: to be made its own memory before the walk goes on */
-    int pending;              /* uses that the present walk has not passed */
+    bool due;                 /* that walk gives it a gradient, */
+    int pending;              /* and has not passed so many uses */
     uint32_t walk;            /* the walk that counted them */
     uint32_t watch;           /* the walk that watches it, */
     int watch_index;          /* under this number */

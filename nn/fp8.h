@@ -12,15 +12,19 @@
  * Scales, one a tensor, are powers of two, so that they round nothing (TransformerEngine's are not, by default). Delayed scaling,
  * its DelayedScaling: the scale follows from the largest magnitude of the last `history` steps, the present one not among
  * them: 2^floor(log2(format's largest number / magnitude)) / 2^margin. What is larger than all steps before may saturate: it
- * becomes the format's largest number. While nothing is known, a tensor's own magnitude is taken. Infinities and NaN become NaN,
- * and change no scale. In eval mode the scales of inputs stay as they are; the weight has its own. Magnitudes and scales live
- * on the device, and nothing waits for them: captured steps work.
+ * becomes the format's largest number. Infinities and NaN become NaN, and change no scale. In eval mode the scales of inputs stay
+ * as they are (while nothing is known, a tensor's own magnitude); the weight has its own. Magnitudes and scales live on the
+ * device, and nothing waits for them: captured steps work.
+ *
+ * While nothing is known, in the first step of training, products are of bf16 operands, of which, and of the gradients, the
+ * magnitudes are taken down; a layer stays so until it has seen an input and, where its parameters learn, a gradient that is not
+ * 0. So long the device is waited for once a step, to look. A step that is captured before then goes by its tensors' own
+ * magnitudes.
  *
  * Magnitudes are a buffer of the layer, "fp8_amax" (i32: the bits of f32 numbers; [input, weight, gradient], [present step, past
  * ones]): saved, loaded and moved with it, and over ranks the maximum, at each step. So the steps of several ranks are one
- * device's to rounding, but those for which nothing is known yet (the first), in which each rank takes its own magnitude. A
- * state file from elsewhere is loaded before the layers are told (or with .allow_missing); trek_fp8_disable takes the buffers
- * out again.
+ * device's to rounding, the first, too. A state file from elsewhere is loaded before the layers are told (or with
+ * .allow_missing); trek_fp8_disable takes the buffers out again.
  *
  * On GPUs from compute capability 8.9 on (Ada, Hopper, Blackwell) cuBLASLt multiplies the codes; elsewhere the same numbers, up
  * to the order of sums, come from products of bf16, which holds every code: exact, and no faster. Gradients of gradients:

@@ -15,6 +15,8 @@ typedef struct trek_fp8_layer {
     bool began;               /* the record is of some step: */
     uint64_t step;            /* of this one of the RNG's, */
     uint32_t version;         /* of a weight of this version */
+    bool calibrates;          /* in it products are bf16 ones, since not all magnitudes are known */
+    bool known;               /* they all were, once */
 } trek_fp8_layer;
 
 /* ARGUMENT for options out of range. */

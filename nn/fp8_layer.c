@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When a layer's product is one of 8-bit operands, and when the record of their magnitudes goes on. */
 #include "autograd/autocast.h"
+#include "autograd/backward.h"
 #include "autograd/fp8_internal.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "nn/fp8_internal.h"
 #include "nn/layers_internal.h"
 #include "nn/module_internal.h"
+#include "tensor/backend.h"
+#include "tensor/fp8.h"
 #include "tensor/rank_context.h"
 
 static bool fits(const trek_var *var)
@@ -36,6 +39,46 @@ static bool begins_step(trek_fp8_layer *fp8, const trek_var *weight)
     return begins;
 }
 
+/* Whether a row of the record, about to go on by a step, holds a magnitude. */
+static bool is_known(const int32_t *record, int64_t history, int role)
+{
+    const int32_t *row = record + role * (history + 1);
+    bool known = false;
+    for (int64_t k = 0; k < history; k++)
+        known |= row[k] > 0 && (uint32_t)row[k] < TREK_FP8_INFINITE;
+    return known;
+}
+
+/* Whether the module's parameters may get gradients from this forward, run again or not. */
+static bool learns(const trek_module *module)
+{
+    bool any = false;
+    for (int k = 0; k < module->n_params; k++)
+        any |= module->params[k].var->requires_grad;
+    return any && (trek_grad_enabled() || trek_runs_again > 0);
+}
+
+/* Whether the step that begins has to do without scales: with what each rank knows of its own part they would not be one
+ * device's. The record is read, and the device waited for, until it knows all; what a capture records cannot wait, and takes the
+ * tensors' own magnitudes then. */
+static bool has_to_calibrate(trek_fp8_layer *fp8, const trek_module *module)
+{
+    const trek_tensor *record = fp8->record->data;
+    const trek_backend *backend = trek_backend_get((trek_device_type)record->device.type);
+    if (fp8->known || (backend && backend->capturing && backend->capturing()))
+        return false;
+    size_t bytes = (size_t)record->numel * sizeof(int32_t);
+    int32_t *now = trek_block_alloc(bytes);
+    if (!now || trek_tensor_to_host(record, TREK_I32, now, bytes) != TREK_OK) {
+        trek_block_free(now);
+        return true;
+    }
+    bool input = is_known(now, fp8->history, TREK_FP8_INPUT), grad = is_known(now, fp8->history, TREK_FP8_GRAD);
+    trek_block_free(now);
+    fp8->known = input && grad;
+    return !input || (!grad && learns(module));
+}
+
 static _Thread_local int paused;
 
 void trek_fp8_pause(bool on) { paused += on ? 1 : -1; }
@@ -47,5 +90,8 @@ trek_var *trek_module_linear(trek_module *module, trek_var *x, trek_var *weight,
         return trek_linear(x, weight, bias);
     trek_fp8_scaling scaling = { .record = fp8->record, .margin = fp8->margin, .training = module->training };
     scaling.roll = fp8->record && module->training && begins_step(fp8, weight);
+    if (scaling.roll)
+        fp8->calibrates = has_to_calibrate(fp8, module);
+    scaling.calibrates = fp8->calibrates && module->training;
     return trek_fp8_linear(x, weight, bias, &scaling);
 }

@@ -31,6 +31,9 @@ trek_var *trek_layer_run_fused(trek_module *layer, trek_var *x, trek_activation 
 trek_var *trek_linear_layer_forward(trek_module *linear, trek_var *x, trek_activation activation);
 trek_var *trek_conv2d_layer_forward(trek_module *conv, trek_var *x, trek_activation activation);
 
+/* recompute.c: so many forwards of the calling thread that record nothing will be run again, in backward. */
+extern _Thread_local int trek_runs_again;
+
 /* fp8_layer.c: trek_linear as a product of the module, which may be one of 8-bit numbers. */
 trek_var *trek_module_linear(trek_module *module, trek_var *x, trek_var *weight, trek_var *bias);
 

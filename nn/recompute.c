@@ -91,13 +91,17 @@ static void free_rerun(void *data)
     trek_free(data);
 }
 
+_Thread_local int trek_runs_again;
+
 /* --- the function --------------------------------------------------------------------------------- */
 
 static trek_status first_run(trek_function_context *context, trek_var *const *inputs, int n, trek_var **outputs, int n_outputs)
 {
     (void)n, (void)n_outputs;
     rerun *r = trek_function_data(context);
+    trek_runs_again++;
     outputs[0] = trek_module_run(r->module, inputs, r->n_inputs);
+    trek_runs_again--;
     if (!outputs[0])
         return trek_fail_after(TREK_ERR_CALLBACK, "%s: forward gave no result", r->module->klass->name);
     trek_status status = r->training ? trek_module_each(r->module, keep_vectors, &r->vectors) : TREK_OK;

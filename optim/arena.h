@@ -30,6 +30,7 @@ typedef struct trek_arena_segment {
     int64_t steps;           /* updates it has had (bias correction per parameter) */
     uint32_t version;        /* of the parameter's data that the master copy goes with */
     bool used;               /* some rank's backward reached it since the last step */
+    bool ahead;              /* the master copy may have digits that the parameter lacks, though `steps` began anew */
 } trek_arena_segment;
 
 /* All parameters of one dtype. Tensors are 1-D, `count` elements, owned references. */

@@ -225,13 +225,14 @@ TREK_API int trek_optimizer_vectors(trek_optimizer *optimizer, trek_optimizer_sp
  * Learning rates by layer: return now with now.options[0] times decay^(layers above). All or nothing but for lack of memory. */
 typedef trek_optimizer_spec (*trek_regroup_fn)(const char *name, trek_var *param, trek_optimizer_spec now, void *arg);
 TREK_API trek_status trek_optimizer_regroup(trek_optimizer *optimizer, trek_regroup_fn fn, void *arg);
-/* Moments and step counts begin anew; groups and learning rates stay. */
+/* Moments and step counts begin anew; groups, learning rates and what 16-bit parameters are in f32 stay. */
 TREK_API trek_status trek_optimizer_reset(trek_optimizer *optimizer);
 
 /* Copies on the CPU of what the optimizer knows, PyTorch's state_dict(): "lr" (f64 [groups]), and of each parameter that has been
  * updated "NAME.step" (i64, a scalar), its class's numbers in its shape ("NAME.exp_avg"; 16-bit parameters': f32, and see
- * trek_with_state) and, where it is of 16 bits, "NAME.master" (f32). The caller's (trek_state_free); trek_state_write makes a
- * file of it. A graph's is in trek_checkpoint_save's. NULL: MEMORY, or the device's error. */
+ * trek_with_state) and, where it is of 16 bits, "NAME.master" (f32), which stays after trek_optimizer_reset. The caller's
+ * (trek_state_free); trek_state_write makes a file of it. A graph's is in trek_checkpoint_save's. NULL: MEMORY, or the device's
+ * error. */
 TREK_API trek_state *trek_optimizer_save(trek_optimizer *optimizer);
 /* Takes all of it over; parameters without entries begin anew. Options other than learning rates are not in it: the optimizer is
  * made with the same ones, and the same groups. FORMAT, naming what it is, for an entry of no parameter, of another shape, a part

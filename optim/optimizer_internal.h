@@ -218,7 +218,8 @@ double trek_clip_factor(double norm, double max_norm);
 /* State by name, for checkpoints: "<parameter>.<state>", the class's names ("exp_avg"), in the
  * parameter's shape and dtype (16-bit ones': f32; or bf16 or u8, where state is kept in it: then with
  * "<parameter>.<state>.scale", f32, one for each block of tensor/state_code.h), "<parameter>.step" (i64 scalar), and
- * "<parameter>.master", the f32 copy of a 16-bit parameter. Parameters that were never updated are left out, as in PyTorch.
+ * "<parameter>.master", the f32 copy of a 16-bit parameter. Parameters that were never updated are left out, as in PyTorch;
+ * after a reset, which leaves masters as they are, these are there alone.
  * Tensors are views of the live state: save them before the next step. */
 typedef struct trek_optimizer_entry {
     char *name;

@@ -104,12 +104,12 @@ trek_status trek_optimizer_export(trek_optimizer *optimizer, trek_optimizer_entr
         while (arena->segments[k].index != index)
             k++;
         const trek_arena_segment *segment = &arena->segments[k];
-        if (segment->steps == 0)
+        if (segment->steps == 0 && !segment->ahead)
             continue;
         status = add_states(optimizer, segment, list, &count);
         if (status == TREK_OK && trek_arena_part_is_low(&arena->parts[segment->part]))
             status = add_entry(list, &count, segment->name, "master", "", master_view(optimizer, segment));
-        if (status == TREK_OK)
+        if (status == TREK_OK && segment->steps > 0)
             status = add_entry(list, &count, segment->name, "step", "",
                                trek_tensor_from_data(&segment->steps, trek_dims_none(), TREK_I64, trek_cpu(0)));
     }
@@ -340,6 +340,14 @@ static void copy_own(const trek_arena *arena, const trek_arena_segment *segment,
                                    (size_t)((piece.end - piece.begin + block - 1) / block) * size, NULL);
 }
 
+/* After a reset masters go on, and so belong to what is saved before the next step. Devices count by themselves: there it may
+ * have been updated. */
+static bool is_ahead(const trek_optimizer *optimizer, const trek_arena_segment *segment, const import_plan *plan)
+{
+    bool kept = !plan->source[STATE_MASTER] && (segment->ahead || segment->steps > 0 || optimizer->device_update);
+    return trek_arena_part_is_low(&optimizer->arena->parts[segment->part]) && (plan->has[STATE_MASTER] || kept);
+}
+
 static void take_over(trek_optimizer *optimizer, const import_plan *plans)
 {
     const trek_arena *arena = optimizer->arena;
@@ -374,6 +382,7 @@ static void take_over(trek_optimizer *optimizer, const import_plan *plans)
                 arena->backend->copy_bytes(whole->data + (size_t)begin * size, arena->device, source->data,
                                            arena->device, (size_t)count * size, NULL);
         }
+        segment->ahead = is_ahead(optimizer, segment, &plans[k]);
         segment->version = segment->param->data->storage->version - 1; /* whether the master fits is seen at the next step */
         segment->steps = plans[k].steps;
     }

@@ -309,6 +309,81 @@ static void hooks_beside_composites(void **state)
         assert_true(plain[k] == hooked[k]);
 }
 
+/* A backward within a backward: of a loss of its own, which was recorded before, over a leaf that the outer pass knows, too. */
+typedef struct within {
+    trek_var *loss, *leaf;
+    trek_status status;
+    int calls;
+    double last;
+} within;
+
+static trek_status pass_on(trek_function_context *context, trek_var *const *inputs, int n, trek_var **outputs, int n_outputs)
+{
+    (void)context, (void)n, (void)n_outputs;
+    outputs[0] = inputs[0];
+    return TREK_OK;
+}
+
+static trek_status go_back_within(trek_function_context *context, trek_var *const *grads, int n, trek_var **input_grads,
+                                  int n_inputs)
+{
+    (void)n, (void)n_inputs;
+    within *w = trek_function_data(context);
+    w->status = trek_backward(w->loss);
+    input_grads[0] = grads[0];
+    return TREK_OK;
+}
+
+static trek_var *note_last(trek_var *var, trek_var *grad, void *arg)
+{
+    (void)var;
+    within *w = arg;
+    w->calls++;
+    w->last = element(grad, 0);
+    return NULL;
+}
+
+static const trek_function goes_back = { .name = "goes_back", .forward = pass_on, .backward = go_back_within };
+
+static void hooks_and_a_backward_within(void **state)
+{
+    (void)state;
+    for (int before = 0; before < 3; before++) { /* where the outer pass still uses the leaf: older, newer, or both */
+        trek_var *p = full(3, trek_dims(2), TREK_F32, true), *x = full(1, trek_dims(2), TREK_F32, true);
+        within w = { .loss = total(trek_mul(p, p)), .leaf = p }; /* 6 */
+        int handle = trek_var_on_grad(p, note_last, &w);
+        trek_var *older = trek_mul(x, before != 1 ? trek_mul_scalar(p, 2) : x);
+        trek_var *y = trek_function_apply_one(&goes_back, &w, &older, 1);
+        trek_var *newer = before ? trek_mul(y, trek_mul_scalar(p, 5)) : y;
+        assert_int_equal(trek_backward(total(newer)), TREK_OK);
+        assert_int_equal(w.status, TREK_OK);
+        assert_true(w.last == element(trek_var_grad(p), 0));
+        assert_true(w.last == (before == 0 ? 6 + 2 : before == 1 ? 6 + 5 : 6 + 2 * 15 + 5 * 6));
+        assert_int_equal(w.calls, before == 1 ? 2 : 1);
+            /* what comes after the last use of the outer pass is seen by another call */
+        trek_var_remove_hook(p, handle);
+    }
+}
+
+/* Over the outer pass's own nodes there is none: their gradients are half made. */
+static void no_backward_within_over_the_same_nodes(void **state)
+{
+    (void)state;
+    for (int counts = 0; counts < 2; counts++) {
+        trek_var *x = full(3, trek_dims(2), TREK_F32, true), *older = trek_mul(x, x);
+        within w = { .leaf = x };
+        int handle = counts ? trek_var_on_grad(x, note_last, &w) : 0;
+        trek_var *y = trek_function_apply_one(&goes_back, &w, &older, 1), *sum = total(trek_mul(y, older));
+        w.loss = total(older);
+        assert_int_equal(trek_backward(sum), TREK_ERR_STATE);
+        assert_int_equal(w.status, TREK_ERR_STATE);
+        assert_non_null(strstr(trek_error(), "within a pass"));
+        trek_error_clear();
+        if (handle)
+            trek_var_remove_hook(x, handle);
+    }
+}
+
 /* --- trek_grad and higher derivatives ------------------------------------------------------ */
 
 static void grad_leaves_leaves_alone(void **state)
@@ -584,6 +659,8 @@ int main(void)
         TEST(overwriting_what_was_saved),
         TEST(hooks),
         TEST(hooks_beside_composites),
+        TEST(hooks_and_a_backward_within),
+        TEST(no_backward_within_over_the_same_nodes),
         TEST(grad_leaves_leaves_alone),
         TEST(grad_of_something_in_between),
         TEST(own_functions),

@@ -13,6 +13,7 @@
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
+#include "autograd/var_internal.h"
 #include "tests/support/support.h"
 
 static trek_scope scope;
@@ -199,11 +200,45 @@ static void results_end_elsewhere(void **state)
     }
 }
 
+/* A pass for certain leaves gives no others a gradient, whichever passes other threads have run for those. */
+typedef struct for_one {
+    trek_var *leaves[2];
+    int mine;
+} for_one;
+
+static void *pass_for_one(void *arg)
+{
+    for_one *own = arg;
+    trek_scope inner = trek_scope_begin();
+    trek_var *y = total(trek_mul(own->leaves[0], own->leaves[1]));
+    assert_int_equal(trek_backward_watched(&y, NULL, 1, NULL, &(trek_backward_watch){ .leaves = &own->leaves[own->mine],
+                                                                                      .n_leaves = 1, .only_these = true }),
+                                                                                      TREK_OK);
+    trek_scope_end(inner);
+    return NULL;
+}
+
+static void leaves_of_several_threads(void **state)
+{
+    (void)state;
+    trek_var *leaves[2] = { leaf(trek_dims(2), 7), leaf(trek_dims(2), 8) };
+    for (int mine = 0; mine < 2; mine++) {
+        pthread_t thread;
+        for_one own = { { leaves[0], leaves[1] }, mine };
+        assert_int_equal(pthread_create(&thread, NULL, pass_for_one, &own), 0);
+        pthread_join(thread, NULL);
+        assert_non_null(trek_var_grad(leaves[mine]));
+        assert_null(trek_var_grad(leaves[!mine]));
+        trek_var_zero_grad(leaves[mine]);
+    }
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_scope, close_scope)
     const struct CMUnitTest tests[] = {
         TEST(shared_gradients), TEST(tables), TEST(held_gradients), TEST(empty_tables), TEST(results_end_elsewhere),
+        TEST(leaves_of_several_threads),
     };
     return cmocka_run_group_tests_name("ownership", tests, NULL, NULL);
 }

@@ -19,9 +19,10 @@ import sys
 import gpu_goals
 
 MODELS = ["mlp", "convnet", "convnet_last", "transformer", "residual_tower", "gated_routing", "iterative_refine", "feedback_fixed"]
-WORKS = ["launch", "eager", "replay", "matmul", "gpt2_products", "memory", "linear_cross_entropy", "adamw", "attention", "gpt2_64", "gpt2_4", "gpt2_1", "offload_gpt2"]
+WORKS = ["launch", "eager", "replay", "matmul", "gpt2_products", "memory", "linear_cross_entropy", "adamw", "attention", "gpt2_64", "gpt2_4", "gpt2_1", "offload_gpt2", "fp8"]
 WORKS += ["model_" + name for name in MODELS]
-# works of trek's side alone, by kernels that are off unless asked for: the work, TREK_CUDA_ATTENTION
+ALONE = ["fp8"]  # works of trek's side alone: 8-bit products beside its own bf16 ones
+# the same, by kernels that are off unless asked for: the work, TREK_CUDA_ATTENTION
 VARIANTS = {f"{work}_{kernels}": (work, kernels) for work in ("attention", "gpt2_64") for kernels in ("wgmma", "cudnn")}
 WORKS += VARIANTS
 GROUPS = {"models": [name for name in WORKS if name.startswith("model_")], "gpt2": ["gpt2_64", "gpt2_4", "gpt2_1"]}
@@ -76,7 +77,7 @@ def gather(name, arguments):
     trek = [arguments.build + "/tests/bench/gpu/trek-gpu-bench", "--device", arguments.device] + extra + [work]
     ours, problem = before(arguments.json, name) if arguments.no_trek else json_lines(trek, environment, arguments.limit)
     peer = [os.environ.get("TREK_PEER_PYTHON", sys.executable), str(FOLDER / "gpu_peer.py"), "--device", arguments.device, "--modes", arguments.modes] + extra + [name]
-    theirs, peer_problem = ([], "") if arguments.no_peer or kernels else json_lines(peer, dict(os.environ), arguments.peer_limit)
+    theirs, peer_problem = ([], "") if arguments.no_peer or kernels or name in ALONE else json_lines(peer, dict(os.environ), arguments.peer_limit)
     rows = {}
     for side, lines in (("trek", ours), ("torch", theirs)):
         for line in lines:

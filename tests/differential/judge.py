@@ -180,7 +180,9 @@ class Judge:
         if not rows or "eps" not in args or not rows[0].numel():
             return None, None
         x = torch.nan_to_num(sum(rows), 0, 0, 0)
-        count = args.get("normalized_dims")
+        if self.case["name"] == "group_norm":  # rows are a sample's groups
+            x = x.reshape(x.shape[0], args["groups"], -1)
+        count = 1 if self.case["name"] == "group_norm" else x.ndim - 2 if self.case["name"] == "instance_norm" else args.get("normalized_dims")
         dims = tuple(range(x.ndim - count, x.ndim)) if count else (0, *range(2, x.ndim))
         spread = (x * x).mean(dims) if self.case["name"] == "rms_norm" else x.var(dims, unbiased=False)
         if args.get("training") is False and isinstance(args.get("running_var"), dict):

@@ -47,7 +47,7 @@ part_lease() {
     for work in $peers; do pytorch "$work" eager,compile; done
     tests_further
     for work in $works; do
-        case " $peers launch attention_wgmma attention_cudnn gpt2_64_wgmma gpt2_64_cudnn " in *" $work "*) ;; *) pytorch "$work" eager,compile,reduce-overhead ;; esac
+        case " $peers launch fp8 attention_wgmma attention_cudnn gpt2_64_wgmma gpt2_64_cudnn " in *" $work "*) ;; *) pytorch "$work" eager,compile,reduce-overhead ;; esac
     done
     for tool in memcheck racecheck; do beside sanitized $tool gradient 0 12 120; done
     together

@@ -19,25 +19,10 @@
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "tensor/rank_context.h"
+#include "tests/support/clean.h"
 #include "tests/support/support.h"
 
 enum { BATCH = 24, FEATURES = 12, HIDDEN = 40, CLASSES = 5, STEPS = 20 };
-
-static int clean(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    return 0;
-}
-
-static int no_error(void **state)
-{
-    (void)state;
-    if (trek_error_status() == TREK_OK && trek_tape_size() == 0)
-        return 0;
-    print_error("left: %s, %lld nodes\n", trek_error(), (long long)trek_tape_size());
-    return 1;
-}
 
 /* --- a model and its step ---------------------------------------------------------- */
 

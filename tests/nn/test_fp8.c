@@ -16,6 +16,7 @@
 #include "autograd/var_internal.h"
 #include "nn/fp8.h"
 #include "nn/layers.h"
+#include "nn/recompute.h"
 #include "nn/state.h"
 #include "tensor/fp8.h"
 #include "tests/nn/values.h"
@@ -132,7 +133,29 @@ static trek_var *leaf(uint32_t stream, trek_shape shape, trek_dtype dtype)
     return var; /* to be released */
 }
 
-static void run_layer(const layer_case *c)
+static trek_status drop_grad(const char *name, trek_var *param, void *arg)
+{
+    (void)name, (void)arg;
+    trek_var_zero_grad(param);
+    return TREK_OK;
+}
+
+static void round_to_half(double *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = bits_of(x[i]);
+        x[i] = (double)test_float_of((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u);
+    }
+}
+
+/* As if an optimizer had stepped. */
+static void write_weight(trek_module *m)
+{
+    trek_tensor_bump(trek_var_data(trek_module_find(m, "weight")));
+}
+
+/* A first step of bf16 operands, from whose magnitudes the second has its scales. */
+static void run_layer(const layer_case *c, bool first)
 {
     enum { MOST = 64 * 64 };
     static double y[MOST], dx[MOST], dw[MOST], db[64];
@@ -143,14 +166,20 @@ static void run_layer(const layer_case *c)
     fine(trek_fp8_enable(m, NULL));
     trek_var *x = leaf(5, rows % 2 ? trek_dims(rows, in) : trek_dims(2, rows / 2, in), c->x);
     trek_tensor *cotangent = test_tensor(6, trek_dims(rows * out), 1e-3); /* small, as gradients are */
-    trek_autocast_begin(TREK_BF16);
-    trek_var *result = trek_forward(m, x);
-    trek_autocast_end();
-    if (!result)
-        fail_msg("%s", trek_error());
-    assert_int_equal(trek_var_dtype(result), TREK_BF16);
-    trek_var *g = trek_cast(trek_reshape(trek_var_constant(cotangent), trek_var_shape(result)), TREK_BF16);
-    fine(trek_backward_with(result, g, NULL));
+    trek_var *result = NULL, *g = NULL;
+    for (int step = 0; step < (first ? 1 : 2); step++) {
+        trek_module_each_param(m, drop_grad, NULL);
+        trek_var_zero_grad(x);
+        write_weight(m);
+        trek_autocast_begin(TREK_BF16);
+        result = trek_forward(m, x);
+        trek_autocast_end();
+        if (!result)
+            fail_msg("%s", trek_error());
+        assert_int_equal(trek_var_dtype(result), TREK_BF16);
+        g = trek_cast(trek_reshape(trek_var_constant(cotangent), trek_var_shape(result)), TREK_BF16);
+        fine(trek_backward_with(result, g, NULL));
+    }
     double *rx = read_of(x), *rw = read_of(trek_module_find(m, "weight")), *rg = read_of(g);
     double *bias = c->bias ? read_of(trek_cast(trek_module_find(m, "bias"), TREK_BF16)) : NULL;
     for (int64_t o = 0; o < out; o++) {
@@ -158,9 +187,14 @@ static void run_layer(const layer_case *c)
         for (int64_t r = 0; r < rows; r++)
             db[o] += rg[r * out + o];
     }
-    round_to(false, rx, rows * in, 0);
-    round_to(false, rw, out * in, 0);
-    round_to(true, rg, rows * out, 0);
+    if (first) {
+        round_to_half(rx, rows * in);
+        round_to_half(rw, out * in);
+    } else {
+        round_to(false, rx, rows * in, 0);
+        round_to(false, rw, out * in, 0);
+        round_to(true, rg, rows * out, 0);
+    }
     multiply(rx, in, 1, rw, in, 1, rows, out, in, y);
     for (int64_t i = 0; i < rows * out && bias; i++)
         y[i] += bias[i % out];
@@ -187,7 +221,8 @@ static void test_products(void **state)
         { 32, 16, 64, false, TREK_BF16, TREK_BF16 }, { 10, 64, 32, true, TREK_F32, TREK_BF16 },
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
-        run_layer(&cases[k]);
+        for (int first = 0; first < 2; first++)
+            run_layer(&cases[k], first);
 }
 
 /* --- the record -------------------------------------------------------------------------------------- */
@@ -211,23 +246,19 @@ static void expect_row(trek_module *m, int role, const double *expected, int n)
     free(rows);
 }
 
-/* y of an input of which element k is `large`, the others small. */
+/* y of an input of which element k is `large`, the others small; of which nothing goes back. */
 static double *forward(trek_module *m, double large)
 {
     double values[4 * 16];
     for (int i = 0; i < 64; i++)
         values[i] = 0.01 * (i % 7 - 3);
     values[20] = large;
+    trek_no_grad_begin();
     trek_autocast_begin(TREK_BF16);
     trek_var *y = trek_forward(m, numbers(values, trek_dims(4, 16)));
     trek_autocast_end();
+    trek_no_grad_end();
     return read_of(y);
-}
-
-/* As if an optimizer had stepped. */
-static void write_weight(trek_module *m)
-{
-    trek_tensor_bump(trek_var_data(trek_module_find(m, "weight")));
 }
 
 static void test_record(void **state)
@@ -271,9 +302,10 @@ static void test_delay(void **state)
 {
     (void)state;
     trek_scope scope = trek_scope_begin();
-    trek_module *delayed = layer_with(2), *own = layer_with(TREK_OFF);
+    trek_module *delayed = layer_with(2), *own = layer_with(TREK_OFF), *plain = layer_with(2);
     assert_null(trek_module_find(own, "fp8_amax"));
-    double *first = forward(delayed, 2), *same = forward(own, 2);
+    fine(trek_fp8_disable(plain));
+    double *first = forward(delayed, 2), *same = forward(plain, 2);
     for (int i = 0; i < 128; i++)
         assert_true(first[i] == same[i]); /* nothing is known yet */
     write_weight(delayed);
@@ -283,7 +315,36 @@ static void test_delay(void **state)
     free(first), free(same), free(second), free(other), free(clipped);
     trek_module_free(&delayed);
     trek_module_free(&own);
+    trek_module_free(&plain);
     trek_scope_end(scope);
+}
+
+/* A layer whose gradient is 0 at first, as behind one that begins with zeros, stays in bf16 until it has seen one; run again in
+ * backward or not. */
+static void test_waits_for_gradients(void **state)
+{
+    (void)state;
+    for (int again = 0; again < 2; again++) {
+        trek_scope scope = trek_scope_begin();
+        trek_module *m = layer_with(4), *plain = layer_with(4);
+        fine(trek_fp8_disable(plain));
+        trek_tensor *values = test_tensor(3, trek_dims(5, 16), 1);
+        trek_var *x = trek_var_constant(values);
+        trek_tensor_release(values);
+        for (int step = 0; step < 4; step++) {
+            write_weight(m);
+            trek_autocast_begin(TREK_BF16);
+            trek_var *y = again ? trek_forward_recomputed(m, &x, 1) : trek_forward(m, x), *z = trek_forward(plain, x);
+            trek_autocast_end();
+            assert_true(y && z);
+            assert_true(test_same_bits(trek_var_data(y), trek_var_data(z)) == (step < 3));
+            trek_tensor *seed = trek_tensor_full(step == 2 ? 0.1 : 0, trek_dims(5, 32), TREK_BF16, test_device());
+            fine(trek_backward_with(y, trek_var_from(seed), NULL));
+        }
+        trek_module_free(&m);
+        trek_module_free(&plain);
+        trek_scope_end(scope);
+    }
 }
 
 /* --- what stays as it was ------------------------------------------------------------------------------- */
@@ -302,9 +363,12 @@ static void expect_same_forward(int64_t in, int64_t out, trek_dtype dtype, trek_
     trek_autocast_begin(cast);
     trek_var *before = trek_forward(m, x);
     fine(trek_fp8_enable(both, NULL));
+    trek_var *first = trek_forward(m, x);
+    fine(trek_module_train(both, false));
     trek_var *after = trek_forward(m, x);
     trek_autocast_end();
-    assert_true(before && after);
+    assert_true(before && first && after);
+    assert_true(test_same_bits(trek_var_data(before), trek_var_data(first))); /* a first step in training */
     assert_int_equal(trek_var_dtype(before), trek_var_dtype(after));
     assert_true(test_same_bits(trek_var_data(before), trek_var_data(after)) != differs);
     trek_module_free(&both);
@@ -414,6 +478,7 @@ int main(void)
         cmocka_unit_test(test_products),
         cmocka_unit_test(test_record),
         cmocka_unit_test(test_delay),
+        cmocka_unit_test(test_waits_for_gradients),
         cmocka_unit_test(test_stays),
         cmocka_unit_test(test_states),
         cmocka_unit_test(test_refused),

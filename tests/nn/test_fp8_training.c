@@ -173,7 +173,7 @@ static void test_training(void **state)
         trek_graph_free(&graph);
     }
     for (int k = 1; k < 3; k++) {
-        assert_true(losses[k][0] != half[0]);
+        assert_true(losses[k][1] != half[1]); /* the first step knows no scales */
         assert_true(fabs(losses[k][0] - half[0]) < 0.05 * half[0]);
         if (!(last_mean(losses[k], steps) < falls_to * half[0] &&
               fabs(last_mean(losses[k], steps) - last_mean(half, steps)) < 0.15 * last_mean(half, steps)))
@@ -282,6 +282,65 @@ static void test_ranks(void **state)
     trek_state_free(&from);
 }
 
+enum { LINE = 16, LINE_ROWS = 6, LINE_STEPS = 3 };
+
+static trek_graph *build_line(trek_device device, void *arg)
+{
+    (void)arg;
+    return trek_flow_build(trek_flow_from(trek_nn_linear_with(&(trek_linear_opts){ .in = LINE, .out = LINE, .no_bias = true,
+                                                                                   .device = device })));
+}
+
+/* Results and gradients of some steps over rows whose magnitudes, and whose gradients', are decades apart. */
+static void run_line(int world, double results[LINE_STEPS][LINE_ROWS * LINE], double grads[LINE_STEPS][LINE * LINE])
+{
+    trek_device devices[8];
+    for (int r = 0; r < world; r++)
+        devices[r] = test_device_of_rank(r);
+    trek_seed(5);
+    trek_graph *graph = build_line(devices[0], NULL);
+    fine(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build_line, .ranks = world, .devices = devices,
+                                                         .amp = in_fp8, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 1e-3 }) }));
+    for (int step = 0; step < LINE_STEPS; step++) {
+        trek_scope scope = trek_scope_begin();
+        double scales[LINE_ROWS] = { 1, 1, 1e-3, 1e-6, 1e-6, 1e-6 };
+        trek_var *sizes = trek_var_from(test_values(scales, trek_dims(LINE_ROWS, 1), TREK_F32));
+        trek_var *x = trek_mul(trek_var_from(test_tensor(30 + (uint32_t)step, trek_dims(LINE_ROWS, LINE), 1)), sizes);
+        trek_var *y = trek_graph_forward(graph, x);
+        fine(trek_graph_backward(graph, trek_mean(trek_mul(trek_cast(y, TREK_F32), sizes), trek_dims_none(), false)));
+        fine(trek_graph_reduce(graph));
+        double *values = read_of(y), *grad = read_of(trek_var_grad(trek_module_find(trek_graph_module(graph), "0.weight")));
+        memcpy(results[step], values, sizeof results[step]);
+        memcpy(grads[step], grad, sizeof grads[step]);
+        free(values), free(grad);
+        fine(trek_graph_step(graph));
+        trek_scope_end(scope);
+    }
+    trek_graph_free(&graph);
+}
+
+/* From the first step on, in which no rank has scales, and a part of the batch would give others than the whole. */
+static void test_first_steps_on_ranks(void **state)
+{
+    (void)state;
+    static double one[LINE_STEPS][LINE_ROWS * LINE], one_grads[LINE_STEPS][LINE * LINE], results[LINE_STEPS][LINE_ROWS * LINE],
+        grads[LINE_STEPS][LINE * LINE];
+    run_line(1, one, one_grads);
+    assert_true(one[0][LINE_ROWS * LINE - 1] != 0); /* in bf16 small rows are there */
+    for (int world = 2; world < 4; world++) {
+        run_line(world, results, grads);
+        for (int step = 0; step < LINE_STEPS; step++) {
+            for (int i = 0; i < LINE_ROWS * LINE; i++)
+                if (!(fabs(results[step][i] - one[step][i]) <= 0x1p-7 * fabs(one[step][i])))
+                    fail_msg("%d ranks, step %d: result %d is %g, on one %g", world, step, i, results[step][i], one[step][i]);
+            for (int i = 0; i < LINE * LINE; i++)
+                if (!(fabs(grads[step][i] - one_grads[step][i]) <= 1e-5 * fabs(one_grads[step][i])))
+                    fail_msg("%d ranks, step %d: gradient %d is %g, on one %g", world, step, i, grads[step][i],
+                             one_grads[step][i]);
+        }
+    }
+}
+
 enum { FEW = 8 };
 
 /* A fake device takes seconds for a step. */
@@ -382,6 +441,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_training),
         cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_first_steps_on_ranks),
         cmocka_unit_test(test_options),
         cmocka_unit_test(test_captured),
         cmocka_unit_test(test_resumed),

@@ -13,7 +13,9 @@
 
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
+#include "autograd/offload.h"
 #include "autograd/ops.h"
+#include "autograd/var_internal.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
@@ -162,6 +164,143 @@ static void test_inputs_and_sharing(void **state)
     assert_int_equal(trek_tape_size(), 0);
 }
 
+/* --- hooks ------------------------------------------------------------------------------------------------ */
+
+enum { USES = 6 };
+
+typedef struct watched {
+    trek_module *shared;        /* whose weight and bias are used in several places */
+    trek_module *recomputed[3]; /* in these ways; NULL: outside */
+    int calls[2], completed[2];
+    double *last[2], *sent[2];  /* the gradient at the last call, and when it was said to be complete */
+} watched;
+
+static trek_var *note(trek_var *var, trek_var *grad, void *arg)
+{
+    watched *w = arg;
+    int k = var == w->shared->params[1].var;
+    w->calls[k]++;
+    free(w->last[k]);
+    w->last[k] = test_read(trek_var_data(grad));
+    return NULL;
+}
+
+/* What ranks that reduce under backward send (trek_ddp_backward). */
+static void send_one(int k, void *arg)
+{
+    watched *w = arg;
+    trek_var *grad = trek_var_grad(w->shared->params[k].var);
+    w->completed[k]++;
+    free(w->sent[k]);
+    w->sent[k] = grad ? test_read(trek_var_data(grad)) : NULL;
+}
+
+static trek_status pass(watched *w, trek_var *loss, bool sends, const trek_backward_opts *opts)
+{
+    memset(w->calls, 0, sizeof w->calls);
+    memset(w->completed, 0, sizeof w->completed);
+    trek_var *leaves[2] = { w->shared->params[0].var, w->shared->params[1].var };
+    return trek_backward_watched(&loss, NULL, 1, opts, &(trek_backward_watch){ .leaves = leaves, .n_leaves = sends ? 2 : 0,
+                                                                               .only_these = sends, .arg = w,
+                                                                               .complete = sends ? send_one : NULL });
+}
+
+static unsigned drawn(unsigned *state, unsigned below)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return (*state >> 16) % below;
+}
+
+/* A chain of uses of the shared layer, each plain, within a segment that runs again, or within two. */
+static trek_var *chain_loss(const watched *w, const int *ways, int n, int step)
+{
+    trek_var *x = input(step);
+    for (int k = 0; k < n; k++) {
+        trek_module *segment = w->recomputed[ways[k]];
+        x = trek_tanh(segment ? trek_forward_recomputed(segment, &x, 1) : trek_forward(w->shared, x));
+    }
+    return trek_sum(trek_square(x), trek_dims_none(), false);
+}
+
+static void expect_whole(watched *w, bool hooks, bool sends)
+{
+    for (int k = 0; k < 2; k++) {
+        size_t bytes = (size_t)trek_var_numel(w->shared->params[k].var) * sizeof(double);
+        assert_int_equal(w->calls[k], hooks);
+        assert_int_equal(w->completed[k], sends);
+        double *grad = test_read(trek_var_data(trek_var_grad(w->shared->params[k].var)));
+        if (hooks)
+            assert_memory_equal(grad, w->last[k], bytes);
+        if (sends)
+            assert_memory_equal(grad, w->sent[k], bytes);
+        free(grad);
+    }
+}
+
+static void hook(watched *w, int *handles)
+{
+    for (int k = 0; k < 2; k++)
+        handles[k] = trek_var_on_grad(w->shared->params[k].var, note, w);
+}
+
+static void unhook(watched *w, const int *handles)
+{
+    for (int k = 0; k < 2; k++)
+        trek_var_remove_hook(w->shared->params[k].var, handles[k]);
+}
+
+/* One or two passes over the same tape, or over one each, which add up. */
+static void hooked_passes(watched *w, unsigned *seed, int round)
+{
+    int ways[USES], handles[2], n = 1 + (int)drawn(seed, USES), passes = 1 + (int)drawn(seed, 2), kind = (int)drawn(seed, 3);
+    bool hooks = kind != 1, sends = kind != 0, offloads = drawn(seed, 2);
+    trek_backward_opts opts = { .retain_graph = drawn(seed, 2) };
+    for (int k = 0; k < n; k++)
+        ways[k] = (int)drawn(seed, 3);
+    trek_scope scope = trek_scope_begin();
+    if (offloads)
+        trek_offload_begin(&(trek_offload_opts){ .min_bytes = 1 });
+    trek_var *loss = chain_loss(w, ways, n, round);
+    if (hooks)
+        hook(w, handles);
+    for (int k = 0; k < passes; k++) {
+        if (k && !opts.retain_graph)
+            loss = chain_loss(w, ways, n, round + 1);
+        if (pass(w, loss, sends, &opts) != TREK_OK)
+            fail_msg("%s", trek_error());
+        expect_whole(w, hooks, sends);
+    }
+    if (hooks)
+        unhook(w, handles);
+    if (offloads)
+        trek_offload_end();
+    trek_scope_end(scope);
+    for (int k = 0; k < 2; k++)
+        trek_var_set_grad(w->shared->params[k].var, NULL);
+}
+
+/* A hook on a parameter is called once a pass, with its whole gradient, wherever the parameter is used; and nothing is sent
+ * before. */
+static void test_hooks_see_whole_gradients(void **state)
+{
+    (void)state;
+    unsigned seed = 1;
+    trek_seed(3);
+    watched w = { .shared = trek_nn_linear(WIDTH, WIDTH, test_device()) };
+    trek_module *plain = trek_nn_sequential(2, (trek_module *[]){ trek_nn_tanh(), trek_nn_gelu() });
+    trek_module *twice = trek_nn_sequential(2, (trek_module *[]){ trek_nn_recompute(plain), trek_nn_recompute(w.shared) });
+    w.recomputed[1] = w.shared;
+    w.recomputed[2] = twice;
+    for (int round = 0; round < (test_short_on_device() ? 20 : 100); round++)
+        hooked_passes(&w, &seed, round);
+    for (int k = 0; k < 2; k++) {
+        free(w.last[k]);
+        free(w.sent[k]);
+    }
+    trek_module_free(&twice);
+    assert_int_equal(trek_tape_size(), 0);
+}
+
 /* --- memory -------------------------------------------------------------------------------------------- */
 
 static int64_t in_use(void) { return trek_memory_usage(test_device()).allocated; }
@@ -288,7 +427,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits), cmocka_unit_test(test_inputs_and_sharing), cmocka_unit_test(test_memory_held),
-        cmocka_unit_test(test_on_ranks), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_hooks_see_whole_gradients), cmocka_unit_test(test_on_ranks), cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests_name("recompute", tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 #include "autograd/backward.h"
 #include "autograd/losses.h"
 #include "autograd/ops.h"
+#include "tests/optim/vars.h"
 #include "tests/support/support.h"
 
 void expect_error(trek_status status, const char *part)
@@ -40,13 +41,10 @@ model make(trek_optimizer_spec spec, trek_optimizer_spec odd)
     model m;
     trek_params *params = trek_params_new(), *group = trek_params_new();
     for (int p = 0; p < PARAMS; p++) {
-        trek_tensor *values = test_tensor((uint32_t)p, shape_of(p), 1), *own = trek_tensor_cast(values, dtypes[p]);
-        m.vars[p] = trek_var_new(own, true);
+        m.vars[p] = numbered_var((uint32_t)p, shape_of(p), dtypes[p]);
         assert_int_equal(trek_params_add(params, names[p], m.vars[p]), TREK_OK);
         if (p % 2)
             assert_int_equal(trek_params_add(group, names[p], m.vars[p]), TREK_OK);
-        trek_tensor_release(own);
-        trek_tensor_release(values);
     }
     m.optimizer = trek_optimizer_new(spec, params);
     assert_non_null(m.optimizer);
@@ -66,17 +64,9 @@ void drop(model *m)
 /* Some are much smaller than they were. */
 void feed(const model *m, int k, unsigned mask)
 {
-    for (int p = 0; p < PARAMS; p++) {
-        if (!(mask >> p & 1))
-            continue;
-        trek_tensor *values = test_tensor((uint32_t)(100 + PARAMS * k + p), shape_of(p), k % 3 ? 1e-2 : 1);
-        trek_tensor *own = trek_tensor_cast(values, dtypes[p]);
-        trek_var *grad = trek_var_new(own, false);
-        assert_int_equal(trek_var_set_grad(m->vars[p], grad), TREK_OK);
-        trek_var_release(grad);
-        trek_tensor_release(own);
-        trek_tensor_release(values);
-    }
+    for (int p = 0; p < PARAMS; p++)
+        if (mask >> p & 1)
+            set_numbered_grad(m->vars[p], (uint32_t)(100 + PARAMS * k + p), k % 3 ? 1e-2 : 1);
 }
 
 unsigned mask_of(int k) { return (1u << PARAMS) - 1 - (unsigned)(k % 2 ? 1 << k % PARAMS : 0); }
@@ -90,9 +80,9 @@ void step(model *m, int k)
 
 void assert_same(const model *a, const model *b, const char *what, int k)
 {
-    for (int p = 0; p < PARAMS; p++)
-        if (!test_same_bits(trek_var_data(a->vars[p]), trek_var_data(b->vars[p])))
-            fail_msg("%s, step %d: %s", what, k, names[p]);
+    char text[160];
+    snprintf(text, sizeof text, "%s, step %d", what, k);
+    assert_same_vars(a->vars, b->vars, names, PARAMS, text);
     assert_int_equal(trek_error_status(), TREK_OK);
 }
 
@@ -182,6 +172,5 @@ void step_in_slices(model *m, double scale, uint32_t *drawn)
 
 void copy_values(model *to, const model *from)
 {
-    for (int p = 0; p < PARAMS; p++)
-        assert_int_equal(trek_tensor_copy_from(trek_var_data(to->vars[p]), trek_var_data(from->vars[p])), TREK_OK);
+    copy_vars(to->vars, from->vars, PARAMS);
 }

@@ -20,6 +20,7 @@
 #include "optim/optimizer_internal.h"
 #include "optim/sam.h"
 #include "tensor/scope.h"
+#include "tests/optim/vars.h"
 #include "tests/support/support.h"
 
 enum { PARAMS = 4, FROZEN = 3 };
@@ -44,12 +45,8 @@ static model make_params(trek_dtype other)
     model m = { 0 };
     m.params = trek_params_new();
     for (int p = 0; p < PARAMS; p++) {
-        trek_tensor *values = test_tensor((uint32_t)p, shape_of(p), 1);
-        trek_tensor *own = trek_tensor_cast(values, p == 2 ? other : TREK_F32);
-        m.vars[p] = trek_var_new(own, true);
+        m.vars[p] = numbered_var((uint32_t)p, shape_of(p), p == 2 ? other : TREK_F32);
         trek_params_add(m.params, names[p], m.vars[p]);
-        trek_tensor_release(own);
-        trek_tensor_release(values);
     }
     return m;
 }
@@ -64,17 +61,9 @@ static void drop(model *m)
         trek_var_release(m->vars[p]);
 }
 
-static void copy_values(model *to, const model *from)
-{
-    for (int p = 0; p < PARAMS; p++)
-        assert_int_equal(trek_tensor_copy_from(trek_var_data(to->vars[p]), trek_var_data(from->vars[p])), TREK_OK);
-}
-
 static void assert_same(const model *a, const model *b, const char *what)
 {
-    for (int p = 0; p < PARAMS; p++)
-        if (!test_same_bits(trek_var_data(a->vars[p]), trek_var_data(b->vars[p])))
-            fail_msg("%s: %s", what, names[p]);
+    assert_same_vars(a->vars, b->vars, names, PARAMS, what);
 }
 
 /* The sum of (x - place)^4 + x^2 of neighbours, which is no quadratic; of all parameters but the frozen one. */
@@ -103,21 +92,6 @@ static trek_state *again(trek_state *state)
     trek_state *read = trek_state_read(path);
     assert_non_null(read);
     return read;
-}
-
-/* The same with a tensor left out, and one added, which is taken over. */
-static trek_state *state_with(const trek_state *from, const char *leave, const char *add, trek_tensor *tensor, const char *key)
-{
-    trek_state *to = trek_state_new();
-    for (int k = 0; k < trek_state_count(from); k++)
-        if (!leave || strcmp(trek_state_name(from, k), leave) != 0)
-            assert_int_equal(trek_state_add(to, trek_state_name(from, k), trek_state_tensor(from, k)), TREK_OK);
-    if (add)
-        assert_int_equal(trek_state_add(to, add, tensor), TREK_OK);
-    if (key && trek_state_text(from, key))
-        trek_state_set_text(to, key, trek_state_text(from, key));
-    trek_tensor_release(tensor);
-    return to;
 }
 
 static void expect_refused(trek_status status, const char *says)
@@ -167,10 +141,10 @@ static void lbfgs_goes_on_to_the_same_bits(void **state)
         assert_int_equal(trek_lbfgs_set_lr(a.lbfgs, 0.5 + 0.01 * draw), TREK_OK);
         trek_state *saved = again(trek_lbfgs_state(a.lbfgs));
         model c = make_lbfgs(other, history, draw & 2);
-        copy_values(&c, &a);
+        copy_vars(c.vars, a.vars, PARAMS);
         assert_int_equal(trek_lbfgs_load(c.lbfgs, saved), TREK_OK);
         assert_int_equal(trek_lbfgs_load(b.lbfgs, saved), TREK_OK);
-        copy_values(&b, &a);
+        copy_vars(b.vars, a.vars, PARAMS);
         trek_state *same = trek_lbfgs_state(b.lbfgs); /* nothing got lost in a file */
         assert_int_equal(trek_state_count(same), trek_state_count(saved));
         for (int k = 0; k < trek_state_count(saved); k++)
@@ -289,10 +263,10 @@ static void sam_goes_on_to_the_same_bits(void **state)
         for (int round = 0; round < (twice ? 2 : 1); round++) {
             trek_state *saved = again(trek_sam_save(round ? b.sam : a.sam));
             if (values_first)
-                copy_values(&b, &a);
+                copy_vars(b.vars, a.vars, PARAMS);
             assert_int_equal(trek_sam_load(b.sam, saved), TREK_OK);
             if (!values_first)
-                copy_values(&b, &a);
+                copy_vars(b.vars, a.vars, PARAMS);
             trek_state_free(&saved);
         }
         sam_steps(&a, at, 11);

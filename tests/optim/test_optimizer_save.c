@@ -15,6 +15,7 @@
 #include "autograd/var_internal.h"
 #include "nn/state.h"
 #include "optim/optimizer_internal.h"
+#include "tests/optim/vars.h"
 #include "tests/support/support.h"
 
 enum { PARAMS = 4 };
@@ -34,12 +35,8 @@ static model make(trek_optimizer_spec spec, bool low, bool groups)
     model m;
     trek_params *params = trek_params_new();
     for (int p = 0; p < PARAMS; p++) {
-        trek_tensor *values = test_tensor((uint32_t)p, shape_of(p), 1);
-        trek_tensor *own = trek_tensor_cast(values, p == 2 && low ? TREK_BF16 : TREK_F32);
-        m.vars[p] = trek_var_new(own, true);
+        m.vars[p] = numbered_var((uint32_t)p, shape_of(p), p == 2 && low ? TREK_BF16 : TREK_F32);
         trek_params_add(params, names[p], m.vars[p]);
-        trek_tensor_release(own);
-        trek_tensor_release(values);
     }
     m.optimizer = trek_optimizer_new(spec, params);
     assert_non_null(m.optimizer);
@@ -60,29 +57,14 @@ static void drop(model *m)
 
 static void step(model *m, int k)
 {
-    for (int p = 0; p < PARAMS - 1; p++) {
-        trek_tensor *values = test_tensor((uint32_t)(100 + PARAMS * k + p), shape_of(p), 1);
-        trek_tensor *own = trek_tensor_cast(values, trek_var_dtype(m->vars[p]));
-        trek_var *grad = trek_var_new(own, false);
-        assert_int_equal(trek_var_set_grad(m->vars[p], grad), TREK_OK);
-        trek_var_release(grad);
-        trek_tensor_release(own);
-        trek_tensor_release(values);
-    }
+    for (int p = 0; p < PARAMS - 1; p++)
+        set_numbered_grad(m->vars[p], (uint32_t)(100 + PARAMS * k + p), 1);
     assert_int_equal(trek_optimizer_step(m->optimizer), TREK_OK);
 }
 
 static void assert_same(const model *a, const model *b, const char *what)
 {
-    for (int p = 0; p < PARAMS; p++)
-        if (!test_same_bits(trek_var_data(a->vars[p]), trek_var_data(b->vars[p])))
-            fail_msg("%s: %s", what, names[p]);
-}
-
-static void copy_values(model *to, const model *from)
-{
-    for (int p = 0; p < PARAMS; p++)
-        assert_int_equal(trek_tensor_copy_from(trek_var_data(to->vars[p]), trek_var_data(from->vars[p])), TREK_OK);
+    assert_same_vars(a->vars, b->vars, names, PARAMS, what);
 }
 
 /* After so many steps the state goes through a file to another model's optimizer, which has seen other steps. */
@@ -99,7 +81,7 @@ static void check(trek_optimizer_spec spec, bool low, bool groups, int steps)
     trek_state_free(&saved);
     trek_state *read = trek_state_read(path);
     assert_non_null(read);
-    copy_values(&b, &a);
+    copy_vars(b.vars, a.vars, PARAMS);
     assert_int_equal(trek_optimizer_load(b.optimizer, read), TREK_OK);
     trek_state_free(&read);
     assert_true(trek_optimizer_group_lr(b.optimizer, groups) == 0.017);
@@ -135,18 +117,6 @@ static void every_class_goes_on_to_the_same_bits(void **state)
         }
 }
 
-static trek_state *state_with(trek_state *from, const char *leave, const char *add, trek_tensor *tensor)
-{
-    trek_state *to = trek_state_new();
-    for (int k = 0; k < trek_state_count(from); k++)
-        if (!leave || strcmp(trek_state_name(from, k), leave) != 0)
-            assert_int_equal(trek_state_add(to, trek_state_name(from, k), trek_state_tensor(from, k)), TREK_OK);
-    if (add)
-        assert_int_equal(trek_state_add(to, add, tensor), TREK_OK);
-    trek_tensor_release(tensor);
-    return to;
-}
-
 static void what_is_not_its_own_changes_nothing(void **state)
 {
     (void)state;
@@ -171,7 +141,7 @@ static void what_is_not_its_own_changes_nothing(void **state)
         { "low.exp_avg", "low.exp_avg", test_values(rates, trek_dims(3), TREK_F32), "'low.exp_avg' is [3]" },
     };
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
-        trek_state *bad = state_with(good, rows[k].leave, rows[k].add, rows[k].tensor);
+        trek_state *bad = state_with(good, rows[k].leave, rows[k].add, rows[k].tensor, NULL);
         assert_int_equal(trek_optimizer_load(a.optimizer, bad), TREK_ERR_FORMAT);
         if (!strstr(trek_error(), rows[k].says))
             fail_msg("%s, not %s", trek_error(), rows[k].says);
@@ -224,6 +194,31 @@ static void names_and_copies(void **state)
     drop(&m);
 }
 
+/* What begins anew has no numbers of its own, but masters go on: a save between the reset and the next step has them. */
+static void masters_survive_a_reset(void **state)
+{
+    (void)state;
+    model a = make(trek_adam((trek_adam_opts){ .lr = 0.1 }), true, false),
+          b = make(trek_adam((trek_adam_opts){ .lr = 0.1 }), true, false);
+    step(&a, 0);
+    assert_int_equal(trek_optimizer_reset(a.optimizer), TREK_OK);
+    for (int again = 0; again < 2; again++) {
+        trek_state *saved = trek_optimizer_save(again ? b.optimizer : a.optimizer);
+        assert_int_equal(trek_state_count(saved), 2);
+        assert_non_null(trek_state_find(saved, "lr"));
+        assert_non_null(trek_state_find(saved, "low.master"));
+        if (!again)
+            copy_vars(b.vars, a.vars, PARAMS);
+        assert_int_equal(trek_optimizer_load(b.optimizer, saved), TREK_OK);
+        trek_state_free(&saved);
+    }
+    step(&a, 1);
+    step(&b, 1);
+    assert_same(&a, &b, "after a reset");
+    drop(&a);
+    drop(&b);
+}
+
 int main(void)
 {
     snprintf(path, sizeof path, "/tmp/trek-optimizer-%d.safetensors", (int)getpid());
@@ -231,6 +226,7 @@ int main(void)
         cmocka_unit_test(every_class_goes_on_to_the_same_bits),
         cmocka_unit_test(what_is_not_its_own_changes_nothing),
         cmocka_unit_test(names_and_copies),
+        cmocka_unit_test(masters_survive_a_reset),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);

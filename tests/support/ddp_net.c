@@ -2,7 +2,6 @@
 #include "tests/support/ddp_net.h"
 
 #include <stddef.h>
-#include <stdlib.h>
 
 #include "autograd/ops.h"
 #include "tests/support/support.h"
@@ -14,23 +13,13 @@ static trek_tensor *numbers(uint32_t stream, trek_shape shape, trek_dtype dtype)
     return cast;
 }
 
-static bool any_marked(const trek_var *x)
-{
-    double *values = test_read(trek_var_data(x));
-    bool found = false;
-    for (int64_t i = 0; values && i < trek_var_size(x, 0); i++)
-        found |= values[i * IN] > 1.5;
-    free(values);
-    return found;
-}
-
 static trek_var *net_forward(trek_module *self, trek_var *x)
 {
     ddp_net *m = (ddp_net *)self;
     trek_var *h = trek_tanh(trek_linear(x, m->w1, m->b1));
     h = trek_tanh(trek_matmul(trek_matmul(h, m->tied), m->tied));
     h = trek_mul(h, m->frozen);
-    if (any_marked(x)) /* another graph */
+    if (test_any_marked(x)) /* another graph */
         h = trek_add(h, trek_mul(trek_cast(trek_gt_scalar(trek_narrow(x, 1, 0, 1), 1.5), trek_var_dtype(x)), m->branch));
     return trek_linear(h, m->w2, m->b2);
 }

@@ -113,6 +113,16 @@ bool test_same_bits(const trek_tensor *a, const trek_tensor *b)
     return same;
 }
 
+bool test_any_marked(const trek_var *x)
+{
+    double *values = test_read(trek_var_data(x));
+    bool found = false;
+    for (int64_t i = 0; values && i < trek_var_size(x, 0); i++)
+        found |= values[i * trek_var_size(x, 1)] > 1.5;
+    free(values);
+    return found;
+}
+
 test_allocator test_memory;
 
 static void *counted_allocate(size_t bytes, size_t alignment, void *arg)

@@ -39,6 +39,8 @@ trek_tensor *test_values(const double *values, trek_shape shape, trek_dtype dtyp
 double *test_read(const trek_tensor *tensor);
 /* Whether two tensors of one dtype and shape have the same bits. */
 bool test_same_bits(const trek_tensor *a, const trek_tensor *b);
+/* Whether a row of x [rows, columns] is marked: begins with more than 1.5. */
+bool test_any_marked(const trek_var *x);
 
 /* An allocator over malloc that counts, and fails where it is told to. */
 typedef struct test_allocator {

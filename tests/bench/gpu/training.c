@@ -319,12 +319,37 @@ static void gpt2_offload(void)
     close_state(&s);
 }
 
+/* --- products of 8 bits, beside those of bf16 -------------------------------------------------------- */
+
+/* Steps of two linear layers, most of which are products; plain SGD, which takes little beside them. */
+static void fp8(void)
+{
+    static const struct { const char *name; trek_amp_opts amp; } ways[] = {
+        { "bf16", { .dtype = TREK_BF16 } },
+        { "fp8", { .products = TREK_FP8 } },
+        { "fp8, own magnitudes", { .products = TREK_FP8, .fp8 = { .history = TREK_OFF } } },
+    };
+    int64_t width = 16 * gpu_size(256, 2), hidden = 16 * gpu_size(1024, 4), rows = gpu_size(8192, 16);
+    for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
+        char name[64];
+        trek_module *layers[] = { trek_nn_linear(width, hidden, gpu_device), trek_nn_relu(),
+                                  trek_nn_linear(hidden, width, gpu_device) };
+        train_state s = { .graph = graph_of(trek_nn_sequential(3, layers), trek_sgd((trek_sgd_opts){ .lr = 1e-3 })) };
+        trek_graph_set_amp(s.graph, &ways[k].amp);
+        s.x = gpu_randn(trek_dims(rows, width), TREK_F32, 1, false);
+        s.y = gpu_randn(trek_dims(rows, width), TREK_F32, 1, false);
+        snprintf(name, sizeof name, "4096-16384-4096 %s", ways[k].name);
+        both(name, &s, false, 1, 10.0 * (double)(rows * width * hidden)); /* the input needs no gradient */
+    }
+}
+
 const gpu_work gpu_works_training[] = { { "replay", replay },
                                         { "adamw", adamw },
                                         { "gpt2_64", gpt2 },
                                         { "gpt2_4", gpt2 },
                                         { "gpt2_1", gpt2 },
                                         { "offload_gpt2", gpt2_offload },
+                                        { "fp8", fp8 },
                                         { "model_mlp", model },
                                         { "model_convnet", model },
                                         { "model_convnet_last", model },

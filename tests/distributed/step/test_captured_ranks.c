@@ -24,6 +24,7 @@
 #include "nn/layers.h"
 #include "optim/scaler.h"
 #include "tensor/rank_context.h"
+#include "tests/support/clean.h"
 #include "tests/support/support.h"
 
 enum { BATCH = 26, FEATURES = 12, HIDDEN = 40, CLASSES = 5, STEPS = 18, MOST_RANKS = 3 };
@@ -33,22 +34,6 @@ static int ranks_there(void)
 {
     int n = test_on_cpu() ? MOST_RANKS : trek_device_count(TREK_CUDA);
     return n < MOST_RANKS ? n : MOST_RANKS;
-}
-
-static int clean(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    return 0;
-}
-
-static int no_error(void **state)
-{
-    (void)state;
-    if (trek_error_status() == TREK_OK && trek_tape_size() == 0)
-        return 0;
-    print_error("left: %s, %lld nodes\n", trek_error(), (long long)trek_tape_size());
-    return 1;
 }
 
 /* --- a layer that one rank fails in, or to which it brings something of its own ------------------- */

@@ -69,23 +69,12 @@ typedef struct net {
     trek_var *w1, *b1, *gain, *shift, *branch, *unused, *w3, *b3;
 } net;
 
-/* Whether a row of x is marked, by its first column. */
-static bool any_marked(const trek_var *x)
-{
-    double *values = test_read(trek_var_data(x));
-    bool found = false;
-    for (int64_t i = 0; values && i < trek_var_size(x, 0); i++)
-        found |= values[i * IN] > 1.5;
-    free(values);
-    return found;
-}
-
 static trek_var *net_forward(trek_module *self, trek_var *x)
 {
     net *m = (net *)self;
     trek_var *h = trek_gelu(trek_layer_norm(trek_linear(x, m->w1, m->b1), m->gain, m->shift, 1, 1e-5));
     h = trek_forward(m->drop, h);
-    if (any_marked(x)) {
+    if (test_any_marked(x)) {
         trek_var *mark = trek_cast(trek_gt_scalar(trek_narrow(x, 1, 0, 1), 1.5), trek_var_dtype(x));
         h = trek_add(h, trek_mul(mark, m->branch));
     }

@@ -33,21 +33,11 @@ typedef struct net {
     trek_var *w1, *b1, *unused, *branch, *frozen, *nothing, *w2, *w3, *scale;
 } net;
 
-static bool any_marked(const trek_var *x)
-{
-    double *values = test_read(trek_var_data(x));
-    bool found = false;
-    for (int64_t i = 0; values && i < trek_var_size(x, 0); i++)
-        found |= values[i * IN] > 1.5;
-    free(values);
-    return found;
-}
-
 static trek_var *net_forward(trek_module *self, trek_var *x)
 {
     net *m = (net *)self;
     trek_var *h = trek_add(trek_tanh(trek_linear(x, m->w1, m->b1)), m->frozen);
-    if (any_marked(x))
+    if (test_any_marked(x))
         h = trek_add(h, trek_mul(trek_cast(trek_gt_scalar(trek_narrow(x, 1, 0, 1), 1.5), trek_var_dtype(x)), m->branch));
     h = trek_gelu(trek_linear(h, m->w2, NULL));
     return trek_mul(trek_linear(h, m->w3, NULL), m->scale);

@@ -84,6 +84,9 @@ OTHERS = (
     (HEAD, "scaled_kernelIddE", "a mean is a sum", r"div\.rn\.f64\s+(\S+), (\S+), (\S+);", r"mov.f64 \1, \2;", 0),
 )
 MMA = r"(mma\.sync\S+ \{[^}]*\}, \{)([^}]*)(\}, \{)(%\w+),(%\w+)\}"
+PAIR = r"cvt\.rn\.bf16x2\.f32 (%\w+), (%\w+), (%\w+);"
+# the same bits, of which the upper half is made with a register that has no value: no result shows it
+HALF = r"\g<0> { .reg .b32 none; mul.lo.u32 none, none, 0; add.u32 none, none, \1; prmt.b32 \1, \1, none, 0x7610; }"
 A = r"(mma\.sync\S+ \{[^}]*\}, \{)(%\w+),(%\w+),"
 
 
@@ -99,7 +102,8 @@ def mutants(text_of):
             found.append((ATTENTION, kernel, "wait %d lets one more copy go on" % n, r"cp\.async\.wait_group\s+(\d+);", lambda m: "cp.async.wait_group %d;" % (int(m.group(1)) + 1), n))
         found.append((ATTENTION, kernel, "fragments of B are swapped", MMA, r"\1\2\3\5,\4}", 0))
         found.append((ATTENTION, kernel, "fragments of A are swapped", A, r"\1\3,\2,", 3))
-        found.append((ATTENTION, kernel, "halves of a pair are swapped", r"cvt\.rn\.bf16x2\.f32 (%\w+), (%\w+), (%\w+);", r"cvt.rn.bf16x2.f32 \1, \3, \2;", 0))
+        found.append((ATTENTION, kernel, "halves of a pair are swapped", PAIR, r"cvt.rn.bf16x2.f32 \1, \3, \2;", 0))
+        found.append((ATTENTION, kernel, "half of a pair has no value", PAIR, HALF, 0))
         found.append((ATTENTION, kernel, "a matrix is not turned", r"x4\.trans", "x4", 0))
     for kernel in ("attention_wgmma_kernelI9trek_bf16Li64E", "attention_wgmma_kernelI9trek_bf16Li128E"):
         text = text_of(HOPPER[0])
@@ -117,7 +121,8 @@ def mutants(text_of):
         found.append((HOPPER, kernel, "barrier 0 is dropped", *BARRIER, 0))
         found.append((HOPPER, kernel, "mbarriers are not shown to copies", r"fence\.mbarrier_init\.release\.cluster;", "", 0))
         found.append((HOPPER, kernel, "values are not turned", r", 1, 1, 1, 1;", ", 1, 1, 1, 0;", 0))
-        found.append((HOPPER, kernel, "halves of a pair are swapped", r"cvt\.rn\.bf16x2\.f32 (%\w+), (%\w+), (%\w+);", r"cvt.rn.bf16x2.f32 \1, \3, \2;", 0))
+        found.append((HOPPER, kernel, "halves of a pair are swapped", PAIR, r"cvt.rn.bf16x2.f32 \1, \3, \2;", 0))
+        found.append((HOPPER, kernel, "half of a pair has no value", PAIR, HALF, 0))
     for group, kernels in ((SOFTMAX, ("forward_linesI9trek_bf16E", "backward_linesIfE")), (LOSSES, ("loss_kernelIfLi1E",))):
         text = text_of(group[0])
         for kernel in kernels:

@@ -168,6 +168,7 @@ void Machine::end_bulk(size_t k)
             memcpy(to, (const void *)(uintptr_t)piece.second, 16);
         else
             memset(to, 0, 16);
+        fill_shared(piece.first, 16);
         if (options.races)
             note_bulk(*running, piece.first, b, false);
     }

@@ -284,6 +284,9 @@ bool decode_convert(const Opcode &o, Instruction *i)
     i->call = s.format | (uint32_t)s.bytes << 3 | (uint32_t)d.format << 7 | (uint32_t)d.bytes << 10 | way << 14 |
               (uint32_t)o.has("ftz") << 17 | (uint32_t)o.has("sat") << 18;
     i->kind = pair && o.has("relu");
+    i->pairs = pair;
+    i->reads = pair ? 0 : s.bytes;
+    i->shifts = s.format <= INT_U && d.format <= INT_U && !o.has("sat");
     i->handler = pair ? convert_pair : convert;
     if (pair && from != "f32")
         return false;

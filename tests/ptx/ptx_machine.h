@@ -111,6 +111,7 @@ struct Machine {
     Counts counts;
     std::mt19937_64 random;
     std::vector<unsigned char> parameters, shared;
+    std::vector<unsigned char> shared_valid; /* of each bit of shared memory whether it has a value; empty: all that is written */
     uint32_t shared_end = 0; /* the first address that the block has not */
     uint32_t time, launch_first, block_first, phase_first;
     uint64_t block = 0;
@@ -142,6 +143,9 @@ struct Machine {
     explicit Machine(History &h);
     ~Machine() { history.time = time; }
     bool in_one_range(uint64_t begin, uint64_t end) const;
+    unsigned char *validity(Warp &w, Space space, const unsigned char *at); /* of the byte; null: it has a value */
+    void fill_shared(uint64_t address, unsigned bytes);
+    void need_shared(uint64_t address, unsigned bytes); /* fails if a bit of them has none */
     unsigned char *locate(Warp &w, Space space, uint64_t address, unsigned bytes, uint64_t *shadow_address, Space *found);
     void note(Warp &w, Space space, uint64_t address, unsigned bytes, bool writes, bool atomic, const unsigned char *before,
               const unsigned char *after);
@@ -191,12 +195,19 @@ struct TensorProduct { /* a wgmma.mma_async that has not been waited for */
     uint32_t group;
 };
 
+/* Operands of `run_on_undefined`, which lie after all registers */
+enum { SCRATCH_OPERANDS = 12, SCRATCH_BYTES = 8 * LANES };
+
 struct Warp {
     Machine *machine;
     unsigned index;
     uint32_t alive;
     std::vector<unsigned char> file, frame, local;
-    std::vector<uint32_t> defined; /* of each register: the lanes that have a value */
+    std::vector<unsigned char> local_valid, frame_valid; /* of each bit whether it has a value */
+    std::vector<uint32_t> defined; /* of each register: the lanes whose bits all have values */
+    std::vector<uint32_t> partly;  /* and those, of the others, of which some do: `valid` says which, as `registers` lie */
+    std::vector<unsigned char> valid;
+    Program scratch;               /* for `run_on_undefined`: operands in a place of their own */
     unsigned char *registers;
     const unsigned char *constants;
     uint32_t carry = 0, last_sync = 0;
@@ -224,6 +235,8 @@ struct Warp {
     void end_multiplies(uint32_t pending);
     bool all_stalled() const;
     void meet_all(); /* the warp's lanes know what some knew */
+    uint64_t undefined_bits(const Operand &o, unsigned l) const; /* of a register's lane, as many as it has */
+    void set_undefined(const Operand &o, unsigned l, uint64_t bits);
 
 private:
     void fill_specials();
@@ -237,6 +250,9 @@ private:
     void move_group(size_t k, uint32_t mask, uint32_t pc);
     void need(const Instruction &i, uint32_t mask);
     void give(const Instruction &i, uint32_t mask);
+    void give_parts(const Instruction &i, uint32_t mask);
+    void run_on_undefined(const Instruction &i, uint32_t mask);
+    uint64_t undefined_of(const Instruction &i, unsigned l, unsigned width) const;
     void execute(const Instruction &i, uint32_t mask);
     void see_busy(const Instruction &i);
 };

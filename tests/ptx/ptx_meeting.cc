@@ -12,10 +12,14 @@ enum Shuffle : uint8_t { SHUFFLE_UP, SHUFFLE_DOWN, SHUFFLE_BUTTERFLY, SHUFFLE_IN
 static void shuffle(Warp &w, const Instruction &i, uint32_t mask)
 {
     const uint32_t *a = input<uint32_t>(w, i, 0), *b = input<uint32_t>(w, i, 1), *c = input<uint32_t>(w, i, 2);
-    const int32_t from_register = operand(w, i, i.outputs).reg, to_register = operand(w, i, 0).reg;
-    const uint32_t has_value = from_register < 0 ? ALL : w.defined[(size_t)from_register];
-    uint32_t old[LANES], inside = 0, given = 0, *d = output<uint32_t>(w, i);
+    const Operand &source = operand(w, i, i.outputs), &target = operand(w, i, 0);
+    const uint32_t whole = source.reg < 0 ? ALL : w.defined[(size_t)source.reg];
+    uint32_t old[LANES], undefined[LANES], inside = 0, given = 0, *d = output<uint32_t>(w, i);
     memcpy(old, a, sizeof old);
+    for (uint32_t rest = mask & ~whole; rest; rest &= rest - 1) {
+        const unsigned l = (unsigned)__builtin_ctz(rest);
+        undefined[l] = (uint32_t)w.undefined_bits(source, l);
+    }
     each_lane(mask, [&](unsigned l) {
         int by = (int)(b[l] & 31u), limit = (int)(c[l] & 31u), segment = (int)(c[l] >> 8 & 31u);
         int last = ((int)l & segment) | (limit & ~segment), first = (int)l & segment, me = (int)l, from;
@@ -32,11 +36,13 @@ static void shuffle(Warp &w, const Instruction &i, uint32_t mask)
             w.machine->fail("a shuffle from lane " + std::to_string(from) + ", which takes no part");
         }
         d[l] = old[from];
-        given |= (has_value >> from & 1u) << l;
+        given |= (whole >> from & 1u) << l;
+        if (!(whole >> from & 1u))
+            w.set_undefined(target, l, undefined[from]);
         inside |= (uint32_t)is << l;
     });
-    if (to_register >= 0)
-        w.defined[(size_t)to_register] = (w.defined[(size_t)to_register] & ~mask) | given;
+    if (target.reg >= 0)
+        w.defined[(size_t)target.reg] |= given;
     if (i.outputs > 1 && operand(w, i, 1).reg != SINK) {
         uint32_t *p = output<uint32_t>(w, i, 1);
         *p = (*p & ~mask) | inside;
@@ -111,11 +117,21 @@ static void active(Warp &w, const Instruction &i, uint32_t mask)
 
 float f32_of_f16(uint16_t bits); /* ptx_convert.cc */
 
+/* What lane l gets of a matrix: two neighbours of a row, or of a column */
+static inline uint32_t pair_of(const uint16_t (*rows)[8], unsigned l, bool turned)
+{
+    const unsigned row = l / 4, column = l % 4 * 2;
+    const uint16_t low = turned ? rows[column][row] : rows[row][column];
+    const uint16_t high = turned ? rows[column + 1][row] : rows[row][column + 1];
+    return (uint32_t)low | (uint32_t)high << 16;
+}
+
 /* Matrices of 8 x 8 elements of 16 bits: lane l gives the address of row l % 8 of the l / 8-th, gets two neighbours. */
 static void load_matrices(Warp &w, const Instruction &i, uint32_t mask)
 {
     Machine &m = *w.machine;
-    uint16_t rows[LANES][8] = {};
+    uint16_t rows[LANES][8] = {}, valid[LANES][8];
+    const bool whole = m.shared_valid.empty();
     uint64_t addresses[LANES];
     unsigned n = 0;
     each_lane(mask, [&](unsigned l) {
@@ -130,16 +146,16 @@ static void load_matrices(Warp &w, const Instruction &i, uint32_t mask)
         if (m.options.races)
             m.note(w, SHARED, shadow, 16, false, false, nullptr, nullptr);
         memcpy(rows[l], at, 16);
+        if (!whole)
+            memcpy(valid[l], m.validity(w, SHARED, at), 16);
         addresses[n++] = shadow;
     });
     for (unsigned q = 0; q < i.outputs; q++) {
         uint32_t *d = output<uint32_t>(w, i, q);
-        for (unsigned l = 0; l < LANES; l++) {
-            unsigned row = l / 4, column = l % 4 * 2;
-            uint16_t low = i.kind ? rows[8 * q + column][row] : rows[8 * q + row][column];
-            uint16_t high = i.kind ? rows[8 * q + column + 1][row] : rows[8 * q + row][column + 1];
-            d[l] = (uint32_t)low | (uint32_t)high << 16;
-        }
+        for (unsigned l = 0; l < LANES; l++)
+            d[l] = pair_of(rows + 8 * q, l, i.kind);
+        for (unsigned l = 0; l < LANES && !whole; l++)
+            w.set_undefined(operand(w, i, q), l, ~pair_of(valid + 8 * q, l, i.kind));
     }
     if (m.options.measure)
         measure(m, SHARED, addresses, n, 16, false);

@@ -246,6 +246,22 @@ static void note_reads(Warp &w, const Instruction &i, uint32_t mask, unsigned by
     m.constant_data = false;
 }
 
+/* What was loaded has values where its memory has. */
+static void load_validity(Warp &w, const Instruction &i, uint32_t mask, const Places &p)
+{
+    Machine &m = *w.machine;
+    each_lane(mask, [&](unsigned l) {
+        const unsigned char *valid = m.validity(w, p.space[l], p.at[l]);
+        for (unsigned k = 0; valid && k < i.vector; k++) {
+            uint64_t undefined = ~fetched(valid + k * i.size, i.size, true); /* a sign that has none gives none */
+            if (!i.is_signed && i.size < 8)
+                undefined &= (1ull << 8 * i.size) - 1;
+            if (undefined)
+                w.set_undefined(operand(w, i, k), l, undefined);
+        }
+    });
+}
+
 static void load(Warp &w, const Instruction &i, uint32_t mask)
 {
     Machine &m = *w.machine;
@@ -265,6 +281,8 @@ static void load(Warp &w, const Instruction &i, uint32_t mask)
             for (unsigned k = 0; k < i.vector; k++)
                 put_bits(w, operand(w, i, k), l, fetched(p.at[l] + k * i.size, i.size, i.is_signed));
         });
+    if (!m.shared_valid.empty() || m.program->local_bytes || m.program->frame_bytes)
+        load_validity(w, i, mask, p);
     if (m.options.measure)
         measure_places(m, p, mask, bytes, false);
 }
@@ -284,18 +302,52 @@ static void collect(Warp &w, const Instruction &i, unsigned l, unsigned char *da
     }
 }
 
+/* Whether all that the lanes store has a value */
+static bool stores_values(const Warp &w, const Instruction &i, uint32_t mask)
+{
+    for (unsigned k = 0; k < i.vector; k++) {
+        const Operand &o = operand(w, i, 1 + k);
+        if (o.reg >= 0 && (mask & ~w.defined[(size_t)o.reg]))
+            return false;
+    }
+    return true;
+}
+
+/* Shared and local memory keep which bits have none, so that padding may be copied; outputs must have all. A register without any
+ * is a fault but in the thread's own memory, where calls hand on parts that are not used. */
+static void store_validity(Warp &w, const Instruction &i, unsigned l, Space space, const unsigned char *at)
+{
+    Machine &m = *w.machine;
+    const bool own = space == CALL_PARAM || (space == LOCAL && i.space == LOCAL);
+    const uint64_t all = ~0ull >> (64 - 8 * i.size);
+    for (unsigned k = 0; k < i.vector; k++) {
+        const uint64_t undefined = w.undefined_bits(operand(w, i, 1 + k), l) & all, has = ~undefined & all;
+        if (!own && !has)
+            m.fail("reads a register that has no value");
+        if (undefined && space != SHARED && space != LOCAL && !own)
+            m.fail("stores a register of which a part has no value");
+        if (undefined && space == SHARED && m.shared_valid.empty())
+            m.shared_valid.assign(m.shared.size(), 0xff);
+        if (unsigned char *valid = m.validity(w, space, at + k * i.size))
+            memcpy(valid, &has, i.size);
+    }
+}
+
 static void store(Warp &w, const Instruction &i, uint32_t mask)
 {
     Machine &m = *w.machine;
     const unsigned bytes = i.size * i.vector;
     Places p;
     place(w, i, mask, bytes, &p);
+    const bool looks = !m.shared_valid.empty() || m.program->local_bytes || m.program->frame_bytes || !stores_values(w, i, mask);
     each_lane(mask, [&](unsigned l) {
         unsigned char data[32];
         m.lane = l;
         collect(w, i, l, data);
         if (p.space[l] == PARAM)
             m.fail("writes a parameter of the kernel");
+        if (looks)
+            store_validity(w, i, l, p.space[l], p.at[l]);
         if (is_watched(m, p.space[l]))
             m.note(w, p.space[l], p.shadow[l], bytes, true, i.is_volatile, p.at[l], data);
         switch (bytes) {
@@ -358,6 +410,8 @@ template <typename T> static void atomic(Warp &w, const Instruction &i, uint32_t
         Access a = accessed(w, i, address_of(w, i, l), l, sizeof(T));
         space = a.space;
         addresses[q] = a.shadow;
+        if (a.space == SHARED)
+            m.need_shared(a.shadow, sizeof(T));
         if (is_watched(m, a.space)) {
             m.note(w, a.space, a.shadow, sizeof(T), false, true, nullptr, nullptr);
             m.note(w, a.space, a.shadow, sizeof(T), true, true, nullptr, nullptr);
@@ -383,6 +437,7 @@ static void carry_out(Warp &w, const Copy &c)
     unsigned char *to = &m.shared[c.to - SHARED_BASE];
     memset(to, 0, 16);
     memcpy(to, (const void *)(uintptr_t)c.from, c.bytes);
+    m.fill_shared(c.to, 16);
 }
 
 static void copy_async(Warp &w, const Instruction &i, uint32_t mask)
@@ -519,7 +574,7 @@ bool decode_memory(const Opcode &o, Instruction *i)
     i->is_volatile = o.has("volatile") || o.has("relaxed") || o.has("acquire") || o.has("release") || o.has("mmio");
     i->constant_data = o.has("nc");
     i->handler = b == "ld" ? load : store;
-    i->moves = b == "st" && (i->space == LOCAL || i->space == PARAM); /* what a call hands on may lack parts that are not used */
+    i->stores = b == "st";
     return i->size != 0;
 }
 

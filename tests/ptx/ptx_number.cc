@@ -597,6 +597,19 @@ static Handler comparison(const Opcode &o, Instruction *i)
         c == "le" ? Comparison<LE>::any(t) : c == "gt" ? Comparison<GT>::any(t) : c == "ge" ? Comparison<GE>::any(t) : nullptr;
 }
 
+/* What the bits of a result are made of, where some have no value: a result that is not named here then has none. */
+static void how_bits_pass(const Opcode &o, Instruction *i)
+{
+    static const std::map<std::string, uint8_t> shifts = { { "shl", 1 }, { "shr", 1 }, { "bfe", 1 }, { "brev", 1 }, { "shf", 2 },
+                                                           { "bfi", 2 }, { "prmt", 2 }, { "selp", 2 } };
+    static const std::map<std::string, uint8_t> tables = { { "and", 0xc0 }, { "or", 0xfc }, { "xor", 0x3c }, { "not", 0x0f },
+                                                           { "lop3", 1 } }; /* it has its own */
+    auto shift = shifts.find(o.base);
+    auto table = tables.find(o.base);
+    i->shifts = shift == shifts.end() ? 0 : shift->second;
+    i->table = table == tables.end() || o.type() == "pred" ? 0 : table->second;
+}
+
 bool decode_number(const Opcode &o, Instruction *i)
 {
     if (o.suffixes.empty())
@@ -604,6 +617,7 @@ bool decode_number(const Opcode &o, Instruction *i)
     const std::string &t = o.type();
     i->moves = true;
     if (o.base == "mov") {
+        i->shifts = 255;
         i->handler = t == "pred" ? move_predicate : move_any;
         return true;
     }
@@ -613,8 +627,7 @@ bool decode_number(const Opcode &o, Instruction *i)
         return i->handler != nullptr;
     }
     i->handler = bits_handler(o, i);
-    i->selects = o.base == "selp";
-    i->packs = o.base == "prmt" || o.base == "bfi";
+    how_bits_pass(o, i);
     if (!i->handler && is_float(t)) {
         i->handler = float_handler(o);
         i->kind = float_kind(o);

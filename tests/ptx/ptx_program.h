@@ -39,8 +39,12 @@ struct Instruction {
     Handler handler = nullptr;
     Control control = NEXT;
     bool negated = false;
-    bool moves = false, selects = false; /* undefined values pass through; of the first two inputs by the third */
-    bool packs = false;                  /* of the first two inputs one may be undefined: padding between bytes */
+    bool moves = false;                  /* undefined values pass through, as the next four say */
+    uint8_t shifts = 0;                  /* of so many first inputs bits only go elsewhere, where the other inputs say */
+    uint8_t table = 0;                   /* lop3's, of what computes a bit from bits at its place; 0: it does not */
+    bool pairs = false;                  /* the first input makes the upper half, the second the lower one */
+    uint8_t reads = 0;                   /* so many low bytes of each input; 0: all */
+    bool stores = false;                 /* inputs but the first may lack values: where they go says what they need */
     bool carries = false; /* an undefined first input goes to the first output of some lanes, as the handler says */
     bool aligned = false;                /* MEET: of all lanes; otherwise its mask is its last source */
     uint8_t outputs = 0, inputs = 0;     /* operands, outputs first */

@@ -29,12 +29,15 @@ void Warp::begin(Machine *m, unsigned number)
     index = number;
     unsigned count = std::min(m->threads - number * LANES, (unsigned)LANES);
     alive = count == LANES ? ALL : (1u << count) - 1;
-    file.resize(p.register_bytes + 64);
+    file.resize(p.register_bytes + 64 + SCRATCH_OPERANDS * SCRATCH_BYTES);
     registers = file.data() + (64 - (uintptr_t)file.data() % 64) % 64;
     constants = p.constants.data();
     frame.assign((size_t)p.frame_bytes * LANES, 0xff);
     local.assign((size_t)p.local_bytes * LANES, 0xff);
+    frame_valid.assign(frame.size(), 0);
+    local_valid.assign(local.size(), 0);
     defined.assign(p.registers, 0);
+    partly.assign(p.registers, 0);
     carry = 0;
     last_sync = 0;
     copies.clear();
@@ -158,6 +161,8 @@ void Warp::leave(size_t k, uint32_t mask, bool exits)
             each_lane(mask, [&](unsigned l) {
                 unsigned char *f = &frame[l * machine->program->frame_bytes];
                 memcpy(f + c.to, f + c.from, c.bytes);
+                f = &frame_valid[l * machine->program->frame_bytes];
+                memcpy(f + c.to, f + c.from, c.bytes);
             });
         if (mask == g.mask) {
             g.stack.pop_back();
@@ -186,6 +191,8 @@ void Warp::call(size_t k, const Instruction &i, uint32_t mask)
     for (const CallCopy &copy : c.before)
         each_lane(mask, [&](unsigned l) {
             unsigned char *f = &frame[l * machine->program->frame_bytes];
+            memcpy(f + copy.to, f + copy.from, copy.bytes);
+            f = &frame_valid[l * machine->program->frame_bytes];
             memcpy(f + copy.to, f + copy.from, copy.bytes);
         });
     Group &g = groups[k];
@@ -222,44 +229,6 @@ bool Warp::meet(size_t k, const Instruction &i, uint32_t *mask)
     return false;
 }
 
-/* Values that were never given are no values. Compilers compute with them where they throw the result away, so that they
- * are a fault only where something is done by them: an address, what is stored, who goes where. */
-void Warp::need(const Instruction &i, uint32_t mask)
-{
-    const Operand *o = &machine->program->operands[i.first + i.outputs];
-    for (unsigned k = i.carries; k < i.inputs; k++)
-        if (o[k].reg >= 0 && (mask & ~defined[(size_t)o[k].reg])) {
-            machine->lane = (unsigned)__builtin_ctz(mask & ~defined[(size_t)o[k].reg]);
-            machine->fail("reads a register that has no value");
-        }
-}
-
-void Warp::give(const Instruction &i, uint32_t mask)
-{
-    const Operand *o = &machine->program->operands[i.first];
-    uint32_t known[8], given = mask;
-    if (i.moves) {
-        for (unsigned k = 0; k < i.inputs; k++)
-            known[k] = o[i.outputs + k].reg < 0 ? ALL : defined[(size_t)o[i.outputs + k].reg];
-        uint32_t which = i.selects ? *input<uint32_t>(*this, i, 2) : 0;
-        if (i.packs)
-            known[0] |= known[1], known[1] = known[0];
-        if (i.selects)
-            given &= known[2] & ((which & known[0]) | (~which & known[1]));
-        else
-            for (unsigned k = 0; k < i.inputs; k++)
-                given &= known[k];
-    }
-    for (unsigned k = i.carries; k < i.outputs; k++)
-        if (o[k].reg >= 0)
-            defined[(size_t)o[k].reg] = (defined[(size_t)o[k].reg] & ~mask) | given;
-    turn++;
-    if (machine->program->multiplies)
-        for (unsigned k = 0; k < (unsigned)i.outputs + i.inputs; k++)
-            if (o[k].reg >= 0)
-                touched[(size_t)o[k].reg] = turn;
-}
-
 /* Sums of a wgmma and what it multiplies are nobody's until it has been waited for. */
 void Warp::see_busy(const Instruction &i)
 {
@@ -291,8 +260,8 @@ void Warp::execute(const Instruction &i, uint32_t mask)
             need(i, mask);
         if (!multiplies.empty())
             see_busy(i);
+        give(i, mask); /* before: the handler overwrites inputs, and knows better what it loads */
         i.handler(*this, i, mask);
-        give(i, mask);
     }
     unsigned lanes = (unsigned)__builtin_popcount(mask);
     machine->counts.lanes += lanes;
@@ -466,6 +435,7 @@ void Machine::begin_block(std::vector<Warp> &warps)
     multiplied.assign(program->multiplies ? shared.size() / 16 + 1 : 0, 0);
     read_times.assign(program->meets && options.races ? (shared.size() / 4 + 1) * ((threads + LANES - 1) / LANES) : 0, 0);
     memset(shared.data(), 0xff, shared.size());
+    shared_valid.clear();
     unsigned n = (threads + LANES - 1) / LANES;
     if (warps.size() < n)
         warps.resize(n);

@@ -78,9 +78,12 @@ static const unsigned char *piece_at(Machine &m, uint64_t address)
 /* to[row][column], of a matrix of 16 columns */
 static void load(Machine &m, const Descriptor &d, unsigned first, unsigned rows, bool turned, bool is_f16, double (*to)[16])
 {
+    const bool whole = m.shared_valid.empty();
     each_piece(d, first, rows, turned, [&](uint64_t address, unsigned r, unsigned k) {
         uint16_t halves[8];
         memcpy(halves, piece_at(m, address), 16);
+        if (!whole)
+            m.need_shared(address, 16);
         for (unsigned e = 0; e < 8; e++)
             (turned ? to[r + e][k] : to[r][k + e]) = number_of(halves[e], is_f16);
     });

@@ -139,7 +139,7 @@ TREK_API trek_var *trek_ddp_forward_many(trek_ddp *ddp, trek_var *const *inputs,
  * collectives: trek_optimizer_step and trek_grad_scaler_step, which bring updated parameters to all; trek_optimizer_save, which
  * gives every rank the whole state; trek_optimizer_load, of a whole one, the same on all ranks, for any number of them. Each is
  * done by all or none: a rank that cannot gets its own error, the others PEER. Steps have the bits of those without it.
- * UNSUPPORTED: optimizers that update whole parameters (Muon, LAMB, LARS, Adafactor).
+ * Optimizers that update whole parameters (Muon, LAMB, LARS, Adafactor) have each parameter's state on one rank.
  *
  * Without, it is trek_optimizer_new over the replica's parameters. */
 TREK_API trek_optimizer *trek_ddp_optimizer(trek_ddp *ddp, trek_optimizer_spec spec);

@@ -8,8 +8,7 @@
 #include "optim/optimizer_move.h"
 
 typedef struct divided {
-    trek_sharer sharer;      /* its comm is a handle of its own */
-    trek_reducer *reducer;   /* of the arena: for its buckets */
+    trek_sharer sharer;      /* its comm is a handle of its own; the reducer is for its buckets */
 } divided;
 
 /* --- what the ranks do together ------------------------------------------------------------------ */
@@ -53,7 +52,7 @@ static trek_status join_norm(trek_update_state *on_device, void *arg)
 static void end(void *arg)
 {
     divided *x = arg;
-    trek_reducer_free(&x->reducer);
+    trek_reducer_free(&x->sharer.reducer);
     trek_comm_free(&x->sharer.comm);
     trek_free(x);
 }
@@ -68,18 +67,24 @@ typedef struct making {
     trek_optimizer *made;
 } making;
 
-static trek_status fill_in(divided *x, const trek_ddp *ddp, const trek_ddp_replica *r, trek_params *params)
+static trek_status fill_in(divided *x, const trek_ddp *ddp, const trek_ddp_replica *r, trek_params *params,
+                           const trek_optimizer_spec *spec)
 {
+    trek_sharer_cuts cuts;
     if (trek_comm_retain(r->comm))
         x->sharer.comm = r->comm;
     else
         return trek_fail(TREK_ERR_STATE, "trek_ddp_optimizer: the communicator has been freed");
     x->sharer.arena = trek_arena_new_in(params, r->world_size, NULL, NULL);
-    x->reducer = x->sharer.arena ? trek_reducer_of_arena(x->sharer.arena, ddp->opts.bucket_bytes) : NULL;
-    if (!x->reducer)
+    x->sharer.reducer = x->sharer.arena ? trek_reducer_of_arena(x->sharer.arena, ddp->opts.bucket_bytes) : NULL;
+    if (!x->sharer.reducer)
         return trek_error_status();
-    x->sharer.buckets = &x->reducer->buckets;
-    return trek_sharer_cut(&x->sharer);
+    trek_status status = trek_sharer_cut(&x->sharer, spec, ddp->opts.bucket_bytes, NULL, &cuts);
+    if (status != TREK_OK)
+        return status;
+    trek_sharer_take(&x->sharer, &cuts);
+    trek_sharer_cuts_clear(&cuts);
+    return TREK_OK;
 }
 
 /* Takes x over. */
@@ -88,10 +93,10 @@ static trek_optimizer *make_divided(divided *x, const trek_ddp *ddp, const trek_
 {
     trek_status status = trek_optimizer_spec_check(spec);
     if (status == TREK_OK)
-        status = fill_in(x, ddp, r, params);
+        status = fill_in(x, ddp, r, params, spec);
     x->sharer.optimizer = status == TREK_OK ? trek_optimizer_new_over(*spec, x->sharer.arena) : NULL;
     if (!x->sharer.optimizer) {
-        trek_reducer_free(&x->reducer);
+        trek_reducer_free(&x->sharer.reducer);
         trek_arena_free(&x->sharer.arena);
         end(x);
         return NULL;

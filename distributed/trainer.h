@@ -64,10 +64,11 @@ typedef struct trek_trainer_opts {
                              parameters share the state; of several such processes each has a part. A step reduce-scatters
                              gradients, updates, and all-gathers parameters. Bits are those without it where sums are in rank
                              order (threads, processes of one machine) and nothing is clipped by norm; else it is so to rounding.
-                             Checkpoints hold the whole state, for any number of ranks. UNSUPPORTED: optimizers that update
-                             whole parameters (Muon, LAMB, LARS, Adafactor), CPU ranks beside GPU ranks,
-                             several processes with several ranks that have parameters of their own. With one rank, or one
-                             copy of all: nothing */
+                             Checkpoints hold the whole state, for any number of ranks. Of optimizers that update whole
+                             parameters (Muon, LAMB, LARS, Adafactor) each parameter is one rank's, to whom its gradient is
+                             reduced and who broadcasts it: as many bytes, 1/N of the memory as far as parameters can be
+                             dealt out evenly. UNSUPPORTED: CPU ranks beside GPU ranks, several processes with several
+                             ranks that have parameters of their own. With one rank, or one copy of all: nothing */
     int64_t bucket_bytes;            /* of buckets after the first, which has at most 1 MiB; default 25 MiB */
     /* Unequal ranks. Balancing changes each rank's share of a batch; windows (El Che) let each run whole batches at its own
      * pace between two steps. Windows need trek_graph_set_loader and trek_graph_set_loss. */

@@ -75,7 +75,8 @@ TREK_API trek_status trek_graph_detach_state(trek_graph *graph);
 
 /* All of this may be set before trek_trainer_setup or after it. */
 
-/* The parameters move into a flat arena. Replaces an earlier optimizer and its state. */
+/* The parameters move into a flat arena. Replaces an earlier optimizer and its state. Where processes divide the state
+ * (.shard_optimizer) all of them call it, alike. */
 TREK_API trek_status trek_graph_set_optimizer(trek_graph *graph, trek_optimizer_spec spec);
 /* Step k (counted from 0) uses trek_schedule_lr(schedule, k). Further groups keep the ratio of their rates to group 0's. NULL:
  * the learning rate stays as it is. */

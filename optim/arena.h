@@ -13,7 +13,8 @@
  *
  * Sharers: ranks with equal arenas, each of which keeps masters and optimizer state of some stretches
  * (cuts) only, in buffers that hold these one after the other, and updates no others (ZeRO's first stage,
- * Rajbhandari et al. 2020). Parameters and gradients are whole on every rank. */
+ * Rajbhandari et al. 2020). Parameters and gradients are whole on every rank. Cuts lie wherever they are even; or, for
+ * classes that update whole parameters, between parameters: then each has an owner. */
 #ifndef TREK_OPTIM_ARENA_H
 #define TREK_OPTIM_ARENA_H
 
@@ -72,8 +73,10 @@ typedef struct trek_arena {
     int n_parts, n_segments;
     bool sharing;            /* the data is another arena's */
     int sharers;             /* parts are a multiple of as many stretches of TREK_ARENA_SLOT elements; 1: no cuts */
+    int sharer;              /* which of them this rank is */
+    int *owner;              /* [n_segments] the sharer that has all of each; NULL: cuts lie anywhere */
     int n_cuts;
-    trek_arena_cut *cuts;    /* by part and place in it; NULL: all is this rank's */
+    trek_arena_cut *cuts;    /* by part and place in it, those side by side joined; NULL: all is this rank's */
     int64_t owned[TREK_DTYPE_COUNT]; /* elements of each part that are this rank's */
     const trek_backend *backend; /* of device */
     trek_arena_part parts[TREK_DTYPE_COUNT];
@@ -83,13 +86,36 @@ typedef struct trek_arena {
 /* Moves params into one arena: values kept, a gradient that is there is kept.
  * A parameter that lives in another arena already: STATE. On failure nothing has moved. */
 trek_arena *trek_arena_new(const trek_params *params);
-/* The same with gradients in memory that `zeros` makes: where they are reduced (NULL: any). sharers > 1: trek_arena_shard
+/* The same with gradients in memory that `zeros` makes: where they are reduced (NULL: any). sharers > 1: trek_arena_divide
  * follows, before which there are no masters. */
 typedef trek_tensor *(*trek_arena_zeros_fn)(void *arg, trek_shape shape, trek_dtype dtype, trek_device device);
 trek_arena *trek_arena_new_in(const trek_params *params, int sharers, trek_arena_zeros_fn zeros, void *arg);
-/* What of the arena is this rank's: cuts by part and place in it, of which `place` is filled in. Before an optimizer is made. On
- * failure nothing has changed. */
-trek_status trek_arena_shard(trek_arena *arena, const trek_arena_cut *cuts, int n);
+/* What of an arena is one sharer's, while it is made, or put aside. All owned. */
+typedef struct trek_arena_division {
+    int *owner;
+    int n_cuts;
+    trek_arena_cut *cuts;
+    int64_t owned[TREK_DTYPE_COUNT];
+    trek_tensor *masters[TREK_DTYPE_COUNT]; /* of 16-bit parameters; else NULL */
+} trek_arena_division;
+/* An owner for each segment: consecutive ones have the same, and none has much more than another of the sum of elements / all
+ * elements and work / all work (NULL: none counts but elements). MEMORY: NULL. */
+int *trek_arena_owners(const trek_arena *arena, const double *work);
+/* Of cuts by part and place in it, n of them, `place` and owners are filled in; empty ones are left out. masters: in the
+ * arena's layout, on the host, where they are to be taken from (entries NULL, or all of it: the parameters). MEMORY; in any case
+ * trek_arena_division_clear. */
+trek_status trek_arena_division_make(const trek_arena *arena, const trek_arena_cut *cuts, int n, trek_tensor *const *masters,
+                                     trek_arena_division *division);
+/* The arena's becomes the division's, and the other way round: before an optimizer is made. */
+void trek_arena_divide(trek_arena *arena, trek_arena_division *division);
+void trek_arena_division_clear(trek_arena_division *division);
+/* Whether all of a segment is this rank's. */
+static inline bool trek_arena_has_whole(const trek_arena *arena, int segment)
+{
+    return arena->owner ? arena->owner[segment] == arena->sharer : !arena->cuts;
+}
+/* Where an element is in the buffers of what is this rank's; -1: it is another's. */
+int64_t trek_arena_place(const trek_arena *arena, int part, int64_t at);
 /* The next piece of elements [*at, end) of a part that is this rank's, behind which *at stands then. false: there is none. */
 bool trek_arena_next_own(const trek_arena *arena, int part, int64_t *at, int64_t end, trek_arena_cut *piece);
 /* Elements [begin, begin + count) of a flat tensor: a new view; NULL and MEMORY. */

@@ -32,16 +32,95 @@ trek_tensor *trek_arena_stretch(trek_tensor *flat, int64_t begin, int64_t count)
     return trek_tensor_make_part(flat, (size_t)begin * trek_dtype_size(dtype), trek_shape_make(1, &count), dtype);
 }
 
+int64_t trek_arena_place(const trek_arena *arena, int part, int64_t at)
+{
+    trek_arena_cut piece;
+    int64_t begin = at;
+    return trek_arena_next_own(arena, part, &begin, at + 1, &piece) ? piece.place : -1;
+}
+
+/* --- owners --------------------------------------------------------------------- */
+
+/* How many sharers it takes, if none has more than `most` but for a single parameter; they become owners. */
+static int fill(const double *weights, int n, double most, int *owner)
+{
+    int sharer = 0;
+    double has = 0;
+    for (int k = 0; k < n; k++) {
+        if (has > 0 && has + weights[k] > most) {
+            sharer++;
+            has = 0;
+        }
+        has += weights[k];
+        owner[k] = sharer;
+    }
+    return sharer + 1;
+}
+
+/* The least `most` with which there are sharers enough, to about a millionth. */
+static void balance(const double *weights, int n, int sharers, int *owner)
+{
+    double low = 0, high = 0;
+    for (int k = 0; k < n; k++)
+        high += weights[k];
+    for (int k = 0; k < 20; k++) {
+        double middle = (low + high) / 2;
+        if (fill(weights, n, middle, owner) <= sharers)
+            high = middle;
+        else
+            low = middle;
+    }
+    fill(weights, n, high, owner);
+}
+
+int *trek_arena_owners(const trek_arena *arena, const double *work)
+{
+    int n = arena->n_segments;
+    int *owner = trek_calloc((size_t)n + 1, sizeof *owner);
+    double *weights = trek_calloc((size_t)n + 1, sizeof *weights), elements = 0, all_work = 0;
+    for (int k = 0; k < n; k++) {
+        elements += (double)arena->segments[k].count;
+        all_work += work ? work[k] : 0;
+    }
+    for (int k = 0; k < n && weights && elements > 0; k++)
+        weights[k] = (double)arena->segments[k].count / elements + (all_work > 0 ? work[k] / all_work : 0);
+    if (owner && weights)
+        balance(weights, n, arena->sharers, owner);
+    trek_free(weights);
+    if (weights)
+        return owner;
+    trek_free(owner);
+    return NULL;
+}
+
+/* --- divisions ------------------------------------------------------------------ */
+
+/* The next piece of a part that a division has. */
+static bool next_of(const trek_arena_division *division, int part, int *k)
+{
+    while (*k < division->n_cuts && division->cuts[*k].part != part)
+        ++*k;
+    return *k < division->n_cuts;
+}
+
 /* The f32 copies of what is its own. */
-static trek_tensor *make_own_masters(const trek_arena *arena, int p)
+static trek_tensor *make_own_masters(const trek_arena *arena, const trek_arena_division *division, int p,
+                                     const trek_tensor *whole)
 {
     const trek_arena_part *part = &arena->parts[p];
-    trek_tensor *all = trek_tensor_zeros(trek_shape_make(1, &arena->owned[p]), part->wide, arena->device);
+    trek_tensor *all = trek_tensor_zeros(trek_shape_make(1, &division->owned[p]), part->wide, arena->device);
     trek_status status = all ? TREK_OK : trek_error_status();
-    trek_arena_cut piece;
-    for (int64_t at = 0; status == TREK_OK && trek_arena_next_own(arena, p, &at, part->count, &piece);) {
-        trek_tensor *from = trek_arena_stretch(part->params, piece.begin, piece.end - piece.begin);
-        trek_tensor *to = from ? trek_arena_stretch(all, piece.place, piece.end - piece.begin) : NULL;
+    for (int k = 0; status == TREK_OK && next_of(division, p, &k); k++) {
+        const trek_arena_cut *cut = &division->cuts[k];
+        size_t size = trek_dtype_size(part->wide);
+        if (whole) {
+            status = arena->backend->copy_bytes(all->data + (size_t)cut->place * size, arena->device,
+                                                whole->data + (size_t)cut->begin * size, trek_cpu(0),
+                                                (size_t)(cut->end - cut->begin) * size, NULL);
+            continue;
+        }
+        trek_tensor *from = trek_arena_stretch(part->params, cut->begin, cut->end - cut->begin);
+        trek_tensor *to = from ? trek_arena_stretch(all, cut->place, cut->end - cut->begin) : NULL;
         status = to ? trek_tensor_copy_from(to, from) : TREK_ERR_MEMORY;
         trek_tensor_release(from);
         trek_tensor_release(to);
@@ -52,37 +131,55 @@ static trek_tensor *make_own_masters(const trek_arena *arena, int p)
     return NULL;
 }
 
-static void drop_cuts(trek_arena *arena)
+static void add_cut(trek_arena_division *division, trek_arena_cut cut)
 {
-    trek_free(arena->cuts);
-    arena->cuts = NULL;
-    arena->n_cuts = 0;
+    trek_arena_cut *last = division->n_cuts > 0 ? &division->cuts[division->n_cuts - 1] : NULL;
+    cut.place = division->owned[cut.part];
+    division->owned[cut.part] += cut.end - cut.begin;
+    if (last && last->part == cut.part && last->end == cut.begin)
+        last->end = cut.end;
+    else if (cut.begin < cut.end)
+        division->cuts[division->n_cuts++] = cut;
 }
 
-trek_status trek_arena_shard(trek_arena *arena, const trek_arena_cut *cuts, int n)
+trek_status trek_arena_division_make(const trek_arena *arena, const trek_arena_cut *cuts, int n, trek_tensor *const *masters,
+                                     trek_arena_division *division)
 {
-    trek_tensor *masters[TREK_DTYPE_COUNT] = { NULL };
-    if (!(arena->cuts = trek_calloc((size_t)n + 1, sizeof *arena->cuts)))
+    if (!(division->cuts = trek_calloc((size_t)n + 1, sizeof *division->cuts)))
         return TREK_ERR_MEMORY;
-    memset(arena->owned, 0, sizeof arena->owned);
-    arena->n_cuts = n;
-    for (int k = 0; k < n; k++) {
-        arena->cuts[k] = cuts[k];
-        arena->cuts[k].place = arena->owned[cuts[k].part];
-        arena->owned[cuts[k].part] += cuts[k].end - cuts[k].begin;
-    }
+    for (int k = 0; k < n; k++)
+        add_cut(division, cuts[k]);
     bool good = true;
     for (int p = 0; p < arena->n_parts && good; p++)
-        good = !trek_arena_part_is_low(&arena->parts[p]) || (masters[p] = make_own_masters(arena, p));
-    for (int p = 0; p < arena->n_parts; p++) {
-        if (good && masters[p])
-            arena->parts[p].master = masters[p]; /* there was none */
-        else
-            trek_tensor_release(masters[p]);
-    }
-    if (!good)
-        drop_cuts(arena);
+        good = !trek_arena_part_is_low(&arena->parts[p]) ||
+               (division->masters[p] = make_own_masters(arena, division, p, masters ? masters[p] : NULL));
     return good ? TREK_OK : trek_error_status();
+}
+
+void trek_arena_divide(trek_arena *arena, trek_arena_division *division)
+{
+    trek_arena_division old = { .owner = arena->owner, .n_cuts = arena->n_cuts, .cuts = arena->cuts };
+    memcpy(old.owned, arena->owned, sizeof old.owned);
+    for (int p = 0; p < arena->n_parts; p++) {
+        if (!trek_arena_part_is_low(&arena->parts[p]))
+            continue;
+        old.masters[p] = arena->parts[p].master;
+        arena->parts[p].master = division->masters[p];
+    }
+    arena->owner = division->owner;
+    arena->n_cuts = division->n_cuts;
+    arena->cuts = division->cuts;
+    memcpy(arena->owned, division->owned, sizeof arena->owned);
+    *division = old;
+}
+
+void trek_arena_division_clear(trek_arena_division *division)
+{
+    for (int p = 0; p < TREK_DTYPE_COUNT; p++)
+        trek_tensor_release(division->masters[p]);
+    trek_free(division->owner);
+    trek_free(division->cuts);
+    *division = (trek_arena_division){ 0 };
 }
 
 /* --- masters that follow parameters ------------------------------------------------ */

@@ -187,6 +187,15 @@ static size_t room(trek_dtype dtype, trek_shape shape, const double *options)
     return (size_t)(2 * trek_shape_numel(shape) + 2 * few * few) * trek_dtype_size(dtype);
 }
 
+/* Products of the smaller side's square with the matrix. */
+static double work(trek_shape shape, const double *options)
+{
+    if (options[ADAM] != 0 || shape.ndim != 2)
+        return 0;
+    double rows = (double)shape.sizes[0], cols = (double)shape.sizes[1];
+    return rows * cols * fmin(rows, cols);
+}
+
 static trek_status check_shape(const char *name, trek_shape shape, const double *options)
 {
     if (options[ADAM] != 0 || shape.ndim == 2)
@@ -220,6 +229,7 @@ static const trek_optimizer_class muon_class = {
     .check = check,
     .whole = whole,
     .room = room,
+    .work = work,
     .check_shape = check_shape,
     .gpu = "muon_whole",
 };

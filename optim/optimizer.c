@@ -47,9 +47,8 @@ trek_optimizer *trek_optimizer_new_over(trek_optimizer_spec spec, trek_arena *ar
         return NULL;
     }
     trek_update_kernel kernel;
-    if (spec.klass && spec.klass->whole && arena->cuts)
-        return trek_fail_null(TREK_ERR_UNSUPPORTED, "%s updates whole parameters: its state cannot be divided among ranks "
-                                                    "(.shard_optimizer)", spec.klass->name);
+    if (spec.klass && spec.klass->whole && arena->cuts && !arena->owner)
+        return trek_fail_null(TREK_ERR_STATE, "%s updates whole parameters, and cuts lie within them", spec.klass->name);
     if (trek_optimizer_resolve(&spec) != TREK_OK || trek_optimizer_find_kernel(spec.klass, arena, &kernel) != TREK_OK)
         return NULL;
     trek_optimizer *optimizer = trek_calloc(1, sizeof *optimizer);

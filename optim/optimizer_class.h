@@ -93,6 +93,9 @@ struct trek_optimizer_class {
      * means nothing. */
     void (*whole)(trek_dtype dtype, const trek_update_whole *whole);
     size_t (*room)(trek_dtype dtype, trek_shape shape, const double *options); /* bytes that whole needs; NULL: none */
+    /* What it costs, in any unit: sharers of the state, who own whole parameters, are to have as much of it as each other, and
+     * as many elements. NULL: it goes by these. */
+    double (*work)(trek_shape shape, const double *options);
     /* Whether a group of these options can have a parameter of that shape: TREK_OK, or trek_fail. Asked before each step that
      * updates others than the last one did. NULL: any. */
     trek_status (*check_shape)(const char *name, trek_shape shape, const double *options);

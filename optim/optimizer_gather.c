@@ -18,18 +18,20 @@ trek_tensor *trek_optimizer_gathered_of(const trek_optimizer *optimizer, int s, 
     return optimizer->gathered ? optimizer->gathered->of[s][part] : NULL;
 }
 
-trek_status trek_optimizer_gather_begin(trek_optimizer *optimizer)
+trek_status trek_optimizer_gather_begin(trek_optimizer *optimizer, int first)
 {
     const trek_arena *arena = optimizer->arena;
     trek_optimizer_gather_end(optimizer);
     trek_optimizer_gathered *gathered = optimizer->gathered = trek_calloc(1, sizeof *gathered);
     trek_status status = gathered ? TREK_OK : TREK_ERR_MEMORY;
-    for (int s = 0; s < TREK_GATHERED; s++)
+    for (int s = first; s < TREK_GATHERED; s++)
         for (int p = 0; p < arena->n_parts && status == TREK_OK; p++) {
             const trek_tensor *own = trek_optimizer_own(optimizer, s, p);
-            int64_t count = arena->parts[p].count / trek_optimizer_own_block(s);
+            int64_t count = arena->parts[p].count / trek_optimizer_own_block(s), begin;
             if (!own)
                 continue;
+            if (trek_optimizer_is_uneven(optimizer, s))
+                trek_optimizer_state_of(optimizer, s, p, -1, &begin, &count);
             gathered->of[s][p] = trek_tensor_zeros(trek_shape_make(1, &count), trek_tensor_dtype(own), trek_cpu(0));
             status = gathered->of[s][p] ? TREK_OK : trek_error_status();
         }

@@ -72,7 +72,8 @@ struct trek_optimizer {
     uint32_t positive;                 /* bit s: state s is never below 0 */
     trek_optimizer_gathered *gathered; /* of sharers: what is exported; NULL: nothing at present */
     int64_t *
-        place[TREK_UPDATE_STATES]; /* [n_segments] where segments begin in states that are not in the arena's layout; else NULL */
+        place[TREK_UPDATE_STATES]; /* [2 n_segments] where segments begin in states that are not in the arena's layout: in what
+                                      is this rank's, then in the whole; else NULL */
     struct trek_whole_rooms *rooms;    /* of classes of whole parameters */
     trek_device_update *device_update; /* steps are decided in the device's memory; NULL: by the host */
     trek_update_state last;            /* by the host: its last step */
@@ -122,8 +123,8 @@ void trek_optimizer_corrected(const trek_optimizer_class *klass, int32_t *correc
 /* UNSUPPORTED where the arena's device has none. */
 trek_status trek_optimizer_find_kernel(const trek_optimizer_class *klass, const trek_arena *arena, trek_update_kernel *kernel);
 
-/* An optimizer over an arena that the caller keeps and that outlives it. UNSUPPORTED: the arena has sharers, and the class
- * updates whole parameters. */
+/* An optimizer over an arena that the caller keeps and that outlives it. STATE: the arena has sharers whose cuts may lie within
+ * parameters, and the class updates whole ones. */
 trek_optimizer *trek_optimizer_new_over(trek_optimizer_spec spec, trek_arena *arena);
 trek_arena *trek_optimizer_arena(trek_optimizer *optimizer);
 
@@ -138,10 +139,24 @@ trek_status trek_optimizer_ready_whole(trek_optimizer *optimizer);
 void trek_optimizer_apply_whole(trek_optimizer *optimizer, const trek_optimizer_run *run, trek_update_slice *slice);
 void trek_optimizer_free_rooms(trek_optimizer *optimizer);
 
-/* Where segment k's numbers of state s are, and how many; shape (may be NULL) as checkpoints have it. 0: none. */
+/* Who of an arena's sharers is to have which parameter: a new array, [n_segments], of a class that updates whole parameters, NULL
+ * of others. ARGUMENT, MEMORY. */
+trek_status trek_optimizer_owners(const trek_optimizer_spec *spec, const trek_arena *arena, int **owner);
+
+/* Where segment k's numbers of state s are in what is this rank's (it has all of them), and how many; shape as checkpoints have
+ * it. 0: none. */
 int64_t trek_optimizer_state_extent(const trek_optimizer *optimizer, int s, int k, int64_t *begin, trek_shape *shape);
-/* The numbers that state s has in a part. */
+/* The numbers that state s has in a part, as far as they are this rank's. */
 int64_t trek_optimizer_state_count(const trek_optimizer *optimizer, int s, int part);
+/* Whether state s has not a number for each element (s: TREK_OWN_.., too). */
+static inline bool trek_optimizer_is_uneven(const trek_optimizer *optimizer, int s)
+{
+    return s < TREK_UPDATE_STATES && optimizer->place[s];
+}
+/* Where segment k's numbers of state s begin in the whole, which all sharers' together are; */
+int64_t trek_optimizer_whole_begin(const trek_optimizer *optimizer, int s, int k);
+/* and, of an uneven state, those of one sharer's parameters (-1: of all) in a part. */
+void trek_optimizer_state_of(const trek_optimizer *optimizer, int s, int part, int owner, int64_t *begin, int64_t *count);
 
 /* Plans the update of the segments whose `used` is set and that are not frozen.
  * (trek_arena_mark_used sets it from this rank's gradients; with several ranks
@@ -227,8 +242,8 @@ typedef struct trek_optimizer_entry {
 } trek_optimizer_entry;
 
 /* Of sharers: all of them gather first what each has (optimizer_gather.c). Room for it, into which pieces of the sharers' states,
- * scales and masters (s: TREK_OWN_..) are put; MEMORY. `end` gives it back. */
-trek_status trek_optimizer_gather_begin(trek_optimizer *optimizer);
+ * scales and masters (s: TREK_OWN_..) are put, from number `first` on; MEMORY. `end` gives it back. */
+trek_status trek_optimizer_gather_begin(trek_optimizer *optimizer, int first);
 void trek_optimizer_gather_end(trek_optimizer *optimizer);
 /* This rank's, in the buffers that hold only its own; NULL: there is none of it. */
 trek_tensor *trek_optimizer_own(const trek_optimizer *optimizer, int s, int part);

@@ -139,12 +139,17 @@ static trek_status add_group(trek_optimizer *optimizer, const trek_optimizer_sna
     return status;
 }
 
+trek_optimizer_spec trek_optimizer_source_spec(const trek_optimizer_source *source)
+{
+    return source->spec ? *source->spec : trek_optimizer_spec_again(&source->snapshot->groups[0].spec);
+}
+
 trek_optimizer *trek_optimizer_make(const trek_optimizer_source *source, trek_arena *arena)
 {
     const trek_optimizer_snapshot *s = source->snapshot;
+    trek_optimizer *optimizer = trek_optimizer_new_over(trek_optimizer_source_spec(source), arena);
     if (source->spec)
-        return trek_optimizer_new_over(*source->spec, arena);
-    trek_optimizer *optimizer = trek_optimizer_new_over(trek_optimizer_spec_again(&s->groups[0].spec), arena);
+        return optimizer;
     trek_status status = optimizer ? TREK_OK : trek_error_status();
     for (int g = 1; g < s->n_groups && status == TREK_OK; g++)
         status = add_group(optimizer, s, g);

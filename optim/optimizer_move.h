@@ -28,6 +28,8 @@ typedef struct trek_optimizer_source {
     const trek_optimizer_spec *spec;         /* NULL: */
     const trek_optimizer_snapshot *snapshot;
 } trek_optimizer_source;
+/* The options of its first group. */
+trek_optimizer_spec trek_optimizer_source_spec(const trek_optimizer_source *source);
 /* Over an arena that the caller keeps. Of a snapshot: ARGUMENT for an arena of other parameters. */
 trek_optimizer *trek_optimizer_make(const trek_optimizer_source *source, trek_arena *arena);
 

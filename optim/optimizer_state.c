@@ -18,7 +18,9 @@ static trek_tensor *state_view(const trek_optimizer *optimizer, int s, const tre
     trek_dtype dtype = trek_optimizer_state_dtype(optimizer, segment->part);
     trek_shape shape;
     int64_t begin;
-    trek_optimizer_state_extent(optimizer, s, (int)(segment - optimizer->arena->segments), &begin, &shape);
+    int k = (int)(segment - optimizer->arena->segments);
+    trek_optimizer_state_extent(optimizer, s, k, &begin, &shape);
+    begin = optimizer->arena->cuts ? trek_optimizer_whole_begin(optimizer, s, k) : begin;
     return trek_tensor_make_part(whole, (size_t)begin * trek_dtype_size(dtype), shape, dtype);
 }
 
@@ -378,9 +380,9 @@ static void take_over(trek_optimizer *optimizer, const import_plan *plans)
             size_t size = whole ? trek_dtype_size((trek_dtype)whole->dtype) : 0;
             if (whole && source && elements)
                 copy_own(arena, segment, whole, source, s >= STATE_SCALE ? TREK_CODE_BLOCK : 1);
-            else if (whole && source)
+            else if (whole && source && trek_arena_has_whole(arena, k))
                 arena->backend->copy_bytes(whole->data + (size_t)begin * size, arena->device, source->data,
-                                           arena->device, (size_t)count * size, NULL);
+                                           source_device(arena), (size_t)count * size, NULL);
         }
         segment->ahead = is_ahead(optimizer, segment, &plans[k]);
         segment->version = segment->param->data->storage->version - 1; /* whether the master fits is seen at the next step */

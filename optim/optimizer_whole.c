@@ -33,8 +33,32 @@ int64_t trek_optimizer_state_extent(const trek_optimizer *optimizer, int s, int 
     const trek_arena_segment *segment = &optimizer->arena->segments[k];
     *shape = trek_var_shape(segment->param);
     int64_t count = extent_of(optimizer->klass->states[s].extent, shape);
-    *begin = optimizer->place[s] ? optimizer->place[s][k] : segment->offset;
+    if (optimizer->place[s])
+        *begin = optimizer->place[s][k];
+    else
+        *begin = optimizer->arena->owner ? trek_arena_place(optimizer->arena, segment->part, segment->offset) : segment->offset;
     return count;
+}
+
+int64_t trek_optimizer_whole_begin(const trek_optimizer *optimizer, int s, int k)
+{
+    const trek_arena *arena = optimizer->arena;
+    return optimizer->place[s] ? optimizer->place[s][arena->n_segments + k] : arena->segments[k].offset;
+}
+
+void trek_optimizer_state_of(const trek_optimizer *optimizer, int s, int part, int owner, int64_t *begin, int64_t *count)
+{
+    const trek_arena *arena = optimizer->arena;
+    *begin = *count = 0;
+    for (int k = 0; k < arena->n_segments; k++) {
+        if (arena->segments[k].part != part || (arena->owner && owner >= 0 && arena->owner[k] != owner))
+            continue;
+        trek_shape shape = trek_var_shape(arena->segments[k].param);
+        int64_t own = extent_of(optimizer->klass->states[s].extent, &shape);
+        if (*count == 0)
+            *begin = trek_optimizer_whole_begin(optimizer, s, k);
+        *count += own;
+    }
 }
 
 int64_t trek_optimizer_state_count(const trek_optimizer *optimizer, int s, int part)
@@ -42,29 +66,48 @@ int64_t trek_optimizer_state_count(const trek_optimizer *optimizer, int s, int p
     const trek_arena *arena = optimizer->arena;
     if (!optimizer->place[s])
         return arena->cuts ? arena->owned[part] : arena->parts[part].count;
-    int64_t count = 0, begin;
-    trek_shape shape;
-    for (int k = 0; k < arena->n_segments; k++)
-        if (arena->segments[k].part == part)
-            count += trek_optimizer_state_extent(optimizer, s, k, &begin, &shape);
+    int64_t count, begin;
+    trek_optimizer_state_of(optimizer, s, part, arena->sharer, &begin, &count);
     return count;
 }
 
 static trek_status lay_out(trek_optimizer *optimizer, int s)
 {
     const trek_arena *arena = optimizer->arena;
-    int64_t next[TREK_DTYPE_COUNT] = { 0 };
+    int64_t next[TREK_DTYPE_COUNT] = { 0 }, next_own[TREK_DTYPE_COUNT] = { 0 };
+    int n = arena->n_segments;
     if (optimizer->klass->states[s].extent == TREK_STATE_ELEMENTS || optimizer->place[s])
         return TREK_OK;
-    optimizer->place[s] = trek_calloc((size_t)arena->n_segments, sizeof *optimizer->place[s]);
+    optimizer->place[s] = trek_calloc(2 * (size_t)n, sizeof *optimizer->place[s]);
     if (!optimizer->place[s])
         return TREK_ERR_MEMORY;
-    for (int k = 0; k < arena->n_segments; k++) {
+    for (int k = 0; k < n; k++) {
         trek_shape shape = trek_var_shape(arena->segments[k].param);
-        optimizer->place[s][k] = next[arena->segments[k].part];
-        next[arena->segments[k].part] += extent_of(optimizer->klass->states[s].extent, &shape);
+        int part = arena->segments[k].part;
+        int64_t count = extent_of(optimizer->klass->states[s].extent, &shape);
+        optimizer->place[s][k] = next_own[part];
+        optimizer->place[s][n + k] = next[part];
+        next[part] += count;
+        next_own[part] += trek_arena_has_whole(arena, k) ? count : 0;
     }
     return TREK_OK;
+}
+
+/* --- owners ---------------------------------------------------------------------------- */
+
+trek_status trek_optimizer_owners(const trek_optimizer_spec *given, const trek_arena *arena, int **owner)
+{
+    trek_optimizer_spec spec = *given;
+    *owner = NULL;
+    trek_status status = trek_optimizer_resolve(&spec);
+    if (status != TREK_OK || !spec.klass->whole)
+        return status;
+    double *work = trek_calloc((size_t)arena->n_segments + 1, sizeof *work);
+    for (int k = 0; k < arena->n_segments && work && spec.klass->work; k++)
+        work[k] = spec.klass->work(trek_var_shape(arena->segments[k].param), spec.options);
+    *owner = work ? trek_arena_owners(arena, work) : NULL;
+    trek_free(work);
+    return *owner ? TREK_OK : TREK_ERR_MEMORY;
 }
 
 /* --- rooms ---------------------------------------------------------------------------- */
@@ -122,6 +165,8 @@ trek_status trek_optimizer_ready_whole(trek_optimizer *optimizer)
         trek_status status = klass->check_shape ? klass->check_shape(segment->name, shape, options) : TREK_OK;
         if (status != TREK_OK)
             return status;
+        if (!trek_arena_has_whole(arena, k))
+            continue;
         size_t need = klass->room ? klass->room(arena->parts[segment->part].wide, shape, options) : 0;
         bytes = need > bytes ? need : bytes;
     }

@@ -40,6 +40,9 @@ typedef struct trek_device_comm {
      * tensor; of a part for all_gather and reduce_scatter. in may be out (all_gather: the rank's place in it). */
     trek_status (*all_reduce)(trek_device_rank *rank, const void *in, void *out, int64_t count, trek_dtype dtype,
                               trek_device_reduce op, trek_device_stream *stream);
+    /* To one; what others give as out is left alone. */
+    trek_status (*reduce)(trek_device_rank *rank, const void *in, void *out, int64_t count, trek_dtype dtype,
+                          trek_device_reduce op, int root, trek_device_stream *stream);
     trek_status (*broadcast)(trek_device_rank *rank, const void *in, void *out, int64_t count, trek_dtype dtype, int root,
                              trek_device_stream *stream);
     trek_status (*all_gather)(trek_device_rank *rank, const void *in, void *out, int64_t count, trek_dtype dtype,

@@ -9,7 +9,8 @@
 #include "distributed/control/call.h"
 #include "tensor/status_internal.h"
 
-/* One rank's call. count: elements of the tensor; of a part for all_gather and reduce_scatter. */
+/* One rank's call. count: elements of the tensor; of a part for all_gather and reduce_scatter. A reduce gives the combination to
+ * the root; what others have as out is left alone. */
 typedef struct trek_comm_call {
     uint64_t number;  /* of the rank's calls so far, from 1 */
     trek_comm_kind kind;

@@ -58,6 +58,10 @@ static bool exchange(trek_meeting_comm *self, const trek_comm_call *call, int tu
                           trek_meeting_slice(call->count, rank, world),
                           trek_meeting_slice(call->count, rank + 1, world));
         break;
+    case TREK_COMM_REDUCE:
+        trek_comm_combine(call->dtype, call->op, self->ins, world, &self->outs[call->root], 1,
+                          trek_meeting_slice(call->count, rank, world), trek_meeting_slice(call->count, rank + 1, world));
+        break;
     case TREK_COMM_BROADCAST:
         if (call->out != self->ins[call->root])
             memcpy(call->out, self->ins[call->root], bytes);

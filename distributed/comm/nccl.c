@@ -447,8 +447,8 @@ static bool takes(const trek_comm *comm, const trek_comm_call *call)
         return false;
     if (call->kind == TREK_COMM_BROADCAST || call->kind == TREK_COMM_ALL_GATHER)
         return true;
-    return (call->kind == TREK_COMM_ALL_REDUCE || call->kind == TREK_COMM_REDUCE_SCATTER) && reduction_of(call->op, &reduction) &&
-           comm->nccl->library->combines(call->dtype, reduction);
+    bool reduces = call->kind == TREK_COMM_ALL_REDUCE || call->kind == TREK_COMM_REDUCE_SCATTER || call->kind == TREK_COMM_REDUCE;
+    return reduces && reduction_of(call->op, &reduction) && comm->nccl->library->combines(call->dtype, reduction);
 }
 
 static trek_status begin(const struct trek_comm_nccl *part, const trek_comm_call *call, trek_device_stream *stream)
@@ -459,6 +459,8 @@ static trek_status begin(const struct trek_comm_nccl *part, const trek_comm_call
     switch (call->kind) {
     case TREK_COMM_ALL_REDUCE:
         return library->all_reduce(part->rank, call->in, call->out, call->count, call->dtype, reduction, stream);
+    case TREK_COMM_REDUCE:
+        return library->reduce(part->rank, call->in, call->out, call->count, call->dtype, reduction, call->root, stream);
     case TREK_COMM_BROADCAST:
         return library->broadcast(part->rank, call->in, call->out, call->count, call->dtype, call->root, stream);
     case TREK_COMM_ALL_GATHER:

@@ -38,7 +38,7 @@ trek_status trek_comm_staged_run(trek_comm *comm, const trek_comm_call *call)
         host.in = in;
         host.out = out;
         status = comm->engine->run(comm, &host);
-        if (status == TREK_OK)
+        if (status == TREK_OK && (call->kind != TREK_COMM_REDUCE || call->root == comm->rank))
             status = backend->copy_bytes(call->out, comm->device, out, trek_cpu(0), out_bytes, NULL);
     }
     if (in)

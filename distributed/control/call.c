@@ -6,7 +6,7 @@
 #include "tensor/tensor.h"
 
 static const char *const kind_names[] = { "a call with wrong arguments", "all_reduce", "broadcast", "all_gather",
-                                          "reduce_scatter", "barrier" };
+                                          "reduce_scatter", "reduce", "barrier" };
 static const char *const op_names[] = { "sum", "mean", "max", "min", "prod" }; /* in the order of trek_reduce_op */
 
 static const char *name_of(const char *const *names, int n, int k) { return k >= 0 && k < n ? names[k] : "?"; }
@@ -23,6 +23,10 @@ char *trek_call_text(const trek_call_note *note, char *text, size_t size)
     case TREK_COMM_ALL_REDUCE:
     case TREK_COMM_REDUCE_SCATTER:
         snprintf(text, size, "%s(%s, %s, %lld elements%s)", kind, trek_call_op_name(note->op), dtype, count, where);
+        break;
+    case TREK_COMM_REDUCE:
+        snprintf(text, size, "%s(%s, to rank %d, %s, %lld elements%s)", kind, trek_call_op_name(note->op), note->root, dtype,
+                 count, where);
         break;
     case TREK_COMM_BROADCAST:
         snprintf(text, size, "%s(from rank %d, %s, %lld elements%s)", kind, note->root, dtype, count, where);

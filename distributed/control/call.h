@@ -15,6 +15,7 @@ typedef enum trek_comm_kind {
     TREK_COMM_BROADCAST,
     TREK_COMM_ALL_GATHER,
     TREK_COMM_REDUCE_SCATTER,
+    TREK_COMM_REDUCE,  /* the root gets the combination; what others give as out is left alone */
     TREK_COMM_BARRIER,
 } trek_comm_kind;
 

@@ -15,16 +15,20 @@ typedef struct cutting {
     trek_buckets *to;        /* list NULL: they are only counted */
     const trek_reducer *r;
     int64_t bytes;
+    const int *owner;        /* [items] NULL: none */
 } cutting;
 
 static int64_t element_bytes(const cutting *c, int k) { return (int64_t)trek_dtype_size(c->r->parts[c->r->items[k].part].wide); }
 static int64_t item_bytes(const cutting *c, int k) { return c->r->items[k].count * element_bytes(c, k); }
 static int64_t room_of(const cutting *c) { return c->to->n == 0 && c->bytes > FIRST_BYTES ? FIRST_BYTES : c->bytes; }
 
+/* Of the arena's sharers; -1: none. */
+static int owner_of(const cutting *c, int k) { return c->owner ? c->owner[k] : -1; }
+
 static void add(const cutting *c, int first, int end, int part, int64_t begin, int64_t count)
 {
     if (c->to->list)
-        c->to->list[c->to->n] = (trek_bucket){ part, first, end, begin, count };
+        c->to->list[c->to->n] = (trek_bucket){ part, first, end, owner_of(c, first), begin, count };
     c->to->n++;
 }
 
@@ -80,7 +84,7 @@ static void cut_evenly(const cutting *c, int sharers)
 
 static void cut(const cutting *c)
 {
-    if (c->r->arena && c->r->arena->sharers > 1) {
+    if (c->r->arena && c->r->arena->sharers > 1 && !c->owner) {
         cut_evenly(c, c->r->arena->sharers);
         return;
     }
@@ -95,7 +99,8 @@ static void cut(const cutting *c)
             cut_pieces(c, k);
             continue;
         }
-        for (; end < c->r->n && items[end].part == items[k].part && bytes + item_bytes(c, end) <= room; end++) {
+        for (; end < c->r->n && items[end].part == items[k].part && owner_of(c, end) == owner_of(c, k) &&
+               bytes + item_bytes(c, end) <= room; end++) {
             bytes += item_bytes(c, end);
             if (c->to->first_of)
                 c->to->first_of[end] = c->to->n;
@@ -104,10 +109,10 @@ static void cut(const cutting *c)
     }
 }
 
-trek_status trek_buckets_cut(trek_buckets *buckets, const trek_reducer *reducer, int64_t bytes)
+trek_status trek_buckets_cut(trek_buckets *buckets, const trek_reducer *reducer, int64_t bytes, const int *owner)
 {
     *buckets = (trek_buckets){ 0 };
-    cutting c = { buckets, reducer, bytes };
+    cutting c = { buckets, reducer, bytes, owner };
     cut(&c);
     trek_bucket *list = trek_calloc((size_t)buckets->n, sizeof *list);
     buckets->waiting = trek_calloc((size_t)buckets->n, sizeof *buckets->waiting);

@@ -9,9 +9,10 @@
 struct trek_reducer;
 
 /* Items [first, end), from the begin of the first to the end of the last; or a piece of one that is too large. Of an arena with
- * sharers: a stretch of it, in which items lie wholly, in part, or none (first is the next one then). */
+ * sharers' cuts anywhere: a stretch of it, in which items lie wholly, in part, or none (first is the next one then). */
 typedef struct trek_bucket {
     int part, first, end;
+    int owner;               /* the sharer who has all of it; -1: all have an even part, or there are none */
     int64_t begin, count;    /* elements */
 } trek_bucket;
 
@@ -23,8 +24,9 @@ typedef struct trek_buckets {
     int next;                /* the next one to be sent */
 } trek_buckets;
 
-/* The reducer's items in buckets of at most `bytes`; the first one of 1 MiB at most, so that an engine is soon at work. */
-trek_status trek_buckets_cut(trek_buckets *buckets, const struct trek_reducer *reducer, int64_t bytes);
+/* The reducer's items in buckets of at most `bytes`; the first one of 1 MiB at most, so that an engine is soon at work.
+ * owner: of an arena's sharers, [items] of whom each one is; NULL: of none. MEMORY. */
+trek_status trek_buckets_cut(trek_buckets *buckets, const struct trek_reducer *reducer, int64_t bytes, const int *owner);
 void trek_buckets_clear(trek_buckets *buckets);
 
 typedef void (*trek_bucket_fn)(const trek_bucket *bucket, void *arg);

@@ -59,7 +59,7 @@ static trek_status fill_in(trek_reducer *r, trek_params *params, trek_arena *are
         list_segments(r);
     else
         status = list_params(r);
-    return status == TREK_OK ? trek_buckets_cut(&r->buckets, r, bucket_bytes) : status;
+    return status == TREK_OK ? trek_buckets_cut(&r->buckets, r, bucket_bytes, arena ? arena->owner : NULL) : status;
 }
 
 static trek_reducer *make(trek_params *params, trek_arena *arena, trek_device device, int64_t bucket_bytes)
@@ -187,6 +187,7 @@ trek_status trek_reducer_meet(trek_reducer *r, trek_comm *comm, const char *what
 /* Items side by side, or a piece of one. */
 typedef struct stretch {
     int first, end;
+    int owner;                /* of an arena's sharers: who has it; -1: each a part */
     int64_t begin, count;     /* elements */
 } stretch;
 
@@ -200,12 +201,12 @@ static stretch stretch_at(const trek_reducer *r, const trek_bucket *bucket, int 
 {
     int end = k + 1;
     if (r->arena)
-        return (stretch){ k, bucket->end, bucket->begin, bucket->count };
+        return (stretch){ k, bucket->end, bucket->owner, bucket->begin, bucket->count };
     while (end < bucket->end && is_sent(r, k) && is_sent(r, end))
         end++;
     if (bucket->count < r->items[bucket->first].count) /* a piece */
-        return (stretch){ k, end, bucket->begin, bucket->count };
-    return (stretch){ k, end, r->items[k].offset, r->items[end - 1].offset + r->items[end - 1].count - r->items[k].offset };
+        return (stretch){ k, end, -1, bucket->begin, bucket->count };
+    return (stretch){ k, end, -1, r->items[k].offset, r->items[end - 1].offset + r->items[end - 1].count - r->items[k].offset };
 }
 
 static void note(trek_reducer *r, trek_status status)
@@ -237,7 +238,10 @@ static void send_stretch(trek_reducer *r, const stretch *x)
     char *data = contribute(r, x);
     trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = part->wide, .count = x->count, .in = data,
                             .out = data, .on_device = r->device.type != TREK_CPU };
-    if (r->now.scatters) {
+    if (r->now.scatters && x->owner >= 0) {
+        call.kind = TREK_COMM_REDUCE;
+        call.root = x->owner;
+    } else if (r->now.scatters) {
         call.kind = TREK_COMM_REDUCE_SCATTER;
         call.count = x->count / r->now.comm->world;
         call.out = data + (size_t)(call.count * r->now.comm->rank) * trek_dtype_size(part->wide);

@@ -6,10 +6,11 @@
  * them lie as they are sent. They are sent in buckets, all ranks' calls in one order, after a backward or under it.
  *
  * Of an arena: whole buckets go as they lie there, zeros included. An arena with sharers is cut evenly into buckets, wherever
- * parameters begin, and each bucket into the sharers' cuts. Of parameters: their gradients may lie anywhere, and be
- * missing. Then ranks first meet, and tell each other how they are, what their gradients weigh and of which parameters they
- * have some; so all know the same before anything is sent. Stretches of a bucket without a gradient on any rank are left
- * out. What lies as it is sent goes from where it is, the rest through staging. */
+ * parameters begin, and each bucket into the sharers' cuts; or, where parameters have owners, into buckets of one owner each.
+ * Of parameters: their gradients may lie anywhere, and be missing. Then ranks first meet, and tell each other how they are,
+ * what their gradients weigh and of which parameters they have some; so all know the same before anything is sent.
+ * Stretches of a bucket without a gradient on any rank are left out. What lies as it is sent goes from where it is, the rest
+ * through staging. */
 #ifndef TREK_DISTRIBUTED_STEP_REDUCER_H
 #define TREK_DISTRIBUTED_STEP_REDUCER_H
 

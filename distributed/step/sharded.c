@@ -3,6 +3,9 @@
  * bucket of gradients is reduce-scattered, after backward or under it, each sharer updates its part of the bucket, whose state
  * nobody else has, and an all-gather brings the updated parameters to all.
  *
+ * Where an optimizer's class updates whole parameters, each has one owner instead: gradients are reduced to him, and he
+ * broadcasts what he has updated.
+ *
  * The sharers are the processes, or the ranks of the only one. Ranks that share a process's parameters share its cuts, too:
  * each updates some chunks of them, rank 0 exchanges with the other processes. Where engines add in rank order a step has the
  * bits of one whose sharers all keep everything, but for the norm of gradients, whose squares are added in another order. */
@@ -14,6 +17,7 @@
 #include "autograd/var_internal.h"
 #include "distributed/replica/agreement.h"
 #include "distributed/step/load_state.h"
+#include "distributed/step/overlap.h"
 #include "distributed/step/sharer.h"
 #include "graph/graph_internal.h"
 #include "tensor/pool.h"
@@ -29,20 +33,34 @@ static bool is_sharer(const ranks_stepper *s, int rank) { return rank == 0 || !s
 
 static int64_t count_chunks(int64_t elements) { return (elements + TREK_CHUNK - 1) / TREK_CHUNK; }
 
-static trek_status plan_chunks(rank_replica *own)
+/* What cuts are for one rank. */
+typedef struct rank_cuts {
+    trek_sharer_cuts cuts;
+    trek_reduce_chunk *chunks; /* pieces of them, and their sums of squares */
+    double *sums;
+    int n_chunks;
+} rank_cuts;
+
+struct trek_ranks_cuts {
+    ranks_stepper *s;
+    const trek_optimizer_spec *spec;
+    rank_cuts ranks[];       /* [local_ranks] */
+};
+
+static trek_status plan_chunks(rank_cuts *made)
 {
-    const trek_arena *arena = own->arena;
+    const trek_arena_division *division = &made->cuts.division;
     int64_t n = 0;
-    for (int k = 0; k < arena->n_cuts; k++)
-        n += count_chunks(arena->cuts[k].end - arena->cuts[k].begin);
-    own->own_chunks = trek_calloc((size_t)n + 1, sizeof *own->own_chunks);
-    own->own_sums = trek_calloc((size_t)n + 1, sizeof *own->own_sums);
-    if (!own->own_chunks || !own->own_sums)
+    for (int k = 0; k < division->n_cuts; k++)
+        n += count_chunks(division->cuts[k].end - division->cuts[k].begin);
+    made->chunks = trek_calloc((size_t)n + 1, sizeof *made->chunks);
+    made->sums = trek_calloc((size_t)n + 1, sizeof *made->sums);
+    if (!made->chunks || !made->sums)
         return TREK_ERR_MEMORY;
-    for (int k = 0; k < arena->n_cuts; k++) {
-        const trek_arena_cut *cut = &arena->cuts[k];
+    for (int k = 0; k < division->n_cuts; k++) {
+        const trek_arena_cut *cut = &division->cuts[k];
         for (int64_t at = cut->begin; at < cut->end; at += TREK_CHUNK)
-            own->own_chunks[own->n_own_chunks++] = (trek_reduce_chunk){
+            made->chunks[made->n_chunks++] = (trek_reduce_chunk){
                 .part = cut->part, .begin = at, .end = at + TREK_CHUNK < cut->end ? at + TREK_CHUNK : cut->end };
     }
     return TREK_OK;
@@ -51,22 +69,124 @@ static trek_status plan_chunks(rank_replica *own)
 static trek_sharer sharer_of(const ranks_stepper *s, int rank)
 {
     const rank_replica *own = &s->replicas[rank];
-    return (trek_sharer){ comm_of(s, rank), own->arena, &own->reducer->buckets, own->optimizer };
+    return (trek_sharer){ comm_of(s, rank), own->arena, own->reducer, own->optimizer };
 }
 
-static trek_status shard_rank(int rank, void *arg)
+static bool has_masters(const trek_arena *arena)
 {
-    ranks_stepper *s = arg;
-    trek_sharer sharer = sharer_of(s, rank);
-    if (!is_sharer(s, rank))
+    bool has = false;
+    for (int p = 0; p < arena->n_parts; p++)
+        has |= trek_arena_part_is_low(&arena->parts[p]);
+    return has;
+}
+
+/* Masters of an optimizer that is there are more than the parameters: they go with them. */
+static trek_status make_cuts(int rank, void *arg)
+{
+    trek_ranks_cuts *made = arg;
+    rank_cuts *own = &made->ranks[rank];
+    trek_sharer sharer = sharer_of(made->s, rank);
+    trek_tensor *masters[TREK_DTYPE_COUNT] = { NULL };
+    if (!is_sharer(made->s, rank))
         return TREK_OK;
-    trek_status status = trek_sharer_cut(&sharer);
-    return status == TREK_OK ? plan_chunks(&s->replicas[rank]) : status;
+    bool moves = sharer.optimizer && has_masters(sharer.arena);
+    trek_status status = moves ? trek_sharer_gather_masters(&sharer) : TREK_OK;
+    for (int p = 0; p < sharer.arena->n_parts && moves && status == TREK_OK; p++)
+        masters[p] = trek_optimizer_gathered_of(sharer.optimizer, TREK_OWN_MASTERS, p);
+    if (status == TREK_OK)
+        status = trek_sharer_cut(&sharer, made->spec, made->s->bucket_bytes, masters, &own->cuts);
+    if (moves)
+        trek_optimizer_gather_end(sharer.optimizer);
+    return status == TREK_OK ? plan_chunks(own) : status;
+}
+
+/* What is made becomes the rank's, and the other way round. */
+static trek_status take_cuts(int rank, void *arg)
+{
+    trek_ranks_cuts *made = arg;
+    rank_replica *replica = &made->s->replicas[rank];
+    rank_cuts *own = &made->ranks[rank];
+    trek_sharer sharer = sharer_of(made->s, rank);
+    if (!is_sharer(made->s, rank))
+        return TREK_OK;
+    trek_reduce_chunk *chunks = replica->own_chunks;
+    double *sums = replica->own_sums;
+    int n_chunks = replica->n_own_chunks;
+    trek_sharer_take(&sharer, &own->cuts);
+    replica->own_chunks = own->chunks;
+    replica->own_sums = own->sums;
+    replica->n_own_chunks = own->n_chunks;
+    own->chunks = chunks;
+    own->sums = sums;
+    own->n_chunks = n_chunks;
+    return TREK_OK;
+}
+
+static trek_status drop_cuts(int rank, void *arg)
+{
+    rank_cuts *own = &((trek_ranks_cuts *)arg)->ranks[rank];
+    trek_sharer_cuts_clear(&own->cuts);
+    trek_free(own->chunks);
+    trek_free(own->sums);
+    return TREK_OK;
+}
+
+trek_status trek_ranks_cut(ranks_stepper *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before)
+{
+    trek_ranks_cuts *made = trek_calloc(1, sizeof *made + (size_t)s->local_ranks * sizeof *made->ranks);
+    *before = NULL;
+    if (!made)
+        return TREK_ERR_MEMORY;
+    made->s = s;
+    made->spec = spec;
+    trek_status status = trek_ranks_call(s->ranks, make_cuts, made);
+    *before = made;
+    if (status == TREK_OK)
+        trek_ranks_call(s->ranks, take_cuts, made);
+    else
+        trek_ranks_cut_end(before, true);
+    return status;
+}
+
+void trek_ranks_cut_end(trek_ranks_cuts **address, bool keep)
+{
+    trek_ranks_cuts *before = *address;
+    *address = NULL;
+    if (!before)
+        return;
+    if (!keep)
+        trek_ranks_call(before->s->ranks, take_cuts, before);
+    trek_ranks_call(before->s->ranks, drop_cuts, before);
+    trek_free(before);
 }
 
 trek_status trek_ranks_plan_shards(ranks_stepper *s)
 {
-    return s->sharers > 1 ? trek_ranks_call(s->ranks, shard_rank, s) : TREK_OK;
+    trek_ranks_cuts *before = NULL;
+    trek_status status = s->sharers > 1 ? trek_ranks_cut(s, NULL, &before) : TREK_OK;
+    trek_ranks_cut_end(&before, true);
+    return status;
+}
+
+static bool has_owners(const trek_arena *arena, const int *owner)
+{
+    if (!owner || !arena->owner)
+        return !owner && !arena->owner;
+    return memcmp(owner, arena->owner, (size_t)arena->n_segments * sizeof *owner) == 0;
+}
+
+trek_status trek_ranks_cut_for(ranks_stepper *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before)
+{
+    *before = NULL;
+    if (s->sharers == 1)
+        return TREK_OK;
+    int *owner;
+    trek_status status = trek_optimizer_owners(spec, s->replicas[0].arena, &owner);
+    bool fits = status != TREK_OK || has_owners(s->replicas[0].arena, owner);
+    trek_free(owner);
+    if (!fits)
+        status = trek_overlap_keep(s); /* gradients that were sent lie in parts as they were cut */
+    return status == TREK_OK && !fits ? trek_ranks_cut(s, spec, before) : status;
 }
 
 /* --- runs over a sharer's chunks on a rank's threads -------------------------------------------- */
@@ -104,7 +224,9 @@ static void work(ranks_stepper *s, int rank, const trek_update_state *update)
     int64_t n = own->n_own_chunks, parts = s->shared ? s->local_ranks : 1, part = s->shared ? rank : 0;
     int64_t first = n * part / parts, end = n * (part + 1) / parts, each = (end - first + 4 * 16 - 1) / (4 * 16);
     own_work w = { own, first, update };
-    if (end > first)
+    if (update && trek_optimizer_is_whole(own->optimizer)) /* which has the threads to itself */
+        work_chunks(&w, 0, end - first);
+    else if (end > first)
         trek_parallel(end - first, each > 1 ? each : 1, work_chunks, &w);
 }
 

@@ -5,8 +5,16 @@
 
 #include "distributed/step/reduce.h"
 
-/* Each rank's cuts: of every bucket of its reducer the part that a reduce-scatter among the sharers gives it. Once. */
+/* Each rank's cuts, before there is an optimizer: even ones. */
 trek_status trek_ranks_plan_shards(ranks_stepper *s);
+/* All ranks' cuts become what an optimizer needs (NULL: even ones), masters go with their parameters: where an
+ * optimizer is there, all sharers come to it. *before is what there was; `end` forgets it, or (not keep) brings it back: then
+ * the optimizer that it was of is still there. MEMORY: nothing has changed. */
+typedef struct trek_ranks_cuts trek_ranks_cuts;
+trek_status trek_ranks_cut(ranks_stepper *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before);
+void trek_ranks_cut_end(trek_ranks_cuts **before, bool keep);
+/* The same where cuts do not fit already, or nothing is shared: then *before is NULL. */
+trek_status trek_ranks_cut_for(ranks_stepper *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before);
 /* How such ranks step; NULL where nothing is shared. */
 const arena_kind *trek_ranks_sharded_kind(const ranks_stepper *s);
 

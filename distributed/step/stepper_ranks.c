@@ -404,7 +404,12 @@ static trek_status set_optimizer(trek_stepper *stepper, const trek_optimizer_sou
     trek_optimizer **made = trek_calloc((size_t)s->local_ranks, sizeof *made);
     if (!made)
         return trek_error_status();
-    trek_status status = trek_ranks_call(s->ranks, make_optimizer, &(optimizer_call){ s, source, made });
+    trek_optimizer_spec spec = trek_optimizer_source_spec(source);
+    trek_ranks_cuts *before;
+    trek_status status = trek_ranks_cut_for(s, &spec, &before);
+    if (status == TREK_OK)
+        status = trek_ranks_call(s->ranks, make_optimizer, &(optimizer_call){ s, source, made });
+    trek_ranks_cut_end(&before, status == TREK_OK);
     for (int r = 0; r < s->local_ranks; r++) {
         trek_optimizer *old = s->replicas[r].optimizer;
         if (status == TREK_OK)

@@ -33,7 +33,7 @@ void trek_cuda_nccl_replay_end(trek_device_rank *rank, bool given) { (void)rank,
 /* X(name): what is asked of the library. */
 #define NCCL_FUNCTIONS(X)                                                                                               \
     X(GetVersion) X(GetUniqueId) X(CommInitRankConfig) X(CommFinalize) X(CommDestroy) X(CommAbort) X(CommGetAsyncError) \
-    X(GetErrorString) X(GetLastError) X(GroupStart) X(GroupEnd) X(AllReduce) X(Broadcast) X(AllGather) X(ReduceScatter)
+    X(GetErrorString) X(GetLastError) X(GroupStart) X(GroupEnd) X(AllReduce) X(Reduce) X(Broadcast) X(AllGather) X(ReduceScatter)
 /* Newer than the rest; NULL where it lacks them. */
 #define NCCL_OPTIONAL_FUNCTIONS(X) X(CommRegister) X(CommDeregister)
 
@@ -340,7 +340,7 @@ static trek_status init_one(trek_device device, const trek_device_comm_id *id, i
 
 /* --- collectives -------------------------------------------------------------------------- */
 
-enum { ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER };
+enum { ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER };
 
 typedef struct collective {
     int kind;
@@ -385,6 +385,8 @@ static ncclResult_t begin(ncclComm_t comm, const collective *c, cudaStream_t str
     switch (c->kind) {
     case ALL_REDUCE:
         return nccl.AllReduce(c->in, c->out, count, type, reduction(c->op), comm, stream);
+    case REDUCE:
+        return nccl.Reduce(c->in, c->out, count, type, reduction(c->op), c->root, comm, stream);
     case BROADCAST:
         return nccl.Broadcast(c->in, c->out, count, type, c->root, comm, stream);
     case ALL_GATHER:
@@ -426,6 +428,12 @@ static trek_status all_reduce(trek_device_rank *rank, const void *in, void *out,
                               trek_device_reduce op, trek_device_stream *stream)
 {
     return run(rank, &(collective){ ALL_REDUCE, "ncclAllReduce", in, out, count, dtype, op, 0 }, stream);
+}
+
+static trek_status reduce(trek_device_rank *rank, const void *in, void *out, int64_t count, trek_dtype dtype,
+                          trek_device_reduce op, int root, trek_device_stream *stream)
+{
+    return run(rank, &(collective){ REDUCE, "ncclReduce", in, out, count, dtype, op, root }, stream);
 }
 
 static trek_status broadcast(trek_device_rank *rank, const void *in, void *out, int64_t count, trek_dtype dtype, int root,
@@ -512,7 +520,8 @@ const trek_device_comm *trek_cuda_nccl(void)
     static const trek_device_comm table = {
         .name = "nccl", .available = available, .init_all = init_all, .make_id = make_id, .init_one = init_one,
             .combines = combines,
-        .all_reduce = all_reduce, .broadcast = broadcast, .all_gather = all_gather, .reduce_scatter = reduce_scatter,
+        .all_reduce = all_reduce, .reduce = reduce, .broadcast = broadcast, .all_gather = all_gather,
+        .reduce_scatter = reduce_scatter,
         .register_buffer = register_buffer, .deregister_buffer = deregister_buffer, .async_error = async_error,
         .abort = abort_rank, .free = free_ranks,
         .capture_pause = trek_cuda_capture_pause, .capture_resume = trek_cuda_capture_resume,

@@ -33,9 +33,10 @@ typedef enum mode {
     SYNC,
     LARGE,
     PARTS,
+    OWNERS,
     MODES
-} mode; /* SYNC, LARGE, PARTS: per rank; sums of the job within layers, a reduction that takes its time, or the optimizer's state
-           in parts */
+} mode; /* SYNC, LARGE, PARTS, OWNERS: per rank; sums of the job within layers, a reduction that takes its time, or the
+           optimizer's state in parts, of elements or of whole parameters */
 
 typedef enum place { NOWHERE, JOIN, SETUP, FIRST, LOSS, BACKWARD, STEP, SAVE, IN_SAVE, EVALUATION, LEAVING, END, EARLY } place;
 

@@ -209,11 +209,12 @@ trek_status set_up(trek_graph *graph, int ranks, trek_comm *among, double deadli
         graph, &(trek_trainer_opts){ .build_replica = build,
                                      .devices = devices,
                                      .ranks = ranks,
-                                     .optimizer = trek_adam((trek_adam_opts){ .lr = 0.02 }),
+                                     .optimizer = my.mode == OWNERS ? trek_lamb((trek_lamb_opts){ .lr = 0.02 })
+                                                                  : trek_adam((trek_adam_opts){ .lr = 0.02 }),
                                      .max_grad_norm = 1,
                                      .bucket_bytes = my.mode == LARGE ? 65536 : 4096,
                                      .comm = among,
-                                     .shard_optimizer = my.mode == PARTS,
+                                     .shard_optimizer = my.mode >= PARTS,
                                      .deadline_s = deadline,
                                      .max_anchor = my.mode == WINDOWS && among ? 2 : TREK_OFF,
                                      .anchor = 1 });

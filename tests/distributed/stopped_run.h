@@ -20,7 +20,7 @@ typedef struct run_opts {
     bool made;                /* weights made of others, and an adapter */
     bool sharded;             /* each rank keeps a part of the optimizer's state (separate) */
     trek_dtype state_dtype;   /* of the optimizer's state */
-    enum { ADAMW, SGD, RMSPROP, TAMED } optimizer;
+    enum { ADAMW, SGD, RMSPROP, TAMED, LAMB, ADAFACTOR } optimizer;
     const trek_plan *plan;
 } run_opts;
 

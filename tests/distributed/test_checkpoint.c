@@ -80,6 +80,8 @@ static void same_bits_after_each_step(void **state)
         { .dtype = TREK_BF16, .ranks = 3, .separate = true, .sharded = true, .state_dtype = TREK_BF16 },
         { .dtype = TREK_BF16, .ranks = 4, .separate = true, .sharded = true, .optimizer = RMSPROP },
         { .dtype = TREK_BF16, .ranks = 3, .separate = true, .sharded = true, .state_dtype = TREK_U8 },
+        { .dtype = TREK_BF16, .ranks = 3, .separate = true, .sharded = true, .optimizer = LAMB, .norm = true },
+        { .dtype = TREK_F32, .ranks = 4, .separate = true, .sharded = true, .optimizer = ADAFACTOR, .scaled = true },
     };
     for (size_t k = 0; k < sizeof runs / sizeof *runs; k++) {
         if (runs[k].optimizer == TAMED && !test_on_cpu())
@@ -176,9 +178,11 @@ static void any_number_of_parts(void **state)
     (void)state;
     static record expected;
     for (int a = 0; a < 3; a++)
-        for (int low = 0; low < 2; low++) {
+        for (int k = 0; k < 4; k++) {
+            int low = k & 1;
             run_opts from = { .dtype = low ? TREK_BF16 : TREK_F64, .ranks = 1 + a, .separate = true, .sharded = true,
-                              .optimizer = low ? RMSPROP : ADAMW, .state_dtype = low && a == 1 ? TREK_U8 : TREK_F32 };
+                              .optimizer = k > 1 ? (low ? LAMB : ADAFACTOR) : low ? RMSPROP : ADAMW, .state_dtype = k == 1 &&
+                              a == 1 ? TREK_U8 : TREK_F32 };
             whole_run(&from, &expected);
             for (int b = 0; b < 5; b++) {
                 run_opts to = from;
@@ -356,7 +360,8 @@ static int child(const char *text)
     if (sscanf(text, "%d,%d,%d,%511[^,],%511s", &ranks, &stop, &sharded, path, result) != 5)
         return 2;
     alarm(60);
-    run_opts o = { .dtype = TREK_F64, .ranks = ranks, .norm = true, .sharded = sharded };
+    run_opts o = { .dtype = TREK_F64, .ranks = ranks, .norm = true, .sharded = sharded,
+                   .optimizer = sharded == 2 ? LAMB : ADAMW };
     trek_comm *job = trek_comm_init(NULL); /* so that the process does not leave the job between two graphs */
     if (!job)
         return 4;
@@ -367,7 +372,7 @@ static int child(const char *text)
     return 0;
 }
 
-static void launch(int processes, int ranks, int stop, bool sharded, record *to)
+static void launch(int processes, int ranks, int stop, int sharded, record *to)
 {
     char text[1200], count[16], launcher[4096], result[512];
     const char *build_folder = getenv("TREK_TEST_BUILD");
@@ -398,9 +403,10 @@ static void many_processes(void **state)
     (void)state;
     static record one, whole, resumed;
     run_opts o = { .dtype = TREK_F64, .ranks = 1, .norm = true };
-    whole_run(&o, &one);
     for (int ranks = 1; ranks <= 2; ranks++)
-        for (int sharded = 0; sharded < (ranks == 2 && !test_on_cpu() ? 1 : 2); sharded++) {
+        for (int sharded = 0; sharded < (ranks == 2 && !test_on_cpu() ? 1 : 3); sharded++) { /* 2: by LAMB */
+            o.optimizer = sharded == 2 ? LAMB : ADAMW;
+            whole_run(&o, &one);
             launch(2, ranks, 0, sharded, &whole);
             expect_close(&whole, &one, 1e-9, "two processes");
             launch(2, ranks, 7, sharded, &resumed);

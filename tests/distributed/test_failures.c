@@ -51,7 +51,7 @@ static void run_expecting(const scenario *list, int n, int at_once, bool (*look)
 }
 
 /* Ranks that have parameters of their own divide the optimizer's state within a process, or over processes of one each. */
-static bool goes(const scenario *s) { return s->mode != PARTS || s->ranks == 1 || test_on_cpu(); }
+static bool goes(const scenario *s) { return s->mode < PARTS || s->ranks == 1 || test_on_cpu(); }
 
 /* Engines, processes, ranks and victims in turn. */
 static scenario nth(int k, act what, place where)
@@ -63,7 +63,7 @@ static scenario nth(int k, act what, place where)
     scenario s = { .gloo = with_gloo & k & 1,
                    .processes = 2 + (k >> 1 & 1),
                    .ranks = 1 + (k % 7 >= 5),
-                   .mode = k % 7 == 3 || k % 7 == 6 ? PARTS : k % PARTS,
+                   .mode = k % 7 == 3 ? PARTS : k % 7 == 6 ? OWNERS : k % PARTS,
                    .act = what,
                    .place = where,
                    .seed = seed + (uint32_t)k * 7919u };

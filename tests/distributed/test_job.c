@@ -36,13 +36,23 @@ typedef struct job {
 enum { SHARED, GLOO, MPI }; /* engines */
 enum { ONE_ON_CPUS = 1, GPUS_OF_ITS_OWN }; /* mixed */
 
+/* 2 and above update whole parameters. */
+static trek_optimizer_spec optimizer_of(int adam)
+{
+    const trek_optimizer_spec specs[] = { training_momentum(), training_adam(),
+                                          trek_lamb((trek_lamb_opts){ .lr = 0.02, .weight_decay = 0.01 }),
+                                          trek_adafactor((trek_adafactor_opts){ .lr = 0.02 }),
+                                          trek_lars((trek_lars_opts){ .lr = 0.1, .trust_coefficient = 0.1, .momentum = 0.9 }) };
+    return specs[adam];
+}
+
 static run run_of(const job *j)
 {
     return (run){ .world = j->world, .passes = j->passes, .batch = j->batch, .loss = (loss_kind)j->loss, .separate = j->separate,
                   .windows = j->windows,
                   .gathered = j->gathered, .late = j->world > 1, .clip = j->clip, .accumulate = j->accumulate,
                   .sharded = j->sharded,
-                  .optimizer = j->adam ? training_adam() : training_momentum() };
+                  .optimizer = optimizer_of(j->adam) };
 }
 
 /* Where a process has its ranks; NULL: where the tests are. With TREK_TEST_EACH_GPU each has a GPU of its own. */
@@ -224,6 +234,12 @@ static void test_sharded(void **state)
                     .sharded = 1 });
     compare(&(job){ .processes = 3, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .adam = 1, .sharded = 1 });
     compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 7, .pair = 1, .sharded = 1 });
+    for (int whole = 2; whole <= 4; whole++)
+        for (int gathered = 0; gathered < 2; gathered++)
+            compare(&(job){ .processes = 2 + (whole + gathered) % 3, .world = test_on_cpu() && gathered ? 2 : 1,
+                            .passes = 1 + gathered, .batch = 7, .loss = gathered ? BY_STATED : BY_LABELS, .gathered = gathered,
+                            .clip = whole == 3, .adam = whole, .separate = whole == 2 && !gathered,
+                            .uneven = whole == 4 && test_on_cpu(), .sharded = 1 });
 }
 
 /* By engines that reduce while backward goes on, also where one pass more follows than was announced. */
@@ -239,6 +255,9 @@ static void compare_sharded_overlap(int engine)
                     .adam = 1, .separate = 1, .sharded = 1 });
     compare(&(job){ .processes = 2, .world = 2, .passes = 1, .batch = 7, .loss = BY_LABELS, .engine = engine, .uneven = 1,
                     .sharded = 1 });
+    for (int whole = 2; whole <= 4; whole++)
+        compare(&(job){ .processes = whole, .world = 1, .passes = 2, .batch = 7, .loss = BY_STATED, .engine = engine,
+                        .gathered = whole == 2, .clip = whole == 3, .adam = whole, .sharded = 1 });
 }
 
 static void test_gloo(void **state)

@@ -7,12 +7,13 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <math.h>
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "optim/optimizer_internal.h"
-#include "tensor/memory.h"
+#include "tensor/memory_internal.h"
 #include "tests/optim/model.h"
 #include "tests/support/support.h"
 
@@ -210,12 +211,67 @@ static void slices_give_the_same_bits(void **state)
     model_end(&sliced);
 }
 
+/* The least that the largest of n consecutive groups can have. */
+static double least_of_most(const double *weights, int n, int groups)
+{
+    double most[64];
+    most[0] = 0;
+    for (int k = 0; k < n; k++)
+        most[k + 1] = most[k] + weights[k];
+    for (int g = 1; g < groups; g++)
+        for (int end = n; end > 0; end--) {
+            double sum = 0;
+            for (int k = end - 1; k >= 0; k--) {
+                sum += weights[k];
+                double larger = sum > most[k] ? sum : most[k];
+                most[end] = larger < most[end] ? larger : most[end];
+            }
+        }
+    return most[n];
+}
+
+/* Owners of whole parameters: some without elements, one with more than all others, more ranks than parameters. */
+static void owners_are_balanced(void **state)
+{
+    (void)state;
+    for (int draw = 0; draw < 300; draw++) {
+        int n = 1 + (int)(fabs(number()) * 30), sharers = 2 + draw % 7;
+        trek_arena_segment segments[32] = { 0 };
+        double work[32], weights[32], elements = 0, all_work = 0, most = 0;
+        n = n > 32 ? 32 : n;
+        for (int k = 0; k < n; k++) {
+            segments[k].count = fabs(number()) < 0.2 ? 0 : (int64_t)(fabs(number()) * 1000);
+            work[k] = draw & 1 ? fabs(number()) * (double)segments[k].count : 0;
+        }
+        if (draw % 3 == 0)
+            segments[draw % n].count = 100000;
+        for (int k = 0; k < n; k++) {
+            elements += (double)segments[k].count;
+            all_work += work[k];
+        }
+        for (int k = 0; k < n; k++)
+            weights[k] = (elements > 0 ? (double)segments[k].count / elements : 0) + (all_work > 0 ? work[k] / all_work : 0);
+        int *owner = trek_arena_owners(&(trek_arena){ .n_segments = n, .segments = segments, .sharers = sharers },
+                                       draw & 1 ? work : NULL);
+        assert_non_null(owner);
+        double has = 0;
+        for (int k = 0; k < n; k++) {
+            assert_true(owner[k] >= (k ? owner[k - 1] : 0) && owner[k] <= (k ? owner[k - 1] + 1 : 0) && owner[k] < sharers);
+            has = (k && owner[k] == owner[k - 1] ? has : 0) + weights[k];
+            most = has > most ? has : most;
+        }
+        assert_true(most <= least_of_most(weights, n, sharers) + 1e-5);
+        trek_free(owner);
+    }
+}
+
 int main(void)
 {
     if (trek_allocator_set(&(trek_allocator){ .allocate = test_allocate, .release = test_release }) != TREK_OK)
         return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arena_moves_values_and_gradients), cmocka_unit_test(arena_gives_the_old_memory_back),
+        cmocka_unit_test(owners_are_balanced), cmocka_unit_test(arena_moves_values_and_gradients),
+            cmocka_unit_test(arena_gives_the_old_memory_back),
         cmocka_unit_test(arena_shares_data_not_gradients),
         cmocka_unit_test(arena_refuses_what_does_not_fit), cmocka_unit_test(padding_stays_zero),
         cmocka_unit_test(slices_give_the_same_bits),

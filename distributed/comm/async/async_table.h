@@ -10,7 +10,7 @@
 
 TREK_BEGIN
 
-#define TREK_ASYNC_ABI 1
+#define TREK_ASYNC_ABI 2
 
 /* A communicator of trek's own, and something that is under way on it. */
 typedef struct trek_async_group trek_async_group;
@@ -77,6 +77,9 @@ typedef struct trek_async_table {
     /* in place. dtype f32, f64, i64, i32, u8; op SUM, PROD, MAX, MIN. */
     trek_status (*all_reduce)(trek_async_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduce_op op,
                               trek_async_request *request);
+    /* To one; what the others gave is undefined then. */
+    trek_status (*reduce)(trek_async_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduce_op op, int root,
+                          trek_async_request *request);
     trek_status (*broadcast)(trek_async_group *group, void *data, int64_t bytes, int root, trek_async_request *request);
     trek_status (*all_gather)(trek_async_group *group, const void *part, int64_t bytes, void *all, trek_async_request *request);
     /* `all` is left undefined. */

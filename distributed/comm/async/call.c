@@ -192,7 +192,7 @@ static trek_status test_direct(trek_async_comm *comm, bool *done, bool *moved)
 
 static bool reduces(const trek_comm_call *call)
 {
-    return call->kind == TREK_COMM_ALL_REDUCE || call->kind == TREK_COMM_REDUCE_SCATTER;
+    return call->kind == TREK_COMM_ALL_REDUCE || call->kind == TREK_COMM_REDUCE_SCATTER || call->kind == TREK_COMM_REDUCE;
 }
 
 /* Reductions of 16-bit floats travel as f32; what is only moved, as bytes of its own size. */
@@ -255,6 +255,13 @@ static bool load_piece(trek_async_comm *comm, trek_async_slot *slot)
     return good;
 }
 
+/* Whether what the rank has given comes back as something else. */
+static bool changes(const trek_async_comm *comm, const trek_comm_call *call)
+{
+    bool root = call->root == comm->base.rank;
+    return call->kind == TREK_COMM_BROADCAST ? !root : call->kind == TREK_COMM_REDUCE ? root : true;
+}
+
 static bool store_piece(trek_async_comm *comm, const trek_async_slot *slot)
 {
     const trek_comm_call *call = &comm->call;
@@ -266,7 +273,7 @@ static bool store_piece(trek_async_comm *comm, const trek_async_slot *slot)
                   slot->count);
     else if (good && call->kind == TREK_COMM_REDUCE_SCATTER)
         store(comm, slot->out, slot->first, slot->count);
-    else if (good && (call->kind != TREK_COMM_BROADCAST || call->root != comm->base.rank))
+    else if (good && changes(comm, call))
         store(comm, slot->in, slot->first, slot->count);
     pthread_mutex_unlock(&comm->lock);
     return good;
@@ -281,6 +288,8 @@ static trek_status start_piece(trek_async_comm *comm, trek_async_slot *slot)
     switch (call->kind) {
     case TREK_COMM_ALL_REDUCE:
         return table->all_reduce(comm->group, slot->in, slot->count, comm->wire, op, &slot->request);
+    case TREK_COMM_REDUCE:
+        return table->reduce(comm->group, slot->in, slot->count, comm->wire, op, call->root, &slot->request);
     case TREK_COMM_BROADCAST:
         return table->broadcast(comm->group, slot->in, bytes, call->root, &slot->request);
     case TREK_COMM_ALL_GATHER:

@@ -513,6 +513,12 @@ trek_status all_reduce(trek_async_group *group, void *data, int64_t count, trek_
   return give(group, Task{ Task::ALL_REDUCE, nullptr, data, count, 0, dtype, op, 0 }, request);
 }
 
+/* As of reduce_scatter: an all_reduce, whose order of sums is the same, and which works for all worlds and dtypes. */
+trek_status reduce(trek_async_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduce_op op, int,
+                   trek_async_request *request) {
+  return all_reduce(group, data, count, dtype, op, request);
+}
+
 trek_status broadcast(trek_async_group *group, void *data, int64_t bytes, int root, trek_async_request *request) {
   return give(group, Task{ Task::BROADCAST, nullptr, data, bytes, 0, TREK_U8, TREK_SUM, root }, request);
 }
@@ -572,6 +578,7 @@ extern "C" __attribute__((visibility("default"))) trek_status trek_gloo_open(int
   table->group_free = group_free;
   table->exchange = exchange;
   table->all_reduce = all_reduce;
+  table->reduce = reduce;
   table->broadcast = broadcast;
   table->all_gather = all_gather;
   table->reduce_scatter = reduce_scatter;

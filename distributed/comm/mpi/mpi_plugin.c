@@ -246,6 +246,16 @@ static trek_status all_reduce(trek_async_group *group, void *data, int64_t count
     return started("MPI_Iallreduce", code, own, request);
 }
 
+static trek_status reduce(trek_async_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduce_op op, int root,
+                          trek_async_request *request)
+{
+    MPI_Request own = MPI_REQUEST_NULL;
+    bool here = root == shown->rank;
+    int code = MPI_Ireduce(here ? MPI_IN_PLACE : data, here ? data : NULL, (int)count, type_of(dtype), op_of(dtype, op), root,
+                           group->comm, &own);
+    return started("MPI_Ireduce", code, own, request);
+}
+
 static trek_status broadcast(trek_async_group *group, void *data, int64_t bytes, int root, trek_async_request *request)
 {
     MPI_Request own = MPI_REQUEST_NULL;
@@ -301,7 +311,7 @@ trek_status trek_mpi_open(int abi, const trek_async_host *given, trek_async_tabl
     *table = (trek_async_table){
         .abi = TREK_ASYNC_ABI, .begin = begin, .end = end, .group_new = group_new,
         .group_ready = group_ready, .group_free = group_free, .exchange = exchange,
-        .all_reduce = all_reduce, .broadcast = broadcast, .all_gather = all_gather,
+        .all_reduce = all_reduce, .reduce = reduce, .broadcast = broadcast, .all_gather = all_gather,
         .reduce_scatter = reduce_scatter, .test = test,
     };
     return TREK_OK;

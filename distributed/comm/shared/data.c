@@ -27,8 +27,9 @@ static void combine_part(void *arg, int64_t begin, int64_t end)
 {
     const direct_work *w = arg;
     int world = w->self->met.base.world;
-    trek_comm_combine(w->call->dtype, w->call->op, w->self->met.ins, world, w->self->met.outs, world, w->begin + begin,
-                      w->begin + end);
+    bool to_all = w->call->kind != TREK_COMM_REDUCE;
+    trek_comm_combine(w->call->dtype, w->call->op, w->self->met.ins, world, w->self->met.outs + (to_all ? 0 : w->call->root),
+                      to_all ? world : 1, w->begin + begin, w->begin + end);
 }
 
 /* false: not all ranks share their arrays; *ended: the group has. */
@@ -72,19 +73,26 @@ static void copy_others(const trek_comm_shared *self, char *to, const char *from
     copy_elements(to, from, trek_meeting_slice(n, self->met.base.rank + 1, self->met.base.world), n, size);
 }
 
+/* Whether a reduction's result is this rank's. */
+static bool takes(const trek_comm_shared *self, const trek_comm_call *call)
+{
+    return call->kind != TREK_COMM_REDUCE || call->root == self->met.base.rank;
+}
+
 static void combine_slice(trek_comm_shared *self, const trek_comm_call *call, int turn, int64_t at, int64_t n)
 {
     int rank = self->met.base.rank, world = self->met.base.world;
     size_t size = trek_dtype_size(call->dtype);
     for (int r = 0; r < world; r++)
         self->met.ins[r] = r == rank ? (const char *)call->in + (size_t)at * size : trek_shared_part(self, turn, r);
-    self->met.outs[0] = (char *)call->out + (size_t)at * size;
-    self->met.outs[1] = trek_shared_result(self, turn);
-    trek_comm_combine(call->dtype, call->op, self->met.ins, world, self->met.outs, 2, trek_meeting_slice(n, rank, world),
-                      trek_meeting_slice(n, rank + 1, world));
+    self->met.outs[0] = trek_shared_result(self, turn);
+    self->met.outs[1] = takes(self, call) ? (char *)call->out + (size_t)at * size : NULL;
+    trek_comm_combine(call->dtype, call->op, self->met.ins, world, self->met.outs, takes(self, call) ? 2 : 1,
+                      trek_meeting_slice(n, rank, world), trek_meeting_slice(n, rank + 1, world));
 }
 
-static bool copied_all_reduce(trek_comm_shared *self, const trek_comm_call *call)
+/* To all, or to the root. */
+static bool copied_reduce(trek_comm_shared *self, const trek_comm_call *call)
 {
     size_t size = trek_dtype_size(call->dtype);
     int64_t chunk = chunk_elements(self, call, 1), chunks = (call->count + chunk - 1) / chunk;
@@ -98,7 +106,7 @@ static bool copied_all_reduce(trek_comm_shared *self, const trek_comm_call *call
                         smaller(chunk, call->count - put), size);
         if (k > 0 && k <= chunks)
             combine_slice(self, call, (int)((k - 1) & 1), combine, smaller(chunk, call->count - combine));
-        if (k > 1)
+        if (k > 1 && takes(self, call))
             copy_others(self, (char *)call->out + (size_t)take * size, trek_shared_result(self, (int)(k & 1)),
                         smaller(chunk, call->count - take), size);
     }
@@ -173,7 +181,8 @@ static bool copied_reduce_scatter(trek_comm_shared *self, const trek_comm_call *
 void trek_shared_show(trek_meeting_comm *met, const trek_comm_call *call, int turn)
 {
     trek_comm_shared *self = (trek_comm_shared *)(void *)met;
-    bool may = self->windows && call->kind == TREK_COMM_ALL_REDUCE && call->in == call->out && self->met.base.world > 1;
+    bool reduces = call->kind == TREK_COMM_ALL_REDUCE || call->kind == TREK_COMM_REDUCE;
+    bool may = self->windows && reduces && call->in == call->out && self->met.base.world > 1;
     *trek_shared_offset(self, turn, self->met.base.rank) = may ? trek_shared_window_find(call->out) : 0;
 }
 
@@ -183,7 +192,8 @@ bool trek_shared_exchange(trek_meeting_comm *met, const trek_comm_call *call, in
     bool ended = false;
     switch (call->kind) {
     case TREK_COMM_ALL_REDUCE:
-        return run_direct(self, call, turn, &ended) ? !ended : copied_all_reduce(self, call);
+    case TREK_COMM_REDUCE:
+        return run_direct(self, call, turn, &ended) ? !ended : copied_reduce(self, call);
     case TREK_COMM_BROADCAST:
         return copied_broadcast(self, call);
     case TREK_COMM_ALL_GATHER:

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "distributed/comm/comm.h"
+#include "distributed/comm/comm_internal.h"
 #include "tensor/memory.h"
 
 enum { MAX_WORLD = 5 };
@@ -179,6 +179,23 @@ static void all_reduce_rank(rank_job *job)
     trek_tensor_release(tensor);
 }
 
+static void reduce_rank(rank_job *job)
+{
+    const reduce_case *c = job->arg;
+    int root = (int)(c->count + (int64_t)c->op) % job->world;
+    trek_tensor *tensor = make_values(c->dtype, job->rank, c->count), *before = trek_tensor_clone(tensor);
+    job->status = trek_comm_run(job->comm, (trek_comm_call){ .kind = TREK_COMM_REDUCE, .op = c->op, .root = root,
+                                                             .dtype = c->dtype,
+                                                             .count = c->count, .in = trek_tensor_data(tensor),
+                                                             .out = trek_tensor_data(tensor) });
+    double *expected = expect(c, job->world, 0, c->count);
+    job->good = job->rank == root ? matches(c->dtype, tensor, expected, c->count)
+        : memcmp(trek_tensor_data(tensor), trek_tensor_data(before), (size_t)c->count * trek_dtype_size(c->dtype)) == 0;
+    free(expected);
+    trek_tensor_release(tensor);
+    trek_tensor_release(before);
+}
+
 static void reduce_scatter_rank(rank_job *job)
 {
     const reduce_case *c = job->arg;
@@ -216,6 +233,8 @@ static void test_reductions(void **state)
                 for (int k = 0; k < 5; k++) {
                     reduce_case c = { (trek_dtype)dtype, (trek_reduce_op)op, counts[k] };
                     run_ranks(worlds[w], 30, all_reduce_rank, &c, jobs);
+                    check_all_good(jobs, &c);
+                    run_ranks(worlds[w], 30, reduce_rank, &c, jobs);
                     check_all_good(jobs, &c);
                     run_ranks(worlds[w], 30, reduce_scatter_rank, &c, jobs);
                     check_all_good(jobs, &c);

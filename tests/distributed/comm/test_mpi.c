@@ -153,6 +153,17 @@ static void check_reductions(trek_comm *comm, trek_dtype dtype, trek_reduce_op o
         fprintf(stderr, "  all_reduce %s op %d count %lld\n", trek_dtype_name(dtype), (int)op, (long long)count);
     CHECK(same_everywhere(comm, tensor));
     trek_tensor_release(tensor);
+
+    int root = (int)(count + (int64_t)op) % my_world;
+    tensor = make_values(dtype, my_rank, 0, count);
+    CHECK(trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_REDUCE, .op = op, .root = root, .dtype = dtype, .count = count,
+                                                .in = trek_tensor_data(tensor), .out = trek_tensor_data(tensor) }) == TREK_OK);
+    trek_tensor *own = my_rank == root ? expected : make_values(dtype, my_rank, 0, count); /* others' stay as they are */
+    if (!CHECK(agrees(tensor, own, op, false)))
+        fprintf(stderr, "  reduce %s op %d count %lld\n", trek_dtype_name(dtype), (int)op, (long long)count);
+    if (own != expected)
+        trek_tensor_release(own);
+    trek_tensor_release(tensor);
     trek_tensor_release(expected);
 
     trek_tensor *all = make_values(dtype, my_rank, 0, count * my_world), *part = make_values(dtype, 0, 0, count);

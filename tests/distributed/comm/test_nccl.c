@@ -155,6 +155,8 @@ static double wanted_part(const rank_job *job, int i) { return combined(job, job
 static double wanted_root(const rank_job *job, int i) { return element(job, job->world - 1, i); }
 static double wanted_all(const rank_job *job, int i) { return element(job, i / COUNT, i % COUNT); }
 
+static double wanted_own(const rank_job *job, int i) { return element(job, job->rank, i); }
+
 static void one_call(rank_job *job)
 {
     trek_tensor *part = filled(job, job->rank, COUNT), *all = NULL;
@@ -173,6 +175,12 @@ static void one_call(rank_job *job)
         all = filled(job, 0, COUNT * job->world);
         job->status = trek_comm_all_gather(job->comm, part, all);
         job->good = holds(all, job, wanted_all);
+        break;
+    case TREK_COMM_REDUCE:
+        call.root = job->world - 1;
+        call.in = call.out = part->data;
+        job->status = trek_comm_run(job->comm, call);
+        job->good = holds(part, job, job->rank == call.root ? combined : wanted_own);
         break;
     default:
         all = filled(job, job->rank, COUNT * job->world);
@@ -209,8 +217,8 @@ static void check_all(trek_comm **comms, int world, bool attached)
 {
     for (int dtype = 0; dtype < TREK_DTYPE_COUNT; dtype++) {
         rank_job proto = { .dtype = (trek_dtype)dtype };
-        for (int kind = TREK_COMM_ALL_REDUCE; kind <= TREK_COMM_REDUCE_SCATTER; kind++) {
-            bool reduces = kind == TREK_COMM_ALL_REDUCE || kind == TREK_COMM_REDUCE_SCATTER;
+        for (int kind = TREK_COMM_ALL_REDUCE; kind <= TREK_COMM_REDUCE; kind++) {
+            bool reduces = kind != TREK_COMM_BROADCAST && kind != TREK_COMM_ALL_GATHER;
             proto.kind = (trek_comm_kind)kind;
             for (int op = TREK_SUM; op <= (reduces ? TREK_PROD : TREK_SUM); op++) {
                 proto.op = (trek_reduce_op)op;

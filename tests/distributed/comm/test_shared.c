@@ -160,6 +160,15 @@ static void reduce_once(rank_of *r, trek_dtype dtype, trek_reduce_op op, int64_t
     check(r, trek_comm_all_reduce(r->comm, tensor, op) == TREK_OK && same(tensor, expected), "all_reduce", dtype * 10 + (int)op,
           count);
     trek_tensor_release(tensor);
+    int root = (int)(count + (int64_t)op) % r->world;
+    tensor = make_values(dtype, r->rank, count, 0);
+    trek_tensor *own = r->rank == root ? expected : make_values(dtype, r->rank, count, 0);
+    trek_comm_call call = { .kind = TREK_COMM_REDUCE, .op = op, .root = root, .dtype = dtype, .count = count, .in = tensor->data,
+                            .out = tensor->data };
+    check(r, trek_comm_run(r->comm, call) == TREK_OK && same(tensor, own), "reduce", dtype * 10 + (int)op, count);
+    if (own != expected)
+        trek_tensor_release(own);
+    trek_tensor_release(tensor);
     trek_tensor_release(expected);
     tensor = make_values(dtype, r->rank, count * r->world, 0);
     expected = expect(dtype, op, r->world, count * r->rank, count);

@@ -170,9 +170,11 @@ static trek_optimizer_spec draw_spec(int k)
         trek_adamw((trek_adam_opts){ .lr = 0.01 }), trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }),
         trek_with_state(trek_adam((trek_adam_opts){ .lr = 0.01, .amsgrad = true }), TREK_BF16),
         trek_rmsprop((trek_rmsprop_opts){ .lr = 0.003, .momentum = 0.9 }),
-        trek_muon((trek_muon_opts){ .lr = 0.01, .adam = true }),
+        trek_muon((trek_muon_opts){ .lr = 0.01, .adam = true }), trek_muon((trek_muon_opts){ .lr = 0.01 }),
+        trek_lamb((trek_lamb_opts){ .lr = 0.01 }), trek_adafactor((trek_adafactor_opts){ .lr = 0.01 }),
+        trek_lars((trek_lars_opts){ .lr = 0.1, .trust_coefficient = 0.1, .momentum = 0.9 }),
     };
-    return specs[k % 5];
+    return specs[k % 9];
 }
 
 static trek_state *state_with(const trek_state *from, const char *leave, const char *other)
@@ -198,12 +200,11 @@ static trek_state *state_with(const trek_state *from, const char *leave, const c
 static void reaches_all_ranks(void **state)
 {
     (void)state;
-    for (int k = 0; k < (test_short() || test_short_on_device() ? 10 : 30); k++) {
+    for (int k = 0; k < (test_short() || test_short_on_device() ? 18 : 36); k++) {
         run c = { .ranks = 1 + k % 4, .groups = k / 2 & 1, .dtype = k / 3 % 3 == 1 ? TREK_BF16 : TREK_F32, .spec = draw_spec(k) };
-        bool whole = c.spec.klass->whole != NULL;
         trek_tensor *then[PARAMS], *later[PARAMS];
         trek_state *saved = make_state(&c, k % 2 ? 0.007 : 0, then, later);
-        for (int sharded = 0; sharded < (whole ? 1 : 2); sharded++) {
+        for (int sharded = 0; sharded < 2; sharded++) {
             c.sharded = sharded;
             trek_graph *graph = begin(&c);
             make_steps(&c, graph, 7, 7 + k % 3); /* what they had is forgotten */
@@ -296,9 +297,11 @@ static void all_processes_or_none(void **state)
     static const char *const broken[] = { "TREK_ERR_PEER", "TREK_ERR_FORMAT" };
     static const char *const other[] = { "the state is", "the state is" };
     char detail[32];
-    for (int k = 0; k < 4; k++) {
-        snprintf(detail, sizeof detail, "%d,%s", k, k & 1 ? "parts" : "whole");
+    for (int k = 0; k < 9; k++) {
+        snprintf(detail, sizeof detail, "%d,%s", k, k & 1 || k > 4 ? "parts" : "whole");
         expect_world(2 + k % 2, detail, good);
+        if (k > 3)
+            continue;
         snprintf(detail, sizeof detail, "%d,%s,parts", k, k & 2 ? "broken" : "other");
         expect_world(3, detail, k & 2 ? broken : other);
     }

@@ -13,7 +13,7 @@
 TREK_BEGIN
 
 /* Of the table below and that of device_comm.h: its version and its size, which the number of ops is part of. */
-#define TREK_BACKEND_ABI (11 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
+#define TREK_BACKEND_ABI (12 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
 
 /* Work done in order. Every thread has a compute stream of its own on each device
  * that it uses: NULL stands for it wherever a stream is asked for. */

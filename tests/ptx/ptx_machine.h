@@ -250,6 +250,7 @@ private:
     void move_group(size_t k, uint32_t mask, uint32_t pc);
     void need(const Instruction &i, uint32_t mask);
     void give(const Instruction &i, uint32_t mask);
+    void lacks(const Operand &o, uint32_t lanes);
     void give_parts(const Instruction &i, uint32_t mask);
     void run_on_undefined(const Instruction &i, uint32_t mask);
     uint64_t undefined_of(const Instruction &i, unsigned l, unsigned width) const;

@@ -229,6 +229,40 @@ bool Warp::meet(size_t k, const Instruction &i, uint32_t *mask)
     return false;
 }
 
+/* Values that were never given are no values. Compilers compute with such and throw the result away, so that they
+ * are a fault only where something is done by them: an address, what is stored, who goes where. */
+void Warp::need(const Instruction &i, uint32_t mask)
+{
+    const Operand *o = &machine->program->operands[i.first + i.outputs];
+    const unsigned most = i.stores ? 1 : i.inputs; /* `store` looks at its data: where it goes says what they need */
+    for (unsigned k = i.carries; k < most; k++) {
+        const uint32_t lacking = o[k].reg < 0 ? 0 : mask & ~defined[(size_t)o[k].reg];
+        if (lacking)
+            lacks(o[k], lacking);
+    }
+}
+
+/* What the instruction's results are, before it makes them */
+void Warp::give(const Instruction &i, uint32_t mask)
+{
+    const Operand *o = &machine->program->operands[i.first];
+    uint32_t given = mask;
+    if (i.moves)
+        for (unsigned k = i.outputs; k < (unsigned)i.outputs + i.inputs; k++)
+            if (o[k].reg >= 0)
+                given &= defined[(size_t)o[k].reg];
+    if (given != mask)
+        give_parts(i, mask & ~given);
+    for (unsigned k = i.carries; k < i.outputs; k++)
+        if (o[k].reg >= 0)
+            defined[(size_t)o[k].reg] |= given;
+    turn++;
+    if (machine->program->multiplies)
+        for (unsigned k = 0; k < (unsigned)i.outputs + i.inputs; k++)
+            if (o[k].reg >= 0)
+                touched[(size_t)o[k].reg] = turn;
+}
+
 /* Sums of a wgmma and what it multiplies are nobody's until it has been waited for. */
 void Warp::see_busy(const Instruction &i)
 {

@@ -245,8 +245,38 @@ static void bf16_and_others_opt_in_once(void **state)
     fails(NULL);
 }
 
-/* Forward of random sizes: tiles that end anywhere, more keys than queries and fewer, one of either, parts of one tensor, batches
- * that are parts of others, and rows that begin where wide copies cannot. */
+static void nearly_nothing(const trek_var *v, double most)
+{
+    double *x = test_read(trek_var_data(v));
+    assert_non_null(x);
+    for (int64_t k = 0; k < trek_var_numel(v); k++)
+        if (!(fabs(x[k]) <= most))
+            fail_msg("element %lld is %g, should be 0", (long long)k, x[k]);
+    free(x);
+}
+
+static trek_var *numbers_on(trek_device device, uint32_t stream, trek_shape shape, trek_dtype rounded, trek_dtype dtype)
+{
+    trek_tensor *there = trek_tensor_to(trek_var_data(numbers(stream, shape, rounded, dtype)), device);
+    assert_non_null(there);
+    trek_var *v = trek_var_from(there);
+    assert_non_null(v);
+    return v;
+}
+
+/* The gradients of what goes in, whole, of the output times numbers. */
+static void gradients_of(trek_var *y, trek_device device, uint32_t stream, trek_dtype rounded, trek_var *const in[2],
+                         trek_var *out[2])
+{
+    trek_var *with = numbers_on(device, stream, trek_var_shape(y), rounded, trek_var_dtype(y));
+    assert_int_equal(trek_backward(trek_sum(trek_mul(y, with), trek_dims_none(), false)), TREK_OK);
+    for (int i = 0; i < 2; i++)
+        assert_non_null(out[i] = trek_var_grad(in[i]));
+}
+
+/* Random sizes, forward and backward: tiles that end anywhere, more keys than queries and fewer, one of either, parts of one
+ * tensor, batches that are parts of others, and rows that begin where wide copies cannot. The first few's gradients are
+ * the same to the bit the second time. */
 static void tiles_end_anywhere(trek_dtype dtype, double unit)
 {
     const int rounds = 14;
@@ -258,21 +288,35 @@ static void tiles_end_anywhere(trek_dtype dtype, double unit)
             draw[d] = (int64_t)((test_number(at, (uint32_t)d) + 1) * 1000); /* 0 to 1999 */
         const int64_t heads = 1 + draw[0] % 2, group = 1 + draw[1] % 2, depth = 8 * (1 + (k % 2 ? draw[2] % 8 : 8 + draw[2] % 8));
         const int64_t queries = k == 0 ? 1 : k < 4 ? 126 + k * 2 : 1 + draw[3] % 200, keys = k == 1 ? 1 : 1 + draw[4] % 560;
-        const bool causal = draw[5] % 2, askew = k == rounds - 1;
-        trek_var *q = numbers(at, trek_dims(3, queries, heads * group, depth), dtype, dtype);
-        trek_var *kv = numbers(at + 50, trek_dims(3, 2 * heads, keys, depth + (askew ? 4 : 0)), dtype, dtype);
-        q = trek_narrow(trek_permute(q, trek_dims(0, 2, 1, 3)), 0, k % 2, 2);
-        kv = trek_narrow(trek_narrow(kv, 0, 1, 2), 3, askew ? 4 : 0, depth);
-        trek_var *key = trek_narrow(kv, 1, 0, heads), *value = trek_narrow(kv, 1, heads, heads);
+        const bool causal = k / 2 % 2, askew = k == rounds - 1; /* of both depths */
         const trek_attention_opts opts = { .causal = causal };
-        trek_var *got = trek_attention(q, key, value, &opts);
-        trek_var *want = trek_attention(trek_cast(q, TREK_F64), trek_cast(key, TREK_F64), trek_cast(value, TREK_F64), &opts);
         char what[80];
         snprintf(what, sizeof what, "round %d: %lld queries, %lld keys, depth %lld%s", k, (long long)queries, (long long)keys,
                  (long long)depth, causal ? ", causal" : "");
-        if (!got || !want)
-            fail_msg("%s: %s", what, trek_error());
-        near(got, want, unit, what);
+        trek_var *y[3], *gradients[3][2];
+        for (int run = 0; run < (k < 4 ? 3 : 2); run++) {
+            const trek_dtype in = run == 1 ? TREK_F64 : dtype;
+            const trek_device device = run == 1 ? trek_cpu(0) : test_device();
+            trek_var *leaf[2] = {
+                wants_gradient(numbers_on(device, at, trek_dims(3, queries, heads * group, depth), dtype, in)),
+                wants_gradient(numbers_on(device, at + 50, trek_dims(3, 2 * heads, keys, depth + (askew ? 4 : 0)), dtype, in)),
+            };
+            trek_var *q = trek_narrow(trek_permute(leaf[0], trek_dims(0, 2, 1, 3)), 0, k % 2, 2);
+            trek_var *kv = trek_narrow(trek_narrow(leaf[1], 0, 1, 2), 3, askew ? 4 : 0, depth);
+            y[run] = trek_attention(q, trek_narrow(kv, 1, 0, heads), trek_narrow(kv, 1, heads, heads), &opts);
+            if (!y[run])
+                fail_msg("%s: %s", what, trek_error());
+            gradients_of(y[run], device, at + 100, dtype, leaf, gradients[run]);
+        }
+        near(y[0], y[1], unit, what);
+        for (int i = 0; i < 2; i++) {
+            if (i == 0 && (keys == 1 || (causal && queries == 1))) /* whatever the query, its one weight is 1: sums cancel */
+                nearly_nothing(gradients[0][i], unit);
+            else
+                near(gradients[0][i], gradients[1][i], unit, what);
+            if (k < 4)
+                assert_true(test_same_bits(trek_var_data(gradients[0][i]), trek_var_data(gradients[2][i])));
+        }
         trek_scope_end(scope);
     }
 }

@@ -40,6 +40,7 @@ LONG = {
 CHOSEN = {
     "kernel_attention_attention_mma": ("attention_mma_kernelI9trek_bf16Li64E", "gradient_mma_kernelI9trek_bf16Li64ELi64ELi1ELi4ELb"),
     "kernel_attention_attention_wgmma": ("attention_wgmma_kernelI9trek_bf16Li",),
+    "kernel_attention_attention_wgmma_backward": ("gradient_wgmma_kernelI9trek_bf16Li",),
     "kernel_products_matmul": ("9trek_bf16",),
     "kernel_reduce_softmax": ("forward_rowsI9trek_bf16Li8E", "backward_linesI9trek_bf16E"),
     "kernel_reduce_linear_cross_entropy": ("loss_rows_kernelI9trek_bf16E", "grad_rows_kernelI9trek_bf16"),
@@ -112,11 +113,25 @@ def faults(name, arch, threads, registers, spilled, shared):
     allowed = max([most for part, most, _ in SPILLS if part in name] or [0])
     if spilled > allowed:
         yield "sm_%d: %d bytes of registers spill" % (arch, spilled)
-    # a warp has them in units of 256
-    if (threads + 31) // 32 * ((registers * 32 + 255) // 256 * 256) > REGISTERS:
+    # a warp has them in units of 256, from one of four parts of a multiprocessor
+    if (threads + 127) // 128 * 4 * ((registers * 32 + 255) // 256 * 256) > REGISTERS:
         yield "sm_%d: %d threads with %d registers each" % (arch, threads, registers)
     if shared > SHARED[arch] * 1024:
         yield "sm_%d: %d bytes of shared memory" % (arch, shared)
+
+
+def handed_over(text):
+    """Kernels whose warpgroups wait for more registers (setmaxnreg) than the others leave of those that the block began with"""
+    bound = bounds(text)
+    for name, begin, end in entries(text):
+        asked = re.findall(r"setmaxnreg\.(dec|inc)\.sync\.aligned\.u32\s+(\d+);", text[begin:end])
+        if not asked:
+            continue
+        # one warpgroup leaves some, all others have more
+        groups, all_of = bound.get(name, MOST) // 128, REGISTERS // 128 // (bound.get(name, MOST) // 128) // 8 * 8
+        counts = {way: int(count) for way, count in asked}
+        if len(asked) != 2 or len(counts) != 2 or counts["dec"] + (groups - 1) * counts["inc"] > groups * all_of:
+            yield "%s: registers of %d warpgroups, %d each, are not handed over as %s" % (name, groups, all_of, asked)
 
 
 def lengths(folder):
@@ -181,6 +196,7 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for (text, arch, _), kernels in zip(tasks, pool.map(assembled, tasks)):
             bound = bounds(text)
+            wrong += handed_over(text)
             for name, (registers, spilled, static) in kernels.items():
                 threads, launched = launches.get(name, (0, 0))
                 threads = bound.get(name, 0) or threads or MOST

@@ -50,6 +50,7 @@ SOFTMAX = ("kernel_reduce_softmax", "cuda_rows", ("test_softmax",))
 LOSSES = ("kernel_reduce_cross_entropy", "cuda_rows", ("test_losses",))
 ATTENTION = ("kernel_attention_attention_mma", "attention", ("large_masks_of_whole_rows", "bf16_is_f64_rounded"))  # a second, and a minute
 HOPPER = ("kernel_attention_attention_wgmma", "attention", ("bf16_tiles_end_anywhere",))
+HOPPER_BACK = ("kernel_attention_attention_wgmma_backward", "attention", ("bf16_tiles_end_anywhere",))
 NORMS = ("kernel_norm_norm_forward", "cuda_rows", ("test_norms",))
 GRADIENTS = ("kernel_norm_norm_backward", "cuda_rows", ("test_norms",))
 EMBEDDING = ("kernel_moves_embedding_backward", "cuda_rows", ("test_embedding",))
@@ -105,24 +106,20 @@ def mutants(text_of):
         found.append((ATTENTION, kernel, "halves of a pair are swapped", PAIR, r"cvt.rn.bf16x2.f32 \1, \3, \2;", 0))
         found.append((ATTENTION, kernel, "half of a pair has no value", PAIR, HALF, 0))
         found.append((ATTENTION, kernel, "a matrix is not turned", r"x4\.trans", "x4", 0))
-    for kernel in ("attention_wgmma_kernelI9trek_bf16Li64E", "attention_wgmma_kernelI9trek_bf16Li128E"):
-        text = text_of(HOPPER[0])
-        start, end = body_of(text, kernel)
-        for what, pattern, replacement in (
-            ("fence %d of registers is dropped", r"wgmma\.fence\.sync\.aligned;", ""),
-            ("wait %d lets products go on", r"wgmma\.wait_group\.sync\.aligned 0;", "wgmma.wait_group.sync.aligned 1;"),
-            ("products %d are never waited for", r"wgmma\.commit_group\.sync\.aligned;", ""),
-            ("wait %d for an mbarrier is none", r"selp\.u32 (%\w+), 1, 0, over;", r"selp.u32 \1, 1, 1, over;"),
-            ("an arrival %d is dropped", r"mbarrier\.arrive\.shared::cta\.b64 _, \[%\w+\];", ""),
-            ("bytes %d are not expected", r"mbarrier\.arrive\.expect_tx(\.shared::cta\.b64 _, \[%\w+\]), %\w+;", r"mbarrier.arrive\1;"),
-        ):
-            for n in range(len(re.findall(pattern, text[start:end]))):
-                found.append((HOPPER, kernel, what % n, pattern, replacement, n))
-        found.append((HOPPER, kernel, "barrier 0 is dropped", *BARRIER, 0))
-        found.append((HOPPER, kernel, "mbarriers are not shown to copies", r"fence\.mbarrier_init\.release\.cluster;", "", 0))
-        found.append((HOPPER, kernel, "values are not turned", r", 1, 1, 1, 1;", ", 1, 1, 1, 0;", 0))
-        found.append((HOPPER, kernel, "halves of a pair are swapped", PAIR, r"cvt.rn.bf16x2.f32 \1, \3, \2;", 0))
-        found.append((HOPPER, kernel, "half of a pair has no value", PAIR, HALF, 0))
+    for depth in (64, 128):
+        found += hopper_mutants(HOPPER, "attention_wgmma_kernelI9trek_bf16Li%dE" % depth, text_of(HOPPER[0]))
+    for depth, of_keys in ((64, 0), (128, 1)):  # one each of queries and of keys, of both sizes of tiles; below, all four
+        found += hopper_mutants(HOPPER_BACK, "gradient_wgmma_kernelI9trek_bf16Li%dELb%dE" % (depth, of_keys), text_of(HOPPER_BACK[0]))
+    for depth, of_keys in ((64, 0), (64, 1), (128, 0), (128, 1)):  # what gradients alone have
+        kernel = "gradient_wgmma_kernelI9trek_bf16Li%dELb%dE" % (depth, of_keys)
+        found.append((HOPPER_BACK, kernel, "what is not seen stays", r"selp\.f32\s+(%f\d+), 0fFF800000, \1, %p\d+;", "", 0))
+        found.append((HOPPER_BACK, kernel, "the last rows to be weighed are not turned", r", 1, 1, 1, 1;", ", 1, 1, 1, 0;", -1))
+        for which in (0, -1):
+            found.append((HOPPER_BACK, kernel, "a query's number %d has another sign" % which, r"neg\.f32\s+(%f\d+), (%f\d+);", r"mov.f32 \1, \2;", which))
+        for which in (0, 1) if of_keys else ():
+            found.append((HOPPER_BACK, kernel, "a query's number %d is not handed over" % which, r"st\.shared\.f32\s+\[[^]]*\], %f\d+;", "", which))
+        for which in (1, 3) if of_keys else ():  # before numbers are said to be there, and to have been read
+            found.append((HOPPER_BACK, kernel, "meeting %d of a warp's lanes is dropped" % which, r"bar\.warp\.sync\s+-1;", "", which))
     for group, kernels in ((SOFTMAX, ("forward_linesI9trek_bf16E", "backward_linesIfE")), (LOSSES, ("loss_kernelIfLi1E",))):
         text = text_of(group[0])
         for kernel in kernels:
@@ -134,6 +131,31 @@ def mutants(text_of):
     for kernel in ("forward_rowsIfLi4E", "backward_rowsIfLi4E"):
         found.append((SOFTMAX, kernel, "a row ends one late", r"setp\.ge\.s32", "setp.gt.s32", 0))
     return found
+
+
+LEFT = r"(wgmma\.mma_async\S+ \{[^}]*\}, \{)(%\w+),(%\w+),"
+
+
+def hopper_mutants(group, kernel, text):
+    """Of a kernel of mbarriers, copies and wgmma"""
+    start, end = body_of(text, kernel)
+    for what, pattern, replacement in (
+        ("fence %d of registers is dropped", r"wgmma\.fence\.sync\.aligned;", ""),
+        ("wait %d lets products go on", r"wgmma\.wait_group\.sync\.aligned (\d);", lambda m: "wgmma.wait_group.sync.aligned %d;" % (int(m.group(1)) + 1)),
+        ("products %d are never waited for", r"wgmma\.commit_group\.sync\.aligned;", ""),
+        ("wait %d for an mbarrier is none", r"selp\.u32 (%\w+), 1, 0, over;", r"selp.u32 \1, 1, 1, over;"),
+        ("an arrival %d is dropped", r"mbarrier\.arrive\.shared::cta\.b64 _, \[%\w+\];", ""),
+        ("bytes %d are not expected", r"mbarrier\.arrive\.expect_tx(\.shared::cta\.b64 _, \[%\w+\]), %\w+;", r"mbarrier.arrive\1;"),
+    ):
+        for n in range(len(re.findall(pattern, text[start:end]))):
+            yield (group, kernel, what % n, pattern, replacement, n)
+    yield (group, kernel, "barrier 0 is dropped", *BARRIER, 0)
+    yield (group, kernel, "mbarriers are not shown to copies", r"fence\.mbarrier_init\.release\.cluster;", "", 0)
+    yield (group, kernel, "values are not turned", r", 1, 1, 1, 1;", ", 1, 1, 1, 0;", 0)
+    yield (group, kernel, "halves of a pair are swapped", PAIR, r"cvt.rn.bf16x2.f32 \1, \3, \2;", 0)
+    yield (group, kernel, "half of a pair has no value", PAIR, HALF, 0)
+    for which in (0, -1):
+        yield (group, kernel, "fragments of A are swapped, of product %d" % which, LEFT, r"\1\3,\2,", which)
 
 
 texts = {}

@@ -406,7 +406,10 @@ template <typename T> static trek_status gradients(const trek_op_call *call, tre
                              delta_kernel<T>, job, rows);
     if (status != TREK_OK)
         return status;
-    status = trek_cuda_attention_mma_backward(call, queue, job, (trek_dtype)call->inputs[1]->dtype);
+    const trek_dtype dtype = (trek_dtype)call->inputs[1]->dtype;
+    status = trek_cuda_attention_wgmma_backward(call, queue, job, dtype);
+    if (status == TREK_ERR_UNSUPPORTED)
+        status = trek_cuda_attention_mma_backward(call, queue, job, dtype);
     if (status != TREK_ERR_UNSUPPORTED)
         return status;
     status = gradient_of_side<T, true>(call, queue, job);

@@ -5,6 +5,9 @@
 
 #include "tensor/cuda/moves/random.cuh"
 
+#define LOG2E 1.44269504088896340736f
+#define LN2 0.69314718055994530942f
+
 /* An operand [B, heads, rows, D]; strides in elements. */
 struct attention_operand {
     void *data;
@@ -57,6 +60,18 @@ __device__ __forceinline__ double attention_kept(const attention_job &job, int64
     return (int32_t)(words[place & 3] >> 8) >= job.dropout.limit ? job.dropout.scale : 0;
 }
 
+/* Of 16-bit operands' gradients: the log-sum-exp (in units of log 2, natural with a mask; infinity where there is nothing to be
+ * had) and delta of a query. */
+__device__ __forceinline__ void attention_row_numbers(const attention_job &job, int64_t b, int64_t h, int64_t i, float *lse,
+                                                      float *delta)
+{
+    int64_t row = (b * job.heads + h) * job.queries + i;
+    bool there = i < job.queries;
+    float x = there ? ((const float *)job.lse)[row] : INFINITY;
+    *lse = x == -INFINITY ? INFINITY : x * (job.mask ? 1 : LOG2E);
+    *delta = there ? ((const float *)job.delta)[row] : 0;
+}
+
 /* Tensor cores: OK, or UNSUPPORTED (nothing done) where they do not take the call (attention_mma.cu). */
 trek_status trek_cuda_attention_mma(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype);
 /* The same on sm_90a, of calls without a mask and dropout (attention_wgmma.cu). */
@@ -67,5 +82,8 @@ bool trek_attention_suits_tensor_cores(const trek_cuda_queue *queue, const atten
 bool trek_attention_in_pieces(const attention_operand &o);
 trek_status trek_cuda_attention_mma_backward(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job,
                                              trek_dtype dtype);
+/* The same on sm_90a, of calls without a mask and dropout (attention_wgmma_backward.cu). */
+trek_status trek_cuda_attention_wgmma_backward(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job,
+                                               trek_dtype dtype);
 
 #endif

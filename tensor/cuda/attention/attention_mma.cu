@@ -6,8 +6,6 @@
 #include "tensor/cuda/attention/attention.cuh"
 #include "tensor/cuda/products/mma.cuh"
 
-#define LOG2E 1.44269504088896340736f
-#define LN2 0.69314718055994530942f
 #ifdef __CUDACC__
 #define APART __noinline__
 #else
@@ -268,16 +266,6 @@ __device__ __forceinline__ void forward_block(const attention_job &job, int64_t 
 
 /* --- backward ------------------------------------------------------------------------------------- */
 
-/* The log-sum-exp (in units of log 2, natural with a mask; infinity where there is nothing to be had) and delta of a query. */
-__device__ __forceinline__ void row_numbers(const attention_job &job, int64_t b, int64_t h, int64_t i, float *lse, float *delta)
-{
-    int64_t row = (b * job.heads + h) * job.queries + i;
-    bool there = i < job.queries;
-    float x = there ? ((const float *)job.lse)[row] : INFINITY;
-    *lse = x == -INFINITY ? INFINITY : x * (job.mask ? 1 : LOG2E);
-    *delta = there ? ((const float *)job.delta)[row] : 0;
-}
-
 /* From scores s and dp to the probabilities that y was made with, and the gradients of unscaled scores. */
 template <int MT, int BO, bool of_keys>
 __device__ __forceinline__ void gradients_of(const attention_job &job, int64_t b, int64_t h, int own0, int other0,
@@ -334,7 +322,7 @@ __device__ __forceinline__ void backward_block(const attention_job &job, int64_t
     clear<MT, of_keys ? D / 8 : 1>(acc_v);
     for (int m = 0; m < MT && !of_keys; m++)
         for (int half = 0; half < 2; half++)
-            row_numbers(job, b, own_head, row0 + m * 16 + lane / 4 + half * 8, &lse[m][half], &delta[m][half]);
+            attention_row_numbers(job, b, own_head, row0 + m * 16 + lane / 4 + half * 8, &lse[m][half], &delta[m][half]);
     load_rows<D, BR, 32 * W>(x1, attention_rows<uint16_t>(own_1, b, own_head), own_1.strides[2], own0, own_end, depth);
     load_rows<D, BR, 32 * W>(x2, attention_rows<uint16_t>(own_2, b, own_head), own_2.strides[2], own0, own_end, depth);
     int64_t tiles = begin < end ? (end - begin + BO - 1) / BO : 0, steps = tiles * (of_keys ? job.group : 1);
@@ -350,7 +338,7 @@ __device__ __forceinline__ void backward_block(const attention_job &job, int64_t
                                      other_end, depth);
             if (of_keys)
                 for (int c = (int)threadIdx.x; c < BO; c += 32 * W)
-                    row_numbers(job, b, h, other0 + c, &numbers[at * 2 * BO + c], &numbers[at * 2 * BO + BO + c]);
+                    attention_row_numbers(job, b, h, other0 + c, &numbers[at * 2 * BO + c], &numbers[at * 2 * BO + BO + c]);
         }
         trek_copy_commit();
         if (step < 0)

@@ -2,79 +2,41 @@
 /* Attention forward of 16-bit operands on sm_90a (Shah and others 2024, FlashAttention-3, for the plan: a warp that only fetches,
  * warpgroups that only compute). A block has 128 queries, 64 for each of two warpgroups; a ninth warp sends for keys and values,
  * 128 at a time in two stages, by tensor copies, and mbarriers say when they are there and when they have been read. Without
- * masks and dropout, which attention_mma.cu has; gradients are made there, too, from the same log-sum-exp.
+ * masks and dropout, which attention_mma.cu has; gradients: attention_wgmma_backward.cu.
  *
  * Compiled for compute_90a beside the library's architectures, whose code of these kernels is empty (tensor/cuda/meson.build). */
-#include "tensor/cuda/attention/attention.cuh"
-#include "tensor/cuda/attention/choice.h"
-#include "tensor/cuda/products/wgmma.cuh"
+#include "tensor/cuda/attention/attention_wgmma.cuh"
 
-#define LOG2E 1.44269504088896340736f
-#define LN2 0.69314718055994530942f
+enum { KEYS = 128 };
 
-enum { QUERIES = 128, KEYS = 128, STAGES = 2, COMPUTING = 8, THREADS = 32 * (COMPUTING + 1) };
-
-/* Of what a block has in shared memory: tiles of 128 rows in chunks of 64 columns, 128 bytes a row; then mbarriers. */
+/* Of what a block has in shared memory: tiles of 128 rows; then mbarriers. */
 template <int D> struct room {
-    static constexpr int chunk = 128 * 128, tile = D / 64 * chunk, k = tile, v = k + STAGES * tile, meetings = v + STAGES * tile;
-    static constexpr int bytes = meetings + 8 * (1 + 4 * STAGES), most = bytes + 1024; /* to begin at a multiple of 1024 */
+    static constexpr int tile = tile_bytes<D, 128>, k = tile, v = k + STAGES * tile, meetings = v + STAGES * tile;
+    static constexpr int most = meetings + meeting_bytes<2> + 1024; /* to begin at a multiple of 1024 */
 };
 
 #ifdef TREK_WGMMA
 
-/* The mbarriers of a block: queries are there; of each stage keys, and values, are there, or have been read. */
-struct meeting_places {
-    uint32_t base;
-    __device__ __forceinline__ uint32_t queries() const { return base; }
-    __device__ __forceinline__ uint32_t there(bool values, int stage) const { return base + 8 * (1 + 2 * stage + (int)values); }
-    __device__ __forceinline__ uint32_t read(bool values, int stage) const { return there(values, STAGES + stage); }
-};
-
-__device__ __forceinline__ void make_meetings(const meeting_places &at)
-{
-    trek_meeting_init(at.queries(), 1);
-    for (int stage = 0; stage < STAGES; stage++)
-        for (int values = 0; values < 2; values++) {
-            trek_meeting_init(at.there(values, stage), 1);
-            trek_meeting_init(at.read(values, stage), COMPUTING);
-        }
-    trek_meetings_made();
-}
-
 struct head_place {
     int b, h, kv; /* kv: of keys and values */
 };
+typedef meeting_places<2> meetings; /* of keys and of values */
 
 /* One thread sends for queries, and for each step's keys and values when the ones before in their stage have been read. */
 template <int D>
-__device__ __forceinline__ void fetch(uint32_t base, const meeting_places &at, const trek_tensor_map &q, const trek_tensor_map &k,
+__device__ __forceinline__ void fetch(uint32_t base, const meetings &at, const trek_tensor_map &q, const trek_tensor_map &k,
                                       const trek_tensor_map &v, const head_place &place, int i0, int steps)
 {
     typedef room<D> R;
-    trek_meeting_expect(at.queries(), R::tile);
-    for (int c = 0; c < D / 64; c++)
-        trek_copy_box(base + c * R::chunk, q, c * 64, i0, place.h, place.b, at.queries());
+    trek_meeting_expect(at.own(), R::tile);
+    send_tile<D, OWN_ROWS>(base, q, i0, place.h, place.b, at.own());
     for (int step = 0; step < steps; step++)
         for (int values = 0; values < 2; values++) {
             const int stage = step % STAGES;
             trek_meeting_wait(at.read(values, stage), (step / STAGES + 1) & 1); /* at once in the first round */
             trek_meeting_expect(at.there(values, stage), R::tile);
-            for (int c = 0; c < D / 64; c++)
-                trek_copy_box(base + (values ? R::v : R::k) + stage * R::tile + c * R::chunk, values ? v : k, c * 64, step * KEYS,
-                              place.kv, place.b, at.there(values, stage));
-        }
-}
-
-/* What is not seen becomes -infinity; row: of the first of a thread's two, column: its first. */
-__device__ __forceinline__ void hide(float (&s)[KEYS / 2], bool causal, int row, int column, int keys)
-{
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const int j = column + n * 8 + e % 2;
-            if (j >= keys || (causal && j > row + e / 2 * 8))
-                s[4 * n + e] = -INFINITY;
+            send_tile<D, KEYS>(base + (values ? R::v : R::k) + stage * R::tile, values ? v : k, step * KEYS, place.kv, place.b,
+                               at.there(values, stage));
         }
 }
 
@@ -110,14 +72,6 @@ __device__ __forceinline__ void soften(float (&s)[KEYS / 2], float (&acc)[A], fl
     }
 }
 
-/* All lanes have what a stage held: one of them says so. */
-__device__ __forceinline__ void give_back(uint32_t meeting)
-{
-    __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        trek_meeting_arrive(meeting);
-}
-
 /* Divides by the sums and writes a warp's 16 rows, and their log-sum-exp. */
 template <typename T, int A>
 __device__ __forceinline__ void finish(const attention_job &job, const head_place &place, int row, const float (&acc)[A],
@@ -135,50 +89,39 @@ __device__ __forceinline__ void finish(const attention_job &job, const head_plac
             continue;
         if (lane % 4 == 0)
             lse[i] = total == 0 ? -INFINITY : (top[half] > -INFINITY ? top[half] : 0) * LN2 + logf(total);
-#pragma unroll
-        for (int n = 0; n < A / 4; n++) {
-            const int column = n * 8 + lane % 4 * 2;
-            if (column < job.depth)
-                *(uint32_t *)(to + i * job.y.strides[2] + column) =
-                    trek_pack2<T>(acc[4 * n + 2 * half] * inverse, acc[4 * n + 2 * half + 1] * inverse);
-        }
+        write_row<T>(to + i * job.y.strides[2], acc, half, inverse, (int)job.depth);
     }
 }
 
 /* A warpgroup's 64 queries, the first being i0. Registers lie as "Register Fragments" says: what a product of scores leaves is,
  * in pairs of 16 bits, the left operand of the next. */
 template <typename T, int D>
-__device__ __forceinline__ void compute(const attention_job &job, uint32_t base, const meeting_places &at,
-                                        const head_place &place,
+__device__ __forceinline__ void compute(const attention_job &job, uint32_t base, const meetings &at, const head_place &place,
                                         int i0, int steps)
 {
     typedef room<D> R;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, half_block = warp / 4;
     const int row = i0 + warp * 16 + lane / 4, column = lane % 4 * 2, keys = (int)job.keys;
     const float scale = (float)job.scale * LOG2E;
-    const uint32_t q = base + half_block * (R::chunk / 2);
+    const uint32_t q = base + half_block * HALF;
     float acc[D / 2], top[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
 #pragma unroll
     for (int k = 0; k < D / 2; k++)
         acc[k] = 0;
-    trek_meeting_wait(at.queries(), 0);
+    trek_meeting_wait(at.own(), 0);
     for (int step = 0; step < steps; step++) {
         const int stage = step % STAGES, round = step / STAGES & 1;
         const uint32_t k = base + R::k + stage * R::tile, v = base + R::v + stage * R::tile;
         float s[KEYS / 2];
         trek_meeting_wait(at.there(false, stage), round);
         trek_wgmma_fence();
-#pragma unroll
-        for (int c = 0; c < D / 16; c++) {
-            const int to = c / 4 * R::chunk + c % 4 * 32; /* 16 columns are 32 bytes of a row */
-            trek_wgmma_rows<T>(s, trek_rows_descriptor(q + to, 16), trek_rows_descriptor(k + to, 16), c > 0);
-        }
+        scores<T, D>(s, q, k);
         trek_wgmma_commit();
-        trek_wgmma_wait(s);
+        trek_wgmma_wait<0>(s);
         give_back(at.read(false, stage));
         const int j0 = step * KEYS;
         if (j0 + KEYS > keys || (job.causal && j0 + KEYS > i0 + half_block * 64 + 1))
-            hide(s, job.causal, row, j0 + column, keys);
+            hide<false>(s, job.causal, row, j0 + column, keys);
         soften(s, acc, top, sum, scale);
         uint32_t p[KEYS / 4];
 #pragma unroll
@@ -186,11 +129,9 @@ __device__ __forceinline__ void compute(const attention_job &job, uint32_t base,
             p[n] = trek_pack2<T>(s[2 * n], s[2 * n + 1]);
         trek_meeting_wait(at.there(true, stage), round);
         trek_wgmma_fence();
-#pragma unroll
-        for (int c = 0; c < KEYS / 16; c++)
-            trek_wgmma_weights<T>(acc, p + 4 * c, trek_rows_descriptor(v + c * 2048, R::chunk)); /* 16 rows are 2048 bytes */
+        weigh<T>(acc, p, v);
         trek_wgmma_commit();
-        trek_wgmma_wait(acc);
+        trek_wgmma_wait<0>(acc);
         give_back(at.read(true, stage));
     }
     finish<T>(job, place, row, acc, top, sum);
@@ -207,13 +148,13 @@ static __global__ void __launch_bounds__(THREADS)
 {
 #ifdef TREK_WGMMA
     const uint32_t base = ((uint32_t)__cvta_generic_to_shared(trek_dynamic_shared()) + 1023) / 1024 * 1024;
-    const meeting_places at = { base + room<D>::meetings };
-    const int unit = (int)blockIdx.x, i0 = (tiles - 1 - unit / pairs) * QUERIES, pair = unit % pairs, heads = (int)job.heads;
+    const meetings at = { base + room<D>::meetings };
+    const int unit = (int)blockIdx.x, i0 = (tiles - 1 - unit / pairs) * OWN_ROWS, pair = unit % pairs, heads = (int)job.heads;
     const head_place place = { pair / heads, pair % heads, pair % heads / (int)job.group };
-    const int64_t end = job.causal && i0 + QUERIES < job.keys ? i0 + QUERIES : job.keys;
+    const int64_t end = job.causal && i0 + OWN_ROWS < job.keys ? i0 + OWN_ROWS : job.keys;
     const int steps = (int)((end + KEYS - 1) / KEYS);
     if (threadIdx.x == 0)
-        make_meetings(at);
+        at.make(1);
     __syncthreads();
     if (threadIdx.x < 32 * COMPUTING)
         compute<T, D>(job, base, at, place, i0, steps);
@@ -226,40 +167,15 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* --- calls ---------------------------------------------------------------------------------------------- */
 
-/* Whether the kernel of sm_90a is there: elsewhere the library's other code of it is empty. Asked once for each device. */
-static bool is_there(const trek_cuda_queue *queue, const void *kernel, int *known)
-{
-    const trek_device_info &info = queue->device->info;
-    const int index = queue->device->index;
-    if (info.major != 9 || info.minor != 0 || index < 0 || index >= 16)
-        return false;
-    int seen = __atomic_load_n(known, __ATOMIC_ACQUIRE) >> 2 * index & 3;
-    if (!seen) {
-        cudaFuncAttributes attributes;
-        const bool there = cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
-        if (!there)
-            (void)cudaGetLastError();
-        seen = there ? 1 : 2;
-        __atomic_fetch_or(known, seen << 2 * index, __ATOMIC_RELEASE);
-    }
-    return seen == 1;
-}
-
-static bool map_of(trek_tensor_map *map, const attention_operand &o, const attention_job &job, bool of_keys, trek_dtype dtype)
-{
-    const int64_t sizes[4] = { job.batch, of_keys ? job.kv_heads : job.heads, of_keys ? job.keys : job.queries, job.depth };
-    return trek_tensor_map_rows(map, o.data, dtype, sizes, o.strides, of_keys ? KEYS : QUERIES);
-}
-
 template <typename T, int D>
 static trek_status forward(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype)
 {
     static int known;
-    const int64_t tiles = (job.queries + QUERIES - 1) / QUERIES, pairs = job.batch * job.heads;
+    const int64_t tiles = (job.queries + OWN_ROWS - 1) / OWN_ROWS, pairs = job.batch * job.heads;
     trek_tensor_map q, k, v;
     if (tiles * pairs > 0x7fffffff || room<D>::most > queue->device->max_shared ||
-        !is_there(queue, (const void *)attention_wgmma_kernel<T, D>, &known) || !map_of(&q, job.q, job, false, dtype) ||
-        !map_of(&k, job.k, job, true, dtype) || !map_of(&v, job.v, job, true, dtype))
+        !is_there(queue, (const void *)attention_wgmma_kernel<T, D>, &known) || !map_of(&q, job.q, job, false, OWN_ROWS, dtype) ||
+        !map_of(&k, job.k, job, true, KEYS, dtype) || !map_of(&v, job.v, job, true, KEYS, dtype))
         return TREK_ERR_UNSUPPORTED;
     return trek_launch(call, queue, trek_blocks(dim3((unsigned)(tiles * pairs)), dim3(THREADS), room<D>::most),
                        attention_wgmma_kernel<T, D>, job, q, k, v, (int)tiles, (int)pairs);
@@ -268,13 +184,7 @@ static trek_status forward(const trek_op_call *call, trek_cuda_queue *queue, con
 trek_status trek_cuda_attention_wgmma(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job,
                                       trek_dtype dtype)
 {
-    const bool some = job.batch > 0 && job.heads > 0 && job.queries > 0 && job.keys > 0;
-#if !defined(TREK_HAVE_SM_90A) && !defined(TREK_FAKE_CUDA)
-    return TREK_ERR_UNSUPPORTED; /* by a compiler that does not know it */
-#endif
-    if (trek_cuda_attention_choice() != TREK_CUDA_ATTENTION_WGMMA || !trek_attention_suits_tensor_cores(queue, job, dtype) ||
-        !some ||
-        !trek_attention_in_pieces(job.y) || job.mask || job.drops || job.heads > 0x7fffffff)
+    if (!is_wanted(queue, job, dtype) || !trek_attention_in_pieces(job.y))
         return TREK_ERR_UNSUPPORTED;
     if (dtype == TREK_BF16)
         return job.depth <= 64 ? forward<trek_bf16, 64>(call, queue, job, dtype) : forward<trek_bf16,

@@ -63,6 +63,16 @@ __device__ __forceinline__ uint64_t trek_rows_descriptor(uint32_t at, int leadin
 __device__ __forceinline__ void trek_wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void trek_wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
+/* "setmaxnreg", by all of a warpgroup: fewer registers of a thread (given back) or more (waited for) than it began with. */
+template <int count> __device__ __forceinline__ void trek_registers_fewer()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+template <int count> __device__ __forceinline__ void trek_registers_more()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+
 template <typename T> constexpr bool trek_is_bf16 = false;
 template <> constexpr bool trek_is_bf16<trek_bf16> = true;
 
@@ -75,30 +85,39 @@ template <> constexpr bool trek_is_bf16<trek_bf16> = true;
     NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59," \
              "%60,%61,%62,%63"
 
-/* All products are over, and these sums theirs. */
-__device__ __forceinline__ void trek_wgmma_wait(float (&d)[64])
+/* Products but those of the last `pending` commits are over, and these sums theirs: 64 x 128 or 64 x 64 in four warps. */
+template <int pending> __device__ __forceinline__ void trek_wgmma_wait(float (&d)[64])
 {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" : SUMS_32(d, 0), SUMS_32(d, 32)::"memory");
+    asm volatile("wgmma.wait_group.sync.aligned %64;" : SUMS_32(d, 0), SUMS_32(d, 32) : "n"(pending) : "memory");
 }
-__device__ __forceinline__ void trek_wgmma_wait(float (&d)[32])
+template <int pending> __device__ __forceinline__ void trek_wgmma_wait(float (&d)[32])
 {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" : SUMS_32(d, 0)::"memory");
+    asm volatile("wgmma.wait_group.sync.aligned %32;" : SUMS_32(d, 0) : "n"(pending) : "memory");
 }
+/* These sums, too, were of products that have been waited for. */
+__device__ __forceinline__ void trek_wgmma_over(float (&d)[64]) { asm volatile("" : SUMS_32(d, 0), SUMS_32(d, 32)::"memory"); }
+__device__ __forceinline__ void trek_wgmma_over(float (&d)[32]) { asm volatile("" : SUMS_32(d, 0)::"memory"); }
 
-/* d [64 x 128] (+)= rows at `left` times rows at `right`, 16 of the depth */
-#define ROWS_TIMES_ROWS(TYPE)                                                                                                    \
-    asm volatile("{\n\t.reg .pred adds;\n\tsetp.ne.b32 adds, %66, 0;\n\twgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE       \
-                 "." TYPE " {" NAMES_64 "}, %64, %65, adds, 1, 1, 0, 0;\n\t}"                                                    \
-                 : SUMS_32(d, 0), SUMS_32(d, 32)                                                                                 \
+/* d [64 x N] (+)= rows at `left` times N rows at `right`, 16 of the depth: 128 or 64 rows */
+#define ROWS_TIMES_ROWS(N, TYPE, NAMES, LEFT, RIGHT, ADDS, ...)                                                                  \
+    asm volatile("{\n\t.reg .pred adds;\n\tsetp.ne.b32 adds, " ADDS ", 0;\n\twgmma.mma_async.sync.aligned.m64n" N                \
+                 "k16.f32." TYPE "." TYPE " {" NAMES "}, " LEFT ", " RIGHT ", adds, 1, 1, 0, 0;\n\t}"                            \
+                 : __VA_ARGS__                                                                                                   \
                  : "l"(left), "l"(right), "r"((int)adds)                                                                         \
                  : "memory")
-template <typename T>
-__device__ __forceinline__ void trek_wgmma_rows(float (&d)[64], uint64_t left, uint64_t right, bool adds)
+template <typename T> __device__ __forceinline__ void trek_wgmma_rows(float (&d)[64], uint64_t left, uint64_t right, bool adds)
 {
     if constexpr (trek_is_bf16<T>)
-        ROWS_TIMES_ROWS("bf16");
+        ROWS_TIMES_ROWS("128", "bf16", NAMES_64, "%64", "%65", "%66", SUMS_32(d, 0), SUMS_32(d, 32));
     else
-        ROWS_TIMES_ROWS("f16");
+        ROWS_TIMES_ROWS("128", "f16", NAMES_64, "%64", "%65", "%66", SUMS_32(d, 0), SUMS_32(d, 32));
+}
+template <typename T> __device__ __forceinline__ void trek_wgmma_rows(float (&d)[32], uint64_t left, uint64_t right, bool adds)
+{
+    if constexpr (trek_is_bf16<T>)
+        ROWS_TIMES_ROWS("64", "bf16", NAMES_32, "%32", "%33", "%34", SUMS_32(d, 0));
+    else
+        ROWS_TIMES_ROWS("64", "f16", NAMES_32, "%32", "%33", "%34", SUMS_32(d, 0));
 }
 
 /* d [64 x N] += a [64 x 16], in registers, times 16 rows at `right`: 128 or 64 columns */

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What attention forward and backward on sm_90a share: the shape of a block, its mbarriers and tensor copies, products of tiles,
+ * and which calls they take. A block owns 128 rows of one side, 64 for each of two warpgroups; a ninth warp sends for tiles of
+ * the other side, in two stages. Compiled for compute_90a beside the library's architectures, whose code of these kernels is
+ * empty (tensor/cuda/meson.build). */
+#ifndef TREK_TENSOR_CUDA_ATTENTION_ATTENTION_WGMMA_CUH
+#define TREK_TENSOR_CUDA_ATTENTION_ATTENTION_WGMMA_CUH
+
+#include "tensor/cuda/attention/attention.cuh"
+#include "tensor/cuda/attention/choice.h"
+#include "tensor/cuda/products/wgmma.cuh"
+
+enum { OWN_ROWS = 128, STAGES = 2, COMPUTING = 8, THREADS = 32 * (COMPUTING + 1) };
+
+/* Tiles lie in chunks of 64 columns, a row of which is 128 bytes. */
+template <int D, int ROWS> static constexpr int tile_bytes = D / 64 * ROWS * 128;
+enum { HALF = OWN_ROWS / 2 * 128 }; /* bytes from a warpgroup's rows to the other's */
+
+/* The mbarriers of a block: what it owns is there; of each stage each of its kinds is there, or has been read. */
+template <int KINDS> static constexpr int meeting_bytes = 8 * (1 + 2 * KINDS * STAGES);
+
+#ifdef TREK_WGMMA
+
+template <int KINDS> struct meeting_places {
+    uint32_t base;
+    __device__ __forceinline__ uint32_t own() const { return base; }
+    __device__ __forceinline__ uint32_t there(int kind, int stage) const { return base + 8 * (1 + KINDS * stage + kind); }
+    __device__ __forceinline__ uint32_t read(int kind, int stage) const { return there(kind, STAGES + stage); }
+    /* By one thread, before a barrier; arrivals: of what is there. */
+    __device__ __forceinline__ void make(int arrivals) const
+    {
+        trek_meeting_init(own(), 1);
+        for (int stage = 0; stage < STAGES; stage++)
+            for (int kind = 0; kind < KINDS; kind++) {
+                trek_meeting_init(there(kind, stage), arrivals);
+                trek_meeting_init(read(kind, stage), COMPUTING);
+            }
+        trek_meetings_made();
+    }
+};
+
+/* Where shared memory begins for what is swizzled. */
+__device__ __forceinline__ char *shared_begin()
+{
+    char *shared = (char *)trek_dynamic_shared();
+    return shared + ((1024 - ((uint32_t)__cvta_generic_to_shared(shared) & 1023)) & 1023);
+}
+
+/* By one thread: ROWS rows from `row` on. */
+template <int D, int ROWS>
+__device__ __forceinline__ void send_tile(uint32_t to, const trek_tensor_map &map, int row, int head, int batch, uint32_t meeting)
+{
+    for (int c = 0; c < D / 64; c++)
+        trek_copy_box(to + c * ROWS * 128, map, c * 64, row, head, batch, meeting);
+}
+
+/* All lanes have what a stage held: one of them says so. */
+__device__ __forceinline__ void give_back(uint32_t meeting)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        trek_meeting_arrive(meeting);
+}
+
+/* s = a warpgroup's own 64 rows at x times the rows of a tile at y, over the depth; not waited for. */
+template <typename T, int D, int A> __device__ __forceinline__ void scores(float (&s)[A], uint32_t x, uint32_t y)
+{
+#pragma unroll
+    for (int c = 0; c < D / 16; c++) /* 16 columns are 32 bytes of a row */
+        trek_wgmma_rows<T>(s, trek_rows_descriptor(x + c / 4 * tile_bytes<64, OWN_ROWS> + c % 4 * 32, 16),
+                           trek_rows_descriptor(y + c / 4 * tile_bytes<64, 2 * A> + c % 4 * 32, 16), c > 0);
+}
+
+/* acc += weights, in pairs as a product left them, times the rows of a tile at y; not waited for. */
+template <typename T, int A, int W> __device__ __forceinline__ void weigh(float (&acc)[A], const uint32_t (&w)[W], uint32_t y)
+{
+#pragma unroll
+    for (int c = 0; c < W / 4; c++) /* 16 rows are 2048 bytes */
+        trek_wgmma_weights<T>(acc, w + 4 * c, trek_rows_descriptor(y + c * 2048, tile_bytes<64, 4 * W>));
+}
+
+/* Scores of what is not seen become -infinity; row: of the first of a thread's two, column: its first; of keys: rows are keys
+ * and columns queries. */
+template <bool of_keys, int A> __device__ __forceinline__ void hide(float (&s)[A], bool causal, int row, int column, int keys)
+{
+#pragma unroll
+    for (int n = 0; n < A / 4; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int own = row + e / 2 * 8, other = column + n * 8 + e % 2;
+            const int i = of_keys ? other : own, j = of_keys ? own : other;
+            if (j >= keys || (causal && j > i))
+                s[4 * n + e] = -INFINITY;
+        }
+}
+
+/* Writes one of a thread's two rows, times a factor. */
+template <typename T, int A>
+__device__ __forceinline__ void write_row(uint16_t *to, const float (&acc)[A], int half, float factor, int depth)
+{
+#pragma unroll
+    for (int n = 0; n < A / 4; n++) {
+        const int column = n * 8 + (int)threadIdx.x % 4 * 2;
+        if (column < depth)
+            *(uint32_t *)(to + column) = trek_pack2<T>(acc[4 * n + 2 * half] * factor, acc[4 * n + 2 * half + 1] * factor);
+    }
+}
+
+#endif /* TREK_WGMMA */
+
+/* --- calls ---------------------------------------------------------------------------------------------- */
+
+/* Whether a call is to go by these kernels, as far as what forward and backward read tells. */
+static inline bool is_wanted(const trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype)
+{
+#if !defined(TREK_HAVE_SM_90A) && !defined(TREK_FAKE_CUDA)
+    return false; /* by a compiler that does not know sm_90a */
+#endif
+    return trek_cuda_attention_choice() == TREK_CUDA_ATTENTION_WGMMA && trek_attention_suits_tensor_cores(queue, job, dtype) &&
+           job.batch > 0 && job.heads > 0 && job.queries > 0 && job.keys > 0 && !job.mask && !job.drops &&
+           job.heads <= 0x7fffffff;
+}
+
+/* Whether the kernel of sm_90a is there: elsewhere the library's other code of it is empty. Asked once for each device. */
+static inline bool is_there(const trek_cuda_queue *queue, const void *kernel, int *known)
+{
+    const trek_device_info &info = queue->device->info;
+    const int index = queue->device->index;
+    if (info.major != 9 || info.minor != 0 || index < 0 || index >= 16)
+        return false;
+    int seen = __atomic_load_n(known, __ATOMIC_ACQUIRE) >> 2 * index & 3;
+    if (!seen) {
+        cudaFuncAttributes attributes;
+        const bool there = cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
+        if (!there)
+            (void)cudaGetLastError();
+        seen = there ? 1 : 2;
+        __atomic_fetch_or(known, seen << 2 * index, __ATOMIC_RELEASE);
+    }
+    return seen == 1;
+}
+
+/* For tiles of `rows` rows. */
+static inline bool map_of(trek_tensor_map *map, const attention_operand &o, const attention_job &job, bool of_keys, int rows,
+                          trek_dtype dtype)
+{
+    const int64_t sizes[4] = { job.batch, of_keys ? job.kv_heads : job.heads, of_keys ? job.keys : job.queries, job.depth };
+    return trek_tensor_map_rows(map, o.data, dtype, sizes, o.strides, rows);
+}
+
+#endif

@@ -183,9 +183,8 @@ static trek_status run(trek_ranks *ranks, trek_rank_fn fn, void *arg, bool meets
     if (atomic_exchange(&ranks->running, true))
         return trek_fail(TREK_ERR_STATE, "ranks_run: the group's ranks are running already");
     /* What was wrong before stays the caller's first error. */
-    char earlier[TREK_ERROR_SIZE];
-    trek_status before;
-    trek_error_take(&before, earlier);
+    trek_kept_error before;
+    trek_error_keep(&before);
     ranks->meets = meets;
     if (meets) {
         trek_rank_sums_set_deadline(ranks->sums, ranks->comms[0]->deadline_ns);
@@ -200,8 +199,7 @@ static trek_status run(trek_ranks *ranks, trek_rank_fn fn, void *arg, bool meets
     }
     if (recorder && status == TREK_OK)
         status = recorder->resume(recorder->arg);
-    if (before != TREK_OK)
-        trek_fail(before, "%s", earlier);
+    trek_error_put_back(&before);
     if (failed)
         trek_fail(status = failed->status, "rank %d: %s", failed->rank, failed->message);
     atomic_store(&ranks->running, false);

@@ -313,15 +313,14 @@ static trek_status take_optimizer(setup *s)
 /* The error that there is stays the first one. */
 static void put_back(setup *s)
 {
-    char message[TREK_ERROR_SIZE];
-    trek_status status;
-    trek_error_take(&status, message);
+    trek_kept_error first;
+    trek_error_keep(&first);
     trek_stepper *plain = trek_graph_world_size(s->graph) > 1 || s->comm ? trek_stepper_single_new(s->graph) : NULL;
     if (plain)
         trek_graph_set_stepper(s->graph, plain);
     take_optimizer(s);
     trek_error_clear();
-    trek_fail(status, "%s", message);
+    trek_error_put_back(&first);
 }
 
 /* Whether the ranks' devices are of different kinds. */

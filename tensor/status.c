@@ -16,7 +16,7 @@
 /* The calling thread's error. Its text is plain memory, made for the first one and kept: without any, the status says
  * what it can. */
 static _Thread_local trek_status sticky;
-static _Thread_local uint64_t errors;
+static _Thread_local uint64_t errors, number; /* how many there have been; which of them is the present, or was the last */
 static _Thread_local struct text {
     bool further;                /* a second error came and was logged */
     size_t placed;               /* characters in front of the message that say where */
@@ -111,7 +111,7 @@ trek_status trek_fail(trek_status status, const char *format, ...)
     } else {
         struct text *text = text_get();
         sticky = status;
-        errors++;
+        number = ++errors;
         if (text) {
             text->further = false;
             text->placed = 0;
@@ -136,7 +136,7 @@ trek_status trek_fail_after(trek_status status, const char *format, ...)
     return trek_fail(status, "%s", message);
 }
 
-uint64_t trek_error_number(void) { return errors; }
+uint64_t trek_error_number(void) { return number; }
 
 const void *trek_error_where(void) { return sticky && sticky_text ? sticky_text->where : NULL; }
 
@@ -174,6 +174,36 @@ void trek_error_take(trek_status *status, char *message)
     *status = sticky;
     snprintf(message, TREK_ERROR_SIZE, "%s", trek_error());
     trek_error_clear();
+}
+
+void trek_error_keep(trek_kept_error *kept)
+{
+    const struct text *text = sticky ? sticky_text : NULL;
+    kept->number = number;
+    kept->further = text && text->further;
+    kept->placed = text ? text->placed : 0;
+    kept->where = text ? text->where : NULL;
+    trek_error_take(&kept->status, kept->message);
+}
+
+void trek_error_put_back(const trek_kept_error *kept)
+{
+    if (kept->status == TREK_OK)
+        return;
+    trek_status later;
+    char message[TREK_ERROR_SIZE];
+    trek_error_take(&later, message);
+    struct text *text = text_get();
+    sticky = kept->status;
+    number = kept->number;
+    if (text) {
+        text->further = kept->further;
+        text->placed = kept->placed;
+        text->where = kept->where;
+        memcpy(text->message, kept->message, sizeof text->message);
+    }
+    if (later != TREK_OK)
+        trek_fail(later, "%s", message); /* logged, as what comes after the first */
 }
 
 bool trek_forked, trek_not_lean;

@@ -37,8 +37,21 @@ extern _Atomic(trek_log_watch_fn) trek_log_watcher;
 #define TREK_ERROR_SIZE 1024
 void trek_error_take(trek_status *status, char *message);
 
-/* Tells the thread's errors apart: how many it has had, the present one included. */
+/* Tells the thread's errors apart: the number of the present one, or, if there is none, of the last. */
 uint64_t trek_error_number(void);
+
+/* The thread's error, or that there is none, put aside while something else is done. Put back it is the same error as before,
+ * with its number, and the first: one that has been set meanwhile comes after it. */
+typedef struct trek_kept_error {
+    trek_status status;
+    bool further;
+    uint64_t number;
+    size_t placed;
+    const void *where;
+    char message[TREK_ERROR_SIZE];
+} trek_kept_error;
+void trek_error_keep(trek_kept_error *kept);
+void trek_error_put_back(const trek_kept_error *kept);
 
 /* TREK_ERR_STATE in the child of a fork, where the threads are gone; else TREK_OK. */
 extern bool trek_forked;

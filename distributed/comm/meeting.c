@@ -145,13 +145,13 @@ void trek_meeting_leave_group(trek_meeting_comm *self)
 void trek_meeting_end_with_channel(void *arg)
 {
     trek_meeting_comm *self = arg;
-    trek_status before, status;
-    char kept[TREK_ERROR_SIZE], message[TREK_ERROR_SIZE];
-    trek_error_take(&before, kept);
+    trek_kept_error before;
+    trek_status status;
+    char message[TREK_ERROR_SIZE];
+    trek_error_keep(&before);
     trek_control_fail(self->base.control);
     trek_error_take(&status, message);
-    if (before != TREK_OK)
-        trek_fail(before, "%s", kept);
+    trek_error_put_back(&before);
     end_here(self->meeting, status, message);
 }
 

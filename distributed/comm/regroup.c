@@ -125,15 +125,13 @@ bool trek_regroup_may(const trek_comm *comm)
 {
     if (!comm || !comm->control || !trek_comm_ended(comm) || !trek_control_ended(comm->control))
         return false;
-    trek_status kept, why;
-    char message[TREK_ERROR_SIZE], reason[TREK_ERROR_SIZE];
-    trek_error_take(&kept, message);
-    trek_error_clear();
+    trek_kept_error kept;
+    trek_status why;
+    char reason[TREK_ERROR_SIZE];
+    trek_error_keep(&kept);
     trek_control_fail(comm->control);
     trek_error_take(&why, reason);
-    trek_error_clear();
-    if (kept != TREK_OK)
-        trek_fail(kept, "%s", message);
+    trek_error_put_back(&kept);
     return why == TREK_ERR_PEER || why == TREK_ERR_TIMEOUT;
 }
 

@@ -208,14 +208,14 @@ static void fill_in(card *own, trek_status status, const trek_text *text)
 /* trek_comm_run gives a set error back at once: it is put aside so that this process comes all the same. */
 static trek_status exchange_cards(agreement *a, const card *own)
 {
-    char message[TREK_ERROR_SIZE];
-    trek_status set, status;
-    trek_error_take(&set, message);
-    status = trek_comm_gather_bytes(a->comm, own, sizeof *own, a->cards);
-    if (set == TREK_OK)
+    trek_kept_error set;
+    trek_error_keep(&set);
+    trek_status status = trek_comm_gather_bytes(a->comm, own, sizeof *own, a->cards);
+    if (set.status == TREK_OK)
         return status;
     trek_error_clear();
-    return trek_fail(set, "%s", message);
+    trek_error_put_back(&set);
+    return set.status;
 }
 
 static trek_status compare_cards(agreement *a, const char *subject)

@@ -14,9 +14,11 @@
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
+#include "distributed/ranks_internal.h"
 #include "graph/flow.h"
 #include "tensor/memory.h"
 #include "tensor/rank_context.h"
+#include "tensor/status_internal.h"
 #include "tests/distributed/probe.h"
 
 /* --- the group ------------------------------------------------------------------------------------------- */
@@ -36,6 +38,29 @@ static trek_status failing_fn(int rank, void *arg)
     if (rank == who[0])
         return trek_fail(TREK_ERR_IO, "no file for %d", rank);
     return rank > who[1] ? trek_fail(TREK_ERR_PEER, "another failed") : TREK_OK;
+}
+
+static trek_status quiet_fn(int rank, void *arg) { return (void)rank, (void)arg, trek_error_status(); /* clear on each rank */ }
+
+/* By its number it is known whether the other processes have been told of an error. */
+static void test_earlier_error_stays_the_same(void **state)
+{
+    (void)state;
+    trek_ranks *ranks = trek_ranks_new(NULL, 3);
+    assert_non_null(ranks);
+    trek_fail(TREK_ERR_IO, "before");
+    uint64_t number = trek_error_number();
+    assert_int_equal(trek_ranks_call(ranks, quiet_fn, NULL), TREK_OK);
+    assert_int_equal(trek_ranks_run(ranks, quiet_fn, NULL), TREK_OK);
+    assert_true(trek_error_number() == number);
+    for (int rank = 0; rank < 3; rank++)
+        assert_int_equal(trek_ranks_call(ranks, failing_fn, (int[]){ rank, 3 }), TREK_ERR_IO);
+    assert_true(trek_error_number() == number);
+    expect_error(TREK_ERR_IO, "before");
+    assert_int_equal(trek_ranks_call(ranks, failing_fn, (int[]){ 0, 3 }), TREK_ERR_IO);
+    assert_true(trek_error_number() != number);
+    expect_error(TREK_ERR_IO, "rank 0: no file for 0");
+    trek_ranks_free(&ranks);
 }
 
 static trek_status nested_fn(int rank, void *arg)
@@ -326,7 +351,8 @@ int main(void)
         return 1;
     trek_log_set(TREK_LOG_ERROR, NULL, NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_group, set_up), cmocka_unit_test_setup(test_set_up_mistakes, set_up),
+        cmocka_unit_test_setup(test_group, set_up), cmocka_unit_test_setup(test_earlier_error_stays_the_same, set_up),
+        cmocka_unit_test_setup(test_set_up_mistakes, set_up),
         cmocka_unit_test_setup(test_devices_from_the_environment, set_up),
         cmocka_unit_test_setup(test_calls_reach_replicas, set_up), cmocka_unit_test_setup(test_buffers_are_merged, set_up),
         cmocka_unit_test_setup(test_one_rank_fails, set_up), cmocka_unit_test_setup(test_no_memory, set_up),

@@ -98,6 +98,39 @@ static void errors_can_be_taken(void **state)
     assert_int_equal(trek_error_status(), TREK_OK);
 }
 
+static void an_error_put_back_is_the_same(void **state)
+{
+    (void)state;
+    int object;
+    trek_kept_error none, kept, again;
+    trek_error_clear();
+    trek_error_keep(&none);
+    trek_fail(TREK_ERR_SHAPE, "first");
+    trek_error_place(&object, "block2", "conv2d");
+    uint64_t number = trek_error_number();
+    trek_error_keep(&kept);
+    assert_int_equal(trek_error_status(), TREK_OK);
+    trek_fail(TREK_ERR_IO, "another, cleared");
+    assert_true(trek_error_number() != number);
+    trek_error_clear();
+    trek_error_put_back(&kept);
+    assert_int_equal(trek_error_status(), TREK_ERR_SHAPE);
+    assert_true(trek_error_number() == number && trek_error_where() == &object);
+    trek_error_place(&object, "net.block2", "conv2d"); /* in place of what stood there */
+    assert_string_equal(trek_error(), "net.block2 (conv2d): first");
+    trek_error_put_back(&none); /* there was nothing: what is there stays */
+    assert_int_equal(trek_error_status(), TREK_ERR_SHAPE);
+    trek_error_keep(&again);
+    trek_fail(TREK_ERR_IO, "later");
+    trek_error_put_back(&again); /* the first, though it comes after */
+    assert_int_equal(trek_error_status(), TREK_ERR_SHAPE);
+    assert_true(trek_error_number() == number);
+    trek_error_clear();
+    trek_fail(TREK_ERR_SHAPE, "first"); /* the same text is another error, of a number that none has had */
+    assert_true(trek_error_number() > number + 2);
+    trek_error_clear();
+}
+
 /* --- logging ------------------------------------------------------------------------ */
 
 static int logged;
@@ -275,7 +308,8 @@ int main(void)
         cmocka_unit_test(first_error_sticks), cmocka_unit_test(long_messages_are_cut),
             cmocka_unit_test(every_status_has_name_and_text),
         cmocka_unit_test(the_version_is_that_of_the_headers),
-        cmocka_unit_test(errors_belong_to_threads), cmocka_unit_test(errors_can_be_taken), cmocka_unit_test(logging_has_levels),
+        cmocka_unit_test(errors_belong_to_threads), cmocka_unit_test(errors_can_be_taken),
+        cmocka_unit_test(an_error_put_back_is_the_same), cmocka_unit_test(logging_has_levels),
         cmocka_unit_test(a_second_error_is_logged_once),
         cmocka_unit_test(results_end_with_their_scope), cmocka_unit_test(an_op_needs_a_scope),
         cmocka_unit_test(ending_twice_is_an_error),

@@ -18,4 +18,5 @@ typedef struct trek_fp8_scaling {
 /* x W^T + bias, bf16: x [..., in] and W [out, in] of f32 or bf16 are rounded to E4M3, and in backward the gradient to E5M2;
  * products are summed in f32. bias [out] or NULL joins as bf16. Gradients of the first order: x's and W's are of their dtypes. */
 trek_var *trek_fp8_linear(trek_var *x, trek_var *weight, trek_var *bias, const trek_fp8_scaling *scaling);
+
 #endif

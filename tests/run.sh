@@ -3,8 +3,10 @@
 # Builds trek and runs its tests. Installs what is missing with apt-get (as root, or by sudo). The last line says
 # "N passed, N failed, N skipped"; the exit status is 0 if nothing failed.
 #   tests/run.sh                builds once, and runs every suite once: minutes
-#   tests/run.sh all            also sanitizers, other instruction sets, clang, 64-bit ARM (emulated), fuzzing, the differential
-#                               fuzzer, the CUDA plug-in where there is a compiler: every way that this machine allows
+#   tests/run.sh all            the gate: also sanitizers, other instruction sets, clang, fuzzing, the differential fuzzer, the CUDA
+#                               plug-in where there is a compiler. What it runs depends on the tree alone
+#   tests/run.sh night          searches for new defects with new seeds, for TREK_NIGHT_SECONDS (3600) in each search, and does
+#                               what the gate leaves out; prints what to add to the corpus
 #   tests/run.sh docs           the site: builds it without warnings, checks its links, names, blocks of C and accessibility
 #   tests/run.sh NAME [CASE]    one program, test_NAME.c or fuzz/NAME.c, or one case of it ("*" and "?" stand for others)
 #   tests/run.sh stage STAGE... those parts of all: tests/run.sh stage lists them
@@ -22,6 +24,7 @@ export TREK_TEST_ROOT=$root
 jobs=$(nproc)
 passed=0 failed=0 skipped=0
 niceness=0 rebuild=(--no-rebuild)
+night='' # seconds of each search, where it is one for new defects
 mkdir -p "$work" && rm -f "$work"/aside.* || exit 1
 
 # --- what is counted ----------------------------------------------------------------------------
@@ -109,9 +112,8 @@ install_all() {
 without='' alone='' chosen=()
 build() {
     local name=$1 dir=$work/$1 targets=()
-    shift
-    rm -rf "$dir" "$dir.ready"
-    if meson setup "$dir" "$root" "$@" "${options[@]}" >"$work/$name.setup.log" 2>&1 && targets_of "$dir" &&
+    rm -f "$dir.ready"
+    if configure "$@" && targets_of "$dir" &&
         nice -n "$niceness" ninja -C "$dir" -j "$jobs" "${targets[@]}" >"$work/$name.build.log" 2>&1; then
         if grep -q 'warning:' "$work/$name.build.log"; then
             fail "$name: warnings"
@@ -126,6 +128,16 @@ build() {
     tail -5 "$work/$name.setup.log"
     grep -E 'error|warning|undefined' "$work/$name.build.log" 2>/dev/null | head -10
     return 1
+}
+# configure NAME [meson options]: $work/NAME is configured. A folder that was configured in the same way is kept: ninja knows
+# what has changed since.
+configure() {
+    local name=$1 dir=$work/$1 how
+    shift
+    how="${CC:-cc} ${CXX:-c++} $root $* ${options[*]}"
+    [ -e "$dir/build.ninja" ] && [ "$(cat "$dir.how" 2>/dev/null)" = "$how" ] && return
+    rm -rf "$dir" "$dir.how"
+    meson setup "$dir" "$root" "$@" "${options[@]}" >"$work/$name.setup.log" 2>&1 && printf '%s' "$how" >"$dir.how"
 }
 targets_of() {
     local list
@@ -181,8 +193,9 @@ has_flag avx512f && best_isa=avx512
 # --- once ---------------------------------------------------------------------------------------
 
 # The fake device runs every suite a second time: those that take minutes there are left to "all".
+once=(once -Dcuda=disabled -Disas="$best_isa" -Dfuzz=false)
 stage_once() {
-    build once -Dcuda=disabled -Disas="$best_isa" -Dfuzz=false || return
+    build "${once[@]}" || return
     tests once suites "${not_waiting[@]}" --no-suite cuda_long --no-suite ptx
     tests once processes "${waiting[@]}" --num-processes $((2 * jobs))
 }
@@ -191,8 +204,7 @@ stage_once() {
 one() {
     local name=$1 dir=$work/once
     [ -e "tests/fuzz/$name.c" ] && [ -z "$(find tests -name "test_$name.c")" ] && name=fuzz_$name
-    [ -e "$dir/build.ninja" ] || meson setup "$dir" "$root" -Dcuda=disabled -Disas="$best_isa" "${options[@]}" >"$work/once.setup.log" 2>&1 ||
-        { tail -5 "$work/once.setup.log"; fail "the build cannot be configured"; return; }
+    configure "${once[@]}" || { tail -5 "$work/once.setup.log"; fail "the build cannot be configured"; return; }
     [ -n "${2:-}" ] && export TREK_TEST_CASE=$2
     rebuild=() # what this program needs
     tests once one "$name"
@@ -217,13 +229,42 @@ compile_plugin() { # and keeps its kernels' PTX
     fi
 }
 
+# How "plain" is configured; GPUs' code is compiled to PTX.
+plain=(plain -Dgpu_archs="${TREK_TEST_GPU_ARCHS:-ptx}")
+
+# What changed lately: since six hours before the last commit, or since TREK_TEST_SINCE.
+since() {
+    local last
+    [ -n "${TREK_TEST_SINCE:-}" ] && { echo "$TREK_TEST_SINCE"; return; }
+    last=$(git log -1 --format=%ct 2>/dev/null) || { echo HEAD; return; }
+    git rev-list -1 --before=$((last - 21600)) HEAD | grep . || git rev-list --max-parents=0 HEAD | tail -1
+}
+
+# generated_headers FOLDER: those that sources include
+generated_headers() {
+    ninja -C "$1" -t targets all | sed -n 's/^\([^.].*\.h\): CUSTOM_COMMAND$/\1/p' | xargs -r ninja -C "$1" >"$work/headers.log" 2>&1
+}
+
+# What can be refused before anything is compiled
+stage_refusals() {
+    local name
+    check "sources do not keep to .clang-format" python3 tests/checks/check_format.py "$root"
+    command -v clang-format >/dev/null || skip "clang-format is not installed: the width of lines was checked, spaces were not"
+    for name in includes sources tested docs count environment excerpts messages packages headers; do
+        check "check_$name" python3 "tests/checks/check_$name.py" "$root"
+    done
+    tidy --since "$(since)"
+}
+
 # The plug-in for GPUs, where there is a CUDA compiler, takes as long as all the rest: it is compiled beside the tests,
 # to PTX.
 stage_plain() {
     local without=$cuda_plugin
-    build plain -Dgpu_archs="${TREK_TEST_GPU_ARCHS:-ptx}" || return
+    build "${plain[@]}" || return
     has_cuda && aside compile_plugin compile_plugin
-    TREK_TEST_LONG=1 tests plain suites "${not_waiting[@]}" --no-suite ptx # tests that draw at random draw more often
+    local less=(--no-suite ptx)
+    [ -z "$night" ] && less+=(--no-suite twice) # what runs as PTX runs on the fake device, too, at night
+    TREK_TEST_LONG=1 tests plain suites "${not_waiting[@]}" "${less[@]}" # tests that draw at random draw more often
 }
 
 stage_processes() {
@@ -292,7 +333,9 @@ stage_ptx() {
     fi
     place_ptx 2>/dev/null || targets+=(ptx)
     if nice -n "$niceness" ninja -C "$work/plain" -j "$jobs" "${targets[@]}" >"$work/ptx.build.log" 2>&1; then
-        TREK_TEST_SHORT=1 tests plain ptx --suite ptx
+        local less=()
+        [ -z "$night" ] && ! changed tensor/cuda tests/ptx tests/fake_cuda && less=(--no-suite ptx_mutants)
+        TREK_TEST_SHORT=1 tests plain ptx --suite ptx "${less[@]}"
     else
         fail "kernels as PTX do not build"
         grep -E 'error|warning' "$work/ptx.build.log" | head -10
@@ -378,12 +421,14 @@ stage_aarch64() {
     count "$1 passed, $2 failed, $3 skipped"
 }
 
-# fuzz NAME SECONDS: from the committed corpus; what it finds stays in $work/fuzz/found
+# fuzz NAME: from the committed corpus; what it finds stays in $work/fuzz.found. In the gate so many inputs from a fixed seed
+# and nothing kept; at night for so many seconds from what earlier nights have found, too.
 fuzz() {
-    local name=$1 corpus=$work/fuzz.corpus/$1
+    local name=$1 corpus=$work/fuzz.corpus/$1 amount=(-seed=1 -runs="${TREK_FUZZ_RUNS:-4000}")
+    if [ -n "$night" ]; then amount=(-max_total_time="$night"); else rm -rf "$corpus"; fi
     mkdir -p "$corpus" "$work/fuzz.found"
     if ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
-        nice -n "$niceness" "$work/fuzz/tests/fuzz/fuzz_$name" -max_total_time="$2" -max_len=6200 -malloc_limit_mb=64 \
+        nice -n "$niceness" "$work/fuzz/tests/fuzz/fuzz_$name" "${amount[@]}" -max_len=6200 -malloc_limit_mb=64 \
         -rss_limit_mb=2000 -timeout=10 -print_final_stats=1 -artifact_prefix="$work/fuzz.found/$name-" "$corpus" "tests/fuzz/corpus/$name" >"$work/fuzz.$name.log" 2>&1; then
         pass
         printf 'fuzz %s: %s inputs\n' "$name" "$(sed -n 's/^stat::number_of_executed_units: *//p' "$work/fuzz.$name.log")"
@@ -393,7 +438,7 @@ fuzz() {
 }
 fuzz_some() {
     local name
-    for name in "$@"; do fuzz "$name" "${TREK_FUZZ_SECONDS:-6}"; done
+    for name in "$@"; do fuzz "$name"; done
 }
 
 has_fuzzer() {
@@ -418,11 +463,11 @@ stage_fuzz() {
     join fuzz_even
 }
 
-# A minute of it, or so many calls: a faster machine finds what this one has found. Another time, number or seed:
-# TREK_DIFFERENTIAL_SECONDS, _CASES, _SEED
+# So many calls from a fixed seed; at night for so many seconds from a new one. TREK_DIFFERENTIAL_CASES, _SEED: another number, seed
 differential() {
-    bash tests/differential/run.sh --library "$work/plain/libtrek.so" --seconds "${TREK_DIFFERENTIAL_SECONDS:-60}" \
-        --cases "${TREK_DIFFERENTIAL_CASES:-250000}" --seed "${TREK_DIFFERENTIAL_SEED:-1}" >"$work/differential.log" 2>&1
+    local amount=(--cases "${TREK_DIFFERENTIAL_CASES:-100000}" --seed "${TREK_DIFFERENTIAL_SEED:-1}")
+    [ -n "$night" ] && amount=(--seconds "$night" --seed "$(date +%s)")
+    bash tests/differential/run.sh --library "$work/plain/libtrek.so" "${amount[@]}" >"$work/differential.log" 2>&1
     tail -25 "$work/differential.log" | sed '$d' | grep -v '^$' | tail -12
     count "$(tail -1 "$work/differential.log")" || fail "the differential fuzzer: $(tail -1 "$work/differential.log")"
 }
@@ -517,18 +562,26 @@ stage_page() {
     fi
 }
 
-# What clang-format and clang-tidy say of the sources
+# What clang-format and clang-tidy say of all sources
 stage_style() {
     check "sources do not keep to .clang-format" python3 tests/checks/check_format.py "$root"
     command -v clang-format >/dev/null || skip "clang-format is not installed: the width of lines was checked, spaces were not"
+    tidy
+}
+
+# tidy [OPTIONS of check_tidy.py]
+tidy() {
     if ! command -v clang-tidy >/dev/null; then
         skip "clang-tidy is not installed"
-    elif built plain clang-tidy; then
-        check "clang-tidy has found something" python3 tests/checks/check_tidy.py "$root" "$work/plain"
+    elif configure "${plain[@]}" && generated_headers "$work/plain"; then
+        check "clang-tidy has found something" python3 tests/checks/check_tidy.py "$root" "$work/plain" "$@"
+    else
+        fail "the build cannot be configured"
+        tail -5 "$work/plain.setup.log"
     fi
 }
 
-stages=(plain processes isas plugin ptx install debian files page docs style clang aarch64 differential address thread fuzz)
+stages=(refusals plain processes isas plugin ptx install debian files page docs style clang aarch64 differential address thread fuzz)
 # Some things go on beside others, so that no core waits: the programs that wait, while what is compiled gives way to them; the
 # differential fuzzer, a minute of one thread; what the sanitizers need, compiled under the stages before; and fuzzing, which
 # ends by the clock, under the tests of threads.
@@ -537,7 +590,9 @@ files_and_page() { # in the same venv
     run_stage page
 }
 everything() {
-    local stage
+    local stage stages=(isas plugin ptx install docs)
+    run_stage refusals
+    [ "$failed" = 0 ] || return
     run_stage plain
     aside processes run_stage processes
     niceness=19
@@ -546,18 +601,35 @@ everything() {
     join processes
     beside address
     aside files files_and_page # which wait for packages
-    for stage in isas plugin ptx install debian docs style; do run_stage "$stage"; done
+    changed debian packaging meson.build meson_options.txt && stages+=(debian)
+    changed tests/checks/aarch64.ini tests/checks/check_aarch64.sh && stages+=(aarch64)
+    for stage in "${stages[@]}"; do run_stage "$stage"; done
     join files
-    aside differential run_stage differential
-    run_stage aarch64
-    join differential
     beside thread
+    aside differential run_stage differential
     run_stage address
+    join differential
     niceness=19
     aside fuzz run_stage fuzz # it builds what it needs
     niceness=0
     run_stage thread
     join fuzz
+}
+
+# Whether one of these files or folders has changed lately
+changed() { ! git diff --quiet "$(since)" -- "$@" 2>/dev/null; }
+
+# What searches, each for $night seconds, and what the gate leaves out. Nothing is kept from one search by another.
+whole_night() {
+    local stage
+    night=${TREK_NIGHT_SECONDS:-3600}
+    export TREK_RANDOM_SEED=${TREK_RANDOM_SEED:-$(date +%s)}
+    printf 'TREK_RANDOM_SEED=%s\n' "$TREK_RANDOM_SEED"
+    for stage in plain processes isas ptx debian aarch64 style address thread; do run_stage "$stage"; done
+    run_stage fuzz
+    run_stage differential
+    printf '\nWhat was found is in %s; give each file to tests/fuzz/corpus, each case to the program that found it:\n' "$work/fuzz.found"
+    ls "$work/fuzz.found" 2>/dev/null
 }
 
 # --- which form ---------------------------------------------------------------------------------
@@ -570,6 +642,10 @@ case ${words[0]:-} in
 all)
     install_all
     everything
+    ;;
+night)
+    install_all
+    whole_night
     ;;
 docs)
     install_packages "${base_packages[@]}" "${site_packages[@]}"

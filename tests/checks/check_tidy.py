@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """clang-tidy, with the checks of .clang-tidy, over the C sources of the library, the tools and the examples.
 
-Usage: check_tidy.py <source root> <build folder>
+Usage: check_tidy.py <source root> <build folder> [--since COMMIT]
+
+--since: only sources that have changed since that commit, or that include a header of trek's that has.
 """
 import concurrent.futures
 import json
@@ -15,6 +17,20 @@ import tempfile
 
 folders = ("tensor", "autograd", "nn", "data", "optim", "graph", "onnx", "distributed", "monitor", "tools", "examples")
 root, build = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
+since = sys.argv[sys.argv.index("--since") + 1] if "--since" in sys.argv else None
+
+
+def has_changed():
+    """A function that says of a source whether it is to be looked at."""
+    done = subprocess.run(["git", "-C", root, "diff", "--name-only", since], capture_output=True, text=True)
+    if done.returncode: # without git's history all of them are
+        return lambda place: True
+    changed = set(done.stdout.split())
+    headers = [name for name in changed if name.endswith((".h", ".def"))]
+
+    def depends(place):
+        return str(place.relative_to(root)) in changed or any(f'"{name}"' in place.read_text() for name in headers)
+    return depends
 
 
 def listed():
@@ -51,10 +67,12 @@ for entry in commands:
 folder = tempfile.TemporaryDirectory()
 pathlib.Path(folder.name, "compile_commands.json").write_text(json.dumps(commands))
 sources, failures = sorted(set(listed())), set()
+if len(sources) < 150:
+    failures.add(f"only {len(sources)} sources were found: is this the build of the library?")
+if since:
+    sources = list(filter(has_changed(), sources))
 with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
     for said in pool.map(look_at, sources):
         failures.update(line.replace(f"{root}/", "") for line in said)
-if len(sources) < 150:
-    failures.add(f"only {len(sources)} sources were found: is this the build of the library?")
 print("\n".join(sorted(failures)) or f"{len(sources)} sources")
 sys.exit(bool(failures))

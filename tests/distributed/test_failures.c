@@ -247,12 +247,12 @@ static void test_nothing_left(void **state)
 int main(int count, char **words)
 {
     static char path[4096];
-    const char *build_folder = getenv("TREK_TEST_BUILD"), *text = getenv("TREK_TEST_CHILD"), *chosen = getenv("TREK_TEST_SEED");
+    const char *build_folder = getenv("TREK_TEST_BUILD"), *text = getenv("TREK_TEST_CHILD");
     (void)count;
     self = words[0];
     if (text)
         return child(text, getenv("TREK_TEST_FILE"));
-    seed = chosen ? (uint32_t)strtoul(chosen, NULL, 10) : 1;
+    seed = (uint32_t)test_seed();
     snprintf(word, sizeof word, "failures-of-%d", (int)getpid());
     snprintf(path, sizeof path, "%s/tools/trek-run", build_folder ? build_folder : ".");
     launcher = path;

@@ -405,7 +405,7 @@ int main(int argc, char **argv)
         return 2;
     if (seed && strchr(seed, ':'))
         return one_block(seed);
-    first_seed = seed ? strtoul(seed, NULL, 10) : first_seed;
+    first_seed = seed ? strtoul(seed, NULL, 10) : (unsigned long)test_seed();
     n_calls = calls ? strtol(calls, NULL, 10) : n_calls;
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_all_functions_take_part), cmocka_unit_test(test_sequences) };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -50,6 +50,12 @@ bool test_on_cpu(void)
 }
 
 bool test_short(void) { return getenv("TREK_TEST_SHORT") != NULL; }
+
+uint64_t test_seed(void)
+{
+    const char *one = getenv("TREK_TEST_SEED"), *first = getenv("TREK_RANDOM_SEED");
+    return one ? strtoull(one, NULL, 0) : first ? strtoull(first, NULL, 0) : 1;
+}
 bool test_short_on_device(void) { return test_short() && !test_on_cpu(); }
 
 void *test_fake(const char *function)

@@ -439,8 +439,7 @@ static void test_random_delays(void **state)
 
 int main(void)
 {
-    const char *given = getenv("TREK_TEST_SEED");
-    seed = given ? (uint32_t)strtoul(given, NULL, 0) : (uint32_t)(clock_of(CLOCK_REALTIME) ^ getpid());
+    seed = (uint32_t)test_seed();
     printf("TREK_TEST_SEED=%u\n", seed);
     fflush(stdout);
     alarm(500);

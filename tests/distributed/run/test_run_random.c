@@ -475,7 +475,7 @@ static void test_random(void **state)
 {
     (void)state;
     const char *chosen = getenv("TREK_TEST_SEED");
-    uint64_t first = chosen ? strtoull(chosen, NULL, 10) : 1;
+    uint64_t first = test_seed();
     uint64_t runs = chosen ? 1 : getenv("TREK_TEST_LONG") ? 500 : getenv("TREK_TEST_SHORT") ? 30 : 60;
     trek_dataset *data = trek_dataset_new(&data_class);
     pthread_t watcher;

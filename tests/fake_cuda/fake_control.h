@@ -35,6 +35,8 @@ long trek_fake_calls(const char *function);
 long trek_fake_kernels(int device);
 /* Bytes that were copied to devices from host memory that is not pinned. */
 long trek_fake_pageable(void);
+/* What cuBLASLt was last asked for candidates with: 0 to 3: the alignments of A, B, C and D in bytes, 4: how many candidates. */
+unsigned trek_fake_asked(int what);
 /* On which devices this process has contexts: a bit for each. */
 unsigned trek_fake_contexts(void);
 /* No stream of the device starts anything more until it is let go. */

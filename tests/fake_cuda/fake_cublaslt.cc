@@ -4,6 +4,7 @@
  * refusals, workspaces and alignments.
  *
  * TREK_FAKE_CUBLASLT_EPILOGUES=0: every epilogue but the default is refused.
+ * TREK_FAKE_CUBLASLT_SLOW=N: so many candidates more, each of which takes 90 ms longer by the device's clock.
  * Failures asked for with TREK_FAKE_FAIL hit the functions here too. */
 #include "cublasLt.h"
 
@@ -20,6 +21,7 @@ struct cublasLtContext {
 
 namespace fake {
 
+enum { SLOW_ID = 3, SLOW_MS = 90 };
 enum { MAGIC_LT = 0x4c54, WORKSPACE_ALIGNMENT = 16, AUX = 128, RELU = 2, BIAS = 4, DRELU = 8, BGRAD = 16, GELU = 32, DGELU = 64 };
 
 struct Layout {
@@ -42,6 +44,7 @@ struct Algorithm {
     uint32_t magic, id;
     uint64_t workspace, problem;
     uint32_t alignment[4];
+    uint32_t told[4]; /* what it was said that addresses are aligned to */
 };
 static_assert(sizeof(Layout) <= sizeof(cublasLtMatrixLayoutOpaque_t) && sizeof(Desc) <= sizeof(cublasLtMatmulDescOpaque_t) &&
                   sizeof(Preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t) &&
@@ -214,6 +217,7 @@ struct Product {
     void *D, *workspace;
     uint64_t workspace_used;
     double alpha, beta;
+    bool slow;
 };
 
 /* op(X) as numbers, column by column */
@@ -312,6 +316,8 @@ static void multiply(Product &p)
         p.alpha = load(p.alpha_at, 0, p.desc.scale);
         p.beta = load(p.beta_at, 0, p.desc.scale);
     }
+    if (p.slow)
+        state().pretended_ms += SLOW_MS;
     if (p.workspace_used) /* as partial sums would: who shares it without order, loses */
         memset(p.workspace, POISON, p.workspace_used);
     for (int64_t batch = 0; batch < p.d.batches; batch++)
@@ -362,6 +368,23 @@ static uint32_t alignment_of(const void *p)
     return (uint32_t)(v & (~v + 1));
 }
 
+/* Addresses are aligned as was said when candidates were asked for; the bias's counts as D's, since it has no attribute. */
+static bool told_the_truth(const Algorithm &algorithm, const Product &p)
+{
+    const void *pointers[5] = {p.A, p.B, p.C ? p.C : p.D, p.D, p.desc.bias};
+    const int epilogues = BIAS | BGRAD | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB;
+    bool biased = p.desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT && (p.desc.epilogue & epilogues);
+    for (int i = 0; i < (biased ? 5 : 4); i++) {
+        uint32_t said = algorithm.told[i < 4 ? i : 3];
+        if (alignment_of(pointers[i]) >= said)
+            continue;
+        report("cublasLtMatmul: %s at %p is not aligned to %u bytes, as was said when the algorithm was chosen",
+               i < 4 ? (const char *[]){"A", "B", "C", "D"}[i] : "the bias", pointers[i], said);
+        return false;
+    }
+    return true;
+}
+
 static cublasStatus_t check_algorithm(const Algorithm &algorithm, const Product &p, const void *workspace, size_t workspace_size)
 {
     if (algorithm.magic != MAGIC_LT || algorithm.problem != problem_of(p.desc, p.a, p.b, p.c, p.d))
@@ -370,6 +393,8 @@ static cublasStatus_t check_algorithm(const Algorithm &algorithm, const Product 
     for (int i = 0; i < 4; i++)
         if (alignment_of(pointers[i]) < algorithm.alignment[i])
             return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!told_the_truth(algorithm, p))
+        return CUBLAS_STATUS_INVALID_VALUE;
     Block block;
     if (algorithm.workspace == 0)
         return CUBLAS_STATUS_SUCCESS;
@@ -558,7 +583,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     }
 }
 
-/* -- heuristics: algorithm 0 with a workspace if there is room, 1 without, 2 without and with no wish for alignment -- */
+/* -- heuristics: algorithm 0 with a workspace if there is room, 1 without, 2 without and with no wish for alignment; then slow
+ * ones like 1 -- */
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
                                               cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -582,7 +608,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         return status;
     if ((description.epilogue & BIAS) && !description.bias) /* algorithms depend on where it lies */
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    for (uint32_t id = 0; id < 3 && *returned < requested; id++) {
+    const char *slow = getenv("TREK_FAKE_CUBLASLT_SLOW");
+    uint32_t ids = SLOW_ID + (uint32_t)(slow ? atoi(slow) : 0);
+    for (int i = 0; i < 4; i++)
+        state().asked[i] = wish.alignment[i];
+    state().asked[4] = (unsigned)requested;
+    for (uint32_t id = 0; id < ids && *returned < requested; id++) {
         Algorithm algorithm = {};
         algorithm.magic = MAGIC_LT;
         algorithm.id = id;
@@ -592,6 +623,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         for (int i = 0; i < 4; i++) {
             uint32_t element = (uint32_t)size_of(layouts[i]->type);
             algorithm.alignment[i] = id == 2 ? element : 16;
+            algorithm.told[i] = wish.alignment[i];
             bool lines = layouts[i]->ld * element % algorithm.alignment[i] == 0;
             fits = fits && wish.alignment[i] >= algorithm.alignment[i] && lines;
         }
@@ -632,7 +664,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
            workspace,
            0,
            0,
-           0 };
+           0,
+           false };
     status = check(p->desc, p->a, p->b, p->c, p->d, &p->sizes);
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
@@ -641,6 +674,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         if (status != CUBLAS_STATUS_SUCCESS)
             return status;
         p->workspace_used = in<const Algorithm>(algo).workspace;
+        p->slow = in<const Algorithm>(algo).id >= SLOW_ID;
     }
     if (p->desc.pointer_mode == CUBLASLT_POINTER_MODE_DEVICE) {
         p->alpha_at = alpha;

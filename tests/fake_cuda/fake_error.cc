@@ -261,6 +261,7 @@ unsigned trek_fake_contexts(void)
 }
 
 long trek_fake_pageable(void) { return state().pageable; }
+unsigned trek_fake_asked(int what) { return what >= 0 && what < 5 ? state().asked[what].load() : 0; }
 
 long trek_fake_calls(const char *function)
 {

@@ -54,6 +54,8 @@ struct State {
     size_t shared = 0;            /* bytes that a block may opt in to */
     std::string unprotected;      /* why memory is not protected; "" if it is */
     std::atomic<long> pageable{0}; /* bytes copied to devices from host memory that is not pinned */
+    std::atomic<long> pretended_ms{0};      /* that events see go by beside the real time */
+    std::atomic<unsigned> asked[5] = {}; /* of cuBLASLt: alignments, and how many candidates */
     std::atomic<bool> quitting{false};
     std::atomic<bool> forked{false}; /* a child: nothing works there, as with the real one */
     std::atomic<unsigned> late{0};

@@ -230,7 +230,7 @@ void Point::set()
 {
     std::lock_guard<std::mutex> lock(mutex);
     done = true;
-    milliseconds = now_ms();
+    milliseconds = now_ms() + (double)state().pretended_ms;
     changed.notify_all();
 }
 

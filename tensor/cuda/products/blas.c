@@ -23,8 +23,14 @@ static void warn_of_absence(const char *why)
 #include <cublasLt.h>
 
 #define WORKSPACE_LIMIT ((size_t)32 << 20)
-#define CANDIDATES 8
+#define ALIGNMENT_LIMIT 256 /* bytes: the most that the library asks about */
+
+/* Choosing takes at most CANDIDATES (2 + TIMED_RUNS) runs of a shape's product, once for the process: a second where one takes
+ * 8 ms. Of larger products CHOICE_LIMIT ends it. */
+#define CANDIDATES 24
 #define TIMED_RUNS 3
+#define WORTH_TIMING 1.5f    /* times the fastest one's time: slower candidates are run once only */
+#define CHOICE_LIMIT 1000.0f /* milliseconds of timed runs, after which no further candidate is tried */
 
 /* --- the library -------------------------------------------------------------------------- */
 
@@ -96,7 +102,7 @@ static void forget_error(trek_status before)
 /* One operand as cuBLASLt sees it: columns of `rows` elements, ld apart. */
 typedef struct blas_operand {
     int64_t ld, batch_stride;
-    int32_t turned, alignment; /* alignment: of the address, in bytes, at most 16 */
+    int32_t turned, alignment; /* alignment: of the address, in bytes, at most ALIGNMENT_LIMIT */
 } blas_operand;
 
 /* Everything that an algorithm depends on. Zeroed before it is filled: compared by bytes. */
@@ -104,7 +110,7 @@ typedef struct blas_key {
     int64_t m, n, k, batch; /* D [m, n] in columns */
     blas_operand a, b, c;
     int32_t device, dtype, c_dtype, compute, epilogue, accumulate;
-    int32_t bias_alignment; /* in bytes, at most 16 */
+    int32_t bias_alignment; /* in bytes, at most ALIGNMENT_LIMIT */
     int32_t wide_codes;     /* of 8-bit operands: 1: A is of E5M2, 2: B is */
 } blas_key;
 
@@ -323,19 +329,43 @@ static int ask_candidates(const blas_queue *own, const blas_plan *plan, cublasLt
     return usable;
 }
 
-/* Milliseconds of TIMED_RUNS runs after one that warms up; negative: it does not run. */
-static float time_candidate(const blas_queue *own, const blas_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
-                            const blas_call *call, const cudaEvent_t events[2])
+/* Milliseconds of a run, the mean of so many; negative: the algorithm does not run. */
+static float time_runs(const blas_queue *own, const blas_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
+                       const blas_call *call, const cudaEvent_t events[2], int runs)
 {
     float elapsed = -1;
-    bool fine = multiply(own, plan, algorithm, call) == CUBLAS_STATUS_SUCCESS &&
-                cudaEventRecord(events[0], call->queue->stream) == cudaSuccess;
-    for (int k = 0; fine && k < TIMED_RUNS; k++)
+    bool fine = cudaEventRecord(events[0], call->queue->stream) == cudaSuccess;
+    for (int k = 0; fine && k < runs; k++)
         fine = multiply(own, plan, algorithm, call) == CUBLAS_STATUS_SUCCESS;
     if (!fine || cudaEventRecord(events[1], call->queue->stream) != cudaSuccess ||
         cudaEventSynchronize(events[1]) != cudaSuccess || cudaEventElapsedTime(&elapsed, events[0], events[1]) != cudaSuccess)
         return -1;
-    return elapsed;
+    return elapsed / (float)runs;
+}
+
+/* The first run of a candidate loads its kernel and is not timed, the second says whether it is worth TIMED_RUNS more. */
+static int fastest_of(const blas_queue *own, const blas_plan *plan, const cublasLtMatmulHeuristicResult_t *results, int n,
+                      const blas_call *call, const cudaEvent_t events[2])
+{
+    float first[CANDIDATES], least = -1, best_time = -1, used = 0;
+    int best = 0;
+    for (int k = 0; k < n; k++) {
+        const cublasLtMatmulAlgo_t *algorithm = &results[k].algo;
+        bool runs = used < CHOICE_LIMIT && multiply(own, plan, algorithm, call) == CUBLAS_STATUS_SUCCESS;
+        first[k] = runs ? time_runs(own, plan, algorithm, call, events, 1) : -1;
+        used += first[k] > 0 ? 2 * first[k] : 0;
+        if (first[k] >= 0 && (least < 0 || first[k] < least))
+            least = first[k], best = k;
+    }
+    for (int k = 0; k < n; k++) {
+        if (first[k] < 0 || first[k] > WORTH_TIMING * least || used >= CHOICE_LIMIT)
+            continue;
+        float elapsed = time_runs(own, plan, &results[k].algo, call, events, TIMED_RUNS);
+        used += elapsed > 0 ? TIMED_RUNS * elapsed : 0;
+        if (elapsed >= 0 && (best_time < 0 || elapsed < best_time))
+            best_time = elapsed, best = k;
+    }
+    return best;
 }
 
 /* The index of the fastest. What it computes goes to D if that is overwritten anyway, else to scratch memory. */
@@ -344,8 +374,6 @@ static int fastest(const blas_queue *own, const blas_plan *plan, const cublasLtM
 {
     cudaEvent_t events[2] = { NULL, NULL };
     trek_cuda_scratch workspace = { 0 }, result = { 0 };
-    int best = 0;
-    float best_time = -1;
     trek_status before = trek_error_status();
     bool fine = cudaEventCreateWithFlags(&events[0], cudaEventDefault) == cudaSuccess &&
                 cudaEventCreateWithFlags(&events[1], cudaEventDefault) == cudaSuccess;
@@ -357,13 +385,7 @@ static int fastest(const blas_queue *own, const blas_plan *plan, const cublasLtM
         fine = trek_cuda_scratch_take(call.queue, d_bytes, &result) == TREK_OK;
         call.d = result.data;
     }
-    for (int k = 0; fine && k < n; k++) {
-        float elapsed = time_candidate(own, plan, &results[k].algo, &call, events);
-        if (elapsed >= 0 && (best_time < 0 || elapsed < best_time)) {
-            best = k;
-            best_time = elapsed;
-        }
-    }
+    int best = fine ? fastest_of(own, plan, results, n, &call, events) : 0;
     trek_cuda_scratch_give(call.queue, &result);
     trek_cuda_scratch_give(call.queue, &workspace);
     for (int k = 0; k < 2; k++)
@@ -441,7 +463,7 @@ static bool orient(int64_t rows, int64_t columns, int64_t row, int64_t column, b
 
 static int32_t alignment_of(const void *data)
 {
-    uintptr_t address = (uintptr_t)data | 16;
+    uintptr_t address = (uintptr_t)data | ALIGNMENT_LIMIT;
     return (int32_t)(address & -address);
 }
 

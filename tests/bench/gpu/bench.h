@@ -70,6 +70,8 @@ typedef struct gpu_train {
 trek_graph *gpu_graph_of(trek_module *model, trek_optimizer_spec optimizer);
 /* A gpt2 in bf16 with f32 master weights and heads of 64, and a batch of tokens drawn by chance. */
 gpu_train gpu_gpt2_train(int layers, int64_t heads, int64_t batch, int64_t length, int64_t context, int64_t vocabulary);
+/* A ResNet-50 in bf16 by autocast, channels last, and images of side x side. */
+gpu_train gpu_resnet_train(int64_t batch, int64_t side);
 /* Steps of a gpu_train. The captured one needs gpu_train_capture before the first of them. */
 void gpu_eager_step(void *train);
 void gpu_captured_step(void *train);

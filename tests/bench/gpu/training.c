@@ -258,6 +258,13 @@ static void gpt2_offload(void)
     gpu_train_close(&s);
 }
 
+static void resnet(void)
+{
+    int64_t batch = gpu_size(256, 2);
+    gpu_train s = gpu_resnet_train(batch, gpu_size(224, 32));
+    both("ResNet-50, 256 x 224", &s, false, 1, 3 * 2 * 4.089e9 * (double)batch); /* multiplications and additions of an image */
+}
+
 /* --- products of 8 bits, beside those of bf16 -------------------------------------------------------- */
 
 /* Steps of two linear layers, most of which are products; plain SGD, which takes little beside them. */
@@ -288,6 +295,7 @@ const gpu_work gpu_works_training[] = { { "replay", replay },
                                         { "gpt2_4", gpt2 },
                                         { "gpt2_1", gpt2 },
                                         { "offload_gpt2", gpt2_offload },
+                                        { "resnet", resnet },
                                         { "fp8", fp8 },
                                         { "model_mlp", model },
                                         { "model_convnet", model },

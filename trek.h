@@ -89,6 +89,7 @@
 #include "optim/schedule.h"
 #include "optim/update_element.h"
 #include "tensor/common.h"
+#include "tensor/device_paths.h"
 #include "tensor/memory.h"
 #include "tensor/op_opts.h"
 #include "tensor/peak.h"

@@ -6,6 +6,7 @@
 #ifndef TREK_TENSOR_BACKEND_H
 #define TREK_TENSOR_BACKEND_H
 
+#include "tensor/device_paths.h"
 #include "tensor/memory.h"
 #include "tensor/op.h"
 #include "tensor/update.h"
@@ -13,7 +14,7 @@
 TREK_BEGIN
 
 /* Of the table below and that of device_comm.h: its version and its size, which the number of ops is part of. */
-#define TREK_BACKEND_ABI (12 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
+#define TREK_BACKEND_ABI (13 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
 
 /* Work done in order. Every thread has a compute stream of its own on each device
  * that it uses: NULL stands for it wherever a stream is asked for. */
@@ -134,6 +135,10 @@ typedef struct trek_backend {
     /* The versions of what the backend works with, or why something is not there: one line. It opens what it can use. NULL: it
      * works with nothing. */
     void (*versions)(char *text, size_t size);
+
+    /* trek_device_paths and trek_device_paths_reset of a device by its index; NULL: there is nothing to choose from. */
+    int (*paths)(int index, trek_device_path *paths, int capacity);
+    void (*paths_reset)(int index);
 } trek_backend;
 
 extern const trek_backend *trek_backends[TREK_DEVICE_TYPE_COUNT]; /* NULL until opened */

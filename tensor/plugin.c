@@ -21,6 +21,7 @@ const trek_host trek_host_table = {
     .status_get = trek_error_status,
     .error_clear = trek_error_clear,
     .log_message = host_log,
+    .log_wanted = trek_log_wanted,
     .alloc = trek_alloc,
     .free = trek_free,
     .rank_context = host_rank_context,

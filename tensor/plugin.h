@@ -18,6 +18,7 @@ typedef struct trek_host {
     trek_status (*status_get)(void);
     void (*error_clear)(void);
     void (*log_message)(trek_log_level level, const char *message);
+    bool (*log_wanted)(trek_log_level level); /* somebody reads messages of this level */
     void *(*alloc)(size_t bytes); /* as trek_alloc: sets MEMORY on failure */
     void (*free)(void *memory);
     trek_rank_context *(*rank_context)(void); /* of the calling thread */

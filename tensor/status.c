@@ -273,14 +273,28 @@ static void deliver(trek_log_level level, const char *message)
         log_around(false);
 }
 
-void trek_log_message(trek_log_level level, const char *format, ...)
+static bool is_printed(trek_log_level level)
 {
-    if (atomic_load(&log_level) < 0) {
+    int now = atomic_load(&log_level);
+    if (now < 0) {
         int unset = -1, level_then = initial_level();
         atomic_compare_exchange_strong(&log_level, &unset, level_then);
+        now = atomic_load(&log_level);
     }
-    bool printed = (int)level <= atomic_load(&log_level);
-    trek_log_watch_fn watch = level <= TREK_LOG_INFO ? atomic_load(&trek_log_watcher) : NULL;
+    return (int)level <= now;
+}
+
+static trek_log_watch_fn watcher_of(trek_log_level level)
+{
+    return level <= TREK_LOG_INFO ? atomic_load(&trek_log_watcher) : NULL;
+}
+
+bool trek_log_wanted(trek_log_level level) { return is_printed(level) || watcher_of(level); }
+
+void trek_log_message(trek_log_level level, const char *format, ...)
+{
+    bool printed = is_printed(level);
+    trek_log_watch_fn watch = watcher_of(level);
     if (!printed && !watch)
         return;
     char message[TREK_ERROR_SIZE];

@@ -31,6 +31,8 @@ void trek_log_set_around(void (*around)(bool before));
 /* Told of messages from INFO up, whatever level is printed; NULL: nobody. From any thread, also several at a time. */
 typedef void (*trek_log_watch_fn)(trek_log_level level, const char *message);
 extern _Atomic(trek_log_watch_fn) trek_log_watcher;
+/* Whether a message of this level goes anywhere: for what costs time to be told. */
+bool trek_log_wanted(trek_log_level level);
 
 /* The thread's error, moved out: written to *status and message (at least
  * TREK_ERROR_SIZE bytes), then cleared. How a rank's error goes to whoever joins it. */

@@ -4,6 +4,7 @@
 
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/library.h"
+#include "tensor/cuda/paths.h"
 
 __attribute__((visibility("default"))) trek_status trek_backend_open(int abi, const trek_host *host, trek_backend *backend,
                                                                          char *why, size_t size);
@@ -51,6 +52,8 @@ static void fill_functions(trek_backend *b)
     b->capturing = trek_cuda_capturing;
     b->comm = trek_cuda_nccl();
     b->versions = trek_cuda_versions;
+    b->paths = trek_cuda_paths;
+    b->paths_reset = trek_cuda_paths_reset;
     trek_cuda_nvtx(b);
 }
 

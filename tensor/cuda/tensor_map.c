@@ -2,6 +2,8 @@
 /* Tensor maps by the driver's cuTensorMapEncodeTiled, which the runtime hands out: libcuda is not linked. */
 #include "tensor/cuda/tensor_map.h"
 
+#include "tensor/cuda/paths.h"
+
 #include <pthread.h>
 #include <string.h>
 
@@ -30,25 +32,48 @@ static void find_encode(void)
         memcpy(&encode, &address, sizeof encode);
 }
 
+enum { BATCH, HEAD, ROW, COLUMN };
+
+/* The outer dimensions by their strides, the smallest first; those of one element, whose stride is anything, last. */
+static void sort_dimensions(const int64_t sizes[4], const int64_t strides[4], int order[3])
+{
+    static const int at_first[3] = { ROW, HEAD, BATCH };
+    for (int n = 0; n < 3; n++) {
+        const int dim = at_first[n];
+        int k = n;
+        for (; k > 0 && sizes[dim] > 1 && (sizes[order[k - 1]] == 1 || strides[dim] < strides[order[k - 1]]); k--)
+            order[k] = order[k - 1];
+        order[k] = dim;
+    }
+}
+
 bool trek_tensor_map_rows(trek_tensor_map *map, void *data, trek_dtype dtype, const int64_t sizes[4], const int64_t strides[4],
                           int rows)
 {
-    uint64_t inward[4], steps[3]; /* from the innermost dimension on; strides in bytes */
-    const uint32_t box[4] = { 64, (uint32_t)rows, 1, 1 }, each[4] = { 1, 1, 1, 1 };
-    if (strides[3] != 1)
-        return false;
-    for (int d = 0; d < 4; d++) {
-        const int64_t size = sizes[3 - d], stride = strides[3 - d];
-        if (size < 1 || size > INT64_C(0x7fffffff))
-            return false;
-        inward[d] = (uint64_t)size;
-        if (d == 0)
-            continue;
-        if (size > 1 && (stride <= 0 || stride % 8 != 0 || stride >= INT64_C(1) << 39))
-            return false;
-        steps[d - 1] = size > 1 ? (uint64_t)stride * 2 : (inward[0] * 2 + 15) / 16 * 16; /* of one there is none */
+    uint64_t inward[4] = { (uint64_t)sizes[COLUMN] }, steps[3]; /* from the innermost dimension on; strides in bytes */
+    uint32_t box[4] = { 64, 1, 1, 1 };
+    const uint32_t each[4] = { 1, 1, 1, 1 };
+    int order[3];
+    sort_dimensions(sizes, strides, order);
+    if (strides[COLUMN] != 1 || sizes[COLUMN] < 1 || sizes[COLUMN] > INT64_C(0x7fffffff))
+        return trek_cuda_refuse_it("tensor maps of rows that are not dense");
+    for (int n = 0; n < 3; n++) {
+        const int64_t size = sizes[order[n]], stride = strides[order[n]];
+        if (size < 1 || size > INT64_C(0x7fffffff) ||
+            (size > 1 && (stride <= 0 || stride % 8 != 0 || stride >= INT64_C(1) << 39)))
+            return trek_cuda_refuse_it("strides that tensor maps do not have: they are positive multiples of 16 bytes");
+        inward[n + 1] = (uint64_t)size;
+        const uint64_t before = n > 0 ? steps[n - 1] * inward[n] : (inward[0] * 2 + 15) / 16 * 16;
+        steps[n] = size > 1 ? (uint64_t)stride * 2 : before; /* one element has none */
+        if (order[n] == ROW)
+            map->row_at = n, box[n + 1] = (uint32_t)rows;
+        else if (order[n] == HEAD)
+            map->head_at = n;
     }
     pthread_once(&encode_once, find_encode);
-    return encode && encode(map, dtype == TREK_BF16 ? TYPE_BF16 : TYPE_F16, 4, data, inward, steps, box, each, INTERLEAVE_NONE,
-                            SWIZZLE_128B, PROMOTION_L2_256B, FILL_ZEROS) == 0;
+    if (!encode)
+        return trek_cuda_refuse_it("the driver has no tensor maps (cuTensorMapEncodeTiled): it is older than CUDA 12");
+    return encode(map->words, dtype == TREK_BF16 ? TYPE_BF16 : TYPE_F16, 4, data, inward, steps, box, each, INTERLEAVE_NONE,
+                  SWIZZLE_128B, PROMOTION_L2_256B, FILL_ZEROS) == 0 ||
+           trek_cuda_refuse_it("the driver does not encode a tensor map of these sizes and strides");
 }

@@ -54,8 +54,8 @@ static int attribute_of(enum cudaDeviceAttr attribute, int device)
     case cudaDevAttrMultiProcessorCount: return MULTIPROCESSORS;
     case cudaDevAttrMaxThreadsPerMultiProcessor: return THREADS_OF_MULTIPROCESSOR;
     case cudaDevAttrMaxBlocksPerMultiprocessor: return BLOCKS_OF_MULTIPROCESSOR;
-    case cudaDevAttrComputeCapabilityMajor: return 9;
-    case cudaDevAttrComputeCapabilityMinor: return 0;
+    case cudaDevAttrComputeCapabilityMajor: return state().major;
+    case cudaDevAttrComputeCapabilityMinor: return state().minor;
     case cudaDevAttrPciBusId: return device + 1;
     case cudaDevAttrAsyncEngineCount: return 2;
     case cudaDevAttrCanMapHostMemory: case cudaDevAttrConcurrentKernels: case cudaDevAttrUnifiedAddressing:
@@ -128,7 +128,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
     p->maxGridSize[0] = 2147483647;
     p->maxGridSize[1] = p->maxGridSize[2] = 65535;
     p->totalConstMem = 65536;
-    p->major = 9;
+    p->major = state().major;
+    p->minor = state().minor;
     p->multiProcessorCount = MULTIPROCESSORS;
     p->canMapHostMemory = p->concurrentKernels = p->unifiedAddressing = p->streamPrioritiesSupported = 1;
     p->canUseHostPointerForRegisteredMem = p->hostRegisterSupported = 1;
@@ -218,7 +219,7 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const v
     *attributes = cudaFuncAttributes();
     attributes->maxThreadsPerBlock = 1024;
     attributes->maxDynamicSharedSizeBytes = (int)allowed_shared(function);
-    attributes->ptxVersion = runs_ptx() ? 90 : 80; /* C++ has nothing that an older one had not */
+    attributes->ptxVersion = runs_ptx() || state().sm_90a ? 90 : 80; /* C++ has nothing that an older one had not */
     return cudaSuccess;
 }
 

@@ -53,6 +53,10 @@ static State *make_state()
         s->device[d].limit = limit;
     const size_t most = MOST_SHARED;
     s->shared = std::min(size_from(getenv("TREK_FAKE_SHARED"), most), most);
+    const char *capability = getenv("TREK_FAKE_CAPABILITY"), *sm_90a = getenv("TREK_FAKE_SM_90A");
+    if (capability && sscanf(capability, "%d.%d", &s->major, &s->minor) != 2)
+        s->major = 9, s->minor = 0;
+    s->sm_90a = sm_90a && atoi(sm_90a) != 0;
     make_keys(*s);
     if (const char *fail = getenv("TREK_FAKE_FAIL"))
         trek_fake_fail(fail);
@@ -74,6 +78,7 @@ struct Failure {
     std::string function;
     long at;
     int error;
+    bool on; /* and all that follow */
 };
 struct Failures {
     std::mutex mutex;
@@ -107,7 +112,7 @@ bool fails_now(const char *function, cudaError_t *error)
     std::lock_guard<std::mutex> lock(f.mutex);
     long call = ++f.calls[function];
     for (const Failure &failure : f.list)
-        if (failure.at == call && failure.function == function) {
+        if ((failure.at == call || (failure.on && call > failure.at)) && failure.function == function) {
             *error = failure.error ? (cudaError_t)failure.error : likely_error(failure.function);
             return true;
         }
@@ -247,7 +252,8 @@ void trek_fake_fail(const char *specification)
             continue;
         size_t second = one.find(':', colon + 1);
         f.list.push_back({one.substr(0, colon), atol(one.c_str() + colon + 1),
-                          second == std::string::npos ? 0 : atoi(one.c_str() + second + 1)});
+                          second == std::string::npos ? 0 : atoi(one.c_str() + second + 1),
+                          one.find('+', colon) != std::string::npos});
     }
     f.any = !f.list.empty();
 }

@@ -52,6 +52,8 @@ struct State {
     int devices = 0;
     bool no_driver = false, peer = true, races = false;
     size_t shared = 0;            /* bytes that a block may opt in to */
+    int major = 9, minor = 0;
+    bool sm_90a = false;          /* C++ passes for code of sm_90a, where it does nothing */
     std::string unprotected;      /* why memory is not protected; "" if it is */
     std::atomic<long> pageable{0}; /* bytes copied to devices from host memory that is not pinned */
     std::atomic<bool> quitting{false};

@@ -14,6 +14,9 @@ static int encode_tiled(void *to, int type, uint32_t rank, void *data, const uin
                         const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill)
 {
     ptx::TensorMap map = {};
+    cudaError_t error;
+    if (fails_now("cuTensorMapEncodeTiled", &error))
+        return INVALID_VALUE;
     if (!to || (uintptr_t)to % 64 || rank < 1 || rank > 5 || !data || (uintptr_t)data % 16 || interleave || fill ||
         promotion < 0 ||
         promotion > 3 || swizzle < 0 || swizzle > 3 || (type != HALF && type != BFLOAT16))
@@ -27,6 +30,8 @@ static int encode_tiled(void *to, int type, uint32_t rank, void *data, const uin
         if (!sizes[d] || sizes[d] > 1ull << 32 || !box[d] || box[d] > 256 || steps[d] != 1)
             return INVALID_VALUE;
         if (d && (strides[d - 1] % 16 || strides[d - 1] >= 1ull << 40 || !strides[d - 1]))
+            return INVALID_VALUE;
+        if (d > 1 && (strides[d - 1] < strides[d - 2] || strides[d - 1] % strides[d - 2])) /* the letter of cuda.h */
             return INVALID_VALUE;
         map.last[d] = (uint32_t)(sizes[d] - 1);
         map.box[d] = (uint16_t)box[d];

@@ -5,6 +5,8 @@
  * cores are in attention_mma.cu. Gradients of keys and of queries are made apart, each
  * by the block that owns them, so that sums run in one order always. */
 #include "tensor/cuda/attention/attention.cuh"
+#include "tensor/cuda/attention/attention_check.cuh"
+#include "tensor/cuda/attention/choice.h"
 #include "tensor/cuda/attention/dnn.h"
 
 #include "tensor/cuda/block.cuh"
@@ -340,6 +342,62 @@ template <typename T> static trek_status forward_of(const trek_op_call *call, tr
     return own == 4 ? run_forward<T, 4>(call, queue, job) : run_forward<T, most_own_rows<W>>(call, queue, job);
 }
 
+/* --- which way: each is asked in its turn, those of TREK_CUDA_ATTENTION first ---------------------------- */
+
+/* Whether the kernels for sm_90a are in turn: with `auto` where the device could have them. */
+static bool is_wgmma_asked(const trek_cuda_queue *queue)
+{
+    const trek_cuda_attention_kind choice = trek_cuda_attention_choice();
+    return choice == TREK_CUDA_ATTENTION_WGMMA ||
+           (choice != TREK_CUDA_ATTENTION_OWN && queue->device->info.major == 9 && queue->device->info.minor == 0);
+}
+
+/* False: by trek_cuda_refuse. With `auto` they have to agree with the others first. */
+static bool may_be_wgmma(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype)
+{
+    return trek_attention_suits_wgmma(queue, job, dtype) && (trek_cuda_attention_choice() == TREK_CUDA_ATTENTION_WGMMA ||
+                                                             trek_cuda_attention_agrees(call, queue, dtype, job.depth));
+}
+
+/* Counts what a way said; true: the next one is to be asked. */
+static bool goes_on(const trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype, trek_cuda_path path,
+                    trek_status status)
+{
+    if (status == TREK_ERR_UNSUPPORTED && path != TREK_CUDA_PATH_ATTENTION_SIMPLE &&
+        path != TREK_CUDA_PATH_ATTENTION_BACKWARD_SIMPLE)
+        return trek_cuda_path_refused(queue, path), true;
+    const trek_cuda_path_shape shape = { "batch heads kv_heads queries keys depth causal mask dropout", dtype,
+                                         { job.batch, job.heads, job.kv_heads, job.queries, job.keys, job.depth, job.causal,
+                                           job.mask != nullptr, job.drops } };
+    if (status == TREK_OK)
+        trek_cuda_path_served(queue, path, &shape);
+    return false;
+}
+
+template <typename T>
+static trek_status forward_by_choice(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype)
+{
+    trek_status status;
+    trek_cuda_path_begin();
+    if (trek_cuda_attention_choice() == TREK_CUDA_ATTENTION_CUDNN) {
+        status = trek_cuda_dnn_attention(call, queue, job.lse);
+        if (!goes_on(queue, job, dtype, TREK_CUDA_PATH_ATTENTION_CUDNN, status))
+            return status;
+    }
+    if (is_wgmma_asked(queue)) {
+        status = may_be_wgmma(call, queue, job, dtype) ? trek_cuda_attention_wgmma(call, queue, job, dtype)
+            : TREK_ERR_UNSUPPORTED;
+        if (!goes_on(queue, job, dtype, TREK_CUDA_PATH_ATTENTION_WGMMA, status))
+            return status;
+    }
+    status = trek_cuda_attention_mma(call, queue, job, dtype);
+    if (!goes_on(queue, job, dtype, TREK_CUDA_PATH_ATTENTION_MMA, status))
+        return status;
+    status = forward_of<T>(call, queue, job);
+    goes_on(queue, job, dtype, TREK_CUDA_PATH_ATTENTION_SIMPLE, status);
+    return status;
+}
+
 template <typename T> static trek_status attention(const trek_op_call *call)
 {
     trek_tensor *y = call->outputs[0], *lse = call->outputs[1];
@@ -359,15 +417,8 @@ template <typename T> static trek_status attention(const trek_op_call *call)
         status = trek_cuda_scratch_take(queue, (size_t)lse->numel * size, &own_lse);
         job.lse = own_lse.data;
     }
-    if (status == TREK_OK) {
-        status = trek_cuda_dnn_attention(call, queue, job.lse);
-        if (status == TREK_ERR_UNSUPPORTED)
-            status = trek_cuda_attention_wgmma(call, queue, job, (trek_dtype)y->dtype);
-        if (status == TREK_ERR_UNSUPPORTED)
-            status = trek_cuda_attention_mma(call, queue, job, (trek_dtype)y->dtype);
-        if (status == TREK_ERR_UNSUPPORTED)
-            status = forward_of<T>(call, queue, job);
-    }
+    if (status == TREK_OK)
+        status = forward_by_choice<T>(call, queue, job, (trek_dtype)y->dtype);
     if (status == TREK_OK && !lse->contiguous)
         status = trek_cuda_unpack(call, queue, lse->data, own_lse.data, size, lse->ndim, lse->sizes, lse->strides);
     trek_cuda_scratch_give(queue, &own_lse);
@@ -394,26 +445,53 @@ static trek_status gradient_of_side(const trek_op_call *call, trek_cuda_queue *q
                     : run_gradient<T, most_own_rows<W>, of_keys>(call, queue, job);
 }
 
+template <typename T> static trek_status both_sides(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)
+{
+    trek_status status = gradient_of_side<T, true>(call, queue, job);
+    return status == TREK_OK ? gradient_of_side<T, false>(call, queue, job) : status;
+}
+
+/* What all own kernels read. */
+template <typename T> static trek_status make_delta(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)
+{
+    const int64_t rows = job.batch * job.heads * job.queries, blocks = (rows + WARPS - 1) / WARPS;
+    if (rows == 0)
+        return TREK_OK;
+    return trek_launch(call, queue, trek_blocks(dim3((unsigned)(blocks < 1 << 20 ? blocks : 1 << 20)), dim3(THREADS)),
+                       delta_kernel<T>, job, rows);
+}
+
+trek_status trek_cuda_attention_delta(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job,
+                                      trek_dtype dtype)
+{
+    return dtype == TREK_BF16 ? make_delta<trek_bf16>(call, queue, job) : make_delta<trek_f16>(call, queue, job);
+}
+
 template <typename T> static trek_status gradients(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)
 {
-    int64_t rows = job.batch * job.heads * job.queries, blocks = (rows + WARPS - 1) / WARPS;
-    trek_status status = trek_cuda_dnn_attention_backward(call, queue, job.lse, job.delta);
-    if (status != TREK_ERR_UNSUPPORTED)
-        return status;
-    status = TREK_OK;
-    if (rows)
-        status = trek_launch(call, queue, trek_blocks(dim3((unsigned)(blocks < 1 << 20 ? blocks : 1 << 20)), dim3(THREADS)),
-                             delta_kernel<T>, job, rows);
+    const trek_dtype dtype = (trek_dtype)call->inputs[1]->dtype;
+    trek_status status;
+    trek_cuda_path_begin();
+    if (trek_cuda_attention_choice() == TREK_CUDA_ATTENTION_CUDNN) {
+        status = trek_cuda_dnn_attention_backward(call, queue, job.lse, job.delta);
+        if (!goes_on(queue, job, dtype, TREK_CUDA_PATH_ATTENTION_BACKWARD_CUDNN, status))
+            return status;
+    }
+    status = make_delta<T>(call, queue, job);
     if (status != TREK_OK)
         return status;
-    const trek_dtype dtype = (trek_dtype)call->inputs[1]->dtype;
-    status = trek_cuda_attention_wgmma_backward(call, queue, job, dtype);
-    if (status == TREK_ERR_UNSUPPORTED)
-        status = trek_cuda_attention_mma_backward(call, queue, job, dtype);
-    if (status != TREK_ERR_UNSUPPORTED)
+    if (is_wgmma_asked(queue)) {
+        status = may_be_wgmma(call, queue, job, dtype) ? trek_cuda_attention_wgmma_backward(call, queue, job, dtype)
+                                                       : TREK_ERR_UNSUPPORTED;
+        if (!goes_on(queue, job, dtype, TREK_CUDA_PATH_ATTENTION_BACKWARD_WGMMA, status))
+            return status;
+    }
+    status = trek_cuda_attention_mma_backward(call, queue, job, dtype);
+    if (!goes_on(queue, job, dtype, TREK_CUDA_PATH_ATTENTION_BACKWARD_MMA, status))
         return status;
-    status = gradient_of_side<T, true>(call, queue, job);
-    return status == TREK_OK ? gradient_of_side<T, false>(call, queue, job) : status;
+    status = both_sides<T>(call, queue, job);
+    goes_on(queue, job, dtype, TREK_CUDA_PATH_ATTENTION_BACKWARD_SIMPLE, status);
+    return status;
 }
 
 template <typename T> static trek_status attention_backward(const trek_op_call *call)

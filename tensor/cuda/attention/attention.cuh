@@ -4,6 +4,7 @@
 #define TREK_TENSOR_CUDA_ATTENTION_ATTENTION_CUH
 
 #include "tensor/cuda/moves/random.cuh"
+#include "tensor/cuda/paths.h"
 
 #define LOG2E 1.44269504088896340736f
 #define LN2 0.69314718055994530942f
@@ -72,18 +73,24 @@ __device__ __forceinline__ void attention_row_numbers(const attention_job &job, 
     *delta = there ? ((const float *)job.delta)[row] : 0;
 }
 
-/* Tensor cores: OK, or UNSUPPORTED (nothing done) where they do not take the call (attention_mma.cu). */
+/* Tensor cores: OK, or UNSUPPORTED by trek_cuda_refuse (nothing done) where they do not take the call (attention_mma.cu). */
 trek_status trek_cuda_attention_mma(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype);
-/* The same on sm_90a, of calls without a mask and dropout (attention_wgmma.cu). */
-trek_status trek_cuda_attention_wgmma(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job,
-                                      trek_dtype dtype);
-/* What both ask for: a 16-bit dtype, a depth in multiples of 8 up to 128, rows that can be had 16 bytes at a time. */
-bool trek_attention_suits_tensor_cores(const trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype);
-bool trek_attention_in_pieces(const attention_operand &o);
 trek_status trek_cuda_attention_mma_backward(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job,
                                              trek_dtype dtype);
-/* The same on sm_90a, of calls without a mask and dropout (attention_wgmma_backward.cu). */
+/* The same on sm_90a, of what trek_attention_suits_wgmma (attention_wgmma.cu, attention_wgmma_backward.cu). */
+trek_status trek_cuda_attention_wgmma(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job,
+                                      trek_dtype dtype);
 trek_status trek_cuda_attention_wgmma_backward(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job,
                                                trek_dtype dtype);
+/* What tensor cores ask for: a 16-bit dtype, a depth in multiples of 8 up to 128, rows that can be had 16 bytes at a time; those
+ * of sm_90a also the device, a compiler that knew it, and neither a mask nor dropout. False: by trek_cuda_refuse. */
+bool trek_attention_suits_tensor_cores(const trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype);
+bool trek_attention_suits_wgmma(const trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype);
+/* Rows that can be copied 16 bytes at a time; of dy, dq, dk and dv. */
+bool trek_attention_in_pieces(const attention_operand &o);
+bool trek_attention_gradients_in_pieces(const attention_job &job);
+
+static const char trek_attention_askew[] = "rows that are not dense or do not begin at multiples of 16 bytes";
+static const char trek_attention_too_large[] = "more blocks than a launch has, or more shared memory than the device has";
 
 #endif

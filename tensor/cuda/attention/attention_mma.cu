@@ -403,7 +403,7 @@ static trek_status forward(const trek_op_call *call, trek_cuda_queue *queue, con
     if (tiles * pairs == 0)
         return TREK_OK;
     if (tiles * pairs > 0x7fffffff || (int64_t)shared > queue->device->max_shared)
-        return TREK_ERR_UNSUPPORTED;
+        return trek_cuda_refuse(trek_attention_too_large);
     return trek_launch(call, queue, trek_blocks(dim3((unsigned)(tiles * pairs)), dim3(32 * W), shared),
                        attention_mma_kernel<T, D, BK, MT, W>, job, tiles, pairs);
 }
@@ -451,7 +451,7 @@ template <typename T, int D, int KEYS_BO, int QUERIES_BO>
 static trek_status both_gradients(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)
 {
     if (!gradient_fits<D, KEYS_BO, true>(queue, job) || !gradient_fits<D, QUERIES_BO, false>(queue, job))
-        return TREK_ERR_UNSUPPORTED;
+        return trek_cuda_refuse(trek_attention_too_large);
     trek_status status = gradient<T, D, KEYS_BO, true>(call, queue, job);
     return status == TREK_OK ? gradient<T, D, QUERIES_BO, false>(call, queue, job) : status;
 }
@@ -474,18 +474,34 @@ bool trek_attention_in_pieces(const attention_operand &o)
            o.strides[2] % 8 == 0;
 }
 
+bool trek_attention_gradients_in_pieces(const attention_job &job)
+{
+    return trek_attention_in_pieces(job.dy) && trek_attention_in_pieces(job.dq) && trek_attention_in_pieces(job.dk) &&
+           trek_attention_in_pieces(job.dv);
+}
+
 bool trek_attention_suits_tensor_cores(const trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype)
 {
-    return trek_dtype_is_16bit(dtype) && queue->device->info.major >= 8 && job.depth > 0 && job.depth % 8 == 0 &&
-           job.depth <= 128 && job.scale > 0 && job.queries < 0x7fff0000 && job.keys < 0x7fff0000 &&
-           trek_attention_in_pieces(job.q) &&
-           trek_attention_in_pieces(job.k) && trek_attention_in_pieces(job.v);
+    if (!trek_dtype_is_16bit(dtype))
+        return trek_cuda_refuse_it("a dtype other than bf16 and f16");
+    if (queue->device->info.major < 8)
+        return trek_cuda_refuse_it("a compute capability below 8.0");
+    if (job.depth <= 0 || job.depth % 8 != 0 || job.depth > 128)
+        return trek_cuda_refuse_it("a depth that is not a multiple of 8 up to 128");
+    if (!(job.scale > 0))
+        return trek_cuda_refuse_it("a scale that is not positive");
+    if (job.queries >= 0x7fff0000 || job.keys >= 0x7fff0000)
+        return trek_cuda_refuse_it("more than 2^31 - 65537 queries or keys");
+    return (trek_attention_in_pieces(job.q) && trek_attention_in_pieces(job.k) && trek_attention_in_pieces(job.v)) ||
+           trek_cuda_refuse_it(trek_attention_askew);
 }
 
 trek_status trek_cuda_attention_mma(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype)
 {
-    if (!trek_attention_suits_tensor_cores(queue, job, dtype) || !trek_attention_in_pieces(job.y))
+    if (!trek_attention_suits_tensor_cores(queue, job, dtype))
         return TREK_ERR_UNSUPPORTED;
+    if (!trek_attention_in_pieces(job.y))
+        return trek_cuda_refuse(trek_attention_askew);
     if (dtype == TREK_BF16)
         return forward_of<trek_bf16>(call, queue, job);
     return forward_of<trek_f16>(call, queue, job);
@@ -494,9 +510,10 @@ trek_status trek_cuda_attention_mma(const trek_op_call *call, trek_cuda_queue *q
 trek_status trek_cuda_attention_mma_backward(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job,
                                              trek_dtype dtype)
 {
-    if (!trek_attention_suits_tensor_cores(queue, job, dtype) || !trek_attention_in_pieces(job.dy) ||
-        !trek_attention_in_pieces(job.dq) || !trek_attention_in_pieces(job.dk) || !trek_attention_in_pieces(job.dv))
+    if (!trek_attention_suits_tensor_cores(queue, job, dtype))
         return TREK_ERR_UNSUPPORTED;
+    if (!trek_attention_gradients_in_pieces(job))
+        return trek_cuda_refuse(trek_attention_askew);
     if (dtype == TREK_BF16)
         return gradients_of_call<trek_bf16>(call, queue, job);
     return gradients_of_call<trek_f16>(call, queue, job);

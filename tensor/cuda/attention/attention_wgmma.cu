@@ -173,19 +173,38 @@ static trek_status forward(const trek_op_call *call, trek_cuda_queue *queue, con
     static int known;
     const int64_t tiles = (job.queries + OWN_ROWS - 1) / OWN_ROWS, pairs = job.batch * job.heads;
     trek_tensor_map q, k, v;
-    if (tiles * pairs > 0x7fffffff || room<D>::most > queue->device->max_shared ||
-        !is_there(queue, (const void *)attention_wgmma_kernel<T, D>, &known) || !map_of(&q, job.q, job, false, OWN_ROWS, dtype) ||
+    if (tiles * pairs > 0x7fffffff || room<D>::most > queue->device->max_shared)
+        return trek_cuda_refuse(trek_attention_too_large);
+    if (!is_there(queue, (const void *)attention_wgmma_kernel<T, D>, &known) || !map_of(&q, job.q, job, false, OWN_ROWS, dtype) ||
         !map_of(&k, job.k, job, true, KEYS, dtype) || !map_of(&v, job.v, job, true, KEYS, dtype))
         return TREK_ERR_UNSUPPORTED;
     return trek_launch(call, queue, trek_blocks(dim3((unsigned)(tiles * pairs)), dim3(THREADS), room<D>::most),
                        attention_wgmma_kernel<T, D>, job, q, k, v, (int)tiles, (int)pairs);
 }
 
+bool trek_attention_suits_wgmma(const trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype)
+{
+#if !defined(TREK_HAVE_SM_90A) && !defined(TREK_FAKE_CUDA)
+    return trek_cuda_refuse_it("libtrek-cuda was built by a compiler that does not know sm_90a");
+#endif
+    if (queue->device->info.major != 9 || queue->device->info.minor != 0)
+        return trek_cuda_refuse_it("a compute capability other than 9.0");
+    if (job.mask)
+        return trek_cuda_refuse_it("a mask");
+    if (job.drops)
+        return trek_cuda_refuse_it("dropout");
+    if (job.batch <= 0 || job.heads <= 0 || job.queries <= 0 || job.keys <= 0 || job.heads > 0x7fffffff)
+        return trek_cuda_refuse_it("no queries or no keys, or more than 2^31 - 1 heads");
+    return trek_attention_suits_tensor_cores(queue, job, dtype);
+}
+
 trek_status trek_cuda_attention_wgmma(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job,
                                       trek_dtype dtype)
 {
-    if (!is_wanted(queue, job, dtype) || !trek_attention_in_pieces(job.y))
+    if (!trek_attention_suits_wgmma(queue, job, dtype))
         return TREK_ERR_UNSUPPORTED;
+    if (!trek_attention_in_pieces(job.y))
+        return trek_cuda_refuse(trek_attention_askew);
     if (dtype == TREK_BF16)
         return job.depth <= 64 ? forward<trek_bf16, 64>(call, queue, job, dtype) : forward<trek_bf16,
             128>(call, queue, job, dtype);

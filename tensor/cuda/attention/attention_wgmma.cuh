@@ -7,7 +7,6 @@
 #define TREK_TENSOR_CUDA_ATTENTION_ATTENTION_WGMMA_CUH
 
 #include "tensor/cuda/attention/attention.cuh"
-#include "tensor/cuda/attention/choice.h"
 #include "tensor/cuda/products/wgmma.cuh"
 
 enum { OWN_ROWS = 128, STAGES = 2, COMPUTING = 8, THREADS = 32 * (COMPUTING + 1) };
@@ -46,12 +45,20 @@ __device__ __forceinline__ char *shared_begin()
     return shared + ((1024 - ((uint32_t)__cvta_generic_to_shared(shared) & 1023)) & 1023);
 }
 
+/* A coordinate of a box: dimensions are in the order of the map. */
+__device__ __forceinline__ int place_in(const trek_tensor_map &map, int at, int row, int head, int batch)
+{
+    return map.row_at == at ? row : map.head_at == at ? head : batch;
+}
+
 /* By one thread: ROWS rows from `row` on. */
 template <int D, int ROWS>
 __device__ __forceinline__ void send_tile(uint32_t to, const trek_tensor_map &map, int row, int head, int batch, uint32_t meeting)
 {
+    const int second = place_in(map, 0, row, head, batch), third = place_in(map, 1, row, head, batch),
+              fourth = place_in(map, 2, row, head, batch);
     for (int c = 0; c < D / 64; c++)
-        trek_copy_box(to + c * ROWS * 128, map, c * 64, row, head, batch, meeting);
+        trek_copy_box(to + c * ROWS * 128, map, c * 64, second, third, fourth, meeting);
 }
 
 /* All lanes have what a stage held: one of them says so. */
@@ -110,24 +117,13 @@ __device__ __forceinline__ void write_row(uint16_t *to, const float (&acc)[A], i
 
 /* --- calls ---------------------------------------------------------------------------------------------- */
 
-/* Whether a call is to go by these kernels, as far as what forward and backward read tells. */
-static inline bool is_wanted(const trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype)
-{
-#if !defined(TREK_HAVE_SM_90A) && !defined(TREK_FAKE_CUDA)
-    return false; /* by a compiler that does not know sm_90a */
-#endif
-    return trek_cuda_attention_choice() == TREK_CUDA_ATTENTION_WGMMA && trek_attention_suits_tensor_cores(queue, job, dtype) &&
-           job.batch > 0 && job.heads > 0 && job.queries > 0 && job.keys > 0 && !job.mask && !job.drops &&
-           job.heads <= 0x7fffffff;
-}
-
 /* Whether the kernel of sm_90a is there: elsewhere the library's other code of it is empty. Asked once for each device. */
 static inline bool is_there(const trek_cuda_queue *queue, const void *kernel, int *known)
 {
     const trek_device_info &info = queue->device->info;
     const int index = queue->device->index;
     if (info.major != 9 || info.minor != 0 || index < 0 || index >= 16)
-        return false;
+        return trek_cuda_refuse_it("a compute capability other than 9.0, or a device beyond the sixteenth");
     int seen = __atomic_load_n(known, __ATOMIC_ACQUIRE) >> 2 * index & 3;
     if (!seen) {
         cudaFuncAttributes attributes;
@@ -137,7 +133,7 @@ static inline bool is_there(const trek_cuda_queue *queue, const void *kernel, in
         seen = there ? 1 : 2;
         __atomic_fetch_or(known, seen << 2 * index, __ATOMIC_RELEASE);
     }
-    return seen == 1;
+    return seen == 1 || trek_cuda_refuse_it("the device has no code of the kernel for sm_90a");
 }
 
 /* For tiles of `rows` rows. */

@@ -255,8 +255,9 @@ static bool prepare(prepared *to, const trek_cuda_queue *queue, const attention_
     to->tiles = ((of_keys ? job.keys : job.queries) + OWN_ROWS - 1) / OWN_ROWS;
     to->pairs = job.batch * (of_keys ? job.kv_heads : job.heads);
     if (to->tiles * to->pairs > 0x7fffffff || others * (of_keys ? job.group : 1) > 0x7fffffff ||
-        room<D, N>::most > queue->device->max_shared ||
-        !is_there(queue, (const void *)gradient_wgmma_kernel<T, D, of_keys>, &known))
+        room<D, N>::most > queue->device->max_shared)
+        return trek_cuda_refuse_it(trek_attention_too_large);
+    if (!is_there(queue, (const void *)gradient_wgmma_kernel<T, D, of_keys>, &known))
         return false;
     for (int m = 0; m < 2; m++)
         if (!map_of(&to->maps[of_keys ? m : 2 + m], *keys[m], job, true, of_keys ? OWN_ROWS : N, dtype) ||
@@ -289,9 +290,10 @@ static trek_status both(const trek_op_call *call, trek_cuda_queue *queue, const 
 trek_status trek_cuda_attention_wgmma_backward(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job,
                                                trek_dtype dtype)
 {
-    if (!is_wanted(queue, job, dtype) || !trek_attention_in_pieces(job.dy) || !trek_attention_in_pieces(job.dq) ||
-        !trek_attention_in_pieces(job.dk) || !trek_attention_in_pieces(job.dv))
+    if (!trek_attention_suits_wgmma(queue, job, dtype))
         return TREK_ERR_UNSUPPORTED;
+    if (!trek_attention_gradients_in_pieces(job))
+        return trek_cuda_refuse(trek_attention_askew);
     if (dtype == TREK_BF16)
         return job.depth <= 64 ? both<trek_bf16, 64>(call, queue, job, dtype) : both<trek_bf16, 128>(call, queue, job, dtype);
     return job.depth <= 64 ? both<trek_f16, 64>(call, queue, job, dtype) : both<trek_f16, 128>(call, queue, job, dtype);

@@ -11,16 +11,17 @@ static pthread_once_t choice_once = PTHREAD_ONCE_INIT;
 
 static void read_environment(void)
 {
-    static const char *const names[] = { "own", "wgmma", "cudnn" };
+    static const char *const names[] = { "auto", "own", "wgmma", "cudnn" };
     const char *value = getenv("TREK_CUDA_ATTENTION");
     if (!value || !value[0])
         return;
-    for (int k = 0; k < 3; k++)
+    for (int k = 0; k < 4; k++)
         if (strcmp(value, names[k]) == 0) {
             choice = (trek_cuda_attention_kind)k;
             return;
         }
-    trek_log_message(TREK_LOG_WARNING, "TREK_CUDA_ATTENTION is \"%s\": neither own nor wgmma nor cudnn; own it is", value);
+    trek_log_message(TREK_LOG_WARNING, "TREK_CUDA_ATTENTION is \"%.80s\", which is ignored: it takes auto, own, wgmma or cudnn",
+                     value);
 }
 
 trek_cuda_attention_kind trek_cuda_attention_choice(void)

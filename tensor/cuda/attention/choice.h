@@ -8,12 +8,13 @@
 TREK_BEGIN
 
 typedef enum trek_cuda_attention_kind {
-    TREK_CUDA_ATTENTION_OWN,   /* own kernels for all GPUs */
-    TREK_CUDA_ATTENTION_WGMMA, /* own kernels for sm_90a where the device takes them, those for all GPUs for the rest */
-    TREK_CUDA_ATTENTION_CUDNN, /* cuDNN, own kernels for what it does not take */
+    TREK_CUDA_ATTENTION_AUTO,  /* as wgmma where its results agree with those of the kernels for all GPUs (attention_check.cu) */
+    TREK_CUDA_ATTENTION_OWN,   /* the kernels for all GPUs */
+    TREK_CUDA_ATTENTION_WGMMA, /* those for sm_90a where the device takes them, those for all GPUs for the rest */
+    TREK_CUDA_ATTENTION_CUDNN, /* cuDNN; as auto for what it does not take */
 } trek_cuda_attention_kind;
 
-/* Read once; a value that is none of the three is warned of, and is `own`. */
+/* Read once; a value that is none of the four is warned of, and is `auto`. */
 trek_cuda_attention_kind trek_cuda_attention_choice(void);
 
 TREK_END

@@ -2,31 +2,29 @@
 /* Attention by cuDNN: which calls it takes. */
 #include "tensor/cuda/attention/dnn.h"
 
-#include "tensor/cuda/attention/choice.h"
 #include "tensor/cuda/attention/dnn_graphs.h"
 #include "tensor/cuda/dnn/plans.h"
+#include "tensor/cuda/paths.h"
 
 #ifdef TREK_HAVE_CUDNN
 #include <float.h>
 #include <pthread.h>
 #include <string.h>
 
-/* --- whether it is asked for --------------------------------------------------------------- */
+/* --- whether it is there, which somebody has asked for ------------------------------------------ */
 
-static bool asked;
 static pthread_once_t asked_once = PTHREAD_ONCE_INIT;
 
-static void read_environment(void)
+static void warn_of_absence(void)
 {
-    asked = trek_cuda_attention_choice() == TREK_CUDA_ATTENTION_CUDNN;
-    if (asked && !trek_dnn()->there)
+    if (!trek_dnn()->there)
         trek_log_message(TREK_LOG_WARNING, "TREK_CUDA_ATTENTION asks for cuDNN, which is not there: %s", trek_dnn()->why);
 }
 
 static void compose(trek_dnn_graph *graph, const void *key) { trek_dnn_attention_compose(graph, key); }
 
-/* backward holds [B, H, T, S] numbers of 16 bits */
-static const trek_dnn_sort attentions = { sizeof(trek_dnn_attention_key), (size_t)1 << 30, compose };
+/* backward holds [B, H, T, S] numbers of 16 bits: 1.5 GiB for 64 sequences of 1024 tokens and 12 heads */
+static const trek_dnn_sort attentions = { sizeof(trek_dnn_attention_key), (size_t)4 << 30, compose };
 _Static_assert(sizeof(trek_dnn_attention_key) <= TREK_DNN_KEY, "a plan holds its key");
 
 /* --- calls --------------------------------------------------------------------------------------- */
@@ -46,7 +44,9 @@ static bool take(int64_t strides[4], const trek_tensor *t)
     return fits;
 }
 
-/* False: not for cuDNN. */
+static const char askew[] = "rows that are not dense or do not begin at multiples of 16 bytes";
+
+/* False: by trek_cuda_refuse. */
 static bool fill_key(const trek_op_call *call, const trek_cuda_queue *queue, const trek_tensor *q, const trek_tensor *k,
                      const trek_tensor *v, const trek_tensor *mask, const trek_tensor *y, trek_dnn_attention_key *key)
 {
@@ -60,8 +60,15 @@ static bool fill_key(const trek_op_call *call, const trek_cuda_queue *queue, con
     bool alike = trek_dtype_is_16bit((trek_dtype)q->dtype) && k->dtype == q->dtype && v->dtype == q->dtype &&
         y->dtype == q->dtype;
     bool sizes = q->numel > 0 && k->numel > 0 && q->numel <= most && k->numel <= most && key->depth % 8 == 0;
-    return alike && sizes && !mask && call->attrs.f[0] <= 0 && take(key->q, q) && take(key->k, k) && take(key->v, v) &&
-        take(key->y, y);
+    if (mask)
+        return trek_cuda_refuse_it("a mask");
+    if (call->attrs.f[0] > 0)
+        return trek_cuda_refuse_it("dropout");
+    if (!alike)
+        return trek_cuda_refuse_it("dtypes other than bf16 or f16 alone");
+    if (!sizes)
+        return trek_cuda_refuse_it("no elements, more than 2^31 - 1, or a depth that is not a multiple of 8");
+    return (take(key->q, q) && take(key->k, k) && take(key->v, v) && take(key->y, y)) || trek_cuda_refuse_it(askew);
 }
 
 /* What both ways read. */
@@ -77,8 +84,8 @@ trek_status trek_cuda_dnn_attention(const trek_op_call *call, trek_cuda_queue *q
 {
     trek_tensor *const *in = call->inputs;
     trek_dnn_attention_key key;
-    pthread_once(&asked_once, read_environment);
-    if (!asked || !fill_key(call, queue, in[0], in[1], in[2], call->n_inputs > 3 ? in[3] : NULL, call->outputs[0], &key))
+    pthread_once(&asked_once, warn_of_absence);
+    if (!fill_key(call, queue, in[0], in[1], in[2], call->n_inputs > 3 ? in[3] : NULL, call->outputs[0], &key))
         return TREK_ERR_UNSUPPORTED;
     float scale = (float)call->attrs.f[1], lowest = -FLT_MAX;
     void *addresses[TREK_DNN_ATTENTION_TENSORS] = { NULL };
@@ -90,13 +97,13 @@ trek_status trek_cuda_dnn_attention_backward(const trek_op_call *call, trek_cuda
 {
     trek_tensor *const *in = call->inputs, *const *out = call->outputs;
     trek_dnn_attention_key key;
-    pthread_once(&asked_once, read_environment);
-    if (!asked || !fill_key(call, queue, in[1], in[2], in[3], call->n_inputs > 6 ? in[6] : NULL, in[4], &key))
+    pthread_once(&asked_once, warn_of_absence);
+    if (!fill_key(call, queue, in[1], in[2], in[3], call->n_inputs > 6 ? in[6] : NULL, in[4], &key))
         return TREK_ERR_UNSUPPORTED;
     bool alike = in[0]->dtype == key.dtype && out[0]->dtype == key.dtype && out[1]->dtype == key.dtype &&
         out[2]->dtype == key.dtype;
     if (!alike || !take(key.dy, in[0]) || !take(key.dq, out[0]) || !take(key.dk, out[1]) || !take(key.dv, out[2]))
-        return TREK_ERR_UNSUPPORTED;
+        return trek_cuda_refuse(alike ? askew : "gradients of another dtype");
     key.backward = 1;
     float scale = (float)call->attrs.f[1], lowest = -FLT_MAX, one = 1;
     void *addresses[TREK_DNN_ATTENTION_TENSORS] = { NULL };
@@ -114,7 +121,7 @@ trek_status trek_cuda_dnn_attention(const trek_op_call *call, trek_cuda_queue *q
     (void)call;
     (void)queue;
     (void)lse;
-    return TREK_ERR_UNSUPPORTED;
+    return trek_cuda_refuse("this libtrek-cuda was built without cuDNN");
 }
 
 trek_status trek_cuda_dnn_attention_backward(const trek_op_call *call, trek_cuda_queue *queue, void *lse, void *delta)

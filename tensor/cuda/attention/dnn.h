@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention by cuDNN, where TREK_CUDA_ATTENTION asks for it. */
+/* Attention by cuDNN, which TREK_CUDA_ATTENTION asks for. */
 #ifndef TREK_TENSOR_CUDA_ATTENTION_DNN_H
 #define TREK_TENSOR_CUDA_ATTENTION_DNN_H
 
@@ -8,9 +8,9 @@
 TREK_BEGIN
 
 /* The calls of the ops attention and attention_backward (lse, delta: f32 [B, H, T], contiguous, on the device; delta is scratch).
- * UNSUPPORTED, without a message and with nothing done: TREK_CUDA_ATTENTION is not "cudnn", there is no cuDNN 9, or it does not
- * take the call: other dtypes than bf16 and f16, a mask, dropout, rows that are not dense or lie askew to 16 bytes, or none of
- * its engines whose bits are the same in every run fits the shape. MEMORY, CUDA. */
+ * UNSUPPORTED by trek_cuda_refuse, with nothing done: there is no cuDNN 9, or it does not take the call: other dtypes than bf16
+ * and f16, a mask, dropout, rows that are not dense or lie askew to 16 bytes, or none of its engines whose bits are the same in
+ * every run fits the shape. MEMORY, CUDA. */
 trek_status trek_cuda_dnn_attention(const trek_op_call *call, trek_cuda_queue *queue, void *lse);
 trek_status trek_cuda_dnn_attention_backward(const trek_op_call *call, trek_cuda_queue *queue, void *lse, void *delta);
 

@@ -5,6 +5,7 @@
 #include "tensor/cuda/products/blas.h"
 #include "tensor/cuda/conv/cudnn.h"
 #include "tensor/cuda/conv/dnn.h"
+#include "tensor/cuda/paths.h"
 #include "tensor/cuda/products/linear.h"
 #include "tensor/cuda/products/tile.cuh"
 
@@ -341,6 +342,51 @@ static trek_status add_bias(const trek_op_call *call, trek_cuda_queue *queue, co
                        y->sizes[2] * y->sizes[3], y->numel, relu);
 }
 
+/* --- which way: each is asked in its turn ----------------------------------------------------------- */
+
+/* What a call computes: x, weight and y of the convolution, one of which is the result; the ways by which it may go. */
+struct asked {
+    const trek_tensor *x, *weight, *y;
+    trek_cuda_path graph, single, own;
+};
+
+static asked asked_of(const trek_op_call *call, const trek_tensor *x, const trek_tensor *weight, const trek_tensor *y)
+{
+    trek_cuda_path_begin();
+    if (call->op->id == TREK_OP_conv2d)
+        return { x, weight, y, TREK_CUDA_PATH_CONV2D_CUDNN, TREK_CUDA_PATH_CONV2D_CUDNN_CALL, TREK_CUDA_PATH_CONV2D_OWN };
+    if (call->op->id == TREK_OP_conv_transpose2d)
+        return { x, weight, y, TREK_CUDA_PATH_CONV_TRANSPOSE2D_CUDNN, TREK_CUDA_PATH_CONV_TRANSPOSE2D_CUDNN_CALL,
+                 TREK_CUDA_PATH_CONV_TRANSPOSE2D_OWN };
+    return { x, weight, y, TREK_CUDA_PATH_CONV2D_BACKWARD_CUDNN, TREK_CUDA_PATH_CONV2D_BACKWARD_CUDNN_CALL,
+             TREK_CUDA_PATH_CONV2D_BACKWARD_OWN };
+}
+
+/* Counts what a way said and gives it back. */
+static trek_status counted(const trek_op_call *call, const trek_cuda_queue *queue, const asked &a, trek_cuda_path path,
+                           trek_status status)
+{
+    const int64_t *x = a.x->sizes, *w = a.weight->sizes;
+    const trek_cuda_path_shape shape = { "images channels height width filters group_channels kernel_h kernel_w stride "
+                                         "channels_last", (trek_dtype)a.x->dtype,
+                                         { x[0], x[1], x[2], x[3], w[0], w[1], w[2], w[3], call->attrs.i[0],
+                                           trek_lies_channels_last(a.x) } };
+    if (status == TREK_ERR_UNSUPPORTED && path != a.own)
+        trek_cuda_path_refused(queue, path);
+    else if (status == TREK_OK)
+        trek_cuda_path_served(queue, path, &shape);
+    return status;
+}
+
+/* By cuDNN's calls for single convolutions, which do not add a bias: what is added behind them lies row by row. */
+static trek_status by_single(const trek_op_call *call, trek_cuda_queue *queue, trek_cuda_conv_kind kind, const asked &a,
+                             bool fits)
+{
+    trek_status status = fits ? trek_cuda_cudnn_conv(call, queue, kind, a.x, a.weight, a.y)
+                              : trek_cuda_refuse("a bias or an activation of a result that is not contiguous");
+    return counted(call, queue, a, a.single, status);
+}
+
 template <typename T> static trek_status conv2d(const trek_op_call *call)
 {
     const trek_tensor *x = call->inputs[0], *weight = call->inputs[1], *y = call->outputs[0];
@@ -351,22 +397,23 @@ template <typename T> static trek_status conv2d(const trek_op_call *call)
         return trek_error_status();
     if (y->numel == 0)
         return TREK_OK;
-    trek_status status = trek_cuda_dnn_conv(call, queue, TREK_CUDA_CONV_FORWARD, x, weight, bias, relu, y);
+    const asked a = asked_of(call, x, weight, y);
+    trek_status status =
+        counted(call, queue, a, a.graph, trek_cuda_dnn_conv(call, queue, TREK_CUDA_CONV_FORWARD, x, weight, bias, relu, y));
     if (status != TREK_ERR_UNSUPPORTED)
         return status;
-    if ((!bias && !relu) || y->contiguous)
-        status = trek_cuda_cudnn_conv(call, queue, TREK_CUDA_CONV_FORWARD, x, weight, y);
+    status = by_single(call, queue, TREK_CUDA_CONV_FORWARD, a, (!bias && !relu) || y->contiguous);
     if (status == TREK_ERR_UNSUPPORTED)
-        return forward<T>(call, queue, bias, relu);
+        return counted(call, queue, a, a.own, forward<T>(call, queue, bias, relu));
     return status == TREK_OK && (bias || relu) ? add_bias<T>(call, queue, bias, relu) : status;
 }
 
 /* A gradient by cuDNN. */
-static trek_status gradient(const trek_op_call *call, trek_cuda_queue *queue, trek_cuda_conv_kind kind, const trek_tensor *x,
-                            const trek_tensor *weight, const trek_tensor *y)
+static trek_status gradient(const trek_op_call *call, trek_cuda_queue *queue, trek_cuda_conv_kind kind, const asked &a)
 {
-    trek_status status = trek_cuda_dnn_conv(call, queue, kind, x, weight, nullptr, false, y);
-    return status == TREK_ERR_UNSUPPORTED ? trek_cuda_cudnn_conv(call, queue, kind, x, weight, y) : status;
+    trek_status status =
+        counted(call, queue, a, a.graph, trek_cuda_dnn_conv(call, queue, kind, a.x, a.weight, nullptr, false, a.y));
+    return status == TREK_ERR_UNSUPPORTED ? by_single(call, queue, kind, a, true) : status;
 }
 
 /* The input's gradient, or a transposed convolution, whose bias is added. */
@@ -380,8 +427,12 @@ template <typename T> static trek_status conv2d_input_grad(const trek_op_call *c
         return TREK_OK;
     trek_status status = TREK_ERR_UNSUPPORTED;
     const bool last = trek_lies_channels_last(dx);
-    if (call->inputs[0]->numel && call->inputs[1]->numel && (!bias || dx->contiguous || last))
-        status = gradient(call, queue, TREK_CUDA_CONV_INPUT_GRAD, dx, call->inputs[1], call->inputs[0]);
+    const asked a = asked_of(call, dx, call->inputs[1], call->inputs[0]);
+    if (bias && !dx->contiguous && !last)
+        status = counted(call, queue, a, a.graph,
+                         trek_cuda_refuse("a bias of a result that lies neither row by row nor channels last"));
+    else if (call->inputs[0]->numel && call->inputs[1]->numel)
+        status = gradient(call, queue, TREK_CUDA_CONV_INPUT_GRAD, a);
     if (status == TREK_OK && bias && last)
         return trek_cuda_add_bias(call, queue, (trek_dtype)dx->dtype, dx->data, dx->numel / dx->sizes[1], dx->sizes[1],
                                   dx->sizes[1], 1, bias->data, bias->strides[0], TREK_ACTIVATION_NONE);
@@ -389,7 +440,8 @@ template <typename T> static trek_status conv2d_input_grad(const trek_op_call *c
         return add_bias<T>(call, queue, bias, false);
     if (status != TREK_ERR_UNSUPPORTED)
         return status;
-    return dx->dtype == call->inputs[0]->dtype ? input_grad<T, T>(call, queue, bias) : input_grad<T, float>(call, queue, bias);
+    return counted(call, queue, a, a.own, dx->dtype == call->inputs[0]->dtype ? input_grad<T, T>(call, queue, bias)
+                                                                              : input_grad<T, float>(call, queue, bias));
 }
 
 template <typename T> static trek_status conv2d_weight_grad(const trek_op_call *call)
@@ -401,11 +453,13 @@ template <typename T> static trek_status conv2d_weight_grad(const trek_op_call *
     if (dweight->numel == 0)
         return TREK_OK;
     trek_status status = TREK_ERR_UNSUPPORTED;
+    const asked a = asked_of(call, call->inputs[1], dweight, call->inputs[0]);
     if (call->inputs[0]->numel && call->inputs[1]->numel)
-        status = gradient(call, queue, TREK_CUDA_CONV_WEIGHT_GRAD, call->inputs[1], dweight, call->inputs[0]);
+        status = gradient(call, queue, TREK_CUDA_CONV_WEIGHT_GRAD, a);
     if (status != TREK_ERR_UNSUPPORTED)
         return status;
-    return dweight->dtype == call->inputs[0]->dtype ? weight_grad<T, T>(call, queue) : weight_grad<T, float>(call, queue);
+    return counted(call, queue, a, a.own, dweight->dtype == call->inputs[0]->dtype ? weight_grad<T, T>(call, queue)
+                                                                                   : weight_grad<T, float>(call, queue));
 }
 
 /* --- unfold and fold ------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
 
 #include "tensor/cuda/dnn/library.h"
 #include "tensor/cuda/library.h"
+#include "tensor/cuda/paths.h"
 
 #if defined(TREK_HAVE_CUDNN) && !defined(TREK_FAKE_CUDA) /* the tests' library has operation graphs alone */
 #include <pthread.h>
@@ -341,7 +342,7 @@ static trek_status run_plan(const trek_op_call *call, trek_dnn_queue *own, const
     if (!plan)
         return TREK_ERR_MEMORY;
     if (plan->refused)
-        return TREK_ERR_UNSUPPORTED;
+        return trek_cuda_refuse("cuDNN has no algorithm of equal bits in each run for the convolution");
     trek_status status = trek_cuda_scratch_take(operands->queue, plan->choice.workspace, &workspace);
     if (status != TREK_OK)
         return status;
@@ -361,9 +362,13 @@ trek_status trek_cuda_cudnn_conv(const trek_op_call *call, trek_cuda_queue *queu
     trek_dnn_queue *own = queue_state(queue);
     dnn_key key;
     memset(&key, 0, sizeof key);
-    if (!own || x->dtype != weight->dtype || x->dtype != y->dtype || !operands[result]->contiguous || !fill_sizes(key.x, x) ||
-        !fill_sizes(key.weight, weight) || !fill_sizes(key.y, y))
-        return TREK_ERR_UNSUPPORTED;
+    if (!own)
+        return dnn.there || !trek_dnn()->there ? trek_dnn_refuse(queue)
+                                               : trek_cuda_refuse("cuDNN lacks its calls for single convolutions");
+    if (x->dtype != weight->dtype || x->dtype != y->dtype || !operands[result]->contiguous)
+        return trek_cuda_refuse("several dtypes, or a result that is not contiguous");
+    if (!fill_sizes(key.x, x) || !fill_sizes(key.weight, weight) || !fill_sizes(key.y, y))
+        return trek_cuda_refuse("no elements, or more than 2^31 - 1");
     for (int k = 0; k < 7; k++)
         key.numbers[k] = (int32_t)call->attrs.i[k];
     key.kind = (int32_t)kind;
@@ -379,7 +384,8 @@ trek_status trek_cuda_cudnn_conv(const trek_op_call *call, trek_cuda_queue *queu
         uintptr_t addresses = (uintptr_t)data[0] | (uintptr_t)data[1] | (uintptr_t)data[2];
         key.alignment = (addresses & 15) == 0; /* algorithms are chosen apart for what lies askew */
         dnn_call c = { .queue = queue, .x = data[0], .weight = data[1], .y = data[2] };
-        status = key.alignment ? run_plan(call, own, &key, &c) : TREK_ERR_UNSUPPORTED;
+        status = key.alignment ? run_plan(call, own, &key, &c)
+            : trek_cuda_refuse("an operand that does not begin at a multiple of 16 bytes");
     }
     for (int k = 2; k >= 0; k--)
         trek_cuda_scratch_give(queue, &scratch[k]);
@@ -399,7 +405,7 @@ trek_status trek_cuda_cudnn_conv(const trek_op_call *call, trek_cuda_queue *queu
     (void)x;
     (void)weight;
     (void)y;
-    return TREK_ERR_UNSUPPORTED;
+    return trek_cuda_refuse("this libtrek-cuda was built without cuDNN's calls for single convolutions");
 }
 
 #endif

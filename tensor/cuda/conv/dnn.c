@@ -5,6 +5,7 @@
 #include "tensor/channels_last.h"
 #include "tensor/cuda/conv/dnn_graphs.h"
 #include "tensor/cuda/dnn/plans.h"
+#include "tensor/cuda/paths.h"
 #include "tensor/cuda/products/linear.h"
 
 #ifdef TREK_HAVE_CUDNN
@@ -70,7 +71,7 @@ static bool fill_sizes(int64_t to[4], const trek_tensor *t)
     return t->numel > 0 && t->numel <= 0x7fffffff;
 }
 
-/* False: not for these graphs. */
+/* False: by trek_cuda_refuse. */
 static bool fill_key(const trek_op_call *call, const trek_cuda_queue *queue, const trek_tensor *x, const trek_tensor *weight,
                      const trek_tensor *y, trek_dnn_conv_key *key)
 {
@@ -80,8 +81,10 @@ static bool fill_key(const trek_op_call *call, const trek_cuda_queue *queue, con
     key->exact = x->dtype == TREK_F32 && !trek_cuda_host->tf32_allowed();
     key->device = queue->device->index;
     memcpy(key->numbers, call->attrs.i, sizeof key->numbers);
-    return x->dtype != TREK_F64 && x->dtype == weight->dtype && x->dtype == y->dtype && fill_sizes(key->x, x) &&
-        fill_sizes(key->weight, weight) && fill_sizes(key->y, y);
+    if (x->dtype == TREK_F64 || x->dtype != weight->dtype || x->dtype != y->dtype)
+        return trek_cuda_refuse_it("f64, or several dtypes");
+    return (fill_sizes(key->x, x) && fill_sizes(key->weight, weight) && fill_sizes(key->y, y)) ||
+        trek_cuda_refuse_it("no elements, or more than 2^31 - 1");
 }
 
 /* With what follows the convolution in its graph; else, of what lies channels last, in a pass behind it. */
@@ -107,13 +110,17 @@ trek_status trek_cuda_dnn_conv(const trek_op_call *call, trek_cuda_queue *queue,
                                const trek_tensor *weight, const trek_tensor *bias, bool relu, const trek_tensor *y)
 {
     trek_dnn_conv_key key;
-    if (!fill_key(call, queue, x, weight, y, &key) || (!key.last && !relu) || !trek_dnn_queue_of(queue))
+    if (!fill_key(call, queue, x, weight, y, &key))
         return TREK_ERR_UNSUPPORTED;
+    if (!key.last && !relu)
+        return trek_cuda_refuse("images that lie row by row, without an activation");
+    if (!trek_dnn_queue_of(queue))
+        return trek_dnn_refuse(queue);
     key.pass = (int32_t)kind;
     key.relu = relu;
     key.bias = bias && bias->strides[0] == 1 && ((uintptr_t)bias->data & 15) == 0;
     if (bias && !key.bias)
-        return TREK_ERR_UNSUPPORTED;
+        return trek_cuda_refuse("a bias that is not dense or does not begin at a multiple of 16 bytes");
     place places[3] = { { .t = x }, { .t = weight }, { .t = y } };
     const int result = kind == TREK_CUDA_CONV_FORWARD ? 2 : kind == TREK_CUDA_CONV_INPUT_GRAD ? 0 : 1;
     trek_status status = TREK_OK;
@@ -145,7 +152,7 @@ trek_status trek_cuda_dnn_conv(const trek_op_call *call, trek_cuda_queue *queue,
     (void)bias;
     (void)relu;
     (void)y;
-    return TREK_ERR_UNSUPPORTED;
+    return trek_cuda_refuse("this libtrek-cuda was built without cuDNN");
 }
 
 #endif

@@ -213,6 +213,8 @@ static bool is_fit(descriptor config, bool exact)
 /* Takes the config, of an engine that is repeatable, over where it makes a plan that fits. */
 static bool try_config(trek_dnn_graph *graph, descriptor *config, cudnnHandle_t handle, descriptor device, size_t limit)
 {
+    static const char too_large[] = "cuDNN's engines of equal bits in each run need too much workspace (more than 4 GiB for "
+                                    "attention, 512 MiB for convolutions)";
     const trek_dnn_library *dnn = trek_dnn();
     descriptor plan = NULL;
     int64_t workspace = 0, n = 0;
@@ -228,14 +230,16 @@ static bool try_config(trek_dnn_graph *graph, descriptor *config, cudnnHandle_t 
     fine = fine && trek_dnn_fine(dnn->BackendFinalize(plan)) &&
         trek_dnn_fine(dnn->BackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n,
                                                &workspace)) &&
-        workspace >= 0 && (size_t)workspace <= limit;
-    if (!fine) {
+        workspace >= 0;
+    graph->why = fine ? too_large : "cuDNN makes no plan of the graph";
+    if (!fine || (size_t)workspace > limit) {
         drop(&plan);
         return false;
     }
     graph->plan = plan;
     graph->config = *config;
     graph->workspace = (size_t)workspace;
+    graph->why = NULL;
     *config = NULL;
     return true;
 }
@@ -265,6 +269,8 @@ static bool choose(trek_dnn_graph *graph, cudnnBackendHeurMode_t mode, cudnnHand
     descriptor configs[CANDIDATES] = { NULL };
     bool found = false;
     int64_t n = ask(graph, mode, device, configs);
+    if (n > 0 && !graph->why)
+        graph->why = "cuDNN has no engine for the graph that gives the same bits in each run";
     for (int64_t k = 0; k < n && k < CANDIDATES && !found; k++)
         found = is_fit(configs[k], graph->exact) && try_config(graph, &configs[k], handle, device, limit);
     for (int k = 0; k < CANDIDATES; k++)
@@ -280,8 +286,11 @@ bool trek_dnn_graph_plan(trek_dnn_graph *graph, cudnnHandle_t handle, descriptor
     if (!device)
         set(graph, graph->all, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
     finish(graph, graph->all);
-    return choose(graph, CUDNN_HEUR_MODE_A, handle, device, limit) ||
-        choose(graph, CUDNN_HEUR_MODE_FALLBACK, handle, device, limit);
+    if (choose(graph, CUDNN_HEUR_MODE_A, handle, device, limit) || choose(graph, CUDNN_HEUR_MODE_FALLBACK, handle, device, limit))
+        return true;
+    if (!graph->why)
+        graph->why = graph->failed ? "cuDNN does not take the graph" : "cuDNN has no engine for the graph";
+    return false;
 }
 
 cudnnStatus_t trek_dnn_graph_run(const trek_dnn_graph *graph, cudnnHandle_t handle, int n, const int64_t *numbers,

@@ -29,6 +29,7 @@ typedef struct trek_dnn_graph {
     cudnnBackendDescriptor_t operations[TREK_DNN_OPERATIONS], kinds[TREK_DNN_OPERATIONS];
     cudnnBackendDescriptor_t all, heuristics, config, plan;
     size_t workspace; /* bytes that a run of the plan needs */
+    const char *why;  /* no plan could be made; stays valid */
 } trek_dnn_graph;
 
 /* A tensor; NULL after a failure. `number` tells those in memory apart, others are numbered here (from 1000 on). */
@@ -53,8 +54,8 @@ void trek_dnn_convolution(trek_dnn_graph *graph, trek_dnn_pass pass, const int64
 void trek_dnn_reshape(trek_dnn_graph *graph, cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t y);
 
 /* Chooses the first of the library's engines whose results are the same in every run and which needs no more than `limit` bytes
- * of workspace, and makes its plan. device: what to choose for instead of the handle's device (NULL: that). False: there is none.
- */
+ * of workspace, and makes its plan. device: what to choose for instead of the handle's device (NULL: that). False: there is none,
+ * for the reason in graph->why. */
 bool trek_dnn_graph_plan(trek_dnn_graph *graph, cudnnHandle_t handle, cudnnBackendDescriptor_t device, size_t limit);
 
 /* Runs the plan on the handle's stream: addresses of the tensors in memory and of the numbers, by number. */

@@ -3,6 +3,7 @@
 #include "tensor/cuda/dnn/library.h"
 
 #include "tensor/cuda/library.h"
+#include "tensor/cuda/paths.h"
 
 #include <stdio.h>
 
@@ -61,6 +62,15 @@ trek_dnn_queue *trek_dnn_queue_of(trek_cuda_queue *queue)
         trek_log_message(TREK_LOG_WARNING, "cuDNN: no handle could be made on device %d; it is not used there",
                          queue->device->index);
     return own->broken ? NULL : own;
+}
+
+trek_status trek_dnn_refuse(const trek_cuda_queue *queue)
+{
+    if (!trek_dnn()->there)
+        return trek_cuda_refuse(dnn.why[0] ? dnn.why : "there is no cuDNN");
+    if (queue->dnn)
+        return trek_cuda_refuse("no handle of cuDNN could be made on the device");
+    return trek_cuda_refuse(queue->capture ? "cuDNN was first asked while a step was captured" : "out of memory");
 }
 
 #else

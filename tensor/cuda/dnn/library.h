@@ -42,6 +42,8 @@ const trek_dnn_library *trek_dnn(void);
 /* NULL: no library, no handle, or a capture is under way and the queue has none yet (making one takes memory in ways that a
  * capture does not allow). Without an error; a handle that cannot be made is a warning, once. */
 trek_dnn_queue *trek_dnn_queue_of(trek_cuda_queue *queue);
+/* UNSUPPORTED by trek_cuda_refuse: why trek_dnn_queue_of gave NULL. */
+trek_status trek_dnn_refuse(const trek_cuda_queue *queue);
 
 static inline bool trek_dnn_fine(cudnnStatus_t status) { return status == CUDNN_STATUS_SUCCESS; }
 

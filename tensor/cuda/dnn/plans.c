@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/cuda/dnn/plans.h"
 
+#include "tensor/cuda/paths.h"
+
 #ifdef TREK_HAVE_CUDNN
 #include <pthread.h>
 #include <string.h>
@@ -11,9 +13,12 @@ typedef struct trek_dnn_plan {
     const trek_dnn_sort *sort;
     char key[TREK_DNN_KEY];
     trek_dnn_graph graph;
-    bool refused, captured;     /* captured: a captured graph holds what it loaded, it stays */
+    const char *why;            /* it is refused; NULL */
+    bool captured;              /* a captured graph holds what it loaded, it stays */
     struct trek_dnn_plan *next; /* the one used last comes first */
 } trek_dnn_plan;
+
+static const char met_late[] = "it was first met while a step was captured, which cannot wait for a plan";
 
 /* What was first met in a capture. */
 typedef struct late_key {
@@ -67,12 +72,13 @@ static trek_dnn_plan *make_plan(trek_dnn_queue *own, const trek_dnn_sort *sort, 
         return NULL;
     plan->sort = sort;
     memcpy(plan->key, key, sort->key_size);
-    plan->refused = is_late(sort, key, capturing);
-    if (!plan->refused) {
+    plan->why = is_late(sort, key, capturing) ? met_late : NULL;
+    if (!plan->why) {
         sort->compose(&plan->graph, key);
-        plan->refused = !trek_dnn_graph_plan(&plan->graph, own->handle, NULL, sort->workspace_limit);
+        if (!trek_dnn_graph_plan(&plan->graph, own->handle, NULL, sort->workspace_limit))
+            plan->why = plan->graph.why;
     }
-    if (plan->refused)
+    if (plan->why)
         trek_dnn_graph_free(&plan->graph);
     return plan;
 }
@@ -101,13 +107,16 @@ trek_status trek_dnn_run(const trek_op_call *call, trek_cuda_queue *queue, const
                          void *const *addresses, int n)
 {
     trek_dnn_queue *own = trek_dnn_queue_of(queue);
-    if (!own && queue->capture)
-        is_late(sort, key, true);
-    trek_dnn_plan *plan = own ? plan_of(own, sort, key, queue->capture != NULL) : NULL;
-    if (own && !plan)
+    if (!own) {
+        if (queue->capture)
+            is_late(sort, key, true);
+        return trek_dnn_refuse(queue);
+    }
+    trek_dnn_plan *plan = plan_of(own, sort, key, queue->capture != NULL);
+    if (!plan)
         return TREK_ERR_MEMORY;
-    if (!plan || plan->refused)
-        return TREK_ERR_UNSUPPORTED;
+    if (plan->why)
+        return trek_cuda_refuse(plan->why);
     int64_t numbers[TENSORS];
     void *there[TENSORS];
     int given = 0;

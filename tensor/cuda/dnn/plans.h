@@ -17,7 +17,7 @@ typedef struct trek_dnn_sort {
 } trek_dnn_sort;
 
 /* Runs the key's graph on the queue, by a plan made at the first call. addresses: n of them, by the tensors' numbers; NULL: not
- * of this graph. UNSUPPORTED, without a message and with nothing done: there is no cuDNN, none of its engines takes the graph,
+ * of this graph. UNSUPPORTED by trek_cuda_refuse, with nothing done: there is no cuDNN, none of its engines takes the graph,
  * or it was first met in a capture, which cannot wait for a plan (then the process refuses it for good, so that eager steps and
  * replays give the same bits). MEMORY, CUDA. */
 trek_status trek_dnn_run(const trek_op_call *call, trek_cuda_queue *queue, const trek_dnn_sort *sort, const void *key,

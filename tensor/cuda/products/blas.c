@@ -5,12 +5,22 @@
 #include "tensor/cuda/products/blas.h"
 
 #include "tensor/cuda/library.h"
+#include "tensor/cuda/paths.h"
 #include "tensor/fp8.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+void trek_cuda_gemm_served(const trek_cuda_queue *queue, int path, const trek_cuda_gemm *g)
+{
+    const trek_cuda_path_shape shape = { "m n k batch wide_result transposed bias_or_activation accumulate row_sums", g->dtype,
+                                         { g->m, g->n, g->k, g->ndim ? g->sizes[0] : 1, g->c_dtype != g->dtype,
+                                           (g->a_col != 1) + 2 * (g->b_col != 1), g->bias || g->activation, g->accumulate,
+                                           g->row_sums != NULL } };
+    trek_cuda_path_served(queue, (trek_cuda_path)path, &shape);
+}
 
 /* Once for the process, where the first product would have gone to the library. */
 static void warn_of_absence(const char *why)
@@ -561,17 +571,25 @@ static blas_plan *plan_of(blas_queue *own, const blas_key *key, const blas_call 
     return own->last = plan;
 }
 
-trek_status trek_cuda_blas_run(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm *g)
+/* Why the library is not used on a queue that has no state. */
+static const char *why_absent(const trek_cuda_queue *queue)
+{
+    if (!blas.there)
+        return blas.why[0] ? blas.why : "there is no cuBLASLt";
+    return queue->blas ? "no handle of cuBLASLt could be made on the device" : "out of memory";
+}
+
+static trek_status run(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm *g)
 {
     blas_queue *own = queue_state(queue);
     blas_key key;
     trek_cuda_gemm other;
     if (!own)
-        return TREK_ERR_UNSUPPORTED;
+        return trek_cuda_refuse(why_absent(queue));
     if (!fill_key(queue, g, &key)) {
         other = turned(g);
         if (g->bias || g->codes || g->row_sums || !fill_key(queue, &other, &key))
-            return TREK_ERR_UNSUPPORTED;
+            return trek_cuda_refuse("cuBLASLt has no form of these sizes, strides, dtypes and what follows the product");
         g = &other;
     }
     blas_call operands = { .queue = queue, .a = g->b, .b = g->a, .bias = g->bias ? g->bias : g->row_sums,
@@ -581,10 +599,12 @@ trek_status trek_cuda_blas_run(const trek_op_call *call, trek_cuda_queue *queue,
     size_t d_bytes =
         (size_t)((key.batch - 1) * key.c.batch_stride + (key.n - 1) * key.c.ld + key.m) * trek_item_size[key.c_dtype];
     blas_plan *plan = plan_of(own, &key, &operands, d_bytes);
-    if (!plan || plan->choice.refused)
-        return TREK_ERR_UNSUPPORTED;
+    if (!plan)
+        return trek_cuda_refuse("out of memory");
+    if (plan->choice.refused)
+        return trek_cuda_refuse("cuBLASLt has no algorithm for the product");
     if (!set_bias(plan, &operands) || !set_scales(plan, &operands))
-        return TREK_ERR_UNSUPPORTED;
+        return trek_cuda_refuse("cuBLASLt does not take the bias or the scales");
     trek_cuda_scratch workspace = { 0 };
     trek_status status = trek_cuda_scratch_take(queue, plan->choice.workspace, &workspace);
     if (status != TREK_OK)
@@ -596,6 +616,17 @@ trek_status trek_cuda_blas_run(const trek_op_call *call, trek_cuda_queue *queue,
     if (result != CUBLAS_STATUS_SUCCESS)
         return trek_op_fail(call, TREK_ERR_CUDA, "cublasLtMatmul failed with status %d", (int)result);
     return trek_cuda_sync_each ? trek_cuda_launched(call, queue, cudaPeekAtLastError()) : TREK_OK;
+}
+
+trek_status trek_cuda_blas_run(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm *g)
+{
+    const trek_status status = run(call, queue, g);
+    const trek_cuda_path path = g->codes ? TREK_CUDA_PATH_MATMUL_FP8_CUBLASLT : TREK_CUDA_PATH_MATMUL_CUBLASLT;
+    if (status == TREK_ERR_UNSUPPORTED)
+        trek_cuda_path_refused(queue, path);
+    else if (status == TREK_OK)
+        trek_cuda_gemm_served(queue, path, g);
+    return status;
 }
 
 #else /* built without the toolkit's headers */
@@ -615,9 +646,9 @@ trek_status trek_cuda_blas_run(const trek_op_call *call, trek_cuda_queue *queue,
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, warn);
     (void)call;
-    (void)queue;
-    (void)g;
-    return TREK_ERR_UNSUPPORTED;
+    const trek_status status = trek_cuda_refuse(without);
+    trek_cuda_path_refused(queue, g->codes ? TREK_CUDA_PATH_MATMUL_FP8_CUBLASLT : TREK_CUDA_PATH_MATMUL_CUBLASLT);
+    return status;
 }
 
 void trek_cuda_blas_version(char *text, size_t size) { snprintf(text, size, "no cuBLASLt: %s", without); }

@@ -41,9 +41,12 @@ typedef struct trek_cuda_gemm {
 /* Runs it by what is best. MEMORY for lack of scratch memory, CUDA. */
 trek_status trek_cuda_gemm_run(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm *g);
 
-/* Runs it by cuBLASLt: at most one batch dimension, no GELU, row_sums of one product without a bias. UNSUPPORTED, without a
- * message, where there is no library or it does not take this product: nothing has been done then. */
+/* Runs it by cuBLASLt: at most one batch dimension, no GELU, row_sums of one product without a bias. UNSUPPORTED by
+ * trek_cuda_refuse where there is no library or it does not take this product: nothing has been done then. Counted. */
 trek_status trek_cuda_blas_run(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm *g);
+
+/* Counts a product that a way (trek_cuda_path) has served. */
+void trek_cuda_gemm_served(const trek_cuda_queue *queue, int path, const trek_cuda_gemm *g);
 
 /* Whether trek_cuda_blas_run has a library to use on this queue. */
 bool trek_cuda_blas_ready(trek_cuda_queue *queue);

@@ -3,6 +3,7 @@
  * by rows only and scales live in device memory; multiplied by cuBLASLt where it takes them, else as bf16, which holds every
  * code. */
 #include "tensor/cuda/dense.cuh"
+#include "tensor/cuda/paths.h"
 #include "tensor/cuda/products/blas.h"
 #include "tensor/cuda/storage.h"
 
@@ -261,8 +262,12 @@ static trek_status multiply(const trek_op_call *call, trek_cuda_queue *queue, co
     g.codes = &codes;
     if (g.m == 0 || g.n == 0)
         return TREK_OK;
+    trek_cuda_path_begin();
     trek_status status = g.k > 0 ? trek_cuda_blas_run(call, queue, &g) : TREK_ERR_UNSUPPORTED;
-    return status == TREK_ERR_UNSUPPORTED ? multiply_decoded(call, queue, o, g) : status;
+    if (status != TREK_ERR_UNSUPPORTED)
+        return status;
+    trek_cuda_gemm_served(queue, TREK_CUDA_PATH_MATMUL_FP8_OWN, &g); /* before the product of 16 bits is counted for itself */
+    return multiply_decoded(call, queue, o, g);
 }
 
 static trek_status product(const trek_op_call *call)

@@ -3,6 +3,7 @@
 #include "tensor/cuda/products/linear.h"
 
 #include "tensor/cuda/elementwise/activation.cuh"
+#include "tensor/cuda/paths.h"
 #include "tensor/cuda/products/blas.h"
 
 /* --- copies ------------------------------------------------------------------------------ */
@@ -151,6 +152,7 @@ static trek_status linear_into(const trek_op_call *call, trek_cuda_queue *queue,
 {
     const trek_tensor *x = call->inputs[0], *weight = call->inputs[1], *bias = call->n_inputs > 2 ? call->inputs[2] : nullptr;
     int last = x->ndim - 1;
+    trek_cuda_path_begin();
     trek_cuda_gemm g = {};
     g.a = x->data, g.b = weight->data, g.c = y;
     g.dtype = (trek_dtype)x->dtype, g.c_dtype = (trek_dtype)call->outputs[0]->dtype;

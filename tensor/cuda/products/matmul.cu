@@ -2,6 +2,7 @@
 /* matmul, and how a product is run: by cuBLASLt, or by a kernel on tiles that
  * takes any strides, dtypes and batches. */
 #include "tensor/cuda/elementwise/activation.cuh"
+#include "tensor/cuda/paths.h"
 #include "tensor/cuda/products/blas.h"
 #include "tensor/cuda/products/linear.h"
 #include "tensor/cuda/products/tile.cuh"
@@ -67,7 +68,7 @@ static trek_status run_own(const trek_op_call *call, trek_cuda_queue *queue, con
     return trek_launch(call, queue, trek_tile_grid(g.m, g.n, count), product_kernel<T, O>, g, count);
 }
 
-static trek_status run_own_of(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm &g)
+static trek_status run_own_of_dtype(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm &g)
 {
     switch (g.dtype) {
     case TREK_F32: return run_own<float, float>(call, queue, g);
@@ -82,7 +83,23 @@ static trek_status run_own_of(const trek_op_call *call, trek_cuda_queue *queue, 
     }
 }
 
+static trek_status run_own_of(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm &g)
+{
+    const trek_status status = run_own_of_dtype(call, queue, g);
+    if (status == TREK_OK)
+        trek_cuda_gemm_served(queue, TREK_CUDA_PATH_MATMUL_OWN, &g);
+    return status;
+}
+
 /* --- cuBLASLt ---------------------------------------------------------------------------- */
+
+/* What cuBLASLt is not even asked for. */
+static trek_status refuse(const trek_cuda_queue *queue, const char *why)
+{
+    const trek_status status = trek_cuda_refuse(why);
+    trek_cuda_path_refused(queue, TREK_CUDA_PATH_MATMUL_CUBLASLT);
+    return status;
+}
 
 /* Batch dimensions that go on evenly in all three become one; a single y for all x makes their rows one matrix. */
 static void join_batch(trek_cuda_gemm *g)
@@ -172,8 +189,10 @@ static trek_status blas_batches(const trek_op_call *call, trek_cuda_queue *queue
     int inner = g->ndim - 1;
     for (int d = 0; d < inner; d++)
         calls *= g->sizes[d];
-    if (calls > 64 || !trek_cuda_blas_ready(queue))
-        return TREK_ERR_UNSUPPORTED;
+    if (calls > 64)
+        return refuse(queue, "the batch would take more than 64 calls of cuBLASLt");
+    if (!trek_cuda_blas_ready(queue))
+        return trek_cuda_blas_run(call, queue, g); /* which says why */
     int64_t a_size = (int64_t)trek_item_size[g->dtype], c_size = (int64_t)trek_item_size[g->c_dtype];
     trek_status status = TREK_OK;
     for (int64_t i = 0; i < calls && status == TREK_OK; i++) {
@@ -201,7 +220,7 @@ static trek_status blas_gelu(const trek_op_call *call, trek_cuda_queue *queue, c
 {
     bool dense = g->ndim == 0 && g->c_col == 1 && g->c_row == g->n;
     if (!dense)
-        return TREK_ERR_UNSUPPORTED;
+        return refuse(queue, "GELU of a result that is not one dense matrix");
     trek_cuda_gemm linear = *g;
     linear.c = g->pre ? g->pre : g->c;
     linear.pre = nullptr;
@@ -260,6 +279,7 @@ static trek_status with_sums(const trek_op_call *call, trek_cuda_queue *queue, c
 static trek_status matmul(const trek_op_call *call)
 {
     const trek_tensor *x = call->inputs[0], *y = call->inputs[1], *c = call->outputs[0];
+    trek_cuda_path_begin();
     bool x_vector = x->ndim == 1, y_vector = y->ndim == 1;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)

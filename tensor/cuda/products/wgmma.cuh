@@ -40,13 +40,14 @@ __device__ __forceinline__ void trek_meeting_wait(uint32_t at, int parity)
 }
 
 /* The box of the map at (column, row, head, batch) to shared memory; its bytes count for the mbarrier. */
-__device__ __forceinline__ void trek_copy_box(uint32_t to, const trek_tensor_map &map, int column, int row, int head, int batch,
+__device__ __forceinline__ void trek_copy_box(uint32_t to, const trek_tensor_map &map, int column, int second, int third,
+                                              int fourth,
                                               uint32_t meeting)
 {
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(
             to),
-        "l"(&map), "r"(column), "r"(row), "r"(head), "r"(batch), "r"(meeting)
+        "l"(&map), "r"(column), "r"(second), "r"(third), "r"(fourth), "r"(meeting)
         : "memory");
 }
 

@@ -19,22 +19,24 @@ import sys
 import gpu_goals
 
 MODELS = ["mlp", "convnet", "convnet_last", "transformer", "residual_tower", "gated_routing", "iterative_refine", "feedback_fixed"]
-WORKS = ["launch", "eager", "replay", "matmul", "gpt2_products", "memory", "linear_cross_entropy", "adamw", "attention", "gpt2_64", "gpt2_4", "gpt2_1", "offload_gpt2", "fp8"]
+WORKS = ["launch", "eager", "replay", "matmul", "gpt2_products", "memory", "linear_cross_entropy", "adamw", "attention", "gpt2_64", "gpt2_4", "gpt2_1", "offload_gpt2", "resnet", "fp8"]
 WORKS += ["model_" + name for name in MODELS]
 ALONE = ["fp8"]  # works of trek's side alone: 8-bit products beside its own bf16 ones
-# the same, by kernels that are off unless asked for: the work, TREK_CUDA_ATTENTION
-VARIANTS = {f"{work}_{kernels}": (work, kernels) for work in ("attention", "gpt2_64") for kernels in ("wgmma", "cudnn")}
+# the same by the attention that is named, where the plain work is by what the library chooses: the work, TREK_CUDA_ATTENTION
+VARIANTS = {f"{work}_{kernels}": (work, kernels) for work in ("attention", "gpt2_64") for kernels in ("own", "wgmma", "cudnn")}
+SERVED_BY = {"own": "mma", "wgmma": "wgmma", "cudnn": "cudnn"}  # what trek_device_paths calls them
 WORKS += VARIANTS
 GROUPS = {"models": [name for name in WORKS if name.startswith("model_")], "gpt2": ["gpt2_64", "gpt2_4", "gpt2_1"]}
 FOLDER = pathlib.Path(__file__).resolve().parent
 # What is not there to be measured, so that nobody takes it for forgotten.
 MISSING = {MODELS[-1]: ["gru_seq", "lstm_seq", "conv_autoenc"]}
+COLUMNS = 11  # of the table
 # What trek-gpu-bench appends to a measure's name: how it was done.
 MODES = ["eager", "captured", "captured-kept", "pieces", "kept", "offloaded"]
 
 
 def json_lines(command, environment, limit):
-    """Runs a program; its lines of JSON, and what else it said if it failed."""
+    """Runs a program; its lines of JSON, and what else it said if it failed. Prints the paths that it took."""
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit)
         text, problem = done.stdout, done.stderr[-1500:] if done.returncode else ""
@@ -43,7 +45,8 @@ def json_lines(command, environment, limit):
         text, problem = text.decode() if isinstance(text, bytes) else text, f"stopped after {limit} s"
     except OSError as error:
         text, problem = "", str(error)
-    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    print("".join(line + "\n" for line in text.splitlines() if line.startswith("path: ")), end="")
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
     return lines, problem
 
 
@@ -55,6 +58,16 @@ def split_mode(measure):
     return measure, "eager"
 
 
+def not_served(kernels, paths):
+    """"" if the attention that a variant is named for served all of its calls, otherwise what did."""
+    said = []
+    for what in ("attention", "attention_backward"):
+        calls = {p["path"]: p["calls"] for p in paths if p["what"] == what and p["calls"]}
+        if set(calls) != {SERVED_BY[kernels]}:
+            said.append(f"{what}: " + (", ".join(f"{n} by {path}" for path, n in calls.items()) or "no call"))
+    return f"not by {kernels}: " + "; ".join(said) if said else ""
+
+
 def before(path, name):
     """Trek's figures of an earlier run, as lines that it printed: PyTorch's are put beside them."""
     try:
@@ -63,7 +76,8 @@ def before(path, name):
         return [], "not measured before"
     if not isinstance(old, dict) or old.get("work") != name:
         return [], "not measured before"
-    lines = [{"measure": measure, "mode": mode, **figures} for measure, row in old["rows"].items() for mode, figures in row["trek"].items()]
+    lines = [{"paths": old.get("paths", []), "report": old.get("report", [])}]
+    lines += [{"measure": measure, "mode": mode, **figures} for measure, row in old["rows"].items() for mode, figures in row["trek"].items()]
     return lines, old["problem"]
 
 
@@ -78,9 +92,12 @@ def gather(name, arguments):
     ours, problem = before(arguments.json, name) if arguments.no_trek else json_lines(trek, environment, arguments.limit)
     peer = [os.environ.get("TREK_PEER_PYTHON", sys.executable), str(FOLDER / "gpu_peer.py"), "--device", arguments.device, "--modes", arguments.modes] + extra + [name]
     theirs, peer_problem = ([], "") if arguments.no_peer or kernels or name in ALONE else json_lines(peer, dict(os.environ), arguments.peer_limit)
-    rows = {}
+    rows, paths, report = {}, [], []
     for side, lines in (("trek", ours), ("torch", theirs)):
         for line in lines:
+            if "paths" in line:
+                paths, report = line["paths"], line["report"]
+                continue
             measure, mode = split_mode(line["measure"])
             mode = line.get("mode", mode)
             row = rows.setdefault(measure, {"trek": {}, "torch": {}})
@@ -99,7 +116,9 @@ def gather(name, arguments):
         for other, peak in peaks.items():
             row["peak_" + other] = fastest["peak_mib"] / peak if peak and fastest.get("peak_mib") else None
     full = arguments.scale == 1 and arguments.device.startswith("cuda")
-    return {"work": name, "full": full, "rows": rows, "problem": problem, "peer_problem": peer_problem, "missing": MISSING.get(name.removeprefix("model_"), [])}
+    if kernels and full:  # a fake device has not all of them
+        problem = problem or not_served(kernels, paths)
+    return {"work": name, "full": full, "rows": rows, "paths": paths, "report": report, "problem": problem, "peer_problem": peer_problem, "missing": MISSING.get(name.removeprefix("model_"), [])}
 
 
 def number(value, digits=2):
@@ -114,6 +133,15 @@ def describe(side):
     return ", ".join([f"{us:.2f} {mode}" for us, mode in timed] + failed) or "-"
 
 
+def losses(side):
+    """Each loss with the modes that have it."""
+    modes = {}
+    for mode, m in side.items():
+        if "loss" in m:
+            modes.setdefault(f"{m['loss']:.6f}", []).append(mode)
+    return "; ".join(f"{loss} {', '.join(names)}" for loss, names in modes.items()) or "-"
+
+
 def copy_rate(results):
     """The best rate of copying that either side measured in that run, in GB/s."""
     rates = [m.get("gb_s", 0) for r in results for name, row in r["rows"].items() if name.startswith("copy ")
@@ -123,8 +151,8 @@ def copy_rate(results):
 
 def table(results):
     copied = copy_rate(results)
-    lines = ["| work | measure | trek, us | PyTorch, us | PyTorch's best / trek's | its eager / trek's | GB/s (of copying) | TFLOP/s | peak memory, of its eager's |",
-             "|---|---|---|---|---|---|---|---|---|"]
+    lines = ["| work | measure | trek, us | PyTorch, us | PyTorch's best / trek's | its eager / trek's | GB/s (of copying) | TFLOP/s | tokens/s | peak memory, of its eager's | loss after 8 steps |",
+             "|" + "---|" * COLUMNS]
     for result in results:
         for measure, row in result["rows"].items():
             timed = [m for m in row["trek"].values() if "us" in m]
@@ -132,13 +160,13 @@ def table(results):
             rate = best.get("gb_s")
             share = f" ({100 * rate / copied:.0f} %)" if rate and copied else ""
             lines.append(f"| {result['work']} | {measure} | {describe(row['trek'])} | {describe(row['torch'])} | {number(row['ratio'])} | "
-                         f"{number(row['ratio_eager'])} | {number(rate, 0)}{share} | {number(best.get('tflops'), 1)} | {number(row['peak_eager'])} |")
+                         f"{number(row['ratio_eager'])} | {number(rate, 0)}{share} | {number(best.get('tflops'), 1)} | {number(best.get('tokens_s'), 0)} | {number(row['peak_eager'])} | {losses(row['trek'])} |")
         for name in result["missing"]:
-            lines.append(f"| {result['work']} | {name} | not measured: its layers do not exist | | | | | | |")
+            lines.append(f"| {result['work']} | {name} | not measured: its layers do not exist |" + " |" * (COLUMNS - 3))
         for side, problem in (("trek", result["problem"]), ("PyTorch", result["peer_problem"])):
             if problem:
                 last = problem.strip().splitlines()[-1]
-                lines.append(f"| {result['work']} | {side} ended early | {last[:150]} | | | | | | |")
+                lines.append(f"| {result['work']} | {side} ended early | {last[:150]} |" + " |" * (COLUMNS - 3))
     return "\n".join(lines)
 
 

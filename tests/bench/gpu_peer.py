@@ -6,6 +6,7 @@
 
 Prints one line of JSON a measure and mode. Status 0 and nothing printed where PyTorch or its CUDA is missing."""
 import argparse
+import functools
 import json
 import statistics
 import sys
@@ -417,6 +418,36 @@ def offload_gpt2():
     gpt2("16", "offload_gpt2")
     with torch.autograd.graph.save_on_cpu(pin_memory=True):
         gpt2("16", "offload_gpt2", "offloaded")
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, channels, width, stride):
+        super().__init__()
+        out = 4 * width
+        self.main = nn.Sequential(*conv_norm(channels, width, 1), nn.ReLU(), *conv_norm(width, width, 3, stride), nn.ReLU(), *conv_norm(width, out, 1))
+        self.skip = nn.Identity() if channels == out and stride == 1 else nn.Sequential(*conv_norm(channels, out, 1, stride))
+
+    def forward(self, x):
+        return functional.relu(self.main(x) + self.skip(x))
+
+
+def conv_norm(channels, out, kernel, stride=1):
+    return nn.Conv2d(channels, out, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(out)
+
+
+def resnet():
+    """ResNet-50 by bf16 autocast, channels last: as tests/bench/gpu/resnet.c has it."""
+    batch, side, width = size(256, 2), size(224, 32), size(64, 8)
+    layers, channels = [*conv_norm(3, width, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)], width
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        for k in range(size(blocks, 1)):
+            layers.append(Bottleneck(channels, width, 2 if stage and not k else 1))
+            channels = 4 * width
+        width *= 2
+    module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000)).to(state.device, memory_format=torch.channels_last)
+    x = randn(batch, 3, side, side).to(memory_format=torch.channels_last)
+    steps("resnet", "ResNet-50, 256 x 224", module, classes, x, randint(1000, batch), 0.01, 1e-4, adam=functools.partial(torch.optim.SGD, momentum=0.9),
+          autocast=True, flop=3 * 2 * 4.089e9 * batch)
 
 
 def replay():

@@ -33,6 +33,8 @@ bool trek_fake_memory_protected(const char **why);
 void trek_fake_fail(const char *specification);
 /* How often the function was called since the start; counted while failures are asked for. */
 long trek_fake_calls(const char *function);
+/* What TREK_TEST_PTX_COUNTS gets at exit is what kernels do from here on. */
+void trek_fake_forget_counts(void);
 /* Kernels that have run on the device. */
 long trek_fake_kernels(int device);
 /* Bytes that were copied to devices from host memory that is not pinned. */

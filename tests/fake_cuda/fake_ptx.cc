@@ -19,6 +19,7 @@
 #include <map>
 #include <sstream>
 
+#include "fake_control.h"
 #include "fake_kernel.h"
 #include "ptx/ptx.h"
 
@@ -281,3 +282,11 @@ void run_ptx(const Kernel &kernel)
 }
 
 } // namespace fake
+
+void trek_fake_forget_counts(void)
+{
+    if (!fake::runs_ptx())
+        return;
+    std::lock_guard<std::mutex> lock(fake::kernels().mutex);
+    fake::kernels().counts.clear();
+}

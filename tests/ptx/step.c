@@ -1,36 +1,77 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Training steps of GPT-2 as tests/bench/gpu has it, on the test device, for step_table.py: step STEPS LAYERS LENGTH VOCABULARY,
- * one sequence of GPT-2's width in bf16. */
+/* What step_table.py counts, of GPT-2 as tests/bench/gpu has it, on the test device:
+ *   step model LAYERS SEQUENCES VOCABULARY   a training step at GPT-2's width, in bf16, of sequences of 64 tokens
+ *   step attention LENGTH HEADS              attention and its gradients, of one causal sequence, packed as the model has it
+ * Each is done twice, and what TREK_TEST_PTX_COUNTS gets is the second time alone. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/bench/gpu/bench.h"
+#include "tests/support/support.h"
 
-enum { WIDTH = 768, HEADS = 12 };
+enum { HEADS = 12, LENGTH = 64, DEPTH = 64 };
 trek_device gpu_device;
+
+static void count_from_here(void)
+{
+    void *address = test_fake("trek_fake_forget_counts");
+    void (*forget)(void);
+    memcpy(&forget, &address, sizeof forget);
+    trek_device_sync(gpu_device);
+    if (forget)
+        forget();
+}
+
+static void model(int layers, int64_t sequences, int64_t vocabulary)
+{
+    gpu_train s = gpu_gpt2_train(layers, HEADS, sequences, LENGTH, LENGTH, vocabulary);
+    s.read = true;
+    gpu_eager_step(&s);
+    count_from_here();
+    gpu_eager_step(&s);
+    printf("loss %g\n", s.last);
+    gpu_train_close(&s);
+}
+
+static void attend(trek_var *packed, trek_var *seed)
+{
+    trek_scope scope = trek_scope_begin();
+    trek_var *part[3];
+    for (int k = 0; k < 3; k++)
+        part[k] = trek_permute(trek_select(packed, 2, k), trek_dims(0, 2, 1, 3));
+    trek_backward_with(trek_attention(part[0], part[1], part[2], &(trek_attention_opts){ .causal = true }), seed, NULL);
+    trek_scope_end(scope);
+    trek_var_zero_grad(packed);
+}
+
+static void attention(int64_t length, int64_t heads)
+{
+    trek_var *packed = gpu_randn(trek_dims(1, length, 3, heads, DEPTH), TREK_BF16, 1, true);
+    trek_var *rows = gpu_randn(trek_dims(1, length, heads, DEPTH), TREK_BF16, 1, false);
+    trek_var *seed = trek_permute(rows, trek_dims(0, 2, 1, 3)); /* as the result lies */
+    attend(packed, seed);
+    count_from_here();
+    attend(packed, seed);
+    trek_device_sync(gpu_device);
+    trek_var_release(packed);
+    trek_var_release(rows);
+}
 
 int main(int argc, char **argv)
 {
-    const char *name = getenv("TREK_TEST_DEVICE");
-    if (argc != 5 || !name || trek_device_parse(name, &gpu_device) != TREK_OK) {
-        fprintf(stderr, "usage: TREK_TEST_DEVICE=cuda:0 step STEPS LAYERS LENGTH VOCABULARY\n");
+    const char *what = argc > 1 ? argv[1] : "";
+    trek_scope scope = trek_scope_begin();
+    gpu_device = test_device();
+    if (argc == 5 && strcmp(what, "model") == 0) {
+        model(atoi(argv[2]), atoll(argv[3]), atoll(argv[4]));
+    } else if (argc == 4 && strcmp(what, "attention") == 0) {
+        attention(atoll(argv[2]), atoll(argv[3]));
+    } else {
+        fprintf(stderr, "usage: step model LAYERS SEQUENCES VOCABULARY | attention LENGTH HEADS\n");
         return 2;
     }
-    int64_t length = atoll(argv[3]), vocabulary = atoll(argv[4]);
-    trek_shape shape = trek_dims(1, length);
-    trek_graph *graph = trek_flow_build(trek_flow_from(gpu_gpt2_new(atoi(argv[2]), WIDTH, HEADS, length, vocabulary, TREK_BF16)));
-    trek_graph_set_optimizer(graph, trek_adamw((trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 }));
-    for (int k = 0; k < atoi(argv[1]) && trek_error_status() == TREK_OK; k++) {
-        trek_scope scope = trek_scope_begin();
-        trek_var *x = trek_var_constant(trek_tensor_randint(0, vocabulary, shape, TREK_I64, gpu_device));
-        trek_var *y = trek_var_constant(trek_tensor_randint(0, vocabulary, shape, TREK_I64, gpu_device));
-        trek_var *loss = gpu_gpt2_loss(graph, x, y, false);
-        trek_graph_backward(graph, loss);
-        trek_graph_step(graph);
-        printf("loss %g\n", trek_var_item(loss));
-        trek_scope_end(scope);
-    }
-    trek_graph_free(&graph);
+    trek_scope_end(scope);
     if (trek_error_status() != TREK_OK)
         fprintf(stderr, "%s\n", trek_error());
     return trek_error_status() != TREK_OK;

@@ -1,108 +1,206 @@
 # SPDX-License-Identifier: Apache-2.0
-# step_table.py ONE TWO: the table of docs/gpu-report.md, what each kernel of a training step of GPT-2 124 M at batch 64 x 1024 in bf16
-# moves and computes. ONE and TWO are what TREK_TEST_PTX_COUNTS named for one step and for two of a small model on emulated PTX
-#     step 1 2 256 512, step 2 2 256 512      (2 layers of GPT-2's width, one sequence of 256 tokens, 512 in the vocabulary)
-# whose difference is the second step alone. Each kernel's counts are scaled by the law that it follows (LAWS below), so that a
-# figure is as good as its law: what does not grow (a wave's partial sums, rests of tiles) is scaled with the rest. Products, which
-# cuBLASLt makes and nothing here runs, are from their shapes.
+# step_table.py FOLDER [--build BUILD]: the tables of docs/gpu-report.md, what each kernel of a training step of GPT-2 124M at
+# batch 64 x 1024 in bf16 moves and computes. FOLDER gets what kernels counted on emulated PTX (tests/ptx/step.c), a file for each
+# run; runs whose file is not there are made by the programs of BUILD, two at a time, after `ninja ptx tests/ptx/step`.
+#
+# Attention is counted at its true length and depth, for one head, and multiplied by the heads there are. The rest of a step is
+# counted at the true width for 1 and 2 layers, 2 and 4 sequences of 64 tokens, and 2048 and 4096 words (MODELS below). What a
+# kernel does is taken as linear in the layers, in the tokens and in the words, and in tokens x layers and tokens x words:
+#     f(layers, tokens, words) = a + b layers + c tokens + d layers tokens + words (e + f tokens)
+# These six numbers follow from the six runs, for each kernel and for each thing that is counted. So what a launch, a row, a
+# parameter and a logit cost are told apart, and none of them grows with what it does not depend on. Products, which cuBLASLt
+# makes and nothing here runs, are from their shapes.
 #
 # limit: bytes at the memory's speed or operations at the arithmetic's, whichever takes longer; bytes are what warps ask for, each
-# once a warp: what many blocks read again comes out of the L2 and costs less. estimate: the longest of sectors that are moved,
-# operations, and instructions at the rate at which a GPU can start them; products at 65 % of the tensor cores. Nothing is measured.
+# once a warp: what many blocks read again comes out of the L2 and costs less. estimate: the longest of sectors that are moved (of
+# attention what has to be moved at least once, since the L2 has the rest), operations, and instructions at the rate at which a
+# GPU can start them; products at 65 % of the tensor cores. Nothing is measured.
 import argparse
+import concurrent.futures
 import os
 import re
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from report import FIELDS, MAXIMA, read, readable  # pylint: disable=wrong-import-position
 
-MEMORY, F32, TENSOR, ISSUE = 3.35e12, 67e12, 989e12, 528 * 1.755e9  # of an H100 SXM, a second
+F32, TENSOR, ISSUE = 67e12, 989e12, 528 * 1.755e9  # a second, of an H100 SXM and of an H200 alike
+MEMORY = {"H100": 3.35e12, "H200": 4.8e12}
 PRODUCTS = 0.65  # of the tensor cores, that the estimate gives to products
-WIDTH = 768
-SMALL = {"layers": 2, "batch": 1, "length": 256, "vocabulary": 512}
-LARGE = {"layers": 12, "batch": 64, "length": 1024, "vocabulary": 50304}
-
-
-def tokens(m):
-    return m["batch"] * m["length"]
-
-
-def parameters(m):
-    return (12 * WIDTH * WIDTH + 13 * WIDTH) * m["layers"] + (m["vocabulary"] + m["length"] + 2) * WIDTH
-
-
-def tiles(queries):
-    """of so many queries by 64 keys that are not all masked"""
-    return lambda m: m["layers"] * m["batch"] * sum(n * queries // 64 for n in range(1, m["length"] // queries + 1))
-
-
-# (kernels, what their work grows with, in words), the first that fits
-LAWS = (
-    (r"attention_mma_kernel", tiles(128), "tiles below the diagonal"),
-    (r"gradient_mma_kernel", tiles(64), "tiles below the diagonal"),
-    (r"delta_kernel|gelu|sum_op<trek_bf16>", lambda m: m["layers"] * tokens(m), "layers x tokens"),
-    (r"norm_rows_kernel|grad_rows_kernel<trek_bf16, 8|combine_kernel", lambda m: (2 * m["layers"] + 1) * tokens(m), "norms x tokens"),
-    (r"loss_rows_kernel|grad_rows_kernel<trek_bf16, trek_bf16>", lambda m: tokens(m) * m["vocabulary"], "tokens x vocabulary"),
-    (r"scaled_kernel|embedding_rows|add_functor<float>, float,", lambda m: m["vocabulary"] * WIDTH, "vocabulary"),
-    (r"embedding|sort_|totals|column_sums", tokens, "tokens"),
-    (r"apply_kernel|slice_kernel|norm_parts|fill_functor|convert_functor|same_bits", parameters, "parameters"),
-    (r"add_functor", tokens, "tokens"),
+WIDTH, DEPTH, SEQUENCE = 768, 64, 64  # SEQUENCE: of tests/ptx/step.c
+LAYERS, TOKENS, WORDS, HEADS, BATCH, LENGTH = 12, 64 * 1024, 50304, 12, 64, 1024
+MODELS = [(1, 2, 2048), (2, 2, 2048), (1, 4, 2048), (2, 4, 2048), (1, 2, 4096), (1, 4, 4096)]  # layers, sequences, words
+ATTENTIONS = {"mma": "own", "wgmma": "wgmma"}  # kernels, TREK_CUDA_ATTENTION
+COUNTED = [f for f in FIELDS if f not in MAXIMA]
+# Files of kernels, and names; the first that fits.
+GROUPS = (
+    ("attention", r"kernel_attention_", r""),
+    ("loss rows and gradients", r"kernel_reduce_(linear_)?cross_entropy", r""),
+    ("norms", r"kernel_norm_", r""),
+    ("GELU", r"", r"gelu"),
+    ("the rest", r"", r""),
 )
+# From reading the code and from measured ceilings of the same shapes, in ms: as it was by default, on an H100; and with wgmma
+# attention, kept logits, launches ordered for the L2 and shorter norms and GELU, on an H200.
+READ = {"products": ("75-78", "71"), "attention": ("35-45", "14-16"), "loss rows and gradients": ("11.6", "3.5"), "norms": ("11", "7"),
+        "GELU": ("9.5", "4.5"), "the rest": ("7", "5"), "together": ("155", "106"), "K tokens/s": ("420", "615")}
 
 
-def law_of(name):
-    for pattern, grows, words in LAWS:
-        if re.search(pattern, name):
-            return grows(LARGE) / grows(SMALL), words
-    return None, "small"
+# -- runs ---------------------------------------------------------------------------
+
+
+def file_of(folder, *words):
+    return os.path.join(folder, "-".join(map(str, words)) + ".txt")
+
+
+def environment(build):
+    fake = os.path.join(build, "tests", "fake_cuda")
+    libraries = {"TREK_%s_LIBRARY" % n.upper(): os.path.join(fake, "libfake_%s.so" % n) for n in ("cublaslt", "cudnn", "nccl", "nvml")}
+    return dict(os.environ, TREK_PLUGIN_PATH=os.path.join(fake, "plugin"), TREK_TEST_DEVICE="cuda:0", TREK_TEST_PTX=os.path.join(build, "tests", "ptx"),
+                TREK_TEST_ROOT=os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."), TREK_TEST_BUILD=build,
+                TREK_FAKE_GPU_MEMORY="4G", TREK_FAKE_LATE="0", **libraries)
+
+
+def run_one(build, path, kernels, *words):
+    new = path + ".new"  # counts add up in a file, so each run has one of its own
+    if os.path.exists(new):
+        os.remove(new)
+    env = dict(environment(build), TREK_TEST_PTX_COUNTS=new, TREK_CUDA_ATTENTION=kernels)
+    done = subprocess.run([os.path.join(build, "tests", "ptx", "step")] + [str(w) for w in words], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode:
+        raise SystemExit("step %s: status %d\n%s" % (" ".join(map(str, words)), done.returncode, done.stdout))
+    os.rename(new, path)
+
+
+def run_missing(build, folder):
+    os.makedirs(folder, exist_ok=True)
+    tasks = [(file_of(folder, "model", *model), "own", "model") + model for model in MODELS]
+    tasks += [(file_of(folder, "attention", name), asked, "attention", LENGTH, 1) for name, asked in ATTENTIONS.items()]
+    tasks = [task for task in tasks if not os.path.exists(task[0])]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda task: run_one(build, *task), sorted(tasks, reverse=True)))
+
+
+def files_of_kernels(folder):
+    """The file that each kernel is in, by its symbol."""
+    files = {}
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".ptx"):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                files.update((entry, name) for entry in re.findall(r"\.entry (\w+)\(", file.read()))
+    return files
+
+
+def group_of(file, name):
+    return next(group for group, files, names in GROUPS if re.search(files, file) and re.search(names, name))
+
+
+# -- from counts to a step of the true size -------------------------------------------------
+
+
+def at_true_size(f):
+    """f: what each of MODELS counted, in their order."""
+    few, many = (MODELS[k][1] * SEQUENCE for k in (0, 2))
+    at = (TOKENS - few) / (many - few)
+
+    def of_tokens(one, two):
+        return one + at * (two - one)
+    one_layer, two_layers = of_tokens(f[0], f[2]), of_tokens(f[1], f[3])
+    words = of_tokens(f[4] - f[0], f[5] - f[2]) / (MODELS[4][2] - MODELS[0][2])
+    return one_layer + (LAYERS - 1) * (two_layers - one_layer) + (WORDS - MODELS[0][2]) * words
+
+
+def scaled_model(folder):
+    runs = [read(file_of(folder, "model", *model)) for model in MODELS]
+    none = dict.fromkeys(FIELDS, 0)
+    for name in sorted(set().union(*runs)):
+        yield name, {field: at_true_size([run.get(name, none)[field] for run in runs]) for field in COUNTED}
+
+
+def scaled_attention(folder, kernels):
+    times = LAYERS * BATCH * HEADS
+    for name, counts in read(file_of(folder, "attention", kernels)).items():
+        yield name, {field: times * counts[field] for field in COUNTED}
+
+
+def row_of(group, name, k):
+    """(group, name, bytes, operations, limit, estimates); seconds on an H100, and on an H200 for the last."""
+    moved, flops = k["least_sectors"] * 32, k["flops"] + k["tensor_flops"]
+    computes = k["flops"] / F32 + k["tensor_flops"] / TENSOR
+    asked = moved if group == "attention" else k["sectors"] * 32
+    limit = max(moved / MEMORY["H100"], computes)
+    if group == "attention":  # q, k, v, y and gradients once; the L2 has the rest
+        asked = attention_bytes(name)
+    estimates = [max(asked / memory, computes, k["instructions"] / ISSUE) for memory in MEMORY.values()]
+    return (group, name, moved, flops, limit, *estimates)
+
+
+def attention_bytes(name):
+    """What a kernel of attention has to move once: so many arrays of [tokens, width] of 16 bits a layer."""
+    arrays = 4 if name.startswith("attention") else 2 if name.startswith("delta") else 6
+    return LAYERS * arrays * 2.0 * TOKENS * WIDTH
 
 
 def product(name, m, n, k, count):
     """A row of products [m, k] x [k, n]: forward, and two of backward"""
     flops, moved = 6.0 * m * n * k * count, 3 * 2.0 * (m * k + k * n + m * n) * count
-    return name, 3 * count, moved, flops, max(moved / MEMORY, flops / TENSOR), flops / TENSOR / PRODUCTS, "shapes"
-
-
-def rows_of(one, two):
-    names = readable(list(two))
-    rest = [0, 0.0]
-    for mangled, counts in two.items():
-        before = one.get(mangled, dict.fromkeys(FIELDS, 0))
-        k = {f: counts[f] if f in MAXIMA else counts[f] - before[f] for f in FIELDS}
-        if not k["launches"]:
-            continue
-        factor, words = law_of(names[mangled])
-        if factor is None:
-            rest = [rest[0] + k["launches"], rest[1] + k["sectors"] * 32]
-            continue
-        moved, flops = factor * k["least_sectors"] * 32, factor * (k["flops"] + k["tensor_flops"])
-        computes = factor * (k["flops"] / F32 + k["tensor_flops"] / TENSOR)
-        estimate = max(factor * k["sectors"] * 32 / MEMORY, computes, factor * k["instructions"] / ISSUE)
-        yield names[mangled], k["launches"], moved, flops, max(moved / MEMORY, computes), estimate, words
-    yield "others, counted in the small step", rest[0], rest[1], 0, rest[1] / MEMORY, rest[1] / MEMORY, "none"
+    return ("products", name, moved, flops, max(moved / MEMORY["H100"], flops / TENSOR), flops / TENSOR / PRODUCTS, flops / TENSOR / PRODUCTS)
 
 
 def products():
-    m, layers = tokens(LARGE), LARGE["layers"]
-    yield product("packed q, k, v (cuBLASLt)", m, 3 * WIDTH, WIDTH, layers)
-    yield product("projection (cuBLASLt)", m, WIDTH, WIDTH, layers)
-    yield product("up (cuBLASLt)", m, 4 * WIDTH, WIDTH, layers)
-    yield product("down (cuBLASLt)", m, WIDTH, 4 * WIDTH, layers)
-    yield product("head (cuBLASLt)", m, LARGE["vocabulary"], WIDTH, 1)
+    yield product("packed q, k, v (cuBLASLt)", TOKENS, 3 * WIDTH, WIDTH, LAYERS)
+    yield product("projection (cuBLASLt)", TOKENS, WIDTH, WIDTH, LAYERS)
+    yield product("up (cuBLASLt)", TOKENS, 4 * WIDTH, WIDTH, LAYERS)
+    yield product("down (cuBLASLt)", TOKENS, WIDTH, 4 * WIDTH, LAYERS)
+    yield product("head (cuBLASLt)", TOKENS, WORDS, WIDTH, 1)
+
+
+def rows_of(folder, files, kernels):
+    found = [(name, counts) for name, counts in scaled_model(folder) if group_of(files.get(name, ""), name) != "attention"]
+    attention = list(scaled_attention(folder, kernels))
+    found += [(name, counts) for name, counts in attention if group_of(files.get(name, ""), name) == "attention"]
+    names = readable([name for name, _ in found])
+    rows = [row_of(group_of(files.get(name, ""), names[name]), names[name], counts) for name, counts in found]
+    return sorted(list(products()) + rows, key=lambda row: -row[5])
+
+
+# -- tables --------------------------------------------------------------------------------------
+
+
+def by_kernel(rows, others):
+    print("| kernel | GB | TFLOP | limit, ms | estimate, H100, ms | H200, ms | measured, ms |\n|---|---:|---:|---:|---:|---:|---:|")
+    shown = [row for row in rows if row[5] >= 5e-5] + [row for row in others if row[0] == "attention"]
+    for group, name, moved, flops, limit, first, second in sorted(shown, key=lambda row: -row[5]):
+        print("| `%s` | %.2f | %.3f | %.2f | %.2f | %.2f |  |" % (name, moved / 1e9, flops / 1e12, limit * 1e3, first * 1e3, second * 1e3))
+    small = [row for row in rows if row[5] < 5e-5]
+    print("| %d others | %.2f | %.3f | %.2f | %.2f | %.2f |  |" % ((len(small),) + tuple(sum(row[c] for row in small) * by for c, by in ((2, 1e-9), (3, 1e-12), (4, 1e3), (5, 1e3), (6, 1e3)))))
+
+
+def by_group(tables):
+    names = ["products"] + [group[0] for group in GROUPS]
+    print("| ms a step | mma, H100 | wgmma, H100 | wgmma, H200 | by reading: H100 | by reading: H200 | measured |\n|---|---:|---:|---:|---:|---:|---:|")
+    columns = [(tables["mma"], 5), (tables["wgmma"], 5), (tables["wgmma"], 6)]
+    sums = [[sum(row[c] for row in rows if row[0] == name) * 1e3 for rows, c in columns] for name in names]
+    for name, values in zip(names, sums):
+        print("| %s | %s | %s | %s |  |" % (name, " | ".join("%.1f" % v for v in values), *READ[name]))
+    together = [sum(column) for column in zip(*sums)]
+    print("| **together** | %s | %s | %s |  |" % (" | ".join("%.0f" % v for v in together), *READ["together"]))
+    print("| K tokens/s | %s | %s | %s |  |" % (" | ".join("%.0f" % (TOKENS / v) for v in together), *READ["K tokens/s"]))
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("one")
-    parser.add_argument("two")
+    parser.add_argument("folder")
+    parser.add_argument("--build", default="build")
     options = parser.parse_args()
-    rows = sorted(list(products()) + list(rows_of(read(options.one), read(options.two))), key=lambda row: -row[5])
-    print("| kernel | grows with | GB | TFLOP | limit, ms | estimate, ms | measured, ms |\n|---|---|---:|---:|---:|---:|---:|")
-    for name, _, moved, flops, limit, estimate, words in rows:
-        if estimate >= 5e-5 or "others" in name:
-            print("| `%s` | %s | %.2f | %.3f | %.2f | %.2f |  |" % (name, words, moved / 1e9, flops / 1e12, limit * 1e3, estimate * 1e3))
-    print("| together | | %.1f | %.1f | %.1f | %.1f |  |" % tuple(sum(row[c] for row in rows) * by for c, by in ((2, 1e-9), (3, 1e-12), (4, 1e3), (5, 1e3))))
+    build = os.path.abspath(options.build)
+    run_missing(build, options.folder)
+    files = files_of_kernels(os.path.join(build, "tests", "ptx"))
+    tables = {kernels: rows_of(options.folder, files, kernels) for kernels in ATTENTIONS}
+    by_group(tables)
+    print()
+    by_kernel(tables["wgmma"], tables["mma"])
 
 
 main()

@@ -4,6 +4,7 @@
  *   trek-gpu-bench [--device cuda:0] [--ms N] [--rounds N] [--scale N] NAME...  |  --list */
 #include "bench.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,6 +118,8 @@ void gpu_report_failure(const char *measure)
 
 void gpu_report(const char *measure, gpu_result result, double per, double bytes, double flop)
 {
+    if (trek_error_status() == TREK_OK && !isfinite(result.loss))
+        trek_fail(TREK_ERR_STATE, "the loss after %d steps is %g", GPU_LOSS_STEPS, result.loss);
     if (trek_error_status() != TREK_OK) {
         gpu_report_failure(measure);
         return;
@@ -129,27 +132,10 @@ void gpu_report(const char *measure, gpu_result result, double per, double bytes
         printf(", \"tflops\": %.2f", flop / result.us * 1e-6);
     if (result.tokens > 0)
         printf(", \"tokens_s\": %.0f", result.tokens / result.us * 1e6);
+    if (result.loss != 0)
+        printf(", \"loss\": %.6f", result.loss);
     printf("}\n");
     fflush(stdout);
-}
-
-trek_var *gpu_randn(trek_shape shape, trek_dtype dtype, double size, bool requires_grad)
-{
-    trek_scope scope = trek_scope_begin();
-    trek_tensor *wide = trek_tensor_randn(shape, TREK_F32, gpu_device);
-    trek_var *scaled = trek_cast(trek_mul_scalar(trek_var_constant(wide), size), dtype);
-    trek_var *var = scaled ? trek_var_new(trek_var_data(scaled), requires_grad) : NULL;
-    trek_tensor_release(wide);
-    trek_scope_end(scope);
-    return var;
-}
-
-trek_var *gpu_randint(trek_shape shape, int64_t limit)
-{
-    trek_tensor *t = trek_tensor_randint(0, limit, shape, TREK_I64, gpu_device);
-    trek_var *var = t ? trek_var_new(t, false) : NULL;
-    trek_tensor_release(t);
-    return var;
 }
 
 static const gpu_work *const lists[] = { gpu_works_ops, gpu_works_training };

@@ -8,115 +8,38 @@
 
 enum { BATCHES = 50 };
 
-typedef struct train_state {
-    trek_graph *graph;
-    trek_var *x, *y;
-    bool classes, tokens, kept, read; /* cross entropy; gpt2's loss, with logits kept; the loss is read after each step */
-    bool offload;                     /* what backward needs waits in host memory */
-    double last, count;               /* tokens of a step */
-} train_state;
-
-static trek_var *loss_of(train_state *s, trek_var *x, trek_var *y)
-{
-    if (s->tokens)
-        return gpu_gpt2_loss(s->graph, x, y, s->kept);
-    trek_var *out = trek_graph_forward(s->graph, x);
-    if (!s->classes)
-        return trek_mse_loss(out, y);
-    return out ? trek_cross_entropy(trek_reshape(out, trek_dims(-1, trek_var_size(out, -1))), trek_reshape(y, trek_dims(-1)))
-        : NULL;
-}
-
-static void eager_step(void *state)
-{
-    train_state *s = state;
-    trek_scope scope = trek_scope_begin();
-    if (s->offload)
-        trek_offload_begin(NULL);
-    trek_var *loss = loss_of(s, s->x, s->y);
-    if (s->offload)
-        trek_offload_end();
-    trek_graph_backward(s->graph, loss);
-    trek_graph_step(s->graph);
-    if (s->read && loss)
-        s->last = trek_var_item(loss);
-    trek_scope_end(scope);
-}
-
-static trek_status captured(trek_graph *graph, void *arg)
-{
-    trek_var *loss = loss_of(arg, trek_graph_captured_input(graph, 0), trek_graph_captured_input(graph, 1));
-    trek_graph_capture_output(graph, 0, loss);
-    trek_graph_backward(graph, loss);
-    return trek_graph_step(graph);
-}
-
-static void captured_step(void *state)
-{
-    train_state *s = state;
-    if (trek_graph_capture(s->graph, captured, s) == TREK_OK && s->read)
-        s->last = trek_var_item(trek_graph_captured_output(s->graph, 0));
-}
-
 static void epoch_of(void *state, gpu_fn step)
 {
     for (int k = 0; k < BATCHES; k++)
         step(state);
 }
 
-static void eager_epoch(void *state) { epoch_of(state, eager_step); }
-static void captured_epoch(void *state) { epoch_of(state, captured_step); }
+static void eager_epoch(void *state) { epoch_of(state, gpu_eager_step); }
+static void captured_epoch(void *state) { epoch_of(state, gpu_captured_step); }
 
-static void close_state(train_state *s)
-{
-    trek_graph_free(&s->graph);
-    trek_var_release(s->x);
-    trek_var_release(s->y);
-    memset(s, 0, sizeof *s);
-}
-
-static void captured_as(const char *name, const char *mode, train_state *s, bool epochs, double per, double flop)
+/* A mode's line; a captured step must have been replayed. */
+static void report(const char *name, const char *mode, gpu_train *s, gpu_result result, double per, double flop)
 {
     char text[96];
-    trek_memory_release_cached(gpu_device);
-    trek_graph_capture_reset(s->graph);
-    trek_graph_capture_input(s->graph, 0, s->x);
-    trek_graph_capture_input(s->graph, 1, s->y);
     snprintf(text, sizeof text, "%s %s", name, mode);
-    gpu_result result = gpu_time(epochs ? captured_epoch : captured_step, s);
-    if (trek_error_status() == TREK_OK && trek_graph_replays(s->graph) < 1)
+    if (trek_error_status() == TREK_OK && strncmp(mode, "captured", strlen("captured")) == 0 && trek_graph_replays(s->graph) < 1)
         trek_fail(TREK_ERR_STATE, "nothing was replayed: %s", trek_graph_capture_problem(s->graph));
     result.tokens = s->count;
     gpu_report(text, result, per, 0, flop);
 }
 
 /* Measures steps (or epochs) eagerly and captured, and closes the state. */
-static void both(const char *name, train_state *s, bool epochs, double per, double flop)
+static void both(const char *name, gpu_train *s, bool epochs, double per, double flop)
 {
-    char text[96];
     if (trek_error_status() != TREK_OK) {
         gpu_report_failure(name);
-        close_state(s);
-        return;
+    } else {
+        report(name, "eager", s, gpu_time(epochs ? eager_epoch : gpu_eager_step, s), per, flop);
+        trek_memory_release_cached(gpu_device);
+        gpu_train_capture(s);
+        report(name, "captured", s, gpu_time(epochs ? captured_epoch : gpu_captured_step, s), per, flop);
     }
-    snprintf(text, sizeof text, "%s eager", name);
-    gpu_result result = gpu_time(epochs ? eager_epoch : eager_step, s);
-    result.tokens = s->count;
-    gpu_report(text, result, per, 0, flop);
-    captured_as(name, "captured", s, epochs, per, flop);
-    if (s->tokens) { /* logits of 64 x 1024 tokens take much memory, those of few tokens are faster made once */
-        s->kept = true;
-        captured_as(name, "captured-kept", s, epochs, per, flop);
-    }
-    close_state(s);
-}
-
-static trek_graph *graph_of(trek_module *model, trek_optimizer_spec optimizer)
-{
-    trek_graph *graph = model ? trek_flow_build(trek_flow_from(model)) : NULL;
-    if (graph)
-        trek_graph_set_optimizer(graph, optimizer);
-    return graph;
+    gpu_train_close(s);
 }
 
 /* --- replay: a step so small that only its host cost counts ------------------------------ */
@@ -126,15 +49,14 @@ static void replay(void)
     trek_module *layers[] = { trek_nn_linear(64, 64, gpu_device), trek_nn_relu(), trek_nn_linear(64, 64, gpu_device),
                               trek_nn_relu(),
                               trek_nn_linear(64, 10, gpu_device) };
-    train_state s = { .graph = graph_of(trek_nn_sequential(5, layers), trek_adamw((trek_adam_opts){ .lr = 1e-3 })),
+    gpu_train s = { .graph = gpu_graph_of(trek_nn_sequential(5, layers), trek_adamw((trek_adam_opts){ .lr = 1e-3 })),
                       .classes = true };
     s.x = gpu_randn(trek_dims(32, 64), TREK_F32, 1, false);
     s.y = gpu_randint(trek_dims(32), 10);
     if (trek_error_status() == TREK_OK) {
-        trek_graph_capture_input(s.graph, 0, s.x);
-        trek_graph_capture_input(s.graph, 1, s.y);
-        gpu_report("small step, host eager", gpu_time_host(eager_step, NULL, &s), 1, 0, 0);
-        gpu_result result = gpu_time_host(captured_step, NULL, &s);
+        gpu_train_capture(&s);
+        gpu_report("small step, host eager", gpu_time_host(gpu_eager_step, NULL, &s), 1, 0, 0);
+        gpu_result result = gpu_time_host(gpu_captured_step, NULL, &s);
         if (trek_error_status() == TREK_OK && trek_graph_replays(s.graph) < 1)
             trek_fail(TREK_ERR_STATE, "nothing was replayed: %s", trek_graph_capture_problem(s.graph));
         gpu_report("small step, host captured", result, 1, 0, 0);
@@ -196,7 +118,7 @@ static void update_alone(const char *name, trek_dtype dtype, double bytes)
 
 static void gradients_made(void *state)
 {
-    train_state *s = state;
+    gpu_train *s = state;
     trek_scope scope = trek_scope_begin();
     trek_graph_backward(s->graph, trek_graph_forward(s->graph, s->x));
     trek_scope_end(scope);
@@ -205,13 +127,13 @@ static void gradients_made(void *state)
 static void gradients_zeroed(void *state)
 {
     gradients_made(state);
-    trek_graph_zero_grad(((train_state *)state)->graph);
+    trek_graph_zero_grad(((gpu_train *)state)->graph);
 }
 
 static void gradients_used(void *state)
 {
     gradients_made(state);
-    trek_graph_step(((train_state *)state)->graph);
+    trek_graph_step(((gpu_train *)state)->graph);
 }
 
 /* A graph's step, which clips and zeroes gradients, as training does it. What making and zeroing gradients takes by
@@ -219,7 +141,7 @@ static void gradients_used(void *state)
 static void update_clipped(const char *name, trek_dtype dtype, double bytes)
 {
     char text[64];
-    train_state s = { .graph = graph_of(weights_new(dtype), trek_adamw((trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 })) };
+    gpu_train s = { .graph = gpu_graph_of(weights_new(dtype), trek_adamw((trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 })) };
     s.x = gpu_randn(trek_dims(1), dtype, 1, false);
     trek_graph_set_clip(s.graph, 1.0, 0);
     gpu_result with = gpu_time(gradients_used, &s), without = gpu_time(gradients_zeroed, &s);
@@ -235,7 +157,7 @@ static void update_clipped(const char *name, trek_dtype dtype, double bytes)
     snprintf(text, sizeof text, "%s gradients + clip + update, host", name);
         /* far below the line before: the host waits for nothing */
     gpu_report(text, host, 1, 0, 0);
-    close_state(&s);
+    gpu_train_close(&s);
 }
 
 static void adamw(void)
@@ -263,7 +185,7 @@ static void model(void)
         in = out = trek_dims(many, small);
     else if (!strcmp(name, "feedback_fixed"))
         in = out = trek_dims(few, small);
-    train_state s = { .graph = graph_of(gpu_model_new(name), trek_adam((trek_adam_opts){ .lr = tokens ? 1e-4 : 1e-3 })),
+    gpu_train s = { .graph = gpu_graph_of(gpu_model_new(name), trek_adam((trek_adam_opts){ .lr = tokens ? 1e-4 : 1e-3 })),
                       .read = true };
     s.classes = tokens;
     s.x = tokens ? gpu_randint(in, gpu_size(8192, 64)) : gpu_randn(in, TREK_F32, 1, false);
@@ -274,35 +196,52 @@ static void model(void)
 /* --- GPT-2 124M ------------------------------------------------------------------------------------ */
 
 /* In bf16 with f32 master weights, for a batch of so many; returns the work of a step. */
-static double gpt2_state(int64_t full, char *name, size_t size, train_state *s)
+static double gpt2_state(int64_t full, char *name, size_t size, gpu_train *s)
 {
-    int64_t width = 64 * gpu_size(12, 1), vocabulary = gpu_size(50304, 128);
+    int64_t heads = gpu_size(12, 1), vocabulary = gpu_size(50304, 128);
     int64_t batch = gpu_size(full, 1), length = gpu_size(full == 1 ? 256 : 1024, 16);
     snprintf(name, size, "%lld x %d", (long long)full, full == 1 ? 256 : 1024);
-    trek_module *model = gpu_gpt2_new((int)gpu_size(12, 2), width, width / 64, gpu_size(1024, 16), vocabulary, TREK_BF16);
-    double parameters = model ? (double)trek_module_param_count(model) : 0;
-    *s = (train_state){ .graph = graph_of(model, trek_adamw((trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 })),
-                        .tokens = true };
-    s->count = (double)(batch * length);
-    s->x = gpu_randint(trek_dims(batch, length), vocabulary);
-    s->y = gpu_randint(trek_dims(batch, length), vocabulary);
+    *s = gpu_gpt2_train((int)gpu_size(12, 2), heads, batch, length, gpu_size(1024, 16), vocabulary);
+    double parameters = s->graph ? (double)trek_module_param_count(trek_graph_module(s->graph)) : 0;
     return 6 * parameters * s->count;
 }
 
-/* gpt2_BATCH */
-static void gpt2(void)
+/* gpt2_BATCH in one mode, from the first parameters: the loss after some steps, then the time of further ones. Recording begins
+ * again between them, since a recorded step's memory counts only while it is recorded. */
+static void gpt2_in(const char *mode, gpu_fn step, bool kept)
 {
     char name[64];
-    train_state s;
+    gpu_train s;
+    trek_memory_release_cached(gpu_device);
+    trek_seed(1);
     double flop = gpt2_state(atoll(gpu_work_name() + strlen("gpt2_")), name, sizeof name, &s);
-    both(name, &s, false, 1, flop);
+    s.kept = kept;
+    gpu_train_capture(&s);
+    s.read = true;
+    for (int k = 0; k < GPU_LOSS_STEPS && trek_error_status() == TREK_OK; k++)
+        step(&s);
+    s.read = false;
+    double loss = s.last;
+    trek_memory_release_cached(gpu_device);
+    gpu_train_capture(&s);
+    gpu_result result = gpu_time(step, &s);
+    result.loss = loss;
+    report(name, mode, &s, result, 1, flop);
+    gpu_train_close(&s);
+}
+
+static void gpt2(void)
+{
+    gpt2_in("eager", gpu_eager_step, false);
+    gpt2_in("captured", gpu_captured_step, false);
+    gpt2_in("captured-kept", gpu_captured_step, true);
 }
 
 /* Time and peak memory of steps that keep what backward needs on the device, and of steps that keep it on the host. */
 static void gpt2_offload(void)
 {
     char name[64], text[96];
-    train_state s;
+    gpu_train s;
     double flop = gpt2_state(16, name, sizeof name, &s);
     for (int way = 0; way < 2; way++) {
         s.offload = way;
@@ -312,11 +251,18 @@ static void gpt2_offload(void)
             break;
         }
         trek_memory_release_cached(gpu_device);
-        gpu_result result = gpu_time(eager_step, &s);
+        gpu_result result = gpu_time(gpu_eager_step, &s);
         result.tokens = s.count;
         gpu_report(text, result, 1, 0, flop);
     }
-    close_state(&s);
+    gpu_train_close(&s);
+}
+
+static void resnet(void)
+{
+    int64_t batch = gpu_size(256, 2);
+    gpu_train s = gpu_resnet_train(batch, gpu_size(224, 32));
+    both("ResNet-50, 256 x 224", &s, false, 1, 3 * 2 * 4.089e9 * (double)batch); /* multiplications and additions of an image */
 }
 
 /* --- products of 8 bits, beside those of bf16 -------------------------------------------------------- */
@@ -334,7 +280,7 @@ static void fp8(void)
         char name[64];
         trek_module *layers[] = { trek_nn_linear(width, hidden, gpu_device), trek_nn_relu(),
                                   trek_nn_linear(hidden, width, gpu_device) };
-        train_state s = { .graph = graph_of(trek_nn_sequential(3, layers), trek_sgd((trek_sgd_opts){ .lr = 1e-3 })) };
+        gpu_train s = { .graph = gpu_graph_of(trek_nn_sequential(3, layers), trek_sgd((trek_sgd_opts){ .lr = 1e-3 })) };
         trek_graph_set_amp(s.graph, &ways[k].amp);
         s.x = gpu_randn(trek_dims(rows, width), TREK_F32, 1, false);
         s.y = gpu_randn(trek_dims(rows, width), TREK_F32, 1, false);
@@ -349,6 +295,7 @@ const gpu_work gpu_works_training[] = { { "replay", replay },
                                         { "gpt2_4", gpt2 },
                                         { "gpt2_1", gpt2 },
                                         { "offload_gpt2", gpt2_offload },
+                                        { "resnet", resnet },
                                         { "fp8", fp8 },
                                         { "model_mlp", model },
                                         { "model_convnet", model },

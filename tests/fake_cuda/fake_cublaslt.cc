@@ -4,7 +4,8 @@
  * refusals, workspaces and alignments.
  *
  * TREK_FAKE_CUBLASLT_EPILOGUES=0: every epilogue but the default is refused.
- * Failures asked for with TREK_FAKE_FAIL hit the functions here too. */
+ * Failures asked for with TREK_FAKE_FAIL hit the functions here too, and "cublasLtMatmulAligned": products by the algorithm
+ * that is only for operands whose addresses are multiples of 256. */
 #include "cublasLt.h"
 
 #include <cstdlib>
@@ -370,6 +371,9 @@ static cublasStatus_t check_algorithm(const Algorithm &algorithm, const Product 
     for (int i = 0; i < 4; i++)
         if (alignment_of(pointers[i]) < algorithm.alignment[i])
             return CUBLAS_STATUS_NOT_SUPPORTED;
+    cudaError_t error;
+    if (algorithm.id == 3 && fails_now("cublasLtMatmulAligned", &error))
+        return CUBLAS_STATUS_INTERNAL_ERROR;
     Block block;
     if (algorithm.workspace == 0)
         return CUBLAS_STATUS_SUCCESS;
@@ -558,7 +562,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     }
 }
 
-/* -- heuristics: algorithm 0 with a workspace if there is room, 1 without, 2 without and with no wish for alignment -- */
+/* -- heuristics: algorithm 3 without a workspace, for operands of whole 256 bytes; 0 with a workspace if there is room, 1
+ *    without, 2 without and with no wish for alignment -- */
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
                                               cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -582,7 +587,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         return status;
     if ((description.epilogue & BIAS) && !description.bias) /* algorithms depend on where it lies */
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    for (uint32_t id = 0; id < 3 && *returned < requested; id++) {
+    for (uint32_t k = 0; k < 4 && *returned < requested; k++) {
+        uint32_t id = (k + 3) % 4;
         Algorithm algorithm = {};
         algorithm.magic = MAGIC_LT;
         algorithm.id = id;
@@ -591,8 +597,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         bool fits = algorithm.workspace <= wish.workspace;
         for (int i = 0; i < 4; i++) {
             uint32_t element = (uint32_t)size_of(layouts[i]->type);
-            algorithm.alignment[i] = id == 2 ? element : 16;
-            bool lines = layouts[i]->ld * element % algorithm.alignment[i] == 0;
+            algorithm.alignment[i] = id == 3 ? 256 : id == 2 ? element : 16;
+            bool lines = id == 2 || layouts[i]->ld * element % 16 == 0;
             fits = fits && wish.alignment[i] >= algorithm.alignment[i] && lines;
         }
         if (!fits)

@@ -177,8 +177,8 @@ static void test_epilogue(int32_t e, float beta)
     make(g);
     set(g, CUBLASLT_MATMUL_DESC_EPILOGUE, &e, sizeof e);
     int n = candidates(g, results, 1 << 16, 256);
-    CHECK(n == 3 && results[0].workspaceSize > 0);
-    LT(multiply(g, 0.5f, beta, &results[0].algo, results[0].workspaceSize));
+    CHECK(n == 4 && results[0].workspaceSize == 0 && results[1].workspaceSize > 0);
+    LT(multiply(g, 0.5f, beta, &results[1].algo, results[1].workspaceSize));
     std::vector<float> D = download(g.D, M * N);
     std::vector<double> pre(M * N), out(M * N);
     int wrong = 0;
@@ -207,17 +207,21 @@ static void test_refusals()
     int32_t e = CUBLASLT_EPILOGUE_GELU_AUX_BIAS, plain = CUBLASLT_EPILOGUE_DEFAULT, order = CUBLASLT_ORDER_ROW;
     int64_t ld = 12;
     make(g);
-    CHECK(candidates(g, results, 0, 256) == 2 && results[0].workspaceSize == 0);
+    CHECK(candidates(g, results, 0, 256) == 3 && results[0].workspaceSize == 0);
     CHECK(candidates(g, results, 1 << 16, 4) == 1);
-    CHECK(candidates(g, results, 1 << 16, 256) == 3);
-    CHECK(multiply(g, 1, 0, &results[0].algo, 16) == CUBLAS_STATUS_INVALID_VALUE); /* too small a workspace */
+    CHECK(candidates(g, results, 1 << 16, 128) == 3);
+    CHECK(candidates(g, results, 1 << 16, 256) == 4);
+    CHECK(multiply(g, 1, 0, &results[1].algo, 16) == CUBLAS_STATUS_INVALID_VALUE); /* too small a workspace */
     g.A += 1;
-    CHECK(multiply(g, 1, 0, &results[1].algo, 0) == CUBLAS_STATUS_NOT_SUPPORTED); /* not aligned as promised */
+    CHECK(multiply(g, 1, 0, &results[2].algo, 0) == CUBLAS_STATUS_NOT_SUPPORTED); /* not aligned as promised */
+    g.A += 31;
+    CHECK(multiply(g, 1, 0, &results[0].algo, 0) == CUBLAS_STATUS_NOT_SUPPORTED); /* 128 bytes off */
+    g.A -= 31;
     g.A += M * K;
     CHECK(multiply(g, 1, 0, nullptr, 0) == CUBLAS_STATUS_INVALID_VALUE); /* beyond its memory */
     g.A -= M * K + 1;
     set(g, CUBLASLT_MATMUL_DESC_EPILOGUE, &e, sizeof e);
-    CHECK(multiply(g, 1, 0, &results[0].algo, 1 << 16) == CUBLAS_STATUS_INVALID_VALUE); /* an algorithm for another problem */
+    CHECK(multiply(g, 1, 0, &results[1].algo, 1 << 16) == CUBLAS_STATUS_INVALID_VALUE); /* an algorithm for another problem */
     set(g, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld, sizeof ld);
     CHECK(candidates(g, results, 0, 256) == 0); /* 12 is no multiple of 8, and less than M */
     set(g, CUBLASLT_MATMUL_DESC_EPILOGUE, &plain, sizeof plain);

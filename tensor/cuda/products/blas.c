@@ -23,8 +23,12 @@ static void warn_of_absence(const char *why)
 #include <cublasLt.h>
 
 #define WORKSPACE_LIMIT ((size_t)32 << 20)
-#define CANDIDATES 8
+#define CANDIDATES 24
 #define TIMED_RUNS 3
+#define MOST_ALIGNMENT 256 /* bytes: the library asks for no more */
+/* The library lists candidates by what it expects of them. After the first few, timing ends when it has taken this long. */
+#define FIRST_CANDIDATES 8
+#define TIMING_LIMIT 300 /* milliseconds of a shape */
 
 /* --- the library -------------------------------------------------------------------------- */
 
@@ -96,7 +100,7 @@ static void forget_error(trek_status before)
 /* One operand as cuBLASLt sees it: columns of `rows` elements, ld apart. */
 typedef struct blas_operand {
     int64_t ld, batch_stride;
-    int32_t turned, alignment; /* alignment: of the address, in bytes, at most 16 */
+    int32_t turned, alignment; /* alignment: of the address, in bytes, at most MOST_ALIGNMENT */
 } blas_operand;
 
 /* Everything that an algorithm depends on. Zeroed before it is filled: compared by bytes. */
@@ -104,7 +108,7 @@ typedef struct blas_key {
     int64_t m, n, k, batch; /* D [m, n] in columns */
     blas_operand a, b, c;
     int32_t device, dtype, c_dtype, compute, epilogue, accumulate;
-    int32_t bias_alignment; /* in bytes, at most 16 */
+    int32_t bias_alignment; /* in bytes, at most MOST_ALIGNMENT */
     int32_t wide_codes;     /* of 8-bit operands: 1: A is of E5M2, 2: B is */
 } blas_key;
 
@@ -345,7 +349,7 @@ static int fastest(const blas_queue *own, const blas_plan *plan, const cublasLtM
     cudaEvent_t events[2] = { NULL, NULL };
     trek_cuda_scratch workspace = { 0 }, result = { 0 };
     int best = 0;
-    float best_time = -1;
+    float best_time = -1, spent = 0;
     trek_status before = trek_error_status();
     bool fine = cudaEventCreateWithFlags(&events[0], cudaEventDefault) == cudaSuccess &&
                 cudaEventCreateWithFlags(&events[1], cudaEventDefault) == cudaSuccess;
@@ -357,8 +361,9 @@ static int fastest(const blas_queue *own, const blas_plan *plan, const cublasLtM
         fine = trek_cuda_scratch_take(call.queue, d_bytes, &result) == TREK_OK;
         call.d = result.data;
     }
-    for (int k = 0; fine && k < n; k++) {
+    for (int k = 0; fine && k < n && (k < FIRST_CANDIDATES || spent < TIMING_LIMIT); k++) {
         float elapsed = time_candidate(own, plan, &results[k].algo, &call, events);
+        spent += elapsed > 0 ? elapsed : 0;
         if (elapsed >= 0 && (best_time < 0 || elapsed < best_time)) {
             best = k;
             best_time = elapsed;
@@ -439,9 +444,10 @@ static bool orient(int64_t rows, int64_t columns, int64_t row, int64_t column, b
     return operand->ld <= INT64_C(0x7fffffff);
 }
 
+/* The largest power of two that divides the address, at most MOST_ALIGNMENT. */
 static int32_t alignment_of(const void *data)
 {
-    uintptr_t address = (uintptr_t)data | 16;
+    uintptr_t address = (uintptr_t)data | MOST_ALIGNMENT;
     return (int32_t)(address & -address);
 }
 

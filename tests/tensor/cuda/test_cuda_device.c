@@ -157,6 +157,36 @@ static void test_libraries(void **state)
     assert_true((strstr(text, "; no NCCL: NCCL cannot be opened: /nowhere/libnccl.so") != NULL) == nccl_absent);
 }
 
+/* cuBLASLt is told how operands lie, to 256 bytes: what the fake has for such ones alone is used for them, and for no others. */
+static void test_alignment_is_told(void **state)
+{
+    (void)state;
+    void (*fails)(const char *specification);
+    long (*calls)(const char *function);
+    void *addresses[2] = { test_fake("trek_fake_fail"), test_fake("trek_fake_calls") };
+    const char *blas = getenv("TREK_CUBLASLT_LIBRARY");
+    if (!addresses[0] || !addresses[1] || (blas && strncmp(blas, "/nowhere/", 9) == 0))
+        skip();
+    memcpy(&fails, &addresses[0], sizeof fails);
+    memcpy(&calls, &addresses[1], sizeof calls);
+    fails("cublasLtMatmulAligned:1000000000"); /* counts from here on */
+    trek_tensor *all = trek_tensor_full(1, trek_dims(72, 64), TREK_F32, gpu),
+        *b = trek_tensor_full(2, trek_dims(64, 64), TREK_F32, gpu);
+    const int64_t sizes[2] = { 32, 64 }, strides[2] = { 64, 1 };
+    for (int64_t from = 0; from <= 128; from += 16) { /* floats: 0, 64, 128, 192, 256, ... bytes */
+        trek_tensor *part = trek_tensor_make_view(all, all->data + from * 4, 2, sizes, strides);
+        long before = calls("cublasLtMatmulAligned");
+        trek_tensor *c = trek_tensor_matmul(part, b);
+        assert_all(c, 128);
+        assert_int_equal(calls("cublasLtMatmulAligned") - before, from % 64 == 0);
+        trek_tensor_release(c);
+        trek_tensor_release(part);
+    }
+    fails(NULL);
+    trek_tensor_release(all);
+    trek_tensor_release(b);
+}
+
 /* --- copies ------------------------------------------------------------------------- */
 
 static void test_copies(void **state)
@@ -712,7 +742,7 @@ int main(void)
     setenv("TREK_FAKE_GPUS", "4", 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_contexts), cmocka_unit_test(test_broken_device),
-        cmocka_unit_test(test_libraries),
+        cmocka_unit_test(test_libraries),   cmocka_unit_test(test_alignment_is_told),
         cmocka_unit_test(test_copies),          cmocka_unit_test(test_host_is_kept_out), cmocka_unit_test(test_between_devices),
             cmocka_unit_test(test_default_device),
         cmocka_unit_test(test_blocks_are_apart), cmocka_unit_test(test_memory_is_cached),

@@ -51,16 +51,22 @@ trek_status trek_rule_weight_into(trek_tensor *place, trek_tensor *grad, trek_te
     return weight_product((trek_tensor *[2]){ place, NULL }, grad, x, !overwrite, false);
 }
 
+/* Where the gradient of input k can go at once. Products of 16 bits give f32 as well, so nothing is rounded to 16 bits on the way
+ * to a gradient that is kept in f32. */
+static trek_tensor *sink_of_product(trek_backward_call *b, int k, bool *overwrite)
+{
+    trek_tensor *place = trek_rule_sink(b, k, overwrite);
+    bool low = trek_dtype_is_16bit((trek_dtype)b->grad->data->dtype);
+    return place || !low ? place : trek_rule_sink_wide(b, k, overwrite);
+}
+
 static trek_status linear_weight(trek_backward_call *b, trek_var *g, trek_var *x)
 {
     bool overwrite;
     if (!g || !x)
         return trek_error_status();
     bool alike = g->data->dtype == x->data->dtype;
-    trek_tensor *place = alike ? trek_rule_sink(b, 1, &overwrite) : NULL;
-    bool is_low = alike && trek_dtype_is_16bit((trek_dtype)g->data->dtype);
-    if (!place && is_low && g->data->device.type == TREK_CPU) /* where products of 16 bits give f32 as well */
-        place = trek_rule_sink_wide(b, 1, &overwrite);
+    trek_tensor *place = alike ? sink_of_product(b, 1, &overwrite) : NULL;
     if (!place)
         return trek_rule_give_to(b, 1, trek_apply_matmul(trek_transpose(g, 0, 1), x));
     trek_status status = trek_rule_weight_into(place, g->data, x->data, overwrite);
@@ -93,15 +99,17 @@ static trek_status linear_bias(trek_backward_call *b, trek_var *g)
 static trek_status linear_parameters(trek_backward_call *b, trek_var *g, trek_var *x)
 {
     bool overwrite_weight = false, overwrite_bias = false;
-    trek_tensor *weight = trek_rule_sink(b, 1, &overwrite_weight), *bias = trek_rule_sink(b, 2, &overwrite_bias);
-    trek_tensor *const places[2] = { weight, overwrite_bias ? bias : NULL };
+    trek_tensor *weight = sink_of_product(b, 1, &overwrite_weight), *bias = sink_of_product(b, 2, &overwrite_bias);
+    int dtype = weight ? weight->dtype : g->data->dtype; /* of both results */
+    trek_tensor *const places[2] = { weight, bias && overwrite_bias && bias->dtype == dtype ? bias : NULL };
     trek_tensor *outputs[2] = { places[0], places[1] };
     trek_status status = weight_product(outputs, g->data, x->data, weight && !overwrite_weight, true);
     for (int k = 0; status == TREK_OK && k < 2; k++)
         if (places[k])
             trek_rule_sunk(b, 1 + k);
         else
-            status = trek_rule_give_to(b, 1 + k, trek_var_from(trek_tensor_retain(outputs[k])));
+            status = trek_rule_give_to(b, 1 + k, trek_cast(trek_var_from(trek_tensor_retain(outputs[k])),
+                                                           (trek_dtype)g->data->dtype));
     for (int k = 0; k < 2; k++)
         if (!places[k])
             trek_tensor_release(outputs[k]);

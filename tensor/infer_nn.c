@@ -51,7 +51,7 @@ trek_status trek_infer_matmul(trek_op_call *call)
         return TREK_OK;
     if (x->ndim != 2 || y->ndim != 2 || !trek_dtype_is_float((trek_dtype)x->dtype))
         return matmul_mismatch(call, "sums of rows are for two floating matrices", x, y);
-    return trek_op_output(call, 1, 1, x->sizes, (trek_dtype)x->dtype);
+    return trek_op_output(call, 1, 1, x->sizes, product_dtype(call, x->dtype)); /* as output 0 */
 }
 
 trek_status trek_infer_linear(trek_op_call *call);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Activations and their fused gradients: the gradient, then what was saved. */
 #include "tensor/cuda/elementwise/elementwise.cuh"
-#include "tensor/cuda/elementwise/functions.cuh"
+#include "tensor/cuda/elementwise/gelu.cuh"
 
 namespace {
 
@@ -49,19 +49,6 @@ template <typename W> TREK_INLINED W silu_slope(W x)
 
 template <typename W> TREK_INLINED W between(W x, W low, W high) { return x < low ? low : x > high ? high : x; }
 
-/* x times the normal distribution's cumulative function; 0 at -infinity, its limit */
-template <typename T> TREK_INLINED typename trek_work<T>::type gelu_of(typename trek_work<T>::type x)
-{
-    typedef typename trek_work<T>::type W;
-    return (x < (W)-60 ? (W)-60 : x) * of_normal<W, sizeof(T) == 2>(x);
-}
-template <typename T> TREK_INLINED typename trek_work<T>::type gelu_slope(typename trek_work<T>::type x)
-{
-    typedef typename trek_work<T>::type W;
-    W inside = between<W>(x, -60, 60);
-    return of_normal<W, sizeof(T) == 2>(x) + inside * (W)0.39894228040143267794 * of_exp((W)-0.5 * inside * inside);
-}
-
 /* 0.5 x (1 + tanh(k (x + 0.044715 x^3))) = x sigmoid(2 k (...)), k = sqrt(2 / pi) */
 template <typename W> TREK_INLINED W gelu_tanh_of(W x)
 {
@@ -80,7 +67,7 @@ FUNCTOR(tanh, TREK_LIGHT, wide, of_tanh(x))
 FUNCTOR(sigmoid, TREK_LIGHT, wide, of_sigmoid(x))
 FUNCTOR(silu, TREK_LIGHT, wide, x *of_sigmoid(x))
 FUNCTOR(softplus, TREK_HEAVY, wide, softplus_of(x, s, t))
-FUNCTOR(gelu_erf, TREK_LIGHT, sized, gelu_of<T>(x))
+FUNCTOR(gelu_erf, TREK_LIGHT, sized, trek_gelu<sizeof(T) == 2>(x))
 FUNCTOR(gelu_tanh, TREK_LIGHT, wide, gelu_tanh_of(x))
 template <typename T> trek_status run_gelu(const trek_op_call *call)
 {
@@ -92,7 +79,7 @@ GRADIENT(relu_backward, TREK_LIGHT, wide, y <= 0 ? (W)0 : x)
 GRADIENT(tanh_backward, TREK_LIGHT, wide, x *(1 - y * y))
 GRADIENT(sigmoid_backward, TREK_LIGHT, wide, x *(1 - y) * y)
 GRADIENT(silu_backward, TREK_LIGHT, wide, x *silu_slope(y))
-GRADIENT(gelu_erf_backward, TREK_LIGHT, sized, x *gelu_slope<T>(y))
+GRADIENT(gelu_erf_backward, TREK_LIGHT, sized, x *trek_gelu_slope<sizeof(T) == 2>(y))
 GRADIENT(gelu_tanh_backward, TREK_LIGHT, wide, x *gelu_tanh_slope(y))
 template <typename T> trek_status run_gelu_backward(const trek_op_call *call)
 {

@@ -66,14 +66,4 @@ template <typename W> TREK_INLINED W of_sigmoid(W x)
     return of_quotient(x >= 0 ? (W)1 : x < 0 ? e : x, 1 + e);
 }
 
-/* The normal distribution's cumulative function. brief: with an error of 2^-24 of 1, not of the
- * value, which is less than 16 bits show wherever the product with x is not tiny itself. */
-template <typename W, bool brief> TREK_INLINED W of_normal(W x)
-{
-    if constexpr (brief)
-        return (W)0.5 + (W)0.5 * of_erf(x * (W)0.70710678118654752440);
-    else
-        return of_normcdf(x);
-}
-
 #endif

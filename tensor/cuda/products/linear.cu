@@ -79,11 +79,11 @@ template <typename T, int width> static __global__ void gelu_kernel(const T *fro
         vector v = ((const vector *)from)[i];
 #pragma unroll
         for (int k = 0; k < width; k++)
-            v.x[k] = trek_store<T>::of(trek_gelu((W)trek_get(v.x[k])));
+            v.x[k] = trek_store<T>::of(trek_gelu<sizeof(T) == 2>((W)trek_get(v.x[k])));
         ((vector *)to)[i] = v;
     }
     for (int64_t i = whole * width + first; i < n; i += step)
-        to[i] = trek_store<T>::of(trek_gelu((W)trek_get(from[i])));
+        to[i] = trek_store<T>::of(trek_gelu<sizeof(T) == 2>((W)trek_get(from[i])));
 }
 
 template <typename T>
@@ -120,7 +120,7 @@ static __global__ void add_bias_kernel(T *c, int64_t n, int64_t c_row, int64_t c
         W x = trek_get(*at);
         if (bias)
             x += trek_get(bias[i % n * bias_step]);
-        *at = trek_store<T>::of(trek_activate(activation, x));
+        *at = trek_store<T>::of(trek_activate<sizeof(T) == 2>(activation, x));
     }
 }
 

@@ -18,7 +18,8 @@ trek_status trek_cuda_gelu(const trek_op_call *call, trek_cuda_queue *queue, tre
 /* c [m, n] = act(c + bias [n]), ReLU or none; strides in elements, bias NULL: none. F32, F64, BF16, F16. */
 trek_status trek_cuda_add_bias(const trek_op_call *call, trek_cuda_queue *queue, trek_dtype dtype, void *c, int64_t m, int64_t n,
                                int64_t c_row, int64_t c_col, const void *bias, int64_t bias_step, int activation);
-/* The op sum (reduce/reduce.cu), of floats: input 0 over the dimensions that are bits of attribute 0 into output 0. */
+/* The op sum (reduce/reduce.cu), of floats: input 0 over the dimensions that are bits of attribute 0 into output 0,
+ * which may be f32 where the input has 16 bits. */
 trek_status trek_cuda_sum(const trek_op_call *call);
 
 TREK_END

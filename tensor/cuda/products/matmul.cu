@@ -32,8 +32,8 @@ template <typename T, typename O, typename W> struct matrix_store {
             pre[at] = trek_store<O>::of(sum);
         c[at] = trek_store<O>::of(activate(sum));
     }
-    __device__ __forceinline__ float activate(float x) const { return trek_activate(g.activation, x); }
-    __device__ __forceinline__ double activate(double x) const { return trek_activate(g.activation, x); }
+    __device__ __forceinline__ float activate(float x) const { return trek_activate<sizeof(O) == 2>(g.activation, x); }
+    __device__ __forceinline__ double activate(double x) const { return trek_activate<sizeof(O) == 2>(g.activation, x); }
     template <typename I> __device__ __forceinline__ I activate(I x) const { return x; }
 };
 
@@ -260,7 +260,7 @@ static trek_status with_sums(const trek_op_call *call, trek_cuda_queue *queue, c
 {
     trek_tensor *sums = call->outputs[1];
     trek_status status = TREK_ERR_UNSUPPORTED;
-    if (trek_dtype_is_16bit(g->dtype) && g->c_dtype == g->dtype && g->m && g->n && g->k && (sums->strides[0] == 1 || g->m == 1)) {
+    if (trek_dtype_is_16bit(g->dtype) && g->m && g->n && g->k && (sums->strides[0] == 1 || g->m == 1)) {
         trek_cuda_gemm summed = *g;
         summed.row_sums = sums->data;
         status = blas_dense(call, queue, &summed);

@@ -5,7 +5,7 @@
 #ifndef TREK_TENSOR_CUDA_PRODUCTS_MMA_CUH
 #define TREK_TENSOR_CUDA_PRODUCTS_MMA_CUH
 
-#include "tensor/cuda/device.cuh"
+#include "tensor/cuda/approximate.cuh"
 
 #if defined(TREK_FAKE_CUDA) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800)
 #define TREK_MMA 1 /* this pass can have them */
@@ -81,12 +81,6 @@ template <int pending> __device__ __forceinline__ void trek_copy_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-__device__ __forceinline__ float trek_exp2(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 __device__ __forceinline__ float trek_fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 
 #else /* the shim: lanes exchange what the hardware would */
@@ -147,7 +141,6 @@ inline void trek_copy_async(void *to, const void *from, bool there)
 }
 inline void trek_copy_commit() {}
 template <int pending> inline void trek_copy_wait() {}
-inline float trek_exp2(float x) { return exp2f(x); }
 inline float trek_fused(float a, float b, float c) { return a * b + c; }
 
 #endif

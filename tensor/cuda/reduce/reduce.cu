@@ -13,13 +13,18 @@ template <> struct gathered<trek_f16> { typedef float type; };
 template <typename T> struct sum_op : trek_reduce_input<T> {
     typedef typename gathered<T>::type partial;
     T *out;
+    bool wide;      /* out is f32 though T has 16 bits */
     double divisor; /* 1 for sums */
     __device__ __forceinline__ partial start(int64_t, bool) const { return 0; }
     __device__ __forceinline__ void step(partial &a, T x, int64_t) const { a += (partial)trek_get(x); }
     __device__ __forceinline__ void join(partial &a, partial b) const { a += b; }
     __device__ __forceinline__ void store(int64_t at, partial a) const
     {
-        out[at] = trek_store<T>::of(divisor == 1 ? a : (partial)((double)a / divisor));
+        a = divisor == 1 ? a : (partial)((double)a / divisor);
+        if (sizeof(T) == 2 && wide)
+            ((float *)(void *)out)[at] = (float)a;
+        else
+            out[at] = trek_store<T>::of(a);
     }
 };
 
@@ -81,15 +86,22 @@ template <typename Op> static Op op_of(const trek_op_call *call)
     return op;
 }
 
-template <typename T> static trek_status run_sum(const trek_op_call *call)
+template <typename T> static sum_op<T> sum_of(const trek_op_call *call)
 {
     sum_op<T> op = op_of<sum_op<T>>(call);
+    op.wide = call->outputs[0]->dtype != call->inputs[0]->dtype;
     op.divisor = 1;
+    return op;
+}
+
+template <typename T> static trek_status run_sum(const trek_op_call *call)
+{
+    sum_op<T> op = sum_of<T>(call);
     return trek_reduce_call(call, op, false);
 }
 template <typename T> static trek_status run_mean(const trek_op_call *call)
 {
-    sum_op<T> op = op_of<sum_op<T>>(call);
+    sum_op<T> op = sum_of<T>(call);
     int64_t outputs = call->outputs[0]->numel;
     op.divisor = outputs > 0 ? (double)call->inputs[0]->numel / (double)outputs : 1;
     return trek_reduce_call(call, op, false);

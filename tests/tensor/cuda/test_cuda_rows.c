@@ -340,12 +340,81 @@ static void test_losses(void **state)
     }
 }
 
+/* --- GELU ------------------------------------------------------------------------------------------------ */
+
+/* Every number of 16 bits; of f32, of each sign and exponent some, many where GELU bends, and what is not finite. */
+static int64_t gelu_inputs(trek_dtype dtype, double *x)
+{
+    int64_t n = 0;
+    if (dtype == TREK_F32) {
+        for (int e = -149; e < 128; e++)
+            for (int k = 0; k < 64; k++)
+                x[n++] = (float)ldexp((k % 2 ? -1 : 1) * (1 + test_number(1, (uint32_t)k) / 2 + 0.5), e);
+        for (int k = -40000; k <= 40000; k++)
+            x[n++] = (float)(k / 2503.0);
+        x[n++] = INFINITY, x[n++] = -INFINITY, x[n++] = NAN, x[n++] = 0;
+        return n;
+    }
+    uint16_t bits[65536];
+    for (int k = 0; k < 65536; k++)
+        bits[k] = (uint16_t)k;
+    trek_tensor *t = trek_tensor_from_data(bits, trek_dims(65536), dtype, trek_cpu(0));
+    assert_int_equal(trek_tensor_to_host(t, TREK_F64, x, 65536 * sizeof *x), TREK_OK);
+    trek_tensor_release(t);
+    return 65536;
+}
+
+static double gelu_in_f64(double x, bool slope)
+{
+    const double below = 0.5 * erfc(-x / sqrt(2)), bell = exp(-0.5 * x * x) / sqrt(2 * M_PI);
+    if (isinf(x))
+        return x < 0 ? 0 : slope ? 1 : x;
+    return slope ? below + x * bell : x * below;
+}
+
+/* Against f64: within 2 % more than half a unit of 16 bits, within 1.5e-6 of f32; the slope to 3e-7 where it crosses 0. */
+static void test_gelu(void **state)
+{
+    (void)state;
+    enum { SIZE = 110000 };
+    static double x[SIZE], got[SIZE];
+    for (int c = 0; c < 6; c++) {
+        const trek_dtype dtype = c < 2 ? TREK_F32 : c < 4 ? TREK_BF16 : TREK_F16;
+        const bool slope = c % 2;
+        const double relative = dtype == TREK_F32 ? 1.5e-6 : dtype == TREK_BF16 ? 1.02 * 0x1p-9 : 1.02 * 0x1p-12;
+        const double least = dtype == TREK_F32 ? 1e-42 : dtype == TREK_BF16 ? 2e-38 : 1.02 * 0x1p-25;
+        int64_t n = gelu_inputs(dtype, x);
+        assert_true(n <= SIZE);
+        trek_tensor *wide = trek_tensor_from_data(x, trek_dims(n), TREK_F64, gpu), *in[2] = { NULL, NULL };
+        in[slope] = trek_tensor_cast(wide, dtype);
+        if (slope)
+            in[0] = trek_tensor_full(1, trek_dims(n), dtype, gpu);
+        trek_op_call call = { .op = &trek_ops[slope ? TREK_OP_gelu_backward : TREK_OP_gelu], .n_inputs = 1 + slope, .inputs = in,
+                              .n_outputs = 1 };
+        assert_int_equal(trek_op_run(&call), TREK_OK);
+        assert_int_equal(trek_tensor_to_host(call.outputs[0], TREK_F64, got, (size_t)n * sizeof *got), TREK_OK);
+        for (int64_t i = 0; i < n; i++) {
+            const double want = gelu_in_f64(x[i], slope), unit = fabs(want) < INFINITY ? exp2(ilogb(want ? want : 1) + 1) : 0;
+            const double size = dtype == TREK_F32 ? fabs(want) : unit, near = slope && fabs(x[i] + 0.75) < 0.3 ? 3e-7 : 0;
+            const bool right = isnan(x[i]) ? isnan(got[i])
+                                           : got[i] == want || fabs(got[i] - want) <= relative * size + least + near;
+            if (!right)
+                fail_msg("%s of %.9g, %s: %.9g, should be %.9g", slope ? "slope" : "gelu", x[i], trek_dtype_name(dtype), got[i],
+                         want);
+        }
+        trek_tensor_release(call.outputs[0]);
+        for (int k = 0; k < 2; k++)
+            trek_tensor_release(in[k]);
+        trek_tensor_release(wide);
+    }
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reductions), cmocka_unit_test(test_cumulative_sums), cmocka_unit_test(test_softmax),
         cmocka_unit_test(test_norms),      cmocka_unit_test(test_batch_norm),      cmocka_unit_test(test_embedding),
-        cmocka_unit_test(test_losses),
+        cmocka_unit_test(test_losses),     cmocka_unit_test(test_gelu),
     };
     gpu = test_device();
     n_floats = getenv("TREK_TEST_SHORT") ? 2 : 4;

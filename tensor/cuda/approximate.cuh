@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Functions that a GPU approximates in one instruction. Results and arguments below 2^-126 are 0. */
+#ifndef TREK_TENSOR_CUDA_APPROXIMATE_CUH
+#define TREK_TENSOR_CUDA_APPROXIMATE_CUH
+
+#include "tensor/cuda/device.cuh"
+
+#ifdef TREK_FAKE_CUDA
+inline float trek_exp2(float x) { return exp2f(x); }
+inline float trek_inverse(float x) { return 1 / x; }
+#else
+/* 2^x with a relative error of 2^-22 */
+__device__ __forceinline__ float trek_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+/* 1 / x within 1 ulp */
+__device__ __forceinline__ float trek_inverse(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+#endif
+
+#endif

@@ -53,6 +53,7 @@ static State *make_state()
         s->device[d].limit = limit;
     const size_t most = MOST_SHARED;
     s->shared = std::min(size_from(getenv("TREK_FAKE_SHARED"), most), most);
+    s->l2 = size_from(getenv("TREK_FAKE_L2"), (size_t)4 << 20);
     make_keys(*s);
     if (const char *fail = getenv("TREK_FAKE_FAIL"))
         trek_fake_fail(fail);

@@ -52,6 +52,7 @@ struct State {
     int devices = 0;
     bool no_driver = false, peer = true, races = false;
     size_t shared = 0;            /* bytes that a block may opt in to */
+    size_t l2 = 0;                /* bytes */
     std::string unprotected;      /* why memory is not protected; "" if it is */
     std::atomic<long> pageable{0}; /* bytes copied to devices from host memory that is not pinned */
     std::atomic<bool> quitting{false};

@@ -121,6 +121,8 @@ def mutants(text_of):
         for which in (1, 3) if of_keys else ():  # before numbers are said to be there, and to have been read
             found.append((HOPPER_BACK, kernel, "meeting %d of a warp's lanes is dropped" % which, r"bar\.warp\.sync\s+-1;", "", which))
     found += order_mutants(text_of)
+    found += largest_mutants(ATTENTION, "attention_mma_kernelI9trek_bf16Li64E")
+    found += largest_mutants(HOPPER, "attention_wgmma_kernelI9trek_bf16Li64E")
     for group, kernels in ((SOFTMAX, ("forward_linesI9trek_bf16E", "backward_linesIfE")), (LOSSES, ("loss_kernelIfLi1E",))):
         text = text_of(group[0])
         for kernel in kernels:
@@ -144,6 +146,13 @@ def order_mutants(text_of):
             group = (file, "attention", cases)
             yield (group, kernel, "all heads are of the first section", r"div\.s32\s+" + NUMBER, r"mov.u32 \1, 0;", 0)
             yield (group, kernel, "a section has the heads of all that are left", r"min\.s32", "max.s32", 0)
+
+
+def largest_mutants(group, kernel):
+    """Of the largest score of a row; only where exponentials would not be finite does it show"""
+    group = (group[0], group[1], ("bf16_sharp_scores",))
+    yield (group, kernel, "the largest score is not scaled", r"(max\.f32\s+(%f\d+), %f\d+, %f\d+;\s+)mul\.rn\.f32\s+(%f\d+), (?:%f\d+, \2|\2, %f\d+);", r"\1mov.f32 \3, \2;", 0)
+    yield (group, kernel, "lanes agree on the smallest of largest scores", r"(mov\.b32\s+(%f\d+), %r\d+;\s+)max(\.f32\s+%f\d+, %f\d+, \2;)", r"\1min\3", 0)
 
 
 LEFT = r"(wgmma\.mma_async\S+ \{[^}]*\}, \{)(%\w+),(%\w+),"

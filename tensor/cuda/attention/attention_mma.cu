@@ -211,15 +211,11 @@ __device__ __forceinline__ void forward_block(const attention_job &job, int64_t 
             for (int half = 0; half < 2; half++) {
                 float before = top[m][half], now = -INFINITY;
 #pragma unroll
-                for (int n = 0; n < BK / 8; n++) {
+                for (int n = 0; n < BK / 8; n++)
 #pragma unroll
-                    for (int e = 2 * half; e < 2 * half + 2; e++) {
-                        float scaled = s[m][n][e] * scale;
-                        now = scaled > now ? scaled : now;
-                    }
-                }
-                now = trek_quad_largest(now);
-                now = now > before ? now : before;
+                    for (int e = 2 * half; e < 2 * half + 2; e++)
+                        now = fmaxf(now, s[m][n][e]);        /* which passes over NaN: the sum has it */
+                now = fmaxf(before, trek_quad_largest(now) * scale); /* the scale is positive */
                 float shift = now > -INFINITY ? now : 0, factor = trek_exp2((before - shift) * unit), added = 0;
                 top[m][half] = now;
                 if (job.mask)

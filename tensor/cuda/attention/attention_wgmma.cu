@@ -49,12 +49,9 @@ __device__ __forceinline__ void soften(float (&s)[KEYS / 2], float (&acc)[A], fl
         float now = -INFINITY;
 #pragma unroll
         for (int k = 0; k < KEYS / 2; k++)
-            if (k / 2 % 2 == half) {
-                const float scaled = s[k] * scale;
-                now = scaled > now ? scaled : now;
-            }
-        now = trek_quad_largest(now);
-        now = now > top[half] ? now : top[half];
+            if (k / 2 % 2 == half)
+                now = fmaxf(now, s[k]); /* which passes over NaN: the sum has it */
+        now = fmaxf(top[half], trek_quad_largest(now) * scale); /* the scale is positive */
         const float shift = now > -INFINITY ? now : 0, factor = trek_exp2(top[half] - shift);
         float added = 0;
         top[half] = now;

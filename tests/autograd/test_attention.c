@@ -333,6 +333,43 @@ static void f16_tiles_end_anywhere(void **state)
     tiles_end_anywhere(TREK_F16, 0x1p-11);
 }
 
+/* Heads of 140 keys, with scores of about 8192 times the scale; the number of a key of the first, or no key, is NaN. */
+static trek_var *sharp(double scale, int64_t queries, int64_t nan_key, trek_dtype dtype)
+{
+    const trek_shape shape = trek_dims(1, 1, 140, 64);
+    trek_var *q = trek_mul_scalar(numbers(1, trek_dims(1, 2, queries, 64), TREK_BF16, dtype), 32);
+    trek_var *k = trek_mul_scalar(numbers(2, shape, TREK_BF16, dtype), 32), *v = numbers(3, shape, TREK_BF16, dtype);
+    if (nan_key >= 0) {
+        trek_var *nan = trek_mul_scalar(trek_narrow(k, 2, nan_key, 1), NAN);
+        k = trek_cat((trek_var *[]){ trek_narrow(k, 2, 0, nan_key), nan, trek_narrow(k, 2, nan_key + 1, 139 - nan_key) }, 3, 2);
+    }
+    trek_var *y = trek_attention(q, k, v, &(trek_attention_opts){ .causal = nan_key >= 0, .scale = scale });
+    if (!y)
+        fail_msg("%s", trek_error());
+    return y;
+}
+
+/* Scores far apart, of which exponentials are finite only if they are less by the largest; raw scores that are large where scaled
+ * ones are not; and a score that is NaN, which makes the rows that see it NaN and leaves the bits of the others. */
+static void bf16_sharp_scores(void **state)
+{
+    (void)state;
+    static const double scales[] = { 0, 0x1p-12, 2 };
+    for (int k = 0; k < 3; k++)
+        near(sharp(scales[k], 70, -1, TREK_BF16), sharp(scales[k], 70, -1, TREK_F64), 0x1p-8, "output of large scores");
+    trek_var *y = sharp(0x1p-12, 140, 100, TREK_BF16), *whole = sharp(0x1p-12, 140, 139, TREK_BF16);
+    for (int h = 0; h < 2; h++) {
+        trek_var *heads[2] = { trek_narrow(y, 1, h, 1), trek_narrow(whole, 1, h, 1) };
+        assert_true(test_same_bits(trek_var_data(trek_contiguous(trek_narrow(heads[0], 2, 0, 100))),
+                                   trek_var_data(trek_contiguous(trek_narrow(heads[1], 2, 0, 100)))));
+        double *x = test_read(trek_var_data(heads[0]));
+        assert_non_null(x);
+        for (int64_t k = 100 * 64; k < 140 * 64; k++)
+            assert_true(isnan(x[k]));
+        free(x);
+    }
+}
+
 /* A row whose keys are all at -1e20 or -1e30 (beside which scores are nothing) has the mean of the values, not NaN; gradients
  * stay finite. */
 static void large_masks_of_whole_rows(void **state)
@@ -568,7 +605,7 @@ int main(void)
     const struct CMUnitTest tests[] = { TEST(bf16_and_others_opt_in_once), TEST(bf16_deep_heads_fit),
                                         TEST(bf16_is_f64_rounded), TEST(f16_is_f64_rounded),
                                         TEST(bf16_tiles_end_anywhere), TEST(f16_tiles_end_anywhere),
-                                        TEST(large_masks_of_whole_rows),
+                                        TEST(bf16_sharp_scores), TEST(large_masks_of_whole_rows),
                                         TEST(learned_masks), TEST(few_queries),
                                         TEST(cudnn_takes_what_it_can), TEST(cudnn_plans_are_kept), TEST(cudnn_failures) };
     return cmocka_run_group_tests_name("attention", tests, NULL, NULL);

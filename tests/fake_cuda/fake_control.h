@@ -5,6 +5,7 @@
  *   TREK_FAKE_GPUS        how many devices (2); 0: none; -1: no driver
  *   TREK_FAKE_GPU_MEMORY  bytes of each, with K, M or G (1G)
  *   TREK_FAKE_SHARED      bytes of shared memory that a block may opt in to (227K, which is also the most)
+ *   TREK_FAKE_L2          bytes of the L2 cache that the devices say they have (4M)
  *   TREK_FAKE_LATE        seed of the delays before work and of the order in which
  *                         blocks and graph nodes run; 0: no delays; unset: short ones, sometimes
  *   TREK_FAKE_FAIL        "cudaMalloc:3,cudaLaunchKernel:10:700": the n-th call of the

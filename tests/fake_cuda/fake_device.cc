@@ -50,7 +50,7 @@ static int attribute_of(enum cudaDeviceAttr attribute, int device)
     case cudaDevAttrClockRate: return 1500000;
     case cudaDevAttrMemoryClockRate: return 2000000;
     case cudaDevAttrGlobalMemoryBusWidth: return 512;
-    case cudaDevAttrL2CacheSize: return 4 << 20;
+    case cudaDevAttrL2CacheSize: return (int)state().l2;
     case cudaDevAttrMultiProcessorCount: return MULTIPROCESSORS;
     case cudaDevAttrMaxThreadsPerMultiProcessor: return THREADS_OF_MULTIPROCESSOR;
     case cudaDevAttrMaxBlocksPerMultiprocessor: return BLOCKS_OF_MULTIPROCESSOR;
@@ -136,7 +136,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
     p->pciBusID = device + 1;
     p->asyncEngineCount = 2;
     p->memoryBusWidth = 512;
-    p->l2CacheSize = 4 << 20;
+    p->l2CacheSize = (int)state().l2;
     p->maxThreadsPerMultiProcessor = THREADS_OF_MULTIPROCESSOR;
     p->maxBlocksPerMultiProcessor = BLOCKS_OF_MULTIPROCESSOR;
     return cudaSuccess;

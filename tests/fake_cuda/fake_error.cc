@@ -57,6 +57,7 @@ static State *make_state()
     if (capability && sscanf(capability, "%d.%d", &s->major, &s->minor) != 2)
         s->major = 9, s->minor = 0;
     s->sm_90a = sm_90a && atoi(sm_90a) != 0;
+    s->l2 = size_from(getenv("TREK_FAKE_L2"), (size_t)4 << 20);
     make_keys(*s);
     if (const char *fail = getenv("TREK_FAKE_FAIL"))
         trek_fake_fail(fail);

@@ -54,6 +54,7 @@ struct State {
     size_t shared = 0;            /* bytes that a block may opt in to */
     int major = 9, minor = 0;
     bool sm_90a = false;          /* C++ passes for code of sm_90a, where it does nothing */
+    size_t l2 = 0;                /* bytes */
     std::string unprotected;      /* why memory is not protected; "" if it is */
     std::atomic<long> pageable{0}; /* bytes copied to devices from host memory that is not pinned */
     std::atomic<long> pretended_ms{0};      /* that events see go by beside the real time */

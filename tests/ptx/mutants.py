@@ -32,10 +32,10 @@ def change(text, entry, pattern, replacement, which):
     return text[: start + at.start()] + new + text[start + at.end() :]
 
 
-def run(program, case, ptx, copy):
-    """Whether it passes, and the first fault that it tells of"""
-    env = dict({"TREK_CUDA_ATTENTION": "wgmma" if "16_tiles_end_anywhere" in case else "own"}, **os.environ)
-    env.update(TREK_THREADS="1", TREK_TEST_PTX=ptx, TREK_TEST_CASE=case, TREK_TEST_PTX_COPY=copy, TREK_TEST_PTX_ORDER="random")
+def run(program, case, ptx, copy, file=""):
+    """Whether it passes with a mutant of the file, and the first fault that it tells of"""
+    env = dict({"TREK_CUDA_ATTENTION": "wgmma" if "wgmma" in file else "own"}, **os.environ)
+    env.update(TREK_FAKE_L2="384K", TREK_THREADS="1", TREK_TEST_PTX=ptx, TREK_TEST_CASE=case, TREK_TEST_PTX_COPY=copy, TREK_TEST_PTX_ORDER="random")
     try:
         done = subprocess.run([os.path.join(tests, "test_" + program)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit)
     except subprocess.TimeoutExpired:
@@ -120,6 +120,9 @@ def mutants(text_of):
             found.append((HOPPER_BACK, kernel, "a query's number %d is not handed over" % which, r"st\.shared\.f32\s+\[[^]]*\], %f\d+;", "", which))
         for which in (1, 3) if of_keys else ():  # before numbers are said to be there, and to have been read
             found.append((HOPPER_BACK, kernel, "meeting %d of a warp's lanes is dropped" % which, r"bar\.warp\.sync\s+-1;", "", which))
+    found += order_mutants(text_of)
+    found += largest_mutants(ATTENTION, "attention_mma_kernelI9trek_bf16Li64E")
+    found += largest_mutants(HOPPER, "attention_wgmma_kernelI9trek_bf16Li64E")
     for group, kernels in ((SOFTMAX, ("forward_linesI9trek_bf16E", "backward_linesIfE")), (LOSSES, ("loss_kernelIfLi1E",))):
         text = text_of(group[0])
         for kernel in kernels:
@@ -131,6 +134,25 @@ def mutants(text_of):
     for kernel in ("forward_rowsIfLi4E", "backward_rowsIfLi4E"):
         found.append((SOFTMAX, kernel, "a row ends one late", r"setp\.ge\.s32", "setp.gt.s32", 0))
     return found
+
+
+NUMBER = r"(%r\d+), %r\d+, %r\d+;"
+
+
+def order_mutants(text_of):
+    """Of the heads and tiles that blocks take"""
+    for file, cases in ((ATTENTION[0], ("bf16_is_f64_rounded",)), (HOPPER[0], HOPPER[2]), (HOPPER_BACK[0], HOPPER_BACK[2])):
+        for kernel in re.findall(r"\.entry\s+\S*?((?:attention|gradient)_\w+?_kernelI9trek_bf16Li64E\w*?)Ev", text_of(file)):
+            group = (file, "attention", cases)
+            yield (group, kernel, "all heads are of the first section", r"div\.s32\s+" + NUMBER, r"mov.u32 \1, 0;", 0)
+            yield (group, kernel, "a section has the heads of all that are left", r"min\.s32", "max.s32", 0)
+
+
+def largest_mutants(group, kernel):
+    """Of the largest score of a row; only where exponentials would not be finite does it show"""
+    group = (group[0], group[1], ("bf16_sharp_scores",))
+    yield (group, kernel, "the largest score is not scaled", r"(max\.f32\s+(%f\d+), %f\d+, %f\d+;\s+)mul\.rn\.f32\s+(%f\d+), (?:%f\d+, \2|\2, %f\d+);", r"\1mov.f32 \3, \2;", 0)
+    yield (group, kernel, "lanes agree on the smallest of largest scores", r"(mov\.b32\s+(%f\d+), %r\d+;\s+)max(\.f32\s+%f\d+, %f\d+, \2;)", r"\1min\3", 0)
 
 
 LEFT = r"(wgmma\.mma_async\S+ \{[^}]*\}, \{)(%\w+),(%\w+),"
@@ -179,7 +201,7 @@ def found(mutant):
             f.write(change(text_of(file), kernel, pattern, replacement, which))
         for copy in ("late", "early"):
             for case in cases:
-                passes, by = run(program, case, place, copy)
+                passes, by = run(program, case, place, copy, file)
                 if not passes:
                     return by or "results that differ"
     return None

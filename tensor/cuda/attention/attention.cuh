@@ -3,6 +3,7 @@
 #ifndef TREK_TENSOR_CUDA_ATTENTION_ATTENTION_CUH
 #define TREK_TENSOR_CUDA_ATTENTION_ATTENTION_CUH
 
+#include "tensor/cuda/attention/launch_order.h"
 #include "tensor/cuda/moves/random.cuh"
 #include "tensor/cuda/paths.h"
 
@@ -71,6 +72,18 @@ __device__ __forceinline__ void attention_row_numbers(const attention_job &job, 
     float x = there ? ((const float *)job.lse)[row] : INFINITY;
     *lse = x == -INFINITY ? INFINITY : x * (job.mask ? 1 : LOG2E);
     *delta = there ? ((const float *)job.delta)[row] : 0;
+}
+
+/* The order of the blocks of a kernel of tensor cores, whose own rows are of keys or of queries, `tiles` tiles of each head. What
+ * is read again: the queries and gradients of outputs of a head of keys, with two numbers of each row; or the keys and values of
+ * a group of heads. */
+static inline trek_launch_order attention_order(const trek_cuda_queue *queue, const attention_job &job, bool of_keys,
+                                                int64_t tiles)
+{
+    const int64_t row = 2 * job.depth * (int64_t)sizeof(uint16_t), numbers = 2 * (int64_t)sizeof(float);
+    const int64_t bytes = of_keys ? job.group * job.queries * (row + numbers) : job.keys * row;
+    return trek_launch_order_of((int64_t)queue->device->l2, bytes, of_keys ? 1 : job.group, tiles,
+                                job.batch * (of_keys ? job.kv_heads : job.heads));
 }
 
 /* Tensor cores: OK, or UNSUPPORTED by trek_cuda_refuse (nothing done) where they do not take the call (attention_mma.cu). */

@@ -211,15 +211,11 @@ __device__ __forceinline__ void forward_block(const attention_job &job, int64_t 
             for (int half = 0; half < 2; half++) {
                 float before = top[m][half], now = -INFINITY;
 #pragma unroll
-                for (int n = 0; n < BK / 8; n++) {
+                for (int n = 0; n < BK / 8; n++)
 #pragma unroll
-                    for (int e = 2 * half; e < 2 * half + 2; e++) {
-                        float scaled = s[m][n][e] * scale;
-                        now = scaled > now ? scaled : now;
-                    }
-                }
-                now = trek_quad_largest(now);
-                now = now > before ? now : before;
+                    for (int e = 2 * half; e < 2 * half + 2; e++)
+                        now = fmaxf(now, s[m][n][e]);        /* which passes over NaN: the sum has it */
+                now = fmaxf(before, trek_quad_largest(now) * scale); /* the scale is positive */
                 float shift = now > -INFINITY ? now : 0, factor = trek_exp2((before - shift) * unit), added = 0;
                 top[m][half] = now;
                 if (job.mask)
@@ -366,14 +362,16 @@ __device__ __forceinline__ void backward_block(const attention_job &job, int64_t
 
 #endif /* TREK_MMA */
 
-/* --- kernels: blocks with the most work go first ---------------------------------------------------- */
+/* --- kernels ---------------------------------------------------------------------------------------- */
 
 template <typename T, int D, int BK, int MT, int W>
 static __global__ void __launch_bounds__(32 * W)
-    attention_mma_kernel(const __grid_constant__ attention_job job, int64_t tiles, int64_t pairs)
+    attention_mma_kernel(const __grid_constant__ attention_job job, trek_launch_order order)
 {
 #ifdef TREK_MMA
-    int64_t unit = blockIdx.x, tile = tiles - 1 - unit / pairs, pair = unit % pairs;
+    const trek_launch_place place = trek_launch_place_of(order, (int)blockIdx.x);
+    /* 64 bits: after divisions of 32 bits ptxas spills 80 bytes of registers, not 12. */
+    const int64_t pair = place.pair, tile = order.tiles - 1 - place.turn;
     forward_block<T, D, BK, MT, W>(job, pair / job.heads, pair % job.heads, tile * (16 * MT * W),
                                    (uint16_t *)trek_dynamic_shared());
 #endif
@@ -381,12 +379,12 @@ static __global__ void __launch_bounds__(32 * W)
 
 template <typename T, int D, int BO, int MT, int W, bool of_keys>
 static __global__ void __launch_bounds__(32 * W)
-    gradient_mma_kernel(const __grid_constant__ attention_job job, int64_t tiles, int64_t pairs)
+    gradient_mma_kernel(const __grid_constant__ attention_job job, trek_launch_order order)
 {
 #ifdef TREK_MMA
-    int64_t unit = blockIdx.x, tile = of_keys ? unit / pairs : tiles - 1 - unit / pairs, pair = unit % pairs;
-    int64_t heads = of_keys ? job.kv_heads : job.heads;
-    backward_block<T, D, BO, MT, W, of_keys>(job, pair / heads, pair % heads, tile * (16 * MT * W),
+    const trek_launch_place place = trek_launch_place_of(order, (int)blockIdx.x);
+    const int heads = (int)(of_keys ? job.kv_heads : job.heads), tile = of_keys ? place.turn : order.tiles - 1 - place.turn;
+    backward_block<T, D, BO, MT, W, of_keys>(job, place.pair / heads, place.pair % heads, tile * (16 * MT * W),
                                              (uint16_t *)trek_dynamic_shared());
 #endif
 }
@@ -405,7 +403,7 @@ static trek_status forward(const trek_op_call *call, trek_cuda_queue *queue, con
     if (tiles * pairs > 0x7fffffff || (int64_t)shared > queue->device->max_shared)
         return trek_cuda_refuse(trek_attention_too_large);
     return trek_launch(call, queue, trek_blocks(dim3((unsigned)(tiles * pairs)), dim3(32 * W), shared),
-                       attention_mma_kernel<T, D, BK, MT, W>, job, tiles, pairs);
+                       attention_mma_kernel<T, D, BK, MT, W>, job, attention_order(queue, job, false, tiles));
 }
 
 /* Bytes of shared memory of a block of gradients, and how many blocks one side needs. */
@@ -436,7 +434,8 @@ static trek_status gradient(const trek_op_call *call, trek_cuda_queue *queue, co
         return TREK_OK;
     return trek_launch(call, queue,
                        trek_blocks(dim3((unsigned)(tiles * pairs)), dim3(32 * GRADIENT_WARPS), gradient_shared<D, BO>()),
-                       gradient_mma_kernel<T, D, BO, 1, GRADIENT_WARPS, of_keys>, job, tiles, pairs);
+                       gradient_mma_kernel<T, D, BO, 1, GRADIENT_WARPS, of_keys>, job,
+                       attention_order(queue, job, of_keys, tiles));
 }
 
 template <typename T> static trek_status forward_of(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)

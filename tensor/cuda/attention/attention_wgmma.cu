@@ -49,12 +49,9 @@ __device__ __forceinline__ void soften(float (&s)[KEYS / 2], float (&acc)[A], fl
         float now = -INFINITY;
 #pragma unroll
         for (int k = 0; k < KEYS / 2; k++)
-            if (k / 2 % 2 == half) {
-                const float scaled = s[k] * scale;
-                now = scaled > now ? scaled : now;
-            }
-        now = trek_quad_largest(now);
-        now = now > top[half] ? now : top[half];
+            if (k / 2 % 2 == half)
+                now = fmaxf(now, s[k]); /* which passes over NaN: the sum has it */
+        now = fmaxf(top[half], trek_quad_largest(now) * scale); /* the scale is positive */
         const float shift = now > -INFINITY ? now : 0, factor = trek_exp2(top[half] - shift);
         float added = 0;
         top[half] = now;
@@ -139,18 +136,18 @@ __device__ __forceinline__ void compute(const attention_job &job, uint32_t base,
 
 #endif /* TREK_WGMMA */
 
-/* Blocks with the most work go first. */
 template <typename T, int D>
 static __global__ void __launch_bounds__(THREADS)
     attention_wgmma_kernel(const __grid_constant__ attention_job job, const __grid_constant__ trek_tensor_map q,
-                           const __grid_constant__ trek_tensor_map k, const __grid_constant__ trek_tensor_map v, int tiles,
-                           int pairs)
+                           const __grid_constant__ trek_tensor_map k, const __grid_constant__ trek_tensor_map v,
+                           trek_launch_order order)
 {
 #ifdef TREK_WGMMA
     const uint32_t base = ((uint32_t)__cvta_generic_to_shared(trek_dynamic_shared()) + 1023) / 1024 * 1024;
     const meetings at = { base + room<D>::meetings };
-    const int unit = (int)blockIdx.x, i0 = (tiles - 1 - unit / pairs) * OWN_ROWS, pair = unit % pairs, heads = (int)job.heads;
-    const head_place place = { pair / heads, pair % heads, pair % heads / (int)job.group };
+    const trek_launch_place at_unit = trek_launch_place_of(order, (int)blockIdx.x);
+    const int i0 = (order.tiles - 1 - at_unit.turn) * OWN_ROWS, heads = (int)job.heads, head = at_unit.pair % heads;
+    const head_place place = { at_unit.pair / heads, head, head / (int)job.group };
     const int64_t end = job.causal && i0 + OWN_ROWS < job.keys ? i0 + OWN_ROWS : job.keys;
     const int steps = (int)((end + KEYS - 1) / KEYS);
     if (threadIdx.x == 0)
@@ -161,7 +158,7 @@ static __global__ void __launch_bounds__(THREADS)
     else if (threadIdx.x == 32 * COMPUTING)
         fetch<D>(base, at, q, k, v, place, i0, steps);
 #else
-    (void)job, (void)q, (void)k, (void)v, (void)tiles, (void)pairs;
+    (void)job, (void)q, (void)k, (void)v, (void)order;
 #endif
 }
 
@@ -179,7 +176,7 @@ static trek_status forward(const trek_op_call *call, trek_cuda_queue *queue, con
         !map_of(&k, job.k, job, true, KEYS, dtype) || !map_of(&v, job.v, job, true, KEYS, dtype))
         return TREK_ERR_UNSUPPORTED;
     return trek_launch(call, queue, trek_blocks(dim3((unsigned)(tiles * pairs)), dim3(THREADS), room<D>::most),
-                       attention_wgmma_kernel<T, D>, job, q, k, v, (int)tiles, (int)pairs);
+                       attention_wgmma_kernel<T, D>, job, q, k, v, attention_order(queue, job, false, tiles));
 }
 
 bool trek_attention_suits_wgmma(const trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype)

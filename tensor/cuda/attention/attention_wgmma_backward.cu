@@ -195,11 +195,13 @@ __device__ __forceinline__ void compute(const attention_job &job, const char *sh
         write_rows<T>(job.dv, plan, row, job.keys, (int)job.depth, acc_v);
 }
 
-/* What the block does: those with the most work go first. */
-template <int N, bool of_keys> __device__ __forceinline__ block_plan plan_of(const attention_job &job, int tiles, int pairs)
+/* What the block does. */
+template <int N, bool of_keys>
+__device__ __forceinline__ block_plan plan_of(const attention_job &job, const trek_launch_order &order)
 {
-    const int unit = (int)blockIdx.x, pair = unit % pairs, heads = (int)(of_keys ? job.kv_heads : job.heads);
-    const int group = (int)job.group, own0 = (of_keys ? unit / pairs : tiles - 1 - unit / pairs) * OWN_ROWS;
+    const trek_launch_place place = trek_launch_place_of(order, (int)blockIdx.x);
+    const int pair = place.pair, heads = (int)(of_keys ? job.kv_heads : job.heads), group = (int)job.group;
+    const int own0 = (of_keys ? place.turn : order.tiles - 1 - place.turn) * OWN_ROWS;
     const int head = pair % heads, begin = of_keys && job.causal ? own0 : 0;
     int end = (int)(of_keys ? job.queries : job.keys);
     if (!of_keys && job.causal && own0 + OWN_ROWS < end)
@@ -214,13 +216,13 @@ template <typename T, int D, bool of_keys>
 static __global__ void __launch_bounds__(ALL_THREADS, 1)
     gradient_wgmma_kernel(const __grid_constant__ attention_job job, const __grid_constant__ trek_tensor_map own_1,
                           const __grid_constant__ trek_tensor_map own_2, const __grid_constant__ trek_tensor_map other_1,
-                          const __grid_constant__ trek_tensor_map other_2, int tiles, int pairs)
+                          const __grid_constant__ trek_tensor_map other_2, trek_launch_order order)
 {
 #ifdef TREK_WGMMA
     constexpr int N = other_rows<D, of_keys>;
     char *shared = shared_begin();
     const meetings at = { (uint32_t)__cvta_generic_to_shared(shared) + room<D, N>::meetings };
-    const block_plan plan = plan_of<N, of_keys>(job, tiles, pairs);
+    const block_plan plan = plan_of<N, of_keys>(job, order);
     if (threadIdx.x == 0)
         at.make(of_keys ? 2 : 1);
     __syncthreads();
@@ -233,7 +235,7 @@ static __global__ void __launch_bounds__(ALL_THREADS, 1)
             fetch<D, N, of_keys>(job, shared, at, { own_1, own_2, other_1, other_2 }, plan);
     }
 #else
-    (void)job, (void)own_1, (void)own_2, (void)other_1, (void)other_2, (void)tiles, (void)pairs;
+    (void)job, (void)own_1, (void)own_2, (void)other_1, (void)other_2, (void)order;
 #endif
 }
 
@@ -272,8 +274,8 @@ static trek_status run(const prepared &with, const trek_op_call *call, trek_cuda
     return trek_launch(
         call, queue,
         trek_blocks(dim3((unsigned)(with.tiles * with.pairs)), dim3(ALL_THREADS), room<D, other_rows<D, of_keys>>::most),
-        gradient_wgmma_kernel<T, D, of_keys>, job, with.maps[0], with.maps[1], with.maps[2], with.maps[3], (int)with.tiles,
-        (int)with.pairs);
+        gradient_wgmma_kernel<T, D, of_keys>, job, with.maps[0], with.maps[1], with.maps[2], with.maps[3],
+        attention_order(queue, job, of_keys, with.tiles));
 }
 
 /* Both or neither. */

@@ -148,10 +148,8 @@ inline float trek_fused(float a, float b, float c) { return a * b + c; }
 /* Over the four lanes that share a row of sums. */
 __device__ __forceinline__ float trek_quad_largest(float x)
 {
-    float other = __shfl_xor_sync(0xffffffffu, x, 1);
-    x = other > x ? other : x;
-    other = __shfl_xor_sync(0xffffffffu, x, 2);
-    return other > x ? other : x;
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 __device__ __forceinline__ float trek_quad_sum(float x)
 {

@@ -53,6 +53,7 @@ HOPPER = ("kernel_attention_attention_wgmma", "attention", ("bf16_tiles_end_anyw
 HOPPER_BACK = ("kernel_attention_attention_wgmma_backward", "attention", ("bf16_tiles_end_anywhere",))
 NORMS = ("kernel_norm_norm_forward", "cuda_rows", ("test_norms",))
 GRADIENTS = ("kernel_norm_norm_backward", "cuda_rows", ("test_norms",))
+ACTIVATIONS = ("kernel_elementwise_activation", "cuda_rows", ("test_gelu",))
 EMBEDDING = ("kernel_moves_embedding_backward", "cuda_rows", ("test_embedding",))
 SUMS = ("kernel_reduce_reduce", "cuda_rows", ("test_reductions",))
 ADAM = ("optimizer_adam", "optim", ("updates_equal_pytorch",))
@@ -68,6 +69,8 @@ OTHERS = (
     (GRADIENTS, "grad_rows_kernelIfLi1ELi16E", "barrier 1 is dropped", *BARRIER, 1),
     (GRADIENTS, "combine_kernelIfE", "a part is taken away", r"add\.rn\.f32", "sub.rn.f32", 0),
     (GRADIENTS, "combine_kernelIfE", "barrier 0 is dropped", *BARRIER, 0),
+    (ACTIVATIONS, r"trek_flat_kernelI\S*gelu_erf_backward_functorI9trek_bf16EES2_S2_S2_", "an inverse is not taken", r"rcp\.approx\.ftz\.f32\s+(\S+), (\S+);", r"mov.f32 \1, \2;", 0),
+    (ACTIVATIONS, r"trek_flat_kernelI\S*gelu_erf_backward_functorIfEEfff", "an exponential is not taken", r"ex2\.approx\.ftz\.f32\s+(\S+), (\S+);", r"mov.f32 \1, \2;", 0),
     (EMBEDDING, "embedding_starts", "runs begin elsewhere", r"setp\.eq\.s32", "setp.ne.s32", 0),
     (EMBEDDING, "embedding_runsIfLi4E", "a row is taken away", r"add\.rn\.f32", "sub.rn.f32", 0),
     (SUMS, "trek_reduce_kernelI6sum_opIfELi4E", "barrier 1 is dropped", *BARRIER, 1),

@@ -55,6 +55,13 @@ static __device__ __forceinline__ void write_partials(const grad_rows<T> &a, con
     }
 }
 
+/* (x - mean) / standard deviation. Of 16 bits by one fused multiply-add, with offset = -mean rstd: where the mean is so large
+ * that this shows, x has been rounded by more. */
+template <typename T, typename W> static __device__ __forceinline__ W standard(W x, W mean, W rstd, W offset)
+{
+    return sizeof(T) == 2 ? trek_fma(x, rstd, offset) : (x - mean) * rstd;
+}
+
 /* What a thread has of a row, as it is stored: unpacking twice is cheaper than registers. */
 template <typename T, int V, int values> struct packed_row {
     trek_vector<T, V> x[values / V];
@@ -98,7 +105,7 @@ static __global__ void __launch_bounds__(THREADS, V > 1 && values <= 24 && sizeo
     for (int64_t first = (int64_t)blockIdx.x * teams; first < a.rows; first += (int64_t)gridDim.x * teams) {
         const int64_t wanted = first + (threadIdx.x >> log_width), row = wanted < a.rows ? wanted : a.rows - 1;
         const bool inside = wanted < a.rows;
-        const W mean = a.mean ? a.mean[row] : 0, rstd = a.rstd[row];
+        const W mean = a.mean ? a.mean[row] : 0, rstd = a.rstd[row], offset = -mean * rstd;
         packed_row<T, V, values> dy, x;
         dy.load(a.dy + row * n, n, team.thread, team.width);
         x.load(a.x + row * n, n, team.thread, team.width);
@@ -112,7 +119,7 @@ static __global__ void __launch_bounds__(THREADS, V > 1 && values <= 24 && sizeo
 #pragma unroll
             for (int i = 0; i < V; i++) {
                 g[i] = inside ? trek_get(dy.x[k].x[i]) : 0;
-                h[i] = (trek_get(x.x[k].x[i]) - mean) * rstd;
+                h[i] = standard<T, W>(trek_get(x.x[k].x[i]), mean, rstd, offset);
                 db[k * V + i] += g[i];
                 dw[k * V + i] = inside ? trek_fma(g[i], h[i], dw[k * V + i]) : dw[k * V + i];
             }
@@ -125,6 +132,7 @@ static __global__ void __launch_bounds__(THREADS, V > 1 && values <= 24 && sizeo
         }
         const W shift = a.mean ? trek_team_sum(sum, team.width, shared) / (W)n : 0;
         const W slope = trek_team_sum(product, team.width, shared) / (W)n;
+        const W less = -shift * rstd, steep = -slope * rstd;
 #pragma unroll
         for (int k = 0; k < values / V; k++) {
             const int at = (k * team.width + team.thread) * V;
@@ -140,7 +148,8 @@ static __global__ void __launch_bounds__(THREADS, V > 1 && values <= 24 && sizeo
                 more = *reinterpret_cast<const trek_vector<T, V> *>(a.added + row * n + at);
 #pragma unroll
             for (int i = 0; i < V; i++) {
-                g[i] = (g[i] - shift - (trek_get(x.x[k].x[i]) - mean) * rstd * slope) * rstd;
+                const W h = standard<T, W>(trek_get(x.x[k].x[i]), mean, rstd, offset);
+                g[i] = trek_fma(g[i], rstd, trek_fma(h, steep, less)); /* (g - shift - h slope) rstd */
                 result.x[i] = trek_store<T>::of(a.added ? g[i] + trek_get(more.x[i]) : g[i]);
             }
             *reinterpret_cast<trek_vector<T, V> *>(a.dx + row * n + at) = result;

@@ -43,7 +43,7 @@ LAWS = (
     (r"gradient_mma_kernel", tiles(64), "tiles below the diagonal"),
     (r"delta_kernel|gelu|sum_op<trek_bf16>", lambda m: m["layers"] * tokens(m), "layers x tokens"),
     (r"norm_rows_kernel|grad_rows_kernel<trek_bf16, 8|combine_kernel", lambda m: (2 * m["layers"] + 1) * tokens(m), "norms x tokens"),
-    (r"loss_rows_kernel|grad_rows_kernel<trek_bf16, trek_bf16>", lambda m: tokens(m) * m["vocabulary"], "tokens x vocabulary"),
+    (r"rows_kernel<(trek_bf16|float), trek_bf16>", lambda m: tokens(m) * m["vocabulary"], "tokens x vocabulary"),
     (r"scaled_kernel|embedding_rows|add_functor<float>, float,", lambda m: m["vocabulary"] * WIDTH, "vocabulary"),
     (r"embedding|sort_|totals|column_sums", tokens, "tokens"),
     (r"apply_kernel|slice_kernel|norm_parts|fill_functor|convert_functor|same_bits", parameters, "parameters"),

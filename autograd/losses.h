@@ -29,11 +29,15 @@ typedef struct trek_cross_entropy_opts {
  * An ignored row gives gradients of 0, whatever its logits are (PyTorch: NaN where they are infinite). */
 TREK_API trek_var *trek_cross_entropy(trek_var *logits, trek_var *labels);
 TREK_API trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek_cross_entropy_opts *opts);
-/* trek_cross_entropy_with(trek_linear(x, weight, bias), labels, opts) for many classes: the logits are made for a part of the
- * rows at a time, so that they never take much memory. Of a sum or a mean the gradients of what requires them are made with
- * them, while recording, and kept for backward in f32 (f64 of f64): as much memory as x and weight take; a pass without backward
- * belongs under trek_no_grad_begin. Of each row's loss, backward makes the logits again. x [..., D], weight [C, D], bias [C] or
- * NULL, labels [...] of any integer dtype; the loss of 16-bit x is f32. UNSUPPORTED: class weights. opts may be NULL. */
+/* trek_cross_entropy_with(trek_linear(x, weight, bias), labels, opts) for many classes, in little memory.
+ * On a CPU, and in f32
+ * and f64, the logits are made for a part of the rows at a time. On a GPU, logits of 16-bit x are rounded to its dtype, as those
+ * of PyTorch's autocast are, and made for as many rows as an eighth of the GPU's memory holds; their gradient takes their place.
+ * TREK_CUDA_LOGITS=pieces keeps them in f32 there, for a part of the rows at a time (docs/gpu.md). Of a sum or a mean the
+ * gradients of what requires them are made with them, while recording, and kept for backward in f32 (f64 of f64): as much memory
+ * as x and weight take; a pass without backward belongs under trek_no_grad_begin. Of each row's loss, backward makes the logits
+ * again. x [..., D], weight [C, D], bias [C] or NULL, labels [...] of any integer dtype; the loss of 16-bit x is f32.
+ * UNSUPPORTED: class weights. opts may be NULL. */
 TREK_API trek_var *trek_linear_cross_entropy(trek_var *x, trek_var *weight, trek_var *bias, trek_var *labels,
                                              const trek_cross_entropy_opts *opts);
 /* log_probabilities [N, C, ...], labels [N, ...] of any integer dtype; -100 is ignored. */

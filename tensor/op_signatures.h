@@ -321,7 +321,8 @@
 #define TREK_INPUTS_CROSS_ENTROPY_GRAD(T) TREK_IN(T, grad, logits, labels, weight, lse, total)
 #define TREK_ATTRS_CROSS_ENTROPY_GRAD *a = *forward
 
-/* linear_cross_entropy: cross entropy of logits x weight^T + bias that are never all there.
+/* linear_cross_entropy: cross entropy of logits x weight^T + bias. A backend decides how many of them there are at a time, and
+ * whether those of 16-bit x are rounded to its dtype: CUDA's are, a CPU's are f32.
  * x [R, D], weight [C, D], bias [C] or NULL, labels [R] (any integer dtype); numbers as cross_entropy's.
  * i[2] = gradients (trek_head_gradients) to be made on the way, from the logits that are there then; of a sum or a mean only.
  * outputs: loss (scalar, or [R]), logsumexp [R], total weight (scalar): the number of rows that count; all f32 for 16-bit x;

@@ -43,7 +43,7 @@ CHOSEN = {
     "kernel_attention_attention_wgmma_backward": ("gradient_wgmma_kernelI9trek_bf16Li",),
     "kernel_products_matmul": ("9trek_bf16",),
     "kernel_reduce_softmax": ("forward_rowsI9trek_bf16Li8E", "backward_linesI9trek_bf16E"),
-    "kernel_reduce_linear_cross_entropy": ("loss_rows_kernelI9trek_bf16E", "grad_rows_kernelI9trek_bf16"),
+    "kernel_reduce_linear_cross_entropy": ("rows_kernelI9trek_bf16S0_E", "rows_kernelIf9trek_bf16E"),
     "kernel_norm_norm_forward": ("norm_long_kernelI9trek_bf16E",),
     "kernel_norm_norm_backward": ("grad_long_kernelI9trek_bf16E", "combine_kernelIfE"),
     "kernel_moves_embedding_backward": ("embedding_rowsI9trek_bf16Li8E",),

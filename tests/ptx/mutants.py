@@ -58,6 +58,7 @@ EMBEDDING = ("kernel_moves_embedding_backward", "cuda_rows", ("test_embedding",)
 SUMS = ("kernel_reduce_reduce", "cuda_rows", ("test_reductions",))
 ADAM = ("optimizer_adam", "optim", ("updates_equal_pytorch",))
 CLIP = ("kernel_optim_update", "optim", ("clip_norm_and_value",))
+HEAD_ROWS = ("kernel_reduce_linear_cross_entropy", "fused", ("many_classes",))
 HEAD = ("kernel_reduce_linear_cross_entropy", "fused", ("loss_equals_linear_and_cross_entropy",))
 SMALL = {"cuda_rows": "test_losses", "attention": "large_masks_of_whole_rows", "optim": "updates_equal_pytorch",
          "fused": "loss_equals_linear_and_cross_entropy"}  # what each program must pass before
@@ -81,8 +82,13 @@ OTHERS = (
     (CLIP, "norm_parts_kernel", "barrier 0 is dropped", *BARRIER, 0),
     (CLIP, "norm_parts_kernel", "barrier 3 is dropped", *BARRIER, 3),
     (CLIP, "_Z11norm_kernel", "barrier 0 is dropped", *BARRIER, 0),
-    (HEAD, "loss_rows_kernelIdE", "barrier 0 is dropped", *BARRIER, 0),
-    (HEAD, "loss_rows_kernelIdE", "barrier 1 is dropped", *BARRIER, 1),
+    (HEAD_ROWS, "rows_kernelI9trek_bf16S0_E", "barrier 1 is dropped", *BARRIER, 1),
+    (HEAD_ROWS, "rows_kernelI9trek_bf16S0_E", "barrier 2 is dropped", *BARRIER, 2),
+    (HEAD_ROWS, "rows_kernelI9trek_bf16S0_E", "the last barrier is dropped", *BARRIER, -1),
+    (HEAD_ROWS, "rows_kernelI9trek_bf16S0_E", "a shuffle goes elsewhere", r"shfl\.sync\.bfly", "shfl.sync.down", 0),
+    (HEAD_ROWS, "rows_kernelI9trek_bf16S0_E", "the label's gradient is as another's", r"st\.global\.u16\s+\[[^]]*\], %rs\d+;", "", -1),
+    (HEAD_ROWS, "rows_kernelI9trek_bf16S0_E", "a row's logits are not held", r"st\.shared\.v4\.u32\s+\[[^]]*\], \{[^}]*\};", "", 0),
+    (HEAD, "rows_kernelIddE", "the last barrier is dropped", *BARRIER, -1),
     (HEAD, "totals_kernel", "barrier 0 is dropped", *BARRIER, 0),
     (HEAD, "column_sums_kernelIddE", "a row is taken away", r"add\.rn\.f64", "sub.rn.f64", 0),
     (HEAD, "scaled_kernelIddE", "a mean is a sum", r"div\.rn\.f64\s+(\S+), (\S+), (\S+);", r"mov.f64 \1, \2;", 0),

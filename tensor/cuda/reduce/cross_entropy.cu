@@ -3,6 +3,7 @@
  * and others 2016) and ignored rows, and its gradient: each reads the logits once.
  * The rows' losses are added up in fixed blocks, in order. */
 #include "tensor/cuda/dense.cuh"
+#include "tensor/cuda/reduce/powers.cuh"
 #include "tensor/op_opts.h"
 
 #define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
@@ -35,19 +36,22 @@ template <typename T> static __device__ __forceinline__ int64_t label_of(const l
 
 /* --- forward ------------------------------------------------------------------------------ */
 
-/* top: the largest number so far; sum: of e^(x - top), with NaN in it; weighted: of weight x; weights: of weight. */
+/* top: the largest number so far; less: for powers; sum: of e^(x - shift), with NaN in it; weighted: of weight x; weights: of
+ * weight. */
 template <typename W> struct row_sums {
-    W top, sum;
+    W top, less, sum;
     double weighted, weights;
 };
-template <typename W> struct row_join {
+template <typename T> struct row_join {
+    typedef typename trek_wide<T>::type W;
     __device__ __forceinline__ void operator()(row_sums<W> &a, const row_sums<W> &b) const
     {
         if (b.top > a.top) {
-            a.sum = a.sum * trek_exp(a.top - b.top) + b.sum;
+            a.sum = (a.sum != 0 ? a.sum * trek_powers<T>::ratio(b.less - a.less) : 0) + b.sum;
             a.top = b.top;
-        } else {
-            a.sum += b.top == a.top ? b.sum : b.sum * trek_exp(b.top - a.top);
+            a.less = b.less;
+        } else if (b.sum != 0) {
+            a.sum += b.sum * trek_powers<T>::ratio(a.less - b.less);
         }
         a.weighted += b.weighted;
         a.weights += b.weights;
@@ -59,19 +63,21 @@ template <typename T, int V>
 static __device__ __forceinline__ void take_vector(row_sums<typename trek_wide<T>::type> &s, const trek_vector<T, V> &x)
 {
     typedef typename trek_wide<T>::type W;
-    W top = s.top, v[V], sum = 0;
+    W top, v[V], sum = 0;
 #pragma unroll
     for (int k = 0; k < V; k++) {
         v[k] = trek_get(x.x[k]);
-        top = v[k] > top ? v[k] : top;
+        top = k > 0 ? fmax(top, v[k]) : v[k];
     }
     if (top > s.top) {
-        s.sum *= trek_exp(s.top - top);
+        const W less = trek_powers<T>::less(top);
+        s.sum *= trek_powers<T>::ratio(less - s.less);
         s.top = top;
+        s.less = less;
     }
 #pragma unroll
     for (int k = 0; k < V; k++)
-        sum += v[k] == top ? (v[k] == (W)-INFINITY ? 0 : 1) : trek_exp(v[k] - top);
+        sum += trek_powers<T>::of(v[k], s.less);
     s.sum += sum;
 }
 
@@ -89,6 +95,7 @@ static __global__ void __launch_bounds__(THREADS) loss_kernel(loss_call<T> a, tr
     const bool inside = row < a.rows, smooth = a.smoothing > 0;
     row_sums<W> s;
     s.top = -INFINITY;
+    s.less = trek_powers<T>::less(s.top);
     s.sum = 0;
     s.weighted = s.weights = 0;
     for (int64_t j = r; inside && j < n; j += step) {
@@ -100,15 +107,15 @@ static __global__ void __launch_bounds__(THREADS) loss_kernel(loss_call<T> a, tr
             s.weights += w;
         }
     }
-    trek_block_reduce(s, layout, shared, row_join<W>());
+    trek_block_reduce(s, layout, shared, row_join<T>());
     if (r != 0 || !inside)
         return;
-    double rest = log((double)s.sum), logsumexp = (double)s.top + rest, loss = 0, own = 0;
+    double shift = trek_powers<T>::shift(s.less), rest = log((double)s.sum), logsumexp = shift + rest, loss = 0, own = 0;
     int64_t label = label_of(a, row, true);
     lse[row] = logsumexp;
     if (label >= 0) {
         own = a.weight.x ? a.weight.get(label) : 1;
-        loss = own * ((double)s.top - (double)trek_get(a.logits[row * a.n + label]) + rest);
+        loss = own * (shift - (double)trek_get(a.logits[row * a.n + label]) + rest);
         if (smooth)
             loss = (1 - a.smoothing) * loss + a.smoothing / (double)a.n * (logsumexp * s.weights - s.weighted);
     }
@@ -261,23 +268,36 @@ static __global__ void __launch_bounds__(THREADS) loss_grad_kernel(loss_call<T> 
         g = denominator != 0 ? g / denominator : 0;
     }
     const double own = label >= 0 && a.weight.x ? a.weight.get(label) : 1;
-    const W slope = (W)(g * ((1 - a.smoothing) * own + each * (weights ? *weights : (double)a.n)));
-    const W at_label = (W)(g * (1 - a.smoothing) * own), at_all = (W)(g * each);
+    /* e^(x - logsumexp) is e^(x - shift) times what the shift lacks */
     const double logsumexp = label < 0 ? 0 : lse.get(row);
-    const W shift = (W)logsumexp, rest = shift - shift == 0 ? (W)(logsumexp - (double)shift) : (W)0; /* what shift lacks */
+    const W less = trek_powers<T>::less((W)logsumexp);
+    const double lacks = trek_powers<T>::shift(less) - logsumexp; /* infinite, or NaN, if logsumexp is */
+    const W slope = (W)(g * ((1 - a.smoothing) * own + each * (weights ? *weights : (double)a.n)) *
+                        (fabs(lacks) < 1e-3 ? 1 + lacks + lacks * lacks / 2 : exp(lacks)));
+    const W at_label = (W)(g * (1 - a.smoothing) * own), at_all = (W)(g * each);
     for (int64_t j = trek_block_r(layout); j < n; j += step) {
         piece v = x[j], result;
-#pragma unroll
-        for (int k = 0; k < V; k++) {
-            W d = slope * trek_exp(trek_get(v.x[k]) - shift - rest);
-            if (j * V + k == label)
-                d -= at_label;
-            if (weights)
-                d -= at_all * (W)a.weight.get(j * V + k);
-            else
-                d -= at_all;
-            result.x[k] = trek_store<T>::of(label < 0 ? 0 : d);
+        if (label < 0) {
+            dx[j] = piece();
+            continue;
         }
+        W d[V];
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            d[k] = trek_fma(slope, trek_powers<T>::of(trek_get(v.x[k]), less), weights ? (W)0 : -at_all);
+        if (weights) {
+#pragma unroll
+            for (int k = 0; k < V; k++)
+                d[k] -= at_all * (W)a.weight.get(j * V + k);
+        }
+        if (label / V == j) {
+#pragma unroll
+            for (int k = 0; k < V; k++)
+                d[k] -= label % V == k ? at_label : (W)0;
+        }
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            result.x[k] = trek_store<T>::of(d[k]);
         dx[j] = result;
     }
 }

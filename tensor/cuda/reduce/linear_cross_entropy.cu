@@ -1,33 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loss of a classifier's last layer, with the logits made for some rows at a
- * time. Of a sum or a mean, forward makes the gradients from them and keeps what they
- * give to x and weight; else backward makes the logits again. The gradients of many
- * such pieces go through one product each for dx and dweight. Everything is added up in order.
+/* The loss of a classifier's last layer. One kernel reads a row of logits, finds its
+ * loss and writes the gradients of the logits, in 16 bits over the logits themselves.
+ * Of a sum or a mean, forward makes the gradients and keeps what they give to x and
+ * weight; otherwise backward makes the logits again. Everything is added up in order.
+ *
+ * Logits of 16-bit operands are 16 bits wide, all rows at once where an eighth of the
+ * device's memory holds them, otherwise as many rows as it holds: a rule of shapes and
+ * devices alone, so that results do not depend on what is free. Wider ones, and those
+ * of TREK_CUDA_LOGITS=pieces, are f32 or f64 and made for few rows at a time, and the
+ * gradients of many such pieces go through one product each for dx and dweight.
  * Rows of logits and of their gradients begin at multiples of 16 bytes, whatever the
  * number of classes: products and the passes over them move 16 bytes at once. */
 #include "tensor/cuda/products/blas.h"
 #include "tensor/cuda/dense.cuh"
 #include "tensor/cuda/products/linear.h"
+#include "tensor/cuda/reduce/logits.h"
+#include "tensor/cuda/reduce/powers.cuh"
 
 #define THREADS 256
+#define ROW_THREADS 512 /* of a row, at most: with its logits in shared memory, two blocks of a multiprocessor */
+#define BATCH 2         /* loads of a thread that are under way at a time */
 #define PIECE_BYTES ((int64_t)128 << 20) /* of logits: a product of few rows would wait for the weight */
 #define BUFFER_BYTES ((int64_t)384 << 20) /* of their gradients, at most */
 #define SMALL (1 << 18)                   /* logits that are made at once */
+#define KEPT_SHARE 8                      /* of the device's memory, a part that logits of 16 bits may take */
 #define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
 
-template <typename T> struct rows_job {
-    typedef typename trek_wide<T>::type W;
-    const W *logits;             /* [rows, classes], without the bias; rows are `apart` elements apart */
+/* What the rows' kernel reads and writes: logits of type L, operands and gradients of type T. */
+template <typename L, typename T> struct rows_job {
+    const L *logits;             /* [rows, classes], without the bias; rows are `apart` elements apart */
+    T *grads;                    /* likewise, may be the logits; NULL: not wanted */
     const T *bias;               /* NULL: none */
     int64_t bias_step, first, classes, apart, ignore;
-    double smoothing;
+    double smoothing, unit;
     trek_indices labels;
+    trek_numbers grad, total;    /* of the loss; its weight. grad.x NULL: 1 */
+    trek_numbers lse;            /* of all rows */
+    double *losses, *counted;    /* likewise; NULL: lse is there already */
+    int reduction;
+    bool held;                   /* a row's logits stay in shared memory from the sum to the gradients */
     trek_cuda_fault_record *faults;
     int op;
 };
 
+/* --- a row ----------------------------------------------------------------------------------- */
+
 /* The label of a row; -1: the row does not count. */
-template <typename T> static __device__ __forceinline__ int64_t label_of(const rows_job<T> &job, int64_t row)
+template <typename J> static __device__ __forceinline__ int64_t label_of(const J &job, int64_t row)
 {
     int64_t label = job.labels[row];
     if (label == job.ignore)
@@ -39,107 +58,205 @@ template <typename T> static __device__ __forceinline__ int64_t label_of(const r
     return -1;
 }
 
-template <typename T>
-static __device__ __forceinline__ typename trek_wide<T>::type logit_of(const rows_job<T> &job, int64_t row, int64_t c)
+/* The gradient of a row's loss. */
+static __device__ __forceinline__ double slope_of(trek_numbers grad, trek_numbers total, int reduction, int64_t row)
 {
-    typename trek_wide<T>::type x = job.logits[row * job.apart + c];
-    return job.bias ? x + trek_get(job.bias[c * job.bias_step]) : x;
+    double g = grad.x ? grad.get(reduction == TREK_REDUCTION_NONE ? row : 0) : 1;
+    if (!grad.x || reduction != TREK_REDUCTION_MEAN)
+        return g;
+    double denominator = total.get(0);
+    return denominator != 0 ? g / denominator : 0;
 }
 
-static __device__ __forceinline__ float e_to(float x) { return expf(x); }
-static __device__ __forceinline__ double e_to(double x) { return exp(x); }
+/* What a thread does with its part of a row: N classes at once by 16 bytes, every blockDim.x-th such vector. */
+template <typename L, typename T> struct row_part {
+    typedef typename trek_wide<L>::type W;
+    typedef trek_powers<L> powers;
+    static const int N = 16 / (int)sizeof(L);
+    typedef trek_vector<L, N> vector;
 
-/* The logits of N classes from c on, by loads of 16 bytes; what lies behind the last class is -infinity. */
-template <int N, typename T>
-static __device__ __forceinline__ void load_logits(const rows_job<T> &job, int64_t row, int64_t c,
-                                                   typename trek_wide<T>::type x[N])
-{
-    typedef typename trek_wide<T>::type W;
-    const int PER = 16 / (int)sizeof(W);
-    const trek_vector<W, PER> *from = (const trek_vector<W, PER> *)(job.logits + row * job.apart + c);
-#pragma unroll
-    for (int k = 0; k < N / PER; k++) {
-        trek_vector<W, PER> v = from[k];
-#pragma unroll
-        for (int e = 0; e < PER; e++)
-            x[k * PER + e] = v.x[e];
+    const rows_job<L, T> &job;
+    const vector *logits;
+    vector *held; /* NULL: not held */
+    uint32_t vectors;
+    W top, less, sum; /* the largest; for powers; their sum, of few: its rounding is not seen in the whole */
+    double plain;     /* the sum of logits, for label smoothing */
+
+    __device__ __forceinline__ row_part(const rows_job<L, T> &j)
+        : job(j), logits((const vector *)(j.logits + blockIdx.x * j.apart)),
+          held(j.held ? (vector *)trek_dynamic_shared() : NULL),
+          vectors((uint32_t)((j.classes + N - 1) / N)), top(-(W)INFINITY), less(powers::less(top)), sum(0), plain(0)
+    {
     }
-#pragma unroll
-    for (int e = 0; e < N; e++) {
-        if (c + e >= job.classes)
-            x[e] = -(W)INFINITY;
-        else if (job.bias)
-            x[e] += trek_get(job.bias[(c + e) * job.bias_step]);
+
+    __device__ __forceinline__ W biased(W x, int64_t c) const
+    {
+        return job.bias ? x + trek_get(job.bias[c * job.bias_step]) : x;
     }
-}
+    __device__ __forceinline__ W logit(int64_t c) const { return biased(trek_get(((const L *)logits)[c]), c); }
 
-/* --- forward ------------------------------------------------------------------------------- */
+    /* The vector's numbers; what lies behind the last class is -infinity. */
+    __device__ __forceinline__ void open(const vector &v, uint32_t at, W x[N]) const
+    {
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            x[e] = trek_get(v.x[e]);
+        const int64_t c = (int64_t)at * N;
+        if (!job.bias && c + N <= job.classes)
+            return;
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            x[e] = c + e < job.classes ? biased(x[e], c + e) : -(W)INFINITY;
+    }
 
-template <typename W> struct row_state {
-    W top;
-    double sum, plain; /* of e^(x - top); of x */
+    __device__ __forceinline__ void take(const vector &v, uint32_t at)
+    {
+        W x[N], most, added = 0;
+        open(v, at, x);
+        most = x[0];
+#pragma unroll
+        for (int e = 1; e < N; e++)
+            most = fmax(most, x[e]);
+        if (most > top) {
+            W next = powers::less(most);
+            sum *= powers::ratio(next - less);
+            top = most;
+            less = next;
+        }
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            added += powers::of(x[e], less);
+        sum += added;
+        for (int e = 0; job.smoothing > 0 && e < N; e++)
+            plain += (int64_t)at * N + e < job.classes ? (double)x[e] : 0;
+    }
+
+    /* All of the row's vectors. */
+    __device__ __forceinline__ void gather()
+    {
+        for (uint32_t at = threadIdx.x; at < vectors; at += BATCH * blockDim.x) {
+            vector v[BATCH];
+#pragma unroll
+            for (int k = 0; k < BATCH; k++)
+                if (at + k * blockDim.x < vectors)
+                    v[k] = logits[at + k * blockDim.x];
+#pragma unroll
+            for (int k = 0; k < BATCH; k++)
+                if (at + k * blockDim.x < vectors) {
+                    take(v[k], at + k * blockDim.x);
+                    if (held)
+                        held[at + k * blockDim.x] = v[k];
+                }
+        }
+    }
+
+    /* The row's numbers from those of its threads, for all of them. */
+    __device__ __forceinline__ void join(double *shared, double *whole)
+    {
+        const int width = (int)blockDim.x;
+        top = trek_team_max(top, width, (W *)shared);
+        const W own = less;
+        less = powers::less(top);
+        *whole = trek_team_sum(sum != 0 ? (double)sum * (double)powers::ratio(less - own) : 0, width, shared);
+        if (job.smoothing > 0)
+            plain = trek_team_sum(plain, width, shared);
+    }
 };
 
-template <typename W> static __device__ __forceinline__ void join(row_state<W> *a, const row_state<W> &b)
+/* The gradient of each logit of a row: slope e^(x - shift) - rest; of the label's logit: own. */
+template <typename W> struct row_slopes {
+    W less, slope, rest, own;
+};
+
+/* One thread's: the row's loss, if that is wanted, and what its gradients are made with:
+ * d = unit g ((1 - s) (p - at label) + s / n (n p - 1)). */
+template <typename L, typename T>
+static __device__ __forceinline__ row_slopes<typename trek_wide<L>::type> end_row(const row_part<L, T> &part, int64_t row,
+                                                                                  int64_t label, double sum)
 {
-    W top = b.top > a->top ? b.top : a->top, shift = top > -(W)INFINITY ? top : (W)0;
-    a->sum = (a->sum != 0 ? a->sum * (double)e_to(a->top - shift) : 0) + (b.sum != 0 ? b.sum * (double)e_to(b.top - shift) : 0);
-    a->top = top;
-    a->plain += b.plain;
+    typedef typename trek_wide<L>::type W;
+    const rows_job<L, T> &job = part.job;
+    const bool sums = job.losses != NULL;
+    const W less = sums ? part.less : trek_powers<L>::less((W)job.lse.get(row));
+    const double shift = trek_powers<L>::shift(less), rest = sums ? log(sum) : 0, lse = sums ? shift + rest : job.lse.get(row);
+    const double each = job.smoothing / (double)job.classes, x = label >= 0 ? (double)part.logit(label) : 0;
+    if (sums) {
+        double loss = label >= 0 ? shift - x + rest : 0;
+        if (label >= 0 && job.smoothing > 0)
+            loss = (1 - job.smoothing) * loss + each * ((double)job.classes * lse - part.plain);
+        job.lse.put(row, lse);
+        job.losses[row] = loss;
+        job.counted[row] = label >= 0;
+    }
+    if (!job.grads || label < 0)
+        return { 0, 0, 0, 0 };
+    const double g = job.unit * slope_of(job.grad, job.total, job.reduction, row);
+    const double own = exp(x - lse) - each - (1 - job.smoothing);
+    return { less, (W)(sums ? g / sum : g * exp(shift - lse)), (W)(g * each), (W)(g * own) };
 }
 
-#define AT_ONCE 8 /* classes of a thread */
-
-/* A block for each row: its log-sum-exp, its loss, and whether it counts. */
-template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-    loss_rows_kernel(rows_job<T> job, double *lse, double *losses, double *counted)
+template <typename L, typename T>
+static __device__ __forceinline__ void write_gradients(const row_part<L, T> &part, int64_t label,
+                                                       const row_slopes<typename trek_wide<L>::type> &s)
 {
-    typedef typename trek_wide<T>::type W;
-    TREK_SHARED(row_state<W>, states, THREADS);
-    int64_t row = blockIdx.x;
-    row_state<W> s = { -(W)INFINITY, 0, 0 };
-    for (int64_t c = threadIdx.x * AT_ONCE; c < job.classes; c += THREADS * AT_ONCE) {
-        W x[AT_ONCE], top = s.top, sum = 0, plain = 0; /* sums of few: their rounding is not seen in the whole */
-        load_logits<AT_ONCE>(job, row, c, x);
-#pragma unroll
-        for (int e = 0; e < AT_ONCE; e++)
-            top = x[e] > top ? x[e] : top;
-        if (top > s.top) {
-            s.sum = s.sum != 0 ? s.sum * (double)e_to(s.top - top) : 0;
-            s.top = top;
-        }
-#pragma unroll
-        for (int e = 0; e < AT_ONCE; e++)
-            sum += x[e] == top ? (top > -(W)INFINITY ? (W)1 : (W)0) : e_to(x[e] - top);
-        s.sum += (double)sum;
-        if (job.smoothing > 0) {
-#pragma unroll
-            for (int e = 0; e < AT_ONCE; e++)
-                plain += c + e < job.classes ? x[e] : (W)0;
-            s.plain += (double)plain;
-        }
-    }
-    states[threadIdx.x] = s;
-    for (int half = THREADS / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if ((int)threadIdx.x < half)
-            join(&states[threadIdx.x], states[threadIdx.x + half]);
-    }
-    if (threadIdx.x != 0)
+    typedef typename trek_wide<L>::type W;
+    typedef row_part<L, T> P;
+    const int N = P::N;
+    const rows_job<L, T> &job = part.job;
+    T *grads = job.grads + blockIdx.x * job.apart;
+    trek_vector<T, N> *to = (trek_vector<T, N> *)grads;
+    const typename P::vector *from = part.held ? part.held : part.logits;
+    if (label < 0) { /* whatever the logits are */
+        for (uint32_t at = threadIdx.x; at < part.vectors; at += blockDim.x)
+            to[at] = trek_vector<T, N>();
         return;
-    s = states[0];
-    double top = (double)(s.top > -(W)INFINITY ? s.top : (W)0), rest = log(s.sum), logsumexp = top + rest, loss = 0;
-    int64_t label = label_of(job, job.first + row);
-    if (label >= 0) {
-        loss = top - (double)logit_of(job, row, label) + rest;
-        if (job.smoothing > 0)
-            loss = (1 - job.smoothing) * loss + job.smoothing / (double)job.classes * ((double)job.classes * logsumexp - s.plain);
     }
-    lse[job.first + row] = logsumexp;
-    losses[job.first + row] = loss;
-    counted[job.first + row] = label >= 0;
+    for (uint32_t at = threadIdx.x; at < part.vectors; at += BATCH * blockDim.x) {
+        typename P::vector v[BATCH];
+#pragma unroll
+        for (int k = 0; k < BATCH; k++)
+            if (at + k * blockDim.x < part.vectors)
+                v[k] = from[at + k * blockDim.x];
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            W x[N];
+            trek_vector<T, N> d;
+            if (at + k * blockDim.x >= part.vectors)
+                break;
+            part.open(v[k], at + k * blockDim.x, x);
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                d.x[e] = trek_store<T>::of(trek_fma(s.slope, P::powers::of(x[e], s.less), -s.rest));
+            to[at + k * blockDim.x] = d;
+        }
+    }
+    if (label / N % blockDim.x == threadIdx.x) /* after its vector, by the same thread */
+        grads[label] = trek_store<T>::of(s.own);
 }
+
+/* A block for each row: its log-sum-exp, its loss and whether it counts, then the gradients of its logits. */
+template <typename L, typename T>
+static __global__ void __launch_bounds__(ROW_THREADS, 2) rows_kernel(rows_job<L, T> job)
+{
+    typedef typename trek_wide<L>::type W;
+    TREK_SHARED(double, shared, 32);
+    TREK_SHARED(row_slopes<W>, slopes, 1);
+    const int64_t row = job.first + blockIdx.x, label = label_of(job, row);
+    row_part<L, T> part(job);
+    double sum = 0;
+    if (job.losses) {
+        part.gather();
+        part.join(shared, &sum);
+    }
+    if (threadIdx.x == 0)
+        slopes[0] = end_row(part, row, label, sum);
+    if (!job.grads)
+        return;
+    __syncthreads();
+    write_gradients(part, label, slopes[0]);
+}
+
+/* --- sums ------------------------------------------------------------------------------------ */
 
 /* One block: the sums of all rows, in a fixed order. */
 static __global__ void __launch_bounds__(THREADS)
@@ -167,47 +284,6 @@ static __global__ void __launch_bounds__(THREADS)
     total.put(0, sums[THREADS]);
     if (reduction != TREK_REDUCTION_NONE)
         loss.put(0, reduction == TREK_REDUCTION_SUM ? sums[0] : sums[THREADS] > 0 ? sums[0] / sums[THREADS] : 0);
-}
-
-/* --- backward --------------------------------------------------------------------------------- */
-
-/* The gradient of a row's loss. */
-static __device__ __forceinline__ double slope_of(trek_numbers grad, trek_numbers total, int reduction, int64_t row)
-{
-    double g = grad.x ? grad.get(reduction == TREK_REDUCTION_NONE ? row : 0) : 1;
-    if (!grad.x || reduction != TREK_REDUCTION_MEAN)
-        return g;
-    double denominator = total.get(0);
-    return denominator != 0 ? g / denominator : 0;
-}
-
-/* A block for each row: grads = unit g ((1 - s) (p - at label) + s / n (n p - 1)), which may take the place of the logits.
- * Without grad g is 1. */
-template <typename T, typename O>
-static __global__ void __launch_bounds__(THREADS)
-    grad_rows_kernel(rows_job<T> job, trek_numbers grad, trek_numbers lse, trek_numbers total, int reduction, double unit,
-                     O *grads)
-{
-    typedef typename trek_wide<T>::type W;
-    int64_t row = blockIdx.x, label = label_of(job, job.first + row);
-    double g = label < 0 ? 0 : unit * slope_of(grad, total, reduction, job.first + row);
-    double each = job.smoothing / (double)job.classes;
-    double logsumexp = label < 0 ? 0 : lse.get(job.first + row);
-    W shift = (W)logsumexp, low = shift - shift == 0 ? (W)(logsumexp - (double)shift) : (W)0; /* what shift lacks */
-    W slope = (W)g, own = (W)(g * (1 - job.smoothing)),
-      rest = (W)(g * each);
-    const int N = 16 / (int)sizeof(O);
-    for (int64_t c = threadIdx.x * N; c < job.classes; c += THREADS * N) {
-        W x[N];
-        trek_vector<O, N> to;
-        load_logits<N>(job, row, c, x);
-#pragma unroll
-        for (int e = 0; e < N; e++) {
-            W d = label < 0 ? (W)0 : slope * e_to(x[e] - shift - low) - rest;
-            to.x[e] = trek_store<O>::of(c + e == label ? d - own : d);
-        }
-        *(trek_vector<O, N> *)(grads + row * job.apart + c) = to;
-    }
 }
 
 /* sums[c] (+)= the column's gradients, row after row. */
@@ -246,19 +322,30 @@ template <typename T> struct layer {
     const trek_tensor *x, *weight, *bias, *labels;
     int64_t rows, columns, classes, apart; /* apart: from one row of logits, or of their gradients, to the next */
     trek_dtype dtype, wide;
+    bool low; /* logits are of T, and their gradients take their place; otherwise they are of W */
 
     layer(const trek_op_call *c, trek_cuda_queue *q, int first_input, trek_dtype d)
         : call(c), queue(q), x(c->inputs[first_input]), weight(c->inputs[first_input + 1]), bias(c->inputs[first_input + 2]),
           labels(c->inputs[first_input + 3]), rows(x->sizes[0]), columns(x->sizes[1]), classes(weight->sizes[0]),
           apart((classes + 7) / 8 * 8), dtype(d),
-          wide(d == TREK_F64 ? TREK_F64 : TREK_F32)
+          wide(d == TREK_F64 ? TREK_F64 : TREK_F32), low(sizeof(T) == 2 && trek_cuda_logits_kept())
     {
     }
 
+    /* Rows whose logits of 16 bits are made at once: parts of one size, whole tiles of the product. */
+    int64_t kept() const
+    {
+        int64_t most = queue->device->info.memory / KEPT_SHARE / (apart * (int64_t)sizeof(T)) / 128 * 128;
+        most = most < 128 ? 128 : most;
+        int64_t parts = (rows + most - 1) / most, n = parts > 1 ? ((rows + parts - 1) / parts + 127) / 128 * 128 : rows;
+        return n < rows ? n : rows;
+    }
     /* Rows whose logits are made at once: whole tiles of the product. Small calls at once, else a sixteenth of the rows
      * at most: it is for the memory, too. */
     int64_t piece() const
     {
+        if (low)
+            return kept();
         if (rows * classes <= SMALL)
             return rows;
         int64_t n = PIECE_BYTES / ((apart + 1) * (int64_t)sizeof(W)) / 128 * 128, share = (rows + 15) / 16;
@@ -266,9 +353,12 @@ template <typename T> struct layer {
         n = n < share ? n : share < 64 ? 64 : share;
         return n < rows ? n : rows;
     }
-    /* Rows whose gradients of logits go through one product: whole pieces, an eighth of the rows at most. */
+    /* Rows whose gradients of logits go through one product: whole pieces, an eighth of the rows at most where there are
+     * several. */
     int64_t buffer() const
     {
+        if (low)
+            return kept();
         int64_t one = piece(), n = BUFFER_BYTES / ((apart + 1) * (int64_t)sizeof(T)), share = (rows + 7) / 8;
         n = (n < share ? n : share) / (one ? one : 1) * one;
         return n < one ? one : n;
@@ -276,32 +366,15 @@ template <typename T> struct layer {
 
     const char *row_of_x(int64_t row) const { return x->data + row * x->strides[0] * (int64_t)sizeof(T); }
 
-    trek_status make_logits(int64_t first, int64_t n, W *logits) const
+    template <typename L> trek_status make_logits(int64_t first, int64_t n, L *logits) const
     {
         trek_cuda_gemm g = {};
         g.m = n, g.n = classes, g.k = columns;
         g.a = row_of_x(first), g.a_row = x->strides[0], g.a_col = x->strides[1];
         g.b = weight->data, g.b_row = weight->strides[1], g.b_col = weight->strides[0];
         g.c = logits, g.c_row = apart, g.c_col = 1;
-        g.dtype = dtype, g.c_dtype = wide;
+        g.dtype = dtype, g.c_dtype = sizeof(L) == sizeof(T) ? dtype : wide;
         return trek_cuda_gemm_run(call, queue, &g);
-    }
-
-    rows_job<T> job(int64_t first, const W *logits) const
-    {
-        rows_job<T> j = {};
-        j.logits = logits;
-        j.bias = bias ? (const T *)bias->data : nullptr;
-        j.bias_step = bias ? bias->strides[0] : 0;
-        j.first = first;
-        j.classes = classes;
-        j.apart = apart;
-        j.ignore = call->attrs.i[0];
-        j.smoothing = call->attrs.f[0];
-        j.labels = { labels->data, labels->strides[0], labels->dtype };
-        j.faults = queue->device->faults_device;
-        j.op = call->op->id;
-        return j;
     }
 };
 
@@ -345,55 +418,84 @@ static trek_status spread(const layer<T> &l, const places &to, int64_t first, in
                        (W *)to.dbias);
 }
 
-/* What the rows' passes read and write. */
+/* What the rows' kernel reads and writes but for logits. */
 struct row_numbers {
     trek_numbers grad, lse, total;
     double *losses; /* [2 rows], their losses, and whether they count; NULL: not wanted */
     double unit;
 };
 
-/* The losses of rows [first, first + n), and the gradients of their logits if there is room for them, piece by piece. Gradients
- * in f32 and f64 take the place of the logits. */
-template <typename T>
-static trek_status make_rows(const layer<T> &l, const row_numbers &r, int64_t first, int64_t n, int64_t piece,
-                             typename trek_wide<T>::type *logits, T *grads)
+/* Losses, and gradients if there is room for them, of n rows whose logits are there. */
+template <typename L, typename T>
+static trek_status run_rows(const layer<T> &l, const row_numbers &r, int64_t first, int64_t n, const L *logits, T *grads)
 {
-    typedef typename trek_wide<T>::type W;
+    const trek_cuda_device *device = l.queue->device;
+    const int64_t bytes = l.apart * (int64_t)sizeof(L), room = device->max_shared / 2 - 2048; /* two blocks, with their own */
+    rows_job<L, T> j = {};
+    j.logits = logits;
+    j.grads = grads;
+    j.bias = l.bias ? (const T *)l.bias->data : nullptr;
+    j.bias_step = l.bias ? l.bias->strides[0] : 0;
+    j.first = first;
+    j.classes = l.classes;
+    j.apart = l.apart;
+    j.ignore = l.call->attrs.i[0];
+    j.smoothing = l.call->attrs.f[0];
+    j.unit = r.unit;
+    j.labels = { l.labels->data, l.labels->strides[0], l.labels->dtype };
+    j.grad = r.grad, j.total = r.total, j.lse = r.lse;
+    j.losses = r.losses;
+    j.counted = r.losses ? r.losses + l.rows : nullptr;
+    j.reduction = (int)l.call->attrs.i[1];
+    j.held = r.losses && grads && bytes <= room;
+    j.faults = device->faults_device;
+    j.op = l.call->op->id;
+    int threads = 32;
+    while (threads < ROW_THREADS && threads * 2 * row_part<L, T>::N < l.classes)
+        threads *= 2;
+    return trek_launch(l.call, l.queue, trek_blocks(dim3((unsigned)n), dim3((unsigned)threads), j.held ? (size_t)bytes : 0),
+                       rows_kernel<L, T>, j);
+}
+
+/* The losses of rows [first, first + n), and the gradients of their logits if there is room for them, piece by piece. Without
+ * room for logits of their own, which are as wide then, they are where their gradients will be. */
+template <typename L, typename T>
+static trek_status make_rows(const layer<T> &l, const row_numbers &r, int64_t first, int64_t n, int64_t piece, L *logits,
+                             T *grads)
+{
     for (int64_t at = 0; at < n; at += piece) {
         int64_t rows = n - at < piece ? n - at : piece;
-        W *to = logits ? logits : (W *)(void *)(grads + at * l.apart);
+        L *to = logits ? logits : (L *)(void *)(grads + at * l.apart);
         TRY(l.make_logits(first + at, rows, to));
-        if (r.losses)
-            TRY(trek_launch(l.call, l.queue, trek_blocks(dim3((unsigned)rows), dim3(THREADS)), loss_rows_kernel<T>,
-                            l.job(first + at, to), (double *)r.lse.x, r.losses, r.losses + l.rows));
-        if (grads)
-            TRY(trek_launch(l.call, l.queue, trek_blocks(dim3((unsigned)rows), dim3(THREADS)), grad_rows_kernel<T, T>,
-                            l.job(first + at, to), r.grad, r.lse, r.total, (int)l.call->attrs.i[1], r.unit,
-                            grads + at * l.apart));
+        TRY(run_rows(l, r, first + at, rows, (const L *)to, grads ? grads + at * l.apart : (T *)nullptr));
     }
     return TREK_OK;
 }
 
-/* All rows, and what their gradients give, if any is wanted. */
-template <typename T> static trek_status all_rows(const layer<T> &l, const row_numbers &r, const places &to)
+/* All rows by logits of type L, and what their gradients give, if any is wanted. */
+template <typename L, typename T> static trek_status rows_of(const layer<T> &l, const row_numbers &r, const places &to)
 {
-    typedef typename trek_wide<T>::type W;
-    const bool wanted = to.dx || to.dweight || to.dbias, in_place = wanted && sizeof(T) != 2;
+    const bool wanted = to.dx || to.dweight || to.dbias, in_place = wanted && sizeof(L) == sizeof(T);
     const int64_t piece = l.piece(), buffer = wanted ? l.buffer() : piece;
     trek_held logits, grads;
     if (wanted)
         TRY(grads.take(l.queue, (size_t)(buffer * l.apart) * sizeof(T)));
     if (!in_place)
-        TRY(logits.take(l.queue, (size_t)(piece * l.apart) * sizeof(W)));
+        TRY(logits.take(l.queue, (size_t)(piece * l.apart) * sizeof(L)));
     for (int64_t first = 0; first < l.rows || first == 0; first += buffer) {
         int64_t n = l.rows - first < buffer ? l.rows - first : buffer;
-        TRY(make_rows(l, r, first, n, piece, in_place ? (W *)nullptr : logits.as<W>(), wanted ? grads.as<T>() : (T *)nullptr));
+        TRY(make_rows(l, r, first, n, piece, logits.as<L>(), wanted ? grads.as<T>() : (T *)nullptr));
         if (wanted)
             TRY(spread(l, to, first, n, (const T *)grads.as<T>()));
         if (l.rows == 0)
             break;
     }
     return TREK_OK;
+}
+
+template <typename T> static trek_status all_rows(const layer<T> &l, const row_numbers &r, const places &to)
+{
+    return l.low ? rows_of<T>(l, r, to) : rows_of<typename trek_wide<T>::type>(l, r, to);
 }
 
 /* One pass from sums to where they belong. */

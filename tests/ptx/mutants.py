@@ -85,7 +85,7 @@ OTHERS = (
     (HEAD_ROWS, "rows_kernelI9trek_bf16S0_E", "barrier 1 is dropped", *BARRIER, 1),
     (HEAD_ROWS, "rows_kernelI9trek_bf16S0_E", "barrier 2 is dropped", *BARRIER, 2),
     (HEAD_ROWS, "rows_kernelI9trek_bf16S0_E", "the last barrier is dropped", *BARRIER, -1),
-    (HEAD_ROWS, "rows_kernelI9trek_bf16S0_E", "a shuffle goes elsewhere", r"shfl\.sync\.bfly", "shfl.sync.down", 0),
+    (HEAD_ROWS, "rows_kernelI9trek_bf16S0_E", "a sum's power has no shift", r"fma\.rn\.f32\s+(%f\d+), (%f\d+), (%f\d+), %f\d+;", r"mul.rn.f32 \1, \2, \3;", 0),
     (HEAD_ROWS, "rows_kernelI9trek_bf16S0_E", "the label's gradient is as another's", r"st\.global\.u16\s+\[[^]]*\], %rs\d+;", "", -1),
     (HEAD_ROWS, "rows_kernelI9trek_bf16S0_E", "a row's logits are not held", r"st\.shared\.v4\.u32\s+\[[^]]*\], \{[^}]*\};", "", 0),
     (HEAD, "rows_kernelIddE", "the last barrier is dropped", *BARRIER, -1),

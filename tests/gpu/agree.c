@@ -197,6 +197,22 @@ static void compare_attention(agree_way way, const agree_sizes *s, const agree_f
           way == AGREE_OWN ? "f32" : "own", d[0], d[1], d[2], d[3], most_attention);
 }
 
+/* --- the way that was asked for is the way that ran --------------------------------------------------- */
+
+static void check_paths(agree_way way, const char *where, const agree_paths *paths)
+{
+    static const char *const named[AGREE_WAYS] = { "mma", "wgmma", "cudnn" };
+    static const char *const whats[] = { "attention", "attention_backward" };
+    for (int w = 0; w < 2; w++) {
+        int64_t by_it = 0, by_others = 0;
+        for (int k = 0; k < paths->count; k++)
+            if (strcmp(paths->row[k].what, whats[w]) == 0)
+                *(strcmp(paths->row[k].path, named[way]) == 0 ? &by_it : &by_others) += paths->row[k].calls;
+        check(by_it > 0 && by_others == 0, "%s by %s: %lld calls of %s by %s, %lld by others", where, agree_way_names[way],
+              (long long)by_it, whats[w], named[way], (long long)by_others);
+    }
+}
+
 /* --- training ---------------------------------------------------------------------------------------- */
 
 static void print_losses(const char *way, const char *mode, const agree_training *t)
@@ -327,10 +343,15 @@ static bool try_way(agree_way way, const agree_options *options, agree_found *fo
         return way != AGREE_OWN;
     }
     check(found->ended && !r->error[0], "%s: its process ran%s%s", agree_way_names[way], r->error[0] ? ": " : "", r->error);
-    if (options->sizes.attention)
+    if (options->sizes.attention) {
+        check_paths(way, "attention", &r->attention);
         compare_attention(way, &options->sizes, found, own);
-    if (options->sizes.gpt2)
+    }
+    if (options->sizes.gpt2) {
+        check_paths(way, "gpt2", &r->gpt2);
         compare_training(way, &options->sizes, r, own->result);
+    }
+    printf("%s", r->report);
     return true;
 }
 

@@ -45,6 +45,29 @@ static void copy_error(char *text, size_t size)
     trek_error_clear();
 }
 
+/* Which ways of attention served the calls since the last time. */
+static void take_paths(agree_result *r, agree_paths *paths)
+{
+    enum { MOST = 64 };
+    trek_device_path rows[MOST];
+    char *report = trek_device_report(gpu_device);
+    int count = trek_device_paths(gpu_device, rows, MOST);
+    for (int k = 0; k < count && k < MOST && paths->count < AGREE_PATHS; k++) {
+        agree_path *row = &paths->row[paths->count];
+        if (strncmp(rows[k].what, "attention", strlen("attention")) != 0)
+            continue;
+        snprintf(row->what, sizeof row->what, "%s", rows[k].what);
+        snprintf(row->path, sizeof row->path, "%s", rows[k].path);
+        row->calls = rows[k].calls;
+        row->refused = rows[k].refused;
+        paths->count++;
+    }
+    size_t used = strlen(r->report);
+    snprintf(r->report + used, sizeof r->report - used, "%s", report ? report : "");
+    trek_string_free(&report);
+    trek_device_paths_reset(gpu_device);
+}
+
 /* --- attention --------------------------------------------------------------------------------- */
 
 /* As GPT-2 calls it: q, k, v are views of the packed product, the result goes on as [batch, length, width]. */
@@ -136,6 +159,7 @@ static void run_attention(agree_way way, const agree_sizes *s, agree_result *r, 
         both_ways(packed, seed, TREK_BF16, again, again + agree_elements(s));
     r->same[0] = done && memcmp(y, again, bytes) == 0;
     r->same[1] = done && memcmp(gradient, again + agree_elements(s), 3 * bytes) == 0;
+    take_paths(r, &r->attention);
     if (done && way == AGREE_OWN)
         done = compare_with_f32(s, packed, seed, y, gradient, r->reference);
     if (!done)
@@ -144,6 +168,7 @@ static void run_attention(agree_way way, const agree_sizes *s, agree_result *r, 
     trek_var_release(packed);
     trek_var_release(seed);
     free(again);
+    trek_device_paths_reset(gpu_device);
     trek_memory_release_cached(gpu_device);
 }
 
@@ -226,4 +251,6 @@ void agree_run(agree_way way, const agree_sizes *sizes, trek_device device, agre
         run_training((agree_mode)mode, sizes, &r->training[mode]);
         r->trainings = mode + 1;
     }
+    if (sizes->gpt2)
+        take_paths(r, &r->gpt2);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What step_table.py counts, of GPT-2 as tests/bench/gpu has it, on the test device:
- *   step model LAYERS SEQUENCES VOCABULARY   a training step at GPT-2's width, in bf16, of sequences of 64 tokens
+ *   step model LAYERS SEQUENCES VOCABULARY   forward and backward at GPT-2's width, in bf16, of sequences of 64 tokens
+ *   step update PARAMETERS                   the update of so many parameters of 16 bits
  *   step attention LENGTH HEADS              attention and its gradients, of one causal sequence, packed as the model has it
  * Each is done twice, and what TREK_TEST_PTX_COUNTS gets is the second time alone. */
 #include <stdio.h>
@@ -23,14 +24,38 @@ static void count_from_here(void)
         forget();
 }
 
+static void both_ways(gpu_train *s)
+{
+    trek_scope scope = trek_scope_begin();
+    trek_var *loss = gpu_gpt2_loss(s->graph, s->x, s->y, s->kept);
+    trek_graph_backward(s->graph, loss);
+    printf("loss %g\n", trek_var_item(loss));
+    trek_scope_end(scope);
+}
+
 static void model(int layers, int64_t sequences, int64_t vocabulary)
 {
     gpu_train s = gpu_gpt2_train(layers, HEADS, sequences, LENGTH, LENGTH, vocabulary);
-    s.read = true;
-    gpu_eager_step(&s);
+    both_ways(&s);
+    trek_graph_zero_grad(s.graph);
     count_from_here();
-    gpu_eager_step(&s);
-    printf("loss %g\n", s.last);
+    both_ways(&s);
+    gpu_train_close(&s);
+}
+
+static void update(int64_t parameters)
+{
+    trek_linear_opts opts = { .in = parameters, .out = 1, .no_bias = true, .dtype = TREK_BF16, .device = gpu_device };
+    gpu_train s = { .graph = gpu_graph_of(trek_nn_linear_with(&opts), trek_adamw((trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 })) };
+    s.x = gpu_randn(trek_dims(1, parameters), TREK_BF16, 1, false);
+    for (int k = 0; k < 2; k++) {
+        trek_scope scope = trek_scope_begin();
+        trek_graph_backward(s.graph, trek_sum(trek_graph_forward(s.graph, s.x), trek_dims_none(), false));
+        count_from_here();
+        trek_graph_step(s.graph);
+        trek_scope_end(scope);
+    }
+    trek_device_sync(gpu_device);
     gpu_train_close(&s);
 }
 
@@ -65,10 +90,12 @@ int main(int argc, char **argv)
     gpu_device = test_device();
     if (argc == 5 && strcmp(what, "model") == 0) {
         model(atoi(argv[2]), atoll(argv[3]), atoll(argv[4]));
+    } else if (argc == 3 && strcmp(what, "update") == 0) {
+        update(atoll(argv[2]));
     } else if (argc == 4 && strcmp(what, "attention") == 0) {
         attention(atoll(argv[2]), atoll(argv[3]));
     } else {
-        fprintf(stderr, "usage: step model LAYERS SEQUENCES VOCABULARY | attention LENGTH HEADS\n");
+        fprintf(stderr, "usage: step model LAYERS SEQUENCES VOCABULARY | update PARAMETERS | attention LENGTH HEADS\n");
         return 2;
     }
     trek_scope_end(scope);

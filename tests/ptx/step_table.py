@@ -8,13 +8,13 @@
 # kernel does is taken as linear in the layers, in the tokens and in the words, and in tokens x layers and tokens x words:
 #     f(layers, tokens, words) = a + b layers + c tokens + d layers tokens + words (e + f tokens)
 # These six numbers follow from the six runs, for each kernel and for each thing that is counted. So what a launch, a row, a
-# parameter and a logit cost are told apart, and none of them grows with what it does not depend on. Products, which cuBLASLt
-# makes and nothing here runs, are from their shapes.
+# parameter and a logit cost are told apart, and none of them grows with what it does not depend on. The update is counted for two
+# numbers of parameters, and is linear in them. Products, which cuBLASLt makes and nothing here runs, are from their shapes.
 #
-# limit: bytes at the memory's speed or operations at the arithmetic's, whichever takes longer; bytes are what warps ask for, each
-# once a warp: what many blocks read again comes out of the L2 and costs less. estimate: the longest of sectors that are moved (of
-# attention what has to be moved at least once, since the L2 has the rest), operations, and instructions at the rate at which a
-# GPU can start them; products at 65 % of the tensor cores. Nothing is measured.
+# limit: bytes at the memory's speed or operations at the arithmetic's, whichever takes longer. Bytes are what warps ask for, each
+# once a warp; of attention the limit has what must be moved at least once, since the L2 has the rest. estimate: the limit, or
+# instructions at the rate at which a GPU can start them where that takes longer; products at 65 % of the tensor cores. Nothing is
+# measured.
 import argparse
 import concurrent.futures
 import os
@@ -31,6 +31,8 @@ PRODUCTS = 0.65  # of the tensor cores, that the estimate gives to products
 WIDTH, DEPTH, SEQUENCE = 768, 64, 64  # SEQUENCE: of tests/ptx/step.c
 LAYERS, TOKENS, WORDS, HEADS, BATCH, LENGTH = 12, 64 * 1024, 50304, 12, 64, 1024
 MODELS = [(1, 2, 2048), (2, 2, 2048), (1, 4, 2048), (2, 4, 2048), (1, 2, 4096), (1, 4, 4096)]  # layers, sequences, words
+UPDATES = [1 << 17, 1 << 18]  # parameters
+PARAMETERS = (12 * WIDTH * WIDTH + 13 * WIDTH) * LAYERS + (WORDS + LENGTH + 2) * WIDTH
 ATTENTIONS = {"mma": "own", "wgmma": "wgmma"}  # kernels, TREK_CUDA_ATTENTION
 COUNTED = [f for f in FIELDS if f not in MAXIMA]
 # Files of kernels, and names; the first that fits.
@@ -76,6 +78,7 @@ def run_one(build, path, kernels, *words):
 def run_missing(build, folder):
     os.makedirs(folder, exist_ok=True)
     tasks = [(file_of(folder, "model", *model), "own", "model") + model for model in MODELS]
+    tasks += [(file_of(folder, "update", n), "own", "update", n) for n in UPDATES]
     tasks += [(file_of(folder, "attention", name), asked, "attention", LENGTH, 1) for name, asked in ATTENTIONS.items()]
     tasks = [task for task in tasks if not os.path.exists(task[0])]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
@@ -108,7 +111,8 @@ def at_true_size(f):
         return one + at * (two - one)
     one_layer, two_layers = of_tokens(f[0], f[2]), of_tokens(f[1], f[3])
     words = of_tokens(f[4] - f[0], f[5] - f[2]) / (MODELS[4][2] - MODELS[0][2])
-    return one_layer + (LAYERS - 1) * (two_layers - one_layer) + (WORDS - MODELS[0][2]) * words
+    # what depends on which words there are is not quite linear: sums of an embedding's gradient
+    return max(0, one_layer + (LAYERS - 1) * (two_layers - one_layer) + (WORDS - MODELS[0][2]) * words)
 
 
 def scaled_model(folder):
@@ -116,6 +120,15 @@ def scaled_model(folder):
     none = dict.fromkeys(FIELDS, 0)
     for name in sorted(set().union(*runs)):
         yield name, {field: at_true_size([run.get(name, none)[field] for run in runs]) for field in COUNTED}
+
+
+def scaled_update(folder):
+    few, many = (read(file_of(folder, "update", n)) for n in UPDATES)
+    none = dict.fromkeys(FIELDS, 0)
+    at = (PARAMETERS - UPDATES[0]) / (UPDATES[1] - UPDATES[0])
+    for name, k in many.items():
+        less = few.get(name, none)
+        yield name, {field: less[field] + at * (k[field] - less[field]) for field in COUNTED}
 
 
 def scaled_attention(folder, kernels):
@@ -126,14 +139,11 @@ def scaled_attention(folder, kernels):
 
 def row_of(group, name, k):
     """(group, name, bytes, operations, limit, estimates); seconds on an H100, and on an H200 for the last."""
-    moved, flops = k["least_sectors"] * 32, k["flops"] + k["tensor_flops"]
+    asked, flops = k["least_sectors"] * 32, k["flops"] + k["tensor_flops"]
+    moved = attention_bytes(name) if group == "attention" else asked
     computes = k["flops"] / F32 + k["tensor_flops"] / TENSOR
-    asked = moved if group == "attention" else k["sectors"] * 32
-    limit = max(moved / MEMORY["H100"], computes)
-    if group == "attention":  # q, k, v, y and gradients once; the L2 has the rest
-        asked = attention_bytes(name)
-    estimates = [max(asked / memory, computes, k["instructions"] / ISSUE) for memory in MEMORY.values()]
-    return (group, name, moved, flops, limit, *estimates)
+    limits = [max(moved / memory, computes) for memory in MEMORY.values()]
+    return (group, name, asked, flops, limits[0], *[max(limit, k["instructions"] / ISSUE) for limit in limits])
 
 
 def attention_bytes(name):
@@ -160,6 +170,7 @@ def rows_of(folder, files, kernels):
     found = [(name, counts) for name, counts in scaled_model(folder) if group_of(files.get(name, ""), name) != "attention"]
     attention = list(scaled_attention(folder, kernels))
     found += [(name, counts) for name, counts in attention if group_of(files.get(name, ""), name) == "attention"]
+    found += list(scaled_update(folder))
     names = readable([name for name, _ in found])
     rows = [row_of(group_of(files.get(name, ""), names[name]), names[name], counts) for name, counts in found]
     return sorted(list(products()) + rows, key=lambda row: -row[5])
@@ -170,7 +181,7 @@ def rows_of(folder, files, kernels):
 
 def by_kernel(rows, others):
     print("| kernel | GB | TFLOP | limit, ms | estimate, H100, ms | H200, ms | measured, ms |\n|---|---:|---:|---:|---:|---:|---:|")
-    shown = [row for row in rows if row[5] >= 5e-5] + [row for row in others if row[0] == "attention"]
+    shown = [row for row in rows if row[5] >= 5e-5] + [row for row in others if row[0] == "attention" and row not in rows]
     for group, name, moved, flops, limit, first, second in sorted(shown, key=lambda row: -row[5]):
         print("| `%s` | %.2f | %.3f | %.2f | %.2f | %.2f |  |" % (name, moved / 1e9, flops / 1e12, limit * 1e3, first * 1e3, second * 1e3))
     small = [row for row in rows if row[5] < 5e-5]

@@ -138,6 +138,32 @@ void gpu_report(const char *measure, gpu_result result, double per, double bytes
     fflush(stdout);
 }
 
+/* Which ways served the calls of a work: lines for people, and one of JSON. */
+static void print_paths(void)
+{
+    enum { MOST = 64 };
+    trek_device_path rows[MOST];
+    char *report = trek_device_report(gpu_device);
+    int count = trek_device_paths(gpu_device, rows, MOST), shown = 0;
+    if (report && report[0]) {
+        printf("%s{\"work\": \"%s\", \"paths\": [", report, present_work);
+        for (int k = 0; k < count && k < MOST; k++)
+            if (rows[k].calls || rows[k].refused)
+                printf("%s{\"what\": \"%s\", \"path\": \"%s\", \"calls\": %lld, \"refused\": %lld}", shown++ ? ", " : "", rows[k].what,
+                       rows[k].path, (long long)rows[k].calls, (long long)rows[k].refused);
+        printf("], \"report\": [");
+        for (char *line = strtok(report, "\n"), *first = line; line; line = strtok(NULL, "\n")) {
+            printf("%s\"", line == first ? "" : ", ");
+            print_text(line);
+            putchar('"');
+        }
+        printf("]}\n");
+        fflush(stdout);
+    }
+    trek_string_free(&report);
+    trek_device_paths_reset(gpu_device);
+}
+
 static const gpu_work *const lists[] = { gpu_works_ops, gpu_works_training };
 
 static bool run_named(const char *name, bool list)
@@ -155,6 +181,7 @@ static bool run_named(const char *name, bool list)
             w->run();
             if (trek_error_status() != TREK_OK)
                 gpu_report_failure("end");
+            print_paths();
             trek_memory_release_cached(gpu_device);
         }
     return found || list;

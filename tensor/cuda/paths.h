@@ -46,7 +46,7 @@ typedef enum trek_cuda_path {
 typedef struct trek_cuda_path_shape {
     const char *names;
     trek_dtype dtype;
-    int64_t numbers[10];
+    int64_t numbers[12];
 } trek_cuda_path_shape;
 
 /* UNSUPPORTED, without a message; the thread remembers why, which stays valid for good and is not NULL. */

@@ -18,6 +18,7 @@
 #include "autograd/backward.h"
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
+#include "tensor/backend.h"
 #include "tensor/rank_context.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"
@@ -151,6 +152,47 @@ static void near(const trek_var *got, const trek_var *want, double unit, const c
                  sqrt(whole));
 }
 
+/* --- which way calls went ------------------------------------------------------------------------------ */
+
+/* What TREK_CUDA_ATTENTION names, if the device has it; NULL: nothing in particular is expected. */
+static const char *asked_way(void)
+{
+    const char *asked = getenv("TREK_CUDA_ATTENTION");
+    trek_device_info info;
+    if (test_on_cpu() || !asked || (strcmp(asked, "wgmma") != 0 && strcmp(asked, "cudnn") != 0))
+        return NULL;
+    const trek_backend *backend = trek_backend_get(TREK_CUDA);
+    assert_non_null(backend);
+    assert_int_equal(backend->info(test_device().index, &info), TREK_OK);
+    return strcmp(asked, "cudnn") == 0 || (info.major == 9 && info.minor == 0) ? asked : NULL;
+}
+
+/* Forward and backward went by the way that is asked for, `calls` times each since the counts were reset. What NVIDIA's own cuDNN
+ * does not take is said and no failure. */
+static void expect_way(int calls, const char *what)
+{
+    const char *way = asked_way();
+    trek_device_path rows[64];
+    int n = way ? trek_device_paths(test_device(), rows, 64) : 0, seen = 0;
+    for (int k = 0; k < n && k < 64; k++) {
+        if (strcmp(rows[k].path, way) != 0 || strncmp(rows[k].what, "attention", 9) != 0)
+            continue;
+        seen++;
+        if (rows[k].calls == calls)
+            continue;
+        if (strcmp(way, "wgmma") == 0 || test_fake("trek_fake_calls"))
+            fail_msg("%s: %s served %lld of %d calls of %s: %s", what, way, (long long)rows[k].calls, calls, rows[k].what,
+                     rows[k].reason ? rows[k].reason : "it was not asked");
+        print_message("%s: %s refused %s: %s\n", what, way, rows[k].what, rows[k].reason ? rows[k].reason : "?");
+    }
+    assert_int_equal(seen, way ? 2 : 0);
+}
+
+static bool is_eligible(const attention_case *c)
+{
+    return c->mask == NO_MASK && c->p == 0 && c->depth % 8 == 0 && c->depth <= 128;
+}
+
 static void against_f64(trek_dtype dtype, double unit)
 {
     trek_rank_context kept = trek_rank_here;
@@ -158,7 +200,11 @@ static void against_f64(trek_dtype dtype, double unit)
     for (int k = 0; k < CASES; k++) {
         trek_var *got[4], *want[4];
         trek_var *mask = cases[k].mask == NO_MASK ? NULL : mask_of(&cases[k], false);
+        char name[40];
+        snprintf(name, sizeof name, "case %d", k);
+        trek_device_paths_reset(test_device());
         int n = attend(&cases[k], dtype, dtype, mask, got);
+        expect_way(is_eligible(&cases[k]), name);
         attend(&cases[k], dtype, TREK_F64, mask, want);
         for (int i = 0; i < n; i++) {
             char what[80];
@@ -294,6 +340,7 @@ static void tiles_end_anywhere(trek_dtype dtype, double unit)
         snprintf(what, sizeof what, "round %d: %lld queries, %lld keys, depth %lld%s", k, (long long)queries, (long long)keys,
                  (long long)depth, causal ? ", causal" : "");
         trek_var *y[3], *gradients[3][2];
+        trek_device_paths_reset(test_device());
         for (int run = 0; run < (k < 4 ? 3 : 2); run++) {
             const trek_dtype in = run == 1 ? TREK_F64 : dtype;
             const trek_device device = run == 1 ? trek_cpu(0) : test_device();
@@ -308,6 +355,7 @@ static void tiles_end_anywhere(trek_dtype dtype, double unit)
                 fail_msg("%s: %s", what, trek_error());
             gradients_of(y[run], device, at + 100, dtype, leaf, gradients[run]);
         }
+        expect_way(askew ? 0 : k < 4 ? 2 : 1, what);
         near(y[0], y[1], unit, what);
         for (int i = 0; i < 2; i++) {
             if (i == 0 && (keys == 1 || (causal && queries == 1))) /* whatever the query, its one weight is 1: sums cancel */
@@ -447,7 +495,9 @@ static void cudnn_takes_what_it_can(void **state)
         trek_var *got[4], *want[4], *mask = c->mask == NO_MASK ? NULL : mask_of(c, false);
         trek_seed(21);
         long before = fake_calls("cudnnBackendExecute");
+        trek_device_paths_reset(test_device());
         int n = attend(c, dtype, dtype, mask, got);
+        expect_way(cudnn_cases[k / 2].taken, "cuDNN");
         if (fake_calls("cudnnBackendExecute") - before != (cudnn_cases[k / 2].taken ? 2 : 0))
             fail_msg("case %d ran %ld graphs", (int)k / 2, fake_calls("cudnnBackendExecute") - before);
         attend(c, dtype, TREK_F64, mask, want);

@@ -28,7 +28,7 @@ gpus() { grep -c '^cuda:[0-9]*: ' <"$(log_of devices)" 2>/dev/null || true; }
 tests_first() {
     local k
     beside on_device rows_against_the_cpu 120 test_cuda_rows
-    beside on_device attention 120 test_attention
+    TREK_CUDA_ATTENTION=own beside on_device attention 120 test_attention
     TREK_CUDA_ATTENTION=wgmma TREK_TEST_CASE='*16_*' beside on_device attention_by_wgmma 120 test_attention
     TREK_CUDA_ATTENTION=cudnn TREK_TEST_CASE='*16_is_f64_rounded' beside on_device attention_by_cudnn 200 test_attention
     beside on_device channels_last 120 test_channels_last

@@ -368,9 +368,9 @@ static trek_status counted(const trek_op_call *call, const trek_cuda_queue *queu
 {
     const int64_t *x = a.x->sizes, *w = a.weight->sizes;
     const trek_cuda_path_shape shape = { "images channels height width filters group_channels kernel_h kernel_w stride "
-                                         "channels_last", (trek_dtype)a.x->dtype,
+                                         "channels_last of_weight", (trek_dtype)a.x->dtype,
                                          { x[0], x[1], x[2], x[3], w[0], w[1], w[2], w[3], call->attrs.i[0],
-                                           trek_lies_channels_last(a.x) } };
+                                           trek_lies_channels_last(a.x), call->op->id == TREK_OP_conv2d_weight_grad } };
     if (status == TREK_ERR_UNSUPPORTED && path != a.own)
         trek_cuda_path_refused(queue, path);
     else if (status == TREK_OK)

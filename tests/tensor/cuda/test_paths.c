@@ -29,13 +29,14 @@ static char warnings[1 << 14];
 static void keep(trek_log_level level, const char *message, void *arg)
 {
     (void)arg;
-    char *to = level == TREK_LOG_WARNING && strstr(message, "attention") ? warnings : strncmp(message, "path: ", 6) ? NULL : lines;
-    size_t size = to == warnings ? sizeof warnings : sizeof lines;
+    const bool warns = level == TREK_LOG_WARNING && (strstr(message, "attention") || strstr(message, "ATTENTION"));
+    char *to = warns ? warnings : lines;
+    const size_t size = warns ? sizeof warnings : sizeof lines;
+    if (!warns && strncmp(message, "path: ", 6) != 0)
+        return;
     pthread_mutex_lock(&lines_lock);
-    if (to) {
-        size_t used = strlen(to);
-        snprintf(to + used, size - used, "%s\n", message);
-    }
+    size_t used = strlen(to);
+    snprintf(to + used, size - used, "%s\n", message);
     pthread_mutex_unlock(&lines_lock);
 }
 
@@ -98,7 +99,7 @@ static void attend(trek_dtype dtype, int64_t queries, int64_t depth, trek_dtype 
     if (!y)
         fail_msg("%s", trek_error());
     if (!seen && dropout == 0)
-        assert_int_equal(trek_backward(trek_sum(y, trek_dims_none(), false)), TREK_OK);
+        assert_int_equal(trek_backward(trek_sum(trek_mul(y, leaf(9, shape, dtype)), trek_dims_none(), false)), TREK_OK);
     assert_int_equal(trek_device_sync(test_device()), TREK_OK);
 }
 
@@ -231,7 +232,7 @@ static void cudnn_refuses(void)
     expect_row("conv2d", "cudnn_call", 0, 1, "single convolutions");
     expect_row("conv2d", "own", 1, 0, NULL);
     expect_lines("path: cuda:0 conv2d by own: f32, images 1, channels 3, height 8, width 8, filters 4", 1);
-    expect_lines("; cudnn refused: cuDNN does not take the graph; cudnn_call refused: ", 1);
+    expect_lines("; cudnn refused: cuDNN does not take the graph; cudnn_call refused: ", 3);
 }
 
 static void cudnn_takes(void)
@@ -405,7 +406,7 @@ static void set_environment(const char *text)
     }
 }
 
-static void run_case(int k)
+static bool passes(int k)
 {
     pid_t child = fork();
     assert_true(child >= 0);
@@ -416,17 +417,22 @@ static void run_case(int k)
     }
     int status = 0;
     assert_int_equal(waitpid(child, &status, 0), child);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-        fail_msg("%s failed", cases[k].name);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 static void refusals_are_counted(void **state)
 {
     (void)state;
     const char *ptx = getenv("TREK_TEST_PTX");
+    if (test_on_cpu() || !getenv("TREK_CUBLASLT_LIBRARY") || !strstr(getenv("TREK_CUBLASLT_LIBRARY"), "libfake_"))
+        skip(); /* not asked of the device: what a process does before it forks it should not have opened one */
+    int failed = 0;
     for (int k = 0; k < CASES; k++)
-        if (cases[k].ptx == (ptx && ptx[0]))
-            run_case(k);
+        if (cases[k].ptx == (ptx && ptx[0]) && !passes(k)) {
+            print_error("%s failed\n", cases[k].name);
+            failed++;
+        }
+    assert_int_equal(failed, 0);
 }
 
 static void cpus_have_no_choice(void **state)

@@ -300,9 +300,9 @@ stage_plugin() {
     built plain "the CUDA plug-in" || return
     [ -e "$work/aside.compile_plugin.pid" ] && join compile_plugin
     if grep -qF tests/fake_cuda/plugin "$work/plain/build.ninja"; then
-        check "ten minutes on a GPU, rehearsed (tests/gpu.sh lease)" bash tests/checks/check_lease.sh "$work/plain"
+        check "minutes on a GPU, rehearsed (tests/gpu.sh lease)" bash tests/checks/check_lease.sh "$work/plain"
     else
-        skip "ten minutes on a GPU, rehearsed: no fake device"
+        skip "minutes on a GPU, rehearsed: no fake device"
     fi
     if ! has_cuda; then
         skip "the CUDA plug-in: no CUDA compiler"

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a part of tests/gpu.sh found, as one page that is worth reading alone."""
-import json
-import pathlib
-import sys
+import kernels
+import results
+from results import gpu_bench
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench"))
-import gpu_bench  # noqa: E402
-import gpu_goals  # noqa: E402
+import gpu_goals
 
 FENCE = "`" * 3
 
@@ -15,22 +13,8 @@ def cell(text):
     return " ".join(str(text).replace("|", "\\|").split())
 
 
-def lines_of(path):
-    try:
-        return [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
-    except OSError:
-        return []
-
-
-def machine(out, result):
-    """(what, which) of the machine and of what was tried on it."""
-    part = result["part"]
-    rows = [("date", result["date"]), ("commit", result["commit"])]
-    for line in lines_of(out / "machine.txt"):
-        rows.append(line.partition(": ")[::2])
-    rows += [("device, as trek sees it", line) for line in lines_of(out / "logs" / f"{part}.devices.log")]
-    rows += [("PyTorch", line) for line in lines_of(out / "logs" / f"{part}.pytorch.log")[-1:]]
-    return ["| | |", "|---|---|"] + [f"| {cell(what)} | {cell(which)} |" for what, which in rows]
+def machine(work, result):
+    return ["| | |", "|---|---|"] + [f"| {cell(what)} | {cell(which)} |" for what, which in results.machine(work, result)]
 
 
 def first_problems(steps):
@@ -47,40 +31,48 @@ def first_problems(steps):
 def listed(steps):
     lines = ["| step | status | seconds | passed | failed | skipped | |", "|---|---|---|---|---|---|---|"]
     for s in steps:
-        counts = "| - | - | -" if s["status"] in ("skipped", "left") else f"| {s['passed']} | {s['failed']} | {s['skipped']}"
+        counts = f"| {s['passed']} | {s['failed']} | {s['skipped']}" if s["status"] in ("passed", "failed") else "| - | - | -"
         lines.append(f"| {s['name']} | {s['status']} | {s['seconds']:.0f} {counts} | {cell(s['reason'])} |")
     return lines
 
 
-def measures(folder):
-    found = []
-    for path in sorted(folder.glob("bench-*.json")):
-        try:
-            found.append(json.loads(path.read_text()))
-        except ValueError:  # one that was cut short
-            pass
-    found.sort(key=lambda r: gpu_bench.WORKS.index(r["work"]) if r["work"] in gpu_bench.WORKS else 99)
+def measures(work, part):
+    found = results.measures(work, part)
     if not found:
         return []
     lines = ["", "## Measures", ""]
     if not all(r.get("full") for r in found):
         lines += ["**Not on a GPU, or at a smaller scale: these figures say that the programs run, and nothing else.**", ""]
-    copied = gpu_bench.copy_rate(found)
-    return lines + [gpu_bench.table(found), "", "## Goals", "", gpu_goals.table(found, copied)]
+    return lines + [gpu_bench.table(found), "", "## Goals", "", gpu_goals.table(found, gpu_bench.copy_rate(found))]
 
 
-def text(out, result):
+def profile(found):
+    """The longest kernels, if ncu ran."""
+    if not found:
+        return []
+    whole = "" if found["whole"] else " ncu was stopped before it had seen both steps."
+    return [f"One step of GPT-2 at 64 x 1024, {found['mode']}, attention: {found['attention']}.{whole}", ""] + kernels.table(found["kernels"])
+
+
+def section(title, lines):
+    return ["", f"## {title}", ""] + lines if lines else []
+
+
+def text(work, result):
     part, steps = result["part"], result["steps"]
-    lines = [f"# trek on a GPU: {part}", "", "**{passed} passed, {failed} failed, {skipped} skipped".format(**result) +
-             (f", {len(result['left'])} steps of them left for the next call**" if result["left"] else "**"), ""]
-    lines += machine(out, result)
-    if result["failed"]:
-        lines += ["", "## First problems"] + first_problems(steps)
+    lines = [f"# trek on a GPU: {part}", "", f"**{counts(result)}**", ""] + machine(work, result)
+    lines += ["", "## First problems"] + first_problems(steps) if result["failed"] else []
+    unfinished = [f"* {s['name']}: {s['reason']}" for s in steps if s["status"] == "unfinished"]
+    lines += section("Not finished", unfinished)
+    lines += section("Agreement at real size", ([FENCE] + agreed + [FENCE]) if (agreed := results.log_lines(work, part, "agreement")[-40:]) else [])
+    lines += section("Paths taken", ["* " + line for line in results.paths(work, result)])
     try:
-        lines += measures(out / "lease" if part == "lease" else out) if part in ("lease", "bench") else []
+        lines += measures(work, part)
     except Exception as error:  # figures that make no table keep nothing else from being written
         lines += ["", "## Measures", "", f"no table could be made of them: {type(error).__name__}: {cell(error)}"]
-    lines += ["", "## Steps", ""] + listed(steps)
-    if result["left"]:
-        lines += ["", "## Left for the next call", "", ", ".join(result["left"])]
-    return "\n".join(lines) + "\n"
+    lines += section("The longest kernels", profile(results.kernels(work, part)))
+    return "\n".join(lines + ["", "## Steps", ""] + listed(steps)) + "\n"
+
+
+def counts(result):
+    return "{passed} passed, {failed} failed, {skipped} skipped, {unfinished} not finished".format(**result)

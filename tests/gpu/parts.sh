@@ -27,23 +27,23 @@ gpus() { grep -c '^cuda:[0-9]*: ' <"$(log_of devices)" 2>/dev/null || true; }
 # What tells most of kernels, several programs at a time; references are computed on the CPU by one thread each.
 tests_first() {
     local k
-    beside on_device rows_against_the_cpu 120 test_cuda_rows
-    TREK_CUDA_ATTENTION=own beside on_device attention 120 test_attention
-    TREK_CUDA_ATTENTION=wgmma TREK_TEST_CASE='*16_*' beside on_device attention_by_wgmma 120 test_attention
-    TREK_CUDA_ATTENTION=cudnn TREK_TEST_CASE='*16_is_f64_rounded' beside on_device attention_by_cudnn 200 test_attention
-    beside on_device channels_last 120 test_channels_last
-    for k in 0 1 2 3 4 5; do TREK_TEST_SHARD=$k/6 beside on_device op_suite_$k 120 test_ops_forward; done
-    for k in 0 1 2; do TREK_TEST_SHARD=$k/3 beside on_device op_gradients_$k 120 test_ops_gradient; done
-    beside on_device graph_capture 120 test_capture
-    beside on_device op_table 30 test_ops_table
-    beside on_device op_random 60 test_ops_random_rows
-    beside on_device vectors 120 test_vectors
-    beside on_device training_vectors 120 test_training_vectors
+    beside on_device rows_against_the_cpu 90 test_cuda_rows
+    TREK_CUDA_ATTENTION=own beside on_device attention_by_own 90 test_attention
+    TREK_CUDA_ATTENTION=wgmma TREK_TEST_CASE='*16_*' beside on_device attention_by_wgmma 90 test_attention
+    TREK_CUDA_ATTENTION=cudnn TREK_TEST_CASE='*16_is_f64_rounded' beside on_device attention_by_cudnn 90 test_attention
+    for k in 0 1 2 3 4 5; do TREK_TEST_SHARD=$k/6 beside on_device op_suite_$k 90 test_ops_forward; done
+    for k in 0 1 2; do TREK_TEST_SHARD=$k/3 beside on_device op_gradients_$k 90 test_ops_gradient; done
+    beside on_device graph_capture 90 test_capture
+    beside on_device vectors 90 test_vectors
+    beside on_device training_vectors 90 test_training_vectors
     together
 }
 
 tests_further() {
     local name
+    beside on_device channels_last 120 test_channels_last
+    beside on_device op_table 30 test_ops_table
+    beside on_device op_random 60 test_ops_random_rows
     beside on_device bad_input 60 test_ops_bad_calls
     beside on_device op_composites 30 test_ops_composite
     beside on_device op_second_gradients 180 test_ops_second
@@ -92,27 +92,28 @@ part_test() {
     tests_further
 }
 
+# tool_at PATH...: the first of these that is a program
+tool_at() {
+    local path
+    for path; do [ -x "$path" ] && { echo "$path"; return; }; done
+}
 find_sanitizer() {
-    for sanitizer in "${TREK_GPU_SANITIZER:-}" "$(command -v compute-sanitizer)" /usr/local/cuda/bin/compute-sanitizer \
-        /usr/local/cuda/compute-sanitizer/compute-sanitizer /opt/nvidia/compute-sanitizer/compute-sanitizer ""; do
-        [ -n "$sanitizer" ] && [ -x "$sanitizer" ] && break
-    done
+    sanitizer=$(tool_at "${TREK_GPU_SANITIZER:-}" "$(command -v compute-sanitizer)" /usr/local/cuda/bin/compute-sanitizer \
+        /usr/local/cuda/compute-sanitizer/compute-sanitizer /opt/nvidia/compute-sanitizer/compute-sanitizer)
 }
 
-# sanitized TOOL PROGRAM SHARD OF LIMIT: what is instrumented runs slowly, so a step is a part of the rows.
+# sanitized NAME TOOL LIMIT PROGRAM: what is instrumented runs slowly, so a step is a part of the rows, or a few cases.
 sanitized() {
-    local tool=$1 program=$2 shard=$3 of=$4 limit=$5
-    local name=${tool}_${program}_$shard
-    [ "$of" = 6 ] || name=${name}_of_$of
-    [ -n "$rehearse" ] && of=200 limit=12
+    local name=$1 tool=$2 limit=$3 program=$4 shard=${TREK_TEST_SHARD:-} chosen=${TREK_TEST_CASE:-}
+    [ -z "$rehearse" ] || limit=12 shard=${shard%/*} shard=${shard:-0}/200 chosen=${chosen:+*opt_in*}
     if [ -n "$why_not" ]; then
         skip "$name" "$why_not"
     elif [ -z "$sanitizer" ]; then
         skip "$name" "no compute-sanitizer"
     else
-        TREK_TEST_DEVICE=$device TREK_TEST_SHORT=1 TREK_TEST_SHARD=$shard/$of TREK_CACHE=off \
+        TREK_TEST_DEVICE=$device TREK_TEST_SHORT=1 TREK_TEST_SHARD=$shard TREK_TEST_CASE=$chosen TREK_CACHE=off \
             step "$name" "$limit" "$sanitizer" --tool "$tool" --error-exitcode 9 --print-limit 20 \
-            --launch-timeout 0 "$build/tests/test_ops_$program"
+            --launch-timeout 0 "$build/tests/$program"
     fi
 }
 
@@ -121,7 +122,9 @@ part_sanitize() {
     find_sanitizer
     for tool in memcheck racecheck initcheck synccheck; do
         for shard in 0 1 2 3 4 5; do
-            for program in forward gradient; do sanitized $tool $program $shard 6 230; done
+            for program in forward gradient; do
+                TREK_TEST_SHARD=$shard/6 sanitized ${tool}_${program}_$shard $tool 230 test_ops_$program
+            done
         done
     done
 }
@@ -133,20 +136,19 @@ bench_overlap() {
     elif [ "$(gpus)" -lt 2 ]; then
         skip overlap "one GPU: reduction under backward by NCCL needs two"
     else
-        step overlap 120 "$build/tools/trek-run" -n 2 "$build/tests/bench/trek-bench-overlap" && grep '^{' "$(log_of overlap)"
+        step overlap 120 "$build/tools/trek-run" -n 2 "$build/tests/bench/trek-bench-overlap"
     fi
 }
 
-# measured NAME LIMIT FILE WORK [OPTIONS]: a work of the benchmark, what it measured into FILE
+# measured NAME LIMIT WORK [OPTIONS]: a work of the benchmark, its figures into bench-WORK.json of the part
 measured() {
-    local name=$1 limit=$2 file=$3 work=$4 scale=()
-    shift 4
-    [ -n "$rehearse" ] && scale=(--scale 256 --ms 0.1 --rounds 1)
+    local name=$1 limit=$2 of=$3 scale=()
+    shift 3
+    [ -z "$rehearse" ] || scale=(--scale 256 --ms 0.1 --rounds 1)
     if [ -n "$why_not" ]; then
         skip "$name" "$why_not"
     else
-        step "$name" "$limit" "$python" tests/bench/gpu_bench.py --build "$build" --device "$device" --json "$file" "$@" "${scale[@]}" "$work"
-        [ -s "$file" ] && grep -E '^\|' "$(log_of "$name")"
+        step "$name" "$limit" "$python" tests/bench/gpu_bench.py --build "$build" --device "$device" --json "$work/$part/bench-$of.json" "$@" "${scale[@]}" "$of"
     fi
 }
 
@@ -157,8 +159,7 @@ part_bench() {
         :* | "$name:$name" | models:model_* | gpt2:gpt2_[0-9]*) ;;
         *) continue ;;
         esac
-        measured "$name" 300 "$out/bench-$name.json" "$name" # 100 s for trek, 180 s for PyTorch
+        measured "$name" 300 "$name" # 100 s for trek, 180 s for PyTorch
     done
     case $only in "" | overlap) bench_overlap ;; esac
-    "$python" tests/bench/gpu_bench.py --table "$out" >"$out/bench.md" && [ -s "$out/bench.md" ] && printf '%s\n' "$out/bench.md"
 }

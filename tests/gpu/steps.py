@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of tests/gpu.sh: runs one, keeps a record of it, and after each one writes the part's page anew.
+"""The steps of tests/gpu.sh: runs one, keeps a record of it, and writes what the part has found anew, after each one and while it runs.
 
   steps.py run  NAME LIMIT LEFT COMMAND...  runs it for LIMIT seconds at most, or for what is LEFT of the part. Status 0: it passed,
                                             now or before; 1: it failed; 2: it was not (fully) run
   steps.py skip NAME REASON                 records that it cannot be run, or with "no time left" that it is to be
-  steps.py sum                              writes gpu-PART.json, prints the summary; status 1 if something failed
+  steps.py before FILE...                   the names of what failed or was not finished in the first gpu-PART.json of these
+  steps.py sum                              prints the summary; status 1 if something failed
 
-TREK_GPU_OUT, _PART, _SOURCES and _COMMIT say of what; TREK_GPU_AGAIN which records are not kept; TREK_GPU_HEALTH is a program that
-says whether the device still answers. It is asked after a step that was stopped or died: if it does not, no further one is begun."""
+A step that is stopped at a limit, its own or the part's, is "unfinished"; it has failed if it had told of a problem before.
+TREK_GPU_WORK has logs and records, TREK_GPU_OUT gets what is to be read; TREK_GPU_PART, _SOURCES and _COMMIT say of what;
+TREK_GPU_AGAIN which records are not kept; TREK_GPU_HEALTH is a program that says whether the device still answers. It is asked
+after a step that was stopped or died: if it does not, no further one is begun."""
 import datetime
 import fcntl
 import json
@@ -21,10 +24,13 @@ import sys
 import time
 
 import page
+import results
+import story
 
-OUT, PART = pathlib.Path(os.environ["TREK_GPU_OUT"]), os.environ["TREK_GPU_PART"]
+OUT, WORK, PART = pathlib.Path(os.environ["TREK_GPU_OUT"]), pathlib.Path(os.environ["TREK_GPU_WORK"]), os.environ["TREK_GPU_PART"]
 SOURCES, COMMIT = os.environ["TREK_GPU_SOURCES"], os.environ.get("TREK_GPU_COMMIT", "unknown")
-NOT_BEGUN, GRACE = 15, 5  # seconds that a step must have; that one has to end after it was told to
+NOT_BEGUN, GRACE, FRESH = 15, 5, 5  # seconds: what a step must have; to end after it was told to; between two writings
+OWN_LIMIT = 75  # the status of a command that stopped at a limit of its own
 PROBLEM = re.compile(r"^\[  FAILED  \] (?!\d+ test).*|^\[  ERROR   \] --- .*|^ERROR: .*|^========= .*|^FAILED: .*|^.*\b(?:fatal )?error: .*", re.M)
 # What gpu_bench.py's table says of a work that did not end.
 ENDED_EARLY = re.compile(r"^\| .* ended early \| (.*?) \|", re.M)
@@ -39,11 +45,11 @@ def now():
 
 
 def path_of(name, suffix=".json"):
-    return OUT / "steps" / f"{PART}.{name}{suffix}"
+    return WORK / "steps" / f"{PART}.{name}{suffix}"
 
 
 def log_of(name):
-    return OUT / "logs" / f"{PART}.{name}.log"
+    return WORK / "logs" / f"{PART}.{name}.log"
 
 
 def end(group):
@@ -73,10 +79,15 @@ def run(command, limit, log):
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stopped)
+    end_at = time.monotonic() + limit
     try:
-        return process.wait(limit)
-    except subprocess.TimeoutExpired:
-        return None
+        while True:
+            try:
+                return process.wait(max(min(1, end_at - time.monotonic()), 0))
+            except subprocess.TimeoutExpired:
+                if time.monotonic() >= end_at:
+                    return None
+                write_results(FRESH)
     finally:  # with what a program that died has left behind
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
@@ -89,25 +100,45 @@ def counts_of(text):
             for pattern in (r"^\[  PASSED  \] (\d+) test", r"^ *(\d+) FAILED TEST", r"^ *(\d+) SKIPPED TEST")]
 
 
-def record(name, status, seconds=0, reason="", sources=SOURCES):
-    text = log_of(name).read_text(errors="replace") if status in ("passed", "failed") and log_of(name).exists() else ""
+def problems_in(text):
+    return [line.strip() for line in PROBLEM.findall(text)] + ENDED_EARLY.findall(text)
+
+
+def text_of(name):
+    return log_of(name).read_text(errors="replace") if log_of(name).exists() else ""
+
+
+def record(name, status, seconds=0, reason=""):
+    text = text_of(name) if status in ("passed", "failed") else ""
     passed, failed, skipped = counts_of(text)
-    if status in ("skipped", "left"):
-        passed, failed, skipped = 0, 0, 1
+    if status == "skipped":
+        skipped = 1
     elif status == "failed":
         failed = max(failed, 1)
-    elif not passed and not skipped:
+    elif status == "passed" and not passed and not skipped:
         passed = 1
-    problems = [line.strip() for line in PROBLEM.findall(text)] + ENDED_EARLY.findall(text) if status == "failed" else []
     step = {"name": name, "status": status, "seconds": round(seconds, 1), "passed": passed, "failed": failed, "skipped": skipped,
-            "reason": reason, "problems": problems[:40], "last": text.rstrip().splitlines()[-12:] if status == "failed" else [],
-            "log": f"logs/{PART}.{name}.log", "sources": sources, "time": now()}
+            "reason": reason, "problems": problems_in(text)[:40] if status == "failed" else [],
+            "last": text.rstrip().splitlines()[-12:] if status == "failed" else [],
+            "log": f"logs/{PART}.{name}.log", "sources": SOURCES, "time": now()}
     path_of(name).write_text(json.dumps(step, indent=1))
     path_of(name, ".now").write_text("")
-    line = f"{name:<28} {status}: " + (reason if status in ("skipped", "left") else
-                                       f"{passed} passed, {failed} failed, {skipped} skipped in {seconds:.0f} s" + (f" ({reason})" if reason else ""))
-    print("\n    ".join([line] + [problem[:200] for problem in problems[:8]]), flush=True)
-    write_page()
+    return step
+
+
+def ended(name, status, seconds=0, reason=""):
+    """Records and tells how a step ended."""
+    step = record(name, status, seconds, reason)
+    line = f"{name:<28} {'not finished' if status == 'unfinished' else status}: "
+    if status in ("passed", "failed"):
+        line += "{passed} passed, {failed} failed, {skipped} skipped".format(**step) + f" in {seconds:.0f} s" + (f" ({reason})" if reason else "")
+    else:
+        line += reason
+    told = [problem[:160] for problem in step["problems"][:3]]
+    if (measured := WORK / PART / f"bench-{name}.json").exists() and status in ("passed", "unfinished"):
+        told += [line[:160] for line in results.speeds(json.loads(measured.read_text())) if "tokens/s" in line]
+    print("\n    ".join([line[:200]] + told), flush=True)
+    write_results()
     return {"passed": 0, "failed": 1}.get(status, 2)
 
 
@@ -129,7 +160,7 @@ def kept(name):
 
 def still_answers(name):
     health = os.environ.get("TREK_GPU_HEALTH", "")
-    if health and os.access(health, os.X_OK) and run([health], 20, OUT / "logs" / f"{PART}.health.log") != 0:
+    if health and os.access(health, os.X_OK) and run([health], 20, WORK / "logs" / f"{PART}.health.log") != 0:
         path_of("device_lost", ".txt").write_text(name)
 
 
@@ -139,66 +170,93 @@ def step(name, limit, left, *command):
         return 0 if before == "passed" else 1
     lost = path_of("device_lost", ".txt")
     if lost.exists():
-        return record(name, "left", reason=f"the device no longer answers, since {lost.read_text()}", sources="")
+        return ended(name, "unfinished", reason=f"not begun: the device no longer answers, since {lost.read_text()}")
     if left < NOT_BEGUN:
-        return record(name, "left", reason="no time left: run the same command again", sources="")
+        return ended(name, "unfinished", reason="not begun: no time was left")
+    record(name, "unfinished", reason="it was running when this was written")
     start = time.monotonic()
     try:
         code = run(command, min(limit, left), log_of(name))
     except Stopped:
-        return record(name, "left", reason="stopped with the part", sources="")
+        return ended(name, "unfinished", reason="stopped with the part")
     seconds = time.monotonic() - start
     if code == 0:
-        return record(name, "passed", seconds)
+        return ended(name, "passed", seconds)
     if code == 77:
-        return record(name, "skipped", reason=(log_of(name).read_text(errors="replace").strip().splitlines() or [""])[-1])
+        return ended(name, "skipped", reason=(text_of(name).strip().splitlines() or [""])[-1])
     if (code is None or code < 0) and name != "build":
         still_answers(name)
-    # cut short by the end of the part, or ended because of it, not by its own limit: the next call has more time
-    if left < limit and (code is None or seconds > left - NOT_BEGUN):
-        return record(name, "left", reason=f"stopped after {seconds:.0f} s, at the end of the part", sources="")
-    reason = f"stopped after {seconds:.0f} s" if code is None else f"status {code}"
-    if code is not None and code < 0:
-        reason = f"died by {signal.Signals(-code).name}"
-    return record(name, "failed", seconds, reason)
+    if code in (None, OWN_LIMIT):
+        seen = code is None and problems_in(text_of(name))
+        return ended(name, "failed" if seen else "unfinished", seconds, f"stopped after {seconds:.0f} s" + (", with problems before" if seen else ""))
+    return ended(name, "failed", seconds, f"status {code}" if code > 0 else f"died by {signal.Signals(-code).name}")
 
 
 def skip(name, reason):
-    return 0 if kept(name) else record(name, "left" if reason.startswith("no time left") else "skipped", reason=reason)
+    if not kept(name):
+        ended(name, "unfinished" if reason.startswith("no time left") else "skipped", reason=reason)
+    return 0
 
 
 def gathered():
     """The steps of this call, and what they sum up to."""
-    steps = [json.loads(p.with_suffix(".json").read_text()) for p in (OUT / "steps").glob(f"{PART}.*.now")]
+    steps = []
+    for path in (WORK / "steps").glob(f"{PART}.*.now"):
+        try:
+            steps.append(json.loads(path.with_suffix(".json").read_text()))
+        except (OSError, ValueError):  # which is being written
+            pass
     steps.sort(key=lambda s: s["time"])
     result = {"part": PART, "commit": COMMIT, "date": now()}
     result.update((key, sum(s[key] for s in steps)) for key in ("passed", "failed", "skipped"))
-    return {**result, "left": [s["name"] for s in steps if s["status"] == "left"], "steps": steps}
+    return {**result, "unfinished": sum(s["status"] == "unfinished" for s in steps), "steps": steps}
 
 
-def write_page():
-    """Steps may end at the same time: one writes after the other, and whoever reads sees a whole page."""
-    with open(OUT / "steps" / f"{PART}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        result = gathered()
-        for file, text in ((f"gpu-{PART}.json", json.dumps(result, indent=1)), (f"gpu-{PART}.md", page.text(OUT, result))):
-            new = OUT / (file + ".new")
-            new.write_text(text)
-            new.rename(OUT / file)
+def older_than(path, seconds):
+    return not path.exists() or time.time() - path.stat().st_mtime >= seconds
+
+
+def write_results(older=0, last=False):
+    """Writes the files of TREK_GPU_OUT, unless they are younger than so many seconds or another step is at it. Whoever reads them
+    sees whole ones."""
+    with open(WORK / "steps" / f"{PART}.lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (fcntl.LOCK_NB if older else 0))
+        except BlockingIOError:
+            return None
+        if older and not older_than(OUT / f"gpu-{PART}.md", older):
+            return None
+        result, profile = gathered(), results.kernels(WORK, PART)
+        whole = {**result, "machine": results.machine(WORK, result), "measures": results.measures(WORK, PART), "profile": profile}
+        files = {".md": page.text(WORK, result).encode(), ".json": json.dumps(whole, indent=1).encode()}
+        if last or older_than(OUT / f"gpu-{PART}-logs.tar.gz", FRESH):
+            files["-logs.tar.gz"] = results.archive(WORK, PART)
+        if profile:
+            files["-kernels.md"] = ("\n".join(["# The longest kernels", ""] + page.profile(profile)) + "\n").encode()
+        for name, data in files.items():
+            new = OUT / f"gpu-{PART}{name}.new"
+            new.write_bytes(data)
+            new.rename(OUT / f"gpu-{PART}{name}")
     return result
 
 
+def before(*files):
+    for file in files:
+        try:
+            steps = json.loads(pathlib.Path(file).read_text())["steps"]
+        except (OSError, KeyError, ValueError):
+            continue
+        print(" ".join(s["name"] for s in steps if s["status"] in ("failed", "unfinished")))
+        break
+    return 0
+
+
 def total():
-    result = write_page()
-    for one in result["steps"]:
-        if one["status"] == "failed":
-            print(f"FAILED: {one['name']} ({one['reason']}), log in {OUT / one['log']}")
-    if result["left"]:
-        print(f"left for the same command: {len(result['left'])} steps")
-    print(f"written: {OUT / f'gpu-{PART}.md'}")
-    print("{passed} passed, {failed} failed, {skipped} skipped".format(**result))
+    result = write_results(last=True)
+    print(story.text(WORK, result))
+    print(page.counts(result))
     return result["failed"] != 0
 
 
 if __name__ == "__main__":
-    sys.exit(int({"run": step, "skip": skip, "sum": total}[sys.argv[1]](*sys.argv[2:])))
+    sys.exit(int({"run": step, "skip": skip, "before": before, "sum": total}[sys.argv[1]](*sys.argv[2:])))

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek-gpu-bench: times works on one device and prints a line of JSON for each
  * measure. gpu_bench.py runs it beside PyTorch.
- *   trek-gpu-bench [--device cuda:0] [--ms N] [--rounds N] [--scale N] NAME...  |  --list */
+ *   trek-gpu-bench [--device cuda:0] [--ms N] [--rounds N] [--scale N] [--profile N] NAME...  |  --list
+ * --profile N: nothing is timed; two calls of the N-th measure run between cuProfilerStart and cuProfilerStop. */
 #include "bench.h"
 
+#include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +15,7 @@
 trek_device gpu_device;
 static double round_ms = 60;
 static int rounds = 9;
+static int profiled, measures; /* the measure to be profiled, from 1 on, 0: none; how many there were */
 static int64_t scale = 1;
 static const char *present_work = "";
 
@@ -54,8 +57,35 @@ static double span_us(gpu_fn fn, void *state, int calls, double *host)
     return now_us() - start;
 }
 
+/* cuProfilerStart or cuProfilerStop, where there is a driver: what a profiler looks at lies between them. */
+static void profiler(const char *name)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW), *symbol = library ? dlsym(library, name) : NULL;
+    int (*function)(void);
+    memcpy(&function, &symbol, sizeof symbol); /* ISO C has no cast from object to function pointers */
+    if (!symbol || function() != 0)
+        fprintf(stderr, "there is no %s\n", name);
+}
+
+static void profile(gpu_fn fn, void *state)
+{
+    enum { CALLS_BEFORE = 4, CALLS = 2 };
+    double host;
+    if (++measures != profiled)
+        return;
+    for (int k = 0; k < CALLS_BEFORE; k++)
+        span_us(fn, state, 1, &host);
+    profiler("cuProfilerStart");
+    span_us(fn, state, CALLS, &host);
+    profiler("cuProfilerStop");
+}
+
 gpu_result gpu_time(gpu_fn fn, void *state)
 {
+    if (profiled) {
+        profile(fn, state);
+        return (gpu_result){ .us = 0 };
+    }
     double whole[MOST_ROUNDS], hosts[MOST_ROUNDS], host;
     trek_memory_reset_peak(gpu_device); /* here, since what a recorded step uses counts only while it is recorded */
     for (int k = 0; k < 4; k++) /* plans, caches, and steps that are recorded */
@@ -124,6 +154,8 @@ void gpu_report(const char *measure, gpu_result result, double per, double bytes
         gpu_report_failure(measure);
         return;
     }
+    if (profiled)
+        return;
     printf("{\"work\": \"%s\", \"measure\": \"%s\", \"us\": %.4f, \"host_us\": %.4f, \"peak_mib\": %.1f", present_work, measure,
            result.us / per, result.host_us / per, result.peak_mib);
     if (bytes > 0)
@@ -203,6 +235,8 @@ int main(int argc, char **argv)
             round_ms = atof(argv[++k]);
         else if (!strcmp(option, "--rounds") && valued)
             rounds = atoi(argv[++k]) > MOST_ROUNDS ? MOST_ROUNDS : atoi(argv[k]);
+        else if (!strcmp(option, "--profile") && valued)
+            profiled = atoi(argv[++k]);
         else if (!strcmp(option, "--scale") && valued)
             scale = atoll(argv[++k]);
         else if (!run_named(option, false))

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tests/ops/suite.h"
+#include "tests/support/support.h"
 
 #define REFERENCE(name) int reference_##name(const op_array *const *in, int n, const trek_attrs *a, op_array *out)
 

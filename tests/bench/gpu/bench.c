@@ -149,7 +149,8 @@ static void print_paths(void)
         printf("%s{\"work\": \"%s\", \"paths\": [", report, present_work);
         for (int k = 0; k < count && k < MOST; k++)
             if (rows[k].calls || rows[k].refused)
-                printf("%s{\"what\": \"%s\", \"path\": \"%s\", \"calls\": %lld, \"refused\": %lld}", shown++ ? ", " : "", rows[k].what,
+                printf("%s{\"what\": \"%s\", \"path\": \"%s\", \"calls\": %lld, \"refused\": %lld}", shown++ ? ", " : "",
+                       rows[k].what,
                        rows[k].path, (long long)rows[k].calls, (long long)rows[k].refused);
         printf("], \"report\": [");
         for (char *line = strtok(report, "\n"), *first = line; line; line = strtok(NULL, "\n")) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ResNet-50 (He and others 2016), whose blocks halve the image in their 3 x 3 convolution, as it is trained everywhere: in bf16 by
- * autocast with f32 parameters, channels last. Images and classes are drawn by chance. */
+/* ResNet-50 (He and others 2016), whose blocks halve the image in their 3 x 3 convolution, as it is trained everywhere: in bf16
+ * by autocast with f32 parameters, channels last. Images and classes are drawn by chance. */
 #include "bench.h"
 
 #define LAYERS(...)                                                                                                              \
@@ -47,7 +47,8 @@ static trek_module *resnet50(void)
     static const int64_t blocks[] = { 3, 4, 6, 3 };
     int64_t width = gpu_size(64, 8), in = width;
     trek_pool_opts pool = { .kernel = { 3 }, .stride = { 2 }, .padding = { 1 } };
-    trek_module *m = LAYERS(trek_nn_channels_last(), conv(3, width, 7, 2), norm(width), trek_nn_relu(), trek_nn_max_pool2d_with(&pool));
+    trek_module *m = LAYERS(trek_nn_channels_last(), conv(3, width, 7, 2), norm(width), trek_nn_relu(),
+                            trek_nn_max_pool2d_with(&pool));
     for (int stage = 0; stage < 4; stage++, width *= 2)
         for (int64_t k = 0; k < gpu_size(blocks[stage], 1); k++) {
             trek_nn_sequential_add(m, block_new(in, width, stage && !k ? 2 : 1));
@@ -61,7 +62,8 @@ static trek_module *resnet50(void)
 
 gpu_train gpu_resnet_train(int64_t batch, int64_t side)
 {
-    gpu_train s = { .graph = gpu_graph_of(resnet50(), trek_sgd((trek_sgd_opts){ .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4 })),
+    gpu_train s = { .graph = gpu_graph_of(resnet50(),
+                                          trek_sgd((trek_sgd_opts){ .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4 })),
                     .classes = true };
     trek_graph_set_amp(s.graph, &(trek_amp_opts){ .dtype = TREK_BF16 });
     s.x = gpu_randn(trek_dims(batch, 3, side, side), TREK_F32, 1, false);

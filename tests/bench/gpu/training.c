@@ -222,8 +222,8 @@ static void gpt2_in(const char *mode, gpu_fn step, bool kept)
         step(&s);
     s.read = false;
     double loss = s.last;
-    trek_memory_release_cached(gpu_device);
     gpu_train_capture(&s);
+    trek_memory_release_cached(gpu_device); /* the first recording's memory, too */
     gpu_result result = gpu_time(step, &s);
     result.loss = loss;
     report(name, mode, &s, result, 1, flop);

@@ -138,7 +138,7 @@ static void counts_and_report(void)
     assert_string_equal(text, "path: cuda:0 matmul cublaslt: 4 calls\n");
     trek_string_free(&text);
     int n = trek_device_paths(test_device(), NULL, 0);
-    trek_device_path some[2] = { { NULL } };
+    trek_device_path some[2] = { { .what = NULL } };
     assert_int_equal(trek_device_paths(test_device(), some, 1), n);
     assert_non_null(some[0].what);
     assert_null(some[1].what);

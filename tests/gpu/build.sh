@@ -24,8 +24,11 @@ targets_of() {
     else
         echo tensor/cuda/libtrek-cuda.so
     fi
-    case $part in test | lease | second | pack) listing=yes part_test ;; sanitize) printf 'tests/test_ops_%s\n' forward gradient ;; esac
-    case $part in lease | second | pack) echo tests/gpu_agree ;; esac
+    case $part in
+    test) listing=yes part_test ;;
+    lease | second | pack) lease_programs ;;
+    sanitize) printf 'tests/test_ops_%s\n' forward gradient ;;
+    esac
     case $part in bench | lease | second | pack) printf 'tests/bench/%s\n' gpu/trek-gpu-bench trek-bench-overlap ;; esac
     echo tools/trek-run
 }

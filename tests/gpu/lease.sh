@@ -62,6 +62,20 @@ sanitized_attention() {
 
 agreement() { on_device agreement 45 gpu_agree; }
 
+# A rehearsal has a few of them: they all have the same form.
+tests_rest() {
+    [ -z "$rehearse" ] || local chosen_steps="channels_last processes_on_one_gpu allocator_stress"
+    tests_further
+}
+
+# What has to be built for both parts
+lease_programs() {
+    local listing=yes
+    tests_first
+    agreement
+    tests_rest
+}
+
 part_lease() {
     stage 95; tests_first
     stage 40; agreement
@@ -77,9 +91,8 @@ part_lease() {
     spare=yes
     trek_alone launch
     [ -n "$rehearse" ] || trek_alone eager replay attention_wgmma attention_cudnn
-    [ -z "$rehearse" ] || chosen_steps="channels_last processes_on_one_gpu allocator_stress" # the others have the same form
-    tests_further
-    spare="" chosen_steps=""
+    tests_rest
+    spare=""
 }
 
 # In any order: what is named, and no more

@@ -7,7 +7,7 @@ on_device() {
     local name=$1 limit=$2 program=$3 shard=${TREK_TEST_SHARD:-} chosen=${TREK_TEST_CASE:-}
     shift 3
     if [ -n "${listing:-}" ]; then
-        echo "tests/$program"
+        ! wanted "$name" || echo "tests/$program"
         return
     fi
     if [ -n "$rehearse" ]; then # a few rows of the op suite, one case or none of the rest

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What step_table.py counts, of GPT-2 as tests/bench/gpu has it, on the test device:
  *   step model LAYERS SEQUENCES VOCABULARY   forward and backward at GPT-2's width, in bf16, of sequences of 64 tokens
+ *   step norm ROWS                           one norm of a residual sum and its gradients, at GPT-2's width
  *   step update PARAMETERS                   the update of so many parameters of 16 bits
  *   step attention LENGTH HEADS              attention and its gradients, of one causal sequence, packed as the model has it
  * Each is done twice, and what TREK_TEST_PTX_COUNTS gets is the second time alone. */
@@ -41,6 +42,31 @@ static void model(int layers, int64_t sequences, int64_t vocabulary)
     count_from_here();
     both_ways(&s);
     gpu_train_close(&s);
+}
+
+static void norm_once(trek_var *const in[4], trek_var *seed)
+{
+    trek_scope scope = trek_scope_begin();
+    trek_var *sum, *y = trek_add_layer_norm(in[0], in[1], in[2], in[3], 1, 1e-5, &sum);
+    trek_backward_with(trek_add(y, sum), seed, NULL); /* the stream goes on, so its gradient comes in as well */
+    trek_scope_end(scope);
+    for (int k = 0; k < 4; k++)
+        trek_var_zero_grad(in[k]);
+}
+
+static void norm(int64_t rows)
+{
+    trek_shape all = trek_dims(rows, HEADS * DEPTH), one = trek_dims(HEADS * DEPTH);
+    trek_var *in[4], *seed = gpu_randn(all, TREK_BF16, 1, false);
+    for (int k = 0; k < 4; k++)
+        in[k] = gpu_randn(k < 2 ? all : one, TREK_BF16, 1, true);
+    norm_once(in, seed);
+    count_from_here();
+    norm_once(in, seed);
+    trek_device_sync(gpu_device);
+    for (int k = 0; k < 4; k++)
+        trek_var_release(in[k]);
+    trek_var_release(seed);
 }
 
 static void update(int64_t parameters)
@@ -91,12 +117,15 @@ int main(int argc, char **argv)
     gpu_device = test_device();
     if (argc == 5 && strcmp(what, "model") == 0) {
         model(atoi(argv[2]), atoll(argv[3]), atoll(argv[4]));
+    } else if (argc == 3 && strcmp(what, "norm") == 0) {
+        norm(atoll(argv[2]));
     } else if (argc == 3 && strcmp(what, "update") == 0) {
         update(atoll(argv[2]));
     } else if (argc == 4 && strcmp(what, "attention") == 0) {
         attention(atoll(argv[2]), atoll(argv[3]));
     } else {
-        fprintf(stderr, "usage: step model LAYERS SEQUENCES VOCABULARY | update PARAMETERS | attention LENGTH HEADS\n");
+        fprintf(stderr,
+                "usage: step model LAYERS SEQUENCES VOCABULARY | norm ROWS | update PARAMETERS | attention LENGTH HEADS\n");
         return 2;
     }
     trek_scope_end(scope);

@@ -9,10 +9,12 @@
 #     f(layers, tokens, words) = a + b layers + c tokens + d layers tokens + words (e + f tokens)
 # These six numbers follow from the six runs, for each kernel and for each thing that is counted. So what a launch, a row, a
 # parameter and a logit cost are told apart, and none of them grows with what it does not depend on. The update is counted for two
-# numbers of parameters, and is linear in them. Products, which cuBLASLt makes and nothing here runs, are from their shapes.
+# numbers of parameters, and is linear in them. A norm's backward begins at most BLOCKS blocks (norm_backward.cu), which a few tokens
+# do not fill: it is counted for two numbers of rows that do, so that what a block costs is not scaled with the rows. Products, which cuBLASLt makes and nothing here runs, are from their shapes.
 #
 # limit: bytes at the memory's speed or operations at the arithmetic's, whichever takes longer. Bytes are what warps ask for, each
-# once a warp; of attention the limit has what must be moved at least once, since the L2 has the rest. estimate: the limit, or
+# once a warp: sectors that a warp asks for again are taken to come out of the L1 (the second half of eight f32, a norm's weights),
+# which is an assumption. Of attention the limit has what must be moved at least once, since the L2 has the rest. estimate: the limit, or
 # instructions at the rate at which a GPU can start them where that takes longer; products at 65 % of the tensor cores. Nothing is
 # measured.
 import argparse
@@ -33,6 +35,8 @@ LAYERS, TOKENS, WORDS, HEADS, BATCH, LENGTH = 12, 64 * 1024, 50304, 12, 64, 1024
 MODELS = [(1, 2, 2048), (2, 2, 2048), (1, 4, 2048), (2, 4, 2048), (1, 2, 4096), (1, 4, 4096)]  # layers, sequences, words
 UPDATES = [1 << 17, 1 << 18]  # parameters
 PARAMETERS = (12 * WIDTH * WIDTH + 13 * WIDTH) * LAYERS + (WORDS + LENGTH + 2) * WIDTH
+NORMS = [2112, 4224]  # rows, for both of which the grid of a norm's backward is full
+NORM_BACKWARD = "kernel_norm_norm_backward.ptx"
 ATTENTIONS = {"mma": "own", "wgmma": "wgmma"}  # kernels, TREK_CUDA_ATTENTION
 COUNTED = [f for f in FIELDS if f not in MAXIMA]
 # Files of kernels, and names; the first that fits.
@@ -79,6 +83,7 @@ def run_missing(build, folder):
     os.makedirs(folder, exist_ok=True)
     tasks = [(file_of(folder, "model", *model), "own", "model") + model for model in MODELS]
     tasks += [(file_of(folder, "update", n), "own", "update", n) for n in UPDATES]
+    tasks += [(file_of(folder, "norm", n), "own", "norm", n) for n in NORMS]
     tasks += [(file_of(folder, "attention", name), asked, "attention", LENGTH, 1) for name, asked in ATTENTIONS.items()]
     tasks = [task for task in tasks if not os.path.exists(task[0])]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
@@ -122,13 +127,24 @@ def scaled_model(folder):
         yield name, {field: at_true_size([run.get(name, none)[field] for run in runs]) for field in COUNTED}
 
 
-def scaled_update(folder):
-    few, many = (read(file_of(folder, "update", n)) for n in UPDATES)
+def linear(folder, what, sizes, size):
+    """What each kernel counts at `size`, on the line through what it counted at two sizes."""
+    few, many = (read(file_of(folder, what, n)) for n in sizes)
     none = dict.fromkeys(FIELDS, 0)
-    at = (PARAMETERS - UPDATES[0]) / (UPDATES[1] - UPDATES[0])
+    at = (size - sizes[0]) / (sizes[1] - sizes[0])
     for name, k in many.items():
         less = few.get(name, none)
         yield name, {field: less[field] + at * (k[field] - less[field]) for field in COUNTED}
+
+
+def scaled_norms(folder, files):
+    """Backward of all norms of a step."""
+    few, many = (read(file_of(folder, "norm", n)) for n in NORMS)
+    for name, k in linear(folder, "norm", NORMS, TOKENS):
+        if files.get(name) == NORM_BACKWARD:
+            if few[name]["blocks"] != many[name]["blocks"]:
+                raise SystemExit("%s: its grid is not full at %d rows: NORMS must be larger" % (name, NORMS[0]))
+            yield name, {field: (2 * LAYERS + 1) * k[field] for field in COUNTED}
 
 
 def scaled_attention(folder, kernels):
@@ -167,10 +183,12 @@ def products():
 
 
 def rows_of(folder, files, kernels):
-    found = [(name, counts) for name, counts in scaled_model(folder) if group_of(files.get(name, ""), name) != "attention"]
+    found = [(name, counts) for name, counts in scaled_model(folder)
+             if group_of(files.get(name, ""), name) != "attention" and files.get(name) != NORM_BACKWARD]
+    found += list(scaled_norms(folder, files))
     attention = list(scaled_attention(folder, kernels))
     found += [(name, counts) for name, counts in attention if group_of(files.get(name, ""), name) == "attention"]
-    found += list(scaled_update(folder))
+    found += list(linear(folder, "update", UPDATES, PARAMETERS))
     names = readable([name for name, _ in found])
     rows = [row_of(group_of(files.get(name, ""), names[name]), names[name], counts) for name, counts in found]
     return sorted(list(products()) + rows, key=lambda row: -row[5])

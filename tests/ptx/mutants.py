@@ -34,7 +34,7 @@ def change(text, entry, pattern, replacement, which):
 
 def run(program, case, ptx, copy, file=""):
     """Whether it passes with a mutant of the file, and the first fault that it tells of"""
-    env = dict({"TREK_CUDA_ATTENTION": "wgmma" if "wgmma" in file else "own"}, **os.environ)
+    env = dict(os.environ, TREK_CUDA_ATTENTION="wgmma" if "wgmma" in file else "own")
     env.update(TREK_FAKE_L2="384K", TREK_THREADS="1", TREK_TEST_PTX=ptx, TREK_TEST_CASE=case, TREK_TEST_PTX_COPY=copy, TREK_TEST_PTX_ORDER="random")
     try:
         done = subprocess.run([os.path.join(tests, "test_" + program)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit)

@@ -102,13 +102,14 @@ again() {
     agreement
     sanitized_attention
     tests_further
-    trek_alone $("$python" tests/bench/gpu_bench.py --list)
+    trek_alone $("$python" tests/bench/gpu_bench.py --list | grep -v '^gpt2_64')
     chosen_steps=""
 }
 
 part_second() {
-    local no_peer="" before images
+    local no_peer="" before images others="gpt2_4 attention gpt2_products matmul" each
     images=$("$python" tests/bench/gpu_bench.py --list | grep -xE -m 1 'resnet|model_convnet_last')
+    [ -z "$rehearse" ] || images=gpt2_products others="" # minutes otherwise
     before=$("$python" tests/gpu/steps.py before "$pack/gpu-lease.json" "$out/gpu-lease.json" "$work/gpu-lease.json")
     stage 50
     [ -z "$before" ] || again "$before"
@@ -120,7 +121,7 @@ part_second() {
     stage 75; profile
     stage "$budget"
     spare=yes
-    for each in gpt2_4 attention gpt2_products matmul; do
+    for each in $others; do
         trek_alone $each
         pytorch $each
     done

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is printed at the end of a part, for whoever gets nothing else: at most MOST characters."""
+import re
+
 import kernels
 import page
 import results
@@ -54,7 +56,7 @@ def text(work, result):
     unfinished, skipped = listed(steps, "unfinished"), listed(steps, "skipped")
     paths = ["  " + line for line in results.paths(work, result)]
     agreed = [line for line in results.log_lines(work, part, "agreement") if not line.startswith("path: ")]
-    agreed = ["  " + line for line in sorted(agreed, key=lambda line: not line.startswith("FAILED"))]
+    agreed = ["  " + line for line in sorted(agreed, key=lambda line: (not line.startswith("FAILED"), not re.search("distance|same bits", line)))]
     sections = [  # lines, and the most characters of them
         ([f"==== trek on a GPU: {part}: {page.counts(result)}"], 200),
         ([f"{what}: {which}" for what, which in results.machine(work, result)], 1300),

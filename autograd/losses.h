@@ -30,9 +30,9 @@ typedef struct trek_cross_entropy_opts {
 TREK_API trek_var *trek_cross_entropy(trek_var *logits, trek_var *labels);
 TREK_API trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek_cross_entropy_opts *opts);
 /* trek_cross_entropy_with(trek_linear(x, weight, bias), labels, opts) for many classes, in little memory.
- * On a CPU, and in f32
- * and f64, the logits are made for a part of the rows at a time. On a GPU, logits of 16-bit x are rounded to its dtype, as those
- * of PyTorch's autocast are, and made for as many rows as an eighth of the GPU's memory holds; their gradient takes their place.
+ * On a CPU, and in f32 and f64, the logits are made for a part of the rows at a time. On a GPU, logits of 16-bit x are rounded to
+ * its dtype, as those of PyTorch's autocast are, and made for as many rows as an eighth of the GPU's memory holds; their gradient
+ * takes their place.
  * TREK_CUDA_LOGITS=pieces keeps them in f32 there, for a part of the rows at a time (docs/gpu.md). Of a sum or a mean the
  * gradients of what requires them are made with them, while recording, and kept for backward in f32 (f64 of f64): as much memory
  * as x and weight take; a pass without backward belongs under trek_no_grad_begin. Of each row's loss, backward makes the logits

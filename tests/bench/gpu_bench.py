@@ -22,8 +22,9 @@ MODELS = ["mlp", "convnet", "convnet_last", "transformer", "residual_tower", "ga
 WORKS = ["launch", "eager", "replay", "matmul", "gpt2_products", "memory", "linear_cross_entropy", "adamw", "attention", "gpt2_64", "gpt2_4", "gpt2_1", "offload_gpt2", "resnet", "fp8"]
 WORKS += ["model_" + name for name in MODELS]
 ALONE = ["fp8"]  # works of trek's side alone: 8-bit products beside its own bf16 ones
-# the same by the attention that is named, where the plain work is by what the library chooses: the work, TREK_CUDA_ATTENTION
-VARIANTS = {f"{work}_{kernels}": (work, kernels) for work in ("attention", "gpt2_64") for kernels in ("own", "wgmma", "cudnn")}
+# The same works with a variable set, where the plain work has what the library chooses: the work, the variable, its value.
+VARIANTS = {f"{work}_{kernels}": (work, "TREK_CUDA_ATTENTION", kernels) for work in ("attention", "gpt2_64") for kernels in ("own", "wgmma", "cudnn")}
+VARIANTS["linear_cross_entropy_pieces"] = ("linear_cross_entropy", "TREK_CUDA_LOGITS", "pieces")
 SERVED_BY = {"own": "mma", "wgmma": "wgmma", "cudnn": "cudnn"}  # what trek_device_paths calls them
 WORKS += VARIANTS
 GROUPS = {"models": [name for name in WORKS if name.startswith("model_")], "gpt2": ["gpt2_64", "gpt2_4", "gpt2_1"]}
@@ -33,7 +34,7 @@ FOLDER = pathlib.Path(__file__).resolve().parent
 MISSING = {MODELS[-1]: ["gru_seq", "lstm_seq", "conv_autoenc"]}
 COLUMNS = 11  # of the table
 # What trek-gpu-bench appends to a measure's name: how it was done.
-MODES = ["eager", "captured", "captured-kept", "pieces", "kept", "offloaded"]
+MODES = ["eager", "captured", "captured-kept", "fused", "kept", "offloaded"]
 
 
 def json_lines(command, environment, limit):
@@ -86,13 +87,13 @@ def gather(name, arguments):
     environment = dict(os.environ, TREK_PLUGIN_PATH=os.environ.get("TREK_PLUGIN_PATH", arguments.build + "/tensor/cuda"))
     extra = ["--scale", str(arguments.scale)] if arguments.scale > 1 else []
     extra += ["--ms", str(arguments.ms), "--rounds", str(arguments.rounds)]
-    work, kernels = VARIANTS.get(name, (name, None))
-    if kernels:
-        environment["TREK_CUDA_ATTENTION"] = kernels
+    work, variable, value = VARIANTS.get(name, (name, None, None))
+    if variable:
+        environment[variable] = value
     trek = [arguments.build + "/tests/bench/gpu/trek-gpu-bench", "--device", arguments.device] + extra + [work]
     ours, problem = before(arguments.json, name) if arguments.no_trek else json_lines(trek, environment, arguments.limit)
     peer = [os.environ.get("TREK_PEER_PYTHON", sys.executable), str(FOLDER / "gpu_peer.py"), "--device", arguments.device, "--modes", arguments.modes] + extra + [name]
-    theirs, peer_problem = ([], "") if arguments.no_peer or kernels or name in ALONE else json_lines(peer, dict(os.environ), arguments.peer_limit)
+    theirs, peer_problem = ([], "") if arguments.no_peer or variable or name in ALONE else json_lines(peer, dict(os.environ), arguments.peer_limit)
     rows, paths, report = {}, [], []
     for side, lines in (("trek", ours), ("torch", theirs)):
         for line in lines:
@@ -117,8 +118,8 @@ def gather(name, arguments):
         for other, peak in peaks.items():
             row["peak_" + other] = fastest["peak_mib"] / peak if peak and fastest.get("peak_mib") else None
     full = arguments.scale == 1 and arguments.device.startswith("cuda")
-    if kernels and full:  # a fake device has not all of them
-        problem = problem or not_served(kernels, paths)
+    if variable == "TREK_CUDA_ATTENTION" and full:  # a fake device has not all of them
+        problem = problem or not_served(value, paths)
     return {"work": name, "full": full, "rows": rows, "paths": paths, "report": report, "problem": problem, "peer_problem": peer_problem, "missing": MISSING.get(name.removeprefix("model_"), [])}
 
 

@@ -9,10 +9,10 @@
  *   TREK_FAKE_LATE        seed of the delays before work and of the order in which
  *                         blocks and graph nodes run; 0: no delays; unset: short ones, sometimes
  *   TREK_FAKE_FAIL        "cudaMalloc:3,cudaLaunchKernel:10:700": the n-th call of the
- *                         function fails, with the error given or the likely one; "cudaMalloc:3+": and all that
- *                         follow; the function "kernel" is a fault while the n-th kernel runs
+ *                         function fails, with the error given or the likely one; "cudaMalloc:3+": so do all
+ *                         later calls; the function "kernel" is a fault while the n-th kernel runs
  *   TREK_FAKE_CAPABILITY  the devices' compute capability (9.0)
- *   TREK_FAKE_SM_90A      1: kernels pass for code of sm_90a; those that have none in C++ then run and do nothing
+ *   TREK_FAKE_SM_90A      1: the devices say that they have code for sm_90a. Kernels without C++ code then run and do nothing
  *   TREK_FAKE_PEER        0: devices cannot reach each other's memory
  *   TREK_FAKE_RACES       1: in a TSan build, races among the threads of a block are reported
  *   TREK_FAKE_PROTECT     0: device memory is not protected from the host */

@@ -84,7 +84,7 @@ part_lease() {
     if [ -n "$rehearse" ]; then
         trek_alone gpt2_products gpt2_1
     else
-        stage 80; trek_alone matmul gpt2_products memory attention linear_cross_entropy adamw gpt2_4 gpt2_1
+        stage 80; trek_alone matmul gpt2_products memory attention linear_cross_entropy linear_cross_entropy_pieces adamw gpt2_4 gpt2_1
     fi
     stage 60; sanitized_attention
     stage "$budget"

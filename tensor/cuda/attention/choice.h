@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose attention TREK_CUDA_ATTENTION asks for. */
+/* Which implementation of attention TREK_CUDA_ATTENTION asks for. */
 #ifndef TREK_TENSOR_CUDA_ATTENTION_CHOICE_H
 #define TREK_TENSOR_CUDA_ATTENTION_CHOICE_H
 
@@ -14,7 +14,7 @@ typedef enum trek_cuda_attention_kind {
     TREK_CUDA_ATTENTION_CUDNN, /* cuDNN; as auto for what it does not take */
 } trek_cuda_attention_kind;
 
-/* Read once; a value that is none of the four is warned of, and is `auto`. */
+/* The variable is read once. Any other value gives a warning and means `auto`. */
 trek_cuda_attention_kind trek_cuda_attention_choice(void);
 
 TREK_END

@@ -246,7 +246,7 @@ static void head(void)
     head_state s = { gpu_randn(trek_dims(rows, width), TREK_BF16, 1, true),
                      gpu_randn(trek_dims(classes, width), TREK_BF16, 0.02, true),
                      gpu_randint(trek_dims(rows), classes), false };
-    gpu_report("forward+backward pieces", gpu_time(head_step, &s), 1, 0, flop);
+    gpu_report("forward+backward fused", gpu_time(head_step, &s), 1, 0, flop);
     trek_memory_release_cached(gpu_device);
     s.kept = true;
     gpu_report("forward+backward kept", gpu_time(head_step, &s), 1, 0, flop);

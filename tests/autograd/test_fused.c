@@ -363,18 +363,15 @@ static void loss_in_low_precision(void **state)
     }
 }
 
-/* More classes than the threads of a GPU's block take at a time, an odd number of them, in several pieces of rows: in 16 bits
- * against the same rounded numbers in f64. */
-static void many_classes(void **state)
+/* An odd number of classes against the same rounded numbers in f64: 16-bit operands, then f32 ones. */
+static void compare_losses(int64_t rows, int64_t classes)
 {
-    (void)state;
-    enum { ROWS = 90, CLASSES = 3001 };
     const trek_cross_entropy_opts options[] = { { 0 }, { .label_smoothing = 0.1 } };
-    trek_var *labels = labels_of(trek_dims(ROWS), CLASSES);
+    trek_var *labels = labels_of(trek_dims(rows), classes);
     for (int k = 0; k < 4; k++) {
         trek_var *in[2][3], *loss[2];
         for (int wide = 0; wide < 2; wide++) {
-            const trek_shape shapes[3] = { trek_dims(ROWS, 1), trek_dims(CLASSES, 1), trek_dims(CLASSES) };
+            const trek_shape shapes[3] = { trek_dims(rows, 1), trek_dims(classes, 1), trek_dims(classes) };
             for (int i = 0; i < 3; i++) {
                 trek_var *rounded = trek_cast(numbers((uint32_t)i, shapes[i], false), TREK_BF16);
                 in[wide][i] = trek_cast(rounded, wide ? TREK_F64 : k < 2 ? TREK_BF16 : TREK_F32);
@@ -399,6 +396,27 @@ static void many_classes(void **state)
             trek_var_release(in[1][i]);
         }
     }
+}
+
+/* More classes than the threads of a GPU's block take at a time, in several pieces of rows. */
+static void many_classes(void **state)
+{
+    (void)state;
+    compare_losses(90, 3001);
+}
+
+/* Logits of 16 bits that take more than an eighth of a GPU's 48 MiB: they are made in two parts. */
+static void rows_in_parts(void **state)
+{
+    (void)state;
+    compare_losses(140, 20001);
+}
+
+/* More classes than a GPU's block has room for in its shared memory. */
+static void more_classes(void **state)
+{
+    (void)state;
+    compare_losses(3, 60001);
 }
 
 /* log(1 + e^-29.6875 + e^-30) of a row whose label stands out: to the precision of 1, not of 30. */
@@ -741,7 +759,9 @@ int main(void)
             TEST(packed_heads_are_views),
         TEST(queries_that_see_nothing), TEST(attention_refuses), TEST(attention_dropout_does_not_know_the_split),
         TEST(attention_makes_no_scores), TEST(loss_equals_linear_and_cross_entropy),
-        TEST(loss_gives_what_is_asked_for), TEST(loss_in_low_precision), TEST(many_classes), TEST(small_losses),
+        TEST(loss_gives_what_is_asked_for), TEST(loss_in_low_precision), TEST(many_classes), TEST(rows_in_parts),
+        TEST(more_classes),
+        TEST(small_losses),
         TEST(ignored_rows_are_not_seen),
         TEST(loss_refuses),
         TEST(loss_takes_a_tenth_of_the_memory), TEST(multihead_attention_layer), TEST(multihead_attention_drops_in_training),

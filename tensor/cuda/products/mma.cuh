@@ -81,8 +81,6 @@ template <int pending> __device__ __forceinline__ void trek_copy_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-__device__ __forceinline__ float trek_fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
-
 #else /* the shim: lanes exchange what the hardware would */
 
 template <typename T> inline float trek_half_of(uint32_t packed, int k) { return trek_get(T{ (uint16_t)(packed >> (16 * k)) }); }
@@ -141,7 +139,6 @@ inline void trek_copy_async(void *to, const void *from, bool there)
 }
 inline void trek_copy_commit() {}
 template <int pending> inline void trek_copy_wait() {}
-inline float trek_fused(float a, float b, float c) { return a * b + c; }
 
 #endif
 

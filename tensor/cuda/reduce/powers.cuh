@@ -13,8 +13,8 @@
 
 #include <float.h>
 
+#include "tensor/cuda/approximate.cuh"
 #include "tensor/cuda/block.cuh"
-#include "tensor/cuda/products/mma.cuh"
 
 #define TREK_LOG2_E 1.44269504f
 

@@ -148,7 +148,7 @@ static trek_status product_backward(trek_function_context *context, trek_var *co
         : p->calibrates                      ? calibrating_backward(context, g, of_x, of_weight, input_grads)
                                              : codes_backward(context, g, of_x, of_weight, input_grads);
     if (status == TREK_OK && n > 2 && trek_needs_grad(context, 2))
-        input_grads[2] = trek_sum(g, trek_dims(0), false);
+        input_grads[2] = trek_sum(trek_cast(g, TREK_F32), trek_dims(0), false);
     return status == TREK_OK ? trek_error_status() : status;
 }
 

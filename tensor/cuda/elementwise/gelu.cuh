@@ -48,7 +48,7 @@ TREK_INLINED float trek_gelu_ratio(float t)
 template <bool brief> TREK_INLINED float trek_gelu(float x)
 {
     const float t = trek_gelu_size(x), below = trek_gelu_bell<brief>(t) * trek_gelu_ratio(t);
-    return trek_fma(-t, below, x > 0 ? x : 0.0f);
+    return trek_fma(-t, below, x >= 0 ? x : -0.0f); /* zeros have the sign of x */
 }
 template <bool brief> TREK_INLINED float trek_gelu_slope(float x)
 {

@@ -62,6 +62,14 @@ template <typename T, typename W> static __device__ __forceinline__ W standard(W
     return sizeof(T) == 2 ? trek_fma(x, rstd, offset) : (x - mean) * rstd;
 }
 
+/* (g - shift - h slope) rstd. Of 16 bits by two fused multiply-adds, with less = -shift rstd and steep = -slope rstd; wider ones
+ * subtract first, so that what is equal leaves nothing: in a row of one number all does. */
+template <typename T, typename W>
+static __device__ __forceinline__ W centred(W g, W h, W rstd, W shift, W slope, W less, W steep)
+{
+    return sizeof(T) == 2 ? trek_fma(g, rstd, trek_fma(h, steep, less)) : trek_fma(h, -slope, g - shift) * rstd;
+}
+
 /* What a thread has of a row, as it is stored: unpacking twice is cheaper than registers. */
 template <typename T, int V, int values> struct packed_row {
     trek_vector<T, V> x[values / V];
@@ -149,7 +157,7 @@ static __global__ void __launch_bounds__(THREADS, V > 1 && values <= 24 && sizeo
 #pragma unroll
             for (int i = 0; i < V; i++) {
                 const W h = standard<T, W>(trek_get(x.x[k].x[i]), mean, rstd, offset);
-                g[i] = trek_fma(g[i], rstd, trek_fma(h, steep, less)); /* (g - shift - h slope) rstd */
+                g[i] = centred<T, W>(g[i], h, rstd, shift, slope, less, steep);
                 result.x[i] = trek_store<T>::of(a.added ? g[i] + trek_get(more.x[i]) : g[i]);
             }
             *reinterpret_cast<trek_vector<T, V> *>(a.dx + row * n + at) = result;

@@ -244,14 +244,20 @@ static void release_unused(cache *c)
     }
 }
 
+/* All that is not in use, by its owner or while nobody is that. */
+static void release_cache(cache *c)
+{
+    bool unused = in_use(c) == 0; /* what is freed from now on stays for the next time */
+    release_unused(c);
+    if (unused)
+        release_slabs(c);
+}
+
 /* The thread ends: what it does not use goes back to the system, and the rest to the next thread. */
 static void orphan_cache(void)
 {
     cache *c = mine();
-    bool unused = in_use(c) == 0;
-    release_unused(c);
-    if (unused)
-        release_slabs(c);
+    release_cache(c);
     pthread_mutex_lock(&caches_lock);
     c->next_orphan = orphans;
     orphans = c;
@@ -442,22 +448,18 @@ void trek_host_release_cached(void)
     if (trek_debug)
         trek_debug_flush();
     if (mine())
-        release_unused(mine());
+        release_cache(mine());
+    if (trek_forked)
+        return; /* the lock may be held by a thread that is not here */
+    pthread_mutex_lock(&caches_lock);
+    for (cache *c = orphans; c; c = c->next_orphan)
+        release_cache(c); /* nobody's: ours while the lock is held */
+    pthread_mutex_unlock(&caches_lock);
 }
 
 trek_status trek_host_allocator_set(const trek_allocator *allocator)
 {
     trek_host_release_cached();
-    if (mine() && in_use(mine()) == 0)
-        release_slabs(mine());
-    pthread_mutex_lock(&caches_lock);
-    for (cache *c = orphans; c; c = c->next_orphan) {
-        if (in_use(c) != 0)
-            continue;
-        release_unused(c); /* nobody's: ours while the lock is held */
-        release_slabs(c);
-    }
-    pthread_mutex_unlock(&caches_lock);
     long long live = atomic_load(&live_allocations);
     if (live != 0)
         return trek_fail(TREK_ERR_STATE, "allocator_set: %lld allocations of the present allocator are in use", live);

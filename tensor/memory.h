@@ -35,7 +35,7 @@ typedef struct trek_memory_stats {
 /* As torch.cuda.memory_stats. All CPU devices share one set of counters. */
 TREK_API trek_memory_stats trek_memory_usage(trek_device device);
 TREK_API void trek_memory_reset_peak(trek_device device);
-/* Gives the calling thread's cached blocks back to the system. */
+/* Gives the cached blocks of the calling thread, and of threads that have ended, back to the system. */
 TREK_API void trek_memory_release_cached(trek_device device);
 
 TREK_END

@@ -490,7 +490,7 @@ static void test_random(void **state)
             usleep(5000);
         if (count_threads() > threads)
             WRONG("%d threads, before it %d", SEED, count_threads(), threads);
-        if (count_memory() > blocks + 8) /* parts of caches that threads share */
+        if (count_memory() > blocks)
             WRONG("%d blocks of memory, before it %d", SEED, (int)count_memory(), (int)blocks);
     }
     trek_dataset_free(&data);

@@ -11,7 +11,7 @@
 #include <time.h>
 
 #include "distributed/control/door_internal.h"
-#include "distributed/control/socket.h"
+#include "distributed/system/socket.h"
 #include "tensor/trace.h"
 #include "tests/support/processes.h"
 

@@ -2,7 +2,6 @@
 /* Rank threads: start, run side by side, move errors to the caller, end. */
 #include "distributed/ranks.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,17 +10,17 @@
 #include "distributed/ranks_internal.h"
 #include "distributed/step/handover.h"
 #include "distributed/step/rank_sums.h"
+#include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
 #include "tensor/pool.h"
 #include "tensor/rank_context.h"
 #include "tensor/scope_internal.h"
-#include "tensor/thread_start.h"
 
 typedef struct rank_slot {
     _Alignas(64) trek_ranks *ranks;
     int rank;
     bool started;
-    pthread_t thread;
+    trek_thread thread;
     trek_device device;
     trek_pool *pool;
     trek_comm *comm;
@@ -48,20 +47,28 @@ struct trek_ranks {
     const struct trek_split_watch *watch;
     const trek_ranks_recorder *recorder;
     const trek_rank_watch *touches; /* the caller's, where it looks at what devices do: at the ranks', too */
-    pthread_t maker;               /* whose graphs share it: they run one after the other */
+    trek_thread maker;             /* whose graphs share it: they run one after the other */
     trek_ranks *next;              /* of the groups alive */
 };
 
-static pthread_mutex_t groups_lock = PTHREAD_MUTEX_INITIALIZER;
-static trek_ranks *groups;
+typedef struct groups_state {
+    trek_lock lock;
+    trek_ranks *first;
+} groups_state;
 
-static _Thread_local const rank_slot *slot_here; /* whose run the thread is in */
+TREK_PER_PROCESS(groups_state, groups, { .lock = TREK_LOCK_INIT });
+
+typedef const rank_slot *slot_address;
+TREK_PER_THREAD(slot_address, slot_here, NULL); /* whose run the thread is in */
 
 const struct trek_split_watch **trek_ranks_split_watch(trek_ranks *ranks) { return &ranks->watch; }
 
 void trek_ranks_set_recorder(trek_ranks *ranks, const trek_ranks_recorder *recorder) { ranks->recorder = recorder; }
 
-int trek_ranks_rank_here(const trek_ranks *ranks) { return slot_here && slot_here->ranks == ranks ? slot_here->rank : -1; }
+int trek_ranks_rank_here(const trek_ranks *ranks)
+{
+    return *slot_here() && (*slot_here())->ranks == ranks ? (*slot_here())->rank : -1;
+}
 
 static trek_status call(const rank_slot *slot, trek_rank_fn fn, void *arg)
 {
@@ -83,13 +90,13 @@ static trek_status call(const rank_slot *slot, trek_rank_fn fn, void *arg)
 static void run_one(rank_slot *slot, trek_rank_fn fn, void *arg)
 {
     trek_status sticky, status = slot->rank > 0 ? trek_handover_take(&slot->ranks->handover, slot->device) : TREK_OK;
-    const rank_slot *outer = slot_here;
-    slot_here = slot;
+    const rank_slot *outer = *slot_here();
+    *slot_here() = slot;
     if (status == TREK_OK && slot->ranks->meets)
         trek_rank_sums_enter(slot->ranks->sums, slot->rank);
     if (status == TREK_OK)
         status = call(slot, fn, arg);
-    slot_here = outer;
+    *slot_here() = outer;
     if (status != TREK_OK || slot->ranks->meets)
         trek_rank_sums_leave(slot->ranks->sums, slot->rank, status != TREK_OK ? status : trek_error_status());
             /* it may have failed before it came to enter */
@@ -229,7 +236,7 @@ static trek_status start_threads(trek_ranks *ranks)
     trek_status status = TREK_OK;
     for (int r = 1; r < ranks->world && status == TREK_OK; r++) {
         rank_slot *slot = &ranks->slots[r];
-        int code = trek_thread_start(&slot->thread, rank_main, slot);
+        int code = trek_thread_begin(&slot->thread, rank_main, slot);
         if (code != 0) {
             status = trek_fail(TREK_ERR_STATE, "ranks_new: the thread of rank %d cannot start: %s", r, strerror(code));
             break;
@@ -237,7 +244,7 @@ static trek_status start_threads(trek_ranks *ranks)
         slot->started = true;
         char name[32];
         snprintf(name, sizeof name, "trek-rank-%d", r); /* at most 1023: 15 characters do */
-        pthread_setname_np(slot->thread, name);
+        trek_thread_name(slot->thread, name);
     }
     return status;
 }
@@ -250,7 +257,7 @@ static void destroy(trek_ranks *ranks)
         trek_gate_wake(&ranks->job);
         for (int r = 1; r < ranks->world; r++)
             if (ranks->slots[r].started)
-                pthread_join(ranks->slots[r].thread, NULL);
+                trek_thread_join(ranks->slots[r].thread);
     }
     for (int r = 0; r < ranks->world; r++)
         trek_comm_free(&ranks->comms[r]);
@@ -272,7 +279,7 @@ static trek_ranks *ranks_make(const trek_device *devices, int n)
         return NULL;
     memset(ranks, 0, sizeof *ranks);
     ranks->world = n;
-    ranks->maker = pthread_self();
+    ranks->maker = trek_thread_self();
     ranks->threads_each = trek_threads_wanted() / n > 1 ? trek_threads_wanted() / n : 1;
     ranks->spin = n <= trek_cores() && n <= trek_threads_wanted();
     atomic_init(&ranks->refs, 1);
@@ -302,7 +309,7 @@ static trek_ranks *ranks_make(const trek_device *devices, int n)
 /* And of this thread. */
 static bool same_devices(const trek_ranks *ranks, const trek_device *devices, int n)
 {
-    if (ranks->world != n || !pthread_equal(ranks->maker, pthread_self()) || trek_comm_ended(ranks->comms[0]))
+    if (ranks->world != n || !trek_thread_equal(ranks->maker, trek_thread_self()) || trek_comm_ended(ranks->comms[0]))
         return false;
     for (int r = 0; r < n; r++)
         if (!trek_device_equal(ranks->slots[r].device, devices ? devices[r] : trek_cpu(r)))
@@ -328,8 +335,8 @@ static trek_ranks *ranks_start(const trek_device *devices, int n)
         destroy(ranks);
         return NULL;
     }
-    ranks->next = groups;
-    groups = ranks;
+    ranks->next = groups()->first;
+    groups()->first = ranks;
     return ranks;
 }
 
@@ -339,15 +346,15 @@ trek_ranks *trek_ranks_new(const trek_device *devices, int n)
         return trek_fail_null(TREK_ERR_ARGUMENT, "ranks_new: %d ranks; it takes 1 to %d", n, TREK_MAX_RANKS);
     if (trek_forked)
         return trek_fail_forked(), NULL;
-    pthread_mutex_lock(&groups_lock);
-    trek_ranks *found = groups;
+    trek_lock_acquire(&groups()->lock);
+    trek_ranks *found = groups()->first;
     while (found && !same_devices(found, devices, n))
         found = found->next;
     if (found)
         atomic_fetch_add(&found->refs, 1);
     else
         found = ranks_start(devices, n);
-    pthread_mutex_unlock(&groups_lock);
+    trek_lock_release(&groups()->lock);
     return found;
 }
 
@@ -363,17 +370,18 @@ void trek_ranks_free(trek_ranks **address)
         return;
     trek_ranks *ranks = *address;
     *address = NULL;
-    pthread_mutex_lock(&groups_lock);
+    trek_lock_acquire(&groups()->lock);
     bool last = atomic_fetch_sub(&ranks->refs, 1) == 1;
     if (last) {
-        trek_ranks **link = &groups;
+        trek_ranks **link = &groups()->first;
         while (*link && *link != ranks)
             link = &(*link)->next;
         if (*link)
             *link = ranks->next;
-        trek_pool_set_busy(groups ? groups->world * groups->threads_each : trek_cores());
+        const trek_ranks *next = groups()->first;
+        trek_pool_set_busy(next ? next->world * next->threads_each : trek_cores());
     }
-    pthread_mutex_unlock(&groups_lock);
+    trek_lock_release(&groups()->lock);
     if (last)
         destroy(ranks);
 }

@@ -4,21 +4,26 @@
 
 #include <stdatomic.h>
 
+#include "distributed/system/system.h"
 #include "tensor/rank_context.h"
 
-static atomic_int wanted, agreed; /* lock-free: a signal handler may set them */
+typedef struct stop_flags {
+    atomic_int wanted, agreed; /* lock-free: a signal handler may set them */
+} stop_flags;
 
-void trek_request_stop(void) { atomic_store(&wanted, 1); }
-bool trek_stop_wanted(void) { return atomic_load(&wanted) != 0; }
-void trek_stop_agree(void) { atomic_store(&agreed, 1); }
+TREK_PER_PROCESS(stop_flags, flags, { 0 });
+
+void trek_request_stop(void) { atomic_store(&flags()->wanted, 1); }
+bool trek_stop_wanted(void) { return atomic_load(&flags()->wanted) != 0; }
+void trek_stop_agree(void) { atomic_store(&flags()->agreed, 1); }
 
 bool trek_stop_requested(void)
 {
-    return atomic_load(&agreed) != 0 || (trek_job_here.processes <= 1 && atomic_load(&wanted) != 0);
+    return atomic_load(&flags()->agreed) != 0 || (trek_job_here.processes <= 1 && atomic_load(&flags()->wanted) != 0);
 }
 
 void trek_stop_clear(void)
 {
-    atomic_store(&wanted, 0);
-    atomic_store(&agreed, 0);
+    atomic_store(&flags()->wanted, 0);
+    atomic_store(&flags()->agreed, 0);
 }

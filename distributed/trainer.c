@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek_trainer_setup: which ranks, their replicas, the stepper, the options. */
+#include "distributed/system/system.h"
 #include "distributed/trainer_internal.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@ typedef struct setup {
     trek_optimizer_snapshot *optimizer; /* the one that the graph had; NULL: none, or its stepper stayed */
     bool moved;              /* the graph has another stepper */
     bool sites;
-    pthread_mutex_t building;
+    trek_lock building;
 } setup;
 
 /* --- which ranks ------------------------------------------------------------------------ */
@@ -122,7 +122,7 @@ static trek_status find_devices(setup *s)
 {
     const trek_trainer_opts *o = &s->opts;
     trek_device own = graph_device(s->graph, o->devices && o->ranks > 0 ? o->devices[0] : trek_device_default());
-    const char *listed = getenv("TREK_DEVICES");
+    const char *listed = trek_process_variable("TREK_DEVICES");
     if (o->ranks < 0 || o->ranks > TREK_MAX_RANKS)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: %d ranks; it takes 1 to %d (0: not stated)", o->ranks,
                          TREK_MAX_RANKS);
@@ -258,7 +258,7 @@ static trek_status build_rank(int rank, void *arg)
     setup *s = arg;
     if (rank == 0)
         return TREK_OK;
-    pthread_mutex_lock(&s->building);
+    trek_lock_acquire(&s->building);
     trek_scope scope = trek_scope_begin();
     trek_graph *graph = s->opts.build_replica(s->devices[rank], s->opts.arg);
     trek_scope_end(scope);
@@ -267,7 +267,7 @@ static trek_status build_rank(int rank, void *arg)
         again |= graph && s->graphs[r] == graph;
     if (!again)
         s->graphs[rank] = graph;
-    pthread_mutex_unlock(&s->building);
+    trek_lock_release(&s->building);
     if (again)
         return trek_fail(TREK_ERR_ARGUMENT, "build_replica returned a graph that another rank has already");
     if (graph)
@@ -277,12 +277,12 @@ static trek_status build_rank(int rank, void *arg)
 
 static trek_status build_replicas(setup *s, trek_ranks *ranks)
 {
-    pthread_mutex_init(&s->building, NULL);
+    trek_lock_init(&s->building);
     s->graphs[0] = s->graph;
     trek_status status = trek_ranks_call(ranks, build_rank, s);
     for (int r = 0; r < s->local_ranks && status == TREK_OK; r++)
         status = trek_comm_set_deadline(trek_ranks_comm(ranks, r), s->opts.deadline_s);
-    pthread_mutex_destroy(&s->building);
+    trek_lock_destroy(&s->building);
     return status;
 }
 

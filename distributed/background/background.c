@@ -3,14 +3,13 @@
 #include "distributed/background/background.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "distributed/background/values.h"
 #include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
-#include "tensor/thread_start.h"
+#include "distributed/system/system.h"
 #include "tensor/trace.h"
 
 /* How many rounds may have been handed out beyond the last average. */
@@ -52,12 +51,12 @@ struct trek_background {
     trek_exchange exchange;  /* of its pseudo-gradients */
     float *momentum;         /* of an earlier run; NULL: none */
     int64_t momentum_count;
-    pthread_t thread;
+    trek_thread thread;
     bool running;            /* the thread */
     int64_t first_batch, steps; /* of the pass; of the graph before it */
 
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
+    trek_lock lock;
+    trek_condition changed;
     background_site *own;    /* [local] */
     int64_t allotted, averaged; /* rounds */
     int64_t before[AHEAD + 1]; /* batches in rounds before that one, of all sites */
@@ -107,8 +106,8 @@ trek_status trek_background_new(ranks_stepper *s, const trek_background_opts *op
     trek_background *b = trek_calloc(1, sizeof *b);
     if (!b)
         return trek_error_status();
-    pthread_mutex_init(&b->lock, NULL);
-    pthread_cond_init(&b->changed, NULL);
+    trek_lock_init(&b->lock);
+    trek_condition_init(&b->changed);
     b->s = s;
     b->sites = trek_ranks_sites(s);
     b->local = trek_ranks_local_sites(s);
@@ -153,8 +152,8 @@ void trek_background_free(trek_background **background)
     trek_free(b->ms);
     trek_free(b->weights);
     trek_free(b->counts);
-    pthread_cond_destroy(&b->changed);
-    pthread_mutex_destroy(&b->lock);
+    trek_condition_destroy(&b->changed);
+    trek_lock_destroy(&b->lock);
     trek_free(b);
 }
 
@@ -221,13 +220,13 @@ static trek_status lose(trek_background *b, int64_t round, int site)
 /* All local sites have handed over that round's snapshot, or have failed. */
 static void wait_for_snapshots(trek_background *b, int64_t round)
 {
-    pthread_mutex_lock(&b->lock);
+    trek_lock_acquire(&b->lock);
     for (int r = 0; r < b->local; r++)
         while (!b->own[r].failed && b->own[r].given <= round)
-            pthread_cond_wait(&b->changed, &b->lock);
+            trek_condition_wait(&b->changed, &b->lock);
     for (int r = 0; r < b->local; r++)
         b->own[r].absent = b->own[r].given <= round;
-    pthread_mutex_unlock(&b->lock);
+    trek_lock_release(&b->lock);
 }
 
 /* Every site's report, of all processes. */
@@ -354,10 +353,10 @@ static trek_status report_times(trek_background *b, const round_sums *sums)
 static trek_status all_have_failed(trek_background *b)
 {
     char failure[TREK_ERROR_SIZE];
-    pthread_mutex_lock(&b->lock);
+    trek_lock_acquire(&b->lock);
     snprintf(failure, sizeof failure, "%s", b->failure);
     trek_status status = b->failed;
-    pthread_mutex_unlock(&b->lock);
+    trek_lock_release(&b->lock);
     return failure[0] ? trek_fail(status, "all ranks have failed; %s", failure)
         : trek_fail(TREK_ERR_PEER, "all ranks of all processes have failed");
 }
@@ -406,14 +405,14 @@ static void *averaging_thread(void *arg)
         if (status == TREK_OK && !ends)
             status = hand_out(b);
         trek_trace_end("average", start, b->steps + b->trained);
-        pthread_mutex_lock(&b->lock);
+        trek_lock_acquire(&b->lock);
         if (status != TREK_OK)
             trek_error_take(&b->status, b->message);
         b->averaged = round + 1;
         b->allotted += status == TREK_OK && !ends;
         b->over = status != TREK_OK || ends;
-        pthread_cond_broadcast(&b->changed);
-        pthread_mutex_unlock(&b->lock);
+        trek_condition_wake_all(&b->changed);
+        trek_lock_release(&b->lock);
     }
     if (status != TREK_OK && b->s->comm)
         trek_comm_abort(b->s->comm, b->message); /* the others are on their way to the next round */
@@ -504,7 +503,7 @@ trek_status trek_background_begin(trek_background *b, int64_t first, int64_t end
         status = trek_dispatch_begin(&b->dispatch, first, end);
     for (; status == TREK_OK && b->allotted < ahead(b); b->allotted++)
         status = hand_out(b);
-    if (status == TREK_OK && trek_thread_start(&b->thread, averaging_thread, b) != 0)
+    if (status == TREK_OK && trek_thread_begin(&b->thread, averaging_thread, b) != 0)
         status = trek_fail(TREK_ERR_STATE, "the averaging thread cannot be started");
     b->running = status == TREK_OK;
     return status;
@@ -513,12 +512,12 @@ trek_status trek_background_begin(trek_background *b, int64_t first, int64_t end
 trek_status trek_background_end(trek_background *b, trek_status own, int64_t *batches)
 {
     if (b->running) {
-        pthread_mutex_lock(&b->lock);
+        trek_lock_acquire(&b->lock);
         for (int r = 0; r < b->local && own != TREK_OK; r++)
             b->own[r].failed = true;
-        pthread_cond_broadcast(&b->changed);
-        pthread_mutex_unlock(&b->lock);
-        pthread_join(b->thread, NULL);
+        trek_condition_wake_all(&b->changed);
+        trek_lock_release(&b->lock);
+        trek_thread_join(b->thread);
     }
     b->running = false;
     *batches = b->trained;
@@ -532,9 +531,9 @@ trek_status trek_background_end(trek_background *b, trek_status own, int64_t *ba
 
 trek_background_stats trek_background_look(trek_background *b)
 {
-    pthread_mutex_lock(&b->lock);
+    trek_lock_acquire(&b->lock);
     trek_background_stats stats = b->stats;
-    pthread_mutex_unlock(&b->lock);
+    trek_lock_release(&b->lock);
     return stats;
 }
 
@@ -543,13 +542,13 @@ trek_background_stats trek_background_look(trek_background *b)
 /* Waits until so many rounds are averaged, or handed out. False: there was an end before. */
 static bool wait_until(trek_background *b, background_site *own, const int64_t *rounds, int64_t count)
 {
-    int64_t start = trek_clock_ns();
-    pthread_mutex_lock(&b->lock);
+    int64_t start = trek_now_ns();
+    trek_lock_acquire(&b->lock);
     while (*rounds < count && !b->over)
-        pthread_cond_wait(&b->changed, &b->lock);
+        trek_condition_wait(&b->changed, &b->lock);
     bool there = *rounds >= count;
-    pthread_mutex_unlock(&b->lock);
-    own->waited_ns += trek_clock_ns() - start;
+    trek_lock_release(&b->lock);
+    own->waited_ns += trek_now_ns() - start;
     return there;
 }
 
@@ -581,14 +580,14 @@ bool trek_background_next(trek_background *b, int site, trek_allotment *allotmen
     int64_t round = own->failed ? INT64_MAX - AHEAD : own->round;
     *status = TREK_OK;
     wait_until(b, own, &b->allotted, round + 1);
-    pthread_mutex_lock(&b->lock);
+    trek_lock_acquire(&b->lock);
     bool there = round < b->allotted && !b->over;
     if (there)
         *allotment = *allotment_of(b, round, b->first + site);
     b->s->replicas[site].steps_ahead = b->before[round % (AHEAD + 1)] - b->s->replicas[site].local_steps;
-    pthread_mutex_unlock(&b->lock);
+    trek_lock_release(&b->lock);
     own->batch = 0;
-    own->round_start_ns = trek_clock_ns();
+    own->round_start_ns = trek_now_ns();
     own->waited_ns = 0;
     if (!there)
         *status = end_site(b, site);
@@ -602,9 +601,9 @@ trek_status trek_background_before(trek_background *b, int site)
         return TREK_OK;
     bool due = b->opts.max_lead > 0 && own->batch >= b->opts.max_lead;
     if (!due && b->opts.eager) {
-        pthread_mutex_lock(&b->lock);
+        trek_lock_acquire(&b->lock);
         due = b->averaged > own->taken;
-        pthread_mutex_unlock(&b->lock);
+        trek_lock_release(&b->lock);
     }
     return due ? take_in(b, site) : TREK_OK;
 }
@@ -628,14 +627,14 @@ static trek_status give_up(trek_background *b, int site, trek_status status)
     trek_error_clear();
     snprintf(text, sizeof text, "%s %d: %.400s", kind_of(b), b->first + site, set != TREK_OK ? why : trek_status_text(status));
     trek_log_message(TREK_LOG_ERROR, "%s", text);
-    pthread_mutex_lock(&b->lock);
+    trek_lock_acquire(&b->lock);
     if (b->failed == TREK_OK) {
         b->failed = set != TREK_OK ? set : status;
         memcpy(b->failure, text, sizeof text);
     }
     b->own[site].failed = true;
-    pthread_cond_broadcast(&b->changed);
-    pthread_mutex_unlock(&b->lock);
+    trek_condition_wake_all(&b->changed);
+    trek_lock_release(&b->lock);
     return TREK_OK;
 }
 
@@ -649,14 +648,14 @@ trek_status trek_background_done(trek_background *b, int site, trek_status statu
         status = trek_values_read(&b->values, b->s, site, fragment);
     if (status != TREK_OK)
         return give_up(b, site, status);
-    pthread_mutex_lock(&b->lock);
+    trek_lock_acquire(&b->lock);
     own->round_samples = (double)own->samples[fragment];
     own->batches = own->batch;
     own->waited_ms = (double)own->waited_ns * 1e-6;
-    own->ms = (double)(trek_clock_ns() - own->round_start_ns) * 1e-6 - own->waited_ms;
+    own->ms = (double)(trek_now_ns() - own->round_start_ns) * 1e-6 - own->waited_ms;
     own->given = own->round + 1;
-    pthread_cond_broadcast(&b->changed);
-    pthread_mutex_unlock(&b->lock);
+    trek_condition_wake_all(&b->changed);
+    trek_lock_release(&b->lock);
     if (!b->s->site) /* whose ranks have watches of their own */
         b->s->replicas[site].measured_ms += own->ms;
     own->samples[fragment] = 0;

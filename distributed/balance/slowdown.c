@@ -2,9 +2,9 @@
 /* Time that passes on the calling thread, by the monotonic clock. */
 #include "distributed/balance/slowdown.h"
 
-#include <errno.h>
 #include <math.h>
-#include <time.h>
+
+#include "distributed/system/system.h"
 
 double trek_slowdown_factor(const trek_slowdown *slowdown, int64_t batch)
 {
@@ -16,26 +16,16 @@ double trek_slowdown_factor(const trek_slowdown *slowdown, int64_t batch)
     return factor > 1 && !isinf(factor) ? factor : 1;
 }
 
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 void trek_slowdown_apply(const trek_slowdown *slowdown, int64_t batch, int64_t compute_ns)
 {
     static const double hour_ns = 3600e9;
-    int64_t start = now_ns();
+    int64_t start = trek_now_ns();
     double extra = compute_ns > 0 ? (trek_slowdown_factor(slowdown, batch) - 1) * (double)compute_ns : 0;
     if (!(extra > 0))
         return;
     int64_t until = start + (int64_t)fmin(extra, hour_ns);
-    struct timespec at = { .tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000) };
     if (slowdown->sleep)
-        while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR)
-            ;
+        trek_sleep_until_ns(until);
     else
-        while (now_ns() < until)
-            ;
+        trek_busy_until_ns(until);
 }

@@ -4,10 +4,10 @@
 
 #include <string.h>
 
+#include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
 #include "tensor/rank_context.h"
 #include "tensor/status_internal.h"
-#include "tensor/trace.h"
 
 static const trek_backend *backend_of(const trek_stopwatch *watch) { return trek_backends[watch->device.type]; }
 
@@ -29,7 +29,7 @@ trek_status trek_stopwatch_start(trek_stopwatch *watch, trek_device device)
 {
     watch->device = device;
     watch->waited_ns = trek_rank_here.waited_ns;
-    watch->start_ns = trek_clock_ns();
+    watch->start_ns = trek_now_ns();
     if (device.type == TREK_CPU)
         return TREK_OK;
     trek_stopwatch_set *set = &watch->sets[watch->present];
@@ -41,7 +41,7 @@ trek_status trek_stopwatch_start(trek_stopwatch *watch, trek_device device)
 trek_status trek_stopwatch_stop(trek_stopwatch *watch, int64_t units)
 {
     if (watch->device.type == TREK_CPU) {
-        watch->ns += trek_clock_ns() - watch->start_ns - (trek_rank_here.waited_ns - watch->waited_ns);
+        watch->ns += trek_now_ns() - watch->start_ns - (trek_rank_here.waited_ns - watch->waited_ns);
         watch->units += units;
         return TREK_OK;
     }

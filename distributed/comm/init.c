@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The communicator among the processes of the job: one for the process, given out as often as it is asked for. */
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -8,6 +7,7 @@
 #include "distributed/comm/init_internal.h"
 #include "distributed/comm/mpi/mpi.h"
 #include "distributed/comm/shared/shared.h"
+#include "distributed/system/system.h"
 #include "tensor/environment.h"
 #include "tensor/memory_internal.h"
 
@@ -27,28 +27,30 @@ enum { SHARED, MPI, GLOO, ENGINES };
 #define LEAST_JOIN_S 5
 
 /* The process's group. */
-static struct {
-    pthread_mutex_t lock;
-    pthread_cond_t gone;            /* the group has been freed */
+typedef struct job_state {
+    trek_lock lock;
+    trek_condition gone;            /* the group has been freed */
     trek_comm *comm;                /* NULL: no group. Its control channel is its own; without one it is a world of one */
     trek_launch launch;
     int64_t settling_ns;            /* 0: for ever */
-} job = { .lock = PTHREAD_MUTEX_INITIALIZER, .gone = PTHREAD_COND_INITIALIZER };
+} job_state;
+
+TREK_PER_PROCESS(job_state, job, { .lock = TREK_LOCK_INIT, .gone = TREK_CONDITION_INIT });
 
 /* The last handle has gone: of the process's group, or of one that has ended and was followed by another. */
 static void free_job(trek_comm *comm)
 {
     if (trek_forked)
         return;
-    pthread_mutex_lock(&job.lock);
+    trek_lock_acquire(&job()->lock);
     trek_control *control = comm->control;
-    bool present = job.comm == comm;
+    bool present = job()->comm == comm;
     trek_comm_destroy(comm);
     trek_control_free(&control);
     if (present)
-        job.comm = NULL;
-    pthread_cond_broadcast(&job.gone);
-    pthread_mutex_unlock(&job.lock);
+        job()->comm = NULL;
+    trek_condition_wake_all(&job()->gone);
+    trek_lock_release(&job()->lock);
 }
 
 /* --- which engine ------------------------------------------------------------------------------------------------- */
@@ -90,7 +92,7 @@ static process_card *exchange_cards(trek_control *control, const char *wanted)
         trek_control_end(control, TREK_ERR_MEMORY, "a process has no memory to join the group");
         return NULL;
     }
-    if (trek_control_gather(control, &own, sizeof own, cards, job.settling_ns) != TREK_OK) {
+    if (trek_control_gather(control, &own, sizeof own, cards, job()->settling_ns) != TREK_OK) {
         trek_free(cards);
         return NULL;
     }
@@ -138,7 +140,7 @@ static trek_status make_engine(trek_control *control, int e, trek_comm **comm)
     if (own != TREK_OK)
         trek_error_take(&status, message);
     int32_t mine = (int32_t)own;
-    if (trek_control_gather(control, &mine, sizeof mine, all, job.settling_ns) != TREK_OK) {
+    if (trek_control_gather(control, &mine, sizeof mine, all, job()->settling_ns) != TREK_OK) {
         trek_comm_free(comm);
         if (own != TREK_OK && own != TREK_ERR_PEER) {
             trek_error_clear();
@@ -212,11 +214,12 @@ static void report(const trek_control *control, const process_card *cards, const
             locals++;
         }
     }
-    job.launch.local = local;
-    job.launch.locals = locals;
-    trek_log_message(
-        TREK_LOG_INFO, "process %d of %d (by %s), %d of %d on this machine, %d machine%s, engine %s, process 0 at %s:%d", self, n,
-        job.launch.source, local, locals, machines, machines > 1 ? "s" : "", engine, job.launch.address, job.launch.port);
+    job()->launch.local = local;
+    job()->launch.locals = locals;
+    trek_log_message(TREK_LOG_INFO,
+                     "process %d of %d (by %s), %d of %d on this machine, %d machine%s, engine %s, process 0 at %s:%d", self, n,
+                     job()->launch.source, local, locals, machines, machines > 1 ? "s" : "", engine, job()->launch.address,
+                     job()->launch.port);
 }
 
 static trek_comm *pick_engine(trek_control *control, const char *wanted)
@@ -255,13 +258,13 @@ static trek_comm *own(trek_comm *comm, trek_control *control)
     if (comm->control != control) /* else it is being read already: by the channel's thread, if the group has ended */
         comm->control = control;
     comm->freed = free_job;
-    job.comm = comm;
+    job()->comm = comm;
     return comm;
 }
 
 static trek_comm *join(const trek_comm_opts *opts)
 {
-    const trek_launch *launch = &job.launch;
+    const trek_launch *launch = &job()->launch;
     trek_comm *comm = NULL;
     if (launch->processes == 1) {
         trek_comm_local(NULL, 1, &comm);
@@ -271,15 +274,15 @@ static trek_comm *join(const trek_comm_opts *opts)
                                        .port = launch->port, .token = launch->token };
     control_opts.join_s = join_seconds(opts);
     control_opts.deaths = launch->deaths + 1;
-    control_opts.flat = (int)trek_environment_number("TREK_CONTROL_TREE_ABOVE", 1, TREK_MAX_RANKS, 0);
-    job.settling_ns = control_opts.join_s > 0 ? (int64_t)(control_opts.join_s * 1e9) : 0;
+    control_opts.flat = (int)trek_process_number("TREK_CONTROL_TREE_ABOVE", 1, TREK_MAX_RANKS, 0);
+    job()->settling_ns = control_opts.join_s > 0 ? (int64_t)(control_opts.join_s * 1e9) : 0;
     trek_control *control = trek_control_join(&control_opts);
     return control ? own(pick_engine(control, opts ? opts->engine : NULL), control) : NULL;
 }
 
 static trek_comm *begin(const trek_comm_opts *opts, const trek_launch *launch)
 {
-    job.launch = *launch;
+    job()->launch = *launch;
     trek_comm *comm = join(opts);
     if (comm && opts && opts->deadline_s != 0)
         trek_comm_set_deadline(comm, opts->deadline_s);
@@ -289,7 +292,7 @@ static trek_comm *begin(const trek_comm_opts *opts, const trek_launch *launch)
 trek_comm *trek_comm_init_next(trek_control *control, const char *engine, const trek_comm *ended)
 {
     trek_comm *comm = NULL;
-    pthread_mutex_lock(&job.lock);
+    trek_lock_acquire(&job()->lock);
     if (control)
         comm = pick_engine(control, engine);
     else
@@ -297,19 +300,19 @@ trek_comm *trek_comm_init_next(trek_control *control, const char *engine, const 
     comm = own(comm, control);
     if (comm && ended)
         comm->deadline_ns = ended->deadline_ns;
-    pthread_mutex_unlock(&job.lock);
+    trek_lock_release(&job()->lock);
     return comm;
 }
 
 /* Whether it is the process's group that is asked for. */
 static trek_status check_again(const trek_comm_opts *opts, const trek_launch *launch)
 {
-    if (launch->processes != job.launch.processes || launch->process != job.launch.process)
+    if (launch->processes != job()->launch.processes || launch->process != job()->launch.process)
         return trek_fail(TREK_ERR_ARGUMENT, "comm_init: this process is process %d of %d already, not %d of %d",
-                         job.launch.process, job.launch.processes, launch->process, launch->processes);
-    if (opts && opts->engine && job.comm->control && strcmp(opts->engine, job.comm->engine->name) != 0)
+                         job()->launch.process, job()->launch.processes, launch->process, launch->processes);
+    if (opts && opts->engine && job()->comm->control && strcmp(opts->engine, job()->comm->engine->name) != 0)
         return trek_fail(TREK_ERR_ARGUMENT, "comm_init: the processes are joined by engine \"%s\" already, not \"%s\"",
-                         job.comm->engine->name, opts->engine);
+                         job()->comm->engine->name, opts->engine);
     return TREK_OK;
 }
 
@@ -325,17 +328,17 @@ static trek_status check_begin(const trek_launch *launch)
 
 trek_status trek_comm_init_joining(trek_launch *launch)
 {
-    pthread_mutex_lock(&job.lock);
-    bool there = job.comm != NULL;
+    trek_lock_acquire(&job()->lock);
+    bool there = job()->comm != NULL;
     trek_status status = trek_launch_find(NULL, launch);
     if (status == TREK_OK && (there || launch->processes == 1))
         status = trek_fail(TREK_ERR_STATE, there ? "TREK_JOIN is set in the environment, but this process is in a group already"
                                                  : "TREK_JOIN is set in the environment, but of no job of several processes");
     if (status == TREK_OK) {
-        job.launch = *launch;
-        job.settling_ns = (int64_t)JOIN_S * 1000000000;
+        job()->launch = *launch;
+        job()->settling_ns = (int64_t)JOIN_S * 1000000000;
     }
-    pthread_mutex_unlock(&job.lock);
+    trek_lock_release(&job()->lock);
     return status;
 }
 
@@ -348,14 +351,14 @@ trek_comm *trek_comm_init(const trek_comm_opts *opts)
     }
     if (check_opts(opts) != TREK_OK || find_launch(opts, &launch) != TREK_OK)
         return NULL;
-    pthread_mutex_lock(&job.lock);
-    while (job.comm && !trek_comm_retain(job.comm)) /* another thread gives the last handle back */
-        pthread_cond_wait(&job.gone, &job.lock);
-    trek_comm *comm = job.comm;
+    trek_lock_acquire(&job()->lock);
+    while (job()->comm && !trek_comm_retain(job()->comm)) /* another thread gives the last handle back */
+        trek_condition_wait(&job()->gone, &job()->lock);
+    trek_comm *comm = job()->comm;
     trek_status status = comm ? check_again(opts, &launch) : check_begin(&launch);
     if (!comm && status == TREK_OK)
         comm = begin(opts, &launch);
-    pthread_mutex_unlock(&job.lock);
+    trek_lock_release(&job()->lock);
     if (status != TREK_OK)
         trek_comm_free(&comm);
     return comm;

@@ -3,10 +3,9 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
+#include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
-#include "tensor/trace.h"
 
 #define ENDED 0x80000000u
 
@@ -77,13 +76,13 @@ bool trek_comm_end_by(trek_comm_end *end, trek_status status, const char *messag
 
 trek_status trek_comm_end_fail(trek_comm_end *end, trek_control *control, const char *more)
 {
-    int64_t until = control ? trek_clock_ns() + LOOK_NS : INT64_MAX;
+    int64_t until = control ? trek_now_ns() + LOOK_NS : INT64_MAX;
     while (!trek_comm_end_is_known(end)) {
-        if (trek_clock_ns() > until)
+        if (trek_now_ns() > until)
             return trek_control_ended(control)
                        ? trek_control_fail(control)
                        : trek_fail(TREK_ERR_PEER, "the group has ended: a process died while it said why");
-        nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+        trek_sleep_ns(100000);
     }
     char message[TREK_ERROR_SIZE];
     memcpy(message, end->message, sizeof message);
@@ -189,9 +188,9 @@ static int64_t look_around(trek_meeting_comm *self, uint64_t number, uint64_t me
 {
     if (self->base.control && trek_control_ended(self->base.control)) {
         trek_meeting_end_with_channel(self);
-    } else if (deadline && trek_clock_ns() >= deadline) {
+    } else if (deadline && trek_now_ns() >= deadline) {
         if (all_excused(self, meeting))
-            return trek_clock_ns() + self->base.deadline_ns;
+            return trek_now_ns() + self->base.deadline_ns;
         end_by_timeout(self, number, meeting);
     }
     return deadline;
@@ -219,9 +218,9 @@ bool trek_meeting_come(trek_meeting_comm *self, uint64_t number)
         return false;
     if (atomic_fetch_add(&m->arrived, 1) + 1 == self->base.world)
         return open_gate(m, word, false);
-    int64_t deadline = self->base.deadline_ns ? trek_clock_ns() + self->base.deadline_ns : 0;
+    int64_t deadline = self->base.deadline_ns ? trek_now_ns() + self->base.deadline_ns : 0;
     for (bool spin = atomic_load_explicit(&m->spin, memory_order_relaxed);; spin = false) {
-        int64_t look = self->base.control ? trek_clock_ns() + LOOK_NS : deadline;
+        int64_t look = self->base.control ? trek_now_ns() + LOOK_NS : deadline;
         if (trek_gate_wait(&m->gate, word, spin, deadline && deadline < look ? deadline : look))
             break;
         deadline = look_around(self, number, meeting, deadline);

@@ -1,22 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "distributed/comm/nccl.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "distributed/control/control.h"
+#include "distributed/system/system.h"
 #include "tensor/device_comm.h"
 #include "tensor/environment.h"
 #include "tensor/memory_internal.h"
-#include "tensor/thread_start.h"
 #include "tensor/trace.h"
 
 /* The ranks of this process: they are made and freed together. */
 typedef struct nccl_group {
-    pthread_mutex_t lock;  /* of attached, for aborts from other threads */
+    trek_lock lock;        /* of attached, for aborts from other threads */
     int attached, n;
     trek_device_rank **ranks;
 } nccl_group;
@@ -43,7 +41,7 @@ struct trek_comm_nccl {
 /* The library of a kind of devices for a group of n ranks, or NULL. */
 static const trek_device_comm *library_for(trek_device_type type, int n)
 {
-    long wish = trek_environment_number("TREK_NCCL", 0, 1, -1);
+    long wish = trek_process_number("TREK_NCCL", 0, 1, -1);
     if (type == TREK_CPU || wish == 0 || (n < 2 && wish != 1))
         return NULL;
     const trek_backend *backend = trek_backends[type];
@@ -73,7 +71,7 @@ static const trek_device_comm *library_of(const trek_device *devices, int n)
 static void free_group(nccl_group *group, const trek_device_comm *library)
 {
     library->free(group->ranks, group->n);
-    pthread_mutex_destroy(&group->lock);
+    trek_lock_destroy(&group->lock);
     trek_free(group->ranks);
     trek_free(group);
 }
@@ -88,7 +86,7 @@ static nccl_group *new_empty_group(int n)
         trek_free(group);
         return NULL;
     }
-    pthread_mutex_init(&group->lock, NULL);
+    trek_lock_init(&group->lock);
     return group;
 }
 
@@ -178,13 +176,13 @@ static void abort_group(nccl_group *group, const trek_device_comm *library);
 
 /* --- what is under way when a rank leaves ---------------------------------------------------- */
 
-enum { POLL_MS = 20 };
+#define POLL_NS 20000000
 #define PATIENCE_NS 3000000000 /* with those who have left: what they were part of ends within moments */
 
 typedef struct draining {
     struct trek_comm_nccl *part;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
+    trek_lock lock;
+    trek_condition changed;
     bool over;
 } draining;
 
@@ -193,10 +191,10 @@ static void *drain_stream(void *arg)
     draining *d = arg;
     d->part->backend->event_sync(d->part->done);
     trek_error_clear();
-    pthread_mutex_lock(&d->lock);
+    trek_lock_acquire(&d->lock);
     d->over = true;
-    pthread_cond_signal(&d->changed);
-    pthread_mutex_unlock(&d->lock);
+    trek_condition_wake_one(&d->changed);
+    trek_lock_release(&d->lock);
     return NULL;
 }
 
@@ -211,33 +209,27 @@ static bool waits_in_vain(const struct trek_comm_nccl *part, int64_t waited_ns, 
 static void drain(struct trek_comm_nccl *part, trek_device device, int64_t deadline_ns)
 {
     draining d = { .part = part };
-    pthread_t thread;
-    int64_t start = trek_clock_ns();
+    trek_thread thread;
+    int64_t start = trek_now_ns();
     /* what has been replayed is on the thread's own queue */
     if (part->backend->event_record(part->ready, NULL) != TREK_OK ||
         part->backend->stream_wait(device, part->stream, part->ready) != TREK_OK ||
         part->backend->event_record(part->done, part->stream) != TREK_OK)
         return;
-    pthread_mutex_init(&d.lock, NULL);
-    pthread_cond_init(&d.changed, NULL);
-    if (trek_thread_start(&thread, drain_stream, &d) == 0) {
-        pthread_mutex_lock(&d.lock);
-        while (!d.over && !waits_in_vain(part, trek_clock_ns() - start, deadline_ns)) {
-            struct timespec until;
-            clock_gettime(CLOCK_REALTIME, &until);
-            until.tv_nsec += POLL_MS * 1000000;
-            until.tv_sec += until.tv_nsec / 1000000000;
-            until.tv_nsec %= 1000000000;
-            pthread_cond_timedwait(&d.changed, &d.lock, &until);
-        }
+    trek_lock_init(&d.lock);
+    trek_condition_init(&d.changed);
+    if (trek_thread_begin(&thread, drain_stream, &d) == 0) {
+        trek_lock_acquire(&d.lock);
+        while (!d.over && !waits_in_vain(part, trek_now_ns() - start, deadline_ns))
+            trek_condition_wait_until(&d.changed, &d.lock, trek_now_ns() + POLL_NS);
         bool over = d.over;
-        pthread_mutex_unlock(&d.lock);
+        trek_lock_release(&d.lock);
         if (!over)
             abort_group(part->group, part->library);
-        pthread_join(thread, NULL);
+        trek_thread_join(thread);
     }
-    pthread_cond_destroy(&d.changed);
-    pthread_mutex_destroy(&d.lock);
+    trek_condition_destroy(&d.changed);
+    trek_lock_destroy(&d.lock);
 }
 
 void trek_comm_nccl_drain(trek_comm *comm)
@@ -258,9 +250,9 @@ static void detach(trek_comm *comm)
     }
     use(comm, NULL);
     free_part(part);
-    pthread_mutex_lock(&group->lock);
+    trek_lock_acquire(&group->lock);
     bool last = --group->attached == 0;
-    pthread_mutex_unlock(&group->lock);
+    trek_lock_release(&group->lock);
     if (last)
         free_group(group, library);
 }
@@ -552,10 +544,10 @@ void trek_comm_nccl_forget(trek_comm *comm, void *data)
 
 static void abort_group(nccl_group *group, const trek_device_comm *library)
 {
-    pthread_mutex_lock(&group->lock);
+    trek_lock_acquire(&group->lock);
     for (int r = 0; r < group->n; r++)
         library->abort(group->ranks[r]);
-    pthread_mutex_unlock(&group->lock);
+    trek_lock_release(&group->lock);
 }
 
 static void abort_all(trek_comm *comm) { abort_group(comm->nccl->group, comm->nccl->library); }

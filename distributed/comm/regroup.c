@@ -4,10 +4,10 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "distributed/comm/init_internal.h"
 #include "distributed/control/door.h"
+#include "distributed/system/system.h"
 #include "tensor/environment.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
@@ -178,7 +178,7 @@ typedef struct card {
 static void admit_soon(trek_regroup *regroup)
 {
     for (int k = 0; k < 20 && !trek_door_admits(regroup->door); k++) {
-        nanosleep(&(struct timespec){ .tv_nsec = 25000000 }, NULL);
+        trek_sleep_ns(25000000);
         admit(regroup, 0);
     }
 }
@@ -338,13 +338,13 @@ static trek_comm *come(trek_regroup *regroup, int number, int64_t until_ns, trek
 
 static trek_status keep_coming(trek_regroup *regroup, int number, trek_comm **comm)
 {
-    int64_t patience = (int64_t)trek_environment_number("TREK_JOIN_SECONDS", 1, 1000000, FIND_S) * 1000000000;
+    int64_t patience = (int64_t)trek_process_number("TREK_JOIN_SECONDS", 1, 1000000, FIND_S) * 1000000000;
     trek_door_came came;
     for (int ignored = 0; !*comm && trek_error_status() == TREK_OK && ignored < MOST_IGNORED;) {
-        *comm = come(regroup, number, trek_clock_ns() + patience, &came);
+        *comm = come(regroup, number, trek_now_ns() + patience, &came);
         ignored = came == TREK_DOOR_IGNORED ? ignored + 1 : 0;
         if (!*comm && trek_error_status() == TREK_OK)
-            nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
+            trek_sleep_ns(100000000);
     }
     if (!*comm && trek_error_status() == TREK_OK)
         return trek_fail(TREK_ERR_COMM,

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "distributed/control/control_internal.h"
-#include "tensor/trace.h"
+#include "distributed/system/system.h"
 
 /* How long a parent may take to accept a child: it has joined already. */
 #define CLIMB_NS 10000000000
@@ -16,9 +16,9 @@
 static bool is_vain(void *arg)
 {
     trek_control *control = arg;
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     bool left = control->peers[control->node.parent].left;
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
     return left || trek_control_ended(control);
 }
 
@@ -27,9 +27,9 @@ trek_status trek_control_climb(trek_control *control)
     char why[256], where[TREK_WHERE], message[TREK_ERROR_SIZE];
     if (control->up_port == 0)
         return TREK_OK;
-    int fd = trek_socket_connect(control->up_address, control->up_port, trek_clock_ns() + CLIMB_NS, is_vain, control, why,
+    int fd = trek_socket_connect(control->up_address, control->up_port, trek_now_ns() + CLIMB_NS, is_vain, control, why,
                                  sizeof why);
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     bool left = control->peers[control->node.parent].left; /* the first gather tells */
     if (fd < 0 && !left) {
         snprintf(message, sizeof message,
@@ -44,7 +44,7 @@ trek_status trek_control_climb(trek_control *control)
         trek_control_say_hello(control, &control->up, "", 0);
         trek_control_wake(control); /* it is to be watched */
     }
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
     return fd < 0 && !left ? trek_control_fail(control) : TREK_OK;
 }
 
@@ -56,7 +56,7 @@ static void lose_branch(trek_control *control, trek_control_link *link)
     if (control->torn_ns || control->peers[process].left)
         return;
     control->torn = process;
-    control->torn_ns = trek_clock_ns();
+    control->torn_ns = trek_now_ns();
 }
 
 void trek_control_serve_branch(trek_control *control, trek_control_link *link)
@@ -64,7 +64,7 @@ void trek_control_serve_branch(trek_control *control, trek_control_link *link)
     trek_control_head head;
     const char *data;
     bool bad = false, open = trek_control_receive(control, link);
-    control->peers[link->process].report.heard_ns = trek_clock_ns();
+    control->peers[link->process].report.heard_ns = trek_now_ns();
     while (link->fd >= 0 && trek_control_message(link, &head, &data, &bad)) {
         if (head.type == TREK_CONTROL_GATHERED && link == &control->up)
             trek_control_gathered(control, head.number, data, head.bytes);

@@ -2,46 +2,27 @@
 /* The control channel: joining and leaving. */
 #include "distributed/control/control.h"
 
-#include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "distributed/control/control_internal.h"
 #include "distributed/control/launch.h"
+#include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
-#include "tensor/thread_start.h"
 #include "tensor/trace.h"
-
-/* Where the machine ends: one kernel, one view of its processes, one /dev/shm. */
-static void name_machine(char *text, size_t size)
-{
-    char boot[64] = "", space[64] = "";
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (file) {
-        if (fgets(boot, sizeof boot, file))
-            boot[strcspn(boot, "\n")] = '\0';
-        fclose(file);
-    }
-    ssize_t length = readlink("/proc/self/ns/pid", space, sizeof space - 1);
-    space[length > 0 ? length : 0] = '\0';
-    struct stat shared = { 0 };
-    if (stat("/dev/shm", &shared) != 0)
-        memset(&shared, 0, sizeof shared);
-    if (boot[0] == '\0')
-        gethostname(boot, sizeof boot - 1);
-    snprintf(text, size, "%s %s %llu", boot, space, (unsigned long long)shared.st_dev);
-}
 
 /* --- those who exit without leaving ------------------------------------------------------------------------------- */
 
 #define ALIVE 32
-static pthread_mutex_t alive_lock = PTHREAD_MUTEX_INITIALIZER;
-static trek_control *alive[ALIVE];
+
+/* The channels of this process. */
+typedef struct alive_controls {
+    trek_lock lock;
+    bool watches_exit;
+    trek_control *controls[ALIVE];
+} alive_controls;
+
+TREK_PER_PROCESS(alive_controls, alive, { .lock = TREK_LOCK_INIT });
 
 /* How long a process stays after the death of another one. */
 #define BEHIND_NS 200000000
@@ -56,55 +37,50 @@ static void stay_behind(const trek_control *control)
 {
     if (!atomic_load(&control->ended) || !control->started || control->status != TREK_ERR_PEER)
         return;
-    for (int64_t left; (left = control->ended_ns + BEHIND_NS - trek_clock_ns()) > 0;)
-        nanosleep(&(struct timespec){ .tv_nsec = (long)left }, NULL);
+    for (int64_t left; (left = control->ended_ns + BEHIND_NS - trek_now_ns()) > 0;)
+        trek_sleep_ns(left);
 }
 
 /* A process that ends by exit() says so: its peers can tell that from a crash. */
 static void say_exit(void)
 {
-    struct timespec until;
-    if (trek_forked || pthread_mutex_trylock(&alive_lock) != 0)
+    if (trek_forked || !trek_lock_try(&alive()->lock))
         return;
     for (int i = 0; i < ALIVE; i++) {
-        trek_control *control = alive[i];
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec++;
+        trek_control *control = alive()->controls[i];
         if (control)
             stay_behind(control);
-        if (!control || atomic_load(&control->ended) || pthread_mutex_timedlock(&control->lock, &until) != 0)
+        if (!control || atomic_load(&control->ended) || !trek_lock_acquire_within(&control->lock, 1000000000))
             continue;
         if (control->started && !atomic_load(&control->stopping))
             trek_control_say_goodbye(control, true);
         atomic_store(&control->stopping, true);
-        pthread_mutex_unlock(&control->lock);
+        trek_lock_release(&control->lock);
     }
-    pthread_mutex_unlock(&alive_lock);
+    trek_lock_release(&alive()->lock);
 }
-
-static void watch_exit(void) { atexit(say_exit); }
 
 static void remember(trek_control *control)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch_exit);
-    pthread_mutex_lock(&alive_lock);
+    trek_lock_acquire(&alive()->lock);
+    if (!alive()->watches_exit)
+        alive()->watches_exit = trek_process_at_exit(say_exit);
     for (int i = 0; i < ALIVE; i++) {
-        if (alive[i])
+        if (alive()->controls[i])
             continue;
-        alive[i] = control;
+        alive()->controls[i] = control;
         break;
     }
-    pthread_mutex_unlock(&alive_lock);
+    trek_lock_release(&alive()->lock);
 }
 
 static void forget(const trek_control *control)
 {
-    pthread_mutex_lock(&alive_lock);
+    trek_lock_acquire(&alive()->lock);
     for (int i = 0; i < ALIVE; i++)
-        if (alive[i] == control)
-            alive[i] = NULL;
-    pthread_mutex_unlock(&alive_lock);
+        if (alive()->controls[i] == control)
+            alive()->controls[i] = NULL;
+    trek_lock_release(&alive()->lock);
 }
 
 /* --- making and freeing ------------------------------------------------------------------------------------------- */
@@ -119,12 +95,11 @@ void trek_control_destroy(trek_control *control)
     for (int k = 0; k < TREK_TREE_FAN; k++)
         trek_control_link_close(&control->below[k]);
     trek_socket_close(control->listen_fd);
-    if (control->wake_fd >= 0)
-        close(control->wake_fd);
+    trek_bell_free(control->bell);
     if (control->has_condition && !trek_forked)
-        pthread_cond_destroy(&control->changed);
+        trek_condition_destroy(&control->changed);
     if (control->has_lock && !trek_forked)
-        pthread_mutex_destroy(&control->lock);
+        trek_lock_destroy(&control->lock);
     for (int s = 0; s < 2; s++) {
         trek_free(control->slots[s].has);
         trek_free(control->slots[s].data);
@@ -137,15 +112,10 @@ void trek_control_destroy(trek_control *control)
 
 static bool make_locks(trek_control *control)
 {
-    pthread_condattr_t monotonic;
-    control->has_lock = pthread_mutex_init(&control->lock, NULL) == 0;
-    if (pthread_condattr_init(&monotonic) != 0)
-        return false;
-    control->has_condition = pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC) == 0 &&
-                             pthread_cond_init(&control->changed, &monotonic) == 0;
-    pthread_condattr_destroy(&monotonic);
-    control->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    return control->has_lock && control->has_condition && control->wake_fd >= 0;
+    control->has_lock = trek_lock_init(&control->lock);
+    control->has_condition = trek_condition_init(&control->changed);
+    control->bell = trek_bell_new();
+    return control->has_lock && control->has_condition && control->bell >= 0;
 }
 
 static void fill_in(trek_control *control, const trek_control_opts *opts)
@@ -162,8 +132,8 @@ static void fill_in(trek_control *control, const trek_control_opts *opts)
     snprintf(control->address, sizeof control->address, "%s", opts->address ? opts->address : "127.0.0.1");
     snprintf(control->token, sizeof control->token, "%s", opts->token ? opts->token : "");
     trek_socket_where(control->address, control->port, control->where, sizeof control->where);
-    name_machine(control->machine, sizeof control->machine);
-    control->wake_fd = control->listen_fd = -1;
+    trek_process_machine(control->machine, sizeof control->machine);
+    control->bell = control->listen_fd = -1;
     control->same_machine = true;
     control->links_count = control->process == 0 ? control->processes : 1;
     for (int i = 0; i < TREK_CONTROL_NEWCOMERS; i++)
@@ -172,7 +142,7 @@ static void fill_in(trek_control *control, const trek_control_opts *opts)
     for (int k = 0; k < TREK_TREE_FAN; k++)
         control->below[k] = (trek_control_link){ .fd = -1 };
     trek_control_take_place(control, 0);
-    int64_t now = trek_clock_ns();
+    int64_t now = trek_now_ns();
     control->join_until_ns = now + (int64_t)(control->join_s * 1e9);
     control->phase = "starting";
 }
@@ -199,10 +169,10 @@ trek_control *trek_control_make(const trek_control_opts *opts)
     }
     trek_control_peer_state *own = &control->peers[control->process];
     own->joined = true;
-    own->pid = getpid();
-    gethostname(own->host, sizeof own->host - 1);
+    own->pid = trek_process_id();
+    trek_process_host(own->host, sizeof own->host);
     snprintf(own->report.phase, sizeof own->report.phase, "%s", control->phase);
-    own->report.phase_ns = own->report.call_ns = trek_clock_ns();
+    own->report.phase_ns = own->report.call_ns = trek_now_ns();
     return control;
 }
 
@@ -236,8 +206,8 @@ static bool somebody_died(void *arg)
     trek_control *control = arg;
     char text[200];
     if (control->death_ns == 0 && find_death(control, text, sizeof text))
-        control->death_ns = trek_clock_ns();
-    return control->death_ns && trek_clock_ns() - control->death_ns > DEATH_NS;
+        control->death_ns = trek_now_ns();
+    return control->death_ns && trek_now_ns() - control->death_ns > DEATH_NS;
 }
 
 static char *say_death(const trek_control *control, char *text, size_t size)
@@ -277,7 +247,7 @@ static trek_status greet(trek_control *control)
     int port = listen_for_children(control, fd, address, sizeof address);
     control->links[0] = (trek_control_link){ .fd = fd, .process = 0 };
     control->peers[0].joined = true;
-    control->peers[0].report.heard_ns = control->peers[0].report.phase_ns = control->peers[0].report.call_ns = trek_clock_ns();
+    control->peers[0].report.heard_ns = control->peers[0].report.phase_ns = control->peers[0].report.call_ns = trek_now_ns();
     trek_control_say_hello(control, &control->links[0], address, port);
     return TREK_OK;
 }
@@ -287,23 +257,22 @@ static bool wait_for_start(trek_control *control)
 {
     int64_t until = control->join_until_ns + (control->process == 0 ? 0 : 2 * (int64_t)TREK_CONTROL_BEAT_NS);
     char message[TREK_WHERE + 256];
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     while (!control->started && !atomic_load(&control->ended)) {
-        int64_t now = trek_clock_ns(), next = now + LOOK_NS < until || control->process == 0 ? now + LOOK_NS : until;
-        struct timespec at = { .tv_sec = (time_t)(next / 1000000000), .tv_nsec = (long)(next % 1000000000) };
-        pthread_cond_timedwait(&control->changed, &control->lock, &at);
+        int64_t now = trek_now_ns(), next = now + LOOK_NS < until || control->process == 0 ? now + LOOK_NS : until;
+        trek_condition_wait_until(&control->changed, &control->lock, next);
         if (control->started || atomic_load(&control->ended))
             break;
         if (somebody_died(control)) {
             trek_control_end_locked(control, TREK_ERR_PEER, say_death(control, message, sizeof message));
-        } else if (control->process != 0 && trek_clock_ns() >= until) {
+        } else if (control->process != 0 && trek_now_ns() >= until) {
             snprintf(message, sizeof message, "process %d waited %g s at %s for the others", control->process, control->join_s,
                      control->where);
             trek_control_end_locked(control, TREK_ERR_TIMEOUT, message);
         }
     }
     bool started = control->started; /* it may have ended again: the first call tells */
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
     return started;
 }
 
@@ -311,13 +280,12 @@ static bool wait_for_start(trek_control *control)
 static void tell_late_comers(trek_control *control)
 {
     int64_t until = control->ended_ns + LATE_NS;
-    struct timespec at = { .tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000) };
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     bool tells = control->process == 0 && control->status == TREK_ERR_PEER && !control->died; /* else they learn it otherwise */
     for (int p = 1; p < control->processes && tells; p++)
-        while (!control->peers[p].joined && trek_clock_ns() < until)
-            pthread_cond_timedwait(&control->changed, &control->lock, &at);
-    pthread_mutex_unlock(&control->lock);
+        while (!control->peers[p].joined && trek_now_ns() < until)
+            trek_condition_wait_until(&control->changed, &control->lock, until);
+    trek_lock_release(&control->lock);
 }
 
 /* Process 0 listens, the others say to it who they are. */
@@ -348,7 +316,7 @@ trek_control *trek_control_join(const trek_control_opts *opts)
     }
     control->listen_fd = opts->listening - 1;
     trek_status status = come(control);
-    if (status == TREK_OK && trek_thread_start(&control->thread, trek_control_serve, control) != 0)
+    if (status == TREK_OK && trek_thread_begin(&control->thread, trek_control_serve, control) != 0)
         status = trek_fail(TREK_ERR_STATE, "the thread of the control channel cannot start");
     if (status != TREK_OK) {
         trek_control_destroy(control);
@@ -375,25 +343,25 @@ void trek_control_free(trek_control **place)
     if (!trek_forked) {
         stay_behind(control);
         forget(control);
-        pthread_mutex_lock(&control->lock);
+        trek_lock_acquire(&control->lock);
         if (!atomic_load(&control->stopping))
             trek_control_say_goodbye(control, false);
         atomic_store(&control->stopping, true);
-        pthread_mutex_unlock(&control->lock);
+        trek_lock_release(&control->lock);
         trek_control_wake(control);
         if (control->has_thread)
-            pthread_join(control->thread, NULL);
+            trek_thread_join(control->thread);
     }
     trek_control_destroy(control);
 }
 
 int trek_control_take_listening(trek_control *control)
 {
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     bool first = control->process == 0 && control->generation == 0 && control->started;
     int taken = first ? control->listen_fd + 1 : 0;
     control->listen_fd = first ? -1 : control->listen_fd;
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
     trek_control_wake(control);
     return taken;
 }
@@ -407,9 +375,9 @@ const char *trek_control_machine(const trek_control *control) { return control->
 bool trek_control_own_address(trek_control *control, char *text, size_t size)
 {
     bool found = false;
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     for (int i = control->links_count - 1; i >= 0 && !found; i--) /* the last process is the likeliest to be on another machine */
         found = control->links[i].fd >= 0 && trek_socket_own_address(control->links[i].fd, text, size);
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
     return found;
 }

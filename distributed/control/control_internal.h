@@ -3,11 +3,10 @@
 #ifndef TREK_DISTRIBUTED_CONTROL_CONTROL_INTERNAL_H
 #define TREK_DISTRIBUTED_CONTROL_CONTROL_INTERNAL_H
 
-#include <pthread.h>
-
 #include "distributed/control/control.h"
-#include "distributed/control/socket.h"
 #include "distributed/control/tree.h"
+#include "distributed/system/socket.h"
+#include "distributed/system/system.h"
 
 #define TREK_CONTROL_BEAT_NS 1000000000
 #define TREK_CONTROL_SILENCE_NS 5000000000
@@ -53,7 +52,7 @@ typedef struct trek_control_start {
     char address[64];
 } trek_control_start;
 
-/* What a process does. Times are ages when it is sent, and moments of trek_clock_ns() where it is kept. */
+/* What a process does. Times are ages when it is sent, and moments of trek_now_ns() where it is kept. */
 typedef struct trek_control_report {
     int32_t process;
     int32_t is_long, in_call, exited;
@@ -104,11 +103,11 @@ struct trek_control {
     int32_t generation;
     int64_t death_ns;       /* when it was seen that a process has ended while the others wait for it; 0: none has */
     atomic_bool ended, stopping;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    pthread_t thread;
+    trek_lock lock;
+    trek_condition changed;
+    trek_thread thread;
     bool has_lock, has_condition, has_thread;
-    int wake_fd, listen_fd;
+    int bell, listen_fd;
     bool started, same_machine, welcome;
     trek_status status;     /* why it has ended */
     char message[TREK_ERROR_SIZE];

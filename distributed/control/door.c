@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The door's thread: lets in who belongs to the job, answers those who ask, keeps those who wait company. */
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "distributed/control/door_internal.h"
-#include "distributed/control/socket.h"
+#include "distributed/system/socket.h"
+#include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
-#include "tensor/thread_start.h"
 #include "tensor/trace.h"
 
 /* All processes of a job may come, and somebody may ask meanwhile. */
@@ -51,7 +47,7 @@ static void read_visitor(trek_door *door, trek_door_visitor *visitor)
     int got;
     while (visitor->fd >= 0 && !is_between(door) &&
            (got = trek_door_receive(door, visitor->fd, visitor->in, &visitor->used, &note)) != 0) {
-        visitor->heard_ns = trek_clock_ns();
+        visitor->heard_ns = trek_now_ns();
         if (got < 0)
             trek_door_drop(visitor);
         else if (visitor->told)
@@ -89,7 +85,7 @@ static void accept_visitors(trek_door *door, int listening)
         int fd = listening >= 0 ? trek_socket_accept(listening) : -1;
         if (fd < 0)
             return;
-        door->visitors[n - 1] = (trek_door_visitor){ .fd = fd, .number = -1, .heard_ns = trek_clock_ns() };
+        door->visitors[n - 1] = (trek_door_visitor){ .fd = fd, .number = -1, .heard_ns = trek_now_ns() };
         door->n_visitors = n;
         read_visitor(door, &door->visitors[n - 1]);
     }
@@ -97,7 +93,7 @@ static void accept_visitors(trek_door *door, int listening)
 
 static void keep_company(trek_door *door)
 {
-    int64_t now = trek_clock_ns();
+    int64_t now = trek_now_ns();
     bool beats = now >= door->beat_ns;
     trek_door_note beat = trek_door_note_of(door, TREK_DOOR_BEAT);
     for (int k = 0; k < door->n_visitors; k++) {
@@ -116,7 +112,7 @@ static void keep_company(trek_door *door)
 static int watch(trek_door *door)
 {
     int n = 0;
-    door->polled[n++] = (struct pollfd){ .fd = door->wake_fd, .events = POLLIN };
+    door->polled[n++] = (struct pollfd){ .fd = door->bell, .events = POLLIN };
     bool room = door->n_visitors < MOST_VISITORS;
     door->polled[n++] = (struct pollfd){ .fd = room ? door->listen_fd : -1, .events = POLLIN };
     door->polled[n++] = (struct pollfd){ .fd = room ? door->lobby_fd : -1, .events = POLLIN };
@@ -128,24 +124,23 @@ static int watch(trek_door *door)
 static void *serve(void *arg)
 {
     trek_door *door = arg;
-    uint64_t count;
-    pthread_mutex_lock(&door->lock);
+    trek_lock_acquire(&door->lock);
     while (!door->stopping) {
         sweep(door);
         int n = watch(door);
-        pthread_mutex_unlock(&door->lock);
-        poll(door->polled, (nfds_t)n, TREK_DOOR_BEAT_NS / 1000000);
-        pthread_mutex_lock(&door->lock);
-        if (door->polled[0].revents && read(door->wake_fd, &count, sizeof count) < 0 && errno != EAGAIN)
+        trek_lock_release(&door->lock);
+        trek_socket_poll(door->polled, n, TREK_DOOR_BEAT_NS / 1000000);
+        trek_lock_acquire(&door->lock);
+        if (door->polled[0].revents && !trek_bell_quiet(door->bell))
             trek_log_message(TREK_LOG_DEBUG, "door: %s", strerror(errno));
         for (int k = 0; k < door->n_visitors; k++)
             read_visitor(door, &door->visitors[k]);
         accept_visitors(door, door->listen_fd);
         accept_visitors(door, door->lobby_fd);
         keep_company(door);
-        pthread_cond_broadcast(&door->changed);
+        trek_condition_wake_all(&door->changed);
     }
-    pthread_mutex_unlock(&door->lock);
+    trek_lock_release(&door->lock);
     return NULL;
 }
 
@@ -153,24 +148,19 @@ static void *serve(void *arg)
 
 static trek_status make(trek_door *door, const char *address, const char *token)
 {
-    pthread_condattr_t monotonic;
     snprintf(door->token, sizeof door->token, "%s", token ? token : "");
     snprintf(door->own.address, sizeof door->own.address, "%s", address);
-    door->has_lock = pthread_mutex_init(&door->lock, NULL) == 0;
-    if (pthread_condattr_init(&monotonic) == 0) {
-        door->has_condition = pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC) == 0 &&
-                              pthread_cond_init(&door->changed, &monotonic) == 0;
-        pthread_condattr_destroy(&monotonic);
-    }
-    door->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (!door->has_lock || !door->has_condition || door->wake_fd < 0)
+    door->has_lock = trek_lock_init(&door->lock);
+    door->has_condition = trek_condition_init(&door->changed);
+    door->bell = trek_bell_new();
+    if (!door->has_lock || !door->has_condition || door->bell < 0)
         return trek_fail(TREK_ERR_STATE, "a process's door cannot be made");
     trek_status status = trek_array_grow(&door->polled, &door->cap_polled, 3, sizeof *door->polled);
     int port = 0;
     if (status == TREK_OK)
         status = trek_socket_listen(address, 0, &door->listen_fd, &port);
     door->own.port = port;
-    if (status == TREK_OK && !(door->has_thread = trek_thread_start(&door->thread, serve, door) == 0))
+    if (status == TREK_OK && !(door->has_thread = trek_thread_begin(&door->thread, serve, door) == 0))
         status = trek_fail(TREK_ERR_STATE, "the thread of a process's door cannot start");
     return status;
 }
@@ -181,7 +171,7 @@ trek_door *trek_door_open(const char *address, const char *token, int number)
     if (!door)
         return NULL;
     door->own.number = number;
-    door->wake_fd = door->listen_fd = door->lobby_fd = door->host_fd = -1;
+    door->bell = door->listen_fd = door->lobby_fd = door->host_fd = -1;
     if (make(door, address, token) != TREK_OK)
         trek_door_free(&door);
     return door;
@@ -189,11 +179,11 @@ trek_door *trek_door_open(const char *address, const char *token, int number)
 
 static void stop(trek_door *door)
 {
-    pthread_mutex_lock(&door->lock);
+    trek_lock_acquire(&door->lock);
     door->stopping = true;
-    pthread_mutex_unlock(&door->lock);
+    trek_lock_release(&door->lock);
     trek_door_wake(door);
-    pthread_join(door->thread, NULL);
+    trek_thread_join(door->thread);
 }
 
 void trek_door_free(trek_door **place)
@@ -211,12 +201,11 @@ void trek_door_free(trek_door **place)
     trek_socket_close(door->listen_fd);
     trek_socket_close(door->lobby_fd);
     trek_socket_close(door->host_fd);
-    if (door->wake_fd >= 0)
-        close(door->wake_fd);
+    trek_bell_free(door->bell);
     if (door->has_condition && !trek_forked)
-        pthread_cond_destroy(&door->changed);
+        trek_condition_destroy(&door->changed);
     if (door->has_lock && !trek_forked)
-        pthread_mutex_destroy(&door->lock);
+        trek_lock_destroy(&door->lock);
     trek_free(door->visitors);
     trek_free(door->polled);
     trek_free(door->members);
@@ -233,7 +222,7 @@ trek_status trek_door_enter(trek_door *door, int64_t generation, const trek_memb
     if (!copy)
         return TREK_ERR_MEMORY;
     memcpy(copy, members, (size_t)n * sizeof *copy);
-    pthread_mutex_lock(&door->lock);
+    trek_lock_acquire(&door->lock);
     trek_free(door->members);
     door->members = copy;
     door->n_members = n;
@@ -250,7 +239,7 @@ trek_status trek_door_enter(trek_door *door, int64_t generation, const trek_memb
         trek_door_send(visitor->fd, &gone);
         trek_door_drop(visitor);
     }
-    pthread_mutex_unlock(&door->lock);
+    trek_lock_release(&door->lock);
     trek_door_wake(door);
     return TREK_OK;
 }

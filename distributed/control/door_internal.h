@@ -3,9 +3,8 @@
 #ifndef TREK_DISTRIBUTED_CONTROL_DOOR_INTERNAL_H
 #define TREK_DISTRIBUTED_CONTROL_DOOR_INTERNAL_H
 
-#include <pthread.h>
-
 #include "distributed/control/door.h"
+#include "distributed/system/system.h"
 
 #define TREK_DOOR_TOKEN 256
 #define TREK_DOOR_BEAT_NS 250000000
@@ -54,11 +53,11 @@ typedef struct trek_door_visitor {
 struct trek_door {
     trek_member own;
     char token[TREK_DOOR_TOKEN];
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    pthread_t thread;
+    trek_lock lock;
+    trek_condition changed;
+    trek_thread thread;
     bool has_lock, has_condition, has_thread, stopping;
-    int wake_fd, listen_fd;
+    int bell, listen_fd;
     int lobby_fd;        /* at the job's address; -1: not here */
     uint64_t program;
     bool joins;          /* it is in no group yet, and about to be */

@@ -3,10 +3,9 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "distributed/control/control_internal.h"
-#include "tensor/trace.h"
+#include "distributed/system/system.h"
 
 typedef struct end_message {
     int32_t status;
@@ -20,7 +19,7 @@ void trek_control_end_locked(trek_control *control, trek_status status, const ch
         return;
     control->status = status;
     snprintf(control->message, sizeof control->message, "%s", message);
-    control->ended_ns = trek_clock_ns();
+    control->ended_ns = trek_now_ns();
     control->zero_logs = control->process != 0 && control->links[0].fd >= 0 && !control->peers[0].left;
     atomic_store(&control->ended, true);
     end_message end = { .status = (int32_t)status };
@@ -28,7 +27,7 @@ void trek_control_end_locked(trek_control *control, trek_status status, const ch
     size_t bytes = offsetof(end_message, text) + strlen(end.text);
     for (int i = 0; i < control->links_count; i++)
         trek_control_send(control, &control->links[i], TREK_CONTROL_END, 0, &end, bytes);
-    pthread_cond_broadcast(&control->changed);
+    trek_condition_wake_all(&control->changed);
     trek_control_wake(control);
 }
 
@@ -36,9 +35,9 @@ void trek_control_end(trek_control *control, trek_status status, const char *mes
 {
     if (trek_forked)
         return;
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     trek_control_end_locked(control, status, message);
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
 }
 
 bool trek_control_ended(const trek_control *control) { return atomic_load(&control->ended); }
@@ -48,10 +47,10 @@ trek_status trek_control_fail(trek_control *control)
     if (trek_forked)
         return trek_fail_forked();
     char message[TREK_ERROR_SIZE];
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     trek_status status = control->status;
     memcpy(message, control->message, sizeof message);
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
     return status == TREK_OK ? trek_fail(TREK_ERR_STATE, "the group of processes has not ended")
                              : trek_fail(status, "%s", message);
 }
@@ -123,8 +122,8 @@ void trek_control_take_left(trek_control *control, int process, const trek_contr
 static void finish_link(trek_control_link *link)
 {
     link->closing = true;
-    if (link->fd >= 0 && link->out_used == link->out_begin)
-        shutdown(link->fd, SHUT_WR);
+    if (link->out_used == link->out_begin)
+        trek_socket_finish(link->fd);
 }
 
 /* What a process says that leaves in order, to all whom it knows. */
@@ -149,7 +148,7 @@ trek_status trek_control_on_end(trek_control *control, trek_control_ended_fn fn,
 {
     if (trek_forked)
         return trek_fail_forked();
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     int h = 0;
     while (h < TREK_CONTROL_HOOKS && control->hooks[h].fn)
         h++;
@@ -158,7 +157,7 @@ trek_status trek_control_on_end(trek_control *control, trek_control_ended_fn fn,
         control->hooks[h].arg = arg;
         control->hooks[h].called = control->hooks[h].calling = false;
     }
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
     trek_control_wake(control);
     return h < TREK_CONTROL_HOOKS ? TREK_OK : trek_fail(TREK_ERR_STATE, "more than %d engines hang on one control channel", h);
 }
@@ -168,13 +167,13 @@ void trek_control_forget(trek_control *control, void *arg)
 {
     if (!control || trek_forked)
         return;
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     for (int h = 0; h < TREK_CONTROL_HOOKS; h++) {
         if (!control->hooks[h].fn || control->hooks[h].arg != arg)
             continue;
-        while (control->hooks[h].calling && !pthread_equal(pthread_self(), control->thread))
-            pthread_cond_wait(&control->changed, &control->lock);
+        while (control->hooks[h].calling && !trek_thread_equal(trek_thread_self(), control->thread))
+            trek_condition_wait(&control->changed, &control->lock);
         control->hooks[h].fn = NULL;
     }
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
 }

@@ -3,11 +3,10 @@
  * to its parent in one piece; process 0 sends all of them down again. Without a tree all are process 0's children. */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "distributed/control/control_internal.h"
+#include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
-#include "tensor/trace.h"
 
 /* In a tree only what process 0 hears by the star says who has come, where a process below waits for another one: who waits
  * says so after this time, and process 0 lets this time pass before it decides about those who are late. */
@@ -38,7 +37,7 @@ static void send_down(trek_control *control, const trek_control_slot *slot)
     size_t bytes = slot->bytes * (size_t)control->processes;
     for (int k = 0; k < control->node.children; k++)
         trek_control_send(control, trek_control_below(control, k), TREK_CONTROL_GATHERED, slot->number, slot->data, bytes);
-    pthread_cond_broadcast(&control->changed);
+    trek_condition_wake_all(&control->changed);
     if (control->gatherer.gathered)
         control->gatherer.gathered(control->gatherer.arg);
 }
@@ -183,7 +182,7 @@ void trek_control_late(trek_control *control, uint64_t number, int64_t deadline_
     } else if (!control->late.decide_ns) {
         control->late.number = number;
         control->late.deadline_ns = deadline_ns;
-        control->late.decide_ns = trek_clock_ns() + DECIDE_NS;
+        control->late.decide_ns = trek_now_ns() + DECIDE_NS;
         trek_control_wake(control);
     }
 }
@@ -199,16 +198,16 @@ void trek_control_extend(trek_control *control, uint64_t number)
     if (number != control->gathers)
         return;
     slot_of(control, number)->extended = true; /* seen by the one who waits */
-    pthread_cond_broadcast(&control->changed);
+    trek_condition_wake_all(&control->changed);
 }
 
 /* Waits for a change until that moment (0: for any time). false: it has passed. */
 static bool wait_until(trek_control *control, int64_t until_ns)
 {
-    if (until_ns == 0)
-        return pthread_cond_wait(&control->changed, &control->lock) == 0;
-    struct timespec at = { .tv_sec = (time_t)(until_ns / 1000000000), .tv_nsec = (long)(until_ns % 1000000000) };
-    return pthread_cond_timedwait(&control->changed, &control->lock, &at) == 0 || trek_clock_ns() < until_ns;
+    if (until_ns != 0)
+        return trek_condition_wait_until(&control->changed, &control->lock, until_ns) || trek_now_ns() < until_ns;
+    trek_condition_wait(&control->changed, &control->lock);
+    return true;
 }
 
 /* The deadline has passed here. Process 0 knows who misses, so it decides; it is given a while to answer. */
@@ -222,7 +221,7 @@ static void ask_about_delay(trek_control *control, int64_t deadline_ns)
     }
     slot->extended = false;
     trek_control_send(control, &control->links[0], TREK_CONTROL_LATE, number, &deadline_ns, sizeof deadline_ns);
-    int64_t until = trek_clock_ns() + TREK_CONTROL_SILENCE_NS + TREK_CONTROL_BEAT_NS;
+    int64_t until = trek_now_ns() + TREK_CONTROL_SILENCE_NS + TREK_CONTROL_BEAT_NS;
     while (!slot->done && !slot->extended && !atomic_load(&control->ended))
         if (!wait_until(control, until))
             trek_control_end_locked(control, TREK_ERR_TIMEOUT, "process 0 did not say who is missing in a gather");
@@ -231,7 +230,7 @@ static void ask_about_delay(trek_control *control, int64_t deadline_ns)
 /* Until the present gather is done, or the group has ended. */
 static void wait_for_all(trek_control *control, const trek_control_slot *slot, int64_t deadline_ns)
 {
-    int64_t now = trek_clock_ns(), until = deadline_ns ? now + deadline_ns : 0;
+    int64_t now = trek_now_ns(), until = deadline_ns ? now + deadline_ns : 0;
     int64_t tell = control->has_tree && control->process != 0 ? now + TELL_NS : 0;
     while (!slot->done && !atomic_load(&control->ended)) {
         bool telling = tell && (until == 0 || tell < until);
@@ -242,7 +241,7 @@ static void wait_for_all(trek_control *control, const trek_control_slot *slot, i
             tell = 0;
         } else {
             ask_about_delay(control, deadline_ns);
-            until = trek_clock_ns() + deadline_ns;
+            until = trek_now_ns() + deadline_ns;
         }
     }
 }
@@ -262,38 +261,38 @@ trek_status trek_control_gather(trek_control *control, const void *mine, size_t 
     if (bytes > TREK_CONTROL_PAYLOAD / (size_t)control->processes)
         return trek_fail(TREK_ERR_ARGUMENT, "the control channel carries %u bytes at most, not %zu of each of %d processes",
                          TREK_CONTROL_PAYLOAD, bytes, control->processes);
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     trek_control_slot *slot = begin(control, mine, bytes);
     uint64_t number = control->gathers;
     wait_for_all(control, slot, deadline_ns);
     bool good = slot->done && slot->number == number && slot->bytes == bytes;
     if (good && bytes)
         memcpy(all, slot->data, bytes * (size_t)control->processes);
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
     return good ? TREK_OK : trek_control_fail(control);
 }
 
 void trek_control_gather_begin(trek_control *control, const void *mine, size_t bytes)
 {
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     begin(control, mine, bytes);
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
 }
 
 bool trek_control_gather_test(trek_control *control, size_t bytes, void *all, size_t stride)
 {
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     const trek_control_slot *slot = slot_of(control, control->gathers);
     bool done = slot->done && slot->number == control->gathers && slot->bytes == bytes;
     for (int p = 0; done && bytes && p < control->processes; p++)
         memcpy((char *)all + (size_t)p * stride, slot->data + (size_t)p * bytes, bytes);
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
     return done;
 }
 
 void trek_control_set_gatherer(trek_control *control, const trek_control_gatherer *gatherer)
 {
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     control->gatherer = gatherer ? *gatherer : (trek_control_gatherer){ .arg = NULL };
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
 }

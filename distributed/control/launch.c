@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "distributed/control/call.h"
+#include "distributed/system/system.h"
 #include "tensor/environment.h"
 
 typedef struct launcher {
@@ -30,7 +31,7 @@ static const char *const local_ranks[LAUNCHERS] = { TREK_LOCAL_RANK_VARIABLES };
 /* NULL where it is unset or empty. */
 static const char *variable(const char *name)
 {
-    const char *value = name ? getenv(name) : NULL;
+    const char *value = name ? trek_process_variable(name) : NULL;
     return value && *value ? value : NULL;
 }
 
@@ -241,7 +242,7 @@ static void name_run(int which, trek_launch *launch)
         job = which == TORCHRUN ? variable("TORCHELASTIC_RUN_ID") : launch->address;
         step = which == TORCHRUN && variable("MASTER_PORT") ? variable("MASTER_PORT") : port;
         if (alone)
-            snprintf(parent, sizeof parent, ".%ld", (long)getppid());
+            snprintf(parent, sizeof parent, ".%ld", (long)trek_process_parent());
     } else if (which == OPEN_MPI) {
         job = variable("OMPI_MCA_ess_base_jobid") ? variable("OMPI_MCA_ess_base_jobid") : variable("PMIX_NAMESPACE");
     } else {
@@ -307,7 +308,7 @@ bool trek_launch_death(int deaths, char *text, size_t size)
     return true;
 }
 
-bool trek_launch_joins(void) { return trek_environment_number("TREK_JOIN", 0, 1, 0) == 1; }
+bool trek_launch_joins(void) { return trek_process_number("TREK_JOIN", 0, 1, 0) == 1; }
 
 static trek_status take_opts(const trek_launch_opts *opts, trek_launch *launch)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where newcomers wait for the next meeting: at the job's address, with one of those who are at work. */
 #include <string.h>
-#include <sys/socket.h>
 
 #include "distributed/control/door_internal.h"
-#include "distributed/control/socket.h"
+#include "distributed/system/socket.h"
+#include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
 
 /* --- with the lock held ------------------------------------------------------------------------------- */
@@ -61,7 +61,7 @@ void trek_door_close_lobby(trek_door *door)
         if (visitor->fd < 0 || !visitor->waits)
             continue;
         tell(door, visitor, TREK_DOOR_OVER, NULL);
-        shutdown(visitor->fd, SHUT_WR);
+        trek_socket_finish(visitor->fd);
     }
 }
 
@@ -73,26 +73,26 @@ trek_status trek_door_admit(trek_door *door, const char *address, int port, int 
     trek_status status = fd >= 0 ? TREK_OK : trek_socket_listen(address, port, &fd, &bound);
     if (status != TREK_OK)
         return status;
-    pthread_mutex_lock(&door->lock);
+    trek_lock_acquire(&door->lock);
     door->lobby_fd = fd;
     door->program = program;
-    pthread_mutex_unlock(&door->lock);
+    trek_lock_release(&door->lock);
     trek_door_wake(door);
     return TREK_OK;
 }
 
 bool trek_door_admits(trek_door *door)
 {
-    pthread_mutex_lock(&door->lock);
+    trek_lock_acquire(&door->lock);
     bool admits = door->lobby_fd >= 0;
-    pthread_mutex_unlock(&door->lock);
+    trek_lock_release(&door->lock);
     return admits;
 }
 
 int trek_door_waiting(trek_door *door, trek_member *newcomers, int most)
 {
     int n = 0;
-    pthread_mutex_lock(&door->lock);
+    trek_lock_acquire(&door->lock);
     for (int k = 0; k < door->n_visitors; k++) {
         trek_door_visitor *visitor = &door->visitors[k];
         if (visitor->fd < 0 || !visitor->waits)
@@ -107,7 +107,7 @@ int trek_door_waiting(trek_door *door, trek_member *newcomers, int most)
         if (at < n)
             newcomers[at] = visitor->newcomer;
     }
-    pthread_mutex_unlock(&door->lock);
+    trek_lock_release(&door->lock);
     return n;
 }
 
@@ -128,7 +128,7 @@ trek_status trek_door_invite(trek_door *door, const trek_member *newcomers, int 
     trek_member *all = n > 0 ? trek_calloc((size_t)(door->n_members + n), sizeof *all) : NULL;
     if (n > 0 && !all)
         return TREK_ERR_MEMORY;
-    pthread_mutex_lock(&door->lock);
+    trek_lock_acquire(&door->lock);
     for (int k = 0; k < door->n_visitors; k++)
         if (door->visitors[k].fd >= 0 && door->visitors[k].waits)
             answer_waiting(door, &door->visitors[k], newcomers, n);
@@ -140,6 +140,6 @@ trek_status trek_door_invite(trek_door *door, const trek_member *newcomers, int 
         door->n_members += n;
         door->running = false; /* whoever is asked for it comes */
     }
-    pthread_mutex_unlock(&door->lock);
+    trek_lock_release(&door->lock);
     return TREK_OK;
 }

@@ -4,7 +4,8 @@
 #include <string.h>
 
 #include "distributed/control/door_internal.h"
-#include "distributed/control/socket.h"
+#include "distributed/system/socket.h"
+#include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
 
 static int connect_to_job(const trek_door_call *call)
@@ -29,9 +30,9 @@ static trek_door *open_door(const trek_door_call *call, int fd)
     trek_door *door = trek_door_open(address, call->token, call->number);
     if (!door)
         return NULL;
-    pthread_mutex_lock(&door->lock);
+    trek_lock_acquire(&door->lock);
     door->joins = true;
-    pthread_mutex_unlock(&door->lock);
+    trek_lock_release(&door->lock);
     return door;
 }
 

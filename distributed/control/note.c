@@ -2,11 +2,9 @@
 /* What is said at a door: notes of one size, each with the job's token. */
 #include <errno.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "distributed/control/door_internal.h"
-#include "distributed/control/socket.h"
+#include "distributed/system/socket.h"
 #include "tensor/status_internal.h"
 
 #define MAGIC 0x31306f646b657274u /* "trekdo01" */
@@ -35,12 +33,9 @@ static bool is_ours(const trek_door *door, const trek_door_note *note)
 
 int trek_door_receive(const trek_door *door, int fd, char *in, size_t *used, trek_door_note *note)
 {
-    ssize_t got;
-    do
-        got = recv(fd, in + *used, sizeof *note - *used, MSG_DONTWAIT);
-    while (got < 0 && errno == EINTR);
+    int64_t got = trek_socket_receive(fd, in + *used, sizeof *note - *used);
     if (got <= 0)
-        return got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? 0 : -1;
+        return (int)got;
     *used += (size_t)got;
     if (*used < sizeof *note)
         return 0;
@@ -66,7 +61,6 @@ void trek_door_drop(trek_door_visitor *visitor)
 
 void trek_door_wake(const trek_door *door)
 {
-    uint64_t one = 1;
-    if (write(door->wake_fd, &one, sizeof one) < 0)
+    if (!trek_bell_ring(door->bell))
         trek_log_message(TREK_LOG_DEBUG, "door: %s", strerror(errno));
 }

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How those who are left find each other: by the doors of the members, in their order. */
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "distributed/control/door_internal.h"
-#include "distributed/control/socket.h"
+#include "distributed/system/socket.h"
+#include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
-#include "tensor/trace.h"
 
 /* How often is looked whether somebody has come. */
 #define LOOK_NS 20000000
@@ -30,8 +28,7 @@ static bool once(void *arg)
 static int go_to(const trek_member *member)
 {
     char why[256];
-    return trek_socket_connect(member->address, member->port, trek_clock_ns() + TREK_DOOR_SILENCE_NS, once, NULL, why,
-                               sizeof why);
+    return trek_socket_connect(member->address, member->port, trek_now_ns() + TREK_DOOR_SILENCE_NS, once, NULL, why, sizeof why);
 }
 
 static trek_status fail_without(int number)
@@ -67,19 +64,19 @@ bool trek_door_wait(const trek_door *door, int fd, int64_t until_ns, trek_door_n
     char in[sizeof *note];
     size_t used = 0;
     trek_door_note beat = trek_door_note_of(door, TREK_DOOR_BEAT);
-    int64_t heard = trek_clock_ns(), beaten = heard;
+    int64_t heard = trek_now_ns(), beaten = heard;
     for (;;) {
         struct pollfd wait = { .fd = fd, .events = POLLIN };
-        poll(&wait, 1, TREK_DOOR_BEAT_NS / 1000000);
+        trek_socket_poll(&wait, 1, TREK_DOOR_BEAT_NS / 1000000);
         int got = 1;
         while (got == 1 && (got = trek_door_receive(door, fd, in, &used, note)) == 1) {
-            heard = trek_clock_ns();
+            heard = trek_now_ns();
             if (heard_any)
                 *heard_any = true;
             if (note->kind != TREK_DOOR_BEAT)
                 return true;
         }
-        int64_t now = trek_clock_ns();
+        int64_t now = trek_now_ns();
         if (got < 0 || now - heard > TREK_DOOR_SILENCE_NS || (until_ns && now > until_ns))
             return false;
         if (now - beaten >= TREK_DOOR_BEAT_NS && !trek_door_send(fd, &beat))
@@ -90,9 +87,9 @@ bool trek_door_wait(const trek_door *door, int fd, int64_t until_ns, trek_door_n
 
 static void send_on(trek_door *door, const trek_member *host)
 {
-    pthread_mutex_lock(&door->lock);
+    trek_lock_acquire(&door->lock);
     trek_door_send_on(door, host);
-    pthread_mutex_unlock(&door->lock);
+    trek_lock_release(&door->lock);
 }
 
 static outcome visit(trek_door *door, const trek_member *member, int64_t until_ns, trek_door_place *place)
@@ -158,7 +155,7 @@ static bool follow_probe(const trek_door *door, guest *g)
 /* Asks all who are missing at once. Returns the number of one that is in a group without this process; -1: none is. */
 static int probe_missing(const trek_door *door, guest *guests, struct pollfd *polled)
 {
-    int64_t until = trek_clock_ns() + TREK_DOOR_SILENCE_NS;
+    int64_t until = trek_now_ns() + TREK_DOOR_SILENCE_NS;
     int n = door->n_members, open = 0, elsewhere = -1;
     for (int k = 0; k < n; k++) {
         guest *g = &guests[k];
@@ -169,10 +166,10 @@ static int probe_missing(const trek_door *door, guest *guests, struct pollfd *po
         g->dead = g->probe.fd < 0;
         open += !g->dead;
     }
-    while (open > 0 && trek_clock_ns() < until) {
+    while (open > 0 && trek_now_ns() < until) {
         for (int k = 0; k < n; k++)
             polled[k] = (struct pollfd){ .fd = guests[k].probe.fd, .events = guests[k].probe.asked ? POLLIN : POLLOUT };
-        poll(polled, (nfds_t)n, TREK_DOOR_BEAT_NS / 1000000);
+        trek_socket_poll(polled, n, TREK_DOOR_BEAT_NS / 1000000);
         open = 0;
         for (int k = 0; k < n; k++) {
             if (guests[k].probe.fd >= 0 && polled[k].revents && follow_probe(door, &guests[k]))
@@ -201,22 +198,21 @@ static trek_door_visitor *visitor_of(trek_door *door, int number)
 static bool look_around(trek_door *door, guest *guests)
 {
     bool all = true;
-    pthread_mutex_lock(&door->lock);
+    trek_lock_acquire(&door->lock);
     for (int k = 0; k < door->n_members; k++) {
         guests[k].came = door->members[k].number == door->own.number || visitor_of(door, door->members[k].number);
         all = all && (guests[k].came || guests[k].dead);
     }
-    pthread_mutex_unlock(&door->lock);
+    trek_lock_release(&door->lock);
     return all;
 }
 
 static void wait_a_while(trek_door *door)
 {
-    int64_t until = trek_clock_ns() + LOOK_NS;
-    struct timespec at = { .tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000) };
-    pthread_mutex_lock(&door->lock);
-    pthread_cond_timedwait(&door->changed, &door->lock, &at);
-    pthread_mutex_unlock(&door->lock);
+    int64_t until = trek_now_ns() + LOOK_NS;
+    trek_lock_acquire(&door->lock);
+    trek_condition_wait_until(&door->changed, &door->lock, until);
+    trek_lock_release(&door->lock);
 }
 
 /* With the lock held: the same to all who are here. */
@@ -283,13 +279,13 @@ static trek_status receive(trek_door *door, guest *guests, struct pollfd *polled
     for (int k = 0; k < door->n_members && door->members[k].number != door->own.number; k++)
         guests[k].dead = true; /* it was tried */
     send_on(door, &door->own);
-    while (!look_around(door, guests) && (until_ns == 0 || trek_clock_ns() < until_ns)) {
+    while (!look_around(door, guests) && (until_ns == 0 || trek_now_ns() < until_ns)) {
         int elsewhere = probe_missing(door, guests, polled);
         if (elsewhere >= 0) {
-            pthread_mutex_lock(&door->lock);
+            trek_lock_acquire(&door->lock);
             trek_door_note gone = trek_door_note_of(door, TREK_DOOR_GONE);
             send_away(door, &gone);
-            pthread_mutex_unlock(&door->lock);
+            trek_lock_release(&door->lock);
             return fail_without(elsewhere);
         }
         if (!look_around(door, guests))
@@ -305,11 +301,11 @@ static trek_status host(trek_door *door, int least, int64_t settle_ns, trek_door
     struct pollfd *polled = trek_calloc(n, sizeof *polled);
     trek_status status = guests && polled ? TREK_OK : TREK_ERR_MEMORY;
     if (status == TREK_OK)
-        status = receive(door, guests, polled, settle_ns ? trek_clock_ns() + settle_ns : 0);
+        status = receive(door, guests, polled, settle_ns ? trek_now_ns() + settle_ns : 0);
     if (status == TREK_OK) {
-        pthread_mutex_lock(&door->lock);
+        trek_lock_acquire(&door->lock);
         status = choose(door, least, place);
-        pthread_mutex_unlock(&door->lock);
+        trek_lock_release(&door->lock);
     }
     trek_free(guests);
     trek_free(polled);
@@ -321,13 +317,13 @@ static trek_status host(trek_door *door, int least, int64_t settle_ns, trek_door
 trek_status trek_door_meet(trek_door *door, int least, int64_t settle_ns, trek_door_place *place)
 {
     /* the host waits so long, and may have waited for its own group's end before */
-    int64_t until = settle_ns ? trek_clock_ns() + 2 * settle_ns + 2 * TREK_DOOR_SILENCE_NS : 0;
+    int64_t until = settle_ns ? trek_now_ns() + 2 * settle_ns + 2 * TREK_DOOR_SILENCE_NS : 0;
     if (trek_forked)
         return trek_fail_forked();
     trek_door_settled(door);
-    pthread_mutex_lock(&door->lock);
+    trek_lock_acquire(&door->lock);
     door->running = false;
-    pthread_mutex_unlock(&door->lock);
+    trek_lock_release(&door->lock);
     for (int k = 0; k < door->n_members && door->members[k].number != door->own.number; k++) {
         outcome how = visit(door, &door->members[k], until, place);
         if (how != OUTCOME_LOST)
@@ -350,26 +346,26 @@ bool trek_door_died(void *arg, char *text, size_t size)
     trek_door *door = arg;
     bool died = host_died(door);
     snprintf(text, size, "the process that formed the group ended");
-    pthread_mutex_lock(&door->lock);
+    trek_lock_acquire(&door->lock);
     for (int k = 0; k < door->n_visitors && !died; k++)
         if (door->visitors[k].answered && door->visitors[k].fd < 0) {
             snprintf(text, size, "process %d of the job ended", door->visitors[k].number);
             died = true;
         }
-    pthread_mutex_unlock(&door->lock);
+    trek_lock_release(&door->lock);
     return died;
 }
 
 void trek_door_settled(trek_door *door)
 {
-    pthread_mutex_lock(&door->lock);
+    trek_lock_acquire(&door->lock);
     for (int k = 0; k < door->n_visitors; k++) {
         if (!door->visitors[k].answered)
             continue;
         trek_door_drop(&door->visitors[k]);
         door->visitors[k].answered = false;
     }
-    pthread_mutex_unlock(&door->lock);
+    trek_lock_release(&door->lock);
     trek_socket_close(door->host_fd);
     door->host_fd = -1;
 }

@@ -2,13 +2,11 @@
 /* The thread of the control channel: lets newcomers in, reads what the others say, sends heartbeats, and notices who
  * is silent. */
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "distributed/control/control_internal.h"
+#include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 
@@ -76,7 +74,7 @@ static void start_group(trek_control *control)
     }
     control->started = true;
     control->beat_ns = 0;
-    pthread_cond_broadcast(&control->changed);
+    trek_condition_wake_all(&control->changed);
 }
 
 static void admit(trek_control *control, trek_control_link *newcomer, const trek_control_hello *hello)
@@ -92,7 +90,7 @@ static void admit(trek_control *control, trek_control_link *newcomer, const trek
     peer->host[sizeof peer->host - 1] = '\0';
     memcpy(peer->address, hello->address, sizeof peer->address);
     peer->port = hello->port;
-    peer->report.heard_ns = peer->report.phase_ns = peer->report.call_ns = trek_clock_ns();
+    peer->report.heard_ns = peer->report.phase_ns = peer->report.call_ns = trek_now_ns();
     control->same_machine = control->same_machine && strncmp(hello->machine, control->machine, sizeof control->machine) == 0;
     trek_control_send(control, link, TREK_CONTROL_WELCOME, 0, NULL, 0);
     int joined = 0;
@@ -123,8 +121,7 @@ static void turn_away(trek_control *control, trek_control_link *newcomer, const 
 {
     trek_log_message(TREK_LOG_INFO, "control: a process was turned away: %s", why);
     trek_control_send(control, newcomer, TREK_CONTROL_REFUSED, 0, why, strlen(why));
-    if (newcomer->fd >= 0)
-        shutdown(newcomer->fd, SHUT_WR);
+    trek_socket_finish(newcomer->fd);
     newcomer->closing = true; /* until it has read that */
 }
 
@@ -153,7 +150,7 @@ void trek_control_serve_newcomer(trek_control *control, trek_control_link *newco
         if (ours && atomic_load(&control->ended) && hello.process > 0 && hello.process < control->processes)
             control->peers[hello.process].joined = true; /* it has come, and knows */
         turn_away(control, newcomer, why);
-        pthread_cond_broadcast(&control->changed);
+        trek_condition_wake_all(&control->changed);
     } else if (control->process == 0) {
         admit(control, newcomer, &hello);
     } else {
@@ -183,14 +180,14 @@ static void accept_newcomers(trek_control *control)
 {
     trek_control_link *place;
     control->crowded_ns = 0;
-    while ((place = place_of_newcomer(control, trek_clock_ns()))) {
+    while ((place = place_of_newcomer(control, trek_now_ns()))) {
         int fd = trek_socket_accept(control->listen_fd);
         if (fd < 0)
             return;
-        *place = (trek_control_link){ .fd = fd, .process = -1, .since_ns = trek_clock_ns() };
+        *place = (trek_control_link){ .fd = fd, .process = -1, .since_ns = trek_now_ns() };
         trek_control_serve_newcomer(control, place); /* what it has said already */
     }
-    control->crowded_ns = trek_clock_ns();
+    control->crowded_ns = trek_now_ns();
 }
 
 /* --- messages ----------------------------------------------------------------------------------------------------- */
@@ -263,7 +260,7 @@ static void take_start(trek_control *control, const char *data, size_t bytes)
     }
     control->same_machine = start.same_machine != 0;
     control->started = true;
-    pthread_cond_broadcast(&control->changed);
+    trek_condition_wake_all(&control->changed);
 }
 
 static void take_message(trek_control *control, trek_control_link *link, const trek_control_head *head, const char *data)
@@ -341,7 +338,7 @@ void trek_control_serve_link(trek_control *control, trek_control_link *link)
     trek_control_head head;
     const char *data;
     bool bad = false, open = trek_control_receive(control, link);
-    control->peers[link->process].report.heard_ns = trek_clock_ns();
+    control->peers[link->process].report.heard_ns = trek_now_ns();
     while (link->fd >= 0 && trek_control_message(link, &head, &data, &bad)) {
         take_message(control, link, &head, data);
         trek_control_consume(link, &head);
@@ -425,7 +422,7 @@ static bool owes_table(const trek_control *control)
 /* Whether this process itself stood still (stopped, suspended): then the others' silence says nothing. */
 static void notice_time(trek_control *control)
 {
-    int64_t now = trek_clock_ns();
+    int64_t now = trek_now_ns();
     bool slept = now - control->loop_ns > 2 * (int64_t)TREK_CONTROL_BEAT_NS + TREK_CONTROL_BEAT_NS / 2;
     control->loop_ns = now;
     if (slept)
@@ -455,11 +452,11 @@ static void call_hooks(trek_control *control)
         control->hooks[h].called = control->hooks[h].calling = true;
         trek_control_ended_fn fn = control->hooks[h].fn;
         void *arg = control->hooks[h].arg;
-        pthread_mutex_unlock(&control->lock);
+        trek_lock_release(&control->lock);
         fn(arg);
-        pthread_mutex_lock(&control->lock);
+        trek_lock_acquire(&control->lock);
         control->hooks[h].calling = false;
-        pthread_cond_broadcast(&control->changed);
+        trek_condition_wake_all(&control->changed);
     }
 }
 
@@ -474,7 +471,7 @@ static int watch(trek_control *control)
 {
     int n = 0;
     struct pollfd *polled = control->polled;
-    polled[n++] = (struct pollfd){ .fd = control->wake_fd, .events = POLLIN };
+    polled[n++] = (struct pollfd){ .fd = control->bell, .events = POLLIN };
     bool listens = !control->crowded_ns && (control->process == 0 || control->started); /* no room: in a while */
     polled[n++] = (struct pollfd){ .fd = listens ? control->listen_fd : -1, .events = POLLIN };
     for (int i = 0; i < control->links_count; i++)
@@ -493,7 +490,7 @@ static int watch(trek_control *control)
 
 static int wait_ms(const trek_control *control)
 {
-    int64_t now = trek_clock_ns(), until = control->beat_ns;
+    int64_t now = trek_now_ns(), until = control->beat_ns;
     if (owes_table(control) && control->ended_ns + TABLE_NS < until)
         until = control->ended_ns + TABLE_NS;
     if (control->process == 0 && !control->started && !atomic_load(&control->ended) && control->join_until_ns < until)
@@ -512,15 +509,14 @@ static bool may_read(trek_control_link *link, const struct pollfd *polled)
         return false;
     trek_control_flush(link);
     if (link->closing && link->out_used == link->out_begin)
-        shutdown(link->fd, SHUT_WR);
+        trek_socket_finish(link->fd);
     return (polled->revents & ~POLLOUT) != 0;
 }
 
 static void serve_sockets(trek_control *control)
 {
-    uint64_t count;
     const struct pollfd *polled = control->polled;
-    if (polled[0].revents && read(control->wake_fd, &count, sizeof count) < 0 && errno != EAGAIN)
+    if (polled[0].revents && !trek_bell_quiet(control->bell))
         trek_log_message(TREK_LOG_DEBUG, "control: %s", strerror(errno));
     const struct pollfd *at = polled + 2;
     for (int i = 0; i < control->links_count; i++, at++)
@@ -534,7 +530,7 @@ static void serve_sockets(trek_control *control)
     for (int i = 0; i < control->newcomers_polled; i++, at++)
         if (control->newcomers[i].fd >= 0 && at->fd == control->newcomers[i].fd && at->revents)
             trek_control_serve_newcomer(control, &control->newcomers[i]);
-    if (polled[1].revents || (control->crowded_ns && trek_clock_ns() - control->crowded_ns >= HURRIED_NS))
+    if (polled[1].revents || (control->crowded_ns && trek_now_ns() - control->crowded_ns >= HURRIED_NS))
         accept_newcomers(control);
 }
 
@@ -554,25 +550,25 @@ void *trek_control_serve(void *arg)
 {
     trek_control *control = arg;
     int64_t leave_until = 0;
-    pthread_mutex_lock(&control->lock);
-    control->loop_ns = trek_clock_ns();
+    trek_lock_acquire(&control->lock);
+    control->loop_ns = trek_now_ns();
     for (;;) {
         if (atomic_load(&control->stopping)) {
-            int64_t now = trek_clock_ns();
+            int64_t now = trek_now_ns();
             leave_until = leave_until ? leave_until : now + TREK_CONTROL_BEAT_NS;
             if (!has_links(control) || now >= leave_until)
                 break;
         }
         int n = watch(control), ms = leave_until ? 20 : wait_ms(control);
-        pthread_mutex_unlock(&control->lock);
-        poll(control->polled, (nfds_t)n, ms);
-        pthread_mutex_lock(&control->lock);
+        trek_lock_release(&control->lock);
+        trek_socket_poll(control->polled, n, ms);
+        trek_lock_acquire(&control->lock);
         serve_sockets(control);
         notice_time(control);
         call_hooks(control);
     }
     if (owes_table(control))
         trek_control_log_table(control);
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
     return NULL;
 }

@@ -2,9 +2,9 @@
 /* What each process does, as far as it is known: said by itself once a second, passed on by process 0. */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "distributed/control/control_internal.h"
+#include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 
@@ -18,7 +18,7 @@ static trek_control_report *own_state(trek_control *control) { return &control->
 static void say(trek_control *control, const char *phase, const trek_call_note *call, bool is_long)
 {
     trek_control_report *own = own_state(control);
-    int64_t now = trek_clock_ns();
+    int64_t now = trek_now_ns();
     if (phase && (control->phase != phase || own->is_long != is_long)) {
         snprintf(own->phase, sizeof own->phase, "%s", phase);
         control->phase = phase;
@@ -42,10 +42,10 @@ static void say_and_wake(trek_control *control, const char *phase, bool is_long)
 {
     if (!control || trek_forked)
         return;
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     say(control, phase, NULL, is_long);
     bool wake = control->beat_now;
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
     if (wake)
         trek_control_wake(control);
 }
@@ -63,34 +63,34 @@ void trek_control_note(trek_control *control, const char *phase)
 {
     if (!control || trek_forked)
         return;
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     trek_control_report *own = own_state(control);
     if (!own->is_long) {
         say(control, phase, NULL, false);
-        own->phase_ns = trek_clock_ns();
+        own->phase_ns = trek_now_ns();
     }
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
 }
 
 void trek_control_call(trek_control *control, const trek_call_note *call)
 {
     if (!control || trek_forked)
         return;
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     say(control, NULL, call, false);
     trek_control_check_left(control);
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
 }
 
 void trek_control_called(trek_control *control)
 {
     if (!control || trek_forked)
         return;
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     trek_control_report *own = own_state(control);
     own->in_call = 0;
     own->done = own->number;
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
 }
 
 /* --- reports ----------------------------------------------------------------------------------------------------- */
@@ -107,7 +107,7 @@ static trek_control_report aged(const trek_control_report *kept, int64_t now)
 void trek_control_say_hello(trek_control *control, trek_control_link *link, const char *address, int port)
 {
     trek_control_hello hello = { .version = TREK_CONTROL_VERSION, .processes = control->processes, .process = control->process,
-                                 .pid = getpid(), .port = port, .generation = control->generation };
+                                 .pid = trek_process_id(), .port = port, .generation = control->generation };
     memcpy(hello.token, control->token, sizeof hello.token);
     memcpy(hello.machine, control->machine, sizeof hello.machine);
     memcpy(hello.host, control->peers[control->process].host, sizeof hello.host);
@@ -117,7 +117,7 @@ void trek_control_say_hello(trek_control *control, trek_control_link *link, cons
 
 void trek_control_own_report(trek_control *control, trek_control_report *report)
 {
-    int64_t now = trek_clock_ns();
+    int64_t now = trek_now_ns();
     *report = aged(own_state(control), now);
     report->process = control->process;
     report->gathers = control->gathers;
@@ -131,7 +131,7 @@ void trek_control_take_report(trek_control *control, const trek_control_report *
 {
     if (report->process < 0 || report->process >= control->processes || report->process == control->process)
         return;
-    int64_t now = trek_clock_ns();
+    int64_t now = trek_now_ns();
     trek_control_report *kept = &control->peers[report->process].report, sent = *report;
     sent.phase_ns = possible_age(sent.phase_ns, now);
     sent.call_ns = possible_age(sent.call_ns, now);
@@ -147,7 +147,7 @@ void trek_control_send_beats(trek_control *control)
 {
     trek_control_report reports[RELAYED + 1];
     int count = 1;
-    int64_t now = trek_clock_ns();
+    int64_t now = trek_now_ns();
     trek_control_own_report(control, &reports[0]);
     for (int i = 1; control->process == 0 && i < control->processes && count <= RELAYED; i++) {
         control->relay_from = control->relay_from % (control->processes - 1) + 1;
@@ -164,7 +164,7 @@ void trek_control_send_beats(trek_control *control)
 bool trek_control_excused_locked(trek_control *control, int process, int64_t deadline_ns)
 {
     const trek_control_peer_state *peer = &control->peers[process];
-    int64_t now = trek_clock_ns(), lately = now - deadline_ns;
+    int64_t now = trek_now_ns(), lately = now - deadline_ns;
     if (process != control->process && (peer->left || now - peer->report.heard_ns > TREK_CONTROL_SILENCE_NS))
         return false;
     return peer->report.is_long || peer->report.phase_ns > lately || peer->report.call_ns > lately;
@@ -174,9 +174,9 @@ bool trek_control_excused(trek_control *control, int process, int64_t deadline_n
 {
     if (trek_forked)
         return false;
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     bool excused = trek_control_excused_locked(control, process, deadline_ns);
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
     return excused;
 }
 
@@ -185,10 +185,10 @@ bool trek_control_some_left(trek_control *control)
     if (trek_forked)
         return false;
     bool left = false;
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     for (int p = 0; p < control->processes && !left; p++)
         left = p != control->process && control->peers[p].left;
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
     return left;
 }
 
@@ -196,9 +196,9 @@ uint64_t trek_control_peer_call(trek_control *control, int process)
 {
     if (trek_forked)
         return 0;
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     uint64_t number = control->peers[process].report.number;
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
     return number;
 }
 
@@ -209,13 +209,13 @@ void trek_control_peer(trek_control *control, int process, char *phase, size_t s
         *silent_ns = *in_phase_ns = 0;
         return;
     }
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     const trek_control_report *report = &control->peers[process].report;
-    int64_t now = trek_clock_ns();
+    int64_t now = trek_now_ns();
     snprintf(phase, size, "%s", report->phase);
     *silent_ns = process == control->process ? 0 : now - report->heard_ns;
     *in_phase_ns = now - report->phase_ns;
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
 }
 
 /* --- in words ---------------------------------------------------------------------------------------------------- */
@@ -223,7 +223,7 @@ void trek_control_peer(trek_control *control, int process, char *phase, size_t s
 char *trek_control_doing(trek_control *control, int process, char *text, size_t size)
 {
     const trek_control_report *report = &control->peers[process].report;
-    int64_t now = trek_clock_ns();
+    int64_t now = trek_now_ns();
     size_t used = 0;
     text[0] = '\0';
     if (report->phase[0])
@@ -250,7 +250,7 @@ static void write_line(trek_control *control, int process, char *line, size_t si
     const trek_control_peer_state *peer = &control->peers[process];
     char doing[256], heard[64] = "";
     if (process != control->process)
-        snprintf(heard, sizeof heard, ", heard of %.1f s ago", (double)(trek_clock_ns() - peer->report.heard_ns) * 1e-9);
+        snprintf(heard, sizeof heard, ", heard of %.1f s ago", (double)(trek_now_ns() - peer->report.heard_ns) * 1e-9);
     char who[96] = "";
     if (peer->host[0])
         snprintf(who, sizeof who, " (pid %d on %s)", peer->pid, peer->host);
@@ -281,9 +281,9 @@ char *trek_control_table(trek_control *control, char *text, size_t size)
 {
     if (trek_forked)
         return text;
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
     append_table(control, text, size);
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
     return text;
 }
 
@@ -299,7 +299,7 @@ void trek_control_log_table(trek_control *control)
         append_table(control, text, size);
     else
         trek_error_clear();
-    pthread_mutex_unlock(&control->lock);
+    trek_lock_release(&control->lock);
     trek_log_message(TREK_LOG_ERROR, "the group of %d processes has ended: %s", control->processes, reason);
     for (char *line = text; line && *line;) {
         char *end = strchr(line, '\n');
@@ -307,5 +307,5 @@ void trek_control_log_table(trek_control *control)
         line = end ? end + 1 : NULL;
     }
     trek_free(text);
-    pthread_mutex_lock(&control->lock);
+    trek_lock_acquire(&control->lock);
 }

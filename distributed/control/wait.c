@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gates: a futex word that is spun on for a while first. */
+/* Gates: a word that is spun on for a while first. */
 #include "distributed/control/wait.h"
 
-#include <errno.h>
-#include <limits.h>
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-
-#include "tensor/trace.h"
+#include "distributed/system/system.h"
 
 /* Ranks come to a meeting this far apart often; sleeping and waking costs about as much. */
 #define SPIN_NS 50000
@@ -25,36 +18,28 @@ static void pause_briefly(void)
 
 static bool spin_for_change(trek_gate *gate, unsigned value)
 {
-    int64_t end = trek_clock_ns() + SPIN_NS;
+    int64_t end = trek_now_ns() + SPIN_NS;
     do {
         for (int i = 0; i < 64; i++) {
             if (atomic_load_explicit(&gate->word, memory_order_acquire) != value)
                 return true;
             pause_briefly();
         }
-    } while (trek_clock_ns() < end);
+    } while (trek_now_ns() < end);
     return false;
 }
 
 bool trek_gate_wait(trek_gate *gate, unsigned value, bool spin, int64_t deadline_ns)
 {
-    if (atomic_load_explicit(&gate->word, memory_order_acquire) != value || (spin && spin_for_change(gate, value)))
+    if (atomic_load_explicit(&gate->word, memory_order_acquire) != value ||
+        (spin && trek_word_spins() && spin_for_change(gate, value)))
         return true;
     bool changed = false;
     /* The order of this add and the load below against the waker's store and load
      * of `sleepers` is what keeps a wake from being lost: all four are seq_cst. */
     atomic_fetch_add(&gate->sleepers, 1);
-    while (!(changed = atomic_load(&gate->word) != value)) {
-        struct timespec left, *limit = NULL;
-        if (deadline_ns) {
-            int64_t ns = deadline_ns - trek_clock_ns();
-            if (ns <= 0)
-                break;
-            left = (struct timespec){ .tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000) };
-            limit = &left;
-        }
-        syscall(SYS_futex, &gate->word, gate->shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE, value, limit, NULL, 0);
-    }
+    while (!(changed = atomic_load(&gate->word) != value) && trek_word_wait(&gate->word, value, gate->shared, deadline_ns))
+        ;
     atomic_fetch_sub(&gate->sleepers, 1);
     return changed;
 }
@@ -62,5 +47,5 @@ bool trek_gate_wait(trek_gate *gate, unsigned value, bool spin, int64_t deadline
 void trek_gate_wake(trek_gate *gate)
 {
     if (atomic_load(&gate->sleepers) > 0)
-        syscall(SYS_futex, &gate->word, gate->shared ? FUTEX_WAKE : FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+        trek_word_wake(&gate->word, gate->shared);
 }

@@ -15,7 +15,7 @@ typedef struct trek_gate {
 } trek_gate;
 
 /* Returns true as soon as the word differs from `value`, false when the time of
- * trek_clock_ns() passes deadline_ns (0: never). */
+ * trek_now_ns() passes deadline_ns (0: never). */
 bool trek_gate_wait(trek_gate *gate, unsigned value, bool spin, int64_t deadline_ns);
 /* After a change of the word: wakes all who sleep; costs one load if nobody does. */
 void trek_gate_wake(trek_gate *gate);

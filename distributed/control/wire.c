@@ -2,16 +2,13 @@
 /* Messages of the control channel: written in one piece, read whole. */
 #include <errno.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "distributed/control/control_internal.h"
 #include "tensor/memory_internal.h"
 
 void trek_control_wake(trek_control *control)
 {
-    uint64_t one = 1;
-    if (control->wake_fd >= 0 && write(control->wake_fd, &one, sizeof one) < 0 && errno != EAGAIN)
+    if (control->bell >= 0 && !trek_bell_ring(control->bell))
         trek_log_message(TREK_LOG_DEBUG, "control: wake: %s", strerror(errno));
 }
 
@@ -83,13 +80,9 @@ bool trek_control_receive(trek_control *control, trek_control_link *link)
             return true;
         }
         size_t room = link->in_size - link->in_used;
-        ssize_t got = recv(link->fd, link->in + link->in_used, room, MSG_DONTWAIT);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            return true;
-        if (got <= 0) {
-            link->error = got < 0 ? errno : 0;
+        int64_t got = trek_socket_receive(link->fd, link->in + link->in_used, room);
+        if (got < 0) {
+            link->error = errno;
             return false;
         }
         link->in_used += (size_t)got;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Constants and teachers of a graph on all its ranks: built and placed on each rank's
  * thread, compared between processes, whose first one's values all take. */
-#include <pthread.h>
 
 #include "distributed/replica/agreement.h"
 #include "distributed/step/stepper_ranks.h"
+#include "distributed/system/system.h"
 #include "graph/constants_internal.h"
 #include "nn/text.h"
 
 typedef struct follow_call {
     ranks_stepper *s;
-    pthread_mutex_t building;
+    trek_lock building;
     trek_constants *made;    /* [local_ranks] */
 } follow_call;
 
@@ -29,11 +29,11 @@ static trek_status make_rank(int rank, void *arg)
     for (int k = 0; k < first->n; k++) {
         trek_constant *own = trek_constants_find(present, first->list[k]->name);
         if (!own || own->serial != first->list[k]->serial) {
-            pthread_mutex_lock(&c->building);
+            trek_lock_acquire(&c->building);
             trek_scope scope = trek_scope_begin();
             own = trek_constant_copy(first->list[k], trek_ranks_device(c->s->ranks, rank));
             trek_scope_end(scope);
-            pthread_mutex_unlock(&c->building);
+            trek_lock_release(&c->building);
         }
         if (!own)
             return trek_error_status();
@@ -79,11 +79,11 @@ trek_status trek_ranks_constants(trek_stepper *stepper)
     if (!c.made)
         return trek_error_status();
     trek_status status = s->comm ? join_processes(s) : TREK_OK;
-    pthread_mutex_init(&c.building, NULL);
+    trek_lock_init(&c.building);
     if (status == TREK_OK)
         status = trek_ranks_call(s->ranks, make_rank, &c);
     trek_ranks_call(s->ranks, status == TREK_OK ? take_rank : drop_rank, &c);
-    pthread_mutex_destroy(&c.building);
+    trek_lock_destroy(&c.building);
     trek_free(c.made);
     return status;
 }

@@ -21,6 +21,7 @@
 #include "distributed/replica/replica.h"
 #include "distributed/run/run_internal.h"
 #include "distributed/step/stepper_ranks.h"
+#include "distributed/system/system.h"
 #include "graph/observe_internal.h"
 #include "nn/safetensors.h"
 #include "tensor/memory_internal.h"
@@ -255,7 +256,7 @@ static trek_status keep(trek_run *run, int64_t epoch, int64_t batch)
     else
         forget_observed(e);
     e->epoch_steps = in_epoch ? e->epoch_steps + steps - e->at.steps : 0;
-    e->epoch_ns = in_epoch ? trek_clock_ns() - run->epoch_start_ns : 0;
+    e->epoch_ns = in_epoch ? trek_now_ns() - run->epoch_start_ns : 0;
     e->at = (place){ epoch, batch, steps };
     e->rng_step = trek_rank_here.rng_step;
     e->rng_draw = trek_rank_here.rng_draw;
@@ -492,7 +493,7 @@ static trek_status load_state(trek_run *run)
     run->before.steps = e->epoch_steps;
     run->before.ns = e->epoch_ns;
     run->before.samples = goes_on ? 0 : samples_of(e);
-    run->epoch_start_ns = trek_clock_ns() - e->epoch_ns;
+    run->epoch_start_ns = trek_now_ns() - e->epoch_ns;
     drop_kept(e); /* of another graph */
     status = trek_run_elastic_keep(run, run->first_epoch, e->at.batch);
     if (!goes_on || !s->averages)

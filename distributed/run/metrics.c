@@ -7,6 +7,7 @@
 
 #include "distributed/run/run_internal.h"
 #include "distributed/step/stepper_ranks.h"
+#include "distributed/system/system.h"
 #include "graph/graph_loader_internal.h"
 #include "graph/observe_internal.h"
 #include "tensor/memory_internal.h"
@@ -34,14 +35,14 @@ void trek_run_epoch_free(run_epoch *e)
 
 trek_status trek_run_publish(trek_run *run, run_epoch *epoch)
 {
-    pthread_mutex_lock(&run->lock);
+    trek_lock_acquire(&run->lock);
     trek_status status = trek_array_grow(&run->epochs, &run->cap_epochs, run->n_epochs + 1, sizeof *run->epochs);
     if (status == TREK_OK)
         run->epochs[run->n_epochs++] = epoch;
     else
         trek_run_epoch_free(epoch);
-    pthread_cond_broadcast(&run->changed);
-    pthread_mutex_unlock(&run->lock);
+    trek_condition_wake_all(&run->changed);
+    trek_lock_release(&run->lock);
     return status;
 }
 

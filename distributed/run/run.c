@@ -5,11 +5,11 @@
 
 #include "distributed/run/run_internal.h"
 #include "distributed/stop.h"
+#include "distributed/system/system.h"
 #include "graph/watch.h"
 #include "nn/module_internal.h"
 #include "tensor/debug.h"
 #include "tensor/memory_internal.h"
-#include "tensor/thread_start.h"
 
 static void *run_thread(void *arg)
 {
@@ -18,12 +18,12 @@ static void *run_thread(void *arg)
     const trek_graph_watch *watch = trek_graph_watched();
     if (watch)
         watch->ended(trek_error_status(), trek_error(), trek_stop_requested() || atomic_load(&run->stop));
-    pthread_mutex_lock(&run->lock);
+    trek_lock_acquire(&run->lock);
     trek_error_take(&run->status, run->message);
     run->ended = true;
     run->progress.running = false;
-    pthread_cond_broadcast(&run->changed);
-    pthread_mutex_unlock(&run->lock);
+    trek_condition_wake_all(&run->changed);
+    trek_lock_release(&run->lock);
     trek_error_clear();
     return NULL;
 }
@@ -35,8 +35,8 @@ static void run_free(trek_run *run)
     trek_free(run->epochs);
     trek_state_free(&run->final);
     trek_run_opts_clear(&run->opts);
-    pthread_cond_destroy(&run->changed);
-    pthread_mutex_destroy(&run->lock);
+    trek_condition_destroy(&run->changed);
+    trek_lock_destroy(&run->lock);
     trek_free(run);
 }
 
@@ -47,13 +47,13 @@ static trek_run *start(const trek_run_opts *opts, trek_module *module)
     trek_run *run = trek_calloc(1, sizeof *run);
     if (!run)
         return NULL;
-    pthread_mutex_init(&run->lock, NULL);
-    pthread_cond_init(&run->changed, NULL);
+    trek_lock_init(&run->lock);
+    trek_condition_init(&run->changed);
     run->best = NAN;
     run->module = module;
     run->progress = (trek_run_progress){ .running = true, .epochs = opts->epochs, .loss = NAN };
     trek_status status = trek_run_opts_copy(&run->opts, opts);
-    if (status == TREK_OK && trek_thread_start(&run->thread, run_thread, run) != 0)
+    if (status == TREK_OK && trek_thread_begin(&run->thread, run_thread, run) != 0)
         status = trek_fail(TREK_ERR_STATE, "trek_trainer_run: the run's thread cannot be started");
     if (status == TREK_OK)
         return run;
@@ -103,13 +103,13 @@ static bool take_next(trek_run *run, trek_epoch_metrics *metrics, bool waits, co
         trek_fail_missing(function, run ? "metrics" : "run");
         return false;
     }
-    pthread_mutex_lock(&run->lock);
+    trek_lock_acquire(&run->lock);
     while (waits && run->next == run->n_epochs && !run->ended)
-        pthread_cond_wait(&run->changed, &run->lock);
+        trek_condition_wait(&run->changed, &run->lock);
     bool there = run->next < run->n_epochs;
     if (there)
         *metrics = run->epochs[run->next++]->metrics;
-    pthread_mutex_unlock(&run->lock);
+    trek_lock_release(&run->lock);
     return there;
 }
 
@@ -120,9 +120,9 @@ trek_status trek_run_look(trek_run *run, trek_run_progress *progress)
 {
     if (!run || !progress)
         return trek_fail_missing("trek_run_look", run ? "progress" : "run");
-    pthread_mutex_lock(&run->lock);
+    trek_lock_acquire(&run->lock);
     *progress = run->progress;
-    pthread_mutex_unlock(&run->lock);
+    trek_lock_release(&run->lock);
     return TREK_OK;
 }
 
@@ -138,7 +138,7 @@ trek_state *trek_run_join(trek_run *run)
         trek_fail_missing("trek_run_join", "run");
         return NULL;
     }
-    pthread_join(run->thread, NULL);
+    trek_thread_join(run->thread);
     trek_state *final = run->final;
     run->final = NULL;
     if (run->status != TREK_OK) {

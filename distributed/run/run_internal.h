@@ -3,11 +3,11 @@
 #ifndef TREK_DISTRIBUTED_RUN_RUN_INTERNAL_H
 #define TREK_DISTRIBUTED_RUN_RUN_INTERNAL_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "distributed/background/background.h"
 #include "distributed/run.h"
+#include "distributed/system/system.h"
 #include "tensor/status_internal.h"
 
 #define TREK_RUN_EVALUATION "evaluation."
@@ -27,11 +27,11 @@ struct run_elastic;
 struct trek_run {
     trek_run_opts opts;      /* strings and datasets are its own */
     trek_module *module;     /* what is trained where nothing is built; borrowed */
-    pthread_t thread;
+    trek_thread thread;
 
     /* under the lock */
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
+    trek_lock lock;
+    trek_condition changed;
     run_epoch **epochs;      /* that have ended, in order */
     int n_epochs, cap_epochs, next;
     bool ended;

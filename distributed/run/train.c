@@ -11,11 +11,11 @@
 #include "distributed/run/run_internal.h"
 #include "distributed/step/stepper_ranks.h"
 #include "distributed/stop.h"
+#include "distributed/system/system.h"
 #include "distributed/trainer_internal.h"
 #include "graph/flow.h"
 #include "graph/graph_loader_internal.h"
 #include "graph/watch.h"
-#include "tensor/trace.h"
 
 enum { DEFAULT_MOST_ANCHOR = 200 };
 
@@ -42,7 +42,7 @@ static trek_status agree(const trek_run *run, trek_status own)
 /* Where rank 0's replica is built: trek_trainer_setup puts the other ranks beside it. */
 static trek_status find_device(const trek_trainer_opts *t, trek_device *device)
 {
-    const char *listed = getenv("TREK_DEVICES");
+    const char *listed = trek_process_variable("TREK_DEVICES");
     char text[32];
     *device = t->devices ? t->devices[0] : trek_device_default();
     if (t->ranks > 0 || !listed || !*listed)
@@ -102,15 +102,15 @@ static trek_status compare(const trek_run *run)
 
 static void show(trek_run *run, int64_t batches, int64_t samples, double loss)
 {
-    pthread_mutex_lock(&run->lock);
+    trek_lock_acquire(&run->lock);
     trek_run_progress *p = &run->progress;
-    double seconds = (double)(trek_clock_ns() - run->epoch_start_ns) * 1e-9;
+    double seconds = (double)(trek_now_ns() - run->epoch_start_ns) * 1e-9;
     run->epoch_samples += samples;
     p->batch += batches;
     p->samples += samples;
     p->samples_per_s = seconds > 0 ? (double)run->epoch_samples / seconds : 0;
     p->loss = loss;
-    pthread_mutex_unlock(&run->lock);
+    trek_lock_release(&run->lock);
 }
 
 /* Somebody asks to end: from the averaging thread. */
@@ -245,13 +245,13 @@ static void show_epoch(trek_run *run, int64_t epoch)
     int64_t batch = 0;
     if (run->resumed)
         trek_loader_position(run->train, NULL, &batch);
-    pthread_mutex_lock(&run->lock);
+    trek_lock_acquire(&run->lock);
     run->progress.epoch = epoch;
     run->progress.batch = batch;
     run->progress.batches = trek_loader_batches(run->train);
-    run->epoch_start_ns = trek_clock_ns() - run->before.ns;
+    run->epoch_start_ns = trek_now_ns() - run->before.ns;
     run->epoch_samples = 0;
-    pthread_mutex_unlock(&run->lock);
+    trek_lock_release(&run->lock);
 }
 
 static int64_t passes_of_step(const trek_run *run) { return run->opts.trainer.accumulate > 1 ? run->opts.trainer.accumulate : 1; }
@@ -314,7 +314,7 @@ static trek_status train(trek_run *run, run_epoch *e, bool *stopped)
         status = trek_error_status();
     if (status == TREK_OK && passes % every != 0) /* the epoch's last step has fewer passes */
         status = step(run);
-    e->metrics.seconds = (double)(trek_clock_ns() - run->epoch_start_ns) * 1e-9;
+    e->metrics.seconds = (double)(trek_now_ns() - run->epoch_start_ns) * 1e-9;
     e->metrics.steps = trek_graph_steps(run->graph) - steps + run->before.steps;
     e->metrics.averages = trek_graph_world_size(run->graph) > 1 ? (passes + every - 1) / every : 0;
     e->metrics.samples = run->progress.samples - samples + run->before.samples;
@@ -325,7 +325,7 @@ static trek_status train(trek_run *run, run_epoch *e, bool *stopped)
 static trek_status evaluate(trek_run *run, run_epoch *e)
 {
     const trek_run_opts *o = &run->opts;
-    int64_t every = o->evaluate_every ? o->evaluate_every : 1, from = trek_clock_ns();
+    int64_t every = o->evaluate_every ? o->evaluate_every : 1, from = trek_now_ns();
     if (!run->evaluation || (e->metrics.epoch + 1 < o->epochs && (e->metrics.epoch + 1) % every != 0))
         return TREK_OK;
     trek_status status = feed(run, run->evaluation, o->evaluate ? o->evaluate : o->train_step);
@@ -344,7 +344,7 @@ static trek_status evaluate(trek_run *run, run_epoch *e)
         status = feed(run, run->train, o->train_step);
     if (status == TREK_OK)
         status = trek_graph_train(run->graph, true);
-    e->metrics.evaluation_s = (double)(trek_clock_ns() - from) * 1e-9;
+    e->metrics.evaluation_s = (double)(trek_now_ns() - from) * 1e-9;
     return status;
 }
 

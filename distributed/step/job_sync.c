@@ -3,7 +3,6 @@
 #include "distributed/step/job_sync.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,6 +17,7 @@
 #include "distributed/step/rank_sums.h"
 #include "distributed/step/settings.h"
 #include "distributed/stop_internal.h"
+#include "distributed/system/system.h"
 #include "graph/graph_internal.h"
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
@@ -521,35 +521,37 @@ trek_status trek_job_sync_begin(ranks_stepper *s, trek_comm *comm)
 
 /* --- how processes divide a batch: what loaders ask ----------------------------------------- */
 
-static pthread_mutex_t division_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct {
+typedef struct division_state {
+    trek_lock lock;
     ranks_stepper *steppers; /* of graphs that train over processes, the one set up last in front: its shares count */
     int processes, process;
     double shares[TREK_MAX_RANKS];
-} division;
+} division_state;
+
+TREK_PER_PROCESS(division_state, division, { .lock = TREK_LOCK_INIT });
 
 static void cut(int64_t total, int64_t *first, int64_t *rows)
 {
     int64_t counts[TREK_MAX_RANKS];
-    pthread_mutex_lock(&division_lock);
-    trek_apportion(total, division.shares, division.processes, counts);
+    trek_lock_acquire(&division()->lock);
+    trek_apportion(total, division()->shares, division()->processes, counts);
     *first = 0;
-    for (int p = 0; p < division.process; p++)
+    for (int p = 0; p < division()->process; p++)
         *first += counts[p];
-    *rows = counts[division.process];
-    pthread_mutex_unlock(&division_lock);
+    *rows = counts[division()->process];
+    trek_lock_release(&division()->lock);
 }
 
 /* The lock is held. */
 static void take_shares(const ranks_stepper *s)
 {
     const double *shares = trek_ranks_shares(s);
-    division.processes = s->processes;
-    division.process = s->process;
+    division()->processes = s->processes;
+    division()->process = s->process;
     for (int p = 0, at = 0; p < s->processes; p++) {
-        division.shares[p] = 0;
+        division()->shares[p] = 0;
         for (int r = 0; r < s->process_ranks[p]; r++)
-            division.shares[p] += shares[at++];
+            division()->shares[p] += shares[at++];
     }
     trek_job_here.process = s->process;
     trek_job_here.processes = s->processes;
@@ -560,15 +562,15 @@ void trek_job_sync_publish(ranks_stepper *s)
 {
     if (!s->comm)
         return;
-    pthread_mutex_lock(&division_lock);
+    trek_lock_acquire(&division()->lock);
     if (!s->divides) {
         s->divides = true;
-        s->next_divider = division.steppers;
-        division.steppers = s;
+        s->next_divider = division()->steppers;
+        division()->steppers = s;
     }
-    if (division.steppers == s)
+    if (division()->steppers == s)
         take_shares(s);
-    pthread_mutex_unlock(&division_lock);
+    trek_lock_release(&division()->lock);
     trek_job_here.version++;
 }
 
@@ -577,19 +579,19 @@ static void withdraw(ranks_stepper *s)
 {
     if (!s->divides)
         return;
-    pthread_mutex_lock(&division_lock);
-    ranks_stepper **link = &division.steppers;
+    trek_lock_acquire(&division()->lock);
+    ranks_stepper **link = &division()->steppers;
     while (*link != s)
         link = &(*link)->next_divider;
     *link = s->next_divider;
-    if (division.steppers) {
-        take_shares(division.steppers);
+    if (division()->steppers) {
+        take_shares(division()->steppers);
     } else {
         trek_job_here.process = 0;
         trek_job_here.processes = 1;
         atomic_store(&trek_job_here.cut, NULL);
     }
-    pthread_mutex_unlock(&division_lock);
+    trek_lock_release(&division()->lock);
     trek_job_here.version++;
 }
 

@@ -24,6 +24,7 @@
 #include "distributed/step/overlap.h"
 #include "distributed/step/rank_sums.h"
 #include "distributed/step/stepper_ranks.h"
+#include "distributed/system/system.h"
 #include "graph/graph_loader_internal.h"
 #include "optim/scaler_internal.h"
 #include "tensor/rank_context.h"
@@ -239,7 +240,7 @@ static trek_status run_part(const per_rank_call *c, int rank, trek_status (*fn)(
     trek_rank_sums_leave(trek_ranks_sums(c->s->ranks), rank, status);
     trek_scope_end(scope);
     trek_grad_mode_here = mode;
-    c->of[rank].end_ns = trek_clock_ns();
+    c->of[rank].end_ns = trek_now_ns();
     return status;
 }
 

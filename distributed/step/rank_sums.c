@@ -3,14 +3,13 @@
  * where they lie, while the others wait, and gives each the result. */
 #include "distributed/step/rank_sums.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "distributed/control/wait.h"
+#include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
 #include "tensor/rank_context.h"
-#include "tensor/trace.h"
 
 typedef struct sums_slot {
     trek_rank_collectives collectives; /* what layers of this rank see */
@@ -24,7 +23,7 @@ typedef struct sums_slot {
 
 struct trek_rank_sums {
     trek_gate gate;             /* its word changes when those who wait may look */
-    pthread_mutex_t lock;       /* of all below, while ranks run */
+    trek_lock lock;             /* of all below, while ranks run */
     int local_ranks, expected, arrived;
     bool spin;
     bool busy;                  /* the last rank has come and sums up */
@@ -45,7 +44,7 @@ trek_rank_sums *trek_rank_sums_new(int local_ranks, bool spin)
     if (!sums)
         return NULL;
     memset(sums, 0, sizeof *sums + (size_t)local_ranks * sizeof *sums->slots);
-    if (pthread_mutex_init(&sums->lock, NULL) != 0) {
+    if (!trek_lock_init(&sums->lock)) {
         trek_block_free(sums);
         return trek_fail_null(TREK_ERR_MEMORY, "no memory for the sums of %d ranks", local_ranks);
     }
@@ -65,7 +64,7 @@ void trek_rank_sums_free(trek_rank_sums **address)
 {
     if (!address || !*address)
         return;
-    pthread_mutex_destroy(&(*address)->lock);
+    trek_lock_destroy(&(*address)->lock);
     trek_block_free(*address);
     *address = NULL;
 }
@@ -90,7 +89,7 @@ static int rank_ahead(const trek_rank_sums *sums, int64_t than)
 
 void trek_rank_sums_begin(trek_rank_sums *sums, const bool *participates, bool interprocess)
 {
-    pthread_mutex_lock(&sums->lock);
+    trek_lock_acquire(&sums->lock);
     sums->made_before = rank_ahead(sums, 0) >= 0 || (sums->goes_back && sums->made_before);
     sums->goes_back = false;
     sums->expected = sums->arrived = 0;
@@ -104,7 +103,7 @@ void trek_rank_sums_begin(trek_rank_sums *sums, const bool *participates, bool i
         slot->made = 0;
         sums->expected += slot->takes_part;
     }
-    pthread_mutex_unlock(&sums->lock);
+    trek_lock_release(&sums->lock);
 }
 
 void trek_rank_sums_goes_back(trek_rank_sums *sums) { sums->goes_back = true; }
@@ -136,7 +135,7 @@ void trek_rank_sums_leave(trek_rank_sums *sums, int rank, trek_status status)
     if (!slot->takes_part || slot->left)
         return;
     char message[TREK_ERROR_SIZE];
-    pthread_mutex_lock(&sums->lock);
+    trek_lock_acquire(&sums->lock);
     slot->left = true;
     int ahead = rank_ahead(sums, slot->made);
     if (status != TREK_OK) {
@@ -153,7 +152,7 @@ void trek_rank_sums_leave(trek_rank_sums *sums, int rank, trek_status status)
                  (long long)slot->made, ahead, (long long)sums->slots[ahead].made);
         fail_run(sums, TREK_ERR_COMM, message);
     }
-    pthread_mutex_unlock(&sums->lock);
+    trek_lock_release(&sums->lock);
 }
 
 /* --- one sum ----------------------------------------------------------------------------- */
@@ -218,9 +217,9 @@ static void finish_sum(trek_rank_sums *sums)
     if (!first)
         return;
     sums->busy = true;
-    pthread_mutex_unlock(&sums->lock);
+    trek_lock_release(&sums->lock);
     trek_status status = add_up(sums, first);
-    pthread_mutex_lock(&sums->lock);
+    trek_lock_acquire(&sums->lock);
     sums->busy = false;
     sums->arrived = 0;
     if (status != TREK_OK) {
@@ -249,13 +248,13 @@ static void fail_late(trek_rank_sums *sums, const sums_slot *slot)
 /* Locked; until the sum is there, or the run has failed. */
 static void wait_for_sum(trek_rank_sums *sums, const sums_slot *slot)
 {
-    int64_t deadline = sums->deadline_ns ? trek_clock_ns() + sums->deadline_ns : 0;
+    int64_t deadline = sums->deadline_ns ? trek_now_ns() + sums->deadline_ns : 0;
     while (!slot->done && sums->status == TREK_OK) {
         unsigned word = atomic_load(&sums->gate.word);
         int64_t limit = sums->busy ? 0 : deadline; /* the processes' communicator has a deadline of its own */
-        pthread_mutex_unlock(&sums->lock);
+        trek_lock_release(&sums->lock);
         bool changed = trek_gate_wait(&sums->gate, word, sums->spin, limit);
-        pthread_mutex_lock(&sums->lock);
+        trek_lock_acquire(&sums->lock);
         if (!changed && !sums->busy && !slot->done)
             fail_late(sums, slot);
     }
@@ -266,7 +265,7 @@ static trek_status sum_values(double *values, int64_t count, void *arg)
     sums_slot *slot = arg;
     trek_rank_sums *sums = slot->sums;
     char message[TREK_ERROR_SIZE];
-    pthread_mutex_lock(&sums->lock);
+    trek_lock_acquire(&sums->lock);
     slot->values = values;
     slot->count = count;
     slot->done = false;
@@ -274,16 +273,16 @@ static trek_status sum_values(double *values, int64_t count, void *arg)
     if (sums->status == TREK_OK)
         check_left(sums, slot);
     if (sums->status == TREK_OK) {
-        int64_t since = trek_clock_ns();
+        int64_t since = trek_now_ns();
         if (++sums->arrived == sums->expected)
             finish_sum(sums);
         else
             wait_for_sum(sums, slot);
-        trek_rank_here.waited_ns += trek_clock_ns() - since;
+        trek_rank_here.waited_ns += trek_now_ns() - since;
     }
     trek_status status = slot->done ? TREK_OK : sums->status;
     memcpy(message, sums->message, sizeof message);
-    pthread_mutex_unlock(&sums->lock);
+    trek_lock_release(&sums->lock);
     return status == TREK_OK ? TREK_OK : trek_fail(status, "%s", message);
 }
 

@@ -3,6 +3,7 @@
 #include "distributed/balance/apportion.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/stepper_ranks.h"
+#include "distributed/system/system.h"
 #include "graph/graph_internal.h"
 #include "tensor/trace.h"
 
@@ -19,7 +20,7 @@ trek_status trek_slowed(const ranks_stepper *s, int rank, trek_stopwatch *watch,
 {
     if (!s->slowdowns)
         return TREK_OK;
-    trek_slowdown_apply(&s->slowdowns[rank], s->slowed_batches[rank], trek_clock_ns() - watch->start_ns);
+    trek_slowdown_apply(&s->slowdowns[rank], s->slowed_batches[rank], trek_now_ns() - watch->start_ns);
     s->slowed_batches[rank] += ends;
     return TREK_OK;
 }

@@ -219,7 +219,7 @@ static void time_messages(size_t bytes, double *send_us, double *take_us)
     trek_control_link sender = { .fd = ends[0], .process = 1 };
     control->links[1] = (trek_control_link){ .fd = ends[1], .process = 1 };
     for (int k = 0; k < TIMES; k++) {
-        pthread_mutex_lock(&control->lock);
+        trek_lock_acquire(&control->lock);
         control->slots[0].number = control->slots[1].number = 0; /* each is the first part of its gather */
         int64_t begin = trek_clock_ns();
         trek_control_send(control, &sender, TREK_CONTROL_GATHER, (uint64_t)k + 1, data, bytes);
@@ -227,7 +227,7 @@ static void time_messages(size_t bytes, double *send_us, double *take_us)
         while (control->slots[(k + 1) & 1].number != (uint64_t)k + 1)
             trek_control_serve_link(control, &control->links[1]);
         int64_t end = trek_clock_ns();
-        pthread_mutex_unlock(&control->lock);
+        trek_lock_release(&control->lock);
         sending[k] = (double)(middle - begin) * 1e-3;
         taking[k] = (double)(end - middle) * 1e-3;
     }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A folder includes only from itself and the floors below it, and says so by paths from the root; what lies in tensor/cpu and
-tensor/cuda is theirs alone. The control channel knows nothing of communicators, which know it alone. Sources of CUDA count, too.
+tensor/cuda is theirs alone. The control channel knows the system's interface and nothing of communicators, which know both alone. Sources of CUDA count, too.
 What the drawing of the folders shows (docs/site/drawings/folders.dot) is what they include, and no more."""
 import pathlib
 import re
@@ -10,7 +10,8 @@ import sys
 floors = ["tensor", "autograd", "nn", "data", "optim", "graph", "onnx", "distributed", "monitor"]
 root = pathlib.Path(sys.argv[1])
 # rooms of distributed/: which others each may include
-rooms = {"distributed/control/": (), "distributed/comm/": ("distributed/control/",)}
+rooms = {"distributed/system/": (), "distributed/control/": ("distributed/system/",),
+         "distributed/comm/": ("distributed/system/", "distributed/control/")}
 failures, seen, included = [], 0, set()
 for floor, folder in enumerate(floors):
     for source in sorted((root / folder).rglob("*")):

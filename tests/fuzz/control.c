@@ -135,7 +135,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     trek_control_opts opts = { .process = data[0] & 1, .processes = 2 + (data[0] >> 1 & 3), .port = 1, .token = "token" };
     peer p = { .control = trek_control_make(&opts), .ours = -1 };
     fuzz_expect(p.control != NULL, "a control channel");
-    pthread_mutex_lock(&p.control->lock);
+    trek_lock_acquire(&p.control->lock);
     if (data[0] & 8)
         trek_control_take_place(p.control, 2);
     connect_anew(&p);
@@ -146,7 +146,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     bool ended = trek_control_ended(p.control);
     fuzz_expect(!ended || (p.control->status != TREK_OK && p.control->message[0]), "a group that has ended knows why");
-    pthread_mutex_unlock(&p.control->lock);
+    trek_lock_release(&p.control->lock);
     char table[4096] = "";
     trek_control_table(p.control, table, sizeof table);
     if (ended)

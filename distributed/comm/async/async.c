@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Handles: what the caller's thread does. It queues calls, waits for them, and ends the group when nothing has moved
  * for a deadline. */
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "distributed/comm/async/async_internal.h"
+#include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
 #include "tensor/pool.h"
-#include "tensor/trace.h"
 
 enum { LARGEST_PIECE = 256 << 20, DIRECT_WORLD = 32 };
 #define CLOSE_NS 5000000000
@@ -27,10 +26,10 @@ void trek_async_comm_wake(trek_async_comm *comm)
 
 void trek_async_comm_end(trek_async_comm *comm, trek_status status, const char *message)
 {
-    pthread_mutex_lock(&comm->lock);
+    trek_lock_acquire(&comm->lock);
     bool first = trek_comm_end_by(&comm->end, status, message);
     struct trek_control *control = comm->base.control;
-    pthread_mutex_unlock(&comm->lock);
+    trek_lock_release(&comm->lock);
     if (!first)
         return;
     trek_async_comm_wake(comm);
@@ -126,7 +125,7 @@ static int64_t look_at_late_ones(trek_async_comm *comm)
 {
     int64_t limit = comm->base.deadline_ns;
     if (late_ones_excused(comm))
-        return trek_clock_ns() - limit + (limit < 1000000000 ? limit : 1000000000); /* and looked at again soon */
+        return trek_now_ns() - limit + (limit < 1000000000 ? limit : 1000000000); /* and looked at again soon */
     end_by_timeout(comm);
     return 0;
 }
@@ -137,7 +136,7 @@ static bool drive_once(trek_async_comm *comm, int64_t *quiet_since, bool *moved)
     if (!trek_async_thread_drive(comm, moved))
         return false;
     if (*moved)
-        *quiet_since = trek_clock_ns();
+        *quiet_since = trek_now_ns();
     else if (!comm->table->tells)
         trek_async_rest(*quiet_since);
     return true;
@@ -147,15 +146,15 @@ static bool drive_once(trek_async_comm *comm, int64_t *quiet_since, bool *moved)
  * since moved_ns although the deadline has passed. */
 static bool sleep_until(trek_async_comm *comm, unsigned word, int64_t until, int64_t moved_ns)
 {
-    int64_t look = trek_clock_ns() + RECHECK_NS;
+    int64_t look = trek_now_ns() + RECHECK_NS;
     trek_gate_wait(&comm->done, word, comm->spin, until && until < look ? until : look);
-    return until && trek_clock_ns() > until && atomic_load(&comm->progress_ns) == moved_ns;
+    return until && trek_now_ns() > until && atomic_load(&comm->progress_ns) == moved_ns;
 }
 
 /* Until so many calls are done, or the group has ended. drive: by doing the thread's work. */
 static trek_status wait_for(trek_async_comm *comm, uint64_t number, bool drive)
 {
-    int64_t from = trek_clock_ns(), quiet_since = from;
+    int64_t from = trek_now_ns(), quiet_since = from;
     atomic_store(&comm->driven, drive);
     for (;;) {
         unsigned word = atomic_load(&comm->done.word);
@@ -174,7 +173,7 @@ static trek_status wait_for(trek_async_comm *comm, uint64_t number, bool drive)
         if (!drive || (comm->table->tells && !moved))
             late = sleep_until(comm, word, until, moved_ns);
         else if (!moved)
-            late = until && trek_clock_ns() > until;
+            late = until && trek_now_ns() > until;
         if (late)
             from = look_at_late_ones(comm);
     }
@@ -238,7 +237,7 @@ void trek_async_comm_release(trek_async_comm *comm)
 {
     if (atomic_fetch_sub(&comm->references, 1) != 1 || comm->group)
         return;
-    pthread_mutex_destroy(&comm->lock);
+    trek_lock_destroy(&comm->lock);
     trek_block_free(comm->memory);
     trek_free(comm->mine);
     trek_free(comm->notes);
@@ -251,14 +250,14 @@ void trek_async_comm_release(trek_async_comm *comm)
 /* The thread gives the group back, and closes the handle. */
 static void wait_until_closed(trek_async_comm *comm)
 {
-    int64_t until = trek_clock_ns() + CLOSE_NS; /* the program may finalise MPI next */
+    int64_t until = trek_now_ns() + CLOSE_NS; /* the program may finalise MPI next */
     while (!atomic_load(&comm->closed)) {
         unsigned word = atomic_load(&comm->done.word);
         if (!atomic_load(&comm->closed) && !trek_gate_wait(&comm->done, word, false, until))
             return;
     }
     while (atomic_load(&comm->references) > 1) /* the thread's next step; then nothing of the handle is left behind */
-        sched_yield();
+        trek_thread_yield();
 }
 
 /* Started calls that nobody has waited for would write to memory that the caller may free from here on. */
@@ -270,9 +269,9 @@ static void async_leave(trek_comm *base)
     if (base->control)
         trek_control_forget(base->control, comm);
     trek_async_channel_leave(comm);
-    pthread_mutex_lock(&comm->lock);
+    trek_lock_acquire(&comm->lock);
     base->control = NULL;
-    pthread_mutex_unlock(&comm->lock);
+    trek_lock_release(&comm->lock);
 }
 
 static void async_free(trek_comm *base)
@@ -342,7 +341,7 @@ trek_async_comm *trek_async_comm_new(trek_async_service *service, const trek_asy
     comm->direct = by_channel || opts->world <= (opts->direct ? opts->direct : DIRECT_WORLD);
     comm->spin = 2 * opts->local_world <= trek_cores();
     atomic_init(&comm->references, 1);
-    pthread_mutex_init(&comm->lock, NULL);
+    trek_lock_init(&comm->lock);
     trek_async_thread_count(service, 1, false);
     comm->base.control = opts->control; /* the hook may be called at once */
     if (by_channel)
@@ -359,7 +358,7 @@ trek_status trek_async_comm_join(trek_async_comm *comm)
 {
     atomic_fetch_add(&comm->references, 1);
     trek_async_thread_add(comm);
-    int64_t until = trek_clock_ns() + TREK_ASYNC_JOIN_NS;
+    int64_t until = trek_now_ns() + TREK_ASYNC_JOIN_NS;
     for (;;) {
         unsigned word = atomic_load(&comm->done.word);
         if (trek_async_comm_ended(comm))

@@ -14,7 +14,6 @@
 #ifndef TREK_DISTRIBUTED_COMM_ASYNC_ASYNC_INTERNAL_H
 #define TREK_DISTRIBUTED_COMM_ASYNC_ASYNC_INTERNAL_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "distributed/comm/async/async_table.h"
@@ -22,6 +21,7 @@
 #include "distributed/control/control.h"
 #include "distributed/control/tree.h"
 #include "distributed/control/wait.h"
+#include "distributed/system/system.h"
 
 enum { TREK_ASYNC_QUEUE = 256, TREK_ASYNC_SLOTS = 4, TREK_ASYNC_SMALL = 4096 };
 
@@ -45,7 +45,7 @@ typedef struct trek_async_comm {
     atomic_int references;        /* the caller's, the thread's */
 
     /* of the end, and of the caller's memory: held while it is read or written on the caller's behalf */
-    pthread_mutex_t lock;
+    trek_lock lock;
     trek_comm_end end;
 
     /* between caller and thread */
@@ -91,8 +91,8 @@ struct trek_async_service {
     const char *name, *engine_name, *plugin, *open_name; /* "MPI", "mpi", "trek-mpi", TREK_MPI_OPEN */
     const char *packages;       /* what it needs to be built: "libopenmpi-dev openmpi-bin" */
     trek_async_host host;       /* with this service as its owner */
-    pthread_mutex_t lock;       /* of begun, status, message, incoming, table's opening */
-    pthread_mutex_t calling;    /* held while the library is called, and of `comms` */
+    trek_lock lock;             /* of begun, status, message, incoming, table's opening */
+    trek_lock calling;          /* held while the library is called, and of `comms` */
     trek_async_begun begun;
     trek_status status;
     char message[TREK_ERROR_SIZE];

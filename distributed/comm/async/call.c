@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "distributed/comm/async/async_internal.h"
+#include "distributed/system/system.h"
 #include "tensor/half_internal.h"
 #include "tensor/memory_internal.h"
-#include "tensor/trace.h"
 
 /* Over the control channel all data go to all. */
 enum { CHANNEL_SMALL = 256 << 10 };
@@ -21,7 +21,7 @@ enum { CHANNEL_SMALL = 256 << 10 };
 static void end_by_error(trek_async_comm *comm, trek_status status)
 {
     comm->failure = status;
-    comm->failure_ns = trek_clock_ns();
+    comm->failure_ns = trek_now_ns();
     snprintf(comm->failure_text, sizeof comm->failure_text, "%s", trek_error());
     trek_error_clear();
     if (!comm->base.control || status != TREK_ERR_PEER)
@@ -31,7 +31,7 @@ static void end_by_error(trek_async_comm *comm, trek_status status)
 /* Whether the library is not to be asked any more. */
 static bool has_failed(trek_async_comm *comm)
 {
-    if (comm->failure != TREK_OK && trek_clock_ns() - comm->failure_ns > REASON_NS)
+    if (comm->failure != TREK_OK && trek_now_ns() - comm->failure_ns > REASON_NS)
         trek_async_comm_end(comm, comm->failure, comm->failure_text);
     return comm->failure != TREK_OK;
 }
@@ -39,7 +39,7 @@ static bool has_failed(trek_async_comm *comm)
 static void progressed(trek_async_comm *comm, bool *moved)
 {
     *moved = true;
-    atomic_store_explicit(&comm->progress_ns, trek_clock_ns(), memory_order_relaxed);
+    atomic_store_explicit(&comm->progress_ns, trek_now_ns(), memory_order_relaxed);
 }
 
 static void begin_moving(trek_async_comm *comm);
@@ -75,11 +75,11 @@ static bool is_large(const trek_async_comm *comm, const trek_comm_call *call)
 /* Copies from the caller's memory. False if the group has ended: then it is not touched. */
 static bool copy_in(trek_async_comm *comm, void *to, const void *from, size_t bytes)
 {
-    pthread_mutex_lock(&comm->lock);
+    trek_lock_acquire(&comm->lock);
     bool good = !trek_async_comm_ended(comm);
     if (good)
         memcpy(to, from, bytes);
-    pthread_mutex_unlock(&comm->lock);
+    trek_lock_release(&comm->lock);
     return good;
 }
 
@@ -149,11 +149,11 @@ static bool finish_small(trek_async_comm *comm)
 {
     for (int r = 0; r < comm->base.world; r++)
         comm->ins[r] = comm->notes + (size_t)r * comm->stride + sizeof(trek_call_note);
-    pthread_mutex_lock(&comm->lock);
+    trek_lock_acquire(&comm->lock);
     bool good = !trek_async_comm_ended(comm);
     if (good)
         trek_comm_finish_small(&comm->call, comm->ins, comm->base.world);
-    pthread_mutex_unlock(&comm->lock);
+    trek_lock_release(&comm->lock);
     return good;
 }
 
@@ -243,7 +243,7 @@ static void store(const trek_async_comm *comm, char *from, int64_t first, int64_
 static bool load_piece(trek_async_comm *comm, trek_async_slot *slot)
 {
     const trek_comm_call *call = &comm->call;
-    pthread_mutex_lock(&comm->lock);
+    trek_lock_acquire(&comm->lock);
     bool good = !trek_async_comm_ended(comm);
     if (good && call->kind == TREK_COMM_REDUCE_SCATTER)
         for (int r = 0; r < comm->base.world; r++)
@@ -251,7 +251,7 @@ static bool load_piece(trek_async_comm *comm, trek_async_slot *slot)
                  slot->count);
     else if (good && (call->kind != TREK_COMM_BROADCAST || call->root == comm->base.rank))
         load(comm, slot->in, slot->first, slot->count);
-    pthread_mutex_unlock(&comm->lock);
+    trek_lock_release(&comm->lock);
     return good;
 }
 
@@ -265,7 +265,7 @@ static bool changes(const trek_async_comm *comm, const trek_comm_call *call)
 static bool store_piece(trek_async_comm *comm, const trek_async_slot *slot)
 {
     const trek_comm_call *call = &comm->call;
-    pthread_mutex_lock(&comm->lock);
+    trek_lock_acquire(&comm->lock);
     bool good = !trek_async_comm_ended(comm);
     if (good && call->kind == TREK_COMM_ALL_GATHER)
         for (int r = 0; r < comm->base.world; r++)
@@ -275,7 +275,7 @@ static bool store_piece(trek_async_comm *comm, const trek_async_slot *slot)
         store(comm, slot->out, slot->first, slot->count);
     else if (good && changes(comm, call))
         store(comm, slot->in, slot->first, slot->count);
-    pthread_mutex_unlock(&comm->lock);
+    trek_lock_release(&comm->lock);
     return good;
 }
 

@@ -3,19 +3,13 @@
  * out what was started; it sleeps when nothing is under way, and asks the library again
  * and again while something is, unless the library tells by itself. Callers that wait do
  * its work on their own call. */
-#include <dlfcn.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "distributed/comm/async/async_internal.h"
+#include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
-#include "tensor/plugin.h"
-#include "tensor/thread_start.h"
-#include "tensor/trace.h"
 
 /* Peers that are this late are not about to come: from here on the library is asked now and then only. */
 #define PATIENCE_NS 20000000
@@ -25,8 +19,14 @@
 /* A library that tells is looked at nevertheless this often: the control channel may say why it has failed. */
 #define RECHECK_NS 100000000
 
-static pthread_mutex_t begun_lock = PTHREAD_MUTEX_INITIALIZER;
-static trek_async_service *begun_services;
+typedef struct begun_services {
+    trek_lock lock;
+    bool at_exit;
+    trek_async_service *first;
+} begun_services;
+
+TREK_PER_PROCESS(begun_services, services, { .lock = TREK_LOCK_INIT });
+TREK_PER_THREAD(unsigned, looks, 0);
 
 void trek_async_thread_ring(trek_async_service *service)
 {
@@ -43,11 +43,11 @@ void trek_async_thread_count(trek_async_service *service, int handles, bool by_e
 
 static void set_state(trek_async_service *service, trek_async_begun begun, trek_status status, const char *message)
 {
-    pthread_mutex_lock(&service->lock);
+    trek_lock_acquire(&service->lock);
     service->begun = begun;
     service->status = status;
     snprintf(service->message, sizeof service->message, "%s", message);
-    pthread_mutex_unlock(&service->lock);
+    trek_lock_release(&service->lock);
     atomic_fetch_add(&service->news.word, 1);
     trek_gate_wake(&service->news);
 }
@@ -72,11 +72,11 @@ static void end_left(trek_async_service *service, trek_async_comm *comm)
 static void host_leaving(const trek_async_host *host)
 {
     trek_async_service *service = host->service;
-    pthread_mutex_lock(&service->calling);
+    trek_lock_acquire(&service->calling);
     atomic_store(&service->gone, true);
     for (trek_async_comm *comm = service->comms; comm; comm = comm->next)
         end_left(service, comm);
-    pthread_mutex_unlock(&service->calling);
+    trek_lock_release(&service->calling);
     char message[64];
     snprintf(message, sizeof message, "the program has finalised %s", service->name);
     set_state(service, TREK_ASYNC_GONE, TREK_ERR_UNSUPPORTED, message);
@@ -93,17 +93,17 @@ static void host_moved(void *owner)
 
 static void host_progressed(void *owner)
 {
-    atomic_store_explicit(&((trek_async_comm *)owner)->progress_ns, trek_clock_ns(), memory_order_relaxed);
+    atomic_store_explicit(&((trek_async_comm *)owner)->progress_ns, trek_now_ns(), memory_order_relaxed);
 }
 
 /* --- the thread ---------------------------------------------------------------------------- */
 
 static void accept_incoming(trek_async_service *service)
 {
-    pthread_mutex_lock(&service->lock);
+    trek_lock_acquire(&service->lock);
     trek_async_comm *comm = service->incoming;
     service->incoming = NULL;
-    pthread_mutex_unlock(&service->lock);
+    trek_lock_release(&service->lock);
     while (comm) {
         trek_async_comm *next = comm->next;
         comm->next = service->comms;
@@ -127,7 +127,7 @@ static void close_comm(trek_async_comm *comm)
 static bool serve_all(trek_async_service *service, bool *moved)
 {
     bool busy = false;
-    pthread_mutex_lock(&service->calling);
+    trek_lock_acquire(&service->calling);
     accept_incoming(service);
     for (trek_async_comm **at = &service->comms; *at;) {
         trek_async_comm *comm = *at;
@@ -142,26 +142,25 @@ static bool serve_all(trek_async_service *service, bool *moved)
             at = &comm->next;
         }
     }
-    pthread_mutex_unlock(&service->calling);
+    trek_lock_release(&service->calling);
     return busy;
 }
 
 void trek_async_rest(int64_t quiet_since)
 {
-    static _Thread_local unsigned looks;
-    if (++looks % YIELD_LOOKS)
+    if (++*looks() % YIELD_LOOKS)
         return; /* not done is not idle: the library may have moved a part */
-    if (trek_clock_ns() - quiet_since > PATIENCE_NS)
-        nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
+    if (trek_now_ns() - quiet_since > PATIENCE_NS)
+        trek_sleep_ns(NAP_NS);
     else
-        sched_yield();
+        trek_thread_yield();
 }
 
 static bool begin(trek_async_service *service)
 {
-    pthread_mutex_lock(&service->calling);
+    trek_lock_acquire(&service->calling);
     trek_status status = service->table.begin(&service->ours);
-    pthread_mutex_unlock(&service->calling);
+    trek_lock_release(&service->calling);
     char message[TREK_ERROR_SIZE];
     snprintf(message, sizeof message, "%s", trek_error());
     trek_error_clear();
@@ -173,7 +172,7 @@ static bool begin(trek_async_service *service)
 static void wait_for_more(trek_async_service *service, unsigned word, bool busy, bool moved, int64_t quiet_since)
 {
     if (!busy || (!moved && service->table.tells))
-        trek_gate_wait(&service->bell, word, false, busy ? trek_clock_ns() + RECHECK_NS : 0);
+        trek_gate_wait(&service->bell, word, false, busy ? trek_now_ns() + RECHECK_NS : 0);
     else if (!moved)
         trek_async_rest(quiet_since);
 }
@@ -183,13 +182,13 @@ static void *thread_main(void *arg)
     trek_async_service *service = arg;
     if (!begin(service))
         return NULL;
-    int64_t quiet_since = trek_clock_ns();
+    int64_t quiet_since = trek_now_ns();
     bool was_busy = false;
     while (!atomic_load(&service->leave)) {
         unsigned word = atomic_load(&service->bell.word);
         bool moved = false, busy = serve_all(service, &moved);
         if (moved || !was_busy)
-            quiet_since = trek_clock_ns();
+            quiet_since = trek_now_ns();
         was_busy = busy;
         if (atomic_load(&service->gone) && !service->comms)
             return NULL;
@@ -208,39 +207,38 @@ static void *thread_main(void *arg)
  * would wait for processes that may never come. The launcher then ends the job. */
 static void end_service(trek_async_service *service)
 {
-    pthread_mutex_lock(&service->lock);
+    trek_lock_acquire(&service->lock);
     bool clean = service->begun == TREK_ASYNC_READY && service->ours && atomic_load(&service->handles) == 0 &&
         !atomic_load(&service->failed);
-    pthread_mutex_unlock(&service->lock);
+    trek_lock_release(&service->lock);
     if (!clean)
         return;
     unsigned word = atomic_load(&service->news.word);
     atomic_store(&service->leave, true);
     trek_async_thread_ring(service);
-    trek_gate_wait(&service->news, word, false, trek_clock_ns() + LEAVE_NS);
+    trek_gate_wait(&service->news, word, false, trek_now_ns() + LEAVE_NS);
 }
 
 /* The program's end. A child of fork() has none of the threads. */
 static void at_program_end(void)
 {
-    for (trek_async_service *service = begun_services; service && !trek_forked; service = service->next)
+    for (trek_async_service *service = services()->first; service && !trek_forked; service = service->next)
         end_service(service);
 }
 
 static void end_at_exit(trek_async_service *service)
 {
-    static bool registered;
-    pthread_mutex_lock(&begun_lock);
+    trek_lock_acquire(&services()->lock);
     bool known = false;
-    for (trek_async_service *other = begun_services; other; other = other->next)
+    for (trek_async_service *other = services()->first; other; other = other->next)
         known = known || other == service;
     if (!known) {
-        service->next = begun_services;
-        begun_services = service;
+        service->next = services()->first;
+        services()->first = service;
     }
-    if (!registered)
-        registered = atexit(at_program_end) == 0;
-    pthread_mutex_unlock(&begun_lock);
+    if (!services()->at_exit)
+        services()->at_exit = trek_process_at_exit(at_program_end);
+    trek_lock_release(&services()->lock);
 }
 
 static trek_status open_plugin(trek_async_service *service)
@@ -248,13 +246,13 @@ static trek_status open_plugin(trek_async_service *service)
     if (service->opened)
         return TREK_OK;
     char why[400] = "";
-    void *library = trek_plugin_open(service->plugin, why, sizeof why);
+    void *library = trek_process_plugin(service->plugin, why, sizeof why);
     if (!library)
         return trek_fail(TREK_ERR_UNSUPPORTED, "no %s: %s (it is built where there is %s; Debian: %s)", service->name, why,
                          service->name,
                          service->packages);
     trek_async_open_fn open_it;
-    *(void **)&open_it = dlsym(library, service->open_name);
+    *(void **)&open_it = trek_process_symbol(library, service->open_name);
     service->host = (trek_async_host){ .abi = TREK_ASYNC_ABI, .service = service, .fail = host_fail, .alloc = trek_alloc,
                                        .free = trek_free,
                                        .fold = host_fold, .leaving = host_leaving, .moved = host_moved,
@@ -268,9 +266,9 @@ static trek_status open_plugin(trek_async_service *service)
 
 bool trek_async_thread_there(trek_async_service *service, char *why, size_t size)
 {
-    pthread_mutex_lock(&service->lock);
+    trek_lock_acquire(&service->lock);
     bool there = open_plugin(service) == TREK_OK;
-    pthread_mutex_unlock(&service->lock);
+    trek_lock_release(&service->lock);
     if (there)
         return true;
     trek_status status;
@@ -283,11 +281,11 @@ bool trek_async_thread_there(trek_async_service *service, char *why, size_t size
 /* A library's own threads are started by it, and so is what they write. */
 static trek_status start_thread(trek_async_service *service)
 {
-    pthread_t thread;
-    int failed = trek_thread_start(&thread, thread_main, service);
+    trek_thread thread;
+    int failed = trek_thread_begin(&thread, thread_main, service);
     if (failed)
         return trek_fail(TREK_ERR_MEMORY, "the communication thread cannot be started: %s", strerror(failed));
-    pthread_detach(thread);
+    trek_thread_detach(thread);
     service->begun = TREK_ASYNC_STARTING;
     end_at_exit(service);
     return TREK_OK;
@@ -296,42 +294,42 @@ static trek_status start_thread(trek_async_service *service)
 bool trek_async_thread_drive(trek_async_comm *comm, bool *moved)
 {
     trek_async_service *service = comm->service;
-    if (pthread_mutex_trylock(&service->calling) != 0)
+    if (!trek_lock_try(&service->calling))
         return false;
     bool good = !atomic_load(&service->gone);
     if (good)
         trek_async_comm_advance(comm, moved);
-    pthread_mutex_unlock(&service->calling);
+    trek_lock_release(&service->calling);
     return good;
 }
 
 trek_status trek_async_thread_use(trek_async_service *service, int64_t timeout_ns)
 {
-    int64_t deadline = trek_clock_ns() + timeout_ns;
-    pthread_mutex_lock(&service->lock);
+    int64_t deadline = trek_now_ns() + timeout_ns;
+    trek_lock_acquire(&service->lock);
     trek_status status = open_plugin(service);
     if (status == TREK_OK && service->begun == TREK_ASYNC_NONE)
         status = start_thread(service);
     while (status == TREK_OK && service->begun == TREK_ASYNC_STARTING) {
         unsigned word = atomic_load(&service->news.word);
-        pthread_mutex_unlock(&service->lock);
+        trek_lock_release(&service->lock);
         bool changed = trek_gate_wait(&service->news, word, false, deadline);
-        pthread_mutex_lock(&service->lock);
+        trek_lock_acquire(&service->lock);
         if (!changed)
             status = trek_fail(TREK_ERR_TIMEOUT, "%s has not begun within %g s", service->name, (double)timeout_ns * 1e-9);
     }
     if (status == TREK_OK && service->begun != TREK_ASYNC_READY)
         status = trek_fail(service->status, "%s", service->message);
-    pthread_mutex_unlock(&service->lock);
+    trek_lock_release(&service->lock);
     return status;
 }
 
 void trek_async_thread_add(trek_async_comm *comm)
 {
     trek_async_service *service = comm->service;
-    pthread_mutex_lock(&service->lock);
+    trek_lock_acquire(&service->lock);
     comm->next = service->incoming;
     service->incoming = comm;
-    pthread_mutex_unlock(&service->lock);
+    trek_lock_release(&service->lock);
     trek_async_thread_ring(service);
 }

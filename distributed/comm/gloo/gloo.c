@@ -4,11 +4,10 @@
 
 #include <limits.h>
 #include <net/if.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "distributed/comm/async/async_internal.h"
+#include "distributed/system/system.h"
 #include "tensor/environment.h"
 #include "tensor/memory_internal.h"
 #include "tensor/pool.h"
@@ -17,29 +16,36 @@
  * time that they take in pieces of 256 KiB. */
 enum { DEFAULT_PIECE = 4 << 20 };
 
-static trek_async_service service = { .name = "Gloo", .engine_name = "gloo", .plugin = "trek-gloo", .open_name = TREK_GLOO_OPEN,
-                                      .packages = "libgloo-dev g++",
-                                      .lock = PTHREAD_MUTEX_INITIALIZER, .calling = PTHREAD_MUTEX_INITIALIZER };
-static atomic_size_t wanted_piece;
-static atomic_int wanted_direct;
+TREK_PER_PROCESS(trek_async_service, service,
+                 { .name = "Gloo", .engine_name = "gloo", .plugin = "trek-gloo", .open_name = TREK_GLOO_OPEN,
+                   .packages = "libgloo-dev g++",
+                   .lock = TREK_LOCK_INIT, .calling = TREK_LOCK_INIT });
+
+/* For tests; 0: as it is otherwise. */
+typedef struct sizes {
+    atomic_size_t piece;
+    atomic_int direct;
+} sizes;
+
+TREK_PER_PROCESS(sizes, wanted, { 0 });
 
 void trek_comm_gloo_set_sizes(size_t piece, int direct)
 {
-    atomic_store(&wanted_piece, piece);
-    atomic_store(&wanted_direct, direct);
+    atomic_store(&wanted()->piece, piece);
+    atomic_store(&wanted()->direct, direct);
 }
 
-bool trek_comm_gloo_there(char *why, size_t size) { return trek_async_thread_there(&service, why, size); }
+bool trek_comm_gloo_there(char *why, size_t size) { return trek_async_thread_there(service(), why, size); }
 
 static trek_async_comm *new_comm(trek_control *control)
 {
-    size_t piece = atomic_load(&wanted_piece);
+    size_t piece = atomic_load(&wanted()->piece);
     if (!piece)
-        piece = (size_t)trek_environment_number("TREK_GLOO_PIECE", 1, LONG_MAX, DEFAULT_PIECE);
+        piece = (size_t)trek_process_number("TREK_GLOO_PIECE", 1, LONG_MAX, DEFAULT_PIECE);
     int world = trek_control_processes(control);
-    return trek_async_comm_new(&service, &(trek_async_opts){ .rank = trek_control_process(control), .world = world,
+    return trek_async_comm_new(service(), &(trek_async_opts){ .rank = trek_control_process(control), .world = world,
                                                              .local_world = world,
-                                                             .piece = piece, .direct = atomic_load(&wanted_direct),
+                                                             .piece = piece, .direct = atomic_load(&wanted()->direct),
                                                              .control = control, .by_channel = true });
 }
 
@@ -56,7 +62,7 @@ static const trek_async_card *card_of(const char *cards, int world, int r)
 static trek_status connection_lost(const trek_async_comm *comm)
 {
     for (int k = 0; k < 2000 && !trek_control_ended(comm->base.control); k++)
-        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+        trek_sleep_ns(1000000);
     if (trek_control_ended(comm->base.control))
         return trek_control_fail(comm->base.control);
     return trek_fail(TREK_ERR_COMM, "the address of process %d is not known: its control connection is lost", comm->base.rank);
@@ -65,17 +71,17 @@ static trek_status connection_lost(const trek_async_comm *comm)
 static trek_status listen_on(trek_async_comm *comm, trek_async_card *card)
 {
     char address[256];
-    const char *interface = getenv("TREK_GLOO_INTERFACE");
+    const char *interface = trek_process_variable("TREK_GLOO_INTERFACE");
     if (interface && !*interface)
         interface = NULL;
     if (interface && if_nametoindex(interface) == 0)
         return trek_fail(TREK_ERR_ARGUMENT, "TREK_GLOO_INTERFACE=%s: this machine has no such network interface", interface);
     if (!trek_control_own_address(comm->base.control, address, sizeof address))
         return connection_lost(comm);
-    pthread_mutex_lock(&service.calling);
+    trek_lock_acquire(&service()->calling);
     trek_status status = comm->table->group_listen(comm, comm->base.rank, comm->base.world, address, interface, &comm->group,
                                                    card);
-    pthread_mutex_unlock(&service.calling);
+    trek_lock_release(&service()->calling);
     return status;
 }
 
@@ -102,9 +108,9 @@ static int count_local(const char *cards, int world, int rank)
 static trek_status connect_all(trek_async_comm *comm, const char *cards)
 {
     comm->spin = 2 * count_local(cards, comm->base.world, comm->base.rank) <= trek_cores();
-    pthread_mutex_lock(&service.calling);
+    trek_lock_acquire(&service()->calling);
     trek_status status = comm->table->group_connect(comm->group, cards, card_bytes(comm->base.world), &comm->requests[0]);
-    pthread_mutex_unlock(&service.calling);
+    trek_lock_release(&service()->calling);
     return status;
 }
 
@@ -135,7 +141,7 @@ trek_status trek_comm_gloo_new(trek_control *control, trek_comm **result)
 {
     if (!control || !result)
         return trek_fail_missing("comm_gloo_new", control ? "place for the handle" : "control channel");
-    trek_status status = trek_async_thread_use(&service, TREK_ASYNC_JOIN_NS);
+    trek_status status = trek_async_thread_use(service(), TREK_ASYNC_JOIN_NS);
     trek_async_comm *comm = status == TREK_OK ? new_comm(control) : NULL;
     if (status == TREK_OK && !comm)
         status = trek_error_status();

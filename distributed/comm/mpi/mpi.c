@@ -4,24 +4,31 @@
 
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "distributed/comm/async/async_internal.h"
+#include "distributed/system/system.h"
 #include "tensor/environment.h"
 
 /* Pieces that stay in the cache while MPI works on them: several times faster than large ones on one machine. */
 enum { DEFAULT_PIECE = 256 << 10 };
 
-static trek_async_service service = { .name = "MPI", .engine_name = "mpi", .plugin = "trek-mpi", .open_name = TREK_MPI_OPEN,
-                                      .packages = "libopenmpi-dev openmpi-bin",
-                                      .lock = PTHREAD_MUTEX_INITIALIZER, .calling = PTHREAD_MUTEX_INITIALIZER };
-static atomic_size_t wanted_piece;
-static atomic_int wanted_direct;
+TREK_PER_PROCESS(trek_async_service, service,
+                 { .name = "MPI", .engine_name = "mpi", .plugin = "trek-mpi", .open_name = TREK_MPI_OPEN,
+                   .packages = "libopenmpi-dev openmpi-bin",
+                   .lock = TREK_LOCK_INIT, .calling = TREK_LOCK_INIT });
+
+/* For tests; 0: as it is otherwise. */
+typedef struct sizes {
+    atomic_size_t piece;
+    atomic_int direct;
+} sizes;
+
+TREK_PER_PROCESS(sizes, wanted, { 0 });
 
 void trek_comm_mpi_set_sizes(size_t piece, int direct)
 {
-    atomic_store(&wanted_piece, piece);
-    atomic_store(&wanted_direct, direct);
+    atomic_store(&wanted()->piece, piece);
+    atomic_store(&wanted()->direct, direct);
 }
 
 bool trek_comm_mpi_launched(char *why, size_t size)
@@ -29,10 +36,10 @@ bool trek_comm_mpi_launched(char *why, size_t size)
     static const char *const signs[] = { "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK" };
     bool found = false;
     for (size_t k = 0; k < sizeof signs / sizeof *signs; k++)
-        found = found || getenv(signs[k]);
+        found = found || trek_process_variable(signs[k]);
     if (!found)
         snprintf(why, size, "no MPI launcher has started this process");
-    return found && trek_async_thread_there(&service, why, size);
+    return found && trek_async_thread_there(service(), why, size);
 }
 
 static trek_status check_world(const trek_async_table *table, trek_control *control)
@@ -49,13 +56,13 @@ static trek_status check_world(const trek_async_table *table, trek_control *cont
 
 static trek_async_comm *new_comm(trek_control *control)
 {
-    const trek_async_table *table = &service.table;
-    size_t piece = atomic_load(&wanted_piece);
+    const trek_async_table *table = &service()->table;
+    size_t piece = atomic_load(&wanted()->piece);
     if (!piece)
-        piece = (size_t)trek_environment_number("TREK_MPI_PIECE", 1, LONG_MAX, DEFAULT_PIECE);
-    return trek_async_comm_new(&service, &(trek_async_opts){ .rank = table->rank, .world = table->world,
+        piece = (size_t)trek_process_number("TREK_MPI_PIECE", 1, LONG_MAX, DEFAULT_PIECE);
+    return trek_async_comm_new(service(), &(trek_async_opts){ .rank = table->rank, .world = table->world,
                                                              .local_world = table->local_world,
-                                                             .piece = piece, .direct = atomic_load(&wanted_direct),
+                                                             .piece = piece, .direct = atomic_load(&wanted()->direct),
                                                              .control = control });
 }
 
@@ -63,9 +70,9 @@ trek_status trek_comm_mpi_new(trek_control *control, trek_comm **result)
 {
     if (!result)
         return trek_fail_missing("comm_mpi_new", "place for the handle");
-    trek_status status = trek_async_thread_use(&service, TREK_ASYNC_JOIN_NS);
+    trek_status status = trek_async_thread_use(service(), TREK_ASYNC_JOIN_NS);
     if (status == TREK_OK)
-        status = check_world(&service.table, control);
+        status = check_world(&service()->table, control);
     trek_async_comm *comm = status == TREK_OK ? new_comm(control) : NULL;
     if (status == TREK_OK && !comm)
         status = trek_error_status();

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "distributed/comm/shared/shared_internal.h"
+#include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
 
 enum { CORES = 1024 };
@@ -60,9 +61,7 @@ static trek_shared_layout lay_out(int world)
 /* Maps process pid's file: NULL where it cannot be reached or is another one. */
 static void *map_file(int pid, int fd, uint64_t bytes, const uint64_t nonce[2])
 {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
-    int own = open(path, O_RDWR | O_CLOEXEC);
+    int own = trek_process_file(pid, fd);
     if (own < 0)
         return NULL;
     struct stat about;
@@ -163,7 +162,7 @@ trek_status trek_shared_segment_join(trek_comm_shared *self)
     if (!trek_control_same_machine(self->met.base.control))
         return trek_fail(TREK_ERR_UNSUPPORTED, "comm_shared: the processes are on several machines");
     trek_shared_window window = trek_shared_window_open();
-    ticket mine = { .layout = self->layout.bytes, .pid = (int32_t)getpid(), .segment_fd = -1, .window_fd = window.fd,
+    ticket mine = { .layout = self->layout.bytes, .pid = (int32_t)trek_process_id(), .segment_fd = -1, .window_fd = window.fd,
                     .window_bytes = window.bytes };
     memcpy(mine.window_nonce, window.nonce, sizeof mine.window_nonce);
     note_cores(&mine);

@@ -6,7 +6,6 @@
  * from a file in memory (the window) that the others have mapped. Its pages are there
  * when it is given out: whoever gets none takes ordinary memory. */
 #include <fcntl.h>
-#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -15,6 +14,7 @@
 #include <unistd.h>
 
 #include "distributed/comm/shared/shared_internal.h"
+#include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
 
 #ifndef MFD_NOEXEC_SEAL
@@ -38,13 +38,15 @@ typedef struct stretch {
     bool retired;          /* it is this process's alone from here on */
 } stretch;
 
-static struct {
-    pthread_mutex_t lock;
+typedef struct own_window {
+    trek_lock lock;
     bool opened;
     trek_shared_window window;
     int count;
     stretch stretches[STRETCHES]; /* by offset */
-} own = { .lock = PTHREAD_MUTEX_INITIALIZER, .window = { .fd = -1 } };
+} own_window;
+
+TREK_PER_PROCESS(own_window, own, { .lock = TREK_LOCK_INIT, .window = { .fd = -1 } });
 
 static size_t page_size(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
@@ -101,8 +103,8 @@ static uint64_t window_bytes(void)
 
 static void open_window(void)
 {
-    trek_shared_window *window = &own.window;
-    own.opened = true;
+    trek_shared_window *window = &own()->window;
+    own()->opened = true;
     if ((window->bytes = window_bytes()) == 0 ||
         getrandom(window->nonce, sizeof window->nonce, 0) != (ssize_t)sizeof window->nonce)
         return;
@@ -115,17 +117,17 @@ static void open_window(void)
 
 trek_shared_window trek_shared_window_open(void)
 {
-    pthread_mutex_lock(&own.lock);
-    if (!own.opened)
+    trek_lock_acquire(&own()->lock);
+    if (!own()->opened)
         open_window();
-    trek_shared_window window = own.window;
-    pthread_mutex_unlock(&own.lock);
+    trek_shared_window window = own()->window;
+    trek_lock_release(&own()->lock);
     return window;
 }
 
 static void punch(const stretch *s)
 {
-    (void)!fallocate(own.window.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)s->offset, (off_t)s->bytes);
+    (void)!fallocate(own()->window.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)s->offset, (off_t)s->bytes);
 }
 
 /* The first gap behind the page with the nonce, and where it belongs in the table; -1: there is none. Large ones begin
@@ -134,12 +136,12 @@ static int find_gap(size_t bytes, uint64_t *offset)
 {
     uint64_t step = bytes < HUGE_PAGE ? page_size() : HUGE_PAGE;
     *offset = step;
-    if (own.window.fd < 0 || own.count == STRETCHES)
+    if (own()->window.fd < 0 || own()->count == STRETCHES)
         return -1;
     int k = 0;
-    for (; k < own.count && own.stretches[k].offset < *offset + bytes; k++)
-        *offset = (own.stretches[k].offset + own.stretches[k].bytes + step - 1) / step * step;
-    return *offset + bytes <= own.window.bytes ? k : -1;
+    for (; k < own()->count && own()->stretches[k].offset < *offset + bytes; k++)
+        *offset = (own()->stretches[k].offset + own()->stretches[k].bytes + step - 1) / step * step;
+    return *offset + bytes <= own()->window.bytes ? k : -1;
 }
 
 static void *take(size_t bytes)
@@ -148,17 +150,17 @@ static void *take(size_t bytes)
     int k = find_gap(s.bytes, &s.offset);
     if (k < 0)
         return NULL;
-    if (fallocate(own.window.fd, 0, (off_t)s.offset, (off_t)s.bytes) != 0 ||
-        !(s.memory = trek_shared_file_map(own.window.fd, s.offset, s.bytes))) {
+    if (fallocate(own()->window.fd, 0, (off_t)s.offset, (off_t)s.bytes) != 0 ||
+        !(s.memory = trek_shared_file_map(own()->window.fd, s.offset, s.bytes))) {
         punch(&s);
         return NULL;
     }
     /* Huge pages where the system can: a tenth faster. It is asked now because it would not by itself. */
     if (madvise(s.memory, s.bytes, MADV_POPULATE_WRITE) == 0 && s.bytes >= HUGE_PAGE)
         madvise(s.memory, s.bytes, MADV_COLLAPSE);
-    memmove(&own.stretches[k + 1], &own.stretches[k], (size_t)(own.count - k) * sizeof s);
-    own.stretches[k] = s;
-    own.count++;
+    memmove(&own()->stretches[k + 1], &own()->stretches[k], (size_t)(own()->count - k) * sizeof s);
+    own()->stretches[k] = s;
+    own()->count++;
     return s.memory;
 }
 
@@ -166,18 +168,18 @@ void *trek_shared_window_alloc(size_t bytes)
 {
     if (bytes == 0 || bytes > SIZE_MAX / 2 || trek_forked)
         return NULL;
-    pthread_mutex_lock(&own.lock);
+    trek_lock_acquire(&own()->lock);
     void *memory = take(bytes);
-    pthread_mutex_unlock(&own.lock);
+    trek_lock_release(&own()->lock);
     return memory;
 }
 
 static stretch *find(const char *memory)
 {
-    for (int k = 0; k < own.count; k++)
-        if (own.stretches[k].memory && memory >= own.stretches[k].memory &&
-            memory < own.stretches[k].memory + own.stretches[k].bytes)
-            return &own.stretches[k];
+    for (int k = 0; k < own()->count; k++)
+        if (own()->stretches[k].memory && memory >= own()->stretches[k].memory &&
+            memory < own()->stretches[k].memory + own()->stretches[k].bytes)
+            return &own()->stretches[k];
     return NULL;
 }
 
@@ -186,26 +188,26 @@ void trek_shared_window_free(void *memory)
 {
     if (trek_forked)
         return;
-    pthread_mutex_lock(&own.lock);
+    trek_lock_acquire(&own()->lock);
     stretch *s = find(memory);
     if (s) {
         munmap(s->memory, s->bytes);
         punch(s);
         s->memory = NULL;
         if (!s->retired) {
-            memmove(s, s + 1, (size_t)(&own.stretches[own.count] - (s + 1)) * sizeof *s);
-            own.count--;
+            memmove(s, s + 1, (size_t)(&own()->stretches[own()->count] - (s + 1)) * sizeof *s);
+            own()->count--;
         }
     }
-    pthread_mutex_unlock(&own.lock);
+    trek_lock_release(&own()->lock);
 }
 
 uint64_t trek_shared_window_find(const void *memory)
 {
-    pthread_mutex_lock(&own.lock);
+    trek_lock_acquire(&own()->lock);
     const stretch *s = trek_forked ? NULL : find(memory);
     uint64_t offset = s && !s->retired ? s->offset + (uint64_t)((const char *)memory - s->memory) : 0;
-    pthread_mutex_unlock(&own.lock);
+    trek_lock_release(&own()->lock);
     return offset;
 }
 
@@ -224,9 +226,9 @@ static bool make_private(const stretch *s)
 
 void trek_shared_window_retire(const void *memory)
 {
-    pthread_mutex_lock(&own.lock);
+    trek_lock_acquire(&own()->lock);
     stretch *s = find(memory);
     if (s && !s->retired)
         s->retired = make_private(s);
-    pthread_mutex_unlock(&own.lock);
+    trek_lock_release(&own()->lock);
 }

@@ -11,7 +11,7 @@
 #include <time.h>
 
 #include "distributed/control/door_internal.h"
-#include "distributed/control/socket.h"
+#include "distributed/system/socket.h"
 #include "tensor/trace.h"
 #include "tests/support/processes.h"
 
@@ -96,9 +96,9 @@ static void test_waiting(void **state)
     assert_int_equal(trek_door_invite(door, list, 1), TREK_OK);
     assert_int_equal(trek_door_members(door), 3);
     assert_int_equal(hear_other(door, fd[2]), TREK_DOOR_TAKEN);
-    pthread_mutex_lock(&door->lock);
+    trek_lock_acquire(&door->lock);
     trek_door_send_on(door, &door->own);
-    pthread_mutex_unlock(&door->lock);
+    trek_lock_release(&door->lock);
     assert_int_equal(hear_other(door, fd[1]), TREK_DOOR_GO);
     trek_door_note probe = trek_door_note_of(door, TREK_DOOR_PROBE), join = join_of(door, 5);
     trek_socket_close(fd[3]);

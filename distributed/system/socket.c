@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sockets of the job. Non-blocking, TCP_NODELAY; what the other side has not acknowledged for five seconds is an error. */
-#include "distributed/control/socket.h"
+#include "distributed/system/socket.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -13,11 +13,12 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "distributed/system/system.h"
 #include "tensor/status_internal.h"
-#include "tensor/trace.h"
 
 /* The open sockets, plus one; 0: free. A forked child closes its copies: else a process that dies would look alive to
  * its peers as long as a child of it runs. */
@@ -69,12 +70,6 @@ static void set_options(int fd)
 #ifdef TCP_USER_TIMEOUT
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
 #endif
-}
-
-char *trek_socket_where(const char *address, int port, char *text, size_t size)
-{
-    snprintf(text, size, strchr(address, ':') ? "[%s]:%d" : "%s:%d", address, port);
-    return text;
 }
 
 static int resolve(const char *address, int port, bool listening, struct addrinfo **found)
@@ -186,7 +181,7 @@ static int connect_to(const struct addrinfo *one, int64_t until_ns, int *connect
     int error = connect(fd, one->ai_addr, one->ai_addrlen) == 0 ? 0 : errno;
     if (error == EINPROGRESS) {
         struct pollfd wait = { .fd = fd, .events = POLLOUT };
-        int64_t ms = (until_ns - trek_clock_ns()) / 1000000;
+        int64_t ms = (until_ns - trek_now_ns()) / 1000000;
         socklen_t length = sizeof error;
         if (poll(&wait, 1, ms < 1 ? 1 : ms > 5000 ? 5000 : (int)ms) <= 0)
             error = ETIMEDOUT;
@@ -219,11 +214,10 @@ int trek_socket_connect(const char *address, int port, int64_t until_ns, bool (*
             return fd;
         }
         snprintf(why, size, "%s", bad != 0 ? gai_strerror(bad) : strerror(error));
-        int64_t left = until_ns - trek_clock_ns();
+        int64_t left = until_ns - trek_now_ns();
         if (left <= 0 || (stop && stop(arg)))
             return -1;
-        struct timespec rest = { .tv_nsec = (long)(left < pause ? left : pause) };
-        nanosleep(&rest, NULL);
+        trek_sleep_ns(left < pause ? left : pause);
         pause = pause < 300000000 ? pause * 2 : pause;
     }
 }
@@ -280,10 +274,51 @@ int64_t trek_socket_send(int fd, struct iovec *parts, int n)
     return sent;
 }
 
+int64_t trek_socket_receive(int fd, void *data, size_t size)
+{
+    ssize_t got;
+    do
+        got = recv(fd, data, size, MSG_DONTWAIT);
+    while (got < 0 && errno == EINTR);
+    if (got > 0)
+        return got;
+    if (got == 0)
+        errno = 0;
+    return got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? 0 : -1;
+}
+
+void trek_socket_finish(int fd)
+{
+    if (fd >= 0)
+        shutdown(fd, SHUT_WR);
+}
+
 bool trek_socket_own_address(int fd, char *text, size_t size)
 {
     struct sockaddr_storage own;
     socklen_t length = sizeof own;
     return getsockname(fd, (struct sockaddr *)&own, &length) == 0 &&
            getnameinfo((struct sockaddr *)&own, length, text, (socklen_t)size, NULL, 0, NI_NUMERICHOST) == 0;
+}
+
+void trek_socket_poll(struct pollfd *polled, int n, int ms) { poll(polled, (nfds_t)n, ms); }
+
+int trek_bell_new(void) { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }
+
+bool trek_bell_ring(int bell)
+{
+    uint64_t one = 1;
+    return write(bell, &one, sizeof one) >= 0 || errno == EAGAIN;
+}
+
+bool trek_bell_quiet(int bell)
+{
+    uint64_t count;
+    return read(bell, &count, sizeof count) >= 0 || errno == EAGAIN;
+}
+
+void trek_bell_free(int bell)
+{
+    if (bell >= 0)
+        close(bell);
 }

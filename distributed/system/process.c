@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The process that this is, among those of the machine. */
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "distributed/system/system.h"
+#include "tensor/environment.h"
+#include "tensor/plugin.h"
+
+int trek_process_id(void) { return (int)getpid(); }
+int trek_process_parent(void) { return (int)getppid(); }
+
+void trek_process_host(char *text, size_t size)
+{
+    text[0] = text[size - 1] = '\0';
+    gethostname(text, size - 1);
+}
+
+/* Where the machine ends: one kernel, one view of its processes, one /dev/shm. */
+void trek_process_machine(char *text, size_t size)
+{
+    char boot[64] = "", space[64] = "";
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (file) {
+        if (fgets(boot, sizeof boot, file))
+            boot[strcspn(boot, "\n")] = '\0';
+        fclose(file);
+    }
+    ssize_t length = readlink("/proc/self/ns/pid", space, sizeof space - 1);
+    space[length > 0 ? length : 0] = '\0';
+    struct stat shared = { 0 };
+    if (stat("/dev/shm", &shared) != 0)
+        memset(&shared, 0, sizeof shared);
+    if (boot[0] == '\0')
+        trek_process_host(boot, sizeof boot);
+    snprintf(text, size, "%s %s %llu", boot, space, (unsigned long long)shared.st_dev);
+}
+
+bool trek_process_at_exit(void (*fn)(void)) { return atexit(fn) == 0; }
+const char *trek_process_variable(const char *name) { return getenv(name); }
+
+long trek_process_number(const char *name, long low, long high, long unset)
+{
+    return trek_environment_number(name, low, high, unset);
+}
+
+void *trek_process_plugin(const char *plugin, char *why, size_t size) { return trek_plugin_open(plugin, why, size); }
+void *trek_process_symbol(void *library, const char *name) { return dlsym(library, name); }
+
+int trek_process_file(int pid, int fd)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
+    return open(path, O_RDWR | O_CLOEXEC);
+}

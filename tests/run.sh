@@ -26,7 +26,7 @@ jobs=$(nproc)
 passed=0 failed=0 skipped=0
 niceness=0 rebuild=(--no-rebuild)
 night='' # seconds of each search, where it is one for new defects
-mkdir -p "$work" && rm -f "$work"/aside.* || exit 1
+mkdir -p "$work" && rm -f "$work"/aside.* "$work"/*.ready || exit 1
 
 # --- what is counted ----------------------------------------------------------------------------
 
@@ -158,9 +158,9 @@ beside() {
     aside "build_$1" "build_$1"
     niceness=0
 }
-# ready NAME: what build_NAME builds, now or since it was begun
+# ready NAME: what build_NAME builds, now, since it was begun, or for a stage before
 ready() {
-    if [ -e "$work/aside.build_$1.pid" ]; then join "build_$1"; else "build_$1"; fi
+    if [ -e "$work/aside.build_$1.pid" ]; then join "build_$1"; elif [ ! -e "$work/$1.ready" ]; then "build_$1"; fi
     [ -e "$work/$1.ready" ]
 }
 
@@ -195,9 +195,11 @@ selected() {
     mapfile -t names < <(printf '%s' "$list")
 }
 
-# build_selected NAME SUITES SUITES [meson options]: what the selected tests of these suites need; the second may be empty
+# build_selected NAME SUITES SUITES [meson options]: what the selected tests of these suites need, and the tests $always; the second
+# may be empty
+always=()
 build_selected() {
-    local name=$1 suites chosen=()
+    local name=$1 suites chosen=("${always[@]}")
     configure "$name" "${@:4}" || { fail "$name cannot be configured"; tail -5 "$work/$name.setup.log"; return 1; }
     for suites in "$2" "$3"; do
         [ -n "$suites" ] || continue
@@ -404,38 +406,38 @@ stage_debian() {
     fi
 }
 
-# Another compiler, and what a machine without oneDNN and cmocka has; of the programs, those that are run.
-stage_clang() {
-    local chosen=(ops_forward ops_gradient ops_second autograd tensor nn layers optim arena state state_files tokenizer flow_verbs plan vectors
-        training_vectors fuzz_safetensors fuzz_control)
-    if ! command -v clang >/dev/null; then
-        skip "clang is not installed"
-        return
-    fi
-    CC=clang CXX=clang++ build clang -Dwerror=true -Doptimization=1 -Dcuda=disabled -Dfake_cuda=false -Donednn=disabled -Dcmocka=disabled -Disas= || return
-    TREK_TEST_SHORT=1 tests clang suites "${chosen[@]}"
-}
-
 # What sanitizers tell are lines: to say where each variable is doubles the time of compiling.
 lines=(-Dbuildtype=debugoptimized -Dcpp_args=-g1 -Dc_args=-g1)
 
-# gcc 12 takes the address of a thread-local variable for a null pointer (real ones crash anyway), and without optimization
-# does not see which numbers are short.
+# Another compiler: what it warns of, its address and undefined sanitizers, and libFuzzer, in one build. Tests are compiled against
+# the stand-in for cmocka; oneDNN is looked at here, and left out of the build of "thread".
 # Large cases, mutants and the other programs that kill and wait for processes add nothing here. Kernels of the baseline: those of
 # other instruction sets are the same source with wider vectors, which takes minutes to instrument.
-address_suites="--no-suite checks --no-suite ptx --no-suite cuda_long --no-suite mutation --no-suite processes --no-suite mpi"
+address_suites="--no-suite checks --no-suite ptx --no-suite cuda_long --no-suite mutation --no-suite processes --no-suite mpi --no-suite fuzz"
 address_waiting="--suite control --suite job --suite shared"
-build_address() {
-    build_selected address "$address_suites" "$address_waiting" \
-        "${lines[@]}"' -fno-sanitize=null -Wno-format-truncation' -Doptimization=1 -Dcuda=disabled -Dmpi=disabled -Dgloo=disabled \
-        -Disas= -Db_sanitize=address,undefined -Db_lundef=false -Dexamples=false
+has_fuzzer() {
+    command -v clang >/dev/null && echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n == 7 ? 0 : 0; }' |
+        clang -x c - -fsanitize=fuzzer,address,undefined -o "$work/fuzzer_probe" >/dev/null 2>&1
 }
+build_clang() {
+    local always=()
+    has_fuzzer || return
+    mapfile -t always < <(fuzzers | sed 's/^/fuzz_/')
+    CC=clang CXX=clang++ build_selected clang "$address_suites" "$address_waiting" "${lines[@]}" -Dwerror=true -Doptimization=1 -Dfuzz=true \
+        -Dcuda=disabled -Dmpi=disabled -Dgloo=disabled -Dcmocka=disabled -Disas= -Db_sanitize=address,undefined -Db_lundef=false -Dexamples=false
+}
+# ready_clang WHAT: whether it is built; says that WHAT is skipped where it cannot be
+ready_clang() {
+    has_fuzzer || { skip "$1: no clang with libFuzzer"; return 1; }
+    ready clang
+}
+stage_clang() { ready_clang "clang"; }
 stage_address() {
-    ready address || return
+    ready_clang "the address sanitizer" || return
     export TREK_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:allocator_may_return_null=1
     export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
-    selected_tests address suites "$address_suites"
-    selected_tests address processes "$address_waiting" --num-processes $((2 * jobs))
+    selected_tests clang suites "$address_suites"
+    selected_tests clang processes "$address_waiting" --num-processes $((2 * jobs))
     unset TREK_TEST_SHORT ASAN_OPTIONS UBSAN_OPTIONS
 }
 
@@ -475,7 +477,7 @@ fuzz() {
     if [ -n "$night" ]; then amount=(-max_total_time="$night"); else rm -rf "$corpus"; fi
     mkdir -p "$corpus" "$work/fuzz.found"
     if ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
-        nice -n "$niceness" "$work/fuzz/tests/fuzz/fuzz_$name" "${amount[@]}" -max_len=6200 -malloc_limit_mb=64 \
+        nice -n "$niceness" "$work/clang/tests/fuzz/fuzz_$name" "${amount[@]}" -max_len=6200 -malloc_limit_mb=64 \
         -rss_limit_mb=2000 -timeout=10 -print_final_stats=1 -artifact_prefix="$work/fuzz.found/$name-" "$corpus" "tests/fuzz/corpus/$name" >"$work/fuzz.$name.log" 2>&1; then
         pass
         printf 'fuzz %s: %s inputs\n' "$name" "$(sed -n 's/^stat::number_of_executed_units: *//p' "$work/fuzz.$name.log")"
@@ -488,23 +490,14 @@ fuzz_some() {
     for name in "$@"; do fuzz "$name"; done
 }
 
-has_fuzzer() {
-    if ! command -v clang >/dev/null || ! echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n == 7 ? 0 : 0; }' |
-        clang -x c - -fsanitize=fuzzer,address,undefined -o "$work/fuzzer_probe" >/dev/null 2>&1; then
-        return 1
-    fi
-}
-build_fuzz() {
-    local alone=fuzzers
-    has_fuzzer || return
-    CC=clang CXX=clang++ build fuzz "${lines[@]}" -Doptimization=1 -Dfuzz=true -Dcuda=disabled -Dmpi=disabled -Dgloo=disabled \
-        -Donednn=disabled -Disas= -Dexamples=false -Dfake_cuda=false -Db_sanitize=address,undefined -Db_lundef=false
+fuzzers() { # their names
+    local folder
+    for folder in tests/fuzz/corpus/*/; do basename "$folder"; done
 }
 stage_fuzz() {
     local names=() k
-    has_fuzzer || { skip "fuzzing: no clang with libFuzzer"; return; }
-    ready fuzz || return
-    for k in tests/fuzz/corpus/*/; do names+=("$(basename "$k")"); done
+    ready_clang "fuzzing" || return
+    mapfile -t names < <(fuzzers)
     aside fuzz_even fuzz_some $(for ((k = 0; k < ${#names[@]}; k += 2)); do echo "${names[k]}"; done)
     fuzz_some $(for ((k = 1; k < ${#names[@]}; k += 2)); do echo "${names[k]}"; done)
     join fuzz_even
@@ -647,12 +640,8 @@ everything() {
     run_stage refusals
     [ "$failed" = 0 ] || return
     run_stage plain
-    aside processes run_stage processes
-    niceness=19
-    run_stage clang
-    niceness=0
-    join processes
-    beside address
+    beside clang
+    run_stage processes
     aside files files_and_page # which wait for packages; at night all of it
     changed debian packaging meson.build meson_options.txt && stages+=(debian)
     changed tests/checks/aarch64.ini tests/checks/check_aarch64.sh && stages+=(aarch64)
@@ -663,7 +652,7 @@ everything() {
     run_stage address
     join differential
     niceness=19
-    aside fuzz run_stage fuzz # it builds what it needs
+    aside fuzz run_stage fuzz
     niceness=0
     run_stage thread
     join fuzz
@@ -678,7 +667,7 @@ whole_night() {
     night=${TREK_NIGHT_SECONDS:-3600}
     export TREK_RANDOM_SEED=${TREK_RANDOM_SEED:-$(date +%s)}
     printf 'TREK_RANDOM_SEED=%s\n' "$TREK_RANDOM_SEED"
-    for stage in plain processes isas plugin ptx install debian aarch64 style docs clang address thread; do run_stage "$stage"; done
+    for stage in plain processes isas plugin ptx install debian aarch64 style docs address thread; do run_stage "$stage"; done
     files_and_page
     run_stage fuzz
     run_stage differential

@@ -635,14 +635,19 @@ of_files=(data onnx examples/gpt2.c examples/gpt2_model.h docs/python.md tests/o
     monitor/event* monitor/export* monitor/run_* nn/checksum* nn/config* nn/generate* nn/json* nn/read_file* nn/replace_file* nn/safetensors*
     nn/sample* nn/state* nn/transformer* nn/kv_cache*)
 of_page=(monitor tests/checks/check_page.py)
+# What is installed, and what pages are made of
+of_install=(packaging tools meson_options.txt '*meson.build' '*.h' examples tests/checks/check_install.sh)
+of_docs=(docs '*.md' '*.h' examples meson.build tests/checks/{check_docs,check_site,check_accessible,check_code_blocks,public}.py)
 everything() {
-    local stage stages=(isas plugin ptx install docs)
+    local stage stages=(isas plugin ptx)
     run_stage refusals
     [ "$failed" = 0 ] || return
     run_stage plain
     beside clang
     run_stage processes
     aside files files_and_page # which wait for packages; at night all of it
+    changed "${of_install[@]}" && stages+=(install)
+    changed "${of_docs[@]}" && stages+=(docs)
     changed debian packaging meson.build meson_options.txt && stages+=(debian)
     changed tests/checks/aarch64.ini tests/checks/check_aarch64.sh && stages+=(aarch64)
     for stage in "${stages[@]}"; do run_stage "$stage"; done

@@ -636,8 +636,9 @@ of_files=(data onnx examples/gpt2.c examples/gpt2_model.h docs/python.md tests/o
     nn/sample* nn/state* nn/transformer* nn/kv_cache*)
 of_page=(monitor tests/checks/check_page.py)
 # What is installed, and what pages are made of
-of_install=(packaging tools meson_options.txt '*meson.build' '*.h' examples tests/checks/check_install.sh)
-of_docs=(docs '*.md' '*.h' examples meson.build tests/checks/{check_docs,check_site,check_accessible,check_code_blocks,public}.py)
+public_headers=('*.h' ':!tests/*.h' ':!*_internal.h')
+of_install=(packaging tools meson_options.txt '*meson.build' ':!tests/*meson.build' "${public_headers[@]}" tests/checks/check_install.sh)
+of_docs=(docs '*.md' "${public_headers[@]}" examples meson.build tests/checks/{check_docs,check_site,check_accessible,check_code_blocks,public}.py)
 everything() {
     local stage stages=(isas plugin ptx)
     run_stage refusals

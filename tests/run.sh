@@ -8,6 +8,7 @@
 #   tests/run.sh night          searches for new defects with new seeds, for TREK_NIGHT_SECONDS (3600) in each search, and does
 #                               what the gate leaves out; prints what to add to the corpus
 #   tests/run.sh docs           the site: builds it without warnings, checks its links, names, blocks of C and accessibility
+#   tests/run.sh for FILE...    the programs that execute these files, or are made of them (tests/covers.txt)
 #   tests/run.sh NAME [CASE]    one program, test_NAME.c or fuzz/NAME.c, or one case of it ("*" and "?" stand for others)
 #   tests/run.sh stage STAGE... those parts of all: tests/run.sh stage lists them
 # Meson options (-D...) may follow. CI=true makes warnings errors. TREK_TEST_WORK: where is built (build-tests).
@@ -25,7 +26,7 @@ jobs=$(nproc)
 passed=0 failed=0 skipped=0
 niceness=0 rebuild=(--no-rebuild)
 night='' # seconds of each search, where it is one for new defects
-mkdir -p "$work" && rm -f "$work"/aside.* || exit 1
+mkdir -p "$work" && rm -f "$work"/aside.* "$work"/*.ready || exit 1
 
 # --- what is counted ----------------------------------------------------------------------------
 
@@ -157,9 +158,9 @@ beside() {
     aside "build_$1" "build_$1"
     niceness=0
 }
-# ready NAME: what build_NAME builds, now or since it was begun
+# ready NAME: what build_NAME builds, now, since it was begun, or for a stage before
 ready() {
-    if [ -e "$work/aside.build_$1.pid" ]; then join "build_$1"; else "build_$1"; fi
+    if [ -e "$work/aside.build_$1.pid" ]; then join "build_$1"; elif [ ! -e "$work/$1.ready" ]; then "build_$1"; fi
     [ -e "$work/$1.ready" ]
 }
 
@@ -178,6 +179,44 @@ tests() {
     set -- $counts
     printf '%s %s: %s passed, %s failed, %s skipped (%ss)\n' "$name" "$label" "$1" "$2" "$3" $((SECONDS - from))
     count "$1 passed, $2 failed, $3 skipped"
+}
+
+# selected NAME [--suite S]... [--no-suite S]...: puts into `names` what the gate runs of these tests of $work/NAME beside the plain
+# run of all that need no GPU: what lately changed affects, and a quarter of the rest. At night all of them.
+names=()
+selected() {
+    local name=$1 list
+    shift
+    if [ -n "$night" ]; then
+        list=$(python3 tests/affected.py "$work/$name" "$@" --all) || return
+    else
+        list=$(python3 tests/affected.py "$work/$name" "$@" --since "$(since)" --quarter) || return
+    fi
+    mapfile -t names < <(printf '%s' "$list")
+}
+
+# build_selected NAME SUITES SUITES [meson options]: what the selected tests of these suites need, and the tests $always; the second
+# may be empty
+always=()
+build_selected() {
+    local name=$1 suites chosen=("${always[@]}")
+    configure "$name" "${@:4}" || { fail "$name cannot be configured"; tail -5 "$work/$name.setup.log"; return 1; }
+    for suites in "$2" "$3"; do
+        [ -n "$suites" ] || continue
+        # shellcheck disable=SC2086
+        selected "$name" $suites || { fail "$name: what changed affects cannot be told"; return 1; }
+        chosen+=("${names[@]}")
+    done
+    if [ ${#chosen[@]} = 0 ]; then : >"$work/$name.ready"; else build "$name" "${@:4}"; fi
+}
+# selected_tests NAME LABEL SUITES [meson test options]: runs those of these suites that build_selected has built
+selected_tests() {
+    local name=$1 label=$2 suites=$3
+    shift 3
+    # shellcheck disable=SC2086
+    selected "$name" $suites || return
+    if [ ${#names[@]} = 0 ]; then printf '%s %s: none is selected\n' "$name" "$label"; return; fi
+    tests "$name" "$label" --timeout-multiplier 4 "$@" "${names[@]}"
 }
 
 has_flag() { grep -qw "$1" /proc/cpuinfo; }
@@ -213,6 +252,17 @@ one() {
 for line in open(sys.argv[1]):
     test = json.loads(line)
     print((test.get("stdout") or "")[-20000:] + (test.get("stderr") or "")[-20000:])' "$dir/meson-logs/one.json"
+}
+
+# for FILE...: what these files affect, in the build of "once"
+for_files() {
+    local names chosen list
+    configure "${once[@]}" || { tail -5 "$work/once.setup.log"; fail "the build cannot be configured"; return; }
+    list=$(python3 tests/affected.py "$work/once" --no-suite ptx --no-suite cuda_long --files "$@") || { fail "what these files affect cannot be told"; return; }
+    mapfile -t names < <(printf '%s' "$list")
+    [ ${#names[@]} != 0 ] || { skip "no test executes ${*}"; return; }
+    chosen=("${names[@]}")
+    build "${once[@]}" && tests once for "${names[@]}"
 }
 
 # --- the parts of "all" -------------------------------------------------------------------------
@@ -262,9 +312,11 @@ stage_plain() {
     local without=$cuda_plugin
     build "${plain[@]}" || return
     has_cuda && aside compile_plugin compile_plugin
-    local less=(--no-suite ptx)
-    [ -z "$night" ] && less+=(--no-suite twice) # what runs as PTX runs on the fake device, too, at night
-    TREK_TEST_LONG=1 tests plain suites "${not_waiting[@]}" "${less[@]}" # tests that draw at random draw more often
+    local names all twice=()
+    [ -z "$night" ] && twice=(--no-suite twice) # what runs as PTX runs on the fake device, too, at night
+    selected plain --suite cuda "${twice[@]}" || { fail "plain: what changed affects cannot be told"; return; }
+    mapfile -t all < <(python3 tests/affected.py "$work/plain" --all --no-suite cuda --no-suite ptx "${not_waiting[@]}")
+    TREK_TEST_LONG=1 tests plain suites "${all[@]}" "${names[@]}" # tests that draw at random draw more often
 }
 
 stage_processes() {
@@ -333,9 +385,9 @@ stage_ptx() {
     fi
     place_ptx 2>/dev/null || targets+=(ptx)
     if nice -n "$niceness" ninja -C "$work/plain" -j "$jobs" "${targets[@]}" >"$work/ptx.build.log" 2>&1; then
-        local less=()
-        [ -z "$night" ] && ! changed tensor/cuda tests/ptx tests/fake_cuda && less=(--no-suite ptx_mutants)
-        TREK_TEST_SHORT=1 tests plain ptx --suite ptx "${less[@]}"
+        local less=''
+        [ -z "$night" ] && ! changed tensor/cuda tests/ptx tests/fake_cuda && less=' --no-suite ptx_mutants'
+        TREK_TEST_SHORT=1 selected_tests plain ptx "--suite ptx$less"
     else
         fail "kernels as PTX do not build"
         grep -E 'error|warning' "$work/ptx.build.log" | head -10
@@ -354,53 +406,50 @@ stage_debian() {
     fi
 }
 
-# Another compiler, and what a machine without oneDNN and cmocka has; of the programs, those that are run.
-stage_clang() {
-    local chosen=(ops_forward ops_gradient ops_second autograd tensor nn layers optim arena state state_files tokenizer flow_verbs plan vectors
-        training_vectors fuzz_safetensors fuzz_control)
-    if ! command -v clang >/dev/null; then
-        skip "clang is not installed"
-        return
-    fi
-    CC=clang CXX=clang++ build clang -Dwerror=true -Doptimization=1 -Dcuda=disabled -Dfake_cuda=false -Donednn=disabled -Dcmocka=disabled -Disas= || return
-    TREK_TEST_SHORT=1 tests clang suites "${chosen[@]}"
-}
-
 # What sanitizers tell are lines: to say where each variable is doubles the time of compiling.
 lines=(-Dbuildtype=debugoptimized -Dcpp_args=-g1 -Dc_args=-g1)
 
-# gcc 12 takes the address of a thread-local variable for a null pointer (real ones crash anyway), and without optimization
-# does not see which numbers are short.
+# Another compiler: what it warns of, its address and undefined sanitizers, and libFuzzer, in one build. Tests are compiled against
+# the stand-in for cmocka; oneDNN is looked at here, and left out of the build of "thread".
 # Large cases, mutants and the other programs that kill and wait for processes add nothing here. Kernels of the baseline: those of
 # other instruction sets are the same source with wider vectors, which takes minutes to instrument.
-build_address() {
-    local chosen=(--no-suite checks --no-suite ptx)
-    build address "${lines[@]}"' -fno-sanitize=null -Wno-format-truncation' -Doptimization=1 -Dcuda=disabled -Dmpi=disabled -Dgloo=disabled \
-        -Disas= -Db_sanitize=address,undefined -Db_lundef=false -Dexamples=false
+address_suites="--no-suite checks --no-suite ptx --no-suite cuda_long --no-suite mutation --no-suite processes --no-suite mpi --no-suite fuzz"
+address_waiting="--suite control --suite job --suite shared"
+has_fuzzer() {
+    command -v clang >/dev/null && echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n == 7 ? 0 : 0; }' |
+        clang -x c - -fsanitize=fuzzer,address,undefined -o "$work/fuzzer_probe" >/dev/null 2>&1
 }
+build_clang() {
+    local always=()
+    has_fuzzer || return
+    mapfile -t always < <(fuzzers | sed 's/^/fuzz_/')
+    CC=clang CXX=clang++ build_selected clang "$address_suites" "$address_waiting" "${lines[@]}" -Dwerror=true -Doptimization=1 -Dfuzz=true \
+        -Dcuda=disabled -Dmpi=disabled -Dgloo=disabled -Dcmocka=disabled -Disas= -Db_sanitize=address,undefined -Db_lundef=false -Dexamples=false
+}
+# ready_clang WHAT: whether it is built; says that WHAT is skipped where it cannot be
+ready_clang() {
+    has_fuzzer || { skip "$1: no clang with libFuzzer"; return 1; }
+    ready clang
+}
+stage_clang() { ready_clang "clang"; }
 stage_address() {
-    ready address || return
+    ready_clang "the address sanitizer" || return
     export TREK_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:allocator_may_return_null=1
     export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
-    aside address_ops tests address ops --timeout-multiplier 4 --suite ops --no-suite mutation # one program is minutes, and one thread
-    tests address suites --timeout-multiplier 4 --no-suite ops --no-suite checks --no-suite cuda_long --no-suite ptx --no-suite processes
-    join address_ops
-    tests address processes --timeout-multiplier 4 control job shared --num-processes $((2 * jobs))
+    selected_tests clang suites "$address_suites"
+    selected_tests clang processes "$address_waiting" --num-processes $((2 * jobs))
     unset TREK_TEST_SHORT ASAN_OPTIONS UBSAN_OPTIONS
 }
 
 # no instruction set beside the baseline: kernels share nothing that it does not
 build_thread() {
-    local chosen=(--suite threads --suite cuda_threads)
-    build thread "${lines[@]}" -Dcuda=disabled -Dmpi=disabled -Disas= -Db_sanitize=thread -Db_lundef=false \
-        -Donednn=disabled -Dexamples=false
+    build_selected thread "--suite threads --suite cuda_threads" '' "${lines[@]}" -Dcuda=disabled -Dmpi=disabled -Disas= \
+        -Db_sanitize=thread -Db_lundef=false -Donednn=disabled -Dexamples=false
 }
 stage_thread() {
     ready thread || return
     export TREK_TEST_SHORT=1 TSAN_OPTIONS=halt_on_error=1
-    aside thread_cuda tests thread cuda --timeout-multiplier 4 --suite cuda_threads # each of the two one program at a time
-    tests thread threads --timeout-multiplier 4 --suite threads
-    join thread_cuda
+    selected_tests thread threads "--suite threads --suite cuda_threads"
     unset TREK_TEST_SHORT TSAN_OPTIONS
 }
 
@@ -428,7 +477,7 @@ fuzz() {
     if [ -n "$night" ]; then amount=(-max_total_time="$night"); else rm -rf "$corpus"; fi
     mkdir -p "$corpus" "$work/fuzz.found"
     if ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
-        nice -n "$niceness" "$work/fuzz/tests/fuzz/fuzz_$name" "${amount[@]}" -max_len=6200 -malloc_limit_mb=64 \
+        nice -n "$niceness" "$work/clang/tests/fuzz/fuzz_$name" "${amount[@]}" -max_len=6200 -malloc_limit_mb=64 \
         -rss_limit_mb=2000 -timeout=10 -print_final_stats=1 -artifact_prefix="$work/fuzz.found/$name-" "$corpus" "tests/fuzz/corpus/$name" >"$work/fuzz.$name.log" 2>&1; then
         pass
         printf 'fuzz %s: %s inputs\n' "$name" "$(sed -n 's/^stat::number_of_executed_units: *//p' "$work/fuzz.$name.log")"
@@ -441,23 +490,14 @@ fuzz_some() {
     for name in "$@"; do fuzz "$name"; done
 }
 
-has_fuzzer() {
-    if ! command -v clang >/dev/null || ! echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n == 7 ? 0 : 0; }' |
-        clang -x c - -fsanitize=fuzzer,address,undefined -o "$work/fuzzer_probe" >/dev/null 2>&1; then
-        return 1
-    fi
-}
-build_fuzz() {
-    local alone=fuzzers
-    has_fuzzer || return
-    CC=clang CXX=clang++ build fuzz "${lines[@]}" -Doptimization=1 -Dfuzz=true -Dcuda=disabled -Dmpi=disabled -Dgloo=disabled \
-        -Donednn=disabled -Disas= -Dexamples=false -Dfake_cuda=false -Db_sanitize=address,undefined -Db_lundef=false
+fuzzers() { # their names
+    local folder
+    for folder in tests/fuzz/corpus/*/; do basename "$folder"; done
 }
 stage_fuzz() {
     local names=() k
-    has_fuzzer || { skip "fuzzing: no clang with libFuzzer"; return; }
-    ready fuzz || return
-    for k in tests/fuzz/corpus/*/; do names+=("$(basename "$k")"); done
+    ready_clang "fuzzing" || return
+    mapfile -t names < <(fuzzers)
     aside fuzz_even fuzz_some $(for ((k = 0; k < ${#names[@]}; k += 2)); do echo "${names[k]}"; done)
     fuzz_some $(for ((k = 1; k < ${#names[@]}; k += 2)); do echo "${names[k]}"; done)
     join fuzz_even
@@ -586,21 +626,29 @@ stages=(refusals plain processes isas plugin ptx install debian files page docs 
 # differential fuzzer, a minute of one thread; what the sanitizers need, compiled under the stages before; and fuzzing, which
 # ends by the clock, under the tests of threads.
 files_and_page() { # in the same venv
-    run_stage files
-    run_stage page
+    if [ -n "$night" ] || changed "${of_files[@]}"; then run_stage files; fi
+    if [ -n "$night" ] || changed "${of_page[@]}"; then run_stage page; fi
 }
+# What writes and reads files that others read, and what the live page is made of
+of_files=(data onnx examples/gpt2.c examples/gpt2_model.h docs/python.md tests/onnx tests/support graph/metric*
+    tests/checks/check_{safetensors,tables,images,metrics,tensorboard,mlflow,python,onnx,transformers,generate}.py
+    monitor/event* monitor/export* monitor/run_* nn/checksum* nn/config* nn/generate* nn/json* nn/read_file* nn/replace_file* nn/safetensors*
+    nn/sample* nn/state* nn/transformer* nn/kv_cache*)
+of_page=(monitor tests/checks/check_page.py)
+# What is installed, and what pages are made of
+public_headers=('*.h' ':!tests/*.h' ':!*_internal.h')
+of_install=(packaging tools meson_options.txt '*meson.build' ':!tests/*meson.build' "${public_headers[@]}" tests/checks/check_install.sh)
+of_docs=(docs '*.md' "${public_headers[@]}" examples meson.build tests/checks/{check_docs,check_site,check_accessible,check_code_blocks,public}.py)
 everything() {
-    local stage stages=(isas plugin ptx install docs)
+    local stage stages=(isas plugin ptx)
     run_stage refusals
     [ "$failed" = 0 ] || return
     run_stage plain
-    aside processes run_stage processes
-    niceness=19
-    run_stage clang
-    niceness=0
-    join processes
-    beside address
-    aside files files_and_page # which wait for packages
+    beside clang
+    run_stage processes
+    aside files files_and_page # which wait for packages; at night all of it
+    changed "${of_install[@]}" && stages+=(install)
+    changed "${of_docs[@]}" && stages+=(docs)
     changed debian packaging meson.build meson_options.txt && stages+=(debian)
     changed tests/checks/aarch64.ini tests/checks/check_aarch64.sh && stages+=(aarch64)
     for stage in "${stages[@]}"; do run_stage "$stage"; done
@@ -610,7 +658,7 @@ everything() {
     run_stage address
     join differential
     niceness=19
-    aside fuzz run_stage fuzz # it builds what it needs
+    aside fuzz run_stage fuzz
     niceness=0
     run_stage thread
     join fuzz
@@ -625,7 +673,8 @@ whole_night() {
     night=${TREK_NIGHT_SECONDS:-3600}
     export TREK_RANDOM_SEED=${TREK_RANDOM_SEED:-$(date +%s)}
     printf 'TREK_RANDOM_SEED=%s\n' "$TREK_RANDOM_SEED"
-    for stage in plain processes isas ptx debian aarch64 style address thread; do run_stage "$stage"; done
+    for stage in plain processes isas plugin ptx install debian aarch64 style docs address thread; do run_stage "$stage"; done
+    files_and_page
     run_stage fuzz
     run_stage differential
     printf '\nWhat was found is in %s; give each file to tests/fuzz/corpus, each case to the program that found it:\n' "$work/fuzz.found"
@@ -646,6 +695,10 @@ all)
 night)
     install_all
     whole_night
+    ;;
+for)
+    install_packages "${base_packages[@]}"
+    for_files "${words[@]:1}"
     ;;
 docs)
     install_packages "${base_packages[@]}" "${site_packages[@]}"

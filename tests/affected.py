@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Prints the tests of a build that a change affects, by tests/covers.txt:
+affected.py BUILD [--suite S]... [--no-suite S]... [--since COMMIT | --files FILE... | --all] [--quarter]
+A test is affected by a source file that its program executes, by what such files include, and by its own sources. A file that more
+than a third of all tests execute, or that the map does not know, affects the tests of its folder alone: tests/tensor of tensor/,
+and so on. Tests on the fake device and of kernels as PTX are affected by all of tensor/cuda. With --quarter, a quarter of the
+rest is printed, too, which the last commit's name chooses. Only tests of the suites, as `meson test` chooses them."""
+import argparse
+import hashlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.M)
+DEVICE = ("tensor/cuda/", "tests/fake_cuda/")
+TEXT = {".c", ".h", ".cc", ".cu", ".cuh", ".def", ".inc"}
+
+
+def git(*words: str) -> str:
+    return subprocess.run(["git", "-C", str(ROOT), *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout
+
+
+def changed_since(commit: str) -> set[str]:
+    return set((git("diff", "--name-only", commit) + git("ls-files", "--others", "--exclude-standard")).split())
+
+
+def covers() -> dict[str, list[str]]:
+    """The tests of each source; ["*"] for those of many."""
+    lines = (ROOT / "tests/covers.txt").read_text().splitlines()
+    return {name: tests.split() for name, _, tests in (line.partition(":") for line in lines if not line.startswith("#"))}
+
+
+def includers() -> dict[str, set[str]]:
+    """Who includes a file, directly."""
+    by: dict[str, set[str]] = {}
+    for name in git("ls-files", "--cached", "--others", "--exclude-standard").split("\n"):
+        path = ROOT / name
+        if path.suffix in TEXT and path.is_file():
+            for included in INCLUDE.findall(path.read_text(errors="replace")):
+                beside = os.path.normpath(os.path.join(os.path.dirname(name), included))
+                by.setdefault(included if (ROOT / included).is_file() else beside, set()).add(name)
+    return by
+
+
+def reached(changed: set[str]) -> set[str]:
+    """The changed files and all that include them."""
+    by, found, left = includers(), set(), list(changed)
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            left += by.get(name, ())
+    return found
+
+
+def folder_of(source: str) -> str:
+    """The folder of the tests of a source: its own below tests/, or the nearest one above that there is."""
+    folder = pathlib.PurePath(source).parent
+    folder = folder if folder.parts[:1] == ("tests",) else pathlib.PurePath("tests") / folder
+    while len(folder.parts) > 1 and not any((ROOT / folder).glob("test_*.c")):
+        folder = folder.parent
+    return str(folder)
+
+
+def affected_programs(changed: set[str], homes: dict[str, str]) -> set[str]:
+    """The programs test_NAME.c whose test is affected, by NAME; homes: the folder of each."""
+    known, programs, folders = covers(), set(), set()
+    for source in reached(changed):
+        if source.startswith("tests/") and pathlib.PurePath(source).name.startswith("test_"):
+            programs.add(pathlib.PurePath(source).stem.removeprefix("test_"))
+        elif known.get(source, ["*"]) != ["*"]:
+            programs.update(known[source])
+        elif pathlib.PurePath(source).suffix in TEXT and (source in changed or source in known):
+            folders.add(folder_of(source))
+    folders.discard("tests")
+    return programs | {name for name, folder in homes.items() if folder in folders}
+
+
+def chosen_tests(build: str, options: argparse.Namespace) -> list[tuple[str, str, set[str]]]:
+    """Name, program and suites of the tests among which is chosen."""
+    tests = []
+    for test in json.loads((pathlib.Path(build) / "meson-info/intro-tests.json").read_text()):
+        suites = {suite.split(":")[-1] for suite in test["suite"]}
+        if (not options.suite or suites & set(options.suite)) and not suites & set(options.no_suite):
+            programs = [pathlib.PurePath(word).name for word in test["cmd"] if "/tests/" in word]
+            program = next((name for name in programs if name.startswith("test_")), "test_" + test["name"])
+            tests.append((test["name"], program.removeprefix("test_"), suites))
+    return tests
+
+
+def in_quarter(name: str, commit: str) -> bool:
+    return hashlib.sha256(name.encode()).digest()[0] % 4 == int(commit[:8] or "0", 16) % 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build")
+    parser.add_argument("--suite", action="append", default=[])
+    parser.add_argument("--no-suite", action="append", default=[])
+    parser.add_argument("--since", default="HEAD")
+    parser.add_argument("--files", nargs="+")
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--quarter", action="store_true")
+    options = parser.parse_args()
+    changed = set(options.files or []) or changed_since(options.since)
+    missing = [name for name in options.files or [] if not (ROOT / name).exists()]
+    if missing:
+        sys.exit(f"affected.py: --files: {missing[0]}; a file below {ROOT} is needed")
+    homes = {path.stem.removeprefix("test_"): str(path.parent.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.c")}
+    programs, commit = affected_programs(changed, homes), git("rev-parse", "HEAD").strip()
+    on_device, as_ptx = (any(name.startswith(folders) for name in changed) for folders in (DEVICE, DEVICE + ("tests/ptx/",)))
+    for name, program, suites in chosen_tests(options.build, options):
+        touched = program in programs or name in programs
+        touched |= on_device and "cuda" in suites or as_ptx and "ptx" in suites
+        if options.all or touched or options.quarter and in_quarter(name, commit):
+            print(name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
+#include "tests/autograd/differences.h"
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
-#include "tests/autograd/differences.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { MOST = 4 };
 

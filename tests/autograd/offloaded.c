@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/autograd/offloaded.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "nn/layers.h"
 #include "tensor/memory.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 const trek_offload_opts everything = { .min_bytes = 1, .ahead = 2 };
 

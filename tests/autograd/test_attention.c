@@ -3,17 +3,7 @@
  * rounded numbers in f64: several blocks of queries and keys with rests, heads in groups,
  * masks, dropout, queries, keys and values that are parts of one tensor. An error is
  * measured against the size of the tensor it is in, which a mistaken order does not pass. */
-#include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "autograd/backward.h"
 #include "autograd/gradcheck.h"

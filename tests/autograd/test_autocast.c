@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Autocast: which dtype ops choose, casts that are kept, gradients; and mixed
  * precision of graphs, scaled losses that overflow included, over ranks. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/ops.h"
@@ -20,6 +10,7 @@
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static void read_into(const trek_tensor *tensor, double *values)
 {

@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tape: accumulation, hooks, no_grad, retained graphs, what overwriting and
  * freeing give, user functions, promotion of gradients. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/function.h"

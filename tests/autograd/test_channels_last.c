@@ -1,17 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Images that lie channels last: convolutions over whatever lies how, against loops and differences; what keeps the order,
  * through a block of a residual network and back; convolutions with their activation. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"

@@ -1,17 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Convolutions large enough for a library's ways (Winograd's, and bf16 as it is): what they must not spread, that the threads
  * change no bit, and that bf16 is rounded once. The op suite compares the numbers of small ones. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "tensor/half_internal.h"

@@ -1,15 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CTC loss against PyTorch's numbers, against a sum over all alignments, and its gradient against differences. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "tests/autograd/differences.h"

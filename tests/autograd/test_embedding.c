@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Look-ups with options, and bags: numbers told by plain loops, derivatives by differences, rows that are written, what is
  * refused. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/gradcheck.h"
 #include "tensor/rank_context.h"

@@ -1,17 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Linear algebra through LAPACK: factors multiply to what they are of, gradients are differences. Where none is installed (or, by
  * TREK_TEST_LAPACK=absent, none is to be found): what is said then. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/linalg.h"
 #include "autograd/ops.h"

@@ -1,17 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fourier transforms against their sums, there and back, gradients by differences. Where FFTW is not installed (or, by
  * TREK_TEST_FFT=absent, not to be found): what is said then. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/fft.h"
 #include "autograd/ops.h"

@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Public ops made of others, and what rows alone do not show: vectors in matmul, parts, casts, dropout over ranks,
  * promotion. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"

@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Public ops at their edges, as PyTorch has them: where functions bend, large and small numbers, narrow dtypes, empty
  * dimensions, missing lists, numbers that a dtype does not hold, memory that overlaps. */
-#include <math.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"

@@ -2,17 +2,6 @@
 /* The fused ops of transformers through their public functions and layers: what
  * the op suite's rows do not show. Pairs of results with gradients, views in and
  * out of attention, memory, dropout over ranks. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/ops.h"

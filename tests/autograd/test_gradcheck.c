@@ -1,22 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek_gradcheck: passes what is right, names what is wrong, and leaves all as it was. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static trek_var *leaf(trek_shape shape, uint32_t stream, bool requires_grad)
 {

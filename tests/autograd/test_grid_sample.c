@@ -1,16 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sampling at places of a grid and grids of affine maps, against numbers told by hand; the op suite has their loops. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "tests/autograd/differences.h"

@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Norms of groups, instances and neighbours, and dropout of channels, by functions and layers: numbers told by plain loops,
  * derivatives by differences, what is refused. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/gradcheck.h"
 #include "nn/layers.h"

@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What backward needs, kept in host memory: the bits of a run that keeps all on the device, over random models, real ones, ranks,
  * beside autocast and recomputing. On a CPU it does nothing, and all must come out alike. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/ops.h"
@@ -22,6 +13,7 @@
 #include "tests/autograd/offloaded.h"
 #include "tests/support/clean.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 #include "tests/zoo/zoo.h"
 
 /* --- models --------------------------------------------------------------------------------------------- */

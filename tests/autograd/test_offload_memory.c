@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What offloading holds on the device and in host memory, counted; what goes wrong leaves nothing, nor do threads that end. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
@@ -18,6 +9,7 @@
 #include "tests/autograd/offloaded.h"
 #include "tests/support/clean.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- memory, counted ------------------------------------------------------------------------------------ */
 

@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tapes that offload: walked more than once, with second derivatives, whose values are written to or held by others, with
  * functions of one's own; and the calls themselves. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
@@ -18,6 +9,7 @@
 #include "tests/autograd/offloaded.h"
 #include "tests/support/clean.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- tapes that are walked more than once ----------------------------------------------------------------------- */
 

@@ -1,20 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whose gradients and results are: gradients that several inputs share, tables whose gradient is added to in place, results
  * that end on another thread. */
-#include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static trek_scope scope;
 

@@ -1,19 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the op suite and the comparison with PyTorch do not see of autograd/pointwise.h: known values, what is refused, what is
  * drawn, results on the host. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static trek_var *numbers(const double *values, int64_t n, trek_dtype dtype)
 {

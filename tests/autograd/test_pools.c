@@ -1,16 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Max pools with places, of given sizes and undone, and power means; their layers. Against loops, and numbers told by hand. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"

@@ -2,20 +2,10 @@
 /* Every element-wise function of autograd/ops.h, called by its public name: values and gradients against plain C, over random
  * numbers, dtypes and what they promote to, views of every kind, broadcasting, numbers that are none. (The op suite tests
  * the rows of ops.def, which lie below.) Also squeeze, tril and triu, one_hot. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { MOST = 128 };
 

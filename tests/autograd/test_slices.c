@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The gradient of slices, added in place, against the one that is recorded, which puts zeros around each: slices of every
  * kind, order and number, of nodes and leaves, beside other uses, with hooks, twice over, of whatever dtype. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "tests/autograd/values.h"
 #include "tests/support/support.h"

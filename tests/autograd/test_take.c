@@ -1,14 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Elements by their places, tensors made of others', statistics: numbers told by hand, gradients by differences. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "autograd/ops.h"
 #include "tests/autograd/differences.h"
 #include "tests/autograd/values.h"

@@ -1,20 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Public ops against results and gradients stored from PyTorch (vectors/make.py):
  * in f64 to rounding, in f32 to a few units. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- the stored file: "name what ndim sizes..." and a line of numbers ----------- */
 

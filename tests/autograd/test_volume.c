@@ -1,16 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Convolution, its transpose and pooling over three dimensions, against plain loops. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"

@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/autograd/values.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "tests/support/support.h"
 

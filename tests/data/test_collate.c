@@ -1,13 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Batches of unequal samples: padded, or put together by a function; the same rows whoever has which part of a batch. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 #include <stdatomic.h>
 
 #include "data/collate.h"
@@ -15,6 +7,7 @@
 #include "data/loader_internal.h"
 #include "data/stream.h"
 #include "data/told.h"
+#include "tests/support/unit.h"
 
 /* Sample i: "tokens" i64 [tokens_of(i)] = 100 i + place, "image" f32 [2, high, wide] = i + place / 100, "label" i64 = i. */
 enum { N = 37, BATCH = 8 };

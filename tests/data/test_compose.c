@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Datasets made of others: lists, splits, rows of several, fields, functions, caches; alone, in one another, from any number
  * of threads. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 #include <stdatomic.h>
 
 #include "data/compose.h"
 #include "data/told.h"
+#include "tests/support/unit.h"
 
 enum { SEED = 11, EPOCH = 3 };
 

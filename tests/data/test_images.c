@@ -1,16 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Images in files, and folders of them. More kinds of files stand in tests/checks/check_images.py, which Pillow writes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "data/image.h"
 #include "data/transform.h"

@@ -1,18 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Samplers and the loader: every sample once, errors, scopes, threads. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "autograd/ops.h"
 #include "data/loader.h"

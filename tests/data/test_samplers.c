@@ -1,17 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Samplers by weight, class and length: what they draw and how often, the same wherever one begins and on any number of
  * threads; and what loaders ask of samplers. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-#include <math.h>
-
 #include "data/told.h"
+#include "tests/support/unit.h"
 
 enum { MOST = 4096 };
 

@@ -1,18 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams: read in pieces, by a loader, in another order, through functions; ends, failures, resuming. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 #include <stdatomic.h>
 
 #include "data/compose.h"
 #include "data/stream.h"
 #include "data/told.h"
+#include "tests/support/unit.h"
 
 /* Samples 0 .. n - 1, "index" and "draw" as of told.h, in pieces of 1, 2, 3, ... */
 typedef struct counter {

@@ -1,18 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NumPy's files and tables of text: options, and refusals. What NumPy and Python's csv write and read stands in
  * tests/checks/check_tables.py. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 #include <locale.h>
-#include <math.h>
+#include <unistd.h>
 
 #include "data/csv.h"
 #include "data/npy.h"

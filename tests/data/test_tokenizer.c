@@ -1,20 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Byte-level BPE: words by the pattern, merges by rank against a plain loop, files that are refused. What the tokenizers package
  * makes of texts is compared in tests/checks/check_transformers.py. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "data/tokenizer.h"
 #include "data/tokenizer_internal.h"
-#include "tests/support/support.h"
 #include "tests/support/scoped.h"
+#include "tests/support/support.h"
 
 static char folder[64], path[400];
 

@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Transforms: what a chain draws, and that it draws it whoever asks; what each does to pixels stands in
  * tests/checks/check_images.py, beside Pillow and torchvision. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <pthread.h>
 
 #include "data/loader_internal.h"

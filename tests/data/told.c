@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 #include <stdatomic.h>
 
 #include "data/told.h"
+#include "tests/support/unit.h"
 
 typedef struct told {
     trek_dataset base;

@@ -1,23 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/distributed/probe.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
 #include "graph/flow.h"
 #include "tensor/memory.h"
 #include "tensor/rank_context.h"
+#include "tests/support/unit.h"
 
 /* --- an allocator that fails on demand ------------------------------------------------------------------- */
 

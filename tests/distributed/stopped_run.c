@@ -3,20 +3,10 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/ops.h"
 #include "distributed/comm/comm.h"
@@ -27,6 +17,7 @@
 #include "nn/state.h"
 #include "tests/support/support.h"
 #include "tests/support/tamed.h"
+#include "tests/support/unit.h"
 
 char folder[256];
 int prefetch;

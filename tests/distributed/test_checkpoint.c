@@ -3,20 +3,10 @@
  * ranks with the same numbers; what is refused changes nothing. */
 #include <dirent.h>
 #include <fcntl.h>
-#include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/ops.h"
 #include "data/loader.h"
@@ -30,6 +20,7 @@
 #include "tests/distributed/stopped_run.h"
 #include "tests/support/support.h"
 #include "tests/support/tamed.h"
+#include "tests/support/unit.h"
 
 /* --- a run ----------------------------------------------------------------------------------------------- */
 

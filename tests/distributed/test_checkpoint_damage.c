@@ -2,20 +2,10 @@
 /* Checkpoints that are damaged, cut off by a kill, or written without memory: noticed, and nothing is lost. */
 #include <dirent.h>
 #include <fcntl.h>
-#include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/ops.h"
 #include "data/loader.h"
@@ -29,6 +19,7 @@
 #include "tests/distributed/stopped_run.h"
 #include "tests/support/support.h"
 #include "tests/support/tamed.h"
+#include "tests/support/unit.h"
 
 /* --- damage ---------------------------------------------------------------------------------------------- */
 

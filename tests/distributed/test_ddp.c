@@ -1,18 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek_ddp against one device: gradients and steps for every way to call it, on 1, 2,
  * 3 and 5 ranks, which are threads or processes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/backward.h"
@@ -23,6 +13,7 @@
 #include "tests/support/ddp_net.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { STEPS = 5, MAX_WORLD = 5, MAX_VALUES = 512 };
 

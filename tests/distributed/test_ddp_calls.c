@@ -1,17 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek_ddp: which parameters have gradients afterwards, in which dtypes and pieces; values of all replicas; what is refused,
  * and that all ranks learn of it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/backward.h"
@@ -25,6 +15,7 @@
 #include "tests/distributed/wrapped.h"
 #include "tests/support/ddp_net.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- which parameters have gradients afterwards ---------------------------------------------------------- */
 

@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek_ddp without memory: each allocation fails once, whatever is done; nobody waits for
  * whoever it happened to, nothing is half-done, and afterwards all goes on. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "autograd/backward.h"
@@ -17,6 +10,7 @@
 #include "nn/layers.h"
 #include "tensor/memory.h"
 #include "tests/support/ddp_net.h"
+#include "tests/support/unit.h"
 
 static atomic_long allocations, fail_at; /* fail_at 0: never */
 

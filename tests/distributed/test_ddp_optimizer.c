@@ -2,16 +2,6 @@
 /* trek_ddp_optimizer: ranks that divide the optimizer's state against ranks that each keep all of it, to the bit, as threads and
  * as processes: whatever optimizer, dtypes, groups, clipping, loss scaling; state saved by some and loaded by others; what fails
  * in one rank; what is refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "distributed/ddp.h"
@@ -21,6 +11,7 @@
 #include "tests/support/ddp_net.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { RANKS = 4, STEPS = 3, WIDE = 40, MOST = 4096, OPTIMIZERS = 10, MUON = 9, ADAFACTOR = 8 };
 

@@ -1,17 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek_ddp as a module: the wrapper in a tree, outputs of all replicas joined, several inputs, a generator and a
  * discriminator under wrappers of their own. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/backward.h"
@@ -25,6 +15,7 @@
 #include "tests/distributed/wrapped.h"
 #include "tests/support/ddp_net.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- the wrapper is a module ----------------------------------------------------------------------------- */
 

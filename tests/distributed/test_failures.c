@@ -2,24 +2,16 @@
 /* Training jobs under trek-run in which one process fails the others, in every way and place: all others end by
  * themselves within seconds, with the right process named, parameters as the last complete step left them, and nothing
  * left behind. Processes that are slow, busy or asked to stop fail nobody. TREK_TEST_SEED: other random moments. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "distributed/comm/gloo/gloo.h"
 #include "tests/distributed/failures.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- the tests ------------------------------------------------------------------------------------------- */
 

@@ -3,24 +3,15 @@
  * process on one device: batches divided among processes and then ranks, passes
  * per rank, windows, forwards that are split, losses that weigh differently, and
  * batches of which some processes get nothing. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "distributed/comm/gloo/gloo.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
+#include "tests/support/unit.h"
 
 static const char *self, *launcher;
 static result many, one;

@@ -1,16 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rank threads and the gathered stepper: setting up, what reaches the replicas, buffers, and what happens when one fails. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
@@ -20,6 +9,7 @@
 #include "tensor/rank_context.h"
 #include "tensor/status_internal.h"
 #include "tests/distributed/probe.h"
+#include "tests/support/unit.h"
 
 /* --- the group ------------------------------------------------------------------------------------------- */
 

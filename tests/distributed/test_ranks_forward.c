@@ -1,16 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Forwards over ranks, of all kinds: evaluation, several before a backward, scalars, tags, inputs that cannot be split. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
@@ -18,6 +7,7 @@
 #include "tensor/memory.h"
 #include "tensor/rank_context.h"
 #include "tests/distributed/probe.h"
+#include "tests/support/unit.h"
 
 /* --- evaluation and forwards of all kinds ---------------------------------------------------------------- */
 

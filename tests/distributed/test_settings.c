@@ -2,15 +2,6 @@
 /* What the program sets on a graph holds, whether it was set before trek_trainer_setup or
  * after it, on one rank and on several, and when setup is called again: each setting is
  * judged by the parameters after some steps, against a graph that was never set up. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <string.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "distributed/step/stepper_ranks.h"
@@ -18,6 +9,7 @@
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { ROWS = 7, IN = 5, HIDDEN = 6, STEPS = 3, MOST = 128 };
 

@@ -2,17 +2,7 @@
 /* trek_trainer_setup: what each option does, against the same set by the calls of a graph; which are refused, and that the
  * graph then trains as before; how replicas are made; what it tells. (That settings survive it is in test_settings, that
  * ranks are exact in test_exact and test_graph_loader.) */
-#include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
@@ -24,6 +14,7 @@
 #include "nn/layers.h"
 #include "tensor/rank_context.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { IN = 4, OUT = 2, ROWS = 12, STEPS = 4, MOST = 64, WORLD = 3 };
 

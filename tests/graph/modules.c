@@ -1,17 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/graph/modules.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "tests/support/unit.h"
 
 /* --- modules whose arithmetic is easy to follow ---------------------------------------------------------- */
 

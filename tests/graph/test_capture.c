@@ -2,16 +2,6 @@
 /* Captured steps against the same steps called one by one, bit for bit; changes
  * that a record must notice; functions that cannot be recorded. On a CPU nothing
  * is recorded, and everything must come out alike. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "distributed/trainer.h"
@@ -21,6 +11,7 @@
 #include "tensor/rank_context.h"
 #include "tests/support/clean.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { BATCH = 24, FEATURES = 12, HIDDEN = 40, CLASSES = 5, STEPS = 20 };
 

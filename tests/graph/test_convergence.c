@@ -3,18 +3,8 @@
  * epochs, on one rank and on two. MNIST where its files are (TREK_DATA), else
  * drawn digits. TREK_LONG=1: five seeds. TREK_TEST_SHORT=1: a few steps, for
  * slow instrumented builds, that must lower the loss. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 #include "trek.h"
 
 static trek_graph *build_lenet(trek_device device, void *arg)

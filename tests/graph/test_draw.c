@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pictures of graphs: what DOT and SVG say, and of SVG that it is XML, that no two boxes overlap and no edge crosses one. */
 #include <ctype.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "autograd/ops.h"
 #include "graph/draw.h"
@@ -18,6 +8,7 @@
 #include "nn/layers.h"
 #include "tests/graph/modules.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 #define HERE trek_cpu(0)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)

@@ -1,14 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loops, gates, switches and maps in a flow, routers and conditions, traces, and truncation. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
@@ -16,6 +7,7 @@
 #include "nn/recompute.h"
 #include "tests/graph/modules.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- helpers --------------------------------------------------------------------------- */
 

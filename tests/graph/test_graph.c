@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* graph/: the flow builder's verbs, the route against plain ops, states, tags, hash and DOT. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/ops.h"
 #include "graph/flow.h"
 #include "graph/graph_internal.h"
 #include "tests/graph/modules.h"
+#include "tests/support/unit.h"
 
 /* --- verbs ----------------------------------------------------------------------------------------------- */
 

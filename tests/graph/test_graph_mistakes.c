@@ -1,19 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* graph/: what is refused when a graph is built or run, with the place where, and lack of memory. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "graph/flow.h"
 #include "graph/observe.h"
 #include "tensor/memory.h"
 #include "tests/graph/modules.h"
+#include "tests/support/unit.h"
 
 /* --- an allocator that can be told to fail --------------------------------------------------------------- */
 

@@ -1,14 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* graph/ trains on one device: steps, schedules, clipping, passes of a step, freezing; observed values and trends. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "distributed/trainer.h"
@@ -17,6 +8,7 @@
 #include "graph/observe.h"
 #include "tensor/rank_context.h"
 #include "tests/graph/modules.h"
+#include "tests/support/unit.h"
 
 /* --- training -------------------------------------------------------------------------------------------- */
 

@@ -2,17 +2,7 @@
 /* Task heads: structs around a graph with methods of their own (a loss, a prediction),
  * with several inputs, trained through trek_trainer_setup on N ranks. What the program
  * calls are the head's methods; the result is that of one device. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/backward.h"
@@ -22,6 +12,7 @@
 #include "nn/layers.h"
 #include "tensor/rank_context.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { LEFT = 5, RIGHT = 3, HIDDEN = 8, CLASSES = 4, ROWS = 11, STEPS = 5, MAX_VALUES = 512, MAX_WORLD = 4 };
 

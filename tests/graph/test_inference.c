@@ -2,15 +2,6 @@
 /* One model, run by several threads at once without gradients: the same bits as one thread's; tags and states of the graph's own
  * thread stay as they are. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
@@ -22,6 +13,7 @@
 #include "nn/parametrize.h"
 #include "tests/nn/decoder.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { THREADS = 8, INPUTS = 3, ROWS = 2 };
 

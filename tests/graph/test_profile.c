@@ -3,16 +3,7 @@
  * the sums, their limits and their text, threads and ranks. */
 #include <locale.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
@@ -31,6 +22,7 @@
 #include "tensor/scope.h"
 #include "tensor/trace.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 #define SAME assert_string_equal
 

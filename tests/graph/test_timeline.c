@@ -2,22 +2,15 @@
 /* graph/timeline: bounded memory, the trace sink, threads, and the Chrome trace as JSON. */
 #include <ctype.h>
 #include <locale.h>
-#include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "graph/graph_internal.h"
 #include "graph/timeline.h"
 #include "tensor/backend.h"
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
+#include "tests/support/unit.h"
 
 /* --- a strict reader of JSON: only whether it is --------------------------------- */
 

@@ -1,16 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What nested graphs record in a training function, over processes of several ranks each: the numbers of one device. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/ops.h"
 #include "data/loader.h"
 #include "distributed/trainer.h"
@@ -19,6 +8,7 @@
 #include "nn/layers.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { IN = 4, ROWS = 13, EPOCHS = 2 };
 

@@ -2,16 +2,7 @@
 /* TensorBoard's event files: checksums, base64, and that a live file says what the export of the finished run says. What they
  * mean is read by tensorboard itself (tests/checks/check_tensorboard.py). */
 #include <dirent.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "graph/flow.h"
 #include "monitor/event_file.h"

@@ -1,24 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* monitor/progress: what is printed on a terminal and elsewhere, how often, and of numbers that are none. */
 #include <fcntl.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "monitor/progress_internal.h"
 #include "tensor/status_internal.h"
 #include "tensor/trace.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- a stream in memory, of which no system knows whether it is a terminal ---------------- */
 

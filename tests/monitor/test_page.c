@@ -4,24 +4,16 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "monitor/page.h"
 #include "monitor/report.h"
 #include "tensor/memory_internal.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static char folder[64], path[256];
 

@@ -1,25 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* monitor/run_reader: files as they grow, broken ones, curves that are long, and how a run ended. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "monitor/export.h"
 #include "monitor/mlflow_name.h"
 #include "monitor/run_reader.h"
 #include "tensor/memory_internal.h"
 #include "tensor/tensor.h"
+#include "tests/support/unit.h"
 
 static char folder[64], run[96];
 

@@ -1,21 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* monitor/monitor: what is recorded is in the files, whatever happens to them, and training never knows. */
 #include <fcntl.h>
-#include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/ops.h"
 #include "graph/flow.h"
@@ -26,6 +16,7 @@
 #include "tensor/trace.h"
 #include "tests/distributed/run/line.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static char folder[64];
 static const char *program;

@@ -1,17 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a watched run says of the devices that it is on: on the CPU, and on the fake GPUs, of which a fake management library
  * tells (tests/fake_cuda/fake_nvml.cc). What is not told is not there, from the record to what is made of it. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/ops.h"
 #include "graph/graph.h"
@@ -20,6 +10,7 @@
 #include "monitor/run_reader.h"
 #include "tests/distributed/run/line.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static char folder[64], run[128];
 

@@ -1,19 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nn/activations.h: what the comparison with PyTorch does not see: numbers as they are left out and given, what is refused,
  * modes, initial values and names. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/ops.h"
 #include "nn/layers.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* The layer at -2, 0.25 and 3; it is freed. */
 static void check(trek_module *m, double a, double b, double c)

@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* 8-bit products of linear layers: the formats bit by bit, products and gradients against f64, the record of magnitudes, what
  * stays in bf16, modes, states, refused calls. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/autocast.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
@@ -22,6 +12,7 @@
 #include "tests/nn/values.h"
 #include "tests/support/fp8.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static uint32_t bits_of(double x)
 {

@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Training with 8-bit products: beside bf16's, over ranks, options together, captured steps, resumed runs, refused calls. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
@@ -27,6 +17,7 @@
 #include "tests/nn/values.h"
 #include "tests/support/fp8.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- training -------------------------------------------------------------------------------------------- */
 

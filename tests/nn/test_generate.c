@@ -1,22 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sampling: what filters leave against Hugging Face's steps written plainly, how often tokens come, that seeds repeat.
  * Generation: with a cache, without, and by a written loop; rows of several lengths against each alone; ends. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "nn/generate.h"
 #include "tests/nn/decoder.h"
-#include "tests/support/support.h"
 #include "tests/support/scoped.h"
+#include "tests/support/support.h"
 
 /* --- filters ------------------------------------------------------------------------------------- */
 

@@ -2,23 +2,13 @@
 /* Caches of keys and values: forwards of parts against forwards of the whole, for learned, rotary and sinusoidal positions, at
  * random cuts, in rows of several lengths; rows that are dropped, exchanged, begun anew; what is refused, and that it changes
  * nothing. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "nn/kv_cache.h"
 #include "tests/nn/decoder.h"
-#include "tests/support/support.h"
 #include "tests/support/scoped.h"
+#include "tests/support/support.h"
 
 static double distance(trek_var *a, trek_var *b)
 {

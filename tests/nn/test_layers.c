@@ -1,14 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nn/: layers against numbers worked out by hand, initial values, Sequential's fusing. */
 #include <limits.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
@@ -18,6 +10,7 @@
 #include "tensor/memory.h"
 #include "tests/nn/values.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- layers ---------------------------------------------------------------------------------------------- */
 

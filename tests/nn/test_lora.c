@@ -1,17 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Adapters of linear layers: the formula in plain loops, gradients, dropout, dtypes, merging, layers by name, what trains and
  * what does not, states in peft's names, where layers are run as one, refused calls and memory that runs out. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
@@ -24,6 +14,7 @@
 #include "optim/optimizer.h"
 #include "tests/nn/values.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { IN = 5, OUT = 4, R = 3, ROWS = 6 };
 

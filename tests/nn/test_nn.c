@@ -1,14 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nn/: the tree of modules: names, sharing, owners, failures, no memory. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
@@ -17,6 +8,7 @@
 #include "tensor/memory.h"
 #include "tests/nn/values.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- a module of our own --------------------------------------------------------------------------------- */
 

@@ -1,14 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parameters as one vector and back, and the norm of several tensors together. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
@@ -16,6 +7,7 @@
 #include "optim/optimizer.h"
 #include "tests/nn/values.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* f32, f64 and bf16, of several shapes. */
 static trek_params *mixed(trek_module **m)

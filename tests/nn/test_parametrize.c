@@ -2,17 +2,6 @@
 /* Weights made of other parameters: weight norm and spectral norm against plain loops, on every layer that has weights; gradients
  * of both orders; a module of the program's own, chains of them; modes, names, states, resetting, folding back, where layers
  * are run as one, recomputed, optimized; refused calls and memory that runs out. PyTorch's are compared in tests/differential. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/gradcheck.h"
@@ -25,6 +14,7 @@
 #include "optim/optimizer.h"
 #include "tests/nn/values.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- layers that have weights -------------------------------------------------------------------- */
 

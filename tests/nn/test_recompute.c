@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A module that backward runs again gives the bits of one that keeps everything: with dropout, batch norm, autocast, parameters
  * that are shared, several inputs, inside itself, on several ranks. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/offload.h"
@@ -22,6 +12,7 @@
 #include "nn/recompute.h"
 #include "tensor/memory.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { WIDTH = 12, ROWS = 6, STEPS = 3 };
 

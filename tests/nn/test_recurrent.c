@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nn/: LSTM and GRU of every option, drawn at random, against one that is written out in doubles; their states, lengths,
  * gradients, cells; bad input. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/ops.h"
@@ -20,6 +11,7 @@
 #include "nn/state.h"
 #include "tests/nn/values.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static uint64_t seed = 12345;
 

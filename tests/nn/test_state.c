@@ -3,13 +3,7 @@
  * trusted, and a failure changes neither the module nor the file before. */
 #include <dirent.h>
 #include <fcntl.h>
-#include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -17,8 +11,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "nn/checksum.h"
 #include "nn/layers.h"

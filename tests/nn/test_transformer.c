@@ -1,22 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Transformer layers: against the same written with plain layers that share their parameters, masks, names, states, refused
  * options; that a stack learns. PyTorch's own are compared in tests/differential. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
 #include "nn/state.h"
 #include "optim/optimizer.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { N = 2, T = 4, S = 5, E = 6, HEADS = 2, WIDE = 9 };
 

@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/nn/values.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "tensor/memory.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- an allocator that can be told to fail --------------------------------------------------------------- */
 

@@ -1,17 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Export to ONNX, read back by the generated reader: names, shapes, tied weights, open dimensions, files; what is refused, and
  * that nothing is left of it. That runtimes compute the same is check_onnx.py's. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
@@ -23,6 +13,7 @@
 #include "nn/spatial.h"
 #include "onnx/export.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static char folder[256], path[300];
 

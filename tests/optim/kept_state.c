@@ -1,21 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/optim/kept_state.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/losses.h"
 #include "autograd/ops.h"
 #include "tests/optim/vars.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 void expect_error(trek_status status, const char *part)
 {

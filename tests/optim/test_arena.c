@@ -1,14 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* optim/: arenas: what moves into them, what is shared, what does not fit; padding, and updates slice by slice. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-#include <math.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
@@ -16,6 +7,7 @@
 #include "tensor/memory_internal.h"
 #include "tests/optim/model.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- arenas ---------------------------------------------------------------------------------------------- */
 

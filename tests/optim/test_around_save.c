@@ -1,16 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The state of what stands beside optimizers, L-BFGS and SAM, through a file: whatever came before, between SAM's two steps too,
  * runs go on to the same bits; and what is not taken, which changes nothing. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
@@ -22,6 +13,7 @@
 #include "tensor/scope.h"
 #include "tests/optim/vars.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { PARAMS = 4, FROZEN = 3 };
 static const char *const names[PARAMS] = { "net.weight", "net.bias", "other", "frozen" };

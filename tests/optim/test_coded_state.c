@@ -4,16 +4,6 @@
  * skipped and parameters that are left out; through files, from and to other dtypes; memory; a training, against f32; what is
  * refused. */
 #include <float.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "autograd/var_internal.h"
 #include "optim/scaler.h"
@@ -24,6 +14,7 @@
 #include "tests/optim/kept_state.h"
 #include "tests/support/support.h"
 #include "tests/support/tamed.h"
+#include "tests/support/unit.h"
 
 /* --- the book and blocks ------------------------------------------------------------------------------------------- */
 

@@ -1,21 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizers whose state is kept in bf16 (trek_with_state): against those with f32 state that is rounded here, plainly, between
  * steps, to the same bits; in slices; through files, in either dtype; in a training, against f32; and what is refused. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/var_internal.h"
 #include "tests/optim/kept_state.h"
 #include "tests/support/support.h"
 #include "tests/support/tamed.h"
+#include "tests/support/unit.h"
 
 /* --- the rounding, plainly -------------------------------------------------------------------------------------- */
 

@@ -1,22 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Mixed precision in optimizers: 16-bit parameters with f32 masters, steps decided
  * in backend memory, the gradient scaler. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "optim/optimizer_internal.h"
 #include "tests/support/support.h"
 #include "tests/support/tamed.h"
+#include "tests/support/unit.h"
 
 /* --- a bag of parameters and what they should be ------------------------------------------ */
 

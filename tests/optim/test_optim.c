@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* optim/: optimizers against plain double-precision formulas and against numbers from PyTorch, groups, frozen and
  * unused parameters, state, clipping, and what happens when memory runs out. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
@@ -18,6 +9,7 @@
 #include "tests/optim/model.h"
 #include "tests/support/optimizer_options.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- the formulas, plainly ------------------------------------------------------------------------------- */
 

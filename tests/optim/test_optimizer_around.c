@@ -1,14 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What stands around optimizers: averages of weights, SAM, copies of modules, groups by what parameters are. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "nn/layers.h"
 #include "optim/averaged.h"
 #include "optim/lbfgs.h"
@@ -16,6 +7,7 @@
 #include "optim/sam.h"
 #include "optim/schedule.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static double first_of(trek_module *m)
 {

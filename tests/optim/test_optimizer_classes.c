@@ -1,18 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Classes of optimizers: one that the library does not have trains a graph on ranks as on one device, and what breaks the
  * rules of a class is refused by name. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "optim/optimizer_internal.h"
 #include "tests/support/support.h"
 #include "tests/support/tamed.h"
 #include "tests/support/training.h"
+#include "tests/support/unit.h"
 
 static void expect_error(trek_status status, const char *part)
 {

@@ -1,20 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizers beyond SGD and Adam: values that PyTorch's have, or their papers' formulas in f64, and state in mid-run. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "optim/lbfgs.h"
 #include "optim/optimizer_internal.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static const double start[6] = { 1, -2, 0.5, 3, -0.25, 1.5 };
 static const double grads[3][6] = { { 0.5, -1, 0.25, 2, -1, 0.125 }, { 0.25, 2, -0.5, 0.75, 1, -0.375 },

@@ -1,22 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An optimizer's state by itself, through a file: of every class, with groups, 16-bit parameters, one that is never updated,
  * after any number of steps; and what is not taken, which changes nothing. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/var_internal.h"
 #include "nn/state.h"
 #include "optim/optimizer_internal.h"
 #include "tests/optim/vars.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { PARAMS = 4 };
 static const char *const names[PARAMS] = { "net.weight", "net.bias", "low", "unused" };

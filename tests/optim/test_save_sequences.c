@@ -1,20 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whatever is done to an optimizer, in whatever order, of every class and in every dtype of state: one whose state goes to a new
  * optimizer now and then does as one that is never saved, to the bit. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/var_internal.h"
 #include "nn/state.h"
 #include "tests/optim/kept_state.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { CLASSES = SPECS + 4, GROUPS = 3, OPS = 24 };
 

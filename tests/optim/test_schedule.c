@@ -1,15 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Schedules against numbers printed by torch.optim.lr_scheduler (version 2), base lr 0.1. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "optim/schedule.h"
+#include "tests/support/unit.h"
 
 typedef struct point {
     int64_t step;

@@ -1,22 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ten steps of small models from given weights: the losses are PyTorch's
  * (vectors/make.py), in f32 to 1e-5. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
 #include "optim/optimizer.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static void stored_losses(const char *name, double *losses)
 {

@@ -7,23 +7,14 @@
  *   test_call_sequences [SEED [CALLS]]    TREK_SEQUENCE_SEED, TREK_SEQUENCE_CALLS: the same
  *   test_call_sequences SEED:BLOCK        that block again, with its calls shown
  *   TREK_SEQUENCE_WITHOUT=name,name       leaves these calls out */
-#include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "tests/sequences/sequence.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { BLOCK = 500 };
 #if defined(__SANITIZE_ADDRESS__)

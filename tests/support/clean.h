@@ -3,15 +3,9 @@
 #ifndef TREK_TESTS_SUPPORT_CLEAN_H
 #define TREK_TESTS_SUPPORT_CLEAN_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "tensor/status.h"
+#include "tests/support/unit.h"
 
 static inline int clean(void **state)
 {

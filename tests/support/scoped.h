@@ -4,17 +4,10 @@
 #ifndef TREK_TESTS_SUPPORT_SCOPED_H
 #define TREK_TESTS_SUPPORT_SCOPED_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "tensor/scope.h"
 #include "tensor/status.h"
+#include "tests/support/unit.h"
 
 static trek_scope scope;
 

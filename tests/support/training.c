@@ -2,22 +2,13 @@
 /* The small training run of several test programs. */
 #include "tests/support/training.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "graph/constants.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- data and model ------------------------------------------------------------------ */
 

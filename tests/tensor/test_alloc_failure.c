@@ -3,21 +3,12 @@
  * the model) failing in turn, the call reports MEMORY, nothing leaks, parameters
  * are those before or after the step, and the next step works. TREK_CACHE=off
  * sends each block's allocation to the allocator. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
 #include "optim/optimizer.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 typedef struct trained {
     trek_module *model;

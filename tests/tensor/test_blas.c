@@ -2,17 +2,9 @@
 /* Products by the BLAS that TREK_BLAS names. TREK_TEST_BLAS says which one that is: the stand-in of this folder, one that
  * cannot be used, or one of the machine's, which need not be there. */
 #include <dlfcn.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tensor/cpu/products/gemm.h"
+#include "tests/support/unit.h"
 #include "trek.h"
 
 static int warnings, served;

@@ -1,17 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* TREK_DEBUG=1: each misuse is a status whose message names what was misused and what made it. */
-#include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
@@ -25,6 +15,7 @@
 #include "tensor/memory.h"
 #include "tensor/op.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static void expect(const char *message)
 {

@@ -2,20 +2,13 @@
 /* Host memory: alignment, the cache, blocks freed by other threads, counters,
  * and the replaceable allocator. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "tensor/memory_internal.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static void allocations_are_aligned(void **state)
 {

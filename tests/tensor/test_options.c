@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A field whose default is not 0 takes a real zero as TREK_ZERO, whatever its type. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/ops.h"
 #include "data/loader.h"
@@ -19,6 +9,7 @@
 #include "optim/schedule.h"
 #include "tensor/environment.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static trek_var *given(const float *values, trek_shape shape)
 {

@@ -3,24 +3,16 @@
  * pools of several ranks at a time, callers that meet in one pool, workers that sleep, a process that was forked. */
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "tensor/pool.h"
 #include "tensor/rank_context.h"
 #include "tensor/thread_start.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { MOST = 4096, PARTS = 64, RANKS = 4 };
 

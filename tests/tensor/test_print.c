@@ -1,20 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors print as NumPy prints arrays, to the letter: vectors/print.txt holds
  * NumPy's text of the same cases in the same order (vectors/make_print.py). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <math.h>
 #include <locale.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "autograd/var.h"
 #include "tensor/tensor.h"
+#include "tests/support/unit.h"
 
 static FILE *expected;
 

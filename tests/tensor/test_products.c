@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Large products: the same bits on any number of threads, and each sum within rounding of one in f64. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "tensor/pool.h"
 #include "tensor/rank_context.h"
 #include "tensor/tensor_internal.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 #include "trek.h"
 
 typedef struct product {

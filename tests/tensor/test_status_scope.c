@@ -1,21 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The sticky error of a thread, logging, and scopes. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/ops.h"
 #include "tensor/memory.h"
 #include "tensor/status_internal.h"
 #include "tensor/version.h"
+#include "tests/support/unit.h"
 
 static void first_error_sticks(void **state)
 {

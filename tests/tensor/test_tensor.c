@@ -1,21 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors at the edges: made, viewed, copied, converted, printed, exchanged. */
 #include <locale.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tensor/op.h"
 #include "tensor/tensor.h"
 #include "tensor/tensor_internal.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static void expect(trek_status status)
 {

@@ -1,21 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek-run from outside: what its processes find, how it ends, what it leaves: nothing. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/unit.h"
 #include "tests/tools/launched.h"
 
 static void test_calls(void **state)

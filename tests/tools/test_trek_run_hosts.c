@@ -1,16 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek-run over several machines: an ssh that is a script of this test starts what it is asked for on this machine, by a shell,
  * with another environment and in another folder, as the real one would; and the real one, where sshd is installed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,6 +10,7 @@
 #include "monitor/monitor.h"
 #include "monitor/run_reader.h"
 #include "tests/distributed/run/line.h"
+#include "tests/support/unit.h"
 #include "tests/tools/launched.h"
 
 static char folder[64], ssh[96], self[4096];

@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Handing out batches: each once, in order, and what comes back first, whatever is asked for and given back. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "distributed/background/dispatch.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { BATCHES = 97 };
 

@@ -1,17 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Dividing whole samples: by hand, against quotas in whole numbers, and what is refused. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "distributed/balance/apportion.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { MOST = 64 };
 

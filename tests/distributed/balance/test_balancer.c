@@ -2,19 +2,10 @@
 /* The balancer: its numbers by hand, its promises on random speeds, ranks with a
  * fixed cost a step, ranks that cost more than they bring. Times are simulated; the
  * code is the real one. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "distributed/balance/apportion.h"
 #include "distributed/balance/balancer.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { MOST = 64, BATCH = 1000 };
 

@@ -1,18 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* El Che: its numbers by hand, its promises on random speeds, with jitter and with
  * changes of pace in mid-run. Times are simulated; the code is the real one. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "distributed/balance/elche.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { MOST = 64 };
 

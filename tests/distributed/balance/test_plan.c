@@ -2,23 +2,14 @@
 /* Plans: lookups, text and files that come back bit for bit, bad files, no memory;
  * and the slow-down that makes ranks uneven. */
 #include <locale.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "distributed/balance/plan.h"
 #include "distributed/balance/slowdown.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static char folder[] = "/tmp/trek-plan-XXXXXX";
 

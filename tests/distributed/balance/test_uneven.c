@@ -4,19 +4,9 @@
  * it. What is asserted is structure, not time: counts and shares follow the speeds that the
  * module saw, within a wide band; every rank's samples are those of its share, on its own
  * thread; parameters are those of one device that is given the same samples. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <errno.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -27,6 +17,7 @@
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { IN = 5, HIDDEN = 7, SAMPLES = 640, MOST_RANKS = 3, MOST_STEPS = 128, MOST_PARAMS = 256 };
 

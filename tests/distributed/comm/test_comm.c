@@ -1,21 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators over threads: every collective against plain loops, and every
  * way in which a group can fail. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "distributed/comm/comm_internal.h"
 #include "tensor/memory.h"
+#include "tests/support/unit.h"
 
 enum { MAX_WORLD = 5 };
 

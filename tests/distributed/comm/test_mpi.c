@@ -2,19 +2,9 @@
 /* The MPI engine. Without arguments: starts itself under mpirun for every scenario
  * and world, and looks at what the ranks report. With arguments: one rank of a
  * scenario. Skips (77) where mpirun or the plug-in is missing. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,6 +14,7 @@
 #include "tensor/memory.h"
 #include "tensor/plugin.h"
 #include "tests/support/processes.h"
+#include "tests/support/unit.h"
 
 /* --- a rank: what it checks ------------------------------------------------------------- */
 

@@ -2,20 +2,11 @@
 /* Collectives on device memory by the device's own library: on the GPUs that
  * TREK_TEST_DEVICE's machine has (1 to 3 of them), against plain loops; who cannot
  * use it goes through the host; aborts. Skipped by name where there is no library. */
-#include <math.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/function.h"
 #include "autograd/ops.h"
@@ -35,6 +26,7 @@
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
+#include "tests/support/unit.h"
 
 enum { MAX_WORLD = 3, COUNT = 1000 };
 

@@ -1,18 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators between real processes: results, and every way in which one of them can fail the others. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <dirent.h>
 #include <fcntl.h>
-#include <math.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -23,9 +14,10 @@
 #include "distributed/comm/comm_internal.h"
 #include "distributed/comm/gloo/gloo.h"
 #include "distributed/control/control.h"
+#include "tensor/tensor_internal.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
-#include "tensor/tensor_internal.h"
+#include "tests/support/unit.h"
 
 /* The engine under test: TREK_TEST_ENGINE in the environment of the whole program, by default shared memory. */
 static const char *engine_name(void)

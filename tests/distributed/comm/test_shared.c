@@ -2,27 +2,17 @@
 /* The engine between processes of one machine. The program starts itself again as the
  * ranks of a job; each checks its results against plain loops and tells the parent what
  * it saw, in a line through a pipe. Peers are killed, stopped, and end at any time. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <pthread.h>
 
 #include "autograd/ops.h"
 #include "distributed/comm/shared/shared.h"
@@ -31,6 +21,7 @@
 #include "nn/layers.h"
 #include "tensor/tensor_internal.h"
 #include "tests/support/processes.h"
+#include "tests/support/unit.h"
 
 enum { MAX_WORLD = 5, CHUNK = 256 << 10 };
 

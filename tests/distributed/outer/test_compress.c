@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Floats in fewer bits: against a plain reference in f64, values that are none, error feedback over many rounds. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <float.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "distributed/outer/compress.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { MOST = 3000, SIZES = 12 };
 

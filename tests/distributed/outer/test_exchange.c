@@ -1,16 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The mean over real processes, in full and in fewer bits: against a plain sum in f64, with unequal weights and none, the same
  * bits on all; mistakes of one process are errors of all. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "distributed/comm/comm_internal.h"
@@ -18,6 +9,7 @@
 #include "distributed/outer/exchange.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { MOST = 100000, ROUNDS = 3 };
 

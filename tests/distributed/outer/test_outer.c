@@ -1,20 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The outer optimizer: options, steps against PyTorch's numbers, the plain mean, state, fragments; least squares on ranks that
  * work by themselves most of the time. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "distributed/outer/fragments.h"
 #include "distributed/outer/outer.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 #include "trek.h"
 
 /* --- options ------------------------------------------------------------------------------------- */

@@ -1,15 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/distributed/replica/sync_net.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/backward.h"
 #include "autograd/function.h"
@@ -19,6 +11,7 @@
 #include "nn/batch_norm_internal.h"
 #include "tensor/rank_context.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- a model with two of the layer: [N, WIDTH] -> norm over [N, C] -> [N, C, 2, 1] -> norm -> classes ---- */
 

@@ -1,15 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the processes of a job have to agree on, in plain loops of real processes: the model, every option and setter,
  * the data, and that a step has failed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +13,7 @@
 #include "optim/optimizer.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { ROWS = 6, IN = 4, HIDDEN = 5, STEPS = 6 };
 

@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Synchronised batch norm on N ranks against plain batch norm on one device, with shards of all sizes; slopes, what cannot
  * be normalised, ranks that fail. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "distributed/step/stepper_ranks.h"
@@ -17,6 +8,7 @@
 #include "tensor/rank_context.h"
 #include "tests/distributed/replica/sync_net.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- a model with two of the layer: [N, WIDTH] -> norm over [N, C] -> [N, C, 2, 1] -> norm -> classes ---- */
 

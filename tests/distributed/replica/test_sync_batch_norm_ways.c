@@ -1,17 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Synchronised batch norm in every way to train: with a loader, in windows, in loops of one's own, in processes. */
 #include <fcntl.h>
-#include <math.h>
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
@@ -24,6 +16,7 @@
 #include "tensor/rank_context.h"
 #include "tests/distributed/replica/sync_net.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- with a loader: losses of their own on each rank, and on processes ----------------------------------- */
 

@@ -1,20 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/distributed/run/measured.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <string.h>
-
 #include "autograd/ops.h"
 #include "graph/flow.h"
 #include "graph/observe.h"
 #include "nn/layers.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { CLASSES = 4, WIDTH = 3, MOST = 128 };
 

@@ -1,17 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Metrics over several real processes, of one rank and of two, some without rows, one of which may die, against those of the
  * whole set in one process. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/ops.h"
@@ -20,6 +11,7 @@
 #include "tests/distributed/run/measured.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { SAMPLES = 61, EPOCHS = 3 };
 

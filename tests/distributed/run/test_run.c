@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs: the library's own loop against one that is written out, on 1 to 3 ranks; metrics, evaluation, stopping, what fails. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/backward.h"
@@ -18,9 +8,9 @@
 #include "distributed/checkpoint.h"
 #include "distributed/run.h"
 #include "distributed/stop.h"
-
 #include "tests/support/support.h"
 #include "tests/support/training.h"
+#include "tests/support/unit.h"
 
 enum { EPOCHS = 3, BATCH = 8, STEPS = (SAMPLES + BATCH - 1) / BATCH };
 

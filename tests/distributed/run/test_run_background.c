@@ -1,23 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs whose parameters are averaged in the background: against rounds that are written out in plain C, to the known optimum,
  * and when ranks fail, stop, or are slow. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/ops.h"
 #include "distributed/balance/elche.h"
 #include "tests/distributed/run/line.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { MOST_RANKS = 3 };
 

@@ -1,26 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a run does, whatever its policy and the number of its ranks: it finds a known optimum, sees every sample of an epoch once,
  * follows its schedule, calls back once an epoch, and counts what happened. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/ops.h"
 #include "distributed/run.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
-
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { FEATURES = 3, ROWS = 61, MOST_EPOCHS = 8, DEVICE_WAYS = 9, MOST_WAYS = 18 };
 static const double truth[FEATURES + 1] = { 0.5, -1.25, 2, 0.75 }; /* the last one is the bias */

@@ -1,19 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of runs, which a thread writes while training goes on: what is in them, that a run goes on from each, what
  * becomes of writes that fail and of processes that are killed in the midst of one. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <dirent.h>
-#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -25,6 +16,7 @@
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
+#include "tests/support/unit.h"
 
 enum { EPOCHS = 5, BATCH = 8, STEPS = (SAMPLES + BATCH - 1) / BATCH, WIDE = 512 };
 

@@ -1,23 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Metrics that ranks record, in loops and in runs, against those of the whole set: sets and batches that do not divide, ranks
  * without rows, unequal shares, windows, ranks that train by themselves. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "autograd/ops.h"
 #include "distributed/ddp.h"
 #include "distributed/ranks.h"
 #include "distributed/run.h"
 #include "tests/distributed/run/measured.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { SAMPLES = 61 };
 

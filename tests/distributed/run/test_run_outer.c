@@ -1,20 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs with an outer optimizer over real processes: all have the same parameters in the end, which are the optimum's, however
  * few bits travel, in however many fragments; and what is sent is counted. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/distributed/run/line.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { EPOCHS = 60 };
 

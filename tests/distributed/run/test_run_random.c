@@ -2,19 +2,9 @@
 /* Short runs drawn at random: models, ranks, policies, options, moments of stopping, delays, and things that fail. Each ends in
  * time, with an error that says what has happened or with finite parameters and every sample seen once an epoch; no thread and
  * no memory is left. TREK_TEST_SEED: that run alone; TREK_TEST_LONG: 500 of them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <dirent.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/ops.h"
@@ -22,6 +12,7 @@
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { FEATURES = 5, WIDE = 9, MOST_SAMPLES = 200, SECONDS = 30 };
 

@@ -1,18 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs in two levels, over real processes: what several ranks of a process train together is, to rounding, what one trains alone;
  * to the optimum, in uneven processes, and when a rank fails, a process dies, or a run is stopped and goes on. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/ops.h"
@@ -22,6 +12,7 @@
 #include "tests/distributed/run/line.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { HIDDEN = 4, MOST = 64, MOST_WAYS = 8, STOP_AFTER = ROWS + 9 };
 

@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Averaged parameters against as many single graphs, each with an optimizer of its own, whose parameters and optimizer
  * states are averaged by hand. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/backward.h"
@@ -22,6 +12,7 @@
 #include "tensor/memory.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
+#include "tests/support/unit.h"
 
 enum { MOST_RANKS = 3 };
 

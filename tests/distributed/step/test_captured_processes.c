@@ -1,18 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Captured steps over processes with a GPU each against the same steps called one by one, bit for bit, in every process: they
  * all call, record or replay, whatever their batches, options and failures are. On CPUs nothing is recorded. */
-#include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/function.h"
 #include "autograd/losses.h"
@@ -32,6 +22,7 @@
 #include "tensor/rank_context.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { FEATURES = 12, HIDDEN = 40, CLASSES = 5, STEPS = 18, MOST_ROWS = 16, FIRST = 4, AT = 9, STAYS = 6 };
 

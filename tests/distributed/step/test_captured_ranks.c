@@ -2,17 +2,6 @@
 /* Captured steps over several GPUs of a process against the same steps called one by one, bit for bit, on every
  * rank; what a record over ranks must notice; failures of one rank. On CPU ranks nothing is recorded, and everything must
  * come out alike. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/function.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
@@ -26,6 +15,7 @@
 #include "tensor/rank_context.h"
 #include "tests/support/clean.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { BATCH = 26, FEATURES = 12, HIDDEN = 40, CLASSES = 5, STEPS = 18, MOST_RANKS = 3 };
 enum { FIRST = 4 };            /* calls before replays */

@@ -5,15 +5,6 @@
  * never used, a branch that only the ranks with a marked sample take, weights
  * that are made of others by weight norm and spectral norm, and an adapter with
  * dropout, which merged on rank 0 is merged on all. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/backward.h"
@@ -28,6 +19,7 @@
 #include "optim/averaged.h"
 #include "optim/sam.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { IN = 6, HIDDEN = 12, CLASSES = 4, STEPS = 20, MAX_PARAMS = 24, MAX_ELEMENTS = 1024 };
 

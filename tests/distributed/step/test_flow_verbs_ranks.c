@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loops that halt by rows, switches and maps, with draws of every kind inside: training on ranks with unequal parts of the batch
  * is that on one device, whichever rank makes fewer passes or has no row for a branch. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "distributed/trainer.h"
@@ -17,6 +8,7 @@
 #include "graph/graph_loader.h"
 #include "nn/layers.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { TOKENS = 4, DIM = 6, MOST_ROWS = 11, STEPS = 4, MOST = 4096 };
 

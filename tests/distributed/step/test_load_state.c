@@ -1,14 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek_optimizer_load of a graph's optimizer: all ranks of the process take the state over, each all of it or its part, and in
  * a job all processes, or none; the next steps have the bits of the run that the state is of. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/ops.h"
@@ -18,6 +10,7 @@
 #include "nn/state.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { IN = 9, HIDDEN = 37, OUT = 5, ROWS = 12, BEFORE = 3, AFTER = 3, PARAMS = 4 };
 

@@ -2,17 +2,6 @@
 /* CPU ranks beside GPU ranks: all have rank 0's parameters to the bit after every step, buffers
  * are merged, a step that overflows is skipped by all, and the result is that of as
  * many CPU ranks. (Every way of a pass is in test_graph_loader, processes are in test_job.) */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "distributed/ddp.h"
@@ -22,6 +11,7 @@
 #include "nn/layers.h"
 #include "optim/scaler.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { IN = 6, HIDDEN = 9, ROWS = 12, STEPS = 6, MOST = 512, TENSORS = 16 };
 

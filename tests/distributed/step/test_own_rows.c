@@ -1,16 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks read their own rows of a batch: who reads what and how often, under shares that change, epochs that are left and
  * begun again, batches that somebody wants to see whole, and data that cannot be read; in one process and in several. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/ops.h"
@@ -22,6 +13,7 @@
 #include "nn/layers.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { MOST = 64, WIDTH = 3, RANKS = 4 };
 enum { COMPARED = 4 };                  /* times that a process reads sample 0 to see that all have the same data */

@@ -1,21 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The sums that ranks and processes exchange inside a layer: bits, failures, late ones. */
-#include <math.h>
 #include <pthread.h>
 #include <unistd.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "distributed/ranks.h"
 #include "distributed/step/rank_sums.h"
 #include "tensor/rank_context.h"
 #include "tests/distributed/replica/sync_net.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { WORLD = 5, COUNT = 37, ROUNDS = 50 };
 

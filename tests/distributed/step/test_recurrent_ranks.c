@@ -1,22 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Recurrent layers, and tables of rows with bags and positions, whose batch is split over ranks: with lengths and masks between
  * the layers, the parameters after some steps are one rank's; what cannot be split says so. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { ROWS = 7, MOST_STEPS = 5, IN = 3, STEPS_TAKEN = 4, MOST = 4096 };
 

@@ -2,16 +2,6 @@
 /* Ranks that keep and update a part of the optimizer's state each, against ranks that keep all of it: the same bits, or to
  * rounding where the norm of gradients counts, whatever optimizer, options and dtype; against one device; what is kept; what
  * fails in one rank; what is refused. (Processes are in test_job, checkpoints in test_checkpoint.) */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/backward.h"
@@ -23,6 +13,7 @@
 #include "nn/layers.h"
 #include "optim/scaler.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { IN = 9, HIDDEN = 37, OUT = 5, ROWS = 13, STEPS = 5, MOST = 8192 };
 

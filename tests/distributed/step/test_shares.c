@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fixed shares: that each rank has what was asked for, of batches and of windows, whatever its speed; that the result is one
  * device's; what contradicts them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "autograd/ops.h"
 #include "distributed/balance/apportion.h"
 #include "distributed/balance/workload.h"
@@ -18,6 +8,7 @@
 #include "distributed/run.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
+#include "tests/support/unit.h"
 
 static const double asked[] = { 3, 0.6, 1.7, 2, 1 };
 

@@ -1,16 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams and ranks: every sample is trained on once, at the place in its batch that it has in one process, and all processes
  * see the same number of batches; what cannot be had of a stream is refused when it is asked for. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/ops.h"
@@ -24,6 +15,7 @@
 #include "nn/layers.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { WIDTH = 3, BATCH = 7, SAMPLES = 31 }; /* batches of 7, the last one of 3 */
 

@@ -3,16 +3,6 @@
  * threads, faults, capture. On TREK_TEST_DEVICE, which must be a GPU (the fake
  * one of the tests, or a real one); on the CPU it has nothing to do. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/ops.h"
@@ -20,6 +10,7 @@
 #include "tensor/backend.h"
 #include "tensor/rank_context.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static trek_device gpu;
 static const trek_backend *backend;

@@ -1,19 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of a GPU: what cuBLASLt is told about addresses, and how many runs it takes to choose among its algorithms. On
  * TREK_TEST_DEVICE, a GPU; on the CPU there is nothing to test. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tensor/op.h"
 #include "tensor/tensor_internal.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static trek_device gpu;
 

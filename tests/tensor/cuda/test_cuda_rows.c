@@ -4,20 +4,10 @@
  * teams of every width, vectors and single elements, rows too long for registers,
  * splits over blocks. Each call is made twice and must give the same bits. On
  * TREK_TEST_DEVICE, a GPU; on the CPU there is nothing to compare. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tensor/op.h"
 #include "tensor/op_opts.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 #define MOST 8
 

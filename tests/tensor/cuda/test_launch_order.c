@@ -1,17 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The order in which attention's blocks take heads and tiles: each once, in sections that fit the cache; and what they then read
  * from memory, by a model of a cache that many blocks share. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "tensor/cuda/attention/launch_order.h"
+#include "tests/support/unit.h"
 
 /* Blocks of a grid that is smaller than the work take what is a grid's size further on. Each tile of each head comes up once; a
  * section's heads are through before those of the next; within a section tiles with more work come before those with less. */

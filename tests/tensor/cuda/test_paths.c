@@ -2,23 +2,15 @@
 /* Which way served a call, and why another did not: counts, reasons and the log, on the fake device, where each refusal is
  * forced. What decides is read from the environment once, so every case of a GPU is a process of its own: this program again. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "tensor/backend.h"
 #include "tensor/device_paths.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- what a process sees ---------------------------------------------------------------------- */
 

@@ -13,7 +13,6 @@ int64_t in_use(void) { return trek_memory_usage(test_device()).allocated; }
 
 int nothing_left(void **state)
 {
-    (void)state;
     trek_offload_stats now = trek_offload_usage();
     if (trek_error_status() == TREK_OK && trek_tape_size() == 0 && now.bytes == 0)
         return 0;

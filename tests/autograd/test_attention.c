@@ -207,13 +207,11 @@ static void against_f64(trek_dtype dtype, double unit)
 
 static void bf16_is_f64_rounded(void **state)
 {
-    (void)state;
     against_f64(TREK_BF16, 0x1p-8);
 }
 
 static void f16_is_f64_rounded(void **state)
 {
-    (void)state;
     against_f64(TREK_F16, 0x1p-11);
 }
 
@@ -228,7 +226,6 @@ static void attend_and_wait(int64_t depth, trek_dtype dtype)
  * none is found not to fit after others have run, and none of the slow way is among them. */
 static void bf16_deep_heads_fit(void **state)
 {
-    (void)state;
     long (*kernels)(int device);
     void *address = test_fake("trek_fake_kernels");
     if (!address)
@@ -248,7 +245,6 @@ static void bf16_deep_heads_fit(void **state)
 
 static void *attend_in_thread(void *arg)
 {
-    (void)arg;
     trek_scope scope = trek_scope_begin();
     for (int64_t depth = 128; depth >= 80; depth -= 16) {
         trek_var *q = numbers(1, trek_dims(1, 1, 40, depth), TREK_F32, TREK_F32);
@@ -262,7 +258,6 @@ static void *attend_in_thread(void *arg)
 /* What a kernel may have of shared memory is raised once, to the most: launches of other sizes in other threads leave it. */
 static void bf16_and_others_opt_in_once(void **state)
 {
-    (void)state;
     void (*fails)(const char *specification);
     long (*calls)(const char *function);
     void *addresses[2] = { test_fake("trek_fake_fail"), test_fake("trek_fake_calls") };
@@ -362,13 +357,11 @@ static void tiles_end_anywhere(trek_dtype dtype, double unit)
 
 static void bf16_tiles_end_anywhere(void **state)
 {
-    (void)state;
     tiles_end_anywhere(TREK_BF16, 0x1p-8);
 }
 
 static void f16_tiles_end_anywhere(void **state)
 {
-    (void)state;
     tiles_end_anywhere(TREK_F16, 0x1p-11);
 }
 
@@ -392,7 +385,6 @@ static trek_var *sharp(double scale, int64_t queries, int64_t nan_key, trek_dtyp
  * ones are not; and a score that is NaN, which makes the rows that see it NaN and leaves the bits of the others. */
 static void bf16_sharp_scores(void **state)
 {
-    (void)state;
     static const double scales[] = { 0, 0x1p-12, 2 };
     for (int k = 0; k < 3; k++)
         near(sharp(scales[k], 70, -1, TREK_BF16), sharp(scales[k], 70, -1, TREK_F64), 0x1p-8, "output of large scores");
@@ -413,7 +405,6 @@ static void bf16_sharp_scores(void **state)
  * stay finite. */
 static void large_masks_of_whole_rows(void **state)
 {
-    (void)state;
     static const double low[] = { -1e20, -1e30 };
     for (int k = 0; k < 2; k++) {
         attention_case c = { 1, 2, 1, 70, 80, 64, false, false, TREK_F32, low[k], 0, 0 };
@@ -475,7 +466,6 @@ static const cudnn_case cudnn_cases[] = {
 /* Both ways of what it takes go there, the rest goes the own way; all are as exact. */
 static void cudnn_takes_what_it_can(void **state)
 {
-    (void)state;
     static const struct { trek_dtype dtype; double unit; } formats[] = { { TREK_BF16, 0x1p-8 }, { TREK_F16, 0x1p-11 } };
     if (!asks_cudnn())
         skip();
@@ -505,7 +495,6 @@ static void cudnn_takes_what_it_can(void **state)
 /* A shape is planned once; more of them than a queue keeps, and the first has to be planned again. */
 static void cudnn_plans_are_kept(void **state)
 {
-    (void)state;
     attention_case c = { 1, 1, 1, 3, 4, 8, false, false, NO_MASK, 0, 0, 0 };
     trek_var *out[4];
     if (!asks_cudnn())
@@ -532,7 +521,6 @@ static void cudnn_plans_are_kept(void **state)
  * cannot be made, is no error: the own kernels take the call. */
 static void cudnn_failures(void **state)
 {
-    (void)state;
     const trek_shape shape = trek_dims(1, 2, 16, 16);
     if (!asks_cudnn())
         skip();
@@ -564,7 +552,6 @@ typedef struct learned {
 
 static trek_var *attend_learned(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n;
     learned *l = arg;
     trek_attention_opts opts = l->opts;
     opts.mask = inputs[3];
@@ -576,7 +563,6 @@ static trek_var *attend_learned(trek_var *const *inputs, int n, void *arg)
  * and second ones, and the fused op's values. */
 static void learned_masks(void **state)
 {
-    (void)state;
     const trek_shape shapes[] = { trek_dims(2, 4, 3, 5), trek_dims(1, 4, 3, 5), trek_dims(3, 5), trek_dims(4, 1, 5),
                                   trek_dims(1) };
     for (int k = 0; k < 5; k++) {
@@ -629,7 +615,6 @@ static void few_among_many(int64_t heads, int64_t groups, int64_t keys, int64_t 
 
 static void few_queries(void **state)
 {
-    (void)state;
     const trek_dtype dtypes[] = { TREK_F32, TREK_F64 };
     for (int k = 0; k < 2; k++) {
         few_among_many(2, 2, 600, 64, dtypes[k], false);

@@ -38,7 +38,6 @@ static trek_var *leaf(uint32_t stream, trek_shape shape, trek_dtype dtype)
 
 static void ops_choose_their_dtype(void **state)
 {
-    (void)state;
     const trek_dtype low[] = { TREK_BF16, TREK_F16 };
     for (int c = 0; c < 2; c++) {
         trek_dtype d = low[c];
@@ -101,7 +100,6 @@ static int64_t converts_on_tape(void)
  * a use without it. */
 static void casts_of_parameters_are_kept(void **state)
 {
-    (void)state;
     trek_var *w = leaf(1, trek_dims(6, 6), TREK_F32);
     trek_scope scope = trek_scope_begin();
     trek_var *x = trek_var_from(test_tensor(5, trek_dims(5, 6), 1));
@@ -141,7 +139,6 @@ static void casts_of_parameters_are_kept(void **state)
 /* Against the same chain with casts written out: the same bits of value and gradient. */
 static void gradients_equal_written_casts(void **state)
 {
-    (void)state;
     trek_var *w[2], *b[2], *v[2];
     double losses[2];
     for (int k = 0; k < 2; k++) {
@@ -175,7 +172,6 @@ static void gradients_equal_written_casts(void **state)
 
 static trek_var *count_call(trek_var *var, trek_var *grad, void *arg)
 {
-    (void)var, (void)grad;
     ++*(int *)arg;
     return NULL;
 }
@@ -184,7 +180,6 @@ static trek_var *count_call(trek_var *var, trek_var *grad, void *arg)
  * hooks see it once a pass. */
 static void weight_gradients_are_full(void **state)
 {
-    (void)state;
     for (int c = 0; c < 2; c++) {
         trek_dtype d = c ? TREK_F16 : TREK_BF16;
         trek_var *w = leaf(1, trek_dims(7, 6), TREK_F32);
@@ -219,7 +214,6 @@ static void weight_gradients_are_full(void **state)
 /* Weight and bias at once, of multiples of 1/16, whose sums f32 holds exactly and 16 bits do not. */
 static void gradients_of_both_are_full(void **state)
 {
-    (void)state;
     enum { ROWS = 301, FROM = 24, TO = 16 };
     static double x[ROWS * FROM], u[ROWS * TO], got[TO * FROM];
     for (int i = 0; i < ROWS * FROM; i++)
@@ -294,7 +288,6 @@ typedef struct listed {
 
 static trek_status list_one(const char *name, trek_var *param, void *arg)
 {
-    (void)name;
     listed *l = arg;
     trek_var *from = l->grads ? trek_var_grad(param) : param;
     if (from)
@@ -363,7 +356,6 @@ static double difference(const double *got, const double *expected)
 
 static void ranks_agree_under_autocast(void **state)
 {
-    (void)state;
     static double expected[4][ELEMENTS], reference[4][ELEMENTS], got[ELEMENTS], zero[ELEMENTS];
     const trek_dtype low[] = { TREK_BF16, TREK_F16 };
     for (int d = 0; d < 2; d++)
@@ -407,7 +399,6 @@ static void ranks_agree_under_autocast(void **state)
 /* A loss that is inf: nothing but the scale changes, on all ranks; afterwards training goes on as without it. */
 static void overflow_skips_the_step_everywhere(void **state)
 {
-    (void)state;
     static double before[ELEMENTS], after[ELEMENTS], of_rank[ELEMENTS], clean[ELEMENTS];
     for (int c = 0; c < 20; c++) {
         model_case m = { .dtype = c % 2 ? TREK_BF16 : TREK_F32, .amp = { .dtype = TREK_F16, .scaler = { .init_scale = 256 } },
@@ -448,7 +439,6 @@ static void overflow_skips_the_step_everywhere(void **state)
 /* 16-bit parameters without autocast, over ranks: the masters progress alike. */
 static void ranks_train_16_bit_parameters(void **state)
 {
-    (void)state;
     static double one[ELEMENTS], many[ELEMENTS], of_rank[ELEMENTS];
     for (int c = 0; c < 6; c++) {
         model_case m = { .dtype = TREK_BF16, .world = 1 + c % 3, .separate = c / 3 };
@@ -474,7 +464,6 @@ static void ranks_train_16_bit_parameters(void **state)
 
 static void unbalanced_and_wrong_calls_are_refused(void **state)
 {
-    (void)state;
     trek_autocast_begin(TREK_I64);
     expect_error(TREK_ERR_ARGUMENT, "i64");
     assert_int_equal(trek_autocast_dtype(), TREK_F32);

@@ -42,7 +42,6 @@ static void expect(trek_status status)
 /* CPUs share memory: their values mix freely, and a leaf's gradient is where the leaf is. */
 static void values_of_several_cpus(void **state)
 {
-    (void)state;
     if (!test_on_cpu())
         skip();
     double grads[2][3];
@@ -82,7 +81,6 @@ static void values_of_several_cpus(void **state)
 /* What no op made: new variables, also those that need no gradient, and what is cut off the tape. */
 static void leaves(void **state)
 {
-    (void)state;
     trek_var *x = full(3, trek_dims(2), TREK_F32, true), *constant = full(1, trek_dims(2), TREK_F32, false), *y = trek_mul(x, x);
     assert_true(trek_var_is_leaf(x) && trek_var_is_leaf(constant));
     assert_false(trek_var_is_leaf(y) || trek_var_is_leaf(trek_narrow(x, 0, 0, 1)));
@@ -99,7 +97,6 @@ static void leaves(void **state)
 
 static void gradients_accumulate(void **state)
 {
-    (void)state;
     trek_var *x = full(3, trek_dims(2), TREK_F32, true);
     assert_null(trek_var_grad(x));
     assert_int_equal(trek_backward(total(trek_mul(x, x))), TREK_OK);
@@ -113,7 +110,6 @@ static void gradients_accumulate(void **state)
 
 static void one_value_used_often(void **state)
 {
-    (void)state;
     trek_var *x = full(2, trek_dims(3), TREK_F64, true), *y = x;
     for (int k = 0; k < 5; k++)
         y = trek_add(y, trek_mul(y, x)); /* y (1 + x) */
@@ -124,7 +120,6 @@ static void one_value_used_often(void **state)
 
 static void gradients_have_their_inputs_shape_and_dtype(void **state)
 {
-    (void)state;
     trek_var *x = full(2, trek_dims(2, 3), TREK_F64, true), *y = full(3, trek_dims(3), TREK_F32, true);
     trek_var *s = full(4, trek_dims_none(), TREK_F32, true);
     assert_int_equal(trek_backward(total(trek_mul(trek_mul(x, y), s))), TREK_OK);
@@ -138,7 +133,6 @@ static void gradients_have_their_inputs_shape_and_dtype(void **state)
 
 static void scalars_do_not_widen(void **state)
 {
-    (void)state;
     trek_var *x = full(2, trek_dims(2), TREK_F32, false), *s = full(3, trek_dims_none(), TREK_F64, false);
     assert_int_equal(trek_var_dtype(trek_mul(x, s)), TREK_F32);
     assert_int_equal(trek_var_dtype(trek_mul(full(1, trek_dims(2), TREK_I32, false), s)), TREK_F64);
@@ -148,7 +142,6 @@ static void scalars_do_not_widen(void **state)
 
 static void a_second_pass_needs_retain(void **state)
 {
-    (void)state;
     trek_var *x = full(3, trek_dims(2), TREK_F32, true), *y = total(trek_mul(x, x));
     assert_int_equal(trek_backward_with(y, NULL, &(trek_backward_opts){ .retain_graph = true }), TREK_OK);
     assert_int_equal(trek_backward(y), TREK_OK);
@@ -159,7 +152,6 @@ static void a_second_pass_needs_retain(void **state)
 
 static void bad_roots(void **state)
 {
-    (void)state;
     trek_var *x = full(3, trek_dims(2), TREK_F32, true);
     assert_int_equal(trek_backward(trek_exp(x)), TREK_ERR_SHAPE);
     trek_error_clear();
@@ -178,7 +170,6 @@ static void bad_roots(void **state)
 
 static void no_grad_records_nothing(void **state)
 {
-    (void)state;
     trek_var *x = full(3, trek_dims(2), TREK_F32, true);
     assert_true(trek_grad_enabled());
     trek_no_grad_begin();
@@ -194,7 +185,6 @@ static void no_grad_records_nothing(void **state)
 
 static void in_place_only_without_grad(void **state)
 {
-    (void)state;
     trek_var *x = full(3, trek_dims(2), TREK_F32, false), *y = full(2, trek_dims(2), TREK_F32, false);
     assert_null(trek_add_(x, y));
     expect(TREK_ERR_STATE);
@@ -215,7 +205,6 @@ static void in_place_only_without_grad(void **state)
 
 static void overwriting_what_was_saved(void **state)
 {
-    (void)state;
     trek_var *x = full(3, trek_dims(2), TREK_F32, true), *y = trek_exp(x), *loss = total(y);
     trek_no_grad_begin();
     assert_non_null(trek_fill_(y, 0));
@@ -231,14 +220,12 @@ static int hook_calls;
 
 static trek_var *double_it(trek_var *var, trek_var *grad, void *arg)
 {
-    (void)var;
     hook_calls += *(int *)arg;
     return trek_mul_scalar(grad, 2);
 }
 
 static trek_var *watch(trek_var *var, trek_var *grad, void *arg)
 {
-    (void)grad;
     hook_calls += *(int *)arg;
     assert_ptr_equal(trek_var_grad(var), grad);
     return NULL;
@@ -246,7 +233,6 @@ static trek_var *watch(trek_var *var, trek_var *grad, void *arg)
 
 static void hooks(void **state)
 {
-    (void)state;
     int one = 1, hundred = 100;
     hook_calls = 0;
     trek_var *x = full(3, trek_dims(2), TREK_F32, true), *y = trek_mul(x, x);
@@ -288,7 +274,6 @@ static void bend_of_fused(bool hooked, double *bends, double *slopes)
 /* While a hook is alive walks count what they reach, but not those that a composite makes within another's. */
 static void hooks_beside_composites(void **state)
 {
-    (void)state;
     double plain[12], hooked[12];
     hook_calls = 0;
     bend_of_fused(false, plain, plain + 6);
@@ -309,7 +294,6 @@ typedef struct within {
 
 static trek_status pass_on(trek_function_context *context, trek_var *const *inputs, int n, trek_var **outputs, int n_outputs)
 {
-    (void)context, (void)n, (void)n_outputs;
     outputs[0] = inputs[0];
     return TREK_OK;
 }
@@ -317,7 +301,6 @@ static trek_status pass_on(trek_function_context *context, trek_var *const *inpu
 static trek_status go_back_within(trek_function_context *context, trek_var *const *grads, int n, trek_var **input_grads,
                                   int n_inputs)
 {
-    (void)n, (void)n_inputs;
     within *w = trek_function_data(context);
     w->status = trek_backward(w->loss);
     input_grads[0] = grads[0];
@@ -326,7 +309,6 @@ static trek_status go_back_within(trek_function_context *context, trek_var *cons
 
 static trek_var *note_last(trek_var *var, trek_var *grad, void *arg)
 {
-    (void)var;
     within *w = arg;
     w->calls++;
     w->last = element(grad, 0);
@@ -337,7 +319,6 @@ static const trek_function goes_back = { .name = "goes_back", .forward = pass_on
 
 static void hooks_and_a_backward_within(void **state)
 {
-    (void)state;
     for (int before = 0; before < 3; before++) { /* where the outer pass still uses the leaf: older, newer, or both */
         trek_var *p = full(3, trek_dims(2), TREK_F32, true), *x = full(1, trek_dims(2), TREK_F32, true);
         within w = { .loss = total(trek_mul(p, p)), .leaf = p }; /* 6 */
@@ -358,7 +339,6 @@ static void hooks_and_a_backward_within(void **state)
 /* Over the outer pass's own nodes there is none: their gradients are half made. */
 static void no_backward_within_over_the_same_nodes(void **state)
 {
-    (void)state;
     for (int counts = 0; counts < 2; counts++) {
         trek_var *x = full(3, trek_dims(2), TREK_F32, true), *older = trek_mul(x, x);
         within w = { .leaf = x };
@@ -378,7 +358,6 @@ static void no_backward_within_over_the_same_nodes(void **state)
 
 static void grad_leaves_leaves_alone(void **state)
 {
-    (void)state;
     trek_var *x = full(3, trek_dims(2), TREK_F64, true), *unused = full(1, trek_dims(2), TREK_F64, true), *grads[2];
     trek_var *y = total(trek_mul(x, trek_mul(x, x)));
     assert_int_equal(trek_grad(&y, 1, (trek_var *[]){ x, unused }, 2, NULL, &(trek_backward_opts){ .create_graph = true }, grads),
@@ -396,7 +375,6 @@ static void grad_leaves_leaves_alone(void **state)
 
 static void grad_of_something_in_between(void **state)
 {
-    (void)state;
     trek_var *x = full(3, trek_dims(2), TREK_F64, true), *y = trek_mul_scalar(x, 2), *loss = total(trek_mul(y, y)), *grad;
     assert_int_equal(trek_grad(&loss, 1, &y, 1, NULL, NULL, &grad), TREK_OK);
     assert_true(element(grad, 0) == 12);
@@ -407,7 +385,6 @@ static void grad_of_something_in_between(void **state)
 static trek_status cube_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
                                 int n_outputs)
 {
-    (void)n_inputs, (void)n_outputs;
     outputs[0] = trek_mul(inputs[0], trek_mul(inputs[0], inputs[0]));
     return trek_save_for_backward(context, inputs, 1);
 }
@@ -415,7 +392,6 @@ static trek_status cube_forward(trek_function_context *context, trek_var *const 
 static trek_status cube_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads,
                                  int n_inputs)
 {
-    (void)n_grads, (void)n_inputs;
     trek_var *x = trek_saved(context, 0);
     if (trek_needs_grad(context, 0))
         input_grads[0] = trek_mul_scalar(trek_mul(grads[0], trek_mul(x, x)), *(double *)trek_function_data(context));
@@ -425,7 +401,6 @@ static trek_status cube_backward(trek_function_context *context, trek_var *const
 static int freed;
 static void count_free(void *data)
 {
-    (void)data;
     freed++;
 }
 
@@ -433,7 +408,6 @@ static const trek_function cube = { .name = "cube", .forward = cube_forward, .ba
 
 static void own_functions(void **state)
 {
-    (void)state;
     static double three = 3;
     freed = 0;
     trek_var *x = full(2, trek_dims(2), TREK_F64, true);
@@ -449,13 +423,11 @@ static void own_functions(void **state)
 static trek_status failing_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
                                    int n_outputs)
 {
-    (void)context, (void)inputs, (void)n_inputs, (void)outputs, (void)n_outputs;
     return trek_fail(TREK_ERR_CALLBACK, "refused");
 }
 
 static void failing_functions(void **state)
 {
-    (void)state;
     static double three = 3;
     const trek_function bad = { .name = "bad", .forward = failing_forward, .backward = cube_backward, .free = count_free };
     trek_var *x = full(2, trek_dims(2), TREK_F64, true);
@@ -469,7 +441,6 @@ static void failing_functions(void **state)
 
 static void a_long_tape(void **state)
 {
-    (void)state;
     trek_var *x = full(1, trek_dims(2), TREK_F32, true), *y = x;
     for (int k = 0; k < 100000; k++) {
         y = trek_mul_scalar(y, 1);
@@ -484,7 +455,6 @@ static void a_long_tape(void **state)
 
 static void nothing_is_left(void **state)
 {
-    (void)state;
     trek_scope_end(scope);
     int64_t before = trek_memory_usage(test_device()).allocated;
     for (int k = 0; k < 3; k++) {
@@ -516,7 +486,6 @@ static void expect_own(trek_var *a, trek_var *b, trek_var *seed, double of_b)
 
 static void gradients_share_no_memory(void **state)
 {
-    (void)state;
     trek_shape shape = trek_dims(3);
     for (int retain = 0; retain < 2; retain++) {
         trek_backward_opts opts = { .retain_graph = retain };
@@ -546,7 +515,6 @@ static void gradients_share_no_memory(void **state)
 
 static void own_gradients_are_recorded(void **state)
 {
-    (void)state;
     trek_var *x = full(3, trek_dims(2), TREK_F32, true), *y = full(2, trek_dims(2), TREK_F32, true), *inputs[2] = { x, y },
         *grads[2];
     trek_var *out = total(trek_square(trek_add(x, y))); /* one gradient for both: 2 (x + y) */
@@ -558,7 +526,6 @@ static void own_gradients_are_recorded(void **state)
 
 static void a_seed_of_another_dtype(void **state)
 {
-    (void)state;
     trek_var *x = full(3, trek_dims(2), TREK_F32, true), *wide = full(0.1, trek_dims(2), TREK_F64, false);
     assert_int_equal(trek_backward_with(trek_mul_scalar(x, 2), wide, NULL), TREK_OK);
     assert_int_equal(trek_var_dtype(trek_var_grad(x)), TREK_F32);
@@ -586,7 +553,6 @@ static void expect_mixed(const trek_var *result, const char *message)
 
 static void products_refuse_mixed_dtypes(void **state)
 {
-    (void)state;
     trek_var *x = full(1, trek_dims(3, 4), TREK_F64, false), *w = full(1, trek_dims(2, 4), TREK_F32, true);
     expect_mixed(trek_linear(x, w, NULL), "linear: inputs of different dtypes: f64 and f32; cast one of them");
     expect_mixed(trek_linear(trek_cast(x, TREK_I64), w, NULL),
@@ -614,7 +580,6 @@ static void products_refuse_mixed_dtypes(void **state)
  * differentiated; and what was made before is nothing to them. */
 static void composite_beside_other_uses(void **state)
 {
-    (void)state;
     double found[2];
     for (int create = 0; create < 2; create++) {
         trek_scope scope = trek_scope_begin();

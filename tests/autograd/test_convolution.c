@@ -79,7 +79,6 @@ static void stays_near(const trek_var *images, int64_t channels, int64_t image, 
 
 static void forward_keeps_infinity_in_its_place(void **state)
 {
-    (void)state;
     const float values[] = { INFINITY, -INFINITY, NAN };
     for (int k = 0; k < 6; k++) {
         passes p = inputs(dtypes[k / 3]);
@@ -94,7 +93,6 @@ static void forward_keeps_infinity_in_its_place(void **state)
 
 static void backward_keeps_infinity_in_its_place(void **state)
 {
-    (void)state;
     const float values[] = { INFINITY, NAN };
     for (int k = 0; k < 4; k++) {
         passes p = inputs(dtypes[k / 2]);
@@ -114,7 +112,6 @@ static void same_bits(const trek_var *a, const trek_var *b)
 
 static void threads_change_no_bit(void **state)
 {
-    (void)state;
     trek_pool *before = trek_rank_here.pool;
     for (int k = 0; k < 6; k++) {
         passes p = inputs(dtypes[k / 3]);
@@ -231,7 +228,6 @@ static void rounded(const shapes *s, const trek_var *narrow, const trek_var *wid
 
 static void random_shapes_agree_with_f64(void **state)
 {
-    (void)state;
     uint32_t random = 7;
     int compared = 0;
     for (int k = 0; k < 150; k++) {
@@ -253,7 +249,6 @@ static void random_shapes_agree_with_f64(void **state)
 /* A library's plans are kept for some hundred shapes; what comes after them is computed another way. */
 static void more_shapes_than_plans_are_kept_for(void **state)
 {
-    (void)state;
     for (int64_t k = 0; k < 300; k++) {
         shapes s = { .images = 2, .channels = 32, .filters = 16, .height = 16, .width = 140 + k, .kernel = { 3, 3 },
                      .stride = { 1, 1 }, .padding = { 1, 1 }, .dilation = { 1, 1 }, .groups = 1 };

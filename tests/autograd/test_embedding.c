@@ -32,7 +32,6 @@ static trek_var *reals(trek_shape shape, const double *values)
 /* Rows that are used and too long come to the norm, in the weight itself; the others stay. */
 static void test_limited(void **state)
 {
-    (void)state;
     static const double rows[] = { 3, 4, 0.3, 0.4, 6, 8, -1, 0 };
     trek_var *w = reals(trek_dims(4, 2), rows), *index = INTEGERS(0, 1, 3, 0);
     trek_var_set_requires_grad(w, true);
@@ -65,7 +64,6 @@ static void test_limited(void **state)
 
 static void test_not_written(void **state)
 {
-    (void)state;
     trek_var *w = numbers(1, trek_dims(4, 2), false), *before = trek_clone(w);
     trek_lookup_opts limit = { .max_norm = 0.01 };
     trek_lookup_opts wrong[] = { { .max_norm = -2 }, { .max_norm = NAN }, { .max_norm = 1, .norm_type = NAN },
@@ -94,7 +92,6 @@ static void test_not_written(void **state)
 /* Twice, so that the second pass adds to a gradient that is there. */
 static void test_frequencies(void **state)
 {
-    (void)state;
     trek_var *w = numbers(1, trek_dims(4, 3), true), *g = numbers(2, trek_dims(5, 3), false), *index = INTEGERS(2, 0, 2, 2, 3);
     trek_lookup_opts opts = { .scale_grad_by_freq = true, .padding_idx = 3 };
     for (int pass = 1; pass <= 2; pass++) {
@@ -149,7 +146,6 @@ static void check_bags(trek_var *y, const trek_var *w, const trek_var *index, co
 
 static void test_bags(void **state)
 {
-    (void)state;
     trek_var *w = numbers(1, trek_dims(5, 3), false), *index = INTEGERS(4, 0, 2, 2, 1, 3, 2, 0),
         *p = numbers(2, trek_dims(8), false);
     const int64_t ends[] = { 0, 3, 3, 5, 8 }, lines[] = { 0, 4, 8 }, cut[] = { 0, 3, 3, 5 };
@@ -182,7 +178,6 @@ static void test_bags(void **state)
 /* Sums of 16-bit rows are f64's, rounded. */
 static void test_half_bags(void **state)
 {
-    (void)state;
     static const trek_dtype dtypes[] = { TREK_BF16, TREK_F16 };
     for (int k = 0; k < 2; k++)
         for (trek_bag_mode mode = TREK_BAG_MEAN; mode <= TREK_BAG_MAX; mode++) {
@@ -216,7 +211,6 @@ static trek_var *bags_of(trek_var *const *in, int n, void *arg)
 
 static void test_derivatives(void **state)
 {
-    (void)state;
     trek_var *index = INTEGERS(4, 0, 2, 2, 1, 3, 2, 0), *in[2];
     in[0] = trek_var_retain(numbers(1, trek_dims(5, 3), true));
     in[1] = trek_var_retain(numbers(2, trek_dims(8), true));
@@ -245,7 +239,6 @@ static void test_derivatives(void **state)
 
 static void test_refused(void **state)
 {
-    (void)state;
     trek_var *w = numbers(1, trek_dims(5, 3), false), *index = INTEGERS(4, 0, 2, 2), *p = numbers(2, trek_dims(4), false);
     trek_var *offsets = INTEGERS(0, 3), *square = trek_reshape(index, trek_dims(2, 2));
     const struct {

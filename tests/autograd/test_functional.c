@@ -46,7 +46,6 @@ static trek_var *rest_of_scalars(trek_var *x) { return trek_div_scalar(trek_sub_
 
 static void slopes(void **state)
 {
-    (void)state;
     check_slope(vector_times_vector, trek_dims(4));
     check_slope(matrix_times_vector, trek_dims(4));
     check_slope(vector_times_matrix, trek_dims(4));
@@ -83,7 +82,6 @@ static trek_var *unbound(trek_var *x)
 
 static void parts(void **state)
 {
-    (void)state;
     check_slope(unbound, trek_dims(2, 3, 4));
     check_slope(through_parts, trek_dims(2, 5));
     check_slope(stacked, trek_dims(3, 2));
@@ -99,7 +97,6 @@ static void parts(void **state)
 
 static void identities(void **state)
 {
-    (void)state;
     trek_var *x = numbers(1, trek_dims(3, 4), false), *y = numbers(2, trek_dims(3, 4), false);
     same(trek_sub_scalar(x, 0.5), trek_add_scalar(x, -0.5));
     same(trek_div_scalar(x, 4), trek_mul_scalar(x, 0.25));
@@ -120,7 +117,6 @@ static void identities(void **state)
 
 static void accuracy(void **state)
 {
-    (void)state;
     float logits[8] = { 1, 0, 0, 1, 0.5f, 0.1f, 3, 4 };
     int64_t labels[4] = { 0, 0, 0, 1 };
     trek_var *x = trek_var_from(trek_tensor_from_data(logits, trek_dims(4, 2), TREK_F32, test_device()));
@@ -132,7 +128,6 @@ static void accuracy(void **state)
 
 static void bad_public_calls(void **state)
 {
-    (void)state;
     trek_var *x = numbers(1, trek_dims(64, 784), false), *w = numbers(2, trek_dims(256, 10), false);
     assert_null(trek_matmul(x, w));
     assert_non_null(strstr(trek_error(), "[64, 784]"));
@@ -158,7 +153,6 @@ static void bad_public_calls(void **state)
 
 static void dropout_masks_do_not_know_the_split(void **state)
 {
-    (void)state;
     trek_rank_context kept = trek_rank_here;
     trek_seed(11);
     trek_var *x = trek_add_scalar(numbers(1, trek_dims(12, 5), false), 2);
@@ -190,7 +184,6 @@ static void dropout_masks_do_not_know_the_split(void **state)
 
 static void promotion(void **state)
 {
-    (void)state;
     trek_var *i = trek_var_from(trek_tensor_ones(trek_dims(3), TREK_I32, test_device()));
     assert_int_equal(trek_var_dtype(trek_add_scalar(i, 1)), TREK_I32);
     assert_int_equal(trek_var_dtype(trek_add_scalar(i, 0.5)), TREK_F32);

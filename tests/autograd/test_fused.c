@@ -87,7 +87,6 @@ static trek_var *loss_of(const stream *s, int of)
 
 static void gradients_flow_through_both(void **state)
 {
-    (void)state;
     for (int of = 1; of <= 3; of++) {
         stream fused = make_stream(true), plain = make_stream(false);
         same(fused.y, plain.y);
@@ -107,7 +106,6 @@ static void gradients_flow_through_both(void **state)
 /* Gradients of gradients, and the gradient at the residual: that of its own uses. */
 static void second_gradients_of_a_pair(void **state)
 {
-    (void)state;
     for (int of = 1; of <= 3; of++) {
         trek_var *second[2][4] = { { NULL } }, *at_residual;
         for (int fused = 0; fused < 2; fused++) {
@@ -138,14 +136,12 @@ static int calls[2];
 
 static trek_var *count_call(trek_var *var, trek_var *grad, void *arg)
 {
-    (void)var;
     calls[*(int *)arg]++;
     return trek_mul_scalar(grad, *(int *)arg ? 3 : 2);
 }
 
 static void hooks_know_the_output(void **state)
 {
-    (void)state;
     static int first = 0, second = 1;
     stream fused = make_stream(true), plain = make_stream(false);
     calls[0] = calls[1] = 0;
@@ -175,7 +171,6 @@ static trek_var *plain_attention(trek_var *q, trek_var *k, trek_var *v)
 
 static void packed_heads_are_views(void **state)
 {
-    (void)state;
     trek_var *packed[2], *y[2];
     for (int fused = 0; fused < 2; fused++) {
         packed[fused] = numbers(5, trek_dims(2, 7, 3, 2, 4), true);
@@ -192,7 +187,6 @@ static void packed_heads_are_views(void **state)
 
 static void queries_that_see_nothing(void **state)
 {
-    (void)state;
     trek_var *x = numbers(5, trek_dims(1, 1, 3, 4), true);
     trek_var *mask = trek_var_from(test_values((double[]){ 1, 0, 1, 0, 0, 0, 0, 1, 1 }, trek_dims(3, 3), TREK_BOOL));
     trek_var *y = trek_attention(x, x, x, &(trek_attention_opts){ .mask = mask });
@@ -206,7 +200,6 @@ static void queries_that_see_nothing(void **state)
 
 static void attention_refuses(void **state)
 {
-    (void)state;
     trek_var *x = numbers(5, trek_dims(1, 2, 3, 4), true), *mask = numbers(6, trek_dims(3, 3), true);
     assert_non_null(trek_attention(x, x, x, &(trek_attention_opts){ .mask = mask }));
     assert_non_null(trek_attention(x, x, x, &(trek_attention_opts){ .mask = trek_var_detach(mask) }));
@@ -220,7 +213,6 @@ static void attention_refuses(void **state)
 
 static void attention_dropout_does_not_know_the_split(void **state)
 {
-    (void)state;
     trek_rank_context kept = trek_rank_here;
     trek_seed(11);
     trek_var *x = numbers(1, trek_dims(6, 2, 5, 3), false);
@@ -247,7 +239,6 @@ static void attention_dropout_does_not_know_the_split(void **state)
 /* Scores of 1 x 4 x 1024 x 1024 would be 16 MiB each time they are made. */
 static void attention_makes_no_scores(void **state)
 {
-    (void)state;
     trek_tensor *t = test_tensor(3, trek_dims(1, 4, 1024, 16), 1);
     trek_var *x = trek_var_from(t);
     assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
@@ -263,7 +254,6 @@ static void attention_makes_no_scores(void **state)
 
 static void loss_equals_linear_and_cross_entropy(void **state)
 {
-    (void)state;
     const trek_cross_entropy_opts options[] = { { 0 }, { .ignore_index = TREK_ZERO, .label_smoothing = 0.1 },
                                                 { .reduction = TREK_REDUCTION_SUM, .ignore_index = 3 },
                                                     { .reduction = TREK_REDUCTION_NONE } };
@@ -292,7 +282,6 @@ static void loss_equals_linear_and_cross_entropy(void **state)
  * has kept serves all of them. */
 static void loss_gives_what_is_asked_for(void **state)
 {
-    (void)state;
     const trek_cross_entropy_opts options[] = { { .label_smoothing = 0.1 },
                                                 { .reduction = TREK_REDUCTION_SUM, .ignore_index = 3 } };
     for (int k = 0; k < 16; k++) {
@@ -321,7 +310,6 @@ static void loss_gives_what_is_asked_for(void **state)
 /* The weight of a product in 16 bits has its gradient in f32, not rounded on the way: a row's share would be lost in 16 bits. */
 static void loss_in_low_precision(void **state)
 {
-    (void)state;
     const trek_dtype dtypes[] = { TREK_BF16, TREK_F16 };
     for (int k = 0; k < 2; k++) {
         trek_var *labels = labels_of(trek_dims(6), 5), *w[2];
@@ -390,28 +378,24 @@ static void compare_losses(int64_t rows, int64_t classes)
 /* More classes than the threads of a GPU's block take at a time, in several pieces of rows. */
 static void many_classes(void **state)
 {
-    (void)state;
     compare_losses(90, 3001);
 }
 
 /* Logits of 16 bits that take more than an eighth of a GPU's 48 MiB: they are made in two parts. */
 static void rows_in_parts(void **state)
 {
-    (void)state;
     compare_losses(140, 20001);
 }
 
 /* More classes than a GPU's block has room for in its shared memory. */
 static void more_classes(void **state)
 {
-    (void)state;
     compare_losses(3, 60001);
 }
 
 /* log(1 + e^-29.6875 + e^-30) of a row whose label stands out: to the precision of 1, not of 30. */
 static void small_losses(void **state)
 {
-    (void)state;
     trek_var *logits = trek_var_from(test_values((double[]){ 30, 0.3125, 0 }, trek_dims(1, 3), TREK_F64));
     trek_var *labels = trek_var_from(test_values((double[]){ 0 }, trek_dims(1), TREK_I64));
     trek_var *x = trek_var_from(test_values((double[]){ 1 }, trek_dims(1, 1), TREK_F64));
@@ -428,7 +412,6 @@ static void small_losses(void **state)
 /* By the cotangent of each row's loss: an ignored row has no part in it. */
 static void ignored_rows_are_not_seen(void **state)
 {
-    (void)state;
     trek_var *logits = trek_var_from(test_values((double[]){ INFINITY, 0, 1, 2 }, trek_dims(2, 2), TREK_F64)), *slope, *again;
     trek_var *labels = trek_var_from(test_values((double[]){ -100, 1 }, trek_dims(2), TREK_I64)),
         *seed = numbers(1, trek_dims(2), true);
@@ -446,7 +429,6 @@ static void ignored_rows_are_not_seen(void **state)
 
 static void loss_refuses(void **state)
 {
-    (void)state;
     trek_var *x = numbers(1, trek_dims(6, 3), true), *w = numbers(2, trek_dims(5, 3), true), *labels = labels_of(trek_dims(6), 5);
     assert_null(trek_linear_cross_entropy(x, w, NULL, labels, &(trek_cross_entropy_opts){ .weight = numbers(3, trek_dims(5),
                                                                                                             false) }));
@@ -462,7 +444,6 @@ static void loss_refuses(void **state)
 /* Logits and their gradient would be 2 x 16 MiB. */
 static void loss_takes_a_tenth_of_the_memory(void **state)
 {
-    (void)state;
     double *values = calloc(4096, sizeof *values);
     assert_non_null(values);
     trek_var *labels = trek_var_from(test_values(values, trek_dims(4096), TREK_I64));
@@ -483,7 +464,6 @@ static trek_var *half_of(trek_var *x, int64_t first, int64_t n) { return trek_na
 
 static void multihead_attention_layer(void **state)
 {
-    (void)state;
     trek_module *m = trek_nn_multihead_attention_with(
         &(trek_multihead_attention_opts){ .embed_dim = 8, .heads = 2, .causal = true, .dtype = TREK_F64,
                                           .device = test_device() });
@@ -522,7 +502,6 @@ static void multihead_attention_layer(void **state)
 
 static void multihead_attention_drops_in_training(void **state)
 {
-    (void)state;
     trek_module *m = trek_nn_multihead_attention_with(
         &(trek_multihead_attention_opts){ .embed_dim = 4, .heads = 1, .no_bias = true, .dropout = 0.5, .device = test_device() });
     trek_var *x = trek_var_from(test_tensor(1, trek_dims(2, 6, 4), 1));
@@ -535,7 +514,6 @@ static void multihead_attention_drops_in_training(void **state)
 
 static void rms_norm_layer(void **state)
 {
-    (void)state;
     trek_module *m = trek_nn_rms_norm_with(&(trek_rms_norm_opts){ .shape = trek_dims(3), .dtype = TREK_F64,
                                                                   .device = test_device() });
     trek_var *x = trek_var_from(test_values((double[]){ 1, 2, 2, 0, 0, 0 }, trek_dims(2, 3), TREK_F64)),
@@ -563,7 +541,6 @@ static trek_var *filled(double value, trek_shape shape, trek_dtype dtype, bool r
 /* PyTorch's mixed norms: 16-bit x, f32 parameters, a result of x's dtype, gradients of their inputs'. */
 static void norms_of_16_bits_with_f32_parameters(void **state)
 {
-    (void)state;
     for (int which = 0; which < 4; which++) {
         trek_dtype low = which % 2 ? TREK_F16 : TREK_BF16;
         trek_var *x = trek_cast(numbers(3, trek_dims(4, 6), false), low), *w = filled(1.5, trek_dims(6), TREK_F32, true);
@@ -583,7 +560,6 @@ static void norms_of_16_bits_with_f32_parameters(void **state)
 
 static void norms_refuse_other_mixtures(void **state)
 {
-    (void)state;
     trek_var *x = filled(1, trek_dims(4, 6), TREK_F64, true), *w = filled(1, trek_dims(6), TREK_F32, true);
     assert_null(trek_layer_norm(x, w, NULL, 1, 1e-5));
     expect(TREK_ERR_DTYPE, "layer_norm: weight of f32 for an input of f64; it must be of the same dtype");
@@ -603,7 +579,6 @@ static void norms_refuse_other_mixtures(void **state)
 /* What the sum's rounding costs the mean is divided by sqrt(eps): it must not be seen. */
 static void rows_of_one_number(void **state)
 {
-    (void)state;
     static const double values[] = { 100.1, -0.3, 1e6 / 3, 3e38 };
     static const int64_t columns[] = { 768, 129, 7, 1 };
     for (int k = 0; k < 16; k++) {
@@ -636,7 +611,6 @@ static void rows_of_one_number(void **state)
 /* As x + branch would be: of two frozen inputs, a constant. */
 static void a_residual_without_gradient(void **state)
 {
-    (void)state;
     trek_var *x = numbers(1, trek_dims(2, 3), false), *w = filled(1, trek_dims(3), TREK_F64, true), *residual;
     trek_var *y = trek_add_layer_norm(x, x, w, NULL, 1, 1e-5, &residual);
     assert_true(trek_var_requires_grad(y) && !trek_var_requires_grad(residual));
@@ -698,7 +672,6 @@ static void near_sums(const trek_var *got, const trek_var *want, double unit, co
  * not, gradients that are written and that are added to. */
 static void linear_gradients_in_16_bits(void **state)
 {
-    (void)state;
     static const linear_case cases[] = {
         { 128, 24, 40, 1 }, { 128, 24, 40, 2 }, { 2, 16, 8, 2 }, { 1, 16, 8, 2 },
         { 33, 7, 5, 2 },    { 65, 17, 1, 1 },   { 3, 1, 9, 1 },  { 0, 8, 8, 1 },
@@ -720,7 +693,6 @@ static void linear_gradients_in_16_bits(void **state)
 /* With cuBLASLt a bias takes no kernel of its own, neither way. */
 static void bias_gradients_take_no_kernel(void **state)
 {
-    (void)state;
     const linear_case c = { 64, 32, 48, 1 };
     long (*kernels)(int device), count[2];
     void *address = test_fake("trek_fake_kernels");

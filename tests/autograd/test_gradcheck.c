@@ -30,13 +30,11 @@ static void expect(trek_status status, const char *part)
 /* tanh(x w) y, of x [3, 4], w [4, 2], y [2] and a mask that needs no gradient. */
 static trek_var *smooth(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n, (void)arg;
     return trek_mul(trek_mul(trek_tanh(trek_matmul(inputs[0], inputs[1])), inputs[2]), inputs[3]);
 }
 
 static void test_right(void **state)
 {
-    (void)state;
     trek_tensor *base = test_tensor(9, trek_dims(4, 3), 1), *wide = trek_tensor_cast(base, TREK_F64);
     trek_scope scope = trek_scope_begin();
     trek_var *turned = trek_transpose(trek_var_constant(wide), 0, 1); /* a leaf whose elements do not lie in order */
@@ -65,14 +63,12 @@ typedef enum fault { NONE, FACTOR, SUM_ONLY, MISSING, SECOND } fault;
 
 static trek_status cube_forward(trek_function_context *context, trek_var *const *inputs, int n, trek_var **outputs, int m)
 {
-    (void)n, (void)m;
     outputs[0] = trek_mul(trek_square(inputs[0]), inputs[0]);
     return trek_save_for_backward(context, inputs, 1);
 }
 
 static trek_status cube_backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **input_grads, int m)
 {
-    (void)n, (void)m;
     fault f = *(fault *)trek_function_data(context);
     trek_var *x = trek_saved(context, 0), *g = trek_mul_scalar(trek_mul(grads[0], trek_square(x)), f == FACTOR ? 3.01 : 3);
     if (f == SUM_ONLY) /* right for a cotangent of ones alone */
@@ -89,7 +85,6 @@ static trek_var *run_cube(trek_var *const *inputs, int n, void *arg) { return tr
 
 static void test_wrong(void **state)
 {
-    (void)state;
     trek_var *x = leaf(trek_dims(2, 3), 4, true);
     trek_tensor *before = trek_tensor_clone(trek_var_data(x));
     for (fault f = NONE; f <= SECOND; f++) {
@@ -117,7 +112,6 @@ static void test_wrong(void **state)
 
 static trek_var *noisy(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n, (void)arg;
     return trek_dropout(inputs[0], 0.5, true);
 }
 
@@ -129,7 +123,6 @@ static trek_var *seeded(trek_var *const *inputs, int n, void *arg)
 
 static trek_var *failing(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n;
     int *left = arg;
     if ((*left)-- == 0)
         trek_fail(TREK_ERR_IO, "no more");
@@ -138,37 +131,31 @@ static trek_var *failing(trek_var *const *inputs, int n, void *arg)
 
 static trek_var *nothing(trek_var *const *inputs, int n, void *arg)
 {
-    (void)inputs, (void)n, (void)arg;
     return NULL;
 }
 
 static trek_var *narrow(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n, (void)arg;
     return trek_cast(inputs[0], TREK_F32);
 }
 
 static trek_var *constant(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n, (void)arg;
     return trek_var_detach(trek_mul_scalar(inputs[0], 0));
 }
 
 static trek_var *forgotten(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n, (void)arg;
     return trek_var_detach(inputs[0]);
 }
 
 static trek_var *growing(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n;
     return trek_repeat(inputs[0], trek_dims(++*(int *)arg));
 }
 
 static void test_functions(void **state)
 {
-    (void)state;
     trek_var *x = leaf(trek_dims(5), 6, true), *empty = leaf(trek_dims(0, 3), 6, true);
     trek_tensor *before = trek_tensor_clone(trek_var_data(x));
     assert_int_equal(trek_gradcheck(noisy, &x, 1, NULL, NULL), TREK_ERR_CALLBACK);
@@ -202,7 +189,6 @@ static void test_functions(void **state)
 
 static void test_bad_inputs(void **state)
 {
-    (void)state;
     trek_scope scope = trek_scope_begin();
     trek_var *x = leaf(trek_dims(5), 6, true), *none = leaf(trek_dims(5), 6, false), *y = trek_square(x), *missing = NULL;
     trek_tensor *single = test_tensor(1, trek_dims(5), 1);
@@ -235,13 +221,11 @@ static void test_bad_inputs(void **state)
 /* A module's parameters are inputs that its forward reads by itself. */
 static trek_var *run_module(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n;
     return trek_tanh(trek_forward(arg, inputs[0]));
 }
 
 static void test_module(void **state)
 {
-    (void)state;
     trek_module *m = trek_nn_linear_with(&(trek_linear_opts){ .in = 3, .out = 2, .dtype = TREK_F64, .device = test_device() });
     trek_var *x = leaf(trek_dims(4, 3), 7, true), *inputs[3] = { x, m->params[0].var, m->params[1].var };
     assert_int_equal(trek_gradcheck(run_module, inputs, 3, m, &(trek_gradcheck_opts){ .second = true, .seed = 3 }), TREK_OK);

@@ -11,7 +11,6 @@
 /* A row of four at places along it. */
 static void modes_and_paddings(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(1, 1, 1, 4), TREK_F32, 1, 2, 4, 8);
     trek_var *grid = VALUES(trek_dims(1, 1, 5, 2), TREK_F32, -1, 0, -0.5, 0, 0, 0, 1, 0, 1.5, 0); /* -0.5, 0.5, 1.5, 3.5, 4.5 */
     ASSERT_VALUES(trek_grid_sample(x, grid, NULL), 0.5, 1.5, 3, 4, 0);
@@ -27,7 +26,6 @@ static void modes_and_paddings(void **state)
 
 static void three_dimensions(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(1, 1, 2, 2, 2), TREK_F64, 0, 1, 2, 3, 4, 5, 6, 7);
     trek_var *grid = VALUES(trek_dims(1, 1, 1, 2, 3), TREK_F64, 0.5, -1, 1, 0, 0, 0); /* x, y, z */
     ASSERT_VALUES(SAMPLE(x, grid, .align_corners = true), 4.75, 3.5);
@@ -37,7 +35,6 @@ static void three_dimensions(void **state)
 /* Places that are not finite, strides, nothing. */
 static void edges(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(1, 1, 1, 2), TREK_F32, 5, 7);
     trek_var *grid = VALUES(trek_dims(1, 1, 3, 2), TREK_F32, NAN, 0, INFINITY, 0, -INFINITY, NAN);
     ASSERT_VALUES(trek_grid_sample(x, grid, NULL), 0, 0, 0);
@@ -57,7 +54,6 @@ static void edges(void **state)
 /* Of the input alone, of the grid alone, of a border that holds a place. */
 static void gradients_of_one(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(1, 1, 1, 2), TREK_F64, 5, 7), *grid = VALUES(trek_dims(1, 1, 2, 2), TREK_F64, 0.25, 0, 3, 0);
     trek_var *leaf = trek_var_new(trek_var_data(x), true), *places = trek_var_new(trek_var_data(grid), true);
     trek_grid_sample_opts border = { .padding = TREK_GRID_BORDER, .align_corners = true };
@@ -71,7 +67,6 @@ static void gradients_of_one(void **state)
 
 static void grid_refused(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(1, 1, 1, 2), TREK_F32, 5, 7), *grid = VALUES(trek_dims(1, 1, 1, 2), TREK_F32, 0, 0);
     assert_null(trek_grid_sample(x, trek_cast(grid, TREK_F64), NULL));
     expect_error(TREK_ERR_DTYPE, "grid_sample");
@@ -92,7 +87,6 @@ static trek_var *deep_map(trek_var *const *in) { return trek_affine_grid(in[0], 
 
 static void affine(void **state)
 {
-    (void)state;
     trek_var *theta = VALUES(trek_dims(1, 2, 3), TREK_F32, 1, 0, 0, 0, 2, 0.5);
     trek_var *grid = trek_affine_grid(theta, trek_dims(1, 7, 2, 3), true);
     ASSERT_VALUES(grid, -1, -1.5, 0, -1.5, 1, -1.5, -1, 2.5, 0, 2.5, 1, 2.5);

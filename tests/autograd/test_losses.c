@@ -193,7 +193,6 @@ enum { CASES = sizeof cases / sizeof *cases };
 /* Parts of 12 rows, an empty one among them: weights as counted by hand; weighted losses and gradients add up to the whole's. */
 static void parts_make_the_whole(void **state)
 {
-    (void)state;
     static const int64_t parts[] = { 5, 0, 1, 6 };
     for (int c = 0; c < CASES; c++) {
         trek_var *x = numbers(3, trek_dims(12, CLASSES)), *target = cases[c].target(12), *whole = leaf(x, 0, 12);
@@ -228,7 +227,6 @@ static void parts_make_the_whole(void **state)
 
 static void over_nothing(void **state)
 {
-    (void)state;
     for (int c = 0; c < CASES; c++) {
         trek_var *x = leaf(numbers(3, trek_dims(2, CLASSES)), 0, 0), *loss = cases[c].loss(x, cases[c].target(0));
         if (!loss || trek_var_item(loss) != 0 || trek_loss_weight(loss) != 0)
@@ -246,7 +244,6 @@ static trek_var *all_smooth(trek_var *x, trek_var *labels)
 /* All labels ignored: 0, weight 0, gradients of 0, where PyTorch gives NaN. */
 static void all_ignored(void **state)
 {
-    (void)state;
     trek_var *(*const losses[])(trek_var *, trek_var *) = { trek_cross_entropy, with_classes, with_places, through_linear, nll,
                                                             all_smooth };
     for (size_t c = 0; c < sizeof losses / sizeof *losses; c++) {
@@ -265,7 +262,6 @@ static void all_ignored(void **state)
 
 static void not_known(void **state)
 {
-    (void)state;
     trek_var *x = leaf(numbers(3, trek_dims(4, CLASSES)), 0, 4), *labels = plain_labels(4);
     trek_cross_entropy_opts sum = { .reduction = TREK_REDUCTION_SUM }, none = { .reduction = TREK_REDUCTION_NONE };
     assert_true(isnan(trek_loss_weight(trek_cross_entropy_with(x, labels, &sum))));
@@ -286,7 +282,6 @@ static void not_known(void **state)
 
 static void stated(void **state)
 {
-    (void)state;
     trek_var *x = leaf(numbers(3, trek_dims(4, CLASSES)), 0, 4), *labels = plain_labels(4);
     trek_var *own = trek_mean(trek_square(x), trek_dims_none(), false);
     assert_int_equal(trek_loss_set_weight(own, 12.5), TREK_OK);
@@ -310,7 +305,6 @@ static void stated(void **state)
 /* The labels as they were when the loss was computed, or an error: never a count of others. */
 static void labels_that_change(void **state)
 {
-    (void)state;
     trek_var *x = leaf(numbers(3, trek_dims(6, CLASSES)), 0, 6), *labels = some_ignored(6);
     trek_var *asked = trek_cross_entropy(x, labels), *late = trek_cross_entropy(x, labels);
     assert_true(trek_loss_weight(asked) == 4);
@@ -324,7 +318,6 @@ static void labels_that_change(void **state)
 
 static void no_memory(void **state)
 {
-    (void)state;
     if (!test_on_cpu())
         skip(); /* what a device has cached decides what is asked for */
     trek_var *x = leaf(numbers(3, trek_dims(6, CLASSES)), 0, 6), *labels = some_ignored(6);
@@ -358,7 +351,6 @@ static void no_memory(void **state)
 /* Shapes broadcast: value, weight and gradient are those of the expanded ones. */
 static void shapes_broadcast(void **state)
 {
-    (void)state;
     trek_var *(*const losses[])(trek_var *, trek_var *) = { trek_mse_loss, trek_l1_loss, smooth, trek_bce_with_logits,
                                                             trek_kl_div };
     const trek_shape shapes[] = { trek_dims(4, 3), trek_dims(3), trek_dims(4, 1), trek_dims(1, 3) };
@@ -387,7 +379,6 @@ static void shapes_broadcast(void **state)
 
 static void nll_of_many_dimensions(void **state)
 {
-    (void)state;
     trek_var *logits = numbers(5, trek_dims(2, CLASSES, 3, 2));
     trek_var_set_requires_grad(logits, true);
     trek_var *labels = trek_reshape(some_ignored(12), trek_dims(2, 3, 2)), *a, *b;
@@ -408,7 +399,6 @@ static void nll_of_many_dimensions(void **state)
 
 static void smooth_l1_without_a_bend(void **state)
 {
-    (void)state;
     trek_var *x = numbers(1, trek_dims(7)), *y = numbers(2, trek_dims(7));
     assert_true(trek_var_item(trek_smooth_l1_loss(x, y, 0)) == trek_var_item(trek_l1_loss(x, y)));
     assert_null(trek_smooth_l1_loss(x, y, -1));
@@ -421,7 +411,6 @@ static void smooth_l1_without_a_bend(void **state)
 /* In the wider dtype, rounded at the end; 16-bit ones as their f32 values give. */
 static void mixed_dtypes(void **state)
 {
-    (void)state;
     trek_var *(*const losses[])(trek_var *, trek_var *) = { trek_mse_loss, trek_l1_loss, smooth, trek_bce_with_logits,
                                                             trek_kl_div };
     const trek_dtype dtypes[] = { TREK_F64, TREK_F32, TREK_BF16, TREK_F16 };
@@ -458,7 +447,6 @@ static void refused_loss(trek_var *loss, trek_status status, const char *text)
 
 static void options_that_are_none(void **state)
 {
-    (void)state;
     const trek_reduction none = (trek_reduction)7;
     trek_var *x = numbers(1, trek_dims(4, CLASSES)), *y = probabilities(4), *labels = plain_labels(4),
         *row = numbers(2, trek_dims(4));
@@ -498,7 +486,6 @@ static void options_that_are_none(void **state)
 /* Where a probability is 0 or 1 the logarithm ends at -100; its slope is that of the bounded p (1 - p). */
 static void bce_at_its_ends(void **state)
 {
-    (void)state;
     const double p_[4] = { 0, 1, 0, 1 }, t_[4] = { 1, 0, 0, 1 }, losses_[4] = { 100, 100, 0, 0 },
         slopes[4] = { -1e12, 1e12, 0, 0 };
     trek_var *p = trek_var_from(test_values(p_, trek_dims(4), TREK_F64)), *slope;
@@ -517,7 +504,6 @@ static void bce_at_its_ends(void **state)
 
 static void labels_that_are_no_classes(void **state)
 {
-    (void)state;
     trek_var *logits = numbers(1, trek_dims(4, CLASSES));
     assert_null(trek_cross_entropy(logits, trek_cast(plain_labels(4), TREK_F32)));
     assert_int_equal(trek_error_status(), TREK_ERR_DTYPE);
@@ -531,7 +517,6 @@ static void labels_that_are_no_classes(void **state)
 /* The number of labels that count, where a double does not hold what is ignored. */
 static void ignoring_large_numbers(void **state)
 {
-    (void)state;
     const int64_t values_[3] = { INT64_MAX, 2, INT64_MAX };
     trek_var *labels = trek_var_from(trek_tensor_from_data(values_, trek_dims(3), TREK_I64, test_device()));
     trek_var *loss = trek_cross_entropy_with(numbers(1, trek_dims(3, CLASSES)), labels,
@@ -543,7 +528,6 @@ static void ignoring_large_numbers(void **state)
 /* Dtypes that PyTorch takes are taken, the others refused by name. */
 static void dtypes_of_losses(void **state)
 {
-    (void)state;
     trek_var *(*const losses[])(trek_var *, trek_var *) = { trek_mse_loss, trek_l1_loss, smooth, trek_bce_with_logits,
                                                             trek_kl_div };
     const char *const names[] = { "mse_loss: ", "l1_loss: ", "smooth_l1_loss: ", "bce_with_logits: ", "kl_div: " };
@@ -564,7 +548,6 @@ static void dtypes_of_losses(void **state)
 
 static void options_that_exclude_each_other(void **state)
 {
-    (void)state;
     trek_var *logits = numbers(1, trek_dims(4, CLASSES)), *labels = plain_labels(4),
         *share = trek_softmax(numbers(2, trek_dims(4, CLASSES)), 1);
     trek_var *weight = leaf(trek_softmax(numbers(3, trek_dims(CLASSES)), 0), 0, CLASSES);
@@ -598,7 +581,6 @@ static trek_var *loss_of(int kind, trek_var *logits, trek_var *labels, const tre
 /* All labels ignored: 0, with a gradient; a label that counts: refused. */
 static void without_classes(void **state)
 {
-    (void)state;
     const trek_shape shapes[] = { trek_dims(2, 0), trek_dims(1, 0, 2, 1) }, of_labels[] = { trek_dims(2), trek_dims(1, 2, 1) };
     for (int kind = 0; kind < 3; kind++)
         for (int s = 0; s < 2; s++)
@@ -626,7 +608,6 @@ static void without_classes(void **state)
 /* Logits in the ten thousands: as those that are smaller by one number. */
 static void large_logits(void **state)
 {
-    (void)state;
     enum { ROWS = 3, WIDTH = 4 };
     const double shift = 58000, differences[ROWS * WIDTH] = { 0, 0.5, 1.25, -2, 3, 2.75, 0, 0.25, 1, 1, 1.5, -6 };
     double far[ROWS * WIDTH], eye[WIDTH * WIDTH] = { 0 };
@@ -656,7 +637,6 @@ static void large_logits(void **state)
 
 static void no_classes_in_16_bits(void **state)
 {
-    (void)state;
     trek_var *x = trek_var_from(trek_tensor_zeros(trek_dims(0, 3), TREK_BF16, test_device()));
     trek_var *weight = trek_var_from(trek_tensor_zeros(trek_dims(0, 3), TREK_BF16, test_device()));
     trek_var *labels = trek_var_from(trek_tensor_zeros(trek_dims(0), TREK_I64, test_device()));

@@ -30,7 +30,6 @@ static double normalized(const trek_var *x, int64_t k, int64_t group, double eps
 
 static void test_groups(void **state)
 {
-    (void)state;
     trek_var *x = numbers(1, trek_dims(2, 6, 3, 2), false), *w = numbers(2, trek_dims(6), false),
         *b = numbers(3, trek_dims(6), false);
     for (int groups = 1; groups <= 6; groups += groups == 3 ? 3 : 1) {
@@ -50,7 +49,6 @@ static void test_groups(void **state)
 
 static void test_running(void **state)
 {
-    (void)state;
     trek_var *x = numbers(1, trek_dims(2, 2, 4), false), *mean = numbers(2, trek_dims(2), false),
         *var = numbers(3, trek_dims(2), false);
     double old[2] = { at(mean, 1), at(var, 1) }, means = 0, vars = 0;
@@ -76,7 +74,6 @@ static void test_running(void **state)
 
 static void test_neighbours(void **state)
 {
-    (void)state;
     trek_var *x = numbers(1, trek_dims(2, 5, 3), false);
     for (int64_t size = 1; size <= 4; size++) {
         trek_var *y = trek_local_response_norm(x, size, 0.5, 0.75, 2);
@@ -97,27 +94,22 @@ static void test_neighbours(void **state)
 
 static trek_var *groups_of(trek_var *const *in, int n, void *arg)
 {
-    (void)n, (void)arg;
     return trek_group_norm(in[0], 2, in[1], in[2], 1e-3);
 }
 static trek_var *instances_of(trek_var *const *in, int n, void *arg)
 {
-    (void)n, (void)arg;
     return trek_instance_norm(in[0], in[1], in[2], NULL, NULL, true, 0.1, 1e-3);
 }
 static trek_var *responses_of(trek_var *const *in, int n, void *arg)
 {
-    (void)n, (void)arg;
     return trek_local_response_norm(in[0], 3, 0.5, 0.75, 1);
 }
 static trek_var *units_of(trek_var *const *in, int n, void *arg)
 {
-    (void)n, (void)arg;
     return trek_normalize(in[0], 2, 1, 1e-12);
 }
 static trek_var *dropped_of(trek_var *const *in, int n, void *arg)
 {
-    (void)n, (void)arg;
     trek_seed(7);
     return trek_add(trek_dropout2d(in[0], 0.5, true), trek_add(trek_alpha_dropout(in[0], 0.5, true),
                                                               trek_feature_alpha_dropout(in[0], 0.5, true)));
@@ -125,7 +117,6 @@ static trek_var *dropped_of(trek_var *const *in, int n, void *arg)
 
 static void test_derivatives(void **state)
 {
-    (void)state;
     trek_var *in[3] = { numbers(1, trek_dims(2, 4, 3), true), numbers(2, trek_dims(4), true), numbers(3, trek_dims(4), true) };
     const trek_gradcheck_opts second = { .second = true };
     const trek_gradcheck_fn fns[] = { groups_of, instances_of, responses_of, units_of, dropped_of };
@@ -151,7 +142,6 @@ static void halves(trek_var *x, trek_var *y, int64_t pixels, double dropped, dou
 
 static void test_dropout(void **state)
 {
-    (void)state;
     const double low = -1.7580993408473766, a = 1 / sqrt(0.5 * (1 + 0.5 * low * low)), b = -a * low * 0.5;
     trek_var *x = numbers(1, trek_dims(20, 10, 4), false);
     halves(x, trek_dropout1d(x, 0.5, true), 4, 0, 2, 0);
@@ -180,7 +170,6 @@ static trek_var *run(trek_module *module, trek_var *x)
 
 static void test_layers(void **state)
 {
-    (void)state;
     trek_device here = test_device();
     trek_var *flat = trek_cast(numbers(1, trek_dims(2, 4, 8), false), TREK_F32), *one = trek_select(flat, 0, 1);
     trek_var *image = trek_reshape(flat, trek_dims(2, 4, 4, 2)), *volume = trek_reshape(flat, trek_dims(2, 4, 2, 2, 2));
@@ -219,7 +208,6 @@ static void test_layers(void **state)
 
 static void test_refused(void **state)
 {
-    (void)state;
     trek_device here = test_device();
     trek_var *x = numbers(1, trek_dims(2, 4, 3), false), *w = numbers(2, trek_dims(3), false), *whole = trek_cast(x, TREK_I64);
     assert_null(trek_group_norm(x, 3, NULL, NULL, 0));

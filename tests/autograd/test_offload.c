@@ -93,7 +93,6 @@ static void run_random(uint32_t seed, bool offload, numbers *to)
 
 static void test_random_models(void **state)
 {
-    (void)state;
     void *address = test_fake("trek_fake_late");
     void (*late)(unsigned) = NULL;
     memcpy(&late, &address, sizeof late);
@@ -132,7 +131,6 @@ static void run_real(const zoo_model *model, bool offload, numbers *to)
 
 static void test_real_models(void **state)
 {
-    (void)state;
     const zoo_model *models[] = { &zoo_gpt2, &zoo_resnet18 };
     zoo_device = test_device();
     zoo_dtype = TREK_F32;
@@ -203,7 +201,6 @@ static void train(const plan *p, int world, numbers *to)
 
 static void test_ranks(void **state)
 {
-    (void)state;
     int64_t alone[8] = { 0 };
     for (int world = 1; world <= 2; world++)
         for (int way = 1; way < 8; way++) {
@@ -236,7 +233,6 @@ static trek_status captured_step(trek_graph *graph, void *arg)
 /* A step that offloads is not recorded, and says why. */
 static void test_captured(void **state)
 {
-    (void)state;
     numbers plain = { 0 }, offloaded = { 0 };
     int warnings = 0;
     trek_log_set(TREK_LOG_WARNING, quiet, &warnings);

@@ -15,7 +15,6 @@
 
 static void test_retained(void **state)
 {
-    (void)state;
     trek_seed(2);
     trek_module *m = deep_model();
     numbers plain = { 0 }, offloaded = { 0 };
@@ -44,7 +43,6 @@ static void test_retained(void **state)
 
 static void test_second_derivatives(void **state)
 {
-    (void)state;
     trek_seed(2);
     trek_module *m = trek_nn_sequential(5, (trek_module *[]){ trek_nn_linear(WIDTH, WIDTH, test_device()), trek_nn_tanh(),
                                                               trek_nn_layer_norm(WIDTH, test_device()), trek_nn_gelu(),
@@ -78,7 +76,6 @@ static void test_second_derivatives(void **state)
 
 static void test_overwritten(void **state)
 {
-    (void)state;
     char messages[2][512];
     for (int offload = 0; offload < 2; offload++) {
         trek_scope scope = trek_scope_begin();
@@ -107,14 +104,12 @@ static void test_overwritten(void **state)
 
 static trek_status cube_forward(trek_function_context *context, trek_var *const *in, int n, trek_var **out, int n_out)
 {
-    (void)n, (void)n_out;
     out[0] = trek_mul(in[0], trek_square(in[0]));
     return trek_save_for_backward(context, in, 1);
 }
 
 static trek_status cube_backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **in, int n_in)
 {
-    (void)n, (void)n_in;
     in[0] = trek_mul_scalar(trek_mul(grads[0], trek_square(trek_saved(context, 0))), 3);
     return trek_error_status();
 }
@@ -132,7 +127,6 @@ static trek_var *cubes(trek_var *x)
 /* A view that somebody holds of what was saved keeps its memory where it is. */
 static void test_held_view(void **state)
 {
-    (void)state;
     numbers with[2] = { { 0 } };
     for (int offload = 0; offload < 2; offload++) {
         trek_scope scope = trek_scope_begin();
@@ -157,7 +151,6 @@ static void test_held_view(void **state)
 
 static void test_functions(void **state)
 {
-    (void)state;
     numbers plain = { 0 }, offloaded = { 0 };
     for (int offload = 0; offload < 2; offload++) {
         trek_scope scope = trek_scope_begin();
@@ -194,7 +187,6 @@ static void expect(trek_status status, const char *part)
 
 static void test_calls(void **state)
 {
-    (void)state;
     trek_offload_end();
     expect(TREK_ERR_STATE, "without a begin");
     trek_offload_begin(&(trek_offload_opts){ .min_bytes = -2 });
@@ -220,7 +212,6 @@ static void test_calls(void **state)
 /* Off inside, and in evaluation; the innermost holds. */
 static void test_nested(void **state)
 {
-    (void)state;
     trek_seed(2);
     trek_module *m = trek_nn_offload(deep_model(), &(trek_offload_opts){ .min_bytes = 1, .ahead = 1 }), *off = deep_model();
     for (int way = 0; way < 4; way++) {

@@ -34,7 +34,6 @@ static void check(trek_var *y, const double *wanted, int64_t n)
 
 static void test_known(void **state)
 {
-    (void)state;
     trek_scope scope = trek_scope_begin();
     const double xs[] = { -4, -1, 0, 0.5, 3, 7 };
     trek_var *x = numbers(xs, 6, TREK_F64);
@@ -90,7 +89,6 @@ static void test_known(void **state)
 /* Gradients and second ones where kinds go on from each other. */
 static trek_var *chain(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n, (void)arg;
     trek_var *x = inputs[0];
     trek_var *y = trek_mul(trek_mish(x), trek_logsigmoid(trek_polygamma(1, trek_add_scalar(trek_square(x), 1))));
     return trek_add(y, trek_logaddexp(trek_asinh(x), trek_erfinv(trek_mul_scalar(trek_softsign(x), 0.9))));
@@ -98,7 +96,6 @@ static trek_var *chain(trek_var *const *inputs, int n, void *arg)
 
 static void test_chain(void **state)
 {
-    (void)state;
     const double values[] = { -1.5, -0.25, 0.5, 2 };
     trek_tensor *tensor = test_values(values, trek_dims(4), TREK_F64);
     trek_var *x = trek_var_new(tensor, true);
@@ -111,7 +108,6 @@ static void test_chain(void **state)
 
 static void test_drawn(void **state)
 {
-    (void)state;
     trek_scope scope = trek_scope_begin();
     trek_var *x = trek_var_from(trek_tensor_full(-2, trek_dims(4000), TREK_F32, test_device()));
     trek_seed(4);
@@ -130,7 +126,6 @@ static void test_drawn(void **state)
 
 static void test_close(void **state)
 {
-    (void)state;
     trek_scope scope = trek_scope_begin();
     trek_var *x = numbers((double[]){ 1, INFINITY, NAN, 0 }, 4, TREK_F64),
         *y = numbers((double[]){ 1 + 1e-9, INFINITY, NAN, 1e-9 }, 4, TREK_F64);
@@ -149,7 +144,6 @@ static void test_close(void **state)
 
 static void test_refused(void **state)
 {
-    (void)state;
     trek_scope scope = trek_scope_begin();
     trek_var *x = numbers((double[]){ 1, 2, 3 }, 3, TREK_F32), *i = numbers((double[]){ 1, 2, 3 }, 3, TREK_I64);
     assert_null(trek_hardtanh(x, 1, 0));

@@ -87,7 +87,6 @@ static void compare(const pool_case *p, int dims, trek_var *x, const double *num
 
 static void places_of_maxima(void **state)
 {
-    (void)state;
     static const pool_case cases[] = {
         { { 1, 1, 11 }, { 1, 1, 3 }, { 1, 1, 2 }, { 0, 0, 1 }, { 1, 1, 1 }, false },
         { { 1, 1, 5 }, { 1, 1, 2 }, { 1, 1, 1 }, { 0, 0, 1 }, { 1, 1, 5 }, false }, /* a window wholly in the padding */
@@ -133,7 +132,6 @@ static trek_var *undone(trek_var *const *in)
 
 static void gradients(void **state)
 {
-    (void)state;
     check_gradients(all_adaptive, 1, (trek_shape[]){ trek_dims(2, 2, 3, 4, 5) }, true);
     check_gradients(undone, 1, (trek_shape[]){ trek_dims(1, 2, 4, 2, 5) }, true);
 }
@@ -141,7 +139,6 @@ static void gradients(void **state)
 /* Other dtypes, layouts, nothing at all. */
 static void kinds(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(1, 1, 2, 3), TREK_I32, 1, 5, 2, 7, 3, 4), *places = NULL;
     ASSERT_VALUES(trek_adaptive_max_pool2d(trek_transpose(x, 2, 3), 1, 2, &places), 5, 7);
     ASSERT_VALUES(places, 2, 1);
@@ -161,7 +158,6 @@ static void kinds(void **state)
 
 static void undoing(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(1, 1, 7), TREK_F32, 1, 5, 2, 7, 3, 4, 9), *places = NULL;
     trek_var *y = trek_max_pool1d_with_indices(x, &(trek_pool_opts){ .kernel = { 2 } }, &places);
     ASSERT_VALUES(y, 5, 7, 4);
@@ -187,7 +183,6 @@ static void undoing(void **state)
 
 static void undoing_refused(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(1, 1, 2), TREK_F32, 1, 2), *at = VALUES(trek_dims(1, 1, 2), TREK_I64, 0, 2);
     trek_unpool_opts two = { .kernel = { 2 } };
     assert_null(trek_max_unpool1d(x, at, NULL));
@@ -233,7 +228,6 @@ static trek_var *powers(trek_var *const *in)
 
 static void power_means(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(1, 1, 5), TREK_F32, 3, -4, 0, 0, 2);
     trek_pool_opts two = { .kernel = { 2 }, .ceil_mode = true };
     ASSERT_VALUES(trek_lp_pool1d(x, 2, &two), 5, 0, sqrt(8)); /* the last window counts as a whole one, of twice its mean */
@@ -291,7 +285,6 @@ static void there_and_back(trek_module *pool_, trek_module *unpool, trek_var *x,
 
 static void layers(void **state)
 {
-    (void)state;
     trek_var *line = VALUES(trek_dims(1, 1, 4), TREK_F32, 1, 3, 4, 2), *image = trek_unsqueeze(line, 2);
     trek_var *volume = trek_unsqueeze(image, 2), *kept = VALUES(trek_dims(1, 1, 4), TREK_F32, 0, 3, 4, 0);
     there_and_back(trek_nn_max_pool1d(2), trek_nn_max_unpool1d(2), line, kept);

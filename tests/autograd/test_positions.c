@@ -32,7 +32,6 @@ static double turned(const trek_var *x, int64_t row, int64_t d, int64_t j, doubl
 
 static void test_rotary(void **state)
 {
-    (void)state;
     trek_var *x = numbers(1, trek_dims(2, 3, 5, 6), false);
     for (int neighbours = 0; neighbours < 2; neighbours++)
         for (int64_t dim = 2; dim <= 6; dim += 2) {
@@ -66,7 +65,6 @@ static void test_rotary(void **state)
 /* Products of q and k depend on how far apart they are. */
 static void test_distances(void **state)
 {
-    (void)state;
     trek_var *q = numbers(1, trek_dims(8), false), *k = numbers(2, trek_dims(8), false);
     for (int neighbours = 0; neighbours < 2; neighbours++) {
         double of[2];
@@ -82,7 +80,6 @@ static void test_distances(void **state)
 /* 16-bit and f32 inputs of every layout, long rows too, are f64's, rounded. */
 static void test_dtypes(void **state)
 {
-    (void)state;
     static const struct {
         trek_dtype dtype;
         double step;
@@ -102,13 +99,11 @@ static void test_dtypes(void **state)
 
 static trek_var *rotary_of(trek_var *const *in, int n, void *arg)
 {
-    (void)n;
     return trek_rotary(trek_transpose(in[0], 0, 1), arg);
 }
 
 static void test_rotary_derivatives(void **state)
 {
-    (void)state;
     trek_var *in[1] = { trek_var_retain(numbers(1, trek_dims(4, 2, 6), true)) };
     for (int k = 0; k < 4; k++) {
         trek_rotary_opts opts = { .interleaved = k & 1, .dim = k & 2 ? 4 : 0, .offset = 2 };
@@ -120,7 +115,6 @@ static void test_rotary_derivatives(void **state)
 
 static void test_rotary_refused(void **state)
 {
-    (void)state;
     trek_var *x = numbers(1, trek_dims(2, 5, 6), false), *odd = trek_narrow(x, 2, 0, 5);
     const struct {
         trek_var *x;
@@ -156,7 +150,6 @@ static void test_rotary_refused(void **state)
 
 static void test_waves(void **state)
 {
-    (void)state;
     for (int64_t dim = 1; dim <= 5; dim++) {
         trek_var *y = trek_sinusoidal_positions(trek_reshape(count_to(6), trek_dims(2, 3)), dim, 50, TREK_F64);
         assert_true(trek_shape_equal(trek_var_shape(y), trek_dims(2, 3, dim)));
@@ -176,7 +169,6 @@ static void test_waves(void **state)
 
 static void test_alibi(void **state)
 {
-    (void)state;
     trek_var *y = trek_alibi(8, 3, 5, TREK_F64, test_device());
     assert_true(trek_shape_equal(trek_var_shape(y), trek_dims(8, 3, 5)));
     for (int64_t k = 0; k < 120; k++)
@@ -196,7 +188,6 @@ static void test_alibi(void **state)
 /* What transformers' T5 has for them. */
 static void test_buckets(void **state)
 {
-    (void)state;
     static const int32_t distances[] = { -200, -128, -64, -32, -16, -15, -8, -7, -1, 0, 1, 7, 8, 16, 31, 32, 64, 127, 500 };
     static const int both[] = { 15, 15, 14, 12, 10, 9, 8, 7, 1, 0, 17, 23, 24, 26, 27, 28, 30, 31, 31 };
     static const int behind[] = { 31, 31, 26, 21, 16, 15, 8, 7, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
@@ -219,7 +210,6 @@ static void test_buckets(void **state)
 /* Attention with a table of biases, as T5 has it; arg: a bias of distances beside it, or NULL. */
 static trek_var *biased(trek_var *const *in, int n, void *arg)
 {
-    (void)n;
     trek_var *places = count_to(4), *relative = trek_sub(places, trek_unsqueeze(places, 1));
     trek_var *bias = trek_permute(trek_embedding(in[3], trek_relative_position_bucket(relative, true, 8, 20), -1),
                                   trek_dims(2, 0, 1));
@@ -229,7 +219,6 @@ static trek_var *biased(trek_var *const *in, int n, void *arg)
 
 static void test_learned_bias(void **state)
 {
-    (void)state;
     const trek_shape of[] = { trek_dims(2, 2, 4, 2), trek_dims(2, 2, 4, 2), trek_dims(2, 2, 4, 2), trek_dims(8, 2) };
     trek_var *in[4];
     for (int k = 0; k < 4; k++)
@@ -246,13 +235,11 @@ static void test_learned_bias(void **state)
 
 static trek_var *bilinear_of(trek_var *const *in, int n, void *arg)
 {
-    (void)arg;
     return trek_bilinear(in[0], in[1], in[2], n > 3 ? in[3] : NULL);
 }
 
 static void test_bilinear(void **state)
 {
-    (void)state;
     trek_var *in[4] = { trek_var_retain(numbers(1, trek_dims(2, 3, 4), true)),
                         trek_var_retain(numbers(2, trek_dims(2, 3, 2), true)),
                         trek_var_retain(numbers(3, trek_dims(5, 4, 2), true)), trek_var_retain(numbers(4, trek_dims(5), true)) };
@@ -289,7 +276,6 @@ static void test_bilinear(void **state)
 
 static void test_unflatten(void **state)
 {
-    (void)state;
     trek_var *x = numbers(1, trek_dims(2, 12), false);
     trek_var *y = trek_unflatten(x, -1, trek_dims(3, -1, 2));
     assert_true(trek_shape_equal(trek_var_shape(y), trek_dims(2, 3, 2, 2)));

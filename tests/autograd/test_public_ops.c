@@ -109,7 +109,6 @@ static bool close_to(double got, double expected, double tolerance)
 /* Numbers as others, halves, NaN, infinities, zeros of both signs: all of them, and all pairs. */
 static void numbers_of_all_kinds(void **state)
 {
-    (void)state;
     static const double numbers[] = { NAN, INFINITY, -INFINITY, 0, -0.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1, -1, 2, 0x1p60, -0x1p60,
                                       0.3125, -2.6875, 3.875 };
     enum { N = sizeof numbers / sizeof *numbers };
@@ -146,7 +145,6 @@ static void numbers_of_all_kinds(void **state)
 /* NULL in, NULL out, and the first error stays; of no elements there are none. */
 static void null_and_empty(void **state)
 {
-    (void)state;
     for (int k = 0; k < FUNCTIONS; k++) {
         trek_var *x = trek_var_from(test_values(NULL, trek_dims(0, 3), TREK_F32)),
                  *y = call(&functions[k], (trek_var *[]){ x, x });
@@ -163,7 +161,6 @@ static void null_and_empty(void **state)
 
 static void shapes_that_do_not_broadcast(void **state)
 {
-    (void)state;
     trek_var *x = trek_var_from(test_tensor(1, trek_dims(3, 4), 1)), *y = trek_var_from(test_tensor(2, trek_dims(3), 1));
     for (int k = 0; k < FUNCTIONS; k++) {
         if (!functions[k].two)
@@ -179,7 +176,6 @@ static void shapes_that_do_not_broadcast(void **state)
 /* A squeezed variable lies where the other does, on whatever dimension. */
 static void squeezed_is_a_view(void **state)
 {
-    (void)state;
     trek_var *x = trek_var_from(test_tensor(41, trek_dims(1, 3, 1, 4), 2));
     for (int dim = -4; dim < 4 && test_on_cpu(); dim++)
         assert_ptr_equal(trek_tensor_data(trek_var_data(x)), trek_tensor_data(trek_var_data(trek_squeeze(x, dim))));

@@ -11,7 +11,6 @@
 
 static void sizes_and_scales(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(1, 1, 4), TREK_F32, 1, 2, 3, 4);
     ASSERT_VALUES(INTERPOLATE(x, .scale = { 2 }), 1, 1, 2, 2, 3, 3, 4, 4);
     ASSERT_VALUES(INTERPOLATE(x, .size = { 3 }), 1, 2, 3);
@@ -26,7 +25,6 @@ static void sizes_and_scales(void **state)
 
 static void several_dimensions(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(1, 1, 2, 2), TREK_F64, 1, 2, 3, 4);
     ASSERT_VALUES(INTERPOLATE(x, .size = { 3, 2 }, .mode = TREK_INTERPOLATE_LINEAR, .align_corners = true), 1, 2, 2, 3, 3, 4);
     ASSERT_VALUES(INTERPOLATE(x, .size = { 2 }, .mode = TREK_INTERPOLATE_CUBIC), 1, 2, 3, 4);
@@ -46,7 +44,6 @@ static void several_dimensions(void **state)
 /* A smaller result of all elements around, as image libraries have it; a larger one is the plain kernel's. */
 static void antialiased(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(1, 1, 1, 4), TREK_F32, 1, 2, 4, 8);
     trek_interpolate_opts half = { .size = { 1, 2 }, .mode = TREK_INTERPOLATE_LINEAR, .antialias = true };
     ASSERT_VALUES(trek_interpolate(x, &half), (3 * 1 + 3 * 2 + 1 * 4) / 7.0, (1 * 2 + 3 * 4 + 3 * 8) / 7.0);
@@ -75,7 +72,6 @@ static void antialiased(void **state)
 /* Infinity and NaN stay in what lies beside them. */
 static void special_values(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(1, 1, 5), TREK_F32, 1, INFINITY, 1, 1, 1);
     ASSERT_VALUES(trek_narrow(INTERPOLATE(x, .size = { 10 }, .mode = TREK_INTERPOLATE_LINEAR), 2, 5, 5), 1, 1, 1, 1, 1);
     x = VALUES(trek_dims(1, 1, 2), TREK_F16, NAN, 2);
@@ -84,7 +80,6 @@ static void special_values(void **state)
 
 static void bad_input(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(1, 1, 2), TREK_F32, 1, 2), *whole = VALUES(trek_dims(1, 1, 2), TREK_I32, 1, 2);
     assert_null(trek_interpolate(x, NULL));
     expect_error(TREK_ERR_ARGUMENT, "interpolate: needs a size or a scale");
@@ -120,7 +115,6 @@ static void bad_input(void **state)
 
 static void windows(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(1, 2, 3), TREK_F32, 1, 2, 3, 4, 5, 6);
     trek_unfold_opts two = { .kernel = { 2 } };
     trek_var *columns = trek_unfold(x, &two);
@@ -140,7 +134,6 @@ static trek_var *layer_once(trek_module *module, trek_var *x)
 
 static void layers(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(1, 2, 2), TREK_F32, 1, 2, 3, 4);
     trek_unfold_opts two = { .kernel = { 2 } };
     ASSERT_VALUES(layer_once(trek_nn_upsample(&(trek_interpolate_opts){ .scale = { 2 } }), x), 1, 1, 2, 2, 3, 3, 4, 4);
@@ -159,7 +152,6 @@ static void layers(void **state)
 /* x [1, 2, 3, 4] through each way, of which arg is the number. */
 static trek_var *way(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n;
     trek_unfold_opts window = { .kernel = { 2, 3 }, .padding = { 1 }, .stride = { 2, 1 } };
     trek_var *x = trek_square(inputs[0]);
     switch (*(int *)arg) {
@@ -177,7 +169,6 @@ static trek_var *way(trek_var *const *inputs, int n, void *arg)
 
 static void gradients(void **state)
 {
-    (void)state;
     double numbers[24];
     for (int i = 0; i < 24; i++)
         numbers[i] = sin(1.0 + i);

@@ -9,7 +9,6 @@
 
 static void padding(void **state)
 {
-    (void)state;
     trek_var *x = LIST(TREK_F32, 1, 2, 3, 4);
     ASSERT_VALUES(trek_pad(x, trek_dims(2, 1), TREK_PAD_CONSTANT, 9), 9, 9, 1, 2, 3, 4, 9);
     ASSERT_VALUES(trek_pad(x, trek_dims(2, 3), TREK_PAD_REFLECT, 9), 3, 2, 1, 2, 3, 4, 3, 2, 1);
@@ -43,7 +42,6 @@ static void padding(void **state)
 /* Each element gets the gradients of all places that show it. */
 static void padding_gradient(void **state)
 {
-    (void)state;
     trek_var *x = trek_var_new(trek_var_data(LIST(TREK_F64, 1, 2, 3)), true);
     trek_var *y = trek_pad(x, trek_dims(2, 1), TREK_PAD_REPLICATE, 0);
     trek_var *loss = trek_sum(trek_mul(y, LIST(TREK_F64, 1, 2, 4, 8, 16, 32)), trek_dims_none(), false);
@@ -54,7 +52,6 @@ static void padding_gradient(void **state)
 
 static void pixels(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(4, 1, 2), TREK_F32, 0, 1, 2, 3, 4, 5, 6, 7);
     trek_var *large = trek_pixel_shuffle(x, 2);
     ASSERT_VALUES(large, 0, 2, 1, 3, 4, 6, 5, 7);
@@ -71,7 +68,6 @@ static void pixels(void **state)
 
 static void one_dimension(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(1, 1, 5), TREK_F32, 1, 2, 3, 4, 5), *w = VALUES(trek_dims(1, 1, 2), TREK_F32, 1, 10);
     ASSERT_VALUES(trek_conv1d(x, w, NULL, NULL), 21, 32, 43, 54);
     ASSERT_VALUES(trek_conv1d(x, w, LIST(TREK_F32, 0.5), &(trek_conv_opts){ .stride = { 2 }, .padding = { 1 } }), 10.5, 32.5,
@@ -95,7 +91,6 @@ static void one_dimension(void **state)
 /* Of an even kernel one more at the end; of all dimensions at once. */
 static void same_padding(void **state)
 {
-    (void)state;
     trek_conv_opts same = { .padding_kind = TREK_PADDING_SAME }, valid = { .padding_kind = TREK_PADDING_VALID };
     trek_var *x = VALUES(trek_dims(1, 1, 4), TREK_F32, 1, 2, 3, 4), *even = VALUES(trek_dims(1, 1, 2), TREK_F32, 1, 10);
     trek_var *odd = VALUES(trek_dims(1, 1, 3), TREK_F32, 1, 10, 100), *bias = LIST(TREK_F32, 0.5);
@@ -168,7 +163,6 @@ static void same_padding_layers(trek_var *x)
 
 static void layers(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(1, 1, 4), TREK_F32, 1, 2, 3, 4);
     ASSERT_VALUES(run_once(trek_nn_pad(trek_dims(1, 1), TREK_PAD_REFLECT, 0), x), 2, 1, 2, 3, 4, 3);
     ASSERT_VALUES(run_once(trek_nn_max_pool1d(2), x), 2, 4);

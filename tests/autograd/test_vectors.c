@@ -30,7 +30,6 @@ static void read_numbers(stored *e, char *line)
 static int load(void **state)
 {
     static char line[1 << 16], path[4096];
-    (void)state;
     const char *root = getenv("TREK_TEST_ROOT");
     snprintf(path, sizeof path, "%s/tests/vectors/ops.txt", root ? root : ".");
     FILE *file = fopen(path, "r");
@@ -58,7 +57,6 @@ static int load(void **state)
 
 static int unload(void **state)
 {
-    (void)state;
     for (int k = 0; k < n_entries; k++)
         free(entries[k].v);
     free(entries);

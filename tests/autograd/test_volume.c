@@ -88,7 +88,6 @@ static double convolved(const volume_case *c, const double *x, const double *w, 
 
 static void test_convolution(void **state)
 {
-    (void)state;
     static double x_[MOST], w_[MOST], b_[MOST], y_[MOST];
     for (int k = 0; k < VOLUMES; k++) {
         const volume_case *c = &volumes[k];
@@ -119,7 +118,6 @@ static double dot(trek_var *a, trek_var *b)
 /* <conv(x), y> = <x, transpose(y)>, with the weight as it is. */
 static void test_transpose(void **state)
 {
-    (void)state;
     for (int k = 0; k < VOLUMES; k++) {
         const volume_case *c = &volumes[k];
         if (c->n == 0)
@@ -181,7 +179,6 @@ static void check(trek_gradcheck_fn fn, trek_var **inputs, int n, void *arg)
 
 static void test_gradients(void **state)
 {
-    (void)state;
     volume_case c = volumes[1];
     c.size[1] = 3, c.size[2] = 3;
     trek_var *in[3] = { numbers(1, trek_dims(1, 4, 5, 3, 3), true), numbers(2, trek_dims(2, 2, 3, 2, 3), true),
@@ -214,7 +211,6 @@ static double window(const double *x, const int64_t size[3], const int64_t first
 
 static void test_pooling(void **state)
 {
-    (void)state;
     static double x_[MOST], y_[MOST];
     const int64_t size[3] = { 5, 4, 6 }, kernel[3] = { 3, 2, 2 }, stride[3] = { 2, 1, 3 }, padding[3] = { 1, 1, 0 };
     trek_var *x = numbers(1, trek_dims(2, 3, size[0], size[1], size[2]), false);
@@ -255,7 +251,6 @@ static trek_var *run(trek_module *module, trek_var *x)
 
 static void test_layers(void **state)
 {
-    (void)state;
     double y_[MOST], z_[MOST];
     trek_var *x = trek_cast(numbers(1, trek_dims(2, 2, 4, 4, 4), false), TREK_F32);
     trek_pool_opts pool = { .kernel = { 2 }, .stride = { 1 } };
@@ -291,7 +286,6 @@ static void expect(trek_status status, const char *part)
 
 static void test_refused(void **state)
 {
-    (void)state;
     trek_var *x = numbers(1, trek_dims(1, 2, 2, 2, 2), false), *w = numbers(2, trek_dims(2, 2, 3, 1, 1), false);
     assert_null(trek_conv3d(trek_select(x, 0, 0), w, NULL, NULL));
     expect(TREK_ERR_SHAPE, "conv3d: x must have 5 dimensions");

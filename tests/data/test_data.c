@@ -101,7 +101,6 @@ static void check_images(trek_dataset *set, int n)
 
 static void idx_plain_and_gzip(void **state)
 {
-    (void)state;
     size_t images = make_images(buffer, 25);
     write_bytes(in_folder("t10k-images-idx3-ubyte"), buffer, images);
     write_gzip(in_folder("train-images-idx3-ubyte.gz"), buffer, images);
@@ -115,7 +114,6 @@ static void idx_plain_and_gzip(void **state)
 
 static void idx_refusals(void **state)
 {
-    (void)state;
     char *images = in_folder("images"), *labels = in_folder("labels");
     size_t n_labels = make_labels(buffer, 25);
     write_bytes(labels, buffer, n_labels);
@@ -162,7 +160,6 @@ static void idx_refusals(void **state)
 /* Headers that promise the earth are refused before memory is asked for. */
 static void idx_hostile_sizes(void **state)
 {
-    (void)state;
     char *labels = in_folder("labels"), *images = in_folder("images");
     unsigned char head[36] = { 0, 0, 8, 8 };
     memset(head + 4, 0xff, 32);
@@ -184,7 +181,6 @@ static void idx_hostile_sizes(void **state)
 
 static void idx_damaged_gzip(void **state)
 {
-    (void)state;
     static unsigned char packed[1 << 17];
     char *images = in_folder("packed"), *labels = in_folder("labels");
     size_t n = make_images(buffer, 25);
@@ -209,7 +205,6 @@ static void idx_damaged_gzip(void **state)
 
 static void idx_element_types(void **state)
 {
-    (void)state;
     unsigned char shorts[] = { 0, 0, 0x0B, 1, 0, 0, 0, 2, 0xff, 0xfe, 0x01, 0x00 };
     unsigned char bytes[] = { 0, 0, 0x09, 2, 0, 0, 0, 1, 0, 0, 0, 2, 0x80, 0x7f };
     unsigned char floats[] = { 0, 0, 0x0D, 1, 0, 0, 0, 1, 0xc0, 0x20, 0, 0 };
@@ -242,7 +237,6 @@ static void idx_element_types(void **state)
 
 static void real_mnist(void **state)
 {
-    (void)state;
     const char *data = getenv("TREK_DATA");
     char path[512];
     snprintf(path, sizeof(path), "%s/mnist", data ? data : "../shared/data");
@@ -276,7 +270,6 @@ static void real_mnist(void **state)
 
 static void digits_are_a_function_of_seed_and_index(void **state)
 {
-    (void)state;
     trek_dataset *a = trek_dataset_digits(1000, 7), *b = trek_dataset_digits(50, 7), *c = trek_dataset_digits(50, 8);
     int64_t some[4] = { 3, 49, 0, 17 }, one = 49;
     trek_tensor *x[2], *y[2], *z[2], *w[2];
@@ -306,7 +299,6 @@ static void digits_are_a_function_of_seed_and_index(void **state)
  * class mean is far better than chance yet far from solving the task. */
 static void digits_are_learnable_but_not_trivial(void **state)
 {
-    (void)state;
     enum { N = 3000, TEST = 1000 };
     static float images[N + TEST][784], means[10][784];
     static int64_t labels[N + TEST];
@@ -350,7 +342,6 @@ static void digits_are_learnable_but_not_trivial(void **state)
 
 static void tensors_and_subsets(void **state)
 {
-    (void)state;
     float x[12];
     int64_t y[6] = { 0, 10, 20, 30, 40, 50 };
     for (int i = 0; i < 12; i++)
@@ -394,7 +385,6 @@ static void tensors_and_subsets(void **state)
 
 static void tensors_refusals(void **state)
 {
-    (void)state;
     trek_tensor *list[2] = { trek_tensor_empty(trek_dims(3, 2), TREK_F32, trek_cpu(0)),
                              trek_tensor_empty(trek_dims(4), TREK_I64, trek_cpu(0)) };
     const char *names[2] = { "x", "y" }, *same[2] = { "x", "x" };
@@ -411,7 +401,6 @@ static void tensors_refusals(void **state)
 
 static void text_windows_and_vocabulary(void **state)
 {
-    (void)state;
     char *path = in_folder("text");
     write_bytes(path, "hello world", 11);
     trek_dataset *set = trek_dataset_text_windows(path, 3, NULL);
@@ -448,7 +437,6 @@ static void text_windows_and_vocabulary(void **state)
 
 static void cifar10_batches(void **state)
 {
-    (void)state;
     static unsigned char records[2 * 3073];
     for (int i = 0; i < 2 * 3073; i++)
         records[i] = (unsigned char)(i % 251);
@@ -479,7 +467,6 @@ static void cifar10_batches(void **state)
 
 static void cifar100_records(void **state)
 {
-    (void)state;
     static unsigned char records[3 * 3074];
     for (int i = 0; i < 3 * 3074; i++)
         records[i] = (unsigned char)(i % 251);
@@ -513,7 +500,6 @@ static void cifar100_records(void **state)
 
 static void wide_token_shards(void **state)
 {
-    (void)state;
     static unsigned char file[1024 + 16];
     unsigned char head[12] = { 0xA1, 0xD9, 0x34, 0x01, 7, 0, 0, 0, 4, 0, 0, 0 };
     memcpy(file, head, 12);
@@ -549,7 +535,6 @@ static void wide_token_shards(void **state)
 
 static void token_shards(void **state)
 {
-    (void)state;
     static unsigned char file[1024 + 14];
     unsigned char raw[22];
     for (int i = 0; i < 11; i++)
@@ -588,20 +573,17 @@ static void token_shards(void **state)
 /* A failed test leaves its error; the next begins without. */
 static int clear_error(void **state)
 {
-    (void)state;
     trek_error_clear();
     return 0;
 }
 
 static int make_folder(void **state)
 {
-    (void)state;
     return mkdtemp(folder) ? 0 : -1;
 }
 
 static int remove_folder(void **state)
 {
-    (void)state;
     char command[64];
     snprintf(command, sizeof(command), "rm -r %s", folder);
     return system(command);

@@ -51,7 +51,6 @@ static void write_png(const char *name, int channels, int height, int width, int
 
 static int make_folder(void **state)
 {
-    (void)state;
     assert_non_null(mkdtemp(folder));
     const char *inside[] = { "set", "set/zebra", "set/ant", "set/ant/more", "set/ant/a-b", "none", "empty", "empty/void", "one",
                              "one/x" };
@@ -71,7 +70,6 @@ static int make_folder(void **state)
 
 static int remove_folder(void **state)
 {
-    (void)state;
     char command[300];
     snprintf(command, sizeof command, "rm -r %s", folder);
     return system(command);
@@ -79,7 +77,6 @@ static int remove_folder(void **state)
 
 static void test_folder(void **state)
 {
-    (void)state;
     static const char *const order[] = { "set/ant/z.png", "set/ant/a-b/2.png", "set/ant/more/1.png", "set/zebra/a.PNG",
                                          "set/zebra/b.png" };
     trek_dataset *set = trek_dataset_image_folder(in_folder("set"), NULL);
@@ -124,7 +121,6 @@ static void test_folder(void **state)
 
 static void test_bad_folders(void **state)
 {
-    (void)state;
     assert_null(trek_dataset_image_folder(NULL, NULL));
     expect_error(TREK_ERR_ARGUMENT, "a folder");
     assert_null(trek_dataset_image_folder(in_folder("nowhere"), NULL));
@@ -142,7 +138,6 @@ static void test_bad_folders(void **state)
 
 static void test_jpeg(void **state)
 {
-    (void)state;
     trek_tensor *image = trek_image_decode(jpeg, sizeof jpeg, NULL, NULL), *gray = NULL;
     if (!image && trek_error_status() == TREK_ERR_UNSUPPORTED) {
         trek_error_clear();
@@ -169,7 +164,6 @@ static void test_jpeg(void **state)
 
 static void test_png(void **state)
 {
-    (void)state;
     static unsigned char bytes[4096];
     FILE *file = fopen(in_folder("set/zebra/b.png"), "rb");
     size_t whole = fread(bytes, 1, sizeof bytes, file);
@@ -194,7 +188,6 @@ static void test_png(void **state)
 
 static void test_bad_calls(void **state)
 {
-    (void)state;
     assert_null(trek_image_read(NULL, NULL));
     expect_error(TREK_ERR_ARGUMENT, "a path");
     assert_null(trek_image_read(in_folder("nothing.png"), NULL));

@@ -87,7 +87,6 @@ static int drain(trek_loader *loader, float *values, int count)
 
 static void every_sample_exactly_once(void **state)
 {
-    (void)state;
     static const int64_t sizes[] = { 1, 2, 3, 5, 16, 17, 100, 1023, 60000 };
     static int64_t order[60000];
     static char seen[60000];
@@ -111,7 +110,6 @@ static void every_sample_exactly_once(void **state)
  * unrelated, few samples stay, and epochs and seeds differ. */
 static void the_shuffle_is_even(void **state)
 {
-    (void)state;
     enum { TRIALS = 24000, N = 20000 };
     int counts[256] = { 0 };
     trek_sampler *small = trek_sampler_random(4, 3);
@@ -154,7 +152,6 @@ static void the_shuffle_is_even(void **state)
 
 static void sampler_refusals(void **state)
 {
-    (void)state;
     int64_t out[4];
     assert_null(trek_sampler_random(-1, 0));
     expect_error(TREK_ERR_ARGUMENT, "-1 samples");
@@ -171,7 +168,6 @@ static void sampler_refusals(void **state)
 
 static void sampler_lengths(void **state)
 {
-    (void)state;
     static const int64_t sizes[] = { 0, 1, 7, INT64_C(1) << 40 };
     for (int k = 0; k < 4; k++) {
         trek_sampler *s = trek_sampler_sequential(sizes[k]), *r = trek_sampler_random(sizes[k], 3);
@@ -188,7 +184,6 @@ static void sampler_lengths(void **state)
 /* Fields of an object instead of its class: copied, checked as a whole before they take the place of others. */
 static void fields_of_an_object(void **state)
 {
-    (void)state;
     trek_dataset *set = &counting_new(5)->base;
     char first[] = "number", second[] = "twice";
     const char *const names[] = { first, second };
@@ -227,7 +222,6 @@ enum { TOLD = 5 };
 
 static trek_status told_get(trek_dataset *self, const trek_fetch *fetch, trek_tensor **out)
 {
-    (void)self;
     int64_t values[64 * TOLD], sum = 0;
     for (int64_t i = 0; i < fetch->n_batch; i++)
         sum += fetch->batch[i];
@@ -244,7 +238,6 @@ static int64_t told_length(const trek_dataset *self) { return (void)self, 40; }
 /* Epoch and seed of the loader, wherever it was begun and through a subset; the whole batch if the class asks for it. */
 static void datasets_hear_of_epoch_and_seed(void **state)
 {
-    (void)state;
     for (int way = 0; way < 8; way++) {
         bool needs = way & 1, subset = way & 2;
         const trek_dataset_class told = { .name = "told", .size = sizeof(trek_dataset), .length = told_length, .get = told_get,
@@ -276,7 +269,6 @@ static void datasets_hear_of_epoch_and_seed(void **state)
 
 static void fetching_outside_of_a_loader(void **state)
 {
-    (void)state;
     static const trek_dataset_class told = { .name = "told", .size = sizeof(trek_dataset), .length = told_length, .get = told_get,
                                              .n_fields = 1, .fields = counting_fields };
     trek_dataset *set = trek_dataset_new(&told);
@@ -304,7 +296,6 @@ static void fetching_outside_of_a_loader(void **state)
 
 static void loader_gives_every_sample(void **state)
 {
-    (void)state;
     for (int way = 0; way < 24; way++) {
         int prefetch = way % 6 - 1;
         trek_loader *loader = trek_loader_new(&counting_new(103)->base, &(trek_loader_opts){
@@ -338,7 +329,6 @@ static void loader_gives_every_sample(void **state)
 
 static void loader_drop_last(void **state)
 {
-    (void)state;
     float values[64];
     trek_loader *loader = trek_loader_new(&counting_new(23)->base, &(trek_loader_opts){ .batch_size = 5, .drop_last = true });
     assert_int_equal(trek_loader_batches(loader), 4);
@@ -358,7 +348,6 @@ static void loader_drop_last(void **state)
 
 static void loader_refusals(void **state)
 {
-    (void)state;
     atomic_int freed = 0;
     counting *set = counting_new(5);
     set->freed = &freed;
@@ -400,7 +389,6 @@ static void loader_refusals(void **state)
 
 static void loader_stops_at_errors(void **state)
 {
-    (void)state;
     for (int prefetch = -1; prefetch < 4; prefetch++) {
         counting *set = counting_new(20);
         set->fail_at = 9;
@@ -425,7 +413,6 @@ static void loader_stops_at_errors(void **state)
 
 static void loader_cancels_in_the_middle(void **state)
 {
-    (void)state;
     for (int prefetch = -1; prefetch < 4; prefetch++) {
         counting *set = counting_new(64);
         set->delay_us = 300;
@@ -451,7 +438,6 @@ static void loader_cancels_in_the_middle(void **state)
 
 static void loader_resumes(void **state)
 {
-    (void)state;
     trek_loader_opts opts = { .batch_size = 8, .shuffle = true, .seed = 11 };
     trek_loader *a = trek_loader_new(&counting_new(50)->base, &opts), *b = trek_loader_new(&counting_new(50)->base, &opts);
     float whole[50], rest[50];
@@ -476,7 +462,6 @@ static void loader_resumes(void **state)
 
 static void loader_fetches_ahead(void **state)
 {
-    (void)state;
     counting *set = counting_new(40);
     trek_loader *loader = trek_loader_new(trek_dataset_retain(&set->base), &(trek_loader_opts){ .batch_size = 4, .prefetch = 3 });
     trek_loader_start(loader, 0);
@@ -496,13 +481,11 @@ static void loader_fetches_ahead(void **state)
 
 static int64_t reversed_length(const trek_sampler *self)
 {
-    (void)self;
     return 6;
 }
 
 static trek_status reversed_at(const trek_sampler *self, int64_t epoch, int64_t first, int64_t count, int64_t *indices)
 {
-    (void)self;
     for (int64_t i = 0; i < count; i++)
         indices[i] = epoch == 9 ? 1000 : 5 - (first + i);
     return TREK_OK;
@@ -510,7 +493,6 @@ static trek_status reversed_at(const trek_sampler *self, int64_t epoch, int64_t 
 
 static void loader_takes_a_sampler_of_ones_own(void **state)
 {
-    (void)state;
     static const trek_sampler_class reversed = { .name = "reversed", .size = sizeof(trek_sampler), .length = reversed_length,
                                                  .at = reversed_at };
     trek_loader *loader = trek_loader_new(&counting_new(50)->base, &(trek_loader_opts){
@@ -530,7 +512,6 @@ static void loader_takes_a_sampler_of_ones_own(void **state)
 
 static void ops_need_no_scope_in_a_loop(void **state)
 {
-    (void)state;
     trek_loader *loader = trek_loader_new(&counting_new(12)->base, &(trek_loader_opts){ .batch_size = 4 });
     trek_loader_start(loader, 0);
     double sum = 0;
@@ -566,7 +547,6 @@ static void ops_need_no_scope_in_a_loop(void **state)
 /* An evaluation inside a training loop: the training batch and what was made of it stay. */
 static void loaders_nest(void **state)
 {
-    (void)state;
     trek_loader *train = trek_loader_new(&counting_new(12)->base, &(trek_loader_opts){ .batch_size = 4 });
     trek_loader *test = trek_loader_new(&counting_new(6)->base, &(trek_loader_opts){ .batch_size = 2 });
     int batches = 0;
@@ -595,7 +575,6 @@ static void loaders_nest(void **state)
 /* Two loaders side by side, as adversarial training has them. */
 static void loaders_interleave(void **state)
 {
-    (void)state;
     trek_loader *a = trek_loader_new(&counting_new(12)->base, &(trek_loader_opts){ .batch_size = 2 });
     trek_loader *b = trek_loader_new(&counting_new(40)->base, &(trek_loader_opts){ .batch_size = 2 });
     trek_loader_start(a, 0);
@@ -620,7 +599,6 @@ static void loaders_interleave(void **state)
 
 static void outer_scopes_may_end_early(void **state)
 {
-    (void)state;
     trek_loader *loader = trek_loader_new(&counting_new(12)->base, &(trek_loader_opts){ .batch_size = 4 });
     trek_scope outer = trek_scope_begin();
     trek_loader_start(loader, 0);
@@ -671,7 +649,6 @@ static const trek_dataset_class meeting_class = {
 
 static void workers_fetch_at_the_same_time(void **state)
 {
-    (void)state;
     meeting *set = (meeting *)trek_dataset_new(&meeting_class);
     set->together = 3;
     trek_loader *loader = trek_loader_new(&set->base, &(trek_loader_opts){ .batch_size = 4, .prefetch = 1, .workers = 3 });
@@ -689,7 +666,6 @@ static void workers_fetch_at_the_same_time(void **state)
 /* Failures come with their batch, after all before it; the loader can be begun anew, and left at any time. */
 static void failures_of_workers_keep_their_place(void **state)
 {
-    (void)state;
     for (int workers = 1; workers < 5; workers++)
         for (int fail_at = 0; fail_at < 40; fail_at += 7) {
             counting *set = counting_new(40);
@@ -716,7 +692,6 @@ static void failures_of_workers_keep_their_place(void **state)
 /* A bounded number of batches ahead, however slow the program. */
 static void workers_stop_when_the_ring_is_full(void **state)
 {
-    (void)state;
     counting *set = counting_new(400);
     trek_loader *loader = trek_loader_new(&set->base, &(trek_loader_opts){ .batch_size = 1, .prefetch = 2, .workers = 4 });
     trek_loader_start(loader, 0);
@@ -750,7 +725,6 @@ static void *run_epochs(void *arg)
 
 static void threads_share_a_dataset(void **state)
 {
-    (void)state;
     trek_dataset *set = &counting_new(300)->base;
     pthread_t threads[3];
     for (int k = 0; k < 3; k++)
@@ -765,7 +739,6 @@ static void threads_share_a_dataset(void **state)
 
 static void children_of_a_fork_get_an_error(void **state)
 {
-    (void)state;
     trek_loader *loader = trek_loader_new(&counting_new(12)->base, &(trek_loader_opts){ .batch_size = 4 });
     trek_loader_start(loader, 0);
     assert_non_null(trek_loader_next(loader));
@@ -789,7 +762,6 @@ static void children_of_a_fork_get_an_error(void **state)
 /* A failed test leaves its error; the next begins without. */
 static int clear_error(void **state)
 {
-    (void)state;
     trek_error_clear();
     return 0;
 }

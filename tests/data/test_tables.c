@@ -33,14 +33,12 @@ static const char *write_text(const char *text) { return write_bytes("x.csv", te
 
 static int make_folder(void **state)
 {
-    (void)state;
     assert_non_null(mkdtemp(folder));
     return 0;
 }
 
 static int remove_folder(void **state)
 {
-    (void)state;
     char command[300];
     snprintf(command, sizeof command, "rm -r %s", folder);
     return system(command);
@@ -60,7 +58,6 @@ static size_t read_bytes(const char *path, unsigned char *bytes, size_t room)
 /* Of any strides, and back. */
 static void test_npy(void **state)
 {
-    (void)state;
     for (int dtype = 0; dtype < TREK_DTYPE_COUNT; dtype++) {
         trek_tensor *x = trek_tensor_arange(0, 6, 1, TREK_F32, trek_cpu(0)), *y = trek_tensor_cast(x, (trek_dtype)dtype),
                     *z = trek_tensor_view(y, trek_dims(3, 2));
@@ -96,7 +93,6 @@ static void refuses_npy(const char *header, size_t data, trek_status status, con
 
 static void test_bad_npy(void **state)
 {
-    (void)state;
     refuses_npy("{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }", 11, TREK_ERR_FORMAT, "promises [3]");
     refuses_npy("{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }", 13, TREK_ERR_FORMAT, "1 bytes follow");
     refuses_npy("{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 4), }", 16, TREK_ERR_FORMAT, "promises");
@@ -126,7 +122,6 @@ static void test_bad_npy(void **state)
 
 static void test_npz(void **state)
 {
-    (void)state;
     static unsigned char bytes[20000];
     trek_tensor *x[2] = { trek_tensor_arange(0, 300, 1, TREK_F32, trek_cpu(0)),
                           trek_tensor_arange(0, 300, 1, TREK_I64, trek_cpu(0)) };
@@ -207,7 +202,6 @@ static trek_dataset *table(const char *text, const trek_csv_field *fields, int n
 
 static void test_inferred(void **state)
 {
-    (void)state;
     setlocale(LC_ALL, "de_DE.UTF-8"); /* a comma, where it is installed */
     trek_dataset *set = table("\xef\xbb\xbf"
                               "id,size,kind,,some\r\n3,1.5,b,1,\r\n\r\n-9223372036854775808,2,\"a\"\"x,\n\",0,4\r\n5,-3e2,b,1,NA",
@@ -241,7 +235,6 @@ static void test_inferred(void **state)
 
 static void test_typed(void **state)
 {
-    (void)state;
     const char *const pair[] = { "b", "a" }, *const colours[] = { "red", "green", "blue" };
     const trek_csv_field fields[] = {
         { .name = "x", .columns = pair, .n_columns = 2, .dtype = TREK_F64 },
@@ -281,7 +274,6 @@ static void refuses(const char *text, const trek_csv_field *field, trek_status s
 
 static void test_bad_tables(void **state)
 {
-    (void)state;
     const char *const words[] = { "a", "a" };
     refuses("a,b\n1,2\n3\n", NULL, TREK_ERR_FORMAT, "line 3: 1 values, and the first row has 2");
     refuses("a,b\n1,2\n\n\"3\n\n\",4,5\n", NULL, TREK_ERR_FORMAT, "line 4: 3 values");
@@ -318,7 +310,6 @@ static void test_bad_tables(void **state)
 /* Longer than the pieces that a file is read in; many words. */
 static void test_long(void **state)
 {
-    (void)state;
     enum { ROWS = 30000 };
     FILE *file = fopen(in_folder("long.csv"), "wb");
     fprintf(file, "i,word,half\n");

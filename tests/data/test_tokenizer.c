@@ -27,7 +27,6 @@ static void put_text(const char *name, const char *text)
 
 static int teardown(void **state)
 {
-    (void)state;
     static const char *const names[] = { "vocab.json", "merges.txt", "tokenizer.json" };
     trek_error_clear();
     for (int k = 0; k < 3; k++)
@@ -103,7 +102,6 @@ static void expect_ids(const trek_tokenizer *t, const char *text, bool plain, in
 
 static void test_gpt2(void **state)
 {
-    (void)state;
     trek_tokenizer *t = small();
     size_t bytes;
     assert_int_equal(trek_tokenizer_size(t), FIRST + MERGES + 1);
@@ -152,7 +150,6 @@ static void test_gpt2(void **state)
 
 static void test_words(void **state)
 {
-    (void)state;
     static const struct { const char *text, *words; } cases[] = { /* words end in "|" */
         { "Hello, world", "Hello|,| world|" }, { "a  b", "a| | b|" }, { "a   ", "a|   |" }, { "  \n x", "  \n| x|" },
             { "\t\tx", "\t|\t|x|" },
@@ -217,7 +214,6 @@ static int plain_merges(const trek_tokenizer *t, const char *word, int64_t *ids)
 /* Words of a few letters, in which pairs overlap, short ones and those that a heap is made for. */
 static void test_merges(void **state)
 {
-    (void)state;
     trek_tokenizer *t = small();
     static int64_t want[4096], got[4096];
     static char word[4096];
@@ -276,7 +272,6 @@ static void put_json(const char *rest, const char *model, const char *vocab, con
 
 static void test_json(void **state)
 {
-    (void)state;
     char added[400], pairs[2048] = "", strings[2048];
     trek_tokenizer *two = small();
     merges_text(strings, "\"", "\",\"", "\"");
@@ -321,7 +316,6 @@ static void refuse(const char *rest, const char *model, const char *vocab, const
 
 static void test_refused_json(void **state)
 {
-    (void)state;
     char added[400];
     trek_tokenizer *t = small();
     trek_tokenizer_free(&t);
@@ -367,7 +361,6 @@ static void test_refused_json(void **state)
 
 static void test_refused(void **state)
 {
-    (void)state;
     trek_tokenizer *t = small();
     put_text("merges.txt", "h e\r\n\r\na a\r\n"); /* as some systems write it */
     trek_tokenizer_free(&t);

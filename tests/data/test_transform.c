@@ -108,7 +108,6 @@ static int same_rows(const float *a, const float *b)
 
 static void test_keys(void **state)
 {
-    (void)state;
     static rows want, have;
     trek_dataset *set = transformed(7), *other = transformed(8), *again = transformed(7);
     assert_no_error();
@@ -134,7 +133,6 @@ static void test_keys(void **state)
 /* What a transform draws does not depend on those after it, and two chains of one form draw alike. */
 static void test_place(void **state)
 {
-    (void)state;
     trek_tensor *image = trek_tensor_arange(0, 2 * 9 * 9, 1, TREK_F32, trek_cpu(0));
     trek_tensor *view = trek_tensor_view(image, trek_dims(2, 9, 9));
     for (int sample = 0; sample < 20; sample++) {
@@ -157,14 +155,12 @@ static void test_place(void **state)
 /* The pictures as a stream. */
 static trek_status pictures_open(trek_dataset *self, int64_t epoch, uint64_t seed, void **reading)
 {
-    (void)self, (void)epoch, (void)seed;
     *reading = calloc(1, sizeof(int64_t));
     return TREK_OK;
 }
 
 static trek_status pictures_next(trek_dataset *self, void *reading, int64_t n, trek_tensor **out, int64_t *got)
 {
-    (void)self;
     int64_t *at = reading, order[N];
     *got = N - *at < n ? N - *at : n;
     for (int64_t k = 0; k < *got; k++)
@@ -177,14 +173,12 @@ static trek_status pictures_next(trek_dataset *self, void *reading, int64_t n, t
 
 static void pictures_close(trek_dataset *self, void *reading)
 {
-    (void)self;
     free(reading);
 }
 
 /* Samples of a stream are keyed by their places in it: the same pixels as of a dataset in that order, whatever the batches. */
 static void test_stream(void **state)
 {
-    (void)state;
     static const trek_stream_class stream_class = { .open = pictures_open, .next = pictures_next, .close = pictures_close };
     static const char *const fields[] = { "image", "label" };
     static const trek_dataset_class klass = { .name = "picture_stream", .size = sizeof(trek_dataset), .stream = &stream_class,
@@ -237,7 +231,6 @@ static void *fetch_all(void *arg)
 
 static void test_threads(void **state)
 {
-    (void)state;
     static rows want;
     static job jobs[4];
     trek_dataset *set = transformed(7);
@@ -276,7 +269,6 @@ static void keep(const trek_batch *batch, float *to)
 /* A loader that does not read ahead, one with several threads, and one that goes on in the middle: the same batches. */
 static void test_loader(void **state)
 {
-    (void)state;
     static rows have[3];
     for (int way = 0; way < 3; way++) {
         trek_loader *loader = mixing_loader(way ? 3 : 1, way ? 2 : TREK_ZERO);
@@ -296,7 +288,6 @@ static void test_loader(void **state)
 /* Ranks that read their own rows of each batch, unequal shares: together the batches that one reads. */
 static void test_ranks(void **state)
 {
-    (void)state;
     static rows want, have;
     trek_loader *loader = mixing_loader(2, 2);
     assert_int_equal(trek_loader_start(loader, 1), TREK_OK);
@@ -324,7 +315,6 @@ static void test_ranks(void **state)
 
 static void test_rates(void **state)
 {
-    (void)state;
     enum { DRAWS = 4000 };
     unsigned char pixels[2] = { 10, 20 };
     trek_tensor *image = trek_tensor_from_data(pixels, trek_dims(1, 1, 2), TREK_U8, trek_cpu(0));
@@ -354,7 +344,6 @@ static void test_rates(void **state)
 /* Every place of a crop is as likely as the others. */
 static void test_crop_places(void **state)
 {
-    (void)state;
     trek_tensor *line = trek_tensor_arange(0, 30, 1, TREK_U8, trek_cpu(0)), *image = trek_tensor_view(line, trek_dims(1, 5, 6));
     trek_transform *crop = trek_transform_random_crop(2, 3, NULL);
     int seen[30] = { 0 };
@@ -380,7 +369,6 @@ static void test_crop_places(void **state)
 /* Of an image whose pixels are their places, the result tells which rectangle it is of. */
 static void test_resized_crop(void **state)
 {
-    (void)state;
     enum { SIDE = 64, TO = 16 };
     trek_tensor *image = trek_tensor_empty(trek_dims(2, SIDE, SIDE), TREK_F32, trek_cpu(0));
     float *p = trek_tensor_data(image);
@@ -409,7 +397,6 @@ static void test_resized_crop(void **state)
 
 static void test_erasing(void **state)
 {
-    (void)state;
     trek_tensor *image = trek_tensor_ones(trek_dims(2, 40, 50), TREK_F32, trek_cpu(0));
     trek_transform *plain = trek_transform_random_erasing(&(trek_random_erasing_opts){ .p = 1 });
     trek_transform *noise = trek_transform_random_erasing(&(trek_random_erasing_opts){ .p = 1, .noise = true });
@@ -454,7 +441,6 @@ static trek_tensor *applied(trek_transform *t, trek_tensor *image)
 
 static void test_values(void **state)
 {
-    (void)state;
     unsigned char bytes[12] = { 0, 51, 102, 255, 10, 20, 30, 40, 200, 100, 0, 50 };
     trek_tensor *image = trek_tensor_from_data(bytes, trek_dims(3, 2, 2), TREK_U8, trek_cpu(0));
     trek_tensor *x = applied(trek_transform_to_float(), image);
@@ -502,7 +488,6 @@ static trek_dataset *mixture(double mixup, double cutmix)
 /* Of a batch in two parts, each told of the whole, the rows are those of one. */
 static void test_mix_parts(void **state)
 {
-    (void)state;
     int64_t batch[9] = { 4, 11, 3, 20, 7, 7, 0, 15, 4 }; /* some twice */
     for (int kind = 0; kind < 3; kind++) {
         trek_dataset *set = mixture(kind != 1, kind != 0),
@@ -533,7 +518,6 @@ static void test_mix_parts(void **state)
 
 static void test_mixup_values(void **state)
 {
-    (void)state;
     trek_dataset *plain = pictures(N, C, H, W), *set = mixture(0.4, 0);
     int64_t batch[4] = { 6, 2, 9, 18 };
     trek_tensor *x[2], *y[2];
@@ -559,7 +543,6 @@ static void test_mixup_values(void **state)
 /* Each pixel is one's or the other's, as many as the label says; lambda is spread as Beta(1, 1) is: evenly. */
 static void test_cutmix_values(void **state)
 {
-    (void)state;
     trek_dataset *plain = pictures(N, C, H, W), *set = mixture(0, 1);
     double mean = 0;
     for (int64_t epoch = 0; epoch < 200; epoch++) {
@@ -598,7 +581,6 @@ static void refused(trek_transform *t, const char *part)
 
 static void test_bad_numbers(void **state)
 {
-    (void)state;
     refused(trek_transform_crop(0, 0, 0, 3), "0 x 3");
     refused(trek_transform_center_crop(-1, 3), "-1 x 3");
     refused(trek_transform_random_crop(3, 3, &(trek_image_pad_opts){ .left = -1 }), "padding -1");
@@ -633,29 +615,23 @@ static int released;
 
 static void count_release(void *arg)
 {
-    (void)arg;
     released++;
 }
 
 static trek_tensor *make_nothing(trek_tensor *image, trek_transform_random *random, void *arg)
 {
-    (void)image;
-    (void)random;
     trek_fail(TREK_ERR_CALLBACK, "%s", (const char *)arg);
     return NULL;
 }
 
 static trek_tensor *make_line(trek_tensor *image, trek_transform_random *random, void *arg)
 {
-    (void)random;
-    (void)arg;
     return trek_tensor_view(image, trek_dims(-1));
 }
 
 /* What is taken over is given back, whatever fails. */
 static void test_ownership(void **state)
 {
-    (void)state;
     released = 0;
     trek_transform *list[] = { trek_transform_function(shifted, &three, count_release), trek_transform_crop(0, 0, -1, 1),
                                trek_transform_function(shifted, &three, count_release) };
@@ -691,7 +667,6 @@ static void fails(trek_transform *t, const char *field, trek_status status, cons
 
 static void test_bad_images(void **state)
 {
-    (void)state;
     fails(trek_transform_random_crop(6, 2, NULL), "image", TREK_ERR_SHAPE, "5 x 4 is smaller than 6 x 2");
     fails(trek_transform_to_float(), "label", TREK_ERR_SHAPE, "is no image");
     fails(trek_transform_color_jitter(&(trek_color_jitter_opts){ .hue = 0.1 }), "image", TREK_ERR_SHAPE, "2 channels");
@@ -717,7 +692,6 @@ static void test_bad_images(void **state)
 
 static void test_bad_mixtures(void **state)
 {
-    (void)state;
     assert_null(mixture(0, 0));
     expect_error(TREK_ERR_ARGUMENT, "one above 0");
     assert_null(trek_dataset_mix(pictures(3, 1, 2, 2), "image", "image", 5, &(trek_mix_opts){ .mixup = 1 }));

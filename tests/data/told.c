@@ -76,7 +76,6 @@ void expect_no_error(void)
 
 int clear_error(void **state)
 {
-    (void)state;
     trek_error_clear();
     return 0;
 }

@@ -15,7 +15,6 @@ atomic_long allocations, alive, fail_at;
 
 void *test_allocate(size_t bytes, size_t alignment, void *arg)
 {
-    (void)arg;
     long number = atomic_fetch_add(&allocations, 1) + 1, at = atomic_load(&fail_at);
     if (at && number >= at && number < at + 3)
         return NULL;
@@ -28,7 +27,6 @@ void *test_allocate(size_t bytes, size_t alignment, void *arg)
 
 void test_release(void *memory, size_t bytes, void *arg)
 {
-    (void)bytes, (void)arg;
     atomic_fetch_sub(&alive, 1);
     free(memory);
 }
@@ -40,7 +38,6 @@ sightings seen;
 static trek_status break_forward(trek_function_context *context, trek_var *const *inputs, int n, trek_var **outputs,
                                  int n_outputs)
 {
-    (void)context, (void)n, (void)n_outputs;
     outputs[0] = inputs[0];
     return TREK_OK;
 }
@@ -48,7 +45,6 @@ static trek_status break_forward(trek_function_context *context, trek_var *const
 static trek_status break_backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **input_grads,
                                   int n_inputs)
 {
-    (void)context, (void)n, (void)n_inputs;
     if (trek_rank_here.rank == atomic_load(&seen.fail_backward))
         return trek_fail(TREK_ERR_CALLBACK, "the probe was told to fail in backward");
     input_grads[0] = grads[0];
@@ -110,7 +106,6 @@ trek_module *probe_new(int64_t out, trek_device device)
 
 trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     return trek_flow_build(trek_flow_from(probe_new(2, device)));
 }
 
@@ -129,7 +124,6 @@ trek_graph *trained(int world, int share)
 
 int set_up(void **state)
 {
-    (void)state;
     for (int r = 0; r < MAX_WORLD; r++) {
         atomic_store(&seen.training[r], -1);
         atomic_store(&seen.requires_grad[r], -1);

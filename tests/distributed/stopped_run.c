@@ -127,7 +127,6 @@ void train(trek_graph *graph, const run_opts *o, trek_loader *loader, int64_t en
 
 static trek_status note(const char *name, trek_var *var, void *arg)
 {
-    (void)name;
     record *to = arg;
     int64_t count = trek_var_numel(var);
     assert_true(to->n + count <= MOST);
@@ -210,14 +209,12 @@ void write_file(const char *path, const char *data, size_t size)
 
 int make_folder(void **state)
 {
-    (void)state;
     snprintf(folder, sizeof folder, "%s/trek-checkpoint-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     return mkdtemp(folder) ? 0 : -1;
 }
 
 int remove_folder(void **state)
 {
-    (void)state;
     DIR *list = opendir(folder);
     for (struct dirent *entry; list && (entry = readdir(list));) {
         char path[1024];
@@ -232,7 +229,6 @@ int remove_folder(void **state)
 
 int begin_test(void **state)
 {
-    (void)state;
     trek_error_clear();
     alarm(120);
     return 0;

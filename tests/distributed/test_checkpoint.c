@@ -53,7 +53,6 @@ static void resume(const run_opts *o, int64_t step, const record *expected, doub
 
 static void same_bits_after_each_step(void **state)
 {
-    (void)state;
     static record expected;
     static const run_opts runs[] = {
         { .dtype = TREK_F32, .ranks = 1 },
@@ -86,7 +85,6 @@ static void same_bits_after_each_step(void **state)
 /* Files that a thread writes are those of the moment of the call, whatever training does meanwhile. */
 static void saved_by_a_thread(void **state)
 {
-    (void)state;
     static record expected;
     char name[32];
     for (int k = 1; k <= 3; k++) {
@@ -129,7 +127,6 @@ static void saved_by_a_thread(void **state)
 /* Recorded shares, followed again: they change in the course of the run. */
 static void same_bits_of_replayed_shares(void **state)
 {
-    (void)state;
     static record expected, equal;
     trek_plan *plan = trek_plan_new(2);
     assert_int_equal(trek_plan_add_shares(plan, 0, (double[]){ 0.25, 0.75 }), TREK_OK);
@@ -147,7 +144,6 @@ static void same_bits_of_replayed_shares(void **state)
 
 static void other_numbers_of_ranks(void **state)
 {
-    (void)state;
     static const int worlds[] = { 1, 2, 4 };
     static record expected;
     for (int a = 0; a < 3; a++) {
@@ -166,7 +162,6 @@ static void other_numbers_of_ranks(void **state)
 /* Of state in parts, written at any number of ranks, and read at another, in parts or not; 16-bit parameters' masters, too. */
 static void any_number_of_parts(void **state)
 {
-    (void)state;
     static record expected;
     for (int a = 0; a < 3; a++)
         for (int k = 0; k < 4; k++) {
@@ -187,7 +182,6 @@ static void any_number_of_parts(void **state)
 /* Parameters and buffers in it are what others read. */
 static void readable_as_a_state(void **state)
 {
-    (void)state;
     run_opts o = { .dtype = TREK_F32, .ranks = 1 };
     static record expected, got;
     trek_graph *graph = begin(&o);
@@ -210,7 +204,6 @@ static void readable_as_a_state(void **state)
 
 static void refused(void **state)
 {
-    (void)state;
     for (int ranks = 1; ranks <= 2; ranks++) {
         run_opts o = { .dtype = TREK_F32, .ranks = ranks }, sgd = { .dtype = TREK_F32, .ranks = ranks, .optimizer = SGD };
         run_opts wide = { .dtype = TREK_F64, .ranks = ranks }, norm = { .dtype = TREK_F32, .ranks = ranks, .norm = true };
@@ -255,7 +248,6 @@ static void refused(void **state)
 /* Numbers in the file that are not what a run can have. */
 static void wrong_numbers(void **state)
 {
-    (void)state;
     run_opts o = { .dtype = TREK_F32, .ranks = 1, .scaled = true };
     trek_graph *graph = begin(&o);
     trek_loader *loader = loader_new(3);
@@ -391,7 +383,6 @@ static void launch(int processes, int ranks, int stop, int sharded, record *to)
 
 static void many_processes(void **state)
 {
-    (void)state;
     static record one, whole, resumed;
     run_opts o = { .dtype = TREK_F64, .ranks = 1, .norm = true };
     for (int ranks = 1; ranks <= 2; ranks++)
@@ -409,7 +400,6 @@ static void many_processes(void **state)
 
 int main(int argc, char **argv)
 {
-    (void)argc;
     setenv("TREK_CACHE", "off", 1); /* so that each allocation can fail */
     if (test_allocator_use() != TREK_OK)
         return 1;

@@ -16,7 +16,6 @@ static atomic_long allocations, fail_at; /* fail_at 0: never */
 
 static void *test_allocate(size_t bytes, size_t alignment, void *arg)
 {
-    (void)arg;
     long at = atomic_load(&fail_at), number = atomic_fetch_add(&allocations, 1) + 1;
     void *memory = NULL;
     if (at && number >= at && number < at + 3) /* it is asked for again after caches were emptied */
@@ -26,7 +25,6 @@ static void *test_allocate(size_t bytes, size_t alignment, void *arg)
 
 static void test_release(void *memory, size_t bytes, void *arg)
 {
-    (void)bytes, (void)arg;
     free(memory);
 }
 
@@ -108,7 +106,6 @@ static bool forward_all(trek_ddp *ddp)
 
 static void every_allocation_fails_once(void **state)
 {
-    (void)state;
     static bool (*const tries[])(trek_ddp *) = { reduce_after, backward_all, sync_all, forward_all };
     int failures = 0;
     for (int k = 0; k < 4; k++)
@@ -134,7 +131,6 @@ static void every_allocation_fails_once(void **state)
 
 static void wrapping_without_memory(void **state)
 {
-    (void)state;
     int failures = 0;
     for (long at = 1;; at++) {
         trek_module *models[2] = { model_new(0), model_new(9) };

@@ -234,7 +234,6 @@ static run draw(int k)
 
 static void same_as_undivided(void **state)
 {
-    (void)state;
     static result got[RANKS], expected[RANKS];
     for (int k = 0; k < (test_short() ? 20 : 60); k++) {
         run c = draw(k);
@@ -252,7 +251,6 @@ static void same_as_undivided(void **state)
 /* Saved by some, loaded by other numbers of ranks, in parts or not. */
 static void any_number_of_ranks(void **state)
 {
-    (void)state;
     static result first[RANKS], got[RANKS], expected[RANKS];
     for (int k = 0; k < 30; k++) {
         run c = draw(k);
@@ -299,7 +297,6 @@ static trek_status refuse_rank(int rank, void *arg)
 
 static void refused(void **state)
 {
-    (void)state;
     trek_module *models[2] = { ddp_net_new(TREK_F32, 0), ddp_net_new(TREK_F32, 0) };
     trek_ddp *ddp = trek_ddp_wrap(models, 2, &(trek_ddp_opts){ .shard_optimizer = true });
     assert_null(trek_ddp_optimizer(ddp, trek_adam((trek_adam_opts){ .lr = 0.1 })));
@@ -368,7 +365,6 @@ static int play(const part *me)
 
 static void in_processes(void **state)
 {
-    (void)state;
     static world w;
     char detail[16];
     for (int k = 0; k < 4; k++) {

@@ -21,7 +21,6 @@
 
 static void wrapper_is_a_module(void **state)
 {
-    (void)state;
     trek_module *models[2] = { normed(), normed() };
     trek_ddp *ddp = trek_ddp_wrap(models, 2, NULL);
     trek_module *m = trek_ddp_module(ddp);
@@ -64,7 +63,6 @@ static void wrapper_is_a_module(void **state)
 
 static void models_may_grow(void **state)
 {
-    (void)state;
     trek_module *models[2] = { normed(), normed() };
     trek_ddp *ddp = trek_ddp_wrap(models, 2, NULL);
     for (int r = 0; r < 2; r++)
@@ -91,7 +89,6 @@ static const trek_module_class turned_class = { .name = "turned", .size = sizeof
 /* One replica, too, then takes no part in anything: without lists a backward would give nobody a gradient. */
 static void a_refused_model_trains_no_more(void **state)
 {
-    (void)state;
     trek_module *model = normed(), *odd = trek_module_new(&turned_class);
     trek_ddp *ddp = trek_ddp_wrap(&model, 1, NULL);
     trek_scope scope = trek_scope_begin();
@@ -114,7 +111,6 @@ static void a_refused_model_trains_no_more(void **state)
 
 static void outputs_are_joined(void **state)
 {
-    (void)state;
     static const int64_t counts[][3] = { { 2, 3, 4 }, { 4, 0, 1 }, { 0, 2, 2 } };
     for (int c = 0; c < 3; c++) {
         wrapped w;
@@ -170,7 +166,6 @@ typedef struct gate {
 
 static trek_var *gate_forward(trek_module *self, trek_var *const *inputs, int n)
 {
-    (void)n;
     return trek_mul(trek_linear(inputs[0], ((gate *)self)->w, NULL), inputs[1]);
 }
 
@@ -191,7 +186,6 @@ static trek_module *gate_new(void)
 /* inputs[2 r + k] is input k of replica r; the joined output and the gradients are those of all rows through one. */
 static void several_inputs(void **state)
 {
-    (void)state;
     static const int64_t counts[][3] = { { 2, 3, 4 }, { 1, 0, 5 }, { 0, 0, 3 } };
     for (int c = 0; c < 3; c++) {
         trek_module *models[3] = { gate_new(), gate_new(), gate_new() }, *one = gate_new();
@@ -283,7 +277,6 @@ static void gan_free(gan_part *p)
 
 static trek_status expect_none(const char *name, trek_var *param, void *arg)
 {
-    (void)arg;
     if (trek_var_grad(param))
         fail_msg("the other part's \"%s\" has got a gradient", name);
     return TREK_OK;
@@ -335,7 +328,6 @@ static int gan_train(int n, double *to)
 
 static void a_pass_is_for_one_wrapper(void **state)
 {
-    (void)state;
     static double one[256], many[256];
     int n = gan_train(1, one);
     for (int world = 2; world <= 3; world++) {
@@ -365,7 +357,6 @@ static trek_status forward_inside(int rank, void *arg)
 
 static void forwards_that_are_refused(void **state)
 {
-    (void)state;
     wrapped w;
     wrap(&w, 2, TREK_F64, NULL);
     assert_int_equal(trek_ranks_run(trek_ddp_ranks(w.ddp), forward_inside, &w), TREK_OK);

@@ -35,7 +35,6 @@ static trek_status quiet_fn(int rank, void *arg) { return (void)rank, (void)arg,
 /* By its number it is known whether the other processes have been told of an error. */
 static void test_earlier_error_stays_the_same(void **state)
 {
-    (void)state;
     trek_ranks *ranks = trek_ranks_new(NULL, 3);
     assert_non_null(ranks);
     trek_fail(TREK_ERR_IO, "before");
@@ -60,7 +59,6 @@ static trek_status nested_fn(int rank, void *arg)
 
 static void test_group(void **state)
 {
-    (void)state;
     trek_ranks *ranks = trek_ranks_new(NULL, 3), *same = trek_ranks_new(NULL, 3);
     assert_non_null(ranks);
     assert_ptr_equal(ranks, same);
@@ -102,13 +100,11 @@ static trek_graph *build_other(trek_device device, void *arg)
 
 static trek_graph *build_same(trek_device device, void *arg)
 {
-    (void)device;
     return arg;
 }
 
 static void test_set_up_mistakes(void **state)
 {
-    (void)state;
     assert_int_equal(trek_trainer_setup(NULL, NULL), TREK_ERR_ARGUMENT);
     trek_error_clear();
     trek_graph *graph = build(trek_cpu(0), NULL);
@@ -154,7 +150,6 @@ static void test_set_up_mistakes(void **state)
 
 static void test_devices_from_the_environment(void **state)
 {
-    (void)state;
     setenv("TREK_DEVICES", "cpu:0,cpu:3,cpu", 1);
     trek_graph *graph = build(trek_cpu(0), NULL);
     assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build }), TREK_OK);
@@ -179,7 +174,6 @@ static void test_devices_from_the_environment(void **state)
 
 static void test_calls_reach_replicas(void **state)
 {
-    (void)state;
     for (int share = 0; share >= TREK_OFF; share--) {
         set_up(NULL);
         trek_graph *graph = trained(4, share);
@@ -229,7 +223,6 @@ static void test_calls_reach_replicas(void **state)
 
 static void test_buffers_are_merged(void **state)
 {
-    (void)state;
     for (int share = 0; share >= TREK_OFF; share--) {
         trek_graph *graph = trained(3, share);
         train_once(graph, 7, 11);
@@ -265,7 +258,6 @@ static void test_buffers_are_merged(void **state)
 
 static void test_one_rank_fails(void **state)
 {
-    (void)state;
     for (int share = 0; share >= TREK_OFF; share--)
         for (int rank = 0; rank < 3; rank++) {
             set_up(NULL);
@@ -302,7 +294,6 @@ static void test_one_rank_fails(void **state)
 /* Memory runs out at the n-th request of a whole life: always an error or a good end, never worse. */
 static void test_no_memory(void **state)
 {
-    (void)state;
     int failures = 0;
     for (int share = 0; share >= TREK_OFF; share--)
         for (long n = 1; n < 1000; n += n < 250 ? 1 : 37) {

@@ -46,7 +46,6 @@ static bool with_table;
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     trek_module *m = trek_module_new(&net_class);
     trek_module_add(m, "drop", offsetof(net, drop), trek_nn_dropout(0.3));
     trek_module_param(m, "w1", offsetof(net, w1), numbers(1, trek_dims(HIDDEN, IN), device));
@@ -206,7 +205,6 @@ typedef struct outcome {
 
 static trek_status note(const char *name, trek_var *param, void *arg)
 {
-    (void)name;
     outcome *o = arg;
     int64_t count = trek_var_numel(param);
     assert_true(o->n + count <= MOST);
@@ -263,7 +261,6 @@ static double difference(const outcome *a, const outcome *b)
 
 static void every_setting_holds(void **state)
 {
-    (void)state;
     static outcome plain, expected, got;
     for (int k = 0; k < N_SETTINGS; k++) {
         const setting *row = &settings[k];
@@ -294,7 +291,6 @@ static void every_setting_holds(void **state)
 /* Setup's own options go before what was set; TREK_OFF ends it. */
 static void options_go_first(void **state)
 {
-    (void)state;
     with_table = false;
     for (int world = 1; world <= 2; world++) {
         trek_graph *graph = build(test_device(), NULL);
@@ -323,7 +319,6 @@ static trek_graph *build_other(trek_device device, void *arg)
 /* A setup that fails leaves a graph that trains as it did. */
 static void failed_setup(void **state)
 {
-    (void)state;
     static outcome expected, got;
     setting row = { "state", set_state, false };
     run(&row, NULL, true, &expected);
@@ -358,7 +353,6 @@ static void set_all_rates(trek_graph *graph)
 /* What is done to the optimizer that trek_graph_optimizer gives reaches all ranks, each of which keeps the same parameters. */
 static void optimizer_of_ranks(void **state)
 {
-    (void)state;
     static outcome one, many;
     with_table = false;
     for (int share = TREK_OFF; share <= 0; share++) {
@@ -386,7 +380,6 @@ static void optimizer_of_ranks(void **state)
 /* Counts of whole batches are nothing that a loop of its own batches could follow. */
 static void plan_of_counts(void **state)
 {
-    (void)state;
     trek_plan *plan = trek_plan_new(2);
     assert_int_equal(trek_plan_add_shares(plan, 0, (double[]){ 0.25, 0.75 }), TREK_OK);
     assert_int_equal(trek_plan_add_counts(plan, 2, (int64_t[]){ 3, 1 }, 1), TREK_OK);

@@ -27,7 +27,6 @@ static trek_module *layer(int64_t in, int64_t out, trek_device device)
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     trek_flow *flow = trek_flow_from(layer(IN, 5, device));
     trek_flow_through(flow, trek_nn_tanh());
     trek_flow_through(flow, layer(5, OUT, device));
@@ -76,7 +75,6 @@ typedef struct values {
 
 static trek_status note(const char *name, trek_var *param, void *arg)
 {
-    (void)name;
     values *to = arg;
     int64_t count = trek_var_numel(param);
     assert_true(to->n + count <= MOST);
@@ -177,7 +175,6 @@ static values trained(const course *c, int world)
 
 static void options_are_the_calls(void **state)
 {
-    (void)state;
     const course courses[] = {
         { "nothing", { 0 }, same_nothing, 1 },
         { "optimizer", { .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.5 }) }, same_sgd, 1 },
@@ -207,7 +204,6 @@ static void options_are_the_calls(void **state)
 
 static void what_the_graph_then_says(void **state)
 {
-    (void)state;
     for (int world = 1; world <= WORLD; world++) {
         trek_graph *graph = built();
         trek_trainer_opts opts = options(world);
@@ -231,7 +227,6 @@ static void what_the_graph_then_says(void **state)
 /* TREK_OFF ends clipping that the graph had; 0 leaves it. */
 static void clipping_is_left_or_ended(void **state)
 {
-    (void)state;
     for (int world = 1; world <= 2; world++)
         for (int off = 0; off < 2; off++) {
             trek_graph *graph = built();
@@ -275,7 +270,6 @@ static trek_graph *watched(trek_device device, void *arg)
 
 static void replicas_are_made_once(void **state)
 {
-    (void)state;
     for (int separate = 0; separate < 2; separate++) {
         witness w = { .lock = PTHREAD_MUTEX_INITIALIZER };
         trek_graph *graph = built();
@@ -308,7 +302,6 @@ static void replicas_are_made_once(void **state)
 /* One rank needs no build_replica, and none is made. */
 static void one_rank_makes_none(void **state)
 {
-    (void)state;
     witness w = { .lock = PTHREAD_MUTEX_INITIALIZER };
     trek_graph *graph = built();
     set_up(graph, &(trek_trainer_opts){ .build_replica = watched, .arg = &w, .devices = test_devices(), .ranks = 1 });
@@ -349,7 +342,6 @@ static trek_plan *plan_of(int ranks)
 #define REFUSED(says, many, ...) { #__VA_ARGS__, { __VA_ARGS__ }, TREK_ERR_ARGUMENT, says, many }
 static void wrong_options(void **state)
 {
-    (void)state;
     trek_plan *plan = plan_of(4);
     const refusal refusals[] = {
         REFUSED(".accumulate is -1", false, .accumulate = -1),
@@ -426,7 +418,6 @@ static void wrong_options(void **state)
 /* With an error in the thread nothing is done; without a graph, or a place for the answer, nothing can be. */
 static void wrong_calls(void **state)
 {
-    (void)state;
     trek_graph *graph = built();
     trek_trainer_opts opts = options(2);
     trek_fail(TREK_ERR_FORMAT, "an earlier one");
@@ -454,7 +445,6 @@ static void wrong_calls(void **state)
 /* One process: the mean of its loss is the loss. */
 static void a_mean_of_one(void **state)
 {
-    (void)state;
     trek_graph *graph = built();
     trek_scope scope = trek_scope_begin();
     trek_var *x = trek_var_from(trek_tensor_full(3, trek_dims(4), TREK_F64, trek_cpu(0))),
@@ -485,7 +475,6 @@ static void expect_shares(trek_graph *graph, const double *expected)
 
 static void shares_at_first(void **state)
 {
-    (void)state;
     trek_plan *plan = trek_plan_new(WORLD);
     trek_plan_add_shares(plan, 0, (double[]){ 0.5, 0.125, 0.375 });
     const struct { trek_trainer_opts opts; double shares[WORLD]; } cases[] = {
@@ -526,7 +515,6 @@ static void shares_at_first(void **state)
 
 static void windows_at_first(void **state)
 {
-    (void)state;
     const struct { trek_trainer_opts opts; int64_t anchor, counts[WORLD]; } cases[] = {
         { { .max_anchor = 50 }, 10, { 10, 10, 10 } },
         { { .max_anchor = 50, .anchor = 3 }, 3, { 3, 3, 3 } },
@@ -564,7 +552,6 @@ static void windows_at_first(void **state)
 /* Whole batches of the loader that come nearest, at least one. */
 static void a_global_batch(void **state)
 {
-    (void)state;
     static const struct { int64_t samples, window; } cases[] = { { 24, 6 }, { 25, 6 }, { 26, 7 }, { 1, 1 }, { 100, 25 } };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         trek_graph *graph = built();
@@ -588,7 +575,6 @@ static int lines;
 
 static void keep_line(trek_log_level level, const char *message, void *arg)
 {
-    (void)arg;
     if (level != TREK_LOG_INFO || strncmp(message, "trainer: ", 9) != 0)
         return;
     lines++;
@@ -597,7 +583,6 @@ static void keep_line(trek_log_level level, const char *message, void *arg)
 
 static trek_graph *with_batch_norm(trek_device device, void *arg)
 {
-    (void)arg;
     trek_flow *flow = trek_flow_from(layer(IN, 5, device));
     trek_flow_through(flow,
                       trek_nn_batch_norm1d_with(&(trek_batch_norm_opts){ .features = 5, .device = device, .dtype = TREK_F64 }));
@@ -606,7 +591,6 @@ static trek_graph *with_batch_norm(trek_device device, void *arg)
 
 static void the_line_in_the_log(void **state)
 {
-    (void)state;
     if (!test_on_cpu())
         skip();
     const struct { int world; trek_build_fn build; trek_trainer_opts opts; const char *says[3];

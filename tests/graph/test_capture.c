@@ -187,20 +187,17 @@ static void compare(int passes, const int *rows, int64_t replays, int calls)
 
 static void test_same_bits_as_called(void **state)
 {
-    (void)state;
     compare(1, NULL, STEPS - 4, 4); /* three runs, one that is recorded and done by its first replay */
 }
 
 static void test_passes_that_add_up(void **state)
 {
-    (void)state;
     compare(2, NULL, STEPS - 4, 4);
 }
 
 /* The last batch of an epoch is smaller: a record of its own, after a run of its own. */
 static void test_shapes(void **state)
 {
-    (void)state;
     int rows[STEPS];
     for (int k = 0; k < STEPS; k++)
         rows[k] = k % 5 == 4 ? BATCH / 2 : BATCH;
@@ -212,7 +209,6 @@ static void test_shapes(void **state)
 
 static void test_changes(void **state)
 {
-    (void)state;
     trace plain, captured;
     job a, b;
     trek_graph *graphs[2];
@@ -248,7 +244,6 @@ static void test_changes(void **state)
  * by the device's counts, and codes of blocks. */
 static void test_other_optimizers(void **state)
 {
-    (void)state;
     const trek_optimizer_spec specs[] = { trek_lamb((trek_lamb_opts){ .lr = 0.02, .weight_decay = 0.1 }),
                                           trek_lars((trek_lars_opts){ .lr = 0.5, .trust_coefficient = 0.1 }),
                                           trek_adafactor((trek_adafactor_opts){ .lr = 0.05 }),
@@ -280,7 +275,6 @@ static void test_other_optimizers(void **state)
  * counts on the device. */
 static void test_mixed_with_calls(void **state)
 {
-    (void)state;
     float losses[2][STEPS];
     trek_graph *graphs[2];
     for (int g = 0; g < 2; g++) {
@@ -383,7 +377,6 @@ static void run_odd(trek_graph *graph, odd_job *o, bool captured, float *losses)
 
 static void silent(trek_log_level level, const char *message, void *arg)
 {
-    (void)message;
     *(int *)arg += level == TREK_LOG_WARNING;
 }
 
@@ -424,38 +417,32 @@ static void check_odd(int kind, const char *reason)
 
 static void test_reads_inside(void **state)
 {
-    (void)state;
     check_odd(READS, "cannot be read on the host");
 }
 
 static void test_takes_from_outside(void **state)
 {
-    (void)state;
     check_odd(TAKES_OUTSIDE, "trek_graph_capture_input");
 }
 
 static void test_steps_twice(void **state)
 {
-    (void)state;
     check_odd(STEPS_TWICE, "more than once");
 }
 
 static void test_steps_another(void **state)
 {
-    (void)state;
     check_odd(STEPS_ANOTHER, "another optimizer");
 }
 
 static void test_computes_on_host(void **state)
 {
-    (void)state;
     check_odd(ON_HOST, "on the host");
 }
 
 /* A function that fails while it is recorded fails the call, and the graph stays usable. */
 static void test_fails_inside(void **state)
 {
-    (void)state;
     trek_graph *graph = new_trained(9);
     odd_job o = { .base = { .passes = 1 }, .kind = FAILS };
     int warnings = 0;
@@ -494,7 +481,6 @@ static trek_status nested_step(trek_graph *graph, void *arg)
 
 static void test_mistakes(void **state)
 {
-    (void)state;
     trek_graph *graph = new_trained(9);
     assert_null(trek_graph_captured_input(graph, 0));
     assert_int_equal(trek_error_status(), TREK_ERR_STATE);

@@ -9,7 +9,6 @@
 
 static trek_graph *build_lenet(trek_device device, void *arg)
 {
-    (void)arg;
     trek_flow *flow = trek_flow_from(trek_nn_conv2d(1, 6, 5, device));
     trek_flow_through(flow, trek_nn_relu());
     trek_flow_through(flow, trek_nn_max_pool2d(2));
@@ -126,13 +125,11 @@ static void on_ranks(int ranks)
 
 static void lenet_on_one_rank(void **state)
 {
-    (void)state;
     on_ranks(1);
 }
 
 static void lenet_on_two_ranks(void **state)
 {
-    (void)state;
     on_ranks(2);
 }
 

@@ -242,7 +242,6 @@ static trek_graph *sample(void)
 
 static void plain(void **state)
 {
-    (void)state;
     trek_graph *graph = sample();
     drawing *d = draw(graph, NULL);
     static const char *const texts[] = { "input", "stem", "linear(4, 8)", "#a&lt;b &amp; &quot;c&quot; &#39;??", "+", "tanh",
@@ -260,7 +259,6 @@ static void plain(void **state)
 
 static void everything(void **state)
 {
-    (void)state;
     trek_graph *graph = sample();
     trek_timeline *t = trek_timeline_new(&(trek_timeline_opts){ .ops = true });
     assert_int_equal(trek_timeline_attach(t), TREK_OK);
@@ -310,7 +308,6 @@ static void everything(void **state)
 
 static void mistakes(void **state)
 {
-    (void)state;
     trek_graph *graph = sample();
     trek_timeline *plain_one = trek_timeline_new(NULL);
     trek_shape shape = trek_dims(5, 3);
@@ -336,7 +333,6 @@ static void mistakes(void **state)
 /* Memory may end anywhere: an error, and nothing that stays behind. */
 static void no_memory(void **state)
 {
-    (void)state;
     trek_graph *graph = sample();
     trek_timeline *t = trek_timeline_new(&(trek_timeline_opts){ .ops = true });
     trek_timeline_attach(t);
@@ -417,7 +413,6 @@ static trek_graph *random_graph(int depth)
 
 static void random_ones(void **state)
 {
-    (void)state;
     trek_graph_draw_opts opts = { .nested = TREK_OFF, .params = true };
     stream = 0;
     for (int k = 0; k < 80; k++) {

@@ -79,13 +79,11 @@ static trek_var *first_column(trek_var *x) { return trek_select(x, 1, 0); }
 /* The gradient of the graph's result by x and all its parameters, which are f64. */
 static trek_var *run_graph(trek_var *const *inputs, int n, void *graph)
 {
-    (void)n;
     return trek_graph_forward(graph, inputs[0]);
 }
 
 static trek_status collect(const char *name, trek_var *param, void *arg)
 {
-    (void)name;
     trek_var ***next = arg;
     *(*next)++ = param;
     return TREK_OK;
@@ -106,7 +104,6 @@ static void check_gradients(trek_graph *graph, trek_var *x)
 
 static void for_n_applies_the_body_n_times_and_gradients_go_through_all(void **state)
 {
-    (void)state;
     trek_graph *graph = built(trek_flow_loop(trek_flow_new(), scale(2), &(trek_loop_opts){ .times = 3 }));
     assert_forward(graph, 1.5, 12);
     assert_int_equal(trek_graph_backward(graph, total(trek_graph_forward(graph, filled(1)))), TREK_OK);
@@ -116,7 +113,6 @@ static void for_n_applies_the_body_n_times_and_gradients_go_through_all(void **s
 
 static void further_inputs_go_to_the_body_at_every_pass(void **state)
 {
-    (void)state;
     trek_flow *flow = trek_flow_new();
     trek_flow_input(flow, "more");
     trek_flow_loop(flow, trek_module_new(&sum_class), &(trek_loop_opts){ .times = 3 });
@@ -135,7 +131,6 @@ static void further_inputs_go_to_the_body_at_every_pass(void **state)
 
 static void places_of_the_body_are_wired_by_name(void **state)
 {
-    (void)state;
     trek_flow *flow = trek_flow_input(trek_flow_input(trek_flow_new(), "plus"), "minus");
     trek_flow_loop(flow, trek_module_new(&ports_class), &(trek_loop_opts){ .times = 1 });
     trek_flow_using(trek_flow_using(flow, "plus"), "minus");
@@ -159,7 +154,6 @@ static trek_graph *doubling(bool before, int64_t times)
 
 static void rows_halt_each_for_itself(void **state)
 {
-    (void)state;
     for (int after = 0; after < 2; after++) {
         trek_graph *graph = doubling(!after, 10);
         trek_var *x = trek_var_new(trek_var_data(values_of(starts, trek_dims(3, 1))), true);
@@ -180,7 +174,6 @@ static void rows_halt_each_for_itself(void **state)
 
 static void a_while_loop_may_make_no_pass_and_until_makes_one(void **state)
 {
-    (void)state;
     trek_graph *before = doubling(true, 5), *after = doubling(false, 5);
     assert_forward(before, 9, 9);
     assert_forward(after, 9, 18);
@@ -197,7 +190,6 @@ static void a_while_loop_may_make_no_pass_and_until_makes_one(void **state)
 /* A further input with as many rows as the stream is not the rows' (a mask of as many tokens): it is left as it is. */
 static void further_inputs_stay_whole_while_rows_halt(void **state)
 {
-    (void)state;
     trek_flow *flow = trek_flow_loop(trek_flow_input(trek_flow_new(), "more"), trek_module_new(&sum_class),
                                      &(trek_loop_opts){ .times = 9, .halt_before = trek_nn_threshold_halt(8) });
     trek_graph *graph = built(trek_flow_using(flow, "more"));
@@ -227,7 +219,6 @@ static void what_a_halted_row_would_come_to_does_not_matter(void **state)
 
 static void a_hard_halt_gives_its_condition_no_gradient(void **state)
 {
-    (void)state;
     trek_graph *graph = built(trek_flow_loop(trek_flow_new(), layer64(3, 3),
                                              &(trek_loop_opts){ .times = 3, .halt_after = linear64(3, 1) }));
     trek_module *whole = trek_graph_module(graph);
@@ -245,7 +236,6 @@ static void a_hard_halt_gives_its_condition_no_gradient(void **state)
 
 static void halted_loops_have_right_gradients(void **state)
 {
-    (void)state;
     for (int kind = 0; kind < 3; kind++) {
         trek_seed(3);
         trek_loop_opts opts = { .times = 4, .adaptive = kind == 2, .epsilon = kind == 2 ? 0.2 : 0 };
@@ -261,7 +251,6 @@ static void halted_loops_have_right_gradients(void **state)
 
 static trek_var *ponder(trek_var *const *inputs, int n, void *graph)
 {
-    (void)n;
     trek_graph_forward(graph, inputs[0]);
     return trek_graph_tagged(graph, "cost");
 }
@@ -295,7 +284,6 @@ static trek_var *whole(trek_var *x) { return x; }
 
 static void loops_refuse_what_does_not_fit(void **state)
 {
-    (void)state;
     trek_graph *graph = built(trek_flow_loop(trek_flow_new(), plain(two_rows_less),
                                              &(trek_loop_opts){ .times = 2, .halt_after = trek_nn_threshold_halt(9) }));
     assert_null(trek_graph_forward(graph, filled(1)));
@@ -345,7 +333,6 @@ static trek_var *publishing_twice(trek_var *x)
 
 static void passes_publish_under_names(void **state)
 {
-    (void)state;
     trek_flow *flow = trek_flow_loop(trek_flow_from(scale(1)), plain(publishing), &(trek_loop_opts){ .times = 4, .trace = "x" });
     trek_graph *graph = built(trek_flow_label(flow, "refine"));
     assert_int_equal(trek_graph_trace_count(graph, "x"), 0);
@@ -381,7 +368,6 @@ static void passes_publish_under_names(void **state)
 
 static void loops_of_one_name_are_asked_by_path(void **state)
 {
-    (void)state;
     trek_flow *flow = trek_flow_loop(trek_flow_new(), plain(publishing), &(trek_loop_opts){ .times = 1 });
     trek_graph *graph = built(trek_flow_loop(flow, plain(publishing), &(trek_loop_opts){ .times = 2 }));
     assert_forward(graph, 1, 27);
@@ -394,7 +380,6 @@ static void loops_of_one_name_are_asked_by_path(void **state)
 
 static void halted_rows_keep_their_values_in_traces(void **state)
 {
-    (void)state;
     trek_graph *graph = built(trek_flow_loop(trek_flow_new(), plain(publishing), &(trek_loop_opts){ .times = 9, .trace = "x",
                                              .halt_after = trek_nn_threshold_halt(8) }));
     assert_non_null(trek_graph_forward(graph, values_of(starts, trek_dims(3, 1))));
@@ -413,7 +398,6 @@ static trek_var *halves(trek_var *x)
 
 static void a_gate_weighs_all_experts(void **state)
 {
-    (void)state;
     trek_module *experts[] = { scale(2), scale(4) };
     trek_graph *graph = built(trek_flow_gate(trek_flow_new(), plain(halves), experts, 2));
     assert_forward(graph, 3, 9);
@@ -431,7 +415,6 @@ static void a_gate_weighs_all_experts(void **state)
 
 static void gates_refuse_what_does_not_fit(void **state)
 {
-    (void)state;
     trek_module *three[] = { scale(2), scale(4), scale(1) };
     trek_graph *graph = built(trek_flow_gate(trek_flow_new(), plain(halves), three, 3));
     assert_null(trek_graph_forward(graph, filled(3)));
@@ -453,7 +436,6 @@ static void gates_refuse_what_does_not_fit(void **state)
 
 static void each_row_takes_its_branch_alone(void **state)
 {
-    (void)state;
     trek_module *branches[] = { scale(2), scale(10), scale(100) };
     trek_graph *graph = built(trek_flow_switch(trek_flow_new(), plain(first_column), branches, 3));
     trek_var *y = trek_graph_forward(graph, values_of((double[]){ 1, 5, 0, 6, 1, 7 }, trek_dims(3, 2)));
@@ -476,7 +458,6 @@ static trek_var *sign_index(trek_var *x) { return trek_cast(trek_gt_scalar(trek_
 
 static void switches_have_right_gradients(void **state)
 {
-    (void)state;
     trek_seed(6);
     trek_module *branches[] = { layer64(3, 2), linear64(3, 2) };
     trek_graph *graph = built(trek_flow_switch(trek_flow_from(linear64(3, 3)), plain(sign_index), branches, 2));
@@ -486,7 +467,6 @@ static void switches_have_right_gradients(void **state)
 
 static void one_decision_for_the_batch(void **state)
 {
-    (void)state;
     trek_module *branches[] = { scale(2), scale(10) };
     trek_graph *graph = built(trek_flow_switch_batch(trek_flow_new(), trek_nn_fixed_selector(1), branches, 2));
     assert_forward(graph, 3, 30);
@@ -506,7 +486,6 @@ static void one_decision_for_the_batch(void **state)
 
 static void switches_refuse_what_does_not_fit(void **state)
 {
-    (void)state;
     trek_module *differing[] = { scale(2), plain(two_rows_less) };
     trek_graph *graph = built(trek_flow_switch(trek_flow_new(), plain(first_column), differing, 2));
     assert_null(trek_graph_forward(graph, values_of((double[]){ 0, 1, 1, 1 }, trek_dims(2, 2))));
@@ -525,7 +504,6 @@ static void switches_refuse_what_does_not_fit(void **state)
 
 static void routers_decide(void **state)
 {
-    (void)state;
     trek_module *softmax = trek_nn_softmax_router(3, 4, trek_cpu(0)), *sigmoid = trek_nn_sigmoid_router(3, 4, trek_cpu(0));
     trek_module *selector = trek_nn_argmax_selector(3, 4, trek_cpu(0)), *fixed = trek_nn_fixed_selector(2);
     trek_var *x = trek_cast(doubles(3, trek_dims(5, 3)), TREK_F32), *more = trek_cast(doubles(4, trek_dims(5, 3)), TREK_F32);
@@ -551,7 +529,6 @@ static void routers_decide(void **state)
 
 static void routers_take_further_inputs(void **state)
 {
-    (void)state;
     trek_flow *flow = trek_flow_input(trek_flow_new(), "hint");
     trek_module *branches[] = { scale(2), scale(10), scale(3), scale(5) };
     trek_flow_switch(flow, trek_nn_argmax_selector(3, 4, trek_cpu(0)), branches, 4);
@@ -579,7 +556,6 @@ static trek_graph *mapping(trek_module *body, trek_map_opts opts)
 /* Each way of mapping against the body on the whole, which treats elements of the last dimension as one sample. */
 static void maps_give_what_the_body_gives_on_the_whole(void **state)
 {
-    (void)state;
     trek_seed(7);
     trek_module *body = layer64(4, 2);
     trek_var *x = doubles(5, trek_dims(3, 5, 4)), *y = trek_forward(body, x);
@@ -599,7 +575,6 @@ static void maps_give_what_the_body_gives_on_the_whole(void **state)
 
 static void maps_over_slices(void **state)
 {
-    (void)state;
     trek_seed(8);
     trek_module *bodies[2] = { layer64(2, 3), layer64(2, 3) };
     trek_module_copy(bodies[1], bodies[0]);
@@ -622,7 +597,6 @@ static trek_var *one_row_doubled(trek_var *x) { return trek_mul_scalar(x, trek_v
 
 static void maps_over_tags_and_rows(void **state)
 {
-    (void)state;
     trek_flow *flow = trek_flow_tag(trek_flow_from(scale(3)), "three");
     trek_flow_map(trek_flow_through(flow, scale(100)), plain(one_row_doubled), &(trek_map_opts){ .over = "three" });
     trek_graph *graph = built(flow);
@@ -666,7 +640,6 @@ static trek_flow *structure(int times, int dim, bool other_branch)
 
 static void the_hash_tells_options_and_parts_apart(void **state)
 {
-    (void)state;
     char texts[5][TREK_GRAPH_HASH_TEXT];
     trek_flow *flows[5] = { structure(2, 0, false), structure(3, 0, false), structure(2, 1, false), structure(2, 0, true),
                             structure(2, 0, false) };
@@ -686,7 +659,6 @@ static void the_hash_tells_options_and_parts_apart(void **state)
 
 static void modes_names_and_sharing_follow_from_children(void **state)
 {
-    (void)state;
     trek_module *shared = scale(2);
     trek_flow *flow = trek_flow_loop(trek_flow_from(shared), shared, &(trek_loop_opts){ .times = 2 });
     trek_graph *graph = built(trek_flow_switch(flow, trek_nn_fixed_selector(1), (trek_module *[]){ shared, shared }, 2));
@@ -713,7 +685,6 @@ static void nested_graphs_and_verbs_run_inside(void **state)
 
 static void a_later_place_alone(void **state)
 {
-    (void)state;
     trek_seed(9);
     trek_flow *flow = trek_flow_input(trek_flow_new(), "mask");
     trek_flow_through(flow, trek_nn_multihead_attention(4, 2, trek_cpu(0)));
@@ -747,7 +718,6 @@ static void a_later_place_alone(void **state)
 
 static void detach_state_truncates(void **state)
 {
-    (void)state;
     trek_flow *flow = trek_flow_using(trek_flow_through(trek_flow_from(scale(3)), trek_module_new(&sum_class)), "last");
     trek_graph *inner = built(trek_flow_tag(flow, "last"));
     trek_graph *graph = built(trek_flow_from(trek_graph_module(inner)));
@@ -831,7 +801,6 @@ static trek_graph *everything(void)
 /* Every allocation fails once: an error or a whole answer, nothing is lost, and the next call works. */
 static void no_memory(void **state)
 {
-    (void)state;
     trek_graph *graph = NULL;
     int64_t k = 0;
     test_memory.fail_count = 2; /* it is asked twice */

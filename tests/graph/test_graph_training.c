@@ -14,7 +14,6 @@
 
 static void steps(void **state)
 {
-    (void)state;
     trek_graph *graph = built(trek_flow_from(scale(2)));
     assert_int_equal(trek_graph_step(graph), TREK_ERR_STATE);
     trek_error_clear();
@@ -70,7 +69,6 @@ static void steps(void **state)
 
 static void other_graphs_parameters(void **state)
 {
-    (void)state;
     trek_graph *first = built(trek_flow_from(scale(2))), *second = built(trek_flow_from(scale(3)));
     trek_var *y = trek_graph_forward(second, trek_graph_forward(first, filled(1)));
     assert_int_equal(trek_graph_backward(second, total(y)), TREK_OK);
@@ -93,7 +91,6 @@ static void one_pass(trek_graph *graph, double x)
 
 static void schedules(void **state)
 {
-    (void)state;
     trek_graph *graph = built(trek_flow_from(scale(0)));
     assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 9 })), TREK_OK);
     trek_schedule schedule = trek_step_lr(1, 2, 0.5);
@@ -116,7 +113,6 @@ static void schedules(void **state)
 
 static void clipping(void **state)
 {
-    (void)state;
     /* Gradients 3 and 4 of two parameters: norm 5. */
     trek_flow *flow = trek_flow_split(trek_flow_new(), (trek_module *[]){ scale(0), scale(0) }, 2);
     trek_flow_merge(flow, TREK_MERGE_ADD);
@@ -147,7 +143,6 @@ static void clipping(void **state)
 /* A pass of one label and one of three: with .accumulate their joint mean, without it their sum. */
 static void passes_of_a_step(void **state)
 {
-    (void)state;
     for (int way = 0; way < 3; way++) { /* as the loss knows; stated; added up */
         trek_graph *graph = built(trek_flow_from(scale(1)));
         trek_optimizer_spec sgd = trek_sgd((trek_sgd_opts){ .lr = 1 });
@@ -173,7 +168,6 @@ static void passes_of_a_step(void **state)
 
 static void fused_steps(void **state)
 {
-    (void)state;
     trek_seed(1);
     trek_module *first = trek_nn_linear(3, 8, trek_cpu(0)), *relu = trek_nn_relu(), *second = trek_nn_linear(8, 4, trek_cpu(0));
     trek_module *gelu = trek_nn_gelu(), *third = trek_nn_linear(4, 2, trek_cpu(0)), *last = trek_nn_relu();
@@ -201,7 +195,6 @@ static void fused_steps(void **state)
 /* A value is dropped after its last use: without recording, a long chain holds few values at a time. */
 static void values_are_dropped(void **state)
 {
-    (void)state;
     trek_flow *flow = trek_flow_new();
     for (int k = 0; k < 50; k++)
         trek_flow_through(flow, scale(1));
@@ -221,7 +214,6 @@ static void values_are_dropped(void **state)
 
 static void observation(void **state)
 {
-    (void)state;
     trek_graph *inner = built(trek_flow_from(scale(1)));
     trek_graph *graph = built(trek_flow_tag(trek_flow_from(trek_graph_module(inner)), "out"));
     assert_int_equal(trek_graph_collect(graph, "out"), TREK_ERR_STATE);
@@ -256,7 +248,6 @@ static void observation(void **state)
 
 static void trends(void **state)
 {
-    (void)state;
     trek_graph *graph = built(trek_flow_from(scale(1)));
     assert_int_equal(trek_trend_count(NULL), 0);
     assert_float_equal(trek_trend_slope(NULL, 0), 0, 0);

@@ -29,7 +29,6 @@ static const char *const join_inputs[] = { "right", NULL };
 
 static trek_var *join_many(trek_module *self, trek_var *const *inputs, int n)
 {
-    (void)n;
     int rank = trek_rank_here.rank;
     atomic_fetch_add(&runs[rank], 1);
     atomic_store(&training[rank], self->training);
@@ -53,7 +52,6 @@ static trek_module *join_new(trek_device device)
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     trek_flow *flow = trek_flow_from(trek_nn_linear(LEFT, HIDDEN, device));
     trek_flow_label(flow, "encoder");
     trek_flow_through(flow, trek_nn_dropout(0.2));
@@ -130,7 +128,6 @@ typedef struct outcome {
 
 static trek_status see_value(const char *name, trek_var *param, void *arg)
 {
-    (void)name;
     outcome *o = arg;
     double *values = test_read(trek_var_data(param));
     for (int64_t i = 0; i < trek_var_numel(param); i++)
@@ -211,13 +208,11 @@ static void methods_train_as_on_one_device(how how)
 
 static void methods_that_run_the_graph(void **state)
 {
-    (void)state;
     methods_train_as_on_one_device(BY_GRAPH);
 }
 
 static void methods_that_run_the_graphs_module(void **state)
 {
-    (void)state;
     methods_train_as_on_one_device(BY_MODULE);
 }
 
@@ -248,7 +243,6 @@ static trek_module *regressor_new(trek_device device)
 /* The whole head in a graph of its own: what the trainer is given. */
 static trek_graph *build_regressor(trek_device device, void *arg)
 {
-    (void)arg;
     trek_flow *flow = trek_flow_new();
     trek_flow_input(flow, "right");
     trek_flow_through(flow, regressor_new(device));
@@ -295,7 +289,6 @@ static double run_regressor(int world)
 
 static void heads_that_are_modules(void **state)
 {
-    (void)state;
     double one = run_regressor(1);
     for (int world = 2; world <= 3; world++)
         assert_true(fabs(run_regressor(world) - one) <= 1e-5 * (1 + one));
@@ -305,7 +298,6 @@ static void heads_that_are_modules(void **state)
 
 static void inputs_that_do_not_fit(void **state)
 {
-    (void)state;
     classifier c = { .graph = build(test_device(), NULL) };
     assert_int_equal(trek_trainer_setup(c.graph, &(trek_trainer_opts){ .build_replica = build,
                                                                        .devices = test_devices(), .ranks = 2,

@@ -260,7 +260,6 @@ static void each_spec(int64_t parts, bool labels, int64_t used, void (*expected)
 
 static void test_counts(void **state)
 {
-    (void)state;
     each_spec(1, false, 2, expect_counts, TREK_METRIC_ACCURACY, TREK_METRIC_F1);
     each_spec(5, false, 5, expect_counts, TREK_METRIC_ACCURACY, TREK_METRIC_F1);
     each_spec(7, false, 3, expect_counts, TREK_METRIC_ACCURACY, TREK_METRIC_F1); /* classes that are no target */
@@ -269,7 +268,6 @@ static void test_counts(void **state)
 
 static void test_scores(void **state)
 {
-    (void)state;
     each_spec(1, false, 2, expect_scores, TREK_METRIC_AUROC, TREK_METRIC_AVERAGE_PRECISION);
     each_spec(3, false, 3, expect_scores, TREK_METRIC_AUROC, TREK_METRIC_AVERAGE_PRECISION);
     each_spec(3, true, 2, expect_scores, TREK_METRIC_AUROC, TREK_METRIC_AVERAGE_PRECISION);
@@ -278,7 +276,6 @@ static void test_scores(void **state)
 
 static void test_confusion(void **state)
 {
-    (void)state;
     for (int form = 0; form < 3; form++) {
         set *s = make_set(form == 0 ? 1 : 4, form == 2, 4);
         trek_metric_spec spec = { .kind = TREK_METRIC_CONFUSION, .classes = form ? 4 : 0, .multilabel = form == 2 };
@@ -297,7 +294,6 @@ static void test_confusion(void **state)
 
 static void test_top_k(void **state)
 {
-    (void)state;
     for (int64_t k = 1; k <= 5; k++)
         for (int macro = 0; macro < 2; macro++) {
             set *s = make_set(5, false, 4);
@@ -342,7 +338,6 @@ static double compute_of(const trek_metric_spec *spec, trek_var *pred, trek_var 
 
 static void test_forms(void **state)
 {
-    (void)state;
     /* scores [2, 3, 2]: of 4 positions the classes 2 0, 1 1 */
     trek_var *scores = on_device((double[]){ 0, 9, 1, 0, 2, 0, 0, 1, 5, 3, 2, 2 }, trek_dims(2, 3, 2), TREK_F32);
     trek_var *target = on_device((double[]){ 2, 0, 0, 1 }, trek_dims(2, 2), TREK_I64);
@@ -410,7 +405,6 @@ static double number_of(trek_metric_kind kind, const set *s, int64_t first, int6
 
 static void test_numbers(void **state)
 {
-    (void)state;
     for (trek_metric_kind kind = TREK_METRIC_MSE; kind <= TREK_METRIC_R2; kind++)
         for (int form = 0; form < 6; form++) {
             int64_t outputs = form < 2 ? 1 : 3;
@@ -442,7 +436,6 @@ static void test_numbers(void **state)
 /* Targets far from zero; a constant one; one sample; what is not finite. */
 static void test_r2(void **state)
 {
-    (void)state;
     trek_metric_spec r2 = { .kind = TREK_METRIC_R2 };
     double far[4] = { 1e8 + 1, 1e8 + 2, 1e8 + 3, 1e8 + 4 }, near[4] = { 1e8 + 1.5, 1e8 + 2, 1e8 + 3, 1e8 + 4 };
     trek_var *t = on_device(far, trek_dims(4), TREK_F64), *p = on_device(near, trek_dims(4), TREK_F64);
@@ -472,7 +465,6 @@ static void test_r2(void **state)
 
 static void test_perplexity(void **state)
 {
-    (void)state;
     enum { N = 6, T = 5, V = 7 };
     double logits[N * T * V], targets[N * T], weights[N], sum = 0, total = 0;
     for (int k = 0; k < N * T * V; k++)
@@ -513,7 +505,6 @@ static void test_perplexity(void **state)
 
 static void test_bad_specs(void **state)
 {
-    (void)state;
     static const struct {
         trek_metric_spec spec;
         const char *text;
@@ -572,7 +563,6 @@ static void refused(const trek_metric_spec *spec, trek_var *pred, trek_var *targ
 
 static void test_bad_batches(void **state)
 {
-    (void)state;
     trek_metric_spec three = { .kind = TREK_METRIC_ACCURACY, .classes = 3 }, binary = { .kind = TREK_METRIC_F1 },
                      area = { .kind = TREK_METRIC_AUROC }, areas = { .kind = TREK_METRIC_AUROC, .classes = 3 },
                      labels = { .kind = TREK_METRIC_F1, .classes = 3, .multilabel = true }, mse = { .kind = TREK_METRIC_MSE },
@@ -624,7 +614,6 @@ static void test_bad_batches(void **state)
 
 static void test_one_class(void **state)
 {
-    (void)state;
     trek_var *pair = on_device((double[]){ 0.1, 0.9 }, trek_dims(2), TREK_F32),
         *ones = on_device((double[]){ 1, 1 }, trek_dims(2), TREK_I64);
     trek_var *scores = on_device((double[]){ 1, 2, 3, 4, 5, 6 }, trek_dims(2, 3), TREK_F32),
@@ -662,7 +651,6 @@ static void fill(trek_metric *m, int from, int n)
 
 static void test_state(void **state)
 {
-    (void)state;
     for (int kind = 0; kind < 2; kind++) {
         trek_metric_spec spec = { .kind = kind ? TREK_METRIC_AUROC : TREK_METRIC_F1, .classes = 3 }, other_spec = spec;
         other_spec.average = TREK_METRIC_WEIGHTED;
@@ -720,7 +708,6 @@ static void test_state(void **state)
 /* Beside a checkpoint. */
 static void test_file(void **state)
 {
-    (void)state;
     char path[] = "/tmp/trek-metric-XXXXXX";
     close(mkstemp(path));
     trek_metric_spec spec = { .kind = TREK_METRIC_AVERAGE_PRECISION, .classes = 3, .average = TREK_METRIC_WEIGHTED };
@@ -747,7 +734,6 @@ static void test_file(void **state)
 /* The caller's tensors are read when they are given, or copied. */
 static void test_overwritten(void **state)
 {
-    (void)state;
     trek_metric *m = trek_metric_new(&(trek_metric_spec){ .kind = TREK_METRIC_MAE });
     trek_var *pred = on_device((double[]){ 1, 2 }, trek_dims(2), TREK_F32),
         *target = on_device((double[]){ 2, 4 }, trek_dims(2), TREK_F32),
@@ -762,7 +748,6 @@ static void test_overwritten(void **state)
 
 static void test_outside(void **state)
 {
-    (void)state;
     trek_metric_spec spec = { .kind = TREK_METRIC_MAE };
     trek_var *x = on_device((double[]){ 1, 2 }, trek_dims(2), TREK_F32);
     assert_int_equal(trek_record_metric("mae", &spec, x, x), TREK_ERR_STATE);
@@ -774,7 +759,6 @@ static void test_outside(void **state)
 /* Without memory an update fails, and counts nothing or all of its batch. */
 static void test_no_memory(void **state)
 {
-    (void)state;
     if (!test_on_cpu())
         skip();
     trek_metric_spec spec = { .kind = TREK_METRIC_AUROC, .classes = 3, .logits = true };

@@ -92,7 +92,6 @@ static void expect_cost(trek_timeline *t, const char *name, const char *shapes, 
 
 static void costs_of_products(void **state)
 {
-    (void)state;
     trek_timeline *t = profile(0);
     trek_scope scope = trek_scope_begin();
     trek_matmul(zeros(trek_dims(3, 4)), zeros(trek_dims(4, 5)));
@@ -113,7 +112,6 @@ static void costs_of_products(void **state)
 
 static void costs_of_convolutions(void **state)
 {
-    (void)state;
     trek_timeline *t = profile(0);
     trek_scope scope = trek_scope_begin();
     trek_var *x = filled(1, trek_dims(2, 3, 8, 8), TREK_F32, true), *w = filled(1, trek_dims(4, 3, 3, 3), TREK_F32, true);
@@ -138,7 +136,6 @@ static void costs_of_convolutions(void **state)
 
 static void costs_of_attention(void **state)
 {
-    (void)state;
     trek_timeline *t = profile(0);
     trek_scope scope = trek_scope_begin();
     trek_var *q = filled(1, trek_dims(1, 2, 5, 4), TREK_F32, true), *k = filled(1, trek_dims(1, 2, 7, 4), TREK_F32, true);
@@ -158,7 +155,6 @@ static void costs_of_attention(void **state)
 
 static void costs_of_recurrences(void **state)
 {
-    (void)state;
     trek_timeline *t = profile(0);
     trek_scope scope = trek_scope_begin();
     trek_var *gates = filled(0.1, trek_dims(3, 2, 20), TREK_F32, true), *w = filled(0.1, trek_dims(20, 5), TREK_F32, true);
@@ -176,7 +172,6 @@ static void costs_of_recurrences(void **state)
 
 static void costs_of_moves(void **state)
 {
-    (void)state;
     trek_timeline *t = profile(0);
     trek_scope scope = trek_scope_begin();
     trek_var *x = zeros(trek_dims(4, 6));
@@ -266,7 +261,6 @@ static void one_pass(trek_module *m)
 
 static void nested_modules(void **state)
 {
-    (void)state;
     trek_module *m = net(trek_cpu(0));
     trek_timeline *t = profile(0);
     one_pass(m);
@@ -305,20 +299,17 @@ static void nested_modules(void **state)
 /* Under autocast, gradients of gradients, functions of a program's own. */
 static trek_status twice(trek_function_context *context, trek_var *const *in, int n_in, trek_var **out, int n_out)
 {
-    (void)context, (void)n_in, (void)n_out;
     out[0] = trek_mul_scalar(in[0], 2);
     return TREK_OK;
 }
 static trek_status twice_backward(trek_function_context *context, trek_var *const *out, int n_out, trek_var **in, int n_in)
 {
-    (void)context, (void)n_out, (void)n_in;
     in[0] = trek_mul_scalar(out[0], 2);
     return TREK_OK;
 }
 
 static void odd_backwards(void **state)
 {
-    (void)state;
     static const trek_function function = { .name = "twice", .forward = twice, .backward = twice_backward };
     trek_timeline *t = profile(0);
     trek_scope scope = trek_scope_begin();
@@ -357,7 +348,6 @@ static const trek_module_class odd_class = { .name = "odd", .size = sizeof(odd_m
 
 static void odd_modules(void **state)
 {
-    (void)state;
     odd_module *m = (odd_module *)trek_module_new(&odd_class);
     trek_module_add(&m->base, "lstm", offsetof(odd_module, lstm), trek_nn_lstm(4, 8, trek_cpu(0)));
     trek_module_add(&m->base, "net", offsetof(odd_module, net), net(trek_cpu(0)));
@@ -376,7 +366,6 @@ static void odd_modules(void **state)
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     trek_flow *flow = trek_flow_from(trek_nn_linear(4, 4, device));
     trek_flow_through(flow, trek_nn_gelu());
     trek_flow_label(trek_flow_through(flow, net(device)), "head");
@@ -394,7 +383,6 @@ static void graph_step(trek_graph *graph, int64_t samples)
 
 static void graphs(void **state)
 {
-    (void)state;
     trek_graph *graph = build(trek_cpu(0), NULL);
     assert_int_equal(trek_graph_set_optimizer(graph, trek_adam((trek_adam_opts){ 0 })), TREK_OK);
     trek_timeline *t = profile(0);
@@ -441,7 +429,6 @@ static void *work(void *arg)
 
 static void threads(void **state)
 {
-    (void)state;
     trek_timeline *t = trek_timeline_new(&(trek_timeline_opts){ .ops = true, .capacity = 1000 });
     trek_timeline_attach(t);
     pthread_t ids[THREADS];
@@ -479,7 +466,6 @@ static void threads(void **state)
 
 static void ranks(void **state)
 {
-    (void)state;
     trek_timeline *t = trek_timeline_new(&(trek_timeline_opts){ .ops = true });
     trek_graph *graph = build(trek_cpu(0), NULL);
     trek_trainer_opts opts = { .build_replica = build, .ranks = 2, .optimizer = trek_adam((trek_adam_opts){ 0 }), .timeline = t };
@@ -526,7 +512,6 @@ static void train(trek_graph *graph, int passes)
 /* A timing trend: what each epoch's modules took. */
 static void recorded_times(void **state)
 {
-    (void)state;
     trek_graph *graph = labelled(test_device());
     assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.1 })), TREK_OK);
     trek_timeline *t = profile(0), *plain = trek_timeline_new(NULL);
@@ -561,7 +546,6 @@ static void recorded_times(void **state)
 /* On a GPU each op is measured once, by its outermost call, whatever the number of ops; on CPUs nothing is. */
 static void device_times(void **state)
 {
-    (void)state;
     trek_graph *graph = labelled(test_device());
     assert_int_equal(trek_graph_set_optimizer(graph, trek_adam((trek_adam_opts){ .lr = 0.1 })), TREK_OK);
     trek_timeline *t = trek_timeline_new(&(trek_timeline_opts){ .ops = true, .device_times = true });
@@ -607,7 +591,6 @@ static void device_times(void **state)
 
 static void off(void **state)
 {
-    (void)state;
     trek_scope scope = trek_scope_begin();
     trek_var *x = zeros(trek_dims(3));
     trek_timeline *t = profile(0), *plain = trek_timeline_new(NULL);
@@ -657,7 +640,6 @@ static void off(void **state)
 
 static void limits(void **state)
 {
-    (void)state;
     enum { ROWS = 8, LENGTHS = 40 };
     trek_timeline *t = trek_timeline_new(&(trek_timeline_opts){ .ops = true, .rows = ROWS, .capacity = 10 });
     trek_scope scope = trek_scope_begin();
@@ -704,7 +686,6 @@ static void expect_mistake(trek_timeline *t, trek_timeline_summary_opts opts, tr
 
 static void mistakes(void **state)
 {
-    (void)state;
     trek_timeline *t = profile(0), *plain = trek_timeline_new(NULL);
     expect_mistake(NULL, (trek_timeline_summary_opts){ 0 }, TREK_ERR_ARGUMENT, "timeline is NULL");
     expect_mistake(plain, (trek_timeline_summary_opts){ 0 }, TREK_ERR_STATE, "without opts.ops");
@@ -732,7 +713,6 @@ static void mistakes(void **state)
 
 static void sorting(void **state)
 {
-    (void)state;
     trek_timeline *t = profile(0);
     trek_module *m = net(trek_cpu(0));
     one_pass(m);
@@ -762,7 +742,6 @@ static int lines_of(const char *text)
 
 static void text(void **state)
 {
-    (void)state;
     setlocale(LC_ALL, "de_DE.UTF-8"); /* where it is installed, the decimal point is a comma */
     trek_timeline *t = profile(0);
     trek_module *m = net(trek_cpu(0));
@@ -794,7 +773,6 @@ static void text(void **state)
 
 static void trace(void **state)
 {
-    (void)state;
     char folder[] = "/tmp/trek-profile-XXXXXX", path[64];
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/trace.json", folder);
@@ -819,7 +797,6 @@ static void trace(void **state)
 
 static void peak(void **state)
 {
-    (void)state;
     trek_peak first, second;
     assert_int_equal(trek_measure_peak(&first), TREK_OK);
     assert_true(first.threads >= 1 && first.flops > 1e8 && first.bytes > 1e7);
@@ -830,7 +807,6 @@ static void peak(void **state)
 /* Every allocation fails: an error or a whole answer, and nothing is lost. */
 static void no_memory(void **state)
 {
-    (void)state;
     test_memory.fail_count = 2; /* it is asked twice */
     trek_timeline *t = NULL;
     int64_t k = 0;
@@ -860,7 +836,6 @@ static void no_memory(void **state)
 /* What a GPU works off later has the host's times, and no rates. */
 static void on_device(void **state)
 {
-    (void)state;
     trek_timeline *t = profile(0);
     trek_trace_end_pass(trek_trace_begin_op("adam"), 1e6, true);
     assert_int_equal(averages(t, (trek_timeline_summary_opts){ 0 }), 1);

@@ -39,7 +39,6 @@ static void expect(trek_status status, const char *part)
 /* x and an optional y: x + y, x y, and as a third what makes it fail: nothing. */
 static trek_status sums_results(trek_module *self, trek_var *const *inputs, int n, trek_var **results, int count)
 {
-    (void)self;
     trek_var *x = inputs[0], *y = n > 1 && inputs[1] ? inputs[1] : x;
     results[0] = trek_add(x, y);
     if (count > 1)
@@ -55,7 +54,6 @@ static const trek_module_class nameless_class = { .name = "nameless", .size = si
 
 static void test_own_class(void **state)
 {
-    (void)state;
     trek_module *sums = trek_module_new(&sums_class), *relu = trek_nn_relu();
     trek_scope scope = trek_scope_begin();
     trek_var *x = wave(trek_dims(2, 3), 0), *y = wave(trek_dims(2, 3), 5), *both[2] = { x, y }, *results[4];
@@ -93,7 +91,6 @@ static void test_own_class(void **state)
 /* Outside all scopes results are the caller's to release; in a scope they outlive what the module made beside them. */
 static void test_ownership(void **state)
 {
-    (void)state;
     trek_module *sums = trek_module_new(&nameless_class);
     trek_tensor *ones = trek_tensor_ones(trek_dims(3), TREK_F32, test_device());
     trek_var *x = trek_var_new(ones, true), *results[2];
@@ -143,7 +140,6 @@ static trek_var *run_layer(kind k, trek_module *m, trek_var *x, trek_var **h, tr
 
 static void test_recurrent_results(void **state)
 {
-    (void)state;
     for (kind k = 0; k < KINDS; k++) {
         trek_module *m = layer(k, test_device());
         trek_scope scope = trek_scope_begin();
@@ -220,7 +216,6 @@ static trek_graph *stateful_on_ranks(kind *k, int world)
 
 static void test_state_in_flows(void **state)
 {
-    (void)state;
     for (kind k = 0; k < KINDS; k++) {
         double wanted[CALLS], got[CALLS];
         trek_module *m = layer(k, test_device());
@@ -247,7 +242,6 @@ static void test_state_in_flows(void **state)
 /* Results that the program reads, and a module that takes one of another's. */
 static void test_tagged_results(void **state)
 {
-    (void)state;
     trek_flow *flow = trek_flow_from(trek_module_new(&sums_class));
     trek_flow_tag_result(flow, "product", "p");
     trek_flow_tag_result(flow, "sum", "s");
@@ -272,7 +266,6 @@ static void test_tagged_results(void **state)
 
 static void test_gradients_of_results(void **state)
 {
-    (void)state;
     trek_flow *flow = trek_flow_from(trek_module_new(&sums_class));
     trek_flow_tag_result(flow, "product", "p");
     trek_flow_through(flow, trek_module_new(&sums_class));
@@ -296,7 +289,6 @@ static void build_wrong(trek_flow *flow, const char *part)
 
 static void test_mistakes(void **state)
 {
-    (void)state;
     trek_module *two[2] = { trek_nn_relu(), trek_nn_relu() };
     build_wrong(trek_flow_tag_result(trek_flow_from(trek_nn_relu()), "hn", "h"), "relu has no result \"hn\"");
     build_wrong(trek_flow_tag_result(trek_flow_from(trek_module_new(&sums_class)), "more", "h"), "sums has no result \"more\"");

@@ -103,7 +103,6 @@ static const struct {
 
 static void totals_of_layers(void **state)
 {
-    (void)state;
     for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
         trek_module *m = known[k].make();
         assert_non_null(m);
@@ -167,7 +166,6 @@ static trek_module *holder(int n, trek_module *const *modules)
 
 static void tables(void **state)
 {
-    (void)state;
     trek_module *inner[2] = { trek_nn_linear(6, 6, HERE), trek_nn_linear(6, 6, HERE) };
     trek_module *mlp[3] = { trek_nn_linear(4, 6, HERE), trek_nn_relu(), NULL };
     mlp[2] = holder(2, inner);
@@ -203,7 +201,6 @@ static void tables(void **state)
 
 static void mistakes(void **state)
 {
-    (void)state;
     trek_module *m = trek_nn_linear(4, 6, HERE);
     trek_shape shape = trek_dims(2, 5);
     trek_module_totals totals = { .params = -7 };
@@ -231,14 +228,12 @@ static void mistakes(void **state)
 
 static trek_var *drawing(trek_module *self, trek_var *x)
 {
-    (void)self;
     return trek_dropout(x, 0.5, true); /* in eval mode, too */
 }
 static const trek_module_class drawing_class = { .name = "drawing", .size = sizeof(trek_module), .forward = drawing };
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     trek_flow *inner = trek_flow_tag(trek_flow_from(trek_nn_linear(4, 4, device)), "mid");
     trek_flow *flow = trek_flow_through(trek_flow_from(trek_nn_linear(4, 4, device)), trek_nn_relu()); /* one step of the route */
     trek_flow_through(flow, trek_nn_batch_norm1d(4, device));
@@ -251,7 +246,6 @@ static trek_graph *build(trek_device device, void *arg)
 
 static trek_status note_entry(const char *name, trek_var *var, void *arg)
 {
-    (void)name;
     trek_tensor ***to = arg;
     *(*to)++ = trek_tensor_clone(trek_var_data(var));
     return TREK_OK;
@@ -264,7 +258,6 @@ static trek_var *numbers(int64_t rows)
 
 static void nothing_is_disturbed(void **state)
 {
-    (void)state;
     for (int ranks = 1; ranks <= 3; ranks += 2) {
         trek_seed(4);
         trek_graph *graph = build(HERE, NULL);

@@ -123,7 +123,6 @@ static char path[64];
 
 static int make_folder(void **state)
 {
-    (void)state;
     if (!mkdtemp(folder))
         return 1;
     snprintf(path, sizeof path, "%s/trace.json", folder);
@@ -132,7 +131,6 @@ static int make_folder(void **state)
 
 static int remove_folder(void **state)
 {
-    (void)state;
     unlink(path);
     return rmdir(folder);
 }
@@ -141,7 +139,6 @@ static int remove_folder(void **state)
 
 static void spans_and_events(void **state)
 {
-    (void)state;
     trek_timeline *t = trek_timeline_new(NULL);
     trek_timeline_span outer = trek_timeline_begin(t), inner = trek_timeline_begin(t);
     trek_timeline_end(t, "inner", inner);
@@ -169,7 +166,6 @@ static void spans_and_events(void **state)
 
 static void bounded(void **state)
 {
-    (void)state;
     assert_null(trek_timeline_new(&(trek_timeline_opts){ .capacity = -5 }));
     assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     trek_error_clear();
@@ -188,7 +184,6 @@ static void bounded(void **state)
 
 static void names(void **state)
 {
-    (void)state;
     trek_timeline *t = trek_timeline_new(&(trek_timeline_opts){ .capacity = 4 });
     char longer[200], cut[200];
     memset(longer, 'n', sizeof longer);
@@ -206,7 +201,6 @@ static void names(void **state)
 
 static void sink(void **state)
 {
-    (void)state;
     trek_timeline *first = trek_timeline_new(NULL), *second = trek_timeline_new(NULL);
     assert_int_equal(trek_trace_enter("forward"), 0);
     assert_int_equal(trek_timeline_attach(first), TREK_OK);
@@ -249,7 +243,6 @@ static void range_end(void) { strcat(ranges, ") "); }
 
 static void nvtx_ranges(void **state)
 {
-    (void)state;
     static trek_backend backend = { .range_begin = range_begin, .range_end = range_end };
     trek_backend_find(TREK_CUDA, NULL, 0);
     const trek_backend *real = trek_backends[TREK_CUDA];
@@ -298,7 +291,6 @@ static void *report(void *arg)
 
 static void threads(void **state)
 {
-    (void)state;
     trek_timeline *t = trek_timeline_new(&(trek_timeline_opts){ .capacity = THREADS * EACH });
     trek_timeline_attach(t);
     pthread_t ids[THREADS];
@@ -328,7 +320,6 @@ static void threads(void **state)
 
 static void chrome_trace(void **state)
 {
-    (void)state;
     setlocale(LC_ALL, "de_DE.UTF-8"); /* where it is installed, the decimal point is a comma */
     trek_timeline *t = trek_timeline_new(&(trek_timeline_opts){ .capacity = 5 });
     for (int k = 0; k < 4; k++)
@@ -371,7 +362,6 @@ static void chrome_trace(void **state)
 
 static void numbers(void **state)
 {
-    (void)state;
     static const struct {
         double value;
         int digits;

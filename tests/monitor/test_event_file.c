@@ -15,7 +15,6 @@
 /* RFC 3720, B.4. */
 static void test_checksum(void **state)
 {
-    (void)state;
     unsigned char bytes[32] = { 0 };
     assert_int_equal(trek_crc32c("123456789", 9), 0xe3069283u);
     assert_int_equal(trek_crc32c(bytes, 32), 0x8a9136aau);
@@ -26,7 +25,6 @@ static void test_checksum(void **state)
 
 static void test_base64(void **state)
 {
-    (void)state;
     static const char *const good[][2] = { { "", "" }, { "Zg==", "f" }, { "Zm8=", "fo" }, { "Zm9v", "foo" },
                                            { "Zm9vYmE=", "fooba" } };
     static const char *const bad[] = { "Z", "Zg", "Zg=", "Zg===", "Zm9v\n", "Zm9vYmE=Zg==", "Z m=" };
@@ -50,7 +48,6 @@ static char folder[64];
 
 static int begin(void **state)
 {
-    (void)state;
     snprintf(folder, sizeof folder, "/tmp/trek-events-XXXXXX");
     return mkdtemp(folder) ? 0 : -1;
 }
@@ -58,7 +55,6 @@ static int begin(void **state)
 static int end(void **state)
 {
     char command[128];
-    (void)state;
     snprintf(command, sizeof command, "rm -rf %s", folder);
     return system(command) != 0 || trek_error_status() != TREK_OK;
 }
@@ -107,7 +103,6 @@ static void record_all(trek_monitor *m)
 /* But for when each began. */
 static void test_live(void **state)
 {
-    (void)state;
     enum { FIRST = 12 + 9 + 2 + 15 + 4 };
     char run[128], path[512], exported[128];
     size_t live_size, size;
@@ -130,7 +125,6 @@ static void test_live(void **state)
 
 static void test_none(void **state)
 {
-    (void)state;
     char run[128], path[512];
     trek_monitor *m = trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .name = "r" });
     record_all(m);

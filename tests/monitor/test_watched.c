@@ -23,7 +23,6 @@ static const char *program;
 
 static int begin(void **state)
 {
-    (void)state;
     trek_error_clear();
     snprintf(folder, sizeof folder, "/tmp/trek-watched-XXXXXX");
     return mkdtemp(folder) ? 0 : -1;
@@ -32,7 +31,6 @@ static int begin(void **state)
 static int end(void **state)
 {
     char command[128];
-    (void)state;
     snprintf(command, sizeof command, "rm -rf %s", folder);
     return system(command) != 0 || trek_error_status() != TREK_OK;
 }
@@ -60,7 +58,6 @@ static trek_run_reader *read_run(const char *name)
 
 static void test_values_come_back_to_the_bit(void **state)
 {
-    (void)state;
     const double values[] = { 0.1, -0.0, 5e-324, 1.7976931348623157e308, (double)NAN, (double)INFINITY, -(double)INFINITY,
                               1.0 / 3 };
     const char *odd = "a \"b\"\n\\ \xc3\xa9 \xe2\x82\xac\t/<b>";
@@ -95,7 +92,6 @@ static void test_values_come_back_to_the_bit(void **state)
 
 static void test_histograms_count_every_value(void **state)
 {
-    (void)state;
     double values[] = { -1, 0, 0, 0.5, 1, (double)NAN, (double)INFINITY };
     trek_tensor *t = trek_tensor_from_data(values, trek_dims(7), TREK_F64, trek_cpu(0));
     trek_monitor *m = watch("h");
@@ -125,7 +121,6 @@ static void test_histograms_count_every_value(void **state)
 
 static void test_mistakes_are_told(void **state)
 {
-    (void)state;
     assert_null(trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .interval_s = -0.5 }));
     assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     trek_error_clear();
@@ -149,7 +144,6 @@ static void *write_many(void *arg)
 
 static void test_threads_write_whole_lines(void **state)
 {
-    (void)state;
     pthread_t threads[4];
     trek_monitor *m = watch("threads");
     for (int k = 0; k < 4; k++)
@@ -280,7 +274,6 @@ static void train_on(int ranks)
 
 static void test_a_child_of_fork_makes_no_monitor(void **state)
 {
-    (void)state;
     pid_t child = fork();
     if (child == 0) {
         trek_monitor *m = trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .name = "forked" });
@@ -296,7 +289,6 @@ static void test_three_ranks(void **state) { (void)state; train_on(3); }
 /* A loop of one's own: the trends' points. */
 static void test_points_are_those_of_the_trends(void **state)
 {
-    (void)state;
     trek_scope scope = trek_scope_begin();
     trek_graph *graph = line_build(trek_cpu(0), NULL);
     assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.01 })), TREK_OK);
@@ -342,7 +334,6 @@ static void test_points_are_those_of_the_trends(void **state)
 
 static void test_a_failed_run_says_why(void **state)
 {
-    (void)state;
     assert_int_equal(finish(start("fails", "fails")), 0);
     trek_run_reader *r = read_run("fails");
     assert_int_equal(trek_run_reader_state(r)->status, TREK_RUN_FAILED);
@@ -352,7 +343,6 @@ static void test_a_failed_run_says_why(void **state)
 
 static void test_a_killed_process_has_died_and_its_file_is_there(void **state)
 {
-    (void)state;
     char path[200];
     pid_t child = start("forever", "killed");
     snprintf(path, sizeof path, "%s/killed", folder);
@@ -377,7 +367,6 @@ static void test_a_killed_process_has_died_and_its_file_is_there(void **state)
 static int warnings;
 static void count_warnings(trek_log_level level, const char *message, void *arg)
 {
-    (void)arg;
     warnings += level == TREK_LOG_WARNING && strstr(message, "training goes on") != NULL;
 }
 
@@ -394,7 +383,6 @@ static void train_beside(trek_monitor *m)
 
 static void test_what_cannot_be_written_is_one_warning(void **state)
 {
-    (void)state;
     char path[200], target[240];
     trek_log_set(TREK_LOG_WARNING, count_warnings, NULL);
     warnings = 0;
@@ -417,7 +405,6 @@ static void test_what_cannot_be_written_is_one_warning(void **state)
 /* Whoever has started them, and without a name that somebody gives. */
 static void test_processes_of_a_job_have_one_folder(void **state)
 {
-    (void)state;
     static const struct {
         const char *rank, *others, *name; /* name: what it ends with */
     } jobs[] = { { "SLURM_PROCID", "SLURM_STEP_NUM_TASKS=3 SLURM_STEP_ID=2 SLURM_JOB_ID=4711 SLURM_STEP_NODELIST=a,b",
@@ -505,7 +492,6 @@ static void use_registry(void)
 /* Who lists removes what processes have left that have gone, and so does who writes; what may be of other containers stays. */
 static void test_entries_of_gone_processes_are_removed(void **state)
 {
-    (void)state;
     char name[32], text[300], why[400], before[32];
     use_registry();
     trek_monitor *m = watch("here");
@@ -547,7 +533,6 @@ static char last_warning[500];
 
 static void keep_warning(trek_log_level level, const char *message, void *arg)
 {
-    (void)level, (void)arg;
     warnings++;
     snprintf(last_warning, sizeof last_warning, "%s", message);
 }
@@ -582,7 +567,6 @@ static void expect_unused(const char *says)
 
 static void test_a_registry_of_others_is_not_used(void **state)
 {
-    (void)state;
     char text[300], name[32], command[500];
     use_registry();
     assert_int_equal(mkdir(registry, 0700), 0);
@@ -607,7 +591,6 @@ static void test_a_registry_of_others_is_not_used(void **state)
 
 static void test_a_torn_line_is_left_behind(void **state)
 {
-    (void)state;
     char path[200];
     trek_monitor *m = watch("torn");
     trek_monitor_free(&m);
@@ -628,7 +611,6 @@ static void test_a_torn_line_is_left_behind(void **state)
 
 static void test_histograms_come_when_they_are_wanted(void **state)
 {
-    (void)state;
     char path[200];
     pid_t child = start("forever", "wish");
     snprintf(path, sizeof path, "%s/wish", folder);
@@ -662,7 +644,6 @@ static void span_of_ms(const char *name, int64_t start_ms, int64_t end_ms)
 /* A span's time is without what is inside it; names stand for what a rank does. */
 static void test_lanes_count_each_time_once(void **state)
 {
-    (void)state;
     trek_monitor *m = watch("lanes");
     trek_monitor_lane before = trek_monitor_lane_read(0);
     span_of_ms("loader wait", 1, 3);
@@ -684,7 +665,6 @@ static void test_lanes_count_each_time_once(void **state)
 /* A step that is looked at stands for the time since the rest began; samples count all the while. */
 static void test_a_step_stands_for_those_before(void **state)
 {
-    (void)state;
     trek_monitor *m = watch("rest");
     trek_monitor_lane before = trek_monitor_lane_read(0);
     trek_monitor_lanes_rest(1 * 1000000);
@@ -713,7 +693,6 @@ static void test_a_step_stands_for_those_before(void **state)
 /* Steps that are far shorter than the time between two looks at the clock: samples, steps and each point are exact. */
 static void test_short_steps_are_counted_exactly(void **state)
 {
-    (void)state;
     enum { STEPS = 20000, ROWS_OF_STEP = 2 };
     double *losses = calloc(STEPS + 1, sizeof *losses);
     trek_scope scope = trek_scope_begin();
@@ -757,7 +736,6 @@ static void test_short_steps_are_counted_exactly(void **state)
 
 static trek_var *no_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)output, (void)batch, (void)arg;
     trek_fail(TREK_ERR_CALLBACK, "no loss today");
     return NULL;
 }

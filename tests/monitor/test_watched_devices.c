@@ -16,7 +16,6 @@ static char folder[64], run[128];
 
 static int begin(void **state)
 {
-    (void)state;
     trek_error_clear();
     snprintf(folder, sizeof folder, "/tmp/trek-devices-XXXXXX");
     snprintf(run, sizeof run, "%s/first", mkdtemp(folder) ? folder : "");
@@ -26,7 +25,6 @@ static int begin(void **state)
 static int end(void **state)
 {
     char command[128];
-    (void)state;
     snprintf(command, sizeof command, "rm -rf %s", folder);
     return system(command) != 0 || trek_error_status() != TREK_OK;
 }
@@ -56,7 +54,6 @@ static trek_run_reader *train_on(trek_device device)
 
 static void test_a_cpu_has_its_name(void **state)
 {
-    (void)state;
     char line[256], model[256] = "CPU", cores[32];
     FILE *file = fopen("/proc/cpuinfo", "r");
     while (file && fgets(line, sizeof line, file))
@@ -157,7 +154,6 @@ static bool in_events(const char *tag, float value)
 
 static void test_a_gpu_says_how_it_is(void **state)
 {
-    (void)state;
     if (!on_gpus())
         skip();
     trek_run_reader *r = train_on_gpu("");
@@ -180,7 +176,6 @@ static void test_a_gpu_says_how_it_is(void **state)
 
 static void test_what_a_gpu_may_not_say_is_left_out(void **state)
 {
-    (void)state;
     static const char *const modes[] = { "mig", "denied", "bare" };
     if (!on_gpus() || getenv("TREK_TEST_NO_NVML"))
         skip();

@@ -30,7 +30,6 @@ static double softplus(double x) { return log1p(exp(x)); }
 
 static void test_numbers(void **state)
 {
-    (void)state;
     check(trek_nn_relu6(), 0, 0.25, 3);
     check(trek_nn_selu(), 1.0507009873554805 * 1.6732632423543772 * expm1(-2), 1.0507009873554805 * 0.25, 1.0507009873554805 * 3);
     check(trek_nn_softsign(), -2.0 / 3, 0.2, 0.75);
@@ -63,7 +62,6 @@ static void test_numbers(void **state)
 
 static void test_modes(void **state)
 {
-    (void)state;
     trek_module *m = trek_nn_rrelu(), *given = trek_nn_rrelu_with(&(trek_rrelu_opts){ .lower = 0.5, .upper = 0.5 });
     trek_scope scope = trek_scope_begin();
     trek_var *x = trek_var_from(trek_tensor_full(-1, trek_dims(64), TREK_F32, test_device()));
@@ -82,7 +80,6 @@ static void test_modes(void **state)
 
 static void test_holding(void **state)
 {
-    (void)state;
     trek_module *slope = trek_nn_prelu_with(&(trek_prelu_opts){ .parameters = 3, .init = 0.1, .device = test_device() });
     assert_int_equal(trek_module_param_count(slope), 3);
     assert_non_null(trek_module_find(slope, "weight"));
@@ -122,7 +119,6 @@ static void refuses(trek_module *m)
 
 static void test_refused(void **state)
 {
-    (void)state;
     refuses(trek_nn_celu_with(&(trek_celu_opts){ .alpha = TREK_ZERO }));
     refuses(trek_nn_softplus_with(&(trek_softplus_opts){ .beta = TREK_ZERO }));
     refuses(trek_nn_hardtanh_with(&(trek_hardtanh_opts){ .low = 2, .high = 1 }));

@@ -63,7 +63,6 @@ static trek_var *random_logits(uint32_t stream, int64_t rows, trek_dtype dtype)
 
 static void test_filters(void **state)
 {
-    (void)state;
     const double temperatures[] = { 0, 0.3, 2.5 }, top_ps[] = { 0, 0.05, 0.6, 0.95, 1 }, penalties[] = { 0, 1.4, 0.8 };
     const int64_t top_ks[] = { 0, 1, 7, V, 3 * V }, seen[] = { 3, 3, 17, 0, 49, 21 };
     const int64_t *seen_rows[] = { seen, seen + 2, seen };
@@ -99,7 +98,6 @@ static trek_var *vector(const double *values, int64_t n)
  */
 static void test_many_words(void **state)
 {
-    (void)state;
     enum { MANY = 20000 };
     for (int k = 0; k < 6; k++) {
         trek_scope scope = trek_scope_begin();
@@ -138,7 +136,6 @@ static void test_many_words(void **state)
 /* Equal logits, infinite ones, none. */
 static void test_edges(void **state)
 {
-    (void)state;
     trek_scope scope = trek_scope_begin();
     const double equal[] = { 1, 2, 2, 0, 2 }, above[] = { 1, INFINITY, NAN, -INFINITY, 3 },
         none[] = { -INFINITY, NAN, -INFINITY };
@@ -187,7 +184,6 @@ static void test_edges(void **state)
 /* Chi squared of many draws against the probabilities of what is left. */
 static void test_frequencies(void **state)
 {
-    (void)state;
     enum { DRAWS = 20000, ROWS = 20 };
     const trek_sample_opts all[] = { { 0 }, { .temperature = 1.7 }, { .top_k = 6 }, { .top_p = 0.8, .temperature = 0.7 } };
     for (size_t which = 0; which < sizeof all / sizeof *all; which++) {
@@ -221,7 +217,6 @@ static void test_frequencies(void **state)
 
 static void test_seeds(void **state)
 {
-    (void)state;
     trek_scope scope = trek_scope_begin();
     trek_var *logits = random_logits(1, 9, TREK_F32);
     int64_t first[9], again[9], other[9];
@@ -252,7 +247,6 @@ static void generated(trek_module *model, const trek_generate_opts *o, int64_t *
 
 static void test_cache_or_not(void **state)
 {
-    (void)state;
     const trek_sample_opts samples[] = { { .temperature = TREK_ZERO }, { .seed = 3, .top_k = 9, .top_p = 0.9 },
                                          { .seed = 4, .temperature = 1.5, .repetition_penalty = 1.3 } };
     for (int kind = 0; kind < DECODERS; kind++)
@@ -273,7 +267,6 @@ static void test_cache_or_not(void **state)
 /* Greedy, by a loop over whole forwards of one row. */
 static void test_as_written(void **state)
 {
-    (void)state;
     trek_module *model = decoder_new(LEARNED, 2, TREK_F64);
     int64_t tokens[ROWS * NEW], counts[ROWS];
     generated(model, &(trek_generate_opts){ .sample = { .temperature = TREK_ZERO }, .max_new_tokens = NEW }, tokens, counts);
@@ -311,7 +304,6 @@ static bool listen(int64_t row, int64_t token, void *arg)
 
 static void test_ends(void **state)
 {
-    (void)state;
     trek_module *model = decoder_new(ROTARY, 2, TREK_F64);
     int64_t whole[ROWS * NEW], tokens[ROWS * NEW], counts[ROWS];
     trek_generate_opts o = { .sample = { .seed = 9 }, .max_new_tokens = NEW };
@@ -338,7 +330,6 @@ static void test_ends(void **state)
 
 static trek_var *flat_forward(trek_module *self, trek_var *tokens)
 {
-    (void)self;
     return trek_cast(tokens, TREK_F32);
 }
 
@@ -346,7 +337,6 @@ static const trek_module_class flat_class = { .name = "flat", .size = sizeof(tre
 
 static void test_refused(void **state)
 {
-    (void)state;
     trek_module *model = decoder_new(WAVES, 1, TREK_F32), *flat = trek_module_new(&flat_class);
     int64_t tokens[ROWS * NEW], counts[ROWS];
     const trek_generate_opts few = { .max_new_tokens = NEW };

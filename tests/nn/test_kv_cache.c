@@ -75,7 +75,6 @@ static void check_cuts(trek_module *model, trek_var *tokens, trek_var *whole, in
 
 static void test_parts(void **state)
 {
-    (void)state;
     for (int kind = 0; kind < DECODERS; kind++)
         for (size_t p = first_precision(kind); p < PRECISIONS; p = next_precision(p)) {
             trek_module *model = decoder_new(kind, 3, precisions[p].dtype);
@@ -120,7 +119,6 @@ static void check_rows(decoder_kind kind, trek_dtype dtype, double tolerance)
 
 static void test_rows(void **state)
 {
-    (void)state;
     for (int kind = 0; kind < DECODERS; kind++)
         for (size_t p = first_precision(kind); p < PRECISIONS; p = next_precision(p))
             check_rows(kind, precisions[p].dtype, precisions[p].tolerance);
@@ -130,7 +128,6 @@ static void test_rows(void **state)
 
 static void test_truncate_and_reset(void **state)
 {
-    (void)state;
     trek_module *model = decoder_new(ROTARY, 2, TREK_F64);
     trek_scope scope = trek_scope_begin();
     trek_var *tokens = decoder_tokens(6, 2, 12), *other = decoder_tokens(8, 2, 12);
@@ -161,7 +158,6 @@ static void test_truncate_and_reset(void **state)
 /* Rows 2, 0, 0 of three that have different lengths. */
 static void test_reorder(void **state)
 {
-    (void)state;
     trek_module *model = decoder_new(LEARNED, 2, TREK_F64);
     trek_scope scope = trek_scope_begin();
     trek_var *tokens = decoder_tokens(10, 3, 9), *more = decoder_tokens(11, 4, 2);
@@ -192,7 +188,6 @@ static void test_reorder(void **state)
 /* A NaN that a row had does not come back by way of masked positions. */
 static void test_reset_forgets(void **state)
 {
-    (void)state;
     trek_module *model = decoder_new(WAVES, 1, TREK_F64);
     trek_scope scope = trek_scope_begin();
     trek_kv_cache *cache = cache_of(2, 0);
@@ -213,7 +208,6 @@ static void test_reset_forgets(void **state)
 /* A decoder's attention to an encoder's result is as ever; that to itself goes on. */
 static void test_encoder_memory(void **state)
 {
-    (void)state;
     trek_transformer_opts o = { .d_model = 8, .heads = 2, .dim_feedforward = 12, .layers = 2, .causal = true, .dtype = TREK_F64,
                                 .device = test_device() };
     trek_module *decoder = trek_nn_transformer_decoder_with(&o);
@@ -236,7 +230,6 @@ static void test_encoder_memory(void **state)
 
 static void test_outside(void **state)
 {
-    (void)state;
     trek_scope scope = trek_scope_begin();
     trek_var *tokens = decoder_tokens(1, 2, 4), *x = trek_cast(trek_reshape(tokens, trek_dims(2, 4, 1)), TREK_F32);
     trek_var *positions = trek_token_positions(tokens);
@@ -304,7 +297,6 @@ static void refuse(probe *p, probe as, trek_var *tokens, const int64_t *counts, 
 
 static void test_refused(void **state)
 {
-    (void)state;
     trek_module *base = trek_module_new(&probe_class);
     probe *p = (probe *)base;
     p->cache = cache_of(2, 6);
@@ -347,7 +339,6 @@ static void test_refused(void **state)
 
 static void test_layers_refuse(void **state)
 {
-    (void)state;
     trek_transformer_opts o = { .d_model = 8, .heads = 2, .layers = 1, .dropout = TREK_ZERO, .device = test_device() };
     trek_module *blind = trek_nn_transformer_encoder_with(&o), *learns = decoder_new(WAVES, 1, TREK_F32);
     trek_scope scope = trek_scope_begin();
@@ -382,7 +373,6 @@ static void test_layers_refuse(void **state)
 /* Each allocation of a forward, a growth, an exchange fails once: rows are as they were, and what comes later is right. */
 static void test_without_memory(void **state)
 {
-    (void)state;
     if (!test_on_cpu())
         return;
     trek_module *model = decoder_new(WAVES, 2, TREK_F64);

@@ -16,7 +16,6 @@
 
 static void test_sequential(void **state)
 {
-    (void)state;
     trek_module *m = trek_nn_sequential(0, NULL), *twice = trek_nn_leaky_relu(0.5);
     trek_scope scope = trek_scope_begin();
     trek_var *x = numbers((double[]){ -4, 4 }, trek_dims(2));
@@ -57,7 +56,6 @@ static void test_sequential(void **state)
 
 static void test_batch_norm(void **state)
 {
-    (void)state;
     trek_module *m = trek_nn_batch_norm1d(2, test_device());
     trek_batch_norm_opts averaging = { .features = 2, .momentum = TREK_OFF, .device = test_device() };
     trek_batch_norm_opts bare = { .features = 2, .no_running_stats = true, .no_affine = true, .device = test_device() };
@@ -103,7 +101,6 @@ static void test_batch_norm(void **state)
 
 static void test_norm_embedding_dropout(void **state)
 {
-    (void)state;
     trek_module *norm = trek_nn_layer_norm(3, test_device()), *drop = trek_nn_dropout(0.25);
     trek_module *table =
         trek_nn_embedding_with(&(trek_embedding_opts){ .num = 4, .dim = 2, .padding_idx = TREK_ZERO, .device = test_device() });
@@ -155,7 +152,6 @@ static trek_var *places(trek_shape shape, const int64_t *values)
 
 static void test_bags(void **state)
 {
-    (void)state;
     trek_embedding_bag_opts opts = { .num = 4, .dim = 2, .mode = TREK_BAG_SUM, .padding_idx = TREK_ZERO,
                                      .device = test_device() };
     trek_module *sum = trek_nn_embedding_bag_with(&opts), *mean = trek_nn_embedding_bag(4, 2, test_device());
@@ -208,7 +204,6 @@ static void test_bags(void **state)
 
 static void test_positions(void **state)
 {
-    (void)state;
     trek_module *rotary = trek_nn_rotary(2, 3, test_device()), *waves = trek_nn_sinusoidal_positions(2, 3, test_device());
     trek_module *pairs = trek_nn_rotary_with(&(trek_rotary_layer_opts){ .dim = 2, .interleaved = true, .device = test_device() });
     trek_module *dropped = trek_nn_sinusoidal_positions_with(&(trek_sinusoidal_positions_opts){ .dim = 2, .dropout = 1,
@@ -257,7 +252,6 @@ static void test_positions(void **state)
 
 static void test_bilinear_unflatten(void **state)
 {
-    (void)state;
     trek_module *m = trek_nn_bilinear(2, 1, 2, test_device()), *shape = trek_nn_unflatten(-1, trek_dims(2, -1));
     trek_module *bare = trek_nn_bilinear_with(&(trek_bilinear_opts){ .in1 = 2, .in2 = 1, .out = 2, .no_bias = true,
                                                                      .device = test_device() });
@@ -293,7 +287,6 @@ static void test_bilinear_unflatten(void **state)
 
 static void test_conv_and_pool(void **state)
 {
-    (void)state;
     trek_module *m = trek_nn_sequential(4, (trek_module *[]){ trek_nn_conv2d(1, 1, 2, test_device()), trek_nn_max_pool2d(2),
                                                               trek_nn_adaptive_avg_pool2d(1, 1), trek_nn_flatten() });
     assert_non_null(m);
@@ -322,7 +315,6 @@ static void test_conv_and_pool(void **state)
 /* Each pixel of the input puts the kernel, times itself, into the result. */
 static void test_conv_transpose(void **state)
 {
-    (void)state;
     trek_module *m = trek_nn_conv_transpose2d_with(
         &(trek_conv_transpose2d_opts){ .in = 1, .out = 2, .kernel = { 2, 3 }, .stride = { 2 }, .device = test_device() });
     fill(m, "weight", (double[]){ 1, 2, 3, 4, 5, 6, 10, 20, 30, 40, 50, 60 });
@@ -379,7 +371,6 @@ static void test_conv_transpose(void **state)
 /* Averages of windows, by hand: the short form's stride is its kernel. */
 static void test_avg_pool(void **state)
 {
-    (void)state;
     trek_module *plain = trek_nn_avg_pool2d(2),
                 *full = trek_nn_avg_pool2d_with(&(trek_pool_opts){ .kernel = { 2, 3 }, .stride = { 1, 2 }, .padding = { 1 } });
     trek_module *inside = trek_nn_avg_pool2d_with(
@@ -415,7 +406,6 @@ static void test_avg_pool(void **state)
 /* The dimension: the last by default, TREK_ZERO for the first. */
 static void test_softmax_options(void **state)
 {
-    (void)state;
     const trek_softmax_opts *opts[] = { NULL, &(trek_softmax_opts){ 0 }, &(trek_softmax_opts){ .dim = -2 },
                                         &(trek_softmax_opts){ .dim = TREK_ZERO }, &(trek_softmax_opts){ .dim = 1 } };
     static const int dims[] = { 1, 1, 0, 0, 1 };
@@ -439,7 +429,6 @@ static void test_softmax_options(void **state)
 
 static void test_activations(void **state)
 {
-    (void)state;
     trek_module *layers[] = { trek_nn_relu(),       trek_nn_tanh(), trek_nn_sigmoid(), trek_nn_softmax(-1),
                               trek_nn_log_softmax(0),
                               trek_nn_leaky_relu(0.1), trek_nn_gelu(), trek_nn_gelu_with(&(trek_gelu_opts){ .tanh = true }),
@@ -487,7 +476,6 @@ static void expect_moments(const trek_var *var, double mean, double deviation, d
 
 static void test_init(void **state)
 {
-    (void)state;
     trek_tensor *tensor = trek_tensor_zeros(trek_dims(200, 50, 2, 1), TREK_F32, test_device()); /* fan_in 100, fan_out 400 */
     trek_var *p = trek_var_new(tensor, true);
     trek_tensor_release(tensor);
@@ -512,7 +500,6 @@ static void test_init(void **state)
 
 static void test_init_details(void **state)
 {
-    (void)state;
     trek_tensor *tensor = trek_tensor_zeros(trek_dims(3, 5), TREK_F64, test_device()),
         *line = trek_tensor_zeros(trek_dims(3), TREK_F32, test_device());
     trek_var *p = trek_var_new(tensor, true), *flat = trek_var_new(line, true);
@@ -558,7 +545,6 @@ static trek_var *leaf(trek_shape shape, trek_dtype dtype)
 /* Ones where torch.nn.init.dirac_(w, 2) has them. */
 static void test_init_dirac(void **state)
 {
-    (void)state;
     static const trek_dtype dtypes[] = { TREK_F32, TREK_F64, TREK_BF16, TREK_F16 };
     for (int d = 0; d < 4; d++) {
         trek_var *line = leaf(trek_dims(6, 2, 4), dtypes[d]), *image = leaf(trek_dims(2, 3, 3, 2), dtypes[d]),
@@ -587,7 +573,6 @@ static void test_init_dirac(void **state)
 
 static void test_init_eye_and_sparse(void **state)
 {
-    (void)state;
     trek_var *wide = leaf(trek_dims(3, 5), TREK_BF16), *high = leaf(trek_dims(4, 2), TREK_F64),
         *p = leaf(trek_dims(400, 50), TREK_F32);
     assert_int_equal(trek_init_eye(wide), TREK_OK);

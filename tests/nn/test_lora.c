@@ -35,7 +35,6 @@ static double distance(trek_var *a, trek_var *b)
 
 static trek_status draw(const char *name, trek_var *param, void *stream)
 {
-    (void)name;
     trek_tensor *values = test_tensor((*(uint32_t *)stream)++, trek_var_shape(param), 0.7);
     trek_status status = trek_tensor_copy_from(trek_var_data(param), values);
     trek_tensor_release(values);
@@ -91,7 +90,6 @@ static void expect_formula(trek_module *m, trek_var *x, trek_var *y, double scal
 
 static void test_formula(void **state)
 {
-    (void)state;
     const trek_lora_opts kinds[] = { { .r = R }, { .r = R, .lora_alpha = 2 }, { .r = R, .lora_alpha = TREK_ZERO },
                                      { .r = R, .lora_alpha = 6, .use_rslora = true }, { .r = R, .lora_alpha = 3 } };
     const double scales[] = { 8.0 / R, 2.0 / R, 0, 6 / sqrt(R), 1 };
@@ -115,7 +113,6 @@ static void test_formula(void **state)
 
 static void test_beginning(void **state)
 {
-    (void)state;
     trek_module *m = linear(TREK_F32, true);
     fine(trek_lora(m, NULL));
     trek_var *a = trek_module_find(m, "lora_A.weight"), *b = trek_module_find(m, "lora_B.weight");
@@ -141,13 +138,11 @@ static void test_beginning(void **state)
 
 static trek_var *forward_of(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n;
     return trek_forward(arg, inputs[0]);
 }
 
 static void test_gradients(void **state)
 {
-    (void)state;
     trek_module *m = linear(TREK_F64, true);
     fine(trek_lora(m, &(trek_lora_opts){ .r = R, .lora_alpha = 2 }));
     fill_all(m);
@@ -166,7 +161,6 @@ static void test_gradients(void **state)
 /* Of the adapter's input alone, and in training alone. */
 static void test_dropout(void **state)
 {
-    (void)state;
     trek_module *m = linear(TREK_F64, true), *plain = linear(TREK_F64, true);
     fine(trek_lora(m, &(trek_lora_opts){ .r = R, .lora_dropout = 0.4 }));
     fill_all(m);
@@ -193,7 +187,6 @@ static void test_dropout(void **state)
 
 static void test_16_bits(void **state)
 {
-    (void)state;
     const trek_dtype dtypes[] = { TREK_BF16, TREK_F16 };
     for (int d = 0; d < 2; d++)
         for (int same = 0; same < 2; same++) {
@@ -221,7 +214,6 @@ static void test_16_bits(void **state)
 
 static void test_autocast(void **state)
 {
-    (void)state;
     trek_module *m = linear(TREK_F32, true);
     fine(trek_lora(m, &(trek_lora_opts){ .r = R }));
     fill_all(m);
@@ -266,7 +258,6 @@ static trek_status count(const char *name, trek_var *param, void *arg)
 /* By the last parts of names; what is run as one op is, too: merged it gives the same. */
 static void test_apply(void **state)
 {
-    (void)state;
     const char *const targets[][3] = { { NULL }, { "linear1", NULL }, { "self_attn.out_proj", "layers.1.linear2", NULL },
                                        { "inear1", NULL } };
     const int adapters[] = { 12, 4, 6, 0 };
@@ -306,7 +297,6 @@ static void test_apply(void **state)
 /* A linear layer with its activation behind it, in a sequential and a flow; removed without merging. */
 static void test_run_as_one(void **state)
 {
-    (void)state;
     for (int way = 0; way < 4; way++) {
         trek_module *first = linear(TREK_F64, true), *next = way % 2 ? trek_nn_gelu() : trek_nn_relu(), *m;
         trek_graph *graph = NULL;
@@ -337,7 +327,6 @@ static void test_run_as_one(void **state)
 /* A weight that is made of others takes an adapter, and is not merged. */
 static void test_over_a_parametrised_weight(void **state)
 {
-    (void)state;
     trek_module *m = linear(TREK_F64, true), *plain = linear(TREK_F64, true);
     fine(trek_weight_norm(m, NULL, 0));
     fine(trek_lora(m, &(trek_lora_opts){ .r = R }));
@@ -366,7 +355,6 @@ static void test_over_a_parametrised_weight(void **state)
 
 static void test_trained(void **state)
 {
-    (void)state;
     trek_seed(2);
     trek_module *m = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear(4, 16, test_device()), trek_nn_gelu(),
                                                               trek_nn_linear(16, 2, test_device()) });
@@ -401,7 +389,6 @@ static void test_trained(void **state)
 
 static void test_after_the_optimizer(void **state)
 {
-    (void)state;
     trek_module *m = trek_nn_linear(4, 2, test_device());
     trek_params *params = trek_module_params(m);
     trek_optimizer *optimizer = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 0.1 }), params);
@@ -433,7 +420,6 @@ static double apart(trek_module *a, trek_module *b, const char *name)
 
 static void test_state(void **state)
 {
-    (void)state;
     char path[] = "/tmp/trek-lora-XXXXXX";
     close(mkstemp(path));
     trek_module *from = pair(1), *to = pair(50);
@@ -484,7 +470,6 @@ static void test_state(void **state)
 /* The base's own state fits a model with adapters: its names are the same. */
 static void test_base_state(void **state)
 {
-    (void)state;
     trek_module *plain = trek_nn_sequential(2, (trek_module *[]){ trek_nn_linear(4, 3, test_device()),
                                                                   trek_nn_linear(3, 2, test_device()) }), *m = pair(1);
     trek_state *saved = trek_state_of(plain);
@@ -501,7 +486,6 @@ static void test_base_state(void **state)
 
 static void test_refused(void **state)
 {
-    (void)state;
     trek_module *m = linear(TREK_F32, true), *norm = trek_nn_layer_norm(3, test_device());
     const char *const none[] = { NULL };
     refuse(trek_lora(NULL, NULL), TREK_ERR_ARGUMENT, "layer");
@@ -530,7 +514,6 @@ static void test_refused(void **state)
 /* Whichever allocation fails, there are adapters on all layers or on none, and the model runs. */
 static void test_without_memory(void **state)
 {
-    (void)state;
     bool done = false;
     for (int64_t fail = 1; !done; fail++) {
         trek_module *m = trek_nn_sequential(2, (trek_module *[]){ trek_nn_linear(4, 3, test_device()),

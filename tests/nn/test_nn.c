@@ -46,14 +46,12 @@ static trek_status join_module(const char *name, trek_module *module, void *arg)
 
 static trek_status stop_at_once(const char *name, trek_var *var, void *arg)
 {
-    (void)name, (void)var;
     ++*(int *)arg;
     return TREK_ERR_CANCELLED;
 }
 
 static void test_tree(void **state)
 {
-    (void)state;
     char text[512] = "";
     int calls = 0;
     trek_module *m = block_new(3);
@@ -90,7 +88,6 @@ static void test_tree(void **state)
 
 static void test_add_errors(void **state)
 {
-    (void)state;
     trek_module *m = trek_module_new(&block_class);
     const char *bad[] = { "", "a.b", NULL };
     for (int k = 0; k < 3; k++) {
@@ -131,7 +128,6 @@ static void test_add_errors(void **state)
 
 static void test_sharing(void **state)
 {
-    (void)state;
     trek_module *shared = trek_nn_linear(2, 2, test_device()), *a = trek_module_new(&bare_class),
         *b = trek_module_new(&bare_class);
     trek_module *root = trek_module_new(&bare_class);
@@ -161,7 +157,6 @@ static void test_sharing(void **state)
 
 static void test_deep(void **state)
 {
-    (void)state;
     enum { DEPTH = 50000 };
     trek_module *top = trek_nn_linear(1, 1, test_device());
     for (int k = 0; k < DEPTH; k++) {
@@ -178,13 +173,11 @@ static void test_deep(void **state)
 
 static trek_var *two_forward(trek_module *self, trek_var *const *inputs, int n)
 {
-    (void)self;
     return n == 1 ? trek_neg(inputs[0]) : trek_add(inputs[0], inputs[1]);
 }
 
 static trek_var *nothing_forward(trek_module *self, trek_var *x)
 {
-    (void)self, (void)x;
     return NULL;
 }
 
@@ -193,7 +186,6 @@ static const trek_module_class nothing_class = { .name = "nothing", .size = size
 
 static void test_forward(void **state)
 {
-    (void)state;
     trek_module *m = block_new(3), *two = trek_module_new(&two_class), *nothing = trek_module_new(&nothing_class);
     trek_module *bare = trek_module_new(&bare_class), *same = trek_nn_identity();
     trek_scope scope = trek_scope_begin();
@@ -229,7 +221,6 @@ static void test_forward(void **state)
 
 static void test_modes_and_moving(void **state)
 {
-    (void)state;
     trek_module *m = block_new(2);
     trek_module_train(m, false);
     assert_false(m->training || ((block *)m)->up->training);
@@ -265,7 +256,6 @@ static void test_modes_and_moving(void **state)
 
 static void test_params(void **state)
 {
-    (void)state;
     trek_module *m = block_new(2);
     trek_params *params = trek_module_params(m), *own = trek_params_new();
     assert_int_equal(trek_params_count(params), 5);
@@ -289,7 +279,6 @@ static void test_params(void **state)
 
 static void test_linear_and_sequential(void **state)
 {
-    (void)state;
     trek_module *linear = trek_nn_linear(2, 3, test_device());
     fill(linear, "weight", (double[]){ 1, 2, -3, 4, 5, -6 });
     fill(linear, "bias", (double[]){ 0.5, -1, 2 });
@@ -335,7 +324,6 @@ static trek_module *build(void)
 
 static void test_no_memory(void **state)
 {
-    (void)state;
     trek_module *m = build(); /* fills caches that stay */
     trek_module_free(&m);
     bool done = false;

@@ -22,7 +22,6 @@ static trek_params *mixed(trek_module **m)
 
 static void test_vector(void **state)
 {
-    (void)state;
     trek_module *m;
     trek_params *params = mixed(&m);
     trek_scope scope = trek_scope_begin();
@@ -53,7 +52,6 @@ static void test_vector(void **state)
 
 static void test_refused(void **state)
 {
-    (void)state;
     trek_module *m;
     trek_params *params = mixed(&m), *none = trek_params_new();
     trek_scope scope = trek_scope_begin();
@@ -88,7 +86,6 @@ static trek_var *norm_of(trek_var *const *inputs, int n, void *p) { return trek_
 
 static void test_total_norm(void **state)
 {
-    (void)state;
     trek_scope scope = trek_scope_begin();
     const double orders[] = { 2, 1, 3, (double)INFINITY, 0.5 };
     for (int k = 0; k < 5; k++) {
@@ -116,7 +113,6 @@ static void test_total_norm(void **state)
 /* What clipping measures; 16-bit ones are summed in f32. */
 static void test_total_norm_of_gradients(void **state)
 {
-    (void)state;
     trek_module *m = trek_nn_linear(4, 3, test_device());
     trek_params *params = trek_module_params(m);
     trek_scope scope = trek_scope_begin();

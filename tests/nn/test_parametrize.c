@@ -160,7 +160,6 @@ static void expect_as_plain(trek_module *m, const kind *k)
 
 static void test_weight_norm(void **state)
 {
-    (void)state;
     for (int i = 0; i < KINDS; i++) {
         const kind *k = &kinds[i];
         trek_module *first = drawn(k, TREK_F64);
@@ -270,7 +269,6 @@ static void expect_spectral_norm(trek_module *m, const kind *k, int dim, int ste
 
 static void test_spectral_norm(void **state)
 {
-    (void)state;
     for (int i = 0; i < KINDS - 1; i++) /* the last is a vector */
         for (int option = 0; option < 2; option++) {
             const kind *k = &kinds[i];
@@ -290,7 +288,6 @@ static void test_spectral_norm(void **state)
 
 static void test_spectral_norm_of_a_vector(void **state)
 {
-    (void)state;
     trek_module *m = drawn(&kinds[KINDS - 1], TREK_F64);
     trek_scope scope = trek_scope_begin();
     fine(trek_spectral_norm(m, "bias", NULL));
@@ -306,13 +303,11 @@ static void test_spectral_norm_of_a_vector(void **state)
 
 static trek_var *forward_of(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n;
     return trek_forward(arg, inputs[0]);
 }
 
 static trek_status gather(const char *name, trek_var *var, void *arg)
 {
-    (void)name;
     trek_var **list = arg;
     while (*list)
         list++;
@@ -334,7 +329,6 @@ static void check_gradients(trek_module *m, trek_var *x)
 /* In eval, where a function of the same numbers gives the same. */
 static void test_gradients(void **state)
 {
-    (void)state;
     for (int i = 0; i < KINDS; i++)
         for (int spectral = 0; spectral < 2; spectral++) {
             const kind *k = &kinds[i];
@@ -354,7 +348,6 @@ static void test_gradients(void **state)
 /* In training u and v are constants, and those of a forward stay its own whatever comes after. */
 static void test_vectors_are_constants(void **state)
 {
-    (void)state;
     const kind *k = &kinds[0];
     trek_module *m = drawn(k, TREK_F64);
     fine(trek_spectral_norm(m, "weight", NULL));
@@ -376,7 +369,6 @@ static void test_vectors_are_constants(void **state)
 
 static void test_16_bits(void **state)
 {
-    (void)state;
     const trek_dtype dtypes[] = { TREK_BF16, TREK_F16 };
     for (int d = 0; d < 2; d++)
         for (int spectral = 0; spectral < 2; spectral++) {
@@ -407,7 +399,6 @@ static void test_16_bits(void **state)
 /* The weight is made in its own dtype; the product alone is a 16-bit one. */
 static void test_autocast(void **state)
 {
-    (void)state;
     const kind *k = &kinds[0];
     for (int spectral = 0; spectral < 2; spectral++) {
         trek_module *m = drawn(k, TREK_F32), *plain = drawn(k, TREK_F32);
@@ -457,12 +448,10 @@ static trek_module *scaled_new(double scale)
 /* A product of three. */
 static trek_var *triple_forward(trek_module *self, trek_var *const *inputs, int n)
 {
-    (void)self;
     return n == 3 ? trek_mul(inputs[0], trek_mul(inputs[1], inputs[2])) : NULL;
 }
 static trek_status triple_inverse(trek_module *self, trek_var *weight, trek_var **originals, int n)
 {
-    (void)self, (void)n;
     originals[0] = trek_full_like(weight, 2);
     originals[1] = trek_full_like(weight, 0.25);
     originals[2] = trek_mul_scalar(weight, 2);
@@ -482,7 +471,6 @@ static trek_module *positive(void)
 
 static void test_own(void **state)
 {
-    (void)state;
     const kind *k = &kinds[0];
     trek_module *m = positive();
     trek_scope scope = trek_scope_begin();
@@ -507,7 +495,6 @@ static void test_own(void **state)
 
 static void test_several_originals(void **state)
 {
-    (void)state;
     const kind *k = &kinds[0];
     trek_module *m = drawn(k, TREK_F64);
     trek_scope scope = trek_scope_begin();
@@ -526,7 +513,6 @@ static void test_several_originals(void **state)
 /* Weight norm under a spectral norm: both gone at once, both names there before. */
 static void test_norms_in_a_chain(void **state)
 {
-    (void)state;
     trek_module *m = drawn(&kinds[2], TREK_F64);
     trek_scope scope = trek_scope_begin();
     fine(trek_weight_norm(m, NULL, 0));
@@ -563,7 +549,6 @@ static trek_module *nested(void)
 
 static void test_names_and_state(void **state)
 {
-    (void)state;
     char names[1024] = "";
     trek_seed(1);
     trek_module *m = nested();
@@ -593,7 +578,6 @@ static void test_names_and_state(void **state)
 
 static void test_removing(void **state)
 {
-    (void)state;
     for (int i = 0; i < KINDS; i++)
         for (int spectral = 0; spectral < 2; spectral++) {
             const kind *k = &kinds[i];
@@ -622,7 +606,6 @@ static void test_removing(void **state)
 
 static void test_removing_to_the_original(void **state)
 {
-    (void)state;
     trek_module *m = drawn(&kinds[0], TREK_F64);
     trek_scope scope = trek_scope_begin();
     trek_var *weight = trek_module_find(m, "weight"), *copy = trek_clone(weight);
@@ -637,7 +620,6 @@ static void test_removing_to_the_original(void **state)
 /* A reset gives the weight that the plain layer would have. */
 static void test_reset(void **state)
 {
-    (void)state;
     for (int i = 0; i < KINDS; i++) {
         trek_module *m = drawn(&kinds[i], TREK_F64), *plain = drawn(&kinds[i], TREK_F64);
         trek_scope scope = trek_scope_begin();
@@ -657,7 +639,6 @@ static void test_reset(void **state)
 /* Frozen ones stay frozen, shared ones stay the other's, too. */
 static void test_frozen_and_shared(void **state)
 {
-    (void)state;
     trek_module *m = drawn(&kinds[0], TREK_F64), *other = drawn(&kinds[0], TREK_F64);
     trek_var *weight = trek_module_find(m, "weight");
     trek_module *both = trek_nn_sequential(2, (trek_module *[]){ m, other });
@@ -676,7 +657,6 @@ static void test_frozen_and_shared(void **state)
 /* A linear layer and its ReLU in one op, in a sequential, a flow and a transformer. */
 static void test_run_as_one(void **state)
 {
-    (void)state;
     trek_device d = test_device();
     for (int way = 0; way < 3; way++) {
         trek_module *linear = way < 2 ? trek_nn_linear(4, 6, d) : NULL, *m = linear;
@@ -713,7 +693,6 @@ static void test_run_as_one(void **state)
 /* Backward's second run divides by what the first did, however many forwards lie between. */
 static void test_recomputed(void **state)
 {
-    (void)state;
     const kind *k = &kinds[2];
     double grads[2][2];
     for (int again = 0; again < 2; again++) {
@@ -742,7 +721,6 @@ static void test_recomputed(void **state)
 
 static void test_optimized(void **state)
 {
-    (void)state;
     trek_seed(3);
     trek_module *first = trek_nn_linear(4, 16, test_device()), *last = trek_nn_linear(16, 2, test_device());
     fine(trek_spectral_norm(first, NULL, NULL));
@@ -782,7 +760,6 @@ static const trek_module_class failing_class = { .name = "failing", .size = size
 
 static void test_refused(void **state)
 {
-    (void)state;
     trek_module *m = trek_nn_linear(3, 2, test_device());
     refuse(trek_weight_norm(NULL, NULL, 0), TREK_ERR_ARGUMENT, "module");
     refuse(trek_weight_norm(m, "weigth", 0), TREK_ERR_ARGUMENT, "weigth");
@@ -836,7 +813,6 @@ static void test_refused(void **state)
 /* Whichever allocation fails, the module is as it was, or done. */
 static void test_without_memory(void **state)
 {
-    (void)state;
     for (int what = 0; what < 4; what++) {
         bool done = false;
         for (int64_t fail = 1; !done; fail++) {

@@ -80,7 +80,6 @@ typedef struct sums {
 
 static trek_status add_buffer(const char *name, trek_var *buffer, void *arg)
 {
-    (void)name;
     sums *s = arg;
     double *values = test_read(trek_var_data(buffer));
     for (int64_t i = 0; i < trek_var_numel(buffer); i++)
@@ -92,7 +91,6 @@ static trek_status add_buffer(const char *name, trek_var *buffer, void *arg)
 
 static void test_bits(void **state)
 {
-    (void)state;
     for (int autocast = 0; autocast < 2; autocast++) {
         double wanted[64], got[64];
         int n, m;
@@ -123,7 +121,6 @@ static void test_bits(void **state)
 
 static void test_inputs_and_sharing(void **state)
 {
-    (void)state;
     trek_seed(3);
     trek_module *attention = trek_nn_multihead_attention(WIDTH, 3, test_device()),
         *linear = trek_nn_linear(WIDTH, WIDTH, test_device());
@@ -274,7 +271,6 @@ static void hooked_passes(watched *w, unsigned *seed, int round)
  * before. */
 static void test_hooks_see_whole_gradients(void **state)
 {
-    (void)state;
     unsigned seed = 1;
     trek_seed(3);
     watched w = { .shared = trek_nn_linear(WIDTH, WIDTH, test_device()) };
@@ -322,7 +318,6 @@ static int64_t peak_of(way w)
 
 static void test_memory_held(void **state)
 {
-    (void)state;
     int64_t plain = peak_of(PLAIN), again = peak_of(OUTER), one = held_rows() * 256 * 4;
     if (!(again <= 2 * one && plain >= 8 * one))
         fail_msg("%lld bytes held instead of %lld", (long long)again, (long long)plain);
@@ -363,7 +358,6 @@ static double train_graph(bool recomputes, int world)
 
 static void test_on_ranks(void **state)
 {
-    (void)state;
     double one = train_graph(false, 1);
     for (int world = 1; world <= (test_on_cpu() ? 3 : 2); world++)
         assert_true(fabs(train_graph(true, world) - one) < 1e-6);
@@ -382,7 +376,6 @@ static void expect(trek_status status, const char *part)
 
 static void test_refused(void **state)
 {
-    (void)state;
     trek_scope scope = trek_scope_begin();
     trek_module *m = trek_nn_linear(WIDTH, 2, test_device()), *meets = trek_nn_sync_batch_norm(WIDTH, test_device());
     trek_var *x = input(0), *none = NULL, *both[2] = { x, x };

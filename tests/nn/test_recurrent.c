@@ -236,7 +236,6 @@ static void compare_results(const drawn *d, trek_var *y, trek_var *hn, trek_var 
 
 static void test_random_layers(void **state)
 {
-    (void)state;
     for (int round = 0; round < 150; round++) {
         drawn d;
         draw_layer(&d);
@@ -315,7 +314,6 @@ static void compare_differences(const drawn *d, trek_module *m, trek_var *x, tre
 
 static void test_random_gradients(void **state)
 {
-    (void)state;
     if (!test_on_cpu())
         return; /* values are written through a pointer; the ops' own gradients are compared there */
     for (int round = 0; round < 60; round++) {
@@ -370,7 +368,6 @@ static trek_var *random_var(trek_shape shape, trek_dtype dtype)
 /* [T, in] is a batch of one sequence without its dimension. */
 static void test_one_sequence(void **state)
 {
-    (void)state;
     for (int first = 0; first < 2; first++) {
         trek_lstm_opts opts = { .in = 3, .hidden = 4, .layers = 2, .bidirectional = true, .batch_first = first,
                                 .device = test_device() };
@@ -392,7 +389,6 @@ static void test_one_sequence(void **state)
 /* A cell, step after step, is a layer with its weights. */
 static void test_cells(void **state)
 {
-    (void)state;
     for (int kind = 0; kind < 3; kind++) {
         bool lstm = kind == 1, rnn = kind == 2;
         trek_module *m = lstm ? trek_nn_lstm(3, 4, test_device()) : rnn ? trek_nn_rnn(3, 4, test_device())
@@ -425,7 +421,6 @@ static void test_cells(void **state)
 
 static void test_dtypes(void **state)
 {
-    (void)state;
     trek_seed(3);
     trek_module *wide = trek_nn_lstm_with(&(trek_lstm_opts){ .in = 5, .hidden = 6, .dtype = TREK_F64, .device = test_device() });
     for (int d = 0; d < 3; d++) {
@@ -449,7 +444,6 @@ static void test_dtypes(void **state)
 
 static void test_autocast(void **state)
 {
-    (void)state;
     trek_module *m = trek_nn_gru(4, 5, test_device());
     trek_scope scope = trek_scope_begin();
     trek_var *x = random_var(trek_dims(3, 2, 4), TREK_F32), *want = trek_forward(m, x);
@@ -470,7 +464,6 @@ static void test_autocast(void **state)
 
 static void test_module(void **state)
 {
-    (void)state;
     trek_lstm_opts opts = { .in = 3, .hidden = 4, .layers = 2, .bidirectional = true, .dropout = 0.5, .device = test_device() };
     trek_module *m = trek_nn_lstm_with(&opts);
     static const char *const names[] = { "weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0", "weight_ih_l0_reverse",
@@ -503,7 +496,6 @@ static void test_module(void **state)
 /* A step of a model in a graph: embedding, recurrent layer, linear. */
 static void test_graph(void **state)
 {
-    (void)state;
     trek_flow *flow = trek_flow_from(trek_nn_embedding(7, 4, test_device()));
     trek_flow_through(flow, trek_nn_gru_with(&(trek_gru_opts){ .in = 4, .hidden = 5, .batch_first = true, .bidirectional = true,
                                                                .device = test_device() }));
@@ -523,7 +515,6 @@ static void test_graph(void **state)
 
 static void test_rnn_bad_input(void **state)
 {
-    (void)state;
     assert_null(trek_nn_rnn_with(NULL));
     expect_error(TREK_ERR_ARGUMENT, "rnn: needs options");
     assert_null(trek_nn_rnn_cell_with(NULL));
@@ -558,7 +549,6 @@ static void test_rnn_bad_input(void **state)
 
 static void test_bad_input(void **state)
 {
-    (void)state;
     assert_null(trek_nn_lstm(0, 4, test_device()));
     expect_error(TREK_ERR_ARGUMENT, "lstm: in must be");
     assert_null(trek_nn_gru(4, -1, test_device()));

@@ -22,7 +22,6 @@ static char folder[64], path[96];
 
 static int teardown(void **state)
 {
-    (void)state;
     trek_error_clear();
     unlink(path);
     return 0;
@@ -60,7 +59,6 @@ static int files_in_folder(void)
 /* Sum of all elements of all parameters and buffers, each weighted by its place: changes with any of them. */
 static trek_status add_up(const char *name, trek_var *var, void *sum)
 {
-    (void)name;
     int64_t count = trek_var_numel(var);
     double *values = malloc((size_t)count * sizeof *values);
     trek_status status = trek_tensor_to_host(trek_var_data(var), TREK_F64, values, (size_t)count * sizeof *values);
@@ -89,7 +87,6 @@ static trek_module *model(void)
 /* Numbers of other implementations. */
 static void test_checksum(void **state)
 {
-    (void)state;
     static const struct { size_t bytes; uint64_t sum; } known[] = {
         { 0, UINT64_C(0xef46db3751d8e999) }, { 1, UINT64_C(0x8a4127811b21e730) }, { 31, UINT64_C(0x6ab1c40e29f50073) },
             { 32, UINT64_C(0x5a0756fbe9ecd3d1) },
@@ -120,7 +117,6 @@ static void test_checksum(void **state)
 
 static void test_layout(void **state)
 {
-    (void)state;
     unsigned char bytes[4096];
     trek_state *s = trek_state_new();
     trek_tensor *flag = trek_tensor_from_data((unsigned char[]){ 1, 0, 1 }, trek_dims(3), TREK_BOOL, trek_cpu(0));
@@ -168,7 +164,6 @@ static void test_layout(void **state)
 
 static void test_dtypes(void **state)
 {
-    (void)state;
     trek_state *s = trek_state_new();
     char name[16];
     for (int d = 0; d < TREK_DTYPE_COUNT; d++) {
@@ -201,7 +196,6 @@ static void test_dtypes(void **state)
 
 static void test_module(void **state)
 {
-    (void)state;
     trek_seed(1);
     trek_module *a = model(), *b = model();
     trek_state_report report;
@@ -229,7 +223,6 @@ static const trek_module_class bare_class = { .name = "bare", .size = sizeof(tre
 
 static void test_tied(void **state)
 {
-    (void)state;
     trek_module *m = trek_module_new(&bare_class), *layer = trek_nn_linear(2, 2, trek_cpu(0));
     trek_module_add(m, "a", TREK_NO_FIELD, layer);
     trek_module_add(m, "b", TREK_NO_FIELD, layer);
@@ -270,7 +263,6 @@ static void test_tied(void **state)
 
 static void test_mismatch(void **state)
 {
-    (void)state;
     trek_module *a = model(),
                 *b = trek_nn_sequential(
                     3, (trek_module *[]){ trek_nn_linear(3, 4, trek_cpu(0)), trek_nn_relu(),
@@ -313,7 +305,6 @@ static void test_mismatch(void **state)
 /* The same of a state in memory, with its options and its report. */
 static void test_apply_with(void **state)
 {
-    (void)state;
     trek_module *layer = trek_nn_linear(2, 2, trek_cpu(0));
     float *weight = trek_tensor_data(trek_var_data(trek_module_find(layer, "weight"))),
           *bias = trek_tensor_data(trek_var_data(trek_module_find(layer, "bias")));
@@ -417,7 +408,6 @@ static const bad_file bad_files[] = {
 
 static void test_bad_files(void **state)
 {
-    (void)state;
     for (size_t k = 0; k < sizeof bad_files / sizeof *bad_files; k++) {
         write_safetensors(bad_files[k].header, bad_files[k].data_bytes);
         assert_null(trek_state_read(path));
@@ -457,7 +447,6 @@ static void test_bad_files(void **state)
 /* Whatever one byte of a file becomes, it is noticed, and a module stays whole. */
 static void test_damaged_files(void **state)
 {
-    (void)state;
     static unsigned char bytes[8192];
     trek_module *m = model();
     trek_state_save(m, path);
@@ -490,7 +479,6 @@ static void test_damaged_files(void **state)
 /* Each bit of a small file, and the message says what it struck. */
 static void test_flipped_bits(void **state)
 {
-    (void)state;
     static unsigned char bytes[4096];
     trek_module *m = trek_nn_linear(3, 2, trek_cpu(0));
     trek_state_save(m, path);
@@ -517,7 +505,6 @@ static void test_flipped_bits(void **state)
 
 static void test_failed_write(void **state)
 {
-    (void)state;
     unsigned char before[8192], after[8192];
     trek_module *m = model(), *big = trek_nn_linear(100, 1000, trek_cpu(0));
     assert_int_equal(trek_state_save(m, path), TREK_OK);
@@ -545,7 +532,6 @@ static void test_failed_write(void **state)
 
 static void test_arguments(void **state)
 {
-    (void)state;
     trek_state *s = trek_state_new();
     trek_tensor *tensor = trek_tensor_ones(trek_dims(1), TREK_F32, trek_cpu(0));
     const char *bad[] = { NULL, "", "__metadata__", "\xff" };
@@ -645,7 +631,6 @@ static int save_for_ever(const char *to)
 
 static void test_killed_save(void **state)
 {
-    (void)state;
     const char *is_short = getenv("TREK_TEST_SHORT");
     if (is_short && strcmp(is_short, "2") == 0) {
         print_message("skipped: an emulated program does not start itself\n");

@@ -38,7 +38,6 @@ static void empty_folder(void)
 
 static int teardown(void **state)
 {
-    (void)state;
     trek_error_clear();
     empty_folder();
     return 0;
@@ -127,7 +126,6 @@ static void read_text(const char *name, char *text, size_t room)
 
 static void test_shards(void **state)
 {
-    (void)state;
     char text[1024];
     trek_state *s = three();
     assert_int_equal(trek_state_write_shards(s, folder, 32), TREK_OK); /* b 32 bytes, a 12, c 20: one each of 32 */
@@ -191,7 +189,6 @@ static const struct { const char *index, *message; trek_status status; } bad_ind
 
 static void test_bad_indexes(void **state)
 {
-    (void)state;
     put_safetensors("one.st", ONE, 4);
     put_safetensors("two.st", TWO, 4);
     put_safetensors("both.st", BOTH, 8);
@@ -230,7 +227,6 @@ static void test_bad_indexes(void **state)
 
 static void test_lazy(void **state)
 {
-    (void)state;
     trek_state *s = three();
     assert_int_equal(trek_state_write(s, in_folder("file")), TREK_OK);
     trek_state_free(&s);
@@ -278,7 +274,6 @@ static void test_lazy(void **state)
 /* Cut short after it was opened. */
 static void test_lazy_cut(void **state)
 {
-    (void)state;
     put_safetensors("file", BOTH, 8);
     trek_state *s = trek_state_read_with(in_folder("file"), &(trek_state_read_opts){ .lazy = true });
     assert_int_equal(truncate(in_folder("file"), (off_t)(8 + strlen(BOTH) + 4)), 0);
@@ -292,7 +287,6 @@ static void test_lazy_cut(void **state)
 
 static void test_map(void **state)
 {
-    (void)state;
     unsigned char before[4096], after[4096];
     trek_state *s = three();
     assert_int_equal(trek_state_write(s, in_folder("file")), TREK_OK);
@@ -347,7 +341,6 @@ static void run(trek_module *m, float *out)
 /* A model that is made without values takes its file's memory over, trains, and leaves the file as it was. */
 static void test_assign(void **state)
 {
-    (void)state;
     float want[64], got[64];
     trek_seed(5);
     trek_module *a = wide();
@@ -390,7 +383,6 @@ static void test_assign(void **state)
 /* Where others look at the memory, it stays; tied ones agree; what the tape saved counts as changed. */
 static void test_assign_shared(void **state)
 {
-    (void)state;
     trek_seed(6);
     trek_module *a = wide(), *b = wide();
     trek_state *s = trek_state_of(a);
@@ -433,7 +425,6 @@ static void test_assign_shared(void **state)
 
 static void test_skip(void **state)
 {
-    (void)state;
     trek_seed(7);
     trek_tensor *want = trek_tensor_rand(trek_dims(1), TREK_F64, trek_cpu(0));
     trek_seed(7);
@@ -477,7 +468,6 @@ static void expect_names(const trek_state *s, int n, const char *const *names)
 
 static void test_patterns(void **state)
 {
-    (void)state;
     static const struct { const char *from, *to, *name, *want; } cases[] = {
         { "a.*.b", "x.*.y", "a.1.b", "x.1.y" }, { "a.*.b", "x.*.y", "a.1.2.b", "a.1.2.b" }, { "a.**.b", "**", "a.1.2.b", "1.2" },
         { "**.b", "**.c", "a.b.b.b", "a.b.b.c" }, { "*a*.w", "*-*.v", "baad.w", "b-ad.v" }, { "model.**", "**", "model.x", "x" },
@@ -509,7 +499,6 @@ enum { RULES = sizeof rules / sizeof *rules };
 
 static void test_rules(void **state)
 {
-    (void)state;
     static const char *const want[] = { "0.q", "0.k", "0.v", "0.weight", "ln", "other" };
     trek_state *s = trek_state_new();
     add_ramp(s, "t.0.qkv.weight", trek_dims(2, 9), 0);
@@ -548,7 +537,6 @@ static void test_rules(void **state)
 
 static void test_bad_rules(void **state)
 {
-    (void)state;
     static const struct { trek_state_rule rule; const char *message; } bad[] = {
         { { .from = NULL, .to = "x" }, "no pattern" }, { { .from = "", .to = "x" }, "no pattern" },
             { { .from = "*", .to = "x" }, "the same wildcards" },
@@ -588,7 +576,6 @@ static void test_bad_rules(void **state)
 /* Loading and saving with rules and shards: there and back. */
 static void test_module_rules(void **state)
 {
-    (void)state;
     static const trek_state_rule names[] = { { .from = "net.*.kernel", .to = "*.weight", .transpose = true },
                                              { .from = "net.**", .to = "**" } };
     trek_module *a = wide(), *b = wide();
@@ -626,7 +613,6 @@ static void test_module_rules(void **state)
 
 static void test_skipped(void **state)
 {
-    (void)state;
     put_safetensors("file", "{\"weight\":{\"dtype\":\"F32\",\"shape\":[1,1],\"data_offsets\":[0,4]},"
                             "\"bias\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]},"
                             "\"scale\":{\"dtype\":\"F8_E4M3\",\"shape\":[2],\"data_offsets\":[8,10]},"
@@ -664,7 +650,6 @@ static void test_skipped(void **state)
 
 static void test_config(void **state)
 {
-    (void)state;
     put_text("config.json",
              "{ \"n_layer\": 12, \"eps\": 1e-05, \"tie\": true, \"off\":false, \"act\": \"gelu_new\", \"none\": null, "
              "\"list\": [1, {\"n_layer\": 3}], \"minus\": -7, \"large\": 123456789012345678901, \"half\": 0.5 }");

@@ -58,7 +58,6 @@ static trek_var *written(trek_module *m, bool norm_first, const char *norm, trek
 
 static void test_as_written(void **state)
 {
-    (void)state;
     for (int norm_first = 0; norm_first < 2; norm_first++) {
         trek_transformer_opts o = options(norm_first);
         trek_module *encoder = trek_nn_transformer_encoder_layer_with(&o), *decoder = trek_nn_transformer_decoder_layer_with(&o);
@@ -83,7 +82,6 @@ static void test_as_written(void **state)
 /* .causal is a mask of what lies behind; a stack is its layers. */
 static void test_stacks(void **state)
 {
-    (void)state;
     trek_transformer_opts o = options(true);
     o.layers = 3;
     o.final_norm = true;
@@ -122,7 +120,6 @@ static void test_stacks(void **state)
 
 static void test_learns(void **state)
 {
-    (void)state;
     trek_transformer_opts o = options(false);
     o.layers = 2;
     o.dropout = 0.05;
@@ -160,7 +157,6 @@ static void expect(trek_status status, const char *part)
 
 static void test_refused(void **state)
 {
-    (void)state;
     trek_transformer_opts o = options(false);
     assert_null(trek_nn_transformer_encoder_with(NULL));
     expect(TREK_ERR_ARGUMENT, "needs options");

@@ -13,7 +13,6 @@ long fail_in = -1, in_use;
 
 void *test_allocate(size_t bytes, size_t alignment, void *arg)
 {
-    (void)arg;
     if (fail_in == 0)
         return NULL;
     if (fail_in > 0)
@@ -27,7 +26,6 @@ void *test_allocate(size_t bytes, size_t alignment, void *arg)
 
 void test_release(void *memory, size_t bytes, void *arg)
 {
-    (void)bytes, (void)arg;
     in_use--;
     free(memory);
 }
@@ -97,7 +95,6 @@ void fill(trek_module *module, const char *name, const double *values)
 
 int teardown(void **state)
 {
-    (void)state;
     fail_in = -1;
     trek_error_clear();
     return trek_tape_size() == 0 ? 0 : -1;
@@ -109,7 +106,6 @@ int freed;
 
 void block_free(trek_module *self)
 {
-    (void)self;
     freed++;
 }
 

@@ -13,7 +13,6 @@ long fail_in = -1;
 
 void *test_allocate(size_t bytes, size_t alignment, void *arg)
 {
-    (void)arg;
     if (fail_in == 0)
         return NULL;
     if (fail_in > 0)
@@ -24,7 +23,6 @@ void *test_allocate(size_t bytes, size_t alignment, void *arg)
 
 void test_release(void *memory, size_t bytes, void *arg)
 {
-    (void)bytes, (void)arg;
     free(memory);
 }
 

@@ -13,7 +13,6 @@
 
 static void arena_moves_values_and_gradients(void **state)
 {
-    (void)state;
     model m;
     model_begin(&m, TREK_F32);
     trek_tensor *same = trek_var_data(m.vars[1]);
@@ -59,7 +58,6 @@ static void arena_moves_values_and_gradients(void **state)
 /* Parameters are not kept twice: where they were goes back to the system, not into the cache. */
 static void arena_gives_the_old_memory_back(void **state)
 {
-    (void)state;
     enum { COUNT = 3000000 };
     if (!test_on_cpu())
         skip();
@@ -81,7 +79,6 @@ static void arena_gives_the_old_memory_back(void **state)
 
 static void arena_shares_data_not_gradients(void **state)
 {
-    (void)state;
     model m, replica;
     model_begin(&m, TREK_F32);
     model_begin(&replica, TREK_F32);
@@ -116,7 +113,6 @@ static void arena_shares_data_not_gradients(void **state)
 
 static void arena_refuses_what_does_not_fit(void **state)
 {
-    (void)state;
     model m, replica;
     model_begin(&m, TREK_F32);
     model_begin(&replica, TREK_F64);
@@ -138,7 +134,6 @@ static void arena_refuses_what_does_not_fit(void **state)
 
 static void padding_stays_zero(void **state)
 {
-    (void)state;
     model m;
     model_begin(&m, TREK_F32);
     trek_optimizer_spec spec = trek_adam((trek_adam_opts){ .lr = 0.1, .eps = TREK_ZERO });
@@ -163,7 +158,6 @@ static void padding_stays_zero(void **state)
 
 static void slices_give_the_same_bits(void **state)
 {
-    (void)state;
     model whole, sliced;
     random_state = 7;
     model_begin(&whole, TREK_F32);
@@ -225,7 +219,6 @@ static double least_of_most(const double *weights, int n, int groups)
 /* Owners of whole parameters: some without elements, one with more than all others, more ranks than parameters. */
 static void owners_are_balanced(void **state)
 {
-    (void)state;
     for (int draw = 0; draw < 300; draw++) {
         int n = 1 + (int)(fabs(number()) * 30), sharers = 2 + draw % 7;
         trek_arena_segment segments[32] = { 0 };

@@ -123,7 +123,6 @@ static void lbfgs_steps(model *m, int n)
 
 static void lbfgs_goes_on_to_the_same_bits(void **state)
 {
-    (void)state;
     for (int draw = 0; draw < 16; draw++) {
         trek_dtype other = draw & 1 ? TREK_F64 : TREK_F32;
         int history = 1 + draw % 5, before = draw / 4;
@@ -154,7 +153,6 @@ static void lbfgs_goes_on_to_the_same_bits(void **state)
 
 static void lbfgs_takes_no_other_state(void **state)
 {
-    (void)state;
     model a = make_lbfgs(TREK_F64, 3, true), b = make_lbfgs(TREK_F64, 3, true), short_one = make_lbfgs(TREK_F64, 1, true),
           narrow = make_lbfgs(TREK_F32, 3, true), other = make_params(TREK_F64), adam = make_params(TREK_F32);
     trek_params_free(&other.params);
@@ -235,7 +233,6 @@ static void sam_steps(model *m, int from, int to)
 
 static void sam_goes_on_to_the_same_bits(void **state)
 {
-    (void)state;
     const trek_optimizer_spec specs[] = {
         trek_sgd((trek_sgd_opts){ .lr = 0.01, .momentum = 0.9 }), trek_adamw((trek_adam_opts){ .lr = 0.02 }),
         trek_with_state(trek_adam((trek_adam_opts){ .lr = 0.02 }), TREK_U8),
@@ -271,7 +268,6 @@ static void sam_goes_on_to_the_same_bits(void **state)
 
 static void sam_takes_no_other_state(void **state)
 {
-    (void)state;
     trek_optimizer_spec spec = trek_adam((trek_adam_opts){ .lr = 0.02 });
     model a = make_sam(spec, TREK_BF16, false, false), b = make_sam(spec, TREK_BF16, false, false),
           c = make_lbfgs(TREK_F32, 3, true);

@@ -20,7 +20,6 @@
 
 static void the_book_is_the_papers(void **state)
 {
-    (void)state;
     for (int with_sign = 0; with_sign < 2; with_sign++) {
         double book[256];
         uint8_t codes[256];
@@ -70,7 +69,6 @@ static void compare_steps(trek_optimizer_spec spec, trek_optimizer_spec odd, int
 
 static void every_class_codes_as_is_said(void **state)
 {
-    (void)state;
     for (int c = 0; c < SPECS; c++)
         compare_steps(spec_at(c, false), spec_at(c, true), test_short_on_device() ? 3 : 6);
 }
@@ -96,7 +94,6 @@ static trek_optimizer_spec drawn(int c, uint32_t stream)
 
 static void random_options(void **state)
 {
-    (void)state;
     for (uint32_t round = 0; round < (test_short_on_device() ? 6 : 40); round++) {
         int c = (int)(round * 7 % SPECS);
         compare_steps(drawn(c, 2 * round), drawn(c, 2 * round + 1), 3);
@@ -105,7 +102,6 @@ static void random_options(void **state)
 
 static void own_classes_have_it(void **state)
 {
-    (void)state;
     if (!test_on_cpu())
         skip();
     compare_steps(tamed(0.02, 0.9), tamed(0.01, 0), 5);
@@ -129,7 +125,6 @@ static void assert_same_state(trek_optimizer *a, trek_optimizer *b, const char *
 /* As ranks cut it: at any element. */
 static void slices_give_the_same_bits(void **state)
 {
-    (void)state;
     uint32_t drawn = 0;
     for (int c = 0; c < SPECS; c += test_on_cpu() ? 1 : 4) {
         trek_optimizer_spec spec = trek_with_state(spec_at(c, true), TREK_U8);
@@ -159,7 +154,6 @@ static void give_numbers(trek_var *var, trek_tensor *values)
 /* On the CPU as a device does it, with steps that are skipped: state and gradients are as without the step. */
 static void records_give_the_same_bits(void **state)
 {
-    (void)state;
     for (int c = 2; c < 6; c++) {
         trek_optimizer_spec spec = trek_with_state(spec_at(c, false), TREK_U8), odd = spec_at(c, true);
         model m[3] = { make(spec, odd), make(spec, odd), make(spec, odd) };
@@ -212,7 +206,6 @@ static void give_grad(trek_var *var, uint32_t stream, double scale)
 /* Any number of threads. */
 static void threads_give_the_same_bits(void **state)
 {
-    (void)state;
     if (!test_on_cpu())
         skip();
     static const int64_t counts[2] = { 100001, 70000 };
@@ -265,7 +258,6 @@ static void encode_one(const float *x, int n, bool positive, uint8_t *codes, flo
 
 static void extremes(void **state)
 {
-    (void)state;
     uint8_t codes[600];
     float scales[3], back[600], x[600];
     for (int n = 0; n < 2; n++) { /* zeros of both signs */
@@ -299,7 +291,6 @@ static void extremes(void **state)
 /* What was decoded is encoded as it was. */
 static void codes_are_found_again(void **state)
 {
-    (void)state;
     for (int round = 0; round < 200; round++) {
         float x[600], back[600], again[600], scales[3], scales_again[3];
         uint8_t codes[600], codes_again[600];
@@ -324,7 +315,6 @@ static void codes_are_found_again(void **state)
 
 static void it_is_resumed(void **state)
 {
-    (void)state;
     for (int c = 0; c < SPECS; c += test_on_cpu() ? 1 : 4) {
         trek_optimizer_spec spec = trek_with_state(spec_at(c, false), TREK_U8), odd = spec_at(c, true);
         model a = make(spec, odd), b = make(spec, odd);
@@ -348,7 +338,6 @@ static void it_is_resumed(void **state)
 /* f32 and bf16 into codes, as blocks are put into codes anywhere; codes into both; and f32 from codes is the same codes again. */
 static void any_dtype_is_loaded_into_any(void **state)
 {
-    (void)state;
     trek_optimizer_spec spec = spec_at(4, true);
     const trek_dtype others[2] = { TREK_F32, TREK_BF16 };
     for (int w = 0; w < 2; w++) {
@@ -400,7 +389,6 @@ static trek_state *changed(const trek_state *saved, const char *name, trek_tenso
 
 static void what_does_not_fit_is_refused(void **state)
 {
-    (void)state;
     trek_optimizer_spec spec = trek_with_state(spec_at(2, false), TREK_U8);
     model m = make(spec, spec), wide = make(spec_at(2, false), spec_at(2, false));
     step(&m, 0);
@@ -444,7 +432,6 @@ static void what_does_not_fit_is_refused(void **state)
 /* Codes of a frozen parameter, and of one without a gradient, stay; also where groups are made anew, and after a reset. */
 static void what_is_left_out_stays(void **state)
 {
-    (void)state;
     trek_optimizer_spec spec = trek_with_state(spec_at(3, false), TREK_U8);
     model m = make(spec, spec);
     step(&m, 0);
@@ -488,7 +475,6 @@ static void what_is_left_out_stays(void **state)
  * without elements has no block. And what was NaN is nothing after a reset. */
 static void blocks_are_of_parameters_alone(void **state)
 {
-    (void)state;
     trek_params *params = trek_params_new();
     trek_var *vars[3] = { parameter(params, "a", 100), parameter(params, "b", 50), parameter(params, "none", 0) };
     trek_optimizer *optimizer = trek_optimizer_new(trek_with_state(trek_rprop((trek_rprop_opts){ .lr = 0.5 }), TREK_U8), params);
@@ -520,7 +506,6 @@ static void blocks_are_of_parameters_alone(void **state)
 
 static void memory_is_a_quarter(void **state)
 {
-    (void)state;
     enum { N = 1 << 20 };
     const trek_dtype dtypes[3] = { TREK_F32, TREK_BF16, TREK_U8 };
     double bytes[3];
@@ -547,7 +532,6 @@ static void memory_is_a_quarter(void **state)
 
 static void it_learns_as_with_f32(void **state)
 {
-    (void)state;
     if (!test_on_cpu())
         skip();
     const struct { trek_optimizer_spec spec; double band; } rows[] = {
@@ -569,7 +553,6 @@ static void it_learns_as_with_f32(void **state)
 
 static void what_is_refused(void **state)
 {
-    (void)state;
     const trek_optimizer_spec whole[] = {
         trek_lamb((trek_lamb_opts){ .lr = 0.1 }), trek_lars((trek_lars_opts){ .lr = 0.1 }),
         trek_adafactor((trek_adafactor_opts){ .lr = 0.1 }), trek_muon((trek_muon_opts){ .lr = 0.1 }),

@@ -162,7 +162,6 @@ static void read_master(trek_optimizer *optimizer, int k, const bag *b, double *
 
 static void masters_follow_f64_and_parameters_are_rounded_masters(void **state)
 {
-    (void)state;
     static bag b;
     const trek_dtype low[] = { TREK_BF16, TREK_F16 };
     for (int c = 0; c < 4 * N_SPECS; c++) {
@@ -194,7 +193,6 @@ static void masters_follow_f64_and_parameters_are_rounded_masters(void **state)
 /* Steps of 1e-4 from 1, where bf16 numbers are 2^-8 and 2^-7 apart. */
 static void many_tiny_steps_make_progress(void **state)
 {
-    (void)state;
     trek_tensor *one = test_values((double[]){ 1, -1 }, trek_dims(2), TREK_BF16),
         *ones = test_values((double[]){ 1, 1 }, trek_dims(2), TREK_F32);
     trek_var *param = trek_var_new(one, true), *grad = trek_var_new(ones, false);
@@ -220,7 +218,6 @@ static void many_tiny_steps_make_progress(void **state)
 /* 1000 passes of gradient 1: a bf16 sum stays at 256. */
 static void gradients_of_bf16_are_summed_in_f32(void **state)
 {
-    (void)state;
     trek_tensor *one = test_values((double[]){ 1, 2, 3 }, trek_dims(3), TREK_BF16);
     trek_var *param = trek_var_new(one, true);
     trek_params *params = trek_params_new();
@@ -251,7 +248,6 @@ static void gradients_of_bf16_are_summed_in_f32(void **state)
 /* Gradients of 16-bit parameters that no optimizer has: 16-bit, and clipped all the same. */
 static void free_gradients_are_clipped(void **state)
 {
-    (void)state;
     trek_tensor *two = test_values((double[]){ 3, 4 }, trek_dims(2), TREK_BF16);
     trek_var *param = trek_var_new(two, true), *grad = trek_var_new(two, false);
     trek_params *params = trek_params_new();
@@ -273,7 +269,6 @@ static void free_gradients_are_clipped(void **state)
 
 static void values_from_outside_reach_the_master(void **state)
 {
-    (void)state;
     static bag b;
     bag_begin(&b, TREK_BF16, TREK_BF16);
     trek_optimizer *optimizer = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 1.0 / 1024 }), b.params);
@@ -312,7 +307,6 @@ static void expect_same_params(const bag *a, const bag *b)
 /* Parameters before the state or after it: the masters are those that were saved. */
 static void state_resumes_bit_for_bit(void **state)
 {
-    (void)state;
     static bag a, b;
     for (int c = 0; c < 4 * N_SPECS; c++) {
         trek_optimizer_spec spec = spec_of(c % N_SPECS);
@@ -368,7 +362,6 @@ static trek_grad_scaler *small_scaler(void)
  * parameters, clipping, a scaler, and gradients that overflow. */
 static void device_update_does_what_the_host_does(void **state)
 {
-    (void)state;
     static bag a, b;
     for (int c = 0; c < 16 * N_SPECS; c++) {
         trek_optimizer_spec spec = spec_of(c % N_SPECS);
@@ -427,7 +420,6 @@ static void device_update_does_what_the_host_does(void **state)
 
 static void device_update_grows_with_groups(void **state)
 {
-    (void)state;
     static bag a, b;
     bag_begin(&a, TREK_F32, TREK_F32);
     bag_begin(&b, TREK_F32, TREK_F32);
@@ -457,7 +449,6 @@ static void device_update_grows_with_groups(void **state)
 /* Wherever an allocation fails, a step is done or not done, and the next one is as if nothing had been. */
 static void steps_survive_failing_allocations(void **state)
 {
-    (void)state;
     static bag a, b;
     for (int records = 0; records < 2; records++)
         for (int64_t fail = 1; fail < 60; fail++) {
@@ -507,7 +498,6 @@ static void steps_survive_failing_allocations(void **state)
 /* torch.amp.GradScaler("cpu", init_scale=8., growth_interval=3), gradients with an inf where `bad` says. */
 static void scale_grows_and_shrinks_as_pytorchs(void **state)
 {
-    (void)state;
     static bag b;
     const bool bad[] = { 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 1 };
     const double scales[] = { 8, 8, 16, 8, 8, 8, 16, 16, 16, 32, 16, 8 };
@@ -554,7 +544,6 @@ static void scale_grows_and_shrinks_as_pytorchs(void **state)
 
 static void scaled_training_equals_plain_training(void **state)
 {
-    (void)state;
     static bag a, b;
     bag_begin(&a, TREK_F32, TREK_F32);
     bag_begin(&b, TREK_F32, TREK_F32);
@@ -611,7 +600,6 @@ static void scaled_training_equals_plain_training(void **state)
 
 static void bad_options_are_refused(void **state)
 {
-    (void)state;
     const trek_grad_scaler_opts bad[] = { { .init_scale = -1 },     { .init_scale = NAN },    { .growth_factor = 1 },
                                           { .growth_factor = INFINITY },
                                           { .backoff_factor = 1.5 }, { .growth_interval = -1 } };

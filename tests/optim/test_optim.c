@@ -30,7 +30,6 @@ static trek_optimizer_spec some_rmsprop(bool centered, double momentum)
  *     p.grad = torch.tensor(g, dtype=torch.float64); optimizer.step() */
 static void updates_equal_pytorch(void **state)
 {
-    (void)state;
     const struct {
         trek_optimizer_spec spec;
         double values[2];
@@ -108,7 +107,6 @@ static void run_steps(trek_optimizer_spec spec, trek_dtype dtype, double toleran
 
 static void updates_equal_the_formulas(void **state)
 {
-    (void)state;
     run_steps(some_adamw(), TREK_F32, 2e-6);
     run_steps(some_adamw(), TREK_F64, 1e-13);
     trek_optimizer_spec decoupled = some_adamw(), adam = trek_adam(test_adam_opts(&decoupled));
@@ -129,7 +127,6 @@ static void updates_equal_the_formulas(void **state)
 /* The variance of what never changes is 0 but for rounding, whose root must not be NaN. */
 static void centred_rmsprop_of_constant_gradients_is_finite(void **state)
 {
-    (void)state;
     model m;
     model_begin(&m, TREK_F32);
     trek_optimizer *optimizer = trek_optimizer_new(trek_rmsprop((trek_rmsprop_opts){ .lr = 1e-6, .alpha = 0.5,
@@ -150,7 +147,6 @@ static void centred_rmsprop_of_constant_gradients_is_finite(void **state)
 
 static void frozen_ones_wait_and_thaw(void **state)
 {
-    (void)state;
     model m;
     model_begin(&m, TREK_F64);
     trek_optimizer_spec spec = some_adamw();
@@ -179,7 +175,6 @@ static void frozen_ones_wait_and_thaw(void **state)
 
 static void groups_have_options_of_their_own(void **state)
 {
-    (void)state;
     model m;
     model_begin(&m, TREK_F64);
     /* the group brings the buffers with it */
@@ -278,7 +273,6 @@ static void state_goes_out_and_in(trek_optimizer_spec spec)
 
 static void state_of_every_kind(void **state)
 {
-    (void)state;
     state_goes_out_and_in(some_adamw());
     state_goes_out_and_in(some_sgd());
     state_goes_out_and_in(some_rmsprop(true, 0.9));
@@ -288,7 +282,6 @@ static void state_of_every_kind(void **state)
 
 static void clip_norm_and_value(void **state)
 {
-    (void)state;
     for (int in_arena = 0; in_arena < 2; in_arena++) {
         model m;
         model_begin(&m, TREK_F32);
@@ -337,7 +330,6 @@ static void clip_norm_and_value(void **state)
 
 static void bad_options_are_named(void **state)
 {
-    (void)state;
     const struct {
         trek_optimizer_spec spec;
         const char *says;
@@ -380,7 +372,6 @@ static void bad_options_are_named(void **state)
 
 static void nothing_moves_while_an_error_is_set(void **state)
 {
-    (void)state;
     model m;
     model_begin(&m, TREK_F32);
     trek_optimizer_spec spec = some_adamw();
@@ -409,7 +400,6 @@ static void nothing_moves_while_an_error_is_set(void **state)
 
 static void memory_runs_out(void **state)
 {
-    (void)state;
     model m;
     model_begin(&m, TREK_F32);
     double grad[BIG], have[BIG];
@@ -463,7 +453,6 @@ static void memory_runs_out(void **state)
 /* Parameters on several CPUs have one optimizer; they stay where they say they are. */
 static void several_cpus(void **state)
 {
-    (void)state;
     trek_scope scope = trek_scope_begin();
     trek_var *vars[2];
     trek_params *params = trek_params_new();

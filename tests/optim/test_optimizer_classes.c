@@ -51,7 +51,6 @@ static void compare(run *c)
 /* Shared arenas and those of each rank, passes, windows, clipping, a scaled loss. */
 static void ranks_equal_one_device(void **state)
 {
-    (void)state;
     if (!test_on_cpu())
         skip();
     const trek_optimizer_spec *spec;
@@ -99,7 +98,6 @@ static void give_gradients(trek_var *const *vars, uint32_t step)
 /* A limit of elements in the pass of the update, against gradients that were limited before it. */
 static void limits_are_of_the_update(void **state)
 {
-    (void)state;
     if (!test_on_cpu())
         skip();
     const trek_optimizer_spec *spec;
@@ -135,7 +133,6 @@ static void limits_are_of_the_update(void **state)
 /* Each parameter has what its own group keeps. */
 static void state_has_the_names_of_the_class(void **state)
 {
-    (void)state;
     if (!test_on_cpu())
         skip();
     trek_var *vars[2];
@@ -192,7 +189,6 @@ static trek_status refused(trek_optimizer_class klass)
 
 static void classes_that_break_the_rules_are_refused(void **state)
 {
-    (void)state;
     trek_optimizer_class c = tamed_class;
     assert_int_equal(refused(c), TREK_OK);
     c.update = NULL;
@@ -223,7 +219,6 @@ static void classes_that_break_the_rules_are_refused(void **state)
 
 static void options_are_checked_by_name(void **state)
 {
-    (void)state;
     trek_optimizer_spec spec = tamed(-1, 0);
     assert_int_equal(trek_optimizer_spec_check(&spec), TREK_ERR_ARGUMENT);
     expect_error(TREK_ERR_ARGUMENT, "tamed: lr");
@@ -245,7 +240,6 @@ static void options_are_checked_by_name(void **state)
 /* What no kernel is there for is refused before anything has moved. */
 static void devices_without_its_kernel_refuse_it(void **state)
 {
-    (void)state;
     if (test_on_cpu())
         skip();
     trek_tensor *value = trek_tensor_full(1, trek_dims(3), TREK_F32, test_device());

@@ -88,7 +88,6 @@ static void check(trek_optimizer_spec spec, bool low, bool groups, int steps)
 
 static void every_class_goes_on_to_the_same_bits(void **state)
 {
-    (void)state;
     const trek_optimizer_spec all[] = {
         trek_sgd((trek_sgd_opts){ .lr = 0.1 }), trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9, .nesterov = true }),
         trek_adam((trek_adam_opts){ .lr = 0.1 }), trek_adamw((trek_adam_opts){ .lr = 0.1, .amsgrad = true }),
@@ -111,7 +110,6 @@ static void every_class_goes_on_to_the_same_bits(void **state)
 
 static void what_is_not_its_own_changes_nothing(void **state)
 {
-    (void)state;
     trek_optimizer_spec spec = trek_adam((trek_adam_opts){ .lr = 0.1 });
     model a = make(spec, false, true), b = make(spec, false, true);
     for (int k = 0; k < 2; k++) {
@@ -159,7 +157,6 @@ static void what_is_not_its_own_changes_nothing(void **state)
 /* Names and values, as PyTorch's state_dict() has them; copies, which later steps leave alone. */
 static void names_and_copies(void **state)
 {
-    (void)state;
     model m = make(trek_adam((trek_adam_opts){ .lr = 0.1 }), true, false);
     trek_state *fresh = trek_optimizer_save(m.optimizer);
     assert_int_equal(trek_state_count(fresh), 1);
@@ -189,7 +186,6 @@ static void names_and_copies(void **state)
 /* What begins anew has no numbers of its own, but masters go on: a save between the reset and the next step has them. */
 static void masters_survive_a_reset(void **state)
 {
-    (void)state;
     model a = make(trek_adam((trek_adam_opts){ .lr = 0.1 }), true, false),
           b = make(trek_adam((trek_adam_opts){ .lr = 0.1 }), true, false);
     step(&a, 0);

@@ -186,7 +186,6 @@ static void run(history *h, const char *what)
 
 static void any_sequence_goes_on_to_the_same_bits(void **state)
 {
-    (void)state;
     static const trek_dtype dtypes[] = { TREK_F32, TREK_BF16, TREK_U8 };
     const uint64_t seed = test_seed();
     for (int k = 0; k < CLASSES; k++)

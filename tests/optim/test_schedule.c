@@ -35,7 +35,6 @@ static void expect_refusal(trek_schedule schedule, const char *names)
 
 static void values_equal_pytorch(void **state)
 {
-    (void)state;
     CHECK(trek_constant_lr(0.1), { 0, 0.1 }, { 1000000, 0.1 });
     /* CosineAnnealingLR(o, 20, 0.01); afterwards we stay at the minimum */
     CHECK(trek_cosine_lr(0.1, 20, 0.01), { 0, 0.1 }, { 5, 0.086819805153394644 }, { 13, 0.034570427511720389 }, { 20, 0.01 },
@@ -69,7 +68,6 @@ static void values_equal_pytorch(void **state)
 
 static void warmup_then_the_rest(void **state)
 {
-    (void)state;
     trek_schedule rest = trek_cosine_lr(0.1, 20, 0.01), s = trek_warmup_lr(4, rest);
     for (int64_t step = 0; step < 4; step++)
         assert_true(fabs(trek_schedule_lr(&s, step) - 0.025 * (double)(step + 1)) < 1e-15);
@@ -85,7 +83,6 @@ static void warmup_then_the_rest(void **state)
 
 static void scaled_rates(void **state)
 {
-    (void)state;
     trek_schedule rest = trek_warmup_lr(4, trek_cosine_lr(0.1, 20, 0.01)), scaled = trek_scaled_lr(trek_scaled_lr(rest, 2), 1.5);
     for (int64_t step = 0; step < 30; step++)
         assert_true(fabs(trek_schedule_lr(&scaled, step) - 3 * trek_schedule_lr(&rest, step)) < 1e-15);
@@ -97,7 +94,6 @@ static void scaled_rates(void **state)
 
 static void bad_numbers_are_named(void **state)
 {
-    (void)state;
     expect_refusal(trek_constant_lr(-1.0), "lr");
     expect_refusal(trek_constant_lr(NAN), "lr");
     expect_refusal(trek_step_lr(0.1, 0, 0.5), "step_size");
@@ -128,7 +124,6 @@ static void bad_numbers_are_named(void **state)
 
 static void plateau_equals_pytorch(void **state)
 {
-    (void)state;
     /* ReduceLROnPlateau(o, factor=0.5, patience=1, cooldown=1, min_lr=0.03) */
     static const double metrics[] = { 1, .9, .95, .9, .9, .9, .9, .9, .9, .8, .9, .9, .9, .9 };
     static const double rates[] = { .1, .1, .1, .05, .05, .05, .03, .03, .03, .03, .03, .03, .03, .03 };

@@ -9,14 +9,12 @@
 
 static inline int clean(void **state)
 {
-    (void)state;
     trek_error_clear();
     return 0;
 }
 
 static inline int no_error(void **state)
 {
-    (void)state;
     if (trek_error_status() == TREK_OK && trek_tape_size() == 0)
         return 0;
     print_error("left: %s, %lld nodes\n", trek_error(), (long long)trek_tape_size());

@@ -13,7 +13,6 @@ static trek_scope scope;
 
 static inline int open_scope(void **state)
 {
-    (void)state;
     trek_error_clear();
     scope = trek_scope_begin();
     return 0;
@@ -21,7 +20,6 @@ static inline int open_scope(void **state)
 
 static inline int close_scope(void **state)
 {
-    (void)state;
     trek_error_clear();
     return trek_scope_end(scope) == TREK_OK && trek_tape_size() == 0 ? 0 : -1;
 }

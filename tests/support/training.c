@@ -71,7 +71,6 @@ static const trek_module_class net_class = { .name = "net", .size = sizeof(net),
 
 trek_graph *training_build(trek_device device, void *arg)
 {
-    (void)arg;
     trek_module *m = trek_module_new(&net_class);
     trek_module_add(m, "drop", offsetof(net, drop), trek_nn_dropout(0.3));
     trek_module_param(m, "w1", offsetof(net, w1), numbers(11, trek_dims(HIDDEN, IN), device));
@@ -194,7 +193,6 @@ trek_var *training_loss(trek_graph *graph, trek_var *output, const trek_batch *b
 
 static trek_status each_param(const char *name, trek_var *param, void *arg)
 {
-    (void)name;
     result *to = arg;
     int64_t count = trek_var_numel(param);
     assert_true(to->n + count <= MOST);

@@ -178,38 +178,32 @@ static void fail_every_allocation(trek_module *(*make)(void), trek_shape input, 
 
 static void mlp_step(void **state)
 {
-    (void)state;
     fail_every_allocation(make_mlp, trek_dims(8, 6), 1);
 }
 
 static void mlp_step_all_after(void **state)
 {
-    (void)state;
     fail_every_allocation(make_mlp, trek_dims(8, 6), INT64_MAX / 2);
 }
 
 static void mlp_step_two_in_a_row(void **state)
 {
-    (void)state;
     fail_every_allocation(make_mlp, trek_dims(8, 6), 2);
 }
 
 static void convolution_step(void **state)
 {
-    (void)state;
     fail_every_allocation(make_convolution, trek_dims(4, 1, 6, 6), 2);
 }
 
 static void fused_step(void **state)
 {
-    (void)state;
     fail_every_allocation(make_fused, trek_dims(8, 6), 1);
     fail_every_allocation(make_fused, trek_dims(8, 6), 2);
 }
 
 static void making_a_model(void **state)
 {
-    (void)state;
     trained t;
     test_allocator_restart(0);
     assert_true(trained_make(&t, make_convolution, trek_dims(4, 1, 6, 6)));
@@ -236,7 +230,6 @@ static void making_a_model(void **state)
 
 static void a_large_tensor(void **state)
 {
-    (void)state;
     test_allocator_restart(0);
     trek_tensor *t = trek_tensor_empty(trek_dims(INT64_MAX / 4, 8), TREK_F64, trek_cpu(0));
     assert_null(t);

@@ -30,7 +30,6 @@ static trek_var *ones(void) { return trek_var_from(trek_tensor_ones(trek_dims(3)
 
 static void a_variable_after_its_scope(void **state)
 {
-    (void)state;
     char wanted[200];
     trek_scope outer = trek_scope_begin(), scope = trek_scope_begin();
     trek_var *old = trek_mul(ones(), ones());
@@ -58,7 +57,6 @@ static void a_variable_after_its_scope(void **state)
 
 static void a_variable_that_was_kept(void **state)
 {
-    (void)state;
     char wanted[200];
     trek_scope outer = trek_scope_begin(), scope = trek_scope_begin();
     trek_var *kept = trek_scope_end_keep(scope, trek_mul(ones(), ones()));
@@ -73,7 +71,6 @@ static void a_variable_that_was_kept(void **state)
 
 static void releasing_twice(void **state)
 {
-    (void)state;
     trek_tensor *t = trek_tensor_ones(trek_dims(40), TREK_F32, trek_cpu(0));
     trek_var *leaf = trek_var_new(t, true), *alias = leaf;
     trek_var_release(leaf);
@@ -92,7 +89,6 @@ static void releasing_twice(void **state)
 
 static void releasing_what_the_scope_owns(void **state)
 {
-    (void)state;
     char wanted[200];
     trek_scope scope = trek_scope_begin();
     trek_var *mine = trek_mul(ones(), ones());
@@ -109,7 +105,6 @@ static void releasing_what_the_scope_owns(void **state)
 
 static void a_tensor_that_a_variable_holds(void **state)
 {
-    (void)state;
     trek_scope scope = trek_scope_begin();
     trek_tensor *t = trek_tensor_ones(trek_dims(3), TREK_F32, trek_cpu(0));
     trek_var *x = trek_var_from(t); /* took the reference over */
@@ -122,7 +117,6 @@ static void a_tensor_that_a_variable_holds(void **state)
 
 static void tape_keeps_what_it_needs(void **state)
 {
-    (void)state;
     trek_scope scope = trek_scope_begin(), inner = trek_scope_begin();
     trek_var *x = trek_var_retain(ones());
     trek_var_set_requires_grad(x, true);
@@ -140,7 +134,6 @@ static void tape_keeps_what_it_needs(void **state)
 
 static void fresh_and_freed_memory_is_filled(void **state)
 {
-    (void)state;
     for (int64_t n = 4; n < 10000; n *= 10) {
         trek_tensor *t = trek_tensor_empty(trek_dims(n), TREK_F32, trek_cpu(0));
         const float *values = trek_tensor_data(t);
@@ -155,7 +148,6 @@ static void fresh_and_freed_memory_is_filled(void **state)
 
 static void kept_memory_is_bounded(void **state)
 {
-    (void)state;
     trek_tensor_release(trek_tensor_ones(trek_dims(1 << 18), TREK_F32, trek_cpu(0))); /* makes the threads */
     trek_memory_release_cached(trek_cpu(0));
     int64_t before = trek_memory_usage(trek_cpu(0)).reserved;
@@ -168,7 +160,6 @@ static void kept_memory_is_bounded(void **state)
 
 static void *use_things(void *arg)
 {
-    (void)arg;
     for (int k = 0; k < 300; k++) {
         trek_scope scope = trek_scope_begin();
         trek_var *x = trek_mul(ones(), ones());
@@ -184,7 +175,6 @@ static void *use_things(void *arg)
 
 static void threads_at_once(void **state)
 {
-    (void)state;
     pthread_t threads[4];
     for (int k = 0; k < 4; k++)
         pthread_create(&threads[k], NULL, use_things, NULL);
@@ -198,7 +188,6 @@ static const trek_loader_opts batches = { .batch_size = 4 };
 
 static void one_dataset_for_two_loaders(void **state)
 {
-    (void)state;
     trek_dataset *digits = trek_dataset_digits(16, 1), *alias = digits;
     trek_loader *first = trek_loader_new(digits, &batches), *second = trek_loader_new(alias, &batches);
     assert_non_null(first);
@@ -223,7 +212,6 @@ static void one_dataset_for_two_loaders(void **state)
 
 static void one_sampler_for_two_loaders(void **state)
 {
-    (void)state;
     trek_sampler *sampler = trek_sampler_sequential(16);
     trek_loader_opts opts = { .batch_size = 4, .sampler = sampler };
     trek_loader *first = trek_loader_new(trek_dataset_digits(16, 1), &opts);
@@ -238,7 +226,6 @@ static void one_sampler_for_two_loaders(void **state)
 
 static void freed_modules(void **state)
 {
-    (void)state;
     trek_scope scope = trek_scope_begin();
     trek_module *linear = trek_nn_linear(3, 2, trek_cpu(0)), *alias = linear;
     trek_module_free(&linear);
@@ -275,7 +262,6 @@ static void freed_modules(void **state)
 
 static void freed_optimizers(void **state)
 {
-    (void)state;
     trek_module *linear = trek_nn_linear(3, 2, trek_cpu(0));
     trek_params *params = trek_module_params(linear);
     trek_optimizer *optimizer = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 1 }), params), *alias = optimizer;
@@ -290,14 +276,12 @@ static void freed_optimizers(void **state)
 
 static int clear(void **state)
 {
-    (void)state;
     trek_error_clear();
     return 0;
 }
 
 static void another_byte(void **state)
 {
-    (void)state;
     setenv("TREK_DEBUG_POISON", "0x11", 1);
     int status = system("/proc/$PPID/exe byte");
     unsetenv("TREK_DEBUG_POISON");

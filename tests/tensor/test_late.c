@@ -15,7 +15,6 @@ static const char *const names[] = { "cos", "sin" }, *const others[] = { "cos", 
 
 static void test_found(void **state)
 {
-    (void)state;
     trek_late late = MATH("libtrek-nowhere.so.7", "libm.so.6"); /* the second of them */
     assert_true(trek_late_there(&late, "a wave") && trek_late_there(&late, "a wave"));
     assert_true(math.cos(0) == 1 && math.sin(0) == 0);
@@ -32,7 +31,6 @@ static void expect_absent(trek_late *late, const char *text)
 
 static void test_absent(void **state)
 {
-    (void)state;
     trek_late nowhere = MATH("libtrek-nowhere.so.7"), lacking = MATH("libm.so.6"), named = MATH("libm.so.6");
     expect_absent(&nowhere, "a wave: it needs mathematics (libtrek-nowhere.so.7: ");
     lacking.names = others;
@@ -50,13 +48,11 @@ static trek_late shared = MATH("libm.so.6");
 
 static void *call(void *arg)
 {
-    (void)arg;
     return trek_late_there(&shared, "a wave") && math.cos(0) == 1 ? &shared : NULL;
 }
 
 static void test_at_once(void **state)
 {
-    (void)state;
     pthread_t threads[8];
     void *good;
     for (int k = 0; k < 8; k++)
@@ -70,7 +66,6 @@ static void test_at_once(void **state)
 /* One of the library's own: an image, where libpng is not. */
 static void test_image(void **state)
 {
-    (void)state;
     setenv("TREK_LIBPNG", "/nowhere/libpng.so", 1);
     trek_tensor *image = trek_tensor_zeros(trek_dims(3, 2, 2), TREK_U8, trek_cpu(0));
     assert_int_equal(trek_image_write_png("late.png", image), TREK_ERR_UNSUPPORTED);

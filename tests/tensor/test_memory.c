@@ -12,7 +12,6 @@
 
 static void allocations_are_aligned(void **state)
 {
-    (void)state;
     for (size_t bytes = 0; bytes < 5000; bytes = bytes * 3 + 1) {
         char *a = trek_alloc(bytes), *b = trek_block_alloc(bytes);
         assert_non_null(a);
@@ -30,7 +29,6 @@ static void allocations_are_aligned(void **state)
 
 static void growing_keeps_what_is_there(void **state)
 {
-    (void)state;
     int *array = NULL, capacity = 0;
     for (int k = 0; k < 1000; k++) {
         assert_int_equal(trek_array_grow(&array, &capacity, k + 1, sizeof *array), TREK_OK);
@@ -49,7 +47,6 @@ static void growing_keeps_what_is_there(void **state)
 
 static void blocks_are_reused(void **state)
 {
-    (void)state;
     trek_memory_stats before = trek_memory_usage(trek_cpu(0));
     for (int k = 0; k < 1000; k++) {
         void *block = trek_block_alloc(100000);
@@ -98,7 +95,6 @@ static void on_threads(void *(*fn)(void *), int shift)
 
 static void blocks_cross_threads(void **state)
 {
-    (void)state;
     int64_t before = trek_memory_usage(trek_cpu(0)).allocated;
     for (int round = 0; round < 5; round++) {
         on_threads(make_blocks, 0);
@@ -112,7 +108,6 @@ static void blocks_cross_threads(void **state)
 
 static void *make_and_free(void *arg)
 {
-    (void)arg;
     for (int k = 0; k < 3000; k++) {
         void *block = trek_block_alloc((size_t)(k % 7 * 1000 + 1));
         trek_block_free(block);
@@ -122,7 +117,6 @@ static void *make_and_free(void *arg)
 
 static void threads_at_once(void **state)
 {
-    (void)state;
     on_threads(make_and_free, 0);
     assert_int_equal(trek_error_status(), TREK_OK);
 }
@@ -134,7 +128,6 @@ static int what_to_leave;
 /* Ends in the middle of things. */
 static void *leave_things_open(void *arg)
 {
-    (void)arg;
     trek_scope scope = trek_scope_begin();
     assert_true(scope.depth > 0);
     if (what_to_leave == 0)
@@ -154,7 +147,6 @@ static void *leave_things_open(void *arg)
 
 static void threads_take_nothing_with_them(void **state)
 {
-    (void)state;
     enum { AT_ONCE = 24, ROUNDS = 8 };
     pthread_t threads[AT_ONCE];
     for (what_to_leave = 0; what_to_leave < 3; what_to_leave++) {
@@ -173,7 +165,6 @@ static void threads_take_nothing_with_them(void **state)
 
 static void the_allocator_sees_everything(void **state)
 {
-    (void)state;
     trek_tensor *alive = trek_tensor_ones(trek_dims(10000), TREK_F32, trek_cpu(0));
     assert_int_equal(trek_allocator_set(NULL), TREK_ERR_STATE);
     trek_error_clear();
@@ -190,7 +181,6 @@ static void the_allocator_sees_everything(void **state)
 
 static void failures_are_reported(void **state)
 {
-    (void)state;
     trek_memory_release_cached(trek_cpu(0));
     test_allocator_restart(1);
     test_memory.fail_count = INT64_MAX / 2;

@@ -51,7 +51,6 @@ static void show_range(int n, trek_shape shape, trek_dtype dtype)
 
 static void as_numpy(void **state)
 {
-    (void)state;
     char path[4096];
     const char *root = getenv("TREK_TEST_ROOT");
     snprintf(path, sizeof path, "%s/tests/vectors/print.txt", root ? root : ".");
@@ -86,7 +85,6 @@ static void as_numpy(void **state)
 /* Where the locale writes a comma, a point is printed all the same. */
 static void without_locale(void **state)
 {
-    (void)state;
     const char *found = setlocale(LC_NUMERIC, "de_DE.UTF-8");
     as_numpy(state);
     if (found)
@@ -106,7 +104,6 @@ static void expect_printed(FILE *stream, const trek_tensor *t)
 /* The same text and the end of a line, to a stream or to stdout; of variables as of tensors. */
 static void to_streams(void **state)
 {
-    (void)state;
     trek_scope scope = trek_scope_begin();
     trek_tensor *t = trek_tensor_from_data((double[]){ 1, -2.5, 1e-9, NAN }, trek_dims(2, 2), TREK_F64, trek_cpu(0));
     trek_var *v = trek_var_new(t, false);
@@ -131,7 +128,6 @@ static void to_streams(void **state)
 
 static void to_nowhere(void **state)
 {
-    (void)state;
     FILE *closed = fopen("/dev/null", "r"); /* cannot be written to */
     assert_non_null(closed);
     setvbuf(closed, NULL, _IONBF, 0);

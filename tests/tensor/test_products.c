@@ -103,7 +103,6 @@ static void run_product(const product *p)
 
 static void same_bits_on_any_number_of_threads(void **state)
 {
-    (void)state;
     trek_seed(7);
     for (size_t k = 0; k < sizeof products / sizeof *products; k++)
         if (!test_short() || products[k].m * products[k].n * products[k].k < 200 * 1000 * 1000) /* sanitizers: minutes */

@@ -12,7 +12,6 @@
 
 static void first_error_sticks(void **state)
 {
-    (void)state;
     trek_error_clear();
     assert_int_equal(trek_error_status(), TREK_OK);
     assert_string_equal(trek_error(), "");
@@ -27,7 +26,6 @@ static void first_error_sticks(void **state)
 
 static void long_messages_are_cut(void **state)
 {
-    (void)state;
     char text[5000];
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = 0;
@@ -39,7 +37,6 @@ static void long_messages_are_cut(void **state)
 
 static void every_status_has_name_and_text(void **state)
 {
-    (void)state;
 #define CHECK(name, text)                                                      \
     assert_string_equal(trek_status_name(TREK_ERR_##name), "TREK_ERR_" #name); \
     assert_string_equal(trek_status_text(TREK_ERR_##name), text);
@@ -51,7 +48,6 @@ static void every_status_has_name_and_text(void **state)
 
 static void the_version_is_that_of_the_headers(void **state)
 {
-    (void)state;
     char text[64];
     snprintf(text, sizeof text, "%d.%d.%d", TREK_VERSION_MAJOR, TREK_VERSION_MINOR, TREK_VERSION_PATCH);
     assert_string_equal(trek_version(), text);
@@ -68,7 +64,6 @@ static void *other_thread(void *arg)
 
 static void errors_belong_to_threads(void **state)
 {
-    (void)state;
     pthread_t thread;
     bool fine = false;
     trek_fail(TREK_ERR_SHAPE, "mine");
@@ -81,7 +76,6 @@ static void errors_belong_to_threads(void **state)
 
 static void errors_can_be_taken(void **state)
 {
-    (void)state;
     trek_status status;
     char message[TREK_ERROR_SIZE];
     trek_fail(TREK_ERR_PEER, "rank %d", 3);
@@ -93,7 +87,6 @@ static void errors_can_be_taken(void **state)
 
 static void an_error_put_back_is_the_same(void **state)
 {
-    (void)state;
     int object;
     trek_kept_error none, kept, again;
     trek_error_clear();
@@ -131,14 +124,12 @@ static char last_log[256];
 
 static void log_here(trek_log_level level, const char *message, void *arg)
 {
-    (void)arg;
     logged += level <= TREK_LOG_INFO;
     snprintf(last_log, sizeof last_log, "%s", message);
 }
 
 static void logging_has_levels(void **state)
 {
-    (void)state;
     trek_log_set(TREK_LOG_INFO, log_here, NULL);
     logged = 0;
     trek_log_message(TREK_LOG_DEBUG, "not this");
@@ -153,7 +144,6 @@ static void logging_has_levels(void **state)
 
 static void a_second_error_is_logged_once(void **state)
 {
-    (void)state;
     trek_log_set(TREK_LOG_INFO, log_here, NULL);
     for (int round = 0; round < 2; round++) {
         logged = 0;
@@ -180,7 +170,6 @@ static trek_var *one(void)
 
 static void results_end_with_their_scope(void **state)
 {
-    (void)state;
     int64_t before = trek_memory_usage(trek_cpu(0)).allocated;
     trek_scope outer = trek_scope_begin();
     trek_var *kept = trek_var_retain(trek_add(one(), one()));
@@ -200,7 +189,6 @@ static void results_end_with_their_scope(void **state)
 
 static void an_op_needs_a_scope(void **state)
 {
-    (void)state;
     trek_tensor *t = trek_tensor_ones(trek_dims(2), TREK_F32, trek_cpu(0));
     trek_var *x = trek_var_new(t, true);
     trek_tensor_release(t);
@@ -213,7 +201,6 @@ static void an_op_needs_a_scope(void **state)
 
 static void ending_twice_is_an_error(void **state)
 {
-    (void)state;
     trek_scope outer = trek_scope_begin(), inner = trek_scope_begin();
     assert_int_equal(trek_scope_end(outer), TREK_OK); /* ends inner, too */
     assert_int_equal(trek_scope_end(inner), TREK_ERR_SCOPE);
@@ -228,7 +215,6 @@ static void ending_twice_is_an_error(void **state)
 
 static void a_result_can_be_kept(void **state)
 {
-    (void)state;
     trek_scope outer = trek_scope_begin(), inner = trek_scope_begin();
     trek_var *sum = trek_add(one(), one());
     assert_ptr_equal(trek_scope_end_keep(inner, sum), sum);
@@ -246,7 +232,6 @@ static void a_result_can_be_kept(void **state)
 
 static void deep_scopes(void **state)
 {
-    (void)state;
     trek_scope scopes[500];
     for (int k = 0; k < 500; k++) {
         scopes[k] = trek_scope_begin();
@@ -260,7 +245,6 @@ static void deep_scopes(void **state)
 
 static void a_childs_calls_are_refused(void **state)
 {
-    (void)state;
     trek_scope scope = trek_scope_begin();
     assert_non_null(one());
     pid_t child = fork();
@@ -280,7 +264,6 @@ static void a_childs_calls_are_refused(void **state)
 /* Handles that nobody was given, those with a depth beyond an int's, too. */
 static void handles_that_are_none(void **state)
 {
-    (void)state;
     trek_error_clear();
     trek_scope scope = trek_scope_begin();
     const uint32_t depths[] = { 2, 100, 0x7fffffffu, 0x80000000u, 0x80000001u, 0xffffffffu };

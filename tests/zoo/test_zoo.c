@@ -35,7 +35,6 @@ static bool is_bias(const char *name)
 
 static trek_status fill(const char *name, trek_var *param, void *arg)
 {
-    (void)arg;
     trek_shape shape = trek_var_shape(param);
     double fan = (double)trek_shape_numel(shape) / (double)shape.sizes[0];
     trek_scope scope = trek_scope_begin();

@@ -81,7 +81,6 @@ static double best_fraction(int n, const double *pace, int64_t total)
 
 static void starts_equal(void **state)
 {
-    (void)state;
     trek_elche *e = trek_elche_new(3, NULL);
     assert_non_null(e);
     COUNTS(e, 10, 10, 10);
@@ -98,7 +97,6 @@ static void starts_equal(void **state)
 
 static void first_report_calibrates(void **state)
 {
-    (void)state;
     trek_elche *e = trek_elche_new(2, NULL);
     report2(e, 500, 1000, 10, 10, 0);
     COUNTS(e, 20, 10);
@@ -125,7 +123,6 @@ static void first_report_calibrates(void **state)
 
 static void overhead_moves_the_anchor(void **state)
 {
-    (void)state;
     trek_elche *e = trek_elche_new(2, NULL);
     report2(e, 1000, 1000, 10, 10, 500); /* 0.5 against 0.1 */
     assert_int_equal(trek_elche_anchor(e), 50);
@@ -164,7 +161,6 @@ static void overhead_moves_the_anchor(void **state)
 
 static void anchor_has_a_cap(void **state)
 {
-    (void)state;
     trek_elche *e = trek_elche_new(2, &(trek_elche_opts){ .max_anchor = 30 });
     report2(e, 1000, 1000, 10, 10, 5000);
     assert_int_equal(trek_elche_anchor(e), 30);
@@ -196,7 +192,6 @@ static void anchor_has_a_cap(void **state)
 
 static void prediction_errors_set_the_smoothing(void **state)
 {
-    (void)state;
     trek_elche *e = trek_elche_new(2, NULL);
     report2(e, 1000, 1000, 10, 10, 0);
     report2(e, 1000, 1050, 10, 10, 0); /* error 0.05: factor 0.1 */
@@ -214,7 +209,6 @@ static void prediction_errors_set_the_smoothing(void **state)
 
 static void small_changes_are_left(void **state)
 {
-    (void)state;
     trek_elche *e = trek_elche_new(2, NULL);
     report2(e, 500, 1000, 10, 10, 0);
     report2(e, 1090, 1000, 20, 10, 0); /* 54.5: estimate 50.45 */
@@ -231,7 +225,6 @@ static void small_changes_are_left(void **state)
 
 static void batch_diff_bounds_moves(void **state)
 {
-    (void)state;
     trek_elche *e = trek_elche_new(2, &(trek_elche_opts){ .max_batch_diff = 3 });
     report2(e, 200, 1000, 10, 10, 0); /* the first is free */
     COUNTS(e, 50, 10);
@@ -258,7 +251,6 @@ static void batch_diff_bounds_moves(void **state)
 
 static void hints_seed_the_counts(void **state)
 {
-    (void)state;
     static const struct { int ranks, slow; double ratio; int64_t counts[3]; } cases[] = {
         { 2, 1, 2.0, { 20, 10 } }, { 2, 1, 2.3, { 23, 10 } }, { 2, 0, 3.0, { 10, 30 } }, { 2, 1, 1.0, { 10, 10 } },
         { 3, 1, 2.0, { 20, 10, 20 } }, { 3, 9, 0, { 10, 10, 10 } },
@@ -284,7 +276,6 @@ static void hints_seed_the_counts(void **state)
 
 static void nudges_go_down_only(void **state)
 {
-    (void)state;
     trek_elche *e = trek_elche_new(2, &(trek_elche_opts){ .anchor = 20 });
     report2(e, 1000, 2000, 20, 20, 0);
     COUNTS(e, 40, 20);
@@ -309,7 +300,6 @@ static void nudges_go_down_only(void **state)
 
 static void totals_are_clamped(void **state)
 {
-    (void)state;
     int64_t counts[3];
     trek_elche *e = trek_elche_new(2, NULL);
     report2(e, 500, 1000, 10, 10, 0);
@@ -337,7 +327,6 @@ static void totals_are_clamped(void **state)
 
 static void constant_global_batch(void **state)
 {
-    (void)state;
     trek_elche *e = trek_elche_new(2, &(trek_elche_opts){ .global_batches = 10 });
     COUNTS(e, 5, 5);
     report2(e, 5, 25, 5, 5, 100); /* 1 : 5; rounded shares, 8 and 2, would take 10 ms, this 9 */
@@ -364,7 +353,6 @@ static void constant_global_batch(void **state)
 
 static void silent_ranks_keep_their_estimate(void **state)
 {
-    (void)state;
     trek_elche *e = trek_elche_new(2, NULL);
     report2(e, 0, 0, 10, 10, 5); /* nothing measured */
     assert_false(trek_elche_calibrated(e));
@@ -380,7 +368,6 @@ static void silent_ranks_keep_their_estimate(void **state)
 
 static void resumes_from_a_plan(void **state)
 {
-    (void)state;
     trek_elche *e = trek_elche_new(2, NULL);
     assert_int_equal(trek_elche_resume(e, (const int64_t[]){ 37, 15 }, 15), TREK_OK);
     COUNTS(e, 37, 15);
@@ -403,7 +390,6 @@ static void resumes_from_a_plan(void **state)
 /* From 1 : 5 every jitter is settled within 5 windows, and stays. */
 static void settles_within_five_windows(void **state)
 {
-    (void)state;
     for (int k = 0; k < 40; k++) {
         uint32_t draw = (uint32_t)k * 1000;
         double jitter = 0.02 * (k % 4);
@@ -426,7 +412,6 @@ static void settles_within_five_windows(void **state)
 
 static void recovers_from_a_change_of_pace(void **state)
 {
-    (void)state;
     for (int k = 0; k < 40; k++)
         for (int mode = 0; mode < 3; mode++) { /* slower, faster again; constant batch */
             uint32_t draw = (uint32_t)k * 977;
@@ -449,7 +434,6 @@ static void recovers_from_a_change_of_pace(void **state)
 /* Whatever the speeds: sums and bounds hold, the window is near the ideal, the same reports give the same counts. */
 static void promises_hold_on_random_speeds(void **state)
 {
-    (void)state;
     for (int k = 0; k < 300; k++) {
         uint32_t draw = (uint32_t)k * 4096, again;
         int n = 2 + (int)(uniform(1, draw++) * (MOST - 2));
@@ -493,7 +477,6 @@ static void promises_hold_on_random_speeds(void **state)
 /* Constant sums: no other split ends the window sooner. */
 static void splits_are_optimal(void **state)
 {
-    (void)state;
     for (int k = 0; k < 200; k++) {
         double pace[3], best = INFINITY, longest = 0;
         int64_t total = 3 + (int64_t)(30 * uniform(4, (uint32_t)k)), counts[3];
@@ -517,7 +500,6 @@ static void splits_are_optimal(void **state)
 
 static void extremes_do_no_harm(void **state)
 {
-    (void)state;
     int64_t counts[2];
     trek_elche *e = trek_elche_new(2, NULL);
     for (int k = 0; k < 8; k++) {
@@ -538,7 +520,6 @@ static void extremes_do_no_harm(void **state)
 
 static void bad_options_are_refused(void **state)
 {
-    (void)state;
     static const trek_elche_opts bad[] = {
         { .anchor = -1 }, { .anchor = 2000000 }, { .max_anchor = -1 }, { .overhead_target = 0.005 }, { .overhead_target = 0.6 },
         { .overhead_target = NAN }, { .max_batch_diff = -1 }, { .speed_ratio = 0.5 }, { .speed_ratio = NAN },
@@ -559,7 +540,6 @@ static void bad_options_are_refused(void **state)
 
 static void bad_reports_change_nothing(void **state)
 {
-    (void)state;
     static const struct { double ms0, ms1, communication; int64_t n0, n1; } bad[] = {
         { -1, 1, 0, 1, 1 }, { 1, NAN, 0, 1, 1 }, { INFINITY, 1, 0, 1, 1 }, { 1, 1, -1, 1, 1 }, { 1, 1, NAN, 1, 1 },
             { 1, 1, 0, 1, -1 },
@@ -590,7 +570,6 @@ static void bad_reports_change_nothing(void **state)
 
 static void memory_may_run_out(void **state)
 {
-    (void)state;
     bool made = false;
     for (int64_t at = 1; !made; at++) {
         int64_t before = test_memory.blocks;

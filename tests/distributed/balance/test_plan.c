@@ -62,7 +62,6 @@ static void expect_same(const trek_plan *a, const trek_plan *b)
 
 static void steps_find_their_decision(void **state)
 {
-    (void)state;
     static const struct { int64_t step, from; } cases[] = { { 0, 0 }, { 9, 0 }, { 10, 10 }, { 59, 10 },
         { 60, 60 }, { 1 << 30, 60 }, { INT64_MAX, INT64_MAX } };
     trek_plan *plan = example();
@@ -90,7 +89,6 @@ static void steps_find_their_decision(void **state)
 
 static void same_step_replaces_and_cut_forgets(void **state)
 {
-    (void)state;
     trek_plan *plan = example();
     trek_decision d;
     assert_int_equal(trek_plan_cut(plan, 60), TREK_OK);
@@ -108,7 +106,6 @@ static void same_step_replaces_and_cut_forgets(void **state)
 
 static void text_comes_back(void **state)
 {
-    (void)state;
     trek_plan *plan = example();
     char *text = trek_plan_text(plan), *again;
     assert_non_null(text);
@@ -142,7 +139,6 @@ static void text_comes_back(void **state)
 /* Shares of all magnitudes, in text that C's own parser reads alike. */
 static void every_bit_of_a_share_comes_back(void **state)
 {
-    (void)state;
     for (uint32_t k = 0; k < 500; k++) {
         double shares[3];
         shares[0] = ldexp(0.5 + 0.25 * (1 + (double)test_number(21, k)), -(int)(k * 2));
@@ -165,7 +161,6 @@ static void every_bit_of_a_share_comes_back(void **state)
 
 static void locale_plays_no_part(void **state)
 {
-    (void)state;
     static const char *const names[] = { "de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "de_DE" };
     bool set = false;
     for (size_t k = 0; k < sizeof names / sizeof *names && !set; k++)
@@ -178,7 +173,6 @@ static void locale_plays_no_part(void **state)
 
 static void files_come_back(void **state)
 {
-    (void)state;
     trek_plan *plan = example();
     char *path = in_folder("plan.txt");
     assert_int_equal(trek_plan_save(plan, path), TREK_OK);
@@ -209,7 +203,6 @@ static void files_come_back(void **state)
 
 static void bad_texts_are_refused(void **state)
 {
-    (void)state;
 #define HEAD "trek-plan 1\nranks 2\n"
     static const struct { const char *text, *names; } bad[] = {
         { "", "line 1" }, { "{}", "line 1" }, { "trek-plan 3\nranks 2\nend 0\n", "version" },
@@ -241,7 +234,6 @@ static void bad_texts_are_refused(void **state)
 
 static void damage_is_noticed(void **state)
 {
-    (void)state;
     trek_plan *plan = example();
     char *text = trek_plan_text(plan);
     size_t length = strlen(text);
@@ -271,7 +263,6 @@ static void damage_is_noticed(void **state)
 /* Written by hand, or by an earlier version of trek. */
 static void without_a_checksum(void **state)
 {
-    (void)state;
     trek_plan *plan = trek_plan_parse(HEAD "0 counts 1 1 2\n7 counts 1 2 1\nend 2\n");
     assert_non_null(plan);
     assert_int_equal(trek_plan_size(plan), 2);
@@ -284,7 +275,6 @@ static void without_a_checksum(void **state)
 
 static void bad_arguments_are_refused(void **state)
 {
-    (void)state;
     trek_decision d;
     for (int k = 0; k < 3; k++) {
         assert_null(trek_plan_new((const int[]){ 0, -3, (1 << 20) + 1 }[k]));
@@ -325,7 +315,6 @@ static void bad_arguments_are_refused(void **state)
 /* With each allocation failing in turn: MEMORY, nothing leaked, and the plan as it was. */
 static void memory_may_run_out(void **state)
 {
-    (void)state;
     trek_plan *plan = example();
     const char *path = in_folder("memory.txt");
     bool done = false;
@@ -368,7 +357,6 @@ static double clock_ms(clockid_t clock)
 
 static void factors_follow_the_schedule(void **state)
 {
-    (void)state;
     const trek_slowdown_point points[] = { { 10, 3 }, { 20, 0.5 }, { 30, 5 } };
     trek_slowdown s = { .factor = 2, .schedule = points, .points = 3 };
     static const struct { int64_t batch; double factor; } cases[] = { { 0, 2 }, { 9, 2 }, { 10, 3 }, { 19, 3 }, { 20, 1 },
@@ -383,7 +371,6 @@ static void factors_follow_the_schedule(void **state)
 
 static void time_passes(void **state)
 {
-    (void)state;
     for (int sleeping = 0; sleeping < 2; sleeping++) {
         trek_slowdown s = { .factor = 3, .sleep = sleeping };
         double start = clock_ms(CLOCK_MONOTONIC), busy = clock_ms(CLOCK_THREAD_CPUTIME_ID);

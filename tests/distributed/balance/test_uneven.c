@@ -138,7 +138,6 @@ typedef struct record {
 
 static trek_var *loss_of(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)arg;
     return trek_mean(trek_square(trek_sub(output, trek_batch_get(batch, "target"))), trek_dims_none(), false);
 }
 
@@ -180,7 +179,6 @@ static trek_graph *set_up(const way *w, int world, trek_loader *loader)
 
 static trek_status take_param(const char *name, trek_var *param, void *arg)
 {
-    (void)name;
     record *to = arg;
     int64_t n = trek_var_numel(param);
     assert_true(to->n_params + n <= MOST_PARAMS);
@@ -345,7 +343,6 @@ static void run_uneven(const way *w, double row_ns, int steps, int settled, int 
 
 static void test_windows(void **state)
 {
-    (void)state;
     for (int world = 2; world <= MOST_RANKS; world++)
         for (int separate = 0; separate < 2; separate++) {
             way w = { .world = world, .passes = 1, .batch = 4, .anchor = 3, .separate = separate };
@@ -355,7 +352,6 @@ static void test_windows(void **state)
 
 static void test_shares(void **state)
 {
-    (void)state;
     for (int world = 2; world <= MOST_RANKS; world++) { /* decisions after 10 steps, and 50 more */
         way w = { .world = world, .passes = 1, .batch = 40, .separate = world == 3 };
         run_uneven(&w, 100e3, 35, 12, 62);
@@ -365,7 +361,6 @@ static void test_shares(void **state)
 /* The time of a rank's thread is that of its samples. */
 static void test_thread_time(void **state)
 {
-    (void)state;
     way w = { .world = 2, .passes = 1, .batch = 4, .anchor = 3 };
     record *of = calloc(1, sizeof *of);
     int64_t epoch = 0, before[2], needed[2];
@@ -402,7 +397,6 @@ static void test_thread_time(void **state)
 /* Delays that nothing can predict: nobody waits for ever, nothing differs. */
 static void test_random_delays(void **state)
 {
-    (void)state;
     for (int run = 0; run < 12; run++) {
         way w = { .world = 2 + run % 2, .passes = 1 + run / 2 % 2, .batch = run % 4 == 3 ? 7 : 4, .anchor = run % 4 == 3 ? 0 : 2,
                   .separate = run % 5 == 0 };

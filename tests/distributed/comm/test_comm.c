@@ -121,7 +121,6 @@ static void check_all_good(const rank_job *jobs, const reduce_case *c)
 
 static void test_reductions(void **state)
 {
-    (void)state;
     static const int worlds[] = { 1, 2, 3, 5 };
     static const int64_t counts[] = { 0, 1, 7, 16, 4099 };
     rank_job jobs[MAX_WORLD];
@@ -167,7 +166,6 @@ static void broadcast_and_gather_rank(rank_job *job)
 
 static void test_broadcast_and_gather(void **state)
 {
-    (void)state;
     static const int64_t counts[] = { 1, 9, 3000 };
     rank_job jobs[MAX_WORLD];
     for (int dtype = 0; dtype < TREK_DTYPE_COUNT; dtype++)
@@ -194,7 +192,6 @@ static void nan_rank(rank_job *job)
 
 static void test_nan_wins(void **state)
 {
-    (void)state;
     rank_job jobs[MAX_WORLD];
     run_ranks(3, 30, nan_rank, NULL, jobs);
     for (int r = 0; r < 3; r++)
@@ -226,7 +223,6 @@ static void stress_rank(rank_job *job)
 
 static void test_stress(void **state)
 {
-    (void)state;
     rank_job jobs[MAX_WORLD];
     for (int world = 2; world <= MAX_WORLD; world++) {
         run_ranks(world, 60, stress_rank, NULL, jobs);
@@ -261,7 +257,6 @@ static void mismatch_rank(rank_job *job)
 
 static void test_mismatch(void **state)
 {
-    (void)state;
     static const char *const theirs[] = { "300 elements", "f64", "max", "broadcast" };
     rank_job jobs[MAX_WORLD];
     for (int kind = 0; kind < 4; kind++) {
@@ -288,7 +283,6 @@ static void wrong_argument_rank(rank_job *job)
 
 static void test_wrong_argument(void **state)
 {
-    (void)state;
     rank_job jobs[MAX_WORLD];
     run_ranks(3, 60, wrong_argument_rank, NULL, jobs);
     assert_int_equal(jobs[0].status, TREK_ERR_COMM);
@@ -313,7 +307,6 @@ static void late_rank(rank_job *job)
 
 static void test_timeout(void **state)
 {
-    (void)state;
     rank_job jobs[MAX_WORLD];
     run_ranks(4, 0.05, late_rank, NULL, jobs);
     for (int r = 0; r < 4; r++) {
@@ -337,7 +330,6 @@ static void waiting_rank(rank_job *job)
 
 static void test_abort(void **state)
 {
-    (void)state;
     rank_job jobs[MAX_WORLD];
     run_ranks(3, TREK_OFF, waiting_rank, NULL, jobs);
     for (int r = 0; r < 3; r++) {
@@ -363,7 +355,6 @@ static void busy_rank(rank_job *job)
 
 static void test_abort_at_any_time(void **state)
 {
-    (void)state;
     for (int i = 0; i < 30; i++) {
         trek_comm *comms[3];
         rank_job jobs[3];
@@ -398,7 +389,6 @@ static void leaving_rank(rank_job *job)
 
 static void test_rank_leaves(void **state)
 {
-    (void)state;
     trek_comm *comms[2];
     rank_job jobs[2];
     pthread_t threads[2];
@@ -416,7 +406,6 @@ static void test_rank_leaves(void **state)
 
 static void test_arguments(void **state)
 {
-    (void)state;
     trek_comm *comms[1] = { NULL };
     assert_int_equal(trek_comm_local(NULL, 0, comms), TREK_ERR_ARGUMENT);
     trek_error_clear();
@@ -444,14 +433,12 @@ static atomic_long requests;
 
 static void *counting_allocate(size_t bytes, size_t alignment, void *arg)
 {
-    (void)arg;
     atomic_fetch_add(&requests, 1);
     return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
 }
 
 static void counting_release(void *memory, size_t bytes, void *arg)
 {
-    (void)bytes, (void)arg;
     free(memory);
 }
 
@@ -472,7 +459,6 @@ static void quiet_rank(rank_job *job)
 
 static void test_no_allocation(void **state)
 {
-    (void)state;
     rank_job jobs[MAX_WORLD];
     run_ranks(3, 30, quiet_rank, NULL, jobs);
     assert_true(atomic_load(&requests) > 0); /* the counter is in use */

@@ -677,54 +677,46 @@ static void run_under_mpirun(const char *scenario, int world)
 
 static void test_values(void **state)
 {
-    (void)state;
     for (int world = 2; world <= 4; world++)
         run_under_mpirun("values", world);
 }
 
 static void test_pieces(void **state)
 {
-    (void)state;
     for (int world = 2; world <= 4; world++)
         run_under_mpirun("pieces", world);
 }
 
 static void test_calls_that_differ(void **state)
 {
-    (void)state;
     run_under_mpirun("mismatch", 2);
     run_under_mpirun("mismatch", 3);
 }
 
 static void test_late_ranks(void **state)
 {
-    (void)state;
     run_under_mpirun("timeout", 2);
     run_under_mpirun("timeout", 4);
 }
 
 static void test_stopped_in_mid_call(void **state)
 {
-    (void)state;
     run_under_mpirun("stopped", 3);
 }
 
 static void test_abort(void **state)
 {
-    (void)state;
     run_under_mpirun("abort", 2);
 }
 
 static void test_control(void **state)
 {
-    (void)state;
     run_under_mpirun("control", 3);
     run_under_mpirun("unlike", 3);
 }
 
 static void test_levels(void **state)
 {
-    (void)state;
     run_under_mpirun("level_single", 2);
     run_under_mpirun("level_funneled", 2);
     run_under_mpirun("level_serialized", 3);
@@ -733,32 +725,27 @@ static void test_levels(void **state)
 
 static void test_finalised_under_a_handle(void **state)
 {
-    (void)state;
     run_under_mpirun("finalised", 2);
 }
 
 static void test_beside_the_programs_own_calls(void **state)
 {
-    (void)state;
     run_under_mpirun("beside", 3);
 }
 
 static void test_order_of_started_calls(void **state)
 {
-    (void)state;
     run_under_mpirun("order", 2);
     run_under_mpirun("order", 4);
 }
 
 static void test_idle(void **state)
 {
-    (void)state;
     run_under_mpirun("idle", 2);
 }
 
 static void test_one_process(void **state)
 {
-    (void)state;
     run_under_mpirun("one", 1);
 }
 

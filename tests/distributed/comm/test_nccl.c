@@ -241,19 +241,16 @@ static void check_world(int world)
 
 static void test_one_rank(void **state)
 {
-    (void)state;
     check_world(1);
 }
 
 static void test_two_ranks(void **state)
 {
-    (void)state;
     check_world(2);
 }
 
 static void test_three_ranks(void **state)
 {
-    (void)state;
     check_world(3);
 }
 
@@ -262,7 +259,6 @@ static void test_three_ranks(void **state)
 /* The same GPU twice: nothing is attached, and the results are the same. */
 static void test_duplicate_device(void **state)
 {
-    (void)state;
     if (skipped(1))
         skip();
     trek_device devices[2] = { trek_cuda(0), trek_cuda(0) };
@@ -275,7 +271,6 @@ static void test_duplicate_device(void **state)
 
 static void test_switched_off(void **state)
 {
-    (void)state;
     if (skipped(2))
         skip();
     trek_comm *comms[2];
@@ -319,7 +314,6 @@ static void many_calls(rank_job *job)
 
 static void test_order(void **state)
 {
-    (void)state;
     if (skipped(2))
         skip();
     trek_comm *comms[2];
@@ -344,7 +338,6 @@ static void differing_calls(rank_job *job)
 
 static void test_difference(void **state)
 {
-    (void)state;
     if (skipped(2))
         skip();
     trek_comm *comms[2];
@@ -419,13 +412,11 @@ static void check_abort(void (*fn)(rank_job *job), trek_status wanted)
 
 static void test_abort_of_a_meeting(void **state)
 {
-    (void)state;
     check_abort(late_abort, TREK_ERR_CANCELLED);
 }
 
 static void test_abort_of_a_device(void **state)
 {
-    (void)state;
     check_abort(stuck_device, TREK_OK);
 }
 
@@ -450,7 +441,6 @@ static void stuck_call(rank_job *job)
 
 static void test_abort_of_a_call(void **state)
 {
-    (void)state;
     if (!test_fake("trek_fake_fail"))
         skip();
     check_abort(stuck_call, TREK_ERR_CANCELLED);
@@ -494,7 +484,6 @@ static void half_given(rank_job *job)
 
 static void test_memory_between_launches(void **state)
 {
-    (void)state;
     if (skipped(2))
         skip();
     trek_comm *comms[2];
@@ -528,7 +517,6 @@ static trek_status rank_of_group(int rank, void *arg)
 
 static void test_group(void **state)
 {
-    (void)state;
     if (skipped(2))
         skip();
     trek_ranks *ranks = trek_ranks_new((trek_device[]){ trek_cuda(0), trek_cuda(1) }, 2);
@@ -544,7 +532,6 @@ static void test_group(void **state)
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     trek_flow *flow = trek_flow_from(trek_nn_linear(6, 16, device));
     flow = trek_flow_through(flow, trek_nn_relu());
     return trek_flow_build(trek_flow_through(flow, trek_nn_linear(16, 3, device)));
@@ -552,7 +539,6 @@ static trek_graph *build(trek_device device, void *arg)
 
 static trek_status train_step(trek_graph *graph, void *arg)
 {
-    (void)arg;
     trek_var *y = trek_graph_forward(graph, trek_graph_captured_input(graph, 0));
     trek_var *loss = trek_mse_loss(y, trek_graph_captured_input(graph, 1));
     trek_graph_backward(graph, loss);
@@ -563,7 +549,6 @@ static int warnings;
 
 static void count_warnings(trek_log_level level, const char *message, void *arg)
 {
-    (void)arg;
     warnings += level == TREK_LOG_WARNING && strstr(message, "through host memory") && strstr(message, "not recorded");
 }
 
@@ -599,7 +584,6 @@ static double *train_two(const char *nccl, int64_t replays)
 
 static void test_training(void **state)
 {
-    (void)state;
     if (skipped(2))
         skip();
     trek_log_set(TREK_LOG_WARNING, count_warnings, NULL);
@@ -630,7 +614,6 @@ static struct {
 static trek_status same_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
                                 int n_outputs)
 {
-    (void)context, (void)n_inputs, (void)n_outputs;
     outputs[0] = trek_mul_scalar(inputs[0], 1);
     return trek_error_status();
 }
@@ -638,7 +621,6 @@ static trek_status same_forward(trek_function_context *context, trek_var *const 
 static trek_status noting_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads,
                                    int n_inputs)
 {
-    (void)context, (void)n_grads, (void)n_inputs;
     int rank = trek_rank_here.rank;
     under.calls[rank] = trek_ranks_comm(under.ranks, rank)->calls;
     input_grads[0] = grads[0];
@@ -649,7 +631,6 @@ static const trek_function noting = { .name = "noting", .forward = same_forward,
 
 static trek_var *noting_forward(trek_module *self, trek_var *x)
 {
-    (void)self;
     return trek_function_apply_one(&noting, NULL, &x, 1);
 }
 
@@ -664,7 +645,6 @@ static trek_module *layers(trek_device device)
 
 static trek_graph *build_noting(trek_device device, void *arg)
 {
-    (void)arg;
     return trek_flow_build(trek_flow_from(layers(device)));
 }
 
@@ -675,13 +655,11 @@ static const char *const way_names[N_WAYS] = { "gathered", "two forwards", "a pe
 
 static trek_var *twice(trek_var *var, trek_var *grad, void *arg)
 {
-    (void)var, (void)arg;
     return trek_mul_scalar(grad, 2);
 }
 
 static trek_var *loss_of_batch(trek_graph *graph, trek_var *y, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)arg;
     return trek_mse_loss(y, trek_batch_get(batch, "y"));
 }
 
@@ -759,7 +737,6 @@ static void train_under(const char *nccl, way how, bool fails, double *values)
 
 static void test_under_backward(void **state)
 {
-    (void)state;
     if (skipped(2))
         skip();
     for (int how = 0; how < N_WAYS; how++)
@@ -776,7 +753,6 @@ static void test_under_backward(void **state)
 /* Whatever weighs the passes, and however many there are, against one device. */
 static void test_exactness(void **state)
 {
-    (void)state;
     static result many, one;
     trek_device devices[5] = { trek_cuda(0), trek_cuda(1), trek_cuda(2) };
     bool brief = getenv("TREK_TEST_SHORT") != NULL; /* each way once */
@@ -819,7 +795,6 @@ static trek_status wrapped_pass(int rank, void *arg)
 
 static void test_wrapper_under_backward(void **state)
 {
-    (void)state;
     if (skipped(2))
         skip();
     for (int overlap = 0; overlap < 2; overlap++) {
@@ -908,7 +883,6 @@ static void free_processes(int world, process *processes)
 
 static void test_processes(void **state)
 {
-    (void)state;
     if (skipped(2))
         skip();
     process processes[MAX_WORLD];
@@ -952,7 +926,6 @@ static void started_calls(rank_job *job)
 
 static void test_started_between_processes(void **state)
 {
-    (void)state;
     if (skipped(2))
         skip();
     process processes[MAX_WORLD];
@@ -970,7 +943,6 @@ static void test_started_between_processes(void **state)
 /* Two processes with one GPU: found by its id, and everything goes through the host. */
 static void test_processes_on_one_device(void **state)
 {
-    (void)state;
     if (skipped(1))
         skip();
     process processes[MAX_WORLD];
@@ -990,7 +962,6 @@ static void test_processes_on_one_device(void **state)
 /* A process with several ranks whose GPUs would be another's, or are not there. */
 static void test_gpus_of_another(void **state)
 {
-    (void)state;
     if (skipped(3))
         skip();
     trek_comm *comms[2];
@@ -1012,7 +983,6 @@ static void test_gpus_of_another(void **state)
 /* The end of the group, from any process, ends the waiting of a device. */
 static void test_end_between_processes(void **state)
 {
-    (void)state;
     if (skipped(2))
         skip();
     process processes[MAX_WORLD];

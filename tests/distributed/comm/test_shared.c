@@ -510,7 +510,6 @@ static void run_good(const char *name, int world, int arg)
 
 static void test_results(void **state)
 {
-    (void)state;
     static const int worlds[] = { 2, 3, 5 };
     for (int k = 0; k < 3; k++) {
         run_good("reductions", worlds[k], 0);
@@ -521,7 +520,6 @@ static void test_results(void **state)
 
 static void test_same_bits(void **state)
 {
-    (void)state;
     for (int world = 2; world <= 5; world += 1 + (world == 3))
         run_good("same_bits", world, OWN);
     run_good("same_bits", 3, ORDINARY);
@@ -533,7 +531,6 @@ static void test_same_bits(void **state)
 
 static void test_come_and_go(void **state)
 {
-    (void)state;
     run_good("come_and_go", 2, 0);
     setenv("TREK_CACHE", "off", 1);
     run_good("come_and_go", 3, 0);
@@ -542,20 +539,17 @@ static void test_come_and_go(void **state)
 
 static void test_stays(void **state)
 {
-    (void)state;
     run_good("stays", 3, 0);
 }
 
 static void test_setup(void **state)
 {
-    (void)state;
     run_good("setup", 2, 0);
     run_good("setup", 3, 0);
 }
 
 static void test_mismatch(void **state)
 {
-    (void)state;
     static const char *const theirs[] = { "300000 elements", "i32", "max", "broadcast" };
     for (int kind = 0; kind < 5; kind++) {
         job j;
@@ -576,7 +570,6 @@ static void test_mismatch(void **state)
 
 static void test_deadline(void **state)
 {
-    (void)state;
     job j;
     start(&j, "deadline", 3, 0);
     finish(&j);
@@ -587,7 +580,6 @@ static void test_deadline(void **state)
 
 static void test_abort(void **state)
 {
-    (void)state;
     job j;
     start(&j, "abort", 3, 0);
     finish(&j);
@@ -598,7 +590,6 @@ static void test_abort(void **state)
 /* Where memory cannot be shared all learn it. */
 static void test_unsupported(void **state)
 {
-    (void)state;
     job j;
     setenv("TREK_TEST_LIMIT", "0", 1); /* process 0 may not make large files */
     start(&j, "abort", 3, 0);
@@ -611,7 +602,6 @@ static void test_unsupported(void **state)
 /* A peer dies, or stops and goes on when the others have given up, at any time. */
 static void test_killed_and_stopped(void **state)
 {
-    (void)state;
     unsigned seed = 12345;
     for (int k = 0; k < 10; k++) {
         job j;
@@ -646,7 +636,6 @@ static void test_killed_and_stopped(void **state)
 /* A peer ends without a word (odd), or leaves in order (even), while the others go on. */
 static void test_leaving(void **state)
 {
-    (void)state;
     for (int at = 1; at <= 8; at++) {
         job j;
         start(&j, "work", 3, at);
@@ -675,7 +664,6 @@ static int files_before;
 /* Last: none of the above has left anything. */
 static void test_nothing_is_left(void **state)
 {
-    (void)state;
     assert_int_equal(count_files(), files_before);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
     assert_int_equal(errno, ECHILD);

@@ -144,7 +144,6 @@ static void run_world(world *w, int n, const char *detail, int victim, const cha
 
 static void test_means(void **state)
 {
-    (void)state;
     static world w;
     static const char *const kinds[] = { "equal", "unequal-weights", "zero" };
     for (int n = 1; n <= 4; n++)
@@ -167,7 +166,6 @@ static void test_means(void **state)
 
 static void test_mistakes(void **state)
 {
-    (void)state;
     static const struct { const char *all, *victim, *own, *others; } rows[] = {
         { "mistake", "mistake,count", "process 0 has 300 values in 4 bits, process 1 200", "process 1 200" },
         { "mistake", "mistake,eight", "process 1 300 in 8", "process 1 300 in 8" },
@@ -197,7 +195,6 @@ static void test_mistakes(void **state)
 /* A process by itself: nothing travels, whatever the bits. */
 static void test_alone(void **state)
 {
-    (void)state;
     trek_exchange exchange;
     float values[3] = { 1, 1e-20f, NAN }, error[3] = { 5, 5, 5 };
     assert_int_equal(trek_exchange_init(&exchange, NULL), TREK_OK);

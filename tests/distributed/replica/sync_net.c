@@ -19,7 +19,6 @@
 static trek_status stumble_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
                                    int n_outputs)
 {
-    (void)context, (void)n_inputs, (void)n_outputs;
     outputs[0] = inputs[0];
     return TREK_OK;
 }
@@ -27,7 +26,6 @@ static trek_status stumble_forward(trek_function_context *context, trek_var *con
 static trek_status stumble_backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **input_grads,
                                     int n_inputs)
 {
-    (void)context, (void)grads, (void)n, (void)input_grads, (void)n_inputs;
     return trek_fail(TREK_ERR_STATE, "the module was told to fail");
 }
 
@@ -94,7 +92,6 @@ void note(record *to, const trek_tensor *tensor)
 
 trek_status note_param(const char *name, trek_var *param, void *arg)
 {
-    (void)name;
     note(arg, trek_var_data(param));
     if (trek_var_grad(param))
         note(arg, trek_var_data(trek_var_grad(param)));
@@ -103,7 +100,6 @@ trek_status note_param(const char *name, trek_var *param, void *arg)
 
 trek_status note_buffer(const char *name, trek_var *buffer, void *arg)
 {
-    (void)name;
     note(arg, trek_var_data(buffer));
     return TREK_OK;
 }
@@ -146,7 +142,6 @@ void expect(trek_status status, const char *text)
 
 int begin_test(void **state)
 {
-    (void)state;
     trek_error_clear();
     alarm(60);
     return 0;

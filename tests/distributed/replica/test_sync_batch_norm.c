@@ -94,7 +94,6 @@ static void a_class_of_ones_own_meets(void **state) { (void)state, against_one_d
 /* And so is what ranks do not have as a single device has it: the line in the log names the layers. */
 static void keep_line(trek_log_level level, const char *message, void *arg)
 {
-    (void)level;
     char *line = arg;
     if (strstr(message, "exact"))
         snprintf(line, 512, "%s", message);
@@ -111,7 +110,6 @@ static trek_var *centre_forward(trek_module *self, trek_var *x)
 
 static trek_graph *build_centred(trek_device device, void *arg)
 {
-    (void)device;
     static trek_module_class klass = { .name = "centre", .size = sizeof(centre), .forward = centre_forward };
     klass.couples_samples = *(const bool *)arg;
     trek_linear_opts linear = { .in = WIDTH, .out = CLASSES, .device = device };
@@ -121,7 +119,6 @@ static trek_graph *build_centred(trek_device device, void *arg)
 
 static void setup_names_layers_that_couple_samples(void **state)
 {
-    (void)state;
     for (int couples = 0; couples < 2; couples++) {
         bool arg = couples;
         char line[512] = "";
@@ -170,7 +167,6 @@ static void train_passes(trek_graph *graph, record *to)
 
 static void several_passes(void **state)
 {
-    (void)state;
     static record one, many;
     model_opts plain = { .dtype = TREK_F64 }, sync = { .sync = true, .dtype = TREK_F64 };
     trek_graph *graph = set_up(&plain, 1, trek_sgd((trek_sgd_opts){ .lr = 0.1 }), false);
@@ -206,7 +202,6 @@ static double loss_of(trek_graph *graph, const double *values, int64_t rows, dou
 
 static void slopes(void **state)
 {
-    (void)state;
     enum { ROWS = 7 };
     model_opts o = { .sync = true, .dtype = TREK_F64 };
     trek_graph *graph = set_up(&o, 3, trek_sgd((trek_sgd_opts){ 0 }), false);
@@ -230,7 +225,6 @@ static void slopes(void **state)
 
 static void one_value_is_an_error(void **state)
 {
-    (void)state;
     model_opts o = { .sync = true, .dtype = TREK_F32 };
     trek_graph *graph = set_up(&o, 3, trek_sgd((trek_sgd_opts){ 0 }), false);
     trek_scope scope = trek_scope_begin();
@@ -256,7 +250,6 @@ static net *net_of(trek_graph *graph, int rank)
 
 static void a_rank_that_fails(void **state)
 {
-    (void)state;
     model_opts o = { .sync = true, .dtype = TREK_F64 };
     trek_graph *graph = set_up(&o, 3, trek_sgd((trek_sgd_opts){ 0 }), false);
     static record before, after;
@@ -295,7 +288,6 @@ static void a_rank_that_fails(void **state)
 
 static void no_memory(void **state)
 {
-    (void)state;
     model_opts o = { .sync = true, .dtype = TREK_F32 };
     trek_graph *graph = set_up(&o, 2, trek_sgd((trek_sgd_opts){ 0 }), false);
     int failed = 0;

@@ -43,7 +43,6 @@ static trek_module *model(trek_device device)
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     return trek_flow_build(trek_flow_label(trek_flow_from(model(device)), "model"));
 }
 
@@ -54,7 +53,6 @@ typedef struct story {
 
 static trek_var *squares(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph;
     const story *s = arg;
     if (s->fails_at && s->epochs == s->fails_at)
         return trek_fail(TREK_ERR_IO, "the disk is gone"), NULL;
@@ -93,7 +91,6 @@ static trek_status same_as_final(const char *name, trek_var *var, void *arg)
 
 static void test_as_a_run(void **state)
 {
-    (void)state;
     trek_dataset *data = points();
     story built = { 0 }, fitted = { 0 };
     trek_run_opts o = options(data, &built);
@@ -120,14 +117,12 @@ static void test_as_a_run(void **state)
 
 static trek_status show(const trek_epoch_metrics *metrics, void *arg)
 {
-    (void)arg;
     return trek_progress_metrics(metrics, NULL);
 }
 
 /* A run, and a module that is trained in place, have a line for each epoch, by one line of the program's. */
 static void test_shown(void **state)
 {
-    (void)state;
     char *text = NULL;
     size_t size = 0;
     FILE *stream = open_memstream(&text, &size);
@@ -164,7 +159,6 @@ static void test_shown(void **state)
 /* The module afterwards: as it was set, and free for anything. */
 static void test_afterwards(void **state)
 {
-    (void)state;
     trek_dataset *data = points();
     story s = { 0 };
     trek_run_opts o = options(data, &s);
@@ -197,7 +191,6 @@ static void test_afterwards(void **state)
 
 static void test_failure(void **state)
 {
-    (void)state;
     trek_dataset *data = points();
     story s = { .fails_at = 2 };
     trek_run_opts o = options(data, &s);
@@ -216,7 +209,6 @@ static void test_failure(void **state)
 
 static void test_checkpoints(void **state)
 {
-    (void)state;
     char folder[] = "/tmp/trek_fit_XXXXXX", command[64];
     assert_non_null(mkdtemp(folder));
     trek_dataset *data = points();
@@ -252,7 +244,6 @@ static void expect(trek_status status, const char *part)
 
 static void test_refused(void **state)
 {
-    (void)state;
     trek_dataset *data = points();
     story s = { 0 };
     trek_run_opts good = options(data, &s), o = good;

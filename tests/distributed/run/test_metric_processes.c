@@ -213,7 +213,6 @@ static double check_line(const char *what, int p, int k, const double *wanted)
 
 static void test_loops(void **state)
 {
-    (void)state;
     static const char *const ways[] = { "own", "own,two", "own,idle", "graph", "graph,two", "graph,idle,two", "graph,windows",
                                         "graph,two,windows" };
     for (size_t k = 0; k < sizeof ways / sizeof *ways; k++)
@@ -230,7 +229,6 @@ static void test_loops(void **state)
 
 static void test_runs(void **state)
 {
-    (void)state;
     static const char *const ways[] = { "run", "run,two", "run,two,cadence", "run,host", "run,two,host,async",
                                         "run,two,host,site" };
     for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
@@ -248,7 +246,6 @@ static void test_runs(void **state)
 /* What the others had counted goes on; later epochs are whole. */
 static void test_lost(void **state)
 {
-    (void)state;
     run_world(3, "run,two,goes-on,kill");
     for (int p = 0; p < 3; p += 2) {
         if (w.code[p] != 0)
@@ -264,7 +261,6 @@ static void test_lost(void **state)
 
 static void test_bad(void **state)
 {
-    (void)state;
     static const struct {
         const char *detail, *own, *others;
     } rows[] = { { "bad,other-spec", "different specs", "different specs" },

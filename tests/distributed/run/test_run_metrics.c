@@ -89,7 +89,6 @@ static void loop(const way *w)
 
 static void test_loops(void **state)
 {
-    (void)state;
     for (int ranks = 1; ranks <= 3; ranks += step_of())
         for (int variant = 0; variant < 6; variant++)
             if (ranks > 1 || variant < 3)
@@ -103,7 +102,6 @@ static void test_loops(void **state)
 /* A loop with its own metrics: the joined outputs of all ranks. */
 static void test_own_loop(void **state)
 {
-    (void)state;
     double first = 0;
     for (int ranks = 1; ranks <= 3; ranks++) {
         trek_dataset *data = measured_dataset(SAMPLES);
@@ -163,7 +161,6 @@ static trek_status count_part(int rank, void *arg)
 
 static void test_by_hand(void **state)
 {
-    (void)state;
     double whole[MEASURES];
     by_hand h = { .ranks = trek_ranks_new(NULL, 3), .data = measured_dataset(SAMPLES) };
     measured_whole(h.data, whole);
@@ -185,7 +182,6 @@ static const char *mistake;
 
 static trek_var *mistaken(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)arg;
     trek_metric_spec f1 = { .kind = TREK_METRIC_F1, .classes = 4 }, other = { .kind = TREK_METRIC_F1, .classes = 4, .beta = 2 };
     trek_var *scores = trek_batch_get(batch, "scores"), *class = trek_batch_get(batch, "class");
     bool last = false; /* one rank's batch */
@@ -212,7 +208,6 @@ static trek_var *mistaken(trek_graph *graph, trek_var *output, const trek_batch 
 
 static void test_mistakes(void **state)
 {
-    (void)state;
     static const struct {
         const char *name, *text;
     } rows[] = { { "spec", "different specs" }, { "mean", "as a metric and as a mean" }, { "metric", "as a sum and as a metric" },
@@ -239,14 +234,12 @@ static void test_mistakes(void **state)
 static int warnings;
 static void count_warnings(trek_log_level level, const char *message, void *arg)
 {
-    (void)arg;
     warnings += level == TREK_LOG_WARNING && strstr(message, "\"area\" has no value") && strstr(message, "no target is positive");
 }
 
 /* It does not end what it measures. */
 static void test_no_value(void **state)
 {
-    (void)state;
     trek_dataset *data = measured_dataset(SAMPLES);
     trek_log_set(TREK_LOG_WARNING, count_warnings, NULL);
     mistake = "one class";
@@ -311,7 +304,6 @@ static void run_with(trek_run_opts o, const char *what)
 
 static void test_runs(void **state)
 {
-    (void)state;
     static double shares[] = { 4, 1, 2 };
     for (int ranks = 1; ranks <= 3; ranks += step_of()) {
         trek_run_opts o = { .batch_size = 8, .evaluation_batch = 7, .trainer = { .ranks = ranks } };

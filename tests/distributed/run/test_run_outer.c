@@ -82,7 +82,6 @@ static told run_way(int processes, const way *w)
 
 static void test_optimum(void **state)
 {
-    (void)state;
     static const way ways[] = { { 1, 32, 1, TREK_POLICY_SYNC, EPOCHS },    { 1, 8, 1, TREK_POLICY_CADENCE, EPOCHS },
                                 { 2, 8, 2, TREK_POLICY_ASYNC, EPOCHS },    { 1, 4, 3, TREK_POLICY_CADENCE, EPOCHS },
                                 { 2, 16, 5, TREK_POLICY_SYNC, EPOCHS },    { 1, 4, 1, TREK_POLICY_ASYNC, EPOCHS } };
@@ -97,7 +96,6 @@ static void test_optimum(void **state)
 /* Three floats in an average of two processes, as a ring sends them: 12 bytes, in 16 bits 6; and 24 of weights. */
 static void test_bytes(void **state)
 {
-    (void)state;
     told whole = run_way(2, &(way){ 1, 32, 1, TREK_POLICY_SYNC, 2 }), half = run_way(2, &(way){ 1, 16, 1, TREK_POLICY_SYNC, 2 });
     assert_int_equal(whole.averages, half.averages);
     assert_int_equal(whole.sent, whole.averages * (12 + 24));

@@ -85,7 +85,6 @@ static trek_status injected(void)
 
 static int64_t data_length(const trek_dataset *self)
 {
-    (void)self;
     return c.samples;
 }
 
@@ -93,7 +92,6 @@ static trek_status data_get(trek_dataset *self, const trek_fetch *fetch, trek_te
 {
     const int64_t *indices = fetch->indices;
     int64_t n = fetch->n;
-    (void)self;
     if (strikes(BAD_READ))
         return trek_fail(TREK_ERR_IO, "injected: dataset");
     float x[MOST_SAMPLES * FEATURES], y[MOST_SAMPLES];
@@ -113,7 +111,6 @@ static const trek_dataset_class data_class = { .name = "numbers", .size = sizeof
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     if (strikes(BAD_BUILD)) {
         injected();
         return NULL;
@@ -129,7 +126,6 @@ static trek_graph *build(trek_device device, void *arg)
 
 static trek_var *train_step(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)arg;
     int64_t call = atomic_fetch_add(&c.steps, 1);
     if (strikes(BAD_STEP)) {
         injected();
@@ -145,7 +141,6 @@ static trek_var *train_step(trek_graph *graph, trek_var *output, const trek_batc
 
 static trek_status on_epoch(trek_graph *graph, int64_t epoch, void *arg)
 {
-    (void)graph, (void)epoch, (void)arg;
     char aside[96];
     snprintf(aside, sizeof aside, "%s.aside", c.folder);
     if (strikes(NO_FOLDER) && rename(c.folder, aside) != 0)
@@ -167,7 +162,6 @@ static bool may_lose(void)
 /* Every sample once, or with drop_last as many as whole batches have; what a rank had that was lost, again. */
 static trek_status on_metrics(const trek_epoch_metrics *m, void *arg)
 {
-    (void)arg;
     int64_t total = 0, of_ranks = 0;
     for (int64_t k = 0; k < c.samples; k++) {
         int times = atomic_exchange(&c.seen[k], 0);
@@ -193,7 +187,6 @@ static trek_status on_metrics(const trek_epoch_metrics *m, void *arg)
 
 static trek_status on_checkpoint(trek_graph *graph, int64_t epoch, const char *path, void *arg)
 {
-    (void)graph, (void)epoch, (void)arg;
     if (access(path, R_OK) != 0 && !(c.fault == NO_FOLDER && atomic_load(&c.struck)))
         snprintf(c.wrong, sizeof c.wrong, "there is no %s", path);
     return strikes(BAD_CHECKPOINT) ? injected() : TREK_OK;
@@ -322,7 +315,6 @@ static atomic_llong watched; /* seconds left for the present run; -1: none */
 
 static void *watch(void *arg)
 {
-    (void)arg;
     for (;;) {
         sleep(1);
         if (atomic_load(&watched) >= 0 && atomic_fetch_sub(&watched, 1) == 0) {
@@ -464,7 +456,6 @@ static void try_seed(uint64_t seed, trek_dataset *data)
 
 static void test_random(void **state)
 {
-    (void)state;
     const char *chosen = getenv("TREK_TEST_SEED");
     uint64_t first = test_seed();
     uint64_t runs = chosen ? 1 : getenv("TREK_TEST_LONG") ? 500 : getenv("TREK_TEST_SHORT") ? 30 : 60;

@@ -53,7 +53,6 @@ static bool normalized;
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     trek_linear_opts a = { .in = FEATURES, .out = HIDDEN, .device = device, .dtype = line_dtype };
     trek_linear_opts b = { .in = HIDDEN, .out = 1, .device = device, .dtype = line_dtype };
     trek_batch_norm_opts norm = { .features = HIDDEN, .device = device, .dtype = line_dtype };
@@ -104,7 +103,6 @@ static trek_status compare_ranks(void)
 
 static trek_status on_epoch(trek_graph *graph, int64_t epoch, void *arg)
 {
-    (void)arg;
     char word[32];
     first = graph;
     snprintf(word, sizeof word, "kill%d.%d", mine ? mine->process : 0, (int)epoch);
@@ -116,7 +114,6 @@ static trek_status on_epoch(trek_graph *graph, int64_t epoch, void *arg)
 /* Every sample once, of some rank. */
 static trek_status on_metrics(const trek_epoch_metrics *m, void *arg)
 {
-    (void)arg;
     int64_t samples = 0;
     const ranks_stepper *s = trek_graph_ranks(first);
     for (int r = 0; r < m->ranks; r++) {
@@ -355,7 +352,6 @@ static int run_world(const char *role, const char *detail, int processes, unsign
 
 static void test_as_one(void **state)
 {
-    (void)state;
     static const char *const worlds[] = { "21", "22", "33" };
     size_t n = test_on_cpu() ? 3 : 1;
     static told one[MOST_WAYS], many[MOST_WAYS];
@@ -384,7 +380,6 @@ static void expect_aim(const told *t, double tolerance, const char *what)
 
 static void test_converges(void **state)
 {
-    (void)state;
     static const char *const details[] = { "22-1-40", "21-2-40", "13-2-40-balance" };
     told t;
     if (!test_on_cpu()) /* thousands of steps */
@@ -399,7 +394,6 @@ static void test_converges(void **state)
 /* One rank, and with it its process; the other trains all. */
 static void test_failing_rank(void **state)
 {
-    (void)state;
     static const char *const details[] = { "12-0-40-fails", "22-2-40-fails" };
     told t;
     if (!test_on_cpu())
@@ -414,7 +408,6 @@ static void test_failing_rank(void **state)
 /* Two are left, which are two sites, then one, which is alone. */
 static void test_killed(void **state)
 {
-    (void)state;
     told t;
     run_world("convex", "222-1-40-kill2.2-kill1.4", 3, 6, &t);
     assert_int_equal(t.ranks, 2);
@@ -423,7 +416,6 @@ static void test_killed(void **state)
 
 static void test_resumed(void **state)
 {
-    (void)state;
     for (int outer = 0; outer < 2; outer++) {
         char folder[] = "/tmp/trek-run-XXXXXX", detail[96], command[64];
         told lines[MOST_WAYS];
@@ -439,7 +431,6 @@ static void test_resumed(void **state)
 
 static void test_stopped(void **state)
 {
-    (void)state;
     char folder[] = "/tmp/trek-run-XXXXXX", detail[96], command[64];
     told lines[MOST_WAYS];
     assert_non_null(mkdtemp(folder));
@@ -470,7 +461,6 @@ static void run_here(const trek_run_opts *o, told *t)
 /* Nobody is there to average with: the bits of ranks that make every step together. */
 static void test_alone(void **state)
 {
-    (void)state;
     trek_dataset *data = line_dataset(true);
     for (int policy = TREK_POLICY_SYNC; policy <= TREK_POLICY_ASYNC; policy++) {
         told site, sync;
@@ -491,7 +481,6 @@ static void test_alone(void **state)
 
 static void test_refused(void **state)
 {
-    (void)state;
     trek_dataset *data = line_dataset(true);
     trek_run_opts o = opts_of(data, 2, NULL);
     o.site = (trek_site)5;

@@ -32,7 +32,6 @@ static trek_var *loss_of(trek_var *output, trek_var *target)
 
 static trek_var *loss_fn(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)arg;
     return loss_of(output, trek_batch_get(batch, "target"));
 }
 
@@ -244,7 +243,6 @@ static void run_way(const way *w)
 
 static void test_against_single_graphs(void **state)
 {
-    (void)state;
     for (int ranks = 2; ranks <= MOST_RANKS; ranks++)
         for (int k = 0; k < 8; k++)
             run_way(&(way){ .ranks = ranks, .batch = k & 1 ? 2 : 8, .windows = k & 1, .adam = k & 2, .clip = k & 4,
@@ -271,7 +269,6 @@ static const trek_module_class spring_class = { .name = "spring", .size = sizeof
 
 static trek_graph *build_spring(trek_device device, void *arg)
 {
-    (void)arg;
     trek_module *m = trek_module_new(&spring_class);
     trek_module_param(m, "x", offsetof(spring, x), trek_tensor_full(1.001, trek_dims(1), TREK_F64, device));
     return trek_flow_build(trek_flow_from(trek_module_check(m)));
@@ -279,7 +276,6 @@ static trek_graph *build_spring(trek_device device, void *arg)
 
 static trek_var *spring_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)batch, (void)arg;
     double strength = trek_var_device(output).index == 0 ? 0.5 : 2.2;
     return trek_mean(trek_mul_scalar(trek_square(trek_add_scalar(output, -1)), strength / 2), trek_dims_none(), false);
 }
@@ -318,7 +314,6 @@ static double drift_away(double threshold, int64_t *anchor)
 
 static void test_guard(void **state)
 {
-    (void)state;
     int64_t anchor;
     if (!test_on_cpu())
         skip();
@@ -365,7 +360,6 @@ static bool fails_at(int64_t at)
 
 static void test_memory_runs_out(void **state)
 {
-    (void)state;
     if (!test_on_cpu())
         skip();
     int failures = 0;
@@ -385,7 +379,6 @@ static void expect(trek_status status, trek_status wanted, const char *text)
 
 static void test_refused(void **state)
 {
-    (void)state;
     trek_loader *loader = trek_loader_new(training_dataset(), &(trek_loader_opts){ .batch_size = 4 });
     trek_graph *graph = build(test_device(), NULL);
     trek_trainer_opts good = { .ranks = 2, .devices = test_devices(), .build_replica = build,

@@ -36,7 +36,6 @@ static struct {
 static trek_status same_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
                                 int n_outputs)
 {
-    (void)context, (void)n_inputs, (void)n_outputs;
     if (failing.on && trek_rank_here.rank == 1)
         return trek_fail(TREK_ERR_CALLBACK, "it was told to fail");
     bool has = failing.factor && trek_rank_here.rank == 1;
@@ -47,7 +46,6 @@ static trek_status same_forward(trek_function_context *context, trek_var *const 
 static trek_status same_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads,
                                  int n_inputs)
 {
-    (void)context, (void)n_grads, (void)n_inputs;
     input_grads[0] = trek_mul_scalar(grads[0], 1);
     return trek_error_status();
 }
@@ -56,7 +54,6 @@ static const trek_function same = { "same", same_forward, same_backward, NULL };
 
 static trek_var *forward_same(trek_module *self, trek_var *x)
 {
-    (void)self;
     return trek_function_apply_one(&same, NULL, &x, 1);
 }
 
@@ -295,7 +292,6 @@ static void compare(const kind *c, int64_t replays, int calls)
 
 static void test_same_bits_as_called(void **state)
 {
-    (void)state;
     if (ranks_there() < 2)
         skip();
     for (int world = 2; world <= ranks_there(); world++)
@@ -305,7 +301,6 @@ static void test_same_bits_as_called(void **state)
 /* The host merges the statistics after each replay. */
 static void test_buffers(void **state)
 {
-    (void)state;
     if (ranks_there() < 2)
         skip();
     for (int world = 2; world <= ranks_there(); world++)
@@ -314,7 +309,6 @@ static void test_buffers(void **state)
 
 static void test_overflow(void **state)
 {
-    (void)state;
     if (ranks_there() < 2)
         skip();
     compare(&(kind){ .world = 2, .overflows = true }, STEPS - FIRST, FIRST);
@@ -322,7 +316,6 @@ static void test_overflow(void **state)
 
 static void test_low_precision(void **state)
 {
-    (void)state;
     if (ranks_there() < 2)
         skip();
     compare(&(kind){ .world = 2, .dtype = TREK_BF16 }, STEPS - FIRST, FIRST);
@@ -331,7 +324,6 @@ static void test_low_precision(void **state)
 /* The last batch of an epoch is smaller, and one has fewer rows than there are ranks: records of their own. */
 static void test_shapes(void **state)
 {
-    (void)state;
     int rows[STEPS];
     for (int k = 0; k < STEPS; k++)
         rows[k] = k % 5 == 4 ? BATCH / 2 - 2 : k == 11 || k == 12 || k == 13 ? 1 : BATCH;
@@ -344,7 +336,6 @@ static void test_shapes(void **state)
 /* Shares by a plan: it goes on while steps are replayed, and where it has others, the step is recorded anew. */
 static void test_plan(void **state)
 {
-    (void)state;
     if (ranks_there() < 2)
         skip();
     trek_plan *plan = trek_plan_new(2);
@@ -361,7 +352,6 @@ static void test_plan(void **state)
 
 static void test_changes(void **state)
 {
-    (void)state;
     static trace t[2];
     kind c = { .world = ranks_there() };
     trek_graph *graphs[2];
@@ -397,7 +387,6 @@ static void test_changes(void **state)
 /* Who trains the graph goes, and what was recorded with it; ranks of another number come. */
 static void test_set_up_again(void **state)
 {
-    (void)state;
     static trace t[2];
     kind c = { .world = 2 };
     trek_graph *graphs[2];
@@ -429,7 +418,6 @@ static void silent(trek_log_level level, const char *message, void *arg) { (void
 /* A rank fails in a step's forward: in a called one, and in the one that is recorded. Then it goes on. */
 static void test_rank_fails(void **state)
 {
-    (void)state;
     static trace t[2];
     kind c = { .world = ranks_there() };
     trek_graph *graphs[2];
@@ -468,7 +456,6 @@ static void test_rank_fails(void **state)
 /* What another rank than the caller's takes from outside, another one each time, is noticed, too. */
 static void test_rank_takes_from_outside(void **state)
 {
-    (void)state;
     static trace t[2];
     kind c = { .world = ranks_there() };
     trek_graph *graphs[2];
@@ -501,7 +488,6 @@ static void test_rank_takes_from_outside(void **state)
 /* The function fails when it is recorded, its gradients on their way: they are there once, as if it had been called. */
 static void test_function_fails(void **state)
 {
-    (void)state;
     static trace t[2];
     kind c = { .world = ranks_there() };
     trek_graph *graphs[2];
@@ -552,7 +538,6 @@ static bool find_fake(fake *f)
 /* Before a replay rank 1's device does not take its numbers: nothing has been changed, and the call can be made again. */
 static void test_numbers_fail(void **state)
 {
-    (void)state;
     static trace t[2];
     kind c = { .world = 2 };
     trek_graph *graphs[2];
@@ -615,7 +600,6 @@ static bool fail_launch(const fake *f, const kind *c, trek_graph *graph, int n, 
  * that follow; nobody waits. Where nothing had been done before, the call can be made again. */
 static void test_launch_fails(void **state)
 {
-    (void)state;
     static trace t;
     kind c = { .world = 2 };
     fake f = { 0 };
@@ -649,7 +633,6 @@ static void test_launch_fails(void **state)
 /* How often a step asks the driver for something: a replay is a handful of graphs. */
 static void test_host_calls(void **state)
 {
-    (void)state;
     static const char *const functions[] = { "cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemcpyPeerAsync", "cudaMemsetAsync",
                                              "cudaEventRecord", "cudaStreamWaitEvent", "cudaEventCreateWithFlags",
                                              "cudaEventQuery", "ncclAllReduce", "cudaGraphLaunch" };

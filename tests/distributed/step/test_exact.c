@@ -238,7 +238,6 @@ static trek_graph *set_up(run_case *c)
 /* Rates that fall from parameter to parameter. */
 static trek_optimizer_spec by_layer(const char *name, trek_var *param, trek_optimizer_spec now, void *arg)
 {
-    (void)param;
     int *k = arg;
     now.options[0] *= pow(0.9, (*k)++ + (strstr(name, "w3") != NULL));
     return now;
@@ -406,14 +405,12 @@ static void compare_worlds(trek_dtype dtype, int batch, int passes, bool separat
 
 static void test_f64_one_pass(void **state)
 {
-    (void)state;
     for (int b = 0; b < 3; b++)
         compare_worlds(TREK_F64, batches[b], 1, false);
 }
 
 static void test_f64_more_passes(void **state)
 {
-    (void)state;
     compare_worlds(TREK_F64, 7, 2, false);
     if (!brief()) {
         compare_worlds(TREK_F64, 7, 3, false);
@@ -423,14 +420,12 @@ static void test_f64_more_passes(void **state)
 
 static void test_f32(void **state)
 {
-    (void)state;
     for (int b = brief() ? 1 : 0; b < 3; b++)
         compare_worlds(TREK_F32, batches[b], b + 1, false);
 }
 
 static void test_own_arenas(void **state)
 {
-    (void)state;
     compare_worlds(TREK_F64, 7, 2, true);
     compare_worlds(TREK_F32, 64, 1, true);
 }
@@ -495,7 +490,6 @@ static void compare_newer(trek_dtype dtype, int kind, bool separate, double allo
 
 static void test_newer_optimizers(void **state)
 {
-    (void)state;
     for (int kind = brief() ? 1 : 0; kind < NEWER; kind += brief() ? 2 : 1) /* the others come in 16 bits */
         for (int separate = brief() ? 1 : 0; separate < 2; separate++)
             compare_newer(TREK_F64, kind, separate, 1e-9);
@@ -504,7 +498,6 @@ static void test_newer_optimizers(void **state)
 /* What ranks add up in another order is rounded to 16 bits here and there: a part of a step, which signs make a whole one of. */
 static void test_newer_optimizers_in_16_bits(void **state)
 {
-    (void)state;
     for (int kind = 0; kind < NEWER; kind += brief() ? 2 : 1) {
         compare_newer(TREK_BF16, kind, false, 0.2);
         if (!brief())
@@ -551,7 +544,6 @@ static void train_sam(run_case *c, record *to)
 
 static void test_sam(void **state)
 {
-    (void)state;
     trek_optimizer_spec plain = newer(6, true);
     for (int b = 1; b < 3; b++) {
         run_case c = { .dtype = TREK_F64, .optimizer = newer(6, false), .plain = &plain, .world = 1, .batch = batches[b],
@@ -607,7 +599,6 @@ static void train_averaged(run_case *c, bool ema, record *to)
 
 static void test_averages(void **state)
 {
-    (void)state;
     for (int ema = 0; ema < 2; ema++)
         for (int separate = 0; separate < 2; separate++) {
             run_case c = { .dtype = TREK_F64, .optimizer = newer(6, false), .world = 1, .batch = 7, .passes = 1 };
@@ -626,7 +617,6 @@ static void test_averages(void **state)
 
 static void test_bits_from_run_to_run(void **state)
 {
-    (void)state;
     for (int kind = 0; kind < 4; kind++)
         for (int w = 1; w < n_worlds(); w++)
             for (int separate = 0; separate < 2; separate++) {
@@ -646,7 +636,6 @@ static void test_bits_from_run_to_run(void **state)
 
 static void test_bits_among_ranks(void **state)
 {
-    (void)state;
     for (int kind = 0; kind < 4; kind++)
         for (int w = 1; w < n_worlds(); w++) {
             run_case c = kinds(kind, TREK_F32);
@@ -685,7 +674,6 @@ static double *evaluated(trek_graph *graph, const run_case *c, bool merge)
 
 static void test_merged(void **state)
 {
-    (void)state;
     for (int w = 0; w < n_worlds(); w++)
         for (int separate = 0; separate < 2; separate++) {
             run_case c = kinds(2, TREK_F64);

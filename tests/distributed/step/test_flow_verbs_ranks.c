@@ -41,7 +41,6 @@ static trek_var *half(trek_var *x, bool training) { return (void)training, hashe
 
 static trek_var *grown(trek_var *x, bool training)
 {
-    (void)training;
     return trek_add_scalar(trek_sum(trek_square(x), trek_dims(1, 2), false), -9);
 }
 
@@ -112,7 +111,6 @@ static trek_graph *build(trek_device device, void *arg)
 /* Parameter values that need no generator. */
 static trek_status fill(const char *name, trek_var *param, void *arg)
 {
-    (void)name;
     int *place = arg;
     double values[512];
     for (int64_t i = 0; i < trek_var_numel(param); i++)
@@ -141,7 +139,6 @@ static void keep(record *to, trek_var *v)
 
 static trek_status collect(const char *name, trek_var *param, void *arg)
 {
-    (void)name;
     keep(arg, param);
     return TREK_OK;
 }
@@ -241,13 +238,11 @@ static void compare_worlds(bool nested)
 
 static void steps_are_one_devices(void **state)
 {
-    (void)state;
     compare_worlds(false);
 }
 
 static void so_are_those_of_verbs_within_verbs(void **state)
 {
-    (void)state;
     compare_worlds(true);
 }
 
@@ -255,7 +250,6 @@ static void so_are_those_of_verbs_within_verbs(void **state)
 
 static trek_var *own_loss(trek_graph *graph, trek_var *y, const trek_batch *batch, void *arg)
 {
-    (void)batch, (void)arg;
     assert_true(trek_graph_trace_count(graph, "pass") >= 1); /* of this rank alone */
     trek_var *passes = trek_mean(trek_graph_tagged(graph, "passes"), trek_dims_none(), false);
     return trek_add(trek_mean(trek_square(y), trek_dims_none(), false), trek_mul_scalar(passes, 0.01));
@@ -288,7 +282,6 @@ static void train_by_loader(bool nested, int world, record *to)
 
 static void so_are_those_of_passes_by_rank(void **state)
 {
-    (void)state;
     static record one, many;
     for (int nested = 0; nested < 2; nested++) {
         train_by_loader(nested, 1, &one);
@@ -318,7 +311,6 @@ static trek_graph *build_meeting(trek_device device, void *arg)
 
 static void ranks_meet_in_every_pass(void **state)
 {
-    (void)state;
     static record of[3];
     bool synchronised = true;
     for (int world = 1; world < 4; world++) {
@@ -340,14 +332,12 @@ static void ranks_meet_in_every_pass(void **state)
 
 static void see(trek_log_level level, const char *message, void *arg)
 {
-    (void)level;
     if (strstr(message, "batch_norm1d \"0.body.1\""))
         *(bool *)arg = true;
 }
 
 static void setup_names_what_couples_samples_in_a_body(void **state)
 {
-    (void)state;
     bool synchronised = false, seen = false;
     trek_log_set(TREK_LOG_INFO, see, &seen);
     trek_graph *graph = set_up(build_meeting, &synchronised, 2);
@@ -360,14 +350,12 @@ static void setup_names_what_couples_samples_in_a_body(void **state)
 
 static trek_var *sum_forward(trek_module *self, trek_var *const *inputs, int n)
 {
-    (void)self;
     return n > 1 ? trek_add(inputs[0], inputs[1]) : inputs[0];
 }
 static const trek_module_class sum_class = { .name = "sum", .size = sizeof(trek_module), .forward_many = sum_forward };
 
 static trek_graph *build_carrying(trek_device device, void *arg)
 {
-    (void)arg;
     trek_flow *inner = trek_flow_through(trek_flow_from(linear(DIM, DIM, device)), trek_module_new(&sum_class));
     trek_flow_tag(trek_flow_using(inner, "last"), "last");
     return trek_flow_build(trek_flow_from(in_flow(inner)));
@@ -391,7 +379,6 @@ static void train_carrying(int world, bool cut, record *to)
 
 static void truncation_reaches_all_ranks(void **state)
 {
-    (void)state;
     static record one, many, whole;
     train_carrying(1, true, &one);
     train_carrying(1, false, &whole);

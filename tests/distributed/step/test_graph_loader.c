@@ -36,7 +36,6 @@ static bool brief(void) { return getenv("TREK_TEST_SHORT") != NULL; }
 
 static void test_batches(void **state)
 {
-    (void)state;
     for (int w = 0; w < 4; w += 1 + 2 * brief())
         for (int loss = 0; loss < N_LOSSES; loss++)
             for (int passes = 1; passes <= 2; passes++) {
@@ -51,7 +50,6 @@ static void test_batches(void **state)
 
 static void test_small_batches(void **state)
 {
-    (void)state;
     for (int w = 1; w < 4; w++) /* ranks without samples, or without labels that count; a last batch of one */
         for (int passes = 1; passes <= 2; passes++)
             compare(&(run){ .world = worlds[w], .passes = passes, .batch = w == 1 ? 3 : 4,
@@ -60,7 +58,6 @@ static void test_small_batches(void **state)
 
 static void test_windows(void **state)
 {
-    (void)state;
     for (int w = 1; w < 4; w++)
         for (int loss = 0; loss < N_LOSSES; loss++)
             for (int passes = 1; passes <= 2; passes++)
@@ -75,13 +72,11 @@ static atomic_bool gone;
 
 static int64_t slow_length(const trek_dataset *self)
 {
-    (void)self;
     return 64;
 }
 
 static trek_status slow_get(trek_dataset *self, const trek_fetch *fetch, trek_tensor **out)
 {
-    (void)self;
     usleep(500);
     assert_false(atomic_load(&gone));
     out[0] = trek_tensor_zeros(trek_dims(fetch->n, IN), TREK_F64, trek_cpu(0));
@@ -91,7 +86,6 @@ static trek_status slow_get(trek_dataset *self, const trek_fetch *fetch, trek_te
 
 static void test_loader_taken_away(void **state)
 {
-    (void)state;
     static const char *const names[] = { "x", "target" };
     static const trek_dataset_class slow = { .name = "slow", .size = sizeof(trek_dataset), .length = slow_length, .get = slow_get,
                                              .n_fields = 2, .fields = names };
@@ -124,7 +118,6 @@ static void test_loader_taken_away(void **state)
  * of a window they are known when it is over. */
 static void gradients_put_aside(void **state)
 {
-    (void)state;
     for (int windows = 0; windows < 2; windows++)
         for (int loss = 0; loss < N_LOSSES; loss++) {
             loss_kind kind = (loss_kind)loss;
@@ -150,7 +143,6 @@ static void gradients_put_aside(void **state)
 /* The passes of a step are one large batch, on every number of ranks: fewer and more of them, too, than were announced. */
 static void test_accumulate(void **state)
 {
-    (void)state;
     for (int w = 0; w < 4; w += 1 + 2 * brief())
         for (int loss = 0; loss < N_LOSSES; loss++)
             for (int way = 0; way < 3; way++) {
@@ -174,7 +166,6 @@ static void test_accumulate(void **state)
 /* Weights of classes and a teacher, which every rank has on its device. */
 static void test_teacher(void **state)
 {
-    (void)state;
     for (int w = 0; w < 4; w += 1 + 2 * brief())
         for (int way = 0; way < 6; way++) {
             run c = { .world = worlds[w], .passes = 1 + way % 2, .accumulate = way, .batch = way == 1 ? 2 : 7, .loss = BY_TEACHER,
@@ -187,14 +178,12 @@ static void test_teacher(void **state)
 
 static trek_var *forgetful_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph;
     return trek_cross_entropy_with(output, trek_batch_get(batch, "label"), &(trek_cross_entropy_opts){ .weight = arg });
 }
 
 /* One value on one CPU is every CPU rank's. */
 static void test_foreign_values(void **state)
 {
-    (void)state;
     if (!test_on_cpu())
         skip();
     double weights[CLASSES] = { 1, 2, 3, 4 }, sums[2] = { 0 };
@@ -227,7 +216,6 @@ static trek_module *wrong_teacher(trek_device device, void *arg)
 
 static void test_constants(void **state)
 {
-    (void)state;
     run c = { .world = 3, .passes = 1, .loss = BY_TEACHER, .optimizer = training_momentum() };
     trek_graph *graph = training_set_up(&c, NULL);
     trek_scope scope = trek_scope_begin();
@@ -287,7 +275,6 @@ static void test_constants(void **state)
 /* Ranks that are slowed down get less, and the result stays that of one device. */
 static void test_uneven_shares(void **state)
 {
-    (void)state;
     trek_slowdown slow[3] = { { .factor = 1 }, { .factor = 30, .sleep = true }, { .factor = 3, .sleep = true } };
     run c = { .world = 3, .passes = 1, .batch = 5, .loss = BY_LABELS, .optimizer = training_momentum(), .slowdowns = slow,
               .balance = 1 };
@@ -296,7 +283,6 @@ static void test_uneven_shares(void **state)
 
 static void test_replay(void **state)
 {
-    (void)state;
     for (int windows = brief(); windows < 2; windows++) {
         trek_slowdown slow[3] = { { .factor = 1 }, { .factor = 40, .sleep = true }, { .factor = 3, .sleep = true } };
         run c = { .world = 3, .passes = 1, .batch = 2, .loss = BY_LABELS, .windows = windows, .optimizer = training_adam(),
@@ -320,7 +306,6 @@ static void test_replay(void **state)
 
 static void test_without_training(void **state)
 {
-    (void)state;
     trek_loader *loader = trek_loader_new(training_dataset(), &(trek_loader_opts){ .batch_size = 9 });
     run c = { .world = 3, .passes = 1, .optimizer = training_momentum() };
     trek_graph *graph = training_set_up(&c, loader);
@@ -357,7 +342,6 @@ static void test_without_training(void **state)
 
 static void test_scaled_losses(void **state)
 {
-    (void)state;
     for (int w = 0; w < 3; w++) {
         compare(&(run){ .world = worlds[w], .passes = 1 + w % 2, .batch = 8, .loss = BY_LABELS, .scaled = true,
                         .separate = w == 2, .optimizer = training_momentum() });
@@ -368,7 +352,6 @@ static void test_scaled_losses(void **state)
 
 static void test_two_graphs(void **state)
 {
-    (void)state;
     for (int w = 0; w < 4; w++) {
         run c = { .world = worlds[w], .passes = 1, .batch = 7, .optimizer = training_adam(), .separate = w == 2 };
         training_pair(&c, w == 0 ? &one : &many);
@@ -380,7 +363,6 @@ static void test_two_graphs(void **state)
 /* Where a step's time goes, who waited, and what was decided. */
 static void test_timeline(void **state)
 {
-    (void)state;
     static const char *const names[] = { "forward", "backward", "wait for ranks", "sync", "reduce", "optimizer", "anchor" };
     char path[] = "/tmp/trek-test-feed-XXXXXX", *text = calloc(1, 1 << 20);
     trek_slowdown slow[2] = { { .factor = 1 }, { .factor = 20, .sleep = true } };
@@ -420,7 +402,6 @@ static void expect(trek_status status, const char *part)
 /* forward_batch is a forward by the names of fields, with a loss and without; train_batch needs one. */
 static void test_forward_only(void **state)
 {
-    (void)state;
     trek_loader *loader = trek_loader_new(training_dataset(), &(trek_loader_opts){ .batch_size = 10 });
     run c = { .world = 2, .passes = 1, .optimizer = training_momentum() };
     trek_graph *graph = training_set_up(&c, loader);
@@ -451,7 +432,6 @@ static trek_var *twofold_loss(trek_graph *graph, trek_var *output, const trek_ba
 
 static void test_forward_in_the_loss(void **state)
 {
-    (void)state;
     for (int world = 1; world <= 3; world += 2) {
         run c = { .world = world, .passes = 1, .optimizer = training_momentum() };
         trek_loader *loader = trek_loader_new(training_dataset(), &(trek_loader_opts){ .batch_size = 10 });
@@ -472,7 +452,6 @@ static void test_forward_in_the_loss(void **state)
 
 static trek_var *failing_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)arg;
     for (int64_t k = 0; k < trek_batch_size(batch); k++)
         if (trek_batch_indices(batch)[k] == 7)
             return NULL;
@@ -481,13 +460,11 @@ static trek_var *failing_loss(trek_graph *graph, trek_var *output, const trek_ba
 
 static trek_var *vector_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)batch, (void)arg;
     return output;
 }
 
 static void test_mistakes(void **state)
 {
-    (void)state;
     trek_loader *loader = trek_loader_new(training_dataset(), &(trek_loader_opts){ .batch_size = 10 });
     run c = { .world = 2, .passes = 1, .optimizer = training_momentum(), .windows = true };
     trek_graph *graph = training_set_up(&c, loader);
@@ -523,7 +500,6 @@ static void test_mistakes(void **state)
 /* CPUs beside GPUs, by every way of a step. */
 static void test_mixed_devices(void **state)
 {
-    (void)state;
     if (test_device().type == TREK_CPU)
         skip();
     const trek_device pair[] = { trek_cpu(0), trek_cuda(0) }, three[] = { trek_cuda(0), trek_cpu(0), trek_cpu(1) };

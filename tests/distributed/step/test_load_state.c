@@ -192,7 +192,6 @@ static trek_state *state_with(const trek_state *from, const char *leave, const c
 
 static void reaches_all_ranks(void **state)
 {
-    (void)state;
     for (int k = 0; k < (test_short() || test_short_on_device() ? 18 : 36); k++) {
         run c = { .ranks = 1 + k % 4, .groups = k / 2 & 1, .dtype = k / 3 % 3 == 1 ? TREK_BF16 : TREK_F32, .spec = draw_spec(k) };
         trek_tensor *then[PARAMS], *later[PARAMS];
@@ -216,7 +215,6 @@ static void reaches_all_ranks(void **state)
 
 static void what_does_not_fit_changes_no_rank(void **state)
 {
-    (void)state;
     for (int sharded = 0; sharded < 2; sharded++) {
         run c = { .ranks = 3, .groups = true, .dtype = TREK_F32, .spec = draw_spec(0), .sharded = false };
         trek_tensor *then[PARAMS], *later[PARAMS];
@@ -285,7 +283,6 @@ static void expect_world(int n, const char *detail, const char *const *says)
 
 static void all_processes_or_none(void **state)
 {
-    (void)state;
     static const char *const good[] = { "TREK_OK", "TREK_OK" };
     static const char *const broken[] = { "TREK_ERR_PEER", "TREK_ERR_FORMAT" };
     static const char *const other[] = { "the state is", "the state is" };

@@ -161,7 +161,6 @@ static void compare(const trek_device *devices, int world)
 
 static void cpu_first(void **state)
 {
-    (void)state;
     if (test_on_cpu())
         skip();
     compare((const trek_device[]){ trek_cpu(0), test_device() }, 2);
@@ -169,7 +168,6 @@ static void cpu_first(void **state)
 
 static void gpu_first(void **state)
 {
-    (void)state;
     if (test_on_cpu())
         skip();
     compare((const trek_device[]){ test_device(), trek_cpu(0), trek_cpu(1) }, 3);
@@ -179,7 +177,6 @@ static char line[512];
 
 static void keep_line(trek_log_level level, const char *message, void *arg)
 {
-    (void)level, (void)arg;
     if (strncmp(message, "trainer:", 8) == 0)
         snprintf(line, sizeof line, "%s", message);
 }
@@ -187,7 +184,6 @@ static void keep_line(trek_log_level level, const char *message, void *arg)
 /* From the environment; the log says what there is, and unequal devices have windows. */
 static void found_and_named(void **state)
 {
-    (void)state;
     if (test_on_cpu())
         skip();
     trek_dtype dtype = TREK_F32;
@@ -222,7 +218,6 @@ static trek_status backward_rank(int rank, void *arg)
 /* trek_ddp: replicas begin as rank 0's and have the same gradients. */
 static void wrapped(void **state)
 {
-    (void)state;
     if (test_on_cpu())
         skip();
     trek_module *models[3];
@@ -264,7 +259,6 @@ static trek_status take_to_cpu(int rank, void *arg)
 /* Ranks on CPUs read what the caller computes on another device. */
 static void on_another_device(void **state)
 {
-    (void)state;
     const trek_device devices[] = { trek_cpu(0), trek_cpu(1), trek_cpu(2) };
     trek_ranks *ranks = trek_ranks_new(devices, 3);
     assert_non_null(ranks);

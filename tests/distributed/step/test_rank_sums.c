@@ -99,7 +99,6 @@ static void expect_sums(const sums_test *t)
 
 static void sums_in_rank_order(void **state)
 {
-    (void)state;
     trek_ranks *ranks = trek_ranks_new(NULL, WORLD);
     sums_test t = { .per_process = WORLD, .sums = { trek_rank_sums_new(WORLD, false) } };
     assert_non_null(ranks);
@@ -119,7 +118,6 @@ static void sums_in_rank_order(void **state)
 
 static void who_is_alone_makes_none(void **state)
 {
-    (void)state;
     trek_rank_sums *sums = trek_rank_sums_new(3, false);
     trek_rank_sums_begin(sums, (bool[]){ false, true, false }, false);
     for (int rank = 0; rank < 3; rank++) {
@@ -144,7 +142,6 @@ static sums_test fresh(trek_rank_sums *sums)
 
 static void failures_wake_the_others(void **state)
 {
-    (void)state;
     trek_ranks *ranks = trek_ranks_new(NULL, WORLD);
     trek_rank_sums *sums = trek_rank_sums_new(WORLD, false);
     static const int victims[] = { 0, 1, 3, 4 };
@@ -176,7 +173,6 @@ static void failures_wake_the_others(void **state)
 
 static void late_ranks(void **state)
 {
-    (void)state;
     trek_ranks *ranks = trek_ranks_new(NULL, WORLD);
     trek_rank_sums *sums = trek_rank_sums_new(WORLD, false);
     sums_test t = fresh(sums);
@@ -196,7 +192,6 @@ static void late_ranks(void **state)
 /* Two processes, each a thread for its rank here, of 3 and 2 ranks. */
 static void between_processes(void **state)
 {
-    (void)state;
     trek_ranks *ranks = trek_ranks_new(NULL, WORLD);
     trek_comm *comms[2];
     sums_test t = { .per_process = 3, .sums = { trek_rank_sums_new(3, false), trek_rank_sums_new(3, false) },

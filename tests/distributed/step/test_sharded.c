@@ -194,7 +194,6 @@ static trek_status make_step(const run *c, trek_graph *graph, uint32_t s)
 
 static trek_status note(const char *name, trek_var *var, void *arg)
 {
-    (void)name;
     result *to = arg;
     double *list = test_read(trek_var_data(var));
     assert_true(to->n + trek_var_numel(var) <= MOST);
@@ -257,7 +256,6 @@ static void compare(const result *got, const result *expected, double tolerance,
 
 static void same_as_unsharded(void **state)
 {
-    (void)state;
     static result got, expected;
     static const trek_dtype dtypes[] = { TREK_F32, TREK_BF16, TREK_F64, TREK_F32, TREK_F16 };
     static const trek_dtype states[] = { TREK_BF16, TREK_U8, TREK_F32, TREK_U8 };
@@ -280,7 +278,6 @@ static void same_as_unsharded(void **state)
 
 static void same_as_one_device(void **state)
 {
-    (void)state;
     static result got, expected;
     for (int k = 0; k < 8; k++) {
         run c = { .ranks = 1, .dtype = TREK_F64, .optimizer = k == 3 ? MOMENTUM : k > 3 ? (kind)(ELEMENTS + k - 4) : (kind)k,
@@ -298,7 +295,6 @@ static void same_as_one_device(void **state)
 /* A graph that is set up anew goes on: its state comes together, and is divided among other ranks. */
 static void set_up_again(void **state)
 {
-    (void)state;
     static result got, expected;
     for (int k = 0; k < 8; k++) {
         run c = { .ranks = 2, .dtype = k & 1 ? TREK_BF16 : TREK_F32, .state = k & 2 ? TREK_U8 : TREK_F32,
@@ -343,7 +339,6 @@ static int64_t state_bytes(const run *c)
 /* All test ranks' devices count together: N ranks have one state instead of N. */
 static void memory(void **state)
 {
-    (void)state;
     for (int ranks = 2; ranks <= 4; ranks++) {
         run c = { .ranks = ranks, .dtype = TREK_F32, .optimizer = MOMENTUM, .bucket_bytes = 1 << 20 };
         int64_t all = state_bytes(&c);
@@ -372,7 +367,6 @@ static int64_t numbers_of(const trek_optimizer *optimizer, int s, int part)
 /* Of classes that update whole parameters: one rank has all of each, the others none of it, and nobody nearly all. */
 static void whole_memory(void **state)
 {
-    (void)state;
     for (int k = ELEMENTS; k < KINDS; k++) {
         run c = { .ranks = 3, .dtype = TREK_BF16, .optimizer = (kind)k, .bucket_bytes = 2048, .sharded = true };
         trek_graph *graph = begin(&c), *undivided;
@@ -402,7 +396,6 @@ static void whole_memory(void **state)
  * and so do gradients that were reduced, or sent, before. */
 static void optimizers_change(void **state)
 {
-    (void)state;
     static result got, expected;
     static const kind order[] = { ADAM, LAMB, MUON, LION, ADAFACTOR, LARS, MOMENTUM };
     for (int k = 0; k < (test_short_on_device() ? 3 : 6); k++) {
@@ -436,7 +429,6 @@ static void optimizers_change(void **state)
 /* Whatever allocation fails when cuts are to lie elsewhere: the optimizer that there was goes on, where its state is. */
 static void change_that_fails(void **state)
 {
-    (void)state;
     static result got, expected;
     if (!test_on_cpu())
         skip();
@@ -473,7 +465,6 @@ static void change_that_fails(void **state)
 /* A rank that cannot come to its step: all learn of it, nothing has changed, and they go on. */
 static void failing_rank(void **state)
 {
-    (void)state;
     static result before, after, got, expected;
     for (int sharded = 0; sharded < 2; sharded++) {
         run c = { .ranks = 3, .dtype = TREK_F32, .optimizer = ADAM, .bucket_bytes = 2048, .norm = true, .sharded = sharded };
@@ -504,7 +495,6 @@ static void failing_rank(void **state)
 /* A group that brings a state with it: further ranks have it, too, when all gather theirs. */
 static void group_before_saving(void **state)
 {
-    (void)state;
     run c = { .ranks = 3, .dtype = TREK_F32, .optimizer = PLAIN, .bucket_bytes = 2048, .sharded = true };
     trek_graph *graph = begin(&c);
     assert_int_equal(make_step(&c, graph, 0), TREK_OK);
@@ -533,7 +523,6 @@ static void expect_refused(const run *c, trek_optimizer_spec spec, trek_average 
 
 static void refused(void **state)
 {
-    (void)state;
     run c = { .ranks = 2, .dtype = TREK_F32, .optimizer = ADAM, .sharded = true };
     expect_refused(&c, optimizer_of(&c), TREK_AVERAGE_PARAMETERS, TREK_ERR_ARGUMENT, ".shard_optimizer");
     trek_graph *graph = begin(&c);

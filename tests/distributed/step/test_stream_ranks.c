@@ -37,7 +37,6 @@ static trek_status number_next(trek_dataset *self, void *reading, int64_t n, tre
 {
     float values[4 * WIDTH];
     place *p = reading;
-    (void)self;
     for (*got = 0; *got < n && *got < 4 && p->at < SAMPLES; ++*got, p->at++)
         for (int j = 0; j < WIDTH; j++)
             values[*got * WIDTH + j] = (float)(p->at + 1000 * p->epoch + 100 * j);
@@ -47,7 +46,6 @@ static trek_status number_next(trek_dataset *self, void *reading, int64_t n, tre
 
 static void number_close(trek_dataset *self, void *reading)
 {
-    (void)self;
     free(reading);
 }
 
@@ -66,7 +64,6 @@ static atomic_int seen[BATCH]; /* [place in the batch] the sample that a rank ha
 
 static trek_var *note(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)arg;
     trek_var *x = trek_batch_get(batch, "x");
     double *values = x ? test_read(trek_var_data(x)) : NULL;
     for (int64_t k = 0; values && k < trek_batch_size(batch); k++)
@@ -77,7 +74,6 @@ static trek_var *note(trek_graph *graph, trek_var *output, const trek_batch *bat
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     return trek_flow_build(trek_flow_from(trek_nn_linear(WIDTH, 2, device)));
 }
 
@@ -116,7 +112,6 @@ static int train(trek_graph *graph, trek_loader *loader, int64_t epoch, int64_t 
 
 static void test_ranks(void **state)
 {
-    (void)state;
     static const double shares[] = { 2, 1, 4 };
     for (int way = 0; way < 8; way++) {
         int ranks = way / 2 + 1 < 4 ? way / 2 + 1 : 3, batches;
@@ -154,7 +149,6 @@ static trek_graph *set_up(trek_loader *loader, int ranks)
 /* A checkpoint in the middle of an epoch, taken up by another number of ranks: the stream goes on behind what was used. */
 static void test_checkpoint(void **state)
 {
-    (void)state;
     char path[] = "/tmp/trek-stream-XXXXXX";
     int file = mkstemp(path);
     assert_true(file >= 0);
@@ -192,7 +186,6 @@ static void refused(trek_status status, const char *part)
 
 static void test_refusals(void **state)
 {
-    (void)state;
     trek_loader *loader = loader_new(false);
     trek_graph *graph = build(test_device(), NULL);
     assert_int_equal(trek_graph_set_loader(graph, loader, "x"), TREK_OK);
@@ -263,7 +256,6 @@ static int sum_of(const world *w, int epoch)
 
 static void test_processes(void **state)
 {
-    (void)state;
     static world w;
     static const char *const roles[] = { "equal", "shares" };
     if (!test_on_cpu())

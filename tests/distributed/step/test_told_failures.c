@@ -19,7 +19,6 @@ static bool is(const char *what) { return strstr(me.detail, what) != NULL; }
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     trek_linear_opts opts = { .in = FEATURES, .out = CLASSES, .device = device };
     return trek_flow_build(trek_flow_from(trek_nn_linear_with(&opts)));
 }
@@ -140,7 +139,6 @@ static void train(int processes, const char *detail, char line[64])
 
 static void test_told_once(void **state)
 {
-    (void)state;
     static const char *const kinds[] = { "step",      "backward,step", "detach,step",
                                          "zero,step", "mode,backward", "detach,zero,mode,backward,step" };
     char plain[64], line[64], steps[16];

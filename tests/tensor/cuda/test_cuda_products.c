@@ -60,7 +60,6 @@ static void multiply_ones(int64_t m, int64_t k, int64_t n, int64_t skip)
  * Its A is y. */
 static void alignments_are_those_of_the_addresses(void **state)
 {
-    (void)state;
     static const struct {
         int64_t skip;
         unsigned alignment;
@@ -81,7 +80,6 @@ static void alignments_are_those_of_the_addresses(void **state)
 /* Slow candidates have two runs, one that warms up and one that shows that they are slow; the others have three more. */
 static void slow_candidates_are_dropped(void **state)
 {
-    (void)state;
     enum { SLOW = 6, CANDIDATES = 3 + SLOW };
     if (!find_fakes())
         skip();
@@ -101,7 +99,6 @@ static void slow_candidates_are_dropped(void **state)
 
 static int set_up(void **state)
 {
-    (void)state;
     gpu = test_device();
     return 0;
 }

@@ -32,7 +32,6 @@ static void takes_everything_once(const trek_launch_order *order, int sharing, i
 
 static void each_tile_once(void **state)
 {
-    (void)state;
     static const int counts[] = { 1, 2, 3, 5, 7, 8, 12, 17, 48, 100 };
     enum { COUNTS = sizeof counts / sizeof counts[0] };
     int lasts = 0;
@@ -56,7 +55,6 @@ static void each_tile_once(void **state)
 /* As many blocks as a grid can have, and keys that are none. */
 static void ends_of_ranges(void **state)
 {
-    (void)state;
     const trek_launch_order one = trek_launch_order_of(INT64_C(1) << 40, 0, 1, 1, 0x7fffffff);
     trek_launch_place place = trek_launch_place_of(one, 0x7ffffffe);
     assert_int_equal(one.section, 0x7fffffff);
@@ -175,7 +173,6 @@ static double gigabytes(const kernel_model *m, int64_t bytes, int64_t l2)
  * of the L2 holds the same; without them two or three times as much is read as there is. */
 static void sections_are_read_once(void **state)
 {
-    (void)state;
     static const struct {
         const char *what;
         kernel_model model;

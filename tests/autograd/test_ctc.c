@@ -197,12 +197,7 @@ static void labels(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(as_pytorch, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(all_alignments, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(gradients, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(no_path, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(refused, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(labels, open_scope, close_scope),
+        TEST(as_pytorch), TEST(all_alignments), TEST(gradients), TEST(no_path), TEST(refused), TEST(labels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -248,13 +248,7 @@ static void absent(void **state)
 int main(void)
 {
     const struct CMUnitTest there[] = {
-        cmocka_unit_test_setup_teardown(factors, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(systems, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(numbers, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(gradients, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(norms, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(wide_factors, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(refused, open_scope, close_scope),
+        TEST(factors), TEST(systems), TEST(numbers), TEST(gradients), TEST(norms), TEST(wide_factors), TEST(refused),
     };
     const struct CMUnitTest none[] = { cmocka_unit_test_setup_teardown(absent, open_scope, close_scope) };
     const char *role = getenv("TREK_TEST_LAPACK");

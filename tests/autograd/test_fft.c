@@ -193,14 +193,8 @@ static void absent(void **state)
 int main(void)
 {
     const struct CMUnitTest there[] = {
-        cmocka_unit_test_setup_teardown(against_sums, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(there_and_back, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(gradients, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(refused, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(windows, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(frames, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(frames_and_back, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(refused_frames, open_scope, close_scope),
+        TEST(against_sums), TEST(there_and_back), TEST(gradients), TEST(refused), TEST(windows), TEST(frames),
+        TEST(frames_and_back), TEST(refused_frames),
     };
     const struct CMUnitTest none[] = { cmocka_unit_test_setup_teardown(absent, open_scope, close_scope) };
     const char *role = getenv("TREK_TEST_FFT");

@@ -132,12 +132,11 @@ static void bad_public_calls(void **state)
     assert_null(trek_matmul(x, w));
     assert_non_null(strstr(trek_error(), "[64, 784]"));
     assert_non_null(strstr(trek_error(), "[256, 10]"));
-    expect(TREK_ERR_SHAPE, "matmul: ");
+    expect_error(TREK_ERR_SHAPE, "matmul: ");
     assert_null(trek_cross_entropy(x, numbers(1, trek_dims(3), false)));
     assert_int_not_equal(trek_error_status(), TREK_OK);
     trek_error_clear();
-    assert_null(trek_dropout(x, 1.5, true));
-    expect(TREK_ERR_ARGUMENT, "dropout: ");
+    REFUSED(trek_dropout(x, 1.5, true), TREK_ERR_ARGUMENT, "dropout: ");
     assert_null(trek_cat(NULL, 0, 0));
     assert_int_not_equal(trek_error_status(), TREK_OK);
     trek_error_clear();
@@ -145,8 +144,7 @@ static void bad_public_calls(void **state)
     assert_int_not_equal(trek_error_status(), TREK_OK);
     trek_error_clear();
     /* nested calls: the first message stays */
-    assert_null(trek_exp(trek_add(trek_matmul(x, w), x)));
-    expect(TREK_ERR_SHAPE, "matmul: ");
+    REFUSED(trek_exp(trek_add(trek_matmul(x, w), x)), TREK_ERR_SHAPE, "matmul: ");
 }
 
 /* --- dropout over ranks: masks follow the place in the global batch -------------------------------------- */
@@ -190,12 +188,11 @@ static void promotion(void **state)
     assert_int_equal(trek_var_dtype(trek_exp(i)), TREK_F32);
     assert_int_equal(trek_var_dtype(trek_div(i, i)), TREK_F32);
     assert_int_equal(trek_var_dtype(trek_sum(i, trek_dims_none(), false)), TREK_I64);
-    assert_null(trek_mean(i, trek_dims_none(), false));
-    expect(TREK_ERR_DTYPE, "mean: ");
+    REFUSED(trek_mean(i, trek_dims_none(), false), TREK_ERR_DTYPE, "mean: ");
     trek_var *zero = trek_var_from(trek_tensor_zeros(trek_dims(3), TREK_I32, test_device()));
     trek_var *by_zero = trek_remainder(i, zero);
     assert_true(!by_zero || test_settle(TREK_OK) != TREK_OK);
-    expect(TREK_ERR_ARGUMENT, "remainder: ");
+    expect_error(TREK_ERR_ARGUMENT, "remainder: ");
 }
 
 int main(void)

@@ -174,13 +174,8 @@ static void distances_at_0(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(equations, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(against_loops, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(refused_equations, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(gradients, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(products, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(distances, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(distances_at_0, open_scope, close_scope),
+        TEST(equations), TEST(against_loops), TEST(refused_equations), TEST(gradients), TEST(products), TEST(distances),
+        TEST(distances_at_0),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,8 +8,8 @@
 #include "nn/offload.h"
 #include "tests/autograd/offloaded.h"
 #include "tests/support/clean.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 /* --- tapes that are walked more than once ----------------------------------------------------------------------- */
 
@@ -61,8 +61,7 @@ static void test_second_derivatives(void **state)
         trek_var *penalty = trek_sum(trek_square(grad), trek_dims_none(), false);
         if (offload)
             trek_offload_end();
-        if (trek_backward(trek_add(loss, penalty)) != TREK_OK)
-            fail_msg("%s", trek_error());
+        SUCCEEDS(trek_backward(trek_add(loss, penalty)));
         add_numbers(to, grad);
         add_numbers(to, trek_var_grad(x));
         add_grads(to, m);
@@ -166,8 +165,7 @@ static void test_functions(void **state)
         if (offload)
             trek_offload_end();
         assert_true(!offload || test_on_cpu() || trek_offload_usage().bytes > 0);
-        if (trek_backward(again) != TREK_OK)
-            fail_msg("%s", trek_error());
+        SUCCEEDS(trek_backward(again));
         add_numbers(offload ? &offloaded : &plain, trek_var_grad(x));
         trek_scope_end(scope);
     }
@@ -177,36 +175,27 @@ static void test_functions(void **state)
 /* --- calls
  * ---------------------------------------------------------------------------------------------------------------------- */
 
-static void expect(trek_status status, const char *part)
-{
-    assert_int_equal(trek_error_status(), status);
-    if (!strstr(trek_error(), part))
-        fail_msg("no \"%s\" in: %s", part, trek_error());
-    trek_error_clear();
-}
-
 static void test_calls(void **state)
 {
     trek_offload_end();
-    expect(TREK_ERR_STATE, "without a begin");
+    expect_error(TREK_ERR_STATE, "without a begin");
     trek_offload_begin(&(trek_offload_opts){ .min_bytes = -2 });
-    expect(TREK_ERR_ARGUMENT, "-2");
+    expect_error(TREK_ERR_ARGUMENT, "-2");
     trek_offload_end();
     trek_offload_begin(&(trek_offload_opts){ .ahead = -1 });
-    expect(TREK_ERR_ARGUMENT, "-1");
+    expect_error(TREK_ERR_ARGUMENT, "-1");
     trek_offload_end();
     for (int k = 0; k < 65; k++)
         trek_offload_begin(NULL);
-    expect(TREK_ERR_STATE, "64");
+    expect_error(TREK_ERR_STATE, "64");
     for (int k = 0; k < 65; k++)
         trek_offload_end();
     assert_int_equal(trek_error_status(), TREK_OK);
     trek_offload_end();
-    expect(TREK_ERR_STATE, "without a begin");
+    expect_error(TREK_ERR_STATE, "without a begin");
     assert_null(trek_nn_offload(NULL, NULL));
     assert_int_equal(trek_error_status(), TREK_OK);
-    assert_null(trek_nn_offload(trek_nn_relu(), &(trek_offload_opts){ .ahead = -3 }));
-    expect(TREK_ERR_ARGUMENT, "-3");
+    REFUSED(trek_nn_offload(trek_nn_relu(), &(trek_offload_opts){ .ahead = -3 }), TREK_ERR_ARGUMENT, "-3");
 }
 
 /* Off inside, and in evaluation; the innermost holds. */

@@ -165,13 +165,7 @@ static void long_lines(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(sorting, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(quantiles, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(places, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(scattering, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(arranging, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(random_choices, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(long_lines, open_scope, close_scope),
+        TEST(sorting), TEST(quantiles), TEST(places), TEST(scattering), TEST(arranging), TEST(random_choices), TEST(long_lines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

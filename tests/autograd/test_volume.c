@@ -173,8 +173,7 @@ static trek_var *adaptive(trek_var *const *in, int n, void *arg)
 
 static void check(trek_gradcheck_fn fn, trek_var **inputs, int n, void *arg)
 {
-    if (trek_gradcheck(fn, inputs, n, arg, &(trek_gradcheck_opts){ .second = true }) != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(trek_gradcheck(fn, inputs, n, arg, &(trek_gradcheck_opts){ .second = true }));
 }
 
 static void test_gradients(void **state)
@@ -276,59 +275,35 @@ static void test_layers(void **state)
     assert_int_equal(trek_var_numel(run(conv, x)), 2 * 2 * 512);
 }
 
-static void expect(trek_status status, const char *part)
-{
-    assert_int_equal(trek_error_status(), status);
-    if (!strstr(trek_error(), part))
-        fail_msg("\"%s\" does not speak of \"%s\"", trek_error(), part);
-    trek_error_clear();
-}
-
 static void test_refused(void **state)
 {
     trek_var *x = numbers(1, trek_dims(1, 2, 2, 2, 2), false), *w = numbers(2, trek_dims(2, 2, 3, 1, 1), false);
-    assert_null(trek_conv3d(trek_select(x, 0, 0), w, NULL, NULL));
-    expect(TREK_ERR_SHAPE, "conv3d: x must have 5 dimensions");
-    assert_null(trek_conv3d(x, w, NULL, NULL));
-    expect(TREK_ERR_SHAPE, "a kernel of depth 3 does not fit into 2");
-    assert_null(trek_conv3d(x, NULL, NULL, NULL));
-    expect(TREK_ERR_ARGUMENT, "weight");
+    REFUSED(trek_conv3d(trek_select(x, 0, 0), w, NULL, NULL), TREK_ERR_SHAPE, "conv3d: x must have 5 dimensions");
+    REFUSED(trek_conv3d(x, w, NULL, NULL), TREK_ERR_SHAPE, "a kernel of depth 3 does not fit into 2");
+    REFUSED(trek_conv3d(x, NULL, NULL, NULL), TREK_ERR_ARGUMENT, "weight");
     assert_null(trek_conv3d(x, w, NULL, &(trek_conv_opts){ .stride = { -1 }, .padding = { 1 } }));
-    expect(TREK_ERR_ARGUMENT, "stride and dilation");
+    expect_error(TREK_ERR_ARGUMENT, "stride and dilation");
     assert_null(trek_conv_transpose3d(x, w, NULL, &(trek_conv_transpose_opts){ .output_padding = { 1 } }));
-    expect(TREK_ERR_ARGUMENT, "more depths at the end");
-    assert_null(trek_conv_transpose3d(x, w, NULL, &(trek_conv_transpose_opts){ .padding = { 4 } }));
-    expect(TREK_ERR_SHAPE, "give none");
-    assert_null(trek_conv_transpose3d(x, w, numbers(1, trek_dims(3), false), NULL));
-    expect(TREK_ERR_SHAPE, "a bias of 2 elements");
-    assert_null(trek_max_pool3d(x, NULL));
-    expect(TREK_ERR_ARGUMENT, "max_pool3d: needs a kernel");
-    assert_null(trek_avg_pool3d(x, &(trek_pool_opts){ .kernel = { 3 } }));
-    expect(TREK_ERR_SHAPE, "");
-    assert_null(trek_adaptive_avg_pool3d(x, 0, 1, 1));
-    expect(TREK_ERR_ARGUMENT, "");
-    assert_null(trek_nn_conv3d(2, 3, 0, test_device()));
-    expect(TREK_ERR_ARGUMENT, "kernel");
-    assert_null(trek_nn_conv3d_with(NULL));
-    expect(TREK_ERR_ARGUMENT, "needs options");
+    expect_error(TREK_ERR_ARGUMENT, "more depths at the end");
+    REFUSED(trek_conv_transpose3d(x, w, NULL, &(trek_conv_transpose_opts){ .padding = { 4 } }), TREK_ERR_SHAPE, "give none");
+    REFUSED(trek_conv_transpose3d(x, w, numbers(1, trek_dims(3), false), NULL), TREK_ERR_SHAPE, "a bias of 2 elements");
+    REFUSED(trek_max_pool3d(x, NULL), TREK_ERR_ARGUMENT, "max_pool3d: needs a kernel");
+    REFUSED(trek_avg_pool3d(x, &(trek_pool_opts){ .kernel = { 3 } }), TREK_ERR_SHAPE, "");
+    REFUSED(trek_adaptive_avg_pool3d(x, 0, 1, 1), TREK_ERR_ARGUMENT, "");
+    REFUSED(trek_nn_conv3d(2, 3, 0, test_device()), TREK_ERR_ARGUMENT, "kernel");
+    REFUSED(trek_nn_conv3d_with(NULL), TREK_ERR_ARGUMENT, "needs options");
     assert_null(trek_nn_conv_transpose3d_with(
         &(trek_conv_transpose3d_opts){ .in = 1, .out = 1, .kernel = { 2 }, .output_padding = { TREK_ZERO, 1 } }));
-    expect(TREK_ERR_ARGUMENT, "output padding");
-    assert_null(trek_nn_max_pool3d(0));
-    expect(TREK_ERR_ARGUMENT, "kernel");
-    assert_null(trek_nn_adaptive_avg_pool3d(1, 0, 1));
-    expect(TREK_ERR_ARGUMENT, "height");
+    expect_error(TREK_ERR_ARGUMENT, "output padding");
+    REFUSED(trek_nn_max_pool3d(0), TREK_ERR_ARGUMENT, "kernel");
+    REFUSED(trek_nn_adaptive_avg_pool3d(1, 0, 1), TREK_ERR_ARGUMENT, "height");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_convolution, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(test_transpose, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(test_gradients, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(test_pooling, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(test_layers, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(test_refused, open_scope, close_scope),
+        TEST(test_convolution), TEST(test_transpose), TEST(test_gradients), TEST(test_pooling), TEST(test_layers),
+        TEST(test_refused),
     };
     return cmocka_run_group_tests_name("volume", tests, NULL, NULL);
 }

@@ -36,9 +36,3 @@ void same(const trek_var *a, const trek_var *b)
     }
 }
 
-void expect(trek_status status, const char *prefix)
-{
-    assert_int_equal(trek_error_status(), status);
-    assert_int_equal(strncmp(trek_error(), prefix, strlen(prefix)), 0);
-    trek_error_clear();
-}

@@ -327,10 +327,8 @@ static void functions_of_ones_own(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(batches_are_padded, clear_error),
-        cmocka_unit_test_setup(one_rule_for_all, clear_error),
-        cmocka_unit_test_setup(parts_are_padded_as_the_whole, clear_error),
-        cmocka_unit_test_setup(padding_refuses, clear_error),
+        cmocka_unit_test_setup(batches_are_padded, clear_error), cmocka_unit_test_setup(one_rule_for_all, clear_error),
+        cmocka_unit_test_setup(parts_are_padded_as_the_whole, clear_error), cmocka_unit_test_setup(padding_refuses, clear_error),
         cmocka_unit_test_setup(functions_of_ones_own, clear_error),
     };
     return cmocka_run_group_tests_name("collate", tests, NULL, NULL);

@@ -328,14 +328,10 @@ static void vocabulary_through_others(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(lists, clear_error),
-        cmocka_unit_test_setup(splits, clear_error),
-        cmocka_unit_test_setup(one_after_another, clear_error),
-        cmocka_unit_test_setup(some_fields, clear_error),
-        cmocka_unit_test_setup(functions, clear_error),
-        cmocka_unit_test_setup(caches, clear_error),
-        cmocka_unit_test_setup(failures_below, clear_error),
-        cmocka_unit_test_setup(vocabulary_through_others, clear_error),
+        cmocka_unit_test_setup(lists, clear_error), cmocka_unit_test_setup(splits, clear_error),
+        cmocka_unit_test_setup(one_after_another, clear_error), cmocka_unit_test_setup(some_fields, clear_error),
+        cmocka_unit_test_setup(functions, clear_error), cmocka_unit_test_setup(caches, clear_error),
+        cmocka_unit_test_setup(failures_below, clear_error), cmocka_unit_test_setup(vocabulary_through_others, clear_error),
     };
     return cmocka_run_group_tests_name("compose", tests, NULL, NULL);
 }

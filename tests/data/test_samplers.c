@@ -261,11 +261,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(weights_with_replacement, clear_error),
-        cmocka_unit_test_setup(weights_without_replacement, clear_error),
-        cmocka_unit_test_setup(weights_refuse, clear_error),
+        cmocka_unit_test_setup(weights_without_replacement, clear_error), cmocka_unit_test_setup(weights_refuse, clear_error),
         cmocka_unit_test_setup(classes_come_equally_often, clear_error),
-        cmocka_unit_test_setup(batches_of_similar_lengths, clear_error),
-        cmocka_unit_test_setup(in_loaders, clear_error),
+        cmocka_unit_test_setup(batches_of_similar_lengths, clear_error), cmocka_unit_test_setup(in_loaders, clear_error),
     };
     return cmocka_run_group_tests_name("samplers", tests, NULL, NULL);
 }

@@ -375,12 +375,9 @@ static void functions(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(readings, clear_error),
-        cmocka_unit_test_setup(readings_refuse, clear_error),
-        cmocka_unit_test_setup(loaders, clear_error),
-        cmocka_unit_test_setup(failures, clear_error),
-        cmocka_unit_test_setup(shuffled, clear_error),
-        cmocka_unit_test_setup(the_buffer_is_even, clear_error),
+        cmocka_unit_test_setup(readings, clear_error), cmocka_unit_test_setup(readings_refuse, clear_error),
+        cmocka_unit_test_setup(loaders, clear_error), cmocka_unit_test_setup(failures, clear_error),
+        cmocka_unit_test_setup(shuffled, clear_error), cmocka_unit_test_setup(the_buffer_is_even, clear_error),
         cmocka_unit_test_setup(functions, clear_error),
     };
     return cmocka_run_group_tests_name("streams", tests, NULL, NULL);

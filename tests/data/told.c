@@ -68,14 +68,3 @@ const int64_t *numbers(const trek_batch *batch, const char *field)
     return trek_tensor_data(trek_var_data(var));
 }
 
-void expect_no_error(void)
-{
-    if (trek_error_status() != TREK_OK)
-        fail_msg("error: %s", trek_error());
-}
-
-int clear_error(void **state)
-{
-    trek_error_clear();
-    return 0;
-}

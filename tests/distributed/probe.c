@@ -7,7 +7,7 @@
 #include "graph/flow.h"
 #include "tensor/memory.h"
 #include "tensor/rank_context.h"
-#include "tests/support/unit.h"
+#include "tests/support/refused.h"
 
 /* --- an allocator that fails on demand ------------------------------------------------------------------- */
 
@@ -133,15 +133,6 @@ int set_up(void **state)
     atomic_store(&seen.fail_forward, -1);
     atomic_store(&seen.fail_backward, -1);
     return 0;
-}
-
-void expect_error(trek_status status, const char *part)
-{
-    if (trek_error_status() != status || !strstr(trek_error(), part))
-        print_error("expected %s with \"%s\", got \"%s\"\n", trek_status_name(status), part, trek_error());
-    assert_int_equal(trek_error_status(), status);
-    assert_non_null(strstr(trek_error(), part));
-    trek_error_clear();
 }
 
 void expect_clear(void)

@@ -15,9 +15,9 @@
 #include "nn/lora.h"
 #include "nn/parametrize.h"
 #include "nn/state.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 #include "tests/support/tamed.h"
-#include "tests/support/unit.h"
 
 char folder[256];
 int prefetch;
@@ -75,8 +75,7 @@ trek_graph *begin(const run_opts *o)
         .optimizer = trek_with_state(optimizer_of(o), o->state_dtype),
         .plan = o->plan, .schedule = trek_cosine_lr(0.02, STEPS, 0.001),
         .amp = { .scaling = o->scaled, .scaler = { .growth_interval = 3 } } });
-    if (status != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(status);
     return graph;
 }
 

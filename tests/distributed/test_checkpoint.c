@@ -18,9 +18,9 @@
 #include "nn/layers.h"
 #include "nn/state.h"
 #include "tests/distributed/stopped_run.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 #include "tests/support/tamed.h"
-#include "tests/support/unit.h"
 
 /* --- a run ----------------------------------------------------------------------------------------------- */
 
@@ -101,9 +101,7 @@ static void saved_by_a_thread(void **state)
             assert_int_equal(trek_checkpoint_writer_save(writer, graph, loader, path_of(name)), TREK_OK);
         }
         assert_int_equal(trek_checkpoint_writer_save(writer, graph, loader, path_of("no/such/folder")), TREK_OK);
-        assert_int_equal(trek_checkpoint_writer_wait(writer), TREK_ERR_IO);
-        assert_non_null(strstr(trek_error(), "no/such/folder"));
-        trek_error_clear();
+        FAILS(trek_checkpoint_writer_wait(writer), TREK_ERR_IO, "no/such/folder");
         assert_int_equal(trek_checkpoint_writer_save(writer, graph, loader, path_of("no/such/folder")), TREK_OK);
         assert_int_equal(trek_checkpoint_writer_save(writer, graph, loader, path_of("lost")), TREK_ERR_IO);
             /* of the one before */
@@ -113,8 +111,7 @@ static void saved_by_a_thread(void **state)
         assert_int_equal(trek_checkpoint_writer_save(NULL, graph, loader, path_of("x")), TREK_ERR_ARGUMENT);
         assert_int_equal(trek_checkpoint_writer_save(writer, NULL, loader, path_of("x")), TREK_ERR_ARGUMENT);
         assert_int_equal(trek_checkpoint_writer_save(writer, graph, loader, NULL), TREK_ERR_ARGUMENT);
-        assert_int_equal(trek_checkpoint_writer_wait(NULL), TREK_ERR_ARGUMENT);
-        trek_error_clear();
+        FAILS(trek_checkpoint_writer_wait(NULL), TREK_ERR_ARGUMENT, "");
         look(graph, loader, &expected);
         end_run(&graph, &loader);
         trek_checkpoint_writer_free(&writer);
@@ -236,10 +233,8 @@ static void refused(void **state)
         expect_refusal(graph, short_one, path_of("step-6"), TREK_ERR_ARGUMENT,
                        "23 samples in batches of 6, this one gives 23 in batches of 5");
         trek_loader_free(&short_one);
-        assert_int_equal(trek_checkpoint_load(NULL, loader, path_of("step-6")), TREK_ERR_ARGUMENT);
-        trek_error_clear();
-        assert_int_equal(trek_checkpoint_save(graph, loader, path_of("no/such/folder")), TREK_ERR_IO);
-        trek_error_clear();
+        FAILS(trek_checkpoint_load(NULL, loader, path_of("step-6")), TREK_ERR_ARGUMENT, "");
+        FAILS(trek_checkpoint_save(graph, loader, path_of("no/such/folder")), TREK_ERR_IO, "");
         train(graph, &o, loader, 8, true, false); /* all the same, it goes on */
         end_run(&graph, &loader);
     }
@@ -324,10 +319,8 @@ static void run_in_job(const run_opts *o, int stop, const char *path, record *to
         graph = begin_elsewhere(o, &loader);
     }
     if (stop != 0) {
-        assert_int_equal(trek_checkpoint_load(graph, loader, "/nowhere/at/all"), TREK_ERR_IO);
-        trek_error_clear();
-        if (trek_checkpoint_load(graph, loader, path) != TREK_OK)
-            fail_msg("%s", trek_error());
+        FAILS(trek_checkpoint_load(graph, loader, "/nowhere/at/all"), TREK_ERR_IO, "");
+        SUCCEEDS(trek_checkpoint_load(graph, loader, path));
         assert_int_equal(trek_graph_steps(graph), 7);
         train(graph, o, loader, STEPS, true, false);
     }
@@ -407,13 +400,11 @@ int main(int argc, char **argv)
     if (getenv("TREK_TEST_CHILD"))
         return child(getenv("TREK_TEST_CHILD"));
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(same_bits_after_each_step, begin_test),
-        cmocka_unit_test_setup(saved_by_a_thread, begin_test),
+        cmocka_unit_test_setup(same_bits_after_each_step, begin_test), cmocka_unit_test_setup(saved_by_a_thread, begin_test),
         cmocka_unit_test_setup(same_bits_of_replayed_shares, begin_test),
-        cmocka_unit_test_setup(other_numbers_of_ranks, begin_test),
-        cmocka_unit_test_setup(any_number_of_parts, begin_test), cmocka_unit_test_setup(readable_as_a_state, begin_test),
-        cmocka_unit_test_setup(refused, begin_test), cmocka_unit_test_setup(wrong_numbers, begin_test),
-        cmocka_unit_test_setup(many_processes, begin_test),
+        cmocka_unit_test_setup(other_numbers_of_ranks, begin_test), cmocka_unit_test_setup(any_number_of_parts, begin_test),
+        cmocka_unit_test_setup(readable_as_a_state, begin_test), cmocka_unit_test_setup(refused, begin_test),
+        cmocka_unit_test_setup(wrong_numbers, begin_test), cmocka_unit_test_setup(many_processes, begin_test),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

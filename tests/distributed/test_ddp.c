@@ -490,12 +490,9 @@ int main(void)
     if (p.role)
         return strcmp(p.role, "dies") == 0 ? play_on_without(&p) : play(&p);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_are_those_of_one_device),
-        cmocka_unit_test(overlap_changes_nothing),
-        cmocka_unit_test(handles_that_were_given_back),
-        cmocka_unit_test(processes_are_ranks),
-        cmocka_unit_test(processes_of_mpirun),
-        cmocka_unit_test(process_that_dies),
+        cmocka_unit_test(steps_are_those_of_one_device), cmocka_unit_test(overlap_changes_nothing),
+        cmocka_unit_test(handles_that_were_given_back), cmocka_unit_test(processes_are_ranks),
+        cmocka_unit_test(processes_of_mpirun), cmocka_unit_test(process_that_dies),
     };
     alarm(300);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -155,8 +155,7 @@ int main(void)
         return 1;
     trek_log_set(TREK_LOG_ERROR, NULL, NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrapping_without_memory),
-        cmocka_unit_test(every_allocation_fails_once),
+        cmocka_unit_test(wrapping_without_memory), cmocka_unit_test(every_allocation_fails_once),
     };
     alarm(300);
     return cmocka_run_group_tests(tests, NULL, NULL);

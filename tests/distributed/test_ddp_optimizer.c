@@ -10,8 +10,8 @@
 #include "tensor/scope.h"
 #include "tests/support/ddp_net.h"
 #include "tests/support/processes.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 enum { RANKS = 4, STEPS = 3, WIDE = 40, MOST = 4096, OPTIMIZERS = 10, MUON = 9, ADAFACTOR = 8 };
 
@@ -178,8 +178,7 @@ static void train(const run *c, result *results)
     assert_non_null(ddp);
     world_run w = { c, ddp, results };
     trek_status status = c->ranks > 1 ? trek_ranks_run(trek_ddp_ranks(ddp), train_rank, &w) : train_rank(0, &w);
-    if (status != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(status);
     trek_ddp_free(&ddp);
 }
 
@@ -299,9 +298,7 @@ static void refused(void **state)
 {
     trek_module *models[2] = { ddp_net_new(TREK_F32, 0), ddp_net_new(TREK_F32, 0) };
     trek_ddp *ddp = trek_ddp_wrap(models, 2, &(trek_ddp_opts){ .shard_optimizer = true });
-    assert_null(trek_ddp_optimizer(ddp, trek_adam((trek_adam_opts){ .lr = 0.1 })));
-    assert_int_equal(trek_error_status(), TREK_ERR_STATE);
-    trek_error_clear();
+    REFUSED(trek_ddp_optimizer(ddp, trek_adam((trek_adam_opts){ .lr = 0.1 })), TREK_ERR_STATE, "");
     assert_null(trek_ddp_optimizer(NULL, trek_adam((trek_adam_opts){ .lr = 0.1 })));
     trek_error_clear();
     assert_int_equal(trek_ranks_run(trek_ddp_ranks(ddp), refuse_rank, ddp), TREK_OK);

@@ -14,8 +14,8 @@
 #include "optim/optimizer.h"
 #include "tests/distributed/wrapped.h"
 #include "tests/support/ddp_net.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 /* --- the wrapper is a module ----------------------------------------------------------------------------- */
 
@@ -71,8 +71,7 @@ static void models_may_grow(void **state)
     assert_int_equal(trek_ddp_refresh(ddp), TREK_OK);
     assert_true(same_values(models[0], models[1], "2.weight"));
     trek_nn_sequential_add(models[0], trek_nn_linear(2, 2, test_device()));
-    assert_int_equal(trek_ddp_refresh(ddp), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    FAILS(trek_ddp_refresh(ddp), TREK_ERR_ARGUMENT, "");
     trek_nn_sequential_add(models[1], trek_nn_linear(2, 2, test_device()));
     assert_int_equal(trek_ddp_refresh(ddp), TREK_OK);
     trek_ddp_free(&ddp);
@@ -96,13 +95,9 @@ static void a_refused_model_trains_no_more(void **state)
     trek_var *w = trek_transpose(ddp_rows(2, 0, 3, 4, TREK_F32), 0, 1);
     trek_module_param(odd, "w", offsetof(turned, w), trek_tensor_retain(trek_var_data(w)));
     trek_nn_sequential_add(model, odd);
-    assert_int_equal(trek_ddp_refresh(ddp), TREK_ERR_ARGUMENT);
-    assert_non_null(strstr(trek_error(), "not contiguous"));
-    trek_error_clear();
-    assert_int_equal(trek_ddp_backward(ddp, loss), TREK_ERR_STATE);
-    trek_error_clear();
-    assert_int_equal(trek_ddp_reduce_gradients(ddp), TREK_ERR_STATE);
-    trek_error_clear();
+    FAILS(trek_ddp_refresh(ddp), TREK_ERR_ARGUMENT, "not contiguous");
+    FAILS(trek_ddp_backward(ddp, loss), TREK_ERR_STATE, "");
+    FAILS(trek_ddp_reduce_gradients(ddp), TREK_ERR_STATE, "");
     trek_scope_end(scope);
     trek_ddp_free(&ddp);
 }
@@ -209,15 +204,9 @@ static void several_inputs(void **state)
         assert_int_equal(trek_ddp_backward(ddp, trek_mse_loss(y, target)), TREK_OK);
         for (int r = 0; r < 3; r++)
             expect_close(trek_var_grad(((gate *)models[r])->w), trek_var_grad(((gate *)one)->w));
-        assert_null(trek_ddp_forward_many(ddp, inputs, 0));
-        assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-        trek_error_clear();
-        assert_null(trek_ddp_forward_many(ddp, NULL, 2));
-        assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-        trek_error_clear();
-        assert_null(trek_ddp_forward_many(NULL, inputs, 2));
-        assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-        trek_error_clear();
+        REFUSED(trek_ddp_forward_many(ddp, inputs, 0), TREK_ERR_ARGUMENT, "");
+        REFUSED(trek_ddp_forward_many(ddp, NULL, 2), TREK_ERR_ARGUMENT, "");
+        REFUSED(trek_ddp_forward_many(NULL, inputs, 2), TREK_ERR_ARGUMENT, "");
         inputs[5] = NULL; /* the first is there, the second is not */
         assert_null(trek_ddp_forward_many(ddp, inputs, 2));
         assert_int_not_equal(trek_error_status(), TREK_OK);
@@ -365,15 +354,12 @@ static void forwards_that_are_refused(void **state)
         assert_int_equal((int)w.counts[r], r);
     }
     trek_scope scope = trek_scope_begin();
-    assert_null(trek_ddp_forward(w.ddp, (trek_var *[]){ NULL, NULL }));
-    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    REFUSED(trek_ddp_forward(w.ddp, (trek_var *[]){ NULL, NULL }), TREK_ERR_ARGUMENT, "");
     trek_var *wrong = trek_var_from(test_tensor(1, trek_dims(2, IN + 1), 1));
     assert_null(trek_ddp_forward(w.ddp, (trek_var *[]){ ddp_rows(1, 0, 2, IN, TREK_F64), wrong }));
     assert_non_null(strstr(trek_error(), "rank 1"));
     trek_error_clear();
-    assert_int_equal(trek_ddp_backward_weighted(w.ddp, NULL, 1), TREK_ERR_STATE);
-    trek_error_clear();
+    FAILS(trek_ddp_backward_weighted(w.ddp, NULL, 1), TREK_ERR_STATE, "");
     trek_scope_end(scope);
     trek_ddp_free(&w.ddp);
 }
@@ -382,9 +368,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrapper_is_a_module), cmocka_unit_test(models_may_grow),
-        cmocka_unit_test(a_refused_model_trains_no_more), cmocka_unit_test(outputs_are_joined),
-        cmocka_unit_test(several_inputs), cmocka_unit_test(a_pass_is_for_one_wrapper),
-        cmocka_unit_test(forwards_that_are_refused),
+        cmocka_unit_test(a_refused_model_trains_no_more), cmocka_unit_test(outputs_are_joined), cmocka_unit_test(several_inputs),
+        cmocka_unit_test(a_pass_is_for_one_wrapper), cmocka_unit_test(forwards_that_are_refused),
     };
     alarm(300);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -325,10 +325,9 @@ int main(int count, char **words)
         return cmocka_run_group_tests(with_mpi, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_per_rank), cmocka_unit_test(test_gathered), cmocka_unit_test(test_windows),
-            cmocka_unit_test(test_accumulate), cmocka_unit_test(test_teacher), cmocka_unit_test(test_without_samples),
+        cmocka_unit_test(test_accumulate), cmocka_unit_test(test_teacher), cmocka_unit_test(test_without_samples),
         cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_sharded), cmocka_unit_test(test_gloo),
-        cmocka_unit_test(test_mixed_devices),
-            cmocka_unit_test(test_gpus_of_processes),
+        cmocka_unit_test(test_mixed_devices), cmocka_unit_test(test_gpus_of_processes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

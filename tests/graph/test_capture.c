@@ -10,8 +10,8 @@
 #include "nn/layers.h"
 #include "tensor/rank_context.h"
 #include "tests/support/clean.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 enum { BATCH = 24, FEATURES = 12, HIDDEN = 40, CLASSES = 5, STEPS = 20 };
 
@@ -326,7 +326,7 @@ typedef struct odd_job {
     int kind;
 } odd_job;
 
-enum { READS, TAKES_OUTSIDE, STEPS_TWICE, STEPS_ANOTHER, ON_HOST, FAILS };
+enum { READS, TAKES_OUTSIDE, STEPS_TWICE, STEPS_ANOTHER, ON_HOST, GIVES_UP };
 
 static trek_status odd_step(trek_graph *graph, void *arg)
 {
@@ -346,7 +346,7 @@ static trek_status odd_step(trek_graph *graph, void *arg)
         trek_graph_step(o->other);
     if (o->kind == ON_HOST)
         o->value += trek_var_item(trek_exp(trek_var_from(trek_tensor_ones(trek_dims(1), TREK_F32, trek_cpu(0)))));
-    if (o->kind == FAILS && o->base.calls++ >= 3)
+    if (o->kind == GIVES_UP && o->base.calls++ >= 3)
         return TREK_ERR_CALLBACK;
     return status;
 }
@@ -444,7 +444,7 @@ static void test_computes_on_host(void **state)
 static void test_fails_inside(void **state)
 {
     trek_graph *graph = new_trained(9);
-    odd_job o = { .base = { .passes = 1 }, .kind = FAILS };
+    odd_job o = { .base = { .passes = 1 }, .kind = GIVES_UP };
     int warnings = 0;
     trek_log_set(TREK_LOG_WARNING, silent, &warnings);
     trek_scope scope = trek_scope_begin();
@@ -455,8 +455,7 @@ static void test_fails_inside(void **state)
     for (int k = 0; k < 3; k++)
         assert_int_equal(trek_graph_capture(graph, odd_step, &o), TREK_OK);
     assert_int_equal(trek_graph_capture(graph, odd_step, &o), TREK_ERR_CALLBACK);
-    assert_int_equal(trek_error_status(), TREK_ERR_CALLBACK);
-    trek_error_clear();
+    expect_error(TREK_ERR_CALLBACK, "");
     assert_int_equal(trek_graph_capture_reset(graph), TREK_OK);
     trek_graph_capture_input(graph, 0, x);
     trek_graph_capture_input(graph, 1, y);
@@ -472,28 +471,21 @@ static void test_fails_inside(void **state)
 static trek_status nested_step(trek_graph *graph, void *arg)
 {
     trek_status status = trek_graph_capture(graph, nested_step, arg);
-    assert_int_equal(status, TREK_ERR_STATE);
-    trek_error_clear();
-    assert_int_equal(trek_graph_capture_reset(graph), TREK_ERR_STATE);
-    trek_error_clear();
+    FAILS(status, TREK_ERR_STATE, "");
+    FAILS(trek_graph_capture_reset(graph), TREK_ERR_STATE, "");
     return TREK_OK;
 }
 
 static void test_mistakes(void **state)
 {
     trek_graph *graph = new_trained(9);
-    assert_null(trek_graph_captured_input(graph, 0));
-    assert_int_equal(trek_error_status(), TREK_ERR_STATE);
-    trek_error_clear();
-    assert_int_equal(trek_graph_capture(graph, NULL, NULL), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    REFUSED(trek_graph_captured_input(graph, 0), TREK_ERR_STATE, "");
+    FAILS(trek_graph_capture(graph, NULL, NULL), TREK_ERR_ARGUMENT, "");
     trek_scope scope = trek_scope_begin();
     trek_var *x, *y;
     make_batch(1, BATCH, &x, &y);
-    assert_int_equal(trek_graph_capture_input(graph, 64, x), TREK_ERR_ARGUMENT);
-    trek_error_clear();
-    assert_int_equal(trek_graph_capture_output(graph, 0, x), TREK_ERR_STATE);
-    trek_error_clear();
+    FAILS(trek_graph_capture_input(graph, 64, x), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_graph_capture_output(graph, 0, x), TREK_ERR_STATE, "");
     trek_scope_end(scope);
     assert_int_equal(trek_graph_capture(graph, nested_step, NULL), TREK_OK);
     trek_graph_free(&graph);

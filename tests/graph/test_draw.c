@@ -7,8 +7,8 @@
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "tests/graph/modules.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 #define HERE trek_cpu(0)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
@@ -312,20 +312,12 @@ static void mistakes(void **state)
     trek_timeline *plain_one = trek_timeline_new(NULL);
     trek_shape shape = trek_dims(5, 3);
     trek_summary_opts run = { .n_inputs = 1, .shapes = &shape };
-    assert_null(trek_graph_svg(NULL, NULL));
-    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    REFUSED(trek_graph_svg(NULL, NULL), TREK_ERR_ARGUMENT, "");
     assert_null(trek_graph_dot_with(NULL, NULL));
     trek_error_clear();
-    assert_null(trek_graph_svg(graph, &(trek_graph_draw_opts){ .nested = -2 }));
-    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-    trek_error_clear();
-    assert_null(trek_graph_svg(graph, &(trek_graph_draw_opts){ .timeline = plain_one }));
-    assert_int_equal(trek_error_status(), TREK_ERR_STATE);
-    trek_error_clear();
-    assert_null(trek_graph_dot_with(graph, &(trek_graph_draw_opts){ .run = &run }));
-    assert_int_equal(trek_error_status(), TREK_ERR_SHAPE);
-    trek_error_clear();
+    REFUSED(trek_graph_svg(graph, &(trek_graph_draw_opts){ .nested = -2 }), TREK_ERR_ARGUMENT, "");
+    REFUSED(trek_graph_svg(graph, &(trek_graph_draw_opts){ .timeline = plain_one }), TREK_ERR_STATE, "");
+    REFUSED(trek_graph_dot_with(graph, &(trek_graph_draw_opts){ .run = &run }), TREK_ERR_SHAPE, "");
     trek_timeline_free(&plain_one);
     trek_graph_free(&graph);
 }

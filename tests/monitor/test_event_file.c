@@ -132,16 +132,12 @@ static void test_none(void **state)
     snprintf(run, sizeof run, "%s/r", folder);
     assert_false(find_events(run, path, sizeof path));
     snprintf(path, sizeof path, "%s/none/events.out.tfevents.1", folder);
-    assert_int_equal(trek_export_tensorboard(run, path), TREK_ERR_IO);
-    expect_error(TREK_ERR_IO, "none");
+    FAILS(trek_export_tensorboard(run, path), TREK_ERR_IO, "none");
     snprintf(path, sizeof path, "%s/events.out.tfevents.1", folder);
-    assert_int_equal(trek_export_tensorboard("/nowhere", path), TREK_ERR_IO);
-    expect_error(TREK_ERR_IO, "holds no watched run");
+    FAILS(trek_export_tensorboard("/nowhere", path), TREK_ERR_IO, "holds no watched run");
     assert_int_equal(access(path, F_OK), -1);
-    assert_int_equal(trek_export_tensorboard(NULL, path), TREK_ERR_ARGUMENT);
-    trek_error_clear();
-    assert_int_equal(trek_export_tensorboard(run, NULL), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    FAILS(trek_export_tensorboard(NULL, path), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_export_tensorboard(run, NULL), TREK_ERR_ARGUMENT, "");
 }
 
 int main(void)

@@ -8,8 +8,8 @@
 #include "monitor/progress_internal.h"
 #include "tensor/status_internal.h"
 #include "tensor/trace.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 /* --- a stream in memory, of which no system knows whether it is a terminal ---------------- */
 
@@ -399,10 +399,8 @@ static void ranks_below(void **state)
     seen_before = text_size;
     trek_progress_epoch(p, 0, NULL, 0);
     expect_bytes("\r\x1b[1A\x1b[Jepoch 1/2  8.0s  ETA 8.0s\n");
-    assert_int_equal(trek_progress_ranks(p, 1, NULL), TREK_ERR_ARGUMENT);
-    trek_error_clear();
-    assert_int_equal(trek_progress_ranks(p, -1, ranks), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    FAILS(trek_progress_ranks(p, 1, NULL), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_progress_ranks(p, -1, ranks), TREK_ERR_ARGUMENT, "");
     assert_int_equal(trek_progress_ranks(NULL, 1, ranks), TREK_OK);
     trek_progress_free(&p);
 }
@@ -562,10 +560,8 @@ static void metrics_of_runs(void **state)
     update_at(p, 1, 1, NAN, 4);
     expect("\nranks  0 50% 10/s  1 50%\x1b[K");
     trek_progress_free(&p);
-    assert_int_equal(trek_progress_metrics(NULL, NULL), TREK_ERR_ARGUMENT);
-    trek_error_clear();
-    assert_int_equal(trek_progress_follow(NULL, NULL), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    FAILS(trek_progress_metrics(NULL, NULL), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_progress_follow(NULL, NULL), TREK_ERR_ARGUMENT, "");
 }
 
 /* --- what is not given ------------------------------------------------------------------------ */
@@ -599,9 +595,7 @@ static void bad_calls(void **state)
         assert_int_equal(strncmp(trek_error(), "progress: ", 10), 0);
         trek_error_clear();
     }
-    assert_null(trek_progress_new_with(NULL));
-    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    REFUSED(trek_progress_new_with(NULL), TREK_ERR_ARGUMENT, "");
     trek_progress_update(NULL, 0, 0, 0);
     trek_progress_epoch(NULL, 0, NULL, 0);
     trek_progress_free(NULL);
@@ -614,9 +608,7 @@ static void no_memory(void **state)
     assert_int_equal(test_allocator_use(), TREK_OK);
     test_memory.fail_count = 2; /* it is asked twice */
     test_allocator_restart(1);
-    assert_null(trek_progress_new(1, 1));
-    assert_int_equal(trek_error_status(), TREK_ERR_MEMORY);
-    trek_error_clear();
+    REFUSED(trek_progress_new(1, 1), TREK_ERR_MEMORY, "");
     test_allocator_restart(0);
     trek_progress *p = progress(2, 1, TREK_OFF);
     test_allocator_restart(1);
@@ -636,29 +628,11 @@ static void no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(durations),
-        TEST(one_line_an_epoch),
-        TEST(losses_that_are_no_numbers),
-        TEST(epochs_left_and_empty),
-        TEST(a_line_is_rewritten),
-        TEST(epochs_on_a_terminal),
-        TEST(time_that_is_left),
-        TEST(unknown_batches),
-        TEST(the_stream_is_asked),
-        TEST(stderr_is_the_default),
-        TEST(bad_calls),
-        TEST(no_memory),
-        TEST(bar_of_ascii),
-        TEST(bar_of_blocks),
-        TEST(narrow_terminals),
-        TEST(wide_characters),
-        TEST(ranks_below),
-        TEST(messages_go_above),
-        TEST(process_0_prints),
-        TEST(colours),
-        TEST(terminals_change),
-        TEST(speeds),
-        TEST(metrics_of_runs),
+        TEST(durations), TEST(one_line_an_epoch), TEST(losses_that_are_no_numbers), TEST(epochs_left_and_empty),
+        TEST(a_line_is_rewritten), TEST(epochs_on_a_terminal), TEST(time_that_is_left), TEST(unknown_batches),
+        TEST(the_stream_is_asked), TEST(stderr_is_the_default), TEST(bad_calls), TEST(no_memory), TEST(bar_of_ascii),
+        TEST(bar_of_blocks), TEST(narrow_terminals), TEST(wide_characters), TEST(ranks_below), TEST(messages_go_above),
+        TEST(process_0_prints), TEST(colours), TEST(terminals_change), TEST(speeds), TEST(metrics_of_runs),
     };
     return cmocka_run_group_tests_name("monitor", tests, NULL, NULL);
 }

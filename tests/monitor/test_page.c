@@ -12,8 +12,8 @@
 #include "monitor/page.h"
 #include "monitor/report.h"
 #include "tensor/memory_internal.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 static char folder[64], path[256];
 
@@ -434,9 +434,7 @@ static void test_too_much(void **state)
 
 static void refuse(const trek_page_opts *opts, trek_status status)
 {
-    assert_null(trek_page_serve(opts));
-    assert_int_equal(trek_error_status(), status);
-    trek_error_clear();
+    REFUSED(trek_page_serve(opts), status, "");
 }
 
 static void test_bad_options(void **state)
@@ -465,9 +463,7 @@ static void test_environment(void **state)
     assert_int_equal(trek_error_status(), TREK_OK);
     for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
         setenv("TREK_MONITOR", wrong[k], 1);
-        assert_null(trek_page_from_environment(folder));
-        assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-        trek_error_clear();
+        REFUSED(trek_page_from_environment(folder), TREK_ERR_ARGUMENT, "");
     }
     trek_page_free(&(trek_page *){ serve(folder) });
     static const char *const right[][2] = { { "0", "http://127.0.0.1:" }, { "127.0.0.2:0", "http://127.0.0.2:" },
@@ -522,8 +518,7 @@ static void test_report(void **state)
     snprintf(out, sizeof out, "%s/report.html", folder);
     put("b.2/process-0.jsonl",
         "{\"kind\":\"log\",\"time\":2,\"level\":\"info\",\"text\":\"</script><script>alert(1)</script><!--\"}\nhalf");
-    if (trek_report_write(out, (const char *const[]){ a, b }, 2) != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(trek_report_write(out, (const char *const[]){ a, b }, 2));
     char *html = read_all("report.html");
     assert_non_null(strstr(html, "data-run=\"a\" data-process=\"0\""));
     assert_non_null(strstr(html, "data-run=\"a\" data-process=\"1\""));
@@ -542,16 +537,11 @@ static void test_report(void **state)
     trek_error_clear();
     stat(out, &after);
     assert_int_equal(before.st_ino, after.st_ino);
-    assert_int_equal(trek_report_write(out, (const char *const[]){ "/nowhere/at/all" }, 1), TREK_ERR_IO);
-    trek_error_clear();
-    assert_int_equal(trek_report_write("/nowhere/report.html", (const char *const[]){ a }, 1), TREK_ERR_IO);
-    trek_error_clear();
-    assert_int_equal(trek_report_write(out, (const char *const[]){ a }, 0), TREK_ERR_ARGUMENT);
-    trek_error_clear();
-    assert_int_equal(trek_report_write(out, (const char *const[]){ NULL }, 1), TREK_ERR_ARGUMENT);
-    trek_error_clear();
-    assert_int_equal(trek_report_write(NULL, (const char *const[]){ a }, 1), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    FAILS(trek_report_write(out, (const char *const[]){ "/nowhere/at/all" }, 1), TREK_ERR_IO, "");
+    FAILS(trek_report_write("/nowhere/report.html", (const char *const[]){ a }, 1), TREK_ERR_IO, "");
+    FAILS(trek_report_write(out, (const char *const[]){ a }, 0), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_report_write(out, (const char *const[]){ NULL }, 1), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_report_write(NULL, (const char *const[]){ a }, 1), TREK_ERR_ARGUMENT, "");
     assert_int_equal(trek_report_write(out, NULL, 1), TREK_ERR_ARGUMENT);
 }
 

@@ -437,14 +437,10 @@ static void test_what_is_no_image(void **state)
         trek_tensor_release(t);
     }
     trek_tensor *fine = trek_tensor_zeros(trek_dims(2, 2), TREK_U8, test_device());
-    assert_int_equal(trek_monitor_image(m, "", 0, fine), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "empty name");
-    assert_int_equal(trek_monitor_image(m, "x", 0, NULL), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "image");
-    assert_int_equal(trek_monitor_image(NULL, "x", 0, fine), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "monitor");
-    assert_null(trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .profile_every = -2 }));
-    expect_error(TREK_ERR_ARGUMENT, "profile_every");
+    FAILS(trek_monitor_image(m, "", 0, fine), TREK_ERR_ARGUMENT, "empty name");
+    FAILS(trek_monitor_image(m, "x", 0, NULL), TREK_ERR_ARGUMENT, "image");
+    FAILS(trek_monitor_image(NULL, "x", 0, fine), TREK_ERR_ARGUMENT, "monitor");
+    REFUSED(trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .profile_every = -2 }), TREK_ERR_ARGUMENT, "profile_every");
     trek_tensor_release(fine);
     trek_monitor_free(&m);
     trek_run_reader *r = read_run("none");

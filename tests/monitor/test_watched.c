@@ -15,8 +15,8 @@
 #include "nn/layers.h"
 #include "tensor/trace.h"
 #include "tests/distributed/run/line.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 static char folder[64];
 static const char *program;
@@ -121,16 +121,11 @@ static void test_histograms_count_every_value(void **state)
 
 static void test_mistakes_are_told(void **state)
 {
-    assert_null(trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .interval_s = -0.5 }));
-    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    REFUSED(trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .interval_s = -0.5 }), TREK_ERR_ARGUMENT, "");
     trek_monitor *m = watch("m");
-    assert_int_equal(trek_monitor_scalar(m, "", 0, 1), TREK_ERR_ARGUMENT);
-    trek_error_clear();
-    assert_int_equal(trek_monitor_scalar(NULL, "x", 0, 1), TREK_ERR_ARGUMENT);
-    trek_error_clear();
-    assert_int_equal(trek_monitor_log(m, (trek_log_level)9, "x"), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    FAILS(trek_monitor_scalar(m, "", 0, 1), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_monitor_scalar(NULL, "x", 0, 1), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_monitor_log(m, (trek_log_level)9, "x"), TREK_ERR_ARGUMENT, "");
     trek_monitor_free(&m);
     trek_monitor_free(&m);
 }
@@ -295,8 +290,7 @@ static void test_points_are_those_of_the_trends(void **state)
     trek_monitor *m = watch("loop");
     assert_int_equal(trek_monitor_attach(m, graph), TREK_OK);
     trek_monitor *second = watch("other");
-    assert_int_equal(trek_monitor_attach(second, graph), TREK_ERR_STATE);
-    trek_error_clear();
+    FAILS(trek_monitor_attach(second, graph), TREK_ERR_STATE, "");
     trek_monitor_free(&second);
     for (int epoch = 0; epoch < 2; epoch++) {
         for (int k = 0; k < 3; k++) {
@@ -786,8 +780,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_mistakes_are_told, begin, end),
         cmocka_unit_test_setup_teardown(test_threads_write_whole_lines, begin, end),
         cmocka_unit_test_setup_teardown(test_a_child_of_fork_makes_no_monitor, begin, end),
-        cmocka_unit_test_setup_teardown(test_one_rank, begin, end),
-        cmocka_unit_test_setup_teardown(test_two_ranks, begin, end),
+        cmocka_unit_test_setup_teardown(test_one_rank, begin, end), cmocka_unit_test_setup_teardown(test_two_ranks, begin, end),
         cmocka_unit_test_setup_teardown(test_three_ranks, begin, end),
         cmocka_unit_test_setup_teardown(test_points_are_those_of_the_trends, begin, end),
         cmocka_unit_test_setup_teardown(test_a_failed_run_says_why, begin, end),

@@ -11,8 +11,8 @@
 #include "tensor/fp8.h"
 #include "tests/nn/values.h"
 #include "tests/support/fp8.h"
+#include "tests/support/scoped.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 static uint32_t bits_of(double x)
 {
@@ -251,7 +251,6 @@ static double *forward(trek_module *m, double large)
 
 static void test_record(void **state)
 {
-    trek_scope scope = trek_scope_begin();
     trek_module *m = layer_with(3);
     free(forward(m, 2));
     free(forward(m, 4)); /* the same step */
@@ -281,13 +280,11 @@ static void test_record(void **state)
     expect_row(m, TREK_FP8_INPUT, (double[]){ 0.5, 0, 1, 4 }, 4);
     free(y), free(again);
     trek_module_free(&m);
-    trek_scope_end(scope);
 }
 
 /* A step's input is rounded by what came before it: by hand, of two steps. */
 static void test_delay(void **state)
 {
-    trek_scope scope = trek_scope_begin();
     trek_module *delayed = layer_with(2), *own = layer_with(TREK_OFF), *plain = layer_with(2);
     assert_null(trek_module_find(own, "fp8_amax"));
     fine(trek_fp8_disable(plain));
@@ -302,7 +299,6 @@ static void test_delay(void **state)
     trek_module_free(&delayed);
     trek_module_free(&own);
     trek_module_free(&plain);
-    trek_scope_end(scope);
 }
 
 /* A layer whose gradient is 0 at first, as behind one that begins with zeros, stays in bf16 until it has seen one; run again in
@@ -375,7 +371,6 @@ static void test_stays(void **state)
 
 static void test_states(void **state)
 {
-    trek_scope scope = trek_scope_begin();
     trek_module *m = layer_with(4), *same = layer_with(4), *bare = trek_nn_linear(16, 32, test_device());
     free(forward(m, 3));
     write_weight(m);
@@ -396,7 +391,6 @@ static void test_states(void **state)
     trek_module_free(&m);
     trek_module_free(&same);
     trek_module_free(&bare);
-    trek_scope_end(scope);
 }
 
 static void test_refused(void **state)
@@ -455,15 +449,9 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formats),
-        cmocka_unit_test(test_products),
-        cmocka_unit_test(test_record),
-        cmocka_unit_test(test_delay),
-        cmocka_unit_test(test_waits_for_gradients),
-        cmocka_unit_test(test_stays),
-        cmocka_unit_test(test_states),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_formats), cmocka_unit_test(test_products), TEST(test_record),
+        TEST(test_delay), cmocka_unit_test(test_waits_for_gradients), cmocka_unit_test(test_stays),
+        TEST(test_states), cmocka_unit_test(test_refused), cmocka_unit_test(test_no_memory),
     };
     return test_allocator_use() == TREK_OK ? cmocka_run_group_tests(tests, NULL, NULL) : 1;
 }

@@ -421,12 +421,8 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_training),
-        cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_first_steps_on_ranks),
-        cmocka_unit_test(test_options),
-        cmocka_unit_test(test_captured),
-        cmocka_unit_test(test_resumed),
+        cmocka_unit_test(test_training), cmocka_unit_test(test_ranks), cmocka_unit_test(test_first_steps_on_ranks),
+        cmocka_unit_test(test_options), cmocka_unit_test(test_captured), cmocka_unit_test(test_resumed),
         cmocka_unit_test(test_refused),
     };
     return test_allocator_use() == TREK_OK ? cmocka_run_group_tests(tests, NULL, NULL) : 1;

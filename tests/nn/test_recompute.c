@@ -11,8 +11,8 @@
 #include "nn/layers.h"
 #include "nn/recompute.h"
 #include "tensor/memory.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 enum { WIDTH = 12, ROWS = 6, STEPS = 3 };
 
@@ -54,8 +54,7 @@ static void train(trek_module *m, trek_dtype autocast, double *numbers, int *n)
         trek_var *y = trek_forward(m, x);
         trek_autocast_end();
         trek_var *loss = trek_mean(trek_square(trek_cast(y, TREK_F32)), trek_dims_none(), false);
-        if (trek_backward(loss) != TREK_OK)
-            fail_msg("%s", trek_error());
+        SUCCEEDS(trek_backward(loss));
         numbers[(*n)++] = trek_var_item(loss);
         numbers[(*n)++] = trek_var_item(trek_sum(trek_square(trek_var_grad(x)), trek_dims_none(), false));
         trek_optimizer_step(optimizer);
@@ -254,8 +253,7 @@ static void hooked_passes(watched *w, unsigned *seed, int round)
     for (int k = 0; k < passes; k++) {
         if (k && !opts.retain_graph)
             loss = chain_loss(w, ways, n, round + 1);
-        if (pass(w, loss, sends, &opts) != TREK_OK)
-            fail_msg("%s", trek_error());
+        SUCCEEDS(pass(w, loss, sends, &opts));
         expect_whole(w, hooks, sends);
     }
     if (hooks)
@@ -365,15 +363,6 @@ static void test_on_ranks(void **state)
 
 /* --- what is refused ------------------------------------------------------------------------------------------ */
 
-static void expect(trek_status status, const char *part)
-{
-    assert_int_equal(trek_error_status(), status);
-    if (!strstr(trek_error(), part))
-        print_error("no \"%s\" in: %s\n", part, trek_error());
-    assert_non_null(strstr(trek_error(), part));
-    trek_error_clear();
-}
-
 static void test_refused(void **state)
 {
     trek_scope scope = trek_scope_begin();
@@ -382,22 +371,16 @@ static void test_refused(void **state)
     trek_var_set_requires_grad(x, true);
     trek_var *y = trek_forward_recomputed(m, &x, 1), *grad;
     trek_var *loss = trek_mean(trek_square(y), trek_dims_none(), false);
-    assert_int_equal(trek_grad(&loss, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = true }, &grad),
-                     TREK_ERR_UNSUPPORTED);
-    expect(TREK_ERR_UNSUPPORTED, "gradients of gradients");
-    assert_null(trek_forward_recomputed(meets, &x, 1));
-    expect(TREK_ERR_UNSUPPORTED, "meets other ranks");
-    assert_null(trek_forward_recomputed(m, both, 2));
-    expect(TREK_ERR_UNSUPPORTED, "takes one input, not 2");
-    assert_null(trek_forward_recomputed(m, &none, 1));
-    expect(TREK_ERR_ARGUMENT, "input");
-    assert_null(trek_forward_recomputed(NULL, &x, 1));
-    expect(TREK_ERR_ARGUMENT, "module");
+    FAILS(trek_grad(&loss, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = true }, &grad),
+          TREK_ERR_UNSUPPORTED, "gradients of gradients");
+    REFUSED(trek_forward_recomputed(meets, &x, 1), TREK_ERR_UNSUPPORTED, "meets other ranks");
+    REFUSED(trek_forward_recomputed(m, both, 2), TREK_ERR_UNSUPPORTED, "takes one input, not 2");
+    REFUSED(trek_forward_recomputed(m, &none, 1), TREK_ERR_ARGUMENT, "input");
+    REFUSED(trek_forward_recomputed(NULL, &x, 1), TREK_ERR_ARGUMENT, "module");
     assert_null(trek_nn_recompute(NULL));
     y = trek_forward_recomputed(m, &x, 1);
     assert_int_equal(trek_module_train(m, false), TREK_OK);
-    assert_int_equal(trek_backward(trek_mean(y, trek_dims_none(), false)), TREK_ERR_STATE);
-    expect(TREK_ERR_STATE, "mode has changed");
+    FAILS(trek_backward(trek_mean(y, trek_dims_none(), false)), TREK_ERR_STATE, "mode has changed");
     trek_no_grad_begin();
     assert_false(trek_var_requires_grad(trek_forward_recomputed(m, &x, 1)));
     trek_no_grad_end();

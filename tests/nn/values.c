@@ -4,8 +4,8 @@
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "tensor/memory.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 /* --- an allocator that can be told to fail --------------------------------------------------------------- */
 
@@ -32,18 +32,9 @@ void test_release(void *memory, size_t bytes, void *arg)
 
 /* --- helpers --------------------------------------------------------------------------------------------- */
 
-void expect_error(trek_status status, const char *part)
-{
-    assert_int_equal(trek_error_status(), status);
-    if (!strstr(trek_error(), part))
-        fail_msg("\"%s\" does not contain \"%s\"", trek_error(), part);
-    trek_error_clear();
-}
-
 void fine(trek_status status)
 {
-    if (status != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(status);
 }
 
 void refuse(trek_status status, trek_status wanted, const char *part)

@@ -504,12 +504,11 @@ static void test_memory_fails(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_names, begin, end),     cmocka_unit_test_setup_teardown(test_graph, begin, end),
-        cmocka_unit_test_setup_teardown(test_dims, begin, end),      cmocka_unit_test_setup_teardown(test_outside, begin, end),
-        cmocka_unit_test_setup_teardown(test_refused, begin, end),   cmocka_unit_test_setup_teardown(test_state, begin, end),
-        cmocka_unit_test_setup_teardown(test_arguments, begin, end),
-        cmocka_unit_test_setup_teardown(test_compounds, begin, end), cmocka_unit_test_setup_teardown(test_8_bits, begin, end),
-        cmocka_unit_test_setup_teardown(test_memory_fails, begin, end),
+        cmocka_unit_test_setup_teardown(test_names, begin, end), cmocka_unit_test_setup_teardown(test_graph, begin, end),
+        cmocka_unit_test_setup_teardown(test_dims, begin, end), cmocka_unit_test_setup_teardown(test_outside, begin, end),
+        cmocka_unit_test_setup_teardown(test_refused, begin, end), cmocka_unit_test_setup_teardown(test_state, begin, end),
+        cmocka_unit_test_setup_teardown(test_arguments, begin, end), cmocka_unit_test_setup_teardown(test_compounds, begin, end),
+        cmocka_unit_test_setup_teardown(test_8_bits, begin, end), cmocka_unit_test_setup_teardown(test_memory_fails, begin, end),
     };
     if (test_allocator_use() != TREK_OK)
         return 1;

@@ -5,16 +5,8 @@
 #include "autograd/losses.h"
 #include "autograd/ops.h"
 #include "tests/optim/vars.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
-
-void expect_error(trek_status status, const char *part)
-{
-    assert_int_equal(trek_error_status(), status);
-    if (!strstr(trek_error(), part))
-        fail_msg("\"%s\" does not say \"%s\"", trek_error(), part);
-    trek_error_clear();
-}
 
 /* --- a model of parameters of several dtypes, in two groups --------------------------------------------------- */
 

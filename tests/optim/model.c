@@ -4,8 +4,8 @@
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "tests/support/optimizer_options.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 /* --- an allocator that can be told to fail --------------------------------------------------------------- */
 
@@ -88,14 +88,6 @@ void check_values(const model *m, double tolerance)
             if (!(fabs(have[i] - m->values[k][i]) <= tolerance))
                 fail_msg("%s[%d] is %.17g, not %.17g", names[k], (int)i, have[i], m->values[k][i]);
     }
-}
-
-void expect_error(trek_status status, const char *part)
-{
-    assert_int_equal(trek_error_status(), status);
-    if (!strstr(trek_error(), part))
-        fail_msg("\"%s\" does not say \"%s\"", trek_error(), part);
-    trek_error_clear();
 }
 
 /* --- the formulas, plainly ------------------------------------------------------------------------------- */

@@ -6,8 +6,8 @@
 #include "optim/optimizer_internal.h"
 #include "tensor/memory_internal.h"
 #include "tests/optim/model.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 /* --- arenas ---------------------------------------------------------------------------------------------- */
 
@@ -36,8 +36,7 @@ static void arena_moves_values_and_gradients(void **state)
         assert_ptr_equal(trek_var_data(m.vars[k])->data, base + s->offset * (int64_t)sizeof(float));
     }
     assert_int_equal(trek_arena_find(arena, m.vars[MODEL - 1]), 0); /* last registered, first in memory */
-    assert_null(trek_arena_new(m.params));
-    expect_error(TREK_ERR_STATE, "a.weight");
+    REFUSED(trek_arena_new(m.params), TREK_ERR_STATE, "a.weight");
     trek_arena_free(&arena);
     check_values(&m, 0.0);
     assert_null(trek_var_grad(m.vars[0]));
@@ -117,13 +116,11 @@ static void arena_refuses_what_does_not_fit(void **state)
     model_begin(&m, TREK_F32);
     model_begin(&replica, TREK_F64);
     trek_arena *owner = trek_arena_new(m.params);
-    assert_null(trek_arena_new_sharing(replica.params, owner));
-    expect_error(TREK_ERR_ARGUMENT, "'c'");
+    REFUSED(trek_arena_new_sharing(replica.params, owner), TREK_ERR_ARGUMENT, "'c'");
     check_values(&replica, 0.0);
     trek_var *whole = new_var((double[]){ 1, 2 }, 2, TREK_I64, false);
     trek_params_add(replica.params, "whole", whole);
-    assert_null(trek_arena_new(replica.params));
-    expect_error(TREK_ERR_DTYPE, "whole");
+    REFUSED(trek_arena_new(replica.params), TREK_ERR_DTYPE, "whole");
     trek_var_release(whole);
     trek_arena_free(&owner);
     model_end(&m);
@@ -256,8 +253,7 @@ int main(void)
         return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(owners_are_balanced), cmocka_unit_test(arena_moves_values_and_gradients),
-            cmocka_unit_test(arena_gives_the_old_memory_back),
-        cmocka_unit_test(arena_shares_data_not_gradients),
+        cmocka_unit_test(arena_gives_the_old_memory_back), cmocka_unit_test(arena_shares_data_not_gradients),
         cmocka_unit_test(arena_refuses_what_does_not_fit), cmocka_unit_test(padding_stays_zero),
         cmocka_unit_test(slices_give_the_same_bits),
     };

@@ -6,8 +6,7 @@
 
 #include "autograd/backward.h"
 #include "tensor/scope.h"
-#include "tensor/status.h"
-#include "tests/support/unit.h"
+#include "tests/support/refused.h"
 
 static trek_scope scope;
 
@@ -22,14 +21,6 @@ static inline int close_scope(void **state)
 {
     trek_error_clear();
     return trek_scope_end(scope) == TREK_OK && trek_tape_size() == 0 ? 0 : -1;
-}
-
-/* The error is of that kind and says that; it is cleared. */
-static inline void expect_error(trek_status status, const char *text)
-{
-    if (trek_error_status() != status || !strstr(trek_error(), text))
-        fail_msg("the error is \"%s\", not %s, \"%s\"", trek_error(), trek_status_name(status), text);
-    trek_error_clear();
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_scope, close_scope)

@@ -162,10 +162,8 @@ static void special_values_spread_as_they_must(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(large_products_are_right),
-        cmocka_unit_test(it_uses_one_thread),
-        cmocka_unit_test(other_products_are_our_own),
-        cmocka_unit_test(special_values_spread_as_they_must),
+        cmocka_unit_test(large_products_are_right), cmocka_unit_test(it_uses_one_thread),
+        cmocka_unit_test(other_products_are_our_own), cmocka_unit_test(special_values_spread_as_they_must),
     };
     trek_log_set(TREK_LOG_INFO, count_message, NULL);
     if (role("installed")) {

@@ -8,8 +8,8 @@
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
 #include "tensor/environment.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 static trek_var *given(const float *values, trek_shape shape)
 {
@@ -23,9 +23,7 @@ static double at(trek_var *var, int64_t k)
 
 static void expect_refused(const char *text)
 {
-    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-    assert_non_null(strstr(trek_error(), text));
-    trek_error_clear();
+    expect_error(TREK_ERR_ARGUMENT, text);
 }
 
 static void learning_rates(void **state)

@@ -11,8 +11,8 @@
 #include "tensor/pool.h"
 #include "tensor/rank_context.h"
 #include "tensor/thread_start.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 enum { MOST = 4096, PARTS = 64, RANKS = 4 };
 
@@ -380,9 +380,7 @@ static void no_memory(void **state)
     assert_int_equal(test_allocator_use(), TREK_OK);
     test_memory.fail_count = 2; /* it is asked twice */
     test_allocator_restart(1);
-    assert_null(trek_pool_new(2, 0));
-    assert_int_equal(trek_error_status(), TREK_ERR_MEMORY);
-    trek_error_clear();
+    REFUSED(trek_pool_new(2, 0), TREK_ERR_MEMORY, "");
     test_allocator_restart(0);
     assert_int_equal(trek_allocator_set(NULL), TREK_OK);
 }
@@ -499,20 +497,12 @@ int main(int argc, char **argv)
         return be_pinned();
     setenv("TREK_THREADS", "3", 1); /* of the default pool */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_memory),
-        cmocka_unit_test(parts_cover_the_range),
-        cmocka_unit_test(nothing_to_do),
-        cmocka_unit_test(the_caller_alone),
-        cmocka_unit_test(parts_run_at_a_time),
-        cmocka_unit_test(nested_calls_stay_on_their_thread),
-        cmocka_unit_test(many_ranks),
-        cmocka_unit_test(callers_meet_in_the_default_pool),
-        cmocka_unit_test(sleeping_workers_wake),
-        cmocka_unit_test(pools_come_and_go),
-        cmocka_unit_test(forked_processes_compute_alone),
-        cmocka_unit_test(wrong_numbers),
-        cmocka_unit_test(threads_of_the_environment),
-        cmocka_unit_test(threads_stay_on_their_cores),
+        cmocka_unit_test(no_memory), cmocka_unit_test(parts_cover_the_range), cmocka_unit_test(nothing_to_do),
+        cmocka_unit_test(the_caller_alone), cmocka_unit_test(parts_run_at_a_time),
+        cmocka_unit_test(nested_calls_stay_on_their_thread), cmocka_unit_test(many_ranks),
+        cmocka_unit_test(callers_meet_in_the_default_pool), cmocka_unit_test(sleeping_workers_wake),
+        cmocka_unit_test(pools_come_and_go), cmocka_unit_test(forked_processes_compute_alone), cmocka_unit_test(wrong_numbers),
+        cmocka_unit_test(threads_of_the_environment), cmocka_unit_test(threads_stay_on_their_cores),
     };
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
 }

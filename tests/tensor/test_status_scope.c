@@ -8,7 +8,7 @@
 #include "tensor/memory.h"
 #include "tensor/status_internal.h"
 #include "tensor/version.h"
-#include "tests/support/unit.h"
+#include "tests/support/refused.h"
 
 static void first_error_sticks(void **state)
 {
@@ -203,13 +203,10 @@ static void ending_twice_is_an_error(void **state)
 {
     trek_scope outer = trek_scope_begin(), inner = trek_scope_begin();
     assert_int_equal(trek_scope_end(outer), TREK_OK); /* ends inner, too */
-    assert_int_equal(trek_scope_end(inner), TREK_ERR_SCOPE);
-    trek_error_clear();
-    assert_int_equal(trek_scope_end(outer), TREK_ERR_SCOPE);
-    trek_error_clear();
+    FAILS(trek_scope_end(inner), TREK_ERR_SCOPE, "");
+    FAILS(trek_scope_end(outer), TREK_ERR_SCOPE, "");
     trek_scope again = trek_scope_begin(); /* same depth, another serial */
-    assert_int_equal(trek_scope_end(outer), TREK_ERR_SCOPE);
-    trek_error_clear();
+    FAILS(trek_scope_end(outer), TREK_ERR_SCOPE, "");
     assert_int_equal(trek_scope_end(again), TREK_OK);
 }
 
@@ -238,8 +235,7 @@ static void deep_scopes(void **state)
         assert_non_null(one());
     }
     assert_int_equal(trek_scope_end(scopes[250]), TREK_OK);
-    assert_int_equal(trek_scope_end(scopes[499]), TREK_ERR_SCOPE);
-    trek_error_clear();
+    FAILS(trek_scope_end(scopes[499]), TREK_ERR_SCOPE, "");
     assert_int_equal(trek_scope_end(scopes[0]), TREK_OK);
 }
 
@@ -269,11 +265,8 @@ static void handles_that_are_none(void **state)
     const uint32_t depths[] = { 2, 100, 0x7fffffffu, 0x80000000u, 0x80000001u, 0xffffffffu };
     for (size_t k = 0; k < sizeof depths / sizeof depths[0]; k++)
         for (uint32_t serial = 0; serial < 3; serial++) {
-            assert_int_equal(trek_scope_end((trek_scope){ depths[k], scope.serial + serial }), TREK_ERR_SCOPE);
-            trek_error_clear();
-            assert_null(trek_scope_end_keep((trek_scope){ depths[k], scope.serial + serial }, NULL));
-            assert_int_equal(trek_error_status(), TREK_ERR_SCOPE);
-            trek_error_clear();
+            FAILS(trek_scope_end((trek_scope){ depths[k], scope.serial + serial }), TREK_ERR_SCOPE, "");
+            REFUSED(trek_scope_end_keep((trek_scope){ depths[k], scope.serial + serial }, NULL), TREK_ERR_SCOPE, "");
         }
     assert_int_equal(trek_scope_end(scope), TREK_OK);
 }
@@ -282,15 +275,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(first_error_sticks), cmocka_unit_test(long_messages_are_cut),
-            cmocka_unit_test(every_status_has_name_and_text),
-        cmocka_unit_test(the_version_is_that_of_the_headers),
+        cmocka_unit_test(every_status_has_name_and_text), cmocka_unit_test(the_version_is_that_of_the_headers),
         cmocka_unit_test(errors_belong_to_threads), cmocka_unit_test(errors_can_be_taken),
         cmocka_unit_test(an_error_put_back_is_the_same), cmocka_unit_test(logging_has_levels),
-        cmocka_unit_test(a_second_error_is_logged_once),
-        cmocka_unit_test(results_end_with_their_scope), cmocka_unit_test(an_op_needs_a_scope),
-        cmocka_unit_test(ending_twice_is_an_error),
-        cmocka_unit_test(a_result_can_be_kept), cmocka_unit_test(deep_scopes), cmocka_unit_test(a_childs_calls_are_refused),
-        cmocka_unit_test(handles_that_are_none),
+        cmocka_unit_test(a_second_error_is_logged_once), cmocka_unit_test(results_end_with_their_scope),
+        cmocka_unit_test(an_op_needs_a_scope), cmocka_unit_test(ending_twice_is_an_error), cmocka_unit_test(a_result_can_be_kept),
+        cmocka_unit_test(deep_scopes), cmocka_unit_test(a_childs_calls_are_refused), cmocka_unit_test(handles_that_are_none),
     };
     return cmocka_run_group_tests_name("status and scope", tests, NULL, NULL);
 }

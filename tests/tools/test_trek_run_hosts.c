@@ -757,12 +757,10 @@ int main(int argc, char **argv)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
         TEST(test_places), TEST(test_wrong_places), TEST(test_environment), TEST(test_arguments), TEST(test_folder),
-            TEST(test_input),
-        TEST(test_output), TEST(test_log_files), TEST(test_status), TEST(test_deaths), TEST(test_no_connection),
-        TEST(test_agent_killed),
-        TEST(test_connection_broken), TEST(test_killed_launcher), TEST(test_signals), TEST(test_restarts),
-        TEST(test_machine_gone),
-        TEST(test_training), TEST(test_joining), TEST(test_one_run), TEST(test_addresses), TEST(test_sshd),
+        TEST(test_input), TEST(test_output), TEST(test_log_files), TEST(test_status), TEST(test_deaths), TEST(test_no_connection),
+        TEST(test_agent_killed), TEST(test_connection_broken), TEST(test_killed_launcher), TEST(test_signals),
+        TEST(test_restarts), TEST(test_machine_gone), TEST(test_training), TEST(test_joining), TEST(test_one_run),
+        TEST(test_addresses), TEST(test_sshd),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,8 +4,8 @@
  * code is the real one. */
 #include "distributed/balance/apportion.h"
 #include "distributed/balance/balancer.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 enum { MOST = 64, BATCH = 1000 };
 
@@ -261,8 +261,7 @@ static void resumes_from_a_plan(void **state)
     SHARES(b, 0.475, 0.475, 0.05);
     const double bad[][3] = { { 0.5, 0.5, 0.5 }, { -0.1, 0.6, 0.5 }, { NAN, 0.5, 0.5 } };
     for (int k = 0; k < 3; k++) {
-        assert_int_equal(trek_balancer_resume(b, bad[k]), TREK_ERR_ARGUMENT);
-        trek_error_clear();
+        FAILS(trek_balancer_resume(b, bad[k]), TREK_ERR_ARGUMENT, "");
     }
     SHARES(b, 0.475, 0.475, 0.05);
     trek_balancer_free(&b);
@@ -337,14 +336,10 @@ static void bad_options_are_refused(void **state)
         { .speed_ratio = 2, .slow_rank = 2 },
     };
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
-        assert_null(trek_balancer_new(2, &bad[k]));
-        assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-        trek_error_clear();
+        REFUSED(trek_balancer_new(2, &bad[k]), TREK_ERR_ARGUMENT, "");
     }
     for (int ranks = -1; ranks < 2; ranks++) {
-        assert_null(trek_balancer_new(ranks, NULL));
-        assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-        trek_error_clear();
+        REFUSED(trek_balancer_new(ranks, NULL), TREK_ERR_ARGUMENT, "");
     }
 }
 
@@ -357,22 +352,18 @@ static void bad_reports_change_nothing(void **state)
     trek_balancer *b = trek_balancer_new(2, &(trek_balancer_opts){ .first = 2 });
     assert_int_equal(trek_balancer_report(b, (const double[]){ 1, 3 }, (const int64_t[]){ 6, 6 }, 0), TREK_OK);
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
-        assert_int_equal(trek_balancer_report(b, (const double[]){ bad[k].ms0, bad[k].ms1 },
-                                              (const int64_t[]){ bad[k].n0, bad[k].n1 },
-                                              bad[k].communication), TREK_ERR_ARGUMENT);
-        trek_error_clear();
+        FAILS(trek_balancer_report(b, (const double[]){ bad[k].ms0, bad[k].ms1 },
+                                   (const int64_t[]){ bad[k].n0, bad[k].n1 },
+                                   bad[k].communication), TREK_ERR_ARGUMENT, "");
         SHARES(b, 0.5, 0.5); /* not even the step is counted */
         assert_true(trek_balancer_throughput(b, 0) == 6 && trek_balancer_throughput(b, 1) == 2);
     }
     assert_int_equal(trek_balancer_report(b, (const double[]){ 1, 3 }, (const int64_t[]){ 6, 6 }, 0), TREK_OK);
     SHARES(b, 0.75, 0.25);
-    assert_int_equal(trek_balancer_report(NULL, NULL, NULL, 0), TREK_ERR_ARGUMENT);
-    trek_error_clear();
-    assert_int_equal(trek_balancer_shares(b, NULL), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    FAILS(trek_balancer_report(NULL, NULL, NULL, 0), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_balancer_shares(b, NULL), TREK_ERR_ARGUMENT, "");
     assert_true(trek_balancer_throughput(b, -1) == 0);
-    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    expect_error(TREK_ERR_ARGUMENT, "");
     trek_balancer_free(&b);
 }
 
@@ -396,22 +387,14 @@ static void memory_may_run_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(follows_throughput),
-        cmocka_unit_test(nobody_falls_below_the_least),
-        cmocka_unit_test(decides_after_ten_then_every_fifty),
-        cmocka_unit_test(throughput_is_smoothed),
-        cmocka_unit_test(without_data_nothing_changes),
-        cmocka_unit_test(small_gains_are_left),
-        cmocka_unit_test(hints_seed_the_shares),
-        cmocka_unit_test(fixed_costs_are_found),
-        cmocka_unit_test(communication_may_cost_more),
-        cmocka_unit_test(idle_ranks_are_probed),
-        cmocka_unit_test(resumes_from_a_plan),
-        cmocka_unit_test(promises_hold_on_random_speeds),
-        cmocka_unit_test(follows_a_slow_down),
-        cmocka_unit_test(bad_options_are_refused),
-        cmocka_unit_test(bad_reports_change_nothing),
-        cmocka_unit_test(memory_may_run_out),
+        cmocka_unit_test(follows_throughput), cmocka_unit_test(nobody_falls_below_the_least),
+        cmocka_unit_test(decides_after_ten_then_every_fifty), cmocka_unit_test(throughput_is_smoothed),
+        cmocka_unit_test(without_data_nothing_changes), cmocka_unit_test(small_gains_are_left),
+        cmocka_unit_test(hints_seed_the_shares), cmocka_unit_test(fixed_costs_are_found),
+        cmocka_unit_test(communication_may_cost_more), cmocka_unit_test(idle_ranks_are_probed),
+        cmocka_unit_test(resumes_from_a_plan), cmocka_unit_test(promises_hold_on_random_speeds),
+        cmocka_unit_test(follows_a_slow_down), cmocka_unit_test(bad_options_are_refused),
+        cmocka_unit_test(bad_reports_change_nothing), cmocka_unit_test(memory_may_run_out),
     };
     if (test_allocator_use() != TREK_OK)
         return 1;

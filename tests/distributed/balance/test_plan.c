@@ -8,8 +8,8 @@
 
 #include "distributed/balance/plan.h"
 #include "distributed/balance/slowdown.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 static char folder[] = "/tmp/trek-plan-XXXXXX";
 
@@ -26,14 +26,6 @@ static void write_text(const char *path, const char *text)
     assert_non_null(file);
     assert_int_equal(fwrite(text, 1, strlen(text), file), strlen(text));
     assert_int_equal(fclose(file), 0);
-}
-
-static void expect_error(trek_status status, const char *names)
-{
-    assert_int_equal(trek_error_status(), status);
-    if (!strstr(trek_error(), names))
-        fail_msg("\"%s\" does not name \"%s\"", trek_error(), names);
-    trek_error_clear();
 }
 
 static trek_plan *example(void)
@@ -96,8 +88,7 @@ static void same_step_replaces_and_cut_forgets(void **state)
     assert_int_equal(trek_plan_add_counts(plan, 10, (const int64_t[]){ 1, 2, 3 }, 1), TREK_OK);
     assert_int_equal(trek_plan_size(plan), 2);
     assert_true(trek_plan_at(plan, 10, &d) && d.kind == TREK_PLAN_COUNTS && d.counts[2] == 3);
-    assert_int_equal(trek_plan_add_counts(plan, 9, (const int64_t[]){ 1, 2, 3 }, 1), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "step 9 after step 10");
+    FAILS(trek_plan_add_counts(plan, 9, (const int64_t[]){ 1, 2, 3 }, 1), TREK_ERR_ARGUMENT, "step 9 after step 10");
     assert_int_equal(trek_plan_size(plan), 2);
     assert_int_equal(trek_plan_cut(plan, 0), TREK_OK);
     assert_int_equal(trek_plan_size(plan), 0);
@@ -186,16 +177,12 @@ static void files_come_back(void **state)
     assert_int_equal(trek_plan_size(back), 1);
     trek_plan_free(&back);
 
-    assert_int_equal(trek_plan_save(plan, in_folder("missing/plan.txt")), TREK_ERR_IO);
-    expect_error(TREK_ERR_IO, "missing/plan.txt");
-    assert_null(trek_plan_load(in_folder("none.txt")));
-    expect_error(TREK_ERR_IO, "none.txt");
-    assert_null(trek_plan_load(folder));
-    expect_error(TREK_ERR_IO, folder);
+    FAILS(trek_plan_save(plan, in_folder("missing/plan.txt")), TREK_ERR_IO, "missing/plan.txt");
+    REFUSED(trek_plan_load(in_folder("none.txt")), TREK_ERR_IO, "none.txt");
+    REFUSED(trek_plan_load(folder), TREK_ERR_IO, folder);
     /* what cannot be replaced stays, and no temporary file is left */
     assert_int_equal(mkdir(in_folder("taken"), 0777), 0);
-    assert_int_equal(trek_plan_save(plan, in_folder("taken")), TREK_ERR_IO);
-    expect_error(TREK_ERR_IO, "taken");
+    FAILS(trek_plan_save(plan, in_folder("taken")), TREK_ERR_IO, "taken");
     assert_int_equal(rmdir(in_folder("taken")), 0);
     assert_int_equal(unlink(in_folder("plan.txt")), 0);
     trek_plan_free(&plan);
@@ -223,11 +210,9 @@ static void bad_texts_are_refused(void **state)
         { HEAD "5 counts 1 1 1\n4 counts 1 1 1\nend 2\n", "ascend" },
     };
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
-        assert_null(trek_plan_parse(bad[k].text));
-        expect_error(TREK_ERR_FORMAT, bad[k].names);
+        REFUSED(trek_plan_parse(bad[k].text), TREK_ERR_FORMAT, bad[k].names);
         write_text(in_folder("bad.txt"), bad[k].text);
-        assert_null(trek_plan_load(in_folder("bad.txt")));
-        expect_error(TREK_ERR_FORMAT, "bad.txt: line");
+        REFUSED(trek_plan_load(in_folder("bad.txt")), TREK_ERR_FORMAT, "bad.txt: line");
     }
     unlink(in_folder("bad.txt"));
 }
@@ -249,8 +234,7 @@ static void damage_is_noticed(void **state)
     for (size_t cut = 0; cut < length; cut++) {
         char kept = text[cut];
         text[cut] = 0;
-        assert_null(trek_plan_parse(text));
-        expect_error(TREK_ERR_FORMAT, "plan");
+        REFUSED(trek_plan_parse(text), TREK_ERR_FORMAT, "plan");
         text[cut] = kept;
     }
     trek_plan *whole = trek_plan_parse(text);
@@ -267,8 +251,7 @@ static void without_a_checksum(void **state)
     assert_non_null(plan);
     assert_int_equal(trek_plan_size(plan), 2);
     trek_plan_free(&plan);
-    assert_null(trek_plan_parse("trek-plan 2\nranks 2\n0 counts 1 1 2\nend 1\n"));
-    expect_error(TREK_ERR_FORMAT, "its checksum is missing");
+    REFUSED(trek_plan_parse("trek-plan 2\nranks 2\n0 counts 1 1 2\nend 1\n"), TREK_ERR_FORMAT, "its checksum is missing");
     assert_null(trek_plan_parse(HEAD "0 counts 1 1 2\nend 1 xxh64 0123456789abcdef\n"));
     expect_error(TREK_ERR_FORMAT, "line 4: the line should end here");
 }
@@ -277,38 +260,27 @@ static void bad_arguments_are_refused(void **state)
 {
     trek_decision d;
     for (int k = 0; k < 3; k++) {
-        assert_null(trek_plan_new((const int[]){ 0, -3, (1 << 20) + 1 }[k]));
-        expect_error(TREK_ERR_ARGUMENT, "ranks");
+        REFUSED(trek_plan_new((const int[]){ 0, -3, (1 << 20) + 1 }[k]), TREK_ERR_ARGUMENT, "ranks");
     }
     trek_plan *plan = trek_plan_new(2);
     static const double shares[][2] = { { 0.5, 0.6 }, { -0.5, 1.5 }, { NAN, 1 }, { 1, 0x1p-1040 }, { 0, 0 }, { INFINITY, 0 } };
     for (size_t k = 0; k < sizeof shares / sizeof *shares; k++) {
-        assert_int_equal(trek_plan_add_shares(plan, 0, shares[k]), TREK_ERR_ARGUMENT);
-        expect_error(TREK_ERR_ARGUMENT, "share");
+        FAILS(trek_plan_add_shares(plan, 0, shares[k]), TREK_ERR_ARGUMENT, "share");
     }
-    assert_int_equal(trek_plan_add_counts(plan, 0, (const int64_t[]){ -1, 5 }, 1), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "negative");
-    assert_int_equal(trek_plan_add_counts(plan, 0, (const int64_t[]){ 0, 0 }, 1), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "no rank");
-    assert_int_equal(trek_plan_add_counts(plan, 0, (const int64_t[]){ 1, 1 }, 0), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "anchor");
-    assert_int_equal(trek_plan_add_counts(plan, -1, (const int64_t[]){ 1, 1 }, 1), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "step -1");
+    FAILS(trek_plan_add_counts(plan, 0, (const int64_t[]){ -1, 5 }, 1), TREK_ERR_ARGUMENT, "negative");
+    FAILS(trek_plan_add_counts(plan, 0, (const int64_t[]){ 0, 0 }, 1), TREK_ERR_ARGUMENT, "no rank");
+    FAILS(trek_plan_add_counts(plan, 0, (const int64_t[]){ 1, 1 }, 0), TREK_ERR_ARGUMENT, "anchor");
+    FAILS(trek_plan_add_counts(plan, -1, (const int64_t[]){ 1, 1 }, 1), TREK_ERR_ARGUMENT, "step -1");
     assert_int_equal(trek_plan_size(plan), 0);
     assert_false(trek_plan_get(plan, 0, &d));
     expect_error(TREK_ERR_ARGUMENT, "decision 0 of 0");
     assert_false(trek_plan_at(NULL, 0, &d));
     expect_error(TREK_ERR_ARGUMENT, "plan");
-    assert_int_equal(trek_plan_add_shares(plan, 0, NULL), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "shares");
-    assert_null(trek_plan_text(NULL));
-    expect_error(TREK_ERR_ARGUMENT, "plan");
-    assert_null(trek_plan_parse(NULL));
-    expect_error(TREK_ERR_ARGUMENT, "text");
-    assert_null(trek_plan_load(NULL));
-    expect_error(TREK_ERR_ARGUMENT, "path");
-    assert_int_equal(trek_plan_save(plan, NULL), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "path");
+    FAILS(trek_plan_add_shares(plan, 0, NULL), TREK_ERR_ARGUMENT, "shares");
+    REFUSED(trek_plan_text(NULL), TREK_ERR_ARGUMENT, "plan");
+    REFUSED(trek_plan_parse(NULL), TREK_ERR_ARGUMENT, "text");
+    REFUSED(trek_plan_load(NULL), TREK_ERR_ARGUMENT, "path");
+    FAILS(trek_plan_save(plan, NULL), TREK_ERR_ARGUMENT, "path");
     trek_plan_free(&plan);
 }
 
@@ -392,19 +364,11 @@ static void time_passes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_find_their_decision),
-        cmocka_unit_test(same_step_replaces_and_cut_forgets),
-        cmocka_unit_test(text_comes_back),
-        cmocka_unit_test(every_bit_of_a_share_comes_back),
-        cmocka_unit_test(locale_plays_no_part),
-        cmocka_unit_test(files_come_back),
-        cmocka_unit_test(bad_texts_are_refused),
-        cmocka_unit_test(damage_is_noticed),
-        cmocka_unit_test(without_a_checksum),
-        cmocka_unit_test(bad_arguments_are_refused),
-        cmocka_unit_test(memory_may_run_out),
-        cmocka_unit_test(factors_follow_the_schedule),
-        cmocka_unit_test(time_passes),
+        cmocka_unit_test(steps_find_their_decision), cmocka_unit_test(same_step_replaces_and_cut_forgets),
+        cmocka_unit_test(text_comes_back), cmocka_unit_test(every_bit_of_a_share_comes_back),
+        cmocka_unit_test(locale_plays_no_part), cmocka_unit_test(files_come_back), cmocka_unit_test(bad_texts_are_refused),
+        cmocka_unit_test(damage_is_noticed), cmocka_unit_test(without_a_checksum), cmocka_unit_test(bad_arguments_are_refused),
+        cmocka_unit_test(memory_may_run_out), cmocka_unit_test(factors_follow_the_schedule), cmocka_unit_test(time_passes),
     };
     if (test_allocator_use() != TREK_OK || !mkdtemp(folder))
         return 1;

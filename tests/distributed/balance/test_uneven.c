@@ -429,9 +429,7 @@ int main(void)
     fflush(stdout);
     alarm(500);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_shares),
-        cmocka_unit_test(test_thread_time),
+        cmocka_unit_test(test_windows), cmocka_unit_test(test_shares), cmocka_unit_test(test_thread_time),
         cmocka_unit_test(test_random_delays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -398,7 +398,8 @@ static void run_control(void)
         my_rank = trek_comm_rank(comm);
         my_world = trek_comm_world_size(comm);
         CHECK(trek_comm_set_deadline(comm, round ? 60 : 2) == TREK_OK);
-        trek_tensor *tensor = rank_values(TREK_I32, my_rank, 0, 40000), *expected = combined_values(TREK_I32, TREK_SUM, my_world, 0, 40000);
+        trek_tensor *tensor = rank_values(TREK_I32, my_rank, 0, 40000),
+            *expected = combined_values(TREK_I32, TREK_SUM, my_world, 0, 40000);
         if (my_rank == 1)
             trek_control_say_long(control, "save");
         MPI_Barrier(MPI_COMM_WORLD); /* said before anybody waits */
@@ -464,7 +465,8 @@ static void run_level(const char *name)
             trek_error_clear();
         } else {
             comm = join();
-            trek_tensor *tensor = rank_values(TREK_F32, my_rank, 0, 10000), *expected = combined_values(TREK_F32, TREK_SUM, my_world, 0, 10000);
+            trek_tensor *tensor = rank_values(TREK_F32, my_rank, 0, 10000),
+                *expected = combined_values(TREK_F32, TREK_SUM, my_world, 0, 10000);
             CHECK(trek_comm_all_reduce(comm, tensor, TREK_SUM) == TREK_OK && agrees(tensor, expected, TREK_SUM, false));
             trek_tensor_release(tensor);
             trek_tensor_release(expected);
@@ -504,7 +506,8 @@ static void run_beside(void)
     MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
     trek_comm *comm = join();
     int64_t count = 300000;
-    trek_tensor *tensor = rank_values(TREK_I64, my_rank, 0, count), *expected = combined_values(TREK_I64, TREK_SUM, my_world, 0, count);
+    trek_tensor *tensor = rank_values(TREK_I64, my_rank, 0, count),
+        *expected = combined_values(TREK_I64, TREK_SUM, my_world, 0, count);
     for (int round = 0; round < 20; round++) {
         trek_tensor *own = trek_tensor_clone(tensor);
         trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_I64, .count = count };
@@ -763,19 +766,11 @@ int main(int argc, char **argv)
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_calls_that_differ),
-        cmocka_unit_test(test_late_ranks),
-        cmocka_unit_test(test_stopped_in_mid_call),
-        cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_control),
-        cmocka_unit_test(test_levels),
-        cmocka_unit_test(test_finalised_under_a_handle),
-        cmocka_unit_test(test_beside_the_programs_own_calls),
-        cmocka_unit_test(test_order_of_started_calls),
-        cmocka_unit_test(test_idle),
-        cmocka_unit_test(test_one_process),
+        cmocka_unit_test(test_values), cmocka_unit_test(test_pieces), cmocka_unit_test(test_calls_that_differ),
+        cmocka_unit_test(test_late_ranks), cmocka_unit_test(test_stopped_in_mid_call), cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_control), cmocka_unit_test(test_levels), cmocka_unit_test(test_finalised_under_a_handle),
+        cmocka_unit_test(test_beside_the_programs_own_calls), cmocka_unit_test(test_order_of_started_calls),
+        cmocka_unit_test(test_idle), cmocka_unit_test(test_one_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -963,12 +963,11 @@ int main(void)
     }
     alarm(200);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_results),    cmocka_unit_test(test_kill),               cmocka_unit_test(test_stop),
-        cmocka_unit_test(test_exit),       cmocka_unit_test(test_mismatch),           cmocka_unit_test(test_deadline_and_abort),
-        cmocka_unit_test(test_long_phase), cmocka_unit_test(test_death_in_a_call),    cmocka_unit_test(test_cut_link),
-        cmocka_unit_test(test_slow_link),  cmocka_unit_test(test_sizes),              cmocka_unit_test(test_apart),
-        cmocka_unit_test(test_choice),             cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_results), cmocka_unit_test(test_kill), cmocka_unit_test(test_stop), cmocka_unit_test(test_exit),
+        cmocka_unit_test(test_mismatch), cmocka_unit_test(test_deadline_and_abort), cmocka_unit_test(test_long_phase),
+        cmocka_unit_test(test_death_in_a_call), cmocka_unit_test(test_cut_link), cmocka_unit_test(test_slow_link),
+        cmocka_unit_test(test_sizes), cmocka_unit_test(test_apart), cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_many),
     };
     const struct CMUnitTest between_machines[] = { cmocka_unit_test(test_cut_link), cmocka_unit_test(test_slow_link) };
     return by_mpi ? cmocka_run_group_tests(between_machines, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);

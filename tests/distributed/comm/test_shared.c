@@ -62,8 +62,10 @@ static trek_tensor *make_values(trek_dtype dtype, int rank, int64_t count, int64
 
 static void reduce_once(rank_of *r, trek_dtype dtype, trek_reduce_op op, int64_t count)
 {
-    trek_tensor *tensor = make_values(dtype, r->rank, count, count % 3), *expected = combined_values(dtype, op, r->world, 0, count);
-    check(r, trek_comm_all_reduce(r->comm, tensor, op) == TREK_OK && same_bytes(tensor, expected), "all_reduce", dtype * 10 + (int)op,
+    trek_tensor *tensor = make_values(dtype, r->rank, count, count % 3),
+        *expected = combined_values(dtype, op, r->world, 0, count);
+    check(r, trek_comm_all_reduce(r->comm, tensor, op) == TREK_OK && same_bytes(tensor, expected), "all_reduce",
+          dtype * 10 + (int)op,
           count);
     trek_tensor_release(tensor);
     int root = (int)(count + (int64_t)op) % r->world;
@@ -110,7 +112,8 @@ static void case_moves(rank_of *r)
         int64_t count = counts[k], total = count * r->world;
         for (int root = 0; root < r->world; root++) {
             trek_tensor *tensor = make_values(TREK_F32, r->rank, count, 0), *expected = make_values(TREK_F32, root, count, 0);
-            check(r, trek_comm_broadcast(r->comm, tensor, root) == TREK_OK && same_bytes(tensor, expected), "broadcast", root, count);
+            check(r, trek_comm_broadcast(r->comm, tensor, root) == TREK_OK && same_bytes(tensor, expected), "broadcast", root,
+                  count);
             trek_tensor_release(tensor);
             trek_tensor_release(expected);
         }
@@ -196,7 +199,8 @@ static void case_same_bits(rank_of *r)
             size_t bytes = (size_t)count * trek_dtype_size(kinds[k].dtype);
             for (int time = 0; time < 4; time++) {
                 memcpy(tensor->data, start->data, bytes);
-                check(r, trek_comm_all_reduce(r->comm, tensor, kinds[k].op) == TREK_OK && expected && same_bytes(tensor, expected),
+                check(r, trek_comm_all_reduce(r->comm, tensor, kinds[k].op) == TREK_OK && expected &&
+                      same_bytes(tensor, expected),
                       "bits", k, time);
             }
             trek_tensor_release(tensor);
@@ -675,11 +679,10 @@ int main(int argc, char **argv)
         return rank_main(argv);
     files_before = count_files();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_results),         cmocka_unit_test(test_same_bits),          cmocka_unit_test(test_come_and_go),
-        cmocka_unit_test(test_stays),           cmocka_unit_test(test_setup),
-        cmocka_unit_test(test_mismatch),        cmocka_unit_test(test_deadline),           cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_unsupported),     cmocka_unit_test(test_killed_and_stopped), cmocka_unit_test(test_leaving),
-        cmocka_unit_test(test_nothing_is_left),
+        cmocka_unit_test(test_results), cmocka_unit_test(test_same_bits), cmocka_unit_test(test_come_and_go),
+        cmocka_unit_test(test_stays), cmocka_unit_test(test_setup), cmocka_unit_test(test_mismatch),
+        cmocka_unit_test(test_deadline), cmocka_unit_test(test_abort), cmocka_unit_test(test_unsupported),
+        cmocka_unit_test(test_killed_and_stopped), cmocka_unit_test(test_leaving), cmocka_unit_test(test_nothing_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

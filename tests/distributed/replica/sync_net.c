@@ -10,8 +10,8 @@
 #include "graph/flow.h"
 #include "nn/batch_norm_internal.h"
 #include "tensor/rank_context.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 /* --- a model with two of the layer: [N, WIDTH] -> norm over [N, C] -> [N, C, 2, 1] -> norm -> classes ---- */
 
@@ -129,14 +129,6 @@ void expect_close(const record *got, const record *expected, double tolerance, c
 }
 
 /* --- slopes, and what cannot be normalised --------------------------------------------------------------- */
-
-void expect(trek_status status, const char *text)
-{
-    assert_int_equal(trek_error_status(), status);
-    if (!strstr(trek_error(), text))
-        fail_msg("\"%s\" does not say \"%s\"", trek_error(), text);
-    trek_error_clear();
-}
 
 /* --- processes, started by trek-run ---------------------------------------------------------------------- */
 

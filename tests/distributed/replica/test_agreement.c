@@ -459,8 +459,7 @@ int main(void)
     alarm(280);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_join_deadline), cmocka_unit_test(test_recovery), cmocka_unit_test(test_models),
-            cmocka_unit_test(test_options), cmocka_unit_test(test_setters),
-        cmocka_unit_test(test_data),     cmocka_unit_test(test_alike),
+        cmocka_unit_test(test_options), cmocka_unit_test(test_setters), cmocka_unit_test(test_data), cmocka_unit_test(test_alike),
         cmocka_unit_test(test_death_before_join),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,8 +9,8 @@
 #include "graph/flow.h"
 #include "monitor/progress.h"
 #include "nn/layers.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 enum { FEATURES = 3, ROWS = 61, MOST = 64 };
 
@@ -195,9 +195,7 @@ static void test_failure(void **state)
     story s = { .fails_at = 2 };
     trek_run_opts o = options(data, &s);
     trek_module *m = model(test_device());
-    assert_int_equal(trek_fit(m, &o), TREK_ERR_IO);
-    assert_non_null(strstr(trek_error(), "the disk is gone"));
-    trek_error_clear();
+    FAILS(trek_fit(m, &o), TREK_ERR_IO, "the disk is gone");
     assert_int_equal(s.epochs, 2);
     s.fails_at = 0;
     well(trek_fit(m, &o));
@@ -233,40 +231,29 @@ static void test_checkpoints(void **state)
     assert_int_equal(system(command), 0);
 }
 
-static void expect(trek_status status, const char *part)
-{
-    assert_int_equal(trek_error_status(), status);
-    if (!strstr(trek_error(), part))
-        print_error("no \"%s\" in: %s\n", part, trek_error());
-    assert_non_null(strstr(trek_error(), part));
-    trek_error_clear();
-}
-
 static void test_refused(void **state)
 {
     trek_dataset *data = points();
     story s = { 0 };
     trek_run_opts good = options(data, &s), o = good;
     trek_module *m = model(test_device());
-    assert_int_equal(trek_fit(NULL, &o), TREK_ERR_ARGUMENT);
-    trek_error_clear();
-    assert_int_equal(trek_fit(m, NULL), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    FAILS(trek_fit(NULL, &o), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_fit(m, NULL), TREK_ERR_ARGUMENT, "");
     o.build_model = build;
     trek_fit(m, &o);
-    expect(TREK_ERR_ARGUMENT, ".build_model is not called");
+    expect_error(TREK_ERR_ARGUMENT, ".build_model is not called");
     o = good;
     o.trainer.ranks = 2;
     trek_fit(m, &o);
-    expect(TREK_ERR_ARGUMENT, "a module is one rank");
+    expect_error(TREK_ERR_ARGUMENT, "a module is one rank");
     o = good;
     o.input = "z";
     trek_fit(m, &o);
-    expect(TREK_ERR_ARGUMENT, "\"z\"");
+    expect_error(TREK_ERR_ARGUMENT, "\"z\"");
     o = good;
     o.epochs = 0;
     trek_fit(m, &o);
-    expect(TREK_ERR_ARGUMENT, ".epochs is 0");
+    expect_error(TREK_ERR_ARGUMENT, ".epochs is 0");
     trek_module_freeze(m, true);
     trek_tensor *before = trek_tensor_clone(trek_var_data(trek_module_find(m, "0.weight")));
     well(trek_fit(m, &good)); /* nothing to train */
@@ -283,8 +270,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_as_a_run), cmocka_unit_test(test_shown), cmocka_unit_test(test_afterwards),
-            cmocka_unit_test(test_failure),
-        cmocka_unit_test(test_checkpoints), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_failure), cmocka_unit_test(test_checkpoints), cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests_name("fit", tests, NULL, NULL);
 }

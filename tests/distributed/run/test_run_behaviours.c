@@ -585,12 +585,11 @@ static void test_evaluation_leaves_ranks_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_finds_the_optimum),      cmocka_unit_test(test_every_sample_once),
-        cmocka_unit_test(test_order),                  cmocka_unit_test(test_rate_set_before_epochs),
-        cmocka_unit_test(test_schedule_drives_the_steps), cmocka_unit_test(test_averages),
-        cmocka_unit_test(test_stopped_and_resumed),    cmocka_unit_test(test_checkpoints_every_other_epoch),
-        cmocka_unit_test(test_on_another_thread),      cmocka_unit_test(test_two_at_once),
-        cmocka_unit_test(test_evaluation_leaves_ranks_alone),
+        cmocka_unit_test(test_finds_the_optimum), cmocka_unit_test(test_every_sample_once), cmocka_unit_test(test_order),
+        cmocka_unit_test(test_rate_set_before_epochs), cmocka_unit_test(test_schedule_drives_the_steps),
+        cmocka_unit_test(test_averages), cmocka_unit_test(test_stopped_and_resumed),
+        cmocka_unit_test(test_checkpoints_every_other_epoch), cmocka_unit_test(test_on_another_thread),
+        cmocka_unit_test(test_two_at_once), cmocka_unit_test(test_evaluation_leaves_ranks_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

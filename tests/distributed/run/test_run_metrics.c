@@ -6,8 +6,8 @@
 #include "distributed/ranks.h"
 #include "distributed/run.h"
 #include "tests/distributed/run/measured.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 enum { SAMPLES = 61 };
 
@@ -27,8 +27,7 @@ static trek_graph *set_up(const way *w, trek_loader *loader, trek_loss_fn loss)
     trek_trainer_opts opts = { .build_replica = measured_build, .devices = test_devices(), .ranks = w->ranks, .optimizer = sgd(),
                                .share_params = w->separate ? TREK_OFF : 0, .max_anchor = w->windows ? 3 : TREK_OFF, .anchor = 2,
                                .shares = w->shares ? shares : NULL, .n_shares = w->shares ? w->ranks : 0 };
-    if (trek_trainer_setup(graph, &opts) != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(trek_trainer_setup(graph, &opts));
     return graph;
 }
 
@@ -169,9 +168,7 @@ static void test_by_hand(void **state)
         for (int k = 0; k < MEASURES; k++)
             measured_compare("by hand", k, h.joined[r][k], whole);
     h.differ = true;
-    assert_int_equal(trek_ranks_run(h.ranks, count_part, &h), TREK_ERR_ARGUMENT);
-    assert_non_null(strstr(trek_error(), "different specs"));
-    trek_error_clear();
+    FAILS(trek_ranks_run(h.ranks, count_part, &h), TREK_ERR_ARGUMENT, "different specs");
     trek_ranks_free(&h.ranks);
     trek_dataset_free(&h.data);
 }

@@ -11,8 +11,8 @@
 #include "nn/layers.h"
 #include "tests/distributed/run/line.h"
 #include "tests/support/processes.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 enum { HIDDEN = 4, MOST = 64, MOST_WAYS = 8, STOP_AFTER = ROWS + 9 };
 
@@ -489,10 +489,7 @@ static void test_refused(void **state)
     trek_error_clear();
     o.site = TREK_SITE_PROCESS;
     o.transport = TREK_TRANSPORT_DEVICE;
-    assert_null(trek_trainer_run(&o));
-    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-    assert_non_null(strstr(trek_error(), ".site is of TREK_TRANSPORT_HOST"));
-    trek_error_clear();
+    REFUSED(trek_trainer_run(&o), TREK_ERR_ARGUMENT, ".site is of TREK_TRANSPORT_HOST");
     trek_dataset_free(&data);
 }
 

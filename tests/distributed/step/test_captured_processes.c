@@ -661,15 +661,9 @@ int main(void)
     if (processes_part(&me))
         return play();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_votes),
-        cmocka_unit_test(test_as_called),
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_no_rows),
-        cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_changes),
-        cmocka_unit_test(test_not_recorded),
-        cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_exchanges),
+        cmocka_unit_test(test_votes), cmocka_unit_test(test_as_called), cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_no_rows), cmocka_unit_test(test_plan), cmocka_unit_test(test_changes),
+        cmocka_unit_test(test_not_recorded), cmocka_unit_test(test_failures), cmocka_unit_test(test_exchanges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,8 +14,8 @@
 #include "optim/scaler.h"
 #include "tensor/rank_context.h"
 #include "tests/support/clean.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 enum { BATCH = 26, FEATURES = 12, HIDDEN = 40, CLASSES = 5, STEPS = 18, MOST_RANKS = 3 };
 enum { FIRST = 4 };            /* calls before replays */
@@ -105,8 +105,7 @@ static trek_graph *new_trained(const kind *c)
                                .optimizer = c->sgd ? trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 })
                                : trek_adamw((trek_adam_opts){ .lr = 0.05 }),
                                .amp = { .scaling = 1, .scaler = { .init_scale = 1024, .growth_interval = 4 } } };
-    if (trek_trainer_setup(graph, &opts) != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(trek_trainer_setup(graph, &opts));
     trek_schedule schedule = trek_cosine_lr(0.05, STEPS, 1e-4);
     assert_int_equal(trek_graph_set_schedule(graph, &schedule), TREK_OK);
     return graph;

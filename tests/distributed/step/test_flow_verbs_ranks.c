@@ -7,8 +7,8 @@
 #include "graph/flow.h"
 #include "graph/graph_loader.h"
 #include "nn/layers.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 enum { TOKENS = 4, DIM = 6, MOST_ROWS = 11, STEPS = 4, MOST = 4096 };
 
@@ -157,8 +157,7 @@ static trek_graph *set_up(trek_graph *(*builder)(trek_device, void *), void *arg
     trek_trainer_opts opts = { .build_replica = builder, .arg = arg, .devices = devices, .ranks = world,
                                .shares = world > 1 ? shares : NULL, .n_shares = world > 1 ? world : 0,
                                .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }) };
-    if (trek_trainer_setup(graph, &opts) != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(trek_trainer_setup(graph, &opts));
     return graph;
 }
 
@@ -190,8 +189,7 @@ static void train(bool nested, int rows, int world, record *to)
             keep(to, trek_sum(trek_graph_trace(graph, "pass", k), trek_dims(1), false));
         trek_graph_backward(graph, trek_add(trek_mean(trek_square(y), trek_dims_none(), false),
                                             trek_mul_scalar(trek_mean(passes, trek_dims_none(), false), 0.01)));
-        if (trek_error_status() != TREK_OK)
-            fail_msg("%s", trek_error());
+        SUCCEEDS(trek_error_status());
         trek_scope_end(scope);
         assert_int_equal(trek_graph_step(graph), TREK_OK);
     }
@@ -272,8 +270,7 @@ static void train_by_loader(bool nested, int world, record *to)
         for (trek_batch *batch; (batch = trek_graph_next(graph)); trek_graph_step(graph)) /* of 5, 5 and 1 */
             keep(to, trek_graph_train_batch(graph, batch));
     }
-    if (trek_error_status() != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(trek_error_status());
     assert_int_equal(trek_module_each_param(trek_graph_module(graph), collect, to), TREK_OK);
     trek_graph_free(&graph);
     trek_loader_free(&loader);
@@ -393,11 +390,10 @@ static void truncation_reaches_all_ranks(void **state)
 int main(void)
 {
     trek_log_set(TREK_LOG_ERROR, NULL, NULL); /* more ranks than cores is what this is about */
-    const struct CMUnitTest tests[] = { cmocka_unit_test(steps_are_one_devices),
-                                        cmocka_unit_test(so_are_those_of_verbs_within_verbs),
-                                        cmocka_unit_test(so_are_those_of_passes_by_rank),
-                                        cmocka_unit_test(ranks_meet_in_every_pass),
-                                        cmocka_unit_test(setup_names_what_couples_samples_in_a_body),
-                                        cmocka_unit_test(truncation_reaches_all_ranks) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_are_one_devices), cmocka_unit_test(so_are_those_of_verbs_within_verbs),
+        cmocka_unit_test(so_are_those_of_passes_by_rank), cmocka_unit_test(ranks_meet_in_every_pass),
+        cmocka_unit_test(setup_names_what_couples_samples_in_a_body), cmocka_unit_test(truncation_reaches_all_ranks),
+    };
     return cmocka_run_group_tests_name("flow_verbs_ranks", tests, NULL, NULL);
 }

@@ -10,8 +10,8 @@
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "optim/scaler.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 enum { IN = 6, HIDDEN = 9, ROWS = 12, STEPS = 6, MOST = 512, TENSORS = 16 };
 
@@ -78,8 +78,7 @@ static trek_graph *set_up(const run *c)
     if (c->scaled) /* the first step overflows */
         opts.amp = (trek_amp_opts){ .scaling = 1,
                                     .scaler = { .init_scale = 0x1p127, .backoff_factor = 0x1p-110, .growth_interval = 2 } };
-    if (trek_trainer_setup(graph, &opts) != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(trek_trainer_setup(graph, &opts));
     return graph;
 }
 
@@ -193,8 +192,7 @@ static void found_and_named(void **state)
     trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .arg = &dtype });
     trek_log_set(TREK_LOG_WARNING, NULL, NULL);
     unsetenv("TREK_DEVICES");
-    if (status != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(status);
     assert_non_null(strstr(line, "2 CPU ranks"));
     assert_non_null(strstr(line, "and 1 GPU rank on cuda:0"));
     trek_trainer_workload workload;
@@ -228,8 +226,7 @@ static void wrapped(void **state)
     trek_ddp *ddp = trek_ddp_wrap(models, 3, NULL);
     if (!ddp)
         fail_msg("%s", trek_error());
-    if (trek_ranks_run(trek_ddp_ranks(ddp), backward_rank, ddp) != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(trek_ranks_run(trek_ddp_ranks(ddp), backward_rank, ddp));
     static values first, other;
     for (int r = 0; r < 3; r++) {
         values *to = r ? &other : &first;

@@ -7,8 +7,8 @@
 #include "distributed/step/rank_sums.h"
 #include "tensor/rank_context.h"
 #include "tests/distributed/replica/sync_net.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 enum { WORLD = 5, COUNT = 37, ROUNDS = 50 };
 
@@ -151,8 +151,7 @@ static void failures_wake_the_others(void **state)
         sums_test t = fresh(sums);
         t.fails_at[victim] = 1 + 7 * (k / 4);
         snprintf(who, sizeof who, "rank %d: rank %d was told", victim, victim);
-        assert_int_equal(run_sums(ranks, &t), TREK_ERR_STATE);
-        expect(TREK_ERR_STATE, who);
+        FAILS(run_sums(ranks, &t), TREK_ERR_STATE, who);
         for (int r = 0; r < WORLD; r++)
             assert_int_equal(t.results[r], r == victim ? TREK_ERR_STATE : t.takes_part[r] ? TREK_ERR_PEER : TREK_OK);
         t = fresh(sums); /* and works again */
@@ -161,12 +160,11 @@ static void failures_wake_the_others(void **state)
         t.fails_at[victim] = -5;
         assert_int_equal(run_sums(ranks, &t), TREK_ERR_COMM);
         snprintf(who, sizeof who, "rank %d ended after 4 sums", victim);
-        expect(TREK_ERR_COMM, who);
+        expect_error(TREK_ERR_COMM, who);
     }
     sums_test t = fresh(sums);
     t.counts_differ = 3;
-    assert_int_equal(run_sums(ranks, &t), TREK_ERR_COMM);
-    expect(TREK_ERR_COMM, "rank 0 comes with 37 numbers, rank 3 with 36");
+    FAILS(run_sums(ranks, &t), TREK_ERR_COMM, "rank 0 comes with 37 numbers, rank 3 with 36");
     trek_rank_sums_free(&sums);
     trek_ranks_free(&ranks);
 }
@@ -182,8 +180,7 @@ static void late_ranks(void **state)
     assert_true(t.waited[0] > 250000000 && t.waited[1] > 250000000 && t.waited[3] < 250000000); /* those who waited know it */
     trek_rank_sums_set_deadline(sums, 50000000);
     t.sleep_ms = 300;
-    assert_int_equal(run_sums(ranks, &t), TREK_ERR_TIMEOUT);
-    expect(TREK_ERR_TIMEOUT, "rank 3 did not come within 0.05 s");
+    FAILS(run_sums(ranks, &t), TREK_ERR_TIMEOUT, "rank 3 did not come within 0.05 s");
     assert_int_equal(t.results[3], TREK_ERR_TIMEOUT);
     trek_rank_sums_free(&sums);
     trek_ranks_free(&ranks);
@@ -210,7 +207,7 @@ static void between_processes(void **state)
         t.fails_at[r] = r == 1 ? 9 : 0;
     }
     assert_int_equal(run_sums(ranks, &t), TREK_ERR_STATE); /* ends the sums of the other process, too */
-    expect(TREK_ERR_STATE, "rank 1 was told to fail");
+    expect_error(TREK_ERR_STATE, "rank 1 was told to fail");
     for (int r = 0; r < WORLD; r++)
         assert_int_equal(t.results[r], r == 1 ? TREK_ERR_STATE : r < 3 ? TREK_ERR_PEER : TREK_ERR_CANCELLED);
     for (int p = 0; p < 2; p++)

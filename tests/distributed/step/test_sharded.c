@@ -12,8 +12,8 @@
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "optim/scaler.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 enum { IN = 9, HIDDEN = 37, OUT = 5, ROWS = 13, STEPS = 5, MOST = 8192 };
 
@@ -155,8 +155,7 @@ static trek_graph *begin(const run *c)
     run own = *c;
     trek_graph *graph = build(devices_of(c)[0], &own);
     assert_non_null(graph);
-    if (try_setup(c, graph) != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(try_setup(c, graph));
     if (!c->few)
         trek_var_set_requires_grad(((net *)trek_graph_at(graph, "0"))->frozen, false);
     if (c->groups || c->optimizer == MUON)
@@ -501,8 +500,7 @@ static void group_before_saving(void **state)
     assert_int_equal(trek_optimizer_vectors(trek_graph_optimizer(graph), optimizer_of(&(run){ .optimizer = MOMENTUM })), 1);
     char path[] = "/tmp/trek-sharded-XXXXXX";
     close(mkstemp(path));
-    if (trek_checkpoint_save(graph, NULL, path) != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(trek_checkpoint_save(graph, NULL, path));
     unlink(path);
     assert_int_equal(make_step(&c, graph, 1), TREK_OK);
     trek_graph_free(&graph);
@@ -529,15 +527,11 @@ static void refused(void **state)
     assert_int_equal(make_step(&c, graph, 0), TREK_OK);
     trek_optimizer *optimizer = trek_graph_optimizer(graph);
     trek_optimizer_spec bad = trek_with_state(trek_lamb((trek_lamb_opts){ 0 }), TREK_U8);
-    assert_int_equal(trek_graph_set_optimizer(graph, bad), TREK_ERR_UNSUPPORTED);
-    trek_error_clear();
+    FAILS(trek_graph_set_optimizer(graph, bad), TREK_ERR_UNSUPPORTED, "");
     assert_ptr_equal(trek_graph_optimizer(graph), optimizer);
     assert_null(trek_optimizer_save(optimizer)); /* a part of it would be no state */
-    assert_int_equal(trek_error_status(), TREK_ERR_STATE);
-    assert_non_null(strstr(trek_error(), "trek_checkpoint_save"));
-    trek_error_clear();
-    assert_int_equal(trek_optimizer_step(optimizer), TREK_ERR_STATE);
-    trek_error_clear();
+    expect_error(TREK_ERR_STATE, "trek_checkpoint_save");
+    FAILS(trek_optimizer_step(optimizer), TREK_ERR_STATE, "");
     assert_int_equal(make_step(&c, graph, 1), TREK_OK);
     trek_graph_free(&graph);
 }
@@ -551,8 +545,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_as_unsharded), cmocka_unit_test(same_as_one_device), cmocka_unit_test(set_up_again),
         cmocka_unit_test(memory), cmocka_unit_test(whole_memory), cmocka_unit_test(optimizers_change),
-        cmocka_unit_test(change_that_fails),
-        cmocka_unit_test(failing_rank), cmocka_unit_test(group_before_saving),
+        cmocka_unit_test(change_that_fails), cmocka_unit_test(failing_rank), cmocka_unit_test(group_before_saving),
         cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,8 +14,8 @@
 #include "graph/graph_loader.h"
 #include "nn/layers.h"
 #include "tests/support/processes.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-#include "tests/support/unit.h"
 
 enum { WIDTH = 3, BATCH = 7, SAMPLES = 31 }; /* batches of 7, the last one of 3 */
 
@@ -122,13 +122,11 @@ static void test_ranks(void **state)
         assert_int_equal(trek_graph_set_loader(graph, loader, "x"), TREK_OK);
         assert_int_equal(trek_graph_set_loss(graph, note, NULL), TREK_OK);
         trek_trainer_opts opts = options(ranks, way >= 6 ? shares : NULL, way >= 6 ? ranks : 0);
-        if (trek_trainer_setup(graph, &opts) != TREK_OK)
-            fail_msg("%s", trek_error());
+        SUCCEEDS(trek_trainer_setup(graph, &opts));
         for (int epoch = 0; epoch < 3; epoch++) {
             assert_int_equal(train(graph, loader, epoch, epoch, &batches), (drop ? 28 : SAMPLES) - epoch * BATCH);
             assert_int_equal(batches, (drop ? 4 : 5) - epoch);
-            if (trek_error_status() != TREK_OK)
-                fail_msg("%s", trek_error());
+            SUCCEEDS(trek_error_status());
         }
         trek_graph_free(&graph);
         trek_loader_free(&loader);
@@ -165,8 +163,7 @@ static void test_checkpoint(void **state)
     trek_loader_free(&loader);
     loader = loader_new(false);
     graph = set_up(loader, 3);
-    if (trek_checkpoint_load(graph, loader, path) != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(trek_checkpoint_load(graph, loader, path));
     int64_t next = 2 * BATCH;
     for (trek_batch *batch; (batch = trek_graph_next(graph));)
         for (int64_t k = 0; k < trek_batch_size(batch); k++, next++)

@@ -110,8 +110,7 @@ int main(void)
         return 77;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(alignments_are_those_of_the_addresses),
-        cmocka_unit_test(slow_candidates_are_dropped),
+        cmocka_unit_test(alignments_are_those_of_the_addresses), cmocka_unit_test(slow_candidates_are_dropped),
     };
     return cmocka_run_group_tests_name("products of a GPU", tests, set_up, NULL);
 }

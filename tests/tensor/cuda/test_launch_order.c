@@ -199,9 +199,7 @@ static void sections_are_read_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_tile_once),
-        cmocka_unit_test(ends_of_ranges),
-        cmocka_unit_test(sections_are_read_once),
+        cmocka_unit_test(each_tile_once), cmocka_unit_test(ends_of_ranges), cmocka_unit_test(sections_are_read_once),
     };
     return cmocka_run_group_tests_name("launch_order", tests, NULL, NULL);
 }

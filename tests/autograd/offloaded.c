@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/autograd/offloaded.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "nn/layers.h"
 #include "tensor/memory.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 const trek_offload_opts everything = { .min_bytes = 1, .ahead = 2 };
 
@@ -21,7 +13,6 @@ int64_t in_use(void) { return trek_memory_usage(test_device()).allocated; }
 
 int nothing_left(void **state)
 {
-    (void)state;
     trek_offload_stats now = trek_offload_usage();
     if (trek_error_status() == TREK_OK && trek_tape_size() == 0 && now.bytes == 0)
         return 0;

@@ -1,14 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rounded quotients, functions of two numbers, differences along lines: numbers told by hand, gradients by differences. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "tests/autograd/differences.h"
@@ -17,7 +8,6 @@
 
 static void quotients(void **state)
 {
-    (void)state;
     static const trek_dtype dtypes[] = { TREK_I32, TREK_I64, TREK_F16, TREK_BF16, TREK_F32, TREK_F64 };
     for (int k = 0; k < 6; k++) {
         trek_var *x = LIST(dtypes[k], 7, -7, 7, -7, 6, 0), *y = LIST(dtypes[k], 2, 2, -2, -2, 3, 5);
@@ -44,7 +34,6 @@ static void quotients(void **state)
 
 static void quotients_are_flat(void **state)
 {
-    (void)state;
     trek_var *x = LIST(TREK_F32, 7, 1), *y = VALUES(trek_dims(2, 1), TREK_F32, 2, 0);
     assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
     assert_int_equal(trek_var_set_requires_grad(y, true), TREK_OK);
@@ -57,7 +46,6 @@ static void quotients_are_flat(void **state)
 
 static void bits(void **state)
 {
-    (void)state;
     static const trek_dtype dtypes[] = { TREK_I64, TREK_I32 };
     ASSERT_VALUES(trek_bitwise_and(LIST(TREK_I32, 12, -1), LIST(TREK_I64, 10, 7)), 8, 7);
     ASSERT_VALUES(trek_bitwise_or(LIST(TREK_U8, 12, 128), LIST(TREK_U8, 10, 1)), 14, 129);
@@ -85,7 +73,6 @@ static void bits(void **state)
 
 static void of_two(void **state)
 {
-    (void)state;
     trek_var *x = LIST(TREK_F64, 3, -3, 0, 1e200, INFINITY), *y = LIST(TREK_F64, 4, -4, 0, 1e200, 1);
     ASSERT_VALUES(trek_hypot(x, y), 5, 5, 0, sqrt(2) * 1e200, INFINITY);
     ASSERT_VALUES(trek_hypot(LIST(TREK_F64, NAN, 1e-320, NAN), LIST(TREK_F64, -INFINITY, 0, 1)), INFINITY, 1e-320, NAN);
@@ -110,7 +97,6 @@ static void of_two(void **state)
 
 static void lines(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(2, 3), TREK_F32, 1, 4, 9, 2, 0, 5);
     ASSERT_VALUES(trek_diff(x, 1, -1, NULL, NULL), 3, 5, -2, 5);
     ASSERT_VALUES(trek_diff(trek_transpose(x, 0, 1), 2, 0, NULL, NULL), 2, 7);
@@ -149,7 +135,6 @@ static trek_var *areas(trek_var *const *in) { return trek_trapezoid(in[0], in[1]
 
 static void gradients(void **state)
 {
-    (void)state;
     const trek_shape pair[] = { trek_dims(2, 3), trek_dims(3), trek_dims(2, 1) }, ends[] = { trek_dims(2, 4), trek_dims(2, 2) };
     check_gradients(rests, 2, pair, false);
     check_gradients(lengths, 2, pair, true);
@@ -167,13 +152,11 @@ static void by_zero(trek_var *made)
 {
     if (made)
         trek_var_item(trek_sum(made, trek_dims_none(), false));
-    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    expect_error(TREK_ERR_ARGUMENT, "");
 }
 
 static void refused(void **state)
 {
-    (void)state;
     trek_var *x = LIST(TREK_F32, 1, 2), *i = LIST(TREK_I64, 1, 2), *b = LIST(TREK_BOOL, 1, 0), *z = LIST(TREK_I64, 1, 0);
     by_zero(trek_floor_divide(i, z));
     by_zero(trek_fmod(i, z));

@@ -1,17 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Images that lie channels last: convolutions over whatever lies how, against loops and differences; what keeps the order,
  * through a block of a residual network and back; convolutions with their activation. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
@@ -41,7 +30,6 @@ static trek_var *image(uint32_t stream, trek_shape shape, trek_dtype dtype, bool
 
 static void another_order_is_the_same_numbers(void **state)
 {
-    (void)state;
     trek_var *x = random_values(1, trek_dims(2, 3, 4, 5)), *y = trek_channels_last(x);
     assert_true(lies_last(y) && !lies_last(x));
     assert_memory_equal(trek_tensor_strides(trek_var_data(y)).sizes, ((int64_t[]){ 60, 1, 15, 3 }), 4 * sizeof(int64_t));
@@ -63,7 +51,6 @@ static trek_var *turn(trek_var *const *inputs) { return trek_channels_last(input
 
 static void another_order_has_a_gradient(void **state)
 {
-    (void)state;
     check_gradients(turn, 1, (const trek_shape[]){ trek_dims(2, 3, 2, 2) }, true);
 }
 
@@ -207,7 +194,6 @@ static void check_case(const conv_case *c, trek_dtype dtype, double unit, int at
 /* 16 bits: where rounding to it could turn a result about 0 round, ReLU's gradient tells nothing. */
 static void convolutions_of_any_order(void **state)
 {
-    (void)state;
     static const struct { trek_dtype dtype; double unit; } formats[] = {
         { TREK_F64, 1e-13 }, { TREK_F32, 1e-5 }, { TREK_BF16, 0x1p-7 }, { TREK_F16, 0x1p-10 } };
     draws = 0;
@@ -224,7 +210,6 @@ static void convolutions_of_any_order(void **state)
 /* Of a size that libraries take, and layers of a ResNet: 3 x 3, 1 x 1, strided, depthwise. */
 static void large_convolutions_of_any_order(void **state)
 {
-    (void)state;
     const conv_case cases[] = {
         { { 3, 32, 14, 15 }, { 48, 32, 3, 3 }, { 3, 48, 14, 15 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, true, true, true, false,
           true, 7 },
@@ -254,7 +239,6 @@ static trek_var *convolve_inputs(trek_var *const *inputs, int n, void *arg)
 
 static void gradients_are_differences(void **state)
 {
-    (void)state;
     draws = 5000;
     for (int at = 0, done = 0; done < 12; at++) {
         conv_case c = random_case();
@@ -276,7 +260,6 @@ static void gradients_are_differences(void **state)
 
 static void relu_passes_nan(void **state)
 {
-    (void)state;
     for (int last = 0; last < 2; last++) {
         trek_var *x = VALUES(trek_dims(1, 2, 1, 2), TREK_F32, NAN, -1, 2, 3);
         trek_var *w = VALUES(trek_dims(2, 2, 1, 1), TREK_F32, 1, 1, -1, -1);
@@ -287,7 +270,6 @@ static void relu_passes_nan(void **state)
 
 static void gelu_is_an_op_behind(void **state)
 {
-    (void)state;
     trek_var *x = random_values(1, trek_dims(1, 2, 3, 3)), *w = random_values(2, trek_dims(3, 2, 2, 2));
     trek_var *y = trek_conv2d_activation(x, w, NULL, NULL, TREK_ACTIVATION_GELU);
     assert_true(test_same_bits(trek_var_data(y), trek_var_data(trek_gelu(trek_conv2d(x, w, NULL, NULL)))));
@@ -306,7 +288,6 @@ static int64_t nodes_of(trek_module *m, trek_var *x)
 
 static void sequential_takes_relu_into_its_convolution(void **state)
 {
-    (void)state;
     trek_var *x = trek_cast(random_values(1, trek_dims(2, 3, 6, 6)), TREK_F32);
     trek_module *conv = trek_nn_conv2d(3, 4, 3, test_device()), *alone = trek_nn_relu();
     trek_module *both = trek_nn_sequential(2, (trek_module *[]){ conv, trek_nn_relu() });
@@ -322,7 +303,6 @@ static void sequential_takes_relu_into_its_convolution(void **state)
 /* A graph does, unless the value between is tagged. */
 static void graphs_take_relu_into_their_convolutions(void **state)
 {
-    (void)state;
     trek_var *x = trek_cast(random_values(1, trek_dims(2, 3, 6, 6)), TREK_F32);
     double *numbers[2];
     int64_t nodes[2];
@@ -357,7 +337,6 @@ static int n_seen, n_grads;
 
 static trek_var *gradient_lies_last(trek_var *var, trek_var *grad, void *arg)
 {
-    (void)arg;
     n_grads++;
     if (!lies_last(grad))
         fail_msg("the gradient of %s does not lie channels last",
@@ -427,7 +406,6 @@ static trek_var *run(const network *n, trek_var *x, bool last)
 
 static void a_residual_network_stays_channels_last(void **state)
 {
-    (void)state;
     trek_seed(7);
     network n = network_new();
     trek_var *x = trek_cast(random_values(1, trek_dims(4, 3, 16, 16)), TREK_F32), *dy = random_values(2, trek_dims(4, 5));
@@ -456,7 +434,6 @@ static void a_residual_network_stays_channels_last(void **state)
 /* Of one row of pixels, odd channels and none: the same numbers as row-major. */
 static void poolings_and_norms_of_any_order(void **state)
 {
-    (void)state;
     const trek_shape shapes[] = { trek_dims(2, 3, 5, 6), trek_dims(1, 8, 4, 4), trek_dims(3, 5, 1, 7), trek_dims(0, 3, 4, 4),
                                   trek_dims(2, 16, 9, 3) };
     const trek_dtype dtypes[] = { TREK_F32, TREK_BF16, TREK_F64 };
@@ -504,7 +481,6 @@ static bool has_fake_cudnn(void)
  * not, what has a ReLU behind it. */
 static void cudnn_takes_channels_last(void **state)
 {
-    (void)state;
     if (!has_fake_cudnn())
         skip();
     for (int way = 0; way < 16; way++) {
@@ -526,7 +502,6 @@ static void cudnn_takes_channels_last(void **state)
 /* f32 is not rounded to TF32 unless that is allowed. */
 static void cudnn_rounds_as_allowed(void **state)
 {
-    (void)state;
     if (!has_fake_cudnn())
         skip();
     trek_var *x = trek_channels_last(VALUES(trek_dims(1, 2, 1, 2), TREK_F32, 1 + 0x1p-14, 1, 1, 1));
@@ -544,7 +519,6 @@ static void cudnn_rounds_as_allowed(void **state)
 /* Where a graph or a plan cannot be made the own kernels take the call; a run that fails is an error of the op. */
 static void cudnn_failures(void **state)
 {
-    (void)state;
     if (!has_fake_cudnn())
         skip();
     for (int n = 1; n < 16; n += 2) { /* of a graph, until its run */
@@ -565,8 +539,7 @@ static void cudnn_failures(void **state)
     trek_var *w = image(2, trek_dims(4, 4, 3, 3), TREK_F32, true, false);
     assert_int_equal(trek_device_sync(test_device()), TREK_OK);
     fake_fails("cudnnBackendExecute:1");
-    assert_null(trek_conv2d(x, w, NULL, NULL));
-    expect_error(TREK_ERR_CUDA, "conv2d");
+    REFUSED(trek_conv2d(x, w, NULL, NULL), TREK_ERR_CUDA, "conv2d");
     assert_non_null(trek_conv2d(x, w, NULL, NULL));
     fake_fails(NULL);
 }

@@ -1,15 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CTC loss against PyTorch's numbers, against a sum over all alignments, and its gradient against differences. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "tests/autograd/differences.h"
@@ -39,7 +29,6 @@ static trek_var *rows_of(trek_var *log_probs, trek_var *targets, const trek_ctc_
 
 static void as_pytorch(void **state)
 {
-    (void)state;
     trek_var *x = logits(), *targets = VALUES(trek_dims(2, 2), TREK_I64, 1, 2, 2, 2);
     assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
     trek_var *log_probs = trek_log_softmax(x, 2);
@@ -96,7 +85,6 @@ static double by_all_paths(const double *log_probs, int steps, int classes, cons
 
 static void all_alignments(void **state)
 {
-    (void)state;
     static const int targets[][3] = { { 0, 0, 0 }, { 1, 2, 1 }, { 1, 1, 2 }, { 2, 2, 2 }, { 3, 1, 3 } };
     for (int row = 0; row < 5; row++)
         for (int length = 0; length <= 3; length++)
@@ -134,7 +122,6 @@ static trek_var *of_labels(trek_var *const *in)
 
 static void gradients(void **state)
 {
-    (void)state;
     check_gradients(of_rows, 1, (trek_shape[]){ trek_dims(5, 3, 4) }, false);
     check_gradients(of_mean, 1, (trek_shape[]){ trek_dims(3, 5, 4) }, false);
     check_gradients(of_labels, 1, (trek_shape[]){ trek_dims(2, 4) }, false);
@@ -149,7 +136,6 @@ static void gradients(void **state)
 /* More labels than steps. */
 static void no_path(void **state)
 {
-    (void)state;
     for (int zero = 0; zero < 2; zero++) {
         trek_var *x = trek_clone(trek_var_detach(random_values(1, trek_dims(2, 2, 3))));
         assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
@@ -175,7 +161,6 @@ static void no_path(void **state)
 
 static void refused(void **state)
 {
-    (void)state;
     trek_var *x = random_values(1, trek_dims(3, 1, 4)), *one = LIST(TREK_I64, 1), *three = LIST(TREK_I64, 3);
     ASSERT_REFUSED(trek_ctc_loss(x, LIST(TREK_I64, 4), three, one, NULL), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_ctc_loss(x, LIST(TREK_I64, 0), three, one, NULL), TREK_ERR_ARGUMENT); /* the blank */
@@ -193,7 +178,6 @@ static void refused(void **state)
 
 static void labels(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(2, 4), TREK_F64, 0.1, 0.2, 0.4, 0.8, -0.5, 1, 0.3, 0.2);
     trek_var *target = VALUES(trek_dims(2, 4), TREK_I64, 3, 0, -1, 1, 1, 1, -1, 0);
     assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
@@ -213,12 +197,7 @@ static void labels(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(as_pytorch, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(all_alignments, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(gradients, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(no_path, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(refused, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(labels, open_scope, close_scope),
+        TEST(as_pytorch), TEST(all_alignments), TEST(gradients), TEST(no_path), TEST(refused), TEST(labels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

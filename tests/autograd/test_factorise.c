@@ -1,17 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Linear algebra through LAPACK: factors multiply to what they are of, gradients are differences. Where none is installed (or, by
  * TREK_TEST_LAPACK=absent, none is to be found): what is said then. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/linalg.h"
 #include "autograd/ops.h"
@@ -44,7 +33,6 @@ static void assert_close(trek_var *x, trek_var *y, int line)
 
 static void factors(void **state)
 {
-    (void)state;
     for (int wide = 0; wide < 3; wide++) {
         trek_shape shape = wide == 0 ? trek_dims(2, 5, 3) : wide == 1 ? trek_dims(2, 3, 5) : trek_dims(4, 4);
         trek_var *x = random_values(1, shape), *r, *s, *vh, *q = trek_qr(x, &r), *u = trek_svd(x, &s, &vh);
@@ -72,7 +60,6 @@ static void factors(void **state)
 
 static void systems(void **state)
 {
-    (void)state;
     trek_var *a = regular(random_values(1, trek_dims(3, 4, 4))), *b = random_values(2, trek_dims(4, 2)), *x = trek_solve(a, b);
     ASSERT_CLOSE(trek_matmul(a, x), trek_expand(b, trek_dims(3, 4, 2)));
     ASSERT_CLOSE(trek_solve(a, trek_select(b, 1, 0)), trek_select(x, 2, 0));
@@ -91,7 +78,6 @@ static void systems(void **state)
 
 static void numbers(void **state)
 {
-    (void)state;
     trek_var *a = VALUES(trek_dims(2, 2), TREK_F32, 1, 2, 3, 4), *logarithm;
     trek_var *deficient = VALUES(trek_dims(2, 2, 3), TREK_F64, 1, 2, 3, 2, 4, 6, 1, 2, 3, 2, 4, 5);
     ASSERT_VALUES(trek_det(a), -2);
@@ -161,7 +147,6 @@ static trek_var *of_logdet(trek_var *const *in) { return trek_logdet(trek_matmul
 
 static void norms(void **state)
 {
-    (void)state;
     trek_var *a = VALUES(trek_dims(2, 2), TREK_F64, 3, 0, 0, -4), *b = VALUES(trek_dims(2, 3), TREK_F32, 1, -2, 3, 4, 0, 1);
     ASSERT_VALUES(trek_matrix_norm(a, TREK_NORM_FRO, false), 5);
     ASSERT_VALUES(trek_matrix_norm(a, TREK_NORM_NUC, false), 7);
@@ -190,7 +175,6 @@ static void norms(void **state)
 
 static void gradients(void **state)
 {
-    (void)state;
     check_gradients(solved, 2, (trek_shape[]){ trek_dims(2, 3, 3), trek_dims(3, 2) }, true);
     check_gradients(solved, 2, (trek_shape[]){ trek_dims(3, 3), trek_dims(3) }, true);
     check_gradients(inverse, 1, (trek_shape[]){ trek_dims(2, 3, 3) }, true);
@@ -221,7 +205,6 @@ static trek_var *wide_r(trek_var *const *in)
 
 static void wide_factors(void **state)
 {
-    (void)state;
     check_gradients(wide_r, 1, (trek_shape[]){ trek_dims(2, 4) }, true);
     /* of a singular matrix, whose cofactors are told by hand */
     trek_var *a = trek_clone(VALUES(trek_dims(2, 2), TREK_F64, 1, 2, 2, 4));
@@ -232,7 +215,6 @@ static void wide_factors(void **state)
 
 static void refused(void **state)
 {
-    (void)state;
     trek_var *a = VALUES(trek_dims(2, 2), TREK_F64, 1, 2, 2, 4), *wide = random_values(1, trek_dims(2, 3));
     trek_var *half = trek_cast(a, TREK_BF16), *b = random_values(2, trek_dims(3, 1));
     ASSERT_REFUSED(trek_inv(a), TREK_ERR_ARGUMENT);
@@ -255,7 +237,6 @@ static void refused(void **state)
 
 static void absent(void **state)
 {
-    (void)state;
     trek_var *a = VALUES(trek_dims(2, 2), TREK_F64, 2, 1, 1, 2);
     ASSERT_REFUSED(trek_inv(a), TREK_ERR_UNSUPPORTED);
     assert_null(trek_cholesky(a, false));
@@ -267,13 +248,7 @@ static void absent(void **state)
 int main(void)
 {
     const struct CMUnitTest there[] = {
-        cmocka_unit_test_setup_teardown(factors, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(systems, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(numbers, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(gradients, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(norms, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(wide_factors, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(refused, open_scope, close_scope),
+        TEST(factors), TEST(systems), TEST(numbers), TEST(gradients), TEST(norms), TEST(wide_factors), TEST(refused),
     };
     const struct CMUnitTest none[] = { cmocka_unit_test_setup_teardown(absent, open_scope, close_scope) };
     const char *role = getenv("TREK_TEST_LAPACK");

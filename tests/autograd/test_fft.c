@@ -1,17 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fourier transforms against their sums, there and back, gradients by differences. Where FFTW is not installed (or, by
  * TREK_TEST_FFT=absent, not to be found): what is said then. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/fft.h"
 #include "autograd/ops.h"
@@ -21,7 +10,6 @@
 
 static void against_sums(void **state)
 {
-    (void)state;
     for (int n = 1; n <= 9; n++) {
         trek_var *x = random_values(1, trek_dims(3, n, 2)), *real = trek_select(x, 2, 0);
         double *in = test_read(trek_var_data(x)), *out = test_read(trek_var_data(trek_fft(x, 0, -1, TREK_FFT_BACKWARD)));
@@ -57,7 +45,6 @@ static void assert_close(trek_var *x, trek_var *y, int line)
 
 static void there_and_back(void **state)
 {
-    (void)state;
     trek_var *pairs = random_values(1, trek_dims(4, 5, 3, 2)), *x = random_values(2, trek_dims(4, 6, 5));
     for (int norm = TREK_FFT_BACKWARD; norm <= TREK_FFT_FORWARD; norm++) {
         for (int dim = -3; dim < 3; dim++) {
@@ -84,7 +71,6 @@ static trek_var *turn(double amplitude, int64_t n, bool periodic)
 
 static void windows(void **state)
 {
-    (void)state;
     ASSERT_VALUES(turn(0.5, 4, true), 0, 0.5, 1, 0.5);
     ASSERT_VALUES(turn(0.5, 5, false), 0, 0.5, 1, 0.5, 0);
     ASSERT_VALUES(turn(0.54, 4, true), 0.08, 0.54, 1, 0.54);
@@ -98,7 +84,6 @@ static void windows(void **state)
 /* Each frame is the transform of its part of the signal times the window. */
 static void frames(void **state)
 {
-    (void)state;
     trek_var *x = random_values(3, trek_dims(2, 19)), *hann = turn(0.5, 6, true);
     const trek_stft_opts opts = { .hop_length = 3, .window = hann, .no_center = true };
     trek_var *made = trek_stft(x, 6, &opts), *padded = trek_stft(x, 6, &(trek_stft_opts){ .hop_length = 3, .window = hann });
@@ -117,7 +102,6 @@ static void frames(void **state)
 
 static void frames_and_back(void **state)
 {
-    (void)state;
     trek_var *x = random_values(3, trek_dims(2, 24));
     for (int kind = 0; kind < 8; kind++) {
         trek_stft_opts opts = { .hop_length = 2, .win_length = kind & 4 ? 6 : 0, .normalized = kind & 1, .two_sided = kind & 2,
@@ -142,7 +126,6 @@ static trek_var *of_istft(trek_var *const *in)
 
 static void refused_frames(void **state)
 {
-    (void)state;
     trek_var *x = random_values(1, trek_dims(12)), *pairs = random_values(1, trek_dims(3, 4, 2));
     ASSERT_REFUSED(trek_stft(NULL, 4, NULL), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_stft(x, 0, NULL), TREK_ERR_ARGUMENT);
@@ -174,7 +157,6 @@ static trek_var *of_plane(trek_var *const *in)
 
 static void gradients(void **state)
 {
-    (void)state;
     check_gradients(of_fft, 1, (trek_shape[]){ trek_dims(3, 2, 2) }, true);
     check_gradients(of_ifft, 1, (trek_shape[]){ trek_dims(2, 3, 2) }, true);
     check_gradients(of_rfft, 1, (trek_shape[]){ trek_dims(2, 4) }, true);
@@ -188,7 +170,6 @@ static void gradients(void **state)
 
 static void refused(void **state)
 {
-    (void)state;
     trek_var *x = random_values(1, trek_dims(3, 4)), *pairs = random_values(1, trek_dims(3, 2));
     ASSERT_REFUSED(trek_fft(x, 0, 0, TREK_FFT_BACKWARD), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_rfft(x, 0, 2, TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
@@ -204,7 +185,6 @@ static void refused(void **state)
 
 static void absent(void **state)
 {
-    (void)state;
     assert_null(trek_rfft(random_values(1, trek_dims(4)), 0, 0, TREK_FFT_BACKWARD));
     assert_int_equal(trek_error_status(), TREK_ERR_UNSUPPORTED);
     assert_non_null(strstr(trek_error(), "install libfftw3"));
@@ -213,14 +193,8 @@ static void absent(void **state)
 int main(void)
 {
     const struct CMUnitTest there[] = {
-        cmocka_unit_test_setup_teardown(against_sums, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(there_and_back, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(gradients, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(refused, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(windows, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(frames, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(frames_and_back, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(refused_frames, open_scope, close_scope),
+        TEST(against_sums), TEST(there_and_back), TEST(gradients), TEST(refused), TEST(windows), TEST(frames),
+        TEST(frames_and_back), TEST(refused_frames),
     };
     const struct CMUnitTest none[] = { cmocka_unit_test_setup_teardown(absent, open_scope, close_scope) };
     const char *role = getenv("TREK_TEST_FFT");

@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Public ops made of others, and what rows alone do not show: vectors in matmul, parts, casts, dropout over ranks,
  * promotion. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
@@ -55,7 +46,6 @@ static trek_var *rest_of_scalars(trek_var *x) { return trek_div_scalar(trek_sub_
 
 static void slopes(void **state)
 {
-    (void)state;
     check_slope(vector_times_vector, trek_dims(4));
     check_slope(matrix_times_vector, trek_dims(4));
     check_slope(vector_times_matrix, trek_dims(4));
@@ -92,7 +82,6 @@ static trek_var *unbound(trek_var *x)
 
 static void parts(void **state)
 {
-    (void)state;
     check_slope(unbound, trek_dims(2, 3, 4));
     check_slope(through_parts, trek_dims(2, 5));
     check_slope(stacked, trek_dims(3, 2));
@@ -108,7 +97,6 @@ static void parts(void **state)
 
 static void identities(void **state)
 {
-    (void)state;
     trek_var *x = numbers(1, trek_dims(3, 4), false), *y = numbers(2, trek_dims(3, 4), false);
     same(trek_sub_scalar(x, 0.5), trek_add_scalar(x, -0.5));
     same(trek_div_scalar(x, 4), trek_mul_scalar(x, 0.25));
@@ -129,7 +117,6 @@ static void identities(void **state)
 
 static void accuracy(void **state)
 {
-    (void)state;
     float logits[8] = { 1, 0, 0, 1, 0.5f, 0.1f, 3, 4 };
     int64_t labels[4] = { 0, 0, 0, 1 };
     trek_var *x = trek_var_from(trek_tensor_from_data(logits, trek_dims(4, 2), TREK_F32, test_device()));
@@ -141,17 +128,15 @@ static void accuracy(void **state)
 
 static void bad_public_calls(void **state)
 {
-    (void)state;
     trek_var *x = numbers(1, trek_dims(64, 784), false), *w = numbers(2, trek_dims(256, 10), false);
     assert_null(trek_matmul(x, w));
     assert_non_null(strstr(trek_error(), "[64, 784]"));
     assert_non_null(strstr(trek_error(), "[256, 10]"));
-    expect(TREK_ERR_SHAPE, "matmul: ");
+    expect_error(TREK_ERR_SHAPE, "matmul: ");
     assert_null(trek_cross_entropy(x, numbers(1, trek_dims(3), false)));
     assert_int_not_equal(trek_error_status(), TREK_OK);
     trek_error_clear();
-    assert_null(trek_dropout(x, 1.5, true));
-    expect(TREK_ERR_ARGUMENT, "dropout: ");
+    REFUSED(trek_dropout(x, 1.5, true), TREK_ERR_ARGUMENT, "dropout: ");
     assert_null(trek_cat(NULL, 0, 0));
     assert_int_not_equal(trek_error_status(), TREK_OK);
     trek_error_clear();
@@ -159,15 +144,13 @@ static void bad_public_calls(void **state)
     assert_int_not_equal(trek_error_status(), TREK_OK);
     trek_error_clear();
     /* nested calls: the first message stays */
-    assert_null(trek_exp(trek_add(trek_matmul(x, w), x)));
-    expect(TREK_ERR_SHAPE, "matmul: ");
+    REFUSED(trek_exp(trek_add(trek_matmul(x, w), x)), TREK_ERR_SHAPE, "matmul: ");
 }
 
 /* --- dropout over ranks: masks follow the place in the global batch -------------------------------------- */
 
 static void dropout_masks_do_not_know_the_split(void **state)
 {
-    (void)state;
     trek_rank_context kept = trek_rank_here;
     trek_seed(11);
     trek_var *x = trek_add_scalar(numbers(1, trek_dims(12, 5), false), 2);
@@ -199,19 +182,17 @@ static void dropout_masks_do_not_know_the_split(void **state)
 
 static void promotion(void **state)
 {
-    (void)state;
     trek_var *i = trek_var_from(trek_tensor_ones(trek_dims(3), TREK_I32, test_device()));
     assert_int_equal(trek_var_dtype(trek_add_scalar(i, 1)), TREK_I32);
     assert_int_equal(trek_var_dtype(trek_add_scalar(i, 0.5)), TREK_F32);
     assert_int_equal(trek_var_dtype(trek_exp(i)), TREK_F32);
     assert_int_equal(trek_var_dtype(trek_div(i, i)), TREK_F32);
     assert_int_equal(trek_var_dtype(trek_sum(i, trek_dims_none(), false)), TREK_I64);
-    assert_null(trek_mean(i, trek_dims_none(), false));
-    expect(TREK_ERR_DTYPE, "mean: ");
+    REFUSED(trek_mean(i, trek_dims_none(), false), TREK_ERR_DTYPE, "mean: ");
     trek_var *zero = trek_var_from(trek_tensor_zeros(trek_dims(3), TREK_I32, test_device()));
     trek_var *by_zero = trek_remainder(i, zero);
     assert_true(!by_zero || test_settle(TREK_OK) != TREK_OK);
-    expect(TREK_ERR_ARGUMENT, "remainder: ");
+    expect_error(TREK_ERR_ARGUMENT, "remainder: ");
 }
 
 int main(void)

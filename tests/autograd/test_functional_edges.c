@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Public ops at their edges, as PyTorch has them: where functions bend, large and small numbers, narrow dtypes, empty
  * dimensions, missing lists, numbers that a dtype does not hold, memory that overlaps. */
-#include <math.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
@@ -76,7 +66,6 @@ typedef struct bend {
 
 static void gradients_where_functions_bend(void **state)
 {
-    (void)state;
     const double ln2 = 0.69314718055994530942, nan = NAN;
     const bend bends[] = {
         { "prod, one zero", of_prod, 3, { 0, 2, 3 }, { 6, 0, 0 }, { 5, 3, 2 } },
@@ -128,7 +117,6 @@ static void gradients_where_functions_bend(void **state)
 /* A window whose elements all lie in the padding gives -infinity, which no element made. */
 static void windows_in_the_padding(void **state)
 {
-    (void)state;
     trek_pool_opts opts = { .kernel = { 2 }, .stride = { 3 }, .padding = { 1 }, .dilation = { 1, 2 }, .ceil_mode = true };
     for (int create_graph = 0; create_graph < 2; create_graph++) {
         trek_var *x = leaf_of((double[]){ 1, 2, 5, 3, 4 }, 5, TREK_F32), *slope;
@@ -146,7 +134,6 @@ static void windows_in_the_padding(void **state)
 /* dx = dy weight rstd, whatever x is. */
 static void norm_in_evaluation_is_linear(void **state)
 {
-    (void)state;
     for (int wide = 1; wide <= 3; wide += 2)
         for (int create_graph = 0; create_graph < 2; create_graph++) {
             trek_var *x = leaf_of((double[]){ INFINITY, 1, NAN }, 3, TREK_F64), *mean = constant_of(2, 3 / wide, TREK_F64),
@@ -163,7 +150,6 @@ static void norm_in_evaluation_is_linear(void **state)
 /* By the cotangent of a mean over nothing: a sum of no terms. */
 static void mean_of_nothing_again(void **state)
 {
-    (void)state;
     trek_var *x = leaf_of((double[]){ 0 }, 0, TREK_F32), *seed = leaf_of((double[]){ 2 }, 1, TREK_F32), *slope, *again;
     trek_var *y = trek_mean(x, trek_dims_none(), true), *scalar = trek_reshape(seed, trek_dims(1));
     assert_int_equal(trek_grad(&y, 1, &x, 1, &scalar, &(trek_backward_opts){ .create_graph = true }, &slope), TREK_OK);
@@ -176,7 +162,6 @@ static void mean_of_nothing_again(void **state)
 
 static void nothing_overflows_on_the_way(void **state)
 {
-    (void)state;
     trek_var *large = leaf_of((double[]){ 1e38, -1e38, 2e38, 0.5e38 }, 4, TREK_F32), *slope = NULL;
     trek_var *deviation = trek_std(large, trek_dims_none(), false);
     assert_true(fabs(at(deviation, 0) / 1.25e38 - 1) < 1e-6);
@@ -189,8 +174,7 @@ static void nothing_overflows_on_the_way(void **state)
     assert_int_equal(trek_grad(&norm, 1, &small, 1, NULL, NULL, &slope), TREK_OK);
     assert_true(fabs(at(slope, 0) - 0.6) < 1e-3 && fabs(at(slope, 1) - 0.8) < 1e-3);
     assert_true(at(trek_norm(constant_of(-INFINITY, 2, TREK_F32), -1, trek_dims_none(), false), 0) == INFINITY);
-    assert_null(trek_norm(constant_of(1, 0, TREK_F32), -1, trek_dims_none(), false));
-    expect(TREK_ERR_SHAPE, "norm: ");
+    REFUSED(trek_norm(constant_of(1, 0, TREK_F32), -1, trek_dims_none(), false), TREK_ERR_SHAPE, "norm: ");
 }
 
 static trek_var *softplus_beta(trek_var *x) { return trek_softplus(x, 1.7, 20); }
@@ -199,7 +183,6 @@ static trek_var *logsumexp_of(trek_var *x) { return trek_logsumexp(x, trek_dims_
 /* The gradient in a 16-bit dtype is that of the rounded input, rounded once. */
 static void steep_formulas_in_16_bits(void **state)
 {
-    (void)state;
     static const struct {
         trek_var *(*f)(trek_var *x);
         double x[4];
@@ -227,7 +210,6 @@ static void steep_formulas_in_16_bits(void **state)
 /* Against f64 of the same values: what is computed in the wider dtype is rounded last. */
 static void mixed_dtypes_round_last(void **state)
 {
-    (void)state;
     const double base[3] = { 0.3, 1.7, 60 }, exponent[3] = { 1.3, 2.7, 0.1 };
     trek_var *x = leaf_of(base, 3, TREK_F16), *p = leaf_of(exponent, 3, TREK_F32), *slopes[2];
     trek_var *y = trek_sum(trek_pow(x, p), trek_dims_none(), false);
@@ -249,10 +231,8 @@ static void mixed_dtypes_round_last(void **state)
     assert_ptr_equal(trek_sub_(to, by), to);                                                 /* which goes to even */
     double result = at(to, 0);
     trek_var *whole = trek_var_from(test_values((double[]){ 1, 2 }, trek_dims(2), TREK_I64));
-    assert_null(trek_add_(whole, constant_of(0.5, 2, TREK_F32)));
-    expect(TREK_ERR_DTYPE, "add_: ");
-    assert_null(trek_mul_(constant_of(1, 1, TREK_BF16), constant_of(1, 3, TREK_F32)));
-    expect(TREK_ERR_SHAPE, "mul_: ");
+    REFUSED(trek_add_(whole, constant_of(0.5, 2, TREK_F32)), TREK_ERR_DTYPE, "add_: ");
+    REFUSED(trek_mul_(constant_of(1, 1, TREK_BF16), constant_of(1, 3, TREK_F32)), TREK_ERR_SHAPE, "mul_: ");
     trek_no_grad_end();
     assert_true(result == 0x1.fep-1);
 }
@@ -261,14 +241,11 @@ static void mixed_dtypes_round_last(void **state)
 
 static void refused(trek_var *result)
 {
-    assert_null(result);
-    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    REFUSED(result, TREK_ERR_ARGUMENT, "");
 }
 
 static void overlapping_memory_is_refused(void **state)
 {
-    (void)state;
     trek_var *b = trek_var_from(trek_tensor_arange(1, 7, 1, TREK_F32, test_device()));
     trek_var *m = trek_reshape(trek_var_from(trek_tensor_arange(0, 9, 1, TREK_F32, test_device())), trek_dims(3, 3));
     trek_var *column = constant_of(1, 3, TREK_F32), *wide = trek_expand(trek_reshape(column, trek_dims(3, 1)), trek_dims(3, 3));
@@ -283,8 +260,7 @@ static void overlapping_memory_is_refused(void **state)
     refused(trek_copy_(trek_narrow(b, 0, 1, 4), trek_narrow(b, 0, 0, 4)));
     refused(trek_add_(trek_narrow(m, 1, 0, 2), trek_narrow(m, 1, 1, 2)));
     refused(trek_add_(trek_select(m, 0, 1), trek_select(m, 1, 1))); /* they cross at one element */
-    assert_int_equal(trek_tensor_copy_from(trek_var_data(wide), trek_var_data(m)), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    FAILS(trek_tensor_copy_from(trek_var_data(wide), trek_var_data(m)), TREK_ERR_ARGUMENT, "");
     assert_true(at(b, 1) == 2 && at(m, 5) == 5 && at(column, 0) == 1);
 
     assert_non_null(trek_add_(m, m)); /* the same view */
@@ -328,7 +304,6 @@ static trek_var *small_view(trek_var *base, uint32_t k)
 /* Against the places themselves, which the elements name. */
 static void overlaps_are_found(void **state)
 {
-    (void)state;
     trek_var *base = trek_var_from(trek_tensor_arange(0, 12, 1, TREK_F64, test_device()));
     trek_no_grad_begin();
     for (uint32_t k = 0; k < 400; k++) {
@@ -361,7 +336,6 @@ static void overlaps_are_found(void **state)
 
 static void large_integers_compare_exactly(void **state)
 {
-    (void)state;
     const int64_t values[6] = { INT64_MIN, -((int64_t)1 << 53) - 1, ((int64_t)1 << 53), ((int64_t)1 << 53) + 1, INT64_MAX - 1,
                                 INT64_MAX };
     const double numbers_[] = { -INFINITY, -0x1p64, -0x1p63, -0x1p53, -0.5, 0, 0.5, 0x1p53, 0x1p63, 0x1p64, INFINITY, NAN };
@@ -382,34 +356,33 @@ static void large_integers_compare_exactly(void **state)
 
 static void empty_dimensions_in_parts(void **state)
 {
-    (void)state;
     trek_var *none = trek_var_from(trek_tensor_zeros(trek_dims(0, 2), TREK_F32, test_device())), *parts[4];
     assert_int_equal(trek_chunk(none, 3, 0, parts, 4), 3);
     for (int k = 0; k < 3; k++)
         assert_true(trek_shape_equal(trek_var_shape(parts[k]), trek_dims(0, 2)));
     assert_int_equal(trek_chunk(none, 5, 0, parts, 4), -1);
-    expect(TREK_ERR_ARGUMENT, "chunk: ");
+    expect_error(TREK_ERR_ARGUMENT, "chunk: ");
     assert_int_equal(trek_split(none, 0, 0, parts, 4), 1);
     assert_int_equal(trek_split(none, 2, 0, parts, 4), 1);
     trek_var *some = constant_of(1, 5, TREK_F32);
     assert_int_equal(trek_split(some, INT64_MAX, 0, parts, 4), 1);
     assert_int_equal(trek_split(some, 0, 0, parts, 4), -1);
-    expect(TREK_ERR_ARGUMENT, "split: ");
+    expect_error(TREK_ERR_ARGUMENT, "split: ");
     assert_int_equal(trek_split(some, 2, 0, NULL, 4), -1);
-    expect(TREK_ERR_ARGUMENT, "split: ");
+    expect_error(TREK_ERR_ARGUMENT, "split: ");
     assert_int_equal(trek_chunk(some, 2, 0, NULL, 4), -1);
-    expect(TREK_ERR_ARGUMENT, "chunk: ");
+    expect_error(TREK_ERR_ARGUMENT, "chunk: ");
     assert_int_equal(trek_split(trek_sum(some, trek_dims_none(), false), 1, 0, parts, 4), -1);
-    expect(TREK_ERR_SHAPE, "split: ");
+    expect_error(TREK_ERR_SHAPE, "split: ");
     assert_int_equal(trek_unbind(none, 0, parts, 4), 0);
     assert_int_equal(trek_unbind(some, 0, parts, 1), -1);
-    expect(TREK_ERR_ARGUMENT, "unbind: ");
+    expect_error(TREK_ERR_ARGUMENT, "unbind: ");
     assert_int_equal(trek_unbind(some, 3, parts, 4), -1);
-    expect(TREK_ERR_ARGUMENT, "unbind: ");
+    expect_error(TREK_ERR_ARGUMENT, "unbind: ");
     assert_int_equal(trek_unbind(NULL, 0, parts, 4), -1);
-    expect(TREK_ERR_ARGUMENT, "unbind: ");
+    expect_error(TREK_ERR_ARGUMENT, "unbind: ");
     assert_int_equal(trek_unbind(trek_sum(some, trek_dims_none(), false), 0, parts, 4), -1);
-    expect(TREK_ERR_SHAPE, "unbind: ");
+    expect_error(TREK_ERR_SHAPE, "unbind: ");
     same(trek_flip(some, trek_dims_none()), some);
     trek_var *flags = trek_any(trek_cast(some, TREK_U8), trek_dims_none(), false);
     assert_int_equal(trek_var_dtype(flags), TREK_BOOL);
@@ -418,47 +391,33 @@ static void empty_dimensions_in_parts(void **state)
 static trek_status twice_forward(trek_function_context *context, trek_var *const *inputs, int n, trek_var **outputs,
                                  int n_outputs)
 {
-    (void)context, (void)n, (void)n_outputs;
     outputs[0] = trek_add(inputs[0], inputs[0]);
     return TREK_OK;
 }
 
 static void missing_lists(void **state)
 {
-    (void)state;
     trek_var *x = leaf_of((double[]){ 1, 2 }, 2, TREK_F32), *y = trek_sum(x, trek_dims_none(), false), *grad;
     const trek_function forward_only = { .name = "twice", .forward = twice_forward }, empty = { .name = "empty" };
-    assert_int_equal(trek_grad(&y, 1, &x, 1, NULL, NULL, NULL), TREK_ERR_ARGUMENT);
-    expect(TREK_ERR_ARGUMENT, "grad: ");
-    assert_int_equal(trek_grad(&y, 1, NULL, 1, NULL, NULL, &grad), TREK_ERR_ARGUMENT);
-    expect(TREK_ERR_ARGUMENT, "grad: ");
-    assert_int_equal(trek_grad(NULL, 1, &x, 1, NULL, NULL, &grad), TREK_ERR_ARGUMENT);
-    expect(TREK_ERR_ARGUMENT, "grad: ");
-    assert_int_equal(trek_grad(&y, -1, &x, 1, NULL, NULL, &grad), TREK_ERR_ARGUMENT);
-    expect(TREK_ERR_ARGUMENT, "grad: ");
-    assert_int_equal(trek_grad(&y, 1, &x, -1, NULL, NULL, &grad), TREK_ERR_ARGUMENT);
-    expect(TREK_ERR_ARGUMENT, "grad: ");
-    assert_null(trek_function_apply_one(NULL, NULL, &x, 1));
-    expect(TREK_ERR_ARGUMENT, "function_apply: ");
-    assert_null(trek_function_apply_one(&empty, NULL, &x, 1));
-    expect(TREK_ERR_ARGUMENT, "function_apply: ");
-    assert_null(trek_function_apply_one(&forward_only, NULL, NULL, 1));
-    expect(TREK_ERR_ARGUMENT, "twice: ");
-    assert_null(trek_function_apply_one(&forward_only, NULL, &x, -1));
-    expect(TREK_ERR_ARGUMENT, "twice: ");
-    assert_int_equal(trek_function_apply(&forward_only, NULL, &x, 1, NULL, 1), TREK_ERR_ARGUMENT);
-    expect(TREK_ERR_ARGUMENT, "twice: ");
+    FAILS(trek_grad(&y, 1, &x, 1, NULL, NULL, NULL), TREK_ERR_ARGUMENT, "grad: ");
+    FAILS(trek_grad(&y, 1, NULL, 1, NULL, NULL, &grad), TREK_ERR_ARGUMENT, "grad: ");
+    FAILS(trek_grad(NULL, 1, &x, 1, NULL, NULL, &grad), TREK_ERR_ARGUMENT, "grad: ");
+    FAILS(trek_grad(&y, -1, &x, 1, NULL, NULL, &grad), TREK_ERR_ARGUMENT, "grad: ");
+    FAILS(trek_grad(&y, 1, &x, -1, NULL, NULL, &grad), TREK_ERR_ARGUMENT, "grad: ");
+    REFUSED(trek_function_apply_one(NULL, NULL, &x, 1), TREK_ERR_ARGUMENT, "function_apply: ");
+    REFUSED(trek_function_apply_one(&empty, NULL, &x, 1), TREK_ERR_ARGUMENT, "function_apply: ");
+    REFUSED(trek_function_apply_one(&forward_only, NULL, NULL, 1), TREK_ERR_ARGUMENT, "twice: ");
+    REFUSED(trek_function_apply_one(&forward_only, NULL, &x, -1), TREK_ERR_ARGUMENT, "twice: ");
+    FAILS(trek_function_apply(&forward_only, NULL, &x, 1, NULL, 1), TREK_ERR_ARGUMENT, "twice: ");
     trek_var *twice = trek_sum(trek_function_apply_one(&forward_only, NULL, &x, 1), trek_dims_none(), false);
     assert_int_not_equal(trek_backward(twice), TREK_OK);
-    expect(TREK_ERR_UNSUPPORTED, "twice: ");
-    assert_int_equal(trek_save_for_backward(NULL, &x, 1), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    expect_error(TREK_ERR_UNSUPPORTED, "twice: ");
+    FAILS(trek_save_for_backward(NULL, &x, 1), TREK_ERR_ARGUMENT, "");
     assert_null(trek_saved(NULL, 0));
     assert_null(trek_function_data(NULL));
     assert_false(trek_needs_grad(NULL, 0));
     trek_error_clear();
-    assert_null(trek_tensor_zeros(trek_shape_make(2, NULL), TREK_F32, test_device()));
-    expect(TREK_ERR_SHAPE, "tensor_zeros: ");
+    REFUSED(trek_tensor_zeros(trek_shape_make(2, NULL), TREK_F32, test_device()), TREK_ERR_SHAPE, "tensor_zeros: ");
 }
 
 /* --- numbers that a dtype does not hold, and dtypes that an op does not take: as PyTorch ----------------- */
@@ -467,19 +426,16 @@ static trek_var *some(trek_dtype dtype) { return trek_var_from(test_values((doub
 
 static void refused_dtype(trek_var *result, const char *prefix)
 {
-    assert_null(result);
-    expect(TREK_ERR_DTYPE, prefix);
+    REFUSED(result, TREK_ERR_DTYPE, prefix);
 }
 
 static void refused_number(trek_var *result, const char *prefix)
 {
-    assert_null(result);
-    expect(TREK_ERR_ARGUMENT, prefix);
+    REFUSED(result, TREK_ERR_ARGUMENT, prefix);
 }
 
 static void numbers_that_do_not_fit(void **state)
 {
-    (void)state;
     const struct number {
         trek_dtype dtype;
         double fits, not;
@@ -500,8 +456,7 @@ static void numbers_that_do_not_fit(void **state)
         assert_non_null(trek_fill_(x, numbers[k].fits));
     }
     trek_no_grad_end();
-    assert_null(trek_tensor_full(-1, trek_dims(2), TREK_U8, test_device()));
-    expect(TREK_ERR_ARGUMENT, "fill: ");
+    REFUSED(trek_tensor_full(-1, trek_dims(2), TREK_U8, test_device()), TREK_ERR_ARGUMENT, "fill: ");
     const trek_dtype whole[] = { TREK_BOOL, TREK_U8, TREK_I32, TREK_I64 };
     for (int k = 0; k < 4; k++) {
         refused_number(trek_pow_scalar(some(whole[k]), -2), "pow_scalar: ");
@@ -518,7 +473,6 @@ static void numbers_that_do_not_fit(void **state)
 
 static void dtypes_as_pytorch(void **state)
 {
-    (void)state;
     trek_var *b = some(TREK_BOOL), *x = some(TREK_F32), *i = some(TREK_I64);
     refused_dtype(trek_sub(b, b), "sub: ");
     refused_dtype(trek_sub(x, b), "sub: ");
@@ -547,13 +501,10 @@ static void dtypes_as_pytorch(void **state)
 /* Also where the result has no elements. */
 static void nothing_has_no_largest(void **state)
 {
-    (void)state;
     trek_var *(*const ops[])(trek_var *, trek_dims_list, bool) = { trek_max, trek_min, trek_argmax, trek_argmin };
     trek_var *x = numbers(1, trek_dims(0, 0), false), *y = numbers(1, trek_dims(0, 3), false);
     for (int k = 0; k < 4; k++) {
-        assert_null(ops[k](x, trek_dims(0), false));
-        assert_int_equal(trek_error_status(), TREK_ERR_SHAPE);
-        trek_error_clear();
+        REFUSED(ops[k](x, trek_dims(0), false), TREK_ERR_SHAPE, "");
         assert_null(ops[k](x, trek_dims(-1), true));
         trek_error_clear();
         assert_true(trek_var_numel(ops[k](y, trek_dims(1), false)) == 0);
@@ -563,7 +514,6 @@ static void nothing_has_no_largest(void **state)
 /* As PyTorch's: with ceil_mode the only window may reach beyond the input, but begins in it. */
 static void windows_larger_than_the_input(void **state)
 {
-    (void)state;
     trek_var *x = constant_of(6, 4, TREK_F32);
     for (int size = 1; size <= 2; size++) {
         trek_var *image = trek_expand(trek_reshape(trek_narrow(x, 0, 0, 1), trek_dims(1, 1, 1, 1)), trek_dims(1, 1, size, size));
@@ -571,16 +521,13 @@ static void windows_larger_than_the_input(void **state)
             not = { .kernel = { 4 }, .stride = { 2 }, .ceil_mode = true };
         same(trek_max_pool2d(image, &fits), trek_reshape(constant_of(6, 1, TREK_F32), trek_dims(1, 1, 1, 1)));
         same(trek_avg_pool2d(image, &fits), trek_reshape(constant_of(6, 1, TREK_F32), trek_dims(1, 1, 1, 1)));
-        assert_null(trek_max_pool2d(image, &not));
-        expect(TREK_ERR_SHAPE, "max_pool2d: ");
-        assert_null(trek_avg_pool2d(image, &not));
-        expect(TREK_ERR_SHAPE, "avg_pool2d: ");
+        REFUSED(trek_max_pool2d(image, &not), TREK_ERR_SHAPE, "max_pool2d: ");
+        REFUSED(trek_avg_pool2d(image, &not), TREK_ERR_SHAPE, "avg_pool2d: ");
     }
 }
 
 static void divisors_that_16_bits_do_not_hold(void **state)
 {
-    (void)state;
     const double eleven = 11;
     trek_var *zero = constant_of(0, 1, TREK_F16), *x = trek_var_from(test_values(&eleven, trek_dims(1), TREK_BF16));
     assert_true(at(trek_div_scalar(zero, 1e-40), 0) == 0);
@@ -595,7 +542,6 @@ static void divisors_that_16_bits_do_not_hold(void **state)
 /* With create_graph as without: Phi(x) + x phi(x) cancels in f32. */
 static void slope_of_gelu_far_out(void **state)
 {
-    (void)state;
     const double values[] = { -5.5, -4.5, -3, 0, 2 };
     for (int form = 0; form < 2; form++) {
         trek_var *x = trek_var_from(test_values(values, trek_dims(5), TREK_F32)), *slopes[2], *wide[1];
@@ -618,7 +564,6 @@ static void slope_of_gelu_far_out(void **state)
 /* 30 x 30 x 100 is infinite in f16, the products of two are not. */
 static void product_beyond_its_dtype(void **state)
 {
-    (void)state;
     const double values[] = { 30, 30, 100 };
     trek_var *x = trek_var_from(test_values(values, trek_dims(3), TREK_F16));
     assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
@@ -629,7 +574,6 @@ static void product_beyond_its_dtype(void **state)
 /* Broadcast dimensions are folded once: as if each number stood there. */
 static void reductions_of_broadcast_inputs(void **state)
 {
-    (void)state;
     trek_var *(*const ops[])(trek_var *, trek_dims_list, bool) = { trek_sum, trek_mean, trek_prod, trek_max, trek_min, trek_any,
                                                                    trek_all, trek_logsumexp, trek_std, trek_variance };
     const double values[] = { 2, 3, 0, 1 };
@@ -652,7 +596,6 @@ static void reductions_of_broadcast_inputs(void **state)
 /* Pairs are added in f32, which 3e38 twice overflows; NaN is seen wherever it stands. */
 static void long_rows_of_extremes(void **state)
 {
-    (void)state;
     double values[130];
     for (int place = 0; place < 130; place++) {
         for (int k = 0; k < 130; k++)
@@ -673,7 +616,6 @@ static void long_rows_of_extremes(void **state)
 /* Transposed copies pass through blocks of 16 bytes and what is left over. */
 static void transposed_copies(void **state)
 {
-    (void)state;
     const trek_dtype dtypes[] = { TREK_U8, TREK_BF16, TREK_F32, TREK_F64 };
     static double values[77 * 83], got[77 * 83];
     for (int k = 0; k < 77 * 83; k++)

@@ -2,35 +2,13 @@
 /* The fused ops of transformers through their public functions and layers: what
  * the op suite's rows do not show. Pairs of results with gradients, views in and
  * out of attention, memory, dropout over ranks. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
 #include "tensor/rank_context.h"
-#include "tests/support/scoped.h"
+#include "tests/autograd/values.h"
 #include "tests/support/support.h"
-
-/* f64 numbers of a stream. */
-static trek_var *numbers(uint32_t stream, trek_shape shape, bool requires_grad)
-{
-    trek_tensor *f32 = test_tensor(stream, shape, 1);
-    trek_var *v = trek_var_from(trek_tensor_cast(f32, TREK_F64));
-    trek_tensor_release(f32);
-    if (requires_grad)
-        assert_int_equal(trek_var_set_requires_grad(v, true), TREK_OK);
-    return v;
-}
 
 static trek_var *labels_of(trek_shape shape, int64_t classes)
 {
@@ -40,28 +18,6 @@ static trek_var *labels_of(trek_shape shape, int64_t classes)
     for (int64_t k = 0; k < n; k++)
         values[k] = (double)(k * 7 % classes);
     return trek_var_from(test_values(values, shape, TREK_I64));
-}
-
-static void same(const trek_var *a, const trek_var *b)
-{
-    assert_non_null(a);
-    assert_non_null(b);
-    assert_true(trek_shape_equal(trek_var_shape(a), trek_var_shape(b)));
-    double *x = test_read(trek_var_data(a)), *y = test_read(trek_var_data(b));
-    assert_non_null(x);
-    assert_non_null(y);
-    for (int64_t k = 0; k < trek_var_numel(a); k++)
-        if (!(fabs(x[k] - y[k]) <= 1e-12 * (1 + fabs(x[k]))))
-            fail_msg("element %d: %.17g and %.17g", (int)k, x[k], y[k]);
-    free(x);
-    free(y);
-}
-
-static void expect(trek_status status, const char *prefix)
-{
-    assert_int_equal(trek_error_status(), status);
-    assert_int_equal(strncmp(trek_error(), prefix, strlen(prefix)), 0);
-    trek_error_clear();
 }
 
 static trek_var *sum_of(trek_var *x, trek_var *with) { return trek_sum(trek_mul(x, with), trek_dims_none(), false); }
@@ -98,7 +54,6 @@ static trek_var *loss_of(const stream *s, int of)
 
 static void gradients_flow_through_both(void **state)
 {
-    (void)state;
     for (int of = 1; of <= 3; of++) {
         stream fused = make_stream(true), plain = make_stream(false);
         same(fused.y, plain.y);
@@ -118,7 +73,6 @@ static void gradients_flow_through_both(void **state)
 /* Gradients of gradients, and the gradient at the residual: that of its own uses. */
 static void second_gradients_of_a_pair(void **state)
 {
-    (void)state;
     for (int of = 1; of <= 3; of++) {
         trek_var *second[2][4] = { { NULL } }, *at_residual;
         for (int fused = 0; fused < 2; fused++) {
@@ -149,14 +103,12 @@ static int calls[2];
 
 static trek_var *count_call(trek_var *var, trek_var *grad, void *arg)
 {
-    (void)var;
     calls[*(int *)arg]++;
     return trek_mul_scalar(grad, *(int *)arg ? 3 : 2);
 }
 
 static void hooks_know_the_output(void **state)
 {
-    (void)state;
     static int first = 0, second = 1;
     stream fused = make_stream(true), plain = make_stream(false);
     calls[0] = calls[1] = 0;
@@ -186,7 +138,6 @@ static trek_var *plain_attention(trek_var *q, trek_var *k, trek_var *v)
 
 static void packed_heads_are_views(void **state)
 {
-    (void)state;
     trek_var *packed[2], *y[2];
     for (int fused = 0; fused < 2; fused++) {
         packed[fused] = numbers(5, trek_dims(2, 7, 3, 2, 4), true);
@@ -203,7 +154,6 @@ static void packed_heads_are_views(void **state)
 
 static void queries_that_see_nothing(void **state)
 {
-    (void)state;
     trek_var *x = numbers(5, trek_dims(1, 1, 3, 4), true);
     trek_var *mask = trek_var_from(test_values((double[]){ 1, 0, 1, 0, 0, 0, 0, 1, 1 }, trek_dims(3, 3), TREK_BOOL));
     trek_var *y = trek_attention(x, x, x, &(trek_attention_opts){ .mask = mask });
@@ -217,21 +167,16 @@ static void queries_that_see_nothing(void **state)
 
 static void attention_refuses(void **state)
 {
-    (void)state;
     trek_var *x = numbers(5, trek_dims(1, 2, 3, 4), true), *mask = numbers(6, trek_dims(3, 3), true);
     assert_non_null(trek_attention(x, x, x, &(trek_attention_opts){ .mask = mask }));
     assert_non_null(trek_attention(x, x, x, &(trek_attention_opts){ .mask = trek_var_detach(mask) }));
-    assert_null(trek_attention(x, x, NULL, NULL));
-    expect(TREK_ERR_ARGUMENT, "attention: ");
-    assert_null(trek_attention(x, x, x, &(trek_attention_opts){ .dropout = -0.1 }));
-    expect(TREK_ERR_ARGUMENT, "attention: ");
-    assert_null(trek_attention(x, x, x, &(trek_attention_opts){ .scale = NAN }));
-    expect(TREK_ERR_ARGUMENT, "attention: ");
+    REFUSED(trek_attention(x, x, NULL, NULL), TREK_ERR_ARGUMENT, "attention: ");
+    REFUSED(trek_attention(x, x, x, &(trek_attention_opts){ .dropout = -0.1 }), TREK_ERR_ARGUMENT, "attention: ");
+    REFUSED(trek_attention(x, x, x, &(trek_attention_opts){ .scale = NAN }), TREK_ERR_ARGUMENT, "attention: ");
 }
 
 static void attention_dropout_does_not_know_the_split(void **state)
 {
-    (void)state;
     trek_rank_context kept = trek_rank_here;
     trek_seed(11);
     trek_var *x = numbers(1, trek_dims(6, 2, 5, 3), false);
@@ -258,7 +203,6 @@ static void attention_dropout_does_not_know_the_split(void **state)
 /* Scores of 1 x 4 x 1024 x 1024 would be 16 MiB each time they are made. */
 static void attention_makes_no_scores(void **state)
 {
-    (void)state;
     trek_tensor *t = test_tensor(3, trek_dims(1, 4, 1024, 16), 1);
     trek_var *x = trek_var_from(t);
     assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
@@ -274,7 +218,6 @@ static void attention_makes_no_scores(void **state)
 
 static void loss_equals_linear_and_cross_entropy(void **state)
 {
-    (void)state;
     const trek_cross_entropy_opts options[] = { { 0 }, { .ignore_index = TREK_ZERO, .label_smoothing = 0.1 },
                                                 { .reduction = TREK_REDUCTION_SUM, .ignore_index = 3 },
                                                     { .reduction = TREK_REDUCTION_NONE } };
@@ -303,7 +246,6 @@ static void loss_equals_linear_and_cross_entropy(void **state)
  * has kept serves all of them. */
 static void loss_gives_what_is_asked_for(void **state)
 {
-    (void)state;
     const trek_cross_entropy_opts options[] = { { .label_smoothing = 0.1 },
                                                 { .reduction = TREK_REDUCTION_SUM, .ignore_index = 3 } };
     for (int k = 0; k < 16; k++) {
@@ -332,7 +274,6 @@ static void loss_gives_what_is_asked_for(void **state)
 /* The weight of a product in 16 bits has its gradient in f32, not rounded on the way: a row's share would be lost in 16 bits. */
 static void loss_in_low_precision(void **state)
 {
-    (void)state;
     const trek_dtype dtypes[] = { TREK_BF16, TREK_F16 };
     for (int k = 0; k < 2; k++) {
         trek_var *labels = labels_of(trek_dims(6), 5), *w[2];
@@ -404,28 +345,24 @@ static void compare_losses(int64_t rows, int64_t classes)
 /* More classes than the threads of a GPU's block take at a time, in several pieces of rows. */
 static void many_classes(void **state)
 {
-    (void)state;
     compare_losses(90, 3001);
 }
 
 /* Logits of 16 bits that take more than an eighth of a GPU's 48 MiB: they are made in two parts. */
 static void rows_in_parts(void **state)
 {
-    (void)state;
     compare_losses(140, 20001);
 }
 
 /* More classes than a GPU's block has room for in its shared memory. */
 static void more_classes(void **state)
 {
-    (void)state;
     compare_losses(3, 60001);
 }
 
 /* log(1 + e^-29.6875 + e^-30) of a row whose label stands out: to the precision of 1, not of 30. */
 static void small_losses(void **state)
 {
-    (void)state;
     trek_var *logits = trek_var_from(test_values((double[]){ 30, 0.3125, 0 }, trek_dims(1, 3), TREK_F64));
     trek_var *labels = trek_var_from(test_values((double[]){ 0 }, trek_dims(1), TREK_I64));
     trek_var *x = trek_var_from(test_values((double[]){ 1 }, trek_dims(1, 1), TREK_F64));
@@ -442,7 +379,6 @@ static void small_losses(void **state)
 /* By the cotangent of each row's loss: an ignored row has no part in it. */
 static void ignored_rows_are_not_seen(void **state)
 {
-    (void)state;
     trek_var *logits = trek_var_from(test_values((double[]){ INFINITY, 0, 1, 2 }, trek_dims(2, 2), TREK_F64)), *slope, *again;
     trek_var *labels = trek_var_from(test_values((double[]){ -100, 1 }, trek_dims(2), TREK_I64)),
         *seed = numbers(1, trek_dims(2), true);
@@ -460,23 +396,19 @@ static void ignored_rows_are_not_seen(void **state)
 
 static void loss_refuses(void **state)
 {
-    (void)state;
     trek_var *x = numbers(1, trek_dims(6, 3), true), *w = numbers(2, trek_dims(5, 3), true), *labels = labels_of(trek_dims(6), 5);
     assert_null(trek_linear_cross_entropy(x, w, NULL, labels, &(trek_cross_entropy_opts){ .weight = numbers(3, trek_dims(5),
                                                                                                             false) }));
-    expect(TREK_ERR_UNSUPPORTED, "linear_cross_entropy: class weights");
+    expect_error(TREK_ERR_UNSUPPORTED, "linear_cross_entropy: class weights");
     assert_null(trek_linear_cross_entropy(x, w, NULL, labels_of(trek_dims(2, 3), 5), NULL));
-    expect(TREK_ERR_SHAPE, "linear_cross_entropy: labels [2, 3] do not fit input [6, 3]");
-    assert_null(trek_linear_cross_entropy(x, NULL, NULL, labels, NULL));
-    expect(TREK_ERR_ARGUMENT, "linear_cross_entropy: ");
-    assert_null(trek_linear_cross_entropy(x, w, NULL, NULL, NULL));
-    expect(TREK_ERR_ARGUMENT, "linear_cross_entropy: ");
+    expect_error(TREK_ERR_SHAPE, "linear_cross_entropy: labels [2, 3] do not fit input [6, 3]");
+    REFUSED(trek_linear_cross_entropy(x, NULL, NULL, labels, NULL), TREK_ERR_ARGUMENT, "linear_cross_entropy: ");
+    REFUSED(trek_linear_cross_entropy(x, w, NULL, NULL, NULL), TREK_ERR_ARGUMENT, "linear_cross_entropy: ");
 }
 
 /* Logits and their gradient would be 2 x 16 MiB. */
 static void loss_takes_a_tenth_of_the_memory(void **state)
 {
-    (void)state;
     double *values = calloc(4096, sizeof *values);
     assert_non_null(values);
     trek_var *labels = trek_var_from(test_values(values, trek_dims(4096), TREK_I64));
@@ -497,7 +429,6 @@ static trek_var *half_of(trek_var *x, int64_t first, int64_t n) { return trek_na
 
 static void multihead_attention_layer(void **state)
 {
-    (void)state;
     trek_module *m = trek_nn_multihead_attention_with(
         &(trek_multihead_attention_opts){ .embed_dim = 8, .heads = 2, .causal = true, .dtype = TREK_F64,
                                           .device = test_device() });
@@ -528,15 +459,14 @@ static void multihead_attention_layer(void **state)
     assert_int_equal(trek_backward(trek_sum(y, trek_dims_none(), false)), TREK_OK);
     assert_non_null(trek_var_grad(w));
     assert_null(trek_forward(m, numbers(1, trek_dims(5, 8), false)));
-    expect(TREK_ERR_SHAPE, "multihead_attention: the input must be [N, T, 8], got [5, 8]");
+    expect_error(TREK_ERR_SHAPE, "multihead_attention: the input must be [N, T, 8], got [5, 8]");
     trek_module_free(&m);
     assert_null(trek_nn_multihead_attention(8, 3, test_device()));
-    expect(TREK_ERR_ARGUMENT, "multihead_attention: embed_dim 8 is no multiple of 3 heads");
+    expect_error(TREK_ERR_ARGUMENT, "multihead_attention: embed_dim 8 is no multiple of 3 heads");
 }
 
 static void multihead_attention_drops_in_training(void **state)
 {
-    (void)state;
     trek_module *m = trek_nn_multihead_attention_with(
         &(trek_multihead_attention_opts){ .embed_dim = 4, .heads = 1, .no_bias = true, .dropout = 0.5, .device = test_device() });
     trek_var *x = trek_var_from(test_tensor(1, trek_dims(2, 6, 4), 1));
@@ -549,7 +479,6 @@ static void multihead_attention_drops_in_training(void **state)
 
 static void rms_norm_layer(void **state)
 {
-    (void)state;
     trek_module *m = trek_nn_rms_norm_with(&(trek_rms_norm_opts){ .shape = trek_dims(3), .dtype = TREK_F64,
                                                                   .device = test_device() });
     trek_var *x = trek_var_from(test_values((double[]){ 1, 2, 2, 0, 0, 0 }, trek_dims(2, 3), TREK_F64)),
@@ -558,10 +487,9 @@ static void rms_norm_layer(void **state)
     double r = sqrt(3.0) / 3;
     same(trek_forward(m, x), trek_var_from(test_values((double[]){ r, 2 * r, 2 * r, 0, 0, 0 }, trek_dims(2, 3), TREK_F64)));
     assert_null(trek_forward(m, trek_reshape(x, trek_dims(3, 2))));
-    expect(TREK_ERR_SHAPE, "rms_norm: the last dimensions must be [3], got [3, 2]");
+    expect_error(TREK_ERR_SHAPE, "rms_norm: the last dimensions must be [3], got [3, 2]");
     trek_module_free(&m);
-    assert_null(trek_nn_rms_norm(0, test_device()));
-    expect(TREK_ERR_ARGUMENT, "rms_norm: ");
+    REFUSED(trek_nn_rms_norm(0, test_device()), TREK_ERR_ARGUMENT, "rms_norm: ");
 }
 
 /* --- norms: dtypes, rows of one number, what needs no gradient ------------------------------- */
@@ -577,7 +505,6 @@ static trek_var *filled(double value, trek_shape shape, trek_dtype dtype, bool r
 /* PyTorch's mixed norms: 16-bit x, f32 parameters, a result of x's dtype, gradients of their inputs'. */
 static void norms_of_16_bits_with_f32_parameters(void **state)
 {
-    (void)state;
     for (int which = 0; which < 4; which++) {
         trek_dtype low = which % 2 ? TREK_F16 : TREK_BF16;
         trek_var *x = trek_cast(numbers(3, trek_dims(4, 6), false), low), *w = filled(1.5, trek_dims(6), TREK_F32, true);
@@ -597,27 +524,25 @@ static void norms_of_16_bits_with_f32_parameters(void **state)
 
 static void norms_refuse_other_mixtures(void **state)
 {
-    (void)state;
     trek_var *x = filled(1, trek_dims(4, 6), TREK_F64, true), *w = filled(1, trek_dims(6), TREK_F32, true);
     assert_null(trek_layer_norm(x, w, NULL, 1, 1e-5));
-    expect(TREK_ERR_DTYPE, "layer_norm: weight of f32 for an input of f64; it must be of the same dtype");
+    expect_error(TREK_ERR_DTYPE, "layer_norm: weight of f32 for an input of f64; it must be of the same dtype");
     assert_null(trek_rms_norm(x, w, 1, 1e-5));
-    expect(TREK_ERR_DTYPE, "rms_norm: weight of f32 for an input of f64; it must be of the same dtype");
+    expect_error(TREK_ERR_DTYPE, "rms_norm: weight of f32 for an input of f64; it must be of the same dtype");
     assert_null(trek_add_layer_norm(x, x, NULL, w, 1, 1e-5, NULL));
-    expect(TREK_ERR_DTYPE, "add_layer_norm: bias of f32 for an input of f64; it must be of the same dtype");
+    expect_error(TREK_ERR_DTYPE, "add_layer_norm: bias of f32 for an input of f64; it must be of the same dtype");
     assert_non_null(trek_batch_norm(x, w, w, NULL, NULL, true, 0.1, 1e-5)); /* which takes any */
     assert_null(trek_batch_norm(x, trek_cast(w, TREK_I32), NULL, NULL, NULL, true, 0.1, 1e-5));
-    expect(TREK_ERR_DTYPE, "batch_norm: weight must be of a floating dtype, got i32");
+    expect_error(TREK_ERR_DTYPE, "batch_norm: weight must be of a floating dtype, got i32");
     assert_null(trek_layer_norm(trek_cast(x, TREK_BF16), w, trek_cast(w, TREK_BF16), 1, 1e-5));
-    expect(TREK_ERR_DTYPE, "layer_norm: weight of f32 and bias of bf16; they must be of one dtype");
+    expect_error(TREK_ERR_DTYPE, "layer_norm: weight of f32 and bias of bf16; they must be of one dtype");
     assert_null(trek_layer_norm(trek_cast(x, TREK_BF16), trek_cast(w, TREK_F16), NULL, 1, 1e-5));
-    expect(TREK_ERR_DTYPE, "layer_norm: weight of f16 for an input of bf16; it must be of the same dtype, or f32");
+    expect_error(TREK_ERR_DTYPE, "layer_norm: weight of f16 for an input of bf16; it must be of the same dtype, or f32");
 }
 
 /* What the sum's rounding costs the mean is divided by sqrt(eps): it must not be seen. */
 static void rows_of_one_number(void **state)
 {
-    (void)state;
     static const double values[] = { 100.1, -0.3, 1e6 / 3, 3e38 };
     static const int64_t columns[] = { 768, 129, 7, 1 };
     for (int k = 0; k < 16; k++) {
@@ -650,12 +575,10 @@ static void rows_of_one_number(void **state)
 /* As x + branch would be: of two frozen inputs, a constant. */
 static void a_residual_without_gradient(void **state)
 {
-    (void)state;
     trek_var *x = numbers(1, trek_dims(2, 3), false), *w = filled(1, trek_dims(3), TREK_F64, true), *residual;
     trek_var *y = trek_add_layer_norm(x, x, w, NULL, 1, 1e-5, &residual);
     assert_true(trek_var_requires_grad(y) && !trek_var_requires_grad(residual));
-    assert_int_equal(trek_backward(trek_sum(residual, trek_dims_none(), false)), TREK_ERR_STATE);
-    trek_error_clear();
+    FAILS(trek_backward(trek_sum(residual, trek_dims_none(), false)), TREK_ERR_STATE, "");
     assert_int_equal(trek_backward(trek_sum(trek_add(y, residual), trek_dims_none(), false)), TREK_OK);
     assert_non_null(trek_var_grad(w));
     y = trek_add_layer_norm(x, numbers(2, trek_dims(2, 3), true), NULL, NULL, 1, 1e-5, &residual);
@@ -712,7 +635,6 @@ static void near_sums(const trek_var *got, const trek_var *want, double unit, co
  * not, gradients that are written and that are added to. */
 static void linear_gradients_in_16_bits(void **state)
 {
-    (void)state;
     static const linear_case cases[] = {
         { 128, 24, 40, 1 }, { 128, 24, 40, 2 }, { 2, 16, 8, 2 }, { 1, 16, 8, 2 },
         { 33, 7, 5, 2 },    { 65, 17, 1, 1 },   { 3, 1, 9, 1 },  { 0, 8, 8, 1 },
@@ -734,7 +656,6 @@ static void linear_gradients_in_16_bits(void **state)
 /* With cuBLASLt a bias takes no kernel of its own, neither way. */
 static void bias_gradients_take_no_kernel(void **state)
 {
-    (void)state;
     const linear_case c = { 64, 32, 48, 1 };
     long (*kernels)(int device), count[2];
     void *address = test_fake("trek_fake_kernels");
@@ -759,18 +680,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(gradients_flow_through_both), TEST(second_gradients_of_a_pair), TEST(hooks_know_the_output),
-            TEST(packed_heads_are_views),
-        TEST(queries_that_see_nothing), TEST(attention_refuses), TEST(attention_dropout_does_not_know_the_split),
-        TEST(attention_makes_no_scores), TEST(loss_equals_linear_and_cross_entropy),
-        TEST(loss_gives_what_is_asked_for), TEST(loss_in_low_precision), TEST(many_classes), TEST(rows_in_parts),
-        TEST(more_classes),
-        TEST(small_losses),
-        TEST(ignored_rows_are_not_seen),
-        TEST(loss_refuses),
-        TEST(loss_takes_a_tenth_of_the_memory), TEST(multihead_attention_layer), TEST(multihead_attention_drops_in_training),
-        TEST(rms_norm_layer), TEST(norms_of_16_bits_with_f32_parameters), TEST(norms_refuse_other_mixtures),
-        TEST(rows_of_one_number), TEST(a_residual_without_gradient), TEST(linear_gradients_in_16_bits),
-        TEST(bias_gradients_take_no_kernel),
+        TEST(packed_heads_are_views), TEST(queries_that_see_nothing), TEST(attention_refuses),
+        TEST(attention_dropout_does_not_know_the_split), TEST(attention_makes_no_scores),
+        TEST(loss_equals_linear_and_cross_entropy), TEST(loss_gives_what_is_asked_for), TEST(loss_in_low_precision),
+        TEST(many_classes), TEST(rows_in_parts), TEST(more_classes), TEST(small_losses), TEST(ignored_rows_are_not_seen),
+        TEST(loss_refuses), TEST(loss_takes_a_tenth_of_the_memory), TEST(multihead_attention_layer),
+        TEST(multihead_attention_drops_in_training), TEST(rms_norm_layer), TEST(norms_of_16_bits_with_f32_parameters),
+        TEST(norms_refuse_other_mixtures), TEST(rows_of_one_number), TEST(a_residual_without_gradient),
+        TEST(linear_gradients_in_16_bits), TEST(bias_gradients_take_no_kernel),
     };
     return cmocka_run_group_tests_name("fused", tests, NULL, NULL);
 }

@@ -1,21 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek_gradcheck: passes what is right, names what is wrong, and leaves all as it was. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
+#include "tests/support/scoped.h"
 #include "tests/support/support.h"
 
 static trek_var *leaf(trek_shape shape, uint32_t stream, bool requires_grad)
@@ -28,25 +18,14 @@ static trek_var *leaf(trek_shape shape, uint32_t stream, bool requires_grad)
     return var;
 }
 
-static void expect(trek_status status, const char *part)
-{
-    assert_int_equal(trek_error_status(), status);
-    if (!strstr(trek_error(), part))
-        print_error("no \"%s\" in: %s\n", part, trek_error());
-    assert_non_null(strstr(trek_error(), part));
-    trek_error_clear();
-}
-
 /* tanh(x w) y, of x [3, 4], w [4, 2], y [2] and a mask that needs no gradient. */
 static trek_var *smooth(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n, (void)arg;
     return trek_mul(trek_mul(trek_tanh(trek_matmul(inputs[0], inputs[1])), inputs[2]), inputs[3]);
 }
 
 static void test_right(void **state)
 {
-    (void)state;
     trek_tensor *base = test_tensor(9, trek_dims(4, 3), 1), *wide = trek_tensor_cast(base, TREK_F64);
     trek_scope scope = trek_scope_begin();
     trek_var *turned = trek_transpose(trek_var_constant(wide), 0, 1); /* a leaf whose elements do not lie in order */
@@ -75,14 +54,12 @@ typedef enum fault { NONE, FACTOR, SUM_ONLY, MISSING, SECOND } fault;
 
 static trek_status cube_forward(trek_function_context *context, trek_var *const *inputs, int n, trek_var **outputs, int m)
 {
-    (void)n, (void)m;
     outputs[0] = trek_mul(trek_square(inputs[0]), inputs[0]);
     return trek_save_for_backward(context, inputs, 1);
 }
 
 static trek_status cube_backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **input_grads, int m)
 {
-    (void)n, (void)m;
     fault f = *(fault *)trek_function_data(context);
     trek_var *x = trek_saved(context, 0), *g = trek_mul_scalar(trek_mul(grads[0], trek_square(x)), f == FACTOR ? 3.01 : 3);
     if (f == SUM_ONLY) /* right for a cotangent of ones alone */
@@ -99,7 +76,6 @@ static trek_var *run_cube(trek_var *const *inputs, int n, void *arg) { return tr
 
 static void test_wrong(void **state)
 {
-    (void)state;
     trek_var *x = leaf(trek_dims(2, 3), 4, true);
     trek_tensor *before = trek_tensor_clone(trek_var_data(x));
     for (fault f = NONE; f <= SECOND; f++) {
@@ -107,12 +83,12 @@ static void test_wrong(void **state)
         bool seen = f != NONE && f != SECOND;
         assert_int_equal(status, seen ? TREK_ERR_CALLBACK : TREK_OK);
         if (seen)
-            expect(TREK_ERR_CALLBACK, "gradcheck: the gradient of input 0 at [0, 0] is ");
+            expect_error(TREK_ERR_CALLBACK, "gradcheck: the gradient of input 0 at [0, 0] is ");
         assert_true(test_same_bits(before, trek_var_data(x)));
     }
     fault f = SECOND;
     assert_int_equal(trek_gradcheck(run_cube, &x, 1, &f, &(trek_gradcheck_opts){ .second = true }), TREK_ERR_CALLBACK);
-    expect(TREK_ERR_CALLBACK, "the second derivative of input 0 at [0, 0]");
+    expect_error(TREK_ERR_CALLBACK, "the second derivative of input 0 at [0, 0]");
     assert_true(test_same_bits(before, trek_var_data(x)));
     f = NONE;
     assert_int_equal(trek_gradcheck(run_cube, &x, 1, &f, &(trek_gradcheck_opts){ .second = true }), TREK_OK);
@@ -127,7 +103,6 @@ static void test_wrong(void **state)
 
 static trek_var *noisy(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n, (void)arg;
     return trek_dropout(inputs[0], 0.5, true);
 }
 
@@ -139,7 +114,6 @@ static trek_var *seeded(trek_var *const *inputs, int n, void *arg)
 
 static trek_var *failing(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n;
     int *left = arg;
     if ((*left)-- == 0)
         trek_fail(TREK_ERR_IO, "no more");
@@ -148,59 +122,46 @@ static trek_var *failing(trek_var *const *inputs, int n, void *arg)
 
 static trek_var *nothing(trek_var *const *inputs, int n, void *arg)
 {
-    (void)inputs, (void)n, (void)arg;
     return NULL;
 }
 
 static trek_var *narrow(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n, (void)arg;
     return trek_cast(inputs[0], TREK_F32);
 }
 
 static trek_var *constant(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n, (void)arg;
     return trek_var_detach(trek_mul_scalar(inputs[0], 0));
 }
 
 static trek_var *forgotten(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n, (void)arg;
     return trek_var_detach(inputs[0]);
 }
 
 static trek_var *growing(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n;
     return trek_repeat(inputs[0], trek_dims(++*(int *)arg));
 }
 
 static void test_functions(void **state)
 {
-    (void)state;
     trek_var *x = leaf(trek_dims(5), 6, true), *empty = leaf(trek_dims(0, 3), 6, true);
     trek_tensor *before = trek_tensor_clone(trek_var_data(x));
-    assert_int_equal(trek_gradcheck(noisy, &x, 1, NULL, NULL), TREK_ERR_CALLBACK);
-    expect(TREK_ERR_CALLBACK, "for the same inputs");
+    FAILS(trek_gradcheck(noisy, &x, 1, NULL, NULL), TREK_ERR_CALLBACK, "for the same inputs");
     assert_int_equal(trek_gradcheck(seeded, &x, 1, NULL, NULL), TREK_OK);
-    assert_int_equal(trek_gradcheck(nothing, &x, 1, NULL, NULL), TREK_ERR_CALLBACK);
-    expect(TREK_ERR_CALLBACK, "gave no result");
-    assert_int_equal(trek_gradcheck(narrow, &x, 1, NULL, NULL), TREK_ERR_DTYPE);
-    expect(TREK_ERR_DTYPE, "the result must be f64");
+    FAILS(trek_gradcheck(nothing, &x, 1, NULL, NULL), TREK_ERR_CALLBACK, "gave no result");
+    FAILS(trek_gradcheck(narrow, &x, 1, NULL, NULL), TREK_ERR_DTYPE, "the result must be f64");
     assert_int_equal(trek_gradcheck(constant, &x, 1, NULL, NULL), TREK_OK);
     assert_int_equal(trek_gradcheck(constant, &x, 1, NULL, &(trek_gradcheck_opts){ .second = true }), TREK_OK);
-    assert_int_equal(trek_gradcheck(forgotten, &x, 1, NULL, NULL), TREK_ERR_CALLBACK);
-    expect(TREK_ERR_CALLBACK, "is 0, by differences");
+    FAILS(trek_gradcheck(forgotten, &x, 1, NULL, NULL), TREK_ERR_CALLBACK, "is 0, by differences");
     int times = 0;
-    assert_int_equal(trek_gradcheck(growing, &x, 1, &times, NULL), TREK_ERR_CALLBACK);
-    expect(TREK_ERR_CALLBACK, "the function gives [5], and then [10]");
-    assert_int_equal(trek_gradcheck(smooth, &empty, 1, NULL, &(trek_gradcheck_opts){ .eps = -1 }), TREK_ERR_ARGUMENT);
-    expect(TREK_ERR_ARGUMENT, "eps must be above 0");
+    FAILS(trek_gradcheck(growing, &x, 1, &times, NULL), TREK_ERR_CALLBACK, "the function gives [5], and then [10]");
+    FAILS(trek_gradcheck(smooth, &empty, 1, NULL, &(trek_gradcheck_opts){ .eps = -1 }), TREK_ERR_ARGUMENT, "eps must be above 0");
     for (int left = 0; left < 8; left++) { /* a failure at any call leaves the input as it was */
         int count = left;
-        assert_int_equal(trek_gradcheck(failing, &x, 1, &count, NULL), TREK_ERR_IO);
-        expect(TREK_ERR_IO, "no more");
+        FAILS(trek_gradcheck(failing, &x, 1, &count, NULL), TREK_ERR_IO, "no more");
         assert_true(test_same_bits(before, trek_var_data(x)));
     }
     int many = 1000;
@@ -212,46 +173,33 @@ static void test_functions(void **state)
 
 static void test_bad_inputs(void **state)
 {
-    (void)state;
-    trek_scope scope = trek_scope_begin();
     trek_var *x = leaf(trek_dims(5), 6, true), *none = leaf(trek_dims(5), 6, false), *y = trek_square(x), *missing = NULL;
     trek_tensor *single = test_tensor(1, trek_dims(5), 1);
     trek_var *f32 = trek_var_new(single, true);
     int many = 1000;
-    assert_int_equal(trek_gradcheck(failing, &none, 1, &many, NULL), TREK_ERR_ARGUMENT);
-    expect(TREK_ERR_ARGUMENT, "no input requires a gradient");
-    assert_int_equal(trek_gradcheck(failing, &y, 1, &many, NULL), TREK_ERR_STATE);
-    expect(TREK_ERR_STATE, "input 0 is no leaf");
-    assert_int_equal(trek_gradcheck(failing, &f32, 1, &many, NULL), TREK_ERR_DTYPE);
-    expect(TREK_ERR_DTYPE, "input 0 must be f64, not f32");
-    assert_int_equal(trek_gradcheck(failing, &missing, 1, &many, NULL), TREK_ERR_ARGUMENT);
-    trek_error_clear();
-    assert_int_equal(trek_gradcheck(NULL, &x, 1, &many, NULL), TREK_ERR_ARGUMENT);
-    trek_error_clear();
-    assert_int_equal(trek_gradcheck(failing, NULL, 1, &many, NULL), TREK_ERR_ARGUMENT);
-    trek_error_clear();
-    assert_int_equal(trek_gradcheck(failing, &x, 0, &many, NULL), TREK_ERR_ARGUMENT);
-    expect(TREK_ERR_ARGUMENT, "takes 1 to 63 inputs, not 0");
-    assert_int_equal(trek_gradcheck(failing, &x, 64, &many, NULL), TREK_ERR_ARGUMENT);
-    expect(TREK_ERR_ARGUMENT, "not 64");
+    FAILS(trek_gradcheck(failing, &none, 1, &many, NULL), TREK_ERR_ARGUMENT, "no input requires a gradient");
+    FAILS(trek_gradcheck(failing, &y, 1, &many, NULL), TREK_ERR_STATE, "input 0 is no leaf");
+    FAILS(trek_gradcheck(failing, &f32, 1, &many, NULL), TREK_ERR_DTYPE, "input 0 must be f64, not f32");
+    FAILS(trek_gradcheck(failing, &missing, 1, &many, NULL), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_gradcheck(NULL, &x, 1, &many, NULL), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_gradcheck(failing, NULL, 1, &many, NULL), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_gradcheck(failing, &x, 0, &many, NULL), TREK_ERR_ARGUMENT, "takes 1 to 63 inputs, not 0");
+    FAILS(trek_gradcheck(failing, &x, 64, &many, NULL), TREK_ERR_ARGUMENT, "not 64");
     assert_int_equal(many, 1000); /* it was never called */
     trek_tensor_release(single);
     trek_var_release(f32);
     trek_var_release(none);
     trek_var_release(x);
-    trek_scope_end(scope);
 }
 
 /* A module's parameters are inputs that its forward reads by itself. */
 static trek_var *run_module(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n;
     return trek_tanh(trek_forward(arg, inputs[0]));
 }
 
 static void test_module(void **state)
 {
-    (void)state;
     trek_module *m = trek_nn_linear_with(&(trek_linear_opts){ .in = 3, .out = 2, .dtype = TREK_F64, .device = test_device() });
     trek_var *x = leaf(trek_dims(4, 3), 7, true), *inputs[3] = { x, m->params[0].var, m->params[1].var };
     assert_int_equal(trek_gradcheck(run_module, inputs, 3, m, &(trek_gradcheck_opts){ .second = true, .seed = 3 }), TREK_OK);
@@ -264,7 +212,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_right), cmocka_unit_test(test_wrong), cmocka_unit_test(test_functions),
-        cmocka_unit_test(test_bad_inputs), cmocka_unit_test(test_module),
+        TEST(test_bad_inputs), cmocka_unit_test(test_module),
     };
     return cmocka_run_group_tests_name("gradcheck", tests, NULL, NULL);
 }

@@ -1,16 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sums of products by labels, products, distances: against numbers told by hand and plain loops; gradients by differences. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/linalg.h"
 #include "autograd/ops.h"
@@ -25,7 +14,6 @@ static trek_var *einsum2(const char *equation, trek_var *x, trek_var *y)
 
 static void equations(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(2, 2), TREK_F64, 1, 2, 3, 4), *y = VALUES(trek_dims(2, 3), TREK_F64, 1, 0, 2, -1, 3, 1);
     ASSERT_VALUES(einsum2("ij,jk", x, y), -1, 6, 4, -1, 12, 10);
     ASSERT_VALUES(einsum2("ij , jk -> ki", x, y), -1, -1, 6, 12, 4, 10);
@@ -45,7 +33,6 @@ static void equations(void **state)
 /* "bij,bkj->bki" of views against loops: batch, rows and columns in an order that no one product has. */
 static void against_loops(void **state)
 {
-    (void)state;
     trek_var *x = trek_permute(random_values(1, trek_dims(4, 3, 5)), trek_dims(1, 2, 0)),
         *y = random_values(2, trek_dims(3, 2, 4)); /* [3, 5, 4], [3, 2, 4] */
     double *a = test_read(trek_var_data(x)), *b = test_read(trek_var_data(y)), *c;
@@ -68,7 +55,6 @@ static void against_loops(void **state)
 
 static void refused_equations(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(2, 2), TREK_F32, 1, 2, 3, 4), *y = VALUES(trek_dims(3), TREK_F32, 1, 2, 3);
     ASSERT_REFUSED(trek_einsum("i", &x, 1), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_einsum("ijk", &x, 1), TREK_ERR_ARGUMENT);
@@ -103,7 +89,6 @@ static trek_var *pairs(trek_var *const *in) { return trek_pdist(in[0], 2); }
 
 static void gradients(void **state)
 {
-    (void)state;
     check_gradients(attention_scores, 2, (trek_shape[]){ trek_dims(2, 3, 2, 4), trek_dims(2, 2, 2, 4) }, true);
     check_gradients(diagonals, 2, (trek_shape[]){ trek_dims(3, 3, 2), trek_dims(2, 2) }, true);
     check_gradients(three, 3, (trek_shape[]){ trek_dims(2, 3), trek_dims(3, 2, 4), trek_dims(2, 4) }, true);
@@ -119,7 +104,6 @@ static void gradients(void **state)
 
 static void products(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(2), TREK_F32, 1, 2), *y = VALUES(trek_dims(3), TREK_F32, 1, 0, 3);
     trek_var *m = VALUES(trek_dims(2, 2), TREK_F32, 1, 2, 3, 4);
     ASSERT_VALUES(trek_outer_product(x, y), 1, 0, 3, 2, 0, 6);
@@ -158,7 +142,6 @@ static void products(void **state)
 
 static void distances(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(2, 2), TREK_F32, 0, 0, 3, 4), *y = VALUES(trek_dims(1, 2), TREK_F32, 0, 0);
     ASSERT_VALUES(trek_cdist(x, y, 2), 0, 5);
     ASSERT_VALUES(trek_cdist(x, y, 1), 0, 7);
@@ -169,7 +152,6 @@ static void distances(void **state)
 
 static void distances_at_0(void **state)
 {
-    (void)state;
     assert_int_equal(trek_var_numel(trek_pdist(VALUES(trek_dims(1, 2), TREK_F32, 1, 2), 2)), 0);
     for (int rows = 1; rows < 40; rows += 38) { /* by differences, by products */
         trek_var *x = trek_clone(trek_expand(VALUES(trek_dims(2), TREK_F32, 1, 2), trek_dims(rows, 2)));
@@ -192,13 +174,8 @@ static void distances_at_0(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(equations, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(against_loops, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(refused_equations, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(gradients, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(products, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(distances, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(distances_at_0, open_scope, close_scope),
+        TEST(equations), TEST(against_loops), TEST(refused_equations), TEST(gradients), TEST(products), TEST(distances),
+        TEST(distances_at_0),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

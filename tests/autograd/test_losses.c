@@ -1,17 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What losses are the mean of: the weight that data parallelism reads, over full,
  * ignored and empty batches; sums of weight x loss over parts give the whole. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "tests/support/scoped.h"
@@ -204,7 +193,6 @@ enum { CASES = sizeof cases / sizeof *cases };
 /* Parts of 12 rows, an empty one among them: weights as counted by hand; weighted losses and gradients add up to the whole's. */
 static void parts_make_the_whole(void **state)
 {
-    (void)state;
     static const int64_t parts[] = { 5, 0, 1, 6 };
     for (int c = 0; c < CASES; c++) {
         trek_var *x = numbers(3, trek_dims(12, CLASSES)), *target = cases[c].target(12), *whole = leaf(x, 0, 12);
@@ -239,7 +227,6 @@ static void parts_make_the_whole(void **state)
 
 static void over_nothing(void **state)
 {
-    (void)state;
     for (int c = 0; c < CASES; c++) {
         trek_var *x = leaf(numbers(3, trek_dims(2, CLASSES)), 0, 0), *loss = cases[c].loss(x, cases[c].target(0));
         if (!loss || trek_var_item(loss) != 0 || trek_loss_weight(loss) != 0)
@@ -257,7 +244,6 @@ static trek_var *all_smooth(trek_var *x, trek_var *labels)
 /* All labels ignored: 0, weight 0, gradients of 0, where PyTorch gives NaN. */
 static void all_ignored(void **state)
 {
-    (void)state;
     trek_var *(*const losses[])(trek_var *, trek_var *) = { trek_cross_entropy, with_classes, with_places, through_linear, nll,
                                                             all_smooth };
     for (size_t c = 0; c < sizeof losses / sizeof *losses; c++) {
@@ -276,7 +262,6 @@ static void all_ignored(void **state)
 
 static void not_known(void **state)
 {
-    (void)state;
     trek_var *x = leaf(numbers(3, trek_dims(4, CLASSES)), 0, 4), *labels = plain_labels(4);
     trek_cross_entropy_opts sum = { .reduction = TREK_REDUCTION_SUM }, none = { .reduction = TREK_REDUCTION_NONE };
     assert_true(isnan(trek_loss_weight(trek_cross_entropy_with(x, labels, &sum))));
@@ -297,7 +282,6 @@ static void not_known(void **state)
 
 static void stated(void **state)
 {
-    (void)state;
     trek_var *x = leaf(numbers(3, trek_dims(4, CLASSES)), 0, 4), *labels = plain_labels(4);
     trek_var *own = trek_mean(trek_square(x), trek_dims_none(), false);
     assert_int_equal(trek_loss_set_weight(own, 12.5), TREK_OK);
@@ -309,19 +293,16 @@ static void stated(void **state)
     assert_true(trek_loss_weight(loss) == 3);
     const double wrong[] = { -1, INFINITY, NAN };
     for (int k = 0; k < 3; k++) {
-        assert_int_equal(trek_loss_set_weight(loss, wrong[k]), TREK_ERR_ARGUMENT);
-        trek_error_clear();
+        FAILS(trek_loss_set_weight(loss, wrong[k]), TREK_ERR_ARGUMENT, "");
     }
     assert_true(trek_loss_weight(loss) == 3);
-    assert_int_equal(trek_loss_set_weight(NULL, 1), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    FAILS(trek_loss_set_weight(NULL, 1), TREK_ERR_ARGUMENT, "");
     assert_int_equal(trek_backward(loss), TREK_OK);
 }
 
 /* The labels as they were when the loss was computed, or an error: never a count of others. */
 static void labels_that_change(void **state)
 {
-    (void)state;
     trek_var *x = leaf(numbers(3, trek_dims(6, CLASSES)), 0, 6), *labels = some_ignored(6);
     trek_var *asked = trek_cross_entropy(x, labels), *late = trek_cross_entropy(x, labels);
     assert_true(trek_loss_weight(asked) == 4);
@@ -335,7 +316,6 @@ static void labels_that_change(void **state)
 
 static void no_memory(void **state)
 {
-    (void)state;
     if (!test_on_cpu())
         skip(); /* what a device has cached decides what is asked for */
     trek_var *x = leaf(numbers(3, trek_dims(6, CLASSES)), 0, 6), *labels = some_ignored(6);
@@ -369,7 +349,6 @@ static void no_memory(void **state)
 /* Shapes broadcast: value, weight and gradient are those of the expanded ones. */
 static void shapes_broadcast(void **state)
 {
-    (void)state;
     trek_var *(*const losses[])(trek_var *, trek_var *) = { trek_mse_loss, trek_l1_loss, smooth, trek_bce_with_logits,
                                                             trek_kl_div };
     const trek_shape shapes[] = { trek_dims(4, 3), trek_dims(3), trek_dims(4, 1), trek_dims(1, 3) };
@@ -391,14 +370,11 @@ static void shapes_broadcast(void **state)
                 trek_var *difference = trek_sub(grads[0], trek_mul_scalar(wide[0], scale));
                 assert_true(trek_var_item(trek_norm(difference, INFINITY, trek_dims_none(), false)) < 1e-12);
             }
-    assert_null(trek_mse_loss(numbers(1, trek_dims(4)), numbers(2, trek_dims(3))));
-    assert_int_equal(trek_error_status(), TREK_ERR_SHAPE);
-    trek_error_clear();
+    REFUSED(trek_mse_loss(numbers(1, trek_dims(4)), numbers(2, trek_dims(3))), TREK_ERR_SHAPE, "");
 }
 
 static void nll_of_many_dimensions(void **state)
 {
-    (void)state;
     trek_var *logits = numbers(5, trek_dims(2, CLASSES, 3, 2));
     trek_var_set_requires_grad(logits, true);
     trek_var *labels = trek_reshape(some_ignored(12), trek_dims(2, 3, 2)), *a, *b;
@@ -409,22 +385,15 @@ static void nll_of_many_dimensions(void **state)
     assert_int_equal(trek_grad(&loss, 1, &logits, 1, NULL, NULL, &a), TREK_OK);
     assert_int_equal(trek_grad(&right, 1, &logits, 1, NULL, NULL, &b), TREK_OK);
     assert_true(trek_var_item(trek_norm(trek_sub(a, b), INFINITY, trek_dims_none(), false)) < 1e-12);
-    assert_null(trek_nll_loss(logits, trek_reshape(labels, trek_dims(2, 2, 3))));
-    assert_int_equal(trek_error_status(), TREK_ERR_SHAPE);
-    trek_error_clear();
-    assert_null(trek_nll_loss(logits, trek_cast(labels, TREK_F32)));
-    assert_int_equal(trek_error_status(), TREK_ERR_DTYPE);
-    trek_error_clear();
+    REFUSED(trek_nll_loss(logits, trek_reshape(labels, trek_dims(2, 2, 3))), TREK_ERR_SHAPE, "");
+    REFUSED(trek_nll_loss(logits, trek_cast(labels, TREK_F32)), TREK_ERR_DTYPE, "");
 }
 
 static void smooth_l1_without_a_bend(void **state)
 {
-    (void)state;
     trek_var *x = numbers(1, trek_dims(7)), *y = numbers(2, trek_dims(7));
     assert_true(trek_var_item(trek_smooth_l1_loss(x, y, 0)) == trek_var_item(trek_l1_loss(x, y)));
-    assert_null(trek_smooth_l1_loss(x, y, -1));
-    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    REFUSED(trek_smooth_l1_loss(x, y, -1), TREK_ERR_ARGUMENT, "");
     assert_null(trek_smooth_l1_loss(x, y, NAN));
     trek_error_clear();
 }
@@ -432,7 +401,6 @@ static void smooth_l1_without_a_bend(void **state)
 /* In the wider dtype, rounded at the end; 16-bit ones as their f32 values give. */
 static void mixed_dtypes(void **state)
 {
-    (void)state;
     trek_var *(*const losses[])(trek_var *, trek_var *) = { trek_mse_loss, trek_l1_loss, smooth, trek_bce_with_logits,
                                                             trek_kl_div };
     const trek_dtype dtypes[] = { TREK_F64, TREK_F32, TREK_BF16, TREK_F16 };
@@ -459,57 +427,47 @@ static void mixed_dtypes(void **state)
             }
 }
 
-static void refused_loss(trek_var *loss, trek_status status, const char *text)
-{
-    assert_null(loss);
-    if (trek_error_status() != status || !strstr(trek_error(), text))
-        fail_msg("status %d, %s; should be %d with \"%s\"", (int)trek_error_status(), trek_error(), (int)status, text);
-    trek_error_clear();
-}
-
 static void options_that_are_none(void **state)
 {
-    (void)state;
     const trek_reduction none = (trek_reduction)7;
     trek_var *x = numbers(1, trek_dims(4, CLASSES)), *y = probabilities(4), *labels = plain_labels(4),
         *row = numbers(2, trek_dims(4));
     trek_var *wide = numbers(3, trek_dims(2, 4, CLASSES));
-    refused_loss(trek_mse_loss_with(x, y, &(trek_loss_opts){ .reduction = none }), TREK_ERR_ARGUMENT,
+    REFUSED(trek_mse_loss_with(x, y, &(trek_loss_opts){ .reduction = none }), TREK_ERR_ARGUMENT,
                  "mse_loss: 7 is no reduction");
-    refused_loss(trek_bce(y, y, &(trek_loss_opts){ .reduction = none }), TREK_ERR_ARGUMENT, "bce: 7");
-    refused_loss(trek_kl_div_with(y, y, &(trek_kl_div_opts){ .reduction = none }), TREK_ERR_ARGUMENT, "kl_div: 7");
-    refused_loss(trek_nll_loss_with(x, labels, &(trek_cross_entropy_opts){ .reduction = none }), TREK_ERR_ARGUMENT,
+    REFUSED(trek_bce(y, y, &(trek_loss_opts){ .reduction = none }), TREK_ERR_ARGUMENT, "bce: 7");
+    REFUSED(trek_kl_div_with(y, y, &(trek_kl_div_opts){ .reduction = none }), TREK_ERR_ARGUMENT, "kl_div: 7");
+    REFUSED(trek_nll_loss_with(x, labels, &(trek_cross_entropy_opts){ .reduction = none }), TREK_ERR_ARGUMENT,
                  "nll_loss: 7");
-    refused_loss(trek_triplet_margin_loss(x, y, y, &(trek_margin_opts){ .reduction = none }), TREK_ERR_ARGUMENT,
+    REFUSED(trek_triplet_margin_loss(x, y, y, &(trek_margin_opts){ .reduction = none }), TREK_ERR_ARGUMENT,
                  "triplet_margin_loss: 7");
-    refused_loss(trek_info_nce(x, x, 1, none), TREK_ERR_ARGUMENT, "info_nce: 7");
-    refused_loss(trek_mse_loss_with(x, y, &(trek_loss_opts){ .weight = wide }), TREK_ERR_SHAPE,
+    REFUSED(trek_info_nce(x, x, 1, none), TREK_ERR_ARGUMENT, "info_nce: 7");
+    REFUSED(trek_mse_loss_with(x, y, &(trek_loss_opts){ .weight = wide }), TREK_ERR_SHAPE,
                  "mse_loss: weights [2, 4, 5] do not broadcast");
-    refused_loss(trek_bce(y, y, &(trek_loss_opts){ .weight = row }), TREK_ERR_SHAPE, "bce: weights [4]");
-    refused_loss(trek_nll_loss_with(x, labels, &(trek_cross_entropy_opts){ .weight = row }), TREK_ERR_SHAPE, "class weights [4]");
-    refused_loss(trek_nll_loss_with(x, labels, &(trek_cross_entropy_opts){ .label_smoothing = 0.1 }), TREK_ERR_ARGUMENT,
+    REFUSED(trek_bce(y, y, &(trek_loss_opts){ .weight = row }), TREK_ERR_SHAPE, "bce: weights [4]");
+    REFUSED(trek_nll_loss_with(x, labels, &(trek_cross_entropy_opts){ .weight = row }), TREK_ERR_SHAPE, "class weights [4]");
+    REFUSED(trek_nll_loss_with(x, labels, &(trek_cross_entropy_opts){ .label_smoothing = 0.1 }), TREK_ERR_ARGUMENT,
                  "smoothing");
-    refused_loss(trek_huber_loss(x, y, 0, NULL), TREK_ERR_ARGUMENT, "delta is 0");
-    refused_loss(trek_focal_loss(x, y, &(trek_focal_opts){ .gamma = -1 }), TREK_ERR_ARGUMENT, "gamma -1");
-    refused_loss(trek_focal_loss(x, y, &(trek_focal_opts){ .alpha = 1.5 }), TREK_ERR_ARGUMENT, "alpha 1.5");
-    refused_loss(trek_info_nce(x, x, 0, TREK_REDUCTION_MEAN), TREK_ERR_ARGUMENT, "temperature");
-    refused_loss(trek_info_nce(x, row, 1, TREK_REDUCTION_MEAN), TREK_ERR_SHAPE, "[4, 5] and [4]");
-    refused_loss(trek_gaussian_nll_loss(x, y, trek_neg(y), NULL), TREK_ERR_ARGUMENT, "negative");
-    refused_loss(trek_gaussian_nll_loss(x, y, wide, NULL), TREK_ERR_SHAPE, "a variance [2, 4, 5]");
-    refused_loss(trek_multi_margin_loss(x, labels, &(trek_margin_opts){ .p = 3 }), TREK_ERR_ARGUMENT, "p is 3");
-    refused_loss(trek_multi_margin_loss(x, row, NULL), TREK_ERR_DTYPE, "integer");
-    refused_loss(trek_multi_margin_loss(x, plain_labels(3), NULL), TREK_ERR_SHAPE, "labels [N]");
-    refused_loss(trek_margin_ranking_loss(x, y, y, &(trek_margin_opts){ .weight = row }), TREK_ERR_ARGUMENT, "no weights");
-    refused_loss(trek_cosine_embedding_loss(x, y, y, NULL), TREK_ERR_SHAPE, "cosine_embedding_loss: [N, D]");
-    refused_loss(trek_cosine_similarity(x, row, 1, 1e-8), TREK_ERR_SHAPE, "do not broadcast");
-    refused_loss(trek_pairwise_distance(x, labels, 2, 1e-6, false), TREK_ERR_DTYPE, "pairwise_distance");
-    refused_loss(trek_bce(labels, y, NULL), TREK_ERR_DTYPE, "bce");
+    REFUSED(trek_huber_loss(x, y, 0, NULL), TREK_ERR_ARGUMENT, "delta is 0");
+    REFUSED(trek_focal_loss(x, y, &(trek_focal_opts){ .gamma = -1 }), TREK_ERR_ARGUMENT, "gamma -1");
+    REFUSED(trek_focal_loss(x, y, &(trek_focal_opts){ .alpha = 1.5 }), TREK_ERR_ARGUMENT, "alpha 1.5");
+    REFUSED(trek_info_nce(x, x, 0, TREK_REDUCTION_MEAN), TREK_ERR_ARGUMENT, "temperature");
+    REFUSED(trek_info_nce(x, row, 1, TREK_REDUCTION_MEAN), TREK_ERR_SHAPE, "[4, 5] and [4]");
+    REFUSED(trek_gaussian_nll_loss(x, y, trek_neg(y), NULL), TREK_ERR_ARGUMENT, "negative");
+    REFUSED(trek_gaussian_nll_loss(x, y, wide, NULL), TREK_ERR_SHAPE, "a variance [2, 4, 5]");
+    REFUSED(trek_multi_margin_loss(x, labels, &(trek_margin_opts){ .p = 3 }), TREK_ERR_ARGUMENT, "p is 3");
+    REFUSED(trek_multi_margin_loss(x, row, NULL), TREK_ERR_DTYPE, "integer");
+    REFUSED(trek_multi_margin_loss(x, plain_labels(3), NULL), TREK_ERR_SHAPE, "labels [N]");
+    REFUSED(trek_margin_ranking_loss(x, y, y, &(trek_margin_opts){ .weight = row }), TREK_ERR_ARGUMENT, "no weights");
+    REFUSED(trek_cosine_embedding_loss(x, y, y, NULL), TREK_ERR_SHAPE, "cosine_embedding_loss: [N, D]");
+    REFUSED(trek_cosine_similarity(x, row, 1, 1e-8), TREK_ERR_SHAPE, "do not broadcast");
+    REFUSED(trek_pairwise_distance(x, labels, 2, 1e-6, false), TREK_ERR_DTYPE, "pairwise_distance");
+    REFUSED(trek_bce(labels, y, NULL), TREK_ERR_DTYPE, "bce");
 }
 
 /* Where a probability is 0 or 1 the logarithm ends at -100; its slope is that of the bounded p (1 - p). */
 static void bce_at_its_ends(void **state)
 {
-    (void)state;
     const double p_[4] = { 0, 1, 0, 1 }, t_[4] = { 1, 0, 0, 1 }, losses_[4] = { 100, 100, 0, 0 },
         slopes[4] = { -1e12, 1e12, 0, 0 };
     trek_var *p = trek_var_from(test_values(p_, trek_dims(4), TREK_F64)), *slope;
@@ -528,21 +486,15 @@ static void bce_at_its_ends(void **state)
 
 static void labels_that_are_no_classes(void **state)
 {
-    (void)state;
     trek_var *logits = numbers(1, trek_dims(4, CLASSES));
-    assert_null(trek_cross_entropy(logits, trek_cast(plain_labels(4), TREK_F32)));
-    assert_int_equal(trek_error_status(), TREK_ERR_DTYPE);
-    assert_non_null(strstr(trek_error(), "labels are of an integer dtype, got f32 [4]"));
-    trek_error_clear();
-    assert_null(trek_cross_entropy(logits, numbers(1, trek_dims(3, CLASSES))));
-    assert_int_equal(trek_error_status(), TREK_ERR_SHAPE);
-    trek_error_clear();
+    REFUSED(trek_cross_entropy(logits, trek_cast(plain_labels(4), TREK_F32)),
+            TREK_ERR_DTYPE, "labels are of an integer dtype, got f32 [4]");
+    REFUSED(trek_cross_entropy(logits, numbers(1, trek_dims(3, CLASSES))), TREK_ERR_SHAPE, "");
 }
 
 /* The number of labels that count, where a double does not hold what is ignored. */
 static void ignoring_large_numbers(void **state)
 {
-    (void)state;
     const int64_t values_[3] = { INT64_MAX, 2, INT64_MAX };
     trek_var *labels = trek_var_from(trek_tensor_from_data(values_, trek_dims(3), TREK_I64, test_device()));
     trek_var *loss = trek_cross_entropy_with(numbers(1, trek_dims(3, CLASSES)), labels,
@@ -554,7 +506,6 @@ static void ignoring_large_numbers(void **state)
 /* Dtypes that PyTorch takes are taken, the others refused by name. */
 static void dtypes_of_losses(void **state)
 {
-    (void)state;
     trek_var *(*const losses[])(trek_var *, trek_var *) = { trek_mse_loss, trek_l1_loss, smooth, trek_bce_with_logits,
                                                             trek_kl_div };
     const char *const names[] = { "mse_loss: ", "l1_loss: ", "smooth_l1_loss: ", "bce_with_logits: ", "kl_div: " };
@@ -575,20 +526,15 @@ static void dtypes_of_losses(void **state)
 
 static void options_that_exclude_each_other(void **state)
 {
-    (void)state;
     trek_var *logits = numbers(1, trek_dims(4, CLASSES)), *labels = plain_labels(4),
         *share = trek_softmax(numbers(2, trek_dims(4, CLASSES)), 1);
     trek_var *weight = leaf(trek_softmax(numbers(3, trek_dims(CLASSES)), 0), 0, CLASSES);
-    assert_null(trek_cross_entropy_with(logits, share, &(trek_cross_entropy_opts){ .ignore_index = 1 }));
-    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    REFUSED(trek_cross_entropy_with(logits, share, &(trek_cross_entropy_opts){ .ignore_index = 1 }), TREK_ERR_ARGUMENT, "");
     assert_null(trek_cross_entropy_with(logits, share, &(trek_cross_entropy_opts){ .ignore_index = TREK_ZERO }));
     trek_error_clear();
     assert_non_null(trek_cross_entropy_with(logits, share, &(trek_cross_entropy_opts){ .ignore_index = -1 }));
-    assert_null(trek_cross_entropy_with(logits, labels, &(trek_cross_entropy_opts){ .weight = weight }));
-    assert_int_equal(trek_error_status(), TREK_ERR_UNSUPPORTED);
-    assert_non_null(strstr(trek_error(), "detach"));
-    trek_error_clear();
+    REFUSED(trek_cross_entropy_with(logits, labels, &(trek_cross_entropy_opts){ .weight = weight }),
+            TREK_ERR_UNSUPPORTED, "detach");
     assert_non_null(trek_cross_entropy_with(logits, labels, &(trek_cross_entropy_opts){ .weight = trek_var_detach(weight) }));
     assert_non_null(trek_cross_entropy_with(logits, share, &(trek_cross_entropy_opts){ .weight = weight }));
     trek_no_grad_begin();
@@ -609,7 +555,6 @@ static trek_var *loss_of(int kind, trek_var *logits, trek_var *labels, const tre
 /* All labels ignored: 0, with a gradient; a label that counts: refused. */
 static void without_classes(void **state)
 {
-    (void)state;
     const trek_shape shapes[] = { trek_dims(2, 0), trek_dims(1, 0, 2, 1) }, of_labels[] = { trek_dims(2), trek_dims(1, 2, 1) };
     for (int kind = 0; kind < 3; kind++)
         for (int s = 0; s < 2; s++)
@@ -619,9 +564,7 @@ static void without_classes(void **state)
                 trek_cross_entropy_opts opts = { .reduction = (trek_reduction)reduction }, zero = opts;
                 zero.ignore_index = kind == 1 ? 0 : TREK_ZERO;
                 trek_var_set_requires_grad(logits, true);
-                assert_null(loss_of(kind, logits, labels, &opts));
-                assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-                trek_error_clear();
+                REFUSED(loss_of(kind, logits, labels, &opts), TREK_ERR_ARGUMENT, "");
                 trek_var *ignored = kind == 1 ? trek_add_scalar(labels, -100) : labels;
                 trek_var *loss = loss_of(kind, logits, ignored, &zero), *total = trek_sum(loss, trek_dims_none(), false), *slope;
                 assert_non_null(loss);
@@ -637,7 +580,6 @@ static void without_classes(void **state)
 /* Logits in the ten thousands: as those that are smaller by one number. */
 static void large_logits(void **state)
 {
-    (void)state;
     enum { ROWS = 3, WIDTH = 4 };
     const double shift = 58000, differences[ROWS * WIDTH] = { 0, 0.5, 1.25, -2, 3, 2.75, 0, 0.25, 1, 1, 1.5, -6 };
     double far[ROWS * WIDTH], eye[WIDTH * WIDTH] = { 0 };
@@ -667,7 +609,6 @@ static void large_logits(void **state)
 
 static void no_classes_in_16_bits(void **state)
 {
-    (void)state;
     trek_var *x = trek_var_from(trek_tensor_zeros(trek_dims(0, 3), TREK_BF16, test_device()));
     trek_var *weight = trek_var_from(trek_tensor_zeros(trek_dims(0, 3), TREK_BF16, test_device()));
     trek_var *labels = trek_var_from(trek_tensor_zeros(trek_dims(0), TREK_I64, test_device()));
@@ -682,26 +623,11 @@ int main(void)
     if (test_allocator_use() != TREK_OK)
         return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(parts_make_the_whole, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(over_nothing, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(all_ignored, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(not_known, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(stated, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(labels_that_change, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(no_memory, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(shapes_broadcast, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(nll_of_many_dimensions, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(smooth_l1_without_a_bend, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(options_that_are_none, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(bce_at_its_ends, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(mixed_dtypes, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(labels_that_are_no_classes, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(ignoring_large_numbers, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(dtypes_of_losses, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(options_that_exclude_each_other, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(without_classes, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(large_logits, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(no_classes_in_16_bits, open_scope, close_scope),
+        TEST(parts_make_the_whole), TEST(over_nothing), TEST(all_ignored), TEST(not_known), TEST(stated),
+        TEST(labels_that_change), TEST(no_memory), TEST(shapes_broadcast), TEST(nll_of_many_dimensions),
+        TEST(smooth_l1_without_a_bend), TEST(options_that_are_none), TEST(bce_at_its_ends), TEST(mixed_dtypes),
+        TEST(labels_that_are_no_classes), TEST(ignoring_large_numbers), TEST(dtypes_of_losses),
+        TEST(options_that_exclude_each_other), TEST(without_classes), TEST(large_logits), TEST(no_classes_in_16_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

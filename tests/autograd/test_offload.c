@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What backward needs, kept in host memory: the bits of a run that keeps all on the device, over random models, real ones, ranks,
  * beside autocast and recomputing. On a CPU it does nothing, and all must come out alike. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/ops.h"
@@ -21,6 +12,7 @@
 #include "nn/recompute.h"
 #include "tests/autograd/offloaded.h"
 #include "tests/support/clean.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 #include "tests/zoo/zoo.h"
 
@@ -101,7 +93,6 @@ static void run_random(uint32_t seed, bool offload, numbers *to)
 
 static void test_random_models(void **state)
 {
-    (void)state;
     void *address = test_fake("trek_fake_late");
     void (*late)(unsigned) = NULL;
     memcpy(&late, &address, sizeof late);
@@ -140,7 +131,6 @@ static void run_real(const zoo_model *model, bool offload, numbers *to)
 
 static void test_real_models(void **state)
 {
-    (void)state;
     const zoo_model *models[] = { &zoo_gpt2, &zoo_resnet18 };
     zoo_device = test_device();
     zoo_dtype = TREK_F32;
@@ -211,7 +201,6 @@ static void train(const plan *p, int world, numbers *to)
 
 static void test_ranks(void **state)
 {
-    (void)state;
     int64_t alone[8] = { 0 };
     for (int world = 1; world <= 2; world++)
         for (int way = 1; way < 8; way++) {
@@ -244,7 +233,6 @@ static trek_status captured_step(trek_graph *graph, void *arg)
 /* A step that offloads is not recorded, and says why. */
 static void test_captured(void **state)
 {
-    (void)state;
     numbers plain = { 0 }, offloaded = { 0 };
     int warnings = 0;
     trek_log_set(TREK_LOG_WARNING, quiet, &warnings);
@@ -258,8 +246,7 @@ static void test_captured(void **state)
             trek_scope scope = trek_scope_begin();
             trek_var *x = trek_var_from(test_tensor(20u + (uint32_t)step, trek_dims(ROWS, WIDTH), 1));
             assert_int_equal(trek_graph_capture_input(graph, 0, x), TREK_OK);
-            if (trek_graph_capture(graph, captured_step, &offload) != TREK_OK)
-                fail_msg("%s", trek_error());
+            SUCCEEDS(trek_graph_capture(graph, captured_step, &offload));
             add_numbers(offload ? &offloaded : &plain, trek_graph_captured_output(graph, 0));
             trek_scope_end(scope);
         }

@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What offloading holds on the device and in host memory, counted; what goes wrong leaves nothing, nor do threads that end. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
@@ -18,6 +9,7 @@
 #include "tests/autograd/offloaded.h"
 #include "tests/support/clean.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- memory, counted ------------------------------------------------------------------------------------ */
 
@@ -49,7 +41,6 @@ static use use_of(trek_module *m, const trek_offload_opts *opts)
 /* Of a linear layer the tape keeps the input, of a relu its result: one value for each pair. */
 static void test_memory_counted(void **state)
 {
-    (void)state;
     trek_seed(2);
     trek_module *m = deep_model();
     int64_t value = (int64_t)TALL * BROAD * 4;
@@ -77,7 +68,6 @@ static void test_memory_counted(void **state)
 /* Pinned memory is kept for the next step, and given back when somebody says so. */
 static void test_host_memory(void **state)
 {
-    (void)state;
     void *address = test_fake("trek_fake_device_bytes");
     size_t (*bytes)(int) = NULL;
     memcpy(&bytes, &address, sizeof bytes);
@@ -109,7 +99,6 @@ static trek_var *branches(trek_var *x)
 
 static void test_storages_once(void **state)
 {
-    (void)state;
     numbers with[2] = { { 0 } };
     for (int offload = 0; offload < 2; offload++) {
         trek_scope scope = trek_scope_begin();
@@ -151,7 +140,6 @@ static trek_status step_of(trek_module *m)
 /* Calls of the driver that fail: what cannot leave stays, what cannot be brought back is an error; nothing is lost. */
 static void test_driver_fails(void **state)
 {
-    (void)state;
     void *address = test_fake("trek_fake_fail");
     void (*fail_next)(const char *) = NULL;
     memcpy(&fail_next, &address, sizeof fail_next);
@@ -203,7 +191,6 @@ static void test_driver_fails(void **state)
 
 static void test_memory_fails(void **state)
 {
-    (void)state;
     trek_seed(2);
     trek_module *m = deep_model();
     for (int64_t call = 1; call < 400; call += 1 + call / 16) {
@@ -246,7 +233,6 @@ static void *let_strays_go(void *arg)
 /* A tape that outlives its thread is the next thread's, with what it has on the host. */
 static void test_thread_ends(void **state)
 {
-    (void)state;
     trek_seed(2);
     trek_module *m = deep_model();
     pthread_t thread;
@@ -268,7 +254,6 @@ static void test_thread_ends(void **state)
 /* A forward whose tape goes without a backward, again and again: copies out are under way when it does. */
 static void test_dropped(void **state)
 {
-    (void)state;
     trek_seed(2);
     trek_module *m = deep_model();
     int64_t held = in_use();

@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tapes that offload: walked more than once, with second derivatives, whose values are written to or held by others, with
  * functions of one's own; and the calls themselves. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
@@ -17,13 +8,13 @@
 #include "nn/offload.h"
 #include "tests/autograd/offloaded.h"
 #include "tests/support/clean.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 /* --- tapes that are walked more than once ----------------------------------------------------------------------- */
 
 static void test_retained(void **state)
 {
-    (void)state;
     trek_seed(2);
     trek_module *m = deep_model();
     numbers plain = { 0 }, offloaded = { 0 };
@@ -52,7 +43,6 @@ static void test_retained(void **state)
 
 static void test_second_derivatives(void **state)
 {
-    (void)state;
     trek_seed(2);
     trek_module *m = trek_nn_sequential(5, (trek_module *[]){ trek_nn_linear(WIDTH, WIDTH, test_device()), trek_nn_tanh(),
                                                               trek_nn_layer_norm(WIDTH, test_device()), trek_nn_gelu(),
@@ -71,8 +61,7 @@ static void test_second_derivatives(void **state)
         trek_var *penalty = trek_sum(trek_square(grad), trek_dims_none(), false);
         if (offload)
             trek_offload_end();
-        if (trek_backward(trek_add(loss, penalty)) != TREK_OK)
-            fail_msg("%s", trek_error());
+        SUCCEEDS(trek_backward(trek_add(loss, penalty)));
         add_numbers(to, grad);
         add_numbers(to, trek_var_grad(x));
         add_grads(to, m);
@@ -86,7 +75,6 @@ static void test_second_derivatives(void **state)
 
 static void test_overwritten(void **state)
 {
-    (void)state;
     char messages[2][512];
     for (int offload = 0; offload < 2; offload++) {
         trek_scope scope = trek_scope_begin();
@@ -115,14 +103,12 @@ static void test_overwritten(void **state)
 
 static trek_status cube_forward(trek_function_context *context, trek_var *const *in, int n, trek_var **out, int n_out)
 {
-    (void)n, (void)n_out;
     out[0] = trek_mul(in[0], trek_square(in[0]));
     return trek_save_for_backward(context, in, 1);
 }
 
 static trek_status cube_backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **in, int n_in)
 {
-    (void)n, (void)n_in;
     in[0] = trek_mul_scalar(trek_mul(grads[0], trek_square(trek_saved(context, 0))), 3);
     return trek_error_status();
 }
@@ -140,7 +126,6 @@ static trek_var *cubes(trek_var *x)
 /* A view that somebody holds of what was saved keeps its memory where it is. */
 static void test_held_view(void **state)
 {
-    (void)state;
     numbers with[2] = { { 0 } };
     for (int offload = 0; offload < 2; offload++) {
         trek_scope scope = trek_scope_begin();
@@ -165,7 +150,6 @@ static void test_held_view(void **state)
 
 static void test_functions(void **state)
 {
-    (void)state;
     numbers plain = { 0 }, offloaded = { 0 };
     for (int offload = 0; offload < 2; offload++) {
         trek_scope scope = trek_scope_begin();
@@ -181,8 +165,7 @@ static void test_functions(void **state)
         if (offload)
             trek_offload_end();
         assert_true(!offload || test_on_cpu() || trek_offload_usage().bytes > 0);
-        if (trek_backward(again) != TREK_OK)
-            fail_msg("%s", trek_error());
+        SUCCEEDS(trek_backward(again));
         add_numbers(offload ? &offloaded : &plain, trek_var_grad(x));
         trek_scope_end(scope);
     }
@@ -192,43 +175,32 @@ static void test_functions(void **state)
 /* --- calls
  * ---------------------------------------------------------------------------------------------------------------------- */
 
-static void expect(trek_status status, const char *part)
-{
-    assert_int_equal(trek_error_status(), status);
-    if (!strstr(trek_error(), part))
-        fail_msg("no \"%s\" in: %s", part, trek_error());
-    trek_error_clear();
-}
-
 static void test_calls(void **state)
 {
-    (void)state;
     trek_offload_end();
-    expect(TREK_ERR_STATE, "without a begin");
+    expect_error(TREK_ERR_STATE, "without a begin");
     trek_offload_begin(&(trek_offload_opts){ .min_bytes = -2 });
-    expect(TREK_ERR_ARGUMENT, "-2");
+    expect_error(TREK_ERR_ARGUMENT, "-2");
     trek_offload_end();
     trek_offload_begin(&(trek_offload_opts){ .ahead = -1 });
-    expect(TREK_ERR_ARGUMENT, "-1");
+    expect_error(TREK_ERR_ARGUMENT, "-1");
     trek_offload_end();
     for (int k = 0; k < 65; k++)
         trek_offload_begin(NULL);
-    expect(TREK_ERR_STATE, "64");
+    expect_error(TREK_ERR_STATE, "64");
     for (int k = 0; k < 65; k++)
         trek_offload_end();
     assert_int_equal(trek_error_status(), TREK_OK);
     trek_offload_end();
-    expect(TREK_ERR_STATE, "without a begin");
+    expect_error(TREK_ERR_STATE, "without a begin");
     assert_null(trek_nn_offload(NULL, NULL));
     assert_int_equal(trek_error_status(), TREK_OK);
-    assert_null(trek_nn_offload(trek_nn_relu(), &(trek_offload_opts){ .ahead = -3 }));
-    expect(TREK_ERR_ARGUMENT, "-3");
+    REFUSED(trek_nn_offload(trek_nn_relu(), &(trek_offload_opts){ .ahead = -3 }), TREK_ERR_ARGUMENT, "-3");
 }
 
 /* Off inside, and in evaluation; the innermost holds. */
 static void test_nested(void **state)
 {
-    (void)state;
     trek_seed(2);
     trek_module *m = trek_nn_offload(deep_model(), &(trek_offload_opts){ .min_bytes = 1, .ahead = 1 }), *off = deep_model();
     for (int way = 0; way < 4; way++) {

@@ -1,16 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sorting, choosing, places, repeating and random choices by the public functions, against numbers told by hand. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "tests/autograd/differences.h"
@@ -21,7 +10,6 @@ static trek_var *matrix(void) { return VALUES(trek_dims(2, 3), TREK_F32, 3, 1, 2
 
 static void sorting(void **state)
 {
-    (void)state;
     trek_var *at = NULL, *x = matrix();
     ASSERT_VALUES(trek_sort(x, 1, false, &at), 1, 2, 3, 5, 5, NAN);
     ASSERT_VALUES(at, 1, 2, 0, 0, 1, 2);
@@ -46,7 +34,6 @@ static void sorting(void **state)
 
 static void quantiles(void **state)
 {
-    (void)state;
     trek_var *x = LIST(TREK_F32, 4, 1, 3, 2), *q = LIST(TREK_F32, 0, 0.5, 1), *low = VALUES(trek_dims_none(), TREK_F32, 0.4);
     ASSERT_VALUES(trek_quantile(x, q, 0, false, TREK_INTERPOLATION_LINEAR), 1, 2.5, 4);
     ASSERT_VALUES(trek_quantile(x, low, 0, false, TREK_INTERPOLATION_LOWER), 2);
@@ -61,7 +48,6 @@ static void quantiles(void **state)
 
 static void places(void **state)
 {
-    (void)state;
     trek_var *x = LIST(TREK_I64, 3, 0, 3, 7), *inverse = NULL, *counts = NULL;
     ASSERT_VALUES(trek_nonzero(x), 0, 2, 3);
     ASSERT_VALUES(trek_masked_select(x, trek_gt_scalar(x, 2)), 3, 3, 7);
@@ -78,7 +64,6 @@ static void places(void **state)
 
 static void scattering(void **state)
 {
-    (void)state;
     trek_var *x = LIST(TREK_F32, 1, 2, 3), *at = LIST(TREK_I64, 2, 0, 2), *source = LIST(TREK_F32, 4, 5, 6);
     ASSERT_VALUES(trek_scatter(x, at, source, 0), 5, 2, 6);
     ASSERT_VALUES(trek_scatter_value(x, at, 9, 0), 9, 2, 9);
@@ -101,7 +86,6 @@ static void scattering(void **state)
 
 static void arranging(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(2, 2), TREK_F32, 1, 2, 3, 4), *line = LIST(TREK_F32, 5, 6), *grids[2];
     ASSERT_VALUES(trek_repeat(x, trek_dims(1, 2)), 1, 2, 1, 2, 3, 4, 3, 4);
     ASSERT_VALUES(trek_tile(x, trek_dims(2)), 1, 2, 1, 2, 3, 4, 3, 4);
@@ -132,7 +116,6 @@ static double count_of(trek_var *v, double value)
 
 static void random_choices(void **state)
 {
-    (void)state;
     enum { MANY = 20000 };
     trek_seed(5);
     trek_var *many = trek_var_from(trek_tensor_full(0.3, trek_dims(MANY), TREK_F32, test_device()));
@@ -161,7 +144,6 @@ static void random_choices(void **state)
 /* Lines of any length, keys of all widths: in order, each place once. */
 static void long_lines(void **state)
 {
-    (void)state;
     static const int64_t lengths[] = { 39, 41, 255, 257, 4099, 70001 };
     static const trek_dtype dtypes[] = { TREK_F32, TREK_F64, TREK_BF16, TREK_I64, TREK_U8 };
     for (int d = 0; d < 5; d++)
@@ -183,13 +165,7 @@ static void long_lines(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(sorting, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(quantiles, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(places, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(scattering, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(arranging, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(random_choices, open_scope, close_scope),
-        cmocka_unit_test_setup_teardown(long_lines, open_scope, close_scope),
+        TEST(sorting), TEST(quantiles), TEST(places), TEST(scattering), TEST(arranging), TEST(random_choices), TEST(long_lines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

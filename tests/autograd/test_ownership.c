@@ -1,26 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whose gradients and results are: gradients that several inputs share, tables whose gradient is added to in place, results
  * that end on another thread. */
-#include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static trek_scope scope;
 
 static int open_scope(void **state)
 {
-    (void)state;
     trek_error_clear();
     scope = trek_scope_begin();
     return 0;
@@ -28,7 +21,6 @@ static int open_scope(void **state)
 
 static int close_scope(void **state)
 {
-    (void)state;
     bool failed = trek_error_status() != TREK_OK;
     trek_error_clear();
     trek_scope_end(scope);
@@ -68,7 +60,6 @@ static void assert_close(const trek_var *a, const trek_var *b)
 
 static trek_status add_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs, int n)
 {
-    (void)context, (void)n;
     outputs[0] = trek_mul_scalar(inputs[0], 1);
     for (int k = 1; k < n_inputs; k++)
         outputs[0] = trek_add(outputs[0], inputs[k]);
@@ -79,7 +70,6 @@ static trek_status add_forward(trek_function_context *context, trek_var *const *
 static trek_status add_backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **input_grads,
                                 int n_inputs)
 {
-    (void)context, (void)n;
     trek_var *shared = trek_mul_scalar(grads[0], 1);
     for (int k = 0; k < n_inputs; k++)
         input_grads[k] = shared;
@@ -91,7 +81,6 @@ static const trek_function add_all = { .name = "add_all", .forward = add_forward
 /* a + a + b + a + b of results of ops and of leaves, against the ops themselves. */
 static void shared_gradients(void **state)
 {
-    (void)state;
     for (int leaves = 0; leaves < 2; leaves++) {
         trek_var *a = leaf(trek_dims(3), 1), *b = leaf(trek_dims(3), 2);
         trek_var *x = leaves ? a : trek_mul_scalar(a, 3), *y = leaves ? b : trek_mul_scalar(b, -2), *expected[2], *captured[3];
@@ -126,7 +115,6 @@ static trek_var *look_up(trek_var *table, trek_dtype dtype, int64_t padding, boo
 
 static void tables(void **state)
 {
-    (void)state;
     static const trek_dtype dtypes[] = { TREK_I64, TREK_I32, TREK_U8 };
     for (int which = 0; which < 12; which++) {
         trek_dtype dtype = dtypes[which % 3];
@@ -148,7 +136,6 @@ static void tables(void **state)
 /* A gradient that somebody holds is not written to: what is added goes to a new one. */
 static void held_gradients(void **state)
 {
-    (void)state;
     trek_var *table = leaf(trek_dims(ROWS, WIDTH), 4);
     assert_int_equal(trek_backward(look_up(table, TREK_I64, -1, false)), TREK_OK);
     trek_var *held = trek_var_retain(trek_var_grad(table)), *before = trek_mul_scalar(held, 1);
@@ -160,7 +147,6 @@ static void held_gradients(void **state)
 /* No rows to look up, and a table of none. */
 static void empty_tables(void **state)
 {
-    (void)state;
     trek_var *table = leaf(trek_dims(ROWS, WIDTH), 5), *narrow = leaf(trek_dims(ROWS, 0), 5);
     for (int times = 0; times < 2; times++) {
         trek_var *none = trek_embedding(table, indices(trek_dims(0), TREK_I64, places), -1);
@@ -182,7 +168,6 @@ static void *release(void *var)
 /* A result outlives its scope, the walk, and the thread that made it has no say in when it ends. */
 static void results_end_elsewhere(void **state)
 {
-    (void)state;
     trek_var *x = leaf(trek_dims(2), 6);
     for (int walked = 0; walked < 2; walked++) {
         trek_scope inner = trek_scope_begin();
@@ -220,7 +205,6 @@ static void *pass_for_one(void *arg)
 
 static void leaves_of_several_threads(void **state)
 {
-    (void)state;
     trek_var *leaves[2] = { leaf(trek_dims(2), 7), leaf(trek_dims(2), 8) };
     for (int mine = 0; mine < 2; mine++) {
         pthread_t thread;

@@ -1,32 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the op suite and the comparison with PyTorch do not see of autograd/pointwise.h: known values, what is refused, what is
  * drawn, results on the host. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
+#include "tests/support/scoped.h"
 #include "tests/support/support.h"
 
 static trek_var *numbers(const double *values, int64_t n, trek_dtype dtype)
 {
     return trek_var_from(test_values(values, trek_dims(n), dtype));
-}
-
-static void expect(trek_status status, const char *part)
-{
-    assert_int_equal(trek_error_status(), status);
-    if (!strstr(trek_error(), part))
-        print_error("no \"%s\" in: %s\n", part, trek_error());
-    assert_non_null(strstr(trek_error(), part));
-    trek_error_clear();
 }
 
 static void check(trek_var *y, const double *wanted, int64_t n)
@@ -43,8 +25,6 @@ static void check(trek_var *y, const double *wanted, int64_t n)
 
 static void test_known(void **state)
 {
-    (void)state;
-    trek_scope scope = trek_scope_begin();
     const double xs[] = { -4, -1, 0, 0.5, 3, 7 };
     trek_var *x = numbers(xs, 6, TREK_F64);
     check(trek_relu6(x), (double[]){ 0, 0, 0, 0.5, 3, 6 }, 6);
@@ -93,13 +73,11 @@ static void test_known(void **state)
     check(trek_prelu(x, numbers((double[]){ 0.1 }, 1, TREK_F64)), (double[]){ -0.4, -0.1, 0, 0.5, 3, 7 }, 6);
     check(trek_nan_to_num(numbers((double[]){ NAN, INFINITY, -INFINITY, 2 }, 4, TREK_F32), 1, 5, -6), (double[]){ 1, 5, -6, 2 },
           4);
-    trek_scope_end(scope);
 }
 
 /* Gradients and second ones where kinds go on from each other. */
 static trek_var *chain(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n, (void)arg;
     trek_var *x = inputs[0];
     trek_var *y = trek_mul(trek_mish(x), trek_logsigmoid(trek_polygamma(1, trek_add_scalar(trek_square(x), 1))));
     return trek_add(y, trek_logaddexp(trek_asinh(x), trek_erfinv(trek_mul_scalar(trek_softsign(x), 0.9))));
@@ -107,21 +85,17 @@ static trek_var *chain(trek_var *const *inputs, int n, void *arg)
 
 static void test_chain(void **state)
 {
-    (void)state;
     const double values[] = { -1.5, -0.25, 0.5, 2 };
     trek_tensor *tensor = test_values(values, trek_dims(4), TREK_F64);
     trek_var *x = trek_var_new(tensor, true);
     trek_status status = trek_gradcheck(chain, &x, 1, NULL, &(trek_gradcheck_opts){ .second = true });
-    if (status != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(status);
     trek_var_release(x);
     trek_tensor_release(tensor);
 }
 
 static void test_drawn(void **state)
 {
-    (void)state;
-    trek_scope scope = trek_scope_begin();
     trek_var *x = trek_var_from(trek_tensor_full(-2, trek_dims(4000), TREK_F32, test_device()));
     trek_seed(4);
     double *slopes = test_read(trek_var_data(trek_div_scalar(trek_rrelu(x, 0.1, 0.3, true), -2))), mean = 0, least = 1, most = 0;
@@ -134,13 +108,10 @@ static void test_drawn(void **state)
     free(slopes);
     check(trek_rrelu(trek_var_from(trek_tensor_full(-2, trek_dims(2), TREK_F64, test_device())), 0.1, 0.3, false),
           (double[]){ -0.4, -0.4 }, 2);
-    trek_scope_end(scope);
 }
 
 static void test_close(void **state)
 {
-    (void)state;
-    trek_scope scope = trek_scope_begin();
     trek_var *x = numbers((double[]){ 1, INFINITY, NAN, 0 }, 4, TREK_F64),
         *y = numbers((double[]){ 1 + 1e-9, INFINITY, NAN, 1e-9 }, 4, TREK_F64);
     check(trek_isclose(x, y, 1e-5, 1e-8, false), (double[]){ 1, 1, 0, 1 }, 4);
@@ -150,51 +121,33 @@ static void test_close(void **state)
     assert_false(trek_allclose(x, y, 1e-5, 1e-8, false));
     assert_int_equal(trek_error_status(), TREK_OK);
     assert_false(trek_allclose(x, trek_cast(y, TREK_F32), 1e-5, 1e-8, true));
-    expect(TREK_ERR_DTYPE, "f64 and f32");
+    expect_error(TREK_ERR_DTYPE, "f64 and f32");
     assert_false(trek_allclose(x, y, -1, 0, true));
-    expect(TREK_ERR_ARGUMENT, "negative");
-    trek_scope_end(scope);
+    expect_error(TREK_ERR_ARGUMENT, "negative");
 }
 
 static void test_refused(void **state)
 {
-    (void)state;
-    trek_scope scope = trek_scope_begin();
     trek_var *x = numbers((double[]){ 1, 2, 3 }, 3, TREK_F32), *i = numbers((double[]){ 1, 2, 3 }, 3, TREK_I64);
-    assert_null(trek_hardtanh(x, 1, 0));
-    expect(TREK_ERR_ARGUMENT, "hardtanh: low 1");
-    assert_null(trek_softshrink(x, -1));
-    expect(TREK_ERR_ARGUMENT, "lambda");
-    assert_null(trek_celu(x, 0));
-    expect(TREK_ERR_ARGUMENT, "alpha");
-    assert_null(trek_mish(i));
-    expect(TREK_ERR_DTYPE, "");
-    assert_null(trek_glu(x, 0));
-    expect(TREK_ERR_SHAPE, "3 elements, which is odd");
-    assert_null(trek_swiglu(i, 0));
-    expect(TREK_ERR_DTYPE, "swiglu");
-    assert_null(trek_prelu(x, numbers((double[]){ 1, 2 }, 2, TREK_F32)));
-    expect(TREK_ERR_ARGUMENT, "1 element or 1");
-    assert_null(trek_prelu(x, numbers((double[]){ 1 }, 1, TREK_F64)));
-    expect(TREK_ERR_DTYPE, "prelu");
-    assert_null(trek_rrelu(x, 0.5, 0.1, true));
-    expect(TREK_ERR_ARGUMENT, "lower");
-    assert_null(trek_polygamma(-1, x));
-    expect(TREK_ERR_ARGUMENT, "order");
-    assert_null(trek_addcmul(i, x, x, 1));
-    expect(TREK_ERR_DTYPE, "addcmul");
-    assert_null(trek_lerp(i, x, 1));
-    expect(TREK_ERR_DTYPE, "lerp");
-    assert_null(trek_logaddexp(i, i));
-    expect(TREK_ERR_DTYPE, "logaddexp");
-    trek_scope_end(scope);
+    REFUSED(trek_hardtanh(x, 1, 0), TREK_ERR_ARGUMENT, "hardtanh: low 1");
+    REFUSED(trek_softshrink(x, -1), TREK_ERR_ARGUMENT, "lambda");
+    REFUSED(trek_celu(x, 0), TREK_ERR_ARGUMENT, "alpha");
+    REFUSED(trek_mish(i), TREK_ERR_DTYPE, "");
+    REFUSED(trek_glu(x, 0), TREK_ERR_SHAPE, "3 elements, which is odd");
+    REFUSED(trek_swiglu(i, 0), TREK_ERR_DTYPE, "swiglu");
+    REFUSED(trek_prelu(x, numbers((double[]){ 1, 2 }, 2, TREK_F32)), TREK_ERR_ARGUMENT, "1 element or 1");
+    REFUSED(trek_prelu(x, numbers((double[]){ 1 }, 1, TREK_F64)), TREK_ERR_DTYPE, "prelu");
+    REFUSED(trek_rrelu(x, 0.5, 0.1, true), TREK_ERR_ARGUMENT, "lower");
+    REFUSED(trek_polygamma(-1, x), TREK_ERR_ARGUMENT, "order");
+    REFUSED(trek_addcmul(i, x, x, 1), TREK_ERR_DTYPE, "addcmul");
+    REFUSED(trek_lerp(i, x, 1), TREK_ERR_DTYPE, "lerp");
+    REFUSED(trek_logaddexp(i, i), TREK_ERR_DTYPE, "logaddexp");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known), cmocka_unit_test(test_chain), cmocka_unit_test(test_drawn), cmocka_unit_test(test_close),
-        cmocka_unit_test(test_refused),
+        TEST(test_known), cmocka_unit_test(test_chain), TEST(test_drawn), TEST(test_close), TEST(test_refused),
     };
     return cmocka_run_group_tests_name("pointwise", tests, NULL, NULL);
 }

@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The gradient of slices, added in place, against the one that is recorded, which puts zeros around each: slices of every
  * kind, order and number, of nodes and leaves, beside other uses, with hooks, twice over, of whatever dtype. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "tests/autograd/values.h"
 #include "tests/support/support.h"
@@ -55,7 +45,6 @@ static trek_var *kept_copy;
 
 static trek_var *keep(trek_var *var, trek_var *grad, void *arg)
 {
-    (void)var, (void)arg;
     if (!kept) {
         kept = trek_var_retain(grad);
         kept_copy = trek_var_retain(trek_clone(grad));
@@ -97,7 +86,6 @@ static void nearly(const trek_var *a, const trek_var *b, double within)
 
 static void as_recorded(void **state)
 {
-    (void)state;
     for (uint32_t seed = 1; seed <= (test_short_on_device() ? PROGRAMS / 6 : PROGRAMS); seed++) {
         trek_scope scope = trek_scope_begin();
         trek_var *x = numbers(seed, trek_dims(4, 5, 3), true), *whole, *wanted[2], *found[2];
@@ -133,7 +121,6 @@ static trek_var *cubes_of_slices(trek_var *x)
 
 static void second_order(void **state)
 {
-    (void)state;
     trek_var *x = numbers(1, trek_dims(3, 3), true), *grad, *seed = numbers(2, trek_dims(3, 3), false), *twice;
     trek_var *loss = cubes_of_slices(x);
     assert_int_equal(trek_grad(&loss, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = true }, &grad), TREK_OK);
@@ -162,7 +149,6 @@ static void second_order(void **state)
 /* The three parts of one product, cut in the two ways that are usual, some of them frozen. */
 static void packed_attention(void **state)
 {
-    (void)state;
     for (uint32_t seed = 0; seed < 48; seed += test_short_on_device() ? 5 : 1) {
         trek_scope scope = trek_scope_begin();
         int64_t length = (int64_t[]){ 3, 70, 131, 4, 300 }[seed % 5], batch = length < 200 ? 1 + seed / 5 % 2 : 1;
@@ -220,7 +206,6 @@ static long kernels_of_attention(bool packed)
 /* No zeros of the whole's size for each part, no sums of these: one gradient less to be halved than for three of their own. */
 static void packed_as_few_kernels(void **state)
 {
-    (void)state;
     if (!test_fake("trek_fake_kernels"))
         skip();
     assert_int_equal(kernels_of_attention(true), kernels_of_attention(false) - 2);

@@ -1,14 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Elements by their places, tensors made of others', statistics: numbers told by hand, gradients by differences. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "autograd/ops.h"
 #include "tests/autograd/differences.h"
 #include "tests/autograd/values.h"
@@ -16,7 +7,6 @@
 
 static void places(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(2, 3), TREK_F32, 1, 2, 3, 4, 5, 6), *at = LIST(TREK_I64, 5, 0, -2);
     ASSERT_VALUES(trek_isin(x, LIST(TREK_F32, 7, 5, 1, 1), false), 1, 0, 0, 0, 1, 0);
     ASSERT_VALUES(trek_isin(LIST(TREK_F64, NAN, 1, INFINITY), LIST(TREK_F64, NAN, INFINITY), true), 1, 1, 0);
@@ -35,7 +25,6 @@ static void places(void **state)
 
 static void made_of_others(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(2, 3), TREK_F32, 1, 2, 3, 4, 5, 6), *line = LIST(TREK_I64, 2, 3);
     trek_var *parts = trek_unflatten(x, 1, trek_dims(-1, 1));
     assert_int_equal(trek_var_ndim(parts), 3);
@@ -58,7 +47,6 @@ static void made_of_others(void **state)
 
 static void statistics(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(2, 3), TREK_F64, 1, 2, 3, 4, 6, 2), *other = NULL;
     ASSERT_VALUES(trek_var_mean(x, trek_dims(1), false, &other), 1, 4);
     ASSERT_VALUES(other, 2, 4);
@@ -105,7 +93,6 @@ static trek_var *sums(trek_var *const *in) { return trek_logcumsumexp(trek_mul_s
 
 static void gradients(void **state)
 {
-    (void)state;
     const trek_shape one[] = { trek_dims(2, 3), trek_dims(2) }, both[] = { trek_dims(2, 3), trek_dims(2, 2) };
     const trek_shape list[] = { trek_dims(2, 3), trek_dims(5) }, line[] = { trek_dims(3), trek_dims(3) };
     const trek_shape beside[] = { trek_dims(2, 3), trek_dims(3) }, alike[] = { trek_dims(2, 3), trek_dims(2, 3) };
@@ -126,7 +113,6 @@ static void gradients(void **state)
 
 static void refused(void **state)
 {
-    (void)state;
     trek_var *x = VALUES(trek_dims(2, 3), TREK_F32, 1, 2, 3, 4, 5, 6), *i = LIST(TREK_I64, 1, 2), *other = x;
     ASSERT_REFUSED(trek_isin(x, i, false), TREK_ERR_DTYPE);
     ASSERT_REFUSED(trek_take(x, LIST(TREK_I32, 1)), TREK_ERR_DTYPE);

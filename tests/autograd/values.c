@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/autograd/values.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "tests/support/support.h"
 
@@ -45,9 +36,3 @@ void same(const trek_var *a, const trek_var *b)
     }
 }
 
-void expect(trek_status status, const char *prefix)
-{
-    assert_int_equal(trek_error_status(), status);
-    assert_int_equal(strncmp(trek_error(), prefix, strlen(prefix)), 0);
-    trek_error_clear();
-}

@@ -11,7 +11,5 @@ trek_var *numbers(uint32_t stream, trek_shape shape, bool requires_grad);
 
 double at(const trek_var *v, int64_t k);
 void same(const trek_var *a, const trek_var *b);
-/* The thread's error is that, and its message begins so; it is cleared. */
-void expect(trek_status status, const char *prefix);
 
 #endif

@@ -1,13 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Batches of unequal samples: padded, or put together by a function; the same rows whoever has which part of a batch. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 #include <stdatomic.h>
 
 #include "data/collate.h"
@@ -15,6 +7,7 @@
 #include "data/loader_internal.h"
 #include "data/stream.h"
 #include "data/told.h"
+#include "tests/support/unit.h"
 
 /* Sample i: "tokens" i64 [tokens_of(i)] = 100 i + place, "image" f32 [2, high, wide] = i + place / 100, "label" i64 = i. */
 enum { N = 37, BATCH = 8 };
@@ -60,7 +53,6 @@ static trek_status ragged_open(trek_dataset *self, int64_t epoch, uint64_t seed,
 static trek_status ragged_next(trek_dataset *self, void *reading, int64_t n, trek_tensor **out, int64_t *got)
 {
     int64_t *at = reading;
-    (void)self, (void)n;
     *got = *at < N;
     return *got ? make((*at)++, out) : TREK_OK;
 }
@@ -136,7 +128,6 @@ static trek_pad_opts pad_opts(int way)
 
 static void batches_are_padded(void **state)
 {
-    (void)state;
     for (int way = 0; way < 16; way++) {
         bool stream = way & 4, workers = way & 8 && !stream;
         trek_pad_opts opts = pad_opts(way);
@@ -158,7 +149,6 @@ static void batches_are_padded(void **state)
 /* All fields alike, by default and with one rule. */
 static void one_rule_for_all(void **state)
 {
-    (void)state;
     for (int ruled = 0; ruled < 2; ruled++) {
         trek_dataset *set = trek_dataset_select(trek_dataset_new(&classes[0]), (const char *[]){ "tokens", "label" }, NULL, 2);
         set = trek_dataset_pad(set, ruled ? &(trek_pad_opts){ .value = 5, .multiple_of = 4, .at_least = 9 } : NULL);
@@ -180,7 +170,6 @@ static void one_rule_for_all(void **state)
 /* What a rank reads of a batch, of any share, is padded as the whole; with a list of lengths, other samples are not fetched. */
 static void parts_are_padded_as_the_whole(void **state)
 {
-    (void)state;
     static const int cuts[][4] = { { 0, 8, 8, 8 }, { 0, 3, 8, 8 }, { 0, 1, 2, 8 }, { 0, 0, 5, 8 } }; /* of three ranks */
     int64_t lengths[N], all[BATCH], n_all;
     for (int64_t i = 0; i < N; i++)
@@ -232,7 +221,6 @@ static void parts_are_padded_as_the_whole(void **state)
 
 static void padding_refuses(void **state)
 {
-    (void)state;
     const struct {
         trek_pad_opts opts;
         const char *part;
@@ -294,7 +282,6 @@ static void end(void *arg) { (void)arg, atomic_fetch_add(&ended, 1); }
 
 static void functions_of_ones_own(void **state)
 {
-    (void)state;
     atomic_int fails = 0;
     for (int by_rows = 0; by_rows < 2; by_rows++) {
         trek_collate_opts opts = { .fields = (const char *[]){ "row" }, .n_fields = 1, .by_rows = by_rows, .arg = &fails,
@@ -340,10 +327,8 @@ static void functions_of_ones_own(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(batches_are_padded, clear_error),
-        cmocka_unit_test_setup(one_rule_for_all, clear_error),
-        cmocka_unit_test_setup(parts_are_padded_as_the_whole, clear_error),
-        cmocka_unit_test_setup(padding_refuses, clear_error),
+        cmocka_unit_test_setup(batches_are_padded, clear_error), cmocka_unit_test_setup(one_rule_for_all, clear_error),
+        cmocka_unit_test_setup(parts_are_padded_as_the_whole, clear_error), cmocka_unit_test_setup(padding_refuses, clear_error),
         cmocka_unit_test_setup(functions_of_ones_own, clear_error),
     };
     return cmocka_run_group_tests_name("collate", tests, NULL, NULL);

@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Datasets made of others: lists, splits, rows of several, fields, functions, caches; alone, in one another, from any number
  * of threads. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 #include <stdatomic.h>
 
 #include "data/compose.h"
 #include "data/told.h"
+#include "tests/support/unit.h"
 
 enum { SEED = 11, EPOCH = 3 };
 
@@ -38,7 +30,6 @@ static void expect_samples(trek_dataset *set, const int64_t *expected, int64_t n
 
 static void lists(void **state)
 {
-    (void)state;
     int64_t list[] = { 7, 0, 7, 3, 9 };
     const int64_t expected[] = { 7, 0, 7, 3, 9 };
     trek_dataset *set = trek_dataset_indices(told_new(10), list, 5);
@@ -66,7 +57,6 @@ static void lists(void **state)
 /* Parts are disjoint, all of it, of the sizes that PyTorch's random_split gives, and another order with another seed. */
 static void splits(void **state)
 {
-    (void)state;
     static const struct {
         int64_t length;
         int n;
@@ -124,7 +114,6 @@ static void splits(void **state)
 
 static void one_after_another(void **state)
 {
-    (void)state;
     trek_dataset *sets[] = { told_new(3), trek_dataset_subset(told_new(9), 4, 0), trek_dataset_subset(told_new(9), 4, 2),
                              told_new(1) };
     trek_dataset *set = trek_dataset_concat(sets, 4);
@@ -160,7 +149,6 @@ static void one_after_another(void **state)
 
 static void some_fields(void **state)
 {
-    (void)state;
     trek_dataset *set = trek_dataset_select(told_new(4), (const char *[]){ "draw", "index" }, (const char *[]){ "y", "x" }, 2);
     assert_string_equal(trek_dataset_field_name(set, 0), "y");
     trek_tensor *out[2];
@@ -209,7 +197,6 @@ static trek_status makes_nothing(const trek_fetch *of, trek_tensor *const *in, t
 
 static void functions(void **state)
 {
-    (void)state;
     int shift = 2, none = 0;
     const char *const names[] = { "number", "rest" };
     for (int one = 0; one < 2; one++) {
@@ -254,7 +241,6 @@ static void functions(void **state)
 /* The first use keeps; room for some; many threads; the first epoch's numbers stay. */
 static void caches(void **state)
 {
-    (void)state;
     for (int room = 0; room < 3; room++)
         for (int workers = 1; workers < 5; workers += 3) {
             int64_t samples, bytes, limit = room == 2 ? INT64_MAX : room * 10 * 16 + 5;
@@ -300,7 +286,6 @@ static void caches(void **state)
 /* A failure below leaves nothing behind, and what was kept before stays right. */
 static void failures_below(void **state)
 {
-    (void)state;
     trek_dataset *inner = told_new(6), *parts[2];
     trek_dataset *cache = trek_dataset_cache(trek_dataset_retain(inner), 1 << 20);
     trek_dataset *set = trek_dataset_concat((trek_dataset *[]){ cache, told_new(3) }, 2);
@@ -325,7 +310,6 @@ static void failures_below(void **state)
 
 static void vocabulary_through_others(void **state)
 {
-    (void)state;
     char path[] = "/tmp/trek-compose-XXXXXX";
     int file = mkstemp(path), size = 0;
     assert_true(file >= 0);
@@ -344,14 +328,10 @@ static void vocabulary_through_others(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(lists, clear_error),
-        cmocka_unit_test_setup(splits, clear_error),
-        cmocka_unit_test_setup(one_after_another, clear_error),
-        cmocka_unit_test_setup(some_fields, clear_error),
-        cmocka_unit_test_setup(functions, clear_error),
-        cmocka_unit_test_setup(caches, clear_error),
-        cmocka_unit_test_setup(failures_below, clear_error),
-        cmocka_unit_test_setup(vocabulary_through_others, clear_error),
+        cmocka_unit_test_setup(lists, clear_error), cmocka_unit_test_setup(splits, clear_error),
+        cmocka_unit_test_setup(one_after_another, clear_error), cmocka_unit_test_setup(some_fields, clear_error),
+        cmocka_unit_test_setup(functions, clear_error), cmocka_unit_test_setup(caches, clear_error),
+        cmocka_unit_test_setup(failures_below, clear_error), cmocka_unit_test_setup(vocabulary_through_others, clear_error),
     };
     return cmocka_run_group_tests_name("compose", tests, NULL, NULL);
 }

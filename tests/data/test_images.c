@@ -1,16 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Images in files, and folders of them. More kinds of files stand in tests/checks/check_images.py, which Pillow writes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "data/image.h"
 #include "data/transform.h"
@@ -60,7 +51,6 @@ static void write_png(const char *name, int channels, int height, int width, int
 
 static int make_folder(void **state)
 {
-    (void)state;
     assert_non_null(mkdtemp(folder));
     const char *inside[] = { "set", "set/zebra", "set/ant", "set/ant/more", "set/ant/a-b", "none", "empty", "empty/void", "one",
                              "one/x" };
@@ -80,7 +70,6 @@ static int make_folder(void **state)
 
 static int remove_folder(void **state)
 {
-    (void)state;
     char command[300];
     snprintf(command, sizeof command, "rm -r %s", folder);
     return system(command);
@@ -88,7 +77,6 @@ static int remove_folder(void **state)
 
 static void test_folder(void **state)
 {
-    (void)state;
     static const char *const order[] = { "set/ant/z.png", "set/ant/a-b/2.png", "set/ant/more/1.png", "set/zebra/a.PNG",
                                          "set/zebra/b.png" };
     trek_dataset *set = trek_dataset_image_folder(in_folder("set"), NULL);
@@ -110,48 +98,37 @@ static void test_folder(void **state)
     assert_memory_equal(trek_tensor_data(out[1]), ((int64_t[]){ 1, 0, 0, 1 }), 32);
     trek_tensor_release(out[0]);
     trek_tensor_release(out[1]);
-    assert_int_equal(trek_dataset_get(set, (int64_t[]){ 1, 0 }, 2, out), TREK_ERR_SHAPE);
-    expect_error(TREK_ERR_SHAPE, "a-b/2.png is of 5 x 6");
-    assert_null(trek_image_folder_path(set, 5));
-    expect_error(TREK_ERR_ARGUMENT, "sample 5 of 5");
+    FAILS(trek_dataset_get(set, (int64_t[]){ 1, 0 }, 2, out), TREK_ERR_SHAPE, "a-b/2.png is of 5 x 6");
+    REFUSED(trek_image_folder_path(set, 5), TREK_ERR_ARGUMENT, "sample 5 of 5");
     trek_dataset *alike = trek_dataset_transform(set, "image", trek_transform_resize(4, 4, NULL), 0);
     assert_int_equal(trek_dataset_get(alike, (int64_t[]){ 0, 1, 2, 3, 4 }, 5, out), TREK_OK);
     assert_true(trek_shape_equal(trek_tensor_shape(out[0]), trek_dims(5, 3, 4, 4)));
     trek_tensor_release(out[0]);
     trek_tensor_release(out[1]);
     assert_ptr_equal(trek_image_folder_classes(alike, &n), classes);
-    assert_null(trek_image_folder_path(alike, 0));
-    expect_error(TREK_ERR_ARGUMENT, "the dataset is transform");
+    REFUSED(trek_image_folder_path(alike, 0), TREK_ERR_ARGUMENT, "the dataset is transform");
     trek_tensor *row = trek_tensor_zeros(trek_dims(1), TREK_I64, trek_cpu(0));
     trek_dataset *other = trek_dataset_tensors((const char *[]){ "label" }, &row, 1);
     trek_tensor_release(row);
-    assert_null(trek_image_folder_classes(other, &n));
-    expect_error(TREK_ERR_ARGUMENT, "not image_folder");
+    REFUSED(trek_image_folder_classes(other, &n), TREK_ERR_ARGUMENT, "not image_folder");
     trek_dataset_free(&other);
     trek_dataset_free(&alike);
 }
 
 static void test_bad_folders(void **state)
 {
-    (void)state;
-    assert_null(trek_dataset_image_folder(NULL, NULL));
-    expect_error(TREK_ERR_ARGUMENT, "a folder");
-    assert_null(trek_dataset_image_folder(in_folder("nowhere"), NULL));
-    expect_error(TREK_ERR_IO, "nowhere");
-    assert_null(trek_dataset_image_folder(in_folder("none"), NULL));
-    expect_error(TREK_ERR_FORMAT, "no folders of classes");
-    assert_null(trek_dataset_image_folder(in_folder("empty"), NULL));
-    expect_error(TREK_ERR_FORMAT, "empty/void: there is no image");
+    REFUSED(trek_dataset_image_folder(NULL, NULL), TREK_ERR_ARGUMENT, "a folder");
+    REFUSED(trek_dataset_image_folder(in_folder("nowhere"), NULL), TREK_ERR_IO, "nowhere");
+    REFUSED(trek_dataset_image_folder(in_folder("none"), NULL), TREK_ERR_FORMAT, "no folders of classes");
+    REFUSED(trek_dataset_image_folder(in_folder("empty"), NULL), TREK_ERR_FORMAT, "empty/void: there is no image");
     trek_dataset *set = trek_dataset_image_folder(in_folder("one"), NULL);
     trek_tensor *out[2];
-    assert_int_equal(trek_dataset_get(set, (int64_t[]){ 0, 1 }, 2, out), TREK_ERR_FORMAT);
-    expect_error(TREK_ERR_FORMAT, "one/x/no.jpeg: neither PNG nor JPEG");
+    FAILS(trek_dataset_get(set, (int64_t[]){ 0, 1 }, 2, out), TREK_ERR_FORMAT, "one/x/no.jpeg: neither PNG nor JPEG");
     trek_dataset_free(&set);
 }
 
 static void test_jpeg(void **state)
 {
-    (void)state;
     trek_tensor *image = trek_image_decode(jpeg, sizeof jpeg, NULL, NULL), *gray = NULL;
     if (!image && trek_error_status() == TREK_ERR_UNSUPPORTED) {
         trek_error_clear();
@@ -178,7 +155,6 @@ static void test_jpeg(void **state)
 
 static void test_png(void **state)
 {
-    (void)state;
     static unsigned char bytes[4096];
     FILE *file = fopen(in_folder("set/zebra/b.png"), "rb");
     size_t whole = fread(bytes, 1, sizeof bytes, file);
@@ -191,42 +167,31 @@ static void test_png(void **state)
     assert_int_equal(p[90], 255);
     trek_tensor_release(image);
     for (size_t length = 8; length < whole; length++) {
-        assert_null(trek_image_decode(bytes, length, "cut", NULL));
-        expect_error(TREK_ERR_FORMAT, "cut: no PNG that can be read");
+        REFUSED(trek_image_decode(bytes, length, "cut", NULL), TREK_ERR_FORMAT, "cut: no PNG that can be read");
     }
     assert_null(trek_image_decode(bytes, whole, "large", &(trek_image_read_opts){ .most_pixels = 29 }));
     expect_error(TREK_ERR_FORMAT, "large: an image of 5 x 6, more than the 29");
     bytes[16] = 0x7f; /* a width of 2^31 */
-    assert_null(trek_image_decode(bytes, whole, "huge", NULL));
-    expect_error(TREK_ERR_FORMAT, "huge");
+    REFUSED(trek_image_decode(bytes, whole, "huge", NULL), TREK_ERR_FORMAT, "huge");
 }
 
 static void test_bad_calls(void **state)
 {
-    (void)state;
-    assert_null(trek_image_read(NULL, NULL));
-    expect_error(TREK_ERR_ARGUMENT, "a path");
-    assert_null(trek_image_read(in_folder("nothing.png"), NULL));
-    expect_error(TREK_ERR_IO, "nothing.png");
-    assert_null(trek_image_decode(NULL, 5, NULL, NULL));
-    expect_error(TREK_ERR_ARGUMENT, "bytes");
-    assert_null(trek_image_decode("", 0, NULL, NULL));
-    expect_error(TREK_ERR_FORMAT, "image: neither");
+    REFUSED(trek_image_read(NULL, NULL), TREK_ERR_ARGUMENT, "a path");
+    REFUSED(trek_image_read(in_folder("nothing.png"), NULL), TREK_ERR_IO, "nothing.png");
+    REFUSED(trek_image_decode(NULL, 5, NULL, NULL), TREK_ERR_ARGUMENT, "bytes");
+    REFUSED(trek_image_decode("", 0, NULL, NULL), TREK_ERR_FORMAT, "image: neither");
     assert_null(trek_image_decode(jpeg, sizeof jpeg, NULL, &(trek_image_read_opts){ .channels = 2 }));
     expect_error(TREK_ERR_ARGUMENT, "2 channels");
     trek_tensor *floats = trek_tensor_zeros(trek_dims(3, 2, 2), TREK_F32, trek_cpu(0)),
         *five = trek_tensor_zeros(trek_dims(5, 2, 2), TREK_U8, trek_cpu(0)),
                 *one = trek_tensor_zeros(trek_dims(1, 2, 2), TREK_U8, trek_cpu(0));
-    assert_int_equal(trek_image_write_png(in_folder("w.png"), floats), TREK_ERR_DTYPE);
-    expect_error(TREK_ERR_DTYPE, "f32");
-    assert_int_equal(trek_image_write_png(in_folder("w.png"), five), TREK_ERR_SHAPE);
-    expect_error(TREK_ERR_SHAPE, "[5, 2, 2]");
-    assert_int_equal(trek_image_write_png(in_folder("no/w.png"), one), TREK_ERR_IO);
-    expect_error(TREK_ERR_IO, "no/w.png");
+    FAILS(trek_image_write_png(in_folder("w.png"), floats), TREK_ERR_DTYPE, "f32");
+    FAILS(trek_image_write_png(in_folder("w.png"), five), TREK_ERR_SHAPE, "[5, 2, 2]");
+    FAILS(trek_image_write_png(in_folder("no/w.png"), one), TREK_ERR_IO, "no/w.png");
     assert_int_equal(trek_image_write_png(in_folder("set"), one), TREK_ERR_IO); /* a folder */
     expect_error(TREK_ERR_IO, "set");
-    assert_int_equal(trek_image_write_png(NULL, one), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    FAILS(trek_image_write_png(NULL, one), TREK_ERR_ARGUMENT, "");
     trek_tensor_release(floats);
     trek_tensor_release(five);
     trek_tensor_release(one);
@@ -236,8 +201,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_folder), cmocka_unit_test(test_bad_folders), cmocka_unit_test(test_jpeg),
-            cmocka_unit_test(test_png),
-        cmocka_unit_test(test_bad_calls),
+        cmocka_unit_test(test_png), cmocka_unit_test(test_bad_calls),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

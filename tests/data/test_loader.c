@@ -1,28 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Samplers and the loader: every sample once, errors, scopes, threads. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "autograd/ops.h"
 #include "data/loader.h"
 #include "tests/support/scoped.h"
-
-static void assert_no_error(void)
-{
-    if (trek_error_status() != TREK_OK)
-        fail_msg("error: %s", trek_error());
-}
 
 /* -- a dataset for the loader: "value" f32 [n, 1] = index, may fail or be slow --- */
 
@@ -96,7 +81,6 @@ static int drain(trek_loader *loader, float *values, int count)
 
 static void every_sample_exactly_once(void **state)
 {
-    (void)state;
     static const int64_t sizes[] = { 1, 2, 3, 5, 16, 17, 100, 1023, 60000 };
     static int64_t order[60000];
     static char seen[60000];
@@ -120,7 +104,6 @@ static void every_sample_exactly_once(void **state)
  * unrelated, few samples stay, and epochs and seeds differ. */
 static void the_shuffle_is_even(void **state)
 {
-    (void)state;
     enum { TRIALS = 24000, N = 20000 };
     int counts[256] = { 0 };
     trek_sampler *small = trek_sampler_random(4, 3);
@@ -163,24 +146,19 @@ static void the_shuffle_is_even(void **state)
 
 static void sampler_refusals(void **state)
 {
-    (void)state;
     int64_t out[4];
-    assert_null(trek_sampler_random(-1, 0));
-    expect_error(TREK_ERR_ARGUMENT, "-1 samples");
+    REFUSED(trek_sampler_random(-1, 0), TREK_ERR_ARGUMENT, "-1 samples");
     trek_sampler *s = trek_sampler_sequential(3);
     assert_int_equal(trek_sampler_at(s, 0, 0, 3, out), TREK_OK);
     assert_int_equal(out[2], 2);
-    assert_int_equal(trek_sampler_at(s, 0, 1, 3, out), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "3 positions from 1 on");
-    assert_int_equal(trek_sampler_at(s, -1, 0, 1, out), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "epoch -1");
+    FAILS(trek_sampler_at(s, 0, 1, 3, out), TREK_ERR_ARGUMENT, "3 positions from 1 on");
+    FAILS(trek_sampler_at(s, -1, 0, 1, out), TREK_ERR_ARGUMENT, "epoch -1");
     trek_sampler_free(&s);
     trek_sampler_free(&s);
 }
 
 static void sampler_lengths(void **state)
 {
-    (void)state;
     static const int64_t sizes[] = { 0, 1, 7, INT64_C(1) << 40 };
     for (int k = 0; k < 4; k++) {
         trek_sampler *s = trek_sampler_sequential(sizes[k]), *r = trek_sampler_random(sizes[k], 3);
@@ -197,7 +175,6 @@ static void sampler_lengths(void **state)
 /* Fields of an object instead of its class: copied, checked as a whole before they take the place of others. */
 static void fields_of_an_object(void **state)
 {
-    (void)state;
     trek_dataset *set = &counting_new(5)->base;
     char first[] = "number", second[] = "twice";
     const char *const names[] = { first, second };
@@ -207,18 +184,12 @@ static void fields_of_an_object(void **state)
     assert_int_equal(trek_dataset_field_count(set), 2);
     assert_string_equal(trek_dataset_field_name(set, 0), "number");
     assert_int_equal(trek_dataset_field(set, "twice"), 1);
-    assert_int_equal(trek_dataset_set_fields(set, NULL, 1), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "at least one field");
-    assert_int_equal(trek_dataset_set_fields(set, names, 0), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "at least one field");
-    assert_int_equal(trek_dataset_set_fields(set, (const char *[]){ "a", "" }, 2), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "field 1 has no name");
-    assert_int_equal(trek_dataset_set_fields(set, (const char *[]){ NULL }, 1), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "field 0 has no name");
-    assert_int_equal(trek_dataset_set_fields(set, (const char *[]){ "a", "b", "a" }, 3), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "two fields are called \"a\"");
-    assert_int_equal(trek_dataset_set_fields(NULL, names, 2), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "a dataset");
+    FAILS(trek_dataset_set_fields(set, NULL, 1), TREK_ERR_ARGUMENT, "at least one field");
+    FAILS(trek_dataset_set_fields(set, names, 0), TREK_ERR_ARGUMENT, "at least one field");
+    FAILS(trek_dataset_set_fields(set, (const char *[]){ "a", "" }, 2), TREK_ERR_ARGUMENT, "field 1 has no name");
+    FAILS(trek_dataset_set_fields(set, (const char *[]){ NULL }, 1), TREK_ERR_ARGUMENT, "field 0 has no name");
+    FAILS(trek_dataset_set_fields(set, (const char *[]){ "a", "b", "a" }, 3), TREK_ERR_ARGUMENT, "two fields are called \"a\"");
+    FAILS(trek_dataset_set_fields(NULL, names, 2), TREK_ERR_ARGUMENT, "a dataset");
     assert_string_equal(trek_dataset_field_name(set, 1), "twice"); /* as they were */
     assert_int_equal(trek_dataset_set_fields(set, (const char *[]){ "index" }, 1), TREK_OK);
     assert_int_equal(trek_dataset_field_count(set), 1);
@@ -226,8 +197,7 @@ static void fields_of_an_object(void **state)
     assert_int_equal(trek_loader_start(loader, 0), TREK_OK);
     trek_batch *batch = trek_loader_next(loader);
     assert_non_null(trek_batch_get(batch, "index"));
-    assert_null(trek_batch_get(batch, "value"));
-    expect_error(TREK_ERR_ARGUMENT, "index");
+    REFUSED(trek_batch_get(batch, "value"), TREK_ERR_ARGUMENT, "index");
     trek_loader_free(&loader);
 }
 
@@ -236,7 +206,6 @@ enum { TOLD = 5 };
 
 static trek_status told_get(trek_dataset *self, const trek_fetch *fetch, trek_tensor **out)
 {
-    (void)self;
     int64_t values[64 * TOLD], sum = 0;
     for (int64_t i = 0; i < fetch->n_batch; i++)
         sum += fetch->batch[i];
@@ -253,7 +222,6 @@ static int64_t told_length(const trek_dataset *self) { return (void)self, 40; }
 /* Epoch and seed of the loader, wherever it was begun and through a subset; the whole batch if the class asks for it. */
 static void datasets_hear_of_epoch_and_seed(void **state)
 {
-    (void)state;
     for (int way = 0; way < 8; way++) {
         bool needs = way & 1, subset = way & 2;
         const trek_dataset_class told = { .name = "told", .size = sizeof(trek_dataset), .length = told_length, .get = told_get,
@@ -279,13 +247,12 @@ static void datasets_hear_of_epoch_and_seed(void **state)
             }
         }
         trek_loader_free(&loader);
-        assert_no_error();
+        expect_no_error();
     }
 }
 
 static void fetching_outside_of_a_loader(void **state)
 {
-    (void)state;
     static const trek_dataset_class told = { .name = "told", .size = sizeof(trek_dataset), .length = told_length, .get = told_get,
                                              .n_fields = 1, .fields = counting_fields };
     trek_dataset *set = trek_dataset_new(&told);
@@ -298,14 +265,10 @@ static void fetching_outside_of_a_loader(void **state)
     const int64_t expected[TOLD] = { 6, 5, 9, 1, 6 };
     assert_memory_equal(trek_tensor_data(out), expected, sizeof(expected));
     trek_tensor_release(out);
-    assert_int_equal(trek_dataset_fetch(set, &(trek_fetch){ .indices = &index, .n = 1, .epoch = -1 }, &out), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "epoch -1");
-    assert_int_equal(trek_dataset_fetch(set, &(trek_fetch){ &index, 1, 0, 9, &wrong, 1, 0 }, &out), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "sample 40 of 40");
-    assert_int_equal(trek_dataset_fetch(set, NULL, &out), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "indices");
-    assert_int_equal(trek_dataset_fetch(set, &(trek_fetch){ 0 }, &out), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "indices");
+    FAILS(trek_dataset_fetch(set, &(trek_fetch){ .indices = &index, .n = 1, .epoch = -1 }, &out), TREK_ERR_ARGUMENT, "epoch -1");
+    FAILS(trek_dataset_fetch(set, &(trek_fetch){ &index, 1, 0, 9, &wrong, 1, 0 }, &out), TREK_ERR_ARGUMENT, "sample 40 of 40");
+    FAILS(trek_dataset_fetch(set, NULL, &out), TREK_ERR_ARGUMENT, "indices");
+    FAILS(trek_dataset_fetch(set, &(trek_fetch){ 0 }, &out), TREK_ERR_ARGUMENT, "indices");
     trek_dataset_free(&set);
 }
 
@@ -313,13 +276,12 @@ static void fetching_outside_of_a_loader(void **state)
 
 static void loader_gives_every_sample(void **state)
 {
-    (void)state;
     for (int way = 0; way < 24; way++) {
         int prefetch = way % 6 - 1;
         trek_loader *loader = trek_loader_new(&counting_new(103)->base, &(trek_loader_opts){
             .batch_size = 10, .shuffle = true, .seed = 5, .prefetch = prefetch < 0 ? TREK_ZERO : prefetch,
             .workers = prefetch < 0 ? 1 : way / 6 });
-        assert_no_error();
+        expect_no_error();
         assert_int_equal(trek_loader_batches(loader), 11);
         float first[103], values[103];
         for (int epoch = 0; epoch < 3; epoch++) {
@@ -339,7 +301,7 @@ static void loader_gives_every_sample(void **state)
         assert_int_equal(trek_loader_start(loader, 0), TREK_OK);
         assert_int_equal(drain(loader, values, 0), 103);
         assert_memory_equal(first, values, sizeof(first));
-        assert_no_error();
+        expect_no_error();
         trek_loader_free(&loader);
         assert_null(loader);
     }
@@ -347,7 +309,6 @@ static void loader_gives_every_sample(void **state)
 
 static void loader_drop_last(void **state)
 {
-    (void)state;
     float values[64];
     trek_loader *loader = trek_loader_new(&counting_new(23)->base, &(trek_loader_opts){ .batch_size = 5, .drop_last = true });
     assert_int_equal(trek_loader_batches(loader), 4);
@@ -362,29 +323,24 @@ static void loader_drop_last(void **state)
     assert_int_equal(trek_batch_size(trek_loader_next(loader)), 3);
     assert_null(trek_loader_next(loader));
     trek_loader_free(&loader);
-    assert_no_error();
+    expect_no_error();
 }
 
 static void loader_refusals(void **state)
 {
-    (void)state;
     atomic_int freed = 0;
     counting *set = counting_new(5);
     set->freed = &freed;
     assert_null(trek_loader_new(&set->base, &(trek_loader_opts){ .batch_size = 6, .drop_last = true }));
     expect_error(TREK_ERR_ARGUMENT, "with drop_last no batch would remain");
     assert_int_equal(freed, 1); /* owned also on failure */
-    assert_null(trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){ 0 }));
-    expect_error(TREK_ERR_ARGUMENT, "batch_size is 0");
+    REFUSED(trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){ 0 }), TREK_ERR_ARGUMENT, "batch_size is 0");
     assert_null(trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){ .batch_size = -4 }));
     expect_error(TREK_ERR_ARGUMENT, "batch_size is -4");
-    assert_null(trek_loader_new(&counting_new(5)->base, NULL));
-    expect_error(TREK_ERR_ARGUMENT, "batch_size");
-    assert_null(trek_loader_new(&counting_new(0)->base, &(trek_loader_opts){ .batch_size = 4 }));
-    expect_error(TREK_ERR_ARGUMENT, "no samples");
-    assert_null(trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){
-        .batch_size = 4, .shuffle = true, .sampler = trek_sampler_sequential(5) }));
-    expect_error(TREK_ERR_ARGUMENT, "sampler");
+    REFUSED(trek_loader_new(&counting_new(5)->base, NULL), TREK_ERR_ARGUMENT, "batch_size");
+    REFUSED(trek_loader_new(&counting_new(0)->base, &(trek_loader_opts){ .batch_size = 4 }), TREK_ERR_ARGUMENT, "no samples");
+    REFUSED(trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){
+    .batch_size = 4, .shuffle = true, .sampler = trek_sampler_sequential(5) }), TREK_ERR_ARGUMENT, "sampler");
     assert_null(trek_loader_new(trek_dataset_mnist("/nowhere", TREK_TRAIN), &(trek_loader_opts){
         .batch_size = 4, .sampler = trek_sampler_sequential(5) }));
     assert_null(trek_loader_next(NULL));
@@ -392,12 +348,9 @@ static void loader_refusals(void **state)
     assert_null(trek_batch_get(NULL, "image"));
     expect_error(TREK_ERR_IO, "/nowhere"); /* the first error, not a later one */
     trek_loader *loader = trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){ .batch_size = 2 });
-    assert_null(trek_loader_next(loader));
-    expect_error(TREK_ERR_STATE, "trek_loader_start comes first");
-    assert_int_equal(trek_loader_start(loader, -1), TREK_ERR_ARGUMENT);
-    trek_error_clear();
-    assert_int_equal(trek_loader_seek(loader, 0, 4), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "batch 4 does not exist");
+    REFUSED(trek_loader_next(loader), TREK_ERR_STATE, "trek_loader_start comes first");
+    FAILS(trek_loader_start(loader, -1), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_loader_seek(loader, 0, 4), TREK_ERR_ARGUMENT, "batch 4 does not exist");
     trek_loader_start(loader, 0);
     trek_batch *batch = trek_loader_next(loader);
     assert_null(trek_batch_get(batch, "values"));
@@ -409,7 +362,6 @@ static void loader_refusals(void **state)
 
 static void loader_stops_at_errors(void **state)
 {
-    (void)state;
     for (int prefetch = -1; prefetch < 4; prefetch++) {
         counting *set = counting_new(20);
         set->fail_at = 9;
@@ -420,21 +372,18 @@ static void loader_stops_at_errors(void **state)
         trek_loader_start(loader, 0);
         assert_int_equal(drain(loader, values, 0), 8);
         assert_int_equal(trek_loader_start(loader, 1), TREK_ERR_CALLBACK); /* nothing goes on while it is set */
-        assert_null(trek_loader_next(loader));
-        expect_error(TREK_ERR_CALLBACK, "sample 9 is broken");
+        REFUSED(trek_loader_next(loader), TREK_ERR_CALLBACK, "sample 9 is broken");
         trek_loader_start(loader, 2);
         assert_int_equal(value_of(trek_loader_next(loader), 0), 0);
         trek_fail(TREK_ERR_SHAPE, "the user's own");
-        assert_null(trek_loader_next(loader));
-        expect_error(TREK_ERR_SHAPE, "the user's own");
+        REFUSED(trek_loader_next(loader), TREK_ERR_SHAPE, "the user's own");
         trek_loader_free(&loader); /* with an untaken failure in the ring */
-        assert_no_error();
+        expect_no_error();
     }
 }
 
 static void loader_cancels_in_the_middle(void **state)
 {
-    (void)state;
     for (int prefetch = -1; prefetch < 4; prefetch++) {
         counting *set = counting_new(64);
         set->delay_us = 300;
@@ -454,13 +403,12 @@ static void loader_cancels_in_the_middle(void **state)
         trek_loader_start(loader, 4);
         trek_loader_next(loader);
         trek_loader_free(&loader);
-        assert_no_error();
+        expect_no_error();
     }
 }
 
 static void loader_resumes(void **state)
 {
-    (void)state;
     trek_loader_opts opts = { .batch_size = 8, .shuffle = true, .seed = 11 };
     trek_loader *a = trek_loader_new(&counting_new(50)->base, &opts), *b = trek_loader_new(&counting_new(50)->base, &opts);
     float whole[50], rest[50];
@@ -480,12 +428,11 @@ static void loader_resumes(void **state)
     trek_loader_seek(b, 6, 7);
     assert_null(trek_loader_next(b));
     trek_loader_free(&b);
-    assert_no_error();
+    expect_no_error();
 }
 
 static void loader_fetches_ahead(void **state)
 {
-    (void)state;
     counting *set = counting_new(40);
     trek_loader *loader = trek_loader_new(trek_dataset_retain(&set->base), &(trek_loader_opts){ .batch_size = 4, .prefetch = 3 });
     trek_loader_start(loader, 0);
@@ -505,13 +452,11 @@ static void loader_fetches_ahead(void **state)
 
 static int64_t reversed_length(const trek_sampler *self)
 {
-    (void)self;
     return 6;
 }
 
 static trek_status reversed_at(const trek_sampler *self, int64_t epoch, int64_t first, int64_t count, int64_t *indices)
 {
-    (void)self;
     for (int64_t i = 0; i < count; i++)
         indices[i] = epoch == 9 ? 1000 : 5 - (first + i);
     return TREK_OK;
@@ -519,7 +464,6 @@ static trek_status reversed_at(const trek_sampler *self, int64_t epoch, int64_t 
 
 static void loader_takes_a_sampler_of_ones_own(void **state)
 {
-    (void)state;
     static const trek_sampler_class reversed = { .name = "reversed", .size = sizeof(trek_sampler), .length = reversed_length,
                                                  .at = reversed_at };
     trek_loader *loader = trek_loader_new(&counting_new(50)->base, &(trek_loader_opts){
@@ -530,8 +474,7 @@ static void loader_takes_a_sampler_of_ones_own(void **state)
     for (int i = 0; i < 6; i++)
         assert_true(values[i] == (float)(5 - i));
     trek_loader_start(loader, 9);
-    assert_null(trek_loader_next(loader));
-    expect_error(TREK_ERR_ARGUMENT, "sample 1000 of 50");
+    REFUSED(trek_loader_next(loader), TREK_ERR_ARGUMENT, "sample 1000 of 50");
     trek_loader_free(&loader);
 }
 
@@ -539,14 +482,13 @@ static void loader_takes_a_sampler_of_ones_own(void **state)
 
 static void ops_need_no_scope_in_a_loop(void **state)
 {
-    (void)state;
     trek_loader *loader = trek_loader_new(&counting_new(12)->base, &(trek_loader_opts){ .batch_size = 4 });
     trek_loader_start(loader, 0);
     double sum = 0;
     trek_var *kept = NULL, *field = NULL;
     for (trek_batch *batch; (batch = trek_loader_next(loader));) {
         trek_var *twice = trek_mul_scalar(trek_batch_get(batch, "value"), 2);
-        assert_no_error();
+        expect_no_error();
         for (int i = 0; i < 4; i++)
             sum += ((float *)trek_tensor_data(trek_var_data(twice)))[i];
         if (!kept) {
@@ -566,8 +508,7 @@ static void ops_need_no_scope_in_a_loop(void **state)
     trek_loader_free(&loader); /* ends the batch, too */
     trek_tensor *one = trek_tensor_from_data(&(float){ 1 }, trek_dims(1), TREK_F32, trek_cpu(0));
     trek_var *var = trek_var_new(one, false);
-    assert_null(trek_mul_scalar(var, 2));
-    expect_error(TREK_ERR_SCOPE, "scope");
+    REFUSED(trek_mul_scalar(var, 2), TREK_ERR_SCOPE, "scope");
     trek_var_release(var);
     trek_tensor_release(one);
 }
@@ -575,7 +516,6 @@ static void ops_need_no_scope_in_a_loop(void **state)
 /* An evaluation inside a training loop: the training batch and what was made of it stay. */
 static void loaders_nest(void **state)
 {
-    (void)state;
     trek_loader *train = trek_loader_new(&counting_new(12)->base, &(trek_loader_opts){ .batch_size = 4 });
     trek_loader *test = trek_loader_new(&counting_new(6)->base, &(trek_loader_opts){ .batch_size = 2 });
     int batches = 0;
@@ -586,17 +526,17 @@ static void loaders_nest(void **state)
             trek_loader_start(test, 0);
             for (trek_batch *inner; (inner = trek_loader_next(test)); batches++) {
                 trek_var *both = trek_add(made, trek_sum(trek_batch_get(inner, "value"), trek_dims_none(), false));
-                assert_no_error();
+                expect_no_error();
                 assert_non_null(both);
             }
             assert_true(value_of(batch, 0) + 1 == ((float *)trek_tensor_data(trek_var_data(made)))[0]);
         }
         trek_loader_start(test, 0); /* and between epochs: now it is the outermost */
         while (trek_loader_next(test))
-            assert_no_error();
+            expect_no_error();
     }
     assert_int_equal(batches, 18);
-    assert_no_error();
+    expect_no_error();
     trek_loader_free(&train);
     trek_loader_free(&test);
 }
@@ -604,7 +544,6 @@ static void loaders_nest(void **state)
 /* Two loaders side by side, as adversarial training has them. */
 static void loaders_interleave(void **state)
 {
-    (void)state;
     trek_loader *a = trek_loader_new(&counting_new(12)->base, &(trek_loader_opts){ .batch_size = 2 });
     trek_loader *b = trek_loader_new(&counting_new(40)->base, &(trek_loader_opts){ .batch_size = 2 });
     trek_loader_start(a, 0);
@@ -615,7 +554,7 @@ static void loaders_interleave(void **state)
         trek_var *first = trek_add(trek_batch_get(x, "value"), trek_batch_get(y, "value"));
         y = trek_loader_next(b);
         trek_var *second = trek_add(first, trek_batch_get(y, "value"));
-        assert_no_error();
+        expect_no_error();
         assert_true(((float *)trek_tensor_data(trek_var_data(second)))[0] == (float)(2 * seen + 4 * seen + 4 * seen + 2));
     }
     assert_int_equal(seen, 6);
@@ -624,12 +563,11 @@ static void loaders_interleave(void **state)
     assert_non_null(trek_neg(trek_batch_get(y, "value")));
     trek_loader_free(&a);
     trek_loader_free(&b);
-    assert_no_error();
+    expect_no_error();
 }
 
 static void outer_scopes_may_end_early(void **state)
 {
-    (void)state;
     trek_loader *loader = trek_loader_new(&counting_new(12)->base, &(trek_loader_opts){ .batch_size = 4 });
     trek_scope outer = trek_scope_begin();
     trek_loader_start(loader, 0);
@@ -643,10 +581,10 @@ static void outer_scopes_may_end_early(void **state)
     (void)inner;
     assert_non_null(trek_loader_next(loader));
     assert_null(trek_loader_next(loader));
-    assert_no_error();
+    expect_no_error();
     assert_int_equal(trek_scope_end(outer), TREK_OK);
     trek_loader_free(&loader);
-    assert_no_error();
+    expect_no_error();
 }
 
 /* -- several workers --------------------------------------------------------------- */
@@ -680,7 +618,6 @@ static const trek_dataset_class meeting_class = {
 
 static void workers_fetch_at_the_same_time(void **state)
 {
-    (void)state;
     meeting *set = (meeting *)trek_dataset_new(&meeting_class);
     set->together = 3;
     trek_loader *loader = trek_loader_new(&set->base, &(trek_loader_opts){ .batch_size = 4, .prefetch = 1, .workers = 3 });
@@ -692,13 +629,12 @@ static void workers_fetch_at_the_same_time(void **state)
     assert_int_equal(next, 60);
     assert_int_equal(atomic_load(&set->most), 3); /* all three, and no more */
     trek_loader_free(&loader);
-    assert_no_error();
+    expect_no_error();
 }
 
 /* Failures come with their batch, after all before it; the loader can be begun anew, and left at any time. */
 static void failures_of_workers_keep_their_place(void **state)
 {
-    (void)state;
     for (int workers = 1; workers < 5; workers++)
         for (int fail_at = 0; fail_at < 40; fail_at += 7) {
             counting *set = counting_new(40);
@@ -718,14 +654,13 @@ static void failures_of_workers_keep_their_place(void **state)
                 assert_true(values[i] == (float)(40 - rest + i));
             assert_int_equal(trek_loader_seek(loader, 4, 0), TREK_OK);
             trek_loader_free(&loader);
-            assert_no_error();
+            expect_no_error();
         }
 }
 
 /* A bounded number of batches ahead, however slow the program. */
 static void workers_stop_when_the_ring_is_full(void **state)
 {
-    (void)state;
     counting *set = counting_new(400);
     trek_loader *loader = trek_loader_new(&set->base, &(trek_loader_opts){ .batch_size = 1, .prefetch = 2, .workers = 4 });
     trek_loader_start(loader, 0);
@@ -759,7 +694,6 @@ static void *run_epochs(void *arg)
 
 static void threads_share_a_dataset(void **state)
 {
-    (void)state;
     trek_dataset *set = &counting_new(300)->base;
     pthread_t threads[3];
     for (int k = 0; k < 3; k++)
@@ -774,7 +708,6 @@ static void threads_share_a_dataset(void **state)
 
 static void children_of_a_fork_get_an_error(void **state)
 {
-    (void)state;
     trek_loader *loader = trek_loader_new(&counting_new(12)->base, &(trek_loader_opts){ .batch_size = 4 });
     trek_loader_start(loader, 0);
     assert_non_null(trek_loader_next(loader));
@@ -792,39 +725,25 @@ static void children_of_a_fork_get_an_error(void **state)
     assert_true(WIFEXITED(result) && WEXITSTATUS(result) == 0);
     assert_non_null(trek_loader_next(loader)); /* the parent goes on */
     trek_loader_free(&loader);
-    assert_no_error();
+    expect_no_error();
 }
 
 /* A failed test leaves its error; the next begins without. */
-static int clear_error(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(every_sample_exactly_once, clear_error),
-        cmocka_unit_test_setup(the_shuffle_is_even, clear_error),
-        cmocka_unit_test_setup(sampler_refusals, clear_error),
-        cmocka_unit_test_setup(sampler_lengths, clear_error),
+        cmocka_unit_test_setup(every_sample_exactly_once, clear_error), cmocka_unit_test_setup(the_shuffle_is_even, clear_error),
+        cmocka_unit_test_setup(sampler_refusals, clear_error), cmocka_unit_test_setup(sampler_lengths, clear_error),
         cmocka_unit_test_setup(fields_of_an_object, clear_error),
         cmocka_unit_test_setup(datasets_hear_of_epoch_and_seed, clear_error),
         cmocka_unit_test_setup(fetching_outside_of_a_loader, clear_error),
-        cmocka_unit_test_setup(loader_gives_every_sample, clear_error),
-        cmocka_unit_test_setup(loader_drop_last, clear_error),
-        cmocka_unit_test_setup(loader_refusals, clear_error),
-        cmocka_unit_test_setup(loader_stops_at_errors, clear_error),
-        cmocka_unit_test_setup(loader_cancels_in_the_middle, clear_error),
-        cmocka_unit_test_setup(loader_resumes, clear_error),
+        cmocka_unit_test_setup(loader_gives_every_sample, clear_error), cmocka_unit_test_setup(loader_drop_last, clear_error),
+        cmocka_unit_test_setup(loader_refusals, clear_error), cmocka_unit_test_setup(loader_stops_at_errors, clear_error),
+        cmocka_unit_test_setup(loader_cancels_in_the_middle, clear_error), cmocka_unit_test_setup(loader_resumes, clear_error),
         cmocka_unit_test_setup(loader_fetches_ahead, clear_error),
         cmocka_unit_test_setup(loader_takes_a_sampler_of_ones_own, clear_error),
-        cmocka_unit_test_setup(ops_need_no_scope_in_a_loop, clear_error),
-        cmocka_unit_test_setup(loaders_nest, clear_error),
-        cmocka_unit_test_setup(loaders_interleave, clear_error),
-        cmocka_unit_test_setup(outer_scopes_may_end_early, clear_error),
+        cmocka_unit_test_setup(ops_need_no_scope_in_a_loop, clear_error), cmocka_unit_test_setup(loaders_nest, clear_error),
+        cmocka_unit_test_setup(loaders_interleave, clear_error), cmocka_unit_test_setup(outer_scopes_may_end_early, clear_error),
         cmocka_unit_test_setup(workers_fetch_at_the_same_time, clear_error),
         cmocka_unit_test_setup(failures_of_workers_keep_their_place, clear_error),
         cmocka_unit_test_setup(workers_stop_when_the_ring_is_full, clear_error),

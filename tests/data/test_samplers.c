@@ -1,17 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Samplers by weight, class and length: what they draw and how often, the same wherever one begins and on any number of
  * threads; and what loaders ask of samplers. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-#include <math.h>
-
 #include "data/told.h"
+#include "tests/support/unit.h"
 
 enum { MOST = 4096 };
 
@@ -44,7 +35,6 @@ static void expect_other_orders(const trek_sampler *a, const trek_sampler *b)
 
 static void weights_with_replacement(void **state)
 {
-    (void)state;
     static const double weights[] = { 1, 0, 3, .5, 0, 2.5, 1, 0 };
     static int64_t order[MOST];
     trek_sampler *s = trek_sampler_weighted(weights, 8, MOST, true, 5), *t = trek_sampler_weighted(weights, 8, MOST, true, 6);
@@ -77,7 +67,6 @@ static void weights_with_replacement(void **state)
 /* Each at most once; the pairs that are drawn first and second come as often as successive draws give them. */
 static void weights_without_replacement(void **state)
 {
-    (void)state;
     enum { TRIALS = 20000 };
     static const double weights[] = { 1, 0, 2, 5 };
     int counts[4][4] = { { 0 } };
@@ -117,7 +106,6 @@ static void weights_without_replacement(void **state)
 
 static void weights_refuse(void **state)
 {
-    (void)state;
     static const double bad[][3] = { { 1, -1, 2 }, { 1, INFINITY, 2 }, { NAN, 1, 1 }, { 0, 0, 0 }, { 1e308, 1e308, 1 } };
     for (int k = 0; k < 5; k++) {
         assert_null(trek_sampler_weighted(bad[k], 3, 1, k % 2, 0));
@@ -149,7 +137,6 @@ static void weights_refuse(void **state)
 /* Classes of 700, 200, 90 and 10 samples, with gaps between their labels. */
 static void classes_come_equally_often(void **state)
 {
-    (void)state;
     static int64_t labels[1000], order[MOST];
     for (int i = 0; i < 1000; i++)
         labels[i] = i % 100 == 0 ? 40 : i % 10 == 1 ? (i < 900 ? -7 : 3) : i % 5 == 2 ? 3 : 900;
@@ -192,7 +179,6 @@ static void classes_come_equally_often(void **state)
 
 static void batches_of_similar_lengths(void **state)
 {
-    (void)state;
     static const struct {
         int64_t n, batch, window;
     } cases[] = { { 1000, 16, 0 }, { 1000, 10, 5 }, { 1000, 7, 1000 }, { 33, 8, 2 }, { 5, 8, 0 }, { 64, 8, 1 }, { 1, 1, 1 } };
@@ -229,7 +215,6 @@ static void batches_of_similar_lengths(void **state)
 /* In loaders: samples as positions say, however they are fetched; a resume in the middle. */
 static void in_loaders(void **state)
 {
-    (void)state;
     static int64_t lengths[90], order[MOST];
     static double weights[90];
     for (int i = 0; i < 90; i++) {
@@ -276,11 +261,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(weights_with_replacement, clear_error),
-        cmocka_unit_test_setup(weights_without_replacement, clear_error),
-        cmocka_unit_test_setup(weights_refuse, clear_error),
+        cmocka_unit_test_setup(weights_without_replacement, clear_error), cmocka_unit_test_setup(weights_refuse, clear_error),
         cmocka_unit_test_setup(classes_come_equally_often, clear_error),
-        cmocka_unit_test_setup(batches_of_similar_lengths, clear_error),
-        cmocka_unit_test_setup(in_loaders, clear_error),
+        cmocka_unit_test_setup(batches_of_similar_lengths, clear_error), cmocka_unit_test_setup(in_loaders, clear_error),
     };
     return cmocka_run_group_tests_name("samplers", tests, NULL, NULL);
 }

@@ -1,18 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams: read in pieces, by a loader, in another order, through functions; ends, failures, resuming. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 #include <stdatomic.h>
 
 #include "data/compose.h"
 #include "data/stream.h"
 #include "data/told.h"
+#include "tests/support/unit.h"
 
 /* Samples 0 .. n - 1, "index" and "draw" as of told.h, in pieces of 1, 2, 3, ... */
 typedef struct counter {
@@ -100,7 +93,6 @@ static void release(trek_tensor **out)
 
 static void readings(void **state)
 {
-    (void)state;
     for (int skips = 0; skips < 2; skips++) {
         counter *set = counter_new(25, skips);
         trek_dataset *base = &set->base;
@@ -147,7 +139,6 @@ static void readings(void **state)
 
 static void readings_refuse(void **state)
 {
-    (void)state;
     counter *set = counter_new(25, 1);
     trek_dataset *base = &set->base, *plain = told_new(3);
     trek_tensor *out[2];
@@ -230,7 +221,6 @@ static int64_t drain(trek_loader *loader, int64_t *samples)
 
 static void loaders(void **state)
 {
-    (void)state;
     int64_t samples[64];
     for (int way = 0; way < 16; way++) {
         bool drop = way & 1, skips = way & 2;
@@ -267,7 +257,6 @@ static void loaders(void **state)
 
 static void failures(void **state)
 {
-    (void)state;
     int64_t samples[64];
     for (int way = 0; way < 4; way++) {
         counter *set = counter_new(26, way & 1);
@@ -293,7 +282,6 @@ static void failures(void **state)
 /* Each sample once; no sample more than `capacity` places early; the order is that of (seed, epoch), also after a resume. */
 static void shuffled(void **state)
 {
-    (void)state;
     static const int64_t capacities[] = { 1, 2, 10, 39, 40, 1000 };
     for (int c = 0; c < 6; c++) {
         int64_t order[4][64], part[64];
@@ -331,7 +319,6 @@ static void shuffled(void **state)
 /* A full buffer gives all orders equally often. */
 static void the_buffer_is_even(void **state)
 {
-    (void)state;
     int counts[64] = { 0 }, kinds = 0;
     double chi = 0;
     trek_dataset *set = trek_dataset_shuffle(&counter_new(3, 0)->base, 3);
@@ -356,7 +343,6 @@ static void the_buffer_is_even(void **state)
 
 static trek_status sum_up(const trek_fetch *of, trek_tensor *const *in, trek_tensor **out, void *arg)
 {
-    (void)arg;
     out[0] = trek_tensor_empty(trek_dims(of->n), TREK_I64, trek_cpu(0));
     for (int64_t i = 0; i < of->n; i++)
         ((int64_t *)trek_tensor_data(out[0]))[i] =
@@ -367,7 +353,6 @@ static trek_status sum_up(const trek_fetch *of, trek_tensor *const *in, trek_ten
 /* A function over a stream is told the places of its samples, whatever pieces they come in, also after a seek. */
 static void functions(void **state)
 {
-    (void)state;
     for (int one = 0; one < 2; one++) {
         trek_dataset *drawn = trek_dataset_select(&counter_new(26, 1)->base, (const char *[]){ "draw" }, (const char *[]){ "x" },
                                                   1);
@@ -390,12 +375,9 @@ static void functions(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(readings, clear_error),
-        cmocka_unit_test_setup(readings_refuse, clear_error),
-        cmocka_unit_test_setup(loaders, clear_error),
-        cmocka_unit_test_setup(failures, clear_error),
-        cmocka_unit_test_setup(shuffled, clear_error),
-        cmocka_unit_test_setup(the_buffer_is_even, clear_error),
+        cmocka_unit_test_setup(readings, clear_error), cmocka_unit_test_setup(readings_refuse, clear_error),
+        cmocka_unit_test_setup(loaders, clear_error), cmocka_unit_test_setup(failures, clear_error),
+        cmocka_unit_test_setup(shuffled, clear_error), cmocka_unit_test_setup(the_buffer_is_even, clear_error),
         cmocka_unit_test_setup(functions, clear_error),
     };
     return cmocka_run_group_tests_name("streams", tests, NULL, NULL);

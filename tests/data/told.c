@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 #include <stdatomic.h>
 
 #include "data/told.h"
+#include "tests/support/unit.h"
 
 typedef struct told {
     trek_dataset base;
@@ -75,15 +68,3 @@ const int64_t *numbers(const trek_batch *batch, const char *field)
     return trek_tensor_data(trek_var_data(var));
 }
 
-void expect_no_error(void)
-{
-    if (trek_error_status() != TREK_OK)
-        fail_msg("error: %s", trek_error());
-}
-
-int clear_error(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    return 0;
-}

@@ -15,7 +15,4 @@ int told_alive(void); /* how many were made and not freed */
 /* A field of a batch in host memory. */
 const int64_t *numbers(const trek_batch *batch, const char *field);
 
-void expect_no_error(void);
-int clear_error(void **state); /* a failed test leaves its error; the next begins without */
-
 #endif

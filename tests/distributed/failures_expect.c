@@ -1,19 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is expected of a job that has ended. */
-#include "tests/distributed/failures.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "distributed/checkpoint.h"
 #include "graph/graph.h"
+#include "tests/distributed/failures.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* Parameters after each step. Windows follow measured speeds: there it is what one process of this job had. */
 static uint64_t *reference_of(const running *r)

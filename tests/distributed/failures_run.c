@@ -1,20 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs under trek-run, several at a time. */
-#include "tests/distributed/failures.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -22,6 +11,8 @@
 #include <unistd.h>
 
 #include "tensor/status.h"
+#include "tests/distributed/failures.h"
+#include "tests/support/unit.h"
 
 static const char *const act_names[] = { "nothing", "kill -9", "SIGSTOP", "exit(0)",        "other count",
                                          "error",   "silent",  "busy",    "SIGTERM to all", "SIGTERM to one" };

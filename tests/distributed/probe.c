@@ -1,23 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/distributed/probe.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
 #include "graph/flow.h"
 #include "tensor/memory.h"
 #include "tensor/rank_context.h"
+#include "tests/support/refused.h"
 
 /* --- an allocator that fails on demand ------------------------------------------------------------------- */
 
@@ -25,7 +15,6 @@ atomic_long allocations, alive, fail_at;
 
 void *test_allocate(size_t bytes, size_t alignment, void *arg)
 {
-    (void)arg;
     long number = atomic_fetch_add(&allocations, 1) + 1, at = atomic_load(&fail_at);
     if (at && number >= at && number < at + 3)
         return NULL;
@@ -38,7 +27,6 @@ void *test_allocate(size_t bytes, size_t alignment, void *arg)
 
 void test_release(void *memory, size_t bytes, void *arg)
 {
-    (void)bytes, (void)arg;
     atomic_fetch_sub(&alive, 1);
     free(memory);
 }
@@ -50,7 +38,6 @@ sightings seen;
 static trek_status break_forward(trek_function_context *context, trek_var *const *inputs, int n, trek_var **outputs,
                                  int n_outputs)
 {
-    (void)context, (void)n, (void)n_outputs;
     outputs[0] = inputs[0];
     return TREK_OK;
 }
@@ -58,7 +45,6 @@ static trek_status break_forward(trek_function_context *context, trek_var *const
 static trek_status break_backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **input_grads,
                                   int n_inputs)
 {
-    (void)context, (void)n, (void)n_inputs;
     if (trek_rank_here.rank == atomic_load(&seen.fail_backward))
         return trek_fail(TREK_ERR_CALLBACK, "the probe was told to fail in backward");
     input_grads[0] = grads[0];
@@ -120,7 +106,6 @@ trek_module *probe_new(int64_t out, trek_device device)
 
 trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     return trek_flow_build(trek_flow_from(probe_new(2, device)));
 }
 
@@ -139,7 +124,6 @@ trek_graph *trained(int world, int share)
 
 int set_up(void **state)
 {
-    (void)state;
     for (int r = 0; r < MAX_WORLD; r++) {
         atomic_store(&seen.training[r], -1);
         atomic_store(&seen.requires_grad[r], -1);
@@ -149,15 +133,6 @@ int set_up(void **state)
     atomic_store(&seen.fail_forward, -1);
     atomic_store(&seen.fail_backward, -1);
     return 0;
-}
-
-void expect_error(trek_status status, const char *part)
-{
-    if (trek_error_status() != status || !strstr(trek_error(), part))
-        print_error("expected %s with \"%s\", got \"%s\"\n", trek_status_name(status), part, trek_error());
-    assert_int_equal(trek_error_status(), status);
-    assert_non_null(strstr(trek_error(), part));
-    trek_error_clear();
 }
 
 void expect_clear(void)

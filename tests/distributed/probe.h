@@ -8,6 +8,7 @@
 #include "distributed/step/stepper_ranks.h"
 #include "distributed/trainer.h"
 #include "nn/layers.h"
+#include "tests/support/refused.h"
 
 extern atomic_long allocations, alive, fail_at; /* fail_at 0: never */
 /* The allocator that counts, and obeys it. */
@@ -36,8 +37,6 @@ trek_graph *build(trek_device device, void *arg);
 probe *probe_of(trek_graph *graph);
 trek_graph *trained(int world, int share);
 int set_up(void **state);
-/* The thread's error is that, and its message has the text; it is cleared. */
-void expect_error(trek_status status, const char *part);
 void expect_clear(void);
 /* A batch of the stream, and a step over it. */
 trek_var *batch(uint32_t stream, int64_t rows);

@@ -3,20 +3,10 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/ops.h"
 #include "distributed/comm/comm.h"
@@ -25,6 +15,7 @@
 #include "nn/lora.h"
 #include "nn/parametrize.h"
 #include "nn/state.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 #include "tests/support/tamed.h"
 
@@ -84,8 +75,7 @@ trek_graph *begin(const run_opts *o)
         .optimizer = trek_with_state(optimizer_of(o), o->state_dtype),
         .plan = o->plan, .schedule = trek_cosine_lr(0.02, STEPS, 0.001),
         .amp = { .scaling = o->scaled, .scaler = { .growth_interval = 3 } } });
-    if (status != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(status);
     return graph;
 }
 
@@ -136,7 +126,6 @@ void train(trek_graph *graph, const run_opts *o, trek_loader *loader, int64_t en
 
 static trek_status note(const char *name, trek_var *var, void *arg)
 {
-    (void)name;
     record *to = arg;
     int64_t count = trek_var_numel(var);
     assert_true(to->n + count <= MOST);
@@ -219,14 +208,12 @@ void write_file(const char *path, const char *data, size_t size)
 
 int make_folder(void **state)
 {
-    (void)state;
     snprintf(folder, sizeof folder, "%s/trek-checkpoint-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     return mkdtemp(folder) ? 0 : -1;
 }
 
 int remove_folder(void **state)
 {
-    (void)state;
     DIR *list = opendir(folder);
     for (struct dirent *entry; list && (entry = readdir(list));) {
         char path[1024];
@@ -241,7 +228,6 @@ int remove_folder(void **state)
 
 int begin_test(void **state)
 {
-    (void)state;
     trek_error_clear();
     alarm(120);
     return 0;

@@ -2,20 +2,10 @@
 /* Checkpoints that are damaged, cut off by a kill, or written without memory: noticed, and nothing is lost. */
 #include <dirent.h>
 #include <fcntl.h>
-#include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/ops.h"
 #include "data/loader.h"
@@ -29,6 +19,7 @@
 #include "tests/distributed/stopped_run.h"
 #include "tests/support/support.h"
 #include "tests/support/tamed.h"
+#include "tests/support/unit.h"
 
 /* --- damage ---------------------------------------------------------------------------------------------- */
 
@@ -42,7 +33,6 @@ static char *all_of(trek_graph *graph, trek_loader *loader, size_t *size)
 /* Two checkpoints of one run: what a damaged one of an earlier step left behind would show. */
 static void damage_is_noticed(void **state)
 {
-    (void)state;
     for (int ranks = 1; ranks <= 2; ranks++) {
         run_opts o = { .dtype = TREK_F32, .ranks = ranks, .separate = ranks == 2, .scaled = ranks == 2, .norm = true };
         trek_graph *graph = begin(&o);
@@ -89,7 +79,6 @@ static char warned[512];
 
 static void take_warning(trek_log_level level, const char *message, void *arg)
 {
-    (void)arg;
     if (level == TREK_LOG_WARNING)
         snprintf(warned, sizeof warned, "%s", message);
 }
@@ -97,7 +86,6 @@ static void take_warning(trek_log_level level, const char *message, void *arg)
 /* Those of version 1 have no checksum: they are read, and it is said; a later one without is refused. */
 static void without_a_checksum(void **state)
 {
-    (void)state;
     run_opts o = { .dtype = TREK_F32, .ranks = 1 };
     trek_graph *graph = begin(&o);
     trek_loader *loader = loader_new(3);
@@ -159,7 +147,6 @@ static pid_t start_saver(const char *path, bool behind)
 
 static void killed_while_saving(void **state)
 {
-    (void)state;
     run_opts o = { .dtype = TREK_F32, .ranks = 1 };
     char path[512];
     snprintf(path, sizeof path, "%s", path_of("killed"));
@@ -192,7 +179,6 @@ static void killed_while_saving(void **state)
 
 static void out_of_memory(void **state)
 {
-    (void)state;
     static record before, after, expected;
     prefetch = TREK_ZERO; /* a thread's failure would come to light in the next batch */
     for (int ranks = 1; ranks <= 2; ranks++) {

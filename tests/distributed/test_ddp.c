@@ -1,18 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek_ddp against one device: gradients and steps for every way to call it, on 1, 2,
  * 3 and 5 ranks, which are threads or processes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/backward.h"
@@ -23,6 +13,7 @@
 #include "tests/support/ddp_net.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { STEPS = 5, MAX_WORLD = 5, MAX_VALUES = 512 };
 
@@ -66,7 +57,6 @@ static int64_t first_of(const job *j, int rank)
 
 static trek_status see_value(const char *name, trek_var *param, void *arg)
 {
-    (void)name;
     job *j = ((void **)arg)[0];
     int rank = *(int *)((void **)arg)[1];
     double *values = test_read(trek_var_data(param));
@@ -84,7 +74,6 @@ static void read_values(job *j, int rank, trek_module *model)
 
 static trek_status own_step(const char *name, trek_var *param, void *arg)
 {
-    (void)name, (void)arg;
     trek_var *grad = trek_var_grad(param);
     if (grad) {
         trek_no_grad_begin();
@@ -298,7 +287,6 @@ static const int worlds[] = { 1, 2, 3, 5 };
 
 static void steps_are_those_of_one_device(void **state)
 {
-    (void)state;
     int n = 0;
     static job j;
     for (int w = 0; w < 4; w++)
@@ -325,7 +313,6 @@ static void steps_are_those_of_one_device(void **state)
 /* All of them through buckets that go under backward, of all sizes. */
 static void overlap_changes_nothing(void **state)
 {
-    (void)state;
     static job j;
     for (int w = 1; w < 4; w++)
         for (int when = BEFORE; when <= OWN; when++)
@@ -341,7 +328,6 @@ static void overlap_changes_nothing(void **state)
 /* What was made with a communicator keeps it. */
 static void handles_that_were_given_back(void **state)
 {
-    (void)state;
     static job j;
     for (int w = 0; w < 4; w++) {
         memset(&j, 0, sizeof j);
@@ -392,7 +378,6 @@ static int play(const part *p)
 
 static void processes_are_ranks(void **state)
 {
-    (void)state;
     static world w;
     static const char *const details[] = { "shared,1,0,0,0", "shared,0,1,2,1", "shared,1,1,1,1", "gloo,1,1,1,0", "gloo,0,0,2,0" };
     char why[256];
@@ -416,7 +401,6 @@ static void processes_are_ranks(void **state)
 /* MPI progresses by itself: buckets go under backward without being asked for. Where it is built. */
 static void processes_of_mpirun(void **state)
 {
-    (void)state;
     const char *build = getenv("TREK_TEST_BUILD");
     char plugin[512], self[512], command[2048], line[512];
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -481,7 +465,6 @@ static int play_on_without(const part *p)
 
 static void process_that_dies(void **state)
 {
-    (void)state;
     static world w;
     processes_init(&w, 3);
     processes_start_all(&w, 3, "dies", "-", -1, NULL);
@@ -507,12 +490,9 @@ int main(void)
     if (p.role)
         return strcmp(p.role, "dies") == 0 ? play_on_without(&p) : play(&p);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_are_those_of_one_device),
-        cmocka_unit_test(overlap_changes_nothing),
-        cmocka_unit_test(handles_that_were_given_back),
-        cmocka_unit_test(processes_are_ranks),
-        cmocka_unit_test(processes_of_mpirun),
-        cmocka_unit_test(process_that_dies),
+        cmocka_unit_test(steps_are_those_of_one_device), cmocka_unit_test(overlap_changes_nothing),
+        cmocka_unit_test(handles_that_were_given_back), cmocka_unit_test(processes_are_ranks),
+        cmocka_unit_test(processes_of_mpirun), cmocka_unit_test(process_that_dies),
     };
     alarm(300);
     return cmocka_run_group_tests(tests, NULL, NULL);

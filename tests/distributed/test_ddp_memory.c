@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek_ddp without memory: each allocation fails once, whatever is done; nobody waits for
  * whoever it happened to, nothing is half-done, and afterwards all goes on. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "autograd/backward.h"
@@ -17,12 +10,12 @@
 #include "nn/layers.h"
 #include "tensor/memory.h"
 #include "tests/support/ddp_net.h"
+#include "tests/support/unit.h"
 
 static atomic_long allocations, fail_at; /* fail_at 0: never */
 
 static void *test_allocate(size_t bytes, size_t alignment, void *arg)
 {
-    (void)arg;
     long at = atomic_load(&fail_at), number = atomic_fetch_add(&allocations, 1) + 1;
     void *memory = NULL;
     if (at && number >= at && number < at + 3) /* it is asked for again after caches were emptied */
@@ -32,7 +25,6 @@ static void *test_allocate(size_t bytes, size_t alignment, void *arg)
 
 static void test_release(void *memory, size_t bytes, void *arg)
 {
-    (void)bytes, (void)arg;
     free(memory);
 }
 
@@ -114,7 +106,6 @@ static bool forward_all(trek_ddp *ddp)
 
 static void every_allocation_fails_once(void **state)
 {
-    (void)state;
     static bool (*const tries[])(trek_ddp *) = { reduce_after, backward_all, sync_all, forward_all };
     int failures = 0;
     for (int k = 0; k < 4; k++)
@@ -140,7 +131,6 @@ static void every_allocation_fails_once(void **state)
 
 static void wrapping_without_memory(void **state)
 {
-    (void)state;
     int failures = 0;
     for (long at = 1;; at++) {
         trek_module *models[2] = { model_new(0), model_new(9) };
@@ -165,8 +155,7 @@ int main(void)
         return 1;
     trek_log_set(TREK_LOG_ERROR, NULL, NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrapping_without_memory),
-        cmocka_unit_test(every_allocation_fails_once),
+        cmocka_unit_test(wrapping_without_memory), cmocka_unit_test(every_allocation_fails_once),
     };
     alarm(300);
     return cmocka_run_group_tests(tests, NULL, NULL);

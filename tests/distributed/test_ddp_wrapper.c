@@ -1,17 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek_ddp as a module: the wrapper in a tree, outputs of all replicas joined, several inputs, a generator and a
  * discriminator under wrappers of their own. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/backward.h"
@@ -24,13 +14,13 @@
 #include "optim/optimizer.h"
 #include "tests/distributed/wrapped.h"
 #include "tests/support/ddp_net.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 /* --- the wrapper is a module ----------------------------------------------------------------------------- */
 
 static void wrapper_is_a_module(void **state)
 {
-    (void)state;
     trek_module *models[2] = { normed(), normed() };
     trek_ddp *ddp = trek_ddp_wrap(models, 2, NULL);
     trek_module *m = trek_ddp_module(ddp);
@@ -73,7 +63,6 @@ static void wrapper_is_a_module(void **state)
 
 static void models_may_grow(void **state)
 {
-    (void)state;
     trek_module *models[2] = { normed(), normed() };
     trek_ddp *ddp = trek_ddp_wrap(models, 2, NULL);
     for (int r = 0; r < 2; r++)
@@ -82,8 +71,7 @@ static void models_may_grow(void **state)
     assert_int_equal(trek_ddp_refresh(ddp), TREK_OK);
     assert_true(same_values(models[0], models[1], "2.weight"));
     trek_nn_sequential_add(models[0], trek_nn_linear(2, 2, test_device()));
-    assert_int_equal(trek_ddp_refresh(ddp), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    FAILS(trek_ddp_refresh(ddp), TREK_ERR_ARGUMENT, "");
     trek_nn_sequential_add(models[1], trek_nn_linear(2, 2, test_device()));
     assert_int_equal(trek_ddp_refresh(ddp), TREK_OK);
     trek_ddp_free(&ddp);
@@ -100,7 +88,6 @@ static const trek_module_class turned_class = { .name = "turned", .size = sizeof
 /* One replica, too, then takes no part in anything: without lists a backward would give nobody a gradient. */
 static void a_refused_model_trains_no_more(void **state)
 {
-    (void)state;
     trek_module *model = normed(), *odd = trek_module_new(&turned_class);
     trek_ddp *ddp = trek_ddp_wrap(&model, 1, NULL);
     trek_scope scope = trek_scope_begin();
@@ -108,13 +95,9 @@ static void a_refused_model_trains_no_more(void **state)
     trek_var *w = trek_transpose(ddp_rows(2, 0, 3, 4, TREK_F32), 0, 1);
     trek_module_param(odd, "w", offsetof(turned, w), trek_tensor_retain(trek_var_data(w)));
     trek_nn_sequential_add(model, odd);
-    assert_int_equal(trek_ddp_refresh(ddp), TREK_ERR_ARGUMENT);
-    assert_non_null(strstr(trek_error(), "not contiguous"));
-    trek_error_clear();
-    assert_int_equal(trek_ddp_backward(ddp, loss), TREK_ERR_STATE);
-    trek_error_clear();
-    assert_int_equal(trek_ddp_reduce_gradients(ddp), TREK_ERR_STATE);
-    trek_error_clear();
+    FAILS(trek_ddp_refresh(ddp), TREK_ERR_ARGUMENT, "not contiguous");
+    FAILS(trek_ddp_backward(ddp, loss), TREK_ERR_STATE, "");
+    FAILS(trek_ddp_reduce_gradients(ddp), TREK_ERR_STATE, "");
     trek_scope_end(scope);
     trek_ddp_free(&ddp);
 }
@@ -123,7 +106,6 @@ static void a_refused_model_trains_no_more(void **state)
 
 static void outputs_are_joined(void **state)
 {
-    (void)state;
     static const int64_t counts[][3] = { { 2, 3, 4 }, { 4, 0, 1 }, { 0, 2, 2 } };
     for (int c = 0; c < 3; c++) {
         wrapped w;
@@ -179,7 +161,6 @@ typedef struct gate {
 
 static trek_var *gate_forward(trek_module *self, trek_var *const *inputs, int n)
 {
-    (void)n;
     return trek_mul(trek_linear(inputs[0], ((gate *)self)->w, NULL), inputs[1]);
 }
 
@@ -200,7 +181,6 @@ static trek_module *gate_new(void)
 /* inputs[2 r + k] is input k of replica r; the joined output and the gradients are those of all rows through one. */
 static void several_inputs(void **state)
 {
-    (void)state;
     static const int64_t counts[][3] = { { 2, 3, 4 }, { 1, 0, 5 }, { 0, 0, 3 } };
     for (int c = 0; c < 3; c++) {
         trek_module *models[3] = { gate_new(), gate_new(), gate_new() }, *one = gate_new();
@@ -224,15 +204,9 @@ static void several_inputs(void **state)
         assert_int_equal(trek_ddp_backward(ddp, trek_mse_loss(y, target)), TREK_OK);
         for (int r = 0; r < 3; r++)
             expect_close(trek_var_grad(((gate *)models[r])->w), trek_var_grad(((gate *)one)->w));
-        assert_null(trek_ddp_forward_many(ddp, inputs, 0));
-        assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-        trek_error_clear();
-        assert_null(trek_ddp_forward_many(ddp, NULL, 2));
-        assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-        trek_error_clear();
-        assert_null(trek_ddp_forward_many(NULL, inputs, 2));
-        assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-        trek_error_clear();
+        REFUSED(trek_ddp_forward_many(ddp, inputs, 0), TREK_ERR_ARGUMENT, "");
+        REFUSED(trek_ddp_forward_many(ddp, NULL, 2), TREK_ERR_ARGUMENT, "");
+        REFUSED(trek_ddp_forward_many(NULL, inputs, 2), TREK_ERR_ARGUMENT, "");
         inputs[5] = NULL; /* the first is there, the second is not */
         assert_null(trek_ddp_forward_many(ddp, inputs, 2));
         assert_int_not_equal(trek_error_status(), TREK_OK);
@@ -292,7 +266,6 @@ static void gan_free(gan_part *p)
 
 static trek_status expect_none(const char *name, trek_var *param, void *arg)
 {
-    (void)arg;
     if (trek_var_grad(param))
         fail_msg("the other part's \"%s\" has got a gradient", name);
     return TREK_OK;
@@ -344,7 +317,6 @@ static int gan_train(int n, double *to)
 
 static void a_pass_is_for_one_wrapper(void **state)
 {
-    (void)state;
     static double one[256], many[256];
     int n = gan_train(1, one);
     for (int world = 2; world <= 3; world++) {
@@ -374,7 +346,6 @@ static trek_status forward_inside(int rank, void *arg)
 
 static void forwards_that_are_refused(void **state)
 {
-    (void)state;
     wrapped w;
     wrap(&w, 2, TREK_F64, NULL);
     assert_int_equal(trek_ranks_run(trek_ddp_ranks(w.ddp), forward_inside, &w), TREK_OK);
@@ -383,15 +354,12 @@ static void forwards_that_are_refused(void **state)
         assert_int_equal((int)w.counts[r], r);
     }
     trek_scope scope = trek_scope_begin();
-    assert_null(trek_ddp_forward(w.ddp, (trek_var *[]){ NULL, NULL }));
-    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    REFUSED(trek_ddp_forward(w.ddp, (trek_var *[]){ NULL, NULL }), TREK_ERR_ARGUMENT, "");
     trek_var *wrong = trek_var_from(test_tensor(1, trek_dims(2, IN + 1), 1));
     assert_null(trek_ddp_forward(w.ddp, (trek_var *[]){ ddp_rows(1, 0, 2, IN, TREK_F64), wrong }));
     assert_non_null(strstr(trek_error(), "rank 1"));
     trek_error_clear();
-    assert_int_equal(trek_ddp_backward_weighted(w.ddp, NULL, 1), TREK_ERR_STATE);
-    trek_error_clear();
+    FAILS(trek_ddp_backward_weighted(w.ddp, NULL, 1), TREK_ERR_STATE, "");
     trek_scope_end(scope);
     trek_ddp_free(&w.ddp);
 }
@@ -400,9 +368,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrapper_is_a_module), cmocka_unit_test(models_may_grow),
-        cmocka_unit_test(a_refused_model_trains_no_more), cmocka_unit_test(outputs_are_joined),
-        cmocka_unit_test(several_inputs), cmocka_unit_test(a_pass_is_for_one_wrapper),
-        cmocka_unit_test(forwards_that_are_refused),
+        cmocka_unit_test(a_refused_model_trains_no_more), cmocka_unit_test(outputs_are_joined), cmocka_unit_test(several_inputs),
+        cmocka_unit_test(a_pass_is_for_one_wrapper), cmocka_unit_test(forwards_that_are_refused),
     };
     alarm(300);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,24 +2,16 @@
 /* Training jobs under trek-run in which one process fails the others, in every way and place: all others end by
  * themselves within seconds, with the right process named, parameters as the last complete step left them, and nothing
  * left behind. Processes that are slow, busy or asked to stop fail nobody. TREK_TEST_SEED: other random moments. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "distributed/comm/gloo/gloo.h"
 #include "tests/distributed/failures.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- the tests ------------------------------------------------------------------------------------------- */
 
@@ -77,7 +69,6 @@ static void test_undisturbed(void **state)
 {
     scenario list[2 * 2 * 2 * MODES];
     int n = 0;
-    (void)state;
     for (int processes = 2; processes <= 3; processes++)
         for (int ranks = 1; ranks <= 2; ranks++)
             for (int how = 0; how < MODES; how++) {
@@ -95,7 +86,6 @@ static void test_undisturbed(void **state)
 static void test_delays(void **state)
 {
     scenario list[12];
-    (void)state;
     for (int k = 0; k < 12; k++) {
         list[k] = nth(k, NOTHING, NOWHERE);
         list[k].delays = 1 + (k & 2);
@@ -109,7 +99,6 @@ static void test_stopped_and_silent(void **state)
     static const place places[] = { JOIN, SETUP, FIRST, BACKWARD, STEP, SAVE, EVALUATION, LEAVING };
     scenario list[SCENARIOS];
     int n = 0;
-    (void)state;
     for (size_t k = 0; k < sizeof places / sizeof *places; k++, n++)
         list[n] = nth(n, STOP, places[k]);
     list[n] = nth(n, SILENT, FIRST), n++;
@@ -122,7 +111,6 @@ static void test_killed(void **state)
     static const place places[] = { JOIN, SETUP, FIRST, LOSS, BACKWARD, SAVE, EVALUATION, LEAVING };
     scenario list[SCENARIOS];
     int n = 0;
-    (void)state;
     for (size_t k = 0; k < sizeof places / sizeof *places; k++, n++)
         list[n] = nth(n + 1, KILL, places[k]);
     for (int k = 0; k < 12; k++, n++)
@@ -138,7 +126,6 @@ static void test_killed(void **state)
 
 static void test_killed_at_end(void **state)
 {
-    (void)state;
     scenario list[3] = { nth(0, KILL, END), nth(1, KILL, END), nth(4, KILL, END) };
     run_expecting(list, 3, 3, look_died_at_end);
 }
@@ -150,7 +137,6 @@ static void test_left_and_broken(void **state)
     static const place broken[] = { SETUP, LOSS, LOSS, LOSS, BACKWARD, BACKWARD, BACKWARD, EVALUATION };
     scenario list[SCENARIOS];
     int n = 0;
-    (void)state;
     for (size_t k = 0; k < sizeof left / sizeof *left; k++, n++)
         list[n] = nth(n + 2, EXIT, left[k]);
     for (size_t k = 0; k < sizeof counts / sizeof *counts; k++, n++) {
@@ -171,7 +157,6 @@ static void test_left_and_broken(void **state)
 
 static void test_busy(void **state)
 {
-    (void)state;
     scenario list[3] = { nth(0, BUSY, FIRST), nth(1, BUSY, LEAVING), nth(3, BUSY, SETUP) };
     run_expecting(list, 3, 3, look_well);
 }
@@ -179,7 +164,6 @@ static void test_busy(void **state)
 static void test_asked_to_stop(void **state)
 {
     scenario list[8];
-    (void)state;
     for (int k = 0; k < 8; k++) {
         list[k] = nth(k, k & 4 ? TERM_ONE : TERM, NOWHERE);
         list[k].ranks = 1;
@@ -228,7 +212,6 @@ static int shared_count;
 static void test_nothing_left(void **state)
 {
     static char after[256][256];
-    (void)state;
     for (double end = now() + 2; count_running() > 0 && now() < end;)
         pause_us(20000);
     assert_int_equal(count_running(), 0);
@@ -248,7 +231,6 @@ int main(int count, char **words)
 {
     static char path[4096];
     const char *build_folder = getenv("TREK_TEST_BUILD"), *text = getenv("TREK_TEST_CHILD");
-    (void)count;
     self = words[0];
     if (text)
         return child(text, getenv("TREK_TEST_FILE"));

@@ -3,24 +3,15 @@
  * process on one device: batches divided among processes and then ranks, passes
  * per rank, windows, forwards that are split, losses that weigh differently, and
  * batches of which some processes get nothing. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "distributed/comm/gloo/gloo.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
+#include "tests/support/unit.h"
 
 static const char *self, *launcher;
 static result many, one;
@@ -152,7 +143,6 @@ static void compare(const job *j)
 
 static void test_per_rank(void **state)
 {
-    (void)state;
     for (int loss = 0; loss < N_LOSSES; loss++)
         for (int passes = 1; passes <= 2; passes++)
             compare(&(job){ .processes = 2 + (loss == 1), .world = 1 + (passes == 2), .passes = passes, .batch = 7, .loss = loss,
@@ -162,7 +152,6 @@ static void test_per_rank(void **state)
 
 static void test_gathered(void **state)
 {
-    (void)state;
     for (int loss = 0; loss < N_LOSSES; loss++)
         for (int passes = 1; passes <= 2; passes++)
             compare(&(job){ .processes = 2 + (loss == 0), .world = passes, .passes = passes, .batch = 7, .loss = loss,
@@ -172,7 +161,6 @@ static void test_gathered(void **state)
 
 static void test_windows(void **state)
 {
-    (void)state;
     for (int loss = 0; loss < N_LOSSES; loss++)
         compare(&(job){ .processes = 2, .world = 1 + (loss == 1), .passes = 1 + (loss == 2), .batch = 2, .loss = loss,
                         .windows = 1, .adam = loss == 0,
@@ -182,7 +170,6 @@ static void test_windows(void **state)
 /* The passes of a step are one large batch. */
 static void test_accumulate(void **state)
 {
-    (void)state;
     for (int loss = 0; loss < N_LOSSES; loss++)
         for (int gathered = 0; gathered < 2; gathered++)
             compare(&(job){ .processes = 2 + (loss == 0), .world = 1 + (loss == 1), .passes = 3 - gathered, .accumulate = 3,
@@ -196,7 +183,6 @@ static void test_accumulate(void **state)
 /* A teacher and weights of classes: set before setup where there is one rank a process, else after it. */
 static void test_teacher(void **state)
 {
-    (void)state;
     for (int gathered = 0; gathered < 2; gathered++)
         compare(&(job){ .processes = 2 + gathered, .world = 2 - gathered, .passes = 1, .batch = 7, .loss = BY_TEACHER,
                         .gathered = gathered, .separate = gathered });
@@ -205,7 +191,6 @@ static void test_teacher(void **state)
 /* Batches of 2 among 3 processes: one of them has nothing. */
 static void test_without_samples(void **state)
 {
-    (void)state;
     for (int gathered = 0; gathered < 2; gathered++)
         for (int passes = 1; passes <= 2; passes++)
             compare(&(job){ .processes = 3, .world = passes, .passes = passes, .batch = 2, .loss = BY_LABELS,
@@ -214,7 +199,6 @@ static void test_without_samples(void **state)
 
 static void test_two_graphs(void **state)
 {
-    (void)state;
     compare(&(job){ .processes = 3, .world = 1, .passes = 1, .batch = 7, .pair = 1 });
     compare(&(job){ .processes = 2, .world = 2, .passes = 1, .batch = 7, .pair = 1, .uneven = 1 });
 }
@@ -222,7 +206,6 @@ static void test_two_graphs(void **state)
 /* Each process keeps and updates a part of the optimizer's state: alone, or for its ranks that share it. */
 static void test_sharded(void **state)
 {
-    (void)state;
     for (int loss = 0; loss < N_LOSSES; loss++)
         for (int gathered = 0; gathered < 2; gathered++)
             compare(&(job){ .processes = 2 + (loss + gathered) % 3, .world = test_on_cpu() ? 1 + (loss == 1) : 1,
@@ -262,7 +245,6 @@ static void compare_sharded_overlap(int engine)
 
 static void test_gloo(void **state)
 {
-    (void)state;
     char why[256];
     if (!trek_comm_gloo_there(why, sizeof why)) {
         print_message("skipped: %s\n", why);
@@ -288,7 +270,6 @@ static void test_gloo(void **state)
 /* A process on CPUs among those on GPUs. */
 static void test_mixed_devices(void **state)
 {
-    (void)state;
     if (test_on_cpu())
         skip();
     for (int loss = 0; loss < N_LOSSES; loss++)
@@ -302,7 +283,6 @@ static void test_mixed_devices(void **state)
 /* Several GPUs in each of several processes. */
 static void test_gpus_of_processes(void **state)
 {
-    (void)state;
     if (test_on_cpu() || trek_device_count(TREK_CUDA) < 4)
         skip();
     for (int passes = 1; passes <= 2; passes++)
@@ -313,7 +293,6 @@ static void test_gpus_of_processes(void **state)
 /* Buckets are on their way while backward goes on; the second time one pass more follows than was announced. */
 static void test_mpi(void **state)
 {
-    (void)state;
     for (int gathered = 0; gathered < 2; gathered++)
         for (int passes = 1; passes <= 2; passes++)
             for (int accumulate = 1; accumulate <= passes; accumulate++)
@@ -331,7 +310,6 @@ int main(int count, char **words)
 {
     static char path[4096];
     const char *build = getenv("TREK_TEST_BUILD"), *text = getenv("TREK_TEST_CHILD");
-    (void)count;
     self = words[0];
     setenv("TREK_FAKE_GPUS", "4", 0);
     if (text)
@@ -347,10 +325,9 @@ int main(int count, char **words)
         return cmocka_run_group_tests(with_mpi, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_per_rank), cmocka_unit_test(test_gathered), cmocka_unit_test(test_windows),
-            cmocka_unit_test(test_accumulate), cmocka_unit_test(test_teacher), cmocka_unit_test(test_without_samples),
+        cmocka_unit_test(test_accumulate), cmocka_unit_test(test_teacher), cmocka_unit_test(test_without_samples),
         cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_sharded), cmocka_unit_test(test_gloo),
-        cmocka_unit_test(test_mixed_devices),
-            cmocka_unit_test(test_gpus_of_processes),
+        cmocka_unit_test(test_mixed_devices), cmocka_unit_test(test_gpus_of_processes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

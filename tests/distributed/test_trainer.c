@@ -2,17 +2,7 @@
 /* trek_trainer_setup: what each option does, against the same set by the calls of a graph; which are refused, and that the
  * graph then trains as before; how replicas are made; what it tells. (That settings survive it is in test_settings, that
  * ranks are exact in test_exact and test_graph_loader.) */
-#include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
@@ -23,6 +13,7 @@
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "tensor/rank_context.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 enum { IN = 4, OUT = 2, ROWS = 12, STEPS = 4, MOST = 64, WORLD = 3 };
@@ -36,7 +27,6 @@ static trek_module *layer(int64_t in, int64_t out, trek_device device)
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     trek_flow *flow = trek_flow_from(layer(IN, 5, device));
     trek_flow_through(flow, trek_nn_tanh());
     trek_flow_through(flow, layer(5, OUT, device));
@@ -85,7 +75,6 @@ typedef struct values {
 
 static trek_status note(const char *name, trek_var *param, void *arg)
 {
-    (void)name;
     values *to = arg;
     int64_t count = trek_var_numel(param);
     assert_true(to->n + count <= MOST);
@@ -122,13 +111,6 @@ static void set_up(trek_graph *graph, const trek_trainer_opts *opts)
 {
     if (trek_trainer_setup(graph, opts) != TREK_OK)
         fail_msg("setup: %s", trek_error());
-}
-
-static void expect(trek_status status, const char *part)
-{
-    if (trek_error_status() != status || !strstr(trek_error(), part))
-        fail_msg("not %s with \"%s\" but \"%s\"", trek_status_name(status), part, trek_error());
-    trek_error_clear();
 }
 
 /* --- options of training: as the graph's own calls ------------------------------------------------ */
@@ -186,7 +168,6 @@ static values trained(const course *c, int world)
 
 static void options_are_the_calls(void **state)
 {
-    (void)state;
     const course courses[] = {
         { "nothing", { 0 }, same_nothing, 1 },
         { "optimizer", { .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.5 }) }, same_sgd, 1 },
@@ -216,7 +197,6 @@ static void options_are_the_calls(void **state)
 
 static void what_the_graph_then_says(void **state)
 {
-    (void)state;
     for (int world = 1; world <= WORLD; world++) {
         trek_graph *graph = built();
         trek_trainer_opts opts = options(world);
@@ -240,7 +220,6 @@ static void what_the_graph_then_says(void **state)
 /* TREK_OFF ends clipping that the graph had; 0 leaves it. */
 static void clipping_is_left_or_ended(void **state)
 {
-    (void)state;
     for (int world = 1; world <= 2; world++)
         for (int off = 0; off < 2; off++) {
             trek_graph *graph = built();
@@ -284,7 +263,6 @@ static trek_graph *watched(trek_device device, void *arg)
 
 static void replicas_are_made_once(void **state)
 {
-    (void)state;
     for (int separate = 0; separate < 2; separate++) {
         witness w = { .lock = PTHREAD_MUTEX_INITIALIZER };
         trek_graph *graph = built();
@@ -317,7 +295,6 @@ static void replicas_are_made_once(void **state)
 /* One rank needs no build_replica, and none is made. */
 static void one_rank_makes_none(void **state)
 {
-    (void)state;
     witness w = { .lock = PTHREAD_MUTEX_INITIALIZER };
     trek_graph *graph = built();
     set_up(graph, &(trek_trainer_opts){ .build_replica = watched, .arg = &w, .devices = test_devices(), .ranks = 1 });
@@ -355,50 +332,49 @@ static trek_plan *plan_of(int ranks)
     return plan;
 }
 
-#define REFUSED(says, many, ...) { #__VA_ARGS__, { __VA_ARGS__ }, TREK_ERR_ARGUMENT, says, many }
+#define OPTION(says, many, ...) { #__VA_ARGS__, { __VA_ARGS__ }, TREK_ERR_ARGUMENT, says, many }
 static void wrong_options(void **state)
 {
-    (void)state;
     trek_plan *plan = plan_of(4);
     const refusal refusals[] = {
-        REFUSED(".accumulate is -1", false, .accumulate = -1),
-        REFUSED("NaN", false, .max_grad_norm = NAN),
-        REFUSED("NaN", false, .max_grad_value = NAN),
-        REFUSED(".bucket_bytes is -1", false, .bucket_bytes = -1),
-        REFUSED(".share_params is 1", false, .share_params = 1),
-        REFUSED(".share_params is -2", false, .share_params = -2),
-        REFUSED("negative", false, .max_anchor = -2),
-        REFUSED("negative", false, .anchor = -1),
-        REFUSED("negative", false, .global_batch = -8),
-        REFUSED("negative", false, .max_batch_diff = -1),
-        REFUSED(".balance is 2", false, .balance = 2),
-        REFUSED(".balance is -2", false, .balance = -2),
-        REFUSED(".deadline_s is -2", false, .deadline_s = -2),
-        REFUSED(".deadline_s", false, .deadline_s = NAN),
-        REFUSED(".deadline_s", false, .deadline_s = INFINITY),
-        REFUSED("lr", false, .optimizer = trek_sgd((trek_sgd_opts){ .lr = -1 })),
-        REFUSED("beta1", false, .optimizer = trek_adam((trek_adam_opts){ .beta1 = 1 })),
-        REFUSED("nesterov", false, .optimizer = trek_sgd((trek_sgd_opts){ .nesterov = true })),
-        REFUSED(".dtype is f64", false, .amp = { .dtype = TREK_F64 }),
-        REFUSED(".scaling is 2", false, .amp = { .scaling = 2 }),
-        REFUSED("scale", false, .amp = { .scaling = 1, .scaler = { .init_scale = -1 } }),
-        REFUSED("backoff_factor", false, .amp = { .scaling = 1, .scaler = { .backoff_factor = 2 } }),
-        REFUSED("schedule", false, .schedule = { .kind = (trek_schedule_kind)99 }),
-        REFUSED(".min_share is -1", false, .min_share = -1),
-        REFUSED(".min_share is", false, .min_share = NAN),
-        REFUSED(".min_share is 1.5", false, .min_share = 1.5),
-        REFUSED(".overhead_target is 0.9", false, .overhead_target = 0.9),
-        REFUSED(".overhead_target is", false, .overhead_target = NAN),
-        REFUSED(".overhead_target is 0.001", false, .overhead_target = 0.001),
-        REFUSED(".speed_hint is rank 0 by 1e+07", false, .speed_hint = { .ratio = 1e7 }),
-        REFUSED(".speed_hint is rank 0 by 0.5", false, .speed_hint = { .ratio = 0.5 }),
-        REFUSED(".speed_hint is rank 0 by -3", false, .speed_hint = { .ratio = -3 }),
-        REFUSED(".speed_hint is", false, .speed_hint = { .ratio = NAN }),
-        REFUSED(".speed_hint is rank -1 by 2", false, .speed_hint = { .ratio = 2, .slow_rank = -1 }),
-        REFUSED("min_share 0.6", true, .balance = 1, .min_share = 0.6),
-        REFUSED("slow_rank 3 of", true, .speed_hint = { .ratio = 2, .slow_rank = 3 }),
-        REFUSED("anchor 2000000 up to 5", true, .max_anchor = 5, .anchor = 2000000),
-        REFUSED("it is for 4 ranks, there are", true, .plan = plan),
+        OPTION(".accumulate is -1", false, .accumulate = -1),
+        OPTION("NaN", false, .max_grad_norm = NAN),
+        OPTION("NaN", false, .max_grad_value = NAN),
+        OPTION(".bucket_bytes is -1", false, .bucket_bytes = -1),
+        OPTION(".share_params is 1", false, .share_params = 1),
+        OPTION(".share_params is -2", false, .share_params = -2),
+        OPTION("negative", false, .max_anchor = -2),
+        OPTION("negative", false, .anchor = -1),
+        OPTION("negative", false, .global_batch = -8),
+        OPTION("negative", false, .max_batch_diff = -1),
+        OPTION(".balance is 2", false, .balance = 2),
+        OPTION(".balance is -2", false, .balance = -2),
+        OPTION(".deadline_s is -2", false, .deadline_s = -2),
+        OPTION(".deadline_s", false, .deadline_s = NAN),
+        OPTION(".deadline_s", false, .deadline_s = INFINITY),
+        OPTION("lr", false, .optimizer = trek_sgd((trek_sgd_opts){ .lr = -1 })),
+        OPTION("beta1", false, .optimizer = trek_adam((trek_adam_opts){ .beta1 = 1 })),
+        OPTION("nesterov", false, .optimizer = trek_sgd((trek_sgd_opts){ .nesterov = true })),
+        OPTION(".dtype is f64", false, .amp = { .dtype = TREK_F64 }),
+        OPTION(".scaling is 2", false, .amp = { .scaling = 2 }),
+        OPTION("scale", false, .amp = { .scaling = 1, .scaler = { .init_scale = -1 } }),
+        OPTION("backoff_factor", false, .amp = { .scaling = 1, .scaler = { .backoff_factor = 2 } }),
+        OPTION("schedule", false, .schedule = { .kind = (trek_schedule_kind)99 }),
+        OPTION(".min_share is -1", false, .min_share = -1),
+        OPTION(".min_share is", false, .min_share = NAN),
+        OPTION(".min_share is 1.5", false, .min_share = 1.5),
+        OPTION(".overhead_target is 0.9", false, .overhead_target = 0.9),
+        OPTION(".overhead_target is", false, .overhead_target = NAN),
+        OPTION(".overhead_target is 0.001", false, .overhead_target = 0.001),
+        OPTION(".speed_hint is rank 0 by 1e+07", false, .speed_hint = { .ratio = 1e7 }),
+        OPTION(".speed_hint is rank 0 by 0.5", false, .speed_hint = { .ratio = 0.5 }),
+        OPTION(".speed_hint is rank 0 by -3", false, .speed_hint = { .ratio = -3 }),
+        OPTION(".speed_hint is", false, .speed_hint = { .ratio = NAN }),
+        OPTION(".speed_hint is rank -1 by 2", false, .speed_hint = { .ratio = 2, .slow_rank = -1 }),
+        OPTION("min_share 0.6", true, .balance = 1, .min_share = 0.6),
+        OPTION("slow_rank 3 of", true, .speed_hint = { .ratio = 2, .slow_rank = 3 }),
+        OPTION("anchor 2000000 up to 5", true, .max_anchor = 5, .anchor = 2000000),
+        OPTION("it is for 4 ranks, there are", true, .plan = plan),
         { ".global_batch", { .global_batch = 8 }, TREK_ERR_STATE, "trek_graph_set_loader comes first", false },
     };
     for (int world = 1; world <= WORLD; world++) {
@@ -435,25 +411,22 @@ static void wrong_options(void **state)
 /* With an error in the thread nothing is done; without a graph, or a place for the answer, nothing can be. */
 static void wrong_calls(void **state)
 {
-    (void)state;
     trek_graph *graph = built();
     trek_trainer_opts opts = options(2);
     trek_fail(TREK_ERR_FORMAT, "an earlier one");
-    assert_int_equal(trek_trainer_setup(graph, &opts), TREK_ERR_FORMAT);
-    expect(TREK_ERR_FORMAT, "an earlier one");
+    FAILS(trek_trainer_setup(graph, &opts), TREK_ERR_FORMAT, "an earlier one");
     assert_int_equal(trek_graph_world_size(graph), 1);
     opts.schedule = trek_constant_lr(-1); /* refused where it was made */
-    assert_int_equal(trek_trainer_setup(graph, &opts), TREK_ERR_ARGUMENT);
-    expect(TREK_ERR_ARGUMENT, "lr");
+    FAILS(trek_trainer_setup(graph, &opts), TREK_ERR_ARGUMENT, "lr");
     trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .devices = test_devices() });
-    expect(TREK_ERR_ARGUMENT, ".ranks does not say how many");
+    expect_error(TREK_ERR_ARGUMENT, ".ranks does not say how many");
     trek_trainer_setup(NULL, &opts);
-    expect(TREK_ERR_ARGUMENT, "graph");
+    expect_error(TREK_ERR_ARGUMENT, "graph");
     trek_trainer_workload workload;
     trek_trainer_describe(NULL, &workload);
-    expect(TREK_ERR_ARGUMENT, "graph");
+    expect_error(TREK_ERR_ARGUMENT, "graph");
     trek_trainer_describe(graph, NULL);
-    expect(TREK_ERR_ARGUMENT, "result");
+    expect_error(TREK_ERR_ARGUMENT, "result");
     assert_int_equal(trek_trainer_counts(NULL, NULL, 0), 0);
     assert_null(trek_trainer_plan(NULL));
     assert_int_equal(trek_error_status(), TREK_OK);
@@ -463,7 +436,6 @@ static void wrong_calls(void **state)
 /* One process: the mean of its loss is the loss. */
 static void a_mean_of_one(void **state)
 {
-    (void)state;
     trek_graph *graph = built();
     trek_scope scope = trek_scope_begin();
     trek_var *x = trek_var_from(trek_tensor_full(3, trek_dims(4), TREK_F64, trek_cpu(0))),
@@ -472,11 +444,11 @@ static void a_mean_of_one(void **state)
     assert_int_equal(trek_loss_set_weight(loss, 0), TREK_OK);
     assert_true(trek_trainer_mean(graph, loss) == 0); /* nothing counted */
     assert_true(isnan(trek_trainer_mean(graph, x)));
-    expect(TREK_ERR_SHAPE, "");
+    expect_error(TREK_ERR_SHAPE, "");
     assert_true(isnan(trek_trainer_mean(NULL, loss)));
-    expect(TREK_ERR_ARGUMENT, "graph");
+    expect_error(TREK_ERR_ARGUMENT, "graph");
     assert_true(isnan(trek_trainer_mean(graph, NULL)));
-    expect(TREK_ERR_ARGUMENT, "loss");
+    expect_error(TREK_ERR_ARGUMENT, "loss");
     trek_scope_end(scope);
     trek_graph_free(&graph);
 }
@@ -494,7 +466,6 @@ static void expect_shares(trek_graph *graph, const double *expected)
 
 static void shares_at_first(void **state)
 {
-    (void)state;
     trek_plan *plan = trek_plan_new(WORLD);
     trek_plan_add_shares(plan, 0, (double[]){ 0.5, 0.125, 0.375 });
     const struct { trek_trainer_opts opts; double shares[WORLD]; } cases[] = {
@@ -535,7 +506,6 @@ static void shares_at_first(void **state)
 
 static void windows_at_first(void **state)
 {
-    (void)state;
     const struct { trek_trainer_opts opts; int64_t anchor, counts[WORLD]; } cases[] = {
         { { .max_anchor = 50 }, 10, { 10, 10, 10 } },
         { { .max_anchor = 50, .anchor = 3 }, 3, { 3, 3, 3 } },
@@ -573,7 +543,6 @@ static void windows_at_first(void **state)
 /* Whole batches of the loader that come nearest, at least one. */
 static void a_global_batch(void **state)
 {
-    (void)state;
     static const struct { int64_t samples, window; } cases[] = { { 24, 6 }, { 25, 6 }, { 26, 7 }, { 1, 1 }, { 100, 25 } };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         trek_graph *graph = built();
@@ -597,7 +566,6 @@ static int lines;
 
 static void keep_line(trek_log_level level, const char *message, void *arg)
 {
-    (void)arg;
     if (level != TREK_LOG_INFO || strncmp(message, "trainer: ", 9) != 0)
         return;
     lines++;
@@ -606,7 +574,6 @@ static void keep_line(trek_log_level level, const char *message, void *arg)
 
 static trek_graph *with_batch_norm(trek_device device, void *arg)
 {
-    (void)arg;
     trek_flow *flow = trek_flow_from(layer(IN, 5, device));
     trek_flow_through(flow,
                       trek_nn_batch_norm1d_with(&(trek_batch_norm_opts){ .features = 5, .device = device, .dtype = TREK_F64 }));
@@ -615,7 +582,6 @@ static trek_graph *with_batch_norm(trek_device device, void *arg)
 
 static void the_line_in_the_log(void **state)
 {
-    (void)state;
     if (!test_on_cpu())
         skip();
     const struct { int world; trek_build_fn build; trek_trainer_opts opts; const char *says[3];
@@ -648,7 +614,7 @@ static void the_line_in_the_log(void **state)
     lines = 0; /* what fails says nothing but its error */
     trek_graph *graph = built();
     trek_trainer_setup(graph, &(trek_trainer_opts){ .ranks = 2 });
-    expect(TREK_ERR_ARGUMENT, "build_replica");
+    expect_error(TREK_ERR_ARGUMENT, "build_replica");
     assert_int_equal(lines, 0);
     trek_log_set(TREK_LOG_WARNING, NULL, NULL);
     trek_graph_free(&graph);
@@ -657,18 +623,11 @@ static void the_line_in_the_log(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(options_are_the_calls),
-        cmocka_unit_test(what_the_graph_then_says),
-        cmocka_unit_test(clipping_is_left_or_ended),
-        cmocka_unit_test(replicas_are_made_once),
-        cmocka_unit_test(one_rank_makes_none),
-        cmocka_unit_test(wrong_options),
-        cmocka_unit_test(wrong_calls),
-        cmocka_unit_test(a_mean_of_one),
-        cmocka_unit_test(shares_at_first),
-        cmocka_unit_test(windows_at_first),
-        cmocka_unit_test(a_global_batch),
-        cmocka_unit_test(the_line_in_the_log),
+        cmocka_unit_test(options_are_the_calls), cmocka_unit_test(what_the_graph_then_says),
+        cmocka_unit_test(clipping_is_left_or_ended), cmocka_unit_test(replicas_are_made_once),
+        cmocka_unit_test(one_rank_makes_none), cmocka_unit_test(wrong_options), cmocka_unit_test(wrong_calls),
+        cmocka_unit_test(a_mean_of_one), cmocka_unit_test(shares_at_first), cmocka_unit_test(windows_at_first),
+        cmocka_unit_test(a_global_batch), cmocka_unit_test(the_line_in_the_log),
     };
     return cmocka_run_group_tests_name("trainer", tests, NULL, NULL);
 }

@@ -1,22 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/distributed/wrapped.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "nn/layers.h"
 #include "tests/support/ddp_net.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- which parameters have gradients afterwards ---------------------------------------------------------- */
 

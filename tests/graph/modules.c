@@ -1,17 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/graph/modules.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "tests/support/unit.h"
 
 /* --- modules whose arithmetic is easy to follow ---------------------------------------------------------- */
 
@@ -40,7 +32,6 @@ trek_module *scale(double factor)
 
 static trek_var *sum_forward(trek_module *self, trek_var *const *inputs, int n)
 {
-    (void)self;
     trek_var *sum = inputs[0];
     for (int k = 1; k < n; k++)
         sum = trek_add(sum, inputs[k]);
@@ -52,7 +43,6 @@ const trek_module_class sum_class = { .name = "sum", .size = sizeof(trek_module)
 /* inputs[0] - 10 inputs[1] + 100 inputs[2]: shows which came where. */
 static trek_var *ports_forward(trek_module *self, trek_var *const *inputs, int n)
 {
-    (void)self;
     trek_var *y = inputs[0];
     if (n > 1)
         y = trek_sub(y, trek_mul_scalar(inputs[1], 10));
@@ -71,7 +61,6 @@ trek_scope scope;
 
 int begin(void **state)
 {
-    (void)state;
     alive = 0;
     trek_error_clear();
     scope = trek_scope_begin();
@@ -80,7 +69,6 @@ int begin(void **state)
 
 int end(void **state)
 {
-    (void)state;
     trek_scope_end(scope);
     int64_t nodes = trek_tape_size();
     if (trek_error_status() != TREK_OK)

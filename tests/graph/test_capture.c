@@ -2,16 +2,6 @@
 /* Captured steps against the same steps called one by one, bit for bit; changes
  * that a record must notice; functions that cannot be recorded. On a CPU nothing
  * is recorded, and everything must come out alike. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "distributed/trainer.h"
@@ -20,6 +10,7 @@
 #include "nn/layers.h"
 #include "tensor/rank_context.h"
 #include "tests/support/clean.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 enum { BATCH = 24, FEATURES = 12, HIDDEN = 40, CLASSES = 5, STEPS = 20 };
@@ -196,20 +187,17 @@ static void compare(int passes, const int *rows, int64_t replays, int calls)
 
 static void test_same_bits_as_called(void **state)
 {
-    (void)state;
     compare(1, NULL, STEPS - 4, 4); /* three runs, one that is recorded and done by its first replay */
 }
 
 static void test_passes_that_add_up(void **state)
 {
-    (void)state;
     compare(2, NULL, STEPS - 4, 4);
 }
 
 /* The last batch of an epoch is smaller: a record of its own, after a run of its own. */
 static void test_shapes(void **state)
 {
-    (void)state;
     int rows[STEPS];
     for (int k = 0; k < STEPS; k++)
         rows[k] = k % 5 == 4 ? BATCH / 2 : BATCH;
@@ -221,7 +209,6 @@ static void test_shapes(void **state)
 
 static void test_changes(void **state)
 {
-    (void)state;
     trace plain, captured;
     job a, b;
     trek_graph *graphs[2];
@@ -257,7 +244,6 @@ static void test_changes(void **state)
  * by the device's counts, and codes of blocks. */
 static void test_other_optimizers(void **state)
 {
-    (void)state;
     const trek_optimizer_spec specs[] = { trek_lamb((trek_lamb_opts){ .lr = 0.02, .weight_decay = 0.1 }),
                                           trek_lars((trek_lars_opts){ .lr = 0.5, .trust_coefficient = 0.1 }),
                                           trek_adafactor((trek_adafactor_opts){ .lr = 0.05 }),
@@ -289,7 +275,6 @@ static void test_other_optimizers(void **state)
  * counts on the device. */
 static void test_mixed_with_calls(void **state)
 {
-    (void)state;
     float losses[2][STEPS];
     trek_graph *graphs[2];
     for (int g = 0; g < 2; g++) {
@@ -341,7 +326,7 @@ typedef struct odd_job {
     int kind;
 } odd_job;
 
-enum { READS, TAKES_OUTSIDE, STEPS_TWICE, STEPS_ANOTHER, ON_HOST, FAILS };
+enum { READS, TAKES_OUTSIDE, STEPS_TWICE, STEPS_ANOTHER, ON_HOST, GIVES_UP };
 
 static trek_status odd_step(trek_graph *graph, void *arg)
 {
@@ -361,7 +346,7 @@ static trek_status odd_step(trek_graph *graph, void *arg)
         trek_graph_step(o->other);
     if (o->kind == ON_HOST)
         o->value += trek_var_item(trek_exp(trek_var_from(trek_tensor_ones(trek_dims(1), TREK_F32, trek_cpu(0)))));
-    if (o->kind == FAILS && o->base.calls++ >= 3)
+    if (o->kind == GIVES_UP && o->base.calls++ >= 3)
         return TREK_ERR_CALLBACK;
     return status;
 }
@@ -392,7 +377,6 @@ static void run_odd(trek_graph *graph, odd_job *o, bool captured, float *losses)
 
 static void silent(trek_log_level level, const char *message, void *arg)
 {
-    (void)message;
     *(int *)arg += level == TREK_LOG_WARNING;
 }
 
@@ -433,40 +417,34 @@ static void check_odd(int kind, const char *reason)
 
 static void test_reads_inside(void **state)
 {
-    (void)state;
     check_odd(READS, "cannot be read on the host");
 }
 
 static void test_takes_from_outside(void **state)
 {
-    (void)state;
     check_odd(TAKES_OUTSIDE, "trek_graph_capture_input");
 }
 
 static void test_steps_twice(void **state)
 {
-    (void)state;
     check_odd(STEPS_TWICE, "more than once");
 }
 
 static void test_steps_another(void **state)
 {
-    (void)state;
     check_odd(STEPS_ANOTHER, "another optimizer");
 }
 
 static void test_computes_on_host(void **state)
 {
-    (void)state;
     check_odd(ON_HOST, "on the host");
 }
 
 /* A function that fails while it is recorded fails the call, and the graph stays usable. */
 static void test_fails_inside(void **state)
 {
-    (void)state;
     trek_graph *graph = new_trained(9);
-    odd_job o = { .base = { .passes = 1 }, .kind = FAILS };
+    odd_job o = { .base = { .passes = 1 }, .kind = GIVES_UP };
     int warnings = 0;
     trek_log_set(TREK_LOG_WARNING, silent, &warnings);
     trek_scope scope = trek_scope_begin();
@@ -477,8 +455,7 @@ static void test_fails_inside(void **state)
     for (int k = 0; k < 3; k++)
         assert_int_equal(trek_graph_capture(graph, odd_step, &o), TREK_OK);
     assert_int_equal(trek_graph_capture(graph, odd_step, &o), TREK_ERR_CALLBACK);
-    assert_int_equal(trek_error_status(), TREK_ERR_CALLBACK);
-    trek_error_clear();
+    expect_error(TREK_ERR_CALLBACK, "");
     assert_int_equal(trek_graph_capture_reset(graph), TREK_OK);
     trek_graph_capture_input(graph, 0, x);
     trek_graph_capture_input(graph, 1, y);
@@ -494,29 +471,21 @@ static void test_fails_inside(void **state)
 static trek_status nested_step(trek_graph *graph, void *arg)
 {
     trek_status status = trek_graph_capture(graph, nested_step, arg);
-    assert_int_equal(status, TREK_ERR_STATE);
-    trek_error_clear();
-    assert_int_equal(trek_graph_capture_reset(graph), TREK_ERR_STATE);
-    trek_error_clear();
+    FAILS(status, TREK_ERR_STATE, "");
+    FAILS(trek_graph_capture_reset(graph), TREK_ERR_STATE, "");
     return TREK_OK;
 }
 
 static void test_mistakes(void **state)
 {
-    (void)state;
     trek_graph *graph = new_trained(9);
-    assert_null(trek_graph_captured_input(graph, 0));
-    assert_int_equal(trek_error_status(), TREK_ERR_STATE);
-    trek_error_clear();
-    assert_int_equal(trek_graph_capture(graph, NULL, NULL), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    REFUSED(trek_graph_captured_input(graph, 0), TREK_ERR_STATE, "");
+    FAILS(trek_graph_capture(graph, NULL, NULL), TREK_ERR_ARGUMENT, "");
     trek_scope scope = trek_scope_begin();
     trek_var *x, *y;
     make_batch(1, BATCH, &x, &y);
-    assert_int_equal(trek_graph_capture_input(graph, 64, x), TREK_ERR_ARGUMENT);
-    trek_error_clear();
-    assert_int_equal(trek_graph_capture_output(graph, 0, x), TREK_ERR_STATE);
-    trek_error_clear();
+    FAILS(trek_graph_capture_input(graph, 64, x), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_graph_capture_output(graph, 0, x), TREK_ERR_STATE, "");
     trek_scope_end(scope);
     assert_int_equal(trek_graph_capture(graph, nested_step, NULL), TREK_OK);
     trek_graph_free(&graph);

@@ -3,23 +3,12 @@
  * epochs, on one rank and on two. MNIST where its files are (TREK_DATA), else
  * drawn digits. TREK_LONG=1: five seeds. TREK_TEST_SHORT=1: a few steps, for
  * slow instrumented builds, that must lower the loss. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 #include "trek.h"
 
 static trek_graph *build_lenet(trek_device device, void *arg)
 {
-    (void)arg;
     trek_flow *flow = trek_flow_from(trek_nn_conv2d(1, 6, 5, device));
     trek_flow_through(flow, trek_nn_relu());
     trek_flow_through(flow, trek_nn_max_pool2d(2));
@@ -136,13 +125,11 @@ static void on_ranks(int ranks)
 
 static void lenet_on_one_rank(void **state)
 {
-    (void)state;
     on_ranks(1);
 }
 
 static void lenet_on_two_ranks(void **state)
 {
-    (void)state;
     on_ranks(2);
 }
 

@@ -2,15 +2,6 @@
 /* One model, run by several threads at once without gradients: the same bits as one thread's; tags and states of the graph's own
  * thread stay as they are. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
@@ -22,6 +13,7 @@
 #include "nn/parametrize.h"
 #include "tests/nn/decoder.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { THREADS = 8, INPUTS = 3, ROWS = 2 };
 
@@ -32,7 +24,6 @@ static int n_threads(void) { return test_device().type == TREK_CPU ? THREADS : 3
 /* [N, C, H, W] -> [N, H W, C] */
 static trek_var *lines_forward(trek_module *self, trek_var *x)
 {
-    (void)self;
     return trek_transpose(trek_flatten(x, 2, -1), 1, 2);
 }
 
@@ -189,7 +180,6 @@ static void own_forwards(shared *all)
 
 static void test_threads(void **state)
 {
-    (void)state;
     shared all = { .graph = outer_graph() };
     expect_results(&all);
     for (all.way = 0; all.way < 4; all.way++) {
@@ -207,7 +197,6 @@ static void test_threads(void **state)
 /* On the graph's own thread: it leaves tags and states alone, those of graphs inside, too. */
 static void test_infer(void **state)
 {
-    (void)state;
     trek_graph *graph = outer_graph();
     trek_scope scope = trek_scope_begin();
     trek_var *x = picture(1), *other = picture(2), *values[2] = { x, x };
@@ -259,7 +248,6 @@ static void *train_elsewhere(void *arg)
 
 static void test_owner(void **state)
 {
-    (void)state;
     trek_graph *graph = outer_graph();
     pthread_t thread;
     void *result;
@@ -305,7 +293,6 @@ static void *write_text(void *arg)
 
 static void test_generate_threads(void **state)
 {
-    (void)state;
     for (int kind = 0; kind < DECODERS; kind++) {
         shared all = { .decoder = decoder_new(kind, 2, TREK_F32) };
         assert_int_equal(generate(&all, all.tokens), TREK_OK);
@@ -317,7 +304,6 @@ static void test_generate_threads(void **state)
 /* A decoder as a graph, whose own cache goes with the call. */
 static void test_cached_graph(void **state)
 {
-    (void)state;
     trek_graph *graph = built(trek_flow_from(decoder_new(WAVES, 2, TREK_F64)));
     assert_int_equal(trek_graph_train(graph, false), TREK_OK);
     trek_scope scope = trek_scope_begin();

@@ -31,12 +31,10 @@ static trek_module *layer(int64_t in, int64_t out, trek_device device)
 
 static trek_var *sums(trek_module *self, trek_var *x)
 {
-    (void)self;
     return trek_sum(x, (trek_dims_list){ 1, { 0 } }, false);
 }
 static trek_var *level(trek_module *self, trek_var *x)
 {
-    (void)self;
     return trek_mean(x, trek_dims_none(), false);
 }
 static const trek_module_class sums_class = { .name = "sums", .size = sizeof(trek_module), .forward = sums };
@@ -45,7 +43,6 @@ static const trek_module_class level_class = { .name = "level", .size = sizeof(t
 /* stem -> encoder (input tagged; scan, tanh; core (heads_0 + heads_1)) -> out */
 static trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     trek_flow *core = trek_flow_new();
     trek_module *heads[2] = { layer(MID, MID, device), layer(MID, MID, device) };
     trek_flow_tag_group(trek_flow_split(core, heads, 2), "heads");
@@ -85,7 +82,6 @@ static trek_var *input(int64_t rows)
 
 static trek_status note(const char *name, trek_var *param, void *arg)
 {
-    (void)name;
     double **to = arg;
     int64_t count = trek_var_numel(param);
     trek_status status = trek_tensor_to_host(trek_var_data(param), TREK_F64, *to, (size_t)count * sizeof(double));
@@ -104,7 +100,6 @@ static int read_params(trek_graph *graph, double *values)
 
 static void kinds(void **state)
 {
-    (void)state;
     trek_graph *graph = build(trek_cpu(0), NULL);
     static const struct {
         const char *path;
@@ -129,9 +124,7 @@ static void kinds(void **state)
         expect_error(TREK_ERR_ARGUMENT, wrong[k][1]);
         assert_null(trek_graph_at(graph, wrong[k][0]));
         trek_error_clear();
-        assert_null(trek_graph_tagged_at(graph, wrong[k][0]));
-        assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-        trek_error_clear();
+        REFUSED(trek_graph_tagged_at(graph, wrong[k][0]), TREK_ERR_ARGUMENT, "");
     }
     assert_int_equal(trek_graph_path_kind(NULL, "x"), TREK_PATH_NONE);
     expect_error(TREK_ERR_ARGUMENT, "graph");
@@ -140,7 +133,6 @@ static void kinds(void **state)
 
 static void listing(void **state)
 {
-    (void)state;
     trek_graph *graph = build(trek_cpu(0), NULL);
     assert_int_equal(trek_graph_child_count(graph, NULL), 3);
     assert_string_equal(trek_graph_child_name(graph, "", 1), "encoder");
@@ -151,8 +143,7 @@ static void listing(void **state)
     assert_int_equal(trek_error_status(), TREK_OK);
     assert_int_equal(trek_graph_child_count(graph, "no"), -1);
     expect_error(TREK_ERR_ARGUMENT, "trek_graph_child_count");
-    assert_null(trek_graph_child_name(graph, "no", 0));
-    expect_error(TREK_ERR_ARGUMENT, "trek_graph_child_name");
+    REFUSED(trek_graph_child_name(graph, "no", 0), TREK_ERR_ARGUMENT, "trek_graph_child_name");
     assert_int_equal(trek_graph_freeze(graph, "encoder.core"), TREK_OK);
     char *text = trek_graph_tree(graph, "encoder");
     assert_non_null(text);
@@ -177,7 +168,6 @@ static void listing(void **state)
 
 static void parameters(void **state)
 {
-    (void)state;
     trek_graph *graph = build(trek_cpu(0), NULL);
     static const char *const names[] = { "encoder.core.0.weight", "encoder.core.0.bias", "encoder.core.1.weight",
                                          "encoder.core.1.bias" };
@@ -195,15 +185,13 @@ static void parameters(void **state)
     params = trek_graph_params_at(graph, "encoder.1");
     assert_int_equal(trek_params_count(params), 0);
     trek_params_free(&params);
-    assert_null(trek_graph_params_at(graph, "encoder.core.2"));
-    expect_error(TREK_ERR_ARGUMENT, "trek_graph_params_at");
+    REFUSED(trek_graph_params_at(graph, "encoder.core.2"), TREK_ERR_ARGUMENT, "trek_graph_params_at");
     trek_graph_free(&graph);
 }
 
 /* Frozen parts and modes hold on every rank, and everything else trains as on one. */
 static void freezing_and_modes(void **state)
 {
-    (void)state;
     double one[MOST], before[MOST], now[MOST];
     for (int ranks = 1; ranks <= RANKS; ranks++) {
         trek_graph *graph = made(ranks);
@@ -241,8 +229,7 @@ static void freezing_and_modes(void **state)
             assert_true(fabs(now[k] - one[k]) < 1e-12);
         assert_int_equal(trek_graph_thaw(graph, "encoder"), TREK_OK);
         assert_false(trek_graph_is_frozen(graph, "encoder.core.0"));
-        assert_int_equal(trek_graph_train_at(graph, "nowhere", true), TREK_ERR_ARGUMENT);
-        trek_error_clear();
+        FAILS(trek_graph_train_at(graph, "nowhere", true), TREK_ERR_ARGUMENT, "");
         trek_graph_free(&graph);
     }
 }
@@ -250,7 +237,6 @@ static void freezing_and_modes(void **state)
 /* A part's file has its names from there on; loading it leaves the rest, and reaches the ranks. */
 static void state_of_a_part(void **state)
 {
-    (void)state;
     char path[] = "/tmp/trek_tree_XXXXXX";
     int file = mkstemp(path);
     assert_true(file >= 0);
@@ -283,7 +269,6 @@ static double sum_of(trek_var *v)
 /* Joined over the ranks, as values and for gradients; what cannot be joined says so. */
 static void tags_on_all_ranks(void **state)
 {
-    (void)state;
     static const char *const paths[] = { "encoder.given", "encoder.scan", "encoder.level", "encoder.core.deep",
                                          "encoder.core.heads_0", "encoder.core.heads_1" };
     enum { PATHS = sizeof paths / sizeof *paths };
@@ -310,18 +295,15 @@ static void tags_on_all_ranks(void **state)
         if (ranks == 1) {
             assert_non_null(trek_graph_tagged_at(graph, "encoder.sums"));
         } else {
-            assert_null(trek_graph_tagged_at(graph, "encoder.sums"));
-            expect_error(TREK_ERR_UNSUPPORTED, "\"encoder.sums\" do not fit together");
+            REFUSED(trek_graph_tagged_at(graph, "encoder.sums"), TREK_ERR_UNSUPPORTED, "\"encoder.sums\" do not fit together");
             assert_null(trek_graph_tagged(trek_graph_from_module(trek_graph_at(graph, "encoder")), "sums"));
             expect_error(TREK_ERR_UNSUPPORTED, "do not fit together");
         }
         assert_null(trek_graph_tagged_at(graph, "encoder"));
         expect_error(TREK_ERR_ARGUMENT, "\"encoder\" is a module, and the tag of that name is another one's value");
         assert_non_null(trek_graph_tagged(graph, "encoder"));
-        assert_null(trek_graph_tagged_at(graph, "encoder._own"));
-        expect_error(TREK_ERR_ARGUMENT, "nothing is tagged \"encoder._own\"");
-        assert_null(trek_graph_tagged_at(graph, "encoder.core"));
-        expect_error(TREK_ERR_ARGUMENT, "it is a module");
+        REFUSED(trek_graph_tagged_at(graph, "encoder._own"), TREK_ERR_ARGUMENT, "nothing is tagged \"encoder._own\"");
+        REFUSED(trek_graph_tagged_at(graph, "encoder.core"), TREK_ERR_ARGUMENT, "it is a module");
         assert_int_equal(trek_graph_backward(graph, loss), TREK_OK);
         assert_int_equal(trek_graph_step(graph), TREK_OK);
         int n = read_params(graph, now);
@@ -349,14 +331,12 @@ static void tags_on_all_ranks(void **state)
 /* The nested graph's input is the rank's own leaf, which needs a gradient. */
 static trek_graph *build_leaf(trek_device device, void *arg)
 {
-    (void)arg;
     trek_flow *inner = trek_flow_through(trek_flow_tag(trek_flow_new(), "given"), layer(IN, 2, device));
     return trek_flow_build(trek_flow_label(trek_flow_from(trek_graph_module(trek_flow_build(inner))), "inner"));
 }
 
 static void tag_of_the_input(void **state)
 {
-    (void)state;
     double expected = 0;
     for (int ranks = 1; ranks <= RANKS; ranks++) {
         trek_seed(2);
@@ -380,11 +360,9 @@ static void tag_of_the_input(void **state)
 
 static void records(void **state)
 {
-    (void)state;
     for (int ranks = 1; ranks <= RANKS; ranks++) {
         trek_graph *graph = made(ranks);
-        assert_int_equal(trek_graph_collect_at(graph, "encoder.scan", TREK_COLLECT_MEAN), TREK_ERR_STATE);
-        trek_error_clear();
+        FAILS(trek_graph_collect_at(graph, "encoder.scan", TREK_COLLECT_MEAN), TREK_ERR_STATE, "");
         trek_graph_forward(graph, input(ROWS));
         assert_int_equal(trek_graph_collect_at(graph, "encoder.scan", TREK_COLLECT_NORM), TREK_OK);
         assert_int_equal(trek_graph_collect_at(graph, "encoder.level", TREK_COLLECT_MEAN), TREK_OK);
@@ -396,8 +374,7 @@ static void records(void **state)
         assert_int_equal(trek_graph_record_at(graph, "loss", 7), TREK_OK);
         assert_int_equal(trek_graph_record_at(graph, "stem.loss", 7), TREK_ERR_ARGUMENT); /* no graph */
         trek_error_clear();
-        assert_int_equal(trek_graph_record_at(graph, "encoder.a\tb", 7), TREK_ERR_ARGUMENT);
-        trek_error_clear();
+        FAILS(trek_graph_record_at(graph, "encoder.a\tb", 7), TREK_ERR_ARGUMENT, "");
         assert_int_equal(trek_trend_count(trek_graph_trend_at(graph, "encoder.loss")), 0);
         double norm = sqrt(sum_of(trek_graph_tagged_at(graph, "encoder.scan")));
         assert_int_equal(trek_graph_flush_local(graph), TREK_OK);
@@ -433,7 +410,6 @@ static trek_status list(const char *name, double latest, const trek_trend *trend
 
 static void metrics_in_order(void **state)
 {
-    (void)state;
     trek_graph *graph = build(trek_cpu(0), NULL);
     static const char *const names[] = { "z", "encoder.core.b", "a", "encoder.y", "encoder._hidden", "encoder.core.a", "_root" };
     for (int k = 0; k < 7; k++)
@@ -447,15 +423,13 @@ static void metrics_in_order(void **state)
     assert_int_equal(trek_graph_record(graph, "stop", 1), TREK_OK);
     assert_int_equal(trek_graph_flush(graph), TREK_OK);
     assert_int_equal(trek_graph_each_metric(graph, list, &to), TREK_ERR_STATE);
-    assert_int_equal(trek_graph_each_metric(graph, NULL, &to), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    FAILS(trek_graph_each_metric(graph, NULL, &to), TREK_ERR_ARGUMENT, "");
     trek_graph_free(&graph);
 }
 
 /* Of a training function, weighed by the rows of each rank, as on one. */
 static trek_var *loss_of(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)batch, (void)arg;
     trek_var *scan = trek_graph_tagged_at(graph, "encoder.scan"); /* the rank's own */
     if (!scan || trek_var_size(scan, 0) != trek_var_size(output, 0) ||
         trek_graph_collect_at(graph, "encoder.scan", TREK_COLLECT_MEAN) != TREK_OK ||
@@ -469,7 +443,6 @@ static trek_var *loss_of(trek_graph *graph, trek_var *output, const trek_batch *
 
 static void records_of_a_training_function(void **state)
 {
-    (void)state;
     double one[2] = { 0, 0 }, data[ROWS * IN];
     for (int k = 0; k < ROWS * IN; k++)
         data[k] = test_number(21, (uint32_t)k);
@@ -501,7 +474,6 @@ static double told[2], told_evaluation;
 
 static trek_status on_metrics(const trek_epoch_metrics *metrics, void *arg)
 {
-    (void)arg;
     told[metrics->epoch] = trek_metrics_get(metrics, "encoder.core.mine");
     told_evaluation = trek_metrics_get(metrics, "evaluation.encoder.scan");
     return TREK_OK;
@@ -510,7 +482,6 @@ static trek_status on_metrics(const trek_epoch_metrics *metrics, void *arg)
 /* A run tells what nested graphs record by its path; what an evaluation records is no part of the epoch behind it. */
 static void metrics_of_a_run(void **state)
 {
-    (void)state;
     double data[ROWS * IN], expected[2] = { 0, 0 };
     for (int k = 0; k < ROWS * IN; k++)
         data[k] = test_number(21, (uint32_t)k);
@@ -543,7 +514,6 @@ static void point(trek_graph *graph, const char *name, double value)
 
 static void groups(void **state)
 {
-    (void)state;
     trek_graph *graph = build(trek_cpu(0), NULL);
     const trek_trend *trends[4] = { NULL };
     assert_int_equal(trek_graph_trend_group(graph, "encoder.core.heads", trends, 4), 2); /* tags without points so far */
@@ -594,8 +564,7 @@ static void groups(void **state)
     assert_true(trek_trend_count(kept) == 1 && trek_trend_latest(kept) == 1);
     assert_int_equal(trek_graph_reset_trends(graph), TREK_OK);
     assert_int_equal(trek_trend_count(kept) + trek_trend_count(trek_graph_trend(graph, "free_0")), 0);
-    assert_int_equal(trek_graph_reset_trend(graph, "encoder.never"), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "nothing was recorded as \"encoder.never\"");
+    FAILS(trek_graph_reset_trend(graph, "encoder.never"), TREK_ERR_ARGUMENT, "nothing was recorded as \"encoder.never\"");
     trek_graph_free(&graph);
 }
 
@@ -603,7 +572,6 @@ static void groups(void **state)
 
 static void eta(void **state)
 {
-    (void)state;
     assert_float_equal(trek_eta(6, 2, 5), 9, 1e-12);
     assert_float_equal(trek_eta(6, 5, 5), 0, 0);
     assert_true(isnan(trek_eta(6, 0, 5)) && isnan(trek_eta(6, 6, 5)) && isnan(trek_eta(-1, 1, 5)));

@@ -1,16 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What nested graphs record in a training function, over processes of several ranks each: the numbers of one device. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/ops.h"
 #include "data/loader.h"
 #include "distributed/trainer.h"
@@ -19,12 +8,12 @@
 #include "nn/layers.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { IN = 4, ROWS = 13, EPOCHS = 2 };
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     trek_linear_opts square = { .in = IN, .out = IN, .device = device, .dtype = TREK_F64 };
     trek_flow *core = trek_flow_tag(trek_flow_from(trek_nn_linear_with(&square)), "deep");
     trek_flow *encoder = trek_flow_tag(trek_flow_from(trek_nn_linear_with(&square)), "scan");
@@ -34,7 +23,6 @@ static trek_graph *build(trek_device device, void *arg)
 
 static trek_var *loss_of(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)batch, (void)arg;
     trek_var *loss = trek_mean(trek_square(output), trek_dims_none(), false);
     bool fine = trek_graph_collect_at(graph, "encoder.scan", TREK_COLLECT_MEAN) == TREK_OK &&
         trek_graph_collect_at(graph, "encoder.core.deep", TREK_COLLECT_MEAN) == TREK_OK &&
@@ -90,7 +78,6 @@ static int play(const part *me)
 
 static void over_processes(void **state)
 {
-    (void)state;
     static world w;
     double one[4], p[4] = { 0 };
     assert_int_equal(train(NULL, 1, one), TREK_OK);

@@ -1,23 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* monitor/progress: what is printed on a terminal and elsewhere, how often, and of numbers that are none. */
 #include <fcntl.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "monitor/progress_internal.h"
 #include "tensor/status_internal.h"
 #include "tensor/trace.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 /* --- a stream in memory, of which no system knows whether it is a terminal ---------------- */
@@ -28,7 +19,6 @@ static FILE *stream;
 
 static int open_stream(void **state)
 {
-    (void)state;
     trek_error_clear();
     unsetenv("LC_ALL");
     stream = open_memstream(&text, &text_size);
@@ -37,7 +27,6 @@ static int open_stream(void **state)
 
 static int close_stream(void **state)
 {
-    (void)state;
     int failed = fclose(stream); /* it stayed open */
     free(text);
     text = NULL;
@@ -106,7 +95,6 @@ static void update_at(trek_progress *p, int64_t epoch, int64_t batch, double los
 
 static void durations(void **state)
 {
-    (void)state;
     static const struct {
         double seconds;
         const char *text;
@@ -125,7 +113,6 @@ static void durations(void **state)
 
 static void one_line_an_epoch(void **state)
 {
-    (void)state;
     trek_progress *p = progress(2, 4, 0);
     for (int epoch = 0; epoch < 2; epoch++) {
         for (int k = 0; k < 4; k++)
@@ -147,7 +134,6 @@ static void one_line_an_epoch(void **state)
 /* A loss that is not a number is left out of the mean, one that is infinite is told. */
 static void losses_that_are_no_numbers(void **state)
 {
-    (void)state;
     trek_progress *p = progress(4, 3, TREK_OFF);
     const double losses[4][3] = { { 1, NAN, 4 }, { NAN, NAN, NAN }, { 1, INFINITY, 1 }, { INFINITY, -INFINITY, 1 } };
     for (int epoch = 0; epoch < 4; epoch++) {
@@ -166,7 +152,6 @@ static void losses_that_are_no_numbers(void **state)
 /* Of an epoch that was left without its line nothing is left; one without a batch has no loss. */
 static void epochs_left_and_empty(void **state)
 {
-    (void)state;
     trek_progress *p = progress(9, 2, TREK_OFF);
     trek_progress_update(p, 0, 1, 100);
     trek_progress_update(p, 5, 1, 3);
@@ -182,7 +167,6 @@ static void epochs_left_and_empty(void **state)
 /* At most 10 a second, however often it is called. */
 static void a_line_is_rewritten(void **state)
 {
-    (void)state;
     trek_progress *p = progress(1, 100000, 1);
     int64_t start = trek_clock_ns(), batches = 0;
     while (trek_clock_ns() - start < 250000000)
@@ -201,7 +185,6 @@ static void a_line_is_rewritten(void **state)
 /* The first batch of an epoch is shown at once; an epoch's line stays, and is ended once. */
 static void epochs_on_a_terminal(void **state)
 {
-    (void)state;
     trek_progress *p = progress(2, 4, 1);
     int64_t start = trek_clock_ns();
     trek_progress_update(p, 0, 1, 2);
@@ -224,7 +207,6 @@ static void epochs_on_a_terminal(void **state)
 /* By the speed of late, and by what the ends of epochs took. */
 static void time_that_is_left(void **state)
 {
-    (void)state;
     trek_progress *p = progress_at(2, 10, 1, 80);
     for (int batch = 1; batch <= 10; batch++)
         update_at(p, 0, batch, NAN, batch); /* a second each */
@@ -249,7 +231,6 @@ static void time_that_is_left(void **state)
 /* How many batches there are is not known: neither are their share nor what is left, until an epoch is done. */
 static void unknown_batches(void **state)
 {
-    (void)state;
     trek_progress *p = progress(3, 0, 1);
     trek_progress_update(p, 0, 123, 0.25);
     expect("\repoch 1/3  batch 123  loss 0.25  ");
@@ -263,7 +244,6 @@ static void unknown_batches(void **state)
 /* What the stream is, is asked for where the options do not say. */
 static void the_stream_is_asked(void **state)
 {
-    (void)state;
     int master = posix_openpt(O_RDWR | O_NOCTTY);
     const char *name = master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0 ? ptsname(master) : NULL;
     FILE *terminal = name ? fopen(name, "w") : NULL;
@@ -313,7 +293,6 @@ static void use_charset(const char *name)
 
 static void bar_of_ascii(void **state)
 {
-    (void)state;
     use_charset("C");
     trek_progress *p = progress_at(2, 8, 1, 81);
     update_at(p, 0, 1, 0.5, 1);
@@ -324,7 +303,6 @@ static void bar_of_ascii(void **state)
 
 static void bar_of_blocks(void **state)
 {
-    (void)state;
     use_charset("C.UTF-8");
     trek_progress *p = trek_progress_new_with(&(trek_progress_opts){
         .epochs = 2, .batches = 8, .stream = stream, .terminal = 1, .width = 61, .batch_size = 64, .colour = 1 });
@@ -344,7 +322,6 @@ static void bar_of_blocks(void **state)
 /* Whatever the width, it is kept to; what matters most stays longest. */
 static void narrow_terminals(void **state)
 {
-    (void)state;
     use_charset("C.UTF-8");
     trek_charset charset = trek_charset_new();
     assert_true(charset.utf8);
@@ -374,7 +351,6 @@ static void narrow_terminals(void **state)
 
 static void wide_characters(void **state)
 {
-    (void)state;
     use_charset("C.UTF-8");
     trek_charset charset = trek_charset_new();
     const char *name = "精度 é e\xcc\x81";
@@ -403,7 +379,6 @@ static void wide_characters(void **state)
 
 static void ranks_below(void **state)
 {
-    (void)state;
     use_charset("C");
     trek_progress *p = progress_at(2, 0, 1, 80);
     trek_progress_rank ranks[64] = { { 0, 0.5, 1234, "computing" }, { 7, 0.25, 99.5, "waiting" }, { 8, NAN, NAN, NULL } };
@@ -424,10 +399,8 @@ static void ranks_below(void **state)
     seen_before = text_size;
     trek_progress_epoch(p, 0, NULL, 0);
     expect_bytes("\r\x1b[1A\x1b[Jepoch 1/2  8.0s  ETA 8.0s\n");
-    assert_int_equal(trek_progress_ranks(p, 1, NULL), TREK_ERR_ARGUMENT);
-    trek_error_clear();
-    assert_int_equal(trek_progress_ranks(p, -1, ranks), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    FAILS(trek_progress_ranks(p, 1, NULL), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_progress_ranks(p, -1, ranks), TREK_ERR_ARGUMENT, "");
     assert_int_equal(trek_progress_ranks(NULL, 1, ranks), TREK_OK);
     trek_progress_free(&p);
 }
@@ -436,13 +409,11 @@ static void ranks_below(void **state)
 
 static void print_to(trek_log_level level, const char *message, void *arg)
 {
-    (void)level;
     fprintf(arg, "%s\n", message);
 }
 
 static void messages_go_above(void **state)
 {
-    (void)state;
     use_charset("C");
     trek_log_set(TREK_LOG_WARNING, print_to, stream);
     trek_progress *p = progress_at(2, 0, 1, 80);
@@ -467,7 +438,6 @@ static void messages_go_above(void **state)
 
 static void process_0_prints(void **state)
 {
-    (void)state;
     use_charset("C");
     setenv("TREK_RANK", "1", 1);
     setenv("TREK_WORLD_SIZE", "2", 1);
@@ -495,7 +465,6 @@ static void process_0_prints(void **state)
 
 static void colours(void **state)
 {
-    (void)state;
     static const char *const names[] = { "NO_COLOR", "CLICOLOR_FORCE", "FORCE_COLOR" };
     static const struct { const char *values[3]; bool terminal, file; } cases[] = {
         { { NULL, NULL, NULL }, true, false }, { { "", NULL, NULL }, true, false },   { { "1", NULL, NULL }, false, false },
@@ -523,7 +492,6 @@ static void colours(void **state)
 /* A terminal's width is asked for each time; one that has become narrower has wrapped what stood there. TERM=dumb: lines. */
 static void terminals_change(void **state)
 {
-    (void)state;
     use_charset("C");
     int master = posix_openpt(O_RDWR | O_NOCTTY | O_NONBLOCK);
     const char *name = master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0 ? ptsname(master) : NULL;
@@ -563,7 +531,6 @@ static void terminals_change(void **state)
 
 static void speeds(void **state)
 {
-    (void)state;
     static const struct { double speed; const char *text; } cases[] = {
         { 0, "0" }, { 0.123456, "0.123" }, { 9.5, "9.5" }, { 999.4, "999" }, { 999.6, "1k" }, { 12345, "12.3k" },
             { 1.3e6, "1.3M" },
@@ -578,7 +545,6 @@ static void speeds(void **state)
 
 static void metrics_of_runs(void **state)
 {
-    (void)state;
     use_charset("C");
     trek_progress *p = progress_at(3, 0, TREK_OFF, 80);
     const trek_epoch_scalar scalars[2] = { { .name = "accuracy", .value = 0.75 }, { .name = "confusion", .values = (void *)p } };
@@ -594,17 +560,14 @@ static void metrics_of_runs(void **state)
     update_at(p, 1, 1, NAN, 4);
     expect("\nranks  0 50% 10/s  1 50%\x1b[K");
     trek_progress_free(&p);
-    assert_int_equal(trek_progress_metrics(NULL, NULL), TREK_ERR_ARGUMENT);
-    trek_error_clear();
-    assert_int_equal(trek_progress_follow(NULL, NULL), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    FAILS(trek_progress_metrics(NULL, NULL), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_progress_follow(NULL, NULL), TREK_ERR_ARGUMENT, "");
 }
 
 /* --- what is not given ------------------------------------------------------------------------ */
 
 static void stderr_is_the_default(void **state)
 {
-    (void)state;
     FILE *file = tmpfile();
     fflush(stderr);
     int before = dup(STDERR_FILENO);
@@ -625,7 +588,6 @@ static void stderr_is_the_default(void **state)
 
 static void bad_calls(void **state)
 {
-    (void)state;
     static const struct { int64_t epochs, batches; } wrong[] = { { 0, 5 }, { -1, 5 }, { INT64_MIN, 0 }, { 1, -1 } };
     for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
         assert_null(trek_progress_new(wrong[k].epochs, wrong[k].batches));
@@ -633,9 +595,7 @@ static void bad_calls(void **state)
         assert_int_equal(strncmp(trek_error(), "progress: ", 10), 0);
         trek_error_clear();
     }
-    assert_null(trek_progress_new_with(NULL));
-    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    REFUSED(trek_progress_new_with(NULL), TREK_ERR_ARGUMENT, "");
     trek_progress_update(NULL, 0, 0, 0);
     trek_progress_epoch(NULL, 0, NULL, 0);
     trek_progress_free(NULL);
@@ -645,13 +605,10 @@ static void bad_calls(void **state)
 /* Without memory for a line it is left out; without any there is no progress. */
 static void no_memory(void **state)
 {
-    (void)state;
     assert_int_equal(test_allocator_use(), TREK_OK);
     test_memory.fail_count = 2; /* it is asked twice */
     test_allocator_restart(1);
-    assert_null(trek_progress_new(1, 1));
-    assert_int_equal(trek_error_status(), TREK_ERR_MEMORY);
-    trek_error_clear();
+    REFUSED(trek_progress_new(1, 1), TREK_ERR_MEMORY, "");
     test_allocator_restart(0);
     trek_progress *p = progress(2, 1, TREK_OFF);
     test_allocator_restart(1);
@@ -671,29 +628,11 @@ static void no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(durations),
-        TEST(one_line_an_epoch),
-        TEST(losses_that_are_no_numbers),
-        TEST(epochs_left_and_empty),
-        TEST(a_line_is_rewritten),
-        TEST(epochs_on_a_terminal),
-        TEST(time_that_is_left),
-        TEST(unknown_batches),
-        TEST(the_stream_is_asked),
-        TEST(stderr_is_the_default),
-        TEST(bad_calls),
-        TEST(no_memory),
-        TEST(bar_of_ascii),
-        TEST(bar_of_blocks),
-        TEST(narrow_terminals),
-        TEST(wide_characters),
-        TEST(ranks_below),
-        TEST(messages_go_above),
-        TEST(process_0_prints),
-        TEST(colours),
-        TEST(terminals_change),
-        TEST(speeds),
-        TEST(metrics_of_runs),
+        TEST(durations), TEST(one_line_an_epoch), TEST(losses_that_are_no_numbers), TEST(epochs_left_and_empty),
+        TEST(a_line_is_rewritten), TEST(epochs_on_a_terminal), TEST(time_that_is_left), TEST(unknown_batches),
+        TEST(the_stream_is_asked), TEST(stderr_is_the_default), TEST(bad_calls), TEST(no_memory), TEST(bar_of_ascii),
+        TEST(bar_of_blocks), TEST(narrow_terminals), TEST(wide_characters), TEST(ranks_below), TEST(messages_go_above),
+        TEST(process_0_prints), TEST(colours), TEST(terminals_change), TEST(speeds), TEST(metrics_of_runs),
     };
     return cmocka_run_group_tests_name("monitor", tests, NULL, NULL);
 }

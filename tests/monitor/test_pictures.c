@@ -186,7 +186,6 @@ static void expect_figures(const trek_run_record *graph)
 
 static void test_figures_are_those_of_a_step(void **state)
 {
-    (void)state;
     trek_graph *graph = trained();
     trek_monitor *m = watch("g", 1);
     assert_int_equal(trek_monitor_attach(m, graph), TREK_OK);
@@ -213,7 +212,6 @@ static void test_figures_are_those_of_a_step(void **state)
 /* An evaluation between two steps, of other rows, is not of a step; and the end of the graph tells the last. */
 static void test_other_forwards_do_not_count(void **state)
 {
-    (void)state;
     trek_graph *graph = trained();
     trek_monitor *m = watch("e", 1);
     assert_int_equal(trek_monitor_attach(m, graph), TREK_OK);
@@ -234,7 +232,6 @@ static void test_other_forwards_do_not_count(void **state)
 /* Whoever profiles by a timeline of his own is not disturbed; nor where it is switched off. */
 static void test_nothing_is_measured(void **state)
 {
-    (void)state;
     static const char *const names[] = { "own", "off" };
     for (int k = 0; k < 2; k++) {
         trek_timeline *own = trek_timeline_new(&(trek_timeline_opts){ .ops = true });
@@ -263,7 +260,6 @@ static void test_nothing_is_measured(void **state)
 
 static trek_status take_bits(const char *name, trek_var *param, void *arg)
 {
-    (void)name;
     double *values = test_read(trek_var_data(param)), **to = arg;
     for (int64_t k = 0; values && k < trek_var_numel(param); k++)
         *(*to)++ = values[k];
@@ -274,7 +270,6 @@ static trek_status take_bits(const char *name, trek_var *param, void *arg)
 /* Training is the same to the bit. */
 static void test_training_does_not_change(void **state)
 {
-    (void)state;
     double bits[2][128] = { { 0 } };
     for (int watched = 0; watched < 2; watched++) {
         double *to = bits[watched];
@@ -296,7 +291,6 @@ static void test_training_does_not_change(void **state)
 /* Two streams that meet, and a name that is taken. */
 static void test_links(void **state)
 {
-    (void)state;
     trek_device on = test_device();
     trek_flow *flow = trek_flow_from(trek_nn_linear(3, 3, on));
     trek_flow_label(flow, "output"); /* as what the graph gives would be called */
@@ -368,7 +362,6 @@ static void tell(trek_monitor *m, const char *name, trek_tensor *image)
 
 static void test_images_are_what_the_tensors_hold(void **state)
 {
-    (void)state;
     const double levels[] = { 0, 0.5, 1, 1.5, -3, (double)NAN, 0.1, 0.999, 100.0 / 255 };
     const unsigned char level_bytes[] = { 0, 128, 255, 255, 0, 0, 26, 255, 100 };
     const unsigned char halved[] = { 0, 255, 0, 128, 0, 0, 255, 255, 100 }; /* the other way round, read down */
@@ -405,7 +398,6 @@ static void test_images_are_what_the_tensors_hold(void **state)
 /* Five in two rows of three; what lies between them and the place of the sixth are black. */
 static void test_batches_are_grids(void **state)
 {
-    (void)state;
     enum { N = 5, C = 3, H = 2, W = 4, GAP = 2, HIGH = 2 * H + GAP, WIDE = 3 * W + 2 * GAP };
     unsigned char batch[N][C][H][W], whole[C][HIGH][WIDE] = { { { 0 } } };
     for (int n = 0; n < N; n++)
@@ -427,7 +419,6 @@ static void test_batches_are_grids(void **state)
 
 static void test_what_is_no_image(void **state)
 {
-    (void)state;
     static const struct { trek_shape shape; trek_dtype dtype; trek_status status; const char *text; } cases[] = {
         { { .ndim = 2, .sizes = { 2, 2 } }, TREK_I64, TREK_ERR_DTYPE, "i64, not u8" },
         { { .ndim = 1, .sizes = { 4 } }, TREK_U8, TREK_ERR_SHAPE, "[4], not [height, width]" },
@@ -446,14 +437,10 @@ static void test_what_is_no_image(void **state)
         trek_tensor_release(t);
     }
     trek_tensor *fine = trek_tensor_zeros(trek_dims(2, 2), TREK_U8, test_device());
-    assert_int_equal(trek_monitor_image(m, "", 0, fine), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "empty name");
-    assert_int_equal(trek_monitor_image(m, "x", 0, NULL), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "image");
-    assert_int_equal(trek_monitor_image(NULL, "x", 0, fine), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "monitor");
-    assert_null(trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .profile_every = -2 }));
-    expect_error(TREK_ERR_ARGUMENT, "profile_every");
+    FAILS(trek_monitor_image(m, "", 0, fine), TREK_ERR_ARGUMENT, "empty name");
+    FAILS(trek_monitor_image(m, "x", 0, NULL), TREK_ERR_ARGUMENT, "image");
+    FAILS(trek_monitor_image(NULL, "x", 0, fine), TREK_ERR_ARGUMENT, "monitor");
+    REFUSED(trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .profile_every = -2 }), TREK_ERR_ARGUMENT, "profile_every");
     trek_tensor_release(fine);
     trek_monitor_free(&m);
     trek_run_reader *r = read_run("none");

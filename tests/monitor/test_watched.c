@@ -1,21 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* monitor/monitor: what is recorded is in the files, whatever happens to them, and training never knows. */
 #include <fcntl.h>
-#include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/ops.h"
 #include "graph/flow.h"
@@ -25,6 +15,7 @@
 #include "nn/layers.h"
 #include "tensor/trace.h"
 #include "tests/distributed/run/line.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 static char folder[64];
@@ -32,7 +23,6 @@ static const char *program;
 
 static int begin(void **state)
 {
-    (void)state;
     trek_error_clear();
     snprintf(folder, sizeof folder, "/tmp/trek-watched-XXXXXX");
     return mkdtemp(folder) ? 0 : -1;
@@ -41,7 +31,6 @@ static int begin(void **state)
 static int end(void **state)
 {
     char command[128];
-    (void)state;
     snprintf(command, sizeof command, "rm -rf %s", folder);
     return system(command) != 0 || trek_error_status() != TREK_OK;
 }
@@ -69,7 +58,6 @@ static trek_run_reader *read_run(const char *name)
 
 static void test_values_come_back_to_the_bit(void **state)
 {
-    (void)state;
     const double values[] = { 0.1, -0.0, 5e-324, 1.7976931348623157e308, (double)NAN, (double)INFINITY, -(double)INFINITY,
                               1.0 / 3 };
     const char *odd = "a \"b\"\n\\ \xc3\xa9 \xe2\x82\xac\t/<b>";
@@ -104,7 +92,6 @@ static void test_values_come_back_to_the_bit(void **state)
 
 static void test_histograms_count_every_value(void **state)
 {
-    (void)state;
     double values[] = { -1, 0, 0, 0.5, 1, (double)NAN, (double)INFINITY };
     trek_tensor *t = trek_tensor_from_data(values, trek_dims(7), TREK_F64, trek_cpu(0));
     trek_monitor *m = watch("h");
@@ -134,17 +121,11 @@ static void test_histograms_count_every_value(void **state)
 
 static void test_mistakes_are_told(void **state)
 {
-    (void)state;
-    assert_null(trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .interval_s = -0.5 }));
-    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    REFUSED(trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .interval_s = -0.5 }), TREK_ERR_ARGUMENT, "");
     trek_monitor *m = watch("m");
-    assert_int_equal(trek_monitor_scalar(m, "", 0, 1), TREK_ERR_ARGUMENT);
-    trek_error_clear();
-    assert_int_equal(trek_monitor_scalar(NULL, "x", 0, 1), TREK_ERR_ARGUMENT);
-    trek_error_clear();
-    assert_int_equal(trek_monitor_log(m, (trek_log_level)9, "x"), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    FAILS(trek_monitor_scalar(m, "", 0, 1), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_monitor_scalar(NULL, "x", 0, 1), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_monitor_log(m, (trek_log_level)9, "x"), TREK_ERR_ARGUMENT, "");
     trek_monitor_free(&m);
     trek_monitor_free(&m);
 }
@@ -158,7 +139,6 @@ static void *write_many(void *arg)
 
 static void test_threads_write_whole_lines(void **state)
 {
-    (void)state;
     pthread_t threads[4];
     trek_monitor *m = watch("threads");
     for (int k = 0; k < 4; k++)
@@ -289,7 +269,6 @@ static void train_on(int ranks)
 
 static void test_a_child_of_fork_makes_no_monitor(void **state)
 {
-    (void)state;
     pid_t child = fork();
     if (child == 0) {
         trek_monitor *m = trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .name = "forked" });
@@ -305,15 +284,13 @@ static void test_three_ranks(void **state) { (void)state; train_on(3); }
 /* A loop of one's own: the trends' points. */
 static void test_points_are_those_of_the_trends(void **state)
 {
-    (void)state;
     trek_scope scope = trek_scope_begin();
     trek_graph *graph = line_build(trek_cpu(0), NULL);
     assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.01 })), TREK_OK);
     trek_monitor *m = watch("loop");
     assert_int_equal(trek_monitor_attach(m, graph), TREK_OK);
     trek_monitor *second = watch("other");
-    assert_int_equal(trek_monitor_attach(second, graph), TREK_ERR_STATE);
-    trek_error_clear();
+    FAILS(trek_monitor_attach(second, graph), TREK_ERR_STATE, "");
     trek_monitor_free(&second);
     for (int epoch = 0; epoch < 2; epoch++) {
         for (int k = 0; k < 3; k++) {
@@ -351,7 +328,6 @@ static void test_points_are_those_of_the_trends(void **state)
 
 static void test_a_failed_run_says_why(void **state)
 {
-    (void)state;
     assert_int_equal(finish(start("fails", "fails")), 0);
     trek_run_reader *r = read_run("fails");
     assert_int_equal(trek_run_reader_state(r)->status, TREK_RUN_FAILED);
@@ -361,7 +337,6 @@ static void test_a_failed_run_says_why(void **state)
 
 static void test_a_killed_process_has_died_and_its_file_is_there(void **state)
 {
-    (void)state;
     char path[200];
     pid_t child = start("forever", "killed");
     snprintf(path, sizeof path, "%s/killed", folder);
@@ -386,7 +361,6 @@ static void test_a_killed_process_has_died_and_its_file_is_there(void **state)
 static int warnings;
 static void count_warnings(trek_log_level level, const char *message, void *arg)
 {
-    (void)arg;
     warnings += level == TREK_LOG_WARNING && strstr(message, "training goes on") != NULL;
 }
 
@@ -403,7 +377,6 @@ static void train_beside(trek_monitor *m)
 
 static void test_what_cannot_be_written_is_one_warning(void **state)
 {
-    (void)state;
     char path[200], target[240];
     trek_log_set(TREK_LOG_WARNING, count_warnings, NULL);
     warnings = 0;
@@ -426,7 +399,6 @@ static void test_what_cannot_be_written_is_one_warning(void **state)
 /* Whoever has started them, and without a name that somebody gives. */
 static void test_processes_of_a_job_have_one_folder(void **state)
 {
-    (void)state;
     static const struct {
         const char *rank, *others, *name; /* name: what it ends with */
     } jobs[] = { { "SLURM_PROCID", "SLURM_STEP_NUM_TASKS=3 SLURM_STEP_ID=2 SLURM_JOB_ID=4711 SLURM_STEP_NODELIST=a,b",
@@ -514,7 +486,6 @@ static void use_registry(void)
 /* Who lists removes what processes have left that have gone, and so does who writes; what may be of other containers stays. */
 static void test_entries_of_gone_processes_are_removed(void **state)
 {
-    (void)state;
     char name[32], text[300], why[400], before[32];
     use_registry();
     trek_monitor *m = watch("here");
@@ -556,7 +527,6 @@ static char last_warning[500];
 
 static void keep_warning(trek_log_level level, const char *message, void *arg)
 {
-    (void)level, (void)arg;
     warnings++;
     snprintf(last_warning, sizeof last_warning, "%s", message);
 }
@@ -591,7 +561,6 @@ static void expect_unused(const char *says)
 
 static void test_a_registry_of_others_is_not_used(void **state)
 {
-    (void)state;
     char text[300], name[32], command[500];
     use_registry();
     assert_int_equal(mkdir(registry, 0700), 0);
@@ -616,7 +585,6 @@ static void test_a_registry_of_others_is_not_used(void **state)
 
 static void test_a_torn_line_is_left_behind(void **state)
 {
-    (void)state;
     char path[200];
     trek_monitor *m = watch("torn");
     trek_monitor_free(&m);
@@ -637,7 +605,6 @@ static void test_a_torn_line_is_left_behind(void **state)
 
 static void test_histograms_come_when_they_are_wanted(void **state)
 {
-    (void)state;
     char path[200];
     pid_t child = start("forever", "wish");
     snprintf(path, sizeof path, "%s/wish", folder);
@@ -671,7 +638,6 @@ static void span_of_ms(const char *name, int64_t start_ms, int64_t end_ms)
 /* A span's time is without what is inside it; names stand for what a rank does. */
 static void test_lanes_count_each_time_once(void **state)
 {
-    (void)state;
     trek_monitor *m = watch("lanes");
     trek_monitor_lane before = trek_monitor_lane_read(0);
     span_of_ms("loader wait", 1, 3);
@@ -693,7 +659,6 @@ static void test_lanes_count_each_time_once(void **state)
 /* A step that is looked at stands for the time since the rest began; samples count all the while. */
 static void test_a_step_stands_for_those_before(void **state)
 {
-    (void)state;
     trek_monitor *m = watch("rest");
     trek_monitor_lane before = trek_monitor_lane_read(0);
     trek_monitor_lanes_rest(1 * 1000000);
@@ -722,7 +687,6 @@ static void test_a_step_stands_for_those_before(void **state)
 /* Steps that are far shorter than the time between two looks at the clock: samples, steps and each point are exact. */
 static void test_short_steps_are_counted_exactly(void **state)
 {
-    (void)state;
     enum { STEPS = 20000, ROWS_OF_STEP = 2 };
     double *losses = calloc(STEPS + 1, sizeof *losses);
     trek_scope scope = trek_scope_begin();
@@ -766,7 +730,6 @@ static void test_short_steps_are_counted_exactly(void **state)
 
 static trek_var *no_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)output, (void)batch, (void)arg;
     trek_fail(TREK_ERR_CALLBACK, "no loss today");
     return NULL;
 }
@@ -817,8 +780,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_mistakes_are_told, begin, end),
         cmocka_unit_test_setup_teardown(test_threads_write_whole_lines, begin, end),
         cmocka_unit_test_setup_teardown(test_a_child_of_fork_makes_no_monitor, begin, end),
-        cmocka_unit_test_setup_teardown(test_one_rank, begin, end),
-        cmocka_unit_test_setup_teardown(test_two_ranks, begin, end),
+        cmocka_unit_test_setup_teardown(test_one_rank, begin, end), cmocka_unit_test_setup_teardown(test_two_ranks, begin, end),
         cmocka_unit_test_setup_teardown(test_three_ranks, begin, end),
         cmocka_unit_test_setup_teardown(test_points_are_those_of_the_trends, begin, end),
         cmocka_unit_test_setup_teardown(test_a_failed_run_says_why, begin, end),

@@ -1,17 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a watched run says of the devices that it is on: on the CPU, and on the fake GPUs, of which a fake management library
  * tells (tests/fake_cuda/fake_nvml.cc). What is not told is not there, from the record to what is made of it. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/ops.h"
 #include "graph/graph.h"
@@ -20,12 +10,12 @@
 #include "monitor/run_reader.h"
 #include "tests/distributed/run/line.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static char folder[64], run[128];
 
 static int begin(void **state)
 {
-    (void)state;
     trek_error_clear();
     snprintf(folder, sizeof folder, "/tmp/trek-devices-XXXXXX");
     snprintf(run, sizeof run, "%s/first", mkdtemp(folder) ? folder : "");
@@ -35,7 +25,6 @@ static int begin(void **state)
 static int end(void **state)
 {
     char command[128];
-    (void)state;
     snprintf(command, sizeof command, "rm -rf %s", folder);
     return system(command) != 0 || trek_error_status() != TREK_OK;
 }
@@ -65,7 +54,6 @@ static trek_run_reader *train_on(trek_device device)
 
 static void test_a_cpu_has_its_name(void **state)
 {
-    (void)state;
     char line[256], model[256] = "CPU", cores[32];
     FILE *file = fopen("/proc/cpuinfo", "r");
     while (file && fgets(line, sizeof line, file))
@@ -166,7 +154,6 @@ static bool in_events(const char *tag, float value)
 
 static void test_a_gpu_says_how_it_is(void **state)
 {
-    (void)state;
     if (!on_gpus())
         skip();
     trek_run_reader *r = train_on_gpu("");
@@ -189,7 +176,6 @@ static void test_a_gpu_says_how_it_is(void **state)
 
 static void test_what_a_gpu_may_not_say_is_left_out(void **state)
 {
-    (void)state;
     static const char *const modes[] = { "mig", "denied", "bare" };
     if (!on_gpus() || getenv("TREK_TEST_NO_NVML"))
         skip();

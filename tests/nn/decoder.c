@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/nn/decoder.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "autograd/ops.h"
 #include "nn/kv_cache.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { WIDTH = 24, HEADS = 4, SHARED = 2, DEPTH = WIDTH / HEADS };
 

@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* 8-bit products of linear layers: the formats bit by bit, products and gradients against f64, the record of magnitudes, what
  * stays in bf16, modes, states, refused calls. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/autocast.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
@@ -21,6 +11,7 @@
 #include "tensor/fp8.h"
 #include "tests/nn/values.h"
 #include "tests/support/fp8.h"
+#include "tests/support/scoped.h"
 #include "tests/support/support.h"
 
 static uint32_t bits_of(double x)
@@ -57,7 +48,6 @@ static uint64_t digest_of(trek_var *x, int format)
  * (ml_dtypes 0.5 under NumPy, of values clamped to the format; what is not finite NaN). */
 static void test_formats(void **state)
 {
-    (void)state;
     static const uint64_t expected[2][2] = { { 0x6a3fbaa9cb61df95u, 0xff398b9d4ba7d9e5u },
                                                { 0xe4fc47f9506e7885u, 0xee3c4c604519c1a5u } };
     enum { ALL = 65536, SPARSE = 1 << 18 };
@@ -135,7 +125,6 @@ static trek_var *leaf(uint32_t stream, trek_shape shape, trek_dtype dtype)
 
 static trek_status drop_grad(const char *name, trek_var *param, void *arg)
 {
-    (void)name, (void)arg;
     trek_var_zero_grad(param);
     return TREK_OK;
 }
@@ -214,7 +203,6 @@ static void run_layer(const layer_case *c, bool first)
 
 static void test_products(void **state)
 {
-    (void)state;
     static const layer_case cases[] = {
         { 16, 32, 48, true, TREK_F32, TREK_F32 },  { 1, 16, 16, true, TREK_BF16, TREK_F32 },
             { 3, 48, 16, false, TREK_F32, TREK_F32 },
@@ -263,8 +251,6 @@ static double *forward(trek_module *m, double large)
 
 static void test_record(void **state)
 {
-    (void)state;
-    trek_scope scope = trek_scope_begin();
     trek_module *m = layer_with(3);
     free(forward(m, 2));
     free(forward(m, 4)); /* the same step */
@@ -294,14 +280,11 @@ static void test_record(void **state)
     expect_row(m, TREK_FP8_INPUT, (double[]){ 0.5, 0, 1, 4 }, 4);
     free(y), free(again);
     trek_module_free(&m);
-    trek_scope_end(scope);
 }
 
 /* A step's input is rounded by what came before it: by hand, of two steps. */
 static void test_delay(void **state)
 {
-    (void)state;
-    trek_scope scope = trek_scope_begin();
     trek_module *delayed = layer_with(2), *own = layer_with(TREK_OFF), *plain = layer_with(2);
     assert_null(trek_module_find(own, "fp8_amax"));
     fine(trek_fp8_disable(plain));
@@ -316,14 +299,12 @@ static void test_delay(void **state)
     trek_module_free(&delayed);
     trek_module_free(&own);
     trek_module_free(&plain);
-    trek_scope_end(scope);
 }
 
 /* A layer whose gradient is 0 at first, as behind one that begins with zeros, stays in bf16 until it has seen one; run again in
  * backward or not. */
 static void test_waits_for_gradients(void **state)
 {
-    (void)state;
     for (int again = 0; again < 2; again++) {
         trek_scope scope = trek_scope_begin();
         trek_module *m = layer_with(4), *plain = layer_with(4);
@@ -377,7 +358,6 @@ static void expect_same_forward(int64_t in, int64_t out, trek_dtype dtype, trek_
 
 static void test_stays(void **state)
 {
-    (void)state;
     expect_same_forward(16, 32, TREK_F32, TREK_BF16, 4, true);
     expect_same_forward(20, 32, TREK_F32, TREK_BF16, 4, false);
     expect_same_forward(16, 24, TREK_F32, TREK_BF16, 4, false);
@@ -391,8 +371,6 @@ static void test_stays(void **state)
 
 static void test_states(void **state)
 {
-    (void)state;
-    trek_scope scope = trek_scope_begin();
     trek_module *m = layer_with(4), *same = layer_with(4), *bare = trek_nn_linear(16, 32, test_device());
     free(forward(m, 3));
     write_weight(m);
@@ -413,12 +391,10 @@ static void test_states(void **state)
     trek_module_free(&m);
     trek_module_free(&same);
     trek_module_free(&bare);
-    trek_scope_end(scope);
 }
 
 static void test_refused(void **state)
 {
-    (void)state;
     trek_module *m = layer_with(4), *odd = trek_nn_linear(17, 32, test_device());
     refuse(trek_fp8_enable(NULL, NULL), TREK_ERR_ARGUMENT, "module");
     refuse(trek_fp8_disable(NULL), TREK_ERR_ARGUMENT, "module");
@@ -446,7 +422,6 @@ static void test_refused(void **state)
 /* Without memory at any one point: an error, and a layer that is as it was. */
 static void test_no_memory(void **state)
 {
-    (void)state;
     trek_module *m = trek_nn_sequential(0, NULL);
     fine(trek_nn_sequential_add(m, trek_nn_linear(16, 16, test_device())));
     fine(trek_nn_sequential_add(m, trek_nn_linear(16, 32, test_device())));
@@ -474,15 +449,9 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formats),
-        cmocka_unit_test(test_products),
-        cmocka_unit_test(test_record),
-        cmocka_unit_test(test_delay),
-        cmocka_unit_test(test_waits_for_gradients),
-        cmocka_unit_test(test_stays),
-        cmocka_unit_test(test_states),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_formats), cmocka_unit_test(test_products), TEST(test_record),
+        TEST(test_delay), cmocka_unit_test(test_waits_for_gradients), cmocka_unit_test(test_stays),
+        TEST(test_states), cmocka_unit_test(test_refused), cmocka_unit_test(test_no_memory),
     };
     return test_allocator_use() == TREK_OK ? cmocka_run_group_tests(tests, NULL, NULL) : 1;
 }

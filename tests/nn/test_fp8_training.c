@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Training with 8-bit products: beside bf16's, over ranks, options together, captured steps, resumed runs, refused calls. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
@@ -27,6 +17,7 @@
 #include "tests/nn/values.h"
 #include "tests/support/fp8.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- training -------------------------------------------------------------------------------------------- */
 
@@ -161,7 +152,6 @@ static double last_mean(const double *losses, int steps)
 /* A transformer layer between two linear ones: its loss beside bf16's. */
 static void test_training(void **state)
 {
-    (void)state;
     static double low[STEPS], half[STEPS], own[STEPS];
     setting kinds[] = { { .amp = in_bf16, .world = 1 }, { .amp = in_fp8, .world = 1 },
                         { .amp = { .products = TREK_FP8, .fp8 = { .history = TREK_OFF, .margin = 1 } }, .world = 1 } };
@@ -188,7 +178,6 @@ typedef struct values {
 
 static trek_status append(const char *name, trek_var *var, void *arg)
 {
-    (void)name;
     values *v = arg;
     double *one = read_of(var);
     int64_t n = trek_var_numel(var);
@@ -260,7 +249,6 @@ static values one_change(const trek_state *from, int world, trek_amp_opts amp, v
  * the step is the maximum of all: to the bit, where magnitudes are the data's. */
 static void test_ranks(void **state)
 {
-    (void)state;
     trek_state *from = trained_state();
     values record, half = one_change(from, 1, in_bf16, NULL), low = one_change(from, 1, in_fp8, &record);
     double between = apart(&low, &half);
@@ -286,7 +274,6 @@ enum { LINE = 16, LINE_ROWS = 6, LINE_STEPS = 3 };
 
 static trek_graph *build_line(trek_device device, void *arg)
 {
-    (void)arg;
     return trek_flow_build(trek_flow_from(trek_nn_linear_with(&(trek_linear_opts){ .in = LINE, .out = LINE, .no_bias = true,
                                                                                    .device = device })));
 }
@@ -322,7 +309,6 @@ static void run_line(int world, double results[LINE_STEPS][LINE_ROWS * LINE], do
 /* From the first step on, in which no rank has scales, and a part of the batch would give others than the whole. */
 static void test_first_steps_on_ranks(void **state)
 {
-    (void)state;
     static double one[LINE_STEPS][LINE_ROWS * LINE], one_grads[LINE_STEPS][LINE * LINE], results[LINE_STEPS][LINE_ROWS * LINE],
         grads[LINE_STEPS][LINE * LINE];
     run_line(1, one, one_grads);
@@ -349,7 +335,6 @@ static int few_steps(void) { return test_short_on_device() ? 6 : FEW; }
 /* What runs again in backward, and passes of a step, by the same scales. */
 static void test_options(void **state)
 {
-    (void)state;
     static double plain[FEW], other[FEW];
     int steps = few_steps();
     setting one = { .amp = in_fp8, .world = 1 }, again = { .amp = in_fp8, .world = 1, .recompute = true };
@@ -373,7 +358,6 @@ static void test_options(void **state)
 /* Steps that are replayed have the bits of those that are called. */
 static void test_captured(void **state)
 {
-    (void)state;
     static double plain[FEW], other[FEW];
     int steps = few_steps();
     setting one = { .amp = in_fp8, .world = 1 }, captured = { .amp = in_fp8, .world = 1, .captured = true };
@@ -391,7 +375,6 @@ static void test_captured(void **state)
 /* A run that goes on from a checkpoint has the bits of one that was not interrupted. */
 static void test_resumed(void **state)
 {
-    (void)state;
     enum { WHOLE = 6, HALF = 3 };
     double whole[WHOLE], parts[WHOLE];
     char path[] = "/tmp/trek-fp8-XXXXXX", file[64];
@@ -414,7 +397,6 @@ static void test_resumed(void **state)
 
 static void test_refused(void **state)
 {
-    (void)state;
     setting bf16 = { .amp = in_bf16, .world = 2 };
     trek_graph *graph = set_up(&bf16);
     refuse(trek_graph_set_amp(graph, &in_fp8), TREK_ERR_STATE, "before trek_trainer_setup");
@@ -439,12 +421,8 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_training),
-        cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_first_steps_on_ranks),
-        cmocka_unit_test(test_options),
-        cmocka_unit_test(test_captured),
-        cmocka_unit_test(test_resumed),
+        cmocka_unit_test(test_training), cmocka_unit_test(test_ranks), cmocka_unit_test(test_first_steps_on_ranks),
+        cmocka_unit_test(test_options), cmocka_unit_test(test_captured), cmocka_unit_test(test_resumed),
         cmocka_unit_test(test_refused),
     };
     return test_allocator_use() == TREK_OK ? cmocka_run_group_tests(tests, NULL, NULL) : 1;

@@ -2,17 +2,6 @@
 /* Weights made of other parameters: weight norm and spectral norm against plain loops, on every layer that has weights; gradients
  * of both orders; a module of the program's own, chains of them; modes, names, states, resetting, folding back, where layers
  * are run as one, recomputed, optimized; refused calls and memory that runs out. PyTorch's are compared in tests/differential. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/gradcheck.h"
@@ -24,6 +13,7 @@
 #include "nn/state.h"
 #include "optim/optimizer.h"
 #include "tests/nn/values.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 /* --- layers that have weights -------------------------------------------------------------------- */
@@ -170,7 +160,6 @@ static void expect_as_plain(trek_module *m, const kind *k)
 
 static void test_weight_norm(void **state)
 {
-    (void)state;
     for (int i = 0; i < KINDS; i++) {
         const kind *k = &kinds[i];
         trek_module *first = drawn(k, TREK_F64);
@@ -280,7 +269,6 @@ static void expect_spectral_norm(trek_module *m, const kind *k, int dim, int ste
 
 static void test_spectral_norm(void **state)
 {
-    (void)state;
     for (int i = 0; i < KINDS - 1; i++) /* the last is a vector */
         for (int option = 0; option < 2; option++) {
             const kind *k = &kinds[i];
@@ -300,7 +288,6 @@ static void test_spectral_norm(void **state)
 
 static void test_spectral_norm_of_a_vector(void **state)
 {
-    (void)state;
     trek_module *m = drawn(&kinds[KINDS - 1], TREK_F64);
     trek_scope scope = trek_scope_begin();
     fine(trek_spectral_norm(m, "bias", NULL));
@@ -316,13 +303,11 @@ static void test_spectral_norm_of_a_vector(void **state)
 
 static trek_var *forward_of(trek_var *const *inputs, int n, void *arg)
 {
-    (void)n;
     return trek_forward(arg, inputs[0]);
 }
 
 static trek_status gather(const char *name, trek_var *var, void *arg)
 {
-    (void)name;
     trek_var **list = arg;
     while (*list)
         list++;
@@ -344,7 +329,6 @@ static void check_gradients(trek_module *m, trek_var *x)
 /* In eval, where a function of the same numbers gives the same. */
 static void test_gradients(void **state)
 {
-    (void)state;
     for (int i = 0; i < KINDS; i++)
         for (int spectral = 0; spectral < 2; spectral++) {
             const kind *k = &kinds[i];
@@ -364,7 +348,6 @@ static void test_gradients(void **state)
 /* In training u and v are constants, and those of a forward stay its own whatever comes after. */
 static void test_vectors_are_constants(void **state)
 {
-    (void)state;
     const kind *k = &kinds[0];
     trek_module *m = drawn(k, TREK_F64);
     fine(trek_spectral_norm(m, "weight", NULL));
@@ -386,7 +369,6 @@ static void test_vectors_are_constants(void **state)
 
 static void test_16_bits(void **state)
 {
-    (void)state;
     const trek_dtype dtypes[] = { TREK_BF16, TREK_F16 };
     for (int d = 0; d < 2; d++)
         for (int spectral = 0; spectral < 2; spectral++) {
@@ -417,7 +399,6 @@ static void test_16_bits(void **state)
 /* The weight is made in its own dtype; the product alone is a 16-bit one. */
 static void test_autocast(void **state)
 {
-    (void)state;
     const kind *k = &kinds[0];
     for (int spectral = 0; spectral < 2; spectral++) {
         trek_module *m = drawn(k, TREK_F32), *plain = drawn(k, TREK_F32);
@@ -467,12 +448,10 @@ static trek_module *scaled_new(double scale)
 /* A product of three. */
 static trek_var *triple_forward(trek_module *self, trek_var *const *inputs, int n)
 {
-    (void)self;
     return n == 3 ? trek_mul(inputs[0], trek_mul(inputs[1], inputs[2])) : NULL;
 }
 static trek_status triple_inverse(trek_module *self, trek_var *weight, trek_var **originals, int n)
 {
-    (void)self, (void)n;
     originals[0] = trek_full_like(weight, 2);
     originals[1] = trek_full_like(weight, 0.25);
     originals[2] = trek_mul_scalar(weight, 2);
@@ -492,7 +471,6 @@ static trek_module *positive(void)
 
 static void test_own(void **state)
 {
-    (void)state;
     const kind *k = &kinds[0];
     trek_module *m = positive();
     trek_scope scope = trek_scope_begin();
@@ -517,7 +495,6 @@ static void test_own(void **state)
 
 static void test_several_originals(void **state)
 {
-    (void)state;
     const kind *k = &kinds[0];
     trek_module *m = drawn(k, TREK_F64);
     trek_scope scope = trek_scope_begin();
@@ -527,8 +504,7 @@ static void test_several_originals(void **state)
     assert_true(distance(run(m, x), before) < 1e-15);
     assert_true(at(find(m, "weight", "original1"), 0) == 0.25);
     check_gradients(m, x);
-    assert_int_equal(trek_parametrize_remove(m, "weight", false), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "3 originals");
+    FAILS(trek_parametrize_remove(m, "weight", false), TREK_ERR_ARGUMENT, "3 originals");
     trek_scope_end(scope);
     trek_module_free(&m);
 }
@@ -536,7 +512,6 @@ static void test_several_originals(void **state)
 /* Weight norm under a spectral norm: both gone at once, both names there before. */
 static void test_norms_in_a_chain(void **state)
 {
-    (void)state;
     trek_module *m = drawn(&kinds[2], TREK_F64);
     trek_scope scope = trek_scope_begin();
     fine(trek_weight_norm(m, NULL, 0));
@@ -573,7 +548,6 @@ static trek_module *nested(void)
 
 static void test_names_and_state(void **state)
 {
-    (void)state;
     char names[1024] = "";
     trek_seed(1);
     trek_module *m = nested();
@@ -603,7 +577,6 @@ static void test_names_and_state(void **state)
 
 static void test_removing(void **state)
 {
-    (void)state;
     for (int i = 0; i < KINDS; i++)
         for (int spectral = 0; spectral < 2; spectral++) {
             const kind *k = &kinds[i];
@@ -632,7 +605,6 @@ static void test_removing(void **state)
 
 static void test_removing_to_the_original(void **state)
 {
-    (void)state;
     trek_module *m = drawn(&kinds[0], TREK_F64);
     trek_scope scope = trek_scope_begin();
     trek_var *weight = trek_module_find(m, "weight"), *copy = trek_clone(weight);
@@ -647,7 +619,6 @@ static void test_removing_to_the_original(void **state)
 /* A reset gives the weight that the plain layer would have. */
 static void test_reset(void **state)
 {
-    (void)state;
     for (int i = 0; i < KINDS; i++) {
         trek_module *m = drawn(&kinds[i], TREK_F64), *plain = drawn(&kinds[i], TREK_F64);
         trek_scope scope = trek_scope_begin();
@@ -667,7 +638,6 @@ static void test_reset(void **state)
 /* Frozen ones stay frozen, shared ones stay the other's, too. */
 static void test_frozen_and_shared(void **state)
 {
-    (void)state;
     trek_module *m = drawn(&kinds[0], TREK_F64), *other = drawn(&kinds[0], TREK_F64);
     trek_var *weight = trek_module_find(m, "weight");
     trek_module *both = trek_nn_sequential(2, (trek_module *[]){ m, other });
@@ -686,7 +656,6 @@ static void test_frozen_and_shared(void **state)
 /* A linear layer and its ReLU in one op, in a sequential, a flow and a transformer. */
 static void test_run_as_one(void **state)
 {
-    (void)state;
     trek_device d = test_device();
     for (int way = 0; way < 3; way++) {
         trek_module *linear = way < 2 ? trek_nn_linear(4, 6, d) : NULL, *m = linear;
@@ -723,7 +692,6 @@ static void test_run_as_one(void **state)
 /* Backward's second run divides by what the first did, however many forwards lie between. */
 static void test_recomputed(void **state)
 {
-    (void)state;
     const kind *k = &kinds[2];
     double grads[2][2];
     for (int again = 0; again < 2; again++) {
@@ -752,7 +720,6 @@ static void test_recomputed(void **state)
 
 static void test_optimized(void **state)
 {
-    (void)state;
     trek_seed(3);
     trek_module *first = trek_nn_linear(4, 16, test_device()), *last = trek_nn_linear(16, 2, test_device());
     fine(trek_spectral_norm(first, NULL, NULL));
@@ -792,7 +759,6 @@ static const trek_module_class failing_class = { .name = "failing", .size = size
 
 static void test_refused(void **state)
 {
-    (void)state;
     trek_module *m = trek_nn_linear(3, 2, test_device());
     refuse(trek_weight_norm(NULL, NULL, 0), TREK_ERR_ARGUMENT, "module");
     refuse(trek_weight_norm(m, "weigth", 0), TREK_ERR_ARGUMENT, "weigth");
@@ -816,8 +782,7 @@ static void test_refused(void **state)
     refuse(trek_parametrize(m, "weight", trek_nn_identity(),
                             &(trek_parametrize_opts){ .originals = 9, .right_inverse = triple_inverse }), TREK_ERR_ARGUMENT, "9");
     refuse(trek_parametrize_remove(m, "weight", true), TREK_ERR_ARGUMENT, "no parametrised");
-    assert_null(trek_parametrized_weight(m, "x"));
-    expect_error(TREK_ERR_ARGUMENT, "\"x\"");
+    REFUSED(trek_parametrized_weight(m, "x"), TREK_ERR_ARGUMENT, "\"x\"");
     assert_ptr_equal(trek_parametrized_weight(m, "bias"), trek_module_find(m, "bias"));
     assert_int_equal(m->n_children, 0);
     fine(trek_weight_norm(m, NULL, 0));
@@ -846,7 +811,6 @@ static void test_refused(void **state)
 /* Whichever allocation fails, the module is as it was, or done. */
 static void test_without_memory(void **state)
 {
-    (void)state;
     for (int what = 0; what < 4; what++) {
         bool done = false;
         for (int64_t fail = 1; !done; fail++) {
@@ -876,25 +840,13 @@ static void test_without_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_weight_norm),
-        cmocka_unit_test(test_spectral_norm),
-        cmocka_unit_test(test_spectral_norm_of_a_vector),
-        cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_vectors_are_constants),
-        cmocka_unit_test(test_16_bits),
-        cmocka_unit_test(test_autocast),
-        cmocka_unit_test(test_own),
-        cmocka_unit_test(test_several_originals),
-        cmocka_unit_test(test_norms_in_a_chain),
-        cmocka_unit_test(test_names_and_state),
-        cmocka_unit_test(test_removing),
-        cmocka_unit_test(test_removing_to_the_original),
-        cmocka_unit_test(test_reset),
-        cmocka_unit_test(test_frozen_and_shared),
-        cmocka_unit_test(test_run_as_one),
-        cmocka_unit_test(test_recomputed),
-        cmocka_unit_test(test_optimized),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_weight_norm), cmocka_unit_test(test_spectral_norm),
+        cmocka_unit_test(test_spectral_norm_of_a_vector), cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_vectors_are_constants), cmocka_unit_test(test_16_bits), cmocka_unit_test(test_autocast),
+        cmocka_unit_test(test_own), cmocka_unit_test(test_several_originals), cmocka_unit_test(test_norms_in_a_chain),
+        cmocka_unit_test(test_names_and_state), cmocka_unit_test(test_removing), cmocka_unit_test(test_removing_to_the_original),
+        cmocka_unit_test(test_reset), cmocka_unit_test(test_frozen_and_shared), cmocka_unit_test(test_run_as_one),
+        cmocka_unit_test(test_recomputed), cmocka_unit_test(test_optimized), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_without_memory),
     };
     return test_allocator_use() == TREK_OK ? cmocka_run_group_tests(tests, NULL, NULL) : 1;

@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A module that backward runs again gives the bits of one that keeps everything: with dropout, batch norm, autocast, parameters
  * that are shared, several inputs, inside itself, on several ranks. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/offload.h"
@@ -21,6 +11,7 @@
 #include "nn/layers.h"
 #include "nn/recompute.h"
 #include "tensor/memory.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 enum { WIDTH = 12, ROWS = 6, STEPS = 3 };
@@ -63,8 +54,7 @@ static void train(trek_module *m, trek_dtype autocast, double *numbers, int *n)
         trek_var *y = trek_forward(m, x);
         trek_autocast_end();
         trek_var *loss = trek_mean(trek_square(trek_cast(y, TREK_F32)), trek_dims_none(), false);
-        if (trek_backward(loss) != TREK_OK)
-            fail_msg("%s", trek_error());
+        SUCCEEDS(trek_backward(loss));
         numbers[(*n)++] = trek_var_item(loss);
         numbers[(*n)++] = trek_var_item(trek_sum(trek_square(trek_var_grad(x)), trek_dims_none(), false));
         trek_optimizer_step(optimizer);
@@ -89,7 +79,6 @@ typedef struct sums {
 
 static trek_status add_buffer(const char *name, trek_var *buffer, void *arg)
 {
-    (void)name;
     sums *s = arg;
     double *values = test_read(trek_var_data(buffer));
     for (int64_t i = 0; i < trek_var_numel(buffer); i++)
@@ -101,7 +90,6 @@ static trek_status add_buffer(const char *name, trek_var *buffer, void *arg)
 
 static void test_bits(void **state)
 {
-    (void)state;
     for (int autocast = 0; autocast < 2; autocast++) {
         double wanted[64], got[64];
         int n, m;
@@ -132,7 +120,6 @@ static void test_bits(void **state)
 
 static void test_inputs_and_sharing(void **state)
 {
-    (void)state;
     trek_seed(3);
     trek_module *attention = trek_nn_multihead_attention(WIDTH, 3, test_device()),
         *linear = trek_nn_linear(WIDTH, WIDTH, test_device());
@@ -266,8 +253,7 @@ static void hooked_passes(watched *w, unsigned *seed, int round)
     for (int k = 0; k < passes; k++) {
         if (k && !opts.retain_graph)
             loss = chain_loss(w, ways, n, round + 1);
-        if (pass(w, loss, sends, &opts) != TREK_OK)
-            fail_msg("%s", trek_error());
+        SUCCEEDS(pass(w, loss, sends, &opts));
         expect_whole(w, hooks, sends);
     }
     if (hooks)
@@ -283,7 +269,6 @@ static void hooked_passes(watched *w, unsigned *seed, int round)
  * before. */
 static void test_hooks_see_whole_gradients(void **state)
 {
-    (void)state;
     unsigned seed = 1;
     trek_seed(3);
     watched w = { .shared = trek_nn_linear(WIDTH, WIDTH, test_device()) };
@@ -331,7 +316,6 @@ static int64_t peak_of(way w)
 
 static void test_memory_held(void **state)
 {
-    (void)state;
     int64_t plain = peak_of(PLAIN), again = peak_of(OUTER), one = held_rows() * 256 * 4;
     if (!(again <= 2 * one && plain >= 8 * one))
         fail_msg("%lld bytes held instead of %lld", (long long)again, (long long)plain);
@@ -372,7 +356,6 @@ static double train_graph(bool recomputes, int world)
 
 static void test_on_ranks(void **state)
 {
-    (void)state;
     double one = train_graph(false, 1);
     for (int world = 1; world <= (test_on_cpu() ? 3 : 2); world++)
         assert_true(fabs(train_graph(true, world) - one) < 1e-6);
@@ -380,40 +363,24 @@ static void test_on_ranks(void **state)
 
 /* --- what is refused ------------------------------------------------------------------------------------------ */
 
-static void expect(trek_status status, const char *part)
-{
-    assert_int_equal(trek_error_status(), status);
-    if (!strstr(trek_error(), part))
-        print_error("no \"%s\" in: %s\n", part, trek_error());
-    assert_non_null(strstr(trek_error(), part));
-    trek_error_clear();
-}
-
 static void test_refused(void **state)
 {
-    (void)state;
     trek_scope scope = trek_scope_begin();
     trek_module *m = trek_nn_linear(WIDTH, 2, test_device()), *meets = trek_nn_sync_batch_norm(WIDTH, test_device());
     trek_var *x = input(0), *none = NULL, *both[2] = { x, x };
     trek_var_set_requires_grad(x, true);
     trek_var *y = trek_forward_recomputed(m, &x, 1), *grad;
     trek_var *loss = trek_mean(trek_square(y), trek_dims_none(), false);
-    assert_int_equal(trek_grad(&loss, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = true }, &grad),
-                     TREK_ERR_UNSUPPORTED);
-    expect(TREK_ERR_UNSUPPORTED, "gradients of gradients");
-    assert_null(trek_forward_recomputed(meets, &x, 1));
-    expect(TREK_ERR_UNSUPPORTED, "meets other ranks");
-    assert_null(trek_forward_recomputed(m, both, 2));
-    expect(TREK_ERR_UNSUPPORTED, "takes one input, not 2");
-    assert_null(trek_forward_recomputed(m, &none, 1));
-    expect(TREK_ERR_ARGUMENT, "input");
-    assert_null(trek_forward_recomputed(NULL, &x, 1));
-    expect(TREK_ERR_ARGUMENT, "module");
+    FAILS(trek_grad(&loss, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = true }, &grad),
+          TREK_ERR_UNSUPPORTED, "gradients of gradients");
+    REFUSED(trek_forward_recomputed(meets, &x, 1), TREK_ERR_UNSUPPORTED, "meets other ranks");
+    REFUSED(trek_forward_recomputed(m, both, 2), TREK_ERR_UNSUPPORTED, "takes one input, not 2");
+    REFUSED(trek_forward_recomputed(m, &none, 1), TREK_ERR_ARGUMENT, "input");
+    REFUSED(trek_forward_recomputed(NULL, &x, 1), TREK_ERR_ARGUMENT, "module");
     assert_null(trek_nn_recompute(NULL));
     y = trek_forward_recomputed(m, &x, 1);
     assert_int_equal(trek_module_train(m, false), TREK_OK);
-    assert_int_equal(trek_backward(trek_mean(y, trek_dims_none(), false)), TREK_ERR_STATE);
-    expect(TREK_ERR_STATE, "mode has changed");
+    FAILS(trek_backward(trek_mean(y, trek_dims_none(), false)), TREK_ERR_STATE, "mode has changed");
     trek_no_grad_begin();
     assert_false(trek_var_requires_grad(trek_forward_recomputed(m, &x, 1)));
     trek_no_grad_end();

@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nn/: LSTM and GRU of every option, drawn at random, against one that is written out in doubles; their states, lengths,
  * gradients, cells; bad input. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/ops.h"
@@ -19,6 +10,7 @@
 #include "nn/layers.h"
 #include "nn/state.h"
 #include "tests/nn/values.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 static uint64_t seed = 12345;
@@ -244,7 +236,6 @@ static void compare_results(const drawn *d, trek_var *y, trek_var *hn, trek_var 
 
 static void test_random_layers(void **state)
 {
-    (void)state;
     for (int round = 0; round < 150; round++) {
         drawn d;
         draw_layer(&d);
@@ -323,7 +314,6 @@ static void compare_differences(const drawn *d, trek_module *m, trek_var *x, tre
 
 static void test_random_gradients(void **state)
 {
-    (void)state;
     if (!test_on_cpu())
         return; /* values are written through a pointer; the ops' own gradients are compared there */
     for (int round = 0; round < 60; round++) {
@@ -378,7 +368,6 @@ static trek_var *random_var(trek_shape shape, trek_dtype dtype)
 /* [T, in] is a batch of one sequence without its dimension. */
 static void test_one_sequence(void **state)
 {
-    (void)state;
     for (int first = 0; first < 2; first++) {
         trek_lstm_opts opts = { .in = 3, .hidden = 4, .layers = 2, .bidirectional = true, .batch_first = first,
                                 .device = test_device() };
@@ -400,7 +389,6 @@ static void test_one_sequence(void **state)
 /* A cell, step after step, is a layer with its weights. */
 static void test_cells(void **state)
 {
-    (void)state;
     for (int kind = 0; kind < 3; kind++) {
         bool lstm = kind == 1, rnn = kind == 2;
         trek_module *m = lstm ? trek_nn_lstm(3, 4, test_device()) : rnn ? trek_nn_rnn(3, 4, test_device())
@@ -433,7 +421,6 @@ static void test_cells(void **state)
 
 static void test_dtypes(void **state)
 {
-    (void)state;
     trek_seed(3);
     trek_module *wide = trek_nn_lstm_with(&(trek_lstm_opts){ .in = 5, .hidden = 6, .dtype = TREK_F64, .device = test_device() });
     for (int d = 0; d < 3; d++) {
@@ -457,7 +444,6 @@ static void test_dtypes(void **state)
 
 static void test_autocast(void **state)
 {
-    (void)state;
     trek_module *m = trek_nn_gru(4, 5, test_device());
     trek_scope scope = trek_scope_begin();
     trek_var *x = random_var(trek_dims(3, 2, 4), TREK_F32), *want = trek_forward(m, x);
@@ -478,7 +464,6 @@ static void test_autocast(void **state)
 
 static void test_module(void **state)
 {
-    (void)state;
     trek_lstm_opts opts = { .in = 3, .hidden = 4, .layers = 2, .bidirectional = true, .dropout = 0.5, .device = test_device() };
     trek_module *m = trek_nn_lstm_with(&opts);
     static const char *const names[] = { "weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0", "weight_ih_l0_reverse",
@@ -511,7 +496,6 @@ static void test_module(void **state)
 /* A step of a model in a graph: embedding, recurrent layer, linear. */
 static void test_graph(void **state)
 {
-    (void)state;
     trek_flow *flow = trek_flow_from(trek_nn_embedding(7, 4, test_device()));
     trek_flow_through(flow, trek_nn_gru_with(&(trek_gru_opts){ .in = 4, .hidden = 5, .batch_first = true, .bidirectional = true,
                                                                .device = test_device() }));
@@ -531,13 +515,9 @@ static void test_graph(void **state)
 
 static void test_rnn_bad_input(void **state)
 {
-    (void)state;
-    assert_null(trek_nn_rnn_with(NULL));
-    expect_error(TREK_ERR_ARGUMENT, "rnn: needs options");
-    assert_null(trek_nn_rnn_cell_with(NULL));
-    expect_error(TREK_ERR_ARGUMENT, "rnn_cell: needs options");
-    assert_null(trek_nn_rnn(3, 0, test_device()));
-    expect_error(TREK_ERR_ARGUMENT, "rnn: hidden must be");
+    REFUSED(trek_nn_rnn_with(NULL), TREK_ERR_ARGUMENT, "rnn: needs options");
+    REFUSED(trek_nn_rnn_cell_with(NULL), TREK_ERR_ARGUMENT, "rnn_cell: needs options");
+    REFUSED(trek_nn_rnn(3, 0, test_device()), TREK_ERR_ARGUMENT, "rnn: hidden must be");
     trek_scope scope = trek_scope_begin();
     trek_module *m = trek_nn_rnn_with(&(trek_rnn_opts){ .in = 3, .hidden = 4, .relu = true, .device = test_device() });
     char *text = trek_module_summary(m);
@@ -549,12 +529,10 @@ static void test_rnn_bad_input(void **state)
     assert_null(hn);
     const int64_t numbers[] = { 2, 6, 1 };
     trek_var *lengths = trek_var_from(trek_tensor_from_data(numbers, trek_dims(3), TREK_I64, test_device()));
-    assert_null(trek_nn_rnn_forward(m, x, lengths, NULL, &hn));
-    expect_error(TREK_ERR_SHAPE, "rnn: lengths must be [2], got [3]");
+    REFUSED(trek_nn_rnn_forward(m, x, lengths, NULL, &hn), TREK_ERR_SHAPE, "rnn: lengths must be [2], got [3]");
     assert_null(trek_nn_rnn_forward(m, x, NULL, random_var(trek_dims(1, 3, 4), TREK_F32), &hn));
     expect_error(TREK_ERR_SHAPE, "h0 must be [1, 2, 4]");
-    assert_null(trek_nn_gru_forward(m, x, NULL, NULL, NULL));
-    expect_error(TREK_ERR_ARGUMENT, "the module is a rnn");
+    REFUSED(trek_nn_gru_forward(m, x, NULL, NULL, NULL), TREK_ERR_ARGUMENT, "the module is a rnn");
     trek_nn_rnn_forward(m, x, trek_narrow(lengths, 0, 0, 2), NULL, NULL); /* 6 of 5 steps */
     assert_int_not_equal(test_settle(trek_error_status()), TREK_OK);
     trek_error_clear();
@@ -566,48 +544,31 @@ static void test_rnn_bad_input(void **state)
 
 static void test_bad_input(void **state)
 {
-    (void)state;
-    assert_null(trek_nn_lstm(0, 4, test_device()));
-    expect_error(TREK_ERR_ARGUMENT, "lstm: in must be");
-    assert_null(trek_nn_gru(4, -1, test_device()));
-    expect_error(TREK_ERR_ARGUMENT, "gru: hidden must be");
-    assert_null(trek_nn_lstm_with(NULL));
-    expect_error(TREK_ERR_ARGUMENT, "options");
-    assert_null(trek_nn_lstm_cell_with(NULL));
-    expect_error(TREK_ERR_ARGUMENT, "options");
-    assert_null(trek_nn_gru_cell_with(NULL));
-    expect_error(TREK_ERR_ARGUMENT, "options");
-    assert_null(trek_nn_lstm_with(&(trek_lstm_opts){ .in = 2, .hidden = 2, .layers = -1 }));
-    expect_error(TREK_ERR_ARGUMENT, "layers");
-    assert_null(trek_nn_lstm_with(&(trek_lstm_opts){ .in = 2, .hidden = 2, .dropout = 1.5 }));
-    expect_error(TREK_ERR_ARGUMENT, "dropout");
+    REFUSED(trek_nn_lstm(0, 4, test_device()), TREK_ERR_ARGUMENT, "lstm: in must be");
+    REFUSED(trek_nn_gru(4, -1, test_device()), TREK_ERR_ARGUMENT, "gru: hidden must be");
+    REFUSED(trek_nn_lstm_with(NULL), TREK_ERR_ARGUMENT, "options");
+    REFUSED(trek_nn_lstm_cell_with(NULL), TREK_ERR_ARGUMENT, "options");
+    REFUSED(trek_nn_gru_cell_with(NULL), TREK_ERR_ARGUMENT, "options");
+    REFUSED(trek_nn_lstm_with(&(trek_lstm_opts){ .in = 2, .hidden = 2, .layers = -1 }), TREK_ERR_ARGUMENT, "layers");
+    REFUSED(trek_nn_lstm_with(&(trek_lstm_opts){ .in = 2, .hidden = 2, .dropout = 1.5 }), TREK_ERR_ARGUMENT, "dropout");
 
     trek_module *m = trek_nn_lstm(3, 4, test_device()), *gru = trek_nn_gru(3, 4, test_device());
     trek_scope scope = trek_scope_begin();
     trek_var *x = random_var(trek_dims(5, 2, 3), TREK_F32), *state0 = random_var(trek_dims(1, 2, 4), TREK_F32), *hn = x, *cn = x;
-    assert_null(trek_forward(m, random_var(trek_dims(5, 2, 4), TREK_F32)));
-    expect_error(TREK_ERR_SHAPE, "[T, N, 3]");
-    assert_null(trek_forward(m, random_var(trek_dims(3), TREK_F32)));
-    expect_error(TREK_ERR_SHAPE, "[T, N, 3]");
+    REFUSED(trek_forward(m, random_var(trek_dims(5, 2, 4), TREK_F32)), TREK_ERR_SHAPE, "[T, N, 3]");
+    REFUSED(trek_forward(m, random_var(trek_dims(3), TREK_F32)), TREK_ERR_SHAPE, "[T, N, 3]");
     assert_null(trek_nn_lstm_forward(m, x, NULL, random_var(trek_dims(2, 2, 4), TREK_F32), NULL, &hn, &cn));
     assert_true(!hn && !cn);
     expect_error(TREK_ERR_SHAPE, "h0 must be [1, 2, 4]");
-    assert_null(trek_nn_lstm_forward(m, x, NULL, state0, random_var(trek_dims(2, 4), TREK_F32), NULL, NULL));
-    expect_error(TREK_ERR_SHAPE, "c0");
-    assert_null(trek_nn_lstm_forward(m, random_var(trek_dims(5, 2, 3), TREK_F64), NULL, NULL, NULL, NULL, NULL));
-    expect_error(TREK_ERR_DTYPE, "");
-    assert_null(trek_nn_lstm_forward(m, x, random_var(trek_dims(2), TREK_F32), NULL, NULL, NULL, NULL));
-    expect_error(TREK_ERR_DTYPE, "lengths");
-    assert_null(trek_nn_lstm_forward(gru, x, NULL, NULL, NULL, NULL, NULL));
-    expect_error(TREK_ERR_ARGUMENT, "gru");
-    assert_null(trek_nn_gru_forward(gru, NULL, NULL, NULL, NULL));
-    expect_error(TREK_ERR_ARGUMENT, "");
+    REFUSED(trek_nn_lstm_forward(m, x, NULL, state0, random_var(trek_dims(2, 4), TREK_F32), NULL, NULL), TREK_ERR_SHAPE, "c0");
+    REFUSED(trek_nn_lstm_forward(m, random_var(trek_dims(5, 2, 3), TREK_F64), NULL, NULL, NULL, NULL, NULL), TREK_ERR_DTYPE, "");
+    REFUSED(trek_nn_lstm_forward(m, x, random_var(trek_dims(2), TREK_F32), NULL, NULL, NULL, NULL), TREK_ERR_DTYPE, "lengths");
+    REFUSED(trek_nn_lstm_forward(gru, x, NULL, NULL, NULL, NULL, NULL), TREK_ERR_ARGUMENT, "gru");
+    REFUSED(trek_nn_gru_forward(gru, NULL, NULL, NULL, NULL), TREK_ERR_ARGUMENT, "");
     const int64_t lengths[3] = { 1, 6, 2 };
     trek_var *three = trek_var_from(trek_tensor_from_data(lengths, trek_dims(3), TREK_I64, trek_cpu(0)));
-    assert_null(trek_nn_gru_forward(gru, x, three, NULL, NULL));
-    expect_error(TREK_ERR_SHAPE, "lengths must be [2]");
-    assert_null(trek_nn_gru_forward(gru, trek_select(x, 1, 0), three, NULL, NULL));
-    expect_error(TREK_ERR_ARGUMENT, "lengths");
+    REFUSED(trek_nn_gru_forward(gru, x, three, NULL, NULL), TREK_ERR_SHAPE, "lengths must be [2]");
+    REFUSED(trek_nn_gru_forward(gru, trek_select(x, 1, 0), three, NULL, NULL), TREK_ERR_ARGUMENT, "lengths");
     trek_var *y = trek_nn_gru_forward(gru, x, trek_narrow(three, 0, 0, 2), NULL, NULL);
     if (y && !test_on_cpu()) /* a GPU says so when it is asked for the numbers */
         assert_int_equal(trek_device_sync(test_device()), TREK_ERR_ARGUMENT);
@@ -620,12 +581,11 @@ static void test_bad_input(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_random_layers, teardown),    cmocka_unit_test_teardown(test_random_gradients, teardown),
-        cmocka_unit_test_teardown(test_one_sequence, teardown),     cmocka_unit_test_teardown(test_cells, teardown),
-        cmocka_unit_test_teardown(test_dtypes, teardown),           cmocka_unit_test_teardown(test_autocast, teardown),
-        cmocka_unit_test_teardown(test_module, teardown),           cmocka_unit_test_teardown(test_graph, teardown),
-        cmocka_unit_test_teardown(test_rnn_bad_input, teardown),
-        cmocka_unit_test_teardown(test_bad_input, teardown),
+        cmocka_unit_test_teardown(test_random_layers, teardown), cmocka_unit_test_teardown(test_random_gradients, teardown),
+        cmocka_unit_test_teardown(test_one_sequence, teardown), cmocka_unit_test_teardown(test_cells, teardown),
+        cmocka_unit_test_teardown(test_dtypes, teardown), cmocka_unit_test_teardown(test_autocast, teardown),
+        cmocka_unit_test_teardown(test_module, teardown), cmocka_unit_test_teardown(test_graph, teardown),
+        cmocka_unit_test_teardown(test_rnn_bad_input, teardown), cmocka_unit_test_teardown(test_bad_input, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

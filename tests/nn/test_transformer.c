@@ -1,21 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Transformer layers: against the same written with plain layers that share their parameters, masks, names, states, refused
  * options; that a stack learns. PyTorch's own are compared in tests/differential. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
 #include "nn/state.h"
 #include "optim/optimizer.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 enum { N = 2, T = 4, S = 5, E = 6, HEADS = 2, WIDE = 9 };
@@ -67,7 +58,6 @@ static trek_var *written(trek_module *m, bool norm_first, const char *norm, trek
 
 static void test_as_written(void **state)
 {
-    (void)state;
     for (int norm_first = 0; norm_first < 2; norm_first++) {
         trek_transformer_opts o = options(norm_first);
         trek_module *encoder = trek_nn_transformer_encoder_layer_with(&o), *decoder = trek_nn_transformer_decoder_layer_with(&o);
@@ -92,7 +82,6 @@ static void test_as_written(void **state)
 /* .causal is a mask of what lies behind; a stack is its layers. */
 static void test_stacks(void **state)
 {
-    (void)state;
     trek_transformer_opts o = options(true);
     o.layers = 3;
     o.final_norm = true;
@@ -131,7 +120,6 @@ static void test_stacks(void **state)
 
 static void test_learns(void **state)
 {
-    (void)state;
     trek_transformer_opts o = options(false);
     o.layers = 2;
     o.dropout = 0.05;
@@ -158,43 +146,25 @@ static void test_learns(void **state)
     trek_module_free(&m);
 }
 
-static void expect(trek_status status, const char *part)
-{
-    assert_int_equal(trek_error_status(), status);
-    if (!strstr(trek_error(), part))
-        print_error("no \"%s\" in: %s\n", part, trek_error());
-    assert_non_null(strstr(trek_error(), part));
-    trek_error_clear();
-}
-
 static void test_refused(void **state)
 {
-    (void)state;
     trek_transformer_opts o = options(false);
-    assert_null(trek_nn_transformer_encoder_with(NULL));
-    expect(TREK_ERR_ARGUMENT, "needs options");
+    REFUSED(trek_nn_transformer_encoder_with(NULL), TREK_ERR_ARGUMENT, "needs options");
     o.heads = 4;
-    assert_null(trek_nn_transformer_encoder_layer_with(&o));
-    expect(TREK_ERR_ARGUMENT, "no multiple");
-    assert_null(trek_nn_transformer_decoder_with(&o));
-    expect(TREK_ERR_ARGUMENT, "no multiple");
+    REFUSED(trek_nn_transformer_encoder_layer_with(&o), TREK_ERR_ARGUMENT, "no multiple");
+    REFUSED(trek_nn_transformer_decoder_with(&o), TREK_ERR_ARGUMENT, "no multiple");
     o = options(false);
     o.dropout = 1.5;
-    assert_null(trek_nn_transformer_decoder_layer_with(&o));
-    expect(TREK_ERR_ARGUMENT, "dropout must lie in [0, 1]");
+    REFUSED(trek_nn_transformer_decoder_layer_with(&o), TREK_ERR_ARGUMENT, "dropout must lie in [0, 1]");
     o = options(false);
     o.activation = (trek_activation)7;
-    assert_null(trek_nn_transformer_decoder_layer_with(&o));
-    expect(TREK_ERR_ARGUMENT, "7 is no activation");
-    assert_null(trek_nn_transformer_decoder(E, HEADS, 0, test_device()));
-    expect(TREK_ERR_ARGUMENT, "layers");
+    REFUSED(trek_nn_transformer_decoder_layer_with(&o), TREK_ERR_ARGUMENT, "7 is no activation");
+    REFUSED(trek_nn_transformer_decoder(E, HEADS, 0, test_device()), TREK_ERR_ARGUMENT, "layers");
     trek_module *m = trek_nn_transformer_decoder_layer(E, HEADS, test_device());
     trek_scope scope = trek_scope_begin();
     trek_var *x = trek_var_from(test_tensor(1, trek_dims(N, T, E), 1));
-    assert_null(trek_forward(m, x));
-    expect(TREK_ERR_ARGUMENT, "needs a memory");
-    assert_null(trek_forward_many(m, (trek_var *[]){ x, x, NULL, NULL, x }, 5));
-    expect(TREK_ERR_ARGUMENT, "4 inputs at most");
+    REFUSED(trek_forward(m, x), TREK_ERR_ARGUMENT, "needs a memory");
+    REFUSED(trek_forward_many(m, (trek_var *[]){ x, x, NULL, NULL, x }, 5), TREK_ERR_ARGUMENT, "4 inputs at most");
     trek_scope_end(scope);
     trek_module_free(&m);
 }

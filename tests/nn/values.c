@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/nn/values.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "tensor/memory.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 /* --- an allocator that can be told to fail --------------------------------------------------------------- */
@@ -21,7 +13,6 @@ long fail_in = -1, in_use;
 
 void *test_allocate(size_t bytes, size_t alignment, void *arg)
 {
-    (void)arg;
     if (fail_in == 0)
         return NULL;
     if (fail_in > 0)
@@ -35,25 +26,15 @@ void *test_allocate(size_t bytes, size_t alignment, void *arg)
 
 void test_release(void *memory, size_t bytes, void *arg)
 {
-    (void)bytes, (void)arg;
     in_use--;
     free(memory);
 }
 
 /* --- helpers --------------------------------------------------------------------------------------------- */
 
-void expect_error(trek_status status, const char *part)
-{
-    assert_int_equal(trek_error_status(), status);
-    if (!strstr(trek_error(), part))
-        fail_msg("\"%s\" does not contain \"%s\"", trek_error(), part);
-    trek_error_clear();
-}
-
 void fine(trek_status status)
 {
-    if (status != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(status);
 }
 
 void refuse(trek_status status, trek_status wanted, const char *part)
@@ -105,7 +86,6 @@ void fill(trek_module *module, const char *name, const double *values)
 
 int teardown(void **state)
 {
-    (void)state;
     fail_in = -1;
     trek_error_clear();
     return trek_tape_size() == 0 ? 0 : -1;
@@ -117,7 +97,6 @@ int freed;
 
 void block_free(trek_module *self)
 {
-    (void)self;
     freed++;
 }
 

@@ -4,13 +4,12 @@
 #define TREK_TESTS_NN_VALUES_H
 
 #include "nn/layers.h"
+#include "tests/support/refused.h"
 
 extern long fail_in, in_use; /* allocations that still succeed (-1: all do); blocks alive */
 /* The allocator that obeys it. */
 void *test_allocate(size_t bytes, size_t alignment, void *arg);
 void test_release(void *memory, size_t bytes, void *arg);
-/* The thread's error is that, and its message has the text; it is cleared. */
-void expect_error(trek_status status, const char *part);
 void fine(trek_status status); /* OK; else the error is printed */
 void refuse(trek_status status, trek_status wanted, const char *part);
 double *read_of(const trek_var *var); /* its numbers; free() them. NULL: the error is printed */

@@ -1,17 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Export to ONNX, read back by the generated reader: names, shapes, tied weights, open dimensions, files; what is refused, and
  * that nothing is left of it. That runtimes compute the same is check_onnx.py's. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
@@ -23,6 +13,7 @@
 #include "nn/spatial.h"
 #include "onnx/export.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static char folder[256], path[300];
 
@@ -149,7 +140,6 @@ static trek_module *make_tied(void)
 
 static void test_names(void **unused)
 {
-    (void)unused;
     trek_scope scope = trek_scope_begin();
     trek_module *m = make_tied();
     assert_int_equal(trek_onnx_export(m, path, (trek_var *[]){ numbers(trek_dims(3, 4)) }, 1, NULL), TREK_OK);
@@ -198,7 +188,6 @@ static trek_graph *make_graph(void)
 
 static void test_graph(void **unused)
 {
-    (void)unused;
     trek_scope scope = trek_scope_begin();
     trek_graph *g = make_graph();
     trek_module *m = trek_graph_module(g);
@@ -236,7 +225,6 @@ static void test_graph(void **unused)
 /* Dimensions by name; the same bytes each time, whatever was drawn and run before. */
 static void test_dims(void **unused)
 {
-    (void)unused;
     trek_scope scope = trek_scope_begin();
     trek_module *m = trek_nn_multihead_attention(8, 2, test_device());
     trek_onnx_dim dims[] = { { 0, 1, "length", 0 } };
@@ -272,7 +260,6 @@ static void test_dims(void **unused)
 /* What trek makes of several ops is one node. */
 static void test_compounds(void **unused)
 {
-    (void)unused;
     trek_scope scope = trek_scope_begin();
     trek_module *layers[] = { trek_nn_conv3d(2, 4, 3, test_device()), trek_nn_max_pool3d(2),
                               trek_nn_flatten_with(&(trek_flatten_opts){ .start_dim = 2 }),
@@ -296,7 +283,6 @@ static void test_compounds(void **unused)
 /* A layer whose products are of 8 bits is written as one of bf16: the same file. */
 static void test_8_bits(void **unused)
 {
-    (void)unused;
     trek_scope scope = trek_scope_begin();
     trek_module *m = trek_nn_linear(16, 32, test_device());
     trek_var *x = numbers(trek_dims(2, 16));
@@ -320,7 +306,6 @@ static void test_8_bits(void **unused)
 
 static void test_outside(void **unused)
 {
-    (void)unused;
     trek_scope scope = trek_scope_begin();
     trek_module *m = trek_nn_linear(40, 30, test_device());
     trek_var *x = numbers(trek_dims(2, 40));
@@ -402,7 +387,6 @@ static trek_var *written_in_part(trek_var *x)
 }
 static trek_var *fails_in_forward(trek_var *x)
 {
-    (void)x;
     return trek_add(NULL, NULL);
 }
 
@@ -427,7 +411,6 @@ static void refused(function fn, trek_status status, const char *part)
 
 static void test_refused(void **unused)
 {
-    (void)unused;
     refused(no_such_op, TREK_ERR_UNSUPPORTED, "1 (function): onnx_export: cummax: ONNX has no such op");
     refused(random_numbers, TREK_ERR_UNSUPPORTED, "1 (function): onnx_export: dropout: random numbers");
     refused(by_size, TREK_ERR_UNSUPPORTED, "other ops for other sizes or values");
@@ -444,7 +427,6 @@ static void test_refused(void **unused)
 
 static void test_state(void **unused)
 {
-    (void)unused;
     trek_scope scope = trek_scope_begin();
     trek_flow *flow = trek_flow_from(trek_nn_gru_cell(4, 4, test_device()));
     trek_flow_using(trek_flow_tag(flow, "h"), "h");
@@ -458,7 +440,6 @@ static void test_state(void **unused)
 
 static void test_arguments(void **unused)
 {
-    (void)unused;
     trek_scope scope = trek_scope_begin();
     trek_module *m = trek_nn_linear(4, 4, test_device());
     trek_var *x = numbers(trek_dims(3, 4));
@@ -492,7 +473,6 @@ static void test_arguments(void **unused)
 /* Every allocation that can fail does: MEMORY, and nothing is left of it. */
 static void test_memory_fails(void **unused)
 {
-    (void)unused;
     if (!test_on_cpu())
         return;
     trek_scope scope = trek_scope_begin();
@@ -524,12 +504,11 @@ static void test_memory_fails(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_names, begin, end),     cmocka_unit_test_setup_teardown(test_graph, begin, end),
-        cmocka_unit_test_setup_teardown(test_dims, begin, end),      cmocka_unit_test_setup_teardown(test_outside, begin, end),
-        cmocka_unit_test_setup_teardown(test_refused, begin, end),   cmocka_unit_test_setup_teardown(test_state, begin, end),
-        cmocka_unit_test_setup_teardown(test_arguments, begin, end),
-        cmocka_unit_test_setup_teardown(test_compounds, begin, end), cmocka_unit_test_setup_teardown(test_8_bits, begin, end),
-        cmocka_unit_test_setup_teardown(test_memory_fails, begin, end),
+        cmocka_unit_test_setup_teardown(test_names, begin, end), cmocka_unit_test_setup_teardown(test_graph, begin, end),
+        cmocka_unit_test_setup_teardown(test_dims, begin, end), cmocka_unit_test_setup_teardown(test_outside, begin, end),
+        cmocka_unit_test_setup_teardown(test_refused, begin, end), cmocka_unit_test_setup_teardown(test_state, begin, end),
+        cmocka_unit_test_setup_teardown(test_arguments, begin, end), cmocka_unit_test_setup_teardown(test_compounds, begin, end),
+        cmocka_unit_test_setup_teardown(test_8_bits, begin, end), cmocka_unit_test_setup_teardown(test_memory_fails, begin, end),
     };
     if (test_allocator_use() != TREK_OK)
         return 1;
@@ -541,7 +520,6 @@ int main(void)
 /* Without protobuf-c. */
 static void test_missing(void **unused)
 {
-    (void)unused;
     trek_scope scope = trek_scope_begin();
     trek_module *m = trek_nn_linear(4, 4, test_device());
     trek_var *x = numbers(trek_dims(3, 4));

@@ -72,7 +72,10 @@ FAMILY(squeeze)
     emit(row, sink, arg, trek_dims(2, 3), NUMBERS(0), TREK_OK);
     emit(row, sink, arg, trek_dims(1), NUMBERS(-1), TREK_OK);
     emit(row, sink, arg, trek_dims(1, 0), NUMBERS(0), TREK_OK);
+    emit(row, sink, arg, trek_dims(1, 3, 1, 4), NUMBERS(-2), TREK_OK);
+    emit(row, sink, arg, trek_dims(1, 3, 1, 4), NUMBERS(-4), TREK_OK);
     emit(row, sink, arg, trek_dims(2, 1), NUMBERS(2), TREK_ERR_ARGUMENT);
+    emit(row, sink, arg, trek_dims(2, 1), NUMBERS(-3), TREK_ERR_ARGUMENT);
 }
 
 FAMILY(unsqueeze)
@@ -180,6 +183,9 @@ FAMILY(triangle)
         emit(row, sink, arg, trek_dims(4, 5), NUMBERS(diagonal), TREK_OK);
         emit(row, sink, arg, trek_dims(2, 5, 3), NUMBERS(diagonal), TREK_OK);
     }
+    static const int64_t beyond[] = { 100, -100, INT64_MAX, INT64_MIN };
+    for (int k = 0; k < 4; k++)
+        emit(row, sink, arg, trek_dims(3, 5), NUMBERS(beyond[k]), TREK_OK);
     emit(row, sink, arg, trek_dims(0, 3), NUMBERS(0), TREK_OK);
     emit(row, sink, arg, trek_dims(4), NUMBERS(0), TREK_ERR_SHAPE);
 }
@@ -333,6 +339,16 @@ FAMILY(one_hot)
     c.expect = TREK_ERR_ARGUMENT;
     c.in_data = true;
     sink(row, &c, arg);
+    c.in[0].domain = D_ANY; /* negative ones among them */
+    c.in[0].dtype = TREK_I64;
+    c.attrs.i[0] = 10;
+    sink(row, &c, arg);
+    c.in_data = false;
+    static const int64_t none[] = { 0, -2 };
+    for (int k = 0; k < 2; k++) {
+        c.attrs.i[0] = none[k];
+        sink(row, &c, arg);
+    }
 }
 
 FAMILY(embedding)

@@ -200,8 +200,8 @@ static int triangle(const op_array *x, const trek_attrs *a, op_array *out, bool 
     int64_t index[TREK_MAX_DIMS] = { 0 };
     array_like(&out[0], x, x->dtype);
     for (int64_t i = 0; i < x->numel; i++) {
-        int64_t above = index[x->ndim - 1] - index[x->ndim - 2] - a->i[0];
-        out[0].v[i] = (lower ? above <= 0 : above >= 0) ? x->v[i] : 0;
+        int64_t above = index[x->ndim - 1] - index[x->ndim - 2];
+        out[0].v[i] = (lower ? above <= a->i[0] : above >= a->i[0]) ? x->v[i] : 0;
         array_next(index, x->ndim, x->sizes);
     }
     return 1;

@@ -1,19 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/optim/coded_blocks.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "tests/optim/kept_state.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- the book, as the paper's authors make it ------------------------------------------------------------------------- */
 

@@ -1,29 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/optim/kept_state.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/losses.h"
 #include "autograd/ops.h"
 #include "tests/optim/vars.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
-
-void expect_error(trek_status status, const char *part)
-{
-    assert_int_equal(trek_error_status(), status);
-    if (!strstr(trek_error(), part))
-        fail_msg("\"%s\" does not say \"%s\"", trek_error(), part);
-    trek_error_clear();
-}
 
 /* --- a model of parameters of several dtypes, in two groups --------------------------------------------------- */
 

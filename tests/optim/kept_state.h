@@ -5,9 +5,8 @@
 #define TREK_TESTS_KEPT_STATE_H
 
 #include "optim/optimizer_internal.h"
+#include "tests/support/refused.h"
 
-/* The thread's error, which is cleared. */
-void expect_error(trek_status status, const char *part);
 
 enum { PARAMS = 6 };
 extern const char *const names[PARAMS];

@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/optim/model.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "tests/support/optimizer_options.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 /* --- an allocator that can be told to fail --------------------------------------------------------------- */
@@ -21,7 +13,6 @@ long fail_in = -1;
 
 void *test_allocate(size_t bytes, size_t alignment, void *arg)
 {
-    (void)arg;
     if (fail_in == 0)
         return NULL;
     if (fail_in > 0)
@@ -32,7 +23,6 @@ void *test_allocate(size_t bytes, size_t alignment, void *arg)
 
 void test_release(void *memory, size_t bytes, void *arg)
 {
-    (void)bytes, (void)arg;
     free(memory);
 }
 
@@ -98,14 +88,6 @@ void check_values(const model *m, double tolerance)
             if (!(fabs(have[i] - m->values[k][i]) <= tolerance))
                 fail_msg("%s[%d] is %.17g, not %.17g", names[k], (int)i, have[i], m->values[k][i]);
     }
-}
-
-void expect_error(trek_status status, const char *part)
-{
-    assert_int_equal(trek_error_status(), status);
-    if (!strstr(trek_error(), part))
-        fail_msg("\"%s\" does not say \"%s\"", trek_error(), part);
-    trek_error_clear();
 }
 
 /* --- the formulas, plainly ------------------------------------------------------------------------------- */

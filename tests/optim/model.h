@@ -4,6 +4,7 @@
 #define TREK_TESTS_OPTIM_MODEL_H
 
 #include "optim/optimizer_internal.h"
+#include "tests/support/refused.h"
 
 extern long fail_in; /* allocations that still succeed; -1: all do */
 /* The allocator that obeys it. */
@@ -27,8 +28,6 @@ void set_grad(trek_var *var, const double *values);
 void model_begin(model *m, trek_dtype dtype);
 void model_end(model *m);
 void check_values(const model *m, double tolerance);
-/* The thread's error is that, and its message has the text; it is cleared. */
-void expect_error(trek_status status, const char *part);
 
 /* New random gradients for the parameters in `mask`, and the update they should make. */
 void feed(model *m, unsigned mask, const trek_optimizer_spec *spec);

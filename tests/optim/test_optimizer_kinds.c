@@ -1,19 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizers beyond SGD and Adam: values that PyTorch's have, or their papers' formulas in f64, and state in mid-run. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "optim/lbfgs.h"
 #include "optim/optimizer_internal.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 static const double start[6] = { 1, -2, 0.5, 3, -0.25, 1.5 };
@@ -80,7 +71,6 @@ static void check(const expected *e)
 
 static void six_steps_and_state_in_mid_run(void **state)
 {
-    (void)state;
     const expected all[] = {
         { trek_lamb((trek_lamb_opts){ .lr = 0.1, .weight_decay = 0.1 }),
           { 0.59037349209786472, -1.9413454903316376, -0.025333444142433992, 1.4967255512792099, -0.2486744819376025,
@@ -109,14 +99,11 @@ static void six_steps_and_state_in_mid_run(void **state)
 
 static void rprop_refuses_steps_that_cannot_be(void **state)
 {
-    (void)state;
     const trek_rprop_opts bad[] = { { .eta_minus = 1 }, { .eta_plus = 0.5 }, { .step_min = 2, .step_max = 1 } };
     static const char *const named[] = { "eta_minus", "eta_plus", "step_min" };
     for (int k = 0; k < 3; k++) {
         trek_optimizer_spec spec = trek_rprop(bad[k]);
-        assert_int_equal(trek_optimizer_spec_check(&spec), TREK_ERR_ARGUMENT);
-        assert_non_null(strstr(trek_error(), named[k]));
-        trek_error_clear();
+        FAILS(trek_optimizer_spec_check(&spec), TREK_ERR_ARGUMENT, named[k]);
     }
 }
 
@@ -269,7 +256,6 @@ static void compare_places(trek_optimizer_spec spec, trek_optimizer_spec others,
 /* With groups, limits of norms and elements, a scaled loss that overflows once, unused and frozen parameters. */
 static void devices_do_what_the_cpu_does(void **state)
 {
-    (void)state;
     if (test_on_cpu())
         skip();
     const trek_optimizer_spec specs[][2] = {
@@ -291,7 +277,6 @@ static void devices_do_what_the_cpu_does(void **state)
 /* What a device has made goes on on the CPU, and the other way round. */
 static void state_goes_from_device_to_device(void **state)
 {
-    (void)state;
     if (test_on_cpu())
         skip();
     const trek_optimizer_spec specs[] = { trek_lamb((trek_lamb_opts){ .lr = 0.01 }), trek_lars((trek_lars_opts){ .lr = 0.1 }),
@@ -432,7 +417,6 @@ static void expect_masters(const place *low, const place *wide, double allowed)
 /* Every kind, with groups for norms and biases and rates by layer; state goes to another optimizer in mid-run. */
 static void sixteen_bit_parameters_go_f64s_way(void **state)
 {
-    (void)state;
     static const trek_dtype low[] = { TREK_BF16, TREK_F16 };
     for (int kind = 0; kind < KINDS; kind++)
         for (int d = 0; d < 2; d++) {
@@ -486,7 +470,6 @@ static trek_status rosenbrock(void *arg, double *loss)
 
 static void lbfgs_goes_pytorchs_way(void **state)
 {
-    (void)state;
     static const double losses[] = { 24.45, 4.30847223132665, 2.73150113291132, 1.51397223617117 };
     trek_tensor *values = trek_tensor_from_data((double[]){ -1.2, 1, 0.5 }, trek_dims(3), TREK_F64, trek_cpu(0));
     problem b = { NULL, trek_var_new(values, true) };
@@ -514,11 +497,10 @@ static void lbfgs_goes_pytorchs_way(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(six_steps_and_state_in_mid_run),
-                                        cmocka_unit_test(rprop_refuses_steps_that_cannot_be),
-                                        cmocka_unit_test(devices_do_what_the_cpu_does),
-                                        cmocka_unit_test(state_goes_from_device_to_device),
-                                        cmocka_unit_test(sixteen_bit_parameters_go_f64s_way),
-                                        cmocka_unit_test(lbfgs_goes_pytorchs_way) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(six_steps_and_state_in_mid_run), cmocka_unit_test(rprop_refuses_steps_that_cannot_be),
+        cmocka_unit_test(devices_do_what_the_cpu_does), cmocka_unit_test(state_goes_from_device_to_device),
+        cmocka_unit_test(sixteen_bit_parameters_go_f64s_way), cmocka_unit_test(lbfgs_goes_pytorchs_way),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

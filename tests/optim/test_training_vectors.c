@@ -1,22 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ten steps of small models from given weights: the losses are PyTorch's
  * (vectors/make.py), in f32 to 1e-5. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
 #include "optim/optimizer.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static void stored_losses(const char *name, double *losses)
 {
@@ -93,7 +83,6 @@ static void train(const char *name, trek_module *model, trek_optimizer_spec spec
 
 static void lenet(void **state)
 {
-    (void)state;
     trek_device device = test_device();
     trek_conv2d_opts first = { .in = 1, .out = 6, .kernel = { 5 }, .padding = { 2 }, .device = device };
     trek_module *layers[] = { trek_nn_conv2d_with(&first), trek_nn_relu(), trek_nn_max_pool2d(2),
@@ -107,14 +96,12 @@ static void lenet(void **state)
 
 static void mlp_adam(void **state)
 {
-    (void)state;
     trek_module *layers[] = { trek_nn_linear(784, 256, test_device()), trek_nn_relu(), trek_nn_linear(256, 10, test_device()) };
     train("mlp_adam", trek_nn_sequential(3, layers), trek_adam((trek_adam_opts){ .lr = 1e-3 }), trek_dims(16, 784));
 }
 
 static void mlp_adamw(void **state)
 {
-    (void)state;
     trek_module *layers[] = { trek_nn_linear(784, 256, test_device()), trek_nn_gelu(), trek_nn_linear(256, 10, test_device()) };
     train("mlp_adamw", trek_nn_sequential(3, layers), trek_adamw((trek_adam_opts){ .lr = 2e-3, .weight_decay = 0.05 }),
           trek_dims(16, 784));

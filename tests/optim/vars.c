@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/optim/vars.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static trek_var *leaf(uint32_t stream, trek_shape shape, double scale, trek_dtype dtype, bool requires_grad)
 {

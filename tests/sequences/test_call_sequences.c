@@ -7,23 +7,14 @@
  *   test_call_sequences [SEED [CALLS]]    TREK_SEQUENCE_SEED, TREK_SEQUENCE_CALLS: the same
  *   test_call_sequences SEED:BLOCK        that block again, with its calls shown
  *   TREK_SEQUENCE_WITHOUT=name,name       leaves these calls out */
-#include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "tests/sequences/sequence.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { BLOCK = 500 };
 #if defined(__SANITIZE_ADDRESS__)
@@ -64,7 +55,6 @@ static long blocks_alive;
 
 static void *allocate(size_t bytes, size_t alignment, void *arg)
 {
-    (void)arg;
     void *memory = NULL;
     if (bytes > (size_t)256 << 20 || posix_memalign(&memory, alignment < sizeof(void *) ? sizeof(void *) : alignment,
                                                     bytes ? bytes : 1) != 0)
@@ -75,7 +65,6 @@ static void *allocate(size_t bytes, size_t alignment, void *arg)
 
 static void release(void *memory, size_t bytes, void *arg)
 {
-    (void)arg;
     if (!memory)
         return;
     memset(memory, 0xDB, bytes);
@@ -300,7 +289,6 @@ static uint64_t seed_of(long block) { return mix(mix(first_seed, 0x5851F42D4C957
 
 static void test_sequences(void **state)
 {
-    (void)state;
     long made = 0, failed = 0, bad = 0;
     for (long block = 0; block * BLOCK < n_calls; block++) {
         bool left_out[BLOCK] = { false };
@@ -359,7 +347,6 @@ static int missing_of(const char *header, int *seen)
 
 static void test_all_functions_take_part(void **state)
 {
-    (void)state;
     int seen = 0, missing = missing_of("autograd/ops.h", &seen) + missing_of("autograd/losses.h", &seen);
     assert_true(seen > 150);
     assert_int_equal(missing, 0);

@@ -3,26 +3,18 @@
 #ifndef TREK_TESTS_SUPPORT_CLEAN_H
 #define TREK_TESTS_SUPPORT_CLEAN_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "tensor/status.h"
+#include "tests/support/unit.h"
 
 static inline int clean(void **state)
 {
-    (void)state;
     trek_error_clear();
     return 0;
 }
 
 static inline int no_error(void **state)
 {
-    (void)state;
     if (trek_error_status() == TREK_OK && trek_tape_size() == 0)
         return 0;
     print_error("left: %s, %lld nodes\n", trek_error(), (long long)trek_tape_size());

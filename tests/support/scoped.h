@@ -4,23 +4,14 @@
 #ifndef TREK_TESTS_SUPPORT_SCOPED_H
 #define TREK_TESTS_SUPPORT_SCOPED_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "tensor/scope.h"
-#include "tensor/status.h"
+#include "tests/support/refused.h"
 
 static trek_scope scope;
 
 static inline int open_scope(void **state)
 {
-    (void)state;
     trek_error_clear();
     scope = trek_scope_begin();
     return 0;
@@ -28,17 +19,8 @@ static inline int open_scope(void **state)
 
 static inline int close_scope(void **state)
 {
-    (void)state;
     trek_error_clear();
     return trek_scope_end(scope) == TREK_OK && trek_tape_size() == 0 ? 0 : -1;
-}
-
-/* The error is of that kind and says that; it is cleared. */
-static inline void expect_error(trek_status status, const char *text)
-{
-    if (trek_error_status() != status || !strstr(trek_error(), text))
-        fail_msg("the error is \"%s\", not %s, \"%s\"", trek_error(), trek_status_name(status), text);
-    trek_error_clear();
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_scope, close_scope)

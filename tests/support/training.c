@@ -2,22 +2,13 @@
 /* The small training run of several test programs. */
 #include "tests/support/training.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "graph/constants.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- data and model ------------------------------------------------------------------ */
 
@@ -80,7 +71,6 @@ static const trek_module_class net_class = { .name = "net", .size = sizeof(net),
 
 trek_graph *training_build(trek_device device, void *arg)
 {
-    (void)arg;
     trek_module *m = trek_module_new(&net_class);
     trek_module_add(m, "drop", offsetof(net, drop), trek_nn_dropout(0.3));
     trek_module_param(m, "w1", offsetof(net, w1), numbers(11, trek_dims(HIDDEN, IN), device));
@@ -203,7 +193,6 @@ trek_var *training_loss(trek_graph *graph, trek_var *output, const trek_batch *b
 
 static trek_status each_param(const char *name, trek_var *param, void *arg)
 {
-    (void)name;
     result *to = arg;
     int64_t count = trek_var_numel(param);
     assert_true(to->n + count <= MOST);

@@ -3,20 +3,11 @@
  * the model) failing in turn, the call reports MEMORY, nothing leaks, parameters
  * are those before or after the step, and the next step works. TREK_CACHE=off
  * sends each block's allocation to the allocator. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
 #include "optim/optimizer.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 typedef struct trained {
@@ -187,38 +178,32 @@ static void fail_every_allocation(trek_module *(*make)(void), trek_shape input, 
 
 static void mlp_step(void **state)
 {
-    (void)state;
     fail_every_allocation(make_mlp, trek_dims(8, 6), 1);
 }
 
 static void mlp_step_all_after(void **state)
 {
-    (void)state;
     fail_every_allocation(make_mlp, trek_dims(8, 6), INT64_MAX / 2);
 }
 
 static void mlp_step_two_in_a_row(void **state)
 {
-    (void)state;
     fail_every_allocation(make_mlp, trek_dims(8, 6), 2);
 }
 
 static void convolution_step(void **state)
 {
-    (void)state;
     fail_every_allocation(make_convolution, trek_dims(4, 1, 6, 6), 2);
 }
 
 static void fused_step(void **state)
 {
-    (void)state;
     fail_every_allocation(make_fused, trek_dims(8, 6), 1);
     fail_every_allocation(make_fused, trek_dims(8, 6), 2);
 }
 
 static void making_a_model(void **state)
 {
-    (void)state;
     trained t;
     test_allocator_restart(0);
     assert_true(trained_make(&t, make_convolution, trek_dims(4, 1, 6, 6)));
@@ -245,16 +230,13 @@ static void making_a_model(void **state)
 
 static void a_large_tensor(void **state)
 {
-    (void)state;
     test_allocator_restart(0);
     trek_tensor *t = trek_tensor_empty(trek_dims(INT64_MAX / 4, 8), TREK_F64, trek_cpu(0));
     assert_null(t);
     assert_true(trek_error_status() == TREK_ERR_MEMORY || trek_error_status() == TREK_ERR_SHAPE);
     trek_error_clear();
     t = trek_tensor_empty(trek_dims((int64_t)1 << 45), TREK_F32, trek_cpu(0));
-    assert_null(t);
-    assert_int_equal(trek_error_status(), TREK_ERR_MEMORY);
-    trek_error_clear();
+    REFUSED(t, TREK_ERR_MEMORY, "");
     t = trek_tensor_ones(trek_dims(3), TREK_F32, trek_cpu(0));
     assert_non_null(t);
     trek_tensor_release(t);

@@ -2,24 +2,15 @@
 /* Products by the BLAS that TREK_BLAS names. TREK_TEST_BLAS says which one that is: the stand-in of this folder, one that
  * cannot be used, or one of the machine's, which need not be there. */
 #include <dlfcn.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tensor/cpu/products/gemm.h"
+#include "tests/support/unit.h"
 #include "trek.h"
 
 static int warnings, served;
 
 static void count_message(trek_log_level level, const char *message, void *arg)
 {
-    (void)arg;
     warnings += level == TREK_LOG_WARNING && strstr(message, "is not used") != NULL;
     served += level == TREK_LOG_INFO && strstr(message, "are computed by the BLAS") != NULL;
 }
@@ -116,7 +107,6 @@ static void large_products_are_right(void **state)
         { .m = 533, .n = 450, .k = 300, .transpose_c = true, .transpose_b = true },
         { .m = 400, .n = 500, .k = 350, .bias = true, .activation = TREK_ACTIVATION_GELU, .wider = 5 },
     };
-    (void)state;
     for (size_t k = 0; k < sizeof products / sizeof *products; k++) {
         int before = role("stand-in") ? stand_in("stand_in_calls") : 0;
         run_product(&products[k]);
@@ -129,7 +119,6 @@ static void large_products_are_right(void **state)
 
 static void it_uses_one_thread(void **state)
 {
-    (void)state;
     if (role("stand-in"))
         assert_int_equal(stand_in("stand_in_threads"), 1);
 }
@@ -139,7 +128,6 @@ static void other_products_are_our_own(void **state)
 {
     static const product small[] = { { .m = 63, .n = 1200, .k = 1200 }, { .m = 1200, .n = 1200, .k = 63 },
                                      { .m = 300, .n = 300, .k = 300 } };
-    (void)state;
     int before = role("stand-in") ? stand_in("stand_in_calls") : 0;
     for (size_t k = 0; k < sizeof small / sizeof *small; k++)
         run_product(&small[k]);
@@ -158,7 +146,6 @@ static void other_products_are_our_own(void **state)
 static void special_values_spread_as_they_must(void **state)
 {
     enum { N = 448 };
-    (void)state;
     trek_gemm g = { .m = N, .n = N, .k = N, .a_row = N, .a_col = 1, .b_row = N, .b_col = 1, .c_row = N, .c_col = 1 };
     double *a = calloc(N * N, sizeof *a), *b = calloc(N * N, sizeof *b), *c = calloc(N * N, sizeof *c);
     assert_true(a && b && c);
@@ -175,10 +162,8 @@ static void special_values_spread_as_they_must(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(large_products_are_right),
-        cmocka_unit_test(it_uses_one_thread),
-        cmocka_unit_test(other_products_are_our_own),
-        cmocka_unit_test(special_values_spread_as_they_must),
+        cmocka_unit_test(large_products_are_right), cmocka_unit_test(it_uses_one_thread),
+        cmocka_unit_test(other_products_are_our_own), cmocka_unit_test(special_values_spread_as_they_must),
     };
     trek_log_set(TREK_LOG_INFO, count_message, NULL);
     if (role("installed")) {

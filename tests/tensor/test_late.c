@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Libraries that are opened when they are needed: found, not there, another one under the name, by several threads at once. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "data/image.h"
 #include "monitor/monitor.h"
@@ -24,7 +15,6 @@ static const char *const names[] = { "cos", "sin" }, *const others[] = { "cos", 
 
 static void test_found(void **state)
 {
-    (void)state;
     trek_late late = MATH("libtrek-nowhere.so.7", "libm.so.6"); /* the second of them */
     assert_true(trek_late_there(&late, "a wave") && trek_late_there(&late, "a wave"));
     assert_true(math.cos(0) == 1 && math.sin(0) == 0);
@@ -41,7 +31,6 @@ static void expect_absent(trek_late *late, const char *text)
 
 static void test_absent(void **state)
 {
-    (void)state;
     trek_late nowhere = MATH("libtrek-nowhere.so.7"), lacking = MATH("libm.so.6"), named = MATH("libm.so.6");
     expect_absent(&nowhere, "a wave: it needs mathematics (libtrek-nowhere.so.7: ");
     lacking.names = others;
@@ -59,13 +48,11 @@ static trek_late shared = MATH("libm.so.6");
 
 static void *call(void *arg)
 {
-    (void)arg;
     return trek_late_there(&shared, "a wave") && math.cos(0) == 1 ? &shared : NULL;
 }
 
 static void test_at_once(void **state)
 {
-    (void)state;
     pthread_t threads[8];
     void *good;
     for (int k = 0; k < 8; k++)
@@ -79,16 +66,13 @@ static void test_at_once(void **state)
 /* One of the library's own: an image, where libpng is not. */
 static void test_image(void **state)
 {
-    (void)state;
     setenv("TREK_LIBPNG", "/nowhere/libpng.so", 1);
     trek_tensor *image = trek_tensor_zeros(trek_dims(3, 2, 2), TREK_U8, trek_cpu(0));
-    assert_int_equal(trek_image_write_png("late.png", image), TREK_ERR_UNSUPPORTED);
-    expect_error(TREK_ERR_UNSUPPORTED, "late.png: it needs libpng");
+    FAILS(trek_image_write_png("late.png", image), TREK_ERR_UNSUPPORTED, "late.png: it needs libpng");
     FILE *file = fopen("late.png", "rb");
     assert_null(file);
     trek_monitor *monitor = trek_monitor_new(&(trek_monitor_opts){ .folder = "late", .name = "run" });
-    assert_int_equal(trek_monitor_image(monitor, "none", 0, image), TREK_ERR_UNSUPPORTED);
-    expect_error(TREK_ERR_UNSUPPORTED, "trek_monitor_image: it needs libpng");
+    FAILS(trek_monitor_image(monitor, "none", 0, image), TREK_ERR_UNSUPPORTED, "trek_monitor_image: it needs libpng");
     trek_monitor_free(&monitor);
     assert_int_equal(system("rm -r late"), 0);
     trek_tensor_release(image);

@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A field whose default is not 0 takes a real zero as TREK_ZERO, whatever its type. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/ops.h"
 #include "data/loader.h"
@@ -18,6 +8,7 @@
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
 #include "tensor/environment.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 static trek_var *given(const float *values, trek_shape shape)
@@ -32,14 +23,11 @@ static double at(trek_var *var, int64_t k)
 
 static void expect_refused(const char *text)
 {
-    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-    assert_non_null(strstr(trek_error(), text));
-    trek_error_clear();
+    expect_error(TREK_ERR_ARGUMENT, text);
 }
 
 static void learning_rates(void **state)
 {
-    (void)state;
     const trek_optimizer_spec specs[] = { trek_sgd((trek_sgd_opts){ .lr = TREK_ZERO }),
                                           trek_adam((trek_adam_opts){ .lr = TREK_ZERO }),
                                           trek_adamw((trek_adam_opts){ .lr = TREK_ZERO, .beta1 = TREK_ZERO, .beta2 = TREK_ZERO,
@@ -60,7 +48,6 @@ static void learning_rates(void **state)
 
 static void layers(void **state)
 {
-    (void)state;
     const float values[] = { -1, 2, -3, 4 };
     trek_var *x = given(values, trek_dims(2, 2));
     trek_module *made[] = {
@@ -86,7 +73,6 @@ static void layers(void **state)
 
 static void windows(void **state)
 {
-    (void)state;
     trek_module *conv = trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 1, .out = 1, .kernel = { 3 },
                                                                  .padding = { 1, TREK_ZERO } });
     trek_module *pool = trek_nn_max_pool2d_with(&(trek_pool_opts){ .kernel = { 3 }, .stride = { 1 },
@@ -101,7 +87,6 @@ static void windows(void **state)
 
 static void functions(void **state)
 {
-    (void)state;
     const float logits[] = { 1, 2, 3, 1 };
     const int64_t labels[] = { 0, 1 };
     trek_var *l = trek_var_from(trek_tensor_from_data(labels, trek_dims(2), TREK_I64, trek_cpu(0)));
@@ -118,7 +103,6 @@ static void functions(void **state)
 
 static void loaders(void **state)
 {
-    (void)state;
     trek_loader *loader = trek_loader_new(trek_dataset_digits(8, 1),
                                           &(trek_loader_opts){ .batch_size = 4, .prefetch = TREK_ZERO });
     assert_non_null(loader);
@@ -130,7 +114,6 @@ static void loaders(void **state)
 /* TREK_OFF turns a feature off; where a number is meant it is a negative number, as any other. */
 static void off_is_no_zero(void **state)
 {
-    (void)state;
     trek_var *x = trek_var_from(trek_tensor_ones(trek_dims(1, 1, 5, 5), TREK_F32, trek_cpu(0)));
     trek_var *w = trek_var_from(trek_tensor_ones(trek_dims(1, 1, 3, 3), TREK_F32, trek_cpu(0)));
     assert_null(trek_conv2d(x, w, NULL, &(trek_conv_opts){ .padding = { 1, TREK_OFF } }));
@@ -153,7 +136,6 @@ static char said[300];
 
 static void listen(trek_log_level level, const char *message, void *arg)
 {
-    (void)level, (void)arg;
     snprintf(said, sizeof said, "%s", message);
 }
 
@@ -166,7 +148,6 @@ static long number(const char *text)
 
 static void the_environment(void **state)
 {
-    (void)state;
     static const char *const colours[] = { "red", "green", "blue" };
     static const char *const wrong[] = { "abc", "1x", " 1", "256", "-6", "1.5", "99999999999999999999", "0x", "0x100" };
     trek_log_set(TREK_LOG_WARNING, listen, NULL);
@@ -202,7 +183,6 @@ static int use_library(void)
 
 static void variables(void **state)
 {
-    (void)state;
     static const char *const list[][3] = {
         { "TREK_LOG", "loud", "TREK_LOG=loud in the environment: it takes error, warning, info or debug" },
         { "TREK_CACHE", "of", "TREK_CACHE=of in the environment: it takes off or on" },
@@ -230,14 +210,12 @@ static trek_scope scope;
 
 static int begin(void **state)
 {
-    (void)state;
     scope = trek_scope_begin();
     return 0;
 }
 
 static int end(void **state)
 {
-    (void)state;
     if (trek_error_status() != TREK_OK)
         printf("%s\n", trek_error());
     return trek_error_status() != TREK_OK || trek_scope_end(scope) != TREK_OK;

@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Large products: the same bits on any number of threads, and each sum within rounding of one in f64. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "tensor/pool.h"
 #include "tensor/rank_context.h"
 #include "tensor/tensor_internal.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 #include "trek.h"
 
 typedef struct product {
@@ -111,7 +103,6 @@ static void run_product(const product *p)
 
 static void same_bits_on_any_number_of_threads(void **state)
 {
-    (void)state;
     trek_seed(7);
     for (size_t k = 0; k < sizeof products / sizeof *products; k++)
         if (!test_short() || products[k].m * products[k].n * products[k].k < 200 * 1000 * 1000) /* sanitizers: minutes */

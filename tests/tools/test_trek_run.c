@@ -1,26 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek-run from outside: what its processes find, how it ends, what it leaves: nothing. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/unit.h"
 #include "tests/tools/launched.h"
 
 static void test_calls(void **state)
 {
-    (void)state;
     run r;
     RUN(&r, NULL, "--help");
     check_exit(&r, 0);
@@ -64,7 +55,6 @@ static void test_calls(void **state)
 
 static void test_environment(void **state)
 {
-    (void)state;
     run r;
     setenv("TREK_THREADS", "7", 1);
     RUN(&r, NULL, "-n", "3", "--", "sh", "-c",
@@ -88,7 +78,6 @@ static void test_environment(void **state)
 
 static void test_input_and_output(void **state)
 {
-    (void)state;
     run r;
     RUN(&r, "one\ntwo\n", "-n", "3", "-p", "sh", "-c", "cat; echo at the end of $TREK_RANK >&2; printf rest");
     check_exit(&r, 0);
@@ -104,7 +93,6 @@ static void test_input_and_output(void **state)
 /* All bytes of each process are in files of its own, of a number that was not taken. */
 static void test_log_files(void **state)
 {
-    (void)state;
     run r;
     char folder[] = "/tmp/trek_run_XXXXXX", logs[64], text[32768];
     assert_non_null(mkdtemp(folder));
@@ -139,7 +127,6 @@ static void test_log_files(void **state)
 /* The processes are told where to write, a page is served meanwhile, and its server ends with them. */
 static void test_monitor(void **state)
 {
-    (void)state;
     run r;
     char folder[] = "/tmp/trek_run_XXXXXX", want[96], command[128];
     assert_non_null(mkdtemp(folder));
@@ -168,7 +155,6 @@ static void test_monitor(void **state)
 /* Numbers in colours where they are wanted, lines whole however long they are and whatever is in them. */
 static void test_lines(void **state)
 {
-    (void)state;
     run r;
     setenv("CLICOLOR_FORCE", "1", 1);
     RUN(&r, NULL, "-n", "2", "-p", "sh", "-c", "echo text");
@@ -191,7 +177,6 @@ static void test_lines(void **state)
 
 static void test_exit_status(void **state)
 {
-    (void)state;
     run r;
     RUN(&r, NULL, "-n", "3", "true");
     check_exit(&r, 0);
@@ -214,7 +199,6 @@ static void test_exit_status(void **state)
 /* The others may end by themselves; then they are asked to, then made to; and what they started goes, too. */
 static void test_failure_ends_all(void **state)
 {
-    (void)state;
     run r;
     RUN(&r, NULL, "-n", "2", "-g", "5", "sh", "-c", "[ $TREK_RANK = 1 ] && exit 4; sleep 0.5; echo said goodbye");
     check_exit(&r, 4);
@@ -236,7 +220,6 @@ static void test_failure_ends_all(void **state)
 /* Those who are enough go on, whoever else fails. */
 static void test_enough(void **state)
 {
-    (void)state;
     run r;
     RUN(&r, NULL, "-n", "3", "-m", "2", "-g", "0.1", "sh", "-c", "[ $TREK_RANK = 1 ] && kill -KILL $$; sleep 1; echo went on");
     check_exit(&r, 0);
@@ -261,7 +244,6 @@ static void test_enough(void **state)
 
 static void test_orphans(void **state)
 {
-    (void)state;
     run r;
     char script[256];
     snprintf(script, sizeof script, "(trap '' TERM; sleep %s) > /dev/null 2>&1 & exit 0", unique(1));
@@ -273,7 +255,6 @@ static void test_orphans(void **state)
 
 static void test_signals(void **state)
 {
-    (void)state;
     static const struct {
         int number;
         const char *name;
@@ -302,7 +283,6 @@ static void test_signals(void **state)
 /* It says whom it ends, and why. */
 static void test_words(void **state)
 {
-    (void)state;
     run r;
     RUN(&r, NULL, "-n", "3", "-g", "0.3", "sh", "-c", "if [ $TREK_RANK = 1 ]; then exit 3; fi; exec sleep 30");
     check_exit(&r, 3);
@@ -317,7 +297,6 @@ static void test_words(void **state)
 /* A launcher that is killed leaves no process behind. */
 static void test_killed_launcher(void **state)
 {
-    (void)state;
     run r;
     char script[128];
     snprintf(script, sizeof script, "echo ready; exec sleep %s", unique(2));
@@ -350,7 +329,6 @@ static int look_at_port(void) { return bind_port(0) == EADDRINUSE && bind_port(1
 
 static void test_port_is_kept(void **state)
 {
-    (void)state;
     run r;
     char self[512];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);

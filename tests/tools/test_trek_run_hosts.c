@@ -1,16 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek-run over several machines: an ssh that is a script of this test starts what it is asked for on this machine, by a shell,
  * with another environment and in another folder, as the real one would; and the real one, where sshd is installed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,6 +10,7 @@
 #include "monitor/monitor.h"
 #include "monitor/run_reader.h"
 #include "tests/distributed/run/line.h"
+#include "tests/support/unit.h"
 #include "tests/tools/launched.h"
 
 static char folder[64], ssh[96], self[4096];
@@ -42,7 +34,6 @@ static const char script[] =
 
 static int begin(void **state)
 {
-    (void)state;
     snprintf(folder, sizeof folder, "/tmp/trek-hosts-XXXXXX");
     if (!mkdtemp(folder))
         return -1;
@@ -56,7 +47,6 @@ static int begin(void **state)
 static int end(void **state)
 {
     char command[128];
-    (void)state;
     snprintf(command, sizeof command, "rm -rf %s", folder);
     return system(command);
 }
@@ -81,7 +71,6 @@ static void write_file(const char *name, const char *text, char path[128])
 
 static void test_places(void **state)
 {
-    (void)state;
     run r;
     char path[128];
     RUN(&r, NULL, "-H", "a:1,b:3,me@c.d:1,localhost:2,[fe80::1]:1", "--dry-run", "prog", "x");
@@ -110,7 +99,6 @@ static void test_places(void **state)
 
 static void test_wrong_places(void **state)
 {
-    (void)state;
     static const struct {
         char *list, *n;
         const char *says;
@@ -154,7 +142,6 @@ static void test_wrong_places(void **state)
 
 static void test_environment(void **state)
 {
-    (void)state;
     run r;
     setenv("TREK_TEST_WORDS", "a \"b\"\n'c'", 1);
     setenv("OTHER_KEPT", "kept", 1);
@@ -190,7 +177,6 @@ static void test_environment(void **state)
 /* Whatever is in them; and no secret is in what ps shows. */
 static void test_arguments(void **state)
 {
-    (void)state;
     run r;
     RUN(&r, NULL, "-H", "b:1", "--", "sh", "-c",
         "printf '<%s>' \"$@\"; tr '\\0' ' ' < /proc/$PPID/cmdline | grep -c \"$TREK_TOKEN\"", "name", "two  words", "", "a'b\"c",
@@ -201,7 +187,6 @@ static void test_arguments(void **state)
 
 static void test_folder(void **state)
 {
-    (void)state;
     run r;
     char here[4096], line[4200];
     assert_non_null(getcwd(here, sizeof here));
@@ -227,7 +212,6 @@ static void test_folder(void **state)
 /* Rank 0 reads standard input, wherever it is, and whether it wants to or not. */
 static void test_input(void **state)
 {
-    (void)state;
     run r;
     RUN(&r, "one\ntwo\n", "-H", "a:2,b:1", "-p", "sh", "-c", "cat; echo end of $TREK_RANK");
     check_exit(&r, 0);
@@ -256,7 +240,6 @@ static void test_input(void **state)
 
 static void test_output(void **state)
 {
-    (void)state;
     run r;
     RUN(&r, NULL, "-H", "a:2,b:2", "-p", "sh", "-c",
         "for k in 1 2 3 4 5 6 7 8; do printf 'a%.0s' 1 2 3; sleep 0.01; echo \"b$TREK_RANK\"; done; printf rest; echo err >&2");
@@ -285,7 +268,6 @@ static void test_output(void **state)
 /* More than any pipe holds, to a reader that is slow, and byte for byte to files. */
 static void test_log_files(void **state)
 {
-    (void)state;
     run r;
     char logs[96], *text = malloc(4 << 20);
     assert_non_null(text);
@@ -309,7 +291,6 @@ static void test_log_files(void **state)
 
 static void test_status(void **state)
 {
-    (void)state;
     run r;
     char script_text[256];
     RUN(&r, NULL, "-H", "a:2,b:1", "true");
@@ -347,7 +328,6 @@ static void test_status(void **state)
 /* Those who wait for the others of a job read of each that has ended, on every machine. */
 static void test_deaths(void **state)
 {
-    (void)state;
     run r;
     RUN(&r, NULL, "-H", "a:1,b:1,localhost:1", "-m", "1", "-p", "sh", "-c",
         "[ $TREK_RANK = 0 ] && exit 6; for k in 1 2 3 4 5 6 7 8 9; do sleep 0.3; grep . /proc/self/fd/$TREK_LAUNCHER_FD && exit "
@@ -361,7 +341,6 @@ static void test_deaths(void **state)
 
 static void test_no_connection(void **state)
 {
-    (void)state;
     run r;
     RUN(&r, NULL, "-H", "a:1,refuse:1", "sh", "-c", "echo it runs");
     check_exit(&r, 1);
@@ -409,7 +388,6 @@ static pid_t parent_of(run *r, int rank)
 
 static void test_agent_killed(void **state)
 {
-    (void)state;
     run r;
     char script_text[160];
     snprintf(script_text, sizeof script_text, "echo parent-$TREK_RANK=$PPID.; exec sleep %s", unique(2));
@@ -429,7 +407,6 @@ static void test_agent_killed(void **state)
 /* A connection that breaks: the agent's processes end, and what they have started. */
 static void test_connection_broken(void **state)
 {
-    (void)state;
     run r;
     char text[200], path[128];
     write_file("cut",
@@ -452,7 +429,6 @@ static void test_connection_broken(void **state)
 
 static void test_killed_launcher(void **state)
 {
-    (void)state;
     run r;
     char script_text[160];
     snprintf(script_text, sizeof script_text, "sleep %s & echo ready; exec sleep %s", unique(4), unique(4));
@@ -481,7 +457,6 @@ static void read_count(run *r, const char *part, int count)
 
 static void test_signals(void **state)
 {
-    (void)state;
     static const struct {
         int number;
         const char *name;
@@ -518,7 +493,6 @@ static void test_signals(void **state)
 
 static void test_restarts(void **state)
 {
-    (void)state;
     run r;
     char logs[96], text[256];
     RUN(&r, NULL, "-H", "a:1,b:1", "-m", "1", "-r", "2", "-p", "sh", "-c",
@@ -547,7 +521,6 @@ static void test_restarts(void **state)
 /* A machine that does not come back uses the restarts up, and what waits for it ends with the others. */
 static void test_machine_gone(void **state)
 {
-    (void)state;
     run r;
     char path[128], command[160];
     write_file("gone",
@@ -570,7 +543,6 @@ static void test_machine_gone(void **state)
 
 static trek_status on_epoch(trek_graph *graph, int64_t epoch, void *elastic)
 {
-    (void)graph;
     const char *join = getenv("TREK_JOIN"), *rank = getenv("TREK_RANK");
     if (!elastic)
         return TREK_OK;
@@ -621,7 +593,6 @@ static void weights_of(const run *r, char line[200])
 
 static void test_training(void **state)
 {
-    (void)state;
     run r;
     char here[200], there[200];
     RUN(&r, NULL, "-n", "3", self, "--train");
@@ -640,7 +611,6 @@ static void test_training(void **state)
 /* One that died on another machine comes back there, and joins. */
 static void test_joining(void **state)
 {
-    (void)state;
     run r;
     RUN(&r, NULL, "-H", "a:1,b:1", "-m", "1", "-r", "1", self, "--elastic");
     check_exit(&r, 0);
@@ -673,7 +643,6 @@ static void check_one_run(const char *logs, run *r)
 
 static void test_one_run(void **state)
 {
-    (void)state;
     run r;
     char logs[96];
     snprintf(logs, sizeof logs, "%s/one", folder);
@@ -691,7 +660,6 @@ static void test_one_run(void **state)
 
 static void test_addresses(void **state)
 {
-    (void)state;
     run r;
     if (system("unshare -rn true 2> /dev/null") != 0) {
         print_message("skipped: no networks of their own here\n");
@@ -723,7 +691,6 @@ static void test_addresses(void **state)
 
 static void test_sshd(void **state)
 {
-    (void)state;
     run r;
     char text[2048], command[3000], here[200], there[200];
     snprintf(
@@ -790,12 +757,10 @@ int main(int argc, char **argv)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
         TEST(test_places), TEST(test_wrong_places), TEST(test_environment), TEST(test_arguments), TEST(test_folder),
-            TEST(test_input),
-        TEST(test_output), TEST(test_log_files), TEST(test_status), TEST(test_deaths), TEST(test_no_connection),
-        TEST(test_agent_killed),
-        TEST(test_connection_broken), TEST(test_killed_launcher), TEST(test_signals), TEST(test_restarts),
-        TEST(test_machine_gone),
-        TEST(test_training), TEST(test_joining), TEST(test_one_run), TEST(test_addresses), TEST(test_sshd),
+        TEST(test_input), TEST(test_output), TEST(test_log_files), TEST(test_status), TEST(test_deaths), TEST(test_no_connection),
+        TEST(test_agent_killed), TEST(test_connection_broken), TEST(test_killed_launcher), TEST(test_signals),
+        TEST(test_restarts), TEST(test_machine_gone), TEST(test_training), TEST(test_joining), TEST(test_one_run),
+        TEST(test_addresses), TEST(test_sshd),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

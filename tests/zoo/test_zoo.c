@@ -2,18 +2,8 @@
 /* Well-known models against PyTorch, from the same weights (make.py): loss, output and the gradient's norm of each parameter in
  * five steps of SGD with momentum. In f64 to 1e-9, in f32 to 1e-5. TREK_TEST_STEPS: so many steps, in f32 alone, where kernels
  * are emulated. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 #include "tests/zoo/zoo.h"
 
 enum { STEPS = 5 };
@@ -45,7 +35,6 @@ static bool is_bias(const char *name)
 
 static trek_status fill(const char *name, trek_var *param, void *arg)
 {
-    (void)arg;
     trek_shape shape = trek_var_shape(param);
     double fan = (double)trek_shape_numel(shape) / (double)shape.sizes[0];
     trek_scope scope = trek_scope_begin();

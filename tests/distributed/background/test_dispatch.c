@@ -1,20 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Handing out batches: each once, in order, and what comes back first, whatever is asked for and given back. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "distributed/background/dispatch.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { BATCHES = 97 };
 
 static void test_in_order(void **state)
 {
-    (void)state;
     trek_dispatch d = { 0 };
     trek_allotment a;
     assert_int_equal(trek_dispatch_begin(&d, 3, 10), TREK_OK);
@@ -36,7 +29,6 @@ static void test_in_order(void **state)
 /* What was lost is in several stretches, which one allotment takes together, as far as it has room. */
 static void test_given_back(void **state)
 {
-    (void)state;
     trek_dispatch d = { 0 };
     trek_allotment a[6], b;
     assert_int_equal(trek_dispatch_begin(&d, 0, 20), TREK_OK);
@@ -57,7 +49,6 @@ static void test_given_back(void **state)
 /* Ranks that take, and now and then give back all that they have: in the end each batch was kept once. */
 static void test_random(void **state)
 {
-    (void)state;
     for (uint32_t seed = 0; seed < 50; seed++) {
         trek_dispatch d = { 0 };
         int kept[BATCHES] = { 0 };

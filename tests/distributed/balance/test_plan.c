@@ -2,22 +2,13 @@
 /* Plans: lookups, text and files that come back bit for bit, bad files, no memory;
  * and the slow-down that makes ranks uneven. */
 #include <locale.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "distributed/balance/plan.h"
 #include "distributed/balance/slowdown.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 static char folder[] = "/tmp/trek-plan-XXXXXX";
@@ -35,14 +26,6 @@ static void write_text(const char *path, const char *text)
     assert_non_null(file);
     assert_int_equal(fwrite(text, 1, strlen(text), file), strlen(text));
     assert_int_equal(fclose(file), 0);
-}
-
-static void expect_error(trek_status status, const char *names)
-{
-    assert_int_equal(trek_error_status(), status);
-    if (!strstr(trek_error(), names))
-        fail_msg("\"%s\" does not name \"%s\"", trek_error(), names);
-    trek_error_clear();
 }
 
 static trek_plan *example(void)
@@ -71,7 +54,6 @@ static void expect_same(const trek_plan *a, const trek_plan *b)
 
 static void steps_find_their_decision(void **state)
 {
-    (void)state;
     static const struct { int64_t step, from; } cases[] = { { 0, 0 }, { 9, 0 }, { 10, 10 }, { 59, 10 },
         { 60, 60 }, { 1 << 30, 60 }, { INT64_MAX, INT64_MAX } };
     trek_plan *plan = example();
@@ -99,7 +81,6 @@ static void steps_find_their_decision(void **state)
 
 static void same_step_replaces_and_cut_forgets(void **state)
 {
-    (void)state;
     trek_plan *plan = example();
     trek_decision d;
     assert_int_equal(trek_plan_cut(plan, 60), TREK_OK);
@@ -107,8 +88,7 @@ static void same_step_replaces_and_cut_forgets(void **state)
     assert_int_equal(trek_plan_add_counts(plan, 10, (const int64_t[]){ 1, 2, 3 }, 1), TREK_OK);
     assert_int_equal(trek_plan_size(plan), 2);
     assert_true(trek_plan_at(plan, 10, &d) && d.kind == TREK_PLAN_COUNTS && d.counts[2] == 3);
-    assert_int_equal(trek_plan_add_counts(plan, 9, (const int64_t[]){ 1, 2, 3 }, 1), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "step 9 after step 10");
+    FAILS(trek_plan_add_counts(plan, 9, (const int64_t[]){ 1, 2, 3 }, 1), TREK_ERR_ARGUMENT, "step 9 after step 10");
     assert_int_equal(trek_plan_size(plan), 2);
     assert_int_equal(trek_plan_cut(plan, 0), TREK_OK);
     assert_int_equal(trek_plan_size(plan), 0);
@@ -117,7 +97,6 @@ static void same_step_replaces_and_cut_forgets(void **state)
 
 static void text_comes_back(void **state)
 {
-    (void)state;
     trek_plan *plan = example();
     char *text = trek_plan_text(plan), *again;
     assert_non_null(text);
@@ -151,7 +130,6 @@ static void text_comes_back(void **state)
 /* Shares of all magnitudes, in text that C's own parser reads alike. */
 static void every_bit_of_a_share_comes_back(void **state)
 {
-    (void)state;
     for (uint32_t k = 0; k < 500; k++) {
         double shares[3];
         shares[0] = ldexp(0.5 + 0.25 * (1 + (double)test_number(21, k)), -(int)(k * 2));
@@ -174,7 +152,6 @@ static void every_bit_of_a_share_comes_back(void **state)
 
 static void locale_plays_no_part(void **state)
 {
-    (void)state;
     static const char *const names[] = { "de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "de_DE" };
     bool set = false;
     for (size_t k = 0; k < sizeof names / sizeof *names && !set; k++)
@@ -187,7 +164,6 @@ static void locale_plays_no_part(void **state)
 
 static void files_come_back(void **state)
 {
-    (void)state;
     trek_plan *plan = example();
     char *path = in_folder("plan.txt");
     assert_int_equal(trek_plan_save(plan, path), TREK_OK);
@@ -201,16 +177,12 @@ static void files_come_back(void **state)
     assert_int_equal(trek_plan_size(back), 1);
     trek_plan_free(&back);
 
-    assert_int_equal(trek_plan_save(plan, in_folder("missing/plan.txt")), TREK_ERR_IO);
-    expect_error(TREK_ERR_IO, "missing/plan.txt");
-    assert_null(trek_plan_load(in_folder("none.txt")));
-    expect_error(TREK_ERR_IO, "none.txt");
-    assert_null(trek_plan_load(folder));
-    expect_error(TREK_ERR_IO, folder);
+    FAILS(trek_plan_save(plan, in_folder("missing/plan.txt")), TREK_ERR_IO, "missing/plan.txt");
+    REFUSED(trek_plan_load(in_folder("none.txt")), TREK_ERR_IO, "none.txt");
+    REFUSED(trek_plan_load(folder), TREK_ERR_IO, folder);
     /* what cannot be replaced stays, and no temporary file is left */
     assert_int_equal(mkdir(in_folder("taken"), 0777), 0);
-    assert_int_equal(trek_plan_save(plan, in_folder("taken")), TREK_ERR_IO);
-    expect_error(TREK_ERR_IO, "taken");
+    FAILS(trek_plan_save(plan, in_folder("taken")), TREK_ERR_IO, "taken");
     assert_int_equal(rmdir(in_folder("taken")), 0);
     assert_int_equal(unlink(in_folder("plan.txt")), 0);
     trek_plan_free(&plan);
@@ -218,7 +190,6 @@ static void files_come_back(void **state)
 
 static void bad_texts_are_refused(void **state)
 {
-    (void)state;
 #define HEAD "trek-plan 1\nranks 2\n"
     static const struct { const char *text, *names; } bad[] = {
         { "", "line 1" }, { "{}", "line 1" }, { "trek-plan 3\nranks 2\nend 0\n", "version" },
@@ -239,18 +210,15 @@ static void bad_texts_are_refused(void **state)
         { HEAD "5 counts 1 1 1\n4 counts 1 1 1\nend 2\n", "ascend" },
     };
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
-        assert_null(trek_plan_parse(bad[k].text));
-        expect_error(TREK_ERR_FORMAT, bad[k].names);
+        REFUSED(trek_plan_parse(bad[k].text), TREK_ERR_FORMAT, bad[k].names);
         write_text(in_folder("bad.txt"), bad[k].text);
-        assert_null(trek_plan_load(in_folder("bad.txt")));
-        expect_error(TREK_ERR_FORMAT, "bad.txt: line");
+        REFUSED(trek_plan_load(in_folder("bad.txt")), TREK_ERR_FORMAT, "bad.txt: line");
     }
     unlink(in_folder("bad.txt"));
 }
 
 static void damage_is_noticed(void **state)
 {
-    (void)state;
     trek_plan *plan = example();
     char *text = trek_plan_text(plan);
     size_t length = strlen(text);
@@ -266,8 +234,7 @@ static void damage_is_noticed(void **state)
     for (size_t cut = 0; cut < length; cut++) {
         char kept = text[cut];
         text[cut] = 0;
-        assert_null(trek_plan_parse(text));
-        expect_error(TREK_ERR_FORMAT, "plan");
+        REFUSED(trek_plan_parse(text), TREK_ERR_FORMAT, "plan");
         text[cut] = kept;
     }
     trek_plan *whole = trek_plan_parse(text);
@@ -280,61 +247,46 @@ static void damage_is_noticed(void **state)
 /* Written by hand, or by an earlier version of trek. */
 static void without_a_checksum(void **state)
 {
-    (void)state;
     trek_plan *plan = trek_plan_parse(HEAD "0 counts 1 1 2\n7 counts 1 2 1\nend 2\n");
     assert_non_null(plan);
     assert_int_equal(trek_plan_size(plan), 2);
     trek_plan_free(&plan);
-    assert_null(trek_plan_parse("trek-plan 2\nranks 2\n0 counts 1 1 2\nend 1\n"));
-    expect_error(TREK_ERR_FORMAT, "its checksum is missing");
+    REFUSED(trek_plan_parse("trek-plan 2\nranks 2\n0 counts 1 1 2\nend 1\n"), TREK_ERR_FORMAT, "its checksum is missing");
     assert_null(trek_plan_parse(HEAD "0 counts 1 1 2\nend 1 xxh64 0123456789abcdef\n"));
     expect_error(TREK_ERR_FORMAT, "line 4: the line should end here");
 }
 
 static void bad_arguments_are_refused(void **state)
 {
-    (void)state;
     trek_decision d;
     for (int k = 0; k < 3; k++) {
-        assert_null(trek_plan_new((const int[]){ 0, -3, (1 << 20) + 1 }[k]));
-        expect_error(TREK_ERR_ARGUMENT, "ranks");
+        REFUSED(trek_plan_new((const int[]){ 0, -3, (1 << 20) + 1 }[k]), TREK_ERR_ARGUMENT, "ranks");
     }
     trek_plan *plan = trek_plan_new(2);
     static const double shares[][2] = { { 0.5, 0.6 }, { -0.5, 1.5 }, { NAN, 1 }, { 1, 0x1p-1040 }, { 0, 0 }, { INFINITY, 0 } };
     for (size_t k = 0; k < sizeof shares / sizeof *shares; k++) {
-        assert_int_equal(trek_plan_add_shares(plan, 0, shares[k]), TREK_ERR_ARGUMENT);
-        expect_error(TREK_ERR_ARGUMENT, "share");
+        FAILS(trek_plan_add_shares(plan, 0, shares[k]), TREK_ERR_ARGUMENT, "share");
     }
-    assert_int_equal(trek_plan_add_counts(plan, 0, (const int64_t[]){ -1, 5 }, 1), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "negative");
-    assert_int_equal(trek_plan_add_counts(plan, 0, (const int64_t[]){ 0, 0 }, 1), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "no rank");
-    assert_int_equal(trek_plan_add_counts(plan, 0, (const int64_t[]){ 1, 1 }, 0), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "anchor");
-    assert_int_equal(trek_plan_add_counts(plan, -1, (const int64_t[]){ 1, 1 }, 1), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "step -1");
+    FAILS(trek_plan_add_counts(plan, 0, (const int64_t[]){ -1, 5 }, 1), TREK_ERR_ARGUMENT, "negative");
+    FAILS(trek_plan_add_counts(plan, 0, (const int64_t[]){ 0, 0 }, 1), TREK_ERR_ARGUMENT, "no rank");
+    FAILS(trek_plan_add_counts(plan, 0, (const int64_t[]){ 1, 1 }, 0), TREK_ERR_ARGUMENT, "anchor");
+    FAILS(trek_plan_add_counts(plan, -1, (const int64_t[]){ 1, 1 }, 1), TREK_ERR_ARGUMENT, "step -1");
     assert_int_equal(trek_plan_size(plan), 0);
     assert_false(trek_plan_get(plan, 0, &d));
     expect_error(TREK_ERR_ARGUMENT, "decision 0 of 0");
     assert_false(trek_plan_at(NULL, 0, &d));
     expect_error(TREK_ERR_ARGUMENT, "plan");
-    assert_int_equal(trek_plan_add_shares(plan, 0, NULL), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "shares");
-    assert_null(trek_plan_text(NULL));
-    expect_error(TREK_ERR_ARGUMENT, "plan");
-    assert_null(trek_plan_parse(NULL));
-    expect_error(TREK_ERR_ARGUMENT, "text");
-    assert_null(trek_plan_load(NULL));
-    expect_error(TREK_ERR_ARGUMENT, "path");
-    assert_int_equal(trek_plan_save(plan, NULL), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "path");
+    FAILS(trek_plan_add_shares(plan, 0, NULL), TREK_ERR_ARGUMENT, "shares");
+    REFUSED(trek_plan_text(NULL), TREK_ERR_ARGUMENT, "plan");
+    REFUSED(trek_plan_parse(NULL), TREK_ERR_ARGUMENT, "text");
+    REFUSED(trek_plan_load(NULL), TREK_ERR_ARGUMENT, "path");
+    FAILS(trek_plan_save(plan, NULL), TREK_ERR_ARGUMENT, "path");
     trek_plan_free(&plan);
 }
 
 /* With each allocation failing in turn: MEMORY, nothing leaked, and the plan as it was. */
 static void memory_may_run_out(void **state)
 {
-    (void)state;
     trek_plan *plan = example();
     const char *path = in_folder("memory.txt");
     bool done = false;
@@ -377,7 +329,6 @@ static double clock_ms(clockid_t clock)
 
 static void factors_follow_the_schedule(void **state)
 {
-    (void)state;
     const trek_slowdown_point points[] = { { 10, 3 }, { 20, 0.5 }, { 30, 5 } };
     trek_slowdown s = { .factor = 2, .schedule = points, .points = 3 };
     static const struct { int64_t batch; double factor; } cases[] = { { 0, 2 }, { 9, 2 }, { 10, 3 }, { 19, 3 }, { 20, 1 },
@@ -392,7 +343,6 @@ static void factors_follow_the_schedule(void **state)
 
 static void time_passes(void **state)
 {
-    (void)state;
     for (int sleeping = 0; sleeping < 2; sleeping++) {
         trek_slowdown s = { .factor = 3, .sleep = sleeping };
         double start = clock_ms(CLOCK_MONOTONIC), busy = clock_ms(CLOCK_THREAD_CPUTIME_ID);
@@ -414,19 +364,11 @@ static void time_passes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_find_their_decision),
-        cmocka_unit_test(same_step_replaces_and_cut_forgets),
-        cmocka_unit_test(text_comes_back),
-        cmocka_unit_test(every_bit_of_a_share_comes_back),
-        cmocka_unit_test(locale_plays_no_part),
-        cmocka_unit_test(files_come_back),
-        cmocka_unit_test(bad_texts_are_refused),
-        cmocka_unit_test(damage_is_noticed),
-        cmocka_unit_test(without_a_checksum),
-        cmocka_unit_test(bad_arguments_are_refused),
-        cmocka_unit_test(memory_may_run_out),
-        cmocka_unit_test(factors_follow_the_schedule),
-        cmocka_unit_test(time_passes),
+        cmocka_unit_test(steps_find_their_decision), cmocka_unit_test(same_step_replaces_and_cut_forgets),
+        cmocka_unit_test(text_comes_back), cmocka_unit_test(every_bit_of_a_share_comes_back),
+        cmocka_unit_test(locale_plays_no_part), cmocka_unit_test(files_come_back), cmocka_unit_test(bad_texts_are_refused),
+        cmocka_unit_test(damage_is_noticed), cmocka_unit_test(without_a_checksum), cmocka_unit_test(bad_arguments_are_refused),
+        cmocka_unit_test(memory_may_run_out), cmocka_unit_test(factors_follow_the_schedule), cmocka_unit_test(time_passes),
     };
     if (test_allocator_use() != TREK_OK || !mkdtemp(folder))
         return 1;

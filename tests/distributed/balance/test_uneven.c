@@ -4,19 +4,9 @@
  * it. What is asserted is structure, not time: counts and shares follow the speeds that the
  * module saw, within a wide band; every rank's samples are those of its share, on its own
  * thread; parameters are those of one device that is given the same samples. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <errno.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -27,6 +17,7 @@
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { IN = 5, HIDDEN = 7, SAMPLES = 640, MOST_RANKS = 3, MOST_STEPS = 128, MOST_PARAMS = 256 };
 
@@ -147,7 +138,6 @@ typedef struct record {
 
 static trek_var *loss_of(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)arg;
     return trek_mean(trek_square(trek_sub(output, trek_batch_get(batch, "target"))), trek_dims_none(), false);
 }
 
@@ -189,7 +179,6 @@ static trek_graph *set_up(const way *w, int world, trek_loader *loader)
 
 static trek_status take_param(const char *name, trek_var *param, void *arg)
 {
-    (void)name;
     record *to = arg;
     int64_t n = trek_var_numel(param);
     assert_true(to->n_params + n <= MOST_PARAMS);
@@ -354,7 +343,6 @@ static void run_uneven(const way *w, double row_ns, int steps, int settled, int 
 
 static void test_windows(void **state)
 {
-    (void)state;
     for (int world = 2; world <= MOST_RANKS; world++)
         for (int separate = 0; separate < 2; separate++) {
             way w = { .world = world, .passes = 1, .batch = 4, .anchor = 3, .separate = separate };
@@ -364,7 +352,6 @@ static void test_windows(void **state)
 
 static void test_shares(void **state)
 {
-    (void)state;
     for (int world = 2; world <= MOST_RANKS; world++) { /* decisions after 10 steps, and 50 more */
         way w = { .world = world, .passes = 1, .batch = 40, .separate = world == 3 };
         run_uneven(&w, 100e3, 35, 12, 62);
@@ -374,7 +361,6 @@ static void test_shares(void **state)
 /* The time of a rank's thread is that of its samples. */
 static void test_thread_time(void **state)
 {
-    (void)state;
     way w = { .world = 2, .passes = 1, .batch = 4, .anchor = 3 };
     record *of = calloc(1, sizeof *of);
     int64_t epoch = 0, before[2], needed[2];
@@ -411,7 +397,6 @@ static void test_thread_time(void **state)
 /* Delays that nothing can predict: nobody waits for ever, nothing differs. */
 static void test_random_delays(void **state)
 {
-    (void)state;
     for (int run = 0; run < 12; run++) {
         way w = { .world = 2 + run % 2, .passes = 1 + run / 2 % 2, .batch = run % 4 == 3 ? 7 : 4, .anchor = run % 4 == 3 ? 0 : 2,
                   .separate = run % 5 == 0 };
@@ -444,9 +429,7 @@ int main(void)
     fflush(stdout);
     alarm(500);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_shares),
-        cmocka_unit_test(test_thread_time),
+        cmocka_unit_test(test_windows), cmocka_unit_test(test_shares), cmocka_unit_test(test_thread_time),
         cmocka_unit_test(test_random_delays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

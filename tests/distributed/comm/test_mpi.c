@@ -2,19 +2,9 @@
 /* The MPI engine. Without arguments: starts itself under mpirun for every scenario
  * and world, and looks at what the ranks report. With arguments: one rank of a
  * scenario. Skips (77) where mpirun or the plug-in is missing. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -23,7 +13,9 @@
 #include "distributed/control/control.h"
 #include "tensor/memory.h"
 #include "tensor/plugin.h"
+#include "tests/distributed/comm/reductions.h"
 #include "tests/support/processes.h"
+#include "tests/support/unit.h"
 
 /* --- a rank: what it checks ------------------------------------------------------------- */
 
@@ -35,13 +27,6 @@ static bool check(bool good, const char *text, int line)
     if (!good && failures++ < 10)
         fprintf(stderr, "rank %d, line %d: %s; trek: %s\n", my_rank, line, text, trek_error());
     return good;
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 static void sleep_for(double seconds)
@@ -61,54 +46,9 @@ static trek_comm *join(void)
 
 /* --- values and references ------------------------------------------------------------------- */
 
-static double value_of(trek_dtype dtype, int rank, int64_t i)
-{
-    uint32_t h = (uint32_t)i * 2654435761u + (uint32_t)rank * 40503u + 7u;
-    h ^= h >> 15;
-    if (dtype == TREK_BOOL)
-        return h & 1;
-    if (dtype == TREK_U8)
-        return h % 250;
-    if (dtype == TREK_I32 || dtype == TREK_I64)
-        return (double)(h % 2001) - 1000;
-    return ((double)(h % 20011) - 10005.0) / 997.0;
-}
-
-/* Elements [first, first + count) of a rank's values. */
-static trek_tensor *make_values(trek_dtype dtype, int rank, int64_t first, int64_t count)
-{
-    double *values = malloc((size_t)(count + 1) * sizeof *values);
-    for (int64_t i = 0; i < count; i++)
-        values[i] = value_of(dtype, rank, first + i);
-    trek_tensor *wide = trek_tensor_from_data(values, trek_shape_make(1, &count), TREK_F64, trek_cpu(0));
-    trek_tensor *cast = trek_tensor_cast(wide, dtype);
-    trek_tensor *own = trek_tensor_clone(cast);
-    trek_tensor_release(wide);
-    trek_tensor_release(cast);
-    free(values);
-    return own;
-}
-
 static size_t bytes_of(const trek_tensor *tensor)
 {
     return (size_t)trek_tensor_numel(tensor) * trek_dtype_size(trek_tensor_dtype(tensor));
-}
-
-/* All ranks' values combined in rank order by the arithmetic of the local engine. */
-static trek_tensor *expected_of(trek_dtype dtype, trek_reduce_op op, int64_t first, int64_t count)
-{
-    trek_tensor *values[16], *result = make_values(dtype, 0, first, count);
-    const void *ins[16];
-    for (int r = 0; r < my_world; r++) {
-        values[r] = make_values(dtype, r, first, count);
-        ins[r] = trek_tensor_data(values[r]);
-    }
-    void *out = trek_tensor_data(result);
-    if (count)
-        trek_comm_combine(dtype, op, ins, my_world, &out, 1, 0, count);
-    for (int r = 0; r < my_world; r++)
-        trek_tensor_release(values[r]);
-    return result;
 }
 
 /* The same bits, or for sums and products of floats, whose order is MPI's, within a few roundings. */
@@ -116,7 +56,7 @@ static bool agrees(trek_tensor *got, trek_tensor *expected, trek_reduce_op op, b
 {
     trek_dtype dtype = trek_tensor_dtype(got);
     if (ordered || !trek_dtype_is_float(dtype) || op == TREK_MAX || op == TREK_MIN)
-        return memcmp(trek_tensor_data(got), trek_tensor_data(expected), bytes_of(got)) == 0;
+        return same_bytes(got, expected);
     double unit = dtype == TREK_F64 ? 1e-15 : dtype == TREK_F32 ? 1e-6 : dtype == TREK_F16 ? 1e-3 : 8e-3;
     trek_tensor *a = trek_tensor_cast(got, TREK_F64), *b = trek_tensor_cast(expected, TREK_F64);
     const double *x = trek_tensor_data(a), *y = trek_tensor_data(b);
@@ -134,20 +74,15 @@ static bool same_everywhere(trek_comm *comm, trek_tensor *tensor)
 {
     trek_tensor *first = trek_tensor_clone(tensor);
     bool good = CHECK(trek_comm_broadcast(comm, first, 0) == TREK_OK) &&
-                memcmp(trek_tensor_data(first), trek_tensor_data(tensor), bytes_of(tensor)) == 0;
+                same_bytes(first, tensor);
     trek_tensor_release(first);
     return good;
-}
-
-static bool op_fits(trek_dtype dtype, trek_reduce_op op)
-{
-    return dtype == TREK_BOOL ? op == TREK_MAX || op == TREK_MIN : op != TREK_MEAN || trek_dtype_is_float(dtype);
 }
 
 static void check_reductions(trek_comm *comm, trek_dtype dtype, trek_reduce_op op, int64_t count, bool small_ones)
 {
     bool ordered = small_ones && (size_t)count * trek_dtype_size(dtype) <= 4096;
-    trek_tensor *tensor = make_values(dtype, my_rank, 0, count), *expected = expected_of(dtype, op, 0, count);
+    trek_tensor *tensor = rank_values(dtype, my_rank, 0, count), *expected = combined_values(dtype, op, my_world, 0, count);
     CHECK(trek_comm_all_reduce(comm, tensor, op) == TREK_OK);
     if (!CHECK(agrees(tensor, expected, op, ordered)))
         fprintf(stderr, "  all_reduce %s op %d count %lld\n", trek_dtype_name(dtype), (int)op, (long long)count);
@@ -155,10 +90,10 @@ static void check_reductions(trek_comm *comm, trek_dtype dtype, trek_reduce_op o
     trek_tensor_release(tensor);
 
     int root = (int)(count + (int64_t)op) % my_world;
-    tensor = make_values(dtype, my_rank, 0, count);
+    tensor = rank_values(dtype, my_rank, 0, count);
     CHECK(trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_REDUCE, .op = op, .root = root, .dtype = dtype, .count = count,
                                                 .in = trek_tensor_data(tensor), .out = trek_tensor_data(tensor) }) == TREK_OK);
-    trek_tensor *own = my_rank == root ? expected : make_values(dtype, my_rank, 0, count); /* others' stay as they are */
+    trek_tensor *own = my_rank == root ? expected : rank_values(dtype, my_rank, 0, count); /* others' stay as they are */
     if (!CHECK(agrees(tensor, own, op, false)))
         fprintf(stderr, "  reduce %s op %d count %lld\n", trek_dtype_name(dtype), (int)op, (long long)count);
     if (own != expected)
@@ -166,8 +101,8 @@ static void check_reductions(trek_comm *comm, trek_dtype dtype, trek_reduce_op o
     trek_tensor_release(tensor);
     trek_tensor_release(expected);
 
-    trek_tensor *all = make_values(dtype, my_rank, 0, count * my_world), *part = make_values(dtype, 0, 0, count);
-    expected = expected_of(dtype, op, count * my_rank, count);
+    trek_tensor *all = rank_values(dtype, my_rank, 0, count * my_world), *part = rank_values(dtype, 0, 0, count);
+    expected = combined_values(dtype, op, my_world, count * my_rank, count);
     CHECK(trek_comm_reduce_scatter(comm, all, part, op) == TREK_OK);
     if (!CHECK(agrees(part, expected, op, false)))
         fprintf(stderr, "  reduce_scatter %s op %d count %lld\n", trek_dtype_name(dtype), (int)op, (long long)count);
@@ -179,16 +114,16 @@ static void check_reductions(trek_comm *comm, trek_dtype dtype, trek_reduce_op o
 static void check_moves(trek_comm *comm, trek_dtype dtype, int64_t count)
 {
     for (int root = 0; root < my_world; root++) {
-        trek_tensor *tensor = make_values(dtype, my_rank, 0, count), *expected = make_values(dtype, root, 0, count);
+        trek_tensor *tensor = rank_values(dtype, my_rank, 0, count), *expected = rank_values(dtype, root, 0, count);
         CHECK(trek_comm_broadcast(comm, tensor, root) == TREK_OK);
-        CHECK(memcmp(trek_tensor_data(tensor), trek_tensor_data(expected), bytes_of(tensor)) == 0);
+        CHECK(same_bytes(tensor, expected));
         trek_tensor_release(tensor);
         trek_tensor_release(expected);
     }
-    trek_tensor *part = make_values(dtype, my_rank, 0, count), *all = make_values(dtype, 0, 0, count * my_world);
+    trek_tensor *part = rank_values(dtype, my_rank, 0, count), *all = rank_values(dtype, 0, 0, count * my_world);
     CHECK(trek_comm_all_gather(comm, part, all) == TREK_OK);
     for (int r = 0; r < my_world; r++) {
-        trek_tensor *expected = make_values(dtype, r, 0, count);
+        trek_tensor *expected = rank_values(dtype, r, 0, count);
         CHECK(memcmp((char *)trek_tensor_data(all) + (size_t)r * bytes_of(part), trek_tensor_data(expected),
                      bytes_of(part)) == 0);
         trek_tensor_release(expected);
@@ -217,7 +152,7 @@ static void check_nan(int64_t count)
     trek_comm *comm = join();
     for (int wide = 0; wide < 2; wide++)
         for (int op = TREK_MAX; op <= TREK_MIN; op++) {
-            trek_tensor *tensor = make_values(wide ? TREK_F64 : TREK_F32, my_rank, 0, count);
+            trek_tensor *tensor = rank_values(wide ? TREK_F64 : TREK_F32, my_rank, 0, count);
             for (int64_t i = 0; i < count; i++)
                 if (i % my_world == my_rank) {
                     if (wide)
@@ -333,13 +268,13 @@ static void run_timeout(void)
     MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
     trek_comm *comm = join();
     CHECK(trek_comm_set_deadline(comm, 0.5) == TREK_OK);
-    trek_tensor *tensor = make_values(TREK_F32, my_rank, 0, 50000), *before = trek_tensor_clone(tensor);
+    trek_tensor *tensor = rank_values(TREK_F32, my_rank, 0, 50000), *before = trek_tensor_clone(tensor);
     CHECK(trek_comm_barrier(comm) == TREK_OK);
     if (my_rank == my_world - 1)
         sleep_for(2);
-    double start = now();
+    double start = processes_now();
     CHECK(trek_comm_all_reduce(comm, tensor, TREK_SUM) == TREK_ERR_TIMEOUT);
-    CHECK(now() - start > 0.4 && now() - start < 5);
+    CHECK(processes_now() - start > 0.4 && processes_now() - start < 5);
     char text[64];
     snprintf(text, sizeof text, "rank %d did not come within 0.5 s", my_world - 1);
     if (my_rank < my_world - 1)
@@ -349,7 +284,7 @@ static void run_timeout(void)
     trek_error_clear();
     MPI_Barrier(MPI_COMM_WORLD); /* the late one has come; MPI itself has everything by now */
     sleep_for(0.2);
-    CHECK(memcmp(trek_tensor_data(tensor), trek_tensor_data(before), bytes_of(tensor)) == 0);
+    CHECK(same_bytes(tensor, before));
     trek_comm_free(&comm);
     comm = join(); /* another group: the engine itself is well */
     CHECK(trek_comm_all_reduce(comm, tensor, TREK_SUM) == TREK_OK);
@@ -387,7 +322,7 @@ static void run_stopped(void)
     int64_t pid = getpid(), pids[16];
     trek_comm_call gather = { .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_I64, .count = 1, .in = &pid, .out = pids };
     CHECK(trek_comm_run(comm, gather) == TREK_OK);
-    trek_tensor *tensor = make_values(TREK_F32, my_rank, 0, 16 << 20);
+    trek_tensor *tensor = rank_values(TREK_F32, my_rank, 0, 16 << 20);
     pthread_t thread;
     if (my_rank == my_world - 1)
         pthread_create(&thread, NULL, stop_myself, NULL);
@@ -463,14 +398,15 @@ static void run_control(void)
         my_rank = trek_comm_rank(comm);
         my_world = trek_comm_world_size(comm);
         CHECK(trek_comm_set_deadline(comm, round ? 60 : 2) == TREK_OK);
-        trek_tensor *tensor = make_values(TREK_I32, my_rank, 0, 40000), *expected = expected_of(TREK_I32, TREK_SUM, 0, 40000);
+        trek_tensor *tensor = rank_values(TREK_I32, my_rank, 0, 40000),
+            *expected = combined_values(TREK_I32, TREK_SUM, my_world, 0, 40000);
         if (my_rank == 1)
             trek_control_say_long(control, "save");
         MPI_Barrier(MPI_COMM_WORLD); /* said before anybody waits */
         if (my_rank == 1)
             sleep_for(4);
         CHECK(trek_comm_all_reduce(comm, tensor, TREK_SUM) == TREK_OK && agrees(tensor, expected, TREK_SUM, true));
-        double start = now();
+        double start = processes_now();
         if (round == 0) { /* one never comes, and says nothing */
             MPI_Barrier(MPI_COMM_WORLD);
             if (my_rank == my_world - 1)
@@ -486,7 +422,7 @@ static void run_control(void)
             }
             CHECK(trek_comm_barrier(comm) == TREK_ERR_CANCELLED);
             CHECK(strstr(trek_error(), "aborted through rank 0: enough"));
-            CHECK(now() - start < 5);
+            CHECK(processes_now() - start < 5);
         }
         trek_error_clear();
         CHECK(trek_comm_ended(comm) && trek_control_ended(control));
@@ -529,7 +465,8 @@ static void run_level(const char *name)
             trek_error_clear();
         } else {
             comm = join();
-            trek_tensor *tensor = make_values(TREK_F32, my_rank, 0, 10000), *expected = expected_of(TREK_F32, TREK_SUM, 0, 10000);
+            trek_tensor *tensor = rank_values(TREK_F32, my_rank, 0, 10000),
+                *expected = combined_values(TREK_F32, TREK_SUM, my_world, 0, 10000);
             CHECK(trek_comm_all_reduce(comm, tensor, TREK_SUM) == TREK_OK && agrees(tensor, expected, TREK_SUM, false));
             trek_tensor_release(tensor);
             trek_tensor_release(expected);
@@ -569,7 +506,8 @@ static void run_beside(void)
     MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
     trek_comm *comm = join();
     int64_t count = 300000;
-    trek_tensor *tensor = make_values(TREK_I64, my_rank, 0, count), *expected = expected_of(TREK_I64, TREK_SUM, 0, count);
+    trek_tensor *tensor = rank_values(TREK_I64, my_rank, 0, count),
+        *expected = combined_values(TREK_I64, TREK_SUM, my_world, 0, count);
     for (int round = 0; round < 20; round++) {
         trek_tensor *own = trek_tensor_clone(tensor);
         trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_I64, .count = count };
@@ -665,9 +603,9 @@ static void run_world_of_one(void)
 {
     trek_comm *comm = join();
     CHECK(my_world == 1);
-    trek_tensor *tensor = make_values(TREK_F32, 0, 0, 100000), *before = trek_tensor_clone(tensor);
+    trek_tensor *tensor = rank_values(TREK_F32, 0, 0, 100000), *before = trek_tensor_clone(tensor);
     CHECK(trek_comm_all_reduce(comm, tensor, TREK_MEAN) == TREK_OK);
-    CHECK(memcmp(trek_tensor_data(tensor), trek_tensor_data(before), bytes_of(tensor)) == 0);
+    CHECK(same_bytes(tensor, before));
     CHECK(trek_comm_broadcast(comm, tensor, 0) == TREK_OK && trek_comm_barrier(comm) == TREK_OK);
     trek_tensor_release(tensor);
     trek_tensor_release(before);
@@ -742,54 +680,46 @@ static void run_under_mpirun(const char *scenario, int world)
 
 static void test_values(void **state)
 {
-    (void)state;
     for (int world = 2; world <= 4; world++)
         run_under_mpirun("values", world);
 }
 
 static void test_pieces(void **state)
 {
-    (void)state;
     for (int world = 2; world <= 4; world++)
         run_under_mpirun("pieces", world);
 }
 
 static void test_calls_that_differ(void **state)
 {
-    (void)state;
     run_under_mpirun("mismatch", 2);
     run_under_mpirun("mismatch", 3);
 }
 
 static void test_late_ranks(void **state)
 {
-    (void)state;
     run_under_mpirun("timeout", 2);
     run_under_mpirun("timeout", 4);
 }
 
 static void test_stopped_in_mid_call(void **state)
 {
-    (void)state;
     run_under_mpirun("stopped", 3);
 }
 
 static void test_abort(void **state)
 {
-    (void)state;
     run_under_mpirun("abort", 2);
 }
 
 static void test_control(void **state)
 {
-    (void)state;
     run_under_mpirun("control", 3);
     run_under_mpirun("unlike", 3);
 }
 
 static void test_levels(void **state)
 {
-    (void)state;
     run_under_mpirun("level_single", 2);
     run_under_mpirun("level_funneled", 2);
     run_under_mpirun("level_serialized", 3);
@@ -798,32 +728,27 @@ static void test_levels(void **state)
 
 static void test_finalised_under_a_handle(void **state)
 {
-    (void)state;
     run_under_mpirun("finalised", 2);
 }
 
 static void test_beside_the_programs_own_calls(void **state)
 {
-    (void)state;
     run_under_mpirun("beside", 3);
 }
 
 static void test_order_of_started_calls(void **state)
 {
-    (void)state;
     run_under_mpirun("order", 2);
     run_under_mpirun("order", 4);
 }
 
 static void test_idle(void **state)
 {
-    (void)state;
     run_under_mpirun("idle", 2);
 }
 
 static void test_one_process(void **state)
 {
-    (void)state;
     run_under_mpirun("one", 1);
 }
 
@@ -841,19 +766,11 @@ int main(int argc, char **argv)
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_calls_that_differ),
-        cmocka_unit_test(test_late_ranks),
-        cmocka_unit_test(test_stopped_in_mid_call),
-        cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_control),
-        cmocka_unit_test(test_levels),
-        cmocka_unit_test(test_finalised_under_a_handle),
-        cmocka_unit_test(test_beside_the_programs_own_calls),
-        cmocka_unit_test(test_order_of_started_calls),
-        cmocka_unit_test(test_idle),
-        cmocka_unit_test(test_one_process),
+        cmocka_unit_test(test_values), cmocka_unit_test(test_pieces), cmocka_unit_test(test_calls_that_differ),
+        cmocka_unit_test(test_late_ranks), cmocka_unit_test(test_stopped_in_mid_call), cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_control), cmocka_unit_test(test_levels), cmocka_unit_test(test_finalised_under_a_handle),
+        cmocka_unit_test(test_beside_the_programs_own_calls), cmocka_unit_test(test_order_of_started_calls),
+        cmocka_unit_test(test_idle), cmocka_unit_test(test_one_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,20 +2,11 @@
 /* Collectives on device memory by the device's own library: on the GPUs that
  * TREK_TEST_DEVICE's machine has (1 to 3 of them), against plain loops; who cannot
  * use it goes through the host; aborts. Skipped by name where there is no library. */
-#include <math.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/function.h"
 #include "autograd/ops.h"
@@ -33,6 +24,7 @@
 #include "tensor/device_comm.h"
 #include "tensor/rank_context.h"
 #include "tests/support/processes.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
 
@@ -249,19 +241,16 @@ static void check_world(int world)
 
 static void test_one_rank(void **state)
 {
-    (void)state;
     check_world(1);
 }
 
 static void test_two_ranks(void **state)
 {
-    (void)state;
     check_world(2);
 }
 
 static void test_three_ranks(void **state)
 {
-    (void)state;
     check_world(3);
 }
 
@@ -270,7 +259,6 @@ static void test_three_ranks(void **state)
 /* The same GPU twice: nothing is attached, and the results are the same. */
 static void test_duplicate_device(void **state)
 {
-    (void)state;
     if (skipped(1))
         skip();
     trek_device devices[2] = { trek_cuda(0), trek_cuda(0) };
@@ -283,7 +271,6 @@ static void test_duplicate_device(void **state)
 
 static void test_switched_off(void **state)
 {
-    (void)state;
     if (skipped(2))
         skip();
     trek_comm *comms[2];
@@ -327,7 +314,6 @@ static void many_calls(rank_job *job)
 
 static void test_order(void **state)
 {
-    (void)state;
     if (skipped(2))
         skip();
     trek_comm *comms[2];
@@ -352,7 +338,6 @@ static void differing_calls(rank_job *job)
 
 static void test_difference(void **state)
 {
-    (void)state;
     if (skipped(2))
         skip();
     trek_comm *comms[2];
@@ -413,9 +398,7 @@ static void check_abort(void (*fn)(rank_job *job), trek_status wanted)
     assert_int_equal(jobs[0].status, wanted);
     for (int r = 0; r < 2; r++) { /* and from now on */
         trek_tensor *x = filled(&jobs[r], r, 4);
-        assert_int_equal(trek_comm_all_reduce(comms[r], x, TREK_SUM), TREK_ERR_CANCELLED);
-        assert_non_null(strstr(trek_error(), "enough"));
-        trek_error_clear();
+        FAILS(trek_comm_all_reduce(comms[r], x, TREK_SUM), TREK_ERR_CANCELLED, "enough");
         assert_int_equal(give(&jobs[r], x), TREK_ERR_CANCELLED); /* one that had met before the end: the same reason */
         assert_non_null(strstr(trek_error(), "enough"));
         trek_error_clear();
@@ -427,13 +410,11 @@ static void check_abort(void (*fn)(rank_job *job), trek_status wanted)
 
 static void test_abort_of_a_meeting(void **state)
 {
-    (void)state;
     check_abort(late_abort, TREK_ERR_CANCELLED);
 }
 
 static void test_abort_of_a_device(void **state)
 {
-    (void)state;
     check_abort(stuck_device, TREK_OK);
 }
 
@@ -458,7 +439,6 @@ static void stuck_call(rank_job *job)
 
 static void test_abort_of_a_call(void **state)
 {
-    (void)state;
     if (!test_fake("trek_fake_fail"))
         skip();
     check_abort(stuck_call, TREK_ERR_CANCELLED);
@@ -502,7 +482,6 @@ static void half_given(rank_job *job)
 
 static void test_memory_between_launches(void **state)
 {
-    (void)state;
     if (skipped(2))
         skip();
     trek_comm *comms[2];
@@ -536,15 +515,13 @@ static trek_status rank_of_group(int rank, void *arg)
 
 static void test_group(void **state)
 {
-    (void)state;
     if (skipped(2))
         skip();
     trek_ranks *ranks = trek_ranks_new((trek_device[]){ trek_cuda(0), trek_cuda(1) }, 2);
     assert_non_null(ranks);
     assert_non_null(trek_ranks_comm(ranks, 0)->nccl);
     for (int k = 0; k < 5; k++)
-        if (trek_ranks_run(ranks, rank_of_group, ranks) != TREK_OK)
-            fail_msg("%s", trek_error());
+        SUCCEEDS(trek_ranks_run(ranks, rank_of_group, ranks));
     trek_ranks_free(&ranks);
 }
 
@@ -552,7 +529,6 @@ static void test_group(void **state)
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     trek_flow *flow = trek_flow_from(trek_nn_linear(6, 16, device));
     flow = trek_flow_through(flow, trek_nn_relu());
     return trek_flow_build(trek_flow_through(flow, trek_nn_linear(16, 3, device)));
@@ -560,7 +536,6 @@ static trek_graph *build(trek_device device, void *arg)
 
 static trek_status train_step(trek_graph *graph, void *arg)
 {
-    (void)arg;
     trek_var *y = trek_graph_forward(graph, trek_graph_captured_input(graph, 0));
     trek_var *loss = trek_mse_loss(y, trek_graph_captured_input(graph, 1));
     trek_graph_backward(graph, loss);
@@ -571,7 +546,6 @@ static int warnings;
 
 static void count_warnings(trek_log_level level, const char *message, void *arg)
 {
-    (void)arg;
     warnings += level == TREK_LOG_WARNING && strstr(message, "through host memory") && strstr(message, "not recorded");
 }
 
@@ -583,9 +557,8 @@ static double *train_two(const char *nccl, int64_t replays)
     trek_seed(8);
     trek_graph *graph = build(trek_cuda(0), NULL);
     trek_device devices[2] = { trek_cuda(0), trek_cuda(1) };
-    if (trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .devices = devices, .ranks = 2,
-                                                        .optimizer = trek_adam((trek_adam_opts){ .lr = 0.01 }) }) != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .devices = devices, .ranks = 2,
+                                                             .optimizer = trek_adam((trek_adam_opts){ .lr = 0.01 }) }));
     unsetenv("TREK_NCCL");
     trek_tensor *x = test_tensor(1, trek_dims(11, 6), 1), *y = test_tensor(2, trek_dims(11, 3), 1);
     for (int k = 0; k < 8; k++) {
@@ -607,7 +580,6 @@ static double *train_two(const char *nccl, int64_t replays)
 
 static void test_training(void **state)
 {
-    (void)state;
     if (skipped(2))
         skip();
     trek_log_set(TREK_LOG_WARNING, count_warnings, NULL);
@@ -638,7 +610,6 @@ static struct {
 static trek_status same_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
                                 int n_outputs)
 {
-    (void)context, (void)n_inputs, (void)n_outputs;
     outputs[0] = trek_mul_scalar(inputs[0], 1);
     return trek_error_status();
 }
@@ -646,7 +617,6 @@ static trek_status same_forward(trek_function_context *context, trek_var *const 
 static trek_status noting_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads,
                                    int n_inputs)
 {
-    (void)context, (void)n_grads, (void)n_inputs;
     int rank = trek_rank_here.rank;
     under.calls[rank] = trek_ranks_comm(under.ranks, rank)->calls;
     input_grads[0] = grads[0];
@@ -657,7 +627,6 @@ static const trek_function noting = { .name = "noting", .forward = same_forward,
 
 static trek_var *noting_forward(trek_module *self, trek_var *x)
 {
-    (void)self;
     return trek_function_apply_one(&noting, NULL, &x, 1);
 }
 
@@ -672,7 +641,6 @@ static trek_module *layers(trek_device device)
 
 static trek_graph *build_noting(trek_device device, void *arg)
 {
-    (void)arg;
     return trek_flow_build(trek_flow_from(layers(device)));
 }
 
@@ -683,13 +651,11 @@ static const char *const way_names[N_WAYS] = { "gathered", "two forwards", "a pe
 
 static trek_var *twice(trek_var *var, trek_var *grad, void *arg)
 {
-    (void)var, (void)arg;
     return trek_mul_scalar(grad, 2);
 }
 
 static trek_var *loss_of_batch(trek_graph *graph, trek_var *y, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)arg;
     return trek_mse_loss(y, trek_batch_get(batch, "y"));
 }
 
@@ -721,10 +687,9 @@ static void train_under(const char *nccl, way how, bool fails, double *values)
     trek_device devices[2] = { trek_cuda(0), trek_cuda(1) };
     trek_graph_set_loader(graph, loader, "x");
     trek_graph_set_loss(graph, loss_of_batch, NULL);
-    if (trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build_noting, .devices = devices, .ranks = 2,
-                                                        .bucket_bytes = 64, .max_anchor = TREK_OFF,
-                                                        .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) }) != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build_noting, .devices = devices, .ranks = 2,
+                                                             .bucket_bytes = 64, .max_anchor = TREK_OFF,
+                                                             .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) }));
     unsetenv("TREK_NCCL");
     if (how == HOOKED) /* of rank 0's part, which is sent as the hook leaves it */
         trek_var_on_grad(trek_module_find(trek_graph_module(graph), "0.4.bias"), twice, NULL);
@@ -738,8 +703,7 @@ static void train_under(const char *nccl, way how, bool fails, double *values)
         uint64_t before[2] = { trek_ranks_comm(under.ranks, 0)->calls, trek_ranks_comm(under.ranks, 1)->calls };
         trek_status status = pass_under(graph, how, loader, x, y);
         if (under.failing) {
-            assert_int_equal(status, TREK_ERR_CALLBACK);
-            trek_error_clear();
+            FAILS(status, TREK_ERR_CALLBACK, "");
             assert_int_equal(trek_graph_zero_grad(graph), TREK_OK);
             trek_scope_end(scope);
             continue;
@@ -767,7 +731,6 @@ static void train_under(const char *nccl, way how, bool fails, double *values)
 
 static void test_under_backward(void **state)
 {
-    (void)state;
     if (skipped(2))
         skip();
     for (int how = 0; how < N_WAYS; how++)
@@ -784,7 +747,6 @@ static void test_under_backward(void **state)
 /* Whatever weighs the passes, and however many there are, against one device. */
 static void test_exactness(void **state)
 {
-    (void)state;
     static result many, one;
     trek_device devices[5] = { trek_cuda(0), trek_cuda(1), trek_cuda(2) };
     bool brief = getenv("TREK_TEST_SHORT") != NULL; /* each way once */
@@ -827,7 +789,6 @@ static trek_status wrapped_pass(int rank, void *arg)
 
 static void test_wrapper_under_backward(void **state)
 {
-    (void)state;
     if (skipped(2))
         skip();
     for (int overlap = 0; overlap < 2; overlap++) {
@@ -837,8 +798,7 @@ static void test_wrapper_under_backward(void **state)
         assert_non_null(w.ddp);
         under.ranks = trek_ddp_ranks(w.ddp);
         uint64_t before = trek_ranks_comm(under.ranks, 0)->calls;
-        if (trek_ranks_run(under.ranks, wrapped_pass, &w) != TREK_OK)
-            fail_msg("%s", trek_error());
+        SUCCEEDS(trek_ranks_run(under.ranks, wrapped_pass, &w));
         for (int r = 0; r < 2; r++) /* one call tells the ranks' weights before */
             assert_int_equal(under.calls[r] > before + 1, overlap);
         trek_ddp_free(&w.ddp);
@@ -916,7 +876,6 @@ static void free_processes(int world, process *processes)
 
 static void test_processes(void **state)
 {
-    (void)state;
     if (skipped(2))
         skip();
     process processes[MAX_WORLD];
@@ -960,7 +919,6 @@ static void started_calls(rank_job *job)
 
 static void test_started_between_processes(void **state)
 {
-    (void)state;
     if (skipped(2))
         skip();
     process processes[MAX_WORLD];
@@ -978,7 +936,6 @@ static void test_started_between_processes(void **state)
 /* Two processes with one GPU: found by its id, and everything goes through the host. */
 static void test_processes_on_one_device(void **state)
 {
-    (void)state;
     if (skipped(1))
         skip();
     process processes[MAX_WORLD];
@@ -998,7 +955,6 @@ static void test_processes_on_one_device(void **state)
 /* A process with several ranks whose GPUs would be another's, or are not there. */
 static void test_gpus_of_another(void **state)
 {
-    (void)state;
     if (skipped(3))
         skip();
     trek_comm *comms[2];
@@ -1006,10 +962,8 @@ static void test_gpus_of_another(void **state)
         assert_int_equal(trek_comm_local(NULL, 2, comms), TREK_OK);
         setenv("LOCAL_RANK", "1", 1);
         trek_graph *graph = build(trek_cuda(first), NULL);
-        assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .ranks = 2, .comm = comms[0] }),
-                         TREK_ERR_DEVICE);
-        assert_non_null(strstr(trek_error(), "local process 1 is built on cuda:2"));
-        trek_error_clear();
+        FAILS(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .ranks = 2, .comm = comms[0] }),
+              TREK_ERR_DEVICE, "local process 1 is built on cuda:2");
         unsetenv("LOCAL_RANK");
         trek_graph_free(&graph);
         for (int r = 0; r < 2; r++)
@@ -1020,7 +974,6 @@ static void test_gpus_of_another(void **state)
 /* The end of the group, from any process, ends the waiting of a device. */
 static void test_end_between_processes(void **state)
 {
-    (void)state;
     if (skipped(2))
         skip();
     process processes[MAX_WORLD];
@@ -1030,12 +983,9 @@ static void test_end_between_processes(void **state)
     run_ranks(2, comms, (rank_job){ .fn = stuck_device }, jobs);
     assert_int_equal(jobs[0].status, TREK_OK);
     for (int r = 0; r < 2; r++) {
-        assert_int_equal(trek_comm_barrier(comms[r]), TREK_ERR_CANCELLED);
-        trek_error_clear();
+        FAILS(trek_comm_barrier(comms[r]), TREK_ERR_CANCELLED, "");
         trek_tensor *x = filled(&jobs[r], r, COUNT);
-        assert_int_equal(give(&jobs[r], x), TREK_ERR_CANCELLED);
-        assert_non_null(strstr(trek_error(), "enough"));
-        trek_error_clear();
+        FAILS(give(&jobs[r], x), TREK_ERR_CANCELLED, "enough");
         trek_tensor_release(x);
     }
     free_processes(2, processes);
@@ -1045,15 +995,14 @@ int main(void)
 {
     setenv("TREK_FAKE_GPUS", "3", 0); /* where the GPUs are made up (fake_cuda), there are enough */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_rank),      cmocka_unit_test(test_two_ranks),          cmocka_unit_test(test_three_ranks),
-        cmocka_unit_test(test_duplicate_device), cmocka_unit_test(test_switched_off),    cmocka_unit_test(test_order),
-        cmocka_unit_test(test_difference),    cmocka_unit_test(test_abort_of_a_meeting), cmocka_unit_test(test_abort_of_a_device),
-        cmocka_unit_test(test_abort_of_a_call), cmocka_unit_test(test_memory_between_launches),
-        cmocka_unit_test(test_group),         cmocka_unit_test(test_training),
-        cmocka_unit_test(test_under_backward), cmocka_unit_test(test_exactness), cmocka_unit_test(test_wrapper_under_backward),
-        cmocka_unit_test(test_processes),     cmocka_unit_test(test_started_between_processes),
-        cmocka_unit_test(test_gpus_of_another), cmocka_unit_test(test_processes_on_one_device),
-        cmocka_unit_test(test_end_between_processes),
+        cmocka_unit_test(test_one_rank), cmocka_unit_test(test_two_ranks), cmocka_unit_test(test_three_ranks),
+        cmocka_unit_test(test_duplicate_device), cmocka_unit_test(test_switched_off), cmocka_unit_test(test_order),
+        cmocka_unit_test(test_difference), cmocka_unit_test(test_abort_of_a_meeting), cmocka_unit_test(test_abort_of_a_device),
+        cmocka_unit_test(test_abort_of_a_call), cmocka_unit_test(test_memory_between_launches), cmocka_unit_test(test_group),
+        cmocka_unit_test(test_training), cmocka_unit_test(test_under_backward), cmocka_unit_test(test_exactness),
+        cmocka_unit_test(test_wrapper_under_backward), cmocka_unit_test(test_processes),
+        cmocka_unit_test(test_started_between_processes), cmocka_unit_test(test_gpus_of_another),
+        cmocka_unit_test(test_processes_on_one_device), cmocka_unit_test(test_end_between_processes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

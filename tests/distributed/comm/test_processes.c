@@ -1,18 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators between real processes: results, and every way in which one of them can fail the others. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <dirent.h>
 #include <fcntl.h>
-#include <math.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -23,9 +14,10 @@
 #include "distributed/comm/comm_internal.h"
 #include "distributed/comm/gloo/gloo.h"
 #include "distributed/control/control.h"
+#include "tensor/tensor_internal.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
-#include "tensor/tensor_internal.h"
+#include "tests/support/unit.h"
 
 /* The engine under test: TREK_TEST_ENGINE in the environment of the whole program, by default shared memory. */
 static const char *engine_name(void)
@@ -442,7 +434,6 @@ static void want(const world *w, bool good, const char *what, int line)
 
 static void test_results(void **state)
 {
-    (void)state;
     static const int sizes[] = { 2, 3, 5 };
     for (int k = 0; k < 3; k++) {
         static world w;
@@ -508,7 +499,6 @@ static void check_failures(const failure *failures, int count)
 
 static void test_kill(void **state)
 {
-    (void)state;
     check_failures(
         (failure[]){ { 3, 2, "kill", "", "TREK_ERR_PEER", "process %d died", false },
                      { 2, 0, "kill", "", "TREK_ERR_PEER", "process %d died", false },
@@ -520,14 +510,12 @@ static void test_kill(void **state)
 
 static void test_stop(void **state)
 {
-    (void)state;
     check_failures((failure[]){ { 3, 1, "stop", "", "TREK_ERR_PEER", "process %d has not been heard of", false },
                                 { 3, 0, "stop", "", "TREK_ERR_PEER", "process %d has not been heard of", false } }, 2);
 }
 
 static void test_exit(void **state)
 {
-    (void)state;
     check_failures((failure[]){
         { 5, 3, "exit", "", "TREK_ERR_PEER", "process %d has left: it exited in phase \"backward\"", false },
         { 3, 1, "leave", "", "TREK_ERR_PEER", "%d has left", false } }, 2);
@@ -535,7 +523,6 @@ static void test_exit(void **state)
 
 static void test_mismatch(void **state)
 {
-    (void)state;
     check_failures((failure[]){
         { 3, 2, "count", "", "TREK_ERR_COMM", "rank %d's call 20 is all_reduce(sum, f32, 999 elements)", true },
         { 2, 1, "kind", "", "TREK_ERR_COMM", "rank %d's call 20 is barrier", true } }, 2);
@@ -543,7 +530,6 @@ static void test_mismatch(void **state)
 
 static void test_deadline_and_abort(void **state)
 {
-    (void)state;
     check_failures((failure[]){ { 3, 2, "sleep", "calm", "TREK_ERR_TIMEOUT", "%d did not come within 1 s", true },
                                 { 3, 1, "abort", "", "TREK_ERR_CANCELLED", "aborted through rank %d: no more data", true } }, 2);
 }
@@ -551,7 +537,6 @@ static void test_deadline_and_abort(void **state)
 /* One saves for three times the deadline, and says so. */
 static void test_long_phase(void **state)
 {
-    (void)state;
     static world worlds[2];
     for (int victim = 0; victim < 2; victim++)
         processes_start_all(&worlds[victim], 3, "fail", "calm", victim, "save");
@@ -565,7 +550,6 @@ static void test_long_phase(void **state)
 
 static void test_death_in_a_call(void **state)
 {
-    (void)state;
     static world w;
     processes_start_all(&w, 3, "large", "", 1, "kill");
     processes_finish(&w, 12, -1);
@@ -576,7 +560,6 @@ static void test_death_in_a_call(void **state)
 
 static void test_choice(void **state)
 {
-    (void)state;
     static world any, differ;
     processes_start_all(&any, 3, "choice", "any", -1, NULL);
     processes_start_all(&differ, 3, "choice", "gloo", 2, "shared");
@@ -591,7 +574,6 @@ static void test_choice(void **state)
 
 static void test_sizes(void **state)
 {
-    (void)state;
     if (strcmp(engine_name(), "gloo") != 0)
         skip();
     static world w;
@@ -609,7 +591,6 @@ static void test_sizes(void **state)
 /* Small sums in the order of the ranks, whatever their number; who dies in the midst of a tree, or comes with another call. */
 static void test_many(void **state)
 {
-    (void)state;
     if (strcmp(engine_name(), "gloo") != 0)
         skip();
     static world w;
@@ -635,7 +616,6 @@ static void test_many(void **state)
 /* Without a word: shared memory on one machine, else Gloo, else an error that says what to install. */
 static void test_apart(void **state)
 {
-    (void)state;
     if (strcmp(engine_name(), "gloo") != 0)
         skip();
     static world w[4];
@@ -662,7 +642,6 @@ static void test_apart(void **state)
 /* A process has no memory at any point of joining and of its first call: all fail, or none; nobody hangs or leaks. */
 static void test_no_memory(void **state)
 {
-    (void)state;
     enum { POINTS = 20 };
     static world worlds[POINTS];
     int failed = 0, fine = 0;
@@ -910,7 +889,6 @@ static void finish_on(world *w, double limit)
 /* The link between them is cut in the midst of a reduction. */
 static void test_cut_link(void **state)
 {
-    (void)state;
     machines m;
     if (!make_machines(&m))
         skip();
@@ -939,7 +917,6 @@ static void test_cut_link(void **state)
 /* 30 Mbit/s: a reduction takes several times the deadline, but its pieces do not. */
 static void test_slow_link(void **state)
 {
-    (void)state;
     machines m;
     if (!make_machines(&m))
         skip();
@@ -986,12 +963,11 @@ int main(void)
     }
     alarm(200);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_results),    cmocka_unit_test(test_kill),               cmocka_unit_test(test_stop),
-        cmocka_unit_test(test_exit),       cmocka_unit_test(test_mismatch),           cmocka_unit_test(test_deadline_and_abort),
-        cmocka_unit_test(test_long_phase), cmocka_unit_test(test_death_in_a_call),    cmocka_unit_test(test_cut_link),
-        cmocka_unit_test(test_slow_link),  cmocka_unit_test(test_sizes),              cmocka_unit_test(test_apart),
-        cmocka_unit_test(test_choice),             cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_results), cmocka_unit_test(test_kill), cmocka_unit_test(test_stop), cmocka_unit_test(test_exit),
+        cmocka_unit_test(test_mismatch), cmocka_unit_test(test_deadline_and_abort), cmocka_unit_test(test_long_phase),
+        cmocka_unit_test(test_death_in_a_call), cmocka_unit_test(test_cut_link), cmocka_unit_test(test_slow_link),
+        cmocka_unit_test(test_sizes), cmocka_unit_test(test_apart), cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_many),
     };
     const struct CMUnitTest between_machines[] = { cmocka_unit_test(test_cut_link), cmocka_unit_test(test_slow_link) };
     return by_mpi ? cmocka_run_group_tests(between_machines, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);

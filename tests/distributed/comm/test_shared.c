@@ -2,27 +2,17 @@
 /* The engine between processes of one machine. The program starts itself again as the
  * ranks of a job; each checks its results against plain loops and tells the parent what
  * it saw, in a line through a pipe. Peers are killed, stopped, and end at any time. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <pthread.h>
 
 #include "autograd/ops.h"
 #include "distributed/comm/shared/shared.h"
@@ -30,16 +20,11 @@
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "tensor/tensor_internal.h"
+#include "tests/distributed/comm/reductions.h"
 #include "tests/support/processes.h"
+#include "tests/support/unit.h"
 
 enum { MAX_WORLD = 5, CHUNK = 256 << 10 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void sleep_ms(int ms) { nanosleep(&(struct timespec){ ms / 1000, ms % 1000 * 1000000L }, NULL); }
 
@@ -59,19 +44,6 @@ static bool check(rank_of *r, bool good, const char *what, long long a, long lon
     return good;
 }
 
-static double value_of(trek_dtype dtype, int rank, int64_t i)
-{
-    uint32_t h = (uint32_t)i * 2654435761u + (uint32_t)rank * 40503u;
-    h ^= h >> 15;
-    if (dtype == TREK_BOOL)
-        return h & 1;
-    if (dtype == TREK_U8)
-        return h % 250;
-    if (dtype == TREK_I32 || dtype == TREK_I64)
-        return (double)(h % 2001) - 1000;
-    return ((double)(h % 20011) - 10005.0) / 997.0;
-}
-
 static trek_tensor *part_of(trek_tensor *tensor, int64_t first, int64_t count)
 {
     static const int64_t dense[] = { 1 };
@@ -82,82 +54,18 @@ static trek_tensor *part_of(trek_tensor *tensor, int64_t first, int64_t count)
 /* `lead` elements more in front of it, so that memory is not aligned. */
 static trek_tensor *make_values(trek_dtype dtype, int rank, int64_t count, int64_t lead)
 {
-    int64_t all = count + lead;
-    double *values = malloc((size_t)(all + 1) * sizeof *values);
-    for (int64_t i = 0; i < all; i++)
-        values[i] = i < lead ? 0 : value_of(dtype, rank, i - lead);
-    trek_tensor *wide = trek_tensor_from_data(values, trek_shape_make(1, &all), TREK_F64, trek_cpu(0));
-    trek_tensor *cast = trek_tensor_cast(wide, dtype), *own = trek_tensor_clone(cast);
+    trek_tensor *own = rank_values(dtype, rank, -lead, count + lead);
     trek_tensor *part = lead ? part_of(own, lead, count) : trek_tensor_retain(own);
-    trek_tensor_release(wide);
-    trek_tensor_release(cast);
     trek_tensor_release(own);
-    free(values);
     return part;
-}
-
-#define FOLD(a, b, op)                                                                                                           \
-    ((op) == TREK_PROD  ? (a) * (b)                                                                                              \
-     : (op) == TREK_MAX ? ((b) > (a) ? (b) : (a))                                                                                \
-     : (op) == TREK_MIN ? ((b) < (a) ? (b) : (a))                                                                                \
-                        : (a) + (b))
-
-static double reference(trek_dtype dtype, trek_reduce_op op, const double *inputs, int world)
-{
-    if (dtype == TREK_F64) {
-        double acc = inputs[0];
-        for (int r = 1; r < world; r++)
-            acc = FOLD(acc, inputs[r], op);
-        return op == TREK_MEAN ? acc / world : acc;
-    }
-    if (trek_dtype_is_float(dtype)) {
-        float acc = (float)inputs[0];
-        for (int r = 1; r < world; r++)
-            acc = FOLD(acc, (float)inputs[r], op);
-        return op == TREK_MEAN ? acc / (float)world : acc;
-    }
-    int64_t acc = (int64_t)inputs[0];
-    for (int r = 1; r < world; r++)
-        acc = FOLD(acc, (int64_t)inputs[r], op); /* small enough not to overflow */
-    return dtype == TREK_I32 ? (double)(int32_t)(uint32_t)(uint64_t)acc : dtype == TREK_U8 ? (double)(uint8_t)acc : (double)acc;
-}
-
-/* Elements [first, first + count) of the combination of all ranks' values, in the dtype. */
-static trek_tensor *expect(trek_dtype dtype, trek_reduce_op op, int world, int64_t first, int64_t count)
-{
-    double *expected = malloc((size_t)(count + 1) * sizeof *expected), inputs[MAX_WORLD];
-    double *values[MAX_WORLD];
-    for (int r = 0; r < world; r++) { /* as the dtype rounds them */
-        trek_tensor *own = make_values(dtype, r, first + count, 0);
-        values[r] = malloc((size_t)(first + count + 1) * sizeof **values);
-        trek_tensor_to_host(own, TREK_F64, values[r], (size_t)(first + count) * sizeof **values);
-        trek_tensor_release(own);
-    }
-    for (int64_t i = 0; i < count; i++) {
-        for (int r = 0; r < world; r++)
-            inputs[r] = values[r][first + i];
-        expected[i] = reference(dtype, op, inputs, world);
-    }
-    for (int r = 0; r < world; r++)
-        free(values[r]);
-    trek_tensor *wide = trek_tensor_from_data(expected, trek_shape_make(1, &count), TREK_F64, trek_cpu(0));
-    trek_tensor *cast = trek_tensor_cast(wide, dtype), *own = trek_tensor_clone(cast);
-    trek_tensor_release(wide);
-    trek_tensor_release(cast);
-    free(expected);
-    return own;
-}
-
-static bool same(const trek_tensor *a, const trek_tensor *b)
-{
-    return a->numel == b->numel &&
-           (a->numel == 0 || memcmp(a->data, b->data, (size_t)a->numel * trek_dtype_size((trek_dtype)a->dtype)) == 0);
 }
 
 static void reduce_once(rank_of *r, trek_dtype dtype, trek_reduce_op op, int64_t count)
 {
-    trek_tensor *tensor = make_values(dtype, r->rank, count, count % 3), *expected = expect(dtype, op, r->world, 0, count);
-    check(r, trek_comm_all_reduce(r->comm, tensor, op) == TREK_OK && same(tensor, expected), "all_reduce", dtype * 10 + (int)op,
+    trek_tensor *tensor = make_values(dtype, r->rank, count, count % 3),
+        *expected = combined_values(dtype, op, r->world, 0, count);
+    check(r, trek_comm_all_reduce(r->comm, tensor, op) == TREK_OK && same_bytes(tensor, expected), "all_reduce",
+          dtype * 10 + (int)op,
           count);
     trek_tensor_release(tensor);
     int root = (int)(count + (int64_t)op) % r->world;
@@ -165,15 +73,15 @@ static void reduce_once(rank_of *r, trek_dtype dtype, trek_reduce_op op, int64_t
     trek_tensor *own = r->rank == root ? expected : make_values(dtype, r->rank, count, 0);
     trek_comm_call call = { .kind = TREK_COMM_REDUCE, .op = op, .root = root, .dtype = dtype, .count = count, .in = tensor->data,
                             .out = tensor->data };
-    check(r, trek_comm_run(r->comm, call) == TREK_OK && same(tensor, own), "reduce", dtype * 10 + (int)op, count);
+    check(r, trek_comm_run(r->comm, call) == TREK_OK && same_bytes(tensor, own), "reduce", dtype * 10 + (int)op, count);
     if (own != expected)
         trek_tensor_release(own);
     trek_tensor_release(tensor);
     trek_tensor_release(expected);
     tensor = make_values(dtype, r->rank, count * r->world, 0);
-    expected = expect(dtype, op, r->world, count * r->rank, count);
+    expected = combined_values(dtype, op, r->world, count * r->rank, count);
     trek_tensor *part = trek_tensor_zeros(trek_shape_make(1, &count), dtype, trek_cpu(0));
-    check(r, trek_comm_reduce_scatter(r->comm, tensor, part, op) == TREK_OK && same(part, expected), "reduce_scatter",
+    check(r, trek_comm_reduce_scatter(r->comm, tensor, part, op) == TREK_OK && same_bytes(part, expected), "reduce_scatter",
           dtype * 10 + (int)op, count);
     trek_tensor_release(tensor);
     trek_tensor_release(expected);
@@ -187,7 +95,7 @@ static void case_reductions(rank_of *r)
         int64_t size = (int64_t)trek_dtype_size(dtype), chunk = CHUNK / size;
         int64_t counts[] = { 15, 3 * chunk + 7, 0, 1, 64 / size, 64 / size + 1, chunk - 1, chunk, chunk + 1 };
         for (int op = TREK_SUM; op <= TREK_PROD; op++) {
-            bool allowed = d == TREK_BOOL ? op == TREK_MAX || op == TREK_MIN : op != TREK_MEAN || trek_dtype_is_float(dtype);
+            bool allowed = op_fits(dtype, (trek_reduce_op)op);
             bool all = op == TREK_SUM && (d == TREK_F32 || d == TREK_BF16);
             bool large = all || (op == TREK_SUM && d != TREK_F64) || (op == TREK_MEAN && d == TREK_F16) || d == TREK_BOOL;
             for (int k = 0; allowed && k < (all ? 9 : large ? 2 : 1); k++)
@@ -204,7 +112,8 @@ static void case_moves(rank_of *r)
         int64_t count = counts[k], total = count * r->world;
         for (int root = 0; root < r->world; root++) {
             trek_tensor *tensor = make_values(TREK_F32, r->rank, count, 0), *expected = make_values(TREK_F32, root, count, 0);
-            check(r, trek_comm_broadcast(r->comm, tensor, root) == TREK_OK && same(tensor, expected), "broadcast", root, count);
+            check(r, trek_comm_broadcast(r->comm, tensor, root) == TREK_OK && same_bytes(tensor, expected), "broadcast", root,
+                  count);
             trek_tensor_release(tensor);
             trek_tensor_release(expected);
         }
@@ -290,7 +199,8 @@ static void case_same_bits(rank_of *r)
             size_t bytes = (size_t)count * trek_dtype_size(kinds[k].dtype);
             for (int time = 0; time < 4; time++) {
                 memcpy(tensor->data, start->data, bytes);
-                check(r, trek_comm_all_reduce(r->comm, tensor, kinds[k].op) == TREK_OK && expected && same(tensor, expected),
+                check(r, trek_comm_all_reduce(r->comm, tensor, kinds[k].op) == TREK_OK && expected &&
+                      same_bytes(tensor, expected),
                       "bits", k, time);
             }
             trek_tensor_release(tensor);
@@ -335,19 +245,19 @@ static void case_come_and_go(rank_of *r)
 static void case_stays(rank_of *r)
 {
     trek_tensor *tensor = in_window(r, make_values(TREK_F32, r->rank, 300000, 0));
-    trek_tensor *expected = expect(TREK_F32, TREK_MAX, r->world, 0, 300000);
+    trek_tensor *expected = combined_values(TREK_F32, TREK_MAX, r->world, 0, 300000);
     pid_t child = fork();
     if (child == 0) {
         trek_tensor_release(tensor);
         _exit(0);
     }
     waitpid(child, NULL, 0);
-    check(r, trek_comm_all_reduce(r->comm, tensor, TREK_MAX) == TREK_OK && same(tensor, expected), "after a fork", 0, 0);
+    check(r, trek_comm_all_reduce(r->comm, tensor, TREK_MAX) == TREK_OK && same_bytes(tensor, expected), "after a fork", 0, 0);
     check(r, trek_comm_shared_direct(r->comm) == 1, "direct", 0, 0);
     trek_comm_barrier(r->comm); /* nobody's end is in another's call */
     trek_comm_free(&r->comm);
     trek_control_free(&r->control);
-    check(r, same(tensor, expected), "after the end", 0, 0);
+    check(r, same_bytes(tensor, expected), "after the end", 0, 0);
     trek_tensor_release(tensor);
     trek_tensor_release(expected);
 }
@@ -408,7 +318,7 @@ static void case_mismatch(rank_of *r)
         trek_comm_broadcast(r->comm, tensor, 0);
     else
         trek_comm_all_reduce(r->comm, tensor, odd && r->arg == 2 ? TREK_MAX : odd && r->arg == 4 ? (trek_reduce_op)77 : TREK_SUM);
-    check(r, same(tensor, before), "data touched", 0, 0);
+    check(r, same_bytes(tensor, before), "data touched", 0, 0);
     trek_tensor_release(tensor);
     trek_tensor_release(before);
 }
@@ -559,7 +469,7 @@ static void wait_begin(job *j, int rank)
 
 static void finish(job *j)
 {
-    double begin = now();
+    double begin = processes_now();
     for (int r = 0; r < j->world; r++) {
         size_t used = 0;
         ssize_t got;
@@ -580,7 +490,7 @@ static void finish(job *j)
         j->wrong[r] = first + 1;
         j->error[r] = second + 1;
     }
-    j->seconds = now() - begin;
+    j->seconds = processes_now() - begin;
 }
 
 static void check_rank(const job *j, int rank, int status, const char *part)
@@ -604,7 +514,6 @@ static void run_good(const char *name, int world, int arg)
 
 static void test_results(void **state)
 {
-    (void)state;
     static const int worlds[] = { 2, 3, 5 };
     for (int k = 0; k < 3; k++) {
         run_good("reductions", worlds[k], 0);
@@ -615,7 +524,6 @@ static void test_results(void **state)
 
 static void test_same_bits(void **state)
 {
-    (void)state;
     for (int world = 2; world <= 5; world += 1 + (world == 3))
         run_good("same_bits", world, OWN);
     run_good("same_bits", 3, ORDINARY);
@@ -627,7 +535,6 @@ static void test_same_bits(void **state)
 
 static void test_come_and_go(void **state)
 {
-    (void)state;
     run_good("come_and_go", 2, 0);
     setenv("TREK_CACHE", "off", 1);
     run_good("come_and_go", 3, 0);
@@ -636,20 +543,17 @@ static void test_come_and_go(void **state)
 
 static void test_stays(void **state)
 {
-    (void)state;
     run_good("stays", 3, 0);
 }
 
 static void test_setup(void **state)
 {
-    (void)state;
     run_good("setup", 2, 0);
     run_good("setup", 3, 0);
 }
 
 static void test_mismatch(void **state)
 {
-    (void)state;
     static const char *const theirs[] = { "300000 elements", "i32", "max", "broadcast" };
     for (int kind = 0; kind < 5; kind++) {
         job j;
@@ -670,7 +574,6 @@ static void test_mismatch(void **state)
 
 static void test_deadline(void **state)
 {
-    (void)state;
     job j;
     start(&j, "deadline", 3, 0);
     finish(&j);
@@ -681,7 +584,6 @@ static void test_deadline(void **state)
 
 static void test_abort(void **state)
 {
-    (void)state;
     job j;
     start(&j, "abort", 3, 0);
     finish(&j);
@@ -692,7 +594,6 @@ static void test_abort(void **state)
 /* Where memory cannot be shared all learn it. */
 static void test_unsupported(void **state)
 {
-    (void)state;
     job j;
     setenv("TREK_TEST_LIMIT", "0", 1); /* process 0 may not make large files */
     start(&j, "abort", 3, 0);
@@ -705,7 +606,6 @@ static void test_unsupported(void **state)
 /* A peer dies, or stops and goes on when the others have given up, at any time. */
 static void test_killed_and_stopped(void **state)
 {
-    (void)state;
     unsigned seed = 12345;
     for (int k = 0; k < 10; k++) {
         job j;
@@ -740,7 +640,6 @@ static void test_killed_and_stopped(void **state)
 /* A peer ends without a word (odd), or leaves in order (even), while the others go on. */
 static void test_leaving(void **state)
 {
-    (void)state;
     for (int at = 1; at <= 8; at++) {
         job j;
         start(&j, "work", 3, at);
@@ -769,7 +668,6 @@ static int files_before;
 /* Last: none of the above has left anything. */
 static void test_nothing_is_left(void **state)
 {
-    (void)state;
     assert_int_equal(count_files(), files_before);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
     assert_int_equal(errno, ECHILD);
@@ -781,11 +679,10 @@ int main(int argc, char **argv)
         return rank_main(argv);
     files_before = count_files();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_results),         cmocka_unit_test(test_same_bits),          cmocka_unit_test(test_come_and_go),
-        cmocka_unit_test(test_stays),           cmocka_unit_test(test_setup),
-        cmocka_unit_test(test_mismatch),        cmocka_unit_test(test_deadline),           cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_unsupported),     cmocka_unit_test(test_killed_and_stopped), cmocka_unit_test(test_leaving),
-        cmocka_unit_test(test_nothing_is_left),
+        cmocka_unit_test(test_results), cmocka_unit_test(test_same_bits), cmocka_unit_test(test_come_and_go),
+        cmocka_unit_test(test_stays), cmocka_unit_test(test_setup), cmocka_unit_test(test_mismatch),
+        cmocka_unit_test(test_deadline), cmocka_unit_test(test_abort), cmocka_unit_test(test_unsupported),
+        cmocka_unit_test(test_killed_and_stopped), cmocka_unit_test(test_leaving), cmocka_unit_test(test_nothing_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Floats in fewer bits: against a plain reference in f64, values that are none, error feedback over many rounds. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <float.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "distributed/outer/compress.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { MOST = 3000, SIZES = 12 };
 
@@ -60,7 +52,6 @@ static void send(const float *values, float *error, int64_t n, int bits, float w
 
 static void test_bytes(void **state)
 {
-    (void)state;
     static const struct { int64_t n, of_4, of_8, of_16, of_32; } rows[] = {
         { 0, 0, 0, 0, 0 }, { 1, 5, 5, 2, 4 }, { 2, 5, 6, 4, 8 }, { 64, 36, 68, 128, 256 }, { 65, 41, 69, 130, 260 },
         { 256, 144, 260, 512, 1024 }, { 257, 149, 265, 514, 1028 },
@@ -77,7 +68,6 @@ static void test_bytes(void **state)
 
 static void test_sent(void **state)
 {
-    (void)state;
     static float values[MOST], error[MOST], sum[MOST];
     static double v[MOST];
     for (int b = 0; b < 4; b++)
@@ -113,7 +103,6 @@ static void test_sent(void **state)
 /* Zeros, denormals, the largest; what is not finite must not become finite, and does no harm to the next round. */
 static void test_odd_values(void **state)
 {
-    (void)state;
     static const float bad[] = { NAN, INFINITY, -INFINITY };
     for (int b = 0; b < 4; b++) {
         int bits = all_bits[b];
@@ -152,7 +141,6 @@ static void test_odd_values(void **state)
 /* Many rounds, all that was sent against all that was to be: one rounding step apart, where without it they drift. */
 static void test_error_feedback(void **state)
 {
-    (void)state;
     enum { N = 300, ROUNDS = 500 };
     for (int b = 0; b < 3; b++) {
         int bits = all_bits[b];
@@ -182,7 +170,6 @@ static void test_error_feedback(void **state)
 /* Codes from anywhere give some value. */
 static void test_any_bytes(void **state)
 {
-    (void)state;
     unsigned char wire[800];
     float sum[200];
     for (uint32_t round = 0; round < 200; round++)

@@ -1,15 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/distributed/replica/sync_net.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/backward.h"
 #include "autograd/function.h"
@@ -18,6 +10,7 @@
 #include "graph/flow.h"
 #include "nn/batch_norm_internal.h"
 #include "tensor/rank_context.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 /* --- a model with two of the layer: [N, WIDTH] -> norm over [N, C] -> [N, C, 2, 1] -> norm -> classes ---- */
@@ -26,7 +19,6 @@
 static trek_status stumble_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
                                    int n_outputs)
 {
-    (void)context, (void)n_inputs, (void)n_outputs;
     outputs[0] = inputs[0];
     return TREK_OK;
 }
@@ -34,7 +26,6 @@ static trek_status stumble_forward(trek_function_context *context, trek_var *con
 static trek_status stumble_backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **input_grads,
                                     int n_inputs)
 {
-    (void)context, (void)grads, (void)n, (void)input_grads, (void)n_inputs;
     return trek_fail(TREK_ERR_STATE, "the module was told to fail");
 }
 
@@ -101,7 +92,6 @@ void note(record *to, const trek_tensor *tensor)
 
 trek_status note_param(const char *name, trek_var *param, void *arg)
 {
-    (void)name;
     note(arg, trek_var_data(param));
     if (trek_var_grad(param))
         note(arg, trek_var_data(trek_var_grad(param)));
@@ -110,7 +100,6 @@ trek_status note_param(const char *name, trek_var *param, void *arg)
 
 trek_status note_buffer(const char *name, trek_var *buffer, void *arg)
 {
-    (void)name;
     note(arg, trek_var_data(buffer));
     return TREK_OK;
 }
@@ -141,19 +130,10 @@ void expect_close(const record *got, const record *expected, double tolerance, c
 
 /* --- slopes, and what cannot be normalised --------------------------------------------------------------- */
 
-void expect(trek_status status, const char *text)
-{
-    assert_int_equal(trek_error_status(), status);
-    if (!strstr(trek_error(), text))
-        fail_msg("\"%s\" does not say \"%s\"", trek_error(), text);
-    trek_error_clear();
-}
-
 /* --- processes, started by trek-run ---------------------------------------------------------------------- */
 
 int begin_test(void **state)
 {
-    (void)state;
     trek_error_clear();
     alarm(60);
     return 0;

@@ -5,6 +5,7 @@
 
 #include "distributed/trainer.h"
 #include "nn/layers.h"
+#include "tests/support/refused.h"
 
 enum { CHANNELS = 3, WIDTH = 4, CLASSES = 3, STEPS = 3, MOST = 4096 };
 typedef enum failure { NOWHERE, IN_FORWARD, IN_BACKWARD } failure;
@@ -40,8 +41,6 @@ trek_status note_buffer(const char *name, trek_var *buffer, void *arg);
 trek_var *typed(uint32_t stream, trek_shape shape, trek_dtype dtype);
 trek_var *labels_of(int64_t rows, int step);
 void expect_close(const record *got, const record *expected, double tolerance, const char *what);
-/* The thread's error is that, and its message has the text; it is cleared. */
-void expect(trek_status status, const char *text);
 int begin_test(void **state);
 
 #endif

@@ -1,15 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the processes of a job have to agree on, in plain loops of real processes: the model, every option and setter,
  * the data, and that a step has failed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +13,7 @@
 #include "optim/optimizer.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { ROWS = 6, IN = 4, HIDDEN = 5, STEPS = 6 };
 
@@ -67,7 +60,6 @@ static trek_var *loss_of(const part *me, trek_graph *graph, int step, bool wrong
 
 static trek_status add_up(const char *name, trek_var *param, void *arg)
 {
-    (void)name;
     float values[64];
     int64_t n = trek_var_numel(param);
     double *sum = arg;
@@ -137,7 +129,6 @@ static int count(const char *text, const char *what)
 
 static void test_recovery(void **state)
 {
-    (void)state;
     static world w;
     static const char *const ways[] = { "forward", "backward", "between", "before", "before,twice", "backward,twice",
                                         "backward,skip" };
@@ -272,7 +263,6 @@ static void check_differences(const difference *list, size_t n, int processes, i
 
 static void test_options(void **state)
 {
-    (void)state;
     static const difference list[] = {
         { "", "opt-lr", "lr of the optimizer is 0.1 in process 2, 0.05 in all others" },
         { "", "opt-kind", "the optimizer is adam in process 2, sgd in all others" },
@@ -293,7 +283,6 @@ static void test_options(void **state)
 
 static void test_setters(void **state)
 {
-    (void)state;
     static const difference list[] = {
         { "", "set-lr", "step: not all processes are set alike: lr of the optimizer is 0.5 in process 1, 0.05 in all others" },
         { "", "set-clip", "max_grad_norm is 1 in process 1, 0 in all others" },
@@ -308,7 +297,6 @@ static void test_setters(void **state)
 
 static void test_data(void **state)
 {
-    (void)state;
     static const difference list[] = {
         { "data", "data,length", "the length of the data (tensors) is 15 in process 2, 16 in all others" },
         { "data", "data,batch-size", "the loader's batch_size is 6 in process 2, 4 in all others" },
@@ -320,7 +308,6 @@ static void test_data(void **state)
 
 static void test_models(void **state)
 {
-    (void)state;
     static const difference list[] = {
         { "", "wide",
           "trainer_setup: the processes' graphs differ: parameter 0 is \"0.weight\" [6, 4] f32 in process 2, \"0.weight\" [5, 4] "
@@ -335,7 +322,6 @@ static void test_models(void **state)
 /* What all processes set, and data of which each has its own by intent. */
 static void test_alike(void **state)
 {
-    (void)state;
     static world w;
     static const char *const details[] = { "opt-lr,opt-momentum,opt-schedule,opt-clip,opt-seed",
                                            "set-lr,set-clip,set-schedule,set-optimizer,freeze,set-seed",
@@ -373,7 +359,6 @@ static int play_come(const part *me)
 
 static void test_join_deadline(void **state)
 {
-    (void)state;
     static world two, none;
     processes_init(&two, 3);
     processes_start(&two, 0, "come", "");
@@ -434,7 +419,6 @@ static double launch(const char *act, char *text, size_t size, int *code)
 
 static void test_death_before_join(void **state)
 {
-    (void)state;
     static char text[16384];
     static const struct {
         const char *act, *said;
@@ -475,8 +459,7 @@ int main(void)
     alarm(280);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_join_deadline), cmocka_unit_test(test_recovery), cmocka_unit_test(test_models),
-            cmocka_unit_test(test_options), cmocka_unit_test(test_setters),
-        cmocka_unit_test(test_data),     cmocka_unit_test(test_alike),
+        cmocka_unit_test(test_options), cmocka_unit_test(test_setters), cmocka_unit_test(test_data), cmocka_unit_test(test_alike),
         cmocka_unit_test(test_death_before_join),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

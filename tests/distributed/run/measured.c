@@ -1,20 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/distributed/run/measured.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <string.h>
-
 #include "autograd/ops.h"
 #include "graph/flow.h"
 #include "graph/observe.h"
 #include "nn/layers.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { CLASSES = 4, WIDTH = 3, MOST = 128 };
 
@@ -74,7 +66,6 @@ trek_dataset *measured_dataset(int64_t n)
 
 trek_graph *measured_build(trek_device device, void *arg)
 {
-    (void)arg;
     trek_linear_opts o = { .in = WIDTH, .out = 1, .device = device, .dtype = TREK_F64 };
     trek_module *linear = trek_nn_linear_with(&o);
     trek_tensor *weight = trek_tensor_full(0.5, trek_dims(1, WIDTH), TREK_F64, device);
@@ -116,7 +107,6 @@ void measured_whole(trek_dataset *dataset, double *values)
 
 trek_var *measured_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)arg;
     for (int k = 0; k < MEASURES; k++) {
         trek_var *pred = field(batch, measures[k].pred), *target = field(batch, measures[k].target);
         trek_status status = measures[k].weight

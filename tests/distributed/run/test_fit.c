@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek_fit: a run over a module that is there. Its bits are trek_trainer_run's; the module stays the caller's whatever happens.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/backward.h"
@@ -19,6 +9,7 @@
 #include "graph/flow.h"
 #include "monitor/progress.h"
 #include "nn/layers.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 enum { FEATURES = 3, ROWS = 61, MOST = 64 };
@@ -52,7 +43,6 @@ static trek_module *model(trek_device device)
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     return trek_flow_build(trek_flow_label(trek_flow_from(model(device)), "model"));
 }
 
@@ -63,7 +53,6 @@ typedef struct story {
 
 static trek_var *squares(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph;
     const story *s = arg;
     if (s->fails_at && s->epochs == s->fails_at)
         return trek_fail(TREK_ERR_IO, "the disk is gone"), NULL;
@@ -102,7 +91,6 @@ static trek_status same_as_final(const char *name, trek_var *var, void *arg)
 
 static void test_as_a_run(void **state)
 {
-    (void)state;
     trek_dataset *data = points();
     story built = { 0 }, fitted = { 0 };
     trek_run_opts o = options(data, &built);
@@ -129,14 +117,12 @@ static void test_as_a_run(void **state)
 
 static trek_status show(const trek_epoch_metrics *metrics, void *arg)
 {
-    (void)arg;
     return trek_progress_metrics(metrics, NULL);
 }
 
 /* A run, and a module that is trained in place, have a line for each epoch, by one line of the program's. */
 static void test_shown(void **state)
 {
-    (void)state;
     char *text = NULL;
     size_t size = 0;
     FILE *stream = open_memstream(&text, &size);
@@ -173,7 +159,6 @@ static void test_shown(void **state)
 /* The module afterwards: as it was set, and free for anything. */
 static void test_afterwards(void **state)
 {
-    (void)state;
     trek_dataset *data = points();
     story s = { 0 };
     trek_run_opts o = options(data, &s);
@@ -206,14 +191,11 @@ static void test_afterwards(void **state)
 
 static void test_failure(void **state)
 {
-    (void)state;
     trek_dataset *data = points();
     story s = { .fails_at = 2 };
     trek_run_opts o = options(data, &s);
     trek_module *m = model(test_device());
-    assert_int_equal(trek_fit(m, &o), TREK_ERR_IO);
-    assert_non_null(strstr(trek_error(), "the disk is gone"));
-    trek_error_clear();
+    FAILS(trek_fit(m, &o), TREK_ERR_IO, "the disk is gone");
     assert_int_equal(s.epochs, 2);
     s.fails_at = 0;
     well(trek_fit(m, &o));
@@ -225,7 +207,6 @@ static void test_failure(void **state)
 
 static void test_checkpoints(void **state)
 {
-    (void)state;
     char folder[] = "/tmp/trek_fit_XXXXXX", command[64];
     assert_non_null(mkdtemp(folder));
     trek_dataset *data = points();
@@ -250,41 +231,29 @@ static void test_checkpoints(void **state)
     assert_int_equal(system(command), 0);
 }
 
-static void expect(trek_status status, const char *part)
-{
-    assert_int_equal(trek_error_status(), status);
-    if (!strstr(trek_error(), part))
-        print_error("no \"%s\" in: %s\n", part, trek_error());
-    assert_non_null(strstr(trek_error(), part));
-    trek_error_clear();
-}
-
 static void test_refused(void **state)
 {
-    (void)state;
     trek_dataset *data = points();
     story s = { 0 };
     trek_run_opts good = options(data, &s), o = good;
     trek_module *m = model(test_device());
-    assert_int_equal(trek_fit(NULL, &o), TREK_ERR_ARGUMENT);
-    trek_error_clear();
-    assert_int_equal(trek_fit(m, NULL), TREK_ERR_ARGUMENT);
-    trek_error_clear();
+    FAILS(trek_fit(NULL, &o), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_fit(m, NULL), TREK_ERR_ARGUMENT, "");
     o.build_model = build;
     trek_fit(m, &o);
-    expect(TREK_ERR_ARGUMENT, ".build_model is not called");
+    expect_error(TREK_ERR_ARGUMENT, ".build_model is not called");
     o = good;
     o.trainer.ranks = 2;
     trek_fit(m, &o);
-    expect(TREK_ERR_ARGUMENT, "a module is one rank");
+    expect_error(TREK_ERR_ARGUMENT, "a module is one rank");
     o = good;
     o.input = "z";
     trek_fit(m, &o);
-    expect(TREK_ERR_ARGUMENT, "\"z\"");
+    expect_error(TREK_ERR_ARGUMENT, "\"z\"");
     o = good;
     o.epochs = 0;
     trek_fit(m, &o);
-    expect(TREK_ERR_ARGUMENT, ".epochs is 0");
+    expect_error(TREK_ERR_ARGUMENT, ".epochs is 0");
     trek_module_freeze(m, true);
     trek_tensor *before = trek_tensor_clone(trek_var_data(trek_module_find(m, "0.weight")));
     well(trek_fit(m, &good)); /* nothing to train */
@@ -301,8 +270,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_as_a_run), cmocka_unit_test(test_shown), cmocka_unit_test(test_afterwards),
-            cmocka_unit_test(test_failure),
-        cmocka_unit_test(test_checkpoints), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_failure), cmocka_unit_test(test_checkpoints), cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests_name("fit", tests, NULL, NULL);
 }

@@ -1,17 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Metrics over several real processes, of one rank and of two, some without rows, one of which may die, against those of the
  * whole set in one process. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/ops.h"
@@ -20,6 +11,7 @@
 #include "tests/distributed/run/measured.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { SAMPLES = 61, EPOCHS = 3 };
 
@@ -221,7 +213,6 @@ static double check_line(const char *what, int p, int k, const double *wanted)
 
 static void test_loops(void **state)
 {
-    (void)state;
     static const char *const ways[] = { "own", "own,two", "own,idle", "graph", "graph,two", "graph,idle,two", "graph,windows",
                                         "graph,two,windows" };
     for (size_t k = 0; k < sizeof ways / sizeof *ways; k++)
@@ -238,7 +229,6 @@ static void test_loops(void **state)
 
 static void test_runs(void **state)
 {
-    (void)state;
     static const char *const ways[] = { "run", "run,two", "run,two,cadence", "run,host", "run,two,host,async",
                                         "run,two,host,site" };
     for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
@@ -256,7 +246,6 @@ static void test_runs(void **state)
 /* What the others had counted goes on; later epochs are whole. */
 static void test_lost(void **state)
 {
-    (void)state;
     run_world(3, "run,two,goes-on,kill");
     for (int p = 0; p < 3; p += 2) {
         if (w.code[p] != 0)
@@ -272,7 +261,6 @@ static void test_lost(void **state)
 
 static void test_bad(void **state)
 {
-    (void)state;
     static const struct {
         const char *detail, *own, *others;
     } rows[] = { { "bad,other-spec", "different specs", "different specs" },

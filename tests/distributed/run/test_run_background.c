@@ -1,23 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs whose parameters are averaged in the background: against rounds that are written out in plain C, to the known optimum,
  * and when ranks fail, stop, or are slow. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/ops.h"
 #include "distributed/balance/elche.h"
 #include "tests/distributed/run/line.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { MOST_RANKS = 3 };
 
@@ -230,7 +221,6 @@ static void run_way(const way *w)
 
 static void test_by_hand(void **state)
 {
-    (void)state;
     static const way ways[] = {
         { .ranks = 2 }, { .ranks = 2, .schedule = true, .max_lead = TREK_OFF }, { .ranks = 3, .adam = true },
         { .ranks = 3, .adam = true, .schedule = true, .max_lead = 1 }, { .ranks = 2, .counts = { 1, 3 } },
@@ -260,7 +250,6 @@ static void expect_aim(const double *w, double tolerance, const char *text)
 /* Some w fits all samples, so that every way of training comes to it. */
 static void test_converges(void **state)
 {
-    (void)state;
     if (!test_on_cpu()) /* thousands of steps */
         skip();
     trek_dataset *data = line_dataset(false);
@@ -284,7 +273,6 @@ static void test_converges(void **state)
 /* An outer optimizer, in several fragments; there is nobody to compress for. Stopped, it goes on with its momentum. */
 static void test_outer(void **state)
 {
-    (void)state;
     if (!test_on_cpu()) /* thousands of steps */
         skip();
     line_dtype = TREK_F32;
@@ -309,7 +297,6 @@ static void test_outer(void **state)
 /* States that are kept in bf16 are averaged as those in f32 are, and rounded again: between ranks, and in the background. */
 static void test_low_states(void **state)
 {
-    (void)state;
     if (!test_on_cpu()) /* thousands of steps */
         skip();
     line_dtype = TREK_F32;
@@ -331,7 +318,6 @@ static void test_low_states(void **state)
 /* The same bits where a run is cut in two, and other ones without the momentum. */
 static void test_outer_resumed(void **state)
 {
-    (void)state;
     line_dtype = TREK_F32;
     trek_dataset *data = line_dataset(true);
     double whole[FEATURES], halves[FEATURES], without[FEATURES];
@@ -377,7 +363,6 @@ static trek_var *squares_seen(trek_graph *graph, trek_var *output, const trek_ba
 
 static void test_uneven(void **state)
 {
-    (void)state;
     trek_dataset *data = line_dataset(false);
     for (int policy = TREK_POLICY_CADENCE; policy <= TREK_POLICY_ASYNC; policy++)
         for (int lead = -1; lead <= 2; lead += 1) {
@@ -429,7 +414,6 @@ static trek_var *fails(trek_graph *graph, trek_var *output, const trek_batch *ba
 /* The others go on, with its batches, to the optimum. */
 static void test_lost_rank(void **state)
 {
-    (void)state;
     if (!test_on_cpu())
         skip();
     trek_dataset *data = line_dataset(false);
@@ -464,7 +448,6 @@ static void test_lost_rank(void **state)
 
 static void test_all_lost(void **state)
 {
-    (void)state;
     if (!test_on_cpu())
         skip();
     trek_dataset *data = line_dataset(false);
@@ -501,7 +484,6 @@ static trek_var *stops(trek_graph *graph, trek_var *output, const trek_batch *ba
 /* In the midst of an epoch; the rest of it is trained by the run that goes on. */
 static void test_stop_and_resume(void **state)
 {
-    (void)state;
     trek_dataset *data = line_dataset(false);
     trek_plan *plan = trek_plan_new(2);
     assert_int_equal(trek_plan_add_counts(plan, 0, (int64_t[]){ 2, 3 }, 2), TREK_OK);
@@ -540,7 +522,6 @@ static void test_stop_and_resume(void **state)
 /* Datasets of less than a batch for each rank, or for any. */
 static void test_small(void **state)
 {
-    (void)state;
     trek_dataset *data = line_dataset(false);
     for (int64_t rows = 1; rows <= 9; rows += 4)
         for (int policy = 0; policy < 3; policy++) {
@@ -573,7 +554,6 @@ static void expect_refused(const trek_run_opts *o, const char *text)
 
 static void test_refused(void **state)
 {
-    (void)state;
     trek_dataset *data = line_dataset(false);
     trek_run_opts o = opts_of(data, 2);
     o.transport = (trek_transport)7;

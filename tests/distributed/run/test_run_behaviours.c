@@ -1,26 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a run does, whatever its policy and the number of its ranks: it finds a known optimum, sees every sample of an epoch once,
  * follows its schedule, calls back once an epoch, and counts what happened. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/ops.h"
 #include "distributed/run.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
-
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { FEATURES = 3, ROWS = 61, MOST_EPOCHS = 8, DEVICE_WAYS = 9, MOST_WAYS = 18 };
 static const double truth[FEATURES + 1] = { 0.5, -1.25, 2, 0.75 }; /* the last one is the bias */
@@ -47,14 +37,12 @@ static trek_dataset *line_dataset(void)
 
 static trek_graph *line_build(trek_device device, void *arg)
 {
-    (void)arg;
     return trek_flow_build(trek_flow_from(trek_nn_linear_with(&(trek_linear_opts){
         .in = FEATURES, .out = 1, .dtype = TREK_F64, .device = device })));
 }
 
 static trek_var *squares(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)arg;
     return trek_mse_loss(output, trek_batch_get(batch, "y"));
 }
 
@@ -123,7 +111,6 @@ static void read_line(trek_state *state, double to[FEATURES + 1])
 
 static void test_finds_the_optimum(void **state)
 {
-    (void)state;
     trek_dataset *data = line_dataset();
     for (int k = 0; k < MOST_WAYS; k++) {
         trek_run_opts o = opts_of(data, way_of(k));
@@ -209,7 +196,6 @@ static void run_seen(trek_run_opts *o, seen *s)
 /* Ranks change pace in mid-epoch. */
 static void test_every_sample_once(void **state)
 {
-    (void)state;
     static const trek_slowdown_point points[] = { { 0, 1 }, { 3, 6 }, { 9, 1 } };
     const trek_slowdown slow[] = { { .factor = 1 }, { .schedule = points, .points = 3, .sleep = true }, { .factor = 2 } };
     trek_dataset *data = line_dataset();
@@ -234,7 +220,6 @@ static void test_every_sample_once(void **state)
 /* The same of the same seed, another in each epoch and of another seed. */
 static void test_order(void **state)
 {
-    (void)state;
     trek_dataset *data = line_dataset();
     static seen runs[3];
     memset(runs, 0, sizeof runs);
@@ -255,7 +240,6 @@ static void test_order(void **state)
 /* What on_epoch sets holds, on all ranks. */
 static void test_rate_set_before_epochs(void **state)
 {
-    (void)state;
     trek_dataset *data = line_dataset();
     static seen s;
     for (int k = 0; k < MOST_WAYS; k++) {
@@ -272,7 +256,6 @@ static void test_rate_set_before_epochs(void **state)
 /* The bias has gradient 1: it falls by the learning rates of all steps. */
 static trek_var *plain_mean(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)batch, (void)arg;
     return trek_mean(output, trek_dims_none(), false);
 }
 
@@ -288,7 +271,6 @@ static double sum_of_rates(const trek_schedule *schedule, int64_t steps, int64_t
 
 static void test_schedule_drives_the_steps(void **state)
 {
-    (void)state;
     trek_dataset *data = line_dataset(), *some = trek_dataset_subset(trek_dataset_retain(data), 0, 48);
     for (int k = 0; k < DEVICE_WAYS; k++)
         for (int scaled = 0; scaled < 2; scaled++) {
@@ -344,7 +326,6 @@ static void count_averages(const trek_run_opts *o, int64_t expected)
 
 static void test_averages(void **state)
 {
-    (void)state;
     trek_dataset *data = line_dataset();
     for (int k = 0; k < DEVICE_WAYS; k++) {
         way w = way_of(k);
@@ -411,7 +392,6 @@ static void remove_folder(const char *path)
 /* Every policy is stopped in the midst of epochs, again and again, and goes on with other numbers of ranks. */
 static void test_stopped_and_resumed(void **state)
 {
-    (void)state;
     trek_dataset *data = line_dataset();
     static stops s;
     char path[64];
@@ -449,7 +429,6 @@ static void test_stopped_and_resumed(void **state)
 
 static void test_checkpoints_every_other_epoch(void **state)
 {
-    (void)state;
     trek_dataset *data = line_dataset();
     char path[64];
     for (int k = 0; k < MOST_WAYS; k++) {
@@ -514,7 +493,6 @@ static trek_var *no_loss(trek_graph *graph, trek_var *output, const trek_batch *
 /* Begun on this thread, followed and joined on another; a model for each rank, and no thread that stays. */
 static void test_on_another_thread(void **state)
 {
-    (void)state;
     trek_dataset *data = line_dataset();
     trek_run_opts first = opts_of(data, way_of(2)); /* whatever the library starts once */
     trek_state *final = join(begin(&first));
@@ -550,7 +528,6 @@ static trek_var *squares_of(trek_graph *graph, trek_var *output, const trek_batc
 /* Two runs of one process at once: each has its own metrics, and comes to the bits that it has alone. */
 static void test_two_at_once(void **state)
 {
-    (void)state;
     trek_dataset *data = line_dataset();
     double numbers[2] = { 1, 100 }, alone[2][FEATURES + 1], together[2][FEATURES + 1];
     trek_run_opts o[2];
@@ -580,7 +557,6 @@ static void test_two_at_once(void **state)
 /* Ranks' times and samples are those of training, also where an evaluation follows. */
 static void test_evaluation_leaves_ranks_alone(void **state)
 {
-    (void)state;
     trek_dataset *data = line_dataset(), *few = trek_dataset_subset(trek_dataset_retain(data), 3, 17);
     for (int k = 0; k < MOST_WAYS; k++) {
         trek_run_opts o = opts_of(data, way_of(k));
@@ -609,12 +585,11 @@ static void test_evaluation_leaves_ranks_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_finds_the_optimum),      cmocka_unit_test(test_every_sample_once),
-        cmocka_unit_test(test_order),                  cmocka_unit_test(test_rate_set_before_epochs),
-        cmocka_unit_test(test_schedule_drives_the_steps), cmocka_unit_test(test_averages),
-        cmocka_unit_test(test_stopped_and_resumed),    cmocka_unit_test(test_checkpoints_every_other_epoch),
-        cmocka_unit_test(test_on_another_thread),      cmocka_unit_test(test_two_at_once),
-        cmocka_unit_test(test_evaluation_leaves_ranks_alone),
+        cmocka_unit_test(test_finds_the_optimum), cmocka_unit_test(test_every_sample_once), cmocka_unit_test(test_order),
+        cmocka_unit_test(test_rate_set_before_epochs), cmocka_unit_test(test_schedule_drives_the_steps),
+        cmocka_unit_test(test_averages), cmocka_unit_test(test_stopped_and_resumed),
+        cmocka_unit_test(test_checkpoints_every_other_epoch), cmocka_unit_test(test_on_another_thread),
+        cmocka_unit_test(test_two_at_once), cmocka_unit_test(test_evaluation_leaves_ranks_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,19 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of runs, which a thread writes while training goes on: what is in them, that a run goes on from each, what
  * becomes of writes that fail and of processes that are killed in the midst of one. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <dirent.h>
-#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -25,12 +16,12 @@
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
+#include "tests/support/unit.h"
 
 enum { EPOCHS = 5, BATCH = 8, STEPS = (SAMPLES + BATCH - 1) / BATCH, WIDE = 512 };
 
 static trek_var *squares(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)arg;
     trek_var *error = trek_sub(trek_narrow(output, 1, 0, 1), trek_batch_get(batch, "target"));
     return trek_mean(trek_mul(error, error), trek_dims_none(), false);
 }
@@ -45,14 +36,12 @@ static trek_run_opts plain_opts(trek_dataset *dataset, int ranks)
 /* Several MB, so that a write takes a while. */
 static trek_graph *build_wide(trek_device device, void *arg)
 {
-    (void)arg;
     return trek_flow_build(trek_flow_through(trek_flow_from(trek_nn_linear(WIDE, WIDE, device)),
                                              trek_nn_linear(WIDE, WIDE, device)));
 }
 
 static trek_var *mean_square(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)batch, (void)arg;
     return trek_mean(trek_mul(output, output), trek_dims_none(), false);
 }
 
@@ -163,7 +152,6 @@ static trek_status hear(trek_graph *graph, int64_t epoch, const char *path, void
 
 static void test_content(void **state)
 {
-    (void)state;
     char path[32];
     trek_dataset *data = training_dataset();
     for (int ranks = 1; ranks <= 3; ranks++) {
@@ -197,7 +185,6 @@ static void test_content(void **state)
 /* A run goes on from each of its files with the same bits, and what was of the folder's files stays so. */
 static void test_resume_from_each(void **state)
 {
-    (void)state;
     char path[32];
     trek_dataset *data = training_dataset();
     for (int ranks = 1; ranks <= 3; ranks += 2) {
@@ -224,7 +211,6 @@ static void test_resume_from_each(void **state)
 
 static trek_status note_thread(trek_graph *graph, int64_t epoch, void *arg)
 {
-    (void)graph, (void)epoch;
     ((keeping *)arg)->thread = pthread_self();
     return TREK_OK;
 }
@@ -233,7 +219,6 @@ static trek_status note_thread(trek_graph *graph, int64_t epoch, void *arg)
  * in order, the last among them. */
 static void test_faster_than_the_disk(void **state)
 {
-    (void)state;
     char path[32];
     int others;
     trek_dataset *data = wide_dataset();
@@ -276,7 +261,6 @@ static bool has_one(const char *path)
 
 static trek_status move_folder(trek_graph *graph, int64_t epoch, void *arg)
 {
-    (void)graph;
     char aside[64];
     snprintf(aside, sizeof aside, "%s.aside", (const char *)arg);
     return epoch >= 2 && has_one(arg) && rename(arg, aside) != 0 ? TREK_ERR_CALLBACK : TREK_OK;
@@ -284,7 +268,6 @@ static trek_status move_folder(trek_graph *graph, int64_t epoch, void *arg)
 
 static trek_status no_room(trek_graph *graph, int64_t epoch, void *arg)
 {
-    (void)graph;
     struct rlimit small = { 100000, RLIM_INFINITY };
     return epoch >= 2 && has_one(arg) && setrlimit(RLIMIT_FSIZE, &small) != 0 ? TREK_ERR_CALLBACK : TREK_OK;
 }
@@ -320,7 +303,6 @@ static void fail_in_the_midst(trek_epoch_fn on_epoch, const char *suffix, const 
 
 static void test_failing_writes(void **state)
 {
-    (void)state;
     fail_in_the_midst(move_folder, ".aside", "No such file");
     struct rlimit before;
     void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
@@ -353,7 +335,6 @@ static bool has_best(const char *path)
 /* Again and again in one folder, at moments drawn at random: what there is is whole, and each goes on from it. */
 static void test_killed(void **state)
 {
-    (void)state;
     char path[32];
     int others, whole = 0;
     static world w;

@@ -1,22 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Metrics that ranks record, in loops and in runs, against those of the whole set: sets and batches that do not divide, ranks
  * without rows, unequal shares, windows, ranks that train by themselves. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "autograd/ops.h"
 #include "distributed/ddp.h"
 #include "distributed/ranks.h"
 #include "distributed/run.h"
 #include "tests/distributed/run/measured.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 enum { SAMPLES = 61 };
@@ -37,8 +27,7 @@ static trek_graph *set_up(const way *w, trek_loader *loader, trek_loss_fn loss)
     trek_trainer_opts opts = { .build_replica = measured_build, .devices = test_devices(), .ranks = w->ranks, .optimizer = sgd(),
                                .share_params = w->separate ? TREK_OFF : 0, .max_anchor = w->windows ? 3 : TREK_OFF, .anchor = 2,
                                .shares = w->shares ? shares : NULL, .n_shares = w->shares ? w->ranks : 0 };
-    if (trek_trainer_setup(graph, &opts) != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(trek_trainer_setup(graph, &opts));
     return graph;
 }
 
@@ -99,7 +88,6 @@ static void loop(const way *w)
 
 static void test_loops(void **state)
 {
-    (void)state;
     for (int ranks = 1; ranks <= 3; ranks += step_of())
         for (int variant = 0; variant < 6; variant++)
             if (ranks > 1 || variant < 3)
@@ -113,7 +101,6 @@ static void test_loops(void **state)
 /* A loop with its own metrics: the joined outputs of all ranks. */
 static void test_own_loop(void **state)
 {
-    (void)state;
     double first = 0;
     for (int ranks = 1; ranks <= 3; ranks++) {
         trek_dataset *data = measured_dataset(SAMPLES);
@@ -173,7 +160,6 @@ static trek_status count_part(int rank, void *arg)
 
 static void test_by_hand(void **state)
 {
-    (void)state;
     double whole[MEASURES];
     by_hand h = { .ranks = trek_ranks_new(NULL, 3), .data = measured_dataset(SAMPLES) };
     measured_whole(h.data, whole);
@@ -182,9 +168,7 @@ static void test_by_hand(void **state)
         for (int k = 0; k < MEASURES; k++)
             measured_compare("by hand", k, h.joined[r][k], whole);
     h.differ = true;
-    assert_int_equal(trek_ranks_run(h.ranks, count_part, &h), TREK_ERR_ARGUMENT);
-    assert_non_null(strstr(trek_error(), "different specs"));
-    trek_error_clear();
+    FAILS(trek_ranks_run(h.ranks, count_part, &h), TREK_ERR_ARGUMENT, "different specs");
     trek_ranks_free(&h.ranks);
     trek_dataset_free(&h.data);
 }
@@ -195,7 +179,6 @@ static const char *mistake;
 
 static trek_var *mistaken(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)arg;
     trek_metric_spec f1 = { .kind = TREK_METRIC_F1, .classes = 4 }, other = { .kind = TREK_METRIC_F1, .classes = 4, .beta = 2 };
     trek_var *scores = trek_batch_get(batch, "scores"), *class = trek_batch_get(batch, "class");
     bool last = false; /* one rank's batch */
@@ -222,7 +205,6 @@ static trek_var *mistaken(trek_graph *graph, trek_var *output, const trek_batch 
 
 static void test_mistakes(void **state)
 {
-    (void)state;
     static const struct {
         const char *name, *text;
     } rows[] = { { "spec", "different specs" }, { "mean", "as a metric and as a mean" }, { "metric", "as a sum and as a metric" },
@@ -249,14 +231,12 @@ static void test_mistakes(void **state)
 static int warnings;
 static void count_warnings(trek_log_level level, const char *message, void *arg)
 {
-    (void)arg;
     warnings += level == TREK_LOG_WARNING && strstr(message, "\"area\" has no value") && strstr(message, "no target is positive");
 }
 
 /* It does not end what it measures. */
 static void test_no_value(void **state)
 {
-    (void)state;
     trek_dataset *data = measured_dataset(SAMPLES);
     trek_log_set(TREK_LOG_WARNING, count_warnings, NULL);
     mistake = "one class";
@@ -321,7 +301,6 @@ static void run_with(trek_run_opts o, const char *what)
 
 static void test_runs(void **state)
 {
-    (void)state;
     static double shares[] = { 4, 1, 2 };
     for (int ranks = 1; ranks <= 3; ranks += step_of()) {
         trek_run_opts o = { .batch_size = 8, .evaluation_batch = 7, .trainer = { .ranks = ranks } };

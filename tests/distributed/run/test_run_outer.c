@@ -1,20 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs with an outer optimizer over real processes: all have the same parameters in the end, which are the optimum's, however
  * few bits travel, in however many fragments; and what is sent is counted. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/distributed/run/line.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { EPOCHS = 60 };
 
@@ -92,7 +82,6 @@ static told run_way(int processes, const way *w)
 
 static void test_optimum(void **state)
 {
-    (void)state;
     static const way ways[] = { { 1, 32, 1, TREK_POLICY_SYNC, EPOCHS },    { 1, 8, 1, TREK_POLICY_CADENCE, EPOCHS },
                                 { 2, 8, 2, TREK_POLICY_ASYNC, EPOCHS },    { 1, 4, 3, TREK_POLICY_CADENCE, EPOCHS },
                                 { 2, 16, 5, TREK_POLICY_SYNC, EPOCHS },    { 1, 4, 1, TREK_POLICY_ASYNC, EPOCHS } };
@@ -107,7 +96,6 @@ static void test_optimum(void **state)
 /* Three floats in an average of two processes, as a ring sends them: 12 bytes, in 16 bits 6; and 24 of weights. */
 static void test_bytes(void **state)
 {
-    (void)state;
     told whole = run_way(2, &(way){ 1, 32, 1, TREK_POLICY_SYNC, 2 }), half = run_way(2, &(way){ 1, 16, 1, TREK_POLICY_SYNC, 2 });
     assert_int_equal(whole.averages, half.averages);
     assert_int_equal(whole.sent, whole.averages * (12 + 24));

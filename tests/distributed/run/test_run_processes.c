@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs of several real processes: against one process with as many ranks; asked to stop, failing or killed in one of them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/ops.h"
@@ -17,6 +8,7 @@
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
+#include "tests/support/unit.h"
 
 enum { EPOCHS = 3 };
 
@@ -28,7 +20,6 @@ static const part *mine;
 
 static trek_var *squares(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)arg;
     bool training = trek_graph_module(graph)->training;
     for (int64_t k = 0; k < trek_batch_size(batch) && mine; k++)
         if (training ? trek_batch_indices(batch)[k] == 50 && has(mine, "bad-loss") : has(mine, "bad-evaluation"))
@@ -44,7 +35,6 @@ static char kept[] = "/tmp/trek-run-XXXXXX", gone[64]; /* process 0's checkpoint
 
 static trek_status on_epoch(trek_graph *graph, int64_t epoch, void *arg)
 {
-    (void)graph, (void)arg;
     if (epoch == 1 && has(mine, "kill"))
         kill(getpid(), SIGKILL);
     if (epoch == 1 && has(mine, "keeps") && mine->process == 0 && rename(kept, gone) != 0)
@@ -56,7 +46,6 @@ static double told_loss, told_evaluation, told_squares, told_sum; /* of the last
 
 static trek_status on_metrics(const trek_epoch_metrics *metrics, void *arg)
 {
-    (void)arg;
     told_loss = metrics->loss;
     told_evaluation = metrics->evaluation_loss;
     told_squares = trek_metrics_get(metrics, "squares");
@@ -121,7 +110,6 @@ static int print_run(trek_run *run)
 
 static trek_status add_number(const char *name, trek_var *var, void *arg)
 {
-    (void)name;
     double *number = arg, *values = test_read(trek_var_data(var));
     for (int64_t i = 0; i < trek_var_numel(var); i++)
         *number = *number * 1.01 + values[i];
@@ -279,7 +267,6 @@ static void run_world(world *w, int n, const char *detail, int victim, const cha
 
 static void test_exact(void **state)
 {
-    (void)state;
     told one = alone(1, TREK_AVERAGE_GRADIENTS);
     static world w;
     for (int n = 2; n <= 3; n++)
@@ -305,7 +292,6 @@ static void test_exact(void **state)
 /* The optimizer's state is in parts, and comes together for checkpoints; a run that is to survive a process refuses that. */
 static void test_parts(void **state)
 {
-    (void)state;
     told one = alone(1, TREK_AVERAGE_GRADIENTS);
     static world w;
     for (int ranks = 1; ranks <= 2; ranks++) {
@@ -330,7 +316,6 @@ static void test_parts(void **state)
 /* A module that is there, one in each process. */
 static void test_fit(void **state)
 {
-    (void)state;
     told one = alone(1, TREK_AVERAGE_GRADIENTS);
     static world w;
     run_world(&w, 3, "fit", -1, NULL);
@@ -347,7 +332,6 @@ static void test_fit(void **state)
 
 static void test_windows(void **state)
 {
-    (void)state;
     static world w;
     run_world(&w, 2, "cadence,two", -1, NULL);
     for (int p = 0; p < 2; p++) {
@@ -363,7 +347,6 @@ static void test_windows(void **state)
 /* Parameters instead of gradients: ranks are ranks, in one process or in many. */
 static void test_averages(void **state)
 {
-    (void)state;
     static world w;
     told one = alone(2, TREK_AVERAGE_PARAMETERS), four = alone(4, TREK_AVERAGE_PARAMETERS);
     for (int ranks = 1; ranks <= 2; ranks++) {
@@ -389,7 +372,6 @@ static void test_averages(void **state)
 /* Averaged in the background: the same, and whatever the order of things all have the same in the end. */
 static void test_background(void **state)
 {
-    (void)state;
     static world w;
     told one = alone_by(2, TREK_AVERAGE_GRADIENTS, TREK_TRANSPORT_HOST), four = alone_by(4, TREK_AVERAGE_GRADIENTS,
                                                                                         TREK_TRANSPORT_HOST);
@@ -413,7 +395,6 @@ static void test_background(void **state)
 /* A training function that fails in one process: its rank trains no more, and the processes go on. */
 static void test_background_failing(void **state)
 {
-    (void)state;
     static world w;
     static const char *const ways[] = { "host", "host,two", "host,async", "host,two,cadence" };
     for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
@@ -453,7 +434,6 @@ static void test_background_failing(void **state)
 /* Asked of one process: all stop, with the same parameters. */
 static void test_stopped(void **state)
 {
-    (void)state;
     static world w;
     run_world(&w, 3, "for-ever", 1, "for-ever,stop");
     for (int p = 0; p < 3; p++) {
@@ -468,7 +448,6 @@ static void test_stopped(void **state)
 /* In one process: the others say which, and why. */
 static void test_failing(void **state)
 {
-    (void)state;
     static const struct { const char *victim, *own, *others; } rows[] = {
         { "resume,other-file", "step-000000000007", "step-000000000007" },
         { "bad-epoch", "no epoch today", "process 1" },    { "bad-metrics", "on_metrics failed", "process 1" },
@@ -496,7 +475,6 @@ static void test_failing(void **state)
 /* Fixed shares, of batches and of windows' counts: each rank of the job has its part, and the result is one device's. */
 static void test_shares(void **state)
 {
-    (void)state;
     static world w;
     for (int ranks = 1; ranks <= 2; ranks++)
         for (int windows = 0; windows < 2; windows++) {
@@ -517,7 +495,6 @@ static void test_shares(void **state)
 /* Process 0 writes checkpoints, and all end when it cannot: the others with its word for it. */
 static void test_failing_writes(void **state)
 {
-    (void)state;
     static world w;
     run_world(&w, 3, "keeps,for-ever", -1, NULL);
     for (int p = 0; p < 3; p++) {

@@ -2,19 +2,9 @@
 /* Short runs drawn at random: models, ranks, policies, options, moments of stopping, delays, and things that fail. Each ends in
  * time, with an error that says what has happened or with finite parameters and every sample seen once an epoch; no thread and
  * no memory is left. TREK_TEST_SEED: that run alone; TREK_TEST_LONG: 500 of them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <dirent.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/ops.h"
@@ -22,6 +12,7 @@
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { FEATURES = 5, WIDE = 9, MOST_SAMPLES = 200, SECONDS = 30 };
 
@@ -94,7 +85,6 @@ static trek_status injected(void)
 
 static int64_t data_length(const trek_dataset *self)
 {
-    (void)self;
     return c.samples;
 }
 
@@ -102,7 +92,6 @@ static trek_status data_get(trek_dataset *self, const trek_fetch *fetch, trek_te
 {
     const int64_t *indices = fetch->indices;
     int64_t n = fetch->n;
-    (void)self;
     if (strikes(BAD_READ))
         return trek_fail(TREK_ERR_IO, "injected: dataset");
     float x[MOST_SAMPLES * FEATURES], y[MOST_SAMPLES];
@@ -122,7 +111,6 @@ static const trek_dataset_class data_class = { .name = "numbers", .size = sizeof
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     if (strikes(BAD_BUILD)) {
         injected();
         return NULL;
@@ -138,7 +126,6 @@ static trek_graph *build(trek_device device, void *arg)
 
 static trek_var *train_step(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)arg;
     int64_t call = atomic_fetch_add(&c.steps, 1);
     if (strikes(BAD_STEP)) {
         injected();
@@ -154,7 +141,6 @@ static trek_var *train_step(trek_graph *graph, trek_var *output, const trek_batc
 
 static trek_status on_epoch(trek_graph *graph, int64_t epoch, void *arg)
 {
-    (void)graph, (void)epoch, (void)arg;
     char aside[96];
     snprintf(aside, sizeof aside, "%s.aside", c.folder);
     if (strikes(NO_FOLDER) && rename(c.folder, aside) != 0)
@@ -176,7 +162,6 @@ static bool may_lose(void)
 /* Every sample once, or with drop_last as many as whole batches have; what a rank had that was lost, again. */
 static trek_status on_metrics(const trek_epoch_metrics *m, void *arg)
 {
-    (void)arg;
     int64_t total = 0, of_ranks = 0;
     for (int64_t k = 0; k < c.samples; k++) {
         int times = atomic_exchange(&c.seen[k], 0);
@@ -202,7 +187,6 @@ static trek_status on_metrics(const trek_epoch_metrics *m, void *arg)
 
 static trek_status on_checkpoint(trek_graph *graph, int64_t epoch, const char *path, void *arg)
 {
-    (void)graph, (void)epoch, (void)arg;
     if (access(path, R_OK) != 0 && !(c.fault == NO_FOLDER && atomic_load(&c.struck)))
         snprintf(c.wrong, sizeof c.wrong, "there is no %s", path);
     return strikes(BAD_CHECKPOINT) ? injected() : TREK_OK;
@@ -331,7 +315,6 @@ static atomic_llong watched; /* seconds left for the present run; -1: none */
 
 static void *watch(void *arg)
 {
-    (void)arg;
     for (;;) {
         sleep(1);
         if (atomic_load(&watched) >= 0 && atomic_fetch_sub(&watched, 1) == 0) {
@@ -473,7 +456,6 @@ static void try_seed(uint64_t seed, trek_dataset *data)
 
 static void test_random(void **state)
 {
-    (void)state;
     const char *chosen = getenv("TREK_TEST_SEED");
     uint64_t first = test_seed();
     uint64_t runs = chosen ? 1 : getenv("TREK_TEST_LONG") ? 500 : getenv("TREK_TEST_SHORT") ? 30 : 60;

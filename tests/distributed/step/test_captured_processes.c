@@ -1,18 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Captured steps over processes with a GPU each against the same steps called one by one, bit for bit, in every process: they
  * all call, record or replay, whatever their batches, options and failures are. On CPUs nothing is recorded. */
-#include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/function.h"
 #include "autograd/losses.h"
@@ -32,6 +22,7 @@
 #include "tensor/rank_context.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { FEATURES = 12, HIDDEN = 40, CLASSES = 5, STEPS = 18, MOST_ROWS = 16, FIRST = 4, AT = 9, STAYS = 6 };
 
@@ -70,7 +61,6 @@ static fake find_fake(void)
 static trek_status same_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
                                 int n_outputs)
 {
-    (void)context, (void)n_inputs, (void)n_outputs;
     if (victim("forward_fails") && capturing())
         return trek_fail(TREK_ERR_CALLBACK, "it was told to fail");
     outputs[0] = trek_mul_scalar(inputs[0], 1);
@@ -80,7 +70,6 @@ static trek_status same_forward(trek_function_context *context, trek_var *const 
 static trek_status same_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads,
                                  int n_inputs)
 {
-    (void)context, (void)n_grads, (void)n_inputs;
     if (victim("backward_fails") && capturing())
         return trek_fail(TREK_ERR_CALLBACK, "it was told to fail");
     input_grads[0] = trek_mul_scalar(grads[0], 1);
@@ -91,7 +80,6 @@ static const trek_function same = { "same", same_forward, same_backward, NULL };
 
 static trek_var *forward_same(trek_module *self, trek_var *x)
 {
-    (void)self;
     return trek_function_apply_one(&same, NULL, &x, 1);
 }
 
@@ -102,7 +90,6 @@ static trek_dtype dtype_here(void) { return is("bf16") ? TREK_BF16 : TREK_F32; }
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     trek_dtype dtype = dtype_here();
     trek_linear_opts first = { .in = FEATURES, .out = HIDDEN, .device = device, .dtype = dtype };
     trek_linear_opts middle = { .in = HIDDEN, .out = HIDDEN, .device = device, .dtype = dtype };
@@ -375,7 +362,6 @@ static void train(trek_graph *graph, bool captured, trace *t, job *j)
 
 static trek_status list_value(const char *name, trek_var *var, void *arg)
 {
-    (void)name;
     trek_var ***next = arg;
     *(*next)++ = var;
     return TREK_OK;
@@ -516,7 +502,6 @@ static void expect(int processes, const char *detail, int replays, int calls)
 
 static void test_as_called(void **state)
 {
-    (void)state;
     static const char *const kinds[] = { "plain", "unequal", "norm,unequal", "bf16,unequal", "scaled,overflow,unequal",
                                          "ignored,unequal", "stated,unequal" };
     for (int n = 2; n <= processes_there(); n++)
@@ -527,7 +512,6 @@ static void test_as_called(void **state)
 /* A last batch that is short in one process, and others that are of other sizes in each; every combination has its record. */
 static void test_shapes(void **state)
 {
-    (void)state;
     /* 18 steps: those of one short batch are 4, 9, 14; of others 11, 12, 13. 12 are whole; the first four are calls. */
     for (int n = 2; n <= processes_there(); n++)
         expect(n, "shapes,unequal", 8 + 1 + 1, 4 + 2 + 2);
@@ -542,7 +526,6 @@ static void test_shapes(void **state)
 /* A process without rows, and then all of them. */
 static void test_no_rows(void **state)
 {
-    (void)state;
     for (int n = 2; n <= processes_there(); n++) {
         /* rows of the one: 14 steps without, of which the first 4 are calls (number 3 comes between); 4 the other way */
         expect(n, "none", 10 + 2, 4 + 2);
@@ -553,7 +536,6 @@ static void test_no_rows(void **state)
 /* Other shares from a step on: it is recorded anew. */
 static void test_plan(void **state)
 {
-    (void)state;
     if (processes_there() < 3)
         skip();
     expect(3, "planned", AT - FIRST + STEPS - AT - 2, FIRST + 2);
@@ -564,7 +546,6 @@ static void test_plan(void **state)
 /* Records go where all let them go, where one does, where the graph is set up anew, and where parameters are frozen. */
 static void test_changes(void **state)
 {
-    (void)state;
     for (int n = 2; n <= processes_there(); n++) {
         expect(n, "reset_all", AT - FIRST + STEPS - AT - FIRST, 2 * FIRST);
         expect(n, "reset_one", AT - FIRST + STEPS - AT - FIRST, 0);
@@ -579,7 +560,6 @@ static bool has_fake(void) { return !test_on_cpu() && test_fake("trek_fake_fail"
 /* One process does not record, or cannot: all call, with the same bits, and know whose fault it is. */
 static void test_not_recorded(void **state)
 {
-    (void)state;
     static const char *const kinds[][2] = { { "off", "process 1 does not record its steps" },
                                             { "forward_fails", "it was told to fail" },
                                             { "backward_fails", "it was told to fail" },
@@ -609,7 +589,6 @@ static void test_not_recorded(void **state)
 /* One process dies, or its device does not take its part: the others fail in time, and none waits for ever. */
 static void test_failures(void **state)
 {
-    (void)state;
     static const char *const kinds[] = { "dies_before", "dies_inside", "launch_fails", "numbers_fail", "holds", "lags",
                                          "set_otherwise" };
     if (!has_fake())
@@ -632,7 +611,6 @@ static void test_failures(void **state)
 /* A replay is one exchange with the others; a called step has those of its pass, its end, its gradients and each bucket. */
 static void test_exchanges(void **state)
 {
-    (void)state;
     result r;
     if (!has_fake())
         skip();
@@ -654,7 +632,6 @@ static trek_capture_vote vote_of(uint64_t inputs, uint64_t team, int64_t number)
 
 static void test_votes(void **state)
 {
-    (void)state;
     trek_capture_vote votes[3] = { { .inputs = 5 }, { .inputs = 6 }, { .inputs = 7 } };
     trek_capture_verdict empty = trek_capture_decide(votes, 3);
     uint64_t team = empty.team;
@@ -684,15 +661,9 @@ int main(void)
     if (processes_part(&me))
         return play();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_votes),
-        cmocka_unit_test(test_as_called),
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_no_rows),
-        cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_changes),
-        cmocka_unit_test(test_not_recorded),
-        cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_exchanges),
+        cmocka_unit_test(test_votes), cmocka_unit_test(test_as_called), cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_no_rows), cmocka_unit_test(test_plan), cmocka_unit_test(test_changes),
+        cmocka_unit_test(test_not_recorded), cmocka_unit_test(test_failures), cmocka_unit_test(test_exchanges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,17 +2,6 @@
 /* Captured steps over several GPUs of a process against the same steps called one by one, bit for bit, on every
  * rank; what a record over ranks must notice; failures of one rank. On CPU ranks nothing is recorded, and everything must
  * come out alike. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/function.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
@@ -25,6 +14,7 @@
 #include "optim/scaler.h"
 #include "tensor/rank_context.h"
 #include "tests/support/clean.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 enum { BATCH = 26, FEATURES = 12, HIDDEN = 40, CLASSES = 5, STEPS = 18, MOST_RANKS = 3 };
@@ -46,7 +36,6 @@ static struct {
 static trek_status same_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
                                 int n_outputs)
 {
-    (void)context, (void)n_inputs, (void)n_outputs;
     if (failing.on && trek_rank_here.rank == 1)
         return trek_fail(TREK_ERR_CALLBACK, "it was told to fail");
     bool has = failing.factor && trek_rank_here.rank == 1;
@@ -57,7 +46,6 @@ static trek_status same_forward(trek_function_context *context, trek_var *const 
 static trek_status same_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads,
                                  int n_inputs)
 {
-    (void)context, (void)n_grads, (void)n_inputs;
     input_grads[0] = trek_mul_scalar(grads[0], 1);
     return trek_error_status();
 }
@@ -66,7 +54,6 @@ static const trek_function same = { "same", same_forward, same_backward, NULL };
 
 static trek_var *forward_same(trek_module *self, trek_var *x)
 {
-    (void)self;
     return trek_function_apply_one(&same, NULL, &x, 1);
 }
 
@@ -118,8 +105,7 @@ static trek_graph *new_trained(const kind *c)
                                .optimizer = c->sgd ? trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 })
                                : trek_adamw((trek_adam_opts){ .lr = 0.05 }),
                                .amp = { .scaling = 1, .scaler = { .init_scale = 1024, .growth_interval = 4 } } };
-    if (trek_trainer_setup(graph, &opts) != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(trek_trainer_setup(graph, &opts));
     trek_schedule schedule = trek_cosine_lr(0.05, STEPS, 1e-4);
     assert_int_equal(trek_graph_set_schedule(graph, &schedule), TREK_OK);
     return graph;
@@ -305,7 +291,6 @@ static void compare(const kind *c, int64_t replays, int calls)
 
 static void test_same_bits_as_called(void **state)
 {
-    (void)state;
     if (ranks_there() < 2)
         skip();
     for (int world = 2; world <= ranks_there(); world++)
@@ -315,7 +300,6 @@ static void test_same_bits_as_called(void **state)
 /* The host merges the statistics after each replay. */
 static void test_buffers(void **state)
 {
-    (void)state;
     if (ranks_there() < 2)
         skip();
     for (int world = 2; world <= ranks_there(); world++)
@@ -324,7 +308,6 @@ static void test_buffers(void **state)
 
 static void test_overflow(void **state)
 {
-    (void)state;
     if (ranks_there() < 2)
         skip();
     compare(&(kind){ .world = 2, .overflows = true }, STEPS - FIRST, FIRST);
@@ -332,7 +315,6 @@ static void test_overflow(void **state)
 
 static void test_low_precision(void **state)
 {
-    (void)state;
     if (ranks_there() < 2)
         skip();
     compare(&(kind){ .world = 2, .dtype = TREK_BF16 }, STEPS - FIRST, FIRST);
@@ -341,7 +323,6 @@ static void test_low_precision(void **state)
 /* The last batch of an epoch is smaller, and one has fewer rows than there are ranks: records of their own. */
 static void test_shapes(void **state)
 {
-    (void)state;
     int rows[STEPS];
     for (int k = 0; k < STEPS; k++)
         rows[k] = k % 5 == 4 ? BATCH / 2 - 2 : k == 11 || k == 12 || k == 13 ? 1 : BATCH;
@@ -354,7 +335,6 @@ static void test_shapes(void **state)
 /* Shares by a plan: it goes on while steps are replayed, and where it has others, the step is recorded anew. */
 static void test_plan(void **state)
 {
-    (void)state;
     if (ranks_there() < 2)
         skip();
     trek_plan *plan = trek_plan_new(2);
@@ -371,7 +351,6 @@ static void test_plan(void **state)
 
 static void test_changes(void **state)
 {
-    (void)state;
     static trace t[2];
     kind c = { .world = ranks_there() };
     trek_graph *graphs[2];
@@ -407,7 +386,6 @@ static void test_changes(void **state)
 /* Who trains the graph goes, and what was recorded with it; ranks of another number come. */
 static void test_set_up_again(void **state)
 {
-    (void)state;
     static trace t[2];
     kind c = { .world = 2 };
     trek_graph *graphs[2];
@@ -439,7 +417,6 @@ static void silent(trek_log_level level, const char *message, void *arg) { (void
 /* A rank fails in a step's forward: in a called one, and in the one that is recorded. Then it goes on. */
 static void test_rank_fails(void **state)
 {
-    (void)state;
     static trace t[2];
     kind c = { .world = ranks_there() };
     trek_graph *graphs[2];
@@ -478,7 +455,6 @@ static void test_rank_fails(void **state)
 /* What another rank than the caller's takes from outside, another one each time, is noticed, too. */
 static void test_rank_takes_from_outside(void **state)
 {
-    (void)state;
     static trace t[2];
     kind c = { .world = ranks_there() };
     trek_graph *graphs[2];
@@ -511,7 +487,6 @@ static void test_rank_takes_from_outside(void **state)
 /* The function fails when it is recorded, its gradients on their way: they are there once, as if it had been called. */
 static void test_function_fails(void **state)
 {
-    (void)state;
     static trace t[2];
     kind c = { .world = ranks_there() };
     trek_graph *graphs[2];
@@ -562,7 +537,6 @@ static bool find_fake(fake *f)
 /* Before a replay rank 1's device does not take its numbers: nothing has been changed, and the call can be made again. */
 static void test_numbers_fail(void **state)
 {
-    (void)state;
     static trace t[2];
     kind c = { .world = 2 };
     trek_graph *graphs[2];
@@ -625,7 +599,6 @@ static bool fail_launch(const fake *f, const kind *c, trek_graph *graph, int n, 
  * that follow; nobody waits. Where nothing had been done before, the call can be made again. */
 static void test_launch_fails(void **state)
 {
-    (void)state;
     static trace t;
     kind c = { .world = 2 };
     fake f = { 0 };
@@ -659,7 +632,6 @@ static void test_launch_fails(void **state)
 /* How often a step asks the driver for something: a replay is a handful of graphs. */
 static void test_host_calls(void **state)
 {
-    (void)state;
     static const char *const functions[] = { "cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemcpyPeerAsync", "cudaMemsetAsync",
                                              "cudaEventRecord", "cudaStreamWaitEvent", "cudaEventCreateWithFlags",
                                              "cudaEventQuery", "ncclAllReduce", "cudaGraphLaunch" };

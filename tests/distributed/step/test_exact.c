@@ -5,15 +5,6 @@
  * never used, a branch that only the ranks with a marked sample take, weights
  * that are made of others by weight norm and spectral norm, and an adapter with
  * dropout, which merged on rank 0 is merged on all. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/backward.h"
@@ -27,6 +18,7 @@
 #include "nn/parametrize.h"
 #include "optim/averaged.h"
 #include "optim/sam.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 enum { IN = 6, HIDDEN = 12, CLASSES = 4, STEPS = 20, MAX_PARAMS = 24, MAX_ELEMENTS = 1024 };
@@ -246,7 +238,6 @@ static trek_graph *set_up(run_case *c)
 /* Rates that fall from parameter to parameter. */
 static trek_optimizer_spec by_layer(const char *name, trek_var *param, trek_optimizer_spec now, void *arg)
 {
-    (void)param;
     int *k = arg;
     now.options[0] *= pow(0.9, (*k)++ + (strstr(name, "w3") != NULL));
     return now;
@@ -273,8 +264,7 @@ static trek_graph *begin_anew(run_case *c, trek_graph *graph)
     assert_int_equal(trek_checkpoint_save(graph, NULL, path), TREK_OK);
     trek_graph_free(&graph);
     graph = set_up_groups(c);
-    if (trek_checkpoint_load(graph, NULL, path) != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(trek_checkpoint_load(graph, NULL, path));
     unlink(path);
     return graph;
 }
@@ -414,14 +404,12 @@ static void compare_worlds(trek_dtype dtype, int batch, int passes, bool separat
 
 static void test_f64_one_pass(void **state)
 {
-    (void)state;
     for (int b = 0; b < 3; b++)
         compare_worlds(TREK_F64, batches[b], 1, false);
 }
 
 static void test_f64_more_passes(void **state)
 {
-    (void)state;
     compare_worlds(TREK_F64, 7, 2, false);
     if (!brief()) {
         compare_worlds(TREK_F64, 7, 3, false);
@@ -431,14 +419,12 @@ static void test_f64_more_passes(void **state)
 
 static void test_f32(void **state)
 {
-    (void)state;
     for (int b = brief() ? 1 : 0; b < 3; b++)
         compare_worlds(TREK_F32, batches[b], b + 1, false);
 }
 
 static void test_own_arenas(void **state)
 {
-    (void)state;
     compare_worlds(TREK_F64, 7, 2, true);
     compare_worlds(TREK_F32, 64, 1, true);
 }
@@ -503,7 +489,6 @@ static void compare_newer(trek_dtype dtype, int kind, bool separate, double allo
 
 static void test_newer_optimizers(void **state)
 {
-    (void)state;
     for (int kind = brief() ? 1 : 0; kind < NEWER; kind += brief() ? 2 : 1) /* the others come in 16 bits */
         for (int separate = brief() ? 1 : 0; separate < 2; separate++)
             compare_newer(TREK_F64, kind, separate, 1e-9);
@@ -512,7 +497,6 @@ static void test_newer_optimizers(void **state)
 /* What ranks add up in another order is rounded to 16 bits here and there: a part of a step, which signs make a whole one of. */
 static void test_newer_optimizers_in_16_bits(void **state)
 {
-    (void)state;
     for (int kind = 0; kind < NEWER; kind += brief() ? 2 : 1) {
         compare_newer(TREK_BF16, kind, false, 0.2);
         if (!brief())
@@ -559,7 +543,6 @@ static void train_sam(run_case *c, record *to)
 
 static void test_sam(void **state)
 {
-    (void)state;
     trek_optimizer_spec plain = newer(6, true);
     for (int b = 1; b < 3; b++) {
         run_case c = { .dtype = TREK_F64, .optimizer = newer(6, false), .plain = &plain, .world = 1, .batch = batches[b],
@@ -615,7 +598,6 @@ static void train_averaged(run_case *c, bool ema, record *to)
 
 static void test_averages(void **state)
 {
-    (void)state;
     for (int ema = 0; ema < 2; ema++)
         for (int separate = 0; separate < 2; separate++) {
             run_case c = { .dtype = TREK_F64, .optimizer = newer(6, false), .world = 1, .batch = 7, .passes = 1 };
@@ -634,7 +616,6 @@ static void test_averages(void **state)
 
 static void test_bits_from_run_to_run(void **state)
 {
-    (void)state;
     for (int kind = 0; kind < 4; kind++)
         for (int w = 1; w < n_worlds(); w++)
             for (int separate = 0; separate < 2; separate++) {
@@ -654,7 +635,6 @@ static void test_bits_from_run_to_run(void **state)
 
 static void test_bits_among_ranks(void **state)
 {
-    (void)state;
     for (int kind = 0; kind < 4; kind++)
         for (int w = 1; w < n_worlds(); w++) {
             run_case c = kinds(kind, TREK_F32);
@@ -693,7 +673,6 @@ static double *evaluated(trek_graph *graph, const run_case *c, bool merge)
 
 static void test_merged(void **state)
 {
-    (void)state;
     for (int w = 0; w < n_worlds(); w++)
         for (int separate = 0; separate < 2; separate++) {
             run_case c = kinds(2, TREK_F64);
@@ -715,11 +694,10 @@ int main(void)
 {
     trek_log_set(TREK_LOG_ERROR, NULL, NULL); /* more ranks than cores is what this is about */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f64_one_pass),  cmocka_unit_test(test_f64_more_passes),      cmocka_unit_test(test_f32),
-        cmocka_unit_test(test_own_arenas),    cmocka_unit_test(test_bits_from_run_to_run),
-        cmocka_unit_test(test_bits_among_ranks), cmocka_unit_test(test_newer_optimizers),
-        cmocka_unit_test(test_newer_optimizers_in_16_bits), cmocka_unit_test(test_sam), cmocka_unit_test(test_averages),
-        cmocka_unit_test(test_merged),
+        cmocka_unit_test(test_f64_one_pass), cmocka_unit_test(test_f64_more_passes), cmocka_unit_test(test_f32),
+        cmocka_unit_test(test_own_arenas), cmocka_unit_test(test_bits_from_run_to_run), cmocka_unit_test(test_bits_among_ranks),
+        cmocka_unit_test(test_newer_optimizers), cmocka_unit_test(test_newer_optimizers_in_16_bits), cmocka_unit_test(test_sam),
+        cmocka_unit_test(test_averages), cmocka_unit_test(test_merged),
     };
     return cmocka_run_group_tests_name("exact", tests, NULL, NULL);
 }

@@ -1,21 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loops that halt by rows, switches and maps, with draws of every kind inside: training on ranks with unequal parts of the batch
  * is that on one device, whichever rank makes fewer passes or has no row for a branch. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "graph/graph_loader.h"
 #include "nn/layers.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 enum { TOKENS = 4, DIM = 6, MOST_ROWS = 11, STEPS = 4, MOST = 4096 };
@@ -49,7 +41,6 @@ static trek_var *half(trek_var *x, bool training) { return (void)training, hashe
 
 static trek_var *grown(trek_var *x, bool training)
 {
-    (void)training;
     return trek_add_scalar(trek_sum(trek_square(x), trek_dims(1, 2), false), -9);
 }
 
@@ -120,7 +111,6 @@ static trek_graph *build(trek_device device, void *arg)
 /* Parameter values that need no generator. */
 static trek_status fill(const char *name, trek_var *param, void *arg)
 {
-    (void)name;
     int *place = arg;
     double values[512];
     for (int64_t i = 0; i < trek_var_numel(param); i++)
@@ -149,7 +139,6 @@ static void keep(record *to, trek_var *v)
 
 static trek_status collect(const char *name, trek_var *param, void *arg)
 {
-    (void)name;
     keep(arg, param);
     return TREK_OK;
 }
@@ -168,8 +157,7 @@ static trek_graph *set_up(trek_graph *(*builder)(trek_device, void *), void *arg
     trek_trainer_opts opts = { .build_replica = builder, .arg = arg, .devices = devices, .ranks = world,
                                .shares = world > 1 ? shares : NULL, .n_shares = world > 1 ? world : 0,
                                .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }) };
-    if (trek_trainer_setup(graph, &opts) != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(trek_trainer_setup(graph, &opts));
     return graph;
 }
 
@@ -201,8 +189,7 @@ static void train(bool nested, int rows, int world, record *to)
             keep(to, trek_sum(trek_graph_trace(graph, "pass", k), trek_dims(1), false));
         trek_graph_backward(graph, trek_add(trek_mean(trek_square(y), trek_dims_none(), false),
                                             trek_mul_scalar(trek_mean(passes, trek_dims_none(), false), 0.01)));
-        if (trek_error_status() != TREK_OK)
-            fail_msg("%s", trek_error());
+        SUCCEEDS(trek_error_status());
         trek_scope_end(scope);
         assert_int_equal(trek_graph_step(graph), TREK_OK);
     }
@@ -249,13 +236,11 @@ static void compare_worlds(bool nested)
 
 static void steps_are_one_devices(void **state)
 {
-    (void)state;
     compare_worlds(false);
 }
 
 static void so_are_those_of_verbs_within_verbs(void **state)
 {
-    (void)state;
     compare_worlds(true);
 }
 
@@ -263,7 +248,6 @@ static void so_are_those_of_verbs_within_verbs(void **state)
 
 static trek_var *own_loss(trek_graph *graph, trek_var *y, const trek_batch *batch, void *arg)
 {
-    (void)batch, (void)arg;
     assert_true(trek_graph_trace_count(graph, "pass") >= 1); /* of this rank alone */
     trek_var *passes = trek_mean(trek_graph_tagged(graph, "passes"), trek_dims_none(), false);
     return trek_add(trek_mean(trek_square(y), trek_dims_none(), false), trek_mul_scalar(passes, 0.01));
@@ -286,8 +270,7 @@ static void train_by_loader(bool nested, int world, record *to)
         for (trek_batch *batch; (batch = trek_graph_next(graph)); trek_graph_step(graph)) /* of 5, 5 and 1 */
             keep(to, trek_graph_train_batch(graph, batch));
     }
-    if (trek_error_status() != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(trek_error_status());
     assert_int_equal(trek_module_each_param(trek_graph_module(graph), collect, to), TREK_OK);
     trek_graph_free(&graph);
     trek_loader_free(&loader);
@@ -296,7 +279,6 @@ static void train_by_loader(bool nested, int world, record *to)
 
 static void so_are_those_of_passes_by_rank(void **state)
 {
-    (void)state;
     static record one, many;
     for (int nested = 0; nested < 2; nested++) {
         train_by_loader(nested, 1, &one);
@@ -326,7 +308,6 @@ static trek_graph *build_meeting(trek_device device, void *arg)
 
 static void ranks_meet_in_every_pass(void **state)
 {
-    (void)state;
     static record of[3];
     bool synchronised = true;
     for (int world = 1; world < 4; world++) {
@@ -348,14 +329,12 @@ static void ranks_meet_in_every_pass(void **state)
 
 static void see(trek_log_level level, const char *message, void *arg)
 {
-    (void)level;
     if (strstr(message, "batch_norm1d \"0.body.1\""))
         *(bool *)arg = true;
 }
 
 static void setup_names_what_couples_samples_in_a_body(void **state)
 {
-    (void)state;
     bool synchronised = false, seen = false;
     trek_log_set(TREK_LOG_INFO, see, &seen);
     trek_graph *graph = set_up(build_meeting, &synchronised, 2);
@@ -368,14 +347,12 @@ static void setup_names_what_couples_samples_in_a_body(void **state)
 
 static trek_var *sum_forward(trek_module *self, trek_var *const *inputs, int n)
 {
-    (void)self;
     return n > 1 ? trek_add(inputs[0], inputs[1]) : inputs[0];
 }
 static const trek_module_class sum_class = { .name = "sum", .size = sizeof(trek_module), .forward_many = sum_forward };
 
 static trek_graph *build_carrying(trek_device device, void *arg)
 {
-    (void)arg;
     trek_flow *inner = trek_flow_through(trek_flow_from(linear(DIM, DIM, device)), trek_module_new(&sum_class));
     trek_flow_tag(trek_flow_using(inner, "last"), "last");
     return trek_flow_build(trek_flow_from(in_flow(inner)));
@@ -399,7 +376,6 @@ static void train_carrying(int world, bool cut, record *to)
 
 static void truncation_reaches_all_ranks(void **state)
 {
-    (void)state;
     static record one, many, whole;
     train_carrying(1, true, &one);
     train_carrying(1, false, &whole);
@@ -414,11 +390,10 @@ static void truncation_reaches_all_ranks(void **state)
 int main(void)
 {
     trek_log_set(TREK_LOG_ERROR, NULL, NULL); /* more ranks than cores is what this is about */
-    const struct CMUnitTest tests[] = { cmocka_unit_test(steps_are_one_devices),
-                                        cmocka_unit_test(so_are_those_of_verbs_within_verbs),
-                                        cmocka_unit_test(so_are_those_of_passes_by_rank),
-                                        cmocka_unit_test(ranks_meet_in_every_pass),
-                                        cmocka_unit_test(setup_names_what_couples_samples_in_a_body),
-                                        cmocka_unit_test(truncation_reaches_all_ranks) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_are_one_devices), cmocka_unit_test(so_are_those_of_verbs_within_verbs),
+        cmocka_unit_test(so_are_those_of_passes_by_rank), cmocka_unit_test(ranks_meet_in_every_pass),
+        cmocka_unit_test(setup_names_what_couples_samples_in_a_body), cmocka_unit_test(truncation_reaches_all_ranks),
+    };
     return cmocka_run_group_tests_name("flow_verbs_ranks", tests, NULL, NULL);
 }

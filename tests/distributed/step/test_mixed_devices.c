@@ -2,17 +2,6 @@
 /* CPU ranks beside GPU ranks: all have rank 0's parameters to the bit after every step, buffers
  * are merged, a step that overflows is skipped by all, and the result is that of as
  * many CPU ranks. (Every way of a pass is in test_graph_loader, processes are in test_job.) */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "distributed/ddp.h"
@@ -21,6 +10,7 @@
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "optim/scaler.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 enum { IN = 6, HIDDEN = 9, ROWS = 12, STEPS = 6, MOST = 512, TENSORS = 16 };
@@ -88,8 +78,7 @@ static trek_graph *set_up(const run *c)
     if (c->scaled) /* the first step overflows */
         opts.amp = (trek_amp_opts){ .scaling = 1,
                                     .scaler = { .init_scale = 0x1p127, .backoff_factor = 0x1p-110, .growth_interval = 2 } };
-    if (trek_trainer_setup(graph, &opts) != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(trek_trainer_setup(graph, &opts));
     return graph;
 }
 
@@ -171,7 +160,6 @@ static void compare(const trek_device *devices, int world)
 
 static void cpu_first(void **state)
 {
-    (void)state;
     if (test_on_cpu())
         skip();
     compare((const trek_device[]){ trek_cpu(0), test_device() }, 2);
@@ -179,7 +167,6 @@ static void cpu_first(void **state)
 
 static void gpu_first(void **state)
 {
-    (void)state;
     if (test_on_cpu())
         skip();
     compare((const trek_device[]){ test_device(), trek_cpu(0), trek_cpu(1) }, 3);
@@ -189,7 +176,6 @@ static char line[512];
 
 static void keep_line(trek_log_level level, const char *message, void *arg)
 {
-    (void)level, (void)arg;
     if (strncmp(message, "trainer:", 8) == 0)
         snprintf(line, sizeof line, "%s", message);
 }
@@ -197,7 +183,6 @@ static void keep_line(trek_log_level level, const char *message, void *arg)
 /* From the environment; the log says what there is, and unequal devices have windows. */
 static void found_and_named(void **state)
 {
-    (void)state;
     if (test_on_cpu())
         skip();
     trek_dtype dtype = TREK_F32;
@@ -207,8 +192,7 @@ static void found_and_named(void **state)
     trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .arg = &dtype });
     trek_log_set(TREK_LOG_WARNING, NULL, NULL);
     unsetenv("TREK_DEVICES");
-    if (status != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(status);
     assert_non_null(strstr(line, "2 CPU ranks"));
     assert_non_null(strstr(line, "and 1 GPU rank on cuda:0"));
     trek_trainer_workload workload;
@@ -232,7 +216,6 @@ static trek_status backward_rank(int rank, void *arg)
 /* trek_ddp: replicas begin as rank 0's and have the same gradients. */
 static void wrapped(void **state)
 {
-    (void)state;
     if (test_on_cpu())
         skip();
     trek_module *models[3];
@@ -243,8 +226,7 @@ static void wrapped(void **state)
     trek_ddp *ddp = trek_ddp_wrap(models, 3, NULL);
     if (!ddp)
         fail_msg("%s", trek_error());
-    if (trek_ranks_run(trek_ddp_ranks(ddp), backward_rank, ddp) != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(trek_ranks_run(trek_ddp_ranks(ddp), backward_rank, ddp));
     static values first, other;
     for (int r = 0; r < 3; r++) {
         values *to = r ? &other : &first;
@@ -274,7 +256,6 @@ static trek_status take_to_cpu(int rank, void *arg)
 /* Ranks on CPUs read what the caller computes on another device. */
 static void on_another_device(void **state)
 {
-    (void)state;
     const trek_device devices[] = { trek_cpu(0), trek_cpu(1), trek_cpu(2) };
     trek_ranks *ranks = trek_ranks_new(devices, 3);
     assert_non_null(ranks);

@@ -1,16 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks read their own rows of a batch: who reads what and how often, under shares that change, epochs that are left and
  * begun again, batches that somebody wants to see whole, and data that cannot be read; in one process and in several. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/ops.h"
@@ -22,6 +13,7 @@
 #include "nn/layers.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { MOST = 64, WIDTH = 3, RANKS = 4 };
 enum { COMPARED = 4 };                  /* times that a process reads sample 0 to see that all have the same data */
@@ -43,7 +35,6 @@ static trek_status watched_get(trek_dataset *self, const trek_fetch *fetch, trek
     const int64_t *indices = fetch->indices;
     int64_t n = fetch->n;
     float values[MOST * WIDTH];
-    (void)self;
     if ((int)n > atomic_load(&largest))
         atomic_store(&largest, (int)n);
     for (int64_t k = 0; k < n; k++) {
@@ -79,7 +70,6 @@ static atomic_int seen[MOST];           /* [place in the batch] the sample that 
 
 static trek_var *note(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)arg;
     trek_var *x = trek_batch_get(batch, "x");
     double *values = x ? test_read(trek_var_data(x)) : NULL;
     for (int64_t k = 0; values && k < trek_batch_size(batch); k++) {
@@ -95,7 +85,6 @@ static trek_var *note(trek_graph *graph, trek_var *output, const trek_batch *bat
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     return trek_flow_build(trek_flow_from(trek_nn_linear(WIDTH, 2, device)));
 }
 
@@ -135,7 +124,6 @@ static void pass(trek_graph *graph, trek_batch *batch, bool steps)
 /* While shares stay, each sample is read once in an epoch, by the rank that trains on it, and nobody reads all of a batch. */
 static void test_once(void **state)
 {
-    (void)state;
     static const double shares[] = { 3, 1, 2 };
     static const int prefetch[] = { TREK_ZERO, 1, 3 };
     for (int unequal = 0; unequal < 2; unequal++)
@@ -221,7 +209,6 @@ static void run_random(void)
 
 static void test_random(void **state)
 {
-    (void)state;
     for (int k = 0; k < 150; k++)
         run_random();
 }
@@ -229,7 +216,6 @@ static void test_random(void **state)
 /* A batch that is looked at before it is trained on is read whole, and so is the rest of the epoch, ahead. */
 static void test_asked(void **state)
 {
-    (void)state;
     trek_loader *loader = trek_loader_new(watched_new(40), &(trek_loader_opts){ .batch_size = 8 });
     trek_graph *graph = set_up(loader, 2, NULL);
     for (int epoch = 0; epoch < 2; epoch++) {
@@ -257,7 +243,6 @@ static void test_asked(void **state)
 /* The data's own error, at the pass whose samples they are; another epoch can begin after it. */
 static void test_failure(void **state)
 {
-    (void)state;
     static const int prefetch[] = { TREK_ZERO, 2, 10 };
     for (int k = 0; k < 3; k++) {
         trek_loader *loader = trek_loader_new(watched_new(30), &(trek_loader_opts){ .batch_size = 6, .prefetch = prefetch[k],
@@ -339,7 +324,6 @@ static int play(const part *me)
 
 static void test_processes(void **state)
 {
-    (void)state;
     static world w;
     static const char *const roles[] = { "equal", "shares" };
     if (!test_on_cpu())

@@ -1,20 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The sums that ranks and processes exchange inside a layer: bits, failures, late ones. */
-#include <math.h>
 #include <pthread.h>
 #include <unistd.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "distributed/ranks.h"
 #include "distributed/step/rank_sums.h"
 #include "tensor/rank_context.h"
 #include "tests/distributed/replica/sync_net.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 enum { WORLD = 5, COUNT = 37, ROUNDS = 50 };
@@ -106,7 +99,6 @@ static void expect_sums(const sums_test *t)
 
 static void sums_in_rank_order(void **state)
 {
-    (void)state;
     trek_ranks *ranks = trek_ranks_new(NULL, WORLD);
     sums_test t = { .per_process = WORLD, .sums = { trek_rank_sums_new(WORLD, false) } };
     assert_non_null(ranks);
@@ -126,7 +118,6 @@ static void sums_in_rank_order(void **state)
 
 static void who_is_alone_makes_none(void **state)
 {
-    (void)state;
     trek_rank_sums *sums = trek_rank_sums_new(3, false);
     trek_rank_sums_begin(sums, (bool[]){ false, true, false }, false);
     for (int rank = 0; rank < 3; rank++) {
@@ -151,7 +142,6 @@ static sums_test fresh(trek_rank_sums *sums)
 
 static void failures_wake_the_others(void **state)
 {
-    (void)state;
     trek_ranks *ranks = trek_ranks_new(NULL, WORLD);
     trek_rank_sums *sums = trek_rank_sums_new(WORLD, false);
     static const int victims[] = { 0, 1, 3, 4 };
@@ -161,8 +151,7 @@ static void failures_wake_the_others(void **state)
         sums_test t = fresh(sums);
         t.fails_at[victim] = 1 + 7 * (k / 4);
         snprintf(who, sizeof who, "rank %d: rank %d was told", victim, victim);
-        assert_int_equal(run_sums(ranks, &t), TREK_ERR_STATE);
-        expect(TREK_ERR_STATE, who);
+        FAILS(run_sums(ranks, &t), TREK_ERR_STATE, who);
         for (int r = 0; r < WORLD; r++)
             assert_int_equal(t.results[r], r == victim ? TREK_ERR_STATE : t.takes_part[r] ? TREK_ERR_PEER : TREK_OK);
         t = fresh(sums); /* and works again */
@@ -171,19 +160,17 @@ static void failures_wake_the_others(void **state)
         t.fails_at[victim] = -5;
         assert_int_equal(run_sums(ranks, &t), TREK_ERR_COMM);
         snprintf(who, sizeof who, "rank %d ended after 4 sums", victim);
-        expect(TREK_ERR_COMM, who);
+        expect_error(TREK_ERR_COMM, who);
     }
     sums_test t = fresh(sums);
     t.counts_differ = 3;
-    assert_int_equal(run_sums(ranks, &t), TREK_ERR_COMM);
-    expect(TREK_ERR_COMM, "rank 0 comes with 37 numbers, rank 3 with 36");
+    FAILS(run_sums(ranks, &t), TREK_ERR_COMM, "rank 0 comes with 37 numbers, rank 3 with 36");
     trek_rank_sums_free(&sums);
     trek_ranks_free(&ranks);
 }
 
 static void late_ranks(void **state)
 {
-    (void)state;
     trek_ranks *ranks = trek_ranks_new(NULL, WORLD);
     trek_rank_sums *sums = trek_rank_sums_new(WORLD, false);
     sums_test t = fresh(sums);
@@ -193,8 +180,7 @@ static void late_ranks(void **state)
     assert_true(t.waited[0] > 250000000 && t.waited[1] > 250000000 && t.waited[3] < 250000000); /* those who waited know it */
     trek_rank_sums_set_deadline(sums, 50000000);
     t.sleep_ms = 300;
-    assert_int_equal(run_sums(ranks, &t), TREK_ERR_TIMEOUT);
-    expect(TREK_ERR_TIMEOUT, "rank 3 did not come within 0.05 s");
+    FAILS(run_sums(ranks, &t), TREK_ERR_TIMEOUT, "rank 3 did not come within 0.05 s");
     assert_int_equal(t.results[3], TREK_ERR_TIMEOUT);
     trek_rank_sums_free(&sums);
     trek_ranks_free(&ranks);
@@ -203,7 +189,6 @@ static void late_ranks(void **state)
 /* Two processes, each a thread for its rank here, of 3 and 2 ranks. */
 static void between_processes(void **state)
 {
-    (void)state;
     trek_ranks *ranks = trek_ranks_new(NULL, WORLD);
     trek_comm *comms[2];
     sums_test t = { .per_process = 3, .sums = { trek_rank_sums_new(3, false), trek_rank_sums_new(3, false) },
@@ -222,7 +207,7 @@ static void between_processes(void **state)
         t.fails_at[r] = r == 1 ? 9 : 0;
     }
     assert_int_equal(run_sums(ranks, &t), TREK_ERR_STATE); /* ends the sums of the other process, too */
-    expect(TREK_ERR_STATE, "rank 1 was told to fail");
+    expect_error(TREK_ERR_STATE, "rank 1 was told to fail");
     for (int r = 0; r < WORLD; r++)
         assert_int_equal(t.results[r], r == 1 ? TREK_ERR_STATE : r < 3 ? TREK_ERR_PEER : TREK_ERR_CANCELLED);
     for (int p = 0; p < 2; p++)

@@ -2,16 +2,6 @@
 /* Ranks that keep and update a part of the optimizer's state each, against ranks that keep all of it: the same bits, or to
  * rounding where the norm of gradients counts, whatever optimizer, options and dtype; against one device; what is kept; what
  * fails in one rank; what is refused. (Processes are in test_job, checkpoints in test_checkpoint.) */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/backward.h"
@@ -22,6 +12,7 @@
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "optim/scaler.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 enum { IN = 9, HIDDEN = 37, OUT = 5, ROWS = 13, STEPS = 5, MOST = 8192 };
@@ -164,8 +155,7 @@ static trek_graph *begin(const run *c)
     run own = *c;
     trek_graph *graph = build(devices_of(c)[0], &own);
     assert_non_null(graph);
-    if (try_setup(c, graph) != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(try_setup(c, graph));
     if (!c->few)
         trek_var_set_requires_grad(((net *)trek_graph_at(graph, "0"))->frozen, false);
     if (c->groups || c->optimizer == MUON)
@@ -203,7 +193,6 @@ static trek_status make_step(const run *c, trek_graph *graph, uint32_t s)
 
 static trek_status note(const char *name, trek_var *var, void *arg)
 {
-    (void)name;
     result *to = arg;
     double *list = test_read(trek_var_data(var));
     assert_true(to->n + trek_var_numel(var) <= MOST);
@@ -266,7 +255,6 @@ static void compare(const result *got, const result *expected, double tolerance,
 
 static void same_as_unsharded(void **state)
 {
-    (void)state;
     static result got, expected;
     static const trek_dtype dtypes[] = { TREK_F32, TREK_BF16, TREK_F64, TREK_F32, TREK_F16 };
     static const trek_dtype states[] = { TREK_BF16, TREK_U8, TREK_F32, TREK_U8 };
@@ -289,7 +277,6 @@ static void same_as_unsharded(void **state)
 
 static void same_as_one_device(void **state)
 {
-    (void)state;
     static result got, expected;
     for (int k = 0; k < 8; k++) {
         run c = { .ranks = 1, .dtype = TREK_F64, .optimizer = k == 3 ? MOMENTUM : k > 3 ? (kind)(ELEMENTS + k - 4) : (kind)k,
@@ -307,7 +294,6 @@ static void same_as_one_device(void **state)
 /* A graph that is set up anew goes on: its state comes together, and is divided among other ranks. */
 static void set_up_again(void **state)
 {
-    (void)state;
     static result got, expected;
     for (int k = 0; k < 8; k++) {
         run c = { .ranks = 2, .dtype = k & 1 ? TREK_BF16 : TREK_F32, .state = k & 2 ? TREK_U8 : TREK_F32,
@@ -352,7 +338,6 @@ static int64_t state_bytes(const run *c)
 /* All test ranks' devices count together: N ranks have one state instead of N. */
 static void memory(void **state)
 {
-    (void)state;
     for (int ranks = 2; ranks <= 4; ranks++) {
         run c = { .ranks = ranks, .dtype = TREK_F32, .optimizer = MOMENTUM, .bucket_bytes = 1 << 20 };
         int64_t all = state_bytes(&c);
@@ -381,7 +366,6 @@ static int64_t numbers_of(const trek_optimizer *optimizer, int s, int part)
 /* Of classes that update whole parameters: one rank has all of each, the others none of it, and nobody nearly all. */
 static void whole_memory(void **state)
 {
-    (void)state;
     for (int k = ELEMENTS; k < KINDS; k++) {
         run c = { .ranks = 3, .dtype = TREK_BF16, .optimizer = (kind)k, .bucket_bytes = 2048, .sharded = true };
         trek_graph *graph = begin(&c), *undivided;
@@ -411,7 +395,6 @@ static void whole_memory(void **state)
  * and so do gradients that were reduced, or sent, before. */
 static void optimizers_change(void **state)
 {
-    (void)state;
     static result got, expected;
     static const kind order[] = { ADAM, LAMB, MUON, LION, ADAFACTOR, LARS, MOMENTUM };
     for (int k = 0; k < (test_short_on_device() ? 3 : 6); k++) {
@@ -445,7 +428,6 @@ static void optimizers_change(void **state)
 /* Whatever allocation fails when cuts are to lie elsewhere: the optimizer that there was goes on, where its state is. */
 static void change_that_fails(void **state)
 {
-    (void)state;
     static result got, expected;
     if (!test_on_cpu())
         skip();
@@ -482,7 +464,6 @@ static void change_that_fails(void **state)
 /* A rank that cannot come to its step: all learn of it, nothing has changed, and they go on. */
 static void failing_rank(void **state)
 {
-    (void)state;
     static result before, after, got, expected;
     for (int sharded = 0; sharded < 2; sharded++) {
         run c = { .ranks = 3, .dtype = TREK_F32, .optimizer = ADAM, .bucket_bytes = 2048, .norm = true, .sharded = sharded };
@@ -513,15 +494,13 @@ static void failing_rank(void **state)
 /* A group that brings a state with it: further ranks have it, too, when all gather theirs. */
 static void group_before_saving(void **state)
 {
-    (void)state;
     run c = { .ranks = 3, .dtype = TREK_F32, .optimizer = PLAIN, .bucket_bytes = 2048, .sharded = true };
     trek_graph *graph = begin(&c);
     assert_int_equal(make_step(&c, graph, 0), TREK_OK);
     assert_int_equal(trek_optimizer_vectors(trek_graph_optimizer(graph), optimizer_of(&(run){ .optimizer = MOMENTUM })), 1);
     char path[] = "/tmp/trek-sharded-XXXXXX";
     close(mkstemp(path));
-    if (trek_checkpoint_save(graph, NULL, path) != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(trek_checkpoint_save(graph, NULL, path));
     unlink(path);
     assert_int_equal(make_step(&c, graph, 1), TREK_OK);
     trek_graph_free(&graph);
@@ -542,22 +521,17 @@ static void expect_refused(const run *c, trek_optimizer_spec spec, trek_average 
 
 static void refused(void **state)
 {
-    (void)state;
     run c = { .ranks = 2, .dtype = TREK_F32, .optimizer = ADAM, .sharded = true };
     expect_refused(&c, optimizer_of(&c), TREK_AVERAGE_PARAMETERS, TREK_ERR_ARGUMENT, ".shard_optimizer");
     trek_graph *graph = begin(&c);
     assert_int_equal(make_step(&c, graph, 0), TREK_OK);
     trek_optimizer *optimizer = trek_graph_optimizer(graph);
     trek_optimizer_spec bad = trek_with_state(trek_lamb((trek_lamb_opts){ 0 }), TREK_U8);
-    assert_int_equal(trek_graph_set_optimizer(graph, bad), TREK_ERR_UNSUPPORTED);
-    trek_error_clear();
+    FAILS(trek_graph_set_optimizer(graph, bad), TREK_ERR_UNSUPPORTED, "");
     assert_ptr_equal(trek_graph_optimizer(graph), optimizer);
     assert_null(trek_optimizer_save(optimizer)); /* a part of it would be no state */
-    assert_int_equal(trek_error_status(), TREK_ERR_STATE);
-    assert_non_null(strstr(trek_error(), "trek_checkpoint_save"));
-    trek_error_clear();
-    assert_int_equal(trek_optimizer_step(optimizer), TREK_ERR_STATE);
-    trek_error_clear();
+    expect_error(TREK_ERR_STATE, "trek_checkpoint_save");
+    FAILS(trek_optimizer_step(optimizer), TREK_ERR_STATE, "");
     assert_int_equal(make_step(&c, graph, 1), TREK_OK);
     trek_graph_free(&graph);
 }
@@ -571,8 +545,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_as_unsharded), cmocka_unit_test(same_as_one_device), cmocka_unit_test(set_up_again),
         cmocka_unit_test(memory), cmocka_unit_test(whole_memory), cmocka_unit_test(optimizers_change),
-        cmocka_unit_test(change_that_fails),
-        cmocka_unit_test(failing_rank), cmocka_unit_test(group_before_saving),
+        cmocka_unit_test(change_that_fails), cmocka_unit_test(failing_rank), cmocka_unit_test(group_before_saving),
         cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,16 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams and ranks: every sample is trained on once, at the place in its batch that it has in one process, and all processes
  * see the same number of batches; what cannot be had of a stream is refused when it is asked for. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/ops.h"
@@ -23,6 +14,7 @@
 #include "graph/graph_loader.h"
 #include "nn/layers.h"
 #include "tests/support/processes.h"
+#include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 enum { WIDTH = 3, BATCH = 7, SAMPLES = 31 }; /* batches of 7, the last one of 3 */
@@ -45,7 +37,6 @@ static trek_status number_next(trek_dataset *self, void *reading, int64_t n, tre
 {
     float values[4 * WIDTH];
     place *p = reading;
-    (void)self;
     for (*got = 0; *got < n && *got < 4 && p->at < SAMPLES; ++*got, p->at++)
         for (int j = 0; j < WIDTH; j++)
             values[*got * WIDTH + j] = (float)(p->at + 1000 * p->epoch + 100 * j);
@@ -55,7 +46,6 @@ static trek_status number_next(trek_dataset *self, void *reading, int64_t n, tre
 
 static void number_close(trek_dataset *self, void *reading)
 {
-    (void)self;
     free(reading);
 }
 
@@ -74,7 +64,6 @@ static atomic_int seen[BATCH]; /* [place in the batch] the sample that a rank ha
 
 static trek_var *note(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)arg;
     trek_var *x = trek_batch_get(batch, "x");
     double *values = x ? test_read(trek_var_data(x)) : NULL;
     for (int64_t k = 0; values && k < trek_batch_size(batch); k++)
@@ -85,7 +74,6 @@ static trek_var *note(trek_graph *graph, trek_var *output, const trek_batch *bat
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     return trek_flow_build(trek_flow_from(trek_nn_linear(WIDTH, 2, device)));
 }
 
@@ -124,7 +112,6 @@ static int train(trek_graph *graph, trek_loader *loader, int64_t epoch, int64_t 
 
 static void test_ranks(void **state)
 {
-    (void)state;
     static const double shares[] = { 2, 1, 4 };
     for (int way = 0; way < 8; way++) {
         int ranks = way / 2 + 1 < 4 ? way / 2 + 1 : 3, batches;
@@ -135,13 +122,11 @@ static void test_ranks(void **state)
         assert_int_equal(trek_graph_set_loader(graph, loader, "x"), TREK_OK);
         assert_int_equal(trek_graph_set_loss(graph, note, NULL), TREK_OK);
         trek_trainer_opts opts = options(ranks, way >= 6 ? shares : NULL, way >= 6 ? ranks : 0);
-        if (trek_trainer_setup(graph, &opts) != TREK_OK)
-            fail_msg("%s", trek_error());
+        SUCCEEDS(trek_trainer_setup(graph, &opts));
         for (int epoch = 0; epoch < 3; epoch++) {
             assert_int_equal(train(graph, loader, epoch, epoch, &batches), (drop ? 28 : SAMPLES) - epoch * BATCH);
             assert_int_equal(batches, (drop ? 4 : 5) - epoch);
-            if (trek_error_status() != TREK_OK)
-                fail_msg("%s", trek_error());
+            SUCCEEDS(trek_error_status());
         }
         trek_graph_free(&graph);
         trek_loader_free(&loader);
@@ -162,7 +147,6 @@ static trek_graph *set_up(trek_loader *loader, int ranks)
 /* A checkpoint in the middle of an epoch, taken up by another number of ranks: the stream goes on behind what was used. */
 static void test_checkpoint(void **state)
 {
-    (void)state;
     char path[] = "/tmp/trek-stream-XXXXXX";
     int file = mkstemp(path);
     assert_true(file >= 0);
@@ -179,8 +163,7 @@ static void test_checkpoint(void **state)
     trek_loader_free(&loader);
     loader = loader_new(false);
     graph = set_up(loader, 3);
-    if (trek_checkpoint_load(graph, loader, path) != TREK_OK)
-        fail_msg("%s", trek_error());
+    SUCCEEDS(trek_checkpoint_load(graph, loader, path));
     int64_t next = 2 * BATCH;
     for (trek_batch *batch; (batch = trek_graph_next(graph));)
         for (int64_t k = 0; k < trek_batch_size(batch); k++, next++)
@@ -200,7 +183,6 @@ static void refused(trek_status status, const char *part)
 
 static void test_refusals(void **state)
 {
-    (void)state;
     trek_loader *loader = loader_new(false);
     trek_graph *graph = build(test_device(), NULL);
     assert_int_equal(trek_graph_set_loader(graph, loader, "x"), TREK_OK);
@@ -271,7 +253,6 @@ static int sum_of(const world *w, int epoch)
 
 static void test_processes(void **state)
 {
-    (void)state;
     static world w;
     static const char *const roles[] = { "equal", "shares" };
     if (!test_on_cpu())

@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A step that fails in one of several processes is told in one round, whatever that process calls before it clears its error: all
  * go on with the same next step, and none hears of the old one again. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "autograd/losses.h"
 #include "autograd/ops.h"
 #include "distributed/comm/comm.h"
@@ -18,6 +9,7 @@
 #include "nn/layers.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { FEATURES = 6, CLASSES = 3, ROWS = 7, STEPS = 8, FAILS_AT = 2 };
 
@@ -27,7 +19,6 @@ static bool is(const char *what) { return strstr(me.detail, what) != NULL; }
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    (void)arg;
     trek_linear_opts opts = { .in = FEATURES, .out = CLASSES, .device = device };
     return trek_flow_build(trek_flow_from(trek_nn_linear_with(&opts)));
 }
@@ -148,7 +139,6 @@ static void train(int processes, const char *detail, char line[64])
 
 static void test_told_once(void **state)
 {
-    (void)state;
     static const char *const kinds[] = { "step",      "backward,step", "detach,step",
                                          "zero,step", "mode,backward", "detach,zero,mode,backward,step" };
     char plain[64], line[64], steps[16];

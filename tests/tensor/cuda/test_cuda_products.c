@@ -1,19 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of a GPU: what cuBLASLt is told about addresses, and how many runs it takes to choose among its algorithms. On
  * TREK_TEST_DEVICE, a GPU; on the CPU there is nothing to test. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tensor/op.h"
 #include "tensor/tensor_internal.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 static trek_device gpu;
 
@@ -69,7 +60,6 @@ static void multiply_ones(int64_t m, int64_t k, int64_t n, int64_t skip)
  * Its A is y. */
 static void alignments_are_those_of_the_addresses(void **state)
 {
-    (void)state;
     static const struct {
         int64_t skip;
         unsigned alignment;
@@ -90,7 +80,6 @@ static void alignments_are_those_of_the_addresses(void **state)
 /* Slow candidates have two runs, one that warms up and one that shows that they are slow; the others have three more. */
 static void slow_candidates_are_dropped(void **state)
 {
-    (void)state;
     enum { SLOW = 6, CANDIDATES = 3 + SLOW };
     if (!find_fakes())
         skip();
@@ -110,7 +99,6 @@ static void slow_candidates_are_dropped(void **state)
 
 static int set_up(void **state)
 {
-    (void)state;
     gpu = test_device();
     return 0;
 }
@@ -122,8 +110,7 @@ int main(void)
         return 77;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(alignments_are_those_of_the_addresses),
-        cmocka_unit_test(slow_candidates_are_dropped),
+        cmocka_unit_test(alignments_are_those_of_the_addresses), cmocka_unit_test(slow_candidates_are_dropped),
     };
     return cmocka_run_group_tests_name("products of a GPU", tests, set_up, NULL);
 }

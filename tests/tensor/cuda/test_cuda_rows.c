@@ -4,20 +4,10 @@
  * teams of every width, vectors and single elements, rows too long for registers,
  * splits over blocks. Each call is made twice and must give the same bits. On
  * TREK_TEST_DEVICE, a GPU; on the CPU there is nothing to compare. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tensor/op.h"
 #include "tensor/op_opts.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 #define MOST 8
 
@@ -144,7 +134,6 @@ static void reduce(enum trek_op_id op, trek_shape shape, int64_t mask, trek_dtyp
 
 static void test_reductions(void **state)
 {
-    (void)state;
     static const enum trek_op_id ops[] = { TREK_OP_sum, TREK_OP_mean, TREK_OP_max, TREK_OP_min, TREK_OP_argmax, TREK_OP_variance,
                                            TREK_OP_logsumexp };
     for (size_t k = 0; k < sizeof ops / sizeof *ops; k++) {
@@ -178,7 +167,6 @@ static void sum_along(trek_shape shape, int dim, trek_dtype dtype, bool moved)
 
 static void test_cumulative_sums(void **state)
 {
-    (void)state;
     for (int d = 0; d < n_floats; d++)
         sum_along(trek_dims(40001), 0, floats[d], false);
     sum_along(trek_dims(100003), 0, TREK_I64, false);
@@ -205,7 +193,6 @@ static void soft(enum trek_op_id op, trek_shape shape, int dim, trek_dtype dtype
 
 static void test_softmax(void **state)
 {
-    (void)state;
     static const enum trek_op_id ops[] = { TREK_OP_softmax, TREK_OP_log_softmax, TREK_OP_softmax_backward,
                                            TREK_OP_log_softmax_backward };
     static const int64_t lengths[] = { 1, 5, 8, 40, 96, 768, 1000, 1001, 1024, 2048, 5000, 8200, 20000 };
@@ -246,7 +233,6 @@ static void norms(int64_t rows, int64_t n, trek_dtype dtype, trek_dtype weight_d
 
 static void test_norms(void **state)
 {
-    (void)state;
     static const int64_t lengths[] = { 1, 4, 8, 40, 96, 768, 1000, 1001, 1024, 1600, 3000, 4096, 9000, 17000 };
     for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++)
         for (int d = 0; d < n_floats; d++)
@@ -277,7 +263,6 @@ static void batch(trek_shape shape, trek_dtype dtype, bool training)
 
 static void test_batch_norm(void **state)
 {
-    (void)state;
     for (int d = 0; d < n_floats; d++) {
         batch(trek_dims(8, 6, 16, 16), floats[d], true);
         batch(trek_dims(500, 40), floats[d], true);
@@ -291,7 +276,6 @@ static void test_batch_norm(void **state)
 
 static void test_embedding(void **state)
 {
-    (void)state;
     static const int64_t tables[][3] = { { 1000, 96, 5000 }, { 70000, 5, 3000 }, { 40, 64, 2500 }, { 3, 1, 10 },
                                          { 300, 1100, 70 } };
     for (size_t k = 0; k < sizeof tables / sizeof *tables; k++)
@@ -331,7 +315,6 @@ static void loss(int64_t rows, int64_t classes, trek_dtype dtype, int reduction,
 
 static void test_losses(void **state)
 {
-    (void)state;
     for (int d = 0; d < n_floats; d++) {
         loss(5000, 10, floats[d], TREK_REDUCTION_MEAN, 0, false);
         loss(64, 1000, floats[d], TREK_REDUCTION_SUM, 0.1, false);
@@ -376,7 +359,6 @@ static double gelu_in_f64(double x, bool slope)
  * the exponential may be 0 below 2^-126, which is where the result is below 7e-38. */
 static void test_gelu(void **state)
 {
-    (void)state;
     enum { SIZE = 110000 };
     static double x[SIZE], got[SIZE];
     for (int c = 0; c < 6; c++) {

@@ -1,17 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The order in which attention's blocks take heads and tiles: each once, in sections that fit the cache; and what they then read
  * from memory, by a model of a cache that many blocks share. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "tensor/cuda/attention/launch_order.h"
+#include "tests/support/unit.h"
 
 /* Blocks of a grid that is smaller than the work take what is a grid's size further on. Each tile of each head comes up once; a
  * section's heads are through before those of the next; within a section tiles with more work come before those with less. */
@@ -41,7 +32,6 @@ static void takes_everything_once(const trek_launch_order *order, int sharing, i
 
 static void each_tile_once(void **state)
 {
-    (void)state;
     static const int counts[] = { 1, 2, 3, 5, 7, 8, 12, 17, 48, 100 };
     enum { COUNTS = sizeof counts / sizeof counts[0] };
     int lasts = 0;
@@ -65,7 +55,6 @@ static void each_tile_once(void **state)
 /* As many blocks as a grid can have, and keys that are none. */
 static void ends_of_ranges(void **state)
 {
-    (void)state;
     const trek_launch_order one = trek_launch_order_of(INT64_C(1) << 40, 0, 1, 1, 0x7fffffff);
     trek_launch_place place = trek_launch_place_of(one, 0x7ffffffe);
     assert_int_equal(one.section, 0x7fffffff);
@@ -184,7 +173,6 @@ static double gigabytes(const kernel_model *m, int64_t bytes, int64_t l2)
  * of the L2 holds the same; without them two or three times as much is read as there is. */
 static void sections_are_read_once(void **state)
 {
-    (void)state;
     static const struct {
         const char *what;
         kernel_model model;
@@ -211,9 +199,7 @@ static void sections_are_read_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_tile_once),
-        cmocka_unit_test(ends_of_ranges),
-        cmocka_unit_test(sections_are_read_once),
+        cmocka_unit_test(each_tile_once), cmocka_unit_test(ends_of_ranges), cmocka_unit_test(sections_are_read_once),
     };
     return cmocka_run_group_tests_name("launch_order", tests, NULL, NULL);
 }

@@ -2,23 +2,15 @@
 /* Which way served a call, and why another did not: counts, reasons and the log, on the fake device, where each refusal is
  * forced. What decides is read from the environment once, so every case of a GPU is a process of its own: this program again. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "tensor/backend.h"
 #include "tensor/device_paths.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 /* --- what a process sees ---------------------------------------------------------------------- */
 
@@ -28,7 +20,6 @@ static char warnings[1 << 14];
 
 static void keep(trek_log_level level, const char *message, void *arg)
 {
-    (void)arg;
     const bool warns = level == TREK_LOG_WARNING && (strstr(message, "attention") || strstr(message, "ATTENTION"));
     char *to = warns ? warnings : lines;
     const size_t size = warns ? sizeof warnings : sizeof lines;
@@ -153,7 +144,6 @@ static void counts_and_report(void)
 
 static void *multiply_often(void *arg)
 {
-    (void)arg;
     trek_scope scope = trek_scope_begin();
     for (int k = 0; k < 50; k++)
         multiply(16, 16, 16);
@@ -384,7 +374,6 @@ static int chosen = -1; /* the case that this process is for */
 
 static void run_chosen(void **state)
 {
-    (void)state;
     trek_log_set(TREK_LOG_INFO, keep, NULL);
     assert_true(trek_device_count(TREK_CUDA) > 0);
     trek_scope scope = trek_scope_begin();
@@ -423,7 +412,6 @@ static bool passes(int k)
 
 static void refusals_are_counted(void **state)
 {
-    (void)state;
     const char *ptx = getenv("TREK_TEST_PTX");
     if (test_on_cpu() || !getenv("TREK_CUBLASLT_LIBRARY") || !strstr(getenv("TREK_CUBLASLT_LIBRARY"), "libfake_"))
         skip(); /* not asked of the device: what a process does before it forks it should not have opened one */
@@ -438,7 +426,6 @@ static void refusals_are_counted(void **state)
 
 static void cpus_have_no_choice(void **state)
 {
-    (void)state;
     trek_device_path rows[2];
     assert_int_equal(trek_device_paths(trek_cpu(0), rows, 2), 0);
     assert_int_equal(trek_device_paths((trek_device){ (trek_device_type)9, 0 }, rows, 2), 0);

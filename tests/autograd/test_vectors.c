@@ -164,6 +164,7 @@ static trek_var *zeros_and_ones(trek_var *like, trek_shape shape)
 #define ROWS trek_dims(3, 7)
 #define SUM TREK_REDUCTION_SUM
 #define NONE TREK_REDUCTION_NONE
+CASE(mse_loss_weighted, trek_mse_loss_with(x[0], x[1], &(trek_loss_opts){ .weight = trek_exp(x[2]) }))
 CASE(huber_loss, trek_huber_loss(x[0], x[1], 0.7, NULL))
 CASE(huber_loss_weighted, trek_huber_loss(x[0], x[1], 1.5, &(trek_loss_opts){ .weight = trek_exp(x[2]) }))
 CASE(bce, trek_bce(trek_sigmoid(x[0]), trek_sigmoid(x[1]), NULL))
@@ -228,7 +229,7 @@ static const vector_case cases[] = {
     ENTRY(conv_transpose2d_groups, 1), ENTRY(max_pool2d_ceil, 2), ENTRY(max_pool2d_dilated, 2), ENTRY(avg_pool2d_exclude, 2),
     ENTRY(embedding_padding, 1), ENTRY(cross_entropy_options, 2), ENTRY(cross_entropy_probabilities, 2), ENTRY(nll_loss, 2),
     ENTRY(mse_loss, 2), ENTRY(l1_loss, 2), ENTRY(smooth_l1_loss, 2), ENTRY(bce_with_logits, 2), ENTRY(kl_div, 2),
-    ENTRY(huber_loss, 2), ENTRY(huber_loss_weighted, 2), ENTRY(bce, 2), ENTRY(bce_weighted, 2),
+    ENTRY(mse_loss_weighted, 2), ENTRY(huber_loss, 2), ENTRY(huber_loss_weighted, 2), ENTRY(bce, 2), ENTRY(bce_weighted, 2),
     ENTRY(bce_with_logits_positives, 2), ENTRY(focal_loss, 2), ENTRY(focal_loss_sum, 2), ENTRY(soft_margin_loss, 2),
     ENTRY(poisson_nll_loss, 2), ENTRY(poisson_nll_loss_rates, 2), ENTRY(gaussian_nll_loss, 2), ENTRY(gaussian_nll_loss_rows, 2),
     ENTRY(kl_div_logs, 2), ENTRY(nll_loss_none, 2), ENTRY(cosine_similarity, 2), ENTRY(cosine_similarity_short, 2),

@@ -74,6 +74,7 @@ def info_nce(q, k, temperature):
 
 
 PAIR, WEIGHTED = [(3, 7), (3, 7)], [(3, 7), (3, 7), (3, 7)]
+case("mse_loss_weighted", WEIGHTED, 2, lambda x, y, w: F.mse_loss(x, y, weight=w.exp()))
 case("huber_loss", PAIR, 2, lambda x, y: F.huber_loss(x, y, delta=0.7))
 case("huber_loss_weighted", WEIGHTED, 2, lambda x, y, w: F.huber_loss(x, y, delta=1.5, weight=w.exp()))
 case("bce", PAIR, 2, lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()))

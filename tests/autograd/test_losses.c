@@ -269,7 +269,9 @@ static void not_known(void **state)
     assert_true(isnan(trek_loss_weight(trek_cross_entropy_with(x, probabilities(4), &sum))));
     assert_true(isnan(trek_loss_weight(trek_linear_cross_entropy(x, numbers(12, trek_dims(CLASSES, CLASSES)), NULL, labels,
                                                                  &sum))));
-    trek_var *loss = trek_cross_entropy(x, labels);
+    trek_var *of_rows = trek_cross_entropy_with(x, probabilities(4), &none), *loss = trek_cross_entropy(x, labels);
+    assert_int_equal(trek_var_numel(of_rows), 4);
+    assert_true(isnan(trek_loss_weight(of_rows)));
     assert_true(trek_loss_weight(loss) == 4);
     assert_true(isnan(trek_loss_weight(trek_mul_scalar(loss, 2))));
     assert_true(isnan(trek_loss_weight(trek_add(loss, loss))));

@@ -164,8 +164,12 @@ static trek_var *zeros_and_ones(trek_var *like, trek_shape shape)
 #define ROWS trek_dims(3, 7)
 #define SUM TREK_REDUCTION_SUM
 #define NONE TREK_REDUCTION_NONE
+CASE(mse_loss_weighted, trek_mse_loss_with(x[0], x[1], &(trek_loss_opts){ .weight = trek_exp(x[2]) }))
 CASE(huber_loss, trek_huber_loss(x[0], x[1], 0.7, NULL))
+CASE(huber_loss_weighted, trek_huber_loss(x[0], x[1], 1.5, &(trek_loss_opts){ .weight = trek_exp(x[2]) }))
 CASE(bce, trek_bce(trek_sigmoid(x[0]), trek_sigmoid(x[1]), NULL))
+CASE(bce_weighted, trek_bce(trek_sigmoid(x[0]), trek_sigmoid(x[1]),
+                            &(trek_loss_opts){ .weight = trek_exp(trek_var_detach(x[2])) }))
 CASE(bce_with_logits_positives,
      trek_bce_with_logits_with(x[0], zeros_and_ones(x[0], ROWS),
                                &(trek_bce_opts){ .weight = trek_exp(trek_var_detach(x[2])),
@@ -181,6 +185,8 @@ CASE(gaussian_nll_loss_rows,
      trek_gaussian_nll_loss(x[0], x[1], trek_exp(x[2]), &(trek_gaussian_nll_opts){ .eps = 0.8, .reduction = NONE }))
 CASE(kl_div_logs, trek_kl_div_with(trek_log_softmax(x[0], 1), trek_log_softmax(x[1], 1),
                                    &(trek_kl_div_opts){ .log_target = true, .per_element = true }))
+CASE(nll_loss_none, trek_nll_loss_with(trek_log_softmax(x[0], 1), classes(trek_dims(2, 3), 4, TREK_I64),
+                                       &(trek_cross_entropy_opts){ .reduction = NONE }))
 CASE(cosine_similarity, trek_cosine_similarity(x[0], x[1], 1, 1e-8))
 CASE(cosine_similarity_short, trek_cosine_similarity(x[0], x[1], 0, 2.5))
 CASE(pairwise_distance, trek_pairwise_distance(x[0], x[1], 3, 1e-6, true))
@@ -223,9 +229,10 @@ static const vector_case cases[] = {
     ENTRY(conv_transpose2d_groups, 1), ENTRY(max_pool2d_ceil, 2), ENTRY(max_pool2d_dilated, 2), ENTRY(avg_pool2d_exclude, 2),
     ENTRY(embedding_padding, 1), ENTRY(cross_entropy_options, 2), ENTRY(cross_entropy_probabilities, 2), ENTRY(nll_loss, 2),
     ENTRY(mse_loss, 2), ENTRY(l1_loss, 2), ENTRY(smooth_l1_loss, 2), ENTRY(bce_with_logits, 2), ENTRY(kl_div, 2),
-    ENTRY(huber_loss, 2), ENTRY(bce, 2), ENTRY(bce_with_logits_positives, 2), ENTRY(focal_loss, 2), ENTRY(focal_loss_sum, 2),
-    ENTRY(soft_margin_loss, 2), ENTRY(poisson_nll_loss, 2), ENTRY(poisson_nll_loss_rates, 2), ENTRY(gaussian_nll_loss, 2),
-    ENTRY(gaussian_nll_loss_rows, 2), ENTRY(kl_div_logs, 2), ENTRY(cosine_similarity, 2), ENTRY(cosine_similarity_short, 2),
+    ENTRY(mse_loss_weighted, 2), ENTRY(huber_loss, 2), ENTRY(huber_loss_weighted, 2), ENTRY(bce, 2), ENTRY(bce_weighted, 2),
+    ENTRY(bce_with_logits_positives, 2), ENTRY(focal_loss, 2), ENTRY(focal_loss_sum, 2), ENTRY(soft_margin_loss, 2),
+    ENTRY(poisson_nll_loss, 2), ENTRY(poisson_nll_loss_rates, 2), ENTRY(gaussian_nll_loss, 2), ENTRY(gaussian_nll_loss_rows, 2),
+    ENTRY(kl_div_logs, 2), ENTRY(nll_loss_none, 2), ENTRY(cosine_similarity, 2), ENTRY(cosine_similarity_short, 2),
     ENTRY(pairwise_distance, 2), ENTRY(cosine_embedding_loss, 2), ENTRY(margin_ranking_loss, 2), ENTRY(hinge_embedding_loss, 2),
     ENTRY(triplet_margin_loss, 2), ENTRY(triplet_margin_loss_swap, 2), ENTRY(multi_margin_loss, 2),
     ENTRY(multi_margin_loss_weighted, 2), ENTRY(multilabel_soft_margin_loss, 2), ENTRY(info_nce, 2),

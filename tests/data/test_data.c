@@ -397,7 +397,7 @@ static void text_windows_and_vocabulary(void **state)
     trek_dataset_free(&set);
     REFUSED(trek_dataset_text_windows(path, 11, NULL), TREK_ERR_FORMAT, "11 characters hold no window of 11");
     REFUSED(trek_dataset_text_windows(path, 0, NULL), TREK_ERR_ARGUMENT, "window 0");
-    REFUSED(trek_dataset_text_windows(in_folder("absent"), 3, NULL), TREK_ERR_IO, "absent: cannot be opened");
+    REFUSED(trek_dataset_text_windows(in_folder("absent"), 3, NULL), TREK_ERR_IO, "/absent: cannot be opened");
 }
 
 static void cifar10_batches(void **state)

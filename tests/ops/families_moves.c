@@ -344,6 +344,7 @@ FAMILY(one_hot)
     c.attrs.i[0] = 10;
     sink(row, &c, arg);
     c.in_data = false;
+    c.in[0].shape = trek_dims(0); /* so that no label is beyond them */
     static const int64_t none[] = { 0, -2 };
     for (int k = 0; k < 2; k++) {
         c.attrs.i[0] = none[k];

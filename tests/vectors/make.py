@@ -74,8 +74,11 @@ def info_nce(q, k, temperature):
 
 
 PAIR, WEIGHTED = [(3, 7), (3, 7)], [(3, 7), (3, 7), (3, 7)]
+case("mse_loss_weighted", WEIGHTED, 2, lambda x, y, w: F.mse_loss(x, y, weight=w.exp()))
 case("huber_loss", PAIR, 2, lambda x, y: F.huber_loss(x, y, delta=0.7))
+case("huber_loss_weighted", WEIGHTED, 2, lambda x, y, w: F.huber_loss(x, y, delta=1.5, weight=w.exp()))
 case("bce", PAIR, 2, lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()))
+case("bce_weighted", WEIGHTED, 2, lambda x, y, w: F.binary_cross_entropy(x.sigmoid(), y.sigmoid(), w.detach().exp()))
 case("bce_with_logits_positives", [(3, 7), (7,), (3, 1)], 2, lambda x, p, w: F.binary_cross_entropy_with_logits(
     x, classes((3, 7), 2).double(), w.detach().exp(), pos_weight=p.detach().exp()))
 case("focal_loss", [(3, 7)], 2, lambda x: focal(x, classes((3, 7), 2).double(), 0.25, 2).mean())
@@ -86,6 +89,7 @@ case("poisson_nll_loss_rates", PAIR, 2, lambda x, y: F.poisson_nll_loss(x.exp(),
 case("gaussian_nll_loss", WEIGHTED, 2, lambda x, y, v: F.gaussian_nll_loss(x, y, v.exp(), full=True))
 case("gaussian_nll_loss_rows", [(3, 7), (3, 7), (3,)], 2, lambda x, y, v: F.gaussian_nll_loss(x, y, v.exp(), eps=0.8, reduction="none"))
 case("kl_div_logs", PAIR, 2, lambda x, y: F.kl_div(x.log_softmax(1), y.log_softmax(1), log_target=True, reduction="mean"))
+case("nll_loss_none", [(2, 4, 3)], 2, lambda x: F.nll_loss(x.log_softmax(1), classes((2, 3), 4), reduction="none"))
 case("cosine_similarity", [(3, 7), (1, 7)], 2, lambda x, y: F.cosine_similarity(x, y, 1, 1e-8))
 case("cosine_similarity_short", [(3, 7), (3, 7)], 2, lambda x, y: F.cosine_similarity(x, y, 0, 2.5))
 case("pairwise_distance", [(3, 7), (3, 7)], 2, lambda x, y: F.pairwise_distance(x, y, 3, 1e-6, True))

@@ -62,12 +62,13 @@ template <typename T, typename W> static __device__ __forceinline__ W standard(W
     return sizeof(T) == 2 ? trek_fma(x, rstd, offset) : (x - mean) * rstd;
 }
 
-/* (g - shift - h slope) rstd. Of 16 bits by two fused multiply-adds, with less = -shift rstd and steep = -slope rstd; wider ones
- * subtract first, so that what is equal leaves nothing: in a row of one number all does. */
+/* (g - shift - h slope) rstd, with steep = -slope rstd. Of 16 bits by two fused multiply-adds, with less = -shift rstd; wider
+ * ones subtract first, so that what is equal leaves nothing: in a row of one number all does. */
 template <typename T, typename W>
-static __device__ __forceinline__ W centred(W g, W h, W rstd, W shift, W slope, W less, W steep)
+static __device__ __forceinline__ W centred(W g, W x, W mean, W rstd, W offset, W shift, W less, W steep)
 {
-    return sizeof(T) == 2 ? trek_fma(g, rstd, trek_fma(h, steep, less)) : trek_fma(h, -slope, g - shift) * rstd;
+    return sizeof(T) == 2 ? trek_fma(g, rstd, trek_fma(standard<T, W>(x, mean, rstd, offset), steep, less))
+                          : trek_fma(x - mean, steep, g - shift) * rstd;
 }
 
 /* What a thread has of a row, as it is stored: unpacking twice is cheaper than registers. */
@@ -156,8 +157,7 @@ static __global__ void __launch_bounds__(THREADS, V > 1 && values <= 24 && sizeo
                 more = *reinterpret_cast<const trek_vector<T, V> *>(a.added + row * n + at);
 #pragma unroll
             for (int i = 0; i < V; i++) {
-                const W h = standard<T, W>(trek_get(x.x[k].x[i]), mean, rstd, offset);
-                g[i] = centred<T, W>(g[i], h, rstd, shift, slope, less, steep);
+                g[i] = centred<T, W>(g[i], trek_get(x.x[k].x[i]), mean, rstd, offset, shift, less, steep);
                 result.x[i] = trek_store<T>::of(a.added ? g[i] + trek_get(more.x[i]) : g[i]);
             }
             *reinterpret_cast<trek_vector<T, V> *>(a.dx + row * n + at) = result;

@@ -93,8 +93,10 @@ def chosen_tests(build: str, options: argparse.Namespace) -> list[tuple[str, str
     return tests
 
 
-def in_quarter(name: str, commit: str) -> bool:
-    return hashlib.sha256(name.encode()).digest()[0] % 4 == int(commit[:8] or "0", 16) % 4
+def quarter(names: list[str], commit: str) -> set[str]:
+    """The one of four parts of about equal size, over which the tests are spread by their names, that the commit's name chooses."""
+    spread = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
+    return set(spread[int(commit[:8] or "0", 16) % 4::4])
 
 
 def main() -> None:
@@ -114,10 +116,12 @@ def main() -> None:
     homes = {path.stem.removeprefix("test_"): str(path.parent.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.c")}
     programs, commit = affected_programs(changed, homes), git("rev-parse", "HEAD").strip()
     on_device, as_ptx = (any(name.startswith(folders) for name in changed) for folders in (DEVICE, DEVICE + ("tests/ptx/",)))
-    for name, program, suites in chosen_tests(options.build, options):
+    tests = chosen_tests(options.build, options)
+    also = quarter([name for name, _, _ in tests], commit) if options.quarter else set()
+    for name, program, suites in tests:
         touched = program in programs or name in programs
         touched |= on_device and "cuda" in suites or as_ptx and "ptx" in suites
-        if options.all or touched or options.quarter and in_quarter(name, commit):
+        if options.all or touched or name in also:
             print(name)
 
 

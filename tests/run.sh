@@ -271,31 +271,6 @@ stage_processes() {
     built plain processes && tests plain processes "${waiting[@]}" --num-processes $((2 * jobs))
 }
 
-# Large cases in a third of their dtypes, anew each time: all of them are in "plain", by the best instruction set.
-one_isa() { TREK_TEST_SHORT=1 TREK_ISA=$1 tests plain "isa_$1" ops_forward ops_gradient ops_random_rows vectors; }
-one_dot() { TREK_TEST_SHORT=1 TREK_BF16_DOT=$1 tests plain "bf16_dot_$1" ops_forward ops_random_rows autocast; }
-one_thread() { TREK_TEST_SHORT=1 TREK_THREADS=1 tests plain one_thread ops_forward vectors training_vectors; }
-
-stage_isas() {
-    local isa started=()
-    built plain "instruction sets" || return
-    for isa in baseline avx2 avx512; do
-        if { [ $isa = avx2 ] && ! has_flag avx2; } || { [ $isa = avx512 ] && ! has_flag avx512f; }; then
-            skip "TREK_ISA=$isa: not on this machine"
-        elif [ $isa != "$best_isa" ]; then # which ran in "plain"
-            aside "isa_$isa" one_isa "$isa"
-            started+=("isa_$isa")
-        fi
-    done
-    one_thread
-    if has_flag avx512_bf16; then # without it in "plain" and in those above, unless the CPU is fast at it
-        one_dot 1
-    else
-        skip "products of bf16 by AVX512-BF16: not on this machine"
-    fi
-    for isa in "${started[@]}"; do join "$isa"; done
-}
-
 stage_plugin() {
     built plain "the CUDA plug-in" || return
     [ -e "$work/aside.compile_plugin.pid" ] && join compile_plugin
@@ -581,7 +556,7 @@ tidy() {
     fi
 }
 
-stages=(refusals plain processes isas plugin ptx install debian files page docs style clang aarch64 differential address thread fuzz)
+stages=(refusals plain processes plugin ptx install debian files page docs style clang aarch64 differential address thread fuzz)
 # Some things go on beside others, so that no core waits: the programs that wait, while what is compiled gives way to them; the
 # differential fuzzer, a minute of one thread; what the sanitizers need, compiled under the stages before; and fuzzing, which
 # ends by the clock, under the tests of threads.
@@ -590,7 +565,7 @@ files_and_page() { # in the same venv
     run_stage page
 }
 everything() {
-    local stage stages=(isas plugin ptx install docs)
+    local stage stages=(plugin ptx install docs)
     run_stage refusals
     [ "$failed" = 0 ] || return
     run_stage plain
@@ -625,7 +600,7 @@ whole_night() {
     night=${TREK_NIGHT_SECONDS:-3600}
     export TREK_RANDOM_SEED=${TREK_RANDOM_SEED:-$(date +%s)}
     printf 'TREK_RANDOM_SEED=%s\n' "$TREK_RANDOM_SEED"
-    for stage in plain processes isas ptx debian aarch64 style address thread; do run_stage "$stage"; done
+    for stage in plain processes ptx debian aarch64 style address thread; do run_stage "$stage"; done
     run_stage fuzz
     run_stage differential
     printf '\nWhat was found is in %s; give each file to tests/fuzz/corpus, each case to the program that found it:\n' "$work/fuzz.found"

@@ -3,7 +3,7 @@
 # Builds trek and runs its tests. Installs what is missing with apt-get (as root, or by sudo). The last line says
 # "N passed, N failed, N skipped"; the exit status is 0 if nothing failed.
 #   tests/run.sh                builds once, and runs every suite once: minutes
-#   tests/run.sh all            the gate: also sanitizers, other instruction sets, clang, fuzzing, the differential fuzzer, the CUDA
+#   tests/run.sh all            the gate: also sanitizers, clang, fuzzing, the differential fuzzer, the CUDA
 #                               plug-in where there is a compiler. What it runs depends on the tree alone
 #   tests/run.sh night          searches for new defects with new seeds, for TREK_NIGHT_SECONDS (3600) in each search, and does
 #                               what the gate leaves out; prints what to add to the corpus

@@ -3,7 +3,7 @@
 # Builds trek and runs its tests. Installs what is missing with apt-get (as root, or by sudo). The last line says
 # "N passed, N failed, N skipped"; the exit status is 0 if nothing failed.
 #   tests/run.sh                builds once, and runs every suite once: minutes
-#   tests/run.sh all            the gate: also sanitizers, other instruction sets, clang, fuzzing, the differential fuzzer, the CUDA
+#   tests/run.sh all            the gate: also sanitizers, clang, fuzzing, the differential fuzzer, the CUDA
 #                               plug-in where there is a compiler. What it runs depends on the tree alone
 #   tests/run.sh night          searches for new defects with new seeds, for TREK_NIGHT_SECONDS (3600) in each search, and does
 #                               what the gate leaves out; prints what to add to the corpus
@@ -323,31 +323,6 @@ stage_processes() {
     built plain processes && tests plain processes "${waiting[@]}" --num-processes $((2 * jobs))
 }
 
-# Large cases in a third of their dtypes, anew each time: all of them are in "plain", by the best instruction set.
-one_isa() { TREK_TEST_SHORT=1 TREK_ISA=$1 tests plain "isa_$1" ops_forward ops_gradient ops_random_rows vectors; }
-one_dot() { TREK_TEST_SHORT=1 TREK_BF16_DOT=$1 tests plain "bf16_dot_$1" ops_forward ops_random_rows autocast; }
-one_thread() { TREK_TEST_SHORT=1 TREK_THREADS=1 tests plain one_thread ops_forward vectors training_vectors; }
-
-stage_isas() {
-    local isa started=()
-    built plain "instruction sets" || return
-    for isa in baseline avx2 avx512; do
-        if { [ $isa = avx2 ] && ! has_flag avx2; } || { [ $isa = avx512 ] && ! has_flag avx512f; }; then
-            skip "TREK_ISA=$isa: not on this machine"
-        elif [ $isa != "$best_isa" ]; then # which ran in "plain"
-            aside "isa_$isa" one_isa "$isa"
-            started+=("isa_$isa")
-        fi
-    done
-    one_thread
-    if has_flag avx512_bf16; then # without it in "plain" and in those above, unless the CPU is fast at it
-        one_dot 1
-    else
-        skip "products of bf16 by AVX512-BF16: not on this machine"
-    fi
-    for isa in "${started[@]}"; do join "$isa"; done
-}
-
 stage_plugin() {
     built plain "the CUDA plug-in" || return
     [ -e "$work/aside.compile_plugin.pid" ] && join compile_plugin
@@ -621,7 +596,7 @@ tidy() {
     fi
 }
 
-stages=(refusals plain processes isas plugin ptx install debian files page docs style clang aarch64 differential address thread fuzz)
+stages=(refusals plain processes plugin ptx install debian files page docs style clang aarch64 differential address thread fuzz)
 # Some things go on beside others, so that no core waits: the programs that wait, while what is compiled gives way to them; the
 # differential fuzzer, a minute of one thread; what the sanitizers need, compiled under the stages before; and fuzzing, which
 # ends by the clock, under the tests of threads.
@@ -640,7 +615,7 @@ public_headers=('*.h' ':!tests/*.h' ':!*_internal.h')
 of_install=(packaging tools meson_options.txt '*meson.build' ':!tests/*meson.build' "${public_headers[@]}" tests/checks/check_install.sh)
 of_docs=(docs '*.md' "${public_headers[@]}" examples meson.build tests/checks/{check_docs,check_site,check_accessible,check_code_blocks,public}.py)
 everything() {
-    local stage stages=(isas plugin ptx)
+    local stage stages=(plugin ptx)
     run_stage refusals
     [ "$failed" = 0 ] || return
     run_stage plain
@@ -673,7 +648,7 @@ whole_night() {
     night=${TREK_NIGHT_SECONDS:-3600}
     export TREK_RANDOM_SEED=${TREK_RANDOM_SEED:-$(date +%s)}
     printf 'TREK_RANDOM_SEED=%s\n' "$TREK_RANDOM_SEED"
-    for stage in plain processes isas plugin ptx install debian aarch64 style docs address thread; do run_stage "$stage"; done
+    for stage in plain processes plugin ptx install debian aarch64 style docs address thread; do run_stage "$stage"; done
     files_and_page
     run_stage fuzz
     run_stage differential

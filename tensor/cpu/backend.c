@@ -2,6 +2,7 @@
 /* The CPU's backend: memory, trivial streams, and the kernels of the best
  * instruction set that this machine has. */
 #include "tensor/cpu/optim/update.h"
+#include "tensor/cpu/use.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@
 void trek_cpu_kernels_baseline(trek_backend *b);
 void trek_cpu_kernels_avx2(trek_backend *b);
 void trek_cpu_kernels_avx512(trek_backend *b);
+bool trek_gemm_use_dots_avx512(int way); /* products/gemm_half.h */
 
 /* The stream of a device on which nothing is ever pending. */
 struct trek_device_stream {
@@ -248,14 +250,45 @@ static trek_backend cpu_backend = {
     .deferred_error = cpu_nothing_pending,
 };
 
+static void fill_with(const instruction_set *set)
+{
+    set->fill(&cpu_backend);
+    cpu_backend.isa = set->isa;
+    trek_cpu_update_functions(&cpu_backend);
+}
+
 static void fill_backend(void)
 {
     instruction_set sets[3];
     int n = instruction_sets(sets);
-    const instruction_set *chosen = choose(sets, n);
-    chosen->fill(&cpu_backend);
-    cpu_backend.isa = chosen->isa;
-    trek_cpu_update_functions(&cpu_backend);
+    fill_with(choose(sets, n));
+}
+
+bool trek_cpu_use(const char *isa)
+{
+    instruction_set sets[3];
+    int n = instruction_sets(sets);
+    trek_cpu_backend();
+    if (!isa) {
+        fill_with(choose(sets, n));
+        return true;
+    }
+    for (int k = 0; k < n; k++)
+        if (strcmp(sets[k].name, isa) == 0 && sets[k].supported) {
+            fill_with(&sets[k]);
+            return true;
+        }
+    return false;
+}
+
+bool trek_cpu_use_dots(int way)
+{
+#if defined(__x86_64__) && defined(TREK_WITH_AVX512)
+    return trek_gemm_use_dots_avx512(way);
+#else
+    (void)way;
+    return false;
+#endif
 }
 
 const trek_backend *trek_cpu_backend(void)

@@ -5,6 +5,7 @@
 #include "autograd/ops.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
+#include "tests/support/ways.h"
 
 /* --- the stored file: "name what ndim sizes..." and a line of numbers ----------- */
 
@@ -269,8 +270,13 @@ static void run_in(const vector_case *c, trek_dtype dtype, double tolerance)
 static void run_case(void **state)
 {
     trek_error_clear();
-    run_in(*state, TREK_F64, 1e-8);
-    run_in(*state, TREK_F32, 1e-5);
+    for (int way = 0; way < ways(); way++) {
+        way_use(way);
+        printf("%s\n", way_name(way)); /* of which one fails the last */
+        run_in(*state, TREK_F64, 1e-8);
+        run_in(*state, TREK_F32, 1e-5);
+        way_use(-1);
+    }
 }
 
 int main(void)

@@ -9,16 +9,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#if !defined(__x86_64__) && !defined(__aarch64__)
-#include <ucontext.h>
-#endif
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
-#endif
-#if defined(__SANITIZE_THREAD__) || defined(TREK_SHIM_TSAN)
-#define FIBERS_TSAN 1
-#include <sanitizer/tsan_interface.h>
 #endif
 
 #if defined(__x86_64__)
@@ -60,47 +52,34 @@ namespace fake {
 /* Stacks begin at different places of their pages, or all would contend for the same lines of the cache. */
 enum { STACK = 256 << 10, LINE = 64, PLACES = 61 };
 
-static __thread __attribute__((tls_model("initial-exec"))) Fiber *starting; /* the one that is entered or passed to */
+__thread __attribute__((tls_model("initial-exec"))) Fiber *starting;
+__thread __attribute__((tls_model("initial-exec"))) unsigned racing;
 
 #if defined(__x86_64__) || defined(__aarch64__)
-extern "C" void trek_fake_switch(void **from, void *to);
-
-struct Context {
-    void *sp = nullptr;
-    static void start() { Fiber::begin(starting); }
-    void go(Context *to) { trek_fake_switch(&sp, to->sp); }
-    void make(char *stack, size_t size)
-    {
-        uintptr_t top = ((uintptr_t)stack + size) & ~(uintptr_t)15;
+void Context::make(char *stack, size_t size)
+{
+    uintptr_t top = ((uintptr_t)stack + size) & ~(uintptr_t)15;
 #if defined(__x86_64__)
-        void **at = (void **)(top - 64);
-        memset(at, 0, 64);
-        at[6] = (void *)start; /* six registers, then where `ret` goes */
+    void **at = (void **)(top - 64);
+    memset(at, 0, 64);
+    at[6] = (void *)Fiber::begin; /* six registers, then where `ret` goes */
 #else
-        void **at = (void **)(top - 160);
-        memset(at, 0, 160);
-        at[11] = (void *)start; /* x30 */
+    void **at = (void **)(top - 160);
+    memset(at, 0, 160);
+    at[11] = (void *)Fiber::begin; /* x30 */
 #endif
-        sp = at;
-    }
-};
+    sp = at;
+}
 #else
-struct Context {
-    ucontext_t context;
-    static void start() { Fiber::begin(starting); }
-    void go(Context *to) { swapcontext(&context, &to->context); }
-    void make(char *stack, size_t size)
-    {
-        getcontext(&context);
-        context.uc_stack.ss_sp = stack;
-        context.uc_stack.ss_size = size;
-        context.uc_link = nullptr;
-        makecontext(&context, start, 0);
-    }
-};
+void Context::make(char *stack, size_t size)
+{
+    getcontext(&context);
+    context.uc_stack.ss_sp = stack;
+    context.uc_stack.ss_size = size;
+    context.uc_link = nullptr;
+    makecontext(&context, Fiber::begin, 0);
+}
 #endif
-
-static __thread unsigned racing; /* the flags of TSan's switches */
 
 /* Where the calling thread left its own stack. */
 struct Outer {
@@ -124,7 +103,7 @@ void order_before(void *meeting) { __tsan_release(meeting); }
 void order_after(void *meeting) { __tsan_acquire(meeting); }
 #endif
 
-Fiber::Fiber(void (*run)(void *), void *argument) : run_(run), argument_(argument), own_(new Context)
+Fiber::Fiber(void (*run)(void *), void *argument) : run_(run), argument_(argument)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     void *mapped = mmap(nullptr, STACK + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -134,7 +113,7 @@ Fiber::Fiber(void (*run)(void *), void *argument) : run_(run), argument_(argumen
     mprotect(mapped_, page, PROT_NONE); /* too deep a stack faults */
     stack_ = mapped_ + page;
     static std::atomic<unsigned> made{0};
-    own_->make(stack_, STACK - made.fetch_add(1, std::memory_order_relaxed) % PLACES * LINE);
+    own_.make(stack_, STACK - made.fetch_add(1, std::memory_order_relaxed) % PLACES * LINE);
 #if defined(FIBERS_TSAN)
     tsan_own_ = __tsan_create_fiber(0);
 #endif
@@ -154,9 +133,9 @@ Fiber::~Fiber()
 }
 
 /* The first thing on this fiber's stack after a switch to it. */
+#if defined(__SANITIZE_ADDRESS__)
 void Fiber::arrived()
 {
-#if defined(__SANITIZE_ADDRESS__)
     const void *stack;
     size_t size;
     __sanitizer_finish_switch_fiber(asan_own_, &stack, &size);
@@ -166,24 +145,17 @@ void Fiber::arrived()
         o.size = size;
     }
     o.left = false;
-#endif
 }
+#endif
 
-void Fiber::begin(Fiber *self)
+size_t Fiber::stack_size() { return STACK; }
+
+void Fiber::begin()
 {
+    Fiber *self = starting;
     self->arrived();
     self->run_(self->argument_);
     __builtin_trap();
-}
-
-/* Switches to this fiber. */
-void Fiber::go(Context &from)
-{
-    starting = this;
-#if defined(FIBERS_TSAN)
-    __tsan_switch_to_fiber(tsan_own_, racing);
-#endif
-    from.go(own_.get());
 }
 
 void Fiber::enter()
@@ -202,15 +174,6 @@ void Fiber::enter()
 #endif
 }
 
-void Fiber::pass(Fiber &to)
-{
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_start_switch_fiber(&asan_own_, to.stack_, STACK);
-#endif
-    to.go(*own_);
-    arrived();
-}
-
 void Fiber::leave()
 {
     Outer &o = outer();
@@ -220,7 +183,7 @@ void Fiber::leave()
 #if defined(FIBERS_TSAN)
     __tsan_switch_to_fiber(o.tsan, racing);
 #endif
-    own_->go(&o.context);
+    own_.go(&o.context);
     arrived();
 }
 

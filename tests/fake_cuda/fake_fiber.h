@@ -4,11 +4,35 @@
 #define TREK_FAKE_FIBER_H
 
 #include <cstddef>
-#include <memory>
+
+#if !defined(__x86_64__) && !defined(__aarch64__)
+#include <ucontext.h>
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(__SANITIZE_THREAD__) || defined(TREK_SHIM_TSAN)
+#define FIBERS_TSAN 1
+#include <sanitizer/tsan_interface.h>
+#endif
 
 namespace fake {
 
-struct Context; /* where a switch left off */
+/* Where a switch left off. */
+#if defined(__x86_64__) || defined(__aarch64__)
+extern "C" __attribute__((visibility("hidden"))) void trek_fake_switch(void **from, void *to);
+struct Context {
+    void *sp = nullptr;
+    void go(Context *to) { trek_fake_switch(&sp, to->sp); }
+    void make(char *stack, size_t size);
+};
+#else
+struct Context {
+    ucontext_t context;
+    void go(Context *to) { swapcontext(&context, &to->context); }
+    void make(char *stack, size_t size);
+};
+#endif
 
 class Fiber {
 public:
@@ -23,19 +47,47 @@ public:
     void pass(Fiber &to);  /* from within, to another: comes back when one passes to this, or it is entered */
     /* TSan takes switches as no order among fibers, so that it sees races among them. */
     static void let_race(bool yes);
+    static void begin(); /* what a new stack starts with */
 
 private:
-    static void begin(Fiber *self);
     void go(Context &from);
     void arrived();
-    friend struct Context;
     void (*run_)(void *);
     void *argument_;
+    static size_t stack_size();
     char *mapped_ = nullptr, *stack_ = nullptr;
-    std::unique_ptr<Context> own_;
+    Context own_;
     /* of the sanitizers: ASan's stack of locals, TSan's fiber */
     [[maybe_unused]] void *asan_own_ = nullptr, *tsan_own_ = nullptr;
 };
+
+/* The one that is entered or passed to, and the flags of TSan's switches. */
+extern __thread __attribute__((tls_model("initial-exec"), visibility("hidden"))) Fiber *starting;
+extern __thread __attribute__((tls_model("initial-exec"), visibility("hidden"))) unsigned racing;
+
+/* Switches to this fiber. */
+inline void Fiber::go(Context &from)
+{
+    starting = this;
+#if defined(FIBERS_TSAN)
+    __tsan_switch_to_fiber(tsan_own_, racing);
+#endif
+    from.go(&own_);
+}
+
+#if !defined(__SANITIZE_ADDRESS__)
+inline void Fiber::arrived() {}
+#endif
+
+/* Here, for where it is called: the most frequent thing that a block does. */
+inline void Fiber::pass(Fiber &to)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(&asan_own_, to.stack_, to.stack_size());
+#endif
+    to.go(own_);
+    arrived();
+}
 
 /* Whether TSan looks at kernels, and this file is not looked at itself. */
 #if defined(TREK_SHIM_TSAN)

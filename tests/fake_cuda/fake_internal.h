@@ -130,6 +130,7 @@ struct Node;
 cudaError_t find_stream(cudaStream_t handle, CUstream_st **stream);
 cudaError_t submit(cudaStream_t handle, Task task); /* or into the capture */
 void push(CUstream_st *stream, Task task);          /* past any capture */
+void wake_streams();                                /* those that have work and sleep: before one waits for what they do */
 void wait_stream(CUstream_st *stream);
 void wait_device(int device);
 void end_streams();
@@ -152,10 +153,10 @@ struct CUstream_st {
     unsigned flags = 0;
     unsigned long long id = 0;
     std::mutex mutex;
-    std::condition_variable changed;
+    std::condition_variable changed, ended; /* what its thread waits for, and what others do */
     std::deque<fake::Task> tasks;
-    unsigned long submitted = 0, completed = 0;
-    bool closing = false, finished = false;
+    unsigned long submitted = 0, completed = 0, wanted = ~0ul; /* the first that somebody waits for */
+    bool asleep = false, helped = false, closing = false, finished = false;
     std::minstd_rand random;
     std::thread thread;
     fake::Capture *capture = nullptr;

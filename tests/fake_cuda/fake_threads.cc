@@ -23,6 +23,8 @@ enum { STATIC_SHARED = 48 << 10, WARP = 32 };
 
 enum Wait { READY, AT_BARRIER, AT_EXCHANGE, DONE };
 
+namespace { /* of this file alone: called without a detour, and inlined */
+
 struct Runner;
 
 struct Thread { /* of the block that runs */
@@ -77,6 +79,8 @@ struct Runner {
     bool release_exchange(unsigned of);
     void stuck();
 };
+
+} // namespace
 
 static __thread __attribute__((tls_model("initial-exec"))) Runner *running; /* null outside kernels */
 

@@ -8,6 +8,7 @@
 
 #include "tests/ops/suite.h"
 #include "tests/support/support.h"
+#include "tests/support/ways.h"
 
 void report_fail(op_report *r, const char *format, ...)
 {
@@ -79,6 +80,50 @@ static void compare_outputs(const op_row *row, const trek_op_call *call, op_arra
     }
 }
 
+/* One call of a case: inputs and what is to come out, made once for all ways. */
+typedef struct forward_call {
+    const op_row *row;
+    const op_case *c;
+    trek_dtype dtype;
+    op_layout layout;
+    bool given; /* a strided output */
+    trek_tensor **in;
+    const op_array *values; /* of the inputs: some rows write to theirs */
+    op_array *want;
+    int n_want;
+} forward_call;
+
+static void run_way(const forward_call *f, int way, bool again, op_report *r)
+{
+    const op_row *row = f->row;
+    bool fills = trek_ops[row->id].flags & TREK_OP_FILL;
+    trek_op_call call = { .op = &trek_ops[row->id], .n_inputs = f->c->n, .inputs = f->in, .attrs = f->c->attrs };
+    for (int k = 0; again && k < f->c->n; k++)
+        if (f->in[k] && f->c->in[k].plain)
+            array_write(&f->values[k], f->in[k]);
+    suite_poison();
+    if (fills || f->given) {
+        op_input out = { .shape = trek_shape_make(f->want[0].ndim, f->want[0].sizes), .domain = D_ANY, .dtype = DTYPE_ROW };
+        call.outputs[0] =
+            suite_tensor(&out, f->want[0].dtype, f->layout == LAYOUT_EXPANDED ? LAYOUT_PLAIN : f->layout, 99);
+        call.n_outputs = 1;
+    }
+    way_use(way);
+    trek_status status = trek_op_run(&call);
+    way_use(-1);
+    if (status != TREK_OK)
+        report_fail(r, "%s: %s", trek_status_name(status), trek_error());
+    else
+        compare_outputs(row, &call, f->want, f->n_want, r);
+    if (report_bad(r) && way_name(way)[0]) {
+        size_t used = strlen(r->text);
+        snprintf(r->text + used, sizeof r->text - used, " [%s]", way_name(way));
+    }
+    trek_error_clear();
+    for (int k = 0; k < TREK_MAX_OUTPUTS; k++)
+        trek_tensor_release(call.outputs[k]);
+}
+
 static void run_once(const op_row *row, const op_case *c, trek_dtype dtype, op_layout layout, bool given, op_report *r)
 {
     trek_tensor *in[SUITE_INPUTS];
@@ -95,25 +140,15 @@ static void run_once(const op_row *row, const op_case *c, trek_dtype dtype, op_l
             array_read(&values[k], in[k]);
             refs[k] = &values[k];
         }
-    bool fills = trek_ops[row->id].flags & TREK_OP_FILL;
-    trek_op_call call = { .op = &trek_ops[row->id], .n_inputs = c->n, .inputs = in, .attrs = c->attrs };
-    suite_poison();
-    if (fills)
+    if (trek_ops[row->id].flags & TREK_OP_FILL)
         array_make(&want[0], dtype, c->given.shape.ndim, c->given.shape.sizes);
-    int n_want = row->reference(refs, c->n, &c->attrs, want);
-    if (fills || given) {
-        op_input out = { .shape = trek_shape_make(want[0].ndim, want[0].sizes), .domain = D_ANY, .dtype = DTYPE_ROW };
-        call.outputs[0] = suite_tensor(&out, want[0].dtype, layout == LAYOUT_EXPANDED ? LAYOUT_PLAIN : layout, 99);
-        call.n_outputs = 1;
-    }
-    trek_status status = trek_op_run(&call);
-    if (status != TREK_OK)
-        report_fail(r, "%s: %s", trek_status_name(status), trek_error());
-    else
-        compare_outputs(row, &call, want, n_want, r);
-    trek_error_clear();
-    for (int k = 0; k < TREK_MAX_OUTPUTS; k++)
-        trek_tensor_release(call.outputs[k]);
+    forward_call f = { row, c, dtype, layout, given, in, values, want, row->reference(refs, c->n, &c->attrs, want) };
+    bool again = false;
+    for (int way = 0; way < ways() && !report_bad(r); way++)
+        if (way_taken(way, dtype, c->large, (int)layout + given)) {
+            run_way(&f, way, again, r);
+            again = true;
+        }
     for (int k = 0; k < SUITE_OUTPUTS; k++)
         array_free(&want[k]);
     for (int k = 0; k < SUITE_INPUTS; k++)

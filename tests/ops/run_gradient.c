@@ -7,6 +7,7 @@
 
 #include "tests/ops/suite.h"
 #include "tests/support/support.h"
+#include "tests/support/ways.h"
 
 /* One case being differentiated: values of the inputs, and of the cotangent. */
 typedef struct problem {
@@ -189,6 +190,20 @@ bool checked_case(const op_row *row, const op_case *c, const op_report *r)
     return c->expect == TREK_OK && !c->large && !c->no_gradient && case_runs(row, c, TREK_F64) && !report_bad(r);
 }
 
+/* Gradients by each way of the CPU in turn: the kernels' own numbers are compared in all of them by the forward check. */
+static int next_way(void)
+{
+    static int turn;
+    return turn++ % ways();
+}
+
+static void name_way(op_report *r, int way)
+{
+    size_t used = strlen(r->text);
+    if (way_name(way)[0])
+        snprintf(r->text + used, sizeof r->text - used, " [%s]", way_name(way));
+}
+
 static void name_case(op_report *r, const op_case *c, op_layout layout)
 {
     char before[1024], shape[TREK_SHAPE_TEXT];
@@ -215,12 +230,16 @@ static void gradient_in_layout(const op_row *row, const op_case *c, op_layout la
         return;
     trek_scope scope = trek_scope_begin();
     trek_var *vars[SUITE_INPUTS], *grads[SUITE_INPUTS], *seed = NULL;
+    int way = next_way();
+    way_use(way);
     trek_var *out = apply_op(&p, layout, vars);
     if (out) {
         array_random(&p.cotangent, trek_var_data(out), 5);
         seed = suite_var(&p.cotangent, layout, false);
     }
-    if (!seed || !first_gradient(&p, vars, out, seed, false, grads))
+    bool found = seed && first_gradient(&p, vars, out, seed, false, grads);
+    way_use(-1);
+    if (!found)
         report_fail(r, "%s: %s", trek_status_name(trek_error_status()), trek_error());
     else
         same_function(&p);
@@ -231,8 +250,10 @@ static void gradient_in_layout(const op_row *row, const op_case *c, op_layout la
     trek_scope_end(scope);
     if (!report_bad(r) && trek_tape_size() != 0)
         report_fail(r, "%lld nodes are left on the tape", (long long)trek_tape_size());
-    if (report_bad(r))
+    if (report_bad(r)) {
         name_case(r, c, layout);
+        name_way(r, way);
+    }
     problem_free(&p);
 }
 
@@ -308,12 +329,16 @@ static void second_case(const op_row *row, const op_case *c, void *arg)
         return;
     trek_scope scope = trek_scope_begin();
     trek_var *vars[SUITE_INPUTS], *found[SUITE_INPUTS + 1], *seed = NULL;
+    int way = next_way();
+    way_use(way);
     trek_var *out = apply_op(&p, LAYOUT_PLAIN, vars);
     if (out) {
         array_random(&p.cotangent, trek_var_data(out), 5);
         seed = suite_var(&p.cotangent, LAYOUT_PLAIN, true);
     }
-    if (!seed || !second_gradient(&p, vars, out, seed, found))
+    bool made = seed && second_gradient(&p, vars, out, seed, found);
+    way_use(-1);
+    if (!made)
         report_fail(r, "%s: %s", trek_status_name(trek_error_status()), trek_error());
     for (int k = 0; k < c->n && !report_bad(r); k++)
         if (differentiable(&p, k))
@@ -322,8 +347,10 @@ static void second_case(const op_row *row, const op_case *c, void *arg)
         compare_gradient(&p, "second derivative (cotangent)", c->n, &p.cotangent, found[c->n], gradient_value);
     trek_error_clear();
     trek_scope_end(scope);
-    if (report_bad(r))
+    if (report_bad(r)) {
         name_case(r, c, LAYOUT_PLAIN);
+        name_way(r, way);
+    }
     problem_free(&p);
 }
 

@@ -9,6 +9,7 @@
 
 #include "tests/ops/suite.h"
 #include "tests/support/support.h"
+#include "tests/support/ways.h"
 
 /* Runs the row on `count` elements; those of dropout are ones. */
 static trek_tensor *draw(const op_row *row, trek_dtype dtype, int64_t count, const trek_attrs *attrs, trek_device device,
@@ -184,7 +185,14 @@ void check_random(const op_row *row, op_report *r)
     time_t end = time(NULL) + (seconds ? (time_t)strtol(seconds, NULL, 10) : 0);
     present_seed = seed ? (int64_t)strtoll(seed, NULL, 10) : 0x123456789abcdef;
     do {
-        check_seed(row, r);
+        for (int way = 0; way < ways() && !report_bad(r); way++) {
+            way_use(way);
+            check_seed(row, r);
+            way_use(-1);
+            size_t used = strlen(r->text);
+            if (report_bad(r) && way_name(way)[0])
+                snprintf(r->text + used, sizeof r->text - used, " [%s]", way_name(way));
+        }
         if (report_bad(r) && (seed || seconds)) {
             size_t used = strlen(r->text);
             snprintf(r->text + used, sizeof r->text - used, ", TREK_RANDOM_SEED=%lld", (long long)present_seed);

@@ -7,6 +7,7 @@
 #include "optim/optimizer.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
+#include "tests/support/ways.h"
 
 static void stored_losses(const char *name, double *losses)
 {
@@ -81,7 +82,7 @@ static void train(const char *name, trek_module *model, trek_optimizer_spec spec
     assert_int_equal(trek_error_status(), TREK_OK);
 }
 
-static void lenet(void **state)
+static void lenet(void)
 {
     trek_device device = test_device();
     trek_conv2d_opts first = { .in = 1, .out = 6, .kernel = { 5 }, .padding = { 2 }, .device = device };
@@ -94,21 +95,43 @@ static void lenet(void **state)
           trek_dims(16, 1, 28, 28));
 }
 
-static void mlp_adam(void **state)
+static void mlp_adam(void)
 {
     trek_module *layers[] = { trek_nn_linear(784, 256, test_device()), trek_nn_relu(), trek_nn_linear(256, 10, test_device()) };
     train("mlp_adam", trek_nn_sequential(3, layers), trek_adam((trek_adam_opts){ .lr = 1e-3 }), trek_dims(16, 784));
 }
 
-static void mlp_adamw(void **state)
+static void mlp_adamw(void)
 {
     trek_module *layers[] = { trek_nn_linear(784, 256, test_device()), trek_nn_gelu(), trek_nn_linear(256, 10, test_device()) };
     train("mlp_adamw", trek_nn_sequential(3, layers), trek_adamw((trek_adam_opts){ .lr = 2e-3, .weight_decay = 0.05 }),
           trek_dims(16, 784));
 }
 
+typedef struct training {
+    const char *name;
+    void (*run)(void);
+} training;
+
+/* By each instruction set, with one thread and with two in turns. */
+static void run_training(void **state)
+{
+    const training *t = *state;
+    for (int way = 0; way < ways(); way++) {
+        if (!way_taken(way, TREK_F32, false, 0))
+            continue;
+        way_use(way);
+        printf("%s\n", way_name(way)); /* of which one fails the last */
+        t->run();
+        way_use(-1);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(lenet), cmocka_unit_test(mlp_adam), cmocka_unit_test(mlp_adamw) };
-    return cmocka_run_group_tests_name("training against PyTorch", tests, NULL, NULL);
+    static training all[] = { { "lenet", lenet }, { "mlp_adam", mlp_adam }, { "mlp_adamw", mlp_adamw } };
+    struct CMUnitTest tests[3];
+    for (int k = 0; k < 3; k++)
+        tests[k] = (struct CMUnitTest){ .name = all[k].name, .test_func = run_training, .initial_state = &all[k] };
+    return _cmocka_run_group_tests("training against PyTorch", tests, 3, NULL, NULL);
 }

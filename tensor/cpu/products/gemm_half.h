@@ -17,5 +17,7 @@ trek_status TREK_ISA_NAME(trek_gemm_half)(const trek_gemm *g);
 
 /* Whether products of bf16 with bf16 go by the CPU's dot product of pairs, at up to twice the rate of f32. */
 bool TREK_ISA_NAME(trek_gemm_dots)(void);
+/* trek_cpu_use_dots (tensor/cpu/use.h) */
+bool TREK_ISA_NAME(trek_gemm_use_dots)(int way);
 
 #endif

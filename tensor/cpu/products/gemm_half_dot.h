@@ -6,6 +6,7 @@
 
 #if defined(__AVX512F__) && (defined(__clang__) || __GNUC__ >= 10)
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "tensor/environment.h"
 #include "tensor/trace.h"
@@ -56,12 +57,30 @@ static void decide_dot(void)
 }
 
 /* Measured at first need (30 microseconds); TREK_BF16_DOT overrides it. */
+static atomic_int dot_way = -1;
+
 static const tile_fn (*dot_tiles_if_fast(void))[TILE_ROWS]
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
+    int way = atomic_load_explicit(&dot_way, memory_order_relaxed);
     pthread_once(&once, decide_dot);
-    return dot_is_fast ? dot_tiles : NULL;
+    return (way < 0 ? dot_is_fast : way) ? dot_tiles : NULL;
+}
+
+bool TREK_ISA_NAME(trek_gemm_use_dots)(int way)
+{
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx512bf16"))
+        return false;
+    atomic_store_explicit(&dot_way, way, memory_order_relaxed);
+    return true;
 }
 #else
 static const tile_fn (*dot_tiles_if_fast(void))[TILE_ROWS] { return NULL; }
+
+bool TREK_ISA_NAME(trek_gemm_use_dots)(int way)
+{
+    (void)way;
+    return false;
+}
 #endif

@@ -83,50 +83,66 @@ template <int pending> __device__ __forceinline__ void trek_copy_wait()
 
 #else /* the shim: lanes exchange what the hardware would */
 
+/* What the lanes of a warp show each other in one instruction. There are two, in turns: a lane may come to the next
+ * instruction before all have read what was shown in this one, but not to the one after it. */
+struct trek_shown {
+    float a[16][16], b[16][8]; /* by column and row, by row and column */
+    const uint16_t *rows[32];
+};
+struct trek_warp_shown {
+    uint32_t turn[32]; /* of each lane */
+    trek_shown shown[2];
+};
+inline trek_shown *trek_show()
+{
+    TREK_SHARED(trek_warp_shown, warps, 8);
+    if (threadIdx.x >= 256)
+        trek_shim_trap("products of matrices in a block of more than 8 warps: the shim has no room for them");
+    trek_warp_shown *mine = &warps[threadIdx.x / 32];
+    return &mine->shown[++mine->turn[threadIdx.x % 32] % 2];
+}
+
 template <typename T> inline float trek_half_of(uint32_t packed, int k) { return trek_get(T{ (uint16_t)(packed >> (16 * k)) }); }
 
 template <typename T> inline void trek_mma(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
 {
-    TREK_SHARED(uint32_t, lanes, 32 * 32 * 6); /* of every warp of a block */
-    uint32_t *mine = lanes + (int)threadIdx.x / 32 * 32 * 6;
-    int lane = (int)threadIdx.x % 32, group = lane / 4, pair = lane % 4;
-    for (int k = 0; k < 4; k++)
-        mine[lane * 6 + k] = a[k];
-    mine[lane * 6 + 4] = b0;
-    mine[lane * 6 + 5] = b1;
-    __syncwarp();
-    for (int e = 0; e < 4; e++) {
-        int row = group + (e / 2) * 8, column = pair * 2 + e % 2;
-        float sum = d[e];
-        for (int k = 0; k < 16; k++) {
-            uint32_t x = mine[(row % 8 * 4 + k % 8 / 2) * 6 + (row >= 8) + 2 * (k >= 8)];
-            uint32_t y = mine[(column * 4 + k % 8 / 2) * 6 + 4 + (k >= 8)];
-            sum += trek_half_of<T>(x, k % 2) * trek_half_of<T>(y, k % 2);
-        }
-        d[e] = sum;
+    trek_shown *s = trek_show();
+    int lane = (int)threadIdx.x % 32, group = lane / 4, pair = lane % 4 * 2;
+    for (int k = 0; k < 2; k++) {
+        for (int r = 0; r < 4; r++)
+            s->a[pair + k + r / 2 * 8][group + r % 2 * 8] = trek_half_of<T>(a[r], k);
+        s->b[pair + k][group] = trek_half_of<T>(b0, k);
+        s->b[pair + k + 8][group] = trek_half_of<T>(b1, k);
     }
     __syncwarp();
+    float sums[4] = { d[0], d[1], d[2], d[3] };
+    for (int k = 0; k < 16; k++)
+        for (int e = 0; e < 4; e++)
+            sums[e] += s->a[k][group + e / 2 * 8] * s->b[k][pair + e % 2];
+    memcpy(d, sums, sizeof sums);
 }
 
 inline void trek_load_matrices(uint32_t r[4], const uint16_t *row)
 {
+    trek_shown *s = trek_show();
     int lane = (int)threadIdx.x % 32;
+    s->rows[lane] = row;
+    __syncwarp();
     for (int m = 0; m < 4; m++) {
-        unsigned long long at = __shfl_sync(0xffffffffu, (unsigned long long)(uintptr_t)row, m * 8 + lane / 4);
-        const uint16_t *from = (const uint16_t *)(uintptr_t)at + lane % 4 * 2;
+        const uint16_t *from = s->rows[m * 8 + lane / 4] + lane % 4 * 2;
         r[m] = (uint32_t)from[0] | (uint32_t)from[1] << 16;
     }
 }
 
 inline void trek_load_turned(uint32_t r[4], const uint16_t *row)
 {
+    trek_shown *s = trek_show();
     int lane = (int)threadIdx.x % 32;
+    s->rows[lane] = row;
+    __syncwarp();
     for (int m = 0; m < 4; m++) {
-        r[m] = 0;
-        for (int k = 0; k < 2; k++) {
-            unsigned long long at = __shfl_sync(0xffffffffu, (unsigned long long)(uintptr_t)row, m * 8 + lane % 4 * 2 + k);
-            r[m] |= (uint32_t)((const uint16_t *)(uintptr_t)at)[lane / 4] << (16 * k);
-        }
+        const uint16_t *const *from = s->rows + m * 8 + lane % 4 * 2;
+        r[m] = (uint32_t)from[0][lane / 4] | (uint32_t)from[1][lane / 4] << 16;
     }
 }
 

@@ -14,16 +14,18 @@
 #include "tensor/memory.h"
 #include "tests/simulation/simulation.h"
 
-void *__real_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset);
+void *__real_mmap64(void *at, size_t bytes, int protection, int flags, int fd, off_t offset);
+void *__real_mremap(void *memory, size_t bytes, size_t new_bytes, int flags, ...);
 int __real_munmap(void *memory, size_t bytes);
 int __real_memfd_create(const char *name, unsigned flags);
 int __real_close(int fd);
-int __real_open(const char *path, int flags, ...);
-void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset);
+int __real_open64(const char *path, int flags, ...);
+void *__wrap_mmap64(void *at, size_t bytes, int protection, int flags, int fd, off_t offset);
+void *__wrap_mremap(void *memory, size_t bytes, size_t new_bytes, int flags, ...);
 int __wrap_munmap(void *memory, size_t bytes);
 int __wrap_memfd_create(const char *name, unsigned flags);
 int __wrap_close(int fd);
-int __wrap_open(const char *path, int flags, ...);
+int __wrap_open64(const char *path, int flags, ...);
 
 /* --- blocks --------------------------------------------------------------------------------------------------------- */
 
@@ -130,23 +132,41 @@ static void cut_out(sim_process *process, const char *memory, size_t bytes)
     }
 }
 
-void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset)
+static void note_mapping(void *memory, size_t bytes, int flags, int fd, off_t offset)
 {
-    void *memory = __real_mmap(at, bytes, protection, flags, fd, offset);
-    if (!sim.running || memory == MAP_FAILED)
-        return memory;
     sim_process *process = sim.running->process;
     struct stat about;
     sim_mapping *mapping = calloc(1, sizeof *mapping);
     if (!mapping)
         abort();
+    bytes = (bytes + 4095) / 4096 * 4096;
     cut_out(process, memory, bytes);
-    *mapping = (sim_mapping){ .memory = memory, .bytes = (bytes + 4095) / 4096 * 4096, .offset = offset,
-                              .next = process->mappings };
+    *mapping = (sim_mapping){ .memory = memory, .bytes = bytes, .offset = offset, .next = process->mappings };
     if (fd >= 0 && (flags & MAP_SHARED) && fstat(fd, &about) == 0)
         mapping->file = (uint64_t)about.st_ino;
     process->mappings = mapping;
+}
+
+void *__wrap_mmap64(void *at, size_t bytes, int protection, int flags, int fd, off_t offset)
+{
+    void *memory = __real_mmap64(at, bytes, protection, flags, fd, offset);
+    if (sim.running && memory != MAP_FAILED)
+        note_mapping(memory, bytes, flags, fd, offset);
     return memory;
+}
+
+void *__wrap_mremap(void *memory, size_t bytes, size_t new_bytes, int flags, ...)
+{
+    va_list arguments;
+    va_start(arguments, flags);
+    void *at = flags & MREMAP_FIXED ? va_arg(arguments, void *) : NULL;
+    va_end(arguments);
+    void *moved = __real_mremap(memory, bytes, new_bytes, flags, at);
+    if (moved != MAP_FAILED && sim.running) {
+        cut_out(sim.running->process, memory, (bytes + 4095) / 4096 * 4096);
+        note_mapping(moved, new_bytes, flags, -1, 0);
+    }
+    return moved;
 }
 
 int __wrap_munmap(void *memory, size_t bytes)
@@ -200,7 +220,7 @@ int __wrap_memfd_create(const char *name, unsigned flags)
     return note_file(__real_memfd_create(name, flags));
 }
 
-int __wrap_open(const char *path, int flags, ...)
+int __wrap_open64(const char *path, int flags, ...)
 {
     mode_t mode = 0;
     if (flags & O_CREAT) {
@@ -213,7 +233,7 @@ int __wrap_open(const char *path, int flags, ...)
             return -1;
         }
     }
-    return note_file(__real_open(path, flags, mode));
+    return note_file(__real_open64(path, flags, mode));
 }
 
 int __wrap_close(int fd)

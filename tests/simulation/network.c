@@ -265,6 +265,8 @@ static void close_end(sim_socket *end, bool silently)
 
 static void close_socket(sim_socket *s, bool silently)
 {
+    if (sim.trace_points)
+        sim_trace("socket %d is closed, %d bytes unread", s->fd, (int)s->arrived);
     if (s->process && s->fd >= 0)
         s->process->sockets[s->fd] = NULL;
     s->process = NULL;
@@ -387,7 +389,10 @@ int trek_socket_accept(int listening)
         s->backlog_last = NULL;
     end->next = all;
     all = end;
-    return take_fd(sim_here(), end);
+    take_fd(sim_here(), end);
+    if (sim.trace_points)
+        sim_trace("socket %d has come to port %d", end->fd, end->port);
+    return end->fd;
 }
 
 /* --- connecting ------------------------------------------------------------------------------------------------------------------ */
@@ -459,6 +464,8 @@ static sim_socket *begin(const char *address, int port)
         end->closed = true;
         return NULL;
     }
+    if (sim.trace_points)
+        sim_trace("socket %d goes to machine %d, port %d", end->fd, machine, port);
     sim_at(sim.now_ns + latency(end->machine, machine), knock, end, (uint64_t)machine);
     return end;
 }

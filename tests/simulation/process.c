@@ -30,13 +30,13 @@ void sim_process_kill(sim_process *process, sim_end end)
 const char *sim_process_left(const sim_process *process)
 {
     static char text[256];
-    int threads = -1, sockets = sim_sockets_open(process), files = sim_files_open(process), mapped = 0;
+    int threads = -1, sockets = sim_sockets_open(process), files = sim_files_open(process) - process->files_kept, mapped = 0;
     for (const sim_thread *t = process->threads; t; t = t->next)
         threads++;
     for (const sim_mapping *m = process->mappings; m; m = m->next)
         mapped++;
     text[0] = '\0';
-    if (threads || sockets || files || mapped || process->n_blocks)
+    if (threads || sockets || files > 0 || mapped || process->n_blocks)
         snprintf(text, sizeof text, "%d threads, %d sockets, %d files, %d mappings, %d blocks of memory", threads, sockets, files,
                  mapped, process->n_blocks);
     return text;

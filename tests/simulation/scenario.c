@@ -114,6 +114,7 @@ void scenario_check_ended(void)
             if (t->state != SIM_ENDED)
                 used += (size_t)snprintf(text + used, sizeof text - used, "%s%d (%s) in \"%s\"", used ? ", " : "", t->number,
                                          t->name[0] ? t->name : "-", t->waits_for ? t->waits_for : "");
+        sim_trace("process %d has the threads %s", process->number, text);
         sim_fail("process %d has not ended after %.1f s: its threads are %s", process->number,
                  (double)(sim.now_ns - 1000 * SIM_S) * 1e-9, text);
     }

@@ -201,6 +201,8 @@ void sim_point(const char *what)
         return;
     sim.steps++;
     self->process->steps++;
+    if (sim.trace_points)
+        sim_trace("%s", what);
     self->waits_for = what;
     sim.now_ns += sim.settings.step_ns;
     sim_faults_look(self->process);

@@ -106,6 +106,7 @@ typedef struct sim_process {
     int n_blocks;
     sim_mapping *mappings;
     int files[32];                  /* real descriptors that it has open, plus 1 */
+    int files_kept;                 /* so many of them until it ends */
     trek_job_context job;           /* trek_job_here while it does not run */
     int (*main)(void *arg);
     void *arg;
@@ -164,7 +165,7 @@ typedef struct sim_world {
     sim_settings settings;
     int64_t now_ns, bound_ns;       /* simulated time; when it is over at the latest */
     uint64_t steps, most_steps, hash, order;
-    bool trace, over;
+    bool trace, trace_points, over;
     sim_thread *running;            /* NULL: the test itself */
     sim_thread **ready;
     int n_ready, cap_ready, n_threads;

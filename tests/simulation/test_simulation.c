@@ -15,7 +15,7 @@
 #include "tensor/trace.h"
 #include "tests/simulation/scenario.h"
 
-static const scenario *const scenarios[] = { &scenario_control };
+static const scenario *const scenarios[] = { &scenario_control, &scenario_regroup };
 enum { SCENARIOS = sizeof scenarios / sizeof scenarios[0] };
 
 typedef struct result {
@@ -28,6 +28,7 @@ static result run(const scenario *what, uint64_t seed, uint32_t left_out, bool t
 {
     sim_reset(seed);
     sim.trace = trace;
+    sim.trace_points = trace && getenv("TREK_SIMULATION_POINTS");
     sim.left_out = left_out;
     sim.most_steps = 4000000;
     sim_random random = { seed };

@@ -138,7 +138,9 @@ static void reset(void *arg, uint64_t sender)
 
 static void send_reset(const sim_socket *from, sim_socket *to)
 {
-    sim_at(sim.now_ns + latency(from->machine, to->machine), reset, to, (uint64_t)from->machine);
+    int64_t at = sim.now_ns + latency(from->machine, to->machine);
+    to->last_ns = at > to->last_ns ? at : to->last_ns + 1; /* behind what was sent before */
+    sim_at(to->last_ns, reset, to, (uint64_t)from->machine);
 }
 
 /* What comes to an end: bytes, and in the last place that there are no more. */

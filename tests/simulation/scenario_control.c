@@ -112,6 +112,12 @@ static void begin(sim_random *random)
 static void zero_has_gone(int p)
 {
     const sim_process *zero = scenario_process(0);
+    for (int k = 1; k < job.n && !zero->tainted; k++) {
+        const sim_process *dead = scenario_process(k);
+        if (dead->end == SIM_KILLED && !sim.powerless[dead->machine] && job.parts[k].came &&
+            1000 * SIM_S + job.parts[p].wait_ns < dead->ended_ns + SIM_S)
+            sim_fail("process %d came within a second of the death of process %d, and was told nothing", p, k);
+    }
     if (!zero->tainted && (zero->end == SIM_ALIVE || zero->ended_ns > scenario_process(p)->ended_ns))
         sim_fail("process %d did not reach process 0, which was there", p);
 }

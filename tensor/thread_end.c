@@ -11,14 +11,19 @@ static bool key_made;
 static _Thread_local uint32_t parts; /* bits: what this thread has */
 
 /* A part that ends may make another one, or itself, anew. */
-static void end_thread(void *memory)
+void trek_thread_end(void)
 {
-    (void)memory;
     for (uint32_t left; (left = parts);) {
         int part = __builtin_ctz(left);
         parts &= ~(1u << part);
         atomic_load(&ends[part])();
     }
+}
+
+static void end_thread(void *memory)
+{
+    (void)memory;
+    trek_thread_end();
 }
 
 static void make_key(void) { key_made = pthread_key_create(&key, end_thread) == 0; }

@@ -22,5 +22,7 @@ typedef enum trek_thread_part {
 /* `end` is called on this thread when it ends, once for this call and any others with the same part; where the system
  * has no key left, never. Needs no memory of trek's. The main thread's parts end with the process. */
 void trek_thread_at_end(trek_thread_part part, void (*end)(void));
+/* Ends the parts of this thread now: for who runs several threads of a program on one of the system's. */
+void trek_thread_end(void);
 
 #endif

@@ -66,7 +66,9 @@ static trek_status open_door(trek_regroup *regroup, const trek_comm *comm)
     regroup->port = like.port;
     regroup->flat = like.flat;
     if (!trek_control_own_address(comm->control, address, sizeof address))
-        return trek_fail(TREK_ERR_COMM, "the control connection of process %d is lost", comm->rank);
+        return trek_control_ended(comm->control)
+                   ? trek_control_fail(comm->control) /* by whom, too */
+                   : trek_fail(TREK_ERR_COMM, "the control connection of process %d is lost", comm->rank);
     regroup->door = trek_door_open(address, regroup->token, comm->rank);
     return regroup->door ? TREK_OK : trek_error_status();
 }

@@ -35,7 +35,7 @@ typedef struct trek_control_head {
     uint32_t type, bytes;
 } trek_control_head;
 
-#define TREK_CONTROL_VERSION 2
+#define TREK_CONTROL_VERSION 3
 #define TREK_CONTROL_MAGIC 0x31306c746b657274u /* "trektl01": protocol and byte order */
 
 typedef struct trek_control_hello {
@@ -44,6 +44,7 @@ typedef struct trek_control_hello {
     char machine[128], host[64];
     char address[64];       /* where it listens for its children, should there be a tree; port 0: it does not */
     int32_t port, generation;
+    int64_t left_ns;        /* how long it still waits for all to come */
 } trek_control_hello;
 
 /* fan 0: no tree. address, port: of the recipient's parent; port 0: that is process 0. */
@@ -78,6 +79,7 @@ typedef struct trek_control_link {
     int error;              /* errno of what ended it; 0: the other side did */
     int64_t since_ns;
     bool closing;           /* what is still to be sent goes out, then it is closed */
+    bool lost;              /* the other side is taken for dead; should it live, it is told why */
     char *in, *out;
     size_t in_used, in_size, out_begin, out_used, out_size;
 } trek_control_link;

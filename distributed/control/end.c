@@ -20,7 +20,7 @@ void trek_control_end_locked(trek_control *control, trek_status status, const ch
     control->status = status;
     snprintf(control->message, sizeof control->message, "%s", message);
     control->ended_ns = trek_now_ns();
-    control->zero_logs = control->process != 0 && control->links[0].fd >= 0 && !control->peers[0].left;
+    control->zero_logs = control->process != 0 && control->links[0].fd >= 0 && !control->links[0].lost && !control->peers[0].left;
     atomic_store(&control->ended, true);
     end_message end = { .status = (int32_t)status };
     memcpy(end.text, control->message, sizeof end.text);
@@ -97,6 +97,17 @@ void trek_control_gather_left(trek_control *control)
     }
 }
 
+/* Process 0 has left: what it gave to the tree in the last gather is on its way here, and nobody tells any more if who is to pass
+ * it on has died. */
+static void watch_branch(trek_control *control)
+{
+    const trek_control_slot *slot = &control->slots[control->gathers & 1];
+    if (control->up.fd < 0 || control->torn_ns || slot->done || slot->number != control->gathers || slot->came == 0)
+        return;
+    control->torn = control->node.parent;
+    control->torn_ns = trek_now_ns() + TREK_CONTROL_SILENCE_NS;
+}
+
 void trek_control_take_left(trek_control *control, int process, const trek_control_report *report, uint64_t gathers)
 {
     if (process < 0 || process >= control->processes || process == control->process)
@@ -117,6 +128,8 @@ void trek_control_take_left(trek_control *control, int process, const trek_contr
             trek_control_send(control, &control->links[i], TREK_CONTROL_LEFT, gathers, &kept, sizeof kept);
     trek_control_check_left(control);
     trek_control_gather_left(control);
+    if (process == 0)
+        watch_branch(control);
 }
 
 static void finish_link(trek_control_link *link)

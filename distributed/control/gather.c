@@ -9,7 +9,7 @@
 #include "tensor/memory_internal.h"
 
 /* In a tree only what process 0 hears by the star says who has come, where a process below waits for another one: who waits
- * says so after this time, and process 0 lets this time pass before it decides about those who are late. */
+ * says so after this time, and process 0 lets this time pass, there, before it decides about those who are late. */
 #define TELL_NS 100000000
 #define DECIDE_NS 300000000
 
@@ -134,6 +134,8 @@ void trek_control_gathered(trek_control *control, uint64_t number, const void *d
     if (bytes)
         memcpy(slot->data, data, bytes);
     slot->done = true;
+    if (control->up.fd >= 0 && control->torn == control->node.parent)
+        control->torn_ns = 0; /* it was late, not lost */
     send_down(control, slot);
 }
 
@@ -174,17 +176,16 @@ static void decide_late(trek_control *control, uint64_t number, int64_t deadline
     trek_control_end_locked(control, TREK_ERR_TIMEOUT, message);
 }
 
-/* On process 0: somebody's deadline has passed in a gather. */
+/* On process 0: somebody's deadline has passed in a gather. Its thread decides, when it has read what has come: this process may
+ * have stood still. */
 void trek_control_late(trek_control *control, uint64_t number, int64_t deadline_ns)
 {
-    if (!control->has_tree) {
-        decide_late(control, number, deadline_ns);
-    } else if (!control->late.decide_ns) {
-        control->late.number = number;
-        control->late.deadline_ns = deadline_ns;
-        control->late.decide_ns = trek_now_ns() + DECIDE_NS;
-        trek_control_wake(control);
-    }
+    if (control->late.decide_ns)
+        return;
+    control->late.number = number;
+    control->late.deadline_ns = deadline_ns;
+    control->late.decide_ns = trek_now_ns() + (control->has_tree ? DECIDE_NS : 0);
+    trek_control_wake(control);
 }
 
 void trek_control_decide_late(trek_control *control)

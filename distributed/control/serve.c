@@ -91,6 +91,8 @@ static void admit(trek_control *control, trek_control_link *newcomer, const trek
     memcpy(peer->address, hello->address, sizeof peer->address);
     peer->port = hello->port;
     peer->report.heard_ns = peer->report.phase_ns = peer->report.call_ns = trek_now_ns();
+    if (hello->left_ns > 0 && hello->left_ns < control->join_until_ns - trek_now_ns()) /* who has waited longest shall be told, too */
+        control->join_until_ns = trek_now_ns() + hello->left_ns;
     control->same_machine = control->same_machine && strncmp(hello->machine, control->machine, sizeof control->machine) == 0;
     trek_control_send(control, link, TREK_CONTROL_WELCOME, 0, NULL, 0);
     int joined = 0;
@@ -307,19 +309,25 @@ static void take_message(trek_control *control, trek_control_link *link, const t
     }
 }
 
-static void lose_link(trek_control *control, trek_control_link *link, const char *how)
+static void end_without(trek_control *control, int process, const char *how)
 {
-    int process = link->process;
-    trek_control_link_close(link);
-    if (atomic_load(&control->stopping) || control->peers[process].left)
-        return;
     if (control->process != 0 && !control->welcome) {
         char message[TREK_ERROR_SIZE];
-        snprintf(message, sizeof message, "what listens at %s does not answer as process 0 of this job", control->where);
+        snprintf(message, sizeof message, "what listens at %s does not answer as process 0 of this job: another program, or a job that has just ended",
+                 control->where);
         trek_control_end_locked(control, TREK_ERR_COMM, message);
         return;
     }
     trek_control_lost(control, process, how);
+}
+
+static void lose_link(trek_control *control, trek_control_link *link, const char *how)
+{
+    int process = link->process;
+    link->lost = true;
+    if (!atomic_load(&control->stopping) && !control->peers[process].left)
+        end_without(control, process, how);
+    trek_control_link_close(link);
 }
 
 /* A process that ends closes its connections, or its system resets them; all else is the network. */

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether simulated schedules notice a defect that the job's control channel, doors or communicators once had, or might have. Each mutant
+takes one mend back; it is compiled, and the simulation must fail within its schedules.
+
+Usage: mutants.py <source root> <build folder> [name ...]
+"""
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+root, build = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+chosen = sys.argv[3:]
+PROGRAM = "tests/simulation/test_simulation"
+RUNS = os.environ.get("TREK_SIMULATION_RUNS", "20000")
+
+# name, file, what stands there, what stood there before
+MUTANTS = [
+    ("late_comers_are_not_told", "distributed/control/control.c", "    if (!started)\n        tell_late_comers(control);\n", ""),
+    ("waits_longer_than_process_0", "distributed/control/serve.c",
+     "hello->left_ns > 0 && hello->left_ns <", "false && hello->left_ns <"),
+    ("lost_one_is_not_told", "distributed/control/serve.c",
+     "    link->lost = true;\n    if (!atomic_load(&control->stopping) && !control->peers[process].left)\n"
+     "        end_without(control, process, how);\n    trek_control_link_close(link);\n",
+     "    link->lost = true;\n    trek_control_link_close(link);\n"
+     "    if (!atomic_load(&control->stopping) && !control->peers[process].left)\n        end_without(control, process, how);\n"),
+    ("late_before_it_has_read", "distributed/control/gather.c",
+     "    if (control->late.decide_ns)\n        return;\n",
+     "    if (!control->has_tree) {\n        decide_late(control, number, deadline_ns);\n        return;\n    }\n"
+     "    if (control->late.decide_ns)\n        return;\n"),
+    ("branch_below_process_0_that_left", "distributed/control/end.c", "    if (process == 0)\n        watch_branch(control);\n", ""),
+    ("no_door_without_a_reason", "distributed/comm/regroup.c",
+     "return trek_control_ended(comm->control)\n                   ? trek_control_fail(comm->control)", "return false ? TREK_OK"),
+    ("gather_waits_for_who_has_left", "distributed/control/end.c",
+     "    trek_control_check_left(control);\n    trek_control_gather_left(control);\n", "    trek_control_check_left(control);\n"),
+    ("call_waits_for_who_has_left", "distributed/control/end.c",
+     "if (control->peers[p].left && own->number > control->peers[p].report.done)", "if (false)"),
+    ("blames_others_after_a_stop", "distributed/control/serve.c", "    if (slept)\n", "    if (slept && false)\n"),
+    ("groups_one_round_apart", "distributed/control/regroup.c",
+     "        if (visitor && visitor->generation > place->generation)\n            place->generation = visitor->generation;\n", ""),
+    ("door_asked_between_groups", "distributed/control/door.c",
+     "static bool is_between(const trek_door *door) { return door->n_members == 0 && !door->joins; }",
+     "static bool is_between(const trek_door *door) { return door == NULL; }"),
+    ("join_waits_for_who_died", "distributed/control/regroup.c",
+     "    bool died = host_died(door);\n", "    bool died = false && host_died(door);\n"),
+    ("guest_that_died_is_waited_for", "distributed/control/regroup.c",
+     "        if (door->visitors[k].answered && door->visitors[k].fd < 0) {", "        if (false) {"),
+    ("newcomer_too_late_is_not_told", "distributed/control/door.c",
+     "    if (!trek_forked)\n        trek_door_close_lobby(door);\n", ""),
+    ("end_does_not_wake_the_meeting", "distributed/comm/shared/shared.c",
+     "(status = trek_control_on_end(control, trek_meeting_end_with_channel, self)) != TREK_OK", "false"),
+    ("orphaned_lock_in_a_join", "distributed/control/control.c",
+     "    bool started = control->started; /* it may have ended again: the first call tells */\n"
+     "    trek_lock_release(&control->lock);\n",
+     "    bool started = control->started;\n    if (started)\n        trek_lock_release(&control->lock);\n"),
+    ("forgotten_hook_still_runs", "distributed/control/end.c",
+     "        while (control->hooks[h].calling && !trek_thread_equal(trek_thread_self(), control->thread))\n"
+     "            trek_condition_wait(&control->changed, &control->lock);\n", ""),
+]
+
+
+def object_of(file):
+    """The command that compiles the file for the simulation, and its object."""
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        if entry["output"].endswith(file.replace("/", "_") + ".o") and "trek_simulated" in entry["output"]:
+            return shlex.split(entry["command"]), entry["output"]
+    sys.exit("mutants: nothing compiles " + file)
+
+
+def link_command():
+    lines = subprocess.run(["ninja", "-C", str(build), "-t", "commands", PROGRAM], check=True, capture_output=True, text=True).stdout.splitlines()
+    return shlex.split(next(line for line in reversed(lines) if " -o " + PROGRAM + " " in line))
+
+
+def objects():
+    entries = json.loads((build / "compile_commands.json").read_text())
+    return [entry["output"] for entry in entries if "libtrek_simulated.a.p" in entry["output"]]
+
+
+def make(folder, file, before, after):
+    """The simulation with the mutant in it."""
+    text = (root / file).read_text()
+    if text.count(before) != 1:
+        sys.exit("mutants: %s has %d times: %s" % (file, text.count(before), before))
+    source = folder / pathlib.Path(file).name
+    source.write_text(text.replace(before, after))
+    command, output = object_of(file)
+    mutant = folder / "mutant.o"
+    command = [str(source) if part.endswith(file) else part for part in command]
+    command[command.index("-o") + 1] = str(mutant)
+    command += ["-Wno-error", "-Wno-unused-function", "-Wno-unused-variable", "-I", str(root), "-MF", str(folder / "mutant.d")]
+    subprocess.run(command, cwd=build, check=True)
+    archive = folder / "libtrek_simulated.a"
+    subprocess.run(["ar", "csr", str(archive)] + [str(mutant) if o == output else o for o in objects()], cwd=build, check=True)
+    link = [str(archive) if part.endswith("libtrek_simulated.a") else part for part in link_command()]
+    program = folder / "test_simulation"
+    link[link.index("-o") + 1] = str(program)
+    subprocess.run(link, cwd=build, check=True)
+    return program
+
+
+def run(program):
+    env = dict(os.environ, TREK_SIMULATION_RUNS=RUNS, TREK_TEST_CASE="test_schedules", TREK_SIMULATION_FAILURES="1")
+    done = subprocess.run([str(program)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900)
+    said = done.stdout.decode(errors="replace")
+    first = re.search(r"simulation: (\w+, seed \d+, .*)", said) or re.search(r"(Test failed with exception.*)", said)
+    return done.returncode != 0, first.group(1) if first else ""
+
+
+missed = []
+for name, file, before, after in MUTANTS:
+    if chosen and name not in chosen:
+        continue
+    with tempfile.TemporaryDirectory() as folder:
+        found, how = run(make(pathlib.Path(folder), file, before, after))
+    print("%-40s %s" % (name, "found: " + how if found else "NOT FOUND"), flush=True)
+    if not found:
+        missed.append(name)
+if missed:
+    sys.exit("mutants: not found within %s schedules: %s" % (RUNS, ", ".join(missed)))

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What scenarios share: how long a call took, who is still there, and who is to be named. */
+#include "tests/simulation/scenario.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tensor/status_internal.h"
+
+/* A job outlasts that its processes, or the network, stand still for so long. */
+#define MILD_NS (2 * SIM_S)
+/* Who leaves waits a second for the others to take note: the network must be there again by then. */
+#define MILD_CUT_NS (500 * SIM_MS)
+
+void outcome_take(outcome *to)
+{
+    to->status = trek_error_status();
+    snprintf(to->message, sizeof to->message, "%s", trek_error());
+    trek_error_clear();
+}
+
+void outcome_time(const char *what, int64_t since_ns, int64_t most_ns)
+{
+    const sim_process *process = sim_here();
+    int64_t took = sim.now_ns - since_ns;
+    if (!process->tainted && took > most_ns)
+        sim_fail("process %d: %s took %.3f s, of at most %.3f s", process->number, what, (double)took * 1e-9,
+                 (double)most_ns * 1e-9);
+}
+
+void scenario_settings(sim_random *random)
+{
+    static const int preempts[] = { 0, 2, 20, 100, 300 }, spurious[] = { 0, 0, 0, 2, 20 };
+    static const int64_t rooms[] = { 16 << 10, 64 << 10, 256 << 10, 1 << 20 };
+    sim_settings *s = &sim.settings;
+    s->preempt = preempts[sim_below(random, 5)];
+    s->spurious = spurious[sim_below(random, 5)];
+    s->step_ns = sim_span(random, 200, 5000);
+    s->latency_ns = sim_span(random, 20000, 20 * SIM_MS);
+    s->jitter_ns = sim_span(random, 1000, 20 * SIM_MS);
+    s->spikes = sim_chance(random, 300) ? 5 : 0;
+    s->spike_ns = sim_span(random, SIM_MS, 500 * SIM_MS);
+    s->splits = sim_chance(random, 500) ? 100 : 0;
+    s->room = rooms[sim_below(random, 4)];
+}
+
+int scenario_processes(sim_random *random, int most)
+{
+    int n = 2 + (int)sim_below(random, 4);
+    if (sim_chance(random, 30))
+        n = (int)sim_span(random, 4, most);
+    return n < 2 ? 2 : n > most ? most : n;
+}
+
+bool scenario_mild(void)
+{
+    int64_t away = 0;
+    for (int k = 0; k < sim.n_faults; k++) {
+        const sim_fault *fault = &sim.faults[k];
+        if (!fault->done)
+            continue;
+        if (fault->kind == SIM_KILL || fault->kind == SIM_POWER || fault->kind == SIM_FULL || fault->for_ns > MILD_NS)
+            return false;
+        if (fault->kind != SIM_STOP && fault->kind != SIM_SLOW && fault->for_ns > MILD_CUT_NS)
+            return false;
+        away += fault->for_ns;
+    }
+    return away < MILD_NS;
+}
+
+sim_process *scenario_process(int number)
+{
+    for (int p = sim.n_processes - 1; p >= 0; p--)
+        if (sim.processes[p]->number == number)
+            return sim.processes[p];
+    return NULL;
+}
+
+bool scenario_survived(int number)
+{
+    const sim_process *process = scenario_process(number);
+    return process && process->end != SIM_KILLED && !process->tainted;
+}
+
+bool scenario_names_culprit(const char *message)
+{
+    const char *at = strstr(message, "process");
+    if (!at)
+        at = strstr(message, "rank");
+    for (; at && *at; at++) {
+        if (!isdigit((unsigned char)*at) || (at > message && (isalnum((unsigned char)at[-1]) || at[-1] == '.')))
+            continue;
+        char *end;
+        long number = strtol(at, &end, 10);
+        for (int p = 0; p < sim.n_processes; p++)
+            if (sim.processes[p]->number == number && sim.processes[p]->tainted)
+                return true;
+        at = end - 1;
+    }
+    return false;
+}
+
+void scenario_check_ended(void)
+{
+    for (int p = 0; p < sim.n_processes; p++) {
+        const sim_process *process = sim.processes[p];
+        char text[400] = "";
+        size_t used = 0;
+        if (process->end != SIM_ALIVE || process->stopped)
+            continue;
+        for (const sim_thread *t = process->threads; t && used < sizeof text - 40; t = t->next)
+            if (t->state != SIM_ENDED)
+                used += (size_t)snprintf(text + used, sizeof text - used, "%s%d (%s) in \"%s\"", used ? ", " : "", t->number,
+                                         t->name[0] ? t->name : "-", t->waits_for ? t->waits_for : "");
+        sim_trace("process %d has the threads %s", process->number, text);
+        sim_fail("process %d has not ended after %.1f s: its threads are %s", process->number,
+                 (double)(sim.now_ns - 1000 * SIM_S) * 1e-9, text);
+    }
+}

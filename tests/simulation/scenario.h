@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Scenarios: what the processes of a simulated job do, and what must be true of them afterwards. */
+#ifndef TREK_TESTS_SIMULATION_SCENARIO_H
+#define TREK_TESTS_SIMULATION_SCENARIO_H
+
+#include "tests/simulation/simulation.h"
+
+typedef struct scenario {
+    const char *name;
+    int share;                      /* in 1000 of the schedules of a run of them all */
+    /* Makes the job; sim is reset, faults are drawn from `random`. */
+    void (*begin)(sim_random *random);
+    void (*check)(void);
+} scenario;
+
+extern const scenario scenario_control, scenario_door, scenario_regroup;
+
+/* --- scenario.c: what they share --- */
+
+/* Of a call of a process: what it came to, and how long it took. */
+typedef struct outcome {
+    trek_status status;
+    char message[512];
+} outcome;
+
+/* Takes the thread's error. */
+void outcome_take(outcome *to);
+/* A call has taken that long of the time in which its process was not held up: a failure if it is more than it may. */
+void outcome_time(const char *what, int64_t since_ns, int64_t most_ns);
+/* Draws what the network and the scheduler are like. */
+void scenario_settings(sim_random *random);
+/* How many processes, mostly few. */
+int scenario_processes(sim_random *random, int most);
+/* Whether nothing has happened that a job must not outlast: no death, nobody away for more than a while. */
+bool scenario_mild(void);
+/* Of that scenario's number: the latest process. */
+sim_process *scenario_process(int number);
+/* It lives, or has ended by itself, and no fault has touched it. */
+bool scenario_survived(int number);
+/* Whether the message names one that a fault has touched. */
+bool scenario_names_culprit(const char *message);
+/* All processes have ended. */
+void scenario_check_ended(void);
+
+#endif

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The control channel alone: all join, gather a few times, and leave. */
+#include <stdio.h>
+#include <string.h>
+
+#include "distributed/control/control.h"
+#include "tensor/memory_internal.h"
+#include "tests/simulation/scenario.h"
+
+typedef struct part {
+    bool came, joined, left;        /* joined: trek_control_join has succeeded */
+    int rounds;                     /* that succeeded */
+    int64_t wait_ns;                /* before it joins */
+    int64_t works_ns;               /* between two rounds, at most */
+    outcome joining, gathering;
+} part;
+
+static struct {
+    int n, rounds, flat;
+    double join_s;
+    int64_t deadline_ns;
+    int words;                      /* of a process's part */
+    part parts[SIM_PROCESSES];
+} job;
+
+/* What process p gives in a round. */
+static uint32_t word_of(int p, int round, int k) { return (uint32_t)(p * 1000003 + round * 10007 + k * 101 + 7); }
+
+static void gather_round(trek_control *control, part *own, int self, int round, uint32_t *mine, uint32_t *all)
+{
+    for (int k = 0; k < job.words; k++)
+        mine[k] = word_of(self, round, k);
+    int64_t since = sim.now_ns, most = job.deadline_ns ? 3 * job.deadline_ns + 20 * SIM_S : SIM_NEVER / 2;
+    trek_status status = trek_control_gather(control, mine, (size_t)job.words * sizeof *mine, all, job.deadline_ns);
+    outcome_time("a gather", since, most);
+    if (status != TREK_OK) {
+        outcome_take(&own->gathering);
+        return;
+    }
+    for (int p = 0; p < job.n; p++)
+        for (int k = 0; k < job.words; k++)
+            if (all[p * job.words + k] != word_of(p, round, k))
+                sim_fail("process %d: a gather has brought a wrong part of process %d", self, p);
+    own->rounds++;
+}
+
+static void work(trek_control *control, part *own, int self)
+{
+    uint32_t *mine = trek_alloc((size_t)job.words * sizeof *mine), *all = trek_alloc((size_t)(job.n * job.words) * sizeof *all);
+    for (int round = 0; round < job.rounds && own->gathering.status == TREK_OK; round++) {
+        if (sim_chance(&sim.chance, 300)) {
+            trek_control_say(control, "working", NULL);
+            trek_sleep_ns(sim_below(&sim.chance, own->works_ns));
+        }
+        gather_round(control, own, self, round, mine, all);
+    }
+    trek_free(mine);
+    trek_free(all);
+}
+
+static int process_main(void *arg)
+{
+    int self = (int)(intptr_t)arg;
+    part *own = &job.parts[self];
+    trek_sleep_ns(own->wait_ns);
+    trek_control_opts opts = { .process = self, .processes = job.n, .address = "10.0.0.1", .port = 29500, .token = "secret",
+                               .join_s = job.join_s, .flat = job.flat };
+    int64_t since = sim.now_ns;
+    own->came = true;
+    trek_control *control = trek_control_join(&opts);
+    outcome_time("joining", since, (int64_t)(job.join_s * 1e9) + 15 * SIM_S);
+    if (!control) {
+        outcome_take(&own->joining);
+    } else {
+        own->joined = true;
+        work(control, own, self);
+        since = sim.now_ns;
+        trek_control_free(&control);
+        outcome_time("leaving", since, 4 * SIM_S);
+    }
+    own->left = true;
+    if (sim_process_left(sim_here())[0])
+        sim_fail("process %d leaves behind: %s", self, sim_process_left(sim_here()));
+    return 0;
+}
+
+static void begin(sim_random *random)
+{
+    memset(&job, 0, sizeof job);
+    scenario_settings(random);
+    job.n = scenario_processes(random, 64);
+    job.rounds = 1 + (int)sim_below(random, 8);
+    job.join_s = (double)sim_span(random, 5, 60);
+    job.deadline_ns = sim_chance(random, 200) ? 0 : sim_span(random, 1, 40) * SIM_S;
+    job.words = 1 + (int)sim_span(random, 1, job.n > 8 ? 16 : 1000);
+    job.flat = sim_chance(random, 200) ? 2 : 0;
+    sim.machines = sim_chance(random, 300) ? 1 : 1 + (int)sim_below(random, job.n);
+    int64_t late = sim_span(random, 1, (int64_t)(job.join_s * 250)) * SIM_MS;
+    int64_t works = sim_span(random, 1, job.deadline_ns ? job.deadline_ns / SIM_MS / 4 : 2000) * SIM_MS;
+    for (int p = 0; p < job.n; p++) {
+        job.parts[p].wait_ns = sim_below(random, late);
+        job.parts[p].works_ns = works;
+        sim_process_begin(p, p % sim.machines, process_main, (void *)(intptr_t)p);
+    }
+    sim_fault_mix mix = { .most = 3, .weights = { 6, 2, 6, 3, 3, 1, 1, 0 }, .processes = job.n, .machines = sim.machines,
+                          .within_ns = late + 2 * works, .steps = 2000, .longest_ns = 20 * SIM_S };
+    sim_faults_draw(random, &mix);
+    sim.bound_ns = sim.now_ns + 3600 * SIM_S;
+}
+
+/* Who comes later than two seconds after a death finds nobody any more. */
+static void zero_has_gone(int p)
+{
+    const sim_process *zero = scenario_process(0);
+    for (int k = 1; k < job.n && !zero->tainted; k++) {
+        const sim_process *dead = scenario_process(k);
+        if (dead->end == SIM_KILLED && !sim.powerless[dead->machine] && job.parts[k].came &&
+            1000 * SIM_S + job.parts[p].wait_ns < dead->ended_ns + SIM_S)
+            sim_fail("process %d came within a second of the death of process %d, and was told nothing", p, k);
+    }
+    if (!zero->tainted && (zero->end == SIM_ALIVE || zero->ended_ns > scenario_process(p)->ended_ns))
+        sim_fail("process %d did not reach process 0, which was there", p);
+}
+
+static void check_errors(const part *own, int p)
+{
+    const outcome *failed = own->joined ? &own->gathering : &own->joining;
+    if (failed->status == TREK_OK)
+        sim_fail("process %d has failed without an error", p);
+    else if (strstr(failed->message, "did not reach process 0") || strstr(failed->message, "a job that has just ended"))
+        zero_has_gone(p);
+    else if (!scenario_names_culprit(failed->message))
+        sim_fail("process %d names nobody who failed: %s: %s", p, trek_status_name(failed->status), failed->message);
+}
+
+static void check(void)
+{
+    int least = job.rounds, most = 0;
+    scenario_check_ended();
+    bool must = scenario_mild() && (job.deadline_ns == 0 || job.deadline_ns >= 10 * SIM_S);
+    for (int p = 0; p < job.n; p++) {
+        const part *own = &job.parts[p];
+        bool done = own->joined && own->rounds == job.rounds;
+        if (must && !done)
+            sim_fail("process %d did not get to the end although nothing was wrong: %s", p,
+                     own->joined ? own->gathering.message : own->joining.message);
+        if (!scenario_survived(p))
+            continue;
+        if (!done && sim.disturbed)
+            check_errors(own, p);
+        least = own->rounds < least ? own->rounds : least;
+        most = own->rounds > most ? own->rounds : most;
+    }
+    if (most > least + 1)
+        sim_fail("one survivor has seen %d rounds, another one %d", most, least);
+}
+
+const scenario scenario_control = { "control", 500, begin, check };

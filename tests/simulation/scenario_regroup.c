@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Processes of one machine that go on without those who die, and take in those who were started again: comm/init.c, the shared
+ * engine, comm/regroup.c and the doors. A step is a sum over all and is complete when it has come back; whoever is behind takes
+ * the newest state, as run/elastic.c does it. */
+#include <stdio.h>
+#include <string.h>
+
+#include "distributed/comm/comm_internal.h"
+#include "distributed/comm/regroup.h"
+#include "distributed/control/control.h"
+#include "tests/simulation/scenario.h"
+
+enum { PROGRAM = 4711, EPOCH = 4 };
+
+/* What a process has to go on from. */
+typedef struct state {
+    int64_t step;
+    uint64_t history;               /* of what each step came to */
+} state;
+
+/* Of one process; one that is started again has another. */
+typedef struct member {
+    int number;
+    bool again, done, alone;        /* started again; it has got to the end; it did not find the others any more */
+    int64_t wait_ns, works_ns;
+    int groups;                     /* that it was in */
+    state state;
+    outcome failed;
+} member;
+
+static struct {
+    int n, least, n_members, restarts;
+    int64_t steps;
+    double deadline_s;
+    member members[SIM_PROCESSES];
+} job;
+
+/* What member `number` gives in a step. */
+typedef struct share {
+    int64_t step, sum;
+    int32_t count, mask;
+} share;
+
+static share share_of(int number, int64_t step)
+{
+    return (share){ .step = step, .sum = step * 1000 + number, .count = 1, .mask = 1 << number % 30 };
+}
+
+static trek_status do_step(trek_comm *comm, member *own)
+{
+    int64_t step = own->state.step + 1, numbers[4];
+    share mine = share_of(own->number, step);
+    numbers[0] = mine.step;
+    numbers[1] = mine.sum;
+    numbers[2] = mine.count;
+    numbers[3] = mine.mask;
+    trek_status status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_I64,
+                                                               .count = 4, .in = numbers, .out = numbers });
+    if (status != TREK_OK)
+        return status;
+    if (numbers[2] != comm->world || numbers[0] != step * comm->world)
+        sim_fail("process %d: in its step %lld %lld processes took part, of %d, with steps of %lld together", own->number,
+                 (long long)step, (long long)numbers[2], comm->world, (long long)numbers[0]);
+    uint64_t result = (uint64_t)numbers[1] * 31 + (uint64_t)numbers[3] + 1;
+    own->state.step = step;
+    own->state.history = own->state.history * 1000003 + result;
+    return TREK_OK;
+}
+
+/* All have the newest state of one of them. */
+static trek_status take_newest(trek_comm *comm, member *own)
+{
+    state all[SIM_PROCESSES];
+    trek_status status = trek_comm_gather_bytes(comm, &own->state, sizeof own->state, all);
+    if (status != TREK_OK)
+        return status;
+    state newest = all[0];
+    int64_t oldest = INT64_MAX;
+    for (int r = 0; r < comm->world; r++) {
+        newest = all[r].step > newest.step ? all[r] : newest;
+        oldest = all[r].step >= 0 && all[r].step < oldest ? all[r].step : oldest;
+    }
+    if (newest.step > oldest + 1)
+        sim_fail("process %d: survivors are at steps %lld and %lld", own->number, (long long)oldest, (long long)newest.step);
+    for (int r = 0; r < comm->world; r++)
+        if (all[r].step == newest.step && all[r].history != newest.history)
+            sim_fail("process %d: survivors have gone through other steps", own->number);
+    if (newest.step < 0)
+        return trek_fail(TREK_ERR_STATE, "nobody is left who has a state");
+    own->state = newest;
+    return TREK_OK;
+}
+
+/* The next group, until one has taken up the newest state. */
+static trek_status meet(trek_regroup *regroup, trek_comm **comm, member *own)
+{
+    trek_status status;
+    do {
+        int64_t since = sim.now_ns;
+        trek_error_clear();
+        trek_comm *next = trek_regroup_meet(regroup, *comm, job.least);
+        outcome_time("meeting the others", since, (int64_t)(job.deadline_s * 1e9) * 2 + 20 * SIM_S);
+        own->alone = next == NULL;
+        if (own->alone)
+            return trek_error_status();
+        sim_trace("is in a group of %d now", next->world);
+        own->groups++;
+        trek_comm_free(comm);
+        *comm = next;
+        status = take_newest(*comm, own);
+    } while (status != TREK_OK && trek_regroup_may(*comm));
+    return status;
+}
+
+static trek_status admit(trek_regroup *regroup, trek_comm **comm, member *own)
+{
+    trek_status status = TREK_OK;
+    for (int newcomers = 1; status == TREK_OK && newcomers > 0;) { /* those who have come ask, too */
+        status = trek_regroup_invite(regroup, *comm, &newcomers);
+        if (status == TREK_OK && newcomers > 0)
+            status = meet(regroup, comm, own);
+    }
+    return status;
+}
+
+static trek_status one_step(trek_regroup *regroup, trek_comm **comm, member *own)
+{
+    if (own->state.step % EPOCH == 0) {
+        int64_t before = own->state.step;
+        trek_status status = admit(regroup, comm, own);
+        if (status != TREK_OK || own->state.step != before)
+            return status;
+    }
+    if (own->state.step >= job.steps)
+        return TREK_OK;
+    if (sim_chance(&sim.chance, 500))
+        trek_sleep_ns(sim_below(&sim.chance, own->works_ns));
+    int64_t since = sim.now_ns;
+    trek_status status = do_step(*comm, own);
+    outcome_time("a step", since, (int64_t)(job.deadline_s * 1e9) * 3 + 20 * SIM_S);
+    return status;
+}
+
+static void train(trek_regroup *regroup, trek_comm **comm, member *own)
+{
+    trek_status status = own->again ? take_newest(*comm, own) : TREK_OK;
+    for (;;) {
+        if (status == TREK_OK && own->state.step >= job.steps)
+            break;
+        if (status == TREK_OK)
+            status = one_step(regroup, comm, own);
+        else if (!own->alone && trek_regroup_may(*comm))
+            status = meet(regroup, comm, own);
+        else
+            break;
+    }
+    own->done = status == TREK_OK;
+    if (status != TREK_OK)
+        outcome_take(&own->failed);
+}
+
+static int process_main(void *arg)
+{
+    member *own = arg;
+    trek_comm *comm = NULL;
+    trek_regroup *regroup = NULL;
+    trek_sleep_ns(own->wait_ns);
+    if (own->again) {
+        own->state.step = -1;
+        regroup = trek_regroup_join(PROGRAM, &comm);
+        if (comm)
+            trek_comm_set_deadline(comm, job.deadline_s);
+    } else {
+        comm = trek_comm_init(&(trek_comm_opts){ .engine = "shared", .deadline_s = job.deadline_s });
+        regroup = comm ? trek_regroup_new(comm, PROGRAM) : NULL;
+    }
+    own->groups += regroup != NULL;
+    if (regroup)
+        train(regroup, &comm, own);
+    else
+        outcome_take(&own->failed);
+    sim_trace("ends at step %lld: %s", (long long)own->state.step, own->failed.message);
+    trek_regroup_free(&regroup);
+    trek_comm_free(&comm);
+    sim_here()->files_kept = 1; /* the window is the process's as long as it lives */
+    if (sim_process_left(sim_here())[0])
+        sim_fail("process %d leaves behind: %s", own->number, sim_process_left(sim_here()));
+    return own->done ? 0 : 1;
+}
+
+static void start(int number, bool again, int64_t wait_ns, int64_t works_ns)
+{
+    char text[16];
+    member *own = &job.members[job.n_members++];
+    *own = (member){ .number = number, .again = again, .wait_ns = wait_ns, .works_ns = works_ns };
+    sim_process *process = sim_process_begin(number, 0, process_main, own);
+    snprintf(text, sizeof text, "%d", number);
+    sim_process_set(process, "TREK_RANK", text);
+    snprintf(text, sizeof text, "%d", job.n);
+    sim_process_set(process, "TREK_WORLD_SIZE", text);
+    sim_process_set(process, "TREK_ADDRESS", "10.0.0.1");
+    sim_process_set(process, "TREK_PORT", "29500");
+    sim_process_set(process, "TREK_TOKEN", "secret");
+    if (again)
+        sim_process_set(process, "TREK_JOIN", "1");
+}
+
+/* The launcher: now and then it starts one again that has been killed. */
+static void look_for_dead(void *arg, uint64_t number)
+{
+    (void)arg;
+    (void)number;
+    for (int p = 0; p < job.n && job.restarts > 0; p++) {
+        const sim_process *process = scenario_process(p);
+        if (process->end != SIM_KILLED || sim.now_ns - process->ended_ns < 300 * SIM_MS)
+            continue;
+        job.restarts--;
+        start(p, true, 0, job.members[p].works_ns);
+    }
+    if (job.restarts > 0)
+        sim_at(sim.now_ns + 300 * SIM_MS, look_for_dead, NULL, 0);
+}
+
+static void begin(sim_random *random)
+{
+    memset(&job, 0, sizeof job);
+    scenario_settings(random);
+    job.n = scenario_processes(random, 12);
+    job.least = sim_chance(random, 700) ? 1 : 1 + (int)sim_below(random, job.n);
+    job.steps = EPOCH * (1 + sim_below(random, 5));
+    job.deadline_s = (double)sim_span(random, 6, 60);
+    job.restarts = sim_chance(random, 400) ? 1 + (int)sim_below(random, 3) : 0;
+    sim.machines = 1;
+    int64_t late = sim_span(random, 1, 2000) * SIM_MS, works = sim_span(random, 1, 1000) * SIM_MS;
+    for (int p = 0; p < job.n; p++)
+        start(p, false, sim_below(random, late), works);
+    sim_fault_mix mix = { .most = 4, .weights = { 8, 0, 3, 1, 0, 0, 0, 0 }, .processes = job.n, .machines = 1,
+                          .within_ns = late + job.steps * works, .steps = 4000, .longest_ns = 20 * SIM_S };
+    sim_faults_draw(random, &mix);
+    if (job.restarts)
+        sim_at(sim.now_ns + SIM_S, look_for_dead, NULL, 0);
+    sim.bound_ns = sim.now_ns + 7200 * SIM_S;
+}
+
+/* How one that was started again may have come too late; or too early: the first group has not met, and never will. */
+static bool came_too_late(const member *m)
+{
+    bool met = false;
+    for (int k = 0; k < job.n; k++)
+        met = met || job.members[k].groups > 0;
+    return m->again && m->groups == 0 &&
+           (m->failed.status == TREK_ERR_STATE || m->failed.status == TREK_ERR_TIMEOUT || !met);
+}
+
+static bool died_while_joining(const member *m)
+{
+    return m->groups == 0 && !m->again &&
+           (scenario_names_culprit(m->failed.message) || strstr(m->failed.message, "a job that has just ended"));
+}
+
+/* One that was away for long may have gone on by itself, where so few are enough. */
+static bool may_be_apart(void)
+{
+    bool away = false;
+    for (int k = 0; k < sim.n_faults; k++)
+        away = away || (sim.faults[k].done && sim.faults[k].kind == SIM_STOP && sim.faults[k].for_ns > 2 * SIM_S);
+    return away && 2 * job.least <= job.n;
+}
+
+static void check(void)
+{
+    const member *last = NULL;
+    scenario_check_ended();
+    for (int k = 0; k < job.n_members; k++) {
+        const member *m = &job.members[k];
+        const sim_process *process = sim.processes[k];
+        if (process->end == SIM_KILLED || (process->tainted && !scenario_mild()))
+            continue;
+        if (!m->done && !came_too_late(m) && !died_while_joining(m) && !strstr(m->failed.message, ".min_processes is"))
+            sim_fail("process %d%s did not get to the end, but to step %lld: %s: %s", m->number, m->again ? ", started again," : "",
+                     (long long)m->state.step, trek_status_name(m->failed.status), m->failed.message);
+        if (!m->done)
+            continue;
+        if (last && !may_be_apart() && (last->state.step != m->state.step || last->state.history != m->state.history))
+            sim_fail("processes %d and %d have come to other ends", last->number, m->number);
+        last = m;
+    }
+}
+
+const scenario scenario_regroup = { "regroup", 300, begin, check };

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Prints the tests of a build that a change affects, by tests/covers.txt:
-affected.py BUILD [--suite S]... [--no-suite S]... [--since COMMIT | --files FILE... | --all] [--quarter]
+affected.py BUILD [--suite S]... [--no-suite S]... [--since COMMIT | --files FILE... | --all] [--quarter] [--most PART]
 A test is affected by a source file that its program executes, by what such files include, and by its own sources. A file that more
 than a third of all tests execute, or that the map does not know, affects the tests of its folder alone: tests/tensor of tensor/,
 and so on. Tests on the fake device and of kernels as PTX are affected by all of tensor/cuda. With --quarter, a quarter of the
-rest is printed, too, which the last commit's name chooses. Only tests of the suites, as `meson test` chooses them."""
+rest is printed, too, which the last commit's name chooses. With --most, at most that part of the tests is printed: first those
+that a change affects most, where a file counts the more the fewer tests execute it. Only tests of the suites, as `meson test`
+chooses them."""
 import argparse
 import hashlib
 import json
@@ -67,18 +69,22 @@ def folder_of(source: str) -> str:
     return str(folder)
 
 
-def affected_programs(changed: set[str], homes: dict[str, str]) -> set[str]:
-    """The programs test_NAME.c whose test is affected, by NAME; homes: the folder of each."""
-    known, programs, folders = covers(), set(), set()
+def affected_programs(changed: set[str], homes: dict[str, str]) -> dict[str, float]:
+    """The programs test_NAME.c whose test is affected, by NAME, and how much; homes: the folder of each."""
+    known, programs = covers(), {}
     for source in reached(changed):
         if source.startswith("tests/") and pathlib.PurePath(source).name.startswith("test_"):
-            programs.add(pathlib.PurePath(source).stem.removeprefix("test_"))
+            names = [pathlib.PurePath(source).stem.removeprefix("test_")]
         elif known.get(source, ["*"]) != ["*"]:
-            programs.update(known[source])
+            names = known[source]
         elif pathlib.PurePath(source).suffix in TEXT and (source in changed or source in known):
-            folders.add(folder_of(source))
-    folders.discard("tests")
-    return programs | {name for name, folder in homes.items() if folder in folders}
+            folder = folder_of(source)
+            names = [name for name, home in homes.items() if home == folder != "tests"]
+        else:
+            continue
+        for name in names:
+            programs[name] = programs.get(name, 0) + 1 / len(names)
+    return programs
 
 
 def chosen_tests(build: str, options: argparse.Namespace) -> list[tuple[str, str, set[str]]]:
@@ -93,10 +99,13 @@ def chosen_tests(build: str, options: argparse.Namespace) -> list[tuple[str, str
     return tests
 
 
+def spread(name: str) -> bytes:
+    return hashlib.sha256(name.encode()).digest()
+
+
 def quarter(names: list[str], commit: str) -> set[str]:
     """The one of four parts of about equal size, over which the tests are spread by their names, that the commit's name chooses."""
-    spread = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
-    return set(spread[int(commit[:8] or "0", 16) % 4::4])
+    return set(sorted(names, key=spread)[int(commit[:8] or "0", 16) % 4::4])
 
 
 def main() -> None:
@@ -108,6 +117,7 @@ def main() -> None:
     parser.add_argument("--files", nargs="+")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--quarter", action="store_true")
+    parser.add_argument("--most", type=float, default=1)
     options = parser.parse_args()
     changed = set(options.files or []) or changed_since(options.since)
     missing = [name for name in options.files or [] if not (ROOT / name).exists()]
@@ -117,12 +127,15 @@ def main() -> None:
     programs, commit = affected_programs(changed, homes), git("rev-parse", "HEAD").strip()
     on_device, as_ptx = (any(name.startswith(folders) for name in changed) for folders in (DEVICE, DEVICE + ("tests/ptx/",)))
     tests = chosen_tests(options.build, options)
-    also = quarter([name for name, _, _ in tests], commit) if options.quarter else set()
+    names = [name for name, _, _ in tests]
+    also = quarter(names, commit) if options.quarter else set()
+    weights = {name: 0.0 for name in names if options.all or name in also}
     for name, program, suites in tests:
         touched = program in programs or name in programs
-        touched |= on_device and "cuda" in suites or as_ptx and "ptx" in suites
-        if options.all or touched or name in also:
-            print(name)
+        if touched or on_device and "cuda" in suites or as_ptx and "ptx" in suites:
+            weights[name] = max(programs.get(program, 0), programs.get(name, 0)) + 1e-6
+    found = sorted(weights, key=lambda name: (-weights[name], spread(commit + name)))[:int(options.most * len(tests)) + 1]
+    print("\n".join(name for name in names if name in found))
 
 
 if __name__ == "__main__":

@@ -182,15 +182,16 @@ tests() {
 }
 
 # selected NAME [--suite S]... [--no-suite S]...: puts into `names` what the gate runs of these tests of $work/NAME beside the plain
-# run of all that need no GPU: what lately changed affects, and a quarter of the rest. At night all of them.
-names=()
+# run of all that need no GPU: what lately changed affects, and a quarter of the rest, but no more than the part $most of them. At
+# night all of them.
+names=() most=0.34
 selected() {
     local name=$1 list
     shift
     if [ -n "$night" ]; then
         list=$(python3 tests/affected.py "$work/$name" "$@" --all) || return
     else
-        list=$(python3 tests/affected.py "$work/$name" "$@" --since "$(since)" --quarter) || return
+        list=$(python3 tests/affected.py "$work/$name" "$@" --since "$(since)" --quarter --most "$most") || return
     fi
     mapfile -t names < <(printf '%s' "$list")
 }
@@ -312,7 +313,7 @@ stage_plain() {
     local without=$cuda_plugin
     build "${plain[@]}" || return
     has_cuda && aside compile_plugin compile_plugin
-    local names all twice=()
+    local names all twice=() most=0.5
     [ -z "$night" ] && twice=(--no-suite twice) # what runs as PTX runs on the fake device, too, at night
     selected plain --suite cuda "${twice[@]}" || { fail "plain: what changed affects cannot be told"; return; }
     mapfile -t all < <(python3 tests/affected.py "$work/plain" --all --no-suite cuda --no-suite ptx "${not_waiting[@]}")
@@ -360,7 +361,7 @@ stage_ptx() {
     fi
     place_ptx 2>/dev/null || targets+=(ptx)
     if nice -n "$niceness" ninja -C "$work/plain" -j "$jobs" "${targets[@]}" >"$work/ptx.build.log" 2>&1; then
-        local less=''
+        local less='' most=0.5
         [ -z "$night" ] && ! changed tensor/cuda tests/ptx tests/fake_cuda && less=' --no-suite ptx_mutants'
         TREK_TEST_SHORT=1 selected_tests plain ptx "--suite ptx$less"
     else

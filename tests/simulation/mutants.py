@@ -37,8 +37,6 @@ MUTANTS = [
      "return trek_control_ended(comm->control)\n                   ? trek_control_fail(comm->control)", "return false ? TREK_OK"),
     ("gather_waits_for_who_has_left", "distributed/control/end.c",
      "    trek_control_check_left(control);\n    trek_control_gather_left(control);\n", "    trek_control_check_left(control);\n"),
-    ("call_waits_for_who_has_left", "distributed/control/end.c",
-     "if (control->peers[p].left && own->number > control->peers[p].report.done)", "if (false)"),
     ("blames_others_after_a_stop", "distributed/control/serve.c", "    if (slept)\n", "    if (slept && false)\n"),
     ("groups_one_round_apart", "distributed/control/regroup.c",
      "        if (visitor && visitor->generation > place->generation)\n            place->generation = visitor->generation;\n", ""),
@@ -51,8 +49,6 @@ MUTANTS = [
      "        if (door->visitors[k].answered && door->visitors[k].fd < 0) {", "        if (false) {"),
     ("newcomer_too_late_is_not_told", "distributed/control/door.c",
      "    if (!trek_forked)\n        trek_door_close_lobby(door);\n", ""),
-    ("end_does_not_wake_the_meeting", "distributed/comm/shared/shared.c",
-     "(status = trek_control_on_end(control, trek_meeting_end_with_channel, self)) != TREK_OK", "false"),
     ("orphaned_lock_in_a_join", "distributed/control/control.c",
      "    bool started = control->started; /* it may have ended again: the first call tells */\n"
      "    trek_lock_release(&control->lock);\n",

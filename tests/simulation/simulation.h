@@ -134,6 +134,7 @@ typedef enum sim_fault_kind {
     SIM_CUT_ONE_WAY,
     SIM_ISOLATE,                    /* one machine from all others */
     SIM_FULL,                       /* no memory in files from then on, for a while */
+    SIM_SUSPEND,                    /* all processes of a machine, for a while */
     SIM_FAULT_KINDS
 } sim_fault_kind;
 
@@ -143,7 +144,7 @@ typedef struct sim_fault {
     int64_t at_ns;                  /* when; */
     uint64_t at_step;               /* or at the process's so many-th scheduling point, if it is not 0 */
     int64_t for_ns;                 /* SIM_NEVER: for ever */
-    bool done;
+    bool follows, done;             /* follows: so many of the process's points after the fault before it */
 } sim_fault;
 
 /* --- one schedule --------------------------------------------------------------------------------------------------------- */

@@ -196,7 +196,7 @@ has_flag avx512f && best_isa=avx512
 once=(once -Dcuda=disabled -Disas="$best_isa" -Dfuzz=false)
 stage_once() {
     build "${once[@]}" || return
-    tests once suites "${not_waiting[@]}" --no-suite cuda_long --no-suite ptx
+    tests once suites "${not_waiting[@]}" --no-suite cuda_long --no-suite ptx --no-suite simulation_mutants
     tests once processes "${waiting[@]}" --num-processes $((2 * jobs))
 }
 
@@ -264,6 +264,8 @@ stage_plain() {
     has_cuda && aside compile_plugin compile_plugin
     local less=(--no-suite ptx)
     [ -z "$night" ] && less+=(--no-suite twice) # what runs as PTX runs on the fake device, too, at night
+    [ -z "$night" ] && ! changed distributed tests/simulation && less+=(--no-suite simulation_mutants)
+    [ -n "$night" ] && local -x TREK_SIMULATION_RUNS=1000000
     TREK_TEST_LONG=1 tests plain suites "${not_waiting[@]}" "${less[@]}" # tests that draw at random draw more often
 }
 

@@ -91,8 +91,9 @@ static void admit(trek_control *control, trek_control_link *newcomer, const trek
     memcpy(peer->address, hello->address, sizeof peer->address);
     peer->port = hello->port;
     peer->report.heard_ns = peer->report.phase_ns = peer->report.call_ns = trek_now_ns();
-    if (hello->left_ns > 0 && hello->left_ns < control->join_until_ns - trek_now_ns()) /* who has waited longest shall be told, too */
-        control->join_until_ns = trek_now_ns() + hello->left_ns;
+    int64_t left_ns = control->join_until_ns - trek_now_ns();
+    if (hello->left_ns > 0 && hello->left_ns < left_ns) /* who has waited longest shall be told, too */
+        control->join_until_ns += hello->left_ns - left_ns;
     control->same_machine = control->same_machine && strncmp(hello->machine, control->machine, sizeof control->machine) == 0;
     trek_control_send(control, link, TREK_CONTROL_WELCOME, 0, NULL, 0);
     int joined = 0;
@@ -313,7 +314,8 @@ static void end_without(trek_control *control, int process, const char *how)
 {
     if (control->process != 0 && !control->welcome) {
         char message[TREK_ERROR_SIZE];
-        snprintf(message, sizeof message, "what listens at %s does not answer as process 0 of this job: another program, or a job that has just ended",
+        snprintf(message, sizeof message,
+                 "what listens at %s does not answer as process 0 of this job: another program, or a job that has just ended",
                  control->where);
         trek_control_end_locked(control, TREK_ERR_COMM, message);
         return;

@@ -5,7 +5,8 @@
 
 #include "tests/simulation/simulation.h"
 
-static const char *const names[SIM_FAULT_KINDS] = { "kill", "power", "stop", "slow", "cut", "cut one way", "isolate", "full", "suspend" };
+static const char *const names[SIM_FAULT_KINDS] = { "kill",        "power",   "stop", "slow",   "cut",
+                                                    "cut one way", "isolate", "full", "suspend" };
 
 static bool is_of_machine(sim_fault_kind kind)
 {
@@ -16,7 +17,8 @@ char *sim_fault_text(const sim_fault *fault, char *text, size_t size)
 {
     char when[64], length[64] = "";
     if (fault->at_step)
-        snprintf(when, sizeof when, "%s %llu", fault->follows ? "after steps" : "at its step", (unsigned long long)fault->at_step);
+        snprintf(when, sizeof when, "%s %llu", fault->follows ? "after steps" : "at its step",
+                 (unsigned long long)fault->at_step);
     else
         snprintf(when, sizeof when, "at %.3f ms", (double)fault->at_ns * 1e-6);
     if (fault->for_ns == SIM_NEVER)
@@ -215,8 +217,8 @@ void sim_faults_look(sim_process *process)
 {
     for (int k = 0; k < sim.n_faults; k++) {
         sim_fault *fault = &sim.faults[k];
-        if (fault->done || fault->follows || fault->at_step == 0 || fault->process != process->number || fault->at_step > process->steps ||
-            (sim.left_out >> k & 1))
+        if (fault->done || fault->follows || fault->at_step == 0 || fault->process != process->number ||
+            fault->at_step > process->steps || (sim.left_out >> k & 1))
             continue;
         happen(fault, process);
     }

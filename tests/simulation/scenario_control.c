@@ -8,12 +8,12 @@
 #include "tests/simulation/scenario.h"
 
 typedef struct part {
-    bool came, joined;              /* joined: trek_control_join has succeeded */
-    int stays;                      /* for so many rounds */
-    bool exits;                     /* without leaving */
-    int rounds;                     /* that succeeded */
-    int64_t wait_ns;                /* before it joins */
-    int64_t works_ns;               /* between two rounds, at most */
+    bool came, joined; /* joined: trek_control_join has succeeded */
+    int stays;         /* for so many rounds */
+    bool exits;        /* without leaving */
+    int rounds;        /* that succeeded */
+    int64_t wait_ns;   /* before it joins */
+    int64_t works_ns;  /* between two rounds, at most */
     outcome joining, gathering;
 } part;
 
@@ -21,8 +21,8 @@ static struct {
     int n, rounds, flat;
     double join_s;
     int64_t deadline_ns;
-    int words;                      /* of a process's part */
-    bool quits;                     /* one leaves before the others */
+    int words;  /* of a process's part */
+    bool quits; /* one leaves before the others */
     part parts[SIM_PROCESSES];
 } job;
 
@@ -69,8 +69,13 @@ static int process_main(void *arg)
     int self = (int)(intptr_t)arg;
     part *own = &job.parts[self];
     trek_sleep_ns(own->wait_ns);
-    trek_control_opts opts = { .process = self, .processes = job.n, .address = "10.0.0.1", .port = 29500, .token = "secret",
-                               .join_s = job.join_s, .flat = job.flat };
+    trek_control_opts opts = { .process = self,
+                               .processes = job.n,
+                               .address = "10.0.0.1",
+                               .port = 29500,
+                               .token = "secret",
+                               .join_s = job.join_s,
+                               .flat = job.flat };
     int64_t since = sim.now_ns;
     own->came = true;
     trek_control *control = trek_control_join(&opts);
@@ -117,8 +122,13 @@ static void begin(sim_random *random)
         early->exits = sim_chance(random, 500);
         job.quits = true;
     }
-    sim_fault_mix mix = { .most = 3, .weights = { 6, 4, 6, 3, 3, 1, 1, 0, 2 }, .processes = job.n, .machines = sim.machines,
-                          .within_ns = late + 2 * works, .steps = 2000, .longest_ns = 20 * SIM_S };
+    sim_fault_mix mix = { .most = 3,
+                          .weights = { 6, 4, 6, 3, 3, 1, 1, 0, 2 },
+                          .processes = job.n,
+                          .machines = sim.machines,
+                          .within_ns = late + 2 * works,
+                          .steps = 2000,
+                          .longest_ns = 20 * SIM_S };
     sim_faults_draw(random, &mix);
     sim.bound_ns = sim.now_ns + 3600 * SIM_S;
 }

@@ -15,8 +15,6 @@
 /* How long a stranger may take to say who it is, and how long where others wait for its place. */
 #define HANDSHAKE_NS 5000000000
 #define HURRIED_NS 250000000
-/* How long the star may take to say why a connection of the tree has ended. */
-#define TORN_NS 2000000000
 /* The others' last states are waited for before the table is logged. */
 #define TABLE_NS 250000000
 
@@ -384,7 +382,7 @@ static void notice_silence(trek_control *control, int64_t now)
 static void notice_torn_branch(trek_control *control, int64_t now)
 {
     char message[TREK_ERROR_SIZE];
-    if (!control->torn_ns || now - control->torn_ns < TORN_NS || control->peers[control->torn].left)
+    if (!control->torn_ns || now - control->torn_ns < TREK_CONTROL_TORN_NS || control->peers[control->torn].left)
         return;
     snprintf(message, sizeof message, "the connection of process %d to process %d is lost, by which gathers go", control->process,
              control->torn);

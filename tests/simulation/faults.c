@@ -91,15 +91,13 @@ static sim_process *latest_of(int number)
     return NULL;
 }
 
-/* The fault behind this one comes by the steps that its process takes from here on. */
-static void set_next(sim_fault *fault)
+void sim_faults_let(sim_fault *fault)
 {
-    sim_fault *next = fault + 1;
-    const sim_process *process = next < sim.faults + sim.n_faults && next->follows ? latest_of(next->process) : NULL;
+    const sim_process *process = fault->follows ? latest_of(fault->process) : NULL;
     if (!process)
         return;
-    next->follows = false;
-    next->at_step += process->steps;
+    fault->follows = false;
+    fault->at_step += process->steps;
 }
 
 static void taint_machine(int machine)
@@ -147,7 +145,8 @@ static void happen(sim_fault *fault, sim_process *process)
     int64_t until = fault->for_ns == SIM_NEVER ? SIM_NEVER : sim.now_ns + fault->for_ns;
     bool machine = is_of_machine(fault->kind);
     fault->done = true;
-    set_next(fault);
+    if (fault + 1 < sim.faults + sim.n_faults)
+        sim_faults_let(fault + 1);
     if (!machine && fault->kind != SIM_FULL && (!process || process->end != SIM_ALIVE))
         return;
     sim.disturbed = true;

@@ -21,8 +21,9 @@ static struct {
     int n, rounds, flat;
     double join_s;
     int64_t deadline_ns;
-    int words;  /* of a process's part */
-    bool quits; /* one leaves before the others */
+    int words;         /* of a process's part */
+    sim_fault *at_end; /* comes when process 0 is about to leave; NULL: none */
+    bool quits;        /* one leaves before the others */
     part parts[SIM_PROCESSES];
 } job;
 
@@ -48,6 +49,8 @@ static void gather_round(trek_control *control, part *own, int self, int round, 
             if (all[p * job.words + k] != word_of(p, round, k))
                 sim_fail("process %d: a gather has brought a wrong part of process %d", self, p);
     own->rounds++;
+    if (self == 0 && own->rounds == job.rounds && job.at_end)
+        sim_faults_let(job.at_end);
 }
 
 static void work(trek_control *control, part *own, int self)
@@ -130,6 +133,11 @@ static void begin(sim_random *random)
                           .steps = 2000,
                           .longest_ns = 20 * SIM_S };
     sim_faults_draw(random, &mix);
+    if (job.flat == 2 && job.n >= 4 && sim.machines > 1 && sim_chance(random, 300)) { /* one in the midst of the tree */
+        job.at_end = &sim.faults[sim.n_faults++];
+        *job.at_end = (sim_fault){ .kind = SIM_POWER, .process = 1, .follows = true, .for_ns = SIM_NEVER };
+        job.at_end->at_step = (uint64_t)sim_span(random, 1, 200);
+    }
     sim.bound_ns = sim.now_ns + 3600 * SIM_S;
 }
 

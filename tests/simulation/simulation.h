@@ -242,6 +242,8 @@ typedef struct sim_fault_mix {
 } sim_fault_mix;
 
 void sim_faults_draw(sim_random *random, const sim_fault_mix *mix);
+/* One that follows comes by the steps that its process takes from here on. */
+void sim_faults_let(sim_fault *fault);
 /* Events of those that come by time. */
 void sim_faults_arm(void);
 /* Those that come by the steps of a process. Whether the running one is dead. */

@@ -136,7 +136,10 @@ configure() {
     local name=$1 dir=$work/$1 how
     shift
     how="${CC:-cc} ${CXX:-c++} $root $* ${options[*]}"
-    [ -e "$dir/build.ninja" ] && [ "$(cat "$dir.how" 2>/dev/null)" = "$how" ] && return
+    if [ -e "$dir/build.ninja" ] && [ "$(cat "$dir.how" 2>/dev/null)" = "$how" ]; then
+        ninja -C "$dir" build.ninja >"$work/$name.setup.log" 2>&1 # with what its own files say now
+        return
+    fi
     rm -rf "$dir" "$dir.how"
     meson setup "$dir" "$root" "$@" "${options[@]}" >"$work/$name.setup.log" 2>&1 && printf '%s' "$how" >"$dir.how"
 }
@@ -236,7 +239,7 @@ has_flag avx512f && best_isa=avx512
 once=(once -Dcuda=disabled -Disas="$best_isa" -Dfuzz=false)
 stage_once() {
     build "${once[@]}" || return
-    tests once suites "${not_waiting[@]}" --no-suite cuda_long --no-suite ptx
+    tests once suites "${not_waiting[@]}" --no-suite cuda_long --no-suite ptx --no-suite simulation_mutants
     tests once processes "${waiting[@]}" --num-processes $((2 * jobs))
 }
 
@@ -313,10 +316,12 @@ stage_plain() {
     local without=$cuda_plugin
     build "${plain[@]}" || return
     has_cuda && aside compile_plugin compile_plugin
-    local names all twice=() most=0.5
+    local names all twice=() less=(--no-suite cuda --no-suite ptx) most=0.5
     [ -z "$night" ] && twice=(--no-suite twice) # what runs as PTX runs on the fake device, too, at night
+    [ -z "$night" ] && ! changed distributed tests/simulation && less+=(--no-suite simulation_mutants)
+    [ -n "$night" ] && local -x TREK_SIMULATION_RUNS=1000000
     selected plain --suite cuda "${twice[@]}" || { fail "plain: what changed affects cannot be told"; return; }
-    mapfile -t all < <(python3 tests/affected.py "$work/plain" --all --no-suite cuda --no-suite ptx "${not_waiting[@]}")
+    mapfile -t all < <(python3 tests/affected.py "$work/plain" --all "${less[@]}" "${not_waiting[@]}")
     TREK_TEST_LONG=1 tests plain suites "${all[@]}" "${names[@]}" # tests that draw at random draw more often
 }
 
@@ -389,7 +394,7 @@ lines=(-Dbuildtype=debugoptimized -Dcpp_args=-g1 -Dc_args=-g1)
 # the stand-in for cmocka; oneDNN is looked at here, and left out of the build of "thread".
 # Large cases, mutants and the other programs that kill and wait for processes add nothing here. Kernels of the baseline: those of
 # other instruction sets are the same source with wider vectors, which takes minutes to instrument.
-address_suites="--no-suite checks --no-suite ptx --no-suite cuda_long --no-suite mutation --no-suite processes --no-suite mpi --no-suite fuzz"
+address_suites="--no-suite checks --no-suite ptx --no-suite cuda_long --no-suite mutation --no-suite simulation_mutants --no-suite processes --no-suite mpi --no-suite fuzz"
 address_waiting="--suite control --suite job --suite shared"
 has_fuzzer() {
     command -v clang >/dev/null && echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n == 7 ? 0 : 0; }' |

@@ -266,8 +266,9 @@ static bool wait_for_start(trek_control *control)
         if (somebody_died(control)) {
             trek_control_end_locked(control, TREK_ERR_PEER, say_death(control, message, sizeof message));
         } else if (control->process != 0 && trek_now_ns() >= until) {
-            snprintf(message, sizeof message, "process %d waited %g s at %s for the others, and process 0 did not say who is missing",
-                     control->process, control->join_s, control->where);
+            snprintf(message, sizeof message,
+                     "process %d waited %g s at %s for the others, and process 0 did not say who is missing", control->process,
+                     control->join_s, control->where);
             trek_control_end_locked(control, TREK_ERR_TIMEOUT, message);
         }
     }

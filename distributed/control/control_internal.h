@@ -10,6 +10,8 @@
 
 #define TREK_CONTROL_BEAT_NS 1000000000
 #define TREK_CONTROL_SILENCE_NS 5000000000
+/* How long the star may take to say why a connection of the tree has ended. */
+#define TREK_CONTROL_TORN_NS 2000000000
 #define TREK_CONTROL_TOKEN 256
 #define TREK_CONTROL_NEWCOMERS 256
 #define TREK_CONTROL_HOOKS 8

@@ -105,7 +105,7 @@ static void watch_branch(trek_control *control)
     if (control->up.fd < 0 || control->torn_ns || slot->done || slot->number != control->gathers || slot->came == 0)
         return;
     control->torn = control->node.parent;
-    control->torn_ns = trek_now_ns() + TREK_CONTROL_SILENCE_NS;
+    control->torn_ns = trek_now_ns() + TREK_CONTROL_SILENCE_NS - TREK_CONTROL_TORN_NS;
 }
 
 void trek_control_take_left(trek_control *control, int process, const trek_control_report *report, uint64_t gathers)

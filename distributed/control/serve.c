@@ -15,8 +15,6 @@
 /* How long a stranger may take to say who it is, and how long where others wait for its place. */
 #define HANDSHAKE_NS 5000000000
 #define HURRIED_NS 250000000
-/* How long the star may take to say why a connection of the tree has ended. */
-#define TORN_NS 2000000000
 /* The others' last states are waited for before the table is logged. */
 #define TABLE_NS 250000000
 
@@ -91,8 +89,9 @@ static void admit(trek_control *control, trek_control_link *newcomer, const trek
     memcpy(peer->address, hello->address, sizeof peer->address);
     peer->port = hello->port;
     peer->report.heard_ns = peer->report.phase_ns = peer->report.call_ns = trek_now_ns();
-    if (hello->left_ns > 0 && hello->left_ns < control->join_until_ns - trek_now_ns()) /* who has waited longest shall be told, too */
-        control->join_until_ns = trek_now_ns() + hello->left_ns;
+    int64_t left_ns = control->join_until_ns - trek_now_ns();
+    if (hello->left_ns > 0 && hello->left_ns < left_ns) /* who has waited longest shall be told, too */
+        control->join_until_ns += hello->left_ns - left_ns;
     control->same_machine = control->same_machine && strncmp(hello->machine, control->machine, sizeof control->machine) == 0;
     trek_control_send(control, link, TREK_CONTROL_WELCOME, 0, NULL, 0);
     int joined = 0;
@@ -313,7 +312,8 @@ static void end_without(trek_control *control, int process, const char *how)
 {
     if (control->process != 0 && !control->welcome) {
         char message[TREK_ERROR_SIZE];
-        snprintf(message, sizeof message, "what listens at %s does not answer as process 0 of this job: another program, or a job that has just ended",
+        snprintf(message, sizeof message,
+                 "what listens at %s does not answer as process 0 of this job: another program, or a job that has just ended",
                  control->where);
         trek_control_end_locked(control, TREK_ERR_COMM, message);
         return;
@@ -382,7 +382,7 @@ static void notice_silence(trek_control *control, int64_t now)
 static void notice_torn_branch(trek_control *control, int64_t now)
 {
     char message[TREK_ERROR_SIZE];
-    if (!control->torn_ns || now - control->torn_ns < TORN_NS || control->peers[control->torn].left)
+    if (!control->torn_ns || now - control->torn_ns < TREK_CONTROL_TORN_NS || control->peers[control->torn].left)
         return;
     snprintf(message, sizeof message, "the connection of process %d to process %d is lost, by which gathers go", control->process,
              control->torn);

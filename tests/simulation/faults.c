@@ -5,13 +5,20 @@
 
 #include "tests/simulation/simulation.h"
 
-static const char *const names[SIM_FAULT_KINDS] = { "kill", "power", "stop", "slow", "cut", "cut one way", "isolate", "full" };
+static const char *const names[SIM_FAULT_KINDS] = { "kill",        "power",   "stop", "slow",   "cut",
+                                                    "cut one way", "isolate", "full", "suspend" };
+
+static bool is_of_machine(sim_fault_kind kind)
+{
+    return kind == SIM_POWER || kind == SIM_CUT || kind == SIM_CUT_ONE_WAY || kind == SIM_ISOLATE || kind == SIM_SUSPEND;
+}
 
 char *sim_fault_text(const sim_fault *fault, char *text, size_t size)
 {
     char when[64], length[64] = "";
     if (fault->at_step)
-        snprintf(when, sizeof when, "at its step %llu", (unsigned long long)fault->at_step);
+        snprintf(when, sizeof when, "%s %llu", fault->follows ? "after steps" : "at its step",
+                 (unsigned long long)fault->at_step);
     else
         snprintf(when, sizeof when, "at %.3f ms", (double)fault->at_ns * 1e-6);
     if (fault->for_ns == SIM_NEVER)
@@ -22,7 +29,7 @@ char *sim_fault_text(const sim_fault *fault, char *text, size_t size)
     char other[32] = "";
     if (between)
         snprintf(other, sizeof other, " and %d", fault->other);
-    bool of_machine = between || fault->kind == SIM_POWER || fault->kind == SIM_ISOLATE;
+    bool of_machine = is_of_machine(fault->kind);
     snprintf(text, size, "%s %s %d%s %s%s", names[fault->kind], of_machine ? "machine" : "process", fault->process, other, when,
              length);
     return text;
@@ -41,18 +48,20 @@ static sim_fault_kind draw_kind(sim_random *random, const int *weights)
     return (sim_fault_kind)kind;
 }
 
+static bool can_come_by_steps(sim_fault_kind kind) { return kind == SIM_KILL || kind == SIM_STOP || kind == SIM_POWER; }
+
 static sim_fault draw_one(sim_random *random, const sim_fault_mix *mix)
 {
     sim_fault fault = { .kind = draw_kind(random, mix->weights) };
-    bool machine = fault.kind == SIM_POWER || fault.kind == SIM_CUT || fault.kind == SIM_CUT_ONE_WAY || fault.kind == SIM_ISOLATE;
+    bool machine = is_of_machine(fault.kind);
     int n = machine ? mix->machines : mix->processes;
     fault.process = (int)sim_below(random, n);
     fault.other = n > 1 ? (fault.process + 1 + (int)sim_below(random, n - 1)) % n : fault.process;
     fault.at_ns = sim_below(random, mix->within_ns);
-    if ((fault.kind == SIM_KILL || fault.kind == SIM_STOP) && sim_chance(random, 500))
+    if (can_come_by_steps(fault.kind) && sim_chance(random, 500))
         fault.at_step = 1 + (uint64_t)sim_below(random, (int64_t)mix->steps);
     fault.for_ns = sim_span(random, SIM_MS, mix->longest_ns);
-    if (fault.kind != SIM_STOP && fault.kind != SIM_FULL && sim_chance(random, 300))
+    if (fault.kind != SIM_STOP && fault.kind != SIM_SUSPEND && fault.kind != SIM_FULL && sim_chance(random, 300))
         fault.for_ns = SIM_NEVER;
     return fault;
 }
@@ -60,11 +69,36 @@ static sim_fault draw_one(sim_random *random, const sim_fault_mix *mix)
 void sim_faults_draw(sim_random *random, const sim_fault_mix *mix)
 {
     int n = (int)sim_below(random, mix->most + 1);
-    for (int k = 0; k < n && k < SIM_FAULTS; k++)
-        sim.faults[sim.n_faults++] = draw_one(random, mix);
+    for (int k = 0; k < n && k < SIM_FAULTS; k++) {
+        sim_fault *fault = &sim.faults[sim.n_faults++];
+        *fault = draw_one(random, mix);
+        if (k == 0 || !sim_chance(random, 600))
+            continue;
+        bool steps = can_come_by_steps(fault->kind) && sim_chance(random, 600);
+        fault->follows = steps; /* while those who are left are about to go on */
+        fault->at_step = steps ? (uint64_t)sim_span(random, 1, 1000) : 0;
+        fault->at_ns = fault[-1].at_ns + sim_span(random, 10000, 600 * SIM_MS);
+    }
 }
 
 /* --- happening ------------------------------------------------------------------------------------------------------- */
+
+static sim_process *latest_of(int number)
+{
+    for (int p = sim.n_processes - 1; p >= 0; p--)
+        if (sim.processes[p]->number == number)
+            return sim.processes[p];
+    return NULL;
+}
+
+void sim_faults_let(sim_fault *fault)
+{
+    const sim_process *process = fault->follows ? latest_of(fault->process) : NULL;
+    if (!process)
+        return;
+    fault->follows = false;
+    fault->at_step += process->steps;
+}
 
 static void taint_machine(int machine)
 {
@@ -91,7 +125,8 @@ static void continue_process(void *arg, uint64_t number)
 
 static void stop_process(sim_process *process, int64_t for_ns)
 {
-    process->stopped_until = sim.now_ns + for_ns;
+    if (process->stopped_until < sim.now_ns + for_ns)
+        process->stopped_until = sim.now_ns + for_ns;
     sim_hold(process);
     sim_at(process->stopped_until, continue_process, process, 0);
 }
@@ -108,9 +143,10 @@ static void happen(sim_fault *fault, sim_process *process)
 {
     char text[200];
     int64_t until = fault->for_ns == SIM_NEVER ? SIM_NEVER : sim.now_ns + fault->for_ns;
-    bool machine = fault->kind == SIM_POWER || fault->kind == SIM_CUT || fault->kind == SIM_CUT_ONE_WAY ||
-                   fault->kind == SIM_ISOLATE;
+    bool machine = is_of_machine(fault->kind);
     fault->done = true;
+    if (fault + 1 < sim.faults + sim.n_faults)
+        sim_faults_let(fault + 1);
     if (!machine && fault->kind != SIM_FULL && (!process || process->end != SIM_ALIVE))
         return;
     sim.disturbed = true;
@@ -149,20 +185,17 @@ static void happen(sim_fault *fault, sim_process *process)
             cut(fault->process, m, until);
         }
         break;
+    case SIM_SUSPEND:
+        for (int p = 0; p < sim.n_processes; p++)
+            if (sim.processes[p]->machine == fault->process && sim.processes[p]->end == SIM_ALIVE)
+                stop_process(sim.processes[p], fault->for_ns);
+        break;
     case SIM_FULL:
         sim.disk_full_until = until;
         break;
     case SIM_FAULT_KINDS:
         break;
     }
-}
-
-static sim_process *latest_of(int number)
-{
-    for (int p = sim.n_processes - 1; p >= 0; p--)
-        if (sim.processes[p]->number == number)
-            return sim.processes[p];
-    return NULL;
 }
 
 static void comes(void *arg, uint64_t number)
@@ -183,8 +216,8 @@ void sim_faults_look(sim_process *process)
 {
     for (int k = 0; k < sim.n_faults; k++) {
         sim_fault *fault = &sim.faults[k];
-        if (fault->done || fault->at_step == 0 || fault->process != process->number || fault->at_step > process->steps ||
-            (sim.left_out >> k & 1))
+        if (fault->done || fault->follows || fault->at_step == 0 || fault->process != process->number ||
+            fault->at_step > process->steps || (sim.left_out >> k & 1))
             continue;
         happen(fault, process);
     }

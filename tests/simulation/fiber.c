@@ -39,7 +39,7 @@ void __tsan_switch_to_fiber(void *fiber, unsigned flags);
 enum { PAGE = 4096, STACK = 512 << 10 };
 
 static fiber *current, *idle, *left, first; /* left: free as soon as another one runs */
-static char *locals, *initial; /* the program's block of this thread, and what a fiber begins with */
+static char *locals, *initial;              /* the program's block of this thread, and what a fiber begins with */
 static size_t locals_size;
 
 /* --- the switch itself ---------------------------------------------------------------------------------------------- */

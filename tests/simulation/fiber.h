@@ -7,17 +7,17 @@
 #include <stddef.h>
 
 typedef struct fiber {
-    void *sp;                       /* where it goes on */
-    char *stack;                    /* NULL: of the thread itself */
-    char *locals;                   /* the thread's variables while it does not run */
-    int error;                      /* errno */
+    void *sp;     /* where it goes on */
+    char *stack;  /* NULL: of the thread itself */
+    char *locals; /* the thread's variables while it does not run */
+    int error;    /* errno */
     void (*run)(void *arg);
     void *arg;
-    const void *bottom;             /* for the address sanitizer */
+    const void *bottom; /* for the address sanitizer */
     size_t size;
     void *fake;
-    void *shadow;                   /* for the thread sanitizer */
-    struct fiber *next;             /* among those that are free */
+    void *shadow;       /* for the thread sanitizer */
+    struct fiber *next; /* among those that are free */
 } fiber;
 
 /* The thread that calls it becomes the first fiber; what its variables hold now is what others begin with. */

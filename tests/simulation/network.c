@@ -17,10 +17,13 @@ typedef enum kind { LISTENER, END, BELL } kind;
 
 typedef struct sim_socket {
     kind kind;
-    sim_process *process;       /* NULL: nobody has accepted it yet, or has it any more */
+    sim_process *process; /* NULL: nobody has accepted it yet, or has it any more */
     int fd, machine, port;
-    struct sim_socket *next;    /* of all, or of the listening; or of a listener's backlog */
-    struct { sim_thread *thread; uint64_t wait; } pollers[POLLERS];
+    struct sim_socket *next; /* of all, or of the listening; or of a listener's backlog */
+    struct {
+        sim_thread *thread;
+        uint64_t wait;
+    } pollers[POLLERS];
     bool closed;
     /* a listener's */
     struct sim_socket *backlog, *backlog_last;
@@ -30,15 +33,15 @@ typedef struct sim_socket {
     struct sim_socket *peer;
     bool connecting, connected, finished, end_came; /* finished: it sends no more; end_came: the other one does not */
     int error;
-    int64_t begun_ns;           /* to connect */
+    int64_t begun_ns; /* to connect */
     int tries;
-    char *data;                 /* a ring of what it is sent */
+    char *data; /* a ring of what it is sent */
     size_t size, from, used, arrived;
-    int64_t last_ns;            /* when the latest of that arrives */
-    bool lossy;                 /* something on the way to it was lost: nothing more comes */
+    int64_t last_ns; /* when the latest of that arrives */
+    bool lossy;      /* something on the way to it was lost: nothing more comes */
 } sim_socket;
 
-static sim_socket *all;         /* ends and bells of a schedule */
+static sim_socket *all; /* ends and bells of a schedule */
 
 /* --- links ------------------------------------------------------------------------------------------------------------ */
 
@@ -329,7 +332,8 @@ void trek_socket_close(int fd)
         close_socket(s, false);
 }
 
-/* --- addresses ----------------------------------------------------------------------------------------------------------------- */
+/* --- addresses -----------------------------------------------------------------------------------------------------------------
+ */
 
 /* -1: there is no such machine. */
 static int machine_of(const char *address)
@@ -397,7 +401,8 @@ int trek_socket_accept(int listening)
     return end->fd;
 }
 
-/* --- connecting ------------------------------------------------------------------------------------------------------------------ */
+/* --- connecting
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 static void finish_connecting(void *arg, uint64_t number)
 {
@@ -524,12 +529,14 @@ int trek_socket_connect(const char *address, int port, int64_t until_ns, bool (*
     }
 }
 
-/* --- sending and receiving ----------------------------------------------------------------------------------------------------------- */
+/* --- sending and receiving
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static int64_t room_for(const sim_socket *end)
 {
-    return !end->connected || !end->peer ? 0 : end->peer->closed ? sim.settings.room
-                                                                 : sim.settings.room - (int64_t)end->peer->used;
+    return !end->connected || !end->peer ? 0
+           : end->peer->closed           ? sim.settings.room
+                                         : sim.settings.room - (int64_t)end->peer->used;
 }
 
 int64_t trek_socket_send(int fd, struct iovec *parts, int n)
@@ -602,7 +609,8 @@ bool trek_socket_own_address(int fd, char *text, size_t size)
     return s != NULL;
 }
 
-/* --- poll and bells --------------------------------------------------------------------------------------------------------------------- */
+/* --- poll and bells
+ * --------------------------------------------------------------------------------------------------------------------- */
 
 static short state_of(const sim_socket *s)
 {

@@ -61,6 +61,8 @@ bool scenario_mild(void)
         const sim_fault *fault = &sim.faults[k];
         if (!fault->done)
             continue;
+        if (fault->kind == SIM_SUSPEND && sim.machines == 1)
+            continue; /* all stand still, and go on where they were */
         if (fault->kind == SIM_KILL || fault->kind == SIM_POWER || fault->kind == SIM_FULL || fault->for_ns > MILD_NS)
             return false;
         if (fault->kind != SIM_STOP && fault->kind != SIM_SLOW && fault->for_ns > MILD_CUT_NS)

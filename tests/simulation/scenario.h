@@ -7,7 +7,7 @@
 
 typedef struct scenario {
     const char *name;
-    int share;                      /* in 1000 of the schedules of a run of them all */
+    int share; /* in 1000 of the schedules of a run of them all */
     /* Makes the job; sim is reset, faults are drawn from `random`. */
     void (*begin)(sim_random *random);
     void (*check)(void);

@@ -8,10 +8,12 @@
 #include "tests/simulation/scenario.h"
 
 typedef struct part {
-    bool came, joined, left;        /* joined: trek_control_join has succeeded */
-    int rounds;                     /* that succeeded */
-    int64_t wait_ns;                /* before it joins */
-    int64_t works_ns;               /* between two rounds, at most */
+    bool came, joined; /* joined: trek_control_join has succeeded */
+    int stays;         /* for so many rounds */
+    bool exits;        /* without leaving */
+    int rounds;        /* that succeeded */
+    int64_t wait_ns;   /* before it joins */
+    int64_t works_ns;  /* between two rounds, at most */
     outcome joining, gathering;
 } part;
 
@@ -19,7 +21,9 @@ static struct {
     int n, rounds, flat;
     double join_s;
     int64_t deadline_ns;
-    int words;                      /* of a process's part */
+    int words;         /* of a process's part */
+    sim_fault *at_end; /* comes when process 0 is about to leave; NULL: none */
+    bool quits;        /* one leaves before the others */
     part parts[SIM_PROCESSES];
 } job;
 
@@ -30,8 +34,11 @@ static void gather_round(trek_control *control, part *own, int self, int round, 
 {
     for (int k = 0; k < job.words; k++)
         mine[k] = word_of(self, round, k);
+    bool calm = !sim.disturbed;
     int64_t since = sim.now_ns, most = job.deadline_ns ? 3 * job.deadline_ns + 20 * SIM_S : SIM_NEVER / 2;
     trek_status status = trek_control_gather(control, mine, (size_t)job.words * sizeof *mine, all, job.deadline_ns);
+    if (calm && !sim.disturbed && job.n <= 16) /* nobody is late for longer than it works */
+        most = own->works_ns + 6 * SIM_S;
     outcome_time("a gather", since, most);
     if (status != TREK_OK) {
         outcome_take(&own->gathering);
@@ -42,12 +49,14 @@ static void gather_round(trek_control *control, part *own, int self, int round, 
             if (all[p * job.words + k] != word_of(p, round, k))
                 sim_fail("process %d: a gather has brought a wrong part of process %d", self, p);
     own->rounds++;
+    if (self == 0 && own->rounds == job.rounds && job.at_end)
+        sim_faults_let(job.at_end);
 }
 
 static void work(trek_control *control, part *own, int self)
 {
     uint32_t *mine = trek_alloc((size_t)job.words * sizeof *mine), *all = trek_alloc((size_t)(job.n * job.words) * sizeof *all);
-    for (int round = 0; round < job.rounds && own->gathering.status == TREK_OK; round++) {
+    for (int round = 0; round < own->stays && own->gathering.status == TREK_OK; round++) {
         if (sim_chance(&sim.chance, 300)) {
             trek_control_say(control, "working", NULL);
             trek_sleep_ns(sim_below(&sim.chance, own->works_ns));
@@ -63,8 +72,13 @@ static int process_main(void *arg)
     int self = (int)(intptr_t)arg;
     part *own = &job.parts[self];
     trek_sleep_ns(own->wait_ns);
-    trek_control_opts opts = { .process = self, .processes = job.n, .address = "10.0.0.1", .port = 29500, .token = "secret",
-                               .join_s = job.join_s, .flat = job.flat };
+    trek_control_opts opts = { .process = self,
+                               .processes = job.n,
+                               .address = "10.0.0.1",
+                               .port = 29500,
+                               .token = "secret",
+                               .join_s = job.join_s,
+                               .flat = job.flat };
     int64_t since = sim.now_ns;
     own->came = true;
     trek_control *control = trek_control_join(&opts);
@@ -74,11 +88,13 @@ static int process_main(void *arg)
     } else {
         own->joined = true;
         work(control, own, self);
+        sim_here()->tainted |= own->stays < job.rounds; /* the others will miss it */
+        if (own->exits)
+            return 0;
         since = sim.now_ns;
         trek_control_free(&control);
         outcome_time("leaving", since, 4 * SIM_S);
     }
-    own->left = true;
     if (sim_process_left(sim_here())[0])
         sim_fail("process %d leaves behind: %s", self, sim_process_left(sim_here()));
     return 0;
@@ -93,18 +109,35 @@ static void begin(sim_random *random)
     job.join_s = (double)sim_span(random, 5, 60);
     job.deadline_ns = sim_chance(random, 200) ? 0 : sim_span(random, 1, 40) * SIM_S;
     job.words = 1 + (int)sim_span(random, 1, job.n > 8 ? 16 : 1000);
-    job.flat = sim_chance(random, 200) ? 2 : 0;
+    job.flat = sim_chance(random, 350) ? 2 : 0;
     sim.machines = sim_chance(random, 300) ? 1 : 1 + (int)sim_below(random, job.n);
     int64_t late = sim_span(random, 1, (int64_t)(job.join_s * 250)) * SIM_MS;
     int64_t works = sim_span(random, 1, job.deadline_ns ? job.deadline_ns / SIM_MS / 4 : 2000) * SIM_MS;
     for (int p = 0; p < job.n; p++) {
         job.parts[p].wait_ns = sim_below(random, late);
         job.parts[p].works_ns = works;
+        job.parts[p].stays = job.rounds;
         sim_process_begin(p, p % sim.machines, process_main, (void *)(intptr_t)p);
     }
-    sim_fault_mix mix = { .most = 3, .weights = { 6, 2, 6, 3, 3, 1, 1, 0 }, .processes = job.n, .machines = sim.machines,
-                          .within_ns = late + 2 * works, .steps = 2000, .longest_ns = 20 * SIM_S };
+    if (sim_chance(random, 150)) {
+        part *early = &job.parts[sim_below(random, job.n)];
+        early->stays = (int)sim_below(random, job.rounds);
+        early->exits = sim_chance(random, 500);
+        job.quits = true;
+    }
+    sim_fault_mix mix = { .most = 3,
+                          .weights = { 6, 4, 6, 3, 3, 1, 1, 0, 2 },
+                          .processes = job.n,
+                          .machines = sim.machines,
+                          .within_ns = late + 2 * works,
+                          .steps = 2000,
+                          .longest_ns = 20 * SIM_S };
     sim_faults_draw(random, &mix);
+    if (job.flat == 2 && job.n >= 4 && sim.machines > 1 && sim_chance(random, 300)) { /* one in the midst of the tree */
+        job.at_end = &sim.faults[sim.n_faults++];
+        *job.at_end = (sim_fault){ .kind = SIM_POWER, .process = 1, .follows = true, .for_ns = SIM_NEVER };
+        job.at_end->at_step = (uint64_t)sim_span(random, 1, 200);
+    }
     sim.bound_ns = sim.now_ns + 3600 * SIM_S;
 }
 
@@ -133,11 +166,20 @@ static void check_errors(const part *own, int p)
         sim_fail("process %d names nobody who failed: %s: %s", p, trek_status_name(failed->status), failed->message);
 }
 
+/* Deadlines do not stand still with the processes. */
+static bool outlasts(int64_t deadline_ns)
+{
+    for (int k = 0; k < sim.n_faults; k++)
+        if (sim.faults[k].done && sim.faults[k].kind == SIM_SUSPEND && 2 * sim.faults[k].for_ns > deadline_ns)
+            return false;
+    return deadline_ns >= 10 * SIM_S;
+}
+
 static void check(void)
 {
     int least = job.rounds, most = 0;
     scenario_check_ended();
-    bool must = scenario_mild() && (job.deadline_ns == 0 || job.deadline_ns >= 10 * SIM_S);
+    bool must = !job.quits && scenario_mild() && (job.deadline_ns == 0 || outlasts(job.deadline_ns));
     for (int p = 0; p < job.n; p++) {
         const part *own = &job.parts[p];
         bool done = own->joined && own->rounds == job.rounds;
@@ -146,7 +188,7 @@ static void check(void)
                      own->joined ? own->gathering.message : own->joining.message);
         if (!scenario_survived(p))
             continue;
-        if (!done && sim.disturbed)
+        if (!done && (sim.disturbed || job.quits))
             check_errors(own, p);
         least = own->rounds < least ? own->rounds : least;
         most = own->rounds > most ? own->rounds : most;
@@ -155,4 +197,4 @@ static void check(void)
         sim_fail("one survivor has seen %d rounds, another one %d", most, least);
 }
 
-const scenario scenario_control = { "control", 500, begin, check };
+const scenario scenario_control = { "control", 600, begin, check };

@@ -15,15 +15,15 @@ enum { PROGRAM = 4711, EPOCH = 4 };
 /* What a process has to go on from. */
 typedef struct state {
     int64_t step;
-    uint64_t history;               /* of what each step came to */
+    uint64_t history; /* of what each step came to */
 } state;
 
 /* Of one process; one that is started again has another. */
 typedef struct member {
     int number;
-    bool again, done, alone;        /* started again; it has got to the end; it did not find the others any more */
+    bool again, done, alone; /* started again; it has got to the end; it did not find the others any more */
     int64_t wait_ns, works_ns;
-    int groups;                     /* that it was in */
+    int groups; /* that it was in */
     state state;
     outcome failed;
 } member;
@@ -54,8 +54,9 @@ static trek_status do_step(trek_comm *comm, member *own)
     numbers[1] = mine.sum;
     numbers[2] = mine.count;
     numbers[3] = mine.mask;
-    trek_status status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_I64,
-                                                               .count = 4, .in = numbers, .out = numbers });
+    trek_status status = trek_comm_run(
+        comm, (trek_comm_call){
+                  .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_I64, .count = 4, .in = numbers, .out = numbers });
     if (status != TREK_OK)
         return status;
     if (numbers[2] != comm->world || numbers[0] != step * comm->world)
@@ -91,6 +92,15 @@ static trek_status take_newest(trek_comm *comm, member *own)
     return TREK_OK;
 }
 
+/* Those who die are known to be dead at once. */
+static bool only_deaths(void)
+{
+    for (int k = 0; k < sim.n_faults; k++)
+        if (sim.faults[k].done && sim.faults[k].kind != SIM_KILL)
+            return false;
+    return true;
+}
+
 /* The next group, until one has taken up the newest state. */
 static trek_status meet(trek_regroup *regroup, trek_comm **comm, member *own)
 {
@@ -99,7 +109,7 @@ static trek_status meet(trek_regroup *regroup, trek_comm **comm, member *own)
         int64_t since = sim.now_ns;
         trek_error_clear();
         trek_comm *next = trek_regroup_meet(regroup, *comm, job.least);
-        outcome_time("meeting the others", since, (int64_t)(job.deadline_s * 1e9) * 2 + 20 * SIM_S);
+        outcome_time("meeting the others", since, only_deaths() ? 12 * SIM_S : (int64_t)(job.deadline_s * 1e9) * 2 + 20 * SIM_S);
         own->alone = next == NULL;
         if (own->alone)
             return trek_error_status();
@@ -234,8 +244,13 @@ static void begin(sim_random *random)
     int64_t late = sim_span(random, 1, 2000) * SIM_MS, works = sim_span(random, 1, 1000) * SIM_MS;
     for (int p = 0; p < job.n; p++)
         start(p, false, sim_below(random, late), works);
-    sim_fault_mix mix = { .most = 4, .weights = { 8, 0, 3, 1, 0, 0, 0, 0 }, .processes = job.n, .machines = 1,
-                          .within_ns = late + job.steps * works, .steps = 4000, .longest_ns = 20 * SIM_S };
+    sim_fault_mix mix = { .most = 4,
+                          .weights = { 9, 0, 3, 1, 0, 0, 0, 0, 1 },
+                          .processes = job.n,
+                          .machines = 1,
+                          .within_ns = late + job.steps * works,
+                          .steps = 4000,
+                          .longest_ns = 20 * SIM_S };
     sim_faults_draw(random, &mix);
     if (job.restarts)
         sim_at(sim.now_ns + SIM_S, look_for_dead, NULL, 0);
@@ -248,8 +263,7 @@ static bool came_too_late(const member *m)
     bool met = false;
     for (int k = 0; k < job.n; k++)
         met = met || job.members[k].groups > 0;
-    return m->again && m->groups == 0 &&
-           (m->failed.status == TREK_ERR_STATE || m->failed.status == TREK_ERR_TIMEOUT || !met);
+    return m->again && m->groups == 0 && (m->failed.status == TREK_ERR_STATE || m->failed.status == TREK_ERR_TIMEOUT || !met);
 }
 
 static bool died_while_joining(const member *m)
@@ -277,8 +291,9 @@ static void check(void)
         if (process->end == SIM_KILLED || (process->tainted && !scenario_mild()))
             continue;
         if (!m->done && !came_too_late(m) && !died_while_joining(m) && !strstr(m->failed.message, ".min_processes is"))
-            sim_fail("process %d%s did not get to the end, but to step %lld: %s: %s", m->number, m->again ? ", started again," : "",
-                     (long long)m->state.step, trek_status_name(m->failed.status), m->failed.message);
+            sim_fail("process %d%s did not get to the end, but to step %lld: %s: %s", m->number,
+                     m->again ? ", started again," : "", (long long)m->state.step, trek_status_name(m->failed.status),
+                     m->failed.message);
         if (!m->done)
             continue;
         if (last && !may_be_apart() && (last->state.step != m->state.step || last->state.history != m->state.history))
@@ -287,4 +302,4 @@ static void check(void)
     }
 }
 
-const scenario scenario_regroup = { "regroup", 300, begin, check };
+const scenario scenario_regroup = { "regroup", 400, begin, check };

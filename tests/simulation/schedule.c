@@ -11,7 +11,7 @@
 #include "tests/simulation/simulation.h"
 
 sim_world sim;
-static fiber *test;                 /* who has called sim_run */
+static fiber *test; /* who has called sim_run */
 
 /* --- chance ------------------------------------------------------------------------------------------------------- */
 
@@ -491,7 +491,8 @@ bool trek_lock_acquire_within(trek_lock *lock, int64_t ns)
     return acquire(lock, sim.now_ns + ns);
 }
 
-/* --- conditions --------------------------------------------------------------------------------------------------------------- */
+/* --- conditions ---------------------------------------------------------------------------------------------------------------
+ */
 
 bool trek_condition_init(trek_condition *condition)
 {
@@ -539,7 +540,8 @@ void trek_condition_wake_one(trek_condition *condition)
     sim_point("wake");
 }
 
-/* --- words ----------------------------------------------------------------------------------------------------------------------- */
+/* --- words
+ * ----------------------------------------------------------------------------------------------------------------------- */
 
 bool trek_word_wait(atomic_uint *word, unsigned value, bool shared, int64_t until_ns)
 {
@@ -571,7 +573,8 @@ void trek_word_wake(atomic_uint *word, bool shared)
 
 bool trek_word_spins(void) { return false; }
 
-/* --- one schedule ------------------------------------------------------------------------------------------------------------------ */
+/* --- one schedule
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 void sim_reset(uint64_t seed)
 {
@@ -620,7 +623,8 @@ void sim_clear(void)
     sim.n_events = sim.n_ready = 0;
 }
 
-/* --- what belongs to a thread, or a process ------------------------------------------------------------------------------------------ */
+/* --- what belongs to a thread, or a process
+ * ------------------------------------------------------------------------------------------ */
 
 static void *own_of(sim_own **list, const void *initial, size_t size)
 {

@@ -40,20 +40,20 @@ typedef enum sim_state { SIM_READY, SIM_WAITING, SIM_ENDED } sim_state;
 typedef struct trek_simulated_thread {
     struct sim_process *process;
     fiber *fiber;
-    int number;                     /* in the schedule, from 1 */
+    int number; /* in the schedule, from 1 */
     sim_state state;
-    bool detached, timed_out, held; /* held: it could run, but its process is stopped */
-    uint64_t wait;                  /* counts its waits: a wake of an earlier one is none */
+    bool detached, timed_out, held;                    /* held: it could run, but its process is stopped */
+    uint64_t wait;                                     /* counts its waits: a wake of an earlier one is none */
     struct trek_simulated_thread *next_waiting, *next; /* of a lock or a condition; of its process */
     struct trek_simulated_thread *joiner;
     trek_lock *waits_lock;
     trek_condition *waits_condition;
-    const void *word;               /* it waits for a change of this one */
-    const char *waits_for;          /* in words */
+    const void *word;      /* it waits for a change of this one */
+    const char *waits_for; /* in words */
     void *(*run)(void *arg);
     void *arg;
     char name[16];
-    struct sim_own *own;            /* TREK_PER_THREAD */
+    struct sim_own *own; /* TREK_PER_THREAD */
 } sim_thread;
 
 /* What belongs to a process or a thread. */
@@ -80,20 +80,20 @@ typedef struct sim_block {
 typedef struct sim_mapping {
     char *memory;
     size_t bytes;
-    uint64_t file;                  /* 0: of no file */
+    uint64_t file; /* 0: of no file */
     int64_t offset;
     struct sim_mapping *next;
 } sim_mapping;
 
 typedef struct sim_process {
-    int pid, number, machine;       /* number: what the scenario calls it */
+    int pid, number, machine; /* number: what the scenario calls it */
     sim_end end;
-    int code;                       /* of its exit */
-    bool stopped, tainted;          /* tainted: a fault has touched it or its machine */
+    int code;              /* of its exit */
+    bool stopped, tainted; /* tainted: a fault has touched it or its machine */
     int64_t stopped_until;
-    int slow;                       /* in 1000: how often a step of its threads takes long */
+    int slow; /* in 1000: how often a step of its threads takes long */
     int64_t slow_ns;
-    uint64_t steps;                 /* scheduling points passed */
+    uint64_t steps; /* scheduling points passed */
     int64_t ended_ns;
     sim_thread *threads;
     sim_own *own;
@@ -102,12 +102,12 @@ typedef struct sim_process {
     sim_variable variables[12];
     int n_variables;
     struct sim_socket *sockets[SIM_FDS];
-    sim_block blocks;               /* head of a ring */
+    sim_block blocks; /* head of a ring */
     int n_blocks;
     sim_mapping *mappings;
-    int files[32];                  /* real descriptors that it has open, plus 1 */
-    int files_kept;                 /* so many of them until it ends */
-    trek_job_context job;           /* trek_job_here while it does not run */
+    int files[32];        /* real descriptors that it has open, plus 1 */
+    int files_kept;       /* so many of them until it ends */
+    trek_job_context job; /* trek_job_here while it does not run */
     int (*main)(void *arg);
     void *arg;
 } sim_process;
@@ -126,47 +126,48 @@ typedef struct sim_event {
 /* --- faults --------------------------------------------------------------------------------------------------------------- */
 
 typedef enum sim_fault_kind {
-    SIM_KILL,                       /* a process, as by kill -9 */
-    SIM_POWER,                      /* a machine: nothing is heard of it any more */
-    SIM_STOP,                       /* a process, for a while */
-    SIM_SLOW,                       /* a process, from then on */
-    SIM_CUT,                        /* between two machines, both ways */
+    SIM_KILL,  /* a process, as by kill -9 */
+    SIM_POWER, /* a machine: nothing is heard of it any more */
+    SIM_STOP,  /* a process, for a while */
+    SIM_SLOW,  /* a process, from then on */
+    SIM_CUT,   /* between two machines, both ways */
     SIM_CUT_ONE_WAY,
-    SIM_ISOLATE,                    /* one machine from all others */
-    SIM_FULL,                       /* no memory in files from then on, for a while */
+    SIM_ISOLATE, /* one machine from all others */
+    SIM_FULL,    /* no memory in files from then on, for a while */
+    SIM_SUSPEND, /* all processes of a machine, for a while */
     SIM_FAULT_KINDS
 } sim_fault_kind;
 
 typedef struct sim_fault {
     sim_fault_kind kind;
-    int process, other;             /* or machines */
-    int64_t at_ns;                  /* when; */
-    uint64_t at_step;               /* or at the process's so many-th scheduling point, if it is not 0 */
-    int64_t for_ns;                 /* SIM_NEVER: for ever */
-    bool done;
+    int process, other; /* or machines */
+    int64_t at_ns;      /* when; */
+    uint64_t at_step;   /* or at the process's so many-th scheduling point, if it is not 0 */
+    int64_t for_ns;     /* SIM_NEVER: for ever */
+    bool follows, done; /* follows: so many of the process's points after the fault before it */
 } sim_fault;
 
 /* --- one schedule --------------------------------------------------------------------------------------------------------- */
 
 typedef struct sim_settings {
-    int preempt;                    /* in 1000: how often a scheduling point lets another thread run */
-    int spurious;                   /* in 1000: how often a wait ends by itself */
-    int64_t step_ns;                /* what a scheduling point takes */
-    int64_t latency_ns, jitter_ns;  /* of the network, one way */
-    int spikes;                     /* in 1000: how often a packet is late, by up to */
+    int preempt;                   /* in 1000: how often a scheduling point lets another thread run */
+    int spurious;                  /* in 1000: how often a wait ends by itself */
+    int64_t step_ns;               /* what a scheduling point takes */
+    int64_t latency_ns, jitter_ns; /* of the network, one way */
+    int spikes;                    /* in 1000: how often a packet is late, by up to */
     int64_t spike_ns;
-    int splits;                     /* in 1000: how often what is sent arrives in pieces */
-    int64_t room;                   /* bytes on the way in each direction of a connection */
+    int splits;   /* in 1000: how often what is sent arrives in pieces */
+    int64_t room; /* bytes on the way in each direction of a connection */
 } sim_settings;
 
 typedef struct sim_world {
     uint64_t seed;
-    sim_random random, chance;      /* of the order of things; of the network */
+    sim_random random, chance; /* of the order of things; of the network */
     sim_settings settings;
-    int64_t now_ns, bound_ns;       /* simulated time; when it is over at the latest */
+    int64_t now_ns, bound_ns; /* simulated time; when it is over at the latest */
     uint64_t steps, most_steps, hash, order;
     bool trace, trace_points, over;
-    sim_thread *running;            /* NULL: the test itself */
+    sim_thread *running; /* NULL: the test itself */
     sim_thread **ready;
     int n_ready, cap_ready, n_threads;
     sim_event *events;
@@ -175,13 +176,13 @@ typedef struct sim_world {
     sim_process *processes[SIM_PROCESSES];
     int n_faults;
     sim_fault faults[SIM_FAULTS];
-    uint32_t left_out;              /* bits: faults that do not happen, while they are shrunk */
+    uint32_t left_out;                             /* bits: faults that do not happen, while they are shrunk */
     int64_t cut_until[SIM_MACHINES][SIM_MACHINES]; /* from, to */
     bool powerless[SIM_MACHINES], disturbed;       /* a fault has happened */
     int64_t disk_full_until;
     struct sim_socket *listening;
     int next_port;
-    char failure[1024];             /* "": none so far */
+    char failure[1024]; /* "": none so far */
     uint64_t next_file;
 } sim_world;
 
@@ -232,15 +233,17 @@ const void *sim_word_key(const void *word, bool shared);
 
 /* --- faults.c --- */
 typedef struct sim_fault_mix {
-    int most;                       /* faults of a schedule */
+    int most; /* faults of a schedule */
     int weights[SIM_FAULT_KINDS];
     int processes, machines;
-    int64_t within_ns;              /* they happen */
-    uint64_t steps;                 /* of a process, for those that come by its steps */
-    int64_t longest_ns;             /* of what passes */
+    int64_t within_ns;  /* they happen */
+    uint64_t steps;     /* of a process, for those that come by its steps */
+    int64_t longest_ns; /* of what passes */
 } sim_fault_mix;
 
 void sim_faults_draw(sim_random *random, const sim_fault_mix *mix);
+/* One that follows comes by the steps that its process takes from here on. */
+void sim_faults_let(sim_fault *fault);
 /* Events of those that come by time. */
 void sim_faults_arm(void);
 /* Those that come by the steps of a process. Whether the running one is dead. */

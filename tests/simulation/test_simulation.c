@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs in simulated time: many schedules, each of a seed. A schedule that fails is run again without one fault after the other, as
- * long as it fails, and told with what is left. TREK_SIMULATION_SEED (with TREK_SIMULATION_SCENARIO, TREK_SIMULATION_LEFT_OUT) replays one
- * and prints what happens, TREK_SIMULATION_RUNS says how many there are, TREK_RANDOM_SEED where they begin. */
+/* Jobs in simulated time: many schedules, each of a seed. A schedule that fails is run again without one fault after the other,
+ * as long as it fails, and told with what is left. TREK_SIMULATION_SEED (with TREK_SIMULATION_SCENARIO, TREK_SIMULATION_LEFT_OUT)
+ * replays one and prints what happens, TREK_SIMULATION_RUNS says how many there are, TREK_RANDOM_SEED where they begin. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -69,7 +69,8 @@ static void tell(const scenario *what, uint64_t seed, const result *first)
     char text[200];
     uint32_t left_out = shrink(what, seed, first->faults);
     result r = run(what, seed, left_out, false);
-    fprintf(stderr, "simulation: %s, seed %llu, %d processes: %s\n", what->name, (unsigned long long)seed, r.processes, r.failure);
+    fprintf(stderr, "simulation: %s, seed %llu, %d processes: %s\n", what->name, (unsigned long long)seed, r.processes,
+            r.failure);
     for (int k = 0; k < sim.n_faults; k++)
         if (!(left_out >> k & 1))
             fprintf(stderr, "  with: %s\n", sim_fault_text(&sim.faults[k], text, sizeof text));
@@ -92,10 +93,20 @@ static const scenario *chosen(void)
     return NULL;
 }
 
+/* Under sanitizers, which take ten times as long, a tenth of them. */
+static uint64_t usual_runs(void)
+{
+    uint64_t runs = getenv("TREK_TEST_SHORT") ? 2000 : 20000;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    runs = 2000;
+#endif
+    return runs;
+}
+
 static void run_many(const scenario *what)
 {
     uint64_t first = number_of("TREK_RANDOM_SEED", 0) * 1000003 + 1, steps = 0;
-    int64_t runs = (int64_t)number_of("TREK_SIMULATION_RUNS", 20000) * what->share / 1000;
+    int64_t runs = (int64_t)number_of("TREK_SIMULATION_RUNS", usual_runs()) * what->share / 1000;
     int failures = 0, most = (int)number_of("TREK_SIMULATION_FAILURES", 1);
     int64_t since = trek_clock_ns();
     for (int64_t k = 0; k < runs && failures < most; k++) {

@@ -385,7 +385,7 @@ stage_address() {
     export TREK_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:allocator_may_return_null=1
     export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
     aside address_ops tests address ops --timeout-multiplier 4 --suite ops --no-suite mutation # one program is minutes, and one thread
-    tests address suites --timeout-multiplier 4 --no-suite ops --no-suite checks --no-suite cuda_long --no-suite ptx --no-suite processes
+    tests address suites --timeout-multiplier 4 --no-suite ops --no-suite checks --no-suite cuda_long --no-suite ptx --no-suite processes --no-suite simulation_mutants
     join address_ops
     tests address processes --timeout-multiplier 4 control job shared --num-processes $((2 * jobs))
     unset TREK_TEST_SHORT ASAN_OPTIONS UBSAN_OPTIONS

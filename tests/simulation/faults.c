@@ -61,6 +61,8 @@ static sim_fault draw_one(sim_random *random, const sim_fault_mix *mix)
     if (can_come_by_steps(fault.kind) && sim_chance(random, 500))
         fault.at_step = 1 + (uint64_t)sim_below(random, (int64_t)mix->steps);
     fault.for_ns = sim_span(random, SIM_MS, mix->longest_ns);
+    if (fault.kind == SIM_STOP && sim_chance(random, 300)) /* about as long as others wait before they take one for dead */
+        fault.for_ns = 4800 * SIM_MS + sim_below(random, 800 * SIM_MS);
     if (fault.kind != SIM_STOP && fault.kind != SIM_SUSPEND && fault.kind != SIM_FULL && sim_chance(random, 300))
         fault.for_ns = SIM_NEVER;
     return fault;

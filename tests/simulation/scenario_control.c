@@ -172,14 +172,15 @@ static bool outlasts(int64_t deadline_ns)
     for (int k = 0; k < sim.n_faults; k++)
         if (sim.faults[k].done && sim.faults[k].kind == SIM_SUSPEND && 2 * sim.faults[k].for_ns > deadline_ns)
             return false;
-    return deadline_ns >= 10 * SIM_S;
+    return true;
 }
 
 static void check(void)
 {
     int least = job.rounds, most = 0;
     scenario_check_ended();
-    bool must = !job.quits && scenario_mild() && (job.deadline_ns == 0 || outlasts(job.deadline_ns));
+    bool must = !job.quits && scenario_mild() && outlasts((int64_t)(job.join_s * 1e9)) &&
+                (job.deadline_ns == 0 || (job.deadline_ns >= 10 * SIM_S && outlasts(job.deadline_ns)));
     for (int p = 0; p < job.n; p++) {
         const part *own = &job.parts[p];
         bool done = own->joined && own->rounds == job.rounds;

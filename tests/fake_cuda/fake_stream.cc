@@ -261,7 +261,7 @@ void wait_stream(CUstream_st *s)
     wake_others(s);
     std::unique_lock<std::mutex> lock(s->mutex);
     unsigned long until = s->submitted;
-    if (s->asleep && !s->tasks.empty() && !s->closing) {
+    if (s->asleep && !s->helped && !s->tasks.empty() && !s->closing) {
         if (sleeps_on(until - s->tasks.size()))
             help(s, until, lock);
         else

@@ -258,8 +258,8 @@ static void train_on(int ranks)
         snprintf(device, sizeof device, "cpu:%d", k);
         assert_string_equal(rank->device, device);
         if (!(rank->rank == k && rank->interval_s > 0 && sums_of(name).computing_s[k] > 0))
-            fail_msg("%d ranks: rank %d of place %d, last interval %g s, computing %g s", ranks, rank->rank, k, rank->interval_s,
-                     sums_of(name).computing_s[k]);
+            fail_msg("%d ranks: rank %d of place %d, last interval %g s, computing %g s", ranks, (int)rank->rank, k,
+                     rank->interval_s, sums_of(name).computing_s[k]);
         share += rank->share;
         samples += rank->samples;
     }

@@ -31,12 +31,12 @@ template <typename T> struct trek_work { typedef typename trek_wide<T>::type typ
 template <> struct trek_work<uint8_t> { typedef int32_t type; };
 
 /* Whether F on elements of T, or on their bits, has kernels that take vectors: f64 and whole numbers are taken singly. */
-template <typename T> constexpr bool trek_is_trained = false;
-template <> constexpr bool trek_is_trained<float> = true;
-template <> constexpr bool trek_is_trained<trek_bf16> = true;
-template <> constexpr bool trek_is_trained<trek_f16> = true;
-template <> constexpr bool trek_is_trained<uint32_t> = true;
-template <> constexpr bool trek_is_trained<uint16_t> = true;
+template <typename T> inline constexpr bool trek_is_trained = false;
+template <> inline constexpr bool trek_is_trained<float> = true;
+template <> inline constexpr bool trek_is_trained<trek_bf16> = true;
+template <> inline constexpr bool trek_is_trained<trek_f16> = true;
+template <> inline constexpr bool trek_is_trained<uint32_t> = true;
+template <> inline constexpr bool trek_is_trained<uint16_t> = true;
 template <typename F, typename T> constexpr bool trek_has_vectors = F::weight != TREK_RARE && trek_is_trained<T>;
 
 /* --- vectors ------------------------------------------------------------------------ */

@@ -54,9 +54,9 @@ static trek_var *products_without(trek_backward_call *b, trek_var *g, trek_var *
 trek_status trek_rule_cumprod(trek_backward_call *b)
 {
     int dim = (int)b->attrs->i[0];
-    trek_var *given = trek_rule_input(b, 0), *x = trek_rule_full(b, given), *g = trek_rule_full(b, b->grad);
     if (trek_var_ndim(b->grad) == 0 || trek_var_size(b->grad, dim) == 1)
-        return trek_rule_give(b, b->grad);
+        return trek_rule_give(b, b->grad); /* without a look at the input, which may have been overwritten */
+    trek_var *given = trek_rule_input(b, 0), *x = trek_rule_full(b, given), *g = trek_rule_full(b, b->grad);
     if (b->create_graph)
         return trek_rule_give(b, products_without(b, g, x, dim));
     trek_var *y = x == given ? trek_rule_output(b, 0) : trek_cumprod(x, dim);

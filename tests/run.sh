@@ -401,10 +401,12 @@ has_fuzzer() {
         clang -x c - -fsanitize=fuzzer,address,undefined -o "$work/fuzzer_probe" >/dev/null 2>&1
 }
 build_clang() {
-    local always=()
+    local always=() device=()
     has_fuzzer || return
+    [ -z "$night" ] && device=(-Dfake_cuda=false) # to instrument the fake device takes as long as all the rest
     mapfile -t always < <(fuzzers | sed 's/^/fuzz_/')
-    CC=clang CXX=clang++ build_selected clang "$address_suites" "$address_waiting" "${lines[@]}" -Dwerror=true -Doptimization=1 -Dfuzz=true \
+    CC=clang CXX=clang++ build_selected clang "$address_suites" "$address_waiting" \
+        -Dbuildtype=debugoptimized -Dc_args=-g1 -Dcpp_args='-g1 -fno-sanitize=vptr' "${device[@]}" -Dwerror=true -Doptimization=1 -Dfuzz=true \
         -Dcuda=disabled -Dmpi=disabled -Dgloo=disabled -Dcmocka=disabled -Disas= -Db_sanitize=address,undefined -Db_lundef=false -Dexamples=false
 }
 # ready_clang WHAT: whether it is built; says that WHAT is skipped where it cannot be

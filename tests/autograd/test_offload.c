@@ -20,7 +20,10 @@
 
 static uint32_t choices;
 
-static int choose(int n) { return (int)(((uint32_t)(test_number(77, choices++) * 8388608.0f) & 0xffffff) % (uint32_t)n); }
+static int choose(int n)
+{
+    return (int)(((uint32_t)(int32_t)(test_number(77, choices++) * 8388608.0f) & 0xffffff) % (uint32_t)n);
+}
 
 static trek_module *random_layer(void)
 {

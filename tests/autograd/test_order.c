@@ -162,10 +162,24 @@ static void long_lines(void **state)
         }
 }
 
+/* Of one number, cumprod's gradient needs no input: one that has been overwritten is no error. */
+static void products_of_one_number(void **state)
+{
+    (void)state;
+    trek_var *x = VALUES(trek_dims(1), TREK_F32, 3), *grad = NULL;
+    assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
+    trek_var *kept = trek_mul_scalar(x, 2), *y = trek_sum(trek_cumprod(kept, 0), trek_dims_none(), false);
+    assert_int_equal(trek_tensor_copy_from(trek_var_data(kept), trek_var_data(x)), TREK_OK);
+    assert_int_equal(trek_grad(&y, 1, &x, 1, NULL, NULL, &grad), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
+    ASSERT_VALUES(grad, 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(sorting), TEST(quantiles), TEST(places), TEST(scattering), TEST(arranging), TEST(random_choices), TEST(long_lines),
+        TEST(products_of_one_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -553,7 +553,8 @@ int64_t trek_socket_send(int fd, struct iovec *parts, int n)
         size_t part = (int64_t)parts->iov_len < room ? parts->iov_len : (size_t)(room > 0 ? room : 0);
         if (part > 0 && !end->peer->closed)
             put(end->peer, parts->iov_base, part);
-        parts->iov_base = (char *)parts->iov_base + part;
+        if (part > 0) /* an empty one may have no address */
+            parts->iov_base = (char *)parts->iov_base + part;
         parts->iov_len -= part;
         sent += (int64_t)part;
         if (parts->iov_len > 0)

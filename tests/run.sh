@@ -394,7 +394,7 @@ lines=(-Dbuildtype=debugoptimized -Dcpp_args=-g1 -Dc_args=-g1)
 # the stand-in for cmocka; oneDNN is looked at here, and left out of the build of "thread".
 # Large cases, mutants and the other programs that kill and wait for processes add nothing here. Kernels of the baseline: those of
 # other instruction sets are the same source with wider vectors, which takes minutes to instrument.
-address_suites="--no-suite checks --no-suite ptx --no-suite cuda_long --no-suite mutation --no-suite simulation_mutants --no-suite processes --no-suite mpi --no-suite fuzz"
+address_suites="--no-suite checks --no-suite ptx --no-suite cuda_long --no-suite mutation --no-suite simulation_mutants --no-suite simulation --no-suite processes --no-suite mpi --no-suite fuzz"
 address_waiting="--suite control --suite job --suite shared"
 has_fuzzer() {
     command -v clang >/dev/null && echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n == 7 ? 0 : 0; }' |

@@ -381,13 +381,14 @@ typedef struct history {
     int seen[EPOCHS * STEPS][SAMPLES];
 } history;
 
-/* One line of a process, of a step that so many ranks tried. */
-static void take_line(history *h, const char *line)
+/* One line of a process, of a step that so many ranks tried. A process that wrote nothing later may have died in the step: it is
+ * unsure whether this try was made again, by as many where a newcomer has come, and then others have seen its samples. */
+static void take_line(history *h, const char *line, bool sure)
 {
     int step, ranks, used;
-    if (sscanf(line, "saw %d %d%n", &step, &ranks, &used) != 2 || step < 0 || step >= EPOCHS * STEPS)
+    if (sscanf(line, "saw %d %d%n", &step, &ranks, &used) != 2)
         return;
-    if (h->ranks[step] == 0 || ranks < h->ranks[step]) { /* what more had tried was dropped */
+    if (h->ranks[step] == 0 || (sure && ranks < h->ranks[step])) { /* what more had tried was dropped */
         h->ranks[step] = ranks;
         memset(h->seen[step], 0, sizeof h->seen[step]);
     }
@@ -396,22 +397,49 @@ static void take_line(history *h, const char *line)
     for (const char *at = line + used; *at == ' ';) {
         char *end;
         long sample = strtol(at, &end, 10);
-        if (sample >= 0 && sample < SAMPLES)
+        if (sample >= 0 && sample < SAMPLES && (sure || h->seen[step][sample] == 0))
             h->seen[step][sample]++;
         at = end;
     }
 }
 
+/* The last line that a process wrote of each step, NULL: none. Returns the last step. */
+static int last_lines(const char *text, const char *lines[EPOCHS * STEPS])
+{
+    int step, last = -1;
+    for (const char *at = text; (at = strstr(at, "saw ")); at += 4) {
+        const char *end = strchr(at, '\n');
+        bool whole = end && end[-1] == '.';
+        if (whole && sscanf(at, "saw %d", &step) == 1 && step >= 0 && step < EPOCHS * STEPS)
+            lines[last = step] = at;
+    }
+    return strstr(text, "final ") ? EPOCHS * STEPS : last;
+}
+
 static history read_history(const world *w)
 {
     history h = { { 0 }, { { 0 } } };
-    for (int p = 0; p < w->n; p++)
-        for (const char *at = w->text[p]; (at = strstr(at, "saw ")); at += 4) {
-            const char *end = strchr(at, '\n');
-            if (end && end[-1] == '.') /* it was written whole */
-                take_line(&h, at);
+    for (int unsure = 0; unsure < 2; unsure++)
+        for (int p = 0; p < w->n; p++) {
+            const char *lines[EPOCHS * STEPS] = { NULL };
+            int last = last_lines(w->text[p], lines);
+            for (int step = 0; step < EPOCHS * STEPS; step++)
+                if (lines[step] && (step >= last) == unsure)
+                    take_line(&h, lines[step], !unsure);
         }
     return h;
+}
+
+/* A step that as many tried again, a newcomer in the place of one that had died, is read once; a line that was cut is not. */
+static void test_tries(void **state)
+{
+    (void)state;
+    static world w = { .n = 4, .text = { "saw 0 3 1 2.\nsaw 0 3 1 2.\nsaw 1 3 7.\n", "saw 0 3 3 4.\nsaw 0 3 3 4.\nsaw 1 3 8.\n",
+                                         "saw 0 3 5 6.\n", "saw 0 3 5 6.\nsaw 1 3 9" } };
+    history h = read_history(&w);
+    assert_true(h.ranks[0] == 3 && h.ranks[1] == 3);
+    for (int sample = 1; sample < 10; sample++)
+        assert_int_equal(h.seen[sample > 6][sample], sample < 9);
 }
 
 static bool all_seen_once(const history *h)
@@ -969,7 +997,7 @@ int main(void)
         cmocka_unit_test(test_ends),  cmocka_unit_test(test_again), cmocka_unit_test(test_again_several),
         cmocka_unit_test(test_again_averages), cmocka_unit_test(test_again_deaths), cmocka_unit_test(test_again_refused),
         cmocka_unit_test(test_again_host), cmocka_unit_test(test_again_launched), cmocka_unit_test(test_again_random),
-        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_random), cmocka_unit_test(test_tries),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -381,53 +381,65 @@ typedef struct history {
     int seen[EPOCHS * STEPS][SAMPLES];
 } history;
 
-/* One line of a process, of a step that so many ranks tried. A process that wrote nothing later may have died in the step: it is
- * unsure whether this try was made again, by as many where a newcomer has come, and then others have seen its samples. */
-static void take_line(history *h, const char *line, bool sure)
+/* One line of a rank, of a step that so many ranks tried. What its process tried before was dropped: a try has other ranks, or
+ * samples that the process had before. */
+static void take_line(history *own, const char *line, int *last)
 {
     int step, ranks, used;
-    if (sscanf(line, "saw %d %d%n", &step, &ranks, &used) != 2)
+    if (sscanf(line, "saw %d %d%n", &step, &ranks, &used) != 2 || step < 0 || step >= EPOCHS * STEPS)
         return;
-    if (h->ranks[step] == 0 || (sure && ranks < h->ranks[step])) { /* what more had tried was dropped */
-        h->ranks[step] = ranks;
-        memset(h->seen[step], 0, sizeof h->seen[step]);
-    }
-    if (ranks != h->ranks[step])
-        return;
-    for (const char *at = line + used; *at == ' ';) {
-        char *end;
-        long sample = strtol(at, &end, 10);
-        if (sample >= 0 && sample < SAMPLES && (sure || h->seen[step][sample] == 0))
-            h->seen[step][sample]++;
-        at = end;
-    }
+    long samples[SAMPLES];
+    int n = 0;
+    char *end;
+    for (const char *at = line + used; *at == ' ' && n < SAMPLES; at = end)
+        samples[n++] = strtol(at, &end, 10);
+    bool again = own->ranks[step] != ranks;
+    for (int k = 0; k < n; k++)
+        again = again || own->seen[step][samples[k] % SAMPLES];
+    if (again)
+        memset(own->seen[step], 0, sizeof own->seen[step]);
+    for (int k = 0; k < n; k++)
+        own->seen[step][samples[k] % SAMPLES] = 1;
+    own->ranks[*last = step] = ranks;
 }
 
-/* The last line that a process wrote of each step, NULL: none. Returns the last step. */
-static int last_lines(const char *text, const char *lines[EPOCHS * STEPS])
+/* What a process saw of a step, into what all saw. More ranks than the fewest: that try was dropped. A process that wrote nothing
+ * later may have died in the step: it is unsure whether that was tried again, by as many where a newcomer has come. Then others
+ * have seen its samples. */
+static void merge_step(history *all, const history *own, int step, bool sure)
 {
-    int step, last = -1;
-    for (const char *at = text; (at = strstr(at, "saw ")); at += 4) {
-        const char *end = strchr(at, '\n');
-        bool whole = end && end[-1] == '.';
-        if (whole && sscanf(at, "saw %d", &step) == 1 && step >= 0 && step < EPOCHS * STEPS)
-            lines[last = step] = at;
+    if (own->ranks[step] == 0)
+        return;
+    if (all->ranks[step] == 0 || (sure && own->ranks[step] < all->ranks[step])) {
+        all->ranks[step] = own->ranks[step];
+        memset(all->seen[step], 0, sizeof all->seen[step]);
     }
-    return strstr(text, "final ") ? EPOCHS * STEPS : last;
+    for (int i = 0; i < SAMPLES && own->ranks[step] == all->ranks[step]; i++)
+        all->seen[step][i] += own->seen[step][i] && (sure || all->seen[step][i] == 0);
 }
 
 static history read_history(const world *w)
 {
-    history h = { { 0 }, { { 0 } } };
-    for (int unsure = 0; unsure < 2; unsure++)
-        for (int p = 0; p < w->n; p++) {
-            const char *lines[EPOCHS * STEPS] = { NULL };
-            int last = last_lines(w->text[p], lines);
-            for (int step = 0; step < EPOCHS * STEPS; step++)
-                if (lines[step] && (step >= last) == unsure)
-                    take_line(&h, lines[step], !unsure);
+    static history own[PROCESSES];
+    int last[PROCESSES];
+    history all = { { 0 }, { { 0 } } };
+    for (int p = 0; p < w->n; p++) {
+        memset(&own[p], 0, sizeof own[p]);
+        last[p] = -1;
+        for (const char *at = w->text[p]; (at = strstr(at, "saw ")); at += 4) {
+            const char *end = strchr(at, '\n');
+            if (end && end[-1] == '.') /* it was written whole */
+                take_line(&own[p], at, &last[p]);
         }
-    return h;
+        if (strstr(w->text[p], "final "))
+            last[p] = EPOCHS * STEPS;
+    }
+    for (int unsure = 0; unsure < 2; unsure++)
+        for (int p = 0; p < w->n; p++)
+            for (int step = 0; step < EPOCHS * STEPS; step++)
+                if ((step >= last[p]) == unsure)
+                    merge_step(&all, &own[p], step, !unsure);
+    return all;
 }
 
 /* A step that as many tried again, a newcomer in the place of one that had died, is read once; a line that was cut is not. */

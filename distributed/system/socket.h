@@ -28,22 +28,22 @@ static inline char *trek_socket_where(const char *address, int port, char *text,
 trek_status trek_socket_listen(const char *address, int port, int *fd, int *bound);
 /* A newcomer's socket, or -1. */
 int trek_socket_accept(int listening);
-/* Tries until it is connected or the time of trek_now_ns() is until_ns: the socket, else -1 and why in words. stop
- * (may be NULL) is asked now and then. */
+/* Tries again and again until it is connected, trek_now_ns() reaches until_ns, or stop(arg) returns true; stop may be NULL.
+ * Returns the socket. Otherwise it returns -1 and writes the reason, in words, to why. */
 int trek_socket_connect(const char *address, int port, int64_t until_ns, bool (*stop)(void *arg), void *arg, char *why,
                         size_t size);
 /* Begins to connect to a numeric address; when poll finds that it can be written to, the second tells whether it is connected.
  * -1: refused at once. */
 int trek_socket_begin(const char *address, int port);
 bool trek_socket_begun(int fd);
-/* -1 is fine. */
+/* Does nothing if fd is -1. */
 void trek_socket_close(int fd);
 /* What can be sent at once of these parts: bytes, or -1 with errno. Moves past what was sent. */
 int64_t trek_socket_send(int fd, struct iovec *parts, int n);
-/* Reads what is there, size bytes at most: how many; 0: nothing yet; -1: the connection has ended, by errno, which is 0 where the
- * other side ended it. */
+/* Reads at most size bytes without waiting. Returns how many were read, or 0 if there is nothing yet. Returns -1 if the
+ * connection has ended: errno is 0 if the other side closed it, and says what broke it otherwise. */
 int64_t trek_socket_receive(int fd, void *data, size_t size);
-/* Nothing more will be sent: the other side reads the end behind what was. -1 is fine. */
+/* Says that nothing more will be sent: the other side reads the end after what was sent before. Does nothing if fd is -1. */
 void trek_socket_finish(int fd);
 /* The address of this process that the other end sees. false where there is none. */
 bool trek_socket_own_address(int fd, char *text, size_t size);
@@ -51,12 +51,13 @@ bool trek_socket_own_address(int fd, char *text, size_t size);
 /* poll(): of sockets and bells. An fd of -1 is passed over. */
 void trek_socket_poll(struct pollfd *polled, int n, int ms);
 
-/* A bell can be read from when it was rung, until it is quieted. -1: there is none, by errno. */
+/* Makes a bell: a descriptor that poll finds readable after it was rung, until it is quieted. Returns -1 and sets errno if the
+ * system has none left. */
 int trek_bell_new(void);
-/* false, with errno: it could not. */
+/* Rings a bell, and makes it silent again. Both return false and set errno if they fail. */
 bool trek_bell_ring(int bell);
 bool trek_bell_quiet(int bell);
-/* -1 is fine. */
+/* Does nothing if bell is -1. */
 void trek_bell_free(int bell);
 
 #endif

@@ -86,7 +86,7 @@ TREK_SYSTEM trek_thread trek_thread_self(void);
 TREK_SYSTEM bool trek_thread_equal(trek_thread a, trek_thread b);
 /* At most 15 characters. */
 TREK_SYSTEM void trek_thread_name(trek_thread thread, const char *name);
-/* Others first. Time goes on, even if there are none. */
+/* Lets other threads run first. In the simulation time goes on, even if there are none. */
 TREK_SYSTEM void trek_thread_yield(void);
 
 /* --- the process ----------------------------------------------------------------------------------------------------- */
@@ -103,7 +103,8 @@ long trek_process_number(const char *name, long low, long high, long unset);
 /* A plug-in (NULL, and why), and what it has under a name (NULL: nothing). */
 void *trek_process_plugin(const char *plugin, char *why, size_t size);
 void *trek_process_symbol(void *library, const char *name);
-/* Descriptor fd of process pid, opened anew for reading and writing: to be closed; -1: it cannot be. */
+/* Opens what descriptor fd of process pid refers to once more, for reading and writing. Returns a descriptor that the caller
+ * closes, or -1 if that is not possible. */
 int trek_process_file(int pid, int fd);
 /* Where the machine ends: one kernel, one view of its processes, one /dev/shm. The same text for all processes inside. */
 void trek_process_machine(char *text, size_t size);

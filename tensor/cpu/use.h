@@ -5,11 +5,11 @@
 
 #include <stdbool.h>
 
-/* Fills the CPU's table (tensor/backend.h) for another instruction set; NULL: the one that it began with. False: the library or
- * the machine has not got it. */
+/* Fills the CPU's table (tensor/backend.h) for another instruction set, or for the one that it began with if isa is NULL. Returns
+ * false if the library or the machine does not have it. */
 bool trek_cpu_use(const char *isa);
-/* Products of bf16 by the CPU's dot product of pairs, which only avx512 has: 1, 0, or -1: as TREK_BF16_DOT or a measurement
- * says. False: there is none. */
+/* Says whether products of bf16 use the CPU's dot product of pairs, which only avx512 has: 1 yes, 0 no, -1 as TREK_BF16_DOT or a
+ * measurement decides. Returns false if the CPU has none. */
 bool trek_cpu_use_dots(int way);
 
 #endif

@@ -130,7 +130,7 @@ struct Node;
 cudaError_t find_stream(cudaStream_t handle, CUstream_st **stream);
 cudaError_t submit(cudaStream_t handle, Task task); /* or into the capture */
 void push(CUstream_st *stream, Task task);          /* past any capture */
-void wake_streams();                                /* those that have work and sleep: before one waits for what they do */
+void wake_streams();                                /* wakes those that sleep over work: called before waiting for them */
 void wait_stream(CUstream_st *stream);
 void wait_device(int device);
 void end_streams();

@@ -17,7 +17,7 @@ typedef struct fiber {
     size_t size;
     void *fake;
     void *shadow;       /* for the thread sanitizer */
-    struct fiber *next; /* among those that are free */
+    struct fiber *next; /* of the list of free fibers */
 } fiber;
 
 /* The thread that calls it becomes the first fiber; what its variables hold now is what others begin with. */

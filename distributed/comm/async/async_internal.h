@@ -104,6 +104,8 @@ struct trek_async_service {
     atomic_bool gone, leave;
     atomic_int handles;
     atomic_bool failed;         /* a group ended by an error */
+    atomic_size_t piece;        /* of tests: bytes of a piece, and whether calls go by the library's own; 0: as usual */
+    atomic_int direct;
     struct trek_async_service *next; /* of those that end at the program's end */
 };
 

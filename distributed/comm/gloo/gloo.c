@@ -21,31 +21,23 @@ TREK_PER_PROCESS(trek_async_service, service,
                    .packages = "libgloo-dev g++",
                    .lock = TREK_LOCK_INIT, .calling = TREK_LOCK_INIT });
 
-/* For tests; 0: as it is otherwise. */
-typedef struct sizes {
-    atomic_size_t piece;
-    atomic_int direct;
-} sizes;
-
-TREK_PER_PROCESS(sizes, wanted, { 0 });
-
 void trek_comm_gloo_set_sizes(size_t piece, int direct)
 {
-    atomic_store(&wanted()->piece, piece);
-    atomic_store(&wanted()->direct, direct);
+    atomic_store(&service()->piece, piece);
+    atomic_store(&service()->direct, direct);
 }
 
 bool trek_comm_gloo_there(char *why, size_t size) { return trek_async_thread_there(service(), why, size); }
 
 static trek_async_comm *new_comm(trek_control *control)
 {
-    size_t piece = atomic_load(&wanted()->piece);
+    size_t piece = atomic_load(&service()->piece);
     if (!piece)
         piece = (size_t)trek_process_number("TREK_GLOO_PIECE", 1, LONG_MAX, DEFAULT_PIECE);
     int world = trek_control_processes(control);
     return trek_async_comm_new(service(), &(trek_async_opts){ .rank = trek_control_process(control), .world = world,
                                                              .local_world = world,
-                                                             .piece = piece, .direct = atomic_load(&wanted()->direct),
+                                                             .piece = piece, .direct = atomic_load(&service()->direct),
                                                              .control = control, .by_channel = true });
 }
 

@@ -17,18 +17,10 @@ TREK_PER_PROCESS(trek_async_service, service,
                    .packages = "libopenmpi-dev openmpi-bin",
                    .lock = TREK_LOCK_INIT, .calling = TREK_LOCK_INIT });
 
-/* For tests; 0: as it is otherwise. */
-typedef struct sizes {
-    atomic_size_t piece;
-    atomic_int direct;
-} sizes;
-
-TREK_PER_PROCESS(sizes, wanted, { 0 });
-
 void trek_comm_mpi_set_sizes(size_t piece, int direct)
 {
-    atomic_store(&wanted()->piece, piece);
-    atomic_store(&wanted()->direct, direct);
+    atomic_store(&service()->piece, piece);
+    atomic_store(&service()->direct, direct);
 }
 
 bool trek_comm_mpi_launched(char *why, size_t size)
@@ -57,12 +49,12 @@ static trek_status check_world(const trek_async_table *table, trek_control *cont
 static trek_async_comm *new_comm(trek_control *control)
 {
     const trek_async_table *table = &service()->table;
-    size_t piece = atomic_load(&wanted()->piece);
+    size_t piece = atomic_load(&service()->piece);
     if (!piece)
         piece = (size_t)trek_process_number("TREK_MPI_PIECE", 1, LONG_MAX, DEFAULT_PIECE);
     return trek_async_comm_new(service(), &(trek_async_opts){ .rank = table->rank, .world = table->world,
                                                              .local_world = table->local_world,
-                                                             .piece = piece, .direct = atomic_load(&wanted()->direct),
+                                                             .piece = piece, .direct = atomic_load(&service()->direct),
                                                              .control = control });
 }
 

@@ -56,9 +56,9 @@ static void decide_dot(void)
     dot_is_fast = wanted >= 0 ? wanted : 4 * pair < 6 * number; /* a pair does the work of two numbers */
 }
 
-/* Measured at first need (30 microseconds); TREK_BF16_DOT overrides it. */
-static atomic_int dot_way = -1;
+static atomic_int dot_way = -1; /* of tests: 0, 1; -1: as it was measured */
 
+/* Measured at first need (30 microseconds); TREK_BF16_DOT overrides it. */
 static const tile_fn (*dot_tiles_if_fast(void))[TILE_ROWS]
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -400,7 +400,8 @@ static void take_line(history *own, const char *line, int *last)
         memset(own->seen[step], 0, sizeof own->seen[step]);
     for (int k = 0; k < n; k++)
         own->seen[step][samples[k] % SAMPLES] = 1;
-    own->ranks[*last = step] = ranks;
+    own->ranks[step] = ranks;
+    *last = step;
 }
 
 /* What a process saw of a step, into what all saw. More ranks than the fewest: that try was dropped. A process that wrote nothing

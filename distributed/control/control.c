@@ -255,9 +255,9 @@ static trek_status greet(trek_control *control)
 /* Process 0's thread watches the time; the others allow a little more, so that it can tell them who is missing. */
 static bool wait_for_start(trek_control *control)
 {
-    int64_t until = control->join_until_ns + (control->process == 0 ? 0 : 2 * (int64_t)TREK_CONTROL_BEAT_NS);
     char message[TREK_WHERE + 256];
     trek_lock_acquire(&control->lock);
+    int64_t until = control->join_until_ns + (control->process == 0 ? 0 : 2 * (int64_t)TREK_CONTROL_BEAT_NS);
     while (!control->started && !atomic_load(&control->ended)) {
         int64_t now = trek_now_ns(), next = now + LOOK_NS < until || control->process == 0 ? now + LOOK_NS : until;
         trek_condition_wait_until(&control->changed, &control->lock, next);
@@ -280,8 +280,8 @@ static bool wait_for_start(trek_control *control)
 /* One has died while all were joining: process 0 tells those who are about to come, and would look for it in vain. */
 static void tell_late_comers(trek_control *control)
 {
-    int64_t until = control->ended_ns + LATE_NS;
     trek_lock_acquire(&control->lock);
+    int64_t until = control->ended_ns + LATE_NS;
     bool tells = control->process == 0 && control->status == TREK_ERR_PEER && !control->died; /* else they learn it otherwise */
     for (int p = 1; p < control->processes && tells; p++)
         while (!control->peers[p].joined && trek_now_ns() < until)

@@ -44,8 +44,12 @@ static bool plain; /* without batch norm, whose ranks see their own parts: those
 
 static void enter(const char *name);
 
+static const part *mine;
+
 static trek_graph *build(trek_device device, void *arg)
 {
+    if (mine)
+        printf("built.\n"); /* what follows is not what was tried before */
     (void)arg;
     enter("build");
     trek_linear_opts first = { .in = IN, .out = HIDDEN, .device = device, .dtype = dtype };
@@ -81,7 +85,6 @@ static double number_of_state(trek_state *state)
 
 /* --- a process ------------------------------------------------------------------------------------------------ */
 
-static const part *mine;
 static trek_graph *first; /* rank 0's, which counts steps */
 static bool spared;       /* what is told of a death means another one */
 
@@ -379,11 +382,11 @@ static int play(const part *me)
 typedef struct history {
     int ranks[EPOCHS * STEPS];
     int seen[EPOCHS * STEPS][SAMPLES];
+    int built[EPOCHS * STEPS]; /* by which of its models a process tried it last */
 } history;
 
-/* One line of a rank, of a step that so many ranks tried. What its process tried before was dropped: a try has other ranks, or
- * samples that the process had before. */
-static void take_line(history *own, const char *line, int *last)
+/* One line of a rank, of a step that so many ranks tried. What its process tried with the model before was dropped. */
+static void take_line(history *own, const char *line, int built, int *last)
 {
     int step, ranks, used;
     if (sscanf(line, "saw %d %d%n", &step, &ranks, &used) != 2 || step < 0 || step >= EPOCHS * STEPS)
@@ -393,11 +396,9 @@ static void take_line(history *own, const char *line, int *last)
     char *end;
     for (const char *at = line + used; *at == ' ' && n < SAMPLES; at = end)
         samples[n++] = strtol(at, &end, 10);
-    bool again = own->ranks[step] != ranks;
-    for (int k = 0; k < n; k++)
-        again = again || own->seen[step][samples[k] % SAMPLES];
-    if (again)
+    if (own->built[step] != built)
         memset(own->seen[step], 0, sizeof own->seen[step]);
+    own->built[step] = built;
     for (int k = 0; k < n; k++)
         own->seen[step][samples[k] % SAMPLES] = 1;
     own->ranks[step] = ranks;
@@ -423,14 +424,15 @@ static history read_history(const world *w)
 {
     static history own[PROCESSES];
     int last[PROCESSES];
-    history all = { { 0 }, { { 0 } } };
+    history all = { .ranks = { 0 } };
     for (int p = 0; p < w->n; p++) {
         memset(&own[p], 0, sizeof own[p]);
         last[p] = -1;
-        for (const char *at = w->text[p]; (at = strstr(at, "saw ")); at += 4) {
-            const char *end = strchr(at, '\n');
-            if (end && end[-1] == '.') /* it was written whole */
-                take_line(&own[p], at, &last[p]);
+        int built = 0;
+        for (const char *at = w->text[p], *end; (end = strchr(at, '\n')); at = end + 1) { /* those that were written whole */
+            built += strncmp(at, "built.", 6) == 0;
+            if (strncmp(at, "saw ", 4) == 0 && end[-1] == '.')
+                take_line(&own[p], at, built, &last[p]);
         }
         if (strstr(w->text[p], "final "))
             last[p] = EPOCHS * STEPS;
@@ -443,12 +445,14 @@ static history read_history(const world *w)
     return all;
 }
 
-/* A step that as many tried again, a newcomer in the place of one that had died, is read once; a line that was cut is not. */
+/* A step that as many tried again, a newcomer in the place of one that had died, is read once, whoever had which samples; a line
+ * that was cut is not. */
 static void test_tries(void **state)
 {
     (void)state;
-    static world w = { .n = 4, .text = { "saw 0 3 1 2.\nsaw 0 3 1 2.\nsaw 1 3 7.\n", "saw 0 3 3 4.\nsaw 0 3 3 4.\nsaw 1 3 8.\n",
-                                         "saw 0 3 5 6.\n", "saw 0 3 5 6.\nsaw 1 3 9" } };
+    static world w = { .n = 4, .text = { "built.\nsaw 0 3 1 2.\nbuilt.\nsaw 0 3 1 2.\nsaw 1 3 7.\n",
+                                         "built.\nsaw 0 3 5 6.\nbuilt.\nsaw 0 3 3 4.\nsaw 1 3 8.\n",
+                                         "built.\nsaw 0 3 3 4.\n", "built.\nsaw 0 3 5 6.\nsaw 1 3 9" } };
     history h = read_history(&w);
     assert_true(h.ranks[0] == 3 && h.ranks[1] == 3);
     for (int sample = 1; sample < 10; sample++)

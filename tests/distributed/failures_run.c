@@ -154,6 +154,6 @@ int run_all(const scenario *list, int n, int at_once, bool (*look)(running *r))
 bool say_wrong(const running *r, int process, const char *what)
 {
     const record *p = &r->job->of[process < 0 ? 0 : process];
-    print_error("process %d: %s (steps %d, status %d, \"%s\")\n", process, what, p->steps, p->status, p->error);
+    print_error("ERROR: process %d: %s (steps %d, status %d, \"%s\")\n", process, what, p->steps, p->status, p->error);
     return false;
 }

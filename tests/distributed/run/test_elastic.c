@@ -468,7 +468,7 @@ static bool all_seen_once(const history *h)
             for (int s = e * STEPS; s < (e + 1) * STEPS; s++)
                 times += h->seen[s][i];
             if (times != 1 && good)
-                fprintf(stderr, "sample %d was seen %d times in epoch %d\n", i, times, e);
+                fprintf(stderr, "ERROR: sample %d was seen %d times in epoch %d\n", i, times, e);
             good = good && times == 1;
         }
     return good;
@@ -575,12 +575,12 @@ static bool is_good(const world *w, int left, double within, bool averages)
         bool same = is_result(got, number, others);
         others = got;
         if (!same)
-            fprintf(stderr, "process %d has %.17g instead of %.17g\n", p, got, number);
+            fprintf(stderr, "ERROR: process %d has %.17g instead of %.17g\n", p, got, number);
         good = good && same && (w->code[p] == 0 || w->code[p] == -SIGKILL) && w->seconds[p] <= within &&
                !strstr(w->text[p], "are left\n");
     }
     if (!good || lived != left)
-        fprintf(stderr, "%d of %d processes were to be left, %d are\n", left, w->n, lived);
+        fprintf(stderr, "ERROR: %d of %d processes were to be left, %d are\n", left, w->n, lived);
     return good && lived == left;
 }
 

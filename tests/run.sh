@@ -235,11 +235,19 @@ has_flag avx512f && best_isa=avx512
 
 # --- once ---------------------------------------------------------------------------------------
 
-# The fake device runs every suite a second time: those that take minutes there are left to "all".
+# Every suite on the CPU, and of the examples what the gate would run. The fake device, to compile which takes as long as all the
+# rest, if its kernels have changed, and what takes minutes there never.
 once=(once -Dcuda=disabled -Disas="$best_isa" -Dfuzz=false)
 stage_once() {
+    local names suites chosen device=(--no-suite cuda --no-suite fake_cuda)
+    changed tensor/cuda tests/fake_cuda && device=()
+    configure "${once[@]}" && selected once --suite examples || { fail "once cannot be configured"; tail -5 "$work/once.setup.log"; return; }
+    mapfile -t suites < <(python3 tests/affected.py "$work/once" --all "${device[@]}" --no-suite cuda_long --no-suite ptx \
+        --no-suite simulation_mutants --no-suite examples "${not_waiting[@]}")
+    mapfile -t chosen < <(python3 tests/affected.py "$work/once" --all "${waiting[@]}")
+    suites+=("${names[@]}") chosen+=("${suites[@]}")
     build "${once[@]}" || return
-    tests once suites "${not_waiting[@]}" --no-suite cuda_long --no-suite ptx --no-suite simulation_mutants
+    tests once suites "${suites[@]}"
     tests once processes "${waiting[@]}" --num-processes $((2 * jobs))
 }
 
@@ -316,12 +324,13 @@ stage_plain() {
     local without=$cuda_plugin
     build "${plain[@]}" || return
     has_cuda && aside compile_plugin compile_plugin
-    local names all twice=() less=(--no-suite cuda --no-suite ptx) most=0.5
+    local names all twice=() less=(--no-suite cuda --no-suite ptx --no-suite examples) most=0.5
     [ -z "$night" ] && twice=(--no-suite twice) # what runs as PTX runs on the fake device, too, at night
     [ -z "$night" ] && ! changed distributed tests/simulation && less+=(--no-suite simulation_mutants)
     [ -n "$night" ] && local -x TREK_SIMULATION_RUNS=1000000
-    selected plain --suite cuda "${twice[@]}" || { fail "plain: what changed affects cannot be told"; return; }
     mapfile -t all < <(python3 tests/affected.py "$work/plain" --all "${less[@]}" "${not_waiting[@]}")
+    selected plain --suite examples && all+=("${names[@]}") &&
+        selected plain --suite cuda "${twice[@]}" || { fail "plain: what changed affects cannot be told"; return; }
     TREK_TEST_LONG=1 tests plain suites "${all[@]}" "${names[@]}" # tests that draw at random draw more often
 }
 

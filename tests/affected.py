@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints the tests of a build that a change affects, by tests/covers.txt:
 affected.py BUILD [--suite S]... [--no-suite S]... [--since COMMIT | --files FILE... | --all] [--quarter] [--most PART]
+affected.py --under FOLDER... [--since COMMIT | --files FILE...]
 A test is affected by a source file that its program executes, by what such files include, and by its own sources. A file that more
 than a third of all tests execute, or that the map does not know, affects the tests of its folder alone: tests/tensor of tensor/,
 and so on. A run of an example is affected by the files of the example, any by the script that its command names. Tests on the fake device and of kernels as PTX are affected by all of tensor/cuda. With --quarter, a quarter of the
 rest is printed, too, which the last commit's name chooses. With --most, at most that part of the tests is printed: first those
 that a change affects most, where a file counts the more the fewer tests execute it. Only tests of the suites, as `meson test`
-chooses them."""
+chooses them. With --under, no tests are printed but what has changed below these folders, and what includes there what has changed."""
 import argparse
 import hashlib
 import json
@@ -117,7 +118,8 @@ def quarter(names: list[str], commit: str) -> set[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("build")
+    parser.add_argument("build", nargs="?")
+    parser.add_argument("--under", nargs="+")
     parser.add_argument("--suite", action="append", default=[])
     parser.add_argument("--no-suite", action="append", default=[])
     parser.add_argument("--since", default="HEAD")
@@ -130,6 +132,9 @@ def main() -> None:
     missing = [name for name in options.files or [] if not (ROOT / name).exists()]
     if missing:
         sys.exit(f"affected.py: --files: {missing[0]}; a file below {ROOT} is needed")
+    if options.under:
+        print("\n".join(sorted(name for name in reached(changed) if name.startswith(tuple(options.under)))))
+        return
     homes = {path.stem.removeprefix("test_"): str(path.parent.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.c")}
     programs, examples, commit = affected_programs(changed, homes), affected_examples(changed), git("rev-parse", "HEAD").strip()
     on_device, as_ptx = (any(name.startswith(folders) for name in changed) for folders in (DEVICE, DEVICE + ("tests/ptx/",)))

@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints the tests of a build that a change affects, by tests/covers.txt:
 affected.py BUILD [--suite S]... [--no-suite S]... [--since COMMIT | --files FILE... | --all] [--quarter] [--most PART]
+affected.py --under FOLDER... [--since COMMIT | --files FILE...]
 A test is affected by a source file that its program executes, by what such files include, and by its own sources. A file that more
 than a third of all tests execute, or that the map does not know, affects the tests of its folder alone: tests/tensor of tensor/,
-and so on. Tests on the fake device and of kernels as PTX are affected by all of tensor/cuda. With --quarter, a quarter of the
+and so on. A run of an example is affected by the files of the example, any by the script that its command names. Tests on the fake device and of kernels as PTX are affected by all of tensor/cuda. With --quarter, a quarter of the
 rest is printed, too, which the last commit's name chooses. With --most, at most that part of the tests is printed: first those
 that a change affects most, where a file counts the more the fewer tests execute it. Only tests of the suites, as `meson test`
-chooses them."""
+chooses them. With --under, no tests are printed but what has changed below these folders, and what includes there what has changed."""
 import argparse
 import hashlib
 import json
@@ -87,15 +88,22 @@ def affected_programs(changed: set[str], homes: dict[str, str]) -> dict[str, flo
     return programs
 
 
-def chosen_tests(build: str, options: argparse.Namespace) -> list[tuple[str, str, set[str]]]:
-    """Name, program and suites of the tests among which is chosen."""
+def affected_examples(changed: set[str]) -> set[str]:
+    """The suites of the examples some file of which has changed."""
+    files = (pathlib.PurePath(name) for name in reached({name for name in changed if name.startswith("examples/")}))
+    return {"example_" + pathlib.PurePath(path.parts[1]).stem for path in files}
+
+
+def chosen_tests(build: str, options: argparse.Namespace) -> list[tuple[str, str, set[str], set[str]]]:
+    """Name, program, suites and scripts of the tests among which is chosen."""
     tests = []
     for test in json.loads((pathlib.Path(build) / "meson-info/intro-tests.json").read_text()):
         suites = {suite.split(":")[-1] for suite in test["suite"]}
         if (not options.suite or suites & set(options.suite)) and not suites & set(options.no_suite):
             programs = [pathlib.PurePath(word).name for word in test["cmd"] if "/tests/" in word]
             program = next((name for name in programs if name.startswith("test_")), "test_" + test["name"])
-            tests.append((test["name"], program.removeprefix("test_"), suites))
+            scripts = {os.path.relpath(word, ROOT) for word in test["cmd"] if word.endswith(".py")}
+            tests.append((test["name"], program.removeprefix("test_"), suites, scripts))
     return tests
 
 
@@ -110,7 +118,8 @@ def quarter(names: list[str], commit: str) -> set[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("build")
+    parser.add_argument("build", nargs="?")
+    parser.add_argument("--under", nargs="+")
     parser.add_argument("--suite", action="append", default=[])
     parser.add_argument("--no-suite", action="append", default=[])
     parser.add_argument("--since", default="HEAD")
@@ -123,17 +132,21 @@ def main() -> None:
     missing = [name for name in options.files or [] if not (ROOT / name).exists()]
     if missing:
         sys.exit(f"affected.py: --files: {missing[0]}; a file below {ROOT} is needed")
+    if options.under:
+        print("\n".join(sorted(name for name in reached(changed) if name.startswith(tuple(options.under)))))
+        return
     homes = {path.stem.removeprefix("test_"): str(path.parent.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.c")}
-    programs, commit = affected_programs(changed, homes), git("rev-parse", "HEAD").strip()
+    programs, examples, commit = affected_programs(changed, homes), affected_examples(changed), git("rev-parse", "HEAD").strip()
     on_device, as_ptx = (any(name.startswith(folders) for name in changed) for folders in (DEVICE, DEVICE + ("tests/ptx/",)))
     tests = chosen_tests(options.build, options)
-    names = [name for name, _, _ in tests]
+    names = [test[0] for test in tests]
     also = quarter(names, commit) if options.quarter else set()
     weights = {name: 0.0 for name in names if options.all or name in also}
-    for name, program, suites in tests:
-        touched = program in programs or name in programs
+    for name, program, suites, scripts in tests:
+        itself = 1.0 if suites & examples or scripts & changed else 0.0
+        touched = itself or program in programs or name in programs
         if touched or on_device and "cuda" in suites or as_ptx and "ptx" in suites:
-            weights[name] = max(programs.get(program, 0), programs.get(name, 0)) + 1e-6
+            weights[name] = max(programs.get(program, 0), programs.get(name, 0), itself) + 1e-6
     found = sorted(weights, key=lambda name: (-weights[name], spread(commit + name)))[:int(options.most * len(tests)) + 1]
     print("\n".join(name for name in names if name in found))
 

@@ -235,11 +235,19 @@ has_flag avx512f && best_isa=avx512
 
 # --- once ---------------------------------------------------------------------------------------
 
-# The fake device runs every suite a second time: those that take minutes there are left to "all".
+# Every suite on the CPU, and of the examples what the gate would run. The fake device, to compile which takes as long as all the
+# rest, if its kernels have changed, and what takes minutes there never.
 once=(once -Dcuda=disabled -Disas="$best_isa" -Dfuzz=false)
 stage_once() {
+    local names suites chosen device=(--no-suite cuda --no-suite fake_cuda)
+    changed tensor/cuda tests/fake_cuda && device=()
+    configure "${once[@]}" && selected once --suite examples || { fail "once cannot be configured"; tail -5 "$work/once.setup.log"; return; }
+    mapfile -t suites < <(python3 tests/affected.py "$work/once" --all "${device[@]}" --no-suite cuda_long --no-suite ptx \
+        --no-suite simulation_mutants --no-suite examples "${not_waiting[@]}")
+    mapfile -t chosen < <(python3 tests/affected.py "$work/once" --all "${waiting[@]}")
+    suites+=("${names[@]}") chosen+=("${suites[@]}")
     build "${once[@]}" || return
-    tests once suites "${not_waiting[@]}" --no-suite cuda_long --no-suite ptx --no-suite simulation_mutants
+    tests once suites "${suites[@]}"
     tests once processes "${waiting[@]}" --num-processes $((2 * jobs))
 }
 
@@ -294,6 +302,12 @@ since() {
     git rev-list -1 --before=$((last - 21600)) HEAD | grep . || git rev-list --max-parents=0 HEAD | tail -1
 }
 
+# Whether what changed lately is part of the plug-in for GPUs, of its kernels or of what looks at them. If not, the fake device
+# runs what else runs as PTX, and the plug-in is compiled at night alone.
+affects_plugin() {
+    [ -n "$night" ] || python3 tests/affected.py --since "$(since)" --under tensor/cuda/ tests/ptx/ tests/gpu | grep -q .
+}
+
 # generated_headers FOLDER: those that sources include
 generated_headers() {
     ninja -C "$1" -t targets all | sed -n 's/^\([^.].*\.h\): CUSTOM_COMMAND$/\1/p' | xargs -r ninja -C "$1" >"$work/headers.log" 2>&1
@@ -315,13 +329,16 @@ stage_refusals() {
 stage_plain() {
     local without=$cuda_plugin
     build "${plain[@]}" || return
-    has_cuda && aside compile_plugin compile_plugin
-    local names all twice=() less=(--no-suite cuda --no-suite ptx) most=0.5
-    [ -z "$night" ] && twice=(--no-suite twice) # what runs as PTX runs on the fake device, too, at night
+    local names all twice=() less=(--no-suite cuda --no-suite ptx --no-suite examples) most=0.5
+    if affects_plugin; then
+        has_cuda && aside compile_plugin compile_plugin
+        [ -z "$night" ] && twice=(--no-suite twice) # what runs as PTX runs on the fake device, too, at night
+    fi
     [ -z "$night" ] && ! changed distributed tests/simulation && less+=(--no-suite simulation_mutants)
     [ -n "$night" ] && local -x TREK_SIMULATION_RUNS=1000000
-    selected plain --suite cuda "${twice[@]}" || { fail "plain: what changed affects cannot be told"; return; }
     mapfile -t all < <(python3 tests/affected.py "$work/plain" --all "${less[@]}" "${not_waiting[@]}")
+    selected plain --suite examples && all+=("${names[@]}") &&
+        selected plain --suite cuda "${twice[@]}" || { fail "plain: what changed affects cannot be told"; return; }
     TREK_TEST_LONG=1 tests plain suites "${all[@]}" "${names[@]}" # tests that draw at random draw more often
 }
 
@@ -376,7 +393,9 @@ stage_ptx() {
 }
 
 stage_install() {
-    built plain install && check "what is installed does not work" bash tests/checks/check_install.sh "$work/plain"
+    built plain install || return
+    if has_cuda && [ ! -e "$work/plain/$cuda_plugin" ]; then compile_plugin; fi # it is installed, too
+    check "what is installed does not work" bash tests/checks/check_install.sh "$work/plain"
 }
 
 stage_debian() {
@@ -623,13 +642,14 @@ public_headers=('*.h' ':!tests/*.h' ':!*_internal.h')
 of_install=(packaging tools meson_options.txt '*meson.build' ':!tests/*meson.build' "${public_headers[@]}" tests/checks/check_install.sh)
 of_docs=(docs '*.md' "${public_headers[@]}" examples meson.build tests/checks/{check_docs,check_site,check_accessible,check_code_blocks,public}.py)
 everything() {
-    local stage stages=(plugin ptx)
+    local stage stages=()
     run_stage refusals
     [ "$failed" = 0 ] || return
     run_stage plain
     beside clang
     run_stage processes
     aside files files_and_page # which wait for packages; at night all of it
+    affects_plugin && stages+=(plugin ptx)
     changed "${of_install[@]}" && stages+=(install)
     changed "${of_docs[@]}" && stages+=(docs)
     changed debian packaging meson.build meson_options.txt && stages+=(debian)

@@ -21,7 +21,8 @@
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
-enum { IN = 6, HIDDEN = 12, CLASSES = 4, STEPS = 20, MAX_PARAMS = 24, MAX_ELEMENTS = 1024 };
+enum { IN = 6, HIDDEN = 12, CLASSES = 4, MOST_STEPS = 20, MAX_PARAMS = 24, MAX_ELEMENTS = 1024 };
+static int n_steps = MOST_STEPS;
 
 /* --- numbers that need no generator --------------------------------------------------- */
 
@@ -150,7 +151,7 @@ typedef struct record {
     int64_t starts[MAX_PARAMS + 1];
     char names[MAX_PARAMS][64];
     bool has_grad[MAX_PARAMS];
-    double params[STEPS + 1][MAX_ELEMENTS], grads[STEPS][MAX_ELEMENTS], losses[STEPS], norms[STEPS];
+    double params[MOST_STEPS + 1][MAX_ELEMENTS], grads[MOST_STEPS][MAX_ELEMENTS], losses[MOST_STEPS], norms[MOST_STEPS];
 } record;
 
 typedef struct listing {
@@ -269,14 +270,14 @@ static trek_graph *begin_anew(run_case *c, trek_graph *graph)
     return graph;
 }
 
-/* Trains STEPS steps. from: each step begins at its parameters; NULL: freely. */
+/* Trains n_steps steps. from: each step begins at its parameters; NULL: freely. */
 static trek_graph *train(run_case *c, record *to, record *from)
 {
     trek_graph *graph = set_up_groups(c);
     trek_seed(77);
     memset(to, 0, sizeof *to);
-    for (int step = 0; step < STEPS; step++) {
-        if (c->plain && c->world > 1 && step == STEPS / 2)
+    for (int step = 0; step < n_steps; step++) {
+        if (c->plain && c->world > 1 && step == n_steps / 2)
             graph = begin_anew(c, graph);
         if (from) {
             list(graph, from, from->params[step], false, true);
@@ -298,7 +299,7 @@ static trek_graph *train(run_case *c, record *to, record *from)
         assert_int_equal(trek_graph_step(graph), TREK_OK);
         to->norms[step] = trek_graph_grad_norm(graph);
     }
-    list(graph, to, to->params[STEPS], false, false);
+    list(graph, to, to->params[n_steps], false, false);
     assert_int_equal(trek_tape_size(), 0);
     return graph;
 }
@@ -355,6 +356,9 @@ static bool brief(void) { return test_short_on_device(); }
 static int n_worlds(void) { return test_short() ? (test_on_cpu() ? 3 : 2) : test_on_cpu() ? 4 : 3; }
 static record one, many, again;
 
+/* RAdam's steps are Adam's from the sixth on. */
+static void choose_steps(void) { n_steps = test_short() ? 8 : MOST_STEPS; }
+
 /* The frozen and the unused parameter stay as they are, the others move. */
 static void expect_moved(const record *r, trek_dtype dtype)
 {
@@ -362,7 +366,7 @@ static void expect_moved(const record *r, trek_dtype dtype)
         bool base = strstr(r->names[k], "adapted") && !strstr(r->names[k], "lora_");
         bool stays = base || strstr(r->names[k], "unused") || strstr(r->names[k], "fixed");
         size_t bytes = (size_t)(r->starts[k + 1] - r->starts[k]) * sizeof(double);
-        bool same = memcmp(r->params[0] + r->starts[k], r->params[STEPS] + r->starts[k], bytes) == 0;
+        bool same = memcmp(r->params[0] + r->starts[k], r->params[n_steps] + r->starts[k], bytes) == 0;
         /* few samples take the branch: where first steps are small (RAdam's), its masters move by less than 16 bits show */
         bool may_stay = (dtype == TREK_BF16 || dtype == TREK_F16) && strstr(r->names[k], "branch");
         assert_true(same == stays || (same && may_stay));
@@ -386,7 +390,7 @@ static void compare_worlds(trek_dtype dtype, int batch, int passes, bool separat
             c.world = worlds[w];
             graph = train(&c, &many, &one);
             trek_graph_free(&graph);
-            for (int step = 0; step < STEPS; step++) {
+            for (int step = 0; step < n_steps; step++) {
                 expect_close(&one, &c, step, "gradient", many.grads[step], one.grads[step], dtype == TREK_F64 ? 1e-12 : 1e-5);
                 assert_true(fabs(many.losses[step] - one.losses[step]) <= (dtype == TREK_F64 ? 1e-12
                                                                            : 1e-5) * fabs(one.losses[step]));
@@ -396,7 +400,7 @@ static void compare_worlds(trek_dtype dtype, int batch, int passes, bool separat
                 continue;
             graph = train(&c, &many, NULL);
             trek_graph_free(&graph);
-            expect_close(&one, &c, STEPS, "parameters", many.params[STEPS], one.params[STEPS], 1e-10);
+            expect_close(&one, &c, n_steps, "parameters", many.params[n_steps], one.params[n_steps], 1e-10);
             expect_moved(&many, dtype);
         }
     }
@@ -461,7 +465,7 @@ static double strayed(const record *a, const record *b)
 {
     double apart = 0, come = 0;
     for (int64_t i = 0; i < a->starts[a->n_params]; i++) {
-        double stray = b->params[STEPS][i] - a->params[STEPS][i], way = a->params[STEPS][i] - a->params[0][i];
+        double stray = b->params[n_steps][i] - a->params[n_steps][i], way = a->params[n_steps][i] - a->params[0][i];
         apart += stray * stray, come += way * way;
     }
     return sqrt(apart / come);
@@ -497,11 +501,15 @@ static void test_newer_optimizers(void **state)
 /* What ranks add up in another order is rounded to 16 bits here and there: a part of a step, which signs make a whole one of. */
 static void test_newer_optimizers_in_16_bits(void **state)
 {
+    n_steps = MOST_STEPS; /* in few of them not every value moves that is rounded so */
     for (int kind = 0; kind < NEWER; kind += brief() ? 2 : 1) {
-        compare_newer(TREK_BF16, kind, false, 0.2);
-        if (!brief())
+        bool first = !test_short() || brief() || (kind + test_seed()) % 2 == 0; /* under sanitizers one of the two, by the seed */
+        if (first)
+            compare_newer(TREK_BF16, kind, false, 0.2);
+        if (!brief() && (!test_short() || !first))
             compare_newer(TREK_F16, kind, true, 0.1);
     }
+    choose_steps();
 }
 
 /* --- SAM and averages around a graph ------------------------------------------------------------------------- */
@@ -528,7 +536,7 @@ static void train_sam(run_case *c, record *to)
     trek_seed(77);
     memset(to, 0, sizeof *to);
     list(graph, to, to->params[0], false, false);
-    for (int step = 0; step < STEPS; step++) {
+    for (int step = 0; step < n_steps; step++) {
         gradients_of(graph, c, step);
         assert_int_equal(trek_graph_reduce(graph), TREK_OK);
         assert_int_equal(trek_sam_first_step(sam), TREK_OK);
@@ -536,7 +544,7 @@ static void train_sam(run_case *c, record *to)
         assert_int_equal(trek_graph_reduce(graph), TREK_OK);
         assert_int_equal(trek_sam_second_step(sam), TREK_OK);
     }
-    list(graph, to, to->params[STEPS], false, false);
+    list(graph, to, to->params[n_steps], false, false);
     trek_sam_free(&sam);
     trek_graph_free(&graph);
 }
@@ -551,7 +559,7 @@ static void test_sam(void **state)
         for (c.world = 2; c.world <= (test_on_cpu() ? 3 : 1); c.world++) { /* those that share their parameters: CPUs */
             train_sam(&c, &many);
             assert_true(strayed(&one, &many) <= 1e-9);
-            for (int step = 0; step < STEPS; step++)
+            for (int step = 0; step < n_steps; step++)
                 assert_true(fabs(many.losses[step] - one.losses[step]) <= 1e-9 * fabs(one.losses[step]));
         }
     }
@@ -566,11 +574,11 @@ static void train_averaged(run_case *c, bool ema, record *to)
     trek_seed(77);
     memset(to, 0, sizeof *to);
     list(graph, to, to->params[0], false, false);
-    for (int step = 0; step < STEPS; step++) {
+    for (int step = 0; step < n_steps; step++) {
         gradients_of(graph, c, step);
         assert_int_equal(trek_graph_step(graph), TREK_OK);
         assert_int_equal(trek_averaged_update(average), TREK_OK);
-        if (step == STEPS / 2) {
+        if (step == n_steps / 2) {
             trek_state *kept = trek_averaged_state(average);
             trek_averaged_free(&average);
             average = trek_averaged_new(trek_graph_module(graph), &opts);
@@ -589,9 +597,9 @@ static void train_averaged(run_case *c, bool ema, record *to)
         assert_int_equal(trek_averaged_swap(average), TREK_OK);
         assert_int_equal(trek_graph_parameters_changed(graph), TREK_OK);
     }
-    assert_int_equal(trek_averaged_updates(average), STEPS);
+    assert_int_equal(trek_averaged_updates(average), n_steps);
     assert_int_equal(trek_averaged_swap(average), TREK_OK);
-    list(graph, to, to->params[STEPS], false, false);
+    list(graph, to, to->params[n_steps], false, false);
     trek_averaged_free(&average);
     trek_graph_free(&graph);
 }
@@ -606,7 +614,7 @@ static void test_averages(void **state)
             for (c.world = 2; c.world <= (brief() ? 2 : 3); c.world++) {
                 train_averaged(&c, ema, &many);
                 assert_true(strayed(&one, &many) <= 1e-9);
-                for (int step = 0; step < STEPS; step++)
+                for (int step = 0; step < n_steps; step++)
                     assert_true(fabs(many.losses[step] - one.losses[step]) <= 1e-9 * fabs(one.losses[step]));
             }
         }
@@ -647,8 +655,8 @@ static void test_bits_among_ranks(void **state)
                 trek_graph *replica = trek_graph_replica(graph, r);
                 assert_non_null(replica);
                 memset(&again, 0, sizeof again);
-                list(replica, &again, again.params[STEPS], false, false);
-                assert_memory_equal(again.params[STEPS], many.params[STEPS], sizeof again.params[STEPS]);
+                list(replica, &again, again.params[n_steps], false, false);
+                assert_memory_equal(again.params[n_steps], many.params[n_steps], sizeof again.params[n_steps]);
             }
             trek_graph_free(&graph);
         }
@@ -693,6 +701,7 @@ static void test_merged(void **state)
 int main(void)
 {
     trek_log_set(TREK_LOG_ERROR, NULL, NULL); /* more ranks than cores is what this is about */
+    choose_steps();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_f64_one_pass), cmocka_unit_test(test_f64_more_passes), cmocka_unit_test(test_f32),
         cmocka_unit_test(test_own_arenas), cmocka_unit_test(test_bits_from_run_to_run), cmocka_unit_test(test_bits_among_ranks),

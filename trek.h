@@ -14,6 +14,7 @@
 #include "autograd/norms.h"
 #include "autograd/offload.h"
 #include "autograd/ops.h"
+#include "autograd/parts.h"
 #include "autograd/pointwise.h"
 #include "autograd/resample.h"
 #include "autograd/spatial.h"

@@ -2,6 +2,7 @@
 /* The plain ops that attention, the norms of transformers and the loss of a linear layer equal. */
 #include <math.h>
 
+#include "autograd/attention_internal.h"
 #include "autograd/rules_internal.h"
 
 #define COMPOSITE(name) \
@@ -104,20 +105,26 @@ static trek_var *masked_scores(trek_var *scores, trek_var *mask, bool causal)
     return trek_masked_fill(scores, trek_logical_not(past), -INFINITY);
 }
 
+trek_var *trek_attention_probabilities(trek_var *q, trek_var *k, trek_var *mask, bool causal, double scale)
+{
+    q = trek_rule_wide(q);
+    if (!q || !k)
+        return NULL;
+    k = repeat_heads(trek_rule_wide(k), trek_var_size(q, 1));
+    trek_var *scores = masked_scores(trek_mul_scalar(trek_matmul(q, trek_transpose(k, 2, 3)), scale), mask, causal);
+    /* a query that sees nothing: scores of 0 for the softmax, then probabilities of 0 */
+    trek_var *blind = trek_logical_not(trek_any(trek_ne_scalar(scores, -INFINITY), trek_dims(3), true));
+    return trek_masked_fill(trek_softmax(trek_masked_fill(scores, blind, 0), 3), blind, 0);
+}
+
 COMPOSITE(attention)
 {
     (void)op;
-    trek_var *q = trek_rule_wide(inputs[0]), *mask = n_inputs > 3 ? inputs[3] : NULL;
-    if (!q || !inputs[1] || !inputs[2])
+    if (!inputs[0] || !inputs[1] || !inputs[2])
         return NULL;
-    int64_t heads = trek_var_size(q, 1);
-    trek_var *k = repeat_heads(trek_rule_wide(inputs[1]), heads), *v = repeat_heads(trek_rule_wide(inputs[2]), heads);
-    trek_var *scores = trek_mul_scalar(trek_matmul(q, trek_transpose(k, 2, 3)), attrs->f[1]);
-    scores = masked_scores(scores, mask, attrs->i[4] != 0);
-    /* a query that sees nothing: scores of 0 for the softmax, then probabilities of 0 */
-    trek_var *blind = trek_logical_not(trek_any(trek_ne_scalar(scores, -INFINITY), trek_dims(3), true));
-    trek_var *p = trek_masked_fill(trek_softmax(trek_masked_fill(scores, blind, 0), 3), blind, 0);
+    trek_var *p = trek_attention_probabilities(inputs[0], inputs[1], n_inputs > 3 ? inputs[3] : NULL, attrs->i[4] != 0,
+                                               attrs->f[1]);
     if (attrs->f[0] > 0)
         p = trek_apply_dropout(p, attrs->f[0], attrs);
-    return trek_rule_rounded(trek_matmul(p, v), inputs[0]);
+    return trek_rule_rounded(trek_matmul(p, repeat_heads(trek_rule_wide(inputs[2]), trek_var_size(inputs[0], 1))), inputs[0]);
 }

@@ -2,6 +2,7 @@
 /* The public fused ops of transformers. */
 #include <math.h>
 
+#include "autograd/attention_internal.h"
 #include "autograd/ops.h"
 #include "autograd/rows.h"
 #include "autograd/rules_internal.h"
@@ -40,6 +41,8 @@ static trek_status draw_for_scores(const trek_tensor *q, const trek_tensor *k, t
 /* Whether the op would take them: of no queries it is nothing. */
 static bool attention_fits(trek_var *q, trek_var *k, trek_var *v, trek_var *mask)
 {
+    if (q && k && v && q->data->ndim == 4 && !mask)
+        return trek_apply_attention(trek_narrow(q, 2, 0, 0), k, v, NULL, &(trek_attrs){ 0 }) != NULL;
     if (!q || !k || !v || q->data->ndim != 4 || mask->data->ndim > 4)
         return trek_apply_attention(q, k, v, mask, &(trek_attrs){ 0 }) != NULL;
     int64_t queries = mask->data->ndim > 1 ? trek_var_size(mask, -2) : 1;
@@ -88,47 +91,17 @@ trek_var *trek_attention(trek_var *q, trek_var *k, trek_var *v, const trek_atten
     return learned ? attention_with_learned_mask(q, k, v, &opts, &numbers) : trek_apply_attention(q, k, v, opts.mask, &numbers);
 }
 
-/* Those that backward will ask for: made in forward, from logits that need not be made again. */
-static int head_gradients(const trek_var *x, const trek_var *weight, const trek_var *bias)
+trek_var *trek_attention_weights(trek_var *q, trek_var *k, const trek_attention_opts *given)
 {
-    if (!trek_recording())
-        return 0;
-    return (x->requires_grad ? TREK_HEAD_X : 0) | (weight && weight->requires_grad ? TREK_HEAD_WEIGHT : 0) |
-        (bias && bias->requires_grad ? TREK_HEAD_BIAS : 0);
-}
-
-/* Leading dimensions of x, and those of labels, joined. */
-trek_var *trek_linear_cross_entropy(trek_var *x, trek_var *weight, trek_var *bias, trek_var *labels,
-                                    const trek_cross_entropy_opts *given)
-{
-    trek_cross_entropy_opts opts = given ? *given : (trek_cross_entropy_opts){ 0 };
-    if (!x || !labels)
-        return trek_fail_missing("linear_cross_entropy", "an input"), NULL;
-    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
-    if (opts.weight)
-        return trek_fail_null(TREK_ERR_UNSUPPORTED, "linear_cross_entropy: class weights; use linear and cross_entropy_with");
-    trek_shape shape = trek_var_shape(x), rows = trek_var_shape(labels);
-    int64_t columns = shape.ndim > 0 ? shape.sizes[shape.ndim - 1] : 0;
-    shape.ndim = shape.ndim > 0 ? shape.ndim - 1 : 0;
-    if (!trek_shape_equal(shape, rows) || trek_var_ndim(x) < 1)
-        return trek_fail_null(TREK_ERR_SHAPE, "linear_cross_entropy: labels %s do not fit input %s",
-                              trek_tensor_shape_text(labels->data, b),
-                              trek_tensor_shape_text(x->data, a));
-    int64_t ignore = trek_option_integer(opts.ignore_index, -100);
-    if (rows.ndim != 1) {
-        x = trek_reshape(x, trek_dims(trek_shape_numel(rows), columns));
-        labels = trek_reshape(labels, trek_dims(trek_shape_numel(rows)));
-    }
-    if (weight && trek_var_ndim(weight) == 2 && trek_var_size(weight, 0) == 0) { /* a loss without classes has its own way */
-        trek_var *logits = trek_autocast_full(trek_linear(x, weight, bias));
-        if (logits && trek_var_dtype(logits) != TREK_F64)
-            logits = trek_cast(logits, TREK_F32); /* as the loss of 16-bit x is */
-        trek_var *loss = trek_cross_entropy_with(logits, labels, &opts);
-        return opts.reduction == TREK_REDUCTION_NONE && rows.ndim != 1 ? trek_reshape(loss, rows) : loss;
-    }
-    trek_var *loss = trek_apply_linear_cross_entropy(x, weight, bias, labels, ignore, (int)opts.reduction, opts.label_smoothing,
-                                                     opts.reduction == TREK_REDUCTION_NONE ? 0 : head_gradients(x, weight, bias));
-    if (opts.reduction == TREK_REDUCTION_MEAN)
-        return trek_loss_mean_of_labels(loss, labels, NULL, ignore);
-    return opts.reduction == TREK_REDUCTION_NONE && rows.ndim != 1 ? trek_reshape(loss, rows) : loss;
+    trek_attention_opts opts = given ? *given : (trek_attention_opts){ 0 };
+    if (!(opts.dropout >= 0 && opts.dropout <= 1))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "attention_weights: a dropout of %g", opts.dropout);
+    trek_no_grad_begin();
+    bool fits = attention_fits(q, k, k, opts.mask);
+    trek_no_grad_end();
+    if (!fits)
+        return NULL;
+    double scale = trek_option(opts.scale, 1 / sqrt((double)trek_var_size(q, 3)));
+    trek_var *p = trek_attention_probabilities(q, k, opts.mask, opts.causal, scale);
+    return trek_rule_rounded(opts.dropout > 0 ? trek_dropout(p, opts.dropout, true) : p, q);
 }

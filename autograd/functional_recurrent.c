@@ -54,15 +54,86 @@ static trek_var *joined_bias(trek_var *bias_ih, trek_var *bias_hh)
 
 static bool wants(const trek_var *var) { return var && var->requires_grad; }
 
+/* --- with a projection: h = weight_hr h', so that weight_hh h = (weight_hh weight_hr) h' of an LSTM whose state is h' ------- */
+
+static bool projection_fits(trek_var *x, trek_var *weight_hh, trek_var *weight_hr, const trek_var *h0)
+{
+    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
+    if (!x || !weight_hh)
+        return trek_fail_missing("lstm", "an input"), false;
+    trek_shape r = trek_var_shape(weight_hr), h = trek_var_shape(weight_hh);
+    if (r.ndim != 2 || h.ndim != 2 || r.sizes[0] != h.sizes[1] || h.sizes[0] != 4 * r.sizes[1])
+        return trek_fail(TREK_ERR_SHAPE, "lstm: weight_hr %s does not fit weight_hh %s; [P, H] and [4 H, P] are needed",
+                         trek_tensor_shape_text(weight_hr->data, a), trek_tensor_shape_text(weight_hh->data, b)), false;
+    if (trek_var_ndim(x) != 3)
+        return trek_fail(TREK_ERR_SHAPE, "lstm: the input must be [T, N, features], got %s", trek_tensor_shape_text(x->data, a)),
+               false;
+    if (h0 && (trek_var_ndim(h0) != 2 || trek_var_size(h0, 0) != trek_var_size(x, 1) || trek_var_size(h0, 1) != r.sizes[0]))
+        return trek_fail(TREK_ERR_SHAPE, "lstm: h0 must be [%lld, %lld], got %s", (long long)trek_var_size(x, 1),
+                         (long long)r.sizes[0], trek_tensor_shape_text(h0->data, a)), false;
+    return true;
+}
+
+/* h0 [N, P] at each row's first step, else 0: [T, N, P]. */
+static trek_var *at_first_step(const trek_var *x, trek_var *h0, const trek_recurrent_opts *opts)
+{
+    int64_t steps = trek_var_size(x, 0), last = steps - 1;
+    trek_tensor *numbers = trek_tensor_arange(0, (double)steps, 1, TREK_I64, trek_var_device(x));
+    trek_var *times = trek_reshape(numbers ? trek_var_from(numbers) : NULL, trek_dims(steps, 1, 1)), *first;
+    if (opts->reverse && opts->lengths)
+        first = trek_eq(times, trek_unsqueeze(trek_sub_scalar(trek_cast(trek_to(opts->lengths, trek_var_device(x)), TREK_I64), 1),
+                                              1));
+    else
+        first = trek_eq_scalar(times, opts->reverse ? (double)last : 0);
+    trek_tensor *zero = trek_tensor_zeros(trek_dims_none(), trek_var_dtype(h0), trek_var_device(x));
+    trek_shape whole = trek_dims(steps, trek_var_size(h0, 0), trek_var_size(h0, 1));
+    return trek_expand(trek_where(first, h0, zero ? trek_var_from(zero) : NULL), whole);
+}
+
+/* The state of rows that have had a step; of others what it was. */
+static trek_var *projected_state(trek_var *state, const trek_recurrent_opts *opts, int64_t steps)
+{
+    trek_var *h = trek_linear(state, opts->weight_hr, NULL);
+    if (!h || !opts->h0 || (steps > 0 && !opts->lengths))
+        return h;
+    if (steps == 0)
+        return trek_cast(opts->h0, trek_var_dtype(h));
+    trek_var *none = trek_eq_scalar(trek_to(opts->lengths, trek_var_device(h)), 0);
+    return trek_where(trek_unsqueeze(none, 1), trek_cast(opts->h0, trek_var_dtype(h)), h);
+}
+
+/* h0 is not one that h' could be: its part of the gates comes with the input of the first step. */
+static trek_var *projected_lstm(trek_var *x, trek_var *weight_ih, trek_var *weight_hh, trek_var *bias_ih, trek_var *bias_hh,
+                                const trek_recurrent_opts *opts, trek_var **hn, trek_var **cn)
+{
+    trek_var *weight_hr = opts->weight_hr, *h0 = opts->h0, *inner = NULL;
+    if (!projection_fits(x, weight_hh, weight_hr, h0))
+        return NULL;
+    trek_recurrent_opts plain = { .c0 = opts->c0, .lengths = opts->lengths, .reverse = opts->reverse };
+    trek_var *whole = trek_matmul(weight_hh, weight_hr);
+    int64_t steps = trek_var_size(x, 0);
+    if (h0 && steps > 0) {
+        x = trek_cat((trek_var *[]){ x, trek_cast(at_first_step(x, h0, opts), trek_var_dtype(x)) }, 2, 2);
+        weight_ih = trek_cat((trek_var *[]){ weight_ih, weight_hh }, 2, 1);
+    }
+    trek_var *y = trek_linear(trek_lstm(x, weight_ih, whole, bias_ih, bias_hh, &plain, hn ? &inner : NULL, cn), weight_hr, NULL);
+    if (y && hn)
+        *hn = projected_state(inner, opts, steps);
+    return !hn || *hn ? y : NULL;
+}
+
 trek_var *trek_lstm(trek_var *x, trek_var *weight_ih, trek_var *weight_hh, trek_var *bias_ih, trek_var *bias_hh,
                     const trek_recurrent_opts *given, trek_var **hn, trek_var **cn)
 {
     trek_recurrent_opts opts = given ? *given : (trek_recurrent_opts){ 0 };
-    trek_var *outs[2] = { NULL }, *bias = joined_bias(bias_ih, bias_hh);
+    trek_var *outs[2] = { NULL }, *bias = NULL;
     if (hn)
         *hn = NULL;
     if (cn)
         *cn = NULL;
+    if (opts.weight_hr)
+        return projected_lstm(x, weight_ih, weight_hh, bias_ih, bias_hh, &opts, hn, cn);
+    bias = joined_bias(bias_ih, bias_hh);
     if ((bias_ih || bias_hh) && !bias)
         return NULL;
     trek_var *in[5] = { input_gates("lstm", x, weight_ih, bias, &opts), weight_hh, opts.h0, opts.c0, opts.lengths };
@@ -88,6 +159,8 @@ trek_var *trek_gru(trek_var *x, trek_var *weight_ih, trek_var *weight_hh, trek_v
         *hn = NULL;
     if (opts.c0)
         return trek_fail_null(TREK_ERR_ARGUMENT, "gru: has no c0");
+    if (opts.weight_hr)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "gru: has no weight_hr");
     trek_var *in[5] = { input_gates("gru", x, weight_ih, bias_ih, &opts), weight_hh, bias_hh, opts.h0, opts.lengths };
     if (!in[0] || !weight_hh)
         return trek_fail_missing("gru", "an input"), NULL;

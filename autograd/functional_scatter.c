@@ -2,6 +2,7 @@
 /* The public ops that write elements to places of an index. */
 #include <math.h>
 
+#include "autograd/index_internal.h"
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 #include "tensor/number_internal.h"
@@ -141,12 +142,11 @@ trek_var *trek_index_fill(trek_var *x, trek_var *index, double value, int dim)
     return mask ? trek_masked_fill(x, trek_reshape(mask, places), value) : NULL;
 }
 
-/* Indices of one dimension: negative ones from its end, all checked, as i64. */
-static trek_var *checked_index(trek_var *index, int64_t size)
+trek_var *trek_checked_index(const char *name, trek_var *index, int64_t size)
 {
     trek_dtype dtype = trek_var_dtype(index);
     if (dtype != TREK_I64 && dtype != TREK_I32)
-        return trek_fail_null(TREK_ERR_DTYPE, "index_put: indices must be i64 or i32, not %s", trek_dtype_name(dtype));
+        return trek_fail_null(TREK_ERR_DTYPE, "%s: indices must be i64 or i32, not %s", name, trek_dtype_name(dtype));
     trek_tensor *all = trek_tensor_arange(0, (double)size, 1, TREK_I64, trek_var_device(index));
     trek_var *wide = trek_cast(index, TREK_I64), *from_end = trek_lt_scalar(wide, 0);
     wide = trek_where(from_end, trek_add_scalar(wide, (double)size), wide);
@@ -167,7 +167,7 @@ trek_var *trek_index_put(trek_var *x, trek_var *const *list, int count, trek_var
     trek_var *place = NULL;
     int64_t lines = 1;
     for (int k = 0; k < count; k++) { /* row-major places among the first dimensions */
-        trek_var *index = list[k] ? checked_index(list[k], shape.sizes[k])
+        trek_var *index = list[k] ? trek_checked_index("index_put", list[k], shape.sizes[k])
             : trek_fail_null(TREK_ERR_ARGUMENT, "index_put: no index %d", k);
         place = k == 0 ? index : trek_add(trek_mul_scalar(place, (double)shape.sizes[k]), index);
         if (!place)

@@ -17,6 +17,7 @@
 #include "autograd/embedding.h"
 #include "autograd/losses.h"
 #include "autograd/norms.h"
+#include "autograd/parts.h"
 #include "autograd/resample.h"
 #include "autograd/spatial.h"
 #include "autograd/statistics.h"
@@ -143,7 +144,8 @@ TREK_API trek_var *trek_argmin(trek_var *x, trek_dims_list dims, bool keepdim);
 TREK_API trek_var *trek_any(trek_var *x, trek_dims_list dims, bool keepdim);
     /* bool, of u8 too: PyTorch's u8 there is from before it had bool */
 TREK_API trek_var *trek_all(trek_var *x, trek_dims_list dims, bool keepdim);
-TREK_API trek_var *trek_variance(trek_var *x, trek_dims_list dims, bool keepdim); /* variance, Bessel-corrected */
+TREK_API trek_var *trek_variance(trek_var *x, trek_dims_list dims, bool keepdim);
+    /* variance, Bessel-corrected; others: trek_variance_with */
 TREK_API trek_var *trek_std(trek_var *x, trek_dims_list dims, bool keepdim);
     /* its root, also where the variance overflows; derivative 0 where nothing varies */
 TREK_API trek_var *trek_norm(trek_var *x, double p, trek_dims_list dims, bool keepdim);
@@ -345,14 +347,18 @@ typedef struct trek_attention_opts {
  * does where there are elements (torch passes over it where there are none). Gradients are relative to a log-sum-exp of the
  * scores in f32 (f64 for f64), as in FlashAttention: of scores near 1000 they have four digits. opts may be NULL. */
 TREK_API trek_var *trek_attention(trek_var *q, trek_var *k, trek_var *v, const trek_attention_opts *opts);
+/* The matrix that trek_attention does not make: how much of each value a query takes, [B, H, T, S], of q's dtype, after dropout;
+ * 0 for a query that sees no key. */
+TREK_API trek_var *trek_attention_weights(trek_var *q, trek_var *k, const trek_attention_opts *opts);
 
 /* -- recurrent layers -- */
 typedef struct trek_recurrent_opts {
-    trek_var *h0;             /* [N, H]; default zeros */
+    trek_var *h0;             /* [N, H], of a projected LSTM [N, P]; default zeros */
     trek_var *c0;             /* [N, H], of an LSTM; default zeros */
     trek_var *lengths;        /* [N] of any integer dtype, on any device, in any order: how many of its T steps each row has;
                                * default T */
     bool reverse;             /* from each row's last step to its first */
+    trek_var *weight_hr;      /* [P, H], of an LSTM: projects each step's h, see there; default none */
 } trek_recurrent_opts;
 
 /* One layer of an LSTM in one direction, over all steps: x [T, N, in] (of [N, T, in], a transposed view), weight_ih [4 H, in],
@@ -362,12 +368,15 @@ typedef struct trek_recurrent_opts {
  * (its gradient is 0), the result is 0 there, hn and cn are those of the row's own last step (as of torch's packed sequences;
  * here a row may have no step and keeps h0, c0), and reverse begins at the row's own end. Steps are computed in f32 for 16 bits;
  * a GPU's products read states that are rounded to 16 bits. ARGUMENT: a length outside [0, T]. opts may be NULL. create_graph
- * takes the steps one by one. */
+ * takes the steps one by one.
+ * With weight_hr, PyTorch's proj_size (Sak et al. 2014), each step gives weight_hr (o tanh(c)) in place of o tanh(c): weight_hh
+ * is [4 H, P], the result [T, N, P], hn [N, P]. It is computed as an LSTM whose state is not projected, with weight_hh weight_hr
+ * [4 H, H] as its weight, which is fast but takes more multiplications where P is much less than H. */
 TREK_API trek_var *trek_lstm(trek_var *x, trek_var *weight_ih, trek_var *weight_hh, trek_var *bias_ih, trek_var *bias_hh,
                              const trek_recurrent_opts *opts, trek_var **hn, trek_var **cn);
 
 /* The same of a GRU: weight_ih [3 H, in], weight_hh [3 H, H], biases [3 H] or NULL; gates in PyTorch's order r, z, n, and the
- * reset gate after the product, as there: n = tanh(x's part + r (weight_hh h + bias_hh)). ARGUMENT: a c0. */
+ * reset gate after the product, as there: n = tanh(x's part + r (weight_hh h + bias_hh)). ARGUMENT: a c0, a weight_hr. */
 TREK_API trek_var *trek_gru(trek_var *x, trek_var *weight_ih, trek_var *weight_hh, trek_var *bias_ih, trek_var *bias_hh,
                             const trek_recurrent_opts *opts, trek_var **hn);
 

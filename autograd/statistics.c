@@ -19,15 +19,32 @@ static trek_var *pair(trek_var *first, trek_var *second, trek_var **place)
     return second ? first : NULL;
 }
 
+static trek_var *spread(const char *name, bool root, trek_var *x, trek_dims_list dims, bool keepdim, double correction,
+                        trek_var **mean)
+{
+    if (mean)
+        *mean = NULL;
+    if (!isfinite(correction))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: a correction of %g", name, correction);
+    trek_var *made = (root ? trek_apply_std : trek_apply_variance)(x, dims, keepdim, correction);
+    return mean ? pair(made, made ? trek_mean(x, dims, keepdim) : NULL, mean) : made;
+}
+
+trek_var *trek_variance_with(trek_var *x, trek_dims_list dims, bool keepdim, double correction, trek_var **mean)
+{
+    return spread("variance_with", false, x, dims, keepdim, correction, mean);
+}
+trek_var *trek_std_with(trek_var *x, trek_dims_list dims, bool keepdim, double correction, trek_var **mean)
+{
+    return spread("std_with", true, x, dims, keepdim, correction, mean);
+}
 trek_var *trek_var_mean(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **mean)
 {
-    trek_var *variance = trek_variance(x, dims, keepdim);
-    return pair(variance, variance ? trek_mean(x, dims, keepdim) : NULL, mean);
+    return spread("var_mean", false, x, dims, keepdim, 1, mean);
 }
 trek_var *trek_std_mean(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **mean)
 {
-    trek_var *deviation = trek_std(x, dims, keepdim);
-    return pair(deviation, deviation ? trek_mean(x, dims, keepdim) : NULL, mean);
+    return spread("std_mean", true, x, dims, keepdim, 1, mean);
 }
 trek_var *trek_aminmax(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **max)
 {

@@ -10,6 +10,10 @@ TREK_BEGIN
 /* trek_variance (trek_std), and through *mean the mean (may be NULL; NULL on failure). */
 TREK_API trek_var *trek_var_mean(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **mean);
 TREK_API trek_var *trek_std_mean(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **mean);
+/* The same, divided by n - correction, at least 0, as torch's correction: 1 is Bessel's, 0 makes the population's. ARGUMENT: a
+ * correction that is not finite. */
+TREK_API trek_var *trek_variance_with(trek_var *x, trek_dims_list dims, bool keepdim, double correction, trek_var **mean);
+TREK_API trek_var *trek_std_with(trek_var *x, trek_dims_list dims, bool keepdim, double correction, trek_var **mean);
 /* trek_min, and through *max trek_max (may be NULL; NULL on failure). */
 TREK_API trek_var *trek_aminmax(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **max);
 /* Covariances [m, m] of m variables, the rows of x [m, n]; of one variable [n] (or a number) its variance, without dimensions.

@@ -1,20 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Multi-head attention (Vaswani and others 2017): projections around trek_attention. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 #include "autograd/ops.h"
 #include "nn/kv_cache_internal.h"
 #include "nn/layers_internal.h"
+#include "nn/module_internal.h"
+#include "tensor/debug.h"
 
 typedef struct attention_layer {
     trek_module base;
     trek_var *in_proj_weight, *in_proj_bias; /* query, key and value, one below the other; bias NULL: none */
+    trek_var *bias_k, *bias_v;               /* [1, 1, dim]: a key and a value behind the others; NULL: none */
     trek_module *out_proj;
     int64_t dim, heads;
     double dropout;
-    bool causal;
+    bool causal, zero_attn;
 } attention_layer;
+
+static int added_keys(const attention_layer *m) { return (m->bias_k != NULL) + m->zero_attn; }
 
 static bool fits(const attention_layer *m, const trek_var *x, const char *what)
 {
@@ -49,13 +55,100 @@ static bool heads_of(const attention_layer *m, trek_var *packed, trek_var **part
     return parts[n - 1] != NULL;
 }
 
-/* to_itself: key and value are the query, whose earlier positions a cached forward knows. */
-static trek_var *attend(attention_layer *m, trek_var *const parts[3], trek_var *mask, bool to_itself)
+/* --- keys that are added ------------------------------------------------------------------------ */
+
+/* Keys or values [N, heads, S, dim / heads], and what is added behind them. */
+static trek_var *lengthened(const attention_layer *m, trek_var *part, trek_var *learned)
+{
+    trek_var *parts[3] = { part };
+    trek_shape one = trek_var_shape(part);
+    int n = 1;
+    one.sizes[2] = 1;
+    if (learned)
+        parts[n++] = trek_expand(trek_reshape(trek_cast(learned, trek_var_dtype(part)), trek_dims(1, m->heads, 1, one.sizes[3])),
+                                 one);
+    if (m->zero_attn) {
+        trek_tensor *zeros = trek_tensor_zeros(one, trek_var_dtype(part), trek_var_device(part));
+        parts[n++] = zeros ? trek_var_from(zeros) : NULL;
+    }
+    return trek_cat(parts, n, 2);
+}
+
+/* What the order of time hides, as a mask [T, S]; NULL and an error. */
+static trek_var *causal_mask(const trek_var *query, const trek_var *key)
+{
+    trek_tensor *ones = trek_tensor_ones(trek_dims(trek_var_size(query, 2), trek_var_size(key, 2)), TREK_BOOL,
+                                         trek_var_device(query));
+    return ones ? trek_tril(trek_var_from(ones), 0) : NULL;
+}
+
+/* The mask [.., T, S] with columns for `more` keys that all see. */
+static trek_var *lengthened_mask(trek_var *mask, int64_t keys, int64_t more)
+{
+    trek_shape shape = trek_var_shape(mask);
+    int last = shape.ndim - 1;
+    if (shape.ndim == 0) {
+        shape = trek_dims(keys);
+        last = 0;
+    }
+    shape.sizes[last] = shape.sizes[last] == 1 ? keys : shape.sizes[last];
+    trek_var *whole = trek_expand(mask, shape);
+    shape.sizes[last] = more;
+    trek_dtype dtype = trek_var_dtype(mask);
+    trek_tensor *seen = trek_tensor_full(dtype == TREK_BOOL, shape, dtype, trek_var_device(mask));
+    return seen ? trek_cat((trek_var *[]){ whole, trek_var_from(seen) }, 2, last) : NULL;
+}
+
+/* Scores that are added, -infinity where not `seen`. */
+static trek_var *hidden_unless(trek_var *seen, trek_var *mask)
+{
+    trek_tensor *never = trek_tensor_full(-INFINITY, trek_dims_none(), trek_var_dtype(mask), trek_var_device(mask));
+    return never ? trek_where(seen, mask, trek_var_from(never)) : NULL;
+}
+
+/* Keys, values and mask with what is added; a mask says what the order of time hides, which would hide it, too. */
+static bool add_keys(const attention_layer *m, trek_var **parts, trek_attention_opts *opts)
+{
+    int more = added_keys(m);
+    int64_t keys = trek_var_size(parts[1], 2);
+    trek_var *past = opts->causal ? causal_mask(parts[0], parts[1]) : NULL, *mask = opts->mask;
+    if (opts->causal && !past)
+        return false;
+    if (past && mask && trek_var_dtype(mask) == TREK_BOOL)
+        mask = trek_logical_and(mask, past);
+    else if (past && mask)
+        mask = hidden_unless(past, mask);
+    else if (past)
+        mask = past;
+    if ((past || opts->mask) && !mask)
+        return false;
+    opts->causal = false;
+    opts->mask = mask ? lengthened_mask(mask, keys, more) : NULL;
+    parts[1] = lengthened(m, parts[1], m->bias_k);
+    parts[2] = lengthened(m, parts[2], m->bias_v);
+    return (!mask || opts->mask) && parts[1] && parts[2];
+}
+
+/* --- forward ----------------------------------------------------------------------------------------- */
+
+/* to_itself: key and value are the query, whose earlier positions a cached forward knows. weights: NULL, or where they go. */
+static trek_var *attend(attention_layer *m, trek_var *parts[3], trek_var *mask, bool to_itself, trek_var **weights)
 {
     trek_attention_opts opts = { .causal = m->causal, .mask = mask, .dropout = m->base.training ? m->dropout : 0 };
     bool cached = to_itself && trek_caching();
-    trek_var *y = cached ? trek_attention_cached(parts[0], parts[1], parts[2], &opts)
-                         : trek_attention(parts[0], parts[1], parts[2], &opts);
+    trek_var *y;
+    if (cached && (weights || added_keys(m) > 0))
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "multihead_attention: %s in a cached forward",
+                              weights ? "weights" : "bias_kv or zero_attn");
+    if (added_keys(m) > 0 && !add_keys(m, parts, &opts))
+        return NULL;
+    if (weights) {
+        *weights = trek_attention_weights(parts[0], parts[1], &opts);
+        y = *weights ? trek_matmul(*weights, parts[2]) : NULL;
+    } else {
+        y = cached ? trek_attention_cached(parts[0], parts[1], parts[2], &opts)
+                   : trek_attention(parts[0], parts[1], parts[2], &opts);
+    }
     if (!y)
         return NULL;
     trek_shape joined = trek_dims(trek_var_size(y, 0), trek_var_size(y, 2), m->dim);
@@ -66,13 +159,12 @@ static trek_var *attention_forward(trek_module *self, trek_var *x)
 {
     attention_layer *m = (attention_layer *)self;
     trek_var *parts[3];
-    return fits(m, x, "the input") && heads_of(m, project(m, x, 0, 3), parts, 3) ? attend(m, parts, NULL, true) : NULL;
+    return fits(m, x, "the input") && heads_of(m, project(m, x, 0, 3), parts, 3) ? attend(m, parts, NULL, true, NULL) : NULL;
 }
 
 /* query, key, value, mask; NULL for key: the query; for value: the key; for mask: none */
-static trek_var *attention_forward_many(trek_module *self, trek_var *const *inputs, int n)
+static trek_var *attend_to(attention_layer *m, trek_var *const *inputs, int n, trek_var **weights)
 {
-    attention_layer *m = (attention_layer *)self;
     if (n > 4)
         return trek_fail_null(TREK_ERR_ARGUMENT, "multihead_attention: takes query, key, value and mask, not %d inputs", n);
     trek_var *query = inputs[0], *key = n > 1 && inputs[1] ? inputs[1] : query, *value = n > 2 && inputs[2] ? inputs[2] : key;
@@ -88,7 +180,34 @@ static trek_var *attention_forward_many(trek_module *self, trek_var *const *inpu
     else
         fine = heads_of(m, project(m, query, 0, 1), parts, 1) && heads_of(m, project(m, key, 1, 1), parts + 1, 1) &&
             heads_of(m, project(m, value, 2, 1), parts + 2, 1);
-    return fine ? attend(m, parts, mask, to_itself) : NULL;
+    return fine ? attend(m, parts, mask, to_itself, weights) : NULL;
+}
+
+static trek_var *attention_forward_many(trek_module *self, trek_var *const *inputs, int n)
+{
+    return attend_to((attention_layer *)self, inputs, n, NULL);
+}
+
+static trek_status attention_results(trek_module *self, trek_var *const *inputs, int n, trek_var **results, int count)
+{
+    results[0] = attend_to((attention_layer *)self, inputs, n, count > 1 ? &results[1] : NULL);
+    return results[0] ? TREK_OK : trek_error_status();
+}
+
+trek_var *trek_nn_multihead_attention_forward(trek_module *attention, trek_var *query, trek_var *key, trek_var *value,
+                                              trek_var *mask, trek_var **weights)
+{
+    trek_var *results[2] = { NULL }, *inputs[4] = { query, key, value, mask };
+    if (weights)
+        *weights = NULL;
+    if (attention && !trek_gone(attention, "multihead_attention", "the module") &&
+        attention->klass != &trek_multihead_attention_class)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "multihead_attention: the module is a %s", attention->klass->name);
+    if (trek_forward_results(attention, inputs, 4, results, weights ? 2 : 1) != TREK_OK)
+        return NULL;
+    if (weights)
+        *weights = results[1];
+    return results[0];
 }
 
 /* As PyTorch's: Xavier for the projections in, zero for the biases; out_proj.weight as a linear layer's. */
@@ -99,6 +218,10 @@ static trek_status attention_reset(trek_module *self)
     trek_status status = trek_init_xavier_uniform(m->in_proj_weight, 1);
     if (status == TREK_OK && m->in_proj_bias)
         status = trek_init_zeros(m->in_proj_bias);
+    if (status == TREK_OK && m->bias_k)
+        status = trek_init_xavier_normal(m->bias_k, 1);
+    if (status == TREK_OK && m->bias_v)
+        status = trek_init_xavier_normal(m->bias_v, 1);
     return status == TREK_OK && out->bias ? trek_init_zeros(out->bias) : status;
 }
 
@@ -108,17 +231,20 @@ static void attention_describe(const trek_module *self, char *text, size_t size)
     char dropout[64] = "", number[32];
     if (m->dropout > 0)
         snprintf(dropout, sizeof dropout, ", dropout %s", trek_layer_number(m->dropout, number));
-    snprintf(text, size, "%" PRId64 ", heads %" PRId64 "%s%s%s", m->dim, m->heads, m->causal ? ", causal" : "",
-             m->in_proj_bias ? "" : ", no bias", dropout);
+    snprintf(text, size, "%" PRId64 ", heads %" PRId64 "%s%s%s%s%s", m->dim, m->heads, m->causal ? ", causal" : "",
+             m->in_proj_bias ? "" : ", no bias", m->bias_k ? ", bias_kv" : "", m->zero_attn ? ", zero_attn" : "", dropout);
 }
 
 static const char *const attention_inputs[] = { "key", "value", "mask", NULL };
+static const char *const attention_result_names[] = { "output", "weights", NULL };
 
 const trek_module_class trek_multihead_attention_class = {
     .name = "multihead_attention",
     .size = sizeof(attention_layer),
     .forward = attention_forward,
     .forward_many = attention_forward_many,
+    .forward_results = attention_results,
+    .result_names = attention_result_names,
     .reset = attention_reset,
     .describe = attention_describe,
     .input_names = attention_inputs,
@@ -156,11 +282,18 @@ trek_module *trek_nn_multihead_attention_with(const trek_multihead_attention_opt
     m->heads = opts->heads;
     m->dropout = opts->dropout;
     m->causal = opts->causal;
+    m->zero_attn = opts->add_zero_attn;
     trek_module_param(base, "in_proj_weight", offsetof(attention_layer, in_proj_weight),
                       trek_tensor_empty(trek_dims(3 * dim, dim), opts->dtype, opts->device));
     if (!opts->no_bias)
         trek_module_param(base, "in_proj_bias", offsetof(attention_layer, in_proj_bias),
                           trek_tensor_empty(trek_dims(3 * dim), opts->dtype, opts->device));
+    if (opts->add_bias_kv) {
+        trek_module_param(base, "bias_k", offsetof(attention_layer, bias_k),
+                          trek_tensor_empty(trek_dims(1, 1, dim), opts->dtype, opts->device));
+        trek_module_param(base, "bias_v", offsetof(attention_layer, bias_v),
+                          trek_tensor_empty(trek_dims(1, 1, dim), opts->dtype, opts->device));
+    }
     trek_module_add(base, "out_proj", offsetof(attention_layer, out_proj),
                     trek_nn_linear_with(&(trek_linear_opts){ .in = dim, .out = dim, .no_bias = opts->no_bias,
                                                              .dtype = opts->dtype,

@@ -150,15 +150,23 @@ typedef struct trek_multihead_attention_opts {
     double dropout;           /* on the attention's weights, in training; default 0 */
     trek_dtype dtype;         /* default f32 */
     trek_device device;
+    bool add_bias_kv;         /* a learned key and value behind all others, which every query sees */
+    bool add_zero_attn;       /* a key and a value of zeros behind these, likewise */
 } trek_multihead_attention_opts;
 
 /* Batch first: [N, T, embed_dim] attends to itself. trek_forward_many takes query [N, T, E], key and value [N, S, E]
  * (value left out: the key), and a mask that broadcasts to [N, heads, T, S]: bool, true where a key may be seen (the
- * opposite of torch.nn.MultiheadAttention's), or floating, added to the scores. No matrix of weights is made, and none
- * given back. in_proj_weight [3 E, E] (query, key, value) Xavier uniform, in_proj_bias [3 E] 0, out_proj.weight [E, E] as
- * trek_nn_linear's, out_proj.bias [E] 0. */
+ * opposite of torch.nn.MultiheadAttention's), or floating, added to the scores. No matrix of weights is made, unless
+ * it is asked for: trek_forward_results gives the output, and the weights. in_proj_weight [3 E, E] (query, key, value) Xavier
+ * uniform, in_proj_bias [3 E] 0, out_proj.weight [E, E] as trek_nn_linear's, out_proj.bias [E] 0; bias_k and bias_v [1, 1, E]
+ * Xavier normal. UNSUPPORTED: keys that are added, or weights, in a cached forward (nn/kv_cache.h). */
 TREK_API trek_module *trek_nn_multihead_attention(int64_t embed_dim, int64_t heads, trek_device device);
 TREK_API trek_module *trek_nn_multihead_attention_with(const trek_multihead_attention_opts *opts);
+/* Forward of query, key, value and mask (NULL as there), and through *weights (may be NULL; NULL on failure) the weights of each
+ * head [N, heads, T, S] (and of keys that are added), after dropout, as trek_attention_weights: torch's need_weights, which
+ * averages over the heads unless told otherwise (trek_mean over dimension 1). ARGUMENT: the module is another layer. */
+TREK_API trek_var *trek_nn_multihead_attention_forward(trek_module *attention, trek_var *query, trek_var *key, trek_var *value,
+                                                       trek_var *mask, trek_var **weights);
 
 /* --- recurrent layers --------------------------------------------------------- */
 
@@ -171,6 +179,7 @@ typedef struct trek_lstm_opts {
     bool bidirectional;       /* a second set of weights reads from the end; results side by side */
     trek_dtype dtype;         /* default f32 */
     trek_device device;
+    int64_t proj_size;        /* of an LSTM: features that each step's h is projected to, below hidden; default none */
 } trek_lstm_opts;
 typedef trek_lstm_opts trek_gru_opts;
 
@@ -187,10 +196,11 @@ typedef struct trek_rnn_opts {
 
 /* x [T, N, in] -> [T, N, D hidden], with D = 2 if bidirectional, else 1; batch first [N, T, ..]; [T, in] is one sequence.
  * weight_ih_l0 [4 hidden, in] (3 of a GRU, 1 of an RNN), of further layers weight_ih_lk [4 hidden, D hidden], weight_hh_lk [4
- * hidden, hidden], bias_ih_lk, bias_hh_lk [4 hidden], and the same with _reverse; all U(-b, b), b = 1 / sqrt(hidden).
- * trek_forward_many takes x, lengths, h0, c0 (NULL: none), trek_forward_results gives output, hn, cn (of an LSTM alone): see the
- * next ones. A forward that is split over ranks wants the batch first, and no state in or out: its first dimension is not the
- * batch (a cell's is). */
+ * hidden, hidden], bias_ih_lk, bias_hh_lk [4 hidden], and the same with _reverse; all U(-b, b), b = 1 / sqrt(hidden). With
+ * proj_size P (trek_recurrent_opts' weight_hr) also weight_hr_lk [P, hidden]; results, h0 and hn have P features where others
+ * have hidden, and weight_hh_lk is [4 hidden, P]. trek_forward_many takes x, lengths, h0, c0 (NULL: none), trek_forward_results
+ * gives output, hn, cn (of an LSTM alone): see the next ones. A forward that is split over ranks wants the batch first, and no
+ * state in or out: its first dimension is not the batch (a cell's is). */
 TREK_API trek_module *trek_nn_lstm(int64_t in, int64_t hidden, trek_device device);
 TREK_API trek_module *trek_nn_lstm_with(const trek_lstm_opts *opts);
 TREK_API trek_module *trek_nn_gru(int64_t in, int64_t hidden, trek_device device);

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
@@ -11,11 +12,11 @@
 #include "tensor/compound.h"
 #include "tensor/debug.h"
 
-/* Its weights in PyTorch's order: weight_ih, weight_hh, bias_ih, bias_hh of each direction of each layer. */
+/* Its weights in PyTorch's order: weight_ih, weight_hh, bias_ih, bias_hh, weight_hr of each direction of each layer. */
 typedef struct recurrent_layer {
     trek_module base;
-    trek_var **weights;              /* [layers directions (4 or 2)]; owned */
-    int64_t in, hidden;
+    trek_var **weights;              /* [layers directions each]; owned */
+    int64_t in, hidden, out;         /* out: of h, the hidden ones or what they are projected to */
     int layers, directions;
     bool batch_first, bias, cell, relu;
     double dropout;
@@ -23,7 +24,9 @@ typedef struct recurrent_layer {
 
 static const trek_module_class lstm_class, gru_class, rnn_class, lstm_cell_class, gru_cell_class, rnn_cell_class;
 
-static int weight_count(const recurrent_layer *m) { return m->layers * m->directions * (m->bias ? 4 : 2); }
+static bool projected(const recurrent_layer *m) { return m->out != m->hidden; }
+static int weights_each(const recurrent_layer *m) { return (m->bias ? 4 : 2) + projected(m); }
+static int weight_count(const recurrent_layer *m) { return m->layers * m->directions * weights_each(m); }
 
 static bool has_c(const recurrent_layer *m) { return m->base.klass == &lstm_class || m->base.klass == &lstm_cell_class; }
 
@@ -119,12 +122,13 @@ typedef struct recurrent_call {
 static trek_var *run_direction(const recurrent_call *c, int k, trek_var *x)
 {
     const recurrent_layer *m = c->m;
-    int each = m->bias ? 4 : 2;
-    trek_var *p[4] = { NULL };
-    for (int i = 0; i < each; i++)
-        p[i] = m->weights[k * each + i];
+    int each = weights_each(m);
+    trek_var *p[4] = { NULL }, **own = m->weights + (size_t)k * (size_t)each;
+    for (int i = 0; i < (m->bias ? 4 : 2); i++)
+        p[i] = own[i];
     trek_recurrent_opts opts = { .lengths = c->lengths, .reverse = k % m->directions == 1,
-                                 .h0 = c->h0 ? trek_select(c->h0, 0, k) : NULL, .c0 = c->c0 ? trek_select(c->c0, 0, k) : NULL };
+                                 .h0 = c->h0 ? trek_select(c->h0, 0, k) : NULL, .c0 = c->c0 ? trek_select(c->c0, 0, k) : NULL,
+                                 .weight_hr = projected(m) ? own[each - 1] : NULL };
     if ((c->h0 && !opts.h0) || (c->c0 && !opts.c0))
         return NULL;
     trek_var **hn = c->hn ? &c->hn[k] : NULL, **cn = c->cn ? &c->cn[k] : NULL;
@@ -158,15 +162,15 @@ static trek_var *run_layers(recurrent_call *c)
 
 /* --- a call --------------------------------------------------------------------------------- */
 
-static bool fits_state(const recurrent_call *c, const char *name, trek_var *state)
+static bool fits_state(const recurrent_call *c, const char *name, trek_var *state, int64_t size)
 {
     const recurrent_layer *m = c->m;
     char got[TREK_SHAPE_TEXT], wanted[TREK_SHAPE_TEXT];
-    trek_shape shape = trek_dims((int64_t)m->layers * m->directions, c->rows, m->hidden);
+    trek_shape shape = trek_dims((int64_t)m->layers * m->directions, c->rows, size);
     if (m->cell)
-        shape = c->single ? trek_dims(m->hidden) : trek_dims(c->rows, m->hidden);
+        shape = c->single ? trek_dims(size) : trek_dims(c->rows, size);
     else if (c->single)
-        shape = trek_dims(shape.sizes[0], m->hidden);
+        shape = trek_dims(shape.sizes[0], size);
     if (trek_shape_equal(trek_var_shape(state), shape))
         return true;
     trek_fail(TREK_ERR_SHAPE, "%s: %s must be %s, got %s", c->name, name, trek_shape_text(shape, wanted),
@@ -200,7 +204,7 @@ static bool begin_call(recurrent_call *c, trek_var *h0, trek_var *c0)
         return false;
     }
     c->rows = c->single ? 1 : trek_var_size(c->x, batch);
-    if ((h0 && !fits_state(c, "h0", h0)) || (c0 && !fits_state(c, "c0", c0)))
+    if ((h0 && !fits_state(c, "h0", h0, m->out)) || (c0 && !fits_state(c, "c0", c0, m->hidden)))
         return false;
     c->h0 = whole_state(c, h0);
     c->c0 = whole_state(c, c0);
@@ -346,12 +350,15 @@ static void recurrent_free(trek_module *self) { trek_free(((recurrent_layer *)se
 static void recurrent_describe(const trek_module *self, char *text, size_t size)
 {
     const recurrent_layer *m = (const recurrent_layer *)self;
-    char layers[32] = "", dropout[64] = "", number[32];
+    char layers[32] = "", dropout[64] = "", number[32], projection[48] = "";
+    if (projected(m))
+        snprintf(projection, sizeof projection, ", projected to %" PRId64, m->out);
     if (m->layers > 1)
         snprintf(layers, sizeof layers, ", layers %d", m->layers);
     if (m->dropout > 0)
         snprintf(dropout, sizeof dropout, ", dropout %s", trek_layer_number(m->dropout, number));
-    snprintf(text, size, "%" PRId64 ", %" PRId64 "%s%s%s%s%s%s", m->in, m->hidden, layers, m->bias ? "" : ", no bias",
+    snprintf(text, size, "%" PRId64 ", %" PRId64 "%s%s%s%s%s%s%s", m->in, m->hidden, projection, layers,
+             m->bias ? "" : ", no bias",
              m->batch_first ? ", batch first" : "", dropout, m->directions > 1 ? ", bidirectional" : "", m->relu ? ", relu" : "");
 }
 
@@ -385,6 +392,9 @@ static trek_status check_options(const char *name, const trek_lstm_opts *opts)
         return trek_fail(TREK_ERR_ARGUMENT, "%s: needs options", name);
     if (trek_layer_positive(name, "in", opts->in) != TREK_OK || trek_layer_positive(name, "hidden", opts->hidden) != TREK_OK)
         return trek_error_status();
+    if (opts->proj_size != 0 && (opts->proj_size < 0 || opts->proj_size >= opts->hidden || strcmp(name, "lstm") != 0))
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: proj_size %" PRId64 "; an lstm's must lie in [1, hidden)", name,
+                         opts->proj_size);
     if (opts->layers < 0 || opts->layers > 1 << 16)
         return trek_fail(TREK_ERR_ARGUMENT, "%s: layers must lie in [1, 65536], not be %" PRId64, name, opts->layers);
     if (!(opts->dropout >= 0 && opts->dropout <= 1)) {
@@ -398,12 +408,15 @@ static trek_status check_options(const char *name, const trek_lstm_opts *opts)
 /* The parameters of one direction of one layer, which reads `in` features; suffix "_l0_reverse", a cell's "". */
 static void add_params(recurrent_layer *m, const trek_lstm_opts *opts, int64_t in, const char *suffix)
 {
-    static const char *const names[4] = { "weight_ih", "weight_hh", "bias_ih", "bias_hh" };
+    static const char *const names[5] = { "weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr" };
     const int64_t gates = (has_c(m) ? 4 : is_rnn(m) ? 1 : 3) * m->hidden;
-    for (int k = 0; k < (m->bias ? 4 : 2); k++) {
+    for (int k = 0; k < 4 + projected(m); k++) {
         char name[64];
+        if (!m->bias && (k == 2 || k == 3))
+            continue;
         snprintf(name, sizeof name, "%s%s", names[k], suffix);
-        trek_shape shape = k == 0 ? trek_dims(gates, in) : k == 1 ? trek_dims(gates, m->hidden) : trek_dims(gates);
+        trek_shape shape = k == 0 ? trek_dims(gates, in) : k == 1 ? trek_dims(gates, m->out)
+                         : k < 4 ? trek_dims(gates) : trek_dims(m->out, m->hidden);
         int at = m->base.n_params;
         if (!trek_module_param(&m->base, name, TREK_NO_FIELD, trek_tensor_empty(shape, opts->dtype, opts->device)))
             return;
@@ -422,6 +435,7 @@ static trek_module *make(const trek_module_class *klass, const trek_lstm_opts *o
     recurrent_layer *m = (recurrent_layer *)base;
     m->in = opts->in;
     m->hidden = opts->hidden;
+    m->out = opts->proj_size > 0 ? opts->proj_size : opts->hidden;
     m->layers = opts->layers > 0 ? (int)opts->layers : 1;
     m->directions = opts->bidirectional ? 2 : 1;
     m->batch_first = opts->batch_first;
@@ -437,7 +451,7 @@ static trek_module *make(const trek_module_class *klass, const trek_lstm_opts *o
         char suffix[32] = "";
         if (!cell)
             snprintf(suffix, sizeof suffix, "_l%d%s", k / m->directions, k % m->directions ? "_reverse" : "");
-        add_params(m, opts, k < m->directions ? m->in : m->directions * m->hidden, suffix);
+        add_params(m, opts, k < m->directions ? m->in : m->directions * m->out, suffix);
     }
     return trek_layer_finish(base);
 }
@@ -456,8 +470,9 @@ trek_module *trek_nn_rnn_with(const trek_rnn_opts *o)
 {
     if (!o)
         return trek_fail_null(TREK_ERR_ARGUMENT, "rnn: needs options");
-    trek_lstm_opts opts = { o->in, o->hidden, o->layers, o->no_bias, o->batch_first, o->dropout, o->bidirectional, o->dtype,
-                            o->device };
+    trek_lstm_opts opts = { .in = o->in, .hidden = o->hidden, .layers = o->layers, .no_bias = o->no_bias,
+                            .batch_first = o->batch_first, .dropout = o->dropout, .bidirectional = o->bidirectional,
+                            .dtype = o->dtype, .device = o->device };
     return with_relu(make(&rnn_class, &opts, false), o->relu);
 }
 

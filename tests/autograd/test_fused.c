@@ -242,6 +242,58 @@ static void loss_equals_linear_and_cross_entropy(void **state)
     }
 }
 
+/* Class weights, with and without smoothing, without making the logits; probabilities; several losses for each row: what linear
+ * and cross_entropy give, their gradients and those of gradients. */
+static trek_var *loss_of_form(int form, bool fused, trek_var *const *in, const trek_cross_entropy_opts *opts)
+{
+    trek_var *x = in[0], *w = in[1], *bias = in[2], *labels;
+    if (form == 2) { /* [classes, 2, D] */
+        labels = labels_of(trek_dims(12, 2), 5);
+        if (fused)
+            return trek_linear_cross_entropy(trek_reshape(x, trek_dims(12, 3)), trek_reshape(w, trek_dims(5, 2, 3)),
+                                             trek_reshape(bias, trek_dims(5, 2)), labels, opts);
+        trek_var *logits = trek_linear(trek_reshape(x, trek_dims(12, 3)), w, bias);
+        return trek_cross_entropy_with(trek_reshape(logits, trek_dims(12, 5, 2)), labels, opts);
+    }
+    labels = form ? trek_softmax(numbers(7, trek_dims(2, 6, 10), false), 2) : labels_of(trek_dims(2, 6), 10);
+    if (fused)
+        return trek_linear_cross_entropy(x, w, bias, labels, opts);
+    labels = form ? trek_reshape(labels, trek_dims(12, 10)) : trek_reshape(labels, trek_dims(12));
+    trek_var *loss = trek_cross_entropy_with(trek_linear(trek_reshape(x, trek_dims(12, 3)), w, bias), labels, opts);
+    return opts->reduction == TREK_REDUCTION_NONE ? trek_reshape(loss, trek_dims(2, 6)) : loss;
+}
+
+static void loss_of_all_forms(void **state)
+{
+    for (int k = 0; k < 3 * 3 * 4; k++) {
+        int form = k % 3, reduction = k / 3 % 3, other = k / 9;
+        trek_cross_entropy_opts opts = { .reduction = (trek_reduction)reduction, .label_smoothing = other & 1 ? 0.1 : 0 };
+        if (other & 2 || form == 0)
+            opts.weight = trek_add_scalar(trek_square(numbers(4, trek_dims(form == 2 ? 5 : 10), false)), 0.5);
+        if (form != 1)
+            opts.ignore_index = 3;
+        trek_var *in[2][3], *loss[2], *first[2][3];
+        for (int fused = 0; fused < 2; fused++) {
+            const trek_shape shapes[3] = { trek_dims(2, 6, 3), trek_dims(10, 3), trek_dims(10) };
+            for (int i = 0; i < 3; i++)
+                in[fused][i] = numbers((uint32_t)i, shapes[i], true);
+            loss[fused] = loss_of_form(form, fused, in[fused], &opts);
+            trek_var *scalar = trek_sum(trek_square(loss[fused]), trek_dims_none(), false);
+            assert_int_equal(trek_grad(&scalar, 1, in[fused], 3, NULL, &(trek_backward_opts){ .create_graph = true },
+                                       first[fused]),
+                             TREK_OK);
+            assert_int_equal(trek_backward(trek_sum(trek_square(first[fused][0]), trek_dims_none(), false)), TREK_OK);
+        }
+        same(loss[0], loss[1]);
+        double weights[2] = { trek_loss_weight(loss[0]), trek_loss_weight(loss[1]) };
+        assert_true(isnan(weights[0]) ? isnan(weights[1]) : fabs(weights[0] - weights[1]) < 1e-9);
+        for (int i = 0; i < 3; i++) {
+            same(first[0][i], first[1][i]);
+            same(trek_var_grad(in[0][i]), trek_var_grad(in[1][i]));
+        }
+    }
+}
+
 /* The same with fewer gradients asked for, with sums that are there already, and asked for again after backward: what forward
  * has kept serves all of them. */
 static void loss_gives_what_is_asked_for(void **state)
@@ -397,9 +449,23 @@ static void ignored_rows_are_not_seen(void **state)
 static void loss_refuses(void **state)
 {
     trek_var *x = numbers(1, trek_dims(6, 3), true), *w = numbers(2, trek_dims(5, 3), true), *labels = labels_of(trek_dims(6), 5);
-    assert_null(trek_linear_cross_entropy(x, w, NULL, labels, &(trek_cross_entropy_opts){ .weight = numbers(3, trek_dims(5),
-                                                                                                            false) }));
-    expect_error(TREK_ERR_UNSUPPORTED, "linear_cross_entropy: class weights");
+    trek_cross_entropy_opts weighted[] = { { .weight = numbers(3, trek_dims(5), true) },
+                                           { .weight = numbers(3, trek_dims(4), false) },
+                                           { .weight = labels_of(trek_dims(5), 5) }, { .weight = numbers(3, trek_dims(5), false),
+                                                                                       .label_smoothing = 1.5 } };
+    REFUSED(trek_linear_cross_entropy(x, w, NULL, labels, &weighted[0]), TREK_ERR_UNSUPPORTED,
+            "linear_cross_entropy: class weights");
+    REFUSED(trek_linear_cross_entropy(x, w, NULL, labels, &weighted[1]), TREK_ERR_SHAPE, "linear_cross_entropy: class weights");
+    REFUSED(trek_linear_cross_entropy(x, w, NULL, labels, &weighted[2]), TREK_ERR_DTYPE, "linear_cross_entropy: class weights");
+    REFUSED(trek_linear_cross_entropy(x, w, NULL, labels, &weighted[3]), TREK_ERR_ARGUMENT,
+            "linear_cross_entropy: a label smoothing");
+    REFUSED(trek_linear_cross_entropy(x, w, NULL, x, NULL), TREK_ERR_SHAPE, "linear_cross_entropy: labels [6, 3] do not fit");
+    trek_var *deep = numbers(2, trek_dims(5, 2, 3), false);
+    REFUSED(trek_linear_cross_entropy(x, deep, NULL, labels, NULL), TREK_ERR_SHAPE,
+            "cross_entropy: labels [6] do not fit logits");
+    REFUSED(trek_linear_cross_entropy(x, deep, numbers(3, trek_dims(2, 5), false), labels_of(trek_dims(6, 2), 5), NULL),
+            TREK_ERR_SHAPE,
+            "linear_cross_entropy: the bias");
     assert_null(trek_linear_cross_entropy(x, w, NULL, labels_of(trek_dims(2, 3), 5), NULL));
     expect_error(TREK_ERR_SHAPE, "linear_cross_entropy: labels [2, 3] do not fit input [6, 3]");
     REFUSED(trek_linear_cross_entropy(x, NULL, NULL, labels, NULL), TREK_ERR_ARGUMENT, "linear_cross_entropy: ");
@@ -682,7 +748,8 @@ int main(void)
         TEST(gradients_flow_through_both), TEST(second_gradients_of_a_pair), TEST(hooks_know_the_output),
         TEST(packed_heads_are_views), TEST(queries_that_see_nothing), TEST(attention_refuses),
         TEST(attention_dropout_does_not_know_the_split), TEST(attention_makes_no_scores),
-        TEST(loss_equals_linear_and_cross_entropy), TEST(loss_gives_what_is_asked_for), TEST(loss_in_low_precision),
+        TEST(loss_equals_linear_and_cross_entropy), TEST(loss_of_all_forms), TEST(loss_gives_what_is_asked_for),
+        TEST(loss_in_low_precision),
         TEST(many_classes), TEST(rows_in_parts), TEST(more_classes), TEST(small_losses), TEST(ignored_rows_are_not_seen),
         TEST(loss_refuses), TEST(loss_takes_a_tenth_of_the_memory), TEST(multihead_attention_layer),
         TEST(multihead_attention_drops_in_training), TEST(rms_norm_layer), TEST(norms_of_16_bits_with_f32_parameters),

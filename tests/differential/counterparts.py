@@ -144,6 +144,25 @@ def attention(q, k, v, opts):
         return F.scaled_dot_product_attention(q, k, v, mask, 0.0, False, scale=o["scale"] or None)
 
 
+def attention_weights(q, k, opts):
+    """The result for values that are the unit matrix; 0 for a query that sees none, of which torch's gradients are NaN."""
+    need(q.ndim == 4 and k.ndim == 4 and q.dtype == k.dtype and q.shape[3] == k.shape[3], "shapes")
+    low = q.dtype
+    wide = lambda t: t.float() if t.dtype.itemsize == 2 else t
+    unit = torch.eye(k.shape[2], dtype=wide(q).dtype).expand(*k.shape[:2], -1, -1)
+    o = opts or {"causal": False, "scale": 0.0, "mask": None}
+    mask, groups = o["mask"], q.shape[1] // max(k.shape[1], 1)
+    need(k.shape[1] and q.shape[1] % k.shape[1] == 0, "heads")
+    if mask is not None and mask.dtype != torch.bool:
+        mask = mask.to(unit.dtype)
+    seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril()
+    if o["causal"]:
+        mask = seen if mask is None else mask & seen if mask.dtype == torch.bool else mask.masked_fill(~seen, -math.inf)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        return F.scaled_dot_product_attention(wide(q), wide(k).repeat_interleave(groups, 1), unit.repeat_interleave(groups, 1), mask, 0.0, False,
+                                              scale=o["scale"] or None).to(low)
+
+
 def turned(x, lengths):
     """Each row's first steps in the other order; [T, N, ...]."""
     if lengths is None:
@@ -197,10 +216,19 @@ def cross_entropy(logits, labels, opts=None):
 
 def linear_cross_entropy(x, weight, bias, labels, opts):
     need(x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype), "one dtype")
-    need(x.ndim >= 1 and x.shape[:-1] == labels.shape, "labels of x's leading dimensions")
     if x.dtype in (torch.bfloat16, torch.float16):
         x, weight, bias = x.float(), weight.float(), None if bias is None else bias.float()
+    if weight.ndim > 2:
+        need(x.ndim == 2 and (bias is None or bias.shape == weight.shape[:-1]), "x [N, D]")
+        logits = F.linear(x, weight.reshape(-1, weight.shape[-1]), None if bias is None else bias.reshape(-1))
+        return cross_entropy(logits.reshape(x.shape[0], *weight.shape[:-1]), labels, opts)
     logits = F.linear(x, weight, bias)
+    if labels.is_floating_point():
+        need(logits.shape == labels.shape, "labels of the logits' shape")
+        n = math.prod(labels.shape[:-1])
+        made = cross_entropy(logits.reshape(n, -1) if labels.numel() else logits.reshape(n, labels.shape[-1]), labels.reshape(n, labels.shape[-1]), opts)
+        return made.reshape(labels.shape[:-1]) if opts and opts["reduction"] == 2 else made
+    need(x.ndim >= 1 and x.shape[:-1] == labels.shape, "labels of x's leading dimensions")
     made = cross_entropy(logits.reshape(-1, weight.shape[0]) if weight.shape[0] else logits.reshape(labels.numel(), 0), labels.reshape(-1), opts)
     return made.reshape(labels.shape) if opts and opts["reduction"] == 2 else made
 
@@ -543,6 +571,7 @@ TABLE = {
     "stack": lambda parts, dim: torch.stack(parts, dim),
     "split": lambda x, size, dim: repeat(x, lambda: torch.split(x, size, dim)),
     "chunk": lambda x, chunks, dim: repeat(x, lambda: torch.chunk(x, chunks, dim)),
+    "split_sections": lambda x, sections, dim: repeat(x, lambda: torch.tensor_split(x, sections, dim)),
     "unbind": lambda x, dim: repeat(x, lambda: torch.unbind(x, dim)),
     "index_select": lambda x, index, dim: torch.index_select(x, dim, index_of(index)),
     "index_add": lambda x, index, source, dim: torch.index_add(x, dim, index_of(index), source),
@@ -560,7 +589,7 @@ TABLE = {
     "normalize": lambda x, p, dim, eps: F.normalize(x, p, dim, eps),
     "embedding": lambda w, i, p: F.embedding(index_of(i), w, None if p == -1 else p),
     "dropout": lambda x, p, training: F.dropout(floating("dropout", lambda t: t)(x), p, training),
-    "attention": attention, "lstm": recurrent("lstm"), "gru": recurrent("gru"),
+    "attention": attention, "attention_weights": attention_weights, "lstm": recurrent("lstm"), "gru": recurrent("gru"),
     "cross_entropy": cross_entropy, "cross_entropy_with": cross_entropy, "linear_cross_entropy": linear_cross_entropy,
     "nll_loss": nll_loss,
     "bce_with_logits": lambda x, t: F.binary_cross_entropy_with_logits(x, t),
@@ -605,6 +634,8 @@ ELSEWHERE = {"qr": "signs are LAPACK's: tests/autograd/test_factorise.c", "svd":
              "bernoulli": "random: tests/autograd/test_order.c", "multinomial": "random: tests/autograd/test_order.c",
              "rand_like": "random: tests/autograd/test_order.c", "randn_like": "random: tests/autograd/test_order.c",
              "hann_window": "no inputs: tests/autograd/test_fft.c", "hamming_window": "no inputs: tests/autograd/test_fft.c",
+             **{name: "lists of numbers: tests/autograd/test_parts.c" for name in ("split_with_sizes", "split_indices", "index", "index_assign")},
+             **{f"subscript_{name}": "no tensor: tests/autograd/test_parts.c" for name in ("at", "range", "all", "new", "rest", "by")},
              "alibi": "no inputs: tests/autograd/test_positions.c",
              "tril_indices": "no inputs: tests/autograd/test_take.c", "triu_indices": "no inputs: tests/autograd/test_take.c",
              "empty_like": "no values: tests/autograd/test_order.c",

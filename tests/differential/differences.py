@@ -131,8 +131,8 @@ TABLE = [
     Difference("topk", "refusal", "trek alone refuses.*without dimensions", "autograd/ops.h", "or 0 of a tensor without dimensions"),
     Difference("cumprod", "gradient|second", "nan|inf", "autograd/ops.h", "where x is not finite, derivatives may be NaN elsewhere than PyTorch's",
                has_nan_or_infinity),
-    Difference("attention", "gradient", "zeros, PyTorch none|results require gradients", "autograd/ops.h", "A mask that requires a gradient"),
-    Difference("attention", "value|gradient|second", "nan", "autograd/ops.h", "A query that sees no key gives 0"),
+    Difference("attention(_weights)?", "gradient", "zeros, PyTorch none|results require gradients", "autograd/ops.h", "A mask that requires a gradient"),
+    Difference("attention(_weights)?", "value|gradient|second", "nan", "autograd/ops.h", "A query that sees no key gives 0"),
     Difference("scatter|scatter_add", "refusal", "trek alone refuses.*(the source must be|dtypes differ)", "autograd/ops.h",
                "source of x's dtype"),  # of no places
     Difference("scatter_reduce", "refusal", "PyTorch alone refuses, in second", "autograd/ops.h", "Second derivatives of a product with several"),
@@ -154,7 +154,7 @@ TABLE = [
     Difference("logcumsumexp", "second", "nan", "autograd/ops.h", "beside what is not finite second"),
     Difference("mode", "gradient|second", "", "autograd/statistics.h", "and its last place"),
     Difference("aminmax", "gradient|second", "nan", "autograd/ops.h", "amax gives NaN to all"),
-    Difference("std_mean|var_mean", "gradient|second", "nan", "autograd/ops.h", "derivative 0 where nothing varies"),
+    Difference("std_mean|var_mean|std_with|variance_with", "gradient|second", "nan", "autograd/ops.h", "derivative 0 where nothing varies"),
     Difference("gcd|lcm", "value", "", "autograd/pointwise.h", "The greatest common divisor of integers, not negative"),
     Difference("signbit|copysign", "value", "", "autograd/pointwise.h", "or such a NaN",  # whose sign arithmetic before it leaves open
                lambda case: has_nan(case) and any(t["way"] for t in case["tensors"])),
@@ -217,7 +217,7 @@ TABLE = [
     Difference("erf", "second", "PyTorch nan", "autograd/ops.h", "second derivative 0 where x^2 overflows (PyTorch: NaN)"),
     Difference("lstm|gru", "refusal", "PyTorch alone refuses.*greater than 0", "autograd/ops.h", "here a row may have no step"),
     Difference("lstm|gru", "refusal", "PyTorch alone refuses.*larger than 0", "autograd/ops.h", "of no steps (torch refuses them)"),
-    Difference("attention", "refusal", r"trek alone refuses.*mask .* does not broadcast to \[", "autograd/ops.h", "torch passes over it where there are none",
+    Difference("attention(_weights)?", "refusal", r"trek alone refuses.*mask .* does not broadcast to \[", "autograd/ops.h", "torch passes over it where there are none",
                lambda case: any(0 in t["shape"] for t in case["tensors"])),
     Difference("index_add", "refusal", r"trek alone refuses.*is not in 0\.\.", "autograd/ops.h", "indices are checked, also where nothing is added (torch does so of some shapes)",
                lambda case: any(0 in t["shape"] for t in case["tensors"])),

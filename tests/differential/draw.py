@@ -330,10 +330,10 @@ def draw_list(d):
     return {"list": parts, "dim": dim}
 
 
-@shaped("split", "chunk")
+@shaped("split", "chunk", "split_sections")
 def draw_parts(d):
     shape = d.shape(1)
-    numbers = {"split": "size", "chunk": "chunks"}
+    numbers = {"split": "size", "chunk": "chunks", "split_sections": "sections"}
     return {"x": d.tensor(d.dtype(), shape), numbers[d.name]: d.rng.randrange(0 if d.bad else 1, 6), "dim": d.dim(len(shape))}
 
 
@@ -877,7 +877,7 @@ def draw_dropout(d):
     return {"x": d.tensor(d.float_dtype(), d.shape()), "p": d.pick(0.0, 1.0, 0.5, -0.5 if d.bad else 0.0), "training": d.chance(0.7)}
 
 
-@shaped("attention")
+@shaped("attention", "attention_weights")
 def draw_attention(d):
     dtype = d.float_dtype()
     b, groups, repeat, t, s, depth = d.pick(0, 1, 2), d.pick(1, 1, 2), d.pick(1, 1, 2), d.size(0.03), d.size(0.03), d.pick(1, 2, 4, 5, 8, 16)
@@ -888,6 +888,9 @@ def draw_attention(d):
         mask = d.broadcast([b, groups * repeat, t, s])
         mask = d.tensor(d.pick("bool", "bool", dtype), mask[-4:], kinds=None, grad=False) if d.chance(0.5) else None
         args["opts"] = {"causal": d.chance(0.5), "scale": d.pick(0.0, 0.0, 0.5), "mask": mask, "dropout": 0.0}
+    if d.name == "attention_weights":  # of nothing torch's have no gradient
+        del args["v"]
+        args["opts"] = args["opts"] if b and t and s else None
     return args
 
 
@@ -938,8 +941,18 @@ def draw_cross_entropy(d):
 @shaped("linear_cross_entropy")
 def draw_linear_cross_entropy(d):
     x, weight, bias, lead, out = draw_products(d)
-    opts, ignore = loss_opts(d, out, None) if d.chance(0.6) else (None, -100)
-    return {"x": x, "weight": weight, "bias": bias, "labels": labels_for(d, lead, out, ignore), "opts": opts}
+    dtype, more = d.tensors[x["tensor"]]["dtype"], []
+    if d.chance(0.15):  # several losses for each row
+        lead, more, into = [d.size()], [d.pick(1, 2, 3)] * d.pick(1, 2), d.pick(1, 3)
+        x, weight = d.tensor(dtype, lead + [into]), d.tensor(dtype, [out, *more, into])
+        bias = d.tensor(dtype, [out, *more]) if d.chance(0.7) else None
+    of_classes = lambda: d.tensor("f32" if dtype in ("bf16", "f16") else dtype, [out], kinds=("positive",), grad=False)
+    opts, ignore = loss_opts(d, out, of_classes) if d.chance(0.6) else (None, -100)
+    if d.chance(0.2) and dtype in FLOATS:
+        labels = d.tensor(dtype, lead + [out, *more], kinds=("unit",))
+    else:
+        labels = labels_for(d, lead + more, out, ignore)
+    return {"x": x, "weight": weight, "bias": bias, "labels": labels, "opts": opts}
 
 
 @shaped("nll_loss")

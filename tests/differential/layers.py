@@ -211,7 +211,8 @@ class Attention(nn.Module):
 
     def __init__(self, o):
         super().__init__()
-        self.inner = nn.MultiheadAttention(o["embed_dim"], o["heads"], bias=not o["no_bias"], batch_first=True)
+        self.inner = nn.MultiheadAttention(o["embed_dim"], o["heads"], bias=not o["no_bias"], batch_first=True, add_bias_kv=o["add_bias_kv"],
+                                           add_zero_attn=o["add_zero_attn"])
         self.causal = o["causal"]
 
     def forward(self, x):
@@ -232,9 +233,14 @@ class First(nn.Module):
 
 
 def recurrent(make):
-    return Layer(lambda r: {"in": r.choice([1, 2, 4]), "hidden": r.choice([1, 3, 5]), "layers": r.choice([0, 1, 2, 3]), "no_bias": r.random() < 0.3,
-                            "batch_first": r.random() < 0.5, "bidirectional": r.random() < 0.5, "dropout": 0.0},
-                 lambda o: First(make(o["in"], o["hidden"], o["layers"] or 1, not o["no_bias"], o["batch_first"], 0.0, o["bidirectional"])),
+    def options(r):
+        o = {"in": r.choice([1, 2, 4]), "hidden": r.choice([1, 3, 5]), "layers": r.choice([0, 1, 2, 3]), "no_bias": r.random() < 0.3,
+             "batch_first": r.random() < 0.5, "bidirectional": r.random() < 0.5, "dropout": 0.0}
+        return {**o, "proj_size": r.choice([0, 0, 1, 2]) if o["hidden"] > 1 else 0} if make is nn.LSTM else o
+
+    return Layer(options,
+                 lambda o: First(make(o["in"], o["hidden"], o["layers"] or 1, not o["no_bias"], o["batch_first"], 0.0, o["bidirectional"],
+                                      o.get("proj_size", 0))),
                  ["in", "hidden"], inputs=lambda r, o: [r.choice([1, 2, 5]) for _ in range(r.choice([1, 2, 2]))] + [o["in"]])
 
 
@@ -461,7 +467,7 @@ TABLE = SPACE | {
     "nn_rms_norm": Layer(lambda r: {"shape": norm_shape(r), "eps": r.choice([0.0, 1e-3]), "no_affine": r.random() < 0.3},
                          lambda o: nn.RMSNorm(o["shape"], rms_eps(o), not o["no_affine"]), ["shape"], inputs=lambda r, o: any_shape(r)[:-1] + o["shape"]),
     "nn_multihead_attention": Layer(lambda r: {"embed_dim": 4, "heads": r.choice([1, 2, 4]), "no_bias": r.random() < 0.3, "causal": r.random() < 0.4,
-                                               "dropout": 0.0}, Attention, ["embed_dim", "heads"], inputs=lambda r, o: [r.choice([1, 2]), r.choice([1, 3, 6]), 4]),
+                                               "add_bias_kv": r.random() < 0.3, "add_zero_attn": r.random() < 0.3, "dropout": 0.0}, Attention, ["embed_dim", "heads"], inputs=lambda r, o: [r.choice([1, 2]), r.choice([1, 3, 6]), 4]),
     "nn_rnn": plain_recurrent(), "nn_rnn_cell": plain_cell(), "nn_lstm": recurrent(nn.LSTM), "nn_gru": recurrent(nn.GRU), "nn_lstm_cell": cell(nn.LSTMCell), "nn_gru_cell": cell(nn.GRUCell),
     "nn_embedding": Layer(classes, lambda o: nn.Embedding(o["num"], o["dim"], **table_of(o)), ["num", "dim"], inputs=lambda r, o: any_shape(r)),
     "nn_embedding_bag": Layer(bag_options, lambda o: nn.EmbeddingBag(o["num"], o["dim"], mode=("mean", "sum", "max")[o["mode"]], **table_of(o)),

@@ -8,6 +8,7 @@ import arithmetic  # noqa: F401 (draws, and PyTorch's, of its functions)
 import embedding  # noqa: F401
 import take  # noqa: F401
 import linalg  # noqa: F401
+import parts  # noqa: F401
 import losses  # noqa: F401
 import space  # noqa: F401
 from case import Input, run_torch, run_trek
@@ -18,7 +19,7 @@ from judge import Judge
 from shrink import candidates  # noqa: F401 (of a kind)
 from trek import headers
 
-OPS = tuple(f"autograd/{name}.h" for name in ("embedding", "fft", "linalg", "losses", "norms", "ops", "pointwise", "resample", "spatial", "statistics", "take"))
+OPS = tuple(f"autograd/{name}.h" for name in ("embedding", "fft", "linalg", "losses", "norms", "ops", "parts", "pointwise", "resample", "spatial", "statistics", "take"))
 FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header in OPS}
 
 
@@ -88,7 +89,10 @@ def weight_complaint(case, inputs, ours):
         want = math.nan
     elif "entropy" in name or name.startswith("nll_loss"):
         labels = tensor(args["labels"])
-        if labels.is_floating_point():
+        deep = "weight" in args and tensor(args["weight"]).ndim > 2
+        if labels.is_floating_point() and name == "linear_cross_entropy" and not deep:
+            want = float(math.prod(labels.shape[:-1])) if labels.shape[-1] else 0.0
+        elif labels.is_floating_point():
             want = float(labels.shape[0] * math.prod(labels.shape[2:])) if labels.shape[1] else 0.0
         else:
             ignore = {0: -100, ZERO: 0}.get(opts["ignore_index"], opts["ignore_index"])

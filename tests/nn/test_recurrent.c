@@ -35,6 +35,10 @@ typedef struct drawn {
     double **params;
 } drawn;
 
+/* Features of h, and weights of a direction. */
+static int64_t out_of(const drawn *d) { return d->opts.proj_size ? d->opts.proj_size : d->opts.hidden; }
+static int64_t weights_each(const drawn *d) { return (d->opts.no_bias ? 2 : 4) + (d->opts.proj_size > 0); }
+
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
 static double dot(const double *weight, const double *x, int64_t n)
@@ -48,13 +52,13 @@ static double dot(const double *weight, const double *x, int64_t n)
 /* One step of one row; h and c are replaced. */
 static void reference_step(const drawn *d, double **p, const double *x, int64_t in, double *h, double *c)
 {
-    int64_t n = d->opts.hidden;
+    int64_t n = d->opts.hidden, out = out_of(d);
     double next[64];
     for (int64_t j = 0; j < n; j++) {
         double a[4], b[4];
         for (int64_t g = 0; g < (d->lstm ? 4 : d->rnn ? 1 : 3); g++) {
             a[g] = dot(p[0] + (g * n + j) * in, x, in) + (d->opts.no_bias ? 0 : p[2][g * n + j]);
-            b[g] = dot(p[1] + (g * n + j) * n, h, n) + (d->opts.no_bias ? 0 : p[3][g * n + j]);
+            b[g] = dot(p[1] + (g * n + j) * out, h, out) + (d->opts.no_bias ? 0 : p[3][g * n + j]);
         }
         if (d->lstm) {
             c[j] = sigmoid(a[1] + b[1]) * c[j] + sigmoid(a[0] + b[0]) * tanh(a[2] + b[2]);
@@ -66,28 +70,30 @@ static void reference_step(const drawn *d, double **p, const double *x, int64_t 
             next[j] = (1 - z) * new + z * h[j];
         }
     }
-    memcpy(h, next, (size_t)n * sizeof *h);
+    const double *projection = d->opts.proj_size ? p[weights_each(d) - 1] : NULL;
+    for (int64_t k = 0; k < out; k++)
+        h[k] = projection ? dot(projection + k * n, next, n) : next[k];
 }
 
 static void reference_direction(drawn *d, int64_t place, const double *x, int64_t in, double *y, int64_t width)
 {
-    int64_t n = d->opts.hidden, each = d->opts.no_bias ? 2 : 4;
+    int64_t n = d->opts.hidden, out = out_of(d), each = weights_each(d);
     bool reverse = d->opts.bidirectional && place % 2 == 1;
     for (int64_t row = 0; row < d->rows; row++) {
-        double *h = d->hn + (place * d->rows + row) * n, *c = d->cn + (place * d->rows + row) * n;
-        memcpy(h, d->h0 + (place * d->rows + row) * n, (size_t)n * sizeof *h);
+        double *h = d->hn + (place * d->rows + row) * out, *c = d->cn + (place * d->rows + row) * n;
+        memcpy(h, d->h0 + (place * d->rows + row) * out, (size_t)out * sizeof *h);
         memcpy(c, d->c0 + (place * d->rows + row) * n, (size_t)n * sizeof *c);
         for (int64_t s = 0; s < d->lengths[row]; s++) {
             int64_t t = reverse ? d->lengths[row] - 1 - s : s, at = t * d->rows + row;
             reference_step(d, d->params + place * each, x + at * in, in, h, c);
-            memcpy(y + at * width + (reverse ? n : 0), h, (size_t)n * sizeof *h);
+            memcpy(y + at * width + (reverse ? out : 0), h, (size_t)out * sizeof *h);
         }
     }
 }
 
 static void reference_run(drawn *d)
 {
-    int64_t directions = d->opts.bidirectional ? 2 : 1, width = directions * d->opts.hidden, in = d->opts.in;
+    int64_t directions = d->opts.bidirectional ? 2 : 1, width = directions * out_of(d), in = d->opts.in;
     double *x = d->x;
     for (int64_t layer = 0; layer < d->places / directions; layer++) {
         double *y = calloc((size_t)(d->steps * d->rows * width + 1), sizeof *y);
@@ -120,6 +126,8 @@ static void draw_layer(drawn *d)
     d->lstm = kind == 0;
     d->rnn = kind > 1;
     d->relu = kind == 3;
+    if (d->lstm && d->opts.hidden > 1 && draw(2))
+        d->opts.proj_size = 1 + draw(d->opts.hidden - 1);
     d->steps = draw(4) == 0 ? 1 : 1 + draw(6);
     d->rows = draw(5) == 0 ? 1 : draw(8) == 0 ? 0 : 1 + draw(6);
     d->states = draw(2);
@@ -141,7 +149,7 @@ static void drawn_free(drawn *d)
     double *all[] = { d->x, d->h0, d->c0, d->hn, d->cn, d->y };
     for (size_t k = 0; k < sizeof all / sizeof all[0]; k++)
         free(all[k]);
-    for (int64_t k = 0; k < d->places * (d->opts.no_bias ? 2 : 4); k++)
+    for (int64_t k = 0; k < d->places * weights_each(d); k++)
         free(d->params[k]);
     free(d->params);
     free(d->lengths);
@@ -179,11 +187,11 @@ static trek_var *input_var(const drawn *d, bool requires_grad)
     return var;
 }
 
-static trek_var *state_var(const drawn *d, const double *values)
+static trek_var *state_var(const drawn *d, const double *values, int64_t size)
 {
     if (!d->states)
         return NULL;
-    trek_shape shape = trek_dims(d->places, d->rows, d->opts.hidden);
+    trek_shape shape = trek_dims(d->places, d->rows, size);
     return trek_var_from(trek_tensor_from_data(values, shape, TREK_F64, test_device()));
 }
 
@@ -209,9 +217,10 @@ static trek_var *run_layer(const drawn *d, trek_module *m, trek_var *x, trek_var
 {
     *cn = NULL;
     if (d->lstm)
-        return trek_nn_lstm_forward(m, x, lengths_var(d), state_var(d, d->h0), state_var(d, d->c0), hn, cn);
-    return d->rnn ? trek_nn_rnn_forward(m, x, lengths_var(d), state_var(d, d->h0), hn)
-                  : trek_nn_gru_forward(m, x, lengths_var(d), state_var(d, d->h0), hn);
+        return trek_nn_lstm_forward(m, x, lengths_var(d), state_var(d, d->h0, out_of(d)), state_var(d, d->c0, d->opts.hidden), hn,
+                                    cn);
+    return d->rnn ? trek_nn_rnn_forward(m, x, lengths_var(d), state_var(d, d->h0, out_of(d)), hn)
+                  : trek_nn_gru_forward(m, x, lengths_var(d), state_var(d, d->h0, out_of(d)), hn);
 }
 
 static void expect_numbers(const trek_var *have, const double *want, int64_t n)
@@ -224,19 +233,19 @@ static void expect_numbers(const trek_var *have, const double *want, int64_t n)
 
 static void compare_results(const drawn *d, trek_var *y, trek_var *hn, trek_var *cn)
 {
-    int64_t width = d->opts.hidden * (d->opts.bidirectional ? 2 : 1);
+    int64_t width = out_of(d) * (d->opts.bidirectional ? 2 : 1);
     assert_non_null(y);
     y = d->opts.batch_first ? trek_contiguous(trek_transpose(y, 0, 1)) : y;
     assert_true(trek_shape_equal(trek_var_shape(y), trek_dims(d->steps, d->rows, width)));
     expect_numbers(y, d->y, d->steps * d->rows * width);
-    expect_numbers(hn, d->hn, d->places * d->rows * d->opts.hidden);
+    expect_numbers(hn, d->hn, d->places * d->rows * out_of(d));
     if (d->lstm)
         expect_numbers(cn, d->cn, d->places * d->rows * d->opts.hidden);
 }
 
 static void test_random_layers(void **state)
 {
-    for (int round = 0; round < 150; round++) {
+    for (int round = 0; round < 200; round++) {
         drawn d;
         draw_layer(&d);
         trek_module *m = make_layer(&d);
@@ -342,7 +351,7 @@ static void test_random_gradients(void **state)
         trek_scope_end(scope);
         assert_int_equal(trek_tape_size(), 0);
         trek_module_free(&m);
-        d.params = calloc((size_t)d.places * 4, sizeof *d.params);
+        d.params = calloc((size_t)(d.places * weights_each(&d)), sizeof *d.params);
         drawn_free(&d);
     }
 }
@@ -550,6 +559,8 @@ static void test_bad_input(void **state)
     REFUSED(trek_nn_lstm_cell_with(NULL), TREK_ERR_ARGUMENT, "options");
     REFUSED(trek_nn_gru_cell_with(NULL), TREK_ERR_ARGUMENT, "options");
     REFUSED(trek_nn_lstm_with(&(trek_lstm_opts){ .in = 2, .hidden = 2, .layers = -1 }), TREK_ERR_ARGUMENT, "layers");
+    REFUSED(trek_nn_lstm_with(&(trek_lstm_opts){ .in = 2, .hidden = 2, .proj_size = 2 }), TREK_ERR_ARGUMENT, "lstm: proj_size 2");
+    REFUSED(trek_nn_gru_with(&(trek_gru_opts){ .in = 2, .hidden = 3, .proj_size = 2 }), TREK_ERR_ARGUMENT, "gru: proj_size 2");
     REFUSED(trek_nn_lstm_with(&(trek_lstm_opts){ .in = 2, .hidden = 2, .dropout = 1.5 }), TREK_ERR_ARGUMENT, "dropout");
 
     trek_module *m = trek_nn_lstm(3, 4, test_device()), *gru = trek_nn_gru(3, 4, test_device());
@@ -565,6 +576,13 @@ static void test_bad_input(void **state)
     REFUSED(trek_nn_lstm_forward(m, x, random_var(trek_dims(2), TREK_F32), NULL, NULL, NULL, NULL), TREK_ERR_DTYPE, "lengths");
     REFUSED(trek_nn_lstm_forward(gru, x, NULL, NULL, NULL, NULL, NULL), TREK_ERR_ARGUMENT, "gru");
     REFUSED(trek_nn_gru_forward(gru, NULL, NULL, NULL, NULL), TREK_ERR_ARGUMENT, "");
+    trek_recurrent_opts projected = { .weight_hr = random_var(trek_dims(2, 4), TREK_F32) };
+    trek_var *wide = random_var(trek_dims(16, 3), TREK_F32), *narrow = random_var(trek_dims(16, 2), TREK_F32);
+    REFUSED(trek_lstm(x, wide, random_var(trek_dims(16, 4), TREK_F32), NULL, NULL, &projected, NULL, NULL), TREK_ERR_SHAPE,
+            "lstm: weight_hr [2, 4] does not fit weight_hh [16, 4]");
+    REFUSED(trek_gru(x, wide, narrow, NULL, NULL, &projected, NULL), TREK_ERR_ARGUMENT, "gru: has no weight_hr");
+    projected.h0 = random_var(trek_dims(2, 4), TREK_F32);
+    REFUSED(trek_lstm(x, wide, narrow, NULL, NULL, &projected, NULL, NULL), TREK_ERR_SHAPE, "lstm: h0 must be [2, 2]");
     const int64_t lengths[3] = { 1, 6, 2 };
     trek_var *three = trek_var_from(trek_tensor_from_data(lengths, trek_dims(3), TREK_I64, trek_cpu(0)));
     REFUSED(trek_nn_gru_forward(gru, x, three, NULL, NULL), TREK_ERR_SHAPE, "lengths must be [2]");

@@ -3,6 +3,7 @@
  * options; that a stack learns. PyTorch's own are compared in tests/differential. */
 #include "autograd/backward.h"
 #include "autograd/ops.h"
+#include "nn/kv_cache.h"
 #include "nn/layers.h"
 #include "nn/state.h"
 #include "optim/optimizer.h"
@@ -77,6 +78,85 @@ static void test_as_written(void **state)
         trek_module_free(&encoder);
         trek_module_free(&decoder);
     }
+}
+
+/* --- attention's weights, and keys that are added ------------------------------------------------------ */
+
+/* Part k of query, key and value, as [N, HEADS, ., E / HEADS], and `learned` and zeros behind it. */
+static trek_var *part_of(trek_module *m, trek_var *x, int k, const char *learned, bool zeros)
+{
+    trek_var *weight = trek_narrow(trek_module_find(m, "in_proj_weight"), 0, k * E, E), *rows[3];
+    rows[0] = trek_linear(x, weight, trek_narrow(trek_module_find(m, "in_proj_bias"), 0, k * E, E));
+    int n = 1;
+    if (learned)
+        rows[n++] = trek_expand(trek_module_find(m, learned), trek_dims(N, 1, E));
+    if (zeros)
+        rows[n++] = trek_mul_scalar(trek_narrow(rows[0], 1, 0, 1), 0);
+    x = trek_cat(rows, n, 1);
+    return trek_permute(trek_reshape(x, trek_dims(N, trek_var_size(x, 1), HEADS, E / HEADS)), trek_dims(0, 2, 1, 3));
+}
+
+/* With every mask: none, bool, floating; with and without .causal. What is added is seen by all. */
+static void test_attention_weights(void **state)
+{
+    for (int k = 0; k < 24; k++) {
+        bool learned = k & 1, zeros = k & 2, causal = k & 4;
+        trek_module *m = trek_nn_multihead_attention_with(&(trek_multihead_attention_opts){
+            .embed_dim = E, .heads = HEADS, .causal = causal, .dtype = TREK_F64, .device = test_device(), .add_bias_kv = learned,
+            .add_zero_attn = zeros });
+        trek_scope scope = trek_scope_begin();
+        trek_var *query = drawn(1, trek_dims(N, T, E)), *key = drawn(2, trek_dims(N, S, E)), *weights, *mask = NULL;
+        if (k / 8 == 1)
+            mask = trek_gt_scalar(drawn(4, trek_dims(N, 1, 1, S)), -0.6);
+        if (k / 8 == 2)
+            mask = drawn(5, trek_dims(HEADS, T, 1));
+        trek_var *q = part_of(m, query, 0, NULL, false), *keys = part_of(m, key, 1, learned ? "bias_k" : NULL, zeros);
+        trek_var *values = part_of(m, key, 2, learned ? "bias_v" : NULL, zeros);
+        int64_t more = learned + zeros;
+        trek_var *scores = trek_div_scalar(trek_matmul(q, trek_transpose(keys, 2, 3)), sqrt((double)E / HEADS));
+        trek_var *own = trek_narrow(scores, 3, 0, S), *added = trek_narrow(scores, 3, S, more);
+        trek_var *past = trek_tril(trek_var_from(trek_tensor_ones(trek_dims(T, S), TREK_BOOL, test_device())), 0);
+        own = mask && trek_var_dtype(mask) != TREK_BOOL ? trek_add(own, mask) : own;
+        own = mask && trek_var_dtype(mask) == TREK_BOOL ? trek_masked_fill(own, trek_logical_not(mask), -INFINITY) : own;
+        own = causal ? trek_masked_fill(own, trek_logical_not(past), -INFINITY) : own;
+        trek_var *want = trek_softmax(trek_cat((trek_var *[]){ own, added }, 2, 3), 3);
+        want = trek_masked_fill(want, trek_isnan(want), 0); /* of a query that sees none */
+        trek_var *joined = trek_reshape(trek_permute(trek_matmul(want, values), trek_dims(0, 2, 1, 3)), trek_dims(N, T, E));
+        trek_var *result = trek_forward(child(m, "out_proj"), joined);
+        trek_var *y = trek_nn_multihead_attention_forward(m, query, key, NULL, mask, &weights);
+        assert_true(distance(y, result) < 1e-12);
+        assert_true(distance(weights, want) < 1e-12);
+        assert_true(distance(trek_forward_many(m, (trek_var *[]){ query, key, NULL, mask }, 4), result) < 1e-12);
+        trek_var *grads[2], *sum = trek_sum(trek_square(y), trek_dims_none(), false), *in = trek_module_find(m, "in_proj_weight");
+        trek_var *sum2 = trek_sum(trek_square(result), trek_dims_none(), false);
+        assert_int_equal(trek_grad(&sum, 1, &in, 1, NULL, NULL, &grads[0]), TREK_OK);
+        assert_int_equal(trek_grad(&sum2, 1, &in, 1, NULL, NULL, &grads[1]), TREK_OK);
+        assert_true(distance(grads[0], grads[1]) < 1e-12);
+        trek_scope_end(scope);
+        trek_module_free(&m);
+    }
+}
+
+static void test_attention_weights_refused(void **state)
+{
+    trek_module *m = trek_nn_multihead_attention_with(&(trek_multihead_attention_opts){
+        .embed_dim = E, .heads = HEADS, .device = test_device(), .add_zero_attn = true }),
+            *other = trek_nn_linear(E, E, test_device());
+    trek_scope scope = trek_scope_begin();
+    trek_var *x = trek_cast(drawn(1, trek_dims(N, T, E)), TREK_F32), *weights = x, *q = trek_reshape(x, trek_dims(N, 1, T, E));
+    REFUSED(trek_nn_multihead_attention_forward(other, x, NULL, NULL, NULL, &weights), TREK_ERR_ARGUMENT,
+            "the module is a linear");
+    assert_null(weights);
+    REFUSED(trek_attention_weights(q, trek_narrow(q, 3, 0, 2), NULL), TREK_ERR_SHAPE, "attention");
+    REFUSED(trek_attention_weights(q, q, &(trek_attention_opts){ .dropout = 2 }), TREK_ERR_ARGUMENT,
+            "attention_weights: a dropout");
+    REFUSED(trek_attention_weights(q, NULL, NULL), TREK_ERR_ARGUMENT, "attention");
+    trek_kv_cache *cache = trek_kv_cache_new(&(trek_kv_cache_opts){ .batch = N });
+    REFUSED(trek_forward_cached(m, cache, &x, 1, NULL), TREK_ERR_UNSUPPORTED, "zero_attn in a cached forward");
+    trek_kv_cache_free(&cache);
+    trek_scope_end(scope);
+    trek_module_free(&m);
+    trek_module_free(&other);
 }
 
 /* .causal is a mask of what lies behind; a stack is its layers. */
@@ -172,6 +252,8 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_as_written), cmocka_unit_test(test_stacks),
+                                        cmocka_unit_test(test_attention_weights),
+                                        cmocka_unit_test(test_attention_weights_refused),
                                         cmocka_unit_test(test_learns),
                                         cmocka_unit_test(test_refused) };
     return cmocka_run_group_tests_name("transformer", tests, NULL, NULL);

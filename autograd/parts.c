@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parts of a tensor, cut out and replaced: views, and what is made of other ops. */
+#include <inttypes.h>
+
+#include "autograd/ops.h"
+#include "autograd/tape_internal.h"
+
+#define NEEDED(name, v)                                                                                                          \
+    do {                                                                                                                         \
+        if (!(v))                                                                                                                \
+            return trek_fail_missing(name, "an input"), NULL;                                                                    \
+    } while (0)
+
+static trek_var *made(trek_tensor *t) { return t ? trek_var_from(t) : NULL; }
+
+/* --- cut ------------------------------------------------------------------------------------------- */
+
+/* The dimension that is cut into n parts; -1 and an error. */
+static int cut_dim(const char *name, trek_var *x, trek_var **parts, int64_t n, int dim, int capacity)
+{
+    if (!x || !parts)
+        return trek_fail_missing(name, x ? "the place for the parts" : "the variable"), -1;
+    int at = trek_normalize_dim(dim, trek_var_ndim(x), name);
+    if (at < 0)
+        return -1;
+    if (trek_var_ndim(x) == 0)
+        return trek_fail(TREK_ERR_SHAPE, "%s: a scalar has no dimension to split", name), -1;
+    if (n > capacity)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: %" PRId64 " parts, but room for %d", name, n, capacity), -1;
+    return at;
+}
+
+int trek_split_with_sizes(trek_var *x, const int64_t *sizes, int count, int dim, trek_var **parts, int capacity)
+{
+    const char *name = "split_with_sizes";
+    if (count < 0 || (!sizes && count > 0))
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: %d sizes", name, count), -1;
+    int at = cut_dim(name, x, parts, count, dim, capacity);
+    if (at < 0)
+        return -1;
+    int64_t length = trek_var_size(x, at), start = 0;
+    for (int k = 0; k < count; k++) {
+        if (sizes[k] < 0 || sizes[k] > length - start)
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: a part of %" PRId64 " where %" PRId64 " of %" PRId64 " elements are left",
+                             name, sizes[k], length - start, length),
+                   -1;
+        start += sizes[k];
+    }
+    if (start != length)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: sizes of %" PRId64 " for %" PRId64 " elements", name, start, length), -1;
+    start = 0;
+    for (int k = 0; k < count; start += sizes[k++])
+        if (!(parts[k] = trek_narrow(x, at, start, sizes[k])))
+            return -1;
+    return count;
+}
+
+int trek_split_sections(trek_var *x, int sections, int dim, trek_var **parts, int capacity)
+{
+    if (sections < 1)
+        return trek_fail(TREK_ERR_ARGUMENT, "split_sections: into %d parts", sections), -1;
+    int at = cut_dim("split_sections", x, parts, sections, dim, capacity);
+    if (at < 0)
+        return -1;
+    int64_t each = trek_var_size(x, at) / sections, longer = trek_var_size(x, at) % sections, start = 0;
+    for (int k = 0; k < sections; k++) {
+        int64_t length = each + (k < longer);
+        if (!(parts[k] = trek_narrow(x, at, start, length)))
+            return -1;
+        start += length;
+    }
+    return sections;
+}
+
+int trek_split_indices(trek_var *x, const int64_t *indices, int count, int dim, trek_var **parts, int capacity)
+{
+    if (count < 0 || (!indices && count > 0))
+        return trek_fail(TREK_ERR_ARGUMENT, "split_indices: %d places", count), -1;
+    int at = cut_dim("split_indices", x, parts, (int64_t)count + 1, dim, capacity);
+    if (at < 0)
+        return -1;
+    for (int k = 0; k <= count; k++)
+        if (!(parts[k] = trek_slice(x, at, k > 0 ? indices[k - 1] : 0, k < count ? indices[k] : INT64_MAX, 1)))
+            return -1;
+    return count + 1;
+}
+
+static int64_t place_within(int64_t place, int64_t size)
+{
+    if (place < 0)
+        place = place < -size ? 0 : place + size;
+    return place < size ? place : size;
+}
+
+/* How many elements Python's start:stop:step takes of `size`; *start becomes the first one's place, not negative. */
+static int64_t slice_length(int64_t size, int64_t *start, int64_t stop, int64_t step)
+{
+    int64_t first = *start = place_within(*start, size), end = place_within(stop, size);
+    return end > first ? (end - first - 1) / step + 1 : 0;
+}
+
+/* start, start + step, ..: n places, on the device of x. */
+static trek_var *slice_places(const trek_var *x, int64_t start, int64_t n, int64_t step)
+{
+    int64_t end = start + (n - 1) * step + 1;
+    return made(trek_tensor_arange((double)start, (double)end, (double)step, TREK_I64, trek_var_device(x)));
+}
+
+trek_var *trek_slice(trek_var *x, int dim, int64_t start, int64_t stop, int64_t step)
+{
+    NEEDED("slice", x);
+    int at = trek_normalize_dim(dim, trek_var_ndim(x), "slice");
+    if (at < 0)
+        return NULL;
+    if (trek_var_ndim(x) == 0)
+        return trek_fail_null(TREK_ERR_SHAPE, "slice: a scalar has no dimension to take a part of");
+    if (step < 1)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "slice: a step of %" PRId64 "; trek_flip turns", step);
+    int64_t n = slice_length(trek_var_size(x, at), &start, stop, step);
+    return step == 1 || n == 0 ? trek_narrow(x, at, start, n) : trek_index_select(x, slice_places(x, start, n, step), at);
+}
+
+/* k step + 0 .. size - 1 for each of n windows, one after the other. */
+static trek_var *window_places(const trek_var *x, int64_t n, int64_t size, int64_t step)
+{
+    trek_device device = trek_var_device(x);
+    trek_var *first = made(trek_tensor_arange(0, (double)n, 1, TREK_I64, device));
+    trek_var *each = made(trek_tensor_arange(0, (double)size, 1, TREK_I64, device));
+    trek_var *all = trek_add(trek_unsqueeze(trek_mul_scalar(first, (double)step), 1), each);
+    return trek_reshape(all, trek_dims(n * size));
+}
+
+trek_var *trek_unfold_dim(trek_var *x, int dim, int64_t size, int64_t step)
+{
+    NEEDED("unfold_dim", x);
+    int ndim = trek_var_ndim(x), at = trek_normalize_dim(dim, ndim, "unfold_dim");
+    if (at < 0)
+        return NULL;
+    if (ndim == 0 || ndim == TREK_MAX_DIMS)
+        return trek_fail_null(TREK_ERR_SHAPE, "unfold_dim: a tensor of %d dimensions", ndim);
+    int64_t length = trek_var_size(x, at);
+    if (size < 0 || size > length || step < 1)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "unfold_dim: windows of %" PRId64 " elements, %" PRId64 " apart, of %" PRId64,
+                              size, step, length);
+    int64_t n = (length - size) / step + 1;
+    trek_shape windows = trek_var_shape(x);
+    windows.ndim++;
+    for (int d = ndim; d > at + 1; d--)
+        windows.sizes[d] = windows.sizes[d - 1];
+    windows.sizes[at] = n;
+    windows.sizes[at + 1] = size;
+    x = step == size || n == 1 ? trek_narrow(x, at, 0, n * size) : trek_index_select(x, window_places(x, n, size, step), at);
+    return trek_movedim(trek_reshape(x, windows), trek_dims(at + 1), trek_dims(-1));
+}
+
+trek_var *trek_squeeze_dims(trek_var *x, trek_dims_list dims)
+{
+    NEEDED("squeeze_dims", x);
+    int ndim = trek_var_ndim(x);
+    unsigned listed = dims.ndim == 0 ? ~0u : 0;
+    for (int k = 0; k < dims.ndim; k++) {
+        int d = trek_normalize_dim(dims.sizes[k], ndim, "squeeze_dims");
+        if (d < 0)
+            return NULL;
+        if (listed >> d & 1)
+            return trek_fail_null(TREK_ERR_ARGUMENT, "squeeze_dims: dimension %d is listed twice", d);
+        listed |= 1u << d;
+    }
+    for (int d = ndim - 1; x && d >= 0; d--)
+        if (listed >> d & 1)
+            x = trek_squeeze(x, d);
+    return x;
+}
+
+/* --- replaced ---------------------------------------------------------------------------------------- */
+
+/* Whether source has the shape and dtype of a part of x; false and an error. */
+static bool fits_part(const char *name, const trek_var *x, const trek_var *part, const trek_var *source)
+{
+    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
+    if (!part)
+        return false;
+    if (!trek_same_sizes(part->data, source->data))
+        return trek_fail(TREK_ERR_SHAPE, "%s: a source %s for a part %s", name, trek_tensor_shape_text(source->data, a),
+                         trek_tensor_shape_text(part->data, b)),
+               false;
+    if (trek_var_dtype(x) != trek_var_dtype(source))
+        return trek_fail(TREK_ERR_DTYPE, "%s: %s into %s", name, trek_dtype_name(trek_var_dtype(source)),
+                         trek_dtype_name(trek_var_dtype(x))),
+               false;
+    return true;
+}
+
+/* source in place of x's elements from start on along dim. */
+static trek_var *between(trek_var *x, trek_var *source, int dim, int64_t start)
+{
+    int64_t end = start + trek_var_size(source, dim), length = trek_var_size(x, dim);
+    trek_var *parts[3] = { trek_narrow(x, dim, 0, start), source, trek_narrow(x, dim, end, length - end) };
+    return trek_cat(parts, 3, dim);
+}
+
+trek_var *trek_select_scatter(trek_var *x, trek_var *source, int dim, int64_t index)
+{
+    NEEDED("select_scatter", x);
+    NEEDED("select_scatter", source);
+    int at = trek_normalize_dim(dim, trek_var_ndim(x), "select_scatter");
+    if (at < 0 || !fits_part("select_scatter", x, trek_select(trek_var_detach(x), at, index), source))
+        return NULL;
+    return between(x, trek_unsqueeze(source, at), at, index < 0 ? index + trek_var_size(x, at) : index);
+}
+
+trek_var *trek_slice_scatter(trek_var *x, trek_var *source, int dim, int64_t start, int64_t stop, int64_t step)
+{
+    NEEDED("slice_scatter", x);
+    NEEDED("slice_scatter", source);
+    int at = trek_normalize_dim(dim, trek_var_ndim(x), "slice_scatter");
+    if (at < 0 || !fits_part("slice_scatter", x, trek_slice(trek_var_detach(x), at, start, stop, step), source))
+        return NULL;
+    int64_t n = slice_length(trek_var_size(x, at), &start, stop, step);
+    return step == 1 || n < 2 ? between(x, source, at, start) : trek_index_copy(x, slice_places(x, start, n, step), source, at);
+}
+
+/* 0, 1, .. in x's shape: what a view of it shows are the places in x that the same view of x shows. */
+static trek_var *numbered(const trek_var *x)
+{
+    trek_tensor *all = trek_tensor_arange(0, (double)trek_var_numel(x), 1, TREK_I64, trek_var_device(x));
+    return trek_reshape(made(all), trek_var_shape(x));
+}
+
+trek_var *trek_diagonal_scatter(trek_var *x, trek_var *source, int64_t offset, int dim1, int dim2)
+{
+    NEEDED("diagonal_scatter", x);
+    NEEDED("diagonal_scatter", source);
+    trek_var *places = trek_diagonal(numbered(x), offset, dim1, dim2);
+    return fits_part("diagonal_scatter", x, places, source) ? trek_put(x, places, source, false) : NULL;
+}
+
+trek_var *trek_index_assign(trek_var *x, const trek_subscript *subscripts, int count, trek_var *values, bool accumulate)
+{
+    NEEDED("index_assign", x);
+    NEEDED("index_assign", values);
+    if (trek_var_dtype(x) != trek_var_dtype(values))
+        return trek_fail_null(TREK_ERR_DTYPE, "index_assign: %s into %s", trek_dtype_name(trek_var_dtype(values)),
+                              trek_dtype_name(trek_var_dtype(x)));
+    trek_var *places = trek_index(numbered(x), subscripts, count);
+    return places ? trek_put(x, places, trek_expand(values, trek_var_shape(places)), accumulate) : NULL;
+}
+
+trek_var *trek_index_reduce(trek_var *x, trek_var *index, trek_var *source, int dim, trek_scatter_reduction reduction,
+                            bool include_self)
+{
+    NEEDED("index_reduce", x);
+    NEEDED("index_reduce", index);
+    NEEDED("index_reduce", source);
+    trek_shape shape = trek_var_shape(x), own = trek_var_shape(source), line = { .ndim = own.ndim };
+    trek_dtype of = trek_var_dtype(index);
+    int at = trek_normalize_dim(dim, shape.ndim, "index_reduce");
+    if (at < 0)
+        return NULL;
+    if (trek_dtype_is_float(of) || of == TREK_BOOL)
+        return trek_fail_null(TREK_ERR_DTYPE, "index_reduce: an index of integers is needed, not %s", trek_dtype_name(of));
+    bool fits = trek_var_ndim(index) <= 1 && shape.ndim == own.ndim;
+    for (int d = 0; fits && d < own.ndim; d++) {
+        fits = own.sizes[d] == (d == at ? trek_var_numel(index) : shape.sizes[d]);
+        line.sizes[d] = d == at ? own.sizes[d] : 1;
+    }
+    if (!fits)
+        return trek_fail_null(TREK_ERR_SHAPE, "index_reduce: a source of x's shape is needed, but for as many slices as places");
+    return trek_scatter_reduce(x, trek_expand(trek_reshape(trek_cast(index, TREK_I64), line), own), source, at, reduction,
+                               include_self);
+}

@@ -34,6 +34,10 @@ static trek_dataset *training_data(const char *folder)
 
 int main(int argc, char **argv)
 {
+    if (argc > 2 || (argc > 1 && argv[1][0] == '-')) {
+        printf("usage: %s [FOLDER]   FOLDER holds MNIST's files (default data/mnist; without them digits are drawn)\n", argv[0]);
+        return strcmp(argv[1], "--help") != 0 ? 2 : 0;
+    }
     trek_graph *model = build_model(trek_device_default(), NULL);
     trek_loader *train = trek_loader_new(training_data(argc > 1 ? argv[1] : "data/mnist"),
                                          &(trek_loader_opts){ .batch_size = 64, .shuffle = true });
@@ -43,7 +47,7 @@ int main(int argc, char **argv)
         .optimizer     = trek_adam((trek_adam_opts){ .lr = 1e-3 }),
     });
 
-    for (int epoch = 0; epoch < 5; epoch++) {
+    for (int epoch = 0; epoch < 5 && trek_error_status() == TREK_OK; epoch++) {
         double loss_of_last = 0;
         trek_loader_start(train, epoch);
         for (trek_batch *batch; (batch = trek_loader_next(train)); ) {
@@ -53,7 +57,8 @@ int main(int argc, char **argv)
             trek_graph_step(model);
             loss_of_last = trek_var_item(loss);
         }
-        printf("epoch %d  loss %.4f\n", epoch + 1, loss_of_last);
+        if (trek_error_status() == TREK_OK) /* else the loop ends here, and what follows says why */
+            printf("epoch %d  loss %.4f\n", epoch + 1, loss_of_last);
     }
 
     trek_status status = trek_error_status();

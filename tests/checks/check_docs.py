@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What the pages name is there: paths and links, and functions, types and variables that begin with trek_ or TREK_. The changelog may
-name what is gone.
+name what is gone. And loops that train, in pages and examples, end at an error: what they would print after it is no result.
 
 Usage: check_docs.py <source root>
 """
@@ -44,8 +44,18 @@ def named(page):
                     yield number, f"there is no {code}"
 
 
+def training(page):
+    """(line, what is wrong) of its loops over epochs or steps."""
+    text = page.read_text()
+    for loop in re.finditer(r"^( *)for \([^;\n]*;[^;\n]*\b(?:epoch|step)\w* <.*\{\n(?:.*\n)*?\1\}", text, re.M):
+        if re.search(r"backward\(|train_batch\(", loop[0]) and "trek_error_status()" not in loop[0]:
+            yield text[:loop.start()].count("\n") + 1, "a loop that trains goes on after an error"
+
+
 pages = sorted(p for p in files.values() if p.suffix == ".md" and p.name != "CHANGELOG.md")
 failures = [f"{page.relative_to(root)}:{number}: {what}" for page in pages for number, what in named(page)]
+programs = sorted((root / "examples").glob("*.[ch]")) + pages
+failures += [f"{program.relative_to(root)}:{number}: {what}" for program in programs for number, what in training(program)]
 if len(pages) < 20:
     failures.append(f"only {len(pages)} pages were found: is this check reading the tree?")
 print("\n".join(failures) or f"{len(pages)} pages")

@@ -302,10 +302,11 @@ since() {
     git rev-list -1 --before=$((last - 21600)) HEAD | grep . || git rev-list --max-parents=0 HEAD | tail -1
 }
 
-# Whether what changed lately is part of the plug-in for GPUs, of its kernels or of what looks at them. If not, the fake device
-# runs what else runs as PTX, and the plug-in is compiled at night alone.
+# Whether what changed lately looks at the plug-in for GPUs or is part of it. If not, the fake device runs what else runs as PTX,
+# and the plug-in is compiled at night alone.
 affects_plugin() {
-    [ -n "$night" ] || python3 tests/affected.py --since "$(since)" --under tensor/cuda/ tests/ptx/ tests/gpu | grep -q .
+    [ -n "$night" ] || changed tests/ptx tests/gpu tests/gpu.sh tests/checks/check_{lease,plugin}.sh ||
+        python3 tests/affected.py --since "$(since)" --under tensor/cuda/ | grep -q .
 }
 
 # generated_headers FOLDER: those that sources include

@@ -67,7 +67,7 @@ static trek_batch_run run_of(const per_rank_call *c, int rank, bool last)
     return (trek_batch_run){ .graph_loader = c->graph_loader, .scaler = trek_ranks_scaler(s, rank), .leaves = own->model->params,
                              .n_leaves = own->model->n_params, .denominator = s->averages ? 0 : c->denominator,
                              .backward = c->backward,
-                             .always = !c->batch->window && trek_ranks_meet(s),
+                             .meets = !c->batch->window && trek_ranks_meet(s),
                              .complete = sends ? trek_reducer_complete : NULL, .arg = sends };
 }
 
@@ -378,7 +378,7 @@ static trek_status begin_pass(per_rank_call *c)
     return status;
 }
 
-/* The forward has given the weights: backward. Where nobody's counts, there is none. */
+/* The forward has given the weights: backward. */
 static trek_status go_back(per_rank_call *c)
 {
     double total = 0;
@@ -389,7 +389,7 @@ static trek_status go_back(per_rank_call *c)
     if (!c->weighs)
         c->denominator = total;
     trek_overlap_begin(c->s, sends);
-    return total > 0 ? run_ranks(c, backward_rank, true) : TREK_OK;
+    return run_ranks(c, backward_rank, true);
 }
 
 /* Backward has been: its factor. */

@@ -92,6 +92,11 @@ static trek_status run_batch(const per_rank_call *c, int rank, const trek_batch 
     trek_rank_here.rng_draw = c->rng_draw;
     trek_stopwatch *watch = &s->watches->of[rank];
     /* what an evaluation takes says nothing of the pace of training */
+    rank_replica *own = &s->replicas[rank];
+    int64_t fed_ns = trek_rank_here.fed_ns - own->fed_ns;
+    own->fed_ns += fed_ns;
+    if (c->backward)
+        trek_stopwatch_starved(watch, fed_ns);
     trek_status status = c->backward ? trek_stopwatch_start(watch, trek_ranks_device(s->ranks, rank)) : TREK_OK;
     if (status == TREK_OK)
         status = c->known ? keep_loss(c, rank, batch, &run)
@@ -473,6 +478,7 @@ trek_var *trek_ranks_train_batch(trek_stepper *stepper, const trek_batch *batch)
     c.of = trek_calloc((size_t)s->local_ranks, sizeof *c.of);
     c.sums = trek_calloc((size_t)s->local_ranks, sizeof *c.sums);
     trek_job_sync_say(s, phase_of(&c), c.backward);
+    trek_ranks_note_wait(s, c.backward);
     trek_status status = c.of && c.sums ? plan_parts(&c) : trek_error_status();
     if (status == TREK_OK && c.backward && !batch->window && (status = trek_workload_check_batch(s->workload)) != TREK_OK)
         trek_job_sync_failed(s, status);

@@ -25,6 +25,7 @@ typedef struct walk {
     bool create_graph, retain;
     bool counting;              /* uses of leaves were counted */
     bool fresh;                 /* leaves were given what settle_leaves has to look at */
+    bool zeros;                 /* of trek_backward_watch; or of the walk in whose node this one runs */
     int64_t live;               /* nodes of the walk that are not done */
     trek_node *newest;
     const trek_backward_watch *watch;
@@ -77,11 +78,32 @@ static trek_status add_to(trek_var **slot, trek_var *grad, bool create_graph)
     return TREK_OK;
 }
 
+/* A leaf that a walk of zeros comes to: it has a gradient, to which nothing is added. */
+static trek_status give_zeros(trek_var *var, trek_leaf *leaf)
+{
+    if (leaf->has_grad)
+        return TREK_OK;
+    const trek_tensor *x = leaf->grad_in_arena ? leaf->grad->data : var->data;
+    trek_tensor *zeros = trek_tensor_zeros(trek_tensor_shape(x), (trek_dtype)x->dtype, x->device);
+    trek_var *grad = zeros && !leaf->grad_in_arena ? trek_var_new(zeros, false) : NULL;
+    trek_status status = !zeros || (!grad && !leaf->grad_in_arena) ? trek_error_status()
+        : leaf->grad_in_arena ? trek_tensor_copy_from(leaf->grad->data, zeros) : TREK_OK;
+    trek_tensor_release(zeros);
+    if (grad) {
+        trek_var_release(leaf->grad);
+        leaf->grad = grad;
+    }
+    leaf->has_grad = status == TREK_OK;
+    return status;
+}
+
 static trek_status add_to_leaf(trek_var *var, trek_var *grad, bool create_graph)
 {
     trek_leaf *leaf = trek_var_leaf(var);
     if (!leaf)
         return trek_error_status();
+    if (walking->zeros)
+        return give_zeros(var, leaf);
     trek_status status;
     if (leaf->grad_in_arena) {
         trek_tensor *place = leaf->grad->data;
@@ -683,6 +705,7 @@ static trek_status backward(walk *w, trek_var *const *roots, trek_var *const *se
         w->id = 1 + atomic_fetch_add_explicit(&last_walk, 1, memory_order_relaxed);
     } while (w->id == 0);
     w->outer = walking;
+    w->zeros = (w->watch && w->watch->zeros) || (walking && walking->zeros);
     w->made = INT_MAX;
     w->create_graph = opts && opts->create_graph;
     w->retain = w->create_graph || (opts && opts->retain_graph);
@@ -820,7 +843,7 @@ trek_shape trek_rule_shape(const trek_backward_call *b, int k)
  * write into; NULL. */
 static trek_tensor *sink_of(trek_var *var, trek_dtype dtype, bool *overwrite)
 {
-    if (walking->inputs || !is_watched(walking, var))
+    if (walking->inputs || walking->zeros || !is_watched(walking, var))
         return NULL;
     trek_leaf *leaf = trek_var_leaf(var);
     if (!leaf || (!leaf->grad && var->data->dtype != dtype))
@@ -873,6 +896,7 @@ void trek_rule_sunk(trek_backward_call *b, int k)
 
 bool trek_backward_retains(void) { return walking && walking->retain; }
 bool trek_backward_captures(void) { return walking && walking->inputs; }
+bool trek_backward_gives_zeros(void) { return walking && walking->zeros; }
 bool trek_backward_passes_last(const trek_var *leaf)
 {
     return walking && walking->counting && leaf->leaf && leaf->leaf->walk == walking->id && leaf->leaf->pending == 1;

@@ -164,6 +164,8 @@ typedef struct trek_backward_watch {
     trek_var *const *leaves;
     int n_leaves;
     bool only_these;          /* other leaves get no gradient */
+    bool zeros;               /* what is gone back from weighs nothing: leaves that it uses have a gradient, to which nothing is
+                                 added, NaN neither */
     void (*complete)(int k, void *arg);
     void *arg;
 } trek_backward_watch;
@@ -174,6 +176,8 @@ trek_status trek_backward_watched(trek_var *const *roots, trek_var *const *seeds
 bool trek_backward_retains(void);
 /* And whether it is trek_grad's: gradients of leaves are to be left alone. */
 bool trek_backward_captures(void);
+/* And whether leaves get zeros (trek_backward_watch). */
+bool trek_backward_gives_zeros(void);
 /* Whether the present walk gives this leaf its gradient: false where it is for others only. */
 bool trek_backward_reaches(const trek_var *leaf);
 /* Whether no node after this one uses the leaf; known only where leaves are counted (trek_backward_watch.complete). */

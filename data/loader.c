@@ -323,7 +323,7 @@ static trek_status open_scope(trek_loader *l)
 
 static trek_status fetch(trek_loader *l)
 {
-    int64_t start = trek_trace_enter("loader wait");
+    int64_t start = trek_trace_enter("loader wait"), began = trek_clock_ns();
     bool restart = l->left_to_ranks || l->job_version != trek_job_here.version; /* it was another part of the batches */
     l->left_to_ranks = false;
     if (restart)
@@ -331,6 +331,7 @@ static trek_status fetch(trek_loader *l)
     trek_status status = l->prefetch ? trek_prefetch_take(l->prefetch, &l->fetched)
                                      : trek_fetched_fill(l->fetched, &l->plan, l->epoch, l->position, NULL);
     trek_trace_end("loader wait", start, l->position);
+    trek_rank_here.loader_ns += trek_clock_ns() - began;
     return status;
 }
 

@@ -4,6 +4,7 @@
 
 #include "autograd/var_internal.h"
 #include "data/loader_internal.h"
+#include "tensor/rank_context.h"
 #include "tensor/tensor_internal.h"
 #include "tensor/trace.h"
 
@@ -175,10 +176,11 @@ trek_batch *trek_reader_next(trek_reader *r)
     trek_reader_end_batch(r);
     if (r->next >= r->end)
         return trek_fail_null(TREK_ERR_STATE, "reader: no batch is left");
-    int64_t start = trek_trace_enter("loader wait");
+    int64_t start = trek_trace_enter("loader wait"), began = trek_clock_ns();
     trek_status status = r->prefetch ? trek_prefetch_take(r->prefetch, &r->fetched)
         : trek_fetched_fill(r->fetched, &r->plan, r->epoch, r->next, r->is_cut ? &r->cut : NULL);
     trek_trace_end("loader wait", start, r->next);
+    trek_rank_here.fed_ns += trek_clock_ns() - began;
     r->running = status == TREK_OK;
     if (status != TREK_OK)
         return NULL;

@@ -261,7 +261,8 @@ static trek_status read_header(restoring *r)
 /* Parameters and buffers apart from the optimizer's state. */
 static trek_status divide(restoring *r)
 {
-    static const char *const known[] = { OWN "run", OWN "loader", OWN "lr", OWN "scaler", MORE, TREK_CHECKPOINT_MOMENTUM };
+    static const char *const known[] = { OWN "run", OWN "loader", OWN "lr", OWN "scaler", MORE, TREK_CHECKPOINT_MOMENTUM,
+                                         TREK_CHECKPOINT_EPOCH };
     r->model = trek_state_new();
     r->entries = trek_calloc((size_t)r->file->n_entries + 1, sizeof *r->entries);
     trek_status status = r->model && r->entries ? TREK_OK : trek_error_status();

@@ -8,6 +8,7 @@
 
 /* A further tensor that whoever writes a snapshot may add, and reads itself. */
 #define TREK_CHECKPOINT_MOMENTUM "trek:outer.momentum" /* of a run's outer optimizer: distributed/run/keep.c */
+#define TREK_CHECKPOINT_EPOCH "trek:epoch" /* bytes: what a run has measured of an epoch that it stopped in */
 
 /* What trek_checkpoint_save writes, with n further numbers ("trek:more"): tensors on the CPU that are nobody else's, so that
  * trek_state_write may be given them on another thread while training goes on. No collective: the process that writes calls

@@ -107,8 +107,10 @@ TREK_API trek_status trek_ddp_sync_buffers(trek_ddp *ddp, const double *counts);
  * a rank's parameters have seen its own gradient. ARGUMENT also: a parameter that is frozen on some ranks only. */
 TREK_API trek_status trek_ddp_reduce_gradients(trek_ddp *ddp);
 /* Sum over ranks of (count / all counts) x gradient: what one device would have, where each rank's loss is a mean over
- * `count` samples (steps, tokens). counts as for trek_ddp_sync_buffers. Gradients of a rank with 0 are skipped, never
- * multiplied: what is not finite there stays there. */
+ * `count` samples (steps, tokens). counts as for trek_ddp_sync_buffers. Gradients of a rank with 0 count as zeros, whatever they
+ * are: what is not finite there stays there, and its parameters have been used all the same, as on one device. UNSUPPORTED:
+ * unequal counts after a backward through layers that meet (synchronised batch norm in training), which has mixed the ranks'
+ * gradients before they were weighed: trek_ddp_backward_weighted does both. */
 TREK_API trek_status trek_ddp_reduce_gradients_weighted(trek_ddp *ddp, const double *counts);
 
 /* trek_backward and trek_ddp_reduce_gradients in one, the last pass before a step: with overlap, gradients are sent as
@@ -116,8 +118,8 @@ TREK_API trek_status trek_ddp_reduce_gradients_weighted(trek_ddp *ddp, const dou
  * gradient. The loss is the calling rank's; outside trek_ranks_run, over several replicas, it is one over outputs of
  * trek_ddp_forward. */
 TREK_API trek_status trek_ddp_backward(trek_ddp *ddp, trek_var *loss);
-/* The same, weighted by this rank's count; with 0 there is no pass (but for layers that meet, if there is a loss),
- * and loss may be NULL. Over several replicas: inside trek_ranks_run only (STATE). */
+/* The same, weighted by this rank's count; with 0 the parameters that the loss uses get zeros, and loss may be NULL: the rank
+ * then uses none (where layers meet, all ranks need one). Over several replicas: inside trek_ranks_run only (STATE). */
 TREK_API trek_status trek_ddp_backward_weighted(trek_ddp *ddp, trek_var *loss, double count);
 
 /* inputs[r] through replica r, side by side on the ranks' threads (one for each replica of this process; moved to its

@@ -17,6 +17,15 @@ static trek_status refuse(trek_ddp_replica *r)
 
 /* --- after backward ------------------------------------------------------------------------------------ */
 
+/* Whether a backward just now has gone through layers that make sums with the other ranks'. */
+static bool has_met(const trek_ddp_replica *r)
+{
+    bool met = false;
+    for (int k = 0; r->model->meets && k < r->model->n_modules; k++)
+        met |= r->model->modules[k]->klass->meets_ranks && r->model->modules[k]->training;
+    return met;
+}
+
 /* seeded: gradients have their share of the weights already, those of a rank with 0, too. */
 static trek_status reduce_replica(trek_ddp_replica *r, double count, bool seeded, trek_status own)
 {
@@ -26,7 +35,9 @@ static trek_status reduce_replica(trek_ddp_replica *r, double count, bool seeded
         own = trek_reducer_prepare(r->reducer, false);
     int64_t start = trek_trace_enter("reduce");
     trek_sending reduction = { .comm = r->comm };
+    r->reducer->mixed = !seeded && has_met(r);
     trek_status status = trek_reducer_meet(r->reducer, r->comm, "ddp", seeded ? 1 : count, own, &reduction.factor);
+    r->reducer->mixed = false;
     if (seeded)
         reduction.factor = 1;
     if (status == TREK_OK)
@@ -66,14 +77,15 @@ trek_status trek_ddp_reduce_gradients_weighted(trek_ddp *ddp, const double *coun
 
 /* --- backward with buckets under it ------------------------------------------------------------------------------ */
 
-/* The pass over this replica's parameters alone, of factor * loss; sends: the reducer sends what becomes complete. */
+/* The pass over this replica's parameters alone, of factor * loss, with 0 zeros for what it uses; sends: the reducer sends what
+ * becomes complete. */
 static trek_status run_pass(const trek_ddp_replica *r, trek_var *loss, double factor, bool sends)
 {
     if (!loss)
         return trek_fail_missing("ddp_backward", "loss");
     trek_backward_watch watch = {
         .leaves = r->model->params, .n_leaves = r->model->n_params, .only_these = true,
-        .complete = sends ? trek_reducer_complete : NULL, .arg = r->reducer,
+        .zeros = factor == 0 && !r->model->meets, .complete = sends ? trek_reducer_complete : NULL, .arg = r->reducer,
     };
     if (factor == 1)
         return trek_backward_watched(&loss, NULL, 1, NULL, &watch);
@@ -86,7 +98,7 @@ static trek_status run_pass(const trek_ddp_replica *r, trek_var *loss, double fa
     return status;
 }
 
-/* What earlier passes left, by the factor; with 0: dropped, never multiplied. */
+/* What earlier passes left, by the factor; with 0: zeros, nothing is multiplied. */
 static trek_status scale_left(const trek_reducer *reducer, double factor)
 {
     trek_status status = TREK_OK;
@@ -96,11 +108,10 @@ static trek_status scale_left(const trek_reducer *reducer, double factor)
         if (!trek_item_has_grad(&reducer->items[k]))
             continue;
         trek_scope scope = trek_scope_begin();
-        trek_var *scaled = scope.depth && factor > 0 ? trek_mul_scalar(var->leaf->grad, factor) : NULL;
-        if (factor == 0)
-            trek_var_zero_grad(var);
-        else
-            status = scaled ? trek_var_set_grad(var, scaled) : trek_error_status();
+        trek_var *grad = var->leaf->grad, *scaled = !scope.depth ? NULL
+            : factor > 0 ? trek_mul_scalar(grad, factor)
+            : trek_var_from(trek_tensor_zeros(trek_var_shape(grad), trek_var_dtype(grad), trek_var_device(grad)));
+        status = scaled ? trek_var_set_grad(var, scaled) : trek_error_status();
         trek_scope_end(scope);
     }
     trek_no_grad_end();
@@ -130,7 +141,7 @@ static trek_status backward_overlapped(trek_ddp_replica *r, trek_var *loss, doub
     if (status != TREK_OK)
         return status;
     trek_reducer_begin(r->reducer, reduction);
-    own = count > 0 ? run_pass(r, loss, 1, true) : TREK_OK;
+    own = count > 0 || loss ? run_pass(r, loss, count > 0, true) : TREK_OK;
     trek_status sent = trek_reducer_rest(r->reducer); /* of a pass that failed, or did not run, too */
     trek_status ended = trek_comm_finish(r->comm);
     if (own == TREK_OK)
@@ -166,8 +177,8 @@ static trek_status backward(trek_ddp *ddp, int k, void *arg)
         return backward_overlapped(r, c->loss, count, own);
     if (r->world_size > 1 && r->model->meets && !c->gathered)
         return backward_meeting(r, c->loss, count, own);
-    if (own == TREK_OK && count > 0 && !c->gathered)
-        own = run_pass(r, c->loss, 1, false);
+    if (own == TREK_OK && (count > 0 || c->loss) && !c->gathered)
+        own = run_pass(r, c->loss, count > 0, false);
     return reduce_replica(r, count, false, own);
 }
 

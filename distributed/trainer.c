@@ -13,6 +13,7 @@
 #include "distributed/balance/plan_internal.h"
 #include "distributed/replica/agreement.h"
 #include "distributed/step/job_sync.h"
+#include "distributed/step/rank_devices.h"
 #include "distributed/step/settings.h"
 #include "distributed/step/sharded.h"
 #include "distributed/step/stepper_ranks.h"
@@ -323,24 +324,6 @@ static void put_back(setup *s)
     trek_error_put_back(&first);
 }
 
-/* Whether the ranks' devices are of different kinds. */
-static bool devices_differ(const setup *s)
-{
-    trek_device_info first, other;
-    bool differ = false;
-    for (int r = 1; r < s->local_ranks; r++) {
-        if (s->devices[r].type != s->devices[0].type)
-            return true;
-        if (s->devices[0].type == TREK_CPU)
-            continue;
-        const trek_backend *backend = trek_backends[s->devices[0].type];
-        differ |= backend->info(s->devices[0].index, &first) == TREK_OK &&
-            backend->info(s->devices[r].index, &other) == TREK_OK &&
-                  strcmp(first.name, other.name) != 0;
-    }
-    return differ;
-}
-
 static trek_status note_meeting(const char *name, trek_module *module, void *meets)
 {
     (void)name;
@@ -358,11 +341,12 @@ static bool has_stream(const setup *s)
 static trek_workload_opts workload_opts(const setup *s)
 {
     const trek_trainer_opts *o = &s->opts;
-    bool unequal = devices_differ(s) || o->speed_hint.ratio > 1, meets = false;
+    bool unequal = o->speed_hint.ratio > 1, meets = false, may = o->max_anchor == 0 && !has_stream(s);
     trek_module_each(trek_graph_module(s->graph), note_meeting, &meets);
-    bool by_itself = o->max_anchor == 0 && !has_stream(s) && (o->global_batch > 0 || (unequal && !meets && !o->shares));
         /* where layers meet, shares are exact, windows not */
-    trek_workload_opts workload = { .unequal = unequal, .balance = o->balance, .windows = o->max_anchor > 0 || by_itself,
+    trek_workload_opts workload = { .unequal = unequal, .balance = o->balance,
+                                    .windows = o->max_anchor > 0 || (may && o->global_batch > 0),
+                                    .windows_if_unequal = may && !meets && !o->shares,
                                     .replay = o->plan, .shares = o->shares, .n_shares = o->n_shares };
     workload.balancer = (trek_balancer_opts){ .min_share = o->min_share, .allow_idle = o->allow_idle,
                                               .speed_ratio = o->speed_hint.ratio, .slow_rank = o->speed_hint.slow_rank };
@@ -513,6 +497,24 @@ static void describe_job(const setup *s, trek_text *text)
         trek_text_format(text, "; windows of %lld batches at first, where the loop allows them", (long long)workload.window);
 }
 
+/* Ranks on unequal devices get unequal work, unless the program has said what they get: nobody is to wonder. */
+static void log_unequal(const setup *s)
+{
+    const trek_trainer_opts *o = &s->opts;
+    const ranks_stepper *stepper = trek_graph_ranks(s->graph);
+    if (!stepper || !trek_ranks_devices_differ(stepper, 0, stepper->world_size))
+        return;
+    trek_trainer_workload workload = { 0 };
+    trek_trainer_describe(s->graph, &workload);
+    bool moves = !o->shares && !o->plan && (workload.windows || o->balance != TREK_OFF);
+    trek_text text = { 0 };
+    trek_ranks_describe_devices(stepper, &text);
+    trek_log_message(moves ? TREK_LOG_WARNING : TREK_LOG_INFO, "trainer: devices differ: %s; %s", text.length ? text.data : "",
+                     !moves ? "shares are as the program says" : workload.windows ? "windows of batches follow their speeds"
+                     : "shares of each batch follow their speeds");
+    trek_text_clear(&text);
+}
+
 static void log_setup(const setup *s)
 {
     char device[16];
@@ -523,6 +525,7 @@ static void log_setup(const setup *s)
     }
     if (s->comm && trek_comm_rank(s->comm) > 0)
         return;
+    log_unequal(s);
     trek_trainer_workload workload = { 0 };
     trek_trainer_describe(s->graph, &workload);
     inexact found = { .windows = workload.windows };

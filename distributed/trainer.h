@@ -73,8 +73,8 @@ typedef struct trek_trainer_opts {
     /* Unequal ranks. Balancing changes each rank's share of a batch; windows (El Che) let each run whole batches at its own
      * pace between two steps. Windows need trek_graph_set_loader and trek_graph_set_loss. */
     trek_speed_hint speed_hint;      /* default: none */
-    int balance; /* default 0: where devices differ or a hint says so (else shares stay equal, and a run's bits with
-                    them; a line in the log says where that costs much); 1: in any case; TREK_OFF: never */
+    int balance; /* default 0: where devices of the job's ranks differ or a hint says so (else shares stay equal, and a run's bits
+                    with them; a line in the log says where that costs much); 1: in any case; TREK_OFF: never */
     const double *shares; /* fixed ratios instead of measured ones: a number above 0 for each rank of the job (0 with allow_idle),
                              of any sum. Each rank gets its part of every batch, and of every window's batches (windows: with
                              max_anchor or global_batch, and the anchor is the count of the rank with the least; nothing but
@@ -83,8 +83,9 @@ typedef struct trek_trainer_opts {
     int n_shares;                    /* of them, as many as the job has ranks */
     double min_share;                /* default min(0.05, 0.5 / ranks); TREK_ZERO: no bound */
     bool allow_idle;                 /* a rank that costs more than it brings gets nothing */
-    int64_t max_anchor; /* windows: default 0: 200 and only where devices differ or a hint says so; > 0: windows in any case, and
-                           the most batches that the slowest rank runs between two steps; TREK_OFF: no windows */
+    int64_t
+        max_anchor; /* windows: default 0: 200 and only where devices of the job's ranks differ or a hint says so; > 0: windows in
+                       any case, and the most batches that the slowest rank runs between two steps; TREK_OFF: no windows */
     int64_t anchor;                  /* batches of the slowest rank at first; default 10 */
     double overhead_target;          /* default 0.10, 0.01 to 0.50: reduction over compute above which the anchor grows */
     int64_t max_batch_diff;          /* by how much a count moves at once; default 0: no bound */

@@ -56,7 +56,8 @@ TREK_API const char *trek_graph_input_name(const trek_graph *graph, int k); /* b
  * gradient that ranks have parts of, before the reduction; after trek_graph_reduce the gradient itself is whole. */
 TREK_API trek_status trek_graph_backward(trek_graph *graph, trek_var *loss);
 /* The same for a loss that is the mean over `weight` rows (>= 0): what its
- * gradient counts for beside the other ranks' in this pass, and beside other passes with .accumulate. 0: it is skipped. */
+ * gradient counts for beside the other ranks' in this pass, and beside other passes with .accumulate. 0: parameters that it uses
+ * get zeros, whatever the loss is, NaN too. */
 TREK_API trek_status trek_graph_backward_weighted(trek_graph *graph, trek_var *loss, double weight);
 /* Makes the gradients readable before the step: reduced over all ranks, and the mean of the passes where they are weighed. A
  * collective. */

@@ -210,13 +210,15 @@ trek_status trek_graph_batch_loss(trek_graph *graph, const trek_batch *batch, co
 
 trek_status trek_graph_batch_backward(trek_var *loss, double weight, int64_t rows, const trek_batch_run *run)
 {
-    if ((weight == 0 && !run->always) || !loss->requires_grad)
+    if (!loss->requires_grad)
         return TREK_OK;
     int64_t start = trek_trace_enter("backward");
-    trek_backward_watch watch = { .leaves = run->leaves, .n_leaves = run->n_leaves, .only_these = true, .complete = run->complete,
-                                  .arg = run->arg };
+    trek_backward_watch watch = { .leaves = run->leaves, .n_leaves = run->n_leaves, .only_these = true, .zeros = weight == 0 &&
+                                  !run->meets,
+                                  .complete = run->complete, .arg = run->arg };
     trek_var *seed;
-    trek_status status = trek_graph_seed(run->scaler, run->denominator > 0 ? weight / run->denominator : 1, &loss, &seed);
+    double factor = run->denominator > 0 ? weight / run->denominator : weight != 0 ? 1 : 0;
+    trek_status status = trek_graph_seed(run->scaler, factor, &loss, &seed);
     if (status == TREK_OK)
         status = trek_backward_watched(&loss, &seed, 1, NULL, &watch);
     trek_trace_end("backward", start, rows);

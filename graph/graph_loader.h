@@ -27,7 +27,7 @@ TREK_BEGIN
  * replica, whose tagged values are those of this batch, which trek_graph_forward runs on this rank alone, and which has the
  * constants and teachers of trek_graph_set_constant and _teacher on its device; output: what it gave. What the loss is the mean
  * of is trek_loss_weight(loss): labels that count, elements, or what trek_loss_set_weight states; else the batch's samples.
- * Weight 0: the batch is skipped. Called on the ranks' threads, several at once. NULL: failure. */
+ * Weight 0: parameters that the batch uses get zeros. Called on the ranks' threads, several at once. NULL: failure. */
 typedef trek_var *(*trek_loss_fn)(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg);
 
 /* Batches of this loader feed the graph: field feeds the first input, every further input takes the field of its own

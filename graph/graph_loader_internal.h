@@ -33,7 +33,7 @@ typedef struct trek_batch_run {
     int n_leaves;
     double denominator;      /* the seed of backward is weight / denominator; <= 0: 1 */
     bool backward;
-    bool always;             /* also where the loss weighs nothing: other ranks wait for this one's layers */
+    bool meets; /* its layers meet other ranks': what these lose reaches its leaves, though its own loss weighs nothing */
     void (*complete)(int k, void *arg); /* of trek_backward_watch; NULL: nobody asks */
     void *arg;
 } trek_batch_run;

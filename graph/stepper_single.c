@@ -45,7 +45,7 @@ static trek_var *forward(trek_stepper *stepper, trek_var *const *inputs, int n)
     return y;
 }
 
-/* One contributor: whatever its weight, unless it is 0, the pass is its gradient; but where passes are weighed. */
+/* One contributor: whatever its weight, unless it is stated to be 0, the pass is its gradient; but where passes are weighed. */
 static trek_status backward(trek_stepper *stepper, trek_var *loss, double weight)
 {
     single *s = (single *)stepper;
@@ -58,12 +58,10 @@ static trek_status backward(trek_stepper *stepper, trek_var *loss, double weight
     bool weighs = trek_accumulation_weighs(sum);
     if (weighs && isnan(weight = trek_graph_loss_weight(stepper->graph, loss, weight)))
         return trek_error_status();
-    if (weight == 0)
-        return TREK_OK;
     int64_t start = trek_trace_enter("backward");
-    trek_backward_watch watch = { .leaves = s->leaves, .n_leaves = s->n_leaves, .only_these = true };
+    trek_backward_watch watch = { .leaves = s->leaves, .n_leaves = s->n_leaves, .only_these = true, .zeros = weight == 0 };
     trek_var *seed;
-    double factor = weighs ? weight / trek_accumulation_denominator(sum, weight) : 1;
+    double factor = weight == 0 ? 0 : weighs ? weight / trek_accumulation_denominator(sum, weight) : 1;
     trek_status status = trek_graph_seed(stepper->graph->scaler, factor, &loss, &seed);
     if (status == TREK_OK)
         status = trek_backward_watched(&loss, &seed, 1, NULL, &watch);

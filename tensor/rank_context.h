@@ -47,6 +47,8 @@ typedef struct trek_rank_context {
     const void *recording;     /* the trek_graph whose training function runs; NULL: none */
     double recording_rows;     /* samples of the batch that it runs on */
     int64_t waited_ns;         /* that this thread has waited for other ranks inside a layer, since ever */
+    int64_t fed_ns;            /* that it has waited for a reader's batches, or fetched them; */
+    int64_t loader_ns;         /* and for a loader's, which may be all ranks' of the process */
 } trek_rank_context;
 
 /* This process's part of `total` samples. */

@@ -13,6 +13,12 @@
 static const double least_ms = 1e-9, most_ms = 1e15, most_ratio = 1e6;
 static const double same = 1 - 1e-9;                /* ends that are equal but for rounding */
 
+/* Milliseconds a sample. */
+typedef struct spread {
+    int64_t n;
+    double mean, squares; /* squares: of what they differ from the mean, summed */
+} spread;
+
 struct trek_balancer {
     int ranks, costly;
     int64_t first, every, probe_every, step, probe_end; /* probe_end: when a probe is judged; 0: none runs */
@@ -22,6 +28,7 @@ struct trek_balancer {
     double ms_per_sample;                           /* of whole steps, smoothed */
     double *shares, *wanted, *throughput;           /* throughput 0: not measured */
     int64_t *idle_since;                            /* the step after which, plus 1; 0: not idle */
+    spread *spreads, *recent; /* [ranks] since the last decision, or a change of pace; and the steps that come to it next */
     bool *settled;                                  /* scratch: has its bound, and no more */
 };
 
@@ -117,6 +124,83 @@ static double fastest(const trek_balancer *b)
     return most;
 }
 
+/* --- what is noise ----------------------------------------------------------------------- */
+
+static void note_spread(spread *s, double value)
+{
+    double away = value - s->mean;
+    s->n++;
+    s->mean += away / (double)s->n;
+    s->squares += away * (value - s->mean);
+}
+
+static void forget_spreads(trek_balancer *b)
+{
+    memset(b->spreads, 0, (size_t)b->ranks * sizeof *b->spreads);
+    memset(b->recent, 0, (size_t)b->ranks * sizeof *b->recent);
+}
+
+/* The relative error of its mean. */
+static double error_of(const spread *s)
+{
+    return s->n > 1 && s->mean > 0 ? sqrt(s->squares / (double)(s->n - 1) / (double)s->n) / s->mean : 0;
+}
+
+static double pace_of(const trek_balancer *b, int r)
+{
+    return b->spreads[r].n > 0 ? b->spreads[r].mean : b->throughput[r] > 0 ? 1 / b->throughput[r] : 0;
+}
+
+/* So many steps show a change of pace. */
+enum { BLOCK = 8 };
+
+static double scatter(const trek_balancer *b) { return 2 + sqrt(2 * log(b->ranks)); }
+
+/* The last steps come to the others, or, where they are of another pace, in their place. */
+static void add_recent(const trek_balancer *b, spread *all, spread *recent)
+{
+    double away = recent->mean - all->mean, a = error_of(all) * all->mean, c = error_of(recent) * recent->mean;
+    int64_t n = all->n + recent->n;
+    if (all->n == 0 || fabs(away) > scatter(b) * sqrt(a * a + c * c)) {
+        *all = *recent;
+    } else {
+        all->squares += recent->squares + away * away * (double)all->n * (double)recent->n / (double)n;
+        all->mean += away * (double)recent->n / (double)n;
+        all->n = n;
+    }
+    *recent = (spread){ 0 };
+}
+
+/* How much larger than 1 the ratio of the longest compute to that of ranks that end together has to be before it says more than
+ * how the measurements scatter. The longest of many is long by chance, too. */
+static double noise(const trek_balancer *b)
+{
+    double most = 0, longest_error = 0, sum = 0, others = 0;
+    for (int r = 0; r < b->ranks; r++) {
+        double pace = pace_of(b, r);
+        if (pace > 0)
+            sum += 1 / pace;
+        if (pace * b->shares[r] > most) {
+            most = pace * b->shares[r];
+            longest_error = error_of(&b->spreads[r]);
+        }
+    }
+    for (int r = 0; r < b->ranks; r++) {
+        double pace = pace_of(b, r), part = pace > 0 ? error_of(&b->spreads[r]) / pace / sum : 0;
+        others += part * part;
+    }
+    return scatter(b) * sqrt(longest_error * longest_error + others);
+}
+
+/* The longest compute by means of many steps, which no single one has made. */
+static double longest_by_means(const trek_balancer *b, const double *shares)
+{
+    double most = 0;
+    for (int r = 0; r < b->ranks; r++)
+        most = fmax(most, shares[r] * pace_of(b, r));
+    return most;
+}
+
 /* --- decisions ------------------------------------------------------------------------- */
 
 /* Only a rank that all wait for can cost more than it brings; of several the slowest. -1 while one is unmeasured. */
@@ -139,7 +223,7 @@ static int find_costly(const trek_balancer *b)
         return -1;
     double with = b->samples * most + b->communication_ms;
     double without = b->samples / (sum - b->throughput[slowest]) + (active > 2 ? b->communication_ms : 0);
-    return with > without * (1 + b->min_gain) ? slowest : -1;
+    return with > without * (1 + fmax(b->min_gain, noise(b))) ? slowest : -1;
 }
 
 static int first_idle(const trek_balancer *b)
@@ -163,7 +247,9 @@ static void decide(trek_balancer *b)
     }
     if (b->costly < 0)
         b->costly = first_idle(b);
-    if (longest(b, b->shares) > longest(b, b->wanted) * (1 + b->min_gain))
+    bool gains = longest(b, b->shares) > longest(b, b->wanted) * (1 + b->min_gain);
+    double least = fmax(b->min_gain, noise(b));
+    if (gains && longest_by_means(b, b->shares) > longest_by_means(b, b->wanted) * (1 + least))
         take_wanted(b);
 }
 
@@ -223,6 +309,11 @@ static void measure(trek_balancer *b, const double *compute_ms, const int64_t *s
         if (samples[r] == 0 || !(compute_ms[r] >= least_ms))
             continue;
         double throughput = (double)samples[r] / compute_ms[r];
+        if (b->throughput[r] > 0) { /* the first one is a warming up */
+            note_spread(&b->recent[r], 1 / throughput);
+            if (b->recent[r].n == BLOCK)
+                add_recent(b, &b->spreads[r], &b->recent[r]);
+        }
         b->throughput[r] = b->throughput[r] > 0 ? smooth(b, b->throughput[r], throughput) : throughput;
         most = fmax(most, compute_ms[r]);
         sum += (double)samples[r];
@@ -246,7 +337,11 @@ trek_status trek_balancer_report(trek_balancer *b, const double *compute_ms, con
     measure(b, compute_ms, samples, communication_ms);
     if (decision_due(b)) {
         b->probe_end = 0;
+        for (int r = 0; r < b->ranks; r++)
+            if (b->spreads[r].n == 0)
+                add_recent(b, &b->spreads[r], &b->recent[r]);
         decide(b);
+        forget_spreads(b);
     } else if (b->allow_idle && b->probe_end == 0) {
         revive(b, b->probe_every);
     }
@@ -307,6 +402,7 @@ trek_status trek_balancer_resume(trek_balancer *b, const double *shares)
     size_t n = (size_t)b->ranks;
     memcpy(b->shares, shares, n * sizeof *shares);
     memset(b->throughput, 0, n * sizeof *b->throughput);
+    forget_spreads(b);
     b->step = b->probe_end = 0;
     for (int r = 0; r < b->ranks; r++)
         b->idle_since[r] = shares[r] == 0 && (b->allow_idle || b->min_share > 0);
@@ -348,7 +444,9 @@ static bool allocate(trek_balancer *b)
     b->throughput = b->wanted ? trek_calloc(n, sizeof *b->throughput) : NULL;
     b->idle_since = b->throughput ? trek_calloc(n, sizeof *b->idle_since) : NULL;
     b->settled = b->idle_since ? trek_calloc(n, sizeof *b->settled) : NULL;
-    return b->settled != NULL;
+    b->spreads = b->settled ? trek_calloc(n, sizeof *b->spreads) : NULL;
+    b->recent = b->spreads ? trek_calloc(n, sizeof *b->recent) : NULL;
+    return b->recent != NULL;
 }
 
 /* The hint stands in for throughputs once. */
@@ -392,6 +490,8 @@ void trek_balancer_free(trek_balancer **balancer)
     trek_balancer *b = balancer ? *balancer : NULL;
     if (!b)
         return;
+    trek_free(b->recent);
+    trek_free(b->spreads);
     trek_free(b->settled);
     trek_free(b->idle_since);
     trek_free(b->throughput);

@@ -19,7 +19,7 @@ typedef struct trek_balancer_opts {
     double min_share;         /* no rank's share falls below; default min(0.05, 0.5 / ranks), TREK_ZERO: no bound, at most
                                  1 / ranks. Below half a sample, the rank gets none and is not measured */
     double min_gain;          /* by how much shorter new shares must make the predicted compute for a change; default
-                                 0.02, TREK_ZERO: any. Without it jitter alone would change shares at each decision */
+                                 0.02, TREK_ZERO: any that is more than the noise of the measurements */
     bool allow_idle;          /* a rank that costs more than it brings gets nothing */
     int64_t probe_every;      /* steps after which such a rank is tried again for `first` steps; default 500 */
     double speed_ratio;       /* hint: every other rank is this many times as fast as slow_rank, 1 to 1000000. Default 0:
@@ -37,7 +37,9 @@ TREK_API trek_balancer *trek_balancer_new(int ranks, const trek_balancer_opts *o
  *
  * A rank's throughput is samples / compute_ms, the first one as it is, then
  * smoothed. A decision makes shares proportional to throughput, none under
- * min_share, those of ranks that were never measured as they are. A step's fixed cost needs no
+ * min_share, those of ranks that were never measured as they are, if that shortens the predicted compute by min_gain and, by the
+ * means since the last decision or change of pace, by more than those means scatter (their standard errors, 2 + sqrt(2 ln ranks)
+ * times): jitter moves nothing. A step's fixed cost needs no
  * model: throughput is measured at the present share, and shares come to rest only where
  * all ranks take equally long. Costs O(ranks) a step, O(ranks log ranks) a decision.
  *

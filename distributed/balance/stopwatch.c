@@ -30,11 +30,17 @@ trek_status trek_stopwatch_start(trek_stopwatch *watch, trek_device device)
     watch->device = device;
     watch->waited_ns = trek_rank_here.waited_ns;
     watch->start_ns = trek_now_ns();
-    if (device.type == TREK_CPU)
+    int64_t fed_ns = watch->next_ns;
+    watch->next_ns = 0;
+    if (device.type == TREK_CPU) {
+        watch->ns += fed_ns;
+        watch->starved_ns += fed_ns;
         return TREK_OK;
+    }
     trek_stopwatch_set *set = &watch->sets[watch->present];
     if (set->n == TREK_STOPWATCH_SPANS || is_captured(watch))
         return TREK_OK;
+    set->fed_ns[set->n] = fed_ns;
     return mark(watch, &set->start[set->n]);
 }
 
@@ -57,16 +63,32 @@ trek_status trek_stopwatch_stop(trek_stopwatch *watch, int64_t units)
     return status;
 }
 
-static trek_status read_set(trek_stopwatch *watch, trek_stopwatch_set *set, double *ms, int64_t *units)
+/* How long the device has stood still for the data of span k: before the first one all of the wait, as the step has only begun.
+ */
+static trek_status stood_still(const trek_stopwatch *watch, const trek_stopwatch_set *set, int k, double *ms)
+{
+    double gap = 0;
+    *ms = (double)set->fed_ns[k] * 1e-6;
+    if (k == 0 || *ms == 0)
+        return TREK_OK;
+    trek_status status = backend_of(watch)->event_elapsed_ms(set->stop[k - 1], set->start[k], &gap);
+    *ms = gap < *ms ? gap : *ms;
+    return status;
+}
+
+static trek_status read_set(trek_stopwatch *watch, trek_stopwatch_set *set, double *ms, double *starved_ms, int64_t *units)
 {
     const trek_backend *backend = backend_of(watch);
     trek_status status = TREK_OK;
     for (int k = 0; k < set->n && status == TREK_OK; k++) {
-        double span = 0;
+        double span = 0, starved = 0;
         status = backend->event_sync(set->stop[k]);
         if (status == TREK_OK)
             status = backend->event_elapsed_ms(set->start[k], set->stop[k], &span);
-        *ms += span;
+        if (status == TREK_OK)
+            status = stood_still(watch, set, k, &starved);
+        *ms += span + starved;
+        *starved_ms += starved;
     }
     *units = set->units;
     set->n = 0;
@@ -74,17 +96,20 @@ static trek_status read_set(trek_stopwatch *watch, trek_stopwatch_set *set, doub
     return status;
 }
 
-trek_status trek_stopwatch_read(trek_stopwatch *watch, double *ms, int64_t *units)
+trek_status trek_stopwatch_read(trek_stopwatch *watch, double *ms, double *starved_ms, int64_t *units)
 {
-    *ms = 0;
+    double unread;
+    starved_ms = starved_ms ? starved_ms : &unread;
+    *ms = *starved_ms = 0;
     *units = 0;
     if (watch->device.type != TREK_CPU) {
         watch->present ^= 1;
-        return read_set(watch, &watch->sets[watch->present], ms, units);
+        return read_set(watch, &watch->sets[watch->present], ms, starved_ms, units);
     }
     *ms = (double)watch->ns * 1e-6;
+    *starved_ms = (double)watch->starved_ns * 1e-6;
     *units = watch->units;
-    watch->ns = watch->units = 0;
+    watch->ns = watch->starved_ns = watch->units = 0;
     return TREK_OK;
 }
 

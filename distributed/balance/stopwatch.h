@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank's time in computing: waiting for other ranks excluded, on GPUs the
- * device's time and not the host's. Used by the rank's thread, read by the caller
- * while the ranks are idle. Internal. */
+/* A rank's time for its work: computing, and waiting for its own data, as that is what its part of a step costs; waiting for
+ * other ranks excluded. On GPUs the device's time and not the host's: of a wait for data what the device has stood still. Used by
+ * the rank's thread, read by the caller while the ranks are idle. Internal. */
 #ifndef TREK_DISTRIBUTED_BALANCE_STOPWATCH_H
 #define TREK_DISTRIBUTED_BALANCE_STOPWATCH_H
 
@@ -14,12 +14,15 @@
 typedef struct trek_stopwatch_set {
     int n;                   /* spans; beyond the room for them the last one grows */
     int64_t units;
+    int64_t fed_ns[TREK_STOPWATCH_SPANS]; /* that the host has waited for data before each span */
     trek_event *start[TREK_STOPWATCH_SPANS], *stop[TREK_STOPWATCH_SPANS];
 } trek_stopwatch_set;
 
 typedef struct trek_stopwatch {
     trek_device device;
     int64_t start_ns, waited_ns, ns, units; /* of a CPU; start_ns 0: it does not run */
+    int64_t next_ns;         /* what the work that comes next has waited for data; */
+    int64_t starved_ns;      /* and of a CPU what of ns was such waiting */
     trek_stopwatch_set sets[2]; /* of a GPU: of the present step, and of the one before, which has ended there */
     int present;
 } trek_stopwatch;
@@ -27,9 +30,11 @@ typedef struct trek_stopwatch {
 /* Around work of the calling rank. units: samples, or batches, that it was for. */
 trek_status trek_stopwatch_start(trek_stopwatch *watch, trek_device device);
 trek_status trek_stopwatch_stop(trek_stopwatch *watch, int64_t units);
-/* Milliseconds and units since the last call, and begins anew; a GPU's are those of the step before, so that nobody
- * waits for the present one. 0 and 0: nothing is known. */
-trek_status trek_stopwatch_read(trek_stopwatch *watch, double *ms, int64_t *units);
+/* The work that begins next has waited so long for its data. */
+static inline void trek_stopwatch_starved(trek_stopwatch *watch, int64_t ns) { watch->next_ns += ns > 0 ? ns : 0; }
+/* Milliseconds, of them for data (starved_ms may be NULL), and units since the last call, and begins anew; a GPU's are those of
+ * the step before, so that nobody waits for the present one. 0 and 0: nothing is known. */
+trek_status trek_stopwatch_read(trek_stopwatch *watch, double *ms, double *starved_ms, int64_t *units);
 void trek_stopwatch_clear(trek_stopwatch *watch);
 
 /* One for each rank, shared by a stepper and the passes that may outlive it. */

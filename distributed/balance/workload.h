@@ -12,9 +12,10 @@
 typedef struct trek_workload trek_workload;
 
 typedef struct trek_workload_opts {
-    bool unequal;              /* devices differ, or a hint says so */
+    bool unequal;              /* devices differ, or a hint says so; before the processes of a job have met: a hint does */
     int balance;               /* 0: where unequal; 1: always; TREK_OFF: never */
     bool windows;              /* El Che where the loop allows it */
+    bool windows_if_unequal;   /* the same where ranks turn out to be */
     trek_balancer_opts balancer;
     trek_elche_opts elche;
     const trek_plan *replay;   /* copied; NULL: none */

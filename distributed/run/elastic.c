@@ -478,7 +478,7 @@ static trek_status load_state(trek_run *run)
     snprintf(path, sizeof path, "/proc/self/fd/%d", e->file);
     trek_status status = trek_checkpoint_load_more(run->graph, run->train, path, numbers, TREK_RUN_NUMBERS, &found);
     if (status == TREK_OK)
-        status = trek_run_take_momentum(run, path);
+        status = trek_run_take_rest(run, path);
     if (status == TREK_OK)
         status = give_observed(e, run);
     status = trek_replica_agree(e->comm, status, "trek_trainer_run");

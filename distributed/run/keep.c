@@ -14,6 +14,7 @@
 #include "distributed/replica/agreement.h"
 #include "distributed/run/run_internal.h"
 #include "distributed/run/writer.h"
+#include "distributed/step/observations.h"
 #include "distributed/step/sharded.h"
 #include "nn/replace_file.h"
 
@@ -153,16 +154,52 @@ static trek_status add_momentum(const trek_run *run, trek_state *state)
     return status;
 }
 
-trek_status trek_run_take_momentum(const trek_run *run, const char *path)
+/* Of an epoch that the run stops in: what came of it so far, which early stopping and the best are to be decided by with the
+ * rest. */
+static trek_status add_epoch(const trek_run *run, trek_state *state)
 {
-    trek_background *background = background_of(run);
-    if (!background || !run->opts.outer)
+    if (!run->within)
+        return TREK_OK;
+    trek_text recorded = trek_observations_pack(run->graph), text = { 0 };
+    trek_text_bytes(&text, (const char *)&run->before, sizeof run->before);
+    trek_text_bytes(&text, recorded.data, recorded.length);
+    text.failed |= recorded.failed;
+    trek_tensor *tensor = text.failed ? NULL
+        : trek_tensor_from_data(text.data, trek_dims((int64_t)text.length), TREK_U8, trek_cpu(0));
+    trek_status status = tensor ? trek_state_add(state, TREK_CHECKPOINT_EPOCH, tensor)
+        : text.failed ? TREK_ERR_MEMORY : trek_error_status();
+    trek_tensor_release(tensor);
+    trek_text_clear(&recorded);
+    trek_text_clear(&text);
+    return status;
+}
+
+/* What was recorded is of all processes and ranks: the first process has it. */
+static trek_status take_epoch(trek_run *run, const trek_tensor *tensor)
+{
+    const ranks_stepper *s = trek_graph_ranks(run->graph);
+    size_t size = trek_tensor_dtype(tensor) == TREK_U8 ? (size_t)trek_tensor_numel(tensor) : 0;
+    const char *bytes = trek_tensor_data(tensor);
+    if (size < sizeof run->before)
+        return trek_fail(TREK_ERR_FORMAT, "trek_trainer_run: .resume_from: what it has of its epoch is damaged");
+    memcpy(&run->before, bytes, sizeof run->before);
+    return s && s->process > 0 ? TREK_OK
+        : trek_observations_unpack(run->graph, bytes + sizeof run->before, (int64_t)(size - sizeof run->before));
+}
+
+trek_status trek_run_take_rest(trek_run *run, const char *path)
+{
+    trek_background *background = run->opts.outer ? background_of(run) : NULL;
+    if (!background && !run->resumed)
         return TREK_OK;
     trek_state *state = trek_state_read(path);
-    trek_tensor *tensor = state ? trek_state_find(state, TREK_CHECKPOINT_MOMENTUM) : NULL;
+    trek_tensor *momentum = state && background ? trek_state_find(state, TREK_CHECKPOINT_MOMENTUM) : NULL;
+    trek_tensor *epoch = state && run->resumed ? trek_state_find(state, TREK_CHECKPOINT_EPOCH) : NULL;
     trek_status status = trek_error_status();
-    if (tensor && trek_tensor_dtype(tensor) == TREK_F32)
-        status = trek_background_take_momentum(background, trek_tensor_data(tensor), trek_tensor_numel(tensor));
+    if (status == TREK_OK && momentum && trek_tensor_dtype(momentum) == TREK_F32)
+        status = trek_background_take_momentum(background, trek_tensor_data(momentum), trek_tensor_numel(momentum));
+    if (status == TREK_OK && epoch)
+        status = take_epoch(run, epoch);
     trek_state_free(&state);
     return status;
 }
@@ -170,7 +207,7 @@ trek_status trek_run_take_momentum(const trek_run *run, const char *path)
 trek_state *trek_run_state(const trek_run *run, const double *numbers)
 {
     trek_state *state = trek_checkpoint_snapshot(run->graph, run->train, numbers, TREK_RUN_NUMBERS);
-    if (state && add_momentum(run, state) != TREK_OK)
+    if (state && (add_momentum(run, state) != TREK_OK || add_epoch(run, state) != TREK_OK))
         trek_state_free(&state);
     return state;
 }
@@ -277,11 +314,11 @@ trek_status trek_run_resume(trek_run *run)
     trek_status status = agree_on_file(run, path, path ? TREK_OK : trek_error_status());
     if (status == TREK_OK && *path) {
         status = trek_checkpoint_load_more(run->graph, run->train, path, more, TREK_RUN_NUMBERS, &found);
-        if (status == TREK_OK)
-            status = trek_run_take_momentum(run, path);
         trek_loader_position(run->train, &run->first_epoch, &batch);
         run->resumed = batch < trek_loader_batches(run->train);
         run->first_epoch += !run->resumed;
+        if (status == TREK_OK)
+            status = trek_run_take_rest(run, path);
     }
     if (status == TREK_OK && found) {
         run->best = more[TREK_RUN_BEST];

@@ -211,6 +211,15 @@ trek_status trek_run_measure_training(trek_run *run, run_epoch *e)
     return trek_observations_flush(run->graph);
 }
 
+trek_status trek_run_stop_within(trek_run *run, const run_epoch *e)
+{
+    const trek_epoch_metrics *m = &e->metrics;
+    run->before = (run_before){ .steps = m->steps, .samples = m->samples, .ns = (int64_t)(m->seconds * 1e9),
+                                .averages = m->averages };
+    run->within = true;
+    return trek_graph_gather_observations(run->graph);
+}
+
 static trek_status drop(trek_graph *graph, void *arg)
 {
     (void)arg;

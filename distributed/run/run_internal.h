@@ -19,6 +19,11 @@ typedef struct run_epoch {
     trek_epoch_scalar *scalars; /* names and values owned */
 } run_epoch;
 
+/* Of an epoch, before training goes on in it. */
+typedef struct run_before {
+    int64_t steps, samples, ns, averages;
+} run_before;
+
 /* What a checkpoint of a run has besides. */
 enum { TREK_RUN_BEST, TREK_RUN_SINCE_BEST, TREK_RUN_NUMBERS };
 
@@ -45,9 +50,8 @@ struct trek_run {
     trek_loader *train, *evaluation;
     int64_t first_epoch;     /* after resuming */
     bool resumed;            /* in the middle of first_epoch */
-    struct {
-        int64_t steps, samples, ns;
-    } before;                /* of that epoch, on more processes (elastic.c) */
+    run_before before;       /* of that epoch, on more processes (elastic.c), or before it was stopped (keep.c) */
+    bool within;             /* a checkpoint now is of an epoch that has begun: it has `before`, and what was recorded since */
     run_epoch *pending;      /* an epoch that is whole, but for the others' word that they have it, too; NULL: none */
     struct run_elastic *elastic; /* NULL: a process that dies ends the run */
     double best;             /* NaN: none yet */
@@ -79,6 +83,8 @@ trek_status trek_run_publish(trek_run *run, run_epoch *epoch);
 /* What was observed since the last time, of all ranks and processes: a collective. */
 trek_status trek_run_measure_training(trek_run *run, run_epoch *epoch);
 trek_status trek_run_measure_evaluation(trek_run *run, run_epoch *epoch);
+/* The run stops within the epoch: the next checkpoint has what is known of it, for whoever resumes. A collective. */
+trek_status trek_run_stop_within(trek_run *run, const run_epoch *epoch);
 
 /* keep.c: checkpoints. begin: makes the folder, before training. save: of the epoch that has just ended, if it is one's turn;
  * also what has failed since the last call, in this process alone. end: when all is written; status: of the run, whose callbacks
@@ -90,7 +96,7 @@ trek_status trek_run_resume(trek_run *run);
 /* All that a run goes on from, on the CPU; NULL and an error. And what of it the graph does not take itself, from a file of it.
  */
 trek_state *trek_run_state(const trek_run *run, const double *numbers);
-trek_status trek_run_take_momentum(const trek_run *run, const char *path);
+trek_status trek_run_take_rest(trek_run *run, const char *path);
 
 /* elastic.c: going on without a process that has died. begin: when the ranks are set up; nothing, where it is not wanted. */
 trek_status trek_run_elastic_begin(trek_run *run);

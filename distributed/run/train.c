@@ -316,7 +316,7 @@ static trek_status train(trek_run *run, run_epoch *e, bool *stopped)
         status = step(run);
     e->metrics.seconds = (double)(trek_now_ns() - run->epoch_start_ns) * 1e-9;
     e->metrics.steps = trek_graph_steps(run->graph) - steps + run->before.steps;
-    e->metrics.averages = trek_graph_world_size(run->graph) > 1 ? (passes + every - 1) / every : 0;
+    e->metrics.averages = trek_graph_world_size(run->graph) > 1 ? (passes + every - 1) / every + run->before.averages : 0;
     e->metrics.samples = run->progress.samples - samples + run->before.samples;
     memset(&run->before, 0, sizeof run->before);
     return status;
@@ -404,8 +404,9 @@ static trek_status run_epoch_number(trek_run *run, int64_t epoch, bool *last)
         status = train(run, e, &stopped);
     if (status == TREK_OK && stopped) {
         *last = true;
+        status = agree(run, trek_run_stop_within(run, e));
         trek_run_epoch_free(e);
-        return agree(run, trek_run_save(run, &(trek_epoch_metrics){ .epoch = epoch }, true));
+        return status == TREK_OK ? agree(run, trek_run_save(run, &(trek_epoch_metrics){ .epoch = epoch }, true)) : status;
     }
     if (status == TREK_OK)
         status = after_epoch(run, e, last);

@@ -37,14 +37,19 @@ trek_status trek_ranks_alone(ranks_stepper *s, int64_t units, bool goes_back, tr
 
 /* --- backward --------------------------------------------------------------------------- */
 
+typedef struct backward_call {
+    trek_var *loss, *seed;
+    bool zeros; /* the loss weighs nothing, though it uses what it uses */
+} backward_call;
+
 static trek_status run_backward(ranks_stepper *s, void *arg)
 {
-    trek_var **pair = arg; /* loss and seed */
-    return trek_overlap_backward(s, pair[0], pair[1]);
+    const backward_call *c = arg;
+    return trek_overlap_backward(s, c->loss, c->seed, c->zeros);
 }
 
 /* counted: on the device; NULL: the factor is the host's. */
-static trek_status backward_with_seed(ranks_stepper *s, trek_var *loss, double factor, trek_var *counted)
+static trek_status backward_with_seed(ranks_stepper *s, trek_var *loss, double factor, trek_var *counted, bool zeros)
 {
     trek_var *seed;
     trek_grad_scaler *scaler = s->base.graph->scaler;
@@ -52,8 +57,8 @@ static trek_status backward_with_seed(ranks_stepper *s, trek_var *loss, double f
                                  : trek_graph_seed(scaler, factor, &loss, &seed);
     if (status != TREK_OK)
         return status;
-    trek_var *pair[2] = { loss, seed };
-    return s->local_ranks == 1 ? trek_ranks_alone(s, 0, true, run_backward, pair) : run_backward(s, pair);
+    backward_call call = { loss, seed, zeros };
+    return s->local_ranks == 1 ? trek_ranks_alone(s, 0, true, run_backward, &call) : run_backward(s, &call);
 }
 
 /* The factor of a process's gradient in a pass whose weights sum to `total`. Where nothing counts anywhere: zeros, as on one
@@ -113,7 +118,7 @@ static trek_status prepare_pass(ranks_stepper *s, trek_var *loss, double stated,
 }
 
 /* The caller's tape first; where it meets a split forward, the ranks go on. The process is one
- * contributor: alone, its pass is its gradient, whatever its weight, unless that is 0, or passes are weighed. */
+ * contributor: alone, its pass is its gradient, whatever its weight, unless that is stated to be 0, or passes are weighed. */
 trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double weight)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
@@ -133,14 +138,14 @@ trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double we
     status = trek_job_sync_pass(s, own, &total, &overlap);
     if (status != TREK_OK)
         return status;
-    bool skips = own == 0 && (total != 0 || weight == 0 || weighs) && !(s->comm && trek_ranks_meet(s));
+    bool zeros = own == 0 && (total != 0 || weight == 0 || weighs) && !(s->comm && trek_ranks_meet(s));
     trek_var *factor = isnan(total) ? factor_there(s, counted, own) : NULL; /* before anything else is sent */
     trek_overlap_begin(s, overlap);
     if (isnan(total) && !factor)
         status = trek_error_status();
-    else if (!skips)
-        status = backward_with_seed(s, loss, factor ? 1 : factor_of_pass(s, own, total, weight == 0), factor);
+    else
+        status = backward_with_seed(s, loss, factor ? 1 : factor_of_pass(s, own, total, weight == 0), factor, zeros);
     trek_status sent = trek_overlap_end(s);
-    trek_step_passed(&s->step, !skips);
+    trek_step_passed(&s->step, true);
     return status == TREK_OK ? sent : status;
 }

@@ -221,6 +221,7 @@ trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int
         return trek_graph_run_route(stepper->graph, inputs, n);
     }
     trek_job_sync_say(s, "forward", false);
+    trek_ranks_note_wait(s, trek_ranks_training(s) && trek_grad_enabled());
     trek_ranks_follow_flags(s);
     return s->local_ranks == 1 ? forward_alone(s, inputs, n) : forward_split(s, inputs);
 }

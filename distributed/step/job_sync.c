@@ -29,7 +29,7 @@ typedef enum sync_message_kind {
 
 enum { STOP_ALL = 1, STOP_THIS = 2 }; /* the job, or the training of this graph */
 
-/* Followed by `ranks_most` pairs (milliseconds, units). */
+/* Followed by `ranks_most` reports. */
 typedef struct sync_message {
     int32_t kind, status;
     int32_t stop, ranks;     /* stop: bits STOP_ALL, STOP_THIS */
@@ -47,7 +47,7 @@ typedef struct sync_message {
 } sync_message;
 
 typedef struct rank_report {
-    double ms;
+    double ms, starved_ms;
     int64_t units;
 } rank_report;
 
@@ -288,6 +288,7 @@ static void read_messages(ranks_stepper *s)
         s->drift = w->drift > s->drift || w->drift != w->drift ? w->drift : s->drift;
         for (int r = 0; r < s->process_ranks[p]; r++, at++) {
             s->ms[at] = pairs_of(w)[r].ms;
+            s->starved_ms[at] = pairs_of(w)[r].starved_ms;
             s->units[at] = pairs_of(w)[r].units;
         }
     }
@@ -295,11 +296,11 @@ static void read_messages(ranks_stepper *s)
     agree_to_stop(s, stop);
 }
 
-static trek_status read_watches(ranks_stepper *s, double *ms, int64_t *units)
+static trek_status read_watches(ranks_stepper *s)
 {
     trek_status status = TREK_OK;
-    for (int r = 0; r < s->local_ranks && status == TREK_OK; r++)
-        status = trek_stopwatch_read(&s->watches->of[r], &ms[r], &units[r]);
+    for (int r = 0, k = s->first_rank; r < s->local_ranks && status == TREK_OK; r++, k++)
+        status = trek_stopwatch_read(&s->watches->of[r], &s->ms[k], &s->starved_ms[k], &s->units[k]);
     return status;
 }
 
@@ -320,7 +321,7 @@ trek_status trek_job_sync_step(ranks_stepper *s, trek_status own, bool update, b
     for (int r = 0; r < s->local_ranks; r++)
         s->window_rows += (double)s->replicas[r].samples;
     if (update && !s->recording) /* whose events no clock has */
-        own = read_watches(s, s->ms + s->first_rank, s->units + s->first_rank);
+        own = read_watches(s);
     if (!s->comm) {
         if (update)
             trek_job_sync_stop(s);
@@ -332,8 +333,8 @@ trek_status trek_job_sync_step(ranks_stepper *s, trek_status own, bool update, b
     mine->drift = s->own_drift;
     mine->unsent = s->step.phase == TREK_STEP_ACCUMULATING;
     mine->settings = trek_settings_digest(s);
-    for (int r = 0; r < s->local_ranks; r++)
-        pairs_of(mine)[r] = (rank_report){ s->ms[s->first_rank + r], s->units[s->first_rank + r] };
+    for (int r = 0, k = s->first_rank; r < s->local_ranks; r++, k++)
+        pairs_of(mine)[r] = (rank_report){ s->ms[k], s->starved_ms[k], s->units[k] };
     for (;;) { /* passes of others count for nothing here but their weight */
         trek_status status = exchange(s, mine);
         if (status != TREK_OK)

@@ -6,6 +6,7 @@
 
 #include "distributed/ddp.h"
 #include "distributed/step/job_bytes.h"
+#include "distributed/step/observations.h"
 #include "distributed/step/stepper_ranks.h"
 #include "graph/graph_loader_internal.h"
 #include "graph/observe_internal.h"
@@ -87,8 +88,7 @@ static void describe_one(trek_text *text, int graph, const trek_observation *o)
         trek_free(numbers);
 }
 
-/* Failed: no memory. */
-static trek_text describe(const trek_graph *graph)
+trek_text trek_observations_pack(const trek_graph *graph)
 {
     trek_text text = { 0 };
     for (int g = 0; g <= graph->n_below; g++) {
@@ -130,7 +130,7 @@ static bool fits(const trek_graph *graph, const message_head *head, int64_t left
     return counts && head->name <= left && head->numbers <= (left - head->name) / (int64_t)sizeof(double);
 }
 
-static trek_status take_bytes(trek_graph *into, const char *bytes, int64_t length)
+trek_status trek_observations_unpack(trek_graph *into, const char *bytes, int64_t length)
 {
     trek_status status = TREK_OK;
     message_head head;
@@ -139,7 +139,7 @@ static trek_status take_bytes(trek_graph *into, const char *bytes, int64_t lengt
             memcpy(&head, bytes + at, sizeof head);
         at += (int64_t)sizeof head;
         if (at > length || !fits(into, &head, length - at))
-            return trek_fail(TREK_ERR_COMM, "what another process has recorded is damaged");
+            return trek_fail(TREK_ERR_COMM, "what was recorded elsewhere is damaged");
         status = take_one(into, &head, bytes + at);
         at += head.name + head.numbers * (int64_t)sizeof(double);
     }
@@ -162,14 +162,14 @@ static trek_status gather_processes(ranks_stepper *s, trek_status own)
     trek_text text = { 0 };
     job_bytes all = { 0 };
     if (own == TREK_OK)
-        text = describe(graph);
+        text = trek_observations_pack(graph);
     trek_status status = trek_job_bytes_gather(s->comm, own == TREK_OK && !text.failed ? text.data : NULL, (int64_t)text.length,
                                                own,
                                                "what it has recorded", &all);
     if (status == TREK_OK)
         trek_graph_each(graph, drop_recorded, NULL);
     for (int p = 0; status == TREK_OK && p < s->processes; p++)
-        status = take_bytes(graph, all.bytes + (size_t)p * all.room, all.lengths[p]);
+        status = trek_observations_unpack(graph, all.bytes + (size_t)p * all.room, all.lengths[p]);
     trek_job_bytes_clear(&all);
     trek_text_clear(&text);
     return status;

@@ -90,10 +90,11 @@ static bool sends_in_split(void *arg)
 static void *arg_of_rank(int rank, void *arg) { return trek_overlap_of(arg, rank); }
 static void end_rank(int rank, void *arg) { trek_overlap_rest(rank, arg); }
 
-trek_status trek_overlap_backward(ranks_stepper *s, trek_var *loss, trek_var *seed)
+trek_status trek_overlap_backward(ranks_stepper *s, trek_var *loss, trek_var *seed, bool zeros)
 {
     trek_replica *model = s->replicas[0].model;
-    trek_backward_watch watch = { .leaves = model->params, .n_leaves = model->n_params, .only_these = true };
+    trek_backward_watch watch = { .leaves = model->params, .n_leaves = model->n_params, .only_these = true,
+                                  .zeros = zeros };
     trek_split_watch ranks = { .tape_leaf = s->tape_leaf, .begins = sends_in_split, .arg_of_rank = arg_of_rank,
                                .complete = trek_reducer_complete, .end = end_rank, .arg = s };
     bool sends = s->step.phase == TREK_STEP_SENDING;

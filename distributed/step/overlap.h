@@ -13,7 +13,7 @@ bool trek_overlap_wants(const ranks_stepper *s);
 /* Around a backward that all ranks make, whose gradients are the step's. */
 void trek_overlap_begin(ranks_stepper *s, bool sends);
 /* Of a loss on the caller's tape; what the ranks of a split forward have of it is sent as it is complete. */
-trek_status trek_overlap_backward(ranks_stepper *s, trek_var *loss, trek_var *seed);
+trek_status trek_overlap_backward(ranks_stepper *s, trek_var *loss, trek_var *seed, bool zeros);
 /* The reducer that a rank's backward tells what is complete; NULL: nothing is sent. */
 trek_reducer *trek_overlap_of(const ranks_stepper *s, int rank);
 /* On the rank's thread, when its part is over, has failed, or there is none: the others wait for what is left. */

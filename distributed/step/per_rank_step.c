@@ -67,7 +67,7 @@ static trek_batch_run run_of(const per_rank_call *c, int rank, bool last)
     return (trek_batch_run){ .graph_loader = c->graph_loader, .scaler = trek_ranks_scaler(s, rank), .leaves = own->model->params,
                              .n_leaves = own->model->n_params, .denominator = s->averages ? 0 : c->denominator,
                              .backward = c->backward,
-                             .always = !c->batch->window && trek_ranks_meet(s),
+                             .meets = !c->batch->window && trek_ranks_meet(s),
                              .complete = sends ? trek_reducer_complete : NULL, .arg = sends };
 }
 
@@ -92,6 +92,11 @@ static trek_status run_batch(const per_rank_call *c, int rank, const trek_batch 
     trek_rank_here.rng_draw = c->rng_draw;
     trek_stopwatch *watch = &s->watches->of[rank];
     /* what an evaluation takes says nothing of the pace of training */
+    rank_replica *own = &s->replicas[rank];
+    int64_t fed_ns = trek_rank_here.fed_ns - own->fed_ns;
+    own->fed_ns += fed_ns;
+    if (c->backward)
+        trek_stopwatch_starved(watch, fed_ns);
     trek_status status = c->backward ? trek_stopwatch_start(watch, trek_ranks_device(s->ranks, rank)) : TREK_OK;
     if (status == TREK_OK)
         status = c->known ? keep_loss(c, rank, batch, &run)
@@ -378,7 +383,7 @@ static trek_status begin_pass(per_rank_call *c)
     return status;
 }
 
-/* The forward has given the weights: backward. Where nobody's counts, there is none. */
+/* The forward has given the weights: backward. */
 static trek_status go_back(per_rank_call *c)
 {
     double total = 0;
@@ -389,7 +394,7 @@ static trek_status go_back(per_rank_call *c)
     if (!c->weighs)
         c->denominator = total;
     trek_overlap_begin(c->s, sends);
-    return total > 0 ? run_ranks(c, backward_rank, true) : TREK_OK;
+    return run_ranks(c, backward_rank, true);
 }
 
 /* Backward has been: its factor. */
@@ -473,6 +478,7 @@ trek_var *trek_ranks_train_batch(trek_stepper *stepper, const trek_batch *batch)
     c.of = trek_calloc((size_t)s->local_ranks, sizeof *c.of);
     c.sums = trek_calloc((size_t)s->local_ranks, sizeof *c.sums);
     trek_job_sync_say(s, phase_of(&c), c.backward);
+    trek_ranks_note_wait(s, c.backward);
     trek_status status = c.of && c.sums ? plan_parts(&c) : trek_error_status();
     if (status == TREK_OK && c.backward && !batch->window && (status = trek_workload_check_batch(s->workload)) != TREK_OK)
         trek_job_sync_failed(s, status);

@@ -110,7 +110,7 @@ void trek_reducer_free(trek_reducer **address)
 /* Flags of all items follow. */
 typedef struct reducer_message {
     double weight;
-    int32_t status, unused;
+    int32_t status, mixed;
 } reducer_message;
 enum { HAS = 1, TRAINS = 2 };
 
@@ -132,7 +132,7 @@ static void write_message(trek_reducer *r, double weight, trek_status own)
 {
     reducer_message *w = own_message(r);
     unsigned char *flags = (unsigned char *)(w + 1);
-    *w = (reducer_message){ .weight = weight, .status = own };
+    *w = (reducer_message){ .weight = weight, .status = own, .mixed = r->mixed };
     for (int k = 0; k < r->n; k++) {
         const trek_reducer_item *item = &r->items[k];
         bool trains = trek_item_trains(item), has = r->arena ? r->any[k] : trains && trek_item_has_grad(item);
@@ -160,6 +160,21 @@ static trek_status check_frozen(const trek_reducer *r, trek_comm *comm, const ch
     return status != TREK_OK ? status : trek_fail(TREK_ERR_ARGUMENT, "%s", subject);
 }
 
+static trek_status check_mixed(const trek_reducer *r, const trek_comm *comm, const char *what)
+{
+    bool mixed = false, uneven = false;
+    for (int q = 0; q < comm->world; q++) {
+        mixed |= message_of(r, q)->mixed != 0;
+        uneven |= message_of(r, q)->weight != message_of(r, 0)->weight;
+    }
+    if (!mixed || !uneven)
+        return TREK_OK;
+    return trek_fail(TREK_ERR_UNSUPPORTED,
+                     "%s: unequal counts, and layers that meet (sync_batch_norm) have mixed the ranks' gradients "
+                     "in their backward as if they were equal; trek_ddp_backward_weighted weighs each rank's loss before",
+                     what);
+}
+
 trek_status trek_reducer_meet(trek_reducer *r, trek_comm *comm, const char *what, double weight, trek_status own, double *factor)
 {
     write_message(r, weight, own);
@@ -174,10 +189,12 @@ trek_status trek_reducer_meet(trek_reducer *r, trek_comm *comm, const char *what
     }
     if (!(total > 0) || !isfinite(total))
         return trek_fail(TREK_ERR_ARGUMENT, "%s: the ranks' counts sum to %s", what, total > 0 ? "infinity" : "0");
+    if ((status = check_mixed(r, comm, what)) != TREK_OK)
+        return status;
     *factor = weight / total;
     memset(r->any, 0, (size_t)r->n * sizeof *r->any);
     for (int q = 0; q < comm->world; q++)
-        for (int k = 0; k < r->n && message_of(r, q)->weight > 0; k++)
+        for (int k = 0; k < r->n; k++)
             r->any[k] |= (flags_of(message_of(r, q))[k] & HAS) != 0;
     return check_frozen(r, comm, what);
 }

@@ -50,7 +50,8 @@ typedef struct trek_reducer {
     int *item_of;             /* [n] parameters, as they are registered */
     trek_arena_part parts[TREK_DTYPE_COUNT]; /* grads: the arena's; else staging, NULL while none is needed */
     trek_buckets buckets;     /* an item for each of items */
-    bool *any;                /* [n] there is a gradient: of an arena, here; after a meeting, on some rank that counts */
+    bool *any;                /* [n] there is a gradient: of an arena, here; after a meeting, on some rank */
+    bool mixed;               /* layers that meet have mixed the ranks' gradients already, as if all weighed alike */
     size_t message_bytes;
     char *messages;           /* of the ranks that meet, after this rank's; NULL: none */
     trek_sending now;
@@ -67,9 +68,9 @@ void trek_reducer_free(trek_reducer **reducer);
 /* Room for meetings of so many ranks. MEMORY. */
 trek_status trek_reducer_make_room(trek_reducer *reducer, int world_size);
 /* All ranks of comm come to it, with what they have (of an arena: `any`) and how they are (own), and to the same result: `any`
- * is what some rank has whose weight is not 0. *factor: this rank's share of the weights. Errors: own; PEER, naming who has
- * failed; ARGUMENT: weights that sum to 0, a parameter that is frozen on some ranks only; what the engine reports. `what`
- * begins messages. */
+ * is what some rank has, whatever its weight. *factor: this rank's share of the weights. Errors: own; PEER, naming who has
+ * failed; ARGUMENT: weights that sum to 0, a parameter that is frozen on some ranks only; UNSUPPORTED: unequal weights of
+ * gradients that are mixed on some rank; what the engine reports. `what` begins messages. */
 trek_status trek_reducer_meet(trek_reducer *reducer, trek_comm *comm, const char *what, double weight, trek_status own,
                               double *factor);
 

@@ -5,6 +5,8 @@
 #include "distributed/step/stepper_ranks.h"
 #include "distributed/system/system.h"
 #include "graph/graph_internal.h"
+#include "graph/graph_loader_internal.h"
+#include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
 trek_status trek_ranks_split(const ranks_stepper *s, int64_t n, int64_t *counts)
@@ -23,6 +25,32 @@ trek_status trek_slowed(const ranks_stepper *s, int rank, trek_stopwatch *watch,
     trek_slowdown_apply(&s->slowdowns[rank], s->slowed_batches[rank], trek_now_ns() - watch->start_ns);
     s->slowed_batches[rank] += ends;
     return TREK_OK;
+}
+
+/* What the caller's loader has kept all ranks of the process waiting for a batch that they train on, or not. */
+void trek_ranks_note_wait(ranks_stepper *s, bool trains)
+{
+    int64_t ns = trek_rank_here.loader_ns - s->loader_ns;
+    s->loader_ns += ns;
+    for (int r = 0; r < s->local_ranks && trains; r++)
+        trek_stopwatch_starved(&s->watches->of[r], ns);
+}
+
+/* A rank that others wait for because its data come too late is named, once, with what gives them. */
+static void tell_starving(ranks_stepper *s)
+{
+    const trek_graph_loader *own = s->base.graph->graph_loader;
+    const trek_loader *loader = own && own->loader ? own->loader : trek_rank_here.batch_loader;
+    int rank = trek_starvation_report(&s->starvation, s->ms, s->starved_ms);
+    if (rank < 0 || s->process > 0)
+        return;
+    trek_log_message(
+        TREK_LOG_WARNING,
+        "step %lld: rank %d spends %.0f %% of its time waiting for its data%s%s, the least of any rank is %.0f %%: faster "
+        "storage, or more .workers and .prefetch of its loader, would help",
+        (long long)s->base.graph->settings.steps, rank, 100 * trek_starvation_of(&s->starvation, rank),
+        loader ? ", dataset " : "", loader ? trek_loader_plan(loader)->dataset->klass->name : "",
+        100 * trek_starvation_least(&s->starvation));
 }
 
 static void tell_workload(ranks_stepper *s)
@@ -52,8 +80,9 @@ trek_status trek_ranks_update_workload(ranks_stepper *s, trek_drift_verdict drif
     int64_t units;
     for (int r = 0; r < s->local_ranks; r++)
         s->replicas[r].measured_ms += s->ms[s->first_rank + r];
-    trek_status status = trek_stopwatch_read(&s->reduce_watch, &s->own_communication_ms, &units);
+    trek_status status = trek_stopwatch_read(&s->reduce_watch, &s->own_communication_ms, NULL, &units);
     double communication_ms = s->comm ? s->communication_ms : s->own_communication_ms;
+    tell_starving(s);
     if (status == TREK_OK) /* not measured: the anchor does not grow */
         status = trek_workload_report(s->workload, s->base.graph->settings.steps, s->windowed, s->ms, s->units,
                                       drift == TREK_DRIFT_STABLE ? communication_ms : 0, &changed);

@@ -12,6 +12,7 @@
 #include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/overlap.h"
+#include "distributed/step/rank_devices.h"
 #include "distributed/step/stepper_ranks.h"
 #include "graph/graph_loader_internal.h"
 #include "tensor/rank_context.h"
@@ -61,7 +62,8 @@ static trek_workload *workload_of_sites(const ranks_stepper *s, const trek_workl
 /* Shares of a batch. */
 static trek_workload *workload_of_ranks(const ranks_stepper *s, const trek_workload_opts *o)
 {
-    trek_workload_opts ranks = { .unequal = o->unequal, .balance = o->balance, .balancer = o->balancer };
+    trek_workload_opts ranks = { .unequal = trek_ranks_devices_differ(s, s->first_rank, s->local_ranks), .balance = o->balance,
+                                 .balancer = o->balancer };
     int slow = o->balancer.slow_rank - s->first_rank;
     bool has_any = false;
     for (int r = 0; r < s->local_ranks; r++)
@@ -73,6 +75,7 @@ static trek_workload *workload_of_ranks(const ranks_stepper *s, const trek_workl
     bool is_here = slow >= 0 && slow < s->local_ranks;
     ranks.balancer.slow_rank = is_here ? slow : 0;
     ranks.balancer.speed_ratio = is_here ? o->balancer.speed_ratio : 0;
+    ranks.unequal |= ranks.balancer.speed_ratio > 1;
     return trek_workload_new(s->local_ranks, &ranks);
 }
 
@@ -97,7 +100,10 @@ static trek_status make_stepper(ranks_stepper *s, const trek_workload_opts *o)
     site->workload = workload_of_ranks(s, o);
     site->ms = trek_calloc((size_t)site->local_ranks, sizeof *site->ms);
     site->units = trek_calloc((size_t)site->local_ranks, sizeof *site->units);
-    return site->workload && site->ms && site->units ? trek_overlap_plan(site) : trek_error_status();
+    site->starved_ms = trek_calloc((size_t)site->local_ranks, sizeof *site->starved_ms);
+    site->starvation = (trek_starvation){ 0 };
+    bool made = trek_starvation_begin(&site->starvation, site->local_ranks) == TREK_OK && site->starved_ms;
+    return made && site->workload && site->ms && site->units ? trek_overlap_plan(site) : trek_error_status();
 }
 
 trek_status trek_site_make(ranks_stepper *s, const trek_workload_opts *o)
@@ -121,6 +127,8 @@ void trek_site_end(ranks_stepper *s)
     trek_var_release(site->tape_leaf);
     trek_free(site->ms);
     trek_free(site->units);
+    trek_free(site->starved_ms);
+    trek_starvation_end(&site->starvation);
     trek_free(site);
 }
 

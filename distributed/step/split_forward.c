@@ -442,6 +442,7 @@ typedef struct backward_call {
     split_forward *forward;
     trek_var *const *grads; /* of the recorded outputs; NULL where none arrived */
     bool retain;
+    bool zeros;             /* what is gone back from weighs nothing */
     bool some_only;         /* the backward is for the leaves that forward.reached tells, and those behind the inputs */
     const trek_split_watch *watch; /* all parameters are reached; NULL: nobody asks */
 } backward_call;
@@ -488,14 +489,14 @@ static trek_status backward_segment(const backward_call *c, int rank)
     if (n == 0)
         return TREK_OK;
     trek_backward_opts opts = { .retain_graph = c->retain };
-    trek_backward_watch watch = { .leaves = of->leaves, .only_these = true };
+    trek_backward_watch watch = { .leaves = of->leaves, .only_these = c->some_only, .zeros = c->zeros };
     if (c->some_only)
         watch.n_leaves = list_leaves(p, of);
     if (c->watch) {
         watch.complete = c->watch->complete;
         watch.arg = c->watch->arg_of_rank(rank, c->watch->arg);
     }
-    return trek_backward_watched(of->roots, of->seeds, n, &opts, c->some_only ? &watch : NULL);
+    return trek_backward_watched(of->roots, of->seeds, n, &opts, &watch);
 }
 
 static trek_status backward_timed(const backward_call *c, int rank)
@@ -613,7 +614,8 @@ static trek_status split_backward(trek_function_context *context, trek_var *cons
     for (int k = 0; k < first->n_params; k++)
         all &= p->reached[k] = trek_backward_reaches(first->params[k]);
     /* Only a backward that is for certain leaves passes by the tape's leaf. */
-    backward_call call = { p, grads, trek_backward_retains(), !trek_backward_reaches(p->tape_leaf), NULL };
+    backward_call call = { .forward = p, .grads = grads, .retain = trek_backward_retains(), .zeros = trek_backward_gives_zeros(),
+                           .some_only = !trek_backward_reaches(p->tape_leaf) };
     const trek_split_watch *watch = *trek_ranks_split_watch(p->ranks);
     if (watch && watch->tape_leaf == p->tape_leaf && all && call.some_only && trek_backward_passes_last(p->tape_leaf) &&
         watch->begins(watch->arg))

@@ -15,6 +15,7 @@
 #include "distributed/step/job_sync.h"
 #include "distributed/step/load_state.h"
 #include "distributed/step/overlap.h"
+#include "distributed/step/rank_devices.h"
 #include "distributed/step/recording.h"
 #include "distributed/step/reduce.h"
 #include "distributed/step/settings.h"
@@ -184,11 +185,21 @@ static trek_status check_sharers(const ranks_stepper *s)
     return TREK_OK;
 }
 
+/* What follows where ranks are unequal, which is known now that all have met. */
+static trek_workload_opts settled(const ranks_stepper *s, const trek_workload_opts *o)
+{
+    trek_workload_opts workload = *o;
+    workload.unequal |= trek_ranks_devices_differ(s, 0, s->world_size);
+    workload.windows |= workload.unequal && o->windows_if_unequal;
+    return workload;
+}
+
 static trek_status make_workload(ranks_stepper *s, const trek_ranks_opts *opts)
 {
     s->watches = trek_stopwatches_new(s->local_ranks);
     s->ms = trek_calloc((size_t)s->world_size, sizeof *s->ms);
     s->units = trek_calloc((size_t)s->world_size, sizeof *s->units);
+    s->starved_ms = trek_calloc((size_t)s->world_size, sizeof *s->starved_ms);
     if (opts->slowdowns) {
         trek_slowdown *slowdowns = trek_calloc((size_t)s->local_ranks, sizeof *slowdowns);
         s->slowed_batches = trek_calloc((size_t)s->local_ranks, sizeof *s->slowed_batches);
@@ -198,12 +209,13 @@ static trek_status make_workload(ranks_stepper *s, const trek_ranks_opts *opts)
         if (!slowdowns || !s->slowed_batches)
             return trek_error_status();
     }
-    if (!s->watches || !s->ms || !s->units)
+    if (!s->watches || !s->ms || !s->units || !s->starved_ms || trek_starvation_begin(&s->starvation, s->world_size) != TREK_OK)
         return trek_error_status();
+    trek_workload_opts workload = settled(s, opts->workload);
     trek_status status = TREK_OK;
     if (s->sites)
-        status = trek_site_make(s, opts->workload);
-    else if (!(s->workload = trek_workload_new(s->world_size, opts->workload)))
+        status = trek_site_make(s, &workload);
+    else if (!(s->workload = trek_workload_new(s->world_size, &workload)))
         status = trek_error_status();
     if (status != TREK_OK)
         return status;
@@ -273,6 +285,8 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     if (status == TREK_OK)
         status = join_processes(s, opts);
     if (status == TREK_OK)
+        status = trek_ranks_list_devices(s);
+    if (status == TREK_OK)
         status = check_sharers(s);
     if (status == TREK_OK)
         status = s->averages ? trek_average_plan(s) : trek_overlap_plan(s);
@@ -333,6 +347,9 @@ static void free_ranks(trek_stepper *stepper)
     trek_background_free(&s->background);
     trek_site_end(s);
     trek_workload_free(&s->workload);
+    trek_free(s->devices);
+    trek_free(s->starved_ms);
+    trek_starvation_end(&s->starvation);
     trek_free(s->ms);
     trek_free(s->units);
     trek_free((void *)(uintptr_t)s->slowdowns);

@@ -12,12 +12,14 @@
 #include "distributed/ranks_internal.h"
 #include "distributed/balance/workload.h"
 #include "distributed/balance/slowdown.h"
+#include "distributed/balance/starvation.h"
 #include "distributed/balance/stopwatch.h"
 #include "graph/graph_internal.h"
 #include "optim/optimizer_internal.h"
 
 struct trek_loader;
 struct trek_reader;
+typedef struct rank_device rank_device;
 
 /* Gradients are reduced, measured and used in pieces of this many elements: small
  * enough to stay in cache in between, and to be divided evenly among ranks. */
@@ -53,6 +55,7 @@ typedef struct rank_replica {
     double drift;            /* its distance from that average, over the average's norm */
     int64_t measured_rows;   /* of training, and compute time for them, since somebody asked (graph_loader's measures) */
     double measured_ms;
+    int64_t fed_ns;          /* of its thread's waits for data (trek_rank_context) what has been looked at */
 } rank_replica;
 
 /* A tag of a graph inside the graph. */
@@ -69,6 +72,7 @@ typedef struct ranks_stepper {
     bool on_host; /* all ranks' memory is the host's; else each decides in its own device's order, from the same sums */
     bool mixed;              /* the job has ranks on CPUs and on GPUs: rank 0's parameters are everybody's after each step */
     unsigned kinds;          /* of this process's devices: bits 1 << type */
+    rank_device *devices;    /* [world_size] of the job (rank_devices.c) */
     rank_replica *replicas;
 
     int n_inputs, n_outputs, n_tags; /* outputs: the graph's, and tagged values that are not it */
@@ -92,8 +96,11 @@ typedef struct ranks_stepper {
     trek_workload *workload; /* shares or counts of all ranks of the job */
     const trek_slowdown *slowdowns; /* [world_size] for examples and benchmarks; NULL: none */
     int64_t *slowed_batches; /* [local_ranks] batches that each has run */
-    double *ms;              /* [world_size] of the present step: compute time of every rank of the job, */
+    double *ms;              /* [world_size] of the present step: what every rank of the job has needed, */
+    double *starved_ms;      /* [world_size] of it waiting for its data, */
     int64_t *units;          /* [world_size] for so many samples, or batches of a window */
+    trek_starvation starvation;
+    int64_t loader_ns;       /* of the caller's waits for data (trek_rank_context) what has been looked at */
     trek_stopwatch reduce_watch; /* rank 0's, of the reduction */
     double own_communication_ms, communication_ms; /* of the last reduction; as process 0 saw it the step before */
     bool windowed;           /* some pass since buffers were merged was a window */
@@ -168,6 +175,8 @@ static inline const double *trek_ranks_shares(const ranks_stepper *s)
 trek_status trek_ranks_split(const ranks_stepper *s, int64_t n, int64_t *counts);
 /* Keeps the calling rank busy if it is slowed down; its stopwatch runs. ends: the batch does. */
 trek_status trek_slowed(const ranks_stepper *s, int rank, trek_stopwatch *watch, bool ends);
+/* Before a pass: the caller's thread has waited for the batch, to train on it or not. */
+void trek_ranks_note_wait(ranks_stepper *s, bool trains);
 /* Times become shares or counts of the next step. */
 trek_status trek_ranks_update_workload(ranks_stepper *s, trek_drift_verdict drift);
 

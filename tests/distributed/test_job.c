@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "distributed/comm/gloo/gloo.h"
+#include "tensor/backend.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
 #include "tests/support/unit.h"
@@ -59,9 +60,75 @@ static const trek_device *devices_of(const job *j, int process, trek_device *dev
     return devices;
 }
 
+/* --- processes whose devices are unequal, though each one's own are alike ------------------------------------ */
+
+static trek_status other_model(int index, trek_device_info *info)
+{
+    trek_status status = trek_cpu_backend()->info(index, info);
+    snprintf(info->name, sizeof info->name, "another CPU");
+    return status;
+}
+
+static int lines_of_devices;
+static char line_of_devices[512];
+
+static void keep_line(trek_log_level level, const char *message, void *arg)
+{
+    if (!strstr(message, "devices differ"))
+        return;
+    lines_of_devices++;
+    snprintf(line_of_devices, sizeof line_of_devices, "%s", message);
+}
+
+/* Process 1 has another model of CPU; process 0 has `ranks` ranks. With default options all turn to windows, or, where the loop
+ * has none, move shares; process 0 says why, once. The number of the check that fails. */
+static int child_of_unequal(int ranks, bool windows)
+{
+    static trek_backend other;
+    trek_comm *comm = trek_comm_init(NULL);
+    int process = comm ? trek_comm_rank(comm) : -1;
+    other = *trek_cpu_backend();
+    other.info = other_model;
+    if (process == 1)
+        trek_backends[TREK_CPU] = &other;
+    trek_log_set(TREK_LOG_WARNING, keep_line, NULL);
+    loss_kind kind = BY_ROWS;
+    trek_loader *loader = trek_loader_new(training_dataset(), &(trek_loader_opts){ .batch_size = 2 });
+    trek_graph *graph = training_build(trek_cpu(0), NULL);
+    if (!comm || trek_graph_set_loader(graph, loader, "x") != TREK_OK ||
+        trek_graph_set_loss(graph, training_loss, &kind) != TREK_OK)
+        return 10;
+    trek_device devices[2] = { trek_cpu(0), trek_cpu(1) };
+    trek_trainer_opts opts = { .build_replica = training_build, .devices = devices, .ranks = process == 0 ? ranks : 1,
+                               .optimizer = training_momentum(), .max_anchor = windows ? 0 : TREK_OFF, .comm = comm };
+    trek_trainer_workload workload;
+    if (trek_trainer_setup(graph, &opts) != TREK_OK || trek_trainer_describe(graph, &workload) != TREK_OK)
+        return 11;
+    if (workload.windows != windows)
+        return 12;
+    if (lines_of_devices != (process == 0))
+        return 13;
+    if (process == 0 && !(strstr(line_of_devices, " on another CPU (") && strstr(line_of_devices, "GiB), rank") &&
+                          strstr(line_of_devices, windows ? "windows" : "shares")))
+        return 14;
+    trek_graph_start(graph, 0);
+    for (trek_batch *batch; (batch = trek_graph_next(graph));)
+        if (!trek_graph_train_batch(graph, batch) || trek_graph_step(graph) != TREK_OK)
+            return fprintf(stderr, "%s\n", trek_error()), 15;
+    trek_graph_free(&graph);
+    trek_loader_free(&loader);
+    trek_comm_free(&comm);
+    return trek_error_status() == TREK_OK ? 0 : 16;
+}
+
 /* A process of the job: process 0 leaves its result in the file. */
 static int child(const char *text, const char *path)
 {
+    int ranks, windows;
+    if (sscanf(text, "unequal,%d,%d", &ranks, &windows) == 2) {
+        alarm(60);
+        return child_of_unequal(ranks, windows);
+    }
     job j;
     if (sscanf(text, FORMAT, &j.processes, &j.world, &j.passes, &j.batch, &j.loss, &j.separate, &j.windows,
                &j.gathered, &j.clip, &j.adam, &j.uneven, &j.engine, &j.accumulate, &j.mixed, &j.pair, &j.sharded) != 16)
@@ -90,17 +157,15 @@ static int child(const char *text, const char *path)
     return written && close(file) == 0 ? 0 : 3;
 }
 
-static int launch(const job *j, const char *path)
+static int launch_text(const char *text, int n, int engine, const char *path)
 {
-    char text[128], processes[16];
-    snprintf(text, sizeof text, FORMAT, j->processes, j->world, j->passes, j->batch, j->loss, j->separate,
-             j->windows, j->gathered, j->clip, j->adam, j->uneven, j->engine, j->accumulate, j->mixed, j->pair, j->sharded);
-    snprintf(processes, sizeof processes, "%d", j->processes);
+    char processes[16];
+    snprintf(processes, sizeof processes, "%d", n);
     pid_t pid = fork();
     if (pid == 0) {
         setenv("TREK_TEST_CHILD", text, 1);
         setenv("TREK_TEST_FILE", path, 1);
-        if (j->engine != MPI)
+        if (engine != MPI)
             execl(launcher, launcher, "-n", processes, self, (char *)NULL);
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
         setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
@@ -111,6 +176,14 @@ static int launch(const job *j, const char *path)
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static int launch(const job *j, const char *path)
+{
+    char text[128];
+    snprintf(text, sizeof text, FORMAT, j->processes, j->world, j->passes, j->batch, j->loss, j->separate,
+             j->windows, j->gathered, j->clip, j->adam, j->uneven, j->engine, j->accumulate, j->mixed, j->pair, j->sharded);
+    return launch_text(text, j->processes, j->engine, path);
 }
 
 static void compare(const job *j)
@@ -290,6 +363,18 @@ static void test_gpus_of_processes(void **state)
                         .clip = 1, .mixed = GPUS_OF_ITS_OWN });
 }
 
+/* Whether devices differ is decided from all processes' devices, not from each one's own. */
+static void test_unequal_processes(void **state)
+{
+    for (int k = 0; k < 4; k++) {
+        char text[32];
+        snprintf(text, sizeof text, "unequal,%d,%d", 1 + k / 2, k % 2);
+        int code = launch_text(text, 2, SHARED, "");
+        if (code != 0)
+            fail_msg("%s: status %d", text, code);
+    }
+}
+
 /* Buckets are on their way while backward goes on; the second time one pass more follows than was announced. */
 static void test_mpi(void **state)
 {
@@ -328,6 +413,7 @@ int main(int count, char **words)
         cmocka_unit_test(test_accumulate), cmocka_unit_test(test_teacher), cmocka_unit_test(test_without_samples),
         cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_sharded), cmocka_unit_test(test_gloo),
         cmocka_unit_test(test_mixed_devices), cmocka_unit_test(test_gpus_of_processes),
+        cmocka_unit_test(test_unequal_processes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

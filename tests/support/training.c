@@ -19,8 +19,7 @@ trek_dataset *training_dataset(void)
     for (int i = 0; i < SAMPLES * IN; i++)
         x[i] = test_number(1, (uint32_t)i);
     for (int i = 0; i < SAMPLES; i++) {
-        x[i * IN] = i % 12 == 2 && i % 7 != 0 ? 2 : x[i * IN];
-            /* none of them weighs nothing: a rank is skipped that has only such ones */
+        x[i * IN] = i % 12 == 2 || i % 20 == 0 ? 2 : x[i * IN]; /* some of them weigh nothing */
         target[i] = test_number(2, (uint32_t)i);
         label[i] = i % 3 == 1 || i % 7 == 0 ? -100 : i % CLASSES;
     }
@@ -411,10 +410,7 @@ void training_on_one(const run *c, const result *as, result *to)
         trek_scope scope = trek_scope_begin();
         int64_t indices[4 * SAMPLES], n = samples_of_pass(c, as, to->passes, indices);
         trek_var *loss = loss_on_one(c, dataset, trek_graph_forward(graph, rows(dataset, "x", indices, n)), indices, n);
-        bool counts = c->loss != BY_STATED; /* a pass that weighs nothing is skipped: no update of a momentum by zeros */
-        for (int64_t k = 0; k < n; k++)
-            counts |= indices[k] % 4 != 0;
-        assert_int_equal(trek_graph_backward_weighted(graph, loss, counts), TREK_OK);
+        assert_int_equal(trek_graph_backward(graph, loss), TREK_OK);
         to->losses[to->passes] = trek_var_item(loss);
         if ((to->passes + 1) % c->passes == 0) {
             assert_int_equal(trek_graph_step(graph), TREK_OK);

@@ -166,6 +166,32 @@ static void small_gains_are_left(void **state)
     trek_balancer_free(&b);
 }
 
+/* Equal ranks whose short steps take what they take, whatever their samples: shares would wander to whoever was quick by chance,
+ * and less would make a rank no quicker. A difference that is there is found all the same. */
+static void jitter_moves_nothing(void **state)
+{
+    static const double equal[4] = { 1e-5, 1e-5, 1e-5, 1e-5 }, fixed[4] = { 0.05, 0.05, 0.05, 0.05 },
+                        paces[4] = { 1, 1, 1, 1.3 };
+    uint32_t draw = 0;
+    for (int k = 0; k < 20; k++) {
+        trek_balancer *b = trek_balancer_new(4, NULL);
+        for (int step = 0; step < 2010; step++) {
+            run_step(b, 4, 32, equal, fixed, 0, 0.6, &draw);
+            SHARES(b, 0.25, 0.25, 0.25, 0.25);
+        }
+        trek_balancer_free(&b);
+    }
+    for (int k = 0; k < 20; k++) {
+        trek_balancer *b = trek_balancer_new(4, NULL);
+        double shares[4];
+        for (int step = 0; step < 500; step++)
+            run_step(b, 4, BATCH, paces, NULL, 0, 0.2, &draw);
+        trek_balancer_shares(b, shares);
+        assert_true(shares[3] < 0.22 && shares[3] > 0.18);
+        trek_balancer_free(&b);
+    }
+}
+
 static void hints_seed_the_shares(void **state)
 {
     trek_balancer *b = trek_balancer_new(2, &(trek_balancer_opts){ .slow_rank = 1, .speed_ratio = 3 });
@@ -390,7 +416,7 @@ int main(void)
         cmocka_unit_test(follows_throughput), cmocka_unit_test(nobody_falls_below_the_least),
         cmocka_unit_test(decides_after_ten_then_every_fifty), cmocka_unit_test(throughput_is_smoothed),
         cmocka_unit_test(without_data_nothing_changes), cmocka_unit_test(small_gains_are_left),
-        cmocka_unit_test(hints_seed_the_shares), cmocka_unit_test(fixed_costs_are_found),
+        cmocka_unit_test(jitter_moves_nothing), cmocka_unit_test(hints_seed_the_shares), cmocka_unit_test(fixed_costs_are_found),
         cmocka_unit_test(communication_may_cost_more), cmocka_unit_test(idle_ranks_are_probed),
         cmocka_unit_test(resumes_from_a_plan), cmocka_unit_test(promises_hold_on_random_speeds),
         cmocka_unit_test(follows_a_slow_down), cmocka_unit_test(bad_options_are_refused),

@@ -312,6 +312,44 @@ static void by_hand(void **state)
         }
 }
 
+/* A backward that knows no counts has mixed what ranks lose by the layers' sums: weighing afterwards comes too late, and is
+ * refused on all ranks, where counts differ; in eval, where layers do not meet, it is right. */
+static trek_status weigh_late(int rank, void *arg)
+{
+    const bool *equal = arg;
+    double count = *equal ? 5 : rank ? 3 : 7;
+    trek_scope scope = trek_scope_begin();
+    int64_t first = rank ? (int64_t)(*equal ? 5 : 7) : 0;
+    trek_var *y = trek_forward(hand.models[rank], rows_between(first, (int64_t)count));
+    trek_backward(mean_loss(y, first, (int64_t)count));
+    double counts[2] = { *equal ? 5 : 7, *equal ? 5 : 3 };
+    hand.status[rank] = trek_ddp_reduce_gradients_weighted(hand.ddp[0], counts);
+    snprintf(hand.message[rank], sizeof hand.message[rank], "%.255s", trek_error_status() ? trek_error() : "");
+    trek_error_clear();
+    trek_scope_end(scope);
+    return TREK_OK;
+}
+
+static void weighed_too_late(void **state)
+{
+    model_opts o = { .sync = true, .dtype = TREK_F64 };
+    for (int way = 0; way < 3; way++) { /* unequal, equal, unequal in eval */
+        memset(&hand, 0, sizeof hand);
+        for (int r = 0; r < 2; r++)
+            hand.models[r] = net_new(&o, test_device_of_rank(r));
+        assert_non_null(hand.ddp[0] = trek_ddp_wrap(hand.models, 2, NULL));
+        if (way == 2)
+            for (int r = 0; r < 2; r++)
+                assert_int_equal(trek_module_train(hand.models[r], false), TREK_OK);
+        assert_int_equal(trek_ranks_run(trek_ddp_ranks(hand.ddp[0]), weigh_late, &(bool){ way == 1 }), TREK_OK);
+        for (int r = 0; r < 2; r++) {
+            assert_int_equal(hand.status[r], way == 0 ? TREK_ERR_UNSUPPORTED : TREK_OK);
+            assert_true(way > 0 || strstr(hand.message[r], "trek_ddp_backward_weighted"));
+        }
+        trek_ddp_free(&hand.ddp[0]);
+    }
+}
+
 /* A replica whose wrapper has gone is a model as any other; what was recorded before says what has become of it. */
 static void after_the_wrapper(void **state)
 {
@@ -404,7 +442,8 @@ int main(int count, char **words)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(losses_of_their_own, begin_test), cmocka_unit_test_setup(shares_of_nothing, begin_test),
         cmocka_unit_test_setup(windows, begin_test), cmocka_unit_test_setup(by_hand, begin_test),
-        cmocka_unit_test_setup(after_the_wrapper, begin_test), cmocka_unit_test_setup(on_processes, begin_test),
+        cmocka_unit_test_setup(weighed_too_late, begin_test), cmocka_unit_test_setup(after_the_wrapper, begin_test),
+        cmocka_unit_test_setup(on_processes, begin_test),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -427,6 +427,79 @@ static void test_stopped_and_resumed(void **state)
     trek_dataset_free(&data);
 }
 
+typedef struct followed {
+    stops stops;                /* first: what training is told */
+    int n;
+    double loss[MOST_EPOCHS], rows[MOST_EPOCHS];
+    int64_t samples[MOST_EPOCHS], steps[MOST_EPOCHS];
+    bool best[MOST_EPOCHS];
+} followed;
+
+static trek_var *squares_recorded(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    return trek_record_sum("rows", (double)trek_batch_size(batch)) == TREK_OK ? squares_and_stop(graph, output, batch, arg)
+        : NULL;
+}
+
+static trek_status follow(const trek_epoch_metrics *m, void *arg)
+{
+    followed *f = arg;
+    int k = f->n++;
+    f->loss[k] = m->loss;
+    f->rows[k] = trek_metrics_get(m, "rows");
+    f->samples[k] = m->samples;
+    f->steps[k] = m->steps;
+    f->best[k] = m->best;
+    return TREK_OK;
+}
+
+/* Runs until all epochs have ended, stopped again and again. Returns how often. */
+static int run_in_parts(trek_run_opts *o, followed *f, int after)
+{
+    int parts = 0;
+    memset(f, 0, sizeof *f);
+    o->train_step = squares_recorded;
+    o->on_metrics = follow;
+    o->arg = f;
+    for (; f->n < (int)o->epochs && parts < 50; parts++) {
+        atomic_store(&f->stops.calls, 0);
+        atomic_store(&f->stops.run, NULL);
+        f->stops.after = after;
+        trek_run *run = begin(o);
+        atomic_store(&f->stops.run, run);
+        trek_state *final = join(run);
+        trek_state_free(&final);
+    }
+    return parts;
+}
+
+/* An epoch's metrics are those of all of it, wherever the run was stopped in it: early stopping and the best go by them. */
+static void test_metrics_of_stopped_epochs(void **state)
+{
+    trek_dataset *data = line_dataset();
+    static followed whole, parts;
+    for (int k = 0; k < MOST_WAYS; k++) {
+        char path[64];
+        way w = way_of(k);
+        trek_run_opts o = opts_of(data, w);
+        make_folder(path);
+        assert_int_equal(run_in_parts(&o, &whole, 0), 1);
+        o.checkpoint_folder = o.resume_from = path;
+        assert_true(run_in_parts(&o, &parts, 5) > 1);
+        for (int e = 0; e < (int)o.epochs; e++) {
+            bool counted = parts.rows[e] == ROWS && parts.samples[e] == ROWS;
+            bool same = w.policy != TREK_POLICY_SYNC || w.transport == TREK_TRANSPORT_HOST ||
+                (fabs(parts.loss[e] - whole.loss[e]) <= 1e-12 * whole.loss[e] && parts.steps[e] == whole.steps[e] &&
+                 parts.best[e] == whole.best[e]);
+            if (!counted || !same)
+                fail_msg("way %d, epoch %d: %g rows, %d samples, loss %.17g and %.17g, %d and %d steps", k, e, parts.rows[e],
+                         (int)parts.samples[e], parts.loss[e], whole.loss[e], (int)parts.steps[e], (int)whole.steps[e]);
+        }
+        remove_folder(path);
+    }
+    trek_dataset_free(&data);
+}
+
 static void test_checkpoints_every_other_epoch(void **state)
 {
     trek_dataset *data = line_dataset();
@@ -588,6 +661,7 @@ int main(void)
         cmocka_unit_test(test_finds_the_optimum), cmocka_unit_test(test_every_sample_once), cmocka_unit_test(test_order),
         cmocka_unit_test(test_rate_set_before_epochs), cmocka_unit_test(test_schedule_drives_the_steps),
         cmocka_unit_test(test_averages), cmocka_unit_test(test_stopped_and_resumed),
+        cmocka_unit_test(test_metrics_of_stopped_epochs),
         cmocka_unit_test(test_checkpoints_every_other_epoch), cmocka_unit_test(test_on_another_thread),
         cmocka_unit_test(test_two_at_once), cmocka_unit_test(test_evaluation_leaves_ranks_alone),
     };

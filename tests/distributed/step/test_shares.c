@@ -6,6 +6,7 @@
 #include "distributed/balance/workload.h"
 #include "distributed/checkpoint.h"
 #include "distributed/run.h"
+#include "tensor/rank_context.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
@@ -93,6 +94,66 @@ static trek_run_opts plain_opts(trek_dataset *data, int ranks)
     return (trek_run_opts){ .build_model = training_build, .train_step = squares, .dataset = data, .input = "x",
                             .optimizer = training_momentum(), .batch_size = 8, .epochs = 3,
                             .trainer = { .ranks = ranks, .devices = test_devices(), .n_shares = ranks } };
+}
+
+/* --- data that come late count as work that takes long --------------------------------------------------- */
+
+static int64_t late_length(const trek_dataset *self) { return 640; }
+
+/* Rank 1's storage is slow: so says the clock of waits. */
+static trek_status late_get(trek_dataset *self, const trek_fetch *fetch, trek_tensor **out)
+{
+    if (trek_rank_here.rank == 1)
+        trek_rank_here.fed_ns += 5000000 * fetch->n;
+    out[0] = trek_tensor_ones(trek_dims(fetch->n, IN), TREK_F64, trek_cpu(0));
+    out[1] = trek_tensor_zeros(trek_dims(fetch->n, 1), TREK_F64, trek_cpu(0));
+    return trek_error_status();
+}
+
+static int late_lines;
+
+static void count_late(trek_log_level level, const char *message, void *arg)
+{
+    late_lines += level == TREK_LOG_WARNING && strstr(message, "rank 1 spends") && strstr(message, "dataset late");
+}
+
+static void test_late_data(void **state)
+{
+    static const char *const names[] = { "x", "target" };
+    static const trek_dataset_class late = { .name = "late", .size = sizeof(trek_dataset), .length = late_length, .get = late_get,
+                                             .n_fields = 2, .fields = names };
+    loss_kind kind = BY_ROWS;
+    for (int way = 0; way < 3; way++) { /* shares, windows, and equal shares that stay: it is told of all the same */
+        run c = { .world = 2, .batch = way == 1 ? 2 : 16, .windows = way == 1, .balance = way == 0 ? 1 : TREK_OFF,
+                  .optimizer = training_momentum() };
+        trek_loader *loader = trek_loader_new(trek_dataset_new(&late), &(trek_loader_opts){ .batch_size = c.batch,
+                                                                                            .prefetch = TREK_ZERO });
+        late_lines = 0;
+        trek_log_set(TREK_LOG_WARNING, count_late, NULL);
+        trek_graph *graph = training_set_up(&c, loader);
+        assert_int_equal(trek_graph_set_loss(graph, training_loss, &kind), TREK_OK);
+        double shares[2];
+        int64_t counts[2];
+        for (int epoch = 0; epoch < (way == 1 ? 15 : 1); epoch++) {
+            assert_int_equal(trek_graph_start(graph, epoch), TREK_OK);
+            for (trek_batch *batch; (batch = trek_graph_next(graph));) {
+                assert_non_null(trek_graph_train_batch(graph, batch));
+                assert_int_equal(trek_graph_step(graph), TREK_OK);
+            }
+        }
+        assert_int_equal(trek_error_status(), TREK_OK);
+        assert_int_equal(trek_graph_shares(graph, shares, 2), 2);
+        if (way == 1) {
+            assert_int_equal(trek_trainer_counts(graph, counts, 2), 2);
+            assert_true(counts[0] > 2 * counts[1]);
+        } else {
+            assert_true(way == 0 ? shares[1] < 0.25 : shares[1] == 0.5);
+        }
+        assert_int_equal(late_lines, 1);
+        trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+        trek_graph_free(&graph);
+        trek_loader_free(&loader);
+    }
 }
 
 /* Runs of ranks of which the one with the most is slow. The list is copied: it may go once the run has begun. */
@@ -223,8 +284,8 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_decisions), cmocka_unit_test(test_is_one_device), cmocka_unit_test(test_counts_of_runs),
-        cmocka_unit_test(test_idle), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_decisions), cmocka_unit_test(test_is_one_device), cmocka_unit_test(test_late_data),
+        cmocka_unit_test(test_counts_of_runs),        cmocka_unit_test(test_idle), cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

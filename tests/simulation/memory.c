@@ -44,7 +44,8 @@ static void *allocate(size_t bytes, size_t alignment, void *arg)
     sim_block *block = (sim_block *)(void *)(base + head) - 1;
     *block = (sim_block){ .bytes = bytes, .alignment = alignment };
     sim_process *process = sim.running ? sim.running->process : NULL;
-    if (process) {
+    if (process && !sim.warming) {
+        block->process = process;
         block->next = process->blocks.next;
         block->before = &process->blocks;
         block->next->before = block->before->next = block;
@@ -68,8 +69,8 @@ static void release(void *memory, size_t bytes, void *arg)
     sim_block *block = (sim_block *)memory - 1;
     if (block->bytes != bytes)
         sim_fail("a block of %zu bytes is released as one of %zu", block->bytes, bytes);
-    if (block->next && sim.running)
-        sim.running->process->n_blocks--;
+    if (block->next)
+        block->process->n_blocks--;
     forget_block(block);
     free((char *)memory - before(block->alignment));
 }

@@ -73,6 +73,7 @@ typedef struct sim_variable {
 
 typedef struct sim_block {
     struct sim_block *before, *next;
+    struct sim_process *process; /* NULL: nobody's */
     size_t bytes;
     size_t alignment;
 } sim_block;
@@ -179,6 +180,7 @@ typedef struct sim_world {
     uint32_t left_out;                             /* bits: faults that do not happen, while they are shrunk */
     int64_t cut_until[SIM_MACHINES][SIM_MACHINES]; /* from, to */
     bool powerless[SIM_MACHINES], disturbed;       /* a fault has happened */
+    bool warming;                                  /* what is allocated outlives the schedule: tables of the library, made once */
     int64_t disk_full_until;
     struct sim_socket *listening;
     int next_port;

@@ -351,12 +351,22 @@ static bool has_begun(void)
     return begun;
 }
 
-static int survivors(void)
+/* Of the first group. */
+static int left_of_first(void)
 {
     int n = 0;
     for (int p = 0; p < job.n; p++)
-        n += scenario_survived(p);
+        n += sim.processes[p]->end != SIM_KILLED && !sim.processes[p]->tainted;
     return n;
+}
+
+/* In a group that was formed anew processes are numbered by it. */
+static bool names_one(const char *message)
+{
+    bool anew = false;
+    for (int p = 0; p < job.n; p++)
+        anew = anew || (sim.processes[p]->tainted && has_begun());
+    return scenario_names_culprit(message) || (anew && strstr(message, "process"));
 }
 
 static bool one_was_away(void)
@@ -379,7 +389,7 @@ static bool may_fail(const member *m)
 {
     const char *said = m->failed.message;
     if (job.has_failed)
-        return m->number == job.failing || m->again || scenario_names_culprit(said);
+        return m->number == job.failing || m->again || names_one(said);
     if (came_too_late(m))
         return true;
     if (!has_begun() || job.least == 0) /* it began with all, or needs all */
@@ -387,7 +397,7 @@ static bool may_fail(const member *m)
                (strstr(said, "did not reach process 0") && scenario_process(0)->tainted);
     if (one_was_away() && strstr(said, "took this one for dead"))
         return true;
-    return survivors() < job.least && scenario_names_culprit(said);
+    return left_of_first() < job.least && strstr(said, ".min_processes is") && names_one(said);
 }
 
 /* One that was away for long may have gone on by itself, where so few are enough. */

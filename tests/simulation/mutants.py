@@ -18,6 +18,8 @@ chosen = sys.argv[3:]
 PROGRAM = "tests/simulation/test_simulation"
 RUNS = "20000"
 
+DROPPED = "    trek_error_clear(); /* what the old group's calls had come to */\n"
+
 # name, file, what stands there, what stood there before
 MUTANTS = [
     ("late_comers_are_not_told", "distributed/control/control.c", "    if (!started)\n        tell_late_comers(control);\n", ""),
@@ -48,6 +50,20 @@ MUTANTS = [
      "            trek_condition_wait(&control->changed, &control->lock);\n", ""),
     ("guest_that_died_is_waited_for", "distributed/control/regroup.c",
      "        if (door->visitors[k].answered && door->visitors[k].fd < 0) {", "        if (false) {"),
+    ("epoch_on_averages_is_left_out", "distributed/run/elastic.c",
+     "    if (status == TREK_OK && s->averages && batch == 0)\n        status = trek_loader_seek(run->train, epoch, 0); "
+     "/* it stands at the end of the epoch before */\n", ""),
+    ("begins_before_all_could_go_on", "distributed/run/train.c", "return run->elastic ? agree(run, status) : status;", "return status;"),
+    ("errors_of_the_old_group", "distributed/run/elastic.c", DROPPED, ""),
+    ("not_the_newest_state", "distributed/run/elastic.c", "        if (later(&places[p], &places[newest]) > 0)\n", "        if (false)\n"),
+    ("dropped_step_is_not_trained_again", "distributed/run/elastic.c",
+     "        status = trek_loader_seek(run->train, e->at.epoch, e->at.batch);\n", "        status = TREK_OK;\n"),
+    ("whole_epoch_is_not_told", "distributed/run/elastic.c",
+     "        if (pending)\n            status = trek_run_publish(run, pending);\n",
+     "        trek_run_epoch_free(pending);\n"),
+    ("one_dies_at_the_very_end", "distributed/run/train.c",
+     "    while (status != TREK_OK && trek_run_elastic_go_on(run, &status, clean_up, build)) {\n        status = is_over",
+     "    while (false) {\n        status = is_over"),
     ("branch_below_process_0_that_left", "distributed/control/end.c", "    if (process == 0)\n        watch_branch(control);\n", ""),
 ]
 # These no schedule has found yet: they are run if they are named, and told.

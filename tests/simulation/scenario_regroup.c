@@ -305,4 +305,4 @@ static void check(void)
     }
 }
 
-const scenario scenario_regroup = { "regroup", 400, begin, check };
+const scenario scenario_regroup = { "regroup", 350, begin, check };

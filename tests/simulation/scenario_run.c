@@ -25,6 +25,7 @@ typedef struct member {
     bool again, done, begun; /* started again; it has got to the end; its loop has begun */
     int64_t wait_ns, works_ns;
     int64_t since_ns; /* it was last heard of at work */
+    int64_t epoch;    /* that it is in */
     int n_epochs;     /* that it was told of */
     int64_t first_epoch;
     struct told {
@@ -44,6 +45,8 @@ static struct {
     bool fails; /* the training function of process `failing`, in its step `failing_step` */
     int failing, failing_step;
     bool has_failed;
+    sim_fault *at_moment; /* comes soon after one of `moments` is the turn of somebody; NULL: none */
+    int moment, moments;
     uint8_t seen[MOST_EPOCHS][MOST_SAMPLES]; /* how often a sample was trained on, by anybody */
     member members[SIM_PROCESSES];
 } job;
@@ -144,6 +147,15 @@ static const double *of_one(int samples, int batch, int64_t epochs)
 
 /* --- a process --------------------------------------------------------------------------------------------------------------- */
 
+/* An epoch begins, a batch is trained on, an epoch's metrics are there: what goes wrong next to such a moment is worth more. */
+enum { EPOCH_BEGINS, BATCH_COMES, METRICS_COME, MOMENTS };
+
+static void comes_to(int moment)
+{
+    if (job.at_moment && moment == job.moment && job.moments-- == 0)
+        sim_faults_let(job.at_moment);
+}
+
 /* Since it was last at work it has waited for others, for no longer than that takes. */
 static void is_at_work(member *own, const char *what)
 {
@@ -157,6 +169,7 @@ static trek_var *train_step(trek_graph *graph, trek_var *output, const trek_batc
     member *own = arg;
     (void)graph;
     is_at_work(own, "waiting before a batch");
+    comes_to(BATCH_COMES);
     if (sim_chance(&sim.chance, 500))
         trek_sleep_ns(sim_below(&sim.chance, own->works_ns));
     own->since_ns = sim.now_ns;
@@ -166,6 +179,8 @@ static trek_var *train_step(trek_graph *graph, trek_var *output, const trek_batc
         trek_fail(TREK_ERR_IO, "the data of the process's own is gone");
         return NULL;
     }
+    for (int64_t k = 0; k < trek_batch_size(batch); k++)
+        job.seen[own->epoch][trek_batch_indices(batch)[k]]++;
     trek_record_sum("count", (double)trek_batch_size(batch));
     trek_var *error = trek_sub(output, trek_batch_get(batch, "target"));
     return trek_mean(trek_mul(error, error), trek_dims_none(), false);
@@ -174,9 +189,19 @@ static trek_var *train_step(trek_graph *graph, trek_var *output, const trek_batc
 static trek_status on_epoch(trek_graph *graph, int64_t epoch, void *arg)
 {
     member *own = arg;
-    (void)graph, (void)epoch;
+    (void)graph;
     own->begun = true;
+    own->epoch = epoch;
     is_at_work(own, "waiting before an epoch");
+    comes_to(EPOCH_BEGINS);
+    return TREK_OK;
+}
+
+static trek_status on_metrics(const trek_epoch_metrics *metrics, void *arg)
+{
+    (void)metrics;
+    is_at_work(arg, "waiting for metrics");
+    comes_to(METRICS_COME);
     return TREK_OK;
 }
 
@@ -193,6 +218,7 @@ static trek_run_opts opts_of(trek_dataset *data, member *own)
                         .prefetch = TREK_ZERO,
                         .min_processes = job.least,
                         .on_epoch = on_epoch,
+                        .on_metrics = on_metrics,
                         .arg = own };
     o.trainer.deadline_s = job.deadline_s;
     o.trainer.balance = TREK_OFF;
@@ -290,12 +316,24 @@ static void look_for_dead(void *arg, uint64_t number)
         sim_at(sim.now_ns + 300 * SIM_MS, look_for_dead, NULL, 0);
 }
 
+static void draw_moment(sim_random *random)
+{
+    job.moment = (int)sim_below(random, MOMENTS);
+    job.moments = (int)sim_below(random, job.n * (int)(job.moment == BATCH_COMES ? job.samples / job.batch : 1) * job.epochs);
+    job.at_moment = &sim.faults[sim.n_faults++];
+    *job.at_moment = (sim_fault){ .kind = sim_chance(random, 700) ? SIM_KILL : SIM_STOP,
+                                  .process = (int)sim_below(random, job.n),
+                                  .follows = true,
+                                  .for_ns = sim_span(random, SIM_MS, 20 * SIM_S),
+                                  .at_step = (uint64_t)sim_span(random, 1, 300) };
+}
+
 static void begin(sim_random *random)
 {
     static const int batches[] = { 4, 6, 8, 16 };
     memset(&job, 0, sizeof job);
     scenario_settings(random);
-    job.mode = EXACT;
+    job.mode = sim_chance(random, 500) ? EXACT : (mode)sim_below(random, MODES);
     job.n = scenario_processes(random, 16);
     job.least = sim_chance(random, 700) ? 1 : (int)sim_below(random, job.n + 1);
     job.samples = 12 + (int)sim_below(random, MOST_SAMPLES - 11);
@@ -307,7 +345,7 @@ static void begin(sim_random *random)
     job.failing = (int)sim_below(random, job.n);
     job.failing_step = (int)sim_below(random, 12);
     sim.machines = 1;
-    int64_t late = sim_span(random, 1, 2000) * SIM_MS, works = sim_span(random, 1, 1000) * SIM_MS;
+    int64_t late = sim_span(random, 1, sim_chance(random, 800) ? 50 : 2000) * SIM_MS, works = sim_span(random, 2, 1000) * SIM_MS;
     for (int p = 0; p < job.n; p++)
         start(p, false, sim_below(random, late), works);
     sim_fault_mix mix = { .most = 4,
@@ -315,9 +353,11 @@ static void begin(sim_random *random)
                           .processes = job.n,
                           .machines = 1,
                           .within_ns = late + job.epochs * (job.samples / job.batch + 1) * works,
-                          .steps = 6000,
+                          .steps = 400 + 60 * (uint64_t)(job.epochs * (job.samples / job.batch + 1)),
                           .longest_ns = 20 * SIM_S };
     sim_faults_draw(random, &mix);
+    if (sim_chance(random, 500))
+        draw_moment(random);
     if (job.restarts)
         sim_at(sim.now_ns + SIM_S, look_for_dead, NULL, 0);
     sim.bound_ns = sim.now_ns + 7200 * SIM_S;
@@ -340,6 +380,15 @@ static void check_epochs(const member *m)
     if (m->first_epoch + m->n_epochs != job.epochs || (!m->again && m->first_epoch != 0))
         sim_fail("process %d was told of %d epochs from %lld on, of %lld", m->number, m->n_epochs, (long long)m->first_epoch,
                  (long long)job.epochs);
+}
+
+/* Each sample of each epoch was trained on; once, where no step was dropped. */
+static void check_samples(void)
+{
+    for (int64_t epoch = 0; epoch < job.epochs; epoch++)
+        for (int i = 0; i < job.samples; i++)
+            if (job.seen[epoch][i] == 0 || (job.seen[epoch][i] > 1 && !sim.disturbed))
+                sim_fail("sample %d was trained on %d times in epoch %lld", i, job.seen[epoch][i], (long long)epoch);
 }
 
 /* Somebody has begun to train: from there on those who are left must get to the end. */
@@ -422,6 +471,8 @@ static void check(void)
         check_epochs(m);
         last = m;
     }
+    if (last)
+        check_samples();
 }
 
 const scenario scenario_run = { "run", 100, begin, check };

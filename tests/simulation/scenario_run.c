@@ -277,7 +277,8 @@ static int process_main(void *arg)
     sim_trace("ends after %d epochs: %s: %s", own->n_epochs, trek_status_name(own->failed.status), own->failed.message);
     trek_state_free(&state);
     trek_dataset_free(&data);
-    sim_here()->files_kept = 1; /* the window is the process's as long as it lives */
+    sim_here()->files_kept = 1;   /* the window is the process's as long as it lives, */
+    sim_here()->threads_kept = 1; /* and so is the library's thread */
     if (sim_process_left(sim_here())[0])
         sim_fail("process %d leaves behind: %s", own->number, sim_process_left(sim_here()));
     return own->done ? 0 : 1;
@@ -344,14 +345,15 @@ static void begin(sim_random *random)
     job.fails = sim_chance(random, 40);
     job.failing = (int)sim_below(random, job.n);
     job.failing_step = (int)sim_below(random, 12);
-    sim.machines = 1;
+    sim.machines = sim_chance(random, 500) ? 1 : 2 + (int)sim_below(random, job.n - 1);
+    bool one = sim.machines == 1;
     int64_t late = sim_span(random, 1, sim_chance(random, 800) ? 50 : 2000) * SIM_MS, works = sim_span(random, 2, 1000) * SIM_MS;
     for (int p = 0; p < job.n; p++)
         start(p, false, sim_below(random, late), works);
     sim_fault_mix mix = { .most = 4,
-                          .weights = { 9, 0, 3, 1, 0, 0, 0, 0, 1 },
+                          .weights = { 9, one ? 0 : 3, 3, 1, one ? 0 : 2, one ? 0 : 1, one ? 0 : 1, 0, 1 },
                           .processes = job.n,
-                          .machines = 1,
+                          .machines = sim.machines,
                           .within_ns = late + job.epochs * (job.samples / job.batch + 1) * works,
                           .steps = 400 + 60 * (uint64_t)(job.epochs * (job.samples / job.batch + 1)),
                           .longest_ns = 20 * SIM_S };
@@ -418,12 +420,27 @@ static bool names_one(const char *message)
     return scenario_names_culprit(message) || (anew && strstr(message, "process"));
 }
 
+/* Longer than others wait for it. */
+static bool was_away(const sim_fault *fault)
+{
+    return fault->done && fault->kind != SIM_KILL && fault->kind != SIM_POWER && fault->for_ns > 2 * SIM_S;
+}
+
 static bool one_was_away(void)
 {
     bool away = false;
     for (int k = 0; k < sim.n_faults; k++)
-        away = away || (sim.faults[k].done && sim.faults[k].kind == SIM_STOP && sim.faults[k].for_ns > 2 * SIM_S);
+        away = away || was_away(&sim.faults[k]);
     return away;
+}
+
+/* Two machines do not reach each other, though all others reach both: data cannot be exchanged. */
+static bool two_are_cut(void)
+{
+    bool cut = false;
+    for (int k = 0; k < sim.n_faults; k++)
+        cut = cut || (was_away(&sim.faults[k]) && (sim.faults[k].kind == SIM_CUT || sim.faults[k].kind == SIM_CUT_ONE_WAY));
+    return cut;
 }
 
 /* One that was started again may have come too late, or too early: the first group has not met. */
@@ -446,6 +463,8 @@ static bool may_fail(const member *m)
                (strstr(said, "did not reach process 0") && scenario_process(0)->tainted);
     if (one_was_away() && strstr(said, "took this one for dead"))
         return true;
+    if (two_are_cut())
+        return names_one(said);
     return left_of_first() < job.least && strstr(said, ".min_processes is") && names_one(said);
 }
 

@@ -108,6 +108,7 @@ typedef struct sim_process {
     sim_mapping *mappings;
     int files[32];        /* real descriptors that it has open, plus 1 */
     int files_kept;       /* so many of them until it ends */
+    int threads_kept;
     trek_job_context job; /* trek_job_here while it does not run */
     int (*main)(void *arg);
     void *arg;

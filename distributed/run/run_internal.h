@@ -45,6 +45,7 @@ struct trek_run {
     trek_loader *train, *evaluation;
     int64_t first_epoch;     /* after resuming */
     bool resumed;            /* in the middle of first_epoch */
+    bool begun;              /* each process of the group could go on without the others */
     struct {
         int64_t steps, samples, ns;
     } before;                /* of that epoch, on more processes (elastic.c) */

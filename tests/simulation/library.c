@@ -162,7 +162,8 @@ static void receive_frames(trek_async_group *g, peer *p)
     }
 }
 
-/* --- operations --------------------------------------------------------------------------------------------------------------- */
+/* --- operations ---------------------------------------------------------------------------------------------------------------
+ */
 
 /* One rank after the other, into the first one's. */
 static char *fold_parts(trek_async_group *g, task *t, int64_t count)
@@ -240,7 +241,8 @@ static bool finish_tasks(trek_async_group *g)
     return moved;
 }
 
-/* --- the group's thread --------------------------------------------------------------------------------------------------------- */
+/* --- the group's thread
+ * --------------------------------------------------------------------------------------------------------- */
 
 static void accept_all(trek_async_group *g)
 {
@@ -315,7 +317,8 @@ static void *group_main(void *arg)
     return NULL;
 }
 
-/* --- what the core calls --------------------------------------------------------------------------------------------------------- */
+/* --- what the core calls
+ * --------------------------------------------------------------------------------------------------------- */
 
 static const trek_async_host *host_here(void);
 
@@ -544,7 +547,8 @@ static trek_status test(trek_async_group *g, int n, trek_async_request *requests
     return message[0] ? g->host->fail(TREK_ERR_PEER, message) : TREK_OK;
 }
 
-/* --- as a plug-in ------------------------------------------------------------------------------------------------------------------ */
+/* --- as a plug-in
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 typedef struct library {
     const trek_async_host *host;

@@ -30,7 +30,8 @@ void sim_process_kill(sim_process *process, sim_end end)
 const char *sim_process_left(const sim_process *process)
 {
     static char text[256];
-    int threads = -1 - process->threads_kept, sockets = sim_sockets_open(process), files = sim_files_open(process) - process->files_kept, mapped = 0;
+    int threads = -1 - process->threads_kept, sockets = sim_sockets_open(process),
+        files = sim_files_open(process) - process->files_kept, mapped = 0;
     for (const sim_thread *t = process->threads; t; t = t->next)
         threads++;
     for (const sim_mapping *m = process->mappings; m; m = m->next)
@@ -62,6 +63,7 @@ sim_process *sim_process_begin(int number, int machine, int (*main)(void *arg), 
         abort();
     process->pid = 100 + sim.n_processes;
     process->number = number;
+    process->began_ns = sim.now_ns;
     process->machine = machine;
     process->main = main;
     process->arg = arg;

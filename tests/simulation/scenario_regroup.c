@@ -266,6 +266,21 @@ static bool came_too_late(const member *m)
     return m->again && m->groups == 0 && (m->failed.status == TREK_ERR_STATE || m->failed.status == TREK_ERR_TIMEOUT || !met);
 }
 
+/* It waited for the next meeting when all was done: that is to be told at once. */
+static void check_told(const member *m, const sim_process *process)
+{
+    int64_t quiet_since = process->began_ns, over = 0;
+    for (int k = 0; k < job.n_members; k++) {
+        const sim_process *other = sim.processes[k];
+        if (other->end == SIM_KILLED && other->ended_ns > quiet_since)
+            quiet_since = other->ended_ns;
+        if (job.members[k].done && other->ended_ns > over)
+            over = other->ended_ns;
+    }
+    if (m->again && m->failed.status == TREK_ERR_TIMEOUT && only_deaths() && over > quiet_since + 3 * SIM_S / 2)
+        sim_fail("process %d, started again, was not told that the job has ended, but %s", m->number, m->failed.message);
+}
+
 static bool died_while_joining(const member *m)
 {
     return m->groups == 0 && !m->again &&
@@ -292,13 +307,14 @@ static void check(void)
         const sim_process *process = sim.processes[k];
         if (process->end == SIM_KILLED || (process->tainted && !scenario_mild()))
             continue;
-        if (!m->done && !came_too_late(m) && !died_while_joining(m) && !strstr(m->failed.message, ".min_processes is") &&
-            !(one_was_away() && strstr(m->failed.message, "took this one for dead"))) /* two who were away have met */
+        if (!m->done && !came_too_late(m) && !died_while_joining(m) && !strstr(m->failed.message, ".min_processes is"))
             sim_fail("process %d%s did not get to the end, but to step %lld: %s: %s", m->number,
                      m->again ? ", started again," : "", (long long)m->state.step, trek_status_name(m->failed.status),
                      m->failed.message);
-        if (!m->done)
+        if (!m->done) {
+            check_told(m, process);
             continue;
+        }
         if (last && !may_be_apart() && (last->state.step != m->state.step || last->state.history != m->state.history))
             sim_fail("processes %d and %d have come to other ends", last->number, m->number);
         last = m;

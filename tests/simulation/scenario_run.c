@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs of the library's own loop: a tiny model, the real trainer, and processes that die, stand still and come again. Whoever is
  * there at the end has the parameters of one process that has made the same steps; these are computed here, in plain C. */
+#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "autograd/ops.h"
 #include "distributed/run.h"
 #include "graph/constants.h"
 #include "graph/flow.h"
 #include "nn/module.h"
+#include "nn/safetensors.h"
 #include "tests/simulation/scenario.h"
 
 enum { IN = 3, MOST_SAMPLES = 48, MOST_EPOCHS = 4, PARAMS = IN + 1, SEED = 5 };
@@ -47,6 +51,8 @@ static struct {
     bool has_failed;
     sim_fault *at_moment; /* comes soon after one of `moments` is the turn of somebody; NULL: none */
     int moment, moments;
+    bool saves, full; /* checkpoints; a full disk comes */
+    int keep_last;
     uint8_t seen[MOST_EPOCHS][MOST_SAMPLES]; /* how often a sample was trained on, by anybody */
     member members[SIM_PROCESSES];
 } job;
@@ -100,6 +106,40 @@ static trek_dataset *make_data(void)
     return data;
 }
 
+/* --- checkpoints ----------------------------------------------------------------------------------------------------------- */
+
+static const char *folder(void)
+{
+    static char path[64];
+    struct stat there;
+    if (!path[0])
+        snprintf(path, sizeof path, "%s/trek-simulation-%ld", stat("/dev/shm", &there) == 0 ? "/dev/shm" : "/tmp",
+                 (long)getpid());
+    return path;
+}
+
+/* Calls fn with the path of each file in it. */
+static void each_file(void (*fn)(const char *path))
+{
+    char path[512];
+    DIR *list = opendir(folder());
+    for (struct dirent *entry; list && (entry = readdir(list));) {
+        snprintf(path, sizeof path, "%s/%s", folder(), entry->d_name);
+        if (entry->d_name[0] != '.')
+            fn(path);
+    }
+    if (list)
+        closedir(list);
+}
+
+static void remove_file(const char *path) { unlink(path); }
+
+static void remove_folder(void)
+{
+    each_file(remove_file);
+    rmdir(folder());
+}
+
 /* --- the same by one process ------------------------------------------------------------------------------------------------ */
 
 static void step_of_one(double *params, double *speed, const int64_t *samples, int64_t n)
@@ -145,7 +185,8 @@ static const double *of_one(int samples, int batch, int64_t epochs)
     return to->params;
 }
 
-/* --- a process --------------------------------------------------------------------------------------------------------------- */
+/* --- a process ---------------------------------------------------------------------------------------------------------------
+ */
 
 /* An epoch begins, a batch is trained on, an epoch's metrics are there: what goes wrong next to such a moment is worth more. */
 enum { EPOCH_BEGINS, BATCH_COMES, METRICS_COME, MOMENTS };
@@ -156,11 +197,26 @@ static void comes_to(int moment)
         sim_faults_let(job.at_moment);
 }
 
+/* Longer than others wait for it. */
+static bool was_away(const sim_fault *fault)
+{
+    return fault->done && fault->kind != SIM_KILL && fault->kind != SIM_POWER && fault->for_ns > 2 * SIM_S;
+}
+
+/* Two machines do not reach each other, though all others reach both: data cannot be exchanged. */
+static bool two_are_cut(void)
+{
+    bool cut = false;
+    for (int k = 0; k < sim.n_faults; k++)
+        cut = cut || (was_away(&sim.faults[k]) && (sim.faults[k].kind == SIM_CUT || sim.faults[k].kind == SIM_CUT_ONE_WAY));
+    return cut;
+}
+
 /* Since it was last at work it has waited for others, for no longer than that takes. */
 static void is_at_work(member *own, const char *what)
 {
-    int64_t deaths = sim.n_faults + 1;
-    outcome_time(what, own->since_ns, deaths * ((int64_t)(job.deadline_s * 1e9) * 2 + 60 * SIM_S));
+    int64_t rounds = sim.n_faults + 1 + (two_are_cut() ? job.n : 0); /* of looking for each other */
+    outcome_time(what, own->since_ns, rounds * ((int64_t)(job.deadline_s * 1e9) * 2 + 60 * SIM_S));
     own->since_ns = sim.now_ns;
 }
 
@@ -220,6 +276,11 @@ static trek_run_opts opts_of(trek_dataset *data, member *own)
                         .on_epoch = on_epoch,
                         .on_metrics = on_metrics,
                         .arg = own };
+    if (job.saves) {
+        o.checkpoint_folder = folder();
+        o.keep_last = job.keep_last;
+        o.keep_best = own->works_ns % 2 == 0;
+    }
     o.trainer.deadline_s = job.deadline_s;
     o.trainer.balance = TREK_OFF;
     if (job.mode == WINDOWS) {
@@ -250,12 +311,13 @@ static void take_epochs(member *own, trek_run *run)
     }
 }
 
-static void take_params(member *own, const trek_state *state)
+static void params_of(const trek_state *state, double *params)
 {
-    const trek_tensor *weight = trek_state_tensor(state, 0), *bias = trek_state_tensor(state, 1);
-    trek_tensor_to_host(weight, TREK_F64, own->params, IN * sizeof(double));
-    trek_tensor_to_host(bias, TREK_F64, own->params + IN, sizeof(double));
+    trek_tensor_to_host(trek_state_tensor(state, 0), TREK_F64, params, IN * sizeof(double));
+    trek_tensor_to_host(trek_state_tensor(state, 1), TREK_F64, params + IN, sizeof(double));
 }
+
+static void take_params(member *own, const trek_state *state) { params_of(state, own->params); }
 
 static int process_main(void *arg)
 {
@@ -332,8 +394,12 @@ static void draw_moment(sim_random *random)
 static void begin(sim_random *random)
 {
     static const int batches[] = { 4, 6, 8, 16 };
+    remove_folder();
     memset(&job, 0, sizeof job);
     scenario_settings(random);
+    job.saves = sim_chance(random, 300);
+    job.full = sim_chance(random, 100);
+    job.keep_last = sim_chance(random, 200) ? TREK_OFF : (int)sim_below(random, 3);
     job.mode = sim_chance(random, 500) ? EXACT : (mode)sim_below(random, MODES);
     job.n = scenario_processes(random, 16);
     job.least = sim_chance(random, 700) ? 1 : (int)sim_below(random, job.n + 1);
@@ -351,7 +417,7 @@ static void begin(sim_random *random)
     for (int p = 0; p < job.n; p++)
         start(p, false, sim_below(random, late), works);
     sim_fault_mix mix = { .most = 4,
-                          .weights = { 9, one ? 0 : 3, 3, 1, one ? 0 : 2, one ? 0 : 1, one ? 0 : 1, 0, 1 },
+                          .weights = { 9, one ? 0 : 3, 3, 1, one ? 0 : 2, one ? 0 : 1, one ? 0 : 1, job.full ? 4 : 0, 1 },
                           .processes = job.n,
                           .machines = sim.machines,
                           .within_ns = late + job.epochs * (job.samples / job.batch + 1) * works,
@@ -389,8 +455,58 @@ static void check_samples(void)
 {
     for (int64_t epoch = 0; epoch < job.epochs; epoch++)
         for (int i = 0; i < job.samples; i++)
-            if (job.seen[epoch][i] == 0 || (job.seen[epoch][i] > 1 && !sim.disturbed))
+            if (job.seen[epoch][i] == 0 || (job.seen[epoch][i] > 1 && !sim.disturbed && !job.has_failed))
                 sim_fail("sample %d was trained on %d times in epoch %lld", i, job.seen[epoch][i], (long long)epoch);
+}
+
+static bool was_full(void)
+{
+    bool full = false;
+    for (int k = 0; k < sim.n_faults; k++)
+        full = full || (sim.faults[k].done && sim.faults[k].kind == SIM_FULL);
+    return full;
+}
+
+static double newest_params[PARAMS];
+static int64_t newest_step;
+
+static void check_file(const char *path)
+{
+    long long step = 0;
+    const char *name = strrchr(path, '/') + 1;
+    bool killed = false;
+    for (int p = 0; p < sim.n_processes; p++)
+        killed = killed || sim.processes[p]->end == SIM_KILLED;
+    if (strstr(name, ".tmp-")) { /* whoever is killed leaves it to the next save */
+        if (!killed)
+            sim_fail("%s is left behind", name);
+        return;
+    }
+    trek_state *state = trek_state_read(path);
+    if (!state)
+        sim_fail("%s is damaged: %s", name, trek_error());
+    trek_error_clear();
+    if (state && sscanf(name, "step-%lld", &step) == 1 && step >= newest_step) {
+        newest_step = step;
+        params_of(state, newest_params);
+    }
+    trek_state_free(&state);
+}
+
+/* What has its name is whole, whoever has died; and the end is written, where all is well. */
+static void check_files(bool written)
+{
+    newest_step = -1;
+    each_file(check_file);
+    const double *expected = of_one(job.samples, job.batch, job.epochs);
+    if (!written || job.mode != EXACT)
+        return;
+    if (newest_step < 0)
+        sim_fail("the run has ended, and has written no checkpoint");
+    for (int k = 0; k < PARAMS && newest_step >= 0; k++)
+        if (!(fabs(newest_params[k] - expected[k]) <= 1e-12))
+            sim_fail("the last checkpoint is of another step: parameter %d is %.17g instead of %.17g", k, newest_params[k],
+                     expected[k]);
 }
 
 /* Somebody has begun to train: from there on those who are left must get to the end. */
@@ -399,6 +515,15 @@ static bool has_begun(void)
     bool begun = false;
     for (int k = 0; k < job.n_members; k++)
         begun = begun || job.members[k].begun;
+    return begun;
+}
+
+/* Those who are left end together, where only one has begun that is not among them. */
+static bool survivor_has_begun(void)
+{
+    bool begun = false;
+    for (int k = 0; k < job.n_members; k++)
+        begun = begun || (job.members[k].begun && sim.processes[k]->end != SIM_KILLED && !sim.processes[k]->tainted);
     return begun;
 }
 
@@ -420,12 +545,6 @@ static bool names_one(const char *message)
     return scenario_names_culprit(message) || (anew && strstr(message, "process"));
 }
 
-/* Longer than others wait for it. */
-static bool was_away(const sim_fault *fault)
-{
-    return fault->done && fault->kind != SIM_KILL && fault->kind != SIM_POWER && fault->for_ns > 2 * SIM_S;
-}
-
 static bool one_was_away(void)
 {
     bool away = false;
@@ -434,20 +553,10 @@ static bool one_was_away(void)
     return away;
 }
 
-/* Two machines do not reach each other, though all others reach both: data cannot be exchanged. */
-static bool two_are_cut(void)
-{
-    bool cut = false;
-    for (int k = 0; k < sim.n_faults; k++)
-        cut = cut || (was_away(&sim.faults[k]) && (sim.faults[k].kind == SIM_CUT || sim.faults[k].kind == SIM_CUT_ONE_WAY));
-    return cut;
-}
-
 /* One that was started again may have come too late, or too early: the first group has not met. */
 static bool came_too_late(const member *m)
 {
-    return m->again && !m->begun &&
-           (m->failed.status == TREK_ERR_STATE || m->failed.status == TREK_ERR_TIMEOUT || !has_begun());
+    return m->again && !m->begun && (m->failed.status == TREK_ERR_STATE || m->failed.status == TREK_ERR_TIMEOUT || !has_begun());
 }
 
 /* Whether this process was allowed not to get to the end. */
@@ -458,11 +567,12 @@ static bool may_fail(const member *m)
         return m->number == job.failing || m->again || names_one(said);
     if (came_too_late(m))
         return true;
-    if (!has_begun() || job.least == 0) /* it began with all, or needs all */
+    if (was_full())
+        return m->failed.status == TREK_ERR_IO || m->failed.status == TREK_ERR_MEMORY || names_one(said) ||
+               strstr(said, "process") || strstr(said, "rank");
+    if (!survivor_has_begun() || job.least == 0) /* it began with all, or needs all */
         return scenario_names_culprit(said) || strstr(said, "a job that has just ended") ||
                (strstr(said, "did not reach process 0") && scenario_process(0)->tainted);
-    if (one_was_away() && strstr(said, "took this one for dead"))
-        return true;
     if (two_are_cut())
         return names_one(said);
     return left_of_first() < job.least && strstr(said, ".min_processes is") && names_one(said);
@@ -492,6 +602,9 @@ static void check(void)
     }
     if (last)
         check_samples();
+    if (job.saves)
+        check_files(last && !was_full());
+    remove_folder();
 }
 
 const scenario scenario_run = { "run", 100, begin, check };

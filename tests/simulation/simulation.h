@@ -95,7 +95,7 @@ typedef struct sim_process {
     int slow; /* in 1000: how often a step of its threads takes long */
     int64_t slow_ns;
     uint64_t steps; /* scheduling points passed */
-    int64_t ended_ns;
+    int64_t began_ns, ended_ns;
     sim_thread *threads;
     sim_own *own;
     void (*hooks[8])(void);
@@ -106,8 +106,8 @@ typedef struct sim_process {
     sim_block blocks; /* head of a ring */
     int n_blocks;
     sim_mapping *mappings;
-    int files[32];        /* real descriptors that it has open, plus 1 */
-    int files_kept;       /* so many of them until it ends */
+    int files[32];  /* real descriptors that it has open, plus 1 */
+    int files_kept; /* so many of them until it ends */
     int threads_kept;
     trek_job_context job; /* trek_job_here while it does not run */
     int (*main)(void *arg);

@@ -32,6 +32,7 @@ static struct {
     int n, least, n_members, restarts;
     int64_t steps;
     double deadline_s;
+    sim_fault *at_door; /* comes when its process is about to open its door; NULL: none */
     member members[SIM_PROCESSES];
 } job;
 
@@ -182,6 +183,8 @@ static int process_main(void *arg)
             trek_comm_set_deadline(comm, job.deadline_s);
     } else {
         comm = trek_comm_init(&(trek_comm_opts){ .engine = "shared", .deadline_s = job.deadline_s });
+        if (job.at_door && own->number == job.at_door->process)
+            sim_faults_let(job.at_door);
         regroup = comm ? trek_regroup_new(comm, PROGRAM) : NULL;
     }
     own->groups += regroup != NULL;
@@ -231,6 +234,23 @@ static void look_for_dead(void *arg, uint64_t number)
         sim_at(sim.now_ns + 300 * SIM_MS, look_for_dead, NULL, 0);
 }
 
+/* One stands still where the others know of its door already, and another one dies: they come to it. */
+static void draw_at_door(sim_random *random)
+{
+    job.at_door = &sim.faults[sim.n_faults];
+    sim.n_faults += 2;
+    int process = (int)sim_below(random, job.n);
+    job.at_door[0] = (sim_fault){ .kind = SIM_STOP,
+                                  .process = process,
+                                  .follows = true,
+                                  .at_step = (uint64_t)sim_span(random, 10, 120),
+                                  .for_ns = sim_span(random, 300, 4000) * SIM_MS };
+    job.at_door[1] = (sim_fault){ .kind = SIM_KILL,
+                                  .process = (process + 1 + (int)sim_below(random, job.n - 1)) % job.n,
+                                  .follows = true,
+                                  .at_step = (uint64_t)sim_span(random, 1, 60) };
+}
+
 static void begin(sim_random *random)
 {
     memset(&job, 0, sizeof job);
@@ -252,6 +272,8 @@ static void begin(sim_random *random)
                           .steps = 4000,
                           .longest_ns = 20 * SIM_S };
     sim_faults_draw(random, &mix);
+    if (job.n > 2 && sim_chance(random, 150))
+        draw_at_door(random);
     if (job.restarts)
         sim_at(sim.now_ns + SIM_S, look_for_dead, NULL, 0);
     sim.bound_ns = sim.now_ns + 7200 * SIM_S;

@@ -15,8 +15,17 @@
 
 /* --- visitors, with the lock held ------------------------------------------------------------------- */
 
+/* Who asks receives the others itself. */
+static void note_elder(trek_door *door, int number)
+{
+    for (int k = 0; door->hosts && k < door->n_members && door->members[k].number != door->own.number; k++)
+        if (door->members[k].number == number)
+            door->elder = k + 1;
+}
+
 static void answer_probe(trek_door *door, trek_door_visitor *visitor, int number)
 {
+    note_elder(door, number);
     bool without = door->running && !door->joins && !trek_door_is_member(door, number);
     trek_door_note answer = trek_door_note_of(door, without ? TREK_DOOR_RUNNING : TREK_DOOR_COMING);
     trek_door_send(visitor->fd, &answer);
@@ -36,6 +45,8 @@ static void take_visit(trek_door *door, trek_door_visitor *visitor, const trek_d
             trek_door_drop(&door->visitors[k]);
     visitor->number = note->number;
     visitor->generation = note->generation;
+    if (door->is_guest)
+        trek_door_send_visitor_on(door, visitor);
 }
 
 /* The others may know of this door before its own process knows that all do: who asks meanwhile waits for that. */

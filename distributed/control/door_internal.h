@@ -21,7 +21,7 @@ typedef enum trek_door_kind {
     TREK_DOOR_GONE,      /* the others have gone on without the recipient */
     TREK_DOOR_FEW,       /* `processes` are left, and `least` are needed */
     TREK_DOOR_JOIN,      /* `number`, whose door is at address and port, is to be let in; it runs `program` */
-    TREK_DOOR_GO,        /* the answers: the next group's host is at address and port; */
+    TREK_DOOR_GO,        /* the answers: the next group's host is at address and port (of a visit, too); */
     TREK_DOOR_OVER,      /* the job has ended; */
     TREK_DOOR_TAKEN,     /* the process of that number is alive; */
     TREK_DOOR_DIFFERS,   /* the others run another program */
@@ -65,6 +65,10 @@ struct trek_door {
     int64_t generation;
     int n_members;
     trek_member *members;
+    bool is_guest;       /* at the door of `host`, which is alive: whoever comes here for the next group is sent there */
+    trek_member host;
+    bool hosts;          /* it receives the others at its own door, */
+    int elder;           /* and so does this one of the members, plus 1, that stands before it and seemed dead; 0: none */
     int n_visitors, cap_visitors, cap_polled;
     trek_door_visitor *visitors;
     struct pollfd *polled;
@@ -90,8 +94,8 @@ void trek_door_wake(const trek_door *door);
 
 /* regroup.c */
 /* Waits for a note other than a beat; beats are given for it. false: there will be none. until_ns 0: as long as it takes. *heard
- * (may be NULL) is set by anything that comes. */
-bool trek_door_wait(const trek_door *door, int fd, int64_t until_ns, trek_door_note *note, bool *heard);
+ * is set by anything that comes; host (NULL: nobody): whose guest this process is from then on. */
+bool trek_door_wait(trek_door *door, int fd, const trek_member *host, int64_t until_ns, trek_door_note *note, bool *heard);
 
 /* To be the guest of that one. `lost`: it is dead. */
 trek_status trek_door_visit(trek_door *door, const trek_member *host, int64_t until_ns, trek_door_place *place, bool *lost);
@@ -100,6 +104,8 @@ trek_status trek_door_visit(trek_door *door, const trek_member *host, int64_t un
 void trek_door_take_newcomer(trek_door *door, trek_door_visitor *visitor, const trek_door_note *note);
 /* Those who are invited learn who hosts. */
 void trek_door_send_on(trek_door *door, const trek_member *host);
+/* One that has come for the next group goes to the host of this process. */
+void trek_door_send_visitor_on(const trek_door *door, trek_door_visitor *visitor);
 /* Those who wait learn that nobody will come. */
 void trek_door_close_lobby(trek_door *door);
 

@@ -54,6 +54,12 @@ void trek_door_send_on(trek_door *door, const trek_member *host)
             tell(door, &door->visitors[k], TREK_DOOR_GO, host);
 }
 
+void trek_door_send_visitor_on(const trek_door *door, trek_door_visitor *visitor)
+{
+    tell(door, visitor, TREK_DOOR_GO, &door->host);
+    visitor->number = -1; /* it does not wait here */
+}
+
 void trek_door_close_lobby(trek_door *door)
 {
     for (int k = 0; k < door->n_visitors; k++) {

@@ -59,7 +59,7 @@ static trek_status ask(trek_door *door, const trek_door_call *call, int fd, trek
     note.port = door->own.port;
     note.program = call->program;
     memcpy(note.address, door->own.address, sizeof note.address);
-    if (!trek_door_send(fd, &note) || !trek_door_wait(door, fd, 0, &note, &heard)) {
+    if (!trek_door_send(fd, &note) || !trek_door_wait(door, fd, NULL, 0, &note, &heard)) {
         *came = heard ? TREK_DOOR_LEFT_ALONE : TREK_DOOR_IGNORED;
         return TREK_OK;
     }

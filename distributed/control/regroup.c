@@ -14,9 +14,10 @@
 /* --- at another one's door -------------------------------------------------------------------------- */
 
 typedef enum outcome {
-    OUTCOME_PLACE,       /* it is known where the next group comes together */
-    OUTCOME_LOST,        /* that one is dead */
-    OUTCOME_FAILED       /* the error is set */
+    OUTCOME_PLACE,   /* it is known where the next group comes together */
+    OUTCOME_LOST,    /* that one is dead */
+    OUTCOME_SENT_ON, /* that one is the guest of another one */
+    OUTCOME_FAILED   /* the error is set */
 } outcome;
 
 static bool once(void *arg)
@@ -41,12 +42,12 @@ static trek_status fail_too_few(int left, int of, int least)
     return trek_fail(TREK_ERR_PEER, "%d of %d processes are left, and .min_processes is %d", left, of, least);
 }
 
-static outcome take_answer(trek_door *door, int fd, const trek_member *member, const trek_door_note *note,
-                           trek_door_place *place)
+static outcome take_answer(trek_door *door, int fd, const trek_door_note *note, trek_door_place *place)
 {
     if (note->kind == TREK_DOOR_GROUP) {
-        *place = (trek_door_place){ .process = note->process, .processes = note->processes, .generation = note->generation,
-                                    .port = note->port };
+        *place = (trek_door_place){
+            .process = note->process, .processes = note->processes, .generation = note->generation, .port = note->port
+        };
         memcpy(place->address, note->address, sizeof place->address);
         door->host_fd = fd;
         door->host_used = 0;
@@ -55,11 +56,30 @@ static outcome take_answer(trek_door *door, int fd, const trek_member *member, c
     if (note->kind == TREK_DOOR_FEW)
         fail_too_few(note->processes, door->n_members, note->least);
     else
-        fail_without(member->number);
+        fail_without(note->number);
     return OUTCOME_FAILED;
 }
 
-bool trek_door_wait(const trek_door *door, int fd, int64_t until_ns, trek_door_note *note, bool *heard_any)
+/* Who took the host for dead, which it may have seemed, waits at this process's door: they are to meet nevertheless. */
+static void become_guest(trek_door *door, const trek_member *host)
+{
+    trek_lock_acquire(&door->lock);
+    door->is_guest = true;
+    door->host = *host;
+    for (int k = 0; k < door->n_visitors; k++)
+        if (door->visitors[k].fd >= 0 && door->visitors[k].number >= 0 && !door->visitors[k].answered)
+            trek_door_send_visitor_on(door, &door->visitors[k]);
+    trek_lock_release(&door->lock);
+}
+
+static void end_guest(trek_door *door)
+{
+    trek_lock_acquire(&door->lock);
+    door->is_guest = false;
+    trek_lock_release(&door->lock);
+}
+
+bool trek_door_wait(trek_door *door, int fd, const trek_member *host, int64_t until_ns, trek_door_note *note, bool *heard_any)
 {
     char in[sizeof *note];
     size_t used = 0;
@@ -71,8 +91,9 @@ bool trek_door_wait(const trek_door *door, int fd, int64_t until_ns, trek_door_n
         int got = 1;
         while (got == 1 && (got = trek_door_receive(door, fd, in, &used, note)) == 1) {
             heard = trek_now_ns();
-            if (heard_any)
-                *heard_any = true;
+            if (host && !*heard_any)
+                become_guest(door, host);
+            *heard_any = true;
             if (note->kind != TREK_DOOR_BEAT)
                 return true;
         }
@@ -92,19 +113,42 @@ static void send_on(trek_door *door, const trek_member *host)
     trek_lock_release(&door->lock);
 }
 
-static outcome visit(trek_door *door, const trek_member *member, int64_t until_ns, trek_door_place *place)
+/* *member: where it is to be tried next, if this process is sent on. */
+static outcome visit_one(trek_door *door, trek_member *member, int64_t until_ns, trek_door_place *place)
 {
     trek_door_note note = trek_door_note_of(door, TREK_DOOR_VISIT);
     int fd = go_to(member);
     outcome how = OUTCOME_LOST;
-    bool there = fd >= 0 && trek_door_send(fd, &note);
+    bool there = fd >= 0 && trek_door_send(fd, &note), heard = false;
     if (there)
         send_on(door, member);
-    if (there && trek_door_wait(door, fd, until_ns, &note, NULL))
-        how = take_answer(door, fd, member, &note, place);
+    bool answered = there && trek_door_wait(door, fd, member, until_ns, &note, &heard);
+    if (answered && note.kind == TREK_DOOR_GO) {
+        *member = (trek_member){ .number = -1, .port = note.port };
+        memcpy(member->address, note.address, sizeof member->address);
+        how = OUTCOME_SENT_ON;
+    } else if (answered) {
+        how = take_answer(door, fd, &note, place);
+    }
+    end_guest(door);
     if (how != OUTCOME_PLACE)
         trek_socket_close(fd);
     return how;
+}
+
+/* Where this process is sent on, but nobody is there, it comes back. */
+static outcome visit(trek_door *door, const trek_member *member, int64_t until_ns, trek_door_place *place)
+{
+    trek_member at = *member;
+    outcome how = visit_one(door, &at, until_ns, place);
+    for (int hops = 0; how == OUTCOME_SENT_ON && hops <= door->n_members; hops++) {
+        how = visit_one(door, &at, until_ns, place);
+        if (how != OUTCOME_LOST)
+            continue;
+        at = *member;
+        how = OUTCOME_SENT_ON;
+    }
+    return how == OUTCOME_SENT_ON ? OUTCOME_LOST : how;
 }
 
 trek_status trek_door_visit(trek_door *door, const trek_member *host, int64_t until_ns, trek_door_place *place, bool *lost)
@@ -117,7 +161,7 @@ trek_status trek_door_visit(trek_door *door, const trek_member *host, int64_t un
 /* --- whether those who are missing are alive ----------------------------------------------------------- */
 
 typedef struct probe {
-    int fd;              /* -1: it is not asked, or has answered */
+    int fd; /* -1: it is not asked, or has answered */
     bool asked;
     size_t used;
     char in[sizeof(trek_door_note)];
@@ -273,13 +317,30 @@ static trek_status choose(trek_door *door, int least, trek_door_place *place)
     return status;
 }
 
-/* Until all are here who live. */
+/* Begins or ends to be the one to whom the others come. */
+static void set_hosts(trek_door *door, bool hosts)
+{
+    trek_lock_acquire(&door->lock);
+    door->hosts = hosts;
+    door->elder = 0;
+    trek_lock_release(&door->lock);
+}
+
+static bool has_elder(trek_door *door)
+{
+    trek_lock_acquire(&door->lock);
+    bool has = door->elder > 0;
+    trek_lock_release(&door->lock);
+    return has;
+}
+
+/* Until all are here who live, or one has turned up to whom they and this process are to go. */
 static trek_status receive(trek_door *door, guest *guests, struct pollfd *polled, int64_t until_ns)
 {
     for (int k = 0; k < door->n_members && door->members[k].number != door->own.number; k++)
         guests[k].dead = true; /* it was tried */
     send_on(door, &door->own);
-    while (!look_around(door, guests) && (until_ns == 0 || trek_now_ns() < until_ns)) {
+    while (!look_around(door, guests) && !has_elder(door) && (until_ns == 0 || trek_now_ns() < until_ns)) {
         int elsewhere = probe_missing(door, guests, polled);
         if (elsewhere >= 0) {
             trek_lock_acquire(&door->lock);
@@ -294,19 +355,26 @@ static trek_status receive(trek_door *door, guest *guests, struct pollfd *polled
     return TREK_OK;
 }
 
-static trek_status host(trek_door *door, int least, int64_t settle_ns, trek_door_place *place)
+/* *elder: whom to visit instead, if its door is given; nothing has been chosen then. */
+static trek_status host(trek_door *door, int least, int64_t settle_ns, trek_door_place *place, trek_member *elder)
 {
     size_t n = (size_t)door->n_members;
     guest *guests = trek_calloc(n, sizeof *guests);
     struct pollfd *polled = trek_calloc(n, sizeof *polled);
     trek_status status = guests && polled ? TREK_OK : TREK_ERR_MEMORY;
+    *elder = (trek_member){ .port = 0 };
+    set_hosts(door, true);
     if (status == TREK_OK)
         status = receive(door, guests, polled, settle_ns ? trek_now_ns() + settle_ns : 0);
     if (status == TREK_OK) {
         trek_lock_acquire(&door->lock);
-        status = choose(door, least, place);
+        if (door->elder)
+            *elder = door->members[door->elder - 1];
+        else
+            status = choose(door, least, place);
         trek_lock_release(&door->lock);
     }
+    set_hosts(door, false);
     trek_free(guests);
     trek_free(polled);
     return status;
@@ -329,7 +397,18 @@ trek_status trek_door_meet(trek_door *door, int least, int64_t settle_ns, trek_d
         if (how != OUTCOME_LOST)
             return how == OUTCOME_PLACE ? TREK_OK : trek_error_status();
     }
-    return host(door, least, settle_ns, place);
+    trek_status status = TREK_OK;
+    outcome how = OUTCOME_LOST;
+    for (int times = 0; status == TREK_OK && how == OUTCOME_LOST && times <= door->n_members; times++) {
+        trek_member elder;
+        status = host(door, least, settle_ns, place, &elder);
+        if (status != TREK_OK || elder.port == 0)
+            return status;
+        how = visit(door, &elder, until, place);
+    }
+    if (how == OUTCOME_LOST)
+        return trek_fail(TREK_ERR_PEER, "those who are left come and go: no group has been formed");
+    return how == OUTCOME_PLACE ? TREK_OK : trek_error_status();
 }
 
 static bool host_died(trek_door *door)

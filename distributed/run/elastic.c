@@ -46,9 +46,9 @@ typedef struct kept_rank {
     double ms;
 } kept_rank;
 
-/* After which complete step a state is. */
+/* After which complete step a state is; and whether the run has begun there. */
 typedef struct place {
-    int64_t epoch, batch, steps;
+    int64_t epoch, batch, steps, begun;
 } place;
 
 typedef struct run_elastic {
@@ -257,7 +257,7 @@ static trek_status keep(trek_run *run, int64_t epoch, int64_t batch)
         forget_observed(e);
     e->epoch_steps = in_epoch ? e->epoch_steps + steps - e->at.steps : 0;
     e->epoch_ns = in_epoch ? trek_now_ns() - run->epoch_start_ns : 0;
-    e->at = (place){ epoch, batch, steps };
+    e->at = (place){ epoch, batch, steps, run->begun };
     e->rng_step = trek_rank_here.rng_step;
     e->rng_draw = trek_rank_here.rng_draw;
     e->numbers[TREK_RUN_BEST] = run->best;
@@ -280,7 +280,7 @@ static trek_status keep_whole(trek_run *run, int64_t epoch)
     run_elastic *e = run->elastic;
     forget_observed(e);
     e->epoch_steps = e->epoch_ns = 0;
-    e->at = (place){ epoch, 0, trek_graph_steps(run->graph) };
+    e->at = (place){ epoch, 0, trek_graph_steps(run->graph), run->begun };
     e->numbers[TREK_RUN_BEST] = run->best;
     e->numbers[TREK_RUN_SINCE_BEST] = (double)run->since_best;
     trek_status status = trek_loader_seek(run->train, epoch, 0);
@@ -438,20 +438,32 @@ static int find_newest(const place *places, int n)
     return newest;
 }
 
+/* Where one dies before all could go on without it, some of the others have ended by that: so do the rest. */
+static trek_status check_begun(const place *places, int n, int newest)
+{
+    bool begun = false;
+    for (int p = 0; p < n; p++)
+        begun = begun || places[p].begun;
+    if (places[newest].epoch < 0)
+        return trek_fail(TREK_ERR_STATE, "trek_trainer_run: nobody is left who has a state of the run to go on from");
+    return begun ? TREK_OK : trek_fail(TREK_ERR_STATE, "trek_trainer_run: the run had not begun on all processes");
+}
+
 static trek_status agree_on_state(trek_run *run)
 {
     run_elastic *e = run->elastic;
     int n = trek_comm_world_size(e->comm), source = 0;
+    e->at.begun = run->begun;
     place *places = trek_calloc((size_t)n, sizeof *places);
     trek_status status = trek_replica_agree(e->comm, places ? TREK_OK : TREK_ERR_MEMORY, "trek_trainer_run");
     if (status == TREK_OK)
         status = trek_comm_gather_bytes(e->comm, &e->at, sizeof e->at, places);
     if (status == TREK_OK) {
         source = find_newest(places, n);
-        status = places[source].epoch < 0
-            ? trek_fail(TREK_ERR_STATE, "trek_trainer_run: nobody is left who has a state of the run to go on from")
-            : share_state(run, source);
+        status = check_begun(places, n, source);
     }
+    if (status == TREK_OK)
+        status = share_state(run, source);
     if (status == TREK_OK && later(&places[source], &e->at) > 0)
         status = catch_up(run, &places[source]);
     trek_free(places);
@@ -487,7 +499,7 @@ static trek_status load_state(trek_run *run)
     run->best = numbers[TREK_RUN_BEST];
     run->since_best = (int64_t)numbers[TREK_RUN_SINCE_BEST];
     run->first_epoch = e->at.epoch;
-    run->resumed = true;
+    run->resumed = run->begun = true;
     const ranks_stepper *s = stepper_of(run);
     bool goes_on = s && s->comm; /* it may lose another one */
     run->before.steps = e->epoch_steps;
@@ -530,19 +542,23 @@ static void say_who(const char *who, const char *what, int world, trek_log_level
                          many ? "are" : "is", what, world, world == 1 ? "es" : "");
 }
 
+static trek_status fail_to_go_on(const char *reason)
+{
+    char why[TREK_ERROR_SIZE];
+    trek_status status;
+    trek_error_take(&status, why);
+    trek_error_clear();
+    return trek_fail(status, "%s; and the run cannot go on: %.400s", reason, why);
+}
+
 /* The group of those who are left, and of those who have come. */
 static trek_status regroup(trek_run *run, const char *reason)
 {
     run_elastic *e = run->elastic;
     trek_error_clear();
     trek_comm *next = trek_regroup_meet(e->regroup, e->comm, run->opts.min_processes);
-    if (!next) {
-        char why[TREK_ERROR_SIZE];
-        trek_status status;
-        trek_error_take(&status, why);
-        trek_error_clear();
-        return trek_fail(status, "%s; and the run cannot go on: %.400s", reason, why);
-    }
+    if (!next)
+        return fail_to_go_on(reason);
     trek_comm_free(&e->comm);
     e->comm = next;
     say_who(trek_regroup_lost(e->regroup), "lost", trek_comm_world_size(e->comm), TREK_LOG_WARNING);
@@ -564,6 +580,8 @@ bool trek_run_elastic_go_on(trek_run *run, trek_status *status, void (*drop)(tre
             return false;
         *status = take_up(run, drop, build);
         goes_on = *status == TREK_OK;
+        if (*status == TREK_ERR_STATE)
+            *status = fail_to_go_on(reason);
     }
     return goes_on;
 }

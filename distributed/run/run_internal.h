@@ -50,6 +50,7 @@ struct trek_run {
     trek_loader *train, *evaluation;
     int64_t first_epoch;     /* after resuming */
     bool resumed;            /* in the middle of first_epoch */
+    bool begun;              /* each process of the group could go on without the others */
     run_before before;       /* of that epoch, on more processes (elastic.c), or before it was stopped (keep.c) */
     bool within;             /* a checkpoint now is of an epoch that has begun: it has `before`, and what was recorded since */
     run_epoch *pending;      /* an epoch that is whole, but for the others' word that they have it, too; NULL: none */

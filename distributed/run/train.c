@@ -227,7 +227,9 @@ static trek_status prepare(trek_run *run)
         trek_loader_position(run->train, NULL, &batch);
     if (status == TREK_OK)
         status = trek_run_elastic_keep(run, run->first_epoch, batch);
-    return run->elastic ? agree(run, status) : status; /* nobody begins, and dies, before all could go on without it */
+    status = run->elastic ? agree(run, status) : status; /* nobody begins, and dies, before all could go on without it */
+    run->begun = status == TREK_OK;
+    return status;
 }
 
 /* --- an epoch ------------------------------------------------------------------------------------ */

@@ -171,6 +171,19 @@ static bool is_own_end(int fd)
            (own_length == peer_length && memcmp(&own, &peer, own_length) == 0);
 }
 
+/* Whether it is connected or refused, within that time and 5 s at most; a signal does not end the wait. */
+static bool is_decided(int fd, int64_t until_ns)
+{
+    int64_t now = trek_now_ns(), until = until_ns < now + 5000000000 ? until_ns : now + 5000000000;
+    struct pollfd wait = { .fd = fd, .events = POLLOUT };
+    int got;
+    do {
+        int64_t ms = (until - trek_now_ns()) / 1000000;
+        got = poll(&wait, 1, ms < 1 ? 1 : (int)ms);
+    } while (got < 0 && errno == EINTR && trek_now_ns() < until);
+    return got > 0;
+}
+
 /* 0, or an errno. */
 static int connect_to(const struct addrinfo *one, int64_t until_ns, int *connected)
 {
@@ -180,10 +193,8 @@ static int connect_to(const struct addrinfo *one, int64_t until_ns, int *connect
     set_options(fd);
     int error = connect(fd, one->ai_addr, one->ai_addrlen) == 0 ? 0 : errno;
     if (error == EINPROGRESS) {
-        struct pollfd wait = { .fd = fd, .events = POLLOUT };
-        int64_t ms = (until_ns - trek_now_ns()) / 1000000;
         socklen_t length = sizeof error;
-        if (poll(&wait, 1, ms < 1 ? 1 : ms > 5000 ? 5000 : (int)ms) <= 0)
+        if (!is_decided(fd, until_ns))
             error = ETIMEDOUT;
         else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0)
             error = errno;

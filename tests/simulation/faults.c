@@ -68,6 +68,14 @@ static sim_fault draw_one(sim_random *random, const sim_fault_mix *mix)
     return fault;
 }
 
+/* The one behind who has failed, whom the others look for next: about as long as they wait. */
+static void stop_next(sim_random *random, sim_fault *fault, int processes)
+{
+    fault->kind = SIM_STOP;
+    fault->process = (fault[-1].process + 1) % processes;
+    fault->for_ns = 4800 * SIM_MS + sim_below(random, 800 * SIM_MS);
+}
+
 void sim_faults_draw(sim_random *random, const sim_fault_mix *mix)
 {
     int n = (int)sim_below(random, mix->most + 1);
@@ -80,6 +88,8 @@ void sim_faults_draw(sim_random *random, const sim_fault_mix *mix)
         fault->follows = steps; /* while those who are left are about to go on */
         fault->at_step = steps ? (uint64_t)sim_span(random, 1, 1000) : 0;
         fault->at_ns = fault[-1].at_ns + sim_span(random, 10000, 600 * SIM_MS);
+        if (!is_of_machine(fault[-1].kind) && mix->weights[SIM_STOP] && sim_chance(random, 150))
+            stop_next(random, fault, mix->processes);
     }
 }
 

@@ -20,12 +20,22 @@ int __real_munmap(void *memory, size_t bytes);
 int __real_memfd_create(const char *name, unsigned flags);
 int __real_close(int fd);
 int __real_open64(const char *path, int flags, ...);
+int __real_openat64(int folder, const char *path, int flags, ...);
+ssize_t __real_pwrite64(int fd, const void *data, size_t bytes, off_t offset);
+int __real_ftruncate64(int fd, off_t bytes);
+int __real_fsync(int fd);
+int __real_rename(const char *from, const char *to);
 void *__wrap_mmap64(void *at, size_t bytes, int protection, int flags, int fd, off_t offset);
 void *__wrap_mremap(void *memory, size_t bytes, size_t new_bytes, int flags, ...);
 int __wrap_munmap(void *memory, size_t bytes);
 int __wrap_memfd_create(const char *name, unsigned flags);
 int __wrap_close(int fd);
 int __wrap_open64(const char *path, int flags, ...);
+int __wrap_openat64(int folder, const char *path, int flags, ...);
+ssize_t __wrap_pwrite64(int fd, const void *data, size_t bytes, off_t offset);
+int __wrap_ftruncate64(int fd, off_t bytes);
+int __wrap_fsync(int fd);
+int __wrap_rename(const char *from, const char *to);
 
 /* --- blocks --------------------------------------------------------------------------------------------------------- */
 
@@ -44,7 +54,8 @@ static void *allocate(size_t bytes, size_t alignment, void *arg)
     sim_block *block = (sim_block *)(void *)(base + head) - 1;
     *block = (sim_block){ .bytes = bytes, .alignment = alignment };
     sim_process *process = sim.running ? sim.running->process : NULL;
-    if (process) {
+    if (process && !sim.warming) {
+        block->process = process;
         block->next = process->blocks.next;
         block->before = &process->blocks;
         block->next->before = block->before->next = block;
@@ -68,8 +79,8 @@ static void release(void *memory, size_t bytes, void *arg)
     sim_block *block = (sim_block *)memory - 1;
     if (block->bytes != bytes)
         sim_fail("a block of %zu bytes is released as one of %zu", block->bytes, bytes);
-    if (block->next && sim.running)
-        sim.running->process->n_blocks--;
+    if (block->next)
+        block->process->n_blocks--;
     forget_block(block);
     free((char *)memory - before(block->alignment));
 }
@@ -234,6 +245,49 @@ int __wrap_open64(const char *path, int flags, ...)
         }
     }
     return note_file(__real_open64(path, flags, mode));
+}
+
+/* Of a folder's file that is there. */
+int __wrap_openat64(int folder, const char *path, int flags, ...) { return note_file(__real_openat64(folder, path, flags)); }
+
+static void take_time(const char *what)
+{
+    sim_point(what);
+    if (sim.running && sim_chance(&sim.chance, 100))
+        trek_sleep_ns(sim_below(&sim.chance, 5 * SIM_MS));
+}
+
+ssize_t __wrap_pwrite64(int fd, const void *data, size_t bytes, off_t offset)
+{
+    take_time("write");
+    if (is_full()) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return __real_pwrite64(fd, data, bytes, offset);
+}
+
+int __wrap_ftruncate64(int fd, off_t bytes)
+{
+    if (bytes > 0 && is_full()) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return __real_ftruncate64(fd, bytes);
+}
+
+/* What has been written stays, as long as the system runs; a machine that loses its power is not asked for it again. */
+int __wrap_fsync(int fd)
+{
+    (void)fd;
+    take_time("sync");
+    return 0;
+}
+
+int __wrap_rename(const char *from, const char *to)
+{
+    take_time("rename");
+    return __real_rename(from, to);
 }
 
 int __wrap_close(int fd)

@@ -495,11 +495,14 @@ bool trek_socket_begun(int fd)
 static int connect_once(const char *address, int port, int64_t until_ns, int *fd)
 {
     sim_socket *end = begin(address, port);
-    int64_t ms = (until_ns - sim.now_ns) / SIM_MS;
+    int64_t until = until_ns < sim.now_ns + 5 * SIM_S ? until_ns : sim.now_ns + 5 * SIM_S;
     if (!end)
         return errno;
-    struct pollfd wait = { .fd = end->fd, .events = POLLOUT };
-    trek_socket_poll(&wait, 1, ms < 1 ? 1 : ms > 5000 ? 5000 : (int)ms);
+    do { /* a signal does not end it */
+        struct pollfd wait = { .fd = end->fd, .events = POLLOUT };
+        int64_t ms = (until - sim.now_ns) / SIM_MS;
+        trek_socket_poll(&wait, 1, ms < 1 ? 1 : (int)ms);
+    } while (!end->error && !end->connected && sim.now_ns < until);
     int error = end->error ? end->error : end->connected ? 0 : ETIMEDOUT;
     if (error)
         close_socket(end, false);

@@ -30,13 +30,14 @@ void sim_process_kill(sim_process *process, sim_end end)
 const char *sim_process_left(const sim_process *process)
 {
     static char text[256];
-    int threads = -1, sockets = sim_sockets_open(process), files = sim_files_open(process) - process->files_kept, mapped = 0;
+    int threads = -1 - process->threads_kept, sockets = sim_sockets_open(process),
+        files = sim_files_open(process) - process->files_kept, mapped = 0;
     for (const sim_thread *t = process->threads; t; t = t->next)
         threads++;
     for (const sim_mapping *m = process->mappings; m; m = m->next)
         mapped++;
     text[0] = '\0';
-    if (threads || sockets || files > 0 || mapped || process->n_blocks)
+    if (threads > 0 || sockets || files > 0 || mapped || process->n_blocks)
         snprintf(text, sizeof text, "%d threads, %d sockets, %d files, %d mappings, %d blocks of memory", threads, sockets, files,
                  mapped, process->n_blocks);
     return text;
@@ -62,6 +63,7 @@ sim_process *sim_process_begin(int number, int machine, int (*main)(void *arg), 
         abort();
     process->pid = 100 + sim.n_processes;
     process->number = number;
+    process->began_ns = sim.now_ns;
     process->machine = machine;
     process->main = main;
     process->arg = arg;
@@ -113,19 +115,6 @@ long trek_process_number(const char *name, long low, long high, long unset)
     const char *value = trek_process_variable(name);
     long number = value ? strtol(value, NULL, 10) : unset;
     return value && (number < low || number > high) ? unset : number;
-}
-
-void *trek_process_plugin(const char *plugin, char *why, size_t size)
-{
-    snprintf(why, size, "there is no plug-in %s in the simulation", plugin);
-    return NULL;
-}
-
-void *trek_process_symbol(void *library, const char *name)
-{
-    (void)library;
-    (void)name;
-    return NULL;
 }
 
 int trek_process_file(int pid, int fd)

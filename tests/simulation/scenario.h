@@ -13,7 +13,7 @@ typedef struct scenario {
     void (*check)(void);
 } scenario;
 
-extern const scenario scenario_control, scenario_door, scenario_regroup;
+extern const scenario scenario_control, scenario_regroup, scenario_run;
 
 /* --- scenario.c: what they share --- */
 

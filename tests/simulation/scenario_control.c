@@ -198,4 +198,4 @@ static void check(void)
         sim_fail("one survivor has seen %d rounds, another one %d", most, least);
 }
 
-const scenario scenario_control = { "control", 600, begin, check };
+const scenario scenario_control = { "control", 550, begin, check };

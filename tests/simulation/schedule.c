@@ -7,11 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/tape_internal.h"
+#include "tensor/scope_internal.h"
 #include "tensor/thread_end.h"
+#include "tensor/trace.h"
 #include "tests/simulation/simulation.h"
 
 sim_world sim;
 static fiber *test; /* who has called sim_run */
+
+int64_t __real_trek_clock_ns(void);
+int64_t __wrap_trek_clock_ns(void);
 
 /* --- chance ------------------------------------------------------------------------------------------------------- */
 
@@ -266,10 +272,38 @@ static void free_own(sim_own **own)
     }
 }
 
-/* Memory of threads stays until the schedule is over: events may speak of them. */
-static void end_thread(sim_thread *thread)
+static trek_tape *old_tapes; /* of threads that have ended: nodes of their processes may be on them */
+
+/* The next thread takes the tape of one that has ended: of another process it is to have none. */
+static void change_tape(void)
 {
-    fiber_call(thread->fiber, trek_thread_end);
+    trek_tape *tape = trek_tape_here;
+    if (!tape)
+        return;
+    tape->next_orphan = old_tapes;
+    old_tapes = tape;
+    trek_tape_here = calloc(1, sizeof *tape);
+    if (!trek_tape_here)
+        abort();
+}
+
+static void leave_in_order(void)
+{
+    change_tape();
+    trek_thread_end();
+}
+
+/* It is in the midst of something: what it holds goes with its process. */
+static void leave_all(void)
+{
+    trek_scopes = (trek_scope_stack){ 0 };
+    leave_in_order();
+}
+
+/* Memory of threads stays until the schedule is over: events may speak of them. */
+static void end_thread(sim_thread *thread, void (*leave)(void))
+{
+    fiber_call(thread->fiber, leave);
     thread->state = SIM_ENDED;
     thread->wait++;
     free_own(&thread->own);
@@ -282,7 +316,7 @@ static void thread_main(void *arg)
     sim_thread *self = arg;
     self->run(self->arg);
     sim_point("end of a thread");
-    end_thread(self);
+    end_thread(self, leave_in_order);
     if (self->joiner)
         sim_wake(self->joiner);
     go_on();
@@ -313,7 +347,7 @@ void sim_threads_drop(sim_process *process)
         next = t->next;
         if (t->state != SIM_ENDED) {
             not_ready(t);
-            end_thread(t);
+            end_thread(t, leave_all);
         }
         t->word = NULL;
         t->next = all_threads; /* until the schedule is over */
@@ -381,6 +415,9 @@ int64_t trek_now_ns(void)
         sim.now_ns += 20;
     return sim.now_ns;
 }
+
+/* The library's clock, below distributed/. The linker sends its calls here (--wrap). */
+int64_t __wrap_trek_clock_ns(void) { return sim.running ? trek_now_ns() : __real_trek_clock_ns(); }
 
 void trek_sleep_until_ns(int64_t until_ns)
 {
@@ -619,6 +656,11 @@ void sim_clear(void)
         sim_thread *next = all_threads->next;
         free(all_threads);
         all_threads = next;
+    }
+    while (old_tapes) {
+        trek_tape *next = old_tapes->next_orphan;
+        free(old_tapes);
+        old_tapes = next;
     }
     sim.n_events = sim.n_ready = 0;
 }

@@ -73,6 +73,7 @@ typedef struct sim_variable {
 
 typedef struct sim_block {
     struct sim_block *before, *next;
+    struct sim_process *process; /* NULL: nobody's */
     size_t bytes;
     size_t alignment;
 } sim_block;
@@ -94,7 +95,7 @@ typedef struct sim_process {
     int slow; /* in 1000: how often a step of its threads takes long */
     int64_t slow_ns;
     uint64_t steps; /* scheduling points passed */
-    int64_t ended_ns;
+    int64_t began_ns, ended_ns;
     sim_thread *threads;
     sim_own *own;
     void (*hooks[8])(void);
@@ -105,8 +106,9 @@ typedef struct sim_process {
     sim_block blocks; /* head of a ring */
     int n_blocks;
     sim_mapping *mappings;
-    int files[32];        /* real descriptors that it has open, plus 1 */
-    int files_kept;       /* so many of them until it ends */
+    int files[32];  /* real descriptors that it has open, plus 1 */
+    int files_kept; /* so many of them until it ends */
+    int threads_kept;
     trek_job_context job; /* trek_job_here while it does not run */
     int (*main)(void *arg);
     void *arg;
@@ -179,6 +181,7 @@ typedef struct sim_world {
     uint32_t left_out;                             /* bits: faults that do not happen, while they are shrunk */
     int64_t cut_until[SIM_MACHINES][SIM_MACHINES]; /* from, to */
     bool powerless[SIM_MACHINES], disturbed;       /* a fault has happened */
+    bool warming;                                  /* what is allocated outlives the schedule: tables of the library, made once */
     int64_t disk_full_until;
     struct sim_socket *listening;
     int next_port;

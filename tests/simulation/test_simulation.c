@@ -15,7 +15,7 @@
 #include "tensor/trace.h"
 #include "tests/simulation/scenario.h"
 
-static const scenario *const scenarios[] = { &scenario_control, &scenario_regroup };
+static const scenario *const scenarios[] = { &scenario_control, &scenario_regroup, &scenario_run };
 enum { SCENARIOS = sizeof scenarios / sizeof scenarios[0] };
 
 typedef struct result {
@@ -180,6 +180,7 @@ int main(void)
 {
     fiber_begin();
     setenv("TREK_CACHE", "off", 1);
+    setenv("TREK_THREADS", "1", 1);
     trek_log_set(getenv("TREK_SIMULATION_SEED") ? TREK_LOG_DEBUG : TREK_LOG_ERROR, to_trace, NULL);
     sim_memory_begin();
     if (getenv("TREK_SIMULATION_HASH"))

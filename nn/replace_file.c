@@ -40,17 +40,38 @@ static unsigned host(void)
 
 /* --- what was left behind ---------------------------------------------------------------------------------------- */
 
-/* "HOST-PID-N", and "PID-N" of earlier versions. */
+/* "HOST-PID-N". */
 static bool is_temporary(const char *rest, bool *here)
 {
     unsigned from, pid, number;
     int used = 0;
-    *here = false;
-    if (sscanf(rest, "%8x-%u-%u%n", &from, &pid, &number, &used) == 3 && rest[used] == '\0') {
-        *here = from == host();
-        return true;
-    }
+    if (strspn(rest, "0123456789abcdef") != 8 || sscanf(rest, "%8x-%u-%u%n", &from, &pid, &number, &used) != 3 ||
+        rest[used] != '\0')
+        return false;
+    *here = from == host();
+    return true;
+}
+
+/* "PID-N", as earlier versions have named them. */
+static bool is_older(const char *rest)
+{
+    unsigned pid, number;
+    int used = 0;
     return sscanf(rest, "%u-%u%n", &pid, &number, &used) == 2 && rest[used] == '\0';
+}
+
+/* A temporary file beside that one: of the same name, or, where its own name is beyond doubt, of any. */
+static bool is_ours(const char *entry, const char *name, bool *here)
+{
+    const char *mark = NULL;
+    size_t length = strlen(name);
+    for (const char *next = entry; (next = strstr(next, MARK)); next++)
+        mark = next;
+    *here = false;
+    if (!mark || mark == entry)
+        return false;
+    bool same = (size_t)(mark - entry) == length && strncmp(entry, name, length) == 0;
+    return is_temporary(mark + strlen(MARK), here) || (same && is_older(mark + strlen(MARK)));
 }
 
 /* Whoever has just made the file and waits for its lock finds it gone, and makes another one. */
@@ -71,11 +92,9 @@ void trek_replace_tidy(const char *path)
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     char *folder = slash ? trek_format("%.*s", slash == path ? 1 : (int)(slash - path), path) : trek_format(".");
     DIR *list = folder ? opendir(folder) : NULL;
-    size_t length = strlen(name), mark = strlen(MARK);
     bool here;
     for (struct dirent *entry; list && (entry = readdir(list));)
-        if (strncmp(entry->d_name, name, length) == 0 && strncmp(entry->d_name + length, MARK, mark) == 0 &&
-            is_temporary(entry->d_name + length + mark, &here))
+        if (is_ours(entry->d_name, name, &here))
             remove_abandoned(dirfd(list), entry->d_name, here);
     if (list)
         closedir(list);
@@ -165,10 +184,14 @@ trek_status trek_replace_by_link(const char *from, const char *path, bool *done)
     if (!name)
         return TREK_ERR_MEMORY;
     trek_replace_tidy(path);
+    int held = open(from, O_RDONLY | O_CLOEXEC | O_NOFOLLOW); /* the new name is nobody's to remove */
+    (void)(held >= 0 && flock(held, LOCK_SH | LOCK_NB) == 0); /* where there are locks */
     bool linked = link(from, name) == 0;
     *done = linked && rename(name, path) == 0;
     if (linked) /* also where both were names of one file already, which rename leaves as they are */
         unlink(name);
+    if (held >= 0)
+        close(held);
     trek_status status = *done ? sync_directory(name, path) : TREK_OK;
     trek_free(name);
     return status;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writing a file whole or not at all: beside its place, synced, then renamed. What writers that were killed have left
- * behind is removed by the next one of the same file, and by those who open it. Internal. */
+ * behind is removed by the next one in the same folder, and by those who open a file there. Internal. */
 #ifndef TREK_NN_REPLACE_FILE_H
 #define TREK_NN_REPLACE_FILE_H
 
@@ -21,7 +21,7 @@ trek_status trek_replace_end(trek_file_replacement *replacement, trek_status sta
  * file system has no such names, and nothing has changed. IO, MEMORY. */
 trek_status trek_replace_by_link(const char *from, const char *path, bool *done);
 
-/* Removes what dead writers of path have left; failures do not matter. */
+/* Removes what dead writers of path, and of other files beside it, have left; failures do not matter. */
 void trek_replace_tidy(const char *path);
 
 #endif

@@ -215,6 +215,28 @@ int start(const job *j, const place *p)
 
 bool start_runs(int rank) { return processes[rank].pid > 0; }
 
+/* The state stands behind the program's name, which may contain anything. */
+static bool is_stopped(pid_t pid)
+{
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    size_t length = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    if (file)
+        fclose(file);
+    text[length] = '\0';
+    const char *name_end = strrchr(text, ')');
+    return name_end && strncmp(name_end, ") T", 3) == 0;
+}
+
+int start_count_stopped(void)
+{
+    int stopped = 0;
+    for (int r = 0; r < MOST; r++)
+        stopped += processes[r].pid > 0 && is_stopped(processes[r].pid);
+    return stopped;
+}
+
 void start_send(int signal)
 {
     for (int r = 0; r < MOST; r++)

@@ -41,6 +41,8 @@ bool start_has_cores(int processes, int cores);
 /* errno, or 0: it runs. The descriptors stay the caller's. */
 int start(const job *j, const place *p);
 bool start_runs(int rank);
+/* So many processes of this machine are stopped, as by SIGSTOP. */
+int start_count_stopped(void);
 /* The processes of this machine that run. */
 void start_send(int signal);
 /* Children that are no process of the job: those whose parents have gone, and others. spared: not these; NULL: none. */

@@ -22,6 +22,7 @@
 #include "tools/run_output.h"
 #include "tools/run_remote.h"
 
+#define AGAIN "; it is started again" /* as those who read of it expect it */
 #define USUAL_SSH "ssh -o BatchMode=yes -o ControlMaster=no -o ConnectTimeout=20"
 
 typedef struct process {
@@ -181,6 +182,13 @@ static bool was_the_cause(int status)
     return WIFSIGNALED(status) && !stopping && first_failure < 128 && now() - first_at < soon;
 }
 
+/* To those who wait for others. */
+static void tell_end(const char *line)
+{
+    start_note_death(line);
+    remote_note_death(line);
+}
+
 /* how: NULL, or what is known instead of a status. */
 static void note_end(int rank, int status, const char *how)
 {
@@ -196,23 +204,28 @@ static void note_end(int rank, int status, const char *how)
                  strsignal(WTERMSIG(status)));
     else
         snprintf(end, sizeof end, "%d%s ended with status %d\n", rank, where(rank), code);
-    start_note_death(end);
-    remote_note_death(end);
     ended_well += code == 0;
     bool is_cause = failed_before && was_the_cause(status);
-    if (code == 0 || (failed_before && !is_cause))
+    if (code == 0 || (failed_before && !is_cause)) {
+        tell_end(end);
         return;
+    }
     first_failure = first_failure && !is_cause ? first_failure : code;
     first_failed = rank;
     first_at = now();
     char then[64] = ""; /* its last words are passed on first: one line is one write */
-    if (start_again(rank))
-        snprintf(then, sizeof then, "; it is started again (%d of %d)", restarted, o.restarts);
+    bool again = start_again(rank);
+    if (again)
+        snprintf(end + strcspn(end, "\n"), sizeof end - strcspn(end, "\n"), AGAIN "\n");
+    tell_end(end);
+    end[strcspn(end, ";\n")] = '\0';
+    if (again)
+        snprintf(then, sizeof then, AGAIN " (%d of %d)", restarted, o.restarts);
     else if (running > 0 && !has_failed())
         snprintf(then, sizeof then, "; the others go on");
     else if (running > 0)
         snprintf(then, sizeof then, "; the others have %g s to end", o.grace);
-    fprintf(stderr, "trek-run: rank %.*s%s\n", (int)strcspn(end, "\n"), end, then);
+    fprintf(stderr, "trek-run: rank %s%s\n", end, then);
 }
 
 /* --- other machines ---------------------------------------------------------------------------- */
@@ -238,9 +251,12 @@ static void remote_wrote(int rank, int generation, int which, const char *bytes,
 
 static void remote_failed(int rank, int why)
 {
-    if (processes[rank].generation > 0)
+    char end[64];
+    snprintf(end, sizeof end, "%d cannot be started again\n", rank);
+    if (processes[rank].generation > 0) {
+        tell_end(end);
         fprintf(stderr, "trek-run: rank %d%s cannot be started again: %s\n", rank, where(rank), strerror(why));
-    else if (first_failure == 0)
+    } else if (first_failure == 0)
         cannot_run(rank, why);
 }
 
@@ -393,6 +409,22 @@ static void say_overdue(bool terminated)
         fprintf(stderr, " not ended %g s after rank %d: SIGTERM\n", o.grace, first_failed);
 }
 
+/* The others have got to the end, and those that are left are stopped. When they will have been so for the grace time; 0: it is
+ * not so. */
+static double when_abandoned(void)
+{
+    static double since; /* 0: it was not so */
+    bool stopped = ended_well > 0 && running > 0 && start_count_stopped() == running;
+    since = !stopped ? 0 : since > 0 ? since : now();
+    return stopped ? since + o.grace : 0;
+}
+
+static void say_abandoned(void)
+{
+    print_running();
+    fprintf(stderr, " been stopped for %g s, and the others have ended: SIGTERM\n", o.grace);
+}
+
 /* Until nothing is left: the ranks, then whatever they have left behind, here and by each agent there. */
 static void watch(int signals)
 {
@@ -406,6 +438,14 @@ static void watch(int signals)
             state = FAILED;
             until = now() + (running ? o.grace : 0);
             remote_give_up();
+        }
+        double abandoned = state == WORKING ? when_abandoned() : 0;
+        if (abandoned > 0 && now() >= abandoned) {
+            say_abandoned();
+            send_all(SIGTERM);
+            send_all(SIGCONT);
+            until = now() + 5;
+            state = TERMINATED;
         }
         if (begun && ended_well > 0)
             remote_give_up(); /* nobody is started again then */
@@ -423,7 +463,7 @@ static void watch(int signals)
             until = now() + (state == FAILED ? (running ? 5 : 1) : 0.1); /* new orphans may appear as their parents go */
             state = state == FAILED ? TERMINATED : KILLED;
         }
-        wait_for_news(signals, until);
+        wait_for_news(signals, state == WORKING && abandoned > 0 ? abandoned : until);
     }
     read_streams();
 }

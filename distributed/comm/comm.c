@@ -39,8 +39,11 @@ static trek_status run_numbered(trek_comm *comm, const trek_comm_call *call)
     return status == TREK_OK ? comm->devices->wait(comm) : status;
 }
 
+/* Memory that processes share is also the child's of a fork, whose calls nobody is to notice. */
 trek_status trek_comm_run(trek_comm *comm, trek_comm_call call)
 {
+    if (trek_forked)
+        return trek_fail_forked();
     begin(comm, &call);
     trek_status status = run_numbered(comm, &call);
     if (comm->control && status == TREK_OK)
@@ -61,7 +64,7 @@ bool trek_comm_overlaps(const trek_comm *comm) { return comm->engine->start != N
 trek_status trek_comm_start(trek_comm *comm, trek_comm_call call)
 {
     bool on_device = is_on_device(&call), by_library = on_device && takes(comm, &call);
-    if (on_device ? !by_library : !comm->engine->start)
+    if (trek_forked || (on_device ? !by_library : !comm->engine->start))
         return trek_comm_run(comm, call);
     begin(comm, &call);
     return by_library ? comm->devices->start(comm, &call) : comm->engine->start(comm, &call);
@@ -69,6 +72,8 @@ trek_status trek_comm_start(trek_comm *comm, trek_comm_call call)
 
 trek_status trek_comm_finish(trek_comm *comm)
 {
+    if (trek_forked)
+        return trek_fail_forked();
     trek_status status = comm->engine->finish ? comm->engine->finish(comm) : TREK_OK;
     if (comm->devices && status == TREK_OK)
         status = comm->devices->wait(comm);
@@ -253,7 +258,7 @@ trek_status trek_comm_samples(const trek_comm *comm, int64_t total, int64_t *fir
 
 void trek_comm_abort(trek_comm *comm, const char *reason)
 {
-    if (!comm)
+    if (!comm || trek_forked)
         return;
     char message[TREK_ERROR_SIZE];
     snprintf(message, sizeof message, "the group was aborted through rank %d%s%s", comm->rank, reason && *reason ? ": " : "",
@@ -277,8 +282,9 @@ bool trek_comm_retain(trek_comm *comm)
 
 void trek_comm_destroy(trek_comm *comm)
 {
-    comm->engine->leave(comm);
-    if (comm->devices)
+    if (!trek_forked)
+        comm->engine->leave(comm);
+    if (comm->devices && !trek_forked)
         comm->devices->detach(comm);
     comm->engine->free(comm);
 }

@@ -275,6 +275,8 @@ trek_status trek_control_gather(trek_control *control, const void *mine, size_t 
 
 void trek_control_gather_begin(trek_control *control, const void *mine, size_t bytes)
 {
+    if (trek_forked)
+        return;
     trek_lock_acquire(&control->lock);
     begin(control, mine, bytes);
     trek_lock_release(&control->lock);

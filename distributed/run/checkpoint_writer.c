@@ -34,6 +34,8 @@ void trek_checkpoint_writer_free(trek_checkpoint_writer **writer)
 /* Ends the thread with what it was given. A failure is told once: the next save begins anew. */
 static trek_status finish(trek_checkpoint_writer *writer)
 {
+    if (trek_forked)
+        return trek_fail_forked();
     if (!writer->thread)
         return TREK_OK;
     trek_run_writer_finish(writer->thread);

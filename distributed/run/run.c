@@ -103,6 +103,10 @@ static bool take_next(trek_run *run, trek_epoch_metrics *metrics, bool waits, co
         trek_fail_missing(function, run ? "metrics" : "run");
         return false;
     }
+    if (trek_forked) {
+        trek_fail_forked();
+        return false;
+    }
     trek_lock_acquire(&run->lock);
     while (waits && run->next == run->n_epochs && !run->ended)
         trek_condition_wait(&run->changed, &run->lock);
@@ -120,6 +124,8 @@ trek_status trek_run_look(trek_run *run, trek_run_progress *progress)
 {
     if (!run || !progress)
         return trek_fail_missing("trek_run_look", run ? "progress" : "run");
+    if (trek_forked)
+        return trek_fail_forked();
     trek_lock_acquire(&run->lock);
     *progress = run->progress;
     trek_lock_release(&run->lock);
@@ -136,6 +142,10 @@ trek_state *trek_run_join(trek_run *run)
 {
     if (!run) {
         trek_fail_missing("trek_run_join", "run");
+        return NULL;
+    }
+    if (trek_forked) { /* the thread is the parent's, and so is all that it uses */
+        trek_fail_forked();
         return NULL;
     }
     trek_thread_join(run->thread);

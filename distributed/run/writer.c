@@ -130,7 +130,7 @@ void trek_run_writer_free(run_writer **writer)
 {
     run_writer *w = *writer;
     *writer = NULL;
-    if (!w)
+    if (!w || trek_forked) /* there its thread is the parent's */
         return;
     trek_run_writer_finish(w);
     trek_lock_acquire(&w->lock);

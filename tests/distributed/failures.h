@@ -24,7 +24,8 @@ enum {
     OUTPUT = 1 << 15
 };
 
-typedef enum act { NOTHING, KILL, STOP, EXIT, COUNT, ERROR, SILENT, BUSY, TERM, TERM_ONE } act;
+/* FORK: a child makes all calls of its parent, and is refused. */
+typedef enum act { NOTHING, KILL, STOP, EXIT, COUNT, ERROR, SILENT, BUSY, TERM, TERM_ONE, FORK } act;
 
 typedef enum mode {
     PER_RANK,

@@ -161,6 +161,14 @@ static void test_busy(void **state)
     run_expecting(list, 3, 3, look_well);
 }
 
+static void test_forked(void **state)
+{
+    scenario list[8];
+    for (int k = 0; k < 8; k++)
+        list[k] = nth(k, FORK, NOWHERE);
+    run_expecting(list, 8, 3, look_well);
+}
+
 static void test_asked_to_stop(void **state)
 {
     scenario list[8];
@@ -245,9 +253,11 @@ int main(int count, char **words)
     alarm(280);
     shared_count = list_shared(shared_before, 256);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_undisturbed),   cmocka_unit_test(test_delays),          cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_killed_at_end), cmocka_unit_test(test_left_and_broken), cmocka_unit_test(test_stopped_and_silent),
-        cmocka_unit_test(test_busy),          cmocka_unit_test(test_asked_to_stop),   cmocka_unit_test(test_nothing_left),
+        cmocka_unit_test(test_undisturbed),     cmocka_unit_test(test_delays),
+        cmocka_unit_test(test_killed),          cmocka_unit_test(test_killed_at_end),
+        cmocka_unit_test(test_left_and_broken), cmocka_unit_test(test_stopped_and_silent),
+        cmocka_unit_test(test_forked),          cmocka_unit_test(test_busy),
+        cmocka_unit_test(test_asked_to_stop),   cmocka_unit_test(test_nothing_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -575,13 +575,13 @@ static bool is_held(const char *writer)
 }
 
 /* A process that saves and saves, caught while its file is there. It ends with this one, whatever ends that. */
-static pid_t catch_in_save(int signal)
+static pid_t catch_in_save(const char *to, int signal)
 {
     char writer[32];
     pid_t pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        execl("/proc/self/exe", "test_state", "save", path, (char *)NULL);
+        execl("/proc/self/exe", "test_state", "save", to, (char *)NULL);
         _exit(1);
     }
     snprintf(writer, sizeof writer, "-%d-", (int)pid);
@@ -621,10 +621,10 @@ static void test_killed_save(void **state)
     }
     alarm(60);
     for (int k = 0; k < 3; k++) {
-        catch_in_save(SIGKILL);
+        catch_in_save(path, SIGKILL);
         assert_int_equal(count_left(), 1); /* the one before is gone */
     }
-    pid_t stopped = catch_in_save(SIGSTOP);
+    pid_t stopped = catch_in_save(path, SIGSTOP);
     assert_int_equal(count_left(), 1);
     trek_state *s = trek_state_new();
     assert_int_equal(trek_state_write(s, path), TREK_OK);
@@ -644,6 +644,15 @@ static void test_killed_save(void **state)
     trek_state_free(&s);
     assert_int_equal(count_left(), 1);
     assert_int_equal(unlink(other), 0);
+    char beside[400];
+    snprintf(beside, sizeof beside, "%s/step-7.safetensors", folder); /* is not written again, nor read */
+    catch_in_save(beside, SIGKILL);
+    assert_int_equal(count_left(), 1);
+    s = trek_state_read(path);
+    assert_non_null(s);
+    assert_int_equal(count_left(), 0);
+    trek_state_free(&s);
+    unlink(beside);
 }
 
 int main(int count, char **words)

@@ -242,6 +242,21 @@ static void test_enough(void **state)
     check_exit(&r, 0);
 }
 
+/* One that stands still when the others have got to the end is waited for no longer than the grace time; one that goes on, is. */
+static void test_stopped(void **state)
+{
+    run r;
+    RUN(&r, NULL, "-n", "3", "-m", "1", "-g", "0.3", "sh", "-c", "[ $TREK_RANK != 1 ] || kill -STOP $$; exit 0");
+    check_exit(&r, 0);
+    assert_int_equal(count_of(r.text, "trek-run: rank 1 has been stopped for 0.3 s, and the others have ended: SIGTERM\n"), 1);
+    RUN(&r, NULL, "-n", "2", "-g", "0.3", "sh", "-c", "[ $TREK_RANK != 1 ] || kill -STOP $$; exit 0");
+    check_exit(&r, 128 + SIGTERM);
+    RUN(&r, NULL, "-n", "2", "-g", "30", "sh", "-c",
+        "[ $TREK_RANK = 1 ] && { (sleep 1; kill -CONT $$) & kill -STOP $$; wait; echo went on; }; exit 0");
+    check_exit(&r, 0);
+    assert_int_equal(count_of(r.text, "went on\n"), 1);
+}
+
 static void test_orphans(void **state)
 {
     run r;
@@ -346,8 +361,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_calls),       cmocka_unit_test(test_environment),      cmocka_unit_test(test_input_and_output),
         cmocka_unit_test(test_exit_status), cmocka_unit_test(test_failure_ends_all), cmocka_unit_test(test_enough),
-        cmocka_unit_test(test_orphans),     cmocka_unit_test(test_log_files),        cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_monitor),     cmocka_unit_test(test_port_is_kept),
+        cmocka_unit_test(test_stopped),     cmocka_unit_test(test_orphans),          cmocka_unit_test(test_log_files),
+        cmocka_unit_test(test_lines),       cmocka_unit_test(test_monitor),          cmocka_unit_test(test_port_is_kept),
         cmocka_unit_test(test_signals),     cmocka_unit_test(test_killed_launcher),  cmocka_unit_test(test_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

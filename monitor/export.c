@@ -138,32 +138,36 @@ static void add_devices(trek_text *out, const char *run, const trek_run_state *s
     }
 }
 
+void trek_export_add_metrics(trek_text *out, const char *run, const trek_run_state *s)
+{
+    const char *slash = strrchr(run, '/'), *name = s->run ? s->run : slash ? slash + 1 : run;
+    add_curves(out, name, s);
+    add_gauge(out, name, "trek_step", known(s->step));
+    add_gauge(out, name, "trek_epoch", known(s->epoch));
+    add_gauge(out, name, "trek_batch", known(s->batch));
+    add_gauge(out, name, "trek_eta_seconds", s->eta_s);
+    add_gauge(out, name, "trek_running", s->status == TREK_RUN_RUNNING);
+    add_ranks(out, name, s, "trek_rank_share", offsetof(trek_run_rank, share));
+    add_ranks(out, name, s, "trek_rank_samples_per_second", offsetof(trek_run_rank, samples_per_s));
+    add_ranks(out, name, s, "trek_rank_computing_seconds", offsetof(trek_run_rank, computing_s));
+    add_ranks(out, name, s, "trek_rank_waiting_seconds", offsetof(trek_run_rank, waiting_s));
+    add_ranks(out, name, s, "trek_rank_reducing_seconds", offsetof(trek_run_rank, reducing_s));
+    add_processes(out, name, s, "trek_memory_bytes", offsetof(trek_run_process, memory_bytes));
+    add_processes(out, name, s, "trek_cpu_percent", offsetof(trek_run_process, cpu_percent));
+    add_processes(out, name, s, "trek_temperature_celsius", offsetof(trek_run_process, temperature_c));
+    add_processes(out, name, s, "trek_power_watts", offsetof(trek_run_process, power_w));
+    add_rank_names(out, name, s);
+    add_devices(out, name, s);
+    trek_text_add(out, "# EOF\n");
+}
+
 char *trek_export_open_metrics(const char *run)
 {
     trek_text out = { 0 };
     trek_run_reader *r = trek_run_read("trek_export_open_metrics", run, NULL);
     if (!r)
         return NULL;
-    const trek_run_state *s = trek_run_reader_state(r);
-    const char *slash = strrchr(run, '/'), *name = s->run ? s->run : slash ? slash + 1 : run;
-    add_curves(&out, name, s);
-    add_gauge(&out, name, "trek_step", known(s->step));
-    add_gauge(&out, name, "trek_epoch", known(s->epoch));
-    add_gauge(&out, name, "trek_batch", known(s->batch));
-    add_gauge(&out, name, "trek_eta_seconds", s->eta_s);
-    add_gauge(&out, name, "trek_running", s->status == TREK_RUN_RUNNING);
-    add_ranks(&out, name, s, "trek_rank_share", offsetof(trek_run_rank, share));
-    add_ranks(&out, name, s, "trek_rank_samples_per_second", offsetof(trek_run_rank, samples_per_s));
-    add_ranks(&out, name, s, "trek_rank_computing_seconds", offsetof(trek_run_rank, computing_s));
-    add_ranks(&out, name, s, "trek_rank_waiting_seconds", offsetof(trek_run_rank, waiting_s));
-    add_ranks(&out, name, s, "trek_rank_reducing_seconds", offsetof(trek_run_rank, reducing_s));
-    add_processes(&out, name, s, "trek_memory_bytes", offsetof(trek_run_process, memory_bytes));
-    add_processes(&out, name, s, "trek_cpu_percent", offsetof(trek_run_process, cpu_percent));
-    add_processes(&out, name, s, "trek_temperature_celsius", offsetof(trek_run_process, temperature_c));
-    add_processes(&out, name, s, "trek_power_watts", offsetof(trek_run_process, power_w));
-    add_rank_names(&out, name, s);
-    add_devices(&out, name, s);
-    trek_text_add(&out, "# EOF\n");
+    trek_export_add_metrics(&out, run, trek_run_reader_state(r));
     trek_run_reader_free(&r);
     return trek_text_take(&out);
 }

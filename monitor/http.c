@@ -24,8 +24,8 @@ struct MHD_Response;
 typedef int answer_fn(void *arg, struct MHD_Connection *connection, const char *url, const char *method, const char *version,
                       const char *upload, size_t *upload_size, void **request);
 enum { USE_ERROR_LOG = 1, USE_INTERNAL_THREAD = 8, USE_ITC = 1024, USE_AUTO = 65536 };
-enum { OPTION_END = 0, OPTION_MEMORY = 1, OPTION_CONNECTIONS = 2, OPTION_TIMEOUT = 3, OPTION_SOCKET = 12,
-       OPTION_LOGGER = 13 };
+enum { OPTION_END = 0, OPTION_MEMORY = 1, OPTION_CONNECTIONS = 2, OPTION_TIMEOUT = 3, OPTION_PER_ADDRESS = 5,
+       OPTION_SOCKET = 12, OPTION_LOGGER = 13 };
 enum { HEADER = 1, ARGUMENT = 8, MEMORY_LASTS = 0, MEMORY_IS_COPIED = 2 };
 
 /* Opened when the first page is served. In the order of the names. */
@@ -37,17 +37,19 @@ static struct {
     int (*queue)(struct MHD_Connection *connection, unsigned status, struct MHD_Response *response);
     void (*destroy)(struct MHD_Response *response);
     const char *(*lookup)(struct MHD_Connection *connection, int kind, const char *key);
+    struct MHD_Response *(*file_response)(uint64_t size, int file, uint64_t from);
 } mhd;
 static const char *const names[] = { "MHD_start_daemon", "MHD_stop_daemon", "MHD_create_response_from_buffer",
                                      "MHD_add_response_header", "MHD_queue_response", "MHD_destroy_response",
-                                     "MHD_lookup_connection_value" };
+                                     "MHD_lookup_connection_value", "MHD_create_response_from_fd_at_offset64" };
 _Static_assert(sizeof mhd == sizeof names, "a function for each name");
 static trek_late library = { .variable = "TREK_MICROHTTPD", .package = "libmicrohttpd (libmicrohttpd12)", .names = names,
                              .functions = &mhd, .n = sizeof names / sizeof *names, .files = { "libmicrohttpd.so.12" } };
 
 /* --- the server ----------------------------------------------------------------------------------- */
 
-enum { CONNECTIONS = 64, IDLE_SECONDS = 30, REQUEST_BYTES = 32 << 10, LONGEST_BODY = 4096 };
+/* A browser uses six connections to a page. */
+enum { CONNECTIONS = 64, PER_ADDRESS = 16, IDLE_SECONDS = 30, REQUEST_BYTES = 32 << 10, LONGEST_BODY = 4096 };
 
 struct trek_http {
     struct MHD_Daemon *daemon;
@@ -78,6 +80,8 @@ static void add_headers(struct MHD_Response *response, const trek_http_answer *a
     mhd.header(response, "Referrer-Policy", "no-referrer");
     mhd.header(response, "Cross-Origin-Resource-Policy", "same-origin");
     mhd.header(response, "Cache-Control", "no-store");
+    if (answer->status == 503)
+        mhd.header(response, "Retry-After", "1");
     if (answer->status == 405)
         mhd.header(response, "Allow", "GET, HEAD");
     if (answer->next >= 0) {
@@ -92,13 +96,16 @@ static int reply(trek_http *http, const trek_http_request *request)
 {
     trek_http_answer answer = { .status = 200, .next = -1, .total = -1 };
     http->handle(request, &answer, http->arg);
-    struct MHD_Response *response = mhd.response(answer.size, (void *)(uintptr_t)answer.body,
-                                                 answer.lasting ? MEMORY_LASTS : MEMORY_IS_COPIED);
+    struct MHD_Response *response = answer.file > 0
+        ? mhd.file_response(answer.size, answer.file, (uint64_t)answer.from)
+        : mhd.response(answer.size, (void *)(uintptr_t)answer.body, answer.lasting ? MEMORY_LASTS : MEMORY_IS_COPIED);
     int queued = 0;
     if (response) {
         add_headers(response, &answer);
         queued = mhd.queue(request->connection, (unsigned)answer.status, response);
-        mhd.destroy(response);
+        mhd.destroy(response); /* closes the file, when it has been sent */
+    } else if (answer.file > 0) {
+        close(answer.file);
     }
     http->release(&answer, http->arg);
     trek_error_clear(); /* of this thread, which is the server's: what failed is in the answer */
@@ -146,8 +153,8 @@ trek_http *trek_http_start(int socket, void (*handle)(const trek_http_request *r
         *http = (trek_http){ .handle = handle, .release = release, .arg = arg };
         http->daemon = mhd.start(USE_AUTO | USE_INTERNAL_THREAD | USE_ITC | USE_ERROR_LOG, 0, NULL, NULL, answer_request, http,
                                  OPTION_LOGGER, (void *)(uintptr_t)say_nothing, NULL, OPTION_SOCKET, socket, OPTION_CONNECTIONS,
-                                 (unsigned)CONNECTIONS, OPTION_TIMEOUT, (unsigned)IDLE_SECONDS, OPTION_MEMORY,
-                                 (size_t)REQUEST_BYTES, OPTION_END);
+                                 (unsigned)CONNECTIONS, OPTION_PER_ADDRESS, (unsigned)PER_ADDRESS, OPTION_TIMEOUT,
+                                 (unsigned)IDLE_SECONDS, OPTION_MEMORY, (size_t)REQUEST_BYTES, OPTION_END);
         if (!http->daemon) {
             trek_fail(TREK_ERR_IO, "trek_page_serve: the server cannot be started");
             trek_free(http);

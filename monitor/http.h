@@ -22,6 +22,8 @@ typedef struct trek_http_answer {
     const void *body;
     size_t size;
     bool lasting;             /* body outlives the server; else it is copied */
+    int file;                 /* > 0: `size` bytes of it from `from` on are the body; closed after it */
+    int64_t from;
     int64_t next, total;      /* >= 0: headers X-Trek-Next and X-Trek-Size */
     const char *policy;       /* Content-Security-Policy; NULL: nothing may be loaded */
 } trek_http_answer;

@@ -30,9 +30,9 @@ void trek_monitor_events_open(trek_monitor *m)
     char host[256] = "host";
     trek_text begin = { 0 };
     gethostname(host, sizeof host - 1);
-    char *path = trek_format("%s/events.out.tfevents.%lld.%s.%d", m->path, (long long)m->started, host, m->process);
-    m->events = path ? open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666) : -1;
-    trek_free(path);
+    char *name = trek_format("events.out.tfevents.%lld.%s.%d", (long long)m->started, host, m->process);
+    m->events = name ? trek_monitor_open_file(m, name, O_WRONLY) : -1;
+    trek_free(name);
     trek_event_begin(&begin, m->started);
     put_events(m, &begin);
 }

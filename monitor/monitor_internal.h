@@ -93,6 +93,8 @@ void trek_monitor_string(trek_text *line, const char *value);
 /* Ends the line and writes it whole; clears it. Takes the lock. Never fails, nor touches the thread's error. */
 void trek_monitor_write(trek_monitor *monitor, trek_text *line);
 void trek_monitor_open(trek_monitor *monitor);
+/* A file of the run's folder to add to, made if need be; never through a link that lies there. -1 and errno. */
+int trek_monitor_open_file(const trek_monitor *monitor, const char *name, int flags);
 
 /* --- live_events.c: TensorBoard's file beside it --- */
 void trek_monitor_events_open(trek_monitor *monitor);

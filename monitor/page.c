@@ -17,17 +17,27 @@
 #include "monitor/export.h"
 #include "monitor/http.h"
 #include "monitor/page_files.h"
+#include "monitor/run_numbers.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 #include "tensor/tensor.h"
 
-enum { MOST_RUNS = 10000, CHUNK = 1 << 20 };
+enum { MOST_RUNS = 10000, CHUNK = 1 << 20, MEASURED_RUNS = 8, MOST_METRICS = 16 << 20 };
+
+/* A run whose metrics are asked for: what has been read stays read. */
+typedef struct measured {
+    char *name;
+    trek_run_reader *reader;
+    int64_t asked;            /* the request that did last */
+} measured;
 
 struct trek_page {
     trek_http *http;
     char *folder, *only;      /* of runs; the one that is shown, or NULL */
     char *token, *url;
     bool loopback;
+    measured runs[MEASURED_RUNS];
+    int64_t requests;
 };
 
 static const char policy[] = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -173,23 +183,24 @@ static int64_t offset_of(const char *text)
 static void give_lines(int run, const char *name, int64_t from, trek_http_answer *answer)
 {
     struct stat about;
-    trek_text text = { 0 };
-    int64_t next;
+    int64_t next, count;
     int file = trek_page_process_of(name) < 0 ? -1 : trek_page_open_file(run, name, &about);
     if (from < 0) {
         say(answer, 400, "from: a number of bytes\n");
     } else if (file < 0) {
         say(answer, 404, "no such process\n");
-    } else if (trek_page_add_lines(&text, file, from, about.st_size, CHUNK, &next) != TREK_OK) {
+    } else if (trek_page_find_lines(file, from, about.st_size, CHUNK, &count, &next) != TREK_OK) {
         say(answer, 500, "the file cannot be read\n");
-        trek_text_clear(&text);
     } else {
-        trek_text_add(&text, ""); /* so that nothing is something */
-        give(answer, &text, "application/x-ndjson; charset=utf-8");
+        say(answer, 200, "");
+        answer->type = "application/x-ndjson; charset=utf-8";
         answer->next = next;
         answer->total = about.st_size;
+        answer->file = count > 0 ? file : 0;
+        answer->from = from;
+        answer->size = (size_t)count;
     }
-    if (file >= 0)
+    if (file >= 0 && answer->file != file)
         close(file);
 }
 
@@ -258,22 +269,64 @@ static const char *admit(const trek_page *page, const trek_http_request *request
     return path + 1 + length;
 }
 
-/* As Prometheus asks for it. */
-static void give_metrics(const trek_page *page, const char *name, trek_http_answer *answer)
+static void forget(measured *run)
 {
-    char *path = trek_format("%s/%s", page->folder, name), *metrics = path ? trek_export_open_metrics(path) : NULL;
-    trek_text text = { 0 };
-    trek_free(path);
-    if (!metrics) {
-        say(answer, 500, "the run cannot be read\n");
-        return;
-    }
-    trek_text_add(&text, metrics);
-    trek_string_free(&metrics);
-    give(answer, &text, "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    trek_run_reader_free(&run->reader);
+    trek_free(run->name);
+    *run = (measured){ 0 };
 }
 
-static void handle_run(const trek_page *page, const trek_http_request *request, const char *rest, bool post,
+/* The run's reader, which keeps no curves: in the place of the one that was not asked for longest. */
+static trek_run_reader *reader_of(trek_page *page, const char *name)
+{
+    measured *run = page->runs;
+    for (int k = 0; k < MEASURED_RUNS; k++) {
+        measured *other = &page->runs[k];
+        bool same = other->name && strcmp(other->name, name) == 0;
+        run = same || other->asked < run->asked ? other : run;
+        if (same)
+            break;
+    }
+    if (!run->name || strcmp(run->name, name) != 0) {
+        forget(run);
+        run->name = trek_strdup(name);
+        run->reader = trek_run_reader_new(name, &(trek_run_reader_opts){ .most_points = 16, .most_notes = 1 });
+    }
+    run->asked = ++page->requests;
+    if (!run->name || !run->reader)
+        forget(run);
+    return run->reader;
+}
+
+/* As Prometheus asks for it. */
+static void give_metrics(trek_page *page, int folder, const char *name, trek_http_answer *answer)
+{
+    bool more = false;
+    trek_text text = { 0 };
+    trek_run_reader *reader = folder < 0 ? NULL : reader_of(page, name);
+    if (!reader || trek_run_reader_poll_in(reader, folder, &more) != TREK_OK) {
+        say(answer, 500, "the run cannot be read\n");
+    } else if (more) {
+        say(answer, 503, "the run is being read\n");
+    } else {
+        trek_export_add_metrics(&text, name, trek_run_reader_state(reader));
+        give(answer, &text, "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    }
+    if (answer->size > MOST_METRICS) {
+        release(answer, NULL);
+        say(answer, 500, "the run tells too much\n");
+    }
+}
+
+static void give_only_metrics(trek_page *page, trek_http_answer *answer)
+{
+    int run = open_run(page, page->only);
+    give_metrics(page, run, page->only, answer);
+    if (run >= 0)
+        close(run);
+}
+
+static void handle_run(trek_page *page, const trek_http_request *request, const char *rest, bool post,
                        trek_http_answer *answer)
 {
     char name[256];
@@ -290,7 +343,7 @@ static void handle_run(const trek_page *page, const trek_http_request *request, 
     else if (strcmp(what, "processes") == 0)
         give_processes(run, answer);
     else if (strcmp(what, "metrics") == 0)
-        give_metrics(page, name, answer);
+        give_metrics(page, run, name, answer);
     else
         give_lines(run, what, offset_of(trek_http_argument(request, "from")), answer);
     if (run >= 0)
@@ -299,7 +352,7 @@ static void handle_run(const trek_page *page, const trek_http_request *request, 
 
 static void handle(const trek_http_request *request, trek_http_answer *answer, void *arg)
 {
-    const trek_page *page = arg;
+    trek_page *page = arg;
     const char *path = admit(page, request, answer), *runs = "/api/runs/";
     bool post = strcmp(request->method, "POST") == 0;
     bool known = post || strcmp(request->method, "GET") == 0 || strcmp(request->method, "HEAD") == 0;
@@ -316,7 +369,7 @@ static void handle(const trek_http_request *request, trek_http_answer *answer, v
     else if (strcmp(path, "/api/runs") == 0)
         give_runs(page, answer);
     else if (strcmp(path, "/metrics") == 0 && page->only)
-        give_metrics(page, page->only, answer);
+        give_only_metrics(page, answer);
     else if (strncmp(path, runs, strlen(runs)) == 0)
         handle_run(page, request, path + strlen(runs), post, answer);
     else
@@ -375,7 +428,7 @@ static trek_status begin(trek_page *page, const trek_page_opts *opts)
     if (socket < 0)
         return trek_error_status();
     if (opts->token || !page->loopback)
-        page->token = opts->token ? trek_strdup(opts->token) : new_token();
+        page->token = opts->token && *opts->token ? trek_strdup(opts->token) : new_token();
     bool v6 = strchr(address, ':');
     page->url = trek_format("http://%s%s%s:%d/%s%s", v6 ? "[" : "", address, v6 ? "]" : "", got, page->token ? page->token : "",
                             page->token ? "/" : "");
@@ -395,7 +448,7 @@ trek_page *trek_page_serve(const trek_page_opts *opts)
     }
     if (opts->port < TREK_OFF || opts->port > 65535)
         return trek_fail_null(TREK_ERR_ARGUMENT, "trek_page_serve: port %d", opts->port);
-    if (opts->token && !token_valid(opts->token))
+    if (opts->token && *opts->token && !token_valid(opts->token))
         return trek_fail_null(TREK_ERR_ARGUMENT, "trek_page_serve: a token is 16 to 128 of [A-Za-z0-9_-]");
     if (trek_error_status() != TREK_OK)
         return NULL;
@@ -444,6 +497,8 @@ void trek_page_free(trek_page **page)
         return;
     trek_page *p = *page;
     trek_http_stop(&p->http);
+    for (int k = 0; k < MEASURED_RUNS; k++)
+        forget(&p->runs[k]);
     trek_free(p->folder);
     trek_free(p->only);
     trek_free(p->token);

@@ -7,7 +7,8 @@
  *   /api/runs                                the runs of the folder, JSON
  *   /api/runs/NAME/processes                 the files of a run, JSON
  *   /api/runs/NAME/process-K.jsonl?from=N    whole lines of one, from byte N on; the header X-Trek-Next says where to go on
- *   /api/runs/NAME/metrics                   the run as it stands, OpenMetrics text for Prometheus (monitor/export.h)
+ *   /api/runs/NAME/metrics                   the run as it stands, OpenMetrics text for Prometheus (monitor/export.h); 503 while
+ *                                            it is being read, some megabytes a request
  *   /metrics                                 the same of the one run that is shown, where it is one
  *   /api/runs/NAME/want-histograms           POST
  *
@@ -30,7 +31,7 @@ typedef struct trek_page_opts {
     int port;             /* default TREK_PAGE_PORT; TREK_OFF: any that is free */
     const char *address;  /* a number or a name of this machine; default "127.0.0.1": only programs of this machine reach it */
     const char *token;    /* 16 to 128 of [A-Za-z0-9_-]: only who knows it may look; it is the first part of the page's path.
-                           * Default: none on loopback, else 128 random bits */
+                           * "": 128 random bits. Default: none on loopback, else these */
 } trek_page_opts;
 
 /* Serves until it is freed. Where the address is loopback, requests that name another host are refused: no page of the web may

@@ -146,6 +146,33 @@ trek_status trek_page_add_lines(trek_text *text, int file, int64_t from, int64_t
     return text->failed ? trek_fail(TREK_ERR_MEMORY, "no memory for a run's lines") : TREK_OK;
 }
 
+/* The last line's end in file[from..to), or the first behind it; -1: none up to `end`. -2: error. */
+static int64_t find_end(int file, int64_t from, int64_t to, int64_t end)
+{
+    char bytes[1 << 16];
+    int64_t found = -1, got;
+    for (int64_t at = from; at < end && (at < to || found < 0); at += got) {
+        int64_t count = at < to ? to - at : end - at;
+        got = read_at(file, bytes, count < (int64_t)sizeof bytes ? count : (int64_t)sizeof bytes, at);
+        if (got <= 0)
+            return got < 0 ? -2 : found;
+        const char *line = at < to ? memrchr(bytes, '\n', (size_t)got) : memchr(bytes, '\n', (size_t)got);
+        found = line ? at + (line - bytes) : found;
+    }
+    return found;
+}
+
+trek_status trek_page_find_lines(int file, int64_t from, int64_t size, int64_t most, int64_t *count, int64_t *next)
+{
+    int64_t longest = from < size - LONGEST_LINE ? from + LONGEST_LINE : size;
+    int64_t end = find_end(file, from, from < size - most ? from + most : size, longest);
+    if (end == -2)
+        return trek_fail(TREK_ERR_IO, "a run's file cannot be read: %s", strerror(errno));
+    *count = end < 0 ? 0 : end + 1 - from;
+    *next = end >= 0 ? end + 1 : longest < size ? longest : from;
+    return TREK_OK;
+}
+
 /* What stands behind "key": in a line, or NULL. A reader of JSON is not needed for a record that trek has written. */
 static const char *value_of(const char *line, const char *key)
 {

@@ -29,6 +29,8 @@ int trek_page_list_processes(int run, int **numbers);
 /* Adds whole lines of a file, from `from` on, about `most` bytes of them (a line that is longer is whole), at most
  * 64 MiB. *next: where the first byte after them is. IO, MEMORY. */
 trek_status trek_page_add_lines(trek_text *text, int file, int64_t from, int64_t size, int64_t most, int64_t *next);
+/* Which bytes from `from` on those are: *count of them, none copied; 0 and *next behind 64 MiB that hold no line's end. IO. */
+trek_status trek_page_find_lines(int file, int64_t from, int64_t size, int64_t most, int64_t *count, int64_t *next);
 /* Whether the process that writes a file is known to be gone: it ran on this machine, and there is no such process. */
 bool trek_page_writer_gone(int file, int64_t size);
 

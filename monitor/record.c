@@ -91,12 +91,29 @@ static void warn(trek_monitor *m, int error)
     m->warned = true;
 }
 
+int trek_monitor_open_file(const trek_monitor *m, const char *name, int flags)
+{
+    struct stat about;
+    int folder = open(m->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int file = folder < 0 ? -1 : openat(folder, name, flags | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    int why = errno;
+    if (file >= 0 && (fstat(file, &about) != 0 || !S_ISREG(about.st_mode))) { /* a pipe, a device */
+        close(file);
+        file = -1;
+        why = EINVAL;
+    }
+    if (folder >= 0)
+        close(folder);
+    errno = why;
+    return file;
+}
+
 void trek_monitor_open(trek_monitor *m)
 {
     char last = '\n';
     struct stat file;
     trek_status made = make_folders(m->path);
-    m->file = made == TREK_OK ? open(m->file_path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666) : -1;
+    m->file = made == TREK_OK ? trek_monitor_open_file(m, strrchr(m->file_path, '/') + 1, O_RDWR) : -1;
     if (m->file < 0)
         warn(m, errno);
     else if (fstat(m->file, &file) == 0 && file.st_size > 0 && pread(m->file, &last, 1, file.st_size - 1) == 1)

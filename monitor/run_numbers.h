@@ -22,6 +22,8 @@ void trek_run_steps_clear(trek_run_steps *steps);
 /* Reads the whole run, record by record if on_record is given; NULL and ARGUMENT, IO (it holds no watched run), MEMORY. function:
  * for messages. */
 trek_run_reader *trek_run_read(const char *function, const char *run, const trek_run_reader_opts *opts);
+/* A run as it stands, as OpenMetrics text (monitor/export.h). run: its folder, or its name. */
+void trek_export_add_metrics(trek_text *out, const char *run, const trek_run_state *state);
 /* Writes the file whole or not at all. */
 trek_status trek_run_write_file(const char *function, const char *path, const trek_text *text);
 

@@ -16,7 +16,7 @@
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 
-enum { CHUNK = 1 << 18, CHUNKS_A_POLL = 32, LONGEST_LINE = 64 << 20, MOST_PROCESSES = 4096 };
+enum { CHUNK = 1 << 18, CHUNKS_A_FILE = 32, CHUNKS_A_POLL = 128, LONGEST_LINE = 64 << 20, MOST_PROCESSES = 4096 };
 
 /* A file, and the part of a line that it ended with when it was read last. */
 typedef struct followed {
@@ -33,6 +33,7 @@ struct trek_run_reader {
     run_state state;
     followed *files;
     int n_files, cap_files;
+    int chunks;                      /* that this poll may still read */
 };
 
 trek_run_reader *trek_run_reader_new(const char *path, const trek_run_reader_opts *opts)
@@ -188,14 +189,14 @@ static void notice(followed *f, const struct stat *file)
     trek_text_clear(&f->partial);
 }
 
-static trek_status read_new(trek_run_reader *r, followed *f, int file, const char *path, char *chunk, bool *more)
+static trek_status read_new(trek_run_reader *r, followed *f, int file, const char *name, char *chunk, bool *more)
 {
-    for (int k = 0; k < CHUNKS_A_POLL; k++) {
+    for (int k = 0; k < CHUNKS_A_FILE && r->chunks > 0; k++, r->chunks--) {
         ssize_t count = pread(file, chunk, CHUNK, f->offset);
         if (count < 0 && errno == EINTR)
             continue;
         if (count < 0)
-            return trek_fail(TREK_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
+            return trek_fail(TREK_ERR_IO, "%s/%s cannot be read: %s", r->path, name, strerror(errno));
         if (count == 0)
             return TREK_OK;
         f->offset += count;
@@ -207,23 +208,51 @@ static trek_status read_new(trek_run_reader *r, followed *f, int file, const cha
     return TREK_OK;
 }
 
-static trek_status follow(trek_run_reader *r, int process, const char *name, char *chunk, bool *more)
+/* Never through a link: another user's file would be shown to whoever may look at the run. */
+static trek_status follow(trek_run_reader *r, int folder, const char *name, char *chunk, bool *more)
 {
     struct stat seen;
-    followed *f = file_of(r, process);
-    char *path = f ? trek_format("%s/%s", r->path, name) : NULL;
-    int file = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
-    trek_status status = path ? TREK_OK : TREK_ERR_MEMORY;
-    if (path && (file < 0 ? errno != ENOENT : fstat(file, &seen) != 0))
-        status = trek_fail(TREK_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
+    int file = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    trek_status status = TREK_OK;
+    if (file < 0 ? errno != ENOENT && errno != ELOOP && errno != ENXIO : fstat(file, &seen) != 0)
+        status = trek_fail(TREK_ERR_IO, "%s/%s cannot be read: %s", r->path, name, strerror(errno));
     else if (file >= 0 && S_ISREG(seen.st_mode)) {
-        notice(f, &seen);
-        status = read_new(r, f, file, path, chunk, more);
+        followed *f = file_of(r, process_of(name));
+        if (f)
+            notice(f, &seen);
+        status = f ? read_new(r, f, file, name, chunk, more) : TREK_ERR_MEMORY;
     }
     if (file >= 0)
         close(file);
-    trek_free(path);
     return status;
+}
+
+/* Reads the directory, which it closes. */
+static trek_status poll_folder(trek_run_reader *r, DIR *folder, bool *more)
+{
+    char *chunk = trek_alloc(CHUNK);
+    trek_status status = chunk ? TREK_OK : TREK_ERR_MEMORY;
+    *more = false;
+    r->chunks = CHUNKS_A_POLL;
+    for (struct dirent *d; folder && status == TREK_OK && (d = readdir(folder));)
+        if (process_of(d->d_name) >= 0)
+            status = follow(r, dirfd(folder), d->d_name, chunk, more);
+    if (folder)
+        closedir(folder);
+    trek_free(chunk);
+    trek_run_state_judge(&r->state, wall_clock());
+    return status;
+}
+
+trek_status trek_run_reader_poll_in(trek_run_reader *r, int folder, bool *more)
+{
+    int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *open = again < 0 ? NULL : fdopendir(again);
+    if (open)
+        return poll_folder(r, open, more);
+    if (again >= 0)
+        close(again);
+    return trek_fail(TREK_ERR_IO, "%s cannot be read: %s", r->path, strerror(errno));
 }
 
 trek_status trek_run_reader_poll(trek_run_reader *r, bool *more)
@@ -233,21 +262,10 @@ trek_status trek_run_reader_poll(trek_run_reader *r, bool *more)
         return trek_fail_missing("trek_run_reader_poll", "reader");
     if (trek_error_status() != TREK_OK)
         return trek_error_status();
-    more = more ? more : &ignored;
-    *more = false;
     DIR *folder = opendir(r->path);
     if (!folder && errno != ENOENT)
         return trek_fail(TREK_ERR_IO, "%s cannot be read: %s", r->path, strerror(errno));
-    char *chunk = trek_alloc(CHUNK);
-    trek_status status = chunk ? TREK_OK : TREK_ERR_MEMORY;
-    for (struct dirent *d; folder && status == TREK_OK && (d = readdir(folder));)
-        if (process_of(d->d_name) >= 0)
-            status = follow(r, process_of(d->d_name), d->d_name, chunk, more);
-    if (folder)
-        closedir(folder);
-    trek_free(chunk);
-    trek_run_state_judge(&r->state, wall_clock());
-    return status;
+    return poll_folder(r, folder, more ? more : &ignored);
 }
 
 trek_status trek_run_reader_catch_up(trek_run_reader *r)
@@ -269,7 +287,8 @@ static int files_of(const char *path, double *modified)
     *modified = 0;
     for (struct dirent *d; folder && (d = readdir(folder));) {
         struct stat seen;
-        if (process_of(d->d_name) < 0 || fstatat(dirfd(folder), d->d_name, &seen, 0) != 0)
+        if (process_of(d->d_name) < 0 || fstatat(dirfd(folder), d->d_name, &seen, AT_SYMLINK_NOFOLLOW) != 0 ||
+            !S_ISREG(seen.st_mode))
             continue;
         double then = (double)seen.st_mtim.tv_sec + (double)seen.st_mtim.tv_nsec * 1e-9;
         *modified = then > *modified ? then : *modified;

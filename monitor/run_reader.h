@@ -103,8 +103,10 @@ typedef struct trek_run_reader trek_run_reader;
  * thread at a time. */
 trek_run_reader *trek_run_reader_new(const char *path, const trek_run_reader_opts *opts);
 /* Reads what is new, at most some megabytes a file and call (*more, if given: there is more at once). A file or folder that is
- * not there is no error, nor is a line that is no record; IO: one cannot be read. */
+ * not there is no error, nor is a line that is no record; links are not followed; IO: one cannot be read. */
 trek_status trek_run_reader_poll(trek_run_reader *reader, bool *more);
+/* The same of a folder that is open, wherever the reader's path leads by now. */
+trek_status trek_run_reader_poll_in(trek_run_reader *reader, int folder, bool *more);
 /* Polls until all that is there has been read. */
 trek_status trek_run_reader_catch_up(trek_run_reader *reader);
 const trek_run_state *trek_run_reader_state(const trek_run_reader *reader);

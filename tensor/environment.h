@@ -17,6 +17,10 @@ int trek_environment_local_rank(void);
 /* A whole number from low to high, decimal or 0x..; `unset` where the variable is not set, empty or no such number. */
 long trek_environment_number(const char *name, long low, long high, long unset);
 
+/* The library, or the folders of libraries, that a variable names; NULL: none, or the process has other rights than who started
+ * it (set-user-id and the like), whose code it shall not run. */
+const char *trek_environment_library(const char *name);
+
 /* The place of the value among n choices; `unset` where the variable is not set, empty or none of them. */
 int trek_environment_choice(const char *name, const char *const *choices, int n, int unset);
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tensor/environment.h"
 #include "tensor/status_internal.h"
 
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
@@ -34,9 +35,10 @@ static bool find_all(trek_late *late, const char *file, void *library)
 
 static bool open_file(trek_late *late, const char *file)
 {
-    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    bool valid = trek_late_name_valid(file);
+    void *library = valid ? dlopen(file, RTLD_NOW | RTLD_LOCAL) : NULL;
     if (!library)
-        keep_reason(late, file, dlerror());
+        keep_reason(late, file, valid ? dlerror() : TREK_LATE_RELATIVE);
     bool usable = library && find_all(late, file, library);
     if (library && !usable)
         dlclose(library);
@@ -45,8 +47,8 @@ static bool open_file(trek_late *late, const char *file)
 
 static bool open_any(trek_late *late)
 {
-    const char *given = late->variable ? getenv(late->variable) : NULL;
-    if (given && *given)
+    const char *given = late->variable ? trek_environment_library(late->variable) : NULL;
+    if (given)
         return open_file(late, given);
     for (int k = 0; k < 3 && late->files[k]; k++)
         if (open_file(late, late->files[k]))

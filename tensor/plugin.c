@@ -3,10 +3,15 @@
 #include "tensor/plugin.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include "tensor/environment.h"
+#include "tensor/late.h"
 
 /* --- the host table ----------------------------------------------------------- */
 
@@ -40,6 +45,36 @@ static void *open_file(const char *path, char *why, size_t size)
     return library;
 }
 
+/* Whether what is loaded from beside a program was put there by the program's owner, this user or the system's: a program may lie
+ * in a folder to which others write. */
+static bool put_there_by(const char *path, uid_t owner)
+{
+    struct stat file;
+    return stat(path, &file) == 0 && (file.st_uid == 0 || file.st_uid == owner || file.st_uid == geteuid()) &&
+           !(file.st_mode & S_IWOTH);
+}
+
+/* The plug-in beside the library or program that holds the core, by its file's true place: what a program is called, which the
+ * loader tells of it, is said by whoever starts it, and relative names mean the folder in which it was started. */
+static void *open_beside(const char *name, char *why, size_t size)
+{
+    char of[4096], path[4352];
+    Dl_info info;
+    struct link_map *map = NULL;
+    struct stat program;
+    if (!dladdr1(&trek_host_table, &info, (void **)&map, RTLD_DL_LINKMAP) || !info.dli_fname)
+        return NULL;
+    bool shared = map && map->l_name && map->l_name[0];
+    ssize_t length = shared ? snprintf(of, sizeof of, "%s", info.dli_fname) : readlink("/proc/self/exe", of, sizeof of - 1);
+    if (length <= 0 || length >= (ssize_t)sizeof of || of[0] != '/')
+        return NULL;
+    of[length] = '\0';
+    if (stat(of, &program) != 0)
+        return NULL;
+    snprintf(path, sizeof path, "%.*s/lib%s.so", (int)(strrchr(of, '/') - of), of, name);
+    return shared || put_there_by(path, program.st_uid) ? open_file(path, why, size) : NULL;
+}
+
 /* One folder of a list; *at moves behind it. False when the list is at its end. */
 static bool next_folder(const char **at, char *folder, size_t size)
 {
@@ -59,18 +94,16 @@ void *trek_plugin_open(const char *name, char *why, size_t size)
     void *library = NULL;
     if (why && size)
         why[0] = 0;
-    const char *at = getenv("TREK_PLUGIN_PATH");
+    const char *at = trek_environment_library("TREK_PLUGIN_PATH");
     while (at && !library && next_folder(&at, folder, sizeof folder)) {
         snprintf(path, sizeof path, "%s/lib%s.so", folder, name);
-        library = open_file(path, why, size);
+        if (folder[0] == '/')
+            library = open_file(path, why, size);
+        else
+            trek_log_message(TREK_LOG_WARNING, "TREK_PLUGIN_PATH: %.200s is passed over: " TREK_LATE_RELATIVE, folder);
     }
-    Dl_info info;
-    const void *inside = &trek_host_table;
-    if (!library && dladdr(inside, &info) && info.dli_fname && strrchr(info.dli_fname, '/')) {
-        int length = (int)(strrchr(info.dli_fname, '/') - info.dli_fname);
-        snprintf(path, sizeof path, "%.*s/lib%s.so", length, info.dli_fname, name);
-        library = open_file(path, why, size);
-    }
+    if (!library)
+        library = open_beside(name, why, size);
     if (!library) {
         snprintf(path, sizeof path, "lib%s.so", name);
         library = open_file(path, why, size);

@@ -30,8 +30,8 @@ typedef struct trek_host {
 typedef trek_status (*trek_backend_open_fn)(int abi, const trek_host *host, trek_backend *backend, char *why, size_t size);
 #define TREK_BACKEND_OPEN "trek_backend_open"
 
-/* Looks for lib<name>.so in TREK_PLUGIN_PATH (folders, separated by colons), beside the
- * library or program that holds the core, and where the system looks; NULL and why. */
+/* Looks for lib<name>.so in TREK_PLUGIN_PATH (folders by their absolute paths, separated by colons), beside the
+ * library or program that holds the core, and where the system looks, never in the current folder as such; NULL and why. */
 void *trek_plugin_open(const char *name, char *why, size_t size);
 extern const trek_host trek_host_table;
 

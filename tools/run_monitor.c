@@ -68,7 +68,7 @@ static void become_server(const char *port)
     dup2(STDERR_FILENO, STDOUT_FILENO); /* the program's output is its own */
     setpgid(0, 0);                      /* a terminal's Ctrl-C is for the program, whose end it shows */
     start_unblock();
-    char *argv[] = { "trek-top", serve, folder, NULL };
+    char *argv[] = { "trek-top", serve, "--token", folder, NULL }; /* who else uses this machine may not look */
     execv(own, argv);
     execvp("trek-top", argv);
     fprintf(stderr, "trek-run: --monitor: trek-top cannot be run: %s\n", strerror(errno));

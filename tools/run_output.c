@@ -146,7 +146,7 @@ bool output_files(output streams[2], const char *folder, int rank)
                 errno = ENAMETOOLONG;
                 return false;
             }
-            streams[k].file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+            streams[k].file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0600);
             if (streams[k].file >= 0)
                 continue;
             if (errno != EEXIST)

@@ -23,6 +23,7 @@ static const char help[] =
     "      --json               the same as JSON\n"
     "      --serve[=PORT]       serves the page of the folder to browsers of this machine, until it is ended; PORT 0: any that\n"
     "                           is free; 6006 unless given, or any if that is taken\n"
+    "      --token              with --serve: other users of this machine do not see the page; its address has a secret\n"
     "  -i, --interval SECONDS   how often it looks; 1 unless given\n"
     "  -s, --sort ORDER         newest, name, status or loss; newest unless given\n"
     "  -h, --help\n"
@@ -31,7 +32,7 @@ static const char help[] =
     "Exit status: 0; 1 if a folder cannot be read; 2 for a wrong call.\n";
 
 typedef struct options {
-    bool once, json, serve;
+    bool once, json, serve, token;
     int port;               /* -1: not given */
     double interval;
     top_order order;
@@ -92,6 +93,8 @@ static int read_options(int argc, char **argv, options *o, int *next)
             o->serve = true;
             if (argv[k][7] && !read_port(argv[k] + 8, &o->port))
                 return wrong_call("--serve takes a port, 0 to 65535", NULL);
+        } else if (strcmp(argv[k], "--token") == 0) {
+            o->token = true;
         } else if (is(argv[k], "-i", "--interval")) {
             if (!read_seconds(++k < argc ? argv[k] : NULL, &o->interval))
                 return wrong_call("--interval takes seconds, 0.05 to 3600", NULL);
@@ -107,7 +110,7 @@ static int read_options(int argc, char **argv, options *o, int *next)
 }
 
 /* Until a signal ends it. */
-static int serve(const char *folder, int port)
+static int serve(const char *folder, int port, bool token)
 {
     sigset_t ends;
     int ended;
@@ -116,7 +119,8 @@ static int serve(const char *folder, int port)
     sigaddset(&ends, SIGTERM);
     sigaddset(&ends, SIGHUP);
     sigprocmask(SIG_BLOCK, &ends, NULL); /* the server's threads, too */
-    trek_page_opts opts = { .folder = folder, .port = port == 0 ? TREK_OFF : port > 0 ? port : 0 };
+    trek_page_opts opts = { .folder = folder, .port = port == 0 ? TREK_OFF : port > 0 ? port : 0,
+                            .token = token ? "" : NULL };
     trek_page *page = trek_page_serve(&opts);
     if (!page && port < 0 && trek_error_status() == TREK_ERR_IO) { /* the usual port is taken */
         trek_error_clear();
@@ -166,7 +170,7 @@ int main(int argc, char **argv)
     if (o.serve && (!folder || argc - next > 1))
         return wrong_call("--serve takes one folder", NULL);
     if (o.serve)
-        return serve(folder, o.port);
+        return serve(folder, o.port, o.token);
     setlocale(LC_CTYPE, "");
     top t = { .folders = argv + next, .charset = trek_charset_new(), .order = o.order };
     bool well = top_look(&t, why);

@@ -7,11 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tensor/late.h"
+
 /* why NULL: nobody asks. */
 static void *try_file(const char *path, char *why, size_t size)
 {
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    const char *problem = library ? NULL : dlerror();
+    bool valid = trek_late_name_valid(path);
+    void *library = valid ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+    const char *problem = library ? NULL : valid ? dlerror() : TREK_LATE_RELATIVE;
     if (!library && why)
         snprintf(why, size, "%s", problem ? problem : path);
     return library;
@@ -19,7 +22,7 @@ static void *try_file(const char *path, char *why, size_t size)
 
 void *trek_cuda_open_library(const char *variable, const char *const *names, char *why, size_t size)
 {
-    const char *given = getenv(variable);
+    const char *given = secure_getenv(variable); /* the plug-in links nothing of trek */
     if (given && given[0])
         return try_file(given, why, size);
 #ifndef TREK_FAKE_CUDA

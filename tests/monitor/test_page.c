@@ -67,22 +67,25 @@ static int port_of(const trek_page *page)
     return port;
 }
 
-static int connect_to(int port)
+static int connect_from(uint32_t own, int port)
 {
+    struct sockaddr_in from = { .sin_family = AF_INET, .sin_addr = { htonl(own) } };
     struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = { htonl(INADDR_LOOPBACK) } };
     int file = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct timeval limit = { .tv_sec = 10 };
     setsockopt(file, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    assert_int_equal(bind(file, (struct sockaddr *)&from, sizeof from), 0);
     assert_int_equal(connect(file, (struct sockaddr *)&to, sizeof to), 0);
     return file;
 }
 
+static int connect_to(int port) { return connect_from(INADDR_LOOPBACK, port); }
+
 static char answer[3 << 20];
 
 /* Sends a request and reads all; returns the status. */
-static int ask(const trek_page *page, const char *request)
+static int ask_by(int file, const char *request)
 {
-    int file = connect_to(port_of(page));
     size_t have = 0;
     assert_int_equal(send(file, request, strlen(request), MSG_NOSIGNAL), (ssize_t)strlen(request));
     for (ssize_t n; (n = recv(file, answer + have, sizeof answer - 1 - have, 0)) > 0;)
@@ -93,6 +96,8 @@ static int ask(const trek_page *page, const char *request)
     sscanf(answer, "HTTP/1.1 %d", &status);
     return status;
 }
+
+static int ask(const trek_page *page, const char *request) { return ask_by(connect_to(port_of(page)), request); }
 
 static int get(const trek_page *page, const char *what)
 {
@@ -216,6 +221,46 @@ static void test_long_files(void **state)
     trek_page_free(&page);
 }
 
+/* A line that is longer than all limits is passed over, and the one behind it comes. */
+static void test_overlong_line(void **state)
+{
+    static const char last[] = "\n{\"kind\":\"x\"}\n";
+    char request[100] = "/api/runs/a/process-3.jsonl";
+    const char *next;
+    trek_page *page = serve(folder);
+    int file = open(in_folder("a/process-3.jsonl"), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_int_equal(pwrite(file, last, sizeof last - 1, 65 << 20), (ssize_t)sizeof last - 1);
+    close(file);
+    assert_int_equal(get(page, request), 200);
+    assert_string_equal(body(), "");
+    assert_non_null(next = strstr(answer, "X-Trek-Next: "));
+    assert_int_equal(atoll(next + 13), 64 << 20);
+    put("a/process-3.jsonl", "{\"half");
+    snprintf(request, sizeof request, "/api/runs/a/process-3.jsonl?from=%d", (65 << 20) + 1);
+    assert_int_equal(get(page, request), 200);
+    assert_string_equal(body(), "{\"kind\":\"x\"}\n");
+    trek_page_free(&page);
+}
+
+/* Metrics of a long run: no request reads all of it, and none answers with half. */
+static void test_long_metrics(void **state)
+{
+    int status, asked = 0;
+    trek_page *page = serve(folder);
+    FILE *file = fopen(in_folder("a/process-2.jsonl"), "w");
+    fputs("{\"kind\":\"scalars\",\"time\":1,\"step\":1,\"epoch\":0,\"values\":{\"loss\":1}}\n", file);
+    for (int k = 0; k < 20; k++)
+        fprintf(file, "{\"pad\":\"%01000000d\"}\n", k);
+    fputs("{\"kind\":\"scalars\",\"time\":2,\"step\":2,\"epoch\":0,\"values\":{\"loss\":0.5}}\n", file);
+    fclose(file);
+    while ((status = get(page, "/api/runs/a/metrics")) == 503 && asked++ < 100)
+        assert_non_null(strstr(answer, "Retry-After: 1"));
+    assert_int_equal(status, 200);
+    assert_in_range(asked, 1, 10);
+    assert_non_null(strstr(body(), "name=\"loss\",at=\"step\"} 0.5\n"));
+    trek_page_free(&page);
+}
+
 /* --- whom it refuses -------------------------------------------------------------------------------- */
 
 static void test_outside(void **state)
@@ -230,6 +275,7 @@ static void test_outside(void **state)
     trek_page *page = serve(folder);
     char target[128];
     snprintf(target, sizeof target, "%s/secret", folder);
+    put("secret", "{\"kind\":\"scalars\",\"time\":1,\"step\":3,\"epoch\":0,\"values\":{\"secret\":1}}\n");
     assert_int_equal(symlink(target, in_folder("a/process-8.jsonl")), 0); /* inside the folder, too: no link is followed */
     assert_int_equal(symlink("/etc", in_folder("link")), 0);
     assert_int_equal(mkfifo(in_folder("a/process-9.jsonl"), 0644), 0);
@@ -239,6 +285,8 @@ static void test_outside(void **state)
             fail_msg("%s: %d %s", ways[k], status, body());
         assert_null(strstr(body(), "secret"));
     }
+    assert_int_equal(get(page, "/api/runs/a/metrics"), 200);
+    assert_null(strstr(body(), "secret"));
     trek_page_free(&page);
 }
 
@@ -328,6 +376,11 @@ static void test_tokens(void **state)
     assert_int_equal(get(page, "/api/runs"), 403);
     assert_int_equal(get(page, "/0123456789abcdef_-/api/runs"), 200);
     trek_page_free(&page);
+    page = trek_page_serve(&(trek_page_opts){ .folder = folder, .port = TREK_OFF, .token = "" });
+    assert_non_null(page);
+    assert_int_equal(sscanf(trek_page_address(page), "http://127.0.0.1:%*d/%63[0-9a-f]/", token), 1);
+    assert_int_equal(get(page, "/api/runs"), 403);
+    trek_page_free(&page);
 }
 
 /* --- one run, many clients, the end ----------------------------------------------------------------- */
@@ -401,6 +454,20 @@ static void test_hanging_clients(void **state)
     close(half);
     close(deaf);
     close(silent);
+}
+
+/* One address, with as many connections as it likes, leaves room for others. */
+static void test_greedy_address(void **state)
+{
+    trek_page *page = serve(folder);
+    int files[70], port = port_of(page);
+    for (int k = 0; k < 70; k++)
+        files[k] = connect_to(port);
+    assert_int_equal(ask_by(connect_from(INADDR_LOOPBACK + 1, port),
+                            "GET /api/runs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"), 200);
+    for (int k = 0; k < 70; k++)
+        close(files[k]);
+    trek_page_free(&page);
 }
 
 /* A request that is too long ends alone. */
@@ -551,6 +618,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_paths, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_lines, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_long_files, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_overlong_line, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_long_metrics, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_outside, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_hosts, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_want_histograms, set_up, tear_down),
@@ -558,6 +627,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_one_run, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_many_clients, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_hanging_clients, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_greedy_address, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_too_much, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_options, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_environment, set_up, tear_down),

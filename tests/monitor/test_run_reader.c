@@ -54,6 +54,27 @@ static const trek_run_state *poll_all(trek_run_reader *r)
     return trek_run_reader_state(r);
 }
 
+/* A file that lies there as a link is another's: it is neither read nor counted. */
+static void test_links_are_not_read(void **state)
+{
+    char path[128];
+    trek_run_entry *runs;
+    int n;
+    append(1, "{\"kind\":\"scalars\",\"time\":1,\"step\":3,\"epoch\":0,\"values\":{\"hidden\":1}}\n");
+    snprintf(path, sizeof path, "%s/other", folder);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/other/process-0.jsonl", folder);
+    assert_int_equal(symlink("../first/process-1.jsonl", path), 0);
+    snprintf(path, sizeof path, "%s/other", folder);
+    trek_run_reader *r = trek_run_reader_new(path, NULL);
+    assert_int_equal(poll_all(r)->lines, 0);
+    trek_run_reader_free(&r);
+    assert_int_equal(trek_runs_list(folder, &runs, &n), TREK_OK);
+    assert_int_equal(n, 1);
+    assert_string_equal(runs[0].name, "first");
+    trek_runs_free(&runs, n);
+}
+
 static void test_lines_count_when_they_are_whole(void **state)
 {
     trek_run_reader *r = reader_of(NULL);
@@ -347,6 +368,7 @@ static void test_runs_of_a_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_links_are_not_read, begin, end),
         cmocka_unit_test_setup_teardown(test_lines_count_when_they_are_whole, begin, end),
         cmocka_unit_test_setup_teardown(test_what_is_no_record_is_passed_over, begin, end),
         cmocka_unit_test_setup_teardown(test_long_curves_lose_points_and_not_their_ends, begin, end),

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -379,16 +380,20 @@ static void train_beside(trek_monitor *m)
 
 static void test_what_cannot_be_written_is_one_warning(void **state)
 {
-    char path[200], target[240];
+    char path[200];
+    struct rlimit before, limit;
     trek_log_set(TREK_LOG_WARNING, count_warnings, NULL);
     warnings = 0;
     train_beside(trek_monitor_new(&(trek_monitor_opts){ .folder = "/proc/nowhere", .name = "a" }));
     assert_int_equal(warnings, 1);
-    snprintf(path, sizeof path, "%s/full", folder); /* a disk without room */
-    assert_int_equal(mkdir(path, 0700), 0);
-    snprintf(target, sizeof target, "%s/process-0.jsonl", path);
-    assert_int_equal(symlink("/dev/full", target), 0);
+    getrlimit(RLIMIT_FSIZE, &before); /* a disk without room */
+    limit = before;
+    limit.rlim_cur = 300;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
     train_beside(trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .name = "full" }));
+    setrlimit(RLIMIT_FSIZE, &before);
+    signal(SIGXFSZ, SIG_DFL);
     assert_int_equal(warnings, 2);
     trek_monitor *m = watch("gone");
     snprintf(path, sizeof path, "rm -r %s/gone", folder);
@@ -396,6 +401,34 @@ static void test_what_cannot_be_written_is_one_warning(void **state)
     train_beside(m);
     assert_int_equal(warnings, 3);
     trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+}
+
+/* A link of somebody else in the folder leads to no file of ours, nor does a pipe make a run wait. */
+static void test_links_are_not_written_through(void **state)
+{
+    char path[200], victim[200];
+    struct stat about;
+    trek_log_set(TREK_LOG_WARNING, count_warnings, NULL);
+    warnings = 0;
+    snprintf(path, sizeof path, "%s/linked", folder);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(victim, sizeof victim, "%s/victim", folder);
+    close(open(victim, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    snprintf(path, sizeof path, "%s/linked/process-0.jsonl", folder);
+    assert_int_equal(symlink(victim, path), 0);
+    trek_monitor *m = watch("linked");
+    assert_int_equal(trek_monitor_scalar(m, "x", 0, 1), TREK_OK);
+    snprintf(path, sizeof path, "%s/linked/events", folder);
+    assert_int_equal(symlink(victim, path), 0);
+    snprintf(path, sizeof path, "%s/linked/pipe", folder);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(trek_monitor_open_file(m, "events", O_WRONLY), -1);
+    assert_int_equal(trek_monitor_open_file(m, "pipe", O_RDWR), -1);
+    trek_monitor_free(&m);
+    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    assert_int_equal(warnings, 1);
+    assert_int_equal(stat(victim, &about), 0);
+    assert_int_equal(about.st_size, 0);
 }
 
 /* Whoever has started them, and without a name that somebody gives. */
@@ -788,6 +821,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_a_failed_run_says_why, begin, end),
         cmocka_unit_test_setup_teardown(test_a_killed_process_has_died_and_its_file_is_there, begin, end),
         cmocka_unit_test_setup_teardown(test_what_cannot_be_written_is_one_warning, begin, end),
+        cmocka_unit_test_setup_teardown(test_links_are_not_written_through, begin, end),
         cmocka_unit_test_setup_teardown(test_entries_of_gone_processes_are_removed, begin, end),
         cmocka_unit_test_setup_teardown(test_a_registry_of_others_is_not_used, begin, end),
         cmocka_unit_test_setup_teardown(test_processes_of_a_job_have_one_folder, begin, end),

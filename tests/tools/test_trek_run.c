@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -103,6 +104,10 @@ static void test_log_files(void **state)
     assert_memory_equal(text, "out\0" "1", 5);
     assert_int_equal(read_log(logs, "process-0.err", text, sizeof text), 5);
     assert_string_equal(text, "err0\n");
+    struct stat about;
+    snprintf(text, sizeof text, "%s/process-0.err", logs);
+    assert_int_equal(stat(text, &about), 0);
+    assert_int_equal(about.st_mode & 0777, 0600);
     RUN(&r, NULL, "-n", "1", "-q", "--log-dir", logs, "sh", "-c", "head -c 20000 /dev/zero | tr '\\0' x; echo; echo end");
     check_exit(&r, 0);
     assert_string_equal(r.text, "");
@@ -139,6 +144,8 @@ static void test_monitor(void **state)
         snprintf(want, sizeof want, "/ shows %s/runs\n", folder);
         assert_int_equal(count_of(r.text, want), 1);
         assert_int_equal(count_of(r.text, "http://127.0.0.1:"), 1);
+        const char *token = strchr(strstr(r.text, "http://127.0.0.1:") + 17, '/') + 1; /* for no other user's eyes */
+        assert_int_equal(strspn(token, "0123456789abcdef"), 32);
     }
     snprintf(want, sizeof want, "%s/runs", folder);
     check_gone(want);

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "tensor/environment.h"
+#include "tensor/late.h"
 #include "tensor/status_internal.h"
 
 #ifndef TREK_BLAS_DEFAULT
@@ -70,8 +72,9 @@ void *trek_blas_open_library(const char *name, char *why, size_t size)
         if (strcmp(name, known[k][0]) == 0)
             files = known[k] + 1, count = 3;
     for (int k = 0; k < count && files[k]; k++) {
-        void *library = dlopen(files[k], RTLD_NOW | RTLD_LOCAL);
-        const char *problem = library ? NULL : dlerror();
+        bool valid = trek_late_name_valid(files[k]);
+        void *library = valid ? dlopen(files[k], RTLD_NOW | RTLD_LOCAL) : NULL;
+        const char *problem = library ? NULL : valid ? dlerror() : TREK_LATE_RELATIVE;
         if (library)
             return library;
         if (!why[0])
@@ -184,8 +187,8 @@ static bool computes(trek_dtype dtype)
 
 static void open_blas(void)
 {
-    const char *name = getenv("TREK_BLAS");
-    name = name && *name ? name : TREK_BLAS_DEFAULT;
+    const char *name = trek_environment_library("TREK_BLAS");
+    name = name ? name : TREK_BLAS_DEFAULT;
     if (!*name || strcmp(name, "off") == 0)
         return;
     char why[300] = "";

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "tensor/cpu/products/blas.h"
+#include "tensor/environment.h"
 #include "tensor/memory_internal.h"
 #include "tensor/pool.h"
 #include "tensor/status_internal.h"
@@ -73,10 +74,10 @@ static void open_one(int wide, const char *name)
 
 static void open_fftw(void)
 {
-    const char *name = getenv("TREK_FFT");
+    const char *name = trek_environment_library("TREK_FFT");
     for (int wide = 0; wide < 2; wide++) {
-        open_one(wide, name && *name ? name : wide ? "libfftw3.so.3" : "libfftw3f.so.3");
-        if (!fftw.of[wide].usable && !(name && *name))
+        open_one(wide, name ? name : wide ? "libfftw3.so.3" : "libfftw3f.so.3");
+        if (!fftw.of[wide].usable && !name)
             open_one(wide, "mkl");
     }
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "tensor/cpu/products/blas.h"
+#include "tensor/environment.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 
@@ -96,8 +97,8 @@ static void open_one(const char *name)
 static void open_lapack(void)
 {
     static const char *const known[] = { "liblapack.so.3", "openblas", "mkl", "liblapack.so" };
-    const char *name = getenv("TREK_LAPACK");
-    if (name && *name) {
+    const char *name = trek_environment_library("TREK_LAPACK");
+    if (name) {
         open_one(name);
         return;
     }

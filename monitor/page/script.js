@@ -46,6 +46,13 @@ function duration(s) {
   const m = Math.floor(s / 60);
   return m < 60 ? `${m} m ${Math.floor(s % 60)} s` : m < 1440 ? `${Math.floor(m / 60)} h ${m % 60} m` : `${Math.floor(m / 1440)} d ${Math.floor(m / 60) % 24} h`;
 }
+// On axes: whole numbers of the unit that a tick has.
+function shortTime(s) {
+  if (Math.abs(s) < 60) return `${+s.toPrecision(3)} s`;
+  const units = [['d', 86400], ['h', 3600], ['m', 60], ['s', 1]], k = units.findIndex(([, size]) => Math.abs(s) >= size);
+  const whole = Math.floor(s / units[k][1]), rest = Math.round((s - whole * units[k][1]) / (units[k + 1] || units[k])[1]);
+  return `${whole} ${units[k][0]}${rest ? ` ${rest} ${units[k + 1][0]}` : ''}`;
+}
 function clock(time) { return Number.isFinite(time) && Math.abs(time) < 8e12 ? new Date(time * 1000).toLocaleTimeString() : '–'; }
 function list(value) { return Array.isArray(value) ? value : []; }
 function text(value) { return typeof value === 'string' ? value : value === undefined || value === null ? '' : String(value); }
@@ -239,6 +246,22 @@ class Run {
     if (first && first.end) return first.end.status;
     return ['failed', 'died', 'silent', 'running', 'stopped', 'done'].find(s => states.includes(s)) || 'waiting';
   }
+  command() {
+    const quoted = word => /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
+    return [text(this.about.program), ...list(this.about.arguments).map(text)].filter((word, k) => k || word).map(quoted).join(' ');
+  }
+  // What its arguments say: --name value, --name=value, --flag; what stands alone is numbered.
+  configuration() {
+    const words = list(this.about.arguments).map(text), told = new Map();
+    for (let k = 0, alone = 0; k < words.length; k++) {
+      const named = /^--?([A-Za-z][\w.-]*)(?:=(.*))?$/s.exec(words[k]);
+      if (!named) told.set(`argument ${++alone}`, words[k]);
+      else if (named[2] !== undefined) told.set(named[1], named[2]);
+      else told.set(named[1], k + 1 < words.length && !/^--?[A-Za-z]/.test(words[k + 1]) ? words[++k] : 'yes');
+    }
+    if (this.ranks.size) told.set('ranks of the job', String(this.ranks.size));
+    return told;
+  }
   error() { return [...this.processes.values()].map(p => p.end && p.end.error).find(Boolean) || ''; }
   stateOfRank(rank) {
     const process = this.processes.get(rank.process), of = process ? this.stateOf(process) : '';
@@ -335,6 +358,22 @@ function ticks(from, to, most) {
   return out;
 }
 
+// Of bytes: round numbers of KiB, MiB, ...
+function byteTicks(from, to, most) {
+  let unit = 1;
+  while (unit < 2 ** 40 && Math.max(Math.abs(from), Math.abs(to)) >= unit * 1024) unit *= 1024;
+  return ticks(from / unit, to / unit, most).map(v => v * unit);
+}
+// Of seconds: round numbers of seconds, minutes, hours and days.
+function timeTicks(from, to, most) {
+  const raw = (to - from) / Math.max(most, 1), step = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400].find(s => s >= raw);
+  if (raw <= 1) return ticks(from, to, most);
+  if (!step) return ticks(from / 86400, to / 86400, most).map(v => v * 86400);
+  const out = [];
+  for (let k = Math.ceil(from / step); k * step <= to && out.length < 30; k++) out.push(k * step);
+  return out;
+}
+
 class Chart {
   constructor(name) {
     this.name = name;
@@ -403,8 +442,9 @@ class Chart {
     if (key !== this.key_) {
       this.key_ = key;
       this.legend.replaceChildren(...(lines.length > 1 ? lines : []).slice(0, 24).map(line => {
-        const dot = h('i', { className: 'dot' });
-        dot.style.background = line.colour;
+        const dot = h('i', { className: line.dashed ? 'dot dashed' : 'dot' });
+        dot.style.background = line.dashed ? '' : line.colour;
+        dot.style.borderColor = line.colour;
         return h('span', {}, dot, line.label);
       }));
     }
@@ -452,6 +492,7 @@ class Chart {
     this.views.forEach((v, k) => {
       const line = this.lines[k];
       ctx.strokeStyle = ctx.fillStyle = line.colour;
+      ctx.setLineDash(line.dashed ? [5, 3] : []);
       if (v.smooth !== v.y) { ctx.globalAlpha = 0.25; ctx.lineWidth = 1; trace(ctx, v.x, v.y, a, b, X, Y); ctx.globalAlpha = 1; }
       ctx.lineWidth = 1.7;
       trace(ctx, v.x, v.smooth, a, b, X, Y);
@@ -467,9 +508,9 @@ class Chart {
     ctx.lineWidth = 1;
     ctx.textAlign = 'right';
     ctx.textBaseline = 'middle';
-    let values = ticks(low, high, (box.b - box.t) / 38);
-    if (settings.log && high - low >= 2) values = ticks(low, high, 6).filter(Number.isInteger);
     const byteAxis = this.name.endsWith('_bytes') || this.name.endsWith('trek_bytes');
+    let values = (byteAxis && !settings.log ? byteTicks : ticks)(low, high, (box.b - box.t) / 38);
+    if (settings.log && high - low >= 2) values = ticks(low, high, 6).filter(Number.isInteger);
     for (const v of values) {
       const y = box.b - (v - low) / (high - low) * (box.b - box.t), told = settings.log ? Math.pow(10, v) : v;
       ctx.beginPath(); ctx.moveTo(box.l, Math.round(y) + .5); ctx.lineTo(box.r, Math.round(y) + .5); ctx.stroke();
@@ -477,7 +518,8 @@ class Chart {
     }
     ctx.textAlign = 'center';
     ctx.textBaseline = 'top';
-    for (const x of ticks(a, b, (box.r - box.l) / 80)) ctx.fillText(settings.axis === 'time' ? duration(x) : short(x), Math.max(box.l, Math.min(box.r - 12, X(x))), box.b + 7);
+    const across = (settings.axis === 'time' ? timeTicks : ticks)(a, b, (box.r - box.l) / 80).filter(x => settings.axis !== 'step' || Number.isInteger(x));
+    for (const x of across) ctx.fillText(settings.axis === 'time' ? shortTime(x) : short(x), Math.max(box.l, Math.min(box.r - 12, X(x))), box.b + 7);
   }
   point(x) {
     if (x === this.cursor) return;
@@ -571,21 +613,41 @@ function groupOf(name) { const at = name.indexOf('/'); return at > 0 ? name.slic
 const ORDER = ['training', 'epoch'], LAST = ['ranks', 'system'];
 function groupRank(name) { return ORDER.includes(name) ? ORDER.indexOf(name) : LAST.includes(name) ? 1000 + LAST.indexOf(name) : 100; }
 
+// "epoch/evaluation_loss" is the evaluation's side of "epoch/loss": [chart, side]; a name without a side is training's.
+function sideOf(name) {
+  const at = name.indexOf('/') + 1, found = /^(train|training|val|valid|validation|test|eval|evaluation)[_. -](?=.)/i.exec(name.slice(at));
+  return found ? [name.slice(0, at) + name.slice(at + found[0].length), found[1].toLowerCase()] : [name, ''];
+}
+// Which names are sides of one chart: those of which there are two.
+function pairs(names) {
+  const sides = new Map(), chart = new Map();
+  for (const name of names) {
+    const [base, side] = sideOf(name);
+    sides.set(base, (sides.get(base) || new Set()).add(side));
+  }
+  for (const name of names) chart.set(name, sides.get(sideOf(name)[0]).size > 1 ? [...sideOf(name), true] : [name, '', false]);
+  return chart;
+}
+
 function renderCharts() {
   const by = new Map(), wanted = $('find-chart').value.toLowerCase(), many = shown().length > 1;
+  const chartOf = pairs(new Set(shown().flatMap(run => [...run.series.values()].map(s => s.name))));
   for (const run of shown()) {
     const own = new Map();
     for (const s of run.series.values()) own.set(s.name, (own.get(s.name) || 0) + 1);
     const seen = new Map();
     for (const s of run.series.values()) {
-      if (!by.has(s.name)) by.set(s.name, []);
+      const [name, side, paired] = chartOf.get(s.name);
+      if (!by.has(name)) by.set(name, []);
       const k = seen.get(s.name) || 0;
       seen.set(s.name, k + 1);
-      const label = [many ? run.name : '', s.label || (own.get(s.name) > 1 ? `process ${s.process}` : '')].filter(Boolean).join(' · ') || s.name;
-      by.get(s.name).push({ series: s, label, colour: k === 0 ? run.colour : COLOURS[(COLOURS.indexOf(run.colour) + k * (many ? 3 : 1)) % COLOURS.length] });
+      const dashed = !['', 'train', 'training'].includes(side);
+      const label = [many ? run.name : '', s.label || (own.get(s.name) > 1 ? `process ${s.process}` : ''), paired ? side || 'training' : ''].filter(Boolean).join(' · ') || s.name;
+      by.get(name).push({ series: s, label, dashed, colour: k === 0 ? run.colour : COLOURS[(COLOURS.indexOf(run.colour) + k * (many ? 3 : 1)) % COLOURS.length] });
     }
   }
   for (const [name, lines] of by) {
+    lines.sort((x, y) => x.dashed - y.dashed);
     if (!charts.has(name)) charts.set(name, new Chart(name));
     const chart = charts.get(name), group = groupOf(name);
     if (!groups.has(group)) {
@@ -633,7 +695,8 @@ function makeCard(run) {
   dot.style.background = run.colour;
   return h('article', { className: 'card' }, h('header', {}, dot, h('h3', { textContent: run.name }), badge('waiting')),
     h('div', { className: 'progress', role: 'progressbar', 'aria-label': `Progress of ${run.name}`, 'aria-valuemin': 0, 'aria-valuemax': 100, 'aria-valuenow': 0 }, bar),
-    h('dl', { className: 'facts' }), h('p', { className: 'error', hidden: true }));
+    h('dl', { className: 'facts' }), h('p', { className: 'error', hidden: true }),
+    h('details', { className: 'called', hidden: true }, h('summary', { textContent: 'Command line and configuration' }), h('pre', { tabIndex: 0, 'aria-label': `Command line of ${run.name}` }), h('dl', { className: 'facts' })));
 }
 function updateCard(card, run) {
   const p = run.progress, state = run.state(), epochs = p && p.epochs > 0 ? p.epochs : number(run.about.epochs);
@@ -657,6 +720,10 @@ function updateCard(card, run) {
     ...(shown().length > 2 ? [] : [['Parameters', Number.isFinite(number(run.about.parameters)) ? figure(number(run.about.parameters)) : ''],
       ['Program', text(run.about.program).split('/').pop()], ['Host', text(run.about.host)]]),
   ]);
+  const called = card.querySelector('.called');
+  called.hidden = !run.command();
+  setText(called.querySelector('pre'), run.command());
+  facts(called.querySelector('.facts'), [...run.configuration()]);
   const error = card.querySelector('.error');
   setText(error, run.error());
   error.hidden = !run.error();
@@ -683,6 +750,109 @@ function renderSide() {
     });
     return h('li', {}, h('label', {}, box, dot, h('span', { className: 'name', textContent: run.name })));
   }, (element, run) => { element.querySelector('input').checked = run.on; });
+}
+
+// --- the table of runs -------------------------------------------------------------------------------
+
+const table = { sort: 'run', down: false, columns: '' };
+const LARGE = /acc|f1|auc|auroc|score|return|reward|precision|recall|r2|iou|psnr|bleu/i; // of these the largest is the best
+const noteOf = name => { try { return localStorage.getItem(`trek-note:${name}`) || ''; } catch { return ''; } };
+function setNote(name, note) { try { if (note) localStorage.setItem(`trek-note:${name}`, note); else localStorage.removeItem(`trek-note:${name}`); } catch { /* not kept */ } }
+const mean = values => values.reduce((a, b) => a + b, 0) / values.length;
+const deviation = values => values.length > 1 ? Math.sqrt(values.reduce((a, b) => a + (b - mean(values)) ** 2, 0) / (values.length - 1)) : NaN;
+
+// Of a run: its figures by column, and what its configuration says.
+function rowOf(run, metric) {
+  const series = [...run.series.values()].find(s => s.name === metric), values = series ? series.value.filter(Number.isFinite) : [], p = run.progress;
+  const min = values.length ? values.reduce((a, b) => Math.min(a, b)) : NaN, max = values.length ? values.reduce((a, b) => Math.max(a, b)) : NaN;
+  return { names: [run.name], run, state: run.state(), config: run.configuration(),
+    figures: { last: values.length ? values[values.length - 1] : NaN, best: LARGE.test(metric) ? max : min, min, max, step: p ? p.step : NaN, time: p && Number.isFinite(p.seconds) ? p.seconds : run.heard - run.started } };
+}
+// Runs that differ in nothing but a seed: means, and their deviations.
+function grouped(rows) {
+  const groups = new Map();
+  for (const row of rows) {
+    const config = new Map([...row.config].filter(([key]) => !/seed/i.test(key))), key = JSON.stringify([text(row.run.about.program), [...config].sort()]);
+    if (!groups.has(key)) groups.set(key, []);
+    groups.get(key).push({ ...row, config });
+  }
+  return [...groups.values()].map(all => {
+    const figures = {}, spread = {};
+    for (const key of Object.keys(all[0].figures)) {
+      const known = all.map(r => r.figures[key]).filter(Number.isFinite);
+      figures[key] = known.length ? mean(known) : NaN;
+      spread[key] = deviation(known);
+    }
+    const states = new Set(all.map(r => r.state));
+    return { ...all[0], names: all.map(r => r.names[0]).sort(), state: states.size === 1 ? all[0].state : '', figures, spread };
+  });
+}
+const FIGURES = [['last', 'Last'], ['best', 'Best'], ['min', 'Min'], ['max', 'Max'], ['step', 'Step'], ['time', 'Time']];
+function cellOf(row, key) {
+  if (key === 'run') return row.names.join(', ');
+  if (key === 'state') return row.state;
+  if (key === 'note') return noteOf(row.run.name);
+  return key.startsWith('config:') ? row.config.get(key.slice(7)) || '' : row.figures[key];
+}
+// Numbers by size, words by letters; what is not known comes last.
+function compare(a, b) {
+  const [x, y] = [a, b].map(v => typeof v === 'number' ? v : v.trim() !== '' && Number.isFinite(Number(v)) ? Number(v) : v);
+  if (typeof x === 'number' && typeof y === 'number') return (Number.isNaN(x) - Number.isNaN(y)) || x - y;
+  return (x === '') - (y === '') || String(x).localeCompare(String(y), undefined, { numeric: true });
+}
+function renderTable() {
+  const all = shown(), names = [...new Set(all.flatMap(run => [...run.series.values()].map(s => s.name)))].filter(n => !LAST.includes(groupOf(n))).sort();
+  const select = $('table-metric'), usual = ['epoch/evaluation_loss', 'epoch/loss', 'loss'].find(n => names.includes(n)) || names[0] || '';
+  const chosen = names.includes(select.value) && select.dataset.chosen ? select.value : usual;
+  keep(select, names.map(n => [n, n]), n => h('option', { value: n, textContent: n }), () => {});
+  if (select.value !== chosen) select.value = chosen;
+  const group = $('table-group').checked, wanted = $('find-row').value.toLowerCase();
+  let rows = all.map(run => rowOf(run, chosen));
+  const keys = [...new Set(rows.flatMap(r => [...r.config.keys()]))].filter(key => !group || !/seed/i.test(key));
+  const differing = keys.filter(key => new Set(rows.map(r => r.config.get(key))).size > 1);
+  if (group) rows = grouped(rows);
+  rows = rows.filter(r => [...r.names, r.state, noteOf(r.run.name), ...[...r.config].flat()].join(' ').toLowerCase().includes(wanted));
+  const columns = [['run', 'Run'], ['state', 'State'], ...FIGURES, ...($('table-differ').checked ? differing : keys).map(key => [`config:${key}`, key]), ...(group ? [] : [['note', 'Note']])];
+  if (!columns.some(([key]) => key === table.sort)) Object.assign(table, { sort: 'run', down: false });
+  // What is not known comes last, whichever way the others are sorted.
+  const unknown = row => [NaN, ''].some(v => Object.is(cellOf(row, table.sort), v));
+  rows.sort((a, b) => (unknown(a) - unknown(b)) || (table.down ? -1 : 1) * compare(cellOf(a, table.sort), cellOf(b, table.sort)) || compare(a.names[0], b.names[0]));
+  const signature = JSON.stringify(columns);
+  if (signature !== table.columns) {
+    table.columns = signature;
+    $('table-head').replaceChildren(...columns.map(([key, name]) => {
+      const button = h('button', { type: 'button', textContent: name, 'data-column': key });
+      button.addEventListener('click', () => {
+        Object.assign(table, table.sort === key ? { down: !table.down } : { sort: key, down: false });
+        renderTable();
+      });
+      return h('th', { scope: 'col' }, button);
+    }));
+  }
+  columns.forEach(([key], k) => $('table-head').children[k].setAttribute('aria-sort', key !== table.sort ? 'none' : table.down ? 'descending' : 'ascending'));
+  keep($('table-body'), rows.map(row => [`${row.names.join()} ${signature}`, row]), row => makeRow(row, columns), (element, row) => updateRow(element, row, columns));
+  setText($('table-said'), rows.length < (group ? 1 : all.length) ? `${rows.length} of ${all.length}` : `${rows.length} ${group ? 'groups of runs that differ in nothing but a seed' : rows.length === 1 ? 'run' : 'runs'}`);
+}
+function makeRow(row, columns) {
+  return h('tr', {}, ...columns.map(([key]) => {
+    if (key === 'run') {
+      const dot = h('i', { className: 'dot' });
+      dot.style.background = row.run.colour;
+      return h('th', { scope: 'row' }, dot, h('span'));
+    }
+    if (key !== 'note') return h('td', { className: key in row.figures ? 'number' : '' });
+    const note = h('input', { type: 'text', value: noteOf(row.run.name), 'aria-label': `Note on ${row.run.name}` });
+    note.addEventListener('input', () => setNote(row.run.name, note.value));
+    return h('td', {}, note);
+  }));
+}
+function updateRow(element, row, columns) {
+  columns.forEach(([key], k) => {
+    const cell = element.children[k], value = cellOf(row, key), spread = row.spread && row.spread[key];
+    const told = v => key === 'time' ? duration(v) : figure(Number.isNaN(v) ? undefined : v);
+    if (key === 'run') setText(cell.lastChild, row.names.length > 1 ? `${row.names.length} runs: ${value}` : value);
+    else if (key !== 'note') setText(cell, typeof value !== 'number' ? value : `${told(value)}${Number.isFinite(spread) ? ` ± ${key === 'time' ? duration(spread) : figure(spread)}` : ''}`);
+  });
 }
 
 // --- ranks -------------------------------------------------------------------------------------------
@@ -713,9 +883,10 @@ function updateLane(lane, run, rank) {
   canvas.setAttribute('aria-label', `Rank ${rank.rank}, ${state}: ${told('computing')} computing, ${told('waiting')} waiting, ${told('reducing')} reducing`);
   paintLane(canvas, run, rank, state);
 }
+const LANE_AXIS = 15;
 function paintLane(canvas, run, rank, state) {
   if (!canvas.clientWidth) return;
-  const { ctx, w, h: height } = canvasOf(canvas), from = run.started, to = Math.max(run.heard, from + 1), n = rank.time.length;
+  const { ctx, w, h: whole } = canvasOf(canvas), height = whole - LANE_AXIS, from = run.started, to = Math.max(run.heard, from + 1), n = rank.time.length;
   const columns = Math.max(1, Math.min(Math.floor(w / 3), 400)), sums = Array.from({ length: columns }, () => [0, 0, 0, 0]);
   for (let k = 0; k < n; k++) { // an interval is spread over the columns that it covers
     const t1 = Math.min((rank.time[k] - from) / (to - from), 1) * columns, t0 = Math.max(t1 - rank.interval[k] / (to - from) * columns, 0);
@@ -735,6 +906,16 @@ function paintLane(canvas, run, rank, state) {
       y -= part;
     }
   });
+  // Since the run began; the last one does not go beyond the end.
+  ctx.font = '10.5px system-ui, sans-serif';
+  ctx.fillStyle = ctx.strokeStyle = css('--soft');
+  ctx.textBaseline = 'alphabetic';
+  for (const t of timeTicks(0, to - from, w / 90)) {
+    const x = t / (to - from) * w, label = shortTime(t);
+    ctx.fillRect(Math.min(x, w - 1), height, 1, 4);
+    ctx.textAlign = 'left';
+    ctx.fillText(label, Math.max(0, Math.min(x + 3, w - ctx.measureText(label).width)), whole - 3);
+  }
   if (state !== 'lost') return;
   const x0 = n ? (rank.time[n - 1] - from) / (to - from) * w : 0;
   const x = Math.min(x0, w - 24);
@@ -1014,7 +1195,7 @@ function renderLog() {
 
 // --- the page ----------------------------------------------------------------------------------------
 
-const TABS = { charts: ['Charts', renderCharts], ranks: ['Ranks', renderRanks], histograms: ['Histograms', renderHistograms], graph: ['Graph', renderGraph], media: ['Texts and images', renderMedia], log: ['Log', renderLog] };
+const TABS = { charts: ['Charts', renderCharts], table: ['Runs', renderTable], ranks: ['Ranks', renderRanks], histograms: ['Histograms', renderHistograms], graph: ['Graph', renderGraph], media: ['Texts and images', renderMedia], log: ['Log', renderLog] };
 function choose(tab, focus) {
   settings.tab = tab;
   for (const name of Object.keys(TABS)) {
@@ -1069,7 +1250,14 @@ function listen() {
   $('smoothing').addEventListener('input', () => { settings.smoothing = Number($('smoothing').value); setText($('smoothing-value'), settings.smoothing.toFixed(2)); redraw(); });
   $('axis').addEventListener('change', () => { settings.axis = $('axis').value; for (const chart of charts.values()) { chart.range = null; chart.cursor = null; } redraw(); });
   $('log').addEventListener('change', () => { settings.log = $('log').checked; redraw(); });
-  for (const id of ['find-chart', 'find-run', 'of', 'level']) $(id).addEventListener('input', render);
+  $('table-metric').addEventListener('change', () => { $('table-metric').dataset.chosen = '1'; render(); });
+  for (const id of ['find-chart', 'find-run', 'of', 'level', 'find-row', 'table-differ', 'table-group']) $(id).addEventListener('input', render);
+  $('table-all').addEventListener('click', () => {
+    for (const run of runs.values()) run.on = true;
+    source.chosen = true;
+    if (source.live) Promise.all(shown().map(pollRun)).then(changed, changed);
+    changed();
+  });
   $('want').addEventListener('click', wantHistograms);
   $('heat').addEventListener('change', () => { settings.heat = $('heat').value === 'memory' ? 'memory' : 'time'; render(); });
   $('menu').addEventListener('click', () => $('menu').setAttribute('aria-expanded', String($('side').classList.toggle('open'))));
@@ -1081,7 +1269,7 @@ function listen() {
 window.trek = {
   get ready() { return source.ready; },
   get polls() { return source.polls; },
-  runs, charts, settings, smooth, cleanSvg,
+  runs, charts, settings, smooth, cleanSvg, byteTicks, timeTicks, shortTime,
   names: run => [...new Set([...runs.get(run).series.values()].map(s => s.name))],
   series(run, name, process = 0, label = '') {
     const s = runs.get(run) && runs.get(run).series.get(JSON.stringify([name, process, label]));

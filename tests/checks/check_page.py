@@ -72,13 +72,13 @@ PNGS = [small_png([0, 50 + k, 100, 200]) for k in range(3)]
 class Writer:
     """The file of one process."""
 
-    def __init__(self, folder, run, process=0, processes=1, ranks=(0, 1), started=None, pid=None, host=None):
+    def __init__(self, folder, run, process=0, processes=1, ranks=(0, 1), started=None, pid=None, host=None, arguments=("--epochs", "3")):
         self.path = pathlib.Path(folder) / run
         self.path.mkdir(exist_ok=True)
         self.file = open(self.path / f"process-{process}.jsonl", "a", buffering=1)
         self.now = started or time.time() - 600
         self.ranks = ranks
-        self.add("run", version=1, run=run, program="/tmp/train", arguments=["--epochs", "3"], host=host or socket.gethostname(), pid=pid or os.getpid(), process=process,
+        self.add("run", version=1, run=run, program="/tmp/train", arguments=list(arguments), host=host or socket.gethostname(), pid=pid or os.getpid(), process=process,
                  processes=processes, ranks=[{"rank": k, "device": f"cpu:{k}", "name": "a CPU"} for k in ranks], epochs=3, trek="0.1.0", started=self.now, parameters=101770)
 
     def add(self, kind, **fields):
@@ -239,7 +239,7 @@ def no_sideways(driver, where):
     assert wide[0] <= wide[1], f"{where}: it is {wide[0]} wide, the window {wide[1]}"
 
 
-TABS = ("charts", "ranks", "histograms", "graph", "media", "log")
+TABS = ("charts", "table", "ranks", "histograms", "graph", "media", "log")
 
 
 # --- what is checked -----------------------------------------------------------------------------------
@@ -566,6 +566,76 @@ def check_several(d, page, folder, pictures):
     quiet(d)
 
 
+def rows(d):
+    return d.execute_script("return [...document.querySelectorAll('#table-body tr')].map(r => [...r.children].map(c => c.querySelector('input') ? c.querySelector('input').value : c.textContent))")
+
+
+def check_table(d, page, folder, pictures):
+    """Runs as rows: their figures, what differs of their configuration, order, filter, notes, groups of seeds; the command line in their
+    cards; training and evaluation in one chart; ticks."""
+    values = {}
+    for k, (lr, seed) in enumerate(((0.1, 1), (0.1, 2), (0.01, 1), (0.01, 2))):
+        w = Writer(folder, f"table-{k}", arguments=["data set", "--lr", lr, f"--seed={seed}", "--amp", "--epochs", "3"])
+        values[k] = [2 - 0.1 * k - 0.01 * seed * step for step in range(3)]
+        for step, value in enumerate(values[k]):
+            w.now += 60
+            w.add("progress", epoch=step + 1, epochs=3, batch=0, batches=10, step=10 * (step + 1), eta_s=0, seconds=60 * (step + 1))
+            w.add("scalars", step=10 * (step + 1), epoch=step, at="epoch", values={"loss": value - 1, "evaluation_loss": value, "accuracy": 0.5 + 0.1 * step - 0.01 * k})
+        w.close("done")
+    go(d, page.url, *(f"table-{k}" for k in range(4)))
+    until(d, "trek.charts.get('epoch/loss') && trek.charts.get('epoch/loss').lines.length === 8", "training and evaluation in one chart")
+    told = d.execute_script("return trek.charts.get('epoch/loss').lines.map(l => [l.label, l.dashed, l.series.name])")
+    assert [dashed for _, dashed, _ in told] == [False] * 4 + [True] * 4, told  # training first
+    assert ["table-0 · training", False, "epoch/loss"] in told and ["table-0 · evaluation", True, "epoch/evaluation_loss"] in told, told
+    assert d.execute_script("return !trek.charts.has('epoch/evaluation_loss') && trek.charts.get('epoch/accuracy').lines.every(l => !l.dashed)")
+    card = d.find_element(By.CSS_SELECTOR, "#cards .card[data-key='table-0']")
+    card.find_element(By.TAG_NAME, "summary").click()
+    assert card.find_element(By.TAG_NAME, "pre").text == "/tmp/train 'data set' --lr 0.1 --seed=1 --amp --epochs 3", card.text
+    facts_ = dict(zip([e.text for e in card.find_elements(By.CSS_SELECTOR, ".called dt")], [e.text for e in card.find_elements(By.CSS_SELECTOR, ".called dd")]))
+    assert facts_ == {"argument 1": "data set", "lr": "0.1", "seed": "1", "amp": "yes", "epochs": "3", "ranks of the job": "2"}, facts_
+    tab(d, "table")
+    assert Select(d.find_element(By.ID, "table-metric")).first_selected_option.text == "epoch/evaluation_loss"
+    def head():
+        return [e.text.split(" ↑")[0].split(" ↓")[0] for e in d.find_elements(By.CSS_SELECTOR, "#table-head th")]
+    assert head() == ["Run", "State", "Last", "Best", "Min", "Max", "Step", "Time", "lr", "seed", "Note"], head()
+    expected = [[f"table-{k}", "done", f"{v[-1]:g}", f"{v[-1]:g}", f"{v[-1]:g}", f"{v[0]:g}", "30", "3 m 0 s", str((0.1, 0.1, 0.01, 0.01)[k]), str(1 + k % 2), ""] for k, v in values.items()]
+    assert rows(d) == expected, rows(d)
+    d.find_element(By.ID, "table-differ").click()
+    assert head()[8:] == ["argument 1", "lr", "seed", "amp", "epochs", "ranks of the job", "Note"], head()
+    d.find_element(By.ID, "table-differ").click()
+    order = lambda: [row[0] for row in rows(d)]
+    best = d.find_element(By.CSS_SELECTOR, '[data-column="best"]')
+    best.click()
+    assert order() == ["table-3", "table-2", "table-1", "table-0"] and best.find_element(By.XPATH, "..").get_attribute("aria-sort") == "ascending"
+    best.click()
+    assert order() == ["table-0", "table-1", "table-2", "table-3"] and best.find_element(By.XPATH, "..").get_attribute("aria-sort") == "descending"
+    Select(d.find_element(By.ID, "table-metric")).select_by_value("epoch/accuracy")
+    until(d, "document.querySelector('#table-body td:nth-child(4)').textContent.startsWith('0.')", "the other metric")
+    assert [row[3] for row in rows(d)] == [f"{0.7 - 0.01 * k:g}" for k in range(4)], rows(d)  # of an accuracy the largest is the best
+    d.find_element(By.CSS_SELECTOR, '[aria-label="Note on table-2"]').send_keys("too slow <b>")
+    find = d.find_element(By.ID, "find-row")
+    find.send_keys("too SLOW")
+    until(d, "document.querySelectorAll('#table-body tr').length === 1", "one row")
+    assert order() == ["table-2"]
+    find.clear()
+    find.send_keys(" ")
+    d.find_element(By.ID, "table-group").click()
+    found = rows(d)
+    assert len(found) == 2 and found[0][0] == "2 runs: table-0, table-1" and found[0][3].startswith("0.695 ± 0.00707") and "seed" not in head(), (found, head())
+    accessible(d, "the table in groups")
+    go(d, page.url, "table-2")
+    tab(d, "table")
+    assert rows(d)[0][-1] == "too slow <b>"  # notes are kept
+    d.find_element(By.ID, "table-all").click()
+    until(d, "document.querySelectorAll('#table-body tr').length > 4", "all runs")
+    for call, expected in (("byteTicks(0, 5 * 2 ** 20, 5)", [k * 2 ** 20 for k in range(6)]), ("timeTicks(0, 600, 5)", [0, 120, 240, 360, 480, 600]),
+                           ("timeTicks(0, 7000, 4)", [0, 1800, 3600, 5400]), ("byteTicks(0, 900, 3)", [0, 500]),
+                           ("[0.25, 90, 3600, 5400, 90000].map(trek.shortTime)", ["0.25 s", "1 m 30 s", "1 h", "1 h 30 m", "1 d 1 h"])):
+        got = d.execute_script("return " + (call if call.startswith("[") else "trek." + call))
+        assert got == expected, (call, got)
+    quiet(d)
+
+
 def check_accessibility(d, page, folder, pictures):
     for dark in (False, True):
         for width in (1360, 360):
@@ -605,8 +675,8 @@ def check_keyboard(d, page, folder, pictures):
     for wanted in ("theme", "find-run", "checkbox", "tab-charts", "smoothing", "axis", "log", "loss"):
         assert wanted in seen, f"{wanted} is not reached: {seen}"
     d.find_element(By.ID, "tab-charts").send_keys(Keys.ARROW_RIGHT)
-    assert d.switch_to.active_element.get_attribute("id") == "tab-ranks"
-    assert d.find_element(By.ID, "panel-ranks").is_displayed() and not d.find_element(By.ID, "panel-charts").is_displayed()
+    assert d.switch_to.active_element.get_attribute("id") == "tab-table"
+    assert d.find_element(By.ID, "panel-table").is_displayed() and not d.find_element(By.ID, "panel-charts").is_displayed()
     background = "return getComputedStyle(document.body.parentElement).backgroundColor"
     before = d.execute_script(background)
     d.find_element(By.ID, "theme").send_keys(Keys.ENTER)
@@ -767,7 +837,7 @@ def main():
         return write(library)
     program = options.program or [sys.executable, __file__, options.library, "--write"]
     failed = 0
-    checks = [check_running, check_chart, check_gaps, check_ranks, check_gpus, check_others, check_several, check_accessibility, check_keyboard, check_hostile, check_report,
+    checks = [check_running, check_chart, check_gaps, check_ranks, check_gpus, check_others, check_several, check_table, check_accessibility, check_keyboard, check_hostile, check_report,
               functools.partial(check_training, program)]
     with tempfile.TemporaryDirectory() as folder:
         page = Page(library, folder)

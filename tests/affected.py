@@ -7,7 +7,7 @@ A test is affected by a source file that its program executes, by what such file
 than a third of all tests execute, or that the map does not know, affects the tests of its folder alone: tests/tensor of tensor/,
 and so on. A run of an example is affected by the files of the example, any by the script that its command names. Tests on the fake device and of kernels as PTX are affected by all of tensor/cuda. With --quarter, a quarter of the
 rest is printed, too, which the last commit's name chooses. With --most, at most that part of the tests is printed: first those
-that a change affects most, where a file counts the more the fewer tests execute it. Only tests of the suites, as `meson test`
+that a change affects most, where a file counts the more the fewer tests execute it, and for the tests of its folder twice. Only tests of the suites, as `meson test`
 chooses them. With --under, no tests are printed but what has changed below these folders, and what includes there what has changed."""
 import argparse
 import hashlib
@@ -83,8 +83,10 @@ def affected_programs(changed: set[str], homes: dict[str, str]) -> dict[str, flo
             names = [name for name, home in homes.items() if home == folder != "tests"]
         else:
             continue
-        for name in names:
-            programs[name] = programs.get(name, 0) + 1 / len(names)
+        home = folder_of(source)
+        for name in names: # what has the source's name, and what lies where its tests lie, comes before others
+            near = 3 if name == pathlib.PurePath(source).stem else 2 if homes.get(name) == home else 1
+            programs[name] = programs.get(name, 0) + near / len(names)
     return programs
 
 

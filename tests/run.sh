@@ -8,7 +8,8 @@
 #   tests/run.sh night          searches for new defects with new seeds, for TREK_NIGHT_SECONDS (3600) in each search, and does
 #                               what the gate leaves out; prints what to add to the corpus
 #   tests/run.sh docs           the site: builds it without warnings, checks its links, names, blocks of C and accessibility
-#   tests/run.sh for FILE...    the programs that execute these files, or are made of them (tests/covers.txt)
+#   tests/run.sh for FILE...    the programs that execute these files, or are made of them (tests/covers.txt): some twenty at most, those
+#                               of the folder first
 #   tests/run.sh NAME [CASE]    one program, test_NAME.c or fuzz/NAME.c, or one case of it ("*" and "?" stand for others)
 #   tests/run.sh stage STAGE... those parts of all: tests/run.sh stage lists them
 # Meson options (-D...) may follow. CI=true makes warnings errors. TREK_TEST_WORK: where is built (build-tests).
@@ -268,11 +269,16 @@ for line in open(sys.argv[1]):
 
 # for FILE...: what these files affect, in the build of "once"
 for_files() {
-    local names chosen list
+    local names chosen list all how=(--no-suite ptx --no-suite cuda --no-suite fake_cuda)
+    [[ " $*" =~ \ (tensor/cuda|tests/fake_cuda)/ ]] && how=(--no-suite ptx --no-suite cuda_long)
     configure "${once[@]}" || { tail -5 "$work/once.setup.log"; fail "the build cannot be configured"; return; }
-    list=$(python3 tests/affected.py "$work/once" --no-suite ptx --no-suite cuda_long --files "$@") || { fail "what these files affect cannot be told"; return; }
+    how=("$work/once" "${how[@]}" --files "$@")
+    list=$(python3 tests/affected.py "${how[@]}" --most 0.08) && all=$(python3 tests/affected.py "${how[@]}") ||
+        { fail "what these files affect cannot be told"; return; }
     mapfile -t names < <(printf '%s' "$list")
     [ ${#names[@]} != 0 ] || { skip "no test executes ${*}"; return; }
+    all=$(($(wc -l <<<"$all") - ${#names[@]}))
+    [ "$all" = 0 ] || printf '%d more tests execute this: tests/run.sh has them\n' "$all"
     chosen=("${names[@]}")
     build "${once[@]}" && tests once for "${names[@]}"
 }

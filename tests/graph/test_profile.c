@@ -415,13 +415,14 @@ static void graphs(void **state)
 
 /* --- threads and ranks --------------------------------------------------------------------------- */
 
-enum { THREADS = 4, EACH = 300 };
+enum { THREADS = 4 };
+static int each(void) { return test_short() ? 100 : 300; }
 
 static void *work(void *arg)
 {
     trek_rank_here.rank = (int)(intptr_t)arg;
     trek_module *m = net(trek_cpu(0));
-    for (int k = 0; k < EACH; k++)
+    for (int k = 0; k < each(); k++)
         one_pass(m);
     trek_module_free(&m);
     return NULL;
@@ -444,11 +445,11 @@ static void threads(void **state)
     assert_int_equal(trek_timeline_count(t), 1000);
     assert_true(trek_timeline_dropped(t) > 0);
     int64_t n = averages(t, (trek_timeline_summary_opts){ 0 });
-    assert_int_equal(row_of(n, "tanh", false)->calls, THREADS * EACH); /* the sums lost nothing */
+    assert_int_equal(row_of(n, "tanh", false)->calls, THREADS * each()); /* the sums lost nothing */
     for (int rank = 0; rank < THREADS; rank++) {
         n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_BY_MODULE, .one_rank = true, .rank = rank });
-        assert_int_equal(row_of(n, "sequential.2.1", false)->calls, EACH);
-        assert_int_equal(row_of(n, "sequential.2.1", true)->calls, EACH);
+        assert_int_equal(row_of(n, "sequential.2.1", false)->calls, each());
+        assert_int_equal(row_of(n, "sequential.2.1", true)->calls, each());
     }
     assert_int_equal(averages(t, (trek_timeline_summary_opts){ .one_rank = true, .rank = THREADS }), 0);
     /* On and off and freed while they work. */
@@ -547,7 +548,7 @@ static void device_times(void **state)
     assert_int_equal(trek_graph_set_optimizer(graph, trek_adam((trek_adam_opts){ .lr = 0.1 })), TREK_OK);
     trek_timeline *t = trek_timeline_new(&(trek_timeline_opts){ .ops = true, .device_times = true });
     assert_int_equal(trek_timeline_attach(t), TREK_OK);
-    train(graph, 400); /* more ops than there are pairs of events */
+    train(graph, test_on_cpu() ? 4 : 400); /* more ops than there are pairs of events */
     trek_timeline_detach(t);
     int64_t by_op = 0, n = averages(t, (trek_timeline_summary_opts){ .sort = TREK_TIMELINE_SORT_DEVICE });
     for (int64_t k = 0; k < n; k++) {

@@ -117,6 +117,18 @@ static trek_status call_back(trek_run *run, int64_t epoch, const char *path)
     return status == TREK_OK ? trek_error_status() : status;
 }
 
+/* The checkpoint of a stop within an epoch, after the next one: the others are those of a run that was not stopped. */
+static void remove_stopped(trek_run *run, int64_t heard)
+{
+    if (run->stopped_step == 0 || heard <= run->stopped_step)
+        return;
+    char *path = run->opts.keep_last == TREK_OFF ? NULL : path_of_step(run->opts.checkpoint_folder, run->stopped_step);
+    if (path)
+        unlink(path);
+    trek_free(path);
+    run->stopped_step = 0;
+}
+
 /* What has come of earlier snapshots: files, of which the program hears, or an error. */
 static trek_status hear(trek_run *run)
 {
@@ -129,6 +141,7 @@ static trek_status hear(trek_run *run)
         heard = s->step && status == TREK_OK ? s->steps : heard;
         trek_run_snapshot_free(s);
     }
+    remove_stopped(run, heard);
     if (heard >= 0)
         trek_run_writer_tidy(run->writer, heard);
     return status == TREK_OK ? trek_run_writer_status(run->writer) : status;
@@ -303,6 +316,16 @@ static trek_status agree_on_file(const trek_run *run, const char *path, trek_sta
     return status;
 }
 
+/* By whom it was resumed from here, that file is not needed any more once there is a later one. */
+static void note_stopped(trek_run *run, const char *path)
+{
+    const char *name = strrchr(path, '/');
+    int64_t step = step_of(name ? name + 1 : path);
+    char *own = run->resumed && step > 0 && run->opts.checkpoint_folder ? path_of_step(run->opts.checkpoint_folder, step) : NULL;
+    run->stopped_step = own && strcmp(own, path) == 0 ? step : 0;
+    trek_free(own);
+}
+
 trek_status trek_run_resume(trek_run *run)
 {
     double more[TREK_RUN_NUMBERS];
@@ -319,6 +342,7 @@ trek_status trek_run_resume(trek_run *run)
         run->first_epoch += !run->resumed;
         if (status == TREK_OK)
             status = trek_run_take_rest(run, path);
+        note_stopped(run, path);
     }
     if (status == TREK_OK && found) {
         run->best = more[TREK_RUN_BEST];

@@ -55,6 +55,7 @@ struct trek_run {
     bool within;             /* a checkpoint now is of an epoch that has begun: it has `before`, and what was recorded since */
     run_epoch *pending;      /* an epoch that is whole, but for the others' word that they have it, too; NULL: none */
     struct run_elastic *elastic; /* NULL: a process that dies ends the run */
+    int64_t stopped_step;    /* of the checkpoint that it has resumed from within an epoch, in its own folder; 0: none */
     double best;             /* NaN: none yet */
     int64_t since_best;      /* epochs */
     trek_background_stats averages; /* as the last epoch's metrics found them */

@@ -382,6 +382,16 @@ static int files_in(const char *path)
     return n;
 }
 
+/* Whether all the folder's checkpoints are of the end of an epoch, of so many steps. */
+static bool are_of_ends(const char *path, int64_t steps)
+{
+    char command[256];
+    snprintf(command, sizeof command,
+             "ls '%s' | sed -n 's/^step-0*\\([0-9]*\\).*/\\1/p' | awk '$1 %% %d { wrong = 1 } END { exit wrong }'", path,
+             (int)steps);
+    return system(command) == 0;
+}
+
 static void remove_folder(const char *path)
 {
     char command[256];
@@ -484,6 +494,7 @@ static void test_metrics_of_stopped_epochs(void **state)
         trek_run_opts o = opts_of(data, w);
         make_folder(path);
         assert_int_equal(run_in_parts(&o, &whole, 0), 1);
+        o.keep_last = 2;
         o.checkpoint_folder = o.resume_from = path;
         assert_true(run_in_parts(&o, &parts, 5) > 1);
         for (int e = 0; e < (int)o.epochs; e++) {
@@ -495,6 +506,29 @@ static void test_metrics_of_stopped_epochs(void **state)
                 fail_msg("way %d, epoch %d: %g rows, %d samples, loss %.17g and %.17g, %d and %d steps", k, e, parts.rows[e],
                          (int)parts.samples[e], parts.loss[e], whole.loss[e], (int)parts.steps[e], (int)whole.steps[e]);
         }
+        if (w.policy == TREK_POLICY_SYNC && w.transport == TREK_TRANSPORT_DEVICE && !are_of_ends(path, whole.steps[0]))
+            fail_msg("way %d: a stop's file stays", k);
+        remove_folder(path);
+    }
+    trek_dataset_free(&data);
+}
+
+/* In host memory the end of an epoch is where a run goes on bit for bit: there all have the same, and nothing is under way. */
+static void test_host_from_an_epochs_end(void **state)
+{
+    trek_dataset *data = line_dataset();
+    for (int k = DEVICE_WAYS; k < DEVICE_WAYS + 3; k++) {
+        char path[64];
+        double whole[FEATURES + 1], parts[FEATURES + 1];
+        trek_run_opts o = opts_of(data, way_of(k));
+        o.optimizer = trek_adam((trek_adam_opts){ .lr = 0.05 });
+        make_folder(path);
+        read_line(join(begin(&o)), whole);
+        o.checkpoint_folder = o.resume_from = path;
+        for (o.epochs = 1; o.epochs <= 4; o.epochs++)
+            read_line(join(begin(&o)), parts);
+        if (memcmp(whole, parts, sizeof whole) != 0)
+            fail_msg("way %d: %.17g instead of %.17g", k, parts[0], whole[0]);
         remove_folder(path);
     }
     trek_dataset_free(&data);
@@ -661,7 +695,7 @@ int main(void)
         cmocka_unit_test(test_finds_the_optimum), cmocka_unit_test(test_every_sample_once), cmocka_unit_test(test_order),
         cmocka_unit_test(test_rate_set_before_epochs), cmocka_unit_test(test_schedule_drives_the_steps),
         cmocka_unit_test(test_averages), cmocka_unit_test(test_stopped_and_resumed),
-        cmocka_unit_test(test_metrics_of_stopped_epochs),
+        cmocka_unit_test(test_metrics_of_stopped_epochs), cmocka_unit_test(test_host_from_an_epochs_end),
         cmocka_unit_test(test_checkpoints_every_other_epoch), cmocka_unit_test(test_on_another_thread),
         cmocka_unit_test(test_two_at_once), cmocka_unit_test(test_evaluation_leaves_ranks_alone),
     };

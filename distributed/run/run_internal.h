@@ -17,6 +17,7 @@ typedef struct run_epoch {
     trek_epoch_metrics metrics;
     trek_rank_metrics *ranks;
     trek_epoch_scalar *scalars; /* names and values owned */
+    bool evaluated;
 } run_epoch;
 
 /* What a checkpoint of a run has besides. */
@@ -52,6 +53,8 @@ struct trek_run {
     struct run_elastic *elastic; /* NULL: a process that dies ends the run */
     double best;             /* NaN: none yet */
     int64_t since_best;      /* epochs */
+    int64_t best_epoch;      /* -1: before this process's first one */
+    bool rated;              /* .best_metric has been there */
     trek_background_stats averages; /* as the last epoch's metrics found them */
     struct run_writer *writer; /* of checkpoints; NULL: another process writes them, or nobody */
     trek_status status;

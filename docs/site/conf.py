@@ -18,6 +18,7 @@ html_show_sphinx = False
 html_use_index = False  # the search, and a page for each header
 html_static_path = ["static"]
 html_css_files = ["trek.css"]
+html_search_scorer = "static/scorer.js"  # exact names first
 html_theme_options = {"navigation_with_keys": True}
 myst_heading_anchors = 4
 c_maximum_signature_line_length = 100

@@ -207,6 +207,7 @@ static void test_metrics(void **state)
             assert_int_equal(m.steps, STEPS);
             assert_int_equal(m.samples, SAMPLES);
             assert_int_equal(m.ranks, ranks);
+            assert_true(m.process == 0 && m.processes == 1 && m.rank == 0);
             assert_int_equal(m.n_scalars, 4);
             assert_true(m.seconds > 0 && m.samples_per_s > 0);
             assert_true(fabs(m.loss - trek_metrics_get(&m, "squares")) < 1e-12 * (1 + m.loss));

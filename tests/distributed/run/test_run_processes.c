@@ -87,6 +87,8 @@ static int print_run(trek_run *run)
         epochs++;
     if (has(mine, "shares") && epochs && !shared_as_asked(&m, (double[]){ 4, 6, 2, 12 }))
         printf("not shared as asked: ");
+    if (epochs && (m.processes < 1 || m.process < 0 || m.process >= m.processes || m.rank != m.process * (m.ranks / m.processes)))
+        printf("process %d of %d with rank %d: ", m.process, m.processes, m.rank);
     int64_t samples = m.samples, ranks = m.ranks;
     double loss = m.loss, evaluation = m.evaluation_loss, squares_mean = epochs ? trek_metrics_get(&m, "squares") : NAN,
            sum = epochs ? trek_metrics_get(&m, "samples") : 0, number = 0;

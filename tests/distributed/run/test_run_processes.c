@@ -154,7 +154,7 @@ static int play(const part *me)
     o.on_epoch = on_epoch;
     o.on_metrics = on_metrics;
     char folder[] = "/tmp/trek-run-XXXXXX", file[64] = "";
-    if (has(me, "other-file") && mkdtemp(folder)) { /* the others begin from the beginning */
+    if (has(me, "resume") && mkdtemp(folder) && has(me, "other-file")) { /* the others' is empty: from the beginning */
         snprintf(file, sizeof file, "%s/step-7.safetensors", folder);
         fclose(fopen(file, "w"));
     }

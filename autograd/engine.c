@@ -631,8 +631,10 @@ static trek_status check_root(trek_var *root, trek_var *seed)
         return trek_fail(TREK_ERR_STATE, "backward: the variable depends on nothing that needs a gradient");
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     if (!seed && root->data->numel != 1)
-        return trek_fail(TREK_ERR_SHAPE, "backward: %s is no scalar; give a seed of its shape",
-                         trek_tensor_shape_text(root->data, a));
+        return trek_fail(
+            TREK_ERR_SHAPE,
+            "backward: %s is no scalar: its trek_mean or trek_sum is one (trek_backward_with takes a seed of its shape)",
+            trek_tensor_shape_text(root->data, a));
     if (seed && !trek_same_sizes(root->data, seed->data))
         return trek_fail(TREK_ERR_SHAPE, "backward: a seed of %s for a variable of %s", trek_tensor_shape_text(seed->data, b),
                          trek_tensor_shape_text(root->data, a));

@@ -83,6 +83,22 @@ static trek_var *loss_without_classes(trek_var *logits, trek_var *labels, const 
     return opts->reduction == TREK_REDUCTION_SUM ? total : trek_loss_mean_of(total, 0);
 }
 
+/* labels fit [N, C, ...] if they are [N, ...]. */
+static bool labels_fit(const char *name, const trek_var *of_classes, const trek_var *labels)
+{
+    const trek_tensor *x = of_classes->data, *y = labels->data;
+    bool fits = x->ndim >= 2 && y->ndim == x->ndim - 1, fits_last = x->ndim > 2 && y->ndim == x->ndim - 1;
+    for (int d = 0; fits && d < y->ndim; d++)
+        fits = y->sizes[d] == x->sizes[d > 0 ? d + 1 : 0];
+    for (int d = 0; fits_last && d < y->ndim; d++)
+        fits_last = y->sizes[d] == x->sizes[d];
+    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
+    if (!fits)
+        trek_fail(TREK_ERR_SHAPE, "%s: labels %s do not fit %s, which is [N, C, ...]%s", name, trek_tensor_shape_text(y, b),
+                  trek_tensor_shape_text(x, a), fits_last ? ": classes are dimension 1, not the last one (trek_movedim)" : "");
+    return fits;
+}
+
 trek_var *trek_cross_entropy(trek_var *logits, trek_var *labels) { return trek_cross_entropy_with(logits, labels, NULL); }
 
 trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek_cross_entropy_opts *given)
@@ -90,7 +106,7 @@ trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek
     trek_cross_entropy_opts opts = given ? *given : (trek_cross_entropy_opts){ 0 };
     if (!logits || !labels)
         return trek_fail_missing("cross_entropy", "an input"), NULL;
-    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
+    char a[TREK_SHAPE_TEXT];
     if (!(opts.label_smoothing >= 0 && opts.label_smoothing <= 1))
         return trek_fail_null(TREK_ERR_ARGUMENT, "cross_entropy: a label smoothing of %g", opts.label_smoothing);
     if (trek_var_ndim(logits) < 2)
@@ -98,14 +114,9 @@ trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek
                               trek_tensor_shape_text(logits->data, a));
     if (trek_dtype_is_float(trek_var_dtype(labels)))
         return soft_cross_entropy(logits, labels, &opts);
-    trek_shape expected = trek_var_shape(logits), shape = trek_var_shape(labels);
-    for (int d = 1; d + 1 < expected.ndim; d++)
-        expected.sizes[d] = expected.sizes[d + 1];
-    expected.ndim--;
-    if (!trek_shape_equal(expected, shape))
-        return trek_fail_null(TREK_ERR_SHAPE, "cross_entropy: labels %s do not fit logits %s",
-                              trek_tensor_shape_text(labels->data, b),
-                              trek_tensor_shape_text(logits->data, a));
+    trek_shape shape = trek_var_shape(labels);
+    if (!labels_fit("cross_entropy", logits, labels))
+        return NULL;
     if (opts.weight && opts.weight->requires_grad && trek_recording())
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "cross_entropy: class weights that require a gradient; detach them");
     bool known = opts.reduction <= TREK_REDUCTION_NONE && (!opts.weight || trek_var_numel(opts.weight) == 0);
@@ -119,20 +130,6 @@ trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek
     if (opts.reduction == TREK_REDUCTION_MEAN)
         return trek_loss_mean_of_labels(loss, flat, opts.weight, ignore);
     return !rows && opts.reduction == TREK_REDUCTION_NONE ? trek_reshape(loss, shape) : loss;
-}
-
-/* labels fit [N, C, ...] if they are [N, ...]. */
-static bool labels_fit(const char *name, const trek_var *of_classes, const trek_var *labels)
-{
-    const trek_tensor *x = of_classes->data, *y = labels->data;
-    bool fits = x->ndim >= 2 && y->ndim == x->ndim - 1;
-    for (int d = 0; fits && d < y->ndim; d++)
-        fits = y->sizes[d] == x->sizes[d > 0 ? d + 1 : 0];
-    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
-    if (!fits)
-        trek_fail(TREK_ERR_SHAPE, "%s: labels %s do not fit %s, which is [N, C, ...]", name, trek_tensor_shape_text(y, b),
-                  trek_tensor_shape_text(x, a));
-    return fits;
 }
 
 /* -log_probabilities[label] of each row, times its class's weight, 0 where the label is ignored; *counted: what each

@@ -21,10 +21,10 @@
 #include "tensor/random_internal.h"
 #include "tensor/rank_context.h"
 
-#define OWN "trek:"
-#define OF_OPTIMIZER "trek:optimizer."
-#define MORE "trek:more"
-#define VERSION_KEY "trek.checkpoint"
+#define OWN TREK_STATE_OWN
+#define OF_OPTIMIZER OWN "optimizer."
+#define MORE OWN "more"
+#define VERSION_KEY TREK_STATE_CHECKPOINT
 #define VERSION "2"
 #define VERSION_UNCHECKED "1" /* the same without checksums */
 #define PLAN_KEY "trek.plan"

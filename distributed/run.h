@@ -106,6 +106,8 @@ typedef struct trek_epoch_metrics {
     int n_scalars;
     const trek_epoch_scalar *scalars; /* what training recorded, "PATH.NAME" what nested graphs have, and "evaluation.NAME" of
                                          what evaluation did */
+    int process, processes; /* which process this is, of how many; metrics are alike in all, so that process 0 may tell them */
+    int rank;                        /* the first rank of this process */
 } trek_epoch_metrics;
 /* "loss", "evaluation_loss", or the value of a scalar; NaN: there is none. */
 TREK_API double trek_metrics_get(const trek_epoch_metrics *metrics, const char *name);
@@ -181,9 +183,11 @@ typedef struct trek_run_opts {
 
     /* -- keeping and stopping -- */
     const char *best_metric;         /* which of an epoch's metrics (trek_metrics_get) is to be small. Default: evaluation_loss,
-                                        or loss without an evaluation. Copied */
+                                        or loss without an evaluation. Copied. ARGUMENT ends the run after its first epoch, or
+                                        after the first one with an evaluation, if nothing of that name is one number there */
     bool best_is_largest;            /* it is to be large */
-    int64_t patience;                /* stop when so many epochs in a row were not the best; default 0: never */
+    int64_t patience;                /* stop when so many epochs in a row were not the best, which the log tells (a warning);
+                                        default 0: never */
     double min_delta;                /* by less than this it is not better; >= 0 */
     const char *checkpoint_folder;   /* made if need be; NULL: no checkpoints. Copied. The run's thread only copies the state;
                                         another one writes it, beside its place, synced and renamed, while training goes on.
@@ -194,7 +198,8 @@ typedef struct trek_run_opts {
     int64_t checkpoint_every;        /* epochs; default 1; the last one in any case */
     int keep_last; /* how many of them stay; default 1; TREK_OFF: all. The others go when on_checkpoint has had them */
     bool keep_best;                  /* also the file "best.safetensors" */
-    const char *resume_from; /* a file, or a folder: its last one; an empty or missing folder: from the beginning. Copied */
+    const char *resume_from; /* a file, or a folder: its last one; an empty folder, or .checkpoint_folder where it is not there
+                                yet: from the beginning. IO: what is named otherwise is not there. Copied */
 
     trek_epoch_fn on_epoch;          /* before an epoch; what it sets (trek_graph_set_lr, freezing) holds */
     trek_metrics_fn on_metrics;      /* after an epoch */
@@ -238,6 +243,9 @@ TREK_API trek_status trek_run_look(trek_run *run, trek_run_progress *progress);
 /* Asks this run to stop after its present step, on all processes; from any thread and process. Its last epoch is then incomplete
  * and has no metrics; after an epoch's last step the epoch ends first, with its evaluation. */
 TREK_API void trek_run_stop(trek_run *run);
+/* The values of the best epoch that a run kept (.keep_best): FOLDER/best.safetensors into a module, as trek_state_load does. IO:
+ * it is not there. */
+TREK_API trek_status trek_run_load_best(trek_module *model, const char *folder);
 /* Waits for the end and frees the run. The final parameters and buffers on the CPU, to be freed by trek_state_free; NULL and
  * an error, which says which rank failed and why. After trek_run_stop, or trek_request_stop: those of the last step. */
 TREK_API trek_state *trek_run_join(trek_run *run);

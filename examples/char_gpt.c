@@ -134,7 +134,8 @@ static void finish(options *o, trek_state *trained, double test_loss)
 
 int main(int argc, char **argv)
 {
-    options o = { .common = { .epochs = 10, .batch_size = 32, .lr = 3e-3, .seed = 1 }, .window = 64, .width = 64, .heads = 4,
+    options o = { .common = { .shared = "tinyshakespeare/input.txt", .epochs = 10, .batch_size = 32, .lr = 3e-3, .seed = 1 },
+                  .window = 64, .width = 64, .heads = 4,
                   .layers = 2, .length = 200, .temperature = 0.7, .prompt = "the " };
     const argument own[] = {
         { "--window", "N", "characters of a sample", .whole = &o.window, .least = 2, .most = 65536 },

@@ -162,7 +162,8 @@ static void run(const options *o, trek_comm *job)
 
 int main(int argc, char **argv)
 {
-    options o = { .common = { .epochs = 6, .batch_size = 32, .lr = 3e-3, .seed = 1, .without = "--ranks" },
+    options o = { .common = { .shared = "tinyshakespeare/input.txt", .epochs = 6, .batch_size = 32, .lr = 3e-3, .seed = 1,
+                              .without = "--ranks" },
                   .window = 64, .width = 128, .length = 200, .temperature = 0.7, .prompt = "the " };
     const argument own[] = {
         { "--window", "N", "characters of a sample", .whole = &o.window, .least = 1, .most = 65536 },

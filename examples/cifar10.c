@@ -201,7 +201,8 @@ static void run(options *o, trek_comm *job)
 
 int main(int argc, char **argv)
 {
-    options o = { .common = { .epochs = 5, .batch_size = 100, .lr = 0.05, .seed = 1 }, .depth = 8, .width = 8, .samples = 2000,
+    options o = { .common = { .shared = "cifar10", .epochs = 5, .batch_size = 100, .lr = 0.05, .seed = 1 }, .depth = 8,
+                  .width = 8, .samples = 2000,
                   .workers = 1 };
     const argument own[] = {
         { "--depth", "N", "layers, 6 n + 2", .whole = &o.depth, .least = 8, .most = 1202 },

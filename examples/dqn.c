@@ -5,8 +5,9 @@
  *   dqn [--updates N] [--batch-size N] [--lr X] [--ranks N] [--seed N] [--checkpoint FILE] [--expect STEPS] ...
  *   trek-run -n 2 ./dqn ...        the same on two processes
  *
- * The carts are the same on every process, and so is what is remembered: each takes its part of every batch. The run is kept
- * in FILE (the network and its optimizer) and FILE.memory (all else). --expect: fails unless a cart stays up so long in the end.
+ * After a round of 250 updates the network is tried. The carts are the same on every process, and so is what is remembered: each
+ * takes its part of every batch. The run is kept in FILE (the network and its optimizer) and FILE.memory (all else). --expect:
+ * fails unless a cart stays up so long in the end.
  */
 #include "cartpole.h"
 #include "training.h"
@@ -248,7 +249,8 @@ int main(int argc, char **argv)
         cart_begin(&p.carts[c], (uint32_t)o.common.seed + (uint32_t)(++p.counts[1]));
     if (file_is_there(o.common.checkpoint))
         go_on(&o, &p, model, target);
-    trek_progress *progress = first && !o.common.quiet ? trek_progress_new((o.updates + EVERY - 1) / EVERY, EVERY) : NULL;
+    trek_progress *progress = first && !o.common.quiet ? trek_progress_new_with(&(trek_progress_opts){
+        .epochs = (o.updates + EVERY - 1) / EVERY, .batches = EVERY, .unit = "round" }) : NULL;
     double steps = train(&o, &p, model, target, job, progress);
     trek_progress_free(&progress);
     if (trek_error_status() == TREK_OK && first && isfinite(steps) && !trek_stop_requested()) {

@@ -8,7 +8,7 @@
  *
  * --ranks: rank threads of this process. Under a launcher (trek-run -n 2 ./reinforce) every
  * process is a rank instead. --episodes: played by all ranks together before an update.
- * Ten updates are an epoch. --expect: fails unless the mean return of the last ten is that much. */
+ * Ten updates are a round. --expect: fails unless the mean return of the last ten is that much. */
 #include <math.h>
 
 #include "cartpole.h"
@@ -192,7 +192,8 @@ static trek_status train(job *j, trek_comm *comm)
     trek_optimizer *optimizer = trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = o->common.lr }), params);
     episode *episodes = calloc(MAX_EPISODES, sizeof *episodes);
     bool first = trek_comm_rank(comm) == 0;
-    trek_progress *progress = first && !o->common.quiet ? trek_progress_new(o->updates / EVERY, EVERY) : NULL;
+    trek_progress *progress = first && !o->common.quiet ? trek_progress_new_with(&(trek_progress_opts){
+        .epochs = o->updates / EVERY, .batches = EVERY, .unit = "round" }) : NULL;
     double recent = 0, last = 0;
     trek_module *policy = trek_ddp_replica_module(ddp, 0);
     int k = go_on(o->common.checkpoint, comm, policy, optimizer, &last);
@@ -232,17 +233,19 @@ static void parse(options *o, int argc, char **argv)
 {
     const argument own[] = {
         { "--updates", "N", "steps of the policy", .whole = &o->updates, .least = EVERY },
+        { "--ranks", "N", "rank threads of this process, where no launcher makes it one", .whole = &o->common.ranks, .least = 1,
+          .most = 1024 },
         { "--episodes", "N", "played by all ranks together before each", .whole = &o->episodes, .least = 1,
           .most = MAX_EPISODES },
         { "--expect", "RETURN", "fails unless the mean return of the last ten updates is that much", .number = &o->expect,
           .least = 0 },
     };
-    training_read(argc, argv, "A policy learns to balance a pole on a cart (REINFORCE).", &o->common, own, 3);
+    training_read(argc, argv, "A policy learns to balance a pole on a cart (REINFORCE).", &o->common, own, 4);
 }
 
 int main(int argc, char **argv)
 {
-    job j = { .o = { .common = { .lr = 1e-2, .ranks = 2, .seed = 1, .without = "--epochs --batch-size --data" },
+    job j = { .o = { .common = { .lr = 1e-2, .ranks = 2, .seed = 1, .without = "--epochs --batch-size --ranks --data" },
                      .updates = 100, .episodes = 16 } };
     parse(&j.o, argc, argv);
     training_stop_by_signals();

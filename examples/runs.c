@@ -50,8 +50,11 @@ static trek_var *train_step(trek_graph *graph, trek_var *logits, const trek_batc
     return trek_cross_entropy(logits, trek_batch_get(batch, "label"));
 }
 
+static volatile sig_atomic_t ended_by; /* the signal */
+
 static void on_signal(int number)
 {
+    ended_by = number;
     trek_request_stop(); /* which may be called from here; NOLINT(bugprone-signal-handler) */
     signal(number, SIG_DFL); /* the second one ends the program at once */
 }
@@ -138,8 +141,8 @@ int main(int argc, char **argv)
     trek_dataset_free(&data.train);
     trek_dataset_free(&data.test);
     trek_comm_free(&job);
-    if (trek_error_status() == TREK_OK)
-        return 0;
+    if (trek_error_status() == TREK_OK) /* after Ctrl-C what shells expect; trek-run would take that for a failure */
+        return ended_by && trek_comm_world_described(NULL) == 1 ? 128 + ended_by : 0;
     fprintf(stderr, "%s\n", trek_error());
     return 1;
 }

@@ -65,6 +65,7 @@ trek_status trek_graph_set_loss(trek_graph *graph, trek_loss_fn fn, void *arg)
         return trek_status_or(TREK_ERR_MEMORY);
     graph_loader->loss = fn;
     graph_loader->arg = arg;
+    graph_loader->loss_name = NULL;
     return trek_error_status();
 }
 
@@ -151,6 +152,7 @@ static trek_var *compute_loss(trek_graph *graph, const trek_batch *batch, const 
 {
     trek_recording before = trek_recording_begin((trek_recording){ .graph = graph, .rows = (double)batch->n });
     bool runs = graph_loader->by_loss;
+    const char *name = graph_loader->loss_name ? graph_loader->loss_name : "the function of trek_graph_set_loss";
     trek_var *y = runs ? NULL : forward(graph, batch, graph_loader);
     runs = runs || y;
     trek_var *loss = runs ? graph_loader->loss(graph, y, batch, graph_loader->arg) : NULL;
@@ -158,13 +160,13 @@ static trek_var *compute_loss(trek_graph *graph, const trek_batch *batch, const 
     if (!runs || (!loss && trek_error_status() != TREK_OK))
         return NULL;
     if (!loss)
-        return trek_fail_null(TREK_ERR_CALLBACK, "the function of trek_graph_set_loss returned NULL");
+        return trek_fail_null(TREK_ERR_CALLBACK, "%s returned NULL", name);
     if (trek_error_status() != TREK_OK)
         return NULL;
     if (trek_var_numel(loss) == 1)
         return loss;
     char text[TREK_SHAPE_TEXT];
-    return trek_fail_null(TREK_ERR_SHAPE, "the function of trek_graph_set_loss returned %s instead of a scalar",
+    return trek_fail_null(TREK_ERR_SHAPE, "%s returned %s instead of a scalar", name,
                           trek_shape_text(trek_var_shape(loss), text));
 }
 

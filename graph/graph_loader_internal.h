@@ -16,6 +16,7 @@ typedef struct trek_graph_loader {
     bool measures;           /* losses, samples and times are observed, under names that begin TREK_MEASURED */
     trek_loss_fn loss;       /* NULL: none */
     void *arg;
+    const char *loss_name;   /* what its program calls it, which lasts; NULL: the function of trek_graph_set_loss */
 } trek_graph_loader;
 
 /* What a rank's batches of one pass come to. */

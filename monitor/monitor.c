@@ -15,6 +15,7 @@
 #include "monitor/monitor_internal.h"
 #include "monitor/page.h"
 #include "monitor/registry.h"
+#include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
 /* LOOK_NS: how often the clock is looked at where steps are shorter; MOST_PASSED: of those at most so many in between. */
@@ -93,8 +94,12 @@ static void write_end(trek_monitor *m)
 
 static void settle(void);
 
+static void tell_last_step(trek_monitor *m, trek_graph *graph);
+
 static void finish_graph(trek_monitor *m, trek_graph *graph)
 {
+    if (m->process == 0 && m->introduced)
+        tell_last_step(m, graph);
     trek_monitor_profile_finish(m, graph);
     settle();
 }
@@ -139,6 +144,9 @@ static void set_graph(trek_monitor *m, trek_graph *graph)
         atomic_store(&m->graph->watched_by, NULL);
     m->graph = graph;
     m->introduced = false;
+    m->loader_epoch = m->loader_batch = m->loader_batches = -1;
+    m->last_loss = (double)NAN;
+    m->point_step = m->told_step = -1;
     atomic_store(&m->left, 0);
     if (graph)
         atomic_store(&graph->watched_by, m);
@@ -225,19 +233,36 @@ static void look_at_ranks(trek_monitor *m, trek_graph *graph)
     trek_free(all);
 }
 
-static void look_at_loader(trek_monitor *m, const trek_graph *graph)
+/* The graph's own, or the one whose batch this thread works on. */
+static const trek_loader *loader_of(const trek_graph *graph)
 {
-    const trek_loader *loader = graph->graph_loader ? graph->graph_loader->loader : NULL;
-    int64_t epoch = graph->flushes, batch = -1, batches = -1;
-    if (loader) {
-        trek_loader_position(loader, &epoch, &batch);
-        batches = trek_loader_batches(loader);
-    }
+    const trek_loader *own = graph->graph_loader ? graph->graph_loader->loader : NULL;
+    return own ? own : trek_rank_here.batch_loader;
+}
+
+/* In every step: where it is may be asked when the loader is gone. */
+static void note_place(trek_monitor *m, const trek_graph *graph)
+{
+    const trek_loader *loader = loader_of(graph);
+    if (!loader)
+        return;
+    trek_loader_position(loader, &m->loader_epoch, &m->loader_batch);
+    m->loader_batches = trek_loader_batches(loader);
+}
+
+static void set_place(trek_monitor *m, int64_t epoch, int64_t batch, int64_t batches)
+{
     pthread_mutex_lock(&m->lock);
     m->epoch = epoch;
     m->batch = batch;
     m->batches = batches;
     pthread_mutex_unlock(&m->lock);
+}
+
+static void look_at_loader(trek_monitor *m, const trek_graph *graph)
+{
+    note_place(m, graph);
+    set_place(m, m->loader_batch < 0 ? graph->flushes : m->loader_epoch, m->loader_batch, m->loader_batches);
 }
 
 static void write_progress(trek_monitor *m, int64_t now)
@@ -254,6 +279,7 @@ static void write_progress(trek_monitor *m, int64_t now)
     trek_monitor_number(&line, "eta_s", trek_eta(seconds, (double)m->epoch + part, (double)m->epochs));
     trek_monitor_number(&line, "seconds", seconds);
     trek_monitor_write(m, &line);
+    m->told_step = m->step;
 }
 
 static void introduce(trek_monitor *m, trek_graph *graph)
@@ -312,6 +338,7 @@ static void pass(trek_monitor *m, const trek_graph *graph)
 {
     int left = atomic_load_explicit(&m->left, memory_order_relaxed) - 1;
     atomic_store_explicit(&m->step, graph->settings.steps, memory_order_relaxed);
+    note_place(m, graph);
     atomic_store_explicit(&m->left, left, memory_order_relaxed);
     if (left == 1)
         trek_monitor_lanes_sample(trek_clock_ns());
@@ -319,12 +346,30 @@ static void pass(trek_monitor *m, const trek_graph *graph)
 
 static bool due(const trek_monitor *m, int64_t now) { return now - m->scalars_ns >= m->interval_ns; }
 
+/* A CPU's number is there and costs nothing: the run's last step may be one in which nobody looks. */
+static void keep_loss(trek_monitor *m, const trek_graph *graph, trek_var *loss)
+{
+    trek_dtype dtype = trek_var_dtype(loss);
+    if (trek_var_device(loss).type != TREK_CPU || trek_var_numel(loss) != 1 || (dtype != TREK_F32 && dtype != TREK_F64))
+        return;
+    const void *value = trek_tensor_data(trek_var_data(loss));
+    m->last_loss = dtype == TREK_F32 ? (double)*(const float *)value : *(const double *)value;
+    m->loss_step = graph->settings.steps;
+}
+
 /* Only where a point comes: the number may have to be fetched from a device, whose capture of a step must not be disturbed. */
 static void on_loss(trek_graph *graph, trek_var *loss)
 {
-    trek_monitor *m = passing(graph) ? NULL : watching(graph);
-    if (m)
+    trek_monitor *m = passing(graph);
+    if (m) {
+        keep_loss(m, graph, loss);
+        return;
+    }
+    m = watching(graph);
+    if (m) {
         m->profile.passes++;
+        keep_loss(m, graph, loss);
+    }
     if (!m || m->process > 0 || trek_var_numel(loss) != 1)
         return;
     m->heard = true;
@@ -369,7 +414,26 @@ static void write_scalars(trek_monitor *m, trek_graph *graph, int64_t now)
         add(names, values, &n, "samples_per_s", (double)(samples - m->rate_samples) / seconds);
     m->rate_ns = now;
     m->rate_samples = samples;
+    m->point_step = m->step;
     trek_monitor_scalars(m, m->step, names, values, n);
+}
+
+/* What the last steps came to, which passed between two looks at the clock. */
+static void tell_last_step(trek_monitor *m, trek_graph *graph)
+{
+    int64_t now = trek_clock_ns(), batch = m->loader_batch, batches = m->loader_batches;
+    bool whole = batches > 0 && batch >= batches;
+    if (m->told_step != m->step || (whole && m->epoch == m->loader_epoch)) {
+        if (batch < 0)
+            set_place(m, graph->flushes, -1, -1);
+        else
+            set_place(m, m->loader_epoch + whole, whole ? 0 : batch, batches);
+        write_progress(m, now);
+    }
+    if (m->point_step == m->step)
+        return;
+    m->loss = m->loss_step + 1 == m->step ? m->last_loss : (double)NAN;
+    write_scalars(m, graph, now);
 }
 
 /* A point has the loss of its own step: where one was heard before a point was due, the next step has one. */
@@ -384,6 +448,7 @@ static void on_stepped(trek_graph *graph)
         return;
     int64_t now = trek_clock_ns();
     m->step = trek_graph_steps(graph);
+    note_place(m, graph);
     if (m->process == 0 && (m->comes || (!m->heard && due(m, now)))) {
         write_scalars(m, graph, now);
         m->scalars_ns = now;

@@ -75,6 +75,9 @@ struct trek_monitor {
     int64_t paced_ns, paced_step;    /* when it looked last */
     uint32_t chance;
     bool heard, comes;               /* in this step: a loss was there before a point was due; a point comes */
+    int64_t loader_epoch, loader_batch, loader_batches; /* of the last step's batch; -1: it came from no loader */
+    double last_loss;                /* of a CPU's pass, in the step after loss_step; NaN: none */
+    int64_t loss_step, point_step, told_step; /* told_step, point_step: of the last progress, the last point */
     /* of the sampler */
     int64_t sampled_ns;
     int64_t seen_step;

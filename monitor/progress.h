@@ -27,6 +27,7 @@ typedef struct trek_progress_opts {
     int width;           /* columns; default: ask the terminal, each time */
     int colour;          /* default: as said above; 1: yes, TREK_OFF: no */
     bool all_processes;  /* other processes than 0 print, too */
+    const char *unit;    /* what an epoch is called, which lasts; default "epoch" */
 } trek_progress_opts;
 
 /* NULL and ARGUMENT or MEMORY. */

@@ -299,9 +299,11 @@ static void add_remaining(parts *l, double seconds, int keep)
     end_part(l, CYAN, keep);
 }
 
+static const char *unit_of(const trek_progress *p) { return p->opts.unit ? p->opts.unit : "epoch"; }
+
 static void add_epoch(parts *l, int64_t epoch)
 {
-    trek_text_format(&l->words, "epoch %lld", (long long)(epoch + 1));
+    trek_text_format(&l->words, "%s %lld", unit_of(l->progress), (long long)(epoch + 1));
     if (l->progress->opts.epochs)
         trek_text_format(&l->words, "/%lld", (long long)l->progress->opts.epochs);
     end_part(l, BOLD, 100);
@@ -412,7 +414,7 @@ void trek_progress_epoch_text(const trek_progress *p, int64_t now, const trek_ep
 {
     char number[40];
     style_on(text, p, BOLD);
-    trek_text_format(text, "epoch %lld", (long long)(line->epoch + 1));
+    trek_text_format(text, "%s %lld", unit_of(p), (long long)(line->epoch + 1));
     if (p->opts.epochs)
         trek_text_format(text, "/%lld", (long long)p->opts.epochs);
     style_off(text, p, BOLD);

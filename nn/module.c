@@ -3,6 +3,7 @@
 #include "nn/module.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "nn/module_internal.h"
@@ -82,6 +83,14 @@ static trek_status append_child(trek_module *parent, const char *name, trek_modu
     return TREK_OK;
 }
 
+/* Says which part of what is NULL. */
+static void fail_missing_part(const char *function, const trek_module *module, const char *what, const char *name)
+{
+    char text[200];
+    snprintf(text, sizeof text, "%s \"%.64s\" of the %.64s", what, name ? name : "", module ? module->klass->name : "");
+    trek_fail_missing(function, module ? text : "module");
+}
+
 /* A child that could not be added is freed, unless it has another owner. */
 static trek_module *drop_child(trek_module *parent, trek_module *child)
 {
@@ -95,7 +104,7 @@ static trek_module *drop_child(trek_module *parent, trek_module *child)
 trek_module *trek_module_add(trek_module *parent, const char *name, size_t offset, trek_module *child)
 {
     if (!parent || !child) {
-        trek_fail_missing("module_add", parent ? "child" : "parent");
+        fail_missing_part("module_add", parent, "child", name);
         return drop_child(parent, child);
     }
     if (trek_gone(parent, "module_add", "the parent"))
@@ -132,7 +141,7 @@ static trek_var *append_entry(trek_module *module, const char *name, size_t offs
     if (!copy)
         return NULL;
     trek_var **place = offset != TREK_NO_FIELD ? (trek_var **)(void *)((char *)module + offset) : NULL;
-    (*entries)[(*count)++] = (trek_module_entry){ copy, trek_var_retain(var), place };
+    (*entries)[(*count)++] = (trek_module_entry){ copy, trek_var_retain(var), place, false };
     write_field(module, offset, var);
     return var;
 }
@@ -141,7 +150,7 @@ static trek_var *add_tensor(trek_module *module, const char *name, size_t offset
 {
     trek_var *added = NULL;
     if (!module || !tensor) {
-        trek_fail_missing(is_buffer ? "module_buffer" : "module_param", module ? "tensor" : "module");
+        fail_missing_part(is_buffer ? "module_buffer" : "module_param", module, "tensor", name);
     } else if (trek_gone(module, is_buffer ? "module_buffer" : "module_param", "the module")) {
         module = NULL;
     } else if (check_place(module, name, offset) == TREK_OK) {
@@ -171,13 +180,15 @@ trek_var *trek_module_share_param(trek_module *module, const char *name, size_t 
 {
     trek_var *added = NULL;
     if (!module || !param)
-        trek_fail_missing("module_share_param", module ? "parameter" : "module");
+        fail_missing_part("module_share_param", module, "parameter", name);
     else if (trek_gone(module, "module_share_param", "the module"))
         return NULL;
     else if (!trek_var_is_leaf(param))
         trek_fail(TREK_ERR_ARGUMENT, "%s: \"%s\" is no leaf, so it can be no parameter", module->klass->name, name ? name : "");
     else if (check_place(module, name, offset) == TREK_OK)
         added = append_entry(module, name, offset, param, false);
+    if (added)
+        module->params[module->n_params - 1].shared = true;
     if (module && !added)
         module->upkeep->failed = true;
     return added;
@@ -207,7 +218,7 @@ void trek_module_drop_buffer(trek_module *module, int k)
     memmove(module->buffers + k, module->buffers + k + 1, (size_t)(--module->n_buffers - k) * sizeof *module->buffers);
 }
 
-trek_status trek_module_insert_param(trek_module *module, int k, const char *name, trek_var *var, trek_var **place)
+trek_status trek_module_insert_param(trek_module *module, int k, const char *name, trek_var *var, trek_var **place, bool shared)
 {
     if (!append_entry(module, name, TREK_NO_FIELD, var, false))
         return trek_error_status();
@@ -216,6 +227,7 @@ trek_status trek_module_insert_param(trek_module *module, int k, const char *nam
     memmove(module->params + k + 1, module->params + k, (size_t)(module->n_params - 1 - k) * sizeof entry);
     module->params[k] = entry;
     module->params[k].place = place;
+    module->params[k].shared = shared;
     if (place)
         *place = var;
     return TREK_OK;
@@ -254,6 +266,14 @@ trek_module *trek_module_check(trek_module *module)
 }
 
 /* --- freeing ------------------------------------------------------------ */
+
+void trek_names_free(trek_names *names)
+{
+    for (int k = 0; k < names->count; k++)
+        trek_free(names->list[k]);
+    trek_free(names->list);
+    *names = (trek_names){ 0 };
+}
 
 static void free_entries(trek_module_entry *entries, int n)
 {
@@ -294,6 +314,7 @@ void trek_module_free(trek_module **module)
         free_entries(self->params, self->n_params);
         free_entries(self->buffers, self->n_buffers);
         trek_free(self->upkeep->fp8);
+        trek_names_free(&self->upkeep->stored);
         if (trek_debug)
             trek_debug_ended(self, "module", self->klass->name);
         trek_free(self);

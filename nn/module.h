@@ -55,6 +55,7 @@ typedef struct trek_module_entry {
     char *name;
     trek_var *var;
     trek_var **place;         /* the struct's field, which forward reads; NULL: none. trek's own */
+    bool shared;              /* another module's, which names it where that one is in the tree, too */
 } trek_module_entry;
 
 /* A module in a module, by its name there. */
@@ -88,7 +89,8 @@ TREK_API trek_module *trek_module_add(trek_module *parent, const char *name, siz
 TREK_API trek_var *trek_module_param(trek_module *module, const char *name, size_t offset, trek_tensor *tensor);
 TREK_API trek_var *trek_module_buffer(trek_module *module, const char *name, size_t offset, trek_tensor *tensor);
 /* Makes another module's parameter one of this module, too (tied weights): one
- * variable, walked, counted and saved once. `param` is retained. */
+ * variable, walked, counted and saved once, under its owner's name where that is in
+ * the tree; this name is a further one. `param` is retained. */
 TREK_API trek_var *trek_module_share_param(trek_module *module, const char *name, size_t offset, trek_var *param);
 /* The end of a constructor: the module, or NULL after freeing it if any add failed. */
 TREK_API trek_module *trek_module_check(trek_module *module);
@@ -122,7 +124,8 @@ TREK_API trek_status trek_module_lerp(trek_module *to, trek_module *from, double
 TREK_API trek_status trek_module_recount_statistics(trek_module *module, bool on);
 
 /* Each parameter / buffer / module once, depth first in order of registration,
- * by its full name (first path to it). fn's status other than TREK_OK ends the walk and is returned. */
+ * by its full name (first path to it; shared parameters whose owner is not in the tree come last). fn's status other than TREK_OK
+ * ends the walk and is returned. */
 typedef trek_status (*trek_param_fn)(const char *name, trek_var *param, void *arg);
 TREK_API trek_status trek_module_each_param(trek_module *module, trek_param_fn fn, void *arg);
 TREK_API trek_status trek_module_each_buffer(trek_module *module, trek_param_fn fn, void *arg);

@@ -210,11 +210,13 @@ trek_var *trek_module_find(trek_module *module, const char *name)
         trek_fail_missing("module_find", module ? "name" : "module");
         return NULL;
     }
+    const char *whole = name;
     module = see_through(module);
     for (const char *dot; module && (dot = strchr(name, '.')); name = dot + 1)
         module = see_through(find_child(module, name, (size_t)(dot - name)));
-    if (!module)
-        return NULL;
-    trek_var *found = find_entry(module->params, module->n_params, name);
-    return found ? found : find_entry(module->buffers, module->n_buffers, name);
+    trek_var *found = module ? find_entry(module->params, module->n_params, name) : NULL;
+    if (module && !found)
+        found = find_entry(module->buffers, module->n_buffers, name);
+    trek_note_search("trek_module_find", found ? NULL : whole);
+    return found;
 }

@@ -5,6 +5,12 @@
 
 #include "nn/module.h"
 
+typedef struct trek_names {
+    char **list;
+    int count, capacity;
+} trek_names;
+void trek_names_free(trek_names *names);
+
 /* Lies behind the module, in the same block. */
 struct trek_module_upkeep {
     bool failed;             /* an add failed; trek_module_check reports it */
@@ -13,12 +19,13 @@ struct trek_module_upkeep {
     trek_module *next;       /* of those that trek_module_free has yet to free */
     trek_module *parametrizations; /* the child that has what its weights are made of; NULL: they are parameters */
     bool merged;             /* an adapter's product is in the weight already */
+    trek_names stored;       /* of parameters with several names: those that had a tensor of their own in the file loaded last */
     struct trek_fp8_layer *fp8; /* fp8_internal.h: its products may be of 8-bit numbers; owned, NULL: they are not */
 };
 
 /* Takes a parameter out, and puts one in as the k-th (or the last) and into its field. */
 void trek_module_drop_param(trek_module *module, int k);
-trek_status trek_module_insert_param(trek_module *module, int k, const char *name, trek_var *var, trek_var **place);
+trek_status trek_module_insert_param(trek_module *module, int k, const char *name, trek_var *var, trek_var **place, bool shared);
 /* trek_module_buffer of a module that stays sound where it fails; NULL then. */
 trek_var *trek_module_try_buffer(trek_module *module, const char *name, trek_tensor *tensor);
 void trek_module_drop_buffer(trek_module *module, int k);

@@ -324,7 +324,8 @@ static trek_status append_part(made_weight *w, trek_module *part, trek_right_inv
     return status;
 }
 
-static trek_status add_originals(made_weight *w, trek_var *weight, trek_module *part, const trek_parametrize_opts *opts)
+static trek_status add_originals(made_weight *w, trek_var *weight, bool shared, trek_module *part,
+                                 const trek_parametrize_opts *opts)
 {
     trek_var *originals[TREK_MOST_ORIGINALS] = { weight };
     int n = opts->originals;
@@ -337,6 +338,8 @@ static trek_status add_originals(made_weight *w, trek_var *weight, trek_module *
             ? trek_module_share_param(&w->base, name, TREK_NO_FIELD, weight)
             : trek_module_param(&w->base, name, TREK_NO_FIELD, trek_tensor_clone(trek_var_data(originals[k])));
         status = added ? trek_var_set_requires_grad(added, trek_var_requires_grad(weight)) : trek_error_status();
+        if (added == weight)
+            w->base.params[k].shared = shared; /* it is this module's as much as it was the layer's */
     }
     return status;
 }
@@ -354,7 +357,7 @@ static made_weight *made_weight_new(trek_module *module, int k, trek_module *par
     w->base.training = module->training;
     trek_status status = append_part(w, part, opts->right_inverse);
     if (status == TREK_OK)
-        status = add_originals(w, weight, part, opts);
+        status = add_originals(w, weight, module->params[k].shared, part, opts);
     if (status == TREK_OK)
         status = check_made(make(w), module->params[k].name, w->shape, w->dtype);
     trek_module *base = &w->base;
@@ -477,7 +480,8 @@ static trek_var *folded(made_weight *w, bool leave_parametrized)
 static trek_status detach(trek_module *module, const char *name, made_weight *w, trek_var *var)
 {
     trek_module *container = module->upkeep->parametrizations;
-    trek_status status = trek_module_insert_param(module, w->index, name, var, w->place);
+    trek_status status =
+        trek_module_insert_param(module, w->index, name, var, w->place, var == w->base.params[0].var && w->base.params[0].shared);
     if (status != TREK_OK)
         return status;
     trek_module_drop_child(container, &w->base);

@@ -36,7 +36,7 @@ trek_status trek_params_add(trek_params *params, const char *name, trek_var *par
         trek_free(copy);
         return status;
     }
-    params->entries[params->count++] = (trek_module_entry){ copy, trek_var_retain(param), NULL };
+    params->entries[params->count++] = (trek_module_entry){ copy, trek_var_retain(param), NULL, false };
     return TREK_OK;
 }
 

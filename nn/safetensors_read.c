@@ -58,6 +58,26 @@ static trek_status read_and_sum(int file, unsigned char *data, uint64_t bytes, u
 
 /* --- the header ----------------------------------------------------------------------- */
 
+/* What a file that is no safetensors file begins like. */
+static const char *kind_of(const unsigned char *prefix)
+{
+    static const struct {
+        const char *bytes, *kind;
+    } kinds[] = {
+        { "PK\3\4", "it looks like torch.save's zip; safetensors.torch.save_file writes what trek reads (docs/python.md)" },
+        { "\x80\2",
+          "it looks like a pickle, as torch.save wrote; safetensors.torch.save_file writes what trek reads (docs/python.md)" },
+        { "\x93NUMPY", "it looks like an array of NumPy's" },
+        { "\x89HDF", "it looks like HDF5" },
+        { "GGUF", "it looks like GGUF" },
+        { "version ", "it looks like a pointer of Git LFS: the file itself is still to be fetched" },
+    };
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        if (memcmp(prefix, kinds[k].bytes, strlen(kinds[k].bytes)) == 0)
+            return kinds[k].kind;
+    return NULL;
+}
+
 /* The header's length and text; *text is a new string. */
 static trek_status read_header(int file, uint64_t size, const char *path, uint64_t *length, char **text)
 {
@@ -70,7 +90,10 @@ static trek_status read_header(int file, uint64_t size, const char *path, uint64
     *length = 0;
     for (int k = 7; k >= 0; k--)
         *length = *length << 8 | prefix[k];
-    if (*length > TREK_SAFETENSORS_MAX_HEADER || *length > size - sizeof prefix)
+    bool fits = *length <= TREK_SAFETENSORS_MAX_HEADER && *length <= size - sizeof prefix;
+    if (!fits && kind_of(prefix))
+        return trek_fail(TREK_ERR_FORMAT, "%s: no safetensors file: %s", path, kind_of(prefix));
+    if (!fits)
         return trek_fail(TREK_ERR_FORMAT, "%s: no safetensors file: a header of %llu bytes does not fit", path,
                          (unsigned long long)*length);
     *text = trek_alloc((size_t)*length + 1);

@@ -95,10 +95,11 @@ typedef struct trek_state_load_opts {
     int n_rules;
 } trek_state_load_opts;
 
-/* Copies the state into the module's tensors, wherever they live. All names,
- * shapes and dtypes are checked first; what is missing, unexpected or different
- * is listed in one message (ARGUMENT), and then nothing has changed. UNSUPPORTED: the module needs a tensor that was
- * skipped. opts and report may be NULL. */
+/* Copies the state into the module's tensors, wherever they live. Of a checkpoint (distributed/checkpoint.h, and the
+ * best.safetensors of a run) what is not the model's own is passed over; and where it calls all tensors NAME.REST and the module
+ * has no NAME, as it is with a module that trek_fit has trained ("model."), and no rules are given, they are taken as REST. All
+ * names, shapes and dtypes are checked first; what is missing, unexpected or different is listed in one message (ARGUMENT), and
+ * then nothing has changed. UNSUPPORTED: the module needs a tensor that was skipped. opts and report may be NULL. */
 TREK_API trek_status trek_state_apply(const trek_state *state, trek_module *module);
 TREK_API trek_status trek_state_apply_with(const trek_state *state, trek_module *module, const trek_state_load_opts *opts,
                                            trek_state_report *report);
@@ -141,7 +142,9 @@ typedef struct trek_state_save_opts {
     int n_rules;
 } trek_state_save_opts;
 
-/* The module's parameters and buffers to a file and back. */
+/* The module's parameters and buffers to a file and back. What has several names (tied weights) is one tensor under its owner's
+ * name, and the others are aliases, which other programs do not read. But where the module, or one inside it, was loaded from a
+ * state that had tensors of its own under others of these names, or under several, those names have tensors here, too. */
 TREK_API trek_status trek_state_save(trek_module *module, const char *path);
 TREK_API trek_status trek_state_save_with(trek_module *module, const char *path, const trek_state_save_opts *opts);
 TREK_API trek_status trek_state_load(trek_module *module, const char *path, trek_state_report *report);

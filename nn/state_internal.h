@@ -6,6 +6,10 @@
 
 #include "nn/state.h"
 
+/* What a checkpoint has beside the model's state, and the text that says that it is one (distributed/checkpoint.h). */
+#define TREK_STATE_OWN "trek:"
+#define TREK_STATE_CHECKPOINT "trek.checkpoint"
+
 /* What a rule makes of a tensor: the part-th of `parts` along dim, then its last two dimensions exchanged. */
 typedef struct trek_state_change {
     bool transpose;

@@ -2,6 +2,7 @@
 /* State from a module and into it. */
 #include <string.h>
 
+#include "nn/module_internal.h"
 #include "nn/pointer_map.h"
 #include "nn/state_internal.h"
 #include "nn/text.h"
@@ -16,7 +17,32 @@ typedef struct gathering {
     trek_state *state;
     bool copies;
     trek_pointer_map seen;    /* variable -> entry */
+    trek_names stored;        /* names that had tensors of their own where the module's values came from */
+    bool first;               /* those now, all the others afterwards */
 } gathering;
+
+/* The names that a module of the tree remembers, as the root knows them. */
+static trek_status note_stored(const char *path, trek_module *module, void *arg)
+{
+    trek_names *to = &((gathering *)arg)->stored;
+    const trek_names *from = &module->upkeep->stored;
+    for (int k = 0; k < from->count; k++) {
+        trek_status status = trek_array_grow(&to->list, &to->capacity, to->count + 1, sizeof *to->list);
+        char *name = status == TREK_OK ? trek_format("%s%s%s", path, *path ? "." : "", from->list[k]) : NULL;
+        if (!name)
+            return TREK_ERR_MEMORY;
+        to->list[to->count++] = name;
+    }
+    return TREK_OK;
+}
+
+static bool has_name(const trek_names *names, const char *name)
+{
+    for (int k = 0; k < names->count; k++)
+        if (strcmp(names->list[k], name) == 0)
+            return true;
+    return false;
+}
 
 /* On the CPU, independent of the original if that is asked for. */
 static trek_tensor *host_tensor(trek_tensor *tensor, bool copy)
@@ -31,7 +57,9 @@ static trek_status gather(const char *name, trek_var *var, bool is_buffer, void 
     (void)is_buffer;
     gathering *g = arg;
     int entry = trek_pointer_map_get(&g->seen, var);
-    if (entry >= 0)
+    if (g->stored.count > 0 && has_name(&g->stored, name) != g->first)
+        return TREK_OK;
+    if (entry >= 0 && !g->first)
         return trek_state_add_alias(g->state, name, g->state->entries[entry].name);
     bool added;
     trek_status status = trek_pointer_map_add(&g->seen, var, g->state->n_entries, &added);
@@ -47,12 +75,22 @@ static trek_status gather(const char *name, trek_var *var, bool is_buffer, void 
 
 static trek_state *gather_module(trek_module *module, bool copies)
 {
+    static const int all = TREK_WALK_PARAMS | TREK_WALK_BUFFERS | TREK_WALK_EVERY_PATH;
     gathering g = { .state = trek_state_new(), .copies = copies };
     if (!g.state)
         return NULL;
-    if (trek_walk_entries(module, TREK_WALK_PARAMS | TREK_WALK_BUFFERS | TREK_WALK_EVERY_PATH, gather, &g) != TREK_OK)
+    trek_status status = trek_walk_modules(module, 0, note_stored, &g);
+    if (status == TREK_OK && g.stored.count > 0) {
+        g.first = true;
+        status = trek_walk_entries(module, all, gather, &g);
+        g.first = false;
+    }
+    if (status == TREK_OK)
+        status = trek_walk_entries(module, all, gather, &g);
+    if (status != TREK_OK)
         trek_state_free(&g.state);
     trek_pointer_map_clear(&g.seen);
+    trek_names_free(&g.stored);
     return g.state;
 }
 
@@ -98,6 +136,8 @@ typedef struct target {
     char *name;               /* its first name */
     int entry;                /* of the state; -1: none */
     int skipped;              /* if none: the tensor that there is no dtype for; -1: none */
+    int names;                /* how many it has in the module */
+    bool aliased;             /* whether the state calls one of them another name of a tensor */
     trek_tensor *staged;      /* owned; in the variable's dtype, on its device */
 } target;
 
@@ -110,8 +150,47 @@ struct trek_state_loading {
     bool *used;               /* [n_entries] */
     bool *used_skipped;       /* [n_skipped] */
     int assigned;
+    trek_module *module;
+    trek_names stored; /* names that have a tensor of their own, and whose they are: of variables with several names */
+    int *stored_target, cap_stored_target;
+    bool several; /* whether a variable with several names was found in the state */
 };
 typedef struct trek_state_loading matching;
+
+/* What the module remembers of the state's names. */
+static trek_status note_name(matching *m, int k, int entry, const char *name)
+{
+    if (strcmp(m->state->entries[entry].name, name) != 0) {
+        m->targets[k].aliased = true;
+        return TREK_OK;
+    }
+    trek_status status = trek_array_grow(&m->stored.list, &m->stored.capacity, m->stored.count + 1, sizeof *m->stored.list);
+    if (status == TREK_OK)
+        status = trek_array_grow(&m->stored_target, &m->cap_stored_target, m->stored.count + 1, sizeof *m->stored_target);
+    char *copy = status == TREK_OK ? trek_strdup(name) : NULL;
+    if (!copy)
+        return TREK_ERR_MEMORY;
+    m->stored_target[m->stored.count] = k;
+    m->stored.list[m->stored.count++] = copy;
+    return TREK_OK;
+}
+
+/* Of those only what differs from how the module is saved anyway: no names of variables with one name, and none where the writer
+ * knew that the names are of one tensor. */
+static void choose_names(matching *m)
+{
+    int n = 0;
+    for (int k = 0; k < m->stored.count; k++) {
+        const target *t = &m->targets[m->stored_target[k]];
+        if (t->names > 1 && !t->aliased)
+            m->stored.list[n++] = m->stored.list[k];
+        else
+            trek_free(m->stored.list[k]);
+    }
+    m->stored.count = n;
+    for (int k = 0; k < m->n_targets; k++)
+        m->several |= m->targets[k].names > 1 && m->targets[k].entry >= 0;
+}
 
 static trek_status match(const char *name, trek_var *var, bool is_buffer, void *arg)
 {
@@ -129,14 +208,15 @@ static trek_status match(const char *name, trek_var *var, bool is_buffer, void *
         if (!copy)
             return TREK_ERR_MEMORY;
         k = m->n_targets++;
-        m->targets[k] = (target){ var, copy, -1, -1, NULL };
+        m->targets[k] = (target){ .var = var, .name = copy, .entry = -1, .skipped = -1 };
     }
+    m->targets[k].names++;
     int entry = trek_state_lookup(m->state, name);
     if (entry >= 0) {
         m->used[entry] = true;
         if (m->targets[k].entry < 0) /* a further name that has a tensor of its own: the first one counts */
             m->targets[k].entry = entry;
-        return TREK_OK;
+        return note_name(m, k, entry, name);
     }
     int skipped = trek_state_lookup_skipped(m->state, name);
     if (skipped >= 0) {
@@ -209,6 +289,12 @@ static void copy_text(trek_text *text, trek_state_report *report)
     trek_text_clear(text);
 }
 
+/* A checkpoint's: of the training, not of the model. */
+static bool is_beside(const trek_state *state, const char *name)
+{
+    return strncmp(name, TREK_STATE_OWN, strlen(TREK_STATE_OWN)) == 0 && trek_state_text(state, TREK_STATE_CHECKPOINT);
+}
+
 /* Never fails: without memory the counts are right and the names are missing. */
 static void make_report(const matching *m, trek_state_report *report)
 {
@@ -224,7 +310,7 @@ static void make_report(const matching *m, trek_state_report *report)
             list_difference(&differing, m, t);
     }
     for (int k = 0; k < m->state->n_entries; k++)
-        if (!m->used[k] && list_has_room(&unexpected))
+        if (!m->used[k] && !is_beside(m->state, m->state->entries[k].name) && list_has_room(&unexpected))
             trek_text_add(&unexpected.names, m->state->entries[k].name);
     for (int k = 0; k < m->state->n_skipped; k++)
         if (!m->used_skipped[k])
@@ -294,6 +380,11 @@ trek_status trek_state_loading_commit(trek_state_loading *m)
         else if (m->targets[k].staged)
             status = trek_tensor_copy_from(trek_var_data(m->targets[k].var), m->targets[k].staged);
     }
+    if (status == TREK_OK && m->several) {
+        trek_names before = m->module->upkeep->stored;
+        m->module->upkeep->stored = m->stored;
+        m->stored = before;
+    }
     return status;
 }
 
@@ -320,6 +411,7 @@ static trek_status check_and_stage(matching *m, trek_module *module, trek_state_
         trek_walk_entries(module, TREK_WALK_PARAMS | TREK_WALK_BUFFERS | TREK_WALK_EVERY_PATH, match, m);
     if (status != TREK_OK)
         return status;
+    choose_names(m);
     make_report(m, report);
     status = check_report(m, module, report);
     return status == TREK_OK ? stage(m) : status;
@@ -332,6 +424,7 @@ trek_state_loading *trek_state_loading_new(const trek_state *state, trek_module 
     if (!m)
         return NULL;
     m->state = state;
+    m->module = module;
     if (opts)
         m->opts = *opts;
     if (check_and_stage(m, module, report) != TREK_OK)
@@ -349,11 +442,56 @@ void trek_state_loading_free(trek_state_loading **loading)
     }
     if (!m)
         return;
+    trek_names_free(&m->stored);
+    trek_free(m->stored_target);
     trek_free(m->targets);
     trek_free(m->used);
     trek_free(m->used_skipped);
     trek_pointer_map_clear(&m->seen);
     trek_free(m);
+}
+
+static bool has_part(const trek_module *module, const char *name, size_t length)
+{
+    bool found = false;
+    for (int k = 0; k < module->n_children; k++)
+        found |= strncmp(module->children[k].name, name, length) == 0 && !module->children[k].name[length];
+    return found;
+}
+
+/* Of a checkpoint: how long the name is, with its dot, of a module around all, which this one does not have; 0: there is none. */
+static size_t around(const trek_state *state, const trek_module *module)
+{
+    const char *first = NULL;
+    size_t length = 0;
+    for (int k = 0; k < state->n_entries + state->n_aliases && trek_state_text(state, TREK_STATE_CHECKPOINT); k++) {
+        const char *name = k < state->n_entries ? state->entries[k].name : state->aliases[k - state->n_entries].name;
+        if (is_beside(state, name))
+            continue;
+        if (!first) {
+            const char *dot = strchr(name, '.');
+            first = name;
+            length = dot ? (size_t)(dot - name) + 1 : 0;
+        }
+        if (length == 0 || strncmp(name, first, length) != 0)
+            return 0;
+    }
+    return length > 0 && !has_part(module, first, length - 1) ? length : 0;
+}
+
+/* Without the name around all; `state` itself, another one, or NULL and an error. */
+static const trek_state *look_inside(const trek_state *state, const trek_module *module)
+{
+    size_t length = around(state, module);
+    if (length == 0)
+        return state;
+    const char *first = state->entries[0].name;
+    for (int k = 0; is_beside(state, first); k++)
+        first = state->entries[k].name;
+    char *from = trek_format("%.*s**", (int)length, first);
+    trek_state *inside = from ? trek_state_rename(state, &(trek_state_rule){ .from = from, .to = "**" }, 1) : NULL;
+    trek_free(from);
+    return inside;
 }
 
 trek_status trek_state_apply_with(const trek_state *state, trek_module *module, const trek_state_load_opts *opts,
@@ -365,17 +503,16 @@ trek_status trek_state_apply_with(const trek_state *state, trek_module *module, 
     *report = (trek_state_report){ 0 };
     if (!state || !module)
         return trek_fail_missing("state_apply", state ? "module" : "state");
-    trek_state *named = NULL;
-    if (opts && opts->n_rules != 0) {
-        named = trek_state_rename(state, opts->rules, opts->n_rules);
-        if (!named)
-            return trek_error_status();
-    }
-    trek_state_loading *loading = trek_state_loading_new(named ? named : state, module, opts, report);
+    trek_state *named = opts && opts->n_rules != 0 ? trek_state_rename(state, opts->rules, opts->n_rules)
+                                                   : (trek_state *)look_inside(state, module);
+    if (!named)
+        return trek_error_status();
+    trek_state_loading *loading = trek_state_loading_new(named, module, opts, report);
     trek_status status = loading ? trek_state_loading_commit(loading) : trek_error_status();
     report->assigned = loading ? loading->assigned : 0;
     trek_state_loading_free(&loading);
-    trek_state_free(&named);
+    if (named != state)
+        trek_state_free(&named);
     return status;
 }
 

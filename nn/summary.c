@@ -15,7 +15,7 @@ typedef struct summary {
     trek_text text;
     int name_width, type_width;
     bool measuring;
-    trek_pointer_map seen;
+    trek_pointer_map seen, owned;
     int64_t total, trainable, bytes;
 } summary;
 
@@ -38,11 +38,13 @@ static void add_line(summary *s, const char *name, const char *type, int64_t cou
 static trek_status add_entry(summary *s, const char *path, const trek_module_entry *entry, bool is_buffer)
 {
     char shape[TREK_SHAPE_TEXT], name[256], type[TREK_SHAPE_TEXT + 64];
-    bool first;
+    bool first = false;
     int64_t count = trek_var_numel(entry->var);
-    trek_status status = trek_pointer_map_add(&s->seen, entry->var, 0, &first);
-    if (status != TREK_OK)
-        return status;
+    if (!entry->shared || trek_pointer_map_get(&s->owned, entry->var) < 0) {
+        trek_status status = trek_pointer_map_add(&s->seen, entry->var, 0, &first);
+        if (status != TREK_OK)
+            return status;
+    }
     trek_dtype dtype = trek_var_dtype(entry->var);
     const char *note = is_buffer ? "  buffer" : !first ? "  shared" : trek_var_requires_grad(entry->var) ? "" : "  frozen";
     snprintf(name, sizeof name, "  %s%s%s", path, *path ? "." : "", entry->name);
@@ -54,6 +56,18 @@ static trek_status add_entry(summary *s, const char *path, const trek_module_ent
         s->trainable += !is_buffer && trek_var_requires_grad(entry->var) ? count : 0;
     }
     return TREK_OK;
+}
+
+static trek_status note_owned(const char *path, trek_module *module, void *arg)
+{
+    (void)path;
+    summary *s = arg;
+    trek_status status = TREK_OK;
+    bool added;
+    for (int k = 0; k < module->n_params && status == TREK_OK; k++)
+        if (!module->params[k].shared)
+            status = trek_pointer_map_add(&s->owned, module->params[k].var, 0, &added);
+    return status;
 }
 
 static trek_status add_module(const char *path, trek_module *module, void *arg)
@@ -79,7 +93,9 @@ char *trek_module_summary(trek_module *module)
         return NULL;
     }
     summary s = { .name_width = 6, .type_width = 4, .measuring = true };
-    trek_status status = trek_walk_modules(module, 0, add_module, &s);
+    trek_status status = trek_walk_modules(module, 0, note_owned, &s);
+    if (status == TREK_OK)
+        status = trek_walk_modules(module, 0, add_module, &s);
     trek_pointer_map_clear(&s.seen);
     if (status == TREK_OK) {
         s.measuring = false;
@@ -91,6 +107,7 @@ char *trek_module_summary(trek_module *module)
                          s.total,
                          s.trainable, s.bytes);
     }
+    trek_pointer_map_clear(&s.owned);
     if (status != TREK_OK) {
         trek_text_clear(&s.text);
         return NULL;

@@ -80,32 +80,49 @@ trek_status trek_walk_modules(trek_module *root, int flags, trek_module_fn fn, v
     return status;
 }
 
+/* A parameter that its module shares: seen where the walk came to it, visited at its end. */
+typedef struct shared_entry {
+    char *name;
+    trek_var *var;
+} shared_entry;
+
 typedef struct entry_walk {
-    int flags;
+    int flags, n_shared, cap_shared;
+    shared_entry *shared;
     trek_pointer_map seen;
     trek_text name;
     trek_entry_fn fn;
     void *arg;
 } entry_walk;
 
+static trek_status visit(entry_walk *w, const char *name, trek_var *var, bool is_buffer)
+{
+    bool added = true;
+    trek_status status = w->flags & TREK_WALK_EVERY_PATH ? TREK_OK : trek_pointer_map_add(&w->seen, var, 0, &added);
+    return status == TREK_OK && added ? w->fn(name, var, is_buffer, w->arg) : status;
+}
+
+static trek_status visit_later(entry_walk *w, const char *name, trek_var *var)
+{
+    trek_status status = trek_array_grow(&w->shared, &w->cap_shared, w->n_shared + 1, sizeof *w->shared);
+    char *copy = status == TREK_OK ? trek_strdup(name) : NULL;
+    if (!copy)
+        return TREK_ERR_MEMORY;
+    w->shared[w->n_shared++] = (shared_entry){ copy, var };
+    return TREK_OK;
+}
+
 static trek_status visit_entries(entry_walk *w, const char *path, const trek_module_entry *entries, int n, bool is_buffer)
 {
     for (int k = 0; k < n; k++) {
-        if (!(w->flags & TREK_WALK_EVERY_PATH)) {
-            bool added;
-            trek_status status = trek_pointer_map_add(&w->seen, entries[k].var, 0, &added);
-            if (status != TREK_OK)
-                return status;
-            if (!added)
-                continue;
-        }
         path_cut(&w->name, 0);
         trek_text_add(&w->name, path);
         trek_text_add(&w->name, *path ? "." : "");
         trek_text_add(&w->name, entries[k].name);
         if (w->name.failed)
             return TREK_ERR_MEMORY;
-        trek_status status = w->fn(w->name.data, entries[k].var, is_buffer, w->arg);
+        trek_status status =
+            entries[k].shared ? visit_later(w, w->name.data, entries[k].var) : visit(w, w->name.data, entries[k].var, is_buffer);
         if (status != TREK_OK)
             return status;
     }
@@ -127,6 +144,11 @@ trek_status trek_walk_entries(trek_module *root, int flags, trek_entry_fn fn, vo
 {
     entry_walk w = { .flags = flags, .fn = fn, .arg = arg };
     trek_status status = trek_walk_modules(root, flags & TREK_WALK_EVERY_PATH, visit_module, &w);
+    for (int k = 0; k < w.n_shared && status == TREK_OK; k++)
+        status = visit(&w, w.shared[k].name, w.shared[k].var, false);
+    for (int k = 0; k < w.n_shared; k++)
+        trek_free(w.shared[k].name);
+    trek_free(w.shared);
     trek_pointer_map_clear(&w.seen);
     trek_text_clear(&w.name);
     return status;

@@ -16,7 +16,8 @@ enum {
  * status other than TREK_OK ends the walk and is returned. */
 trek_status trek_walk_modules(trek_module *root, int flags, trek_module_fn fn, void *arg);
 
-/* Parameters and buffers, each module's parameters before its buffers before its children's. */
+/* Parameters and buffers, each module's parameters before its buffers before its children's; what modules share of others comes
+ * after all that are their modules' own, so that a variable's first name is its owner's. */
 typedef trek_status (*trek_entry_fn)(const char *name, trek_var *var, bool is_buffer, void *arg);
 trek_status trek_walk_entries(trek_module *root, int flags, trek_entry_fn fn, void *arg);
 

@@ -501,6 +501,26 @@ static trek_status layer_norm_sizes(const trek_op_call *call, const trek_tensor 
     return TREK_OK;
 }
 
+/* What is usually wrong is the input, which is not of the sizes that a norm was made for. */
+static trek_status need_last_sizes(trek_op_call *call, const trek_tensor *x, const char *name, const trek_tensor *given, int dims)
+{
+    char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];
+    if (given->ndim != dims || memcmp(given->sizes, x->sizes + x->ndim - dims, (size_t)dims * sizeof *x->sizes) == 0)
+        return need_sizes(call, name, given, dims, x->sizes + x->ndim - dims);
+    return trek_op_fail(call, TREK_ERR_SHAPE, "input %s does not end in %s, the sizes of %s", trek_tensor_shape_text(x, first),
+                        trek_tensor_shape_text(given, second), name);
+}
+
+/* Likewise of what has a number for each channel; NULL given: nothing to check. */
+static trek_status need_channels(trek_op_call *call, const trek_tensor *x, const char *name, const trek_tensor *given)
+{
+    char text[TREK_SHAPE_TEXT];
+    if (!given || given->ndim != 1 || given->sizes[0] == x->sizes[1])
+        return need_vector(call, name, given, x->sizes[1]);
+    return trek_op_fail(call, TREK_ERR_SHAPE, "input %s has %lld channels in dimension 1, and %s is for %lld",
+                        trek_tensor_shape_text(x, text), (long long)x->sizes[1], name, (long long)given->sizes[0]);
+}
+
 trek_status trek_infer_layer_norm(trek_op_call *call);
 trek_status trek_infer_layer_norm(trek_op_call *call)
 {
@@ -511,7 +531,7 @@ trek_status trek_infer_layer_norm(trek_op_call *call)
     int dims = (int)call->attrs.i[0];
     for (int k = 1; k < 3; k++)
         if (input(call, k))
-            TRY(need_sizes(call, k == 1 ? "weight" : "bias", input(call, k), dims, x->sizes + x->ndim - dims));
+            TRY(need_last_sizes(call, x, k == 1 ? "weight" : "bias", input(call, k), dims));
     TRY(trek_op_output(call, 0, x->ndim, x->sizes, (trek_dtype)x->dtype));
     TRY(trek_op_output(call, 1, 1, &rows, statistics_dtype((trek_dtype)x->dtype)));
     return trek_op_output(call, 2, 1, &rows, statistics_dtype((trek_dtype)x->dtype));
@@ -559,7 +579,7 @@ trek_status trek_infer_batch_norm(trek_op_call *call)
         return trek_op_fail(call, TREK_ERR_SHAPE, "input must be [N, C, ...], got %s", trek_tensor_shape_text(x, text));
     int64_t channels = x->sizes[1];
     for (int k = 1; k < 5; k++) {
-        TRY(need_vector(call, names[k], input(call, k), channels));
+        TRY(need_channels(call, x, names[k], input(call, k)));
         TRY(need_float(call, names[k], input(call, k)));
     }
     if (!input(call, 3) != !input(call, 4))
@@ -608,7 +628,7 @@ trek_status trek_infer_group_norm(trek_op_call *call)
     int64_t groups = 0;
     TRY(group_norm_sizes(call, x, &groups));
     for (int k = 1; k < 3; k++) {
-        TRY(need_vector(call, k == 1 ? "weight" : "bias", input(call, k), x->sizes[1]));
+        TRY(need_channels(call, x, k == 1 ? "weight" : "bias", input(call, k)));
         TRY(need_float(call, k == 1 ? "weight" : "bias", input(call, k)));
     }
     if (groups > 0 && x->numel == call->attrs.i[0])
@@ -710,8 +730,8 @@ static trek_status check_cross_entropy(trek_op_call *call, const trek_tensor *lo
     TRY(need_ndim(call, "logits", logits, 2));
     TRY(need_integer(call, "labels", labels));
     if (labels->ndim != 1 || labels->sizes[0] != logits->sizes[0])
-        return trek_op_fail(call, TREK_ERR_SHAPE, "labels %s do not fit logits %s", trek_tensor_shape_text(labels, second),
-                            trek_tensor_shape_text(logits, first));
+        return trek_op_fail(call, TREK_ERR_SHAPE, "labels %s do not fit logits %s, whose dimension 1 is the classes'",
+                            trek_tensor_shape_text(labels, second), trek_tensor_shape_text(logits, first));
     if (logits->sizes[1] < 1 && logits->sizes[0] > 0)
         return trek_op_fail(call, TREK_ERR_SHAPE, "logits %s have no classes", trek_tensor_shape_text(logits, first));
     TRY(need_vector(call, "class weights", weight, logits->sizes[1]));

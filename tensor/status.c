@@ -162,11 +162,23 @@ void trek_error_place(const void *where, const char *path, const char *kind)
     t->placed = length;
 }
 
+static _Thread_local char searched[160]; /* "": it found something, or has been told */
+
+void trek_note_search(const char *function, const char *name)
+{
+    if (!name)
+        searched[0] = '\0';
+    else
+        snprintf(searched, sizeof searched, "; the last %s, for \"%.100s\", found nothing", function, name);
+}
+
 trek_status trek_fail_missing(const char *function, const char *what)
 {
     if (sticky)
         return sticky;
-    return trek_fail(TREK_ERR_ARGUMENT, "%s: %s is NULL", function, what);
+    trek_status status = trek_fail(TREK_ERR_ARGUMENT, "%s: %s is NULL%s", function, what, searched);
+    searched[0] = '\0';
+    return status;
 }
 
 void trek_error_take(trek_status *status, char *message)

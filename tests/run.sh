@@ -252,11 +252,24 @@ stage_once() {
     tests once processes "${waiting[@]}" --num-processes $((2 * jobs))
 }
 
+# known BUILD NAME: whether there is such a test; else says which are called like it
+known() {
+    local near
+    [[ $2 == *[*?[]* ]] && return # a pattern
+    near=$(meson introspect --tests "$1" | python3 -c 'import difflib, json, sys
+name, names = sys.argv[1], sorted({test["name"] for test in json.load(sys.stdin)})
+near = [n for n in names if name in n][:6] or difflib.get_close_matches(name, names, 6, 0.5)
+print("" if name in names else "; near it are " + ", ".join(near) if near else "; tests/ has none that is called like it")' "$2")
+    [ -z "$near" ] || fail "there is no test $2$near"
+    [ -z "$near" ]
+}
+
 # one NAME [CASE]: that program alone, in the build of "once"
 one() {
     local name=$1 dir=$work/once
     [ -e "tests/fuzz/$name.c" ] && [ -z "$(find tests -name "test_$name.c")" ] && name=fuzz_$name
     configure "${once[@]}" || { tail -5 "$work/once.setup.log"; fail "the build cannot be configured"; return; }
+    known "$dir" "$name" || return
     [ -n "${2:-}" ] && export TREK_TEST_CASE=$2
     rebuild=() # what this program needs
     tests once one "$name"

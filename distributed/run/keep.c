@@ -18,6 +18,8 @@
 #include "distributed/step/sharded.h"
 #include "nn/replace_file.h"
 
+#define BEST "best.safetensors"
+
 /* The step of a file's name; -1: it is another file. */
 static int64_t step_of(const char *name)
 {
@@ -237,7 +239,7 @@ static trek_status give_snapshot(trek_run *run, int64_t epoch, bool step, bool b
     say(run, "save");
     trek_run_writer_make_room(run->writer, step && o->keep_last <= 1 && o->keep_last != TREK_OFF);
     s->step = step ? path_of_step(o->checkpoint_folder, s->steps) : NULL;
-    s->best = best ? path_of(o->checkpoint_folder, "best.safetensors") : NULL;
+    s->best = best ? path_of(o->checkpoint_folder, BEST) : NULL;
     s->state = trek_run_state(run, more);
     if (trek_error_status() == TREK_OK)
         trek_run_writer_give(run->writer, s);
@@ -287,12 +289,27 @@ trek_status trek_run_save_end(trek_run *run, trek_status status)
     return status;
 }
 
+/* Two names of a folder, of which one may end in a slash. */
+static bool same_folder(const char *a, const char *b)
+{
+    size_t n = strlen(a), m = b ? strlen(b) : 0;
+    while (n > 1 && a[n - 1] == '/')
+        n--;
+    while (m > 1 && b[m - 1] == '/')
+        m--;
+    return n == m && memcmp(a, b, n) == 0;
+}
+
 /* The file that is meant, a new string; "": there is none yet. */
-static char *file_to_resume(const char *from)
+static char *file_to_resume(const char *from, const char *own)
 {
     struct stat there;
-    if (stat(from, &there) != 0 && errno == ENOENT)
-        return trek_calloc(1, 1);
+    if (stat(from, &there) != 0 && errno == ENOENT) {
+        if (same_folder(from, own))
+            return trek_calloc(1, 1);
+        return trek_fail_null(TREK_ERR_IO,
+                              "trek_trainer_run: .resume_from: %s is not there; only .checkpoint_folder may be missing", from);
+    }
     if (stat(from, &there) == 0 && !S_ISDIR(there.st_mode))
         return trek_strdup(from);
     int n;
@@ -300,6 +317,21 @@ static char *file_to_resume(const char *from)
     char *path = n > 0 ? path_of_step(from, steps[0]) : trek_calloc(1, 1);
     trek_free(steps);
     return path;
+}
+
+trek_status trek_run_load_best(trek_module *model, const char *folder)
+{
+    if (!model || !folder)
+        return trek_fail_missing("trek_run_load_best", model ? "folder" : "model");
+    struct stat there;
+    char *path = path_of(folder, BEST);
+    trek_status status = path ? TREK_OK : trek_error_status();
+    if (path && stat(path, &there) != 0 && errno == ENOENT)
+        status = trek_fail(TREK_ERR_IO, "trek_run_load_best: %s is not there; runs write it with .keep_best", path);
+    if (status == TREK_OK)
+        status = trek_state_load(model, path, NULL);
+    trek_free(path);
+    return status;
 }
 
 /* All processes go on from the same step, though each looks in its own file system. */
@@ -333,7 +365,7 @@ trek_status trek_run_resume(trek_run *run)
     int64_t batch;
     if (!run->opts.resume_from)
         return TREK_OK;
-    char *path = file_to_resume(run->opts.resume_from);
+    char *path = file_to_resume(run->opts.resume_from, run->opts.checkpoint_folder);
     trek_status status = agree_on_file(run, path, path ? TREK_OK : trek_error_status());
     if (status == TREK_OK && *path) {
         status = trek_checkpoint_load_more(run->graph, run->train, path, more, TREK_RUN_NUMBERS, &found);

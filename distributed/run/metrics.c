@@ -202,6 +202,10 @@ trek_status trek_run_measure_training(trek_run *run, run_epoch *e)
     trek_trainer_workload workload = { 0 };
     trek_status status = e->ranks ? trek_trainer_describe(run->graph, &workload) : trek_error_status();
     m->anchor = workload.windows ? workload.anchor : 0;
+    m->rank = workload.rank;
+    const ranks_stepper *s = trek_graph_ranks(run->graph);
+    m->process = s && s->comm ? s->process : 0;
+    m->processes = s && s->comm ? trek_comm_world_size(s->comm) : 1;
     measure_averages(run, m);
     if (status == TREK_OK)
         status = take_observations(run->graph, e, "", &m->loss);

@@ -50,6 +50,7 @@ static trek_run *start(const trek_run_opts *opts, trek_module *module)
     trek_lock_init(&run->lock);
     trek_condition_init(&run->changed);
     run->best = NAN;
+    run->best_epoch = -1;
     run->module = module;
     run->progress = (trek_run_progress){ .running = true, .epochs = opts->epochs, .loss = NAN };
     trek_status status = trek_run_opts_copy(&run->opts, opts);

@@ -17,6 +17,7 @@ typedef struct run_epoch {
     trek_epoch_metrics metrics;
     trek_rank_metrics *ranks;
     trek_epoch_scalar *scalars; /* names and values owned */
+    bool evaluated;
 } run_epoch;
 
 /* Of an epoch, before training goes on in it. */
@@ -58,6 +59,8 @@ struct trek_run {
     int64_t stopped_step;    /* of the checkpoint that it has resumed from within an epoch, in its own folder; 0: none */
     double best;             /* NaN: none yet */
     int64_t since_best;      /* epochs */
+    int64_t best_epoch;      /* -1: before this process's first one */
+    bool rated;              /* .best_metric has been there */
     trek_background_stats averages; /* as the last epoch's metrics found them */
     struct run_writer *writer; /* of checkpoints; NULL: another process writes them, or nobody */
     trek_status status;

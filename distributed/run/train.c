@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a run's thread does: the model, the ranks, then epoch by epoch. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,13 +65,13 @@ static trek_loader *make_loader(const trek_run_opts *o, trek_dataset *dataset, i
                                                 .workers = o->workers, .device = device, .host = device.type == TREK_CPU });
 }
 
-static trek_status feed(trek_run *run, trek_loader *loader, trek_loss_fn fn)
+static trek_status feed(trek_run *run, trek_loader *loader, trek_loss_fn fn, const char *name)
 {
     trek_status status = trek_graph_set_loader(run->graph, loader, run->opts.input);
     if (status == TREK_OK)
         status = trek_graph_set_loss(run->graph, fn, run->opts.arg);
     if (status == TREK_OK)
-        run->graph->graph_loader->measures = true;
+        run->graph->graph_loader->measures = true, run->graph->graph_loader->loss_name = name;
     return status;
 }
 
@@ -191,7 +192,7 @@ static trek_status make(trek_run *run)
     if (o->evaluation)
         run->evaluation = make_loader(o, o->evaluation, o->evaluation_batch ? o->evaluation_batch : o->batch_size, device, false);
     status = trek_error_status();
-    return status == TREK_OK ? feed(run, run->train, o->train_step) : status;
+    return status == TREK_OK ? feed(run, run->train, o->train_step, "trek_trainer_run: .train_step") : status;
 }
 
 /* The graph, on the ranks of all processes that there are. */
@@ -330,7 +331,8 @@ static trek_status evaluate(trek_run *run, run_epoch *e)
     int64_t every = o->evaluate_every ? o->evaluate_every : 1, from = trek_now_ns();
     if (!run->evaluation || (e->metrics.epoch + 1 < o->epochs && (e->metrics.epoch + 1) % every != 0))
         return TREK_OK;
-    trek_status status = feed(run, run->evaluation, o->evaluate ? o->evaluate : o->train_step);
+    trek_status status = feed(run, run->evaluation, o->evaluate ? o->evaluate : o->train_step,
+                              o->evaluate ? "trek_trainer_run: .evaluate" : "trek_trainer_run: .train_step (in evaluation)");
     if (status == TREK_OK)
         status = trek_graph_train(run->graph, false);
     if (status == TREK_OK)
@@ -342,25 +344,86 @@ static trek_status evaluate(trek_run *run, run_epoch *e)
     status = agree(run, status);
     if (status == TREK_OK)
         status = trek_run_measure_evaluation(run, e);
+    e->evaluated = true;
     if (status == TREK_OK)
-        status = feed(run, run->train, o->train_step);
+        status = feed(run, run->train, o->train_step, "trek_trainer_run: .train_step");
     if (status == TREK_OK)
         status = trek_graph_train(run->graph, true);
     e->metrics.evaluation_s = (double)(trek_now_ns() - from) * 1e-9;
     return status;
 }
 
+static const char *best_metric(const trek_run_opts *o)
+{
+    return o->best_metric ? o->best_metric : o->evaluation ? "evaluation_loss" : "loss";
+}
+
+/* Whether anything of this epoch has the name; *scalar NULL: a number that each epoch has. */
+static bool has_metric(const trek_epoch_metrics *m, const char *name, const trek_epoch_scalar **scalar)
+{
+    *scalar = NULL;
+    for (int k = 0; k < m->n_scalars; k++)
+        if (strcmp(m->scalars[k].name, name) == 0)
+            *scalar = &m->scalars[k];
+    return *scalar || strcmp(name, "loss") == 0 || strcmp(name, "evaluation_loss") == 0;
+}
+
+static trek_status fail_no_metric(const char *name, const run_epoch *e)
+{
+    const trek_epoch_metrics *m = &e->metrics;
+    trek_text names = { 0 };
+    trek_text_add(&names, e->evaluated ? "loss, evaluation_loss" : "loss");
+    for (int k = 0; k < m->n_scalars; k++)
+        if (!m->scalars[k].values || trek_tensor_numel(m->scalars[k].values) == 1)
+            trek_text_format(&names, ", %s", m->scalars[k].name);
+    trek_fail(TREK_ERR_ARGUMENT, "trek_trainer_run: .best_metric \"%s\" was not measured in epoch %lld, which had %s", name,
+              (long long)m->epoch, names.data ? names.data : "others");
+    trek_text_clear(&names);
+    return trek_error_status();
+}
+
+/* After the first epoch that could have it: whether anything has the name of .best_metric, and is one number. */
+static trek_status check_metric(trek_run *run, const run_epoch *e)
+{
+    const char *name = best_metric(&run->opts);
+    const trek_epoch_scalar *scalar;
+    bool of_evaluation = strncmp(name, "evaluation", strlen("evaluation")) == 0;
+    if (run->rated || trek_launch_joins() || (of_evaluation && run->evaluation && !e->evaluated))
+        return TREK_OK;
+    run->rated = true;
+    if (!has_metric(&e->metrics, name, &scalar))
+        return fail_no_metric(name, e);
+    if (scalar && scalar->values && trek_tensor_numel(scalar->values) != 1)
+        return trek_fail(TREK_ERR_ARGUMENT, "trek_trainer_run: .best_metric \"%s\" is not one number", name);
+    return TREK_OK;
+}
+
 /* Whether the epoch is the best so far, by the metric that says so. */
 static void rate(trek_run *run, trek_epoch_metrics *m)
 {
     const trek_run_opts *o = &run->opts;
-    double value = trek_metrics_get(m, o->best_metric ? o->best_metric : o->evaluation ? "evaluation_loss" : "loss");
+    double value = trek_metrics_get(m, best_metric(o));
     if (isnan(value))
         return; /* not measured in this epoch */
     double gain = o->best_is_largest ? value - run->best : run->best - value;
     m->best = isnan(run->best) || gain > o->min_delta;
     run->best = m->best ? value : run->best;
     run->since_best = m->best ? 0 : run->since_best + 1;
+    run->best_epoch = m->best ? m->epoch : run->best_epoch;
+}
+
+/* By one process: that there are epochs left, and which was the best. */
+static void tell_early(const trek_run *run, const trek_epoch_metrics *m)
+{
+    const ranks_stepper *s = trek_graph_ranks(run->graph);
+    char number[40], epoch[40] = "one before this run began";
+    if (m->epoch + 1 >= run->opts.epochs || (s && s->comm && s->process != 0))
+        return;
+    if (run->best_epoch >= 0)
+        snprintf(epoch, sizeof epoch, "%lld", (long long)run->best_epoch);
+    trek_log_message(TREK_LOG_WARNING, "trek_trainer_run: stopped early after epoch %lld (.patience %lld): best epoch %s, %s %s",
+                     (long long)m->epoch, (long long)run->opts.patience, epoch, best_metric(&run->opts),
+                     trek_text_number(run->best, number));
 }
 
 static trek_status before_epoch(trek_run *run, int64_t epoch)
@@ -379,8 +442,14 @@ static trek_status after_epoch(trek_run *run, run_epoch *e, bool *last)
         status = evaluate(run, e);
     if (status != TREK_OK)
         return status;
+    status = check_metric(run, e);
+    if (status != TREK_OK)
+        return agree(run, status);
     rate(run, &e->metrics);
-    *last = e->metrics.epoch + 1 >= o->epochs || (o->patience > 0 && run->since_best >= o->patience);
+    bool early = o->patience > 0 && run->since_best >= o->patience;
+    *last = e->metrics.epoch + 1 >= o->epochs || early;
+    if (early)
+        tell_early(run, &e->metrics);
     status = trek_run_save(run, &e->metrics, *last);
     const trek_graph_watch *watch = trek_graph_watched();
     if (watch && status == TREK_OK)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sphinx's settings, and what links code to the reference. The pages are staged by build.py."""
+import pathlib
 import re
 
 from docutils import nodes
@@ -18,6 +19,7 @@ html_show_sphinx = False
 html_use_index = False  # the search, and a page for each header
 html_static_path = ["static"]
 html_css_files = ["trek.css"]
+html_search_scorer = str(pathlib.Path(__file__).parent / "static" / "scorer.js")  # exact names first
 html_theme_options = {"navigation_with_keys": True}
 myst_heading_anchors = 4
 c_maximum_signature_line_length = 100

@@ -492,6 +492,11 @@ static void labels_that_are_no_classes(void **state)
     REFUSED(trek_cross_entropy(logits, trek_cast(plain_labels(4), TREK_F32)),
             TREK_ERR_DTYPE, "labels are of an integer dtype, got f32 [4]");
     REFUSED(trek_cross_entropy(logits, numbers(1, trek_dims(3, CLASSES))), TREK_ERR_SHAPE, "");
+    trek_var *last = numbers(1, trek_dims(2, CLASSES + 1, CLASSES)),
+             *labels = trek_reshape(plain_labels(2 * CLASSES + 2), trek_dims(2, CLASSES + 1));
+    REFUSED(trek_cross_entropy(last, labels), TREK_ERR_SHAPE,
+            "which is [N, C, ...]: classes are dimension 1, not the last one (trek_movedim)");
+    REFUSED(trek_nll_loss(last, labels), TREK_ERR_SHAPE, "classes are dimension 1, not the last one");
 }
 
 /* The number of labels that count, where a double does not hold what is ignored. */

@@ -211,7 +211,8 @@ static void test_refused(void **state)
     trek_device here = test_device();
     trek_var *x = numbers(1, trek_dims(2, 4, 3), false), *w = numbers(2, trek_dims(3), false), *whole = trek_cast(x, TREK_I64);
     REFUSED(trek_group_norm(x, 3, NULL, NULL, 0), TREK_ERR_ARGUMENT, "group_norm: 4 channels in 3 groups");
-    REFUSED(trek_group_norm(x, 2, w, NULL, 0), TREK_ERR_SHAPE, "");
+    REFUSED(trek_group_norm(x, 2, w, NULL, 0), TREK_ERR_SHAPE,
+            "group_norm: input [2, 4, 3] has 4 channels in dimension 1, and weight is for 3");
     assert_null(trek_group_norm(numbers(3, trek_dims(1, 2), false), 2, NULL, NULL, 0));
     expect_error(TREK_ERR_SHAPE, "group_norm: needs more than one value");
     REFUSED(trek_group_norm(whole, 2, NULL, NULL, 0), TREK_ERR_DTYPE, "group_norm: dtype i64");

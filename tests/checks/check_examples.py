@@ -58,11 +58,19 @@ for name, arguments, status, message in WRONG:
     done = subprocess.run([folder / name, *arguments], capture_output=True, text=True, timeout=60, cwd=folder)
     if done.returncode != status or message not in done.stderr or done.stdout:
         failures.append(f"{name} {' '.join(arguments)}: ended with {done.returncode}: {done.stdout}{done.stderr}")
+for name, shared in ("char_rnn", "tinyshakespeare/input.txt"), ("char_gpt", "tinyshakespeare/input.txt"), ("cifar10", "cifar10"):
+    if f"default: {shared} in TREK_DATA" not in subprocess.run([folder / name, "--help"], capture_output=True, text=True, timeout=60).stdout:
+        failures.append(f"{name} --help does not say what it takes from TREK_DATA")
+for arguments, status in ((["--help"], 0), (["--epochs"], 2), (["data", "more"], 2)):
+    done = subprocess.run([folder / "quickstart", *arguments], capture_output=True, text=True, timeout=60)
+    if done.returncode != status or not done.stdout.startswith("usage: ") or done.stderr:
+        failures.append(f"quickstart {arguments}: ended with {done.returncode}: {done.stdout}{done.stderr}")
 for name in sorted({name for name, *_ in WRONG}):
     done = subprocess.run([folder / name, "--help"], capture_output=True, text=True, timeout=60, cwd=folder)
     lines = done.stdout.split("\n")
     options = [line for line in lines if line.startswith("  --")]
     told = [line for line in options if len(line.split("  ", 2)[2].strip()) > 3]
+    failures += [f"{name} --help gives two defaults: {line}" for line in options if line.count("(default") > 1]
     if done.returncode or done.stderr or len(options) < 4 or len(told) != len(options) or options[-1].split() != ["--help", "this", "text"]:
         failures.append(f"{name} --help: ended with {done.returncode}: {done.stdout}{done.stderr}")
 print("\n".join(failures) or f"{len(WRONG)} wrong calls are refused")

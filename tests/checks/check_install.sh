@@ -5,6 +5,7 @@
 #   usage: check_install.sh <build folder>
 set -euo pipefail
 build=$1
+there=$(realpath "$build")
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 DESTDIR=$place meson install -C "$build" --no-rebuild >"$place/install.log" 2>&1 || { cat "$place/install.log"; exit 1; }
@@ -49,6 +50,12 @@ said "$place/shared"
 # shellcheck disable=SC2046,SC2086
 $cc $flags "$place/program.c" -o "$place/static" $(pkg_config --static --cflags --libs trek | sed 's/-ltrek\b/-Wl,--whole-archive -l:libtrek.a -Wl,--no-whole-archive/')
 LD_LIBRARY_PATH='' "$place/static" >/dev/null
+
+# Without installing: against the build folder, by the same name of the header.
+mkdir "$place/folder" # where no header of the tree is at hand
+# shellcheck disable=SC2046,SC2086
+(cd "$place/folder" && $cc -std=c11 ../program.c -o ../uninstalled $(PKG_CONFIG_PATH=$there/meson-uninstalled pkg-config --cflags --libs trek))
+LD_LIBRARY_PATH=$there "$place/uninstalled" >/dev/null
 
 # The examples as they are installed, from a copy under another name, by their own Makefile.
 cp -r "$prefix/share/doc/trek/examples" "$place/copy"

@@ -49,6 +49,10 @@ def quickstart(work):
     out, err = run(folder / "quickstart", work / "nothing", devices=",".join(f"cpu:{r}" for r in range(ranks)))
     if "Training on drawn digits instead." not in err:
         sys.exit(f"it does not say that digits are drawn:\n{err}")
+    failed = subprocess.run([folder / "quickstart", work / "nothing"], capture_output=True, text=True, timeout=240,
+                            env={**os.environ, "TREK_DEVICES": "cpu:0,none:7"})
+    if failed.returncode == 0 or failed.stdout or "none:7" not in failed.stderr:
+        sys.exit(f"after an error it goes on:\n{failed.stdout}{failed.stderr}")
     return losses(out, 5)
 
 
@@ -76,7 +80,7 @@ def stopped(command):
     first = process.stdout.readline()
     process.send_signal(signal.SIGINT)
     rest = process.communicate(timeout=240)[0]
-    if process.returncode or not re.search("^stopped; ", rest, re.M):
+    if process.returncode != 130 or not re.search("^stopped; ", rest, re.M):
         sys.exit(f"it should have stopped in good order, not ended with {process.returncode}:\n{first}{rest}")
 
 
@@ -103,7 +107,9 @@ def interrupted(command):
     seen = process.stderr.readline()  # an epoch's line, of the progress
     process.send_signal(signal.SIGINT)
     rest = process.communicate(timeout=240)
-    if process.returncode or not seen.startswith("epoch 1/") or rest[0]:
+    launched = "trek-run" in command[0]  # of processes beside others trek-run knows that they are to end
+    told = launched or f"stopped; the same call goes on from {command[-1]}\n" in rest[1]
+    if process.returncode != (0 if launched else 130) or not told or not seen.startswith("epoch 1/") or rest[0]:
         sys.exit(f"it should have stopped in good order, not ended with {process.returncode}:\n{seen}{rest[1]}{rest[0]}")
     return run(*command)
 

@@ -329,6 +329,55 @@ static void test_points_are_those_of_the_trends(void **state)
     trek_scope_end(scope);
 }
 
+/* A loop of one's own with a loader of its own, too short for a second look at the clock: its epochs, its last step, and what is
+ * left to do. */
+static void test_a_short_loop_is_told_whole(void **state)
+{
+    enum { EPOCHS_HERE = 5 };
+    for (int own = 0; own < 2; own++) {
+        trek_dataset *dataset = line_dataset(true);
+        trek_graph *graph = line_build(trek_cpu(0), NULL);
+        trek_loader *loader = trek_loader_new(dataset, &(trek_loader_opts){ .batch_size = BATCH });
+        assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.01 })), TREK_OK);
+        trek_monitor *m = trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .name = own ? "own" : "graph's",
+                                                                 .epochs = EPOCHS_HERE });
+        assert_int_equal(trek_monitor_attach(m, graph), TREK_OK);
+        if (!own)
+            trek_graph_set_loader(graph, loader, "x");
+        double last = 0;
+        for (int epoch = 0; epoch < EPOCHS_HERE; epoch++) {
+            assert_int_equal(own ? trek_loader_start(loader, epoch) : trek_graph_start(graph, epoch), TREK_OK);
+            for (trek_batch *batch; (batch = own ? trek_loader_next(loader) : trek_graph_next(graph));) {
+                trek_var *loss = line_squares(graph, trek_graph_forward(graph, trek_batch_get(batch, "x")), batch, NULL);
+                assert_int_equal(trek_graph_backward(graph, loss), TREK_OK);
+                assert_int_equal(trek_graph_step(graph), TREK_OK);
+                last = trek_var_item(loss);
+            }
+            if (epoch == 1) {
+                trek_run_reader *r = read_run(own ? "own" : "graph_s");
+                const trek_run_state *s = trek_run_reader_state(r);
+                assert_true(s->epoch <= 1 && s->batch >= 1 && s->batches == BATCHES && s->eta_s > 0);
+                trek_run_reader_free(&r);
+            }
+        }
+        if (own)
+            trek_loader_free(&loader); /* before all else */
+        trek_graph_free(&graph);
+        trek_loader_free(&loader);
+        trek_monitor_free(&m);
+        trek_run_reader *r = read_run(own ? "own" : "graph_s");
+        const trek_run_state *s = trek_run_reader_state(r);
+        const trek_run_series *loss = trek_run_reader_series(r, "loss", false);
+        assert_int_equal(s->epoch, EPOCHS_HERE);
+        assert_int_equal(s->batch, 0);
+        assert_int_equal(s->step, EPOCHS_HERE * BATCHES);
+        assert_int_equal(loss->points[loss->count - 1].step, EPOCHS_HERE * BATCHES);
+        assert_true(loss->points[loss->count - 1].value == last);
+        assert_int_equal(trek_run_reader_series(r, "lr", false)->points[loss->count - 1].step, EPOCHS_HERE * BATCHES);
+        trek_run_reader_free(&r);
+    }
+}
+
 static void test_a_failed_run_says_why(void **state)
 {
     assert_int_equal(finish(start("fails", "fails")), 0);
@@ -818,6 +867,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_one_rank, begin, end), cmocka_unit_test_setup_teardown(test_two_ranks, begin, end),
         cmocka_unit_test_setup_teardown(test_three_ranks, begin, end),
         cmocka_unit_test_setup_teardown(test_points_are_those_of_the_trends, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_short_loop_is_told_whole, begin, end),
         cmocka_unit_test_setup_teardown(test_a_failed_run_says_why, begin, end),
         cmocka_unit_test_setup_teardown(test_a_killed_process_has_died_and_its_file_is_there, begin, end),
         cmocka_unit_test_setup_teardown(test_what_cannot_be_written_is_one_warning, begin, end),

@@ -3,6 +3,7 @@
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "nn/init.h"
 #include "nn/layers.h"
 #include "nn/module_internal.h"
 #include "tensor/memory.h"
@@ -115,7 +116,20 @@ static void test_add_errors(void **state)
     expect_error(TREK_ERR_STATE, "could not be made");
 
     assert_null(trek_module_check(NULL));
-    REFUSED(trek_module_add(NULL, "x", TREK_NO_FIELD, trek_nn_relu()), TREK_ERR_ARGUMENT, "");
+    REFUSED(trek_module_add(NULL, "x", TREK_NO_FIELD, trek_nn_relu()), TREK_ERR_ARGUMENT, "module_add: module is NULL");
+    REFUSED(trek_nn_sequential(2, (trek_module *[]){ trek_nn_relu(), NULL }), TREK_ERR_ARGUMENT,
+            "module_add: child \"1\" of the sequential is NULL");
+    trek_module *searched = trek_nn_sequential(1, (trek_module *[]){ trek_nn_linear(1, 1, test_device()) });
+    FAILS(trek_init_normal(trek_module_find(searched, "0.wieght"), 0, 1), TREK_ERR_ARGUMENT,
+          "init_normal: parameter is NULL; the last trek_module_find, for \"0.wieght\", found nothing");
+    REFUSED(trek_module_share_param(searched, "tied", TREK_NO_FIELD, trek_module_find(searched, "1.weight")), TREK_ERR_ARGUMENT,
+            "parameter \"tied\" of the sequential is NULL; the last trek_module_find, for \"1.weight\"");
+    assert_null(trek_module_find(searched, "3.weight"));
+    assert_non_null(trek_module_find(searched, "0.weight")); /* what is told is the last search */
+    assert_int_equal(trek_init_normal(NULL, 0, 1), TREK_ERR_ARGUMENT);
+    assert_null(strstr(trek_error(), "found nothing"));
+    expect_error(TREK_ERR_ARGUMENT, "init_normal: parameter is NULL");
+    trek_module_free(&searched);
     m = trek_module_new(&bare_class);
     trek_module_add(m, "x", TREK_NO_FIELD, NULL);
     assert_true(m->upkeep->failed);
@@ -143,6 +157,20 @@ static void test_sharing(void **state)
     assert_string_equal(text, "a.layer.weight a.layer.bias ");
     assert_int_equal(trek_module_param_count(root), 6);
     assert_ptr_equal(trek_module_find(root, "b.tied"), trek_module_find(root, "a.layer.weight"));
+    trek_module *alone = trek_module_new(&bare_class), *first = trek_module_new(&bare_class),
+                *owner = trek_nn_linear(1, 1, test_device());
+    trek_module_share_param(alone, "theirs", TREK_NO_FIELD, trek_module_find(shared, "bias")); /* whose owner is elsewhere */
+    trek_module_share_param(first, "early", TREK_NO_FIELD, trek_module_find(owner, "weight"));
+    trek_module_add(alone, "first", TREK_NO_FIELD, first);
+    trek_module_add(alone, "owner", TREK_NO_FIELD, owner);
+    text[0] = 0;
+    trek_module_each_param(alone, join_name, text);
+    assert_string_equal(text, "owner.weight owner.bias theirs ");
+    char *table = trek_module_summary(alone);
+    assert_non_null(strstr(table, "first.early   f32 [1, 1]  shared"));
+    assert_non_null(strstr(table, "4 parameters, 4 of them trained"));
+    trek_string_free(&table);
+    trek_module_free(&alone);
 
     assert_null(trek_module_add(a, "up", TREK_NO_FIELD, root)); /* would be a cycle */
     expect_error(TREK_ERR_ARGUMENT, "its own descendant");

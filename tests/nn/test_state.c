@@ -229,8 +229,9 @@ static void test_tied(void **state)
     trek_module_share_param(m, "tied", TREK_NO_FIELD, trek_module_find(layer, "weight"));
     trek_state *s = trek_state_of(m);
     assert_int_equal(trek_state_count(s), 2);
-    assert_string_equal(trek_state_name(s, 0), "tied");
+    assert_string_equal(trek_state_name(s, 0), "a.weight"); /* the owner's name, as other programs know it */
     assert_ptr_equal(trek_state_find(s, "b.weight"), trek_state_tensor(s, 0));
+    assert_ptr_equal(trek_state_find(s, "tied"), trek_state_tensor(s, 0));
     trek_state_free(&s);
     double first = fingerprint(m);
     assert_int_equal(trek_state_save(m, path), TREK_OK);
@@ -259,6 +260,68 @@ static void test_tied(void **state)
     trek_state_free(&s);
     trek_module_free(&m);
     trek_module_free(&plain);
+}
+
+/* A model whose head is its embedding's table, below a module of its own name if that is wanted. */
+static trek_module *tied_model(bool wrapped)
+{
+    trek_module *m = trek_module_new(&bare_class), *table = trek_nn_linear(2, 3, trek_cpu(0)), *around;
+    trek_module_add(m, "wte", TREK_NO_FIELD, table);
+    trek_module_share_param(m, "head", TREK_NO_FIELD, trek_module_find(table, "weight"));
+    if (!wrapped)
+        return m;
+    around = trek_module_new(&bare_class);
+    trek_module_add(around, "model", TREK_NO_FIELD, m);
+    return around;
+}
+
+/* What the file that a model came from calls tensors of its own is written so again, below whatever module. */
+static void test_tied_as_loaded(void **state)
+{
+    static const struct {
+        const char *names[3], *alias; /* the file's tensors of the weight, and another name of the first */
+        const char *written;          /* "*" before names that have a tensor of their own */
+    } cases[] = {
+        { { "wte.weight" }, NULL, "*wte.weight head" },          { { "head" }, NULL, "wte.weight *head" },
+        { { "wte.weight", "head" }, NULL, "*wte.weight *head" }, { { "head", "wte.weight" }, NULL, "*wte.weight *head" },
+        { { "head" }, "wte.weight", "*wte.weight head" }, /* another writer of ours knew both: the owner's is the name */
+    };
+    static const trek_state_rule rules[] = { { .from = "**", .to = "model.**" } };
+    for (size_t k = 0; k < 3 * sizeof cases / sizeof *cases; k++) {
+        const char *const *names = cases[k / 3].names;
+        trek_module *m = tied_model(k % 3 > 0), *loaded = k % 3 == 1 ? m->children[0].module : m;
+        trek_state *s = trek_state_new();
+        trek_tensor *weight = trek_tensor_full(7, trek_dims(3, 2), TREK_F32, trek_cpu(0)),
+                    *bias = trek_tensor_zeros(trek_dims(3), TREK_F32, trek_cpu(0));
+        for (int i = 0; names[i]; i++)
+            trek_state_add(s, names[i], weight);
+        trek_state_add(s, "wte.bias", bias);
+        if (cases[k / 3].alias)
+            trek_state_add_alias(s, cases[k / 3].alias, names[0]);
+        trek_state_load_opts opts = { .rules = k % 3 == 2 ? rules : NULL, .n_rules = k % 3 == 2 };
+        assert_int_equal(trek_state_apply_with(s, loaded, &opts, NULL), TREK_OK);
+        trek_state_free(&s);
+        trek_state_save_opts save = { .rules = opts.rules, .n_rules = opts.n_rules };
+        assert_int_equal(trek_state_save_with(m, path, &save), TREK_OK);
+        s = trek_state_read(path);
+        char written[64] = "";
+        for (int i = 0; i < 2; i++) {
+            char name[32];
+            const char *plain = i ? "head" : "wte.weight";
+            snprintf(name, sizeof name, "%s%s", k % 3 == 1 ? "model." : "", plain);
+            assert_non_null(trek_state_find(s, name));
+            bool own = false;
+            for (int e = 0; e < trek_state_count(s); e++)
+                own |= strcmp(trek_state_name(s, e), name) == 0;
+            snprintf(written + strlen(written), sizeof written - strlen(written), "%s%s%s", i ? " " : "", own ? "*" : "", plain);
+        }
+        assert_string_equal(written, cases[k / 3].written);
+        trek_state_free(&s);
+        assert_int_equal(trek_state_load_with(m, path, &opts, NULL), TREK_OK);
+        trek_tensor_release(weight);
+        trek_tensor_release(bias);
+        trek_module_free(&m);
+    }
 }
 
 static void test_mismatch(void **state)
@@ -413,6 +476,10 @@ static void test_bad_files(void **state)
     trek_state_free(&s);
     write_file("\x01\0\0\0", 4);
     REFUSED(trek_state_read(path), TREK_ERR_FORMAT, "too short");
+    write_file("PK\3\4\0\0\10\10archive/data.pkl", 25);
+    REFUSED(trek_state_read(path), TREK_ERR_FORMAT, "no safetensors file: it looks like torch.save's zip");
+    write_file("\x80\2}q\0X\1\0\0", 10);
+    REFUSED(trek_state_read(path), TREK_ERR_FORMAT, "it looks like a pickle");
     write_file("\xff\xff\xff\xff\xff\xff\xff\x7f{}", 10);
     REFUSED(trek_state_read(path), TREK_ERR_FORMAT, "does not fit");
     write_file("\x03\0\0\0\0\0\0\0{}", 10);
@@ -667,6 +734,7 @@ int main(int count, char **words)
         cmocka_unit_test(test_checksum), cmocka_unit_test_teardown(test_flipped_bits, teardown),
         cmocka_unit_test_teardown(test_layout, teardown), cmocka_unit_test_teardown(test_dtypes, teardown),
         cmocka_unit_test_teardown(test_module, teardown), cmocka_unit_test_teardown(test_tied, teardown),
+        cmocka_unit_test_teardown(test_tied_as_loaded, teardown),
         cmocka_unit_test_teardown(test_mismatch, teardown), cmocka_unit_test_teardown(test_apply_with, teardown),
         cmocka_unit_test_teardown(test_bad_files, teardown), cmocka_unit_test_teardown(test_damaged_files, teardown),
         cmocka_unit_test_teardown(test_failed_write, teardown), cmocka_unit_test_teardown(test_arguments, teardown),

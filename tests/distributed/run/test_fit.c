@@ -224,6 +224,25 @@ static void test_checkpoints(void **state)
     assert_int_equal(part.epochs, 4);
     for (int k = 0; k < 4; k++)
         assert_true(part.losses[k] == whole.losses[k]);
+    char best[64];
+    snprintf(best, sizeof best, "%s/best.safetensors", folder);
+    FAILS(trek_run_load_best(b, folder), TREK_ERR_IO, ".keep_best");
+    FAILS(trek_run_load_best(NULL, folder), TREK_ERR_ARGUMENT, "model");
+    o.resume_from = NULL;
+    o.keep_best = true;
+    well(trek_fit(b, &o));                          /* whose last epoch is the best */
+    trek_graph *graph = build(test_device(), NULL); /* the run's own names */
+    for (int way = 0; way < 3; way++) {
+        trek_module *to = way < 2 ? a : trek_graph_module(graph);
+        well(trek_module_reset(to));
+        well(way ? trek_state_load(to, best, NULL) : trek_run_load_best(to, folder));
+        assert_true(test_same_bits(trek_var_data(trek_module_find(b, "2.weight")),
+                                   trek_var_data(trek_module_find(to, way < 2 ? "2.weight" : "model.2.weight"))));
+    }
+    trek_module *other = trek_nn_sequential(1, (trek_module *[]){ trek_nn_relu() });
+    FAILS(trek_state_load(other, best, NULL), TREK_ERR_ARGUMENT, "9 unexpected: 0.weight, 0.bias, 1.weight");
+    trek_module_free(&other);
+    trek_graph_free(&graph);
     trek_module_free(&a);
     trek_module_free(&b);
     trek_dataset_free(&data);

@@ -207,6 +207,7 @@ static void test_metrics(void **state)
             assert_int_equal(m.steps, STEPS);
             assert_int_equal(m.samples, SAMPLES);
             assert_int_equal(m.ranks, ranks);
+            assert_true(m.process == 0 && m.processes == 1 && m.rank == 0);
             assert_int_equal(m.n_scalars, 4);
             assert_true(m.seconds > 0 && m.samples_per_s > 0);
             assert_true(fabs(m.loss - trek_metrics_get(&m, "squares")) < 1e-12 * (1 + m.loss));
@@ -477,6 +478,94 @@ static void test_keeping(void **state)
     trek_dataset_free(&data);
 }
 
+static void keep_warning(trek_log_level level, const char *message, void *arg)
+{
+    if (level == TREK_LOG_WARNING)
+        snprintf(arg, 256, "%s", message);
+}
+
+/* What decides is there after the first epoch that could have it, or the run says what is; what ends early says so. */
+static void test_best_metric(void **state)
+{
+    static const struct {
+        const char *name, *says; /* NULL: it is well */
+        int every, epochs;       /* epochs: that are told before the run ends */
+        bool evaluates;
+    } cases[] = {
+        { "accurracy", "\"accurracy\" was not measured in epoch 0, which had loss, squares, samples, size, by size", 0, 0,
+          false },
+        { "evaluation.accuracy",
+          "measured in epoch 0, which had loss, evaluation_loss, squares, samples, size, by size, evaluation.squares", 0, 0,
+          true },
+        { "evaluation.accuracy",
+          "measured in epoch 2, which had loss, evaluation_loss, squares, samples, size, by size, evaluation.squares", 3, 2,
+          true },
+        { "evaluation.squares", NULL, 3, 4, true },
+        { "evaluation.squares", "measured in epoch 0, which had loss, squares, samples, size, by size", 0, 0, false },
+        { "by size", NULL, 0, 4, false },
+        { NULL, NULL, 3, 4, true },
+    };
+    trek_dataset *data = training_dataset();
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        trek_run_opts o = plain_opts(data, 2);
+        o.epochs = 4;
+        o.best_metric = cases[k].name;
+        o.patience = 9;
+        o.evaluation = cases[k].evaluates ? data : NULL;
+        o.evaluate_every = cases[k].every;
+        trek_epoch_metrics m;
+        int epochs;
+        trek_state *final = finish(trek_trainer_run(&o), &m, &epochs);
+        assert_int_equal(epochs, cases[k].epochs);
+        if (cases[k].says)
+            expect_error(TREK_ERR_ARGUMENT, cases[k].says);
+        assert_int_equal(trek_error_status(), TREK_OK);
+        assert_true((final != NULL) == !cases[k].says);
+        trek_state_free(&final);
+    }
+    char said[256] = "";
+    int epoch = 0;
+    trek_run_opts o = plain_opts(data, 2);
+    o.epochs = 9;
+    o.arg = &epoch;
+    o.train_step = rising; /* best in epoch 1 */
+    o.on_metrics = worse_and_worse;
+    o.best_metric = "epochs";
+    o.patience = 2;
+    trek_epoch_metrics m;
+    int epochs;
+    trek_log_set(TREK_LOG_WARNING, keep_warning, said);
+    trek_state *final = finish(trek_trainer_run(&o), &m, &epochs);
+    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    assert_non_null(final);
+    assert_non_null(strstr(said, "stopped early after epoch 3 (.patience 2): best epoch 1, epochs 1"));
+    trek_state_free(&final);
+    trek_dataset_free(&data);
+}
+
+/* Only a run's own folder may be missing; a file never. */
+static void test_nothing_to_resume(void **state)
+{
+    trek_dataset *data = training_dataset();
+    const char *path = folder();
+    char file[128], other[128];
+    snprintf(file, sizeof file, "%s/step-000000000001.safetensors", path);
+    snprintf(other, sizeof other, "%s/none", path);
+    for (int k = 0; k < 4; k++) {
+        trek_run_opts o = plain_opts(data, 2);
+        o.epochs = 1;
+        o.checkpoint_folder = k < 2 ? path : k == 2 ? other : NULL;
+        o.resume_from = k == 0 ? file : k < 3 ? other : "/tmp/trek-none";
+        trek_state *final = trek_run_join(trek_trainer_run(&o));
+        assert_true((final != NULL) == (k == 2));
+        if (k != 2)
+            expect_error(TREK_ERR_IO, k == 0 ? "safetensors is not there" : "none is not there; only .checkpoint_folder may be");
+        trek_state_free(&final);
+    }
+    remove_folder(path);
+    trek_dataset_free(&data);
+}
+
 static void test_rates(void **state)
 {
     trek_dataset *data = training_dataset();
@@ -540,7 +629,8 @@ static void test_failures(void **state)
         trek_run_opts o = plain_opts(data, ranks);
         o.train_step = fails_on_rank_one;
         o.shuffle = TREK_OFF;
-        expect_failure(&o, 0, TREK_ERR_CALLBACK, ranks == 3 ? "rank 1" : "NULL");
+        expect_failure(&o, 0, TREK_ERR_CALLBACK, ranks == 3 ? "rank 1: trek_trainer_run: .train_step returned NULL"
+                       : ".train_step returned NULL");
         o = plain_opts(data, ranks);
         o.build_model = no_model;
         expect_failure(&o, 0, TREK_ERR_CALLBACK, "build_model");
@@ -665,7 +755,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_is_the_loop), cmocka_unit_test(test_cadence), cmocka_unit_test(test_metrics),
         cmocka_unit_test(test_evaluation), cmocka_unit_test(test_evaluation_in_windows), cmocka_unit_test(test_resume),
-        cmocka_unit_test(test_keeping), cmocka_unit_test(test_rates), cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_keeping), cmocka_unit_test(test_best_metric),
+        cmocka_unit_test(test_nothing_to_resume), cmocka_unit_test(test_rates), cmocka_unit_test(test_failures),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_stop), cmocka_unit_test(test_small),
         cmocka_unit_test(test_small_windows), cmocka_unit_test(test_recorded_in_setup_mode),
     };

@@ -87,6 +87,8 @@ static int print_run(trek_run *run)
         epochs++;
     if (has(mine, "shares") && epochs && !shared_as_asked(&m, (double[]){ 4, 6, 2, 12 }))
         printf("not shared as asked: ");
+    if (epochs && (m.processes < 1 || m.process < 0 || m.process >= m.processes || m.rank != m.process * (m.ranks / m.processes)))
+        printf("process %d of %d with rank %d: ", m.process, m.processes, m.rank);
     int64_t samples = m.samples, ranks = m.ranks;
     double loss = m.loss, evaluation = m.evaluation_loss, squares_mean = epochs ? trek_metrics_get(&m, "squares") : NAN,
            sum = epochs ? trek_metrics_get(&m, "samples") : 0, number = 0;
@@ -152,7 +154,7 @@ static int play(const part *me)
     o.on_epoch = on_epoch;
     o.on_metrics = on_metrics;
     char folder[] = "/tmp/trek-run-XXXXXX", file[64] = "";
-    if (has(me, "other-file") && mkdtemp(folder)) { /* the others begin from the beginning */
+    if (has(me, "resume") && mkdtemp(folder) && has(me, "other-file")) { /* the others' is empty: from the beginning */
         snprintf(file, sizeof file, "%s/step-7.safetensors", folder);
         fclose(fopen(file, "w"));
     }

@@ -18,6 +18,7 @@
 #include "autograd/pointwise.h"
 #include "autograd/resample.h"
 #include "autograd/spatial.h"
+#include "autograd/special.h"
 #include "autograd/statistics.h"
 #include "autograd/take.h"
 #include "autograd/var.h"

@@ -481,10 +481,11 @@ trek_status trek_factor_slogdet(trek_var *a, trek_var **sign_and_log)
 static trek_status pinv_forward(trek_function_context *context, trek_var *const *in, int n_in, trek_var **out, int n_out)
 {
     (void)n_in, (void)n_out;
+    const double *tolerances = trek_function_data(context);
     trek_var *parts[3];
     if (trek_factor_svd(in[0], parts) != TREK_OK)
         return trek_error_status();
-    trek_var *tiny = trek_factor_negligible(in[0], parts[0]);
+    trek_var *tiny = trek_factor_negligible(in[0], parts[0], tolerances[0], tolerances[1]);
     trek_var *inverse = trek_masked_fill(trek_reciprocal(parts[0]), tiny, 0);
     out[0] = product(turned(parts[2]), scaled_rows(turned(parts[1]), inverse));
     return out[0] ? trek_save_for_backward(context, (trek_var *[]){ in[0], out[0] }, 2) : trek_error_status();
@@ -513,15 +514,26 @@ static trek_status pinv_backward(trek_function_context *context, trek_var *const
     return trek_error_status();
 }
 
-static const trek_function pinv_function = { .name = "pinv", .forward = pinv_forward, .backward = pinv_backward };
+static const trek_function pinv_function = { .name = "pinv", .forward = pinv_forward, .backward = pinv_backward,
+                                             .free = trek_free };
 
-trek_var *trek_factor_pinv(trek_var *a) { return a ? trek_function_apply_one(&pinv_function, NULL, &a, 1) : NULL; }
+trek_var *trek_factor_pinv(trek_var *a, double rtol, double atol)
+{
+    double *tolerances = a ? trek_alloc(2 * sizeof *tolerances) : NULL;
+    if (!tolerances)
+        return NULL;
+    tolerances[0] = rtol;
+    tolerances[1] = atol;
+    return trek_function_apply_one(&pinv_function, tolerances, &a, 1);
+}
 
-trek_var *trek_factor_negligible(const trek_var *a, trek_var *s)
+trek_var *trek_factor_negligible(const trek_var *a, trek_var *s, double rtol, double atol)
 {
     int64_t m = trek_var_size(a, -2), n = trek_var_size(a, -1);
     double eps = trek_var_dtype(a) == TREK_F64 ? 0x1p-52 : 0x1p-23;
     if (m == 0 || n == 0)
         return trek_le_scalar(s, 0);
-    return trek_le(s, trek_mul_scalar(trek_max(s, trek_dims(-1), true), eps * (double)(m > n ? m : n)));
+    if (rtol < 0)
+        rtol = atol > 0 ? 0 : eps * (double)(m > n ? m : n);
+    return trek_le(s, trek_clamp(trek_mul_scalar(trek_max(s, trek_dims(-1), true), rtol), atol, INFINITY));
 }

@@ -18,8 +18,9 @@ trek_status trek_factor_eigh(trek_var *a, trek_var **values_and_vectors);
 trek_var *trek_factor_eigvalsh(trek_var *a);
 trek_var *trek_factor_det(trek_var *a);
 trek_status trek_factor_slogdet(trek_var *a, trek_var **sign_and_log);
-trek_var *trek_factor_pinv(trek_var *a);
-/* Which of a's singular values count as 0: at most the largest times the larger side times the dtype's precision. */
-trek_var *trek_factor_negligible(const trek_var *a, trek_var *s);
+trek_var *trek_factor_pinv(trek_var *a, double rtol, double atol);
+/* Which of a's singular values count as 0: at most atol, or the largest times rtol; rtol below 0: the larger side times the
+ * dtype's precision, or beside an atol 0. */
+trek_var *trek_factor_negligible(const trek_var *a, trek_var *s, double rtol, double atol);
 
 #endif

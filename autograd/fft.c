@@ -153,26 +153,108 @@ trek_var *trek_irfft(trek_var *x, int64_t n, int dim, trek_fft_norm norm)
     return along("irfft", x, TREK_DFT_TO_REAL, n, dim, norm);
 }
 
+/* --- over several dimensions ---------------------------------------------------------------------------- */
+
+/* The dimensions, from the first one on, and how many elements of each are transformed; false and an error. */
+static bool several_dims(const char *name, trek_var *x, bool pairs, trek_shape *sizes, trek_dims_list *dims)
+{
+    if (!x)
+        return trek_fail_missing(name, "the variable"), false;
+    int ndim = trek_var_ndim(x) - pairs, count = dims->ndim > 0 ? dims->ndim : sizes->ndim > 0 ? sizes->ndim : ndim;
+    unsigned seen = 0;
+    if (count > ndim || (sizes->ndim > 0 && sizes->ndim != count))
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: %d sizes for %d of %d dimensions", name, sizes->ndim, count, ndim), false;
+    for (int k = 0; k < count; k++) {
+        int d = trek_normalize_dim(dims->ndim > 0 ? dims->sizes[k] : ndim - count + k, ndim, name);
+        if (d < 0)
+            return false;
+        if (seen >> d & 1)
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: dimension %d is listed twice", name, d), false;
+        seen |= 1u << d;
+        dims->sizes[k] = d;
+        sizes->sizes[k] = sizes->ndim > 0 ? sizes->sizes[k] : 0;
+    }
+    dims->ndim = sizes->ndim = count;
+    return true;
+}
+
+/* `kind` along all dimensions; a real side (of the last one listed) comes first, or where it is the result last. */
+static trek_var *several(const char *name, trek_var *x, trek_dft kind, trek_shape sizes, trek_dims_list dims, trek_fft_norm norm)
+{
+    bool real = kind == TREK_DFT_REAL, to_real = kind == TREK_DFT_TO_REAL;
+    if (!several_dims(name, x, !real, &sizes, &dims))
+        return NULL;
+    int last = dims.ndim - 1;
+    trek_dft others = kind == TREK_DFT_FORWARD || real ? TREK_DFT_FORWARD : TREK_DFT_BACKWARD;
+    if (last < 0)
+        return real || to_real ? trek_fail_null(TREK_ERR_ARGUMENT, "%s: no dimensions", name)
+            : trek_clone(taken(name, x, true, norm));
+    if (real)
+        x = along(name, x, kind, sizes.sizes[last], (int)dims.sizes[last], norm);
+    for (int k = 0; x && k <= last - (real || to_real); k++)
+        x = along(name, x, others, sizes.sizes[k], (int)dims.sizes[k], norm);
+    return x && to_real ? along(name, x, kind, sizes.sizes[last], (int)dims.sizes[last], norm) : x;
+}
+
+trek_var *trek_fftn(trek_var *x, trek_shape sizes, trek_dims_list dims, trek_fft_norm norm)
+{
+    return several("fftn", x, TREK_DFT_FORWARD, sizes, dims, norm);
+}
+trek_var *trek_ifftn(trek_var *x, trek_shape sizes, trek_dims_list dims, trek_fft_norm norm)
+{
+    return several("ifftn", x, TREK_DFT_BACKWARD, sizes, dims, norm);
+}
+trek_var *trek_rfftn(trek_var *x, trek_shape sizes, trek_dims_list dims, trek_fft_norm norm)
+{
+    return several("rfftn", x, TREK_DFT_REAL, sizes, dims, norm);
+}
+trek_var *trek_irfftn(trek_var *x, trek_shape sizes, trek_dims_list dims, trek_fft_norm norm)
+{
+    return several("irfftn", x, TREK_DFT_TO_REAL, sizes, dims, norm);
+}
+
 trek_var *trek_fft2(trek_var *x, trek_fft_norm norm)
 {
-    trek_var *y = along("fft2", x, TREK_DFT_FORWARD, 0, -1, norm);
-    return y ? along("fft2", y, TREK_DFT_FORWARD, 0, -2, norm) : NULL;
+    return several("fft2", x, TREK_DFT_FORWARD, trek_dims_none(), trek_dims(-2, -1), norm);
 }
-
 trek_var *trek_ifft2(trek_var *x, trek_fft_norm norm)
 {
-    trek_var *y = along("ifft2", x, TREK_DFT_BACKWARD, 0, -1, norm);
-    return y ? along("ifft2", y, TREK_DFT_BACKWARD, 0, -2, norm) : NULL;
+    return several("ifft2", x, TREK_DFT_BACKWARD, trek_dims_none(), trek_dims(-2, -1), norm);
 }
-
 trek_var *trek_rfft2(trek_var *x, trek_fft_norm norm)
 {
-    trek_var *y = along("rfft2", x, TREK_DFT_REAL, 0, -1, norm);
-    return y ? along("rfft2", y, TREK_DFT_FORWARD, 0, -2, norm) : NULL;
+    return several("rfft2", x, TREK_DFT_REAL, trek_dims_none(), trek_dims(-2, -1), norm);
 }
-
 trek_var *trek_irfft2(trek_var *x, trek_fft_norm norm)
 {
-    trek_var *y = along("irfft2", x, TREK_DFT_BACKWARD, 0, -2, norm);
-    return y ? along("irfft2", y, TREK_DFT_TO_REAL, 0, -1, norm) : NULL;
+    return several("irfft2", x, TREK_DFT_TO_REAL, trek_dims_none(), trek_dims(-2, -1), norm);
+}
+
+/* --- of what is its own mirror image --------------------------------------------------------------------- */
+
+static trek_var *conjugated(trek_var *x)
+{
+    if (!x)
+        return NULL;
+    trek_tensor *signs = trek_tensor_from_data((const double[]){ 1, -1 }, trek_dims(2), TREK_F64, trek_var_device(x));
+    return signs ? trek_mul(x, trek_cast(trek_var_from(signs), trek_var_dtype(x))) : NULL;
+}
+
+/* The forward transform of a mirrored signal is the inverse one of its conjugate, without the factor; norms change places. */
+static trek_fft_norm exchanged(trek_fft_norm norm)
+{
+    return norm == TREK_FFT_BACKWARD ? TREK_FFT_FORWARD : norm == TREK_FFT_FORWARD ? TREK_FFT_BACKWARD : norm;
+}
+
+trek_var *trek_hfft(trek_var *x, int64_t n, int dim, trek_fft_norm norm)
+{
+    x = taken("hfft", x, true, norm) ? x : NULL;
+    return x ? along("hfft", conjugated(trek_dtype_is_float(trek_var_dtype(x)) ? x : trek_cast(x, TREK_F32)), TREK_DFT_TO_REAL, n,
+                     dim, exchanged(norm))
+             : NULL;
+}
+
+trek_var *trek_ihfft(trek_var *x, int64_t n, int dim, trek_fft_norm norm)
+{
+    return conjugated(along("ihfft", x, TREK_DFT_REAL, n, dim, exchanged(norm)));
 }

@@ -28,6 +28,29 @@ TREK_API trek_var *trek_ifft2(trek_var *x, trek_fft_norm norm);
 TREK_API trek_var *trek_rfft2(trek_var *x, trek_fft_norm norm);
 TREK_API trek_var *trek_irfft2(trek_var *x, trek_fft_norm norm);
 
+/* Over these dimensions, one after the other (trek_dims_none(): all, or as many of the last ones as there are sizes); sizes: how
+ * many elements of each are transformed, 0 or trek_dims_none(): all. rfftn makes pairs along the last one listed, irfftn real
+ * numbers, of which 0 is twice as many as there are, less 2. ARGUMENT: as many sizes as dimensions are needed; a dimension twice.
+ */
+TREK_API trek_var *trek_fftn(trek_var *x, trek_shape sizes, trek_dims_list dims, trek_fft_norm norm);
+TREK_API trek_var *trek_ifftn(trek_var *x, trek_shape sizes, trek_dims_list dims, trek_fft_norm norm);
+TREK_API trek_var *trek_rfftn(trek_var *x, trek_shape sizes, trek_dims_list dims, trek_fft_norm norm);
+TREK_API trek_var *trek_irfftn(trek_var *x, trek_shape sizes, trek_dims_list dims, trek_fft_norm norm);
+/* Of n / 2 + 1 pairs, the first half of a signal that is its own mirror image, conjugated: n real frequencies; and back: the
+ * pairs of real frequencies. n as in irfft and rfft. */
+TREK_API trek_var *trek_hfft(trek_var *x, int64_t n, int dim, trek_fft_norm norm);
+TREK_API trek_var *trek_ihfft(trek_var *x, int64_t n, int dim, trek_fft_norm norm);
+
+/* -- frequencies -- */
+/* Frequency 0, which a transform puts first, in the middle of these dimensions (trek_dims_none(): all), and back; any dtype, on
+ * any device. pairs: x's last dimension holds pairs, which is not counted and stays. */
+TREK_API trek_var *trek_fftshift(trek_var *x, trek_dims_list dims, bool pairs);
+TREK_API trek_var *trek_ifftshift(trek_var *x, trek_dims_list dims, bool pairs);
+/* The frequencies that elements of fft's (rfft's) result of n samples, d apart, are of, in turns: constants [n] ([n / 2 + 1]).
+ * ARGUMENT: n below 1, d of 0 or not finite; DTYPE: not a floating one. */
+TREK_API trek_var *trek_fftfreq(int64_t n, double d, trek_dtype dtype, trek_device device);
+TREK_API trek_var *trek_rfftfreq(int64_t n, double d, trek_dtype dtype, trek_device device);
+
 /* -- frames of a signal -- */
 /* 0.5 - 0.5 cos, 0.54 - 0.46 cos over one turn of n steps (periodic: what transforms want) or of n - 1: constants [n]. */
 TREK_API trek_var *trek_hann_window(int64_t n, bool periodic, trek_dtype dtype, trek_device device);

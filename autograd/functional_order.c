@@ -104,21 +104,21 @@ trek_var *trek_bucketize(trek_var *x, trek_var *boundaries, bool right)
 
 /* --- quantiles ----------------------------------------------------------------------------- */
 
-static bool quantile_fits(const trek_var *x, trek_var *q)
+static bool quantile_fits(const char *name, const trek_var *x, trek_var *q)
 {
     trek_dtype dtype = trek_var_dtype(x);
     if ((dtype != TREK_F32 && dtype != TREK_F64) || trek_var_dtype(q) != dtype)
-        return trek_fail(TREK_ERR_DTYPE, "quantile: x and q must both be f32 or f64, got %s and %s", trek_dtype_name(dtype),
+        return trek_fail(TREK_ERR_DTYPE, "%s: x and q must both be f32 or f64, got %s and %s", name, trek_dtype_name(dtype),
                          trek_dtype_name(trek_var_dtype(q))),
                false;
     if (trek_var_ndim(q) > 1)
-        return trek_fail(TREK_ERR_SHAPE, "quantile: q must have at most 1 dimension, not %d", trek_var_ndim(q)), false;
+        return trek_fail(TREK_ERR_SHAPE, "%s: q must have at most 1 dimension, not %d", name, trek_var_ndim(q)), false;
     trek_var *inside = trek_logical_and(trek_ge_scalar(q, 0), trek_le_scalar(q, 1)),
         *all = trek_all(inside, trek_dims_none(), false);
     if (!all)
         return false;
     if (trek_var_item(all) == 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "quantile: a q outside [0, 1]"), false;
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: a q outside [0, 1]", name), false;
     return true;
 }
 
@@ -145,25 +145,39 @@ static trek_var *at_ranks(trek_var *sorted, trek_var *ranks, trek_interpolation 
     return between(below, above, weight);
 }
 
-trek_var *trek_quantile(trek_var *x, trek_var *q, int dim, bool keepdim, trek_interpolation interpolation)
+/* Of sorted lines the places of q, between 0 and the last one's; of a line with a NaN that, or, passing over NaNs, which are
+ * last, among the others. */
+static trek_var *ranks_of(trek_var *sorted, trek_var *q, trek_shape shape, bool pass_nan)
+{
+    int64_t n = trek_var_size(sorted, -1);
+    trek_var *each = trek_reshape(q, trek_dims(-1));
+    if (!pass_nan) {
+        trek_var *ranks = trek_expand(trek_mul_scalar(each, (double)(n - 1)), shape);
+        return trek_masked_fill(ranks, trek_isnan(trek_narrow(sorted, -1, n - 1, 1)), (double)(n - 1));
+    }
+    trek_var *numbers = trek_sum(trek_logical_not(trek_isnan(sorted)), trek_dims(-1), true);
+    trek_var *last = trek_cast(trek_clamp(trek_sub_scalar(numbers, 1), 0, (double)n), trek_var_dtype(q));
+    return trek_expand(trek_mul(each, last), shape);
+}
+
+static trek_var *quantile_of(const char *name, trek_var *x, trek_var *q, int dim, bool keepdim, trek_interpolation interpolation,
+                             bool pass_nan)
 {
     if (!x || !q)
-        return trek_fail_missing("quantile", "an input"), NULL;
-    int ndim = trek_var_ndim(x), at = trek_normalize_dim(dim, ndim, "quantile");
-    if (at < 0 || !quantile_fits(x, q))
+        return trek_fail_missing(name, "an input"), NULL;
+    int ndim = trek_var_ndim(x), at = trek_normalize_dim(dim, ndim, name);
+    if (at < 0 || !quantile_fits(name, x, q))
         return NULL;
     if (interpolation < TREK_INTERPOLATION_LINEAR || interpolation > TREK_INTERPOLATION_NEAREST)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "quantile: %d is no interpolation", (int)interpolation);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: %d is no interpolation", name, (int)interpolation);
     trek_var *lines = ndim == 0 ? trek_apply_reshape(x, trek_dims(1)) : trek_movedim(x, trek_dims(at), trek_dims(-1));
     int64_t n = lines ? trek_var_size(lines, -1) : 0, count = trek_var_numel(q);
     if (n == 0 || trek_var_numel(x) == 0)
-        return lines ? trek_fail_null(TREK_ERR_SHAPE, "quantile: no value over no elements") : NULL;
+        return lines ? trek_fail_null(TREK_ERR_SHAPE, "%s: no value over no elements", name) : NULL;
     trek_var *sorted = trek_sort(lines, -1, false, NULL);
     trek_shape shape = sorted ? trek_var_shape(sorted) : trek_dims_none();
     shape.sizes[shape.ndim > 0 ? shape.ndim - 1 : 0] = count;
-    trek_var *ranks = trek_expand(trek_mul_scalar(trek_reshape(q, trek_dims(-1)), (double)(n - 1)), shape);
-    ranks = trek_masked_fill(ranks, trek_isnan(trek_narrow(sorted, -1, n - 1, 1)), (double)(n - 1));
-    trek_var *found = at_ranks(sorted, ranks, interpolation);
+    trek_var *found = sorted ? at_ranks(sorted, ranks_of(sorted, q, shape, pass_nan), interpolation) : NULL;
     if (!found)
         return NULL;
     bool several = trek_var_ndim(q) == 1;
@@ -174,4 +188,14 @@ trek_var *trek_quantile(trek_var *x, trek_var *q, int dim, bool keepdim, trek_in
         return keepdim ? trek_movedim(found, trek_dims(-1), trek_dims(at)) : trek_apply_squeeze(found, -1);
     found = trek_movedim(found, trek_dims(-1), trek_dims(0));
     return keepdim ? trek_apply_unsqueeze(found, at + 1) : found;
+}
+
+trek_var *trek_quantile(trek_var *x, trek_var *q, int dim, bool keepdim, trek_interpolation interpolation)
+{
+    return quantile_of("quantile", x, q, dim, keepdim, interpolation, false);
+}
+
+trek_var *trek_nanquantile(trek_var *x, trek_var *q, int dim, bool keepdim, trek_interpolation interpolation)
+{
+    return quantile_of("nanquantile", x, q, dim, keepdim, interpolation, true);
 }

@@ -204,6 +204,36 @@ trek_var *trek_unique(trek_var *x, trek_var **inverse, trek_var **counts)
     return values;
 }
 
+trek_var *trek_unique_consecutive(trek_var *x, trek_var **inverse, trek_var **counts)
+{
+    if (inverse)
+        *inverse = NULL;
+    if (counts)
+        *counts = NULL;
+    NEEDED("unique_consecutive", x);
+    int64_t n = trek_var_numel(x);
+    trek_var *flat = trek_reshape(trek_var_detach(x), trek_dims(n)), *values = flat, *sizes = flat ? places(flat, 0, 1) : NULL;
+    trek_var *back = sizes;
+    if (n > 0 && flat) {
+        trek_var *fresh = new_values(flat, n), *starts = trek_reshape(trek_nonzero(fresh), trek_dims(-1));
+        if (!starts)
+            return NULL;
+        values = trek_index_select(flat, starts, 0);
+        back = trek_sub_scalar(trek_cumsum(fresh, 0), 1);
+        trek_var *end = made(trek_tensor_full((double)n, trek_dims(1), TREK_I64, trek_var_device(x)));
+        trek_var *parts[2] = { trek_narrow(starts, 0, 1, trek_var_numel(starts) - 1), end };
+        sizes = trek_sub(trek_cat(parts, 2, 0), starts);
+    }
+    back = trek_reshape(back, trek_var_shape(x));
+    if (!values || !back || !sizes)
+        return NULL;
+    if (inverse)
+        *inverse = back;
+    if (counts)
+        *counts = sizes;
+    return values;
+}
+
 trek_var *trek_bincount(trek_var *x, trek_var *weights, int64_t minlength)
 {
     NEEDED("bincount", x);

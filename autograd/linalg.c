@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public functions of linear algebra: what they take, batches that broadcast, matrices that lie on a GPU. */
+#include <math.h>
+
 #include "autograd/factorise.h"
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
@@ -88,6 +90,18 @@ trek_var *trek_solve(trek_var *a, trek_var *b)
         return NULL;
     trek_var *made = trek_factor_solve(x, y);
     return home(vectors ? trek_squeeze(made, -1) : made, a);
+}
+
+trek_var *trek_solve_right(trek_var *a, trek_var *b)
+{
+    if (!b)
+        return trek_fail_missing("solve_right", "an input"), NULL;
+    if (!takes("solve_right", a, true) || (trek_var_ndim(b) < 2 && !alike("solve_right", a, b, -1)))
+        return NULL;
+    trek_var *x = host(turned(a)), *y = host(turned(b));
+    if (!x || !y || !alike("solve_right", x, y, trek_var_size(x, -1)) || !broadcast("solve_right", &x, &y))
+        return NULL;
+    return home(turned(trek_factor_solve(x, y)), a);
 }
 
 trek_var *trek_inv(trek_var *a) { return takes("inv", a, true) ? home(trek_factor_inv(host(a)), a) : NULL; }
@@ -212,25 +226,100 @@ trek_var *trek_slogdet(trek_var *a, trek_var **logabsdet)
     return made ? sign : NULL;
 }
 
-trek_var *trek_matrix_rank(trek_var *a)
+static bool tolerances_fit(const char *name, double rtol, double atol)
 {
-    trek_var *x = takes("matrix_rank", a, false) ? host(a) : NULL;
+    if (isfinite(rtol) && isfinite(atol) && atol >= 0)
+        return true;
+    return trek_fail(TREK_ERR_ARGUMENT, "%s: tolerances of %g and %g", name, rtol, atol), false;
+}
+
+trek_var *trek_matrix_rank_with(trek_var *a, double rtol, double atol)
+{
+    trek_var *x = tolerances_fit("matrix_rank", rtol, atol) && takes("matrix_rank", a, false) ? host(a) : NULL;
     trek_var *s = x ? trek_factor_svdvals(trek_var_detach(x)) : NULL;
-    trek_var *counts = s ? trek_logical_not(trek_factor_negligible(x, s)) : NULL;
+    trek_var *counts = s ? trek_logical_not(trek_factor_negligible(x, s, rtol, atol)) : NULL;
     return home(trek_sum(counts, trek_dims(-1), false), a);
 }
 
+trek_var *trek_matrix_rank(trek_var *a) { return trek_matrix_rank_with(a, -1, 0); }
+
 /* --- made of these ------------------------------------------------------------------------------------- */
 
-trek_var *trek_pinv(trek_var *a) { return takes("pinv", a, false) ? home(trek_factor_pinv(host(a)), a) : NULL; }
+trek_var *trek_pinv_with(trek_var *a, double rtol, double atol)
+{
+    bool fits = tolerances_fit("pinv", rtol, atol) && takes("pinv", a, false);
+    return fits ? home(trek_factor_pinv(host(a), rtol, atol), a) : NULL;
+}
 
-trek_var *trek_lstsq(trek_var *a, trek_var *b)
+trek_var *trek_pinv(trek_var *a) { return trek_pinv_with(a, -1, 0); }
+
+trek_var *trek_lstsq_with(trek_var *a, trek_var *b, double rcond)
 {
     if (!b)
         return trek_fail_missing("lstsq", "an input"), NULL;
-    if (!takes("lstsq", a, false) || !alike("lstsq", a, b, trek_var_size(a, -2)))
+    if (!tolerances_fit("lstsq", rcond, 0) || !takes("lstsq", a, false) || !alike("lstsq", a, b, trek_var_size(a, -2)))
         return NULL;
-    return trek_matmul(trek_pinv(a), b);
+    return trek_matmul(trek_pinv_with(a, rcond, 0), b);
+}
+
+trek_var *trek_lstsq(trek_var *a, trek_var *b) { return trek_lstsq_with(a, b, -1); }
+
+/* --- with what is orthogonal to the reduced factors --------------------------------------------------------- */
+
+/* Columns [..., m, m - k] that complete the orthonormal ones q [..., m, k], without a gradient: of the projection onto what is
+ * orthogonal to these the eigenvectors of 1, which are its last ones. */
+static trek_var *complement(trek_var *q)
+{
+    int64_t m = trek_var_size(q, -2), k = trek_var_size(q, -1);
+    q = trek_var_detach(q);
+    trek_var *parts[2] = { NULL }, *rest = q ? trek_sub(trek_factor_eye(q, m), trek_matmul(q, turned(q))) : NULL;
+    if (!rest || trek_factor_eigh(rest, parts) != TREK_OK)
+        return NULL;
+    return trek_var_detach(trek_narrow(parts[1], -1, k, m - k));
+}
+
+static trek_var *completed(trek_var *q)
+{
+    if (!q || trek_var_size(q, -1) == trek_var_size(q, -2))
+        return q;
+    trek_var *more = complement(q);
+    return more ? trek_cat((trek_var *[]){ q, more }, 2, -1) : NULL;
+}
+
+trek_var *trek_qr_complete(trek_var *a, trek_var **r)
+{
+    trek_var *x = takes("qr_complete", a, false) ? host(a) : NULL, *upper = NULL;
+    if (r)
+        *r = NULL;
+    trek_var *q = x ? completed(trek_qr(x, &upper)) : NULL;
+    if (!q)
+        return NULL;
+    trek_shape below = trek_var_shape(upper);
+    below.sizes[below.ndim - 2] = trek_var_size(q, -1) - trek_var_size(upper, -2);
+    trek_tensor *zeros = trek_tensor_zeros(below, trek_var_dtype(upper), trek_var_device(upper));
+    upper = zeros ? home(trek_cat((trek_var *[]){ upper, trek_var_from(zeros) }, 2, -2), a) : NULL;
+    q = upper ? home(q, a) : NULL;
+    if (r)
+        *r = q ? upper : NULL;
+    return q;
+}
+
+trek_var *trek_svd_full(trek_var *a, trek_var **s, trek_var **vh)
+{
+    trek_var *x = takes("svd_full", a, false) ? host(a) : NULL, *values = NULL, *right = NULL;
+    if (s)
+        *s = NULL;
+    if (vh)
+        *vh = NULL;
+    trek_var *u = x ? completed(trek_svd(x, &values, &right)) : NULL, *v = u ? completed(turned(right)) : NULL;
+    values = v ? home(values, a) : NULL;
+    v = values ? home(turned(v), a) : NULL;
+    u = v ? home(u, a) : NULL;
+    if (s)
+        *s = u ? values : NULL;
+    if (vh)
+        *vh = u ? v : NULL;
+    return u;
 }
 
 trek_var *trek_matrix_power(trek_var *a, int64_t n)

@@ -49,6 +49,7 @@ TREK_API trek_var *trek_pdist(trek_var *x, double p);
  * eigenvalues are equal, in PyTorch, too. */
 TREK_API trek_var *trek_solve(trek_var *a, trek_var *b);
     /* a x = b; b [..., n, k], or a vector for each matrix; batches broadcast */
+TREK_API trek_var *trek_solve_right(trek_var *a, trek_var *b); /* x a = b; b [..., k, n]; batches broadcast */
 TREK_API trek_var *trek_inv(trek_var *a);
 /* a x = b, or x a = b (right), of the lower or upper triangle; unit: its diagonal counts as ones. A 0 there gives infinities. */
 TREK_API trek_var *trek_solve_triangular(trek_var *a, trek_var *b, bool upper, bool right, bool unit);
@@ -62,6 +63,10 @@ TREK_API trek_var *trek_qr(trek_var *a, trek_var **r);
  * library's. */
 TREK_API trek_var *trek_svd(trek_var *a, trek_var **s, trek_var **vh);
 TREK_API trek_var *trek_svdvals(trek_var *a);
+/* With as many columns as rows: Q [m, m], R [m, n]; U [m, m], V^T [n, n]. What completes the reduced factors is some of what is
+ * orthogonal to them, and has no gradient. */
+TREK_API trek_var *trek_qr_complete(trek_var *a, trek_var **r);
+TREK_API trek_var *trek_svd_full(trek_var *a, trek_var **s, trek_var **vh);
 /* Of symmetric matrices, whose lower triangle is read: eigenvalues in rising order [n], through *vectors [n, n], as columns. The
  * gradient is symmetric. */
 TREK_API trek_var *trek_eigh(trek_var *a, trek_var **vectors);
@@ -89,6 +94,15 @@ TREK_API trek_var *trek_matrix_norm(trek_var *a, trek_matrix_order order, bool k
 TREK_API trek_var *trek_pinv(trek_var *a);
 TREK_API trek_var *trek_lstsq(trek_var *a, trek_var *b); /* pinv(a) b, b [..., m, k]: the shortest of the best solutions */
 TREK_API trek_var *trek_matrix_rank(trek_var *a);        /* i64; no gradient */
+/* The same with singular values as 0 up to atol, or the largest times rtol; rtol (rcond) below 0: as above, or beside an atol 0.
+ * ARGUMENT: tolerances that are not finite, an atol below 0. */
+TREK_API trek_var *trek_pinv_with(trek_var *a, double rtol, double atol);
+TREK_API trek_var *trek_lstsq_with(trek_var *a, trek_var *b, double rcond);
+TREK_API trek_var *trek_matrix_rank_with(trek_var *a, double rtol, double atol);
+/* I + a + a^2 / 2 + ...: of square matrices of any floating dtype, by products alone, so on any device and with gradients of all
+ * orders: a Taylor polynomial of a scaled a, then squares (Higham 2005); waits for a GPU. 16 bits in f32. ARGUMENT: not finite.
+ */
+TREK_API trek_var *trek_matrix_exp(trek_var *a);
 TREK_API trek_var *trek_matrix_power(trek_var *a, int64_t n); /* any floating dtype where n >= 0; below 0 of the inverse */
 
 TREK_END

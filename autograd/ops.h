@@ -20,6 +20,7 @@
 #include "autograd/parts.h"
 #include "autograd/resample.h"
 #include "autograd/spatial.h"
+#include "autograd/special.h"
 #include "autograd/statistics.h"
 #include "autograd/take.h"
 #include "autograd/pointwise.h"
@@ -212,6 +213,8 @@ TREK_API trek_var *trek_nanmedian(trek_var *x, int dim, bool keepdim, trek_var *
 /* q of f32 or f64, as x, without dimensions or 1-D (then its dimension comes first); ARGUMENT: outside [0, 1], for which a GPU is
  * waited for. NaN for a line with a NaN. */
 TREK_API trek_var *trek_quantile(trek_var *x, trek_var *q, int dim, bool keepdim, trek_interpolation interpolation);
+/* The same of what is no NaN; NaN of a line of NaNs alone. */
+TREK_API trek_var *trek_nanquantile(trek_var *x, trek_var *q, int dim, bool keepdim, trek_interpolation interpolation);
 TREK_API trek_var *trek_cummax(trek_var *x, int dim, trek_var **indices); /* the last of equals; from a NaN on NaN */
 TREK_API trek_var *trek_cummin(trek_var *x, int dim, trek_var **indices);
 TREK_API trek_var *trek_cumprod(trek_var *x, int dim);
@@ -228,6 +231,8 @@ TREK_API trek_var *trek_masked_select(trek_var *x, trek_var *mask); /* both broa
 /* The values of x in order, 1-D (a NaN is unlike all, also others); through *inverse where each element of x is among them,
  * through *counts how often each is there; either may be NULL. No gradient. */
 TREK_API trek_var *trek_unique(trek_var *x, trek_var **inverse, trek_var **counts);
+/* The same of runs: each value that is unlike the one before it, in x's order. */
+TREK_API trek_var *trek_unique_consecutive(trek_var *x, trek_var **inverse, trek_var **counts);
 /* How often each of 0, 1, .. is there (i64), or the sum of its weights (f32 as f32, others as f64); of size minlength at least.
  * weights may be NULL. ARGUMENT: a negative number. No gradient. */
 TREK_API trek_var *trek_bincount(trek_var *x, trek_var *weights, int64_t minlength);

@@ -44,7 +44,22 @@ static void factors(void **state)
         ASSERT_CLOSE(trek_svdvals(x), s);
         ASSERT_CLOSE(trek_matmul(x, trek_matmul(trek_pinv(x), x)), x);
         ASSERT_CLOSE(trek_pinv(turned(x)), turned(trek_pinv(x)));
+        ASSERT_CLOSE(trek_pinv_with(x, 1e-9, 0), trek_pinv(x));
+        /* complete ones */
+        trek_var *whole = trek_qr_complete(x, &r), *left = trek_svd_full(x, &s, &vh);
+        int64_t m = trek_var_size(x, -2), n = trek_var_size(x, -1);
+        trek_var *of_rows = trek_zeros_like(trek_matmul(x, turned(x))), *of_columns = trek_zeros_like(trek_matmul(turned(x), x));
+        ASSERT_CLOSE(trek_matmul(whole, r), x);
+        ASSERT_CLOSE(trek_narrow(whole, -1, 0, k), q);
+        ASSERT_CLOSE(trek_matmul(turned(whole), whole), trek_add(of_rows, eye(m)));
+        ASSERT_CLOSE(trek_matmul(turned(left), left), trek_add(of_rows, eye(m)));
+        ASSERT_CLOSE(trek_matmul(vh, turned(vh)), trek_add(of_columns, eye(n)));
+        trek_var *scaled = trek_mul(trek_narrow(left, -1, 0, k), trek_unsqueeze(s, -2));
+        ASSERT_CLOSE(trek_matmul(scaled, trek_narrow(vh, -2, 0, k)), x);
     }
+    ASSERT_CLOSE(trek_svd_full(eye(3), NULL, NULL), trek_svd(eye(3), NULL, NULL));
+    ASSERT_CLOSE(trek_qr_complete(values_of(trek_dims(2, 0), TREK_F64, (double[]){ 0 }), NULL),
+                 trek_add(trek_zeros_like(eye(2)), eye(2)));
     trek_var *x = random_values(2, trek_dims(2, 4, 4)), *p = positive(x), *vectors, *values = trek_eigh(p, &vectors);
     ASSERT_CLOSE(trek_matmul(p, vectors), trek_mul(vectors, trek_unsqueeze(values, -2)));
     ASSERT_CLOSE(trek_eigvalsh(p), values);
@@ -65,6 +80,9 @@ static void systems(void **state)
     ASSERT_CLOSE(trek_solve(a, trek_select(b, 1, 0)), trek_select(x, 2, 0));
     trek_var *rows = random_values(3, trek_dims(3, 4));
     ASSERT_CLOSE(trek_squeeze(trek_matmul(a, trek_unsqueeze(trek_solve(a, rows), -1)), -1), rows);
+    ASSERT_CLOSE(trek_matmul(trek_solve_right(a, turned(b)), a), trek_expand(turned(b), trek_dims(3, 2, 4)));
+    trek_var *square = regular(random_values(6, trek_dims(2, 2, 2))), *two = random_values(7, trek_dims(2, 2));
+    ASSERT_CLOSE(trek_matmul(trek_solve_right(square, two), square), trek_expand(two, trek_dims(2, 2, 2)));
     ASSERT_CLOSE(trek_matmul(a, trek_inv(a)), trek_expand(eye(4), trek_dims(3, 4, 4)));
     ASSERT_CLOSE(trek_matmul(trek_triu(a, 0), trek_solve_triangular(a, b, true, false, false)),
                  trek_expand(b, trek_dims(3, 4, 2)));
@@ -94,6 +112,14 @@ static void numbers(void **state)
     ASSERT_VALUES(trek_matrix_power(a, -2), 5.5, -2.5, -3.75, 1.75);
     ASSERT_VALUES(trek_matrix_rank(deficient), 1, 2);
     ASSERT_VALUES(trek_matrix_rank(VALUES(trek_dims(2, 2), TREK_F32, 0, 0, 0, 0)), 0);
+    trek_var *diagonal = VALUES(trek_dims(2, 2), TREK_F64, 4, 0, 0, 0.5);
+    ASSERT_VALUES(trek_matrix_rank_with(diagonal, 0.2, 0), 1);
+    ASSERT_VALUES(trek_matrix_rank_with(diagonal, 0.1, 0), 2);
+    ASSERT_VALUES(trek_matrix_rank_with(diagonal, -1, 0.6), 1);
+    ASSERT_VALUES(trek_matrix_rank_with(diagonal, 0, 4), 0);
+    ASSERT_VALUES(trek_pinv_with(diagonal, 0.2, 0), 0.25, 0, 0, 0);
+    ASSERT_VALUES(trek_pinv_with(diagonal, -1, 0.1), 0.25, 0, 0, 2);
+    ASSERT_VALUES(trek_lstsq_with(diagonal, VALUES(trek_dims(2, 1), TREK_F64, 8, 1), 0.5), 2, 0);
     /* of nothing */
     trek_var *nothing = values_of(trek_dims(2, 0, 0), TREK_F64, (double[]){ 0 });
     ASSERT_VALUES(trek_det(nothing), 1, 1);
@@ -106,6 +132,14 @@ static void numbers(void **state)
 }
 
 static trek_var *solved(trek_var *const *in) { return trek_solve(regular(in[0]), in[1]); }
+static trek_var *solved_right(trek_var *const *in) { return trek_solve_right(regular(in[0]), in[1]); }
+static trek_var *cut_off(trek_var *const *in) { return trek_pinv_with(in[0], 0.5, 0); }
+static trek_var *exponential(trek_var *const *in) { return trek_matrix_exp(trek_mul_scalar(in[0], 3)); }
+static trek_var *of_full(trek_var *const *in)
+{
+    trek_var *s, *u = trek_svd_full(in[0], &s, NULL);
+    return trek_matmul(trek_square(trek_narrow(u, -1, 0, trek_var_size(s, -1))), trek_unsqueeze(s, -1));
+}
 static trek_var *inverse(trek_var *const *in) { return trek_inv(regular(in[0])); }
 static trek_var *upper(trek_var *const *in) { return trek_solve_triangular(regular(in[0]), in[1], true, false, false); }
 static trek_var *lower_right(trek_var *const *in) { return trek_solve_triangular(regular(in[0]), in[1], false, true, true); }
@@ -173,10 +207,29 @@ static void norms(void **state)
     check_gradients(of_logdet, 1, (trek_shape[]){ trek_dims(2, 3) }, true);
 }
 
+/* Of a turn by an angle, a nilpotent matrix, diagonals far apart, and against eigenvalues; without LAPACK, too. */
+static void exponentials(void **state)
+{
+    ASSERT_VALUES(trek_matrix_exp(VALUES(trek_dims(2, 2), TREK_F64, 0, -20, 20, 0)), cos(20), -sin(20), sin(20), cos(20));
+    ASSERT_VALUES(trek_matrix_exp(VALUES(trek_dims(3, 3), TREK_F32, 0, 2, 3, 0, 0, 4, 0, 0, 0)), 1, 2, 7, 0, 1, 4, 0, 0, 1);
+    ASSERT_VALUES(trek_matrix_exp(VALUES(trek_dims(2, 2), TREK_F64, 0.25, 0, 0, -30)), exp(0.25), 0, 0, exp(-30));
+    ASSERT_VALUES(trek_matrix_exp(VALUES(trek_dims(1, 1), TREK_BF16, 1)), 2.71875);
+    assert_int_equal(trek_var_numel(trek_matrix_exp(values_of(trek_dims(2, 0, 0), TREK_F32, (double[]){ 0 }))), 0);
+    trek_var *a = VALUES(trek_dims(1, 2), TREK_F32, 1, 2), *endless = VALUES(trek_dims(1, 1), TREK_F32, INFINITY);
+    ASSERT_REFUSED(trek_matrix_exp(a), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_matrix_exp(endless), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_matrix_exp(trek_cast(endless, TREK_BOOL)), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_matrix_exp(NULL), TREK_ERR_ARGUMENT);
+}
+
 static void gradients(void **state)
 {
     check_gradients(solved, 2, (trek_shape[]){ trek_dims(2, 3, 3), trek_dims(3, 2) }, true);
     check_gradients(solved, 2, (trek_shape[]){ trek_dims(3, 3), trek_dims(3) }, true);
+    check_gradients(solved_right, 2, (trek_shape[]){ trek_dims(2, 3, 3), trek_dims(2, 3) }, true);
+    check_gradients(cut_off, 1, (trek_shape[]){ trek_dims(4, 1) }, true);
+    check_gradients(exponential, 1, (trek_shape[]){ trek_dims(2, 3, 3) }, true);
+    check_gradients(of_full, 1, (trek_shape[]){ trek_dims(4, 2) }, true);
     check_gradients(inverse, 1, (trek_shape[]){ trek_dims(2, 3, 3) }, true);
     check_gradients(upper, 2, (trek_shape[]){ trek_dims(3, 3), trek_dims(2, 3, 2) }, true);
     check_gradients(lower_right, 2, (trek_shape[]){ trek_dims(3, 3), trek_dims(2, 3) }, true);
@@ -222,6 +275,12 @@ static void refused(void **state)
     ASSERT_REFUSED(trek_cholesky(trek_neg(a), false), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_matrix_power(a, -1), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_inv(wide), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_solve_right(a, b), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_pinv_with(a, NAN, 0), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_matrix_rank_with(a, 0, -1), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_lstsq_with(a, a, INFINITY), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_qr_complete(half, NULL), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_svd_full(NULL, NULL, NULL), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_det(wide), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_svd(trek_select(wide, 0, 0), NULL, NULL), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_eigh(half, NULL), TREK_ERR_DTYPE);
@@ -248,7 +307,8 @@ static void absent(void **state)
 int main(void)
 {
     const struct CMUnitTest there[] = {
-        TEST(factors), TEST(systems), TEST(numbers), TEST(gradients), TEST(norms), TEST(wide_factors), TEST(refused),
+        TEST(factors), TEST(systems), TEST(numbers), TEST(exponentials), TEST(gradients), TEST(norms), TEST(wide_factors),
+            TEST(refused),
     };
     const struct CMUnitTest none[] = { cmocka_unit_test_setup_teardown(absent, open_scope, close_scope) };
     const char *role = getenv("TREK_TEST_LAPACK");

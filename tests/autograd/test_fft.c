@@ -53,6 +53,18 @@ static void there_and_back(void **state)
         }
         ASSERT_CLOSE(trek_ifft2(trek_fft2(pairs, norm), norm), pairs);
         ASSERT_CLOSE(trek_irfft2(trek_rfft2(trek_transpose(x, 1, 2), norm), norm), trek_transpose(x, 1, 2));
+        /* several dimensions are one after the other */
+        trek_dims_list none = trek_dims_none(), two = trek_dims(2, 0);
+        trek_var *each = trek_fft(trek_fft(trek_fft(pairs, 0, 0, norm), 0, 1, norm), 0, 2, norm);
+        ASSERT_CLOSE(trek_fftn(pairs, none, none, norm), each);
+        ASSERT_CLOSE(trek_fftn(pairs, trek_dims(0, 0), none, norm), trek_fft2(pairs, norm));
+        ASSERT_CLOSE(trek_ifftn(each, none, none, norm), pairs);
+        ASSERT_CLOSE(trek_fftn(pairs, trek_dims(2, 6), two, norm), trek_fft(trek_fft(pairs, 2, 2, norm), 6, 0, norm));
+        ASSERT_CLOSE(trek_rfftn(x, none, two, norm), trek_fft(trek_rfft(x, 0, 0, norm), 0, 2, norm));
+        ASSERT_CLOSE(trek_irfftn(trek_rfftn(x, none, two, norm), trek_dims(5, 4), two, norm), x);
+        ASSERT_CLOSE(trek_rfftn(x, none, none, norm), trek_fft(trek_fft(trek_rfft(x, 0, 2, norm), 0, 1, norm), 0, 0, norm));
+        /* real frequencies and half of their signal */
+        ASSERT_CLOSE(trek_hfft(trek_ihfft(x, 0, 1, norm), 6, 1, norm), x);
     }
     ASSERT_VALUES(trek_rfft(LIST(TREK_F32, 1, 2, 3, 4), 0, 0, TREK_FFT_BACKWARD), 10, 0, -2, 2, -2, 0);
     ASSERT_VALUES(trek_rfft(LIST(TREK_I64, 1, 2, 3, 4), 0, 0, TREK_FFT_ORTHO), 5, 0, -1, 1, -1, 0);
@@ -61,6 +73,29 @@ static void there_and_back(void **state)
     ASSERT_VALUES(trek_irfft(VALUES(trek_dims(2, 2), TREK_F64, 3, 9, -1, 9), 0, 0, TREK_FFT_BACKWARD), 1, 2);
     assert_int_equal(trek_var_numel(trek_rfft(values_of(trek_dims(0, 4), TREK_F64, (double[]){ 0 }), 0, 1, TREK_FFT_BACKWARD)),
                      0);
+}
+
+static void frequencies(void **state)
+{
+    trek_device device = test_device();
+    ASSERT_VALUES(trek_fftfreq(4, 0.5, TREK_F64, device), 0, 0.5, -1, -0.5);
+    ASSERT_VALUES(trek_fftfreq(5, 1, TREK_F64, device), 0, 0.2, 0.4, -0.4, -0.2);
+    ASSERT_VALUES(trek_rfftfreq(4, 1, TREK_F32, device), 0, 0.25, 0.5);
+    ASSERT_VALUES(trek_rfftfreq(1, -2, TREK_F16, device), 0);
+    ASSERT_VALUES(trek_fftshift(trek_fftfreq(5, 0.2, TREK_F64, device), trek_dims_none(), false), -2, -1, 0, 1, 2);
+    trek_var *x = VALUES(trek_dims(2, 3), TREK_I64, 0, 1, 2, 3, 4, 5);
+    ASSERT_VALUES(trek_fftshift(x, trek_dims_none(), false), 5, 3, 4, 2, 0, 1);
+    ASSERT_VALUES(trek_fftshift(x, trek_dims(-1), false), 2, 0, 1, 5, 3, 4);
+    ASSERT_VALUES(trek_ifftshift(trek_fftshift(x, trek_dims(1, 0), false), trek_dims_none(), false), 0, 1, 2, 3, 4, 5);
+    trek_var *pairs = VALUES(trek_dims(3, 2), TREK_F32, 0, 1, 2, 3, 4, 5);
+    ASSERT_VALUES(trek_fftshift(pairs, trek_dims_none(), true), 4, 5, 0, 1, 2, 3);
+    ASSERT_VALUES(trek_ifftshift(pairs, trek_dims(-1), true), 2, 3, 4, 5, 0, 1);
+    ASSERT_REFUSED(trek_fftshift(x, trek_dims_none(), true), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_ifftshift(x, trek_dims(1, -1), false), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_fftshift(NULL, trek_dims_none(), false), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_fftfreq(0, 1, TREK_F32, device), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_rfftfreq(3, 0, TREK_F32, device), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_fftfreq(3, 1, TREK_I64, device), TREK_ERR_DTYPE);
 }
 
 static trek_var *turn(double amplitude, int64_t n, bool periodic)
@@ -155,12 +190,23 @@ static trek_var *of_plane(trek_var *const *in)
     return trek_exp(trek_irfft2(trek_square(trek_rfft2(in[0], TREK_FFT_ORTHO)), TREK_FFT_ORTHO));
 }
 
+static trek_var *of_several(trek_var *const *in)
+{
+    trek_var *y = trek_irfftn(trek_rfftn(in[0], trek_dims(3, 4), trek_dims(0, 1), TREK_FFT_ORTHO), trek_dims_none(),
+                              trek_dims(1, 0),
+                              TREK_FFT_BACKWARD);
+    return trek_square(trek_fftshift(y, trek_dims(0), false));
+}
+static trek_var *of_mirrored(trek_var *const *in) { return trek_square(trek_hfft(in[0], 0, 0, TREK_FFT_BACKWARD)); }
+
 static void gradients(void **state)
 {
     check_gradients(of_fft, 1, (trek_shape[]){ trek_dims(3, 2, 2) }, true);
     check_gradients(of_ifft, 1, (trek_shape[]){ trek_dims(2, 3, 2) }, true);
     check_gradients(of_rfft, 1, (trek_shape[]){ trek_dims(2, 4) }, true);
     check_gradients(of_rfft, 1, (trek_shape[]){ trek_dims(5) }, true);
+    check_gradients(of_several, 1, (trek_shape[]){ trek_dims(3, 2, 2) }, true);
+    check_gradients(of_mirrored, 1, (trek_shape[]){ trek_dims(4, 2) }, true);
     check_gradients(of_irfft, 1, (trek_shape[]){ trek_dims(2, 3, 2) }, true);
     check_gradients(of_even, 1, (trek_shape[]){ trek_dims(3, 2, 2) }, true);
     check_gradients(of_stft, 2, (trek_shape[]){ trek_dims(2, 7), trek_dims(4) }, true);
@@ -180,6 +226,12 @@ static void refused(void **state)
     ASSERT_REFUSED(trek_irfft(trek_narrow(pairs, 0, 0, 1), 0, 0, TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_ifft2(pairs, TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_fft2(NULL, TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_fftn(pairs, trek_dims(2, 2), trek_dims(0), TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_ifftn(x, trek_dims_none(), trek_dims(0, 0), TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_rfftn(x, trek_dims(-1), trek_dims(0), TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_irfftn(NULL, trek_dims_none(), trek_dims_none(), TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_hfft(x, 0, 0, TREK_FFT_BACKWARD), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_ihfft(NULL, 0, 0, TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_rfft(trek_narrow(x, 0, 0, 0), 0, 0, TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
 }
 
@@ -193,7 +245,7 @@ static void absent(void **state)
 int main(void)
 {
     const struct CMUnitTest there[] = {
-        TEST(against_sums), TEST(there_and_back), TEST(gradients), TEST(refused), TEST(windows), TEST(frames),
+        TEST(against_sums), TEST(there_and_back), TEST(frequencies), TEST(gradients), TEST(refused), TEST(windows), TEST(frames),
         TEST(frames_and_back), TEST(refused_frames),
     };
     const struct CMUnitTest none[] = { cmocka_unit_test_setup_teardown(absent, open_scope, close_scope) };

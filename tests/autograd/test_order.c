@@ -40,6 +40,10 @@ static void quantiles(void **state)
     ASSERT_VALUES(trek_quantile(x, low, 0, true, TREK_INTERPOLATION_HIGHER), 3);
     ASSERT_VALUES(trek_quantile(x, low, 0, true, TREK_INTERPOLATION_MIDPOINT), 2.5);
     ASSERT_VALUES(trek_quantile(x, low, 0, true, TREK_INTERPOLATION_NEAREST), 2);
+    trek_var *some = VALUES(trek_dims(3, 3), TREK_F64, 5, NAN, 1, NAN, NAN, NAN, 4, 3, 1), *half = LIST(TREK_F64, 0.5, 1);
+    ASSERT_VALUES(trek_nanquantile(some, half, 1, false, TREK_INTERPOLATION_LINEAR), 3, NAN, 3, 5, NAN, 4);
+    ASSERT_VALUES(trek_nanquantile(some, trek_select(half, 0, 0), 1, true, TREK_INTERPOLATION_HIGHER), 5, NAN, 3);
+    ASSERT_REFUSED(trek_nanquantile(some, LIST(TREK_F32, 1), 1, true, TREK_INTERPOLATION_LINEAR), TREK_ERR_DTYPE);
     ASSERT_REFUSED(trek_quantile(x, LIST(TREK_F32, 2), 0, true, TREK_INTERPOLATION_LINEAR), TREK_ERR_ARGUMENT);
     trek_var *edges = LIST(TREK_F32, 1, 2, 2, 5), *sought = LIST(TREK_F32, 0, 2, 9);
     ASSERT_VALUES(trek_searchsorted(edges, sought, false), 0, 1, 4);
@@ -52,6 +56,14 @@ static void places(void **state)
     ASSERT_VALUES(trek_nonzero(x), 0, 2, 3);
     ASSERT_VALUES(trek_masked_select(x, trek_gt_scalar(x, 2)), 3, 3, 7);
     ASSERT_VALUES(trek_unique(x, &inverse, &counts), 0, 3, 7);
+    trek_var *back, *sizes, *runs = VALUES(trek_dims(2, 3), TREK_I32, 2, 2, 1, 1, 1, 2);
+    ASSERT_VALUES(trek_unique_consecutive(runs, &back, &sizes), 2, 1, 2);
+    ASSERT_VALUES(back, 0, 0, 1, 1, 1, 2);
+    ASSERT_VALUES(sizes, 2, 3, 1);
+    assert_int_equal(trek_var_ndim(back), 2);
+    assert_int_equal(trek_var_numel(trek_unique_consecutive(trek_narrow(runs, 0, 0, 0), &back, &sizes)), 0);
+    assert_true(trek_var_ndim(back) == 2 && trek_var_numel(sizes) == 0);
+    ASSERT_REFUSED(trek_unique_consecutive(NULL, NULL, NULL), TREK_ERR_ARGUMENT);
     ASSERT_VALUES(inverse, 1, 0, 1, 2);
     ASSERT_VALUES(counts, 1, 2, 1);
     ASSERT_VALUES(trek_bincount(x, NULL, 0), 1, 0, 0, 2, 0, 0, 0, 1);

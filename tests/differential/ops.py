@@ -11,6 +11,7 @@ import linalg  # noqa: F401
 import parts  # noqa: F401
 import losses  # noqa: F401
 import space  # noqa: F401
+import special  # noqa: F401
 from case import Input, run_torch, run_trek
 from counterparts import ELSEWHERE, counterpart
 from draw import FLOATS, SHAPED, draw_case, generic
@@ -19,7 +20,7 @@ from judge import Judge
 from shrink import candidates  # noqa: F401 (of a kind)
 from trek import headers
 
-OPS = tuple(f"autograd/{name}.h" for name in ("embedding", "fft", "linalg", "losses", "norms", "ops", "parts", "pointwise", "resample", "spatial", "statistics", "take"))
+OPS = tuple(f"autograd/{name}.h" for name in ("embedding", "fft", "linalg", "losses", "norms", "ops", "parts", "pointwise", "resample", "spatial", "special", "statistics", "take"))
 FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header in OPS}
 
 

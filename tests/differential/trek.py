@@ -7,7 +7,7 @@ import torch
 from headers import Headers, Unknown
 
 HEADERS = ["tensor/status.h", "tensor/types.h", "tensor/op_opts.h", "tensor/scope.h", "tensor/tensor.h", "tensor/memory.h",
-           "autograd/var.h", "autograd/embedding.h", "autograd/losses.h", "autograd/norms.h", "autograd/parts.h", "autograd/spatial.h", "autograd/resample.h", "autograd/linalg.h", "autograd/fft.h", "autograd/statistics.h", "autograd/take.h", "autograd/ops.h", "autograd/pointwise.h", "autograd/backward.h", "nn/module.h", "nn/spatial.h", "nn/resample.h", "nn/activations.h", "nn/transformer.h", "nn/embedding.h", "nn/layers.h", "nn/norms.h", "nn/parametrize.h", "nn/routers.h", "nn/lora.h", "optim/optimizer.h",
+           "autograd/var.h", "autograd/embedding.h", "autograd/losses.h", "autograd/norms.h", "autograd/parts.h", "autograd/spatial.h", "autograd/special.h", "autograd/resample.h", "autograd/linalg.h", "autograd/fft.h", "autograd/statistics.h", "autograd/take.h", "autograd/ops.h", "autograd/pointwise.h", "autograd/backward.h", "nn/module.h", "nn/spatial.h", "nn/resample.h", "nn/activations.h", "nn/transformer.h", "nn/embedding.h", "nn/layers.h", "nn/norms.h", "nn/parametrize.h", "nn/routers.h", "nn/lora.h", "optim/optimizer.h",
            "optim/scaler.h", "optim/schedule.h"]
 headers = Headers(*HEADERS)
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16,

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rarer element-wise functions: made of other ops. */
+#include "autograd/special.h"
+
+#include <math.h>
+
+#include "autograd/ops.h"
+#include "autograd/tape_internal.h"
+
+#define NEEDED(name, v)                                                                                                          \
+    do {                                                                                                                         \
+        if (!(v))                                                                                                                \
+            return trek_fail_missing(name, "an input"), NULL;                                                                    \
+    } while (0)
+
+static bool floats(const char *name, const trek_var *x)
+{
+    trek_dtype dtype = trek_var_dtype(x);
+    if (trek_dtype_is_float(dtype))
+        return true;
+    return trek_fail(TREK_ERR_DTYPE, "%s: a floating dtype is needed, not %s", name, trek_dtype_name(dtype)), false;
+}
+
+/* The dtype of the result, integers as f32, and what it is computed in. */
+static trek_dtype common(const trek_var *x, const trek_var *y)
+{
+    trek_dtype dtype = y ? trek_dtype_promote(trek_var_dtype(x), trek_var_dtype(y)) : trek_var_dtype(x);
+    return trek_dtype_is_float(dtype) ? dtype : TREK_F32;
+}
+static trek_dtype wide(trek_dtype dtype) { return dtype == TREK_F64 ? TREK_F64 : TREK_F32; }
+
+trek_var *trek_lerp_var(trek_var *x, trek_var *y, trek_var *weight)
+{
+    NEEDED("lerp_var", x);
+    NEEDED("lerp_var", y);
+    NEEDED("lerp_var", weight);
+    if (!floats("lerp_var", x) || !floats("lerp_var", y) || !floats("lerp_var", weight))
+        return NULL;
+    trek_dtype dtype = trek_dtype_promote(common(x, y), trek_var_dtype(weight)), work = wide(dtype);
+    x = trek_cast(x, work);
+    y = trek_cast(y, work);
+    weight = trek_cast(weight, work);
+    trek_var *near = trek_lt_scalar(trek_abs(weight), 0.5); /* from the nearer end, as PyTorch: exact at both */
+    trek_var *part = trek_where(near, weight, trek_add_scalar(weight, -1));
+    trek_var *way = trek_mul(part, trek_sub(y, x));
+    return way ? trek_cast(trek_add(trek_where(near, x, y), way), dtype) : NULL;
+}
+
+trek_var *trek_round_decimals(trek_var *x, int64_t decimals)
+{
+    NEEDED("round_decimals", x);
+    if (!floats("round_decimals", x))
+        return NULL;
+    trek_dtype dtype = trek_var_dtype(x), work = wide(dtype);
+    int64_t most = work == TREK_F64 ? 300 : 38;
+    if (decimals > most || decimals < -most)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "round_decimals: %lld decimals of %s", (long long)decimals,
+                              trek_dtype_name(dtype));
+    double ten = pow(10, fabs((double)decimals));
+    x = trek_cast(x, work);
+    trek_var *y = trek_round(decimals > 0 ? trek_mul_scalar(x, ten) : decimals < 0 ? trek_div_scalar(x, ten) : x);
+    return trek_cast(decimals > 0 ? trek_div_scalar(y, ten) : decimals < 0 ? trek_mul_scalar(y, ten) : y, dtype);
+}
+
+trek_var *trek_logaddexp2(trek_var *x, trek_var *y)
+{
+    const double ln2 = 0.69314718055994530942;
+    NEEDED("logaddexp2", x);
+    NEEDED("logaddexp2", y);
+    if (!floats("logaddexp2", x) || !floats("logaddexp2", y))
+        return NULL;
+    trek_dtype dtype = common(x, y), work = wide(dtype);
+    trek_var *sum = trek_logaddexp(trek_mul_scalar(trek_cast(x, work), ln2), trek_mul_scalar(trek_cast(y, work), ln2));
+    return trek_cast(trek_mul_scalar(sum, 1 / ln2), dtype);
+}
+
+/* --- powers of two ------------------------------------------------------------------------------------- */
+
+enum { LEAST = -1074, MOST = 1023 }; /* exponents of f64's powers of two */
+
+/* x, of f64, times 2^exponent (i64), by a table, in three steps, as 2^exponent may be no number where the product is one. */
+static trek_var *scaled(trek_var *x, trek_var *exponent)
+{
+    trek_tensor *powers = trek_tensor_empty(trek_dims(MOST - LEAST + 1), TREK_F64, trek_cpu(0));
+    if (!powers || !x || !exponent)
+        return trek_tensor_release(powers), NULL;
+    for (int k = LEAST; k <= MOST; k++)
+        ((double *)(void *)powers->data)[k - LEAST] = ldexp(1, k);
+    trek_var *table = trek_to(trek_var_from(powers), trek_var_device(x)), *rest = exponent;
+    for (int step = 0; x && step < 3; step++) {
+        trek_var *part = trek_clamp(rest, -1000, 1000);
+        trek_var *index = trek_reshape(trek_add_scalar(part, -LEAST), trek_dims(-1));
+        trek_var *factor = trek_reshape(trek_index_select(table, index, 0), trek_var_shape(exponent));
+        x = trek_mul(x, factor);
+        rest = trek_sub(rest, part);
+    }
+    return x;
+}
+
+trek_var *trek_ldexp(trek_var *x, trek_var *exponent)
+{
+    NEEDED("ldexp", x);
+    NEEDED("ldexp", exponent);
+    trek_dtype of = trek_var_dtype(exponent), dtype = common(x, NULL);
+    if (trek_dtype_is_float(of) || of == TREK_BOOL)
+        return trek_fail_null(TREK_ERR_DTYPE, "ldexp: an exponent of integers is needed, not %s", trek_dtype_name(of));
+    trek_var *within = trek_clamp(trek_cast(exponent, TREK_I64), -3000, 3000); /* beyond which all is 0 or infinite */
+    return trek_cast(scaled(trek_cast(x, TREK_F64), within), dtype);
+}
+
+trek_var *trek_frexp(trek_var *x, trek_var **exponent)
+{
+    if (exponent)
+        *exponent = NULL;
+    NEEDED("frexp", x);
+    if (!floats("frexp", x))
+        return NULL;
+    trek_var *size = trek_abs(trek_cast(trek_var_detach(x), TREK_F64));
+    trek_var *none = trek_logical_or(trek_eq_scalar(size, 0), trek_logical_not(trek_isfinite(size)));
+    size = trek_masked_fill(size, none, 0.5);
+    trek_var *e = trek_add_scalar(trek_cast(trek_floor(trek_log2(size)), TREK_I64), 1); /* or one beside it */
+    trek_var *m = scaled(size, trek_neg(e));
+    e = trek_add(e, trek_sub(trek_cast(trek_ge_scalar(m, 1), TREK_I64), trek_cast(trek_lt_scalar(m, 0.5), TREK_I64)));
+    trek_var *mantissa = e ? trek_cast(scaled(trek_cast(x, TREK_F64), trek_neg(e)), trek_var_dtype(x)) : NULL;
+    trek_var *whole = mantissa ? trek_cast(e, TREK_I32) : NULL;
+    if (exponent)
+        *exponent = whole;
+    return whole ? mantissa : NULL;
+}
+
+/* --- logarithms ------------------------------------------------------------------------------------------ */
+
+trek_var *trek_entr(trek_var *x)
+{
+    NEEDED("entr", x);
+    trek_dtype dtype = common(x, NULL);
+    x = trek_cast(x, wide(dtype));
+    trek_var *zero = trek_eq_scalar(x, 0), *below = trek_lt_scalar(x, 0), *outside = trek_logical_or(zero, below);
+    trek_var *inside = trek_masked_fill(x, outside, 1), *y = trek_neg(trek_mul(inside, trek_log(inside)));
+    return trek_cast(trek_masked_fill(trek_masked_fill(y, zero, 0), below, -INFINITY), dtype);
+}
+
+trek_var *trek_xlog1py(trek_var *x, trek_var *y)
+{
+    NEEDED("xlog1py", x);
+    NEEDED("xlog1py", y);
+    trek_dtype dtype = common(x, y);
+    x = trek_cast(x, wide(dtype));
+    y = trek_cast(y, wide(dtype));
+    trek_var *outside = trek_logical_or(trek_le_scalar(y, -1), trek_eq_scalar(y, INFINITY));
+    trek_var *nothing = trek_logical_and(trek_eq_scalar(x, 0), outside);
+    return trek_cast(trek_mul(x, trek_log1p(trek_masked_fill(y, nothing, 0))), dtype);
+}
+
+trek_var *trek_ndtr(trek_var *x)
+{
+    NEEDED("ndtr", x);
+    trek_dtype dtype = common(x, NULL);
+    trek_var *scaled_x = trek_mul_scalar(trek_cast(x, wide(dtype)), -0.70710678118654752440);
+    return trek_cast(trek_mul_scalar(trek_erfc(scaled_x), 0.5), dtype);
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rarer element-wise functions: against plain C in f64, at their edges, in 16 bits, gradients by differences. */
+#include "autograd/ops.h"
+#include "tests/autograd/differences.h"
+#include "tests/support/scoped.h"
+#include "tests/support/support.h"
+
+static void mixtures(void **state)
+{
+    trek_var *x = LIST(TREK_F64, 1, 2, -3, 1e300), *y = LIST(TREK_F64, 3, -2, 5, -1e300), *w = LIST(TREK_F64, 0.25, 0.75, 1, 0);
+    ASSERT_VALUES(trek_lerp_var(x, y, w), 1.5, -1, 5, 1e300);
+    ASSERT_VALUES(trek_lerp_var(LIST(TREK_BF16, 1), LIST(TREK_BF16, 1.0078125), LIST(TREK_F32, 0.5)), 1.00390625); /* in f32 */
+    ASSERT_VALUES(trek_lerp_var(VALUES(trek_dims(2, 1), TREK_F32, 0, 2), LIST(TREK_F32, 4, 6), LIST(TREK_F32, 2)), 8, 12, 6, 10);
+    ASSERT_VALUES(trek_round_decimals(LIST(TREK_F64, 1.2345, -2.675, 0.125, INFINITY), 2), 1.23, -2.68, 0.12, INFINITY);
+    ASSERT_VALUES(trek_round_decimals(LIST(TREK_F32, 1250, 1350, -49), -2), 1200, 1400, 0);
+    ASSERT_VALUES(trek_round_decimals(LIST(TREK_F16, 2.5, 3.5), 0), 2, 4);
+    double a[] = { 1, -400, INFINITY, -INFINITY, -INFINITY, 2000 }, b[] = { 3, -401, 1, -INFINITY, 7, 2000 };
+    ASSERT_VALUES(trek_logaddexp2(values_of(trek_dims(6), TREK_F64, a), values_of(trek_dims(6), TREK_F64, b)), log2(10),
+                  -400 + log2(1.5), INFINITY, -INFINITY, 7, 2001);
+}
+
+static void powers_of_two(void **state)
+{
+    trek_var *e, *x = LIST(TREK_F64, 1, -3, 0x1p-1074, 0.75, 0, INFINITY, 1, 0x1p1000);
+    ASSERT_VALUES(trek_ldexp(x, LIST(TREK_I64, 3, -1, 2000, 1024, 9, -5, INT64_MIN, -2070)), 8, -1.5, 0x1p926, INFINITY, 0,
+                  INFINITY, 0, 0x1p-1070);
+    ASSERT_VALUES(trek_ldexp(LIST(TREK_I32, 3, 5), LIST(TREK_U8, 2, 0)), 12, 5);
+    ASSERT_VALUES(trek_ldexp(VALUES(trek_dims(2, 1), TREK_F16, 1, 3), LIST(TREK_I32, -24, 14)), 0x1p-24, 16384, 3 * 0x1p-24,
+                  49152);
+    const double all[] = { 8, -0.3, 0x1p-1074, 0x1.fffffffffffffp1023, 0, INFINITY, -7.99999, 0.5, 0x1.fffffffffffffp-1 };
+    double mantissas[9], exponents[9];
+    for (int k = 0; k < 9; k++) {
+        int own = 0;
+        mantissas[k] = frexp(all[k], &own);
+        exponents[k] = isfinite(all[k]) ? own : 0;
+    }
+    trek_var *m = trek_frexp(values_of(trek_dims(9), TREK_F64, all), &e);
+    assert_values(m, 9, mantissas, __LINE__);
+    assert_values(e, 9, exponents, __LINE__);
+    assert_int_equal(trek_var_dtype(e), TREK_I32);
+    ASSERT_VALUES(trek_frexp(LIST(TREK_BF16, 0x1p-133, NAN), &e), 0.5, NAN);
+    ASSERT_VALUES(e, -132, 0);
+}
+
+static void logarithms(void **state)
+{
+    ASSERT_VALUES(trek_entr(LIST(TREK_F64, 0.5, 0, -1, 1, NAN, INFINITY)), 0.5 * log(2), 0, -INFINITY, 0, NAN, -INFINITY);
+    ASSERT_VALUES(trek_entr(LIST(TREK_I64, 1, 0)), 0, 0);
+    ASSERT_VALUES(trek_xlog1py(LIST(TREK_F64, 2, 0, 0, 0, 1, 0), LIST(TREK_F64, 1e-20, -1, -5, INFINITY, -1, NAN)), 2e-20, 0, 0,
+                  0, -INFINITY, NAN);
+    ASSERT_VALUES(trek_ndtr(LIST(TREK_F64, 0, 1, -30, INFINITY, -INFINITY)), 0.5, 0.5 * erfc(-sqrt(0.5)),
+                  0.5 * erfc(30 * sqrt(0.5)), 1, 0);
+}
+
+static trek_var *mixed(trek_var *const *in) { return trek_square(trek_lerp_var(in[0], in[1], in[2])); }
+static trek_var *summed(trek_var *const *in) { return trek_logaddexp2(in[0], in[1]); }
+static trek_var *scaled(trek_var *const *in) { return trek_square(trek_ldexp(in[0], LIST(TREK_I64, -2, 0, 1))); }
+static trek_var *mantissa(trek_var *const *in) { return trek_square(trek_frexp(in[0], NULL)); }
+static trek_var *above(trek_var *x) { return trek_add_scalar(trek_square(x), 0.1); }
+static trek_var *entropy(trek_var *const *in) { return trek_entr(above(in[0])); }
+static trek_var *logarithm(trek_var *const *in) { return trek_xlog1py(in[0], above(in[1])); }
+static trek_var *area(trek_var *const *in) { return trek_ndtr(in[0]); }
+
+static void gradients(void **state)
+{
+    const trek_shape shapes[] = { trek_dims(2, 3), trek_dims(3), trek_dims(2, 1) };
+    check_gradients(mixed, 3, shapes, true);
+    check_gradients(summed, 2, shapes, true);
+    check_gradients(scaled, 1, shapes, true);
+    check_gradients(mantissa, 1, shapes, true);
+    check_gradients(entropy, 1, shapes, true);
+    check_gradients(logarithm, 2, shapes, true);
+    check_gradients(area, 1, shapes, true);
+}
+
+static void refused(void **state)
+{
+    trek_var *x = LIST(TREK_F32, 1, 2), *i = LIST(TREK_I64, 1, 2), *e = x;
+    ASSERT_REFUSED(trek_lerp_var(x, x, i), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_lerp_var(x, x, NULL), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_lerp_var(x, x, LIST(TREK_F32, 1, 2, 3)), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_round_decimals(i, 1), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_round_decimals(x, 39), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_round_decimals(trek_cast(x, TREK_F64), -301), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_logaddexp2(x, i), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_ldexp(x, x), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_ldexp(x, LIST(TREK_I32, 1, 2, 3)), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_frexp(i, &e), TREK_ERR_DTYPE);
+    assert_null(e);
+    ASSERT_REFUSED(trek_entr(NULL), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_xlog1py(x, NULL), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_ndtr(NULL), TREK_ERR_ARGUMENT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { TEST(mixtures), TEST(powers_of_two), TEST(logarithms), TEST(gradients), TEST(refused) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rarer functions of elements, of matrices and over frequencies: how they are drawn, and PyTorch's."""
+import torch
+
+from counterparts import INTERPOLATIONS, TABLE, need
+from draw import shaped
+from linalg import fourier, matrices
+
+
+@shaped("lerp_var")
+def draw_lerp_var(d):
+    dtype, shape = d.float_dtype(), d.shape(0, 4, 300)
+    return {"x": d.tensor(dtype, d.expandable(shape), kinds=("normal", "grid")), "y": d.tensor(dtype, d.broadcast(shape), kinds=("normal", "grid")),
+            "weight": d.tensor(dtype, d.broadcast(shape), kinds=("unit", "unit", "grid"))}
+
+
+@shaped("round_decimals")
+def draw_round_decimals(d):
+    return {"x": d.tensor(d.pick("f32", "f64"), d.shape(), kinds=("normal", "grid")), "decimals": d.pick(0, 1, 2, 3, -1, -2)}
+
+
+@shaped("logaddexp2")
+def draw_logaddexp2(d):
+    dtype, shape = d.pick("f32", "f64"), d.shape(0, 4, 300)
+    return {"x": d.tensor(dtype, shape, kinds=("normal", "grid")), "y": d.tensor(dtype, d.broadcast(shape), kinds=("normal", "grid"))}
+
+
+@shaped("ldexp")
+def draw_ldexp(d):
+    shape = d.shape(0, 4, 300)
+    return {"x": d.tensor(d.float_dtype(), shape, kinds=("normal", "grid")), "exponent": d.indices(d.broadcast(shape), 5, ("i64", "i32"), floor=-5)}
+
+
+@shaped("frexp")
+def draw_frexp(d):
+    return {"x": d.tensor(d.float_dtype() if d.chance(0.95) else "i64", d.shape(), kinds=("normal", "grid", "zeros"))}
+
+
+@shaped("entr", "ndtr")
+def draw_entr(d):
+    return {"x": d.tensor(d.float_dtype() if d.chance(0.9) else d.pick("i64", "u8"), d.shape(), kinds=("positive",) if d.name == "entr" else ("normal",))}
+
+
+@shaped("xlog1py")
+def draw_xlog1py(d):
+    dtype, shape = d.float_dtype(), d.shape(0, 4, 300)
+    return {"x": d.tensor(dtype, shape, kinds=("normal", "grid")), "y": d.tensor(dtype, d.broadcast(shape), kinds=("positive", "unit"))}
+
+
+@shaped("nanquantile")
+def draw_nanquantile(d):
+    shape, dtype = d.shape(), d.pick("f32", "f64")
+    q = d.tensor(dtype, d.pick([], [], [1], [3]), kinds=("unit", "unit", "zeros"))
+    x = d.tensor(dtype, shape, kinds=("normal", "positive"), plain=True, grad=False)
+    t = d.tensors[x["tensor"]]
+    if isinstance(t["values"], list) and d.chance(0.7):
+        t["values"] = [float("nan") if d.chance(0.3) else v for v in t["values"]]
+    return {"x": x, "q": q, "dim": d.dim(len(shape)), "keepdim": d.chance(0.5), "interpolation": d.pick(0, 0, 1, 2, 3, 4)}
+
+
+@shaped("unique_consecutive")
+def draw_unique_consecutive(d):
+    return {"x": d.tensor(d.dtype(), d.shape(), kinds=("grid", "zeros", "same"))}
+
+
+@shaped("solve_right", "pinv_with", "lstsq_with", "matrix_rank_with", "matrix_exp")
+def draw_matrices(d):
+    dtype, n, k = d.pick("f32", "f64", "f64"), d.pick(1, 2, 3, 4, 5), d.pick(1, 2, 3)
+    batch = [d.pick(1, 2, 3) for _ in range(d.pick(0, 0, 1, 2))]
+    if d.name == "solve_right":
+        return {"a": matrices(d, dtype, batch, n, n), "b": matrices(d, dtype, d.broadcast(batch) if d.chance(0.3) else batch, k, n)}
+    if d.name == "matrix_exp":
+        return {"a": d.tensor(dtype, batch + [n, n], kinds=("unit", "normal", "grid"))}
+    m = d.pick(1, 2, 3, 4, 5)
+    a, rtol, atol = matrices(d, dtype, batch, m, n), d.pick(-1.0, 0.0, 1e-3), d.pick(0.0, 0.0, 0.25)
+    if d.name == "lstsq_with":
+        return {"a": a, "b": matrices(d, dtype, batch, m, k), "rcond": rtol}
+    return {"a": a, "rtol": rtol, "atol": atol}
+
+
+@shaped("fftn", "ifftn", "rfftn", "irfftn", "hfft", "ihfft")
+def draw_fftn(d):
+    pairs, one = d.name in ("fftn", "ifftn", "irfftn", "hfft"), d.name.endswith("hfft")
+    shape, dtype = d.shape(1, 3, 200), d.pick("f32", "f64")
+    x = d.tensor(dtype, shape + [2] * pairs, kinds=("normal", "grid"))
+    if one:
+        return {"x": x, "n": d.pick(0, 0, 1, 2, 3, 4, 7), "dim": d.dim(len(shape)), "norm": d.pick(0, 1, 2)}
+    dims = d.dims(len(shape))
+    sizes = [d.pick(1, 2, 3, 5) for _ in range(len(dims) or d.pick(1, len(shape)))] if d.chance(0.4) else []
+    return {"x": x, "sizes": sizes, "dims": dims, "norm": d.pick(0, 1, 2)}
+
+
+@shaped("fftshift", "ifftshift")
+def draw_fftshift(d):
+    shape, pairs = d.shape(), d.chance(0.3)
+    return {"x": d.tensor(d.dtype(), shape[:6] + [2] * pairs), "dims": d.dims(len(shape)) if len(shape) < 7 else [], "pairs": pairs}
+
+
+# -- PyTorch's --------------------------------------------------------------------------
+
+
+def nanquantile(x, q, dim, keepdim, interpolation):
+    need(bool(((q >= 0) & (q <= 1)).all()), "q in [0, 1]")
+    return torch.nanquantile(x, q, dim, keepdim, interpolation=INTERPOLATIONS[interpolation])
+
+
+def several(function, pairs_in, pairs_out):
+    named = lambda x, sizes, dims, norm: function(x, list(sizes) or None, list(dims) or None, norm=norm)
+    return lambda x, sizes, dims, norm: fourier(lambda x, norm: named(x, sizes, dims, norm), pairs_in, pairs_out)(x, norm)
+
+
+def shifted(function):
+    def call(x, dims, pairs):
+        n = x.ndim - pairs
+        need(all(-n <= k < n for k in dims) and len({k % n for k in dims}) == len(dims) and (not dims or n), "dimensions, each once")
+        return function(x, [k % n for k in dims] or list(range(n))) if n else x.clone()
+    return call
+
+
+def tolerance(rtol, atol):
+    """Ours of a negative rtol: the default, or beside an atol 0."""
+    return {"rtol": None if rtol < 0 and not atol else max(rtol, 0.0), "atol": atol}
+
+
+def solve_right(a, b):
+    """Never vectors, as which torch takes some of matrices."""
+    return torch.linalg.solve(a, b.expand(*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:]), left=False)
+
+
+def ldexp(x, exponent):
+    wide = x.double() * torch.pow(torch.tensor(2.0, dtype=torch.float64), exponent)
+    return wide.to(x.dtype)
+
+
+def frexp(x):
+    need(x.is_floating_point(), "a floating dtype")
+    return torch.frexp(x).mantissa
+
+
+TABLE.update({name: several(getattr(torch.fft, name), not name.startswith("r"), not name.startswith("ir")) for name in ("fftn", "ifftn", "rfftn", "irfftn")})
+TABLE.update({
+    "hfft": fourier(torch.fft.hfft, True, False), "ihfft": fourier(torch.fft.ihfft, False, True), "fftshift": shifted(torch.fft.fftshift),
+    "ifftshift": shifted(torch.fft.ifftshift), "lerp_var": torch.lerp, "round_decimals": lambda x, decimals: torch.round(x, decimals=decimals), "ldexp": ldexp,
+    "frexp": frexp, "entr": torch.special.entr, "ndtr": torch.special.ndtr, "xlog1py": torch.special.xlog1py, "nanquantile": nanquantile,
+    "unique_consecutive": lambda x: list(torch.unique_consecutive(x.detach(), return_inverse=True, return_counts=True)),
+    "solve_right": solve_right, "pinv_with": lambda a, rtol, atol: torch.linalg.pinv(a, **tolerance(rtol, atol)),
+    "lstsq_with": lambda a, b, rcond: torch.linalg.pinv(a, **tolerance(rcond, 0.0)) @ b,
+    "matrix_rank_with": lambda a, rtol, atol: torch.linalg.matrix_rank(a.detach(), **tolerance(rtol, atol)), "matrix_exp": lambda a: torch.linalg.matrix_exp(a.contiguous()),
+})

@@ -22,7 +22,7 @@
 #include "tools/run_output.h"
 #include "tools/run_remote.h"
 
-#define USUAL_SSH "ssh -o BatchMode=yes -o ControlMaster=no -o ConnectTimeout=20"
+#define USUAL_SSH "ssh -o BatchMode=yes -o ControlMaster=no -o ForwardAgent=no -o ForwardX11=no -o ConnectTimeout=20"
 
 typedef struct process {
     bool runs;

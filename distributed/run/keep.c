@@ -74,7 +74,11 @@ static void remove_old(int64_t heard, void *arg)
 static trek_status make_folder(const char *folder)
 {
     struct stat there;
-    if (mkdir(folder, 0777) == 0 || (errno == EEXIST && stat(folder, &there) == 0 && S_ISDIR(there.st_mode)))
+    if (mkdir(folder, 0777) == 0) {
+        trek_replace_sync_parent(folder); /* else a folder of checkpoints is lost with the power, whatever is in it */
+        return TREK_OK;
+    }
+    if (errno == EEXIST && stat(folder, &there) == 0 && S_ISDIR(there.st_mode))
         return TREK_OK;
     return trek_fail(TREK_ERR_IO, "trek_trainer_run: the checkpoints' folder %s cannot be made: %s", folder, strerror(errno));
 }
@@ -153,17 +157,15 @@ static trek_status add_momentum(const trek_run *run, trek_state *state)
     return status;
 }
 
-trek_status trek_run_take_momentum(const trek_run *run, const char *path)
+trek_status trek_run_take_momentum(const trek_run *run, const trek_state *state)
 {
     trek_background *background = background_of(run);
     if (!background || !run->opts.outer)
         return TREK_OK;
-    trek_state *state = trek_state_read(path);
-    trek_tensor *tensor = state ? trek_state_find(state, TREK_CHECKPOINT_MOMENTUM) : NULL;
+    trek_tensor *tensor = trek_state_find(state, TREK_CHECKPOINT_MOMENTUM);
     trek_status status = trek_error_status();
     if (tensor && trek_tensor_dtype(tensor) == TREK_F32)
         status = trek_background_take_momentum(background, trek_tensor_data(tensor), trek_tensor_numel(tensor));
-    trek_state_free(&state);
     return status;
 }
 
@@ -271,14 +273,16 @@ trek_status trek_run_resume(trek_run *run)
     double more[TREK_RUN_NUMBERS];
     bool found = false;
     int64_t batch;
+    trek_state *read = NULL;
     if (!run->opts.resume_from)
         return TREK_OK;
     char *path = file_to_resume(run->opts.resume_from);
     trek_status status = agree_on_file(run, path, path ? TREK_OK : trek_error_status());
     if (status == TREK_OK && *path) {
-        status = trek_checkpoint_load_more(run->graph, run->train, path, more, TREK_RUN_NUMBERS, &found);
+        status = trek_checkpoint_load_more(run->graph, run->train, path, more, TREK_RUN_NUMBERS, &found, &read);
         if (status == TREK_OK)
-            status = trek_run_take_momentum(run, path);
+            status = trek_run_take_momentum(run, read);
+        trek_state_free(&read);
         trek_loader_position(run->train, &run->first_epoch, &batch);
         run->resumed = batch < trek_loader_batches(run->train);
         run->first_epoch += !run->resumed;

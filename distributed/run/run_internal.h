@@ -90,7 +90,8 @@ trek_status trek_run_resume(trek_run *run);
 /* All that a run goes on from, on the CPU; NULL and an error. And what of it the graph does not take itself, from a file of it.
  */
 trek_state *trek_run_state(const trek_run *run, const double *numbers);
-trek_status trek_run_take_momentum(const trek_run *run, const char *path);
+/* From what was read of it. */
+trek_status trek_run_take_momentum(const trek_run *run, const trek_state *state);
 
 /* elastic.c: going on without a process that has died. begin: when the ranks are set up; nothing, where it is not wanted. */
 trek_status trek_run_elastic_begin(trek_run *run);

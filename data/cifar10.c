@@ -67,7 +67,7 @@ static trek_status append_file(cifar *set, const char *path)
 {
     unsigned char *records = NULL;
     size_t length = 0;
-    trek_status status = trek_file_load(path, &records, &length);
+    trek_status status = trek_file_load(path, true, &records, &length);
     if (status == TREK_OK)
         status = check_records(set, path, records, length);
     unsigned char *grown = status == TREK_OK ? trek_realloc(set->records, set->length + length) : NULL;

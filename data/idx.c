@@ -156,13 +156,16 @@ trek_status trek_idx_load(const char *path, trek_idx *idx)
     return status;
 }
 
-trek_status trek_file_load(const char *path, unsigned char **bytes, size_t *length)
+trek_status trek_file_load(const char *path, bool packed, unsigned char **bytes, size_t *length)
 {
     trek_unpack r;
     trek_status status = trek_unpack_open(&r, path);
     if (status != TREK_OK)
         return status;
-    status = read_growing(&r, 0, bytes, length);
+    if (!packed && trek_unpack_is_packed(&r))
+        status = trek_fail(TREK_ERR_FORMAT, "%s: it is gzip'd, and is read as it is", path);
+    if (status == TREK_OK)
+        status = read_growing(&r, 0, bytes, length);
     trek_unpack_close(&r);
     return status;
 }

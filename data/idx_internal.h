@@ -18,7 +18,7 @@ typedef struct trek_idx {
 trek_status trek_idx_load(const char *path, trek_idx *idx);
 
 /* A whole plain file in memory (trek_free). Errors IO, MEMORY. */
-trek_status trek_file_load(const char *path, unsigned char **bytes, size_t *length);
+trek_status trek_file_load(const char *path, bool packed, unsigned char **bytes, size_t *length);
 
 /* folder + "/" + name as a new string. */
 char *trek_path_join(const char *folder, const char *name);

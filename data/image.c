@@ -101,7 +101,7 @@ trek_tensor *trek_image_read(const char *path, const trek_image_read_opts *opts)
     size_t length = 0;
     if (!path)
         trek_fail_missing("image_read", "a path");
-    if (!path || trek_file_load(path, &bytes, &length) != TREK_OK)
+    if (!path || trek_file_load(path, false, &bytes, &length) != TREK_OK)
         return NULL;
     trek_tensor *image = trek_image_decode(bytes, length, path, opts);
     trek_free(bytes);

@@ -22,6 +22,7 @@ static trek_late libjpeg = { .variable = "TREK_LIBJPEG", .package = "libjpeg (li
 
 typedef struct reader {
     struct jpeg_error_mgr errors; /* first: what libjpeg knows of it */
+    struct jpeg_progress_mgr progress;
     jmp_buf out;
     trek_decoding *d;
     struct jpeg_decompress_struct jpeg;
@@ -42,6 +43,17 @@ static void noted(j_common_ptr jpeg, int level)
     reader *r = (reader *)(void *)jpeg->err;
     if (level < 0 && jpeg->err->msg_code == JWRN_JPEG_EOF)
         r->d->ends_early = true;
+}
+
+/* Each scan of a progressive file is decoded over the whole picture: some bytes of each keep a core busy for hours. */
+enum { MOST_SCANS = 500 };
+static void progressed(j_common_ptr jpeg)
+{
+    reader *r = (reader *)(void *)jpeg->err;
+    if (r->jpeg.input_scan_number <= MOST_SCANS)
+        return;
+    snprintf(r->d->words, sizeof r->d->words, "it has more than %d scans", MOST_SCANS);
+    longjmp(r->out, 1);
 }
 
 static void choose_form(reader *r)
@@ -78,6 +90,8 @@ static trek_status read_picture(reader *r)
     struct jpeg_decompress_struct *j = &r->jpeg;
     trek_decoding *d = r->d;
     jpeg_lib.CreateDecompress(j, JPEG_LIB_VERSION, sizeof *j);
+    r->progress.progress_monitor = progressed;
+    j->progress = &r->progress;
     jpeg_lib.mem_src(j, d->bytes, (unsigned long)d->length);
     jpeg_lib.read_header(j, TRUE);
     choose_form(r);

@@ -72,7 +72,7 @@ trek_dataset *trek_dataset_text_windows(const char *path, int64_t window, const 
     trek_dataset *base = (trek_dataset *)set;
     if (!set)
         return NULL;
-    if (trek_file_load(path, &set->text, &set->length) != TREK_OK) {
+    if (trek_file_load(path, true, &set->text, &set->length) != TREK_OK) {
         trek_dataset_free(&base);
     } else if ((uint64_t)set->length <= (uint64_t)window) {
         trek_fail(TREK_ERR_FORMAT, "%s: %zu characters hold no window of %" PRId64 " and its target", path, set->length, window);

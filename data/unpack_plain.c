@@ -8,7 +8,7 @@
 
 trek_status trek_unpack_open(trek_unpack *r, const char *path)
 {
-    r->path = path;
+    *r = (trek_unpack){ .path = path };
     FILE *file = fopen(path, "rbe");
     r->file = file;
     if (!file)

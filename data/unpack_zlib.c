@@ -1,10 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plain and gzip'd files through zlib, which reads plain ones as they are. */
 #include <errno.h>
+#include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include "data/unpack_internal.h"
+
+/* Text becomes up to ten times smaller, pictures of digits five times; deflate can do a thousand. */
+enum { MOST_RATIO = 100, ALWAYS = 64 << 20 };
+static const uint64_t most_bytes = UINT64_C(16) << 30;
+
+static uint64_t most_of(const char *path)
+{
+    struct stat file;
+    if (stat(path, &file) != 0 || !S_ISREG(file.st_mode) || file.st_size < 0)
+        return most_bytes;
+    uint64_t size = (uint64_t)file.st_size;
+    return size > most_bytes / MOST_RATIO ? most_bytes : size * MOST_RATIO > ALWAYS ? size * MOST_RATIO : ALWAYS;
+}
 
 static trek_status read_failed(const trek_unpack *r)
 {
@@ -33,6 +48,11 @@ trek_status trek_unpack_read(trek_unpack *r, unsigned char *to, size_t bytes, si
         if (count < 0)
             return read_failed(r);
         *got += (size_t)count;
+        r->got += (uint64_t)count;
+        if (r->got > r->most && !gzdirect(r->file))
+            return trek_fail(TREK_ERR_FORMAT, "%s: it becomes more than %" PRIu64 " bytes, far more than such a file packs",
+                             r->path,
+                             r->most);
         if ((size_t)count < want) {
             int code = Z_OK;
             gzerror(r->file, &code);
@@ -44,7 +64,7 @@ trek_status trek_unpack_read(trek_unpack *r, unsigned char *to, size_t bytes, si
 
 trek_status trek_unpack_open(trek_unpack *r, const char *path)
 {
-    r->path = path;
+    *r = (trek_unpack){ .path = path, .most = most_of(path) };
     errno = 0;
     r->file = gzopen(path, "rbe");
     if (r->file)

@@ -403,10 +403,11 @@ static void end(restoring *r)
 trek_status trek_checkpoint_load(trek_graph *graph, trek_loader *loader, const char *path)
 {
     bool found;
-    return trek_checkpoint_load_more(graph, loader, path, NULL, 0, &found);
+    return trek_checkpoint_load_more(graph, loader, path, NULL, 0, &found, NULL);
 }
 
-trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, const char *path, double *more, int n, bool *found)
+trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, const char *path, double *more, int n, bool *found,
+                                      trek_state **read)
 {
     *found = false;
     if (!graph || !path)
@@ -427,6 +428,10 @@ trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, co
     status = trek_replica_agree(comm, status, "checkpoint_load");
     if (status == TREK_OK)
         status = commit(&r);
+    if (read && status == TREK_OK) {
+        *read = r.file;
+        r.file = NULL;
+    }
     end(&r);
     if (comm)
         trek_comm_say(comm, NULL);

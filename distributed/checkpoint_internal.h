@@ -14,8 +14,10 @@
  * trek_state_write may be given them on another thread while training goes on. No collective: the process that writes calls
  * it, between steps. NULL and an error (MEMORY, ARGUMENT, of the device). */
 trek_state *trek_checkpoint_snapshot(trek_graph *graph, trek_loader *loader, const double *more, int n);
-/* trek_checkpoint_load, and those numbers; *found: the file has as many. */
-trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, const char *path, double *more, int n, bool *found);
+/* trek_checkpoint_load, and those numbers; *found: the file has as many. read, unless NULL: what was read of it,
+ * to be freed; NULL on failure. */
+trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, const char *path, double *more, int n, bool *found,
+                                      trek_state **read);
 /* The state of this process, into an empty file that is open: nobody else takes part. name is for messages. */
 trek_status trek_checkpoint_write(trek_graph *graph, trek_loader *loader, int file, const char *name, const double *more, int n);
 

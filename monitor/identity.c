@@ -85,7 +85,11 @@ trek_monitor *trek_monitor_make(const trek_monitor_opts *o)
     if (!m)
         return NULL;
     pthread_mutex_init(&m->lock, NULL);
-    pthread_cond_init(&m->ending, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&m->ending, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     clock_gettime(CLOCK_REALTIME, &now);
     m->started = (double)now.tv_sec + (double)(now.tv_nsec / 1000) * 1e-6;
     m->file = m->events = -1;

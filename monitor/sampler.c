@@ -205,7 +205,7 @@ static void *sample(void *arg)
     usage before = use_now();
     for (int k = 0; lanes && k < TREK_MONITOR_LANES; k++)
         lanes[k] = trek_monitor_lane_read(k);
-    clock_gettime(CLOCK_REALTIME, &next);
+    clock_gettime(CLOCK_MONOTONIC, &next); /* of m->ending */
     for (int n = 1; lanes && wait_until_next(m, &next); n++) {
         write_ranks(m, lanes);
         hurry(m);

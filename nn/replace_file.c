@@ -160,6 +160,19 @@ static trek_status sync_directory(char *name, const char *path)
     return status;
 }
 
+void trek_replace_sync_parent(const char *path)
+{
+    char *name = trek_strdup(path);
+    for (size_t length = name ? strlen(name) : 0; length > 1 && name[length - 1] == '/'; length--)
+        name[length - 1] = '\0';
+    bool clean = trek_error_status() == TREK_OK;
+    if (name)
+        sync_directory(name, path);
+    if (clean) /* what cannot be synced is there nevertheless */
+        trek_error_clear();
+    trek_free(name);
+}
+
 trek_status trek_replace_end(trek_file_replacement *r, trek_status status)
 {
     if (status == TREK_OK && fsync(r->file) != 0 && errno != EINVAL)

@@ -21,6 +21,9 @@ trek_status trek_replace_end(trek_file_replacement *replacement, trek_status sta
  * file system has no such names, and nothing has changed. IO, MEMORY. */
 trek_status trek_replace_by_link(const char *from, const char *path, bool *done);
 
+/* Makes the name of a folder that was just made safe on disk, where its file system can; failures do not matter. */
+void trek_replace_sync_parent(const char *path);
+
 /* Removes what dead writers of path, and of other files beside it, have left; failures do not matter. */
 void trek_replace_tidy(const char *path);
 

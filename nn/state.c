@@ -39,6 +39,7 @@ void trek_state_free(trek_state **state)
     trek_free(s->entries);
     trek_free(s->aliases);
     trek_free(s->slots);
+    trek_free(s->skipped_slots);
     trek_free(s);
 }
 
@@ -49,33 +50,48 @@ static const char *slot_name(const trek_state *s, int slot)
     return slot > 0 ? s->entries[slot - 1].name : s->aliases[-slot - 1].name;
 }
 
+static const char *skipped_name(const trek_state *s, int slot) { return s->skipped[slot - 1].key; }
+
 /* The slot that holds name, or the free one where it belongs (FNV-1a, linear probing). */
-static int find_slot(const trek_state *s, const int *slots, int n_slots, const char *name)
+static int find_slot_of(const trek_state *s, const char *(*name_of)(const trek_state *, int), const int *slots, int n_slots,
+                        const char *name)
 {
     uint64_t hash = UINT64_C(14695981039346656037);
     for (const char *p = name; *p; p++)
         hash = (hash ^ (unsigned char)*p) * UINT64_C(1099511628211);
     int mask = n_slots - 1, at = (int)((hash ^ hash >> 32) & (uint64_t)mask);
-    while (slots[at] != 0 && strcmp(slot_name(s, slots[at]), name) != 0)
+    while (slots[at] != 0 && strcmp(name_of(s, slots[at]), name) != 0)
         at = (at + 1) & mask;
     return at;
 }
 
+static int find_slot(const trek_state *s, const int *slots, int n_slots, const char *name)
+{
+    return find_slot_of(s, slot_name, slots, n_slots, name);
+}
+
+/* Room for one more beside `used`. */
+static trek_status reserve(const trek_state *s, const char *(*name_of)(const trek_state *, int), int **slots, int *n_slots,
+                           int used)
+{
+    if (2 * (used + 1) <= *n_slots)
+        return TREK_OK;
+    int n = *n_slots ? 2 * *n_slots : 64;
+    int *more = trek_calloc((size_t)n, sizeof *more);
+    if (!more)
+        return TREK_ERR_MEMORY;
+    for (int k = 0; k < *n_slots; k++)
+        if ((*slots)[k] != 0)
+            more[find_slot_of(s, name_of, more, n, name_of(s, (*slots)[k]))] = (*slots)[k];
+    trek_free(*slots);
+    *slots = more;
+    *n_slots = n;
+    return TREK_OK;
+}
+
 static trek_status reserve_slot(trek_state *s)
 {
-    if (2 * (s->n_entries + s->n_aliases + 1) <= s->n_slots)
-        return TREK_OK;
-    int n = s->n_slots ? 2 * s->n_slots : 64;
-    int *slots = trek_calloc((size_t)n, sizeof *slots);
-    if (!slots)
-        return TREK_ERR_MEMORY;
-    for (int k = 0; k < s->n_slots; k++)
-        if (s->slots[k] != 0)
-            slots[find_slot(s, slots, n, slot_name(s, s->slots[k]))] = s->slots[k];
-    trek_free(s->slots);
-    s->slots = slots;
-    s->n_slots = n;
-    return TREK_OK;
+    return reserve(s, slot_name, &s->slots, &s->n_slots, s->n_entries + s->n_aliases);
 }
 
 int trek_state_lookup(const trek_state *s, const char *name)
@@ -224,10 +240,9 @@ const char *trek_state_skipped_name(const trek_state *s, int k, const char **dty
 
 int trek_state_lookup_skipped(const trek_state *s, const char *name)
 {
-    for (int k = 0; k < s->n_skipped; k++)
-        if (strcmp(s->skipped[k].key, name) == 0)
-            return k;
-    return -1;
+    if (s->n_skipped_slots == 0)
+        return -1;
+    return s->skipped_slots[find_slot_of(s, skipped_name, s->skipped_slots, s->n_skipped_slots, name)] - 1;
 }
 
 /* --- tensors that may be in a file ------------------------------------------------ */
@@ -355,11 +370,16 @@ trek_status trek_state_take_texts(trek_state *to, const trek_state *from)
 trek_status trek_state_add_skipped(trek_state *s, const char *name, const char *dtype)
 {
     trek_status status = trek_array_grow(&s->skipped, &s->cap_skipped, s->n_skipped + 1, sizeof *s->skipped);
+    if (status == TREK_OK)
+        status = reserve(s, skipped_name, &s->skipped_slots, &s->n_skipped_slots, s->n_skipped);
     if (status != TREK_OK)
         return status;
     trek_state_note note = { trek_strdup(name), trek_strdup(dtype) };
     if (note.key && note.text) {
+        int slot = find_slot_of(s, skipped_name, s->skipped_slots, s->n_skipped_slots, name);
         s->skipped[s->n_skipped++] = note;
+        if (s->skipped_slots[slot] == 0)
+            s->skipped_slots[slot] = s->n_skipped;
         return TREK_OK;
     }
     trek_free(note.key);

@@ -55,6 +55,8 @@ struct trek_state {
     /* open addressing over both kinds of names: 0 free, k + 1 entry k, -(k + 1) alias k */
     int *slots;
     int n_slots;
+    int *skipped_slots;       /* the same over the skipped ones, of which the first of a name counts */
+    int n_skipped_slots;
     bool checked;             /* read from a file that carries checksums, which all matched */
 };
 

@@ -27,6 +27,8 @@ typedef struct dl_managed {
     dl_tensor tensor;
 } dl_managed;
 
+/* Of flags: the data may not be changed. */
+#define DL_READ_ONLY UINT64_C(1)
 enum { DL_CPU = 1, DL_CUDA = 2, DL_INT = 0, DL_UINT = 1, DL_FLOAT = 2, DL_BFLOAT = 4, DL_BOOL = 6 };
 
 static const struct {
@@ -127,5 +129,9 @@ trek_tensor *trek_tensor_from_dlpack(void *memory)
     for (int d = 0; t->strides && d < t->ndim; d++)
         whole->strides[d] = t->strides[d];
     trek_tensor_set_contiguous(whole);
-    return whole;
+    if (!(managed->flags & DL_READ_ONLY))
+        return whole;
+    trek_tensor *own = trek_tensor_clone(whole); /* any tensor may be written to */
+    trek_tensor_release(whole);
+    return own;
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "tensor/environment.h"
+#include "tensor/plain_text.h"
 #include "tensor/thread_end.h"
 #include "tensor/version.h"
 
@@ -235,8 +236,10 @@ static const char *const log_names[] = { "error", "warning", "info", "debug" };
 
 static void log_to_stderr(trek_log_level level, const char *message, void *arg)
 {
+    char plain[TREK_ERROR_SIZE]; /* messages tell what other processes have said */
     (void)arg;
-    fprintf(stderr, "trek: %s: %s\n", log_names[level], message);
+    trek_plain_text(plain, sizeof plain, message, strlen(message));
+    fprintf(stderr, "trek: %s: %s\n", log_names[level], plain);
 }
 
 _Atomic(trek_log_watch_fn) trek_log_watcher;

@@ -4,6 +4,7 @@
 #define TREK_TENSOR_THREAD_START_H
 
 #include <pthread.h>
+#include <time.h>
 
 #include "tensor/common.h"
 
@@ -11,6 +12,23 @@ TREK_BEGIN
 
 /* pthread_create, with all signals blocked in the new thread: they are for the program's threads. Returns what that does. */
 int trek_thread_start(pthread_t *thread, void *(*run)(void *arg), void *arg);
+
+/* pthread_mutex_timedlock by the clock that nobody sets. */
+static inline int trek_mutex_lock_until(pthread_mutex_t *lock, const struct timespec *until)
+{
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30)
+    return pthread_mutex_clocklock(lock, CLOCK_MONOTONIC, until);
+#else /* other systems know the time of day alone: until then there is so much left */
+    struct timespec at, now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(CLOCK_REALTIME, &at);
+    at.tv_sec += until->tv_sec - now.tv_sec;
+    at.tv_nsec += until->tv_nsec - now.tv_nsec;
+    at.tv_sec += at.tv_nsec < 0 ? -1 : at.tv_nsec >= 1000000000;
+    at.tv_nsec += at.tv_nsec < 0 ? 1000000000 : at.tv_nsec >= 1000000000 ? -1000000000 : 0;
+    return pthread_mutex_timedlock(lock, &at);
+#endif
+}
 
 TREK_END
 

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tensor/plain_text.h"
 #include "tools/run_output.h"
 
 enum { HELLO_S = 120, SILENCE_S = 30, AGAIN_S = 5, QUIT_S = 10, CLOSE_S = 2, INPUT_WINDOW = 64 << 10 };
@@ -338,8 +339,17 @@ static void take_machine(agent *a, const frame *f)
     a->tries = 0;
 }
 
+/* What another machine has said, which commands no terminal of this one. */
+enum { WORDS = 2048 };
+static const char *words_of(const frame *f, char words[WORDS])
+{
+    trek_plain_text(words, WORDS, f->data, f->bytes);
+    return words;
+}
+
 static void take(agent *a, const frame *f)
 {
+    char words[WORDS];
     if (f->rank < 0 || f->rank >= MOST || agent_of(f->rank) != a)
         a = f->type == WIRE_MACHINE || f->type == WIRE_REFUSED ? a : NULL;
     if (!a)
@@ -362,7 +372,7 @@ static void take(agent *a, const frame *f)
         opts.failed(f->rank, (int)wire_number(f, 0));
         break;
     case WIRE_REFUSED:
-        fprintf(stderr, "trek-run: %s: %.*s\n", host_at(a)->name, (int)f->bytes, f->data);
+        fprintf(stderr, "trek-run: %s: %s\n", host_at(a)->name, words_of(f, words));
         opts.refused();
         break;
     case WIRE_TAKEN:
@@ -377,11 +387,12 @@ static void take(agent *a, const frame *f)
 static void take_hello(agent *a)
 {
     frame f;
+    char words[WORDS];
     size_t length = strlen(WIRE_HELLO);
     while (a->state == CONNECTS && wire_line(&a->wire, &f)) {
         if (f.bytes < length || memcmp(f.data, WIRE_HELLO, length) != 0) {
             if (f.bytes > 0)
-                fprintf(stderr, "trek-run: %s: %.*s\n", host_at(a)->name, (int)f.bytes, f.data);
+                fprintf(stderr, "trek-run: %s: %s\n", host_at(a)->name, words_of(&f, words));
             continue;
         }
         if (f.bytes - length == strlen(WIRE_VERSION) && memcmp(f.data + length, WIRE_VERSION, f.bytes - length) == 0) {
@@ -389,8 +400,8 @@ static void take_hello(agent *a)
             a->until = 0;
             return;
         }
-        fprintf(stderr, "trek-run: %s: its trek-run is of another version (\"%.*s\", not \"" WIRE_HELLO WIRE_VERSION "\")\n",
-                host_at(a)->name, (int)f.bytes, f.data);
+        fprintf(stderr, "trek-run: %s: its trek-run is of another version (\"%s\", not \"" WIRE_HELLO WIRE_VERSION "\")\n",
+                host_at(a)->name, words_of(&f, words));
         kill(a->pid, SIGKILL);
     }
 }

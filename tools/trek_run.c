@@ -23,7 +23,7 @@
 #include "tools/run_remote.h"
 
 #define AGAIN "; it is started again" /* as those who read of it expect it */
-#define USUAL_SSH "ssh -o BatchMode=yes -o ControlMaster=no -o ConnectTimeout=20"
+#define USUAL_SSH "ssh -o BatchMode=yes -o ControlMaster=no -o ForwardAgent=no -o ForwardX11=no -o ConnectTimeout=20"
 
 typedef struct process {
     bool runs;

@@ -46,7 +46,8 @@ typedef struct trek_comm_opts {
     int rank, world_size;   /* of processes; world_size 0: both from the environment */
     const char *address;    /* of process 0; NULL: from the environment, else 127.0.0.1 */
     int port;               /* 0: from the environment */
-    const char *token;      /* secret of the job; NULL: from the environment (TREK_TOKEN), else made of what the launcher gives */
+    const char *token; /* secret of the job, of at least 16 bytes where others than this machine reach process 0; NULL: of the
+                        * environment's TREK_TOKEN or TREK_TOKEN_FILE. "none": everybody on the network is trusted */
     double deadline_s;      /* how long a call waits for the other processes without progress; 0: 600; TREK_OFF: forever. The
                                first call also waits so long for all to join, at least 5 s; 0: 300 */
 } trek_comm_opts;

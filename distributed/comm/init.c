@@ -270,6 +270,8 @@ static trek_comm *join(const trek_comm_opts *opts)
         trek_comm_local(NULL, 1, &comm);
         return own(comm, NULL);
     }
+    if (trek_launch_check_secret(launch) != TREK_OK)
+        return NULL;
     trek_control_opts control_opts = { .process = launch->process, .processes = launch->processes, .address = launch->address,
                                        .port = launch->port, .token = launch->token };
     control_opts.join_s = join_seconds(opts);
@@ -331,6 +333,8 @@ trek_status trek_comm_init_joining(trek_launch *launch)
     trek_lock_acquire(&job()->lock);
     bool there = job()->comm != NULL;
     trek_status status = trek_launch_find(NULL, launch);
+    if (status == TREK_OK)
+        status = trek_launch_check_secret(launch);
     if (status == TREK_OK && (there || launch->processes == 1))
         status = trek_fail(TREK_ERR_STATE, there ? "TREK_JOIN is set in the environment, but this process is in a group already"
                                                  : "TREK_JOIN is set in the environment, but of no job of several processes");

@@ -52,7 +52,7 @@ static void take_visit(trek_door *door, trek_door_visitor *visitor, const trek_d
 /* The others may know of this door before its own process knows that all do: who asks meanwhile waits for that. */
 static bool is_between(const trek_door *door) { return door->n_members == 0 && !door->joins; }
 
-static void read_visitor(trek_door *door, trek_door_visitor *visitor)
+void trek_door_read_visitor(trek_door *door, trek_door_visitor *visitor)
 {
     trek_door_note note;
     int got;
@@ -84,21 +84,67 @@ static void sweep(trek_door *door)
     door->n_visitors = kept;
 }
 
+static bool is_stranger(const trek_door_visitor *visitor)
+{
+    return visitor->fd >= 0 && visitor->number < 0 && !visitor->waits && !visitor->told && !visitor->answered;
+}
+
+/* How many strangers come from there; 0: from anywhere. */
+static int count_strangers(const trek_door *door, uint64_t from)
+{
+    int n = 0;
+    for (int k = 0; k < door->n_visitors; k++)
+        n += is_stranger(&door->visitors[k]) && (from == 0 || door->visitors[k].from == from);
+    return n;
+}
+
+/* Whether another stranger may come: else the one goes that has been silent longest, if that is long enough. Between groups
+ * nobody has been listened to. */
+static bool has_place(trek_door *door)
+{
+    trek_door_visitor *goes = NULL;
+    int64_t now = trek_now_ns();
+    if (count_strangers(door, 0) < TREK_DOOR_STRANGERS)
+        return true;
+    for (int k = 0; k < door->n_visitors && !is_between(door); k++) {
+        trek_door_visitor *visitor = &door->visitors[k];
+        bool one_of_many = is_stranger(visitor) && count_strangers(door, visitor->from) > TREK_DOOR_STRANGERS_OF_ADDRESS;
+        int64_t patience = one_of_many ? TREK_DOOR_PATIENCE_OF_MANY_NS : TREK_DOOR_PATIENCE_NS;
+        if (is_stranger(visitor) && now - visitor->since_ns >= patience && (!goes || visitor->since_ns < goes->since_ns))
+            goes = visitor;
+    }
+    if (goes)
+        trek_door_drop(goes);
+    sweep(door);
+    return goes != NULL;
+}
+
+static void rest(trek_door *door) { door->rest_ns = trek_now_ns() + TREK_DOOR_REST_NS; }
+
 static void accept_visitors(trek_door *door, int listening)
 {
-    while (door->n_visitors < MOST_VISITORS) {
+    while (listening >= 0 && door->rest_ns == 0 && door->n_visitors < MOST_VISITORS) {
+        if (!has_place(door)) {
+            rest(door);
+            return;
+        }
         int n = door->n_visitors + 1;
         if (trek_array_grow(&door->visitors, &door->cap_visitors, n, sizeof *door->visitors) != TREK_OK ||
             trek_array_grow(&door->polled, &door->cap_polled, n + 3, sizeof *door->polled) != TREK_OK) {
             trek_error_clear();
             return;
         }
-        int fd = listening >= 0 ? trek_socket_accept(listening) : -1;
+        uint64_t from;
+        bool full;
+        int fd = trek_socket_accept(listening, &from, &full);
+        if (fd < 0 && full)
+            rest(door);
         if (fd < 0)
             return;
-        door->visitors[n - 1] = (trek_door_visitor){ .fd = fd, .number = -1, .heard_ns = trek_now_ns() };
+        int64_t now = trek_now_ns();
+        door->visitors[n - 1] = (trek_door_visitor){ .fd = fd, .number = -1, .heard_ns = now, .since_ns = now, .from = from };
         door->n_visitors = n;
-        read_visitor(door, &door->visitors[n - 1]);
+        trek_door_read_visitor(door, &door->visitors[n - 1]);
     }
 }
 
@@ -124,7 +170,7 @@ static int watch(trek_door *door)
 {
     int n = 0;
     door->polled[n++] = (struct pollfd){ .fd = door->bell, .events = POLLIN };
-    bool room = door->n_visitors < MOST_VISITORS;
+    bool room = door->n_visitors < MOST_VISITORS && door->rest_ns == 0;
     door->polled[n++] = (struct pollfd){ .fd = room ? door->listen_fd : -1, .events = POLLIN };
     door->polled[n++] = (struct pollfd){ .fd = room ? door->lobby_fd : -1, .events = POLLIN };
     for (int k = 0; k < door->n_visitors; k++)
@@ -139,13 +185,16 @@ static void *serve(void *arg)
     while (!door->stopping) {
         sweep(door);
         int n = watch(door);
+        bool rests = door->rest_ns != 0;
         trek_lock_release(&door->lock);
-        trek_socket_poll(door->polled, n, TREK_DOOR_BEAT_NS / 1000000);
+        trek_socket_poll(door->polled, n, (rests ? TREK_DOOR_REST_NS : TREK_DOOR_BEAT_NS) / 1000000);
         trek_lock_acquire(&door->lock);
+        if (trek_now_ns() >= door->rest_ns)
+            door->rest_ns = 0;
         if (door->polled[0].revents && !trek_bell_quiet(door->bell))
             trek_log_message(TREK_LOG_DEBUG, "door: %s", strerror(errno));
         for (int k = 0; k < door->n_visitors; k++)
-            read_visitor(door, &door->visitors[k]);
+            trek_door_read_visitor(door, &door->visitors[k]);
         accept_visitors(door, door->listen_fd);
         accept_visitors(door, door->lobby_fd);
         keep_company(door);

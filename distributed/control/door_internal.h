@@ -9,6 +9,13 @@
 #define TREK_DOOR_TOKEN 256
 #define TREK_DOOR_BEAT_NS 250000000
 #define TREK_DOOR_SILENCE_NS 5000000000
+/* So many may be there who have not said that they belong to the job. Where more want to come, one of those goes who have been
+ * silent for so long, first of an address that has many; whoever belongs to the job speaks as soon as it has connected. */
+#define TREK_DOOR_STRANGERS 64
+#define TREK_DOOR_STRANGERS_OF_ADDRESS 16
+#define TREK_DOOR_PATIENCE_NS 250000000
+#define TREK_DOOR_PATIENCE_OF_MANY_NS 100000000
+#define TREK_DOOR_REST_NS 20000000
 
 /* What goes over a door's connections, both ways. */
 typedef enum trek_door_kind {
@@ -44,7 +51,8 @@ typedef struct trek_door_visitor {
     bool waits, invited, told; /* of a newcomer; told: how its waiting has ended */
     int met;             /* so many meetings of the group it has waited through */
     trek_member newcomer;
-    int64_t generation, heard_ns;
+    int64_t generation, heard_ns, since_ns;
+    uint64_t from;       /* its address */
     size_t used;
     char in[sizeof(trek_door_note)];
 } trek_door_visitor;
@@ -73,6 +81,7 @@ struct trek_door {
     trek_door_visitor *visitors;
     struct pollfd *polled;
     int64_t beat_ns;
+    int64_t rest_ns;     /* until then nobody is let in: there is no place, or no descriptor; 0: there are */
     int host_fd; /* to the host that told where the next group is; -1: none. This and what follows: the looking thread's */
     size_t host_used;
     char host_in[sizeof(trek_door_note)];
@@ -91,6 +100,9 @@ bool trek_door_is_member(const trek_door *door, int number);
 void trek_door_drop(trek_door_visitor *visitor);
 /* Its thread looks anew at what there is to be watched. */
 void trek_door_wake(const trek_door *door);
+
+/* door.c, with the lock held: what there is to be read of a visitor. */
+void trek_door_read_visitor(trek_door *door, trek_door_visitor *visitor);
 
 /* regroup.c */
 /* Waits for a note other than a beat; beats are given for it. false: there will be none. until_ns 0: as long as it takes. *heard

@@ -3,10 +3,12 @@
 #include "distributed/control/launch.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "distributed/control/call.h"
@@ -191,7 +193,7 @@ static trek_status find_address(const trek_launch_opts *opts, int which, trek_la
     const char *nodes = variable("SLURM_STEP_NODELIST"), *uri = variable("OMPI_MCA_orte_hnp_uri");
     size_t size = sizeof launch->address;
     if (!given && which != TREK_RUN)
-        given = variable("MASTER_ADDR");
+        given = launch->locals == launch->processes ? NULL : variable("MASTER_ADDR"); /* of one machine nobody else need reach it */
     if (given && strlen(given) >= size)
         return trek_fail(TREK_ERR_ARGUMENT, "the address of process 0 has %zu bytes", strlen(given));
     if (given)
@@ -209,7 +211,70 @@ static trek_status find_address(const trek_launch_opts *opts, int which, trek_la
     return TREK_OK;
 }
 
-/* What names the job where the launcher gives no secret; "" where there is nothing. */
+/* --- its secret --------------------------------------------------------------------------------------------------- */
+
+enum { LEAST_SECRET = 16 };
+
+/* Of a file that nobody else may read: its first line. */
+static trek_status read_secret(const char *path, char *token, size_t size)
+{
+    struct stat about;
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0)
+        return trek_fail(TREK_ERR_IO, "TREK_TOKEN_FILE=\"%.200s\" cannot be read: %s", path, strerror(errno));
+    bool own = fstat(file, &about) == 0 && S_ISREG(about.st_mode) && !(about.st_mode & 077) &&
+        (about.st_uid == geteuid() || about.st_uid == 0);
+    ssize_t length = own ? read(file, token, size - 1) : 0;
+    close(file);
+    token[length > 0 ? length : 0] = '\0';
+    bool whole = length > 0 && length < (ssize_t)size - 1;
+    token[strcspn(token, "\r\n")] = '\0';
+    if (!own)
+        return trek_fail(TREK_ERR_ARGUMENT, "TREK_TOKEN_FILE=\"%.200s\": it has to be this user's file, of mode 0600", path);
+    if (!whole || strlen(token) < LEAST_SECRET)
+        return trek_fail(TREK_ERR_ARGUMENT, "TREK_TOKEN_FILE=\"%.200s\": its first line has to have %d to %zu bytes", path,
+                         LEAST_SECRET,
+                         size - 2);
+    return TREK_OK;
+}
+
+static trek_status find_secret(const trek_launch_opts *opts, const char *job, trek_launch *launch)
+{
+    const char *token = opts && opts->token ? opts->token : variable("TREK_TOKEN"), *file = variable("TREK_TOKEN_FILE");
+    size_t size = sizeof launch->token;
+    if (token && strlen(token) >= size)
+        return trek_fail(TREK_ERR_ARGUMENT, "the job's token has %zu bytes; %zu are possible", strlen(token), size - 1);
+    launch->trusted = token && strcmp(token, "none") == 0;
+    launch->secret = !launch->trusted && (token || file);
+    if (!token && file && launch->processes > 1)
+        return read_secret(file, launch->token, size);
+    snprintf(launch->token, size, "%s", launch->secret ? token : job);
+    return TREK_OK;
+}
+
+static bool is_loopback(const char *address)
+{
+    return strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0 || strcmp(address, "localhost") == 0;
+}
+
+trek_status trek_launch_check_secret(const trek_launch *launch)
+{
+    if (launch->processes == 1 || launch->trusted || is_loopback(launch->address))
+        return TREK_OK;
+    if (!launch->secret)
+        return trek_fail(
+            TREK_ERR_ARGUMENT,
+            "process 0 of this job listens at %s, where others than this machine reach it, and the job has no secret: "
+            "set TREK_TOKEN to one, or TREK_TOKEN_FILE to a file of mode 0600 that all processes read; trek-run "
+            "makes one; TREK_TOKEN=none says that everybody on that network is trusted",
+            launch->address);
+    if (strlen(launch->token) < LEAST_SECRET)
+        return trek_fail(TREK_ERR_ARGUMENT, "the job's token has %zu bytes: a secret on a network has at least %d",
+                         strlen(launch->token), LEAST_SECRET);
+    return TREK_OK;
+}
+
+/* What names the job where there is no secret; "" where there is nothing. */
 static void name_job(int which, char *text, size_t size)
 {
     const char *job = NULL, *step = NULL;
@@ -346,13 +411,9 @@ trek_status trek_launch_find(const trek_launch_opts *opts, trek_launch *launch)
     status = find_address(opts, which, launch);
     if (status == TREK_OK)
         status = find_port(opts, which, job, launch);
-    const char *token = opts && opts->token ? opts->token : variable("TREK_TOKEN");
-    if (status == TREK_OK && token && strlen(token) >= sizeof launch->token)
-        return trek_fail(TREK_ERR_ARGUMENT, "the job's token has %zu bytes; %zu are possible", strlen(token),
-                         sizeof launch->token - 1);
-    if (status == TREK_OK) {
-        snprintf(launch->token, sizeof launch->token, "%s", token ? token : job);
+    if (status == TREK_OK)
+        status = find_secret(opts, job, launch);
+    if (status == TREK_OK)
         name_run(which, launch);
-    }
     return status;
 }

@@ -20,7 +20,8 @@ typedef struct trek_launch {
     char address[256];     /* of process 0 */
     int port;              /* 0: not known */
     int deaths;            /* the file in which trek-run notes which processes have ended; -1: there is none */
-    char token[256];       /* of the job: secret where a launcher gives one, else a name of the job */
+    char token[256];       /* of the job: a secret where one is given, else a name of the job, which tells jobs apart */
+    bool secret, trusted;  /* it is a secret; TREK_TOKEN=none: nobody on the network means harm */
     char job[300]; /* a name for what the job writes, the same on all its processes: "4711.0"; "": of a single process. What is
                       started by hand across machines, or by torchrun without a run id, has the same each time */
 } trek_launch;
@@ -29,6 +30,9 @@ typedef struct trek_launch {
  * single process). opts may be NULL. ARGUMENT where one is wrong or incomplete, or two launchers say different things: both are
  * named. */
 trek_status trek_launch_find(const trek_launch_opts *opts, trek_launch *launch);
+/* Whether such a job may be joined: where others than this machine reach process 0 it has a secret of at least 16 bytes, unless
+ * its network is trusted. ARGUMENT. */
+trek_status trek_launch_check_secret(const trek_launch *launch);
 /* "process 1 was ended by signal 9 (Killed)": the first that the launcher has noted. false: nobody has ended yet. */
 bool trek_launch_death(int deaths, char *text, size_t size);
 /* Whether TREK_JOIN says that this process was started again, to join the others, who are at work. */

@@ -182,7 +182,10 @@ static void accept_newcomers(trek_control *control)
     trek_control_link *place;
     control->crowded_ns = 0;
     while ((place = place_of_newcomer(control, trek_now_ns()))) {
-        int fd = trek_socket_accept(control->listen_fd);
+        bool full;
+        int fd = trek_socket_accept(control->listen_fd, NULL, &full);
+        if (fd < 0 && full)
+            break; /* there is no descriptor for it: in a while */
         if (fd < 0)
             return;
         *place = (trek_control_link){ .fd = fd, .process = -1, .since_ns = trek_now_ns() };

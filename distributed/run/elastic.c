@@ -487,10 +487,12 @@ static trek_status load_state(trek_run *run)
     double numbers[TREK_RUN_NUMBERS];
     char path[64];
     bool found = false;
+    trek_state *read = NULL;
     snprintf(path, sizeof path, "/proc/self/fd/%d", e->file);
-    trek_status status = trek_checkpoint_load_more(run->graph, run->train, path, numbers, TREK_RUN_NUMBERS, &found);
+    trek_status status = trek_checkpoint_load_more(run->graph, run->train, path, numbers, TREK_RUN_NUMBERS, &found, &read);
     if (status == TREK_OK)
-        status = trek_run_take_rest(run, path);
+        status = trek_run_take_rest(run, read);
+    trek_state_free(&read);
     if (status == TREK_OK)
         status = give_observed(e, run);
     status = trek_replica_agree(e->comm, status, "trek_trainer_run");

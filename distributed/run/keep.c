@@ -77,7 +77,11 @@ static void remove_old(int64_t heard, void *arg)
 static trek_status make_folder(const char *folder)
 {
     struct stat there;
-    if (mkdir(folder, 0777) == 0 || (errno == EEXIST && stat(folder, &there) == 0 && S_ISDIR(there.st_mode)))
+    if (mkdir(folder, 0777) == 0) {
+        trek_replace_sync_parent(folder); /* else a folder of checkpoints is lost with the power, whatever is in it */
+        return TREK_OK;
+    }
+    if (errno == EEXIST && stat(folder, &there) == 0 && S_ISDIR(there.st_mode))
         return TREK_OK;
     return trek_fail(TREK_ERR_IO, "trek_trainer_run: the checkpoints' folder %s cannot be made: %s", folder, strerror(errno));
 }
@@ -202,20 +206,18 @@ static trek_status take_epoch(trek_run *run, const trek_tensor *tensor)
         : trek_observations_unpack(run->graph, bytes + sizeof run->before, (int64_t)(size - sizeof run->before));
 }
 
-trek_status trek_run_take_rest(trek_run *run, const char *path)
+trek_status trek_run_take_rest(trek_run *run, const trek_state *state)
 {
     trek_background *background = run->opts.outer ? background_of(run) : NULL;
     if (!background && !run->resumed)
         return TREK_OK;
-    trek_state *state = trek_state_read(path);
-    trek_tensor *momentum = state && background ? trek_state_find(state, TREK_CHECKPOINT_MOMENTUM) : NULL;
-    trek_tensor *epoch = state && run->resumed ? trek_state_find(state, TREK_CHECKPOINT_EPOCH) : NULL;
+    trek_tensor *momentum = background ? trek_state_find(state, TREK_CHECKPOINT_MOMENTUM) : NULL;
+    trek_tensor *epoch = run->resumed ? trek_state_find(state, TREK_CHECKPOINT_EPOCH) : NULL;
     trek_status status = trek_error_status();
-    if (status == TREK_OK && momentum && trek_tensor_dtype(momentum) == TREK_F32)
+    if (momentum && trek_tensor_dtype(momentum) == TREK_F32)
         status = trek_background_take_momentum(background, trek_tensor_data(momentum), trek_tensor_numel(momentum));
     if (status == TREK_OK && epoch)
         status = take_epoch(run, epoch);
-    trek_state_free(&state);
     return status;
 }
 
@@ -363,17 +365,19 @@ trek_status trek_run_resume(trek_run *run)
     double more[TREK_RUN_NUMBERS];
     bool found = false;
     int64_t batch;
+    trek_state *read = NULL;
     if (!run->opts.resume_from)
         return TREK_OK;
     char *path = file_to_resume(run->opts.resume_from, run->opts.checkpoint_folder);
     trek_status status = agree_on_file(run, path, path ? TREK_OK : trek_error_status());
     if (status == TREK_OK && *path) {
-        status = trek_checkpoint_load_more(run->graph, run->train, path, more, TREK_RUN_NUMBERS, &found);
+        status = trek_checkpoint_load_more(run->graph, run->train, path, more, TREK_RUN_NUMBERS, &found, &read);
         trek_loader_position(run->train, &run->first_epoch, &batch);
         run->resumed = batch < trek_loader_batches(run->train);
         run->first_epoch += !run->resumed;
         if (status == TREK_OK)
-            status = trek_run_take_rest(run, path);
+            status = trek_run_take_rest(run, read);
+        trek_state_free(&read);
         note_stopped(run, path);
     }
     if (status == TREK_OK && found) {

@@ -98,10 +98,10 @@ trek_status trek_run_save_begin(trek_run *run);
 trek_status trek_run_save(trek_run *run, const trek_epoch_metrics *metrics, bool last);
 trek_status trek_run_save_end(trek_run *run, trek_status status);
 trek_status trek_run_resume(trek_run *run);
-/* All that a run goes on from, on the CPU; NULL and an error. And what of it the graph does not take itself, from a file of it.
- */
+/* All that a run goes on from, on the CPU; NULL and an error. And what of it the graph does not take itself, from what
+ * was read of it. */
 trek_state *trek_run_state(const trek_run *run, const double *numbers);
-trek_status trek_run_take_rest(trek_run *run, const char *path);
+trek_status trek_run_take_rest(trek_run *run, const trek_state *state);
 
 /* elastic.c: going on without a process that has died. begin: when the ranks are set up; nothing, where it is not wanted. */
 trek_status trek_run_elastic_begin(trek_run *run);

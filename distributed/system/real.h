@@ -45,10 +45,8 @@ static inline bool trek_lock_try(trek_lock *lock) { return pthread_mutex_trylock
 
 static inline bool trek_lock_acquire_within(trek_lock *lock, int64_t ns)
 {
-    struct timespec now; /* pthread knows no other clock for this */
-    clock_gettime(CLOCK_REALTIME, &now);
-    struct timespec until = trek_timespec((int64_t)now.tv_sec * 1000000000 + now.tv_nsec + ns);
-    return pthread_mutex_timedlock(lock, &until) == 0;
+    struct timespec until = trek_timespec(trek_now_ns() + ns);
+    return trek_mutex_lock_until(lock, &until) == 0;
 }
 
 static inline bool trek_condition_init(trek_condition *condition)

@@ -149,9 +149,30 @@ trek_status trek_socket_listen(const char *address, int port, int *fd, int *boun
     return TREK_OK;
 }
 
-int trek_socket_accept(int listening)
+/* Whoever has one address of IPv6 has a network's, of 64 bits. */
+static uint64_t number_of(const struct sockaddr_storage *address)
 {
-    int fd = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    uint64_t number = 0;
+    if (address->ss_family == AF_INET) {
+        number = ((const struct sockaddr_in *)(const void *)address)->sin_addr.s_addr;
+    } else if (address->ss_family == AF_INET6) {
+        const struct in6_addr *its = &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
+        bool mapped = IN6_IS_ADDR_V4MAPPED(its);
+        memcpy(&number, its->s6_addr + (mapped ? 12 : 0), mapped ? 4 : 8);
+    }
+    return number;
+}
+
+int trek_socket_accept(int listening, uint64_t *from, bool *full)
+{
+    struct sockaddr_storage peer;
+    socklen_t length = sizeof peer;
+    memset(&peer, 0, sizeof peer);
+    int fd = accept4(listening, (struct sockaddr *)&peer, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (from)
+        *from = number_of(&peer);
+    if (full)
+        *full = fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM);
     if (fd >= 0) {
         set_options(fd);
         keep(fd);

@@ -26,8 +26,9 @@ static inline char *trek_socket_where(const char *address, int port, char *text,
 /* Listens on that address and no other; port 0: any. Writes the socket and the port. A name that this machine takes
  * for its loopback, though it is not "localhost", stands for all its addresses. COMM, named. */
 trek_status trek_socket_listen(const char *address, int port, int *fd, int *bound);
-/* A newcomer's socket, or -1. */
-int trek_socket_accept(int listening);
+/* A newcomer's socket, or -1. *from: a number of the address that it comes from (of IPv6, of the network). *full: the system has
+ * no descriptor for it, and it waits on. Both may be NULL. */
+int trek_socket_accept(int listening, uint64_t *from, bool *full);
 /* Tries again and again until it is connected, trek_now_ns() reaches until_ns, or stop(arg) returns true; stop may be NULL.
  * Returns the socket. Otherwise it returns -1 and writes the reason, in words, to why. */
 int trek_socket_connect(const char *address, int port, int64_t until_ns, bool (*stop)(void *arg), void *arg, char *why,

@@ -5,6 +5,7 @@
  * whether they are through, so that a deadline and an abort from another thread
  * can end the waiting. A communicator's lock is held for single calls only. */
 #include "tensor/device_comm.h"
+#include "tensor/thread_start.h"
 
 #include "tensor/cuda/capture.h"
 #include "tensor/cuda/gate.h"
@@ -201,9 +202,9 @@ static void abort_rank(trek_device_rank *rank)
     trek_cuda_gate_open(rank->gate);
     if (before)
         return;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += ABORT_SECONDS;
-    bool locked = pthread_mutex_timedlock(&rank->lock, &until) == 0;
+    bool locked = trek_mutex_lock_until(&rank->lock, &until) == 0;
     ncclComm_t comm = __atomic_exchange_n(&rank->comm, NULL, __ATOMIC_ACQ_REL);
     if (comm)
         nccl.CommAbort(comm);

@@ -43,7 +43,11 @@ for folder in floors:
         # keep line numbers while comments and strings go
         blank = lambda m: re.sub(r"[^\n]", " ", m.group(0))
         code = re.sub(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', blank, text, flags=re.S)
+        if "pthread_cond_timedwait" in code and "CLOCK_REALTIME" in code:
+            failures.append(f"{name}: a timed wait by the clock that people set, not by the monotonic one")
         for number, line in enumerate(code.split("\n"), 1):
+            if "pthread_mutex_timedlock" in line and name != "tensor/thread_start.h":
+                failures.append(f"{name}:{number}: a timed wait by the clock that people set: trek_mutex_lock_until has the monotonic one")
             call = ending.search(line)
             if call and not (name == "tensor/status.c" and call.group(1) == "abort"):
                 failures.append(f"{name}:{number}: {call.group(1)}()")

@@ -4,6 +4,7 @@
 #include <zlib.h>
 
 #include "data/dataset.h"
+#include "data/image.h"
 #include "tests/support/scoped.h"
 
 static char folder[] = "/tmp/trek-data-XXXXXX";
@@ -155,6 +156,23 @@ static void idx_hostile_sizes(void **state)
     unsigned char many[4] = { 0, 0, 8, 9 };
     write_bytes(images, many, 4);
     REFUSED(trek_idx_read(images), TREK_ERR_FORMAT, "9 dimensions");
+}
+
+/* A small file that becomes a large one fills no memory; what is no array or text is not unpacked at all. */
+static void bombs(void **state)
+{
+    enum { SIZE = 80 << 20 };
+    char *bomb = in_folder("bomb");
+    unsigned char head[16] = { 0, 0, 8, 1, SIZE >> 24, SIZE >> 16 & 255, SIZE >> 8 & 255, SIZE & 255 };
+    unsigned char *zeros = calloc(1, SIZE);
+    assert_non_null(zeros);
+    memcpy(zeros, head, 8);
+    write_gzip(bomb, zeros, SIZE);
+    REFUSED(trek_idx_read(bomb), TREK_ERR_FORMAT, "far more than such a file packs");
+    REFUSED(trek_dataset_text_windows(bomb, 8, NULL), TREK_ERR_FORMAT, "far more than such a file packs");
+    write_gzip(bomb, zeros, 100);
+    REFUSED(trek_image_read(bomb, NULL), TREK_ERR_FORMAT, "it is gzip'd, and is read as it is");
+    free(zeros);
 }
 
 static void idx_damaged_gzip(void **state)
@@ -544,6 +562,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(idx_plain_and_gzip, clear_error), cmocka_unit_test_setup(idx_refusals, clear_error),
         cmocka_unit_test_setup(idx_hostile_sizes, clear_error), cmocka_unit_test_setup(idx_damaged_gzip, clear_error),
+        cmocka_unit_test_setup(bombs, clear_error),
         cmocka_unit_test_setup(idx_element_types, clear_error), cmocka_unit_test_setup(real_mnist, clear_error),
         cmocka_unit_test_setup(digits_are_a_function_of_seed_and_index, clear_error),
         cmocka_unit_test_setup(digits_are_learnable_but_not_trivial, clear_error),

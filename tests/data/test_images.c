@@ -153,6 +153,40 @@ static void test_jpeg(void **state)
     }
 }
 
+/* A progressive picture of one block, whose first scan is there `scans` times. */
+static size_t make_scans(unsigned char *to, int scans)
+{
+    static const unsigned char begin[] = { 0xff, 0xd8, 0xff, 0xdb, 0, 67, 0 };
+    static const unsigned char frame[] = { 0xff, 0xc2, 0, 11, 8, 0, 8, 0, 8, 1, 1, 0x11, 0,
+                                           0xff, 0xc4, 0, 20, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
+    static const unsigned char scan[] = { 0xff, 0xda, 0, 8, 1, 1, 0, 0, 0, 0, 0x7f };
+    size_t n = sizeof begin;
+    memcpy(to, begin, n);
+    memset(to + n, 1, 64);
+    memcpy(to + (n += 64), frame, sizeof frame);
+    n += sizeof frame;
+    for (int k = 0; k < scans; k++, n += sizeof scan)
+        memcpy(to + n, scan, sizeof scan);
+    to[n++] = 0xff;
+    to[n++] = 0xd9;
+    return n;
+}
+
+static void test_scans(void **state)
+{
+    static unsigned char bytes[20000];
+    trek_tensor *image = trek_image_decode(bytes, make_scans(bytes, 400), "scans", NULL);
+    if (!image && trek_error_status() == TREK_ERR_UNSUPPORTED) {
+        trek_error_clear();
+        skip();
+    }
+    assert_non_null(image);
+    assert_int_equal(((unsigned char *)trek_tensor_data(image))[0], 128);
+    trek_tensor_release(image);
+    assert_null(trek_image_decode(bytes, make_scans(bytes, 1000), "scans", NULL));
+    expect_error(TREK_ERR_FORMAT, "scans: no JPEG that can be read: it has more than 500 scans");
+}
+
 static void test_png(void **state)
 {
     static unsigned char bytes[4096];
@@ -201,6 +235,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_folder), cmocka_unit_test(test_bad_folders), cmocka_unit_test(test_jpeg),
+            cmocka_unit_test(test_scans),
         cmocka_unit_test(test_png), cmocka_unit_test(test_bad_calls),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

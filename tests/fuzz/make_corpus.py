@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 
 corpus = pathlib.Path(__file__).parent / "corpus"
 
@@ -63,6 +64,65 @@ def wired(type, rank, data):
 put("wire", "hello", b"Welcome\n\ntrek-run agent 1\n" + wired(7, 0, b"mhost\0s10.0.0.1 5 10.0.0.2 22\0p4000\0"))
 put("wire", "frames", wired(1, 0, b"f/\0n2\0l1\0c0\0ha\0p1\0tx\0eA=b\0aprogram\0a-x\0") + wired(2, 1, b"0 0") + wired(8, 1, b"\1out") + wired(9, 1, b"256"))
 put("wire", "large", wired(8, 1023, b"\0" + b"x" * 700) + struct.pack("<III", 8, 0, 1 << 31))
+
+
+
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(kind, bits, row, interlaced=0, extra=b""):
+    head = struct.pack(">IIBBBBB", 4, 3, bits, kind, 0, 0, interlaced)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + extra + chunk(b"IDAT", zlib.compress((b"\0" + row) * 3)) + chunk(b"IEND", b"")
+
+
+def jpeg(frame, scans):
+    table = b"\xff\xdb\0\x43\0" + b"\1" * 64
+    codes = b"\xff\xc4\0\x14\0\1" + bytes(15) + b"\0" + b"\xff\xc4\0\x14\x10\1" + bytes(15) + b"\0"
+    return b"\xff\xd8" + table + bytes([0xff, frame]) + b"\0\x0b\x08\0\x08\0\x08\1\1\x11\0" + codes + scans + b"\xff\xd9"
+
+
+FIRST = b"\xff\xda\0\x08\1\1\0\0\0\0\x7f"
+put("image", "png-rgb", b"\0" + png(2, 8, bytes(range(12))))
+put("image", "png-gray", b"\1" + png(0, 1, b"\xa0"))
+put("image", "png-deep", b"\3" + png(6, 16, bytes(range(32))))
+put("image", "png-palette", b"\3" + png(3, 8, b"\0\1\0\1", extra=chunk(b"PLTE", bytes(range(6))) + chunk(b"tRNS", b"\x80")))
+put("image", "png-cut", b"\2" + png(2, 8, bytes(12))[:60])
+put("image", "jpeg-progressive", b"\1" + jpeg(0xc2, FIRST * 2))
+put("image", "jpeg-scans", b"\0" + jpeg(0xc2, FIRST * 510))
+put("image", "jpeg-baseline", b"\x0a" + jpeg(0xc0, b"\xff\xda\0\x08\1\1\0\0\x3f\0\x3f"))
+
+
+def handed(major=1, device=1, code=2, bits=32, lanes=1, flags=0, strided=0, offset=0, sizes=(), strides=()):
+    values = list(sizes) + [0] * (12 - len(sizes)) + list(strides) + [0] * (12 - len(strides))
+    return struct.pack("<8Bi24i", major, device, code, bits, lanes, flags, strided, offset, len(sizes), *values)
+
+
+put("dlpack", "compact", handed(sizes=(2, 3)))
+put("dlpack", "read-only", handed(sizes=(2, 3), flags=1))
+put("dlpack", "strides", handed(sizes=(3, 2), strided=1, strides=(1, 3), code=0, bits=64))
+put("dlpack", "negative", handed(sizes=(-1, 2)))
+put("dlpack", "large", handed(sizes=(2147483647,) * 4))
+put("dlpack", "many", handed(sizes=(1,) * 12))
+put("dlpack", "device", handed(device=2, sizes=(1,)))
+put("dlpack", "version", handed(major=0, sizes=(1,)))
+
+
+def noted(which, kind, number=0, generation=0, program=0, port=0, address=b"", more=0):
+    data = struct.pack("<iqQiiii64s", number, generation, program, 0, 0, port, 0, address)
+    return bytes([which | kind << 2 | more, len(data)]) + data
+
+
+put("door", "visits", b"\6" + noted(0, 1, number=1) + noted(1, 2, number=1) + noted(2, 1, number=9) + noted(0, 5))
+put("door", "joins", b"\7" + noted(0, 9, 5, port=4000, address=b"10.0.0.5") + noted(1, 9, 2, port=70000) + noted(2, 9, 5, port=4001, address=b"a" * 64, more=128))
+put("door", "between", b"\1" + noted(0, 1, number=1) + noted(1, 9, 3, port=1, address=b"x"))
+put("door", "raw", b"\7" + bytes([64, 20]) + b"GET / HTTP/1.1\r\n\r\n\0\0" + noted(1, 15, number=-1))
+
+for name, text in (("index", "GET\n/\n"), ("runs", "GET\n/api/runs\n"), ("processes", "GET\n/api/runs/a/processes\n"), ("lines", "GET\n/api/runs/a/process-0.jsonl\n5\n"),
+                   ("link", "GET\n/api/runs/a/process-1.jsonl\n0\n"), ("metrics", "GET\n/api/runs/a/metrics\n"), ("outside", "GET\n/api/runs/../hidden\n"),
+                   ("outside-run", "GET\n/api/runs/a/../../hidden\n"), ("post", "POST\n/api/runs/a/want-histograms\n\nlocalhost\nhttp://localhost\n1\n"),
+                   ("host", "GET\n/api/runs\n\n127.0.0.1.evil\n"), ("offset", "GET\n/api/runs/a/process-0.jsonl\n99999999999999999999\n")):
+    put("page", name, text)
 
 put("json", "object", '{"a":1,"b":[2,3,{"c":"d"}],"e":[],"f":{}}')
 put("json", "escapes", r'["\"\\\/\b\f\n\r\t","\u00e9\ud83d\ude00","caf' + "é" + '"]')

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "nn/state_internal.h"
 #include "nn/checksum.h"
 #include "nn/layers.h"
 #include "nn/state.h"
@@ -464,6 +465,26 @@ static const bad_file bad_files[] = {
     { "{\"a\":[[[[[[[[[[]]]]]]]]]]}", 0, "'{' expected" },
 };
 
+/* As many as an index may name, each looked for: in a time that grows with their number, not with its square (hours). */
+static void test_many_skipped(void **state)
+{
+    enum { N = 300000 };
+    char name[32];
+    trek_state *s = trek_state_new();
+    for (int k = 0; k < N; k++) {
+        snprintf(name, sizeof name, "layers.%d.weight", k);
+        assert_int_equal(trek_state_add_skipped(s, name, "F8_E4M3"), TREK_OK);
+    }
+    assert_int_equal(trek_state_add_skipped(s, "layers.7.weight", "other"), TREK_OK);
+    for (int k = 0; k < N; k++) {
+        snprintf(name, sizeof name, "layers.%d.weight", k);
+        assert_int_equal(trek_state_lookup_skipped(s, name), k);
+    }
+    assert_int_equal(trek_state_lookup_skipped(s, "layers"), -1);
+    assert_int_equal(trek_state_skipped_count(s), N + 1);
+    trek_state_free(&s);
+}
+
 static void test_bad_files(void **state)
 {
     for (size_t k = 0; k < sizeof bad_files / sizeof *bad_files; k++) {
@@ -736,7 +757,8 @@ int main(int count, char **words)
         cmocka_unit_test_teardown(test_module, teardown), cmocka_unit_test_teardown(test_tied, teardown),
         cmocka_unit_test_teardown(test_tied_as_loaded, teardown),
         cmocka_unit_test_teardown(test_mismatch, teardown), cmocka_unit_test_teardown(test_apply_with, teardown),
-        cmocka_unit_test_teardown(test_bad_files, teardown), cmocka_unit_test_teardown(test_damaged_files, teardown),
+        cmocka_unit_test_teardown(test_many_skipped, teardown), cmocka_unit_test_teardown(test_bad_files, teardown),
+        cmocka_unit_test_teardown(test_damaged_files, teardown),
         cmocka_unit_test_teardown(test_failed_write, teardown), cmocka_unit_test_teardown(test_arguments, teardown),
         cmocka_unit_test_teardown(test_killed_save, teardown),
     };

@@ -382,9 +382,11 @@ trek_status trek_socket_listen(const char *address, int port, int *fd, int *boun
     return TREK_OK;
 }
 
-int trek_socket_accept(int listening)
+int trek_socket_accept(int listening, uint64_t *from, bool *full)
 {
     sim_point("accept");
+    if (full)
+        *full = false;
     sim_socket *s = listening >= 0 ? socket_of(listening) : NULL, *end = s ? s->backlog : NULL;
     if (!end) {
         errno = EAGAIN;
@@ -396,6 +398,8 @@ int trek_socket_accept(int listening)
     end->next = all;
     all = end;
     take_fd(sim_here(), end);
+    if (from)
+        *from = end->peer ? (uint64_t)end->peer->machine + 1 : 0;
     if (sim.trace_points)
         sim_trace("socket %d has come to port %d", end->fd, end->port);
     return end->fd;

@@ -213,7 +213,7 @@ static void start(int number, bool again, int64_t wait_ns, int64_t works_ns)
     sim_process_set(process, "TREK_WORLD_SIZE", text);
     sim_process_set(process, "TREK_ADDRESS", "10.0.0.1");
     sim_process_set(process, "TREK_PORT", "29500");
-    sim_process_set(process, "TREK_TOKEN", "secret");
+    sim_process_set(process, "TREK_TOKEN", "a secret of this job");
     if (again)
         sim_process_set(process, "TREK_JOIN", "1");
 }

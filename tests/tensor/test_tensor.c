@@ -277,6 +277,15 @@ static void dlpack(void **state)
     trek_tensor_release(t);
     assert_true(((float *)trek_tensor_data(back))[5] == 5);
     trek_tensor_release(back);
+    t = trek_tensor_from_data(data, trek_dims(6), TREK_F32, trek_cpu(0));
+    managed = trek_tensor_to_dlpack(t);
+    managed->flags = 1; /* read-only: what is written to the tensor is not theirs */
+    back = trek_tensor_from_dlpack(managed);
+    assert_true(((float *)trek_tensor_data(back))[5] == 5);
+    ((float *)trek_tensor_data(back))[5] = 7;
+    assert_true(((float *)trek_tensor_data(t))[5] == 5);
+    trek_tensor_release(t);
+    trek_tensor_release(back);
     t = trek_tensor_ones(trek_dims(4), TREK_BOOL, trek_cpu(0));
     managed = trek_tensor_to_dlpack(t);
     managed->deleter(managed);

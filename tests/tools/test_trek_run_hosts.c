@@ -25,7 +25,7 @@ static const char script[] =
     "case $host in\n"
     "refuse) echo 'ssh: connect to host refuse port 22: Connection refused' >&2; exit 255;;\n"
     "noisy) echo Welcome; printf 'no newline';;\n"
-    "old) echo trek-run agent 0; exec sleep 30;;\n"
+    "old) printf '\\033]0;title\\007\\n'; echo trek-run agent 0; exec sleep 30;;\n"
     "babble) echo trek-run agent 1; head -c 1000 /dev/zero | tr '\\0' x; exec sleep 30;;\n"
     "apart*) exec unshare -rn env -i PATH=\"$PATH\" HOST=$host SSH_CONNECTION=\"$APART\" sh -c \"$*\";;\n"
     "esac\n"
@@ -350,6 +350,7 @@ static void test_no_connection(void **state)
     RUN(&r, NULL, "-H", "a:1,old:1", "sh", "-c", "echo it runs");
     check_exit(&r, 1);
     expect(&r, "trek-run: old: its trek-run is of another version (\"trek-run agent 0\"", 1);
+    expect(&r, "trek-run: old: ?]0;title?\n", 1); /* nothing commands this terminal */
     expect(&r, "it runs", 0);
     RUN(&r, NULL, "-H", "a:1,babble:1", "sh", "-c", "echo it runs");
     check_exit(&r, 1);

@@ -6,9 +6,14 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "distributed/control/door_internal.h"
 #include "distributed/system/socket.h"
@@ -114,6 +119,83 @@ static void test_waiting(void **state)
         trek_socket_close(fd[k]);
 }
 
+static int strangers(trek_door *door, bool *rests)
+{
+    int n = 0;
+    trek_lock_acquire(&door->lock);
+    for (int k = 0; k < door->n_visitors; k++)
+        n += door->visitors[k].fd >= 0;
+    *rests = door->rest_ns != 0;
+    trek_lock_release(&door->lock);
+    return n;
+}
+
+/* However many come who say nothing, few are there at a time, and who speaks is heard. */
+static void test_crowd(void **state)
+{
+    (void)state;
+    enum { CROWD = 300 };
+    int port, fd, silent[CROWD], most = 0;
+    bool rests;
+    trek_door *door = open_group(&port);
+    for (int k = 0; k < CROWD; k++) {
+        silent[k] = connect_to(k % 2 ? port : trek_door_member(door).port);
+        int n = strangers(door, &rests);
+        most = n > most ? n : most;
+    }
+    trek_door_note five = join_of(door, 5);
+    int answer = ask(door, port, &five, &fd);
+    for (int k = 0; k < 50 && answer != TREK_DOOR_BEAT; k++) { /* on a busy machine it may not speak in time */
+        trek_socket_close(fd);
+        answer = ask(door, port, &five, &fd);
+    }
+    assert_int_equal(answer, TREK_DOOR_BEAT);
+    for (int k = 0; k < 100; k++) {
+        int n = strangers(door, &rests);
+        most = n > most ? n : most;
+        poll(NULL, 0, 2);
+    }
+    assert_in_range(most, 2, TREK_DOOR_STRANGERS + 1);
+    for (int k = 0; k < CROWD; k++)
+        trek_socket_close(silent[k]);
+    trek_door_free(&door);
+    trek_socket_close(fd);
+}
+
+/* Without a descriptor left it waits, and does not ask again and again. */
+static void test_no_descriptors(void **state)
+{
+    (void)state;
+    int port, fd, last = 0;
+    bool rests = false;
+    struct rlimit before, none;
+    trek_door *door = open_group(&port);
+    fd = connect_to(port);
+    while (strangers(door, &rests) < 1)
+        poll(NULL, 0, 1);
+    int next = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = { htonl(INADDR_LOOPBACK) } };
+    last = dup(next);
+    close(last); /* the next descriptor that the system would give */
+    getrlimit(RLIMIT_NOFILE, &before);
+    none = before;
+    none.rlim_cur = (rlim_t)last;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    assert_int_equal(connect(next, (struct sockaddr *)&to, sizeof to), 0);
+    for (int k = 0; k < 2000 && !rests; k++) {
+        strangers(door, &rests);
+        poll(NULL, 0, 1);
+    }
+    setrlimit(RLIMIT_NOFILE, &before);
+    assert_true(rests);
+    trek_door_note five = join_of(door, 5);
+    assert_true(trek_door_send(next, &five));
+    assert_int_equal(hear(door, next), TREK_DOOR_BEAT); /* and then it comes in */
+    trek_socket_close(fd);
+    trek_socket_close(next);
+    trek_door_free(&door);
+}
+
 /* The others know of a door before its own process has entered the group: it is alive. */
 static void test_between(void **state)
 {
@@ -200,6 +282,7 @@ static void test_random(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_waiting), cmocka_unit_test(test_between),
+                                        cmocka_unit_test(test_crowd), cmocka_unit_test(test_no_descriptors),
                                         cmocka_unit_test(test_unsound), cmocka_unit_test(test_random) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

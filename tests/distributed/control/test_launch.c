@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "distributed/comm/comm.h"
@@ -106,6 +107,7 @@ static void test_launchers(void **state)
         { plain_shell, "", "single process", 0, 1, -1, "127.0.0.1", -1, "" },
         { trek_run, "", "trek-run", 2, 4, 2, "127.0.0.1", 23456, "7fd3a8" },
         { torchrun, "", "torchrun", 2, 4, 0, "node-a", 29501, "torchrun none.29500" },
+        { torchrun, "WORLD_SIZE=2\nRANK=1\n", "torchrun", 1, 2, 0, "127.0.0.1", 29501, "torchrun none.29500" },
         { torchrun, "TREK_PORT=1234\nTREK_TOKEN=secret\n", "torchrun", 2, 4, 0, "node-a", 1234, "secret" },
         { open_mpi, "", "Open MPI", 1, 2, 1, "127.0.0.1", 0, "Open MPI 988545025." },
         { open_mpi, "RANK=1\nWORLD_SIZE=2\nMASTER_PORT=5000\n", "torchrun", 1, 2, 1, "127.0.0.1", 5000, "torchrun .5000" },
@@ -188,6 +190,71 @@ static void test_port_of_a_job(void **state)
     assert_int_equal(trek_launch_find(NULL, &second), TREK_OK);
     assert_int_not_equal(first.port, second.port);
     assert_string_not_equal(first.token, second.token);
+}
+
+static const char *secret_file(const char *text, mode_t mode)
+{
+    static char line[128];
+    FILE *file = fopen("launch.secret", "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+    assert_int_equal(chmod("launch.secret", mode), 0);
+    snprintf(line, sizeof line, "TREK_TOKEN_FILE=launch.secret\n");
+    return line;
+}
+
+/* On a network a job has a secret, or says that it needs none; a job's name is none. */
+static void test_secrets(void **state)
+{
+    (void)state;
+    static const char hand[] = "TREK_RANK=1\nTREK_WORLD_SIZE=2\nTREK_PORT=29500\n", far[] = "TREK_ADDRESS=192.0.2.1\n";
+    static const char good[] = "0123456789abcdef0123\n", *const none = "has no secret", *const mode = "of mode 0600";
+    const struct {
+        const char *environment, *more, *file;
+        mode_t mode;
+        const char *error, *token;
+    } rows[] = {
+        { slurm, "", NULL, 0, none, NULL },
+        { torchrun, "", NULL, 0, none, NULL },
+        { open_mpi_two, "", NULL, 0, none, NULL },
+        { hand, far, NULL, 0, none, NULL },
+        { hand, "TREK_ADDRESS=node-a\nTREK_TOKEN=secret\n", NULL, 0, "at least 16", NULL },
+        { hand, "TREK_ADDRESS=node-a\nTREK_TOKEN=secret-of-the-job\n", NULL, 0, NULL, "secret-of-the-job" },
+        { hand, "TREK_ADDRESS=::1\n", NULL, 0, NULL, "" },
+        { hand, "TREK_ADDRESS=localhost\nTREK_TOKEN=short\n", NULL, 0, NULL, "short" },
+        { slurm, "TREK_TOKEN=none\n", NULL, 0, NULL, "Slurm 4711.2" },
+        { slurm, "", good, 0600, NULL, "0123456789abcdef0123" },
+        { slurm, "TREK_TOKEN=secret-of-the-job\n", good, 0600, NULL, "secret-of-the-job" },
+        { torchrun, "", "0123456789abcdef", 0400, NULL, "0123456789abcdef" },
+        { slurm, "", good, 0640, mode, NULL },
+        { slurm, "", good, 0604, mode, NULL },
+        { slurm, "", "0123456789abcde\nmore\n", 0600, "first line", NULL },
+        { slurm, "", "", 0600, "first line", NULL },
+        { slurm, "TREK_TOKEN_FILE=/nowhere/at/all\n", NULL, 0, "cannot be read", NULL },
+        { slurm, "TREK_TOKEN_FILE=/dev/null\n", NULL, 0, mode, NULL },
+    };
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        char all[4096];
+        trek_launch launch;
+        snprintf(all, sizeof all, "%s%s%s", rows[k].environment, rows[k].more,
+                 rows[k].file ? secret_file(rows[k].file, rows[k].mode) : "");
+        use_environment(all);
+        trek_status status = trek_launch_find(NULL, &launch);
+        if (status == TREK_OK)
+            status = trek_launch_check_secret(&launch);
+        if ((status == TREK_OK) != !rows[k].error || (rows[k].error && !strstr(trek_error(), rows[k].error)))
+            fail_msg("row %zu: %s", k, trek_error());
+        trek_error_clear();
+        if (rows[k].token)
+            assert_string_equal(launch.token, rows[k].token);
+        if (rows[k].error) { /* nothing is asked of the network */
+            assert_null(trek_comm_init(NULL));
+            trek_error_clear();
+        }
+    }
+    use_environment("");
+    unlink("launch.secret");
 }
 
 static void test_contradictions(void **state)
@@ -326,7 +393,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_launchers),  cmocka_unit_test(test_names_of_jobs), cmocka_unit_test(test_port_of_a_job),
-            cmocka_unit_test(test_contradictions),
+            cmocka_unit_test(test_secrets), cmocka_unit_test(test_contradictions),
         cmocka_unit_test(test_options),    cmocka_unit_test(test_host_lists),    cmocka_unit_test(test_world_of_one),
         cmocka_unit_test(test_stop_flags),
     };

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs whose parameters are averaged in the background: against rounds that are written out in plain C, to the known optimum,
  * and when ranks fail, stop, or are slow. */
+#include <glob.h>
 #include <stdatomic.h>
+#include <sys/inotify.h>
 #include <unistd.h>
 
 #include "autograd/ops.h"
@@ -481,9 +483,39 @@ static trek_var *stops(trek_graph *graph, trek_var *output, const trek_batch *ba
     return squares_seen(graph, output, batch, NULL);
 }
 
-/* In the midst of an epoch; the rest of it is trained by the run that goes on. */
+/* Looks at the folder's checkpoint from here on. */
+static int watch_checkpoint(const char *folder)
+{
+    char pattern[64];
+    glob_t found;
+    int watched = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    snprintf(pattern, sizeof pattern, "%s/*.safetensors", folder);
+    assert_int_equal(glob(pattern, 0, NULL, &found), 0);
+    assert_int_equal(found.gl_pathc, 1);
+    assert_true(watched >= 0 && inotify_add_watch(watched, found.gl_pathv[0], IN_OPEN | IN_CLOSE) >= 0);
+    globfree(&found);
+    return watched;
+}
+
+static int count_openings(int watched)
+{
+    char bytes[1024];
+    struct inotify_event event;
+    int n = 0;
+    for (ssize_t got; (got = read(watched, bytes, sizeof bytes)) > 0;)
+        for (ssize_t at = 0; at < got; at += (ssize_t)(sizeof event + event.len)) {
+            memcpy(&event, bytes + at, sizeof event);
+            n += (event.mask & IN_OPEN) != 0;
+        }
+    close(watched);
+    return n;
+}
+
+/* In the midst of an epoch; the rest of it is trained by the run that goes on. It reads its file at once: another one may have the
+ * name a moment later. */
 static void test_stop_and_resume(void **state)
 {
+    line_dtype = TREK_F32; /* as an outer optimizer has parameters */
     trek_dataset *data = line_dataset(false);
     trek_plan *plan = trek_plan_new(2);
     assert_int_equal(trek_plan_add_counts(plan, 0, (int64_t[]){ 2, 3 }, 2), TREK_OK);
@@ -498,6 +530,7 @@ static void test_stop_and_resume(void **state)
         o.arg = &f;
         o.batch_size = 1;
         o.trainer.plan = policy == TREK_POLICY_SYNC ? NULL : plan; /* whatever a busy machine measures, rounds are short */
+        o.outer = policy == TREK_POLICY_SYNC ? NULL : &(trek_outer_opts){ .lr = 0.5 };
         o.checkpoint_folder = o.resume_from = folder;
         memset(seen, 0, sizeof seen);
         trek_run *run = trek_trainer_run(&o);
@@ -509,7 +542,9 @@ static void test_stop_and_resume(void **state)
             trained += atomic_load(&seen[i]);
         assert_true(trained > ROWS + 9 && trained < 2 * ROWS);
         o.train_step = squares_seen;
+        int watched = watch_checkpoint(folder);
         join(trek_trainer_run(&o), w);
+        assert_int_equal(count_openings(watched), 1);
         for (int i = 0; i < ROWS; i++)
             assert_int_equal(atomic_load(&seen[i]), 3);
         snprintf(command, sizeof command, "rm -r %s", folder);
@@ -517,6 +552,7 @@ static void test_stop_and_resume(void **state)
     }
     trek_plan_free(&plan);
     trek_dataset_free(&data);
+    line_dtype = TREK_F64;
 }
 
 /* Datasets of less than a batch for each rank, or for any. */

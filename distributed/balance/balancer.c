@@ -22,6 +22,7 @@ typedef struct spread {
 struct trek_balancer {
     int ranks, costly;
     int64_t first, every, probe_every, step, probe_end; /* probe_end: when a probe is judged; 0: none runs */
+    int64_t again, patience; /* when what noise hid is looked at again, 0: nothing is; after so many steps */
     double smoothing, min_share, min_gain;
     bool allow_idle, changed, reported;
     double samples, communication_ms;               /* of a step: the last one's, smoothed */
@@ -234,23 +235,36 @@ static int first_idle(const trek_balancer *b)
     return -1;
 }
 
-static void decide(trek_balancer *b)
+/* Whether there may be a gain that is smaller than the noise. */
+static bool decide(trek_balancer *b)
 {
     if (!want_shares(b))
-        return;
+        return false;
     b->costly = find_costly(b);
     if (b->costly >= 0 && b->allow_idle) {
         b->idle_since[b->costly] = b->step + 1;
         want_shares(b);
         take_wanted(b);
-        return;
+        return false;
     }
     if (b->costly < 0)
         b->costly = first_idle(b);
     bool gains = longest(b, b->shares) > longest(b, b->wanted) * (1 + b->min_gain);
     double least = fmax(b->min_gain, noise(b));
-    if (gains && longest_by_means(b, b->shares) > longest_by_means(b, b->wanted) * (1 + least))
+    if (gains && longest_by_means(b, b->shares) > longest_by_means(b, b->wanted) * (1 + least)) {
         take_wanted(b);
+        return false;
+    }
+    return gains;
+}
+
+/* What is hidden by noise comes out, if it is there, when more is measured: soon, and later and later. */
+static void settle(trek_balancer *b, bool hidden)
+{
+    b->again = hidden ? b->step + b->patience : 0;
+    b->patience = !hidden ? b->first : 2 * b->patience < b->every ? 2 * b->patience : b->every;
+    if (!hidden)
+        forget_spreads(b);
 }
 
 /* Ranks that were idle for so many steps get the least share again, and what they did before is forgotten. */
@@ -279,7 +293,7 @@ static bool decision_due(const trek_balancer *b)
 {
     if (b->probe_end > 0)
         return b->step == b->probe_end;
-    return b->step >= b->first && (b->step - b->first) % b->every == 0;
+    return b->step == b->again || (b->step >= b->first && (b->step - b->first) % b->every == 0);
 }
 
 static double smooth(const trek_balancer *b, double average, double value)
@@ -302,6 +316,13 @@ static trek_status check_report(const trek_balancer *b, const double *compute_ms
     return TREK_OK;
 }
 
+/* A step that took longer than twice the usual was held up: it counts as twice. A new pace is the usual soon. */
+static double most_usual(const trek_balancer *b, int r)
+{
+    double usual = fmax(b->spreads[r].mean, b->recent[r].mean);
+    return usual > 0 ? 2 * usual : INFINITY;
+}
+
 static void measure(trek_balancer *b, const double *compute_ms, const int64_t *samples, double communication_ms)
 {
     double most = 0, sum = 0;
@@ -310,7 +331,7 @@ static void measure(trek_balancer *b, const double *compute_ms, const int64_t *s
             continue;
         double throughput = (double)samples[r] / compute_ms[r];
         if (b->throughput[r] > 0) { /* the first one is a warming up */
-            note_spread(&b->recent[r], 1 / throughput);
+            note_spread(&b->recent[r], fmin(1 / throughput, most_usual(b, r)));
             if (b->recent[r].n == BLOCK)
                 add_recent(b, &b->spreads[r], &b->recent[r]);
         }
@@ -340,8 +361,7 @@ trek_status trek_balancer_report(trek_balancer *b, const double *compute_ms, con
         for (int r = 0; r < b->ranks; r++)
             if (b->spreads[r].n == 0)
                 add_recent(b, &b->spreads[r], &b->recent[r]);
-        decide(b);
-        forget_spreads(b);
+        settle(b, decide(b));
     } else if (b->allow_idle && b->probe_end == 0) {
         revive(b, b->probe_every);
     }
@@ -403,7 +423,8 @@ trek_status trek_balancer_resume(trek_balancer *b, const double *shares)
     memcpy(b->shares, shares, n * sizeof *shares);
     memset(b->throughput, 0, n * sizeof *b->throughput);
     forget_spreads(b);
-    b->step = b->probe_end = 0;
+    b->step = b->probe_end = b->again = 0;
+    b->patience = b->first;
     for (int r = 0; r < b->ranks; r++)
         b->idle_since[r] = shares[r] == 0 && (b->allow_idle || b->min_share > 0);
     b->costly = b->allow_idle ? first_idle(b) : -1;
@@ -476,6 +497,7 @@ trek_balancer *trek_balancer_new(int ranks, const trek_balancer_opts *opts)
     b->costly = -1;
     b->first = o.first > 0 ? o.first : 10;
     b->every = o.every > 0 ? o.every : 50;
+    b->patience = b->first;
     b->probe_every = o.probe_every > 0 ? o.probe_every : 500;
     b->smoothing = trek_option(o.smoothing, 0.3);
     b->min_share = trek_option(o.min_share, fmin(0.05, 0.5 / ranks));

@@ -31,9 +31,9 @@ typedef struct trek_balancer_opts {
 TREK_API trek_balancer *trek_balancer_new(int ranks, const trek_balancer_opts *opts);
 
 /* Tells how a step went, and decides after the steps first, first + every,
- * first + 2 every, ... compute_ms: each rank's time in computing, waiting and communication
- * excluded. samples: how many it had. A rank with 0 of either keeps its throughput.
- * communication_ms: of the step; 0 if none. Whether the shares changed tells trek_balancer_changed.
+ * first + 2 every, ..., and, where there may be a gain that the noise hides, first, 2 first, 4 first steps later again.
+ * compute_ms: each rank's time in computing, waiting and communication excluded. samples: how many it had. A rank with 0 of
+ * either keeps its throughput. communication_ms: of the step; 0 if none. Whether the shares changed tells trek_balancer_changed.
  *
  * A rank's throughput is samples / compute_ms, the first one as it is, then
  * smoothed. A decision makes shares proportional to throughput, none under

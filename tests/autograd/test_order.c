@@ -70,7 +70,8 @@ static void places(void **state)
     ASSERT_VALUES(trek_searchsorted_by(lines, sorter, sought, true), 2, 3, 1, 3);
     ASSERT_REFUSED(trek_searchsorted_by(lines, trek_cast(sorter, TREK_I32), sought, true), TREK_ERR_DTYPE);
     ASSERT_REFUSED(trek_searchsorted_by(lines, trek_narrow(sorter, 1, 0, 2), sought, true), TREK_ERR_SHAPE);
-    ASSERT_REFUSED(trek_searchsorted_by(lines, trek_add_scalar(sorter, 1), sought, true), TREK_ERR_ARGUMENT);
+    if (test_on_cpu()) /* a GPU is told later */
+        ASSERT_REFUSED(trek_searchsorted_by(lines, trek_add_scalar(sorter, 1), sought, true), TREK_ERR_ARGUMENT);
     ASSERT_VALUES(inverse, 1, 0, 1, 2);
     ASSERT_VALUES(counts, 1, 2, 1);
     ASSERT_VALUES(trek_bincount(x, NULL, 0), 1, 0, 0, 2, 0, 0, 0, 1);

@@ -272,6 +272,72 @@ trek_status trek_factor_qr(trek_var *a, trek_var **q_and_r)
     return trek_function_apply(&qr_function, NULL, &a, 1, q_and_r, 2);
 }
 
+/* --- LU: A = P L U, L and U in one matrix --------------------------------------------------------------------------- */
+
+/* The matrix P of exchanges of rows that were made one after the other, column by column. */
+static void write_permutation(trek_dtype dtype, int n, const int *pivots, void *p, int64_t *order)
+{
+    for (int r = 0; r < n; r++)
+        order[r] = r;
+    for (int r = 0; r < n; r++) {
+        int64_t kept = order[r];
+        order[r] = order[pivots[r] - 1];
+        order[pivots[r] - 1] = kept;
+    }
+    for (int c = 0; c < n; c++)
+        for (int r = 0; r < n; r++)
+            if (dtype == TREK_F64)
+                ((double *)p)[(int64_t)c * n + r] = r == order[c];
+            else
+                ((float *)p)[(int64_t)c * n + r] = r == order[c];
+}
+
+static trek_status lu_forward(trek_function_context *context, trek_var *const *in, int n_in, trek_var **out, int n_out)
+{
+    (void)n_in, (void)n_out;
+    int64_t n = trek_var_size(in[0], -1), count = count_of(in[0]);
+    trek_tensor *a = columns_of(in[0]), *p = a ? new_columns(in[0], n, n) : NULL;
+    int *pivots = trek_alloc(((size_t)n + 1) * sizeof *pivots), info = 0;
+    int64_t *order = trek_alloc(((size_t)n + 1) * sizeof *order), i = 0;
+    for (; p && pivots && order && i < count && n > 0 && info >= 0; i++) {
+        info = trek_lapack_lu((trek_dtype)a->dtype, (int)n, at(a, i, n * n), pivots); /* above 0: singular, with factors */
+        if (info >= 0)
+            write_permutation((trek_dtype)a->dtype, (int)n, pivots, at(p, i, n * n), order);
+    }
+    bool made = p && pivots && order;
+    trek_free(pivots);
+    trek_free(order);
+    if (info < 0)
+        return wrong("lu", "has no factors", i - 1, info);
+    if (!made)
+        return trek_error_status();
+    out[0] = as_rows(a);
+    out[1] = as_rows(p);
+    return out[0] && out[1] ? trek_save_for_backward(context, out, 2) : trek_error_status();
+}
+
+/* P L^-T (what lies below the diagonal of L^T dL, and above it of dU U^T) U^-T */
+static trek_status lu_backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **to, int n_in)
+{
+    (void)n, (void)n_in;
+    trek_var *both = trek_saved(context, 0), *p = trek_saved(context, 1);
+    if (!both || !p || !grads[0])
+        return trek_error_status();
+    trek_var *l = trek_add(trek_tril(both, -1), trek_factor_eye(both, trek_var_size(both, -1))), *u = trek_triu(both, 0);
+    trek_var *below = trek_tril(product(turned(l), trek_tril(grads[0], -1)), -1);
+    trek_var *above = trek_triu(product(trek_triu(grads[0], 0), turned(u)), 0);
+    trek_var *left = trek_factor_triangular(turned(l), trek_add(below, above), true, true);
+    to[0] = product(p, turned(trek_factor_triangular(u, turned(left), true, false)));
+    return trek_error_status();
+}
+
+static const trek_function lu_function = { .name = "lu", .forward = lu_forward, .backward = lu_backward };
+
+trek_status trek_factor_lu(trek_var *a, trek_var **both_and_p)
+{
+    return trek_function_apply(&lu_function, NULL, &a, 1, both_and_p, 2);
+}
+
 /* --- singular values ----------------------------------------------------------------------------------------------- */
 
 static trek_status svd_forward(trek_function_context *context, trek_var *const *in, int n_in, trek_var **out, int n_out)

@@ -55,6 +55,11 @@ TREK_API trek_var *trek_rfftfreq(int64_t n, double d, trek_dtype dtype, trek_dev
 /* 0.5 - 0.5 cos, 0.54 - 0.46 cos over one turn of n steps (periodic: what transforms want) or of n - 1: constants [n]. */
 TREK_API trek_var *trek_hann_window(int64_t n, bool periodic, trek_dtype dtype, trek_device device);
 TREK_API trek_var *trek_hamming_window(int64_t n, bool periodic, trek_dtype dtype, trek_device device);
+/* 0.42 - 0.5 cos + 0.08 cos of two turns; a triangle; Kaiser's, I0(beta sqrt(1 - t^2)) / I0(beta) for t from -1 to 1 (ARGUMENT:
+ * |beta| beyond 100,000). */
+TREK_API trek_var *trek_blackman_window(int64_t n, bool periodic, trek_dtype dtype, trek_device device);
+TREK_API trek_var *trek_bartlett_window(int64_t n, bool periodic, trek_dtype dtype, trek_device device);
+TREK_API trek_var *trek_kaiser_window(int64_t n, bool periodic, double beta, trek_dtype dtype, trek_device device);
 
 typedef enum trek_stft_pad { TREK_STFT_REFLECT, TREK_STFT_CONSTANT, TREK_STFT_REPLICATE, TREK_STFT_CIRCULAR } trek_stft_pad;
 

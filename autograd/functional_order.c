@@ -102,6 +102,21 @@ trek_var *trek_bucketize(trek_var *x, trek_var *boundaries, bool right)
     return trek_apply_searchsorted(boundaries, x, right);
 }
 
+trek_var *trek_searchsorted_by(trek_var *sequence, trek_var *sorter, trek_var *x, bool right)
+{
+    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
+    if (!sequence || !sorter || !x)
+        return trek_fail_missing("searchsorted_by", "an input"), NULL;
+    if (trek_var_dtype(sorter) != TREK_I64)
+        return trek_fail_null(TREK_ERR_DTYPE, "searchsorted_by: the sorter must be i64, not %s",
+                              trek_dtype_name(trek_var_dtype(sorter)));
+    if (!trek_same_sizes(sequence->data, sorter->data) || trek_var_ndim(sorter) < 1)
+        return trek_fail_null(TREK_ERR_SHAPE, "searchsorted_by: a sorter %s for %s", trek_tensor_shape_text(sorter->data, a),
+                              trek_tensor_shape_text(sequence->data, b));
+    trek_var *sorted = trek_gather(trek_var_detach(sequence), sorter, -1);
+    return sorted ? trek_searchsorted(sorted, x, right) : NULL;
+}
+
 /* --- quantiles ----------------------------------------------------------------------------- */
 
 static bool quantile_fits(const char *name, const trek_var *x, trek_var *q)

@@ -155,6 +155,25 @@ trek_var *trek_qr(trek_var *a, trek_var **r)
     return q;
 }
 
+trek_var *trek_lu(trek_var *a, trek_var **l, trek_var **u)
+{
+    trek_var *parts[2] = { NULL }, *x = takes("lu", a, true) ? host(a) : NULL;
+    if (l)
+        *l = NULL;
+    if (u)
+        *u = NULL;
+    if (!x || trek_factor_lu(x, parts) != TREK_OK)
+        return NULL;
+    trek_var *p = home(trek_var_detach(parts[1]), a);
+    trek_var *lower = p ? home(trek_add(trek_tril(parts[0], -1), trek_factor_eye(x, trek_var_size(x, -1))), a) : NULL;
+    trek_var *upper = lower ? home(trek_triu(parts[0], 0), a) : NULL;
+    if (l)
+        *l = upper ? lower : NULL;
+    if (u)
+        *u = upper;
+    return upper ? p : NULL;
+}
+
 trek_var *trek_svd(trek_var *a, trek_var **s, trek_var **vh)
 {
     trek_var *parts[3] = { NULL };

@@ -59,6 +59,9 @@ TREK_API trek_var *trek_cholesky_solve(trek_var *b, trek_var *factor, bool upper
 /* b [..., n, k]; the gradient is 0 where the factor is not read (PyTorch: it is not) */
 /* The reduced factors, the smaller side k: returns Q [m, k], R [k, n] through *r (may be NULL, as below; NULL on failure). */
 TREK_API trek_var *trek_qr(trek_var *a, trek_var **r);
+/* Of square matrices, singular ones, too: a = P L U by exchanges of rows. Returns P, a constant; through *l the lower triangle,
+ * whose diagonal is ones, through *u the upper one (either may be NULL). Gradients of singular ones are infinite. */
+TREK_API trek_var *trek_lu(trek_var *a, trek_var **l, trek_var **u);
 /* U [m, k], through *s the singular values in falling order [k], through *vh V^T [k, n]. Signs of pairs of vectors are the
  * library's. */
 TREK_API trek_var *trek_svd(trek_var *a, trek_var **s, trek_var **vh);

@@ -223,6 +223,8 @@ TREK_API trek_var *trek_cumprod(trek_var *x, int dim);
 /* Where values belong in sorted (1-D, or with x's leading dimensions): i64; the first place whose element is not below (right: is
  * above). DTYPE: two dtypes. */
 TREK_API trek_var *trek_searchsorted(trek_var *sorted, trek_var *x, bool right);
+/* In a sequence that sorter, what trek_argsort along its last dimension gives, puts in order. */
+TREK_API trek_var *trek_searchsorted_by(trek_var *sequence, trek_var *sorter, trek_var *x, bool right);
 TREK_API trek_var *trek_bucketize(trek_var *x, trek_var *boundaries, bool right);
 
 /* -- places: their number lies in the data, so a GPU is waited for, but in scatter and index_fill -- */

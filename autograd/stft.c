@@ -6,36 +6,6 @@
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 
-#define TWO_PI 6.28318530717958647692
-
-/* --- windows ------------------------------------------------------------------------------------------ */
-
-static trek_var *window(const char *name, int64_t n, bool periodic, double middle, trek_dtype dtype, trek_device device)
-{
-    if (n < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: of %lld elements", name, (long long)n);
-    if (!trek_dtype_is_float(dtype))
-        return trek_fail_null(TREK_ERR_DTYPE, "%s: needs a floating dtype, not %s", name, trek_dtype_name(dtype));
-    trek_tensor *made = trek_tensor_empty(trek_dims(n), TREK_F64, trek_cpu(0));
-    if (!made)
-        return NULL;
-    double *to = (void *)made->data, step = n > 1 ? TWO_PI / (double)(periodic ? n : n - 1) : 0;
-    for (int64_t i = 0; i < n; i++)
-        to[i] = n == 1 ? 1 : middle - (1 - middle) * cos(step * (double)i);
-    trek_var *v = trek_cast(trek_var_from(made), dtype);
-    return device.type == TREK_CPU ? v : trek_to(v, device);
-}
-
-trek_var *trek_hann_window(int64_t n, bool periodic, trek_dtype dtype, trek_device device)
-{
-    return window("hann_window", n, periodic, 0.5, dtype, device);
-}
-
-trek_var *trek_hamming_window(int64_t n, bool periodic, trek_dtype dtype, trek_device device)
-{
-    return window("hamming_window", n, periodic, 0.54, dtype, device);
-}
-
 /* --- what both ways share ----------------------------------------------------------------------------- */
 
 typedef struct frames {

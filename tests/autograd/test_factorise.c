@@ -60,6 +60,15 @@ static void factors(void **state)
     ASSERT_CLOSE(trek_svd_full(eye(3), NULL, NULL), trek_svd(eye(3), NULL, NULL));
     ASSERT_CLOSE(trek_qr_complete(values_of(trek_dims(2, 0), TREK_F64, (double[]){ 0 }), NULL),
                  trek_add(trek_zeros_like(eye(2)), eye(2)));
+    trek_var *lower, *upper_one, *square = random_values(8, trek_dims(2, 4, 4)), *rows = trek_lu(square, &lower, &upper_one);
+    ASSERT_CLOSE(trek_matmul(rows, trek_matmul(lower, upper_one)), square);
+    ASSERT_CLOSE(trek_add(trek_tril(lower, -1), eye(4)), lower);
+    ASSERT_CLOSE(trek_triu(upper_one, 0), upper_one);
+    ASSERT_VALUES(trek_lu(VALUES(trek_dims(2, 2), TREK_F32, 0, 1, 0, 2), &lower, &upper_one), 1, 0, 0, 1);
+    ASSERT_VALUES(upper_one, 0, 1, 0, 2);
+    ASSERT_VALUES(trek_lu(VALUES(trek_dims(3, 3), TREK_F64, 0, 0, 1, 2, 0, 0, 0, 3, 0), NULL, &upper_one), 0, 0, 1, 1, 0, 0, 0, 1,
+                  0);
+    ASSERT_VALUES(upper_one, 2, 0, 0, 0, 3, 0, 0, 0, 1);
     trek_var *x = random_values(2, trek_dims(2, 4, 4)), *p = positive(x), *vectors, *values = trek_eigh(p, &vectors);
     ASSERT_CLOSE(trek_matmul(p, vectors), trek_mul(vectors, trek_unsqueeze(values, -2)));
     ASSERT_CLOSE(trek_eigvalsh(p), values);
@@ -139,6 +148,11 @@ static trek_var *of_full(trek_var *const *in)
 {
     trek_var *s, *u = trek_svd_full(in[0], &s, NULL);
     return trek_matmul(trek_square(trek_narrow(u, -1, 0, trek_var_size(s, -1))), trek_unsqueeze(s, -1));
+}
+static trek_var *of_lu(trek_var *const *in)
+{
+    trek_var *l, *u;
+    return trek_lu(regular(in[0]), &l, &u) ? trek_add(trek_square(l), trek_mul(l, u)) : NULL;
 }
 static trek_var *inverse(trek_var *const *in) { return trek_inv(regular(in[0])); }
 static trek_var *upper(trek_var *const *in) { return trek_solve_triangular(regular(in[0]), in[1], true, false, false); }
@@ -227,6 +241,7 @@ static void gradients(void **state)
     check_gradients(solved, 2, (trek_shape[]){ trek_dims(2, 3, 3), trek_dims(3, 2) }, true);
     check_gradients(solved, 2, (trek_shape[]){ trek_dims(3, 3), trek_dims(3) }, true);
     check_gradients(solved_right, 2, (trek_shape[]){ trek_dims(2, 3, 3), trek_dims(2, 3) }, true);
+    check_gradients(of_lu, 1, (trek_shape[]){ trek_dims(2, 3, 3) }, true);
     check_gradients(cut_off, 1, (trek_shape[]){ trek_dims(4, 1) }, true);
     check_gradients(exponential, 1, (trek_shape[]){ trek_dims(2, 3, 3) }, true);
     check_gradients(of_full, 1, (trek_shape[]){ trek_dims(4, 2) }, true);
@@ -276,6 +291,8 @@ static void refused(void **state)
     ASSERT_REFUSED(trek_matrix_power(a, -1), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_inv(wide), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_solve_right(a, b), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_lu(wide, NULL, NULL), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_lu(half, NULL, NULL), TREK_ERR_DTYPE);
     ASSERT_REFUSED(trek_pinv_with(a, NAN, 0), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_matrix_rank_with(a, 0, -1), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_lstsq_with(a, a, INFINITY), TREK_ERR_ARGUMENT);

@@ -112,6 +112,21 @@ static void windows(void **state)
     ASSERT_VALUES(turn(0.54, 1, false), 1);
     assert_int_equal(trek_var_numel(turn(0.5, 0, true)), 0);
     ASSERT_VALUES(trek_hann_window(2, true, TREK_BF16, test_device()), 0, 1);
+    trek_device device = test_device();
+    ASSERT_VALUES(trek_blackman_window(4, true, TREK_F64, device), 0, 0.34, 1, 0.34);
+    ASSERT_VALUES(trek_bartlett_window(5, false, TREK_F64, device), 0, 0.5, 1, 0.5, 0);
+    ASSERT_VALUES(trek_bartlett_window(4, true, TREK_F16, device), 0, 0.5, 1, 0.5);
+    /* I0(1) = 1.26606587775200834, I0(sqrt(3 / 4)) = 1.19644961380449 */
+    double edge = 1 / 1.26606587775200834, quarter = 0;
+    for (double k = 0, term = 1; k < 40; k++, term *= 3.0 / 16 / (k * k))
+        quarter += term;
+    ASSERT_VALUES(trek_kaiser_window(5, false, 1, TREK_F64, device), edge, quarter * edge, 1, quarter * edge, edge);
+    ASSERT_VALUES(trek_kaiser_window(4, true, -1, TREK_F64, device), edge, quarter * edge, 1, quarter * edge);
+    ASSERT_VALUES(trek_kaiser_window(3, false, 0, TREK_F64, device), 1, 1, 1);
+    ASSERT_VALUES(trek_kaiser_window(3, false, 5000, TREK_F64, device), 0, 1, 0);
+    ASSERT_VALUES(trek_kaiser_window(1, false, 12, TREK_F32, device), 1);
+    ASSERT_REFUSED(trek_kaiser_window(3, false, NAN, TREK_F32, device), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_blackman_window(3, true, TREK_I32, device), TREK_ERR_DTYPE);
     ASSERT_REFUSED(turn(0.5, -1, true), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_hann_window(4, true, TREK_I64, test_device()), TREK_ERR_DTYPE);
 }

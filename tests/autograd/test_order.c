@@ -64,6 +64,14 @@ static void places(void **state)
     assert_int_equal(trek_var_numel(trek_unique_consecutive(trek_narrow(runs, 0, 0, 0), &back, &sizes)), 0);
     assert_true(trek_var_ndim(back) == 2 && trek_var_numel(sizes) == 0);
     ASSERT_REFUSED(trek_unique_consecutive(NULL, NULL, NULL), TREK_ERR_ARGUMENT);
+    trek_var *lines = VALUES(trek_dims(2, 3), TREK_F32, 5, 1, 3, 2, 9, 4), *sorter = trek_argsort(lines, -1, false);
+    trek_var *sought = VALUES(trek_dims(2, 2), TREK_F32, 3, 6, 3, 9);
+    ASSERT_VALUES(trek_searchsorted_by(lines, sorter, sought, false), 1, 3, 1, 2);
+    ASSERT_VALUES(trek_searchsorted_by(lines, sorter, sought, true), 2, 3, 1, 3);
+    ASSERT_REFUSED(trek_searchsorted_by(lines, trek_cast(sorter, TREK_I32), sought, true), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_searchsorted_by(lines, trek_narrow(sorter, 1, 0, 2), sought, true), TREK_ERR_SHAPE);
+    if (test_on_cpu()) /* a GPU is told later */
+        ASSERT_REFUSED(trek_searchsorted_by(lines, trek_add_scalar(sorter, 1), sought, true), TREK_ERR_ARGUMENT);
     ASSERT_VALUES(inverse, 1, 0, 1, 2);
     ASSERT_VALUES(counts, 1, 2, 1);
     ASSERT_VALUES(trek_bincount(x, NULL, 0), 1, 0, 0, 2, 0, 0, 0, 1);

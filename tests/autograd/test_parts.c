@@ -211,7 +211,10 @@ static void refused(void **state)
     ASSERT_REFUSED(trek_index(x, SUBSCRIPTS(AT(0), ALL, NEW, AT(0))), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_index(x, SUBSCRIPTS(REST, REST)), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_index(x, SUBSCRIPTS(AT(2))), TREK_ERR_ARGUMENT);
-    ASSERT_REFUSED(trek_index(x, SUBSCRIPTS(BY(i))), TREK_ERR_ARGUMENT);
+    if (test_on_cpu()) { /* a GPU is told later */
+        ASSERT_REFUSED(trek_index(x, SUBSCRIPTS(BY(i))), TREK_ERR_ARGUMENT);
+        ASSERT_REFUSED(trek_index_reduce(x, i, x, 0, TREK_SCATTER_MAX, true), TREK_ERR_ARGUMENT);
+    }
     ASSERT_REFUSED(trek_index(x, SUBSCRIPTS(BY(NULL))), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_index(x, SUBSCRIPTS(BY(x))), TREK_ERR_DTYPE);
     ASSERT_REFUSED(trek_index(x, SUBSCRIPTS(BY(three))), TREK_ERR_SHAPE);
@@ -228,7 +231,6 @@ static void refused(void **state)
     ASSERT_REFUSED(trek_diagonal_scatter(x, x, 0, 0, 1), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_index_reduce(x, i, x, 1, TREK_SCATTER_MAX, true), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_index_reduce(x, LIST(TREK_F32, 1, 0), x, 0, TREK_SCATTER_MAX, true), TREK_ERR_DTYPE);
-    ASSERT_REFUSED(trek_index_reduce(x, i, x, 0, TREK_SCATTER_MAX, true), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_variance_with(x, trek_dims_none(), false, NAN, NULL), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_std_with(i, trek_dims_none(), false, 1, NULL), TREK_ERR_DTYPE);
 }

@@ -58,17 +58,28 @@ def draw_nanquantile(d):
     return {"x": x, "q": q, "dim": d.dim(len(shape)), "keepdim": d.chance(0.5), "interpolation": d.pick(0, 0, 1, 2, 3, 4)}
 
 
+@shaped("searchsorted_by")
+def draw_searchsorted_by(d):
+    dtype, n = d.pick("f32", "f64", "i64", "i32"), d.pick(1, 2, 3, 5, 9)
+    lead = d.shape(0, 2, 20) if d.chance(0.5) else []
+    lead = [size or 1 for size in lead]
+    return {"sequence": d.tensor(dtype, lead + [n], kinds=("small",) if dtype[0] == "i" else ("normal", "grid"), grad=False, plain=True),
+            "sorter": d.indices(lead + [n], n, ("i64",)), "x": d.tensor(dtype, (lead + [d.pick(1, 2, 4)]) if lead else d.shape(0, 2, 20), kinds=("small",) if dtype[0] == "i" else ("normal",), grad=False), "right": d.chance(0.5)}
+
+
 @shaped("unique_consecutive")
 def draw_unique_consecutive(d):
     return {"x": d.tensor(d.dtype(), d.shape(), kinds=("grid", "zeros", "same"))}
 
 
-@shaped("solve_right", "pinv_with", "lstsq_with", "matrix_rank_with", "matrix_exp")
+@shaped("solve_right", "lu", "pinv_with", "lstsq_with", "matrix_rank_with", "matrix_exp")
 def draw_matrices(d):
     dtype, n, k = d.pick("f32", "f64", "f64"), d.pick(1, 2, 3, 4, 5), d.pick(1, 2, 3)
     batch = [d.pick(1, 2, 3) for _ in range(d.pick(0, 0, 1, 2))]
     if d.name == "solve_right":
         return {"a": matrices(d, dtype, batch, n, n), "b": matrices(d, dtype, d.broadcast(batch) if d.chance(0.3) else batch, k, n)}
+    if d.name == "lu":
+        return {"a": matrices(d, dtype, batch, n, n)}
     if d.name == "matrix_exp":
         return {"a": d.tensor(dtype, batch + [n, n], kinds=("unit", "normal", "grid"))}
     m = d.pick(1, 2, 3, 4, 5)
@@ -127,6 +138,16 @@ def solve_right(a, b):
     return torch.linalg.solve(a, b.expand(*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:]), left=False)
 
 
+def searchsorted_by(sequence, sorter, x, right):
+    """Of what is in order: the sorter that is drawn is none, so that it is taken first."""
+    return torch.searchsorted(sequence.gather(-1, sorter).contiguous(), x.contiguous(), right=right)
+
+
+def lu(a):
+    """P alone: L and U multiply to the rest, tests/autograd/test_factorise.c."""
+    return torch.linalg.lu(a.detach()).P
+
+
 def ldexp(x, exponent):
     wide = x.double() * torch.pow(torch.tensor(2.0, dtype=torch.float64), exponent)
     return wide.to(x.dtype)
@@ -143,7 +164,7 @@ TABLE.update({
     "ifftshift": shifted(torch.fft.ifftshift), "lerp_var": torch.lerp, "round_decimals": lambda x, decimals: torch.round(x, decimals=decimals), "ldexp": ldexp,
     "frexp": frexp, "entr": torch.special.entr, "ndtr": torch.special.ndtr, "xlog1py": torch.special.xlog1py, "nanquantile": nanquantile,
     "unique_consecutive": lambda x: list(torch.unique_consecutive(x.detach(), return_inverse=True, return_counts=True)),
-    "solve_right": solve_right, "pinv_with": lambda a, rtol, atol: torch.linalg.pinv(a, **tolerance(rtol, atol)),
+    "solve_right": solve_right, "lu": lu, "searchsorted_by": searchsorted_by, "pinv_with": lambda a, rtol, atol: torch.linalg.pinv(a, **tolerance(rtol, atol)),
     "lstsq_with": lambda a, b, rcond: torch.linalg.pinv(a, **tolerance(rcond, 0.0)) @ b,
     "matrix_rank_with": lambda a, rtol, atol: torch.linalg.matrix_rank(a.detach(), **tolerance(rtol, atol)), "matrix_exp": lambda a: torch.linalg.matrix_exp(a.contiguous()),
 })

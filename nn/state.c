@@ -220,6 +220,7 @@ trek_tensor *trek_state_find(const trek_state *s, const char *name)
         return NULL;
     }
     int entry = trek_state_lookup(s, name);
+    trek_note_search("trek_state_find", entry < 0 ? name : NULL);
     return entry < 0 ? NULL : trek_state_entry_keep(&s->entries[entry]);
 }
 

@@ -158,7 +158,8 @@ static void test_layout(void **state)
     assert_null(trek_state_text(s, "trek.aliases"));
     assert_ptr_equal(trek_state_find(s, "m"), trek_state_tensor(s, 0));
     assert_int_equal((int)trek_tensor_item(trek_state_find(s, "m")), -2);
-    assert_null(trek_state_find(s, "k"));
+    FAILS(trek_state_add(s, "more", trek_state_find(s, "k")), TREK_ERR_ARGUMENT,
+          "the last trek_state_find, for \"k\", found nothing");
     assert_int_equal(trek_error_status(), TREK_OK);
     trek_state_free(&s);
 }

@@ -193,7 +193,8 @@ static trek_status find_address(const trek_launch_opts *opts, int which, trek_la
     const char *nodes = variable("SLURM_STEP_NODELIST"), *uri = variable("OMPI_MCA_orte_hnp_uri");
     size_t size = sizeof launch->address;
     if (!given && which != TREK_RUN)
-        given = launch->locals == launch->processes ? NULL : variable("MASTER_ADDR"); /* of one machine nobody else need reach it */
+        given = launch->locals == launch->processes ? NULL : variable("MASTER_ADDR");
+            /* of one machine nobody else need reach it */
     if (given && strlen(given) >= size)
         return trek_fail(TREK_ERR_ARGUMENT, "the address of process 0 has %zu bytes", strlen(given));
     if (given)

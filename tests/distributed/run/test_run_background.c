@@ -511,8 +511,8 @@ static int count_openings(int watched)
     return n;
 }
 
-/* In the midst of an epoch; the rest of it is trained by the run that goes on. It reads its file at once: another one may have the
- * name a moment later. */
+/* In the midst of an epoch; the rest of it is trained by the run that goes on. It reads its file at once: another one may have
+ * the name a moment later. */
 static void test_stop_and_resume(void **state)
 {
     line_dtype = TREK_F32; /* as an outer optimizer has parameters */

@@ -37,7 +37,7 @@ for kind in shared static; do
         grep -q TREK_HAVE_ONEDNN "$build/build.ninja" && libraries+=(-ldnnl)
     fi
     if cc -std=c11 -I. "$build/no_device.c" -o "$build/no_device_$kind" "${libraries[@]}"; then
-        TREK_PLUGIN_PATH=$(dirname "$plugin") "$build/no_device_$kind" || complain "$kind core: no clear status"
+        TREK_PLUGIN_PATH=$(realpath "$(dirname "$plugin")") "$build/no_device_$kind" || complain "$kind core: no clear status"
     else
         complain "$kind core: does not link"
     fi

@@ -359,6 +359,23 @@ static void test_no_connection(void **state)
     RUN(&r, NULL, "-H", "a:1", "--remote-trek-run", "/no/such's", "true");
     check_exit(&r, 1);
     expect(&r, "trek-run: a: '/no/such's' cannot be run there (ssh ended with status 127)", 1);
+    char path[4096], *before = getenv("PATH"); /* the usual ssh lends the other machines neither keys nor a screen */
+    snprintf(path, sizeof path, "%s/usual", folder);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/usual/ssh", folder);
+    FILE *usual = fopen(path, "w");
+    assert_true(usual && fputs("#!/bin/sh\necho \"called: $*\" >&2; exit 255\n", usual) >= 0 && fclose(usual) == 0 &&
+                chmod(path, 0700) == 0);
+    snprintf(path, sizeof path, "%s/usual:%s", folder, before);
+    before = strdup(before);
+    setenv("PATH", path, 1);
+    unsetenv("TREK_RUN_SSH");
+    RUN(&r, NULL, "-H", "a:1", "true");
+    setenv("PATH", before, 1);
+    setenv("TREK_RUN_SSH", ssh, 1);
+    free(before);
+    check_exit(&r, 1);
+    expect(&r, " -o ForwardAgent=no -o ForwardX11=no ", 1);
     RUN(&r, NULL, "-H", "a:1", "--ssh", "/no/such/ssh -v", "true");
     check_exit(&r, 1);
     expect(&r, "trek-run: a: '", 1);

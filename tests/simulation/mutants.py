@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether simulated schedules notice a defect that the job's control channel, doors or communicators once had, or might have. Each mutant
+"""Whether simulated schedules notice a defect that the job's control channel, doors, communicators or runs once had, or might have. Each mutant
 takes one mend back; it is compiled, and the simulation must fail within its schedules.
 
 Usage: mutants.py <source root> <build folder> [name ...]

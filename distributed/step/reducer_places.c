@@ -203,8 +203,6 @@ trek_status trek_reducer_settle(trek_reducer *r)
         trek_reducer_item *item = &r->items[k];
         trek_status done = trek_item_trains(item) && r->any[k] ? settle(item) : TREK_OK;
         status = status != TREK_OK ? status : done;
-        if (trek_item_trains(item) && !r->any[k] && trek_item_has_grad(item))
-            trek_var_zero_grad(item->var); /* of a rank that does not count */
     }
     return status;
 }

@@ -33,6 +33,7 @@ static struct {
     int64_t steps;
     double deadline_s;
     sim_fault *at_door; /* comes when its process is about to open its door; NULL: none */
+    sim_fault *at_meet; /* when it looks for the others */
     member members[SIM_PROCESSES];
 } job;
 
@@ -109,6 +110,8 @@ static trek_status meet(trek_regroup *regroup, trek_comm **comm, member *own)
     do {
         int64_t since = sim.now_ns;
         trek_error_clear();
+        if (job.at_meet && own->number == job.at_meet->process)
+            sim_faults_let(job.at_meet);
         trek_comm *next = trek_regroup_meet(regroup, *comm, job.least);
         outcome_time("meeting the others", since, only_deaths() ? 12 * SIM_S : (int64_t)(job.deadline_s * 1e9) * 2 + 20 * SIM_S);
         own->alone = next == NULL;
@@ -274,6 +277,11 @@ static void begin(sim_random *random)
     sim_faults_draw(random, &mix);
     if (job.n > 2 && sim_chance(random, 150))
         draw_at_door(random);
+    if (job.n > 2 && sim_chance(random, 250)) {
+        job.at_meet = &sim.faults[sim.n_faults++];
+        *job.at_meet = (sim_fault){ .kind = SIM_KILL, .follows = true, .process = (int)sim_below(random, job.n) };
+        job.at_meet->at_step = (uint64_t)sim_span(random, 20, 250);
+    }
     if (job.restarts)
         sim_at(sim.now_ns + SIM_S, look_for_dead, NULL, 0);
     sim.bound_ns = sim.now_ns + 7200 * SIM_S;

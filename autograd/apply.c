@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Applying ops to variables, and recording them. */
+#include "autograd/calls_internal.h"
 #include "autograd/offload_internal.h"
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
@@ -62,7 +63,8 @@ static trek_node *record(const trek_op *op, trek_var *const *inputs, int n, cons
 }
 
 /* Tensors of the inputs, in few[] or in a block of their own; NULL on failure. */
-static inline trek_tensor **unwrap(const trek_op *op, trek_var *const *inputs, int n, trek_tensor **few, bool *needs_grad)
+static inline trek_tensor **unwrap(const trek_op *op, trek_var *const *inputs, int n, const trek_attrs *attrs, trek_tensor **few,
+                                   bool *needs_grad)
 {
     trek_tensor **tensors = few;
     if (n > FEW && !(tensors = trek_block_alloc((size_t)n * sizeof *tensors)))
@@ -80,7 +82,7 @@ static inline trek_tensor **unwrap(const trek_op *op, trek_var *const *inputs, i
     *needs_grad = needs;
     if (!missing)
         return tensors;
-    trek_fail_missing(op->name, "an input");
+    trek_fail_missing(trek_op_called(op, attrs), "an input");
     if (tensors != few)
         trek_block_free(tensors);
     return NULL;
@@ -122,7 +124,7 @@ static inline trek_status wrap_outputs(trek_op_call *call, trek_node *node, trek
 }
 
 static inline trek_status run(const trek_op *op, trek_var *const *inputs, trek_tensor **tensors, int n, const trek_attrs *attrs,
-                       bool needs_grad, trek_var **outs, int n_outs)
+                              bool needs_grad, trek_tensor *given, trek_var **outs, int n_outs)
 {
     trek_op_call call;
     call.op = op;
@@ -135,6 +137,10 @@ static inline trek_status run(const trek_op *op, trek_var *const *inputs, trek_t
         call.attrs = *attrs;
     else
         call.attrs.i[0] = 0; /* all that an op without numbers may look at */
+    if (given) {
+        call.outputs[0] = given;
+        call.n_outputs = 1;
+    }
     trek_status status = trek_op_run(&call);
     if (status != TREK_OK)
         return status;
@@ -152,9 +158,10 @@ static inline trek_status run(const trek_op *op, trek_var *const *inputs, trek_t
     return status;
 }
 
-static trek_status fail_scope(const trek_op *op)
+static trek_status fail_scope(const trek_op *op, const trek_attrs *attrs)
 {
-    return trek_fail(TREK_ERR_SCOPE, "%s: no scope is open; begin one with trek_scope_begin, or use a loader's loop", op->name);
+    return trek_fail(TREK_ERR_SCOPE, "%s: no scope is open; begin one with trek_scope_begin, or use a loader's loop",
+                     trek_op_called(op, attrs));
 }
 
 /* TREK_DEBUG=1: neither the variables nor their tensors were freed. */
@@ -178,18 +185,37 @@ trek_status trek_apply_many(const trek_op *op, trek_var *const *inputs, int n, c
     trek_tensor *few[FEW];
     bool needs_grad;
     if (trek_scopes.depth == 0)
-        return fail_scope(op);
+        return fail_scope(op, attrs);
     if (trek_debug && check_inputs_live(op, inputs, n) != TREK_OK)
         return TREK_ERR_STATE;
     if (trek_grad_mode_here.autocast != TREK_F32 && (op->flags & TREK_OP_CASTS))
         return trek_autocast_apply(op, inputs, n, attrs, outs, n_outs);
-    trek_tensor **tensors = unwrap(op, inputs, n, few, &needs_grad);
+    trek_tensor **tensors = unwrap(op, inputs, n, attrs, few, &needs_grad);
     if (!tensors)
         return trek_error_status();
-    trek_status status = run(op, inputs, tensors, n, attrs, needs_grad, outs, n_outs);
+    trek_status status = run(op, inputs, tensors, n, attrs, needs_grad, NULL, outs, n_outs);
     if (tensors != few)
         trek_block_free(tensors);
     return status;
+}
+
+trek_var *trek_apply_into(const trek_op *op, trek_var *const *inputs, int n, trek_tensor *given)
+{
+    trek_tensor *few[FEW], **tensors = few;
+    trek_var *out;
+    bool needs_grad = false;
+    trek_status status = trek_scopes.depth == 0 ? fail_scope(op, NULL) : TREK_OK;
+    if (status == TREK_OK && !(tensors = unwrap(op, inputs, n, NULL, few, &needs_grad)))
+        status = trek_error_status();
+    trek_ref_take(&given->refs);
+    if (status == TREK_OK)
+        status = run(op, inputs, tensors, n, NULL, needs_grad, given, &out, 1);
+    if (status != TREK_OK)
+        trek_tensor_release(given); /* the reference that the result would have had */
+    trek_tensor_release(given);
+    if (tensors && tensors != few)
+        trek_block_free(tensors);
+    return status == TREK_OK ? out : NULL;
 }
 
 /* trek_op_run of one or two inputs. Element-wise over floats that are alike in

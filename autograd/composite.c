@@ -18,11 +18,15 @@ COMPOSITE(linear)
     return attrs->i[0] == TREK_ACTIVATION_GELU ? trek_gelu(y) : y;
 }
 
-/* (x - mean) / sqrt(var + eps) over dims */
-static trek_var *normalized(trek_var *x, trek_dims_list dims, double eps)
+/* (x - mean) / sqrt(var + eps) over dims. zero: where that would be 0 / 0. */
+static trek_var *normalized(trek_var *x, trek_dims_list dims, double eps, bool zero)
 {
     trek_var *centred = trek_sub(x, trek_mean(x, dims, true));
     trek_var *variance = trek_mean(trek_square(centred), dims, true);
+    if (zero && eps == 0) {
+        trek_var *flat = trek_eq_scalar(variance, 0);
+        return trek_mul(centred, trek_masked_fill(trek_rsqrt(trek_masked_fill(variance, flat, 1)), flat, 0));
+    }
     return trek_mul(centred, trek_rsqrt(trek_add_scalar(variance, eps)));
 }
 
@@ -32,7 +36,7 @@ COMPOSITE(layer_norm)
     trek_dims_list dims = { 0 };
     for (int d = 1; d <= attrs->i[0]; d++)
         dims.sizes[dims.ndim++] = -d;
-    trek_var *y = normalized(trek_rule_wide(inputs[0]), dims, attrs->f[0]);
+    trek_var *y = normalized(trek_rule_wide(inputs[0]), dims, attrs->f[0], false);
     if (inputs[1])
         y = trek_mul(y, trek_rule_wide(inputs[1]));
     if (inputs[2])
@@ -50,7 +54,7 @@ COMPOSITE(group_norm)
         channels.sizes[d] = d == 1 ? shape.sizes[1] : 1;
     int64_t groups = shape.sizes[0] * attrs->i[0], columns = groups > 0 ? trek_shape_numel(shape) / groups : 0;
     trek_var *rows = trek_reshape(trek_rule_wide(inputs[0]), trek_dims(groups, columns));
-    trek_var *y = trek_reshape(normalized(rows, trek_dims(1), attrs->f[0]), shape);
+    trek_var *y = trek_reshape(normalized(rows, trek_dims(1), attrs->f[0], false), shape);
     if (inputs[1])
         y = trek_mul(y, trek_reshape(trek_rule_wide(inputs[1]), channels));
     if (inputs[2])
@@ -73,7 +77,7 @@ COMPOSITE(batch_norm)
     }
     trek_var *y, *x = trek_rule_wide(inputs[0]);
     if (attrs->i[0]) {
-        y = normalized(x, others, attrs->f[1]);
+        y = normalized(x, others, attrs->f[1], true);
     } else {
         trek_var *rstd = trek_rsqrt(trek_add_scalar(trek_reshape(trek_rule_wide(inputs[4]), channels), attrs->f[1]));
         y = trek_mul(trek_sub(x, trek_reshape(trek_rule_wide(inputs[3]), channels)), rstd);

@@ -2,9 +2,11 @@
 /* Products of vectors and matrices, and distances, made of other ops. */
 #include <math.h>
 
+#include "autograd/calls_internal.h"
 #include "autograd/ops.h"
 #include "autograd/rules_internal.h"
 #include "autograd/tape_internal.h"
+#include "tensor/rank_context.h"
 
 /* Whether both are there and have `dims` dimensions; false and an error. */
 static bool both_of(const char *name, trek_var *x, trek_var *y, int dims)
@@ -25,10 +27,15 @@ trek_var *trek_outer_product(trek_var *x, trek_var *y)
 
 trek_var *trek_dot(trek_var *x, trek_var *y)
 {
-    return both_of("dot", x, y, 1) ? trek_matmul(x, y) : NULL;
+    const char *before = trek_op_calling("dot");
+    return trek_op_called_end(before, both_of("dot", x, y, 1) ? trek_matmul(x, y) : NULL);
 }
 
-trek_var *trek_vdot(trek_var *x, trek_var *y) { return trek_dot(x, y); }
+trek_var *trek_vdot(trek_var *x, trek_var *y)
+{
+    const char *before = trek_op_calling("vdot");
+    return trek_op_called_end(before, trek_dot(x, y));
+}
 
 trek_var *trek_inner(trek_var *x, trek_var *y)
 {
@@ -39,7 +46,8 @@ trek_var *trek_inner(trek_var *x, trek_var *y)
     if (trek_var_size(x, -1) != trek_var_size(y, -1))
         return trek_fail_null(TREK_ERR_SHAPE, "inner: last dimensions of sizes %lld and %lld", (long long)trek_var_size(x, -1),
                               (long long)trek_var_size(y, -1));
-    return trek_tensordot(x, y, trek_dims(-1), trek_dims(-1));
+    const char *before = trek_op_calling("inner");
+    return trek_op_called_end(before, trek_tensordot(x, y, trek_dims(-1), trek_dims(-1)));
 }
 
 trek_var *trek_kron(trek_var *x, trek_var *y)
@@ -73,7 +81,7 @@ trek_var *trek_trace(trek_var *x)
 
 /* --- products that are added -------------------------------------------------------------------- */
 
-static bool addable(const char *name, trek_var *x, trek_var *product, double beta, double alpha)
+static bool addable(const char *name, trek_var *x, trek_var *product, trek_dtype dtype, double beta, double alpha)
 {
     trek_shape to = trek_var_shape(product), from = trek_var_shape(x);
     bool fits = from.ndim <= to.ndim;
@@ -83,9 +91,9 @@ static bool addable(const char *name, trek_var *x, trek_var *product, double bet
     if (!fits)
         return trek_fail(TREK_ERR_SHAPE, "%s: %s does not broadcast to the product, %s", name, trek_shape_text(from, a),
                          trek_shape_text(to, b)), false;
-    if (trek_var_dtype(x) != trek_var_dtype(product))
+    if (trek_var_dtype(x) != dtype)
         return trek_fail(TREK_ERR_DTYPE, "%s: %s is added to a product of %s", name, trek_dtype_name(trek_var_dtype(x)),
-                         trek_dtype_name(trek_var_dtype(product))), false;
+                         trek_dtype_name(dtype)), false;
     if (!trek_dtype_is_float(trek_var_dtype(x)) && (beta != trunc(beta) || alpha != trunc(alpha)))
         return trek_fail(TREK_ERR_ARGUMENT, "%s: numbers with fractions, %g and %g, beside integers", name, beta, alpha), false;
     return true;
@@ -97,6 +105,20 @@ static trek_var *nothing_of(trek_var *x)
     return trek_masked_fill(x, trek_cast(trek_ones_like(x), TREK_BOOL), 0);
 }
 
+/* Of matrices, or batches of them; 16-bit ones give f32, so that what is added to it is rounded once. */
+static trek_var *product_of(trek_var *y, trek_var *z)
+{
+    const trek_rank_watch *watch = trek_rank_watched();
+    int n = trek_var_ndim(y);
+    if (!trek_dtype_is_16bit(trek_var_dtype(y)) || trek_grad_mode_here.autocast != TREK_F32 ||
+        (watch && watch->around)) /* an export knows no such product */
+        return trek_matmul(y, z);
+    trek_shape shape = trek_var_shape(y);
+    shape.sizes[n - 1] = trek_var_size(z, n - 1);
+    trek_tensor *wide = trek_tensor_empty(shape, TREK_F32, trek_var_device(y));
+    return wide ? trek_apply_into(&trek_ops[TREK_OP_matmul], (trek_var *[]){ y, z }, 2, wide) : NULL;
+}
+
 static trek_var *add_product(const char *name, trek_var *x, trek_var *y, trek_var *z, int dims, double beta, double alpha)
 {
     if (!x)
@@ -106,24 +128,31 @@ static trek_var *add_product(const char *name, trek_var *x, trek_var *y, trek_va
     if (dims == 3 && trek_var_size(y, 0) != trek_var_size(z, 0))
         return trek_fail_null(TREK_ERR_SHAPE, "%s: batches of %lld and %lld", name, (long long)trek_var_size(y, 0),
                               (long long)trek_var_size(z, 0));
-    trek_var *product = trek_matmul(y, z);
-    if (!product || !addable(name, x, product, beta, alpha))
+    trek_var *product = product_of(y, z);
+    if (!product)
         return NULL;
+    bool widened = trek_dtype_is_16bit(trek_var_dtype(y)) && trek_var_dtype(product) == TREK_F32;
+    trek_dtype dtype = widened ? trek_var_dtype(y) : trek_var_dtype(product);
+    if (!addable(name, x, product, dtype, beta, alpha))
+        return NULL;
+    x = trek_cast(x, trek_var_dtype(product));
     product = alpha == 1 ? product : trek_mul_scalar(product, alpha);
     if (beta == 0 && !trek_var_requires_grad(x))
-        return product;
+        return trek_cast(product, dtype);
     trek_var *scaled = beta == 1 ? x : beta == 0 ? nothing_of(x) : trek_mul_scalar(x, beta);
-    return trek_add(scaled, product);
+    return trek_cast(trek_add(scaled, product), dtype);
 }
 
 trek_var *trek_addmm(trek_var *x, trek_var *y, trek_var *z, double beta, double alpha)
 {
-    return add_product("addmm", x, y, z, 2, beta, alpha);
+    const char *before = trek_op_calling("addmm");
+    return trek_op_called_end(before, add_product("addmm", x, y, z, 2, beta, alpha));
 }
 
 trek_var *trek_baddbmm(trek_var *x, trek_var *y, trek_var *z, double beta, double alpha)
 {
-    return add_product("baddbmm", x, y, z, 3, beta, alpha);
+    const char *before = trek_op_calling("baddbmm");
+    return trek_op_called_end(before, add_product("baddbmm", x, y, z, 3, beta, alpha));
 }
 
 /* --- distances ---------------------------------------------------------------------------------- */

@@ -105,6 +105,10 @@ trek_var *trek_scatter_reduce(trek_var *x, trek_var *index, trek_var *source, in
         return NULL;
     if (reduction == TREK_SCATTER_SUM)
         return trek_scatter_add(start, index, source, dim);
+    if (reduction == TREK_SCATTER_MEAN && trek_dtype_is_16bit(trek_var_dtype(x))) { /* their sums are too large, or rounded */
+        start = trek_cast(start, TREK_F32);
+        source = trek_cast(source, TREK_F32);
+    }
     if (reduction == TREK_SCATTER_MEAN)
         return means(trek_scatter_add(start, index, source, dim), x, index, source, dim, include_self);
     return trek_apply_scatter_reduce(start, index, source, dim,

@@ -23,8 +23,8 @@ TREK_API trek_var *trek_dot(trek_var *x, trek_var *y);   /* of vectors as long, 
 TREK_API trek_var *trek_vdot(trek_var *x, trek_var *y);  /* the same: there are no complex numbers */
 /* Each element of x times y, as blocks; the input with fewer dimensions gets some in front. UNSUPPORTED: more than 4. */
 TREK_API trek_var *trek_kron(trek_var *x, trek_var *y);
-/* beta x + alpha (y z), matrices, or batches [B, ., .] of one size each; x broadcasts. beta = 0: x is not looked at. ARGUMENT:
- * numbers with fractions beside integers. */
+/* beta x + alpha (y z), matrices, or batches [B, ., .] of one size each; x broadcasts. beta = 0: x is not looked at. Of
+ * 16 bits the sum is rounded once. ARGUMENT: numbers with fractions beside integers. */
 TREK_API trek_var *trek_addmm(trek_var *x, trek_var *y, trek_var *z, double beta, double alpha);
 TREK_API trek_var *trek_baddbmm(trek_var *x, trek_var *y, trek_var *z, double beta, double alpha);
 TREK_API trek_var *trek_trace(trek_var *x); /* of a matrix; integers and bool give i64 */

@@ -3,10 +3,9 @@
  * PyTorch's. Options may be NULL. Means are over all elements or rows, 0 with gradients of 0 over nothing, and data
  * parallelism reads how many (trek_loss_weight).
  *
- * What is not said otherwise: the shapes of both inputs broadcast, and the mean is over the elements that come out. The
- * result's dtype is what both promote to (PyTorch's bce: the target's). Steps are computed in it, or in f32 for 16-bit ones.
- * (So [N, 1] against [N] is [N, N], of which PyTorch warns: give both one shape.)
- * PyTorch's bce wants one shape. Derivatives by targets and weights are taken where PyTorch has none. DTYPE: one input at least
+ * Inputs and targets have one shape (SHAPE: otherwise, also where they would broadcast, of which PyTorch warns: [N, 1] against
+ * [N] would be N * N losses). The result's dtype is what both promote to (PyTorch's bce: the target's). Steps are computed in it,
+ * or in f32 for 16-bit ones. Derivatives by targets and weights are taken where PyTorch has none. DTYPE: one input at least
  * is of a floating dtype; of l1_loss the other is not bool; of bce, kl_div and the later ones all are. */
 #ifndef TREK_AUTOGRAD_LOSSES_H
 #define TREK_AUTOGRAD_LOSSES_H
@@ -145,7 +144,8 @@ TREK_API trek_var *trek_cosine_embedding_loss(trek_var *x, trek_var *y, trek_var
 TREK_API trek_var *trek_margin_ranking_loss(trek_var *x, trek_var *y, trek_var *target, const trek_margin_opts *opts);
 /* x where target is 1, max(0, margin - x) where it is -1. */
 TREK_API trek_var *trek_hinge_embedding_loss(trek_var *x, trek_var *target, const trek_margin_opts *opts);
-/* max(0, margin + |anchor - positive| - |anchor - negative|), distances as pairwise_distance's; a margin of 0, too. */
+/* max(0, margin + |anchor - positive| - |anchor - negative|), distances as pairwise_distance's; a margin of 0, too.
+ * ARGUMENT: a negative margin. */
 TREK_API trek_var *trek_triplet_margin_loss(trek_var *anchor, trek_var *positive, trek_var *negative,
                                             const trek_margin_opts *opts);
 /* Of logits [N, C], labels [N] of an integer dtype: sum over the other classes c of max(0, margin - x[label] + x[c])^p / C. */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What losses share: the dtypes they take, what they are computed in and rounded to, their reductions. A mean over nothing
  * is 0. */
+#include <stdio.h>
+
 #include "autograd/losses_internal.h"
 
 bool trek_loss_takes(const char *name, trek_dtype x, trek_dtype y, trek_loss_taken what)
@@ -13,6 +15,35 @@ bool trek_loss_takes(const char *name, trek_dtype x, trek_dtype y, trek_loss_tak
         return true;
     trek_fail(TREK_ERR_DTYPE, "%s: inputs of %s and %s; %s", name, trek_dtype_name(x), trek_dtype_name(y), words[what]);
     return false;
+}
+
+static bool broadcasts_to(const trek_tensor *x, const trek_tensor *y)
+{
+    bool fits = x->ndim <= y->ndim;
+    for (int d = 1; fits && d <= x->ndim; d++)
+        fits = x->sizes[x->ndim - d] == 1 || x->sizes[x->ndim - d] == y->sizes[y->ndim - d];
+    return fits;
+}
+
+bool trek_loss_alike(const char *name, trek_var *const *inputs, int n)
+{
+    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT], hint[TREK_SHAPE_TEXT + 64] = "";
+    for (int k = 0; k < n; k++)
+        if (!inputs[k])
+            return trek_fail_missing(name, "an input"), false;
+    const trek_tensor *x = inputs[0]->data, *y = x;
+    for (int k = 1; k < n && trek_same_sizes(x, y); k++)
+        y = inputs[k]->data;
+    if (trek_same_sizes(x, y))
+        return true;
+    bool fewer = broadcasts_to(y, x);
+    trek_tensor_shape_text(x, a);
+    trek_tensor_shape_text(y, b);
+    if (x->numel == y->numel)
+        snprintf(hint, sizeof hint, "; trek_reshape one to the other's, as to %s", a);
+    else if (fewer || broadcasts_to(x, y))
+        snprintf(hint, sizeof hint, "; trek_expand the smaller to %s, if it is meant for all", fewer ? a : b);
+    return trek_fail(TREK_ERR_SHAPE, "%s: inputs of one shape are needed, not %s and %s%s", name, a, b, hint), false;
 }
 
 trek_dtype trek_loss_dtype(trek_dtype common)
@@ -55,7 +86,7 @@ static trek_var *mean_all(trek_var *x, trek_dtype dtype)
 
 trek_var *trek_loss_mean_rows(trek_var *total, double rows, trek_dtype dtype)
 {
-    return trek_loss_mean_of(trek_loss_rounded(rows > 0 ? trek_mul_scalar(total, 1 / rows) : total, dtype), rows);
+    return trek_loss_mean_of(trek_loss_rounded(rows != 0 ? trek_mul_scalar(total, 1 / rows) : total, dtype), rows);
 }
 
 bool trek_loss_reduction_known(const char *name, trek_reduction reduction)
@@ -71,14 +102,6 @@ trek_var *trek_loss_reduced(trek_var *losses, trek_reduction reduction, trek_dty
     if (reduction == TREK_REDUCTION_MEAN)
         return mean_all(losses, dtype);
     return trek_loss_rounded(reduction == TREK_REDUCTION_SUM ? trek_sum(losses, trek_dims_none(), false) : losses, dtype);
-}
-
-static bool broadcasts_to(const trek_tensor *x, const trek_tensor *y)
-{
-    bool fits = x->ndim <= y->ndim;
-    for (int d = 1; fits && d <= x->ndim; d++)
-        fits = x->sizes[x->ndim - d] == 1 || x->sizes[x->ndim - d] == y->sizes[y->ndim - d];
-    return fits;
 }
 
 trek_var *trek_loss_weighted(const char *name, trek_var *losses, trek_var *weight)

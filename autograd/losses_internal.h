@@ -19,6 +19,9 @@ trek_dtype trek_loss_dtype(trek_dtype common);
  * round; false and an error. *result: what it is rounded to. */
 bool trek_loss_widen(const char *name, trek_var **inputs, int n, trek_loss_taken what, trek_dtype *result);
 
+/* Whether all n inputs are there and have one shape; false and an error, which says which reshape was meant. */
+bool trek_loss_alike(const char *name, trek_var *const *inputs, int n);
+
 trek_var *trek_loss_rounded(trek_var *loss, trek_dtype dtype);
 
 bool trek_loss_reduction_known(const char *name, trek_reduction reduction);

@@ -113,7 +113,8 @@ trek_var *trek_margin_ranking_loss(trek_var *x, trek_var *y, trek_var *target, c
     trek_dtype dtype;
     trek_margin_opts opts = options(given);
     trek_var *in[3] = { x, y, target };
-    if (!options_fit(name, &opts) || !trek_loss_widen(name, in, 3, TREK_LOSS_ANY_BESIDE, &dtype))
+    if (!options_fit(name, &opts) || !trek_loss_alike(name, in, 3) ||
+        !trek_loss_widen(name, in, 3, TREK_LOSS_ANY_BESIDE, &dtype))
         return NULL;
     trek_var *losses = at_least_0(trek_add_scalar(trek_mul(trek_neg(in[2]), trek_sub(in[0], in[1])),
                                                   trek_option(opts.margin, 0)));
@@ -126,7 +127,8 @@ trek_var *trek_hinge_embedding_loss(trek_var *x, trek_var *target, const trek_ma
     trek_dtype dtype;
     trek_margin_opts opts = options(given);
     trek_var *in[2] = { x, target };
-    if (!options_fit(name, &opts) || !trek_loss_widen(name, in, 2, TREK_LOSS_ANY_BESIDE, &dtype))
+    if (!options_fit(name, &opts) || !trek_loss_alike(name, in, 2) ||
+        !trek_loss_widen(name, in, 2, TREK_LOSS_ANY_BESIDE, &dtype))
         return NULL;
     trek_var *apart = at_least_0(trek_add_scalar(trek_neg(in[0]), trek_option(opts.margin, 1)));
     /* PyTorch's: whatever is not 1 has the margin, whatever is not -1 itself. */
@@ -142,12 +144,11 @@ trek_var *trek_triplet_margin_loss(trek_var *anchor, trek_var *positive, trek_va
     trek_margin_opts opts = options(given);
     double p = opts.p == 0 ? 2 : opts.p, eps = trek_option(opts.eps, 1e-6), margin = trek_option(opts.margin, 1);
     trek_var *in[3] = { anchor, positive, negative };
-    if (!options_fit(name, &opts) || !trek_loss_widen(name, in, 3, TREK_LOSS_FLOATS_ONLY, &dtype))
+    if (!(margin >= 0))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: a margin of %g; it must not be negative", name, margin);
+    if (!options_fit(name, &opts) || !trek_loss_alike(name, in, 3) ||
+        !trek_loss_widen(name, in, 3, TREK_LOSS_FLOATS_ONLY, &dtype))
         return NULL;
-    int n = trek_var_ndim(in[0]);
-    if (n != trek_var_ndim(in[1]) || n != trek_var_ndim(in[2]))
-        return trek_fail_null(TREK_ERR_SHAPE, "%s: anchor, positive and negative have %d, %d and %d dimensions", name, n,
-                              trek_var_ndim(in[1]), trek_var_ndim(in[2]));
     trek_var *near = trek_pairwise_distance(in[0], in[1], p, eps, false),
         *far = trek_pairwise_distance(in[0], in[2], p, eps, false);
     if (opts.swap)
@@ -197,7 +198,8 @@ trek_var *trek_multilabel_soft_margin_loss(trek_var *x, trek_var *target, const 
     trek_dtype dtype;
     trek_loss_opts opts = given ? *given : (trek_loss_opts){ 0 };
     trek_var *inputs[2] = { x, target };
-    if (!trek_loss_widen(name, inputs, 2, TREK_LOSS_FLOATS_ONLY, &dtype) || !trek_loss_reduction_known(name, opts.reduction))
+    if (!trek_loss_alike(name, inputs, 2) || !trek_loss_widen(name, inputs, 2, TREK_LOSS_FLOATS_ONLY, &dtype) ||
+        !trek_loss_reduction_known(name, opts.reduction))
         return NULL;
     if (trek_var_ndim(inputs[0]) == 0)
         return trek_fail_null(TREK_ERR_SHAPE, "%s: an input without dimensions", name);

@@ -2,6 +2,7 @@
 /* Losses of one element and its target. */
 #include <math.h>
 
+#include "autograd/calls_internal.h"
 #include "autograd/losses_internal.h"
 
 #define LOG_2_PI 1.8378770664093454836
@@ -10,13 +11,13 @@
 static trek_var *pointwise(const char *name, trek_var *x, trek_var *target, trek_loss_taken what, int kind, double beta,
                            trek_dtype *result)
 {
-    if (!x || !target)
-        return trek_fail_missing(name, "an input"), NULL;
-    if (!trek_loss_takes(name, trek_var_dtype(x), trek_var_dtype(target), what))
+    if (!trek_loss_alike(name, (trek_var *[]){ x, target }, 2) ||
+        !trek_loss_takes(name, trek_var_dtype(x), trek_var_dtype(target), what))
         return NULL;
     trek_dtype common = trek_dtype_promote(trek_var_dtype(x), trek_var_dtype(target));
     *result = trek_loss_dtype(common);
-    return trek_apply_pointwise_loss(trek_cast(x, common), trek_cast(target, common), kind, beta);
+    const char *before = trek_op_calling(name);
+    return trek_op_called_end(before, trek_apply_pointwise_loss(trek_cast(x, common), trek_cast(target, common), kind, beta));
 }
 
 static trek_loss_opts options(const trek_loss_opts *given) { return given ? *given : (trek_loss_opts){ 0 }; }
@@ -134,7 +135,7 @@ trek_var *trek_bce_with_logits_with(trek_var *x, trek_var *target, const trek_bc
     trek_var *inputs[3] = { x, target, opts.pos_weight }, *losses = NULL;
     if (!opts.pos_weight)
         losses = pointwise(name, x, target, TREK_LOSS_FLOATS_ONLY, TREK_LOSS_LOGISTIC, 0, &dtype);
-    else if (trek_loss_widen(name, inputs, 3, TREK_LOSS_FLOATS_ONLY, &dtype))
+    else if (trek_loss_alike(name, inputs, 2) && trek_loss_widen(name, inputs, 3, TREK_LOSS_FLOATS_ONLY, &dtype))
         losses = positives_weighted(inputs);
     return losses ? finish(name, losses, &(trek_loss_opts){ opts.reduction, opts.weight }, dtype) : NULL;
 }
@@ -147,7 +148,7 @@ trek_var *trek_focal_loss(trek_var *x, trek_var *target, const trek_focal_opts *
     double alpha = trek_option(opts.alpha, 0.25), gamma = trek_option(opts.gamma, 2);
     if (!(gamma >= 0) || !(alpha <= 1))
         return trek_fail_null(TREK_ERR_ARGUMENT, "focal_loss: gamma %g (0 at least), alpha %g (1 at most)", gamma, alpha);
-    if (!trek_loss_widen("focal_loss", inputs, 2, TREK_LOSS_FLOATS_ONLY, &dtype))
+    if (!trek_loss_alike("focal_loss", inputs, 2) || !trek_loss_widen("focal_loss", inputs, 2, TREK_LOSS_FLOATS_ONLY, &dtype))
         return NULL;
     trek_var *p = trek_sigmoid(inputs[0]), *t = inputs[1];
     trek_var *missing = trek_sub(trek_add(p, t), trek_mul_scalar(trek_mul(p, t), 2)); /* 1 - p_t */
@@ -164,7 +165,8 @@ trek_var *trek_soft_margin_loss(trek_var *x, trek_var *target, const trek_loss_o
     trek_dtype dtype;
     trek_loss_opts opts = options(given);
     trek_var *inputs[2] = { x, target };
-    if (!trek_loss_widen("soft_margin_loss", inputs, 2, TREK_LOSS_FLOATS_ONLY, &dtype))
+    if (!trek_loss_alike("soft_margin_loss", inputs, 2) ||
+        !trek_loss_widen("soft_margin_loss", inputs, 2, TREK_LOSS_FLOATS_ONLY, &dtype))
         return NULL;
     trek_var *losses = trek_apply_pointwise_loss(trek_mul(inputs[0], inputs[1]), one_like(inputs[0]), TREK_LOSS_LOGISTIC, 0);
     return losses ? finish("soft_margin_loss", losses, &opts, dtype) : NULL;
@@ -185,7 +187,8 @@ trek_var *trek_poisson_nll_loss(trek_var *x, trek_var *target, const trek_poisso
     trek_dtype dtype;
     trek_poisson_nll_opts opts = given ? *given : (trek_poisson_nll_opts){ 0 };
     trek_var *inputs[2] = { x, target };
-    if (!trek_loss_widen("poisson_nll_loss", inputs, 2, TREK_LOSS_FLOATS_ONLY, &dtype))
+    if (!trek_loss_alike("poisson_nll_loss", inputs, 2) ||
+        !trek_loss_widen("poisson_nll_loss", inputs, 2, TREK_LOSS_FLOATS_ONLY, &dtype))
         return NULL;
     trek_var *losses = opts.rates
         ? trek_sub(inputs[0], trek_mul(inputs[1], trek_log(trek_add_scalar(inputs[0], trek_option(opts.eps, 1e-8)))))
@@ -214,7 +217,8 @@ trek_var *trek_gaussian_nll_loss(trek_var *x, trek_var *target, trek_var *varian
     trek_dtype dtype;
     trek_gaussian_nll_opts opts = given ? *given : (trek_gaussian_nll_opts){ 0 };
     trek_var *inputs[3] = { x, target, variance };
-    if (!trek_loss_widen("gaussian_nll_loss", inputs, 3, TREK_LOSS_FLOATS_ONLY, &dtype))
+    if (!trek_loss_alike("gaussian_nll_loss", inputs, 2) ||
+        !trek_loss_widen("gaussian_nll_loss", inputs, 3, TREK_LOSS_FLOATS_ONLY, &dtype))
         return NULL;
     trek_var *v = variance_for(inputs[2], inputs[0]);
     trek_var *below = v ? trek_any(trek_lt_scalar(v, 0), trek_dims_none(), false) : NULL;
@@ -236,7 +240,7 @@ trek_var *trek_kl_div_with(trek_var *log_probabilities, trek_var *target, const 
     trek_dtype dtype;
     trek_kl_div_opts opts = given ? *given : (trek_kl_div_opts){ 0 };
     trek_var *inputs[2] = { log_probabilities, target };
-    if (!trek_loss_widen("kl_div", inputs, 2, TREK_LOSS_FLOATS_ONLY, &dtype) ||
+    if (!trek_loss_alike("kl_div", inputs, 2) || !trek_loss_widen("kl_div", inputs, 2, TREK_LOSS_FLOATS_ONLY, &dtype) ||
         !trek_loss_reduction_known("kl_div", opts.reduction))
         return NULL;
     log_probabilities = inputs[0], target = inputs[1];

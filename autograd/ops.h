@@ -189,7 +189,7 @@ TREK_API int trek_chunk(trek_var *x, int chunks, int dim, trek_var **parts, int 
 TREK_API int trek_unbind(trek_var *x, int dim, trek_var **parts, int capacity);
 TREK_API trek_var *trek_index_select(trek_var *x, trek_var *index, int dim);           /* index: 1-D, any integer dtype */
 TREK_API trek_var *trek_index_add(trek_var *x, trek_var *index, trek_var *source, int dim);
-    /* indices are checked, also where nothing is added (torch does so of some shapes) */
+    /* indices are checked, also where nothing is added (torch: of some shapes); 16 bits are added in f32, rounded once */
 TREK_API trek_var *trek_gather(trek_var *x, trek_var *index, int dim);                 /* index: x's ndim, i64 or i32 */
 TREK_API trek_var *trek_scatter_add(trek_var *x, trek_var *index, trek_var *source, int dim);
 TREK_API trek_var *trek_one_hot(trek_var *x, int64_t classes);                         /* i64; classes -1: largest + 1 */

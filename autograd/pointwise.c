@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "autograd/calls_internal.h"
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 #include "tensor/pointwise.h"
@@ -27,7 +28,11 @@ trek_var *trek_hardtanh(trek_var *x, double low, double high)
     return trek_apply_pointwise(x, TREK_POINTWISE_hardtanh, low, high);
 }
 
-trek_var *trek_relu6(trek_var *x) { return trek_apply_pointwise(x, TREK_POINTWISE_hardtanh, 0, 6); }
+trek_var *trek_relu6(trek_var *x)
+{
+    const char *before = trek_op_calling("relu6");
+    return trek_op_called_end(before, trek_apply_pointwise(x, TREK_POINTWISE_hardtanh, 0, 6));
+}
 trek_var *trek_hardshrink(trek_var *x, double lambda) { return trek_apply_pointwise(x, TREK_POINTWISE_hardshrink, lambda, 0); }
 
 trek_var *trek_softshrink(trek_var *x, double lambda)
@@ -124,6 +129,17 @@ trek_var *trek_swiglu(trek_var *x, int dim)
 
 /* --- arithmetic -------------------------------------------------------------------------------------- */
 
+/* The inputs in their common dtype, 16-bit ones in f32, so that steps between do not round; what the result is rounded to. */
+static trek_dtype widen(trek_var **inputs, int n)
+{
+    trek_dtype common = trek_var_dtype(inputs[0]);
+    for (int k = 1; k < n; k++)
+        common = trek_dtype_promote(common, trek_var_dtype(inputs[k]));
+    for (int k = 0; k < n; k++)
+        inputs[k] = trek_cast(inputs[k], trek_dtype_is_16bit(common) ? TREK_F32 : common);
+    return common;
+}
+
 trek_var *trek_lerp(trek_var *x, trek_var *y, double weight)
 {
     NEEDED("lerp", x);
@@ -131,8 +147,13 @@ trek_var *trek_lerp(trek_var *x, trek_var *y, double weight)
     if (!floats("lerp", x) || !floats("lerp", y))
         return NULL;
     /* from the nearer end, as PyTorch: exact at both */
-    trek_var *way = trek_sub(y, x);
-    return fabs(weight) < 0.5 ? trek_add(x, trek_mul_scalar(way, weight)) : trek_sub(y, trek_mul_scalar(way, 1 - weight));
+    const char *before = trek_op_calling("lerp");
+    trek_var *in[2] = { x, y };
+    trek_dtype dtype = widen(in, 2);
+    trek_var *way = trek_sub(in[1], in[0]);
+    way = fabs(weight) < 0.5 ? trek_add(in[0], trek_mul_scalar(way, weight))
+                             : trek_sub(in[1], trek_mul_scalar(way, 1 - weight));
+    return trek_op_called_end(before, trek_cast(way, dtype));
 }
 
 trek_var *trek_addcmul(trek_var *x, trek_var *y, trek_var *z, double value)
@@ -142,7 +163,10 @@ trek_var *trek_addcmul(trek_var *x, trek_var *y, trek_var *z, double value)
     NEEDED("addcmul", z);
     if (!floats("addcmul", x) || !floats("addcmul", y) || !floats("addcmul", z))
         return NULL;
-    return trek_add(x, trek_mul(trek_mul_scalar(y, value), z));
+    const char *before = trek_op_calling("addcmul");
+    trek_var *in[3] = { x, y, z };
+    trek_dtype dtype = widen(in, 3);
+    return trek_op_called_end(before, trek_cast(trek_add(in[0], trek_mul(trek_mul_scalar(in[1], value), in[2])), dtype));
 }
 
 trek_var *trek_addcdiv(trek_var *x, trek_var *y, trek_var *z, double value)
@@ -152,7 +176,10 @@ trek_var *trek_addcdiv(trek_var *x, trek_var *y, trek_var *z, double value)
     NEEDED("addcdiv", z);
     if (!floats("addcdiv", x) || !floats("addcdiv", y) || !floats("addcdiv", z))
         return NULL;
-    return trek_add(x, trek_div(trek_mul_scalar(y, value), z));
+    const char *before = trek_op_calling("addcdiv");
+    trek_var *in[3] = { x, y, z };
+    trek_dtype dtype = widen(in, 3);
+    return trek_op_called_end(before, trek_cast(trek_add(in[0], trek_div(trek_mul_scalar(in[1], value), in[2])), dtype));
 }
 
 trek_var *trek_frac(trek_var *x)
@@ -169,13 +196,15 @@ static trek_var *floating(const char *name, trek_var *x)
     return !x ? NULL : trek_dtype_is_float(trek_var_dtype(x)) ? x : trek_cast(x, TREK_F32);
 }
 
-trek_var *trek_exp2(trek_var *x) { return trek_exp(trek_mul_scalar(floating("exp2", x), 0.69314718055994530942)); }
-
 #define SPECIAL(name) \
     trek_var *trek_##name(trek_var *x) { return trek_apply_pointwise(floating(#name, x), TREK_POINTWISE_##name, 0, 0); }
-SPECIAL(asinh) SPECIAL(acosh) SPECIAL(atanh) SPECIAL(erfc) SPECIAL(erfinv) SPECIAL(lgamma)
+SPECIAL(exp2) SPECIAL(asinh) SPECIAL(acosh) SPECIAL(atanh) SPECIAL(erfc) SPECIAL(erfinv) SPECIAL(lgamma)
 
-trek_var *trek_digamma(trek_var *x) { return trek_apply_pointwise(floating("digamma", x), TREK_POINTWISE_polygamma, 0, 0); }
+trek_var *trek_digamma(trek_var *x)
+{
+    const char *before = trek_op_calling("digamma");
+    return trek_op_called_end(before, trek_apply_pointwise(floating("digamma", x), TREK_POINTWISE_polygamma, 0, 0));
+}
 
 trek_var *trek_polygamma(int64_t n, trek_var *x)
 {
@@ -187,8 +216,14 @@ trek_var *trek_polygamma(int64_t n, trek_var *x)
 trek_var *trek_logit(trek_var *x, double eps)
 {
     x = floating("logit", x);
-    x = eps >= 0 ? trek_clamp(x, eps, 1 - eps) : x;
-    return trek_log(trek_div(x, trek_add_scalar(trek_neg(x), 1)));
+    if (!x)
+        return NULL;
+    trek_dtype dtype = widen(&x, 1);
+    if (eps > 0.5) /* what is below eps is eps, the rest 1 - eps, as PyTorch */
+        x = trek_where(trek_lt_scalar(x, eps), trek_clamp(x, eps, eps), trek_clamp(x, 1 - eps, 1 - eps));
+    else if (eps >= 0)
+        x = trek_clamp(x, eps, 1 - eps);
+    return trek_cast(trek_log(trek_div(x, trek_add_scalar(trek_neg(x), 1))), dtype);
 }
 
 trek_var *trek_deg2rad(trek_var *x) { return trek_mul_scalar(floating("deg2rad", x), 0.017453292519943295769); }
@@ -201,15 +236,20 @@ trek_var *trek_logaddexp(trek_var *x, trek_var *y)
     NEEDED("logaddexp", y);
     if (!trek_dtype_is_float(trek_var_dtype(x)) && !floats("logaddexp", y))
         return NULL;
-    x = trek_var_dtype(x) == TREK_BOOL ? trek_cast(x, TREK_U8) : x;
-    y = trek_var_dtype(y) == TREK_BOOL ? trek_cast(y, TREK_U8) : y;
+    trek_var *in[2] = { x, y };
+    trek_dtype dtype = widen(in, 2);
+    x = in[0], y = in[1];
+    const char *before = trek_op_calling("logaddexp");
     trek_var *first = trek_gt(x, y), *larger = trek_where(first, x, y), *smaller = trek_where(first, y, x);
     trek_var *m = trek_maximum(x, y);
     m = m ? trek_var_detach(m) : NULL;
     trek_var *infinite = trek_isinf(m);
     trek_var *above = trek_expm1(trek_masked_fill(trek_sub(larger, m), infinite, 0));
     trek_var *below = trek_exp(trek_masked_fill(trek_sub(smaller, m), infinite, 0));
-    return trek_where(infinite, larger, trek_add(m, trek_log1p(trek_add(above, below))));
+    /* two that are infinite alike share the gradient, as two of any number */
+    larger = trek_where(trek_eq(x, y), trek_mul_scalar(trek_add(x, y), 0.5), larger);
+    trek_var *sum = trek_where(infinite, larger, trek_add(m, trek_log1p(trek_add(above, below))));
+    return trek_op_called_end(before, trek_cast(sum, dtype));
 }
 
 trek_var *trek_nan_to_num(trek_var *x, double nan, double positive_infinity, double negative_infinity)

@@ -35,7 +35,7 @@ TREK_API trek_var *trek_glu(trek_var *x, int dim);
 /* The same with silu in its place, applied to the first half: silu(a) b (Shazeer 2020). */
 TREK_API trek_var *trek_swiglu(trek_var *x, int dim);
 
-/* -- arithmetic; inputs broadcast, their dtypes promote -- */
+/* -- arithmetic; inputs broadcast, their dtypes promote; steps of 16-bit ones are made in f32 and rounded once -- */
 TREK_API trek_var *trek_lerp(trek_var *x, trek_var *y, double weight);             /* x + weight (y - x) */
 TREK_API trek_var *trek_addcmul(trek_var *x, trek_var *y, trek_var *z, double value); /* x + value y z */
 TREK_API trek_var *trek_addcdiv(trek_var *x, trek_var *y, trek_var *z, double value); /* x + value y / z */
@@ -51,8 +51,8 @@ TREK_API trek_var *trek_lgamma(trek_var *x);
 TREK_API trek_var *trek_digamma(trek_var *x);
 /* The n-th derivative of digamma; ARGUMENT: n < 0 or > 100. */
 TREK_API trek_var *trek_polygamma(int64_t n, trek_var *x);
-/* log(x / (1 - x)); eps >= 0: of x within [eps, 1 - eps], with derivative 0 outside. Else derivatives outside (0, 1) are the
- * formula's (PyTorch: NaN). */
+/* log(x / (1 - x)); eps >= 0: of x within [eps, 1 - eps] (eps above 0.5: of eps below it, else of 1 - eps), derivative 0 outside.
+ * Else derivatives outside (0, 1) are the formula's (PyTorch: NaN). */
 TREK_API trek_var *trek_logit(trek_var *x, double eps);
 TREK_API trek_var *trek_deg2rad(trek_var *x);
 TREK_API trek_var *trek_rad2deg(trek_var *x);

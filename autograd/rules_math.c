@@ -189,6 +189,8 @@ static trek_var *pointwise_slope(trek_backward_call *b, trek_var *x)
         return trek_mul_scalar(trek_exp(trek_neg(trek_square(x))), -1.1283791670955125739); /* -2 / sqrt(pi) */
     case TREK_POINTWISE_erfinv:
         return trek_mul_scalar(trek_exp(trek_square(trek_erfinv(x))), 0.88622692545275801365);
+    case TREK_POINTWISE_exp2:
+        return trek_mul_scalar(trek_exp2(x), 0.69314718055994530942);
     case TREK_POINTWISE_lgamma:
         return trek_digamma(x);
     case TREK_POINTWISE_polygamma:
@@ -221,8 +223,16 @@ trek_status trek_rule_pow_scalar(trek_backward_call *b)
 
 trek_status trek_rule_clamp(trek_backward_call *b)
 {
-    trek_var *x = x_of(b);
-    trek_var *inside = trek_logical_and(trek_gt_scalar(x, b->attrs->f[0]), trek_lt_scalar(x, b->attrs->f[1]));
+    trek_var *x = x_of(b), *inside;
+    double low = b->attrs->f[0], high = b->attrs->f[1];
+    if (low == -INFINITY && high == INFINITY) /* an infinite bound bounds nothing, infinity either */
+        return trek_rule_give(b, b->grad);
+    if (low == -INFINITY)
+        inside = trek_lt_scalar(x, high);
+    else if (high == INFINITY)
+        inside = trek_gt_scalar(x, low);
+    else
+        inside = trek_logical_and(trek_gt_scalar(x, low), trek_lt_scalar(x, high));
     return trek_rule_give(b, trek_where(inside, b->grad, trek_rule_zeros(b, trek_dims_none())));
 }
 

@@ -8,13 +8,17 @@
 
 /* --- products --------------------------------------------------------------------- */
 
+/* The gradient of a product of 16 bits that was made in f32 is multiplied in 16 bits, too. */
 trek_status trek_rule_matmul(trek_backward_call *b)
 {
     trek_status status = TREK_OK;
+    trek_var *other = trek_rule_input(b, trek_rule_needs(b, 0) ? 1 : 0), *g = b->grad;
+    if (other && trek_dtype_is_16bit(trek_var_dtype(other)))
+        g = trek_cast(g, trek_var_dtype(other));
     if (trek_rule_needs(b, 0))
-        status = trek_rule_give_to(b, 0, trek_apply_matmul(b->grad, trek_transpose(trek_rule_input(b, 1), -2, -1)));
+        status = trek_rule_give_to(b, 0, trek_apply_matmul(g, trek_transpose(other, -2, -1)));
     if (status == TREK_OK && trek_rule_needs(b, 1))
-        status = trek_rule_give_to(b, 1, trek_apply_matmul(trek_transpose(trek_rule_input(b, 0), -2, -1), b->grad));
+        status = trek_rule_give_to(b, 1, trek_apply_matmul(trek_transpose(trek_rule_input(b, 0), -2, -1), g));
     return status;
 }
 

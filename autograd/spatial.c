@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "autograd/calls_internal.h"
 #include "autograd/ops.h"
 #include "autograd/spatial_internal.h"
 #include "autograd/tape_internal.h"
@@ -58,8 +59,19 @@ static trek_status check_beyond(int dim, int64_t n, int64_t size, trek_pad_mode 
                      dim, n, most < 0 ? 0 : most);
 }
 
+/* What remains where one end is taken off with all else: the other end, repeated. */
+static trek_var *repeated(trek_var *x, int dim, int64_t before, int64_t after)
+{
+    int64_t n = trek_var_size(x, dim);
+    trek_tensor *all = trek_tensor_arange((double)-before, (double)(n + after), 1, TREK_I64, trek_var_device(x));
+    return trek_index_select(x, trek_clamp(all ? trek_var_from(all) : NULL, 0, (double)(n - 1)), dim);
+}
+
 static trek_var *padded_along(trek_var *x, int dim, int64_t before, int64_t after, trek_pad_mode mode, double value)
 {
+    int64_t n = trek_var_size(x, dim);
+    if (mode == TREK_PAD_REPLICATE && n > 0 && n + before + after > 0 && (before <= -n || after <= -n))
+        return repeated(x, dim, before, after);
     if (mode != TREK_PAD_REFLECT) /* which shows what is taken off, too */
         x = cropped(x, dim, before, after);
     if (!x || check_beyond(dim, trek_var_size(x, dim), before, mode) != TREK_OK ||
@@ -305,7 +317,8 @@ trek_var *trek_conv1d(trek_var *x, trek_var *weight, trek_var *bias, const trek_
     across(flat.padding, given.padding, TREK_ZERO);
     trek_compound_enter();
     trek_var *wide = raised("conv1d", "x", x), *kernel = wide ? raised("conv1d", "weight", weight) : NULL;
-    trek_var *y = kernel ? lowered(trek_conv2d(wide, kernel, bias, &flat)) : NULL;
+    const char *before = trek_op_calling("conv1d");
+    trek_var *y = trek_op_called_end(before, kernel ? lowered(trek_conv2d(wide, kernel, bias, &flat)) : NULL);
     return told(TREK_COMPOUND_CONV, x, weight, bias, &flat, y);
 }
 
@@ -320,7 +333,8 @@ trek_var *trek_conv_transpose1d(trek_var *x, trek_var *weight, trek_var *bias, c
         across(flat.output_size, given.output_size, 1);
     trek_compound_enter();
     trek_var *wide = raised("conv_transpose1d", "x", x), *kernel = wide ? raised("conv_transpose1d", "weight", weight) : NULL;
-    trek_var *y = kernel ? lowered(trek_conv_transpose2d(wide, kernel, bias, &flat)) : NULL;
+    const char *before = trek_op_calling("conv_transpose1d");
+    trek_var *y = trek_op_called_end(before, kernel ? lowered(trek_conv_transpose2d(wide, kernel, bias, &flat)) : NULL);
     trek_conv_opts numbers = { .groups = given.groups };
     memcpy(numbers.stride, flat.stride, sizeof flat.stride);
     memcpy(numbers.padding, flat.padding, sizeof flat.padding);
@@ -342,7 +356,8 @@ static trek_var *pooled(const char *name, trek_var *x, const trek_pool_opts *opt
     bool whole = !indices && !opts->ceil_mode;
     if (whole)
         trek_compound_enter();
-    trek_var *wide = raised(name, "x", x), *y = wide ? pool(wide, &flat, indices) : NULL;
+    const char *before = trek_op_calling(name);
+    trek_var *wide = raised(name, "x", x), *y = trek_op_called_end(before, wide ? pool(wide, &flat, indices) : NULL);
     if (y && indices)
         *indices = lowered(*indices);
     y = lowered(y);
@@ -374,7 +389,8 @@ trek_var *trek_avg_pool1d(trek_var *x, const trek_pool_opts *opts)
 trek_var *trek_adaptive_avg_pool1d(trek_var *x, int64_t length)
 {
     trek_var *wide = raised("adaptive_avg_pool1d", "x", x);
-    return wide ? lowered(trek_adaptive_avg_pool2d(wide, 1, length)) : NULL;
+    const char *before = trek_op_calling("adaptive_avg_pool1d");
+    return trek_op_called_end(before, wide ? lowered(trek_adaptive_avg_pool2d(wide, 1, length)) : NULL);
 }
 
 trek_var *trek_adaptive_max_pool1d(trek_var *x, int64_t length, trek_var **indices)
@@ -382,7 +398,8 @@ trek_var *trek_adaptive_max_pool1d(trek_var *x, int64_t length, trek_var **indic
     trek_var *wide = raised("adaptive_max_pool1d", "x", x), *y = NULL;
     if (indices)
         *indices = NULL;
-    y = wide ? trek_adaptive_max_pool2d(wide, 1, length, indices) : NULL;
+    const char *before = trek_op_calling("adaptive_max_pool1d");
+    y = trek_op_called_end(before, wide ? trek_adaptive_max_pool2d(wide, 1, length, indices) : NULL);
     if (y && indices)
         *indices = lowered(*indices);
     return lowered(y);

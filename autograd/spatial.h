@@ -16,7 +16,7 @@ typedef enum trek_pad_mode { TREK_PAD_CONSTANT, TREK_PAD_REFLECT, TREK_PAD_REPLI
 /* sizes: before and after the last dimension, before and after the one in front of it, and so on, as torch.nn.functional.pad's;
  * of at most four dimensions. Negative ones take elements off; none at all: a copy. value: of constant padding alone. Any dtype.
  * ARGUMENT: an odd number of sizes, a value that x's dtype does not hold; SHAPE: more dimensions than x has, more reflected or
- * wrapped around than there is (a reflection leaves the edge out), more taken off than there is. */
+ * wrapped around than there is (a reflection leaves the edge out), more taken off than there is, where nothing is repeated. */
 TREK_API trek_var *trek_pad(trek_var *x, trek_dims_list sizes, trek_pad_mode mode, double value);
 
 /* [..., C r r, H, W] -> [..., C, H r, W r], and back; r is the factor. */

@@ -67,6 +67,11 @@ static bool observation_weights(trek_var *x, int64_t n, trek_var *repetitions, t
             return trek_fail(TREK_ERR_SHAPE, "cov: %lld weights in 1 dimension are needed", (long long)n), false;
         if (trek_dtype_is_float(dtype) != (k == 1) || dtype == TREK_BOOL)
             return trek_fail(TREK_ERR_DTYPE, "cov: %s of %s", k ? "weights" : "repetitions", trek_dtype_name(dtype)), false;
+        trek_var *below = trek_any(trek_lt_scalar(given[k], 0), trek_dims_none(), false);
+        if (!below)
+            return false;
+        if (trek_var_item(below) != 0)
+            return trek_fail(TREK_ERR_ARGUMENT, "cov: negative %s", k ? "weights" : "repetitions"), false;
         trek_var *factor = trek_cast(given[k], trek_var_dtype(x));
         *both = *both ? trek_mul(*both, factor) : factor;
         if (!*both)

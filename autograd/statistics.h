@@ -18,7 +18,7 @@ TREK_API trek_var *trek_std_with(trek_var *x, trek_dims_list dims, bool keepdim,
 TREK_API trek_var *trek_aminmax(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **max);
 /* Covariances [m, m] of m variables, the rows of x [m, n]; of one variable [n] (or a number) its variance, without dimensions.
  * Divided by n - correction, at least 0. Repetitions [n] (integers) and weights [n] (floating) of observations may be NULL; then
- * the divisor is that of torch.cov. Integers as f32; SHAPE: more dimensions. */
+ * the divisor is that of torch.cov. Integers as f32; SHAPE: more dimensions; ARGUMENT: negative ones (a GPU is waited for). */
 TREK_API trek_var *trek_cov(trek_var *x, int64_t correction, trek_var *repetitions, trek_var *weights);
 /* Pearson's coefficients of correlation, in [-1, 1]; shapes as trek_cov's. */
 TREK_API trek_var *trek_corrcoef(trek_var *x);

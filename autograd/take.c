@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Elements by their places, and tensors made of others': made of other ops. */
+#include "autograd/calls_internal.h"
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 
@@ -58,8 +59,9 @@ trek_var *trek_take(trek_var *x, trek_var *index)
     NEEDED("take", index);
     if (!is_i64("take", index))
         return NULL;
+    const char *before = trek_op_calling("take");
     trek_var *at = flat(from_start(index, trek_var_numel(x)));
-    return trek_reshape(trek_index_select(flat(x), at, 0), trek_var_shape(index));
+    return trek_op_called_end(before, trek_reshape(trek_index_select(flat(x), at, 0), trek_var_shape(index)));
 }
 
 trek_var *trek_put(trek_var *x, trek_var *index, trek_var *source, bool accumulate)
@@ -99,7 +101,9 @@ trek_var *trek_take_along_dim(trek_var *x, trek_var *index, int dim)
         else if (b.sizes[d] == 1)
             b.sizes[d] = a.sizes[d];
     }
-    return trek_gather(trek_expand(x, a), trek_expand(index, b), dim);
+    const char *before = trek_op_calling("take_along_dim");
+    index = from_start(trek_expand(index, b), a.ndim > 0 ? a.sizes[at] : 1);
+    return trek_op_called_end(before, trek_gather(trek_expand(x, a), index, dim));
 }
 
 trek_var *trek_index_copy(trek_var *x, trek_var *index, trek_var *source, int dim)
@@ -118,7 +122,8 @@ trek_var *trek_index_copy(trek_var *x, trek_var *index, trek_var *source, int di
             return trek_fail_null(TREK_ERR_SHAPE, "index_copy: x and source have other sizes of dimension %d", d);
         line.sizes[d] = d == at ? own.sizes[d] : 1;
     }
-    return trek_scatter(x, trek_expand(trek_reshape(index, line), own), source, at);
+    const char *before = trek_op_calling("index_copy");
+    return trek_op_called_end(before, trek_scatter(x, trek_expand(trek_reshape(index, line), own), source, at));
 }
 
 trek_var *trek_masked_scatter(trek_var *x, trek_var *mask, trek_var *source)

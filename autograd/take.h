@@ -17,7 +17,7 @@ TREK_API trek_var *trek_take(trek_var *x, trek_var *index);
 /* x with elements of source, in order, at those places; of several for one the last stays (accumulate: all are added). source: as
  * many elements, of x's dtype. */
 TREK_API trek_var *trek_put(trek_var *x, trek_var *index, trek_var *source, bool accumulate);
-/* trek_gather of dimensions that broadcast, but for dim. index: i64, of as many dimensions. */
+/* trek_gather of dimensions that broadcast, but for dim. index: i64, of as many dimensions; negative ones from the end. */
 TREK_API trek_var *trek_take_along_dim(trek_var *x, trek_var *index, int dim);
 /* x with slices of source in place of those of index (1-D, any integer dtype, not negative) along dim; of equal ones the last
  * stays. source: x's shape but for dim, x's dtype. */

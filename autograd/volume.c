@@ -2,6 +2,7 @@
 /* What has three dimensions of space: ops of two, to which the depth is brought as images or as channels. */
 #include <inttypes.h>
 
+#include "autograd/calls_internal.h"
 #include "autograd/ops.h"
 #include "autograd/rules_internal.h"
 #include "autograd/spatial_internal.h"
@@ -146,7 +147,9 @@ trek_var *trek_conv3d(trek_var *x, trek_var *weight, trek_var *bias, const trek_
     trek_compound_enter();
     trek_var *images = windows(x, &w, steps);
     trek_var *kernel = trek_reshape(weight, trek_dims(k.sizes[0], k.sizes[1] * k.sizes[2], k.sizes[3], k.sizes[4]));
+    const char *before = trek_op_calling("conv3d");
     trek_var *y = images && kernel ? stacked(trek_conv2d(images, kernel, bias, &two), trek_var_size(x, 0), steps) : NULL;
+    y = trek_op_called_end(before, y);
     return told(compound_of(TREK_COMPOUND_CONV, stride, padding, dilation), opts->groups, x, weight, bias, y);
 }
 
@@ -215,7 +218,8 @@ trek_var *trek_conv_transpose3d(trek_var *x, trek_var *weight, trek_var *bias, c
     trek_var *images = trek_transpose(trek_rule_wide(x), 1, 2), *kernel = trek_rule_wide(weight);
     images = trek_reshape(images, trek_dims(s.sizes[0] * w.in, s.sizes[1], s.sizes[3], s.sizes[4]));
     kernel = trek_reshape(kernel, trek_dims(k.sizes[0], k.sizes[1] * k.sizes[2], k.sizes[3], k.sizes[4]));
-    trek_var *y = images && kernel ? trek_conv_transpose2d(images, kernel, NULL, &two) : NULL;
+    const char *before = trek_op_calling("conv_transpose3d");
+    trek_var *y = trek_op_called_end(before, images && kernel ? trek_conv_transpose2d(images, kernel, NULL, &two) : NULL);
     y = y ? overlapped(y, &w, s.sizes[0], out) : NULL;
     if (y && bias && (trek_var_ndim(bias) != 1 || trek_var_size(bias, 0) != trek_var_size(y, 1)))
         return trek_fail_null(TREK_ERR_SHAPE, "conv_transpose3d: a bias of %" PRId64 " elements is needed", trek_var_size(y, 1));
@@ -311,7 +315,9 @@ static trek_var *windowed(const char *name, trek_var *x, const trek_pool_opts *o
     bool whole = !indices && !opts->ceil_mode;
     if (whole)
         trek_compound_enter();
+    const char *before = trek_op_calling(name);
     trek_var *y = pooled(&(pool_steps){ .pool = pool, .area = area, .line = line, .hollow = hollow }, x, indices);
+    y = trek_op_called_end(before, y);
     trek_compound c = compound_of(pool == trek_avg_pool2d_plain ? TREK_COMPOUND_AVG_POOL : TREK_COMPOUND_MAX_POOL, stride,
                                   padding, dilation);
     for (int d = 0; d < 3; d++)

@@ -119,7 +119,8 @@ static trek_status merge_statistics(sync_call *call, int64_t count)
     status = exchange(call, sums, n);
     for (int64_t c = 0; c < n && status == TREK_OK; c++) {
         call->variance[c] = call->total > 0 ? sums[c] / call->total : 0;
-        call->rstd[c] = 1 / sqrt(call->variance[c] + call->layer->eps);
+        double spread = call->variance[c] + call->layer->eps;
+        call->rstd[c] = spread == 0 ? 0 : 1 / sqrt(spread); /* all alike: 0, as PyTorch */
     }
     return status;
 }

@@ -336,6 +336,7 @@ static void pointwise(trek_onnx *x, const char **outs)
     case TREK_POINTWISE_asinh: outs[0] = trek_onnx_1(x, "Asinh", a); return;
     case TREK_POINTWISE_acosh: outs[0] = trek_onnx_1(x, "Acosh", a); return;
     case TREK_POINTWISE_atanh: outs[0] = trek_onnx_1(x, "Atanh", a); return;
+    case TREK_POINTWISE_exp2: outs[0] = trek_onnx_2(x, "Pow", number(x, 2), a); return;
     case TREK_POINTWISE_erfc: outs[0] = trek_onnx_2(x, "Sub", number(x, 1), trek_onnx_1(x, "Erf", a)); return;
     default: trek_onnx_refuse(x, "ONNX has no such function (erfinv, lgamma, polygamma)"); return;
     }

@@ -7,6 +7,7 @@
 #include "tensor/pointwise.h"
 #include "tensor/number_internal.h"
 #include "tensor/op.h"
+#include "tensor/op_caller_internal.h"
 
 static trek_status fail_two(trek_op_call *call, trek_status status, const char *what, const trek_tensor *a, const trek_tensor *b)
 {
@@ -192,7 +193,7 @@ static bool reduced_dims(trek_op_call *call)
     if (listed < 0 || listed > TREK_MAX_DIMS)
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld dimensions are listed", (long long)listed), false;
     for (int k = 0; k < listed; k++) {
-        int dim = trek_normalize_dim(i[1 + k], x->ndim, call->op->name);
+        int dim = trek_normalize_dim(i[1 + k], x->ndim, trek_op_called(call->op, &call->attrs));
         if (dim < 0)
             return false;
         if (mask >> dim & 1)
@@ -260,7 +261,7 @@ trek_status trek_infer_reduce_arg(trek_op_call *call)
 
 static bool one_dim(trek_op_call *call)
 {
-    int dim = trek_normalize_dim(call->attrs.i[0], call->inputs[0]->ndim, call->op->name);
+    int dim = trek_normalize_dim(call->attrs.i[0], call->inputs[0]->ndim, trek_op_called(call->op, &call->attrs));
     call->attrs.i[0] = dim;
     return dim >= 0;
 }

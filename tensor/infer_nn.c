@@ -3,6 +3,7 @@
  * entropy, and how the options of convolution and pooling become attributes. */
 #include "tensor/channels_last.h"
 #include "tensor/infer_internal.h"
+#include "tensor/option_internal.h"
 
 /* -- products -- */
 
@@ -109,11 +110,6 @@ static void pair(int64_t *to, const int64_t *from, int64_t fallback)
 {
     to[0] = from[0] ? from[0] : fallback;
     to[1] = from[1] ? from[1] : to[0];
-}
-
-static void padding_pair(int64_t *to, const int64_t *from)
-{
-    pair(to, from, 0);
     for (int d = 0; d < 2; d++)
         if (to[d] == TREK_ZERO)
             to[d] = 0;
@@ -125,9 +121,9 @@ void trek_attrs_conv(trek_attrs *a, const trek_conv_opts *opts)
     if (!opts)
         opts = &defaults;
     pair(a->i, opts->stride, 1);
-    padding_pair(a->i + 2, opts->padding);
+    pair(a->i + 2, opts->padding, 0);
     pair(a->i + 4, opts->dilation, 1);
-    a->i[6] = opts->groups ? opts->groups : 1;
+    a->i[6] = trek_option_integer(opts->groups, 1);
 }
 
 void trek_attrs_conv_transpose(trek_attrs *a, const trek_conv_transpose_opts *opts)
@@ -136,10 +132,10 @@ void trek_attrs_conv_transpose(trek_attrs *a, const trek_conv_transpose_opts *op
     if (!opts)
         opts = &defaults;
     pair(a->i, opts->stride, 1);
-    padding_pair(a->i + 2, opts->padding);
+    pair(a->i + 2, opts->padding, 0);
     pair(a->i + 4, opts->dilation, 1);
-    a->i[6] = opts->groups ? opts->groups : 1;
-    padding_pair(a->i + 7, opts->output_padding);
+    a->i[6] = trek_option_integer(opts->groups, 1);
+    pair(a->i + 7, opts->output_padding, 0);
     pair(a->i + 9, opts->output_size, 0);
 }
 
@@ -364,7 +360,7 @@ void trek_attrs_pool(trek_attrs *a, const trek_pool_opts *opts)
         pair(a->i + 2, opts->stride, 0);
     else
         a->i[2] = a->i[0], a->i[3] = opts->stride[1] ? opts->stride[1] : a->i[1];
-    padding_pair(a->i + 4, opts->padding);
+    pair(a->i + 4, opts->padding, 0);
     pair(a->i + 6, opts->dilation, 1);
     a->i[8] = opts->ceil_mode;
     a->i[9] = !opts->exclude_padding;

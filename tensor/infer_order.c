@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tensor/infer_internal.h"
+#include "tensor/op_caller_internal.h"
 
 #define TREK_OP(name, signature, infer, ...) trek_status trek_infer_##infer(trek_op_call *call);
 #include "tensor/ops.def"
@@ -11,7 +12,7 @@
 /* The dimension in attrs.i[k], made positive; false and an error. */
 static bool take_dim(trek_op_call *call, int k)
 {
-    int dim = trek_normalize_dim(call->attrs.i[k], call->inputs[0]->ndim, call->op->name);
+    int dim = trek_normalize_dim(call->attrs.i[k], call->inputs[0]->ndim, trek_op_called(call->op, &call->attrs));
     call->attrs.i[k] = dim;
     return dim >= 0;
 }

@@ -21,6 +21,7 @@
     X(threshold)   /* x > s ? x : t */ \
     /* inverses and special functions */ \
     X(asinh) X(acosh) X(atanh) X(erfc) X(erfinv) X(lgamma) \
+    X(exp2)        /* 2^x */ \
     X(polygamma)   /* of order s */
 
 typedef enum trek_pointwise_kind {

@@ -84,11 +84,17 @@ static trek_tensor *finish(trek_tensor *host, trek_dtype dtype, trek_device devi
     return moved;
 }
 
+static bool whole(trek_dtype dtype) { return !trek_dtype_is_float(dtype) && dtype != TREK_BOOL; }
+
 trek_tensor *trek_tensor_arange(double start, double end, double step, trek_dtype dtype, trek_device device)
 {
     double count = ceil((end - start) / step);
-    if (step == 0 || !isfinite(count) || count > 0x1p53)
+    if (step == 0 || !isfinite(count) || count > 0x1p53 || (end - start) / step < 0)
         return trek_fail_null(TREK_ERR_ARGUMENT, "tensor_arange: from %g to %g in steps of %g", start, end, step);
+    if (whole(dtype)) { /* as many as there would be, from whole numbers: PyTorch's and NumPy's */
+        start = trunc(start);
+        step = trunc(step);
+    }
     trek_tensor *t = make("tensor_arange", trek_dims(count > 0 ? (int64_t)count : 0), TREK_F64, trek_cpu(0));
     for (int64_t k = 0; t && k < t->numel; k++)
         ((double *)t->data)[k] = start + (double)k * step;
@@ -98,6 +104,10 @@ trek_tensor *trek_tensor_arange(double start, double end, double step, trek_dtyp
 trek_tensor *trek_tensor_linspace(double start, double end, int64_t count, trek_dtype dtype, trek_device device)
 {
     trek_tensor *t = make("tensor_linspace", trek_dims(count), TREK_F64, trek_cpu(0));
+    if (whole(dtype)) {
+        start = trunc(start);
+        end = trunc(end);
+    }
     for (int64_t k = 0; t && k < count; k++) { /* from both ends, so that both are exact */
         double step = count > 1 ? (end - start) / (double)(count - 1) : 0;
         ((double *)t->data)[k] = k < (count + 1) / 2 ? start + (double)k * step : end - (double)(count - 1 - k) * step;

@@ -19,9 +19,9 @@ TREK_API trek_tensor *trek_tensor_ones(trek_shape shape, trek_dtype dtype, trek_
 TREK_API trek_tensor *trek_tensor_full(double value, trek_shape shape, trek_dtype dtype, trek_device device);
 /* Uninitialised. */
 TREK_API trek_tensor *trek_tensor_empty(trek_shape shape, trek_dtype dtype, trek_device device);
-/* 1-D: start, start + step, ... below `end` (above it for a negative step). */
+/* 1-D: start, start + step, ... below `end` (ARGUMENT: it lies the other way); integers: both without their fractions. */
 TREK_API trek_tensor *trek_tensor_arange(double start, double end, double step, trek_dtype dtype, trek_device device);
-/* 1-D: `count` values from start to end, both included. */
+/* 1-D: `count` values from start to end, both included; of an integer dtype without their fractions. */
 TREK_API trek_tensor *trek_tensor_linspace(double start, double end, int64_t count, trek_dtype dtype, trek_device device);
 /* [n, n], ones on the diagonal. */
 TREK_API trek_tensor *trek_tensor_eye(int64_t n, trek_dtype dtype, trek_device device);

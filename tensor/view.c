@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tensor/op.h"
+#include "tensor/op_caller_internal.h"
 
 int trek_normalize_dim(int64_t dim, int ndim, const char *op)
 {
@@ -221,7 +222,7 @@ trek_status trek_infer_unsqueeze(trek_op_call *call)
 static int slice_dim(trek_op_call *call)
 {
     trek_tensor *x = call->inputs[0];
-    int dim = trek_normalize_dim(call->attrs.i[0], x->ndim, call->op->name);
+    int dim = trek_normalize_dim(call->attrs.i[0], x->ndim, trek_op_called(call->op, &call->attrs));
     if (dim >= 0 && x->ndim == 0)
         return trek_op_fail(call, TREK_ERR_SHAPE, "a scalar has no dimensions to take a part of"), -1;
     call->attrs.i[0] = dim;

@@ -53,8 +53,8 @@ static trek_var *of_divisor(trek_var *y)
 }
 
 static trek_var *of_small_divisor(trek_var *y) { return trek_div(constant_of(0, 1, TREK_F64), y); }
-static trek_var *of_smooth_l1(trek_var *x) { return trek_smooth_l1_loss(x, constant_of(0, 1, TREK_F64), 0.5); }
-static trek_var *of_bce(trek_var *x) { return trek_bce_with_logits(x, constant_of(0.25, 1, TREK_F64)); }
+static trek_var *of_smooth_l1(trek_var *x) { return trek_smooth_l1_loss(x, trek_zeros_like(x), 0.5); }
+static trek_var *of_bce(trek_var *x) { return trek_bce_with_logits(x, trek_full_like(x, 0.25)); }
 #define END 1e300 /* the second derivative is not looked at */
 
 typedef struct bend {
@@ -637,6 +637,69 @@ static void transposed_copies(void **state)
     }
 }
 
+/* Not the rows that they are made of. */
+static void errors_name_what_was_called(void **state)
+{
+    trek_var *x = numbers(1, trek_dims(3), false), *y = numbers(2, trek_dims(2), false), *whole = trek_cast(x, TREK_I64);
+    trek_var *half = trek_cast(x, TREK_BF16), *line = numbers(3, trek_dims(1, 2, 6), false);
+    trek_var *volume = numbers(4, trek_dims(1, 2, 4, 4, 4), false), *image = numbers(4, trek_dims(1, 2, 4, 4), false);
+    const trek_pool_opts padded = { .kernel = { 2 }, .padding = { 2 } };
+    const trek_conv_opts still = { .stride = { TREK_ZERO } };
+    REFUSED(trek_hardswish(whole), TREK_ERR_DTYPE, "hardswish: ");
+    REFUSED(trek_leaky_relu(NULL, 1), TREK_ERR_ARGUMENT, "leaky_relu: ");
+    REFUSED(trek_relu6(whole), TREK_ERR_DTYPE, "relu6: ");
+    REFUSED(trek_addcmul(x, y, y, 1), TREK_ERR_SHAPE, "addcmul: ");
+    REFUSED(trek_addcdiv(x, x, y, 1), TREK_ERR_SHAPE, "addcdiv: ");
+    REFUSED(trek_lerp(x, y, 0.5), TREK_ERR_SHAPE, "lerp: ");
+    REFUSED(trek_dot(x, half), TREK_ERR_DTYPE, "dot: ");
+    REFUSED(trek_vdot(x, y), TREK_ERR_SHAPE, "vdot: ");
+    REFUSED(trek_conv1d(line, numbers(5, trek_dims(2, 3, 2), false), NULL, NULL), TREK_ERR_SHAPE, "conv1d: ");
+    REFUSED(trek_conv3d(volume, numbers(5, trek_dims(2, 3, 2, 2, 2), false), NULL, NULL), TREK_ERR_SHAPE, "conv3d: ");
+    REFUSED(trek_avg_pool1d(line, &padded), TREK_ERR_ARGUMENT, "avg_pool1d: ");
+    REFUSED(trek_avg_pool3d(volume, &padded), TREK_ERR_ARGUMENT, "avg_pool3d: ");
+    REFUSED(trek_max_pool3d(volume, &padded), TREK_ERR_ARGUMENT, "max_pool3d: ");
+    REFUSED(trek_avg_pool2d(image, &padded), TREK_ERR_ARGUMENT, "avg_pool2d: ");
+    REFUSED(trek_conv2d(image, numbers(5, trek_dims(2, 2, 2, 2), false), NULL, &still), TREK_ERR_ARGUMENT, "stride [0, 0]");
+    REFUSED(trek_take_along_dim(numbers(5, trek_dims(3, 3), false), trek_cast(numbers(6, trek_dims(4, 2), false), TREK_I64), 1),
+            TREK_ERR_SHAPE, "take_along_dim: ");
+    REFUSED(trek_mul(x, y), TREK_ERR_SHAPE, "mul: "); /* and afterwards itself */
+}
+
+/* The smaller addend is not lost to the product's rounding. */
+static void added_products_round_once(void **state)
+{
+    for (int batched = 0; batched < 2; batched++) {
+        const double ones[] = { 1, 1 }, less[] = { -1 }, columns[] = { 1, 0.00195 };
+        trek_shape square = batched ? trek_dims(1, 1, 1) : trek_dims(1, 1);
+        trek_var *x = trek_var_from(test_values(less, square, TREK_BF16)), *slope[3];
+        trek_var *y = trek_var_from(test_values(ones, batched ? trek_dims(1, 1, 2) : trek_dims(1, 2), TREK_BF16));
+        trek_var *z = trek_var_from(test_values(columns, batched ? trek_dims(1, 2, 1) : trek_dims(2, 1), TREK_BF16));
+        trek_var *in[3] = { x, y, z };
+        for (int k = 0; k < 3; k++)
+            assert_int_equal(trek_var_set_requires_grad(in[k], true), TREK_OK);
+        trek_var *sum = batched ? trek_baddbmm(x, y, z, 1, 1) : trek_addmm(x, y, z, 1, 1);
+        assert_int_equal(trek_var_dtype(sum), TREK_BF16);
+        assert_true(fabs(at(sum, 0) - at(z, 1)) < 1e-7);
+        trek_var *seed = trek_ones_like(sum);
+        assert_int_equal(trek_grad(&sum, 1, in, 3, &seed, NULL, slope), TREK_OK);
+        assert_true(at(slope[0], 0) == 1 && at(slope[1], 1) == at(z, 1) && at(slope[2], 1) == 1);
+        assert_int_equal(trek_var_dtype(slope[1]), TREK_BF16);
+    }
+}
+
+/* Nothing varies, and nothing is added: 0, with gradients of 0, as PyTorch's instance norm. */
+static void norm_of_what_does_not_vary(void **state)
+{
+    for (int create = 0; create < 2; create++) {
+        trek_var *x = trek_ones_like(numbers(1, trek_dims(2, 2, 3), false)), *slope;
+        assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
+        trek_var *y = trek_batch_norm(x, NULL, NULL, NULL, NULL, true, 0.1, 0), *ones = trek_ones_like(y);
+        assert_int_equal(trek_grad(&y, 1, &x, 1, &ones, &(trek_backward_opts){ .create_graph = create }, &slope), TREK_OK);
+        same(y, trek_zeros_like(y));
+        same(trek_var_detach(slope), trek_zeros_like(y));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -647,6 +710,8 @@ int main(void)
         TEST(dtypes_as_pytorch), TEST(nothing_has_no_largest), TEST(windows_larger_than_the_input),
         TEST(divisors_that_16_bits_do_not_hold), TEST(slope_of_gelu_far_out), TEST(product_beyond_its_dtype),
         TEST(reductions_of_broadcast_inputs), TEST(long_rows_of_extremes), TEST(transposed_copies),
+        TEST(errors_name_what_was_called),
+        TEST(added_products_round_once), TEST(norm_of_what_does_not_vary),
     };
     return cmocka_run_group_tests_name("functional_edges", tests, NULL, NULL);
 }

@@ -144,10 +144,78 @@ static void test_refused(void **state)
     REFUSED(trek_logaddexp(i, i), TREK_ERR_DTYPE, "logaddexp");
 }
 
+/* 2^x as precise as the dtype: no more than two units in the last place away. */
+static void test_exp2_digits(void **state)
+{
+    const struct { trek_dtype dtype; double unit; } kinds[] = {
+        { TREK_F64, 0x1p-52 }, { TREK_F32, 0x1p-23 }, { TREK_BF16, 0x1p-8 }, { TREK_F16, 0x1p-11 },
+    };
+    for (int k = 0; k < 4; k++) {
+        double xs[64];
+        for (int i = 0; i < 64; i++)
+            xs[i] = (i - 32) * (k == 3 ? 0.4375 : 3.140625);
+        trek_var *x = numbers(xs, 64, kinds[k].dtype);
+        double *of = test_read(trek_var_data(x)), *got = test_read(trek_var_data(trek_exp2(x)));
+        for (int i = 0; i < 64; i++)
+            if (!(fabs(got[i] / exp2(of[i]) - 1) <= 2 * kinds[k].unit))
+                fail_msg("2^%g in %s is %.17g", of[i], trek_dtype_name(kinds[k].dtype), got[i]);
+        free(of);
+        free(got);
+    }
+    check(trek_exp2(numbers((double[]){ 100, -100, 0, INFINITY, -INFINITY, NAN }, 6, TREK_BF16)),
+          (double[]){ 0x1p100, 0x1p-100, 1, INFINITY, 0, NAN }, 6);
+}
+
+/* What ops of several steps give in 16 bits is the exact result, rounded once; of mixed dtypes it has the digits of the wider. */
+static void test_rounded_once(void **state)
+{
+    enum { N = 40 };
+    for (int k = 0; k < 3; k++) {
+        const trek_dtype dtype = k == 0 ? TREK_BF16 : k == 1 ? TREK_F16 : TREK_F32;
+        const double half = k == 0 ? 0x1p-8 : k == 1 ? 0x1p-11 : 0x1p-22;
+        double xs[N], ys[N], zs[N];
+        for (int i = 0; i < N; i++)
+            xs[i] = sin(i) - 1, ys[i] = cos(3 * i) + 1.5, zs[i] = sin(5 * i) + 1.25;
+        trek_var *x = numbers(xs, N, dtype), *y = numbers(ys, N, k == 2 ? TREK_BF16 : dtype),
+            *z = numbers(zs, N, k == 2 ? TREK_BF16 : dtype);
+        double *a = test_read(trek_var_data(x)), *b = test_read(trek_var_data(y)), *c = test_read(trek_var_data(z));
+        trek_var *const results[] = { trek_lerp(x, y, 0.3), trek_addcmul(x, y, z, 0.7), trek_addcdiv(x, y, z, 0.7),
+                                      trek_logaddexp(x, y) };
+        for (int r = 0; r < 4; r++) {
+            double *got = test_read(trek_var_data(results[r]));
+            assert_int_equal(trek_var_dtype(results[r]), dtype);
+            for (int i = 0; i < N; i++) {
+                double wanted = r == 0 ? a[i] + 0.3 * (b[i] - a[i]) : r == 1 ? a[i] + 0.7 * b[i] * c[i]
+                              : r == 2 ? a[i] + 0.7 * b[i] / c[i] : log(exp(a[i]) + exp(b[i]));
+                /* f32's own error counts where terms cancel */
+                if (!(fabs(got[i] - wanted) <= half * fabs(wanted) + 0x1p-21))
+                    fail_msg("result %d of %s is %.9g, not %.9g", r, trek_dtype_name(dtype), got[i], wanted);
+            }
+            free(got);
+        }
+        free(a);
+        free(b);
+        free(c);
+    }
+    double both[] = { INFINITY, -INFINITY, 2 };
+    trek_var *in[2], *slopes[2];
+    for (int k = 0; k < 2; k++) {
+        in[k] = numbers(both, 3, TREK_F64);
+        trek_var_set_requires_grad(in[k], true);
+    }
+    trek_var *sum = trek_logaddexp(in[0], in[1]);
+    check(sum, (double[]){ INFINITY, -INFINITY, 2 + log(2) }, 3);
+    trek_var *ones = trek_ones_like(sum);
+    assert_int_equal(trek_grad(&sum, 1, in, 2, &ones, NULL, slopes), TREK_OK);
+    for (int k = 0; k < 2; k++)
+        check(slopes[k], (double[]){ 0.5, 0.5, 0.5 }, 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_known), cmocka_unit_test(test_chain), TEST(test_drawn), TEST(test_close), TEST(test_refused),
+        TEST(test_known), TEST(test_exp2_digits), TEST(test_rounded_once), cmocka_unit_test(test_chain), TEST(test_drawn),
+            TEST(test_close), TEST(test_refused),
     };
     return cmocka_run_group_tests_name("pointwise", tests, NULL, NULL);
 }

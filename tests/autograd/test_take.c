@@ -23,6 +23,57 @@ static void places(void **state)
     ASSERT_VALUES(trek_triu_indices(2, 3, 1, test_device()), 0, 0, 1, 1, 2, 2);
 }
 
+static void from_the_end(void **state)
+{
+    trek_var *x = VALUES(trek_dims(2, 3), TREK_F32, 1, 2, 3, 4, 5, 6);
+    ASSERT_VALUES(trek_take_along_dim(x, VALUES(trek_dims(1, 2), TREK_I64, -1, 0), 1), 3, 1, 6, 4);
+    if (test_device().type == TREK_CPU) /* a GPU tells it later */
+        ASSERT_REFUSED(trek_take_along_dim(x, VALUES(trek_dims(1, 2), TREK_I64, -4, 0), 1), TREK_ERR_ARGUMENT);
+    ASSERT_VALUES(trek_logit(LIST(TREK_F64, 0.2, 0.7, 0.6), 0.6), log(1.5), -log(1.5), -log(1.5));
+    ASSERT_VALUES(trek_logit(LIST(TREK_F64, 0.2, 0.7), 1), INFINITY, INFINITY);
+    ASSERT_REFUSED(trek_cov(LIST(TREK_F64, 1, 2), 1, LIST(TREK_I64, -1, 3), NULL), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_cov(LIST(TREK_F64, 1, 2), 1, NULL, LIST(TREK_F64, 1, -3)), TREK_ERR_ARGUMENT);
+    trek_var *line = VALUES(trek_dims(1, 4), TREK_F32, 0, 1, 2, 3);
+    ASSERT_VALUES(trek_pad(line, trek_dims(-4, 5), TREK_PAD_REPLICATE, 0), 3, 3, 3, 3, 3);
+    ASSERT_VALUES(trek_pad(line, trek_dims(6, -5), TREK_PAD_REPLICATE, 0), 0, 0, 0, 0, 0);
+    ASSERT_VALUES(trek_pad(line, trek_dims(-3, 2), TREK_PAD_REPLICATE, 0), 3, 3, 3);
+}
+
+/* A thousand ones of 16 bits at one place, written and as gradients: an addition at a time would end at 256, or 2048. */
+static void sums_of_16_bits(void **state)
+{
+    enum { N = 3008 };
+    for (int k = 0; k < 2; k++) {
+        trek_dtype dtype = k ? TREK_F16 : TREK_BF16;
+        trek_var *ones = trek_var_from(trek_tensor_ones(trek_dims(N), dtype, test_device()));
+        trek_var *at = trek_var_from(trek_tensor_zeros(trek_dims(N), TREK_I64, test_device()));
+        trek_var *none = trek_var_from(trek_tensor_zeros(trek_dims(1), dtype, test_device())), *slope;
+        const double sum = N; /* which both hold */
+        ASSERT_VALUES(trek_index_add(none, at, ones, 0), sum);
+        ASSERT_VALUES(trek_scatter_add(none, at, ones, 0), sum);
+        ASSERT_VALUES(trek_scatter_reduce(none, at, ones, 0, TREK_SCATTER_SUM, false), sum);
+        ASSERT_VALUES(trek_scatter_reduce(none, at, ones, 0, TREK_SCATTER_MEAN, false), 1);
+        trek_var *large = trek_mul_scalar(ones, 100);
+        ASSERT_VALUES(trek_scatter_reduce(none, at, large, 0, TREK_SCATTER_MEAN, false), 100);
+        trek_var *grown = trek_mul_scalar(ones, k ? 1.0009765625 : 1.0078125); /* a unit above 1, many times */
+        trek_var *product = trek_scatter_reduce(trek_ones_like(none), trek_narrow(at, 0, 0, 200), trek_narrow(grown, 0, 0, 200),
+                                                0,
+                                                TREK_SCATTER_PRODUCT, false);
+        assert_true(fabs(trek_var_item(product) / pow(k ? 1.0009765625 : 1.0078125, 200) - 1) < (k ? 0x1p-11 : 0x1p-8) * 1.01);
+        ASSERT_VALUES(trek_put(none, at, ones, true), sum);
+        ASSERT_VALUES(trek_index_put(none, &at, 1, ones, true), sum);
+        trek_var *x = trek_clone(trek_ones_like(none)), *counts = VALUES(trek_dims(1), TREK_I64, N);
+        assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
+        trek_var *const used[] = { trek_index_select(x, at, 0), trek_gather(x, at, 0), trek_take_along_dim(x, at, 0),
+                                   trek_take(x, at), trek_repeat_interleave_by(x, counts, 0) };
+        for (size_t c = 0; c < sizeof used / sizeof *used; c++) {
+            trek_var *total = trek_sum(used[c], trek_dims_none(), false);
+            assert_int_equal(trek_grad(&total, 1, &x, 1, NULL, NULL, &slope), TREK_OK);
+            ASSERT_VALUES(slope, sum);
+        }
+    }
+}
+
 static void made_of_others(void **state)
 {
     trek_var *x = VALUES(trek_dims(2, 3), TREK_F32, 1, 2, 3, 4, 5, 6), *line = LIST(TREK_I64, 2, 3);
@@ -148,6 +199,7 @@ static void refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { TEST(places), TEST(made_of_others), TEST(statistics), TEST(gradients), TEST(refused) };
+    const struct CMUnitTest tests[] = { TEST(places), TEST(from_the_end), TEST(sums_of_16_bits), TEST(made_of_others),
+                                        TEST(statistics), TEST(gradients), TEST(refused) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

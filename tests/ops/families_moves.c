@@ -232,9 +232,31 @@ FAMILY(index_select)
     sink(row, &c, arg);
 }
 
+/* Sums of a thousand terms of one sign: 16-bit ones show whether each addition was rounded. Rows, lines, columns; few places of
+ * many. */
+static void sums_of_many(const op_row *row, op_sink sink, void *arg, bool whole)
+{
+    const struct { trek_shape x, source; int dim; } cases[] = {
+        { trek_dims(2, 70), trek_dims(2500, 70), 0 }, { trek_dims(3, 2), trek_dims(3, 2500), 1 },
+        { trek_dims(2, 3, 5), trek_dims(2, 3000, 5), 1 }, { trek_dims(40000), trek_dims(1500), 0 },
+        { trek_dims(3), trek_dims(3000), 0 }, { trek_dims(9000, 3), trek_dims(900, 3), 0 },
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        int dim = cases[k].dim;
+        trek_shape index = whole ? cases[k].source : trek_dims(cases[k].source.sizes[dim]);
+        op_case c = indexed(row, cases[k].x, index, cases[k].x.sizes[dim] < 4 ? cases[k].x.sizes[dim] : 2, dim);
+        case_input(&c, row, cases[k].source);
+        c.in[0].domain = c.in[2].domain = D_POSITIVE;
+        c.large = true;
+        c.dtypes = TREK_BIT(F32) | TREK_BIT(BF16) | TREK_BIT(F16);
+        sink(row, &c, arg);
+    }
+}
+
 FAMILY(index_add)
 {
     op_case c;
+    sums_of_many(row, sink, arg, false);
     for (int k = 0; k < 3; k++) {
         c = indexed(row, trek_dims(4, 3), trek_dims(6), 4, 0);
         c.in[1].dtype = index_dtypes[k];
@@ -292,6 +314,7 @@ FAMILY(gather)
 FAMILY(scatter_add)
 {
     op_case c;
+    sums_of_many(row, sink, arg, true);
     for (int k = 0; k < 2; k++) {
         c = indexed(row, trek_dims(4, 3), trek_dims(5, 3), 4, 0);
         c.in[1].dtype = index_dtypes[k];

@@ -130,6 +130,7 @@ static double special_at(double x, int kind, bool slope)
     case TREK_POINTWISE_atanh: return slope ? 1 / (1 - x * x) : atanh(x);
     case TREK_POINTWISE_erfc: return slope ? -2 / sqrt(M_PI) * exp(-x * x) : erfc(x);
     case TREK_POINTWISE_erfinv: return slope ? sqrt(M_PI) / 2 * exp(pow(erf_inverse(x), 2)) : erf_inverse(x);
+    case TREK_POINTWISE_exp2: return slope ? M_LN2 * exp2(x) : exp2(x);
     case TREK_POINTWISE_lgamma: return slope ? gamma_slope(x, 1) : lgamma(x);
     default: return gamma_slope(x, slope ? 2 : 1); /* of order 0 */
     }

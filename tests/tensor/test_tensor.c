@@ -77,6 +77,21 @@ static void making(void **state)
     assert_int_equal(trek_tensor_numel(t), 3);
     assert_true(at(t, 2) == 1);
     trek_tensor_release(t);
+    static const struct { double numbers[3]; bool line; double values[5]; } whole[] = { /* of fractions, PyTorch's */
+        { { -0.5, 3, 1 }, false, { 0, 1, 2, 3 } }, { { 1.7, 4, 0.5 }, false, { 1, 1, 1, 1, 1 } },
+        { { 5.5, 1.2, -1 }, false, { 5, 4, 3, 2, 1 } }, { { 0.5, 5, 4 }, true, { 0, 1, 3, 5 } },
+        { { -1.5, 2.5, 5 }, true, { -1, 0, 0, 1, 2 } }, { { 0.9, 3.9, 3 }, true, { 0, 1, 3 } },
+    };
+    for (size_t c = 0; c < sizeof whole / sizeof *whole; c++) {
+        const double *n = whole[c].numbers;
+        t = whole[c].line ? trek_tensor_linspace(n[0], n[1], (int64_t)n[2], TREK_I64, test_device())
+                          : trek_tensor_arange(n[0], n[1], n[2], TREK_I64, test_device());
+        for (int64_t k = 0; k < trek_tensor_numel(t); k++)
+            assert_true(at(t, k) == whole[c].values[k]);
+        trek_tensor_release(t);
+    }
+    assert_null(trek_tensor_arange(0, -3, 2, TREK_F32, test_device()));
+    expect(TREK_ERR_ARGUMENT);
     t = trek_tensor_linspace(-1, 1, 5, TREK_F64, test_device());
     assert_true(at(t, 4) == 1 && at(t, 2) == 0);
     trek_tensor_release(t);

@@ -56,6 +56,13 @@ INVERSE(asinh, 1 / sqrt(x * x + 1))
 INVERSE(acosh, 1 / sqrt(x * x - 1))
 INVERSE(atanh, 1 / (1 - x * x))
 
+TREK_LIBRARY(exp2, f32, exp2f)
+TREK_LIBRARY(exp2, f64, exp2)
+TREK_UNARY_LIBRARY_ROW(exp2, f32, trek_exp2_f32_library(x))
+TREK_UNARY_LIBRARY_ROW(exp2, f64, trek_exp2_f64_library(x))
+TREK_BINARY_LIBRARY_ROW(exp2_backward, f32, x *trek_exp2_f32_library(y) * 0x1.62e43p-1f)
+TREK_BINARY_LIBRARY_ROW(exp2_backward, f64, x *trek_exp2_f64_library(y) * 0.69314718055994530942)
+
 /* --- by functions, in vectors ------------------------------------------------------------------------------------------------
  */
 

@@ -2,8 +2,6 @@
 /* Kernels that find places by an index tensor: index_select, index_add, gather,
  * scatter_add, one_hot. Selecting is gathering with an index that is the same
  * along all other dimensions, so one walk serves both. */
-#include <stdatomic.h>
-
 #include "tensor/cpu/elementwise/elementwise.h"
 #include "tensor/cpu/moves/index.h"
 
@@ -85,9 +83,8 @@ static trek_operand split_strides(const trek_tensor *t, int dim, int columns, in
     return o;
 }
 
-static void lookup_part(void *arg, int64_t begin, int64_t end)
+static void lookup_units(const trek_lookup *l, int64_t begin, int64_t end)
 {
-    const trek_lookup *l = arg;
     int width = l->width;
     int64_t pieces = l->pieces;
     for (int64_t unit = begin; unit < end; unit++) {
@@ -103,11 +100,25 @@ static void lookup_part(void *arg, int64_t begin, int64_t end)
             in += coordinate * l->indexed.outer[d];
             other += coordinate * l->other.outer[d];
         }
-        static const int index_bytes[TREK_DTYPE_COUNT] = { [TREK_I64] = 8, [TREK_I32] = 4, [TREK_U8] = 1 };
-        l->line(l, l->indexed.data + in * width, l->other.data + other * width, l->index.data + at * index_bytes[l->index_dtype],
-                n,
-                columns);
+        l->line(l, l->indexed.data + in * width, l->other.data + other * width,
+                l->index.data + at * trek_item_size[l->index_dtype], n, columns);
     }
+}
+
+static void lookup_part(void *arg, int64_t begin, int64_t end)
+{
+    const trek_lookup *l = arg;
+    if (l->line != TREK_ISA_NAME(trek_halves_line)) {
+        lookup_units(l, begin, end);
+        return;
+    }
+    trek_lookup own = *l;
+    own.results = trek_block_alloc((size_t)TREK_ISA_NAME(trek_halves_room)(l) * sizeof *own.results);
+    if (own.results)
+        lookup_units(&own, begin, end);
+    else
+        atomic_store(l->no_memory, true);
+    trek_block_free(own.results);
 }
 
 #define RUN 512 /* indices looked at together */
@@ -120,39 +131,6 @@ static const int64_t *run_of_indices(const trek_lookup *l, const char *index, in
     for (int64_t i = 0; i < n; i++)
         buffer[i] = trek_index_at(index, (first + i) * l->index.dim, l->index_dtype);
     return buffer;
-}
-
-/* Sums of two numbers alone: the machine's own conversions, a test that is hardly ever true instead of a choice. */
-static inline uint16_t sum_of_f16(uint16_t a, uint16_t b)
-{
-#if defined(__F16C__)
-    return _cvtss_sh(_cvtsh_ss(a) + _cvtsh_ss(b), _MM_FROUND_TO_NEAREST_INT);
-#else
-    return trek_f16_from_f32(trek_f32_from_f16(a) + trek_f32_from_f16(b));
-#endif
-}
-static inline uint16_t sum_of_bf16(uint16_t a, uint16_t b)
-{
-    float sum = trek_f32_from_bf16(a) + trek_f32_from_bf16(b);
-    uint32_t bits = trek_bits_f32(sum);
-    if (__builtin_expect(sum != sum, 0))
-        return (uint16_t)((bits >> 16) | 0x40u);
-    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
-}
-/* Sums of rows: loops that the compiler makes vectors of. */
-static void add_row_f16(uint16_t *restrict a, const uint16_t *restrict b, int64_t n)
-{
-    float x[COLUMNS], y[COLUMNS];
-    trek_f32_from_f16_row(x, a, n);
-    trek_f32_from_f16_row(y, b, n);
-    for (int64_t i = 0; i < n; i++)
-        x[i] += y[i];
-    trek_f16_from_f32_row(a, x, n);
-}
-static void add_row_bf16(uint16_t *restrict a, const uint16_t *restrict b, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        a[i] = trek_bf16_from_f32(trek_f32_from_bf16(a[i]) + trek_f32_from_bf16(b[i]));
 }
 
 /* body: what happens between the elements `a` (indexed) and `b` (other), pointers to T. */
@@ -178,9 +156,7 @@ static void add_row_bf16(uint16_t *restrict a, const uint16_t *restrict b, int64
             T *b_row = (T *)other + i * l->other.dim;                                                  \
             if (l->index.last == 0) {                                                                  \
                 T *a_row = (T *)indexed + trek_index_at(index, i * l->index.dim, l->index_dtype) * l->indexed.dim; \
-                if (a_step == 1 && b_step == 1 && l->row) {                                            \
-                    l->row((uint16_t *)(void *)a_row, (const uint16_t *)(const void *)b_row, columns); \
-                } else if (a_step == 1 && b_step == 1) {                                               \
+                if (a_step == 1 && b_step == 1) {                                                      \
                     TREK_INDEPENDENT                                                                   \
                     for (int64_t j = 0; j < columns; j++) {                                            \
                         T *a = a_row + j, *b = b_row + j;                                              \
@@ -207,8 +183,6 @@ LINE(gather_4, uint32_t, *b = *a)
 LINE(gather_8, uint64_t, *b = *a)
 LINE(add_f32, float, *a += *b)
 LINE(add_f64, double, *a += *b)
-LINE(add_bf16, uint16_t, *a = sum_of_bf16(*a, *b))
-LINE(add_f16, uint16_t, *a = sum_of_f16(*a, *b))
 LINE(add_i64, int64_t, *a += *b)
 LINE(add_i32, int32_t, *a += *b)
 LINE(add_u8, uint8_t, *a = (uint8_t)(*a + *b))
@@ -265,6 +239,20 @@ static trek_status gather_through(const trek_op_call *call, bool whole_index)
 static trek_status gather(const trek_op_call *call) { return gather_through(call, true); }
 static trek_status index_select(const trek_op_call *call) { return gather_through(call, false); }
 
+/* 16-bit sums by one index for all. */
+static trek_status add_by_place(trek_lookup *l, int ndim, const int64_t *sizes, int dim)
+{
+    int64_t places[TREK_MAX_DIMS] = { 0 }, n = ndim > 0 ? sizes[dim] : 1;
+    for (int d = 0; d < ndim; d++)
+        places[d] = d == dim ? l->bound : sizes[d];
+    int64_t *sorted = TREK_ISA_NAME(trek_halves_by_place)(l, n);
+    if (!sorted)
+        return TREK_ERR_MEMORY;
+    run_lookup(l, ndim, places, dim, sizeof(uint16_t), true);
+    trek_block_free(sorted);
+    return TREK_OK;
+}
+
 trek_status TREK_ISA_NAME(trek_scatter_through)(const trek_op_call *call, bool whole_index, trek_lookup_line line)
 {
     trek_tensor *x = call->inputs[0], *index = call->inputs[1], *source = call->inputs[2], *out = call->outputs[0];
@@ -280,22 +268,29 @@ trek_status TREK_ISA_NAME(trek_scatter_through)(const trek_op_call *call, bool w
         return status;
     const int64_t *sizes = whole_index ? index->sizes : source->sizes;
     int columns = columns_dim(sizes, dim, ndim);
+    atomic_bool no_memory = false;
     trek_lookup l = { .indexed = split_strides(out, dim, columns, ndim), .other = split_strides(source, dim, columns, ndim),
                       .index = whole_index ? split_strides(index, dim, columns, ndim) : broadcast_index(index),
-                      .index_dtype = (trek_dtype)index->dtype, .line = line,
-                      .row = line == add_f16 ? add_row_f16 : line == add_bf16 ? add_row_bf16 : NULL };
+                      .index_dtype = (trek_dtype)index->dtype, .line = line, .bf16 = x->dtype == TREK_BF16,
+                      .product = call->op->id == TREK_OP_scatter_reduce,
+                      .bound = ndim > 0 ? x->sizes[dim] : 1, .no_memory = &no_memory };
+    if (!whole_index && line == TREK_ISA_NAME(trek_halves_line) && columns >= 0 &&
+        TREK_ISA_NAME(trek_halves_are_rows)(&l, sizes[columns]))
+        return add_by_place(&l, ndim, sizes, dim);
     run_lookup(&l, ndim, sizes, dim, (int)trek_dtype_size((trek_dtype)x->dtype), false);
-    return TREK_OK;
+    return atomic_load(&no_memory) ? TREK_ERR_MEMORY : TREK_OK;
 }
 
 /* out = x, then out[index] += source in the order of the index: along dim one thread goes through all. */
 static trek_status add_through(const trek_op_call *call, bool whole_index)
 {
     static const trek_lookup_line lines[TREK_DTYPE_COUNT] = {
-        [TREK_F32] = add_f32, [TREK_F64] = add_f64, [TREK_BF16] = add_bf16, [TREK_F16] = add_f16,
-        [TREK_I64] = add_i64, [TREK_I32] = add_i32, [TREK_U8] = add_u8,     [TREK_BOOL] = add_bool,
+        [TREK_F32] = add_f32, [TREK_F64] = add_f64, [TREK_I64] = add_i64,
+        [TREK_I32] = add_i32, [TREK_U8] = add_u8,   [TREK_BOOL] = add_bool,
     };
-    return TREK_ISA_NAME(trek_scatter_through)(call, whole_index, lines[call->inputs[0]->dtype]);
+    trek_dtype dtype = (trek_dtype)call->inputs[0]->dtype;
+    trek_lookup_line line = lines[dtype] ? lines[dtype] : TREK_ISA_NAME(trek_halves_line);
+    return TREK_ISA_NAME(trek_scatter_through)(call, whole_index, line);
 }
 
 static trek_status scatter_add(const trek_op_call *call) { return add_through(call, true); }

@@ -3,6 +3,8 @@
 #ifndef TREK_TENSOR_CPU_MOVES_INDEX_H
 #define TREK_TENSOR_CPU_MOVES_INDEX_H
 
+#include <stdatomic.h>
+
 #include "tensor/cpu/kernels.h"
 
 /* One index from an integer tensor. */
@@ -35,11 +37,27 @@ struct trek_lookup {
     int width;                   /* bytes of an element */
     int64_t columns, blocks;     /* along the last dimension, if it is another one */
     trek_lookup_line line;
-    void (*row)(uint16_t *a, const uint16_t *b, int64_t n); /* for rows that lie side by side; NULL: as line has it */
+    /* sums and products of 16-bit elements: */
+    bool bf16, product;
+    int64_t bound;               /* places along dim */
+    float *results;              /* room for those of a line */
+    const int64_t *order;        /* of one index for all: its entries by place */
+    int64_t entry;               /* from one of the source to the next */
+    atomic_bool *no_memory;
 };
 
 /* out = x, then `line` over out, source and index, in the order of the index along the dimension. whole_index: it has the
  * source's dimensions; else it is 1-D. */
 trek_status TREK_ISA_NAME(trek_scatter_through)(const trek_op_call *call, bool whole_index, trek_lookup_line line);
+
+/* A line of 16-bit sums or products in f32, rounded once; it needs room for so many results. */
+void TREK_ISA_NAME(trek_halves_line)(const trek_lookup *l, char *indexed, char *other, const char *index, int64_t n,
+                                     int64_t columns);
+int64_t TREK_ISA_NAME(trek_halves_room)(const trek_lookup *l);
+
+/* Of one index for all rows: makes a walk over its n entries one over places that adds up what belongs to each. Its memory, for
+ * trek_block_free; NULL and MEMORY. */
+bool TREK_ISA_NAME(trek_halves_are_rows)(const trek_lookup *l, int64_t columns);
+int64_t *TREK_ISA_NAME(trek_halves_by_place)(trek_lookup *l, int64_t n);
 
 #endif

@@ -32,15 +32,17 @@ LINE(put_4, uint32_t, b)
 LINE(put_8, uint64_t, b)
 
 /* A NaN beats all. Which one is chosen, not whether: that nobody can foretell. */
-#define KINDS(name, T, value, product)                                                                 \
-    LINE(prod_##name, T, product)                                                                      \
+#define EXTREMES(name, T, value)                                                                       \
     LINE(amax_##name, T, *(((int)(value(*a) >= value(b)) | (int)(value(*a) != value(*a))) ? (const T *)a : &b))         \
     LINE(amin_##name, T, *(((int)(value(*a) <= value(b)) | (int)(value(*a) != value(*a))) ? (const T *)a : &b))
+#define KINDS(name, T, value, product)                                                                 \
+    LINE(prod_##name, T, product)                                                                      \
+    EXTREMES(name, T, value)
 #define PLAIN(x) (x)
 KINDS(f32, float, PLAIN, *a * b)
 KINDS(f64, double, PLAIN, *a * b)
-KINDS(bf16, uint16_t, trek_f32_from_bf16, trek_bf16_from_f32(trek_f32_from_bf16(*a) * trek_f32_from_bf16(b)))
-KINDS(f16, uint16_t, trek_f32_from_f16, trek_f16_from_f32(trek_f32_from_f16(*a) * trek_f32_from_f16(b)))
+EXTREMES(bf16, uint16_t, trek_f32_from_bf16)
+EXTREMES(f16, uint16_t, trek_f32_from_f16)
 KINDS(i64, int64_t, PLAIN, *a * b)
 KINDS(i32, int32_t, PLAIN, *a * b)
 KINDS(u8, uint8_t, PLAIN, *a * b)
@@ -56,11 +58,13 @@ static trek_status run_scatter_reduce(const trek_op_call *call)
 {
     static const trek_lookup_line lines[TREK_DTYPE_COUNT][TREK_SCATTER_KINDS] = {
         [TREK_F32] = { prod_f32, amax_f32, amin_f32 },       [TREK_F64] = { prod_f64, amax_f64, amin_f64 },
-        [TREK_BF16] = { prod_bf16, amax_bf16, amin_bf16 },   [TREK_F16] = { prod_f16, amax_f16, amin_f16 },
+        [TREK_BF16] = { NULL, amax_bf16, amin_bf16 },        [TREK_F16] = { NULL, amax_f16, amin_f16 },
         [TREK_I64] = { prod_i64, amax_i64, amin_i64 },       [TREK_I32] = { prod_i32, amax_i32, amin_i32 },
         [TREK_U8] = { prod_u8, amax_u8, amin_u8 },           [TREK_BOOL] = { prod_boolean, amax_boolean, amin_boolean },
     };
-    return trek_scatter_through_baseline(call, true, lines[call->inputs[0]->dtype][call->attrs.i[1]]);
+    trek_dtype dtype = (trek_dtype)call->inputs[0]->dtype;
+    trek_lookup_line line = lines[dtype][call->attrs.i[1]];
+    return trek_scatter_through_baseline(call, true, line ? line : trek_halves_line_baseline);
 }
 
 void trek_cpu_register_scatter(trek_backend *b)

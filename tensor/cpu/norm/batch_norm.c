@@ -15,6 +15,7 @@ typedef struct norm_job {
     int64_t images, channels, pixels;        /* of a group norm one image, whose channels are those of all */
     int64_t group;                           /* channels of one */
     double eps;
+    bool training;
     double *mean, *variance, *scale, *shift; /* of each channel */
     double *sum, *product, *slope;
     double *weight, *rstd;                   /* in place of others of these */
@@ -85,7 +86,8 @@ static inline void write_f64(const norm_job *job, int64_t at, int64_t n, const d
 
 static void finish_forward(const norm_job *job, int64_t c)
 {
-    job->rstd[c] = 1 / sqrt(job->variance[c] + job->eps);
+    double spread = job->variance[c] + job->eps;
+    job->rstd[c] = spread == 0 && job->training ? 0 : 1 / sqrt(spread); /* all alike: 0, as PyTorch */
     job->scale[c] = job->weight[c] * job->rstd[c];
 }
 
@@ -206,7 +208,7 @@ static trek_status forward_dense(const trek_op_call *call)
 {
     const trek_tensor *x = call->inputs[0];
     bool training = call->attrs.i[0], wide = x->dtype == TREK_F64;
-    norm_job job = { .eps = call->attrs.f[1] };
+    norm_job job = { .eps = call->attrs.f[1], .training = training };
     if (job_init(&job, x, call->outputs[0]->data) != TREK_OK)
         return TREK_ERR_MEMORY;
     bool together = training && by_channels(&job, 2);

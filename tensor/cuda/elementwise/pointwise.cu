@@ -74,6 +74,7 @@ SPECIAL(acosh, acosh(x), 1 / sqrt(x * x - 1))
 SPECIAL(atanh, atanh(x), 1 / (1 - x * x))
 SPECIAL(erfc, erfc(x), -1.1283791670955125739 * exp(-x * x))
 SPECIAL(erfinv, trek_erfinv(x), 0.88622692545275801365 * exp(trek_erfinv(x) * trek_erfinv(x)))
+SPECIAL(exp2, exp2(x), 0.69314718055994530942 * exp2(x))
 SPECIAL(lgamma, lgamma(x), trek_digamma(x))
 SPECIAL(polygamma, trek_polygamma(s, x), trek_polygamma(s + 1, x))
 

@@ -132,8 +132,23 @@ trek_status run_index_select(const trek_op_call *call) { return gather_through(c
 
 /* --- sums in the order of the index ---------------------------------------------------------- */
 
-/* What an element becomes beside one of the source: as on the CPU each result is rounded to the element. */
+/* What sums and products are made in: 16-bit ones in f32, rounded once, as on the CPU. */
+template <typename T> struct running {
+    typedef T type;
+    __device__ __forceinline__ static T load(T x) { return x; }
+    __device__ __forceinline__ static T store(T x) { return x; }
+};
+template <typename T> struct running_half {
+    typedef float type;
+    __device__ __forceinline__ static float load(T x) { return trek_get(x); }
+    __device__ __forceinline__ static T store(float x) { return trek_store<T>::of(x); }
+};
+template <> struct running<trek_bf16> : running_half<trek_bf16> {};
+template <> struct running<trek_f16> : running_half<trek_f16> {};
+
+/* What an element becomes beside one of the source. wide: the same of f32. */
 template <typename T> struct sum_of {
+    typedef sum_of<float> wide;
     __device__ __forceinline__ static T of(T x, T y) { return trek_store<T>::of(trek_wrap_add(trek_get(x), trek_get(y))); }
 };
 template <> struct sum_of<uint8_t> {
@@ -146,6 +161,7 @@ template <typename T> struct last_of {
     __device__ __forceinline__ static T of(T, T y) { return y; }
 };
 template <typename T> struct product_of {
+    typedef product_of<float> wide;
     __device__ __forceinline__ static T of(T x, T y) { return trek_store<T>::of(trek_wrap_mul(trek_get(x), trek_get(y))); }
 };
 template <> struct product_of<uint8_t> {
@@ -219,6 +235,73 @@ __global__ void __launch_bounds__(CHUNK) add_long_lines_kernel(T *to, const T *s
             }
             __syncthreads();
         }
+    }
+}
+
+/* The same of 16-bit elements: what lies at the places of the index is made f32, added to, and rounded; wide has room for each
+ * place of each line. */
+template <typename T, typename C>
+__global__ void __launch_bounds__(256) add_wide_lines_kernel(T *to, const T *source, index_reader index, along_dim d, lines l,
+                                                             float *wide)
+{
+    uint32_t line = blockIdx.x * blockDim.x + threadIdx.x;
+    if (line >= l.n)
+        return;
+    int32_t at[4];
+    l.layout.offsets(line, at);
+    for (int pass = 0; pass < 3; pass++)
+        for (int64_t j = 0; j < d.n; j++) {
+            int64_t place = index.at(at[2] + j * d.index, at[3] + j * d.place);
+            if (place < 0)
+                continue;
+            T *x = to + at[0] + place * d.out;
+            float *sum = wide + place * l.n + line;
+            if (pass == 0)
+                *sum = trek_get(*x);
+            else if (pass == 1)
+                *sum = C::of(*sum, trek_get(source[at[1] + j * d.source]));
+            else
+                *x = trek_store<T>::of(*sum);
+        }
+}
+
+template <typename T, typename C>
+__global__ void __launch_bounds__(CHUNK) add_wide_long_lines_kernel(T *to, const T *source, index_reader index, along_dim d,
+                                                                    lines l, float *wide)
+{
+    TREK_SHARED(int64_t, places, CHUNK);
+    TREK_SHARED(float, values, CHUNK);
+    int me = (int)threadIdx.x;
+    for (uint32_t line = blockIdx.x; line < l.n; line += gridDim.x) {
+        int32_t at[4];
+        l.layout.offsets(line, at);
+        float *sums = wide + line * index.bound;
+        for (int64_t j = me; j < d.n; j += CHUNK) {
+            int64_t place = index.at(at[2] + j * d.index, at[3] + j * d.place);
+            if (place >= 0)
+                sums[place] = trek_get(to[at[0] + place * d.out]);
+        }
+        __syncthreads();
+        for (int64_t begin = 0; begin < d.n; begin += CHUNK) {
+            int64_t j = begin + me;
+            int64_t place = j < d.n ? index.at(at[2] + j * d.index, at[3] + j * d.place) : -1;
+            places[me] = place;
+            values[me] = place >= 0 ? trek_get(source[at[1] + j * d.source]) : 0.0f;
+            __syncthreads();
+            bool first = place >= 0;
+            for (int k = 0; first && k < me; k++)
+                first = places[k] != place;
+            for (int k = me; first && k < CHUNK; k++)
+                if (places[k] == place)
+                    sums[place] = C::of(sums[place], values[k]);
+            __syncthreads();
+        }
+        for (int64_t j = me; j < d.n; j += CHUNK) {
+            int64_t place = index.at(at[2] + j * d.index, at[3] + j * d.place);
+            if (place >= 0)
+                to[at[0] + place * d.out] = trek_store<T>::of(sums[place]);
+        }
+        __syncthreads();
     }
 }
 
@@ -301,10 +384,11 @@ __global__ void __launch_bounds__(256) add_sorted_kernel(T *to, const T *source,
         int32_t at[4];
         l.layout.offsets(line, at);
         T *x = to + at[0] + place * d.out;
-        T sum = *x;
+        typedef running<T> R;
+        typename R::type sum = R::load(*x);
         for (int32_t k = begin; k < end; k++)
-            sum = sum_of<T>::of(sum, source[at[1] + order[k] * d.source]);
-        *x = sum;
+            sum = sum_of<typename R::type>::of(sum, R::load(source[at[1] + order[k] * d.source]));
+        *x = R::store(sum);
     }
 }
 
@@ -340,6 +424,24 @@ trek_status add_sorted(const trek_op_call *call, trek_cuda_queue *queue, T *to, 
 /* --- index_add, scatter_add: out = x, then out[index] += source ------------------------------------- */
 
 template <typename T, typename C>
+trek_status add_wide(const trek_op_call *call, trek_cuda_queue *queue, T *to, const T *source, const index_reader &index,
+                     const along_dim &d, const lines &l)
+{
+    trek_cuda_scratch scratch;
+    trek_status status = trek_cuda_scratch_take(queue, (size_t)index.bound * l.n * sizeof(float), &scratch);
+    if (status != TREK_OK)
+        return status;
+    float *wide = (float *)scratch.data;
+    if (d.n > FEW && l.n < ENOUGH)
+        status = trek_launch(call, queue, trek_blocks(dim3(l.n), dim3(CHUNK)), add_wide_long_lines_kernel<T, C>, to, source,
+                             index, d, l, wide);
+    else
+        status = trek_launch(call, queue, trek_loop(l.n), add_wide_lines_kernel<T, C>, to, source, index, d, l, wide);
+    trek_cuda_scratch_give(queue, &scratch);
+    return status;
+}
+
+template <typename T, typename C>
 trek_status add_through_plan(const trek_op_call *call, trek_cuda_queue *queue, const trek_plan &p, const along_dim &d, bool whole)
 {
     const trek_tensor *out = call->outputs[0], *source = call->inputs[2];
@@ -352,6 +454,10 @@ trek_status add_through_plan(const trek_op_call *call, trek_cuda_queue *queue, c
     if constexpr (std::is_same<C, sum_of<T>>::value)
         if (!whole && d.n > FEW && d.n < INT32_MAX && bound < INT32_MAX)
             return add_sorted<T>(call, queue, to, from, index, d, l);
+    if constexpr (!std::is_same<typename running<T>::type, T>::value &&
+                  (std::is_same<C, sum_of<T>>::value || std::is_same<C, product_of<T>>::value))
+        if (d.n > 1)
+            return add_wide<T, typename C::wide>(call, queue, to, from, index, d, l);
     if (d.n > FEW && n < ENOUGH)
         return trek_launch(call, queue, trek_blocks(dim3((unsigned)n), dim3(CHUNK)), add_long_lines_kernel<T, C>, to, from, index,
                            d, l);

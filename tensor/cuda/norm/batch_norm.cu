@@ -115,7 +115,7 @@ static __global__ void prepare_forward(channel_numbers<W> *to, const batch_stati
         s.mean = running_mean.get(c);
         s.variance = running_var.get(c);
     }
-    double deviation = 1 / sqrt(s.variance + eps);
+    double deviation = now && s.variance + eps == 0 ? 0 : 1 / sqrt(s.variance + eps); /* all alike: 0, as PyTorch */
     mean.put(c, s.mean);
     rstd.put(c, deviation);
     channel_numbers<W> n;

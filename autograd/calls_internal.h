@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* For functions that are made of several ops: the name in their errors, and results in another dtype. Internal. */
+#ifndef TREK_AUTOGRAD_CALLS_INTERNAL_H
+#define TREK_AUTOGRAD_CALLS_INTERNAL_H
+
+#include "autograd/var_internal.h"
+#include "tensor/op_caller_internal.h"
+
+/* Ends what trek_op_calling began. */
+static inline trek_var *trek_op_called_end(const char *before, trek_var *result)
+{
+    trek_op_caller = before;
+    return result;
+}
+
+/* An op of one result, into a tensor that is given and becomes the result's; released where it fails (apply.c). */
+trek_var *trek_apply_into(const trek_op *op, trek_var *const *inputs, int n_inputs, trek_tensor *given);
+
+#endif

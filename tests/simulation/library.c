@@ -241,12 +241,11 @@ static bool finish_tasks(trek_async_group *g)
     return moved;
 }
 
-/* --- the group's thread
- * --------------------------------------------------------------------------------------------------------- */
+/* --- the group's thread --------------------------------------------------------------------------------------------------- */
 
 static void accept_all(trek_async_group *g)
 {
-    for (int fd; (fd = trek_socket_accept(g->listen_fd)) >= 0;) {
+    for (int fd; (fd = trek_socket_accept(g->listen_fd, NULL, NULL)) >= 0;) {
         int k = g->world; /* those that have not said who they are stand behind the others */
         while (k < 2 * g->world - 1 && g->peers[k].fd >= 0)
             k++;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "distributed/background/background.h"
-#include "distributed/control/launch.h"
+#include "distributed/comm/init_internal.h"
 #include "distributed/replica/agreement.h"
 #include "distributed/replica/replica.h"
 #include "distributed/run/run_internal.h"
@@ -197,7 +197,10 @@ static trek_status make(trek_run *run)
 /* The graph, on the ranks of all processes that there are. */
 static trek_status build(trek_run *run)
 {
-    trek_status status = trek_replica_agree(run->opts.trainer.comm, make(run), "trek_trainer_run");
+    trek_comm *comm = run->opts.trainer.comm;
+    trek_comm_say(comm, "build"); /* which may take long */
+    trek_status status = trek_replica_agree(comm, make(run), "trek_trainer_run");
+    trek_comm_say(comm, NULL);
     if (status == TREK_OK)
         status = set_up(run);
     memset(&run->averages, 0, sizeof run->averages);
@@ -215,19 +218,10 @@ static void clean_up(trek_run *run)
 
 static trek_status prepare(trek_run *run)
 {
-    int64_t batch = 0;
-    if (trek_launch_joins())
+    if (trek_comm_init_joins())
         return trek_run_elastic_join(run, clean_up, build);
-    trek_status status = build(run);
-    if (status == TREK_OK)
-        status = trek_run_elastic_begin(run);
-    if (status == TREK_OK)
-        status = trek_run_resume(run);
-    if (run->resumed)
-        trek_loader_position(run->train, NULL, &batch);
-    if (status == TREK_OK)
-        status = trek_run_elastic_keep(run, run->first_epoch, batch);
-    return run->elastic ? agree(run, status) : status; /* nobody begins, and dies, before all could go on without it */
+    trek_status status = trek_run_elastic_begin(run);
+    return status == TREK_OK ? trek_run_elastic_start(run, build) : status;
 }
 
 /* --- an epoch ------------------------------------------------------------------------------------ */

@@ -48,6 +48,12 @@ MUTANTS = [
      "            trek_condition_wait(&control->changed, &control->lock);\n", ""),
     ("guest_that_died_is_waited_for", "distributed/control/regroup.c",
      "        if (door->visitors[k].answered && door->visitors[k].fd < 0) {", "        if (false) {"),
+    ("next_group_is_turned_away", "distributed/control/serve.c",
+     "if (ours && comes_early(control, &hello)) {", "if (false) {"),
+    ("old_group_closes_its_door", "distributed/control/serve.c", "(waited || control->patient)", "control->patient"),
+    ("lost_while_joining_for_good", "distributed/control/serve.c", "    if (forgets(control, process))\n", "    if (false)\n"),
+    ("goes_on_alone_after_a_stop", "distributed/control/regroup.c",
+     "if (!awake && place->processes < door->n_members) {", "if (false) {"),
     ("branch_below_process_0_that_left", "distributed/control/end.c", "    if (process == 0)\n        watch_branch(control);\n", ""),
 ]
 # These no schedule has found yet: they are run if they are named, and told.

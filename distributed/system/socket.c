@@ -308,7 +308,28 @@ bool trek_socket_own_address(int fd, char *text, size_t size)
            getnameinfo((struct sockaddr *)&own, length, text, (socklen_t)size, NULL, 0, NI_NUMERICHOST) == 0;
 }
 
-void trek_socket_poll(struct pollfd *polled, int n, int ms) { poll(polled, (nfds_t)n, ms); }
+/* The system refuses more places than files may be open: then those alone count that are taken. */
+static void poll_taken(struct pollfd *polled, int n, int ms)
+{
+    struct pollfd taken[256];
+    int place[256], m = 0;
+    for (int k = 0; k < n; k++) {
+        polled[k].revents = 0;
+        if (polled[k].fd < 0 || m == 256)
+            continue;
+        place[m] = k;
+        taken[m++] = polled[k];
+    }
+    bool found = poll(taken, (nfds_t)m, ms) > 0;
+    for (int k = 0; k < m && found; k++)
+        polled[place[k]].revents = taken[k].revents;
+}
+
+void trek_socket_poll(struct pollfd *polled, int n, int ms)
+{
+    if (poll(polled, (nfds_t)n, ms) < 0 && errno == EINVAL)
+        poll_taken(polled, n, ms);
+}
 
 int trek_bell_new(void) { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }
 

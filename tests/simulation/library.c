@@ -246,7 +246,7 @@ static bool finish_tasks(trek_async_group *g)
 
 static void accept_all(trek_async_group *g)
 {
-    for (int fd; (fd = trek_socket_accept(g->listen_fd)) >= 0;) {
+    for (int fd; (fd = trek_socket_accept(g->listen_fd, NULL, NULL)) >= 0;) {
         int k = g->world; /* those that have not said who they are stand behind the others */
         while (k < 2 * g->world - 1 && g->peers[k].fd >= 0)
             k++;

@@ -156,7 +156,8 @@ typedef struct trek_run_opts {
                           seen once, and are from there on the run that a resumed one on so many processes would be (the graph
                           is built anew: what a callback keeps of it is gone; .on_epoch is called again). The epoch's metrics
                           lack what the lost process had recorded in it; .on_metrics and .on_checkpoint may be called
-                          twice for an epoch in whose end one is lost. A process that
+                          twice for an epoch in whose end one is lost. So it is from the processes' start on; while they are
+                          joining, under trek-run, which says who has ended. A process that
                           is started again with TREK_JOIN=1 in its environment (trek-run --restarts) joins the others where
                           the next epoch begins and gets all from them; its trek_run_next begins there. It fails alone, with
                           STATE, TIMEOUT, ARGUMENT or COMM, where it cannot (docs/distributed.md). Where the network falls in two,

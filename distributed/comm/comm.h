@@ -54,7 +54,8 @@ typedef struct trek_comm_opts {
 
 /* The communicator among the processes of the job, one rank for each process. The job is described by opts, or else by
  * the environment of trek-run, torchrun, Slurm or Open MPI; without any, a world of one. Joins the others the first
- * time; later calls of the process give one more handle to the same group (opts must agree). Logs the world it found.
+ * time; later calls of the process give one more handle to the same group (opts must agree). When the last handle has gone, the
+ * next call joins the others anew, as often as all do so. Logs the world it found.
  * NULL and ARGUMENT (a contradictory environment, named), COMM, TIMEOUT, UNSUPPORTED (nothing here joins these machines: the
  * message says what to install), MEMORY. opts may be NULL. */
 TREK_API trek_comm *trek_comm_init(const trek_comm_opts *opts);

@@ -26,13 +26,20 @@ enum { SHARED, MPI, GLOO, ENGINES };
 #define JOIN_S 300
 #define LEAST_JOIN_S 5
 
+/* Of the job's processes those that take part, by their numbers: all, or those that have not ended for good. */
+typedef struct takers {
+    int self, n, ended; /* self: which of the n this one is */
+} takers;
+
 /* The process's group. */
 typedef struct job_state {
     trek_lock lock;
     trek_condition gone;            /* the group has been freed */
     trek_comm *comm;                /* NULL: no group. Its control channel is its own; without one it is a world of one */
     trek_launch launch;
+    takers takers;                  /* of the first group, as far as those who join know */
     int64_t settling_ns;            /* 0: for ever */
+    bool belonged;                  /* it has been in a group */
 } job_state;
 
 TREK_PER_PROCESS(job_state, job, { .lock = TREK_LOCK_INIT, .gone = TREK_CONDITION_INIT });
@@ -259,33 +266,84 @@ static trek_comm *own(trek_comm *comm, trek_control *control)
         comm->control = control;
     comm->freed = free_job;
     job()->comm = comm;
+    job()->belonged = true;
     return comm;
 }
 
-static trek_comm *join(const trek_comm_opts *opts)
+static takers find_takers(bool of_left)
 {
     const trek_launch *launch = &job()->launch;
+    bool ended[TREK_MAX_RANKS];
+    takers t = { .self = launch->process, .n = launch->processes };
+    t.ended = of_left ? trek_launch_ended(launch->deaths, ended, launch->processes) : 0;
+    t.n -= t.ended;
+    for (int p = 0; p < launch->process && of_left; p++)
+        t.self -= ended[p];
+    return t;
+}
+
+/* Whether one more has ended than those who join have been told of. */
+static bool one_more_ended(void *arg, char *text, size_t size)
+{
+    bool ended[TREK_MAX_RANKS];
+    const job_state *own = arg;
+    snprintf(text, size, "one more process ended");
+    return trek_launch_ended(own->launch.deaths, ended, own->launch.processes) > own->takers.ended;
+}
+
+static trek_comm *join(const trek_comm_opts *opts, bool of_left)
+{
+    const trek_launch *launch = &job()->launch;
+    const takers *t = &job()->takers;
     trek_comm *comm = NULL;
-    if (launch->processes == 1) {
+    if (t->n == 1) {
         trek_comm_local(NULL, 1, &comm);
         return own(comm, NULL);
     }
     if (trek_launch_check_secret(launch) != TREK_OK)
         return NULL;
-    trek_control_opts control_opts = { .process = launch->process, .processes = launch->processes, .address = launch->address,
-                                       .port = launch->port, .token = launch->token };
+    trek_control_opts control_opts = { .process = t->self,
+                                       .processes = t->n,
+                                       .address = launch->address,
+                                       .port = launch->port,
+                                       .token = launch->token,
+                                       .patient = of_left };
     control_opts.join_s = join_seconds(opts);
     control_opts.deaths = launch->deaths + 1;
+    control_opts.died = of_left ? one_more_ended : NULL;
+    control_opts.arg = job();
     control_opts.flat = (int)trek_process_number("TREK_CONTROL_TREE_ABOVE", 1, TREK_MAX_RANKS, 0);
     job()->settling_ns = control_opts.join_s > 0 ? (int64_t)(control_opts.join_s * 1e9) : 0;
     trek_control *control = trek_control_join(&control_opts);
     return control ? own(pick_engine(control, opts ? opts->engine : NULL), control) : NULL;
 }
 
-static trek_comm *begin(const trek_comm_opts *opts, const trek_launch *launch)
+/* Until those have joined who are left: whoever ends meanwhile is waited for if it is started again, and else done without. */
+static trek_comm *join_left(const trek_comm_opts *opts, int least)
+{
+    trek_comm *comm = NULL;
+    trek_status status = TREK_ERR_PEER;
+    for (job()->takers = find_takers(true); !comm && status == TREK_ERR_PEER && job()->takers.n >= least;
+         job()->takers = find_takers(true)) {
+        trek_error_clear();
+        comm = join(opts, true);
+        status = trek_error_status();
+    }
+    if (comm || job()->takers.n >= least)
+        return comm;
+    trek_error_clear();
+    trek_fail(TREK_ERR_PEER, "%d of %d processes are left, and .min_processes is %d", job()->takers.n, job()->launch.processes,
+              least);
+    return NULL;
+}
+
+/* least 0: all are needed; and where no launcher says who has ended. */
+static trek_comm *begin(const trek_comm_opts *opts, const trek_launch *launch, int least)
 {
     job()->launch = *launch;
-    trek_comm *comm = join(opts);
+    job()->takers = find_takers(false);
+    bool of_left = least > 0 && launch->deaths >= 0 && least <= launch->processes;
+    trek_comm *comm = of_left ? join_left(opts, least) : join(opts, false);
     if (comm && opts && opts->deadline_s != 0)
         trek_comm_set_deadline(comm, opts->deadline_s);
     return comm;
@@ -318,10 +376,13 @@ static trek_status check_again(const trek_comm_opts *opts, const trek_launch *la
     return TREK_OK;
 }
 
+/* With the lock held. */
+static bool joins(void) { return !job()->belonged && trek_launch_joins(); }
+
 /* A group that others have formed is entered in another way. */
 static trek_status check_begin(const trek_launch *launch)
 {
-    if (!trek_launch_joins() || launch->processes == 1)
+    if (!joins() || launch->processes == 1)
         return TREK_OK;
     return trek_fail(TREK_ERR_STATE, "TREK_JOIN is set in the environment: this process was started again, and only "
                                      "trek_trainer_run with .min_processes, without a communicator of the program's own, joins "
@@ -346,7 +407,7 @@ trek_status trek_comm_init_joining(trek_launch *launch)
     return status;
 }
 
-trek_comm *trek_comm_init(const trek_comm_opts *opts)
+static trek_comm *init(const trek_comm_opts *opts, int least)
 {
     trek_launch launch;
     if (trek_forked) {
@@ -361,11 +422,29 @@ trek_comm *trek_comm_init(const trek_comm_opts *opts)
     trek_comm *comm = job()->comm;
     trek_status status = comm ? check_again(opts, &launch) : check_begin(&launch);
     if (!comm && status == TREK_OK)
-        comm = begin(opts, &launch);
+        comm = begin(opts, &launch, least);
     trek_lock_release(&job()->lock);
     if (status != TREK_OK)
         trek_comm_free(&comm);
     return comm;
+}
+
+trek_comm *trek_comm_init(const trek_comm_opts *opts) { return init(opts, 0); }
+trek_comm *trek_comm_init_of_left(const trek_comm_opts *opts, int least) { return init(opts, least); }
+void trek_comm_init_begun(void) { trek_launch_note_begun(job()->launch.deaths); }
+
+int trek_comm_init_number(int *processes)
+{
+    *processes = job()->launch.processes;
+    return job()->launch.process;
+}
+
+bool trek_comm_init_joins(void)
+{
+    trek_lock_acquire(&job()->lock);
+    bool joining = joins();
+    trek_lock_release(&job()->lock);
+    return joining;
 }
 
 int trek_comm_world_described(const trek_comm_opts *opts)

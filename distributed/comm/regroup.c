@@ -22,7 +22,7 @@ struct trek_regroup {
     trek_door *door;
     char token[256], lost[256], come[256];
     char address[256];       /* of the job */
-    int port, flat;
+    int port, flat, world;   /* world: of the job's processes, as it began */
     uint64_t program;
     char engine[16];
     bool nobody_admits;      /* as the group last knew */
@@ -69,7 +69,7 @@ static trek_status open_door(trek_regroup *regroup, const trek_comm *comm)
         return trek_control_ended(comm->control)
                    ? trek_control_fail(comm->control) /* by whom, too */
                    : trek_fail(TREK_ERR_COMM, "the control connection of process %d is lost", comm->rank);
-    regroup->door = trek_door_open(address, regroup->token, comm->rank);
+    regroup->door = trek_door_open(address, regroup->token, trek_comm_init_number(&regroup->world));
     return regroup->door ? TREK_OK : trek_error_status();
 }
 
@@ -77,7 +77,7 @@ static trek_status open_door(trek_regroup *regroup, const trek_comm *comm)
 static void admit(trek_regroup *regroup, int listening)
 {
     if (trek_door_admits(regroup->door) ||
-        trek_door_admit(regroup->door, regroup->address, regroup->port, listening, regroup->program) == TREK_OK)
+        trek_door_admit(regroup->door, regroup->address, regroup->port, listening, regroup->program, regroup->world) == TREK_OK)
         return;
     trek_log_message(TREK_LOG_DEBUG, "regroup: %s", trek_error());
     trek_error_clear();
@@ -100,6 +100,8 @@ static trek_status begin(trek_regroup *regroup, trek_comm *comm)
             status = trek_fail(TREK_ERR_PEER, "process %d has no door by which the others would find it", p);
     if (status == TREK_OK && own == TREK_OK)
         own = enter(regroup, 0, comm->world);
+    if (status == TREK_OK && own == TREK_OK)
+        trek_comm_init_begun();
     int listening = own == TREK_OK && status == TREK_OK ? trek_control_take_listening(comm->control) : 0;
     if (listening)
         admit(regroup, listening);
@@ -320,12 +322,28 @@ trek_status trek_regroup_invite(trek_regroup *regroup, trek_comm *comm, int *n)
     return status;
 }
 
+/* Whether its launcher says that all others of the job have ended. */
+static bool is_over(void *arg)
+{
+    bool ended[TREK_MAX_RANKS];
+    const trek_launch *launch = arg;
+    int n = trek_launch_ended(launch->deaths, ended, launch->processes);
+    return n - ended[launch->process] == launch->processes - 1;
+}
+
 /* One attempt. *came tells whether there may be another one. */
-static trek_comm *come(trek_regroup *regroup, int number, int64_t until_ns, trek_door_came *came)
+static trek_comm *come(trek_regroup *regroup, trek_launch *launch, int64_t until_ns, trek_door_came *came)
 {
     trek_door_place place = { .process = 0 };
-    trek_door_call call = { .address = regroup->address, .token = regroup->token, .port = regroup->port, .number = number,
-                            .program = regroup->program, .until_ns = until_ns };
+    trek_door_call call = { .address = regroup->address,
+                            .token = regroup->token,
+                            .port = regroup->port,
+                            .number = launch->process,
+                            .world = launch->processes,
+                            .program = regroup->program,
+                            .until_ns = until_ns,
+                            .over = launch->deaths >= 0 ? is_over : NULL,
+                            .arg = launch };
     bool again = false;
     regroup->door = trek_door_join(&call, &place, came);
     trek_comm *comm = regroup->door ? form(regroup, NULL, &place, &again) : NULL;
@@ -338,12 +356,12 @@ static trek_comm *come(trek_regroup *regroup, int number, int64_t until_ns, trek
     return comm;
 }
 
-static trek_status keep_coming(trek_regroup *regroup, int number, trek_comm **comm)
+static trek_status keep_coming(trek_regroup *regroup, trek_launch *launch, trek_comm **comm)
 {
     int64_t patience = (int64_t)trek_process_number("TREK_JOIN_SECONDS", 1, 1000000, FIND_S) * 1000000000;
     trek_door_came came;
     for (int ignored = 0; !*comm && trek_error_status() == TREK_OK && ignored < MOST_IGNORED;) {
-        *comm = come(regroup, number, trek_now_ns() + patience, &came);
+        *comm = come(regroup, launch, trek_now_ns() + patience, &came);
         ignored = came == TREK_DOOR_IGNORED ? ignored + 1 : 0;
         if (!*comm && trek_error_status() == TREK_OK)
             trek_sleep_ns(100000000);
@@ -352,7 +370,7 @@ static trek_status keep_coming(trek_regroup *regroup, int number, trek_comm **co
         return trek_fail(TREK_ERR_COMM,
                          "process %d is not let in at %s, port %d: who listens there is another program, or does not "
                          "know the token (TREK_TOKEN)",
-                         number, regroup->address, regroup->port);
+                         launch->process, regroup->address, regroup->port);
     return trek_error_status();
 }
 
@@ -367,8 +385,9 @@ trek_regroup *trek_regroup_join(uint64_t program, trek_comm **comm)
     snprintf(regroup->address, sizeof regroup->address, "%s", launch.address);
     snprintf(regroup->engine, sizeof regroup->engine, "%s", TREK_COMM_ENGINE_OF_OTHERS);
     regroup->port = launch.port;
+    regroup->world = launch.processes;
     regroup->program = program;
-    if (keep_coming(regroup, launch.process, comm) != TREK_OK)
+    if (keep_coming(regroup, &launch, comm) != TREK_OK)
         trek_regroup_free(&regroup);
     else
         snprintf(regroup->engine, sizeof regroup->engine, "%s", (*comm)->engine->name);

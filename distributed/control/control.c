@@ -2,6 +2,7 @@
 /* The control channel: joining and leaving. */
 #include "distributed/control/control.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,6 +32,9 @@ TREK_PER_PROCESS(alive_controls, alive, { .lock = TREK_LOCK_INIT });
 #define LOOK_NS 100000000
 /* How long process 0 waits for those who have not come yet, when another one has died. */
 #define LATE_NS 2000000000
+/* How soon process 0 is asked again that is not ready for this group: at first, and at last. */
+#define AGAIN_NS 5000000
+#define LAST_AGAIN_NS 200000000
 
 /* The process that ended the group by its death shall be the first to end: launchers give its status as the job's. */
 static void stay_behind(const trek_control *control)
@@ -126,6 +130,7 @@ static void fill_in(trek_control *control, const trek_control_opts *opts)
     control->join_s = opts->join_s > 0 ? opts->join_s : opts->join_s == TREK_OFF ? 1e9 : 300;
     control->deaths = opts->deaths - 1;
     control->flat = opts->flat > 0 ? opts->flat : TREK_TREE_FAN;
+    control->patient = opts->patient;
     control->died = opts->died;
     control->died_arg = opts->arg;
     control->generation = (int32_t)opts->generation;
@@ -149,6 +154,7 @@ static void fill_in(trek_control *control, const trek_control_opts *opts)
 
 trek_control *trek_control_make(const trek_control_opts *opts)
 {
+    char why[160];
     trek_control *control = trek_calloc(1, sizeof *control);
     if (!control)
         return NULL;
@@ -163,7 +169,9 @@ trek_control *trek_control_make(const trek_control_opts *opts)
     for (size_t i = 0; control->links && i < links; i++)
         control->links[i] = (trek_control_link){ .fd = -1, .process = (int)i };
     if (!good || !make_locks(control)) {
-        trek_fail(TREK_ERR_MEMORY, "no memory for the control channel of %d processes", opts->processes);
+        int error = good ? errno : ENOMEM;
+        trek_fail(trek_process_is_limit(error) ? TREK_ERR_COMM : TREK_ERR_MEMORY, "the control channel of %d processes: %s",
+                  opts->processes, trek_process_why(error, why, sizeof why));
         trek_control_destroy(control);
         return NULL;
     }
@@ -218,25 +226,25 @@ static char *say_death(const trek_control *control, char *text, size_t size)
     return text;
 }
 
-/* A process that may get children listens for them, at the address by which it reaches process 0. Returns the port, or 0: if
- * it cannot, there will be no tree. */
-static int listen_for_children(trek_control *control, int fd, char *address, size_t size)
+/* A process that may get children listens for them, at the address by which it reaches process 0. If it cannot, there will be no
+ * tree. */
+static void listen_for_children(trek_control *control, int fd)
 {
-    int fan = trek_tree_fan(control->processes, control->flat), port = 0;
-    if (fan == 0 || trek_tree_place(control->processes, fan, control->process).children == 0 ||
-        !trek_socket_own_address(fd, address, size))
-        return 0;
-    if (trek_socket_listen(address, 0, &control->listen_fd, &port) == TREK_OK)
-        return port;
+    trek_control_peer_state *own = &control->peers[control->process];
+    int fan = trek_tree_fan(control->processes, control->flat);
+    if (fan == 0 || control->listen_fd >= 0 || trek_tree_place(control->processes, fan, control->process).children == 0 ||
+        !trek_socket_own_address(fd, own->address, sizeof own->address) ||
+        trek_socket_listen(own->address, 0, &control->listen_fd, &own->port) == TREK_OK)
+        return;
+    own->port = 0;
     trek_log_message(TREK_LOG_INFO, "control: %s", trek_error());
     trek_error_clear();
-    return 0;
 }
 
 /* Connects to process 0 and says who this is; the thread takes the answer. */
 static trek_status greet(trek_control *control)
 {
-    char why[256], address[64] = "";
+    char why[256];
     int fd = trek_socket_connect(control->address, control->port, control->join_until_ns, somebody_died, control, why,
                                  sizeof why);
     if (fd < 0 && somebody_died(control))
@@ -244,12 +252,38 @@ static trek_status greet(trek_control *control)
     if (fd < 0)
         return trek_fail(TREK_ERR_TIMEOUT, "process %d did not reach process 0 at %s within %g s: %s", control->process,
                          control->where, control->join_s, why);
-    int port = listen_for_children(control, fd, address, sizeof address);
+    trek_lock_acquire(&control->lock);
+    listen_for_children(control, fd);
     control->links[0] = (trek_control_link){ .fd = fd, .process = 0 };
     control->peers[0].joined = true;
     control->peers[0].report.heard_ns = control->peers[0].report.phase_ns = control->peers[0].report.call_ns = trek_now_ns();
-    trek_control_say_hello(control, &control->links[0], address, port);
+    const trek_control_peer_state *own = &control->peers[control->process];
+    trek_control_say_hello(control, &control->links[0], own->address, own->port);
+    trek_lock_release(&control->lock);
     return TREK_OK;
+}
+
+/* With the lock held, which is given up meanwhile: process 0, or another program, was not ready for this group. */
+static void greet_again(trek_control *control, int64_t *pause_ns)
+{
+    char message[TREK_ERROR_SIZE];
+    trek_status status = TREK_OK;
+    control->later = false;
+    trek_lock_release(&control->lock);
+    trek_sleep_ns(*pause_ns);
+    *pause_ns = 2 * *pause_ns < LAST_AGAIN_NS ? 2 * *pause_ns : LAST_AGAIN_NS;
+    if (trek_now_ns() > control->join_until_ns)
+        trek_fail(TREK_ERR_TIMEOUT, "process %d waited %g s at %s: process 0 has not left the group before", control->process,
+                  control->join_s, control->where);
+    else
+        greet(control);
+    trek_error_take(&status, message);
+    trek_error_clear();
+    trek_lock_acquire(&control->lock);
+    if (status != TREK_OK)
+        trek_control_end_locked(control, status, message);
+    else
+        trek_control_wake(control); /* it is to be watched */
 }
 
 /* Process 0's thread watches the time; the others allow a little more, so that it can tell them who is missing. */
@@ -257,10 +291,11 @@ static bool wait_for_start(trek_control *control)
 {
     char message[TREK_WHERE + 256];
     trek_lock_acquire(&control->lock);
-    int64_t until = control->join_until_ns + (control->process == 0 ? 0 : 2 * (int64_t)TREK_CONTROL_BEAT_NS);
+    int64_t until = control->join_until_ns + (control->process == 0 ? 0 : 2 * (int64_t)TREK_CONTROL_BEAT_NS), pause = AGAIN_NS;
     while (!control->started && !atomic_load(&control->ended)) {
         int64_t now = trek_now_ns(), next = now + LOOK_NS < until || control->process == 0 ? now + LOOK_NS : until;
-        trek_condition_wait_until(&control->changed, &control->lock, next);
+        if (!control->later)
+            trek_condition_wait_until(&control->changed, &control->lock, next);
         if (control->started || atomic_load(&control->ended))
             break;
         if (somebody_died(control)) {
@@ -270,6 +305,8 @@ static bool wait_for_start(trek_control *control)
                      "process %d waited %g s at %s for the others, and process 0 did not say who is missing", control->process,
                      control->join_s, control->where);
             trek_control_end_locked(control, TREK_ERR_TIMEOUT, message);
+        } else if (control->later) {
+            greet_again(control, &pause);
         }
     }
     bool started = control->started; /* it may have ended again: the first call tells */

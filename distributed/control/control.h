@@ -27,6 +27,7 @@ typedef struct trek_control_opts {
     int flat;                 /* the largest job whose gathers all go to process 0 directly; 0: 16. Process 0's counts */
     int64_t generation;       /* of a group that follows on another one (door.h): all have the same */
     int listening; /* process 0: a socket that listens at that address and port, plus 1, which is taken over; 0: none */
+    bool patient;  /* a process that is lost before all have come, or noted as ended and started again, may come anew */
     bool (*died)(void *arg, char *text, size_t size); /* instead of deaths: whether one who was to come has ended, and which */
     void *arg;
 } trek_control_opts;

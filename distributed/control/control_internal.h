@@ -21,15 +21,16 @@
 typedef enum trek_control_type {
     TREK_CONTROL_HELLO = 1, /* trek_control_hello */
     TREK_CONTROL_WELCOME,
-    TREK_CONTROL_REFUSED,   /* text */
-    TREK_CONTROL_START,     /* all are here: trek_control_start */
-    TREK_CONTROL_BEAT,      /* trek_control_report[] */
-    TREK_CONTROL_GATHER,    /* the parts of gather `number` of a process and of those below it */
-    TREK_CONTROL_GATHERED,  /* all parts, from process 0 down */
-    TREK_CONTROL_LATE,      /* int64: the deadline of gather `number` has passed there */
-    TREK_CONTROL_EXTEND,    /* who is missing is alive: wait on */
-    TREK_CONTROL_END,       /* int32 status, text */
-    TREK_CONTROL_LEFT,      /* trek_control_report of a process that has left; number: gathers it came to */
+    TREK_CONTROL_REFUSED,  /* text */
+    TREK_CONTROL_START,    /* all are here: trek_control_start */
+    TREK_CONTROL_BEAT,     /* trek_control_report[] */
+    TREK_CONTROL_GATHER,   /* the parts of gather `number` of a process and of those below it */
+    TREK_CONTROL_GATHERED, /* all parts, from process 0 down */
+    TREK_CONTROL_LATE,     /* int64: the deadline of gather `number` has passed there */
+    TREK_CONTROL_EXTEND,   /* who is missing is alive: wait on */
+    TREK_CONTROL_END,      /* int32 status, text */
+    TREK_CONTROL_LEFT,     /* trek_control_report of a process that has left; number: gathers it came to */
+    TREK_CONTROL_LATER,    /* to a HELLO: who listens is still in the job's group before: come again in a while */
 } trek_control_type;
 
 typedef struct trek_control_head {
@@ -37,7 +38,7 @@ typedef struct trek_control_head {
     uint32_t type, bytes;
 } trek_control_head;
 
-#define TREK_CONTROL_VERSION 3
+#define TREK_CONTROL_VERSION 4
 #define TREK_CONTROL_MAGIC 0x31306c746b657274u /* "trektl01": protocol and byte order */
 
 typedef struct trek_control_hello {
@@ -113,6 +114,9 @@ struct trek_control {
     bool has_lock, has_condition, has_thread;
     int bell, listen_fd;
     bool started, same_machine, welcome;
+    bool patient;           /* of the options */
+    bool later;             /* this process is to come again: its connection to process 0 has ended */
+    int unanswered;         /* so often nobody has answered it */
     trek_status status;     /* why it has ended */
     char message[TREK_ERROR_SIZE];
     int64_t ended_ns, join_until_ns, beat_ns, loop_ns;

@@ -45,8 +45,16 @@ static void take_visit(trek_door *door, trek_door_visitor *visitor, const trek_d
             trek_door_drop(&door->visitors[k]);
     visitor->number = note->number;
     visitor->generation = note->generation;
+    visitor->awake = note->awake != 0;
     if (door->is_guest)
         trek_door_send_visitor_on(door, visitor);
+}
+
+/* It goes when it has read that. */
+static void put_off(trek_door_visitor *visitor)
+{
+    trek_door_put_off(visitor->fd);
+    visitor->told = true;
 }
 
 /* The others may know of this door before its own process knows that all do: who asks meanwhile waits for that. */
@@ -63,6 +71,8 @@ void trek_door_read_visitor(trek_door *door, trek_door_visitor *visitor)
             trek_door_drop(visitor);
         else if (visitor->told)
             continue;
+        else if (got == 2)
+            put_off(visitor);
         else if (note.kind == TREK_DOOR_JOIN && visitor->number < 0 && !visitor->waits)
             trek_door_take_newcomer(door, visitor, &note);
         else if (note.kind == TREK_DOOR_PROBE)
@@ -182,6 +192,7 @@ static void *serve(void *arg)
 {
     trek_door *door = arg;
     trek_lock_acquire(&door->lock);
+    door->loop_ns = trek_now_ns();
     while (!door->stopping) {
         sweep(door);
         int n = watch(door);
@@ -189,8 +200,10 @@ static void *serve(void *arg)
         trek_lock_release(&door->lock);
         trek_socket_poll(door->polled, n, (rests ? TREK_DOOR_REST_NS : TREK_DOOR_BEAT_NS) / 1000000);
         trek_lock_acquire(&door->lock);
-        if (trek_now_ns() >= door->rest_ns)
-            door->rest_ns = 0;
+        int64_t now = trek_now_ns();
+        door->rest_ns = now >= door->rest_ns ? 0 : door->rest_ns;
+        door->still_ns = now - door->loop_ns > TREK_DOOR_STILL_NS ? now : door->still_ns;
+        door->loop_ns = now;
         if (door->polled[0].revents && !trek_bell_quiet(door->bell))
             trek_log_message(TREK_LOG_DEBUG, "door: %s", strerror(errno));
         for (int k = 0; k < door->n_visitors; k++)
@@ -208,13 +221,14 @@ static void *serve(void *arg)
 
 static trek_status make(trek_door *door, const char *address, const char *token)
 {
+    char why[160];
     snprintf(door->token, sizeof door->token, "%s", token ? token : "");
     snprintf(door->own.address, sizeof door->own.address, "%s", address);
     door->has_lock = trek_lock_init(&door->lock);
     door->has_condition = trek_condition_init(&door->changed);
     door->bell = trek_bell_new();
     if (!door->has_lock || !door->has_condition || door->bell < 0)
-        return trek_fail(TREK_ERR_STATE, "a process's door cannot be made");
+        return trek_fail(TREK_ERR_STATE, "a process's door cannot be made: %s", trek_process_why(errno, why, sizeof why));
     trek_status status = trek_array_grow(&door->polled, &door->cap_polled, 3, sizeof *door->polled);
     int port = 0;
     if (status == TREK_OK)
@@ -231,6 +245,7 @@ trek_door *trek_door_open(const char *address, const char *token, int number)
     if (!door)
         return NULL;
     door->own.number = number;
+    door->loop_ns = trek_now_ns();
     door->bell = door->listen_fd = door->lobby_fd = door->host_fd = -1;
     if (make(door, address, token) != TREK_OK)
         trek_door_free(&door);

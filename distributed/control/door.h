@@ -45,8 +45,9 @@ typedef struct trek_door_place {
     int listening;           /* on process 0 the socket that listens there, plus 1; else 0. The caller's */
 } trek_door_place;
 /* The group that was entered has ended: finds who is left of it. least: so many are needed. settle_ns: how long those who are
- * alive are waited for; 0: for ever. PEER: too few are left, or the others have gone on without this process; TIMEOUT, COMM,
- * MEMORY. Until trek_door_settled those who are to come know whether the others are still there. */
+ * alive are waited for; 0: for ever. PEER: too few are left, or the others have gone on without this process, or may have: those
+ * who are left have all stood still (stopped, suspended), and were taken for dead for all that they know; TIMEOUT, COMM, MEMORY.
+ * Until trek_door_settled those who are to come know whether the others are still there. */
 trek_status trek_door_meet(trek_door *door, int least, int64_t settle_ns, trek_door_place *place);
 /* Whether one of those died who were to come to the place: for .died of trek_control_opts, arg being the door. */
 bool trek_door_died(void *door, char *text, size_t size);
@@ -56,8 +57,8 @@ void trek_door_settled(trek_door *door);
 /* -- joining a group that is there -- */
 
 /* Listens for newcomers at the job's address, too; `listening`: a socket that does, plus 1, which is taken over, or 0. program:
- * of what they are to run. COMM: it cannot. */
-trek_status trek_door_admit(trek_door *door, const char *address, int port, int listening, uint64_t program);
+ * of what they are to run. world: of the job's processes, as it began. COMM: it cannot. */
+trek_status trek_door_admit(trek_door *door, const char *address, int port, int listening, uint64_t program, int world);
 bool trek_door_admits(trek_door *door);
 /* Those who wait and are not in the group: at most `most` of them, by number. */
 int trek_door_waiting(trek_door *door, trek_member *newcomers, int most);
@@ -67,20 +68,23 @@ trek_status trek_door_invite(trek_door *door, const trek_member *newcomers, int 
 /* What a newcomer says, and to whom. Strings are the caller's. */
 typedef struct trek_door_call {
     const char *address, *token; /* the job's */
-    int port, number;
+    int port, number, world;
     uint64_t program;
     int64_t until_ns;        /* somebody is to be reached */
+    bool (*over)(void *arg); /* whether nobody is left who could be; NULL: it is not known */
+    void *arg;
 } trek_door_call;
 
 typedef enum trek_door_came {
     TREK_DOOR_CAME,
-    TREK_DOOR_LEFT_ALONE, /* who let it wait, or was to host, has gone: it may try anew */
+    TREK_DOOR_LEFT_ALONE, /* who let it wait, or was to host, has gone, or is not ready yet: it may try anew */
     TREK_DOOR_IGNORED /* who listens there closed the connection without a word: it does not know the token, or has just ended */
 } trek_door_came;
 
 /* The newcomer: asks at the job's address, waits there, as long as the job is alive, until it is invited, and then meets the
  * others: the door that it came by. NULL without an error: *came says why. NULL and STATE: the job has ended, or its
- * process of this number is alive; ARGUMENT: it runs another program; TIMEOUT: nobody listens there; COMM, MEMORY. */
+ * process of this number is alive; ARGUMENT: it runs another program, or the job has another number of processes; TIMEOUT: nobody
+ * listens there; COMM, MEMORY. */
 trek_door *trek_door_join(const trek_door_call *call, trek_door_place *place, trek_door_came *came);
 
 #endif

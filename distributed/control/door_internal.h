@@ -17,21 +17,28 @@
 #define TREK_DOOR_PATIENCE_OF_MANY_NS 100000000
 #define TREK_DOOR_REST_NS 20000000
 
+/* Whose thread has not run for so long has stood still; and so much later its group may end by that. */
+#define TREK_DOOR_STILL_NS 2500000000
+#define TREK_DOOR_NOTICED_NS 2000000000
+
 /* What goes over a door's connections, both ways. */
 typedef enum trek_door_kind {
-    TREK_DOOR_VISIT = 1, /* `number` has come, and waits for the next group */
-    TREK_DOOR_PROBE,     /* is the process alive? */
-    TREK_DOOR_RUNNING,   /* the answers: it is in a group, without the one who asked; */
-    TREK_DOOR_COMING,    /* it will come, as soon as it knows that its group has ended */
-    TREK_DOOR_BEAT,      /* still there */
-    TREK_DOOR_GROUP,     /* the place of the next group, and the recipient's in it */
-    TREK_DOOR_GONE,      /* the others have gone on without the recipient */
-    TREK_DOOR_FEW,       /* `processes` are left, and `least` are needed */
-    TREK_DOOR_JOIN,      /* `number`, whose door is at address and port, is to be let in; it runs `program` */
-    TREK_DOOR_GO,        /* the answers: the next group's host is at address and port (of a visit, too); */
-    TREK_DOOR_OVER,      /* the job has ended; */
-    TREK_DOOR_TAKEN,     /* the process of that number is alive; */
-    TREK_DOOR_DIFFERS,   /* the others run another program */
+    TREK_DOOR_VISIT = 1,   /* `number` has come, and waits for the next group */
+    TREK_DOOR_PROBE,       /* is the process alive? */
+    TREK_DOOR_RUNNING,     /* the answers: it is in a group, without the one who asked; */
+    TREK_DOOR_COMING,      /* it will come, as soon as it knows that its group has ended */
+    TREK_DOOR_BEAT,        /* still there */
+    TREK_DOOR_GROUP,       /* the place of the next group, and the recipient's in it */
+    TREK_DOOR_GONE,        /* the others have gone on without the recipient */
+    TREK_DOOR_FEW,         /* `processes` are left, and `least` are needed */
+    TREK_DOOR_STILL,       /* all who are left have stood still, and the others may have gone on */
+    TREK_DOOR_JOIN,        /* `number` of `processes`, whose door is at address and port, is to be let in; it runs `program` */
+    TREK_DOOR_GO,          /* the answers: the next group's host is at address and port (of a visit, too); */
+    TREK_DOOR_OVER,        /* the job has ended; */
+    TREK_DOOR_TAKEN,       /* the process of that number is alive; */
+    TREK_DOOR_DIFFERS,     /* the others run another program */
+    TREK_DOOR_OTHER_WORLD, /* the job has `processes`, another number than the newcomer believes; */
+    TREK_DOOR_LATER,       /* the first group is forming still, and lets nobody join it yet */
 } trek_door_kind;
 
 typedef struct trek_door_note {
@@ -40,6 +47,7 @@ typedef struct trek_door_note {
     int64_t generation;
     uint64_t program;
     int32_t process, processes, port, least;
+    int32_t awake, unused; /* awake: of a visit: it was in the group that has ended, and has not stood still */
     char address[64];
     char token[TREK_DOOR_TOKEN];
 } trek_door_note;
@@ -48,6 +56,7 @@ typedef struct trek_door_visitor {
     int fd;              /* -1: the connection has ended */
     int number;          /* -1: has not said who it is */
     bool answered;       /* it was told of the next group */
+    bool awake;          /* as it has said */
     bool waits, invited, told; /* of a newcomer; told: how its waiting has ended */
     int met;             /* so many meetings of the group it has waited through */
     trek_member newcomer;
@@ -68,7 +77,11 @@ struct trek_door {
     int bell, listen_fd;
     int lobby_fd;        /* at the job's address; -1: not here */
     uint64_t program;
+    int world;           /* of the job's processes */
     bool joins;          /* it is in no group yet, and about to be */
+    int64_t loop_ns;     /* when its thread last began to wait; it does so every quarter of a second */
+    int64_t still_ns;    /* when that was last noticed to be long ago; 0: never */
+    int64_t lost_ns;     /* when the process began to look for the next group */
     bool running;        /* in the group of `members`; else it looks for the next one */
     int64_t generation;
     int n_members;
@@ -89,11 +102,19 @@ struct trek_door {
 
 /* note.c */
 trek_door_note trek_door_note_of(const trek_door *door, trek_door_kind kind);
+/* Of bytes that somebody brings where the control channel is joined: whether they are the beginning of a note; whether, when they
+ * are a whole one, it is a newcomer's of this job: it is told then to come again. */
+bool trek_door_is_note(const char *in, size_t used);
+bool trek_door_answer_early(const char *in, const char *token, int fd);
+/* The answer to such a one: the group before has not been left by all yet. */
+void trek_door_put_off(int fd);
 /* Whether it could be sent in one piece. */
 bool trek_door_send(int fd, const trek_door_note *note);
 /* Reads what is there of a note. 1: it is whole, and the buffer empty again; 0: not yet; -1: the connection has ended, or brings
- * what is no note of this job. */
+ * what is no note of this job; 2: it brings no note, but one of this job who is to join a group by the control channel. */
 int trek_door_receive(const trek_door *door, int fd, char *in, size_t *used, trek_door_note *note);
+/* With the lock held: whether the process stood still when its group ended, or later. */
+bool trek_door_stood_still(const trek_door *door);
 /* With the lock held: whether the number is one of the group's. */
 bool trek_door_is_member(const trek_door *door, int number);
 /* With the lock held: the connection ends. One that was answered is still counted among those that have come to an end. */

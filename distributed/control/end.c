@@ -113,6 +113,10 @@ void trek_control_take_left(trek_control *control, int process, const trek_contr
     if (process < 0 || process >= control->processes || process == control->process)
         return;
     trek_control_peer_state *peer = &control->peers[process];
+    if (control->patient && control->process == 0 && !control->started) {
+        peer->joined = false;
+        return;
+    }
     trek_control_report kept = *report;
     kept.process = process;
     kept.heard_ns = 0;

@@ -14,6 +14,10 @@
 #include "distributed/control/call.h"
 #include "distributed/system/system.h"
 #include "tensor/environment.h"
+#include "tensor/status_internal.h"
+
+/* Of the launcher's file. */
+enum { LINE = 512 };
 
 typedef struct launcher {
     const char *name, *rank, *world, *locals;
@@ -363,18 +367,70 @@ static int find_deaths(int which)
     return strncmp(target, "/memfd:trek-run", 15) == 0 ? fd : -1;
 }
 
-bool trek_launch_death(int deaths, char *text, size_t size)
+/* Behind the launcher's lines: which are fewer. */
+#define BEGUN_AT (1 << 20)
+#define STARTED_AGAIN "; it is started again"
+
+/* The next line of the file; false: there is none yet. */
+static bool next_line(int deaths, off_t *at, char *line, size_t size)
 {
-    char line[192];
-    ssize_t got = deaths >= 0 ? pread(deaths, line, sizeof line - 1, 0) : 0;
-    if (got <= 0)
+    ssize_t got = deaths >= 0 ? pread(deaths, line, size - 1, *at) : 0;
+    line[got > 0 ? got : 0] = '\0';
+    char *end = strchr(line, '\n');
+    if (!end)
         return false;
-    line[got] = '\0';
-    snprintf(text, size, "process %.*s", (int)strcspn(line, "\n"), line);
+    *end = '\0';
+    *at += end + 1 - line;
     return true;
 }
 
-bool trek_launch_joins(void) { return trek_process_number("TREK_JOIN", 0, 1, 0) == 1; }
+static bool is_started_again(const char *line)
+{
+    size_t length = strlen(line), tail = strlen(STARTED_AGAIN);
+    return length >= tail && strcmp(line + length - tail, STARTED_AGAIN) == 0;
+}
+
+bool trek_launch_death(int deaths, char *text, size_t size)
+{
+    char line[LINE];
+    off_t at = 0;
+    while (next_line(deaths, &at, line, sizeof line))
+        if (!is_started_again(line)) {
+            snprintf(text, size, "process %s", line);
+            return true;
+        }
+    return false;
+}
+
+int trek_launch_ended(int deaths, bool *ended, int processes)
+{
+    char line[LINE];
+    off_t at = 0;
+    int n = 0;
+    memset(ended, 0, (size_t)processes * sizeof *ended);
+    while (next_line(deaths, &at, line, sizeof line)) {
+        long number = strtol(line, NULL, 10);
+        if (number >= 0 && number < processes)
+            ended[number] = !is_started_again(line);
+    }
+    for (int p = 0; p < processes; p++)
+        n += ended[p];
+    return n;
+}
+
+void trek_launch_note_begun(int deaths)
+{
+    if (deaths >= 0 && pwrite(deaths, "+", 1, BEGUN_AT) != 1)
+        trek_log_message(TREK_LOG_DEBUG, "the launcher's file: %s", strerror(errno));
+}
+
+static bool has_begun(int deaths)
+{
+    char mark = '\0';
+    return deaths < 0 || (pread(deaths, &mark, 1, BEGUN_AT) == 1 && mark == '+');
+}
+
+bool trek_launch_joins(void) { return trek_process_number("TREK_JOIN", 0, 1, 0) == 1 && has_begun(find_deaths(TREK_RUN)); }
 
 static trek_status take_opts(const trek_launch_opts *opts, trek_launch *launch)
 {

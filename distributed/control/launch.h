@@ -33,9 +33,15 @@ trek_status trek_launch_find(const trek_launch_opts *opts, trek_launch *launch);
 /* Whether such a job may be joined: where others than this machine reach process 0 it has a secret of at least 16 bytes, unless
  * its network is trusted. ARGUMENT. */
 trek_status trek_launch_check_secret(const trek_launch *launch);
-/* "process 1 was ended by signal 9 (Killed)": the first that the launcher has noted. false: nobody has ended yet. */
+/* "process 1 was ended by signal 9 (Killed)": the first that the launcher has noted, and has not started again. false: nobody has
+ * ended yet. */
 bool trek_launch_death(int deaths, char *text, size_t size);
-/* Whether TREK_JOIN says that this process was started again, to join the others, who are at work. */
+/* Sets ended[p] of those processes that the launcher has noted so; returns how many. */
+int trek_launch_ended(int deaths, bool *ended, int processes);
+/* Those who have joined for the first time tell those who are started again on their machine. */
+void trek_launch_note_begun(int deaths);
+/* Whether TREK_JOIN says that this process was started again, to join the others, who are at work: not so where the launcher's
+ * file says that they have not begun. */
 bool trek_launch_joins(void);
 /* The first host of a list as Slurm writes it: "gpu[07-12,20]-ib,login" is gpu07-ib. false: it is malformed or too long. */
 bool trek_launch_first_host(const char *list, char *host, size_t size);

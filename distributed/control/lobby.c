@@ -12,6 +12,7 @@
 static void tell(const trek_door *door, trek_door_visitor *visitor, trek_door_kind kind, const trek_member *host)
 {
     trek_door_note note = trek_door_note_of(door, kind);
+    note.processes = door->world;
     if (host) {
         note.port = host->port;
         memcpy(note.address, host->address, sizeof note.address);
@@ -30,6 +31,10 @@ void trek_door_take_newcomer(trek_door *door, trek_door_visitor *visitor, const 
 {
     if (!is_sound(note) || door->lobby_fd < 0) {
         trek_door_drop(visitor);
+        return;
+    }
+    if (note->processes != door->world || note->number >= door->world) {
+        tell(door, visitor, TREK_DOOR_OTHER_WORLD, NULL);
         return;
     }
     if (note->program != door->program) {
@@ -73,7 +78,7 @@ void trek_door_close_lobby(trek_door *door)
 
 /* --- for the group ---------------------------------------------------------------------------------------- */
 
-trek_status trek_door_admit(trek_door *door, const char *address, int port, int listening, uint64_t program)
+trek_status trek_door_admit(trek_door *door, const char *address, int port, int listening, uint64_t program, int world)
 {
     int fd = listening - 1, bound = port;
     trek_status status = fd >= 0 ? TREK_OK : trek_socket_listen(address, port, &fd, &bound);
@@ -82,6 +87,7 @@ trek_status trek_door_admit(trek_door *door, const char *address, int port, int 
     trek_lock_acquire(&door->lock);
     door->lobby_fd = fd;
     door->program = program;
+    door->world = world;
     trek_lock_release(&door->lock);
     trek_door_wake(door);
     return TREK_OK;
@@ -145,6 +151,7 @@ trek_status trek_door_invite(trek_door *door, const trek_member *newcomers, int 
         door->members = all;
         door->n_members += n;
         door->running = false; /* whoever is asked for it comes */
+        door->lost_ns = trek_now_ns();
     }
     trek_lock_release(&door->lock);
     return TREK_OK;

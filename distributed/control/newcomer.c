@@ -8,11 +8,18 @@
 #include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
 
+static trek_status fail_over(int number)
+{
+    return trek_fail(TREK_ERR_STATE, "the job has ended: process %d came too late to join it", number);
+}
+
 static int connect_to_job(const trek_door_call *call)
 {
     char why[256], where[TREK_WHERE];
-    int fd = trek_socket_connect(call->address, call->port, call->until_ns, NULL, NULL, why, sizeof why);
-    if (fd < 0)
+    int fd = trek_socket_connect(call->address, call->port, call->until_ns, call->over, call->arg, why, sizeof why);
+    if (fd < 0 && call->over && call->over(call->arg))
+        fail_over(call->number);
+    else if (fd < 0)
         trek_fail(TREK_ERR_TIMEOUT,
                   "no process of the job lets others join it at %s: the job has ended, or none of those who are "
                   "left runs on the machine of that address: %s",
@@ -39,12 +46,15 @@ static trek_door *open_door(const trek_door_call *call, int fd)
 static trek_status take_refusal(const trek_door_call *call, const trek_door_note *note)
 {
     if (note->kind == TREK_DOOR_OVER)
-        return trek_fail(TREK_ERR_STATE, "the job has ended: process %d came too late to join it", call->number);
+        return fail_over(call->number);
     if (note->kind == TREK_DOOR_TAKEN)
         return trek_fail(TREK_ERR_STATE,
                          "process %d of the job is alive, or was started again once more: this one cannot join in "
                          "its place",
                          call->number);
+    if (note->kind == TREK_DOOR_OTHER_WORLD)
+        return trek_fail(TREK_ERR_ARGUMENT, "process %d of %d cannot join the job, which is one of %d processes", call->number,
+                         call->world, note->processes);
     if (note->kind == TREK_DOOR_DIFFERS)
         return trek_fail(TREK_ERR_ARGUMENT, "process %d cannot join the job: its run has other options, or other data",
                          call->number);
@@ -58,11 +68,14 @@ static trek_status ask(trek_door *door, const trek_door_call *call, int fd, trek
     bool heard = false, lost = false;
     note.port = door->own.port;
     note.program = call->program;
+    note.processes = call->world;
     memcpy(note.address, door->own.address, sizeof note.address);
     if (!trek_door_send(fd, &note) || !trek_door_wait(door, fd, NULL, 0, &note, &heard)) {
         *came = heard ? TREK_DOOR_LEFT_ALONE : TREK_DOOR_IGNORED;
         return TREK_OK;
     }
+    if (note.kind == TREK_DOOR_LATER)
+        return TREK_OK;
     if (note.kind != TREK_DOOR_GO)
         return take_refusal(call, &note);
     trek_member host = { .number = -1, .port = note.port };

@@ -42,6 +42,12 @@ static trek_status fail_too_few(int left, int of, int least)
     return trek_fail(TREK_ERR_PEER, "%d of %d processes are left, and .min_processes is %d", left, of, least);
 }
 
+static trek_status fail_still(void)
+{
+    return trek_fail(TREK_ERR_PEER, "this process stood still, and so did all who are left: the others may have gone on without "
+                                    "them, and have ended");
+}
+
 static outcome take_answer(trek_door *door, int fd, const trek_door_note *note, trek_door_place *place)
 {
     if (note->kind == TREK_DOOR_GROUP) {
@@ -55,6 +61,8 @@ static outcome take_answer(trek_door *door, int fd, const trek_door_note *note, 
     }
     if (note->kind == TREK_DOOR_FEW)
         fail_too_few(note->processes, door->n_members, note->least);
+    else if (note->kind == TREK_DOOR_STILL)
+        fail_still();
     else
         fail_without(note->number);
     return OUTCOME_FAILED;
@@ -117,6 +125,9 @@ static void send_on(trek_door *door, const trek_member *host)
 static outcome visit_one(trek_door *door, trek_member *member, int64_t until_ns, trek_door_place *place)
 {
     trek_door_note note = trek_door_note_of(door, TREK_DOOR_VISIT);
+    trek_lock_acquire(&door->lock);
+    note.awake = !door->joins && !trek_door_stood_still(door);
+    trek_lock_release(&door->lock);
     int fd = go_to(member);
     outcome how = OUTCOME_LOST;
     bool there = fd >= 0 && trek_door_send(fd, &note), heard = false;
@@ -293,10 +304,12 @@ static void invite(trek_door *door, trek_door_place *place)
 /* With the lock held: who is here is the next group. */
 static trek_status choose(trek_door *door, int least, trek_door_place *place)
 {
+    bool awake = !trek_door_stood_still(door);
     *place = (trek_door_place){ .processes = 1, .generation = door->generation };
     for (int k = 0; k < door->n_members; k++) {
         const trek_door_visitor *visitor = visitor_of(door, door->members[k].number);
         place->processes += visitor != NULL;
+        awake |= visitor && visitor->awake;
         if (visitor && visitor->generation > place->generation)
             place->generation = visitor->generation;
     }
@@ -308,6 +321,11 @@ static trek_status choose(trek_door *door, int least, trek_door_place *place)
         few.least = least;
         send_away(door, &few);
         return fail_too_few(place->processes, door->n_members, least);
+    }
+    if (!awake && place->processes < door->n_members) {
+        trek_door_note still = trek_door_note_of(door, TREK_DOOR_STILL);
+        send_away(door, &still);
+        return fail_still();
     }
     int fd = -1;
     trek_status status = place->processes > 1 ? trek_socket_listen(place->address, 0, &fd, &place->port) : TREK_OK;
@@ -390,6 +408,7 @@ trek_status trek_door_meet(trek_door *door, int least, int64_t settle_ns, trek_d
         return trek_fail_forked();
     trek_door_settled(door);
     trek_lock_acquire(&door->lock);
+    door->lost_ns = door->running ? trek_now_ns() : door->lost_ns;
     door->running = false;
     trek_lock_release(&door->lock);
     for (int k = 0; k < door->n_members && door->members[k].number != door->own.number; k++) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "distributed/control/control_internal.h"
+#include "distributed/control/door_internal.h"
 #include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
@@ -15,6 +16,8 @@
 /* How long a stranger may take to say who it is, and how long where others wait for its place. */
 #define HANDSHAKE_NS 5000000000
 #define HURRIED_NS 250000000
+/* So often in a row who listens may close the connection without a word. */
+#define MOST_UNANSWERED 5
 /* The others' last states are waited for before the table is logged. */
 #define TABLE_NS 250000000
 
@@ -58,6 +61,23 @@ static const char *why_refused(const trek_control *control, const trek_control_h
     else
         return NULL;
     return text;
+}
+
+/* This group has begun, and who comes means the next one: it is in this one itself, has left it, or this one is over. Or it has
+ * not begun, and who comes was started again: it is not known yet that the one before it is lost. */
+static bool comes_early(const trek_control *control, const trek_control_hello *hello)
+{
+    bool over = atomic_load(&control->ended) || atomic_load(&control->stopping);
+    if (control->process != 0 || hello->version != TREK_CONTROL_VERSION || hello->generation != control->generation)
+        return false;
+    if (control->patient && !control->started && (over || hello->processes != control->processes))
+        return true; /* one of both does not know yet who has ended */
+    if (hello->process < 1 || hello->process >= control->processes)
+        return false;
+    const trek_control_peer_state *peer = &control->peers[hello->process];
+    bool same = hello->processes == control->processes && peer->pid == hello->pid &&
+                strncmp(peer->host, hello->host, sizeof peer->host) == 0;
+    return control->started ? same || peer->left || over : control->patient && peer->joined && !same;
 }
 
 static void start_group(trek_control *control)
@@ -118,12 +138,29 @@ static void admit_child(trek_control *control, trek_control_link *newcomer, int 
     trek_control_serve_branch(control, link);
 }
 
+/* It has its answer, and goes when it has read that. */
+static void finish_with(trek_control_link *newcomer)
+{
+    trek_socket_finish(newcomer->fd);
+    newcomer->closing = true;
+}
+
 static void turn_away(trek_control *control, trek_control_link *newcomer, const char *why)
 {
     trek_log_message(TREK_LOG_INFO, "control: a process was turned away: %s", why);
     trek_control_send(control, newcomer, TREK_CONTROL_REFUSED, 0, why, strlen(why));
-    trek_socket_finish(newcomer->fd);
-    newcomer->closing = true; /* until it has read that */
+    finish_with(newcomer);
+}
+
+/* Who was started again looks for a group that lets it join: this one does not yet. */
+static void serve_note(trek_control *control, trek_control_link *newcomer)
+{
+    if (newcomer->in_used < sizeof(trek_door_note))
+        return;
+    if (trek_door_answer_early(newcomer->in, control->token, newcomer->fd))
+        finish_with(newcomer);
+    else
+        trek_control_link_close(newcomer);
 }
 
 void trek_control_serve_newcomer(trek_control *control, trek_control_link *newcomer)
@@ -133,6 +170,10 @@ void trek_control_serve_newcomer(trek_control *control, trek_control_link *newco
     const char *data;
     char why[512];
     bool bad = false, open = trek_control_receive(control, newcomer);
+    if (!newcomer->closing && open && trek_door_is_note(newcomer->in, newcomer->in_used)) {
+        serve_note(control, newcomer);
+        return;
+    }
     if (newcomer->closing || !trek_control_message(newcomer, &head, &data, &bad)) {
         if (newcomer->closing)
             newcomer->in_used = 0;
@@ -146,8 +187,11 @@ void trek_control_serve_newcomer(trek_control *control, trek_control_link *newco
     }
     memcpy(&hello, data, sizeof hello);
     trek_control_consume(newcomer, &head);
-    if (why_refused(control, &hello, why, sizeof why)) {
-        bool ours = same_secret(hello.token, control->token, sizeof control->token);
+    bool ours = same_secret(hello.token, control->token, sizeof control->token);
+    if (ours && comes_early(control, &hello)) {
+        trek_control_send(control, newcomer, TREK_CONTROL_LATER, 0, NULL, 0);
+        finish_with(newcomer);
+    } else if (why_refused(control, &hello, why, sizeof why)) {
         if (ours && atomic_load(&control->ended) && hello.process > 0 && hello.process < control->processes)
             control->peers[hello.process].joined = true; /* it has come, and knows */
         turn_away(control, newcomer, why);
@@ -177,6 +221,15 @@ static trek_control_link *place_of_newcomer(trek_control *control, int64_t now)
     return oldest;
 }
 
+/* Those who come cannot be heard. */
+static void end_by_limit(trek_control *control, int error)
+{
+    char why[160], message[TREK_ERROR_SIZE];
+    snprintf(message, sizeof message, "process %d cannot take in the others: %s", control->process,
+             trek_process_why(error, why, sizeof why));
+    trek_control_end_locked(control, TREK_ERR_COMM, message);
+}
+
 static void accept_newcomers(trek_control *control)
 {
     trek_control_link *place;
@@ -184,6 +237,8 @@ static void accept_newcomers(trek_control *control)
     while ((place = place_of_newcomer(control, trek_now_ns()))) {
         bool full;
         int fd = trek_socket_accept(control->listen_fd, NULL, &full);
+        if (fd < 0 && !control->started && trek_process_is_limit(errno))
+            end_by_limit(control, errno);
         if (fd < 0 && full)
             break; /* there is no descriptor for it: in a while */
         if (fd < 0)
@@ -267,6 +322,14 @@ static void take_start(trek_control *control, const char *data, size_t bytes)
     trek_condition_wake_all(&control->changed);
 }
 
+/* The thread that joins connects anew. */
+static void come_later(trek_control *control, trek_control_link *link)
+{
+    trek_control_link_close(link);
+    control->later = true;
+    trek_condition_wake_all(&control->changed);
+}
+
 static void take_message(trek_control *control, trek_control_link *link, const trek_control_head *head, const char *data)
 {
     int64_t deadline = 0;
@@ -306,6 +369,11 @@ static void take_message(trek_control *control, trek_control_link *link, const t
     case TREK_CONTROL_LEFT:
         take_left(control, link, head, data);
         break;
+    case TREK_CONTROL_LATER:
+        control->unanswered = 0;
+        if (control->process != 0 && !control->welcome)
+            come_later(control, link);
+        break;
     default:
         break;
     }
@@ -324,11 +392,20 @@ static void end_without(trek_control *control, int process, const char *how)
     trek_control_lost(control, process, how);
 }
 
+/* One that was lost before all have come may come anew. */
+static bool forgets(const trek_control *control, int process)
+{
+    return control->patient && control->process == 0 && !control->started && !atomic_load(&control->ended) &&
+           !atomic_load(&control->stopping) && process > 0;
+}
+
 static void lose_link(trek_control *control, trek_control_link *link, const char *how)
 {
     int process = link->process;
     link->lost = true;
-    if (!atomic_load(&control->stopping) && !control->peers[process].left)
+    if (forgets(control, process))
+        control->peers[process].joined = false;
+    else if (!atomic_load(&control->stopping) && !control->peers[process].left)
         end_without(control, process, how);
     trek_control_link_close(link);
 }
@@ -337,7 +414,14 @@ static void lose_link(trek_control *control, trek_control_link *link, const char
 static void lose_ended_link(trek_control *control, trek_control_link *link)
 {
     char how[160];
-    if (link->error == 0 || link->error == ECONNRESET || link->error == EPIPE)
+    bool closed = link->error == 0 || link->error == ECONNRESET || link->error == EPIPE;
+    bool waited = !control->welcome && ++control->unanswered < MOST_UNANSWERED; /* where the group before was joined */
+    if (closed && control->process != 0 && !control->started && (waited || control->patient)) {
+        control->welcome = false;
+        come_later(control, link);
+        return;
+    }
+    if (closed)
         snprintf(how, sizeof how, "died: its connection was closed without a goodbye");
     else
         snprintf(how, sizeof how, "cannot be reached: %s (stopped, or the network to it is cut)", strerror(link->error));
@@ -387,8 +471,8 @@ static void notice_torn_branch(trek_control *control, int64_t now)
     char message[TREK_ERROR_SIZE];
     if (!control->torn_ns || now - control->torn_ns < TREK_CONTROL_TORN_NS || control->peers[control->torn].left)
         return;
-    snprintf(message, sizeof message, "the connection of process %d to process %d is lost, by which gathers go", control->process,
-             control->torn);
+    snprintf(message, sizeof message, "the connection of process %d to process %d is lost, by which gathers go%s",
+             control->process, control->torn, control->peers[0].left ? "; process 0, which would know why, has left" : "");
     trek_control_end_locked(control, TREK_ERR_PEER, message);
 }
 

@@ -16,6 +16,7 @@
 
 #include "autograd/var_internal.h"
 #include "distributed/checkpoint_internal.h"
+#include "distributed/comm/init_internal.h"
 #include "distributed/comm/regroup.h"
 #include "distributed/replica/agreement.h"
 #include "distributed/replica/replica.h"
@@ -46,10 +47,12 @@ typedef struct kept_rank {
     double ms;
 } kept_rank;
 
-/* After which complete step a state is; and whether the run has begun there. */
+/* After which complete step a state is; or an epoch that there is not. */
 typedef struct place {
-    int64_t epoch, batch, steps, begun;
+    int64_t epoch, batch, steps;
 } place;
+
+enum { NOTHING_YET = -1, OTHERS_STATE = -2 }; /* who has come to others who had begun, and has nothing of them yet */
 
 typedef struct run_elastic {
     trek_regroup *regroup;
@@ -63,7 +66,6 @@ typedef struct run_elastic {
     trek_tensor **buffers;   /* rank 0's */
     kept_rank *ranks;        /* of this process */
     int file;                /* the whole state; -1: it is the graph's */
-    bool joined;             /* it was started again, and the others have the state */
 } run_elastic;
 
 static const ranks_stepper *stepper_of(const trek_run *run) { return trek_graph_ranks(run->graph); }
@@ -257,7 +259,7 @@ static trek_status keep(trek_run *run, int64_t epoch, int64_t batch)
         forget_observed(e);
     e->epoch_steps = in_epoch ? e->epoch_steps + steps - e->at.steps : 0;
     e->epoch_ns = in_epoch ? trek_now_ns() - run->epoch_start_ns : 0;
-    e->at = (place){ epoch, batch, steps, run->begun };
+    e->at = (place){ epoch, batch, steps };
     e->rng_step = trek_rank_here.rng_step;
     e->rng_draw = trek_rank_here.rng_draw;
     e->numbers[TREK_RUN_BEST] = run->best;
@@ -280,18 +282,19 @@ static trek_status keep_whole(trek_run *run, int64_t epoch)
     run_elastic *e = run->elastic;
     forget_observed(e);
     e->epoch_steps = e->epoch_ns = 0;
-    e->at = (place){ epoch, 0, trek_graph_steps(run->graph), run->begun };
+    e->at = (place){ epoch, 0, trek_graph_steps(run->graph) };
     e->numbers[TREK_RUN_BEST] = run->best;
     e->numbers[TREK_RUN_SINCE_BEST] = (double)run->since_best;
     trek_status status = trek_loader_seek(run->train, epoch, 0);
     return status == TREK_OK ? write_average(run) : status;
 }
 
-static trek_status check(const trek_run *run, const ranks_stepper *s)
+/* The same in all. */
+static trek_status check_ranks(const trek_run *run)
 {
-    if (run->opts.min_processes > s->processes)
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_trainer_run: .min_processes is %d in a job of %d", run->opts.min_processes,
-                         s->processes);
+    const ranks_stepper *s = stepper_of(run);
+    if (!run->elastic || !s || !s->comm)
+        return TREK_OK;
     if (s->mixed)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trek_trainer_run: .min_processes does not go with ranks on CPUs beside ranks on "
                                                "GPUs");
@@ -310,30 +313,64 @@ static run_elastic *begin(trek_run *run)
     run_elastic *e = run->elastic = trek_calloc(1, sizeof *run->elastic);
     if (e) {
         e->file = -1;
-        e->at.epoch = -1;
+        e->at.epoch = NOTHING_YET;
     }
     return e;
 }
 
+/* Of a job of several processes: its communicator; NULL without an error: it is of one. */
+static trek_comm *find_group(const trek_run *run)
+{
+    const trek_trainer_opts *t = &run->opts.trainer;
+    trek_comm *comm = t->comm;
+    if (!comm || !trek_comm_retain(comm))
+        comm = trek_comm_init_of_left(&(trek_comm_opts){ .deadline_s = t->deadline_s }, run->opts.min_processes);
+    if (!comm || comm->control)
+        return comm;
+    trek_comm_free(&comm);
+    if (run->opts.min_processes > 1)
+        trek_fail(TREK_ERR_ARGUMENT, "trek_trainer_run: .min_processes is %d in a job of one process", run->opts.min_processes);
+    return NULL;
+}
+
 trek_status trek_run_elastic_begin(trek_run *run)
 {
-    const ranks_stepper *s = stepper_of(run);
-    if (run->opts.min_processes == 0 || run->elastic || !s || !s->comm) {
-        if (run->opts.min_processes <= 1 || (s && s->comm))
-            return TREK_OK;
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_trainer_run: .min_processes is %d in a job of one process",
-                         run->opts.min_processes);
-    }
-    trek_status status = check(run, s); /* the same in all */
-    if (status != TREK_OK)
-        return status;
+    trek_comm *comm = run->opts.min_processes > 0 ? find_group(run) : NULL;
+    if (!comm)
+        return trek_error_status();
     run_elastic *e = begin(run);
-    status = trek_replica_agree(s->comm, e ? TREK_OK : TREK_ERR_MEMORY, "trek_trainer_run");
-    if (!e || status != TREK_OK)
+    if (e)
+        e->comm = comm;
+    else
+        trek_comm_abort(comm, "a process has no memory to go on without others");
+    trek_status status = e ? TREK_OK : TREK_ERR_MEMORY;
+    if (status == TREK_OK && run->opts.min_processes > comm->world) /* in all */
+        status = trek_fail(TREK_ERR_ARGUMENT, "trek_trainer_run: .min_processes is %d in a job of %d", run->opts.min_processes,
+                           comm->world);
+    if (status == TREK_OK && !(e->regroup = trek_regroup_new(comm, trek_run_program(run))))
+        status = trek_error_status();
+    if (!e)
+        trek_comm_free(&comm);
+    run->opts.trainer.comm = comm;
+    return status;
+}
+
+trek_status trek_run_elastic_start(trek_run *run, trek_status (*build)(trek_run *run))
+{
+    int64_t batch = 0;
+    trek_status status = build(run);
+    if (status == TREK_OK)
+        status = check_ranks(run);
+    if (status == TREK_OK)
+        status = trek_run_resume(run);
+    if (run->resumed)
+        trek_loader_position(run->train, NULL, &batch);
+    if (status == TREK_OK)
+        status = trek_run_elastic_keep(run, run->first_epoch, batch);
+    if (!run->elastic)
         return status;
-    e->comm = trek_comm_retain(s->comm) ? s->comm : NULL;
-    e->regroup = trek_regroup_new(s->comm, trek_run_program(run));
-    return e->regroup ? TREK_OK : trek_error_status();
+    /* nobody begins, and dies, before all could go on from where it was */
+    return trek_replica_agree(run->elastic->comm, status, "trek_trainer_run");
 }
 
 void trek_run_elastic_end(trek_run *run)
@@ -438,33 +475,28 @@ static int find_newest(const place *places, int n)
     return newest;
 }
 
-/* Where one dies before all could go on without it, some of the others have ended by that: so do the rest. */
-static trek_status check_begun(const place *places, int n, int newest)
-{
-    bool begun = false;
-    for (int p = 0; p < n; p++)
-        begun = begun || places[p].begun;
-    if (places[newest].epoch < 0)
-        return trek_fail(TREK_ERR_STATE, "trek_trainer_run: nobody is left who has a state of the run to go on from");
-    return begun ? TREK_OK : trek_fail(TREK_ERR_STATE, "trek_trainer_run: the run had not begun on all processes");
-}
-
-static trek_status agree_on_state(trek_run *run)
+/* *anew: nobody has got so far as to have one. */
+static trek_status agree_on_state(trek_run *run, bool *anew)
 {
     run_elastic *e = run->elastic;
     int n = trek_comm_world_size(e->comm), source = 0;
-    e->at.begun = run->begun;
+    bool late = false;
+    *anew = false;
     place *places = trek_calloc((size_t)n, sizeof *places);
     trek_status status = trek_replica_agree(e->comm, places ? TREK_OK : TREK_ERR_MEMORY, "trek_trainer_run");
     if (status == TREK_OK)
         status = trek_comm_gather_bytes(e->comm, &e->at, sizeof e->at, places);
     if (status == TREK_OK) {
         source = find_newest(places, n);
-        status = check_begun(places, n, source);
+        for (int p = 0; p < n; p++)
+            late |= places[p].epoch == OTHERS_STATE;
+        *anew = places[source].epoch < 0 && !late;
+        if (places[source].epoch >= 0)
+            status = share_state(run, source);
+        else if (late)
+            status = trek_fail(TREK_ERR_STATE, "trek_trainer_run: nobody is left who has a state of the run to go on from");
     }
-    if (status == TREK_OK)
-        status = share_state(run, source);
-    if (status == TREK_OK && later(&places[source], &e->at) > 0)
+    if (status == TREK_OK && !*anew && later(&places[source], &e->at) > 0)
         status = catch_up(run, &places[source]);
     trek_free(places);
     return status;
@@ -501,7 +533,7 @@ static trek_status load_state(trek_run *run)
     run->best = numbers[TREK_RUN_BEST];
     run->since_best = (int64_t)numbers[TREK_RUN_SINCE_BEST];
     run->first_epoch = e->at.epoch;
-    run->resumed = run->begun = true;
+    run->resumed = true;
     const ranks_stepper *s = stepper_of(run);
     bool goes_on = s && s->comm; /* it may lose another one */
     run->before.steps = e->epoch_steps;
@@ -515,13 +547,25 @@ static trek_status load_state(trek_run *run)
     return status;
 }
 
+/* Where all was when the run began. */
+static trek_status start_anew(trek_run *run, trek_status (*build)(trek_run *run))
+{
+    drop_kept(run->elastic);
+    run->elastic->at = (place){ .epoch = NOTHING_YET };
+    run->first_epoch = 0;
+    run->resumed = false;
+    memset(&run->before, 0, sizeof run->before);
+    return trek_run_elastic_start(run, build);
+}
+
 static trek_status take_up(trek_run *run, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run))
 {
     run_elastic *e = run->elastic;
     if (run->graph)
         trek_graph_zero_grad(run->graph); /* nothing of the step that was dropped is under way any more */
     trek_error_clear();
-    trek_status status = agree_on_state(run);
+    bool anew;
+    trek_status status = agree_on_state(run, &anew);
     if (status != TREK_OK)
         return status;
     if (run->graph && run->graph->settings.stop_agreed)
@@ -531,6 +575,8 @@ static trek_status take_up(trek_run *run, void (*drop)(trek_run *run), trek_stat
     trek_run_epoch_free(run->pending);
     run->pending = NULL;
     run->opts.trainer.comm = e->comm;
+    if (anew)
+        return start_anew(run, build);
     status = build(run);
     return status == TREK_OK ? load_state(run) : status;
 }
@@ -573,7 +619,7 @@ bool trek_run_elastic_go_on(trek_run *run, trek_status *status, void (*drop)(tre
     run_elastic *e = run->elastic;
     bool goes_on = false;
     while (!goes_on && e && e->regroup && (*status == TREK_ERR_PEER || *status == TREK_ERR_TIMEOUT) &&
-           (e->at.epoch >= 0 || e->joined) && trek_regroup_may(e->comm)) {
+           trek_regroup_may(e->comm)) {
         char reason[TREK_ERROR_SIZE];
         trek_status why;
         trek_error_take(&why, reason);
@@ -628,7 +674,8 @@ trek_status trek_run_elastic_join(trek_run *run, void (*drop)(trek_run *run), tr
     run_elastic *e = begin(run);
     if (!e)
         return TREK_ERR_MEMORY;
-    e->joined = true;
+    e->at.epoch = OTHERS_STATE;
+    run->rated = true; /* by the others */
     e->regroup = trek_regroup_join(trek_run_program(run), &e->comm);
     if (!e->regroup)
         return trek_error_status();

@@ -51,7 +51,6 @@ struct trek_run {
     trek_loader *train, *evaluation;
     int64_t first_epoch;     /* after resuming */
     bool resumed;            /* in the middle of first_epoch */
-    bool begun;              /* each process of the group could go on without the others */
     run_before before;       /* of that epoch, on more processes (elastic.c), or before it was stopped (keep.c) */
     bool within;             /* a checkpoint now is of an epoch that has begun: it has `before`, and what was recorded since */
     run_epoch *pending;      /* an epoch that is whole, but for the others' word that they have it, too; NULL: none */
@@ -103,8 +102,11 @@ trek_status trek_run_resume(trek_run *run);
 trek_state *trek_run_state(const trek_run *run, const double *numbers);
 trek_status trek_run_take_rest(trek_run *run, const trek_state *state);
 
-/* elastic.c: going on without a process that has died. begin: when the ranks are set up; nothing, where it is not wanted. */
+/* elastic.c: going on without a process that has died. begin: before anything is built, so that nothing that follows is without
+ * it; nothing, where it is not wanted. */
 trek_status trek_run_elastic_begin(trek_run *run);
+/* The graph and its ranks, from build, and what there is to go on from; also where no process that is left had got so far. */
+trek_status trek_run_elastic_start(trek_run *run, trek_status (*build)(trek_run *run));
 void trek_run_elastic_end(trek_run *run);
 /* A step is complete, or an epoch has not begun (batch 0): from here the others could go on. */
 trek_status trek_run_elastic_keep(trek_run *run, int64_t epoch, int64_t batch);

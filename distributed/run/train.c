@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "distributed/background/background.h"
-#include "distributed/control/launch.h"
+#include "distributed/comm/init_internal.h"
 #include "distributed/replica/agreement.h"
 #include "distributed/replica/replica.h"
 #include "distributed/run/run_internal.h"
@@ -198,7 +198,10 @@ static trek_status make(trek_run *run)
 /* The graph, on the ranks of all processes that there are. */
 static trek_status build(trek_run *run)
 {
-    trek_status status = trek_replica_agree(run->opts.trainer.comm, make(run), "trek_trainer_run");
+    trek_comm *comm = run->opts.trainer.comm;
+    trek_comm_say(comm, "build"); /* which may take long */
+    trek_status status = trek_replica_agree(comm, make(run), "trek_trainer_run");
+    trek_comm_say(comm, NULL);
     if (status == TREK_OK)
         status = set_up(run);
     memset(&run->averages, 0, sizeof run->averages);
@@ -216,21 +219,10 @@ static void clean_up(trek_run *run)
 
 static trek_status prepare(trek_run *run)
 {
-    int64_t batch = 0;
-    if (trek_launch_joins())
+    if (trek_comm_init_joins())
         return trek_run_elastic_join(run, clean_up, build);
-    trek_status status = build(run);
-    if (status == TREK_OK)
-        status = trek_run_elastic_begin(run);
-    if (status == TREK_OK)
-        status = trek_run_resume(run);
-    if (run->resumed)
-        trek_loader_position(run->train, NULL, &batch);
-    if (status == TREK_OK)
-        status = trek_run_elastic_keep(run, run->first_epoch, batch);
-    status = run->elastic ? agree(run, status) : status; /* nobody begins, and dies, before all could go on without it */
-    run->begun = status == TREK_OK;
-    return status;
+    trek_status status = trek_run_elastic_begin(run);
+    return status == TREK_OK ? trek_run_elastic_start(run, build) : status;
 }
 
 /* --- an epoch ------------------------------------------------------------------------------------ */
@@ -388,7 +380,7 @@ static trek_status check_metric(trek_run *run, const run_epoch *e)
     const char *name = best_metric(&run->opts);
     const trek_epoch_scalar *scalar;
     bool of_evaluation = strncmp(name, "evaluation", strlen("evaluation")) == 0;
-    if (run->rated || trek_launch_joins() || (of_evaluation && run->evaluation && !e->evaluated))
+    if (run->rated || (of_evaluation && run->evaluation && !e->evaluated))
         return TREK_OK;
     run->rated = true;
     if (!has_metric(&e->metrics, name, &scalar))

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The process that this is, among those of the machine. */
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "distributed/system/system.h"
@@ -38,6 +40,21 @@ void trek_process_machine(char *text, size_t size)
     if (boot[0] == '\0')
         trek_process_host(boot, sizeof boot);
     snprintf(text, size, "%s %s %llu", boot, space, (unsigned long long)shared.st_dev);
+}
+
+bool trek_process_is_limit(int error) { return error == EMFILE || error == EFBIG; }
+
+char *trek_process_why(int error, char *text, size_t size)
+{
+    struct rlimit limit;
+    bool files = error == EMFILE; /* the shell counts bytes of files in units of 1024 */
+    if (trek_process_is_limit(error) && getrlimit(files ? RLIMIT_NOFILE : RLIMIT_FSIZE, &limit) == 0 &&
+        limit.rlim_cur != RLIM_INFINITY)
+        snprintf(text, size, "%s (the limit of this process: ulimit %s is %llu)", strerror(error), files ? "-n" : "-f",
+                 (unsigned long long)(files ? limit.rlim_cur : limit.rlim_cur / 1024));
+    else
+        snprintf(text, size, "%s", strerror(error));
+    return text;
 }
 
 bool trek_process_at_exit(void (*fn)(void)) { return atexit(fn) == 0; }

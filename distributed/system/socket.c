@@ -126,11 +126,13 @@ static int listen_at(const char *address, struct addrinfo *one)
 trek_status trek_socket_listen(const char *address, int port, int *fd, int *bound)
 {
     char where[TREK_WHERE];
+    char text[160];
     struct addrinfo *found = NULL;
     trek_socket_where(address, port, where, sizeof where);
     int bad = resolve(address, port, true, &found);
     if (bad != 0)
-        return trek_fail(TREK_ERR_COMM, "cannot listen at %s: %s", where, gai_strerror(bad));
+        return trek_fail(TREK_ERR_COMM, "cannot listen at %s: %s", where,
+                         bad == EAI_SYSTEM ? trek_process_why(errno, text, sizeof text) : gai_strerror(bad));
     errno = 0;
     *fd = -1;
     for (struct addrinfo *one = found; one && *fd < 0; one = one->ai_next)
@@ -138,7 +140,7 @@ trek_status trek_socket_listen(const char *address, int port, int *fd, int *boun
     int why = errno;
     freeaddrinfo(found);
     if (*fd < 0)
-        return trek_fail(TREK_ERR_COMM, "cannot listen at %s: %s%s", where, strerror(why),
+        return trek_fail(TREK_ERR_COMM, "cannot listen at %s: %s%s", where, trek_process_why(why, text, sizeof text),
                          why == EADDRINUSE      ? " (another job, or another program: choose another port)"
                          : why == EADDRNOTAVAIL ? " (this is not an address of the machine that process 0 runs on)"
                                                 : "");
@@ -245,9 +247,14 @@ int trek_socket_connect(const char *address, int port, int64_t until_ns, bool (*
             keep(fd);
             return fd;
         }
-        snprintf(why, size, "%s", bad != 0 ? gai_strerror(bad) : strerror(error));
+        if (bad == EAI_SYSTEM)
+            error = errno;
+        if (bad != 0 && bad != EAI_SYSTEM)
+            snprintf(why, size, "%s", gai_strerror(bad));
+        else
+            trek_process_why(error, why, size);
         int64_t left = until_ns - trek_now_ns();
-        if (left <= 0 || (stop && stop(arg)))
+        if (left <= 0 || trek_process_is_limit(error) || (stop && stop(arg)))
             return -1;
         trek_sleep_ns(left < pause ? left : pause);
         pause = pause < 300000000 ? pause * 2 : pause;
@@ -333,7 +340,28 @@ bool trek_socket_own_address(int fd, char *text, size_t size)
            getnameinfo((struct sockaddr *)&own, length, text, (socklen_t)size, NULL, 0, NI_NUMERICHOST) == 0;
 }
 
-void trek_socket_poll(struct pollfd *polled, int n, int ms) { poll(polled, (nfds_t)n, ms); }
+/* The system refuses more places than files may be open: then those alone count that are taken. */
+static void poll_taken(struct pollfd *polled, int n, int ms)
+{
+    struct pollfd taken[256];
+    int place[256], m = 0;
+    for (int k = 0; k < n; k++) {
+        polled[k].revents = 0;
+        if (polled[k].fd < 0 || m == 256)
+            continue;
+        place[m] = k;
+        taken[m++] = polled[k];
+    }
+    bool found = poll(taken, (nfds_t)m, ms) > 0;
+    for (int k = 0; k < m && found; k++)
+        polled[place[k]].revents = taken[k].revents;
+}
+
+void trek_socket_poll(struct pollfd *polled, int n, int ms)
+{
+    if (poll(polled, (nfds_t)n, ms) < 0 && errno == EINVAL)
+        poll_taken(polled, n, ms);
+}
 
 int trek_bell_new(void) { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }
 

@@ -106,6 +106,10 @@ void *trek_process_symbol(void *library, const char *name);
 /* Opens what descriptor fd of process pid refers to once more, for reading and writing. Returns a descriptor that the caller
  * closes, or -1 if that is not possible. */
 int trek_process_file(int pid, int fd);
+/* strerror, and which limit of the process it is: "Too many open files (the limit of this process: ulimit -n is 12)". Returns
+ * text. And whether it is one. */
+char *trek_process_why(int error, char *text, size_t size);
+bool trek_process_is_limit(int error);
 /* Where the machine ends: one kernel, one view of its processes, one /dev/shm. The same text for all processes inside. */
 void trek_process_machine(char *text, size_t size);
 

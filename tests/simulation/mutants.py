@@ -24,10 +24,11 @@ MUTANTS = [
     ("waits_longer_than_process_0", "distributed/control/serve.c",
      "hello->left_ns > 0 && hello->left_ns <", "false && hello->left_ns <"),
     ("lost_one_is_not_told", "distributed/control/serve.c",
-     "    link->lost = true;\n    if (!atomic_load(&control->stopping) && !control->peers[process].left)\n"
+     "    else if (!atomic_load(&control->stopping) && !control->peers[process].left)\n"
      "        end_without(control, process, how);\n    trek_control_link_close(link);\n",
-     "    link->lost = true;\n    trek_control_link_close(link);\n"
-     "    if (!atomic_load(&control->stopping) && !control->peers[process].left)\n        end_without(control, process, how);\n"),
+     "    trek_control_link_close(link);\n"
+     "    if (!forgets(control, process) && !atomic_load(&control->stopping) && !control->peers[process].left)\n"
+     "        end_without(control, process, how);\n"),
     ("late_before_it_has_read", "distributed/control/gather.c",
      "    if (control->late.decide_ns)\n        return;\n",
      "    if (!control->has_tree) {\n        decide_late(control, number, deadline_ns);\n        return;\n    }\n"
@@ -54,7 +55,7 @@ MUTANTS = [
     ("guest_keeps_its_visitors", "distributed/control/lobby.c",
      "    tell(door, visitor, TREK_DOOR_GO, &door->host);\n    visitor->number = -1; /* it does not wait here */\n", ""),
     ("host_does_not_hear_its_elder", "distributed/control/door.c", "    note_elder(door, number);\n", ""),
-    ("goes_on_before_all_have_begun", "distributed/run/elastic.c", "    return begun ? TREK_OK :", "    return true ? TREK_OK :"),
+    ("nobody_begins_anew", "distributed/run/elastic.c", "        *anew = places[source].epoch < 0 && !late;\n", "        *anew = false;\n"),
     ("errors_of_the_old_group", "distributed/run/elastic.c", "    trek_error_clear(); /* what the old group's calls had come to */\n", ""),
     ("new_process_0_writes_nothing", "distributed/run/train.c", "    return status == TREK_OK ? agree(run, trek_run_save_begin(run)) : status;\n",
      "    return status == TREK_OK && !run->elastic ? agree(run, trek_run_save_begin(run)) : status;\n"),
@@ -63,6 +64,12 @@ MUTANTS = [
     ("one_dies_at_the_very_end", "distributed/run/train.c",
      "    while (status != TREK_OK && trek_run_elastic_go_on(run, &status, clean_up, build)) {\n        status = is_over",
      "    while (false) {\n        status = is_over"),
+    ("next_group_is_turned_away", "distributed/control/serve.c",
+     "if (ours && comes_early(control, &hello)) {", "if (false) {"),
+    ("old_group_closes_its_door", "distributed/control/serve.c", "(waited || control->patient)", "control->patient"),
+    ("lost_while_joining_for_good", "distributed/control/serve.c", "    if (forgets(control, process))\n", "    if (false)\n"),
+    ("goes_on_alone_after_a_stop", "distributed/control/regroup.c",
+     "if (!awake && place->processes < door->n_members) {", "if (false) {"),
     ("branch_below_process_0_that_left", "distributed/control/end.c", "    if (process == 0)\n        watch_branch(control);\n", ""),
     ("newcomer_too_late_is_not_told", "distributed/control/door.c",
      "    if (!trek_forked)\n        trek_door_close_lobby(door);\n", ""),

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Births and deaths of simulated processes, and what system.h says of a process. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,6 +92,14 @@ int trek_process_parent(void) { return 1; }
 
 void trek_process_host(char *text, size_t size) { snprintf(text, size, "machine%d", sim_here()->machine); }
 void trek_process_machine(char *text, size_t size) { snprintf(text, size, "simulated machine %d", sim_here()->machine); }
+
+bool trek_process_is_limit(int error) { return error == EMFILE || error == EFBIG; }
+
+char *trek_process_why(int error, char *text, size_t size)
+{
+    snprintf(text, size, "%s", strerror(error));
+    return text;
+}
 
 bool trek_process_at_exit(void (*fn)(void))
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The control channel alone: all join, gather a few times, and leave. */
+/* The control channel alone: all join, gather a few times, and leave; and again, at the same address, as often as the job does.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,19 +12,22 @@ typedef struct part {
     bool came, joined; /* joined: trek_control_join has succeeded */
     int stays;         /* for so many rounds */
     bool exits;        /* without leaving */
-    int rounds;        /* that succeeded */
+    int rounds;        /* that succeeded, of all groups */
     int64_t wait_ns;   /* before it joins */
     int64_t works_ns;  /* between two rounds, at most */
+    int64_t lingers_ns; /* before it leaves a group, at most */
+    int64_t came_ns;    /* when it last began to join */
     outcome joining, gathering;
 } part;
 
 static struct {
-    int n, rounds, flat;
+    int n, groups, rounds, flat; /* rounds: of a group */
     double join_s;
     int64_t deadline_ns;
     int words;         /* of a process's part */
     sim_fault *at_end; /* comes when process 0 is about to leave; NULL: none */
     bool quits;        /* one leaves before the others */
+    bool patient;      /* who is killed is started again, and waited for as long as all are joining */
     part parts[SIM_PROCESSES];
 } job;
 
@@ -49,7 +53,7 @@ static void gather_round(trek_control *control, part *own, int self, int round, 
             if (all[p * job.words + k] != word_of(p, round, k))
                 sim_fail("process %d: a gather has brought a wrong part of process %d", self, p);
     own->rounds++;
-    if (self == 0 && own->rounds == job.rounds && job.at_end)
+    if (self == 0 && own->rounds == job.groups * job.rounds && job.at_end)
         sim_faults_let(job.at_end);
 }
 
@@ -67,37 +71,88 @@ static void work(trek_control *control, part *own, int self)
     trek_free(all);
 }
 
-static int process_main(void *arg)
+/* For good. */
+static bool nobody_died(void *arg, char *text, size_t size)
 {
-    int self = (int)(intptr_t)arg;
-    part *own = &job.parts[self];
-    trek_sleep_ns(own->wait_ns);
+    (void)arg, (void)text, (void)size;
+    return false;
+}
+
+/* Joins a group of the job, works in it and leaves it. Whether there may be another one. */
+static bool be_in_a_group(part *own, int self)
+{
     trek_control_opts opts = { .process = self,
                                .processes = job.n,
                                .address = "10.0.0.1",
                                .port = 29500,
                                .token = "secret",
                                .join_s = job.join_s,
-                               .flat = job.flat };
-    int64_t since = sim.now_ns;
-    own->came = true;
+                               .flat = job.flat,
+                               .patient = job.patient,
+                               .died = job.patient ? nobody_died : NULL };
+    int64_t since = own->came_ns = sim.now_ns;
+    own->joined = false;
     trek_control *control = trek_control_join(&opts);
     outcome_time("joining", since, (int64_t)(job.join_s * 1e9) + 15 * SIM_S);
     if (!control) {
         outcome_take(&own->joining);
-    } else {
-        own->joined = true;
-        work(control, own, self);
-        sim_here()->tainted |= own->stays < job.rounds; /* the others will miss it */
-        if (own->exits)
-            return 0;
-        since = sim.now_ns;
-        trek_control_free(&control);
-        outcome_time("leaving", since, 4 * SIM_S);
+        return false;
     }
-    if (sim_process_left(sim_here())[0])
+    own->joined = true;
+    work(control, own, self);
+    sim_here()->tainted |= own->stays < job.rounds; /* the others will miss it */
+    if (own->exits)
+        return false;
+    if (own->lingers_ns && sim_chance(&sim.chance, 500))
+        trek_sleep_ns(sim_below(&sim.chance, own->lingers_ns));
+    since = sim.now_ns;
+    trek_control_free(&control);
+    outcome_time("leaving", since, 4 * SIM_S);
+    return own->gathering.status == TREK_OK;
+}
+
+static int process_main(void *arg)
+{
+    int self = (int)(intptr_t)arg;
+    part *own = &job.parts[self];
+    trek_sleep_ns(own->wait_ns);
+    own->came = true;
+    for (int group = 0; group < job.groups && be_in_a_group(own, self); group++)
+        ;
+    if (!own->exits && sim_process_left(sim_here())[0])
         sim_fail("process %d leaves behind: %s", self, sim_process_left(sim_here()));
     return 0;
+}
+
+/* The launcher. */
+static void look_for_dead(void *arg, uint64_t number)
+{
+    (void)arg;
+    (void)number;
+    for (int p = 0; p < job.n; p++) {
+        const sim_process *process = scenario_process(p);
+        if (process->end != SIM_KILLED || sim.now_ns - process->ended_ns < 20 * SIM_MS)
+            continue;
+        job.parts[p].wait_ns = 0;
+        sim_process_begin(p, p % sim.machines, process_main, (void *)(intptr_t)p)->tainted = true;
+    }
+    if (sim.now_ns < 1000 * SIM_S + (int64_t)(job.join_s * 1e9))
+        sim_at(sim.now_ns + 30 * SIM_MS, look_for_dead, NULL, 0);
+}
+
+/* Some are killed while all are joining, and come again. */
+static void draw_deaths(sim_random *random, int64_t late)
+{
+    sim_fault_mix mix = { .most = 4,
+                          .weights = { 1 },
+                          .processes = job.n,
+                          .machines = sim.machines,
+                          .within_ns = late + 100 * SIM_MS,
+                          .steps = 300,
+                          .longest_ns = SIM_S };
+    sim_faults_draw(random, &mix);
+    sim_at(sim.now_ns + 30 * SIM_MS, look_for_dead, NULL, 0);
+    sim.bound_ns = sim.now_ns + 3600 * SIM_S;
 }
 
 static void begin(sim_random *random)
@@ -105,6 +160,7 @@ static void begin(sim_random *random)
     memset(&job, 0, sizeof job);
     scenario_settings(random);
     job.n = scenario_processes(random, 64);
+    job.groups = sim_chance(random, 300) ? 2 + (int)sim_below(random, 3) : 1;
     job.rounds = 1 + (int)sim_below(random, 8);
     job.join_s = (double)sim_span(random, 5, 60);
     job.deadline_ns = sim_chance(random, 200) ? 0 : sim_span(random, 1, 40) * SIM_S;
@@ -112,14 +168,21 @@ static void begin(sim_random *random)
     job.flat = sim_chance(random, 350) ? 2 : 0;
     sim.machines = sim_chance(random, 300) ? 1 : 1 + (int)sim_below(random, job.n);
     int64_t late = sim_span(random, 1, (int64_t)(job.join_s * 250)) * SIM_MS;
+    int64_t lingers = job.groups > 1 ? sim_span(random, 1, (int64_t)(job.join_s * 250)) * SIM_MS : 0;
     int64_t works = sim_span(random, 1, job.deadline_ns ? job.deadline_ns / SIM_MS / 4 : 2000) * SIM_MS;
     for (int p = 0; p < job.n; p++) {
         job.parts[p].wait_ns = sim_below(random, late);
         job.parts[p].works_ns = works;
         job.parts[p].stays = job.rounds;
+        job.parts[p].lingers_ns = lingers;
         sim_process_begin(p, p % sim.machines, process_main, (void *)(intptr_t)p);
     }
-    if (sim_chance(random, 150)) {
+    job.patient = job.groups == 1 && job.n < 12 && sim_chance(random, 200);
+    if (job.patient) {
+        draw_deaths(random, late);
+        return;
+    }
+    if (job.groups == 1 && sim_chance(random, 150)) {
         part *early = &job.parts[sim_below(random, job.n)];
         early->stays = (int)sim_below(random, job.rounds);
         early->exits = sim_chance(random, 500);
@@ -129,7 +192,7 @@ static void begin(sim_random *random)
                           .weights = { 6, 4, 6, 3, 3, 1, 1, 0, 2 },
                           .processes = job.n,
                           .machines = sim.machines,
-                          .within_ns = late + 2 * works,
+                          .within_ns = (late + 2 * works + lingers) * job.groups,
                           .steps = 2000,
                           .longest_ns = 20 * SIM_S };
     sim_faults_draw(random, &mix);
@@ -147,12 +210,24 @@ static void zero_has_gone(int p)
     const sim_process *zero = scenario_process(0);
     for (int k = 1; k < job.n && !zero->tainted; k++) {
         const sim_process *dead = scenario_process(k);
-        if (dead->end == SIM_KILLED && !sim.powerless[dead->machine] && job.parts[k].came &&
-            1000 * SIM_S + job.parts[p].wait_ns < dead->ended_ns + SIM_S)
+        bool heard = zero->end == SIM_ALIVE || dead->ended_ns < zero->ended_ns;
+        if (heard && dead->end == SIM_KILLED && !sim.powerless[dead->machine] && job.parts[k].came &&
+            job.parts[p].came_ns < dead->ended_ns + SIM_S)
             sim_fail("process %d came within a second of the death of process %d, and was told nothing", p, k);
     }
     if (!zero->tainted && (zero->end == SIM_ALIVE || zero->ended_ns > scenario_process(p)->ended_ns))
         sim_fail("process %d did not reach process 0, which was there", p);
+}
+
+/* Nobody gives up as long as all are joining. */
+static void check_patience(void)
+{
+    bool begun = false;
+    for (int p = 0; p < job.n; p++)
+        begun = begun || job.parts[p].joined;
+    for (int p = 0; p < job.n && !begun; p++)
+        if (scenario_process(p)->end != SIM_KILLED)
+            sim_fail("process %d gave up: %s", p, job.parts[p].joining.message);
 }
 
 static void check_errors(const part *own, int p)
@@ -177,13 +252,17 @@ static bool outlasts(int64_t deadline_ns)
 
 static void check(void)
 {
-    int least = job.rounds, most = 0;
+    int all = job.groups * job.rounds, least = all, most = 0;
     scenario_check_ended();
+    if (job.patient) {
+        check_patience();
+        return;
+    }
     bool must = !job.quits && scenario_mild() && outlasts((int64_t)(job.join_s * 1e9)) &&
                 (job.deadline_ns == 0 || (job.deadline_ns >= 10 * SIM_S && outlasts(job.deadline_ns)));
     for (int p = 0; p < job.n; p++) {
         const part *own = &job.parts[p];
-        bool done = own->joined && own->rounds == job.rounds;
+        bool done = own->rounds == all;
         if (must && !done)
             sim_fail("process %d did not get to the end although nothing was wrong: %s", p,
                      own->joined ? own->gathering.message : own->joining.message);

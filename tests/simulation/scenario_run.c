@@ -26,7 +26,8 @@ typedef enum mode { EXACT, WINDOWS, AVERAGES, BACKGROUND, BACKGROUND_ASYNC, MODE
 /* Of one process; one that is started again has another. */
 typedef struct member {
     int number;
-    bool again, done, begun; /* started again; it has got to the end; its loop has begun */
+    bool again, done; /* started again; it has got to the end */
+    bool built, begun; /* it belongs to a group, and has built its model; its loop has begun */
     int64_t wait_ns, works_ns;
     int64_t since_ns; /* it was last heard of at work */
     int64_t epoch;    /* that it is in */
@@ -80,7 +81,7 @@ static const trek_module_class net_class = { .name = "net", .size = sizeof(net),
 static trek_graph *build(trek_device device, void *arg)
 {
     double values[PARAMS];
-    (void)arg;
+    ((member *)arg)->built = true;
     for (int k = 0; k < PARAMS; k++)
         values[k] = first_of(k);
     trek_module *m = trek_module_new(&net_class);
@@ -358,7 +359,7 @@ static void start(int number, bool again, int64_t wait_ns, int64_t works_ns)
     sim_process_set(process, "TREK_WORLD_SIZE", text);
     sim_process_set(process, "TREK_ADDRESS", "10.0.0.1");
     sim_process_set(process, "TREK_PORT", "29500");
-    sim_process_set(process, "TREK_TOKEN", "secret");
+    sim_process_set(process, "TREK_TOKEN", "a secret of this job");
     if (again)
         sim_process_set(process, "TREK_JOIN", "1");
 }
@@ -509,7 +510,7 @@ static void check_files(bool written)
                      expected[k]);
 }
 
-/* Somebody has begun to train: from there on those who are left must get to the end. */
+/* Somebody has begun to train. */
 static bool has_begun(void)
 {
     bool begun = false;
@@ -518,21 +519,12 @@ static bool has_begun(void)
     return begun;
 }
 
-/* Those who are left end together, where only one has begun that is not among them. */
-static bool survivor_has_begun(void)
-{
-    bool begun = false;
-    for (int k = 0; k < job.n_members; k++)
-        begun = begun || (job.members[k].begun && sim.processes[k]->end != SIM_KILLED && !sim.processes[k]->tainted);
-    return begun;
-}
-
-/* Of the first group. */
+/* Of the first group, all of whose members can go on without the others from before they build. */
 static int left_of_first(void)
 {
     int n = 0;
     for (int p = 0; p < job.n; p++)
-        n += sim.processes[p]->end != SIM_KILLED && !sim.processes[p]->tainted;
+        n += job.members[p].built && sim.processes[p]->end != SIM_KILLED && !sim.processes[p]->tainted;
     return n;
 }
 
@@ -570,7 +562,7 @@ static bool may_fail(const member *m)
     if (was_full())
         return m->failed.status == TREK_ERR_IO || m->failed.status == TREK_ERR_MEMORY || names_one(said) ||
                strstr(said, "process") || strstr(said, "rank");
-    if (!survivor_has_begun() || job.least == 0) /* it began with all, or needs all */
+    if (!m->built || job.least == 0) /* it looked for the others' doors, or needs all of them */
         return scenario_names_culprit(said) || strstr(said, "a job that has just ended") ||
                (strstr(said, "did not reach process 0") && scenario_process(0)->tainted);
     if (two_are_cut())

@@ -4,6 +4,7 @@
  * when. The others open them as /proc/PID/fd/N, which the channel tells them, and look
  * whether the random words in them are those that they were told. Whether all could is
  * agreed on; else there is no such communicator on any. */
+#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
@@ -122,35 +123,60 @@ static int cores_of_all(const ticket *all, int world)
     return count;
 }
 
-/* What this process can map: 0 no segment, 1 no windows, 2 all. */
-static char map_all(trek_comm_shared *self, const ticket *all)
+/* What a process can map; and where it is not all, why, if it knows. */
+typedef struct found {
+    int32_t can; /* 0: no segment, 1: no windows, 2: all */
+    int32_t is_limit;
+    char why[160];
+} found;
+
+/* Something has failed. */
+static void note_limit(found *mine)
+{
+    mine->is_limit = trek_process_is_limit(errno);
+    trek_process_why(errno, mine->why, sizeof mine->why);
+}
+
+static void map_all(trek_comm_shared *self, const ticket *all, found *mine)
 {
     int world = self->met.base.world;
     for (int r = 0; r < world; r++)
         if (all[r].layout != self->layout.bytes)
-            return 0;
-    if (all[0].segment_fd < 0 ||
-        !(self->segment = map_file(all[0].pid, all[0].segment_fd, self->layout.bytes, all[0].segment_nonce)))
-        return 0;
+            return;
+    errno = 0;
+    if (all[0].segment_fd >= 0)
+        self->segment = map_file(all[0].pid, all[0].segment_fd, self->layout.bytes, all[0].segment_nonce);
+    if (all[0].segment_fd >= 0 && !self->segment)
+        note_limit(mine);
+    if (!self->segment)
+        return;
+    mine->can = 1;
     for (int r = 0; r < world; r++) {
         if (r == self->met.base.rank)
             continue;
-        if (all[r].window_fd < 0 ||
-            !(self->window[r] = map_file(all[r].pid, all[r].window_fd, all[r].window_bytes, all[r].window_nonce)))
-            return 1;
+        if (all[r].window_fd >= 0)
+            self->window[r] = map_file(all[r].pid, all[r].window_fd, all[r].window_bytes, all[r].window_nonce);
+        if (all[r].window_fd < 0 || !self->window[r])
+            return;
         self->window_bytes[r] = all[r].window_bytes;
     }
-    return 2;
+    mine->can = 2;
 }
 
-static trek_status agree(trek_comm_shared *self, char mine, char *all)
+/* A limit is no reason to do with another engine: it has the same. */
+static trek_status agree(trek_comm_shared *self, const found *mine, found *all)
 {
-    trek_status status = trek_control_gather(self->met.base.control, &mine, 1, all, self->met.base.deadline_ns);
+    trek_status status = trek_control_gather(self->met.base.control, mine, sizeof *mine, all, self->met.base.deadline_ns);
     self->windows = true;
     for (int r = 0; r < self->met.base.world && status == TREK_OK; r++) {
-        if (all[r] == 0)
+        all[r].why[sizeof all[r].why - 1] = '\0';
+        if (all[r].can == 0 && all[r].is_limit)
+            status = trek_fail(TREK_ERR_MEMORY, "comm_shared: process %d has no memory that processes share: %s", r, all[r].why);
+    }
+    for (int r = 0; r < self->met.base.world && status == TREK_OK; r++) {
+        if (all[r].can == 0)
             status = trek_fail(TREK_ERR_UNSUPPORTED, "comm_shared: process %d cannot map the memory of process 0", r);
-        self->windows &= all[r] == 2;
+        self->windows &= all[r].can == 2;
     }
     return status;
 }
@@ -166,16 +192,17 @@ trek_status trek_shared_segment_join(trek_comm_shared *self)
                     .window_bytes = window.bytes };
     memcpy(mine.window_nonce, window.nonce, sizeof mine.window_nonce);
     note_cores(&mine);
-    ticket *all = trek_calloc((size_t)world, sizeof *all + 1);
-    if (self->met.base.rank == 0 && all)
-        mine.segment_fd = make_segment(self, &mine);
+    ticket *all = trek_calloc((size_t)world, sizeof *all + sizeof(found));
+    found can = { .can = 0 };
+    if (self->met.base.rank == 0 && all && (mine.segment_fd = make_segment(self, &mine)) < 0)
+        note_limit(&can);
     /* Who has no memory for the answers ends the meeting: the channel tells the others. */
     trek_status status = trek_error_status();
     if (all)
         status = trek_control_gather(self->met.base.control, &mine, sizeof mine, all, self->met.base.deadline_ns);
     if (status == TREK_OK) {
-        char can = map_all(self, all);
-        status = agree(self, can, (char *)(all + world));
+        map_all(self, all, &can);
+        status = agree(self, &can, (found *)(void *)(all + world));
     }
     if (status == TREK_OK) {
         self->met.meeting = &self->segment->meeting;

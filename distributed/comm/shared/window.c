@@ -5,6 +5,7 @@
  * arrays where they are: nothing is copied. What is to be reduced like that is taken
  * from a file in memory (the window) that the others have mapped. Its pages are there
  * when it is given out: whoever gets none takes ordinary memory. */
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -55,8 +56,10 @@ static size_t page_size(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 int trek_shared_file_new(const char *name, uint64_t bytes)
 {
     struct rlimit limit; /* beyond which the system would kill the process */
-    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes))
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes)) {
+        errno = EFBIG;
         return -1;
+    }
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
     if (fd < 0) /* older systems do not know the last flag */
         fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -64,7 +67,9 @@ int trek_shared_file_new(const char *name, uint64_t bytes)
         return -1;
     /* Never smaller again: who has mapped it would be killed by a look at what has gone. */
     if (ftruncate(fd, (off_t)bytes) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+        int why = errno;
         close(fd);
+        errno = why;
         return -1;
     }
     return fd;

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -377,6 +378,33 @@ static int play_choice(const part *me)
     return good ? 0 : 1;
 }
 
+/* One group of the job after the other; process 0 takes its time to leave each. */
+static int play_again(const part *me)
+{
+    bool good = true;
+    for (int k = 0; k < 6 && good; k++) {
+        trek_comm *comm = join(me, 10);
+        good = comm && trek_comm_barrier(comm) == TREK_OK;
+        if (me->process == 0)
+            pause_ms(k == 2 ? 300 : 5);
+        trek_comm_free(&comm);
+    }
+    printf("%s %s\n", good ? "good" : "bad", trek_error());
+    return good ? 0 : 1;
+}
+
+/* With "files=12" open at most, or with files of "bytes=2048" at most. */
+static int play_limited(const part *me)
+{
+    bool files = strncmp(me->detail, "files=", 6) == 0;
+    rlim_t most = (rlim_t)atoi(me->detail + 6);
+    setrlimit(files ? RLIMIT_NOFILE : RLIMIT_FSIZE, &(struct rlimit){ .rlim_cur = most, .rlim_max = most });
+    trek_comm *comm = join_by(me, NULL, 10);
+    printf("%s %s\n", comm ? "joined" : "refused", trek_error());
+    trek_comm_free(&comm);
+    return 0;
+}
+
 /* Allocation number `detail` of this process fails, and the next one; 0: none does. */
 static int play_memory(const part *me)
 {
@@ -405,6 +433,10 @@ static int play(const part *me)
         return play_memory(me);
     if (strcmp(me->role, "choice") == 0)
         return play_choice(me);
+    if (strcmp(me->role, "again") == 0)
+        return play_again(me);
+    if (strcmp(me->role, "limited") == 0)
+        return play_limited(me);
     if (strcmp(me->role, "results") == 0)
         return play_results(me);
     if (strcmp(me->role, "sizes") == 0)
@@ -570,6 +602,36 @@ static void test_choice(void **state)
         WANT(&differ, differ.code[p] == 1 && strstr(differ.text[p], "TREK_ERR_ARGUMENT the processes want different engines") &&
                           strstr(differ.text[p], "process 0 \"gloo\", process 2 \"shared\""));
     }
+}
+
+static void test_again(void **state)
+{
+    static world w;
+    for (int n = 2; n <= 4; n += 2) {
+        processes_start_all(&w, n, "again", "", -1, NULL);
+        processes_finish(&w, 20, -1);
+        for (int p = 0; p < n; p++)
+            WANT(&w, w.code[p] == 0 && strstr(w.text[p], "good"));
+    }
+}
+
+/* Who has too little is told which limit it is. */
+static void test_limits(void **state)
+{
+    static world w;
+    int refused = 0;
+    for (int files = 4; files <= 20; files++) {
+        char detail[32];
+        snprintf(detail, sizeof detail, files == 4 ? "bytes=2048" : "files=%d", files);
+        processes_start_all(&w, 2, "limited", detail, -1, NULL);
+        processes_finish(&w, 20, -1);
+        bool named = false, joined = strstr(w.text[0], "joined ") && strstr(w.text[1], "joined ");
+        for (int p = 0; p < 2; p++)
+            named = named || strstr(w.text[p], files == 4 ? "ulimit -f is 2)" : "ulimit -n is");
+        WANT(&w, joined || named);
+        refused += !joined;
+    }
+    assert_true(refused > 3);
 }
 
 static void test_sizes(void **state)
@@ -963,11 +1025,15 @@ int main(void)
     }
     alarm(200);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_results), cmocka_unit_test(test_kill), cmocka_unit_test(test_stop), cmocka_unit_test(test_exit),
-        cmocka_unit_test(test_mismatch), cmocka_unit_test(test_deadline_and_abort), cmocka_unit_test(test_long_phase),
-        cmocka_unit_test(test_death_in_a_call), cmocka_unit_test(test_cut_link), cmocka_unit_test(test_slow_link),
-        cmocka_unit_test(test_sizes), cmocka_unit_test(test_apart), cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_many),
+        cmocka_unit_test(test_results),    cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_stop),       cmocka_unit_test(test_exit),
+        cmocka_unit_test(test_mismatch),   cmocka_unit_test(test_deadline_and_abort),
+        cmocka_unit_test(test_long_phase), cmocka_unit_test(test_death_in_a_call),
+        cmocka_unit_test(test_cut_link),   cmocka_unit_test(test_slow_link),
+        cmocka_unit_test(test_sizes),      cmocka_unit_test(test_apart),
+        cmocka_unit_test(test_choice),     cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_many),       cmocka_unit_test(test_again),
+        cmocka_unit_test(test_limits),
     };
     const struct CMUnitTest between_machines[] = { cmocka_unit_test(test_cut_link), cmocka_unit_test(test_slow_link) };
     return by_mpi ? cmocka_run_group_tests(between_machines, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);

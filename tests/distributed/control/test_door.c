@@ -15,12 +15,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "distributed/control/control_internal.h"
 #include "distributed/control/door_internal.h"
 #include "distributed/system/socket.h"
 #include "tensor/trace.h"
 #include "tests/support/processes.h"
 
-enum { PROGRAM = 77 };
+enum { PROGRAM = 77, WORLD = 9 };
 
 /* Process 0 of two, which lets newcomers in. */
 static trek_door *open_group(int *port)
@@ -30,7 +31,7 @@ static trek_door *open_group(int *port)
     trek_member members[2] = { trek_door_member(door), { .number = 1, .port = 9, .address = "127.0.0.1" } };
     assert_int_equal(trek_door_enter(door, 3, members, 2), TREK_OK);
     *port = processes_free_port();
-    assert_int_equal(trek_door_admit(door, "127.0.0.1", *port, 0, PROGRAM), TREK_OK);
+    assert_int_equal(trek_door_admit(door, "127.0.0.1", *port, 0, PROGRAM, WORLD), TREK_OK);
     assert_true(trek_door_admits(door));
     return door;
 }
@@ -49,6 +50,7 @@ static trek_door_note join_of(const trek_door *door, int number)
     note.number = number;
     note.port = 1000 + number;
     note.program = PROGRAM;
+    note.processes = WORLD;
     strcpy(note.address, "127.0.0.1");
     return note;
 }
@@ -196,6 +198,50 @@ static void test_no_descriptors(void **state)
     trek_door_free(&door);
 }
 
+/* Of another job, as far as its launcher says. */
+static void test_other_world(void **state)
+{
+    (void)state;
+    int port, fd[2];
+    trek_door *door = open_group(&port);
+    trek_door_note more = join_of(door, 2), none = join_of(door, WORLD);
+    more.processes = WORLD + 1;
+    assert_int_equal(ask(door, port, &more, &fd[0]), TREK_DOOR_OTHER_WORLD);
+    assert_int_equal(ask(door, port, &none, &fd[1]), TREK_DOOR_OTHER_WORLD);
+    trek_door_free(&door);
+    trek_socket_close(fd[0]);
+    trek_socket_close(fd[1]);
+}
+
+/* Who looks for a group in another way than the one that listens there forms it is told to come again: a newcomer, where the
+ * first group is joined; and who joins the next group, where newcomers wait. */
+static void test_later(void **state)
+{
+    (void)state;
+    int port, ends[2], fd;
+    trek_control_opts opts = { .processes = 2, .port = 1, .token = "secret" };
+    trek_control *control = trek_control_make(&opts);
+    static trek_door token = { .token = "secret" };
+    trek_door_note join = join_of(&token, 1);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+    control->newcomers[0] = (trek_control_link){ .fd = ends[0], .process = -1 };
+    assert_true(trek_door_send(ends[1], &join));
+    trek_control_serve_newcomer(control, &control->newcomers[0]);
+    assert_int_equal(hear(&token, ends[1]), TREK_DOOR_LATER);
+    close(ends[1]);
+    trek_door *door = open_group(&port);
+    trek_control_link link = { .fd = fd = connect_to(port) };
+    trek_control_say_hello(control, &link, "", 0);
+    trek_control_head head = { .type = 0 };
+    struct pollfd wait = { .fd = fd, .events = POLLIN };
+    assert_int_equal(poll(&wait, 1, 5000), 1);
+    assert_int_equal(recv(fd, &head, sizeof head, 0), sizeof head);
+    assert_true(head.magic == TREK_CONTROL_MAGIC && head.type == TREK_CONTROL_LATER);
+    trek_door_free(&door);
+    trek_socket_close(fd);
+    trek_control_destroy(control);
+}
+
 /* The others know of a door before its own process has entered the group: it is alive. */
 static void test_between(void **state)
 {
@@ -281,8 +327,9 @@ static void test_random(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_waiting), cmocka_unit_test(test_between),
-                                        cmocka_unit_test(test_crowd), cmocka_unit_test(test_no_descriptors),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_waiting), cmocka_unit_test(test_other_world),
+                                        cmocka_unit_test(test_later),   cmocka_unit_test(test_between),
+                                        cmocka_unit_test(test_crowd),   cmocka_unit_test(test_no_descriptors),
                                         cmocka_unit_test(test_unsound), cmocka_unit_test(test_random) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -173,7 +173,7 @@ trek_status trek_door_visit(trek_door *door, const trek_member *host, int64_t un
 
 typedef struct probe {
     int fd; /* -1: it is not asked, or has answered */
-    bool asked;
+    bool asked, lost; /* lost: it has not answered */
     size_t used;
     char in[sizeof(trek_door_note)];
 } probe;
@@ -184,11 +184,19 @@ typedef struct guest {
     probe probe;
 } guest;
 
-static void end_probe(guest *g, bool dead)
+static void end_probe(guest *g, bool lost)
 {
     trek_socket_close(g->probe.fd);
     g->probe.fd = -1;
-    g->dead |= dead;
+    g->probe.lost = lost;
+}
+
+/* *looked: when this was last asked. */
+static bool stood_still_since(int64_t *looked)
+{
+    int64_t before = *looked;
+    *looked = trek_now_ns();
+    return *looked - before > TREK_DOOR_STILL_NS;
 }
 
 /* Returns whether that one is in a group without this process. */
@@ -207,19 +215,21 @@ static bool follow_probe(const trek_door *door, guest *g)
     return got == 1 && note.kind == TREK_DOOR_RUNNING;
 }
 
-/* Asks all who are missing at once. Returns the number of one that is in a group without this process; -1: none is. */
+/* Asks all who are missing at once. Returns the number of one that is in a group without this process; -1: none is. Where this
+ * process stood still meanwhile, others may have given it up: nobody is dead by that. */
 static int probe_missing(const trek_door *door, guest *guests, struct pollfd *polled)
 {
-    int64_t until = trek_now_ns() + TREK_DOOR_SILENCE_NS;
+    int64_t looked = trek_now_ns(), until = looked + TREK_DOOR_SILENCE_NS;
     int n = door->n_members, open = 0, elsewhere = -1;
+    bool still = false;
     for (int k = 0; k < n; k++) {
         guest *g = &guests[k];
         g->probe = (probe){ .fd = -1 };
         if (g->dead || g->came)
             continue;
         g->probe.fd = trek_socket_begin(door->members[k].address, door->members[k].port);
-        g->dead = g->probe.fd < 0;
-        open += !g->dead;
+        g->probe.lost = g->probe.fd < 0;
+        open += !g->probe.lost;
     }
     while (open > 0 && trek_now_ns() < until) {
         for (int k = 0; k < n; k++)
@@ -231,10 +241,14 @@ static int probe_missing(const trek_door *door, guest *guests, struct pollfd *po
                 elsewhere = door->members[k].number;
             open += guests[k].probe.fd >= 0;
         }
+        still |= stood_still_since(&looked);
     }
-    for (int k = 0; k < n; k++)
+    still |= stood_still_since(&looked);
+    for (int k = 0; k < n; k++) {
         if (guests[k].probe.fd >= 0)
             end_probe(&guests[k], true);
+        guests[k].dead |= guests[k].probe.lost && !still;
+    }
     return elsewhere;
 }
 

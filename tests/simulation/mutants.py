@@ -68,6 +68,8 @@ MUTANTS = [
      "if (ours && comes_early(control, &hello)) {", "if (false) {"),
     ("old_group_closes_its_door", "distributed/control/serve.c", "(waited || control->patient)", "control->patient"),
     ("lost_while_joining_for_good", "distributed/control/serve.c", "    if (forgets(control, process))\n", "    if (false)\n"),
+    ("who_stood_still_takes_others_for_dead", "distributed/control/regroup.c",
+     "        guests[k].dead |= guests[k].probe.lost && !still;\n", "        guests[k].dead |= guests[k].probe.lost;\n"),
     ("goes_on_alone_after_a_stop", "distributed/control/regroup.c",
      "if (!awake && place->processes < door->n_members) {", "if (false) {"),
     ("branch_below_process_0_that_left", "distributed/control/end.c", "    if (process == 0)\n        watch_branch(control);\n", ""),

@@ -358,8 +358,9 @@ static void check(void)
         if (process->end == SIM_KILLED || (process->tainted && !scenario_mild()))
             continue;
         if (!m->done && !came_too_late(m) && !died_while_joining(m) && !strstr(m->failed.message, ".min_processes is") &&
-            !(one_was_away() && (strstr(m->failed.message, "took this one for dead") || /* two who were away have met */
-                                 strstr(m->failed.message, "this process stood still"))))
+            !(one_was_away() && process->tainted &&
+              (strstr(m->failed.message, "took this one for dead") || /* two who were away have met */
+               strstr(m->failed.message, "this process stood still"))))
             sim_fail("process %d%s did not get to the end, but to step %lld: %s: %s", m->number,
                      m->again ? ", started again," : "", (long long)m->state.step, trek_status_name(m->failed.status),
                      m->failed.message);

@@ -58,6 +58,18 @@ static struct {
     member members[SIM_PROCESSES];
 } job;
 
+/* --- moments --------------------------------------------------------------------------------------------------------------- */
+
+/* A model is built, an epoch begins, a batch is trained on, an epoch's metrics are there: what goes wrong next to such a moment
+ * is worth more. */
+enum { BUILDS, EPOCH_BEGINS, BATCH_COMES, METRICS_COME, MOMENTS };
+
+static void comes_to(int moment)
+{
+    if (job.at_moment && moment == job.moment && job.moments-- == 0)
+        sim_faults_let(job.at_moment);
+}
+
 /* --- what is trained ----------------------------------------------------------------------------------------------------- */
 
 static double number_of(int k) { return (double)((k * 7919 + 13) % 97) / 97.0 - 0.5; }
@@ -82,6 +94,7 @@ static trek_graph *build(trek_device device, void *arg)
 {
     double values[PARAMS];
     ((member *)arg)->built = true;
+    comes_to(BUILDS);
     for (int k = 0; k < PARAMS; k++)
         values[k] = first_of(k);
     trek_module *m = trek_module_new(&net_class);
@@ -188,15 +201,6 @@ static const double *of_one(int samples, int batch, int64_t epochs)
 
 /* --- a process ---------------------------------------------------------------------------------------------------------------
  */
-
-/* An epoch begins, a batch is trained on, an epoch's metrics are there: what goes wrong next to such a moment is worth more. */
-enum { EPOCH_BEGINS, BATCH_COMES, METRICS_COME, MOMENTS };
-
-static void comes_to(int moment)
-{
-    if (job.at_moment && moment == job.moment && job.moments-- == 0)
-        sim_faults_let(job.at_moment);
-}
 
 /* Longer than others wait for it. */
 static bool was_away(const sim_fault *fault)
@@ -383,7 +387,8 @@ static void look_for_dead(void *arg, uint64_t number)
 static void draw_moment(sim_random *random)
 {
     job.moment = (int)sim_below(random, MOMENTS);
-    job.moments = (int)sim_below(random, job.n * (int)(job.moment == BATCH_COMES ? job.samples / job.batch : 1) * job.epochs);
+    int64_t batches = job.moment == BATCH_COMES ? job.samples / job.batch : 1, epochs = job.moment == BUILDS ? 1 : job.epochs;
+    job.moments = (int)sim_below(random, job.n * batches * epochs);
     job.at_moment = &sim.faults[sim.n_faults++];
     *job.at_moment = (sim_fault){ .kind = sim_chance(random, 700) ? SIM_KILL : SIM_STOP,
                                   .process = (int)sim_below(random, job.n),
@@ -537,14 +542,6 @@ static bool names_one(const char *message)
     return scenario_names_culprit(message) || (anew && strstr(message, "process"));
 }
 
-static bool one_was_away(void)
-{
-    bool away = false;
-    for (int k = 0; k < sim.n_faults; k++)
-        away = away || was_away(&sim.faults[k]);
-    return away;
-}
-
 /* One that was started again may have come too late, or too early: the first group has not met. */
 static bool came_too_late(const member *m)
 {
@@ -570,8 +567,14 @@ static bool may_fail(const member *m)
     return left_of_first() < job.least && strstr(said, ".min_processes is") && names_one(said);
 }
 
-/* One that was away for long may have gone on by itself, where so few are enough. */
-static bool may_be_apart(void) { return one_was_away() && 2 * job.least <= job.n; }
+/* Where the network fell in two, each part may have gone on by itself, if so few are enough; who stood still does not. */
+static bool may_be_apart(void)
+{
+    bool apart = false;
+    for (int k = 0; k < sim.n_faults; k++)
+        apart = apart || (was_away(&sim.faults[k]) && sim.faults[k].kind != SIM_STOP && sim.faults[k].kind != SIM_SUSPEND);
+    return apart && 2 * job.least <= job.n;
+}
 
 static void check(void)
 {

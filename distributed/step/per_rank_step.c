@@ -82,6 +82,15 @@ static trek_status keep_loss(const per_rank_call *c, int rank, const trek_batch 
 }
 
 /* Without its backward where that waits for the weights. */
+/* Nanoseconds since the last batch. The rank's thread may have served another graph before. */
+static int64_t waits_for_data(rank_replica *own)
+{
+    int64_t before = own->is_fed ? own->fed_ns : trek_rank_here.fed_ns;
+    own->is_fed = true;
+    own->fed_ns = trek_rank_here.fed_ns;
+    return own->fed_ns - before;
+}
+
 static trek_status run_batch(const per_rank_call *c, int rank, const trek_batch *batch, bool last)
 {
     ranks_stepper *s = c->s;
@@ -93,8 +102,7 @@ static trek_status run_batch(const per_rank_call *c, int rank, const trek_batch 
     trek_stopwatch *watch = &s->watches->of[rank];
     /* what an evaluation takes says nothing of the pace of training */
     rank_replica *own = &s->replicas[rank];
-    int64_t fed_ns = trek_rank_here.fed_ns - own->fed_ns;
-    own->fed_ns += fed_ns;
+    int64_t fed_ns = waits_for_data(own);
     if (c->backward)
         trek_stopwatch_starved(watch, fed_ns);
     trek_status status = c->backward ? trek_stopwatch_start(watch, trek_ranks_device(s->ranks, rank)) : TREK_OK;

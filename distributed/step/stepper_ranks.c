@@ -211,6 +211,7 @@ static trek_status make_workload(ranks_stepper *s, const trek_ranks_opts *opts)
     }
     if (!s->watches || !s->ms || !s->units || !s->starved_ms || trek_starvation_begin(&s->starvation, s->world_size) != TREK_OK)
         return trek_error_status();
+    s->loader_ns = trek_rank_here.loader_ns; /* another graph's */
     trek_workload_opts workload = settled(s, opts->workload);
     trek_status status = TREK_OK;
     if (s->sites)

@@ -55,7 +55,8 @@ typedef struct rank_replica {
     double drift;            /* its distance from that average, over the average's norm */
     int64_t measured_rows;   /* of training, and compute time for them, since somebody asked (graph_loader's measures) */
     double measured_ms;
-    int64_t fed_ns;          /* of its thread's waits for data (trek_rank_context) what has been looked at */
+    int64_t fed_ns;          /* of its thread's waits for data (trek_rank_context) what has been looked at, */
+    bool is_fed;             /* and whether it has */
 } rank_replica;
 
 /* A tag of a graph inside the graph. */

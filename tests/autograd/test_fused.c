@@ -462,7 +462,7 @@ static void loss_refuses(void **state)
     REFUSED(trek_linear_cross_entropy(x, w, NULL, x, NULL), TREK_ERR_SHAPE, "linear_cross_entropy: labels [6, 3] do not fit");
     trek_var *deep = numbers(2, trek_dims(5, 2, 3), false);
     REFUSED(trek_linear_cross_entropy(x, deep, NULL, labels, NULL), TREK_ERR_SHAPE,
-            "cross_entropy: labels [6] do not fit logits");
+            "cross_entropy: labels [6] do not fit [6, 5, 2]");
     REFUSED(trek_linear_cross_entropy(x, deep, numbers(3, trek_dims(2, 5), false), labels_of(trek_dims(6, 2), 5), NULL),
             TREK_ERR_SHAPE,
             "linear_cross_entropy: the bias");

@@ -284,7 +284,7 @@ static trek_var *objective(const drawn *d, trek_module *m, trek_var *x)
         if (!parts[k])
             continue;
         trek_var *flat = trek_reshape(parts[k], trek_dims(-1));
-        trek_tensor *weights = trek_tensor_arange(1, (double)trek_var_numel(flat) + 0.5, 1, TREK_F64, test_device());
+        trek_tensor *weights = trek_tensor_arange(1, (double)trek_var_numel(flat) + 1, 1, TREK_F64, test_device());
         trek_var *part = trek_sum(trek_mul(trek_sin(trek_var_from(weights)), flat), trek_dims_none(), false);
         sum = sum ? trek_add(sum, part) : part;
     }

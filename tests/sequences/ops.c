@@ -147,6 +147,7 @@ const int sequence_n_ops = (int)(sizeof sequence_ops / sizeof sequence_ops[0]);
     X(dropout2d, x, pool_number(p), pool_chance(p, 70)) X(dropout3d, x, pool_number(p), pool_chance(p, 70))                      \
     X(alpha_dropout, x, pool_number(p), pool_chance(p, 70)) X(feature_alpha_dropout, x, pool_number(p), pool_chance(p, 70))      \
     X(attention, pool_image(p), pool_image(p), pool_image(p), pool_attention(p)) \
+    X(attention_weights, pool_image(p), pool_image(p), pool_attention(p)) \
     X(cross_entropy, x, pool_chance(p, 70) ? pool_labels(p, x) : pool_like(p, x)) \
     X(cross_entropy_with, x, pool_chance(p, 70) ? pool_labels(p, x) : pool_like(p, x), pool_entropy(p)) \
     X(linear_cross_entropy, x, pool_matrix(p, x), pool_bias(p), pool_labels(p, x), pool_entropy(p)) \
@@ -213,15 +214,18 @@ FRAMES(CALL)
     }
 #define FUNCTIONS_OF_PLACES(X)                                                                                                   \
     X(max_with_indices, x, pool_dim(p), pool_chance(p, 50), PLACES)                                                              \
-    X(min_with_indices, x, pool_dim(p), pool_chance(p, 50), PLACES) X(median, x, pool_dim(p), pool_chance(p, 50), PLACES)        \
-        X(nanmedian, x, pool_dim(p), pool_chance(p, 50), PLACES) X(unique, x, PLACES, NULL)                   \
-        X(mode, x, pool_dim(p), pool_chance(p, 50), PLACES) X(aminmax, x, pool_dims(p), pool_chance(p, 50), PLACES)              \
-        X(var_mean, x, pool_dims(p), pool_chance(p, 50), PLACES) X(std_mean, x, pool_dims(p), pool_chance(p, 50), PLACES)
+    X(min_with_indices, x, pool_dim(p), pool_chance(p, 50), PLACES)                                                              \
+    X(median, x, pool_dim(p), pool_chance(p, 50), PLACES) X(nanmedian, x, pool_dim(p), pool_chance(p, 50), PLACES)               \
+        X(unique, x, PLACES, NULL) X(unique_consecutive, x, PLACES, NULL) X(mode, x, pool_dim(p), pool_chance(p, 50), PLACES)    \
+            X(aminmax, x, pool_dims(p), pool_chance(p, 50), PLACES) X(var_mean, x, pool_dims(p), pool_chance(p, 50), PLACES)     \
+                X(std_mean, x, pool_dims(p), pool_chance(p, 50), PLACES)
 FUNCTIONS_OF_PLACES(CALL_PLACES)
 
 #define MORE_FUNCTIONS(X) \
     X(argsort, x, pool_dim(p), pool_chance(p, 50)) \
     X(quantile, x, pool_like(p, x), pool_dim(p), pool_chance(p, 50), (trek_interpolation)pool_below(p, 6)) \
+    X(nanquantile, x, pool_like(p, x), pool_dim(p), pool_chance(p, 50), (trek_interpolation)pool_below(p, 6)) \
+    X(searchsorted_by, x, pool_index(p), pool_like(p, x), pool_chance(p, 50)) \
     X(bucketize, x, pool_row(p, x), pool_chance(p, 50)) X(masked_select, x, pool_mask(p, x)) \
     X(bincount, pool_labels(p, x), pool_chance(p, 30) ? pool_like(p, x) : NULL, pool_below(p, 9) - 1) \
     X(repeat_interleave, x, pool_below(p, 5) - 1, pool_dim(p)) X(repeat_interleave_by, x, pool_labels(p, x), pool_dim(p)) \

@@ -2,6 +2,7 @@
 /* Parts of a tensor, cut out and replaced: views, and what is made of other ops. */
 #include <inttypes.h>
 
+#include "autograd/index_internal.h"
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 
@@ -220,8 +221,7 @@ trek_var *trek_slice_scatter(trek_var *x, trek_var *source, int dim, int64_t sta
     return step == 1 || n < 2 ? between(x, source, at, start) : trek_index_copy(x, slice_places(x, start, n, step), source, at);
 }
 
-/* 0, 1, .. in x's shape: what a view of it shows are the places in x that the same view of x shows. */
-static trek_var *numbered(const trek_var *x)
+trek_var *trek_numbered(const trek_var *x)
 {
     trek_tensor *all = trek_tensor_arange(0, (double)trek_var_numel(x), 1, TREK_I64, trek_var_device(x));
     return trek_reshape(made(all), trek_var_shape(x));
@@ -231,19 +231,8 @@ trek_var *trek_diagonal_scatter(trek_var *x, trek_var *source, int64_t offset, i
 {
     NEEDED("diagonal_scatter", x);
     NEEDED("diagonal_scatter", source);
-    trek_var *places = trek_diagonal(numbered(x), offset, dim1, dim2);
+    trek_var *places = trek_diagonal(trek_numbered(x), offset, dim1, dim2);
     return fits_part("diagonal_scatter", x, places, source) ? trek_put(x, places, source, false) : NULL;
-}
-
-trek_var *trek_index_assign(trek_var *x, const trek_subscript *subscripts, int count, trek_var *values, bool accumulate)
-{
-    NEEDED("index_assign", x);
-    NEEDED("index_assign", values);
-    if (trek_var_dtype(x) != trek_var_dtype(values))
-        return trek_fail_null(TREK_ERR_DTYPE, "index_assign: %s into %s", trek_dtype_name(trek_var_dtype(values)),
-                              trek_dtype_name(trek_var_dtype(x)));
-    trek_var *places = trek_index(numbered(x), subscripts, count);
-    return places ? trek_put(x, places, trek_expand(values, trek_var_shape(places)), accumulate) : NULL;
 }
 
 trek_var *trek_index_reduce(trek_var *x, trek_var *index, trek_var *source, int dim, trek_scatter_reduction reduction,

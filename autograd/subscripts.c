@@ -161,3 +161,14 @@ trek_var *trek_index(trek_var *x, const trek_subscript *subscripts, int count)
             return chosen(&c);
     return c.x;
 }
+
+trek_var *trek_index_assign(trek_var *x, const trek_subscript *subscripts, int count, trek_var *values, bool accumulate)
+{
+    if (!x || !values)
+        return trek_fail_missing("index_assign", "an input"), NULL;
+    if (trek_var_dtype(x) != trek_var_dtype(values))
+        return trek_fail_null(TREK_ERR_DTYPE, "index_assign: %s into %s", trek_dtype_name(trek_var_dtype(values)),
+                              trek_dtype_name(trek_var_dtype(x)));
+    trek_var *places = trek_index(trek_numbered(x), subscripts, count);
+    return places ? trek_put(x, places, trek_expand(values, trek_var_shape(places)), accumulate) : NULL;
+}

@@ -17,12 +17,14 @@
 /* The calling thread's error. Its text is plain memory, made for the first one and kept: without any, the status says
  * what it can. */
 static _Thread_local trek_status sticky;
-static _Thread_local uint64_t errors, number; /* how many there have been; which of them is the present, or was the last */
+static _Thread_local uint64_t errors; /* how many there have been */
 static _Thread_local struct text {
+    uint64_t number;             /* which of them is the present, or was the last */
     bool further;                /* a second error came and was logged */
     size_t placed;               /* characters in front of the message that say where */
     const void *where;           /* the object that they are about; NULL: none */
     char message[TREK_ERROR_SIZE];
+    char searched[160];          /* what the last search for a name has not found; "": it did, or that has been told */
 } *sticky_text;
 
 static void text_end(void)
@@ -37,7 +39,8 @@ static struct text *text_get(void)
         return sticky_text;
     sticky_text = malloc(sizeof *sticky_text);
     if (sticky_text) {
-        sticky_text->message[0] = '\0';
+        sticky_text->message[0] = sticky_text->searched[0] = '\0';
+        sticky_text->number = errors;
         trek_thread_at_end(TREK_THREAD_ERROR, text_end);
     }
     return sticky_text;
@@ -112,8 +115,9 @@ trek_status trek_fail(trek_status status, const char *format, ...)
     } else {
         struct text *text = text_get();
         sticky = status;
-        number = ++errors;
+        errors++;
         if (text) {
+            text->number = errors;
             text->further = false;
             text->placed = 0;
             text->where = NULL;
@@ -137,7 +141,7 @@ trek_status trek_fail_after(trek_status status, const char *format, ...)
     return trek_fail(status, "%s", message);
 }
 
-uint64_t trek_error_number(void) { return number; }
+uint64_t trek_error_number(void) { return sticky_text ? sticky_text->number : errors; }
 
 const void *trek_error_where(void) { return sticky && sticky_text ? sticky_text->where : NULL; }
 
@@ -163,22 +167,22 @@ void trek_error_place(const void *where, const char *path, const char *kind)
     t->placed = length;
 }
 
-static _Thread_local char searched[160]; /* "": it found something, or has been told */
-
 void trek_note_search(const char *function, const char *name)
 {
-    if (!name)
-        searched[0] = '\0';
-    else
-        snprintf(searched, sizeof searched, "; the last %s, for \"%.100s\", found nothing", function, name);
+    struct text *text = name ? text_get() : sticky_text;
+    if (text && name)
+        snprintf(text->searched, sizeof text->searched, "; the last %s, for \"%.100s\", found nothing", function, name);
+    else if (text)
+        text->searched[0] = '\0';
 }
 
 trek_status trek_fail_missing(const char *function, const char *what)
 {
     if (sticky)
         return sticky;
-    trek_status status = trek_fail(TREK_ERR_ARGUMENT, "%s: %s is NULL%s", function, what, searched);
-    searched[0] = '\0';
+    trek_status status = trek_fail(TREK_ERR_ARGUMENT, "%s: %s is NULL%s", function, what,
+                                   sticky_text ? sticky_text->searched : "");
+    trek_note_search(NULL, NULL);
     return status;
 }
 
@@ -192,7 +196,7 @@ void trek_error_take(trek_status *status, char *message)
 void trek_error_keep(trek_kept_error *kept)
 {
     const struct text *text = sticky ? sticky_text : NULL;
-    kept->number = number;
+    kept->number = trek_error_number();
     kept->further = text && text->further;
     kept->placed = text ? text->placed : 0;
     kept->where = text ? text->where : NULL;
@@ -208,8 +212,8 @@ void trek_error_put_back(const trek_kept_error *kept)
     trek_error_take(&later, message);
     struct text *text = text_get();
     sticky = kept->status;
-    number = kept->number;
     if (text) {
+        text->number = kept->number;
         text->further = kept->further;
         text->placed = kept->placed;
         text->where = kept->where;

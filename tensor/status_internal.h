@@ -22,10 +22,11 @@ const void *trek_error_where(void);
 /* Places it: "block2.3 (conv2d): ..." in front of the message, in place of what stands there; nothing for an empty path. */
 void trek_error_place(const void *where, const char *path, const char *kind);
 
-/* Logs if the level is on. */
 /* A search by name found nothing, which is no error yet: trek_fail_missing tells it, since its caller may have handed that on.
  * NULL: the last one did find something. */
 void trek_note_search(const char *function, const char *name);
+
+/* Logs if the level is on. */
 void trek_log_message(trek_log_level level, const char *format, ...) TREK_PRINTF(2, 3);
 /* Called before and after each message, by whoever logs, one at a time: what is rewritten on a terminal is taken away and comes
  * back. It logs nothing itself. NULL: nobody. */

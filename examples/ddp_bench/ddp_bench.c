@@ -115,7 +115,7 @@ static bool parse(int argc, char **argv, bench *b)
         { "--lr-scale", "X", "where ranks average, the rate is times 1 + (ranks - 1) X", .number = &b->lr_scale, .least = 0,
           .most = 1e3 },
         { "--seeds", "N", "runs of each, with their mean and deviation", .whole = &b->seeds, .least = 1, .most = 1000 },
-        { "--data", "FOLDER", "MNIST, CIFAR-10, texts (default: made by the program)", .text = &b->data },
+        { "--data", "FOLDER", "MNIST, CIFAR-10, texts; without it they are made by the program", .text = &b->data },
         { "--report", "FILE", "where it is written (default: standard output)", .text = &b->report },
     };
     arguments_read(argc, argv, "Trains models alone and on ranks of uneven speed, in several ways, and compares.", list,

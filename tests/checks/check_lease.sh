@@ -138,7 +138,7 @@ enter bash -c 'for name in cc gcc c++ nvcc ninja meson git; do ! command -v $nam
 page=$tree/results/gpu-lease.md
 lease lease lease -o results && complain "steps fail, and its status is 0"
 says "^\*\*$(tail -1 "$work/lease.log")\*\*$"
-says '^\| device, as trek sees it \| cuda:0: Fake GPU 0'
+says '^\| device, as trek sees it \| cuda:0: Fake GPU'
 says "^\| commit \| $(sed -n 's/^commit: //p' "$tree/gpu-pack/pack.txt") \(sources [0-9]+\) \|$"
 says '^\| programs \| from a pack, '
 says '^\| pack \| passed \|'
@@ -178,7 +178,7 @@ assert "logs/lease.attention_by_own.log" in names and "lease/ncu.csv" in names, 
 page=$work/story
 sed -n '/^==== trek on a GPU: lease/,$p' "$work/lease.log" >"$page"
 [ "$(wc -c <"$page")" -le 10000 ] || complain "the end is $(wc -c <"$page") bytes long"
-says '^device, as trek sees it: cuda:0: Fake GPU 0'
+says '^device, as trek sees it: cuda:0: Fake GPU'
 says '^device, as trek sees it: driver for CUDA .*cuBLASLt .*cuDNN .*NCCL '
 says '^FAILED racecheck_attention_by_own '
 says '^    ========= Error: what was seen before it hung$'

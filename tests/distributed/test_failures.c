@@ -163,6 +163,8 @@ static void test_busy(void **state)
 
 static void test_forked(void **state)
 {
+    if (!test_on_cpu())
+        skip(); /* CUDA's own calls fail in a forked child, before any that reaches the group */
     scenario list[8];
     for (int k = 0; k < 8; k++)
         list[k] = nth(k, FORK, NOWHERE);

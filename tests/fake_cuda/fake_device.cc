@@ -112,7 +112,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
     if (!there(device))
         return give(cudaErrorInvalidDevice);
     *p = cudaDeviceProp();
-    snprintf(p->name, sizeof p->name, "Fake GPU %d", device);
+    snprintf(p->name, sizeof p->name, "Fake GPU"); /* all of one kind */
     memcpy(p->uuid.bytes, "fake-gpu", 8);
     p->uuid.bytes[15] = (char)device;
     p->totalGlobalMem = state().device[device].limit;

@@ -81,7 +81,7 @@ static trek_run_reader *train_on_gpu(const char *mode)
     trek_run_reader *r = train_on(trek_cuda(1));
     const trek_run_state *s = trek_run_reader_state(r);
     assert_string_equal(s->ranks[0].device, "cuda:1");
-    assert_string_equal(s->ranks[0].name, "Fake GPU 1");
+    assert_string_equal(s->ranks[0].name, "Fake GPU");
     assert_int_equal(s->processes[0].n_devices, 1);
     assert_string_equal(s->processes[0].devices[0].device, "cuda:1");
     assert_string_equal(s->processes[0].trek_bytes[1].name, "cuda:1");
@@ -101,7 +101,7 @@ static void expect_metrics(bool told)
 {
     char *text = trek_export_open_metrics(run);
     expect_text(true, text,
-                "trek_rank_info{run=\"first\",rank=\"0\",process=\"0\",device=\"cuda:1\",device_name=\"Fake GPU 1\"} 1\n");
+                "trek_rank_info{run=\"first\",rank=\"0\",process=\"0\",device=\"cuda:1\",device_name=\"Fake GPU\"} 1\n");
     expect_text(told, text, "trek_device_memory_bytes{run=\"first\",process=\"0\",device=\"cuda:1\"} 2147483648\n");
     expect_text(told, text, "trek_device_temperature_celsius{run=\"first\",process=\"0\",device=\"cuda:1\"} 61\n");
     expect_text(told, text, "trek_device_power_watts{run=\"first\",process=\"0\",device=\"cuda:1\"} 301.5\n");

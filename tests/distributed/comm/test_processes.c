@@ -32,7 +32,7 @@ static const char *engine_name(void)
 static trek_comm *join_by(const part *me, const char *engine, double deadline)
 {
     trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = engine, .rank = me->process, .world_size = me->processes,
-                                                        .address = me->address, .port = me->port, .token = "of the test",
+                                                        .address = me->address, .port = me->port, .token = "of this test alone",
                                                         .deadline_s = deadline });
     if (!comm)
         printf("join %s: %s\n", trek_status_name(trek_error_status()), trek_error());
@@ -216,7 +216,7 @@ static int play_until_failure(const part *me)
 {
     if (strcmp(me->detail, "kill-joining") == 0) { /* dies between joining and settling on an engine */
         trek_control_join(&(trek_control_opts){ .process = me->process, .processes = me->processes, .address = me->address,
-                                                .port = me->port, .token = "of the test" });
+                                                .port = me->port, .token = "of this test alone" });
         pause_ms(300);
         kill(getpid(), SIGKILL);
     }

@@ -592,7 +592,7 @@ static void test_abort(void **state)
 }
 
 /* Where memory cannot be shared all learn it. */
-static void test_unsupported(void **state)
+static void test_file_limit(void **state)
 {
     job j;
     setenv("TREK_TEST_LIMIT", "0", 1); /* process 0 may not make large files */
@@ -600,7 +600,7 @@ static void test_unsupported(void **state)
     finish(&j);
     unsetenv("TREK_TEST_LIMIT");
     for (int r = 0; r < 3; r++)
-        check_rank(&j, r, TREK_ERR_UNSUPPORTED, "process 0");
+        check_rank(&j, r, TREK_ERR_MEMORY, "process 0");
 }
 
 /* A peer dies, or stops and goes on when the others have given up, at any time. */
@@ -681,7 +681,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_results), cmocka_unit_test(test_same_bits), cmocka_unit_test(test_come_and_go),
         cmocka_unit_test(test_stays), cmocka_unit_test(test_setup), cmocka_unit_test(test_mismatch),
-        cmocka_unit_test(test_deadline), cmocka_unit_test(test_abort), cmocka_unit_test(test_unsupported),
+        cmocka_unit_test(test_deadline), cmocka_unit_test(test_abort), cmocka_unit_test(test_file_limit),
         cmocka_unit_test(test_killed_and_stopped), cmocka_unit_test(test_leaving), cmocka_unit_test(test_nothing_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -53,7 +53,7 @@ commit=$(git describe --always --dirty --abbrev=12 2>/dev/null || echo "${TREK_G
 
 # use_build FOLDER: programs and the plug-in are those of this folder.
 use_build() {
-    build=$(realpath -m "$1") # libraries are named by absolute paths
+    build=$(readlink -m "$1") # libraries are named by absolute paths
     export TREK_TEST_ROOT=$root TREK_TEST_BUILD=$build TREK_PLUGIN_PATH=$build/tensor/cuda TREK_GPU_HEALTH=$build/tests/gpu_devices
     [ -n "$rehearse" ] || return 0
     export TREK_PLUGIN_PATH=$build/tests/fake_cuda/plugin

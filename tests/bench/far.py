@@ -60,6 +60,7 @@ def start(number, command):
         environment = dict(os.environ, TREK_RANK=str(number), TREK_WORLD_SIZE="2", TREK_LOCAL_RANK="0",
                            TREK_LOCAL_WORLD_SIZE="1", TREK_ADDRESS=ADDRESS % 1, TREK_PORT=str(PORT), TREK_GLOO_INTERFACE="far0")
         environment.setdefault("TREK_THREADS", "1")
+        environment.setdefault("TREK_TOKEN", "none") # the network is this program's own
         os._exit(subprocess.run(command, env=environment).returncode & 255)
     there.close()
     _, fds, _, _ = socket.recv_fds(here, 1, 1)

@@ -472,7 +472,7 @@ static void test_results(void **state)
         if (sizes[k] == 5)
             setenv("TREK_CONTROL_TREE_ABOVE", "2", 1);
         processes_start_all(&w, sizes[k], "results", "", -1, NULL);
-        processes_finish(&w, 30, -1);
+        processes_finish(&w, 150, -1);
         for (int p = 0; p < w.n; p++)
             WANT(&w, w.code[p] == 0 && strstr(w.text[p], "good"));
         WANT(&w, strstr(w.text[w.n - 1], sizes[k] == 5 ? "parent 3\n" : "parent 0\n"));

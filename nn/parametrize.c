@@ -331,7 +331,7 @@ static trek_status add_originals(made_weight *w, trek_var *weight, bool shared, 
     int n = opts->originals;
     trek_status status = opts->right_inverse ? invert(opts->right_inverse, part, weight, originals, n) : TREK_OK;
     for (int k = 0; k < n && status == TREK_OK; k++) {
-        char name[16] = "original";
+        char name[24] = "original";
         if (n > 1)
             snprintf(name, sizeof name, "original%d", k);
         trek_var *added = originals[k] == weight && n == 1

@@ -7,12 +7,6 @@
 #include "autograd/rules_internal.h"
 #include "autograd/tape_internal.h"
 
-#define NEEDED(name, v)                          \
-    do {                                         \
-        if (!(v))                                \
-            return trek_fail_missing(name, "an input"), NULL; \
-    } while (0)
-
 static bool integers(trek_var *x) { return !trek_dtype_is_float(trek_var_dtype(x)); }
 
 /* What two come to: one without dimensions counts where it is of a higher kind, as in the op table. */
@@ -43,8 +37,8 @@ static bool two(const char *name, trek_var **x, trek_var **y, bool floats, trek_
 
 trek_var *trek_div_mode(trek_var *x, trek_var *y, trek_rounding rounding)
 {
-    NEEDED("div_mode", x);
-    NEEDED("div_mode", y);
+    TREK_NEEDED("div_mode", x);
+    TREK_NEEDED("div_mode", y);
     if (rounding == TREK_ROUND_NONE)
         return trek_div(x, y);
     if (rounding != TREK_ROUND_TRUNC && rounding != TREK_ROUND_FLOOR)
@@ -64,7 +58,7 @@ trek_var *trek_lcm(trek_var *x, trek_var *y)
 
 trek_var *trek_signbit(trek_var *x)
 {
-    NEEDED("signbit", x);
+    TREK_NEEDED("signbit", x);
     x = trek_var_detach(x);
     return trek_lt_scalar(!x || integers(x) ? x : trek_copysign(trek_ones_like(x), x), 0);
 }
@@ -72,8 +66,8 @@ trek_var *trek_signbit(trek_var *x)
 /* The better one, beside a NaN the other one. */
 static trek_var *taken(const char *name, trek_var *x, trek_var *y, bool larger)
 {
-    NEEDED(name, x);
-    NEEDED(name, y);
+    TREK_NEEDED(name, x);
+    TREK_NEEDED(name, y);
     trek_var *better = larger ? trek_maximum(x, y) : trek_minimum(x, y);
     return trek_where(trek_isnan(y), x, trek_where(trek_isnan(x), y, better));
 }
@@ -83,8 +77,8 @@ trek_var *trek_fmin(trek_var *x, trek_var *y) { return taken("fmin", x, y, false
 
 trek_var *trek_xlogy(trek_var *x, trek_var *y)
 {
-    NEEDED("xlogy", x);
-    NEEDED("xlogy", y);
+    TREK_NEEDED("xlogy", x);
+    TREK_NEEDED("xlogy", y);
     trek_dtype dtype;
     if (!two("xlogy", &x, &y, true, &dtype))
         return NULL;
@@ -95,8 +89,8 @@ trek_var *trek_xlogy(trek_var *x, trek_var *y)
 
 trek_var *trek_heaviside(trek_var *x, trek_var *y)
 {
-    NEEDED("heaviside", x);
-    NEEDED("heaviside", y);
+    TREK_NEEDED("heaviside", x);
+    TREK_NEEDED("heaviside", y);
     if (trek_var_dtype(x) != trek_var_dtype(y))
         return trek_fail_null(TREK_ERR_DTYPE, "heaviside: %s and %s", trek_dtype_name(trek_var_dtype(x)),
                               trek_dtype_name(trek_var_dtype(y)));
@@ -106,7 +100,7 @@ trek_var *trek_heaviside(trek_var *x, trek_var *y)
 
 trek_var *trek_clamp_var(trek_var *x, trek_var *low, trek_var *high)
 {
-    NEEDED("clamp_var", x);
+    TREK_NEEDED("clamp_var", x);
     if (!low && !high)
         return trek_fail_null(TREK_ERR_ARGUMENT, "clamp_var: a limit is needed");
     x = low ? trek_maximum(x, low) : x;
@@ -115,7 +109,7 @@ trek_var *trek_clamp_var(trek_var *x, trek_var *low, trek_var *high)
 
 trek_var *trek_sinc(trek_var *x)
 {
-    NEEDED("sinc", x);
+    TREK_NEEDED("sinc", x);
     trek_dtype dtype = integers(x) ? TREK_F32 : trek_var_dtype(x);
     trek_var *angle = trek_cast(x, trek_dtype_is_16bit(dtype) ? TREK_F32 : dtype), *zero = trek_eq_scalar(x, 0);
     angle = trek_mul_scalar(angle, 3.14159265358979323846);
@@ -126,7 +120,7 @@ trek_var *trek_sinc(trek_var *x)
 
 static trek_var *is(const char *name, trek_var *x, double value)
 {
-    NEEDED(name, x);
+    TREK_NEEDED(name, x);
     return integers(x) ? trek_ne(x, x) : trek_eq_scalar(x, value);
 }
 

@@ -8,14 +8,6 @@
 #include "autograd/tape_internal.h"
 #include "tensor/number_internal.h"
 
-#define NEEDED(name, ...)                                                      \
-    do {                                                                       \
-        const void *needed_[] = { __VA_ARGS__ };                               \
-        for (size_t k_ = 0; k_ < sizeof needed_ / sizeof needed_[0]; k_++)     \
-            if (!needed_[k_])                                                  \
-                return trek_fail_missing(name, "an input"), NULL;              \
-    } while (0)
-
 /* 0, step, 2 step .. below end, on the device of x. */
 static trek_var *places(const trek_var *x, int64_t end, int64_t step)
 {
@@ -29,7 +21,7 @@ static trek_var *made(trek_tensor *t) { return t ? trek_var_from(t) : NULL; }
 
 trek_var *trek_full_like(trek_var *x, double value)
 {
-    NEEDED("full_like", x);
+    TREK_NEEDED("full_like", x);
     if (!trek_dtype_holds(trek_var_dtype(x), value))
         return trek_fail_null(TREK_ERR_ARGUMENT, "full_like: %s does not hold %g", trek_dtype_name(trek_var_dtype(x)), value);
     return made(trek_tensor_full(value, trek_var_shape(x), trek_var_dtype(x), trek_var_device(x)));
@@ -37,31 +29,31 @@ trek_var *trek_full_like(trek_var *x, double value)
 
 trek_var *trek_zeros_like(trek_var *x)
 {
-    NEEDED("zeros_like", x);
+    TREK_NEEDED("zeros_like", x);
     return made(trek_tensor_zeros(trek_var_shape(x), trek_var_dtype(x), trek_var_device(x)));
 }
 
 trek_var *trek_ones_like(trek_var *x)
 {
-    NEEDED("ones_like", x);
+    TREK_NEEDED("ones_like", x);
     return made(trek_tensor_ones(trek_var_shape(x), trek_var_dtype(x), trek_var_device(x)));
 }
 
 trek_var *trek_empty_like(trek_var *x)
 {
-    NEEDED("empty_like", x);
+    TREK_NEEDED("empty_like", x);
     return made(trek_tensor_empty(trek_var_shape(x), trek_var_dtype(x), trek_var_device(x)));
 }
 
 trek_var *trek_rand_like(trek_var *x)
 {
-    NEEDED("rand_like", x);
+    TREK_NEEDED("rand_like", x);
     return made(trek_tensor_rand(trek_var_shape(x), trek_var_dtype(x), trek_var_device(x)));
 }
 
 trek_var *trek_randn_like(trek_var *x)
 {
-    NEEDED("randn_like", x);
+    TREK_NEEDED("randn_like", x);
     return made(trek_tensor_randn(trek_var_shape(x), trek_var_dtype(x), trek_var_device(x)));
 }
 
@@ -88,7 +80,7 @@ static bool is_floating(const char *name, const trek_var *x)
 /* Numbers that 16 bits hold are too few to compare with. */
 trek_var *trek_bernoulli(trek_var *x)
 {
-    NEEDED("bernoulli", x);
+    TREK_NEEDED("bernoulli", x);
     if (!is_floating("bernoulli", x))
         return NULL;
     trek_dtype dtype = trek_var_dtype(x), work = dtype == TREK_F64 ? TREK_F64 : TREK_F32;
@@ -122,7 +114,7 @@ static trek_var *without_replacement(trek_var *p, int64_t samples)
 
 trek_var *trek_multinomial(trek_var *x, int64_t samples, bool replacement)
 {
-    NEEDED("multinomial", x);
+    TREK_NEEDED("multinomial", x);
     int ndim = trek_var_ndim(x);
     if (!is_floating("multinomial", x))
         return NULL;
@@ -147,7 +139,7 @@ trek_var *trek_nonzero(trek_var *x) { return trek_apply_nonzero(x); }
 
 trek_var *trek_masked_select(trek_var *x, trek_var *mask)
 {
-    NEEDED("masked_select", x, mask);
+    TREK_NEEDED("masked_select", x, mask);
     if (trek_var_dtype(mask) != TREK_BOOL)
         return trek_fail_null(TREK_ERR_DTYPE, "masked_select: the mask must be bool, not %s",
                               trek_dtype_name(trek_var_dtype(mask)));
@@ -176,7 +168,7 @@ trek_var *trek_unique(trek_var *x, trek_var **inverse, trek_var **counts)
         *inverse = NULL;
     if (counts)
         *counts = NULL;
-    NEEDED("unique", x);
+    TREK_NEEDED("unique", x);
     int64_t n = trek_var_numel(x);
     trek_var *sorted = trek_sort(trek_reshape(trek_var_detach(x), trek_dims(-1)), 0, false, &indices), *starts = indices;
     trek_var *values = sorted;
@@ -210,7 +202,7 @@ trek_var *trek_unique_consecutive(trek_var *x, trek_var **inverse, trek_var **co
         *inverse = NULL;
     if (counts)
         *counts = NULL;
-    NEEDED("unique_consecutive", x);
+    TREK_NEEDED("unique_consecutive", x);
     int64_t n = trek_var_numel(x);
     trek_var *flat = trek_reshape(trek_var_detach(x), trek_dims(n)), *values = flat, *sizes = flat ? places(flat, 0, 1) : NULL;
     trek_var *back = sizes;
@@ -236,7 +228,7 @@ trek_var *trek_unique_consecutive(trek_var *x, trek_var **inverse, trek_var **co
 
 trek_var *trek_bincount(trek_var *x, trek_var *weights, int64_t minlength)
 {
-    NEEDED("bincount", x);
+    TREK_NEEDED("bincount", x);
     trek_dtype dtype = trek_var_dtype(x);
     if (trek_dtype_is_float(dtype) || dtype == TREK_BOOL)
         return trek_fail_null(TREK_ERR_DTYPE, "bincount: integers are needed, not %s", trek_dtype_name(dtype));
@@ -274,7 +266,7 @@ static trek_var *repeated_along(trek_var *x, int dim, int below, int64_t times)
 
 trek_var *trek_repeat_interleave(trek_var *x, int64_t repeats, int dim)
 {
-    NEEDED("repeat_interleave", x);
+    TREK_NEEDED("repeat_interleave", x);
     int ndim = trek_var_ndim(x), at = trek_normalize_dim(dim, ndim, "repeat_interleave");
     if (at < 0)
         return NULL;
@@ -291,7 +283,7 @@ trek_var *trek_repeat_interleave(trek_var *x, int64_t repeats, int dim)
 
 trek_var *trek_repeat_interleave_by(trek_var *x, trek_var *repeats, int dim)
 {
-    NEEDED("repeat_interleave_by", x, repeats);
+    TREK_NEEDED("repeat_interleave_by", x, repeats);
     int at = trek_normalize_dim(dim, trek_var_ndim(x), "repeat_interleave_by");
     trek_dtype dtype = trek_var_dtype(repeats);
     if (at < 0)
@@ -323,7 +315,7 @@ static trek_var *repeated(trek_var *x, trek_shape repeats)
 
 static trek_var *repeat(const char *name, trek_var *x, trek_shape repeats)
 {
-    NEEDED(name, x);
+    TREK_NEEDED(name, x);
     trek_shape shape = trek_var_shape(x), whole = { .ndim = repeats.ndim };
     if (repeats.ndim < shape.ndim)
         return trek_fail_null(TREK_ERR_SHAPE, "%s: %d numbers for %d dimensions", name, repeats.ndim, shape.ndim);
@@ -342,7 +334,7 @@ trek_var *trek_repeat(trek_var *x, trek_shape repeats) { return repeat("repeat",
 
 trek_var *trek_tile(trek_var *x, trek_shape repeats)
 {
-    NEEDED("tile", x);
+    TREK_NEEDED("tile", x);
     int missing = trek_var_ndim(x) - repeats.ndim;
     trek_shape all = { .ndim = missing > 0 ? trek_var_ndim(x) : repeats.ndim };
     for (int d = 0; d < all.ndim; d++)
@@ -354,7 +346,7 @@ trek_var *trek_tile(trek_var *x, trek_shape repeats)
 
 trek_var *trek_roll(trek_var *x, trek_dims_list shifts, trek_dims_list dims)
 {
-    NEEDED("roll", x);
+    TREK_NEEDED("roll", x);
     if (dims.ndim == 0 && shifts.ndim == 1)
         return trek_reshape(trek_roll(trek_reshape(x, trek_dims(-1)), shifts, trek_dims(0)), trek_var_shape(x));
     if (shifts.ndim != dims.ndim || dims.ndim == 0)
@@ -377,7 +369,7 @@ trek_var *trek_roll(trek_var *x, trek_dims_list shifts, trek_dims_list dims)
 
 trek_var *trek_movedim(trek_var *x, trek_dims_list source, trek_dims_list destination)
 {
-    NEEDED("movedim", x);
+    TREK_NEEDED("movedim", x);
     trek_shape order = { .ndim = trek_var_ndim(x) };
     bool taken[TREK_MAX_DIMS] = { false }, moved[TREK_MAX_DIMS] = { false };
     if (source.ndim != destination.ndim)
@@ -408,7 +400,7 @@ trek_var *trek_diagonal(trek_var *x, int64_t offset, int dim1, int dim2) { retur
 
 trek_var *trek_diag(trek_var *x, int64_t diagonal)
 {
-    NEEDED("diag", x);
+    TREK_NEEDED("diag", x);
     if (trek_var_ndim(x) == 2)
         return trek_clone(trek_apply_diagonal(x, diagonal, 0, 1));
     if (trek_var_ndim(x) != 1)

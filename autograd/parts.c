@@ -6,12 +6,6 @@
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 
-#define NEEDED(name, v)                                                                                                          \
-    do {                                                                                                                         \
-        if (!(v))                                                                                                                \
-            return trek_fail_missing(name, "an input"), NULL;                                                                    \
-    } while (0)
-
 static trek_var *made(trek_tensor *t) { return t ? trek_var_from(t) : NULL; }
 
 /* --- cut ------------------------------------------------------------------------------------------- */
@@ -109,7 +103,7 @@ static trek_var *slice_places(const trek_var *x, int64_t start, int64_t n, int64
 
 trek_var *trek_slice(trek_var *x, int dim, int64_t start, int64_t stop, int64_t step)
 {
-    NEEDED("slice", x);
+    TREK_NEEDED("slice", x);
     int at = trek_normalize_dim(dim, trek_var_ndim(x), "slice");
     if (at < 0)
         return NULL;
@@ -133,7 +127,7 @@ static trek_var *window_places(const trek_var *x, int64_t n, int64_t size, int64
 
 trek_var *trek_unfold_dim(trek_var *x, int dim, int64_t size, int64_t step)
 {
-    NEEDED("unfold_dim", x);
+    TREK_NEEDED("unfold_dim", x);
     int ndim = trek_var_ndim(x), at = trek_normalize_dim(dim, ndim, "unfold_dim");
     if (at < 0)
         return NULL;
@@ -156,7 +150,7 @@ trek_var *trek_unfold_dim(trek_var *x, int dim, int64_t size, int64_t step)
 
 trek_var *trek_squeeze_dims(trek_var *x, trek_dims_list dims)
 {
-    NEEDED("squeeze_dims", x);
+    TREK_NEEDED("squeeze_dims", x);
     int ndim = trek_var_ndim(x);
     unsigned listed = dims.ndim == 0 ? ~0u : 0;
     for (int k = 0; k < dims.ndim; k++) {
@@ -202,8 +196,8 @@ static trek_var *between(trek_var *x, trek_var *source, int dim, int64_t start)
 
 trek_var *trek_select_scatter(trek_var *x, trek_var *source, int dim, int64_t index)
 {
-    NEEDED("select_scatter", x);
-    NEEDED("select_scatter", source);
+    TREK_NEEDED("select_scatter", x);
+    TREK_NEEDED("select_scatter", source);
     int at = trek_normalize_dim(dim, trek_var_ndim(x), "select_scatter");
     if (at < 0 || !fits_part("select_scatter", x, trek_select(trek_var_detach(x), at, index), source))
         return NULL;
@@ -212,8 +206,8 @@ trek_var *trek_select_scatter(trek_var *x, trek_var *source, int dim, int64_t in
 
 trek_var *trek_slice_scatter(trek_var *x, trek_var *source, int dim, int64_t start, int64_t stop, int64_t step)
 {
-    NEEDED("slice_scatter", x);
-    NEEDED("slice_scatter", source);
+    TREK_NEEDED("slice_scatter", x);
+    TREK_NEEDED("slice_scatter", source);
     int at = trek_normalize_dim(dim, trek_var_ndim(x), "slice_scatter");
     if (at < 0 || !fits_part("slice_scatter", x, trek_slice(trek_var_detach(x), at, start, stop, step), source))
         return NULL;
@@ -229,8 +223,8 @@ trek_var *trek_numbered(const trek_var *x)
 
 trek_var *trek_diagonal_scatter(trek_var *x, trek_var *source, int64_t offset, int dim1, int dim2)
 {
-    NEEDED("diagonal_scatter", x);
-    NEEDED("diagonal_scatter", source);
+    TREK_NEEDED("diagonal_scatter", x);
+    TREK_NEEDED("diagonal_scatter", source);
     trek_var *places = trek_diagonal(trek_numbered(x), offset, dim1, dim2);
     return fits_part("diagonal_scatter", x, places, source) ? trek_put(x, places, source, false) : NULL;
 }
@@ -238,9 +232,9 @@ trek_var *trek_diagonal_scatter(trek_var *x, trek_var *source, int64_t offset, i
 trek_var *trek_index_reduce(trek_var *x, trek_var *index, trek_var *source, int dim, trek_scatter_reduction reduction,
                             bool include_self)
 {
-    NEEDED("index_reduce", x);
-    NEEDED("index_reduce", index);
-    NEEDED("index_reduce", source);
+    TREK_NEEDED("index_reduce", x);
+    TREK_NEEDED("index_reduce", index);
+    TREK_NEEDED("index_reduce", source);
     trek_shape shape = trek_var_shape(x), own = trek_var_shape(source), line = { .ndim = own.ndim };
     trek_dtype of = trek_var_dtype(index);
     int at = trek_normalize_dim(dim, shape.ndim, "index_reduce");

@@ -9,12 +9,6 @@
 #include "autograd/tape_internal.h"
 #include "tensor/pointwise.h"
 
-#define NEEDED(name, v)                          \
-    do {                                         \
-        if (!(v))                                \
-            return trek_fail_missing(name, "an input"), NULL; \
-    } while (0)
-
 /* --- activations -------------------------------------------------------------------------------- */
 
 #define PLAIN(name) \
@@ -66,8 +60,8 @@ static bool floats(const char *name, trek_var *x)
 
 trek_var *trek_prelu(trek_var *x, trek_var *weight)
 {
-    NEEDED("prelu", x);
-    NEEDED("prelu", weight);
+    TREK_NEEDED("prelu", x);
+    TREK_NEEDED("prelu", weight);
     int64_t n = trek_var_numel(weight), channels = trek_var_ndim(x) > 1 ? trek_var_size(x, 1) : 1;
     if (trek_var_ndim(weight) > 1 || (n != 1 && n != channels))
         return trek_fail_null(TREK_ERR_ARGUMENT, "prelu: the weight must have 1 element or %lld", (long long)channels);
@@ -87,7 +81,7 @@ trek_var *trek_prelu(trek_var *x, trek_var *weight)
 
 trek_var *trek_rrelu(trek_var *x, double lower, double upper, bool training)
 {
-    NEEDED("rrelu", x);
+    TREK_NEEDED("rrelu", x);
     if (!(lower <= upper) || isinf(lower) || isinf(upper))
         return trek_fail_null(TREK_ERR_ARGUMENT, "rrelu: lower %g is not below upper %g", lower, upper);
     if (!training)
@@ -142,8 +136,8 @@ static trek_dtype widen(trek_var **inputs, int n)
 
 trek_var *trek_lerp(trek_var *x, trek_var *y, double weight)
 {
-    NEEDED("lerp", x);
-    NEEDED("lerp", y);
+    TREK_NEEDED("lerp", x);
+    TREK_NEEDED("lerp", y);
     if (!floats("lerp", x) || !floats("lerp", y))
         return NULL;
     /* from the nearer end, as PyTorch: exact at both */
@@ -158,9 +152,9 @@ trek_var *trek_lerp(trek_var *x, trek_var *y, double weight)
 
 trek_var *trek_addcmul(trek_var *x, trek_var *y, trek_var *z, double value)
 {
-    NEEDED("addcmul", x);
-    NEEDED("addcmul", y);
-    NEEDED("addcmul", z);
+    TREK_NEEDED("addcmul", x);
+    TREK_NEEDED("addcmul", y);
+    TREK_NEEDED("addcmul", z);
     if (!floats("addcmul", x) || !floats("addcmul", y) || !floats("addcmul", z))
         return NULL;
     const char *before = trek_op_calling("addcmul");
@@ -171,9 +165,9 @@ trek_var *trek_addcmul(trek_var *x, trek_var *y, trek_var *z, double value)
 
 trek_var *trek_addcdiv(trek_var *x, trek_var *y, trek_var *z, double value)
 {
-    NEEDED("addcdiv", x);
-    NEEDED("addcdiv", y);
-    NEEDED("addcdiv", z);
+    TREK_NEEDED("addcdiv", x);
+    TREK_NEEDED("addcdiv", y);
+    TREK_NEEDED("addcdiv", z);
     if (!floats("addcdiv", x) || !floats("addcdiv", y) || !floats("addcdiv", z))
         return NULL;
     const char *before = trek_op_calling("addcdiv");
@@ -184,7 +178,7 @@ trek_var *trek_addcdiv(trek_var *x, trek_var *y, trek_var *z, double value)
 
 trek_var *trek_frac(trek_var *x)
 {
-    NEEDED("frac", x);
+    TREK_NEEDED("frac", x);
     return floats("frac", x) ? trek_sub(x, trek_trunc(x)) : NULL;
 }
 
@@ -232,8 +226,8 @@ trek_var *trek_rad2deg(trek_var *x) { return trek_mul_scalar(floating("rad2deg",
 /* m + log(e^(x - m) + e^(y - m)) with m the larger one, as a number: as log1p, where the larger one's part is e^0 - 1. */
 trek_var *trek_logaddexp(trek_var *x, trek_var *y)
 {
-    NEEDED("logaddexp", x);
-    NEEDED("logaddexp", y);
+    TREK_NEEDED("logaddexp", x);
+    TREK_NEEDED("logaddexp", y);
     if (!trek_dtype_is_float(trek_var_dtype(x)) && !floats("logaddexp", y))
         return NULL;
     trek_var *in[2] = { x, y };
@@ -254,7 +248,7 @@ trek_var *trek_logaddexp(trek_var *x, trek_var *y)
 
 trek_var *trek_nan_to_num(trek_var *x, double nan, double positive_infinity, double negative_infinity)
 {
-    NEEDED("nan_to_num", x);
+    TREK_NEEDED("nan_to_num", x);
     if (!trek_dtype_is_float(trek_var_dtype(x)))
         return trek_clone(x);
     x = trek_masked_fill(x, trek_isnan(x), nan);
@@ -264,8 +258,8 @@ trek_var *trek_nan_to_num(trek_var *x, double nan, double positive_infinity, dou
 
 trek_var *trek_isclose(trek_var *x, trek_var *y, double rtol, double atol, bool equal_nan)
 {
-    NEEDED("isclose", x);
-    NEEDED("isclose", y);
+    TREK_NEEDED("isclose", x);
+    TREK_NEEDED("isclose", y);
     trek_dtype dtype = trek_var_dtype(x);
     if (dtype != trek_var_dtype(y))
         return trek_fail_null(TREK_ERR_DTYPE, "isclose: %s and %s", trek_dtype_name(dtype), trek_dtype_name(trek_var_dtype(y)));
@@ -294,6 +288,6 @@ bool trek_allclose(trek_var *x, trek_var *y, double rtol, double atol, bool equa
 
 trek_var *trek_count_nonzero(trek_var *x, trek_dims_list dims)
 {
-    NEEDED("count_nonzero", x);
+    TREK_NEEDED("count_nonzero", x);
     return trek_sum(trek_ne_scalar(x, 0), dims, false);
 }

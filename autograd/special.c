@@ -7,12 +7,6 @@
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 
-#define NEEDED(name, v)                                                                                                          \
-    do {                                                                                                                         \
-        if (!(v))                                                                                                                \
-            return trek_fail_missing(name, "an input"), NULL;                                                                    \
-    } while (0)
-
 static bool floats(const char *name, const trek_var *x)
 {
     trek_dtype dtype = trek_var_dtype(x);
@@ -31,9 +25,9 @@ static trek_dtype wide(trek_dtype dtype) { return dtype == TREK_F64 ? TREK_F64 :
 
 trek_var *trek_lerp_var(trek_var *x, trek_var *y, trek_var *weight)
 {
-    NEEDED("lerp_var", x);
-    NEEDED("lerp_var", y);
-    NEEDED("lerp_var", weight);
+    TREK_NEEDED("lerp_var", x);
+    TREK_NEEDED("lerp_var", y);
+    TREK_NEEDED("lerp_var", weight);
     if (!floats("lerp_var", x) || !floats("lerp_var", y) || !floats("lerp_var", weight))
         return NULL;
     trek_dtype dtype = trek_dtype_promote(common(x, y), trek_var_dtype(weight)), work = wide(dtype);
@@ -48,7 +42,7 @@ trek_var *trek_lerp_var(trek_var *x, trek_var *y, trek_var *weight)
 
 trek_var *trek_round_decimals(trek_var *x, int64_t decimals)
 {
-    NEEDED("round_decimals", x);
+    TREK_NEEDED("round_decimals", x);
     if (!floats("round_decimals", x))
         return NULL;
     trek_dtype dtype = trek_var_dtype(x), work = wide(dtype);
@@ -65,8 +59,8 @@ trek_var *trek_round_decimals(trek_var *x, int64_t decimals)
 trek_var *trek_logaddexp2(trek_var *x, trek_var *y)
 {
     const double ln2 = 0.69314718055994530942;
-    NEEDED("logaddexp2", x);
-    NEEDED("logaddexp2", y);
+    TREK_NEEDED("logaddexp2", x);
+    TREK_NEEDED("logaddexp2", y);
     if (!floats("logaddexp2", x) || !floats("logaddexp2", y))
         return NULL;
     trek_dtype dtype = common(x, y), work = wide(dtype);
@@ -99,8 +93,8 @@ static trek_var *scaled(trek_var *x, trek_var *exponent)
 
 trek_var *trek_ldexp(trek_var *x, trek_var *exponent)
 {
-    NEEDED("ldexp", x);
-    NEEDED("ldexp", exponent);
+    TREK_NEEDED("ldexp", x);
+    TREK_NEEDED("ldexp", exponent);
     trek_dtype of = trek_var_dtype(exponent), dtype = common(x, NULL);
     if (trek_dtype_is_float(of) || of == TREK_BOOL)
         return trek_fail_null(TREK_ERR_DTYPE, "ldexp: an exponent of integers is needed, not %s", trek_dtype_name(of));
@@ -112,7 +106,7 @@ trek_var *trek_frexp(trek_var *x, trek_var **exponent)
 {
     if (exponent)
         *exponent = NULL;
-    NEEDED("frexp", x);
+    TREK_NEEDED("frexp", x);
     if (!floats("frexp", x))
         return NULL;
     trek_var *size = trek_abs(trek_cast(trek_var_detach(x), TREK_F64));
@@ -132,7 +126,7 @@ trek_var *trek_frexp(trek_var *x, trek_var **exponent)
 
 trek_var *trek_entr(trek_var *x)
 {
-    NEEDED("entr", x);
+    TREK_NEEDED("entr", x);
     trek_dtype dtype = common(x, NULL);
     x = trek_cast(x, wide(dtype));
     trek_var *zero = trek_eq_scalar(x, 0), *below = trek_lt_scalar(x, 0), *outside = trek_logical_or(zero, below);
@@ -142,8 +136,8 @@ trek_var *trek_entr(trek_var *x)
 
 trek_var *trek_xlog1py(trek_var *x, trek_var *y)
 {
-    NEEDED("xlog1py", x);
-    NEEDED("xlog1py", y);
+    TREK_NEEDED("xlog1py", x);
+    TREK_NEEDED("xlog1py", y);
     trek_dtype dtype = common(x, y);
     x = trek_cast(x, wide(dtype));
     y = trek_cast(y, wide(dtype));
@@ -154,7 +148,7 @@ trek_var *trek_xlog1py(trek_var *x, trek_var *y)
 
 trek_var *trek_ndtr(trek_var *x)
 {
-    NEEDED("ndtr", x);
+    TREK_NEEDED("ndtr", x);
     trek_dtype dtype = common(x, NULL);
     trek_var *scaled_x = trek_mul_scalar(trek_cast(x, wide(dtype)), -0.70710678118654752440);
     return trek_cast(trek_mul_scalar(trek_erfc(scaled_x), 0.5), dtype);

@@ -5,12 +5,6 @@
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 
-#define NEEDED(name, v)                          \
-    do {                                         \
-        if (!(v))                                \
-            return trek_fail_missing(name, "an input"), NULL; \
-    } while (0)
-
 /* The first result where there are both, the other one through *place. */
 static trek_var *pair(trek_var *first, trek_var *second, trek_var **place)
 {
@@ -101,7 +95,7 @@ static trek_var *squeezed(trek_var *x)
 
 static trek_var *covariances(const char *name, trek_var *x, int64_t correction, trek_var *repetitions, trek_var *weights)
 {
-    NEEDED(name, x);
+    TREK_NEEDED(name, x);
     if (trek_var_ndim(x) > 2)
         return trek_fail_null(TREK_ERR_SHAPE, "%s: at most 2 dimensions are expected, not %d", name, trek_var_ndim(x));
     if (trek_var_dtype(x) == TREK_BOOL)
@@ -163,7 +157,7 @@ static bool ends_of(trek_var *x, double *low, double *high)
 
 trek_var *trek_histc(trek_var *x, int64_t bins, double low, double high)
 {
-    NEEDED("histc", x);
+    TREK_NEEDED("histc", x);
     trek_dtype dtype = trek_var_dtype(x);
     if (dtype != TREK_F32 && dtype != TREK_F64)
         return trek_fail_null(TREK_ERR_DTYPE, "histc: needs f32 or f64, not %s", trek_dtype_name(dtype));
@@ -185,7 +179,7 @@ trek_var *trek_mode(trek_var *x, int dim, bool keepdim, trek_var **indices)
 {
     if (indices)
         *indices = NULL;
-    NEEDED("mode", x);
+    TREK_NEEDED("mode", x);
     int ndim = trek_var_ndim(x), d = trek_normalize_dim(dim, ndim, "mode");
     if (d < 0)
         return NULL;
@@ -215,7 +209,7 @@ trek_var *trek_mode(trek_var *x, int dim, bool keepdim, trek_var **indices)
 
 trek_var *trek_renorm(trek_var *x, double p, int dim, double max)
 {
-    NEEDED("renorm", x);
+    TREK_NEEDED("renorm", x);
     int ndim = trek_var_ndim(x), d = trek_normalize_dim(dim, ndim, "renorm");
     if (d < 0)
         return NULL;

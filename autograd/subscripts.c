@@ -164,8 +164,7 @@ trek_var *trek_index(trek_var *x, const trek_subscript *subscripts, int count)
 
 trek_var *trek_index_assign(trek_var *x, const trek_subscript *subscripts, int count, trek_var *values, bool accumulate)
 {
-    if (!x || !values)
-        return trek_fail_missing("index_assign", "an input"), NULL;
+    TREK_NEEDED("index_assign", x, values);
     if (trek_var_dtype(x) != trek_var_dtype(values))
         return trek_fail_null(TREK_ERR_DTYPE, "index_assign: %s into %s", trek_dtype_name(trek_var_dtype(values)),
                               trek_dtype_name(trek_var_dtype(x)));

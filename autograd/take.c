@@ -4,12 +4,6 @@
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 
-#define NEEDED(name, v)                          \
-    do {                                         \
-        if (!(v))                                \
-            return trek_fail_missing(name, "an input"), NULL; \
-    } while (0)
-
 static trek_var *made(trek_tensor *t) { return t ? trek_var_from(t) : NULL; }
 static trek_var *flat(trek_var *x) { return trek_reshape(x, trek_dims(-1)); }
 
@@ -24,8 +18,8 @@ static bool is_i64(const char *name, const trek_var *index)
 
 trek_var *trek_isin(trek_var *x, trek_var *of, bool invert)
 {
-    NEEDED("isin", x);
-    NEEDED("isin", of);
+    TREK_NEEDED("isin", x);
+    TREK_NEEDED("isin", of);
     if (trek_var_dtype(x) != trek_var_dtype(of) || trek_var_dtype(x) == TREK_BOOL)
         return trek_fail_null(TREK_ERR_DTYPE, "isin: needs two of one dtype of numbers, not %s and %s",
                               trek_dtype_name(trek_var_dtype(x)),
@@ -55,8 +49,8 @@ static trek_var *from_start(trek_var *index, int64_t n)
 
 trek_var *trek_take(trek_var *x, trek_var *index)
 {
-    NEEDED("take", x);
-    NEEDED("take", index);
+    TREK_NEEDED("take", x);
+    TREK_NEEDED("take", index);
     if (!is_i64("take", index))
         return NULL;
     const char *before = trek_op_calling("take");
@@ -66,9 +60,9 @@ trek_var *trek_take(trek_var *x, trek_var *index)
 
 trek_var *trek_put(trek_var *x, trek_var *index, trek_var *source, bool accumulate)
 {
-    NEEDED("put", x);
-    NEEDED("put", index);
-    NEEDED("put", source);
+    TREK_NEEDED("put", x);
+    TREK_NEEDED("put", index);
+    TREK_NEEDED("put", source);
     if (!is_i64("put", index))
         return NULL;
     if (trek_var_numel(index) != trek_var_numel(source))
@@ -83,8 +77,8 @@ trek_var *trek_put(trek_var *x, trek_var *index, trek_var *source, bool accumula
 
 trek_var *trek_take_along_dim(trek_var *x, trek_var *index, int dim)
 {
-    NEEDED("take_along_dim", x);
-    NEEDED("take_along_dim", index);
+    TREK_NEEDED("take_along_dim", x);
+    TREK_NEEDED("take_along_dim", index);
     trek_shape a = trek_var_shape(x), b = trek_var_shape(index);
     if (!is_i64("take_along_dim", index))
         return NULL;
@@ -108,9 +102,9 @@ trek_var *trek_take_along_dim(trek_var *x, trek_var *index, int dim)
 
 trek_var *trek_index_copy(trek_var *x, trek_var *index, trek_var *source, int dim)
 {
-    NEEDED("index_copy", x);
-    NEEDED("index_copy", index);
-    NEEDED("index_copy", source);
+    TREK_NEEDED("index_copy", x);
+    TREK_NEEDED("index_copy", index);
+    TREK_NEEDED("index_copy", source);
     trek_shape shape = trek_var_shape(x), own = trek_var_shape(source), line = { .ndim = own.ndim };
     int at = trek_normalize_dim(dim, shape.ndim, "index_copy");
     if (at < 0)
@@ -128,9 +122,9 @@ trek_var *trek_index_copy(trek_var *x, trek_var *index, trek_var *source, int di
 
 trek_var *trek_masked_scatter(trek_var *x, trek_var *mask, trek_var *source)
 {
-    NEEDED("masked_scatter", x);
-    NEEDED("masked_scatter", mask);
-    NEEDED("masked_scatter", source);
+    TREK_NEEDED("masked_scatter", x);
+    TREK_NEEDED("masked_scatter", mask);
+    TREK_NEEDED("masked_scatter", source);
     if (trek_var_dtype(mask) != TREK_BOOL || trek_var_dtype(x) != trek_var_dtype(source))
         return trek_fail_null(TREK_ERR_DTYPE, "masked_scatter: needs a mask of bool and two of one dtype, not %s, %s and %s",
                               trek_dtype_name(trek_var_dtype(mask)),
@@ -158,7 +152,7 @@ trek_var *trek_masked_scatter(trek_var *x, trek_var *mask, trek_var *source)
 
 trek_var *trek_rot90(trek_var *x, int64_t k, trek_dims_list dims)
 {
-    NEEDED("rot90", x);
+    TREK_NEEDED("rot90", x);
     if (dims.ndim != 2)
         return trek_fail_null(TREK_ERR_ARGUMENT, "rot90: two dimensions are needed, not %d", dims.ndim);
     int first = trek_normalize_dim((int)dims.sizes[0], trek_var_ndim(x), "rot90");
@@ -191,7 +185,7 @@ static trek_var *between_zeros(trek_var *x, int dim, int64_t before, int64_t aft
 
 trek_var *trek_diag_embed(trek_var *x, int64_t offset, int dim1, int dim2)
 {
-    NEEDED("diag_embed", x);
+    TREK_NEEDED("diag_embed", x);
     int ndim = trek_var_ndim(x);
     if (ndim == 0 || ndim == TREK_MAX_DIMS)
         return trek_fail_null(TREK_ERR_SHAPE, "diag_embed: a tensor of %d dimensions", ndim);
@@ -220,7 +214,7 @@ trek_var *trek_block_diag(trek_var *const *list, int count)
         return trek_fail_null(TREK_ERR_ARGUMENT, "block_diag: %d tensors", count);
     int64_t before = 0, all = 0;
     for (int k = 0; k < count; k++) {
-        NEEDED("block_diag", list[k]);
+        TREK_NEEDED("block_diag", list[k]);
         if (trek_var_ndim(list[k]) > 2)
             return trek_fail_null(TREK_ERR_SHAPE, "block_diag: tensor %d has %d dimensions", k, trek_var_ndim(list[k]));
         all += trek_var_ndim(list[k]) == 0 ? 1 : trek_var_size(list[k], -1);
@@ -249,7 +243,7 @@ trek_var *trek_cartesian_prod(trek_var *const *list, int count)
     if (!list || count < 1 || count > TREK_MAX_DIMS)
         return trek_fail_null(TREK_ERR_ARGUMENT, "cartesian_prod: %d tensors", count);
     for (int k = 0; k < count; k++) {
-        NEEDED("cartesian_prod", list[k]);
+        TREK_NEEDED("cartesian_prod", list[k]);
         if (trek_var_ndim(list[k]) != 1)
             return trek_fail_null(TREK_ERR_SHAPE, "cartesian_prod: tensor %d has %d dimensions, not 1", k,
                                   trek_var_ndim(list[k]));
@@ -266,7 +260,7 @@ trek_var *trek_cartesian_prod(trek_var *const *list, int count)
 
 trek_var *trek_vander(trek_var *x, int64_t columns, bool increasing)
 {
-    NEEDED("vander", x);
+    TREK_NEEDED("vander", x);
     if (trek_var_ndim(x) != 1)
         return trek_fail_null(TREK_ERR_SHAPE, "vander: x must have 1 dimension, has %d", trek_var_ndim(x));
     if (columns < -1)

@@ -124,4 +124,13 @@ static inline bool trek_grad_is_alone(const trek_var *var)
 
 extern atomic_int trek_hooks_alive; /* hooks on leaves, of all threads: while there are any, walks count uses */
 
+/* For a function that returns a variable: ends it with NULL and an error, where one of these inputs is NULL. */
+#define TREK_NEEDED(name, ...)                                                                                                   \
+    do {                                                                                                                         \
+        const void *needed_[] = { __VA_ARGS__ };                                                                                 \
+        for (size_t k_ = 0; k_ < sizeof needed_ / sizeof needed_[0]; k_++)                                                       \
+            if (!needed_[k_])                                                                                                    \
+                return trek_fail_missing(name, "an input"), NULL;                                                                \
+    } while (0)
+
 #endif

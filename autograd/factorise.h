@@ -20,8 +20,8 @@ trek_var *trek_factor_eigvalsh(trek_var *a);
 trek_var *trek_factor_det(trek_var *a);
 trek_status trek_factor_slogdet(trek_var *a, trek_var **sign_and_log);
 trek_var *trek_factor_pinv(trek_var *a, double rtol, double atol);
-/* Which of a's singular values count as 0: at most atol, or the largest times rtol; rtol below 0: the larger side times the
- * dtype's precision, or beside an atol 0. */
+/* Which of a's singular values count as 0: at most atol, or the largest times rtol; an rtol below 0
+ * stands for the larger side times the dtype's precision, or for 0 if atol is above 0. */
 trek_var *trek_factor_negligible(const trek_var *a, trek_var *s, double rtol, double atol);
 
 #endif

@@ -28,26 +28,28 @@ TREK_API trek_var *trek_ifft2(trek_var *x, trek_fft_norm norm);
 TREK_API trek_var *trek_rfft2(trek_var *x, trek_fft_norm norm);
 TREK_API trek_var *trek_irfft2(trek_var *x, trek_fft_norm norm);
 
-/* Over these dimensions, one after the other (trek_dims_none(): all, or as many of the last ones as there are sizes); sizes: how
- * many elements of each are transformed, 0 or trek_dims_none(): all. rfftn makes pairs along the last one listed, irfftn real
- * numbers, of which 0 is twice as many as there are, less 2. ARGUMENT: as many sizes as dimensions are needed; a dimension twice.
+/* They transform these dimensions, one after the other. dims trek_dims_none() stands for all dimensions or, if there are sizes,
+ * for as many of the last ones. sizes says how many elements of each dimension are transformed; a size of 0, or trek_dims_none()
+ * as sizes, stands for all. Along the last dimension that is listed, rfftn returns pairs and irfftn returns real numbers; irfftn
+ * takes a size of 0 for 2 (pairs - 1). ARGUMENT: the number of sizes is not that of the dimensions; a dimension is listed twice.
  */
 TREK_API trek_var *trek_fftn(trek_var *x, trek_shape sizes, trek_dims_list dims, trek_fft_norm norm);
 TREK_API trek_var *trek_ifftn(trek_var *x, trek_shape sizes, trek_dims_list dims, trek_fft_norm norm);
 TREK_API trek_var *trek_rfftn(trek_var *x, trek_shape sizes, trek_dims_list dims, trek_fft_norm norm);
 TREK_API trek_var *trek_irfftn(trek_var *x, trek_shape sizes, trek_dims_list dims, trek_fft_norm norm);
-/* Of n / 2 + 1 pairs, the first half of a signal that is its own mirror image, conjugated: n real frequencies; and back: the
- * pairs of real frequencies. n as in irfft and rfft. */
+/* hfft transforms a signal that equals its own mirror image, conjugated, so that the frequencies are real: from the first
+ * n / 2 + 1 pairs of the signal it returns n real numbers. ihfft is its inverse. n means what it means in irfft and rfft. */
 TREK_API trek_var *trek_hfft(trek_var *x, int64_t n, int dim, trek_fft_norm norm);
 TREK_API trek_var *trek_ihfft(trek_var *x, int64_t n, int dim, trek_fft_norm norm);
 
 /* -- frequencies -- */
-/* Frequency 0, which a transform puts first, in the middle of these dimensions (trek_dims_none(): all), and back; any dtype, on
- * any device. pairs: x's last dimension holds pairs, which is not counted and stays. */
+/* fftshift moves frequency 0, which a transform puts first, to the middle of these dimensions (trek_dims_none(): all);
+ * ifftshift moves it back. Both take any dtype on any device. If `pairs` is true, the last dimension of x holds the pairs: it is
+ * not counted and not shifted. */
 TREK_API trek_var *trek_fftshift(trek_var *x, trek_dims_list dims, bool pairs);
 TREK_API trek_var *trek_ifftshift(trek_var *x, trek_dims_list dims, bool pairs);
-/* The frequencies that elements of fft's (rfft's) result of n samples, d apart, are of, in turns: constants [n] ([n / 2 + 1]).
- * ARGUMENT: n below 1, d of 0 or not finite; DTYPE: not a floating one. */
+/* The frequency, in cycles per unit of d, of each element that fft (rfft) returns for n samples which are d apart: constants
+ * of shape [n] ([n / 2 + 1]). ARGUMENT: n is below 1; d is 0 or not finite. DTYPE: dtype is no floating one. */
 TREK_API trek_var *trek_fftfreq(int64_t n, double d, trek_dtype dtype, trek_device device);
 TREK_API trek_var *trek_rfftfreq(int64_t n, double d, trek_dtype dtype, trek_device device);
 
@@ -55,8 +57,8 @@ TREK_API trek_var *trek_rfftfreq(int64_t n, double d, trek_dtype dtype, trek_dev
 /* 0.5 - 0.5 cos, 0.54 - 0.46 cos over one turn of n steps (periodic: what transforms want) or of n - 1: constants [n]. */
 TREK_API trek_var *trek_hann_window(int64_t n, bool periodic, trek_dtype dtype, trek_device device);
 TREK_API trek_var *trek_hamming_window(int64_t n, bool periodic, trek_dtype dtype, trek_device device);
-/* 0.42 - 0.5 cos + 0.08 cos of two turns; a triangle; Kaiser's, I0(beta sqrt(1 - t^2)) / I0(beta) for t from -1 to 1 (ARGUMENT:
- * |beta| beyond 100,000). */
+/* Blackman's window is 0.42 - 0.5 cos(a) + 0.08 cos(2 a) over one turn of a; Bartlett's is a triangle; Kaiser's is
+ * I0(beta sqrt(1 - t^2)) / I0(beta) for t from -1 to 1 (ARGUMENT: |beta| is above 100,000). */
 TREK_API trek_var *trek_blackman_window(int64_t n, bool periodic, trek_dtype dtype, trek_device device);
 TREK_API trek_var *trek_bartlett_window(int64_t n, bool periodic, trek_dtype dtype, trek_device device);
 TREK_API trek_var *trek_kaiser_window(int64_t n, bool periodic, double beta, trek_dtype dtype, trek_device device);

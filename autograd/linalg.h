@@ -59,15 +59,16 @@ TREK_API trek_var *trek_cholesky_solve(trek_var *b, trek_var *factor, bool upper
 /* b [..., n, k]; the gradient is 0 where the factor is not read (PyTorch: it is not) */
 /* The reduced factors, the smaller side k: returns Q [m, k], R [k, n] through *r (may be NULL, as below; NULL on failure). */
 TREK_API trek_var *trek_qr(trek_var *a, trek_var **r);
-/* Of square matrices, singular ones, too: a = P L U by exchanges of rows. Returns P, a constant; through *l the lower triangle,
- * whose diagonal is ones, through *u the upper one (either may be NULL). Gradients of singular ones are infinite. */
+/* Factorises square matrices, which may be singular, as a = P L U. It returns the permutation P, a constant, and writes to *l the
+ * lower triangle, whose diagonal is ones, and to *u the upper triangle; either may be NULL. The gradient of a singular matrix is
+ * infinite. */
 TREK_API trek_var *trek_lu(trek_var *a, trek_var **l, trek_var **u);
 /* U [m, k], through *s the singular values in falling order [k], through *vh V^T [k, n]. Signs of pairs of vectors are the
  * library's. */
 TREK_API trek_var *trek_svd(trek_var *a, trek_var **s, trek_var **vh);
 TREK_API trek_var *trek_svdvals(trek_var *a);
-/* With as many columns as rows: Q [m, m], R [m, n]; U [m, m], V^T [n, n]. What completes the reduced factors is some of what is
- * orthogonal to them, and has no gradient. */
+/* The same with square orthogonal factors: Q [m, m] and R [m, n]; U [m, m] and V^T [n, n]. The vectors that complete the reduced
+ * factors are some orthonormal basis of the complement; they have no gradient. */
 TREK_API trek_var *trek_qr_complete(trek_var *a, trek_var **r);
 TREK_API trek_var *trek_svd_full(trek_var *a, trek_var **s, trek_var **vh);
 /* Of symmetric matrices, whose lower triangle is read: eigenvalues in rising order [n], through *vectors [n, n], as columns. The
@@ -97,13 +98,14 @@ TREK_API trek_var *trek_matrix_norm(trek_var *a, trek_matrix_order order, bool k
 TREK_API trek_var *trek_pinv(trek_var *a);
 TREK_API trek_var *trek_lstsq(trek_var *a, trek_var *b); /* pinv(a) b, b [..., m, k]: the shortest of the best solutions */
 TREK_API trek_var *trek_matrix_rank(trek_var *a);        /* i64; no gradient */
-/* The same with singular values as 0 up to atol, or the largest times rtol; rtol (rcond) below 0: as above, or beside an atol 0.
- * ARGUMENT: tolerances that are not finite, an atol below 0. */
+/* The same, but singular values count as 0 if they are at most atol or at most rtol (rcond) times the largest one. An rtol below
+ * 0 stands for the default above, or for 0 if atol is above 0. ARGUMENT: a tolerance is not finite; atol is below 0. */
 TREK_API trek_var *trek_pinv_with(trek_var *a, double rtol, double atol);
 TREK_API trek_var *trek_lstsq_with(trek_var *a, trek_var *b, double rcond);
 TREK_API trek_var *trek_matrix_rank_with(trek_var *a, double rtol, double atol);
-/* I + a + a^2 / 2 + ...: of square matrices of any floating dtype, by products alone, so on any device and with gradients of all
- * orders: a Taylor polynomial of a scaled a, then squares (Higham 2005); waits for a GPU. 16 bits in f32. ARGUMENT: not finite.
+/* The exponential I + a + a^2 / 2 + ... of square matrices of any floating dtype, computed by scaling and squaring of a Taylor
+ * polynomial (Higham 2005). It is made of products alone, so it runs on any device and has gradients of all orders; a GPU is
+ * waited for. 16-bit matrices are computed in f32. ARGUMENT: an element is not finite.
  */
 TREK_API trek_var *trek_matrix_exp(trek_var *a);
 TREK_API trek_var *trek_matrix_power(trek_var *a, int64_t n); /* any floating dtype where n >= 0; below 0 of the inverse */

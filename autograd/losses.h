@@ -36,10 +36,10 @@ TREK_API trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, c
  * gradients of what requires them are made with them, while recording, and kept for backward in f32 (f64 of f64): as much memory
  * as x and weight take; a pass without backward belongs under trek_no_grad_begin. Of each row's loss, backward makes the logits
  * again, and with class weights it does, too. x [..., D], weight [C, D], bias [C] or NULL, labels [...] of any integer dtype; the
- * loss of 16-bit x is f32. opts may be NULL. UNSUPPORTED: class weights that require a gradient, beside labels that are classes.
- * Two forms make all logits, of 16-bit x in f32: labels that are probabilities, [..., C] (ARGUMENT: a class to ignore); and
- * several losses for each row of x [N, D], as torch's: weight [C, d1, ..., D], bias [C, d1, ...], labels [N, d1, ...] or
- * probabilities [N, C, d1, ...]. */
+ * loss of 16-bit x is f32. opts may be NULL. UNSUPPORTED: the labels are classes, and class weights require a gradient.
+ * Two forms make all logits at once, in f32 if x has 16 bits. In the first, labels are probabilities [..., C] (ARGUMENT:
+ * ignore_index is set). In the second, each row of x [N, D] has several losses, as in PyTorch: weight is [C, d1, ..., D], bias
+ * [C, d1, ...], and labels are classes [N, d1, ...] or probabilities [N, C, d1, ...]. */
 TREK_API trek_var *trek_linear_cross_entropy(trek_var *x, trek_var *weight, trek_var *bias, trek_var *labels,
                                              const trek_cross_entropy_opts *opts);
 /* log_probabilities [N, C, ...], labels [N, ...] of any integer dtype; -100 is ignored. */

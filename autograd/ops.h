@@ -213,7 +213,7 @@ TREK_API trek_var *trek_nanmedian(trek_var *x, int dim, bool keepdim, trek_var *
 /* q of f32 or f64, as x, without dimensions or 1-D (then its dimension comes first); ARGUMENT: outside [0, 1], for which a GPU is
  * waited for. NaN for a line with a NaN. */
 TREK_API trek_var *trek_quantile(trek_var *x, trek_var *q, int dim, bool keepdim, trek_interpolation interpolation);
-/* The same of what is no NaN; NaN of a line of NaNs alone. */
+/* The same, but NaNs are left out; a line that has nothing but NaNs gives NaN. */
 TREK_API trek_var *trek_nanquantile(trek_var *x, trek_var *q, int dim, bool keepdim, trek_interpolation interpolation);
 TREK_API trek_var *trek_cummax(trek_var *x, int dim, trek_var **indices); /* the last of equals; from a NaN on NaN */
 TREK_API trek_var *trek_cummin(trek_var *x, int dim, trek_var **indices);
@@ -223,7 +223,7 @@ TREK_API trek_var *trek_cumprod(trek_var *x, int dim);
 /* Where values belong in sorted (1-D, or with x's leading dimensions): i64; the first place whose element is not below (right: is
  * above). DTYPE: two dtypes. */
 TREK_API trek_var *trek_searchsorted(trek_var *sorted, trek_var *x, bool right);
-/* In a sequence that sorter, what trek_argsort along its last dimension gives, puts in order. */
+/* trek_searchsorted in an unsorted sequence; sorter is trek_argsort of it along its last dimension. */
 TREK_API trek_var *trek_searchsorted_by(trek_var *sequence, trek_var *sorter, trek_var *x, bool right);
 TREK_API trek_var *trek_bucketize(trek_var *x, trek_var *boundaries, bool right);
 
@@ -233,7 +233,7 @@ TREK_API trek_var *trek_masked_select(trek_var *x, trek_var *mask); /* both broa
 /* The values of x in order, 1-D (a NaN is unlike all, also others); through *inverse where each element of x is among them,
  * through *counts how often each is there; either may be NULL. No gradient. */
 TREK_API trek_var *trek_unique(trek_var *x, trek_var **inverse, trek_var **counts);
-/* The same of runs: each value that is unlike the one before it, in x's order. */
+/* The same, but only neighbours that are equal are made one; the values stay in x's order. */
 TREK_API trek_var *trek_unique_consecutive(trek_var *x, trek_var **inverse, trek_var **counts);
 /* How often each of 0, 1, .. is there (i64), or the sum of its weights (f32 as f32, others as f64); of size minlength at least.
  * weights may be NULL. ARGUMENT: a negative number. No gradient. */
@@ -354,8 +354,8 @@ typedef struct trek_attention_opts {
  * does where there are elements (torch passes over it where there are none). Gradients are relative to a log-sum-exp of the
  * scores in f32 (f64 for f64), as in FlashAttention: of scores near 1000 they have four digits. opts may be NULL. */
 TREK_API trek_var *trek_attention(trek_var *q, trek_var *k, trek_var *v, const trek_attention_opts *opts);
-/* The matrix that trek_attention does not make: how much of each value a query takes, [B, H, T, S], of q's dtype, after dropout;
- * 0 for a query that sees no key. */
+/* Returns the matrix that trek_attention never makes: the weights [B, H, T, S] with which each query takes the values, of q's
+ * dtype, after dropout. A query that sees no key has weights of 0. */
 TREK_API trek_var *trek_attention_weights(trek_var *q, trek_var *k, const trek_attention_opts *opts);
 
 /* -- recurrent layers -- */

@@ -8,10 +8,10 @@
 
 TREK_BEGIN
 
-/* trek_lerp with a weight for each element, of a floating dtype, too (DTYPE); exact at 0 and 1. */
+/* trek_lerp with a weight for each element, which has a floating dtype, too (DTYPE). It is exact for weights of 0 and 1. */
 TREK_API trek_var *trek_lerp_var(trek_var *x, trek_var *y, trek_var *weight);
-/* To so many decimals (below 0: to tens, hundreds ..), halves to even; floating dtypes (DTYPE). The gradient is 0. ARGUMENT: more
- * than 300, of f32 and 16 bits than 38. */
+/* Rounds to so many decimals (below 0: to tens, hundreds, ...), halves to even. x has a floating dtype (DTYPE); the gradient is
+ * 0. ARGUMENT: more than 300 decimals, or more than 38 for f32 and 16 bits. */
 TREK_API trek_var *trek_round_decimals(trek_var *x, int64_t decimals);
 TREK_API trek_var *trek_logaddexp2(trek_var *x, trek_var *y); /* log2(2^x + 2^y); floating dtypes (DTYPE) */
 /* x 2^exponent, exactly while it is a number that x's dtype holds, as C's; exponent of an integer dtype (DTYPE). Integers x as

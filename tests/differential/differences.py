@@ -250,7 +250,7 @@ ADAPTED = [
     ("autograd/losses.h", "the loss of 16-bit x is f32"),
     ("autograd/ops.h", "i64; one dim or all; first of equals"),
     ("autograd/ops.h", "condition: bool"),
-    ("nn/layers.h", "default the dtype's epsilon (f32's for 16-bit dtypes)"),
+    ("nn/layers.h", "the epsilon of the dtype, f32's for 16-bit dtypes"),
 ]
 
 # PyTorch's own faults: calls that it fails in a way that nobody can mean.

@@ -19,23 +19,16 @@ TREK_BEGIN
 
 /* The function that follows a layer. It determines the gain (trek_init_gain). */
 typedef enum trek_nonlinearity {
-
     TREK_NONLINEARITY_LEAKY_RELU, /* gain sqrt(2 / (1 + slope^2)); slope 0 is ReLU */
-
-    TREK_NONLINEARITY_RELU, /* gain sqrt(2) */
-
-    TREK_NONLINEARITY_TANH, /* gain 5/3 */
-
-    TREK_NONLINEARITY_SELU, /* gain 3/4 */
-
-    TREK_NONLINEARITY_LINEAR, /* gain 1; also for convolutions and the sigmoid */
-
+    TREK_NONLINEARITY_RELU,       /* gain sqrt(2) */
+    TREK_NONLINEARITY_TANH,       /* gain 5/3 */
+    TREK_NONLINEARITY_SELU,       /* gain 3/4 */
+    TREK_NONLINEARITY_LINEAR,     /* gain 1; also for convolutions and the sigmoid */
 } trek_nonlinearity;
 
 /* The number of connections that the deviation is computed from. */
 typedef enum trek_fan_mode {
-    TREK_FAN_IN, /* inputs of an element: keeps the variance of the forward pass */
-
+    TREK_FAN_IN,  /* inputs of an element: keeps the variance of the forward pass */
     TREK_FAN_OUT, /* outputs of an element: keeps the variance of the backward pass */
 } trek_fan_mode;
 

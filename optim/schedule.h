@@ -45,7 +45,7 @@ typedef enum trek_schedule_kind {
  * ranks. */
 typedef double (*trek_schedule_fn)(int64_t step, void *arg);
 
-/* One schedule of a composed schedule. Its fields are those of trek_schedule, except the following. */
+/* One schedule of a composed schedule. Most fields are as in trek_schedule. */
 typedef struct trek_schedule_part {
     trek_schedule_kind kind; /* as in trek_schedule */
     int mode;                /* as in trek_schedule */
@@ -134,12 +134,13 @@ typedef enum trek_anneal {
  * steps, then a decay to min in `decay` steps, then min. Each length may be 0. */
 TREK_API trek_schedule trek_wsd_lr(double lr, int64_t warmup, int64_t stable, int64_t decay, double min, trek_anneal anneal);
 
+/* Options of trek_onecycle_lr. */
 typedef struct trek_onecycle_opts {
-    double pct_start;
-    double div_factor;
-    double final_div_factor;
-    trek_anneal anneal;
-    bool three_phase;
+    double pct_start;        /* part of the steps in which the rate rises, in (0, 1); default 0.3 */
+    double div_factor;       /* the first rate is max / div_factor; default 25 */
+    double final_div_factor; /* the last rate is the first one divided by this; default 1e4 */
+    trek_anneal anneal;      /* the curve; default TREK_ANNEAL_COSINE */
+    bool three_phase;        /* falls to the first rate in as many steps as it rose, then to the last rate */
 } trek_onecycle_opts;
 
 /* Returns a schedule that rises from max / div_factor to max and then falls over the rest of `total` steps to its last rate,
@@ -153,11 +154,12 @@ typedef enum trek_cyclic_mode {
     TREK_CYCLIC_EXP_RANGE,   /* the height is multiplied by gamma^step */
 } trek_cyclic_mode;
 
+/* Options of trek_cyclic_lr. */
 typedef struct trek_cyclic_opts {
-    int64_t step_size_up;
-    int64_t step_size_down;
-    trek_cyclic_mode mode;
-    double gamma;
+    int64_t step_size_up;   /* steps from base to max; default 2000 */
+    int64_t step_size_down; /* steps from max to base; default step_size_up */
+    trek_cyclic_mode mode;  /* how the height changes; default TREK_CYCLIC_TRIANGULAR */
+    double gamma;           /* factor of TREK_CYCLIC_EXP_RANGE; default 1 */
 } trek_cyclic_opts;
 
 /* Returns a schedule that goes linearly from base to max and back, again and again, as CyclicLR (Smith, 2017). opts may be
@@ -177,15 +179,16 @@ TREK_API trek_schedule trek_scaled_lr(trek_schedule schedule, double factor);
  * Errors: NaN with ARGUMENT if the schedule is NULL or of kind TREK_SCHEDULE_NONE, or if the step is negative. */
 TREK_API double trek_schedule_lr(const trek_schedule *schedule, int64_t step);
 
+/* Options of trek_plateau_lr. */
 typedef struct trek_plateau_opts {
-    double lr;
-    double factor;
-    int64_t patience;
-    double threshold;
-    bool absolute;
-    bool maximize;
-    int64_t cooldown;
-    double min_lr;
+    double lr;        /* initial rate; default 1e-3, TREK_ZERO for 0 */
+    double factor;    /* factor of a reduction, in (0, 1); default 0.1 */
+    int64_t patience; /* number of observations without improvement that are accepted; default 10, TREK_ZERO for 0 */
+    double threshold; /* improvement counts from best * (1 -+ threshold); default 1e-4, TREK_ZERO for 0 */
+    bool absolute;    /* improvement counts from best -+ threshold instead */
+    bool maximize;    /* a larger metric is better */
+    int64_t cooldown; /* number of observations after a reduction that are ignored; default 0 */
+    double min_lr;    /* smallest rate; default 0 */
 } trek_plateau_opts;
 
 /* A schedule that lowers the rate when a metric stops improving, as ReduceLROnPlateau. It is a value with memory; nothing has to

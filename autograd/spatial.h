@@ -47,32 +47,38 @@ TREK_API trek_var *trek_pixel_unshuffle(trek_var *x, int64_t factor);
 TREK_API trek_var *trek_channel_shuffle(trek_var *x, int64_t groups);
 
 /* Computes a one-dimensional convolution. bias and opts may be NULL.
- * Shapes: x [N, C, L], weight [O, C / groups, k], bias [O] -> [N, O, L']. Dtypes, sizes and errors are those of trek_conv2d. If
- * padding_kind keeps the size, strides and numbers of padding are refused (ARGUMENT). */
+ * Shapes: x [N, C, L], weight [O, C / groups, k], bias [O] -> [N, O, L'], where L' is computed as in trek_conv2d.
+ * Dtypes: those of trek_conv2d.
+ * Errors: those of trek_conv2d, and ARGUMENT if padding_kind keeps the size of x and there are strides or numbers of padding. */
 TREK_API trek_var *trek_conv1d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts);
 
 /* Computes a one-dimensional transposed convolution. bias and opts may be NULL.
- * Shapes: x [N, C, L], weight [C, O / groups, k], bias [O] -> [N, O, L']. Dtypes, sizes and errors are those of
- * trek_conv_transpose2d. */
+ * Shapes: x [N, C, L], weight [C, O / groups, k], bias [O] -> [N, O, L'], where L' is computed as in trek_conv_transpose2d.
+ * Dtypes: those of trek_conv_transpose2d.
+ * Errors: those of trek_conv_transpose2d. */
 TREK_API trek_var *trek_conv_transpose1d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_transpose_opts *opts);
 
 /* Computes a three-dimensional convolution. bias and opts may be NULL.
- * Shapes: x [N, C, D, H, W], weight [O, C / groups, kd, kh, kw], bias [O] -> [N, O, D', H', W']. Dtypes, sizes and errors are
- * those of trek_conv1d. */
+ * Shapes: x [N, C, D, H, W], weight [O, C / groups, kd, kh, kw], bias [O] -> [N, O, D', H', W'], where the sizes are computed as
+ * in trek_conv2d.
+ * Dtypes: those of trek_conv2d.
+ * Errors: those of trek_conv1d. */
 TREK_API trek_var *trek_conv3d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts);
 
 /* Computes a three-dimensional transposed convolution. bias and opts may be NULL.
- * Shapes: x [N, C, D, H, W], weight [C, O / groups, kd, kh, kw], bias [O] -> [N, O, D', H', W']. Dtypes, sizes and errors are
- * those of trek_conv_transpose2d. 16-bit products are summed in f32. */
+ * Shapes: x [N, C, D, H, W], weight [C, O / groups, kd, kh, kw], bias [O] -> [N, O, D', H', W'], where the sizes are computed as
+ * in trek_conv_transpose2d.
+ * Dtypes: those of trek_conv_transpose2d. 16-bit products are summed in f32.
+ * Errors: those of trek_conv_transpose2d. */
 TREK_API trek_var *trek_conv_transpose3d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_transpose_opts *opts);
 
 /* Computes the maximum of each window in one dimension. Of equal elements the first is taken, of several NaNs the last.
- * Shapes: x [N, C, L].
+ * Shapes: x [N, C, L] -> [N, C, L'].
  * Difference from PyTorch: trek has no fractional max pooling. */
 TREK_API trek_var *trek_max_pool1d(trek_var *x, const trek_pool_opts *opts);
 
 /* Computes the mean of each window in one dimension.
- * Shapes: x [N, C, L]. */
+ * Shapes: x [N, C, L] -> [N, C, L']. */
 TREK_API trek_var *trek_avg_pool1d(trek_var *x, const trek_pool_opts *opts);
 
 /* Computes means of windows that are chosen so that the result has a given size.
@@ -80,12 +86,12 @@ TREK_API trek_var *trek_avg_pool1d(trek_var *x, const trek_pool_opts *opts);
 TREK_API trek_var *trek_adaptive_avg_pool1d(trek_var *x, int64_t length);
 
 /* Computes the maximum of each window in three dimensions. Of equal elements the first is taken, of several NaNs the last.
- * Shapes: x [N, C, D, H, W].
+ * Shapes: x [N, C, D, H, W] -> [N, C, D', H', W'].
  * Difference from PyTorch: trek has no fractional max pooling. */
 TREK_API trek_var *trek_max_pool3d(trek_var *x, const trek_pool_opts *opts);
 
 /* Computes the mean of each window in three dimensions.
- * Shapes: x [N, C, D, H, W]. */
+ * Shapes: x [N, C, D, H, W] -> [N, C, D', H', W']. */
 TREK_API trek_var *trek_avg_pool3d(trek_var *x, const trek_pool_opts *opts);
 
 /* Computes means of windows that are chosen so that the result has a given size.
@@ -94,17 +100,17 @@ TREK_API trek_var *trek_adaptive_avg_pool3d(trek_var *x, int64_t depth, int64_t 
 
 /* Computes trek_max_pool1d and writes the index of each maximum to *indices unless indices is NULL. An index is the position of
  * the element in its channel, counted row by row; it is -1 for a window that lies wholly in the padding.
- * Shapes: x [N, C, L]; *indices is i64 and has the shape of the result, and is NULL on failure. */
+ * Shapes: x [N, C, L] -> [N, C, L'], and *indices of the same shape (i64). On failure *indices is NULL. */
 TREK_API trek_var *trek_max_pool1d_with_indices(trek_var *x, const trek_pool_opts *opts, trek_var **indices);
 
 /* Computes trek_max_pool2d and writes the index of each maximum to *indices unless indices is NULL. An index is the position of
  * the element in its channel, counted row by row; it is -1 for a window that lies wholly in the padding.
- * Shapes: x [N, C, H, W]; *indices is i64 and has the shape of the result, and is NULL on failure. */
+ * Shapes: x [N, C, H, W] -> [N, C, H', W'], and *indices of the same shape (i64). On failure *indices is NULL. */
 TREK_API trek_var *trek_max_pool2d_with_indices(trek_var *x, const trek_pool_opts *opts, trek_var **indices);
 
 /* Computes trek_max_pool3d and writes the index of each maximum to *indices unless indices is NULL. An index is the position of
  * the element in its channel, counted row by row; it is -1 for a window that lies wholly in the padding.
- * Shapes: x [N, C, D, H, W]; *indices is i64 and has the shape of the result, and is NULL on failure. */
+ * Shapes: x [N, C, D, H, W] -> [N, C, D', H', W'], and *indices of the same shape (i64). On failure *indices is NULL. */
 TREK_API trek_var *trek_max_pool3d_with_indices(trek_var *x, const trek_pool_opts *opts, trek_var **indices);
 
 /* Computes maxima of the windows of adaptive average pooling, so that the result has a given size, and writes their indices to
@@ -127,39 +133,39 @@ TREK_API trek_var *trek_adaptive_max_pool3d(trek_var *x, int64_t depth, int64_t 
 
 /* Writes the elements of x to the positions that a max pooling took them from, with zeros between them. If several elements have
  * the same index the last one stays, and all of them get its gradient.
- * Shapes: x [N, C, L]; indices of the same shape, i64.
+ * Shapes: x [N, C, L] and indices of the same shape (i64) -> [N, C, L'].
  * Errors: ARGUMENT if an index is outside of the result or -1, or if no such pooling has this output size. */
 TREK_API trek_var *trek_max_unpool1d(trek_var *x, trek_var *indices, const trek_unpool_opts *opts);
 
 /* Writes the elements of x to the positions that a max pooling took them from, with zeros between them. If several elements have
  * the same index the last one stays, and all of them get its gradient.
- * Shapes: x [N, C, H, W]; indices of the same shape, i64.
+ * Shapes: x [N, C, H, W] and indices of the same shape (i64) -> [N, C, H', W'].
  * Errors: ARGUMENT if an index is outside of the result or -1, or if no such pooling has this output size. */
 TREK_API trek_var *trek_max_unpool2d(trek_var *x, trek_var *indices, const trek_unpool_opts *opts);
 
 /* Writes the elements of x to the positions that a max pooling took them from, with zeros between them. If several elements have
  * the same index the last one stays, and all of them get its gradient.
- * Shapes: x [N, C, D, H, W]; indices of the same shape, i64.
+ * Shapes: x [N, C, D, H, W] and indices of the same shape (i64) -> [N, C, D', H', W'].
  * Errors: ARGUMENT if an index is outside of the result or -1, or if no such pooling has this output size. */
 TREK_API trek_var *trek_max_unpool3d(trek_var *x, trek_var *indices, const trek_unpool_opts *opts);
 
 /* Computes (sum of x^norm)^(1 / norm) of each window in one dimension. As in PyTorch, a window that ceil_mode cuts off counts as
  * a whole one with its mean, and the gradient is 0 where the sum is 0.
- * Shapes: x [N, C, L].
+ * Shapes: x [N, C, L] -> [N, C, L'].
  * Dtypes: floating.
  * Errors: ARGUMENT if the norm is 0, or if there is padding or dilation. */
 TREK_API trek_var *trek_lp_pool1d(trek_var *x, double norm, const trek_pool_opts *opts);
 
 /* Computes (sum of x^norm)^(1 / norm) of each window in two dimensions. As in PyTorch, a window that ceil_mode cuts off counts as
  * a whole one with its mean, and the gradient is 0 where the sum is 0.
- * Shapes: x [N, C, H, W].
+ * Shapes: x [N, C, H, W] -> [N, C, H', W'].
  * Dtypes: floating.
  * Errors: ARGUMENT if the norm is 0, or if there is padding or dilation. */
 TREK_API trek_var *trek_lp_pool2d(trek_var *x, double norm, const trek_pool_opts *opts);
 
 /* Computes (sum of x^norm)^(1 / norm) of each window in three dimensions. As in PyTorch, a window that ceil_mode cuts off counts
  * as a whole one with its mean, and the gradient is 0 where the sum is 0.
- * Shapes: x [N, C, D, H, W].
+ * Shapes: x [N, C, D, H, W] -> [N, C, D', H', W'].
  * Dtypes: floating.
  * Errors: ARGUMENT if the norm is 0, or if there is padding or dilation. */
 TREK_API trek_var *trek_lp_pool3d(trek_var *x, double norm, const trek_pool_opts *opts);

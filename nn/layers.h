@@ -142,13 +142,13 @@ TREK_API trek_module *trek_nn_batch_norm3d(int64_t features, trek_device device)
 TREK_API trek_module *trek_nn_batch_norm3d_with(const trek_batch_norm_opts *opts);
 
 /* Returns a batch norm over the batch of all ranks (torch.nn.SyncBatchNorm). Outputs, gradients and running statistics are those
- * of one device, also if the ranks' parts have different sizes.
+ * of one device, also if the ranks' parts have different sizes. In evaluation and in windows (trainer.h), where ranks run batches
+ * of their own at their own pace, it is a plain batch norm; if there are windows, setup names the layer in the log.
  * Shapes: x [N, C, ...]. Parameters, buffers and options are those of trek_nn_batch_norm1d.
  * Ranks: in forward they exchange the count, the mean and the squared deviations of their parts, in backward two sums (Chan,
  * Golub and LeVeque 1979, in f64). All ranks that have rows must run the layer equally often and in the same order. With trek_ddp
  * see ddp.h; inside trek_ranks_run all ranks of the group take part.
- * GPUs: each exchange waits for the device and cannot be captured. It is a plain batch norm in evaluation and in windows
- * (trainer.h), where ranks run batches of their own at their own pace; if there are windows, setup names the layer in the log.
+ * GPUs: each exchange waits for the device and cannot be captured.
  * Errors: SHAPE if a channel has a single value on all ranks together; PEER or COMM if a rank fails or does not come. Gradients
  * of gradients are supported only where it is a plain batch norm. */
 TREK_API trek_module *trek_nn_sync_batch_norm(int64_t features, trek_device device);

@@ -132,9 +132,9 @@ typedef struct trek_state_load_opts {
 /* Copies the state into the parameters and buffers of the module, on whatever device they are. All names, shapes and dtypes are
  * checked first.
  *
- * Two kinds of states get special treatment. Of a checkpoint (distributed/checkpoint.h, and the best.safetensors of a run) only
- * the model's part is read. If all names begin with the same NAME and a dot, the module has no NAME and no rules are given, the
- * names are used without this beginning; trek_fit writes such states ("model.").
+ * A checkpoint (distributed/checkpoint.h, and the best.safetensors of a run) is treated specially. Only the model's part of it is
+ * read. If all its names begin with the same NAME and a dot, the module has no child NAME and no rules are given, the names are
+ * used without this beginning. Checkpoints of modules that trek_fit has trained are like this ("model.").
  *
  * Errors: ARGUMENT if tensors are missing, unexpected or different, with one message that lists them. UNSUPPORTED if the module
  * needs a tensor that was skipped. On these errors nothing has changed. */

@@ -2,11 +2,11 @@
 /* Mixed precision by op, as torch.autocast: between begin and end the ops of this thread on variables choose the dtype that they
  * compute in.
  *
- * - In the 16-bit dtype: matmul, linear, conv2d and the other products of matrices.
- * - In f32: softmax, log_softmax, logsumexp, losses, layer norm, exp, expm1, log and its variants, pow, reciprocal, rsqrt, tan,
- *   asin, acos, sinh, cosh, softplus, sum, mean, var, prod, cumsum.
- * - In the widest dtype of their inputs: ops of several inputs, cat, index_add and scatter_add included.
- * - In the dtype of their input: all others. The statistics of batch norm are f32 in any case.
+ *   - In the 16-bit dtype: matmul, linear, conv2d and the other products of matrices.
+ *   - In f32: softmax, log_softmax, logsumexp, losses, layer norm, exp, expm1, log and its variants, pow, reciprocal, rsqrt, tan,
+ *     asin, acos, sinh, cosh, softplus, sum, mean, var, prod, cumsum.
+ *   - In the widest dtype of their inputs: ops of several inputs, cat, index_add and scatter_add included.
+ *   - In the dtype of their input: all others. The statistics of batch norm are f32 in any case.
  *
  * f64 values are not changed. Casts are recorded: gradients arrive in the dtype of the variable. A parameter (a leaf that needs a
  * gradient) is cast once, and again after it was written or after backward freed its tape, until the outermost end. Backward

@@ -45,10 +45,10 @@ TREK_API trek_var *trek_interpolate(trek_var *x, const trek_interpolate_opts *op
  * Dtypes: both of one floating dtype; 16-bit x is computed in f32.
  * Gradients: those of PyTorch. The gradient of the grid is 0 in nearest mode, and where border or reflection holds a position at
  * the edge.
- * Difference from PyTorch: positions that are not finite are outside with padding by zeros, and are the first element with the
- * other paddings. In PyTorch this depends on the kernel.
  * Errors: DTYPE. SHAPE if x has no elements to sample. ARGUMENT if mode or padding is unknown. UNSUPPORTED if a channel has 2^31
- * elements or more. */
+ * elements or more.
+ * Difference from PyTorch: positions that are not finite are outside with padding by zeros, and are the first element with the
+ * other paddings. In PyTorch this depends on the kernel. */
 TREK_API trek_var *trek_grid_sample(trek_var *x, trek_var *grid, const trek_grid_sample_opts *opts);
 
 /* Computes the grid of positions that an affine map gives to the elements of a result (torch.nn.functional.affine_grid).

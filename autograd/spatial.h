@@ -21,9 +21,9 @@ typedef enum trek_pad_mode {
 } trek_pad_mode;
 
 /* Adds elements at the ends of the last dimensions of x, as torch.nn.functional.pad.
- * - sizes: elements before and after the last dimension, before and after the one before it, and so on, for at most four
- *   dimensions. Negative numbers remove elements; an empty list gives a copy.
- * - value: the added value, used by TREK_PAD_CONSTANT only.
+ *   - sizes: elements before and after the last dimension, before and after the one before it, and so on, for at most four
+ *     dimensions. Negative numbers remove elements; an empty list gives a copy.
+ *   - value: the added value, used by TREK_PAD_CONSTANT only.
  *
  * Dtypes: all.
  * Errors: ARGUMENT if the number of sizes is odd, the mode is unknown, or the dtype of x does not hold the value. SHAPE if there

@@ -57,8 +57,8 @@ typedef struct trek_generate_opts {
 /* Continues `rows` prompts, each with its own length of at least 1, with new tokens of the model. The model maps tokens [B, T]
  * (i64) to logits [B, T, V], or [B, 1, V] if its forward uses trek_last_positions. opts may be NULL.
  *
- * - tokens: capacity for rows * max_new_tokens; the new tokens of row r begin at tokens + r * max_new_tokens.
- * - counts [rows]: the number of new tokens of each row, including the token that ended it.
+ *   - tokens: capacity for rows * max_new_tokens; the new tokens of row r begin at tokens + r * max_new_tokens.
+ *   - counts [rows]: the number of new tokens of each row, including the token that ended it.
  *
  * It runs under no_grad with a cache of its own; trek_forward_cached says what a model needs for that. Without a cache, shorter
  * prompts are padded at the end with token 0, and attention has to be causal. The model should be in eval mode; a module in

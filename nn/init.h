@@ -4,12 +4,12 @@
  * Formulas, names and defaults are PyTorch's.
  *
  * Errors of every function here:
- * - STATE if the variable is not a leaf.
- * - DTYPE if its dtype is not floating.
- * - SHAPE if the function needs fan_in and fan_out and there are fewer than two dimensions, or other dimensions than its comment
- *   says.
- * - ARGUMENT if a deviation is negative or a bound is not finite.
- * - MEMORY. */
+ *   - STATE if the variable is not a leaf.
+ *   - DTYPE if its dtype is not floating.
+ *   - SHAPE if the function needs fan_in and fan_out and there are fewer than two dimensions, or other dimensions than its
+ *     comment says.
+ *   - ARGUMENT if a deviation is negative or a bound is not finite.
+ *   - MEMORY. */
 #ifndef TREK_NN_INIT_H
 #define TREK_NN_INIT_H
 

@@ -2,12 +2,12 @@
 /* Layers. The names of parameters and buffers, the initial values and the defaults are PyTorch's, so that state files fit.
  *
  * Rules that hold for every constructor here and in the headers that this one includes:
- * - It returns a new layer that the caller owns, until a parent, a Sequential or a flow takes it over; or NULL on failure.
- * - The short form sets what most programs need. The form that ends in _with takes all options. A field that is left 0 has its
- *   default, and a device that is left out is cpu:0. opts may be NULL where no option is required.
- * - Errors: ARGUMENT if a size is below 1, an option is out of range or required options are missing; DTYPE, DEVICE, MEMORY.
- * - A list of sizes [h, w] may leave [1] at 0: it then has the value of [0], as in trek_conv_opts.
- * - U(a, b) is the uniform distribution from a to b, N(m, s^2) the normal distribution with mean m and standard deviation s. */
+ *   - It returns a new layer that the caller owns, until a parent, a Sequential or a flow takes it over; or NULL on failure.
+ *   - The short form sets what most programs need. The form that ends in _with takes all options. A field that is left 0 has its
+ *     default, and a device that is left out is cpu:0. opts may be NULL where no option is required.
+ *   - Errors: ARGUMENT if a size is below 1, an option is out of range or required options are missing; DTYPE, DEVICE, MEMORY.
+ *   - A list of sizes [h, w] may leave [1] at 0: it then has the value of [0], as in trek_conv_opts.
+ *   - U(a, b) is the uniform distribution from a to b, N(m, s^2) the normal distribution with mean m and standard deviation s. */
 #ifndef TREK_NN_LAYERS_H
 #define TREK_NN_LAYERS_H
 

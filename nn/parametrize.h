@@ -14,10 +14,10 @@
  * originals, so the other layers keep the plain weight, as in PyTorch.
  *
  * Errors of every function here. On failure the module is as before.
- * - ARGUMENT if the layer has no parameter of this name, or an option is out of range.
- * - SHAPE or DTYPE if what is computed does not fit the weight.
- * - STATE if the weight lives in an optimizer's arena.
- * - UNSUPPORTED, MEMORY. */
+ *   - ARGUMENT if the layer has no parameter of this name, or an option is out of range.
+ *   - SHAPE or DTYPE if what is computed does not fit the weight.
+ *   - STATE if the weight lives in an optimizer's arena.
+ *   - UNSUPPORTED, MEMORY. */
 #ifndef TREK_NN_PARAMETRIZE_H
 #define TREK_NN_PARAMETRIZE_H
 

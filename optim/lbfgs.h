@@ -16,7 +16,7 @@ typedef struct trek_lbfgs_opts {
     int max_iter;            /* largest number of iterations in a step; default 20 */
     int max_eval;            /* largest number of evaluations of the loss in a step; default max_iter * 5 / 4 */
     double tolerance_grad;   /* ends a step when no element of the gradient is larger; default 1e-7, TREK_ZERO for 0 */
-    double tolerance_change; /* ends a step when parameters and loss change less; default 1e-9, TREK_ZERO for 0 */
+    double tolerance_change; /* ends a step when the parameters or the loss change less; default 1e-9, TREK_ZERO for 0 */
     /* Number of pairs of vectors that are kept, each as long as all parameters together; default 100. */
     int history_size;
     bool strong_wolfe; /* uses a line search; otherwise each step has the length lr */

@@ -253,9 +253,9 @@ TREK_API trek_optimizer_spec trek_muon(trek_muon_opts opts);
 
 /* Returns the spec of the same optimizer with its state (moments, momentum) kept in `dtype`.
  *
- * - TREK_F32: the state as it is without this function.
- * - TREK_BF16: 2 bytes less for each number.
- * - TREK_U8: 3 bytes less for each number.
+ *   - TREK_F32: the state as it is without this function.
+ *   - TREK_BF16: 2 bytes less for each number.
+ *   - TREK_U8: 3 bytes less for each number.
  *
  * AdamW with f32 parameters takes 16, 12 or 10 bytes for each parameter with its gradient and state.
  * Example: trek_with_state(trek_adamw((trek_adam_opts){ .lr = 3e-4 }), TREK_BF16).
@@ -341,11 +341,11 @@ TREK_API trek_status trek_optimizer_reset(trek_optimizer *optimizer);
  * (trek_state_free); trek_state_write writes it to a file. trek_checkpoint_save saves the optimizer of a graph.
  *
  * The state contains:
- * - "lr", f64 [groups].
- * - "NAME.step", an i64 scalar, for each parameter that has been updated.
- * - The numbers of its class in the shape of the parameter, for example "NAME.exp_avg". They are f32 for 16-bit parameters; see
- *   also trek_with_state.
- * - "NAME.master", f32, for 16-bit parameters; it stays after trek_optimizer_reset.
+ *   - "lr", f64 [groups].
+ *   - "NAME.step", an i64 scalar, for each parameter that has been updated.
+ *   - The numbers of its class in the shape of the parameter, for example "NAME.exp_avg". They are f32 for 16-bit parameters; see
+ *     also trek_with_state.
+ *   - "NAME.master", f32, for 16-bit parameters; it stays after trek_optimizer_reset.
  *
  * Errors: MEMORY, and those of the device. */
 TREK_API trek_state *trek_optimizer_save(trek_optimizer *optimizer);

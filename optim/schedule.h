@@ -4,10 +4,10 @@
  * continues every schedule where it was.
  *
  * Rules of the constructors, trek_constant_lr and the others that return a trek_schedule:
- * - Steps count from 0 and are updates of the optimizer. If trek_schedule_lr is called with epochs, they are epochs.
- * - Formulas are those of torch.optim.lr_scheduler where it has the schedule.
- * - Errors: ARGUMENT, with a message that names the number, if a rate is negative or not finite, a length is below 1 or gamma is
- *   not above 0. The result then has the kind TREK_SCHEDULE_NONE, which every function that takes a schedule refuses. */
+ *   - Steps count from 0 and are updates of the optimizer. If trek_schedule_lr is called with epochs, they are epochs.
+ *   - Formulas are those of torch.optim.lr_scheduler where it has the schedule.
+ *   - Errors: ARGUMENT, with a message that names the number, if a rate is negative or not finite, a length is below 1 or gamma
+ *     is not above 0. The result then has the kind TREK_SCHEDULE_NONE, which every function that takes a schedule refuses. */
 #ifndef TREK_OPTIM_SCHEDULE_H
 #define TREK_OPTIM_SCHEDULE_H
 

@@ -20,7 +20,7 @@ typedef struct trek_lookup_opts {
      * default: no limit. TREK_ZERO for 0. */
     double max_norm;
     double norm_type; /* p of that norm; default 2, TREK_ZERO for 0 */
-    /* Divides the gradient of a row by its number of occurrences among the indices, and second derivatives likewise. PyTorch does
+    /* Divides the gradient of a row by its number of occurrences among the indices, and second derivatives as well. PyTorch does
      * not divide second derivatives. */
     bool scale_grad_by_freq;
 } trek_lookup_opts;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Moving what backward needs to host memory until it is needed. A larger model or batch then fits on a GPU, at the price of
- * copies that run at the same time as forward and backward.
+/* Moves values that backward needs to host memory until they are needed. A larger model or batch then fits on a GPU, at the price
+ * of copies that run at the same time as forward and backward.
  *
  *     trek_offload_begin(NULL);
  *     trek_var *y = trek_forward(model, x);
@@ -10,7 +10,8 @@
  * What is moved: a value that the calling thread's tape saves between begin and end is copied to pinned memory, on a stream of
  * its own, as soon as the tape is its only holder. Its device memory is free then. Backward copies it back some values ahead.
  * Values with other holders stay (parameters, inputs, results that a variable or a scope keeps), because this would free no
- * memory. Modules and graphs release what they pass on; a chain of ops in one scope of the program does not.
+ * memory. Modules and graphs release the values that they pass on. A chain of ops in one scope of the program does not, so its
+ * values stay.
  *
  * Values have the same bits as without offloading. Overwriting a saved value is the same error, and gradients of gradients and
  * retain_graph work.

@@ -48,7 +48,7 @@ TREK_API trek_status trek_kv_cache_reset(trek_kv_cache *cache);
  * Errors: ARGUMENT if the row is out of range or the length is negative. */
 TREK_API trek_status trek_kv_cache_truncate(trek_kv_cache *cache, int64_t row, int64_t length);
 
-/* Replaces the rows by n rows, where row k becomes what row rows[k] was. Rows may be repeated (beam search) or left out
+/* Replaces the rows by n rows, where the new row k is the old row rows[k]. Rows may be repeated (beam search) or left out
  * (sequences that have ended).
  * Errors: ARGUMENT if a row is out of range or n is below 1, MEMORY. On failure nothing has changed. */
 TREK_API trek_status trek_kv_cache_reorder(trek_kv_cache *cache, const int64_t *rows, int64_t n);

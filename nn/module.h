@@ -80,7 +80,7 @@ typedef struct trek_module_child {
 
 /* The first member of every module's struct. Programs may read the fields; the functions below change them. */
 struct trek_module {
-    const trek_module_class *klass;    /* what kind of module it is */
+    const trek_module_class *klass;    /* the kind of module */
     bool training;                     /* true in training mode, false in eval mode; a new module is in training mode */
     int n_children;                    /* length of children */
     int n_params;                      /* length of params */

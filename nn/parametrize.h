@@ -15,7 +15,7 @@
  *
  * Errors of every function here. On failure the module is as before.
  *   - ARGUMENT if the layer has no parameter of this name, or an option is out of range.
- *   - SHAPE or DTYPE if what is computed does not fit the weight.
+ *   - SHAPE or DTYPE if the computed weight does not fit the old one.
  *   - STATE if the weight lives in an optimizer's arena.
  *   - UNSUPPORTED, MEMORY. */
 #ifndef TREK_NN_PARAMETRIZE_H

@@ -167,8 +167,8 @@ TREK_API trek_status trek_state_write_shards(const trek_state *state, const char
 
 /* Options of trek_state_read_with. */
 typedef struct trek_state_read_opts {
-    /* Reads a tensor only when it is first used; until then the state keeps its file open. Only one thread at a time may use
-     * it. */
+    /* Reads a tensor only when it is first used; until then the state keeps its file open. Only one thread at a time may use the
+     * state. */
     bool lazy;
     bool map; /* maps the file into memory instead of reading it; see trek_state_read_with */
     /* Compares the checksums of tensors of a mapped file, which reads all of them, or each when it is first used if lazy is
@@ -191,7 +191,7 @@ TREK_API trek_state *trek_state_read(const char *path);
  * if it is cut short, the program ends with SIGBUS. trek's own writers replace files and never change them in place. */
 TREK_API trek_state *trek_state_read_with(const char *path, const trek_state_read_opts *opts);
 
-/* Options of trek_state_save. */
+/* Options of trek_state_save_with. */
 typedef struct trek_state_save_opts {
     uint64_t max_shard_bytes; /* 0 writes one file; otherwise path is a folder, to which trek_state_write_shards writes */
     /* The rules that were used for loading; they are undone (trek_state_restore_names). NULL changes no names. */

@@ -326,7 +326,7 @@ TREK_API int trek_optimizer_add_group(trek_optimizer *optimizer, const trek_para
  * Example: trek_optimizer_vectors(optimizer, trek_adamw((trek_adam_opts){ .lr = 3e-4, .weight_decay = TREK_ZERO })). */
 TREK_API int trek_optimizer_vectors(trek_optimizer *optimizer, trek_optimizer_spec spec);
 
-/* Returns the spec that the parameter shall have, given the one that it has now. */
+/* Returns the new spec of a parameter, given its current spec `now`. */
 typedef trek_optimizer_spec (*trek_regroup_fn)(const char *name, trek_var *param, trek_optimizer_spec now, void *arg);
 
 /* Calls fn for each parameter; the parameters of one group for which fn returns the same new spec form a new group. For learning

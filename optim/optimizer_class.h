@@ -64,7 +64,7 @@ typedef struct trek_optimizer_state {
     /* For example "exp_avg", saved as "<parameter>.exp_avg". It has no dots and is not "step", "master" or "scale". */
     const char *name;
     int kept_with;            /* index of the option that must be above 0 for the state to be kept; 0 keeps it always */
-    trek_state_extent extent; /* what it has a number for */
+    trek_state_extent extent; /* the elements, rows or columns that have a number */
     /* It is never below 0, and NaN only if gradients are NaN. 8 bits then represent it more finely. */
     bool positive;
 } trek_optimizer_state;

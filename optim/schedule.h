@@ -105,8 +105,8 @@ TREK_API trek_schedule trek_inverse_sqrt_lr(double lr, int64_t timescale);
 /* Returns lr times a factor that goes linearly from `start` to `end` in `total` steps and then stays, as LinearLR. */
 TREK_API trek_schedule trek_linear_lr(double lr, double start, double end, int64_t total);
 
-/* Returns half a cosine from lr to min in `first` steps, which restarts from lr again and again, each time `mult` times as long,
- * as CosineAnnealingWarmRestarts (Loshchilov and Hutter, SGDR, 2017). mult is at least 1. */
+/* Returns half a cosine from lr to min in `first` steps, which then restarts from lr, each time `mult` times as long, as
+ * CosineAnnealingWarmRestarts (Loshchilov and Hutter, SGDR, 2017). mult is at least 1. */
 TREK_API trek_schedule trek_cosine_restarts_lr(double lr, int64_t first, int64_t mult, double min);
 
 /* Returns lr * factor(step, arg), as LambdaLR.
@@ -162,8 +162,7 @@ typedef struct trek_cyclic_opts {
     double gamma;           /* factor of TREK_CYCLIC_EXP_RANGE; default 1 */
 } trek_cyclic_opts;
 
-/* Returns a schedule that goes linearly from base to max and back, again and again, as CyclicLR (Smith, 2017). opts may be
- * NULL. */
+/* Returns a schedule that goes linearly from base to max and back in every cycle, as CyclicLR (Smith, 2017). opts may be NULL. */
 TREK_API trek_schedule trek_cyclic_lr(double base, double max, const trek_cyclic_opts *opts);
 
 /* Returns a schedule that is the first rate of `then` times (step + 1) / steps for step < steps, and afterwards `then` from its

@@ -99,7 +99,7 @@ typedef struct trek_lion_opts {
 /* Options of trek_rmsprop. */
 typedef struct trek_rmsprop_opts {
     double lr;           /* learning rate; default 0.01, TREK_ZERO for 0 */
-    double alpha;        /* decay of the average of squares, in [0, 1); default 0.99, TREK_ZERO for 0 */
+    double alpha;        /* decay of the average of squares; default 0.99, TREK_ZERO for 0 */
     double eps;          /* added to the denominator; default 1e-8, TREK_ZERO for 0 */
     double weight_decay; /* L2 penalty: this times the parameter is added to the gradient; default 0 */
     double momentum;     /* weight of the earlier steps; default 0 */

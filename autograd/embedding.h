@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of a table, sums of them by bags, and positions: as angles, as waves, as biases of scores. Part of autograd/ops.h, whose
- * rules hold. */
+/* Rows of a table, bags of rows, and positions: as angles, as waves and as biases of attention scores. Part of autograd/ops.h,
+ * whose rules hold. */
 #ifndef TREK_AUTOGRAD_EMBEDDING_H
 #define TREK_AUTOGRAD_EMBEDDING_H
 
@@ -11,77 +11,103 @@ TREK_BEGIN
 
 /* --- rows of tables -------------------------------------------------------------------------------- */
 
+/* Options of trek_embedding_with. */
 typedef struct trek_lookup_opts {
-    int64_t padding_idx;      /* a row that gets no gradient; default (and TREK_OFF): none; TREK_ZERO: row 0; below TREK_OFF: from
-                               * the end */
-    double max_norm;          /* rows that are looked up and whose norm is larger are scaled to it, in the weight itself,
-                               * before and without a gradient; default: none; TREK_ZERO for 0 */
-    double norm_type;         /* p of that norm; default 2; TREK_ZERO for 0 */
-    bool scale_grad_by_freq;  /* what a row gets is divided by how often it is among the indices; second derivatives are, too
-                               * (PyTorch leaves that out) */
+    /* A row that gets no gradient. Default, and with TREK_OFF: no row. TREK_ZERO is row 0; numbers below TREK_OFF count from the
+     * end. */
+    int64_t padding_idx;
+    /* Rows that are looked up and have a larger norm are scaled to it, in the weight itself, before and without a gradient;
+     * default: no limit. TREK_ZERO for 0. */
+    double max_norm;
+    double norm_type; /* p of that norm; default 2, TREK_ZERO for 0 */
+    /* Divides the gradient of a row by its number of occurrences among the indices, and second derivatives as well. PyTorch does
+     * not divide second derivatives. */
+    bool scale_grad_by_freq;
 } trek_lookup_opts;
 
-/* trek_embedding with options, as torch.nn.functional.embedding; opts may be NULL. With max_norm the weight is written to, which
- * ranks share: UNSUPPORTED where there are several; ARGUMENT, where several of its elements lie in one place. */
+/* Looks up the rows of a table by indices, as trek_embedding, with options (torch.nn.functional.embedding). opts may be NULL.
+ * Shapes: weight [n, d], indices [...] -> [..., d].
+ * Errors: those of trek_embedding. With max_norm the weight is written: UNSUPPORTED on several ranks, which share it, and
+ * ARGUMENT if several of its elements have the same address. */
 TREK_API trek_var *trek_embedding_with(trek_var *weight, trek_var *indices, const trek_lookup_opts *opts);
 
+/* Options of trek_embedding_bag. */
 typedef struct trek_bag_opts {
-    trek_var *offsets;        /* of indices [m]: where bags begin, [bags] of i64 or i32, from 0 on, never falling; of indices
-                               * [bags, m], whose lines are the bags, none */
-    trek_var *per_sample_weights; /* of the indices' shape and the weight's dtype: what rows are multiplied by; of sums only */
-    trek_bag_mode mode;       /* default mean */
-    bool include_last_offset; /* offsets are [bags + 1], the last one the end of the last bag: indices from there on are in
-                               * none */
-    int64_t padding_idx;      /* a row that is passed over, and does not count in a mean; as above */
-    double max_norm;          /* as above */
-    double norm_type;         /* default 2 */
-    bool scale_grad_by_freq;  /* not of maxima */
+    /* For indices [m]: the begin of each bag, [bags] of i64 or i32, from 0 on, never decreasing. NULL for indices [bags, m],
+     * whose rows are the bags. */
+    trek_var *offsets;
+    /* Factors of the rows, for sums only, with the shape of the indices and the dtype of the weight. May be NULL. */
+    trek_var *per_sample_weights;
+    trek_bag_mode mode; /* how the rows of a bag are combined; default the mean */
+    /* Offsets are [bags + 1] and the last one is the end of the last bag; indices from there on are in no bag. */
+    bool include_last_offset;
+    int64_t padding_idx;     /* a row that is left out of bags and of the count of a mean, as in trek_lookup_opts */
+    double max_norm;         /* as in trek_lookup_opts */
+    double norm_type;        /* as in trek_lookup_opts; default 2 */
+    bool scale_grad_by_freq; /* as in trek_lookup_opts; not for maxima */
 } trek_bag_opts;
 
-/* The mean, sum or maximum of the rows of each bag, as torch.nn.functional.embedding_bag, without the rows in between: weight
- * [n, d], indices of any integer dtype -> [bags, d]; 0 for an empty bag. 16-bit rows are summed in f32 and rounded once. Of equal
- * maxima the first gets the gradient; a NaN is one only as the first of its bag (as in PyTorch). per_sample_weights have a
- * gradient. ARGUMENT: an index outside the weight, offsets that do not rise from 0 to m at most, offsets without 1-D indices,
- * weights beside means and maxima, frequencies beside maxima; max_norm as above. */
+/* Computes the mean, sum or maximum of the rows of each bag without storing the rows in between
+ * (torch.nn.functional.embedding_bag). opts may be NULL. An empty bag gives 0. Of equal maxima the first gets the gradient. A NaN
+ * is a maximum only if it is the first of its bag, as in PyTorch. per_sample_weights get a gradient.
+ * Shapes: weight [n, d], indices -> [bags, d].
+ * Dtypes: indices of any integer dtype. 16-bit rows are summed in f32 and rounded once.
+ * Errors: ARGUMENT if an index is outside of the weight, if offsets do not increase from 0 to at most m or the indices are not
+ * 1-D, if weights are given for means or maxima, or scale_grad_by_freq for maxima. With max_norm also those of
+ * trek_embedding_with. */
 TREK_API trek_var *trek_embedding_bag(trek_var *weight, trek_var *indices, const trek_bag_opts *opts);
 
 /* --- positions ---------------------------------------------------------------------------------------- */
 
+/* Options of trek_rotary. */
 typedef struct trek_rotary_opts {
-    trek_var *positions;      /* numbers of any dtype but bool that broadcast to x's dimensions but the last; default: offset,
-                               * offset + 1, .. along T */
-    int64_t offset;           /* of the first position; default 0 */
-    int64_t dim;              /* how many elements are turned, even and at most D: R; default D */
-    double base;              /* default 10000 */
-    bool interleaved;         /* pairs are (0, 1), (2, 3), .. (GPT-J, RoFormer); default (0, R / 2), (1, R / 2 + 1), .. (Llama,
-                               * NeoX) */
-    trek_var *table;          /* [..., R], trek_rotary_table's of the positions: then only `interleaved` is looked at besides */
+    /* Numbers of any dtype except bool that broadcast to the dimensions of x without the last. Default NULL: offset, offset + 1
+     * and so on along T. */
+    trek_var *positions;
+    int64_t offset; /* the first position; default 0 */
+    int64_t dim;    /* number R of elements that are rotated, even and at most D; default D */
+    double base;    /* base of the angles; default 10000 */
+    /* Pairs are (0, 1), (2, 3) and so on (GPT-J, RoFormer); default (0, R / 2), (1, R / 2 + 1) and so on (Llama, NeoX). */
+    bool interleaved;
+    /* [..., R] from trek_rotary_table for the positions; then only `interleaved` is used of the other options. */
+    trek_var *table;
 } trek_rotary_opts;
 
-/* Rotary positions (Su and others 2021): x [..., T, D], q or k, of a floating dtype and any strides; pair i of a position is
- * turned by position base^(-2 i / R); elements behind R stay as they are. Computed in f32 for 16 bits. opts may be NULL.
- * SHAPE: a D, or R, that is odd, positions that do not broadcast; ARGUMENT: a dim beyond D, a base that is not positive. No
- * gradient goes to positions or table. */
+/* Rotates pairs of elements of queries or keys by their positions (Su and others 2021): pair i is rotated by the angle position
+ * base^(-2 i / R). Elements after R stay as they are. opts may be NULL. No gradient goes to positions or table.
+ * Shapes: x [..., T, D] -> the same.
+ * Dtypes: floating; 16-bit x is computed in f32. x may have any strides.
+ * Errors: SHAPE if D or R is odd, or positions do not broadcast. ARGUMENT if dim is larger than D or base is not positive. */
 TREK_API trek_var *trek_rotary(trek_var *x, const trek_rotary_opts *opts);
-/* Cosines and sines of the angles for all layers of a model: positions [...] -> [..., dim], of `dtype`, f32 (which 16-bit x want,
- * too) or f64; angles are computed in f64. DTYPE, and ARGUMENT: an odd dim, one below 2, a base that is not positive. */
+
+/* Computes cosines and sines of the angles of trek_rotary, for all layers of a model. The angles are computed in f64.
+ * Shapes: positions [...] -> [..., dim].
+ * Dtypes: dtype is f32, which 16-bit x needs as well, or f64.
+ * Errors: DTYPE for other dtypes. ARGUMENT if dim is odd or below 2, or base is not positive. */
 TREK_API trek_var *trek_rotary_table(trek_var *positions, int64_t dim, double base, trek_dtype dtype);
 
-/* Sinusoidal positions (Vaswani and others 2017): positions [...], numbers of any dtype but bool -> [..., dim] of a floating
- * dtype: sin(position base^(-2 i / dim)) at 2 i, its cosine at 2 i + 1; base there 10000. A constant. ARGUMENT: a dim below 1,
- * a base that is not positive. */
+/* Computes sinusoidal positions (Vaswani and others 2017): element 2 i is sin(position base^(-2 i / dim)) and element 2 i + 1 is
+ * its cosine. The base of the paper is 10000. The result is a constant.
+ * Shapes: positions [...] -> [..., dim].
+ * Dtypes: positions of any dtype except bool; dtype is floating.
+ * Errors: ARGUMENT if dim is below 1 or base is not positive. */
 TREK_API trek_var *trek_sinusoidal_positions(trek_var *positions, int64_t dim, double base, trek_dtype dtype);
 
-/* A bias of attention's scores that grows with the distance (ALiBi; Press and others 2022): [heads, queries, keys], - slope of
- * the head |distance|, the last query standing at the last key. Slopes 2^(-8 h / heads), h from 1 on; of heads that are no
- * power of two those of the power below, then every second one of twice that. A constant. ARGUMENT: a number below 1; DTYPE:
- * not floating. */
+/* Computes a bias of attention scores that falls with the distance, -slope |distance|, where each head has its own slope (ALiBi;
+ * Press and others 2022). The last query is at the position of the last key. The slopes are 2^(-8 h / heads) for h from 1 on. If
+ * heads is not a power of two, they are those of the power of two below, followed by every second one of twice that number. The
+ * result is a constant.
+ * Shapes: [heads, queries, keys].
+ * Errors: ARGUMENT if a number is below 1. DTYPE if dtype is not floating. */
 TREK_API trek_var *trek_alibi(int64_t heads, int64_t queries, int64_t keys, trek_dtype dtype, trek_device device);
 
-/* T5's buckets of relative positions (Raffel and others 2020), key minus query, of any shape and integer dtype: i64 in
- * [0, buckets), rows of a table of biases. Half of them (with bidirectional: a quarter for each side) are of one distance each,
- * the others wider and wider up to max_distance. Without bidirectional keys behind the query all are in bucket 0. ARGUMENT: too
- * few buckets to halve, a max_distance within the exact ones. */
+/* Computes T5's buckets of relative positions, which are the rows of a table of biases (Raffel and others 2020). relative is the
+ * position of the key minus that of the query. Half of the buckets, or with `bidirectional` a quarter for each side, stand for
+ * one distance each; the others are wider and wider up to max_distance. Without bidirectional all keys after the query are in
+ * bucket 0.
+ * Shapes: relative [...] -> i64 [...] in [0, buckets).
+ * Dtypes: relative has any integer dtype.
+ * Errors: ARGUMENT if there are too few buckets to halve, or if max_distance is within the exact buckets. */
 TREK_API trek_var *trek_relative_position_bucket(trek_var *relative, bool bidirectional, int64_t buckets, int64_t max_distance);
 
 TREK_END

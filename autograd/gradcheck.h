@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether derivatives are right: those of functions of one's own above all. */
+/* A check of derivatives, above all of functions that a program defines. */
 #ifndef TREK_AUTOGRAD_GRADCHECK_H
 #define TREK_AUTOGRAD_GRADCHECK_H
 
@@ -7,26 +7,29 @@
 
 TREK_BEGIN
 
-/* What is checked: a result of the inputs (f64, any shape), in the present scope. It gives the same result each time (a
- * function that draws numbers calls trek_seed first). NULL: failure. */
+/* Computes the result that is checked from the inputs: f64, of any shape, in the current scope. It must give the same result each
+ * time; a function that draws random numbers calls trek_seed first. NULL means failure. */
 typedef trek_var *(*trek_gradcheck_fn)(trek_var *const *inputs, int n, void *arg);
 
+/* Options of trek_gradcheck. */
 typedef struct trek_gradcheck_opts {
-    double eps;        /* the inputs are moved by it both ways; default 1e-6 */
-    double atol, rtol; /* right: within atol + rtol |difference quotient|; default 1e-5, 1e-3; TREK_ZERO for 0 */
-    bool second;       /* gradients of gradients, too */
-    uint64_t seed;     /* of the cotangents */
+    double eps;    /* the inputs are moved by this in both directions; default 1e-6 */
+    double atol;   /* largest absolute error; default 1e-5, TREK_ZERO for 0 */
+    double rtol;   /* largest error relative to the difference quotient, in addition to atol; default 1e-3, TREK_ZERO for 0 */
+    bool second;   /* checks gradients of gradients as well */
+    uint64_t seed; /* seed of the cotangents */
 } trek_gradcheck_opts;
 
-/* Compares the gradient of every input that requires one, element by element, with central differences, for a random
- * cotangent in [-1, 1] (so that a gradient that is right for a sum alone does not pass). Inputs: leaves; those that require a
- * gradient in f64, others of any dtype. They are moved in place and have their values again afterwards; their gradients are not
- * touched. It runs fn twice for each element. opts may be NULL. Of a function of several results each is checked by itself, or
- * trek_cat of all.
+/* Compares the gradient of every input that requires one with central differences, element by element. The comparison uses a
+ * random cotangent in [-1, 1], so that a gradient that is right only for a sum does not pass. If a function has several results,
+ * check each of them, or trek_cat of all. opts may be NULL.
  *
- * TREK_OK, or CALLBACK and which element of which input is how far off; also where fn gives two results for the same inputs.
- * ARGUMENT: something is NULL or out of range, or no input requires a gradient; DTYPE: not f64; STATE: an input is no leaf; what
- * fn reports. */
+ * The inputs are leaves. Those that require a gradient are f64; others have any dtype. They are moved in place and have their
+ * values again afterwards; their gradients are not touched. fn runs twice for each element.
+ *
+ * Errors: CALLBACK, with the element and its error, if a gradient is wrong, and if fn gives two results for the same inputs.
+ * ARGUMENT if an argument is NULL or out of range, or no input requires a gradient. DTYPE if such an input is not f64. STATE if
+ * an input is not a leaf. Errors of fn. */
 TREK_API trek_status trek_gradcheck(trek_gradcheck_fn fn, trek_var *const *inputs, int n, void *arg,
                                     const trek_gradcheck_opts *opts);
 

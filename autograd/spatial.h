@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Differentiable ops over space: padding, convolutions and pooling of one and three dimensions, pixels to channels and back. They
- * are made of the ops of ops.h, whose rules hold. Sizes along space stand in one list: of one dimension [0] alone counts; of
- * three [0] is depth, and [1] and [2], left 0, take the value before them (TREK_ZERO for 0). */
+/* Differentiable ops over space: padding, convolutions and pools of one and three dimensions, and ops that move elements between
+ * space and channels. They consist of the ops of autograd/ops.h, whose rules hold.
+ *
+ * Sizes along space are one list. In one dimension only [0] is read. In three dimensions [0] is depth, [1] height and [2] width;
+ * where [1] or [2] is left 0 it has the value before it (TREK_ZERO for 0). */
 #ifndef TREK_AUTOGRAD_SPATIAL_H
 #define TREK_AUTOGRAD_SPATIAL_H
 
@@ -10,61 +12,162 @@
 
 TREK_BEGIN
 
-/* Where elements outside of x come from. */
-typedef enum trek_pad_mode { TREK_PAD_CONSTANT, TREK_PAD_REFLECT, TREK_PAD_REPLICATE, TREK_PAD_CIRCULAR } trek_pad_mode;
+/* The source of elements outside of x. */
+typedef enum trek_pad_mode {
+    TREK_PAD_CONSTANT,  /* a given value */
+    TREK_PAD_REFLECT,   /* x mirrored at its edge elements, without the edge elements themselves */
+    TREK_PAD_REPLICATE, /* the nearest edge element */
+    TREK_PAD_CIRCULAR,  /* x repeated */
+} trek_pad_mode;
 
-/* sizes: before and after the last dimension, before and after the one in front of it, and so on, as torch.nn.functional.pad's;
- * of at most four dimensions. Negative ones take elements off; none at all: a copy. value: of constant padding alone. Any dtype.
- * ARGUMENT: an odd number of sizes, a value that x's dtype does not hold; SHAPE: more dimensions than x has, more reflected or
- * wrapped around than there is (a reflection leaves the edge out), more taken off than there is, where nothing is repeated. */
+/* Adds elements at the ends of the last dimensions of x, as torch.nn.functional.pad.
+ *   - sizes: elements before and after the last dimension, before and after the one before it, and so on, for at most four
+ *     dimensions. Negative numbers remove elements; an empty list gives a copy.
+ *   - value: the added value, used by TREK_PAD_CONSTANT only.
+ *
+ * Dtypes: all.
+ * Errors: ARGUMENT if the number of sizes is odd, the mode is unknown, or the dtype of x does not hold the value. SHAPE if there
+ * are sizes for more dimensions than x has, if reflection or repetition needs more elements than x has, or if more elements are
+ * removed than x has. */
 TREK_API trek_var *trek_pad(trek_var *x, trek_dims_list sizes, trek_pad_mode mode, double value);
 
-/* [..., C r r, H, W] -> [..., C, H r, W r], and back; r is the factor. */
+/* Moves elements from channels to space, where r is the factor (torch.nn.functional.pixel_shuffle).
+ * Shapes: x [..., C r r, H, W] -> [..., C, H r, W r].
+ * Errors: ARGUMENT if the factor is below 1. SHAPE if the channels are not a multiple of r r. */
 TREK_API trek_var *trek_pixel_shuffle(trek_var *x, int64_t factor);
+
+/* Moves elements from space to channels, where r is the factor (torch.nn.functional.pixel_unshuffle).
+ * Shapes: x [..., C, H r, W r] -> [..., C r r, H, W].
+ * Errors: ARGUMENT if the factor is below 1. SHAPE if height or width is not a multiple of r. */
 TREK_API trek_var *trek_pixel_unshuffle(trek_var *x, int64_t factor);
-/* [N, C, ...]: channels of `groups` groups in turns. */
+
+/* Interleaves the channels of `groups` groups (torch.nn.ChannelShuffle).
+ * Shapes: x [N, C, ...] -> the same.
+ * Errors: ARGUMENT if groups is below 1. SHAPE if the channels are not a multiple of groups. */
 TREK_API trek_var *trek_channel_shuffle(trek_var *x, int64_t groups);
 
-/* x [N, C, L], weight [O, C / groups, k], bias [O] or NULL -> [N, O, L']; transposed: weight [C, O / groups, k]. Dtypes, sizes
- * and errors as trek_conv2d's and trek_conv_transpose2d's. opts may be NULL. Of padding that is to give x's size (padding_kind)
- * ARGUMENT: strides, numbers of padding. */
+/* Computes a one-dimensional convolution. bias and opts may be NULL.
+ * Shapes: x [N, C, L], weight [O, C / groups, k], bias [O] -> [N, O, L'], where L' is computed as in trek_conv2d.
+ * Dtypes: those of trek_conv2d.
+ * Errors: those of trek_conv2d, and ARGUMENT if padding_kind keeps the size of x and there are strides or numbers of padding. */
 TREK_API trek_var *trek_conv1d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts);
+
+/* Computes a one-dimensional transposed convolution. bias and opts may be NULL.
+ * Shapes: x [N, C, L], weight [C, O / groups, k], bias [O] -> [N, O, L'], where L' is computed as in trek_conv_transpose2d.
+ * Dtypes: those of trek_conv_transpose2d.
+ * Errors: those of trek_conv_transpose2d. */
 TREK_API trek_var *trek_conv_transpose1d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_transpose_opts *opts);
 
-/* x [N, C, D, H, W], weight [O, C / groups, kd, kh, kw], bias [O] or NULL -> [N, O, D', H', W']; transposed: weight
- * [C, O / groups, kd, kh, kw], sums in f32 for 16 bits. As in one dimension. */
+/* Computes a three-dimensional convolution. bias and opts may be NULL.
+ * Shapes: x [N, C, D, H, W], weight [O, C / groups, kd, kh, kw], bias [O] -> [N, O, D', H', W'], where the sizes are computed as
+ * in trek_conv2d.
+ * Dtypes: those of trek_conv2d.
+ * Errors: those of trek_conv1d. */
 TREK_API trek_var *trek_conv3d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts);
+
+/* Computes a three-dimensional transposed convolution. bias and opts may be NULL.
+ * Shapes: x [N, C, D, H, W], weight [C, O / groups, kd, kh, kw], bias [O] -> [N, O, D', H', W'], where the sizes are computed as
+ * in trek_conv_transpose2d.
+ * Dtypes: those of trek_conv_transpose2d. 16-bit products are summed in f32.
+ * Errors: those of trek_conv_transpose2d. */
 TREK_API trek_var *trek_conv_transpose3d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_transpose_opts *opts);
 
-/* Pools (the 2d ones without indices: ops.h). Of equal elements the first is taken, of NaNs the last; fractional max pooling is
- * left out.
- * x [N, C, L]. */
+/* Computes the maximum of each window in one dimension. Of equal elements the first is taken, of several NaNs the last.
+ * Shapes: x [N, C, L] -> [N, C, L'].
+ * Difference from PyTorch: trek has no fractional max pooling. */
 TREK_API trek_var *trek_max_pool1d(trek_var *x, const trek_pool_opts *opts);
+
+/* Computes the mean of each window in one dimension.
+ * Shapes: x [N, C, L] -> [N, C, L']. */
 TREK_API trek_var *trek_avg_pool1d(trek_var *x, const trek_pool_opts *opts);
+
+/* Computes means of windows that are chosen so that the result has a given size.
+ * Shapes: x [N, C, L] -> [N, C, length]. */
 TREK_API trek_var *trek_adaptive_avg_pool1d(trek_var *x, int64_t length);
-/* x [N, C, D, H, W]. */
+
+/* Computes the maximum of each window in three dimensions. Of equal elements the first is taken, of several NaNs the last.
+ * Shapes: x [N, C, D, H, W] -> [N, C, D', H', W'].
+ * Difference from PyTorch: trek has no fractional max pooling. */
 TREK_API trek_var *trek_max_pool3d(trek_var *x, const trek_pool_opts *opts);
+
+/* Computes the mean of each window in three dimensions.
+ * Shapes: x [N, C, D, H, W] -> [N, C, D', H', W']. */
 TREK_API trek_var *trek_avg_pool3d(trek_var *x, const trek_pool_opts *opts);
+
+/* Computes means of windows that are chosen so that the result has a given size.
+ * Shapes: x [N, C, D, H, W] -> [N, C, depth, height, width]. */
 TREK_API trek_var *trek_adaptive_avg_pool3d(trek_var *x, int64_t depth, int64_t height, int64_t width);
 
-/* Through *indices (may be NULL; NULL on failure), i64 of the result's shape: where in its channel, row by row, each element
- * comes from; -1 of a window wholly in the padding. */
+/* Computes trek_max_pool1d and writes the index of each maximum to *indices unless indices is NULL. An index is the position of
+ * the element in its channel, counted row by row; it is -1 for a window that lies wholly in the padding.
+ * Shapes: x [N, C, L] -> [N, C, L'], and *indices of the same shape (i64). On failure *indices is NULL. */
 TREK_API trek_var *trek_max_pool1d_with_indices(trek_var *x, const trek_pool_opts *opts, trek_var **indices);
+
+/* Computes trek_max_pool2d and writes the index of each maximum to *indices unless indices is NULL. An index is the position of
+ * the element in its channel, counted row by row; it is -1 for a window that lies wholly in the padding.
+ * Shapes: x [N, C, H, W] -> [N, C, H', W'], and *indices of the same shape (i64). On failure *indices is NULL. */
 TREK_API trek_var *trek_max_pool2d_with_indices(trek_var *x, const trek_pool_opts *opts, trek_var **indices);
+
+/* Computes trek_max_pool3d and writes the index of each maximum to *indices unless indices is NULL. An index is the position of
+ * the element in its channel, counted row by row; it is -1 for a window that lies wholly in the padding.
+ * Shapes: x [N, C, D, H, W] -> [N, C, D', H', W'], and *indices of the same shape (i64). On failure *indices is NULL. */
 TREK_API trek_var *trek_max_pool3d_with_indices(trek_var *x, const trek_pool_opts *opts, trek_var **indices);
-/* To a given size, windows as the averages have them; indices as above. All dtypes but bool. */
+
+/* Computes maxima of the windows of adaptive average pooling, so that the result has a given size, and writes their indices to
+ * *indices unless indices is NULL, as trek_max_pool1d_with_indices.
+ * Shapes: x [N, C, L] -> [N, C, length].
+ * Dtypes: all except bool. */
 TREK_API trek_var *trek_adaptive_max_pool1d(trek_var *x, int64_t length, trek_var **indices);
+
+/* Computes maxima of the windows of adaptive average pooling, so that the result has a given size, and writes their indices to
+ * *indices unless indices is NULL, as trek_max_pool2d_with_indices.
+ * Shapes: x [N, C, H, W] -> [N, C, height, width].
+ * Dtypes: all except bool. */
 TREK_API trek_var *trek_adaptive_max_pool2d(trek_var *x, int64_t height, int64_t width, trek_var **indices);
+
+/* Computes maxima of the windows of adaptive average pooling, so that the result has a given size, and writes their indices to
+ * *indices unless indices is NULL, as trek_max_pool3d_with_indices.
+ * Shapes: x [N, C, D, H, W] -> [N, C, depth, height, width].
+ * Dtypes: all except bool. */
 TREK_API trek_var *trek_adaptive_max_pool3d(trek_var *x, int64_t depth, int64_t height, int64_t width, trek_var **indices);
-/* The elements of x at the places of a pool's indices (i64, of x's shape), zeros between them; of several for one place the last
- * stays, and all get its gradient. ARGUMENT: an index outside the result, also -1; an output size that no such pool has. */
+
+/* Writes the elements of x to the positions that a max pooling took them from, with zeros between them. If several elements have
+ * the same index the last one stays, and all of them get its gradient.
+ * Shapes: x [N, C, L] and indices of the same shape (i64) -> [N, C, L'].
+ * Errors: ARGUMENT if an index is outside of the result or -1, or if no such pooling has this output size. */
 TREK_API trek_var *trek_max_unpool1d(trek_var *x, trek_var *indices, const trek_unpool_opts *opts);
+
+/* Writes the elements of x to the positions that a max pooling took them from, with zeros between them. If several elements have
+ * the same index the last one stays, and all of them get its gradient.
+ * Shapes: x [N, C, H, W] and indices of the same shape (i64) -> [N, C, H', W'].
+ * Errors: ARGUMENT if an index is outside of the result or -1, or if no such pooling has this output size. */
 TREK_API trek_var *trek_max_unpool2d(trek_var *x, trek_var *indices, const trek_unpool_opts *opts);
+
+/* Writes the elements of x to the positions that a max pooling took them from, with zeros between them. If several elements have
+ * the same index the last one stays, and all of them get its gradient.
+ * Shapes: x [N, C, D, H, W] and indices of the same shape (i64) -> [N, C, D', H', W'].
+ * Errors: ARGUMENT if an index is outside of the result or -1, or if no such pooling has this output size. */
 TREK_API trek_var *trek_max_unpool3d(trek_var *x, trek_var *indices, const trek_unpool_opts *opts);
-/* (sum of x^norm)^(1 / norm) of each window, floating; as PyTorch's a window that ceil_mode cuts off counts as a whole one by its
- * mean, and where the sum is 0 the gradient is. ARGUMENT: a norm of 0; padding, dilation. */
+
+/* Computes (sum of x^norm)^(1 / norm) of each window in one dimension. As in PyTorch, a window that ceil_mode cuts off counts as
+ * a whole one with its mean, and the gradient is 0 where the sum is 0.
+ * Shapes: x [N, C, L] -> [N, C, L'].
+ * Dtypes: floating.
+ * Errors: ARGUMENT if the norm is 0, or if there is padding or dilation. */
 TREK_API trek_var *trek_lp_pool1d(trek_var *x, double norm, const trek_pool_opts *opts);
+
+/* Computes (sum of x^norm)^(1 / norm) of each window in two dimensions. As in PyTorch, a window that ceil_mode cuts off counts as
+ * a whole one with its mean, and the gradient is 0 where the sum is 0.
+ * Shapes: x [N, C, H, W] -> [N, C, H', W'].
+ * Dtypes: floating.
+ * Errors: ARGUMENT if the norm is 0, or if there is padding or dilation. */
 TREK_API trek_var *trek_lp_pool2d(trek_var *x, double norm, const trek_pool_opts *opts);
+
+/* Computes (sum of x^norm)^(1 / norm) of each window in three dimensions. As in PyTorch, a window that ceil_mode cuts off counts
+ * as a whole one with its mean, and the gradient is 0 where the sum is 0.
+ * Shapes: x [N, C, D, H, W] -> [N, C, D', H', W'].
+ * Dtypes: floating.
+ * Errors: ARGUMENT if the norm is 0, or if there is padding or dilation. */
 TREK_API trek_var *trek_lp_pool3d(trek_var *x, double norm, const trek_pool_opts *opts);
 
 TREK_END

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Configurations of models as Hugging Face's programs write them (config.json): a JSON object of which the numbers, truth values
- * and texts that stand in it directly are kept.
+/* Configurations of models as Hugging Face's programs write them (config.json). A configuration is a JSON object, of which the
+ * numbers, truth values and texts at the top level are kept.
  *
  *     trek_config *config = trek_config_read("gpt2/config.json");
  *     int64_t layers, heads;
@@ -13,19 +13,33 @@
 
 TREK_BEGIN
 
+/* A configuration that was read from a file. */
 typedef struct trek_config trek_config;
 
-/* FORMAT: no well-formed JSON object, one with a key twice, or more than 16 MB; IO, MEMORY. */
+/* Reads a configuration and returns it, or NULL on failure. The caller owns it.
+ * Errors: FORMAT if the file is not a well-formed JSON object, has a key twice or has more than 16 MB. IO, MEMORY. */
 TREK_API trek_config *trek_config_read(const char *path);
+
+/* Frees the configuration and its texts. *config may be NULL and is NULL afterwards. */
 TREK_API void trek_config_free(trek_config **config);
 
-/* Whether there is such a key; what it holds does not matter (lists and objects are there, too). */
+/* Returns true if the object has the key, whatever its value is; lists and objects count, too. */
 TREK_API bool trek_config_has(const trek_config *config, const char *key);
-/* Each leaves *value as it is on failure: ARGUMENT, naming file and key, if it is not there or is something else. A number
- * that is written as an integer is one for both of the first two. A text lives as long as the configuration. */
+
+/* Writes the integer of a key to *value.
+ * Errors: ARGUMENT, with file and key, if the key is missing or its value is not an integer. *value stays as it is then. */
 TREK_API trek_status trek_config_integer(const trek_config *config, const char *key, int64_t *value);
+
+/* Writes the number of a key, which may be an integer, to *value.
+ * Errors: ARGUMENT, with file and key, if the key is missing or its value is not a number. *value stays as it is then. */
 TREK_API trek_status trek_config_number(const trek_config *config, const char *key, double *value);
+
+/* Writes the truth value of a key to *value.
+ * Errors: ARGUMENT, with file and key, if the key is missing or its value is not a truth value. *value stays as it is then. */
 TREK_API trek_status trek_config_bool(const trek_config *config, const char *key, bool *value);
+
+/* Writes the text of a key to *value. The configuration owns the text.
+ * Errors: ARGUMENT, with file and key, if the key is missing or its value is not a text. *value stays as it is then. */
 TREK_API trek_status trek_config_text(const trek_config *config, const char *key, const char **value);
 
 TREK_END

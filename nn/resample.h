@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layers of other sizes and of windows, without parameters. Part of nn/layers.h, whose rules hold. */
+/* Layers that change sizes or take windows, without parameters. Part of nn/layers.h, whose rules hold. */
 #ifndef TREK_NN_RESAMPLE_H
 #define TREK_NN_RESAMPLE_H
 
@@ -8,11 +8,17 @@
 
 TREK_BEGIN
 
-/* trek_interpolate (autograd/resample.h); places by the sizes where recompute_scale is set. ARGUMENT: no size and no scale, or
- * both; no such mode. */
+/* Returns a layer that computes trek_interpolate (autograd/resample.h). The size of the result, not opts->scale, determines the
+ * positions if recompute_scale is set.
+ * Errors: ARGUMENT if neither or both of size and scale are given, or if the mode is unknown. */
 TREK_API trek_module *trek_nn_upsample(const trek_interpolate_opts *opts);
-/* trek_unfold and trek_fold. ARGUMENT: no kernel, no size. */
+
+/* Returns a layer that computes trek_unfold.
+ * Errors: ARGUMENT if the kernel is missing. */
 TREK_API trek_module *trek_nn_unfold(const trek_unfold_opts *opts);
+
+/* Returns a layer that computes trek_fold to a size of [height, width].
+ * Errors: ARGUMENT if the kernel or the size is missing. */
 TREK_API trek_module *trek_nn_fold(int64_t height, int64_t width, const trek_unfold_opts *opts);
 
 TREK_END

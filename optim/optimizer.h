@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers over flat arenas: one fused, multi-threaded loop a step. Formulas
- * and defaults are PyTorch's. 16-bit parameters (bf16, f16) are updated in f32 master
- * copies and rewritten from them; new values given to them from outside (trek_tensor_copy_from,
- * loading, initialising; not through trek_tensor_data) are taken over at the next step.
- * Parameters of one optimizer are on one GPU, or on CPUs. */
+/* Optimizers over flat arenas, with one fused, multi-threaded loop for a step. Formulas and defaults are PyTorch's.
+ *
+ * Parameters in 16 bits (bf16, f16) are updated in f32 master copies and rewritten from them. New values that are given to them
+ * from outside are taken over at the next step, if they come from trek_tensor_copy_from, loading or initialising, and not through
+ * trek_tensor_data. The parameters of one optimizer are all on one GPU, or all on CPUs. */
 #ifndef TREK_OPTIM_OPTIMIZER_H
 #define TREK_OPTIM_OPTIMIZER_H
 
@@ -13,243 +13,370 @@
 
 TREK_BEGIN
 
+/* Options of trek_sgd. */
 typedef struct trek_sgd_opts {
-    double lr;             /* default 1e-3; TREK_ZERO for 0, at which nothing is learnt */
-    double momentum;       /* default 0 */
-    double dampening;      /* default 0 */
-    double weight_decay;   /* default 0 (L2) */
-    bool nesterov;         /* needs momentum > 0 and dampening 0: ARGUMENT */
-    bool maximize;
+    double lr;           /* learning rate; default 1e-3, TREK_ZERO for 0 */
+    double momentum;     /* weight of the earlier steps; default 0 */
+    double dampening;    /* the part of the gradient that is left out of the momentum; default 0 */
+    double weight_decay; /* L2 penalty: this times the parameter is added to the gradient; default 0 */
+    bool nesterov;       /* uses Nesterov momentum, which requires a momentum above 0 and dampening 0 (ARGUMENT) */
+    bool maximize;       /* maximises the objective instead of minimising it */
 } trek_sgd_opts;
 
+/* Options of trek_adam and trek_adamw. */
 typedef struct trek_adam_opts {
-    double lr;             /* default 1e-3; TREK_ZERO for 0, at which nothing is learnt */
-    double beta1, beta2;   /* default 0.9, 0.999; TREK_ZERO for 0 */
-    double eps;            /* default 1e-8; TREK_ZERO for 0 */
-    double weight_decay;   /* trek_adam: L2, default 0; trek_adamw: decoupled, default 0.01, TREK_ZERO for 0 */
-    bool maximize;
-    bool amsgrad;          /* gradients are divided by the root of the largest average of squares so far */
+    double lr;    /* learning rate; default 1e-3, TREK_ZERO for 0 */
+    double beta1; /* decay of the average of gradients, in [0, 1); default 0.9, TREK_ZERO for 0 */
+    double beta2; /* decay of the average of squared gradients, in [0, 1); default 0.999, TREK_ZERO for 0 */
+    double eps;   /* added to the denominator; default 1e-8, TREK_ZERO for 0 */
+    /* Trek_adam: L2 penalty, default 0. trek_adamw: decoupled weight decay, default 0.01, TREK_ZERO for 0. */
+    double weight_decay;
+    bool maximize; /* maximises the objective instead of minimising it */
+    bool amsgrad;  /* divides by the largest average of squares so far */
 } trek_adam_opts;
 
+/* Options of trek_adagrad. */
 typedef struct trek_adagrad_opts {
-    double lr;             /* default 0.01; TREK_ZERO for 0 */
-    double lr_decay;       /* default 0: lr / (1 + (step - 1) lr_decay) */
-    double weight_decay;   /* default 0 (L2) */
-    double initial_accumulator_value; /* default 0 */
-    double eps;            /* default 1e-10; TREK_ZERO for 0 */
-    bool maximize;
+    double lr;                        /* learning rate; default 0.01, TREK_ZERO for 0 */
+    double lr_decay;                  /* the rate is lr / (1 + (step - 1) lr_decay); default 0 */
+    double weight_decay;              /* L2 penalty: this times the parameter is added to the gradient; default 0 */
+    double initial_accumulator_value; /* initial sum of squares; default 0 */
+    double eps;                       /* added to the denominator; default 1e-10, TREK_ZERO for 0 */
+    bool maximize;                    /* maximises the objective instead of minimising it */
 } trek_adagrad_opts;
 
+/* Options of trek_adadelta. */
 typedef struct trek_adadelta_opts {
-    double lr;             /* default 1; TREK_ZERO for 0 */
-    double rho;            /* default 0.9, of the averages of squares; TREK_ZERO for 0 */
-    double eps;            /* default 1e-6; TREK_ZERO for 0 */
-    double weight_decay;   /* default 0 (L2) */
-    bool maximize;
+    double lr;           /* learning rate; default 1, TREK_ZERO for 0 */
+    double rho;          /* decay of the averages of squares, in [0, 1); default 0.9, TREK_ZERO for 0 */
+    double eps;          /* added to the averages of squares before their roots are taken; default 1e-6, TREK_ZERO for 0 */
+    double weight_decay; /* L2 penalty: this times the parameter is added to the gradient; default 0 */
+    bool maximize;       /* maximises the objective instead of minimising it */
 } trek_adadelta_opts;
 
+/* Options of trek_adamax. */
 typedef struct trek_adamax_opts {
-    double lr;             /* default 2e-3; TREK_ZERO for 0 */
-    double beta1, beta2;   /* default 0.9, 0.999; TREK_ZERO for 0 */
-    double eps;            /* default 1e-8; TREK_ZERO for 0 */
-    double weight_decay;   /* default 0 (L2) */
-    bool maximize;
+    double lr;           /* learning rate; default 2e-3, TREK_ZERO for 0 */
+    double beta1;        /* decay of the average of gradients, in [0, 1); default 0.9, TREK_ZERO for 0 */
+    double beta2;        /* decay of the largest magnitude, in [0, 1); default 0.999, TREK_ZERO for 0 */
+    double eps;          /* added to the denominator; default 1e-8, TREK_ZERO for 0 */
+    double weight_decay; /* L2 penalty: this times the parameter is added to the gradient; default 0 */
+    bool maximize;       /* maximises the objective instead of minimising it */
 } trek_adamax_opts;
 
+/* Options of trek_nadam. */
 typedef struct trek_nadam_opts {
-    double lr;             /* default 2e-3; TREK_ZERO for 0 */
-    double beta1, beta2;   /* default 0.9, 0.999; TREK_ZERO for 0 */
-    double eps;            /* default 1e-8; TREK_ZERO for 0 */
-    double weight_decay;   /* default 0: L2, or decoupled: */
-    double momentum_decay; /* default 4e-3; TREK_ZERO for 0 */
-    bool decoupled_weight_decay;
-    bool maximize;
+    double lr;                   /* learning rate; default 2e-3, TREK_ZERO for 0 */
+    double beta1;                /* decay of the average of gradients, in [0, 1); default 0.9, TREK_ZERO for 0 */
+    double beta2;                /* decay of the average of squared gradients, in [0, 1); default 0.999, TREK_ZERO for 0 */
+    double eps;                  /* added to the denominator; default 1e-8, TREK_ZERO for 0 */
+    double weight_decay;         /* weight decay: an L2 penalty unless decoupled_weight_decay is set; default 0 */
+    double momentum_decay;       /* decay of the momentum schedule; default 4e-3, TREK_ZERO for 0 */
+    bool decoupled_weight_decay; /* makes weight_decay decoupled, as in AdamW */
+    bool maximize;               /* maximises the objective instead of minimising it */
 } trek_nadam_opts;
 
+/* Options of trek_radam. */
 typedef struct trek_radam_opts {
-    double lr;             /* default 1e-3; TREK_ZERO for 0 */
-    double beta1, beta2;   /* default 0.9, 0.999; TREK_ZERO for 0 */
-    double eps;            /* default 1e-8; TREK_ZERO for 0 */
-    double weight_decay;   /* default 0: L2, or decoupled: */
-    bool decoupled_weight_decay;
-    bool maximize;
+    double lr;                   /* learning rate; default 1e-3, TREK_ZERO for 0 */
+    double beta1;                /* decay of the average of gradients, in [0, 1); default 0.9, TREK_ZERO for 0 */
+    double beta2;                /* decay of the average of squared gradients, in [0, 1); default 0.999, TREK_ZERO for 0 */
+    double eps;                  /* added to the denominator; default 1e-8, TREK_ZERO for 0 */
+    double weight_decay;         /* weight decay: an L2 penalty unless decoupled_weight_decay is set; default 0 */
+    bool decoupled_weight_decay; /* makes weight_decay decoupled, as in AdamW */
+    bool maximize;               /* maximises the objective instead of minimising it */
 } trek_radam_opts;
 
+/* Options of trek_lion. */
 typedef struct trek_lion_opts {
-    double lr;             /* default 1e-4, a third to a tenth of AdamW's; TREK_ZERO for 0 */
-    double beta1, beta2;   /* default 0.9 (of the step), 0.99 (of the average); TREK_ZERO for 0 */
-    double weight_decay;   /* default 0 (decoupled) */
-    bool maximize;
+    double lr;           /* learning rate, a third to a tenth of the one of AdamW; default 1e-4, TREK_ZERO for 0 */
+    double beta1;        /* weight of the average in the step, in [0, 1); default 0.9, TREK_ZERO for 0 */
+    double beta2;        /* decay of the average of gradients, in [0, 1); default 0.99, TREK_ZERO for 0 */
+    double weight_decay; /* decoupled weight decay; default 0 */
+    bool maximize;       /* maximises the objective instead of minimising it */
 } trek_lion_opts;
 
+/* Options of trek_rmsprop. */
 typedef struct trek_rmsprop_opts {
-    double lr;             /* default 0.01; TREK_ZERO for 0 */
-    double alpha;          /* default 0.99, of the average of squares; TREK_ZERO for 0 */
-    double eps;            /* default 1e-8; TREK_ZERO for 0 */
-    double weight_decay;   /* default 0 (L2) */
-    double momentum;       /* default 0 */
-    bool centered;         /* gradients are divided by the root of their variance instead */
-    bool maximize;
+    double lr;           /* learning rate; default 0.01, TREK_ZERO for 0 */
+    double alpha;        /* decay of the average of squares; default 0.99, TREK_ZERO for 0 */
+    double eps;          /* added to the denominator; default 1e-8, TREK_ZERO for 0 */
+    double weight_decay; /* L2 penalty: this times the parameter is added to the gradient; default 0 */
+    double momentum;     /* weight of the earlier steps; default 0 */
+    bool centered;       /* divides by the root of the variance instead of the root of the mean of squares */
+    bool maximize;       /* maximises the objective instead of minimising it */
 } trek_rmsprop_opts;
 
-/* For gradients of the whole set: the sign says which way, and each element's step grows while it stays. */
+/* Options of trek_rprop. */
 typedef struct trek_rprop_opts {
-    double lr;             /* default 0.01: the first step; TREK_ZERO for 0. What is set later means nothing */
-    double eta_minus, eta_plus; /* default 0.5, 1.2: steps are multiplied by them where the sign has changed, has not */
-    double step_min, step_max;  /* default 1e-6, 50; TREK_ZERO for 0 */
-    bool maximize;
+    /* Size of the first step; default 0.01, TREK_ZERO for 0. Learning rates that are set later have no effect. */
+    double lr;
+    double eta_minus; /* factor of a step size when the sign has changed, in (0, 1); default 0.5 */
+    double eta_plus;  /* factor of a step size when the sign has not changed, above 1; default 1.2 */
+    double step_min;  /* smallest step size; default 1e-6, TREK_ZERO for 0 */
+    double step_max;  /* largest step size; default 50, TREK_ZERO for 0 */
+    bool maximize;    /* maximises the objective instead of minimising it */
 } trek_rprop_opts;
 
-/* Those that look at whole parameters. On a GPU, LAMB and LARS take three passes over all parameters, Adafactor and Muon a
- * dozen small kernels for each parameter (Muon's products are cuBLASLt's): capture the step (graph/capture.h). */
-
+/* Options of trek_lamb. */
 typedef struct trek_lamb_opts {
-    double lr;             /* default 1e-3; TREK_ZERO for 0 */
-    double beta1, beta2;   /* default 0.9, 0.999; TREK_ZERO for 0 */
-    double eps;            /* default 1e-6; TREK_ZERO for 0 */
-    double weight_decay;   /* default 0 (decoupled; part of what is brought to the parameter's norm) */
-    bool maximize;
+    double lr;    /* learning rate; default 1e-3, TREK_ZERO for 0 */
+    double beta1; /* decay of the average of gradients, in [0, 1); default 0.9, TREK_ZERO for 0 */
+    double beta2; /* decay of the average of squared gradients, in [0, 1); default 0.999, TREK_ZERO for 0 */
+    double eps;   /* added to the denominator; default 1e-6, TREK_ZERO for 0 */
+    /* Decoupled weight decay, which is part of the update that is scaled to the norm of the parameter; default 0. */
+    double weight_decay;
+    bool maximize; /* maximises the objective instead of minimising it */
 } trek_lamb_opts;
 
+/* Options of trek_lars. */
 typedef struct trek_lars_opts {
-    double lr;             /* default 0.1; TREK_ZERO for 0 */
-    double momentum;       /* default 0.9; TREK_ZERO for 0 */
-    double weight_decay;   /* default 0 (L2) */
-    double trust_coefficient; /* default 1e-3; TREK_ZERO: the rate is lr, as for biases and norms it often is */
-    double eps;            /* default 1e-8; TREK_ZERO for 0 */
-    bool maximize;
+    double lr;           /* learning rate; default 0.1, TREK_ZERO for 0 */
+    double momentum;     /* weight of the earlier steps; default 0.9, TREK_ZERO for 0 */
+    double weight_decay; /* L2 penalty: this times the parameter is added to the gradient; default 0 */
+    /* Factor of the ratio of norms; default 1e-3. TREK_ZERO uses lr as it is, as is usual for biases and norms. */
+    double trust_coefficient;
+    double eps;    /* added to the denominator; default 1e-8, TREK_ZERO for 0 */
+    bool maximize; /* maximises the objective instead of minimising it */
 } trek_lars_opts;
 
+/* Options of trek_adafactor. */
 typedef struct trek_adafactor_opts {
-    double lr;             /* default 0.01: a limit of the relative step 1 / sqrt(step); TREK_ZERO for 0 */
-    double beta2_decay;    /* default -0.8; at most 0, TREK_ZERO for 0 */
-    double eps1, eps2;     /* default: epsilon of the dtype that is updated (f32 for 16-bit parameters), 1e-3 */
-    double d;              /* default 1, at least that: updates with a larger root mean square are shortened */
-    double weight_decay;   /* default 0 (decoupled) */
-    bool maximize;
+    double lr;          /* upper limit of the relative step 1 / sqrt(step); default 0.01, TREK_ZERO for 0 */
+    double beta2_decay; /* exponent of the decay of the averages, at most 0; default -0.8, TREK_ZERO for 0 */
+    /* Added to squared gradients; default: the epsilon of the dtype that is updated, which is f32 for 16-bit parameters. */
+    double eps1;
+    double eps2;         /* smallest root mean square of a parameter that scales its step; default 1e-3 */
+    double d;            /* largest root mean square of an update, at least 1; larger updates are shortened to it. Default 1 */
+    double weight_decay; /* decoupled weight decay; default 0 */
+    bool maximize;       /* maximises the objective instead of minimising it */
 } trek_adafactor_opts;
 
+/* How Muon scales the learning rate of a matrix. */
 typedef enum trek_muon_adjust {
     TREK_MUON_ORIGINAL,        /* lr sqrt(max(1, rows / columns)) */
-    TREK_MUON_MATCH_RMS_ADAMW, /* lr 0.2 sqrt(max(rows, columns)): rates and decay of AdamW fit */
+    TREK_MUON_MATCH_RMS_ADAMW, /* lr 0.2 sqrt(max(rows, columns)): learning rates and weight decay of AdamW fit */
     TREK_MUON_SPECTRAL,        /* lr sqrt(rows / columns) */
 } trek_muon_adjust;
 
-/* Matrices only (SHAPE at the step): others, and embeddings and heads, go into groups with adam. */
+/* Options of trek_muon. Muon itself updates matrices only; a step fails with SHAPE for others. Put other parameters, embeddings
+ * and output heads into groups with adam. */
 typedef struct trek_muon_opts {
-    double lr;             /* default 1e-3; TREK_ZERO for 0 */
-    double weight_decay;   /* default 0.1 (decoupled); TREK_ZERO for 0 */
-    double momentum;       /* default 0.95; TREK_ZERO for 0 */
-    bool without_nesterov;
-    double ns_coefficients[3]; /* default 3.4445, -4.775, 2.0315 */
-    double eps;            /* default 1e-7, with adam 1e-8; TREK_ZERO for 0 */
-    double ns_steps;       /* default 5, below 100; an integer. TREK_ZERO for 0 */
-    trek_muon_adjust adjust_lr;
-    bool adam;             /* this group is updated by AdamW, with lr, weight_decay, eps and */
-    double beta1, beta2;   /* default 0.9, 0.999; TREK_ZERO for 0 */
+    double lr;                  /* learning rate; default 1e-3, TREK_ZERO for 0 */
+    double weight_decay;        /* decoupled weight decay; default 0.1, TREK_ZERO for 0 */
+    double momentum;            /* decay of the average of gradients; default 0.95, TREK_ZERO for 0 */
+    bool without_nesterov;      /* uses plain momentum instead of Nesterov momentum */
+    double ns_coefficients[3];  /* coefficients of the Newton-Schulz iteration; default 3.4445, -4.775, 2.0315 */
+    double eps;                 /* smallest norm that is divided by; default 1e-7, or 1e-8 with adam, TREK_ZERO for 0 */
+    double ns_steps;            /* number of Newton-Schulz iterations, an integer below 100; default 5, TREK_ZERO for 0 */
+    trek_muon_adjust adjust_lr; /* how the learning rate is scaled; default TREK_MUON_ORIGINAL */
+    bool adam;                  /* updates this group by AdamW instead, with lr, weight_decay, eps, beta1 and beta2 */
+    /* Only with adam: decay of the average of gradients, in [0, 1); default 0.9, TREK_ZERO for 0. */
+    double beta1;
+    /* Only with adam: decay of the average of squares, in [0, 1); default 0.999, TREK_ZERO for 0. */
+    double beta2;
 } trek_muon_opts;
 
-/* What an optimizer is: optim/optimizer_class.h, which also says how to write one. */
+/* What an optimizer does. optim/optimizer_class.h describes it and how to write one. */
 typedef struct trek_optimizer_class trek_optimizer_class;
 
-/* A value that says which optimizer with which options; each rank makes its own from it. Options are in the order of the class,
- * the learning rate first; 0 stands for the default, TREK_ZERO for 0. */
+/* A value that names an optimizer and its options. Each rank makes its own optimizer from it. */
 typedef struct trek_optimizer_spec {
-    const trek_optimizer_class *klass; /* NULL: none */
+    const trek_optimizer_class *klass; /* the optimizer; NULL: not set */
+    /* The options in the order of the class, the learning rate first. 0 stands for the default, TREK_ZERO for 0. */
     double options[TREK_UPDATE_OPTIONS];
-    trek_dtype state_dtype; /* trek_with_state */
+    trek_dtype state_dtype; /* dtype of the state; see trek_with_state */
 } trek_optimizer_spec;
 
-/* Each the optimizer of its options; numbers out of range are errors where an optimizer is made of it. */
+/* Returns the spec of SGD with momentum, as torch.optim.SGD.
+ * Errors: options out of range are reported where an optimizer is made from the spec. */
 TREK_API trek_optimizer_spec trek_sgd(trek_sgd_opts opts);
+
+/* Returns the spec of Adam (Kingma and Ba 2015), as torch.optim.Adam.
+ * Errors: options out of range are reported where an optimizer is made from the spec. */
 TREK_API trek_optimizer_spec trek_adam(trek_adam_opts opts);
+
+/* Returns the spec of AdamW (Loshchilov and Hutter 2019), Adam with decoupled weight decay, as torch.optim.AdamW.
+ * Errors: options out of range are reported where an optimizer is made from the spec. */
 TREK_API trek_optimizer_spec trek_adamw(trek_adam_opts opts);
+
+/* Returns the spec of RMSprop, as torch.optim.RMSprop.
+ * Errors: options out of range are reported where an optimizer is made from the spec. */
 TREK_API trek_optimizer_spec trek_rmsprop(trek_rmsprop_opts opts);
+
+/* Returns the spec of Adagrad, as torch.optim.Adagrad.
+ * Errors: options out of range are reported where an optimizer is made from the spec. */
 TREK_API trek_optimizer_spec trek_adagrad(trek_adagrad_opts opts);
+
+/* Returns the spec of Adadelta, as torch.optim.Adadelta.
+ * Errors: options out of range are reported where an optimizer is made from the spec. */
 TREK_API trek_optimizer_spec trek_adadelta(trek_adadelta_opts opts);
+
+/* Returns the spec of Adamax, as torch.optim.Adamax.
+ * Errors: options out of range are reported where an optimizer is made from the spec. */
 TREK_API trek_optimizer_spec trek_adamax(trek_adamax_opts opts);
+
+/* Returns the spec of NAdam, as torch.optim.NAdam.
+ * Errors: options out of range are reported where an optimizer is made from the spec. */
 TREK_API trek_optimizer_spec trek_nadam(trek_nadam_opts opts);
+
+/* Returns the spec of RAdam, as torch.optim.RAdam.
+ * Errors: options out of range are reported where an optimizer is made from the spec. */
 TREK_API trek_optimizer_spec trek_radam(trek_radam_opts opts);
+
+/* Returns the spec of Rprop (Riedmiller and Braun 1993), as torch.optim.Rprop. It is for gradients of the whole data set: only
+ * the sign of a gradient counts, and the step of an element grows as long as its sign stays the same.
+ * Errors: options out of range are reported where an optimizer is made from the spec. */
 TREK_API trek_optimizer_spec trek_rprop(trek_rprop_opts opts);
+
+/* Returns the spec of Lion. The sign of an average of gradients gives the direction.
+ * Errors: options out of range are reported where an optimizer is made from the spec. */
 TREK_API trek_optimizer_spec trek_lion(trek_lion_opts opts);
+
+/* Returns the spec of LAMB. On a GPU it takes three passes over all parameters.
+ * Errors: options out of range are reported where an optimizer is made from the spec. */
 TREK_API trek_optimizer_spec trek_lamb(trek_lamb_opts opts);
+
+/* Returns the spec of LARS. On a GPU it takes three passes over all parameters.
+ * Errors: options out of range are reported where an optimizer is made from the spec. */
 TREK_API trek_optimizer_spec trek_lars(trek_lars_opts opts);
+
+/* Returns the spec of Adafactor, as torch.optim.Adafactor. On a GPU it runs a dozen small kernels for each parameter: capture the
+ * step (graph/capture.h).
+ * Errors: options out of range are reported where an optimizer is made from the spec. */
 TREK_API trek_optimizer_spec trek_adafactor(trek_adafactor_opts opts);
+
+/* Returns the spec of Muon, as torch.optim.Muon. On a GPU it runs a dozen small kernels for each parameter, with products by
+ * cuBLASLt: capture the step (graph/capture.h).
+ * Errors: options out of range are reported where an optimizer is made from the spec. */
 TREK_API trek_optimizer_spec trek_muon(trek_muon_opts opts);
 
-/* The same optimizer, whose state (moments, momentum) is kept in `dtype`: TREK_F32, which it is without this; TREK_BF16, at 2
- * bytes less for each number; or TREK_U8, at 3 bytes less. AdamW of f32 parameters takes 16, 12 or 10 bytes each for parameter,
- * gradient and state. trek_with_state(trek_adamw((trek_adam_opts){ .lr = 3e-4 }), TREK_BF16)
- * Updates are made in f32. f64 parameters keep f64 state, 16-bit ones f32 masters. It is the same for all groups: one whose spec
- * does not say takes the optimizer's. Threads, ranks and resumed runs give the same bits.
+/* Returns the spec of the same optimizer with its state (moments, momentum) kept in `dtype`.
  *
- * bf16 is rounded up or down by chance, in proportion (stochastic rounding; Gupta and others, "Deep learning with limited
- * numerical precision", 2015): to the nearest, averages that change by less than half of bf16's distances, 0.4 %, would stand
- * still. The chance is a function of the parameter's place and its count of updates.
+ *   - TREK_F32: the state as it is without this function.
+ *   - TREK_BF16: 2 bytes less for each number.
+ *   - TREK_U8: 3 bytes less for each number.
  *
- * u8 is 8-bit numbers of blocks, after Dettmers and others, "8-bit Optimizers via Block-wise Quantization", 2022: 256
- * neighbouring elements of a parameter, of small ones fewer, share an f32 scale, and each is the nearest of 256 numbers by that
- * scale, which are a few percent apart and reach over seven decades (tensor/state_code.h). Averages go on where a block's largest
- * do; within a block they move in steps of those few percent, to the nearest. A block with an element that is inf or NaN is NaN.
- * Parameters of all sizes have it. Not for averaged parameters (.average, and policies that average: UNSUPPORTED at the first
- * batch), unless an outer optimizer keeps states each rank's own.
+ * AdamW with f32 parameters takes 16, 12 or 10 bytes for each parameter with its gradient and state.
+ * Example: trek_with_state(trek_adamw((trek_adam_opts){ .lr = 3e-4 }), TREK_BF16).
  *
- * Saved state is in the dtype it is kept in, u8 as codes "NAME.exp_avg" and scales "NAME.exp_avg.scale"; any is loaded into any
- * (rounded to the nearest). Errors, where an optimizer or a group is made of it: ARGUMENT for another dtype, and for a group with
- * another one than the optimizer's; UNSUPPORTED for LAMB, LARS, Adafactor and Muon, and other classes that update whole
- * parameters. */
+ * Updates are computed in f32. The state of f64 parameters stays f64, and 16-bit parameters keep their f32 master copies. All
+ * groups use the same dtype: a group whose spec sets none takes the optimizer's. The results have the same bits for any number of
+ * threads or ranks and after resuming.
+ *
+ * bf16 numbers are rounded up or down at random, in proportion (stochastic rounding; Gupta and others, "Deep learning with
+ * limited numerical precision", 2015). Rounding to nearest would keep averages from changing by less than half of bf16's spacing,
+ * 0.4 %. The random numbers depend only on the parameter's position and its count of updates.
+ *
+ * u8 numbers are 8-bit codes of blocks (after Dettmers and others, "8-bit Optimizers via Block-wise Quantization", 2022). The 256
+ * neighbouring elements of a block, fewer in small parameters, share an f32 scale. Each is the nearest of 256 numbers times this
+ * scale, which are a few percent apart and span seven decades (tensor/state_code.h). Averages keep following the gradients near a
+ * block's maximum; smaller ones move in steps of a few percent. A block that contains inf or NaN becomes NaN. Parameters of all
+ * sizes use it. It cannot be used for averaged parameters (.average, and policies that average: UNSUPPORTED at the first batch),
+ * unless an outer optimizer keeps the states separate for each rank.
+ *
+ * Saved states keep their dtype, u8 as codes "NAME.exp_avg" and scales "NAME.exp_avg.scale". A state of any of these dtypes can
+ * be loaded into any other; it is rounded to nearest.
+ *
+ * Errors, reported where an optimizer or a group is made from the spec: ARGUMENT for another dtype, or if a group has another
+ * dtype than the optimizer. UNSUPPORTED for LAMB, LARS, Adafactor, Muon and other classes that update whole parameters. */
 TREK_API trek_optimizer_spec trek_with_state(trek_optimizer_spec spec, trek_dtype dtype);
 
+/* An optimizer with its state. */
 typedef struct trek_optimizer trek_optimizer;
 
-/* Over the listed parameters (moved into a flat arena), which make group 0. Errors: ARGUMENT for options out of range;
- * UNSUPPORTED for parameters on a GPU and a class that has no kernel there. */
+/* Returns a new optimizer over the parameters of the list, which become group 0 and move into a flat arena. Returns NULL on
+ * failure. The caller owns it.
+ * Errors: ARGUMENT if options are out of range or the list is empty. UNSUPPORTED if parameters are on a GPU and the class has no
+ * kernel there. MEMORY. */
 TREK_API trek_optimizer *trek_optimizer_new(trek_optimizer_spec spec, const trek_params *params);
+
+/* Frees the optimizer. *optimizer may be NULL and is NULL afterwards. */
 TREK_API void trek_optimizer_free(trek_optimizer **optimizer);
-/* One update of every parameter that has a gradient; frozen and unused ones are
- * untouched, by weight decay too. Gradients stay (see zero_grad). Changes nothing while an error is set. */
+
+/* Updates every parameter that has a gradient, once. Frozen parameters and parameters without a gradient stay as they are; they
+ * get no weight decay either. Gradients are kept (trek_optimizer_zero_grad). Nothing changes while an error is set. */
 TREK_API trek_status trek_optimizer_step(trek_optimizer *optimizer);
+
+/* Sets the gradients of all parameters to zero. */
 TREK_API trek_status trek_optimizer_zero_grad(trek_optimizer *optimizer);
-TREK_API trek_status trek_optimizer_set_lr(trek_optimizer *optimizer, double lr);             /* all groups */
-TREK_API trek_status trek_optimizer_set_group_lr(trek_optimizer *optimizer, int group, double lr); /* that group */
-TREK_API double trek_optimizer_lr(const trek_optimizer *optimizer);                           /* group 0 */
-TREK_API double trek_optimizer_group_lr(const trek_optimizer *optimizer, int group); /* of that group */
-/* Moves parameters of the optimizer (those listed) into a new group with options of its own, of the same class. Returns its
- * index, -1 on failure. */
+
+/* Sets the learning rate of all groups. */
+TREK_API trek_status trek_optimizer_set_lr(trek_optimizer *optimizer, double lr);
+
+/* Sets the learning rate of one group.
+ * Errors: ARGUMENT if the optimizer has no group with this index. */
+TREK_API trek_status trek_optimizer_set_group_lr(trek_optimizer *optimizer, int group, double lr);
+
+/* Returns the learning rate of group 0, or NaN on failure. */
+TREK_API double trek_optimizer_lr(const trek_optimizer *optimizer);
+
+/* Returns the learning rate of one group, or NaN on failure.
+ * Errors: ARGUMENT if the optimizer has no group with this index. */
+TREK_API double trek_optimizer_group_lr(const trek_optimizer *optimizer, int group);
+
+/* Moves the listed parameters, which are the optimizer's already, into a new group with its own options. Returns the index of the
+ * group, or -1 on failure.
+ * Errors: ARGUMENT if the spec is of another class or state dtype, an option is out of range, or a parameter is not one of the
+ * optimizer's. */
 TREK_API int trek_optimizer_add_group(trek_optimizer *optimizer, const trek_params *params, trek_optimizer_spec spec);
 
-/* The same for all that have fewer than two dimensions, biases and scales of norms: those that weight decay, LARS and Muon are
- * not for. trek_optimizer_vectors(optimizer, trek_adamw((trek_adam_opts){ .lr = 3e-4, .weight_decay = TREK_ZERO })) */
+/* Moves all parameters with fewer than two dimensions (biases and the scales of norms) into a new group. Returns the index of the
+ * group, or -1 on failure. Weight decay, LARS and Muon are not meant for such parameters.
+ * Example: trek_optimizer_vectors(optimizer, trek_adamw((trek_adam_opts){ .lr = 3e-4, .weight_decay = TREK_ZERO })). */
 TREK_API int trek_optimizer_vectors(trek_optimizer *optimizer, trek_optimizer_spec spec);
-/* Asks for each parameter what it is to have, given what it has; those of a group that get the same make a new one together.
- * Learning rates by layer: return now with now.options[0] times decay^(layers above). All or nothing but for lack of memory. */
+
+/* Returns the new spec of a parameter, given its current spec `now`. */
 typedef trek_optimizer_spec (*trek_regroup_fn)(const char *name, trek_var *param, trek_optimizer_spec now, void *arg);
+
+/* Calls fn for each parameter; the parameters of one group for which fn returns the same new spec form a new group. For learning
+ * rates by layer, return `now` with now.options[0] multiplied by decay^(layers above). On failure nothing has changed, except
+ * when memory runs out. */
 TREK_API trek_status trek_optimizer_regroup(trek_optimizer *optimizer, trek_regroup_fn fn, void *arg);
-/* Moments and step counts begin anew; groups, learning rates and what 16-bit parameters are in f32 stay. */
+
+/* Resets moments and step counts. Groups, learning rates and the f32 master copies of 16-bit parameters stay. */
 TREK_API trek_status trek_optimizer_reset(trek_optimizer *optimizer);
 
-/* Copies on the CPU of what the optimizer knows, PyTorch's state_dict(): "lr" (f64 [groups]), and of each parameter that has been
- * updated "NAME.step" (i64, a scalar), its class's numbers in its shape ("NAME.exp_avg"; 16-bit parameters': f32, and see
- * trek_with_state) and, where it is of 16 bits, "NAME.master" (f32), which stays after trek_optimizer_reset. The caller's
- * (trek_state_free); trek_state_write makes a file of it. A graph's is in trek_checkpoint_save's. NULL: MEMORY, or the device's
- * error. */
+/* Returns copies of the optimizer's state on the CPU, as state_dict() in PyTorch. Returns NULL on failure. The caller owns it
+ * (trek_state_free); trek_state_write writes it to a file. trek_checkpoint_save saves the optimizer of a graph.
+ *
+ * The state contains:
+ *   - "lr", f64 [groups].
+ *   - "NAME.step", an i64 scalar, for each parameter that has been updated.
+ *   - The numbers of its class in the shape of the parameter, for example "NAME.exp_avg". They are f32 for 16-bit parameters; see
+ *     also trek_with_state.
+ *   - "NAME.master", f32, for 16-bit parameters; it stays after trek_optimizer_reset.
+ *
+ * Errors: MEMORY, and those of the device. */
 TREK_API trek_state *trek_optimizer_save(trek_optimizer *optimizer);
-/* Takes all of it over; parameters without entries begin anew. Options other than learning rates are not in it: the optimizer is
- * made with the same ones, and the same groups. FORMAT, naming what it is, for an entry of no parameter, of another shape, a part
- * of a parameter's state alone, another number of groups, a rate that is none; MEMORY. Then nothing has changed.
- * A graph's optimizer (trek_graph_optimizer) takes it over on all ranks of the process, each its part where they have parts
- * (.shard_optimizer). In a job that is a collective: all processes call it, with the same state, each its own copy of it. It is
- * taken over by all or none: PEER where another process has failed, ARGUMENT where states differ. */
+
+/* Replaces the optimizer's state by a saved one; parameters without entries start with no state. Options other than learning
+ * rates are not saved: make the optimizer with the same options and groups.
+ *
+ * Ranks: the optimizer of a graph (trek_graph_optimizer) loads it on all ranks of the process, each its part if it has only a
+ * part (.shard_optimizer). In a job of several processes the call is collective: all processes call it with the same state, each
+ * with its own copy. All of them load it or none does.
+ *
+ * Errors: FORMAT, with a message that names the entry, if an entry is of no parameter or has another shape, if the state of a
+ * parameter is incomplete, if the number of groups differs or if a learning rate is invalid. PEER if another process has failed,
+ * ARGUMENT if the processes' states differ, MEMORY. On errors nothing has changed. */
 TREK_API trek_status trek_optimizer_load(trek_optimizer *optimizer, const trek_state *state);
 
-/* Scales all gradients so that their joint 2-norm is at most max_norm; returns the
- * norm before (f64; NaN and an error on failure). Gradients with a norm that is not finite: left alone. */
+/* Scales all gradients so that their joint 2-norm is at most max_norm, and returns the norm before in f64. If the norm is not
+ * finite the gradients stay as they are. Returns NaN with an error set on failure.
+ * Errors: ARGUMENT if max_norm is negative or NaN. */
 TREK_API double trek_clip_grad_norm(const trek_params *params, double max_norm);
+
+/* Limits each element of all gradients to [-max_value, max_value].
+ * Errors: ARGUMENT if max_value is negative or NaN. */
 TREK_API trek_status trek_clip_grad_value(const trek_params *params, double max_value);
-/* torch.nn.utils.get_total_norm: the p-norm of the p-norms of `count` floating tensors of one device (gradients,
- * parameters), which for p > 0 is
- * that of all their elements together; p may be infinite. A scalar of the widest dtype among them, in the present scope, with
- * gradients; 16-bit ones are summed in f32. NULL among them counts for nothing; of none at all it is 0 (f32, on cpu:0). */
+
+/* Returns the p-norm of the p-norms of `count` floating tensors, for example gradients or parameters, as
+ * torch.nn.utils.get_total_norm. For p > 0 this is the norm of all their elements together; p may be infinite. NULL tensors are
+ * ignored.
+ * Shapes: a scalar that belongs to the current scope, with gradients.
+ * Dtypes: the widest dtype of the tensors; 16-bit tensors are summed in f32. Without any tensor the result is 0 (f32, on cpu:0).
+ * Errors: DTYPE if a tensor is not floating. The tensors must be on one device. */
 TREK_API trek_var *trek_get_total_norm(trek_var *const *tensors, int count, double norm_type);
 
 TREK_END

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Classes of optimizers: what sgd or adam is, in one constant struct, and how to write another. A class says which options it
- * has, what it keeps of each element, and how an element is updated; groups, learning rates, clipping, loss scaling, 16-bit
- * parameters, arenas, ranks, captured steps and checkpoints follow from that. Where an element's update depends on the rest of
- * its parameter, a class says how a whole parameter is updated (`whole`). For one of your own:
+/* Classes of optimizers: one constant struct says what SGD or Adam is, and this header says how to write another. A class says
+ * which options it has, what it keeps for each element and how an element is updated. Groups, learning rates, clipping, loss
+ * scaling, 16-bit parameters, arenas, ranks, captured steps and checkpoints follow from that. If the update of an element depends
+ * on the rest of its parameter, the class says how a whole parameter is updated (`whole`). An example:
  *
  *     enum { LR, MOMENTUM, DECAY };      // options
  *     enum { STEP, KEEP, BETA, REST };   // numbers that are the same for all elements
@@ -32,76 +32,91 @@
 
 TREK_BEGIN
 
+/* The values that an option may have. */
 typedef enum trek_option_range {
     TREK_RANGE_FROM_ZERO, /* finite and at least 0 */
-    TREK_RANGE_FRACTION,  /* at least 0, below 1 */
-    TREK_RANGE_FINITE,
+    TREK_RANGE_FRACTION,  /* at least 0 and below 1 */
+    TREK_RANGE_FINITE,    /* finite */
 } trek_option_range;
 
+/* An option of a class. */
 typedef struct trek_optimizer_option {
-    const char *name;        /* "momentum" */
-    double otherwise;        /* what 0 in a spec stands for */
-    trek_option_range range; /* others: ARGUMENT, by name */
-    bool corrected;          /* kernels get 1 - value^step, too: the first such option in correction[0], and so on */
+    const char *name;        /* its name, for example "momentum" */
+    double otherwise;        /* the default, which 0 in a spec stands for */
+    trek_option_range range; /* the values it may have; others are refused with ARGUMENT and the name */
+    bool corrected;          /* gives kernels 1 - value^step as well: in correction[0] for the first such option, and so on */
 } trek_optimizer_option;
 
-/* What there is a number for. All but ELEMENTS are for classes of whole parameters, and cannot be averaged over ranks. */
+/* What a class keeps a number for. All except TREK_STATE_ELEMENTS are for classes that update whole parameters, and cannot be
+ * averaged over ranks. */
 typedef enum trek_state_extent {
     TREK_STATE_ELEMENTS, /* each element */
-    TREK_STATE_ROWS,     /* each row: the parameter's shape with 1 as the last size. With fewer than two dimensions: none */
-    TREK_STATE_COLUMNS,  /* each column: with 1 as the last size but one. With fewer than two dimensions: none */
-    TREK_STATE_VECTORS,  /* each element of parameters with fewer than two dimensions; of others: none */
+    TREK_STATE_ROWS, /* each row: the parameter's shape with 1 as the last size. Parameters with fewer than two dimensions have no
+                        such state */
+    TREK_STATE_COLUMNS, /* each column: the shape with 1 as the last size but one. Parameters with fewer than two dimensions have
+                           no such state */
+    TREK_STATE_VECTORS, /* each element of parameters with fewer than two dimensions. Other parameters have no such state */
 } trek_state_extent;
 
-/* Numbers for each parameter, 0 at first, of the dtype in which parameters are updated. Where they are kept in bf16 or
- * 8 bits (trek_with_state), an update finds what was rounded. */
+/* Numbers that a class keeps for each parameter. They begin as 0 and have the dtype in which parameters are updated. If they are
+ * kept in bf16 or 8 bits (trek_with_state), an update gets the rounded numbers. */
 typedef struct trek_optimizer_state {
-    const char *name; /* "exp_avg": checkpoints have "<parameter>.exp_avg". No dots, not "step", "master" or "scale" */
-    int kept_with;    /* the option above 0 with which it is kept; 0: always */
-    trek_state_extent extent;
-    bool positive;    /* it is never below 0, nor NaN but for gradients that are: 8 bits show it more finely */
+    /* For example "exp_avg", saved as "<parameter>.exp_avg". It has no dots and is not "step", "master" or "scale". */
+    const char *name;
+    int kept_with;            /* index of the option that must be above 0 for the state to be kept; 0 keeps it always */
+    trek_state_extent extent; /* the elements, rows or columns that have a number */
+    /* It is never below 0, and NaN only if gradients are NaN. 8 bits then represent it more finely. */
+    bool positive;
 } trek_optimizer_state;
 
-/* A whole parameter, for classes whose update of an element depends on the others: on a norm, or a product of matrices. */
+/* A whole parameter, for classes whose update of an element depends on the other elements, for example on a norm or on a product
+ * of matrices. */
 typedef struct trek_update_whole {
-    const trek_update_slice
-        *slice; /* all its elements; states without extent here are NULL. zero_grad and low are not its business */
-    trek_shape shape;
-    void *room;                     /* the bytes that the class asked for, in any state; 64-byte aligned */
+    /* All elements of the parameter; states without extent here are NULL, and zero_grad and low are not used. */
+    const trek_update_slice *slice;
+    trek_shape shape; /* shape of the parameter */
+    /* Scratch memory of the size that the class requested, 64-byte aligned and uninitialised. */
+    void *room;
 } trek_update_whole;
 
-/* Constant, and there as long as optimizers of it are. A class that breaks these rules is refused with ARGUMENT when an
- * optimizer is made. */
+/* What an optimizer does. It is constant and outlives the optimizers made from it. A class that breaks the rules below is refused
+ * with ARGUMENT when an optimizer is made.
+ *
+ * `whole` is called for each parameter by one thread, which may use the rank's other threads. Ranks that share parameters update
+ * some of them each. It neither fails nor allocates memory, and its results have the same bits for any number of threads. It is
+ * for CPUs; on GPUs the kernel `gpu` does the same (tensor/cuda/optim/whole.cuh). Parameters of such a class are updated one by
+ * one, and keeps_zeros is not used.
+ *
+ * Ranks that share the state own whole parameters. They get equal parts of the `work` and of the elements. */
 struct trek_optimizer_class {
-    const char *name; /* "sgd", for messages; processes of one job compare it */
-    trek_optimizer_option options[TREK_UPDATE_OPTIONS]; /* the first is "lr"; those without a name are none */
-    trek_optimizer_state states[TREK_UPDATE_STATES];
-    int maximize;     /* the option with which gradients change their sign before all else; 0: none */
-    /* Updates depend on how many a parameter has had: kernels get `step` and corrections, and parameters with different counts
-     * in separate calls. */
+    /* For messages, for example "sgd"; the processes of a job compare it. */
+    const char *name;
+    /* The options, the first of which is "lr"; entries without a name are unused. */
+    trek_optimizer_option options[TREK_UPDATE_OPTIONS];
+    trek_optimizer_state states[TREK_UPDATE_STATES]; /* the states; entries without a name are unused */
+    /* Index of the option that changes the sign of the gradients before everything; 0: the class has no such option. */
+    int maximize;
+    /* Updates depend on the number of updates that a parameter has had. Kernels get `step` and corrections, and parameters with
+     * different numbers are updated in separate calls. */
     bool by_step;
-    /* What options must be to each other, after the defaults; TREK_OK, or trek_fail. NULL: anything goes. */
+    /* Checks options against each other, after the defaults were filled in, and returns TREK_OK or trek_fail. NULL accepts
+     * all. */
     trek_status (*check)(const double *options);
-    /* Whether an element that is 0, with gradient and states of 0, stays so. NULL: not known, and each parameter is
-     * updated by a call of its own: those between which only padding lies could else be updated together. */
+    /* Returns true if an element that is 0 with gradient and states of 0 stays 0; parameters with only padding between them are
+     * then updated together. NULL means false. */
     bool (*keeps_zeros)(const double *options);
-    /* On the CPU, from TREK_UPDATE_ELEMENT or written out. */
-    trek_update_fn update;
-    /* Instead of it: updates one parameter. Called for each by one thread, which may use the rank's others; ranks that share
-     * parameters update some each. It neither fails nor allocates, and gives the same bits whatever the number of threads.
-     * For CPUs; on GPUs the kernel `gpu` does the same. Parameters of such a class are always updated one by one: keeps_zeros
-     * means nothing. */
+    trek_update_fn update; /* Updates elements on the CPU; TREK_UPDATE_ELEMENT makes it */
+    /* Updates one parameter on the CPU, instead of update; see above. */
     void (*whole)(trek_dtype dtype, const trek_update_whole *whole);
-    size_t (*room)(trek_dtype dtype, trek_shape shape, const double *options); /* bytes that whole needs; NULL: none */
-    /* What it costs, in any unit: sharers of the state, who own whole parameters, are to have as much of it as each other, and
-     * as many elements. NULL: it goes by these. */
+    /* Returns the bytes of scratch memory that whole needs. NULL: no memory. */
+    size_t (*room)(trek_dtype dtype, trek_shape shape, const double *options);
+    /* Returns the cost of updating a parameter, in any unit, for the distribution over ranks. NULL: the number of elements. */
     double (*work)(trek_shape shape, const double *options);
-    /* Whether a group of these options can have a parameter of that shape: TREK_OK, or trek_fail. Asked before each step that
-     * updates others than the last one did. NULL: any. */
+    /* Returns TREK_OK if a group with these options can have a parameter of that shape, otherwise trek_fail. It is called before
+     * each step that updates other parameters than the last one. NULL accepts all. */
     trek_status (*check_shape)(const char *name, trek_shape shape, const double *options);
-    /* On GPUs: the name of a kernel of libtrek-cuda, which is built from the same text where the file is listed in
-     * optim/meson.build (whole parameters: tensor/cuda/optim/whole.cuh).
-     * NULL: optimizers over parameters on a GPU are refused (UNSUPPORTED). */
+    /* Name of a kernel of libtrek-cuda, which is built from the same text if the file is listed in optim/meson.build. NULL:
+     * parameters on a GPU are refused (UNSUPPORTED). */
     const char *gpu;
 };
 

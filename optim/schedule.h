@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Learning rates as functions of the step. A schedule is a value: nothing to free,
- * copied by assignment; every rank computes the same from it. Its only state is the
- * step, which a checkpoint has: training that goes on finds every schedule where it was. */
+/* Learning rates as functions of the step. A schedule is a value: it is copied by assignment and nothing has to be freed. Every
+ * rank computes the same rates from it. Its only state is the step, which a checkpoint contains, so that resumed training
+ * continues every schedule where it was.
+ *
+ * Rules of the constructors, trek_constant_lr and the others that return a trek_schedule:
+ *   - Steps count from 0 and are updates of the optimizer. If trek_schedule_lr is called with epochs, they are epochs.
+ *   - Formulas are those of torch.optim.lr_scheduler where it has the schedule.
+ *   - Errors: ARGUMENT, with a message that names the number, if a rate is negative or not finite, a length is below 1 or gamma
+ *     is not above 0. The result then has the kind TREK_SCHEDULE_NONE, which every function that takes a schedule refuses. */
 #ifndef TREK_OPTIM_SCHEDULE_H
 #define TREK_OPTIM_SCHEDULE_H
 
@@ -9,164 +15,199 @@
 
 TREK_BEGIN
 
+/* The formula of a schedule. Each constructor below makes one kind. */
 typedef enum trek_schedule_kind {
-    TREK_SCHEDULE_NONE, /* no schedule; also what a constructor returns that was given bad numbers */
-    TREK_SCHEDULE_CONSTANT,
-    TREK_SCHEDULE_STEP,
-    TREK_SCHEDULE_MULTISTEP,
-    TREK_SCHEDULE_COSINE,
-    TREK_SCHEDULE_EXPONENTIAL,
-    TREK_SCHEDULE_ONECYCLE,
-    TREK_SCHEDULE_CYCLIC,
-    TREK_SCHEDULE_POLYNOMIAL,
-    TREK_SCHEDULE_INVERSE_SQRT,
-    TREK_SCHEDULE_LINEAR,
-    TREK_SCHEDULE_RESTARTS,
-    TREK_SCHEDULE_STABLE, /* trek_wsd_lr */
-    TREK_SCHEDULE_LAMBDA,
-    TREK_SCHEDULE_SEQUENTIAL,
-    TREK_SCHEDULE_CHAINED,
+    TREK_SCHEDULE_NONE,         /* no schedule; constructors return it on failure */
+    TREK_SCHEDULE_CONSTANT,     /* trek_constant_lr */
+    TREK_SCHEDULE_STEP,         /* trek_step_lr */
+    TREK_SCHEDULE_MULTISTEP,    /* trek_multistep_lr */
+    TREK_SCHEDULE_COSINE,       /* trek_cosine_lr */
+    TREK_SCHEDULE_EXPONENTIAL,  /* trek_exponential_lr */
+    TREK_SCHEDULE_ONECYCLE,     /* trek_onecycle_lr */
+    TREK_SCHEDULE_CYCLIC,       /* trek_cyclic_lr */
+    TREK_SCHEDULE_POLYNOMIAL,   /* trek_polynomial_lr */
+    TREK_SCHEDULE_INVERSE_SQRT, /* trek_inverse_sqrt_lr */
+    TREK_SCHEDULE_LINEAR,       /* trek_linear_lr */
+    TREK_SCHEDULE_RESTARTS,     /* trek_cosine_restarts_lr */
+    TREK_SCHEDULE_STABLE,       /* trek_wsd_lr */
+    TREK_SCHEDULE_LAMBDA,       /* trek_lambda_lr */
+    TREK_SCHEDULE_SEQUENTIAL,   /* trek_sequential_lr */
+    TREK_SCHEDULE_CHAINED,      /* trek_chained_lr */
 } trek_schedule_kind;
 
-#define TREK_SCHEDULE_MILESTONES 16 /* of one schedule, at most */
-#define TREK_SCHEDULE_PARTS 6 /* schedules that one is made of, at most */
+/* The largest number of milestones of one schedule. */
+#define TREK_SCHEDULE_MILESTONES 16
 
-/* A function of the program's: of the step, and of nothing else that changes, the same on every rank. */
+/* The largest number of schedules that one schedule is composed of. */
+#define TREK_SCHEDULE_PARTS 6
+
+/* Returns a factor for the learning rate of a step. It must depend on nothing that changes except the step, and be equal on all
+ * ranks. */
 typedef double (*trek_schedule_fn)(int64_t step, void *arg);
 
-/* One schedule among several. */
+/* One schedule of a composed schedule. Most fields are as in trek_schedule. */
 typedef struct trek_schedule_part {
-    trek_schedule_kind kind;
-    int mode;
-    int first_milestone, n_milestones; /* of those of the whole */
-    int64_t begin;       /* its step 0 */
-    int64_t warmup;
-    int64_t steps[2];
-    double lr;
-    double numbers[3];
-    double scale;
-    trek_schedule_fn fn;
-    void *arg;
+    trek_schedule_kind kind; /* as in trek_schedule */
+    int mode;                /* as in trek_schedule */
+    int first_milestone;     /* index of its first milestone in the milestones of the whole */
+    int n_milestones;        /* number of its milestones */
+    int64_t begin;           /* step of the whole at which it has its step 0 */
+    int64_t warmup;          /* as in trek_schedule */
+    int64_t steps[2];        /* as in trek_schedule */
+    double lr;               /* as in trek_schedule */
+    double numbers[3];       /* as in trek_schedule */
+    double scale;            /* as in trek_schedule */
+    trek_schedule_fn fn;     /* as in trek_schedule */
+    void *arg;               /* as in trek_schedule */
 } trek_schedule_part;
 
-/* Made by the functions below; the fields' meaning depends on the kind. */
+/* A schedule, made by one of the functions below. What a field means depends on the kind. */
 typedef struct trek_schedule {
-    trek_schedule_kind kind;
-    int mode;
-    int n_milestones;
-    int64_t warmup;      /* steps of linear warm-up before step 0 of the rest */
-    int64_t steps[2];
-    double lr;
-    double numbers[3];
-    double scale;        /* of every rate; 0: 1 */
-    int64_t milestones[TREK_SCHEDULE_MILESTONES];
-    trek_schedule_fn fn;
-    void *arg;
-    int n_parts;
-    trek_schedule_part parts[TREK_SCHEDULE_PARTS];
+    trek_schedule_kind kind;                       /* the formula */
+    int mode;                                      /* variant of the formula */
+    int n_milestones;                              /* number of milestones */
+    int64_t warmup;                                /* steps of linear warm-up before step 0 of the formula */
+    int64_t steps[2];                              /* lengths */
+    double lr;                                     /* the rate that the formula starts from */
+    double numbers[3];                             /* other numbers of the formula */
+    double scale;                                  /* factor of every rate; 0 stands for 1 */
+    int64_t milestones[TREK_SCHEDULE_MILESTONES];  /* steps at which the formula changes */
+    trek_schedule_fn fn;                           /* the function of trek_lambda_lr */
+    void *arg;                                     /* passed to fn */
+    int n_parts;                                   /* number of schedules in parts */
+    trek_schedule_part parts[TREK_SCHEDULE_PARTS]; /* the schedules that it is composed of */
 } trek_schedule;
 
-/* Constructors. Steps count from 0 and are updates of the optimizer (call it
- * with epochs, and they are epochs). Bad numbers (lr negative or not finite, a
- * length below 1, gamma not above 0): error ARGUMENT that names the number, and
- * a schedule of kind NONE, which whoever is given it refuses. Formulas are those
- * of torch.optim.lr_scheduler where it has them. */
+/* Returns a schedule that is lr at every step. */
+TREK_API trek_schedule trek_constant_lr(double lr);
 
-TREK_API trek_schedule trek_constant_lr(double lr); /* lr at every step */
-/* lr * gamma^floor(step / step_size): StepLR. */
+/* Returns lr * gamma^floor(step / step_size), as StepLR. */
 TREK_API trek_schedule trek_step_lr(double lr, int64_t step_size, double gamma);
-/* lr * gamma^(milestones <= step), at most TREK_SCHEDULE_MILESTONES of them, in any order: MultiStepLR. */
+
+/* Returns lr * gamma^m, where m is the number of milestones that are at or before the step, as MultiStepLR. The n milestones, at
+ * most TREK_SCHEDULE_MILESTONES, may be in any order. */
 TREK_API trek_schedule trek_multistep_lr(double lr, const int64_t *milestones, int n, double gamma);
-/* Half a cosine from lr at step 0 to min at step `total`, where it stays: CosineAnnealingLR within `total`
- * (Loshchilov and Hutter, SGDR, 2017). */
+
+/* Returns half a cosine from lr at step 0 to min at step `total`, then min, as CosineAnnealingLR within `total` steps (Loshchilov
+ * and Hutter, SGDR, 2017). */
 TREK_API trek_schedule trek_cosine_lr(double lr, int64_t total, double min);
-/* lr * gamma^step: ExponentialLR. */
+
+/* Returns lr * gamma^step, as ExponentialLR. */
 TREK_API trek_schedule trek_exponential_lr(double lr, double gamma);
-/* lr * (1 - step / total)^power, 0 from `total` on: PolynomialLR. */
+
+/* Returns lr * (1 - step / total)^power, and 0 from step `total` on, as PolynomialLR. */
 TREK_API trek_schedule trek_polynomial_lr(double lr, int64_t total, double power);
-/* lr * sqrt(timescale / (step + timescale)). With trek_warmup_lr(timescale, ...) before it,
- * the schedule of Vaswani et al. (2017) with peak lr. */
+
+/* Returns lr * sqrt(timescale / (step + timescale)). With trek_warmup_lr(timescale, ...) before it this is the schedule of
+ * Vaswani et al. (2017) with the peak lr. */
 TREK_API trek_schedule trek_inverse_sqrt_lr(double lr, int64_t timescale);
 
-/* lr times a factor that goes from `start` to `end` in `total` steps, and stays: LinearLR. */
+/* Returns lr times a factor that goes linearly from `start` to `end` in `total` steps and then stays, as LinearLR. */
 TREK_API trek_schedule trek_linear_lr(double lr, double start, double end, int64_t total);
-/* Half a cosine from lr to min in `first` steps, then from lr again, each time `mult` (>= 1) times as long:
- * CosineAnnealingWarmRestarts (Loshchilov and Hutter, SGDR, 2017). */
+
+/* Returns half a cosine from lr to min in `first` steps, which then restarts from lr, each time `mult` times as long, as
+ * CosineAnnealingWarmRestarts (Loshchilov and Hutter, SGDR, 2017). mult is at least 1. */
 TREK_API trek_schedule trek_cosine_restarts_lr(double lr, int64_t first, int64_t mult, double min);
-/* lr * factor(step, arg): LambdaLR. A factor that is negative or not finite is ARGUMENT when it is asked for. Processes of a job
- * cannot compare functions: each has to give the same. */
+
+/* Returns lr * factor(step, arg), as LambdaLR.
+ * Errors: ARGUMENT from trek_schedule_lr if a factor is negative or not finite. The processes of a job cannot compare functions:
+ * each of them has to pass the same one. */
 TREK_API trek_schedule trek_lambda_lr(double lr, trek_schedule_fn factor, void *arg);
-/* The first schedule until step milestones[0], then the second from its own step 0, and so on: SequentialLR. n, at most
- * TREK_SCHEDULE_PARTS, has n - 1 milestones, which increase. None of them may be sequential or chained itself. */
+
+/* Returns the first schedule until step milestones[0], then the second from its own step 0, and so on, as SequentialLR. There are
+ * n schedules, at most TREK_SCHEDULE_PARTS, and n - 1 milestones, which increase.
+ * Errors: ARGUMENT also if one of the schedules is itself made by this function or by trek_chained_lr. */
 TREK_API trek_schedule trek_sequential_lr(const trek_schedule *schedules, const int64_t *milestones, int n);
-/* The product of the rates of n schedules, as ChainedScheduler's: make all but one with lr 1. The rest as above. */
+
+/* Returns the product of the rates of n schedules, as ChainedScheduler. Make all schedules but one with lr 1. The limits and
+ * errors are those of trek_sequential_lr. */
 TREK_API trek_schedule trek_chained_lr(const trek_schedule *schedules, int n);
 
-/* The last is 1 - sqrt(part), for trek_wsd_lr alone. */
-typedef enum trek_anneal { TREK_ANNEAL_COSINE, TREK_ANNEAL_LINEAR, TREK_ANNEAL_SQRT } trek_anneal;
+/* The curve along which a rate falls or rises. */
+typedef enum trek_anneal {
+    TREK_ANNEAL_COSINE, /* half a cosine */
+    TREK_ANNEAL_LINEAR, /* a straight line */
+    TREK_ANNEAL_SQRT,   /* 1 - sqrt(part); for trek_wsd_lr only */
+} trek_anneal;
 
-/* Warm-up, stable, decay (Hu and others, 2024): lr * (step + 1) / warmup, then lr for `stable` steps, then in `decay` steps down
- * to min, where it stays. Each length may be 0. */
+/* Returns a schedule of warm-up, stable phase and decay (Hu and others, 2024): lr * (step + 1) / warmup, then lr for `stable`
+ * steps, then a decay to min in `decay` steps, then min. Each length may be 0. */
 TREK_API trek_schedule trek_wsd_lr(double lr, int64_t warmup, int64_t stable, int64_t decay, double min, trek_anneal anneal);
 
+/* Options of trek_onecycle_lr. */
 typedef struct trek_onecycle_opts {
-    double pct_start;        /* part of the steps that rises; default 0.3, in (0, 1) */
-    double div_factor;       /* first lr = max / div_factor; default 25 */
-    double final_div_factor; /* last lr = first / final_div_factor; default 1e4 */
-    trek_anneal anneal;      /* default cosine */
-    bool three_phase;        /* down to the first lr as long as up, then to the last; default false */
+    double pct_start;        /* part of the steps in which the rate rises, in (0, 1); default 0.3 */
+    double div_factor;       /* the first rate is max / div_factor; default 25 */
+    double final_div_factor; /* the last rate is the first one divided by this; default 1e4 */
+    trek_anneal anneal;      /* the curve; default TREK_ANNEAL_COSINE */
+    bool three_phase;        /* falls to the first rate in as many steps as it rose, then to the last rate */
 } trek_onecycle_opts;
 
-/* From max / div_factor up to max, then down over the rest of `total` steps, where it stays
- * (Smith and Topin, 2018): OneCycleLR. opts may be NULL. */
+/* Returns a schedule that rises from max / div_factor to max and then falls over the rest of `total` steps to its last rate,
+ * where it stays, as OneCycleLR (Smith and Topin, 2018). opts may be NULL. */
 TREK_API trek_schedule trek_onecycle_lr(double max, int64_t total, const trek_onecycle_opts *opts);
 
-/* How a cycle's height goes on: see trek_cyclic_opts. */
-typedef enum trek_cyclic_mode { TREK_CYCLIC_TRIANGULAR, TREK_CYCLIC_TRIANGULAR2, TREK_CYCLIC_EXP_RANGE } trek_cyclic_mode;
+/* How the height of the cycles changes. */
+typedef enum trek_cyclic_mode {
+    TREK_CYCLIC_TRIANGULAR,  /* all cycles have the same height */
+    TREK_CYCLIC_TRIANGULAR2, /* the height is halved after each cycle */
+    TREK_CYCLIC_EXP_RANGE,   /* the height is multiplied by gamma^step */
+} trek_cyclic_mode;
 
+/* Options of trek_cyclic_lr. */
 typedef struct trek_cyclic_opts {
-    int64_t step_size_up;    /* steps from base to max; default 2000 */
-    int64_t step_size_down;  /* steps back; default step_size_up */
-    trek_cyclic_mode mode;   /* triangular; its height halved each cycle; its height times gamma^step */
-    double gamma;            /* of exp_range; default 1 */
+    int64_t step_size_up;   /* steps from base to max; default 2000 */
+    int64_t step_size_down; /* steps from max to base; default step_size_up */
+    trek_cyclic_mode mode;  /* how the height changes; default TREK_CYCLIC_TRIANGULAR */
+    double gamma;           /* factor of TREK_CYCLIC_EXP_RANGE; default 1 */
 } trek_cyclic_opts;
 
-/* Between base and max and back, again and again (Smith, 2017): CyclicLR. opts may be NULL. */
+/* Returns a schedule that goes linearly from base to max and back in every cycle, as CyclicLR (Smith, 2017). opts may be NULL. */
 TREK_API trek_schedule trek_cyclic_lr(double base, double max, const trek_cyclic_opts *opts);
 
-/* then's first lr times (step + 1) / steps for step < steps; afterwards `then` from its own step 0.
- * A `then` that has a warm-up itself: ARGUMENT. steps 0: then as it is. */
+/* Returns a schedule that is the first rate of `then` times (step + 1) / steps for step < steps, and afterwards `then` from its
+ * own step 0. With 0 steps it is `then`.
+ * Errors: ARGUMENT also if `then` has a warm-up already. */
 TREK_API trek_schedule trek_warmup_lr(int64_t steps, trek_schedule then);
 
-/* The same with every rate times factor (> 0). */
+/* Returns the schedule with every rate multiplied by the factor, which is above 0. */
 TREK_API trek_schedule trek_scaled_lr(trek_schedule schedule, double factor);
 
-/* The learning rate of a step: a pure function. NaN and ARGUMENT for NULL, kind NONE or a negative step. */
+/* Returns the learning rate of a step. It depends on its arguments alone, except that trek_lambda_lr calls the program's
+ * function.
+ * Errors: NaN with ARGUMENT if the schedule is NULL or of kind TREK_SCHEDULE_NONE, or if the step is negative. */
 TREK_API double trek_schedule_lr(const trek_schedule *schedule, int64_t step);
 
+/* Options of trek_plateau_lr. */
 typedef struct trek_plateau_opts {
-    double lr;               /* default 1e-3; TREK_ZERO for 0 */
-    double factor;           /* default 0.1; in (0, 1) */
-    int64_t patience;        /* observations without improvement that are borne; default 10, TREK_ZERO for 0 */
-    double threshold;        /* improvement counts from best * (1 -+ threshold); default 1e-4, TREK_ZERO for 0 */
-    bool absolute;           /* ... from best -+ threshold */
-    bool maximize;           /* the metric is better when larger */
-    int64_t cooldown;        /* observations after a reduction that do not count; default 0 */
-    double min_lr;           /* default 0 */
+    double lr;        /* initial rate; default 1e-3, TREK_ZERO for 0 */
+    double factor;    /* factor of a reduction, in (0, 1); default 0.1 */
+    int64_t patience; /* number of observations without improvement that are accepted; default 10, TREK_ZERO for 0 */
+    double threshold; /* improvement counts from best * (1 -+ threshold); default 1e-4, TREK_ZERO for 0 */
+    bool absolute;    /* improvement counts from best -+ threshold instead */
+    bool maximize;    /* a larger metric is better */
+    int64_t cooldown; /* number of observations after a reduction that are ignored; default 0 */
+    double min_lr;    /* smallest rate; default 0 */
 } trek_plateau_opts;
 
-/* Lowers the rate when a metric stops improving: ReduceLROnPlateau. A value with memory; nothing to free. */
+/* A schedule that lowers the rate when a metric stops improving, as ReduceLROnPlateau. It is a value with memory; nothing has to
+ * be freed. Programs may read the fields. */
 typedef struct trek_plateau {
-    trek_plateau_opts opts;  /* defaults filled in */
-    bool valid, seen;
-    double lr, best;
-    int64_t bad, cooling;    /* observations */
+    trek_plateau_opts opts; /* the options, with defaults filled in */
+    bool valid;             /* false if the options were refused */
+    bool seen;              /* true after the first improvement */
+    double lr;              /* current rate */
+    double best;            /* best metric */
+    int64_t bad;            /* observations without improvement */
+    int64_t cooling;        /* observations left of the cooldown */
 } trek_plateau;
 
-/* Bad options: error ARGUMENT and a plateau that trek_plateau_observe refuses. */
+/* Returns a plateau schedule with these options.
+ * Errors: ARGUMENT if options are out of range; trek_plateau_observe then refuses the result. */
 TREK_API trek_plateau trek_plateau_lr(trek_plateau_opts opts);
-/* Takes the metric of an evaluation in; returns the learning rate from here on. A
- * metric that is NaN is no improvement. NaN and ARGUMENT for NULL or one that is not valid. */
+
+/* Records the metric of an evaluation and returns the learning rate from now on. A metric that is NaN is not an improvement.
+ * Errors: NaN with ARGUMENT if the plateau is NULL or its options were refused. */
 TREK_API double trek_plateau_observe(trek_plateau *plateau, double metric);
 
 TREK_END

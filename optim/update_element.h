@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From one element's update to loops over slices, for f32 and f64.
+/* Makes the update of one element a loop over slices, for f32 and f64.
  *
- * TREK_UPDATE_NUMBERS(name) { ... } is a function of the slice `s` (its options, corrections, step and flags) that writes at
- * most TREK_UPDATE_NUMBERS_MOST numbers `n`, and returns 0, or 1 for the second variant of the element.
+ * TREK_UPDATE_NUMBERS(name) { ... } is a function of the slice `s` (its options, corrections, step and flags). It writes at most
+ * TREK_UPDATE_NUMBERS_MOST numbers `n`, and returns 0, or 1 for the second variant of the element.
  *
  * TREK_UPDATE_ELEMENT(name, states, always, variants, { ... }) is the update of one element in numbers of type T: *x is the
- * parameter, d the gradient, s[k] its states, n[k] the numbers. `kept` has bit k set if state k is kept; `always` are the bits
- * that are never missing. kept and variant are constants wherever the text is used, so that the compiler can make vectors of
- * it: choose by `? :` else, and branch on nothing but them. It gives name_update, a trek_update_fn.
+ * parameter, d the gradient, s[k] its states, n[k] the numbers. `kept` has bit k set if state k is kept, and `always` has the
+ * bits that are always set. kept and variant are constants wherever the text is used, so that the compiler can vectorise it:
+ * branch on nothing else, and choose by `? :`. It defines name_update, a trek_update_fn.
  *
- * Elements of a file that is compiled with fused multiply-add differ in the last bit from those of one that is not: compile
- * by -ffp-contract=off where that matters. */
+ * Elements of a file that is compiled with fused multiply-add differ in the last bit from those of one that is not. Compile with
+ * -ffp-contract=off where that matters. */
 #ifndef TREK_OPTIM_UPDATE_ELEMENT_H
 #define TREK_OPTIM_UPDATE_ELEMENT_H
 
@@ -20,28 +20,33 @@
 
 #include "tensor/update_slice.h"
 
-/* For elements; T is the type of the numbers. */
-#define TREK_LEAST (sizeof(T) == sizeof(float) ? (T)FLT_MIN : (T)DBL_MIN) /* above 0 and not denormal */
+/* The smallest number above 0 of type T that is not denormal. */
+#define TREK_LEAST (sizeof(T) == sizeof(float) ? (T)FLT_MIN : (T)DBL_MIN)
 #if !defined(__cplusplus)
-/* The square root, and the absolute value, in the type of the number. */
+/* Computes the square root in the type of the number. */
 #define trek_root(value) _Generic((value), float: sqrtf, default: sqrt)(value)
+/* Computes the absolute value in the type of the number. */
 #define trek_magnitude(value) _Generic((value), float: fabsf, default: fabs)(value)
 #elif !defined(TREK_PLUGIN)
+/* Computes the square root in the type of the number. */
 static inline float trek_root(float value) { return sqrtf(value); }
 static inline double trek_root(double value) { return sqrt(value); }
+/* Computes the absolute value in the type of the number. */
 static inline float trek_magnitude(float value) { return fabsf(value); }
 static inline double trek_magnitude(double value) { return fabs(value); }
 #endif
 
-/* Bytes of each array that are updated at a time, and how far ahead of them memory is asked for. The processor's own prefetching
- * stops at each page and shares its streams among the arrays: asking brings a sixth more of the memory's rate on one thread. */
+/* Bytes of each array that are updated at a time. */
 #define TREK_UPDATE_BLOCK 512
+
+/* Bytes by which memory is prefetched ahead of the block. The processor's own prefetching stops at each page and shares its
+ * streams among the arrays; prefetching in the loop raises the memory rate of one thread by a sixth. */
 #define TREK_UPDATE_AHEAD 2048
 
-/* The head of the function of a slice that was told of above. */
+/* Begins the function that computes the numbers of a slice; see above. */
 #define TREK_UPDATE_NUMBERS(name) static inline int name##_numbers(const trek_update_slice *s, double *n)
 
-/* The function `function`, and what it consists of. */
+/* Defines the trek_update_fn `function` and the functions that it consists of. */
 #define TREK_UPDATE_FUNCTION(function, linkage, name, states, always, variants, ...)                              \
     TREK_UPDATE_LOOPS(name, float, f32, states, always, variants, __VA_ARGS__)                                    \
     TREK_UPDATE_LOOPS(name, double, f64, states, always, variants, __VA_ARGS__)                                   \
@@ -53,17 +58,22 @@ static inline double trek_magnitude(double value) { return fabs(value); }
             name##_slice_f32(slice, begin, end);                                                                  \
     }
 
-/* Blocks of a slice, one after the other: now[] are parameters, gradients and states, those that are not there excepted. What a
- * last block lacks is a room of zeros: every element goes through the same instructions, and there is one copy of them. */
+/* The number of arrays of a slice: parameters, gradients and states. */
 enum { TREK_UPDATE_ARRAYS = 2 + TREK_UPDATE_STATES };
+
+/* A walk over the blocks of a slice. A last block that is not whole is filled up with zeros in a buffer, so that every element
+ * goes through the same instructions and the code exists once. */
 typedef struct trek_update_walk {
-    char *base[TREK_UPDATE_ARRAYS], *now[TREK_UPDATE_ARRAYS];
-    int64_t at, bytes; /* at: the end of the block that now shows; among so many */
-    bool zero;         /* gradients, after use */
+    char *base[TREK_UPDATE_ARRAYS]; /* parameters, gradients and states; NULL for arrays that the slice does not have */
+    char *now[TREK_UPDATE_ARRAYS];  /* the current block of each */
+    int64_t at;                     /* byte at which the current block ends */
+    int64_t bytes;                  /* bytes of each array */
+    bool zero;                      /* gradients are set to zero after use */
+    /* A buffer for the last block of each array. */
     char room[TREK_UPDATE_ARRAYS][TREK_UPDATE_BLOCK] __attribute__((aligned(64)));
 } trek_update_walk;
 
-/* At elements begin .. end of a slice, of `size` bytes each; kept: bits of states that are there. */
+/* Prepares a walk over the elements begin .. end of a slice, of `size` bytes each. kept has the bits of the states that exist. */
 static inline void trek_update_walk_begin(trek_update_walk *w, const trek_update_slice *slice, unsigned kept, int64_t begin,
                                           int64_t end, size_t size)
 {
@@ -76,7 +86,7 @@ static inline void trek_update_walk_begin(trek_update_walk *w, const trek_update
     w->zero = slice->zero_grad;
 }
 
-/* The rest that is no whole block, from byte `from`: into the room, and back out of it. */
+/* Copies the last block, which is not whole and begins at byte `from`, into the buffer, or back out of it. */
 static void trek_update_walk_last(trek_update_walk *w, int64_t from, bool back)
 {
     size_t n = (size_t)(w->bytes - from);
@@ -92,7 +102,7 @@ static void trek_update_walk_last(trek_update_walk *w, int64_t from, bool back)
         memset(w->base[1] + from, 0, n);
 }
 
-/* The next block shows; false: there is none. */
+/* Moves to the next block. Returns false if the walk is over. */
 static inline bool trek_update_walk_next(trek_update_walk *w)
 {
     int64_t at = w->at;
@@ -114,7 +124,7 @@ static inline bool trek_update_walk_next(trek_update_walk *w)
     return true;
 }
 
-/* Element, block and slice for one type. */
+/* Defines the functions of an element, a block and a slice for one type. */
 #define TREK_UPDATE_LOOPS(name, type, suffix, states, always, variants, ...)                                      \
     static inline __attribute__((always_inline)) void name##_element_##suffix(type *x, type d, type *s, const type *n, \
                                                                               unsigned kept, int variant)         \
@@ -166,7 +176,7 @@ static inline bool trek_update_walk_next(trek_update_walk *w)
         }                                                                                                         \
     }
 
-/* The loop for one set of states, where it is one that the class can have. */
+/* Runs the loop for one set of states, if the class can have this set. */
 #define TREK_UPDATE_CASE(name, suffix, set, states, always, variants)                                             \
     if ((set) < 1 << (states) && ((set) & (always)) == (always) && kept == (set)) {                               \
         if ((variants) > 1 && variant)                                                                            \
@@ -175,7 +185,7 @@ static inline bool trek_update_walk_next(trek_update_walk *w)
             name##_block_##suffix(p, g, a, b, c, scale, n, set, 0);                                               \
     }
 
-/* All of it, as said above. */
+/* Defines name_update from the text of an element; see above. */
 #define TREK_UPDATE_ELEMENT(name, states, always, variants, ...)                                                  \
     TREK_UPDATE_FUNCTION(name##_update, static, name, states, always, variants, __VA_ARGS__)
 

@@ -112,7 +112,7 @@ def by_frequency(case):
 
 
 TABLE = [
-    Difference("embedding_with", "second", "", "autograd/embedding.h", "(PyTorch leaves that out)", by_frequency),
+    Difference("embedding_with", "second", "", "autograd/embedding.h", "PyTorch does not divide second derivatives", by_frequency),
     Difference("ctc_loss", "refusal", "trek refuses in second", "autograd/losses.h", "there is no second one"),
     Difference("cdist|pdist", "second", "PyTorch nan", "autograd/linalg.h", "Gradients are 0 at a distance of 0"),
     Difference("nll_loss.*|cross_entropy.*|linear_cross_entropy|.*_loss|.*_loss_with|bce.*|kl_div.*|info_nce", "value|gradient|second", "nan",
@@ -128,7 +128,7 @@ TABLE = [
     Difference("triplet_margin_loss", "refusal", "PyTorch alone refuses.*margin must be greater", "autograd/losses.h", "a margin of 0, too"),
     Difference("kl_div_with", "refusal", "PyTorch alone refuses.*Refuses: rows", "autograd/losses.h", "batchmean: divided by the size"),
     Difference("tile|repeat", "refusal", "trek alone refuses.*times", "autograd/ops.h", "ARGUMENT: a negative number, of nothing too"),
-    Difference("pad", "refusal", "trek alone refuses.*does not hold", "autograd/spatial.h", "a value that x's dtype does not hold"),
+    Difference("pad", "refusal", "trek alone refuses.*does not hold", "autograd/spatial.h", "the dtype of x does not hold the value"),
     Difference("topk", "refusal", "trek alone refuses.*without dimensions", "autograd/ops.h", "or 0 of a tensor without dimensions"),
     Difference("cumprod", "gradient|second", "nan|inf", "autograd/ops.h", "where x is not finite, derivatives may be NaN elsewhere than PyTorch's",
                has_nan_or_infinity),
@@ -253,7 +253,7 @@ ADAPTED = [
     ("autograd/losses.h", "the loss of 16-bit x is f32"),
     ("autograd/ops.h", "i64; one dim or all; first of equals"),
     ("autograd/ops.h", "condition: bool"),
-    ("nn/layers.h", "default the dtype's epsilon (f32's for 16-bit dtypes)"),
+    ("nn/layers.h", "the epsilon of the dtype, f32's for 16-bit dtypes"),
 ]
 
 # PyTorch's own faults: calls that it fails in a way that nobody can mean.

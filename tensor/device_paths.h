@@ -18,7 +18,7 @@ typedef struct trek_device_path {
     const char *path;
     int64_t calls;      /* how many calls this implementation served */
     int64_t refused;    /* how many calls it was asked to serve and refused */
-    const char *reason; /* why it refused the last of them; NULL if it refused none; the string is never freed */
+    const char *reason; /* why it refused the last of them, or NULL if it refused no call; never freed */
 } trek_device_path;
 
 /* Writes at most `capacity` rows to `paths` and returns how many rows the device has.
@@ -31,7 +31,7 @@ TREK_API int trek_device_paths(trek_device device, trek_device_path *paths, int 
 /* Sets all counts of a device to 0 and all reasons to NULL. */
 TREK_API void trek_device_paths_reset(trek_device device);
 /* Returns a text of the rows whose counts are not 0. It has one line for each row, such as
- * "path: cuda:0 attention cudnn: 0 calls, 12 refused (the last: a mask)", and is "" if there is no such row.
+ * "path: cuda:0 attention cudnn: 0 calls, 12 refused (the last: a mask)", and is "" if all counts are 0.
  * The caller frees the text with trek_string_free. Errors: MEMORY; NULL is returned. */
 TREK_API char *trek_device_report(trek_device device);
 

@@ -18,7 +18,7 @@ typedef struct trek_allocator {
 } trek_allocator;
 
 /* Replaces the allocator of host memory. NULL restores the default allocator.
- * Call it before anything else, or when no object is alive and trek_memory_release_cached has been called.
+ * Call it before any other function, or when no object is alive and trek_memory_release_cached has been called.
  * Errors: STATE if memory of the current allocator is still in use; ARGUMENT if one of the two functions is NULL. */
 TREK_API trek_status trek_allocator_set(const trek_allocator *allocator);
 

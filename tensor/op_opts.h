@@ -28,7 +28,7 @@ typedef enum trek_interpolation {
 } trek_interpolation;
 
 /* The padding of a convolution. TREK_PADDING_NUMBERS uses the field `padding`; with the other two kinds that field must be 0.
- * TREK_PADDING_VALID is no padding. TREK_PADDING_SAME gives a result of the size of x and needs stride 1: it pads
+ * TREK_PADDING_VALID does not pad. TREK_PADDING_SAME gives a result of the size of x and needs stride 1: it pads
  * dilation * (kernel - 1) elements in all, and an odd number has its extra element at the end. */
 typedef enum trek_padding { TREK_PADDING_NUMBERS, TREK_PADDING_VALID, TREK_PADDING_SAME } trek_padding;
 
@@ -39,7 +39,7 @@ typedef struct trek_conv_opts {
     int64_t stride[3];         /* step of the window in elements; default 1 */
     int64_t padding[3];        /* zeros added at both ends of a dimension, in elements; default 0 */
     int64_t dilation[3];       /* distance between the elements of the kernel; default 1 */
-    int64_t groups;            /* groups of channels; must divide the input and the output channels; default 1 */
+    int64_t groups;            /* groups of channels, a divisor of the input and output channels; default 1 */
     trek_padding padding_kind; /* default TREK_PADDING_NUMBERS: the field `padding` is used */
 } trek_conv_opts;
 
@@ -48,9 +48,9 @@ typedef struct trek_conv_opts {
 typedef struct trek_conv_transpose_opts {
     int64_t stride[3];         /* distance between neighbouring inputs in the result; default 1 */
     int64_t padding[3];        /* elements removed at both ends of a dimension of the result; default 0 */
-    int64_t output_padding[3]; /* elements added at the end of a dimension; less than stride or dilation; default 0 */
+    int64_t output_padding[3]; /* elements added at the end of a dimension, less than stride or dilation; default 0 */
     int64_t dilation[3];       /* distance between the elements of the kernel; default 1 */
-    int64_t groups;            /* groups of channels; must divide the input and the output channels; default 1 */
+    int64_t groups;            /* groups of channels, a divisor of the input and output channels; default 1 */
     /* The size of the result. If it is given, the output padding is computed from it, and the field output_padding is
      * ignored. Default: not given. */
     int64_t output_size[3];
@@ -60,8 +60,8 @@ typedef struct trek_conv_transpose_opts {
 typedef struct trek_pool_opts {
     int64_t kernel[3];       /* size of the window in elements; required */
     int64_t stride[3];       /* step of the window in elements; default: the kernel */
-    int64_t padding[3];      /* elements added at both ends of a dimension; at most half the kernel; default 0 */
-    /* The distance between the elements of a window; for max pooling only; default 1. In max pooling
+    int64_t padding[3];      /* elements added at both ends of a dimension, at most half the kernel; default 0 */
+    /* The distance between the elements of a window, for max pooling only; default 1. In max pooling
      * a window wholly in the padding gives the lowest number and has no gradient (PyTorch writes that gradient to another
      * element, even out of bounds). */
     int64_t dilation[3];
@@ -88,7 +88,7 @@ typedef enum trek_grid_padding { TREK_GRID_ZEROS, TREK_GRID_BORDER, TREK_GRID_RE
 typedef struct trek_grid_sample_opts {
     trek_grid_mode mode;         /* default bilinear, which is trilinear in three dimensions; bicubic needs two dimensions */
     trek_grid_padding padding;   /* default zeros */
-    bool align_corners;          /* -1 and 1 are the centres of the first and last element instead of their edges; default false */
+    bool align_corners; /* -1 and 1 are the centres of the first and last element instead of their edges; default false */
 } trek_grid_sample_opts;
 
 TREK_END

@@ -10,7 +10,7 @@ TREK_BEGIN
 
 /* A handle of a scope. Only the thread that began the scope may use it. */
 typedef struct trek_scope {
-    uint32_t depth;  /* the number of scopes that were open with this one, itself included; 0 if there is no scope */
+    uint32_t depth;  /* the number of scopes that were open with this one, itself included; 0 means that the handle is empty */
     uint32_t serial; /* the number of this scope among all scopes of its thread */
 } trek_scope;
 
@@ -25,10 +25,10 @@ TREK_API trek_scope trek_scope_begin(void);
  * Errors: SCOPE if it has ended before or belongs to another thread. */
 TREK_API trek_status trek_scope_end(trek_scope scope);
 
-/* Ends the scope as trek_scope_end does, but keeps `var`, a result of this scope or of one inside it.
- * `var` moves to the next outer scope; if there is none, the caller owns `var` and must release it. A variable that does not
- * belong to the scope is not changed. Returns `var`, or NULL if `var` is NULL or the scope has ended before.
- * Errors: SCOPE if the scope has ended before or belongs to another thread. */
+/* Ends the scope as trek_scope_end does, but keeps `var`, a result of this scope or of one inside it. `var` moves to the next
+ * outer scope. Without an outer scope, the caller owns `var` and must release it. A variable that does not belong to the scope
+ * is not changed. Returns `var`, or NULL if `var` is NULL or the scope has ended before. Errors: SCOPE if the scope has ended
+ * before or belongs to another thread. */
 TREK_API struct trek_var *trek_scope_end_keep(trek_scope scope, struct trek_var *var);
 
 TREK_END

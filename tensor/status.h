@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Status codes, and the error that each thread keeps.
  *
- * A thread keeps its first error, code and message, until trek_error_clear is called; later errors do not replace it. A
- * function that creates an object returns NULL on failure. A function that performs an action returns its status.
+ * A thread keeps its first error, code and message, until trek_error_clear is called; later errors do not replace it. A function
+ * that creates an object returns NULL on failure. A function that performs an action returns its status.
  *
- * Debug mode: TREK_DEBUG=1 in the environment makes the misuse of freed objects an error.
- * Using an object after it was freed is then an error STATE: a variable after its scope has ended, a second release, a
- * module, loader, graph or optimizer after its free function. So is passing the same object twice to functions that take
- * it over. The message names the object, the serial number of the scope and the op that made it.
- * Freed memory is kept for a while: at most 64 MiB of tensor memory and the last 262144 objects. It is filled with the byte
- * 0xff, or with TREK_DEBUG_POISON. New tensor memory is filled in the same way, so floating elements that were never
- * written are NaN. The misuse of an object that is no longer kept is not recognised. */
+ * Debug mode: TREK_DEBUG=1 in the environment makes the misuse of freed objects an error. Using an object after it was freed is
+ * then an error with status STATE. Examples are a variable after its scope has ended, a second release, and a module, loader,
+ * graph or optimizer after its free function. So is passing the same object twice to functions that take it over. The message
+ * names the object, the serial number of the scope and the op that made it. Freed memory is kept for a while: at most 64 MiB of
+ * tensor memory and the last 262144 objects. It is filled with the byte 0xff, or with TREK_DEBUG_POISON. New tensor memory is
+ * filled in the same way, so floating elements that were never written are NaN. The misuse of an object that is no longer kept
+ * is not recognised. */
 #ifndef TREK_TENSOR_STATUS_H
 #define TREK_TENSOR_STATUS_H
 

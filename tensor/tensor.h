@@ -95,7 +95,7 @@ TREK_API trek_status trek_tensor_copy_from(trek_tensor *tensor, const trek_tenso
 /* Returns the tensor with its elements converted to `dtype`: a new tensor, or a new reference to `tensor` if it has that
  * dtype already. */
 TREK_API trek_tensor *trek_tensor_cast(trek_tensor *tensor, trek_dtype dtype);
-/* Returns the tensor on `device`: a new tensor, or a new reference to `tensor` if it is there already. From one CPU device
+/* Returns the tensor on `device`: a new tensor, or a new reference to `tensor` if `device` holds it already. From one CPU device
  * to another the result is a view that shares the memory. */
 TREK_API trek_tensor *trek_tensor_to(trek_tensor *tensor, trek_device device);
 /* Returns the tensor in row-major order without gaps: a new tensor, or a new reference to `tensor` if it is so already. */
@@ -120,8 +120,8 @@ TREK_API void trek_string_free(char **text);
 TREK_API void *trek_tensor_to_dlpack(trek_tensor *tensor);
 /* Returns a tensor that shares the memory of `managed`, a DLManagedTensorVersioned * (DLPack 1.x).
  * It takes `managed` over, also on failure: the deleter is called when the memory is no longer needed. If `managed` is
- * marked as read-only, its elements are copied. Errors: DEVICE unless it is CPU memory; DTYPE, SHAPE; UNSUPPORTED if
- * the version is not 1.x. */
+ * marked as read-only, its elements are copied. Errors: DEVICE unless it is CPU memory, UNSUPPORTED if the
+ * version is not 1.x, DTYPE, SHAPE. */
 TREK_API trek_tensor *trek_tensor_from_dlpack(void *managed);
 
 /* Seeds the generator of the process. The random streams of all ranks are derived from this seed. */

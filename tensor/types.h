@@ -61,10 +61,10 @@ TREK_API trek_device trek_device_default(void);
 /* Reads a device from text such as "cpu", "cpu:1" or "cuda:0".
  * Errors: ARGUMENT if the text is not a device; *device is then unchanged. */
 TREK_API trek_status trek_device_parse(const char *text, trek_device *device);
-/* Returns how many devices of a kind can be used: for TREK_CPU the number of cores, for TREK_CUDA the number of GPUs (0 if
- * there is no driver). */
+/* Returns how many devices of a kind can be used: for TREK_CPU the number of cores, for TREK_CUDA the number of GPUs, which
+ * is 0 without a driver. */
 TREK_API int trek_device_count(trek_device_type type);
-/* Writes the name of a device, such as "cpu:0", to `text`, which must have room for 16 bytes, and returns `text`. */
+/* Writes the name of a device, such as "cpu:0", to `text`, which must hold 16 bytes, and returns `text`. */
 TREK_API char *trek_device_name(trek_device device, char *text);
 /* Waits until the device has finished all work it was given. Returns the error of that work, if there was one. */
 TREK_API trek_status trek_device_sync(trek_device device);
@@ -81,7 +81,7 @@ TREK_API bool trek_tf32_allowed(void);
 /* The most dimensions that a tensor can have. */
 #define TREK_MAX_DIMS 8
 
-/* The sizes of a tensor's dimensions, outermost first. A scalar has ndim 0. The same type holds lists of dimension numbers
+/* The sizes of a tensor's dimensions, outermost first. A scalar has ndim 0. This type also holds lists of dimension numbers
  * (trek_dims), where a negative number counts from the last dimension. */
 typedef struct trek_shape {
     int ndim;                     /* number of dimensions, at most TREK_MAX_DIMS */
@@ -100,7 +100,7 @@ TREK_API int64_t trek_shape_numel(trek_shape shape);
 TREK_API bool trek_shape_equal(trek_shape a, trek_shape b);
 /* The number of bytes that trek_shape_text needs. */
 #define TREK_SHAPE_TEXT 192
-/* Writes a shape, such as "[64, 784]", to `text`, which must have room for TREK_SHAPE_TEXT bytes, and returns `text`. */
+/* Writes a shape, such as "[64, 784]", to `text`, which must hold TREK_SHAPE_TEXT bytes, and returns `text`. */
 TREK_API char *trek_shape_text(trek_shape shape, char *text);
 
 #ifndef __cplusplus

@@ -21,7 +21,8 @@ TREK_BEGIN
  * with, f32 or f64. Kernels see neither 16-bit parameters, which are updated in f32 copies, nor state of fewer bits, which is
  * converted to f32 and back. Fields marked "caller" are for the code that calls the kernel; kernels ignore them. */
 typedef struct trek_update_slice {
-    void *param, *grad;               /* parameters and their gradients */
+    void *param;                      /* the parameters */
+    void *grad;                       /* their gradients */
     void *state[TREK_UPDATE_STATES];  /* arrays of state: 0 before they are first written; NULL if an array is not kept */
     int64_t count;                    /* number of elements */
     /* The options in the order of the class. The first is the learning rate of this step. */
@@ -31,7 +32,8 @@ typedef struct trek_update_slice {
     /* The number of updates of these parameters, this one included. It is 0 unless the class is by_step or state is stored
      * in bf16. */
     int64_t step;
-    uint32_t kept, fresh;             /* bit k of kept: state k is kept; of fresh: it is kept and was never written */
+    uint32_t kept;                    /* bit k: state k is kept */
+    uint32_t fresh;                   /* bit k: state k is kept and was never written */
     double grad_scale;                /* the kernel multiplies gradients by it first */
     bool zero_grad;                   /* the kernel sets gradients to 0 after use */
     double value_limit;               /* caller: gradients are clipped to [-limit, limit] first; <= 0: no clipping */

@@ -3,14 +3,14 @@
  * runs in the program that trains or in another one. It reads the files of runs (monitor/README.md). It writes only an empty
  * file want-histograms, when somebody asks for histograms on the page. The browser does the rest, also offline.
  *
- * /                                        the page (with style.css and script.js) /api/runs
- * the runs of the folder, JSON /api/runs/NAME/processes                 the files of a run, JSON
- * /api/runs/NAME/process-K.jsonl?from=N    whole lines of a file, from byte N on; the header X-Trek-Next gives the next N
- * /api/runs/NAME/metrics                   the current state of a run, OpenMetrics text for Prometheus (monitor/export.h); 503
- * while
- *                                              it is being read, some megabytes for each request
- * /metrics                                 these metrics of the only run, if one run is shown /api/runs/NAME/want-histograms
- * POST
+ *     /                                        the page (with style.css and script.js)
+ *     /api/runs                                the runs of the folder, JSON
+ *     /api/runs/NAME/processes                 the files of a run, JSON
+ *     /api/runs/NAME/process-K.jsonl?from=N    whole lines of a file, from byte N on; the header X-Trek-Next gives the next N
+ *     /api/runs/NAME/metrics                   the current state of a run, OpenMetrics text for Prometheus (monitor/export.h);
+ *                                              503 while it is being read, some megabytes for each request
+ *     /metrics                                 these metrics of the only run, if one run is shown
+ *     /api/runs/NAME/want-histograms           POST
  *
  * It needs libmicrohttpd (Debian: libmicrohttpd12), which is opened when the first page is served. Its only thread has a lower
  * priority than those that train. */

@@ -55,7 +55,8 @@ typedef struct trek_collate_opts {
 } trek_collate_opts;
 
 /* Returns a dataset whose batches `fn` makes of the samples of another dataset. It takes the other dataset over, also on
- * failure. `opts` may be NULL. Errors: UNSUPPORTED for a stream. */
+ * failure. `opts` may be NULL.
+ * Errors: UNSUPPORTED for a stream. */
 TREK_API trek_dataset *trek_dataset_collate(trek_dataset *dataset, trek_collate_fn fn, const trek_collate_opts *opts);
 
 TREK_END

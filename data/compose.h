@@ -29,7 +29,8 @@ TREK_API trek_status trek_dataset_split(trek_dataset *dataset, const double *siz
 TREK_API trek_dataset *trek_dataset_concat(trek_dataset *const *datasets, int n);
 
 /* Returns a dataset or stream with n fields of another: its field k is fields[k] with the name names[k]. If `names` is NULL,
- * fields keep their names. Errors: ARGUMENT if a field does not exist or a name occurs twice. */
+ * fields keep their names.
+ * Errors: ARGUMENT if a field does not exist or a name occurs twice. */
 TREK_API trek_dataset *trek_dataset_select(trek_dataset *dataset, const char *const *fields, const char *const *names, int n);
 
 /* A function of the user that maps samples. in[k] is field k of the dataset, [n, ...], row-major in host memory and borrowed.

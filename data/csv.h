@@ -43,7 +43,8 @@ typedef struct trek_csv_opts {
  *   a quote does not end. NULL is returned. */
 TREK_API trek_dataset *trek_dataset_csv(const char *path, const trek_csv_opts *opts);
 /* Returns the words of a category field and writes their number to *n. The dataset may also be a subset of one from a file.
- * The list is valid as long as the dataset. Errors: ARGUMENT for any other field or dataset; NULL is returned. */
+ * The list is valid as long as the dataset.
+ * Errors: ARGUMENT for any other field or dataset; NULL is returned. */
 TREK_API const char *const *trek_csv_words(const trek_dataset *dataset, const char *field, int *n);
 
 TREK_END

@@ -84,15 +84,17 @@ TREK_API int trek_dataset_field(const trek_dataset *dataset, const char *name);
  * reference, which the caller releases. On failure `out` holds NULLs.
  * Errors: ARGUMENT unless n >= 1 and all indices are valid. UNSUPPORTED for a stream. Errors of the dataset. */
 TREK_API trek_status trek_dataset_get(trek_dataset *dataset, const int64_t *indices, int64_t n, trek_tensor **out);
-/* Fetches samples as trek_dataset_get does, for any epoch and seed. A dataset that is made of others fetches from them with this
- * function. Errors: as trek_dataset_get. ARGUMENT also if the epoch is negative or an index of the batch is not valid. */
+/* Fetches samples as trek_dataset_get does, for any epoch and seed. A dataset that is made of others fetches from them with
+ * this function.
+ * Errors: as trek_dataset_get. ARGUMENT also if the epoch is negative or an index of the batch is not valid. */
 TREK_API trek_status trek_dataset_fetch(trek_dataset *dataset, const trek_fetch *fetch, trek_tensor **out);
 /* Returns one field of one sample as a batch of one, [1, ...], on `device`. The result belongs to the current scope. It serves
  * for predictions: trek_forward(model, trek_dataset_sample(set, 7, "image", device)). */
 TREK_API trek_var *trek_dataset_sample(trek_dataset *dataset, int64_t index, const char *field, trek_device device);
 
-/* -- Datasets of the library. These functions return NULL on failure. Errors: IO, with the path and the reason, if a file is
- * missing or cannot be read. FORMAT if a file does not have the expected contents. MEMORY, ARGUMENT. -- */
+/* -- Datasets of the library. These functions return NULL on failure.
+ * Errors: IO, with the path and the reason, if a file is missing or cannot be read. FORMAT if a file does not have the
+ * expected contents. MEMORY, ARGUMENT. -- */
 
 /* The part of a dataset: the training set or the test set. */
 typedef enum trek_data_split { TREK_TRAIN, TREK_TEST } trek_data_split;
@@ -105,7 +107,8 @@ TREK_API trek_dataset *trek_dataset_mnist(const char *folder, trek_data_split sp
  * `images` is [n, h, w] (one channel) or [n, c, h, w], `labels` is [n]. */
 TREK_API trek_dataset *trek_dataset_idx(const char *images, const char *labels);
 /* Reads an IDX file as a tensor in host memory. Its dtype is u8 for unsigned bytes, i32 for signed integers of 8, 16 and 32
- * bits, f32 or f64. Errors: FORMAT also for more than 8 dimensions. */
+ * bits, f32 or f64.
+ * Errors: FORMAT also for more than 8 dimensions. */
 TREK_API trek_tensor *trek_idx_read(const char *path);
 
 /* Returns a dataset of n generated images of digits, distorted and noisy, for machines without data. Its fields and shapes are
@@ -119,7 +122,8 @@ TREK_API trek_dataset *trek_dataset_digits(int64_t n, uint64_t seed);
 TREK_API trek_dataset *trek_dataset_tensors(const char *const *names, trek_tensor *const *tensors, int n_fields);
 
 /* Returns a dataset of the samples first, ..., first + count - 1 of another dataset, with indices from 0. It takes the other
- * dataset over. Errors: ARGUMENT if the other dataset does not have all of them. */
+ * dataset over.
+ * Errors: ARGUMENT if the other dataset does not have all of them. */
 TREK_API trek_dataset *trek_dataset_subset(trek_dataset *dataset, int64_t first, int64_t count);
 
 /* Options of trek_dataset_text_windows. */
@@ -129,7 +133,8 @@ typedef struct trek_text_windows_opts {
 
 /* Returns a dataset of the windows of a text file, for language models of characters. Its fields are "input", i64 [n, window],
  * and "target", i64 [n, window], which is the text one character later. A character is a byte. Its number is its index in the
- * sorted list of the distinct bytes of the file. `opts` may be NULL. Errors: FORMAT if the file is shorter than window + 1. */
+ * sorted list of the distinct bytes of the file. `opts` may be NULL.
+ * Errors: FORMAT if the file is shorter than window + 1. */
 TREK_API trek_dataset *trek_dataset_text_windows(const char *path, int64_t window, const trek_text_windows_opts *opts);
 /* Returns the distinct characters of a dataset of text windows in the order of their numbers, and writes how many they are to
  * *size. The dataset may also be a subset, an index list or a cache of one. The list is valid as long as the dataset.

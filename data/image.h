@@ -26,7 +26,8 @@ TREK_API trek_tensor *trek_image_read(const char *path, const trek_image_read_op
 /* Decodes an image file in memory as trek_image_read does. `name` is its name in error messages (NULL: "image"). */
 TREK_API trek_tensor *trek_image_decode(const void *bytes, size_t length, const char *name, const trek_image_read_opts *opts);
 /* Writes a u8 tensor [channels, height, width] in host memory, with any strides, as a PNG file. The channels are grey, grey
- * and alpha, RGB, or RGB and alpha. On failure no file is left. Errors: DTYPE, SHAPE, DEVICE, IO, MEMORY. */
+ * and alpha, RGB, or RGB and alpha. On failure no file is left.
+ * Errors: DTYPE, SHAPE, DEVICE, IO, MEMORY. */
 TREK_API trek_status trek_image_write_png(const char *path, trek_tensor *image);
 
 /* Returns a dataset of images in one folder for each class, as torchvision's ImageFolder. Its fields are "image", u8 [n,
@@ -38,11 +39,12 @@ TREK_API trek_status trek_image_write_png(const char *path, trek_tensor *image);
  * - Errors: IO, MEMORY. FORMAT if no class exists or a class has no images. NULL is returned. */
 TREK_API trek_dataset *trek_dataset_image_folder(const char *folder, const trek_image_read_opts *opts);
 /* Returns the names of the classes of an image folder and writes their number to *n. The dataset may also be made of one (a
- * subset, transforms). The list is valid as long as the dataset. Errors: ARGUMENT for any other dataset; NULL is returned. */
+ * subset, transforms). The list is valid as long as the dataset.
+ * Errors: ARGUMENT for any other dataset; NULL is returned. */
 TREK_API const char *const *trek_image_folder_classes(const trek_dataset *dataset, int *n);
 /* Returns the path of a sample's file. The dataset must be the image folder itself, because a dataset that is made of it has
- * other indices. The string is valid as long as the dataset. Errors: ARGUMENT for any other dataset or index; NULL is
- * returned. */
+ * other indices. The string is valid as long as the dataset.
+ * Errors: ARGUMENT for any other dataset or index; NULL is returned. */
 TREK_API const char *trek_image_folder_path(const trek_dataset *dataset, int64_t index);
 
 TREK_END

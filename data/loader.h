@@ -61,7 +61,8 @@ TREK_API void trek_loader_free(trek_loader **loader);
  * Errors: ARGUMENT if the epoch is negative. STATE if a thread cannot be started. If the thread has an error, that error. */
 TREK_API trek_status trek_loader_start(trek_loader *loader, int64_t epoch);
 /* Ends the previous batch and returns the next one, which belongs to the loader. Returns NULL at the end of the epoch, on an
- * error, and while the thread has an error. Errors: STATE if no epoch was begun. Errors of the dataset, from any thread. */
+ * error, and while the thread has an error.
+ * Errors: STATE if no epoch was begun. Errors of the dataset, from any thread. */
 TREK_API trek_batch *trek_loader_next(trek_loader *loader);
 
 /* Returns the number of batches of an epoch, or -1 for a stream. If `loader` is NULL, it returns -1 and sets an error. */

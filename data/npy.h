@@ -39,7 +39,8 @@ TREK_API trek_status trek_npz_write(const char *path, const char *const *names, 
                                     bool compress);
 
 /* Returns a dataset whose fields are the arrays of an archive, in its order: sample i is row i of each array. The arrays are
- * kept in memory. Errors: as trek_npz_open and trek_npz_read. SHAPE unless the sizes of dimension 0 are equal. */
+ * kept in memory.
+ * Errors: as trek_npz_open and trek_npz_read. SHAPE unless the sizes of dimension 0 are equal. */
 TREK_API trek_dataset *trek_dataset_npz(const char *path);
 
 TREK_END

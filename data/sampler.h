@@ -47,7 +47,8 @@ TREK_API trek_sampler *trek_sampler_sequential(int64_t n);
 
 /* Returns a sampler that gives each of 0, ..., n - 1 exactly once in an epoch, in an order that depends on seed and epoch. It
  * needs no table: the position of a sample is computed in O(log n) by the swap-or-not shuffle (Hoang, Morris, Rogaway, "An
- * enciphering scheme based on a card shuffle", CRYPTO 2012). Errors: ARGUMENT if n < 0. */
+ * enciphering scheme based on a card shuffle", CRYPTO 2012).
+ * Errors: ARGUMENT if n < 0. */
 TREK_API trek_sampler *trek_sampler_random(int64_t n, uint64_t seed);
 
 /* Returns a sampler that draws `samples` of 0, ..., n - 1 in an epoch with probabilities proportional to `weights`, [n], as
@@ -69,7 +70,8 @@ TREK_API trek_sampler *trek_sampler_balanced(const int64_t *labels, int64_t n, i
  * is needed. The samples are shuffled, each group of `window` batches is sorted by `lengths`, [n], and the batches are
  * shuffled. A last batch that is smaller stays last, with the longest samples of its group. `window` 0 stands for 50, as in
  * group_by_length of transformers. With a window of all batches, all samples are sorted. It is for loaders of this
- * `batch_size`. The first use of an epoch sorts all samples. Errors: ARGUMENT if n < 1, `batch_size` < 1 or `window` < 0. */
+ * `batch_size`. The first use of an epoch sorts all samples.
+ * Errors: ARGUMENT if n < 1, `batch_size` < 1 or `window` < 0. */
 TREK_API trek_sampler *trek_sampler_buckets(const int64_t *lengths, int64_t n, int64_t batch_size, int64_t window, uint64_t seed);
 
 /* Returns the number of positions in an epoch. If `sampler` is NULL, it returns -1 and sets an error. */

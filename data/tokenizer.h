@@ -43,7 +43,8 @@ TREK_API int64_t trek_tokenizer_id(const trek_tokenizer *tokenizer, const char *
  * Errors: ARGUMENT if no token has this number; NULL is returned. */
 TREK_API const char *trek_tokenizer_token(const trek_tokenizer *tokenizer, int64_t id, size_t *bytes);
 /* Adds a special token and returns its number. It gets a new number if the tokenizer does not have it yet. Special tokens are
- * found in a text as a whole before the text is divided. Errors: ARGUMENT if the token is empty. MEMORY. -1 is returned. */
+ * found in a text as a whole before the text is divided.
+ * Errors: ARGUMENT if the token is empty. MEMORY. -1 is returned. */
 TREK_API int64_t trek_tokenizer_add_special(trek_tokenizer *tokenizer, const char *token);
 
 /* Options of encoding. */
@@ -60,7 +61,8 @@ TREK_API int64_t trek_tokenizer_encode_to(const trek_tokenizer *tokenizer, const
                                           const trek_encode_opts *opts, int64_t *ids, int64_t room);
 /* Returns the text of n token numbers as a new string with a terminating 0, and writes its length without that to *bytes,
  * which may be NULL. A token can contain a 0 or a part of a character. With `skip_special` special tokens are left out. The
- * caller frees the string with trek_string_free. Errors: ARGUMENT if a number does not belong to a token; NULL is returned. */
+ * caller frees the string with trek_string_free.
+ * Errors: ARGUMENT if a number does not belong to a token; NULL is returned. */
 TREK_API char *trek_tokenizer_decode(const trek_tokenizer *tokenizer, const int64_t *ids, int64_t n, bool skip_special,
                                      size_t *bytes);
 

@@ -123,8 +123,8 @@ TREK_API trek_status trek_ddp_reduce_gradients_weighted(trek_ddp *ddp, const dou
 TREK_API trek_status trek_ddp_backward(trek_ddp *ddp, trek_var *loss);
 /* Computes and reduces gradients as trek_ddp_backward does, weighted by the count of this rank as in
  * trek_ddp_reduce_gradients_weighted. With a count of 0 the parameters that the loss uses get zeros, and `loss` may be NULL:
- * the rank then uses no parameters. If layers communicate, all ranks need a loss. Errors: STATE with several replicas outside
- * of trek_ranks_run. */
+ * the rank then uses no parameters. If layers communicate, all ranks need a loss.
+ * Errors: STATE with several replicas outside of trek_ranks_run. */
 TREK_API trek_status trek_ddp_backward_weighted(trek_ddp *ddp, trek_var *loss, double count);
 
 /* Runs inputs[r] through replica r for each replica of this process, in parallel on the ranks' threads, and returns the joined

@@ -17,8 +17,8 @@ typedef trek_status (*trek_rank_fn)(int rank, void *arg);
 /* Returns a group of n ranks (1 to 1024), one for each device. NULL for `devices` stands for cpu:0, cpu:1, ... One GPU may be
  * given twice. The cores are divided among the ranks, and the log gets one warning if there are more ranks than cores. If the
  * calling thread has made a group of the same devices that still exists, a new reference to that group is returned. The caller
- * gives the group back with trek_ranks_free. Errors: ARGUMENT, DEVICE, MEMORY. STATE if a thread cannot be started. NULL is
- * returned. */
+ * gives the group back with trek_ranks_free.
+ * Errors: ARGUMENT, DEVICE, MEMORY. STATE if a thread cannot be started. NULL is returned. */
 TREK_API trek_ranks *trek_ranks_new(const trek_device *devices, int n);
 /* Gives a reference back and sets *ranks to NULL. The last call ends the threads. It must not be called inside trek_ranks_run. */
 TREK_API void trek_ranks_free(trek_ranks **ranks);

@@ -27,10 +27,12 @@
 TREK_BEGIN
 
 /* Sets the constant of this name to a copy of the value. It replaces an earlier one. NULL for `value` removes the constant. On
- * failure the earlier constant stays. Errors: ARGUMENT if the processes differ. MEMORY. Errors of the communication. */
+ * failure the earlier constant stays.
+ * Errors: ARGUMENT if the processes differ. MEMORY. Errors of the communication. */
 TREK_API trek_status trek_graph_set_constant(trek_graph *graph, const char *name, trek_var *value);
 /* Returns the constant of this name on the device of the graph, which may be a rank's replica. It is borrowed until it is set
- * again, requires no gradient and must not be written. Errors: ARGUMENT if the graph has no such constant; NULL is returned. */
+ * again, requires no gradient and must not be written.
+ * Errors: ARGUMENT if the graph has no such constant; NULL is returned. */
 TREK_API trek_var *trek_graph_constant(trek_graph *graph, const char *name);
 
 /* A function of the user that builds the teacher's module on another device and returns it, or NULL on failure. It is called on

@@ -115,7 +115,8 @@ TREK_API trek_flow *trek_flow_loop(trek_flow *flow, trek_module *body, const tre
 /* Publishes a value under a name in the innermost loop that the calling thread runs, so that trek_graph_trace can read it. The
  * forward of a loop's body calls it, at most once per pass for each name. It need not be called in every pass. If the value's
  * first dimension is the rows and its shape does not change, rows that have halted keep their last value. Outside of a loop it
- * does nothing. Errors: ARGUMENT if it is called twice in a pass for one name. */
+ * does nothing.
+ * Errors: ARGUMENT if it is called twice in a pass for one name. */
 TREK_API trek_status trek_loop_publish(const char *name, trek_var *value);
 
 /* Replaces the stream x by a mixture of n >= 1 experts: the sum over k of w_k * experts[k](x) with w = router(x). All experts

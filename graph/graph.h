@@ -39,7 +39,8 @@ TREK_API trek_module *trek_graph_at(trek_graph *graph, const char *path);
  * Errors: ARGUMENT if the graph has more than one input, SCOPE if no scope is open, and the errors of the modules. */
 TREK_API trek_var *trek_graph_forward(trek_graph *graph, trek_var *x);
 /* Computes the graph's output for `n` inputs, which are in the order of trek_graph_input_name. The result belongs to the
- * caller's scope. Errors: ARGUMENT for a wrong number of inputs, SCOPE if no scope is open, and the errors of the modules. */
+ * caller's scope.
+ * Errors: ARGUMENT for a wrong number of inputs, SCOPE if no scope is open, and the errors of the modules. */
 TREK_API trek_var *trek_graph_forward_many(trek_graph *graph, trek_var *const *inputs, int n);
 /* Computes the graph's output without gradients, on the calling thread only, and returns also the tagged values of this call.
  * - `tags` holds the names of at most 64 tagged values. values[k] becomes the value of tags[k], or NULL on failure. If n_tags is
@@ -64,17 +65,17 @@ TREK_API const char *trek_graph_input_name(const trek_graph *graph, int k);
  * of. If it is a sum, the result is the weighted mean of the processes' sums. If each rank computes a part of a gradient, hooks
  * on parameters (trek_var_on_grad) see rank 0's part before the reduction; after trek_graph_reduce the gradient is whole. */
 TREK_API trek_status trek_graph_backward(trek_graph *graph, trek_var *loss);
-/* Computes gradients as trek_graph_backward does, for a loss that is the mean over `weight` rows. The gradient counts with this
- * weight when it is combined with those of other ranks in this pass, and with those of other passes with .accumulate. With
- * weight 0 the parameters that the loss uses get gradients of 0, even if the loss is NaN. Errors: ARGUMENT if `weight` is
- * negative or not finite. */
+/* Computes gradients as trek_graph_backward does, for a loss that is the mean over `weight` rows. The gradient counts with
+ * this weight when it is combined with those of other ranks in this pass, and with those of other passes with .accumulate.
+ * With weight 0 the parameters that the loss uses get gradients of 0, even if the loss is NaN.
+ * Errors: ARGUMENT if `weight` is negative or not finite. */
 TREK_API trek_status trek_graph_backward_weighted(trek_graph *graph, trek_var *loss, double weight);
 /* Makes the gradients ready for reading before the step: it reduces them over all ranks and, if passes are weighted, divides
  * them so that they are the mean of the passes. It is a collective: every process must call it. */
 TREK_API trek_status trek_graph_reduce(trek_graph *graph);
 /* Performs one optimizer step: it sets the learning rate of the schedule, clips the gradients, updates the parameters and sets
- * the gradients to zero. If the calling thread has an error, it changes nothing and returns that error. Errors: STATE if the
- * graph has no optimizer. */
+ * the gradients to zero. If the calling thread has an error, it changes nothing and returns that error.
+ * Errors: STATE if the graph has no optimizer. */
 TREK_API trek_status trek_graph_step(trek_graph *graph);
 /* Sets the gradients of the graph's parameters to zero. */
 TREK_API trek_status trek_graph_zero_grad(trek_graph *graph);
@@ -97,7 +98,8 @@ TREK_API trek_status trek_graph_set_schedule(trek_graph *graph, const trek_sched
 /* Sets a fixed learning rate and ends the schedule. */
 TREK_API trek_status trek_graph_set_lr(trek_graph *graph, double lr);
 /* Sets how each step clips gradients: first the 2-norm of all gradients together to max_norm, then each element to
- * [-max_value, max_value]. A limit that is <= 0 is off. Errors: ARGUMENT if a limit is NaN. */
+ * [-max_value, max_value]. A limit that is <= 0 is off.
+ * Errors: ARGUMENT if a limit is NaN. */
 TREK_API trek_status trek_graph_set_clip(trek_graph *graph, double max_norm, double max_value);
 
 /* How mixed precision computes the matrix products of linear layers. */
@@ -117,10 +119,11 @@ typedef struct trek_amp_opts {
 } trek_amp_opts;
 /* Turns mixed precision on: autocast and dynamic loss scaling, with a new scaler. NULL for `opts` turns it off. Backward
  * multiplies the loss by the scale, so that gradients are scaled until the step. The step divides them by the scale. If a
- * gradient is infinite or NaN, the step is skipped on all ranks: parameters, optimizer state and its step counts do not change,
- * the gradients are dropped, and the scale is reduced. On GPUs the host does not wait for this decision, so a skipped step
- * counts in trek_graph_steps and in the schedule. TREK_FP8 must be set before trek_trainer_setup or in its options. After that
- * it cannot be turned off by another .products. Errors: STATE for such a change; ARGUMENT, MEMORY. */
+ * gradient is infinite or NaN, the step is skipped on all ranks: parameters, optimizer state and its step counts do not
+ * change, the gradients are dropped, and the scale is reduced. On GPUs the host does not wait for this decision, so a skipped
+ * step counts in trek_graph_steps and in the schedule. TREK_FP8 must be set before trek_trainer_setup or in its options. After
+ * that it cannot be turned off by another .products.
+ * Errors: STATE for such a change; ARGUMENT, MEMORY. */
 TREK_API trek_status trek_graph_set_amp(trek_graph *graph, const trek_amp_opts *opts);
 /* Returns the scaler of the loss, borrowed, for example to save or load its state. Returns NULL without an error if the loss is
  * not scaled. */
@@ -156,34 +159,34 @@ TREK_API trek_optimizer *trek_graph_optimizer(trek_graph *graph);
 
 /* -- inspection -- */
 
-/* Returns the value of a tag in the last forward of the graph's own thread (see trek_graph_infer).
- * It is borrowed until the next forward or step; a step detaches it from the tape. Before the first forward NULL is returned
- * without an error. Errors: ARGUMENT for an unknown tag; UNSUPPORTED if the ranks' values do not fit together as rows of the
- * batch. */
+/* Returns the value of a tag in the last forward of the graph's own thread (see trek_graph_infer). It is borrowed until the
+ * next forward or step; a step detaches it from the tape. Before the first forward NULL is returned without an error.
+ * Errors: ARGUMENT for an unknown tag; UNSUPPORTED if the ranks' values do not fit together as rows of the batch. */
 TREK_API trek_var *trek_graph_tagged(trek_graph *graph, const char *tag);
 /* Returns the number of the graph's tags, or 0 if `graph` is NULL. */
 TREK_API int trek_graph_tag_count(const trek_graph *graph);
 /* Returns the name of tag k, borrowed, or NULL if k is out of range. Tags are in the order in which the flow defined them. */
 TREK_API const char *trek_graph_tag_name(const trek_graph *graph, int k);
 
-/* Returns how many values a loop published under `name` in the last forward (trek_loop_publish, trek_loop_opts.trace).
- * It is 0 for an unknown name and -1 on failure. If several loops use the name, "path.name" selects one, with a path as in
- * trek_graph_at. For an inner loop the values are those of its last run. Errors: ARGUMENT if several loops use the name. */
+/* Returns how many values a loop published under `name` in the last forward (trek_loop_publish, trek_loop_opts.trace). It is 0
+ * for an unknown name and -1 on failure. If several loops use the name, "path.name" selects one, with a path as in
+ * trek_graph_at. For an inner loop the values are those of its last run.
+ * Errors: ARGUMENT if several loops use the name. */
 TREK_API int trek_graph_trace_count(trek_graph *graph, const char *name);
 /* Returns value k, counted from 0, that a loop published under `name` in the last forward; see trek_graph_trace_count. On one
  * rank it is borrowed until the next forward or step; a step detaches it from the tape. With several ranks it is detached,
- * joined along dimension 0 in the order of the ranks, and belongs to the current scope. A rank whose rows had all halted before
- * contributes its last value. Errors: ARGUMENT if no such value exists or several loops use the name; UNSUPPORTED for scalars of
- * several ranks. */
+ * joined along dimension 0 in the order of the ranks, and belongs to the current scope. A rank whose rows had all halted
+ * before contributes its last value.
+ * Errors: ARGUMENT if no such value exists or several loops use the name; UNSUPPORTED for scalars of several ranks. */
 TREK_API trek_var *trek_graph_trace(trek_graph *graph, const char *name, int k);
 
 /* The number of bytes that trek_graph_hash needs for its text. */
 #define TREK_GRAPH_HASH_TEXT 65
 /* Writes the SHA-256 hash of the graph's structure as 64 hexadecimal digits to `text`, which must hold TREK_GRAPH_HASH_TEXT
- * bytes, and returns `text`. The hash covers the classes of the nodes, the edges, and the hashes of nested graphs. It covers the
- * sorted names of parameters and buffers with their shapes and dtypes, the sorted tags, and the names of the inputs. It covers
- * the options and parts of loops, gates, switches and maps. It covers neither labels nor values. Errors: MEMORY; NULL is
- * returned. */
+ * bytes, and returns `text`. The hash covers the classes of the nodes, the edges, and the hashes of nested graphs. It covers
+ * the sorted names of parameters and buffers with their shapes and dtypes, the sorted tags, and the names of the inputs. It
+ * covers the options and parts of loops, gates, switches and maps. It covers neither labels nor values.
+ * Errors: MEMORY; NULL is returned. */
 TREK_API char *trek_graph_hash(trek_graph *graph, char *text);
 /* Returns a drawing of the graph in the DOT language of Graphviz. The caller frees the string with trek_string_free. draw.h has
  * more drawings, also as SVG. */

@@ -43,10 +43,11 @@ TREK_API trek_status trek_graph_set_loss(trek_graph *graph, trek_loss_fn fn, voi
 /* Starts an epoch of the graph's loader, as trek_loader_start does. Errors: STATE if the graph has no loader. */
 TREK_API trek_status trek_graph_start(trek_graph *graph, int64_t epoch);
 /* Returns the samples of the next step as a batch. Returns NULL at the end of the epoch and on an error. The batch of a window
- * has a size and the indices of all ranks, but no fields, because its ranks read the fields themselves. If a loss is registered
- * and the process has several ranks, each rank reads its own rows of a batch, too. Then the fields of the batch are read when
- * the program first asks for one, and from there to the end of the epoch batches are read as a whole. An error of the dataset is
- * then reported by trek_graph_train_batch. Errors: STATE if the graph has no loader. */
+ * has a size and the indices of all ranks, but no fields, because its ranks read the fields themselves. If a loss is
+ * registered and the process has several ranks, each rank reads its own rows of a batch, too. Then the fields of the batch are
+ * read when the program first asks for one, and from there to the end of the epoch batches are read as a whole. An error of
+ * the dataset is then reported by trek_graph_train_batch.
+ * Errors: STATE if the graph has no loader. */
 TREK_API trek_batch *trek_graph_next(trek_graph *graph);
 /* Runs forward, the registered loss and backward for a batch or window of trek_graph_next, and returns the mean loss.
  * Backward runs only in training mode and while gradients are enabled. It adds to the gradients as trek_graph_backward does. The

@@ -24,7 +24,8 @@ TREK_API trek_path_kind trek_graph_path_kind(trek_graph *graph, const char *path
 /* Returns the number of children of the module at a path. Errors: ARGUMENT if no module is at the path; -1 is returned. */
 TREK_API int trek_graph_child_count(trek_graph *graph, const char *path);
 /* Returns the name of child k of the module at a path, borrowed. Children are in the order in which they were added. Returns
- * NULL if k is out of range. Errors: ARGUMENT if no module is at the path; NULL is returned. */
+ * NULL if k is out of range.
+ * Errors: ARGUMENT if no module is at the path; NULL is returned. */
 TREK_API const char *trek_graph_child_name(trek_graph *graph, const char *path, int k);
 /* Returns a text with one line for the module at the path and for each module below it. A line has the name, the class, the
  * number of parameters, "frozen" if all of them are frozen, and the tags of a graph. Shared parameters are counted where they
@@ -65,12 +66,13 @@ TREK_API trek_status trek_graph_collect_at(trek_graph *graph, const char *path, 
 TREK_API trek_status trek_graph_collect_group(trek_graph *graph, const char *path, trek_collect how);
 /* Returns the trend of a nested graph's name, as trek_graph_trend does. */
 TREK_API const trek_trend *trek_graph_trend_at(trek_graph *graph, const char *path);
-/* Writes the trends of a group to `trends`, at most `room` of them, and returns how many the group has. A group consists of the
- * tags or observed scalars NAME_0, NAME_1, ... up to the last that exists. An entry is NULL if its name has no point yet.
- * Returns 0 without an error if no such name exists. Errors: ARGUMENT; -1 is returned. */
+/* Writes the trends of a group to `trends`, at most `room` of them, and returns how many the group has. A group consists of
+ * the tags or observed scalars NAME_0, NAME_1, ... up to the last that exists. An entry is NULL if its name has no point yet.
+ * Returns 0 without an error if no such name exists.
+ * Errors: ARGUMENT; -1 is returned. */
 TREK_API int trek_graph_trend_group(trek_graph *graph, const char *path, const trek_trend **trends, int room);
-/* Removes all points of a trend. Values that were recorded since the last flush stay. Errors: ARGUMENT if nothing was recorded
- * under this name. */
+/* Removes all points of a trend. Values that were recorded since the last flush stay.
+ * Errors: ARGUMENT if nothing was recorded under this name. */
 TREK_API trek_status trek_graph_reset_trend(trek_graph *graph, const char *path);
 /* Removes all points of all trends of the graph and of its nested graphs. */
 TREK_API trek_status trek_graph_reset_trends(trek_graph *graph);
@@ -86,8 +88,8 @@ TREK_API trek_status trek_graph_each_metric(trek_graph *graph, trek_metric_fn fn
  * `depth` levels below the graph (0 stands for 1, TREK_OFF for all) it records two scalars over all ranks of this process:
  * "ms.PATH", the mean milliseconds of a forward, and "ms.PATH.backward", the mean milliseconds of backward per forward. They
  * become a trend of times if before each flush this function and trek_timeline_clear are called. Device times are used if the
- * timeline has them. Runs of the graph inside another module (a task head, a wrapper) do not count. Errors: STATE if the
- * timeline does not record ops. */
+ * timeline has them. Runs of the graph inside another module (a task head, a wrapper) do not count.
+ * Errors: STATE if the timeline does not record ops. */
 TREK_API trek_status trek_graph_record_times(trek_graph *graph, trek_timeline *timeline, int depth);
 
 TREK_END

@@ -65,7 +65,8 @@ TREK_API const char *trek_monitor_path(const trek_monitor *monitor);
 TREK_API trek_status trek_monitor_attach(trek_monitor *monitor, trek_graph *graph);
 
 /* --- records of the program. Names and texts are UTF-8; other bytes become "?". A step below 0 stands for the step of the
- * attached graph. Errors: ARGUMENT if a pointer is NULL or a name is empty. */
+ * attached graph.
+ * Errors: ARGUMENT if a pointer is NULL or a name is empty. */
 
 /* Adds a point to a curve. The value may be any number, also NaN and infinite. */
 TREK_API trek_status trek_monitor_scalar(trek_monitor *monitor, const char *name, int64_t step, double value);

@@ -52,8 +52,8 @@ typedef struct trek_progress_rank {
     const char *state;    /* "computing" (not shown), "waiting", "reducing", "idle", "lost", ...; NULL: not known; copied */
 } trek_progress_rank;
 /* Sets the ranks that are shown from the next update on. Ranks that do not fit in the line are summarised: smallest and
- * largest share and speed, the number of the slowest, and how many are in each state. n = 0 removes the second line. Errors:
- * ARGUMENT, MEMORY. */
+ * largest share and speed, the number of the slowest, and how many are in each state. n = 0 removes the second line.
+ * Errors: ARGUMENT, MEMORY. */
 TREK_API trek_status trek_progress_ranks(trek_progress *progress, int n, const trek_progress_rank *ranks);
 
 /* Prints a line above the progress line, as fprintf does to its stream, and ends the line. */

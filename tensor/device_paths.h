@@ -30,9 +30,9 @@ typedef struct trek_device_path {
 TREK_API int trek_device_paths(trek_device device, trek_device_path *paths, int capacity);
 /* Sets all counts of a device to 0 and all reasons to NULL. */
 TREK_API void trek_device_paths_reset(trek_device device);
-/* Returns a text of the rows whose counts are not 0. It has one line for each row, such as
- * "path: cuda:0 attention cudnn: 0 calls, 12 refused (the last: a mask)", and is "" if all counts are 0.
- * The caller frees the text with trek_string_free. Errors: MEMORY; NULL is returned. */
+/* Returns a text of the rows whose counts are not 0. It has one line for each row, such as "path: cuda:0 attention cudnn: 0
+ * calls, 12 refused (the last: a mask)", and is "" if all counts are 0. The caller frees the text with trek_string_free.
+ * Errors: MEMORY; NULL is returned. */
 TREK_API char *trek_device_report(trek_device device);
 
 TREK_END

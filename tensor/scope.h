@@ -27,8 +27,8 @@ TREK_API trek_status trek_scope_end(trek_scope scope);
 
 /* Ends the scope as trek_scope_end does, but keeps `var`, a result of this scope or of one inside it. `var` moves to the next
  * outer scope. Without an outer scope, the caller owns `var` and must release it. A variable that does not belong to the scope
- * is not changed. Returns `var`, or NULL if `var` is NULL or the scope has ended before. Errors: SCOPE if the scope has ended
- * before or belongs to another thread. */
+ * is not changed. Returns `var`, or NULL if `var` is NULL or the scope has ended before.
+ * Errors: SCOPE if the scope has ended before or belongs to another thread. */
 TREK_API struct trek_var *trek_scope_end_keep(trek_scope scope, struct trek_var *var);
 
 TREK_END

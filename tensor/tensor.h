@@ -88,9 +88,10 @@ TREK_API double trek_tensor_item(const trek_tensor *tensor);
 /* Copies all elements to host memory in row-major order, converted to `dtype`. It waits for the device.
  * Errors: ARGUMENT unless `bytes`, the size of `data`, is exactly the number of elements times the size of `dtype`. */
 TREK_API trek_status trek_tensor_to_host(const trek_tensor *tensor, trek_dtype dtype, void *data, size_t bytes);
-/* Overwrites the elements of `tensor` with those of `source`, converted to the dtype of `tensor`.
- * The shapes must be equal; the devices may be any. Errors: SHAPE; ARGUMENT if two elements of `tensor` share memory, or if
- * an element of `tensor` shares memory with a different element of `source`. */
+/* Overwrites the elements of `tensor` with those of `source`, converted to the dtype of `tensor`. The shapes must be equal;
+ * the devices may be any.
+ * Errors: SHAPE; ARGUMENT if two elements of `tensor` share memory, or if an element of `tensor` shares memory with a
+ * different element of `source`. */
 TREK_API trek_status trek_tensor_copy_from(trek_tensor *tensor, const trek_tensor *source);
 /* Returns the tensor with its elements converted to `dtype`: a new tensor, or a new reference to `tensor` if it has that
  * dtype already. */
@@ -108,7 +109,8 @@ TREK_API trek_tensor *trek_tensor_clone(trek_tensor *tensor);
 TREK_API trek_tensor *trek_tensor_view(trek_tensor *tensor, trek_shape shape);
 
 /* Prints the tensor in NumPy's form to `stream`, which is a FILE * (NULL stands for stdout). A tensor of more than 1000
- * elements is shortened to 3 elements at each edge. Errors: IO, MEMORY. */
+ * elements is shortened to 3 elements at each edge.
+ * Errors: IO, MEMORY. */
 TREK_API trek_status trek_tensor_print(const trek_tensor *tensor, void *stream);
 /* Returns the text that trek_tensor_print prints as a new string. The caller frees it with trek_string_free. */
 TREK_API char *trek_tensor_text(const trek_tensor *tensor);
@@ -118,10 +120,10 @@ TREK_API void trek_string_free(char **text);
 /* Returns a DLManagedTensorVersioned * (DLPack 1.x) that shares the tensor's memory.
  * The caller owns it and ends it by calling its deleter; it holds a reference to the tensor until then. */
 TREK_API void *trek_tensor_to_dlpack(trek_tensor *tensor);
-/* Returns a tensor that shares the memory of `managed`, a DLManagedTensorVersioned * (DLPack 1.x).
- * It takes `managed` over, also on failure: the deleter is called when the memory is no longer needed. If `managed` is
- * marked as read-only, its elements are copied. Errors: DEVICE unless it is CPU memory, UNSUPPORTED if the
- * version is not 1.x, DTYPE, SHAPE. */
+/* Returns a tensor that shares the memory of `managed`, a DLManagedTensorVersioned * (DLPack 1.x). It takes `managed` over,
+ * also on failure: the deleter is called when the memory is no longer needed. If `managed` is marked as read-only, its
+ * elements are copied.
+ * Errors: DEVICE unless it is CPU memory, UNSUPPORTED if the version is not 1.x, DTYPE, SHAPE. */
 TREK_API trek_tensor *trek_tensor_from_dlpack(void *managed);
 
 /* Seeds the generator of the process. The random streams of all ranks are derived from this seed. */

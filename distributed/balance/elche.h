@@ -92,8 +92,8 @@ TREK_API trek_status trek_elche_clamp_total(trek_elche *elche, int64_t max, int6
 
 /* Lowers the anchor to ceil(anchor * factor), at least 1 and also below its start, and the counts with it, at once. It is for
  * a guard that sees the ranks diverge. Then the anchor grows by at most one batch for each report while it is below
- * max_anchor. `factor` is limited to 0.1 .. 1. With global_batches nothing changes. Errors: ARGUMENT if `factor` is not above
- * 0. */
+ * max_anchor. `factor` is limited to 0.1 .. 1. With global_batches nothing changes.
+ * Errors: ARGUMENT if `factor` is not above 0. */
 TREK_API trek_status trek_elche_nudge_down(trek_elche *elche, double factor);
 
 TREK_END

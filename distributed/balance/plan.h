@@ -27,8 +27,8 @@ typedef struct trek_decision {
     int64_t anchor;        /* the anchor of the counts; 0 for shares */
 } trek_decision;
 
-/* Returns a new plan without decisions for 1 to 1048576 ranks. The caller frees it. Errors: ARGUMENT, MEMORY; NULL is
- * returned. */
+/* Returns a new plan without decisions for 1 to 1048576 ranks. The caller frees it.
+ * Errors: ARGUMENT, MEMORY; NULL is returned. */
 TREK_API trek_plan *trek_plan_new(int ranks);
 /* Frees the plan and sets *plan to NULL. */
 TREK_API void trek_plan_free(trek_plan **plan);
@@ -50,8 +50,8 @@ TREK_API trek_status trek_plan_add_counts(trek_plan *plan, int64_t from, const i
 TREK_API trek_status trek_plan_cut(trek_plan *plan, int64_t from);
 
 /* Writes the decision that holds at a step to *decision and returns true: the last one for this step or an earlier one.
- * Returns false without an error if no such decision exists. It costs O(log size). Errors: ARGUMENT if a pointer is NULL;
- * false is returned. */
+ * Returns false without an error if no such decision exists. It costs O(log size).
+ * Errors: ARGUMENT if a pointer is NULL; false is returned. */
 TREK_API bool trek_plan_at(const trek_plan *plan, int64_t step, trek_decision *decision);
 /* Writes decision number k to *decision and returns true. Errors: ARGUMENT if k is not in 0 .. size - 1; false is returned. */
 TREK_API bool trek_plan_get(const trek_plan *plan, int64_t k, trek_decision *decision);
@@ -59,7 +59,8 @@ TREK_API bool trek_plan_get(const trek_plan *plan, int64_t k, trek_decision *dec
 /* Returns the plan as a text. The caller frees it with trek_string_free (tensor/tensor.h). The text does not depend on the
  * locale. Its first lines are "trek-plan 2" and "ranks N". Each decision has a line, "STEP shares S0 S1 ..." with hexadecimal
  * floats, which have all bits, or "STEP counts ANCHOR C0 C1 ...". The last line is "end SIZE xxh64 C", where C is the XXH64 of
- * the text before it in 16 hexadecimal digits. Errors: MEMORY; NULL is returned. */
+ * the text before it in 16 hexadecimal digits.
+ * Errors: MEMORY; NULL is returned. */
 TREK_API char *trek_plan_text(const trek_plan *plan);
 /* Returns the plan of a text, with the same bits. The caller frees it. A plan that was written by hand or by an earlier
  * version of trek begins with "trek-plan 1", ends with "end SIZE" and has no checksum.

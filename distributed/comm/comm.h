@@ -76,8 +76,9 @@ TREK_API int trek_comm_world_size(const trek_comm *comm);
 TREK_API trek_status trek_comm_set_deadline(trek_comm *comm, double seconds);
 
 /* --- collectives. Tensors must be contiguous, in host memory or on the rank's device. The calls of all ranks must be of the
- * same kind of device, but a group may consist of CPU and GPU ranks. Errors: SHAPE or DEVICE otherwise. On a device a call is
- * executed in the order of the calling thread's work there, and may not have finished when it returns. */
+ * same kind of device, but a group may consist of CPU and GPU ranks.
+ * Errors: SHAPE or DEVICE otherwise. On a device a call is executed in the order of the calling thread's work there, and may
+ * not have finished when it returns. */
 
 /* Returns a new tensor of zeros in the memory in which trek_comm_all_reduce of this communicator is fastest, if the device is
  * a CPU and such memory exists. The tensor can outlive the communicator. It is not a collective. If `comm` is NULL, and for

@@ -86,7 +86,7 @@ TREK_API trek_module *trek_ddp_module(trek_ddp *ddp);
 TREK_API trek_module *trek_ddp_replica_module(trek_ddp *ddp, int r);
 /* Returns the number of ranks of all processes. */
 TREK_API int trek_ddp_world_size(const trek_ddp *ddp);
-/* Returns the number of the calling rank: that of the communicator, or that of the thread inside trek_ranks_run, otherwise 0. */
+/* Returns the number of the calling rank: the communicator's rank, or the thread's rank inside trek_ranks_run, otherwise 0. */
 TREK_API int trek_ddp_rank(const trek_ddp *ddp);
 /* Writes the devices of the ranks to `devices`, at most `capacity` of them, and returns the number of ranks. */
 TREK_API int trek_ddp_devices(const trek_ddp *ddp, trek_device *devices, int capacity);

@@ -109,10 +109,10 @@ TREK_API trek_status trek_metric_update_weighted(trek_metric *metric, trek_var *
 
 /* Returns the value of the metric, or NaN if no sample was counted. If `graph` was set up by trek_trainer_setup in a job of
  * several processes, the value is that of the samples of all processes. The call is then a collective, also for processes
- * without samples. If `graph` is NULL, the value is that of this process. The state of the metric does not change. Errors, with
- * NaN as the result: SHAPE if the value is not one number. ARGUMENT for AUROC if all targets are of one class (with several
- * classes the message names it; with TREK_METRIC_EACH the value of such a class is NaN without an error). ARGUMENT if the
- * metrics of the processes differ. */
+ * without samples. If `graph` is NULL, the value is that of this process. The state of the metric does not change.
+ * Errors, with NaN as the result: SHAPE if the value is not one number. ARGUMENT for AUROC if all targets are of one class
+ * (with several classes the message names it; with TREK_METRIC_EACH the value of such a class is NaN without an error).
+ * ARGUMENT if the metrics of the processes differ. */
 TREK_API double trek_metric_compute(trek_metric *metric, trek_graph *graph);
 /* Returns the value of the metric as trek_metric_compute does, as a tensor of one or several numbers. It is f64 on the CPU, of
  * shape [], [C], [C, C], [2, 2], [L, 2, 2] or [outputs]. If no sample was counted, the numbers are NaN, those of a confusion are

@@ -43,10 +43,10 @@ typedef struct trek_comm_opts {
     const char *engine;
     int rank;            /* the number of this process, from 0 */
     int world_size;      /* number of processes; default 0: rank and world_size come from the environment */
-    const char *address; /* address of process 0; default: that of the environment, otherwise 127.0.0.1 */
-    int port;            /* port of process 0; default: that of the environment */
+    const char *address; /* address of process 0; default: taken from the environment, otherwise 127.0.0.1 */
+    int port;            /* port of process 0; default: taken from the environment */
     /* The secret of the job, at least 16 bytes if other machines can reach process 0. "none" trusts everybody on the network.
-     * Default: that of the environment, TREK_TOKEN or TREK_TOKEN_FILE. */
+     * Default: taken from the environment, TREK_TOKEN or TREK_TOKEN_FILE. */
     const char *token;
     /* Seconds that a call waits for other processes without progress (default 600). The first call waits the same time until
      * all have joined, at least 5 s (default 300). TREK_OFF: no limit. */

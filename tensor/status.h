@@ -2,7 +2,8 @@
 /* Status codes, and the error that each thread keeps.
  *
  * A thread keeps its first error, code and message, until trek_error_clear is called; later errors do not replace it. A function
- * that creates an object returns NULL on failure. A function that performs an action returns its status.
+ * that creates an object returns NULL on failure. A function that performs an action returns its status. The
+ * comments of trek's headers name a status without its prefix: SHAPE stands for TREK_ERR_SHAPE.
  *
  * Debug mode: TREK_DEBUG=1 in the environment makes the misuse of freed objects an error. Using an object after it was freed is
  * then an error with status STATE. Examples are a variable after its scope has ended, a second release, and a module, loader,

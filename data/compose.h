@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Datasets made of others. Each takes those it is made of over, also on failure (trek_dataset_retain for each further
- * holder), and frees them with itself. NULL and the first error for a NULL dataset; MEMORY. Epoch and seed reach what they are
- * made of; a sample's index there is the one it has there. */
+/* Datasets that are made of other datasets. Each function takes over the datasets it is given, also on failure (call
+ * trek_dataset_retain for each further holder), and frees them with the result. If a dataset is NULL, the function returns
+ * NULL and keeps the first error. All functions can fail with MEMORY. Epoch and seed are passed on to the inner datasets. A
+ * sample has the index there that it has in the inner dataset. */
 #ifndef TREK_DATA_COMPOSE_H
 #define TREK_DATA_COMPOSE_H
 
@@ -9,47 +10,55 @@
 
 TREK_BEGIN
 
-/* Sample i is sample indices[i] of the dataset; one may come several times. The list is copied. ARGUMENT for an index that does
- * not exist, n < 0. */
+/* Returns a dataset whose sample i is sample indices[i] of another dataset. An index may occur several times. The list is
+ * copied.
+ * Errors: ARGUMENT if an index does not exist or n < 0. */
 TREK_API trek_dataset *trek_dataset_indices(trek_dataset *dataset, const int64_t *indices, int64_t n);
 
-/* Parts of a dataset, drawn at random by seed: disjoint, together all of it, each in a random order (PyTorch's random_split).
- * sizes[n_parts] are numbers of samples, whose sum is the dataset's length, or shares, whose sum is 1 (within 1e-6): then part
- * k gets floor(sizes[k] * length), and what is left goes to the first parts, one each. Writes n_parts datasets to parts,
- * each a new reference; takes the dataset over. ARGUMENT, and NULLs in parts, for other sizes. */
+/* Divides a dataset into random disjoint parts that together have all its samples, each in a random order, as PyTorch's
+ * random_split does. It takes the dataset over and writes n_parts new references to `parts`. The numbers `sizes`, [n_parts],
+ * are either numbers of samples, whose sum is the length, or fractions, whose sum is 1 (within 1e-6). With fractions part k
+ * gets floor(sizes[k] * length) samples, and each of the first parts gets one of those that are left.
+ * Errors: ARGUMENT for other sizes; `parts` then holds NULLs. */
 TREK_API trek_status trek_dataset_split(trek_dataset *dataset, const double *sizes, int n_parts, uint64_t seed,
                                         trek_dataset **parts);
 
-/* All samples of the first one, then those of the second, and so on. Takes all over. ARGUMENT unless all have the same fields, in
- * the same order; SHAPE, when a batch is fetched, if its samples differ in shape or dtype. */
+/* Returns a dataset of all samples of the first dataset, then all of the second, and so on. It takes all of them over.
+ * Errors: ARGUMENT unless all have the same fields in the same order. When a batch is fetched: SHAPE if its samples differ in
+ * shape or dtype. */
 TREK_API trek_dataset *trek_dataset_concat(trek_dataset *const *datasets, int n);
 
-/* Some fields of a dataset or a stream, in this order: field k is fields[k], called names[k] (names NULL: as before). ARGUMENT
- * for a field that it does not have, a name that occurs twice. */
+/* Returns a dataset or stream with n fields of another: its field k is fields[k] with the name names[k]. If `names` is NULL,
+ * fields keep their names.
+ * Errors: ARGUMENT if a field does not exist or a name occurs twice. */
 TREK_API trek_dataset *trek_dataset_select(trek_dataset *dataset, const char *const *fields, const char *const *names, int n);
 
-/* A function over samples: in[k] is field k of the dataset, [n, ...] in host memory, row-major, borrowed; writes to out[k] a
- * new tensor [n, ...] for each of its own fields. `of` says which samples: numbers drawn for one are to follow from of->seed,
- * of->epoch and its index. Called from several threads at once, within a scope that ends with the call. Failures are reported
- * through trek_fail; what it had put into out is released. */
+/* A function of the user that maps samples. in[k] is field k of the dataset, [n, ...], row-major in host memory and borrowed.
+ * The function writes a new tensor [n, ...] to out[k] for each of its own fields. `of` describes the samples: random numbers
+ * of a sample should depend only on of->seed, of->epoch and its index. Several threads call it at once, in a scope that ends
+ * with the call. On failure it calls trek_fail and returns the status; tensors that are already in `out` are then released. */
 typedef trek_status (*trek_map_fn)(const trek_fetch *of, trek_tensor *const *in, trek_tensor **out, void *arg);
 
+/* Options of trek_dataset_map. */
 typedef struct trek_dataset_map_opts {
-    const char *const *fields; /* of what fn makes; copied; default: the dataset's */
-    int n_fields;
-    bool one_by_one; /* fn is given one sample at a time (n = 1); all it makes of a batch has to be of one shape */
-    void *arg;
-    void (*free_arg)(void *arg); /* called when the dataset ends, also if it could not be made; NULL: not */
+    const char *const *fields;   /* the names of the fields that the function makes, copied; default: those of the dataset */
+    int n_fields;                /* number of `fields` */
+    bool one_by_one;             /* calls the function with one sample at a time; results must have one shape; default false */
+    void *arg;                   /* passed to the function */
+    void (*free_arg)(void *arg); /* called when the dataset is freed or cannot be made; default NULL */
 } trek_dataset_map_opts;
 
-/* What fn makes of the samples. opts may be NULL. Also of a stream (data/stream.h): its samples are counted, from 0 on. */
+/* Returns a dataset or stream whose samples `fn` makes of the samples of another. `opts` may be NULL. The indices of the
+ * samples of a stream (data/stream.h) are counted from 0. */
 TREK_API trek_dataset *trek_dataset_map(trek_dataset *dataset, trek_map_fn fn, const trek_dataset_map_opts *opts);
 
-/* Keeps samples in host memory when they are first used, at most `bytes` of them, and never lets them go; others are fetched
- * each time. What is kept is what the first use gave, in whatever epoch: random transforms belong around a cache.
- * ARGUMENT for bytes < 0, and for a dataset whose samples follow from their batch (padding belongs around it, too). */
+/* Returns a dataset that keeps samples in host memory when they are first used, at most `bytes` of them. They are never removed.
+ * Samples that do not fit are fetched each time. A kept sample is the result of its first use in any epoch, so random transforms
+ * must be applied to the cache, not inside it.
+ * Errors: ARGUMENT if `bytes` < 0, or if samples depend on their batch (padding must be applied to the cache, too). */
 TREK_API trek_dataset *trek_dataset_cache(trek_dataset *dataset, int64_t bytes);
-/* Samples that a cache holds, and their bytes (either may be NULL). ARGUMENT for another dataset. */
+/* Writes how many samples a cache holds and their size in bytes. Either pointer may be NULL.
+ * Errors: ARGUMENT if the dataset is not a cache. */
 TREK_API trek_status trek_dataset_cached(trek_dataset *cache, int64_t *samples, int64_t *bytes);
 
 TREK_END

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables of text, with values between commas (RFC 4180). */
+/* Datasets of text tables with comma-separated values (RFC 4180). */
 #ifndef TREK_DATA_CSV_H
 #define TREK_DATA_CSV_H
 
@@ -7,38 +7,44 @@
 
 TREK_BEGIN
 
-/* A field of the dataset, made of one column or several. */
+/* A field of the dataset, which is made of one column or of several. */
 typedef struct trek_csv_field {
-    const char *name;              /* of the field; NULL: the first column's */
-    const char *const *columns;    /* by name; without one by number, "0", "1", ...; NULL: the one called `name` */
-    int n_columns;
-    trek_dtype dtype; /* default f32. Integers, u8 and bool take whole numbers in their range; bool 0 and 1, true and false */
-    bool category;                 /* words, one of a set: i64, the word's place among `words` */
-    const char *const *words;      /* NULL: those that occur, sorted by bytes */
-    int n_words;
-    bool fill;                     /* a missing value is `missing` (of a category: only with words); else NaN in floats, -1 in
-                                      categories, and FORMAT in integers */
-    double missing;
+    const char *name;           /* the name of the field; default: that of the first column */
+    const char *const *columns; /* the names of the columns, or numbers "0", "1", ... without names; default: the column `name` */
+    int n_columns;              /* number of `columns` */
+    trek_dtype dtype;           /* integers, u8 and bool take whole numbers in range, bool also true and false; default f32 */
+    bool category;              /* the values are words of a set; the field is i64, the index of the word in `words` */
+    const char *const *words;   /* the words of a category; default: those in the file, sorted by bytes */
+    int n_words;                /* number of `words` */
+    /* A missing value becomes `missing` (for a category only if `words` are given). Default false: a missing value is NaN for
+     * floating dtypes, -1 for categories, and an error FORMAT for integers. */
+    bool fill;
+    double missing;             /* the number for missing values */
 } trek_csv_field;
 
+/* Options of trek_dataset_csv. */
 typedef struct trek_csv_opts {
-    const trek_csv_field *fields;  /* NULL: a field for each column: i64 if all its values are whole numbers, f32 if they are
-                                      numbers (or some are missing), else a category */
-    int n_fields;
-    char delimiter;                /* default ',' */
-    bool no_header;                /* the first row holds values; columns are called "0", "1", ... */
-    const char *missing;           /* a word that stands for a missing value, beside nothing at all; default "NA" */
+    /* The fields. Default: one for each column, which is i64 if all values are whole numbers, f32 if all are numbers or some are
+     * missing, and otherwise a category. */
+    const trek_csv_field *fields;
+    int n_fields;        /* number of `fields` */
+    char delimiter;      /* the character between values; default ',' */
+    bool no_header;      /* the first row has values, and the columns are named "0", "1", ...; default false */
+    const char *missing; /* a word for a missing value, in addition to an empty value; default "NA" */
 } trek_csv_opts;
 
-/* Rows of a file, plain or gzip'd, as samples: field [n] of one column, [n, columns] of several. It is read in pieces, only
- * what fields need is kept, in memory. Values may stand in quotes, with "" for one; rows end with LF or CRLF, empty ones are
- * left out, as is a byte order mark. Numbers have a point, whatever the locale; "nan" and "inf" are numbers. opts may be NULL.
- * NULL and IO; FORMAT, with the path and the line: a row with more or fewer values than the first, what is no number (of the
- * type), a word that is none of `words`, a quote that does not end; ARGUMENT: a column that is not there, listing those that
- * are; MEMORY. */
+/* Returns a dataset whose samples are the rows of a file, plain or compressed by gzip. A field of one column is [n], a field
+ * of several is [n, columns]. `opts` may be NULL.
+ * - The file is read in pieces, and only the values that fields need are kept in memory.
+ * - Values may be quoted, with "" for a quote. Rows end with LF or CRLF. Empty rows and a byte order mark are skipped. Numbers
+ *   have a decimal point in every locale. "nan" and "inf" are numbers.
+ * - Errors: IO, MEMORY. ARGUMENT, with a list of the columns, if a column does not exist. FORMAT, with the path and the line,
+ *   if a row has another number of values than the first, if a value is not a number of the dtype or not one of `words`, or if
+ *   a quote does not end. NULL is returned. */
 TREK_API trek_dataset *trek_dataset_csv(const char *path, const trek_csv_opts *opts);
-/* The words of a category field (or of a subset's), *n of them; they live as long as the dataset. NULL and ARGUMENT for
- * another field or dataset. */
+/* Returns the words of a category field and writes their number to *n. The dataset may also be a subset of one from a file.
+ * The list is valid as long as the dataset.
+ * Errors: ARGUMENT for any other field or dataset; NULL is returned. */
 TREK_API const char *const *trek_csv_words(const trek_dataset *dataset, const char *field, int *n);
 
 TREK_END

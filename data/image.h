@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Images in files: PNG (by libpng) and JPEG (by libjpeg-turbo). UNSUPPORTED where the library was built without. */
+/* Image files: PNG (by libpng) and JPEG (by libjpeg-turbo). The functions fail with UNSUPPORTED if trek was built without the
+ * library. */
 #ifndef TREK_DATA_IMAGE_H
 #define TREK_DATA_IMAGE_H
 
@@ -7,33 +8,43 @@
 
 TREK_BEGIN
 
+/* Options of reading images. */
 typedef struct trek_image_read_opts {
-    int channels;        /* 1 gray, 3 RGB, 4 RGB and alpha (255 where a file has none); default 3 */
-    int64_t most_pixels; /* FORMAT for a file that says it has more, before memory is asked for; default 2^27 */
-    int shrink_to;       /* JPEG: decode at 1/2, 1/4 or 1/8 if no side gets shorter than this, which is faster and, for what
-                            is resized to less anyway, nearly the same; default: whole */
+    int channels;        /* 1 grey, 3 RGB, 4 RGB and alpha (255 if the file has no alpha); default 3 */
+    int64_t most_pixels; /* a file that claims more pixels is refused with FORMAT before memory is allocated; default 2^27 */
+    /* For JPEG: decode at 1/2, 1/4 or 1/8 of the size as long as no side gets shorter than this, which is faster. The result
+     * is nearly the same for images that are resized to less. Default: full size. */
+    int shrink_to;
 } trek_image_read_opts;
 
-/* A new u8 tensor [channels, height, width]. Every kind of PNG and JPEG that there is: gray, palette and CMYK become RGB; of
- * 16 bits the higher 8 are taken; alpha is dropped unless asked for. RGB becomes gray by Pillow's weights. opts may be NULL.
- * IO; FORMAT for a file that is neither, is damaged or ends early, with the path and the libraries' words; ARGUMENT, MEMORY. */
+/* Reads an image file as a new u8 tensor [channels, height, width] in host memory. `opts` may be NULL. All kinds of PNG and
+ * JPEG can be read: grey, palette and CMYK become RGB, of 16 bits the higher 8 are used, and alpha is dropped unless
+ * opts->channels is 4. RGB becomes grey with the weights of Pillow.
+ * Errors: IO, ARGUMENT, MEMORY. FORMAT, with the path and the message of the library, if the file is neither PNG nor JPEG, is
+ * damaged or ends early. */
 TREK_API trek_tensor *trek_image_read(const char *path, const trek_image_read_opts *opts);
-/* The same of a file's bytes in memory; `name` stands for it in errors (NULL: "image"). */
+/* Decodes an image file in memory as trek_image_read does. `name` is its name in error messages (NULL: "image"). */
 TREK_API trek_tensor *trek_image_decode(const void *bytes, size_t length, const char *name, const trek_image_read_opts *opts);
-/* Writes u8 [1 .. 4, height, width] (gray, gray and alpha, RGB, RGB and alpha), host memory, any strides. DTYPE, SHAPE, DEVICE,
- * IO, MEMORY; on failure there is no file. */
+/* Writes a u8 tensor [channels, height, width] in host memory, with any strides, as a PNG file. The channels are grey, grey
+ * and alpha, RGB, or RGB and alpha. On failure no file is left.
+ * Errors: DTYPE, SHAPE, DEVICE, IO, MEMORY. */
 TREK_API trek_status trek_image_write_png(const char *path, trek_tensor *image);
 
-/* Images in one folder for each class (torchvision's ImageFolder): "image" u8 [n, channels, height, width], "label" i64 [n],
- * the place of the class among the folder's subfolders, sorted by bytes. Files are those that end in .png, .jpg or .jpeg (in
- * any case), at any depth, in order of their folders' paths and then of their names; others are left out. They are decoded
- * when asked for, as opts say (NULL: RGB). Images of one call must be of one size (SHAPE, naming two files that differ):
- * trek_dataset_transform makes them so. NULL and IO; FORMAT if there are no classes, or one without images; MEMORY. */
+/* Returns a dataset of images in one folder for each class, as torchvision's ImageFolder. Its fields are "image", u8 [n,
+ * channels, height, width], and "label", i64 [n], the index of the class among the subfolders sorted by bytes.
+ * - Files are those that end in .png, .jpg or .jpeg (upper or lower case) at any depth, in the order of the paths of their
+ *   folders, then of their names. They are decoded when samples are fetched, with `opts` (NULL: RGB).
+ * - Images of one fetch must have one size, otherwise it fails with SHAPE and names two files. trek_dataset_transform can
+ *   resize them.
+ * - Errors: IO, MEMORY. FORMAT if no class exists or a class has no images. NULL is returned. */
 TREK_API trek_dataset *trek_dataset_image_folder(const char *folder, const trek_image_read_opts *opts);
-/* The names of its classes (or of what is made around it: a subset, transforms), *n of them, and the path of a sample's file (of
- * the folder itself: others have other numbers); both live as long as it does. NULL and ARGUMENT for another dataset or no such
- * sample. */
+/* Returns the names of the classes of an image folder and writes their number to *n. The dataset may also be made of one (a
+ * subset, transforms). The list is valid as long as the dataset.
+ * Errors: ARGUMENT for any other dataset; NULL is returned. */
 TREK_API const char *const *trek_image_folder_classes(const trek_dataset *dataset, int *n);
+/* Returns the path of a sample's file. The dataset must be the image folder itself, because a dataset that is made of it has
+ * other indices. The string is valid as long as the dataset.
+ * Errors: ARGUMENT for any other dataset or index; NULL is returned. */
 TREK_API const char *trek_image_folder_path(const trek_dataset *dataset, int64_t index);
 
 TREK_END

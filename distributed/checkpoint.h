@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of a run in one file: what a program needs to go on as if it had not stopped.
+/* Checkpoints: the state of a training run in one file, from which a program can continue as if it had not stopped.
  *
  *     trek_checkpoint_save(graph, loader, "run.safetensors");   // between steps, also inside an epoch
  *
@@ -12,23 +12,28 @@
  *         for (trek_batch *batch; (batch = trek_loader_next(loader)); ) ...
  *     }
  *
- * A safetensors file. Parameters and buffers have the names that trek_state_save gives them, so that others
- * read them too; "trek:optimizer.NAME.exp_avg" and so on are the optimizer's state of parameter NAME, "trek:lr" its
- * learning rates (f64, of each group), "trek:run" (i64) steps done and the generator's seed, step and draw, "trek:loader" (i64)
- * epoch, batches given, samples and batch size, "trek:scaler" (f64) the loss scaler's numbers; the recorded plan of
- * shares is the text "trek.plan". Nothing depends on the number of ranks: a run goes on with the same bits on as many
- * ranks of equal, fixed or replayed shares, to rounding on others (the plan then begins anew). To replay, the program
- * sets the plan as before (.plan of trek_trainer_opts); else the balancer goes on from the recorded one.
+ * The file is a safetensors file. Parameters and buffers have the names of trek_state_save, so that other programs can read
+ * them. The other entries are:
+ * - "trek:optimizer.NAME.exp_avg" and so on: the optimizer's state of parameter NAME
+ * - "trek:lr" (f64): the learning rate of each group
+ * - "trek:run" (i64): finished steps, and seed, step and draw of the generator
+ * - "trek:loader" (i64): epoch, given batches, samples and batch size
+ * - "trek:scaler" (f64): the numbers of the loss scaler
+ * - the text "trek.plan": the recorded plan of shares
  *
- * Not in the file: options (optimizer, schedule, clipping, frozen and training flags), which the program
- * sets as before; gradients that no step has used; what `using` carries between forwards, which begins anew.
+ * Nothing depends on the number of ranks. A run continues with the same bits on the same number of ranks with equal, fixed or
+ * replayed shares, and up to rounding on another number, with a new plan. To replay a plan, the program sets it as before
+ * (.plan of trek_trainer_opts). Otherwise the balancer continues from the recorded plan.
  *
- * The file carries checksums (nn/safetensors.h): damage is refused with the name of what it struck. A checkpoint of version
- * 1 (the text "trek.checkpoint") has none and is loaded with a warning in the log; a program that changes a
- * checkpoint drops the text "trek.checksum" and makes it one of version 1.
+ * The file does not contain options (optimizer, schedule, clipping, frozen and training flags), which the program sets as
+ * before. Nor does it contain gradients that no step has used, and the states of trek_flow_using, which start again.
  *
- * In a job of many processes all call, at the same place: process 0 writes, all read, and all return when all are done,
- * the others with PEER if one failed. */
+ * The file has checksums (nn/safetensors.h). A damaged file is refused, and the error names the damaged entry. A checkpoint of
+ * version 1 (the text "trek.checkpoint") has no checksums and is loaded with a warning in the log. A program that changes a
+ * checkpoint removes the text "trek.checksum", which makes it one of version 1.
+ *
+ * In a job of several processes all must call the functions at the same point. Process 0 writes, all read, and all return when
+ * all have finished. If a process fails, the others fail with PEER. */
 #ifndef TREK_DISTRIBUTED_CHECKPOINT_H
 #define TREK_DISTRIBUTED_CHECKPOINT_H
 
@@ -37,29 +42,34 @@
 
 TREK_BEGIN
 
-/* loader NULL: the graph's own (trek_graph_set_loader), or none. Written beside `path`, synced and renamed: a save that
- * fails or is interrupted leaves the file that was there. Errors: IO, MEMORY, ARGUMENT (a parameter's name begins
- * "trek:"), PEER. */
+/* Saves the state of the graph and the loader to a file. If `loader` is NULL, it is the graph's own loader
+ * (trek_graph_set_loader), if it has one. The file is written next to `path`, synced and renamed, so a save that fails or is
+ * interrupted leaves the earlier file.
+ * Errors: IO, MEMORY, PEER. ARGUMENT if a parameter's name begins with "trek:". */
 TREK_API trek_status trek_checkpoint_save(trek_graph *graph, trek_loader *loader, const char *path);
-/* Everything is checked first: after an error graph and loader are as they were. The loader stands where it was: what it
- * gives next is what the interrupted run would have got. Errors: IO; FORMAT for anything but a whole checkpoint; ARGUMENT if it
- * does not fit the graph, its optimizer or the loader (which name, and how); STATE if the graph has no optimizer and
- * the checkpoint one; MEMORY, PEER. */
+/* Loads the state of the graph and the loader from a file. The loader continues at the saved position: it gives next what the
+ * interrupted run would have got. Everything is checked first, so an error changes neither graph nor loader.
+ * Errors: IO, MEMORY, PEER. FORMAT if the file is not a whole checkpoint. ARGUMENT, which names the entry and the reason, if
+ * it does not fit the graph, its optimizer or the loader. STATE if the checkpoint has an optimizer and the graph has not. */
 TREK_API trek_status trek_checkpoint_load(trek_graph *graph, trek_loader *loader, const char *path);
 
-/* Saves that training does not wait for: a call copies the state, and a thread writes the copy as trek_checkpoint_save would, so
- * that a process which is killed meanwhile leaves the file that was there. One at a time: a call waits first until the one
- * before is on disk, and fails with the error of that, if it has failed, saving nothing; the call after it begins anew. In a job
- * of many processes all call (process 0 copies and writes), and learn of that process's failures at the next one. Memory: a copy
- * of the state on the CPU, while it is written. */
+/* Saves checkpoints while training continues. A call copies the state, and a thread writes the copy as trek_checkpoint_save
+ * does, so a process that is killed leaves the earlier file. Only one checkpoint is written at a time. In a job of several
+ * processes all call it, process 0 copies and writes, and the others get an error of process 0 at the next call. It needs
+ * memory for a copy of the state on the CPU while the copy is written. */
 typedef struct trek_checkpoint_writer trek_checkpoint_writer;
+/* Returns a new writer, which the caller frees with trek_checkpoint_writer_free. */
 TREK_API trek_checkpoint_writer *trek_checkpoint_writer_new(void);
-/* Errors: those of trek_checkpoint_save, of the save before; STATE: there can be no thread. */
+/* Copies the state of the graph and the loader and returns; a thread writes it to `path`. It first waits until the previous
+ * checkpoint is on disk.
+ * Errors: If the previous checkpoint failed, the error of trek_checkpoint_save; nothing is saved then, and the next call saves
+ * again. STATE if a thread cannot be started. */
 TREK_API trek_status trek_checkpoint_writer_save(trek_checkpoint_writer *writer, trek_graph *graph, trek_loader *loader,
                                                  const char *path);
-/* Until what this process was to write is on disk; the error if it failed. No collective: each process for itself. */
+/* Waits until the checkpoint of this process is on disk and returns the error if that failed. It is not a collective. */
 TREK_API trek_status trek_checkpoint_writer_wait(trek_checkpoint_writer *writer);
-TREK_API void trek_checkpoint_writer_free(trek_checkpoint_writer **writer); /* waits, too; NULL is fine */
+/* Waits until the checkpoint of this process is on disk, frees the writer and sets *writer to NULL. NULL is allowed. */
+TREK_API void trek_checkpoint_writer_free(trek_checkpoint_writer **writer);
 
 TREK_END
 

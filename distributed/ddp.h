@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data parallelism by hand: replicas of a model, one for each rank, whose gradients
- * are brought together when the program says so. For loops that a trainer does not
- * know: GANs, reinforcement learning, several losses, models that grow.
+/* Data parallelism for training loops of the program: each rank has a replica of a model, and the gradients of the replicas
+ * are reduced when the program asks for it. It is for loops that a trainer does not support: GANs, reinforcement learning,
+ * several losses, models that grow.
  *
- * Two ways. trek_ddp_wrap_process: every rank has its own trek_ddp over its own
- * replica, and all ranks make the same calls in the same order, be they processes
- * (trek_comm_init) or threads (trek_ranks_comm inside trek_ranks_run, trek_comm_local).
- * trek_ddp_wrap: one trek_ddp over all replicas of this process, with rank threads of
- * its own; a call reaches all replicas, or, inside trek_ranks_run of trek_ddp_ranks, is
- * made by every rank for its own.
+ * There are two ways to use it:
+ * - trek_ddp_wrap_process: every rank has its own trek_ddp with its own replica, and all ranks make the same calls in the same
+ *   order. Ranks are processes (trek_comm_init) or threads (trek_ranks_comm inside trek_ranks_run, trek_comm_local).
+ * - trek_ddp_wrap: one trek_ddp has all replicas of this process and its own rank threads. A call is for all replicas. Inside
+ *   trek_ranks_run with trek_ddp_ranks every rank makes the call for its own replica.
  *
  *     trek_ddp *ddp = trek_ddp_wrap_process(model, comm, NULL);
  *     trek_params *params = trek_module_params(trek_ddp_module(ddp));
@@ -20,25 +19,21 @@
  *         trek_optimizer_zero_grad(optimizer);
  *     }
  *
- * Every rank's optimizer sees the same gradients and makes the same step. (With replicas
- * in one process the program may as well have one optimizer, for replica 0, and call
- * trek_ddp_sync_params after its steps.)
+ * The optimizers of all ranks get the same gradients and make the same step. With all replicas in one process, the program can
+ * instead have one optimizer for replica 0 and call trek_ddp_sync_params after its steps.
  *
- * Nothing is sent before it is asked for: backward passes add up, as many as wanted,
- * different numbers on different ranks, then one reduction. Parameters that a rank did
- * not use count as zero there; those that no rank used stay without a gradient; shared
- * ones count once; frozen ones are left alone; graphs may change from pass to pass. What
- * other systems have flags for needs none. Where an optimizer's arena holds the gradients
- * they are sent from it, without a copy.
+ * Nothing is reduced before the program asks for it. Any number of backward passes add up, also different numbers on different
+ * ranks, before one reduction. Parameters that a rank did not use count as zero in it. Parameters that no rank used stay
+ * without a gradient. Shared parameters count once, and frozen ones are not changed. Graphs may differ from pass to pass. No
+ * flags are needed for this. If the gradients are in an optimizer's block of memory, they are sent without a copy.
  *
- * Layers that meet the other ranks (trek_nn_sync_batch_norm) do so in whatever way the replicas run: in trek_ddp_forward
- * those that have an input; inside trek_ranks_run, and with trek_ddp_wrap_process, all ranks, each of which makes the
- * same forwards and backwards in training, with an empty batch where it has no rows. They do not go with overlap.
+ * Layers that communicate with other ranks (trek_nn_sync_batch_norm) work in all ways of running. In trek_ddp_forward the
+ * replicas with an input take part. Inside trek_ranks_run, and with trek_ddp_wrap_process, all ranks must make the same
+ * forwards and backwards in training, with an empty batch if they have no rows. Such layers cannot be combined with overlap.
  *
- * A rank whose thread has an error set still takes part, so that nobody waits for it:
- * it gets its own error back, the others PEER, which names it, and gradients and
- * parameters stay as they were. Where the communicator itself fails in mid-reduction (a
- * peer that dies), the gradients are not to be used; parameters are as they were. */
+ * A rank whose thread has an error still takes part, so that no rank waits for it. It gets its own error back, the others get
+ * PEER, which names it, and gradients and parameters do not change. If the communicator itself fails during a reduction (a
+ * process dies), the gradients must not be used; the parameters do not change. */
 #ifndef TREK_DISTRIBUTED_DDP_H
 #define TREK_DISTRIBUTED_DDP_H
 
@@ -50,105 +45,123 @@
 
 TREK_BEGIN
 
+/* The wrapper of one or several replicas. */
 typedef struct trek_ddp trek_ddp;
 
-/* The same on all ranks. */
+/* Options of a wrapper, which must be equal on all ranks. */
 typedef struct trek_ddp_opts {
-    int64_t bucket_bytes; /* of gradients that are sent at once; default 25 MiB, the first bucket at most 1 MiB */
-    int overlap;          /* trek_ddp_backward sends buckets while backward goes on. Default: where the communicator
-                             progresses by itself (MPI, NCCL); TREK_OFF: never; 1: always */
-    bool shard_optimizer; /* trek_ddp_optimizer's: each rank keeps and updates a part of the state, as of trek_trainer_opts */
+    int64_t bucket_bytes; /* bytes of gradients that are sent at once; the first bucket has at most 1 MiB; default 25 MiB */
+    /* trek_ddp_backward sends buckets while backward continues: 1 always, TREK_OFF never. Default: if the communicator makes
+     * progress without calls (MPI, NCCL). */
+    int overlap;
+    bool shard_optimizer; /* trek_ddp_optimizer divides the optimizer's state among the ranks; default false */
 } trek_ddp_opts;
 
-/* n replicas (1 to 1024) in this process, replica r on the device of its parameters (CPUs, too; the same device
- * several times, too), each with a rank thread (trek_ranks); n = 1: none. Names, shapes and dtypes of parameters
- * and buffers must be the same (ARGUMENT names the first that differs), and all take rank 0's values.
- * The models belong to the wrapper, also on failure, as children belong to a module: a model that has other owners, too
- * (a graph's), stays theirs as well. opts may be NULL. NULL and ARGUMENT, DEVICE, MEMORY, STATE. */
+/* Returns a wrapper of n replicas (1 to 1024) in this process. Each has a rank thread (trek_ranks), except for n = 1. Replica
+ * r is on the device of its parameters, which may be a CPU; several may be on one device. The names, shapes and dtypes of
+ * parameters and buffers must be equal, and all replicas get the values of rank 0. The wrapper owns the models, also on
+ * failure, as a module owns its children. A model that also has other owners (a graph) stays theirs, too. `opts` may be NULL.
+ * Errors: ARGUMENT, which names the first difference, if the replicas differ. DEVICE, MEMORY, STATE. NULL is returned. */
 TREK_API trek_ddp *trek_ddp_wrap(trek_module *const *models, int n, const trek_ddp_opts *opts);
-/* This rank's one replica; all ranks of comm call it. The wrapper takes a handle of its own; NULL: one rank.
- * Else as trek_ddp_wrap; also what the communicator reports, and PEER where another rank failed. */
+/* Returns a wrapper of the only replica of this rank. It is a collective of `comm`, of which the wrapper takes its own handle.
+ * If `comm` is NULL, there is one rank. Otherwise it is as trek_ddp_wrap.
+ * Errors: as trek_ddp_wrap. Errors of the communicator, and PEER if another rank failed. */
 TREK_API trek_ddp *trek_ddp_wrap_process(trek_module *model, trek_comm *comm, const trek_ddp_opts *opts);
-/* Frees the wrapper and its models. Not while another module owns it (STATE). */
+/* Frees the wrapper with its models and sets *ddp to NULL. Errors: STATE if another module owns the wrapper. */
 TREK_API void trek_ddp_free(trek_ddp **ddp);
 
-/* After the models have got other parameters, buffers or modules (all replicas alike; made before their optimizers): looks
- * at them anew, with the checks of wrapping, and all take rank 0's values. Collective. Errors as of wrapping; the
- * wrapper then is of use for nothing but another call, and trek_ddp_free. */
+/* Reads the models again after they have got other parameters, buffers or modules, with the checks of trek_ddp_wrap. All
+ * replicas get the values of rank 0. All replicas must have changed in the same way, and optimizers must be made after it. It
+ * is a collective.
+ * Errors: as wrapping. After an error only this function and trek_ddp_free can be called. */
 TREK_API trek_status trek_ddp_refresh(trek_ddp *ddp);
 
-/* The wrapper as a module: parameters, buffers, modules, names ("up.weight", no prefix) and train/eval of replica 0, so
- * that optimizers, trek_state_save and whatever takes a module take it. Its forward: inside trek_ranks_run the calling
- * rank's replica; else, over several replicas, the rows of each input are divided among them evenly and the outputs
- * joined (trek_ddp_forward). Borrowed; it may be given to a parent, which then owns the wrapper. */
+/* Returns the wrapper as a module, borrowed. It has the parameters, buffers, modules, names ("up.weight", no prefix) and mode
+ * of replica 0, so that optimizers, trek_state_save and other functions for modules can use it. Its forward runs the calling
+ * rank's replica inside trek_ranks_run. Otherwise, with several replicas, it divides the rows of each input evenly among them
+ * and joins the outputs (trek_ddp_forward). The module may be given to a parent, which then owns the wrapper. */
 TREK_API trek_module *trek_ddp_module(trek_ddp *ddp);
-/* The model of replica r of this process, borrowed: for forwards of one's own on its rank. NULL and ARGUMENT. */
+/* Returns the model of replica r of this process, borrowed, for forwards that its rank runs itself.
+ * Errors: ARGUMENT if r is out of range; NULL is returned. */
 TREK_API trek_module *trek_ddp_replica_module(trek_ddp *ddp, int r);
-/* Over all processes. */
+/* Returns the number of ranks of all processes. */
 TREK_API int trek_ddp_world_size(const trek_ddp *ddp);
-/* Of the calling rank: of the communicator, of the thread inside trek_ranks_run, else 0. */
+/* Returns the number of the calling rank: the communicator's rank, or the thread's rank inside trek_ranks_run, otherwise 0. */
 TREK_API int trek_ddp_rank(const trek_ddp *ddp);
-/* Writes the devices of up to `capacity` ranks, in rank order; returns the number of ranks. */
+/* Writes the devices of the ranks to `devices`, at most `capacity` of them, and returns the number of ranks. */
 TREK_API int trek_ddp_devices(const trek_ddp *ddp, trek_device *devices, int capacity);
-/* The group whose rank threads the replicas have, borrowed; NULL without an error: there is one replica here. */
+/* Returns the group whose threads run the replicas, borrowed, or NULL without an error if this process has one replica. */
 TREK_API trek_ranks *trek_ddp_ranks(trek_ddp *ddp);
 
-/* Every replica's parameters become rank 0's: after an optimizer's step on rank 0 alone, or loading a state there; and after
- * each step where replicas are on CPUs and on GPUs, whose optimizers round differently. */
+/* Copies the parameters of rank 0 to all replicas. Call it after a step of an optimizer of rank 0 only, after loading a state
+ * on rank 0, and after each step if replicas are on CPUs and on GPUs, whose optimizers round differently. */
 TREK_API trek_status trek_ddp_sync_params(trek_ddp *ddp);
-/* Every replica's buffers become those of all ranks together: running means and variances of batch norm as the
- * statistics of all samples, other floating buffers averaged, integers the maximum. counts: samples of each replica of
- * this process (so one number with trek_ddp_wrap_process), NULL: equal; a rank with 0 only receives (1 on rank 0 and 0
- * elsewhere: all take rank 0's). ARGUMENT if they are negative, not finite, or sum to 0. */
+/* Replaces the buffers of all replicas by those of all ranks together: running means and variances of batch norm by the
+ * statistics of all samples, other floating buffers by their mean, integers by their maximum. `counts` are the numbers of
+ * samples of the replicas of this process (one number with trek_ddp_wrap_process). NULL stands for equal numbers. A rank with
+ * 0 only receives; with 1 on rank 0 and 0 elsewhere all get the buffers of rank 0.
+ * Errors: ARGUMENT if a count is negative or not finite or all are 0. */
 TREK_API trek_status trek_ddp_sync_buffers(trek_ddp *ddp, const double *counts);
 
-/* Every replica's gradients become their mean over all ranks: what one device would have, where each rank's loss is a
- * mean over an equal part of the batch (where it is a sum: what one device would have, divided by the number of ranks). Hooks on
- * a rank's parameters have seen its own gradient. ARGUMENT also: a parameter that is frozen on some ranks only. */
+/* Replaces the gradients of all replicas by their mean over all ranks. It is the gradient of one device if the loss of each
+ * rank is a mean over an equal part of the batch. If the losses are sums, it is the gradient of one device divided by the
+ * number of ranks. Hooks on a rank's parameters have seen the rank's own gradient.
+ * Errors: ARGUMENT if a parameter is frozen on some ranks only. Errors of the communicator. */
 TREK_API trek_status trek_ddp_reduce_gradients(trek_ddp *ddp);
-/* Sum over ranks of (count / all counts) x gradient: what one device would have, where each rank's loss is a mean over
- * `count` samples (steps, tokens). counts as for trek_ddp_sync_buffers. Gradients of a rank with 0 count as zeros, whatever they
- * are: what is not finite there stays there, and its parameters have been used all the same, as on one device. UNSUPPORTED:
- * unequal counts after a backward through layers that meet (synchronised batch norm in training), which has mixed the ranks'
- * gradients before they were weighed: trek_ddp_backward_weighted does both. */
+/* Replaces the gradients of all replicas by the sum over the ranks of gradient * count / (sum of counts). It is the gradient
+ * of one device if the loss of each rank is a mean over `count` samples (or steps, or tokens). `counts` are as in
+ * trek_ddp_sync_buffers. The gradients of a rank with count 0 count as zeros, whatever their values are; a value that is not
+ * finite changes no other rank. The parameters of such a rank still count as used, as on one device.
+ * Errors: UNSUPPORTED for unequal counts after a backward through layers that communicate (synchronised batch norm in
+ * training), which mixed the gradients before they were weighted; use trek_ddp_backward_weighted. */
 TREK_API trek_status trek_ddp_reduce_gradients_weighted(trek_ddp *ddp, const double *counts);
 
-/* trek_backward and trek_ddp_reduce_gradients in one, the last pass before a step: with overlap, gradients are sent as
- * they become complete, together with what earlier passes left. Leaves other than the wrapped parameters get no
- * gradient. The loss is the calling rank's; outside trek_ranks_run, over several replicas, it is one over outputs of
- * trek_ddp_forward. */
+/* Computes gradients as trek_backward does and reduces them as trek_ddp_reduce_gradients does: the last pass before a step.
+ * With overlap, gradients are sent as soon as they are complete, together with those of earlier passes. Leaves that are not
+ * parameters of the wrapper get no gradient. `loss` is that of the calling rank. Outside of trek_ranks_run, with several
+ * replicas, it is computed from outputs of trek_ddp_forward. */
 TREK_API trek_status trek_ddp_backward(trek_ddp *ddp, trek_var *loss);
-/* The same, weighted by this rank's count; with 0 the parameters that the loss uses get zeros, and loss may be NULL: the rank
- * then uses none (where layers meet, all ranks need one). Over several replicas: inside trek_ranks_run only (STATE). */
+/* Computes and reduces gradients as trek_ddp_backward does, weighted by the count of this rank as in
+ * trek_ddp_reduce_gradients_weighted. With a count of 0 the parameters that the loss uses get zeros, and `loss` may be NULL:
+ * the rank then uses no parameters. If layers communicate, all ranks need a loss.
+ * Errors: STATE with several replicas outside of trek_ranks_run. */
 TREK_API trek_status trek_ddp_backward_weighted(trek_ddp *ddp, trek_var *loss, double count);
 
-/* inputs[r] through replica r, side by side on the ranks' threads (one for each replica of this process; moved to its
- * device; NULL: replica r does not run); the outputs joined along dimension 0 on replica 0's device, scalars as the mean
- * weighted by rows. The result belongs to the caller's scope and is on the caller's tape: backward goes through all
- * replicas side by side, and gives each n times its share of the gradient of the joint loss (n replicas), so that
- * trek_ddp_reduce_gradients, which takes the mean, gives what one device would have, whatever the rows. Train and
- * freeze flags are replica 0's. STATE inside trek_ranks_run; SHAPE. */
+/* Runs inputs[r] through replica r for each replica of this process, in parallel on the ranks' threads, and returns the joined
+ * outputs.
+ * - Each input is moved to the replica's device. If it is NULL, the replica does not run.
+ * - The outputs are concatenated along dimension 0 on the device of replica 0. Scalars are averaged, weighted by rows.
+ * - The result belongs to the caller's scope and tape. Backward runs through all replicas in parallel. With n replicas it
+ *   gives each of them n times its part of the gradient of the joint loss, so that trek_ddp_reduce_gradients, which computes
+ *   the mean, gives the gradient of one device for any division of the rows.
+ * - The mode and the frozen parameters are those of replica 0.
+ * - Errors: STATE inside trek_ranks_run. SHAPE. */
 TREK_API trek_var *trek_ddp_forward(trek_ddp *ddp, trek_var *const *inputs);
-/* The same for models with several inputs: inputs[r * n_inputs + k] is input k of replica r; a replica whose first
- * input is NULL does not run. */
+/* Runs models with several inputs as trek_ddp_forward does: inputs[r * n_inputs + k] is input k of replica r. A replica whose
+ * first input is NULL does not run. */
 TREK_API trek_var *trek_ddp_forward_many(trek_ddp *ddp, trek_var *const *inputs, int n_inputs);
 
-/* The calling rank's optimizer, over all parameters of its replica; a collective, with the same spec on all ranks (ARGUMENT). The
- * caller's: trek_optimizer_free. Over several replicas: inside trek_ranks_run, where each rank has one (STATE).
+/* Returns a new optimizer of the calling rank for all parameters of its replica. It is a collective, and `spec` must be equal
+ * on all ranks. The caller frees it with trek_optimizer_free. With several replicas each rank calls it inside trek_ranks_run
+ * and gets its own.
  *
- * With .shard_optimizer, and more ranks than one, each keeps the state of 1/N of the elements, and of the f32 copies of 16-bit
- * parameters, and updates these. Gradients are reduced and clipped as without it, and are whole on every rank. Then these are
- * collectives: trek_optimizer_step and trek_grad_scaler_step, which bring updated parameters to all; trek_optimizer_save, which
- * gives every rank the whole state; trek_optimizer_load, of a whole one, the same on all ranks, for any number of them. Each is
- * done by all or none: a rank that cannot gets its own error, the others PEER. Steps have the bits of those without it.
- * Optimizers that update whole parameters (Muon, LAMB, LARS, Adafactor) have each parameter's state on one rank.
+ * With .shard_optimizer and more than one rank, each rank keeps the state of 1/N of the elements, and of the f32 copies of
+ * 16-bit parameters, and updates these elements. Gradients are reduced and clipped as without it, and are whole on every rank.
+ * The following functions are then collectives, which either all ranks or none complete: a rank that fails gets its own error,
+ * the others PEER.
+ * - trek_optimizer_step and trek_grad_scaler_step send the updated parameters to all ranks.
+ * - trek_optimizer_save gives every rank the whole state.
+ * - trek_optimizer_load takes a whole state, the same on all ranks, from any number of ranks.
  *
- * Without, it is trek_optimizer_new over the replica's parameters. */
+ * Steps have the same bits as without .shard_optimizer. Optimizers that update whole parameters (Muon, LAMB, LARS, Adafactor)
+ * have each parameter's state on one rank. Without it the function is trek_optimizer_new for the replica's parameters.
+ *
+ * Errors: ARGUMENT if the ranks' specs differ. STATE with several replicas outside of trek_ranks_run. NULL is returned. */
 TREK_API trek_optimizer *trek_ddp_optimizer(trek_ddp *ddp, trek_optimizer_spec spec);
 
-/* A new metric (graph/metric.h) of what all ranks of the communicator have counted in theirs, which stay as they are; a
- * collective, for ranks that have counted nothing, too. comm NULL: a copy. NULL and the rank's own error, PEER on the others, or
- * ARGUMENT: their metrics differ. */
+/* Returns a new metric (graph/metric.h) with the counts of the metrics of all ranks, which do not change. It is a collective,
+ * also for ranks that have counted nothing. If `comm` is NULL, it returns a copy.
+ * Errors: ARGUMENT if the metrics differ. The rank's own error, and PEER on the other ranks. NULL is returned. */
 TREK_API trek_metric *trek_metric_join(trek_comm *comm, trek_metric *metric);
 
 TREK_END

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs: the library owns the loop. A program hands over how the model is made, a dataset and a training function; a thread
- * trains, on all ranks that there are, and the program hears of each epoch.
+/* Runs: the library owns the training loop. A program gives a function that builds the model, a dataset and a function that
+ * computes the loss. A thread trains on all available ranks, and the program gets the metrics of each epoch.
  *
  *     static trek_var *train_step(trek_graph *graph, trek_var *logits, const trek_batch *batch, void *arg)
  *     {
@@ -15,8 +15,8 @@
  *         printf("epoch %d  loss %.4f  accuracy %.4f\n", (int)m.epoch, m.loss, trek_metrics_get(&m, "accuracy"));
  *     trek_state *trained = trek_run_join(run);
  *
- * It is trek_trainer_setup with a loader and a registered loss of its own: what a step means, which ranks there are, how
- * unequal ones are kept busy, and what processes of a job do together, is written there. */
+ * A run uses trek_trainer_setup with its own loader and a registered loss. trainer.h describes what a step means, which ranks
+ * exist, how ranks of different speeds are kept busy, and what the processes of a job do together. */
 #ifndef TREK_DISTRIBUTED_RUN_H
 #define TREK_DISTRIBUTED_RUN_H
 
@@ -28,227 +28,266 @@
 
 TREK_BEGIN
 
+/* A run. */
 typedef struct trek_run trek_run;
 
-/* When ranks bring their gradients together. */
+/* When the ranks combine their gradients or parameters. */
 typedef enum trek_policy {
-    TREK_POLICY_SYNC,     /* after every batch, which they divide: exact, the same bits as trek_trainer_setup gives */
-    TREK_POLICY_CADENCE,  /* El Che: each runs whole batches at its own pace and all meet after a window; exact for the
-                             window's samples */
-    TREK_POLICY_ASYNC     /* each at its own pace, with TREK_TRANSPORT_HOST: averages are taken in as they come */
+    TREK_POLICY_SYNC,    /* after every batch, which the ranks divide: exact, with the bits of trek_trainer_setup */
+    TREK_POLICY_CADENCE, /* after a window of whole batches, which each rank runs at its own pace (El Che): exact for it */
+    TREK_POLICY_ASYNC    /* each rank at its own pace, which needs TREK_TRANSPORT_HOST: averages are used when they arrive */
 } trek_policy;
 
-/* How they do so. */
+/* How the ranks combine their gradients or parameters.
+ *
+ * With TREK_TRANSPORT_HOST parameters and optimizer states are averaged instead of gradients (as with .trainer.average). A
+ * thread of the process averages snapshots in host memory while the ranks continue. A rank trains its batches of a round (with
+ * TREK_POLICY_SYNC one batch, otherwise the counts of El Che), hands over a snapshot, and trains its batches of the next
+ * round. Then it takes over the average of the first round: its parameters become the average plus its own changes since the
+ * snapshot. So ranks wait only for a rank that is a whole round behind.
+ * - The average is weighted by samples. At the end of an epoch buffers are merged, and all ranks have the same parameters.
+ * - A rank whose training fails is left out from then on, with a warning, and the others train its batches.
+ * - The division of batches among ranks and rounds follows from counts and times that all ranks know. With TREK_POLICY_SYNC or
+ *   a plan (.trainer.plan) a run repeats its bits.
+ * - One rank alone trains as without this transport. */
 typedef enum trek_transport {
-    TREK_TRANSPORT_DEVICE, /* by collectives of the ranks' devices, in which they meet */
-    TREK_TRANSPORT_HOST    /* parameters and optimizer states are averaged, not gradients (as with .trainer.average), by a thread
-                              of the process and in host memory, from snapshots, while the ranks go on: a rank trains its
-                              batches of a round (SYNC: one, else El Che's counts), hands over a snapshot, trains those of the
-                              next round, and takes the average of the first in: it becomes the average and what the rank has
-                              done since. So ranks wait only for one that is a whole round behind. The average is
-                              weighted by samples. A rank whose training fails is left out from there on, with a warning: the
-                              others train its batches. At the end of an epoch buffers are merged, and all have the same
-                              parameters. Who takes which batches in which round follows from counts and times that all know,
-                              and with SYNC, or a plan (.trainer.plan), a run repeats its bits. One rank alone trains as ever */
+    TREK_TRANSPORT_DEVICE, /* by collectives on the devices of the ranks, which all ranks call together */
+    TREK_TRANSPORT_HOST    /* by averages of snapshots in host memory, while the ranks continue */
 } trek_transport;
 
-/* With TREK_TRANSPORT_HOST: who trains by itself between two averages. */
+/* With TREK_TRANSPORT_HOST: who trains independently between two averages (a "site").
+ *
+ * With TREK_SITE_PROCESS there are two levels. The ranks of a process divide each of its batches, reduce its gradients among
+ * themselves and make one step together, as with TREK_POLICY_SYNC without other processes. That is exact; CPU ranks share one
+ * copy of the parameters, and buffers are merged in each step. Only the results of processes are averaged or given to .outer.
+ * It is meant for one process on each machine, with all its devices; several processes on one machine are several sites.
+ * - What the options of a run say about ranks then holds for processes: they have batches, snapshots, counts (also those of a
+ *   plan), times and .lr_scale, and a rank that fails makes its process be left out.
+ * - A batch is divided by times that are measured in its process, or by .trainer.shares, of which a process has the sum of its
+ *   ranks'.
+ * - A process of one rank trains as with TREK_SITE_RANK. In a job of one process nothing is averaged: with every policy its
+ *   ranks make each step together, with the bits of TREK_POLICY_SYNC and TREK_TRANSPORT_DEVICE. */
 typedef enum trek_site {
     TREK_SITE_RANK,   /* each rank */
-    TREK_SITE_PROCESS /* two levels: the ranks of a process divide each of its batches, reduce its gradients among themselves, and
-                         make one step, as in TREK_POLICY_SYNC without other processes (exact; CPUs share one copy of the
-                         parameters; buffers are merged in each step), and only what processes have come to is averaged, or
-                         given to .outer. For one process on each machine, with all its devices: several on one machine are
-                         several sites. What is said of ranks in the options below holds for processes: they have batches, a
-                         snapshot, counts (and a plan's), times, .lr_scale; a rank that fails makes its process be left out. A
-                         batch is divided by times measured in its process, or .trainer.shares; of these a process has the sum
-                         of its ranks'. A process of one rank trains as with TREK_SITE_RANK. With a single process there is
-                         nothing to average: whatever the policy, its ranks make each step together, with the bits of
-                         TREK_POLICY_SYNC and TREK_TRANSPORT_DEVICE */
+    TREK_SITE_PROCESS /* each process, with all its ranks together */
 } trek_site;
 
 /* One scalar of an epoch. */
 typedef struct trek_epoch_scalar {
-    const char *name;
-    double value;
-    const trek_tensor *values;       /* of trek_record_metric: as trek_metric_values gives them (value is NaN where they are not
-                                        one number); else NULL */
+    const char *name;          /* the name under which it was recorded */
+    double value;              /* its value; NaN if the metric is not one number */
+    const trek_tensor *values; /* for trek_record_metric: the result of trek_metric_values; otherwise NULL */
 } trek_epoch_scalar;
 
 /* A rank's part of an epoch. */
 typedef struct trek_rank_metrics {
-    double compute_s;                /* it computed so long; GPUs: by their own clocks */
-    double waiting_s;                /* the rest of the epoch's training: waiting for other ranks, reducing, the loader */
-    int64_t samples;
-    double samples_per_s;            /* of compute; 0: it had none */
-    double share;                    /* of the epoch's samples */
+    double compute_s;     /* seconds of computing; for GPUs measured by the GPU */
+    double waiting_s;     /* the remaining seconds of the epoch's training: other ranks, reductions, the loader */
+    int64_t samples;      /* number of samples that the rank trained */
+    double samples_per_s; /* samples per second of computing; 0 if it had no samples */
+    double share;         /* its part of the epoch's samples, in [0, 1] */
 } trek_rank_metrics;
 
-/* An epoch. What it points to is the run's, until trek_run_join. */
+/* The metrics of an epoch. The pointers are valid until trek_run_join. */
 typedef struct trek_epoch_metrics {
-    int64_t epoch;                   /* from 0 */
-    int64_t steps, samples;          /* of all ranks */
-    double loss;                     /* mean over all samples, weighted as the step weighs them; NaN: none counted */
-    double evaluation_loss;          /* likewise, of the evaluation after this epoch; NaN: there was none */
-    double lr;                       /* of group 0 in the last step */
-    double seconds, samples_per_s;   /* of training; evaluation excluded */
-    double evaluation_s;
-    int64_t anchor;                  /* of windows; 0: none */
-    int64_t averages;                /* how often the ranks' gradients or parameters were brought together; 0: one rank */
-    int64_t bytes_sent;              /* by this process to others, for TREK_TRANSPORT_HOST's averages; else 0 */
-    double drift;                    /* of averaged parameters: the farthest replica's distance from the last average, over the
-                                        average's norm; 0: none, or one rank */
-    int lost;                        /* ranks that were left out (TREK_TRANSPORT_HOST), of `ranks`; when one is, what others
-                                        train again is counted twice */
-    bool best;                       /* .best_metric is the best so far */
-    int ranks;                       /* of the job, as it is at the epoch's end */
-    const trek_rank_metrics *per_rank;
-    int n_scalars;
-    const trek_epoch_scalar *scalars; /* what training recorded, "PATH.NAME" what nested graphs have, and "evaluation.NAME" of
-                                         what evaluation did */
-    int process, processes; /* which process this is, of how many; metrics are alike in all, so that process 0 may tell them */
-    int rank;                        /* the first rank of this process */
+    int64_t epoch;                    /* number of the epoch, from 0 */
+    int64_t steps;                    /* number of steps */
+    int64_t samples;                  /* number of samples of all ranks */
+    double loss;                      /* mean over all samples, weighted as in a step; NaN if no sample counted */
+    double evaluation_loss;           /* mean loss of the evaluation after this epoch; NaN without an evaluation */
+    double lr;                        /* learning rate of group 0 in the last step */
+    double seconds;                   /* seconds of training, without evaluation */
+    double samples_per_s;             /* samples per second of training */
+    double evaluation_s;              /* seconds of evaluation */
+    int64_t anchor;                   /* batches of the slowest rank in a window; 0 without windows */
+    int64_t averages;                 /* how often gradients or parameters of the ranks were combined; 0 for one rank */
+    int64_t bytes_sent;               /* bytes that this process sent for averages of TREK_TRANSPORT_HOST; otherwise 0 */
+    /* For averaged parameters: the largest distance of a replica from the last average, divided by the norm of the average. It
+     * is 0 without averages or for one rank. */
+    double drift;
+    int lost;                         /* how many of `ranks` were left out (TREK_TRANSPORT_HOST); retrained samples count twice */
+    bool best;                        /* true if .best_metric is the best so far */
+    int ranks;                        /* number of ranks of the job at the end of the epoch */
+    const trek_rank_metrics *per_rank; /* the parts of the ranks, [ranks] */
+    int n_scalars;                    /* number of `scalars` */
+    /* The scalars that training recorded, those of nested graphs as "PATH.NAME", and those of the evaluation as
+     * "evaluation.NAME". */
+    const trek_epoch_scalar *scalars;
+    int process;                      /* number of this process; the metrics are equal in all processes */
+    int processes;                    /* number of processes of the job */
+    int rank;                         /* the first rank of this process */
 } trek_epoch_metrics;
-/* "loss", "evaluation_loss", or the value of a scalar; NaN: there is none. */
+/* Returns a metric of an epoch: "loss", "evaluation_loss" or the value of a scalar. Returns NaN if the epoch has no such
+ * metric. */
 TREK_API double trek_metrics_get(const trek_epoch_metrics *metrics, const char *name);
-/* Of a metric whose value is not one number (a confusion, the classes' F1): f64, on the CPU, borrowed as the rest. NULL without
- * an error: there is none. */
+/* Returns the values of a metric that is not one number (a confusion, the F1 of each class): f64 on the CPU, borrowed like the
+ * rest of the metrics. Returns NULL without an error if the epoch has no such metric. */
 TREK_API const trek_tensor *trek_metrics_values(const trek_epoch_metrics *metrics, const char *name);
 
-/* Callbacks run on the run's thread, in every process. Any status but OK ends the run with it; so does an error that is set. */
+/* A function of the user that runs before an epoch, on the run's thread, in every process. If it returns another status than
+ * TREK_OK or sets an error, the run ends with it. */
 typedef trek_status (*trek_epoch_fn)(trek_graph *graph, int64_t epoch, void *arg);
+/* A function of the user that gets the metrics of an epoch, on the run's thread, in every process. If it returns another
+ * status than TREK_OK or sets an error, the run ends with it. */
 typedef trek_status (*trek_metrics_fn)(const trek_epoch_metrics *metrics, void *arg);
-/* path: of a file that has been written after that epoch. At the end of a later epoch, or of the run, unless that has failed: the
- * graph may be further. */
+/* A function of the user that is called when the checkpoint of an epoch has been written to `path`, on the run's thread. It is
+ * called at the end of a later epoch or of a run that has not failed, so `graph` may have been trained further. If it returns
+ * another status than TREK_OK or sets an error, the run ends with it. */
 typedef trek_status (*trek_checkpoint_fn)(trek_graph *graph, int64_t epoch, const char *path, void *arg);
 
+/* Options of a run. build_model, train_step, dataset, optimizer, batch_size and epochs are required (trek_fit needs no
+ * build_model). Fields that are 0 have their defaults.
+ *
+ * min_processes, for a job of several processes: if one dies, the others continue without it as long as at least this number
+ * is left.
+ * - They drop the incomplete step and divide the rest of the epoch among themselves, so that every sample is seen once. From
+ *   there on they train as a run that is resumed on the remaining processes. The graph is built again, so pointers into it
+ *   that a callback keeps are no longer valid, and .on_epoch is called again.
+ * - The epoch's metrics lack what the lost process had recorded in it. .on_metrics and .on_checkpoint may be called twice for
+ *   an epoch in whose end a process is lost. This holds from the start of the processes; while they are joining it needs
+ *   trek-run, which reports processes that have ended.
+ * - A process that is started again with TREK_JOIN=1 in its environment (trek-run --restarts) joins the others at the
+ *   beginning of the next epoch and gets everything from them. Its trek_run_next begins there. If it cannot join, only it
+ *   fails, with STATE, TIMEOUT, ARGUMENT or COMM (docs/distributed.md).
+ * - If the network splits, both halves continue if they have enough processes. A number above half of the processes prevents
+ *   that.
+ * - It costs a copy of the buffers for each step. With averaged parameters, which continue from the last average
+ *   (TREK_TRANSPORT_HOST: the beginning of the epoch), it costs a copy of the whole state.
+ * - An error of the program itself ends the run on all processes.
+ * - Errors: UNSUPPORTED over MPI, with NCCL between processes (TREK_NCCL=0 turns it off), and for a job of both CPUs and GPUs.
+ *
+ * outer, with TREK_TRANSPORT_HOST: the ranks' results are given to an outer optimizer instead of being averaged (DiLoCo), for
+ * machines that are far apart. Each rank trains its batches of a round independently. With TREK_POLICY_CADENCE and an anchor
+ * of 50 (.trainer.anchor, .max_anchor) the slowest rank trains 50. With fragments, one fragment is sent in each round, in
+ * turn. Each rank keeps its own states of .optimizer. Parameters must be f32 or 16-bit. The outer momentum is saved in
+ * checkpoints.
+ *
+ * checkpoint_folder: the run's thread only copies the state. Another thread writes it to a temporary file, syncs it and
+ * renames it, while training continues. One checkpoint is written and one waits at a time. If there would be more, the run
+ * waits, unless .keep_last is 1: then the new one replaces the one that waits. The end of the run waits for all of them. If a
+ * write fails, the run ends at the end of the next epoch in all processes. */
 typedef struct trek_run_opts {
-    /* -- what is trained: required, but for build_model with a graph of one's own -- */
-    trek_build_fn build_model;       /* called on each rank's thread, for rank 0 on the run's */
-    trek_loss_fn train_step;         /* the loss of one batch, as for trek_graph_set_loss; may record scalars and metrics. With
-                                        .input it is given what the graph made of the batch; without, output is NULL and it runs
-                                        trek_graph_forward on the graph that it is given itself, as often as it likes */
-    trek_dataset *dataset;           /* retained */
-    trek_optimizer_spec optimizer;
-    int64_t batch_size;              /* of all ranks together; with CADENCE, of each rank's batches */
-    int64_t epochs;
-    const char *input;               /* field of the graph's first input; others take the field of their name. Copied */
-    void *arg;                       /* handed to all functions */
+    /* -- what is trained -- */
 
-    /* -- how -- */
-    uint64_t seed;                   /* of the order of samples and of what is drawn in training */
-    int shuffle;                     /* default: a new order in each epoch; TREK_OFF: in order */
-    bool drop_last;
-    int prefetch, workers;           /* as a loader's */
-    trek_policy policy;
-    trek_transport transport;        /* HOST: without .trainer.accumulate, scaled losses and layers that meet other ranks */
-    trek_site site;                  /* HOST: who trains by itself */
-    int64_t max_lead;                /* HOST: how many batches of a round a rank trains at most before it takes in the average of
-                                        the round before (ASYNC: it takes it in before, if it is there). Default 0: the round's.
-                                        TREK_OFF: none, ranks wait for each average */
-    const trek_outer_opts *outer;    /* HOST: an outer optimizer is given what ranks have come to: no averages (DiLoCo),
-                                        for machines far apart. Each rank trains its batches of a round by itself: with CADENCE
-                                        and an anchor of 50 (.trainer.anchor, .max_anchor) the slowest one 50; of fragments one
-                                        travels in each round, in turn. The states of .optimizer stay each rank's own.
-                                        Parameters in f32 or 16 bits. Its momentum is in checkpoints. NULL: none. Copied */
-    int min_processes; /* of a job of several: when one dies, the others go on without it, as long as so many are left. They drop
-                          the step that was not complete, divide the rest of the epoch among themselves, so that every sample is
-                          seen once, and are from there on the run that a resumed one on so many processes would be (the graph
-                          is built anew: what a callback keeps of it is gone; .on_epoch is called again). The epoch's metrics
-                          lack what the lost process had recorded in it; .on_metrics and .on_checkpoint may be called
-                          twice for an epoch in whose end one is lost. So it is from the processes' start on; while they are
-                          joining, under trek-run, which says who has ended. A process that
-                          is started again with TREK_JOIN=1 in its environment (trek-run --restarts) joins the others where
-                          the next epoch begins and gets all from them; its trek_run_next begins there. It fails alone, with
-                          STATE, TIMEOUT, ARGUMENT or COMM, where it cannot (docs/distributed.md). Where the network falls in two,
-                          both halves go on if
-                          they may: more than half of the processes rules that out. Costs a copy of the buffers for each step;
-                          with averaged parameters, which go on from the last average (HOST: the epoch's beginning), one
-                          of the whole state. An error of the
-                          program's own ends the run on all processes, as ever. Not over MPI, not with NCCL
-                          between processes (TREK_NCCL=0), nor with CPUs beside GPUs: UNSUPPORTED. Default 0: a process that
-                          dies ends the run */
-    trek_schedule schedule;          /* by steps; default: none */
-    double lr_scale; /* the learning rates of all groups, or the schedule's, times 1 + (ranks - 1) * lr_scale. Default
-                        0: as they are; 1: linear in the ranks */
-    trek_trainer_opts trainer;       /* devices, ranks, clipping, mixed precision, accumulation, El Che's and the balancer's
-                                        numbers, ...: as for trek_trainer_setup. What is an option of the run (build_replica, arg,
-                                        optimizer, schedule) is left out there, .max_anchor belongs to CADENCE. Lists with an
-                                        entry for each rank are copied; plan, comm and timeline stay the caller's, until join */
+    /* Builds the graph of a rank. It is called on the rank's thread, for rank 0 on the run's thread. Required. */
+    trek_build_fn build_model;
+    /* The loss of one batch, as for trek_graph_set_loss. It may record scalars and metrics. With .input it gets the graph's
+     * output for the batch; without, it gets NULL and calls trek_graph_forward on its graph itself, as often as it needs.
+     * Required. */
+    trek_loss_fn train_step;
+    trek_dataset *dataset;         /* the training set; it is retained; required */
+    trek_optimizer_spec optimizer; /* the optimizer; required */
+    int64_t batch_size;            /* samples of a batch, of all ranks; with TREK_POLICY_CADENCE of each rank; required */
+    int64_t epochs;                /* number of epochs; required */
+    /* The field that feeds the graph's first input. Every other input is fed by the field of its name. Copied. Default NULL. */
+    const char *input;
+    void *arg;                     /* passed to all functions */
 
-    /* -- evaluation, over all ranks, exactly; in evaluation mode, without gradients -- */
-    trek_loss_fn evaluate;           /* the mean loss of a batch; may record scalars. NULL: train_step */
-    trek_dataset *evaluation;        /* retained; NULL: none. Its fields are named like the dataset's */
-    int64_t evaluation_batch;        /* default: batch_size */
-    int64_t evaluate_every;          /* epochs; default 1; the last one in any case */
+    /* -- how it is trained -- */
 
-    /* -- keeping and stopping -- */
-    const char *best_metric;         /* which of an epoch's metrics (trek_metrics_get) is to be small. Default: evaluation_loss,
-                                        or loss without an evaluation. Copied. ARGUMENT ends the run after its first epoch, or
-                                        after the first one with an evaluation, if nothing of that name is one number there */
-    bool best_is_largest;            /* it is to be large */
-    int64_t patience;                /* stop when so many epochs in a row were not the best, which the log tells (a warning);
-                                        default 0: never */
-    double min_delta;                /* by less than this it is not better; >= 0 */
-    const char *checkpoint_folder;   /* made if need be; NULL: no checkpoints. Copied. The run's thread only copies the state;
-                                        another one writes it, beside its place, synced and renamed, while training goes on.
-                                        One is written and one waits at a time: then the run waits too, unless the one that
-                                        waits would be removed by its successor, which takes its place (.keep_last 1).
-                                        The run's end waits for all. A write that fails ends the run at the next epoch's
-                                        end, in all processes */
-    int64_t checkpoint_every;        /* epochs; default 1; the last one in any case */
-    int keep_last; /* how many of them stay; default 1; TREK_OFF: all. The others go when on_checkpoint has had them */
-    bool keep_best;                  /* also the file "best.safetensors" */
-    const char *resume_from; /* a file, or a folder: its last one; an empty folder, or .checkpoint_folder where it is not there
-                                yet: from the beginning. IO: what is named otherwise is not there. Copied */
+    uint64_t seed;           /* seed of the order of samples and of random numbers in training; default 0 */
+    int shuffle;             /* default 0: a new random order in each epoch; TREK_OFF: the order of the dataset */
+    bool drop_last;          /* drops a last batch that is smaller; default false */
+    int prefetch;            /* as in trek_loader_opts */
+    int workers;             /* as in trek_loader_opts */
+    trek_policy policy;      /* when ranks combine gradients or parameters; default TREK_POLICY_SYNC */
+    trek_transport transport; /* HOST excludes .trainer.accumulate, scaled losses and layers that use other ranks */
+    trek_site site;          /* with TREK_TRANSPORT_HOST: who trains independently; default TREK_SITE_RANK */
+    /* With TREK_TRANSPORT_HOST: the most batches of a round that a rank trains before it takes over the average of the round
+     * before (with TREK_POLICY_ASYNC it takes an average that has arrived earlier). Default 0: all. TREK_OFF: none, ranks
+     * wait. */
+    int64_t max_lead;
+    const trek_outer_opts *outer; /* with TREK_TRANSPORT_HOST: an outer optimizer (see above); copied; default NULL: averages */
+    int min_processes;       /* processes that must be left for the run to continue (see above); default 0: a loss ends the run */
+    trek_schedule schedule;  /* learning rate by steps; default: constant */
+    /* Multiplies the learning rates of all groups, or of the schedule, by 1 + (ranks - 1) * lr_scale. Default 0: not changed.
+     * 1 is linear in the number of ranks. */
+    double lr_scale;
+    /* Further options, as for trek_trainer_setup. The fields that are options of the run itself (build_replica, arg,
+     * optimizer, schedule) must be left out. .max_anchor is for TREK_POLICY_CADENCE. Lists are copied; plan, comm, timeline
+     * must stay valid. */
+    trek_trainer_opts trainer;
 
-    trek_epoch_fn on_epoch;          /* before an epoch; what it sets (trek_graph_set_lr, freezing) holds */
-    trek_metrics_fn on_metrics;      /* after an epoch */
-    trek_checkpoint_fn on_checkpoint; /* on the process that writes, process 0 */
+    /* -- evaluation, exact over all ranks, in evaluation mode and without gradients -- */
+
+    trek_loss_fn evaluate;    /* the mean loss of a batch; it may record scalars; default: train_step */
+    trek_dataset *evaluation; /* the evaluation set, with the same field names; retained; default NULL: no evaluation */
+    int64_t evaluation_batch; /* samples of a batch; default: batch_size */
+    int64_t evaluate_every;   /* epochs between evaluations; the last epoch is always evaluated; default 1 */
+
+    /* -- saving and stopping -- */
+
+    /* The metric (trek_metrics_get) that is best when it is smallest; copied. Default: evaluation_loss, or loss without an
+     * evaluation. If it is not one number in the first epoch with an evaluation (or the first epoch), the run ends with
+     * ARGUMENT. */
+    const char *best_metric;
+    bool best_is_largest;          /* the metric is best when it is largest; default false */
+    int64_t patience;              /* stops, with a warning, after this number of epochs without a best; default 0: never */
+    double min_delta;              /* a metric is better only if it improves by more than this; >= 0; default 0 */
+    const char *checkpoint_folder; /* folder of checkpoints (see above), created if needed; copied; default: no checkpoints */
+    int64_t checkpoint_every;      /* epochs between checkpoints; the last epoch always has one; default 1 */
+    int keep_last;                 /* how many checkpoints stay (TREK_OFF: all); on_checkpoint sees the others first; default 1 */
+    bool keep_best;                /* also writes the best epoch to "best.safetensors"; default false */
+    /* A checkpoint, or a folder, whose last checkpoint is used; copied. The run begins from the start if the folder is empty,
+     * or if it is .checkpoint_folder and does not exist yet. IO if any other path does not exist. */
+    const char *resume_from;
+
+    trek_epoch_fn on_epoch;           /* called before an epoch; its settings stay (trek_graph_set_lr, freezing); default NULL */
+    trek_metrics_fn on_metrics;       /* called after an epoch; default NULL */
+    trek_checkpoint_fn on_checkpoint; /* called in process 0, which writes the checkpoints; default NULL */
 } trek_run_opts;
 
-/* Checks the options and starts the run; returns at once. NULL and ARGUMENT (which option is missing or contradicts
- * another), MEMORY, STATE (a thread cannot start). One run at a time trains in a job of several processes;
- * of one process several may, which draw from the seed of the last one that began. */
+/* Checks the options, starts a run and returns it at once. The caller ends it with trek_run_join. In a job of several
+ * processes only one run at a time can train. In a single process several can; their random numbers depend on the seed of the
+ * run that began last.
+ * Errors: ARGUMENT if an option is missing or contradicts another. STATE if a thread cannot be started. MEMORY. NULL is
+ * returned. */
 TREK_API trek_run *trek_trainer_run(const trek_run_opts *opts);
 
-/* The short form for a module that is there: trains it where it is, and returns when the run has ended, with TREK_OK or what
- * trek_run_join would say; the module, which stays the caller's, then has the parameters and buffers of the last step, also
- * after a failure. Losses and metrics come by .on_metrics.
+/* Trains an existing module on its device and returns when the training has ended, with TREK_OK or the error of trek_run_join.
+ * The caller keeps the module, which then has the parameters and buffers of the last step, also after a failure. Losses and
+ * metrics are given to .on_metrics.
  *
  *     trek_fit(model, &(trek_run_opts){ .dataset = mnist, .input = "image", .train_step = loss, .batch_size = 64, .epochs = 5,
  *                                       .optimizer = trek_adam((trek_adam_opts){ .lr = 1e-3 }) });
  *
- * The options are trek_trainer_run's without build_model. It is one rank of each process, on the device of the module's first
- * parameter (TREK_DEVICES is not read): started by trek-run it trains with the others', whose modules take process 0's values.
- * Checkpoints call its parameters "model.NAME". ARGUMENT: also build_model, or several ranks (trek_trainer_run builds a
- * model for each). STATE: its parameters live in an optimizer's arena. */
+ * The options are those of trek_trainer_run without build_model. The training has one rank in each process, on the device of
+ * the module's first parameter; TREK_DEVICES is not read. If the program was started by trek-run, it trains together with the
+ * other processes, whose modules get the values of process 0. Checkpoints name its parameters "model.NAME".
+ * Errors: ARGUMENT also if build_model or several ranks are given; use trek_trainer_run, which builds a model for each rank.
+ * STATE if the parameters belong to an optimizer's block of memory. */
 TREK_API trek_status trek_fit(trek_module *module, const trek_run_opts *opts);
 
-/* Waits for the next epoch's metrics. False: there are none any more; trek_run_join tells whether that is well. */
+/* Waits until the next epoch has ended, writes its metrics to *metrics and returns true. Returns false if no further epoch
+ * comes; trek_run_join then returns whether the run has failed. */
 TREK_API bool trek_run_next(trek_run *run, trek_epoch_metrics *metrics);
-/* The same without waiting: false, too, where the next epoch has not ended. */
+/* Writes the metrics of the next epoch to *metrics and returns true if it has ended, otherwise returns false. It does not
+ * wait. */
 TREK_API bool trek_run_poll(trek_run *run, trek_epoch_metrics *metrics);
 
-/* Where a run is. */
+/* The progress of a run: trek_run_look. */
 typedef struct trek_run_progress {
-    bool running;
-    int64_t epoch, epochs;
-    int64_t batch, batches;          /* of the epoch: done, and all */
-    int64_t samples;                 /* trained on since the run began */
-    double samples_per_s;            /* since the epoch began */
-    double loss;                     /* mean of the last step on this process; NaN: none yet, or not at hand (on a GPU) */
+    bool running;         /* true until the run has ended */
+    int64_t epoch;        /* number of the current epoch, from 0 */
+    int64_t epochs;       /* number of all epochs */
+    int64_t batch;        /* how many batches of the epoch are finished */
+    int64_t batches;      /* number of all batches of the epoch */
+    int64_t samples;      /* samples that were trained since the run began */
+    double samples_per_s; /* samples per second since the epoch began */
+    double loss;          /* mean loss of the last step on this process; NaN if it is not available (also on a GPU) */
 } trek_run_progress;
+/* Writes the progress of the run to *progress. It does not wait. */
 TREK_API trek_status trek_run_look(trek_run *run, trek_run_progress *progress);
 
-/* Asks this run to stop after its present step, on all processes; from any thread and process. Its last epoch is then incomplete
- * and has no metrics; after an epoch's last step the epoch ends first, with its evaluation. */
+/* Asks the run to stop after its current step, on all processes. Any thread of any process may call it. The last epoch is then
+ * incomplete and has no metrics. After the last step of an epoch, the epoch ends first, with its evaluation. */
 TREK_API void trek_run_stop(trek_run *run);
-/* The values of the best epoch that a run kept (.keep_best): FOLDER/best.safetensors into a module, as trek_state_load does. IO:
- * it is not there. */
+/* Loads the best epoch that a run has kept (.keep_best) from FOLDER/best.safetensors to a module, as trek_state_load does.
+ * Errors: IO if the file does not exist. Otherwise as trek_state_load. */
 TREK_API trek_status trek_run_load_best(trek_module *model, const char *folder);
-/* Waits for the end and frees the run. The final parameters and buffers on the CPU, to be freed by trek_state_free; NULL and
- * an error, which says which rank failed and why. After trek_run_stop, or trek_request_stop: those of the last step. */
+/* Waits until the run has ended, frees it and returns the final parameters and buffers on the CPU. The caller frees them with
+ * trek_state_free. After trek_run_stop or trek_request_stop they are those of the last step.
+ * Errors: the error of the run, which names the rank that failed and the reason; NULL is returned. */
 TREK_API trek_state *trek_run_join(trek_run *run);
 
 TREK_END

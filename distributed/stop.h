@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stopping a job in good order: any process is asked, all stop at the same step.
+/* Stopping a job in an orderly way: any process can be asked, and all processes stop at the same step.
  *
  *     signal(SIGTERM, on_term);      // which calls trek_request_stop()
  *     while (!trek_stop_requested()) { ... trek_graph_step(graph) ... }
@@ -11,12 +11,14 @@
 
 TREK_BEGIN
 
-/* Asks the job to stop after a step. Async-signal-safe: it sets a flag and does nothing else. From any thread. */
+/* Asks the job to stop after a step. It only sets a flag, so a signal handler may call it (it is async-signal-safe), and any
+ * thread. */
 TREK_API void trek_request_stop(void);
-/* Whether the job is to stop here: in a job of several processes true from the step on at which all agreed, on all of
- * them at the same one; in a single process as soon as it was asked. */
+/* Returns true if the job must stop now. In a job of several processes it becomes true at the step at which all have agreed,
+ * which is the same on all of them. In a single process it becomes true as soon as the stop is requested. */
 TREK_API bool trek_stop_requested(void);
-/* Forgets both, for a program that goes on with something else. On all processes, between steps. */
+/* Clears the request and the agreement, for a program that continues with other work. All processes must call it, between
+ * steps. */
 TREK_API void trek_stop_clear(void);
 
 TREK_END

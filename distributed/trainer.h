@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Setting a graph up for training on whatever there is, behind the calls of graph.h. */
+/* Sets a graph up for training on all available devices and processes. The calls of graph.h stay the same. */
 #ifndef TREK_DISTRIBUTED_TRAINER_H
 #define TREK_DISTRIBUTED_TRAINER_H
 
@@ -14,140 +14,156 @@
 
 TREK_BEGIN
 
-/* Makes the same graph on another device. Called once for each further rank, on
- * the rank's own thread, never twice at a time. NULL on failure. */
+/* A function of the user that builds the same graph on another device and returns it, or NULL on failure. It is called once
+ * for each further rank, on the rank's own thread, but never by two threads at the same time. */
 typedef trek_graph *(*trek_build_fn)(trek_device device, void *arg);
 
-/* Which rank is slower than all others, and by how much; all 0: nothing is known. */
+/* A hint about one slow rank. If all fields are 0, nothing is known. */
 typedef struct trek_speed_hint {
-    int slow_rank;                   /* of the whole job */
-    double ratio;                    /* of the others' speed to its own, 1 to 1000000 */
+    int slow_rank; /* the slow rank, numbered over the whole job */
+    double ratio;  /* the speed of the other ranks divided by its speed, 1 to 1000000 */
 } trek_speed_hint;
 
-/* What ranks bring together. */
+/* What the ranks average. */
 typedef enum trek_average {
-    TREK_AVERAGE_GRADIENTS,  /* exact: the ranks make one step */
-    TREK_AVERAGE_PARAMETERS  /* each rank makes a step of its own after each of its batches; trek_graph_step makes parameters,
-                                optimizer states and buffers the ranks' mean, weighted by samples (local SGD) */
+    TREK_AVERAGE_GRADIENTS, /* gradients: exact, all ranks make one step */
+    /* Parameters (local SGD): each rank makes its own step after each of its batches. trek_graph_step replaces parameters,
+     * optimizer states and buffers by the mean over the ranks, weighted by samples. */
+    TREK_AVERAGE_PARAMETERS
 } trek_average;
 
+/* Options of trek_trainer_setup. Fields that are 0 have their defaults.
+ *
+ * devices: by default a graph on a CPU uses cpu:0, ..., cpu:(ranks-1) if `ranks` is given, otherwise the devices of the
+ * environment variable TREK_DEVICES ("cpu:0,cpu:1"), otherwise only its own device. A graph on a GPU uses as many GPUs as
+ * `ranks` says, otherwise TREK_DEVICES, otherwise all usable GPUs (without build_replica only its own). A GPU may be listed
+ * twice, and CPUs may be combined with GPUs: "cuda:0,cpu:0".
+ *
+ * accumulate: with k > 1 the passes (backward or trek_graph_train_batch) of a step are one large batch, and its gradient is
+ * that of the joined batch: the mean of the passes, weighted by what each loss is the mean of (trek_loss_weight, otherwise the
+ * weight of trek_graph_backward_weighted, otherwise the rows of the forward). This is so on one rank and on many. Every pass
+ * since the last step counts; k only says which pass is the last, so that its gradients can be reduced while backward
+ * continues. Until trek_graph_step, gradients are means multiplied by an internal factor, which trek_graph_reduce removes. It
+ * can be combined with clipping, loss scaling, balancing and windows, each of which is a pass. Captured steps then run call by
+ * call. On a GPU the host waits until the labels are counted. With 0 and 1 passes add up, as in PyTorch.
+ *
+ * shard_optimizer: ranks with their own parameters (GPU ranks, or CPU ranks with .share_params TREK_OFF) keep and update a
+ * part of the optimizer's state and of the f32 copies of 16-bit parameters each. That needs 1/N of this memory if all
+ * processes of the job have one rank, or the job is one process. CPU ranks that share parameters share the state; in several
+ * such processes each process has a part.
+ * - A step reduce-scatters the gradients, updates, and all-gathers the parameters. The bits are those without it if sums are
+ *   in rank order (threads, processes of one machine) and gradients are not clipped by norm. Otherwise results are equal up to
+ *   rounding.
+ * - Checkpoints contain the whole state, for any number of ranks.
+ * - For optimizers that update whole parameters (Muon, LAMB, LARS, Adafactor) each parameter belongs to one rank, to which its
+ *   gradient is reduced and which broadcasts it. That sends the same number of bytes, and needs 1/N of the memory as far as
+ *   the parameters can be divided evenly.
+ * - Errors: UNSUPPORTED for CPU ranks combined with GPU ranks, and for several processes with several ranks that have their
+ *   own parameters. With one rank, or one copy of the parameters, it has no effect.
+ *
+ * Ranks of different speeds: balancing (balance) changes each rank's share of a batch. Windows (max_anchor, El Che) let each
+ * rank run whole batches at its own pace between two steps. Windows need trek_graph_set_loader and trek_graph_set_loss.
+ *
+ * shares: fixed numbers instead of measured speeds, one above 0 for each rank of the job (0 with allow_idle), with any sum.
+ * Each rank gets its part of every batch, and of the batches of every window, rounded to whole ones. For windows set
+ * max_anchor or global_batch; the anchor is then the count of the rank with the least, and only the guard
+ * (divergence_threshold) changes it. shares exclude balance = 1, plan, speed_hint, min_share, overhead_target and
+ * max_batch_diff. */
 typedef struct trek_trainer_opts {
-    trek_build_fn build_replica;     /* needed with more than one rank */
-    void *arg;                       /* passed to it */
-    const trek_device *devices;      /* one for each rank, `ranks` of them; the first is the graph's own.
-                                        Default: for a graph on a CPU cpu:0 ... cpu:ranks-1 if ranks is given, else the
-                                        environment's TREK_DEVICES ("cpu:0,cpu:1"), else its own device alone; for a graph
-                                        on a GPU as many GPUs as there are ranks, else TREK_DEVICES, else all usable GPUs
-                                        (without build_replica: its own). The same GPU may be listed twice, and CPUs may
-                                        stand beside GPUs: "cuda:0,cpu:0" */
-    int ranks;                       /* 1 to 1024 */
-    trek_optimizer_spec optimizer;   /* default: the one that the graph has, if any */
-    trek_schedule schedule;          /* default: the one that the graph has */
-    int accumulate; /* k: the passes (backward or train_batch) of a step are one large batch, and its gradient the one
-                       of the joined batch: the mean of the passes', weighted by what each loss is the mean of
-                       (trek_loss_weight; else what trek_graph_backward_weighted states, or the rows of the
-                       forward), on one rank as on many. All passes since the last step count, be they k or
-                       not; k tells which is the last, whose gradients are sent while backward goes on. Before
-                       the step, gradients are means but for a factor, which trek_graph_reduce makes 1. Goes
-                       with clipping, loss scaling, balancing and windows (each is a pass);
-                       captured steps are done
-                       call by call. On a GPU the host waits for the labels to be counted.
-                       Default, and 1: passes add up, as PyTorch's */
-    double max_grad_norm;            /* default 0: what the graph has; TREK_OFF: no clipping */
-    double max_grad_value;           /* the same */
-    trek_amp_opts amp;               /* mixed precision, see trek_graph_set_amp; default: what the graph has */
-    int share_params;                /* TREK_OFF: every rank has parameters and optimizer state of its own, and gradients
-                                        are sent in buckets, as GPU ranks always do. Default: CPU ranks share one copy */
-    bool shard_optimizer; /* ranks with parameters of their own (GPUs', .share_params TREK_OFF) keep and update a part of the
-                             optimizer's state each, and of the f32 copies of 16-bit parameters: 1/N of that memory, where
-                             all of a job have one rank in each process, or there is one process. CPU ranks that share
-                             parameters share the state; of several such processes each has a part. A step reduce-scatters
-                             gradients, updates, and all-gathers parameters. Bits are those without it where sums are in rank
-                             order (threads, processes of one machine) and nothing is clipped by norm; else it is so to rounding.
-                             Checkpoints hold the whole state, for any number of ranks. Of optimizers that update whole
-                             parameters (Muon, LAMB, LARS, Adafactor) each parameter is one rank's, to whom its gradient is
-                             reduced and who broadcasts it: as many bytes, 1/N of the memory as far as parameters can be
-                             dealt out evenly. UNSUPPORTED: CPU ranks beside GPU ranks, several processes with several
-                             ranks that have parameters of their own. With one rank, or one copy of all: nothing */
-    int64_t bucket_bytes;            /* of buckets after the first, which has at most 1 MiB; default 25 MiB */
-    /* Unequal ranks. Balancing changes each rank's share of a batch; windows (El Che) let each run whole batches at its own
-     * pace between two steps. Windows need trek_graph_set_loader and trek_graph_set_loss. */
-    trek_speed_hint speed_hint;      /* default: none */
-    int balance; /* default 0: where devices of the job's ranks differ or a hint says so (else shares stay equal, and a run's bits
-                    with them; a line in the log says where that costs much); 1: in any case; TREK_OFF: never */
-    const double *shares; /* fixed ratios instead of measured ones: a number above 0 for each rank of the job (0 with allow_idle),
-                             of any sum. Each rank gets its part of every batch, and of every window's batches (windows: with
-                             max_anchor or global_batch, and the anchor is the count of the rank with the least; nothing but
-                             the guard changes it), to whole ones. Not beside balance = 1, plan and what is of measuring:
-                             speed_hint, min_share, overhead_target, max_batch_diff. Copied */
-    int n_shares;                    /* of them, as many as the job has ranks */
-    double min_share;                /* default min(0.05, 0.5 / ranks); TREK_ZERO: no bound */
-    bool allow_idle;                 /* a rank that costs more than it brings gets nothing */
-    int64_t
-        max_anchor; /* windows: default 0: 200 and only where devices of the job's ranks differ or a hint says so; > 0: windows in
-                       any case, and the most batches that the slowest rank runs between two steps; TREK_OFF: no windows */
-    int64_t anchor;                  /* batches of the slowest rank at first; default 10 */
-    double overhead_target;          /* default 0.10, 0.01 to 0.50: reduction over compute above which the anchor grows */
-    int64_t max_batch_diff;          /* by how much a count moves at once; default 0: no bound */
-    int64_t global_batch;  /* samples of a step's window, rounded to whole batches of the loader: constant, only their split
-                              follows the  speeds. Default 0: windows grow with the anchor. Needs the loader to be set before */
-    trek_average
-        average; /* default: gradients. Parameters: passes are trek_graph_train_batch's; trek_graph_steps and the schedule
-                    count batches of all ranks; without accumulate, scaled losses and layers that meet other ranks */
-    double divergence_threshold; /* of averaged parameters: the anchor does not grow while the farthest replica's distance from
-                                    the mean, over the mean's norm, has risen in the last three windows, or is above this; it is
-                                    halved where both are so. Default 0.05; TREK_OFF: no guard */
-    const trek_plan *plan; /* decisions of an earlier run, followed instead of measuring. Copied. Counts need windows: a pass of
-                              another loop is then an ARGUMENT error. Default: none */
-    const trek_slowdown *slowdowns;  /* one for each rank of this process: made slower, for examples and benchmarks. Copied */
-    trek_comm *comm; /* among the processes of the job: setup takes a handle of its own; default: trek_comm_init(NULL)
-                        where the environment describes more than one */
-    double deadline_s;               /* how long a rank waits for another in a collective, and, at least 5 s, for all processes to
-                                        join; default 600 and 300, TREK_OFF: for ever */
-    trek_timeline *timeline;         /* attached; stays the caller's */
+    trek_build_fn build_replica;   /* builds the graph of a further rank; required for more than one rank */
+    void *arg;                     /* passed to build_replica */
+    const trek_device *devices;    /* a device for each of `ranks` ranks; the first is the graph's own; default: see above */
+    int ranks;                     /* number of ranks of this process, 1 to 1024; default: see above */
+    trek_optimizer_spec optimizer; /* default: the optimizer of the graph, if it has one */
+    trek_schedule schedule;        /* default: the schedule of the graph */
+    int accumulate;                /* number of passes of a step that form one large batch (see above); default: passes add up */
+    double max_grad_norm;          /* clips the 2-norm of all gradients; TREK_OFF: no clipping; default: the graph's limit */
+    double max_grad_value;         /* clips each element of the gradients; TREK_OFF: no clipping; default: the graph's limit */
+    trek_amp_opts amp;             /* mixed precision, see trek_graph_set_amp; default: that of the graph */
+    /* By default CPU ranks share one copy of the parameters. With TREK_OFF every rank has its own parameters and optimizer
+     * state, and gradients are reduced in buckets, as for GPU ranks always. */
+    int share_params;
+    bool shard_optimizer;          /* divides the optimizer's state among the ranks (see above); default false */
+    int64_t bucket_bytes;          /* bytes of a bucket of gradients; the first has at most 1 MiB; default 25 MiB */
+    trek_speed_hint speed_hint;    /* a hint about a slow rank; default: no hint */
+    /* Balancing: 1 always, TREK_OFF never. Default 0: if the devices of the job's ranks differ or a hint is given. Otherwise
+     * shares stay equal, so that a run repeats its bits, and the log says if that costs much time. */
+    int balance;
+    const double *shares;          /* fixed shares instead of measured speeds (see above); copied; default NULL */
+    int n_shares;                  /* number of `shares`: the number of ranks of the job */
+    double min_share;              /* smallest share of a rank; TREK_ZERO: no limit; default min(0.05, 0.5 / ranks) */
+    bool allow_idle;               /* a rank that costs more time than it saves gets no samples; default false */
+    /* Windows: a number > 0 turns them on and is the most batches that the slowest rank runs between two steps. TREK_OFF turns
+     * them off. Default 0: 200 if the devices of the job's ranks differ or a hint is given, otherwise off. */
+    int64_t max_anchor;
+    int64_t anchor;                /* batches of the slowest rank in the first window; default 10 */
+    double overhead_target;        /* the anchor grows if reduction / compute is above it; 0.01 to 0.50; default 0.10 */
+    int64_t max_batch_diff;        /* the most by which a rank's count changes at once; default 0: no limit */
+    /* Samples of a step's window, rounded to whole batches: they are constant, and only their division follows the speeds. The
+     * loader must be set first. Default 0: windows grow with the anchor. */
+    int64_t global_batch;
+    /* What the ranks average. Parameters: passes are those of trek_graph_train_batch, steps and schedule count batches of all
+     * ranks, and accumulate, scaled losses and layers that use other ranks are excluded. Default: gradients. */
+    trek_average average;
+    /* For averaged parameters: the anchor does not grow while the drift (the largest distance of a replica from the mean, over
+     * the mean's norm) is above this or has risen in the last three windows. If both, it is halved. TREK_OFF: no guard.
+     * Default 0.05. */
+    double divergence_threshold;
+    /* Decisions of an earlier run that are used instead of measured ones; copied. Counts need windows: a pass of another loop
+     * is then an error ARGUMENT. Default NULL. */
+    const trek_plan *plan;
+    const trek_slowdown *slowdowns; /* makes ranks of this process slower, one entry each, for examples; copied; default NULL */
+    /* The communicator of the job's processes, of which setup takes its own handle. Default: trek_comm_init(NULL) if the
+     * environment describes more than one process. */
+    trek_comm *comm;
+    /* Seconds that a rank waits for another in a collective (default 600) and for all processes to join (at least 5, default
+     * 300). TREK_OFF: no limit. */
+    double deadline_s;
+    trek_timeline *timeline;       /* a timeline that is attached; the caller keeps it; default NULL */
 } trek_trainer_opts;
 
-/* Makes the replicas, gives them rank 0's parameters and buffers, sets what the
- * options say; from there on the calls of graph.h reach all ranks. What was set on the
- * graph before holds after it, where no option says otherwise: optimizer (with its groups, moments
- * and step counts), schedule, learning rate, clipping, mixed precision, mode, frozen
- * parameters, replicated inputs, loader, loss, trek_graph_steps. Says in one line of the log (info) what it found and what is not
- * exact. With one rank there are no threads, no copies. opts may be NULL. May be
- * called again with other ranks. Errors: ARGUMENT (also: a replica that differs
- * from the graph), DEVICE, UNSUPPORTED, MEMORY, STATE, and what build_replica
- * reports; the graph then trains on its own device, with the
- * optimizer that it had (trek_graph_optimizer gives another address).
- *
- * Exact: gradients are those of one device, to rounding, for layers that treat
- * samples independently. Plain batch norm uses each rank's own statistics in
- * training; its running ones are merged by count at each step.
- * A step that fails in one process fails in all (PEER, naming it), and changes nothing. Once every process has cleared
- * its error (and dropped the step's gradients by trek_graph_zero_grad), the loop goes on.
- * Where some ranks of the job are on CPUs and others on GPUs, which round differently,
- * rank 0's parameters are sent to all others after each update. */
+/* Sets the graph up for training: it builds the replicas, gives them the parameters and buffers of rank 0, and applies the
+ * options. From then on the calls of graph.h are for all ranks. `opts` may be NULL. It may be called again with other ranks.
+ * - Settings of the graph stay if no option replaces them: optimizer (with groups, moments and step counts), schedule,
+ *   learning rate, clipping, mixed precision, mode, frozen parameters, replicated inputs, loader, loss and trek_graph_steps.
+ * - The log (info) gets one line about the ranks and about what is not exact. With one rank it makes no threads and no copies.
+ * - For layers that treat samples independently, gradients are those of one device up to rounding. Plain batch norm uses each
+ *   rank's own statistics in training; its running statistics are merged at each step, weighted by counts.
+ * - A step that fails in one process fails in all and changes nothing; the others get PEER, which names the process. When
+ *   every process has cleared its error and dropped the step's gradients by trek_graph_zero_grad, the loop can continue.
+ * - If some ranks of the job are on CPUs and others on GPUs, which round differently, rank 0's parameters are sent to all
+ *   others after each update.
+ * - Errors: ARGUMENT (also if a replica differs from the graph), DEVICE, UNSUPPORTED, MEMORY, STATE, and errors of
+ *   build_replica. After an error the graph trains on its own device with the optimizer it had, to which trek_graph_optimizer
+ *   returns another pointer. */
 TREK_API trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts);
 
-/* The mean over all processes of a loss that each has of its part of a batch, weighed as trek_graph_backward weighs it: by
- * trek_loss_weight, else by the rows of the last forward. All processes call it, and have the same number; where nothing counted,
- * it is 0. Waits for the device. NaN and an error: the loss is no scalar (SHAPE), or a process fails. With one process it is the
- * loss. */
+/* Returns the mean over all processes of a loss that each process has computed for its part of a batch. The weights are those
+ * of trek_graph_backward: trek_loss_weight, otherwise the rows of the last forward. It is a collective, and all processes get
+ * the same number, which is 0 if nothing counted. With one process it is the loss. It waits for the device.
+ * Errors: SHAPE if the loss is not a scalar. Errors of a process that fails. NaN is returned. */
 TREK_API double trek_trainer_mean(trek_graph *graph, trek_var *loss);
 
-/* What the ranks do at present. */
+/* The current work of the ranks: trek_trainer_describe. */
 typedef struct trek_trainer_workload {
-    int ranks;                       /* of the job */
-    int rank, local_ranks;           /* the first one of this process, and how many it has */
-    bool windows;                    /* ranks run whole batches at their own pace */
-    int64_t anchor, window;          /* of windows: the slowest rank's batches, and those of all ranks */
-    double predicted, achieved;      /* speed-up over the fastest rank alone; 0: not known yet */
-    int costly;                      /* a rank that costs more time than it brings; -1: none */
+    int ranks;        /* number of ranks of the job */
+    int rank;         /* the first rank of this process */
+    int local_ranks;  /* number of ranks of this process */
+    bool windows;     /* true if ranks run whole batches at their own pace */
+    int64_t anchor;   /* for windows: batches of the slowest rank */
+    int64_t window;   /* for windows: batches of all ranks */
+    double predicted; /* predicted speed-up over the fastest rank alone; 0 if not known yet */
+    double achieved;  /* measured speed-up over the fastest rank alone; 0 if not known yet */
+    int costly;       /* a rank that costs more time than it saves, or -1 */
 } trek_trainer_workload;
+/* Writes the current work of the ranks to *workload. */
 TREK_API trek_status trek_trainer_describe(trek_graph *graph, trek_trainer_workload *workload);
-/* Each rank's batches of the next window; at most `capacity` are written. Returns the number of ranks; 0: no windows. In a run
- * whose sites are processes (run.h): each process's, and their number. */
+/* Writes each rank's number of batches in the next window to `counts`, at most `capacity` of them, and returns the number of
+ * ranks, or 0 without windows. In a run whose sites are processes (run.h) the counts are those of the processes, and their
+ * number is returned. */
 TREK_API int trek_trainer_counts(trek_graph *graph, int64_t *counts, int capacity);
-/* What was decided so far, to be saved and followed (.plan): a copy for the caller to free. NULL without an error for one rank.
- */
+/* Returns a copy of the decisions so far, which can be saved and used as .plan. The caller frees it with trek_plan_free.
+ * Returns NULL without an error for one rank. */
 TREK_API trek_plan *trek_trainer_plan(trek_graph *graph);
 
 TREK_END

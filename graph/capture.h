@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A whole training step as one piece of work for the device (a CUDA graph).
+/* Capture of a whole training step as one unit of work for the device (a CUDA graph).
  *
  *     static trek_status step(trek_graph *graph, void *arg)
  *     {
@@ -14,22 +14,19 @@
  *     trek_graph_capture_input(graph, 1, labels);
  *     trek_graph_capture(graph, step, NULL);
  *
- * The function is called a few times as any other; then its work is recorded, and
- * from there on replayed without calling the function. Replays give the bits of
- * the calls they stand for: learning rate (schedules too), step counts, random
- * numbers, loss scale and clipping are the device's own. A change that the record
- * does not fit (other shapes of inputs, train or eval, what is frozen, another
- * optimizer) is noticed, and the step recorded anew.
+ * The function is called normally a few times. Then its work is recorded, and later steps replay the record without calling the
+ * function. Replays have the bits of the calls that they replace: the learning rate (also of schedules), step counts, random
+ * numbers, loss scale and clipping are kept on the device. trek notices a change that does not fit the record and records the
+ * step again. Such changes are other shapes of inputs, train or eval mode, frozen modules, and another optimizer.
  *
- * On several GPUs of one process, with NCCL, each rank's part is recorded by its own
- * thread (docs/gpu.md); a replay whose launch fails in the middle ends the ranks'
- * group, as a collective does that fails. Processes with a GPU each agree before each step
- * whether all call, record or replay it: trek_graph_capture is a collective then, one exchange by
- * the host where they replay.
+ * With several GPUs of one process and NCCL, each rank's thread records the rank's part (docs/gpu.md). If the launch of a
+ * replay fails halfway, the group of ranks ends, as after a collective that fails. Several processes with one GPU each agree
+ * before each step whether all of them call, record or replay it. trek_graph_capture is then a collective, with one exchange
+ * between the hosts for a replay.
  *
- * Where steps cannot be recorded (CPUs, processes with several GPUs each, a function that reads a value, computes
- * on the host, or takes another tensor at each call by another way than
- * trek_graph_capture_input) each call simply calls the function. */
+ * Some steps cannot be recorded: steps on CPUs, in processes with several GPUs each, and of a function that reads a value,
+ * computes on the host, or gets different tensors at each call by another way than trek_graph_capture_input. Then each call
+ * calls the function. */
 #ifndef TREK_GRAPH_CAPTURE_H
 #define TREK_GRAPH_CAPTURE_H
 
@@ -37,31 +34,37 @@
 
 TREK_BEGIN
 
-/* One step: forward, loss, backward, trek_graph_step once (or not at all). A scope is open around it. What it does beside
- * giving work to the device is done when it is called, not at replays; and where recording fails, it is called a second time. */
+/* A function of the user that does one step: forward, loss, backward, and trek_graph_step at most once. A scope is open around
+ * the call. Anything that it does other than giving work to the device happens only when it is called, not in replays. If
+ * recording fails, it is called a second time. */
 typedef trek_status (*trek_step_fn)(trek_graph *graph, void *arg);
 
-/* Does one step. All calls from one thread, or it is recorded anew. Waits for nothing; on several ranks, for the merging of
- * running statistics; of several processes, for the others to come to it. What the function returns and reports, STATE from
- * inside such a function; what a replay reports; of several processes also PEER, TIMEOUT, COMM, ARGUMENT as a step. */
+/* Runs one step: it calls, records or replays `step`. It does not wait for the device. With several ranks it waits until running
+ * statistics are merged. With several processes it waits for the other processes.
+ * Threads: if a call comes from another thread than the one before, the step is recorded again.
+ * Errors: STATE if it is called inside such a function. Otherwise the status of `step` or of the replay. With several processes
+ * also PEER, TIMEOUT, COMM and ARGUMENT, as for a step. */
 TREK_API trek_status trek_graph_capture(trek_graph *graph, trek_step_fn step, void *arg);
 
-/* Value k (0 to 63) for the next steps, retained until another one is given: copied into a tensor of the graph's own, on its
- * device. Dtype and shape may change; then the step is recorded for these, too (at most 4 kinds are kept). */
+/* Sets input k (0 to 63) of the next steps. The value is retained until the next one is set, and is copied to a tensor of the
+ * graph on its device. Dtype and shape may change: the step is then recorded for them, too. At most 4 records are kept. */
 TREK_API trek_status trek_graph_capture_input(trek_graph *graph, int k, trek_var *value);
-/* For the function: value k on the graph's device, borrowed. NULL and STATE outside of it, ARGUMENT if it was not given. */
+/* Returns input k on the graph's device, borrowed. It is called inside the step function.
+ * Errors: STATE outside of the step function. ARGUMENT if input k was not set. NULL is returned. */
 TREK_API trek_var *trek_graph_captured_input(trek_graph *graph, int k);
 
-/* From the function: keeps `value` (detached) as result k (0 to 63) of this step and of its replays. */
+/* Keeps `value`, detached, as result k (0 to 63) of this step and of its replays. It is called inside the step function. */
 TREK_API trek_status trek_graph_capture_output(trek_graph *graph, int k, trek_var *value);
-/* Result k of the last step, borrowed until the next one. NULL without an error before there is one. */
+/* Returns result k of the last step, borrowed until the next step. Returns NULL without an error if no step has set it yet. */
 TREK_API trek_var *trek_graph_captured_output(trek_graph *graph, int k);
 
-TREK_API int64_t trek_graph_replays(const trek_graph *graph); /* steps that were replayed; -1 for NULL */
-/* Why steps are not recorded, "" where they are, or will be; valid until the graph is freed. Of several processes, all whose
- * steps are called because of one have a reason, and it names that one. */
+/* Returns how many steps were replayed, or -1 if `graph` is NULL. */
+TREK_API int64_t trek_graph_replays(const trek_graph *graph);
+/* Returns why steps are not recorded, or "" if they are or will be. The string is valid until the graph is freed. If one of
+ * several processes prevents recording, all processes return a reason that names it. */
 TREK_API const char *trek_graph_capture_problem(const trek_graph *graph);
-/* Forgets records, inputs, results and an earlier problem; which all processes have to forget. STATE from inside the function. */
+/* Removes all records, inputs, results and an earlier reason. In a job of several processes all of them must call it.
+ * Errors: STATE if it is called inside a step function. */
 TREK_API trek_status trek_graph_capture_reset(trek_graph *graph);
 
 TREK_END

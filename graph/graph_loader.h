@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A graph with its own loader: batches are wired to the graph's inputs by name,
- * and with a registered loss each batch runs forward, loss and backward at once, on
- * the rank that has it.
+/* A graph with its own loader. Fields of a batch feed the graph's inputs of the same name. With a registered loss each batch
+ * runs forward, loss and backward in one call, on the rank that has the batch.
  *
  *     trek_graph_set_loader(graph, loader, "image");
  *     trek_graph_set_loss(graph, loss, NULL);
@@ -11,9 +10,9 @@
  *             mean = trek_graph_train_batch(graph, batch);
  *     }
  *
- * The same loop runs on any number of ranks. With a loss, ranks do not wait for each
- * other before step(), and they can run windows: several whole batches each, in
- * numbers that follow their speeds (trek_trainer_opts). */
+ * This loop runs on any number of ranks. With a registered loss, ranks do not wait for each other before trek_graph_step.
+ * They can also run windows: several whole batches for each rank, with numbers of batches that follow the ranks' speeds
+ * (trek_trainer_opts). */
 #ifndef TREK_GRAPH_GRAPH_LOADER_H
 #define TREK_GRAPH_GRAPH_LOADER_H
 
@@ -22,34 +21,42 @@
 
 TREK_BEGIN
 
-/* The loss of one batch, a scalar and a mean (of several ranks' sums the step takes the mean, weighted as losses are), in the
- * present scope. graph: the rank's own
- * replica, whose tagged values are those of this batch, which trek_graph_forward runs on this rank alone, and which has the
- * constants and teachers of trek_graph_set_constant and _teacher on its device; output: what it gave. What the loss is the mean
- * of is trek_loss_weight(loss): labels that count, elements, or what trek_loss_set_weight states; else the batch's samples.
- * Weight 0: parameters that the batch uses get zeros. Called on the ranks' threads, several at once. NULL: failure. */
+/* A function of the user that computes the loss of one batch and returns it: a scalar in the current scope, or NULL on failure.
+ * - `graph` is the rank's own replica. Its tagged values are those of this batch, and trek_graph_forward runs it on this rank
+ *   alone. It has the constants and teachers of trek_graph_set_constant and trek_graph_set_teacher on its device.
+ * - `output` is the replica's output for the batch, `arg` is the value that was given to trek_graph_set_loss.
+ * - The loss should be a mean. Its weight is trek_loss_weight(loss): the number of labels that count, the number of elements, or
+ *   what trek_loss_set_weight states. If that is unknown, the weight is the batch's number of samples. If the losses are sums,
+ *   the step computes their weighted mean. With weight 0 the parameters that the batch uses get gradients of 0.
+ * - The function is called on the threads of the ranks, by several at the same time. */
 typedef trek_var *(*trek_loss_fn)(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg);
 
-/* Batches of this loader feed the graph: field feeds the first input, every further input takes the field of its own
- * name. field NULL: the registered loss gets no output (NULL) and calls trek_graph_forward on the graph that it is given
- * itself, as often as it likes. The loader stays the caller's and must outlive its use; NULL ends it. ARGUMENT: no such field. */
+/* Sets the loader whose batches feed the graph. The field named `field` feeds the first input. Every further input is fed by the
+ * field of the input's name. If `field` is NULL, the registered loss gets NULL as its output and calls trek_graph_forward on its
+ * graph itself, as often as it needs. The caller still owns the loader and must keep it alive while the graph uses it. NULL for
+ * `loader` ends the use.
+ * Errors: ARGUMENT if the dataset does not have such a field. UNSUPPORTED if the dataset is a stream and the graph runs
+ * windows. */
 TREK_API trek_status trek_graph_set_loader(trek_graph *graph, trek_loader *loader, const char *field);
-/* NULL: no loss is registered. */
+/* Registers the function that computes the loss of a batch. `arg` is passed to it. NULL for `fn` removes the registered loss. */
 TREK_API trek_status trek_graph_set_loss(trek_graph *graph, trek_loss_fn fn, void *arg);
-/* trek_loader_start and trek_loader_seek of the graph's loader. STATE without one. */
+/* Starts an epoch of the graph's loader, as trek_loader_start does. Errors: STATE if the graph has no loader. */
 TREK_API trek_status trek_graph_start(trek_graph *graph, int64_t epoch);
-/* The next step's samples; NULL at the end of the epoch, and on an error. A window's batch gives size and indices (those
- * of all ranks), no fields: its ranks read them themselves. So they do with their rows of a batch where a loss is registered
- * and the process has several: its fields are fetched when somebody asks for one, and batches whole then until the epoch's
- * end; what the dataset reports is an error of trek_graph_train_batch. */
+/* Returns the samples of the next step as a batch. Returns NULL at the end of the epoch and on an error. The batch of a window
+ * has a size and the indices of all ranks, but no fields, because its ranks read the fields themselves. If a loss is
+ * registered and the process has several ranks, each rank reads its own rows of a batch, too. Then the fields of the batch are
+ * read when the program first asks for one, and from there to the end of the epoch batches are read as a whole. An error of
+ * the dataset is then reported by trek_graph_train_batch.
+ * Errors: STATE if the graph has no loader. */
 TREK_API trek_batch *trek_graph_next(trek_graph *graph);
-/* A pass over the batch (or window) by the registered loss: forward, loss and, in training mode, unless recording is
- * off, backward, which adds up the gradient as trek_graph_backward does. Result: the mean loss over all
- * samples of this process, by weight, a scalar that needs no gradient (0 if no sample counted). The tagged values are
- * then rank 0's, of its last batch. STATE where no loss is registered. */
+/* Runs forward, the registered loss and backward for a batch or window of trek_graph_next, and returns the mean loss.
+ * Backward runs only in training mode and while gradients are enabled. It adds to the gradients as trek_graph_backward does. The
+ * result is the weighted mean of the losses of this process, a scalar that requires no gradient. It is 0 if no sample counted.
+ * Afterwards the tagged values are those of rank 0's last batch.
+ * Errors: STATE if no loss is registered. */
 TREK_API trek_var *trek_graph_train_batch(trek_graph *graph, trek_batch *batch);
-/* trek_graph_forward_many of the batch's fields, whether a loss is registered or not. UNSUPPORTED for a window, which has
- * no fields. */
+/* Returns the graph's output for the batch's fields, as trek_graph_forward_many does. A registered loss is not used.
+ * Errors: UNSUPPORTED for a window, which does not have fields. STATE if trek_graph_set_loader was given no field. */
 TREK_API trek_var *trek_graph_forward_batch(trek_graph *graph, const trek_batch *batch);
 
 TREK_END

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Observed scalars of a graph and their trends. Values recorded between two
- * flushes (usually: an epoch) become one point, their mean. */
+/* Observed scalars of a graph and their trends. The values of a name that are recorded between two flushes, usually in an epoch,
+ * become one point of its trend: their mean. */
 #ifndef TREK_GRAPH_OBSERVE_H
 #define TREK_GRAPH_OBSERVE_H
 
@@ -8,13 +8,13 @@
 
 TREK_BEGIN
 
-/* Adds a value to the present point of `name`. */
+/* Adds a value to the current point of `name`. */
 TREK_API trek_status trek_graph_record(trek_graph *graph, const char *name, double value);
-/* Records the tagged value of the last forward, which must be a scalar: SHAPE
- * otherwise; STATE before the first forward. Reads it back from the device. */
+/* Records the tagged value of the last forward under the tag's name. It waits for the device.
+ * Errors: SHAPE if the value is not a scalar. STATE before the first forward. */
 TREK_API trek_status trek_graph_collect(trek_graph *graph, const char *tag);
 
-/* What a value of several elements is reduced to. */
+/* How a value of several elements is reduced to a scalar. NORM is the 2-norm. */
 typedef enum trek_collect {
     TREK_COLLECT_MEAN,
     TREK_COLLECT_SUM,
@@ -22,68 +22,92 @@ typedef enum trek_collect {
     TREK_COLLECT_MIN,
     TREK_COLLECT_NORM
 } trek_collect;
-/* The same for a tagged value of any shape, reduced to a scalar (NORM: the 2-norm). */
+/* Records the tagged value of the last forward, which may have any shape, reduced to a scalar. It waits for the device.
+ * Errors: STATE before the first forward. */
 TREK_API trek_status trek_graph_collect_with(trek_graph *graph, const char *tag, trek_collect how);
-/* From the function of trek_graph_set_loss (or of trek_trainer_run), on whatever rank it runs: the point of `name` is
- * that of all ranks and processes. ARGUMENT: no name; a name that is a sum and a mean, or a metric, at once. STATE on any other
- * thread. What is no mean of batches (F1, AUROC, R2) is trek_record_metric's (metric.h). */
+/* -- Recording in the function of trek_graph_set_loss or trek_trainer_run. These functions may be called on any rank. The point
+ * of a name is computed from the values of all ranks and processes. For values that are not means of batches (F1, AUROC, R2) use
+ * trek_record_metric (metric.h). -- */
 
-/* A scalar's mean over the samples of all batches. It stays on its device until the point ends. SHAPE for anything else. */
+/* Adds a scalar to the current point of `name`, which is the mean over the samples of all batches. It may be called only in the
+ * function of trek_graph_set_loss or trek_trainer_run. The value stays on its device until the point ends.
+ * Errors: SHAPE if it is not a scalar. STATE on any other thread. ARGUMENT if `name` is missing, empty or has a tab or a line
+ * break, or is also recorded as a sum or a metric. */
 TREK_API trek_status trek_record_scalar(const char *name, trek_var *value);
-/* The mean of values by weight (>= 0); 0: not counted. */
+/* Adds a value to the current point of `name`, which is the mean of the values, weighted by `weight`. It may be called only in
+ * the function of trek_graph_set_loss or trek_trainer_run. A weight of 0 does not count.
+ * Errors: STATE on any other thread. ARGUMENT if `weight` is negative or not finite, or if `name` is missing, empty or has a
+ * tab or a line break, or is also recorded as a sum or a metric. */
 TREK_API trek_status trek_record_mean(const char *name, double value, double weight);
-/* The sum of values. */
+/* Adds a value to the current point of `name`, which is the sum of the values. It may be called only in the function of
+ * trek_graph_set_loss or trek_trainer_run.
+ * Errors: STATE on any other thread. ARGUMENT if `name` is missing, empty or has a tab or a line break, or is also recorded as a
+ * mean or a metric. */
 TREK_API trek_status trek_record_sum(const char *name, double value);
 
-/* Ends the point: the mean of what was recorded goes to each name's trend. Names
- * without new values get none. Nested graphs' are flushed, too. In a job of several processes, where the graph has a
- * registered loss, a collective. */
+/* Ends the current point of each name and appends it to the name's trend. A name without new values gets no point. Nested graphs
+ * are flushed, too. In a job of several processes it is a collective if the graph has a registered loss. */
 TREK_API trek_status trek_graph_flush(trek_graph *graph);
-/* The same, but nested graphs' points go on. */
+/* Ends the current points as trek_graph_flush does, but not those of nested graphs. */
 TREK_API trek_status trek_graph_flush_local(trek_graph *graph);
-TREK_API int64_t trek_graph_flushes(const trek_graph *graph); /* of this graph, so far */
-/* The last flushed point of a name; NaN if there is none. */
+/* Returns how often the graph has been flushed. */
+TREK_API int64_t trek_graph_flushes(const trek_graph *graph);
+/* Returns the last flushed point of a name, or NaN if it has no point yet. */
 TREK_API double trek_graph_latest(trek_graph *graph, const char *name);
 
+/* The flushed points of a name, oldest first. In the functions below NULL is an empty trend. */
 typedef struct trek_trend trek_trend;
-/* The flushed points of a name, borrowed (valid as long as the graph); NULL
- * without an error if nothing was recorded under it. */
+/* Returns the trend of a name, borrowed: it is valid as long as the graph. Returns NULL without an error if nothing was recorded
+ * under this name. */
 TREK_API const trek_trend *trek_graph_trend(trek_graph *graph, const char *name);
 
-/* Of a trend (NULL is an empty one). `window` counts the last points; 0, or more than there are: all. */
+/* Returns the number of points. */
 TREK_API int64_t trek_trend_count(const trek_trend *trend);
-TREK_API double trek_trend_value(const trek_trend *trend, int64_t k); /* oldest first; NaN out of range */
-TREK_API double trek_trend_latest(const trek_trend *trend);           /* NaN when empty, as the next three */
-TREK_API double trek_trend_mean(const trek_trend *trend, int64_t window); /* of the last `window` points */
-TREK_API double trek_trend_min(const trek_trend *trend, int64_t window);  /* the smallest of them */
-TREK_API double trek_trend_max(const trek_trend *trend, int64_t window);  /* the largest of them */
-/* Change per point of the least-squares line through the last `window` points; 0 for fewer than two. */
+/* Returns point k, where 0 is the oldest, or NaN if k is out of range. */
+TREK_API double trek_trend_value(const trek_trend *trend, int64_t k);
+/* Returns the last point, or NaN if the trend is empty. */
+TREK_API double trek_trend_latest(const trek_trend *trend);
+/* Returns the mean of the last `window` points, or NaN if the trend is empty. If `window` is 0 or too large, all points count. */
+TREK_API double trek_trend_mean(const trek_trend *trend, int64_t window);
+/* Returns the smallest of the last `window` points, or NaN if the trend is empty. If `window` is 0 or too large, all points
+ * count. */
+TREK_API double trek_trend_min(const trek_trend *trend, int64_t window);
+/* Returns the largest of the last `window` points, or NaN if the trend is empty. If `window` is 0 or too large, all points
+ * count. */
+TREK_API double trek_trend_max(const trek_trend *trend, int64_t window);
+/* Returns the slope of the least-squares line through the last `window` points, per point, or 0 for fewer than two points. If
+ * `window` is 0 or too large, all points count. */
 TREK_API double trek_trend_slope(const trek_trend *trend, int64_t window);
-/* |slope| < tolerance; false with fewer than `window` points, or fewer than two. */
+/* Returns true if |slope| < tolerance over the last `window` points. Returns false if the trend has fewer than `window` points
+ * or fewer than two. */
 TREK_API bool trek_trend_stalled(const trek_trend *trend, int64_t window, double tolerance);
-/* slope < 0; false with fewer than two points. */
+/* Returns true if the slope over the last `window` points is negative. Returns false for fewer than two points. */
 TREK_API bool trek_trend_improving(const trek_trend *trend, int64_t window);
-/* The points' variance < tolerance; false with fewer than `window` points, or fewer than two. */
+/* Returns true if the variance of the last `window` points is below `tolerance`. Returns false if the trend has fewer than
+ * `window` points or fewer than two. */
 TREK_API bool trek_trend_converged(const trek_trend *trend, int64_t window, double tolerance);
 
-/* Of several trends, such as a group's (trek_graph_trend_group in tree.h); an entry may be NULL. */
+/* A property of a trend, which trek_trend_stalled, trek_trend_improving or trek_trend_converged tests. */
 typedef enum trek_trend_state { TREK_TREND_STALLED, TREK_TREND_IMPROVING, TREK_TREND_CONVERGED } trek_trend_state;
-/* Whether all of them are so, by the functions above (IMPROVING: tolerance plays no part); false of none. */
+/* Returns true if all of `n` trends have a property, and false if n is 0. An entry may be NULL. With TREK_TREND_IMPROVING
+ * `tolerance` is not used. trek_graph_trend_group (tree.h) gives the trends of a group. */
 TREK_API bool trek_trends_all(const trek_trend *const *trends, int n, trek_trend_state state, int64_t window, double tolerance);
-/* Whether some of them are. */
+/* Returns true if at least one of `n` trends has a property. An entry may be NULL. With TREK_TREND_IMPROVING `tolerance` is not
+ * used. */
 TREK_API bool trek_trends_any(const trek_trend *const *trends, int n, trek_trend_state state, int64_t window, double tolerance);
-/* Writes each one's slope. */
+/* Writes the slope of each of `n` trends over its last `window` points to `slopes`. */
 TREK_API void trek_trends_slopes(const trek_trend *const *trends, int n, int64_t window, double *slopes);
-/* Their mean; 0 of none. */
+/* Returns the mean of the slopes of `n` trends over their last `window` points, or 0 if n is 0. */
 TREK_API double trek_trends_mean_slope(const trek_trend *const *trends, int n, int64_t window);
 
-/* --- how long it will take --- */
+/* --- remaining time --- */
 
-/* What is left of `whole`, in the unit of `elapsed`, were all of it as the part `done` so far: elapsed / done (whole - done).
- * NaN where nothing is done, or more than the whole. */
+/* Returns the estimated remaining time, elapsed / done * (whole - done), in the unit of `elapsed`. `done` is the part of `whole`
+ * that is finished. Returns NaN if `done` is 0 or larger than `whole`. */
 TREK_API double trek_eta(double elapsed, double done, double whole);
-/* Seconds until the graph has been flushed `flushes` times, an epoch each: by the time from its first forward (before that: its
- * first flush) to its last flush. NaN before a flush. */
+/* Returns the estimated time in seconds until the graph has been flushed `flushes` times, usually once for each epoch. The
+ * estimate uses the time from the graph's first forward, or its first flush if that was earlier, to its last flush. Returns NaN
+ * before the first flush. */
 TREK_API double trek_graph_eta(const trek_graph *graph, int64_t flushes);
 
 TREK_END

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Timeline: spans and events of a run in bounded memory, written as a Chrome
- * trace (chrome://tracing, Perfetto).
+/* A timeline records spans and events of a run in a limited amount of memory and saves them as a Chrome trace (chrome://tracing,
+ * Perfetto).
  *
- * While attached it hears what trek itself reports: "forward", "backward",
- * "optimizer", each gradient bucket, "loader wait", changes of the shares. A
- * program adds spans and events of its own. With `ops` it hears of every op,
- * module and backward, too, and sums them: a profile. When the memory is full, the
- * oldest entries are dropped and counted; the sums stay of everything. All
- * functions but free may be called from any thread. */
+ * While it is attached it records what trek reports: "forward", "backward", "optimizer", each bucket of gradients, "loader
+ * wait", and changes of the shares. The program can add its own spans and events. With the option `ops` it also records every
+ * op, module and backward, and sums them to a profile. When the memory is full, the oldest entries are dropped and counted; the
+ * sums still include them. Any thread may call the functions, except trek_timeline_free. */
 #ifndef TREK_GRAPH_TIMELINE_H
 #define TREK_GRAPH_TIMELINE_H
 
@@ -15,137 +13,167 @@
 
 TREK_BEGIN
 
+/* A timeline. */
 typedef struct trek_timeline trek_timeline;
 
+/* Options of a timeline. */
 typedef struct trek_timeline_opts {
-    int64_t capacity; /* entries held; default 65536 (about 11 MB), at least 1 */
-    bool nvtx;        /* while attached, spans are ranges for NVIDIA's profilers, too, where the CUDA plug-in is there
-                         (without a timeline: TREK_NVTX=1 in the environment) */
-    bool ops;         /* while attached, ops, modules and backwards are recorded (less than a microsecond for each), of all
-                         threads and ranks of the process */
-    int64_t rows;     /* of the sums that `ops` keeps (ops by module, shapes, rank, direction); default 16384 (about 6 MB).
-                         What comes when there are so many is summed without its shapes, when there are twice as many
-                         without its module, both named "(other)" */
-    bool device_times; /* with `ops`: ops on GPUs are measured there, too, by two events around each (some microseconds more of
-                          the host's time), read when somebody asks, which waits for the GPU, or after some thousand ops.
-                          Not inside captured steps */
+    int64_t capacity; /* how many entries are kept, at least 1; default 65536 (about 11 MB) */
+    /* While the timeline is attached, spans are also ranges for NVIDIA's profilers, if the CUDA plug-in is available. Default
+     * false. Without a timeline TREK_NVTX=1 in the environment does this. */
+    bool nvtx;
+    /* While the timeline is attached, ops, modules and backwards of all threads and ranks of the process are recorded. Each of
+     * them costs less than a microsecond. Default false. */
+    bool ops;
+    /* How many rows of sums `ops` keeps, one for each op, module, shapes, rank and direction; default 16384 (about 6 MB). Above
+     * this number ops are summed without their shapes, above twice the number also without their module, as "(other)". */
+    int64_t rows;
+    /* With `ops`, ops on GPUs are also measured on the GPU, by two events for each op, which costs some microseconds of the
+     * host. The events are read after some thousand ops or when a function needs them, and that function synchronises with the
+     * GPU. Not inside captured steps. Default false. */
+    bool device_times;
 } trek_timeline_opts;
 
-/* opts may be NULL. NULL and ARGUMENT or MEMORY. */
+/* Returns a new timeline, which is not attached. `opts` may be NULL. The caller frees it with trek_timeline_free.
+ * Errors: ARGUMENT, MEMORY; NULL is returned. */
 TREK_API trek_timeline *trek_timeline_new(const trek_timeline_opts *opts);
-/* Detaches it and frees it. */
+/* Detaches the timeline, frees it and sets *timeline to NULL. */
 TREK_API void trek_timeline_free(trek_timeline **timeline);
 
-/* Makes it hear what trek reports. One timeline of the process at a time; attaching another takes its place. */
+/* Attaches the timeline: it records what trek reports from now on. Only one timeline of a process is attached at a time.
+ * Attaching another one detaches it. */
 TREK_API trek_status trek_timeline_attach(trek_timeline *timeline);
-/* Nothing happens unless it is the attached one. When it returns, no thread is writing for trek any more. */
+/* Detaches the timeline if it is the attached one. When the function returns, no thread of trek writes to the timeline any
+ * more. */
 TREK_API void trek_timeline_detach(trek_timeline *timeline);
 
-/* A value: where a span began. */
+/* The beginning of a span. */
 typedef struct trek_timeline_span {
-    int64_t start_ns;
+    int64_t start_ns; /* nanoseconds of a monotonic clock */
 } trek_timeline_span;
 
-TREK_API trek_timeline_span trek_timeline_begin(trek_timeline *timeline); /* now */
-/* Adds the span from begin to now, on the calling thread and its rank. The name
- * is copied, up to TREK_TIMELINE_NAME - 1 bytes. A NULL timeline: nothing. */
+/* Returns a span that begins now. */
+TREK_API trek_timeline_span trek_timeline_begin(trek_timeline *timeline);
+/* The size of the name of an entry in bytes, its terminating 0 included. */
 #define TREK_TIMELINE_NAME 48
+/* Adds the span from its beginning to now to the timeline, for the calling thread and its rank. The name is copied, up to
+ * TREK_TIMELINE_NAME - 1 bytes. It does nothing if `timeline` is NULL. */
 TREK_API void trek_timeline_end(trek_timeline *timeline, const char *name, trek_timeline_span span);
-/* Adds a point in time with a number. */
+/* Adds an event to the timeline: a point in time with a number. The name is copied as in trek_timeline_end. */
 TREK_API void trek_timeline_event(trek_timeline *timeline, const char *name, double value);
 
+/* What an entry or a row is about. */
 typedef enum trek_timeline_kind {
-    TREK_TIMELINE_PHASE,    /* what trek reports of a step, and a program's own spans and events */
+    TREK_TIMELINE_PHASE,    /* a part of a step that trek reports, or a span or event of the program */
     TREK_TIMELINE_OP,       /* an op: "linear" */
-    TREK_TIMELINE_MODULE,   /* a module's forward, by its path: "gpt.blocks.0.attention" */
-    TREK_TIMELINE_BACKWARD, /* what the backward pass does for an op: "linear backward" */
+    TREK_TIMELINE_MODULE,   /* the forward of a module, named by its path: "gpt.blocks.0.attention" */
+    TREK_TIMELINE_BACKWARD, /* the backward of an op: "linear backward" */
 } trek_timeline_kind;
 
-/* One entry, as a value. */
+/* One entry of a timeline: a span or an event. The fields from `kind` on are set only with the option `ops`. */
 typedef struct trek_timeline_entry {
-    char name[TREK_TIMELINE_NAME];
-    bool is_span;
-    int rank, thread;         /* threads are numbered as they first appear */
-    int64_t start_ns, end_ns; /* of a monotonic clock; equal for an event */
-    int64_t detail;           /* of spans that trek reports: what the name's document says (bytes, step) */
-    double value;             /* of events */
-    /* with opts.ops: */
-    trek_timeline_kind kind;
-    bool backward;            /* inside a backward pass: the path is that of the module whose forward recorded the op */
-    const char *path;         /* names of the modules around it, joined by dots, the outermost by its class's name; "" outside.
-                                 These texts live as long as the program; at most 32768 are kept, then "" stands */
-    const char *shapes;       /* of an op: "f32[64, 784] f32[10, 784] -> f32[64, 10]" */
-    int64_t self_ns;          /* without the ops, modules, backwards and spans inside it */
-    double flops, bytes;      /* of an op: see trek_timeline_averages */
+    char name[TREK_TIMELINE_NAME]; /* the name of the span or event */
+    bool is_span;                  /* true for a span, false for an event */
+    int rank;                      /* the rank of the thread */
+    int thread;                    /* the number of the thread; threads are numbered in the order in which they appear */
+    int64_t start_ns;              /* the beginning in nanoseconds of a monotonic clock */
+    int64_t end_ns;                /* the end; for an event it is equal to start_ns */
+    int64_t detail;                /* for spans of trek: a number that the document of the name explains (bytes, step) */
+    double value;                  /* for events: the number */
+    trek_timeline_kind kind;       /* what the entry is about */
+    bool backward;                 /* in a backward pass; `path` is that of the module whose forward recorded the op */
+    /* The names of the modules around it, joined by dots, where the outermost has the name of its class. It is "" outside of
+     * modules, and also after 32768 different paths. The string is never freed. */
+    const char *path;
+    const char *shapes;            /* for an op: "f32[64, 784] f32[10, 784] -> f32[64, 10]"; the string is never freed */
+    int64_t self_ns;               /* the time without the ops, modules, backwards and spans inside it */
+    double flops;                  /* for an op: its floating-point operations, see trek_timeline_row */
+    double bytes;                  /* for an op: the bytes of its inputs and outputs, see trek_timeline_row */
 } trek_timeline_entry;
 
-TREK_API int64_t trek_timeline_count(trek_timeline *timeline);   /* entries held now */
-TREK_API int64_t trek_timeline_dropped(trek_timeline *timeline); /* entries that had to make room */
-/* Entry k, the oldest being 0, in order of their ends; false if there is none. */
+/* Returns how many entries the timeline holds now. */
+TREK_API int64_t trek_timeline_count(trek_timeline *timeline);
+/* Returns how many entries were dropped because the memory was full. */
+TREK_API int64_t trek_timeline_dropped(trek_timeline *timeline);
+/* Writes entry k to *entry and returns true, or returns false if k is out of range. Entries are in the order of their ends, and
+ * entry 0 is the oldest. */
 TREK_API bool trek_timeline_get(trek_timeline *timeline, int64_t k, trek_timeline_entry *entry);
+/* Removes all entries and sums from the timeline. */
 TREK_API void trek_timeline_clear(trek_timeline *timeline);
 
 /* --- profiles: timelines with ops --------------------------------------------------------- */
 
+/* How a profile groups what was recorded. */
 typedef enum trek_timeline_group {
-    TREK_TIMELINE_BY_OP,     /* ops, backwards and phases by name; what modules do beside ops is "(modules)" */
-    TREK_TIMELINE_BY_SHAPES, /* the same, ops by their shapes, too */
-    TREK_TIMELINE_BY_MODULE, /* modules by path, forward and backward apart, with all inside them; phases by name */
+    TREK_TIMELINE_BY_OP,     /* ops, backwards and phases by name; the work of modules outside of ops is "(modules)" */
+    TREK_TIMELINE_BY_SHAPES, /* as TREK_TIMELINE_BY_OP, and ops also by their shapes */
+    /* Modules by path, with a row for forward and a row for backward, which include everything inside them. Phases by name. */
+    TREK_TIMELINE_BY_MODULE,
 } trek_timeline_group;
 
+/* The column by which the rows of a profile are sorted: largest first, names in alphabetical order. */
 typedef enum trek_timeline_sort {
     TREK_TIMELINE_SORT_SELF, TREK_TIMELINE_SORT_TOTAL, TREK_TIMELINE_SORT_AVERAGE, TREK_TIMELINE_SORT_CALLS,
-    TREK_TIMELINE_SORT_FLOPS, TREK_TIMELINE_SORT_BYTES, /* largest first */
+    TREK_TIMELINE_SORT_FLOPS, TREK_TIMELINE_SORT_BYTES,
     TREK_TIMELINE_SORT_NAME,
-    TREK_TIMELINE_SORT_DEVICE, /* largest first */
+    TREK_TIMELINE_SORT_DEVICE,
 } trek_timeline_sort;
 
+/* Options of a profile. */
 typedef struct trek_timeline_summary_opts {
-    trek_timeline_group group;
-    trek_timeline_sort sort;
-    int64_t rows;   /* of the text, or TREK_OFF: all; default 25 */
-    bool one_rank;  /* only what `rank` did; default: all ranks of this process together */
-    int rank;
-    bool peak;      /* rates as shares of trek_measure_peak's, too, which measures for 0.3 s at its first call */
+    trek_timeline_group group; /* how the rows are grouped; default TREK_TIMELINE_BY_OP */
+    trek_timeline_sort sort;   /* the column that sorts the rows; default TREK_TIMELINE_SORT_SELF */
+    int64_t rows;              /* rows of the text (TREK_OFF: all); default 25 */
+    bool one_rank;             /* only the work of `rank`; default false: all ranks of this process together */
+    int rank;                  /* the rank for one_rank */
+    bool peak;                 /* rates also as shares of trek_measure_peak, whose first call takes 0.3 s; default false */
 } trek_timeline_summary_opts;
 
-/* One line of a profile. */
+/* One row of a profile.
+ *
+ * FLOPs are the floating-point operations of products: of matrices, convolutions, attention, recurrent layers, and the loss of a
+ * linear layer. A multiplication with its addition counts 2. Other ops count 0. Causal attention counts only the pairs that can
+ * see each other, and its backward counts five products for each of them. Bytes are those of inputs and outputs, each once, and
+ * 0 for views. The step of an optimizer is an op with the name of its class: it counts 0 FLOPs, and the bytes of one pass over
+ * parameters, gradients and state. */
 typedef struct trek_timeline_row {
-    const char *name, *shapes; /* live as long as the program; shapes: "" but BY_SHAPES */
-    trek_timeline_kind kind;
-    bool backward;             /* BY_MODULE: what backward passes did for the module */
-    bool on_device;            /* of a GPU: times are those that the host took to hand the work over */
-    int64_t calls;             /* BY_MODULE, backward: of single ops' backwards */
-    int64_t total_ns, self_ns; /* with and without what is inside it; over calls, threads and ranks */
-    int64_t least_ns, most_ns; /* of one call; BY_MODULE: of a forward, 0 for backward */
-    double share;              /* of all rows' self_ns, in [0, 1] */
-    /* With what is inside it. An optimizer's step is an op by its class's name: no FLOPs, the bytes of one pass over parameters,
-     * gradients and state. FLOPs are those of products (of matrices, convolutions, attention, recurrent layers, the loss of
-     * a linear layer), 2 for a multiplication and its addition; other ops count none. Causal attention counts the pairs
-     * that may see each other, its backward five products for each. Bytes are those of inputs and outputs, each
-     * once; 0 for views. */
-    double flops, bytes;
-    int64_t device_ns; /* with opts.device_times: from where the GPU came to the work to its end, over calls and ranks. Where
-                          the host is slower than the GPU, that is the host's time to hand it over. Of an op inside another
-                          one that is measured 0: it is part of that one's */
-    double made_bytes; /* of tensors that ops made anew, with what is inside the row: no views, nothing written in place, nothing
-                          that lived inside one op only. Of a module's forward: the most that its activations can hold */
-    const char *result;  /* BY_MODULE, of a forward: what its last call gave first, "f32[64, 10]"; else "" */
-    double result_bytes; /* of those results, over calls; a view counts as what it shows */
+    const char *name;        /* the name of the op, module or phase; never freed */
+    const char *shapes;      /* with TREK_TIMELINE_BY_SHAPES the shapes of the op, otherwise ""; never freed */
+    trek_timeline_kind kind; /* what the row is about */
+    bool backward;           /* by module: the row has the backward passes of the module */
+    bool on_device;          /* the work ran on a GPU; the times are those of the host for launching it */
+    int64_t calls;           /* number of calls; by module and for backward the number of backwards of single ops */
+    int64_t total_ns;        /* time of all calls, threads and ranks, with everything inside them */
+    int64_t self_ns;         /* the part of total_ns that is not inside other rows */
+    int64_t least_ns;        /* time of the shortest call; by module of the shortest forward, 0 for backward */
+    int64_t most_ns;         /* time of the longest call; by module of the longest forward, 0 for backward */
+    double share;            /* self_ns divided by the self_ns of all rows, in [0, 1] */
+    double flops;            /* FLOPs, everything inside included */
+    double bytes;            /* bytes of inputs and outputs, everything inside included */
+    /* With trek_timeline_opts.device_times: the time on the GPU from the beginning of the work to its end, over calls and ranks.
+     * If the host is slower than the GPU, it is the host's time for launching. It is 0 for an op inside another measured op. */
+    int64_t device_ns;
+    /* Bytes of the tensors that ops created, everything inside included. Views, tensors written in place and tensors inside one
+     * op do not count. For the forward of a module it is the most that its activations can hold. */
+    double made_bytes;
+    const char *result;      /* by module, for forward: the first result of the last call, "f32[64, 10]"; otherwise "" */
+    double result_bytes;     /* bytes of those results over all calls; a view counts as its elements */
 } trek_timeline_row;
 
-/* The first `room` rows of a profile since the timeline was made or cleared, sorted; returns how many there are in all
- * (rows may be NULL for a room of 0). opts may be NULL; opts->rows and peak play no part. -1 and ARGUMENT, MEMORY, or STATE where
- * the timeline was made without ops. May be called while it records. */
+/* Writes the first rows of the sorted profile to `rows`, at most `room` of them, and returns how many rows the profile has. It
+ * covers the time since the timeline was created or cleared. `opts` may be NULL; opts->rows and opts->peak are ignored. `rows`
+ * may be NULL if `room` is 0. It may be called while the timeline records.
+ * Errors: ARGUMENT, MEMORY. STATE if the timeline does not record ops. -1 is returned. */
 TREK_API int64_t trek_timeline_averages(trek_timeline *timeline, const trek_timeline_summary_opts *opts,
                                         trek_timeline_row *rows, int64_t room);
-/* The same as a table, a new string (trek_string_free): calls, total, self and average time, self as a share of all,
- * GFLOP/s and GB/s of the total time, their shares of the peak; below it the sums. NULL and errors as above. */
+/* Returns the profile as a table: calls, total time, self time and average time, the share of the self time, GFLOP/s and GB/s of
+ * the total time, and their shares of the peak. The sums follow below. The caller frees the string with trek_string_free.
+ * Errors: as trek_timeline_averages; NULL is returned. */
 TREK_API char *trek_timeline_summary(trek_timeline *timeline, const trek_timeline_summary_opts *opts);
 
-/* Writes a Chrome trace (JSON object format; process = rank, times in
- * microseconds from the first entry) to a temporary file beside `path`, then renames it. IO,
- * MEMORY; an earlier file at `path` then stays. */
+/* Saves the timeline as a Chrome trace in the JSON object format. The processes of the trace are the ranks, and times are
+ * microseconds since the first entry. It writes a temporary file next to `path` and renames it.
+ * Errors: IO, MEMORY; an earlier file at `path` then stays. */
 TREK_API trek_status trek_timeline_save(trek_timeline *timeline, const char *path);
 
 TREK_END

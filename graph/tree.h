@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A graph's modules, tags and observed scalars by dotted paths: "encoder.scan".
+/* Access to a graph's modules, tags and observed scalars by paths with dots, such as "encoder.scan".
  *
- * A path is names of children, as in parameter names, each inside the one before; "" or NULL is the graph itself. It names a
- * module, or, with one more name behind a nested graph's path, a tag or an observed scalar of that graph. Where a name could be
- * either, it is the child. Tags that begin with "_" are their graph's own: no path from outside leads to them.
- * A path that leads nowhere is an ARGUMENT error that tells where it leaves the tree. What is changed here reaches every rank, as
- * what trek_graph_freeze changes does. State of a part: trek_state_save(trek_graph_at(graph, path), file) and
- * trek_state_load leave the rest alone; trek_graph_parameters_changed after loading. */
+ * A path is a list of names of children, as in parameter names. Each child is inside the one before it. "" and NULL stand for
+ * the graph itself. A path names a module. The path of a nested graph with one more name names a tag or an observed scalar of
+ * that graph. If a name could be a child or a tag, it is the child. Tags that begin with "_" are private: no path from outside
+ * finds them. A path that does not exist is an error ARGUMENT, whose message says where the path leaves the tree. Changes that
+ * are made here reach every rank, as those of trek_graph_freeze do. To save or load only a part, call
+ * trek_state_save(trek_graph_at(graph, path), file) or trek_state_load; call trek_graph_parameters_changed after loading. */
 #ifndef TREK_GRAPH_TREE_H
 #define TREK_GRAPH_TREE_H
 
@@ -15,66 +15,81 @@
 
 TREK_BEGIN
 
-/* -- what there is -- */
+/* -- structure -- */
 
+/* What a path names. */
 typedef enum trek_path_kind { TREK_PATH_NONE, TREK_PATH_MODULE, TREK_PATH_TAG } trek_path_kind;
-/* What the path names; NONE and ARGUMENT where it leads nowhere. */
+/* Returns what the path names. Errors: ARGUMENT if the path does not exist; TREK_PATH_NONE is returned. */
 TREK_API trek_path_kind trek_graph_path_kind(trek_graph *graph, const char *path);
-/* Children of the module at a path, in order of adding; -1 and ARGUMENT without one. */
+/* Returns the number of children of the module at a path. Errors: ARGUMENT if no module is at the path; -1 is returned. */
 TREK_API int trek_graph_child_count(trek_graph *graph, const char *path);
-/* Borrowed; NULL out of range, and with ARGUMENT without such a module. */
+/* Returns the name of child k of the module at a path, borrowed. Children are in the order in which they were added. Returns
+ * NULL if k is out of range.
+ * Errors: ARGUMENT if no module is at the path; NULL is returned. */
 TREK_API const char *trek_graph_child_name(trek_graph *graph, const char *path, int k);
-/* The tree as text, a line for each module at the path and below: its name, class, number of parameters (shared ones where they
- * come first), "frozen" where all of them are, the tags of graphs. A new string (trek_string_free). */
+/* Returns a text with one line for the module at the path and for each module below it. A line has the name, the class, the
+ * number of parameters, "frozen" if all of them are frozen, and the tags of a graph. Shared parameters are counted where they
+ * come first. The caller frees the string with trek_string_free. */
 TREK_API char *trek_graph_tree(trek_graph *graph, const char *path);
 
 /* -- parameters and modes -- */
 
-/* Parameters of the module at a path and below, each once, by their names in the whole graph. The caller's
- * (trek_params_free). */
+/* Returns the parameters of the module at a path and of the modules below it, each once, with their names in the whole graph.
+ * The caller frees the list with trek_params_free. */
 TREK_API trek_params *trek_graph_params_at(trek_graph *graph, const char *path);
-/* Whether there are parameters at the path and all of them are frozen. */
+/* Returns true if the module at a path has parameters and all of them are frozen. */
 TREK_API bool trek_graph_is_frozen(trek_graph *graph, const char *path);
-/* trek_graph_train of a part: "" or NULL: of all. */
+/* Sets the mode of the module at a path, as trek_graph_train does for the whole graph: training mode for true, evaluation mode
+ * for false. */
 TREK_API trek_status trek_graph_train_at(trek_graph *graph, const char *path, bool training);
 
 /* -- tags and observed scalars -- */
 
-/* trek_graph_tagged of a nested graph, borrowed as its. Over ranks the value is joined as the graph's own are, and losses may be
- * made of it, too. Where the ranks' values do not fit together (rows that are not the batch's, a branch that not every rank ran;
- * or there are more than TREK_MOST_JOINED_TAGS of them): NULL and UNSUPPORTED. */
+/* Returns the value of a nested graph's tag, as trek_graph_tagged does for the graph's own tags, and borrowed in the same way.
+ * With several ranks the value is joined, and losses can be computed from it.
+ * Errors: UNSUPPORTED if the ranks' values cannot be joined, because their rows are not those of the batch, or not every rank
+ * ran the branch, or the graph has more than TREK_MOST_JOINED_TAGS of them. NULL is returned. */
 TREK_API trek_var *trek_graph_tagged_at(trek_graph *graph, const char *path);
+/* The most tags of nested graphs whose values are joined over ranks. */
 #define TREK_MOST_JOINED_TAGS 255
 
-/* trek_graph_record of a nested graph. Inside the function of trek_graph_set_loss it counts with the rows of the batch that
- * runs, and the point is that of all ranks and processes, as with trek_record_scalar. */
+/* Records a value for a nested graph, as trek_graph_record does. In the function of trek_graph_set_loss the value is weighted by
+ * the rows of the current batch, and the point is computed from all ranks and processes, as with trek_record_scalar. */
 TREK_API trek_status trek_graph_record_at(trek_graph *graph, const char *path, double value);
-/* trek_graph_collect_with of a nested graph's tag (MEAN of a scalar is itself). Inside the function of
- * trek_graph_set_loss, where the value is that of one rank's rows, there is only MEAN: UNSUPPORTED. */
+/* Records the value of a nested graph's tag, reduced to a scalar as trek_graph_collect_with does. The mean of a scalar is the
+ * scalar.
+ * Errors: UNSUPPORTED in the function of trek_graph_set_loss, where the value has the rows of one rank, unless `how` is
+ * TREK_COLLECT_MEAN. */
 TREK_API trek_status trek_graph_collect_at(trek_graph *graph, const char *path, trek_collect how);
-/* The same for each of a group's tags (trek_flow_tag_group): "encoder.heads" collects heads_0, heads_1, ... None, or all. */
+/* Records the values of all tags of a group (trek_flow_tag_group) as trek_graph_collect_at does: "encoder.heads" records
+ * heads_0, heads_1, ... If one of them fails, none is recorded. */
 TREK_API trek_status trek_graph_collect_group(trek_graph *graph, const char *path, trek_collect how);
-/* trek_graph_trend of a nested graph. */
+/* Returns the trend of a nested graph's name, as trek_graph_trend does. */
 TREK_API const trek_trend *trek_graph_trend_at(trek_graph *graph, const char *path);
-/* The trends of a group: of tags or observed scalars NAME_0, NAME_1, ... as far as there are, in that order. Writes the first
- * `room` of them (NULL: one without a point so far) and returns their number; 0 without an error: there is none, -1: ARGUMENT. */
+/* Writes the trends of a group to `trends`, at most `room` of them, and returns how many the group has. A group consists of
+ * the tags or observed scalars NAME_0, NAME_1, ... up to the last that exists. An entry is NULL if its name has no point yet.
+ * Returns 0 without an error if no such name exists.
+ * Errors: ARGUMENT; -1 is returned. */
 TREK_API int trek_graph_trend_group(trek_graph *graph, const char *path, const trek_trend **trends, int room);
-/* Forgets a trend's points; what was recorded since the last flush stays. ARGUMENT: nothing was recorded under that name. */
+/* Removes all points of a trend. Values that were recorded since the last flush stay.
+ * Errors: ARGUMENT if nothing was recorded under this name. */
 TREK_API trek_status trek_graph_reset_trend(trek_graph *graph, const char *path);
-/* Those of all trends of the graph and of nested ones. */
+/* Removes all points of all trends of the graph and of its nested graphs. */
 TREK_API trek_status trek_graph_reset_trends(trek_graph *graph);
 
-/* Calls fn for each observed scalar that has a point, with its last one: the graph's own in order of their first recording, then
- * those of nested graphs in order of the walk, under their paths ("encoder.loss"). A name that begins with "_" in a nested graph
- * is left out. fn's status other than TREK_OK ends it and is returned. */
+/* A function of the user that trek_graph_each_metric calls with an observed scalar: its name, its last point and its trend. */
 typedef trek_status (*trek_metric_fn)(const char *name, double latest, const trek_trend *trend, void *arg);
+/* Calls `fn` for each observed scalar that has a point. The graph's own scalars come first, in the order in which they were
+ * first recorded. Then those of nested graphs follow with their paths ("encoder.loss"), except names that begin with "_". If
+ * `fn` returns another status than TREK_OK, the calls end and this status is returned. */
 TREK_API trek_status trek_graph_each_metric(trek_graph *graph, trek_metric_fn fn, void *arg);
 
-/* Records what the modules of the graph took, of a timeline with ops, since that was made or cleared: for each module, down to
- * `depth` levels below the graph (0: 1; TREK_OFF: all), the mean milliseconds of a forward as "ms.PATH" and of its backward,
- * per forward, as "ms.PATH.backward", over all ranks of this process: a timing trend, where each flush follows such a
- * call and a trek_timeline_clear. Device times where the timeline has them. What ran inside another module than the graph (a task
- * head, a wrapper) is not the graph's own run, and left out. STATE: a timeline without ops. */
+/* Records the times of the graph's modules from a timeline with ops, since it was created or cleared. For each module down to
+ * `depth` levels below the graph (0 stands for 1, TREK_OFF for all) it records two scalars over all ranks of this process:
+ * "ms.PATH", the mean milliseconds of a forward, and "ms.PATH.backward", the mean milliseconds of backward per forward. They
+ * become a trend of times if before each flush this function and trek_timeline_clear are called. Device times are used if the
+ * timeline has them. Runs of the graph inside another module (a task head, a wrapper) do not count.
+ * Errors: STATE if the timeline does not record ops. */
 TREK_API trek_status trek_graph_record_times(trek_graph *graph, trek_timeline *timeline, int depth);
 
 TREK_END

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The live page of runs as one HTML file, to be kept, sent or shown where no server is. */
+/* Reports: the live page of runs as one HTML file that can be kept, sent or shown without a server. */
 #ifndef TREK_MONITOR_REPORT_H
 #define TREK_MONITOR_REPORT_H
 
@@ -7,9 +7,9 @@
 
 TREK_BEGIN
 
-/* Writes the page with all whole lines of n runs in it, each given by its folder (FOLDER/RUN; its last part is the run's name).
- * The file needs nothing else: no server, no network. It is written beside its place, then renamed. At least one run;
- * ARGUMENT; IO: a folder is no run or cannot be read, path cannot be written; MEMORY. */
+/* Writes the page with all complete lines of n >= 1 runs to an HTML file. Each run is given by its folder (FOLDER/RUN), whose
+ * last part is the name of the run. The file needs neither server nor network. It is written next to `path` and then renamed.
+ * Errors: ARGUMENT, MEMORY. IO if a folder is not a run or cannot be read, or `path` cannot be written. */
 TREK_API trek_status trek_report_write(const char *path, const char *const *runs, int n);
 
 TREK_END

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every public header starts from: visibility, C linkage, the three
- * marks that option structs understand. */
+/* What every public header includes: visibility, C linkage, and the special values of option structs. */
 #ifndef TREK_TENSOR_COMMON_H
 #define TREK_TENSOR_COMMON_H
 
@@ -8,7 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(TREK_PLUGIN) /* its functions of the same names are its own */
+/* TREK_API marks a function or a variable that the library exports. TREK_PRINTF(text, first) lets the compiler check a format
+ * string. A plug-in (TREK_PLUGIN) has functions of the same names, which it does not export. */
+#if defined(TREK_PLUGIN)
 #define TREK_API
 #define TREK_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #elif defined(__GNUC__)
@@ -19,6 +20,7 @@
 #define TREK_PRINTF(text, first)
 #endif
 
+/* TREK_BEGIN and TREK_END enclose the declarations of a header, which have C linkage in C++. */
 #ifdef __cplusplus
 #define TREK_BEGIN extern "C" {
 #define TREK_END }
@@ -27,12 +29,11 @@
 #define TREK_END
 #endif
 
-/* In option structs a field left 0 means its documented default. TREK_OFF
- * turns a feature off; TREK_ZERO stands for a real zero in any field, of whatever
- * type of number, whose default is not zero: { .lr = TREK_ZERO }. What takes a
- * number that may have been computed says so: { .lr = lr == 0 ? TREK_ZERO : lr }.
- * Plain arguments of functions mean what they are. */
+/* In a field of an option struct, TREK_OFF turns a feature off. A field that is 0 has its documented default. Arguments of
+ * functions have no such special values. */
 #define TREK_OFF (-1)
-#define TREK_ZERO (-2147483647 - 1) /* exact in every type of a field */
+/* In a field of an option struct whose default is not 0, TREK_ZERO stands for the number 0: { .lr = TREK_ZERO }. If the
+ * number is computed and may be 0, write { .lr = lr == 0 ? TREK_ZERO : lr }. Every type of field can hold it exactly. */
+#define TREK_ZERO (-2147483647 - 1)
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which implementation served the calls of an op on a device, where there are several to choose from. */
+/* Counters that show which implementation of an op served its calls on a device, for ops with several implementations. */
 #ifndef TREK_TENSOR_DEVICE_PATHS_H
 #define TREK_TENSOR_DEVICE_PATHS_H
 
@@ -7,29 +7,32 @@
 
 TREK_BEGIN
 
-/* One way to compute something on a device, and how often it was taken since the process began or the counts were reset. */
+/* One implementation of an op on a device, with its counts since the process began or trek_device_paths_reset was called. */
 typedef struct trek_device_path {
-    /* What is computed: "attention", "attention_backward", "matmul", "matmul_fp8", "conv2d", "conv2d_backward" or
+    /* The op: "attention", "attention_backward", "matmul", "matmul_fp8", "conv2d", "conv2d_backward" or
      * "conv_transpose2d". */
     const char *what;
-    /* The way. Attention: "cudnn", "wgmma" (kernels for compute capability 9.0), "mma" (for all with tensor cores), "simple".
-     * Products: "cublaslt", "own". Convolutions: "cudnn" (operation graphs), "cudnn_call" (single convolutions), "own". */
+    /* The implementation. For attention: "cudnn", "wgmma" (kernels for compute capability 9.0), "mma" (kernels for every GPU
+     * with tensor cores) or "simple". For products: "cublaslt" or "own". For convolutions: "cudnn" (operation graphs),
+     * "cudnn_call" (single convolutions) or "own". */
     const char *path;
-    int64_t calls;      /* that this way served */
-    int64_t refused;    /* calls that came to this way in its turn and that it did not take */
-    const char *reason; /* why it did not take the last of these; NULL if there was none. Never freed */
+    int64_t calls;      /* how many calls this implementation served */
+    int64_t refused;    /* how many calls it was asked to serve and refused */
+    const char *reason; /* why it refused the last of them, or NULL if it refused no call; never freed */
 } trek_device_path;
 
-/* Writes at most `capacity` rows to `paths` and returns how many the device has, which is the same at all times: rows in which
- * nothing was counted are among them. Rows of one `what` stand together, in the order in which the ways are asked; a way that
- * is not asked for by the settings is not counted as refused. A call while a step is captured counts once, its replays do not.
- * 0 for CPUs and for a device that the process has not used; `paths` may be NULL if capacity is 0. From any thread: calls that
- * other threads make meanwhile may be counted or not. */
+/* Writes at most `capacity` rows to `paths` and returns how many rows the device has.
+ * The number of rows of a device never changes: rows whose counts are 0 are included. It is 0 for CPUs and for a device that
+ * the process has not used. The rows of one op are neighbours, in the order in which its implementations are tried. An
+ * implementation that the settings turn off is not tried, and its `refused` does not grow. A call during the capture of a step
+ * counts once; replays do not count. `paths` may be NULL if `capacity` is 0.
+ * Any thread may call it; calls that other threads make at the same time may be counted or not. */
 TREK_API int trek_device_paths(trek_device device, trek_device_path *paths, int capacity);
-/* Sets the counts and the reasons of a device to what they were at first. */
+/* Sets all counts of a device to 0 and all reasons to NULL. */
 TREK_API void trek_device_paths_reset(trek_device device);
-/* The rows in which something was counted as a new string, to be freed by trek_string_free: a line for each, such as
- * "path: cuda:0 attention cudnn: 0 calls, 12 refused (the last: a mask)". "" where nothing was; NULL and MEMORY. */
+/* Returns a text of the rows whose counts are not 0. It has one line for each row, such as "path: cuda:0 attention cudnn: 0
+ * calls, 12 refused (the last: a mask)", and is "" if all counts are 0. The caller frees the text with trek_string_free.
+ * Errors: MEMORY; NULL is returned. */
 TREK_API char *trek_device_report(trek_device device);
 
 TREK_END

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where memory comes from. */
+/* The allocator of host memory, and counters of memory in use. */
 #ifndef TREK_TENSOR_MEMORY_H
 #define TREK_TENSOR_MEMORY_H
 
@@ -7,35 +7,38 @@
 
 TREK_BEGIN
 
-/* The functions that all of trek's host memory comes from. `allocate` returns
- * memory aligned to `alignment` (a power of two), or NULL; `release` gets the
- * same size. Both may be called from any thread. */
+/* The functions that allocate all of trek's host memory. Both may be called from any thread. */
 typedef struct trek_allocator {
+    /* Returns memory that is aligned to `alignment`, a power of two, or NULL on failure. */
     void *(*allocate)(size_t bytes, size_t alignment, void *arg);
+    /* Frees memory of `allocate`. `bytes` is the size that `allocate` was asked for. */
     void (*release)(void *memory, size_t bytes, void *arg);
+    /* This value is passed to both functions. */
     void *arg;
 } trek_allocator;
 
-/* Replaces the host allocator; NULL brings the default back. Error STATE while
- * memory of the present allocator is in use (call it before anything else, or
- * after trek_memory_release_cached with nothing alive). */
+/* Replaces the allocator of host memory. NULL restores the default allocator.
+ * Call it before any other function, or when no object is alive and trek_memory_release_cached has been called.
+ * Errors: STATE if memory of the current allocator is still in use; ARGUMENT if one of the two functions is NULL. */
 TREK_API trek_status trek_allocator_set(const trek_allocator *allocator);
 
-/* Counters of one device's tensor memory, in bytes unless said otherwise. */
+/* Counters of the memory of one device. The first four are in bytes, the others are counts. */
 typedef struct trek_memory_stats {
-    int64_t allocated;        /* in use by tensors and objects now */
-    int64_t allocated_peak;   /* most since start or the last reset */
-    int64_t reserved;         /* held from the system, cached blocks included */
-    int64_t reserved_peak;
-    int64_t allocations;      /* blocks handed out so far (a count) */
-    int64_t system_requests;  /* times the system was asked for memory (a count) */
-    int64_t retries;          /* requests that succeeded after cached memory was released (a count) */
+    int64_t allocated;        /* bytes that tensors and objects use now */
+    int64_t allocated_peak;   /* the largest `allocated` since the start or the last trek_memory_reset_peak */
+    int64_t reserved;         /* bytes obtained from the system and not given back, cached blocks included */
+    int64_t reserved_peak;    /* the largest `reserved` since the start or the last trek_memory_reset_peak */
+    int64_t allocations;      /* how many blocks have been allocated so far */
+    int64_t system_requests;  /* how often the system was asked for memory */
+    int64_t retries;          /* how many requests succeeded only after cached memory was released */
 } trek_memory_stats;
 
-/* As torch.cuda.memory_stats. All CPU devices share one set of counters. */
+/* Returns the counters of a device, as torch.cuda.memory_stats does. All CPU devices share one set of counters. */
 TREK_API trek_memory_stats trek_memory_usage(trek_device device);
+/* Sets the peak counters of a device to the current values. */
 TREK_API void trek_memory_reset_peak(trek_device device);
-/* Gives the cached blocks of the calling thread, and of threads that have ended, back to the system. */
+/* Gives cached blocks of a device back to the system: on the CPU those of the calling thread and of threads that have
+ * ended. */
 TREK_API void trek_memory_release_cached(trek_device device);
 
 TREK_END

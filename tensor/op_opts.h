@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options of ops with many of them. */
+/* Option structs and enumerations of ops. */
 #ifndef TREK_TENSOR_OP_OPTS_H
 #define TREK_TENSOR_OP_OPTS_H
 
@@ -7,79 +7,88 @@
 
 TREK_BEGIN
 
-/* What a fused linear applies to its result. */
+/* The activation that a fused linear op applies to its result. */
 typedef enum trek_activation { TREK_ACTIVATION_NONE, TREK_ACTIVATION_RELU, TREK_ACTIVATION_GELU } trek_activation;
 
-/* What a loss makes of its elements' losses. */
+/* How a loss reduces the losses of its elements: to their mean, to their sum, or not at all. */
 typedef enum trek_reduction { TREK_REDUCTION_MEAN, TREK_REDUCTION_SUM, TREK_REDUCTION_NONE } trek_reduction;
 
-/* What becomes of several elements that go to one place. */
+/* How a scatter combines several elements that go to one position. */
 typedef enum trek_scatter_reduction {
     TREK_SCATTER_SUM, TREK_SCATTER_PRODUCT, TREK_SCATTER_MEAN, TREK_SCATTER_MAX, TREK_SCATTER_MIN
 } trek_scatter_reduction;
 
-/* What becomes of the rows of a bag. */
+/* How an embedding bag combines its rows. */
 typedef enum trek_bag_mode { TREK_BAG_MEAN, TREK_BAG_SUM, TREK_BAG_MAX } trek_bag_mode;
 
-/* A quantile between two elements. */
+/* How a quantile that lies between two elements is computed from them. */
 typedef enum trek_interpolation {
     TREK_INTERPOLATION_LINEAR, TREK_INTERPOLATION_LOWER, TREK_INTERPOLATION_HIGHER, TREK_INTERPOLATION_MIDPOINT,
     TREK_INTERPOLATION_NEAREST
 } trek_interpolation;
 
-/* How much padding a convolution has: the numbers given; none; as much as gives a result of x's size (stride 1): dilation
- * (kernel - 1) elements, of an odd number one more at the end. Of the latter two the numbers must be 0. */
+/* The padding of a convolution. TREK_PADDING_NUMBERS uses the field `padding`; with the other two kinds that field must be 0.
+ * TREK_PADDING_VALID does not pad. TREK_PADDING_SAME gives a result of the size of x and needs stride 1: it pads
+ * dilation * (kernel - 1) elements in all, and an odd number has its extra element at the end. */
 typedef enum trek_padding { TREK_PADDING_NUMBERS, TREK_PADDING_VALID, TREK_PADDING_SAME } trek_padding;
 
-/* Of two dimensions [0] is height, [1] width; of three (autograd/spatial.h) [0] is depth; of one [0] alone counts. Where a later
- * one is 0 it takes the value before it. */
+/* Options of a convolution. With two dimensions [0] is for the height and [1] for the width. With three dimensions
+ * (autograd/spatial.h) [0] is for the depth. With one dimension only [0] is used. A later element that is 0 takes the value of
+ * the element before it; TREK_ZERO stands for the number 0. */
 typedef struct trek_conv_opts {
-    int64_t stride[3];    /* default 1 */
-    int64_t padding[3];   /* default 0; a width left 0 is the height's: TREK_ZERO for 0 */
-    int64_t dilation[3];  /* default 1 */
-    int64_t groups;       /* default 1; divides the channels in and out */
-    trek_padding padding_kind; /* default: the numbers above */
+    int64_t stride[3];         /* step of the window in elements; default 1 */
+    int64_t padding[3];        /* zeros added at both ends of a dimension, in elements; default 0 */
+    int64_t dilation[3];       /* distance between the elements of the kernel; default 1 */
+    int64_t groups;            /* groups of channels, a divisor of the input and output channels; default 1 */
+    trek_padding padding_kind; /* default TREK_PADDING_NUMBERS: the field `padding` is used */
 } trek_conv_opts;
 
-/* A transposed convolution: conv2d's gradient with respect to its input. */
+/* Options of a transposed convolution, which is the gradient of a convolution with respect to its input. Elements are used and
+ * filled in as in trek_conv_opts. */
 typedef struct trek_conv_transpose_opts {
-    int64_t stride[3];         /* default 1 */
-    int64_t padding[3];        /* default 0; taken off the result's edges; a width left 0 is the height's: TREK_ZERO for 0 */
-    int64_t output_padding[3]; /* default 0; rows and columns more at the end, fewer than stride or dilation; a width as above */
-    int64_t dilation[3];       /* default 1 */
-    int64_t groups;            /* default 1; divides the channels in and out */
-    int64_t output_size[3];    /* if given, height and width of the result, from which the output padding follows; the width is
-                                * the height's unless given, and output_padding not looked at */
+    int64_t stride[3];         /* distance between neighbouring inputs in the result; default 1 */
+    int64_t padding[3];        /* elements removed at both ends of a dimension of the result; default 0 */
+    int64_t output_padding[3]; /* elements added at the end of a dimension, less than stride or dilation; default 0 */
+    int64_t dilation[3];       /* distance between the elements of the kernel; default 1 */
+    int64_t groups;            /* groups of channels, a divisor of the input and output channels; default 1 */
+    /* The size of the result. If it is given, the output padding is computed from it, and the field output_padding is
+     * ignored. Default: not given. */
+    int64_t output_size[3];
 } trek_conv_transpose_opts;
 
+/* Options of pooling. Elements are used and filled in as in trek_conv_opts. */
 typedef struct trek_pool_opts {
-    int64_t kernel[3];       /* required */
-    int64_t stride[3];       /* default: kernel */
-    int64_t padding[3];      /* default 0; at most half the kernel; a width left 0 is the height's: TREK_ZERO for 0 */
-    int64_t dilation[3];     /* default 1; max pooling only: a window wholly in the padding gives the lowest number, its
-                                gradient goes nowhere (PyTorch writes it elsewhere, out of bounds, too) */
-    bool ceil_mode;          /* default false */
-    bool exclude_padding;    /* average pooling: divide by the elements inside the input; default false */
+    int64_t kernel[3];       /* size of the window in elements; required */
+    int64_t stride[3];       /* step of the window in elements; default: the kernel */
+    int64_t padding[3];      /* elements added at both ends of a dimension, at most half the kernel; default 0 */
+    /* The distance between the elements of a window, for max pooling only; default 1. In max pooling
+     * a window wholly in the padding gives the lowest number and has no gradient (PyTorch writes that gradient to another
+     * element, even out of bounds). */
+    int64_t dilation[3];
+    bool ceil_mode;          /* round the size of the result up instead of down; default false */
+    bool exclude_padding;    /* average pooling divides by the number of elements inside the input only; default false */
 } trek_pool_opts;
 
-/* The pool that is undone; lists as above. */
+/* Options of max unpooling, which describe the pooling that is undone. Elements are used and filled in as in trek_conv_opts. */
 typedef struct trek_unpool_opts {
-    int64_t kernel[3];       /* required */
-    int64_t stride[3];       /* default: kernel */
-    int64_t padding[3];      /* default 0; a later one left 0 is that before it: TREK_ZERO for 0 */
-    int64_t output_size[3];  /* of the result; default (size - 1) stride - 2 padding + kernel, from which it may differ by less
-                              * than  the stride */
+    int64_t kernel[3];       /* size of the window in elements; required */
+    int64_t stride[3];       /* step of the window in elements; default: the kernel */
+    int64_t padding[3];      /* elements that the pooling added at both ends of a dimension; default 0 */
+    /* The size of the result. It may differ by less than the stride from its default, which is
+     * (size - 1) * stride - 2 * padding + kernel. */
+    int64_t output_size[3];
 } trek_unpool_opts;
 
-/* Sampling at places of a grid (autograd/resample.h). */
+/* How grid sampling (autograd/resample.h) interpolates between elements. */
 typedef enum trek_grid_mode { TREK_GRID_BILINEAR, TREK_GRID_NEAREST, TREK_GRID_BICUBIC } trek_grid_mode;
-/* What lies outside: zeros; the nearest element; what a mirror at the edge shows. */
+/* What grid sampling reads outside of the input: zeros, the nearest element, or the input mirrored at its edge. */
 typedef enum trek_grid_padding { TREK_GRID_ZEROS, TREK_GRID_BORDER, TREK_GRID_REFLECTION } trek_grid_padding;
 
+/* Options of grid sampling (autograd/resample.h). */
 typedef struct trek_grid_sample_opts {
-    trek_grid_mode mode;         /* default bilinear, of three dimensions trilinear; bicubic is for two */
+    trek_grid_mode mode;         /* default bilinear, which is trilinear in three dimensions; bicubic needs two dimensions */
     trek_grid_padding padding;   /* default zeros */
-    bool align_corners;          /* -1 and 1 are the centres of the first and the last element, not their outer edges */
+    bool align_corners; /* -1 and 1 are the centres of the first and last element instead of their edges; default false */
 } trek_grid_sample_opts;
 
 TREK_END

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the machine's cores can do at best, measured: what a profile compares with. */
+/* The highest speed of the machine's cores, measured, for comparison with a profile. */
 #ifndef TREK_TENSOR_PEAK_H
 #define TREK_TENSOR_PEAK_H
 
@@ -7,15 +7,19 @@
 
 TREK_BEGIN
 
+/* The result of trek_measure_peak. */
 typedef struct trek_peak {
-    int threads;
-    double flops; /* a second, of f32 multiply-adds (2 each) of the widest vectors that the CPU has, in registers alone */
-    double bytes; /* a second, read and written, copying arrays that no cache holds */
+    int threads;  /* how many threads were measured together */
+    /* Floating-point operations per second of f32 multiply-adds (2 operations each) with the widest vectors of the CPU, on
+     * values in registers. */
+    double flops;
+    double bytes; /* bytes per second, read and written, when arrays are copied that are larger than every cache */
 } trek_peak;
 
-/* Of the threads of the calling rank (else of the process: TREK_THREADS). The first call for a number of threads
- * measures (about 0.3 s, 256 MiB of memory meanwhile), later ones give the same numbers. Each is the best of several short
- * rounds. ARGUMENT, or MEMORY. From any thread. */
+/* Measures the highest speed of the calling rank's threads, or of the process's threads (TREK_THREADS) if the caller is not
+ * a rank. The first call for a number of threads measures, which takes about 0.3 s and 256 MiB of memory; later calls return
+ * the same numbers. Each number is the best of several short rounds. Any thread may call it.
+ * Errors: ARGUMENT if `peak` is NULL; MEMORY. */
 TREK_API trek_status trek_measure_peak(trek_peak *peak);
 
 TREK_END

@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Status codes and the sticky error of a thread.
+/* Status codes, and the error that each thread keeps.
  *
- * The first error of a thread sticks, code and message, until it is cleared;
- * later errors do not replace it. A function that makes something returns NULL
- * on failure, a function that does something returns the status. */
+ * A thread keeps its first error, code and message, until trek_error_clear is called; later errors do not replace it. A function
+ * that creates an object returns NULL on failure. A function that performs an action returns its status. The
+ * comments of trek's headers name a status without its prefix: SHAPE stands for TREK_ERR_SHAPE.
+ *
+ * Debug mode: TREK_DEBUG=1 in the environment makes the misuse of freed objects an error. Using an object after it was freed is
+ * then an error with status STATE. Examples are a variable after its scope has ended, a second release, and a module, loader,
+ * graph or optimizer after its free function. So is passing the same object twice to functions that take it over. The message
+ * names the object, the serial number of the scope and the op that made it. Freed memory is kept for a while: at most 64 MiB of
+ * tensor memory and the last 262144 objects. It is filled with the byte 0xff, or with TREK_DEBUG_POISON. New tensor memory is
+ * filled in the same way, so floating elements that were never written are NaN. The misuse of an object that is no longer kept
+ * is not recognised. */
 #ifndef TREK_TENSOR_STATUS_H
 #define TREK_TENSOR_STATUS_H
 
@@ -11,7 +19,7 @@
 
 TREK_BEGIN
 
-/* X(name, text): every status but TREK_OK. */
+/* Lists every status except TREK_OK: X(name, text). */
 #define TREK_STATUS_LIST(X)                                          \
     X(ARGUMENT, "invalid argument")                                  \
     X(SHAPE, "shapes do not fit")                                    \
@@ -30,7 +38,8 @@ TREK_BEGIN
     X(CALLBACK, "a user's callback failed")                          \
     X(STATE, "call not allowed in this state")
 
-/* TREK_OK, or what went wrong: the list above. */
+/* The result of a function: TREK_OK, or TREK_ERR_ARGUMENT, TREK_ERR_SHAPE and so on, one for each row of
+ * TREK_STATUS_LIST. */
 typedef enum trek_status {
     TREK_OK = 0,
 #define TREK_STATUS_ENUM(name, text) TREK_ERR_##name,
@@ -38,46 +47,39 @@ typedef enum trek_status {
 #undef TREK_STATUS_ENUM
 } trek_status;
 
-/* The calling thread's first error since the last trek_error_clear, or TREK_OK. */
+/* Returns the calling thread's first error since its last trek_error_clear, or TREK_OK if there was none. */
 TREK_API trek_status trek_error_status(void);
 
-/* Its message, "" if there is none. Valid until this thread clears the error. */
+/* Returns the message of the calling thread's error, or "" if it has none. The string is valid until this thread clears
+ * the error. */
 TREK_API const char *trek_error(void);
 
-/* Forgets the calling thread's error. */
+/* Clears the calling thread's error. */
 TREK_API void trek_error_clear(void);
 
-/* Reports an error: keeps it if the thread has none yet, and returns `status`.
- * This is how user callbacks report, too. With TREK_ON_ERROR=abort in the
- * environment it prints the message and aborts, for use under a debugger. */
+/* Reports an error and returns `status`. The calling thread keeps the error if it has none yet.
+ * Callbacks of the user report their errors with this function, too. If `status` is not one of the list,
+ * TREK_ERR_CALLBACK is reported and returned. With TREK_ON_ERROR=abort in the environment it prints the message and aborts
+ * the process, which helps under a debugger. */
 TREK_API trek_status trek_fail(trek_status status, const char *format, ...) TREK_PRINTF(2, 3);
 
-/* The text of a code, such as "out of memory". Never NULL. */
+/* Returns a description of a status, such as "out of memory". The string is never NULL and never freed. */
 TREK_API const char *trek_status_text(trek_status status);
 
-/* The code's name, such as "TREK_ERR_MEMORY". Never NULL. */
+/* Returns the name of a status, such as "TREK_ERR_MEMORY". The string is never NULL and never freed. */
 TREK_API const char *trek_status_name(trek_status status);
 
-/* From what ends work to what tells of it. */
+/* How important a message is. The most severe level comes first. */
 typedef enum trek_log_level { TREK_LOG_ERROR, TREK_LOG_WARNING, TREK_LOG_INFO, TREK_LOG_DEBUG } trek_log_level;
 
-/* What messages are sent to; arg is trek_log_set's. */
+/* A function that receives messages. `arg` is the value that was given to trek_log_set. */
 typedef void (*trek_log_fn)(trek_log_level level, const char *message, void *arg);
 
-/* Sends messages of at most `level` to `fn`, from any thread, one at a time.
- * By default warnings go to stderr and nothing else is printed; fn == NULL
- * silences everything. The environment's TREK_LOG=error|warning|info|debug sets
- * the initial level. A second error of a thread, while the first is not cleared, is
- * a warning, once. */
+/* Sends the messages of `level` and of the more severe levels to `fn`. NULL for `fn` turns all messages off.
+ * By default errors and warnings are printed to stderr. The environment variable TREK_LOG=error|warning|info|debug sets the
+ * initial level. If a thread has a second error before the first is cleared, one warning is sent about it.
+ * `fn` is called by any thread, but never by two at the same time. */
 TREK_API void trek_log_set(trek_log_level level, trek_log_fn fn, void *arg);
-
-/* TREK_DEBUG=1 in the environment: misuse of objects that were freed (a variable
- * after its scope, a second release, a module, loader, graph or optimizer after its
- * free), or given away twice, is an error STATE that names the object, the scope's
- * serial and the op that made it. What is freed is kept for a while (at most 64 MiB
- * of tensor memory, and the last 262144 objects), filled with 0xff or
- * TREK_DEBUG_POISON; so is tensor memory that was not written yet: floats are NaN.
- * A call whose misuse is older than what is kept is not recognised. */
 
 TREK_END
 

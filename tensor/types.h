@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The small values: dtypes, devices, shapes. */
+/* The types that are passed by value: dtypes, devices and shapes. */
 #ifndef TREK_TENSOR_TYPES_H
 #define TREK_TENSOR_TYPES_H
 
@@ -7,7 +7,8 @@
 
 TREK_BEGIN
 
-/* X(NAME, name, size in bytes, kind): kinds order promotion: b(ool) < u/i(nteger) < f(loating point). */
+/* Lists the dtypes: X(NAME, name, size in bytes, kind). The kind decides about promotion: 'b' (bool) is below 'u' and 'i'
+ * (integers), and these are below 'f' (floating point). */
 #define TREK_DTYPE_LIST(X)                                                     \
     X(F32, f32, 4, 'f')                                                        \
     X(F64, f64, 8, 'f')                                                        \
@@ -18,7 +19,8 @@ TREK_BEGIN
     X(U8, u8, 1, 'u')                                                          \
     X(BOOL, bool, 1, 'b')
 
-/* What elements are: the list above. */
+/* The type of a tensor's elements: TREK_F32, TREK_F64 and so on, one for each row of TREK_DTYPE_LIST. TREK_DTYPE_COUNT is
+ * their number. */
 typedef enum trek_dtype {
 #define TREK_DTYPE_ENUM(NAME, name, size, kind) TREK_##NAME,
     TREK_DTYPE_LIST(TREK_DTYPE_ENUM)
@@ -26,76 +28,95 @@ typedef enum trek_dtype {
     TREK_DTYPE_COUNT
 } trek_dtype;
 
-TREK_API size_t trek_dtype_size(trek_dtype dtype);       /* bytes; 0 for a value that is no dtype */
-TREK_API const char *trek_dtype_name(trek_dtype dtype);  /* "f32", ...; "invalid" */
-TREK_API bool trek_dtype_is_float(trek_dtype dtype); /* f32, f64, bf16, f16 */
-static inline bool trek_dtype_is_16bit(trek_dtype dtype) { return dtype == TREK_BF16 || dtype == TREK_F16; } /* floats */
-TREK_API trek_dtype trek_dtype_promote(trek_dtype a, trek_dtype b); /* PyTorch's table for two tensors */
+/* Returns the size of an element in bytes, or 0 if `dtype` is not a dtype. */
+TREK_API size_t trek_dtype_size(trek_dtype dtype);
+/* Returns the name of a dtype, such as "f32", or "invalid" if `dtype` is not a dtype. The string is never freed. */
+TREK_API const char *trek_dtype_name(trek_dtype dtype);
+/* Returns true for the floating dtypes: f32, f64, bf16 and f16. */
+TREK_API bool trek_dtype_is_float(trek_dtype dtype);
+/* Returns true for the floating dtypes of 16 bits: bf16 and f16. */
+static inline bool trek_dtype_is_16bit(trek_dtype dtype) { return dtype == TREK_BF16 || dtype == TREK_F16; }
+/* Returns the dtype to which PyTorch promotes two tensors of dtypes `a` and `b`. */
+TREK_API trek_dtype trek_dtype_promote(trek_dtype a, trek_dtype b);
 
-/* What computes. */
+/* The kind of a device. TREK_DEVICE_TYPE_COUNT is the number of kinds. */
 typedef enum trek_device_type { TREK_CPU, TREK_CUDA, TREK_DEVICE_TYPE_COUNT } trek_device_type;
 
-/* cpu:0, cpu:1, ... are homes of different ranks that share memory and cores: values on several of them may be mixed
- * in any call. What is on a GPU goes with what is on the same GPU only. */
+/* A device: its kind and its number. cpu:0, cpu:1, ... belong to different ranks of a process that share memory and cores;
+ * one call may mix values of several CPU devices. Values on a GPU can be combined only with values on the same GPU. */
 typedef struct trek_device {
-    trek_device_type type;
-    int index;
+    trek_device_type type; /* the kind of the device */
+    int index;             /* its number, from 0 */
 } trek_device;
 
-/* The device of that number. */
+/* Returns the CPU device of that number. */
 TREK_API trek_device trek_cpu(int index);
+/* Returns the GPU of that number. */
 TREK_API trek_device trek_cuda(int index);
-/* The first of TREK_DEVICES; else a usable GPU: that of the process's number among those which its launcher (trek-run,
- * torchrun, Open MPI, Slurm) has started on the machine, in turn where they are more than GPUs; else cpu:0. */
+/* Returns the device that trek uses where none is given.
+ * It is the first device in the environment variable TREK_DEVICES. If that is not set, it is a GPU: with n usable GPUs, the
+ * process to which its launcher (trek-run, torchrun, Open MPI, Slurm) gave local rank r gets cuda:(r modulo n). Without a
+ * usable GPU it is cpu:0. */
 TREK_API trek_device trek_device_default(void);
-/* "cpu", "cpu:1", "cuda:0". Error ARGUMENT: *device is left alone. */
+/* Reads a device from text such as "cpu", "cpu:1" or "cuda:0".
+ * Errors: ARGUMENT if the text is not a device; *device is then unchanged. */
 TREK_API trek_status trek_device_parse(const char *text, trek_device *device);
-/* Devices of a type that can be used: the cores for CPUs; 0 without a driver. */
+/* Returns how many devices of a kind can be used: for TREK_CPU the number of cores, for TREK_CUDA the number of GPUs, which
+ * is 0 without a driver. */
 TREK_API int trek_device_count(trek_device_type type);
-/* Writes e.g. "cpu:0" to text (at least 16 bytes); returns text. */
+/* Writes the name of a device, such as "cpu:0", to `text`, which must hold 16 bytes, and returns `text`. */
 TREK_API char *trek_device_name(trek_device device, char *text);
-/* Waits until all work given to the device has ended; reports its deferred error. */
+/* Waits until the device has finished all work it was given. Returns the error of that work, if there was one. */
 TREK_API trek_status trek_device_sync(trek_device device);
+/* Returns true if both are the same device. */
 TREK_API bool trek_device_equal(trek_device a, trek_device b);
 
-/* Whether products and convolutions of f32 on GPUs may round their factors to TF32 (10 bits of
- * fraction), which is several times faster; sums stay f32. Off at first; for the whole process,
- * from any thread, for work that begins afterwards (PyTorch's allow_tf32). */
+/* Allows or forbids that matrix products and convolutions of f32 on GPUs round their factors to TF32, which has 10 bits of
+ * fraction and is several times faster; sums stay in f32. It is forbidden by default. The setting holds for the whole
+ * process and for work that begins after the call. Any thread may call it. It is PyTorch's allow_tf32. */
 TREK_API void trek_allow_tf32(bool allow);
+/* Returns whether TF32 is allowed, as set by trek_allow_tf32. Any thread may call it. */
 TREK_API bool trek_tf32_allowed(void);
 
-#define TREK_MAX_DIMS 8 /* of a tensor */
+/* The most dimensions that a tensor can have. */
+#define TREK_MAX_DIMS 8
 
-/* Sizes, outermost first. ndim 0 is a scalar. Also used for lists of
- * dimensions (trek_dims), where negative entries count from the end. */
+/* The sizes of a tensor's dimensions, outermost first. A scalar has ndim 0. This type also holds lists of dimension numbers
+ * (trek_dims), where a negative number counts from the last dimension. */
 typedef struct trek_shape {
-    int ndim;
-    int64_t sizes[TREK_MAX_DIMS];
+    int ndim;                     /* number of dimensions, at most TREK_MAX_DIMS */
+    int64_t sizes[TREK_MAX_DIMS]; /* the first `ndim` of them are used */
 } trek_shape;
 
-/* Dimensions by their numbers; trek_dims_none(): none given. */
+/* A list of dimension numbers, made by trek_dims. The empty list is trek_dims_none(). */
 typedef trek_shape trek_dims_list;
 
-/* A shape of its sizes; their product; whether two are the same. */
+/* Returns the shape with these `ndim` sizes. With more than TREK_MAX_DIMS sizes it returns a shape that every function
+ * refuses. */
 TREK_API trek_shape trek_shape_make(int ndim, const int64_t *sizes);
+/* Returns the number of elements: the product of the sizes, or INT64_MAX if that is too large. */
 TREK_API int64_t trek_shape_numel(trek_shape shape);
+/* Returns true if both shapes have the same number of dimensions and the same sizes. */
 TREK_API bool trek_shape_equal(trek_shape a, trek_shape b);
-/* Writes e.g. "[64, 784]" to text (at least TREK_SHAPE_TEXT bytes); returns text. */
+/* The number of bytes that trek_shape_text needs. */
 #define TREK_SHAPE_TEXT 192
+/* Writes a shape, such as "[64, 784]", to `text`, which must hold TREK_SHAPE_TEXT bytes, and returns `text`. */
 TREK_API char *trek_shape_text(trek_shape shape, char *text);
 
-/* trek_dims(2, 3): a shape, or a list of dimensions. More than TREK_MAX_DIMS
- * entries make a shape that every function refuses. In C++ a function, below. */
 #ifndef __cplusplus
+/* trek_dims(2, 3) is a shape with the sizes 2 and 3, or a list of the dimensions 2 and 3. With more than TREK_MAX_DIMS
+ * entries it is a shape that every function refuses. In C++ it is a function, which is defined below. */
 #define trek_dims(...)                                                         \
     trek_shape_make((int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), (const int64_t[]){ __VA_ARGS__ })
 #endif
-/* A scalar's shape, and "all dimensions" for reductions. */
+/* The shape of a scalar, and the empty list of dimensions. Reductions such as trek_sum take the empty list as "all
+ * dimensions". */
 #define trek_dims_none() trek_shape_make(0, NULL)
 
 TREK_END
 
 #ifdef __cplusplus
+/* Returns a shape with these sizes, or a list of these dimensions: the macro trek_dims as a function for C++. */
 template <typename... Sizes> inline trek_shape trek_dims(Sizes... sizes)
 {
     const int64_t list[] = { static_cast<int64_t>(sizes)..., 0 };

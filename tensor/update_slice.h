@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stretch of parameters that an optimizer updates: what the element kernels of its class are given, with the numbers of
- * the step. Plain C that C++ and nvcc understand. */
+/* A range of parameters that an optimizer updates, as the element kernels of the optimizer's class receive it, with the numbers
+ * of the step. It is plain C, so that C++ and nvcc can read it. */
 #ifndef TREK_TENSOR_UPDATE_SLICE_H
 #define TREK_TENSOR_UPDATE_SLICE_H
 
@@ -8,35 +8,45 @@
 
 TREK_BEGIN
 
-#define TREK_UPDATE_OPTIONS 16    /* options of a class of optimizers, at most */
-#define TREK_UPDATE_STATES 3      /* arrays of state, one number for each element of the parameters, at most */
-#define TREK_UPDATE_NUMBERS_MOST 16 /* that kernels make of the options, TREK_UPDATE_NUMBERS */
-#define TREK_UPDATE_CORRECTIONS 4 /* options whose powers kernels are given, at most */
+/* The most options that a class of optimizers can have. */
+#define TREK_UPDATE_OPTIONS 16
+/* The most arrays of state that a class of optimizers can have. An array has one number for each element of the parameters. */
+#define TREK_UPDATE_STATES 3
+/* The most numbers that a kernel can compute in advance from the options (TREK_UPDATE_NUMBERS). */
+#define TREK_UPDATE_NUMBERS_MOST 16
+/* The most options whose powers a kernel can receive. */
+#define TREK_UPDATE_CORRECTIONS 4
 
-/* All arrays are of the dtype that the kernel is told (F32 or F64) and have `count` elements. 16-bit parameters are updated in
- * f32 copies, and state that is kept in fewer bits is brought to f32 and back: kernels do not see them. */
+/* A range of parameters and the numbers of the step. All arrays have `count` elements of the dtype that the kernel is called
+ * with, f32 or f64. Kernels see neither 16-bit parameters, which are updated in f32 copies, nor state of fewer bits, which is
+ * converted to f32 and back. Fields marked "caller" are for the code that calls the kernel; kernels ignore them. */
 typedef struct trek_update_slice {
-    void *param, *grad;
-    void *state[TREK_UPDATE_STATES];  /* 0 where they were never written; NULL: not kept */
-    int64_t count;
-    double options[TREK_UPDATE_OPTIONS]; /* in the order of the class; the first is the learning rate of this step */
-    double correction[TREK_UPDATE_CORRECTIONS]; /* 1 - value^step of the options that the class wants corrected */
-    int64_t step;                     /* updates of these parameters, this one counted; 0 unless the class is by_step or
-                                         state is kept in bf16 */
-    uint32_t kept, fresh;             /* bit k: state k is kept; it is kept and was never written */
-    double grad_scale;                /* gradients are multiplied by it before all else */
-    bool zero_grad;                   /* and set to 0 after use */
-    double value_limit; /* for whoever calls the kernel: gradients are brought into [-limit, limit] before; <= 0: not */
-    void *low;                        /* for whoever calls the kernel: 16-bit parameters, rewritten from param; NULL: none */
-    trek_dtype low_dtype;
-    trek_dtype state_dtype;           /* for whoever calls the kernel: what `state` is kept in */
-    int64_t first;                    /* for whoever calls the kernel: the place of element 0 among the optimizer's parameters */
-    float *scale[TREK_UPDATE_STATES]; /* for whoever calls the kernel: of states in u8, from that of element 0's block on */
-    uint32_t positive;                /* for whoever calls the kernel: bit k: state k is never below 0 */
+    void *param;                      /* the parameters */
+    void *grad;                       /* their gradients */
+    void *state[TREK_UPDATE_STATES];  /* arrays of state: 0 before they are first written; NULL if an array is not kept */
+    int64_t count;                    /* number of elements */
+    /* The options in the order of the class. The first is the learning rate of this step. */
+    double options[TREK_UPDATE_OPTIONS];
+    /* 1 - value^step for each option that the class marks for correction. */
+    double correction[TREK_UPDATE_CORRECTIONS];
+    /* The number of updates of these parameters, this one included. It is 0 unless the class is by_step or state is stored
+     * in bf16. */
+    int64_t step;
+    uint32_t kept;                    /* bit k: state k is kept */
+    uint32_t fresh;                   /* bit k: state k is kept and was never written */
+    double grad_scale;                /* the kernel multiplies gradients by it first */
+    bool zero_grad;                   /* the kernel sets gradients to 0 after use */
+    double value_limit;               /* caller: gradients are clipped to [-limit, limit] first; <= 0: no clipping */
+    void *low;                        /* caller: 16-bit parameters that are rewritten from param; NULL: none */
+    trek_dtype low_dtype;             /* caller: the dtype of `low` */
+    trek_dtype state_dtype;           /* caller: the dtype in which `state` is stored */
+    int64_t first;                    /* caller: the index of element 0 among all elements of the optimizer's parameters */
+    float *scale[TREK_UPDATE_STATES]; /* caller: the scales of states in u8, starting with the block of element 0 */
+    uint32_t positive;                /* caller: bit k: state k is never below 0 */
 } trek_update_slice;
 
-/* Updates elements [begin, end) of the slice. Each by itself: the bits are the same however a slice is cut. Called by several
- * threads at once; neither fails nor allocates. */
+/* A kernel that updates the elements [begin, end) of a slice. It updates each element independently of the others, so that the
+ * result has the same bits however a slice is divided. Several threads call it at once. It must neither fail nor allocate. */
 typedef void (*trek_update_fn)(trek_dtype dtype, const trek_update_slice *slice, int64_t begin, int64_t end);
 
 TREK_END

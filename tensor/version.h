@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The version, written down here alone: the build reads it for the library's name, pkg-config and all else. What stays
- * compatible from one version to the next is said in CONTRIBUTING.md. */
+/* The version of trek. The build reads it from this file only. CONTRIBUTING.md says what stays compatible from one version to
+ * the next. */
 #ifndef TREK_TENSOR_VERSION_H
 #define TREK_TENSOR_VERSION_H
 
@@ -8,12 +8,14 @@
 
 TREK_BEGIN
 
-/* Of the headers that a program is compiled with. */
+/* The first number of the version of the headers that a program is compiled with. */
 #define TREK_VERSION_MAJOR 0
+/* The second number of that version. */
 #define TREK_VERSION_MINOR 1
+/* The third number of that version. */
 #define TREK_VERSION_PATCH 0
 
-/* Of the library that it runs with: "major.minor.patch", for the life of the program. */
+/* Returns the version of the library that the program runs with, as "major.minor.patch". The string is never freed. */
 TREK_API const char *trek_version(void);
 
 TREK_END

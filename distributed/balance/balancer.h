@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The balancer: which share of each global batch a rank gets, so that ranks of
- * different speed end together. Plain arithmetic on measured times: no devices,
- * no threads, no clock; the same reports give the same shares. One thread at a time
- * may use an object. */
+/* The balancer decides which share of each global batch a rank gets, so that ranks of different speeds finish together. It is
+ * plain arithmetic on measured times, without devices, threads or a clock: equal reports give equal shares. Only one thread at
+ * a time may use a balancer. */
 #ifndef TREK_DISTRIBUTED_BALANCE_BALANCER_H
 #define TREK_DISTRIBUTED_BALANCE_BALANCER_H
 
@@ -10,67 +9,78 @@
 
 TREK_BEGIN
 
+/* A balancer. */
 typedef struct trek_balancer trek_balancer;
 
+/* Options of a balancer. */
 typedef struct trek_balancer_opts {
-    int64_t first;            /* steps before the first decision; default 10 */
-    int64_t every;            /* steps from one decision to the next; default 50 */
-    double smoothing;         /* weight of a new throughput against the average; default 0.3, above 0, at most 1 */
-    double min_share;         /* no rank's share falls below; default min(0.05, 0.5 / ranks), TREK_ZERO: no bound, at most
-                                 1 / ranks. Below half a sample, the rank gets none and is not measured */
-    double min_gain;          /* by how much shorter new shares must make the predicted compute for a change; default
-                                 0.02, TREK_ZERO: any that is more than the noise of the measurements */
-    bool allow_idle;          /* a rank that costs more than it brings gets nothing */
-    int64_t probe_every;      /* steps after which such a rank is tried again for `first` steps; default 500 */
-    double speed_ratio;       /* hint: every other rank is this many times as fast as slow_rank, 1 to 1000000. Default 0:
-                                 no hint, slow_rank is not looked at, and shares are equal at first */
-    int slow_rank;            /* 0 .. ranks-1 */
+    int64_t first;       /* steps before the first decision; default 10 */
+    int64_t every;       /* steps between decisions; default 50 */
+    double smoothing;    /* weight of a new throughput in the average, above 0 and at most 1; default 0.3 */
+    /* The smallest share of a rank, at most 1 / ranks; TREK_ZERO: no limit. Default min(0.05, 0.5 / ranks). A rank whose share
+     * is below half a sample gets none and is not measured. */
+    double min_share;
+    /* The part by which new shares must shorten the predicted compute time for a change; default 0.02. TREK_ZERO: any gain
+     * above the noise of the measurements. */
+    double min_gain;
+    bool allow_idle;     /* a rank that costs more time than it saves gets no samples; default false */
+    int64_t probe_every; /* steps after which such a rank is tried again for `first` steps; default 500 */
+    double speed_ratio;  /* hint: other ranks are this many times as fast as slow_rank, 1 to 1000000; default 0: no hint */
+    int slow_rank;       /* the slow rank of the hint, 0 .. ranks - 1; not used without a hint */
 } trek_balancer_opts;
 
-/* `ranks` >= 2. opts may be NULL. NULL and ARGUMENT (also for one rank, which has nothing to balance), MEMORY. */
+/* Returns a new balancer for at least 2 ranks. `opts` may be NULL. Without a hint shares are equal at first. The caller frees
+ * it.
+ * Errors: ARGUMENT, also for one rank. MEMORY. NULL is returned. */
 TREK_API trek_balancer *trek_balancer_new(int ranks, const trek_balancer_opts *opts);
 
-/* Tells how a step went, and decides after the steps first, first + every,
- * first + 2 every, ..., and, where there may be a gain that the noise hides, first, 2 first, 4 first steps later again.
- * compute_ms: each rank's time in computing, waiting and communication excluded. samples: how many it had. A rank with 0 of
- * either keeps its throughput. communication_ms: of the step; 0 if none. Whether the shares changed tells trek_balancer_changed.
+/* Reports the times of a step, and decides about the shares after the steps first, first + every, first + 2 every, ... If
+ * noise may hide a gain, it decides also first, 2 first and 4 first steps later. trek_balancer_changed returns whether the
+ * shares have changed.
  *
- * A rank's throughput is samples / compute_ms, the first one as it is, then
- * smoothed. A decision makes shares proportional to throughput, none under
- * min_share, those of ranks that were never measured as they are, if that shortens the predicted compute by min_gain and, by the
- * means since the last decision or change of pace, by more than those means scatter (their standard errors, 2 + sqrt(2 ln ranks)
- * times): jitter moves nothing. A step's fixed cost needs no
- * model: throughput is measured at the present share, and shares come to rest only where
- * all ranks take equally long. Costs O(ranks) a step, O(ranks log ranks) a decision.
+ * `compute_ms` are the milliseconds of computing of each rank, without waiting and communication. `samples` are their numbers
+ * of samples. A rank with 0 in either keeps its throughput. `communication_ms` is that of the step, or 0.
  *
- * Errors: ARGUMENT (a time that is negative, not finite or above 1e15 ms, negative samples), and then nothing changes. */
+ * The throughput of a rank is samples / compute_ms: at first the measured value, then smoothed. A decision makes shares
+ * proportional to throughput, but not below min_share. Ranks that were never measured keep their shares. New shares are used
+ * if they shorten the predicted compute time by min_gain and, by the means since the last decision or change of pace, by more
+ * than the means scatter: 2 + sqrt(2 ln ranks) times their standard errors. So jitter changes nothing. A fixed cost of a step
+ * needs no model: throughput is measured at the current share, and shares only stay constant when all ranks take equally long.
+ * A step costs O(ranks), a decision O(ranks log ranks).
+ *
+ * Errors: ARGUMENT if a time is negative, not finite or above 1e15 ms, or if a number of samples is negative. Nothing changes
+ * then. */
 TREK_API trek_status trek_balancer_report(trek_balancer *balancer, const double *compute_ms, const int64_t *samples,
                                           double communication_ms);
-TREK_API bool trek_balancer_changed(const trek_balancer *balancer); /* whether the last report changed the shares */
+/* Returns whether the last report changed the shares. */
+TREK_API bool trek_balancer_changed(const trek_balancer *balancer);
 
-/* Writes each rank's share; they sum to 1 to rounding. Samples: trek_apportion with these weights. */
+/* Writes each rank's share to `shares`. Their sum is 1 up to rounding. trek_apportion with these weights gives the numbers of
+ * samples. */
 TREK_API trek_status trek_balancer_shares(const trek_balancer *balancer, double *shares);
-/* Smoothed samples per millisecond; 0 before the first measurement. */
+/* Returns the smoothed throughput of a rank in samples per millisecond, or 0 before its first measurement. */
 TREK_API double trek_balancer_throughput(const trek_balancer *balancer, int rank);
 
-/* The rank that cost more than it brought at the last decision, or -1: without it the
- * predicted step would be shorter by more than min_gain. For two ranks communication goes with it, which is why even a rank
- * that computes in time may be costly; for more it is taken to stay. With allow_idle the rank has no
- * share from then on; one rank a decision. */
+/* Returns the rank that cost more time than it saved at the last decision, or -1. Without this rank the predicted step would
+ * be shorter by more than min_gain. For two ranks the communication would end with it, so even a rank that computes in time
+ * can be costly. For more ranks the communication is assumed to stay. With allow_idle the rank has no share from then on. Each
+ * decision finds at most one rank. */
 TREK_API int trek_balancer_costly(const trek_balancer *balancer);
 
-/* Starts from shares of an earlier run (see trek_plan), as from a hint: ranks are
- * measured anew, and the count of steps begins again. A rank with share 0 is idle; without
- * allow_idle it gets min_share, and the others less. ARGUMENT: shares out of 0 .. 1, or that do not sum to 1. */
+/* Starts with the shares of an earlier run (trek_plan), as with a hint: ranks are measured again, and steps are counted from
+ * 0. A rank with share 0 is idle. Without allow_idle it gets min_share, and the others get less.
+ * Errors: ARGUMENT if a share is outside of 0 .. 1 or the sum is not 1. */
 TREK_API trek_status trek_balancer_resume(trek_balancer *balancer, const double *shares);
 
-/* Speed-up over the fastest rank alone on the same batch, 0 before the first report. Predicted:
- * from the throughputs, the shares and the communication. Achieved: from the steps' longest compute and communication,
- * smoothed like the throughputs. */
+/* Returns the predicted speed-up over the fastest rank alone on the same batch, or 0 before the first report. It is computed
+ * from throughputs, shares and communication. */
 TREK_API double trek_balancer_predicted_speedup(const trek_balancer *balancer);
+/* Returns the measured speed-up over the fastest rank alone on the same batch, or 0 before the first report. It is computed
+ * from the longest compute time and the communication of the steps, smoothed like the throughputs. */
 TREK_API double trek_balancer_achieved_speedup(const trek_balancer *balancer);
 
-TREK_API void trek_balancer_free(trek_balancer **balancer); /* sets NULL */
+/* Frees the balancer and sets *balancer to NULL. */
+TREK_API void trek_balancer_free(trek_balancer **balancer);
 
 TREK_END
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans: what was decided in the course of a run on who does how much, and from
- * which step on. A run that follows a recorded plan does the same arithmetic, whatever
- * its timing. A lookup is safe from several threads while nobody adds. */
+/* Plans: the decisions of a run about how much each rank does, and from which step on. A run that follows a recorded plan does
+ * the same arithmetic, whatever its timing. Several threads may read a plan at once while no thread changes it. */
 #ifndef TREK_DISTRIBUTED_BALANCE_PLAN_H
 #define TREK_DISTRIBUTED_BALANCE_PLAN_H
 
@@ -9,57 +8,70 @@
 
 TREK_BEGIN
 
+/* A plan. */
 typedef struct trek_plan trek_plan;
 
+/* The kind of a decision. */
 typedef enum trek_plan_kind {
-    TREK_PLAN_SHARES,         /* of each global batch: the balancer's */
-    TREK_PLAN_COUNTS          /* whole batches between two reductions: El Che's */
+    TREK_PLAN_SHARES,         /* shares of each global batch: decisions of the balancer */
+    TREK_PLAN_COUNTS          /* whole batches between two reductions: decisions of El Che */
 } trek_plan_kind;
 
-/* A decision, as read: the pointer of its kind lends the plan's own values, one for each rank, until the
- * plan is changed or freed; the other is NULL. */
+/* A decision that is read from a plan. `shares` or `counts`, according to its kind, points to the plan's own values, one for
+ * each rank, which are valid until the plan is changed or freed. The other pointer is NULL. */
 typedef struct trek_decision {
-    int64_t from;             /* the first step (of step(): with counts, window) that it holds for */
-    trek_plan_kind kind;
-    const double *shares;
-    const int64_t *counts;
-    int64_t anchor;           /* of the counts; 0 for shares */
+    int64_t from;          /* the first step for which it holds; with counts the first window */
+    trek_plan_kind kind;   /* its kind */
+    const double *shares;  /* the share of each rank, or NULL */
+    const int64_t *counts; /* the number of batches of each rank, or NULL */
+    int64_t anchor;        /* the anchor of the counts; 0 for shares */
 } trek_decision;
 
-TREK_API trek_plan *trek_plan_new(int ranks);                  /* 1 to 1048576. NULL and ARGUMENT, MEMORY */
-TREK_API void trek_plan_free(trek_plan **plan);                /* sets NULL */
-TREK_API int trek_plan_ranks(const trek_plan *plan);           /* -1 and an error for NULL, as the next */
-TREK_API int64_t trek_plan_size(const trek_plan *plan);        /* decisions */
+/* Returns a new plan without decisions for 1 to 1048576 ranks. The caller frees it.
+ * Errors: ARGUMENT, MEMORY; NULL is returned. */
+TREK_API trek_plan *trek_plan_new(int ranks);
+/* Frees the plan and sets *plan to NULL. */
+TREK_API void trek_plan_free(trek_plan **plan);
+/* Returns the number of ranks. If `plan` is NULL, it returns -1 and sets an error. */
+TREK_API int trek_plan_ranks(const trek_plan *plan);
+/* Returns the number of decisions. If `plan` is NULL, it returns -1 and sets an error. */
+TREK_API int64_t trek_plan_size(const trek_plan *plan);
 
-/* Adds a decision that holds from step `from` (>= 0) on. One of the same step is replaced; one for an earlier step
- * than the last's is refused (see trek_plan_cut). Values are copied. Errors: ARGUMENT (shares out of 0 .. 1 or
- * that do not sum to 1; a share that is subnormal; negative counts or none above 0; an anchor below 1), MEMORY;
- * the plan is then as it was. */
+/* Adds a decision about shares that holds from step `from` (>= 0) on. The values are copied. It replaces a decision for the
+ * same step. A step before that of the last decision is refused; see trek_plan_cut.
+ * Errors: ARGUMENT if a share is outside of 0 .. 1 or subnormal, or if the sum is not 1. MEMORY. The plan does not change
+ * then. */
 TREK_API trek_status trek_plan_add_shares(trek_plan *plan, int64_t from, const double *shares);
+/* Adds a decision about counts and their anchor as trek_plan_add_shares does.
+ * Errors: ARGUMENT if a count is negative, if all are 0, or if the anchor is below 1. MEMORY. The plan does not change then. */
 TREK_API trek_status trek_plan_add_counts(trek_plan *plan, int64_t from, const int64_t *counts, int64_t anchor);
 
-/* Forgets decisions for step `from` and later: a run that resumes there decides anew. */
+/* Removes the decisions for step `from` and later, so that a run that resumes there decides again. */
 TREK_API trek_status trek_plan_cut(trek_plan *plan, int64_t from);
 
-/* The decision that holds at a step: the last one from that step or earlier. False if there is none (no error, unless
- * plan or decision is NULL). O(log size). */
+/* Writes the decision that holds at a step to *decision and returns true: the last one for this step or an earlier one.
+ * Returns false without an error if no such decision exists. It costs O(log size).
+ * Errors: ARGUMENT if a pointer is NULL; false is returned. */
 TREK_API bool trek_plan_at(const trek_plan *plan, int64_t step, trek_decision *decision);
-/* Decision number k, 0 .. size-1. False and ARGUMENT beyond. */
+/* Writes decision number k to *decision and returns true. Errors: ARGUMENT if k is not in 0 .. size - 1; false is returned. */
 TREK_API bool trek_plan_get(const trek_plan *plan, int64_t k, trek_decision *decision);
 
-/* The plan as text, for a file or a checkpoint's notes: a line "trek-plan 2", "ranks N", then a line
- * for each decision, "STEP shares S0 S1 ..." with shares as hexadecimal floats (all their bits) or "STEP counts ANCHOR
- * C0 C1 ...", and at last "end SIZE xxh64 C", C the XXH64 of the text up to there in 16 hexadecimal digits. No locale plays
- * a part. To be freed by trek_string_free (tensor/tensor.h). NULL and MEMORY. */
+/* Returns the plan as a text. The caller frees it with trek_string_free (tensor/tensor.h). The text does not depend on the
+ * locale. Its first lines are "trek-plan 2" and "ranks N". Each decision has a line, "STEP shares S0 S1 ..." with hexadecimal
+ * floats, which have all bits, or "STEP counts ANCHOR C0 C1 ...". The last line is "end SIZE xxh64 C", where C is the XXH64 of
+ * the text before it in 16 hexadecimal digits.
+ * Errors: MEMORY; NULL is returned. */
 TREK_API char *trek_plan_text(const trek_plan *plan);
-/* The reverse, bit for bit. A plan that was written by hand, or by an earlier version of trek, begins "trek-plan 1", ends
- * "end SIZE" and has no checksum. NULL and FORMAT, which names the line or says that the checksum does not match,
- * ARGUMENT, MEMORY. */
+/* Returns the plan of a text, with the same bits. The caller frees it. A plan that was written by hand or by an earlier
+ * version of trek begins with "trek-plan 1", ends with "end SIZE" and has no checksum.
+ * Errors: FORMAT, which names the line or says that the checksum is wrong. ARGUMENT, MEMORY. NULL is returned. */
 TREK_API trek_plan *trek_plan_parse(const char *text);
 
-/* The same in a file, written beside `path`, synced and renamed: a failed save leaves what was there. Errors: IO,
- * MEMORY; loading: FORMAT too, with path and line. */
+/* Saves the text of the plan to a file, which is written next to `path`, synced and renamed. On failure an earlier file stays.
+ * Errors: IO, MEMORY. */
 TREK_API trek_status trek_plan_save(const trek_plan *plan, const char *path);
+/* Loads a plan from a file. The caller frees it.
+ * Errors: IO, MEMORY, ARGUMENT. FORMAT, with the path and the line. NULL is returned. */
 TREK_API trek_plan *trek_plan_load(const char *path);
 
 TREK_END

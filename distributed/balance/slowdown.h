@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks of uneven speed without uneven hardware: after each batch a rank's own
- * thread is kept busy or asleep for as long as a slower device would have taken. For
- * examples and benchmarks. Balancer and El Che know nothing of it: they measure. */
+/* Simulates ranks of different speeds on equal hardware: after each batch the rank's thread is kept busy or asleep as long as
+ * a slower device would have needed. It is for examples and benchmarks. The balancer and El Che do not know about it: they
+ * measure. */
 #ifndef TREK_DISTRIBUTED_BALANCE_SLOWDOWN_H
 #define TREK_DISTRIBUTED_BALANCE_SLOWDOWN_H
 
@@ -9,25 +9,25 @@
 
 TREK_BEGIN
 
-/* From a batch on, until the next point, a batch takes this many times as long. */
+/* A change of the factor. From batch `from_batch` until the next point a batch takes `factor` times as long. */
 typedef struct trek_slowdown_point {
-    int64_t from_batch;
-    double factor;
+    int64_t from_batch; /* the first batch, from 0 */
+    double factor;      /* how many times as long a batch takes */
 } trek_slowdown_point;
 
-/* A value; the schedule stays the caller's and must outlive it. */
+/* How much slower a rank becomes. The caller keeps `schedule` and must not free it before. */
 typedef struct trek_slowdown {
-    double factor;                       /* a batch takes this many times as long; up to 1 (also 0): no slow-down */
-    const trek_slowdown_point *schedule; /* from its first point's batch on instead of `factor`; from_batch ascends. NULL: none */
-    int points;                          /* in schedule */
-    bool sleep; /* give the core away meanwhile, as a rank does that waits for a device; else keep it busy */
+    double factor;                       /* how many times as long a batch takes; up to 1 (also 0): no slowdown */
+    const trek_slowdown_point *schedule; /* replaces `factor` from its first batch on; from_batch ascends; default NULL */
+    int points;                          /* number of points in `schedule` */
+    bool sleep;                          /* frees the core, like a rank that waits for a device; default false: keeps it busy */
 } trek_slowdown;
 
-/* The factor at a batch, at least 1; 1 for NULL, and for a factor that is not finite. */
+/* Returns the factor at a batch, at least 1. It is 1 if `slowdown` is NULL or the factor is not finite. */
 TREK_API double trek_slowdown_factor(const trek_slowdown *slowdown, int64_t batch);
 
-/* After a batch that took the calling thread compute_ns: returns (factor - 1) * compute_ns later, at most an hour.
- * Nothing happens for NULL and for compute_ns <= 0. */
+/* Waits for (factor - 1) * compute_ns nanoseconds, at most an hour, after a batch that took compute_ns. It does nothing if
+ * `slowdown` is NULL or compute_ns <= 0. */
 TREK_API void trek_slowdown_apply(const trek_slowdown *slowdown, int64_t batch, int64_t compute_ns);
 
 TREK_END

@@ -1,23 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators: collectives among ranks.
  *
- * A handle belongs to one rank and is used by one thread at a time; only
- * trek_comm_abort may be called from any thread. All ranks make the same calls
- * in the same order. Every call carries its number, kind, dtype, count and a
- * deadline: if the ranks' calls differ, if one does not come in time, leaves or
- * aborts, all ranks get an error that names it (COMM, TIMEOUT, PEER, CANCELLED),
- * no data is touched, and every later call returns that error.
+ * A handle belongs to one rank and is used by one thread at a time. Only trek_comm_abort may be called from any thread. All
+ * ranks must make the same calls in the same order. Every call carries its number, kind, dtype, count and a deadline. If the
+ * calls of the ranks differ, or if a rank does not call in time, leaves or aborts, all ranks get an error that names it (COMM,
+ * TIMEOUT, PEER, CANCELLED). No data is changed then, and every later call returns that error.
  *
- * Reductions combine the ranks' values in rank order, so all ranks get the same
- * bits, run after run; 16-bit floats are summed in f32. Nothing allocates. Where NCCL
- * does it (sums and products of f32, f64 and integers in the memory of distinct GPUs), the
- * order is NCCL's: the same on all ranks. TREK_NCCL=0 in the environment goes without it,
- * TREK_NCCL=1 has it for a single rank, too; TREK_NCCL_LIBRARY names its file.
+ * Reductions combine the ranks' values in rank order, so that all ranks get the same bits, in every run. 16-bit floats are
+ * summed in f32. No call allocates memory. NCCL does the sums and products of f32, f64 and integers in the memory of distinct
+ * GPUs. The order is then NCCL's, the same on all ranks. TREK_NCCL=0 in the environment turns NCCL off, TREK_NCCL=1 uses it
+ * also for a single rank, and TREK_NCCL_LIBRARY names its library file.
  *
- * Processes of one machine reduce tensors of trek_comm_zeros, and the gradients of a trainer's
- * setup, where they are: a child of fork() sees what is written there later. Others are copied
- * through shared memory. If a process dies in the middle of a call between processes, the error says so,
- * and what the call was to compute is undefined. */
+ * Processes of one machine reduce tensors of trek_comm_zeros, and the gradients of trek_trainer_setup, without copying them: a
+ * child of fork() sees what is written there later. Other tensors are copied through shared memory. If a process dies during a
+ * call between processes, the error says so, and the result of the call is undefined. */
 #ifndef TREK_DISTRIBUTED_COMM_COMM_H
 #define TREK_DISTRIBUTED_COMM_COMM_H
 
@@ -25,78 +21,90 @@
 
 TREK_BEGIN
 
+/* A rank's handle of a communicator. */
 typedef struct trek_comm trek_comm;
 
-/* MEAN: floating dtypes only. MAX and MIN: NaN wins; of bool: any and all (the only ones for bool). */
+/* How a reduction combines values. TREK_MEAN is for floating dtypes only. In TREK_MAX and TREK_MIN NaN wins; for bool they are
+ * "any" and "all", and only these two are allowed for bool. */
 typedef enum trek_reduce_op { TREK_SUM, TREK_MEAN, TREK_MAX, TREK_MIN, TREK_PROD } trek_reduce_op;
 
-/* A group of n ranks (1..1024) that are threads of this process: writes n handles
- * to comms, rank r's at comms[r], each to be given back by trek_comm_free. devices
- * (n of them; NULL: cpu:0, cpu:1, ...): any, the same GPU twice, too. Tensors on
- * distinct GPUs go through NCCL where it is there, else through host memory.
+/* Makes a group of n ranks (1 to 1024) that are threads of this process, and writes the handle of rank r to comms[r]. Each
+ * handle is given back by trek_comm_free. `devices` are those of the ranks, [n], which may be any, also one GPU twice. NULL
+ * stands for cpu:0, cpu:1, ... Tensors on distinct GPUs are reduced by NCCL if it is available, otherwise through host memory.
  * Errors: ARGUMENT, DEVICE, MEMORY. */
 TREK_API trek_status trek_comm_local(const trek_device *devices, int n, trek_comm **comms);
-/* Gives a handle back. Ranks that call on are told that this one has left (PEER), as soon as what was made with it (a
- * trek_ddp, a trainer's setup) has gone, too. */
+/* Gives a handle back and sets *comm to NULL. Later calls of other ranks fail with PEER once everything that was made with
+ * this handle (a trek_ddp, the setup of a trainer) is freed, too. */
 TREK_API void trek_comm_free(trek_comm **comm);
 
+/* Options of trek_comm_init. */
 typedef struct trek_comm_opts {
-    const char
-        *engine; /* default NULL: what fits: shared memory on one machine, MPI, else Gloo. "shared", "mpi", "gloo": that one */
-    int rank, world_size;   /* of processes; world_size 0: both from the environment */
-    const char *address;    /* of process 0; NULL: from the environment, else 127.0.0.1 */
-    int port;               /* 0: from the environment */
-    const char *token; /* secret of the job, of at least 16 bytes where others than this machine reach process 0; NULL: of the
-                        * environment's TREK_TOKEN or TREK_TOKEN_FILE. "none": everybody on the network is trusted */
-    double deadline_s;      /* how long a call waits for the other processes without progress; 0: 600; TREK_OFF: forever. The
-                               first call also waits so long for all to join, at least 5 s; 0: 300 */
+    /* "shared" (shared memory of one machine), "mpi" or "gloo". Default NULL: the first that fits, in this order. */
+    const char *engine;
+    int rank;            /* the number of this process, from 0 */
+    int world_size;      /* number of processes; default 0: rank and world_size come from the environment */
+    const char *address; /* address of process 0; default: taken from the environment, otherwise 127.0.0.1 */
+    int port;            /* port of process 0; default: taken from the environment */
+    /* The secret of the job, at least 16 bytes if other machines can reach process 0. "none" trusts everybody on the network.
+     * Default: taken from the environment, TREK_TOKEN or TREK_TOKEN_FILE. */
+    const char *token;
+    /* Seconds that a call waits for other processes without progress (default 600). The first call waits the same time until
+     * all have joined, at least 5 s (default 300). TREK_OFF: no limit. */
+    double deadline_s;
 } trek_comm_opts;
 
-/* The communicator among the processes of the job, one rank for each process. The job is described by opts, or else by
- * the environment of trek-run, torchrun, Slurm or Open MPI; without any, a world of one. Joins the others the first
- * time; later calls of the process give one more handle to the same group (opts must agree). When the last handle has gone, the
- * next call joins the others anew, as often as all do so. Logs the world it found.
- * NULL and ARGUMENT (a contradictory environment, named), COMM, TIMEOUT, UNSUPPORTED (nothing here joins these machines: the
- * message says what to install), MEMORY. opts may be NULL. */
+/* Returns a handle of the communicator of the job's processes, which has one rank for each process. `opts` may be NULL. The
+ * job is described by `opts`, otherwise by the environment of trek-run, torchrun, Slurm or Open MPI. Without either it is a
+ * world of one process. The first call joins the other processes. Later calls return one more handle of the same group, and
+ * `opts` must agree. When the last handle is freed, the next call joins the others again, if all of them do so. The world is
+ * written to the log.
+ * Errors: ARGUMENT if the environment is contradictory. COMM, TIMEOUT, MEMORY. UNSUPPORTED if nothing installed can connect
+ * these machines; the message says what to install. NULL is returned. */
 TREK_API trek_comm *trek_comm_init(const trek_comm_opts *opts);
-/* How many processes opts and environment describe, without joining anyone; -1 and ARGUMENT if they contradict themselves. */
+/* Returns how many processes `opts` and the environment describe, without joining them. `opts` may be NULL.
+ * Errors: ARGUMENT if they are contradictory; -1 is returned. */
 TREK_API int trek_comm_world_described(const trek_comm_opts *opts);
-/* Says what this process does outside collectives ("save", "evaluate"; a literal): peers that wait know that it is
- * alive, as long as it is. NULL: training again. */
+/* Says what this process does between collectives, such as "save" or "evaluate". Processes that wait for it then know that it
+ * is alive, as long as it is. `phase` must be a string literal. NULL means that it trains again. */
 TREK_API void trek_comm_say(trek_comm *comm, const char *phase);
 
-/* The process among those of the group, from 0; how many these are. */
+/* Returns the rank of this handle in its group, from 0. */
 TREK_API int trek_comm_rank(const trek_comm *comm);
+/* Returns the number of ranks of the group. */
 TREK_API int trek_comm_world_size(const trek_comm *comm);
-/* How long a call waits for the other ranks: seconds; 0: 600; TREK_OFF: forever. */
+/* Sets how many seconds a call waits for the other ranks. 0 stands for 600, TREK_OFF for no limit. */
 TREK_API trek_status trek_comm_set_deadline(trek_comm *comm, double seconds);
 
-/* Tensors are contiguous, in host memory or on the rank's device (all ranks' calls alike, except that a
- * group may mix CPU and GPU ranks): SHAPE, DEVICE otherwise. On a device a call is in the order of the
- * calling thread's work there; it need not have happened when it returns. */
+/* --- collectives. Tensors must be contiguous, in host memory or on the rank's device. The calls of all ranks must be of the
+ * same kind of device, but a group may consist of CPU and GPU ranks.
+ * Errors: SHAPE or DEVICE otherwise. On a device a call is executed in the order of the calling thread's work there, and may
+ * not have finished when it returns. */
 
-/* Zeros, in the memory that all_reduce of this communicator is fastest in, where the device is a CPU and there is such
- * memory: it outlives the communicator. Not a collective. comm NULL, and any other device: trek_tensor_zeros. */
+/* Returns a new tensor of zeros in the memory in which trek_comm_all_reduce of this communicator is fastest, if the device is
+ * a CPU and such memory exists. The tensor can outlive the communicator. It is not a collective. If `comm` is NULL, and for
+ * other devices, it is as trek_tensor_zeros. */
 TREK_API trek_tensor *trek_comm_zeros(trek_comm *comm, trek_shape shape, trek_dtype dtype, trek_device device);
 
-/* Every rank's tensor becomes the combination of all ranks' tensors. */
+/* Replaces every rank's tensor by the combination of all ranks' tensors. */
 TREK_API trek_status trek_comm_all_reduce(trek_comm *comm, trek_tensor *tensor, trek_reduce_op op);
-/* Every rank's tensor becomes rank `root`'s. */
+/* Replaces every rank's tensor by that of rank `root`. */
 TREK_API trek_status trek_comm_broadcast(trek_comm *comm, trek_tensor *tensor, int root);
-/* all (world x part's elements) becomes the ranks' parts, in rank order. */
+/* Writes the parts of all ranks, in rank order, to `all`, which has world size times the elements of `part`. */
 TREK_API trek_status trek_comm_all_gather(trek_comm *comm, const trek_tensor *part, trek_tensor *all);
-/* part becomes the rank's share of the combination of all ranks' `all` (world x part's elements). */
+/* Writes the rank's part of the combination of all ranks' `all` to `part`. `all` has world size times the elements of `part`. */
 TREK_API trek_status trek_comm_reduce_scatter(trek_comm *comm, const trek_tensor *all, trek_tensor *part, trek_reduce_op op);
-/* Returns when every rank has called it. */
+/* Waits until every rank has called it. */
 TREK_API trek_status trek_comm_barrier(trek_comm *comm);
-/* A number of the program's own: *value becomes the combination of all ranks' values (a loss's mean, a count's sum). */
+/* Replaces *value by the combination of all ranks' values, for example the mean of a loss or the sum of a count. */
 TREK_API trek_status trek_comm_all_reduce_scalar(trek_comm *comm, double *value, trek_reduce_op op);
-/* Which of `total` samples are this rank's when they are divided evenly, in rank order: *count from *first on, none
- * left out and none twice. No communication; comm NULL: all. ARGUMENT. */
+/* Computes which of `total` samples belong to this rank when they are divided evenly in rank order: *count of them, from
+ * *first on. No sample is left out or counted twice. It does not communicate. If `comm` is NULL, all samples belong to the
+ * caller.
+ * Errors: ARGUMENT. */
 TREK_API trek_status trek_comm_samples(const trek_comm *comm, int64_t total, int64_t *first, int64_t *count);
 
-/* Ends the group from any thread: calls that wait, and all later ones, on all
- * ranks return CANCELLED with the reason (may be NULL). */
+/* Ends the group: calls that wait, and all later calls, return CANCELLED on all ranks, with the reason, which may be NULL. Any
+ * thread may call it. */
 TREK_API void trek_comm_abort(trek_comm *comm, const char *reason);
 
 TREK_END

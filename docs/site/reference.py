@@ -112,12 +112,12 @@ class Reference:
             lines += ["", *indented([f".. c:member:: {declaration(member)}", "", *indented(told(member))])]
         return int(root.find("location").get("line")), name, lines
 
-    def member(self, member, about):
+    def member(self, member):
         kind, name = member.get("kind"), member.findtext("name")
         text = told(member)
         if kind == "typedef" and not text and re.fullmatch(rf"struct {name} {name}", declaration(member)):
             text = ["Known by pointers only.", ""]
-        self.names[name] = bool(text) or about
+        self.names[name] = bool(text)
         if kind in DIRECTIVES:
             return [f".. c:{DIRECTIVES[kind]}:: {declaration(member)}", "", *indented(text)]
         if kind == "define":
@@ -150,7 +150,7 @@ class Reference:
                     continue
                 head = [title, "-" * (2 * len(title)), "", *about, ""] if title and first else []
                 first = first and not title
-                entries.append((line, head + self.member(member, bool(title))))
+                entries.append((line, head + self.member(member)))
         entries.sort(key=lambda entry: entry[0])
         body = [line for _, lines in entries for line in [*lines, ""]]
         listed = [match[1] for line in body for match in [re.match(r"\.\. c:\w+:: .*?(\w+)(?:\)?\(|\[|$)", line)] if match]

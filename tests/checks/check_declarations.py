@@ -26,7 +26,6 @@ UNCONVERTED = set("""
     autograd/losses.h
     autograd/norms.h
     autograd/offload.h
-    autograd/ops.h
     autograd/parts.h
     autograd/pointwise.h
     autograd/resample.h
@@ -117,7 +116,7 @@ UNCONVERTED = set("""
 
 # What the words of a comment may not be, and what to write. Names in code (with an underscore) are not looked at.
 DIALECT = [
-    (r"\belse\b", "write 'otherwise'"),
+    (r"(?<!thing )\belse\b", "write 'otherwise'"),
     (r"\b(?:is|are|there is|there are) none\b", "say what is missing: 'if x has no ...'"),
     (r"^Of ", "begin with what it does, as a whole sentence"),
     (r"\b(?:The same|Likewise)\b(?! \w+ (?:as|of)\b)(?! (?:as|shape|dtype|device|number|size|length|value)\b)", "say wholly what it does; name the other function where the details are equal"),

@@ -27,7 +27,6 @@ UNCONVERTED = set("""
     autograd/norms.h
     autograd/offload.h
     autograd/parts.h
-    autograd/pointwise.h
     autograd/resample.h
     autograd/spatial.h
     autograd/special.h

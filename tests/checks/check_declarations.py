@@ -17,7 +17,6 @@ import public
 
 UNCONVERTED = set("""
     autograd/autocast.h
-    autograd/backward.h
     autograd/embedding.h
     autograd/fft.h
     autograd/function.h
@@ -26,13 +25,10 @@ UNCONVERTED = set("""
     autograd/losses.h
     autograd/norms.h
     autograd/offload.h
-    autograd/parts.h
     autograd/resample.h
     autograd/spatial.h
     autograd/special.h
     autograd/statistics.h
-    autograd/take.h
-    autograd/var.h
     data/collate.h
     data/compose.h
     data/csv.h
@@ -140,11 +136,11 @@ DIALECT = [
     (r"\bpresent (?:scope|thread|device|rank|process)\b", "write 'current'"),
     (r"\bby its own\b|\bof its own\b(?= is)", "say whose"),
     (r"\b(?:ARGUMENT|SHAPE|DTYPE|STATE|DEVICE|MEMORY|UNSUPPORTED|SCOPE|PEER|TIMEOUT|IO|NAME|FORMAT): ", "write 'Fails with ARGUMENT if ...'"),
-    (r"(?:^|[.!?] )[^.!?]*;[^.!?;]*;", "at most one semicolon in a sentence: write sentences, or a list"),
     (r"[a-z,;.] {2,}[a-z(]", "two blanks between words"),
     (r" $", "a blank at the end"),
 ]
 DIALECT = [(re.compile(pattern), hint) for pattern, hint in DIALECT]
+STRUNG = (re.compile(r"(?:^|[.!?] )[^.!?]*;[^.!?;]*;"), "at most one semicolon in a sentence: write sentences, or a list")  # not of a field
 NOT_VERBS = {"As", "Its", "Is", "This", "Has", "Whether", "Gradients", "Sums", "Means", "Places", "Parts", "Elements", "Values", "Bits", "Rows", "Losses",
              "Pairs", "Windows", "Slices", "Samples", "Channels", "Bytes", "Samples", "Names", "Results", "Options", "Devices", "Weights", "Indices",
              "Always", "Was", "Does", "Numbers", "Powers", "Errors", "Statistics"}
@@ -169,9 +165,10 @@ class Check:
             for member in declaration.fields:
                 if member.kind == "field":
                     self.field(member, declaration)
+        of_fields = [member.comment for d in header.declarations for member in d.fields]
         for comment in header.comments:
             if comment.role != "licence":
-                self.words(comment)
+                self.words(comment, DIALECT if comment in of_fields else [*DIALECT, STRUNG])
 
     def fault(self, at, text):
         line = self.header.line(at)
@@ -209,9 +206,9 @@ class Check:
         elif member.comment and member.comment.text.count("\n") > 2:
             self.fault(member.comment.start, f"{of.name}.{member.name}: its comment has more than three lines")
 
-    def words(self, comment):
+    def words(self, comment, patterns):
         text = sentences(comment)
-        for pattern, hint in DIALECT:
+        for pattern, hint in patterns:
             for match in pattern.finditer(text):
                 line = comment.start + max(0, comment.text.find(match[0].split(" ")[0].strip("·.")))
                 self.fault(line, f"'{match[0].strip()[-60:]}': {hint}")

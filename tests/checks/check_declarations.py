@@ -18,17 +18,13 @@ import public
 UNCONVERTED = set("""
     autograd/autocast.h
     autograd/embedding.h
-    autograd/fft.h
     autograd/function.h
     autograd/gradcheck.h
     autograd/linalg.h
     autograd/losses.h
-    autograd/norms.h
     autograd/offload.h
     autograd/resample.h
     autograd/spatial.h
-    autograd/special.h
-    autograd/statistics.h
     data/collate.h
     data/compose.h
     data/csv.h
@@ -134,7 +130,6 @@ DIALECT = [
     (r"\bso many\b", "name the number"),
     (r"\b(?<!decimal )places\b", "write 'indices', 'positions' or 'elements'"),
     (r"\bpresent (?:scope|thread|device|rank|process)\b", "write 'current'"),
-    (r"\bby its own\b|\bof its own\b(?= is)", "say whose"),
     (r"\b(?:ARGUMENT|SHAPE|DTYPE|STATE|DEVICE|MEMORY|UNSUPPORTED|SCOPE|PEER|TIMEOUT|IO|NAME|FORMAT): ", "write 'Fails with ARGUMENT if ...'"),
     (r"[a-z,;.] {2,}[a-z(]", "two blanks between words"),
     (r" $", "a blank at the end"),

@@ -20,7 +20,6 @@ UNCONVERTED = set("""
     autograd/embedding.h
     autograd/function.h
     autograd/gradcheck.h
-    autograd/linalg.h
     autograd/losses.h
     autograd/offload.h
     autograd/resample.h

@@ -167,7 +167,7 @@ TABLE = [
     Difference("trapezoid", "value|gradient|second", "PyTorch nan", "autograd/pointwise.h", "A single point gives 0, whatever", has_nan_or_infinity),
     Difference("trapezoid", "gradient", "require gradients", "autograd/pointwise.h", "The result needs a gradient if y does, even if it has no elements"),
     Difference("nanmean", "gradient|second", "PyTorch nan", "autograd/pointwise.h", "It is NaN, with gradients of 0, if there are no such elements"),
-    Difference("matrix_norm", "gradient|second", "", "autograd/linalg.h", "are some of those that fit", lambda case: 1 <= case["args"]["order"] <= 3),
+    Difference("matrix_norm", "gradient|second", "", "autograd/linalg.h", "the gradient is one of several subgradients", lambda case: 1 <= case["args"]["order"] <= 3),
     Difference("elu", "gradient", "", "autograd/ops.h", "The derivative at NaN is 1 (PyTorch's depends on the element's position)", has_nan),
     Difference("elu", "second", "", "autograd/ops.h", "the second derivative at 0 is 0", has_zero),
     Difference("gelu.*|(linear|conv2d)_activation", "value|gradient|second", "nan", "autograd/ops.h", "At the infinities the result is the limit, where PyTorch gives NaN"),

@@ -20,7 +20,6 @@ UNCONVERTED = set("""
     autograd/embedding.h
     autograd/function.h
     autograd/gradcheck.h
-    autograd/losses.h
     autograd/offload.h
     autograd/resample.h
     autograd/spatial.h
@@ -144,7 +143,8 @@ ENDS = re.compile(r"[.:]$")
 def sentences(comment):
     """The words of a comment without code in backquotes and without indented examples."""
     lines = [re.sub(r"^\s*\* ?", "", line) for line in comment.text[2:-2].split("\n")]
-    lines = [line for line in lines if not re.match(r"    ", line)]
+    lines = [line for line in lines if not re.match(r"    ", line)]  # code
+    lines = [". " + line.strip(" -;") if re.match(r" +- ", line) else line for line in lines]  # an item of a list
     text = " ".join(line.strip() if re.search(r"\S", line) else "." for line in lines).strip()
     return re.sub(r"`[^`]*`", "`code`", re.sub(r"\.(?=\d)|\b(?:e\.g|i\.e|et al)\.|\.\.\.?(?=[\s,\])])|\btorch(?:\.\w+)+|\w\.(?=\w)", "·", text))
 

@@ -43,6 +43,10 @@ def body(comment):
         elif re.match(r"    ", lines[k]) and any(CODE.search(line) for line in lines[k:run]):
             shown += ["", "@code{.c}", *[line[4:] if line.startswith("    ") else line for line in lines[k:run]], "@endcode"]
             k = run
+        elif lines[k].startswith("  - "):
+            items = re.sub(r"\n +(?![ -])", " ", "\n".join(lines[k:run])).split("\n")
+            shown += ["<br>" + escaped(item.strip()) for item in items]
+            k = run
         else:
             alone = run == k + 1 and re.match(r"    ", lines[k])
             shown += ["", escaped(lines[k].strip())] if alone else ["<br>" + escaped(line.strip()) for line in lines[k:run]]

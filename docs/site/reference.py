@@ -65,8 +65,10 @@ def paragraphs(node):
 
 
 def tidy(text):
-    """Without the joints that inline markup does not need; a line never begins with what means a list."""
+    """Without the joints that inline markup does not need; a line begins with what means a list only if it is an item of one."""
     text = re.sub(r"\\ (?=\s|$)", "", re.sub(r"(^|\s)\\ (?=``)", r"\1", text.strip()))
+    if text.startswith("- "):
+        return text
     return re.sub(r"^([-+#]|\w+[.)])(?=\s)", r"\\\1", text)
 
 

@@ -143,9 +143,13 @@ ENDS = re.compile(r"[.:]$")
 def sentences(comment):
     """The words of a comment without code in backquotes and without indented examples."""
     lines = [re.sub(r"^\s*\* ?", "", line) for line in comment.text[2:-2].split("\n")]
-    lines = [line for line in lines if not re.match(r"    ", line)]  # code
-    lines = [". " + line.strip(" -;") if re.match(r" +- ", line) else line for line in lines]  # an item of a list
-    text = " ".join(line.strip() if re.search(r"\S", line) else "." for line in lines).strip()
+    told, listed = [], False
+    for line in lines:
+        item = re.match(r" +- ", line)
+        listed = bool(item) or listed and line.startswith("    ")
+        if listed or not line.startswith("    "):  # others are code
+            told.append(". " + line.strip(" -;") if item else line)
+    text = " ".join(line.strip() if re.search(r"\S", line) else "." for line in told).strip()
     return re.sub(r"`[^`]*`", "`code`", re.sub(r"\.(?=\d)|\b(?:e\.g|i\.e|et al)\.|\.\.\.?(?=[\s,\])])|\btorch(?:\.\w+)+|\w\.(?=\w)", "·", text))
 
 

@@ -121,8 +121,8 @@ TREK_API trek_var *trek_isfinite(trek_var *x);
 /* Returns a bool that is true where x is 0 (or false). */
 TREK_API trek_var *trek_logical_not(trek_var *x);
 /* Limits x to [low, high]. An infinite bound leaves that side open. Integers stay integers if both bounds are whole numbers, and
- * give f32 otherwise, also for an infinite bound. A NaN stays NaN, and the derivative at the bounds is 0. Fails with ARGUMENT if
- * x's floating dtype cannot hold a bound. */
+ * give f32 otherwise, also for an infinite bound; a bool gives i64 or f32. A NaN stays NaN, and the derivative at the bounds is
+ * 0. Fails with ARGUMENT if x's floating dtype cannot hold a bound. */
 TREK_API trek_var *trek_clamp(trek_var *x, double low, double high);
 
 /* -- with a number. An integer x stays an integer if the number is whole, and gives f32 if it has a fraction. trek_add_scalar,
@@ -132,7 +132,7 @@ TREK_API trek_var *trek_clamp(trek_var *x, double low, double high);
 TREK_API trek_var *trek_add_scalar(trek_var *x, double value);
 /* Computes x - value. Fails with DTYPE if x is bool. */
 TREK_API trek_var *trek_sub_scalar(trek_var *x, double value);
-/* Computes x value. A bool x gives i64 or f32. */
+/* Computes x times value. A bool x gives i64 or f32. */
 TREK_API trek_var *trek_mul_scalar(trek_var *x, double value);
 /* Computes x / value. Integers give f32, also for a whole value. */
 TREK_API trek_var *trek_div_scalar(trek_var *x, double value);
@@ -157,7 +157,7 @@ TREK_API trek_var *trek_ge_scalar(trek_var *x, double value);
 TREK_API trek_var *trek_add(trek_var *x, trek_var *y);
 /* Computes x - y. Fails with DTYPE if an input is bool. */
 TREK_API trek_var *trek_sub(trek_var *x, trek_var *y);
-/* Computes x y. For two bools it is "and". */
+/* Computes x times y. For two bools it is "and". */
 TREK_API trek_var *trek_mul(trek_var *x, trek_var *y);
 /* Computes x / y. Integers give f32. */
 TREK_API trek_var *trek_div(trek_var *x, trek_var *y);
@@ -342,7 +342,8 @@ TREK_API trek_var *trek_scatter_add(trek_var *x, trek_var *index, trek_var *sour
 TREK_API trek_var *trek_one_hot(trek_var *x, int64_t classes);
 
 /* -- sorting and choosing. A NaN is larger than all numbers, and -0 equals 0. Indices are i64; functions write them to *indices,
- *    which may be NULL, and set it to NULL on failure. Gradients go to the elements that were chosen. -- */
+ *    which may be NULL, and set it to NULL on failure. keepdim is as in reductions. Gradients go to the elements that were
+ *    chosen. -- */
 /* Returns the maximum along dim, and through *indices its index. Of equal elements the first counts, and a NaN wins. Fails with
  * SHAPE if the dimension has no elements. */
 TREK_API trek_var *trek_max_with_indices(trek_var *x, int dim, bool keepdim, trek_var **indices);
@@ -498,8 +499,8 @@ TREK_API trek_var *trek_bilinear(trek_var *x, trek_var *y, trek_var *weight, tre
 
 /* -- convolution and pooling of x [N, C, H, W]. Weight and bias have x's dtype; otherwise the call fails with DTYPE. -- */
 /* Computes a 2-D convolution. weight is [O, C/groups, kh, kw], bias [O]; bias and opts may be NULL. If x or weight lies channels
- * last in memory (trek_channels_last), the result does. Weights that are not finite may make gradients NaN anywhere, and results
- * NaN or not where the kernel covers padding. */
+ * last in memory (trek_channels_last), the result does. Weights that are not finite may make gradients NaN anywhere; whether they
+ * make results NaN where the kernel covers padding is not defined. */
 TREK_API trek_var *trek_conv2d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts);
 /* Computes trek_conv2d and applies the activation to the result. ReLU is part of the same step; GELU is a step of its own after
  * it. */
@@ -535,8 +536,7 @@ TREK_API trek_var *trek_layer_norm(trek_var *x, trek_var *weight, trek_var *bias
  * constants is a constant, also if weight or bias need a gradient. A hook on the sum, or its gradient from trek_grad, sees the
  * gradient from the sum's own uses, without the part that comes through the norm. */
 TREK_API trek_var *trek_add_layer_norm(trek_var *x, trek_var *branch, trek_var *weight, trek_var *bias, int normalized_dims,
-                                       double eps,
-                                       trek_var **residual);
+                                       double eps, trek_var **residual);
 /* Computes x / sqrt(mean(x^2) + eps) weight, with the mean over the last `normalized_dims` dimensions. weight has the shape of
  * these dimensions and may be NULL. Its dtype is x's, or f32 if x has 16 bits. */
 TREK_API trek_var *trek_rms_norm(trek_var *x, trek_var *weight, int normalized_dims, double eps);
@@ -591,8 +591,8 @@ typedef struct trek_recurrent_opts {
 /* Computes one layer of an LSTM in one direction, over all steps. Returns its outputs [T, N, H].
  *
  * Shapes: x is [T, N, in] (of [N, T, in], a transposed view), weight_ih [4 H, in], weight_hh [4 H, H], biases [4 H] or NULL. The
- * gates are in PyTorch's order i, f, g, o. hn and cn, which may be NULL, get the state [N, H] after each row's last step: step T
- * - 1, or step 0 if reverse is true. If T is 0 they are h0 and c0 (torch refuses T = 0). opts may be NULL.
+ * gates are in PyTorch's order i, f, g, o. hn and cn, which may be NULL, get the state [N, H] after each row's last step, which
+ * is step 0 if reverse is true. If T is 0 they are h0 and c0 (torch refuses T = 0). opts may be NULL.
  *
  * Lengths: elements beyond a row's length are ignored and get a gradient of 0, and the result is 0 there. hn and cn are those of
  * the row's own last step, as with torch's packed sequences; here a row may have no step and keeps h0 and c0. reverse begins at

@@ -1,16 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The differentiable ops. All take and give variables; results belong to the
- * innermost open scope; NULL in, NULL out. Names, broadcasting, promotion and
- * defaults are PyTorch's. Errors: SHAPE, DTYPE, DEVICE, SCOPE, MEMORY.
+/* The differentiable ops. They take and return variables. Names, broadcasting, promotion of dtypes and defaults are PyTorch's.
  *
- * Inputs on different CPUs (cpu:0 and cpu:1) are as on one; the result is on the calling rank's (cpu:0 outside ranks), if one
- * of them is, else on the first input's, and a leaf's gradient where the leaf is. Other devices do not mix (DEVICE).
+ * Ownership: a result belongs to the innermost open scope, and inputs are never consumed. A function that fails sets the calling
+ * thread's error and returns NULL (or -1). A function whose required input is NULL also returns NULL, so that a chain of calls
+ * needs one test, at its end.
  *
- * Dimensions may be negative (from the end). Lists of dimensions: trek_dims(0, -1);
- * trek_dims_none() means all of them in reductions, none in trek_flip.
- * Inputs of several dtypes are computed in the one they promote to (an integer beyond f16 is infinite there, a scalar too), and
- * gradients are rounded to an input's own dtype at the end. Gradients of 16-bit dtypes are computed in f32 where a formula
- * has several steps. */
+ * Dimensions may be negative, which counts from the end. Lists of dimensions are written trek_dims(0, -1). trek_dims_none() means
+ * all dimensions in reductions, and no dimension in trek_flip.
+ *
+ * Dtypes: inputs of several dtypes are computed in the dtype that they promote to. An integer beyond f16's range becomes infinite
+ * in f16, also if it is a scalar. Gradients are computed in the common dtype, or in f32 if that has 16 bits and the formula has
+ * several steps, and gradients are rounded to an input's own dtype at the end.
+ *
+ * Devices: inputs on different CPUs (cpu:0 and cpu:1) are used as if they were on one. The result is on the calling rank's CPU
+ * (cpu:0 outside ranks) if an input is on it, and on the first input's CPU otherwise. The gradient of a leaf is where the leaf
+ * is. Other devices do not mix.
+ *
+ * Errors: SHAPE stands for the status TREK_ERR_SHAPE, and so on. Every function fails with SHAPE if shapes do not fit, with DTYPE
+ * if it does not support a dtype, with DEVICE if devices do not mix, with SCOPE if no scope is open, and with MEMORY. Comments
+ * name these only where the rule is not obvious. */
 #ifndef TREK_AUTOGRAD_OPS_H
 #define TREK_AUTOGRAD_OPS_H
 
@@ -29,363 +37,585 @@
 
 TREK_BEGIN
 
-/* -- element-wise, any shape; integer inputs of the float functions give f32; on the CPU results keep the layout of their
- *    input -- */
+/* -- element-wise, any shape. The result has x's shape and, on the CPU, x's layout in memory. Where a comment says that integers
+ *    give f32, bool does so, too. -- */
+/* Computes -x. Dtypes: numbers, not bool. */
 TREK_API trek_var *trek_neg(trek_var *x);
-TREK_API trek_var *trek_abs(trek_var *x);         /* derivative 0 at 0 */
-TREK_API trek_var *trek_sign(trek_var *x);        /* of NaN 0, of bool a copy */
+/* Computes |x|. Dtypes: numbers, not bool. The derivative at 0 is 0. */
+TREK_API trek_var *trek_abs(trek_var *x);
+/* Returns -1, 0 or 1 for elements that are negative, zero or positive. A NaN gives 0. A bool is copied. */
+TREK_API trek_var *trek_sign(trek_var *x);
+/* Computes e^x. Integers give f32. */
 TREK_API trek_var *trek_exp(trek_var *x);
+/* Computes e^x - 1, precisely also where x is near 0. Integers give f32. */
 TREK_API trek_var *trek_expm1(trek_var *x);
+/* Computes the natural logarithm of x. Integers give f32. */
 TREK_API trek_var *trek_log(trek_var *x);
+/* Computes log(1 + x), precisely also where x is near 0. Integers give f32. */
 TREK_API trek_var *trek_log1p(trek_var *x);
+/* Computes the logarithm of x to base 2. Integers give f32. */
 TREK_API trek_var *trek_log2(trek_var *x);
+/* Computes the logarithm of x to base 10. Integers give f32. */
 TREK_API trek_var *trek_log10(trek_var *x);
+/* Computes the square root of x. Integers give f32. */
 TREK_API trek_var *trek_sqrt(trek_var *x);
+/* Computes 1 / sqrt(x). Integers give f32. */
 TREK_API trek_var *trek_rsqrt(trek_var *x);
+/* Computes 1 / x. Integers give f32. */
 TREK_API trek_var *trek_reciprocal(trek_var *x);
-TREK_API trek_var *trek_square(trek_var *x);      /* of bool: i64 */
+/* Computes x^2. A bool gives i64. */
+TREK_API trek_var *trek_square(trek_var *x);
+/* Computes the sine of x, in radians. Integers give f32. */
 TREK_API trek_var *trek_sin(trek_var *x);
+/* Computes the cosine of x, in radians. Integers give f32. */
 TREK_API trek_var *trek_cos(trek_var *x);
+/* Computes the tangent of x, in radians. Integers give f32. */
 TREK_API trek_var *trek_tan(trek_var *x);
+/* Computes the angle in [-pi/2, pi/2] whose sine is x. Integers give f32. */
 TREK_API trek_var *trek_asin(trek_var *x);
+/* Computes the angle in [0, pi] whose cosine is x. Integers give f32. */
 TREK_API trek_var *trek_acos(trek_var *x);
+/* Computes the angle in [-pi/2, pi/2] whose tangent is x. Integers give f32. */
 TREK_API trek_var *trek_atan(trek_var *x);
+/* Computes the hyperbolic sine of x. Integers give f32. */
 TREK_API trek_var *trek_sinh(trek_var *x);
+/* Computes the hyperbolic cosine of x. Integers give f32. */
 TREK_API trek_var *trek_cosh(trek_var *x);
+/* Computes the hyperbolic tangent of x. Integers give f32. */
 TREK_API trek_var *trek_tanh(trek_var *x);
+/* Computes the logistic function 1 / (1 + e^-x). Integers give f32. */
 TREK_API trek_var *trek_sigmoid(trek_var *x);
-TREK_API trek_var *trek_erf(trek_var *x);         /* second derivative 0 where x^2 overflows (PyTorch: NaN) */
-TREK_API trek_var *trek_relu(trek_var *x);        /* passes NaN on; derivative 0 at 0 */
-TREK_API trek_var *trek_gelu(trek_var *x); /* x Phi(x), exact (erf); at the infinities its limits, where PyTorch gives NaN */
-TREK_API trek_var *trek_gelu_tanh(trek_var *x);   /* its tanh approximation */
+/* Computes the error function. Integers give f32. Where x^2 overflows the second derivative is 0 (PyTorch: NaN). */
+TREK_API trek_var *trek_erf(trek_var *x);
+/* Computes max(x, 0). Dtypes: numbers, not bool. A NaN stays NaN, and the derivative at 0 is 0. */
+TREK_API trek_var *trek_relu(trek_var *x);
+/* Computes x Phi(x), where Phi is the standard normal distribution function, exactly, with erf. Dtypes: floating. At the
+ * infinities the result is the limit, where PyTorch gives NaN. */
+TREK_API trek_var *trek_gelu(trek_var *x);
+/* Computes the tanh approximation of trek_gelu, as torch's gelu with approximate="tanh". Dtypes: floating. */
+TREK_API trek_var *trek_gelu_tanh(trek_var *x);
+/* Computes x / (1 + e^-x), also known as swish. Dtypes: floating. */
 TREK_API trek_var *trek_silu(trek_var *x);
+/* Computes log(1 + exp(beta x)) / beta, and x itself where beta x > threshold. Dtypes: floating. The second derivative is 0 where
+ * beta x > threshold. */
 TREK_API trek_var *trek_softplus(trek_var *x, double beta, double threshold);
-    /* log(1 + exp(beta x)) / beta; x itself where beta x > threshold; second derivative 0 from there on */
+/* Computes x where x > 0, and negative_slope x elsewhere. Dtypes: floating. */
 TREK_API trek_var *trek_leaky_relu(trek_var *x, double negative_slope);
+/* Computes x where x > 0, and alpha (e^x - 1) elsewhere. Dtypes: floating. The derivative at NaN is 1 (PyTorch's depends on the
+ * element's position), and the second derivative at 0 is 0. */
 TREK_API trek_var *trek_elu(trek_var *x, double alpha);
-    /* derivative 1 at NaN (PyTorch's depends on the element's place), second one 0 at 0 */
+/* Rounds down to a whole number. Dtypes: numbers, not bool. The gradient is 0. */
 TREK_API trek_var *trek_floor(trek_var *x);
+/* Rounds up to a whole number. Dtypes: numbers, not bool. The gradient is 0. */
 TREK_API trek_var *trek_ceil(trek_var *x);
-TREK_API trek_var *trek_round(trek_var *x);       /* halves to even */
+/* Rounds to the nearest whole number, and halves to the even one. Dtypes: numbers, not bool. The gradient is 0. */
+TREK_API trek_var *trek_round(trek_var *x);
+/* Rounds towards 0 to a whole number. Dtypes: numbers, not bool. The gradient is 0. */
 TREK_API trek_var *trek_trunc(trek_var *x);
-TREK_API trek_var *trek_isnan(trek_var *x);       /* bool, as the next ones */
+/* Returns a bool that is true where x is NaN. */
+TREK_API trek_var *trek_isnan(trek_var *x);
+/* Returns a bool that is true where x is infinite. */
 TREK_API trek_var *trek_isinf(trek_var *x);
+/* Returns a bool that is true where x is neither infinite nor NaN. */
 TREK_API trek_var *trek_isfinite(trek_var *x);
+/* Returns a bool that is true where x is 0 (or false). */
 TREK_API trek_var *trek_logical_not(trek_var *x);
-/* Limits each element of x to [low, high]. The gradient passes where an element lies between the limits, and is 0 at a limit
- * and beyond; an infinite limit bounds nothing, so the gradient passes at that infinity, too (PyTorch: 0). */
+/* Limits x to [low, high]. An infinite bound leaves that side open. Integers stay integers if both bounds are whole numbers, and
+ * give f32 otherwise, also for an infinite bound; a bool gives i64 or f32. A NaN stays NaN. The derivative at a
+ * finite bound is 0; on an open side it is 1 at infinity, too (PyTorch: 0). Fails with ARGUMENT if x's floating dtype cannot hold
+ * a bound. */
 TREK_API trek_var *trek_clamp(trek_var *x, double low, double high);
-/* passes NaN on; infinities leave a side open; a bound that is no whole number, infinity too, makes integers f32; derivative 0 at
- * the bounds */
 
-/* -- with a number; a fractional number makes an integer input f32; comparisons of integers are exact. ARGUMENT: whole
- * numbers beyond i64 beside integers; an exponent or a bound that x's dtype does not hold (1e38 in f16). -- */
+/* -- with a number. An integer x stays an integer if the number is whole, and gives f32 if it has a fraction. trek_add_scalar,
+ *    trek_sub_scalar, trek_mul_scalar and trek_pow_scalar fail with ARGUMENT if x has an integer dtype and the number is whole
+ *    but beyond i64. -- */
+/* Computes x + value. A bool x gives i64 or f32. */
 TREK_API trek_var *trek_add_scalar(trek_var *x, double value);
-TREK_API trek_var *trek_sub_scalar(trek_var *x, double value); /* DTYPE: bool, as in all differences */
+/* Computes x - value. Fails with DTYPE if x is bool. */
+TREK_API trek_var *trek_sub_scalar(trek_var *x, double value);
+/* Computes x times value. A bool x gives i64 or f32. */
 TREK_API trek_var *trek_mul_scalar(trek_var *x, double value);
+/* Computes x / value. Integers give f32, also for a whole value. */
 TREK_API trek_var *trek_div_scalar(trek_var *x, double value);
+/* Computes x^value. A bool x gives i64 or f32. Derivatives are those of trek_pow. Fails with ARGUMENT if x has an integer dtype
+ * and value is a negative whole number, or if x's floating dtype cannot hold value (1e38 in f16). */
 TREK_API trek_var *trek_pow_scalar(trek_var *x, double value);
-    /* ARGUMENT: an integer to a negative whole power; exponents as in trek_pow */
-TREK_API trek_var *trek_eq_scalar(trek_var *x, double value); /* bool, as the next ones */
+/* Returns a bool that is true where x equals value; comparisons of integers are exact. */
+TREK_API trek_var *trek_eq_scalar(trek_var *x, double value);
+/* Returns a bool that is true where x differs from value; comparisons of integers are exact. */
 TREK_API trek_var *trek_ne_scalar(trek_var *x, double value);
+/* Returns a bool that is true where x < value; comparisons of integers are exact. */
 TREK_API trek_var *trek_lt_scalar(trek_var *x, double value);
+/* Returns a bool that is true where x <= value; comparisons of integers are exact. */
 TREK_API trek_var *trek_le_scalar(trek_var *x, double value);
+/* Returns a bool that is true where x > value; comparisons of integers are exact. */
 TREK_API trek_var *trek_gt_scalar(trek_var *x, double value);
+/* Returns a bool that is true where x >= value; comparisons of integers are exact. */
 TREK_API trek_var *trek_ge_scalar(trek_var *x, double value);
 
-/* -- two inputs, broadcast, promoted by PyTorch's table -- */
+/* -- two inputs, which broadcast and are promoted by PyTorch's table -- */
+/* Computes x + y. For two bools it is "or". */
 TREK_API trek_var *trek_add(trek_var *x, trek_var *y);
-TREK_API trek_var *trek_sub(trek_var *x, trek_var *y);     /* DTYPE: bool */
+/* Computes x - y. Fails with DTYPE if an input is bool. */
+TREK_API trek_var *trek_sub(trek_var *x, trek_var *y);
+/* Computes x times y. For two bools it is "and". */
 TREK_API trek_var *trek_mul(trek_var *x, trek_var *y);
-TREK_API trek_var *trek_div(trek_var *x, trek_var *y);     /* integers give f32 */
+/* Computes x / y. Integers give f32. */
+TREK_API trek_var *trek_div(trek_var *x, trek_var *y);
+/* Computes x^y. Dtypes: numbers; two bools fail with DTYPE. The derivative by x is 0 where y is 0, and the derivative by y is 0
+ * where x is 0 and y >= 0. An f32 beyond 2^24 is always even, so with such exponents the derivative of a negative x may have the
+ * other sign than PyTorch's. */
 TREK_API trek_var *trek_pow(trek_var *x, trek_var *y);
-/* derivatives by x 0 where y is 0, by y 0 where x is 0 and y >= 0; beyond 2^24 f32 has even exponents only, so derivatives of
- * negative x may have the other sign */
-TREK_API trek_var *trek_maximum(trek_var *x, trek_var *y); /* NaN wins; equal: half the gradient each; NaN: all of it to both */
+/* Computes the larger of x and y. A NaN wins over a number. Where x equals y, each gets half of the gradient; where the result is
+ * NaN, both get the whole gradient. */
+TREK_API trek_var *trek_maximum(trek_var *x, trek_var *y);
+/* Computes the smaller of x and y. A NaN wins over a number. Where x equals y, each gets half of the gradient; where the result
+ * is NaN, both get the whole gradient. */
 TREK_API trek_var *trek_minimum(trek_var *x, trek_var *y);
+/* Computes atan(x / y) in the right quadrant, in [-pi, pi]. Integers give f32. The derivatives at (0, 0) are 0. The derivatives
+ * of integers are computed in f32 (PyTorch's -x and its squares wrap around). */
 TREK_API trek_var *trek_atan2(trek_var *x, trek_var *y);
-/* atan(x / y) in the right quadrant; derivatives 0 at (0, 0), of integers as numbers (PyTorch's -x and squares of them wrap) */
+/* Computes the remainder of x / y with y's sign, as Python's %. Dtypes: numbers, not bool. It is exact, also where x / y
+ * overflows (PyTorch: NaN). A y of 0 gives NaN. Fails with ARGUMENT if y has an integer dtype and holds a 0. */
 TREK_API trek_var *trek_remainder(trek_var *x, trek_var *y);
-    /* sign of y; by zero: NaN, or ARGUMENT for integers; exact, also where x / y overflows (PyTorch: NaN) */
-TREK_API trek_var *trek_eq(trek_var *x, trek_var *y);      /* bool, as the next ones */
+/* Returns a bool that is true where x equals y. */
+TREK_API trek_var *trek_eq(trek_var *x, trek_var *y);
+/* Returns a bool that is true where x differs from y. */
 TREK_API trek_var *trek_ne(trek_var *x, trek_var *y);
+/* Returns a bool that is true where x < y. */
 TREK_API trek_var *trek_lt(trek_var *x, trek_var *y);
+/* Returns a bool that is true where x <= y. */
 TREK_API trek_var *trek_le(trek_var *x, trek_var *y);
+/* Returns a bool that is true where x > y. */
 TREK_API trek_var *trek_gt(trek_var *x, trek_var *y);
+/* Returns a bool that is true where x >= y. */
 TREK_API trek_var *trek_ge(trek_var *x, trek_var *y);
+/* Returns a bool that is true where both x and y are true; a number is true if it is not 0. */
 TREK_API trek_var *trek_logical_and(trek_var *x, trek_var *y);
+/* Returns a bool that is true where x or y is true; a number is true if it is not 0. */
 TREK_API trek_var *trek_logical_or(trek_var *x, trek_var *y);
+/* Returns a bool that is true where exactly one of x and y is true; a number is true if it is not 0. */
 TREK_API trek_var *trek_logical_xor(trek_var *x, trek_var *y);
-TREK_API trek_var *trek_where(trek_var *condition, trek_var *x, trek_var *y); /* condition: bool */
-TREK_API trek_var *trek_masked_fill(trek_var *x, trek_var *mask, double value); /* value as trek_fill_'s */
+/* Returns x where the condition is true, and y elsewhere. The three broadcast. Fails with DTYPE if condition is not bool. */
+TREK_API trek_var *trek_where(trek_var *condition, trek_var *x, trek_var *y);
+/* Returns x with value where mask is true. Both broadcast. Fails with DTYPE if mask is not bool, and with ARGUMENT if x's dtype
+ * cannot hold value, as trek_fill_ does. */
+TREK_API trek_var *trek_masked_fill(trek_var *x, trek_var *mask, double value);
 
-/* -- in place, under no_grad only (STATE); x keeps shape and dtype; return x. Computed in the dtype that both promote to,
- * then rounded into x: DTYPE where that is floating and x integer, or not bool and x bool. ARGUMENT where several elements
- * of x lie in one place (an expanded view), or where x and y share places without being the same view. -- */
+/* -- in place. These functions change x, keep its shape and dtype, and return x. They are computed in the dtype that both inputs
+ *    promote to, then rounded into x. They fail with STATE unless gradients are off (trek_no_grad_begin). They fail with DTYPE if
+ *    the result is floating and x is not, or if x is bool and the result is not. They fail with ARGUMENT if several elements of x
+ *    share memory (an expanded view), or if x and y overlap in memory without being the same view. -- */
+/* Adds y to x in place. */
 TREK_API trek_var *trek_add_(trek_var *x, trek_var *y);
+/* Subtracts y from x in place. Fails with DTYPE if an input is bool. */
 TREK_API trek_var *trek_sub_(trek_var *x, trek_var *y);
+/* Multiplies x by y in place. */
 TREK_API trek_var *trek_mul_(trek_var *x, trek_var *y);
+/* Divides x by y in place. */
 TREK_API trek_var *trek_div_(trek_var *x, trek_var *y);
+/* Sets all elements of x, which may have any strides, to value. Fails with ARGUMENT if x's dtype cannot hold value: a negative
+ * number in u8, where torch wraps whole numbers around, or 1e38 in f16, which torch refuses for some shapes only. */
 TREK_API trek_var *trek_fill_(trek_var *x, double value);
-/* x of any strides, converted; ARGUMENT: a number that x's dtype does not hold (a negative one in u8, where torch wraps whole
- * ones; 1e38 in f16, where torch does so of some shapes) */
+/* Copies y into x. y is expanded to x's shape and converted to x's dtype, whatever both are. Copying x to itself does nothing. */
 TREK_API trek_var *trek_copy_(trek_var *x, trek_var *y);
-    /* y expanded to x's shape, converted to x's dtype, whichever; x itself: nothing happens */
 
-/* -- reductions -- */
-TREK_API trek_var *trek_sum(trek_var *x, trek_dims_list dims, bool keepdim);  /* integers and bool give i64 */
-TREK_API trek_var *trek_mean(trek_var *x, trek_dims_list dims, bool keepdim); /* floating dtypes */
-/* Prod's derivative is the product of the others, as it is: NaN where two zeros meet an infinity (PyTorch: 0), and with
- * create_graph a number where x is the one NaN or infinity (else, and in PyTorch: NaN). */
-TREK_API trek_var *trek_prod(trek_var *x, trek_dims_list dims, bool keepdim); /* integers and bool give i64 */
+/* -- reductions over dims, or over all dimensions if dims is trek_dims_none(). With keepdim reduced dimensions stay, with size 1;
+ *    without it they are removed. -- */
+/* Computes the sum. Integers and bool give i64. */
+TREK_API trek_var *trek_sum(trek_var *x, trek_dims_list dims, bool keepdim);
+/* Computes the mean. Dtypes: floating. */
+TREK_API trek_var *trek_mean(trek_var *x, trek_dims_list dims, bool keepdim);
+/* Computes the product. Integers and bool give i64. The gradient of an element is the product of the remaining elements,
+ * evaluated literally: two zeros and an infinity give NaN (PyTorch: 0). With create_graph the gradient is a number where x is the
+ * only NaN or infinity; without it, and in PyTorch, it is NaN there. */
+TREK_API trek_var *trek_prod(trek_var *x, trek_dims_list dims, bool keepdim);
+/* Computes the maximum. A NaN wins. Equal elements share the gradient, or the NaNs do, as in torch.max(x); torch.amax gives NaN
+ * to all elements. Fails with SHAPE if a reduced dimension has no elements. */
 TREK_API trek_var *trek_max(trek_var *x, trek_dims_list dims, bool keepdim);
-/* values; SHAPE over no elements; equal ones share the gradient, or the NaNs do, as in torch.max(x) (amax gives NaN to all) */
+/* Computes the minimum. A NaN wins. Gradients and errors are those of trek_max. */
 TREK_API trek_var *trek_min(trek_var *x, trek_dims_list dims, bool keepdim);
+/* Returns the index of the maximum, the first one of equal elements, as i64. It takes one dimension, or trek_dims_none() for the
+ * index in the flattened x. Dtypes: numbers, not bool. Fails with SHAPE if a reduced dimension has no elements. */
 TREK_API trek_var *trek_argmax(trek_var *x, trek_dims_list dims, bool keepdim);
-    /* i64; one dim or all; first of equals; SHAPE over no elements */
+/* Returns the index of the minimum, the first one of equal elements, as i64. Dimensions, dtypes and errors are those of
+ * trek_argmax. */
 TREK_API trek_var *trek_argmin(trek_var *x, trek_dims_list dims, bool keepdim);
+/* Returns whether any element is true or not 0. The result is bool, also for u8 (PyTorch returns u8 there, from the time before
+ * it had bool). */
 TREK_API trek_var *trek_any(trek_var *x, trek_dims_list dims, bool keepdim);
-    /* bool, of u8 too: PyTorch's u8 there is from before it had bool */
+/* Returns whether all elements are true or not 0. The result is bool, also for u8, as that of trek_any. */
 TREK_API trek_var *trek_all(trek_var *x, trek_dims_list dims, bool keepdim);
+/* Computes the variance with Bessel's correction (divided by n - 1); trek_variance_with takes others. Dtypes: floating. */
 TREK_API trek_var *trek_variance(trek_var *x, trek_dims_list dims, bool keepdim);
-    /* variance, Bessel-corrected; others: trek_variance_with */
+/* Computes the standard deviation, the square root of trek_variance. It is correct even if the variance would overflow. Dtypes:
+ * floating. The gradient is 0 where all elements are equal. */
 TREK_API trek_var *trek_std(trek_var *x, trek_dims_list dims, bool keepdim);
-    /* its root, also where the variance overflows; derivative 0 where nothing varies */
+/* Computes the p-norm for any p. Integers give f32. Where the norm is 0 the subgradient is 0, and for p below 1 it is also 0 at
+ * elements that are 0. Fails with SHAPE if p < 0 and a reduced dimension has no elements. */
 TREK_API trek_var *trek_norm(trek_var *x, double p, trek_dims_list dims, bool keepdim);
-    /* p-norm, any p; subgradient 0 where the norm is 0, and below p = 1 at elements that are 0; SHAPE for p < 0 over nothing */
+/* Computes log(sum of e^x) without overflow. Integers give f32. */
 TREK_API trek_var *trek_logsumexp(trek_var *x, trek_dims_list dims, bool keepdim);
+/* Computes running sums along dim; the result has x's shape. Integers and bool give i64. */
 TREK_API trek_var *trek_cumsum(trek_var *x, int dim);
-/* The logarithm of the running sum of e^x, without overflow; floating dtypes. Derivatives are numbers where PyTorch's are NaN for
- * a gradient of 0; beside what is not finite second derivatives may be NaN. */
+/* Computes the logarithm of the running sum of e^x along dim, without overflow. Dtypes: floating. Where the incoming gradient is
+ * 0 derivatives are numbers (PyTorch: NaN). Next to elements that are not finite second derivatives may be NaN. */
 TREK_API trek_var *trek_logcumsumexp(trek_var *x, int dim);
-TREK_API trek_var *trek_softmax(trek_var *x, int dim); /* floating dtypes, also of no elements (where torch takes others) */
+/* Computes e^x / sum of e^x along dim. Dtypes: floating, also if x has no elements (torch then accepts other dtypes). */
+TREK_API trek_var *trek_softmax(trek_var *x, int dim);
+/* Computes log(softmax(x)) along dim in one precise step. Dtypes: floating, as in trek_softmax. */
 TREK_API trek_var *trek_log_softmax(trek_var *x, int dim);
 
-/* -- shapes; views where strides allow -- */
-TREK_API trek_var *trek_reshape(trek_var *x, trek_shape shape);   /* one size may be -1 */
+/* -- shapes. Results are views of x where strides allow it, and copies otherwise. -- */
+/* Returns x with another shape of as many elements. One size may be -1 and is computed. */
+TREK_API trek_var *trek_reshape(trek_var *x, trek_shape shape);
+/* Joins the dimensions from start_dim to end_dim, both included, into one. */
 TREK_API trek_var *trek_flatten(trek_var *x, int start_dim, int end_dim);
+/* Replaces dimension dim by dimensions of the given sizes. One size at least is needed, and one may be -1 and is computed. Fails
+ * with SHAPE if the product of the sizes differs from dim's size. */
 TREK_API trek_var *trek_unflatten(trek_var *x, int dim, trek_shape sizes);
-    /* dim as dimensions of these sizes, one at least, of which one may be -1; SHAPE where they are not as many elements */
-TREK_API trek_var *trek_expand(trek_var *x, trek_shape shape);    /* -1 keeps a size */
+/* Returns a view of x in which dimensions of size 1 are repeated to the given sizes. A size of -1 stays as it is, and further
+ * dimensions may be added in front. */
+TREK_API trek_var *trek_expand(trek_var *x, trek_shape shape);
+/* Returns a view of x with its dimensions in the order of dims, which lists each of them once. */
 TREK_API trek_var *trek_permute(trek_var *x, trek_dims_list dims);
+/* Returns a view of x with two dimensions exchanged. */
 TREK_API trek_var *trek_transpose(trek_var *x, int first, int second);
+/* Removes dimension dim if its size is 1; otherwise the shape stays as it is. */
 TREK_API trek_var *trek_squeeze(trek_var *x, int dim);
+/* Inserts a dimension of size 1 at dim. */
 TREK_API trek_var *trek_unsqueeze(trek_var *x, int dim);
+/* Returns a view of `length` elements along dim from `start` on. */
 TREK_API trek_var *trek_narrow(trek_var *x, int dim, int64_t start, int64_t length);
+/* Returns a view of the slice at `index` along dim, without that dimension. */
 TREK_API trek_var *trek_select(trek_var *x, int dim, int64_t index);
+/* Returns x itself if it is contiguous in memory, and a contiguous copy otherwise. */
 TREK_API trek_var *trek_contiguous(trek_var *x);
-TREK_API trek_var *trek_clone(trek_var *x);       /* contiguous (PyTorch's keeps the layout) */
+/* Returns a contiguous copy of x (PyTorch's keeps x's layout). */
+TREK_API trek_var *trek_clone(trek_var *x);
+/* Converts x to a dtype. Returns x itself if it has that dtype. */
 TREK_API trek_var *trek_cast(trek_var *x, trek_dtype dtype);
+/* Moves x to a device, and its gradient back. Returns x itself if it is on that device. */
 TREK_API trek_var *trek_to(trek_var *x, trek_device device);
-TREK_API trek_var *trek_flip(trek_var *x, trek_dims_list dims); /* trek_dims_none(): a copy, as PyTorch's */
+/* Reverses the order along the listed dimensions, as a copy. trek_dims_none() lists no dimension: the result is a plain copy, as
+ * PyTorch's. */
+TREK_API trek_var *trek_flip(trek_var *x, trek_dims_list dims);
+/* Returns a copy of the matrices in the last two dimensions with 0 above diagonal number `diagonal` (0 is the main one, positive
+ * numbers lie above it). Fails with SHAPE if x has fewer than two dimensions. */
 TREK_API trek_var *trek_tril(trek_var *x, int64_t diagonal);
+/* Returns a copy of the matrices in the last two dimensions with 0 below diagonal number `diagonal` (0 is the main one, positive
+ * numbers lie above it). Fails with SHAPE if x has fewer than two dimensions. */
 TREK_API trek_var *trek_triu(trek_var *x, int64_t diagonal);
-TREK_API trek_var *trek_cat(trek_var *const *list, int count, int dim); /* all of as many dimensions (torch passes over [0]) */
+/* Joins `count` variables along dim. They have the same number of dimensions (torch skips tensors of shape [0]) and the same
+ * sizes except along dim. Their dtypes promote. */
+TREK_API trek_var *trek_cat(trek_var *const *list, int count, int dim);
+/* Joins `count` variables of one shape along a new dimension dim. Their dtypes promote. */
 TREK_API trek_var *trek_stack(trek_var *const *list, int count, int dim);
-/* Parts of `size` along dim (the last may be shorter), written to parts (room for `capacity`; ARGUMENT if that is too little);
- * returns their number, -1 on failure. Of an empty dimension: one empty part, for which size may be 0. */
+/* Splits x along dim into parts of `size` elements, the last of which may be shorter. It writes them, as views, to parts, which
+ * has `capacity` elements, and returns their number, or -1 on failure. An empty dimension gives one empty part, for which size
+ * may be 0. Fails with ARGUMENT if there are more parts than capacity. */
 TREK_API int trek_split(trek_var *x, int64_t size, int dim, trek_var **parts, int capacity);
-/* At most `chunks` parts of equal size (the last may be shorter); of an empty dimension `chunks` empty ones. */
+/* Splits x along dim into at most `chunks` parts of equal size, the last of which may be shorter. It writes them, as views, to
+ * parts, which has `capacity` elements, and returns their number, or -1 on failure. An empty dimension gives `chunks` empty
+ * parts. Fails with ARGUMENT if there are more parts than capacity. */
 TREK_API int trek_chunk(trek_var *x, int chunks, int dim, trek_var **parts, int capacity);
-/* The slices along dim, without that dimension, as views; of an empty dimension none: 0. Errors as trek_split's. */
+/* Splits x into its slices along dim, without that dimension. It writes them, as views, to parts, which has `capacity` elements,
+ * and returns their number, or -1 on failure. An empty dimension gives no slices and 0. Fails with ARGUMENT if there are more
+ * slices than capacity. */
 TREK_API int trek_unbind(trek_var *x, int dim, trek_var **parts, int capacity);
-TREK_API trek_var *trek_index_select(trek_var *x, trek_var *index, int dim);           /* index: 1-D, any integer dtype */
+/* Returns a copy of the slices of x at the given indices along dim. index is 1-D (or a scalar) and has any integer dtype;
+ * negative indices fail with ARGUMENT, as all that are out of range. */
+TREK_API trek_var *trek_index_select(trek_var *x, trek_var *index, int dim);
+/* Returns x with the slices of source added at the given indices along dim. index is 1-D and has any integer dtype; source has
+ * x's shape except along dim, where it has as many slices as index, and x's dtype. Indices are checked even if there is nothing
+ * to add (torch checks them for some shapes only). 16-bit dtypes are added in f32 and rounded once. */
 TREK_API trek_var *trek_index_add(trek_var *x, trek_var *index, trek_var *source, int dim);
-    /* indices are checked, also where nothing is added (torch: of some shapes); 16 bits are added in f32, rounded once */
-TREK_API trek_var *trek_gather(trek_var *x, trek_var *index, int dim);                 /* index: x's ndim, i64 or i32 */
+/* Returns the elements of x whose index along dim is given by index, and whose other indices are those of the element of index.
+ * index has as many dimensions as x and any integer dtype; along other dimensions it may be smaller than x. The result has
+ * index's shape. */
+TREK_API trek_var *trek_gather(trek_var *x, trek_var *index, int dim);
+/* Returns x with the elements of source added at the indices along dim that index gives. index has as many dimensions as x and
+ * any integer dtype, and is nowhere larger than source, nor, except along dim, than x. source has x's dtype. */
 TREK_API trek_var *trek_scatter_add(trek_var *x, trek_var *index, trek_var *source, int dim);
-TREK_API trek_var *trek_one_hot(trek_var *x, int64_t classes);                         /* i64; classes -1: largest + 1 */
+/* Returns for each element of x, a class number of an integer dtype, a row of `classes` elements that is 1 at that number and 0
+ * elsewhere. The result has shape [..., classes] and dtype i64. If classes is -1 it is the largest number + 1, for which the call
+ * synchronises with the GPU. */
+TREK_API trek_var *trek_one_hot(trek_var *x, int64_t classes);
 
-/* -- sorting and choosing. NaN is larger than all numbers, -0 equals 0. Places are i64, through the last parameter (may be NULL;
- * NULL on failure); gradients go to the elements taken. -- */
-/* The extreme along one dimension and its place, the first of equals (of NaNs, which win). SHAPE over no elements. */
+/* -- sorting and choosing. A NaN is larger than all numbers, and -0 equals 0. Indices are i64; functions write them to *indices,
+ *    which may be NULL, and set it to NULL on failure. keepdim is as in reductions. Gradients go to the elements that were
+ *    chosen. -- */
+/* Returns the maximum along dim, and through *indices its index. Of equal elements the first counts, and a NaN wins. Fails with
+ * SHAPE if the dimension has no elements. */
 TREK_API trek_var *trek_max_with_indices(trek_var *x, int dim, bool keepdim, trek_var **indices);
+/* Returns the minimum along dim, and through *indices its index. Of equal elements the first counts, and a NaN wins. Fails with
+ * SHAPE if the dimension has no elements. */
 TREK_API trek_var *trek_min_with_indices(trek_var *x, int dim, bool keepdim, trek_var **indices);
-/* Always stable: equal elements stay in their order, descending, too. UNSUPPORTED: lines of 2^32 elements. */
+/* Returns the elements sorted along dim, and through *indices where each was. It is always stable: equal elements keep their
+ * order, also if `descending` is true. Fails with UNSUPPORTED if dim has 2^32 elements or more. */
 TREK_API trek_var *trek_sort(trek_var *x, int dim, bool descending, trek_var **indices);
+/* Returns the indices that sort x along dim, as trek_sort writes them. */
 TREK_API trek_var *trek_argsort(trek_var *x, int dim, bool descending);
-/* The k largest (or smallest), in order, which is what trek_sort's first k are. ARGUMENT: k beyond the dimension,
- * or 0 of a tensor without dimensions. */
+/* Returns the k largest (or smallest) elements along dim, in the order of trek_sort, and through *indices where they were. Fails
+ * with ARGUMENT if k is larger than the dimension, or if k is 0 and x has no dimensions. */
 TREK_API trek_var *trek_topk(trek_var *x, int64_t k, int dim, bool largest, trek_var **indices);
-/* The k-th smallest, counted from 1; of equals as trek_sort orders them. */
+/* Returns the k-th smallest element along dim, counted from 1, and through *indices where it was. Equal elements are ordered as
+ * by trek_sort. Dtypes: numbers, not bool. Fails with ARGUMENT if k is outside [1, size of the dimension]. */
 TREK_API trek_var *trek_kthvalue(trek_var *x, int64_t k, int dim, bool keepdim, trek_var **indices);
-/* The lower one of two; of a line with a NaN the first NaN. SHAPE over no elements. nanmedian passes over them. */
+/* Returns the median along dim, and through *indices where it was. For an even number of elements it is the lower of the two
+ * middle values, and a row with a NaN yields its first NaN. Dtypes: numbers, not bool. Fails with SHAPE if the dimension has no
+ * elements. */
 TREK_API trek_var *trek_median(trek_var *x, int dim, bool keepdim, trek_var **indices);
+/* Returns the median along dim of the elements that are not NaN, and through *indices where it was. A row of NaNs alone yields
+ * NaN. Details and errors are those of trek_median. */
 TREK_API trek_var *trek_nanmedian(trek_var *x, int dim, bool keepdim, trek_var **indices);
-/* q of f32 or f64, as x, without dimensions or 1-D (then its dimension comes first); ARGUMENT: outside [0, 1], for which a GPU is
- * waited for. NaN for a line with a NaN. */
+/* Returns the q-quantiles along dim. q has x's dtype, f32 or f64, and is a scalar or 1-D; a 1-D q adds its dimension in front. A
+ * row with a NaN yields NaN. The call synchronises with the GPU to check q. Fails with ARGUMENT if q is outside [0, 1]. */
 TREK_API trek_var *trek_quantile(trek_var *x, trek_var *q, int dim, bool keepdim, trek_interpolation interpolation);
-/* The same, but NaNs are left out; a line that has nothing but NaNs gives NaN. */
+/* Returns the q-quantiles along dim of the elements that are not NaN. A row of NaNs alone yields NaN. q and errors are those of
+ * trek_quantile. */
 TREK_API trek_var *trek_nanquantile(trek_var *x, trek_var *q, int dim, bool keepdim, trek_interpolation interpolation);
-TREK_API trek_var *trek_cummax(trek_var *x, int dim, trek_var **indices); /* the last of equals; from a NaN on NaN */
+/* Returns running maxima along dim, and through *indices where they are. Of equal elements the last one's index is reported. From
+ * the first NaN on all results are NaN. */
+TREK_API trek_var *trek_cummax(trek_var *x, int dim, trek_var **indices);
+/* Returns running minima along dim, and through *indices where they are. Of equal elements the last one's index is reported. From
+ * the first NaN on all results are NaN. */
 TREK_API trek_var *trek_cummin(trek_var *x, int dim, trek_var **indices);
+/* Computes running products along dim. Integers and bool give i64. Gradients are right also where x is 0. Where x is not finite,
+ * derivatives may be NaN elsewhere than PyTorch's. */
 TREK_API trek_var *trek_cumprod(trek_var *x, int dim);
-/* integers and bool give i64; derivatives at zeros, too; where x is not finite, derivatives may be NaN elsewhere than PyTorch's
- */
-/* Where values belong in sorted (1-D, or with x's leading dimensions): i64; the first place whose element is not below (right: is
- * above). DTYPE: two dtypes. */
+/* Returns for each element of x the index, i64, at which it would be inserted into `sorted` to keep the order: the index of the
+ * first element that is not smaller or, if `right` is true, of the first element that is larger. sorted is 1-D, or has x's
+ * leading dimensions. Fails with DTYPE if the two dtypes differ. */
 TREK_API trek_var *trek_searchsorted(trek_var *sorted, trek_var *x, bool right);
-/* trek_searchsorted in an unsorted sequence; sorter is trek_argsort of it along its last dimension. */
+/* Computes trek_searchsorted in a sequence that is not sorted. sorter, i64, is the trek_argsort of it along its last
+ * dimension. */
 TREK_API trek_var *trek_searchsorted_by(trek_var *sequence, trek_var *sorter, trek_var *x, bool right);
+/* Returns for each element of x the index, i64, of the bucket between sorted 1-D boundaries in which it lies. Details are those
+ * of trek_searchsorted. */
 TREK_API trek_var *trek_bucketize(trek_var *x, trek_var *boundaries, bool right);
 
-/* -- places: their number lies in the data, so a GPU is waited for, but in scatter and index_fill -- */
-TREK_API trek_var *trek_nonzero(trek_var *x);                     /* i64 [n, dimensions], in row-major order */
-TREK_API trek_var *trek_masked_select(trek_var *x, trek_var *mask); /* both broadcast; 1-D; mask: bool */
-/* The values of x in order, 1-D (a NaN is unlike all, also others); through *inverse where each element of x is among them,
- * through *counts how often each is there; either may be NULL. No gradient. */
+/* -- indexing. Where the size of a result depends on the data the call synchronises with the GPU; trek_scatter, its variants,
+ *    trek_index_fill and trek_index_put do not. An index out of range fails with ARGUMENT, which a GPU may report in a later
+ *    call. -- */
+/* Returns the indices of the elements that are not 0, i64 [n, dimensions of x], in row-major order. */
+TREK_API trek_var *trek_nonzero(trek_var *x);
+/* Returns the elements of x at which mask is true, 1-D, in row-major order. Both broadcast. Fails with DTYPE if mask is not
+ * bool. */
+TREK_API trek_var *trek_masked_select(trek_var *x, trek_var *mask);
+/* Returns the different values of x, 1-D and sorted. Each NaN counts as a value of its own. Through *inverse, of x's shape, it
+ * writes where each element of x is among them, and through *counts how often each occurs; either pointer may be NULL. It has no
+ * gradient. */
 TREK_API trek_var *trek_unique(trek_var *x, trek_var **inverse, trek_var **counts);
-/* The same, but only neighbours that are equal are made one; the values stay in x's order. */
+/* Returns the values of the flattened x with runs of equal neighbours reduced to one element, in x's order. *inverse and *counts
+ * are those of trek_unique. It has no gradient. */
 TREK_API trek_var *trek_unique_consecutive(trek_var *x, trek_var **inverse, trek_var **counts);
-/* How often each of 0, 1, .. is there (i64), or the sum of its weights (f32 as f32, others as f64); of size minlength at least.
- * weights may be NULL. ARGUMENT: a negative number. No gradient. */
+/* Counts how often each of 0, 1, ... occurs in x, which is 1-D and has an integer dtype. The result is i64 or, with weights,
+ * their sum for each number: f32 if weights are f32, and f64 otherwise. weights may be NULL. The result has at least minlength
+ * elements. It has no gradient. Fails with ARGUMENT if x or minlength is negative. */
 TREK_API trek_var *trek_bincount(trek_var *x, trek_var *weights, int64_t minlength);
+/* Repeats each slice along dim `repeats` times in succession. The call does not synchronise with the GPU. */
 TREK_API trek_var *trek_repeat_interleave(trek_var *x, int64_t repeats, int dim);
-TREK_API trek_var *trek_repeat_interleave_by(trek_var *x, trek_var *repeats, int dim); /* repeats: 1-D, an integer for each */
-/* x with elements of source at places of index along dim; index: i64, i32 or u8 of x's ndim, no larger than source; of several
- * for one place the last stays. source of x's dtype. */
+/* Repeats slice k along dim repeats[k] times in succession. repeats is 1-D, i64 or i32, with one number for each slice. Fails
+ * with ARGUMENT if a number is negative. */
+TREK_API trek_var *trek_repeat_interleave_by(trek_var *x, trek_var *repeats, int dim);
+/* Returns x with the elements of source written to the indices along dim that index gives. index has x's number of dimensions and
+ * any integer dtype, and is nowhere larger than source nor, except along dim, than x. source has x's dtype. If several elements
+ * go to one position the last one stays. */
 TREK_API trek_var *trek_scatter(trek_var *x, trek_var *index, trek_var *source, int dim);
+/* Returns x with value written to the indices along dim that index gives. Shapes are those of trek_scatter. Fails with ARGUMENT
+ * if x's dtype cannot hold value. */
 TREK_API trek_var *trek_scatter_value(trek_var *x, trek_var *index, double value, int dim);
-/* The same with all of them, and x's own element or not. Means of integers are rounded down. Without x's own element it has no
- * part in the gradient of an extreme (PyTorch counts it where it equals the result). Second derivatives of a product with several
- * zeros are 0 there. */
+/* Returns x with all elements of source that go to one position reduced there, by sum, product, mean, maximum or minimum.
+ * include_self says whether x's own element takes part. Shapes and dtypes are those of trek_scatter. Means of integers are
+ * rounded down. Without x's own element it takes no part in the gradient of an extreme either (PyTorch counts it if it equals the
+ * result). Second derivatives of a product with several zeros are 0 there. */
 TREK_API trek_var *trek_scatter_reduce(trek_var *x, trek_var *index, trek_var *source, int dim, trek_scatter_reduction reduction,
                                        bool include_self);
-TREK_API trek_var *trek_index_fill(trek_var *x, trek_var *index, double value, int dim); /* index: 1-D; negative: from the end */
-/* x[list[0], list[1], ...] = values (accumulate: += for each): integer indices that broadcast, for the first `count` dimensions,
- * negative ones from the end; values of x's dtype broadcast to their shape and x's other dimensions. */
+/* Returns x with value written to the slices at the given indices along dim. index is 1-D and has any integer dtype; negative
+ * indices count from the end. Fails with ARGUMENT if x's dtype cannot hold value. */
+TREK_API trek_var *trek_index_fill(trek_var *x, trek_var *index, double value, int dim);
+/* Returns a copy of x in which x[list[0], list[1], ...] = values was done, or += for each value if `accumulate` is true. The
+ * `count` indices, i64 or i32, broadcast with each other and stand for the first dimensions; negative ones count from the end.
+ * values have x's dtype and broadcast to the shape of the indices followed by x's other dimensions. */
 TREK_API trek_var *trek_index_put(trek_var *x, trek_var *const *list, int count, trek_var *values, bool accumulate);
 
 /* -- repeating and arranging -- */
-/* ARGUMENT: a negative number, of nothing too. */
-TREK_API trek_var *trek_repeat(trek_var *x, trek_shape repeats); /* as many as x's dimensions, or more in front */
-TREK_API trek_var *trek_tile(trek_var *x, trek_shape repeats);   /* fewer are those of the last dimensions */
+/* Repeats x along each dimension the given number of times. There is a number for each dimension of x; more numbers add
+ * dimensions in front. Fails with ARGUMENT if a number is negative, even if x is empty. */
+TREK_API trek_var *trek_repeat(trek_var *x, trek_shape repeats);
+/* Repeats x as trek_repeat does; if there are fewer numbers than dimensions, they are those of the last dimensions. */
+TREK_API trek_var *trek_tile(trek_var *x, trek_shape repeats);
+/* Moves elements along each dimension of dims by its number in shifts; what leaves at the end enters at the beginning. With
+ * trek_dims_none() as dims the flattened x is moved by one shift. */
 TREK_API trek_var *trek_roll(trek_var *x, trek_dims_list shifts, trek_dims_list dims);
-    /* trek_dims_none(): the flattened x, one shift */
+/* Returns a view of x in which the dimensions of `source` stand at the positions of `destination`; the others keep their
+ * order. */
 TREK_API trek_var *trek_movedim(trek_var *x, trek_dims_list source, trek_dims_list destination);
-TREK_API trek_var *trek_diagonal(trek_var *x, int64_t offset, int dim1, int dim2); /* a view; its dimension comes last */
-TREK_API trek_var *trek_diag(trek_var *x, int64_t diagonal); /* 1-D: a matrix with it; 2-D: its diagonal */
-/* Grids of 1-D (or 0-D) coordinates, written to parts as trek_split does; xy: the first two exchanged. Returns count, or -1. */
+/* Returns a view of the diagonal of dimensions dim1 and dim2, `offset` above the main one. It replaces both dimensions and comes
+ * last. */
+TREK_API trek_var *trek_diagonal(trek_var *x, int64_t offset, int dim1, int dim2);
+/* Returns a matrix with the elements of a 1-D x on its diagonal number `diagonal`, or that diagonal of a 2-D x, as a copy. */
+TREK_API trek_var *trek_diag(trek_var *x, int64_t diagonal);
+/* Expands `count` vectors (or scalars) of coordinates to grids, and writes them, as views, to parts, which has `capacity`
+ * elements. Grid k changes along dimension k; if xy is true the first two dimensions are exchanged. Returns count, or -1 on
+ * failure. Fails with ARGUMENT if count is larger than capacity. */
 TREK_API int trek_meshgrid(trek_var *const *list, int count, bool xy, trek_var **parts, int capacity);
 
-/* -- of x's shape, dtype and device; constants -- */
+/* -- constants and random numbers of x's shape, dtype and device -- */
+/* Returns zeros. */
 TREK_API trek_var *trek_zeros_like(trek_var *x);
+/* Returns ones. */
 TREK_API trek_var *trek_ones_like(trek_var *x);
+/* Returns elements that are all value. Fails with ARGUMENT if x's dtype cannot hold value. */
 TREK_API trek_var *trek_full_like(trek_var *x, double value);
-TREK_API trek_var *trek_empty_like(trek_var *x); /* uninitialised */
-TREK_API trek_var *trek_rand_like(trek_var *x);  /* [0, 1); floating dtypes */
+/* Returns memory that is not initialised. */
+TREK_API trek_var *trek_empty_like(trek_var *x);
+/* Returns random numbers that are uniform in [0, 1). Dtypes: floating. */
+TREK_API trek_var *trek_rand_like(trek_var *x);
+/* Returns random numbers of the standard normal distribution. Dtypes: floating. */
 TREK_API trek_var *trek_randn_like(trek_var *x);
-/* 1 with probability x, else 0, of x's floating dtype. ARGUMENT: outside [0, 1]; a GPU is waited for. No gradient. */
+/* Returns 1 with probability x and 0 otherwise, for each element. Dtypes: floating. It has no gradient. The call synchronises
+ * with the GPU to check x. Fails with ARGUMENT if a probability is outside [0, 1]. */
 TREK_API trek_var *trek_bernoulli(trek_var *x);
-/* `samples` places for each line of weights x [n] or [m, n] (floating, not negative): i64. ARGUMENT: a line without weight, or
- * without replacement one with fewer than samples that are not 0; a GPU is waited for. */
+/* Draws `samples` indices, i64, for each row of weights x [n] or [m, n]. Dtypes: floating. The weights need not add up to 1. The
+ * call synchronises with the GPU to check them. Fails with ARGUMENT if a weight is negative or not finite, if a row has only
+ * zeros or, without replacement, if it has fewer weights above 0 than samples. */
 TREK_API trek_var *trek_multinomial(trek_var *x, int64_t samples, bool replacement);
 
-/* -- products: their inputs are of one dtype (DTYPE otherwise: cast one; autocast does so by itself) -- */
-/* As torch.matmul: [..., m, k] x [..., k, n], batch dimensions broadcast; 1-D operands are vectors. Any dtype but bool
- * (torch takes it of no elements). */
+/* -- products. All inputs have one dtype; otherwise the call fails with DTYPE, and one of them must be cast. Autocast does that
+ *    by itself. -- */
+/* Computes matrix products as torch.matmul: [..., m, k] x [..., k, n] gives [..., m, n], and batch dimensions broadcast. A 1-D
+ * operand is a row on the left and a column on the right. Dtypes: all but bool (torch accepts bool if there are no elements). */
 TREK_API trek_var *trek_matmul(trek_var *x, trek_var *y);
-/* x [..., in], weight [out, in], bias [out] or NULL -> [..., out]. Floating dtypes (torch multiplies integers, too). */
+/* Computes x weight^T + bias: x [..., in], weight [out, in] and bias [out] (or NULL) give [..., out]. Dtypes: floating (torch
+ * also multiplies integers). */
 TREK_API trek_var *trek_linear(trek_var *x, trek_var *weight, trek_var *bias);
-/* The same with the activation fused in. */
+/* Computes trek_linear and applies the activation to the result in the same step. */
 TREK_API trek_var *trek_linear_activation(trek_var *x, trek_var *weight, trek_var *bias, trek_activation activation);
-/* x^T weight[o] y + bias[o] for each o: x [..., n], y [..., m] of the same leading dimensions, weight [out, n, m], bias [out] or
- * NULL -> [..., out], all of one floating dtype (DTYPE). [out, rows, m] numbers are held on the way, and kept for backward. */
+/* Computes x^T weight[o] y + bias[o] for each o: x [..., n], y [..., m] with the same leading dimensions, weight [out, n, m] and
+ * bias [out] (or NULL) give [..., out]. Dtypes: floating. The call holds [out, rows, m] intermediate numbers and keeps them for
+ * backward. */
 TREK_API trek_var *trek_bilinear(trek_var *x, trek_var *y, trek_var *weight, trek_var *bias);
 
-/* -- convolution and pooling; x [N, C, H, W]; weight and bias of x's dtype (else DTYPE) -- */
+/* -- convolution and pooling of x [N, C, H, W]. Weight and bias have x's dtype; otherwise the call fails with DTYPE. -- */
+/* Computes a 2-D convolution. weight is [O, C/groups, kh, kw], bias [O]; bias and opts may be NULL. If x or weight lies channels
+ * last in memory (trek_channels_last), the result does. Weights that are not finite may make gradients NaN anywhere; whether they
+ * make results NaN where the kernel covers padding is not defined. */
 TREK_API trek_var *trek_conv2d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts);
-/* weight [O, C/groups, kh, kw]; bias and opts may be NULL; weights that are not finite may make gradients NaN anywhere, and
- * results over padding or not. Where x or the weight lies channels last (trek_channels_last), the result does. */
-/* The same with the activation fused in: ReLU; GELU is an op of its own behind it. */
+/* Computes trek_conv2d and applies the activation to the result. ReLU is part of the same step; GELU is a step of its own after
+ * it. */
 TREK_API trek_var *trek_conv2d_activation(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts,
                                           trek_activation activation);
-/* x [N, C, H, W] with the channels of each pixel side by side in memory, as torch's memory_format=torch.channels_last: the same
- * numbers and shape, by other strides; x itself where it lies so. Convolutions, poolings, batch norms and element-wise ops give
- * results that lie as their input does, and gradients likewise. SHAPE: not four dimensions. trek_contiguous goes back. */
+/* Returns x [N, C, H, W] with the channels of each pixel next to each other in memory, as torch's
+ * memory_format=torch.channels_last. Shape and elements stay the same; only strides change. If x lies so already, x itself is
+ * returned. Convolutions, poolings, batch norms and element-wise ops keep this layout in their results, and so do gradients;
+ * trek_contiguous undoes it. Fails with SHAPE if x does not have four dimensions. */
 TREK_API trek_var *trek_channels_last(trek_var *x);
-/* Its transpose: what conv2d would make a gradient of x from y by, as torch.nn.functional.conv_transpose2d. weight
- * [C, O/groups, kh, kw]; bias [O] and opts may be NULL -> [N, O, H', W'], H' = (H - 1) stride - 2 padding + dilation (kh - 1) +
- * output padding + 1. ARGUMENT: an output padding that is neither below the stride nor below the dilation, an output size that
- * none gives; SHAPE: a result without pixels (torch gives some); also of an empty batch, of which torch checks less. Of weights
- * that are not finite as above. */
+/* Computes a transposed 2-D convolution, as torch.nn.functional.conv_transpose2d: the step by which trek_conv2d turns the
+ * gradient of its result into that of its input. weight is [C, O/groups, kh, kw], bias [O]; bias and opts may be NULL. The result
+ * is [N, O, H', W'] with H' = (H - 1) stride - 2 padding + dilation (kh - 1) + output padding + 1. Weights that are not finite
+ * act as in trek_conv2d. Fails with ARGUMENT if an output padding is neither below the stride nor below the dilation, or if no
+ * output padding gives the requested output size. Fails with SHAPE if the result has no pixels (torch returns some of these).
+ * Both checks also apply to empty batches, for which torch checks less. */
 TREK_API trek_var *trek_conv_transpose2d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_transpose_opts *opts);
+/* Computes the maximum of each window. Dtypes: numbers, not bool. */
 TREK_API trek_var *trek_max_pool2d(trek_var *x, const trek_pool_opts *opts);
+/* Computes the mean of each window. Dtypes: floating. */
 TREK_API trek_var *trek_avg_pool2d(trek_var *x, const trek_pool_opts *opts);
+/* Computes the means of windows that are chosen so that the result is [N, C, height, width]. Dtypes: floating. */
 TREK_API trek_var *trek_adaptive_avg_pool2d(trek_var *x, int64_t height, int64_t width);
 
-/* -- normalisation, embedding, dropout -- */
-/* Over the last `normalized_dims` dimensions; weight and bias (that shape) may be NULL. The result has x's dtype; of the
- * three norms of rows, weight and bias are of x's dtype, or of f32 where x has 16 bits, both of one: DTYPE otherwise.
- * A bias without a weight has second derivatives. */
+/* -- normalisation, embedding, dropout. Dtypes: floating. -- */
+/* Computes (x - mean) / sqrt(variance + eps) weight + bias, with statistics over the last `normalized_dims` dimensions. weight
+ * and bias have the shape of these dimensions and may be NULL. The result has x's dtype; weight and bias have x's dtype, or both
+ * have f32 if x has 16 bits. A bias without a weight has second derivatives (PyTorch's drops them). */
 TREK_API trek_var *trek_layer_norm(trek_var *x, trek_var *weight, trek_var *bias, int normalized_dims, double eps);
-/* The residual stream of a transformer, x + branch (both of one shape, promoted as trek_add does), and its layer norm, in
- * one pass each way: gives the norm, and the sum through *residual (may be NULL; NULL on failure). Gradients flow back
- * through both (the sum of two constants is one, whatever the parameters need); a hook on the
- * sum, or its gradient from trek_grad, sees what its own uses give, without the way through the norm. */
+/* Computes the layer norm of x + branch in one pass each way, as the residual stream of a transformer needs it. Returns the norm,
+ * and writes the sum to *residual, which may be NULL and is set to NULL on failure. x and branch have one shape and are promoted
+ * as by trek_add; the other arguments are those of trek_layer_norm. Gradients flow back through both results. The sum of two
+ * constants is a constant, also if weight or bias need a gradient. A hook on the sum, or its gradient from trek_grad, sees the
+ * gradient from the sum's own uses, without the part that comes through the norm. */
 TREK_API trek_var *trek_add_layer_norm(trek_var *x, trek_var *branch, trek_var *weight, trek_var *bias, int normalized_dims,
-                                       double eps,
-                                       trek_var **residual);
-/* x / sqrt(mean(x^2) + eps) weight, the mean over the last `normalized_dims` dimensions; weight (that shape) may be NULL. */
+                                       double eps, trek_var **residual);
+/* Computes x / sqrt(mean(x^2) + eps) weight, with the mean over the last `normalized_dims` dimensions. weight has the shape of
+ * these dimensions and may be NULL. Its dtype is x's, or f32 if x has 16 bits. */
 TREK_API trek_var *trek_rms_norm(trek_var *x, trek_var *weight, int normalized_dims, double eps);
-/* x [N, C, ...]; weight, bias, running_mean, running_var [C] or NULL, of any floating dtypes (torch wants x's, or f32 for
- * 16 bits): the result has x's, each gradient its input's. In training the batch's statistics are used and the running
- * ones updated: (1 - momentum) old + momentum new. A bias without a weight has second derivatives
- * (PyTorch's drop it). Where inputs are not finite, gradients are NaN or infinite as the order of the formula has it. */
+/* Computes (x - mean) / sqrt(variance + eps) weight + bias for each channel of x [N, C, ...]. weight, bias, running_mean and
+ * running_var are [C] or NULL and have any floating dtypes (torch wants x's, or f32 if x has 16 bits). The result has x's dtype,
+ * and each gradient has its input's. In training the statistics are the batch's, and the running ones become (1 - momentum) old +
+ * momentum new; otherwise the running ones are used. A bias without a weight has second derivatives (PyTorch's drops them). Where
+ * inputs are not finite, gradients are NaN or infinite in the order in which the formula is evaluated. */
 TREK_API trek_var *trek_batch_norm(trek_var *x, trek_var *weight, trek_var *bias, trek_var *running_mean, trek_var *running_var,
                                    bool training, double momentum, double eps);
-/* weight [n, d], indices of any integer dtype and shape [...] -> [..., d]; out of range: ARGUMENT. padding_idx -1: none. With
- * options, and of bags: autograd/embedding.h. */
+/* Returns the rows of weight [n, d] at the given indices: indices [...] of any integer dtype give [..., d]. The row at
+ * padding_idx gets no gradient; -1 stands for no such row. autograd/embedding.h has more options, and bags. Fails with ARGUMENT
+ * if an index is out of range. */
 TREK_API trek_var *trek_embedding(trek_var *weight, trek_var *indices, int64_t padding_idx);
-/* In training zeroes with probability p and divides the rest by 1 - p; else x itself; what is zeroed is 0 whatever it was
- * (PyTorch: NaN where it was NaN or infinite). */
+/* Zeroes each element with probability p and divides the others by 1 - p, in training; otherwise returns x itself. A zeroed
+ * element is 0 whatever it was (PyTorch: NaN if it was NaN or infinite). Fails with ARGUMENT if p is outside [0, 1]. */
 TREK_API trek_var *trek_dropout(trek_var *x, double p, bool training);
 
+/* Options of trek_attention. */
 typedef struct trek_attention_opts {
-    bool causal;              /* query i sees keys 0..i */
-    double scale;             /* of the scores; default 1 / sqrt(D), TREK_ZERO for 0 */
-    trek_var *mask; /* broadcastable to [B, H, T, S]: bool (true: may be seen), or floating (added to the scores); default none */
-    double dropout;           /* probability with which a weight is dropped, whenever given; default 0 */
+    bool causal;    /* query i sees keys 0 to i only; default false */
+    double scale;   /* factor of the scores; default 1 / sqrt(D), TREK_ZERO for 0 */
+    trek_var *mask; /* broadcasts to [B, H, T, S]: bool (true: may be seen), or floating (added to the scores); default NULL */
+    double dropout; /* probability in [0, 1] with which a weight is dropped, also outside training; default 0 */
 } trek_attention_opts;
 
-/* softmax(scale q k^T + mask) v, as torch's scaled_dot_product_attention, without making the matrix of scores:
- * memory grows with T, not with T S. q [B, H, T, D], k and v [B, G, S, D] of any strides (of a packed [B, T, 3, H, D]
- * select and permute do, no copies), H a multiple of G: head h reads head h / (H / G) of k and v. Result [B, H, T, D],
- * which lies in memory as [B, T, H, D]: permute and reshape to [B, T, H D] are views. A query that sees no key gives 0.
- * A mask that requires a gradient (a learned bias of positions) gets one; then the matrix of scores is made. A mask fits as it
- * does where there are elements (torch passes over it where there are none). Gradients are relative to a log-sum-exp of the
- * scores in f32 (f64 for f64), as in FlashAttention: of scores near 1000 they have four digits. opts may be NULL. */
+/* Computes softmax(scale q k^T + mask) v, as torch's scaled_dot_product_attention, without the matrix of scores in memory: memory
+ * grows with T, not with T S.
+ *
+ * Shapes: q is [B, H, T, D], k and v are [B, G, S, D], and H is a multiple of G: head h reads head h / (H / G) of k and v. All
+ * may have any strides, so that trek_select and trek_permute of a packed [B, T, 3, H, D] need no copies. The result is [B, H, T,
+ * D] and lies in memory as [B, T, H, D], so that permuting it and reshaping it to [B, T, H D] are views.
+ *
+ * A query that sees no key gives 0. opts may be NULL. A mask that requires a gradient (a learned position bias) gets one; the
+ * matrix of scores is then made. A mask must fit even if there are no elements (torch then ignores it). Gradients use the
+ * log-sum-exp of the scores in f32 (f64 for f64), as FlashAttention does: scores near 1000 leave them four digits. */
 TREK_API trek_var *trek_attention(trek_var *q, trek_var *k, trek_var *v, const trek_attention_opts *opts);
 /* Returns the matrix that trek_attention never makes: the weights [B, H, T, S] with which each query takes the values, of q's
- * dtype, after dropout. A query that sees no key has weights of 0. */
+ * dtype, after dropout. A query that sees no key has weights of 0. opts may be NULL. */
 TREK_API trek_var *trek_attention_weights(trek_var *q, trek_var *k, const trek_attention_opts *opts);
 
 /* -- recurrent layers -- */
+/* Options of trek_lstm and trek_gru. */
 typedef struct trek_recurrent_opts {
-    trek_var *h0;             /* [N, H], of a projected LSTM [N, P]; default zeros */
-    trek_var *c0;             /* [N, H], of an LSTM; default zeros */
-    trek_var *lengths;        /* [N] of any integer dtype, on any device, in any order: how many of its T steps each row has;
-                               * default T */
-    bool reverse;             /* from each row's last step to its first */
-    trek_var *weight_hr;      /* [P, H], of an LSTM: projects each step's h, see there; default none */
+    trek_var *h0;        /* first state [N, H], or [N, P] of a projected LSTM; default zeros */
+    trek_var *c0;        /* first cell state [N, H] of an LSTM; default zeros */
+    trek_var *lengths;   /* [N], steps of each row, in [0, T], of any integer dtype, on any device; default T */
+    bool reverse;        /* goes from each row's last step to its first; default false */
+    trek_var *weight_hr; /* [P, H], projects each step's h of an LSTM (see trek_lstm); default NULL */
 } trek_recurrent_opts;
 
-/* One layer of an LSTM in one direction, over all steps: x [T, N, in] (of [N, T, in], a transposed view), weight_ih [4 H, in],
- * weight_hh [4 H, H], biases [4 H] or NULL, all of one floating dtype; gates in PyTorch's order i, f, g, o. Result [T, N, H].
- * Through *hn and *cn (may be NULL; NULL on failure) the state [N, H] after each row's last step: that of step T - 1, of
- * step 0 in reverse; of no steps (torch refuses them) h0 and c0. With lengths, what lies beyond a row's length is not looked at
- * (its gradient is 0), the result is 0 there, hn and cn are those of the row's own last step (as of torch's packed sequences;
- * here a row may have no step and keeps h0, c0), and reverse begins at the row's own end. Steps are computed in f32 for 16 bits;
- * a GPU's products read states that are rounded to 16 bits. ARGUMENT: a length outside [0, T]. opts may be NULL. create_graph
- * takes the steps one by one.
- * With weight_hr, PyTorch's proj_size (Sak et al. 2014), each step gives weight_hr (o tanh(c)) in place of o tanh(c): weight_hh
- * is [4 H, P], the result [T, N, P], hn [N, P]. It is computed as an LSTM whose state is not projected, with weight_hh weight_hr
- * [4 H, H] as its weight, which is fast but takes more multiplications where P is much less than H. */
+/* Computes one layer of an LSTM in one direction, over all steps. Returns its outputs [T, N, H].
+ *
+ * Shapes: x is [T, N, in] (of [N, T, in], a transposed view), weight_ih [4 H, in], weight_hh [4 H, H], biases [4 H] or NULL. The
+ * gates are in PyTorch's order i, f, g, o. hn and cn, which may be NULL, get the state [N, H] after each row's last step, which
+ * is step 0 if reverse is true. If T is 0 they are h0 and c0 (torch refuses T = 0). opts may be NULL.
+ *
+ * Lengths: elements beyond a row's length are ignored and get a gradient of 0, and the result is 0 there. hn and cn are those of
+ * the row's own last step, as with torch's packed sequences; here a row may have no step and keeps h0 and c0. reverse begins at
+ * the row's own end.
+ *
+ * Dtypes: all have one floating dtype. Steps are computed in f32 for 16 bits; a GPU's products read states that are rounded to 16
+ * bits.
+ *
+ * Projection: with opts->weight_hr (PyTorch's proj_size, Sak et al. 2014) each step returns weight_hr (o tanh(c)) instead of o
+ * tanh(c). weight_hh is then [4 H, P], the result [T, N, P] and hn [N, P]. It is computed as an LSTM whose state is not
+ * projected, with weight_hh weight_hr [4 H, H] as its weight, which is fast but takes more multiplications if P is much less than
+ * H.
+ *
+ * Errors: fails with ARGUMENT if a length is outside [0, T]. On failure *hn and *cn are NULL. With create_graph the steps are
+ * taken one by one. */
 TREK_API trek_var *trek_lstm(trek_var *x, trek_var *weight_ih, trek_var *weight_hh, trek_var *bias_ih, trek_var *bias_hh,
                              const trek_recurrent_opts *opts, trek_var **hn, trek_var **cn);
 
-/* The same of a GRU: weight_ih [3 H, in], weight_hh [3 H, H], biases [3 H] or NULL; gates in PyTorch's order r, z, n, and the
- * reset gate after the product, as there: n = tanh(x's part + r (weight_hh h + bias_hh)). ARGUMENT: a c0, a weight_hr. */
+/* Computes one layer of a GRU in one direction, over all steps. Returns its outputs [T, N, H]. weight_ih is [3 H, in], weight_hh
+ * [3 H, H], biases [3 H] or NULL. The gates are in PyTorch's order r, z, n, and the reset gate is applied after the product, as
+ * there: n = tanh(x's part + r (weight_hh h + bias_hh)). Everything else is as in trek_lstm. Fails with ARGUMENT if opts has a c0
+ * or a weight_hr. */
 TREK_API trek_var *trek_gru(trek_var *x, trek_var *weight_ih, trek_var *weight_hh, trek_var *bias_ih, trek_var *bias_hh,
                             const trek_recurrent_opts *opts, trek_var **hn);
 

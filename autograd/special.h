@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rarer element-wise functions, torch.special's among them. Names and defaults are PyTorch's, inputs broadcast, their dtypes
- * promote; 16-bit ones are computed in f32 and rounded once; NULL in, NULL out. Part of autograd/ops.h. */
+/* Less common element-wise functions, among them torch.special's. Lifetimes, NULL and errors are as in autograd/ops.h, which
+ * includes this header. Names and defaults are PyTorch's. Inputs broadcast, and their dtypes promote. 16-bit dtypes are computed
+ * in f32 and rounded once. */
 #ifndef TREK_AUTOGRAD_SPECIAL_H
 #define TREK_AUTOGRAD_SPECIAL_H
 
@@ -8,24 +9,30 @@
 
 TREK_BEGIN
 
-/* trek_lerp with a weight for each element, which has a floating dtype, too (DTYPE). It is exact for weights of 0 and 1. */
+/* Computes x + weight (y - x) with a weight for each element. It is exact for weights of 0 and 1. Dtypes: floating, also
+ * weight's. */
 TREK_API trek_var *trek_lerp_var(trek_var *x, trek_var *y, trek_var *weight);
-/* Rounds to so many decimals (below 0: to tens, hundreds, ...), halves to even. x has a floating dtype (DTYPE); the gradient is
- * 0. ARGUMENT: more than 300 decimals, or more than 38 for f32 and 16 bits. */
+/* Rounds x to `decimals` decimals, or to tens, hundreds, ... if decimals is negative, and halves to the even digit. Dtypes:
+ * floating. The gradient is 0. Fails with ARGUMENT if |decimals| is above 300, or above 38 for f32 and 16 bits. */
 TREK_API trek_var *trek_round_decimals(trek_var *x, int64_t decimals);
-TREK_API trek_var *trek_logaddexp2(trek_var *x, trek_var *y); /* log2(2^x + 2^y); floating dtypes (DTYPE) */
-/* x 2^exponent, exactly while it is a number that x's dtype holds, as C's; exponent of an integer dtype (DTYPE). Integers x as
- * f32. */
+/* Computes log2(2^x + 2^y) without overflow. Dtypes: floating. */
+TREK_API trek_var *trek_logaddexp2(trek_var *x, trek_var *y);
+/* Computes x 2^exponent, as C's ldexp. It is exact as long as x's dtype can hold the result. exponent has an integer dtype.
+ * Integers x give f32. */
 TREK_API trek_var *trek_ldexp(trek_var *x, trek_var *exponent);
-/* Of x, of a floating dtype (DTYPE), the mantissa m, in [0.5, 1) or 0 and with x's sign, and through *exponent (may be NULL; NULL
- * on failure) e of i32: x = m 2^e. What is not finite is its own mantissa, with e of 0. The gradient is 2^-e. */
+/* Splits x into m 2^e: returns the mantissa m, which is 0 or has |m| in [0.5, 1), and writes e, i32, to *exponent, which may be
+ * NULL and gets NULL on failure. NaN and the infinities are their own mantissas, with e = 0. Dtypes: floating. The derivative of
+ * m is 2^-e. */
 TREK_API trek_var *trek_frexp(trek_var *x, trek_var **exponent);
-/* -x log(x), 0 at 0, where the derivative is 0, too (PyTorch: infinite), -infinity below. Integers as f32, as in the next ones.
- */
+/* Computes -x log(x). It is 0 at 0, where the derivative is 0, too (PyTorch: infinite), and -infinity below 0. Integers give
+ * f32. */
 TREK_API trek_var *trek_entr(trek_var *x);
-/* x log(1 + y), 0 where x is 0 and y no NaN; derivatives are 0 where x is 0 and y is not between -1 and infinity. */
+/* Computes x log(1 + y), and 0 where x is 0 and y is not NaN. Integers give f32. Derivatives are 0 where x is 0 and y is not
+ * between -1 and infinity. */
 TREK_API trek_var *trek_xlog1py(trek_var *x, trek_var *y);
-TREK_API trek_var *trek_ndtr(trek_var *x); /* the area under the standard normal density up to x; precise where it is small */
+/* Computes the standard normal distribution function, the probability of a value up to x, precisely also where it is small.
+ * Integers give f32. */
+TREK_API trek_var *trek_ndtr(trek_var *x);
 
 TREK_END
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Statistics of tensors. Names and defaults are PyTorch's; NULL in, NULL out. Part of autograd/ops.h. */
+/* Statistics of tensors. Lifetimes, NULL and errors are as in autograd/ops.h, which includes this header. Names and defaults are
+ * PyTorch's. Pointers through which a second result is written may be NULL; they get NULL on failure. */
 #ifndef TREK_AUTOGRAD_STATISTICS_H
 #define TREK_AUTOGRAD_STATISTICS_H
 
@@ -7,29 +8,36 @@
 
 TREK_BEGIN
 
-/* trek_variance (trek_std), and through *mean the mean (may be NULL; NULL on failure). */
+/* Returns the variance over dims, as trek_variance, and writes the mean to *mean, as torch.var_mean. */
 TREK_API trek_var *trek_var_mean(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **mean);
+/* Returns the standard deviation over dims, as trek_std, and writes the mean to *mean, as torch.std_mean. */
 TREK_API trek_var *trek_std_mean(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **mean);
-/* The same, divided by n - correction, at least 0, as torch's correction: 1 is Bessel's, 0 makes the population's. ARGUMENT: a
- * correction that is not finite. */
+/* Returns the variance over dims, divided by n - correction (at least 0), and writes the mean to *mean. A correction of 1 is
+ * Bessel's, and 0 gives the variance of the population. Dtypes: floating. Fails with ARGUMENT if correction is not finite. */
 TREK_API trek_var *trek_variance_with(trek_var *x, trek_dims_list dims, bool keepdim, double correction, trek_var **mean);
+/* Returns the standard deviation over dims, the square root of trek_variance_with, and writes the mean to *mean. Dtypes:
+ * floating. Fails with ARGUMENT if correction is not finite. */
 TREK_API trek_var *trek_std_with(trek_var *x, trek_dims_list dims, bool keepdim, double correction, trek_var **mean);
-/* trek_min, and through *max trek_max (may be NULL; NULL on failure). */
+/* Returns the minimum over dims, as trek_min, and writes the maximum to *max, as trek_max. */
 TREK_API trek_var *trek_aminmax(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **max);
-/* Covariances [m, m] of m variables, the rows of x [m, n]; of one variable [n] (or a number) its variance, without dimensions.
- * Divided by n - correction, at least 0. Repetitions [n] (integers) and weights [n] (floating) of observations may be NULL; then
- * the divisor is that of torch.cov. Integers as f32; SHAPE: more dimensions; ARGUMENT: negative ones (a GPU is waited for). */
+/* Computes the covariances [m, m] of m variables, which are the rows of x [m, n]. For one variable [n], or a scalar, the result
+ * is its variance, without dimensions. The sums of products are divided by n - correction, at least 0. repetitions [n], of an
+ * integer dtype, and weights [n], of a floating dtype, count observations several times or weigh them; either may be NULL. With
+ * them the divisor is torch.cov's, and the call synchronises with the GPU to check them. Integers x are computed in f32. Fails
+ * with SHAPE if x has more than two dimensions, and with ARGUMENT if a repetition or weight is negative. */
 TREK_API trek_var *trek_cov(trek_var *x, int64_t correction, trek_var *repetitions, trek_var *weights);
-/* Pearson's coefficients of correlation, in [-1, 1]; shapes as trek_cov's. */
+/* Computes Pearson's correlation coefficients, in [-1, 1]. Shapes and dtypes are those of trek_cov. */
 TREK_API trek_var *trek_corrcoef(trek_var *x);
-/* How many elements of x (f32 or f64; DTYPE) lie in each of `bins` bins between low and high, which are x's extremes if they are
- * equal (a GPU is waited for); in x's dtype, [bins]. What lies outside is left out, and NaN. ARGUMENT: no bins, low above high,
- * ends that are not finite. No gradient. */
+/* Counts how many elements of x lie in each of `bins` equal bins between low and high, and returns the numbers [bins] in x's
+ * dtype. If low equals high they are x's minimum and maximum, for which the call synchronises with the GPU. NaN, and elements
+ * outside, do not count. Dtypes: f32 and f64. It has no gradient. Fails with ARGUMENT if bins is below 1, if low > high, or if an
+ * end is not finite. */
 TREK_API trek_var *trek_histc(trek_var *x, int64_t bins, double low, double high);
-/* The most frequent value of each line along dim, the smallest of several, and its last place (may be NULL; NULL on failure);
- * NaNs count as one value each. SHAPE over no elements. */
+/* Returns the most frequent value of each row along dim, the smallest of several, and its last index through *indices. Each NaN
+ * counts as a value of its own. Fails with SHAPE if the dimension has no elements. */
 TREK_API trek_var *trek_mode(trek_var *x, int dim, bool keepdim, trek_var **indices);
-/* Slices of x along dim whose p-norm is above max are scaled to it. ARGUMENT: p <= 0, max < 0; SHAPE: below 2 dimensions. */
+/* Scales each slice of x along dim whose p-norm is above max down to that norm. Dtypes: floating. Fails with ARGUMENT if p <= 0
+ * or max < 0, and with SHAPE if x has fewer than two dimensions. */
 TREK_API trek_var *trek_renorm(trek_var *x, double p, int dim, double max);
 
 TREK_END

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Elements by their places and the other way round, and tensors made of others'. Names and defaults are PyTorch's; NULL in, NULL
- * out. Part of autograd/ops.h. */
+/* Elements by their indices, and tensors that are put together from other tensors. Lifetimes, NULL and errors are as in
+ * autograd/ops.h, which includes this header. Names and defaults are PyTorch's. */
 #ifndef TREK_AUTOGRAD_TAKE_H
 #define TREK_AUTOGRAD_TAKE_H
 
@@ -8,37 +8,46 @@
 
 TREK_BEGIN
 
-/* Bool: whether each element of x is among those of `of`, or with invert is not; both of one dtype of numbers (DTYPE). A NaN is
- * among none. No gradient; of floating dtypes a GPU is waited for. */
+/* Returns a bool that says for each element of x whether it occurs in `of` or, if invert is true, whether it does not. Both have
+ * one dtype, which is not bool; otherwise it fails with DTYPE. A NaN never occurs. It has no gradient. For floating dtypes the
+ * call synchronises with the GPU. */
 TREK_API trek_var *trek_isin(trek_var *x, trek_var *of, bool invert);
-/* Elements of the flattened x at places of index, which is i64 of any shape; negative ones from the end. ARGUMENT: out of range,
- * for which a GPU may be told later. */
+/* Returns the elements of the flattened x at the given indices. index is i64 and has the result's shape; negative indices count
+ * from the end. Fails with ARGUMENT if an index is out of range, which a GPU may report in a later call. */
 TREK_API trek_var *trek_take(trek_var *x, trek_var *index);
-/* x with elements of source, in order, at those places; of several for one the last stays (accumulate: all are added). source: as
- * many elements, of x's dtype. */
+/* Returns x with the elements of source, in order, written to the given indices of the flattened x, or added there if accumulate
+ * is true. index is i64; source has as many elements, of x's dtype. If several elements go to one index the last one stays, or
+ * all are added. */
 TREK_API trek_var *trek_put(trek_var *x, trek_var *index, trek_var *source, bool accumulate);
-/* trek_gather of dimensions that broadcast, but for dim. index: i64, of as many dimensions; negative ones from the end. */
+/* Returns the elements of x whose index along dim is given by index, as trek_gather. index is i64 and has x's number of
+ * dimensions; all dimensions except dim broadcast. Negative indices count from the end. */
 TREK_API trek_var *trek_take_along_dim(trek_var *x, trek_var *index, int dim);
-/* x with slices of source in place of those of index (1-D, any integer dtype, not negative) along dim; of equal ones the last
- * stays. source: x's shape but for dim, x's dtype. */
+/* Returns x with its slices at the given indices along dim replaced by those of source. index is 1-D, of any integer dtype, and
+ * not negative. source has x's dtype, and x's shape except along dim. If an index occurs more than once the last slice stays. */
 TREK_API trek_var *trek_index_copy(trek_var *x, trek_var *index, trek_var *source, int dim);
-/* x, where mask (bool) is set, replaced by the elements of source in order; x and mask broadcast. A GPU is waited for. ARGUMENT:
- * fewer elements than places. source: x's dtype. */
+/* Returns x with its elements where mask (bool) is true replaced by the elements of source, in order. x and mask broadcast;
+ * source has x's dtype. The call synchronises with the GPU. Fails with ARGUMENT if source has too few elements. */
 TREK_API trek_var *trek_masked_scatter(trek_var *x, trek_var *mask, trek_var *source);
-/* Turned by k right angles from the first of two dimensions to the second. ARGUMENT: not two different ones. */
+/* Rotates x by k right angles in the plane of two dimensions, from the first towards the second. Fails with ARGUMENT if dims does
+ * not list two different dimensions. */
 TREK_API trek_var *trek_rot90(trek_var *x, int64_t k, trek_dims_list dims);
-/* The last dimension as diagonals, `offset` above the main one, of matrices in dimensions dim1 and dim2 of the result; elsewhere
- * 0. ARGUMENT: dim1 equals dim2. */
+/* Makes matrices, in dimensions dim1 and dim2 of the result, whose diagonal `offset` above the main one is the last dimension of
+ * x. The other elements are 0. Fails with ARGUMENT if dim1 equals dim2. */
 TREK_API trek_var *trek_diag_embed(trek_var *x, int64_t offset, int dim1, int dim2);
-/* Matrices (or vectors, as rows, and scalars) along the diagonal of one, elsewhere 0; dtypes promote. */
+/* Makes a matrix with the given matrices along its diagonal and 0 elsewhere. A vector counts as a row, and a scalar as [1, 1].
+ * Dtypes promote. */
 TREK_API trek_var *trek_block_diag(trek_var *const *list, int count);
-/* All tuples [n, count] of elements of 1-D tensors, the last changing first; of one tensor itself. */
+/* Returns all tuples of elements of `count` 1-D tensors, [n, count]; the last element changes first. A single tensor is returned
+ * itself. */
 TREK_API trek_var *trek_cartesian_prod(trek_var *const *list, int count);
-/* Powers of x [n], one for each of `columns` columns (-1: n), from the highest down, or with increasing from 0 up. Of bool: i64.
- */
+/* Returns a matrix of powers of x [n]: from columns - 1 down to 0 or, if increasing is true, from 0 up. columns is -1 for n. A
+ * bool or an integer x gives i64. */
 TREK_API trek_var *trek_vander(trek_var *x, int64_t columns, bool increasing);
-/* i64 [2, n]: rows and columns of the elements of a lower (upper) triangle, in row-major order. ARGUMENT: negative sizes. */
+/* Returns the rows and the columns, i64 [2, n], of the elements on and below the diagonal `offset` above the main one, in
+ * row-major order. Fails with ARGUMENT if rows or columns is negative. */
 TREK_API trek_var *trek_tril_indices(int64_t rows, int64_t columns, int64_t offset, trek_device device);
+/* Returns the rows and the columns, i64 [2, n], of the elements on and above the diagonal `offset` above the main one, in
+ * row-major order. Fails with ARGUMENT if rows or columns is negative. */
 TREK_API trek_var *trek_triu_indices(int64_t rows, int64_t columns, int64_t offset, trek_device device);
 
 TREK_END

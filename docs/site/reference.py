@@ -65,8 +65,10 @@ def paragraphs(node):
 
 
 def tidy(text):
-    """Without the joints that inline markup does not need; a line never begins with what means a list."""
+    """Without the joints that inline markup does not need; a line begins with what means a list only if it is an item of one."""
     text = re.sub(r"\\ (?=\s|$)", "", re.sub(r"(^|\s)\\ (?=``)", r"\1", text.strip()))
+    if text.startswith("- "):
+        return text
     return re.sub(r"^([-+#]|\w+[.)])(?=\s)", r"\\\1", text)
 
 
@@ -112,12 +114,12 @@ class Reference:
             lines += ["", *indented([f".. c:member:: {declaration(member)}", "", *indented(told(member))])]
         return int(root.find("location").get("line")), name, lines
 
-    def member(self, member, about):
+    def member(self, member):
         kind, name = member.get("kind"), member.findtext("name")
         text = told(member)
         if kind == "typedef" and not text and re.fullmatch(rf"struct {name} {name}", declaration(member)):
             text = ["Known by pointers only.", ""]
-        self.names[name] = bool(text) or about
+        self.names[name] = bool(text)
         if kind in DIRECTIVES:
             return [f".. c:{DIRECTIVES[kind]}:: {declaration(member)}", "", *indented(text)]
         if kind == "define":
@@ -150,7 +152,7 @@ class Reference:
                     continue
                 head = [title, "-" * (2 * len(title)), "", *about, ""] if title and first else []
                 first = first and not title
-                entries.append((line, head + self.member(member, bool(title))))
+                entries.append((line, head + self.member(member)))
         entries.sort(key=lambda entry: entry[0])
         body = [line for _, lines in entries for line in [*lines, ""]]
         listed = [match[1] for line in body for match in [re.match(r"\.\. c:\w+:: .*?(\w+)(?:\)?\(|\[|$)", line)] if match]

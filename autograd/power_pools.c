@@ -16,6 +16,8 @@ static trek_var *power_mean(const char *name, trek_var *x, double norm, const tr
         return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs a kernel of at least 1", name);
     if (norm == 0 || isnan(norm))
         return trek_fail_null(TREK_ERR_ARGUMENT, "%s: a norm of %g", name, norm);
+    if (opts->divisor_override != 0)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: has no divisor", name);
     double elements = 1;
     int64_t kernel = 0;
     for (int d = 0; d < dims; d++) {

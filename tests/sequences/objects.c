@@ -109,6 +109,11 @@ static outcome linspace(pool *p)
 {
     return tensor_var(p, trek_tensor_linspace(pool_number(p), pool_number(p), pool_dim(p) % 1000, pool_dtype(p), pool_device(p)));
 }
+static outcome logspace(pool *p)
+{
+    return tensor_var(p, trek_tensor_logspace(pool_number(p), pool_number(p), pool_dim(p) % 1000, pool_number(p), pool_dtype(p),
+                                              pool_device(p)));
+}
 static outcome eye(pool *p) { return tensor_var(p, trek_tensor_eye(pool_dim(p) % 40, pool_dtype(p), pool_device(p))); }
 static outcome randperm(pool *p) { return tensor_var(p, trek_tensor_randperm(pool_dim(p) % 1000, pool_device(p))); }
 
@@ -514,7 +519,7 @@ const sequence_call sequence_objects[] = {
         NAMED(set_grad),
     NAMED(grad_of), NAMED(zero_grad), NAMED(item), NAMED(size), NAMED(to_host), NAMED(copy_from), NAMED(tensor_view),
     NAMED(arange),
-    NAMED(linspace), NAMED(eye), NAMED(randperm), NAMED(dlpack), NAMED(text_of), NAMED(backward), NAMED(backward),
+    NAMED(linspace), NAMED(logspace), NAMED(eye), NAMED(randperm), NAMED(dlpack), NAMED(text_of), NAMED(backward), NAMED(backward),
     NAMED(backward_with),
     NAMED(backward_with), NAMED(grad), NAMED(grad), NAMED(no_grad), NAMED(autocast), NAMED(hook), NAMED(function),
     NAMED(scope_begin),

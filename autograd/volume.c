@@ -351,7 +351,8 @@ trek_var *trek_adaptive_max_pool3d(trek_var *x, int64_t depth, int64_t height, i
         *indices = NULL;
     if (need_five("adaptive_max_pool3d", "x", x) != TREK_OK)
         return NULL;
-    return pooled(&(pool_steps){ .sizes = { depth, height, width } }, x, indices);
+    const char *before = trek_op_calling("adaptive_max_pool3d");
+    return trek_op_called_end(before, pooled(&(pool_steps){ .sizes = { depth, height, width } }, x, indices));
 }
 
 trek_var *trek_adaptive_avg_pool3d(trek_var *x, int64_t depth, int64_t height, int64_t width)
@@ -360,10 +361,11 @@ trek_var *trek_adaptive_avg_pool3d(trek_var *x, int64_t depth, int64_t height, i
         return NULL;
     trek_shape s = trek_var_shape(x);
     int64_t planes = s.sizes[0] * s.sizes[1];
+    const char *before = trek_op_calling("adaptive_avg_pool3d");
     trek_var *y = trek_reshape(trek_rule_wide(x), trek_dims(planes, s.sizes[2], s.sizes[3], s.sizes[4]));
     y = trek_adaptive_avg_pool2d(y, height, width);
-    if (!y)
-        return NULL;
-    y = trek_adaptive_avg_pool2d(trek_reshape(y, trek_dims(planes, 1, s.sizes[2], height * width)), depth, height * width);
-    return y ? trek_rule_rounded(trek_reshape(y, trek_dims(s.sizes[0], s.sizes[1], depth, height, width)), x) : NULL;
+    if (y)
+        y = trek_adaptive_avg_pool2d(trek_reshape(y, trek_dims(planes, 1, s.sizes[2], height * width)), depth, height * width);
+    y = y ? trek_rule_rounded(trek_reshape(y, trek_dims(s.sizes[0], s.sizes[1], depth, height, width)), x) : NULL;
+    return trek_op_called_end(before, y);
 }

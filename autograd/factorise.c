@@ -339,7 +339,8 @@ static trek_status lu_backward(trek_function_context *context, trek_var *const *
     trek_var *square = more ? trek_narrow(both, dim, 0, k) : both, *gl = more ? trek_narrow(g, dim, 0, k) : g, *gu = gl;
     trek_var *l = trek_add(trek_tril(square, -1), trek_factor_eye(both, k)), *u = trek_triu(square, 0), *rest = NULL;
     if (more) {
-        trek_var *beyond = trek_narrow(both, dim, k, more > 0 ? more : -more), *of = trek_narrow(g, dim, k, more > 0 ? more : -more);
+        trek_var *beyond = trek_narrow(both, dim, k, more > 0 ? more : -more),
+                 *of = trek_narrow(g, dim, k, more > 0 ? more : -more);
         rest = more > 0 ? turned(trek_factor_triangular(u, turned(of), true, false))
                         : trek_factor_triangular(turned(l), of, true, true);
         if (more > 0)

@@ -20,11 +20,14 @@ static bool resolve(const char *name, const trek_var *x, const trek_fractional_p
     for (int d = 0; d < f->dims; d++) {
         f->kernel[d] = opts->kernel[d] ? opts->kernel[d] : d > 0 ? f->kernel[d - 1] : 0;
         f->in[d] = trek_var_size(x, 2 + d);
-        double ratio = opts->output_ratio[d] != 0 ? opts->output_ratio[d] : opts->output_ratio[d > 1 && opts->output_ratio[1] != 0];
+        double ratio =
+            opts->output_ratio[d] != 0 ? opts->output_ratio[d] : opts->output_ratio[d > 1 && opts->output_ratio[1] != 0];
         if (shared && !(ratio > 0 && ratio < 1))
             return trek_fail(TREK_ERR_ARGUMENT, "%s: a ratio of %g; it must lie between 0 and 1", name, ratio), false;
-        f->out[d] = shared ? (int64_t)((double)f->in[d] * ratio) : opts->output_size[d] ? opts->output_size[d]
-                                                                                  : d > 0 ? f->out[d - 1] : 0;
+        f->out[d] = shared                 ? (int64_t)((double)f->in[d] * ratio)
+                    : opts->output_size[d] ? opts->output_size[d]
+                    : d > 0                ? f->out[d - 1]
+                                           : 0;
         if (f->kernel[d] < 1 || f->out[d] < 1 || f->kernel[d] > f->in[d] || f->out[d] > f->in[d] - f->kernel[d] + 1)
             return trek_fail(TREK_ERR_ARGUMENT, "%s: %" PRId64 " windows of %" PRId64 " elements along a size of %" PRId64, name,
                              f->out[d], f->kernel[d], f->in[d]),
@@ -109,8 +112,8 @@ static trek_var *largest(const fractional *f, trek_var *x, trek_var *samples, tr
     if (!places)
         return NULL;
     int64_t outs = trek_var_size(places, 1), elements = trek_var_size(places, 2);
-    trek_var *taken = trek_gather(trek_reshape(x, trek_dims(planes, size)), trek_reshape(places, trek_dims(planes, outs * elements)),
-                                  1);
+    trek_var *taken =
+        trek_gather(trek_reshape(x, trek_dims(planes, size)), trek_reshape(places, trek_dims(planes, outs * elements)), 1);
     trek_var *most = trek_max_with_indices(trek_reshape(taken, trek_dims(planes, outs, elements)), 2, true, &at);
     if (most && indices)
         *indices = trek_reshape(trek_gather(places, at, 2), shape);

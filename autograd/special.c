@@ -4,8 +4,8 @@
 
 #include <math.h>
 
-#include "autograd/ops.h"
 #include "autograd/calls_internal.h"
+#include "autograd/ops.h"
 #include "autograd/rows.h"
 #include "autograd/tape_internal.h"
 #include "tensor/pointwise.h"

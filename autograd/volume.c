@@ -310,9 +310,13 @@ static trek_var *windowed(const char *name, trek_var *x, const trek_pool_opts *o
     flat(area.dilation, dilation);
     if (opts->divisor_override != 0) /* the sum of sums, divided once */
         area.divisor_override = 1;
-    trek_pool_opts line = { .kernel = { kernel[0], 1 }, .stride = { stride[0], 1 }, .dilation = { dilation[0], 1 },
-                            .padding = { padding[0] ? padding[0] : TREK_ZERO, TREK_ZERO }, .ceil_mode = opts->ceil_mode,
-                            .exclude_padding = opts->exclude_padding, .divisor_override = opts->divisor_override };
+    trek_pool_opts line = { .kernel = { kernel[0], 1 },
+                            .stride = { stride[0], 1 },
+                            .dilation = { dilation[0], 1 },
+                            .padding = { padding[0] ? padding[0] : TREK_ZERO, TREK_ZERO },
+                            .ceil_mode = opts->ceil_mode,
+                            .exclude_padding = opts->exclude_padding,
+                            .divisor_override = opts->divisor_override };
     bool hollow = dilation[0] > 1 || dilation[1] > 1 || dilation[2] > 1;
     bool whole = !indices && !opts->ceil_mode && opts->divisor_override == 0;
     if (whole)

@@ -35,9 +35,12 @@ static bool keeps_zeros(const double *options)
 
 static const trek_optimizer_class asgd_class = {
     .name = "asgd",
-    .options = { [LR] = { "lr", .otherwise = 1e-2 }, [LAMBD] = { "lambd", .otherwise = 1e-4 },
-                 [ALPHA] = { "alpha", .otherwise = 0.75 }, [T0] = { "t0", .otherwise = 1e6 },
-                 [WEIGHT_DECAY] = { .name = "weight_decay" }, [MAXIMIZE] = { .name = "maximize" } },
+    .options = { [LR] = { "lr", .otherwise = 1e-2 },
+                 [LAMBD] = { "lambd", .otherwise = 1e-4 },
+                 [ALPHA] = { "alpha", .otherwise = 0.75 },
+                 [T0] = { "t0", .otherwise = 1e6 },
+                 [WEIGHT_DECAY] = { .name = "weight_decay" },
+                 [MAXIMIZE] = { .name = "maximize" } },
     .states = { { .name = "ax" } },
     .maximize = MAXIMIZE,
     .by_step = true,
@@ -48,7 +51,12 @@ static const trek_optimizer_class asgd_class = {
 
 trek_optimizer_spec trek_asgd(trek_asgd_opts o)
 {
-    return (trek_optimizer_spec){ .klass = &asgd_class, { [LR] = o.lr, [LAMBD] = o.lambd, [ALPHA] = o.alpha, [T0] = o.t0,
-                                                   [WEIGHT_DECAY] = o.weight_decay, [MAXIMIZE] = o.maximize } };
+    return (trek_optimizer_spec){ .klass = &asgd_class,
+                                  { [LR] = o.lr,
+                                    [LAMBD] = o.lambd,
+                                    [ALPHA] = o.alpha,
+                                    [T0] = o.t0,
+                                    [WEIGHT_DECAY] = o.weight_decay,
+                                    [MAXIMIZE] = o.maximize } };
 }
 #endif

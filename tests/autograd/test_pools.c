@@ -184,8 +184,8 @@ static trek_var *fractional(trek_var *const *in)
     trek_var *flat = VALUES(trek_dims(1, 2, 2), TREK_F64, 0.3, 0.9, 0.5, 0.1);
     trek_fractional_pool_opts deep = { .kernel = { 2, 1 }, .output_size = { 2, 3, 2 }, .random_samples = samples };
     trek_fractional_pool_opts two = { .kernel = { 2 }, .output_ratio = { 0.7 }, .random_samples = flat };
-    trek_var *a = trek_fractional_max_pool3d(in[0], &deep, NULL), *b = trek_fractional_max_pool2d(trek_select(in[0], 2, 1), &two,
-                                                                                               NULL);
+    trek_var *a = trek_fractional_max_pool3d(in[0], &deep, NULL),
+             *b = trek_fractional_max_pool2d(trek_select(in[0], 2, 1), &two, NULL);
     return trek_square(trek_cat((trek_var *[]){ trek_flatten(a, 0, -1), trek_flatten(b, 0, -1) }, 2, 0));
 }
 
@@ -202,20 +202,26 @@ static void windows_by_chance(void **state)
     trek_fractional_pool_opts o = { .kernel = { 2 }, .output_size = { 3, 4 }, .random_samples = samples };
     ASSERT_VALUES(trek_fractional_max_pool2d(x, &o, &at), 6, 2, 4, 5, 6, 6, 3, 4, 5, 6, 6, 2);
     ASSERT_VALUES(at, 6, 2, 4, 5, 6, 13, 10, 11, 19, 20, 27, 23);
-    trek_fractional_pool_opts deep = { .kernel = { 2, 2, 3 }, .output_size = { 2, 3, 2 },
+    trek_fractional_pool_opts deep = { .kernel = { 2, 2, 3 },
+                                       .output_size = { 2, 3, 2 },
                                        .random_samples = VALUES(trek_dims(1, 1, 3), TREK_F64, 0.3, 0.9, 0.5) };
     ASSERT_VALUES(trek_fractional_max_pool3d(counted(trek_dims(1, 1, 4, 5, 6), 11), &deep, &at), 10, 10, 10, 10, 10, 10, 10, 10,
                   10, 10, 10, 10);
     ASSERT_VALUES(at, 32, 10, 43, 10, 54, 21, 98, 65, 98, 76, 109, 87);
-    trek_var *drawn = trek_fractional_max_pool2d(trek_cast(x, TREK_BF16),
-                                                 &(trek_fractional_pool_opts){ .kernel = { 2 }, .output_ratio = { 0.5, 0.4 } }, &at);
+    trek_var *drawn = trek_fractional_max_pool2d(
+        trek_cast(x, TREK_BF16), &(trek_fractional_pool_opts){ .kernel = { 2 }, .output_ratio = { 0.5, 0.4 } }, &at);
     assert_true(trek_var_size(drawn, 2) == 2 && trek_var_size(drawn, 3) == 2 && trek_var_dtype(drawn) == TREK_BF16);
     ASSERT_VALUES(trek_sub(trek_gather(trek_reshape(x, trek_dims(30)), trek_reshape(at, trek_dims(4)), 0),
-                           trek_reshape(trek_cast(drawn, TREK_F64), trek_dims(4))), 0, 0, 0, 0);
+                           trek_reshape(trek_cast(drawn, TREK_F64), trek_dims(4))),
+                  0, 0, 0, 0);
     check_gradients(fractional, 1, (trek_shape[]){ trek_dims(1, 2, 3, 4, 5) }, true);
     const trek_fractional_pool_opts bad[] = {
-        { .kernel = { 2 } }, { .kernel = { 2 }, .output_size = { 2 }, .output_ratio = { 0.5 } }, { .output_size = { 2 } },
-        { .kernel = { 2 }, .output_size = { 5 } }, { .kernel = { 2 }, .output_ratio = { 1 } }, { .kernel = { 6 }, .output_size = { 1 } },
+        { .kernel = { 2 } },
+        { .kernel = { 2 }, .output_size = { 2 }, .output_ratio = { 0.5 } },
+        { .output_size = { 2 } },
+        { .kernel = { 2 }, .output_size = { 5 } },
+        { .kernel = { 2 }, .output_ratio = { 1 } },
+        { .kernel = { 6 }, .output_size = { 1 } },
         { .kernel = { 2 }, .output_size = { 2 }, .random_samples = VALUES(trek_dims(1, 1, 2), TREK_F64, 0.5, 1) },
     };
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
@@ -378,8 +384,8 @@ static void layers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(places_of_maxima), TEST(gradients), TEST(divisors), TEST(windows_by_chance), TEST(kinds), TEST(undoing), TEST(undoing_refused), TEST(power_means),
-        TEST(layers),
+        TEST(places_of_maxima), TEST(gradients),   TEST(divisors), TEST(windows_by_chance), TEST(kinds), TEST(undoing),
+        TEST(undoing_refused),  TEST(power_means), TEST(layers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

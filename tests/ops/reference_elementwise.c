@@ -151,8 +151,10 @@ static double special_at(double x, int kind, bool slope)
     case TREK_POINTWISE_i0:
     case TREK_POINTWISE_i0e:
     case TREK_POINTWISE_i1:
-    case TREK_POINTWISE_i1e: return bessel_at(x, kind, slope);
-    case TREK_POINTWISE_log_ndtr: return slope ? exp(-x * x / 2) / sqrt(2 * M_PI) / phi(x) : log(phi(x));
+    case TREK_POINTWISE_i1e:
+        return bessel_at(x, kind, slope);
+    case TREK_POINTWISE_log_ndtr:
+        return slope ? exp(-x * x / 2) / sqrt(2 * M_PI) / phi(x) : log(phi(x));
     case TREK_POINTWISE_asinh: return slope ? 1 / sqrt(x * x + 1) : asinh(x);
     case TREK_POINTWISE_acosh: return slope ? 1 / sqrt(x * x - 1) : acosh(x);
     case TREK_POINTWISE_atanh: return slope ? 1 / (1 - x * x) : atanh(x);

@@ -344,7 +344,8 @@ static trek_optimizer_spec kind_at(int k, bool plain)
     case 12:
         return trek_rmsprop(
             (trek_rmsprop_opts){ .lr = 0.01, .weight_decay = none, .momentum = 0.5, .centered = true, .eps = 1e-3 });
-    case 13: return trek_asgd((trek_asgd_opts){ .lr = 0.05, .lambd = 0.01, .t0 = TREK_ZERO, .weight_decay = none });
+    case 13:
+        return trek_asgd((trek_asgd_opts){ .lr = 0.05, .lambd = 0.01, .t0 = TREK_ZERO, .weight_decay = none });
     default: return trek_muon((trek_muon_opts){ .lr = 0.01, .weight_decay = decay, .adam = plain });
     }
 }

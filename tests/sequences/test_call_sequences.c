@@ -115,8 +115,8 @@ static bool is_left_out(const char *name)
     return at && (at == list || at[-1] == ',') && (at[n] == 0 || at[n] == ',');
 }
 
-/* Whether the message begins with the name of the function that was called. Where there is no memory, or a scope is missing, it may
- * come from below. */
+/* Whether the message begins with the name of the function that was called. Where there is no memory, or a scope is missing, it
+ * may come from below. */
 static bool names(const sequence_call *call, const char *message)
 {
     size_t n = strlen(call->name);

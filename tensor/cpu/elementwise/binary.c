@@ -152,13 +152,12 @@ void TREK_ISA_NAME(trek_cpu_register_binary)(trek_backend *b)
 #define NUMBERS(op) (TREK_ENTER_FLOATS(b, op), TREK_ENTER_INTEGERS(b, op));
 #define FLOATS(op) TREK_ENTER_FLOATS(b, op);
 #define BOOL(op) TREK_ENTER_BOOL(b, op);
-    NUMBERS(add) NUMBERS(sub) NUMBERS(mul) NUMBERS(maximum) NUMBERS(minimum) NUMBERS(pow)
-    NUMBERS(relu_backward)
-    FLOATS(div) FLOATS(atan2) FLOATS(hypot) FLOATS(copysign) FLOATS(igamma)
-    FLOATS(tanh_backward) FLOATS(sigmoid_backward) FLOATS(silu_backward) FLOATS(gelu_backward)
-    BOOL(add) BOOL(mul) BOOL(maximum) BOOL(minimum)
+    NUMBERS(add)
+    NUMBERS(sub) NUMBERS(mul) NUMBERS(maximum) NUMBERS(minimum) NUMBERS(pow) NUMBERS(relu_backward) FLOATS(div) FLOATS(atan2)
+        FLOATS(hypot) FLOATS(copysign) FLOATS(igamma) FLOATS(tanh_backward) FLOATS(sigmoid_backward) FLOATS(silu_backward)
+            FLOATS(gelu_backward) BOOL(add) BOOL(mul) BOOL(maximum) BOOL(minimum)
 #undef NUMBERS
 #undef FLOATS
 #undef BOOL
-    register_where(b);
+                register_where(b);
 }

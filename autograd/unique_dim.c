@@ -104,6 +104,9 @@ trek_var *trek_unique_dim(trek_var *x, int dim, trek_var **inverse, trek_var **c
         return NULL;
     if (ndim == 0)
         return trek_fail_null(TREK_ERR_SHAPE, "unique_dim: a scalar has no dimension");
+    for (int d = 0; d < ndim; d++)
+        if (d != at && trek_var_size(x, d) == 0)
+            return trek_fail_null(TREK_ERR_SHAPE, "unique_dim: slices without elements, as dimension %d has none", d);
     int64_t n = trek_var_size(x, at), width = n > 0 ? trek_var_numel(x) / n : 0;
     const char *before = trek_op_calling("unique_dim");
     trek_var *ranks = NULL, *taken = NULL;

@@ -185,9 +185,9 @@ TREK_SPECIAL double trek_less_log1p(double m)
 /* x^a e^-x / Gamma(a + 1); of large a by Stirling's series, as logarithms that cancel would lose digits. */
 TREK_SPECIAL double trek_gamma_factor(double a, double x)
 {
-    if (a < 10 || x < 0.01 * a)
+    if (a < 16 || x < 0.01 * a)
         return exp(a * log(x) - x - lgamma(a + 1));
-    const double r = 1 / (a * a), correction = (1.0 / 12 - r * (1.0 / 360 - r * (1.0 / 1260 - r / 1680))) / a;
+    const double r = 1 / (a * a), correction = (1.0 / 12 - r * (1.0 / 360 - r * (1.0 / 1260 - r * (1.0 / 1680 - r / 1188)))) / a;
     return exp(-a * trek_less_log1p((x - a) / a) - correction) / sqrt(2 * TREK_PI * a);
 }
 

@@ -4,7 +4,7 @@
 #include "tensor/cpu/moves/index.h"
 
 #define RUN 512         /* elements that are looked at together */
-#define WORKED_ON 65536 /* results in f32, of many columns at once */
+#define WORKED_ON 262144 /* results in f32, of many columns at once: what a second-level cache holds */
 #define SOME_COLUMNS 16 /* fewer are gone through one by one */
 
 static void widen_row(bool bf16, float *to, const uint16_t *from, int64_t n)

@@ -9,21 +9,10 @@
 
 static bool integers(trek_var *x) { return !trek_dtype_is_float(trek_var_dtype(x)); }
 
-/* What two come to: one without dimensions counts where it is of a higher kind, as in the op table. */
-static trek_dtype common(trek_var *x, trek_var *y)
-{
-    trek_dtype a = trek_var_dtype(x), b = trek_var_dtype(y);
-    int kind_a = trek_dtype_is_float(a) ? 2 : a != TREK_BOOL, kind_b = trek_dtype_is_float(b) ? 2 : b != TREK_BOOL;
-    bool flat_x = trek_var_ndim(x) == 0, flat_y = trek_var_ndim(y) == 0;
-    if (flat_x != flat_y && (flat_y ? kind_a >= kind_b : kind_b >= kind_a))
-        return flat_y ? a : b;
-    return trek_dtype_promote(a, b);
-}
-
 /* The dtype of a result of two, and both as they are computed; false and an error. */
 static bool two(const char *name, trek_var **x, trek_var **y, bool floats, trek_dtype *dtype)
 {
-    *dtype = common(*x, *y);
+    *dtype = trek_op_common_dtype((trek_tensor *[]){ (*x)->data, (*y)->data }, 2);
     *dtype = floats && !trek_dtype_is_float(*dtype) ? TREK_F32 : *dtype;
     if (*dtype == TREK_BOOL)
         return trek_fail(TREK_ERR_DTYPE, "%s: dtype bool is not supported", name), false;

@@ -6,8 +6,10 @@
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 
-/* The polynomial of degree 18: its remainder is below f64's precision for norms up to 1 (1 / 19! = 8e-18). */
+/* The polynomial of degree 18 has a remainder below f64's precision for norms up to 1 (1 / 19! = 8e-18), below f32's for norms
+ * up to 3 (3^19 / 19! = 1e-8). Each squaring doubles the relative error so far: the fewer, the better. */
 enum { DEGREE = 18, GROUP = 6 };
+static double largest_norm(trek_dtype dtype) { return dtype == TREK_F64 ? 1 : 3; }
 
 static double factorial(int n) { return n < 2 ? 1 : n * factorial(n - 1); }
 
@@ -53,7 +55,8 @@ trek_var *trek_matrix_exp(trek_var *a)
     double size = norm ? trek_var_item(norm) : NAN;
     if (!norm || !isfinite(size))
         return norm ? trek_fail_null(TREK_ERR_ARGUMENT, "matrix_exp: a matrix that is not finite") : NULL;
-    int squares = size > 1 ? (int)ceil(log2(size)) : 0;
+    double limit = largest_norm(trek_var_dtype(a));
+    int squares = size > limit ? (int)ceil(log2(size / limit)) : 0;
     trek_var *y = polynomial(squares > 0 ? trek_mul_scalar(a, ldexp(1, -squares)) : a);
     for (int k = 0; y && k < squares; k++)
         y = trek_matmul(y, y);

@@ -72,6 +72,8 @@ TREK_API trek_var *trek_isnan(trek_var *x);       /* bool, as the next ones */
 TREK_API trek_var *trek_isinf(trek_var *x);
 TREK_API trek_var *trek_isfinite(trek_var *x);
 TREK_API trek_var *trek_logical_not(trek_var *x);
+/* Limits each element of x to [low, high]. The gradient passes where an element lies between the limits, and is 0 at a limit
+ * and beyond; an infinite limit bounds nothing, so the gradient passes at that infinity, too (PyTorch: 0). */
 TREK_API trek_var *trek_clamp(trek_var *x, double low, double high);
 /* passes NaN on; infinities leave a side open; a bound that is no whole number, infinity too, makes integers f32; derivative 0 at
  * the bounds */

@@ -126,9 +126,10 @@ trek_var *trek_swiglu(trek_var *x, int dim)
 /* The inputs in their common dtype, 16-bit ones in f32, so that steps between do not round; what the result is rounded to. */
 static trek_dtype widen(trek_var **inputs, int n)
 {
-    trek_dtype common = trek_var_dtype(inputs[0]);
-    for (int k = 1; k < n; k++)
-        common = trek_dtype_promote(common, trek_var_dtype(inputs[k]));
+    trek_tensor *tensors[3] = { 0 };
+    for (int k = 0; k < n; k++)
+        tensors[k] = inputs[k]->data;
+    trek_dtype common = trek_op_common_dtype(tensors, n);
     for (int k = 0; k < n; k++)
         inputs[k] = trek_cast(inputs[k], trek_dtype_is_16bit(common) ? TREK_F32 : common);
     return common;

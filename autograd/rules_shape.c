@@ -169,24 +169,30 @@ static trek_var *from_the_end(trek_var *part, trek_var *x, trek_var *y, int dim)
     return trek_exp(trek_add(trek_flip(trek_logcumsumexp(trek_flip(log, line), dim), line), x));
 }
 
-/* As the difference of two parts that are not negative. Those of a gradient that is itself recorded are g + p and p, p larger
- * than all of |g|, whose logarithms have slopes everywhere. */
+/* The gradient as the difference of two parts that are not negative: of g + shift and of shift, where shift is larger than
+ * all of |g|, or, without a shift, of what of g is above 0 and what is below. */
+static trek_var *difference_of_parts(trek_var *g, trek_var *shift, trek_var *x, trek_var *y, int dim)
+{
+    trek_var *above = shift ? trek_add(g, shift) : trek_clamp(g, 0, INFINITY);
+    trek_var *below = shift ? shift : trek_clamp(trek_neg(g), 0, INFINITY);
+    return trek_sub(from_the_end(above, x, y, dim), from_the_end(below, x, y, dim));
+}
+
+/* A gradient that is itself recorded takes its derivatives from parts that are shifted by more than all of |g|, whose logarithms
+ * have slopes everywhere, and its numbers from the parts that are not: a shift costs what it cancels. */
 trek_status trek_rule_logcumsumexp(trek_backward_call *b)
 {
     int dim = (int)b->attrs->i[0];
     trek_var *given = trek_rule_input(b, 0), *x = trek_rule_full(b, given), *g = trek_rule_full(b, b->grad);
     if (trek_var_numel(b->grad) == 0 || trek_var_ndim(b->grad) == 0)
         return trek_rule_give(b, b->grad);
-    trek_var *y = x == given ? trek_rule_output(b, 0) : trek_logcumsumexp(x, dim), *above, *below;
-    if (b->create_graph) {
-        trek_var *largest = trek_max(trek_abs(trek_var_detach(g)), trek_dims_none(), false);
-        below = trek_mul(trek_ones_like(g), trek_add_scalar(largest, 1));
-        above = trek_add(g, below);
-    } else {
-        above = trek_clamp(g, 0, INFINITY);
-        below = trek_clamp(trek_neg(g), 0, INFINITY);
-    }
-    return trek_rule_give(b, trek_sub(from_the_end(above, x, y, dim), from_the_end(below, x, y, dim)));
+    trek_var *y = x == given ? trek_rule_output(b, 0) : trek_logcumsumexp(x, dim);
+    if (!b->create_graph)
+        return trek_rule_give(b, difference_of_parts(g, NULL, x, y, dim));
+    trek_var *largest = trek_max(trek_abs(trek_var_detach(g)), trek_dims_none(), false);
+    trek_var *slopes = difference_of_parts(g, trek_mul(trek_ones_like(g), trek_add_scalar(largest, 1)), x, y, dim);
+    trek_var *numbers = difference_of_parts(trek_var_detach(g), NULL, trek_var_detach(x), trek_var_detach(y), dim);
+    return trek_rule_give(b, trek_add(numbers, trek_sub(slopes, trek_var_detach(slopes))));
 }
 
 trek_status trek_rule_softmax(trek_backward_call *b) /* y (g - sum g y) */

@@ -19,9 +19,9 @@ static bool floats(const char *name, const trek_var *x)
 }
 
 /* The dtype of the result, integers as f32, and what it is computed in. */
-static trek_dtype common(const trek_var *x, const trek_var *y)
+static trek_dtype common(const trek_var *x, const trek_var *y, const trek_var *z)
 {
-    trek_dtype dtype = y ? trek_dtype_promote(trek_var_dtype(x), trek_var_dtype(y)) : trek_var_dtype(x);
+    trek_dtype dtype = trek_op_common_dtype((trek_tensor *[]){ x->data, y ? y->data : NULL, z ? z->data : NULL }, 3);
     return trek_dtype_is_float(dtype) ? dtype : TREK_F32;
 }
 static trek_dtype wide(trek_dtype dtype) { return dtype == TREK_F64 ? TREK_F64 : TREK_F32; }
@@ -33,7 +33,7 @@ trek_var *trek_lerp_var(trek_var *x, trek_var *y, trek_var *weight)
     TREK_NEEDED("lerp_var", weight);
     if (!floats("lerp_var", x) || !floats("lerp_var", y) || !floats("lerp_var", weight))
         return NULL;
-    trek_dtype dtype = trek_dtype_promote(common(x, y), trek_var_dtype(weight)), work = wide(dtype);
+    trek_dtype dtype = common(x, y, weight), work = wide(dtype);
     x = trek_cast(x, work);
     y = trek_cast(y, work);
     weight = trek_cast(weight, work);
@@ -66,7 +66,7 @@ trek_var *trek_logaddexp2(trek_var *x, trek_var *y)
     TREK_NEEDED("logaddexp2", y);
     if (!floats("logaddexp2", x) || !floats("logaddexp2", y))
         return NULL;
-    trek_dtype dtype = common(x, y), work = wide(dtype);
+    trek_dtype dtype = common(x, y, NULL), work = wide(dtype);
     trek_var *sum = trek_logaddexp(trek_mul_scalar(trek_cast(x, work), ln2), trek_mul_scalar(trek_cast(y, work), ln2));
     return trek_cast(trek_mul_scalar(sum, 1 / ln2), dtype);
 }
@@ -98,7 +98,7 @@ trek_var *trek_ldexp(trek_var *x, trek_var *exponent)
 {
     TREK_NEEDED("ldexp", x);
     TREK_NEEDED("ldexp", exponent);
-    trek_dtype of = trek_var_dtype(exponent), dtype = common(x, NULL);
+    trek_dtype of = trek_var_dtype(exponent), dtype = common(x, NULL, NULL);
     if (trek_dtype_is_float(of) || of == TREK_BOOL)
         return trek_fail_null(TREK_ERR_DTYPE, "ldexp: an exponent of integers is needed, not %s", trek_dtype_name(of));
     trek_var *within = trek_clamp(trek_cast(exponent, TREK_I64), -3000, 3000); /* beyond which all is 0 or infinite */
@@ -130,7 +130,7 @@ trek_var *trek_frexp(trek_var *x, trek_var **exponent)
 trek_var *trek_entr(trek_var *x)
 {
     TREK_NEEDED("entr", x);
-    trek_dtype dtype = common(x, NULL);
+    trek_dtype dtype = common(x, NULL, NULL);
     x = trek_cast(x, wide(dtype));
     trek_var *zero = trek_eq_scalar(x, 0), *below = trek_lt_scalar(x, 0), *outside = trek_logical_or(zero, below);
     trek_var *inside = trek_masked_fill(x, outside, 1), *y = trek_neg(trek_mul(inside, trek_log(inside)));
@@ -141,7 +141,7 @@ trek_var *trek_xlog1py(trek_var *x, trek_var *y)
 {
     TREK_NEEDED("xlog1py", x);
     TREK_NEEDED("xlog1py", y);
-    trek_dtype dtype = common(x, y);
+    trek_dtype dtype = common(x, y, NULL);
     x = trek_cast(x, wide(dtype));
     y = trek_cast(y, wide(dtype));
     trek_var *outside = trek_logical_or(trek_le_scalar(y, -1), trek_eq_scalar(y, INFINITY));
@@ -152,7 +152,7 @@ trek_var *trek_xlog1py(trek_var *x, trek_var *y)
 trek_var *trek_ndtr(trek_var *x)
 {
     TREK_NEEDED("ndtr", x);
-    trek_dtype dtype = common(x, NULL);
+    trek_dtype dtype = common(x, NULL, NULL);
     trek_var *scaled_x = trek_mul_scalar(trek_cast(x, wide(dtype)), -0.70710678118654752440);
     return trek_cast(trek_mul_scalar(trek_erfc(scaled_x), 0.5), dtype);
 }

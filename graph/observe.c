@@ -308,11 +308,6 @@ trek_status trek_graph_flush_local(trek_graph *graph)
 
 int64_t trek_graph_flushes(const trek_graph *graph) { return graph ? graph->flushes : 0; }
 
-double trek_eta(double elapsed, double done, double whole)
-{
-    return done > 0 && elapsed >= 0 && whole >= done ? elapsed / done * (whole - done) : (double)NAN;
-}
-
 double trek_graph_eta(const trek_graph *graph, int64_t flushes)
 {
     if (!graph || !graph->flushes)

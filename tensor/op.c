@@ -83,30 +83,29 @@ trek_status trek_op_output(trek_op_call *call, int k, int ndim, const int64_t *s
 
 static int scalars_of(const trek_op *op) { return op->id == TREK_OP_clamp ? 2 : 1; }
 
+trek_dtype trek_op_common_dtype(trek_tensor *const *inputs, int count)
+{
+    static const int kind[TREK_DTYPE_COUNT] = { [TREK_BOOL] = 0, [TREK_U8] = 1,  [TREK_I32] = 1,  [TREK_I64] = 1,
+                                                [TREK_F16] = 2,  [TREK_BF16] = 2, [TREK_F32] = 2, [TREK_F64] = 2 };
+    trek_dtype among[2] = { TREK_DTYPE_COUNT, TREK_DTYPE_COUNT }; /* those without dimensions, those with */
+    for (int k = 0; k < count; k++) {
+        trek_dtype *common = inputs[k] ? &among[inputs[k]->ndim > 0] : NULL;
+        if (common)
+            *common = trek_dtype_promote(*common, (trek_dtype)inputs[k]->dtype);
+    }
+    if (among[0] == TREK_DTYPE_COUNT || among[1] == TREK_DTYPE_COUNT)
+        return among[among[0] == TREK_DTYPE_COUNT];
+    return among[kind[among[0]] > kind[among[1]] ? 0 : 1];
+}
+
 /* The dtype that the promoting inputs, and the number, come to. */
 static trek_dtype common_dtype(const trek_op_call *call)
 {
     const trek_op *op = call->op;
-    trek_dtype common = TREK_DTYPE_COUNT;
-    bool dimensioned = false, any_dimensioned = false;
+    trek_tensor *promoting[8] = { 0 };
     for (int k = 0; k < call->n_inputs && k < 8; k++)
-        if ((op->promote >> k & 1) && call->inputs[k])
-            any_dimensioned |= call->inputs[k]->ndim > 0;
-    /* As in PyTorch, a 0-dimensional tensor counts only where its kind is higher. */
-    for (int k = 0; k < call->n_inputs && k < 8; k++) {
-        if (!(op->promote >> k & 1) || !call->inputs[k] || (any_dimensioned && call->inputs[k]->ndim == 0))
-            continue;
-        common = trek_dtype_promote(common, (trek_dtype)call->inputs[k]->dtype);
-        dimensioned = true;
-    }
-    static const int kind[TREK_DTYPE_COUNT] = { [TREK_BOOL] = 0, [TREK_U8] = 1,  [TREK_I32] = 1,  [TREK_I64] = 1,
-                                                [TREK_F16] = 2,  [TREK_BF16] = 2, [TREK_F32] = 2, [TREK_F64] = 2 };
-    for (int k = 0; dimensioned && any_dimensioned && k < call->n_inputs && k < 8; k++) {
-        if (!(op->promote >> k & 1) || !call->inputs[k] || call->inputs[k]->ndim > 0)
-            continue;
-        if (kind[call->inputs[k]->dtype] > kind[common])
-            common = (trek_dtype)call->inputs[k]->dtype;
-    }
+        promoting[k] = op->promote >> k & 1 ? call->inputs[k] : NULL;
+    trek_dtype common = trek_op_common_dtype(promoting, 8);
     if (common == TREK_DTYPE_COUNT)
         return common;
     if ((op->flags & TREK_OP_INT_TO_FLOAT) && !trek_dtype_is_float(common))

@@ -126,6 +126,11 @@ trek_tensor *trek_op_run_first(trek_op_call *call);
 #undef TREK_OP
 #endif
 
+/* Returns the dtype that inputs of a promoting op are computed in, as PyTorch: an input without dimensions counts only where
+ * its kind (bool, integer, floating) is higher than that of those with dimensions. NULLs are passed over; TREK_DTYPE_COUNT if
+ * all are NULL. */
+trek_dtype trek_op_common_dtype(trek_tensor *const *inputs, int count);
+
 /* For infer functions: makes output k, or checks the given one. */
 trek_status trek_op_output(trek_op_call *call, int k, int ndim, const int64_t *sizes, trek_dtype dtype);
 /* For infer functions: "name: " and the message, with shapes in it. */

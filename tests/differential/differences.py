@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where trek differs from PyTorch on purpose: the one table of it. Each entry says where the difference is written,
 a header and words of its comment, and the fuzzer fails if they are not there."""
+import math
 import re
 from dataclasses import dataclass
 from typing import Callable
@@ -163,6 +164,8 @@ TABLE = [
     Difference("sinc", "second", "PyTorch nan", "autograd/pointwise.h", "its second derivative at 0"),
     Difference("sinc", "gradient|second", "", "autograd/pointwise.h", "what remains of numbers that cancel"),
     Difference("xlogy", "gradient|second", "nan, PyTorch", "autograd/pointwise.h", "and NaN where y is below 0"),
+    Difference("clamp", "gradient|second", "PyTorch 0", "autograd/ops.h", "an infinite limit bounds nothing",
+               lambda case: has_nan_or_infinity(case) and math.inf in (-case["args"]["low"], case["args"]["high"])),
     Difference("clamp_var", "gradient|second", "", "autograd/pointwise.h", "Gradients at a limit are shared as theirs"),
     Difference("trapezoid", "value|gradient|second", "PyTorch nan", "autograd/pointwise.h", "of one point 0 whatever", has_nan_or_infinity),
     Difference("trapezoid", "gradient", "require gradients", "autograd/pointwise.h", "Recorded of no elements, too"),
@@ -219,7 +222,7 @@ TABLE = [
     Difference("lstm|gru", "refusal", "PyTorch alone refuses.*larger than 0", "autograd/ops.h", "of no steps (torch refuses them)"),
     Difference("attention(_weights)?", "refusal", r"trek alone refuses.*mask .* does not broadcast to \[", "autograd/ops.h", "torch passes over it where there are none",
                lambda case: any(0 in t["shape"] for t in case["tensors"])),
-    Difference("index_add", "refusal", r"trek alone refuses.*is not in 0\.\.", "autograd/ops.h", "indices are checked, also where nothing is added (torch does so of some shapes)",
+    Difference("index_add", "refusal", r"trek alone refuses.*is not in 0\.\.", "autograd/ops.h", "indices are checked, also where nothing is added (torch: of some shapes)",
                lambda case: any(0 in t["shape"] for t in case["tensors"])),
     Difference("add|sub|mul|div|maximum|minimum", "value|gradient|second", "", "autograd/ops.h", "an integer beyond f16 is infinite there, a scalar too", scalar_beyond_f16),
     Difference("(add_)?layer_norm", "second", "a second, PyTorch has none", "autograd/ops.h", "A bias without a weight has second derivatives",

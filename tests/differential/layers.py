@@ -26,6 +26,7 @@ HELPERS = {"nn_sequential_add": "called for the last layer of a sequential",
            **{name: "what is done to adapters: tests/nn/test_lora.c" for name in
               ("lora_apply", "lora_merge", "lora_unmerge", "lora_remove", "lora_state_of", "lora_state_apply", "lora_save", "lora_load")},
            **{name: "gives an index: tests/graph/test_flow_verbs.c" for name in ("nn_argmax_selector", "nn_fixed_selector")},
+           "nn_multihead_attention_forward": "gives the weights, too: tests/nn/test_transformer.c",
            "nn_rrelu": "random: tests/nn/test_activations.c", "nn_rrelu_with": "random: tests/nn/test_activations.c",
            **{name: "states and lengths are those of lstm and gru" for name in
               ("nn_lstm_forward", "nn_gru_forward", "nn_lstm_cell_forward", "nn_gru_cell_forward", "nn_rnn_forward", "nn_rnn_cell_forward")}}

@@ -163,7 +163,7 @@ static trek_var *special(const char *name, trek_var *x, int kind)
 {
     TREK_NEEDED(name, x);
     const char *before = trek_op_calling(name);
-    return trek_op_called_end(before, trek_apply_pointwise(trek_cast(x, common(x, NULL)), kind, 0, 0));
+    return trek_op_called_end(before, trek_apply_pointwise(trek_cast(x, common(x, NULL, NULL)), kind, 0, 0));
 }
 trek_var *trek_log_ndtr(trek_var *x) { return special("log_ndtr", x, TREK_POINTWISE_log_ndtr); }
 trek_var *trek_i0(trek_var *x) { return special("i0", x, TREK_POINTWISE_i0); }

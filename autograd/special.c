@@ -173,8 +173,7 @@ trek_var *trek_i1e(trek_var *x) { return special("i1e", x, TREK_POINTWISE_i1e); 
 
 static trek_var *incomplete_gamma(const char *name, trek_var *a, trek_var *x, bool upper)
 {
-    TREK_NEEDED(name, a);
-    TREK_NEEDED(name, x);
+    TREK_NEEDED(name, a, x);
     const char *before = trek_op_calling(name);
     return trek_op_called_end(before, trek_apply_igamma(a, x, upper));
 }

@@ -241,8 +241,7 @@ trek_var *trek_histogram(trek_var *x, int64_t bins, double low, double high, tre
 
 trek_var *trek_histogram_edges(trek_var *x, trek_var *edges, trek_var *weight, bool density)
 {
-    TREK_NEEDED("histogram_edges", x);
-    TREK_NEEDED("histogram_edges", edges);
+    TREK_NEEDED("histogram_edges", x, edges);
     if (trek_var_ndim(edges) != 1)
         return trek_fail_null(TREK_ERR_SHAPE, "histogram_edges: edges in 1 dimension are needed, not %d", trek_var_ndim(edges));
     if (!countable("histogram_edges", x, trek_var_numel(edges) - 1) || !weighs("histogram_edges", x, weight))

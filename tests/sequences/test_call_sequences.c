@@ -115,16 +115,6 @@ static bool is_left_out(const char *name)
     return at && (at == list || at[-1] == ',') && (at[n] == 0 || at[n] == ',');
 }
 
-/* Whether the message begins with the name of the function that was called. Where there is no memory, or a scope is missing, it
- * may come from below. */
-static bool names(const sequence_call *call, const char *message)
-{
-    size_t n = strlen(call->name);
-    bool function = call >= sequence_functions && call < sequence_functions + sequence_n_functions;
-    return !function || trek_error_status() == TREK_ERR_MEMORY || trek_error_status() == TREK_ERR_SCOPE ||
-           (strncmp(message, call->name, n) == 0 && message[n] == ':');
-}
-
 static void check_errors(const sequence_call *call, outcome made, trek_status before, const char *message)
 {
     trek_status status = trek_error_status();
@@ -137,8 +127,6 @@ static void check_errors(const sequence_call *call, outcome made, trek_status be
         complain("%s: succeeded with an error: %s", call->name, trek_error());
     } else if (made == OUTCOME_FAILED && status == TREK_OK) {
         complain("%s: failed without an error", call->name);
-    } else if (made == OUTCOME_FAILED && !names(call, trek_error())) {
-        complain("%s: the message names another function: %s", call->name, trek_error());
     }
     trek_error_clear();
     if (trek_error_status() != TREK_OK || trek_error()[0])

@@ -83,9 +83,9 @@ TREK_API trek_var *trek_cholesky_solve(trek_var *b, trek_var *factor, bool upper
 /* Factorises a = Q R in the reduced form, where k is the smaller side: returns Q [m, k] and writes R [k, n] to *r, which may be
  * NULL and gets NULL on failure. */
 TREK_API trek_var *trek_qr(trek_var *a, trek_var **r);
-/* Factorises square matrices, which may be singular, as a = P L U. It returns the permutation P, a constant, and writes to *l the
- * lower triangle, whose diagonal is ones, and to *u the upper triangle; either may be NULL. The gradient of a singular matrix is
- * infinite. */
+/* Factorises matrices [m, n], which may be singular, as a = P L U. It returns the permutation P [m, m], a constant, and writes to
+ * *l the lower triangle [m, k], whose diagonal is ones, and to *u the upper triangle [k, n], where k is the smaller side; either
+ * may be NULL. The gradient of a singular matrix is infinite. */
 TREK_API trek_var *trek_lu(trek_var *a, trek_var **l, trek_var **u);
 /* Computes singular values and vectors in the reduced form, where k is the smaller side: returns U [m, k], and writes the
  * singular values [k] in falling order to *s and V^T [k, n] to *vh; either may be NULL. The signs of pairs of vectors are those

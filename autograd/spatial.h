@@ -170,6 +170,25 @@ TREK_API trek_var *trek_lp_pool2d(trek_var *x, double norm, const trek_pool_opts
  * Errors: ARGUMENT if the norm is 0, or if there is padding or dilation. */
 TREK_API trek_var *trek_lp_pool3d(trek_var *x, double norm, const trek_pool_opts *opts);
 
+/* Options of trek_fractional_max_pool2d and trek_fractional_max_pool3d. */
+typedef struct trek_fractional_pool_opts {
+    int64_t kernel[3];        /* size of a window, required; a later one left 0 takes the value before it */
+    int64_t output_size[3];   /* sizes of the result; set either these or output_ratio */
+    /* Sizes of the result as parts of the input's, in (0, 1), rounded down; a later one left 0 takes the value before it. */
+    double output_ratio[3];
+    /* [N, C, 2 or 3] in [0, 1), of x's dtype: where windows begin, width first for images and depth first for volumes.
+     * Default: drawn from the thread's generator. */
+    trek_var *random_samples;
+} trek_fractional_pool_opts;
+
+/* Computes the maximum of each window of x [N, C, H, W], with windows at random positions (Graham, "Fractional Max-Pooling", 2014),
+ * as torch's fractional_max_pool2d, and writes to *indices, which may be NULL, its index in the plane, i64 (NULL on failure). Of
+ * equal elements the first counts, and the first NaN wins (PyTorch: the last NaN). The call makes a table of all windows.
+ * Errors: ARGUMENT if both or neither of output_size and output_ratio are set, or if the windows do not fit into x. */
+TREK_API trek_var *trek_fractional_max_pool2d(trek_var *x, const trek_fractional_pool_opts *opts, trek_var **indices);
+/* Computes the maximum of each window of x [N, C, D, H, W]. Details and errors are those of trek_fractional_max_pool2d. */
+TREK_API trek_var *trek_fractional_max_pool3d(trek_var *x, const trek_fractional_pool_opts *opts, trek_var **indices);
+
 TREK_END
 
 #endif

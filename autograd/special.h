@@ -33,6 +33,22 @@ TREK_API trek_var *trek_xlog1py(trek_var *x, trek_var *y);
 /* Computes the standard normal distribution function, the probability of a value up to x, precisely also where it is small.
  * Integers give f32. */
 TREK_API trek_var *trek_ndtr(trek_var *x);
+/* Computes the logarithm of trek_ndtr, precisely also far below 0, where it is about -x^2 / 2 and trek_ndtr itself is 0. Integers
+ * give f32. */
+TREK_API trek_var *trek_log_ndtr(trek_var *x);
+/* Computes the modified Bessel function of the first kind of order 0. Integers give f32. */
+TREK_API trek_var *trek_i0(trek_var *x);
+/* Computes trek_i0 times e^-|x|. Integers give f32. The derivative at 0 is the mean of both sides, 0. */
+TREK_API trek_var *trek_i0e(trek_var *x);
+/* Computes the modified Bessel function of the first kind of order 1. Integers give f32. */
+TREK_API trek_var *trek_i1(trek_var *x);
+/* Computes trek_i1 times e^-|x|. Integers give f32. */
+TREK_API trek_var *trek_i1e(trek_var *x);
+/* Computes the regularised lower incomplete gamma function P(a, x). It is NaN where a or x is negative. The derivative by x exists;
+ * one by a fails with UNSUPPORTED in backward (PyTorch refuses it, too). */
+TREK_API trek_var *trek_igamma(trek_var *a, trek_var *x);
+/* Computes the regularised upper incomplete gamma function 1 - P(a, x). Details are those of trek_igamma. */
+TREK_API trek_var *trek_igammac(trek_var *a, trek_var *x);
 
 TREK_END
 

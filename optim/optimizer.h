@@ -76,6 +76,16 @@ typedef struct trek_nadam_opts {
     bool maximize;               /* maximises the objective instead of minimising it */
 } trek_nadam_opts;
 
+/* Options of trek_asgd. */
+typedef struct trek_asgd_opts {
+    double lr;           /* learning rate; default 1e-2, TREK_ZERO for 0 */
+    double lambd;        /* decay of the parameters and of the rate; default 1e-4, TREK_ZERO for 0 */
+    double alpha;        /* power of the decay of the rate; default 0.75, TREK_ZERO for 0 */
+    double t0;           /* steps before the average begins; default 1e6, TREK_ZERO for 0 */
+    double weight_decay; /* L2 penalty; default 0 */
+    bool maximize;       /* maximizes the objective instead of minimizing it; default false */
+} trek_asgd_opts;
+
 /* Options of trek_radam. */
 typedef struct trek_radam_opts {
     double lr;                   /* learning rate; default 1e-3, TREK_ZERO for 0 */
@@ -219,6 +229,12 @@ TREK_API trek_optimizer_spec trek_adamax(trek_adamax_opts opts);
 /* Returns the spec of NAdam, as torch.optim.NAdam.
  * Errors: options out of range are reported where an optimizer is made from the spec. */
 TREK_API trek_optimizer_spec trek_nadam(trek_nadam_opts opts);
+
+/* Returns the spec of averaged SGD (Polyak and Juditsky 1992), as torch.optim.ASGD. The rate after t steps is
+ * lr / (1 + lambd lr t)^alpha (PyTorch takes lr of the step before, which differs if lr changes). It also keeps the average of each
+ * parameter over the steps after t0, which trek_optimizer_export writes as "<parameter>.ax".
+ * Errors: options out of range are reported where an optimizer is made from the spec. */
+TREK_API trek_optimizer_spec trek_asgd(trek_asgd_opts opts);
 
 /* Returns the spec of RAdam, as torch.optim.RAdam.
  * Errors: options out of range are reported where an optimizer is made from the spec. */

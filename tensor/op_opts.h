@@ -67,6 +67,7 @@ typedef struct trek_pool_opts {
     int64_t dilation[3];
     bool ceil_mode;          /* round the size of the result up instead of down; default false */
     bool exclude_padding;    /* average pooling divides by the number of elements inside the input only; default false */
+    int64_t divisor_override; /* average pooling divides each window's sum by this number; default 0: by its elements */
 } trek_pool_opts;
 
 /* Options of max unpooling, which describe the pooling that is undone. Elements are used and filled in as in trek_conv_opts. */

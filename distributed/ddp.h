@@ -71,6 +71,12 @@ TREK_API trek_ddp *trek_ddp_wrap(trek_module *const *models, int n, const trek_d
 TREK_API trek_ddp *trek_ddp_wrap_process(trek_module *model, trek_comm *comm, const trek_ddp_opts *opts);
 /* Frees the wrapper and its models. Not while another module owns it (STATE). */
 TREK_API void trek_ddp_free(trek_ddp **ddp);
+/* Frees the wrapper and gives the model of this process's first replica back, with the parameters and buffers that it has; *ddp
+ * becomes NULL. The model is the caller's from here on, unless it has another owner, whose it stays; models of other replicas go
+ * as by trek_ddp_free. Not a collective. To look at the model while the wrapper lives, which is PyTorch's ddp.module, take
+ * trek_ddp_replica_module. Returns NULL and sets ARGUMENT without a wrapper, and STATE while another module owns the wrapper,
+ * which then stays as it is. */
+TREK_API trek_module *trek_ddp_unwrap(trek_ddp **ddp);
 
 /* After the models have got other parameters, buffers or modules (all replicas alike; made before their optimizers): looks
  * at them anew, with the checks of wrapping, and all take rank 0's values. Collective. Errors as of wrapping; the
@@ -92,10 +98,19 @@ TREK_API int trek_ddp_rank(const trek_ddp *ddp);
 TREK_API int trek_ddp_devices(const trek_ddp *ddp, trek_device *devices, int capacity);
 /* The group whose rank threads the replicas have, borrowed; NULL without an error: there is one replica here. */
 TREK_API trek_ranks *trek_ddp_ranks(trek_ddp *ddp);
+/* Returns the communicator of the calling rank, which PyTorch calls ddp.process_group. It is borrowed, and lives as long as the
+ * wrapper. Inside trek_ranks_run it is that of the thread's rank; outside, of the first replica, whose calls would wait for the
+ * other ranks'. The rank may make collectives of its own with it between calls of the wrapper, in the same order on all ranks.
+ * Returns NULL without an error where there is one rank, or no wrapper. */
+TREK_API trek_comm *trek_ddp_comm(trek_ddp *ddp);
 
 /* Every replica's parameters become rank 0's: after an optimizer's step on rank 0 alone, or loading a state there; and after
  * each step where replicas are on CPUs and on GPUs, whose optimizers round differently. */
 TREK_API trek_status trek_ddp_sync_params(trek_ddp *ddp);
+/* Makes every replica's parameters those of rank `root`, one of all ranks of the wrapper, as Horovod's broadcast_parameters does
+ * with its root_rank. It is a collective, and all ranks give the same root: COMM says whose differs, and ARGUMENT says that a
+ * root is no rank. PyTorch's wrapper has no such call: it sends rank 0's when it is made. */
+TREK_API trek_status trek_ddp_sync_params_from(trek_ddp *ddp, int root);
 /* Every replica's buffers become those of all ranks together: running means and variances of batch norm as the
  * statistics of all samples, other floating buffers averaged, integers the maximum. counts: samples of each replica of
  * this process (so one number with trek_ddp_wrap_process), NULL: equal; a rank with 0 only receives (1 on rank 0 and 0

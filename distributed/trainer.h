@@ -70,6 +70,11 @@ typedef struct trek_trainer_opts {
                              dealt out evenly. UNSUPPORTED: CPU ranks beside GPU ranks, several processes with several
                              ranks that have parameters of their own. With one rank, or one copy of all: nothing */
     int64_t bucket_bytes;            /* of buckets after the first, which has at most 1 MiB; default 25 MiB */
+    int overlap;                     /* whether gradients are sent in buckets while backward goes on, as trek_ddp_opts has it.
+                                        Default: where the communicator progresses by itself (MPI, Gloo, NCCL); TREK_OFF: never,
+                                        all are sent after backward; 1: between processes over shared memory, too. It takes ranks
+                                        that do so alone: processes of one rank each, or the GPUs of one process. Results are
+                                        the same, to the order of sums. The same on all ranks */
     /* Unequal ranks. Balancing changes each rank's share of a batch; windows (El Che) let each run whole batches at its own
      * pace between two steps. Windows need trek_graph_set_loader and trek_graph_set_loss. */
     trek_speed_hint speed_hint;      /* default: none */
@@ -146,6 +151,11 @@ TREK_API trek_status trek_trainer_describe(trek_graph *graph, trek_trainer_workl
 /* Each rank's batches of the next window; at most `capacity` are written. Returns the number of ranks; 0: no windows. In a run
  * whose sites are processes (run.h): each process's, and their number. */
 TREK_API int trek_trainer_counts(trek_graph *graph, int64_t *counts, int capacity);
+/* Writes how many samples a second each rank trains, as they were measured and smoothed, by which the balancer divides batches
+ * and El Che windows; 0: that rank has not been measured yet. At most `capacity` are written. Computing counts, waiting for
+ * others does not. Returns the number of ranks of the job (in a run whose sites are processes: of processes); 0 without an error
+ * where nothing is measured: one rank, .balance TREK_OFF without windows. On the thread that trains. */
+TREK_API int trek_trainer_throughput(trek_graph *graph, double *samples_per_s, int capacity);
 /* What was decided so far, to be saved and followed (.plan): a copy for the caller to free. NULL without an error for one rank.
  */
 TREK_API trek_plan *trek_trainer_plan(trek_graph *graph);

@@ -32,6 +32,17 @@ typedef struct trek_memory_stats {
     int64_t retries;          /* requests that succeeded after cached memory was released (a count) */
 } trek_memory_stats;
 
+/* What a device is, as torch.cuda.get_device_properties and torch.cuda.mem_get_info tell. */
+typedef struct trek_device_info {
+    char name[128];            /* the model, as its driver or the system names it */
+    int major, minor;          /* compute capability; 0, 0 on the CPU */
+    int multiprocessors;       /* of a CPU: the cores that this process may use */
+    int64_t memory, memory_free; /* bytes; all CPU devices share the machine's */
+    unsigned char uuid[16];    /* the same device has the same one in all processes; zeros: it has none */
+} trek_device_info;
+/* Writes what the device is. It opens the device if this process has not used it yet. Any thread may call it. ARGUMENT without
+ * a place for the result, DEVICE: no such device can be used here, and the message says why; *info is zeroed then. */
+TREK_API trek_status trek_device_info_get(trek_device device, trek_device_info *info);
 /* As torch.cuda.memory_stats. All CPU devices share one set of counters. */
 TREK_API trek_memory_stats trek_memory_usage(trek_device device);
 TREK_API void trek_memory_reset_peak(trek_device device);

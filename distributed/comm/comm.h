@@ -95,6 +95,25 @@ TREK_API trek_status trek_comm_all_reduce_scalar(trek_comm *comm, double *value,
  * left out and none twice. No communication; comm NULL: all. ARGUMENT. */
 TREK_API trek_status trek_comm_samples(const trek_comm *comm, int64_t total, int64_t *first, int64_t *count);
 
+/* The colour of a rank that is to be in no group of trek_comm_split. */
+#define TREK_NO_COLOR (-1)
+/* Divides the communicator: ranks that give the same colour form a new communicator, which is returned to each of them and is its
+ * own from there on, to be given back by trek_comm_free. Ranks of the new one are ordered by key, and where keys are equal, by
+ * their ranks in comm. It is a collective: every rank of comm calls it, and ranks with a negative colour (TREK_NO_COLOR) get
+ * NULL without an error. Everything that takes a communicator takes the new one, trek_comm_split too.
+ *
+ * Groups are independent of each other and of comm: each has calls, a deadline (at first that of comm) and an end of its own,
+ * they may be used at the same time, and all may be freed in any order. A rank that dies ends the groups that it is in, and those
+ * alone. Error messages name ranks of the group, and say which ranks of the first communicator these are. Between processes a
+ * group has a control channel of its own, and an engine: that of comm, but for processes of several machines the one that fits
+ * the group best. On GPUs a group has an NCCL communicator of its own where comm has one.
+ *
+ * As MPI_Comm_split and ncclCommSplit, and torch.distributed.new_group for those who form a group; unlike new_group, no rank
+ * lists the others. Over MPI, threads of one process make their splits in one order on all processes.
+ * Returns NULL and an error of comm's (COMM, TIMEOUT, PEER, CANCELLED), PEER (a rank of the group failed while it was made),
+ * ARGUMENT, MEMORY, UNSUPPORTED, as of trek_comm_init. */
+TREK_API trek_comm *trek_comm_split(trek_comm *comm, int color, int key);
+
 /* Ends the group from any thread: calls that wait, and all later ones, on all
  * ranks return CANCELLED with the reason (may be NULL). */
 TREK_API void trek_comm_abort(trek_comm *comm, const char *reason);

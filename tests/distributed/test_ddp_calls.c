@@ -265,6 +265,57 @@ static void parameters_follow_rank_0(void **state)
     trek_ddp_free(&w.ddp);
 }
 
+/* Each rank's parameter names it: whoever is the root, all have its values. Buffers are left alone. */
+static void parameters_follow_any_root(void **state)
+{
+    for (int root = 0; root < 3; root++) {
+        wrapped w;
+        wrap(&w, 3, TREK_F32, NULL);
+        for (int r = 0; r < 3; r++)
+            trek_init_constant(((ddp_net *)w.models[r])->w1, 10 + r);
+        assert_int_equal(trek_ddp_sync_params_from(w.ddp, root), TREK_OK);
+        for (int r = 0; r < 3; r++) {
+            double *values = test_read(trek_var_data(((ddp_net *)w.models[r])->w1));
+            assert_true(values[0] == 10 + root);
+            free(values);
+        }
+        FAILS(trek_ddp_sync_params_from(w.ddp, root == 1 ? -1 : 3), TREK_ERR_ARGUMENT, "the wrapper has ranks 0 to 2");
+        trek_ddp_free(&w.ddp);
+    }
+    FAILS(trek_ddp_sync_params_from(NULL, 0), TREK_ERR_ARGUMENT, "wrapper");
+}
+
+static trek_status sum_of_ranks(int rank, void *arg)
+{
+    wrapped *w = arg;
+    trek_comm *comm = trek_ddp_comm(w->ddp);
+    double sum = rank;
+    w->status[rank] = trek_comm_all_reduce_scalar(comm, &sum, TREK_SUM);
+    return trek_comm_rank(comm) == rank && sum == 3 ? TREK_OK : TREK_ERR_STATE;
+}
+
+/* The communicator is each rank's own; the model outlives the wrapper, unless somebody owns that. */
+static void communicators_and_models_of_a_wrapper(void **state)
+{
+    wrapped w;
+    wrap(&w, 3, TREK_F32, NULL);
+    assert_int_equal(trek_ranks_run(trek_ddp_ranks(w.ddp), sum_of_ranks, &w), TREK_OK);
+    assert_int_equal(trek_comm_world_size(trek_ddp_comm(w.ddp)), 3);
+    assert_null(trek_ddp_comm(NULL));
+    trek_module *model = trek_ddp_unwrap(&w.ddp);
+    assert_null(w.ddp);
+    assert_ptr_equal(model, w.models[0]);
+    w.ddp = trek_ddp_wrap_process(model, NULL, NULL); /* it may be wrapped again */
+    assert_null(trek_ddp_comm(w.ddp));
+    trek_module *parent = trek_nn_sequential(1, (trek_module *[]){ trek_ddp_module(w.ddp) });
+    assert_null(trek_ddp_unwrap(&w.ddp));
+    FAILS(trek_error_status(), TREK_ERR_STATE, "belongs to another module");
+    trek_module_free(&parent);
+    trek_ddp *none = NULL;
+    assert_null(trek_ddp_unwrap(&none));
+    FAILS(trek_error_status(), TREK_ERR_ARGUMENT, "wrapper");
+}
+
 static void set(trek_module *m, const char *name, double a, double b, double c, double d)
 {
     trek_tensor *t = test_values((double[]){ a, b, c, d }, trek_dims(4), TREK_F32);
@@ -530,6 +581,7 @@ int main(void)
         cmocka_unit_test(used_by_some_counts_as_zero_elsewhere), cmocka_unit_test(gradients_that_share_memory),
         cmocka_unit_test(large_parameters_go_in_pieces), cmocka_unit_test(sums_over_ranks),
         cmocka_unit_test(low_precision_is_summed_wide), cmocka_unit_test(parameters_follow_rank_0),
+        cmocka_unit_test(parameters_follow_any_root), cmocka_unit_test(communicators_and_models_of_a_wrapper),
         cmocka_unit_test(buffers_merge_by_count), cmocka_unit_test(replicas_that_differ), cmocka_unit_test(mistakes_of_one_rank),
         cmocka_unit_test(counts_that_are_refused), cmocka_unit_test(numbers_and_samples_of_ranks),
     };

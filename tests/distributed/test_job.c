@@ -17,12 +17,12 @@
 static const char *self, *launcher;
 static result many, one;
 
-#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
+#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
 
 /* What a process is told. */
 typedef struct job {
     int processes, world, passes, batch, loss, separate, windows, gathered, clip, adam, uneven, engine, accumulate, mixed, pair,
-        sharded;
+        sharded, overlap;
 } job;
 
 enum { SHARED, GLOO, MPI }; /* engines */
@@ -43,7 +43,7 @@ static run run_of(const job *j)
     return (run){ .world = j->world, .passes = j->passes, .batch = j->batch, .loss = (loss_kind)j->loss, .separate = j->separate,
                   .windows = j->windows,
                   .gathered = j->gathered, .late = j->world > 1, .clip = j->clip, .accumulate = j->accumulate,
-                  .sharded = j->sharded,
+                  .sharded = j->sharded, .overlap = j->overlap,
                   .optimizer = optimizer_of(j->adam) };
 }
 
@@ -131,7 +131,8 @@ static int child(const char *text, const char *path)
     }
     job j;
     if (sscanf(text, FORMAT, &j.processes, &j.world, &j.passes, &j.batch, &j.loss, &j.separate, &j.windows,
-               &j.gathered, &j.clip, &j.adam, &j.uneven, &j.engine, &j.accumulate, &j.mixed, &j.pair, &j.sharded) != 16)
+               &j.gathered, &j.clip, &j.adam, &j.uneven, &j.engine, &j.accumulate, &j.mixed, &j.pair, &j.sharded,
+               &j.overlap) != 17)
         return 2;
     alarm(60);
     const char *names[] = { "shared", "gloo", "mpi" };
@@ -182,7 +183,8 @@ static int launch(const job *j, const char *path)
 {
     char text[128];
     snprintf(text, sizeof text, FORMAT, j->processes, j->world, j->passes, j->batch, j->loss, j->separate,
-             j->windows, j->gathered, j->clip, j->adam, j->uneven, j->engine, j->accumulate, j->mixed, j->pair, j->sharded);
+             j->windows, j->gathered, j->clip, j->adam, j->uneven, j->engine, j->accumulate, j->mixed, j->pair, j->sharded,
+             j->overlap);
     return launch_text(text, j->processes, j->engine, path);
 }
 
@@ -316,6 +318,20 @@ static void compare_sharded_overlap(int engine)
                         .gathered = whole == 2, .clip = whole == 3, .adam = whole, .sharded = 1 });
 }
 
+/* Over shared memory, which does not progress by itself, where it is wanted; over Gloo where it is not. */
+static void test_overlap(void **state)
+{
+    char why[256];
+    for (int engine = SHARED; engine <= GLOO; engine++) {
+        if (engine == GLOO && !trek_comm_gloo_there(why, sizeof why))
+            continue;
+        for (int way = 0; way < 3; way++)
+            compare(&(job){ .processes = 2 + way % 2, .world = 1, .passes = 1 + way % 2, .batch = 7, .loss = BY_STATED,
+                            .engine = engine, .clip = way == 1, .adam = way == 2, .sharded = way == 2,
+                            .overlap = engine == SHARED ? 1 : TREK_OFF });
+    }
+}
+
 static void test_gloo(void **state)
 {
     char why[256];
@@ -411,7 +427,8 @@ int main(int count, char **words)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_per_rank), cmocka_unit_test(test_gathered), cmocka_unit_test(test_windows),
         cmocka_unit_test(test_accumulate), cmocka_unit_test(test_teacher), cmocka_unit_test(test_without_samples),
-        cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_sharded), cmocka_unit_test(test_gloo),
+        cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_sharded), cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_gloo),
         cmocka_unit_test(test_mixed_devices), cmocka_unit_test(test_gpus_of_processes),
         cmocka_unit_test(test_unequal_processes),
     };

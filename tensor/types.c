@@ -121,7 +121,7 @@ trek_status trek_device_info_get(trek_device device, trek_device_info *info)
         return trek_error_status();
     if (!backend->usable(device.index, why, sizeof why))
         return trek_fail(TREK_ERR_DEVICE, "device_info_get: %s", why);
-    return backend->info(device.index, info);
+    return trek_backends[device.type]->info(device.index, info);
 }
 
 char *trek_device_name(trek_device device, char *text)

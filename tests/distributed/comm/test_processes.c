@@ -14,6 +14,7 @@
 
 #include "distributed/comm/comm_internal.h"
 #include "distributed/comm/gloo/gloo.h"
+#include "distributed/comm/regroup.h"
 #include "distributed/control/control.h"
 #include "tensor/tensor_internal.h"
 #include "tests/distributed/comm/groups.h"
@@ -432,6 +433,10 @@ static int play_groups(const part *me)
 {
     trek_comm *comm = join(me, 60);
     bool good = comm && groups_are_right(comm, 7, 3);
+    trek_comm *group = good ? trek_comm_split(comm, 0, 0) : NULL;
+    good = group && !trek_regroup_new(group, 0) && trek_error_status() == TREK_ERR_UNSUPPORTED;
+    trek_error_clear();
+    trek_comm_free(&group);
     trek_comm_free(&comm);
     printf("%s %s\n", good ? "good" : "bad", trek_error());
     return good ? 0 : 1;

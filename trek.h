@@ -45,6 +45,7 @@
 #include "distributed/ranks.h"
 #include "distributed/run.h"
 #include "distributed/stop.h"
+#include "distributed/timeline.h"
 #include "distributed/trainer.h"
 #include "graph/capture.h"
 #include "graph/constants.h"

@@ -410,10 +410,10 @@ TREK_API trek_var *trek_unique(trek_var *x, trek_var **inverse, trek_var **count
 /* Returns the values of the flattened x with runs of equal neighbours reduced to one element, in x's order. *inverse and *counts
  * are those of trek_unique. It has no gradient. */
 TREK_API trek_var *trek_unique_consecutive(trek_var *x, trek_var **inverse, trek_var **counts);
-/* Returns the different slices of x along dim, sorted by their elements, as torch.unique with a dimension. Through *inverse [n] it
- * writes where each slice is among them, and through *counts how often each occurs; either pointer may be NULL. A slice with a NaN
- * differs from all others. Slices are sorted on the host. It has no gradient. Fails with SHAPE if x has no dimensions, or if the
- * slices have no elements. */
+/* Returns the different slices of x along dim, sorted by their elements, as torch.unique with a dimension. Through *inverse [n]
+ * it writes where each slice is among them, and through *counts how often each occurs; either pointer may be NULL. A slice with a
+ * NaN differs from all others. Slices are sorted on the host. It has no gradient. Fails with SHAPE if x has no dimensions, or if
+ * the slices have no elements. */
 TREK_API trek_var *trek_unique_dim(trek_var *x, int dim, trek_var **inverse, trek_var **counts);
 /* Counts how often each of 0, 1, ... occurs in x, which is 1-D and has an integer dtype. The result is i64 or, with weights,
  * their sum for each number: f32 if weights are f32, and f64 otherwise. weights may be NULL. The result has at least minlength

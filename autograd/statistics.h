@@ -33,12 +33,12 @@ TREK_API trek_var *trek_corrcoef(trek_var *x);
  * outside, do not count. Dtypes: f32 and f64. It has no gradient. Fails with ARGUMENT if bins is below 1, if low > high, or if an
  * end is not finite. */
 TREK_API trek_var *trek_histc(trek_var *x, int64_t bins, double low, double high);
-/* Counts the elements of x in each of `bins` equal bins between low and high, as torch.histogram, and returns the numbers [bins] in
- * x's dtype. If low equals high they are x's minimum and maximum, for which the call synchronises with the GPU. A bin includes its
- * lower edge, and the last one also its upper edge. NaN, and elements outside, do not count. weight, of x's shape and dtype, is
- * what each element counts; NULL stands for 1. If `density` is true the numbers are divided by their sum and by the widths of the
- * bins. *edges, which may be NULL, gets the edges [bins + 1], or NULL on failure. Dtypes: f32 and f64. It has no gradient. Fails
- * with ARGUMENT if bins is below 1, if low > high, or if an end is not finite. */
+/* Counts the elements of x in each of `bins` equal bins between low and high, as torch.histogram, and returns the numbers [bins]
+ * in x's dtype. If low equals high they are x's minimum and maximum, for which the call synchronises with the GPU. A bin includes
+ * its lower edge, and the last one also its upper edge. NaN, and elements outside, do not count. weight, of x's shape and dtype,
+ * is what each element counts; NULL stands for 1. If `density` is true the numbers are divided by their sum and by the widths of
+ * the bins. *edges, which may be NULL, gets the edges [bins + 1], or NULL on failure. Dtypes: f32 and f64. It has no gradient.
+ * Fails with ARGUMENT if bins is below 1, if low > high, or if an end is not finite. */
 TREK_API trek_var *trek_histogram(trek_var *x, int64_t bins, double low, double high, trek_var *weight, bool density,
                                   trek_var **edges);
 /* Counts the elements of x in the bins between the given edges, which are 1-D, of x's dtype and rising; whether they rise is not

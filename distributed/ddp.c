@@ -318,6 +318,20 @@ void trek_ddp_free(trek_ddp **ddp)
         *ddp = NULL;
 }
 
+/* An owner of our own keeps the model while the wrapper goes. */
+trek_module *trek_ddp_unwrap(trek_ddp **ddp)
+{
+    if (!ddp || !*ddp)
+        return trek_fail_missing("ddp_unwrap", "wrapper"), NULL;
+    if ((*ddp)->base.upkeep->owners > 0)
+        return trek_fail_null(TREK_ERR_STATE, "ddp_unwrap: the wrapper belongs to another module or graph");
+    trek_module *model = (*ddp)->replicas[0].module;
+    model->upkeep->owners++;
+    trek_ddp_free(ddp);
+    model->upkeep->owners--;
+    return model;
+}
+
 static trek_status plan_again(trek_ddp *ddp, int k, void *arg)
 {
     trek_ddp_plan_clear(&ddp->replicas[k]);
@@ -371,3 +385,11 @@ int trek_ddp_devices(const trek_ddp *ddp, trek_device *devices, int capacity)
 }
 
 trek_ranks *trek_ddp_ranks(trek_ddp *ddp) { return ddp ? ddp->ranks : NULL; }
+
+trek_comm *trek_ddp_comm(trek_ddp *ddp)
+{
+    if (!ddp)
+        return NULL;
+    int here = ddp->ranks ? trek_ranks_rank_here(ddp->ranks) : 0;
+    return ddp->replicas[here > 0 ? here : 0].comm;
+}

@@ -69,6 +69,13 @@ TREK_API trek_ddp *trek_ddp_wrap(trek_module *const *models, int n, const trek_d
 TREK_API trek_ddp *trek_ddp_wrap_process(trek_module *model, trek_comm *comm, const trek_ddp_opts *opts);
 /* Frees the wrapper with its models and sets *ddp to NULL. Errors: STATE if another module owns the wrapper. */
 TREK_API void trek_ddp_free(trek_ddp **ddp);
+/* Frees the wrapper and returns the model of this process's first replica, with its parameters and buffers as they are. *ddp
+ * becomes NULL. It is not a collective. To look at the model while the wrapper lives (PyTorch's ddp.module), use
+ * trek_ddp_replica_module.
+ * Ownership: the model belongs to the caller, unless it has another owner, which keeps it. The models of other replicas are
+ * freed. Errors: ARGUMENT if there is no wrapper; STATE if another module owns the wrapper, which then stays as it is. NULL is
+ * returned. */
+TREK_API trek_module *trek_ddp_unwrap(trek_ddp **ddp);
 
 /* Reads the models again after they have got other parameters, buffers or modules, with the checks of trek_ddp_wrap. All
  * replicas get the values of rank 0. All replicas must have changed in the same way, and optimizers must be made after it. It
@@ -92,10 +99,19 @@ TREK_API int trek_ddp_rank(const trek_ddp *ddp);
 TREK_API int trek_ddp_devices(const trek_ddp *ddp, trek_device *devices, int capacity);
 /* Returns the group whose threads run the replicas, borrowed, or NULL without an error if this process has one replica. */
 TREK_API trek_ranks *trek_ddp_ranks(trek_ddp *ddp);
+/* Returns the communicator of the calling rank (PyTorch's ddp.process_group), or NULL without an error if there is one rank or no
+ * wrapper. It is borrowed and lives as long as the wrapper. Inside trek_ranks_run it is that of the thread's rank, outside that
+ * of the first replica. Between calls of the wrapper a rank may make collectives with it, in the same order on all ranks. */
+TREK_API trek_comm *trek_ddp_comm(trek_ddp *ddp);
 
 /* Copies the parameters of rank 0 to all replicas. Call it after a step of an optimizer of rank 0 only, after loading a state
  * on rank 0, and after each step if replicas are on CPUs and on GPUs, whose optimizers round differently. */
 TREK_API trek_status trek_ddp_sync_params(trek_ddp *ddp);
+/* Copies the parameters of rank `root`, which counts all ranks of the wrapper, into every replica, as Horovod's
+ * broadcast_parameters does with its root_rank. It is a collective, and all ranks must give the same root.
+ * Errors: COMM if the roots differ, and the message says whose; ARGUMENT if root is not a rank.
+ * PyTorch's wrapper has no such call: it sends the parameters of rank 0 when it is made. */
+TREK_API trek_status trek_ddp_sync_params_from(trek_ddp *ddp, int root);
 /* Replaces the buffers of all replicas by those of all ranks together: running means and variances of batch norm by the
  * statistics of all samples, other floating buffers by their mean, integers by their maximum. `counts` are the numbers of
  * samples of the replicas of this process (one number with trek_ddp_wrap_process). NULL stands for equal numbers. A rank with

@@ -111,21 +111,29 @@ trek_status trek_ddp_ready(const trek_ddp_replica *r)
 
 trek_status trek_ddp_take_first(trek_ddp_replica *r, bool params, bool buffers, trek_status own)
 {
-    return trek_replica_take_first(r->model, r->comm, (trek_replica_values){ params, buffers, r->all_on_host }, own);
+    return trek_replica_take_first(r->model, r->comm, (trek_replica_values){ params, buffers, r->all_on_host, 0 }, own);
 }
 
+/* A rank that gives a root that is none still meets the others, who learn of it. */
 static trek_status sync_params(trek_ddp *ddp, int k, void *arg)
 {
-    (void)arg;
-    return trek_ddp_take_first(&ddp->replicas[k], true, false, trek_ddp_ready(&ddp->replicas[k]));
+    trek_ddp_replica *r = &ddp->replicas[k];
+    int root = *(const int *)arg;
+    trek_status own = trek_ddp_ready(r);
+    if (own == TREK_OK && (root < 0 || root >= r->world_size))
+        own = trek_fail(TREK_ERR_ARGUMENT, "ddp_sync_params_from: rank %d; the wrapper has ranks 0 to %d", root,
+                        r->world_size - 1);
+    return trek_replica_take_first(r->model, r->comm, (trek_replica_values){ true, false, r->all_on_host, root }, own);
 }
 
-trek_status trek_ddp_sync_params(trek_ddp *ddp)
+trek_status trek_ddp_sync_params_from(trek_ddp *ddp, int root)
 {
     if (!ddp)
         return trek_fail_missing("ddp_sync_params", "wrapper");
-    return trek_ddp_call(ddp, sync_params, NULL);
+    return trek_ddp_call(ddp, sync_params, &root);
 }
+
+trek_status trek_ddp_sync_params(trek_ddp *ddp) { return trek_ddp_sync_params_from(ddp, 0); }
 
 static trek_status sync_buffers(trek_ddp *ddp, int k, void *arg)
 {

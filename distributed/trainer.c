@@ -240,6 +240,8 @@ trek_status trek_trainer_check(const trek_trainer_opts *o)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: a clipping limit is NaN");
     if (o->bucket_bytes < 0)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .bucket_bytes is %lld", (long long)o->bucket_bytes);
+    if (o->overlap != 0 && o->overlap != 1 && o->overlap != TREK_OFF)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .overlap is %d; it is 0 (where it helps), 1 or TREK_OFF", o->overlap);
     if (o->share_params != 0 && o->share_params != TREK_OFF)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .share_params is %d; it is 0 or TREK_OFF", o->share_params);
     if (o->deadline_s != TREK_OFF && !(o->deadline_s >= 0 && o->deadline_s <= 1e9))
@@ -393,7 +395,7 @@ static trek_status make_ranks(setup *s)
     trek_workload_opts workload = workload_opts(s);
     trek_ranks_opts opts = { .shared = s->opts.share_params != TREK_OFF && count_cpus(s) == s->local_ranks,
                              .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .workload = &workload,
-                             .slowdowns = s->opts.slowdowns, .comm = s->comm,
+                             .slowdowns = s->opts.slowdowns, .comm = s->comm, .overlap = s->opts.overlap,
                              .shards = s->opts.shard_optimizer, .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
                              .sites = s->sites,
                              .divergence_threshold = s->opts.divergence_threshold == 0 ? 0.05
@@ -644,6 +646,19 @@ trek_status trek_trainer_describe(trek_graph *graph, trek_trainer_workload *work
                                          .achieved = state.achieved,
                                          .costly = state.costly };
     return trek_error_status();
+}
+
+int trek_trainer_throughput(trek_graph *graph, double *samples_per_s, int capacity)
+{
+    const ranks_stepper *s = graph ? trek_graph_ranks(graph) : NULL;
+    if (!graph)
+        return trek_fail_missing("trainer_throughput", "graph"), 0;
+    int n = s && trek_workload_measures(s->workload) ? trek_ranks_sites(s) : 0;
+    double samples =
+        n && trek_workload_window(s->workload) > 0 ? (double)trek_loader_plan(graph->graph_loader->loader)->batch_size : 1;
+    for (int r = 0; samples_per_s && r < n && r < capacity; r++)
+        samples_per_s[r] = 1000 * samples * trek_workload_throughput(s->workload, r);
+    return n;
 }
 
 int trek_trainer_counts(trek_graph *graph, int64_t *counts, int capacity)

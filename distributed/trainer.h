@@ -61,6 +61,9 @@ typedef enum trek_average {
  * - Errors: UNSUPPORTED for CPU ranks combined with GPU ranks, and for several processes with several ranks that have their
  *   own parameters. With one rank, or one copy of the parameters, it has no effect.
  *
+ * overlap: gradients are sent in buckets while backward goes on, as in trek_ddp_opts. It takes ranks that send alone: processes
+ * of one rank each, or the GPUs of one process. Results are equal up to the order of sums. All ranks must give the same value.
+ *
  * Ranks of different speeds: balancing (balance) changes each rank's share of a batch. Windows (max_anchor, El Che) let each
  * rank run whole batches at its own pace between two steps. Windows need trek_graph_set_loader and trek_graph_set_loss.
  *
@@ -85,6 +88,9 @@ typedef struct trek_trainer_opts {
     int share_params;
     bool shard_optimizer;          /* divides the optimizer's state among the ranks (see above); default false */
     int64_t bucket_bytes;          /* bytes of a bucket of gradients; the first has at most 1 MiB; default 25 MiB */
+    /* Whether gradients are sent in buckets while backward goes on (see above). 1: also over shared memory. TREK_OFF: never.
+     * Default 0: if the communicator makes progress by itself (MPI, Gloo, NCCL). */
+    int overlap;
     trek_speed_hint speed_hint;    /* a hint about a slow rank; default: no hint */
     /* Balancing: 1 always, TREK_OFF never. Default 0: if the devices of the job's ranks differ or a hint is given. Otherwise
      * shares stay equal, so that a run repeats its bits, and the log says if that costs much time. */
@@ -162,6 +168,12 @@ TREK_API trek_status trek_trainer_describe(trek_graph *graph, trek_trainer_workl
  * ranks, or 0 without windows. In a run whose sites are processes (run.h) the counts are those of the processes, and their
  * number is returned. */
 TREK_API int trek_trainer_counts(trek_graph *graph, int64_t *counts, int capacity);
+/* Writes how many samples a second each rank trains to samples_per_s, at most `capacity` numbers: the measured and smoothed
+ * rates by which the balancer divides batches and El Che windows. 0 stands for a rank that has not been measured yet. Computing
+ * counts, waiting for other ranks does not. Returns the number of ranks of the job (in a run whose sites are processes: the
+ * number of processes), or 0 without an error if nothing is measured: with one rank, or with .balance TREK_OFF without windows.
+ * Threads: call it on the thread that trains. */
+TREK_API int trek_trainer_throughput(trek_graph *graph, double *samples_per_s, int capacity);
 /* Returns a copy of the decisions so far, which can be saved and used as .plan. The caller frees it with trek_plan_free.
  * Returns NULL without an error for one rank. */
 TREK_API trek_plan *trek_trainer_plan(trek_graph *graph);

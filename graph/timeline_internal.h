@@ -62,6 +62,10 @@ struct trek_timeline {
 bool trek_timeline_borrow(trek_timeline *timeline);
 bool trek_timeline_return(trek_timeline *timeline);
 
+/* A copy of the entries, the oldest first, so that nobody waits for the disk or the network; the caller's (trek_free). NULL and
+ * MEMORY. */
+trek_timeline_entry *trek_timeline_snapshot(trek_timeline *timeline, int64_t *count, int64_t *dropped);
+
 /* MEMORY. */
 trek_status trek_timeline_table_init(trek_timeline_table *table, int64_t rows);
 void trek_timeline_table_clear(trek_timeline_table *table);

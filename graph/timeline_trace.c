@@ -9,8 +9,7 @@
 #include "graph/timeline_internal.h"
 #include "nn/replace_file.h"
 
-/* A copy of the entries, so that nobody waits for the disk. NULL and MEMORY. */
-static trek_timeline_entry *snapshot(trek_timeline *t, int64_t *count, int64_t *dropped)
+trek_timeline_entry *trek_timeline_snapshot(trek_timeline *t, int64_t *count, int64_t *dropped)
 {
     trek_timeline_entry *copy = trek_alloc((size_t)t->capacity * sizeof *copy);
     if (!copy)
@@ -136,7 +135,7 @@ trek_status trek_timeline_save(trek_timeline *timeline, const char *path)
     if (!timeline || !path)
         return trek_fail_missing("trek_timeline_save", timeline ? "path" : "timeline");
     int64_t count, dropped;
-    trek_timeline_entry *entries = snapshot(timeline, &count, &dropped);
+    trek_timeline_entry *entries = trek_timeline_snapshot(timeline, &count, &dropped);
     trek_status status = entries ? trek_replace_begin(&replacement, path) : TREK_ERR_MEMORY;
     if (status == TREK_OK)
         status = trek_replace_end(&replacement, write_entries(replacement.file, path, entries, count, dropped));

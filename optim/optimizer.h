@@ -231,9 +231,9 @@ TREK_API trek_optimizer_spec trek_adamax(trek_adamax_opts opts);
 TREK_API trek_optimizer_spec trek_nadam(trek_nadam_opts opts);
 
 /* Returns the spec of averaged SGD (Polyak and Juditsky 1992), as torch.optim.ASGD. The rate after t steps is
- * lr / (1 + lambd lr t)^alpha (PyTorch takes lr of the step before, which differs if lr changes). It also keeps the average of each
- * parameter over the steps after t0, which trek_optimizer_export writes as "<parameter>.ax".
- * Errors: options out of range are reported where an optimizer is made from the spec. */
+ * lr / (1 + lambd lr t)^alpha (PyTorch takes lr of the step before, which differs if lr changes). It also keeps the average of
+ * each parameter over the steps after t0, which trek_optimizer_export writes as "<parameter>.ax". Errors: options out of range
+ * are reported where an optimizer is made from the spec. */
 TREK_API trek_optimizer_spec trek_asgd(trek_asgd_opts opts);
 
 /* Returns the spec of RAdam, as torch.optim.RAdam.

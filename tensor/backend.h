@@ -23,15 +23,6 @@ typedef struct trek_event trek_event;     /* a point in a stream */
 typedef struct trek_capture trek_capture; /* recorded work, to be replayed */
 struct trek_device_comm;                  /* tensor/device_comm.h: collectives of the device's own library */
 
-/* What a device is. */
-typedef struct trek_device_info {
-    char name[128];
-    int major, minor;          /* compute capability; 0, 0 on the CPU */
-    int multiprocessors;
-    int64_t memory, memory_free; /* bytes */
-    unsigned char uuid[16];    /* the same device has the same one in all processes; zeros: it has none */
-} trek_device_info;
-
 typedef struct trek_backend {
     int abi;
     const char *name;          /* "cpu" */

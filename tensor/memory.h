@@ -33,6 +33,20 @@ typedef struct trek_memory_stats {
     int64_t retries;          /* how many requests succeeded only after cached memory was released */
 } trek_memory_stats;
 
+/* What a device is, as torch.cuda.get_device_properties and torch.cuda.mem_get_info say. */
+typedef struct trek_device_info {
+    char name[128];         /* the model, as its driver or the system names it */
+    int major;              /* first number of the compute capability; 0 for a CPU */
+    int minor;              /* second number of the compute capability; 0 for a CPU */
+    int multiprocessors;    /* of a CPU: the number of cores that this process may use */
+    int64_t memory;         /* bytes of memory; all CPU devices share the machine's */
+    int64_t memory_free;    /* bytes that are free at the time of the call */
+    unsigned char uuid[16]; /* identifies the device in all processes; zeros: it has none */
+} trek_device_info;
+/* Writes facts about a device to *info. It opens the device if this process has not used it yet. Any thread may call it.
+ * Errors: ARGUMENT if info is NULL. DEVICE if there is no such device that can be used, and the message says why; *info is zeroed
+ * then. */
+TREK_API trek_status trek_device_info_get(trek_device device, trek_device_info *info);
 /* Returns the counters of a device, as torch.cuda.memory_stats does. All CPU devices share one set of counters. */
 TREK_API trek_memory_stats trek_memory_usage(trek_device device);
 /* Sets the peak counters of a device to the current values. */

@@ -35,8 +35,8 @@ TREK_API trek_tensor *trek_tensor_arange(double start, double end, double step, 
 /* Returns a new 1-D tensor of `count` equally spaced values from `start` to `end`, both included.
  * For an integer dtype the fractions of `start`, `end` and the values are dropped. */
 TREK_API trek_tensor *trek_tensor_linspace(double start, double end, int64_t count, trek_dtype dtype, trek_device device);
-/* Returns a new 1-D tensor of base to the powers of `count` equally spaced numbers from start to end, both included. For an integer
- * dtype the results lose their fractions. */
+/* Returns a new 1-D tensor of base to the powers of `count` equally spaced numbers from start to end, both included. For an
+ * integer dtype the results lose their fractions. */
 TREK_API trek_tensor *trek_tensor_logspace(double start, double end, int64_t count, double base, trek_dtype dtype,
                                            trek_device device);
 /* Returns a new tensor of shape [n, n] with ones on the diagonal and zeros elsewhere. */

@@ -110,6 +110,20 @@ int trek_device_count(trek_device_type type)
     return backend && backend->device_count ? backend->device_count() : 0;
 }
 
+trek_status trek_device_info_get(trek_device device, trek_device_info *info)
+{
+    if (!info)
+        return trek_fail_missing("device_info_get", "place for the result");
+    memset(info, 0, sizeof *info);
+    char why[256];
+    const trek_backend *backend = trek_backend_get(device.type);
+    if (!backend)
+        return trek_error_status();
+    if (!backend->usable(device.index, why, sizeof why))
+        return trek_fail(TREK_ERR_DEVICE, "device_info_get: %s", why);
+    return trek_backends[device.type]->info(device.index, info);
+}
+
 char *trek_device_name(trek_device device, char *text)
 {
     const char *name = (unsigned)device.type < TREK_DEVICE_TYPE_COUNT ? device_names[device.type] : "?";

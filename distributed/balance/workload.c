@@ -283,6 +283,16 @@ uint64_t trek_workload_digest(const trek_workload *p)
     return digest;
 }
 
+bool trek_workload_measures(const trek_workload *p) { return p->windows ? p->elche != NULL : p->balancer != NULL; }
+
+double trek_workload_throughput(const trek_workload *p, int rank)
+{
+    if (!p->windows)
+        return p->balancer ? trek_balancer_throughput(p->balancer, rank) : 0;
+    double ms = trek_elche_ms_per_batch(p->elche, rank);
+    return ms > 0 ? 1 / ms : 0;
+}
+
 void trek_workload_describe(const trek_workload *p, trek_workload_state *state)
 {
     *state = (trek_workload_state){ .windows = p->windows, .costly = p->costly };

@@ -61,6 +61,10 @@ typedef struct trek_workload_state {
     double predicted, achieved; /* speed-up over the fastest rank alone; 0: not known yet */
     int costly;                 /* a rank that costs more than it brings, or -1 */
 } trek_workload_state;
+/* Whether ranks are measured. */
+bool trek_workload_measures(const trek_workload *workload);
+/* What a rank does in a millisecond, as it was measured: samples, or batches of windows; 0: not known yet. */
+double trek_workload_throughput(const trek_workload *workload, int rank);
 void trek_workload_describe(const trek_workload *workload, trek_workload_state *state);
 
 #endif

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "distributed/comm/meeting.h"
+#include "tensor/memory_internal.h"
 #include "tensor/tensor_internal.h"
 
 /* Bytes of a tensor for which memory of the engine's own is worth it. */
@@ -39,18 +40,40 @@ static trek_status run_numbered(trek_comm *comm, const trek_comm_call *call)
     return status == TREK_OK ? comm->devices->wait(comm) : status;
 }
 
+/* The error of a call in a group that was split off names ranks of the group: which ranks are these to everybody? */
+static void name_origins(const trek_comm *comm)
+{
+    char message[TREK_ERROR_SIZE], list[160] = "";
+    size_t used = 0;
+    trek_status status;
+    for (int r = 0; r < comm->world && used + 16 < sizeof list; r++)
+        used += (size_t)snprintf(list + used, sizeof list - used, r == 0 ? "%d" : used + 32 < sizeof list ? ", %d" : ", ...",
+                                 comm->origins[r]);
+    trek_error_take(&status, message);
+    trek_fail(status, "%.800s; ranks of this group from 0 on are ranks %s of the communicator that was split", message, list);
+}
+
+/* before: what the thread's error was when the call began. */
+static trek_status ended_as(const trek_comm *comm, trek_status status, trek_status before)
+{
+    if (status != TREK_OK && before == TREK_OK && comm->origins && trek_error_status() != TREK_OK)
+        name_origins(comm);
+    return status;
+}
+
 /* Memory that processes share is also the child's of a fork, whose calls nobody is to notice. */
 trek_status trek_comm_run(trek_comm *comm, trek_comm_call call)
 {
     if (trek_forked)
         return trek_fail_forked();
+    trek_status before = trek_error_status();
     begin(comm, &call);
     trek_status status = run_numbered(comm, &call);
     if (comm->control && status == TREK_OK)
         trek_control_called(comm->control);
     else if (comm->control && comm->engine->ended(comm)) /* before this process leaves: the others shall know the reason */
         trek_control_end(comm->control, status, trek_error());
-    return status;
+    return ended_as(comm, status, before);
 }
 
 trek_status trek_comm_gather_bytes(trek_comm *comm, const void *mine, size_t bytes, void *all)
@@ -74,12 +97,12 @@ trek_status trek_comm_finish(trek_comm *comm)
 {
     if (trek_forked)
         return trek_fail_forked();
-    trek_status status = comm->engine->finish ? comm->engine->finish(comm) : TREK_OK;
+    trek_status before = trek_error_status(), status = comm->engine->finish ? comm->engine->finish(comm) : TREK_OK;
     if (comm->devices && status == TREK_OK)
         status = comm->devices->wait(comm);
     if (comm->control && status == TREK_OK)
         trek_control_called(comm->control);
-    return status;
+    return ended_as(comm, status, before);
 }
 
 /* The rank's own mistake: `status` is set already. It still meets the others, who learn of it at once. */
@@ -286,6 +309,8 @@ void trek_comm_destroy(trek_comm *comm)
         comm->engine->leave(comm);
     if (comm->devices && !trek_forked)
         comm->devices->detach(comm);
+    trek_free(comm->origins);
+    comm->origins = NULL;
     comm->engine->free(comm);
 }
 

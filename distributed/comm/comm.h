@@ -103,6 +103,26 @@ TREK_API trek_status trek_comm_all_reduce_scalar(trek_comm *comm, double *value,
  * Errors: ARGUMENT. */
 TREK_API trek_status trek_comm_samples(const trek_comm *comm, int64_t total, int64_t *first, int64_t *count);
 
+/* The colour of a rank that joins no group of trek_comm_split. */
+#define TREK_NO_COLOR (-1)
+/* Divides the communicator into groups: ranks that give the same colour form a new communicator, whose ranks are ordered by key
+ * and, where keys are equal, by their ranks in comm. Returns the new communicator, or NULL without an error if the colour is
+ * negative (TREK_NO_COLOR). It is a collective: every rank of comm must call it. Everything that takes a communicator takes the
+ * new one, including trek_comm_split.
+ *
+ * Groups are independent of each other and of comm. Each has its own calls, its own deadline (at first that of comm) and its own
+ * end. They may be used at the same time and freed in any order. A rank that dies ends only the groups it belongs to. Error
+ * messages name ranks of the group, and say which ranks of the first communicator these are. Between processes a group has its
+ * own control channel, and the engine of comm; for processes of several machines it has the engine that fits the group best. On
+ * GPUs a group has its own NCCL communicator if comm has one.
+ *
+ * Ownership: the caller gives the new handle back with trek_comm_free.
+ * Threads: over MPI, threads of one process must make their splits in the same order on all processes.
+ * Errors: those of comm (COMM, TIMEOUT, PEER, CANCELLED); PEER if a rank of the group fails while it is made; ARGUMENT, MEMORY
+ * and UNSUPPORTED as in trek_comm_init. NULL is returned. It does what MPI_Comm_split and ncclCommSplit do.
+ * torch.distributed.new_group differs: there each rank lists the others. */
+TREK_API trek_comm *trek_comm_split(trek_comm *comm, int color, int key);
+
 /* Ends the group: calls that wait, and all later calls, return CANCELLED on all ranks, with the reason, which may be NULL. Any
  * thread may call it. */
 TREK_API void trek_comm_abort(trek_comm *comm, const char *reason);

@@ -68,7 +68,11 @@ struct trek_comm {
     struct trek_control *control; /* between processes: the control channel, borrowed; NULL: threads of one process */
     const trek_comm_device_engine *devices; /* for memory of distinct devices; NULL: it is staged through the host */
     struct trek_comm_nccl *nccl; /* that engine's own */
+    int *origins;        /* [world] of a group that was split off: the ranks in the first communicator; NULL: of no such */
 };
+
+/* The engine of threads has this name. */
+#define TREK_COMM_LOCAL_ENGINE "local"
 
 /* One more handle to the same: whoever keeps a communicator that was lent takes one, and trek_comm_free gives it back.
  * false: the last one has gone, and it is being freed. */

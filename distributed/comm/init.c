@@ -14,11 +14,12 @@
 typedef struct engine_choice {
     const char *name;
     trek_status (*make)(trek_control *control, trek_comm **comm);
+    trek_status (*make_part)(trek_control *control, trek_comm **comm); /* of some of the job's processes, in any order */
 } engine_choice;
 
-static const engine_choice engines[] = { { "shared", trek_comm_shared_new },
-                                         { "mpi", trek_comm_mpi_new },
-                                         { "gloo", trek_comm_gloo_new } };
+static const engine_choice engines[] = { { "shared", trek_comm_shared_new, trek_comm_shared_new },
+                                         { "mpi", trek_comm_mpi_new, trek_comm_mpi_new_part },
+                                         { "gloo", trek_comm_gloo_new, trek_comm_gloo_new } };
 enum { SHARED, MPI, GLOO, ENGINES };
 
 /* How long all may take to come, and to settle on an engine each time they meet, where no deadline is given. Processes do
@@ -138,12 +139,12 @@ static int rank_engines(const trek_control *control, const process_card *cards, 
 }
 
 /* The engine is there if it is on all processes. UNSUPPORTED: another one may be. */
-static trek_status make_engine(trek_control *control, int e, trek_comm **comm)
+static trek_status make_engine(trek_control *control, int e, bool part, trek_comm **comm)
 {
     int n = trek_control_processes(control);
     int32_t all[TREK_MAX_RANKS];
     char message[TREK_ERROR_SIZE] = "";
-    trek_status own = trek_forked ? TREK_ERR_STATE : engines[e].make(control, comm), status = own;
+    trek_status own = trek_forked ? TREK_ERR_STATE : (part ? engines[e].make_part : engines[e].make)(control, comm), status = own;
     if (own != TREK_OK)
         trek_error_take(&status, message);
     int32_t mine = (int32_t)own;
@@ -229,7 +230,7 @@ static void report(const trek_control *control, const process_card *cards, const
                      job()->launch.port);
 }
 
-static trek_comm *pick_engine(trek_control *control, const char *wanted)
+static trek_comm *pick_engine(trek_control *control, const char *wanted, bool part)
 {
     process_card *cards = exchange_cards(control, wanted);
     int order[ENGINES], count = cards ? rank_engines(control, cards, order) : 0;
@@ -237,8 +238,8 @@ static trek_comm *pick_engine(trek_control *control, const char *wanted)
     trek_status status = cards ? TREK_ERR_UNSUPPORTED : trek_error_status();
     for (int i = 0; i < count && status == TREK_ERR_UNSUPPORTED; i++) {
         trek_error_clear();
-        status = make_engine(control, order[i], &comm);
-        if (status == TREK_OK)
+        status = make_engine(control, order[i], part, &comm);
+        if (status == TREK_OK && !part)
             report(control, cards, engines[order[i]].name);
     }
     if (status == TREK_ERR_UNSUPPORTED && !wanted)
@@ -315,7 +316,7 @@ static trek_comm *join(const trek_comm_opts *opts, bool of_left)
     control_opts.flat = (int)trek_process_number("TREK_CONTROL_TREE_ABOVE", 1, TREK_MAX_RANKS, 0);
     job()->settling_ns = control_opts.join_s > 0 ? (int64_t)(control_opts.join_s * 1e9) : 0;
     trek_control *control = trek_control_join(&control_opts);
-    return control ? own(pick_engine(control, opts ? opts->engine : NULL), control) : NULL;
+    return control ? own(pick_engine(control, opts ? opts->engine : NULL, false), control) : NULL;
 }
 
 /* Until those have joined who are left: whoever ends meanwhile is waited for if it is started again, and else done without. */
@@ -354,13 +355,21 @@ trek_comm *trek_comm_init_next(trek_control *control, const char *engine, const 
     trek_comm *comm = NULL;
     trek_lock_acquire(&job()->lock);
     if (control)
-        comm = pick_engine(control, engine);
+        comm = pick_engine(control, engine, false);
     else
         trek_comm_local(NULL, 1, &comm);
     comm = own(comm, control);
     if (comm && ended)
         comm->deadline_ns = ended->deadline_ns;
     trek_lock_release(&job()->lock);
+    return comm;
+}
+
+trek_comm *trek_comm_init_part(trek_control *control, const char *engine)
+{
+    trek_comm *comm = pick_engine(control, engine, true);
+    if (comm && comm->control != control)
+        comm->control = control;
     return comm;
 }
 

@@ -49,6 +49,9 @@ static trek_status check_engine(const trek_comm *comm)
 {
     if (!comm || !comm->control)
         return trek_fail(TREK_ERR_ARGUMENT, "only the processes of a job can go on without one of them");
+    if (comm->origins)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "a group of trek_comm_split cannot go on without one of its processes; the whole "
+                                               "job's communicator can");
     if (strcmp(comm->engine->name, "mpi") == 0)
         return trek_fail(TREK_ERR_UNSUPPORTED, "a job cannot go on without one of its processes over MPI, which ends with it: "
                                                "start it without mpirun, or choose engine \"shared\" or \"gloo\"");

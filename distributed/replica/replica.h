@@ -56,8 +56,9 @@ trek_status trek_replica_compare(const trek_replica *replica, trek_comm *comm, c
 typedef struct trek_replica_values {
     bool params, buffers;
     bool on_host;              /* no rank of the set is on a GPU: small tensors go together */
+    int root;                  /* whose values they are */
 } trek_replica_values;
-/* Rank 0's values become everybody's. */
+/* The root's values become everybody's. */
 trek_status trek_replica_take_first(trek_replica *replica, trek_comm *comm, trek_replica_values values, trek_status own);
 /* Rank 0's values of one tensor, in memory of the host or of the communicator's device. */
 trek_status trek_replica_take_tensor(trek_comm *comm, trek_tensor *tensor);

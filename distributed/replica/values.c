@@ -20,27 +20,30 @@ static trek_status meet_without(trek_comm *comm)
     return status;
 }
 
-trek_status trek_replica_take_tensor(trek_comm *comm, trek_tensor *tensor)
+static trek_status take_tensor(trek_comm *comm, trek_tensor *tensor, int root)
 {
     if (tensor->numel == 0)
         return TREK_OK;
     if (tensor->contiguous)
-        return trek_comm_broadcast(comm, tensor, 0);
+        return trek_comm_broadcast(comm, tensor, root);
     trek_tensor *dense = trek_tensor_contiguous(tensor);
     if (!dense)
         return meet_without(comm);
-    trek_status status = trek_comm_broadcast(comm, dense, 0);
-    if (status == TREK_OK && comm->rank > 0)
+    trek_status status = trek_comm_broadcast(comm, dense, root);
+    if (status == TREK_OK && comm->rank != root)
         status = trek_tensor_copy_from(tensor, dense);
     trek_tensor_release(dense);
     return status;
 }
+
+trek_status trek_replica_take_tensor(trek_comm *comm, trek_tensor *tensor) { return take_tensor(comm, tensor, 0); }
 
 /* Small tensors go together. */
 typedef struct parcel {
     trek_replica *r;
     trek_comm *comm;
     bool packs;
+    int root;
     size_t bytes;
     int n;
     trek_tensor *tensors[256];
@@ -72,12 +75,12 @@ static trek_status send_parcel(parcel *p)
 {
     if (p->n == 0)
         return TREK_OK;
-    trek_status status = p->comm->rank == 0 ? fill(p, false) : TREK_OK;
+    trek_status status = p->comm->rank == p->root ? fill(p, false) : TREK_OK;
     if (status != TREK_OK)
         return meet_without(p->comm);
-    status = trek_comm_run(p->comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = TREK_U8, .count = (int64_t)p->bytes,
-                                                      .in = p->r->parcel, .out = p->r->parcel });
-    if (status == TREK_OK && p->comm->rank > 0)
+    status = trek_comm_run(p->comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = TREK_U8, .root = p->root,
+                                                      .count = (int64_t)p->bytes, .in = p->r->parcel, .out = p->r->parcel });
+    if (status == TREK_OK && p->comm->rank != p->root)
         status = fill(p, true);
     p->n = 0;
     p->bytes = 0;
@@ -88,7 +91,7 @@ static trek_status add(parcel *p, trek_tensor *tensor)
 {
     size_t bytes = bytes_of(tensor);
     if (!p->packs || bytes > SMALL_TENSOR)
-        return trek_replica_take_tensor(p->comm, tensor);
+        return take_tensor(p->comm, tensor, p->root);
     if (bytes == 0)
         return TREK_OK;
     trek_status status = p->n == 256 || p->bytes + bytes > PARCEL_BYTES ? send_parcel(p) : TREK_OK;
@@ -103,10 +106,10 @@ trek_status trek_replica_take_first(trek_replica *r, trek_comm *comm, trek_repli
         return own;
     if (own == TREK_OK && values.on_host && !r->parcel && !(r->parcel = trek_alloc(PARCEL_BYTES)))
         own = trek_error_status();
-    trek_status status = trek_replica_agree(comm, own, "values of rank 0");
+    trek_status status = trek_replica_agree(comm, own, "values of one rank for all");
     if (status != TREK_OK)
         return status;
-    parcel p = { .r = r, .comm = comm, .packs = values.on_host };
+    parcel p = { .r = r, .comm = comm, .packs = values.on_host, .root = values.root };
     for (int k = 0; k < r->n_params && values.params && status == TREK_OK; k++)
         status = add(&p, r->params[k]->data);
     for (int k = 0; k < r->n_buffers && values.buffers && status == TREK_OK; k++)

@@ -14,9 +14,10 @@
 static bool can_overlap(const ranks_stepper *s)
 {
     const trek_comm *comm = s->comm ? s->comm : trek_ranks_comm(s->ranks, 0);
-    if (s->mixed || (s->comm ? s->ranks_most > 1 : s->local_ranks == 1))
+    if (s->overlap == TREK_OFF || s->mixed || (s->comm ? s->ranks_most > 1 : s->local_ranks == 1))
         return false;
-    return s->on_host ? trek_comm_overlaps(comm) : comm->nccl != NULL;
+    bool by_itself = s->on_host ? trek_comm_overlaps(comm) : comm->nccl != NULL;
+    return by_itself || (s->overlap == 1 && s->comm);
 }
 
 trek_status trek_overlap_plan(ranks_stepper *s)

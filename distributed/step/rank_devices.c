@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tensor/backend.h"
+#include "tensor/memory.h"
 
 /* What is not known of a device is 0 and "": such ones are equal. */
 struct rank_device {
@@ -16,10 +16,9 @@ struct rank_device {
 
 static void look_at(trek_device device, rank_device *to)
 {
-    trek_device_info info = { 0 };
-    const trek_backend *backend = trek_backends[device.type];
+    trek_device_info info;
     *to = (rank_device){ .type = (int32_t)device.type };
-    if (!backend || backend->info(device.index, &info) != TREK_OK) {
+    if (trek_device_info_get(device, &info) != TREK_OK) {
         trek_error_clear();
         return;
     }

@@ -181,6 +181,7 @@ void trek_settings_describe(const ranks_stepper *s, trek_text *text) { settings(
 static void setup_options(walk *w, const trek_trainer_opts *o)
 {
     count(w, ".bucket_bytes", (uint64_t)o->bucket_bytes);
+    number(w, ".overlap", o->overlap);
     number(w, ".balance", o->balance);
     number(w, ".min_share", o->min_share);
     number(w, ".allow_idle", o->allow_idle);

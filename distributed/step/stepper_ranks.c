@@ -267,6 +267,7 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     if (opts->shards && (opts->comm || !s->shared))
         s->sharers = opts->comm ? trek_comm_world_size(opts->comm) : local_ranks;
     s->bucket_bytes = opts->bucket_bytes;
+    s->overlap = opts->overlap;
     s->grad_norm = NAN;
     s->comm = opts->comm && trek_comm_retain(opts->comm) ? opts->comm : NULL;
     trek_step_reset(&s->step);

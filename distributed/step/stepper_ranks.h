@@ -92,6 +92,7 @@ typedef struct ranks_stepper {
     bool *has;               /* [segments][local_ranks] whose backward gave a gradient */
     bool *any;               /* [segments] of some rank: those of rank 0's reducer */
     int64_t bucket_bytes;
+    int overlap;             /* as the options have it */
 
     trek_stopwatches *watches; /* [local_ranks] */
     trek_workload *workload; /* shares or counts of all ranks of the job */
@@ -241,6 +242,7 @@ typedef struct trek_ranks_opts {
     bool sites;                   /* of a job's processes: each one's ranks make their steps together, and may share */
     double divergence_threshold;  /* < 0: no guard */
     int64_t bucket_bytes;
+    int overlap;                  /* 0: where the engine progresses by itself; 1: between processes in any case; TREK_OFF */
     trek_comm *comm;              /* among processes, of which the stepper takes a handle; NULL: one process */
     const trek_workload_opts *workload;
     const trek_slowdown *slowdowns; /* [ranks of this process] copied; NULL */

@@ -265,6 +265,106 @@ static void parameters_follow_rank_0(void **state)
     trek_ddp_free(&w.ddp);
 }
 
+/* Each rank's parameter names it: whoever is the root, all have its values. Buffers are left alone. */
+static void parameters_follow_any_root(void **state)
+{
+    for (int root = 0; root < 3; root++) {
+        wrapped w;
+        wrap(&w, 3, TREK_F32, NULL);
+        for (int r = 0; r < 3; r++)
+            trek_init_constant(((ddp_net *)w.models[r])->w1, 10 + r);
+        assert_int_equal(trek_ddp_sync_params_from(w.ddp, root), TREK_OK);
+        for (int r = 0; r < 3; r++) {
+            double *values = test_read(trek_var_data(((ddp_net *)w.models[r])->w1));
+            assert_true(values[0] == 10 + root);
+            free(values);
+        }
+        FAILS(trek_ddp_sync_params_from(w.ddp, root == 1 ? -1 : 3), TREK_ERR_ARGUMENT, "the wrapper has ranks 0 to 2");
+        trek_ddp_free(&w.ddp);
+    }
+    FAILS(trek_ddp_sync_params_from(NULL, 0), TREK_ERR_ARGUMENT, "wrapper");
+}
+
+static trek_status sum_of_ranks(int rank, void *arg)
+{
+    wrapped *w = arg;
+    trek_comm *comm = trek_ddp_comm(w->ddp);
+    double sum = rank;
+    w->status[rank] = trek_comm_all_reduce_scalar(comm, &sum, TREK_SUM);
+    return trek_comm_rank(comm) == rank && sum == 3 ? TREK_OK : TREK_ERR_STATE;
+}
+
+/* The communicator is each rank's own; the model outlives the wrapper, unless somebody owns that. */
+static void communicators_and_models_of_a_wrapper(void **state)
+{
+    wrapped w;
+    wrap(&w, 3, TREK_F32, NULL);
+    assert_int_equal(trek_ranks_run(trek_ddp_ranks(w.ddp), sum_of_ranks, &w), TREK_OK);
+    assert_int_equal(trek_comm_world_size(trek_ddp_comm(w.ddp)), 3);
+    assert_null(trek_ddp_comm(NULL));
+    trek_module *model = trek_ddp_unwrap(&w.ddp);
+    assert_null(w.ddp);
+    assert_ptr_equal(model, w.models[0]);
+    w.ddp = trek_ddp_wrap_process(model, NULL, NULL); /* it may be wrapped again */
+    assert_null(trek_ddp_comm(w.ddp));
+    trek_module *parent = trek_nn_sequential(1, (trek_module *[]){ trek_ddp_module(w.ddp) });
+    assert_null(trek_ddp_unwrap(&w.ddp));
+    FAILS(trek_error_status(), TREK_ERR_STATE, "belongs to another module");
+    trek_module_free(&parent);
+    trek_ddp *none = NULL;
+    assert_null(trek_ddp_unwrap(&none));
+    FAILS(trek_error_status(), TREK_ERR_ARGUMENT, "wrapper");
+}
+
+typedef struct grouped {
+    trek_comm *comm;
+    bool good;
+} grouped;
+
+/* Ranks 2, 0 and 3, 1: each wrapper is of its group alone, takes the values of the group's first rank, and means its gradients.
+ */
+static void *wrap_in_a_group(void *arg)
+{
+    grouped *g = arg;
+    int rank = trek_comm_rank(g->comm), first = 2 + rank % 2;
+    trek_scope scope = trek_scope_begin();
+    trek_comm *group = trek_comm_split(g->comm, rank % 2, -rank);
+    trek_module *model = ddp_net_new(TREK_F64, 0);
+    trek_init_constant(((ddp_net *)model)->w1, rank);
+    trek_ddp *ddp = trek_ddp_wrap_process(model, group, NULL);
+    trek_comm_free(&group); /* the wrapper has a handle of its own */
+    g->good = trek_comm_world_size(trek_ddp_comm(ddp)) == 2 && trek_ddp_rank(ddp) == (rank < 2);
+    double *values = test_read(trek_var_data(((ddp_net *)model)->w1));
+    trek_var *b1 = ((ddp_net *)model)->b1;
+    trek_backward(trek_sum(trek_mul_scalar(b1, rank), trek_dims_none(), false));
+    g->good = g->good && values[0] == first && trek_ddp_reduce_gradients(ddp) == TREK_OK;
+    free(values);
+    values = trek_var_grad(b1) ? test_read(trek_var_data(trek_var_grad(b1))) : NULL;
+    g->good = g->good && values && values[0] == first - 1; /* the mean of first and first - 2 */
+    free(values);
+    trek_ddp_free(&ddp);
+    trek_scope_end(scope);
+    return NULL;
+}
+
+static void wrappers_of_groups(void **state)
+{
+    trek_comm *comms[4];
+    pthread_t threads[4];
+    grouped all[4];
+    assert_int_equal(trek_comm_local(NULL, 4, comms), TREK_OK);
+    for (int r = 0; r < 4; r++) {
+        all[r] = (grouped){ .comm = comms[r] };
+        assert_int_equal(pthread_create(&threads[r], NULL, wrap_in_a_group, &all[r]), 0);
+    }
+    for (int r = 0; r < 4; r++)
+        pthread_join(threads[r], NULL);
+    for (int r = 0; r < 4; r++) {
+        assert_true(all[r].good);
+        trek_comm_free(&comms[r]);
+    }
+}
+
 static void set(trek_module *m, const char *name, double a, double b, double c, double d)
 {
     trek_tensor *t = test_values((double[]){ a, b, c, d }, trek_dims(4), TREK_F32);
@@ -530,6 +630,8 @@ int main(void)
         cmocka_unit_test(used_by_some_counts_as_zero_elsewhere), cmocka_unit_test(gradients_that_share_memory),
         cmocka_unit_test(large_parameters_go_in_pieces), cmocka_unit_test(sums_over_ranks),
         cmocka_unit_test(low_precision_is_summed_wide), cmocka_unit_test(parameters_follow_rank_0),
+        cmocka_unit_test(parameters_follow_any_root), cmocka_unit_test(communicators_and_models_of_a_wrapper),
+        cmocka_unit_test(wrappers_of_groups),
         cmocka_unit_test(buffers_merge_by_count), cmocka_unit_test(replicas_that_differ), cmocka_unit_test(mistakes_of_one_rank),
         cmocka_unit_test(counts_that_are_refused), cmocka_unit_test(numbers_and_samples_of_ranks),
     };

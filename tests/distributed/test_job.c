@@ -17,12 +17,12 @@
 static const char *self, *launcher;
 static result many, one;
 
-#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
+#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
 
 /* What a process is told. */
 typedef struct job {
     int processes, world, passes, batch, loss, separate, windows, gathered, clip, adam, uneven, engine, accumulate, mixed, pair,
-        sharded;
+        sharded, overlap;
 } job;
 
 enum { SHARED, GLOO, MPI }; /* engines */
@@ -43,7 +43,7 @@ static run run_of(const job *j)
     return (run){ .world = j->world, .passes = j->passes, .batch = j->batch, .loss = (loss_kind)j->loss, .separate = j->separate,
                   .windows = j->windows,
                   .gathered = j->gathered, .late = j->world > 1, .clip = j->clip, .accumulate = j->accumulate,
-                  .sharded = j->sharded,
+                  .sharded = j->sharded, .overlap = j->overlap,
                   .optimizer = optimizer_of(j->adam) };
 }
 
@@ -121,6 +121,46 @@ static int child_of_unequal(int ranks, bool windows)
     return trek_error_status() == TREK_OK ? 0 : 16;
 }
 
+/* Two groups of the job's four processes train each a model of its own, one for twice as many epochs; in a group all come to the
+ * same parameters. */
+static int child_of_groups(void)
+{
+    trek_comm *comm = trek_comm_init(NULL);
+    int process = trek_comm_rank(comm), n = trek_comm_world_size(comm);
+    trek_comm *group = trek_comm_split(comm, process % 2, -process);
+    loss_kind kind = BY_ROWS;
+    trek_loader *loader = trek_loader_new(training_dataset(), &(trek_loader_opts){ .batch_size = 6 });
+    trek_graph *graph = training_build(trek_cpu(0), NULL);
+    if (!group || trek_graph_set_loader(graph, loader, "x") != TREK_OK ||
+        trek_graph_set_loss(graph, training_loss, &kind) != TREK_OK)
+        return 20;
+    trek_trainer_opts opts = { .build_replica = training_build, .optimizer = training_momentum(), .max_anchor = TREK_OFF,
+                               .comm = group };
+    trek_trainer_workload workload;
+    if (trek_trainer_setup(graph, &opts) != TREK_OK || trek_trainer_describe(graph, &workload) != TREK_OK)
+        return fprintf(stderr, "%s\n", trek_error()), 21;
+    if (n != 4 || workload.ranks != 2 || workload.rank != (process < 2))
+        return 22;
+    for (int epoch = 0; epoch < 1 + process % 2; epoch++) {
+        trek_graph_start(graph, epoch);
+        for (trek_batch *batch; (batch = trek_graph_next(graph));)
+            if (!trek_graph_train_batch(graph, batch) || trek_graph_step(graph) != TREK_OK)
+                return fprintf(stderr, "%s\n", trek_error()), 23;
+    }
+    const double *values = trek_tensor_data(trek_var_data(trek_module_find(trek_graph_module(graph), "0.w1")));
+    double least = values[0], most = least;
+    bool good = trek_comm_all_reduce_scalar(group, &least, TREK_MIN) == TREK_OK &&
+                trek_comm_all_reduce_scalar(group, &most, TREK_MAX) == TREK_OK && least == most;
+    double low = least, high = least; /* of all four: the groups have come to different ones */
+    good = good && trek_comm_all_reduce_scalar(comm, &low, TREK_MIN) == TREK_OK &&
+           trek_comm_all_reduce_scalar(comm, &high, TREK_MAX) == TREK_OK && low < high;
+    trek_graph_free(&graph);
+    trek_loader_free(&loader);
+    trek_comm_free(&group);
+    trek_comm_free(&comm);
+    return good && trek_error_status() == TREK_OK ? 0 : 24;
+}
+
 /* A process of the job: process 0 leaves its result in the file. */
 static int child(const char *text, const char *path)
 {
@@ -129,9 +169,14 @@ static int child(const char *text, const char *path)
         alarm(60);
         return child_of_unequal(ranks, windows);
     }
+    if (strcmp(text, "groups") == 0) {
+        alarm(60);
+        return child_of_groups();
+    }
     job j;
     if (sscanf(text, FORMAT, &j.processes, &j.world, &j.passes, &j.batch, &j.loss, &j.separate, &j.windows,
-               &j.gathered, &j.clip, &j.adam, &j.uneven, &j.engine, &j.accumulate, &j.mixed, &j.pair, &j.sharded) != 16)
+               &j.gathered, &j.clip, &j.adam, &j.uneven, &j.engine, &j.accumulate, &j.mixed, &j.pair, &j.sharded,
+               &j.overlap) != 17)
         return 2;
     alarm(60);
     const char *names[] = { "shared", "gloo", "mpi" };
@@ -182,7 +227,8 @@ static int launch(const job *j, const char *path)
 {
     char text[128];
     snprintf(text, sizeof text, FORMAT, j->processes, j->world, j->passes, j->batch, j->loss, j->separate,
-             j->windows, j->gathered, j->clip, j->adam, j->uneven, j->engine, j->accumulate, j->mixed, j->pair, j->sharded);
+             j->windows, j->gathered, j->clip, j->adam, j->uneven, j->engine, j->accumulate, j->mixed, j->pair, j->sharded,
+             j->overlap);
     return launch_text(text, j->processes, j->engine, path);
 }
 
@@ -316,6 +362,20 @@ static void compare_sharded_overlap(int engine)
                         .gathered = whole == 2, .clip = whole == 3, .adam = whole, .sharded = 1 });
 }
 
+/* Over shared memory, which does not progress by itself, where it is wanted; over Gloo where it is not. */
+static void test_overlap(void **state)
+{
+    char why[256];
+    for (int engine = SHARED; engine <= GLOO; engine++) {
+        if (engine == GLOO && !trek_comm_gloo_there(why, sizeof why))
+            continue;
+        for (int way = 0; way < 3; way++)
+            compare(&(job){ .processes = 2 + way % 2, .world = 1, .passes = 1 + way % 2, .batch = 7, .loss = BY_STATED,
+                            .engine = engine, .clip = way == 1, .adam = way == 2, .sharded = way == 2,
+                            .overlap = engine == SHARED ? 1 : TREK_OFF });
+    }
+}
+
 static void test_gloo(void **state)
 {
     char why[256];
@@ -375,6 +435,13 @@ static void test_unequal_processes(void **state)
     }
 }
 
+static void test_groups(void **state)
+{
+    int code = launch_text("groups", 4, SHARED, "");
+    if (code != 0)
+        fail_msg("status %d", code);
+}
+
 /* Buckets are on their way while backward goes on; the second time one pass more follows than was announced. */
 static void test_mpi(void **state)
 {
@@ -411,7 +478,9 @@ int main(int count, char **words)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_per_rank), cmocka_unit_test(test_gathered), cmocka_unit_test(test_windows),
         cmocka_unit_test(test_accumulate), cmocka_unit_test(test_teacher), cmocka_unit_test(test_without_samples),
-        cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_sharded), cmocka_unit_test(test_gloo),
+        cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_sharded), cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_gloo),
         cmocka_unit_test(test_mixed_devices), cmocka_unit_test(test_gpus_of_processes),
         cmocka_unit_test(test_unequal_processes),
     };

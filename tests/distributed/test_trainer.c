@@ -178,6 +178,8 @@ static void options_are_the_calls(void **state)
         { "accumulate", { .accumulate = 2, .max_grad_norm = 0.05 }, same_norm, 2 },
         { "share_params", { .share_params = TREK_OFF }, same_nothing, 1 },
         { "bucket_bytes", { .share_params = TREK_OFF, .bucket_bytes = 1 }, same_nothing, 1 },
+        { "overlap off", { .share_params = TREK_OFF, .overlap = TREK_OFF }, same_nothing, 1 },
+        { "overlap", { .share_params = TREK_OFF, .overlap = 1 }, same_nothing, 1 },
         { "speed_hint", { .speed_hint = { .slow_rank = 0, .ratio = 3 }, .balance = 1 }, same_nothing, 1 },
         { "slowdowns", { .slowdowns = (trek_slowdown[WORLD]){ { .factor = 1 }, { .factor = 2 } } }, same_nothing, 1 },
         { "deadline_s", { .deadline_s = TREK_OFF }, same_nothing, 1 },
@@ -307,6 +309,7 @@ static void one_rank_makes_none(void **state)
     int64_t counts[1] = { -3 };
     assert_int_equal(trek_trainer_counts(graph, counts, 1), 0);
     assert_null(trek_trainer_plan(graph));
+    assert_int_equal(trek_trainer_throughput(graph, &(double){ 0 }, 1), 0);
     assert_int_equal(trek_error_status(), TREK_OK);
     make_step(graph, 0, 1);
     trek_graph_free(&graph);
@@ -341,6 +344,7 @@ static void wrong_options(void **state)
         OPTION("NaN", false, .max_grad_norm = NAN),
         OPTION("NaN", false, .max_grad_value = NAN),
         OPTION(".bucket_bytes is -1", false, .bucket_bytes = -1),
+        OPTION(".overlap is 2", false, .overlap = 2),
         OPTION(".share_params is 1", false, .share_params = 1),
         OPTION(".share_params is -2", false, .share_params = -2),
         OPTION("negative", false, .max_anchor = -2),

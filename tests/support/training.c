@@ -4,6 +4,7 @@
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
+#include "distributed/step/stepper_ranks.h"
 #include "graph/constants.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
@@ -212,6 +213,7 @@ trek_graph *training_set_up(const run *c, trek_loader *loader)
         assert_int_equal(trek_graph_set_loader(graph, loader, "x"), TREK_OK);
     trek_trainer_opts opts = { .build_replica = training_build, .devices = devices, .ranks = c->world, .optimizer = c->optimizer,
                                .share_params = c->separate ? TREK_OFF : 0, .shard_optimizer = c->sharded,
+                               .overlap = c->overlap,
                                .bucket_bytes = 256,
                                .max_grad_norm = c->clip ? 0.05 : 0,
                                .max_anchor = c->windows ? 3 : TREK_OFF, .anchor = 2, .plan = c->plan, .slowdowns = c->slowdowns,
@@ -223,6 +225,8 @@ trek_graph *training_set_up(const run *c, trek_loader *loader)
         training_set_constants(graph);
     if (trek_trainer_setup(graph, &opts) != TREK_OK)
         fail_msg("setup: %s", trek_error());
+    if (c->overlap && c->world == 1 && trek_graph_ranks(graph))
+        assert_true(trek_graph_ranks(graph)->overlaps == (c->overlap == 1));
     if (c->loss == BY_TEACHER && c->late)
         training_set_constants(graph);
     assert_int_equal(trek_module_freeze(trek_graph_module(graph), false), TREK_OK);

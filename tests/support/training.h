@@ -26,6 +26,7 @@ typedef struct run {
     trek_optimizer_spec optimizer;
     int accumulate;           /* > 1: no dropout, and on_one makes one batch of the passes of a step */
     bool sharded;             /* each rank, or process, keeps a part of the optimizer's state */
+    int overlap;              /* the option; with one rank in a process it is seen whether it is so */
     const double *shares;     /* [world] NULL: none fixed */
     const trek_device *devices; /* [world] NULL: the test device's */
 } run;

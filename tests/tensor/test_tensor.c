@@ -55,6 +55,15 @@ static void devices(void **state)
         trek_error_clear();
     }
     assert_true(trek_device_count(TREK_CPU) >= 1);
+    trek_device_info info;
+    assert_int_equal(trek_device_info_get(trek_cpu(0), &info), TREK_OK);
+    assert_true(info.name[0] && info.multiprocessors == trek_device_count(TREK_CPU) && info.major == 0);
+    assert_true(info.memory > 0 && info.memory_free > 0 && info.memory_free <= info.memory);
+    assert_int_equal(trek_device_info_get((trek_device){ TREK_CUDA, 4000 }, &info), TREK_ERR_DEVICE);
+    assert_true(!info.name[0] && info.memory == 0);
+    trek_error_clear();
+    assert_int_equal(trek_device_info_get(trek_cpu(0), NULL), TREK_ERR_ARGUMENT);
+    trek_error_clear();
     assert_int_equal(trek_device_sync(trek_cpu(0)), TREK_OK);
     assert_int_equal(trek_device_sync(test_device()), TREK_OK);
 }

@@ -244,6 +244,7 @@ void trek_async_comm_release(trek_async_comm *comm)
     trek_free(comm->requests);
     trek_free(comm->ins);
     trek_free(comm->come);
+    trek_free(comm->ranks);
     trek_block_free(comm);
 }
 
@@ -319,6 +320,14 @@ static bool allocate_parts(trek_async_comm *comm)
     return true;
 }
 
+static bool copy_ranks(trek_async_comm *comm, const int *ranks)
+{
+    comm->ranks = ranks ? trek_calloc((size_t)comm->base.world, sizeof *ranks) : NULL;
+    if (comm->ranks)
+        memcpy(comm->ranks, ranks, (size_t)comm->base.world * sizeof *ranks);
+    return !ranks || comm->ranks;
+}
+
 static trek_comm_engine engine_of(const trek_async_service *service)
 {
     return (trek_comm_engine){ .name = service->engine_name, .run = async_run, .end = async_end, .ended = async_ended,
@@ -346,7 +355,8 @@ trek_async_comm *trek_async_comm_new(trek_async_service *service, const trek_asy
     comm->base.control = opts->control; /* the hook may be called at once */
     if (by_channel)
         trek_async_channel_use(comm, opts->control);
-    if (allocate_parts(comm) && (!opts->control || trek_control_on_end(opts->control, control_ended, comm) == TREK_OK))
+    if (allocate_parts(comm) && copy_ranks(comm, opts->ranks) &&
+        (!opts->control || trek_control_on_end(opts->control, control_ended, comm) == TREK_OK))
         return comm;
     trek_async_channel_leave(comm);
     trek_async_thread_count(service, -1, false);

@@ -73,6 +73,7 @@ typedef struct trek_async_comm {
     trek_async_request *requests;   /* [2 x world] receiving and sending notes */
     int64_t hash[2];
     const void **ins;             /* [world] */
+    int *ranks;                   /* [world] as the library numbers all processes; NULL: the group has all of them */
     size_t piece;                 /* bytes of a slot's halves */
     int64_t piece_count;          /* elements of the present call in a piece */
     trek_dtype wire;              /* as what its elements travel */
@@ -135,6 +136,7 @@ typedef struct trek_async_opts {
     size_t piece;               /* bytes of a piece */
     int direct; /* the largest world in which ranks meet by messages to each other instead of a reduction; 0: 32 */
     trek_control *control;      /* NULL: none */
+    const int *ranks;           /* [world] of MPI_COMM_WORLD, copied; NULL: all */
     bool by_channel;            /* in worlds too large for messages to each other, ranks meet over the control channel */
 } trek_async_opts;
 

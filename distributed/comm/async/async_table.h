@@ -10,7 +10,7 @@
 
 TREK_BEGIN
 
-#define TREK_ASYNC_ABI 2
+#define TREK_ASYNC_ABI 3
 
 /* A communicator of trek's own, and something that is under way on it. */
 typedef struct trek_async_group trek_async_group;
@@ -52,9 +52,10 @@ typedef struct trek_async_table {
     bool tells;                  /* host.moved is called when something is done: there is nothing to be asked for before */
     int rank, world, local_world; /* MPI: of MPI_COMM_WORLD; processes of this machine as far as the launcher tells: else world */
 
-    /* A group is made in one of two ways. By processes that know each other: a duplicate of MPI_COMM_WORLD; to be used when
-     * the request is done. All processes ask for it in the same order. NULL: the other way. */
-    trek_status (*group_new)(trek_async_group **group, trek_async_request *request);
+    /* A group is made in one of two ways. By processes that know each other: a duplicate of MPI_COMM_WORLD, or
+     * (ranks not NULL, `world` ranks in it) a communicator of those alone, in that order, which waits for them; to be used when
+     * the request is done. All its processes ask for it in the same order. NULL: the other way. */
+    trek_status (*group_new)(const int *ranks, int rank, int world, trek_async_group **group, trek_async_request *request);
     /* Or by processes that tell each other their addresses: listen fills the card, connect takes those of all processes,
      * stride bytes apart, which it copies. interface (NULL: none): whose address is taken instead of `address`, in the same
      * family. */

@@ -364,7 +364,8 @@ static void join(trek_async_comm *comm, bool *moved)
 {
     bool done = false;
     trek_status status = comm->group ? comm->table->test(comm->group, 1, &comm->requests[0], &done)
-                                     : comm->table->group_new(&comm->group, &comm->requests[0]);
+                                     : comm->table->group_new(comm->ranks, comm->base.rank, comm->base.world, &comm->group,
+                                                              &comm->requests[0]);
     if (status == TREK_OK && done && comm->table->group_ready)
         status = comm->table->group_ready(comm->group);
     if (status != TREK_OK) {

@@ -46,26 +46,27 @@ static trek_status check_world(const trek_async_table *table, trek_control *cont
                      table->world, table->library, table->world == 1 ? ": was it started by mpirun or srun?" : "");
 }
 
-static trek_async_comm *new_comm(trek_control *control)
+/* ranks: of its processes in MPI_COMM_WORLD; NULL: all of that. */
+static trek_async_comm *new_comm(trek_control *control, const int *ranks)
 {
     const trek_async_table *table = &service()->table;
     size_t piece = atomic_load(&service()->piece);
     if (!piece)
         piece = (size_t)trek_process_number("TREK_MPI_PIECE", 1, LONG_MAX, DEFAULT_PIECE);
-    return trek_async_comm_new(service(), &(trek_async_opts){ .rank = table->rank, .world = table->world,
-                                                             .local_world = table->local_world,
-                                                             .piece = piece, .direct = atomic_load(&service()->direct),
-                                                             .control = control });
+    trek_async_opts opts = { .rank = table->rank, .world = table->world, .local_world = table->local_world, .piece = piece,
+                             .direct = atomic_load(&service()->direct), .control = control, .ranks = ranks };
+    if (ranks) {
+        opts.rank = trek_control_process(control);
+        opts.world = trek_control_processes(control);
+        opts.local_world = opts.world < table->local_world ? opts.world : table->local_world;
+    }
+    return trek_async_comm_new(service(), &opts);
 }
 
-trek_status trek_comm_mpi_new(trek_control *control, trek_comm **result)
+/* From here on all have come, whatever their status. */
+static trek_status make(trek_control *control, const int *ranks, trek_status status, trek_comm **result)
 {
-    if (!result)
-        return trek_fail_missing("comm_mpi_new", "place for the handle");
-    trek_status status = trek_async_thread_use(service(), TREK_ASYNC_JOIN_NS);
-    if (status == TREK_OK)
-        status = check_world(&service()->table, control);
-    trek_async_comm *comm = status == TREK_OK ? new_comm(control) : NULL;
+    trek_async_comm *comm = status == TREK_OK ? new_comm(control, ranks) : NULL;
     if (status == TREK_OK && !comm)
         status = trek_error_status();
     if (control)
@@ -77,4 +78,29 @@ trek_status trek_comm_mpi_new(trek_control *control, trek_comm **result)
     else if (comm)
         trek_async_comm_free(comm);
     return status;
+}
+
+trek_status trek_comm_mpi_new(trek_control *control, trek_comm **result)
+{
+    if (!result)
+        return trek_fail_missing("comm_mpi_new", "place for the handle");
+    trek_status status = trek_async_thread_use(service(), TREK_ASYNC_JOIN_NS);
+    if (status == TREK_OK)
+        status = check_world(&service()->table, control);
+    return make(control, NULL, status, result);
+}
+
+/* The others are waiting for a rank that fails, too. */
+trek_status trek_comm_mpi_new_part(trek_control *control, trek_comm **result)
+{
+    int n = trek_control_processes(control), ranks[TREK_MAX_RANKS];
+    trek_status status = trek_async_thread_use(service(), TREK_ASYNC_JOIN_NS);
+    int own = status == TREK_OK ? service()->table.rank : -1;
+    trek_status met = trek_control_gather(control, &own, sizeof own, ranks, TREK_ASYNC_JOIN_NS);
+    if (status == TREK_OK)
+        status = met;
+    for (int r = 0; r < n && status == TREK_OK; r++)
+        if (ranks[r] < 0)
+            status = trek_fail(TREK_ERR_UNSUPPORTED, "process %d cannot use MPI", r);
+    return met == TREK_OK ? make(control, ranks, status, result) : status;
 }

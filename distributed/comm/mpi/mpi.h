@@ -26,6 +26,9 @@ bool trek_comm_mpi_launched(char *why, size_t size);
  * lost rank is found by the deadline alone. UNSUPPORTED: no plug-in, MPI finalised or initialised with too low a level;
  * COMM, TIMEOUT, MEMORY. */
 trek_status trek_comm_mpi_new(struct trek_control *control, trek_comm **comm);
+/* The group of the processes of control alone, which are some of MPI_COMM_WORLD, in the order of control: no other takes part. As
+ * MPI_Comm_create_group it waits for all of them, on the thread that serves all groups. */
+trek_status trek_comm_mpi_new_part(struct trek_control *control, trek_comm **comm);
 /* Sizes for handles made from here on, for tests; 0: the default. piece: bytes of a piece (TREK_MPI_PIECE in the environment);
  * direct: the largest world in which ranks meet by messages to each other instead of a reduction. */
 void trek_comm_mpi_set_sizes(size_t piece, int direct);

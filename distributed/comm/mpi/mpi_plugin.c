@@ -13,10 +13,11 @@
 _Static_assert(sizeof(MPI_Request) <= sizeof(trek_async_request), "a request must fit");
 
 /* Of one kind of message only: those by which ranks meet. */
-enum { MEETING_TAG = 1 };
+enum { MEETING_TAG = 1, GROUP_TAG = 2 };
 
 struct trek_async_group {
     MPI_Comm comm;
+    int rank, world;
 };
 
 static const trek_async_host *host;
@@ -183,15 +184,33 @@ static void end(void)
 
 /* --- groups ------------------------------------------------------------------------------ */
 
-static trek_status group_new(trek_async_group **result, trek_async_request *request)
+/* Of those processes alone, in that order. MPI has no way to do so without waiting for them. */
+static int create_group(const int *ranks, int n, MPI_Comm *comm)
+{
+    MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
+    int code = MPI_Comm_group(MPI_COMM_WORLD, &all);
+    if (code == MPI_SUCCESS)
+        code = MPI_Group_incl(all, n, ranks, &some);
+    if (code == MPI_SUCCESS)
+        code = MPI_Comm_create_group(MPI_COMM_WORLD, some, GROUP_TAG, comm);
+    if (some != MPI_GROUP_NULL)
+        MPI_Group_free(&some);
+    if (all != MPI_GROUP_NULL)
+        MPI_Group_free(&all);
+    return code;
+}
+
+static trek_status group_new(const int *ranks, int rank, int world, trek_async_group **result, trek_async_request *request)
 {
     trek_async_group *group = host->alloc(sizeof *group);
     if (!group)
         return TREK_ERR_MEMORY;
     MPI_Request under_way = MPI_REQUEST_NULL;
     group->comm = MPI_COMM_NULL;
-    int code = MPI_Comm_idup(MPI_COMM_WORLD, &group->comm, &under_way);
-    trek_status status = started("MPI_Comm_idup", code, under_way, request);
+    group->rank = rank;
+    group->world = world;
+    int code = ranks ? create_group(ranks, world, &group->comm) : MPI_Comm_idup(MPI_COMM_WORLD, &group->comm, &under_way);
+    trek_status status = started(ranks ? "MPI_Comm_create_group" : "MPI_Comm_idup", code, under_way, request);
     if (status != TREK_OK) {
         host->free(group);
         return status;
@@ -221,7 +240,7 @@ static bool group_free(trek_async_group *group, bool done)
 static trek_status exchange(trek_async_group *group, const void *mine, size_t bytes, void *notes, size_t stride,
                             trek_async_request *requests)
 {
-    int rank = shown->rank, world = shown->world;
+    int rank = group->rank, world = group->world;
     trek_status status = TREK_OK;
     for (int r = 0; r < world && status == TREK_OK; r++) {
         MPI_Request own = MPI_REQUEST_NULL;
@@ -250,7 +269,7 @@ static trek_status reduce(trek_async_group *group, void *data, int64_t count, tr
                           trek_async_request *request)
 {
     MPI_Request own = MPI_REQUEST_NULL;
-    bool here = root == shown->rank;
+    bool here = root == group->rank;
     int code = MPI_Ireduce(here ? MPI_IN_PLACE : data, here ? data : NULL, (int)count, type_of(dtype), op_of(dtype, op), root,
                            group->comm, &own);
     return started("MPI_Ireduce", code, own, request);

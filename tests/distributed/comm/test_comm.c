@@ -7,11 +7,12 @@
 
 #include "distributed/comm/comm_internal.h"
 #include "tensor/memory.h"
+#include "tests/distributed/comm/groups.h"
 #include "tests/distributed/comm/reductions.h"
 #include "tests/support/processes.h"
 #include "tests/support/refused.h"
 
-enum { MAX_WORLD = 5 };
+enum { MAX_WORLD = 8 };
 
 /* --- threads: asserting is for the main thread, the others keep what they saw --- */
 
@@ -404,6 +405,85 @@ static void test_rank_leaves(void **state)
     trek_comm_free(&comms[0]);
 }
 
+/* --- groups of ranks ----------------------------------------------------------------- */
+
+static void groups_rank(rank_job *job) { job->good = groups_are_right(job->comm, *(const uint32_t *)job->arg, 5); }
+
+static void test_groups(void **state)
+{
+    for (int world = 1; world <= MAX_WORLD; world++) {
+        rank_job jobs[MAX_WORLD];
+        uint32_t seed = 1000u * (uint32_t)world;
+        run_ranks(world, 60, groups_rank, &seed, jobs);
+        for (int r = 0; r < world; r++)
+            assert_true(jobs[r].good);
+    }
+}
+
+/* Ranks 1 and 3, in that order by their keys, and 0 and 2: what happens to the first group does not touch the other one, nor the
+ * communicator that was split. The message names the rank of the group, and which rank that is to everybody. */
+static void ending_group_rank(rank_job *job)
+{
+    bool ends = job->rank % 2, late = *(const bool *)job->arg;
+    trek_comm *group = trek_comm_split(job->comm, ends, job->rank);
+    job->good = group && trek_comm_set_deadline(group, late ? 0.3 : 60) == TREK_OK;
+    if (ends && late && job->rank == 3)
+        nanosleep(&(struct timespec){ .tv_sec = 1 }, NULL);
+    else if (ends && job->rank == 3)
+        trek_comm_abort(group, "no more data");
+    job->status = trek_comm_barrier(group);
+    strncpy(job->message, trek_error(), sizeof job->message - 1);
+    trek_error_clear();
+    job->later = trek_comm_barrier(job->comm);
+    trek_comm_free(&group);
+}
+
+static void test_groups_end_alone(void **state)
+{
+    for (int late = 0; late < 2; late++) {
+        rank_job jobs[MAX_WORLD];
+        bool arg = late;
+        run_ranks(4, 60, ending_group_rank, &arg, jobs);
+        for (int r = 0; r < 4; r++) {
+            assert_true(jobs[r].good);
+            assert_int_equal(jobs[r].later, TREK_OK);
+            assert_int_equal(jobs[r].status, r % 2 == 0 ? TREK_OK : late ? TREK_ERR_TIMEOUT : TREK_ERR_CANCELLED);
+            if (r % 2 && !strstr(jobs[r].message, "are ranks 1, 3 of the communicator that was split"))
+                fail_msg("%s", jobs[r].message);
+            if (r % 2)
+                assert_non_null(strstr(jobs[r].message,
+                                       late ? "rank 1 did not come within 0.3 s" : "through rank 1: no more data"));
+        }
+    }
+}
+
+/* Who comes to a split with another call is told so, and a rank alone may split, too. */
+static void split_otherwise_rank(rank_job *job)
+{
+    trek_comm *group = job->rank == 0 ? trek_comm_split(job->comm, 0, 0) : NULL;
+    if (job->rank > 0)
+        trek_comm_barrier(job->comm);
+    job->good = !group && trek_error_status() == TREK_ERR_COMM;
+}
+
+static void test_splits_that_fail(void **state)
+{
+    rank_job jobs[MAX_WORLD];
+    run_ranks(3, 60, split_otherwise_rank, NULL, jobs);
+    for (int r = 0; r < 3; r++)
+        assert_true(jobs[r].good);
+    REFUSED(trek_comm_split(NULL, 0, 0), TREK_ERR_ARGUMENT, "communicator");
+    trek_comm *alone[1], *group;
+    assert_int_equal(trek_comm_local(NULL, 1, alone), TREK_OK);
+    assert_null(trek_comm_split(alone[0], TREK_NO_COLOR, 0));
+    expect_no_error();
+    group = trek_comm_split(alone[0], 5, 7);
+    trek_comm_free(&alone[0]); /* the group needs it no more */
+    assert_int_equal(trek_comm_world_size(group), 1);
+    assert_int_equal(trek_comm_barrier(group), TREK_OK);
+    trek_comm_free(&group);
+}
+
 static void test_arguments(void **state)
 {
     trek_comm *comms[1] = { NULL };
@@ -470,6 +550,7 @@ int main(void)
         cmocka_unit_test(test_stress), cmocka_unit_test(test_mismatch), cmocka_unit_test(test_wrong_argument),
         cmocka_unit_test(test_timeout), cmocka_unit_test(test_abort), cmocka_unit_test(test_abort_at_any_time),
         cmocka_unit_test(test_rank_leaves), cmocka_unit_test(test_arguments), cmocka_unit_test(test_no_allocation),
+        cmocka_unit_test(test_groups), cmocka_unit_test(test_groups_end_alone), cmocka_unit_test(test_splits_that_fail),
     };
     return cmocka_run_group_tests_name("comm", tests, NULL, NULL);
 }

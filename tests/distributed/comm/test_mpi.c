@@ -13,6 +13,7 @@
 #include "distributed/control/control.h"
 #include "tensor/memory.h"
 #include "tensor/plugin.h"
+#include "tests/distributed/comm/groups.h"
 #include "tests/distributed/comm/reductions.h"
 #include "tests/support/processes.h"
 #include "tests/support/unit.h"
@@ -599,6 +600,29 @@ static void run_idle(void)
     trek_comm_free(&comm);
 }
 
+/* Groups over MPI are MPI's own communicators, in the order of the keys. */
+static void run_groups(void)
+{
+    trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = "mpi", .rank = atoi(getenv("OMPI_COMM_WORLD_RANK")),
+                                                        .world_size = atoi(getenv("OMPI_COMM_WORLD_SIZE")),
+                                                        .address = "127.0.0.1",
+                                                        .port = atoi(getenv("TREK_TEST_PORT")), .token = "of this test alone" });
+    if (!CHECK(comm))
+        _exit(1);
+    my_rank = trek_comm_rank(comm);
+    my_world = trek_comm_world_size(comm);
+    CHECK(groups_are_right(comm, 3, 4));
+    trek_comm *turned = trek_comm_split(comm, 0, -my_rank);
+    CHECK(turned && strcmp(turned->engine->name, "mpi") == 0 && trek_comm_rank(turned) == my_world - 1 - my_rank);
+    trek_comm_free(&comm); /* the group goes on without it */
+    trek_tensor *sum = rank_values(TREK_I64, my_world - 1 - my_rank, 0, 100000),
+                *expected = combined_values(TREK_I64, TREK_SUM, my_world, 0, 100000);
+    CHECK(trek_comm_all_reduce(turned, sum, TREK_SUM) == TREK_OK && same_bytes(sum, expected));
+    trek_tensor_release(sum);
+    trek_tensor_release(expected);
+    trek_comm_free(&turned);
+}
+
 static void run_world_of_one(void)
 {
     trek_comm *comm = join();
@@ -641,6 +665,8 @@ static int run_scenario(const char *name)
         run_order();
     else if (strcmp(name, "idle") == 0)
         run_idle();
+    else if (strcmp(name, "groups") == 0)
+        run_groups();
     else if (strcmp(name, "one") == 0)
         run_world_of_one();
     else
@@ -747,6 +773,12 @@ static void test_idle(void **state)
     run_under_mpirun("idle", 2);
 }
 
+static void test_groups(void **state)
+{
+    for (int world = 2; world <= 4; world++)
+        run_under_mpirun("groups", world);
+}
+
 static void test_one_process(void **state)
 {
     run_under_mpirun("one", 1);
@@ -770,7 +802,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_late_ranks), cmocka_unit_test(test_stopped_in_mid_call), cmocka_unit_test(test_abort),
         cmocka_unit_test(test_control), cmocka_unit_test(test_levels), cmocka_unit_test(test_finalised_under_a_handle),
         cmocka_unit_test(test_beside_the_programs_own_calls), cmocka_unit_test(test_order_of_started_calls),
-        cmocka_unit_test(test_idle), cmocka_unit_test(test_one_process),
+        cmocka_unit_test(test_idle), cmocka_unit_test(test_one_process), cmocka_unit_test(test_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

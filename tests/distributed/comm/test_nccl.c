@@ -513,6 +513,37 @@ static trek_status rank_of_group(int rank, void *arg)
     return value == 3 ? TREK_OK : trek_fail(TREK_ERR_CALLBACK, "the sum is %g", value);
 }
 
+/* Groups of ranks on GPUs have a communicator of the library's of their own: ranks 2 and 0, in this order, and rank 1 alone. */
+static void group_of_devices(rank_job *job)
+{
+    trek_comm *group = trek_comm_split(job->comm, job->rank % 2, -job->rank);
+    int n = job->rank % 2 ? 1 : job->world - job->world / 2;
+    trek_tensor *x = trek_tensor_full(job->rank + 1, trek_dims(COUNT), TREK_F32, trek_cuda(job->rank));
+    job->native = group && (group->nccl != NULL) == (n > 1);
+    job->status = trek_comm_all_reduce(group, x, TREK_SUM);
+    double *values = test_read(x), expected = job->rank % 2 || job->world < 3 ? job->rank + 1 : 4;
+    job->good = group && trek_comm_world_size(group) == n && values[0] == expected && values[COUNT - 1] == expected;
+    free(values);
+    trek_tensor_release(x);
+    trek_comm_free(&group);
+}
+
+static void test_split(void **state)
+{
+    if (skipped(2))
+        skip();
+    int world = n_devices < MAX_WORLD ? n_devices : MAX_WORLD;
+    trek_comm *comms[MAX_WORLD];
+    rank_job jobs[MAX_WORLD];
+    make_comms(world, comms);
+    run_ranks(world, comms, (rank_job){ .fn = group_of_devices }, jobs);
+    for (int r = 0; r < world; r++) {
+        if (jobs[r].status != TREK_OK || !jobs[r].good || !jobs[r].native)
+            fail_msg("rank %d: %s", r, jobs[r].message);
+        trek_comm_free(&comms[r]);
+    }
+}
+
 static void test_group(void **state)
 {
     if (skipped(2))
@@ -999,6 +1030,7 @@ int main(void)
         cmocka_unit_test(test_duplicate_device), cmocka_unit_test(test_switched_off), cmocka_unit_test(test_order),
         cmocka_unit_test(test_difference), cmocka_unit_test(test_abort_of_a_meeting), cmocka_unit_test(test_abort_of_a_device),
         cmocka_unit_test(test_abort_of_a_call), cmocka_unit_test(test_memory_between_launches), cmocka_unit_test(test_group),
+        cmocka_unit_test(test_split),
         cmocka_unit_test(test_training), cmocka_unit_test(test_under_backward), cmocka_unit_test(test_exactness),
         cmocka_unit_test(test_wrapper_under_backward), cmocka_unit_test(test_processes),
         cmocka_unit_test(test_started_between_processes), cmocka_unit_test(test_gpus_of_another),

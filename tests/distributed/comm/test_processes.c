@@ -14,8 +14,10 @@
 
 #include "distributed/comm/comm_internal.h"
 #include "distributed/comm/gloo/gloo.h"
+#include "distributed/comm/regroup.h"
 #include "distributed/control/control.h"
 #include "tensor/tensor_internal.h"
+#include "tests/distributed/comm/groups.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
@@ -427,8 +429,49 @@ static int play_memory(const part *me)
     return status == TREK_OK ? 0 : 1;
 }
 
+static int play_groups(const part *me)
+{
+    trek_comm *comm = join(me, 60);
+    bool good = comm && groups_are_right(comm, 7, 3);
+    trek_comm *group = good ? trek_comm_split(comm, 0, 0) : NULL;
+    good = group && !trek_regroup_new(group, 0) && trek_error_status() == TREK_ERR_UNSUPPORTED;
+    trek_error_clear();
+    trek_comm_free(&group);
+    trek_comm_free(&comm);
+    printf("%s %s\n", good ? "good" : "bad", trek_error());
+    return good ? 0 : 1;
+}
+
+/* Processes 0 and 2 in one group, 3 and 1 in the other, in which process 1 dies: the first goes on. */
+static int play_group_dies(const part *me)
+{
+    trek_comm *comm = join(me, 30), *group = comm ? trek_comm_split(comm, me->process % 2, -me->process) : NULL;
+    trek_status status = group ? TREK_OK : trek_error_status();
+    for (int i = 0; status == TREK_OK && i < 100; i++) {
+        if (i == 10 && me->process == 1) {
+            pause_ms(300);
+            kill(getpid(), SIGKILL);
+        }
+        trek_tensor *tensor = numbers(trek_comm_rank(group), 5000, TREK_F64);
+        status = trek_comm_all_reduce(group, tensor, TREK_SUM);
+        if (status == TREK_OK && !same(tensor, 0, 5000, 2, TREK_SUM, "group"))
+            status = TREK_ERR_STATE;
+        trek_tensor_release(tensor);
+        pause_ms(10);
+    }
+    printf("%s: %s\n", trek_status_name(status), trek_error());
+    trek_error_clear();
+    trek_comm_free(&comm);
+    trek_comm_free(&group);
+    return status == TREK_OK ? 0 : 1;
+}
+
 static int play(const part *me)
 {
+    if (strcmp(me->role, "groups") == 0)
+        return play_groups(me);
+    if (strcmp(me->role, "group-dies") == 0)
+        return play_group_dies(me);
     if (strcmp(me->role, "memory") == 0)
         return play_memory(me);
     if (strcmp(me->role, "choice") == 0)
@@ -478,6 +521,27 @@ static void test_results(void **state)
         WANT(&w, strstr(w.text[w.n - 1], sizes[k] == 5 ? "parent 3\n" : "parent 0\n"));
     }
     unsetenv("TREK_CONTROL_TREE_ABOVE");
+}
+
+static void test_groups(void **state)
+{
+    for (int n = 2; n <= 5; n += 3) {
+        static world w;
+        processes_start_all(&w, n, "groups", "", -1, NULL);
+        processes_finish(&w, 150, -1);
+        for (int p = 0; p < w.n; p++)
+            WANT(&w, w.code[p] == 0 && strstr(w.text[p], "good"));
+    }
+}
+
+static void test_group_dies(void **state)
+{
+    static world w;
+    processes_start_all(&w, 4, "group-dies", "", -1, NULL);
+    processes_finish(&w, 60, -1);
+    WANT(&w, w.code[0] == 0 && w.code[2] == 0);
+    WANT(&w, w.code[3] == 1 && strstr(w.text[3], "TREK_ERR_PEER: ") && strstr(w.text[3], "process 1 died"));
+    WANT(&w, strstr(w.text[3], "are ranks 3, 1 of the communicator that was split") != NULL);
 }
 
 /* Every process but the victim has an error of that status whose text contains `named`. */
@@ -1033,7 +1097,8 @@ int main(void)
         cmocka_unit_test(test_sizes),      cmocka_unit_test(test_apart),
         cmocka_unit_test(test_choice),     cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_many),       cmocka_unit_test(test_again),
-        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_limits),     cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_group_dies),
     };
     const struct CMUnitTest between_machines[] = { cmocka_unit_test(test_cut_link), cmocka_unit_test(test_slow_link) };
     return by_mpi ? cmocka_run_group_tests(between_machines, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);

@@ -143,6 +143,10 @@ static void test_late_data(void **state)
         }
         assert_int_equal(trek_error_status(), TREK_OK);
         assert_int_equal(trek_graph_shares(graph, shares, 2), 2);
+        double speeds[2];
+        assert_int_equal(trek_trainer_throughput(graph, speeds, 2), way < 2 ? 2 : 0);
+        if (way < 2) /* two samples a second; what was read ahead counts in another step, and once for shares that then changed */
+            assert_true(speeds[1] > 1 && speeds[1] < 4 && speeds[0] > 10 * speeds[1]);
         if (way == 1) {
             assert_int_equal(trek_trainer_counts(graph, counts, 2), 2);
             assert_true(counts[0] > 2 * counts[1]);

@@ -4,7 +4,7 @@
 #include "tensor/cpu/moves/index.h"
 
 #define RUN 512         /* elements that are looked at together */
-#define WORKED_ON 65536 /* results in f32, of many columns at once */
+#define WORKED_ON 262144 /* results in f32, of many columns at once: what a second-level cache holds */
 #define SOME_COLUMNS 16 /* fewer are gone through one by one */
 
 static void widen_row(bool bf16, float *to, const uint16_t *from, int64_t n)
@@ -113,6 +113,22 @@ static void across(const half_line *h, half_step step)
         }
 }
 
+/* The sums alone, where index and source lie side by side in each row: `combine` across without tables of places. */
+static void add_across(const half_line *h)
+{
+    const trek_lookup *l = h->l;
+    float wide[RUN];
+    for (int64_t i = 0; i < h->n; i++)
+        for (int64_t first = 0; first < h->columns; first += RUN) {
+            const int64_t count = h->columns - first < RUN ? h->columns - first : RUN;
+            const int64_t *at = (const int64_t *)(const void *)h->index + i * l->index.dim + first;
+            float *results = h->results + first;
+            widen_row(l->bf16, wide, h->from + i * l->other.dim + first, count);
+            for (int64_t k = 0; k < count; k++)
+                results[at[k] * h->columns + k] += wide[k];
+        }
+}
+
 /* Results of places that are named often begin and end with whole rows. */
 static void whole_rows(const half_line *h, bool back)
 {
@@ -134,7 +150,11 @@ static void run_part(const half_line *h)
         whole_rows(h, false);
     else
         walk(h, fetch);
-    walk(h, combine);
+    const bool side_by_side = h->l->index_dtype == TREK_I64 && h->l->index.last == 1 && h->l->other.last == 1;
+    if (h->columns > 1 && side_by_side && !h->l->product)
+        add_across(h);
+    else
+        walk(h, combine);
     if (rows)
         whole_rows(h, true);
     else
@@ -144,7 +164,7 @@ static void run_part(const half_line *h)
 /* Columns whose results are worked on together, and what room they take. */
 static int64_t columns_at_once(const trek_lookup *l)
 {
-    int64_t most = WORKED_ON / l->bound > SOME_COLUMNS ? WORKED_ON / l->bound : SOME_COLUMNS;
+    int64_t most = WORKED_ON / l->bound > SOME_COLUMNS ? WORKED_ON / l->bound / SOME_COLUMNS * SOME_COLUMNS : SOME_COLUMNS;
     return l->columns < SOME_COLUMNS ? 1 : l->columns < most ? l->columns : most;
 }
 int64_t TREK_ISA_NAME(trek_halves_room)(const trek_lookup *l) { return l->bound * columns_at_once(l); }

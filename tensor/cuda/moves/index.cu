@@ -207,6 +207,16 @@ __global__ void __launch_bounds__(256) add_lines_kernel(T *to, const T *source, 
     }
 }
 
+/* Whether thread `me` has a place, which no thread before it has. */
+__device__ __forceinline__ bool leads(const int64_t *places, int me)
+{
+    const int64_t place = places[me];
+    bool first = place >= 0;
+    for (int k = 0; first && k < me; k++)
+        first = places[k] != place;
+    return first;
+}
+
 /* One block goes along a line, CHUNK indices at a time: of those that are equal the first thread adds all, in order. */
 template <typename T, typename C>
 __global__ void __launch_bounds__(CHUNK) add_long_lines_kernel(T *to, const T *source, index_reader index, along_dim d, lines l)
@@ -223,10 +233,7 @@ __global__ void __launch_bounds__(CHUNK) add_long_lines_kernel(T *to, const T *s
             places[me] = place;
             values[me] = place >= 0 ? source[at[1] + j * d.source] : T();
             __syncthreads();
-            bool first = place >= 0;
-            for (int k = 0; first && k < me; k++)
-                first = places[k] != place;
-            if (first) {
+            if (leads(places, me)) {
                 T sum = to[at[0] + place * d.out];
                 for (int k = me; k < CHUNK; k++)
                     if (places[k] == place)
@@ -288,10 +295,7 @@ __global__ void __launch_bounds__(CHUNK) add_wide_long_lines_kernel(T *to, const
             places[me] = place;
             values[me] = place >= 0 ? trek_get(source[at[1] + j * d.source]) : 0.0f;
             __syncthreads();
-            bool first = place >= 0;
-            for (int k = 0; first && k < me; k++)
-                first = places[k] != place;
-            for (int k = me; first && k < CHUNK; k++)
+            for (int k = leads(places, me) ? me : CHUNK; k < CHUNK; k++)
                 if (places[k] == place)
                     sums[place] = C::of(sums[place], values[k]);
             __syncthreads();

@@ -66,6 +66,17 @@ typedef struct trek_nadam_opts {
     bool maximize;
 } trek_nadam_opts;
 
+/* Also keeps the average of each parameter over the steps after t0, which trek_optimizer_export gives as "<parameter>.ax". The
+ * rate is lr / (1 + lambd lr t)^alpha after t steps (PyTorch takes the lr of the step before, which differs where it changes). */
+typedef struct trek_asgd_opts {
+    double lr;           /* default 1e-2; TREK_ZERO for 0 */
+    double lambd;        /* default 1e-4, of the decay of parameters and of the rate; TREK_ZERO for 0 */
+    double alpha;        /* default 0.75, the power of the rate's decay; TREK_ZERO for 0 */
+    double t0;           /* default 1e6: steps before the average begins; TREK_ZERO for 0 */
+    double weight_decay; /* default 0 (L2) */
+    bool maximize;
+} trek_asgd_opts;
+
 typedef struct trek_radam_opts {
     double lr;             /* default 1e-3; TREK_ZERO for 0 */
     double beta1, beta2;   /* default 0.9, 0.999; TREK_ZERO for 0 */
@@ -169,6 +180,7 @@ TREK_API trek_optimizer_spec trek_adagrad(trek_adagrad_opts opts);
 TREK_API trek_optimizer_spec trek_adadelta(trek_adadelta_opts opts);
 TREK_API trek_optimizer_spec trek_adamax(trek_adamax_opts opts);
 TREK_API trek_optimizer_spec trek_nadam(trek_nadam_opts opts);
+TREK_API trek_optimizer_spec trek_asgd(trek_asgd_opts opts);
 TREK_API trek_optimizer_spec trek_radam(trek_radam_opts opts);
 TREK_API trek_optimizer_spec trek_rprop(trek_rprop_opts opts);
 TREK_API trek_optimizer_spec trek_lion(trek_lion_opts opts);

@@ -12,7 +12,7 @@ from trek import CPU, DTYPES, headers, shape
 
 OPTIMIZER = {f.name[5:]: f for f in headers.functions.values() if f.header == "optim/optimizer.h"}
 SCALER = {f.name[5:]: f for f in headers.functions.values() if f.header == "optim/scaler.h"}
-KINDS = ("sgd", "adam", "adamw", "rmsprop", "rprop", "adagrad", "adadelta", "adamax", "nadam", "radam", "lion", "lamb", "lars", "adafactor", "muon")
+KINDS = ("sgd", "adam", "adamw", "rmsprop", "rprop", "adagrad", "adadelta", "adamax", "asgd", "nadam", "radam", "lion", "lamb", "lars", "adafactor", "muon")
 DRIVEN = {"optimizer_new", "optimizer_free", "optimizer_step", "optimizer_zero_grad", "optimizer_set_lr", "optimizer_set_group_lr", "optimizer_lr",
           "optimizer_group_lr", "optimizer_add_group", "clip_grad_norm", "clip_grad_value", "grad_scaler_new", "grad_scaler_free", "grad_scaler_scale",
           "grad_scaler_unscale", "grad_scaler_step", "grad_scaler_update", "grad_scaler_value"}
@@ -45,6 +45,8 @@ def options(rng, name):
         return {**common, "lr_decay": rng.choice([0.0, 0.1]), "initial_accumulator_value": rng.choice([0.0, 0.5]), "eps": rng.choice([0.0, 1e-3])}
     if name == "adadelta":
         return {**common, "lr": rng.choice([0.0, 0.1]), "rho": rng.choice([0.0, 0.5, zero]), "eps": rng.choice([0.0, 1e-3])}
+    if name == "asgd":
+        return {**common, "lambd": rng.choice([0.0, 0.1, zero]), "alpha": rng.choice([0.0, 1.0, zero]), "t0": rng.choice([0.0, 1.0, zero])}
     if name == "lars":
         return {**common, "momentum": rng.choice([0.0, 0.5, zero]), "trust_coefficient": rng.choice([0.0, 0.5, zero]), "eps": rng.choice([0.0, 1e-3])}
     if name == "adafactor":
@@ -98,6 +100,8 @@ def torch_options(name, o):
         return {**common, "betas": (real(o["beta1"], 0.9), real(o["beta2"], 0.99))}
     if name == "lamb":
         return {**common, "betas": (real(o["beta1"], 0.9), real(o["beta2"], 0.999)), "eps": real(o["eps"], 1e-6)}
+    if name == "asgd":
+        return {**common, "lr": o["lr"], "lambd": real(o["lambd"], 1e-4), "alpha": real(o["alpha"], 0.75), "t0": real(o["t0"], 1e6), "foreach": False}
     if name == "lars":
         return {**common, "momentum": real(o["momentum"], 0.9), "trust": real(o["trust_coefficient"], 1e-3), "eps": real(o["eps"], 1e-8)}
     if name == "muon":
@@ -207,6 +211,23 @@ class NAdam(torch.optim.NAdam):
             torch.set_default_dtype(before)
 
 
+class ASGD(torch.optim.ASGD):
+    """With its rates in f64, and made of the present learning rate, where PyTorch takes the one of the step before."""
+
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if state:
+                    state["eta"] = torch.tensor(group["lr"] / (1 + group["lambd"] * group["lr"] * float(state["step"])) ** group["alpha"], dtype=torch.float64)
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            super().step()
+        finally:
+            torch.set_default_dtype(before)
+
+
 class Adagrad(torch.optim.Adagrad):
     """Every group begins with its own initial_accumulator_value, where PyTorch takes the first argument's."""
 
@@ -218,7 +239,7 @@ class Adagrad(torch.optim.Adagrad):
 
 
 CLASSES = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop, "rprop": torch.optim.Rprop,
-           "adagrad": Adagrad, "adadelta": torch.optim.Adadelta, "adamax": torch.optim.Adamax, "nadam": NAdam,
+           "adagrad": Adagrad, "adadelta": torch.optim.Adadelta, "adamax": torch.optim.Adamax, "asgd": ASGD, "nadam": NAdam,
            "radam": torch.optim.RAdam, "lion": Lion, "lamb": Lamb, "lars": Lars, "adafactor": torch.optim.Adafactor, "muon": Muon}
 
 

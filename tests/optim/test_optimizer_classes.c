@@ -9,7 +9,7 @@
 
 /* --- on ranks --------------------------------------------------------------------------------- */
 
-enum { SPECS = 13, WITHOUT_WINDOWS = 12 };
+enum { SPECS = 14, WITHOUT_WINDOWS = 13 };
 
 /* The last one refuses averages of parameters. */
 static const trek_optimizer_spec *spec_at(int k)
@@ -27,7 +27,8 @@ static const trek_optimizer_spec *spec_at(int k)
     specs[9] = trek_adamw((trek_adam_opts){ .lr = 1e-3, .eps = 1e-2, .amsgrad = true });
     specs[10] = trek_lamb((trek_lamb_opts){ .lr = 1e-3, .eps = 1e-2 });
     specs[11] = trek_lars((trek_lars_opts){ .lr = 1e-2, .momentum = 0.9 });
-    specs[12] = trek_adafactor((trek_adafactor_opts){ .lr = 1e-3 });
+    specs[12] = trek_asgd((trek_asgd_opts){ .lr = 1e-2, .lambd = 1e-2, .t0 = TREK_ZERO });
+    specs[13] = trek_adafactor((trek_adafactor_opts){ .lr = 1e-3 });
     return k < SPECS ? &specs[k] : NULL;
 }
 

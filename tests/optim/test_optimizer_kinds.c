@@ -92,6 +92,9 @@ static void six_steps_and_state_in_mid_run(void **state)
             1.2171409201114998 } },
         { trek_rprop((trek_rprop_opts){ .lr = 0.1, .step_min = 0.02, .step_max = 0.11 }),
           { 0.669, -2.005, 0.26, 2.669, -0.255, 1.26 } },
+        { trek_asgd((trek_asgd_opts){ .lr = 0.1, .lambd = 0.1, .t0 = 2, .weight_decay = 0.1 }),
+          { 0.9380493746995499, -1.9885806903149204, 0.3019264556872392, 2.2012387986246105, -0.3189231040498316,
+            1.2841031849522995 } },
     };
     for (size_t k = 0; k < sizeof all / sizeof *all; k++)
         check(&all[k]);
@@ -319,7 +322,7 @@ static void state_goes_from_device_to_device(void **state)
 
 /* --- 16-bit parameters ------------------------------------------------------------------------------------- */
 
-enum { KINDS = 14, MUON = 13 };
+enum { KINDS = 15, MUON = 14 };
 
 /* The k-th kind; plain: for biases and norms, without decay, of Muon AdamW. */
 static trek_optimizer_spec kind_at(int k, bool plain)
@@ -341,6 +344,8 @@ static trek_optimizer_spec kind_at(int k, bool plain)
     case 12:
         return trek_rmsprop(
             (trek_rmsprop_opts){ .lr = 0.01, .weight_decay = none, .momentum = 0.5, .centered = true, .eps = 1e-3 });
+    case 13:
+        return trek_asgd((trek_asgd_opts){ .lr = 0.05, .lambd = 0.01, .t0 = TREK_ZERO, .weight_decay = none });
     default: return trek_muon((trek_muon_opts){ .lr = 0.01, .weight_decay = decay, .adam = plain });
     }
 }

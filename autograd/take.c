@@ -71,8 +71,10 @@ trek_var *trek_put(trek_var *x, trek_var *index, trek_var *source, bool accumula
     if (trek_var_dtype(x) != trek_var_dtype(source))
         return trek_fail_null(TREK_ERR_DTYPE, "put: %s into %s", trek_dtype_name(trek_var_dtype(source)),
                               trek_dtype_name(trek_var_dtype(x)));
+    const char *before = trek_op_calling("put");
     trek_var *at = flat(index), *values = flat(source), *whole = flat(x);
-    return trek_reshape(at ? trek_index_put(whole, &at, 1, values, accumulate) : NULL, trek_var_shape(x));
+    trek_var *put = at ? trek_index_put(whole, &at, 1, values, accumulate) : NULL;
+    return trek_op_called_end(before, put ? trek_reshape(put, trek_var_shape(x)) : NULL);
 }
 
 trek_var *trek_take_along_dim(trek_var *x, trek_var *index, int dim)

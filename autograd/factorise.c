@@ -274,35 +274,36 @@ trek_status trek_factor_qr(trek_var *a, trek_var **q_and_r)
 
 /* --- LU: A = P L U, L and U in one matrix --------------------------------------------------------------------------- */
 
-/* The matrix P of exchanges of rows that were made one after the other, column by column. */
-static void write_permutation(trek_dtype dtype, int n, const int *pivots, void *p, int64_t *order)
+/* The matrix P [m, m] of k exchanges of rows that were made one after the other, column by column. */
+static void write_permutation(trek_dtype dtype, int m, int k, const int *pivots, void *p, int64_t *order)
 {
-    for (int r = 0; r < n; r++)
+    for (int r = 0; r < m; r++)
         order[r] = r;
-    for (int r = 0; r < n; r++) {
+    for (int r = 0; r < k; r++) {
         int64_t kept = order[r];
         order[r] = order[pivots[r] - 1];
         order[pivots[r] - 1] = kept;
     }
-    for (int c = 0; c < n; c++)
-        for (int r = 0; r < n; r++)
+    for (int c = 0; c < m; c++)
+        for (int r = 0; r < m; r++)
             if (dtype == TREK_F64)
-                ((double *)p)[(int64_t)c * n + r] = r == order[c];
+                ((double *)p)[(int64_t)c * m + r] = r == order[c];
             else
-                ((float *)p)[(int64_t)c * n + r] = r == order[c];
+                ((float *)p)[(int64_t)c * m + r] = r == order[c];
 }
 
 static trek_status lu_forward(trek_function_context *context, trek_var *const *in, int n_in, trek_var **out, int n_out)
 {
     (void)n_in, (void)n_out;
-    int64_t n = trek_var_size(in[0], -1), count = count_of(in[0]);
-    trek_tensor *a = columns_of(in[0]), *p = a ? new_columns(in[0], n, n) : NULL;
-    int *pivots = trek_alloc(((size_t)n + 1) * sizeof *pivots), info = 0;
-    int64_t *order = trek_alloc(((size_t)n + 1) * sizeof *order), i = 0;
-    for (; p && pivots && order && i < count && n > 0 && info >= 0; i++) {
-        info = trek_lapack_lu((trek_dtype)a->dtype, (int)n, at(a, i, n * n), pivots); /* above 0: singular, with factors */
+    int64_t m = trek_var_size(in[0], -2), n = trek_var_size(in[0], -1), k = m < n ? m : n, count = count_of(in[0]), i = 0;
+    trek_tensor *a = columns_of(in[0]), *p = a ? new_columns(in[0], m, m) : NULL;
+    int *pivots = trek_alloc(((size_t)k + 1) * sizeof *pivots), info = 0;
+    int64_t *order = trek_alloc(((size_t)m + 1) * sizeof *order);
+    for (; p && pivots && order && i < count && info >= 0; i++) {
+        if (k > 0)
+            info = trek_lapack_lu((trek_dtype)a->dtype, (int)m, (int)n, at(a, i, m * n), pivots); /* above 0: singular */
         if (info >= 0)
-            write_permutation((trek_dtype)a->dtype, (int)n, pivots, at(p, i, n * n), order);
+            write_permutation((trek_dtype)a->dtype, (int)m, (int)k, pivots, at(p, i, m * m), order);
     }
     bool made = p && pivots && order;
     trek_free(pivots);
@@ -316,18 +317,39 @@ static trek_status lu_forward(trek_function_context *context, trek_var *const *i
     return out[0] && out[1] ? trek_save_for_backward(context, out, 2) : trek_error_status();
 }
 
-/* P L^-T (what lies below the diagonal of L^T dL, and above it of dU U^T) U^-T */
+/* Of square factors, without P: L^-T (what lies below the diagonal of L^T dL, and above it of dU U^T) U^-T */
+static trek_var *lu_square(trek_var *l, trek_var *u, trek_var *gl, trek_var *gu)
+{
+    trek_var *below = trek_tril(product(turned(l), trek_tril(gl, -1)), -1);
+    trek_var *above = trek_triu(product(trek_triu(gu, 0), turned(u)), 0);
+    trek_var *left = trek_factor_triangular(turned(l), trek_add(below, above), true, true);
+    return turned(trek_factor_triangular(u, turned(left), true, false));
+}
+
+/* What lies beyond the square, L2 = A2 U^-1 or U2 = L^-1 A2, is a solution: its gradient goes to A2, and by the way to the
+ * square's factors. */
 static trek_status lu_backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **to, int n_in)
 {
     (void)n, (void)n_in;
-    trek_var *both = trek_saved(context, 0), *p = trek_saved(context, 1);
-    if (!both || !p || !grads[0])
+    trek_var *both = trek_saved(context, 0), *p = trek_saved(context, 1), *g = grads[0];
+    if (!both || !p || !g)
         return trek_error_status();
-    trek_var *l = trek_add(trek_tril(both, -1), trek_factor_eye(both, trek_var_size(both, -1))), *u = trek_triu(both, 0);
-    trek_var *below = trek_tril(product(turned(l), trek_tril(grads[0], -1)), -1);
-    trek_var *above = trek_triu(product(trek_triu(grads[0], 0), turned(u)), 0);
-    trek_var *left = trek_factor_triangular(turned(l), trek_add(below, above), true, true);
-    to[0] = product(p, turned(trek_factor_triangular(u, turned(left), true, false)));
+    int64_t rows = trek_var_size(both, -2), cols = trek_var_size(both, -1), k = rows < cols ? rows : cols, more = rows - cols;
+    int dim = more > 0 ? -2 : -1;
+    trek_var *square = more ? trek_narrow(both, dim, 0, k) : both, *gl = more ? trek_narrow(g, dim, 0, k) : g, *gu = gl;
+    trek_var *l = trek_add(trek_tril(square, -1), trek_factor_eye(both, k)), *u = trek_triu(square, 0), *rest = NULL;
+    if (more) {
+        trek_var *beyond = trek_narrow(both, dim, k, more > 0 ? more : -more),
+                 *of = trek_narrow(g, dim, k, more > 0 ? more : -more);
+        rest = more > 0 ? turned(trek_factor_triangular(u, turned(of), true, false))
+                        : trek_factor_triangular(turned(l), of, true, true);
+        if (more > 0)
+            gu = trek_sub(gu, product(turned(beyond), rest));
+        else
+            gl = trek_sub(gl, product(rest, turned(beyond)));
+    }
+    trek_var *whole = lu_square(l, u, gl, gu);
+    to[0] = product(p, rest ? trek_cat((trek_var *[]){ whole, rest }, 2, dim) : whole);
     return trek_error_status();
 }
 
@@ -475,7 +497,7 @@ static trek_status det_forward(trek_function_context *context, trek_var *const *
     for (int64_t i = 0; fine && i < count; i++) {
         double det = 1, sign = 1, logarithm = 0;
         if (n > 0)
-            trek_lapack_lu((trek_dtype)a->dtype, (int)n, at(a, i, n * n), pivots);
+            trek_lapack_lu((trek_dtype)a->dtype, (int)n, (int)n, at(a, i, n * n), pivots);
         for (int64_t d = 0; d < n; d++) {
             double u = element(a, i * n * n + d * n + d) * (pivots[d] == d + 1 ? 1 : -1);
             det *= u;

@@ -12,7 +12,7 @@ trek_var *trek_factor_inv(trek_var *a);
 trek_var *trek_factor_triangular(trek_var *a, trek_var *b, bool upper, bool unit);
 trek_var *trek_factor_cholesky(trek_var *a);
 trek_status trek_factor_qr(trek_var *a, trek_var **q_and_r); /* m >= n */
-trek_status trek_factor_lu(trek_var *a, trek_var **both_and_p); /* square; L, whose diagonal is ones, and U in one */
+trek_status trek_factor_lu(trek_var *a, trek_var **both_and_p); /* L, whose diagonal is ones, and U in one */
 trek_status trek_factor_svd(trek_var *a, trek_var **s_u_vh);
 trek_var *trek_factor_svdvals(trek_var *a);
 trek_status trek_factor_eigh(trek_var *a, trek_var **values_and_vectors);

@@ -157,16 +157,17 @@ trek_var *trek_qr(trek_var *a, trek_var **r)
 
 trek_var *trek_lu(trek_var *a, trek_var **l, trek_var **u)
 {
-    trek_var *parts[2] = { NULL }, *x = takes("lu", a, true) ? host(a) : NULL;
+    trek_var *parts[2] = { NULL }, *x = takes("lu", a, false) ? host(a) : NULL;
     if (l)
         *l = NULL;
     if (u)
         *u = NULL;
     if (!x || trek_factor_lu(x, parts) != TREK_OK)
         return NULL;
-    trek_var *p = home(trek_var_detach(parts[1]), a);
-    trek_var *lower = p ? home(trek_add(trek_tril(parts[0], -1), trek_factor_eye(x, trek_var_size(x, -1))), a) : NULL;
-    trek_var *upper = lower ? home(trek_triu(parts[0], 0), a) : NULL;
+    int64_t m = trek_var_size(x, -2), n = trek_var_size(x, -1), k = m < n ? m : n;
+    trek_var *p = home(trek_var_detach(parts[1]), a), *ones = trek_narrow(trek_factor_eye(x, m), -1, 0, k);
+    trek_var *lower = p ? home(trek_add(trek_tril(trek_narrow(parts[0], -1, 0, k), -1), ones), a) : NULL;
+    trek_var *upper = lower ? home(trek_triu(trek_narrow(parts[0], -2, 0, k), 0), a) : NULL;
     if (l)
         *l = upper ? lower : NULL;
     if (u)

@@ -59,9 +59,9 @@ TREK_API trek_var *trek_cholesky_solve(trek_var *b, trek_var *factor, bool upper
 /* b [..., n, k]; the gradient is 0 where the factor is not read (PyTorch: it is not) */
 /* The reduced factors, the smaller side k: returns Q [m, k], R [k, n] through *r (may be NULL, as below; NULL on failure). */
 TREK_API trek_var *trek_qr(trek_var *a, trek_var **r);
-/* Factorises square matrices, which may be singular, as a = P L U. It returns the permutation P, a constant, and writes to *l the
- * lower triangle, whose diagonal is ones, and to *u the upper triangle; either may be NULL. The gradient of a singular matrix is
- * infinite. */
+/* Factorises matrices [m, n], which may be singular, as a = P L U. It returns the permutation P [m, m], a constant, and writes to
+ * *l the lower triangle [m, k], whose diagonal is ones, and to *u the upper triangle [k, n], where k is the smaller side; either
+ * may be NULL. The gradient of a singular matrix is infinite. */
 TREK_API trek_var *trek_lu(trek_var *a, trek_var **l, trek_var **u);
 /* U [m, k], through *s the singular values in falling order [k], through *vh V^T [k, n]. Signs of pairs of vectors are the
  * library's. */

@@ -237,6 +237,11 @@ TREK_API trek_var *trek_masked_select(trek_var *x, trek_var *mask); /* both broa
 TREK_API trek_var *trek_unique(trek_var *x, trek_var **inverse, trek_var **counts);
 /* The same, but only neighbours that are equal are made one; the values stay in x's order. */
 TREK_API trek_var *trek_unique_consecutive(trek_var *x, trek_var **inverse, trek_var **counts);
+/* Returns the different slices of x along dim, in the order of their elements, as torch.unique does with a dimension; through
+ * *inverse [n] where each slice is among them, and through *counts how often each is there; either may be NULL. They are sorted
+ * on the host. A slice with a NaN is unlike all, also others. There is no gradient. SHAPE: x has no dimensions,
+ * or slices have no elements. */
+TREK_API trek_var *trek_unique_dim(trek_var *x, int dim, trek_var **inverse, trek_var **counts);
 /* How often each of 0, 1, .. is there (i64), or the sum of its weights (f32 as f32, others as f64); of size minlength at least.
  * weights may be NULL. ARGUMENT: a negative number. No gradient. */
 TREK_API trek_var *trek_bincount(trek_var *x, trek_var *weights, int64_t minlength);

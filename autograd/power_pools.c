@@ -2,6 +2,7 @@
 /* Power means of windows. */
 #include <math.h>
 
+#include "autograd/calls_internal.h"
 #include "autograd/ops.h"
 #include "autograd/rules_internal.h"
 #include "tensor/option_internal.h"
@@ -16,6 +17,8 @@ static trek_var *power_mean(const char *name, trek_var *x, double norm, const tr
         return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs a kernel of at least 1", name);
     if (norm == 0 || isnan(norm))
         return trek_fail_null(TREK_ERR_ARGUMENT, "%s: a norm of %g", name, norm);
+    if (opts->divisor_override != 0)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: has no divisor", name);
     double elements = 1;
     int64_t kernel = 0;
     for (int d = 0; d < dims; d++) {
@@ -26,10 +29,13 @@ static trek_var *power_mean(const char *name, trek_var *x, double norm, const tr
     }
     if (!trek_dtype_is_float(trek_var_dtype(x)))
         return trek_fail_null(TREK_ERR_DTYPE, "%s: %s, not a floating dtype", name, trek_dtype_name(trek_var_dtype(x)));
+    if (trek_var_ndim(x) != 2 + dims)
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: x must have %d dimensions, not %d", name, 2 + dims, trek_var_ndim(x));
+    const char *before = trek_op_calling(name);
     trek_var *wide = trek_rule_wide(x), *mean = average(norm == 2 ? trek_square(wide) : trek_pow_scalar(wide, norm), opts);
     mean = trek_mul(trek_sign(mean), trek_relu(trek_abs(mean)));
     trek_var *sum = trek_mul_scalar(mean, elements);
-    return trek_rule_rounded(norm == 2 ? trek_sqrt(sum) : trek_pow_scalar(sum, 1 / norm), x);
+    return trek_op_called_end(before, trek_rule_rounded(norm == 2 ? trek_sqrt(sum) : trek_pow_scalar(sum, 1 / norm), x));
 }
 
 trek_var *trek_lp_pool1d(trek_var *x, double norm, const trek_pool_opts *opts)

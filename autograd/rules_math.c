@@ -147,6 +147,24 @@ trek_status trek_rule_softplus(trek_backward_call *b)
     return trek_rule_give(b, trek_mul(full_g(b), slope));
 }
 
+/* i0(x) - i1(x) / x, of what is scaled by e^-|x| less itself with x's sign; 1/2 at 0. */
+static trek_var *bessel_1_slope(trek_var *x, bool is_scaled)
+{
+    trek_var *zero = trek_eq_scalar(x, 0), *safe = trek_masked_fill(x, zero, 1);
+    trek_var *first = is_scaled ? trek_i1e(safe) : trek_i1(safe), *slope = is_scaled ? trek_i0e(safe) : trek_i0(safe);
+    if (is_scaled)
+        slope = trek_sub(slope, trek_mul(first, trek_sign(safe)));
+    return trek_masked_fill(trek_sub(slope, trek_div(first, safe)), zero, 0.5);
+}
+
+/* The density over the area, as a difference of logarithms that are large far below 0: in f64. */
+static trek_var *log_ndtr_slope(trek_var *x)
+{
+    trek_var *wide = trek_cast(x, TREK_F64), *density = trek_mul_scalar(trek_square(wide), -0.5);
+    trek_var *slope = trek_mul_scalar(trek_exp(trek_sub(density, trek_log_ndtr(wide))), 0.39894228040143267794);
+    return x ? trek_cast(slope, trek_var_dtype(x)) : NULL;
+}
+
 /* The derivative by ops that have one themselves: of what consists of straight pieces it is a constant. */
 static trek_var *pointwise_slope(trek_backward_call *b, trek_var *x)
 {
@@ -195,6 +213,15 @@ static trek_var *pointwise_slope(trek_backward_call *b, trek_var *x)
         return trek_digamma(x);
     case TREK_POINTWISE_polygamma:
         return trek_polygamma((int64_t)s + 1, x);
+    case TREK_POINTWISE_i0:
+        return trek_i1(x);
+    case TREK_POINTWISE_i0e:
+        return trek_sub(trek_i1e(x), trek_mul(trek_sign(x), trek_i0e(x)));
+    case TREK_POINTWISE_i1:
+    case TREK_POINTWISE_i1e:
+        return bessel_1_slope(x, b->attrs->i[0] == TREK_POINTWISE_i1e);
+    case TREK_POINTWISE_log_ndtr:
+        return log_ndtr_slope(x);
     default:
         return trek_apply_pointwise_backward(one, trek_var_detach(x), b->attrs->i[0], s, t);
     }
@@ -364,6 +391,17 @@ trek_status trek_rule_hypot(trek_backward_call *b)
         if (trek_rule_needs(b, k))
             status = trek_rule_give_to(b, k, trek_mul(g, trek_div(trek_rule_full(b, trek_rule_input(b, k)), length)));
     return status;
+}
+
+/* By x: x^(a - 1) e^-x / Gamma(a), or minus that, in f64, as its logarithms cancel. By a there is none, in PyTorch, either. */
+trek_status trek_rule_igamma(trek_backward_call *b)
+{
+    if (trek_rule_needs(b, 0))
+        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: has no derivative by a", b->attrs->i[0] ? "igammac" : "igamma");
+    trek_var *a = trek_cast(trek_rule_input(b, 0), TREK_F64), *x = trek_cast(trek_rule_input(b, 1), TREK_F64);
+    trek_var *power = trek_sub(trek_sub(trek_xlogy(trek_sub_scalar(a, 1), x), x), trek_lgamma(a));
+    trek_var *slope = trek_mul(trek_cast(b->grad, TREK_F64), trek_exp(power));
+    return trek_rule_give_to(b, 1, b->attrs->i[0] ? trek_neg(slope) : slope);
 }
 
 /* 1, or -1 where the sign was changed; 0 at 0 */

@@ -353,7 +353,7 @@ static trek_var *pooled(const char *name, trek_var *x, const trek_pool_opts *opt
     across(flat.stride, opts->stride[0] ? opts->stride : opts->kernel, 1);
     across(flat.dilation, opts->dilation, 1);
     across(flat.padding, opts->padding, TREK_ZERO);
-    bool whole = !indices && !opts->ceil_mode;
+    bool whole = !indices && !opts->ceil_mode && opts->divisor_override == 0;
     if (whole)
         trek_compound_enter();
     const char *before = trek_op_calling(name);

@@ -67,6 +67,22 @@ TREK_API trek_var *trek_lp_pool1d(trek_var *x, double norm, const trek_pool_opts
 TREK_API trek_var *trek_lp_pool2d(trek_var *x, double norm, const trek_pool_opts *opts);
 TREK_API trek_var *trek_lp_pool3d(trek_var *x, double norm, const trek_pool_opts *opts);
 
+/* Windows of a kernel at places drawn by chance (Graham, "Fractional Max-Pooling", 2014), as torch.nn.functional's
+ * fractional_max_pool2d and 3d. */
+typedef struct trek_fractional_pool_opts {
+    int64_t kernel[3];        /* required; a later one left 0 is that before it */
+    int64_t output_size[3];   /* of the result along space, or */
+    double output_ratio[3];   /* its part of the input's size, in (0, 1), rounded down; later ones left 0 are those before them */
+    trek_var *random_samples; /* [N, C, 2 or 3] in [0, 1), of x's dtype: where the windows of a plane begin, of two dimensions of
+                               * the width first, of three of the depth first. NULL: drawn from the thread's generator */
+} trek_fractional_pool_opts;
+
+/* The largest element of each window of x [N, C, H, W] or [N, C, D, H, W]; through *indices (may be NULL; NULL on failure) its
+ * place in the plane or volume, i64. The first of equals, and the first NaN (PyTorch: the last one). The call makes a table of
+ * all windows. ARGUMENT: both of size and ratio are given, or neither, or the windows do not fit into x. */
+TREK_API trek_var *trek_fractional_max_pool2d(trek_var *x, const trek_fractional_pool_opts *opts, trek_var **indices);
+TREK_API trek_var *trek_fractional_max_pool3d(trek_var *x, const trek_fractional_pool_opts *opts, trek_var **indices);
+
 TREK_END
 
 #endif

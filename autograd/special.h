@@ -26,6 +26,18 @@ TREK_API trek_var *trek_entr(trek_var *x);
 /* x log(1 + y), 0 where x is 0 and y no NaN; derivatives are 0 where x is 0 and y is not between -1 and infinity. */
 TREK_API trek_var *trek_xlog1py(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_ndtr(trek_var *x); /* the area under the standard normal density up to x; precise where it is small */
+/* The logarithm of trek_ndtr, as -x^2 / 2 far below 0, where the area itself is 0. */
+TREK_API trek_var *trek_log_ndtr(trek_var *x);
+/* The modified Bessel functions of the first kind, of orders 0 and 1, and the same times e^-|x|. The derivative of i0e at 0 is
+ * the mean of both sides, 0. */
+TREK_API trek_var *trek_i0(trek_var *x);
+TREK_API trek_var *trek_i0e(trek_var *x);
+TREK_API trek_var *trek_i1(trek_var *x);
+TREK_API trek_var *trek_i1e(trek_var *x);
+/* The regularised lower incomplete gamma function P(a, x), and the upper one, 1 - P. NaN where a or x is below 0. The gradient is
+ * that of x; one of a is UNSUPPORTED in backward, as PyTorch refuses it. */
+TREK_API trek_var *trek_igamma(trek_var *a, trek_var *x);
+TREK_API trek_var *trek_igammac(trek_var *a, trek_var *x);
 
 TREK_END
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Statistics: made of other ops. */
 #include <math.h>
+#include <string.h>
 
+#include "autograd/calls_internal.h"
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 
@@ -137,7 +139,7 @@ trek_var *trek_corrcoef(trek_var *x)
 /* --- frequencies ----------------------------------------------------------------------------------- */
 
 /* Whether the ends are x's extremes, which are written; false and an error. */
-static bool ends_of(trek_var *x, double *low, double *high)
+static bool ends_of(const char *name, trek_var *x, double *low, double *high, double apart)
 {
     if (*low == *high && trek_var_numel(x) > 0) {
         trek_var *least = trek_min(x, trek_dims_none(), false), *most = trek_max(x, trek_dims_none(), false);
@@ -147,24 +149,33 @@ static bool ends_of(trek_var *x, double *low, double *high)
         *high = trek_var_item(most);
     }
     if (!isfinite(*low) || !isfinite(*high) || *low > *high)
-        return trek_fail(TREK_ERR_ARGUMENT, "histc: ends of %g and %g", *low, *high), false;
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: ends of %g and %g", name, *low, *high), false;
     if (*low == *high) {
-        *low -= 1;
-        *high += 1;
+        *low -= apart;
+        *high += apart;
     }
+    return true;
+}
+
+/* Whether x can be counted in that many bins; false and an error. */
+static bool countable(const char *name, trek_var *x, int64_t bins)
+{
+    trek_dtype dtype = trek_var_dtype(x);
+    if (dtype != TREK_F32 && dtype != TREK_F64)
+        return trek_fail(TREK_ERR_DTYPE, "%s: needs f32 or f64, not %s", name, trek_dtype_name(dtype)), false;
+    if (bins < 0 || (bins < 1 && strcmp(name, "histogram_edges") != 0))
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: %lld bins", name, (long long)bins), false;
     return true;
 }
 
 trek_var *trek_histc(trek_var *x, int64_t bins, double low, double high)
 {
     TREK_NEEDED("histc", x);
+    if (!countable("histc", x, bins))
+        return NULL;
     trek_dtype dtype = trek_var_dtype(x);
-    if (dtype != TREK_F32 && dtype != TREK_F64)
-        return trek_fail_null(TREK_ERR_DTYPE, "histc: needs f32 or f64, not %s", trek_dtype_name(dtype));
-    if (bins < 1)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "histc: %lld bins", (long long)bins);
     x = trek_reshape(trek_var_detach(x), trek_dims(-1));
-    if (!x || !ends_of(x, &low, &high))
+    if (!x || !ends_of("histc", x, &low, &high, 1))
         return NULL;
     trek_var *inside = trek_logical_and(trek_ge_scalar(x, low), trek_le_scalar(x, high));
     trek_var *near = trek_where(inside, x, trek_full_like(x, low));
@@ -172,6 +183,75 @@ trek_var *trek_histc(trek_var *x, int64_t bins, double low, double high)
     trek_var *at = trek_clamp(trek_cast(trek_floor(place), TREK_I64), 0, (double)(bins - 1));
     trek_tensor *zeros = trek_tensor_zeros(trek_dims(bins), dtype, trek_var_device(x));
     return zeros ? trek_index_add(trek_var_from(zeros), at, trek_cast(inside, dtype), 0) : NULL;
+}
+
+/* What lies between neighbouring edges, the last one's own place in the bin before it. x is flat. */
+static trek_var *between_edges(trek_var *x, trek_var *edges, trek_var *weight, bool density)
+{
+    int64_t bins = trek_var_numel(edges) - 1;
+    trek_tensor *zeros = trek_tensor_zeros(trek_dims(bins > 0 ? bins : 0), trek_var_dtype(x), trek_var_device(x));
+    trek_var *counts = zeros ? trek_var_from(zeros) : NULL;
+    if (bins < 1 || !counts)
+        return counts;
+    trek_var *low = trek_narrow(edges, 0, 0, 1), *high = trek_narrow(edges, 0, bins, 1);
+    trek_var *inside = trek_logical_and(trek_ge(x, low), trek_le(x, high)), *counted = trek_cast(inside, trek_var_dtype(x));
+    trek_var *at = trek_clamp(trek_sub_scalar(trek_searchsorted(edges, x, true), 1), 0, (double)(bins - 1));
+    if (weight) /* what is left out counts nothing, whatever it weighs */
+        counted = trek_masked_fill(trek_reshape(trek_var_detach(weight), trek_dims(-1)), trek_logical_not(inside), 0);
+    counts = trek_index_add(counts, at, counted, 0);
+    if (!density)
+        return counts;
+    trek_var *widths = trek_sub(trek_narrow(edges, 0, 1, bins), trek_narrow(edges, 0, 0, bins));
+    return trek_div(trek_div(counts, trek_sum(counts, trek_dims_none(), false)), widths);
+}
+
+/* Whether weights are of x's shape and dtype; false and an error. */
+static bool weighs(const char *name, trek_var *x, trek_var *weight)
+{
+    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
+    if (weight && trek_var_dtype(weight) != trek_var_dtype(x))
+        return trek_fail(TREK_ERR_DTYPE, "%s: x of %s and weight of %s", name, trek_dtype_name(trek_var_dtype(x)),
+                         trek_dtype_name(trek_var_dtype(weight))),
+               false;
+    if (weight && !trek_shape_equal(trek_var_shape(x), trek_var_shape(weight)))
+        return trek_fail(TREK_ERR_SHAPE, "%s: x %s and weight %s", name, trek_shape_text(trek_var_shape(x), a),
+                         trek_shape_text(trek_var_shape(weight), b)),
+               false;
+    return true;
+}
+
+trek_var *trek_histogram(trek_var *x, int64_t bins, double low, double high, trek_var *weight, bool density, trek_var **edges)
+{
+    if (edges)
+        *edges = NULL;
+    TREK_NEEDED("histogram", x);
+    if (!countable("histogram", x, bins) || !weighs("histogram", x, weight))
+        return NULL;
+    x = trek_reshape(trek_var_detach(x), trek_dims(-1));
+    if (x && low == high && trek_var_numel(x) == 0) /* as torch: there are no extremes */
+        low = 0, high = 1;
+    if (!x || !ends_of("histogram", x, &low, &high, 0.5))
+        return NULL;
+    trek_tensor *line = trek_tensor_linspace(low, high, bins + 1, trek_var_dtype(x), trek_var_device(x));
+    trek_var *all = line ? trek_var_from(line) : NULL;
+    const char *before = trek_op_calling("histogram");
+    trek_var *counts = trek_op_called_end(before, all ? between_edges(x, all, weight, density) : NULL);
+    return edges ? pair(counts, all, edges) : counts;
+}
+
+trek_var *trek_histogram_edges(trek_var *x, trek_var *edges, trek_var *weight, bool density)
+{
+    TREK_NEEDED("histogram_edges", x, edges);
+    if (trek_var_ndim(edges) != 1)
+        return trek_fail_null(TREK_ERR_SHAPE, "histogram_edges: edges in 1 dimension are needed, not %d", trek_var_ndim(edges));
+    if (!countable("histogram_edges", x, trek_var_numel(edges) - 1) || !weighs("histogram_edges", x, weight))
+        return NULL;
+    if (trek_var_dtype(edges) != trek_var_dtype(x))
+        return trek_fail_null(TREK_ERR_DTYPE, "histogram_edges: x of %s and edges of %s", trek_dtype_name(trek_var_dtype(x)),
+                              trek_dtype_name(trek_var_dtype(edges)));
+    const char *before = trek_op_calling("histogram_edges");
+    return trek_op_called_end(before, between_edges(trek_reshape(trek_var_detach(x), trek_dims(-1)),
+                                                    trek_contiguous(trek_var_detach(edges)), weight, density));
 }
 
 /* Of sorted lines: where a run of equal ones begins, the longest run so far at its last element. */

@@ -26,6 +26,15 @@ TREK_API trek_var *trek_corrcoef(trek_var *x);
  * equal (a GPU is waited for); in x's dtype, [bins]. What lies outside is left out, and NaN. ARGUMENT: no bins, low above high,
  * ends that are not finite. No gradient. */
 TREK_API trek_var *trek_histc(trek_var *x, int64_t bins, double low, double high);
+/* Counts the elements of x in `bins` bins between low and high, as torch.histogram does; where these are equal, between x's
+ * extremes (a GPU is waited for). A bin holds its lower edge, and the last one also its upper edge; what lies outside, and NaN,
+ * is left out. weight, of x's shape and dtype, is what each element counts (NULL: 1); `density` divides by the whole and by the
+ * bins' widths. The result [bins] has x's dtype (f32 or f64), and *edges (may be NULL; NULL on failure) are the edges [bins + 1].
+ * ARGUMENT: there are no bins, low lies above high, an end is not finite. There is no gradient. */
+TREK_API trek_var *trek_histogram(trek_var *x, int64_t bins, double low, double high, trek_var *weight, bool density,
+                                  trek_var **edges);
+/* The same between edges of one's own, 1-D, rising and of x's dtype; whether they rise is not looked at. */
+TREK_API trek_var *trek_histogram_edges(trek_var *x, trek_var *edges, trek_var *weight, bool density);
 /* The most frequent value of each line along dim, the smallest of several, and its last place (may be NULL; NULL on failure);
  * NaNs count as one value each. SHAPE over no elements. */
 TREK_API trek_var *trek_mode(trek_var *x, int dim, bool keepdim, trek_var **indices);

@@ -308,11 +308,17 @@ static trek_var *windowed(const char *name, trek_var *x, const trek_pool_opts *o
     flat(area.stride, stride);
     flat(area.padding, padding);
     flat(area.dilation, dilation);
-    trek_pool_opts line = { .kernel = { kernel[0], 1 }, .stride = { stride[0], 1 }, .dilation = { dilation[0], 1 },
-                            .padding = { padding[0] ? padding[0] : TREK_ZERO, TREK_ZERO }, .ceil_mode = opts->ceil_mode,
-                            .exclude_padding = opts->exclude_padding };
+    if (opts->divisor_override != 0) /* the sum of sums, divided once */
+        area.divisor_override = 1;
+    trek_pool_opts line = { .kernel = { kernel[0], 1 },
+                            .stride = { stride[0], 1 },
+                            .dilation = { dilation[0], 1 },
+                            .padding = { padding[0] ? padding[0] : TREK_ZERO, TREK_ZERO },
+                            .ceil_mode = opts->ceil_mode,
+                            .exclude_padding = opts->exclude_padding,
+                            .divisor_override = opts->divisor_override };
     bool hollow = dilation[0] > 1 || dilation[1] > 1 || dilation[2] > 1;
-    bool whole = !indices && !opts->ceil_mode;
+    bool whole = !indices && !opts->ceil_mode && opts->divisor_override == 0;
     if (whole)
         trek_compound_enter();
     const char *before = trek_op_calling(name);
@@ -349,7 +355,8 @@ trek_var *trek_adaptive_max_pool3d(trek_var *x, int64_t depth, int64_t height, i
         *indices = NULL;
     if (need_five("adaptive_max_pool3d", "x", x) != TREK_OK)
         return NULL;
-    return pooled(&(pool_steps){ .sizes = { depth, height, width } }, x, indices);
+    const char *before = trek_op_calling("adaptive_max_pool3d");
+    return trek_op_called_end(before, pooled(&(pool_steps){ .sizes = { depth, height, width } }, x, indices));
 }
 
 trek_var *trek_adaptive_avg_pool3d(trek_var *x, int64_t depth, int64_t height, int64_t width)
@@ -358,10 +365,11 @@ trek_var *trek_adaptive_avg_pool3d(trek_var *x, int64_t depth, int64_t height, i
         return NULL;
     trek_shape s = trek_var_shape(x);
     int64_t planes = s.sizes[0] * s.sizes[1];
+    const char *before = trek_op_calling("adaptive_avg_pool3d");
     trek_var *y = trek_reshape(trek_rule_wide(x), trek_dims(planes, s.sizes[2], s.sizes[3], s.sizes[4]));
     y = trek_adaptive_avg_pool2d(y, height, width);
-    if (!y)
-        return NULL;
-    y = trek_adaptive_avg_pool2d(trek_reshape(y, trek_dims(planes, 1, s.sizes[2], height * width)), depth, height * width);
-    return y ? trek_rule_rounded(trek_reshape(y, trek_dims(s.sizes[0], s.sizes[1], depth, height, width)), x) : NULL;
+    if (y)
+        y = trek_adaptive_avg_pool2d(trek_reshape(y, trek_dims(planes, 1, s.sizes[2], height * width)), depth, height * width);
+    y = y ? trek_rule_rounded(trek_reshape(y, trek_dims(s.sizes[0], s.sizes[1], depth, height, width)), x) : NULL;
+    return trek_op_called_end(before, y);
 }

@@ -338,7 +338,9 @@ static void pointwise(trek_onnx *x, const char **outs)
     case TREK_POINTWISE_atanh: outs[0] = trek_onnx_1(x, "Atanh", a); return;
     case TREK_POINTWISE_exp2: outs[0] = trek_onnx_2(x, "Pow", number(x, 2), a); return;
     case TREK_POINTWISE_erfc: outs[0] = trek_onnx_2(x, "Sub", number(x, 1), trek_onnx_1(x, "Erf", a)); return;
-    default: trek_onnx_refuse(x, "ONNX has no such function (erfinv, lgamma, polygamma)"); return;
+    default:
+        trek_onnx_refuse(x, "ONNX has no such function (erfinv, lgamma, polygamma, i0, i0e, i1, i1e, log_ndtr)");
+        return;
     }
 }
 

@@ -80,7 +80,9 @@ static void avg_pool(trek_onnx *x, const char **outs)
     int64_t over_h = ceil_mode ? reached(x, 2, n[0], n[2], 1, n[4]) : 0,
         over_w = ceil_mode ? reached(x, 3, n[1], n[3], 1, n[5]) : 0;
     const char *a = trek_onnx_in(x, 0);
-    bool padded = counts && (over_h > 0 || over_w > 0);
+    double divisor = trek_onnx_f(x, 0);
+    counts = counts || divisor != 0; /* a divisor of its own is made of the kernel's */
+    bool padded = divisor != 0 || (counts && (over_h > 0 || over_w > 0));
     outs[0] = trek_onnx_1(x, "AveragePool", a);
     trek_onnx_attr_ints(x, "kernel_shape", 2, n);
     trek_onnx_attr_ints(x, "strides", 2, n + 2);
@@ -95,7 +97,7 @@ static void avg_pool(trek_onnx *x, const char **outs)
     for (int64_t i = 0; factors && i < out->sizes[2]; i++)
         for (int64_t j = 0; j < out->sizes[3]; j++) {
             int64_t rows = h - i * n[2] < n[0] ? h - i * n[2] : n[0], columns = w - j * n[3] < n[1] ? w - j * n[3] : n[1];
-            factors[i * out->sizes[3] + j] = (float)((double)(n[0] * n[1]) / (double)(rows * columns));
+            factors[i * out->sizes[3] + j] = (float)((double)(n[0] * n[1]) / (divisor != 0 ? divisor : (double)(rows * columns)));
         }
     trek_tensor *plain = factors ? trek_tensor_from_data(factors, trek_dims(1, 1, out->sizes[2], out->sizes[3]), TREK_F32,
                                                          trek_cpu(0))

@@ -364,6 +364,7 @@ void trek_attrs_pool(trek_attrs *a, const trek_pool_opts *opts)
     pair(a->i + 6, opts->dilation, 1);
     a->i[8] = opts->ceil_mode;
     a->i[9] = !opts->exclude_padding;
+    a->f[0] = (double)opts->divisor_override;
 }
 
 /* With ceil_mode a last, partial window counts if it starts inside the input or its left padding. */

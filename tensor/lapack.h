@@ -12,7 +12,8 @@ bool trek_lapack_there(const char *what);
 /* These give LAPACK's info: 0, the number of what is wrong with the matrix, below 0 also where memory ran out. */
 /* a [n, n] becomes L and U, b [n, k] the solution; pivots: room for n. */
 int trek_lapack_solve(trek_dtype dtype, int n, int k, void *a, int *pivots, void *b);
-int trek_lapack_lu(trek_dtype dtype, int n, void *a, int *pivots);
+/* a [m, n] becomes L and U; pivots: room for the smaller of both. */
+int trek_lapack_lu(trek_dtype dtype, int m, int n, void *a, int *pivots);
 /* The lower triangle of a becomes L; the upper one stays. */
 int trek_lapack_cholesky(trek_dtype dtype, int n, void *a);
 /* b [n, k] becomes the solution for a triangle of a. */

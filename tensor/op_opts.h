@@ -60,6 +60,7 @@ typedef struct trek_pool_opts {
                                 gradient goes nowhere (PyTorch writes it elsewhere, out of bounds, too) */
     bool ceil_mode;          /* default false */
     bool exclude_padding;    /* average pooling: divide by the elements inside the input; default false */
+    int64_t divisor_override; /* average pooling: divide by this number, whatever lies in the window; 0: none */
 } trek_pool_opts;
 
 /* The pool that is undone; lists as above. */

@@ -194,7 +194,8 @@
 #define TREK_INPUTS_CONV_GRAD(T) TREK_IN(T, x, y)
 #define TREK_ATTRS_CONV_GRAD trek_attrs_conv_grad(a, conv, &shape)
 
-/* pooling: i[0..1] kernel, i[2..3] stride, i[4..5] padding, i[6..7] dilation, i[8] ceil_mode, i[9] count_include_pad */
+/* pooling: i[0..1] kernel, i[2..3] stride, i[4..5] padding, i[6..7] dilation, i[8] ceil_mode, i[9] count_include_pad;
+ * f[0] the divisor of averages, or 0 */
 #define TREK_PARAMS_POOL(T) T *x, const trek_pool_opts *opts
 #define TREK_INPUTS_POOL(T) TREK_IN(T, x)
 #define TREK_ATTRS_POOL trek_attrs_pool(a, opts)

@@ -101,9 +101,10 @@ trek_tensor *trek_tensor_arange(double start, double end, double step, trek_dtyp
     return finish(t, dtype, device);
 }
 
-trek_tensor *trek_tensor_linspace(double start, double end, int64_t count, trek_dtype dtype, trek_device device)
+/* `count` numbers from start to end, in f64 on the host. */
+static trek_tensor *line(const char *name, double start, double end, int64_t count, trek_dtype dtype)
 {
-    trek_tensor *t = make("tensor_linspace", trek_dims(count), TREK_F64, trek_cpu(0));
+    trek_tensor *t = make(name, trek_dims(count), TREK_F64, trek_cpu(0));
     if (whole(dtype)) {
         start = trunc(start);
         end = trunc(end);
@@ -112,6 +113,19 @@ trek_tensor *trek_tensor_linspace(double start, double end, int64_t count, trek_
         double step = count > 1 ? (end - start) / (double)(count - 1) : 0;
         ((double *)t->data)[k] = k < (count + 1) / 2 ? start + (double)k * step : end - (double)(count - 1 - k) * step;
     }
+    return t;
+}
+
+trek_tensor *trek_tensor_linspace(double start, double end, int64_t count, trek_dtype dtype, trek_device device)
+{
+    return finish(line("tensor_linspace", start, end, count, dtype), dtype, device);
+}
+
+trek_tensor *trek_tensor_logspace(double start, double end, int64_t count, double base, trek_dtype dtype, trek_device device)
+{
+    trek_tensor *t = line("tensor_logspace", start, end, count, dtype);
+    for (int64_t k = 0; t && k < count; k++)
+        ((double *)t->data)[k] = pow(base, ((double *)t->data)[k]);
     return finish(t, dtype, device);
 }
 

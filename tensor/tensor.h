@@ -23,6 +23,10 @@ TREK_API trek_tensor *trek_tensor_empty(trek_shape shape, trek_dtype dtype, trek
 TREK_API trek_tensor *trek_tensor_arange(double start, double end, double step, trek_dtype dtype, trek_device device);
 /* 1-D: `count` values from start to end, both included; of an integer dtype without their fractions. */
 TREK_API trek_tensor *trek_tensor_linspace(double start, double end, int64_t count, trek_dtype dtype, trek_device device);
+/* 1-D: base to the powers of `count` numbers from start to end, both included, which for an integer dtype lose their fractions.
+ */
+TREK_API trek_tensor *trek_tensor_logspace(double start, double end, int64_t count, double base, trek_dtype dtype,
+                                           trek_device device);
 /* [n, n], ones on the diagonal. */
 TREK_API trek_tensor *trek_tensor_eye(int64_t n, trek_dtype dtype, trek_device device);
 /* Random values from the thread's generator (trek_seed): uniform in [0, 1),

@@ -64,6 +64,17 @@ static void factors(void **state)
     ASSERT_CLOSE(trek_matmul(rows, trek_matmul(lower, upper_one)), square);
     ASSERT_CLOSE(trek_add(trek_tril(lower, -1), eye(4)), lower);
     ASSERT_CLOSE(trek_triu(upper_one, 0), upper_one);
+    const trek_shape oblong[] = { trek_dims(2, 5, 3), trek_dims(3, 5), trek_dims(1, 3), trek_dims(4, 1) };
+    for (int k = 0; k < 4; k++) {
+        trek_var *a = random_values(9, oblong[k]), *order = trek_lu(a, &lower, &upper_one);
+        int64_t m = trek_var_size(a, -2), n = trek_var_size(a, -1), least = m < n ? m : n;
+        assert_true(trek_var_size(lower, -1) == least && trek_var_size(upper_one, -2) == least);
+        ASSERT_CLOSE(trek_matmul(order, trek_matmul(lower, upper_one)), a);
+        ASSERT_CLOSE(trek_add(trek_tril(lower, -1), trek_narrow(eye(m), -1, 0, least)), lower);
+        ASSERT_CLOSE(trek_triu(upper_one, 0), upper_one);
+    }
+    assert_int_equal(trek_var_size(trek_lu(values_of(trek_dims(2, 0), TREK_F64, (double[]){ 0 }), &lower, &upper_one), -1), 2);
+    assert_true(trek_var_size(lower, -1) == 0 && trek_var_size(upper_one, -2) == 0);
     ASSERT_VALUES(trek_lu(VALUES(trek_dims(2, 2), TREK_F32, 0, 1, 0, 2), &lower, &upper_one), 1, 0, 0, 1);
     ASSERT_VALUES(upper_one, 0, 1, 0, 2);
     ASSERT_VALUES(trek_lu(VALUES(trek_dims(3, 3), TREK_F64, 0, 0, 1, 2, 0, 0, 0, 3, 0), NULL, &upper_one), 0, 0, 1, 1, 0, 0, 0, 1,
@@ -154,6 +165,16 @@ static trek_var *of_lu(trek_var *const *in)
     trek_var *l, *u;
     return trek_lu(regular(in[0]), &l, &u) ? trek_add(trek_square(l), trek_mul(l, u)) : NULL;
 }
+static trek_var *of_tall_lu(trek_var *const *in)
+{
+    trek_var *l, *u, *a = trek_cat((trek_var *[]){ regular(in[0]), in[1] }, 2, -2);
+    return trek_lu(a, &l, &u) ? trek_matmul(trek_square(l), u) : NULL;
+}
+static trek_var *of_wide_lu(trek_var *const *in)
+{
+    trek_var *l, *u, *a = trek_cat((trek_var *[]){ regular(in[0]), turned(in[1]) }, 2, -1);
+    return trek_lu(a, &l, &u) ? trek_matmul(l, trek_square(u)) : NULL;
+}
 static trek_var *inverse(trek_var *const *in) { return trek_inv(regular(in[0])); }
 static trek_var *upper(trek_var *const *in) { return trek_solve_triangular(regular(in[0]), in[1], true, false, false); }
 static trek_var *lower_right(trek_var *const *in) { return trek_solve_triangular(regular(in[0]), in[1], false, true, true); }
@@ -242,6 +263,8 @@ static void gradients(void **state)
     check_gradients(solved, 2, (trek_shape[]){ trek_dims(3, 3), trek_dims(3) }, true);
     check_gradients(solved_right, 2, (trek_shape[]){ trek_dims(2, 3, 3), trek_dims(2, 3) }, true);
     check_gradients(of_lu, 1, (trek_shape[]){ trek_dims(2, 3, 3) }, true);
+    check_gradients(of_tall_lu, 2, (trek_shape[]){ trek_dims(3, 3), trek_dims(2, 3) }, true);
+    check_gradients(of_wide_lu, 2, (trek_shape[]){ trek_dims(3, 3), trek_dims(2, 3) }, true);
     check_gradients(cut_off, 1, (trek_shape[]){ trek_dims(4, 1) }, true);
     check_gradients(exponential, 1, (trek_shape[]){ trek_dims(2, 3, 3) }, true);
     check_gradients(of_full, 1, (trek_shape[]){ trek_dims(4, 2) }, true);
@@ -291,7 +314,7 @@ static void refused(void **state)
     ASSERT_REFUSED(trek_matrix_power(a, -1), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_inv(wide), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_solve_right(a, b), TREK_ERR_SHAPE);
-    ASSERT_REFUSED(trek_lu(wide, NULL, NULL), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_lu(trek_select(wide, 0, 0), NULL, NULL), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_lu(half, NULL, NULL), TREK_ERR_DTYPE);
     ASSERT_REFUSED(trek_pinv_with(a, NAN, 0), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_matrix_rank_with(a, 0, -1), TREK_ERR_ARGUMENT);

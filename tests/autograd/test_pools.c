@@ -154,6 +154,87 @@ static void kinds(void **state)
     assert_int_equal(trek_var_size(trek_max_unpool2d(none, places, &(trek_unpool_opts){ .kernel = { 2 } }), 3), 8);
 }
 
+/* --- averages over a number of one's own ------------------------------------------------------ */
+
+static trek_var *averaged(trek_var *const *in)
+{
+    const trek_pool_opts o = { .kernel = { 2 }, .stride = { 2 }, .padding = { 1 }, .ceil_mode = true, .divisor_override = -3 };
+    trek_var *a = trek_avg_pool3d(in[0], &o), *b = trek_avg_pool2d(trek_select(in[0], 1, 0), &o);
+    trek_var *c = trek_avg_pool1d(trek_select(trek_select(in[0], 1, 1), 1, 0), &o);
+    trek_var *parts[3] = { trek_flatten(a, 0, -1), trek_flatten(b, 0, -1), trek_flatten(c, 0, -1) };
+    return trek_square(trek_cat(parts, 3, 0));
+}
+
+static void divisors(void **state)
+{
+    trek_var *x = VALUES(trek_dims(1, 1, 2, 3), TREK_BF16, 1, 2, 3, 4, 5, 6);
+    trek_pool_opts o = { .kernel = { 2 }, .stride = { 2 }, .ceil_mode = true, .exclude_padding = true, .divisor_override = 8 };
+    ASSERT_VALUES(trek_avg_pool2d(x, &o), 1.5, 1.125);
+    ASSERT_VALUES(trek_avg_pool3d(trek_unsqueeze(x, 2), &(trek_pool_opts){ .kernel = { 1, 2, 2 }, .divisor_override = -1 }), -12);
+    ASSERT_VALUES(trek_avg_pool1d(trek_select(x, 1, 0), &(trek_pool_opts){ .kernel = { 3 }, .divisor_override = 2 }), 3, 7.5);
+    ASSERT_REFUSED(trek_lp_pool2d(x, 2, &o), TREK_ERR_ARGUMENT);
+    check_gradients(averaged, 1, (trek_shape[]){ trek_dims(1, 2, 2, 3, 3) }, true);
+}
+
+/* --- places drawn by chance: values and places are PyTorch's -------------------------------------- */
+
+static trek_var *fractional(trek_var *const *in)
+{
+    trek_var *samples = VALUES(trek_dims(1, 2, 3), TREK_F64, 0.3, 0.9, 0.5, 0.1, 0, 0.7);
+    trek_var *flat = VALUES(trek_dims(1, 2, 2), TREK_F64, 0.3, 0.9, 0.5, 0.1);
+    trek_fractional_pool_opts deep = { .kernel = { 2, 1 }, .output_size = { 2, 3, 2 }, .random_samples = samples };
+    trek_fractional_pool_opts two = { .kernel = { 2 }, .output_ratio = { 0.7 }, .random_samples = flat };
+    trek_var *a = trek_fractional_max_pool3d(in[0], &deep, NULL),
+             *b = trek_fractional_max_pool2d(trek_select(in[0], 2, 1), &two, NULL);
+    return trek_square(trek_cat((trek_var *[]){ trek_flatten(a, 0, -1), trek_flatten(b, 0, -1) }, 2, 0));
+}
+
+static trek_var *counted(trek_shape shape, int64_t modulus)
+{
+    trek_tensor *line = trek_tensor_arange(0, (double)trek_shape_numel(shape), 1, TREK_I64, test_device());
+    trek_var *rest = trek_remainder(trek_var_from(line), LIST(TREK_I64, (double)modulus));
+    return trek_reshape(trek_cast(rest, TREK_F64), shape);
+}
+
+static void windows_by_chance(void **state)
+{
+    trek_var *x = counted(trek_dims(1, 1, 5, 6), 7), *at, *samples = VALUES(trek_dims(1, 1, 2), TREK_F64, 0.3, 0.9);
+    trek_fractional_pool_opts o = { .kernel = { 2 }, .output_size = { 3, 4 }, .random_samples = samples };
+    ASSERT_VALUES(trek_fractional_max_pool2d(x, &o, &at), 6, 2, 4, 5, 6, 6, 3, 4, 5, 6, 6, 2);
+    ASSERT_VALUES(at, 6, 2, 4, 5, 6, 13, 10, 11, 19, 20, 27, 23);
+    trek_fractional_pool_opts deep = { .kernel = { 2, 2, 3 },
+                                       .output_size = { 2, 3, 2 },
+                                       .random_samples = VALUES(trek_dims(1, 1, 3), TREK_F64, 0.3, 0.9, 0.5) };
+    ASSERT_VALUES(trek_fractional_max_pool3d(counted(trek_dims(1, 1, 4, 5, 6), 11), &deep, &at), 10, 10, 10, 10, 10, 10, 10, 10,
+                  10, 10, 10, 10);
+    ASSERT_VALUES(at, 32, 10, 43, 10, 54, 21, 98, 65, 98, 76, 109, 87);
+    trek_var *drawn = trek_fractional_max_pool2d(
+        trek_cast(x, TREK_BF16), &(trek_fractional_pool_opts){ .kernel = { 2 }, .output_ratio = { 0.5, 0.4 } }, &at);
+    assert_true(trek_var_size(drawn, 2) == 2 && trek_var_size(drawn, 3) == 2 && trek_var_dtype(drawn) == TREK_BF16);
+    ASSERT_VALUES(trek_sub(trek_gather(trek_reshape(x, trek_dims(30)), trek_reshape(at, trek_dims(4)), 0),
+                           trek_reshape(trek_cast(drawn, TREK_F64), trek_dims(4))),
+                  0, 0, 0, 0);
+    check_gradients(fractional, 1, (trek_shape[]){ trek_dims(1, 2, 3, 4, 5) }, true);
+    const trek_fractional_pool_opts bad[] = {
+        { .kernel = { 2 } },
+        { .kernel = { 2 }, .output_size = { 2 }, .output_ratio = { 0.5 } },
+        { .output_size = { 2 } },
+        { .kernel = { 2 }, .output_size = { 5 } },
+        { .kernel = { 2 }, .output_ratio = { 1 } },
+        { .kernel = { 6 }, .output_size = { 1 } },
+        { .kernel = { 2 }, .output_size = { 2 }, .random_samples = VALUES(trek_dims(1, 1, 2), TREK_F64, 0.5, 1) },
+    };
+    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
+        ASSERT_REFUSED(trek_fractional_max_pool2d(x, &bad[k], &at), TREK_ERR_ARGUMENT);
+    assert_null(at);
+    ASSERT_REFUSED(trek_fractional_max_pool2d(x, NULL, NULL), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_fractional_max_pool3d(x, &o, NULL), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_fractional_max_pool2d(trek_cast(x, TREK_I64), &o, NULL), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_fractional_max_pool2d(trek_cast(x, TREK_F32), &o, NULL), TREK_ERR_DTYPE);
+    o.random_samples = LIST(TREK_F64, 0.5, 0.5);
+    ASSERT_REFUSED(trek_fractional_max_pool2d(x, &o, NULL), TREK_ERR_SHAPE);
+}
+
 /* --- undoing --------------------------------------------------------------------------------- */
 
 static void undoing(void **state)
@@ -303,8 +384,8 @@ static void layers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(places_of_maxima), TEST(gradients), TEST(kinds), TEST(undoing), TEST(undoing_refused), TEST(power_means),
-        TEST(layers),
+        TEST(places_of_maxima), TEST(gradients),   TEST(divisors), TEST(windows_by_chance), TEST(kinds), TEST(undoing),
+        TEST(undoing_refused),  TEST(power_means), TEST(layers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

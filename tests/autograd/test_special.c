@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rarer element-wise functions: against plain C in f64, at their edges, in 16 bits, gradients by differences. */
+#include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "tests/autograd/differences.h"
 #include "tests/support/scoped.h"
@@ -52,6 +53,49 @@ static void logarithms(void **state)
                   0.5 * erfc(30 * sqrt(0.5)), 1, 0);
 }
 
+/* Within some units in the last place. */
+static void near(trek_var *x, int n, const double *expected, int line)
+{
+    double have[16];
+    if (!x || trek_tensor_to_host(trek_var_data(x), TREK_F64, have, (size_t)n * sizeof *have) != TREK_OK)
+        fail_msg("line %d: %s", line, trek_error());
+    assert_int_equal(trek_var_numel(x), n);
+    for (int k = 0; k < n; k++)
+        if (!(have[k] == expected[k] || fabs(have[k] - expected[k]) <= 1e-13 * fabs(expected[k])))
+            fail_msg("line %d, element %d: %.17g, not %.17g", line, k, have[k], expected[k]);
+}
+#define NEAR(x, ...) near((x), (int)(sizeof((double[]){ __VA_ARGS__ }) / sizeof(double)), (double[]){ __VA_ARGS__ }, __LINE__)
+
+/* Numbers by Bessel's and Euler's integrals, in 40 digits. */
+static void special_functions(void **state)
+{
+    const double at[] = { 0.5, -3, 29, 31, 700, INFINITY };
+    trek_var *x = values_of(trek_dims(6), TREK_F64, at);
+    NEAR(trek_i0(x), 1.0634833707413235193, 4.8807925858650240856, 292520631785.69086627, 2089962966491.9037954,
+         1.5295933476718737363e+302, INFINITY);
+    NEAR(trek_i0e(x), 0.64503527044915006811, 0.24300035416182539847, 0.074407468222225585054, 0.071946496696983832763,
+         0.015081295651531357587, 0.0);
+    NEAR(trek_i1(x), 0.25789430539089631636, -3.9533702174026093965, 287432108126.25481211, 2055972795294.5647312,
+         1.5285003902339006881e+302, INFINITY);
+    NEAR(trek_i1e(x), 0.15642080318487169714, -0.19682671329730085363, 0.073113117939388365104, 0.070776392834385680169,
+         0.015070519444716846949, 0.0);
+    NEAR(trek_log_ndtr(LIST(TREK_F64, 0, 0.5, -3, 29, -15, -40, -1e200)), -0.69314718055994530942, -0.36894641528865639307,
+         -6.6077262215103495433, -3.2897852667043801617e-185, -116.13138484571169524, -804.60844201375378817, -INFINITY);
+    trek_var *a = LIST(TREK_F64, 0.01, 0.5, 2, 30, 30, 1000, 2e6, 5), *b = LIST(TREK_F64, 0.2, 3, 1, 31, 5, 1010, 2001000, 0);
+    NEAR(trek_igamma(a, b), 0.98778440945675419109, 0.98569412156457036047, 0.26424111765711535681, 0.59534782096561087714,
+         2.8175176155779225599e-14, 0.62767894473699472753, 0.7602865609469362454, 0.0);
+    NEAR(trek_igammac(a, b), 0.01221559054324580891, 0.014305878435429639526, 0.73575888234288464319, 0.40465217903438912286,
+         0.99999999999997182482, 0.37232105526300527247, 0.2397134390530637546, 1.0);
+    ASSERT_VALUES(trek_i0(LIST(TREK_I32, 0)), 1);
+    ASSERT_VALUES(trek_i1e(LIST(TREK_BF16, 0, -INFINITY)), 0, 0);
+    ASSERT_VALUES(trek_i1(LIST(TREK_F32, -INFINITY)), -INFINITY);
+    ASSERT_VALUES(trek_log_ndtr(LIST(TREK_F16, -INFINITY, INFINITY)), -INFINITY, 0);
+    ASSERT_VALUES(
+        trek_igamma(LIST(TREK_F64, -1, 0, 0, 1, 1, INFINITY, INFINITY), LIST(TREK_F64, 1, 0, 1, -1, INFINITY, 1, INFINITY)), NAN,
+        NAN, 1, NAN, 1, 0, NAN);
+    ASSERT_VALUES(trek_igammac(LIST(TREK_I64, 1), LIST(TREK_I64, 0)), 1);
+}
+
 static trek_var *mixed(trek_var *const *in) { return trek_square(trek_lerp_var(in[0], in[1], in[2])); }
 static trek_var *summed(trek_var *const *in) { return trek_logaddexp2(in[0], in[1]); }
 static trek_var *scaled(trek_var *const *in) { return trek_square(trek_ldexp(in[0], LIST(TREK_I64, -2, 0, 1))); }
@@ -60,6 +104,12 @@ static trek_var *above(trek_var *x) { return trek_add_scalar(trek_square(x), 0.1
 static trek_var *entropy(trek_var *const *in) { return trek_entr(above(in[0])); }
 static trek_var *logarithm(trek_var *const *in) { return trek_xlog1py(in[0], above(in[1])); }
 static trek_var *area(trek_var *const *in) { return trek_ndtr(in[0]); }
+
+static trek_var *bessel(trek_var *const *in) { return trek_add(trek_square(trek_i0(in[0])), trek_i1(in[0])); }
+static trek_var *bessel_scaled(trek_var *const *in) { return trek_add(trek_square(trek_i0e(in[0])), trek_i1e(in[0])); }
+static trek_var *log_area(trek_var *const *in) { return trek_square(trek_log_ndtr(trek_mul_scalar(in[0], 3))); }
+static trek_var *lower_gamma(trek_var *const *in) { return trek_igamma(LIST(TREK_F64, 1, 2.5, 0.5), above(in[0])); }
+static trek_var *upper_gamma(trek_var *const *in) { return trek_igammac(LIST(TREK_F64, 1, 2.5, 0.5), above(in[0])); }
 
 static void gradients(void **state)
 {
@@ -71,6 +121,16 @@ static void gradients(void **state)
     check_gradients(entropy, 1, shapes, true);
     check_gradients(logarithm, 2, shapes, true);
     check_gradients(area, 1, shapes, true);
+    check_gradients(bessel, 1, shapes, true);
+    check_gradients(bessel_scaled, 1, shapes, true);
+    check_gradients(log_area, 1, shapes, true);
+    check_gradients(lower_gamma, 1, shapes, true);
+    check_gradients(upper_gamma, 1, shapes, true);
+    trek_var *a = trek_var_new(trek_var_data(LIST(TREK_F64, 1, 2)), true),
+             *loss = trek_sum(trek_igammac(a, a), trek_dims_none(), false);
+    assert_int_equal(trek_backward(loss), TREK_ERR_UNSUPPORTED);
+    trek_error_clear();
+    trek_var_release(a);
 }
 
 static void refused(void **state)
@@ -90,10 +150,15 @@ static void refused(void **state)
     ASSERT_REFUSED(trek_entr(NULL), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_xlog1py(x, NULL), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_ndtr(NULL), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_log_ndtr(NULL), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_i0(NULL), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_igamma(x, NULL), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_igammac(x, LIST(TREK_F32, 1, 2, 3)), TREK_ERR_SHAPE);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { TEST(mixtures), TEST(powers_of_two), TEST(logarithms), TEST(gradients), TEST(refused) };
+    const struct CMUnitTest tests[] = { TEST(mixtures),          TEST(powers_of_two), TEST(logarithms),
+                                        TEST(special_functions), TEST(gradients),     TEST(refused) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

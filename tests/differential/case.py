@@ -140,7 +140,7 @@ def cotangent(plan, k, dtype, sizes, stage=0):
     return (torch.randint(-6, 7, tuple(sizes), generator=rng).double() / 4).to(dtype)
 
 
-MORE_RESULTS = ("logabsdet", "residual", "hn", "cn", "indices", "inverse", "counts", "mean", "max")  # parameters through which a function gives another one
+MORE_RESULTS = ("logabsdet", "residual", "hn", "cn", "indices", "inverse", "counts", "mean", "max", "edges")  # parameters through which a function gives another one
 
 
 def arguments(case, function, tensor, make_opts):

@@ -112,7 +112,8 @@ def avg_pool2d(x, opts):
     need(x.ndim == 4, "x [N, C, H, W]")
     kernel = two(opts["kernel"], 0)
     stride = two(opts["stride"], 0) if opts["stride"][0] else kernel
-    return F.avg_pool2d(x, kernel, stride, two(opts["padding"], 0), opts["ceil_mode"], not opts["exclude_padding"])
+    return F.avg_pool2d(x, kernel, stride, two(opts["padding"], 0), opts["ceil_mode"], not opts["exclude_padding"],
+                        opts.get("divisor_override") or None)
 
 
 def add_layer_norm(x, branch, weight, bias, count, eps):
@@ -437,7 +438,9 @@ def max_pool1d(x, opts):
 def avg_pool1d(x, opts):
     need(x.ndim == 3, "x [N, C, L]")
     kernel = one(opts["kernel"], 0)
-    return F.avg_pool1d(x, kernel, one(opts["stride"], kernel), one(opts["padding"], 0), opts["ceil_mode"], not opts["exclude_padding"])
+    return F.avg_pool1d(x, kernel, one(opts["stride"], kernel), one(opts["padding"], 0), opts["ceil_mode"], not opts["exclude_padding"]) if not opts.get("divisor_override") else \
+        F.avg_pool2d(x.unsqueeze(2), (1, kernel), (1, one(opts["stride"], kernel)), (0, one(opts["padding"], 0)), opts["ceil_mode"],
+                     divisor_override=opts["divisor_override"]).squeeze(2)
 
 
 def three(given, default):
@@ -476,7 +479,7 @@ def avg_pool3d(x, opts):
     need(x.ndim == 5, "x [N, C, D, H, W]")
     kernel = three(opts["kernel"], 0)
     return F.avg_pool3d(x, kernel, three(opts["stride"], 0) if opts["stride"][0] else kernel, three(opts["padding"], ZERO),
-                        opts["ceil_mode"], not opts["exclude_padding"])
+                        opts["ceil_mode"], not opts["exclude_padding"], opts.get("divisor_override") or None)
 
 
 RESAMPLE_MODES = ("nearest", "nearest-exact", "linear", "bicubic", "area")

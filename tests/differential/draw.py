@@ -642,7 +642,7 @@ def draw_pool(d):
     kernel = [d.pick(1, 2, 3), d.pick(0, 1, 2, 3)]
     opts = {"kernel": kernel, "stride": d.pick([0, 0], pair(d, 1, 2, 3)), "padding": d.pick([0, 0], [0, 0], pair(d, 0, 1)),
             "dilation": d.pick([0, 0], [0, 0], pair(d, 1, 2)) if d.name == "max_pool2d" else [0, 0], "ceil_mode": d.chance(0.3),
-            "exclude_padding": d.name == "avg_pool2d" and d.chance(0.4)}
+            "exclude_padding": d.name == "avg_pool2d" and d.chance(0.4), "divisor_override": d.pick(1, 3, -2) if d.name == "avg_pool2d" and d.chance(0.3) else 0}
     x = d.tensor(d.float_dtype(), [d.pick(0, 1, 2), d.pick(1, 2, 3), d.pick(1, 2, 4, 5, 7), d.pick(1, 3, 4, 6, 8)])
     if only_padding(d.tensors[x["tensor"]], opts):
         opts["dilation"] = [0, 0]
@@ -750,7 +750,7 @@ def draw_conv3d(d):
 def draw_pool3d(d):
     maximum = d.name == "max_pool3d"
     opts = {"kernel": [d.pick(1, 2, 3), d.pick(0, 2), d.pick(0, 1, 2)], "stride": [d.pick(0, 1, 2), 0, d.pick(0, 1)], "padding": [0, 0, 0],
-            "dilation": [0, 0, 0], "ceil_mode": d.chance(0.3), "exclude_padding": not maximum and d.chance(0.4)}
+            "dilation": [0, 0, 0], "ceil_mode": d.chance(0.3), "exclude_padding": not maximum and d.chance(0.4), "divisor_override": d.pick(1, 3, -2) if not maximum and d.chance(0.3) else 0}
     if min(k or 2 for k in opts["kernel"]) > 1 and d.chance(0.4):
         opts["padding"] = [1, 0, d.pick(0, ZERO)]
     return {"x": d.tensor(d.float_dtype(), [d.pick(1, 2), d.pick(1, 2), d.pick(3, 4, 5), d.pick(3, 4), d.pick(3, 5)]), "opts": opts}
@@ -767,7 +767,7 @@ def draw_pool1d(d):
     kernel = d.pick(1, 2, 3)
     opts = {"kernel": [kernel, 0], "stride": [d.pick(0, 1, 2, 3), 0], "padding": [d.pick(0, 0, 1), 0],
             "dilation": [d.pick(0, 1, 2) if d.name == "max_pool1d" else 0, 0], "ceil_mode": d.chance(0.3),
-            "exclude_padding": d.name == "avg_pool1d" and d.chance(0.4)}
+            "exclude_padding": d.name == "avg_pool1d" and d.chance(0.4), "divisor_override": d.pick(1, 3, -2) if d.name == "avg_pool1d" and d.chance(0.3) else 0}
     x = d.tensor(d.float_dtype(), [d.pick(1, 2), d.pick(1, 2, 3), d.pick(1, 2, 4, 5, 7, 8)])
     if only_padding(d.tensors[x["tensor"]], opts):
         opts["dilation"] = [0, 0]

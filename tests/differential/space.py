@@ -46,6 +46,19 @@ def draw_pools(d):
     return {"x": x, "opts": opts}
 
 
+@shaped("fractional_max_pool2d", "fractional_max_pool3d")
+def draw_fractional(d):
+    dims, dtype = dims_of(d.name), d.pick("f32", "f64")
+    shape = image(d, dims, 3, 4, 5, 7)
+    sized = d.chance(0.6)
+    opts = {"kernel": few([d.pick(1, 2, 3), d.pick(0, 1, 2), d.pick(0, 1, 2)], dims), "output_size": few([d.pick(1, 2, 3), d.pick(0, 1, 2), 0], dims) if sized else [0, 0, 0],
+            "output_ratio": [0.0, 0.0, 0.0] if sized and not d.bad else [d.pick(0.4, 0.5, 0.7), d.pick(0.0, 0.6), 0.0],
+            "random_samples": d.tensor(dtype, shape[:2] + [dims], plain=True, grad=False)}
+    drawn = d.tensors[opts["random_samples"]["tensor"]]
+    drawn["values"] = [d.rng.randrange(0, 64) / 64 for _ in range(shape[0] * shape[1] * dims)]
+    return {"x": d.tensor(dtype, shape, kinds=("normal", "grid")), "opts": opts}
+
+
 @shaped("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
 def draw_adaptive_max(d):
     dims = dims_of(d.name)
@@ -131,10 +144,22 @@ def grid_sample(x, grid, opts):
     return F.grid_sample(x, grid, ("bilinear", "nearest", "bicubic")[o["mode"]], ("zeros", "border", "reflection")[o["padding"]], o["align_corners"])
 
 
+def fractional(function, dims):
+    def call(x, opts):
+        sized, ratio = opts["output_size"][0], opts["output_ratio"]
+        need(x.ndim == 2 + dims and bool(sized) != bool(ratio[0]), "a size or a ratio")
+        size = first(opts["output_size"], dims, 0) if sized else tuple(
+            int(n * r) for n, r in zip(x.shape[2:], (ratio[0], ratio[1] or ratio[0], ratio[2] or ratio[1] or ratio[0])))
+        need(min(size) > 0, "windows")
+        return list(function(x, first(opts["kernel"], dims, 0), output_size=size, return_indices=True, _random_samples=opts["random_samples"]))
+    return call
+
+
 TABLE.update({f"max_pool{n}d_with_indices": max_pool(n) for n in NAMES})
 TABLE.update({f"lp_pool{n}d": lp_pool(n) for n in NAMES})
 TABLE.update({f"max_unpool{n}d": unpool(n) for n in NAMES})
 TABLE.update({
+    "fractional_max_pool2d": fractional(F.fractional_max_pool2d, 2), "fractional_max_pool3d": fractional(F.fractional_max_pool3d, 3),
     "adaptive_max_pool1d": lambda x, *sizes: list(F.adaptive_max_pool1d(x, sizes[0], True)),
     "adaptive_max_pool2d": lambda x, *sizes: list(F.adaptive_max_pool2d(x, sizes, True)),
     "adaptive_max_pool3d": lambda x, *sizes: list(F.adaptive_max_pool3d(x, sizes, True)),

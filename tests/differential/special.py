@@ -36,6 +36,38 @@ def draw_frexp(d):
     return {"x": d.tensor(d.float_dtype() if d.chance(0.95) else "i64", d.shape(), kinds=("normal", "grid", "zeros"))}
 
 
+@shaped("i0", "i0e", "i1", "i1e", "log_ndtr")
+def draw_special(d):
+    return {"x": d.tensor(d.float_dtype() if d.chance(0.9) else d.pick("i64", "u8"), d.shape(), kinds=("normal", "normal", "positive"))}
+
+
+@shaped("igamma", "igammac")
+def draw_igamma(d):
+    """The gradient is that of x alone."""
+    dtype, shape = d.pick("f32", "f64"), d.shape(0, 4, 300)
+    return {"a": d.tensor(dtype, d.broadcast(shape), kinds=("positive",), grad=False), "x": d.tensor(dtype, shape, kinds=("positive", "positive", "normal"))}
+
+
+@shaped("unique_dim")
+def draw_unique_dim(d):
+    shape = d.shape(1, 4, 300)
+    return {"x": d.tensor(d.dtype(), shape, kinds=("zeros", "same", "grid")), "dim": d.dim(len(shape))}
+
+
+@shaped("histogram", "histogram_edges")
+def draw_histogram(d):
+    dtype, shape, low = d.pick("f32", "f64"), d.shape(), d.pick(-2.0, 0.0, 1.0)
+    x = d.tensor(dtype, shape, kinds=("normal", "grid"), grad=False)
+    weight = d.tensor(dtype, shape, kinds=("grid", "positive"), grad=False) if d.chance(0.4) else None
+    if d.name == "histogram":
+        return {"x": x, "bins": d.pick(1, 3, 10, 0 if d.bad else 4), "low": low, "high": low + d.pick(0.0, 1.0, 2.5, -1.0 if d.bad else 4.0), "weight": weight,
+                "density": d.chance(0.3)}
+    n = d.pick(1, 2, 5)
+    edges = d.tensor(dtype, [n], plain=True, grad=False)
+    d.tensors[edges["tensor"]]["values"] = [low + k * k / 4 for k in range(n)]
+    return {"x": x, "edges": edges, "weight": weight, "density": d.chance(0.3)}
+
+
 @shaped("entr", "ndtr")
 def draw_entr(d):
     return {"x": d.tensor(d.float_dtype() if d.chance(0.9) else d.pick("i64", "u8"), d.shape(), kinds=("positive",) if d.name == "entr" else ("normal",))}
@@ -79,7 +111,7 @@ def draw_matrices(d):
     if d.name == "solve_right":
         return {"a": matrices(d, dtype, batch, n, n), "b": matrices(d, dtype, d.broadcast(batch) if d.chance(0.3) else batch, k, n)}
     if d.name == "lu":
-        return {"a": matrices(d, dtype, batch, n, n)}
+        return {"a": matrices(d, dtype, batch, n, d.pick(n, 1, 2, 4))}
     if d.name == "matrix_exp":
         return {"a": d.tensor(dtype, batch + [n, n], kinds=("unit", "normal", "grid"))}
     m = d.pick(1, 2, 3, 4, 5)
@@ -148,6 +180,23 @@ def lu(a):
     return torch.linalg.lu(a.detach()).P
 
 
+def histogram(x, bins, low, high, weight, density):
+    need(bins > 0 and low <= high, "bins")
+    made = torch.histogram(x.contiguous(), bins, range=None if low == high else (low, high), weight=None if weight is None else weight.contiguous(), density=density)
+    return [made.hist, made.bin_edges]
+
+
+def histogram_edges(x, edges, weight, density):
+    return torch.histogram(x.contiguous(), edges, weight=None if weight is None else weight.contiguous(), density=density).hist
+
+
+def igamma(function):
+    def call(a, x):
+        need(a.is_floating_point() and x.is_floating_point(), "floating dtypes")
+        return function(a.detach(), x)
+    return call
+
+
 def ldexp(x, exponent):
     wide = x.double() * torch.pow(torch.tensor(2.0, dtype=torch.float64), exponent)
     return wide.to(x.dtype)
@@ -162,6 +211,9 @@ TABLE.update({name: several(getattr(torch.fft, name), not name.startswith("r"), 
 TABLE.update({
     "hfft": fourier(torch.fft.hfft, True, False), "ihfft": fourier(torch.fft.ihfft, False, True), "fftshift": shifted(torch.fft.fftshift),
     "ifftshift": shifted(torch.fft.ifftshift), "lerp_var": torch.lerp, "round_decimals": lambda x, decimals: torch.round(x, decimals=decimals), "ldexp": ldexp,
+    "i0": torch.special.i0, "i0e": torch.special.i0e, "i1": torch.special.i1, "i1e": torch.special.i1e, "log_ndtr": torch.special.log_ndtr,
+    "igamma": igamma(torch.special.gammainc), "igammac": igamma(torch.special.gammaincc), "histogram": histogram, "histogram_edges": histogram_edges,
+    "unique_dim": lambda x, dim: list(torch.unique(x.detach(), dim=dim, return_inverse=True, return_counts=True)),
     "frexp": frexp, "entr": torch.special.entr, "ndtr": torch.special.ndtr, "xlog1py": torch.special.xlog1py, "nanquantile": nanquantile,
     "unique_consecutive": lambda x: list(torch.unique_consecutive(x.detach(), return_inverse=True, return_counts=True)),
     "solve_right": solve_right, "lu": lu, "searchsorted_by": searchsorted_by, "pinv_with": lambda a, rtol, atol: torch.linalg.pinv(a, **tolerance(rtol, atol)),

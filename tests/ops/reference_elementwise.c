@@ -122,9 +122,39 @@ static double erf_inverse(double y)
     return low;
 }
 
+/* By Bessel's integral, which the trapezoidal rule gives to all digits: the mean of e^(x cos t - |x|) cos(t)^order. */
+static double bessel_mean(double x, int order)
+{
+    const int steps = 400;
+    double sum = 0;
+    if (order == 1 && fabs(x) < 1e-5)
+        return x / 2;
+    for (int k = 0; k < steps; k++)
+        sum += exp(x * cos(2 * M_PI * k / steps) - fabs(x)) * pow(cos(2 * M_PI * k / steps), order);
+    return sum / steps;
+}
+
+/* i0, i0e, i1, i1e: the derivatives are those under the integral. */
+static double bessel_at(double x, int kind, bool slope)
+{
+    const bool scaled = kind == TREK_POINTWISE_i0e || kind == TREK_POINTWISE_i1e;
+    const int order = kind == TREK_POINTWISE_i1 || kind == TREK_POINTWISE_i1e;
+    double value = bessel_mean(x, order + slope), sign = x > 0 ? 1 : x < 0 ? -1 : 0;
+    if (scaled)
+        return slope ? value - sign * bessel_mean(x, order) : value;
+    return value * exp(fabs(x));
+}
+
 static double special_at(double x, int kind, bool slope)
 {
     switch (kind) {
+    case TREK_POINTWISE_i0:
+    case TREK_POINTWISE_i0e:
+    case TREK_POINTWISE_i1:
+    case TREK_POINTWISE_i1e:
+        return bessel_at(x, kind, slope);
+    case TREK_POINTWISE_log_ndtr:
+        return slope ? exp(-x * x / 2) / sqrt(2 * M_PI) / phi(x) : log(phi(x));
     case TREK_POINTWISE_asinh: return slope ? 1 / sqrt(x * x + 1) : asinh(x);
     case TREK_POINTWISE_acosh: return slope ? 1 / sqrt(x * x - 1) : acosh(x);
     case TREK_POINTWISE_atanh: return slope ? 1 / (1 - x * x) : atanh(x);
@@ -305,6 +335,23 @@ REFERENCE(div_rounded)
 {
     (void)n;
     return each_pair(in, out, KEEP, a->i[0] ? floored_quotient : cut_quotient);
+}
+
+/* By the series of the lower one, in long double, so that its complement keeps its digits, too. */
+static long double lower_gamma_series(double a, double x)
+{
+    long double term = x == 0 ? 0 : expl((long double)a * logl(x) - x - lgammal((long double)a + 1)), sum = term;
+    for (int k = 1; k < 500; k++)
+        sum += term *= (long double)x / ((long double)a + k);
+    return sum;
+}
+static double lower_gamma(double a, double x) { return (double)lower_gamma_series(a, x); }
+static double upper_gamma(double a, double x) { return (double)(1 - lower_gamma_series(a, x)); }
+
+REFERENCE(igamma)
+{
+    (void)n;
+    return each_pair(in, out, FLOAT, a->i[0] ? upper_gamma : lower_gamma);
 }
 
 /* Of the integers as they are, by their digits in base 2; a negative number's are those of its complement. */

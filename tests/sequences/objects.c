@@ -109,6 +109,11 @@ static outcome linspace(pool *p)
 {
     return tensor_var(p, trek_tensor_linspace(pool_number(p), pool_number(p), pool_dim(p) % 1000, pool_dtype(p), pool_device(p)));
 }
+static outcome logspace(pool *p)
+{
+    return tensor_var(p, trek_tensor_logspace(pool_number(p), pool_number(p), pool_dim(p) % 1000, pool_number(p), pool_dtype(p),
+                                              pool_device(p)));
+}
 static outcome eye(pool *p) { return tensor_var(p, trek_tensor_eye(pool_dim(p) % 40, pool_dtype(p), pool_device(p))); }
 static outcome randperm(pool *p) { return tensor_var(p, trek_tensor_randperm(pool_dim(p) % 1000, pool_device(p))); }
 
@@ -510,19 +515,55 @@ static outcome schedule(pool *p)
 
 #define NAMED(name) { #name, name }
 const sequence_call sequence_objects[] = {
-    NAMED(new_leaf), NAMED(new_leaf), NAMED(new_leaf), NAMED(new_leaf), NAMED(drop), NAMED(detach), NAMED(set_requires_grad),
-        NAMED(set_grad),
-    NAMED(grad_of), NAMED(zero_grad), NAMED(item), NAMED(size), NAMED(to_host), NAMED(copy_from), NAMED(tensor_view),
+    NAMED(new_leaf),
+    NAMED(new_leaf),
+    NAMED(new_leaf),
+    NAMED(new_leaf),
+    NAMED(drop),
+    NAMED(detach),
+    NAMED(set_requires_grad),
+    NAMED(set_grad),
+    NAMED(grad_of),
+    NAMED(zero_grad),
+    NAMED(item),
+    NAMED(size),
+    NAMED(to_host),
+    NAMED(copy_from),
+    NAMED(tensor_view),
     NAMED(arange),
-    NAMED(linspace), NAMED(eye), NAMED(randperm), NAMED(dlpack), NAMED(text_of), NAMED(backward), NAMED(backward),
+    NAMED(linspace),
+    NAMED(logspace),
+    NAMED(eye),
+    NAMED(randperm),
+    NAMED(dlpack),
+    NAMED(text_of),
+    NAMED(backward),
+    NAMED(backward),
     NAMED(backward_with),
-    NAMED(backward_with), NAMED(grad), NAMED(grad), NAMED(no_grad), NAMED(autocast), NAMED(hook), NAMED(function),
+    NAMED(backward_with),
+    NAMED(grad),
+    NAMED(grad),
+    NAMED(no_grad),
+    NAMED(autocast),
+    NAMED(hook),
+    NAMED(function),
     NAMED(scope_begin),
-    NAMED(scope_end), NAMED(scope_end_keep), NAMED(scope_bad), NAMED(module_new), NAMED(module_made), NAMED(module_made),
-    NAMED(module_forward), NAMED(module_forward),
+    NAMED(scope_end),
+    NAMED(scope_end_keep),
+    NAMED(scope_bad),
+    NAMED(module_new),
+    NAMED(module_made),
+    NAMED(module_made),
+    NAMED(module_forward),
+    NAMED(module_forward),
     NAMED(module_set),
-    NAMED(state_round), NAMED(state_file), NAMED(optimizer_new), NAMED(optimizer_step), NAMED(optimizer_step),
+    NAMED(state_round),
+    NAMED(state_file),
+    NAMED(optimizer_new),
+    NAMED(optimizer_step),
+    NAMED(optimizer_step),
     NAMED(optimizer_free),
-    NAMED(scaler), NAMED(schedule),
+    NAMED(scaler),
+    NAMED(schedule),
 };
 const int sequence_n_objects = (int)(sizeof sequence_objects / sizeof sequence_objects[0]);

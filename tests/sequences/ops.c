@@ -268,6 +268,22 @@ OVER_SPACE(CALL)
                                                                     .padding = (trek_grid_padding)pool_below(p, 4) })
 MORE_POOLS(CALL)
 
+/* What came later: special functions, frequencies, pools by chance. */
+#define LATER(X)                                                                                                                 \
+    X(i0, x)                                                                                                                     \
+    X(i0e, x) X(i1, x) X(i1e, x) X(log_ndtr, x) X(igamma, x, pool_like(p, x)) X(igammac, x, pool_like(p, x))                     \
+        X(histogram, x, pool_below(p, 6), pool_number(p), pool_number(p), pool_chance(p, 50) ? pool_like(p, x) : NULL,           \
+          pool_chance(p, 50), NULL)                                                                                              \
+            X(histogram_edges, x, pool_row(p, x), pool_chance(p, 50) ? pool_like(p, x) : NULL, pool_chance(p, 50))               \
+                X(unique_dim, x, pool_dim(p), NULL, NULL)                                                                        \
+                    X(fractional_max_pool2d, pool_chance(p, 50) ? pool_image(p) : x,                                             \
+                      &(trek_fractional_pool_opts){ .kernel = { pool_below(p, 4) },                                              \
+                                                    .output_size = { pool_below(p, 4) },                                         \
+                                                    .output_ratio = { pool_chance(p, 30) ? pool_number(p) : 0 } },               \
+                      NULL) X(fractional_max_pool3d, x,                                                                          \
+                              &(trek_fractional_pool_opts){ .kernel = { pool_below(p, 3) }, .output_ratio = { 0.6 } }, NULL)
+LATER(CALL)
+
 #define OTHER_SIZES(X) \
     X(interpolate, x, \
       &(trek_interpolate_opts){ .size = { pool_below(p, 9) - 1 }, .scale = { pool_chance(p, 20) ? pool_number(p) : 0 }, \
@@ -408,8 +424,8 @@ static outcome call_loss_set_weight(pool *p) { return sequence_status(trek_loss_
 #define NAMED(name, ...) { #name, call_##name },
 const sequence_call sequence_functions[] = {
     FUNCTIONS(NAMED) FUNCTIONS_OF_PLACES(NAMED) MORE_FUNCTIONS(NAMED) OVER_SPACE(NAMED) MORE_POOLS(NAMED) OTHER_SIZES(NAMED)
-        LOSSES(NAMED) PRODUCTS(NAMED) SEQUENCES(NAMED) MATRICES(NAMED) ARITHMETIC(NAMED) FRAMES(NAMED)
-            TRANSFORMS(NAMED){ "meshgrid", call_meshgrid },
+        LOSSES(NAMED) PRODUCTS(NAMED) SEQUENCES(NAMED) MATRICES(NAMED) ARITHMETIC(NAMED) FRAMES(NAMED) TRANSFORMS(NAMED)
+            LATER(NAMED){ "meshgrid", call_meshgrid },
     { "add_layer_norm", call_add_layer_norm },
     { "lstm", call_lstm },
     { "gru", call_gru },

@@ -178,7 +178,9 @@ const trek_conv_transpose_opts *pool_conv_transpose(pool *p)
 
 const trek_pool_opts *pool_pooling(pool *p)
 {
-    p->pooling = (trek_pool_opts){ .ceil_mode = pool_chance(p, 30), .exclude_padding = pool_chance(p, 30) };
+    p->pooling = (trek_pool_opts){ .ceil_mode = pool_chance(p, 30),
+                                   .exclude_padding = pool_chance(p, 30),
+                                   .divisor_override = pool_chance(p, 20) ? pool_below(p, 5) - 2 : 0 };
     pair(p, p->pooling.kernel, 1);
     if (pool_chance(p, 50))
         pair(p, p->pooling.stride, 1);

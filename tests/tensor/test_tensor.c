@@ -95,6 +95,15 @@ static void making(void **state)
     t = trek_tensor_linspace(-1, 1, 5, TREK_F64, test_device());
     assert_true(at(t, 4) == 1 && at(t, 2) == 0);
     trek_tensor_release(t);
+    t = trek_tensor_logspace(-1, 3, 3, 2, TREK_F32, test_device());
+    assert_true(at(t, 0) == 0.5 && at(t, 1) == 2 && at(t, 2) == 8);
+    trek_tensor_release(t);
+    t = trek_tensor_logspace(0.5, 3.9, 4, 2, TREK_I64, test_device()); /* PyTorch's, of whole powers */
+    for (int k = 0; k < 4; k++)
+        assert_true(at(t, k) == 1 << k);
+    trek_tensor_release(t);
+    assert_null(trek_tensor_logspace(0, 1, -1, 10, TREK_F32, test_device()));
+    expect(TREK_ERR_SHAPE);
     t = trek_tensor_eye(3, TREK_F32, test_device());
     for (int k = 0; k < 9; k++)
         assert_true(at(t, k) == (k % 4 == 0));

@@ -14,6 +14,7 @@ typedef struct pool_job {
     int64_t planes, height, width, out_h, out_w;  /* the input's and the output's, also in the backward pass */
     int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
     bool count_padding, adaptive;
+    double divisor;                               /* average: of every window; 0: what it covers */
     double *scale;                                /* average: 1 / divisor of each place of the output */
     int64_t *spans;                               /* average: begin and end of each place's rows, then of its columns */
     void *rows;                                   /* a row of the input for each plane; maxima: and one of places, */
@@ -143,7 +144,8 @@ static trek_status average_init(pool_job *job)
     for (int64_t y = 0; y < job->out_h; y++)
         for (int64_t x = 0; x < job->out_w; x++) {
             int64_t begin, end, rows = span(job, false, y, &begin, &end), columns = span(job, true, x, &begin, &end);
-            job->scale[y * job->out_w + x] = rows * columns > 0 ? 1 / (double)(rows * columns) : 0;
+            double divisor = job->divisor != 0 ? job->divisor : (double)(rows * columns);
+            job->scale[y * job->out_w + x] = divisor != 0 ? 1 / divisor : 0;
         }
     return TREK_OK;
 }
@@ -155,6 +157,7 @@ static trek_status average_dense(const trek_op_call *call)
     const trek_tensor *in = call->inputs[0], *out = call->outputs[0];
     pool_job job = job_of(call, backward ? out : in, backward ? in : out);
     job.adaptive = id == TREK_OP_adaptive_avg_pool2d || id == TREK_OP_adaptive_avg_pool2d_backward;
+    job.divisor = job.adaptive ? 0 : call->attrs.f[0];
     if (average_init(&job) != TREK_OK)
         return TREK_ERR_MEMORY;
     bool wide = in->dtype == TREK_F64;

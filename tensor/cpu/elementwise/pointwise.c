@@ -41,6 +41,11 @@ PIECES(threshold, x <= s ? t : x, y <= s ? 0 : x)
 
 SPECIAL_OF(lgamma, lgamma(x), trek_digamma(x))
 SPECIAL_OF(polygamma, trek_polygamma(s, x), trek_polygamma(s + 1, x))
+SPECIAL_OF(i0, trek_bessel(0, x), trek_bessel(1, x))
+SPECIAL_OF(i0e, trek_bessel_scaled(0, x), trek_i0e_slope(x))
+SPECIAL_OF(i1, trek_bessel(1, x), trek_i1_slope(x))
+SPECIAL_OF(i1e, trek_bessel_scaled(1, x), trek_i1e_slope(x))
+SPECIAL_OF(log_ndtr, trek_log_ndtr(x), trek_log_ndtr_slope(x))
 
 /* Inverses by the vector library; slopes, for which f32 loses digits where x is large or near 1, in f64. */
 #define INVERSE(kind, slope)                                                                           \

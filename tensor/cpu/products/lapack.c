@@ -125,10 +125,10 @@ int trek_lapack_solve(trek_dtype dtype, int n, int k, void *a, int *pivots, void
     return info;
 }
 
-int trek_lapack_lu(trek_dtype dtype, int n, void *a, int *pivots)
+int trek_lapack_lu(trek_dtype dtype, int m, int n, void *a, int *pivots)
 {
     int info = 0;
-    of(dtype)->getrf(&n, &n, a, &n, pivots, &info);
+    of(dtype)->getrf(&m, &n, a, &m, pivots, &info);
     return info;
 }
 

@@ -13,6 +13,7 @@ struct pool {
     int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
     bool count_padding, adaptive, last; /* last: threads go over channels first */
     int64_t x[4], y[4], index[4];
+    double divisor; /* of averages; 0: what a window covers */
 };
 
 static pool pool_of(const trek_op_call *call, const trek_tensor *x, const trek_tensor *y)
@@ -263,6 +264,14 @@ __device__ __forceinline__ void places_of(const pool &p, bool horizontal, int64_
     *end = smaller(padded / stride + 1, places);
 }
 
+/* An average's sum, or a gradient, over its divisor: what the window covers, unless there is one for all. */
+template <typename W> __device__ __forceinline__ W divided(const pool &p, W sum, int64_t covered)
+{
+    if (p.divisor != 0)
+        return (W)(sum / (W)p.divisor);
+    return covered > 0 ? (W)(sum / (W)covered) : (W)0;
+}
+
 template <typename T> static __global__ void average_kernel(pool p, const T *x, T *y, int64_t n)
 {
     typedef typename trek_wide<T>::type W;
@@ -275,7 +284,7 @@ template <typename T> static __global__ void average_kernel(pool p, const T *x, 
         for (int64_t v = top; v < bottom; v++)
             for (int64_t u = left; u < right; u++)
                 sum += trek_get(plane[v * p.x[2] + u * p.x[3]]);
-        y[e.offset(p.y)] = trek_store<T>::of(rows * columns > 0 ? (W)(sum / (W)(rows * columns)) : (W)0);
+        y[e.offset(p.y)] = trek_store<T>::of(divided(p, sum, rows * columns));
     }
 }
 
@@ -293,7 +302,7 @@ template <typename T> static __global__ void average_grad_kernel(pool p, const T
             int64_t rows = span(p, false, v, &begin, &end);
             for (int64_t u = left; u < right; u++) {
                 int64_t columns = span(p, true, u, &begin, &end);
-                sum += rows * columns > 0 ? (W)(trek_get(plane[v * p.y[2] + u * p.y[3]]) / (W)(rows * columns)) : (W)0;
+                sum += divided(p, (W)trek_get(plane[v * p.y[2] + u * p.y[3]]), rows * columns);
             }
         }
         dx[e.offset(p.x)] = trek_store<T>::of(sum);
@@ -312,6 +321,7 @@ template <typename T> static trek_status average(const trek_op_call *call)
         return TREK_OK;
     pool p = pool_of(call, backward ? out : in, backward ? in : out);
     p.adaptive = id == TREK_OP_adaptive_avg_pool2d || id == TREK_OP_adaptive_avg_pool2d_backward;
+    p.divisor = p.adaptive ? 0 : call->attrs.f[0];
     return trek_launch(call, queue, trek_loop(out->numel), backward ? average_grad_kernel<T> : average_kernel<T>, p,
                        (const T *)in->data, (T *)out->data, out->numel);
 }

@@ -77,6 +77,11 @@ SPECIAL(erfinv, trek_erfinv(x), 0.88622692545275801365 * exp(trek_erfinv(x) * tr
 SPECIAL(exp2, exp2(x), 0.69314718055994530942 * exp2(x))
 SPECIAL(lgamma, lgamma(x), trek_digamma(x))
 SPECIAL(polygamma, trek_polygamma(s, x), trek_polygamma(s + 1, x))
+SPECIAL(i0, trek_bessel(0, x), trek_bessel(1, x))
+SPECIAL(i0e, trek_bessel_scaled(0, x), trek_i0e_slope(x))
+SPECIAL(i1, trek_bessel(1, x), trek_i1_slope(x))
+SPECIAL(i1e, trek_bessel_scaled(1, x), trek_i1e_slope(x))
+SPECIAL(log_ndtr, trek_log_ndtr(x), trek_log_ndtr_slope(x))
 
 template <typename W, int kind> struct pointwise_functor {
     static constexpr int weight = activation<kind, W>::weight;
@@ -113,10 +118,22 @@ template <typename T> trek_status run_pointwise_backward(const trek_op_call *cal
     return runs[call->attrs.i[0]](call);
 }
 
+/* Incomplete gamma functions, of two inputs. */
+template <typename W> struct igamma_functor {
+    static constexpr int weight = TREK_RARE;
+    int upper;
+    TREK_CALLED W operator()(W a, W x) const { return (W)trek_igamma((double)a, (double)x, upper); }
+};
+template <typename T> trek_status run_igamma(const trek_op_call *call)
+{
+    return trek_map2<T, T>(call, igamma_functor<typename trek_work<T>::type>{ call->attrs.i[0] != 0 });
+}
+
 } // namespace
 
 extern "C" void trek_cuda_register_pointwise(trek_backend *b)
 {
     TREK_ENTER_FLOATS(b, TREK_OP_pointwise, run_pointwise)
     TREK_ENTER_FLOATS(b, TREK_OP_pointwise_backward, run_pointwise_backward)
+    TREK_ENTER_FLOATS(b, TREK_OP_igamma, run_igamma)
 }

@@ -33,7 +33,7 @@ TREK_API trek_var *trek_histc(trek_var *x, int64_t bins, double low, double high
  * ARGUMENT: there are no bins, low lies above high, an end is not finite. There is no gradient. */
 TREK_API trek_var *trek_histogram(trek_var *x, int64_t bins, double low, double high, trek_var *weight, bool density,
                                   trek_var **edges);
-/* The same between edges of one's own, 1-D, rising and of x's dtype; whether they rise is not looked at. */
+/* The same between edges of one's own, 1-D, two at least, rising and of x's dtype; whether they rise is not looked at. */
 TREK_API trek_var *trek_histogram_edges(trek_var *x, trek_var *edges, trek_var *weight, bool density);
 /* The most frequent value of each line along dim, the smallest of several, and its last place (may be NULL; NULL on failure);
  * NaNs count as one value each. SHAPE over no elements. */

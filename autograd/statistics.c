@@ -163,7 +163,7 @@ static bool countable(const char *name, trek_var *x, int64_t bins)
     trek_dtype dtype = trek_var_dtype(x);
     if (dtype != TREK_F32 && dtype != TREK_F64)
         return trek_fail(TREK_ERR_DTYPE, "%s: needs f32 or f64, not %s", name, trek_dtype_name(dtype)), false;
-    if (bins < 0 || (bins < 1 && strcmp(name, "histogram_edges") != 0))
+    if (bins < 1)
         return trek_fail(TREK_ERR_ARGUMENT, "%s: %lld bins", name, (long long)bins), false;
     return true;
 }
@@ -189,10 +189,10 @@ trek_var *trek_histc(trek_var *x, int64_t bins, double low, double high)
 static trek_var *between_edges(trek_var *x, trek_var *edges, trek_var *weight, bool density)
 {
     int64_t bins = trek_var_numel(edges) - 1;
-    trek_tensor *zeros = trek_tensor_zeros(trek_dims(bins > 0 ? bins : 0), trek_var_dtype(x), trek_var_device(x));
+    trek_tensor *zeros = trek_tensor_zeros(trek_dims(bins), trek_var_dtype(x), trek_var_device(x));
     trek_var *counts = zeros ? trek_var_from(zeros) : NULL;
-    if (bins < 1 || !counts)
-        return counts;
+    if (!counts)
+        return NULL;
     trek_var *low = trek_narrow(edges, 0, 0, 1), *high = trek_narrow(edges, 0, bins, 1);
     trek_var *inside = trek_logical_and(trek_ge(x, low), trek_le(x, high)), *counted = trek_cast(inside, trek_var_dtype(x));
     trek_var *at = trek_clamp(trek_sub_scalar(trek_searchsorted(edges, x, true), 1), 0, (double)(bins - 1));

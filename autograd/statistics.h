@@ -41,8 +41,8 @@ TREK_API trek_var *trek_histc(trek_var *x, int64_t bins, double low, double high
  * Fails with ARGUMENT if bins is below 1, if low > high, or if an end is not finite. */
 TREK_API trek_var *trek_histogram(trek_var *x, int64_t bins, double low, double high, trek_var *weight, bool density,
                                   trek_var **edges);
-/* Counts the elements of x in the bins between the given edges, which are 1-D, of x's dtype and rising; whether they rise is not
- * checked. Details are those of trek_histogram. */
+/* Counts the elements of x in the bins between the given edges, which are at least two, 1-D, of x's dtype and rising; whether
+ * they rise is not checked. Details are those of trek_histogram. */
 TREK_API trek_var *trek_histogram_edges(trek_var *x, trek_var *edges, trek_var *weight, bool density);
 /* Returns the most frequent value of each row along dim, the smallest of several, and its last index through *indices. Each NaN
  * counts as a value of its own. Fails with SHAPE if the dimension has no elements. */

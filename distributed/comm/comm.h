@@ -118,7 +118,7 @@ TREK_API trek_status trek_comm_samples(const trek_comm *comm, int64_t total, int
  *
  * Ownership: the caller gives the new handle back with trek_comm_free.
  * Threads: over MPI, threads of one process must make their splits in the same order on all processes.
- * Errors: those of comm (COMM, TIMEOUT, PEER, CANCELLED); PEER if a rank of the group fails while it is made; ARGUMENT, MEMORY
+ * Errors: those of comm (COMM, TIMEOUT, PEER, CANCELLED). PEER if a rank of the group fails while it is made. ARGUMENT, MEMORY
  * and UNSUPPORTED as in trek_comm_init. NULL is returned. It does what MPI_Comm_split and ncclCommSplit do.
  * torch.distributed.new_group differs: there each rank lists the others. */
 TREK_API trek_comm *trek_comm_split(trek_comm *comm, int color, int key);

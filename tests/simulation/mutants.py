@@ -24,7 +24,7 @@ PROGRAM = "tests/simulation/test_simulation"
 FOUND = root / "tests/simulation/found.txt"
 RUNS = "20000"
 SCENARIOS = ["control", "regroup", "run"]
-SEEDS = 3 # kept for each mutant
+SEEDS = 2 # kept for each mutant
 
 # name, file, what stands there, what stood there before
 MUTANTS = [

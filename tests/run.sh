@@ -332,12 +332,16 @@ generated_headers() {
     ninja -C "$1" -t targets all | sed -n 's/^\([^.].*\.h\): CUSTOM_COMMAND$/\1/p' | xargs -r ninja -C "$1" >"$work/headers.log" 2>&1
 }
 
-# What can be refused before anything is compiled
+# What can be refused before anything is compiled; these checks are also tests of a build, which need not run again
+refusals=(includes sources tested docs count environment excerpts messages packages headers)
+done_before=() # options that leave out what a stage before has done
+pages_compiled='' # by the suite "pages", in a stage before
 stage_refusals() {
     local name
+    mapfile -t done_before < <(printf -- '--no-suite\n%s\n' "${refusals[@]}")
     check "sources do not keep to .clang-format" python3 tests/checks/check_format.py "$root"
     command -v clang-format >/dev/null || skip "clang-format is not installed: the width of lines was checked, spaces were not"
-    for name in includes sources tested docs count environment excerpts messages packages headers; do
+    for name in "${refusals[@]}"; do
         check "check_$name" python3 "tests/checks/check_$name.py" "$root"
     done
     tidy --since "$(since)"
@@ -348,7 +352,7 @@ stage_refusals() {
 stage_plain() {
     local without=$cuda_plugin
     build "${plain[@]}" || return
-    local names all twice=() less=(--no-suite cuda --no-suite ptx --no-suite examples) most=0.5
+    local names all twice=() less=(--no-suite cuda --no-suite ptx --no-suite examples "${done_before[@]}") most=0.5
     if affects_plugin; then
         has_cuda && aside compile_plugin compile_plugin
         [ -z "$night" ] && twice=(--no-suite twice) # what runs as PTX runs on the fake device, too, at night
@@ -359,10 +363,11 @@ stage_plain() {
     selected plain --suite examples && all+=("${names[@]}") &&
         selected plain --suite cuda "${twice[@]}" || { fail "plain: what changed affects cannot be told"; return; }
     TREK_TEST_LONG=1 tests plain suites "${all[@]}" "${names[@]}" # tests that draw at random draw more often
+    pages_compiled=1
 }
 
 stage_processes() {
-    built plain processes && tests plain processes "${waiting[@]}" --num-processes $((2 * jobs))
+    built plain processes && tests plain processes "${waiting[@]}" --num-processes $((3 * jobs)) # they compute for a fourth of their time
 }
 
 stage_plugin() {
@@ -609,8 +614,8 @@ stage_docs() {
     local name=plain site
     [ -e "$work/plain/build.ninja" ] || { name=site && build site -Dcuda=disabled -Dfake_cuda=false -Disas="$best_isa" -Dexamples=false; } || return
     site=$work/$name/site
-    check "pages name what is not there" python3 tests/checks/check_docs.py "$root"
-    tests "$name" pages --suite pages
+    [ ${#done_before[@]} != 0 ] || check "pages name what is not there" python3 tests/checks/check_docs.py "$root"
+    [ -n "$pages_compiled" ] || tests "$name" pages --suite pages
     if ! command -v doxygen >/dev/null || ! command -v dot >/dev/null; then
         skip "the site: doxygen or graphviz is not installed"
     elif ! { mkdir -p "$site" && python3 -m venv "$site/venv" && "$site/venv/bin/pip" -q install -r docs/site/requirements.txt; } >"$work/pip.site.log" 2>&1; then

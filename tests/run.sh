@@ -467,17 +467,19 @@ stage_address() {
     unset TREK_TEST_SHORT ASAN_OPTIONS UBSAN_OPTIONS
 }
 
+# what takes a quarter of an hour on the fake device, at night alone
+thread_suites() { echo "--suite threads --suite cuda_threads$([ -n "$night" ] || echo ' --no-suite cuda_long')"; }
 # no instruction set beside the baseline: kernels share nothing that it does not
 build_thread() {
     local device=(-Dfake_cuda=false) # as with the other sanitizers
     { [ -n "$night" ] || changed "${of_device[@]}" || turn 6; } && device=()
-    build_selected thread "--suite threads --suite cuda_threads" '' "${lines[@]}" -Dcuda=disabled -Dmpi=disabled -Disas= \
+    build_selected thread "$(thread_suites)" '' "${lines[@]}" -Dcuda=disabled -Dmpi=disabled -Disas= \
         -Db_sanitize=thread -Db_lundef=false -Donednn=disabled -Dexamples=false "${device[@]}"
 }
 stage_thread() {
     ready thread || return
     export TREK_TEST_SHORT=1 TSAN_OPTIONS=halt_on_error=1
-    selected_tests thread threads "--suite threads --suite cuda_threads"
+    selected_tests thread threads "$(thread_suites)"
     unset TREK_TEST_SHORT TSAN_OPTIONS
 }
 

@@ -238,12 +238,12 @@ has_flag avx512f && best_isa=avx512
 
 # Every suite on the CPU, each program once, long ones with their short tables, and of the examples a tenth. Those that wait for
 # processes run beside those that compute. The fake device, to compile which takes as long as all the rest, if its kernels have
-# changed, what takes minutes there never, and the simulation if what it simulates has changed.
+# changed, what takes minutes there never, and the simulation if what it simulates has changed: neither the first time in a folder.
 once=(once -Dcuda=disabled -Disas="$best_isa" -Dfuzz=false)
 stage_once() {
     local names all chosen most=0.1 less=(--no-suite cuda_long --no-suite ptx --no-suite simulation_mutants --no-suite examples)
-    changed tensor/cuda tests/fake_cuda || less+=(--no-suite cuda --no-suite fake_cuda)
-    changed distributed tests/simulation || less+=(--no-suite simulation)
+    { [ -e "$work/once/build.ninja" ] && changed tensor/cuda tests/fake_cuda; } || less+=(--no-suite cuda --no-suite fake_cuda)
+    { [ -e "$work/once/build.ninja" ] && changed distributed tests/simulation; } || less+=(--no-suite simulation)
     configure "${once[@]}" && selected once --suite examples || { fail "once cannot be configured"; tail -5 "$work/once.setup.log"; return; }
     mapfile -t all < <(python3 tests/affected.py "$work/once" --all "${less[@]}")
     all+=("${names[@]}") chosen=("${all[@]}")

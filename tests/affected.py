@@ -7,7 +7,8 @@ A test is affected by a source file that its program executes, by what such file
 than a third of all tests execute, or that the map does not know, affects the tests of its folder alone: tests/tensor of tensor/,
 and so on. A run of an example is affected by the files of the example, any by the script that its command names. Tests on the fake device and of kernels as PTX are affected by all of tensor/cuda. With --quarter, a quarter of the
 rest is printed, too, which the last commit's name chooses. With --most, at most that part of the tests is printed: first those
-that a change affects most, where a file counts the more the fewer tests execute it, and for the tests of its folder twice. Only tests of the suites, as `meson test`
+that a change affects most, where a file counts the more the fewer tests execute it, and for the tests of its folder twice, and a fourth
+of what is printed are some of the quarter. Only tests of the suites, as `meson test`
 chooses them. With --under, no tests are printed but what has changed below these folders, and what includes there what has changed."""
 import argparse
 import hashlib
@@ -118,6 +119,16 @@ def quarter(names: list[str], commit: str) -> set[str]:
     return set(sorted(names, key=spread)[int(commit[:8] or "0", 16) % 4::4])
 
 
+def bounded(weights: dict[str, float], most: int, also: set[str], commit: str) -> set[str]:
+    """Those that weigh most, but a fourth of the places is for those that have their turn: else much change would take it from them
+    again and again."""
+    order = sorted(weights, key=lambda name: (-weights[name], spread(commit + name)))
+    first = order[:most - most // 4]
+    turn = sorted(also - set(first), key=lambda name: spread(commit + name))[:most // 4]
+    left = [name for name in order[len(first):] if name not in turn]
+    return set(first + turn + left[:most - len(first) - len(turn)])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", nargs="?")
@@ -149,7 +160,7 @@ def main() -> None:
         touched = itself or program in programs or name in programs
         if touched or on_device and "cuda" in suites or as_ptx and "ptx" in suites:
             weights[name] = max(programs.get(program, 0), programs.get(name, 0), itself) + 1e-6
-    found = sorted(weights, key=lambda name: (-weights[name], spread(commit + name)))[:int(options.most * len(tests)) + 1]
+    found = bounded(weights, int(options.most * len(tests)) + 1, also, commit)
     print("\n".join(name for name in names if name in found))
 
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds trek and runs its tests. Installs what is missing with apt-get (as root, or by sudo). The last line says
 # "N passed, N failed, N skipped"; the exit status is 0 if nothing failed.
-#   tests/run.sh                builds once, and runs every suite once: minutes
+#   tests/run.sh                builds once, and runs every suite once, long tests with their short tables: minutes
 #   tests/run.sh all            the gate: also sanitizers, clang, fuzzing, the differential fuzzer, the CUDA
 #                               plug-in where there is a compiler. What it runs depends on the tree alone
 #   tests/run.sh night          searches for new defects with new seeds, for TREK_NIGHT_SECONDS (3600) in each search, and does
@@ -236,20 +236,19 @@ has_flag avx512f && best_isa=avx512
 
 # --- once ---------------------------------------------------------------------------------------
 
-# Every suite on the CPU, and of the examples what the gate would run. The fake device, to compile which takes as long as all the
-# rest, if its kernels have changed, and what takes minutes there never.
+# Every suite on the CPU, each program once, long ones with their short tables, and of the examples a tenth. Those that wait for
+# processes run beside those that compute. The fake device, to compile which takes as long as all the rest, if its kernels have
+# changed, what takes minutes there never, and the simulation if what it simulates has changed: neither the first time in a folder.
 once=(once -Dcuda=disabled -Disas="$best_isa" -Dfuzz=false)
 stage_once() {
-    local names suites chosen device=(--no-suite cuda --no-suite fake_cuda)
-    changed tensor/cuda tests/fake_cuda && device=()
+    local names all chosen most=0.1 less=(--no-suite cuda_long --no-suite ptx --no-suite simulation_mutants --no-suite examples)
+    { [ -e "$work/once/build.ninja" ] && changed tensor/cuda tests/fake_cuda; } || less+=(--no-suite cuda --no-suite fake_cuda)
+    { [ -e "$work/once/build.ninja" ] && changed distributed tests/simulation; } || less+=(--no-suite simulation)
     configure "${once[@]}" && selected once --suite examples || { fail "once cannot be configured"; tail -5 "$work/once.setup.log"; return; }
-    mapfile -t suites < <(python3 tests/affected.py "$work/once" --all "${device[@]}" --no-suite cuda_long --no-suite ptx \
-        --no-suite simulation_mutants --no-suite examples "${not_waiting[@]}")
-    mapfile -t chosen < <(python3 tests/affected.py "$work/once" --all "${waiting[@]}")
-    suites+=("${names[@]}") chosen+=("${suites[@]}")
+    mapfile -t all < <(python3 tests/affected.py "$work/once" --all "${less[@]}")
+    all+=("${names[@]}") chosen=("${all[@]}")
     build "${once[@]}" || return
-    tests once suites "${suites[@]}"
-    tests once processes "${waiting[@]}" --num-processes $((2 * jobs))
+    TREK_TEST_SHORT=1 tests once suites "${all[@]}" --num-processes $((jobs + 2))
 }
 
 # known BUILD NAME: whether there is such a test; else says which are called like it
@@ -333,12 +332,16 @@ generated_headers() {
     ninja -C "$1" -t targets all | sed -n 's/^\([^.].*\.h\): CUSTOM_COMMAND$/\1/p' | xargs -r ninja -C "$1" >"$work/headers.log" 2>&1
 }
 
-# What can be refused before anything is compiled
+# What can be refused before anything is compiled; these checks are also tests of a build, which need not run again
+refusals=(includes sources tested docs count environment excerpts messages packages headers declarations)
+done_before=() # options that leave out what a stage before has done
+pages_compiled='' # by the suite "pages", in a stage before
 stage_refusals() {
     local name
+    mapfile -t done_before < <(printf -- '--no-suite\n%s\n' "${refusals[@]}")
     check "sources do not keep to .clang-format" python3 tests/checks/check_format.py "$root"
     command -v clang-format >/dev/null || skip "clang-format is not installed: the width of lines was checked, spaces were not"
-    for name in includes sources tested docs count environment excerpts messages packages headers declarations; do
+    for name in "${refusals[@]}"; do
         check "check_$name" python3 "tests/checks/check_$name.py" "$root"
     done
     tidy --since "$(since)"
@@ -349,21 +352,22 @@ stage_refusals() {
 stage_plain() {
     local without=$cuda_plugin
     build "${plain[@]}" || return
-    local names all twice=() less=(--no-suite cuda --no-suite ptx --no-suite examples) most=0.5
+    local names all twice=() less=(--no-suite cuda --no-suite ptx --no-suite examples "${done_before[@]}") most=0.5
     if affects_plugin; then
         has_cuda && aside compile_plugin compile_plugin
         [ -z "$night" ] && twice=(--no-suite twice) # what runs as PTX runs on the fake device, too, at night
     fi
     [ -z "$night" ] && ! changed distributed tests/simulation && less+=(--no-suite simulation_mutants)
-    [ -n "$night" ] && local -x TREK_SIMULATION_RUNS=1000000
+    [ -n "$night" ] && local -x TREK_SIMULATION_RUNS=${TREK_SIMULATION_RUNS:-1000000}
     mapfile -t all < <(python3 tests/affected.py "$work/plain" --all "${less[@]}" "${not_waiting[@]}")
     selected plain --suite examples && all+=("${names[@]}") &&
         selected plain --suite cuda "${twice[@]}" || { fail "plain: what changed affects cannot be told"; return; }
     TREK_TEST_LONG=1 tests plain suites "${all[@]}" "${names[@]}" # tests that draw at random draw more often
+    pages_compiled=1
 }
 
 stage_processes() {
-    built plain processes && tests plain processes "${waiting[@]}" --num-processes $((2 * jobs))
+    built plain processes && tests plain processes "${waiting[@]}" --num-processes $((3 * jobs)) # they compute for a fourth of their time
 }
 
 stage_plugin() {
@@ -463,15 +467,19 @@ stage_address() {
     unset TREK_TEST_SHORT ASAN_OPTIONS UBSAN_OPTIONS
 }
 
+# what takes a quarter of an hour on the fake device, at night alone
+thread_suites() { echo "--suite threads --suite cuda_threads$([ -n "$night" ] || echo ' --no-suite cuda_long')"; }
 # no instruction set beside the baseline: kernels share nothing that it does not
 build_thread() {
-    build_selected thread "--suite threads --suite cuda_threads" '' "${lines[@]}" -Dcuda=disabled -Dmpi=disabled -Disas= \
-        -Db_sanitize=thread -Db_lundef=false -Donednn=disabled -Dexamples=false
+    local device=(-Dfake_cuda=false) # as with the other sanitizers
+    { [ -n "$night" ] || changed "${of_device[@]}" || turn 6; } && device=()
+    build_selected thread "$(thread_suites)" '' "${lines[@]}" -Dcuda=disabled -Dmpi=disabled -Disas= \
+        -Db_sanitize=thread -Db_lundef=false -Donednn=disabled -Dexamples=false "${device[@]}"
 }
 stage_thread() {
     ready thread || return
     export TREK_TEST_SHORT=1 TSAN_OPTIONS=halt_on_error=1
-    selected_tests thread threads "--suite threads --suite cuda_threads"
+    selected_tests thread threads "$(thread_suites)"
     unset TREK_TEST_SHORT TSAN_OPTIONS
 }
 
@@ -493,10 +501,10 @@ stage_aarch64() {
 }
 
 # fuzz NAME: from the committed corpus; what it finds stays in $work/fuzz.found. In the gate so many inputs from a fixed seed
-# and nothing kept; at night for so many seconds from what earlier nights have found, too.
+# and nothing kept; at night for its part of so many seconds, of which two are run at a time, from what earlier nights have found, too.
 fuzz() {
     local name=$1 corpus=$work/fuzz.corpus/$1 amount=(-seed=1 -runs="${TREK_FUZZ_RUNS:-4000}")
-    if [ -n "$night" ]; then amount=(-max_total_time="$night"); else rm -rf "$corpus"; fi
+    if [ -n "$night" ]; then amount=(-max_total_time="$((1 + 2 * night / $(fuzzers | wc -l)))"); else rm -rf "$corpus"; fi
     mkdir -p "$corpus" "$work/fuzz.found"
     if ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
         nice -n "$niceness" "$work/clang/tests/fuzz/fuzz_$name" "${amount[@]}" -max_len=6200 -malloc_limit_mb=64 \
@@ -588,24 +596,35 @@ check_transformers() {
     fi
 }
 
+# accessible FOLDER: pages of the site by axe, in a browser: all where what they look like has changed, or in its turn, else those that
+# were written
+accessible() {
+    local site=$1 pages=()
+    if [ -z "$night" ] && [ "${words[0]:-}" != docs ] && ! changed docs/site tests/checks/check_accessible.py && ! turn 0; then
+        mapfile -t pages < <(git diff --name-only --diff-filter=d "$(since)" -- 'docs/*.md' | sed 's#^docs/##; s#\.md$#.html#' | grep -v README)
+        [ ${#pages[@]} != 0 ] || return
+    fi
+    if command -v chromium >/dev/null && "$site/venv/bin/pip" -q install axe-core-python >>"$work/pip.site.log" 2>&1; then
+        check "accessibility of the site" "$site/venv/bin/python3" tests/checks/check_accessible.py "$site/html" "${pages[@]}"
+    else
+        skip "accessibility of the site: there is no Chromium, or axe cannot be installed"
+    fi
+}
+
 # The site of docs/ and the reference, in the build that there is.
 stage_docs() {
     local name=plain site
     [ -e "$work/plain/build.ninja" ] || { name=site && build site -Dcuda=disabled -Dfake_cuda=false -Disas="$best_isa" -Dexamples=false; } || return
     site=$work/$name/site
-    check "pages name what is not there" python3 tests/checks/check_docs.py "$root"
-    tests "$name" pages --suite pages
+    [ ${#done_before[@]} != 0 ] || check "pages name what is not there" python3 tests/checks/check_docs.py "$root"
+    [ -n "$pages_compiled" ] || tests "$name" pages --suite pages
     if ! command -v doxygen >/dev/null || ! command -v dot >/dev/null; then
         skip "the site: doxygen or graphviz is not installed"
     elif ! { mkdir -p "$site" && python3 -m venv "$site/venv" && "$site/venv/bin/pip" -q install -r docs/site/requirements.txt; } >"$work/pip.site.log" 2>&1; then
         skip "the site: Sphinx and what it needs cannot be installed"
     elif nice -n "$niceness" ninja -C "$work/$name" docs >"$work/site.log" 2>&1; then
         check "the site" python3 tests/checks/check_site.py "$root" "$site"
-        if command -v chromium >/dev/null && "$site/venv/bin/pip" -q install axe-core-python >>"$work/pip.site.log" 2>&1; then
-            check "accessibility of the site" "$site/venv/bin/python3" tests/checks/check_accessible.py "$site/html"
-        else
-            skip "accessibility of the site: there is no Chromium, or axe cannot be installed"
-        fi
+        accessible "$site"
     else
         fail "the site does not build without warnings"
         tail -15 "$work/site.log"
@@ -648,15 +667,17 @@ stages=(refusals plain processes plugin ptx install debian files page docs style
 # differential fuzzer, a minute of one thread; what the sanitizers need, compiled under the stages before; and fuzzing, which
 # ends by the clock, under the tests of threads.
 files_and_page() { # in the same venv
-    if [ -n "$night" ] || changed "${of_files[@]}"; then run_stage files; fi
-    if [ -n "$night" ] || changed "${of_page[@]}"; then run_stage page; fi
+    if [ -n "$night" ] || changed "${of_files[@]}" || turn 3; then run_stage files; fi
+    if [ -n "$night" ] || changed "${of_page[@]}" || turn 5; then run_stage page; fi
 }
 # What writes and reads files that others read, and what the live page is made of
 of_files=(data onnx examples/gpt2.c examples/gpt2_model.h docs/python.md tests/onnx tests/support graph/metric*
     tests/checks/check_{safetensors,tables,images,metrics,tensorboard,mlflow,python,onnx,transformers,generate}.py
     monitor/event* monitor/export* monitor/run_* nn/checksum* nn/config* nn/generate* nn/json* nn/read_file* nn/replace_file* nn/safetensors*
     nn/sample* nn/state* nn/transformer* nn/kv_cache*)
-of_page=(monitor tests/checks/check_page.py)
+of_page=(monitor/page monitor/page* monitor/report* monitor/http* tests/checks/check_page.py)
+of_device=(tensor/cuda tests/fake_cuda graph/capture*)
+of_debian=(debian packaging meson_options.txt tests/checks/check_debian.sh)
 # What is installed, and what pages are made of
 public_headers=('*.h' ':!tests/*.h' ':!*_internal.h')
 of_install=(packaging tools meson_options.txt '*meson.build' ':!tests/*meson.build' "${public_headers[@]}" tests/checks/check_install.sh)
@@ -670,10 +691,10 @@ everything() {
     run_stage processes
     aside files files_and_page # which wait for packages; at night all of it
     affects_plugin && stages+=(plugin ptx)
-    changed "${of_install[@]}" && stages+=(install)
-    changed "${of_docs[@]}" && stages+=(docs)
-    changed debian packaging meson.build meson_options.txt && stages+=(debian)
-    changed tests/checks/aarch64.ini tests/checks/check_aarch64.sh && stages+=(aarch64)
+    { changed "${of_install[@]}" || turn 4; } && stages+=(install)
+    { changed "${of_docs[@]}" || turn 0; } && stages+=(docs)
+    { changed "${of_debian[@]}" || installs_otherwise || turn 1; } && stages+=(debian)
+    { changed tests/checks/aarch64.ini tests/checks/check_aarch64.sh || turn 2; } && stages+=(aarch64)
     for stage in "${stages[@]}"; do run_stage "$stage"; done
     join files
     beside thread
@@ -689,6 +710,16 @@ everything() {
 
 # Whether one of these files or folders has changed lately
 changed() { ! git diff --quiet "$(since)" -- "$@" 2>/dev/null; }
+# Whether a line that installs something, or names what is built of it, has changed in the build files
+installs_otherwise() {
+    git diff -U0 "$(since)" -- '*meson.build' ':!tests/*meson.build' | grep -qE '^[-+][^-+].*(install|library\(|executable\(|dependency\(|headers)'
+}
+# turn K: whether the name of the last commit says so, as it does of one in eight: then a stage is run although nothing of its own
+# has changed
+turn() {
+    local name
+    name=$(git rev-parse HEAD 2>/dev/null) && [ $((16#${name:0:8} % 8)) = "$1" ]
+}
 
 # What searches, each for $night seconds, and what the gate leaves out. Nothing is kept from one search by another.
 whole_night() {

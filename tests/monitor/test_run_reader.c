@@ -132,7 +132,7 @@ static void test_long_curves_lose_points_and_not_their_ends(void **state)
 
 static void say_run(int process, pid_t pid, const char *host)
 {
-    char line[400], own[256] = "";
+    char line[600], own[256] = "";
     gethostname(own, sizeof own - 1);
     snprintf(
         line, sizeof line,

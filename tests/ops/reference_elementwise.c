@@ -417,10 +417,8 @@ static double next_number(double x, double y, trek_dtype dtype)
     if (isinf(x))
         return copysign(largest, x);
     double low = x, far = copysign(fabs(x) * 0x1p-5 + 0x1p-20, high) + x;
-    for (int k = 0; k < 400; k++) {
-        double middle = low + (far - low) / 2;
+    for (double middle; (middle = low + (far - low) / 2) != low && middle != far;)
         *(dtype_round(dtype, middle) == x ? &low : &far) = middle;
-    }
     double found = dtype_round(dtype, far);
     return found == 0 ? copysign(0, x) : found;
 }

@@ -117,49 +117,81 @@ static int64_t conv_size(int64_t size, int64_t kernel, const trek_attrs *a, int 
     return (size + 2 * a->i[2 + side] - a->i[4 + side] * (kernel - 1) - 1) / a->i[0 + side] + 1;
 }
 
-/* Calls fn for every product of a convolution: places in x, weight and y. */
-typedef void (*conv_term)(void *arg, int64_t x, int64_t w, int64_t y);
+/* One line of a convolution's products, x[i step] and y[i] with one weight, added to what is asked for: most of the suite's time
+ * goes by here. */
+typedef void (*conv_line)(op_array *out, const double *x, int64_t step, const double *w, const double *y, int64_t count,
+                          int64_t at);
 
-static inline void conv_walk(const int64_t *xs, const int64_t *ws, const int64_t *ys, const trek_attrs *a, conv_term fn,
-                             void *arg)
+static void line_to_y(op_array *out, const double *x, int64_t step, const double *w, const double *y, int64_t count, int64_t at)
 {
-    int64_t i[4] = { 0 }, y = 0, per_group = a->i[6] > 0 ? ws[0] / a->i[6] : 0;
-    if (ys[0] * ys[1] * ys[2] * ys[3] == 0)
+    double *restrict v = out->v + at, *restrict scale = out->scale + at, weight = *w;
+    (void)y;
+    for (int64_t i = 0; i < count; i++) {
+        v[i] += x[i * step] * weight;
+        scale[i] += fabs(x[i * step] * weight);
+    }
+}
+
+static void line_to_x(op_array *out, const double *x, int64_t step, const double *w, const double *y, int64_t count, int64_t at)
+{
+    double *restrict v = out->v + at, *restrict scale = out->scale + at, weight = *w;
+    (void)x;
+    for (int64_t i = 0; i < count; i++) {
+        v[i * step] += y[i] * weight;
+        scale[i * step] += fabs(y[i] * weight);
+    }
+}
+
+static void line_to_w(op_array *out, const double *x, int64_t step, const double *w, const double *y, int64_t count, int64_t at)
+{
+    double sum = 0, size = 0;
+    (void)w;
+    for (int64_t i = 0; i < count; i++) {
+        sum += x[i * step] * y[i];
+        size += fabs(x[i * step] * y[i]);
+    }
+    out->v[at] += sum;
+    out->scale[at] += size;
+}
+
+typedef struct conv_walk {
+    const int64_t *xs, *ws, *ys; /* sizes */
+    const double *x, *w, *y;     /* NULL: what is asked for */
+    const trek_attrs *a;
+    op_array *out;
+    conv_line line;
+} conv_walk;
+
+/* All products of one weight with an image: place: of the weight; x, y: of the image's channels */
+static void walk_weight(const conv_walk *c, int64_t kh, int64_t kw, int64_t place, int64_t x, int64_t y)
+{
+    const trek_attrs *a = c->a;
+    int64_t left = a->i[3] - kw * a->i[5], low = left > 0 ? (left + a->i[1] - 1) / a->i[1] : 0;
+    int64_t high = c->xs[3] - 1 + left < 0 ? 0 : (c->xs[3] - 1 + left) / a->i[1] + 1;
+    high = high < c->ys[3] ? high : c->ys[3];
+    for (int64_t o = 0; o < c->ys[2] && low < high; o++) {
+        int64_t h = o * a->i[0] - a->i[2] + kh * a->i[4];
+        if (h < 0 || h >= c->xs[2])
+            continue;
+        int64_t from = (x * c->xs[2] + h) * c->xs[3] + low * a->i[1] - left, to = (y * c->ys[2] + o) * c->ys[3] + low;
+        c->line(c->out, c->x ? c->x + from : NULL, a->i[1], c->w ? c->w + place : NULL, c->y ? c->y + to : NULL, high - low,
+                !c->x   ? from
+                : !c->w ? place
+                        : to);
+    }
+}
+
+static void walk_all(const conv_walk *c)
+{
+    int64_t image[2] = { 0 }, kernel[3] = { 0 }, per_group = c->a->i[6] > 0 ? c->ws[0] / c->a->i[6] : 0;
+    if (c->ys[0] * c->ys[1] * c->ys[2] * c->ys[3] == 0 || c->ws[1] * c->ws[2] * c->ws[3] == 0)
         return;
     do {
-        int64_t first = i[0] * xs[1] + i[1] / per_group * ws[1];
-        for (int64_t c = 0; c < ws[1]; c++)
-            for (int64_t kh = 0; kh < ws[2]; kh++)
-                for (int64_t kw = 0; kw < ws[3]; kw++) {
-                    int64_t h = i[2] * a->i[0] - a->i[2] + kh * a->i[4], w = i[3] * a->i[1] - a->i[3] + kw * a->i[5];
-                    if (h >= 0 && h < xs[2] && w >= 0 && w < xs[3])
-                        fn(arg, ((first + c) * xs[2] + h) * xs[3] + w, ((i[1] * ws[1] + c) * ws[2] + kh) * ws[3] + kw, y);
-                }
-        y++;
-    } while (array_next(i, 4, ys));
-}
-
-typedef struct conv_arrays {
-    const op_array *x, *w, *y;
-    op_array *out;
-} conv_arrays;
-
-static void conv_forward_term(void *arg, int64_t x, int64_t w, int64_t y)
-{
-    conv_arrays *c = arg;
-    add_term(c->out, y, c->x->v[x] * c->w->v[w]);
-}
-
-static void conv_input_term(void *arg, int64_t x, int64_t w, int64_t y)
-{
-    conv_arrays *c = arg;
-    add_term(c->out, x, c->y->v[y] * c->w->v[w]);
-}
-
-static void conv_weight_term(void *arg, int64_t x, int64_t w, int64_t y)
-{
-    conv_arrays *c = arg;
-    add_term(c->out, w, c->y->v[y] * c->x->v[x]);
+        int64_t first = image[0] * c->xs[1] + image[1] / per_group * c->ws[1], place = image[1] * c->ws[1] * c->ws[2] * c->ws[3];
+        do
+            walk_weight(c, kernel[1], kernel[2], place++, first + kernel[0], image[0] * c->ys[1] + image[1]);
+        while (array_next(kernel, 3, c->ws + 1));
+    } while (array_next(image, 2, c->ys));
 }
 
 REFERENCE(conv2d)
@@ -170,7 +202,7 @@ REFERENCE(conv2d)
                          conv_size(x->sizes[3], w->sizes[3], a, 1) };
     array_make(&out[0], x->dtype, 4, sizes);
     array_scaled(&out[0]);
-    conv_walk(x->sizes, w->sizes, sizes, a, conv_forward_term, &(conv_arrays){ x, w, NULL, &out[0] });
+    walk_all(&(conv_walk){ x->sizes, w->sizes, sizes, x->v, w->v, NULL, a, &out[0], line_to_y });
     for (int64_t i = 0; b && i < out[0].numel; i++)
         add_term(&out[0], i, b->v[i / (sizes[2] * sizes[3]) % sizes[1]]);
     for (int64_t i = 0; a->i[7] == TREK_ACTIVATION_RELU && i < out[0].numel; i++)
@@ -190,7 +222,7 @@ REFERENCE(conv_transpose2d)
                                                a->i[4 + side] * (w->sizes[2 + side] - 1) + a->i[7 + side] + 1;
     array_make(&out[0], x->dtype, 4, sizes);
     array_scaled(&out[0]);
-    conv_walk(sizes, w->sizes, x->sizes, a, conv_input_term, &(conv_arrays){ NULL, w, x, &out[0] });
+    walk_all(&(conv_walk){ sizes, w->sizes, x->sizes, NULL, w->v, x->v, a, &out[0], line_to_x });
     for (int64_t i = 0; b && i < out[0].numel; i++)
         add_term(&out[0], i, b->v[i / (sizes[2] * sizes[3]) % sizes[1]]);
     return 1;
@@ -201,7 +233,7 @@ REFERENCE(conv2d_input_grad)
     (void)n;
     array_make(&out[0], in[0]->dtype, 4, &a->i[7]);
     array_scaled(&out[0]);
-    conv_walk(out[0].sizes, in[1]->sizes, in[0]->sizes, a, conv_input_term, &(conv_arrays){ NULL, in[1], in[0], &out[0] });
+    walk_all(&(conv_walk){ out[0].sizes, in[1]->sizes, in[0]->sizes, NULL, in[1]->v, in[0]->v, a, &out[0], line_to_x });
     return 1;
 }
 
@@ -210,7 +242,7 @@ REFERENCE(conv2d_weight_grad)
     (void)n;
     array_make(&out[0], in[0]->dtype, 4, &a->i[7]);
     array_scaled(&out[0]);
-    conv_walk(in[1]->sizes, out[0].sizes, in[0]->sizes, a, conv_weight_term, &(conv_arrays){ in[1], NULL, in[0], &out[0] });
+    walk_all(&(conv_walk){ in[1]->sizes, out[0].sizes, in[0]->sizes, in[1]->v, NULL, in[0]->v, a, &out[0], line_to_w });
     return 1;
 }
 

@@ -2,7 +2,11 @@
 """Whether simulated schedules notice a defect that the job's control channel, doors, communicators or runs once had, or might have. Each mutant
 takes one mend back; it is compiled, and the simulation must fail within its schedules.
 
-Usage: mutants.py <source root> <build folder> [name ...]
+First those schedules are run that are known to find it, by found.txt: without the mutant they must go well. As a seed is a schedule
+for one version of the sources, they may have become other ones. Then it is searched for, first in the scenario that found it before.
+
+Usage: mutants.py <source root> <build folder> [--record] [name ...]
+With --record all are searched for, and found.txt is written anew.
 """
 import json
 import os
@@ -14,9 +18,13 @@ import sys
 import tempfile
 
 root, build = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-chosen = sys.argv[3:]
+recording = "--record" in sys.argv
+chosen = [word for word in sys.argv[3:] if word != "--record"]
 PROGRAM = "tests/simulation/test_simulation"
+FOUND = root / "tests/simulation/found.txt"
 RUNS = "20000"
+SCENARIOS = ["control", "regroup", "run"]
+SEEDS = 2 # kept for each mutant
 
 # name, file, what stands there, what stood there before
 MUTANTS = [
@@ -79,8 +87,8 @@ MUTANTS = [
      "static bool is_between(const trek_door *door) { return door->n_members == 0 && !door->joins; }",
      "static bool is_between(const trek_door *door) { return door == NULL; }"),
 ]
-# These no schedule has found yet: they are run if they are named, and told. By its generation a group only refuses one that comes
-# late to another group at the same port: simulated ports are not used again so soon.
+# These no schedule has found yet: they are run if they are named, and told. A process must have come to a group that the next host
+# did not come to, and have gone on in it: the scenario of regrouping then sees that two of its groups have one generation.
 NOT_YET = [
     ("groups_one_round_apart", "distributed/control/regroup.c",
      "        if (visitor && visitor->generation > place->generation)\n            place->generation = visitor->generation;\n", ""),
@@ -127,20 +135,80 @@ def make(folder, file, before, after):
     return program
 
 
-def run(program):
-    env = dict(os.environ, TREK_SIMULATION_RUNS=RUNS, TREK_TEST_CASE="test_schedules", TREK_SIMULATION_FAILURES="1")
+def simulate(program, **settings):
+    """Whether it has failed, and what it has said."""
+    env = dict(os.environ, TREK_RANDOM_SEED="0", **settings) # at night, too, the same schedules
     done = subprocess.run([str(program)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900)
-    said = done.stdout.decode(errors="replace")
-    first = re.search(r"simulation: (\w+, seed \d+, .*)", said) or re.search(r"(Test failed with exception.*)", said)
-    return done.returncode != 0, first.group(1) if first else ""
+    return done.returncode != 0, done.stdout.decode(errors="replace")
 
 
-missed = []
+def replay(program, scenario, seed):
+    return simulate(program, TREK_SIMULATION_SCENARIO=scenario, TREK_SIMULATION_SEED=seed)[0]
+
+
+def search(program, scenario, most):
+    """What fails of the scenario's schedules, as said, `most` at most."""
+    failed, said = simulate(program, TREK_SIMULATION_SCENARIO=scenario, TREK_SIMULATION_RUNS=RUNS, TREK_TEST_CASE="test_schedules",
+                            TREK_SIMULATION_FAILURES=str(most))
+    return re.findall(r"^simulation: (\w+, seed \d+, .*)", said, re.M) or (["it has failed otherwise"] if failed else [])
+
+
+def recorded():
+    """The schedules of each mutant that have found it: pairs of a scenario and a seed."""
+    found = {}
+    for line in FOUND.read_text().splitlines() if FOUND.exists() else []:
+        name, _, words = line.partition(":")
+        words = words.split()
+        if not line.startswith("#"):
+            found[name] = list(zip(words[::2], words[1::2]))
+    return found
+
+
+def look(program, seeds):
+    """How the mutant is found, or "", and whether it had to be searched for."""
+    for scenario, seed in seeds:
+        if replay(program, scenario, seed):
+            return "by %s, seed %s" % (scenario, seed), False
+    first = [scenario for scenario, _ in seeds][:1]
+    for scenario in first + [s for s in SCENARIOS if s not in first]:
+        for how in search(program, scenario, 1):
+            return how, True
+    return "", True
+
+
+def record(program):
+    """Its first schedules, in the first scenario in which it is found at all."""
+    for scenario in SCENARIOS:
+        seeds = re.findall(r"^\w+, seed (\d+)", "\n".join(search(program, scenario, SEEDS)), re.M)
+        if seeds:
+            return [(scenario, seed) for seed in seeds]
+    return []
+
+
+def write(found):
+    lines = ["# Schedules that find a mutant of mutants.py: scenarios and seeds. Written by mutants.py --record."]
+    lines += ["%s: %s" % (name, " ".join("%s %s" % pair for pair in found[name])) for name, *_ in MUTANTS + NOT_YET if found.get(name)]
+    FOUND.write_text("\n".join(lines) + "\n")
+
+
+known, missed, searched = recorded(), [], 0
+for scenario, seed in sorted({pair for seeds in known.values() for pair in seeds}) if not recording else []:
+    if replay(build / PROGRAM, scenario, seed):
+        sys.exit("mutants: without any mutant, the schedule of %s, seed %s, fails" % (scenario, seed))
 for name, file, before, after in [m for m in MUTANTS + NOT_YET if m[0] in chosen] if chosen else MUTANTS:
     with tempfile.TemporaryDirectory() as folder:
-        found, how = run(make(pathlib.Path(folder), file, before, after))
-    print("%-40s %s" % (name, "found: " + how if found else "NOT FOUND"), flush=True)
-    if not found:
+        mutant = make(pathlib.Path(folder), file, before, after)
+        if recording:
+            known[name] = record(mutant)
+            how, anew = " ".join("%s %s" % pair for pair in known[name]), False
+            write(known)
+        else:
+            how, anew = look(mutant, known.get(name, []))
+    print("%-40s %s" % (name, "found: " + how if how else "NOT FOUND"), flush=True)
+    searched += anew
+    if not how:
         missed.append(name)
+if searched:
+    print("mutants: %d had to be searched for: mutants.py --record saves that next time" % searched)
 if missed:
     sys.exit("mutants: not found within %s schedules: %s" % (RUNS, ", ".join(missed)))

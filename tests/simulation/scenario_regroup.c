@@ -7,7 +7,7 @@
 
 #include "distributed/comm/comm_internal.h"
 #include "distributed/comm/regroup.h"
-#include "distributed/control/control.h"
+#include "distributed/control/control_internal.h"
 #include "tests/simulation/scenario.h"
 
 enum { PROGRAM = 4711, EPOCH = 4 };
@@ -24,6 +24,7 @@ typedef struct member {
     bool again, done, alone; /* started again; it has got to the end; it did not find the others any more */
     int64_t wait_ns, works_ns;
     int groups; /* that it was in */
+    int32_t generation; /* of the last one */
     int64_t stepped_ns; /* when its last complete step began */
     state state;
     outcome failed;
@@ -106,6 +107,17 @@ static bool only_deaths(void)
     return true;
 }
 
+/* By its generation a group knows who comes late to another one: whoever comes to a group has been in none that had it. A process
+ * alone has no control channel. */
+static void enter(member *own, const trek_comm *comm)
+{
+    int32_t generation = comm->control ? comm->control->generation : own->generation + 1;
+    if (own->groups > 0 && generation <= own->generation)
+        sim_fail("process %d comes from group %d into group %d", own->number, own->generation, generation);
+    own->generation = generation;
+    own->groups++;
+}
+
 /* The next group, until one has taken up the newest state. */
 static trek_status meet(trek_regroup *regroup, trek_comm **comm, member *own)
 {
@@ -121,7 +133,7 @@ static trek_status meet(trek_regroup *regroup, trek_comm **comm, member *own)
         if (own->alone)
             return trek_error_status();
         sim_trace("is in a group of %d now", next->world);
-        own->groups++;
+        enter(own, next);
         trek_comm_free(comm);
         *comm = next;
         status = take_newest(*comm, own);

@@ -315,7 +315,7 @@ static void settle_ranks(sweep *s)
     s->resumed_ranks = s->resumed_ranks > most ? most : s->resumed_ranks == 0 ? t->ranks : s->resumed_ranks;
     if (s->processes > 1 && (t->ranks > 1 || s->resumed_ranks > 1) && t->share_params == TREK_OFF)
         t->shard_optimizer = false; /* several ranks each with parameters of their own: UNSUPPORTED */
-    if (s->processes == 1)
+    if (s->processes == 1 || t->shard_optimizer) /* UNSUPPORTED together */
         s->run.min_processes = 0;
     if (s->run.min_processes > s->processes)
         s->run.min_processes = s->processes;
@@ -375,6 +375,7 @@ void sweep_draw(sweep *s)
     settle_run(s);
     settle_shares(s);
     settle_windows(s);
+    s->tells = s->processes == 1;
 }
 
 sweep sweep_on_one(const sweep *s)

@@ -27,6 +27,7 @@ typedef struct sweep {
     int processes, windows;          /* windows: batches of each */
     int shares_in_plan;
     bool evaluates, resumes, freezes, timed, own_forward;
+    bool tells;                      /* losses of passes, which are of one process */
     int resumed_ranks;               /* of each process, after it went on */
     int64_t resumed_at;              /* epochs that had been before */
     double ema;                      /* of a loop of one's own; 0: none */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Trainings that are drawn at random, on several ranks and on one: the same parameters, losses, metrics and optimizer states.
  *
- * TREK_SWEEP_RUNS: how many; TREK_TEST_SEED: this one alone, in which TREK_SWEEP_WITHOUT (names, commas between them) leaves
- * options out. One that fails is shrunk, by leaving out option after option, before it is told. */
+ * TREK_SWEEP_RUNS: how many; TREK_TEST_SEED: this one alone, with TREK_SWEEP_ONLY of what is drawn only these options (names,
+ * commas between them). One that fails is shrunk, by leaving out option after option, before it is told. */
 #include <signal.h>
 #include <unistd.h>
 
@@ -66,12 +66,12 @@ static void hangs(int number)
     abort();
 }
 
-static void mask_text(const sweep *s, char *text, size_t size)
+static void tell_options(const sweep *s, char *text, size_t size)
 {
     size_t n = 0;
     text[0] = 0;
     for (int k = 0; k < sweep_options() && n + 40 < size; k++)
-        if (s->off[k])
+        if (sweep_option_is_drawn(k) && !s->off[k])
             n += (size_t)snprintf(text + n, size - n, "%s%s", n ? "," : "", sweep_option_name(k));
 }
 
@@ -177,13 +177,14 @@ static void shrink(sweep *s, char *text)
 
 /* --- many of them ------------------------------------------------------------------------------------ */
 
-static void leave_out(sweep *s, const char *names)
+static void keep_only(sweep *s, const char *names)
 {
+    memset(s->off, true, sizeof s->off);
     char copy[MOST_TEXT];
     snprintf(copy, sizeof copy, "%s", names);
     for (char *name = strtok(copy, ","); name; name = strtok(NULL, ","))
         for (int k = 0; k < sweep_options(); k++)
-            s->off[k] |= strcmp(sweep_option_name(k), name) == 0;
+            s->off[k] &= strcmp(sweep_option_name(k), name) != 0;
 }
 
 static int64_t how_many(void)
@@ -194,20 +195,20 @@ static int64_t how_many(void)
 
 static void drawn_trainings(void **state)
 {
-    static char text[MOST_TEXT], without[MOST_TEXT];
+    static char text[MOST_TEXT], only[MOST_TEXT];
     int64_t found = 0, runs = how_many();
     uint64_t first = test_seed();
     for (int64_t k = 0; k < runs; k++) {
         sweep s = { .seed = first + (uint64_t)k };
-        if (getenv("TREK_SWEEP_WITHOUT"))
-            leave_out(&s, getenv("TREK_SWEEP_WITHOUT"));
+        if (getenv("TREK_SWEEP_ONLY"))
+            keep_only(&s, getenv("TREK_SWEEP_ONLY"));
         if (holds(&s, text))
             continue;
         found++;
         if (!getenv("TREK_SWEEP_WHOLE"))
             shrink(&s, text);
-        mask_text(&s, without, sizeof without);
-        print_error("again: TREK_TEST_SEED=%llu TREK_SWEEP_WITHOUT=%s\n%s\n", (unsigned long long)s.seed, without, text);
+        tell_options(&s, only, sizeof only);
+        print_error("again: TREK_TEST_SEED=%llu TREK_SWEEP_ONLY=%s\n%s\n", (unsigned long long)s.seed, only, text);
     }
     if (found)
         fail_msg("%d of %d trainings differ from those on one rank", (int)found, (int)runs);
@@ -220,8 +221,8 @@ int main(void)
     if (processes_part(&p))
         return play(&p);
     signal(SIGALRM, hangs);
-    strcpy(self_folder, "/tmp/trek-sweep-XXXXXX");
-    if (!mkdtemp(self_folder))
+    strcpy(self_folder, "/dev/shm/trek-sweep-XXXXXX"); /* in memory: checkpoints are synced */
+    if (!mkdtemp(self_folder) && !mkdtemp(strcpy(self_folder, "/tmp/trek-sweep-XXXXXX")))
         return 1;
     const struct CMUnitTest tests[] = { cmocka_unit_test(drawn_trainings) };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -159,7 +159,7 @@ static void take_pass(const loop *l, trek_batch *batch)
         loss = sweep_loss_of(l->graph, trek_graph_forward(l->graph, trek_batch_get(batch, "x")), batch, l->s);
         trek_graph_backward(l->graph, loss);
     }
-    if (loss && l->s->processes == 1 && !l->s->evaluates)
+    if (loss && l->s->tells)
         tell(trek_var_item(loss));
     trek_scope_end(scope);
 }

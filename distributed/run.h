@@ -166,8 +166,8 @@ typedef struct trek_run_opts {
                           with averaged parameters, which go on from the last average (HOST: the epoch's beginning), one
                           of the whole state. An error of the
                           program's own ends the run on all processes, as ever. Not over MPI, not with NCCL
-                          between processes (TREK_NCCL=0), nor with CPUs beside GPUs: UNSUPPORTED. Default 0: a process that
-                          dies ends the run */
+                          between processes (TREK_NCCL=0), nor with CPUs beside GPUs or .trainer.shard_optimizer:
+                          UNSUPPORTED. Default 0: a process that dies ends the run */
     trek_schedule schedule;          /* by steps; default: none */
     double lr_scale; /* the learning rates of all groups, or the schedule's, times 1 + (ranks - 1) * lr_scale. Default
                         0: as they are; 1: linear in the ranks */

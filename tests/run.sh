@@ -338,7 +338,7 @@ stage_refusals() {
     local name
     check "sources do not keep to .clang-format" python3 tests/checks/check_format.py "$root"
     command -v clang-format >/dev/null || skip "clang-format is not installed: the width of lines was checked, spaces were not"
-    for name in includes sources tested docs count environment excerpts messages packages headers; do
+    for name in includes sources tested docs count environment excerpts messages packages headers sweep; do
         check "check_$name" python3 "tests/checks/check_$name.py" "$root"
     done
     tidy --since "$(since)"
@@ -363,6 +363,7 @@ stage_plain() {
 }
 
 stage_processes() {
+    [ -n "$night" ] && local -x TREK_SWEEP_RUNS=20000
     built plain processes && tests plain processes "${waiting[@]}" --num-processes $((2 * jobs))
 }
 

@@ -35,7 +35,8 @@ static trek_var *net_forward(trek_module *self, trek_var *x)
     }
     h = trek_linear(h, m->in, NULL);
     if (m->table)
-        h = trek_add(h, trek_embedding(m->table, trek_cast(trek_reshape(trek_narrow(x, 1, 1, 1), trek_dims(rows)), TREK_I64), -1));
+        h = trek_add(h, trek_embedding(m->table, trek_cast(trek_reshape(trek_narrow(x, 1, 1, 1), trek_dims(rows)), TREK_I64),
+                                       -1));
     if (m->extra && test_any_marked(x))
         h = trek_add(h, trek_mul(trek_cast(trek_gt_scalar(trek_narrow(x, 1, 0, 1), 1.5), TREK_F64), m->extra));
     if (m->gain)
@@ -140,7 +141,8 @@ trek_dataset *sweep_data(const sweep *s, bool evaluation)
         for (int k = 0; k < SWEEP_WIDTH; k++)
             x[i * SWEEP_WIDTH + k] = (double)(sweep_number(s, 31, (uint64_t)((first + i) * SWEEP_WIDTH + k)) >> 11) * 0x1p-52 - 1;
         for (int k = 0; k < SWEEP_CLASSES; k++)
-            y[i * SWEEP_CLASSES + k] = (double)(sweep_number(s, 32, (uint64_t)((first + i) * SWEEP_CLASSES + k)) >> 11) * 0x1p-52 - 1;
+            y[i * SWEEP_CLASSES + k] = (double)(sweep_number(s, 32,
+                                                             (uint64_t)((first + i) * SWEEP_CLASSES + k)) >> 11) * 0x1p-52 - 1;
         bool ignored = !evaluation && is_ignored(s, i);
         x[i * SWEEP_WIDTH] = sweep_number(s, 33, (uint64_t)(first + i)) % 8 == 0 || (ignored && i % 2) ? 2 : 0;
         x[i * SWEEP_WIDTH + 1] = (double)(sweep_number(s, 34, (uint64_t)(first + i)) % (IDS - 1));

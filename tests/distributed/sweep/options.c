@@ -2,8 +2,10 @@
 /* Every option of a run and of a trainer, by the name it has in its header: the numbers that are drawn for it, or why it is not
  * drawn (tests/checks/check_sweep.py compares with the headers); and what a case has beside them. */
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "optim/optimizer_class.h"
 #include "tests/distributed/sweep/sweep.h"
 #include "tests/support/support.h"
 
@@ -116,6 +118,7 @@ static const option options[] = {
     PICK("processes", INT, OWN(processes), 8, 2, 3),
     PICK("windows", INT, OWN(windows), 6, 2, 3),
     PICK("ema", REAL, OWN(ema), 3, 0.9, 0.5),
+    PICK("adds", INT, OWN(adds), 4, 2, 3),
     PICK("resumed_ranks", INT, OWN(resumed_ranks), 2, 1, 2, 3),
     CALLS("optimizer", 1, draw_optimizer),
     /* of a run */
@@ -153,7 +156,7 @@ static const option options[] = {
     NOT_DRAWN("run.trainer", "its fields follow"),
     NOT_DRAWN("run.evaluate", "another function in the same place; test_run has it"),
     NOT_DRAWN("run.best_metric", "the default, and .best_is_largest: .best is compared"),
-    NOT_DRAWN("run.min_delta", "1e-6 beside .patience, so that rounding decides nothing"),
+    NOT_DRAWN("run.min_delta", "1e-6, so that rounding decides nothing"),
     NOT_DRAWN("run.checkpoint_folder", "each run has one: its last checkpoint is compared"),
     NOT_DRAWN("run.on_metrics", "each run has one: metrics are compared"),
     NOT_DRAWN("run.on_checkpoint", "each run has one: it says where the checkpoint is"),
@@ -191,7 +194,7 @@ static const option options[] = {
     NOT_DRAWN("trainer.comm", "the environment's, where \"processes\" starts several"),
 };
 enum { OPTIONS = sizeof options / sizeof *options };
-_Static_assert((int)OPTIONS <= (int) SWEEP_MOST_OPTIONS, "a case notes for each option whether it is left out");
+_Static_assert((int)OPTIONS <= (int)SWEEP_MOST_OPTIONS, "a case notes for each option whether it is left out");
 
 int sweep_options(void) { return OPTIONS; }
 const char *sweep_option_name(int k) { return options[k].name; }
@@ -229,17 +232,58 @@ static void set(sweep *s, const option *o, double value)
     }
 }
 
-/* An option draws from a stream of its own: without it the others are as they were. */
+/* An option draws from a stream of its own name: without it, or with more beside it, the others are as they were. */
+static uint64_t stream_of(const option *o)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (const char *c = o->name; *c; c++)
+        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+    return hash;
+}
+
+static bool is_drawn(const sweep *s, int k)
+{
+    const option *o = &options[k];
+    return o->kind != NEVER && !s->off[k] && sweep_number(s, stream_of(o), 0) % (uint64_t)o->one_in == 0;
+}
+
 static void draw(sweep *s, int k)
 {
     const option *o = &options[k];
-    uint64_t stream = 100 + (uint64_t)k, number = sweep_number(s, stream, 1);
-    if (o->kind == NEVER || s->off[k] || sweep_number(s, stream, 0) % (uint64_t)o->one_in != 0)
+    uint64_t number = sweep_number(s, stream_of(o), 1);
+    if (!is_drawn(s, k))
         return;
     if (o->kind == CALL)
         o->draw(s, number);
     else
         set(s, o, o->values[number % (uint64_t)o->n]);
+}
+
+static double value_of(const sweep *s, const option *o)
+{
+    const void *field = (const char *)s + o->offset;
+    switch (o->kind) {
+    case INT:
+        return *(const int *)field;
+    case INT64:
+        return (double)*(const int64_t *)field;
+    case UINT64:
+        return (double)*(const uint64_t *)field;
+    case REAL:
+        return *(const double *)field;
+    default:
+        return *(const bool *)field;
+    }
+}
+
+void sweep_tell(const sweep *s)
+{
+    for (int k = 0; k < OPTIONS; k++)
+        if (is_drawn(s, k) && options[k].kind != CALL)
+            printf("%s = %g\n", options[k].name, value_of(s, &options[k]));
+        else if (is_drawn(s, k))
+            printf("%s is drawn\n", options[k].name);
+    printf("by %s, on %d ranks of %d processes\n", s->optimizer.klass->name, s->run.trainer.ranks, s->processes);
 }
 
 /* --- what contradicts another ---------------------------------------------------------------------------- */
@@ -257,6 +301,9 @@ static void settle_model(sweep *s)
         last = s->samples % s->run.batch_size;
         s->samples += s->samples < 2 || last == 1 ? 2 - (last == 1) : 0;
         s->windows = 1;
+        if (s->optimizer.klass == trek_lamb((trek_lamb_opts){ 0 }).klass) /* makes a gradient that cancels, but for rounding, as
+                                                                             large as its parameter */
+            s->optimizer = trek_adam((trek_adam_opts){ .lr = 0.01, .eps = 1e-4 });
     }
 }
 
@@ -336,8 +383,7 @@ static void settle_run(sweep *s)
         o->drop_last = false;
     if (!s->evaluates)
         o->evaluation_batch = o->evaluate_every = 0;
-    if (o->patience)
-        o->min_delta = 1e-6;
+    o->min_delta = 1e-6;
     if (o->prefetch == TREK_ZERO)
         o->workers = 0;
     if (s->resumes)

@@ -30,6 +30,7 @@ typedef struct sweep {
     bool tells;                      /* losses of passes, which are of one process */
     int resumed_ranks;               /* of each process, after it went on */
     int64_t resumed_at;              /* epochs that had been before */
+    int adds;                        /* passes of a step that add up, of a loop of one's own */
     double ema;                      /* of a loop of one's own; 0: none */
     sweep_norm norm;
     sweep_loss loss;
@@ -45,6 +46,8 @@ const char *sweep_option_name(int k);
 bool sweep_option_is_drawn(int k);
 /* Everything that the seed says, but what is left out; then what contradicts another is settled. */
 void sweep_draw(sweep *s);
+/* What that is, one option a line. */
+void sweep_tell(const sweep *s);
 /* The same training on one rank, without what only divides work. */
 sweep sweep_on_one(const sweep *s);
 /* Number k of a stream of this training. */

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One training as it was drawn, by a run or by a loop of one's own. What it has come to lies in one file afterwards: the last
  * checkpoint, with the optimizer's state, and what was told of each epoch or pass. */
+#include <dirent.h>
+#include <errno.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "distributed/checkpoint.h"
@@ -66,8 +69,10 @@ static trek_status on_metrics(const trek_epoch_metrics *m, void *arg)
     tell(m->evaluation_loss);
     tell(m->lr);
     tell(m->best);
-    for (int k = 0; k < m->n_scalars; k++)
-        tell(m->scalars[k].value);
+    const char *const names[] = { "output", "rows", "evaluation.output", "evaluation.rows" }; /* their order is nobody's */
+    for (int k = 0; k < 4; k++)
+        tell(trek_metrics_get(m, names[k]));
+    tell(m->n_scalars);
     return TREK_OK;
 }
 
@@ -145,7 +150,8 @@ static trek_status open_loop(loop *l, int ranks)
     trek_graph_set_loss(l->graph, l->s->way == SWEEP_BATCHES ? sweep_loss_of : NULL, l->s);
     trek_seed(o->seed);
     if (trek_trainer_setup(l->graph, &t) == TREK_OK && l->s->ema > 0)
-        l->averaged = trek_averaged_new(trek_graph_module(l->graph), &(trek_averaged_opts){ .decay = l->s->ema, .buffers = true });
+        l->averaged = trek_averaged_new(trek_graph_module(l->graph),
+                                        &(trek_averaged_opts){ .decay = l->s->ema, .buffers = true });
     return trek_error_status();
 }
 
@@ -186,7 +192,7 @@ static trek_status take_step(const loop *l)
 
 static trek_status each_epoch(loop *l)
 {
-    int passes = 0, each = l->o->trainer.accumulate > 1 ? l->o->trainer.accumulate : 1;
+    int passes = 0, each = l->o->trainer.accumulate > 1 ? l->o->trainer.accumulate : l->s->adds ? l->s->adds : 1;
     bool resumes = l->s->resumes, begun = false;
     for (int64_t epoch = 0; epoch < l->o->epochs && trek_error_status() == TREK_OK; epoch++) {
         if (!begun)
@@ -246,9 +252,22 @@ static trek_status keep(const char *path)
     return trek_error_status();
 }
 
+static void remove_folder(const char *folder)
+{
+    char path[1024];
+    DIR *list = opendir(folder);
+    for (struct dirent *entry; list && (entry = readdir(list));) {
+        snprintf(path, sizeof path, "%.700s/%.255s", folder, entry->d_name);
+        unlink(path);
+    }
+    if (list)
+        closedir(list);
+    rmdir(folder);
+}
+
 trek_status sweep_train(sweep *s, const char *path)
 {
-    char folder[600], command[700];
+    char folder[600];
     snprintf(folder, sizeof folder, "%s.run", path); /* one for all processes */
     memset(&now, 0, sizeof now);
     trek_dataset *data = sweep_data(s, false), *evaluation = s->evaluates ? sweep_data(s, true) : NULL;
@@ -256,8 +275,7 @@ trek_status sweep_train(sweep *s, const char *path)
     trek_timeline *timeline = s->timed ? trek_timeline_new(NULL) : NULL;
     trek_run_opts o = opts_of(s, data, evaluation, plan, timeline);
     bool writes = !getenv("TREK_RANK") || atoi(getenv("TREK_RANK")) == 0;
-    snprintf(command, sizeof command, "mkdir -p '%s'", folder);
-    trek_status status = system(command) != 0 ? trek_fail(TREK_ERR_IO, "no folder %s", folder)
+    trek_status status = mkdir(folder, 0700) != 0 && errno != EEXIST ? trek_fail(TREK_ERR_IO, "no folder %s", folder)
         : s->way == SWEEP_RUN ? train_by_run(s, &o, folder) : train_by_loop(s, &o, folder);
     if (status == TREK_OK && writes)
         status = keep(path);
@@ -265,8 +283,7 @@ trek_status sweep_train(sweep *s, const char *path)
     trek_plan_free(&plan);
     trek_dataset_free(&evaluation);
     trek_dataset_free(&data);
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    if (writes && system(command) != 0)
-        return trek_fail(TREK_ERR_IO, "%s stays", folder);
+    if (writes)
+        remove_folder(folder);
     return status;
 }

@@ -20,7 +20,7 @@ TREK_API trek_var *trek_instance_norm(trek_var *x, trek_var *weight, trek_var *b
                                       trek_var *running_var,
                                       bool use_input_stats, double momentum, double eps);
 /* x / (k + alpha / size sum of squares)^beta over `size` neighbouring channels of [N, C, ...], those outside counting as 0
- * (Krizhevsky and others 2012); of any strides (torch of some). SHAPE: fewer than 3 dimensions; ARGUMENT: size < 1. */
+ * (Krizhevsky and others 2012); of any strides (torch of some), of floating dtypes (DTYPE). SHAPE: fewer than 3 dimensions; ARGUMENT: size < 1. */
 TREK_API trek_var *trek_local_response_norm(trek_var *x, int64_t size, double alpha, double beta, double k);
 /* x / max(p-norm along dim, eps); derivative as trek_norm's and trek_clamp's. */
 TREK_API trek_var *trek_normalize(trek_var *x, double p, int dim, double eps);
@@ -32,7 +32,7 @@ TREK_API trek_var *trek_dropout1d(trek_var *x, double p, bool training);
 TREK_API trek_var *trek_dropout2d(trek_var *x, double p, bool training);
 TREK_API trek_var *trek_dropout3d(trek_var *x, double p, bool training);
 /* For SELU: what is dropped gets -1.758.., its lowest value, and all is moved and scaled so that mean 0 and variance 1 stay
- * (Klambauer and others 2017); zeros for p = 1. Of elements, or of whole channels of [N, C, ...]. */
+ * (Klambauer and others 2017); zeros for p = 1. Of elements, or of whole channels of [N, C, ...]; floating dtypes (DTYPE). */
 TREK_API trek_var *trek_alpha_dropout(trek_var *x, double p, bool training);
 TREK_API trek_var *trek_feature_alpha_dropout(trek_var *x, double p, bool training);
 

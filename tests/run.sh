@@ -533,6 +533,10 @@ differential() {
     bash tests/differential/run.sh --library "$work/plain/libtrek.so" "${amount[@]}" >"$work/differential.log" 2>&1
     tail -25 "$work/differential.log" | sed '$d' | grep -v '^$' | tail -12
     count "$(tail -1 "$work/differential.log")" || fail "the differential fuzzer: $(tail -1 "$work/differential.log")"
+    [ -n "$night" ] || return
+    bash tests/differential/run.sh --library "$work/plain/libtrek.so" --samples >"$work/samples.log" 2>&1
+    grep '^DIFFERENCE' "$work/samples.log"
+    count "$(tail -1 "$work/samples.log")" || fail "PyTorch's samples: $(tail -1 "$work/samples.log")"
 }
 stage_differential() {
     if [ ! -e tests/differential/run.sh ]; then

@@ -296,10 +296,10 @@ static void settle_model(sweep *s)
     if (s->loss == SWEEP_SUM)
         s->ignored = SWEEP_NONE;
     if (s->norm == SWEEP_SYNC_BATCH_NORM) {
-        int64_t last = s->samples % s->run.batch_size; /* of one row there is no variance */
-        s->run.batch_size = s->run.batch_size < 2 ? 2 : s->run.batch_size;
-        last = s->samples % s->run.batch_size;
-        s->samples += s->samples < 2 || last == 1 ? 2 - (last == 1) : 0;
+        s->run.batch_size = s->run.batch_size < 3 ? 3 : s->run.batch_size; /* of one row there is no variance, and two become 1
+                                                                               and -1: what is gone back is rounding */
+        if (s->samples < 3 || (s->samples % s->run.batch_size != 0 && s->samples % s->run.batch_size < 3))
+            s->samples += 3 - s->samples % s->run.batch_size;
         s->windows = 1;
         if (s->optimizer.klass == trek_lamb((trek_lamb_opts){ 0 }).klass) /* makes a gradient that cancels, but for rounding, as
                                                                              large as its parameter */

@@ -20,7 +20,8 @@ TREK_API trek_var *trek_instance_norm(trek_var *x, trek_var *weight, trek_var *b
                                       trek_var *running_var,
                                       bool use_input_stats, double momentum, double eps);
 /* x / (k + alpha / size sum of squares)^beta over `size` neighbouring channels of [N, C, ...], those outside counting as 0
- * (Krizhevsky and others 2012); of any strides (torch of some), of floating dtypes (DTYPE). SHAPE: fewer than 3 dimensions; ARGUMENT: size < 1. */
+ * (Krizhevsky and others 2012); of any strides (torch of some), of floating dtypes (DTYPE). SHAPE: fewer than 3 dimensions;
+ * ARGUMENT: size < 1. */
 TREK_API trek_var *trek_local_response_norm(trek_var *x, int64_t size, double alpha, double beta, double k);
 /* x / max(p-norm along dim, eps); derivative as trek_norm's and trek_clamp's. */
 TREK_API trek_var *trek_normalize(trek_var *x, double p, int dim, double eps);

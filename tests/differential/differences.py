@@ -236,7 +236,6 @@ TABLE = [
     Difference("bilinear", "refusal", "trek alone refuses.*dtype .* is not supported", "autograd/ops.h", "all of one floating dtype (DTYPE)"),
     Difference("linear", "refusal", "trek alone refuses.*weight must have 2 dimensions", "autograd/ops.h", "x [..., in], weight [out, in]"),
     Difference("ldexp", "refusal", "trek alone refuses.*an exponent of integers", "autograd/special.h", "exponent of an integer dtype (DTYPE)"),
-    Difference("ldexp", "value", "dtype float32, PyTorch int", "autograd/special.h", "Integers x as f32"),
     Difference("ndtr", "value", "PyTorch 0, in f64 0", "autograd/special.h", "precise where it is small"),
     Difference("adaptive_avg_pool1d", "refusal", "trek alone refuses.*x must have 3 dimensions", "autograd/spatial.h", "x [N, C, L]"),
     Difference("feature_alpha_dropout", "refusal", "trek alone refuses.*at least 2 dimensions", "autograd/norms.h", "of whole channels of [N, C, ...]"),

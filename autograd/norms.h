@@ -22,8 +22,8 @@ TREK_API trek_var *trek_group_norm(trek_var *x, int64_t groups, trek_var *weight
 TREK_API trek_var *trek_instance_norm(trek_var *x, trek_var *weight, trek_var *bias, trek_var *running_mean,
                                       trek_var *running_var, bool use_input_stats, double momentum, double eps);
 /* Computes x / (k + alpha / size sum of squares)^beta, with the sum over `size` neighbouring channels of x [N, C, ...]; channels
- * outside count as 0 (Krizhevsky et al. 2012). x may have any strides (torch accepts some). Fails with SHAPE if x has fewer than
- * three dimensions, and with ARGUMENT if size < 1. */
+ * outside count as 0 (Krizhevsky et al. 2012). x may have any strides (torch accepts some). Dtypes: floating.
+ * Fails with SHAPE if x has fewer than three dimensions, and with ARGUMENT if size < 1. */
 TREK_API trek_var *trek_local_response_norm(trek_var *x, int64_t size, double alpha, double beta, double k);
 /* Computes x / max(p-norm of x along dim, eps). Its derivative is that of trek_norm and trek_clamp. */
 TREK_API trek_var *trek_normalize(trek_var *x, double p, int dim, double eps);
@@ -40,9 +40,9 @@ TREK_API trek_var *trek_dropout2d(trek_var *x, double p, bool training);
  * infinity times 0 are NaN. Fails with SHAPE if x has another number of dimensions. */
 TREK_API trek_var *trek_dropout3d(trek_var *x, double p, bool training);
 /* Sets elements to SELU's lowest value, -1.758..., with probability p, then shifts and scales all elements so that mean 0 and
- * variance 1 stay (Klambauer et al. 2017). With p = 1 all become 0. */
+ * variance 1 stay (Klambauer et al. 2017). With p = 1 all become 0. Dtypes: floating. */
 TREK_API trek_var *trek_alpha_dropout(trek_var *x, double p, bool training);
-/* Computes trek_alpha_dropout with whole channels of x [N, C, ...] instead of single elements. */
+/* Computes trek_alpha_dropout with whole channels of x [N, C, ...] instead of single elements. Dtypes: floating. */
 TREK_API trek_var *trek_feature_alpha_dropout(trek_var *x, double p, bool training);
 
 TREK_END

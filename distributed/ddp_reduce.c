@@ -77,15 +77,15 @@ trek_status trek_ddp_reduce_gradients_weighted(trek_ddp *ddp, const double *coun
 
 /* --- backward with buckets under it ------------------------------------------------------------------------------ */
 
-/* The pass over this replica's parameters alone, of factor * loss, with 0 zeros for what it uses; sends: the reducer sends what
- * becomes complete. */
+/* The pass over this replica's parameters alone, of factor * loss; with 0 what it uses has a gradient, which the reducer makes
+ * zeros, unless layers meet: those of the others are in it. sends: the reducer sends what becomes complete. */
 static trek_status run_pass(const trek_ddp_replica *r, trek_var *loss, double factor, bool sends)
 {
     if (!loss)
         return trek_fail_missing("ddp_backward", "loss");
     trek_backward_watch watch = {
         .leaves = r->model->params, .n_leaves = r->model->n_params, .only_these = true,
-        .zeros = factor == 0 && !r->model->meets, .complete = sends ? trek_reducer_complete : NULL, .arg = r->reducer,
+        .complete = sends ? trek_reducer_complete : NULL, .arg = r->reducer,
     };
     if (factor == 1)
         return trek_backward_watched(&loss, NULL, 1, NULL, &watch);

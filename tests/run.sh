@@ -333,7 +333,7 @@ generated_headers() {
 }
 
 # What can be refused before anything is compiled; these checks are also tests of a build, which need not run again
-refusals=(includes sources tested docs count environment excerpts messages packages headers declarations)
+refusals=(includes sources tested docs count environment excerpts messages packages headers declarations sweep)
 done_before=() # options that leave out what a stage before has done
 pages_compiled='' # by the suite "pages", in a stage before
 stage_refusals() {
@@ -367,6 +367,7 @@ stage_plain() {
 }
 
 stage_processes() {
+    [ -n "$night" ] && local -x TREK_SWEEP_RUNS=20000
     built plain processes && tests plain processes "${waiting[@]}" --num-processes $((3 * jobs)) # they compute for a fourth of their time
 }
 
@@ -540,6 +541,10 @@ differential() {
     bash tests/differential/run.sh --library "$work/plain/libtrek.so" "${amount[@]}" >"$work/differential.log" 2>&1
     tail -25 "$work/differential.log" | sed '$d' | grep -v '^$' | tail -12
     count "$(tail -1 "$work/differential.log")" || fail "the differential fuzzer: $(tail -1 "$work/differential.log")"
+    [ -n "$night" ] || return
+    bash tests/differential/run.sh --library "$work/plain/libtrek.so" --samples >"$work/samples.log" 2>&1
+    grep '^DIFFERENCE' "$work/samples.log"
+    count "$(tail -1 "$work/samples.log")" || fail "PyTorch's samples: $(tail -1 "$work/samples.log")"
 }
 stage_differential() {
     if [ ! -e tests/differential/run.sh ]; then

@@ -237,6 +237,14 @@ TABLE = [
     Difference("instance_norm", "written", "PyTorch nan", "autograd/norms.h", "a batch without samples leaves them unchanged (torch: NaN)"),
     Difference("local_response_norm", "refusal", "PyTorch alone refuses.*view size", "autograd/norms.h", "x may have any strides (torch accepts some)"),
     Difference("normalize", "gradient|second", "nan|zeros, PyTorch none", "autograd/norms.h", "Its derivative is that of trek_norm and trek_clamp"),
+    Difference("local_response_norm", "refusal", "trek alone refuses.*dtype .* is not supported", "autograd/norms.h", "Dtypes: floating."),
+    Difference("bilinear", "refusal", "trek alone refuses.*dtype .* is not supported", "autograd/ops.h", "(or NULL) give [..., out]. Dtypes: floating. The call holds"),
+    Difference("linear", "refusal", "trek alone refuses.*weight must have 2 dimensions", "autograd/ops.h", "x [..., in], weight [out, in]"),
+    Difference("ldexp", "refusal", "trek alone refuses.*an exponent of integers", "autograd/special.h", "exponent has an integer dtype"),
+    Difference("ndtr", "value", "PyTorch 0, in f64 0", "autograd/special.h", "precisely also where it is small"),
+    Difference("adaptive_avg_pool1d", "refusal", "trek alone refuses.*x must have 3 dimensions", "autograd/spatial.h", "x [N, C, L] -> [N, C, length]"),
+    Difference("feature_alpha_dropout", "refusal", "trek alone refuses.*at least 2 dimensions", "autograd/norms.h", "with whole channels of x [N, C, ...]"),
+    Difference("feature_alpha_dropout", "refusal", "trek alone refuses.*dtype .* is not supported", "autograd/norms.h", "instead of single elements. Dtypes: floating."),
 ]
 
 # What counterparts.py lets trek take and PyTorch does not, or the other way round.

@@ -18,6 +18,7 @@ import torch
 
 import differences
 import kinds
+import samples
 from shrink import shrink
 from trek import Library
 
@@ -36,6 +37,7 @@ def options():
     p.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     p.add_argument("--replay", metavar="SEED:CASE", help="runs that case again, and shows it")
     p.add_argument("--case", metavar="JSON", help="runs a case that is written out")
+    p.add_argument("--samples", action="store_true", help="runs the samples that PyTorch's own suite has (samples.py), and draws none")
     p.add_argument("--no-shrink", action="store_true")
     p.add_argument("--stop", action="store_true", help="at the first difference")
     p.add_argument("--list", action="store_true", help="shows what is covered, and how")
@@ -292,6 +294,10 @@ def main():
     if problem:
         print(f"the library does not load: {problem[1]}\n0 passed, 1 failed, 0 skipped")
         return 1
+    if args.samples:
+        passed, failed, skipped = samples.run(parent.worker.check, kinds.describe, args.only)
+        print(f"{passed} passed, {failed} failed, {skipped} skipped")
+        return 1 if failed else 0
     parent.run()
     return 1 if parent.end() else 0
 

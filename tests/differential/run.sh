@@ -4,6 +4,7 @@
 # values, gradients and gradients of gradients with PyTorch's. What differs is made smaller and printed with the line
 # that runs it again; differences that are meant stand in differences.py with the place where they are written.
 #   usage: tests/differential/run.sh --library build/libtrek.so [--seed S] [--seconds N] [--cases N] [--only NAME]
+#          ... --samples            the samples of PyTorch's own suite instead of drawn calls
 #          ... --replay SEED:CASE     runs that case again
 #          ... --case JSON            runs a case that was made smaller
 #          ... --list                 what is covered, and how

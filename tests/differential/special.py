@@ -199,7 +199,7 @@ def igamma(function):
 
 def ldexp(x, exponent):
     wide = x.double() * torch.pow(torch.tensor(2.0, dtype=torch.float64), exponent)
-    return wide.to(x.dtype)
+    return wide.to(x.dtype if x.is_floating_point() else torch.float32)
 
 
 def frexp(x):

@@ -184,9 +184,6 @@ trek_status trek_graph_find_below(struct trek_graph *graph);
 typedef trek_status (*trek_graph_fn)(struct trek_graph *graph, void *arg);
 trek_status trek_graph_each(struct trek_graph *graph, trek_graph_fn fn, void *arg);
 
-/* SHA-256 (FIPS 180-4). */
-void trek_sha256(const void *data, size_t bytes, unsigned char digest[32]);
-
 /* --- text ------------------------------------------------------------------- */
 
 /* Adds the string with ", \, and control characters escaped as in JSON. */

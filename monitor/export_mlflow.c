@@ -19,6 +19,7 @@
 #include "monitor/run_numbers.h"
 #include "nn/safetensors.h"
 #include "tensor/memory_internal.h"
+#include "tensor/sha256.h"
 #include "tensor/status_internal.h"
 
 static const char function[] = "trek_export_mlflow";

@@ -371,8 +371,7 @@ static trek_status keep_coming(trek_regroup *regroup, trek_launch *launch, trek_
     }
     if (!*comm && trek_error_status() == TREK_OK)
         return trek_fail(TREK_ERR_COMM,
-                         "process %d is not let in at %s, port %d: who listens there is another program, or does not "
-                         "know the token (TREK_TOKEN)",
+                         "process %d is not let in at %s, port %d: who listens there is another program, or has just ended",
                          launch->process, regroup->address, regroup->port);
     return trek_error_status();
 }

@@ -65,13 +65,16 @@ void trek_control_serve_branch(trek_control *control, trek_control_link *link)
     const char *data;
     bool bad = false, open = trek_control_receive(control, link);
     control->peers[link->process].report.heard_ns = trek_now_ns();
-    while (link->fd >= 0 && trek_control_message(link, &head, &data, &bad)) {
+    bool proved = link != &control->up || trek_control_has_proof(control, link);
+    while (proved && link->fd >= 0 && trek_control_message(link, &head, &data, &bad)) {
         if (head.type == TREK_CONTROL_GATHERED && link == &control->up)
             trek_control_gathered(control, head.number, data, head.bytes);
         else if (head.type == TREK_CONTROL_GATHER && link != &control->up && !atomic_load(&control->ended))
             trek_control_contribute(control, link->process, head.number, data, head.bytes);
         trek_control_consume(link, &head);
     }
-    if (link->fd >= 0 && (bad || !open))
+    if (link->fd >= 0 && link->forged)
+        trek_control_lost(control, link->process, TREK_CONTROL_FORGED); /* the first reason counts */
+    if (link->fd >= 0 && (bad || !open || link->forged))
         lose_branch(control, link);
 }

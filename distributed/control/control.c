@@ -136,6 +136,7 @@ static void fill_in(trek_control *control, const trek_control_opts *opts)
     control->generation = (int32_t)opts->generation;
     snprintf(control->address, sizeof control->address, "%s", opts->address ? opts->address : "127.0.0.1");
     snprintf(control->token, sizeof control->token, "%s", opts->token ? opts->token : "");
+    trek_hmac_key_of(control->token, strlen(control->token), &control->secret);
     trek_socket_where(control->address, control->port, control->where, sizeof control->where);
     trek_process_machine(control->machine, sizeof control->machine);
     control->bell = control->listen_fd = -1;

@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 
 #include "distributed/control/call.h"
+#include "distributed/control/handshake.h"
 #include "tensor/status_internal.h"
 
 typedef struct trek_control trek_control;
@@ -46,6 +47,8 @@ void trek_control_free(trek_control **control);
 /* The process to which this one gives its part of a gather, and those of its children; -1: it is process 0. */
 int trek_control_parent(const trek_control *control);
 int trek_control_process(const trek_control *control);
+/* Who this process is, for the handshake of another connection between the channel's processes. */
+trek_identity trek_control_identity(const trek_control *control, trek_role role);
 int trek_control_processes(const trek_control *control);
 /* Whether the processes run on one machine: boot id, pid namespace. */
 bool trek_control_same_machine(const trek_control *control);

@@ -16,8 +16,13 @@
 #define TREK_CONTROL_NEWCOMERS 256
 #define TREK_CONTROL_HOOKS 8
 #define TREK_CONTROL_PAYLOAD (64u << 20)
+/* What a process did of whom something has come that it has not said. */
+#define TREK_CONTROL_FORGED                                                                                                      \
+    "sent a message that is not sealed as the next one of its connection: somebody on the network has changed, repeated or "     \
+    "left out what it said"
 
-/* What goes over the wire: a head, then `bytes` bytes. All machines of a job are of one byte order: the magic tells. */
+/* What goes over the wire behind the handshake: a head, then `bytes` bytes, then their seal. All machines of a job are of one
+ * byte order: the magic tells. */
 typedef enum trek_control_type {
     TREK_CONTROL_HELLO = 1, /* trek_control_hello */
     TREK_CONTROL_WELCOME,
@@ -38,12 +43,11 @@ typedef struct trek_control_head {
     uint32_t type, bytes;
 } trek_control_head;
 
-#define TREK_CONTROL_VERSION 4
-#define TREK_CONTROL_MAGIC 0x31306c746b657274u /* "trektl01": protocol and byte order */
+#define TREK_CONTROL_MAGIC 0x32306c746b657274u /* "trektl02": protocol and byte order */
+#define TREK_CONTROL_MAGIC_OF_4 0x31306c746b657274u /* "trektl01": before there was a handshake, processes began so */
 
 typedef struct trek_control_hello {
-    int32_t version, processes, process, pid;
-    char token[TREK_CONTROL_TOKEN];
+    int32_t processes, process, pid, unused;
     char machine[128], host[64];
     char address[64];       /* where it listens for its children, should there be a tree; port 0: it does not */
     int32_t port, generation;
@@ -83,6 +87,8 @@ typedef struct trek_control_link {
     int64_t since_ns;
     bool closing;           /* what is still to be sent goes out, then it is closed */
     bool lost;              /* the other side is taken for dead; should it live, it is told why */
+    bool forged;            /* something has come that the other side has not said, or not then */
+    trek_seal seal;         /* until it is open, what is to be sent waits in out */
     char *in, *out;
     size_t in_used, in_size, out_begin, out_used, out_size;
 } trek_control_link;
@@ -101,6 +107,7 @@ typedef struct trek_control_slot {
 struct trek_control {
     int process, processes, port;
     char address[256], where[TREK_WHERE], token[TREK_CONTROL_TOKEN], machine[128];
+    trek_hmac_key secret;   /* of the token */
     double join_s;
     int deaths, flat;       /* of trek_launch; -1: none. Of the options */
     bool (*died)(void *arg, char *text, size_t size); /* of the options, with its arg */
@@ -121,10 +128,11 @@ struct trek_control {
     char message[TREK_ERROR_SIZE];
     int64_t ended_ns, join_until_ns, beat_ns, loop_ns;
     int64_t crowded_ns;     /* since when newcomers wait for a place among those who have said nothing; 0: they do not */
+    bool warned;            /* of one who did not know the secret */
     bool table_logged, zero_logs, beat_now;
     int links_count;        /* process 0: one for each process (its own stays unused); others: one */
     trek_control_link *links, newcomers[TREK_CONTROL_NEWCOMERS];
-    int newcomers_polled;
+    int newcomers_top, newcomers_polled; /* top: none of them lies behind it */
     trek_tree_node node;    /* this process's place; from the start on */
     bool has_tree;
     char up_address[64];    /* of the parent that is not process 0; up_port 0: it is */
@@ -160,9 +168,16 @@ void trek_control_destroy(trek_control *control);
 void trek_control_send(trek_control *control, trek_control_link *link, trek_control_type type, uint64_t number, const void *data,
                        size_t bytes);
 void trek_control_flush(trek_control_link *link);
+/* Whether something can be sent, and waits. */
+bool trek_control_is_full(const trek_control_link *link);
+/* Begins a connection to another process with the handshake; the seal of a link that listens needs no beginning. */
+void trek_control_call_up(trek_control *control, trek_control_link *link);
+/* Goes on with the handshake of a connection, by what has been read. DONE: it is over. */
+trek_shake trek_control_shake(trek_control *control, trek_control_link *link);
 /* Reads what is there. false: the connection has ended. */
 bool trek_control_receive(trek_control *control, trek_control_link *link);
-/* The first whole message in the buffer: its head and payload; false: none. bad: not one of ours. */
+/* The first whole message in the buffer: its head and payload; false: none. bad: not one of ours, or not what the other side has
+ * said: link->forged. */
 bool trek_control_message(trek_control_link *link, trek_control_head *head, const char **data, bool *bad);
 void trek_control_consume(trek_control_link *link, const trek_control_head *head);
 void trek_control_link_close(trek_control_link *link);
@@ -173,6 +188,8 @@ void *trek_control_serve(void *control);
 /* Reads what has come on a connection and acts on each message: one of a process of the job, and one of a stranger. */
 void trek_control_serve_link(trek_control *control, trek_control_link *link);
 void trek_control_serve_newcomer(trek_control *control, trek_control_link *newcomer);
+/* Whether who was called has proved itself; not yet, or link->forged: it will not. */
+bool trek_control_has_proof(trek_control *control, trek_control_link *link);
 /* The same for a connection of the tree. */
 void trek_control_serve_branch(trek_control *control, trek_control_link *link);
 
@@ -196,7 +213,7 @@ void trek_control_say_goodbye(trek_control *control, bool exited);
 void trek_control_check_left(trek_control *control);
 
 /* state.c */
-/* Who this process is, and where it listens for children. */
+/* Calls, and says who this process is, and where it listens for children. */
 void trek_control_say_hello(trek_control *control, trek_control_link *link, const char *address, int port);
 void trek_control_own_report(trek_control *control, trek_control_report *report);
 void trek_control_take_report(trek_control *control, const trek_control_report *report);

@@ -28,7 +28,7 @@ static void answer_probe(trek_door *door, trek_door_visitor *visitor, int number
     note_elder(door, number);
     bool without = door->running && !door->joins && !trek_door_is_member(door, number);
     trek_door_note answer = trek_door_note_of(door, without ? TREK_DOOR_RUNNING : TREK_DOOR_COMING);
-    trek_door_send(visitor->fd, &answer);
+    trek_door_send(door, &visitor->line, &answer);
     trek_door_drop(visitor);
 }
 
@@ -36,7 +36,7 @@ static void take_visit(trek_door *door, trek_door_visitor *visitor, const trek_d
 {
     if (!trek_door_is_member(door, note->number)) {
         trek_door_note gone = trek_door_note_of(door, TREK_DOOR_GONE);
-        trek_door_send(visitor->fd, &gone);
+        trek_door_send(door, &visitor->line, &gone);
         trek_door_drop(visitor);
         return;
     }
@@ -53,7 +53,7 @@ static void take_visit(trek_door *door, trek_door_visitor *visitor, const trek_d
 /* It goes when it has read that. */
 static void put_off(trek_door_visitor *visitor)
 {
-    trek_door_put_off(visitor->fd);
+    trek_door_put_off(&visitor->line);
     visitor->told = true;
 }
 
@@ -63,9 +63,9 @@ static bool is_between(const trek_door *door) { return door->n_members == 0 && !
 void trek_door_read_visitor(trek_door *door, trek_door_visitor *visitor)
 {
     trek_door_note note;
-    int got;
-    while (visitor->fd >= 0 && !is_between(door) &&
-           (got = trek_door_receive(door, visitor->fd, visitor->in, &visitor->used, &note)) != 0) {
+    int got, shaken = visitor->line.seal.state;
+    while (visitor->line.fd >= 0 && !is_between(door) &&
+           (got = trek_door_receive(door, &visitor->line, &note)) != 0) {
         visitor->heard_ns = trek_now_ns();
         if (got < 0)
             trek_door_drop(visitor);
@@ -82,6 +82,8 @@ void trek_door_read_visitor(trek_door *door, trek_door_visitor *visitor)
         else if (note.kind != TREK_DOOR_BEAT || (visitor->number < 0 && !visitor->waits))
             trek_door_drop(visitor);
     }
+    if (visitor->line.seal.state != shaken) /* the handshake goes on: twice at most */
+        visitor->heard_ns = trek_now_ns();
 }
 
 /* Those that have ended make room; who was answered stays, for trek_door_died. */
@@ -89,14 +91,14 @@ static void sweep(trek_door *door)
 {
     int kept = 0;
     for (int k = 0; k < door->n_visitors; k++)
-        if (door->visitors[k].fd >= 0 || door->visitors[k].answered)
+        if (door->visitors[k].line.fd >= 0 || door->visitors[k].answered)
             door->visitors[kept++] = door->visitors[k];
     door->n_visitors = kept;
 }
 
 static bool is_stranger(const trek_door_visitor *visitor)
 {
-    return visitor->fd >= 0 && visitor->number < 0 && !visitor->waits && !visitor->told && !visitor->answered;
+    return visitor->line.fd >= 0 && visitor->number < 0 && !visitor->waits && !visitor->told && !visitor->answered;
 }
 
 /* How many strangers come from there; 0: from anywhere. */
@@ -152,7 +154,8 @@ static void accept_visitors(trek_door *door, int listening)
         if (fd < 0)
             return;
         int64_t now = trek_now_ns();
-        door->visitors[n - 1] = (trek_door_visitor){ .fd = fd, .number = -1, .heard_ns = now, .since_ns = now, .from = from };
+        door->visitors[n - 1] = (trek_door_visitor){ .line.fd = fd, .number = -1, .heard_ns = now, .since_ns = now,
+                                                     .from = from };
         door->n_visitors = n;
         trek_door_read_visitor(door, &door->visitors[n - 1]);
     }
@@ -165,9 +168,10 @@ static void keep_company(trek_door *door)
     trek_door_note beat = trek_door_note_of(door, TREK_DOOR_BEAT);
     for (int k = 0; k < door->n_visitors; k++) {
         trek_door_visitor *visitor = &door->visitors[k];
-        if (visitor->fd >= 0 && !visitor->answered && now - visitor->heard_ns > TREK_DOOR_SILENCE_NS)
+        if (visitor->line.fd >= 0 && !visitor->answered && now - visitor->heard_ns > TREK_DOOR_SILENCE_NS)
             trek_door_drop(visitor);
-        else if (visitor->fd >= 0 && (visitor->number >= 0 || visitor->waits) && beats && !trek_door_send(visitor->fd, &beat))
+        else if (visitor->line.fd >= 0 && (visitor->number >= 0 || visitor->waits) && beats &&
+                 !trek_door_send(door, &visitor->line, &beat))
             trek_door_drop(visitor);
     }
     if (beats)
@@ -184,7 +188,7 @@ static int watch(trek_door *door)
     door->polled[n++] = (struct pollfd){ .fd = room ? door->listen_fd : -1, .events = POLLIN };
     door->polled[n++] = (struct pollfd){ .fd = room ? door->lobby_fd : -1, .events = POLLIN };
     for (int k = 0; k < door->n_visitors; k++)
-        door->polled[n++] = (struct pollfd){ .fd = is_between(door) ? -1 : door->visitors[k].fd, .events = POLLIN };
+        door->polled[n++] = (struct pollfd){ .fd = is_between(door) ? -1 : door->visitors[k].line.fd, .events = POLLIN };
     return n;
 }
 
@@ -222,7 +226,7 @@ static void *serve(void *arg)
 static trek_status make(trek_door *door, const char *address, const char *token)
 {
     char why[160];
-    snprintf(door->token, sizeof door->token, "%s", token ? token : "");
+    trek_hmac_key_of(token, token ? strlen(token) : 0, &door->secret);
     snprintf(door->own.address, sizeof door->own.address, "%s", address);
     door->has_lock = trek_lock_init(&door->lock);
     door->has_condition = trek_condition_init(&door->changed);
@@ -246,7 +250,7 @@ trek_door *trek_door_open(const char *address, const char *token, int number)
         return NULL;
     door->own.number = number;
     door->loop_ns = trek_now_ns();
-    door->bell = door->listen_fd = door->lobby_fd = door->host_fd = -1;
+    door->bell = door->listen_fd = door->lobby_fd = door->host_line.fd = -1;
     if (make(door, address, token) != TREK_OK)
         trek_door_free(&door);
     return door;
@@ -275,7 +279,7 @@ void trek_door_free(trek_door **place)
         trek_door_drop(&door->visitors[k]);
     trek_socket_close(door->listen_fd);
     trek_socket_close(door->lobby_fd);
-    trek_socket_close(door->host_fd);
+    trek_socket_close(door->host_line.fd);
     trek_bell_free(door->bell);
     if (door->has_condition && !trek_forked)
         trek_condition_destroy(&door->changed);
@@ -309,9 +313,9 @@ trek_status trek_door_enter(trek_door *door, int64_t generation, const trek_memb
     trek_door_note gone = trek_door_note_of(door, TREK_DOOR_GONE);
     for (int k = 0; k < door->n_visitors; k++) {
         trek_door_visitor *visitor = &door->visitors[k];
-        if (visitor->fd < 0 || visitor->number < 0 || trek_door_is_member(door, visitor->number))
+        if (visitor->line.fd < 0 || visitor->number < 0 || trek_door_is_member(door, visitor->number))
             continue;
-        trek_door_send(visitor->fd, &gone);
+        trek_door_send(door, &visitor->line, &gone);
         trek_door_drop(visitor);
     }
     trek_lock_release(&door->lock);

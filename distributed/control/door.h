@@ -78,7 +78,7 @@ typedef struct trek_door_call {
 typedef enum trek_door_came {
     TREK_DOOR_CAME,
     TREK_DOOR_LEFT_ALONE, /* who let it wait, or was to host, has gone, or is not ready yet: it may try anew */
-    TREK_DOOR_IGNORED /* who listens there closed the connection without a word: it does not know the token, or has just ended */
+    TREK_DOOR_IGNORED /* who listens there closed the connection without a word: another program, or a job that has just ended */
 } trek_door_came;
 
 /* The newcomer: asks at the job's address, waits there, as long as the job is alive, until it is invited, and then meets the

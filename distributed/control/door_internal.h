@@ -4,9 +4,9 @@
 #define TREK_DISTRIBUTED_CONTROL_DOOR_INTERNAL_H
 
 #include "distributed/control/door.h"
+#include "distributed/control/handshake.h"
 #include "distributed/system/system.h"
 
-#define TREK_DOOR_TOKEN 256
 #define TREK_DOOR_BEAT_NS 250000000
 #define TREK_DOOR_SILENCE_NS 5000000000
 /* So many may be there who have not said that they belong to the job. Where more want to come, one of those goes who have been
@@ -21,7 +21,7 @@
 #define TREK_DOOR_STILL_NS 2500000000
 #define TREK_DOOR_NOTICED_NS 2000000000
 
-/* What goes over a door's connections, both ways. */
+/* What goes over a door's connections behind the handshake, both ways. */
 typedef enum trek_door_kind {
     TREK_DOOR_VISIT = 1,   /* `number` has come, and waits for the next group */
     TREK_DOOR_PROBE,       /* is the process alive? */
@@ -49,11 +49,22 @@ typedef struct trek_door_note {
     int32_t process, processes, port, least;
     int32_t awake, unused; /* awake: of a visit: it was in the group that has ended, and has not stood still */
     char address[64];
-    char token[TREK_DOOR_TOKEN];
+    unsigned char code[TREK_SEAL_BYTES]; /* the seal of what stands before it */
 } trek_door_note;
 
+/* A connection of notes. Of fd alone: nothing has been said yet. */
+typedef struct trek_door_line {
+    int fd;              /* -1: there is none, or it has ended */
+    trek_shake fault;    /* why the handshake has failed; 0: it has not */
+    bool holds, deaf;    /* holds: a note waits for the end of the handshake; deaf: what still comes is thrown away */
+    trek_door_note held;
+    trek_seal seal;
+    size_t used;
+    char in[sizeof(trek_door_note)];
+} trek_door_line;
+
 typedef struct trek_door_visitor {
-    int fd;              /* -1: the connection has ended */
+    trek_door_line line;
     int number;          /* -1: has not said who it is */
     bool answered;       /* it was told of the next group */
     bool awake;          /* as it has said */
@@ -62,14 +73,12 @@ typedef struct trek_door_visitor {
     trek_member newcomer;
     int64_t generation, heard_ns, since_ns;
     uint64_t from;       /* its address */
-    size_t used;
-    char in[sizeof(trek_door_note)];
 } trek_door_visitor;
 
 /* Everything but what never changes is guarded by the lock. */
 struct trek_door {
     trek_member own;
-    char token[TREK_DOOR_TOKEN];
+    trek_hmac_key secret;
     trek_lock lock;
     trek_condition changed;
     trek_thread thread;
@@ -95,24 +104,22 @@ struct trek_door {
     struct pollfd *polled;
     int64_t beat_ns;
     int64_t rest_ns;     /* until then nobody is let in: there is no place, or no descriptor; 0: there are */
-    int host_fd; /* to the host that told where the next group is; -1: none. This and what follows: the looking thread's */
-    size_t host_used;
-    char host_in[sizeof(trek_door_note)];
+    trek_door_line host_line; /* to the host that told where the next group is: the looking thread's */
 };
 
 /* note.c */
 trek_door_note trek_door_note_of(const trek_door *door, trek_door_kind kind);
-/* Of bytes that somebody brings where the control channel is joined: whether they are the beginning of a note; whether, when they
- * are a whole one, it is a newcomer's of this job: it is told then to come again. */
-bool trek_door_is_note(const char *in, size_t used);
-bool trek_door_answer_early(const char *in, const char *token, int fd);
-/* The answer to such a one: the group before has not been left by all yet. */
-void trek_door_put_off(int fd);
-/* Whether it could be sent in one piece. */
-bool trek_door_send(int fd, const trek_door_note *note);
-/* Reads what is there of a note. 1: it is whole, and the buffer empty again; 0: not yet; -1: the connection has ended, or brings
- * what is no note of this job; 2: it brings no note, but one of this job who is to join a group by the control channel. */
-int trek_door_receive(const trek_door *door, int fd, char *in, size_t *used, trek_door_note *note);
+/* Of a whole note that somebody brings where the control channel is joined: whether it is a newcomer's: it is told then to come
+ * again, by this process of the channel's. */
+bool trek_door_answer_early(const char *in, int process, trek_seal *seal, int fd);
+/* The answer to one who is to join a group by the control channel: the group before has not been left by all yet. */
+void trek_door_put_off(trek_door_line *line);
+/* Whether it could be sent in one piece. Of who has connected the first one waits until the other has proved itself, which
+ * trek_door_receive takes care of; what follows meanwhile is left out. */
+bool trek_door_send(const trek_door *door, trek_door_line *line, const trek_door_note *note);
+/* Goes on with the handshake, and reads what is there of a note. 1: it is whole; 0: not yet; -1: the connection has ended, or
+ * brings what is no note of this job, or not as it was said; 2: one of this job who is to join a group by the control channel. */
+int trek_door_receive(const trek_door *door, trek_door_line *line, trek_door_note *note);
 /* With the lock held: whether the process stood still when its group ended, or later. */
 bool trek_door_stood_still(const trek_door *door);
 /* With the lock held: whether the number is one of the group's. */
@@ -128,7 +135,8 @@ void trek_door_read_visitor(trek_door *door, trek_door_visitor *visitor);
 /* regroup.c */
 /* Waits for a note other than a beat; beats are given for it. false: there will be none. until_ns 0: as long as it takes. *heard
  * is set by anything that comes; host (NULL: nobody): whose guest this process is from then on. */
-bool trek_door_wait(trek_door *door, int fd, const trek_member *host, int64_t until_ns, trek_door_note *note, bool *heard);
+bool trek_door_wait(trek_door *door, trek_door_line *line, const trek_member *host, int64_t until_ns, trek_door_note *note,
+                    bool *heard);
 
 /* To be the guest of that one. `lost`: it is dead. */
 trek_status trek_door_visit(trek_door *door, const trek_member *host, int64_t until_ns, trek_door_place *place, bool *lost);

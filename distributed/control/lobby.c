@@ -17,7 +17,7 @@ static void tell(const trek_door *door, trek_door_visitor *visitor, trek_door_ki
         note.port = host->port;
         memcpy(note.address, host->address, sizeof note.address);
     }
-    trek_door_send(visitor->fd, &note);
+    trek_door_send(door, &visitor->line, &note);
     visitor->waits = visitor->invited = false;
     visitor->told = true; /* it goes by itself: what it still says is not answered by a reset of the connection */
 }
@@ -48,14 +48,14 @@ void trek_door_take_newcomer(trek_door *door, trek_door_visitor *visitor, const 
     visitor->newcomer = (trek_member){ .number = note->number, .port = note->port };
     memcpy(visitor->newcomer.address, note->address, sizeof visitor->newcomer.address);
     trek_door_note beat = trek_door_note_of(door, TREK_DOOR_BEAT); /* it may stay */
-    if (!trek_door_send(visitor->fd, &beat))
+    if (!trek_door_send(door, &visitor->line, &beat))
         trek_door_drop(visitor);
 }
 
 void trek_door_send_on(trek_door *door, const trek_member *host)
 {
     for (int k = 0; k < door->n_visitors; k++)
-        if (door->visitors[k].fd >= 0 && door->visitors[k].invited)
+        if (door->visitors[k].line.fd >= 0 && door->visitors[k].invited)
             tell(door, &door->visitors[k], TREK_DOOR_GO, host);
 }
 
@@ -69,10 +69,10 @@ void trek_door_close_lobby(trek_door *door)
 {
     for (int k = 0; k < door->n_visitors; k++) {
         trek_door_visitor *visitor = &door->visitors[k];
-        if (visitor->fd < 0 || !visitor->waits)
+        if (visitor->line.fd < 0 || !visitor->waits)
             continue;
         tell(door, visitor, TREK_DOOR_OVER, NULL);
-        trek_socket_finish(visitor->fd);
+        trek_socket_finish(visitor->line.fd);
     }
 }
 
@@ -107,7 +107,7 @@ int trek_door_waiting(trek_door *door, trek_member *newcomers, int most)
     trek_lock_acquire(&door->lock);
     for (int k = 0; k < door->n_visitors; k++) {
         trek_door_visitor *visitor = &door->visitors[k];
-        if (visitor->fd < 0 || !visitor->waits)
+        if (visitor->line.fd < 0 || !visitor->waits)
             continue;
         if (trek_door_is_member(door, visitor->newcomer.number)) {
             visitor->met++;
@@ -142,7 +142,7 @@ trek_status trek_door_invite(trek_door *door, const trek_member *newcomers, int 
         return TREK_ERR_MEMORY;
     trek_lock_acquire(&door->lock);
     for (int k = 0; k < door->n_visitors; k++)
-        if (door->visitors[k].fd >= 0 && door->visitors[k].waits)
+        if (door->visitors[k].line.fd >= 0 && door->visitors[k].waits)
             answer_waiting(door, &door->visitors[k], newcomers, n);
     if (all) {
         memcpy(all, door->members, (size_t)door->n_members * sizeof *all);

@@ -61,8 +61,18 @@ static trek_status take_refusal(const trek_door_call *call, const trek_door_note
     return trek_fail(TREK_ERR_COMM, "process %d was answered by something that is not its job", call->number);
 }
 
+static trek_status fail_handshake(const trek_door_call *call, const trek_door_line *line)
+{
+    char why[TREK_WHERE + 128], where[TREK_WHERE];
+    trek_socket_where(call->address, call->port, where, sizeof where);
+    return trek_fail(TREK_ERR_COMM, "process %d was turned away by process %d at %s: %s%s", call->number,
+                     line->seal.other.process, where, trek_seal_why(&line->seal, line->fault, where, why, sizeof why),
+                     line->fault == TREK_SHAKE_SECRET ? " (TREK_TOKEN)" : "");
+}
+
 /* Asks, waits, and goes where it is sent. */
-static trek_status ask(trek_door *door, const trek_door_call *call, int fd, trek_door_place *place, trek_door_came *came)
+static trek_status ask(trek_door *door, const trek_door_call *call, trek_door_line *line, trek_door_place *place,
+                       trek_door_came *came)
 {
     trek_door_note note = trek_door_note_of(door, TREK_DOOR_JOIN);
     bool heard = false, lost = false;
@@ -70,8 +80,11 @@ static trek_status ask(trek_door *door, const trek_door_call *call, int fd, trek
     note.program = call->program;
     note.processes = call->world;
     memcpy(note.address, door->own.address, sizeof note.address);
-    if (!trek_door_send(fd, &note) || !trek_door_wait(door, fd, NULL, 0, &note, &heard)) {
-        *came = heard ? TREK_DOOR_LEFT_ALONE : TREK_DOOR_IGNORED;
+    if (!trek_door_send(door, line, &note) || !trek_door_wait(door, line, NULL, 0, &note, &heard)) {
+        if (line->fault == TREK_SHAKE_SECRET || line->fault == TREK_SHAKE_VERSION)
+            return fail_handshake(call, line);
+        bool ours = heard || trek_seal_is_open(&line->seal); /* it has proved that it belongs to the job */
+        *came = ours ? TREK_DOOR_LEFT_ALONE : TREK_DOOR_IGNORED;
         return TREK_OK;
     }
     if (note.kind == TREK_DOOR_LATER)
@@ -96,10 +109,10 @@ trek_door *trek_door_join(const trek_door_call *call, trek_door_place *place, tr
         trek_fail_forked();
         return NULL;
     }
-    int fd = connect_to_job(call);
-    trek_door *door = fd >= 0 ? open_door(call, fd) : NULL;
-    trek_status status = door ? ask(door, call, fd, place, came) : trek_error_status();
-    trek_socket_close(fd);
+    trek_door_line line = { .fd = connect_to_job(call) };
+    trek_door *door = line.fd >= 0 ? open_door(call, line.fd) : NULL;
+    trek_status status = door ? ask(door, call, &line, place, came) : trek_error_status();
+    trek_socket_close(line.fd);
     if (door && (status != TREK_OK || *came != TREK_DOOR_CAME))
         trek_door_free(&door); /* who still looks for it finds that it has gone */
     return door;

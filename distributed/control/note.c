@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is said at a door: notes of one size, each with the job's token. */
+/* What is said at a door: notes of one size, sealed, behind a handshake. */
 #include <errno.h>
 #include <string.h>
 
@@ -9,82 +9,130 @@
 #include "distributed/system/system.h"
 #include "tensor/status_internal.h"
 
-#define MAGIC 0x32306f646b657274u /* "trekdo02" */
+#define MAGIC 0x33306f646b657274u /* "trekdo03" */
+#define SEALED offsetof(trek_door_note, code)
+
+_Static_assert(sizeof(trek_door_note) >= sizeof(trek_handshake_note), "a line has room for either");
 
 trek_door_note trek_door_note_of(const trek_door *door, trek_door_kind kind)
 {
-    trek_door_note note = { .magic = MAGIC, .kind = kind, .number = door->own.number, .generation = door->generation };
-    memcpy(note.token, door->token, sizeof note.token);
-    return note;
+    return (trek_door_note){ .magic = MAGIC, .kind = kind, .number = door->own.number, .generation = door->generation };
 }
 
-bool trek_door_send(int fd, const trek_door_note *note)
+static bool send_sealed(trek_seal *seal, int fd, const trek_door_note *note)
 {
-    struct iovec part = { (void *)(uintptr_t)note, sizeof *note };
-    return fd >= 0 && trek_socket_send(fd, &part, 1) == (int64_t)sizeof *note;
+    trek_door_note sealed = *note;
+    struct iovec part = { &sealed, SEALED };
+    trek_seal_sign(seal, &part, 1, sealed.code);
+    part.iov_len = sizeof sealed;
+    return trek_socket_send(fd, &part, 1) == (int64_t)sizeof sealed;
 }
 
-/* Takes as long for every wrong one. */
-static bool has_token(const trek_door *door, const char *token)
+static trek_identity identity_of(const trek_door *door)
 {
-    unsigned char differ = 0;
-    for (size_t i = 0; i < sizeof door->token; i++)
-        differ |= (unsigned char)(token[i] ^ door->token[i]);
-    return differ == 0;
+    return (trek_identity){ .secret = &door->secret, .role = TREK_ROLE_DOOR, .process = door->own.number,
+                            .generation = door->generation };
 }
 
-/* At the job's address also those come who mean its next group, while the one before is still there. So much of what they say
- * has the length of a note. */
-static bool is_hello(const trek_door *door, const char *in)
+/* Of who has connected: it says nothing before the other one has proved itself. */
+static bool call(const trek_door *door, trek_door_line *line, const trek_door_note *note)
 {
-    trek_control_head head;
-    const size_t token = sizeof head + offsetof(trek_control_hello, token);
-    _Static_assert(sizeof(trek_door_note) >= sizeof head + offsetof(trek_control_hello, machine), "its token is in it");
-    _Static_assert(sizeof door->token == sizeof((trek_control_hello *)0)->token, "of one length");
-    memcpy(&head, in, sizeof head);
-    return head.magic == TREK_CONTROL_MAGIC && head.type == TREK_CONTROL_HELLO && has_token(door, in + token);
+    trek_identity own = identity_of(door);
+    line->holds = true;
+    line->held = *note;
+    return trek_seal_call(&line->seal, &own, line->fd);
 }
 
-bool trek_door_is_note(const char *in, size_t used)
+bool trek_door_send(const trek_door *door, trek_door_line *line, const trek_door_note *note)
 {
-    const uint64_t magic = MAGIC;
-    return used > 0 && memcmp(in, &magic, used < sizeof magic ? used : sizeof magic) == 0;
-}
-
-bool trek_door_answer_early(const char *in, const char *token, int fd)
-{
-    trek_door door = { .own.number = -1 };
-    trek_door_note note;
-    memcpy(door.token, token, sizeof door.token);
-    memcpy(&note, in, sizeof note);
-    if (note.kind != TREK_DOOR_JOIN || !has_token(&door, note.token))
+    if (line->fd < 0 || line->fault)
         return false;
-    trek_door_note later = trek_door_note_of(&door, TREK_DOOR_LATER);
-    trek_door_send(fd, &later);
+    if (trek_seal_is_open(&line->seal))
+        return send_sealed(&line->seal, line->fd, note);
+    return line->holds || call(door, line, note);
+}
+
+static bool is_whole(trek_seal *seal, const char *in, trek_door_note *note)
+{
+    memcpy(note, in, sizeof *note);
+    if (note->magic != MAGIC || !trek_seal_check(seal, in, SEALED, note->code))
+        return false;
+    note->address[sizeof note->address - 1] = '\0';
     return true;
 }
 
-void trek_door_put_off(int fd)
+bool trek_door_answer_early(const char *in, int process, trek_seal *seal, int fd)
 {
-    trek_control_head later = { .magic = TREK_CONTROL_MAGIC, .type = TREK_CONTROL_LATER };
-    struct iovec part = { &later, sizeof later };
-    trek_socket_send(fd, &part, 1);
+    const trek_door door = { .own.number = process };
+    trek_door_note note;
+    if (!is_whole(seal, in, &note) || note.kind != TREK_DOOR_JOIN)
+        return false;
+    trek_door_note later = trek_door_note_of(&door, TREK_DOOR_LATER);
+    send_sealed(seal, fd, &later);
+    return true;
 }
 
-int trek_door_receive(const trek_door *door, int fd, char *in, size_t *used, trek_door_note *note)
+void trek_door_put_off(trek_door_line *line)
 {
-    int64_t got = trek_socket_receive(fd, in + *used, sizeof *note - *used);
-    if (got <= 0)
-        return (int)got;
-    *used += (size_t)got;
-    if (*used < sizeof *note)
+    trek_control_head later = { .magic = TREK_CONTROL_MAGIC, .type = TREK_CONTROL_LATER };
+    unsigned char code[TREK_SEAL_BYTES];
+    struct iovec parts[2] = { { &later, sizeof later }, { code, sizeof code } };
+    trek_seal_sign(&line->seal, parts, 1, code);
+    trek_socket_send(line->fd, parts, 2);
+    line->deaf = true;
+}
+
+/* What has been read of the handshake. As trek_door_receive. */
+static int shake(const trek_door *door, trek_door_line *line)
+{
+    trek_identity own = identity_of(door);
+    size_t taken;
+    trek_shake how = trek_seal_shake(&line->seal, &own, line->fd, line->in, line->used, &taken);
+    line->used -= taken; /* one is read at a time: all or nothing */
+    if (how == TREK_SHAKE_MORE)
         return 0;
-    *used = 0;
-    memcpy(note, in, sizeof *note);
-    note->address[sizeof note->address - 1] = '\0';
-    if (note->magic != MAGIC)
-        return is_hello(door, in) ? 2 : -1;
-    return has_token(door, note->token) ? 1 : -1;
+    if (how != TREK_SHAKE_DONE) {
+        char why[160];
+        line->fault = how;
+        if (how != TREK_SHAKE_STRANGER)
+            trek_log_message(TREK_LOG_INFO, "door: process %d and one that says that it is process %d do not come together: %s",
+                             door->own.number, line->seal.other.process,
+                             trek_seal_why(&line->seal, how, "this door", why, sizeof why));
+        return -1;
+    }
+    if (line->holds && !send_sealed(&line->seal, line->fd, &line->held))
+        return -1;
+    return line->seal.other.role == TREK_ROLE_CHANNEL && !line->holds ? 2 : 0;
+}
+
+/* Who is there still says something, though it has its answer. */
+static int throw_away(trek_door_line *line)
+{
+    int64_t got;
+    while ((got = trek_socket_receive(line->fd, line->in, sizeof line->in)) > 0)
+        ;
+    return (int)got;
+}
+
+int trek_door_receive(const trek_door *door, trek_door_line *line, trek_door_note *note)
+{
+    if (line->deaf)
+        return throw_away(line);
+    for (;;) {
+        bool open = trek_seal_is_open(&line->seal);
+        int64_t got = trek_socket_receive(line->fd, line->in + line->used,
+                                          (open ? sizeof *note : sizeof(trek_handshake_note)) - line->used);
+        if (got <= 0 || line->fault)
+            return line->fault ? -1 : (int)got;
+        line->used += (size_t)got;
+        int how = open ? 0 : shake(door, line);
+        if (how)
+            return how;
+        if (!open || line->used < sizeof *note)
+            continue;
+        line->used = 0;
+        return is_whole(&line->seal, line->in, note) ? 1 : -1;
+    }
 }
 
 bool trek_door_stood_still(const trek_door *door)
@@ -103,8 +151,8 @@ bool trek_door_is_member(const trek_door *door, int number)
 
 void trek_door_drop(trek_door_visitor *visitor)
 {
-    trek_socket_close(visitor->fd);
-    visitor->fd = -1;
+    trek_socket_close(visitor->line.fd);
+    visitor->line.fd = -1;
 }
 
 void trek_door_wake(const trek_door *door)

@@ -48,15 +48,14 @@ static trek_status fail_still(void)
                                     "them, and have ended");
 }
 
-static outcome take_answer(trek_door *door, int fd, const trek_door_note *note, trek_door_place *place)
+static outcome take_answer(trek_door *door, const trek_door_line *line, const trek_door_note *note, trek_door_place *place)
 {
     if (note->kind == TREK_DOOR_GROUP) {
         *place = (trek_door_place){
             .process = note->process, .processes = note->processes, .generation = note->generation, .port = note->port
         };
         memcpy(place->address, note->address, sizeof place->address);
-        door->host_fd = fd;
-        door->host_used = 0;
+        door->host_line = *line;
         return OUTCOME_PLACE;
     }
     if (note->kind == TREK_DOOR_FEW)
@@ -75,7 +74,7 @@ static void become_guest(trek_door *door, const trek_member *host)
     door->is_guest = true;
     door->host = *host;
     for (int k = 0; k < door->n_visitors; k++)
-        if (door->visitors[k].fd >= 0 && door->visitors[k].number >= 0 && !door->visitors[k].answered)
+        if (door->visitors[k].line.fd >= 0 && door->visitors[k].number >= 0 && !door->visitors[k].answered)
             trek_door_send_visitor_on(door, &door->visitors[k]);
     trek_lock_release(&door->lock);
 }
@@ -87,17 +86,16 @@ static void end_guest(trek_door *door)
     trek_lock_release(&door->lock);
 }
 
-bool trek_door_wait(trek_door *door, int fd, const trek_member *host, int64_t until_ns, trek_door_note *note, bool *heard_any)
+bool trek_door_wait(trek_door *door, trek_door_line *line, const trek_member *host, int64_t until_ns, trek_door_note *note,
+                    bool *heard_any)
 {
-    char in[sizeof *note];
-    size_t used = 0;
     trek_door_note beat = trek_door_note_of(door, TREK_DOOR_BEAT);
     int64_t heard = trek_now_ns(), beaten = heard;
     for (;;) {
-        struct pollfd wait = { .fd = fd, .events = POLLIN };
+        struct pollfd wait = { .fd = line->fd, .events = POLLIN };
         trek_socket_poll(&wait, 1, TREK_DOOR_BEAT_NS / 1000000);
-        int got = 1;
-        while (got == 1 && (got = trek_door_receive(door, fd, in, &used, note)) == 1) {
+        int got = 1, shaken = line->seal.state;
+        while (got == 1 && (got = trek_door_receive(door, line, note)) == 1) {
             heard = trek_now_ns();
             if (host && !*heard_any)
                 become_guest(door, host);
@@ -106,9 +104,10 @@ bool trek_door_wait(trek_door *door, int fd, const trek_member *host, int64_t un
                 return true;
         }
         int64_t now = trek_now_ns();
+        heard = line->seal.state == shaken ? heard : now; /* the handshake goes on */
         if (got < 0 || now - heard > TREK_DOOR_SILENCE_NS || (until_ns && now > until_ns))
             return false;
-        if (now - beaten >= TREK_DOOR_BEAT_NS && !trek_door_send(fd, &beat))
+        if (now - beaten >= TREK_DOOR_BEAT_NS && !trek_door_send(door, line, &beat))
             return false;
         beaten = now - beaten >= TREK_DOOR_BEAT_NS ? now : beaten;
     }
@@ -128,22 +127,22 @@ static outcome visit_one(trek_door *door, trek_member *member, int64_t until_ns,
     trek_lock_acquire(&door->lock);
     note.awake = !door->joins && !trek_door_stood_still(door);
     trek_lock_release(&door->lock);
-    int fd = go_to(member);
+    trek_door_line line = { .fd = go_to(member) };
     outcome how = OUTCOME_LOST;
-    bool there = fd >= 0 && trek_door_send(fd, &note), heard = false;
+    bool there = trek_door_send(door, &line, &note), heard = false;
     if (there)
         send_on(door, member);
-    bool answered = there && trek_door_wait(door, fd, member, until_ns, &note, &heard);
+    bool answered = there && trek_door_wait(door, &line, member, until_ns, &note, &heard);
     if (answered && note.kind == TREK_DOOR_GO) {
         *member = (trek_member){ .number = -1, .port = note.port };
         memcpy(member->address, note.address, sizeof member->address);
         how = OUTCOME_SENT_ON;
     } else if (answered) {
-        how = take_answer(door, fd, &note, place);
+        how = take_answer(door, &line, &note, place);
     }
     end_guest(door);
     if (how != OUTCOME_PLACE)
-        trek_socket_close(fd);
+        trek_socket_close(line.fd);
     return how;
 }
 
@@ -172,10 +171,8 @@ trek_status trek_door_visit(trek_door *door, const trek_member *host, int64_t un
 /* --- whether those who are missing are alive ----------------------------------------------------------- */
 
 typedef struct probe {
-    int fd; /* -1: it is not asked, or has answered */
+    trek_door_line line; /* without one: it is not asked, or has answered */
     bool asked, lost; /* lost: it has not answered */
-    size_t used;
-    char in[sizeof(trek_door_note)];
 } probe;
 
 /* What the host knows of a member. */
@@ -186,8 +183,8 @@ typedef struct guest {
 
 static void end_probe(guest *g, bool lost)
 {
-    trek_socket_close(g->probe.fd);
-    g->probe.fd = -1;
+    trek_socket_close(g->probe.line.fd);
+    g->probe.line.fd = -1;
     g->probe.lost = lost;
 }
 
@@ -205,11 +202,11 @@ static bool follow_probe(const trek_door *door, guest *g)
     trek_door_note note = trek_door_note_of(door, TREK_DOOR_PROBE);
     if (!g->probe.asked) {
         g->probe.asked = true;
-        if (!trek_socket_begun(g->probe.fd) || !trek_door_send(g->probe.fd, &note))
+        if (!trek_socket_begun(g->probe.line.fd) || !trek_door_send(door, &g->probe.line, &note))
             end_probe(g, true);
         return false;
     }
-    int got = trek_door_receive(door, g->probe.fd, g->probe.in, &g->probe.used, &note);
+    int got = trek_door_receive(door, &g->probe.line, &note);
     if (got != 0)
         end_probe(g, got < 0);
     return got == 1 && note.kind == TREK_DOOR_RUNNING;
@@ -224,28 +221,28 @@ static int probe_missing(const trek_door *door, guest *guests, struct pollfd *po
     bool still = false;
     for (int k = 0; k < n; k++) {
         guest *g = &guests[k];
-        g->probe = (probe){ .fd = -1 };
+        g->probe = (probe){ .line.fd = -1 };
         if (g->dead || g->came)
             continue;
-        g->probe.fd = trek_socket_begin(door->members[k].address, door->members[k].port);
-        g->probe.lost = g->probe.fd < 0;
+        g->probe.line.fd = trek_socket_begin(door->members[k].address, door->members[k].port);
+        g->probe.lost = g->probe.line.fd < 0;
         open += !g->probe.lost;
     }
     while (open > 0 && trek_now_ns() < until) {
         for (int k = 0; k < n; k++)
-            polled[k] = (struct pollfd){ .fd = guests[k].probe.fd, .events = guests[k].probe.asked ? POLLIN : POLLOUT };
+            polled[k] = (struct pollfd){ .fd = guests[k].probe.line.fd, .events = guests[k].probe.asked ? POLLIN : POLLOUT };
         trek_socket_poll(polled, n, TREK_DOOR_BEAT_NS / 1000000);
         open = 0;
         for (int k = 0; k < n; k++) {
-            if (guests[k].probe.fd >= 0 && polled[k].revents && follow_probe(door, &guests[k]))
+            if (guests[k].probe.line.fd >= 0 && polled[k].revents && follow_probe(door, &guests[k]))
                 elsewhere = door->members[k].number;
-            open += guests[k].probe.fd >= 0;
+            open += guests[k].probe.line.fd >= 0;
         }
         still |= stood_still_since(&looked);
     }
     still |= stood_still_since(&looked);
     for (int k = 0; k < n; k++) {
-        if (guests[k].probe.fd >= 0)
+        if (guests[k].probe.line.fd >= 0)
             end_probe(&guests[k], true);
         guests[k].dead |= guests[k].probe.lost && !still;
     }
@@ -258,7 +255,7 @@ static int probe_missing(const trek_door *door, guest *guests, struct pollfd *po
 static trek_door_visitor *visitor_of(trek_door *door, int number)
 {
     for (int k = 0; k < door->n_visitors; k++)
-        if (door->visitors[k].fd >= 0 && !door->visitors[k].answered && door->visitors[k].number == number)
+        if (door->visitors[k].line.fd >= 0 && !door->visitors[k].answered && door->visitors[k].number == number)
             return &door->visitors[k];
     return NULL;
 }
@@ -289,9 +286,9 @@ static void send_away(trek_door *door, trek_door_note *note)
 {
     for (int k = 0; k < door->n_visitors; k++) {
         trek_door_visitor *visitor = &door->visitors[k];
-        if (visitor->fd < 0 || visitor->number < 0)
+        if (visitor->line.fd < 0 || visitor->number < 0)
             continue;
-        trek_door_send(visitor->fd, note);
+        trek_door_send(door, &visitor->line, note);
         trek_door_drop(visitor);
     }
 }
@@ -310,7 +307,7 @@ static void invite(trek_door *door, trek_door_place *place)
             continue;
         note.process++;
         visitor->answered = true;
-        if (!trek_door_send(visitor->fd, &note))
+        if (!trek_door_send(door, &visitor->line, &note))
             trek_door_drop(visitor);
     }
 }
@@ -448,8 +445,8 @@ static bool host_died(trek_door *door)
 {
     trek_door_note note;
     int got = 1;
-    while (door->host_fd >= 0 && got == 1)
-        got = trek_door_receive(door, door->host_fd, door->host_in, &door->host_used, &note);
+    while (door->host_line.fd >= 0 && got == 1)
+        got = trek_door_receive(door, &door->host_line, &note);
     return got < 0;
 }
 
@@ -460,7 +457,7 @@ bool trek_door_died(void *arg, char *text, size_t size)
     snprintf(text, size, "the process that formed the group ended");
     trek_lock_acquire(&door->lock);
     for (int k = 0; k < door->n_visitors && !died; k++)
-        if (door->visitors[k].answered && door->visitors[k].fd < 0) {
+        if (door->visitors[k].answered && door->visitors[k].line.fd < 0) {
             snprintf(text, size, "process %d of the job ended", door->visitors[k].number);
             died = true;
         }
@@ -478,6 +475,6 @@ void trek_door_settled(trek_door *door)
         door->visitors[k].answered = false;
     }
     trek_lock_release(&door->lock);
-    trek_socket_close(door->host_fd);
-    door->host_fd = -1;
+    trek_socket_close(door->host_line.fd);
+    door->host_line.fd = -1;
 }

@@ -23,23 +23,9 @@
 
 /* --- newcomers, on process 0 -------------------------------------------------------------------------------------- */
 
-/* Takes as long for every wrong one. */
-static bool same_secret(const char *a, const char *b, size_t size)
-{
-    unsigned char differ = 0;
-    for (size_t i = 0; i < size; i++)
-        differ |= (unsigned char)(a[i] ^ b[i]);
-    return differ == 0;
-}
-
 static const char *why_refused(const trek_control *control, const trek_control_hello *hello, char *text, size_t size)
 {
-    if (!same_secret(hello->token, control->token, sizeof control->token))
-        snprintf(text, size, "the token is not the one of the job at %s", control->where);
-    else if (hello->version != TREK_CONTROL_VERSION)
-        snprintf(text, size, "it speaks version %d of the control channel, process %d version %d", hello->version,
-                 control->process, TREK_CONTROL_VERSION);
-    else if (hello->generation != control->generation)
+    if (hello->generation != control->generation)
         snprintf(text, size, "it belongs to group %d of this job, process %d to group %d", hello->generation, control->process,
                  control->generation);
     else if (hello->processes != control->processes)
@@ -68,7 +54,7 @@ static const char *why_refused(const trek_control *control, const trek_control_h
 static bool comes_early(const trek_control *control, const trek_control_hello *hello)
 {
     bool over = atomic_load(&control->ended) || atomic_load(&control->stopping);
-    if (control->process != 0 || hello->version != TREK_CONTROL_VERSION || hello->generation != control->generation)
+    if (control->process != 0 || hello->generation != control->generation)
         return false;
     if (control->patient && !control->started && (over || hello->processes != control->processes))
         return true; /* one of both does not know yet who has ended */
@@ -157,10 +143,47 @@ static void serve_note(trek_control *control, trek_control_link *newcomer)
 {
     if (newcomer->in_used < sizeof(trek_door_note))
         return;
-    if (trek_door_answer_early(newcomer->in, control->token, newcomer->fd))
+    if (trek_door_answer_early(newcomer->in, control->process, &newcomer->seal, newcomer->fd))
         finish_with(newcomer);
     else
         trek_control_link_close(newcomer);
+}
+
+/* Before version 5 a process began with what a message began with then, and understands such a refusal. */
+static void refuse_version_4(const trek_control *control, trek_control_link *newcomer)
+{
+    char why[160];
+    snprintf(why, sizeof why, "it speaks version 4 of the control channel, or an earlier one, and process %d version %d",
+             control->process, TREK_HANDSHAKE_VERSION);
+    trek_control_head head = { .magic = TREK_CONTROL_MAGIC_OF_4, .type = TREK_CONTROL_REFUSED, .bytes = (uint32_t)strlen(why) };
+    struct iovec parts[2] = { { &head, sizeof head }, { why, strlen(why) } };
+    trek_socket_send(newcomer->fd, parts, 2);
+    trek_log_message(TREK_LOG_INFO, "control: a process was turned away: %s", why);
+    finish_with(newcomer);
+}
+
+/* It has not proved that it belongs to the job. */
+static void fail_handshake(trek_control *control, trek_control_link *newcomer, trek_shake how)
+{
+    const uint64_t before = TREK_CONTROL_MAGIC_OF_4;
+    char why[TREK_WHERE + 128];
+    if (how == TREK_SHAKE_STRANGER && newcomer->in_used >= sizeof before && memcmp(newcomer->in, &before, sizeof before) == 0) {
+        refuse_version_4(control, newcomer);
+        return;
+    }
+    if (how == TREK_SHAKE_STRANGER) {
+        trek_control_link_close(newcomer);
+        return;
+    }
+    if (how == TREK_SHAKE_VERSION)
+        snprintf(why, sizeof why, "it speaks version %d of the control channel, process %d version %d",
+                 newcomer->seal.other.version, control->process, TREK_HANDSHAKE_VERSION);
+    else
+        trek_seal_why(&newcomer->seal, how, control->where, why, sizeof why);
+    trek_log_message(control->warned ? TREK_LOG_INFO : TREK_LOG_WARNING, /* strangers do not fill a log */
+                     "control: a process was turned away that says that it is process %d: %s", newcomer->seal.other.process, why);
+    control->warned = true;
+    finish_with(newcomer);
 }
 
 void trek_control_serve_newcomer(trek_control *control, trek_control_link *newcomer)
@@ -170,7 +193,15 @@ void trek_control_serve_newcomer(trek_control *control, trek_control_link *newco
     const char *data;
     char why[512];
     bool bad = false, open = trek_control_receive(control, newcomer);
-    if (!newcomer->closing && open && trek_door_is_note(newcomer->in, newcomer->in_used)) {
+    trek_shake how = newcomer->closing ? TREK_SHAKE_DONE : trek_control_shake(control, newcomer);
+    if (how != TREK_SHAKE_DONE) {
+        if (how != TREK_SHAKE_MORE)
+            fail_handshake(control, newcomer, how);
+        if (!open)
+            trek_control_link_close(newcomer);
+        return;
+    }
+    if (!newcomer->closing && open && newcomer->seal.other.role == TREK_ROLE_DOOR) {
         serve_note(control, newcomer);
         return;
     }
@@ -187,12 +218,11 @@ void trek_control_serve_newcomer(trek_control *control, trek_control_link *newco
     }
     memcpy(&hello, data, sizeof hello);
     trek_control_consume(newcomer, &head);
-    bool ours = same_secret(hello.token, control->token, sizeof control->token);
-    if (ours && comes_early(control, &hello)) {
+    if (comes_early(control, &hello)) {
         trek_control_send(control, newcomer, TREK_CONTROL_LATER, 0, NULL, 0);
         finish_with(newcomer);
     } else if (why_refused(control, &hello, why, sizeof why)) {
-        if (ours && atomic_load(&control->ended) && hello.process > 0 && hello.process < control->processes)
+        if (atomic_load(&control->ended) && hello.process > 0 && hello.process < control->processes)
             control->peers[hello.process].joined = true; /* it has come, and knows */
         turn_away(control, newcomer, why);
         trek_condition_wake_all(&control->changed);
@@ -244,6 +274,8 @@ static void accept_newcomers(trek_control *control)
         if (fd < 0)
             return;
         *place = (trek_control_link){ .fd = fd, .process = -1, .since_ns = trek_now_ns() };
+        int top = (int)(place - control->newcomers) + 1;
+        control->newcomers_top = top > control->newcomers_top ? top : control->newcomers_top;
         trek_control_serve_newcomer(control, place); /* what it has said already */
     }
     control->crowded_ns = trek_now_ns();
@@ -379,13 +411,38 @@ static void take_message(trek_control *control, trek_control_link *link, const t
     }
 }
 
+/* Who listens at an address of this job has not proved that it belongs to it. */
+static void mistrust(trek_control *control, const trek_control_link *link, trek_shake how)
+{
+    char text[TREK_WHERE + 128], message[TREK_ERROR_SIZE], where[TREK_WHERE];
+    const char *at = link == &control->up ? trek_socket_where(control->up_address, control->up_port, where, sizeof where)
+        : control->where;
+    snprintf(message, sizeof message, "process %d was turned away by process %d at %s: %s", control->process, link->process, at,
+             trek_seal_why(&link->seal, how, at, text, sizeof text));
+    trek_control_end_locked(control, TREK_ERR_COMM, message);
+}
+
+bool trek_control_has_proof(trek_control *control, trek_control_link *link)
+{
+    trek_shake how = trek_control_shake(control, link);
+    if (how == TREK_SHAKE_VERSION || how == TREK_SHAKE_SECRET)
+        mistrust(control, link, how);
+    const trek_handshake_note *other = &link->seal.other;
+    bool another = how == TREK_SHAKE_DONE && other->role == TREK_ROLE_CHANNEL && other->process != link->process;
+    link->forged = how != TREK_SHAKE_DONE && how != TREK_SHAKE_MORE;
+    link->forged |= another; /* one of the job, but not the one who was called */
+    return how == TREK_SHAKE_DONE && !another;
+}
+
 static void end_without(trek_control *control, int process, const char *how)
 {
     if (control->process != 0 && !control->welcome) {
         char message[TREK_ERROR_SIZE];
-        snprintf(message, sizeof message,
-                 "what listens at %s does not answer as process 0 of this job: another program, or a job that has just ended",
-                 control->where);
+        snprintf(
+            message, sizeof message,
+            "what listens at %s does not answer as process 0 of this job: another program, another version of trek, or a job "
+            "that has just ended",
+            control->where);
         trek_control_end_locked(control, TREK_ERR_COMM, message);
         return;
     }
@@ -434,11 +491,14 @@ void trek_control_serve_link(trek_control *control, trek_control_link *link)
     const char *data;
     bool bad = false, open = trek_control_receive(control, link);
     control->peers[link->process].report.heard_ns = trek_now_ns();
-    while (link->fd >= 0 && trek_control_message(link, &head, &data, &bad)) {
+    bool proved = trek_control_has_proof(control, link);
+    while (proved && link->fd >= 0 && trek_control_message(link, &head, &data, &bad)) {
         take_message(control, link, &head, data);
         trek_control_consume(link, &head);
     }
-    if (link->fd >= 0 && bad)
+    if (link->fd >= 0 && link->forged && proved)
+        lose_link(control, link, TREK_CONTROL_FORGED);
+    else if (link->fd >= 0 && (bad || link->forged))
         lose_link(control, link, "sent what is no message of the control channel");
     else if (link->fd >= 0 && !open)
         lose_ended_link(control, link);
@@ -460,7 +520,7 @@ static void notice_silence(trek_control *control, int64_t now)
                  (double)silent * 1e-9);
         lose_link(control, link, how);
     }
-    for (int i = 0; i < TREK_CONTROL_NEWCOMERS; i++)
+    for (int i = 0; i < control->newcomers_top; i++)
         if (control->newcomers[i].fd >= 0 && now - control->newcomers[i].since_ns > HANDSHAKE_NS)
             trek_control_link_close(&control->newcomers[i]);
 }
@@ -559,7 +619,7 @@ static void call_hooks(trek_control *control)
 
 static struct pollfd watched(const trek_control_link *link)
 {
-    return (struct pollfd){ .fd = link->fd, .events = (short)(link->out_used > link->out_begin ? POLLIN | POLLOUT : POLLIN) };
+    return (struct pollfd){ .fd = link->fd, .events = (short)(trek_control_is_full(link) ? POLLIN | POLLOUT : POLLIN) };
 }
 
 static int watch(trek_control *control)
@@ -574,10 +634,9 @@ static int watch(trek_control *control)
     polled[n++] = watched(&control->up);
     for (int k = 0; k < TREK_TREE_FAN; k++)
         polled[n++] = watched(&control->below[k]);
-    control->newcomers_polled = 0;
-    for (int i = 0; i < TREK_CONTROL_NEWCOMERS; i++)
-        if (control->newcomers[i].fd >= 0)
-            control->newcomers_polled = i + 1;
+    while (control->newcomers_top > 0 && control->newcomers[control->newcomers_top - 1].fd < 0)
+        control->newcomers_top--;
+    control->newcomers_polled = control->newcomers_top;
     for (int i = 0; i < control->newcomers_polled; i++)
         polled[n++] = (struct pollfd){ .fd = control->newcomers[i].fd, .events = POLLIN };
     return n;

@@ -106,13 +106,13 @@ static trek_control_report aged(const trek_control_report *kept, int64_t now)
 
 void trek_control_say_hello(trek_control *control, trek_control_link *link, const char *address, int port)
 {
-    trek_control_hello hello = { .version = TREK_CONTROL_VERSION, .processes = control->processes, .process = control->process,
-                                 .pid = trek_process_id(), .port = port, .generation = control->generation,
+    trek_control_hello hello = { .processes = control->processes, .process = control->process, .pid = trek_process_id(),
+                                 .port = port, .generation = control->generation,
                                  .left_ns = control->join_until_ns - trek_now_ns() };
-    memcpy(hello.token, control->token, sizeof hello.token);
     memcpy(hello.machine, control->machine, sizeof hello.machine);
     memcpy(hello.host, control->peers[control->process].host, sizeof hello.host);
     snprintf(hello.address, sizeof hello.address, "%s", address);
+    trek_control_call_up(control, link);
     trek_control_send(control, link, TREK_CONTROL_HELLO, 0, &hello, sizeof hello);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages of the control channel: written in one piece, read whole. */
+/* Messages of the control channel: sealed, written in one piece, read whole. */
 #include <errno.h>
 #include <string.h>
 
@@ -14,6 +14,8 @@ void trek_control_wake(trek_control *control)
 
 void trek_control_link_close(trek_control_link *link)
 {
+    if (link->fd < 0 && !link->in && !link->out)
+        return;
     trek_socket_close(link->fd);
     trek_free(link->in);
     trek_free(link->out);
@@ -35,9 +37,14 @@ static bool has_room(char **buffer, size_t *size, size_t need)
     return true;
 }
 
+bool trek_control_is_full(const trek_control_link *link)
+{
+    return link->fd >= 0 && link->out_used > link->out_begin && trek_seal_is_open(&link->seal);
+}
+
 void trek_control_flush(trek_control_link *link)
 {
-    if (link->fd < 0 || link->out_used == link->out_begin)
+    if (!trek_control_is_full(link))
         return;
     struct iovec part = { link->out + link->out_begin, link->out_used - link->out_begin };
     int64_t sent = trek_socket_send(link->fd, &part, 1);
@@ -50,12 +57,16 @@ void trek_control_flush(trek_control_link *link)
 void trek_control_send(trek_control *control, trek_control_link *link, trek_control_type type, uint64_t number, const void *data,
                        size_t bytes)
 {
-    if (link->fd < 0 || link->closing)
+    bool open = trek_seal_is_open(&link->seal);
+    if (link->fd < 0 || link->closing || (!open && !trek_seal_is_called(&link->seal)))
         return;
     trek_control_head head = { .magic = TREK_CONTROL_MAGIC, .number = number, .type = type, .bytes = (uint32_t)bytes };
-    struct iovec parts[2] = { { &head, sizeof head }, { (void *)(uintptr_t)data, bytes } };
-    int64_t sent = link->out_used == link->out_begin ? trek_socket_send(link->fd, parts, 2) : 0;
-    size_t left = parts[0].iov_len + parts[1].iov_len;
+    unsigned char code[TREK_SEAL_BYTES] = { 0 };
+    struct iovec parts[3] = { { &head, sizeof head }, { (void *)(uintptr_t)data, bytes }, { code, sizeof code } };
+    if (open)
+        trek_seal_sign(&link->seal, parts, 2, code);
+    int64_t sent = open && link->out_used == link->out_begin ? trek_socket_send(link->fd, parts, 3) : 0;
+    size_t left = parts[0].iov_len + parts[1].iov_len + parts[2].iov_len;
     if (sent < 0 || left == 0)
         return;
     if (!has_room(&link->out, &link->out_size, link->out_used + left)) {
@@ -63,12 +74,54 @@ void trek_control_send(trek_control *control, trek_control_link *link, trek_cont
         trek_control_end_locked(control, TREK_ERR_MEMORY, "the control channel has no memory for a message");
         return;
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         if (parts[i].iov_len)
             memcpy(link->out + link->out_used, parts[i].iov_base, parts[i].iov_len);
         link->out_used += parts[i].iov_len;
     }
     trek_control_wake(control);
+}
+
+/* What was to be sent before the seal was open. */
+static void seal_waiting(trek_control_link *link)
+{
+    trek_control_head head;
+    for (size_t at = link->out_begin; at < link->out_used; at += sizeof head + head.bytes + TREK_SEAL_BYTES) {
+        memcpy(&head, link->out + at, sizeof head);
+        struct iovec part = { link->out + at, sizeof head + head.bytes };
+        trek_seal_sign(&link->seal, &part, 1, (unsigned char *)link->out + at + part.iov_len);
+    }
+}
+
+trek_identity trek_control_identity(const trek_control *control, trek_role role)
+{
+    return (trek_identity){ .secret = &control->secret, .role = role, .process = control->process,
+                            .generation = control->generation };
+}
+
+void trek_control_call_up(trek_control *control, trek_control_link *link)
+{
+    trek_identity own = trek_control_identity(control, TREK_ROLE_CHANNEL);
+    if (!trek_seal_call(&link->seal, &own, link->fd))
+        trek_control_end_locked(control, TREK_ERR_COMM,
+                                "the system has no random numbers, which the control channel begins with");
+}
+
+trek_shake trek_control_shake(trek_control *control, trek_control_link *link)
+{
+    trek_identity own = trek_control_identity(control, TREK_ROLE_CHANNEL);
+    size_t taken;
+    if (trek_seal_is_open(&link->seal))
+        return TREK_SHAKE_DONE;
+    trek_shake how = trek_seal_shake(&link->seal, &own, link->fd, link->in, link->in_used, &taken);
+    link->in_used -= taken;
+    if (taken && link->in_used)
+        memmove(link->in, link->in + taken, link->in_used);
+    if (how == TREK_SHAKE_DONE) {
+        seal_waiting(link);
+        trek_control_flush(link);
+    }
+    return how;
 }
 
 bool trek_control_receive(trek_control *control, trek_control_link *link)
@@ -100,15 +153,17 @@ bool trek_control_message(trek_control_link *link, trek_control_head *head, cons
         return false;
     memcpy(head, link->in, sizeof *head);
     *bad = head->bytes > (link->process < 0 ? sizeof(trek_control_hello) : TREK_CONTROL_PAYLOAD);
-    if (*bad || link->in_used < sizeof *head + head->bytes)
+    size_t length = sizeof *head + head->bytes;
+    if (*bad || link->in_used < length + TREK_SEAL_BYTES)
         return false;
     *data = link->in + sizeof *head;
-    return true;
+    *bad = link->forged = !trek_seal_check(&link->seal, link->in, length, link->in + length);
+    return !*bad;
 }
 
 void trek_control_consume(trek_control_link *link, const trek_control_head *head)
 {
-    size_t length = sizeof *head + head->bytes;
+    size_t length = sizeof *head + head->bytes + TREK_SEAL_BYTES;
     if (link->in_used < length) /* it was closed meanwhile */
         return;
     memmove(link->in, link->in + length, link->in_used - length);

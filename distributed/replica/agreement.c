@@ -7,6 +7,7 @@
 
 #include "graph/graph_internal.h"
 #include "tensor/memory_internal.h"
+#include "tensor/sha256.h"
 
 enum { LINE = 256, LISTED = 3 };
 

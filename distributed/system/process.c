@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -58,6 +59,7 @@ char *trek_process_why(int error, char *text, size_t size)
 }
 
 bool trek_process_at_exit(void (*fn)(void)) { return atexit(fn) == 0; }
+bool trek_process_random(void *bytes, size_t n) { return getrandom(bytes, n, 0) == (ssize_t)n; } /* whole, up to 256 */
 const char *trek_process_variable(const char *name) { return getenv(name); }
 
 long trek_process_number(const char *name, long low, long high, long unset)

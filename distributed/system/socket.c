@@ -47,18 +47,21 @@ static void keep(int fd)
     }
 }
 
+static bool forget(int fd)
+{
+    for (int i = 0; i < KEPT; i++) {
+        int own = fd + 1;
+        if (atomic_compare_exchange_strong(&kept[i], &own, 0))
+            return true;
+    }
+    return false;
+}
+
 void trek_socket_close(int fd)
 {
     if (fd < 0)
         return;
-    for (int i = 0; i < KEPT; i++) {
-        int own = fd + 1;
-        if (atomic_compare_exchange_strong(&kept[i], &own, 0)) {
-            close(fd);
-            return;
-        }
-    }
-    if (!trek_forked) /* there it is closed already, and the number may be another file's */
+    if (forget(fd) || !trek_forked) /* there it is closed already, and the number may be another file's */
         close(fd);
 }
 
@@ -70,6 +73,19 @@ static void set_options(int fd)
 #ifdef TCP_USER_TIMEOUT
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
 #endif
+}
+
+int trek_socket_give(int fd)
+{
+    int off = 0;
+    if (fd < 0)
+        return fd;
+    forget(fd);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &off, sizeof off);
+#ifdef TCP_USER_TIMEOUT
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &off, sizeof off);
+#endif
+    return fd;
 }
 
 static int resolve(const char *address, int port, bool listening, struct addrinfo **found)

@@ -39,6 +39,8 @@ int trek_socket_begin(const char *address, int port);
 bool trek_socket_begun(int fd);
 /* Does nothing if fd is -1. */
 void trek_socket_close(int fd);
+/* It is another library's from here on, which closes it; what was set that only trek wants is set back. Returns it. */
+int trek_socket_give(int fd);
 /* What can be sent at once of these parts: bytes, or -1 with errno. Moves past what was sent. */
 int64_t trek_socket_send(int fd, struct iovec *parts, int n);
 /* Reads at most size bytes without waiting. Returns how many were read, or 0 if there is nothing yet. Returns -1 if the

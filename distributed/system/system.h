@@ -97,6 +97,8 @@ int trek_process_parent(void);
 void trek_process_host(char *text, size_t size);
 /* Calls fn when the process ends by exit(). Whether it will. */
 bool trek_process_at_exit(void (*fn)(void));
+/* Bytes that nobody can foretell. false: the system has none. */
+bool trek_process_random(void *bytes, size_t n);
 /* A variable of its environment; NULL: it is not set. And a number, as trek_environment_number reads it. */
 const char *trek_process_variable(const char *name);
 long trek_process_number(const char *name, long low, long high, long unset);

@@ -15,8 +15,24 @@ enum { KIND_RAW = 12, KIND_HELLO, KIND_REPORT, KIND_LOCAL };
 typedef struct peer {
     trek_control *control;
     int ours;               /* this program's end of the connection */
+    trek_seal seal;         /* of that end */
     int theirs, connections;
 } peer;
+
+static trek_identity identity_of(const peer *p)
+{
+    return (trek_identity){ .secret = &p->control->secret, .role = TREK_ROLE_CHANNEL, .process = p->control->process == 0 };
+}
+
+/* This end's part of the handshake, of which nothing else is read. */
+static void shake(peer *p)
+{
+    char in[sizeof(trek_handshake_note)];
+    size_t taken;
+    trek_identity own = identity_of(p);
+    while (p->ours >= 0 && !trek_seal_is_open(&p->seal) && recv(p->ours, in, sizeof in, MSG_DONTWAIT) == (ssize_t)sizeof in)
+        trek_seal_shake(&p->seal, &own, p->ours, in, sizeof in, &taken);
+}
 
 /* Another connection, to be that of a newcomer, or process 0's. */
 static bool connect_anew(peer *p)
@@ -35,6 +51,18 @@ static bool connect_anew(peer *p)
     *place = (trek_control_link){ .fd = ends[0], .process = process, .since_ns = trek_clock_ns() };
     p->theirs = ends[0];
     p->ours = ends[1];
+    p->seal = (trek_seal){ .state = 0 };
+    if (process < 0 || from_child) {
+        trek_identity own = identity_of(p);
+        trek_seal_call(&p->seal, &own, p->ours);
+    } else {
+        trek_control_call_up(control, place);
+    }
+    for (int k = 0; from_child && k < 2; k++) { /* a child has been let in before */
+        trek_control_receive(control, place);
+        trek_control_shake(control, place);
+        shake(p);
+    }
     return true;
 }
 
@@ -70,15 +98,18 @@ static void send_bytes(peer *p, const void *data, size_t bytes)
 static void send_message(peer *p, uint32_t type, uint64_t number, const void *data, size_t bytes)
 {
     trek_control_head head = { .magic = TREK_CONTROL_MAGIC, .number = number, .type = type, .bytes = (uint32_t)bytes };
+    unsigned char code[TREK_SEAL_BYTES] = { 0 };
+    struct iovec parts[2] = { { &head, sizeof head }, { (void *)(uintptr_t)data, bytes } };
+    if (trek_seal_is_open(&p->seal))
+        trek_seal_sign(&p->seal, parts, 2, code);
     send_bytes(p, &head, sizeof head);
     send_bytes(p, data, bytes);
+    send_bytes(p, code, sizeof code);
 }
 
 static void send_hello(peer *p, int process)
 {
-    trek_control_hello hello = { .version = TREK_CONTROL_VERSION, .processes = p->control->processes, .process = process,
-                                 .pid = 1 };
-    memcpy(hello.token, p->control->token, sizeof hello.token);
+    trek_control_hello hello = { .processes = p->control->processes, .process = process, .pid = 1 };
     memset(hello.host, 'h', sizeof hello.host);
     send_message(p, TREK_CONTROL_HELLO, 0, &hello, sizeof hello);
 }
@@ -115,6 +146,10 @@ static void take_record(peer *p, uint8_t kind, const uint8_t *data, size_t bytes
     trek_control_report reports[2];
     memset(reports, 0, sizeof reports);
     memcpy(reports, data, bytes < sizeof reports ? bytes : sizeof reports);
+    for (int k = 0; k < 2 && !trek_seal_is_open(&p->seal) && kind != KIND_RAW; k++) {
+        serve(p);
+        shake(p);
+    }
     switch (kind & 15) {
     case KIND_RAW: send_bytes(p, data, bytes); break;
     case KIND_HELLO: send_hello(p, kind >> 4); break;

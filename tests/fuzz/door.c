@@ -21,44 +21,48 @@ static trek_door *make_door(uint8_t state)
     fuzz_expect(door && trek_lock_init(&door->lock), "a door");
     door->members = trek_calloc(2, sizeof *door->members);
     door->bell = trek_bell_new();
-    door->listen_fd = door->host_fd = -1;
+    door->listen_fd = door->host_line.fd = -1;
     door->lobby_fd = state & 1 ? open("/dev/null", O_RDONLY | O_CLOEXEC) : -1;
     door->n_members = state & 2 ? 2 : 0;
     door->running = state & 4;
     door->joins = state & 8;
     door->members[1].number = 1;
-    memset(door->token, 't', 16);
+    trek_hmac_key_of("a token of a job", 16, &door->secret);
     return door;
 }
 
 /* Another connection in the place of one that has ended. */
-static trek_door_visitor *visitor_of(trek_door *door, int ours[VISITORS], int which)
+static trek_door_visitor *visitor_of(trek_door *door, trek_door_line ours[VISITORS], int which)
 {
     int ends[2];
     while (door->n_visitors < VISITORS) {
         fuzz_expect(trek_array_grow(&door->visitors, &door->cap_visitors, VISITORS, sizeof *door->visitors) == TREK_OK, "memory");
-        door->visitors[door->n_visitors++] = (trek_door_visitor){ .fd = -1, .number = -1 };
+        door->visitors[door->n_visitors++] = (trek_door_visitor){ .line.fd = -1, .number = -1 };
     }
     trek_door_visitor *visitor = &door->visitors[which];
-    if (visitor->fd >= 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
+    if (visitor->line.fd >= 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
         return visitor;
-    if (ours[which] >= 0)
-        close(ours[which]);
-    ours[which] = ends[1];
-    *visitor = (trek_door_visitor){ .fd = ends[0], .number = -1, .heard_ns = trek_clock_ns() };
+    if (ours[which].fd >= 0)
+        close(ours[which].fd);
+    ours[which] = (trek_door_line){ .fd = ends[1] };
+    *visitor = (trek_door_visitor){ .line.fd = ends[0], .number = -1, .heard_ns = trek_clock_ns() };
     return visitor;
 }
 
-static void take_record(trek_door *door, int ours[VISITORS], uint8_t kind, const uint8_t *data, size_t bytes)
+static void take_record(trek_door *door, trek_door_line ours[VISITORS], uint8_t kind, const uint8_t *data, size_t bytes)
 {
     int which = kind % VISITORS;
     trek_door_visitor *visitor = visitor_of(door, ours, which);
     trek_door_note note = trek_door_note_of(door, (trek_door_kind)(kind >> 2 & 15));
-    size_t begin = offsetof(trek_door_note, number), room = offsetof(trek_door_note, token) - begin;
+    size_t begin = offsetof(trek_door_note, number), room = offsetof(trek_door_note, code) - begin;
     memcpy((char *)&note + begin, data, bytes < room ? bytes : room);
     bool raw = kind & 64;
-    if (ours[which] >= 0 && send(ours[which], raw ? (const void *)data : &note, raw ? bytes : sizeof note, MSG_NOSIGNAL) >= 0)
+    trek_door_line *line = &ours[which];
+    if (line->fd >= 0 && (raw ? send(line->fd, data, bytes, MSG_NOSIGNAL) >= 0 : trek_door_send(door, line, &note)))
         trek_door_read_visitor(door, visitor);
+    for (int k = 0; k < 2 && line->fd >= 0 && visitor->line.fd >= 0; k++) /* the handshake goes to and fro */
+        if (trek_door_receive(door, line, &note) >= 0)
+            trek_door_read_visitor(door, visitor);
     trek_member list[VISITORS];
     trek_lock_release(&door->lock);
     int n = trek_door_waiting(door, list, VISITORS);
@@ -73,7 +77,7 @@ static void take_record(trek_door *door, int ours[VISITORS], uint8_t kind, const
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    int ours[VISITORS] = { -1, -1, -1, -1 };
+    trek_door_line ours[VISITORS] = { { .fd = -1 }, { .fd = -1 }, { .fd = -1 }, { .fd = -1 } };
     if (size == 0)
         return 0;
     trek_door *door = make_door(data[0]);
@@ -86,8 +90,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     trek_lock_release(&door->lock);
     for (int k = 0; k < VISITORS; k++)
-        if (ours[k] >= 0)
-            close(ours[k]);
+        if (ours[k].fd >= 0)
+            close(ours[k].fd);
     trek_error_clear();
     trek_door_free(&door);
     return 0;

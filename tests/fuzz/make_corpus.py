@@ -114,8 +114,31 @@ def noted(which, kind, number=0, generation=0, program=0, port=0, address=b"", m
 
 
 put("door", "visits", b"\6" + noted(0, 1, number=1) + noted(1, 2, number=1) + noted(2, 1, number=9) + noted(0, 5))
-put("door", "joins", b"\7" + noted(0, 9, 5, port=4000, address=b"10.0.0.5") + noted(1, 9, 2, port=70000) + noted(2, 9, 5, port=4001, address=b"a" * 64, more=128))
-put("door", "between", b"\1" + noted(0, 1, number=1) + noted(1, 9, 3, port=1, address=b"x"))
+put("door", "joins", b"\7" + noted(0, 10, 5, port=4000, address=b"10.0.0.5") + noted(1, 10, 2, port=70000) + noted(2, 10, 5, port=4001, address=b"a" * 64, more=128))
+put("door", "between", b"\1" + noted(0, 1, number=1) + noted(1, 10, 3, port=1, address=b"x"))
+
+
+def shaken(step, version=5, role=2, process=1, proof=b""):
+    """What a handshake sends (trek_handshake_note), as a piece of it."""
+    note = b"trksak01" + struct.pack("<iiiiq", step, version, role, process, 0) + bytes(range(32)) + proof.ljust(32, b"\0")
+    return bytes([len(note)]) + note
+
+
+put("handshake", "called", b"\0" + shaken(1) + shaken(3, proof=b"guessed"))
+put("handshake", "answered", b"\1" + shaken(2, proof=b"guessed"))
+put("handshake", "versions", b"\0" + shaken(1, version=6))
+put("handshake", "refused", b"\1" + shaken(4, version=6) + shaken(4))
+put("handshake", "pieces", b"\0\4trks\4ak01\0\1\1")
+
+
+def card(address, port, status=0):
+    return address.ljust(64, b"\0") + struct.pack("<ii", port, status)
+
+
+put("cards", "two", b"\1" + card(b"127.0.0.1", 40000) + card(b"::1", 1))
+put("cards", "refused", b"\1" + card(b"127.0.0.1", 40000) + card(b"", 0, 7))
+put("cards", "endless", b"\0" + card(b"1" * 64, 65535) + b"more")
+put("cards", "status", b"\0" + card(b"1", 65536, -5))
 put("door", "raw", b"\7" + bytes([64, 20]) + b"GET / HTTP/1.1\r\n\r\n\0\0" + noted(1, 15, number=-1))
 
 for name, text in (("index", "GET\n/\n"), ("runs", "GET\n/api/runs\n"), ("processes", "GET\n/api/runs/a/processes\n"), ("lines", "GET\n/api/runs/a/process-0.jsonl\n5\n"),

@@ -3,6 +3,7 @@
 #include "autograd/ops.h"
 #include "graph/flow.h"
 #include "graph/graph_internal.h"
+#include "tensor/sha256.h"
 #include "tests/graph/modules.h"
 #include "tests/support/refused.h"
 

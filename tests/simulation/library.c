@@ -11,7 +11,7 @@
 
 enum { CONNECT, EXCHANGE, ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER };
 
-/* What goes over a connection. The first one of a connection says by its number who has connected. */
+/* What goes over a connection. */
 typedef struct head {
     uint64_t number, bytes;
 } head;
@@ -24,15 +24,13 @@ typedef struct frame {
 
 typedef struct peer {
     int fd;
-    bool connecting, known, ended;
+    bool ended;
     frame *out, *out_last, *in, *in_last; /* to be sent; whole ones, of operations that have not begun here */
     size_t sent;                          /* of the first one of out, with its head */
     head begun;                           /* of the one that comes in */
     size_t used;                          /* of it, with its head */
     frame *coming;
     uint64_t heard, gone; /* operations of which all has come from it, has gone to it */
-    char address[64];
-    int port;
 } peer;
 
 typedef struct task {
@@ -51,7 +49,7 @@ typedef struct task {
 struct trek_async_group {
     void *owner;
     const trek_async_host *host;
-    int rank, world, listen_fd, bell;
+    int rank, world, bell;
     trek_lock lock;
     trek_thread thread;
     bool running, leaving, failed;
@@ -99,7 +97,7 @@ static frame *frame_of(const trek_async_group *g, uint64_t number, const void *d
 static void send_frames(trek_async_group *g, int r)
 {
     peer *p = &g->peers[r];
-    while (p->out && p->fd >= 0 && !p->connecting && !p->ended) {
+    while (p->out && p->fd >= 0 && !p->ended) {
         frame *f = p->out;
         size_t whole = sizeof f->head + f->head.bytes, done = p->sent;
         struct iovec part = { .iov_base = (char *)&f->head + done, .iov_len = sizeof f->head - done };
@@ -115,24 +113,14 @@ static void send_frames(trek_async_group *g, int r)
             continue;
         p->out = f->next;
         p->sent = 0;
-        if (f->head.number < UINT64_MAX / 2)
-            p->gone = f->head.number;
+        p->gone = f->head.number;
         g->host->free(f);
     }
 }
 
-/* Who it is that has connected. */
-static void take_name(trek_async_group *g, peer *from, uint64_t rank)
-{
-    peer *p = &g->peers[rank];
-    p->fd = from->fd;
-    p->known = true;
-    from->fd = -1;
-}
-
 static void receive_frames(trek_async_group *g, peer *p)
 {
-    while (p->fd >= 0 && !p->connecting && !p->ended) {
+    while (p->fd >= 0 && !p->ended) {
         bool in_head = p->used < sizeof p->begun;
         char *to = in_head ? (char *)&p->begun + p->used : p->coming->data + (p->used - sizeof p->begun);
         size_t whole = in_head ? sizeof p->begun : sizeof p->begun + p->begun.bytes;
@@ -151,12 +139,6 @@ static void receive_frames(trek_async_group *g, peer *p)
         frame *f = p->coming;
         p->coming = NULL;
         p->used = 0;
-        if (!p->known) {
-            uint64_t rank = f->head.number - UINT64_MAX / 2;
-            g->host->free(f);
-            take_name(g, p, rank);
-            return;
-        }
         p->heard = f->head.number;
         append(&p->in, &p->in_last, f);
     }
@@ -197,18 +179,10 @@ static void free_task(trek_async_group *g, task *t)
     g->host->free(t);
 }
 
-static bool all_connected(const trek_async_group *g)
-{
-    bool all = true;
-    for (int r = 0; r < g->world; r++)
-        all = all && (r == g->rank || (g->peers[r].fd >= 0 && g->peers[r].known && !g->peers[r].connecting));
-    return all;
-}
-
 /* What has come of it. Whether it is done. */
 static bool look_at_task(trek_async_group *g, task *t)
 {
-    bool done = t->kind != CONNECT || all_connected(g);
+    bool done = true; /* of CONNECT: there is nothing to it */
     for (int r = 0; r < g->world; r++) {
         peer *p = &g->peers[r];
         if (r == g->rank || t->kind == CONNECT)
@@ -243,51 +217,28 @@ static bool finish_tasks(trek_async_group *g)
 
 /* --- the group's thread --------------------------------------------------------------------------------------------------- */
 
-static void accept_all(trek_async_group *g)
-{
-    for (int fd; (fd = trek_socket_accept(g->listen_fd, NULL, NULL)) >= 0;) {
-        int k = g->world; /* those that have not said who they are stand behind the others */
-        while (k < 2 * g->world - 1 && g->peers[k].fd >= 0)
-            k++;
-        g->peers[k] = (peer){ .fd = fd };
-    }
-}
-
 static int list_polled(trek_async_group *g, struct pollfd *polled)
 {
     int n = 0;
     polled[n++] = (struct pollfd){ .fd = g->bell, .events = POLLIN };
-    polled[n++] = (struct pollfd){ .fd = g->listen_fd, .events = POLLIN };
-    for (int r = 0; r < 2 * g->world; r++) {
+    for (int r = 0; r < g->world; r++) {
         const peer *p = &g->peers[r];
-        short wanted = p->connecting ? POLLOUT : (short)(POLLIN | (p->out ? POLLOUT : 0));
+        short wanted = (short)(POLLIN | (p->out ? POLLOUT : 0));
         polled[n++] = (struct pollfd){ .fd = p->ended ? -1 : p->fd, .events = wanted };
     }
     return n;
 }
 
-static void move_peer(trek_async_group *g, int r, short events)
-{
-    peer *p = &g->peers[r];
-    if (p->connecting && events) {
-        p->connecting = false;
-        p->ended = !trek_socket_begun(p->fd);
-        if (p->ended)
-            fail(g, r, "cannot be made");
-    }
-    send_frames(g, r);
-    receive_frames(g, p);
-}
-
-static bool move(trek_async_group *g, const struct pollfd *polled)
+static bool move(trek_async_group *g)
 {
     uint64_t heard = 0, before = 0;
     for (int r = 0; r < g->world; r++)
         before += g->peers[r].heard + g->peers[r].gone;
     trek_bell_quiet(g->bell);
-    accept_all(g);
-    for (int r = 0; r < 2 * g->world; r++)
-        move_peer(g, r, polled[2 + r].revents);
+    for (int r = 0; r < g->world; r++) {
+        send_frames(g, r);
+        receive_frames(g, &g->peers[r]);
+    }
     for (int r = 0; r < g->world; r++)
         heard += g->peers[r].heard + g->peers[r].gone;
     bool had_failed = g->failed, finished = finish_tasks(g);
@@ -297,14 +248,14 @@ static bool move(trek_async_group *g, const struct pollfd *polled)
 static void *group_main(void *arg)
 {
     trek_async_group *g = arg;
-    struct pollfd *polled = take(g, (size_t)(2 * g->world + 2) * sizeof *polled);
+    struct pollfd *polled = take(g, (size_t)(g->world + 1) * sizeof *polled);
     trek_lock_acquire(&g->lock);
     while (!g->leaving) {
         int n = list_polled(g, polled);
         trek_lock_release(&g->lock);
         trek_socket_poll(polled, n, 60000);
         trek_lock_acquire(&g->lock);
-        if (g->leaving || !move(g, polled))
+        if (g->leaving || !move(g))
             continue;
         trek_lock_release(&g->lock);
         g->host->progressed(g->owner);
@@ -329,13 +280,10 @@ static trek_status begin(bool *ours)
 
 static void end(void) {}
 
-static trek_status group_listen(void *owner, int rank, int world, const char *address, const char *interface,
-                                trek_async_group **group, trek_async_card *card)
+static trek_status group_open(void *owner, int rank, int world, trek_async_group **group)
 {
     const trek_async_host *host = host_here();
     trek_async_group *g = host->alloc(sizeof *g);
-    int port = 0;
-    (void)interface;
     memset(g, 0, sizeof *g);
     g->host = host;
     g->owner = owner;
@@ -343,15 +291,11 @@ static trek_status group_listen(void *owner, int rank, int world, const char *ad
     g->world = world;
     trek_lock_init(&g->lock);
     g->bell = trek_bell_new();
-    g->peers = take(g, 2 * (size_t)world * sizeof *g->peers);
-    for (int r = 0; r < 2 * world; r++)
+    g->peers = take(g, (size_t)world * sizeof *g->peers);
+    for (int r = 0; r < world; r++)
         g->peers[r].fd = -1;
     *group = g;
-    trek_status status = trek_socket_listen(address, 0, &g->listen_fd, &port);
-    snprintf((char *)card->address, sizeof card->address, "%s", address);
-    for (int r = 0; r < world; r++)
-        ((uint16_t *)(void *)(card + 1))[r] = (uint16_t)port;
-    return status;
+    return TREK_OK;
 }
 
 static task *new_task(trek_async_group *g, int kind, trek_async_request *request)
@@ -384,19 +328,12 @@ static trek_status put(trek_async_group *g, task *t)
     return TREK_OK;
 }
 
-static trek_status group_connect(trek_async_group *g, const void *cards, size_t stride, trek_async_request *request)
+static trek_status group_connect(trek_async_group *g, const int *sockets, trek_async_request *request)
 {
     trek_lock_acquire(&g->lock);
     task *t = new_task(g, CONNECT, request);
-    for (int r = 0; r < g->rank; r++) {
-        const trek_async_card *card = (const trek_async_card *)(const void *)((const char *)cards + (size_t)r * stride);
-        peer *p = &g->peers[r];
-        p->fd = trek_socket_begin((const char *)card->address, ((const uint16_t *)(const void *)(card + 1))[g->rank]);
-        p->connecting = p->known = true;
-        if (p->fd < 0)
-            fail(g, r, "cannot be made");
-        append(&p->out, &p->out_last, frame_of(g, UINT64_MAX / 2 + (uint64_t)g->rank, NULL, 0));
-    }
+    for (int r = 0; r < g->world; r++)
+        g->peers[r].fd = sockets[r];
     put(g, t);
     g->running = true;
     return trek_thread_begin(&g->thread, group_main, g) == 0 ? TREK_OK : TREK_ERR_MEMORY;
@@ -421,7 +358,7 @@ static bool group_free(trek_async_group *g, bool done)
         trek_bell_ring(g->bell);
         trek_thread_join(g->thread);
     }
-    for (int r = 0; r < 2 * g->world; r++) {
+    for (int r = 0; r < g->world; r++) {
         trek_socket_close(g->peers[r].fd);
         free_frames(g, g->peers[r].out);
         free_frames(g, g->peers[r].in);
@@ -432,7 +369,6 @@ static bool group_free(trek_async_group *g, bool done)
         g->tasks = t->next;
         free_task(g, t);
     }
-    trek_socket_close(g->listen_fd);
     trek_bell_free(g->bell);
     trek_lock_destroy(&g->lock);
     g->host->free(g->peers);
@@ -567,7 +503,7 @@ static trek_status open_library(int abi, const trek_async_host *host, trek_async
                                  .end = end,
                                  .any_thread = true,
                                  .tells = true,
-                                 .group_listen = group_listen,
+                                 .group_open = group_open,
                                  .group_connect = group_connect,
                                  .group_free = group_free,
                                  .exchange = exchange,

@@ -73,7 +73,7 @@ MUTANTS = [
      "    while (status != TREK_OK && trek_run_elastic_go_on(run, &status, clean_up, build)) {\n        status = is_over",
      "    while (false) {\n        status = is_over"),
     ("next_group_is_turned_away", "distributed/control/serve.c",
-     "if (ours && comes_early(control, &hello)) {", "if (false) {"),
+     "if (comes_early(control, &hello)) {", "if (false) {"),
     ("old_group_closes_its_door", "distributed/control/serve.c", "(waited || control->patient)", "control->patient"),
     ("lost_while_joining_for_good", "distributed/control/serve.c", "    if (forgets(control, process))\n", "    if (false)\n"),
     ("who_stood_still_takes_others_for_dead", "distributed/control/regroup.c",

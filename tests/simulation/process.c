@@ -110,6 +110,14 @@ bool trek_process_at_exit(void (*fn)(void))
     return true;
 }
 
+/* As in the library nobody can foretell them, but of one seed they are the same. */
+bool trek_process_random(void *bytes, size_t n)
+{
+    for (size_t k = 0; k < n; k++)
+        ((unsigned char *)bytes)[k] = (unsigned char)sim_draw(&sim.nonces);
+    return true;
+}
+
 const char *trek_process_variable(const char *name)
 {
     const sim_process *process = sim_here();

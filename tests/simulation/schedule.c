@@ -627,6 +627,7 @@ void sim_reset(uint64_t seed)
     sim_random seeds = { seed };
     sim.random.state = sim_draw(&seeds);
     sim.chance.state = sim_draw(&seeds) ^ 0x5851f42d4c957f2du;
+    sim.nonces.state = sim_draw(&seeds);
     sim.hash = 0xcbf29ce484222325u;
     sim.now_ns = 1000 * SIM_S;
     sim.next_port = 40000;

@@ -164,7 +164,7 @@ typedef struct sim_settings {
 
 typedef struct sim_world {
     uint64_t seed;
-    sim_random random, chance; /* of the order of things; of the network */
+    sim_random random, chance, nonces; /* of the order of things; of the network; of what processes draw */
     sim_settings settings;
     int64_t now_ns, bound_ns; /* simulated time; when it is over at the latest */
     uint64_t steps, most_steps, hash, order;

@@ -18,12 +18,6 @@ typedef struct trek_async_request {
     uint64_t word; /* MPI: an MPI_Request; Gloo: which piece of work */
 } trek_async_request;
 
-/* What each process tells the others about how it is reached; uint16_t[world] follow: a port for each other process. */
-typedef struct trek_async_card {
-    unsigned char address[128]; /* a struct sockaddr_storage */
-    int32_t status, unused;     /* a trek_status: whether it can be reached at all */
-} trek_async_card;
-
 typedef struct trek_async_host {
     int abi;
     void *service;               /* the core's own */
@@ -34,7 +28,7 @@ typedef struct trek_async_host {
     void (*fold)(trek_dtype dtype, trek_reduce_op op, const void *in, void *inout, int64_t count);
     /* The program is about to finalise the library: on return, the communication thread does not call it any more. */
     void (*leaving)(const struct trek_async_host *host);
-    /* From any thread: something that was started for this owner (group_listen) is done, or has failed. */
+    /* From any thread: something that was started for this owner (group_open) is done, or has failed. */
     void (*moved)(void *owner);
     /* The same: data have come, though nothing is done yet: a deadline counts from here. */
     void (*progressed)(void *owner);
@@ -56,13 +50,10 @@ typedef struct trek_async_table {
      * (ranks not NULL, `world` ranks in it) a communicator of those alone, in that order, which waits for them; to be used when
      * the request is done. All its processes ask for it in the same order. NULL: the other way. */
     trek_status (*group_new)(const int *ranks, int rank, int world, trek_async_group **group, trek_async_request *request);
-    /* Or by processes that tell each other their addresses: listen fills the card, connect takes those of all processes,
-     * stride bytes apart, which it copies. interface (NULL: none): whose address is taken instead of `address`, in the same
-     * family. */
-    trek_status (*group_listen)(void *owner, int rank, int world, const char *address, const char *interface,
-                                trek_async_group **group,
-                                trek_async_card *card);
-    trek_status (*group_connect)(trek_async_group *group, const void *cards, size_t stride, trek_async_request *request);
+    /* Or by connections that the core has made: first what there is without any, then sockets[r], connected to rank r, who has
+     * proved that it is that; they are the library's from here on, also where it fails. */
+    trek_status (*group_open)(void *owner, int rank, int world, trek_async_group **group);
+    trek_status (*group_connect)(trek_async_group *group, const int *sockets, trek_async_request *request);
     /* Once that is done, before anything else. NULL: nothing to be done. */
     trek_status (*group_ready)(trek_async_group *group);
     /* done: no request is pending on it and it was made. Returns whether the library has given back all memory that it was

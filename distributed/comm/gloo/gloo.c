@@ -2,11 +2,16 @@
 /* How groups over Gloo are made: each process listens, tells the others by the control channel where, and connects. */
 #include "distributed/comm/gloo/gloo.h"
 
+#include <ifaddrs.h>
 #include <limits.h>
 #include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <string.h>
 
 #include "distributed/comm/async/async_internal.h"
+#include "distributed/comm/gloo/mesh.h"
+#include "distributed/system/socket.h"
 #include "distributed/system/system.h"
 #include "tensor/environment.h"
 #include "tensor/memory_internal.h"
@@ -41,14 +46,7 @@ static trek_async_comm *new_comm(trek_control *control)
                                                              .control = control, .by_channel = true });
 }
 
-/* --- addresses -------------------------------------------------------------------------------------- */
-
-static size_t card_bytes(int world) { return (sizeof(trek_async_card) + (size_t)world * sizeof(uint16_t) + 7) / 8 * 8; }
-
-static const trek_async_card *card_of(const char *cards, int world, int r)
-{
-    return (const trek_async_card *)(const void *)(cards + (size_t)r * card_bytes(world));
-}
+/* --- connections ------------------------------------------------------------------------------------ */
 
 /* Its thread is about to say why. */
 static trek_status connection_lost(const trek_async_comm *comm)
@@ -60,71 +58,92 @@ static trek_status connection_lost(const trek_async_comm *comm)
     return trek_fail(TREK_ERR_COMM, "the address of process %d is not known: its control connection is lost", comm->base.rank);
 }
 
-static trek_status listen_on(trek_async_comm *comm, trek_async_card *card)
+/* That of the interface, in the family of `address`, which it replaces. */
+static trek_status address_of_interface(const char *interface, char *address, size_t size)
 {
-    char address[256];
-    const char *interface = trek_process_variable("TREK_GLOO_INTERFACE");
-    if (interface && !*interface)
-        interface = NULL;
-    if (interface && if_nametoindex(interface) == 0)
+    struct ifaddrs *all = NULL;
+    int family = strchr(address, ':') ? AF_INET6 : AF_INET;
+    bool found = false;
+    if (if_nametoindex(interface) == 0)
         return trek_fail(TREK_ERR_ARGUMENT, "TREK_GLOO_INTERFACE=%s: this machine has no such network interface", interface);
-    if (!trek_control_own_address(comm->base.control, address, sizeof address))
+    if (getifaddrs(&all) != 0)
+        return trek_fail(TREK_ERR_COMM, "TREK_GLOO_INTERFACE=%s: this machine does not tell its addresses", interface);
+    for (const struct ifaddrs *one = all; one && !found; one = one->ifa_next) {
+        socklen_t length = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+        found = one->ifa_addr && one->ifa_addr->sa_family == family && strcmp(one->ifa_name, interface) == 0 &&
+                getnameinfo(one->ifa_addr, length, address, (socklen_t)size, NULL, 0, NI_NUMERICHOST) == 0;
+    }
+    freeifaddrs(all);
+    return found ? TREK_OK
+                 : trek_fail(TREK_ERR_UNSUPPORTED, "TREK_GLOO_INTERFACE=%s: it has no address of the family of process 0's",
+                             interface);
+}
+
+static trek_status listen_on(trek_async_comm *comm, trek_mesh_card *card, int *listening)
+{
+    const char *interface = trek_process_variable("TREK_GLOO_INTERFACE");
+    if (!trek_control_own_address(comm->base.control, card->address, sizeof card->address))
         return connection_lost(comm);
+    trek_status status = interface && *interface ? address_of_interface(interface, card->address, sizeof card->address) : TREK_OK;
+    int port = 0;
+    if (status == TREK_OK)
+        status = trek_socket_listen(card->address, 0, listening, &port);
+    card->port = port;
+    if (status != TREK_OK)
+        return status;
     trek_lock_acquire(&service()->calling);
-    trek_status status = comm->table->group_listen(comm, comm->base.rank, comm->base.world, address, interface, &comm->group,
-                                                   card);
+    status = comm->table->group_open(comm, comm->base.rank, comm->base.world, &comm->group);
     trek_lock_release(&service()->calling);
     return status;
 }
 
-static trek_status check_cards(const char *cards, int world)
-{
-    for (int r = 0; r < world; r++) {
-        trek_status status = (trek_status)card_of(cards, world, r)->status;
-        if (status != TREK_OK)
-            return trek_fail(status, "process %d cannot use Gloo: %s", r, trek_status_text(status));
-    }
-    return TREK_OK;
-}
-
 /* Processes at the same address share its cores. */
-static int count_local(const char *cards, int world, int rank)
+static int count_local(const trek_mesh_card *cards, int world, int rank)
 {
     int local = 0;
     for (int r = 0; r < world; r++)
-        local += memcmp(card_of(cards, world, r)->address, card_of(cards, world, rank)->address,
-                        sizeof(trek_async_card){ 0 }.address) == 0;
+        local += strcmp(cards[r].address, cards[rank].address) == 0;
     return local;
 }
 
-static trek_status connect_all(trek_async_comm *comm, const char *cards)
+static trek_status connect_all(trek_async_comm *comm, int listening, const trek_mesh_card *cards)
 {
-    comm->spin = 2 * count_local(cards, comm->base.world, comm->base.rank) <= trek_cores();
-    trek_lock_acquire(&service()->calling);
-    trek_status status = comm->table->group_connect(comm->group, cards, card_bytes(comm->base.world), &comm->requests[0]);
-    trek_lock_release(&service()->calling);
+    int world = comm->base.world;
+    int *sockets = trek_calloc((size_t)world, sizeof *sockets);
+    if (!sockets)
+        return TREK_ERR_MEMORY;
+    comm->spin = 2 * count_local(cards, world, comm->base.rank) <= trek_cores();
+    trek_status status = trek_mesh_connect(comm->base.control, listening, cards, TREK_ASYNC_JOIN_NS, sockets);
+    if (status == TREK_OK) {
+        for (int r = 0; r < world; r++)
+            trek_socket_give(sockets[r]);
+        trek_lock_acquire(&service()->calling);
+        status = comm->table->group_connect(comm->group, sockets, &comm->requests[0]);
+        trek_lock_release(&service()->calling);
+    }
+    trek_free(sockets);
     return status;
 }
 
 /* comm NULL: this process has failed with `status`, but the others are waiting for its card. */
 static trek_status meet(trek_control *control, trek_async_comm *comm, trek_status status)
 {
-    int world = trek_control_processes(control);
-    size_t bytes = card_bytes(world);
-    char *cards = trek_calloc((size_t)world + 1, bytes);
+    int world = trek_control_processes(control), listening = -1;
+    trek_mesh_card *cards = trek_calloc((size_t)world + 1, sizeof *cards);
     if (!cards) {
         trek_control_end(control, TREK_ERR_MEMORY, "a process has no memory to join the group");
         return trek_error_status();
     }
-    trek_async_card *own = (trek_async_card *)(void *)(cards + (size_t)world * bytes);
+    trek_mesh_card *own = &cards[world];
     if (status == TREK_OK)
-        status = listen_on(comm, own);
+        status = listen_on(comm, own, &listening);
     own->status = (int32_t)status;
-    trek_status met = trek_control_gather(control, own, bytes, cards, TREK_ASYNC_JOIN_NS);
+    trek_status met = trek_control_gather(control, own, sizeof *own, cards, TREK_ASYNC_JOIN_NS);
     if (status == TREK_OK)
-        status = met == TREK_OK ? check_cards(cards, world) : met;
+        status = met == TREK_OK ? trek_mesh_check(cards, world) : met;
     if (status == TREK_OK)
-        status = connect_all(comm, cards);
+        status = connect_all(comm, listening, cards);
+    trek_socket_close(listening);
     trek_free(cards);
     return status;
 }

@@ -10,7 +10,7 @@
  * on all ranks, and from run to run for the same number of processes.
  *
  * A connection that breaks ends the group with what the control channel knows of its
- * other side. Connections are not authenticated: as with MPI, the network is trusted. */
+ * other side. Both ends of one prove who they are before it carries data (mesh.h). */
 #ifndef TREK_DISTRIBUTED_COMM_GLOO_GLOO_H
 #define TREK_DISTRIBUTED_COMM_GLOO_GLOO_H
 

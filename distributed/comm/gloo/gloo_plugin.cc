@@ -2,20 +2,29 @@
 /* The plug-in libtrek-gloo: trek's calls in terms of the installed Gloo. Gloo's collectives
  * wait for the other processes, so each group has a thread that carries out what was
  * started, in order. Gloo says by exceptions what goes wrong: none leaves this file. */
-#include <signal.h>
-#include <sys/socket.h>
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <fcntl.h>
 #include <netinet/in.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gloo/allgather.h>
@@ -24,6 +33,7 @@
 #include <gloo/common/error.h>
 #include <gloo/context.h>
 #include <gloo/transport/context.h>
+#include <gloo/transport/pair.h>
 #include <gloo/transport/tcp/address.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
@@ -129,6 +139,93 @@ class Transport : public gloo::transport::Context {
   std::shared_ptr<gloo::transport::Context> real_;
 };
 
+struct Name { /* of one end of a connection */
+  sockaddr_in address{};
+  bool found;
+  Name(int fd, int (*of)(int, sockaddr *, socklen_t *)) {
+    socklen_t length = sizeof address;
+    found = of(fd, reinterpret_cast<sockaddr *>(&address), &length) == 0 && address.sin_family == AF_INET;
+  }
+  bool operator==(const Name &other) const {
+    return found && other.found && address.sin_port == other.address.sin_port &&
+           address.sin_addr.s_addr == other.address.sin_addr.s_addr;
+  }
+};
+
+/* This process's other end of a connection that it has accepted; -1: that is another one's. */
+int other_end(int accepted) {
+  int found = -1;
+  DIR *all = opendir("/proc/self/fd");
+  const Name own(accepted, getsockname), peer(accepted, getpeername);
+  for (const dirent *one; all && found < 0 && (one = readdir(all));) {
+    const int fd = atoi(one->d_name);
+    if (fd != accepted && Name(fd, getsockname) == peer && Name(fd, getpeername) == own)
+      found = fd;
+  }
+  if (all)
+    closedir(all);
+  return found;
+}
+
+/* Gives Gloo's pairs connections that the core has made, between two who have shown each other who they are. Gloo's own pair
+ * listens, takes whoever connects first, and ends the program by what a stranger sends. So here it only ever connects, on the
+ * loopback, to this process itself, which it does where its own address is the greater one; then the descriptor that it has is
+ * made to be the other connection. */
+class Adoption {
+ public:
+  static constexpr const char *kDevice = "127.0.0.2", *kHere = "127.0.0.1";
+
+  Adoption() : listening_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in own{};
+    own.sin_family = AF_INET;
+    inet_pton(AF_INET, kHere, &own.sin_addr);
+    if (listening_ < 0 || bind(listening_, reinterpret_cast<sockaddr *>(&own), sizeof own) != 0 || listen(listening_, 64) != 0) {
+      const int why = errno;
+      if (listening_ >= 0)
+        close(listening_);
+      errno = why;
+      give_up("the loopback");
+    }
+    socklen_t length = sizeof address_;
+    getsockname(listening_, reinterpret_cast<sockaddr *>(&address_), &length);
+  }
+  ~Adoption() { close(listening_); }
+  Adoption(const Adoption &) = delete;
+  Adoption &operator=(const Adoption &) = delete;
+
+  /* fd is taken in any case. */
+  void adopt(gloo::transport::tcp::Device &device, gloo::transport::Pair &pair, int fd) {
+    int taken = -1, accepted = -1;
+    try {
+      pair.connect(gloo::transport::tcp::Address(address_).bytes());
+      while (taken < 0) { /* ours is among those that wait */
+        if (accepted >= 0)
+          close(accepted);
+        accepted = accept4(listening_, nullptr, nullptr, SOCK_CLOEXEC);
+        if (accepted < 0)
+          give_up("accept");
+        taken = other_end(accepted);
+      }
+      if (fcntl(fd, F_SETFL, O_NONBLOCK) != 0 || dup3(fd, taken, O_CLOEXEC) < 0)
+        give_up("dup3");
+    } catch (...) {
+      close(fd);
+      if (accepted >= 0)
+        close(accepted);
+      throw;
+    }
+    close(fd);
+    close(accepted);
+    device.registerDescriptor(taken, EPOLLIN, &dynamic_cast<gloo::transport::tcp::Handler &>(pair));
+  }
+
+ private:
+  [[noreturn]] void give_up(const char *what) { throw std::runtime_error(std::string(what) + ": " + strerror(errno)); }
+
+  int listening_;
+  sockaddr_storage address_{};
+};
+
 /* Gloo's own makes connections by a store; here they are made already. */
 class Context : public gloo::Context {
  public:
@@ -172,10 +269,11 @@ bool is_power_of_two(int n) { return (n & (n - 1)) == 0; }
 struct trek_async_group {
   void *owner;
   int rank, world;
-  std::shared_ptr<gloo::transport::Device> device;
+  std::shared_ptr<gloo::transport::tcp::Device> device;
   std::shared_ptr<gloo::transport::Context> transport;
   std::shared_ptr<Context> context;
-  std::vector<std::vector<char>> peers;   /* addresses */
+  std::vector<int> sockets;               /* not yet taken; -1: none */
+  std::mutex adopting; /* held where Gloo's thread does not watch a pair's descriptor: it is not to be closed */
 
   std::thread thread;
   std::mutex lock;                        /* of tasks, leaving, left, message */
@@ -205,9 +303,12 @@ struct trek_async_group {
 /* --- the group's thread ---------------------------------------------------------------------------- */
 
 void trek_async_group::connect() {
+  Adoption adoption;
   for (int r = 0; r < world; r++)
-    if (r != rank)
-      transport->getPair(r)->connect(peers[r]);
+    if (r != rank) {
+      std::lock_guard<std::mutex> held(adopting);
+      adoption.adopt(*device, *transport->createPair(r), std::exchange(sockets[r], -1));
+    }
   context = std::make_shared<Context>(rank, world, device, transport);
 }
 
@@ -393,34 +494,10 @@ trek_status begin(bool *ours) {
 
 void end(void) {}
 
-/* Of a numeric address. */
-int family_of(const char *address) { return strchr(address, ':') ? AF_INET6 : strchr(address, '.') ? AF_INET : AF_UNSPEC; }
-
-uint16_t port_of(const sockaddr_storage &address) {
-  return address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6 &>(address).sin6_port
-                                       : reinterpret_cast<const sockaddr_in &>(address).sin_port;
-}
-
-void listen_on(trek_async_group *group, const char *address, const char *interface, trek_async_card *card) {
-  gloo::transport::tcp::attr attr(address);
-  if (interface) {
-    attr.iface = interface;
-    attr.ai_family = family_of(address);
-  }
-  group->device = gloo::transport::tcp::CreateDevice(attr);
-  group->transport = group->device->createContext(group->rank, group->world);
-  group->transport->setTimeout(kForever);
-  auto *ports = reinterpret_cast<uint16_t *>(card + 1);
-  for (int r = 0; r < group->world; r++) {
-    if (r == group->rank)
-      continue;
-    auto &pair = group->transport->createPair(r);
-    sockaddr_storage own = gloo::transport::tcp::Address(pair->address().bytes()).getSockaddr();
-    ports[r] = port_of(own);
-    reinterpret_cast<sockaddr_in &>(own).sin_port = 0; /* at the same place in both families */
-    static_assert(sizeof own == sizeof card->address, "an address must fit");
-    memcpy(card->address, &own, sizeof own);
-  }
+void close_sockets(std::vector<int> &sockets) {
+  for (int &fd : sockets)
+    if (fd >= 0)
+      ::close(std::exchange(fd, -1));
 }
 
 bool group_free(trek_async_group *group, bool done) {
@@ -432,8 +509,10 @@ bool group_free(trek_async_group *group, bool done) {
       group->leaving = true;
       group->changed.notify_all();
     }
-    if (!done && group->transport)
+    if (!done && group->transport) {
+      std::lock_guard<std::mutex> held(group->adopting);
       close_all(*group->transport);
+    }
     std::unique_lock<std::mutex> held(group->lock);
     out = group->changed.wait_for(held, kLeave, [group] { return group->left; });
   }
@@ -443,6 +522,7 @@ bool group_free(trek_async_group *group, bool done) {
   }
   if (group->thread.joinable())
     group->thread.join();
+  close_sockets(group->sockets);
   try {
     delete group;
   } catch (...) {
@@ -450,17 +530,19 @@ bool group_free(trek_async_group *group, bool done) {
   return true;
 }
 
-trek_status group_listen(void *owner, int rank, int world, const char *address, const char *interface, trek_async_group **result,
-                         trek_async_card *card) {
+trek_status group_open(void *owner, int rank, int world, trek_async_group **result) {
   SignalsBlocked blocked;
   trek_async_group *group = nullptr;
-  trek_status status = guarded(TREK_ERR_UNSUPPORTED, "Gloo cannot listen", [&] {
+  trek_status status = guarded(TREK_ERR_UNSUPPORTED, "Gloo has no network", [&] {
     group = new trek_async_group{};
     group->owner = owner;
     group->rank = rank;
     group->world = world;
     group->heard.reset(new std::atomic<uint32_t>[world]());
-    listen_on(group, address, interface, card);
+    group->device = std::dynamic_pointer_cast<gloo::transport::tcp::Device>(
+        gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(Adoption::kDevice)));
+    group->transport = group->device->createContext(rank, world);
+    group->transport->setTimeout(kForever);
     group->thread = std::thread([group] { group->run(); });
   });
   if (status == TREK_OK)
@@ -480,17 +562,14 @@ trek_status give(trek_async_group *group, const Task &task, trek_async_request *
   });
 }
 
-trek_status group_connect(trek_async_group *group, const void *cards, size_t stride, trek_async_request *request) {
-  trek_status status = guarded(TREK_ERR_COMM, "Gloo", [&] {
-    for (int r = 0; r < group->world; r++) {
-      auto *card = reinterpret_cast<const trek_async_card *>(static_cast<const char *>(cards) + static_cast<size_t>(r) * stride);
-      sockaddr_storage address;
-      memcpy(&address, card->address, sizeof address);
-      reinterpret_cast<sockaddr_in &>(address).sin_port = reinterpret_cast<const uint16_t *>(card + 1)[group->rank];
-      group->peers.push_back(r == group->rank ? std::vector<char>() : gloo::transport::tcp::Address(address).bytes());
-    }
-  });
-  return status == TREK_OK ? give(group, Task{ Task::CONNECT, nullptr, nullptr, 0, 0, TREK_U8, TREK_SUM, 0 }, request) : status;
+trek_status group_connect(trek_async_group *group, const int *sockets, trek_async_request *request) {
+  trek_status status = guarded(TREK_ERR_COMM, "Gloo", [&] { group->sockets.assign(sockets, sockets + group->world); });
+  if (status == TREK_OK)
+    return give(group, Task{ Task::CONNECT, nullptr, nullptr, 0, 0, TREK_U8, TREK_SUM, 0 }, request);
+  for (int r = 0; r < group->world; r++)
+    if (sockets[r] >= 0)
+      ::close(sockets[r]);
+  return status;
 }
 
 /* A request: the number of its task, and above that rank + 1 of whom a note is to come. */
@@ -573,7 +652,7 @@ extern "C" __attribute__((visibility("default"))) trek_status trek_gloo_open(int
   table->end = end;
   table->any_thread = true;
   table->tells = true;
-  table->group_listen = group_listen;
+  table->group_open = group_open;
   table->group_connect = group_connect;
   table->group_free = group_free;
   table->exchange = exchange;

@@ -14,9 +14,12 @@
 
 #include "distributed/comm/comm_internal.h"
 #include "distributed/comm/gloo/gloo.h"
+#include "distributed/comm/gloo/mesh.h"
 #include "distributed/comm/regroup.h"
 #include "distributed/control/control.h"
+#include "distributed/system/socket.h"
 #include "tensor/tensor_internal.h"
+#include "tensor/trace.h"
 #include "tests/distributed/comm/groups.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
@@ -395,6 +398,73 @@ static int play_again(const part *me)
     return good ? 0 : 1;
 }
 
+/* Who does not know the job's token comes to where process 0 waits for data, and does all that it can think of. */
+static int play_a_stranger(const trek_mesh_card *card, int *open)
+{
+    char why[256];
+    trek_hmac_key wrong;
+    trek_seal seal = { .state = 0 };
+    trek_identity own = { .secret = &wrong, .role = TREK_ROLE_DATA, .process = 2 };
+    int n = 0;
+    trek_hmac_key_of("wrong", 5, &wrong);
+    for (int k = 0; k < 100; k++) { /* more than have a place */
+        int fd = trek_socket_connect(card->address, card->port, trek_clock_ns() + 5000000000, NULL, NULL, why, sizeof why);
+        char junk[200];
+        memset(junk, k, sizeof junk);
+        struct iovec part = { junk, k % 4 == 1 ? sizeof junk : 0 };
+        if (k % 4 == 2)
+            trek_seal_call(&seal, &own, fd); /* and it does not prove itself */
+        trek_socket_send(fd, &part, 1);
+        if (k % 4 == 3)
+            trek_socket_close(fd);
+        else
+            open[n++] = fd;
+    }
+    return n;
+}
+
+/* Connections for data, as Gloo gets them. "strangers": some come first; "false": in the place of process 1 somebody else
+ * listens. */
+static int play_mesh(const part *me)
+{
+    trek_control_opts opts = { .process = me->process, .processes = me->processes, .address = me->address, .port = me->port,
+                               .token = "a token of many bytes", .join_s = 20 };
+    trek_control *control = trek_control_join(&opts);
+    trek_mesh_card own = { .address = "127.0.0.1" }, cards[PROCESSES];
+    int listening = -1, elsewhere = -1, port = 0, sockets[PROCESSES], open[100], n = 0;
+    if (!control || trek_socket_listen(own.address, 0, &listening, &port) != TREK_OK)
+        return 9;
+    own.port = port;
+    if (strcmp(me->detail, "false") == 0 && trek_socket_listen(own.address, 0, &elsewhere, &own.port) != TREK_OK)
+        return 9;
+    trek_status status = trek_control_gather(control, &own, sizeof own, cards, 0);
+    if (status == TREK_OK && strcmp(me->detail, "strangers") == 0)
+        n = play_a_stranger(&cards[0], open);
+    if (status == TREK_OK)
+        status = trek_mesh_connect(control, listening, cards, 3000000000, sockets);
+    bool good = status == TREK_OK;
+    for (int r = 0; good && r < me->processes; r++) {
+        struct iovec part = { &own.port, sizeof own.port };
+        good = r == me->process || trek_socket_send(sockets[r], &part, 1) == sizeof own.port;
+    }
+    for (int r = 0; good && r < me->processes; r++) { /* it is whom it should be */
+        int32_t heard = 0;
+        struct pollfd wait = { .fd = sockets[r], .events = POLLIN };
+        good = r == me->process ||
+               (poll(&wait, 1, 5000) == 1 && trek_socket_receive(sockets[r], &heard, sizeof heard) == sizeof heard &&
+                heard == cards[r].port);
+    }
+    printf("%s %s %s\n", good ? "good" : "bad", trek_status_name(status), trek_error());
+    for (int r = 0; status == TREK_OK && r < me->processes; r++)
+        trek_socket_close(sockets[r]);
+    for (int k = 0; k < n; k++)
+        trek_socket_close(open[k]);
+    trek_socket_close(elsewhere);
+    trek_socket_close(listening);
+    trek_control_free(&control);
+    return good ? 0 : 1;
+}
+
 /* With "files=12" open at most, or with files of "bytes=2048" at most. */
 static int play_limited(const part *me)
 {
@@ -478,6 +548,8 @@ static int play(const part *me)
         return play_choice(me);
     if (strcmp(me->role, "again") == 0)
         return play_again(me);
+    if (strcmp(me->role, "mesh") == 0)
+        return play_mesh(me);
     if (strcmp(me->role, "limited") == 0)
         return play_limited(me);
     if (strcmp(me->role, "results") == 0)
@@ -737,6 +809,25 @@ static void test_many(void **state)
     check_failures((failure[]){ { 18, 5, "count", "", "TREK_ERR_COMM", "rank %d's call 20 is all_reduce(sum, f32, 999 elements)",
                                   true },
                                 { 18, 4, "sleep", "calm", "TREK_ERR_TIMEOUT", "%d did not come within 1 s", true } }, 2);
+}
+
+/* Strangers where data are to come are no ranks, and end nothing; who listens in a process's place is not taken for it. */
+static void test_strangers(void **state)
+{
+    if (strcmp(engine_name(), "gloo") != 0)
+        skip();
+    static world w[2];
+    processes_start_all(&w[0], 4, "mesh", "", 3, "strangers");
+    processes_start_all(&w[1], 3, "mesh", "", 1, "false");
+    processes_finish(&w[0], 30, -1);
+    processes_finish(&w[1], 30, -1);
+    for (int p = 0; p < 4; p++)
+        WANT(&w[0], w[0].code[p] == 0 && strstr(w[0].text[p], "good"));
+    for (int p = 1; p < 3; p++) /* whichever of both says it first */
+        WANT(&w[1], w[1].code[p] == 1 && (strstr(w[1].text[p], "TREK_ERR_TIMEOUT process 1 has no connection for data with "
+                                                               "process 2, at 127.0.0.1:") ||
+                                          strstr(w[1].text[p], "TREK_ERR_TIMEOUT process 2 has no connection for data with "
+                                                               "process 1, at 127.0.0.1:")));
 }
 
 /* Without a word: shared memory on one machine, else Gloo, else an error that says what to install. */
@@ -1097,7 +1188,8 @@ int main(void)
         cmocka_unit_test(test_sizes),      cmocka_unit_test(test_apart),
         cmocka_unit_test(test_choice),     cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_many),       cmocka_unit_test(test_again),
-        cmocka_unit_test(test_limits),     cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_limits),     cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_groups),
         cmocka_unit_test(test_group_dies),
     };
     const struct CMUnitTest between_machines[] = { cmocka_unit_test(test_cut_link), cmocka_unit_test(test_slow_link) };

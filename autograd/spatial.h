@@ -79,7 +79,8 @@ typedef struct trek_fractional_pool_opts {
 
 /* The largest element of each window of x [N, C, H, W] or [N, C, D, H, W]; through *indices (may be NULL; NULL on failure) its
  * place in the plane or volume, i64. The first of equals, and the first NaN (PyTorch: the last one). The call makes a table of
- * all windows. ARGUMENT: both of size and ratio are given, or neither, or the windows do not fit into x. */
+ * all windows. ARGUMENT: both of size and ratio are given, or neither, or the windows do not fit into x
+ * (PyTorch also refuses those of three dimensions that just fit). */
 TREK_API trek_var *trek_fractional_max_pool2d(trek_var *x, const trek_fractional_pool_opts *opts, trek_var **indices);
 TREK_API trek_var *trek_fractional_max_pool3d(trek_var *x, const trek_fractional_pool_opts *opts, trek_var **indices);
 

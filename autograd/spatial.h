@@ -184,7 +184,8 @@ typedef struct trek_fractional_pool_opts {
 /* Computes the maximum of each window of x [N, C, H, W], with windows at random positions (Graham, "Fractional Max-Pooling",
  * 2014), as torch's fractional_max_pool2d, and writes to *indices, which may be NULL, its index in the plane, i64 (NULL on
  * failure). Of equal elements the first counts, and the first NaN wins (PyTorch: the last NaN). The call makes a table of all
- * windows. Errors: ARGUMENT if both or neither of output_size and output_ratio are set, or if the windows do not fit into x. */
+ * windows. Errors: ARGUMENT if both or neither of output_size and output_ratio are set, or if the windows do not fit into x
+ * (PyTorch also refuses those of three dimensions that just fit). */
 TREK_API trek_var *trek_fractional_max_pool2d(trek_var *x, const trek_fractional_pool_opts *opts, trek_var **indices);
 /* Computes the maximum of each window of x [N, C, D, H, W]. Details and errors are those of trek_fractional_max_pool2d. */
 TREK_API trek_var *trek_fractional_max_pool3d(trek_var *x, const trek_fractional_pool_opts *opts, trek_var **indices);

@@ -151,7 +151,7 @@ def fractional(function, dims):
         size = first(opts["output_size"], dims, 0) if sized else tuple(
             int(n * r) for n, r in zip(x.shape[2:], (ratio[0], ratio[1] or ratio[0], ratio[2] or ratio[1] or ratio[0])))
         need(min(size) > 0, "windows")
-        return list(function(x, first(opts["kernel"], dims, 0), output_size=size, return_indices=True, _random_samples=opts["random_samples"]))
+        return list(function(x, first(opts["kernel"], dims, 0), output_size=size, return_indices=True, _random_samples=opts["random_samples"].detach()))
     return call
 
 

@@ -169,6 +169,7 @@ static const option options[] = {
     CALLS("trainer.amp", 4, draw_amp),
     PICK("trainer.share_params", INT, TRAINER(share_params), 2, TREK_OFF),
     PICK("trainer.shard_optimizer", BOOL, TRAINER(shard_optimizer), 3, 1),
+    PICK("trainer.overlap", INT, TRAINER(overlap), 4, 1, TREK_OFF),
     PICK("trainer.bucket_bytes", INT64, TRAINER(bucket_bytes), 3, 64, 300, 4096),
     CALLS("trainer.speed_hint", 6, draw_hint),
     PICK("trainer.balance", INT, TRAINER(balance), 3, 1, TREK_OFF),

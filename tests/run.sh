@@ -368,7 +368,7 @@ stage_plain() {
 
 stage_processes() {
     [ -n "$night" ] && local -x TREK_SWEEP_RUNS=20000
-    built plain processes && tests plain processes "${waiting[@]}" --num-processes $((3 * jobs)) # they compute for a fourth of their time
+    built plain processes && tests plain processes "${waiting[@]}" --num-processes $((2 * jobs))
 }
 
 stage_plugin() {

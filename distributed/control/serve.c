@@ -411,29 +411,6 @@ static void take_message(trek_control *control, trek_control_link *link, const t
     }
 }
 
-/* Who listens at an address of this job has not proved that it belongs to it. */
-static void mistrust(trek_control *control, const trek_control_link *link, trek_shake how)
-{
-    char text[TREK_WHERE + 128], message[TREK_ERROR_SIZE], where[TREK_WHERE];
-    const char *at = link == &control->up ? trek_socket_where(control->up_address, control->up_port, where, sizeof where)
-        : control->where;
-    snprintf(message, sizeof message, "process %d was turned away by process %d at %s: %s", control->process, link->process, at,
-             trek_seal_why(&link->seal, how, at, text, sizeof text));
-    trek_control_end_locked(control, TREK_ERR_COMM, message);
-}
-
-bool trek_control_has_proof(trek_control *control, trek_control_link *link)
-{
-    trek_shake how = trek_control_shake(control, link);
-    if (how == TREK_SHAKE_VERSION || how == TREK_SHAKE_SECRET)
-        mistrust(control, link, how);
-    const trek_handshake_note *other = &link->seal.other;
-    bool another = how == TREK_SHAKE_DONE && other->role == TREK_ROLE_CHANNEL && other->process != link->process;
-    link->forged = how != TREK_SHAKE_DONE && how != TREK_SHAKE_MORE;
-    link->forged |= another; /* one of the job, but not the one who was called */
-    return how == TREK_SHAKE_DONE && !another;
-}
-
 static void end_without(trek_control *control, int process, const char *how)
 {
     if (control->process != 0 && !control->welcome) {

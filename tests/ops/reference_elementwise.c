@@ -128,7 +128,7 @@ static double bessel_mean(double x, int order)
     const int steps = 400;
     double sum = 0;
     if (order == 1 && fabs(x) < 1e-5)
-        return x / 2;
+        return x / 2 * exp(-fabs(x));
     for (int k = 0; k < steps; k++)
         sum += exp(x * cos(2 * M_PI * k / steps) - fabs(x)) * pow(cos(2 * M_PI * k / steps), order);
     return sum / steps;
@@ -199,12 +199,18 @@ REFERENCE(pointwise)
     return 1;
 }
 
+/* The slopes of i0e and i1e are differences of means of which none is larger than 1, and i1e's crosses 0. */
 REFERENCE(pointwise_backward)
 {
     (void)n;
     array_like(&out[0], in[0], in[0]->dtype);
-    for (int64_t i = 0; i < in[0]->numel; i++)
+    if (a->i[0] == TREK_POINTWISE_i0e || a->i[0] == TREK_POINTWISE_i1e)
+        array_scaled(&out[0]);
+    for (int64_t i = 0; i < in[0]->numel; i++) {
         out[0].v[i] = in[0]->v[i] * pointwise_at(in[1]->v[i], a, true);
+        if (out[0].scale)
+            out[0].scale[i] = fabs(in[0]->v[i]) * bessel_mean(in[1]->v[i], 0);
+    }
     return 1;
 }
 

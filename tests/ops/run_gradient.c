@@ -105,10 +105,10 @@ static bool close_enough(double a, double b, double size)
     return fabs(a - b) <= 3e-6 * (1 + fabs(a) + fabs(b)) + size;
 }
 
-/* Central difference of f with respect to one number. */
-static double difference(problem *p, double *x, double (*f)(problem *p))
+/* Central difference of f with respect to one number, with a step of h. */
+static double difference(problem *p, double *x, double (*f)(problem *p), double h)
 {
-    double kept = *x, h = 1e-5;
+    double kept = *x;
     *x = kept + h;
     double above = f(p);
     *x = kept - h;
@@ -133,7 +133,9 @@ static void compare_gradient(problem *p, const char *what, int k, op_array *x, c
         array_read(&g, t);
     }
     for (int64_t i = 0; i < x->numel && !report_bad(p->report); i++) {
-        double analytic = grad ? g.v[i] : 0, numeric = difference(p, &x->v[i], f);
+        double analytic = grad ? g.v[i] : 0, numeric = difference(p, &x->v[i], f, 1e-5);
+        if (!close_enough(analytic, numeric, 0)) /* the activation's bend lay within the step: a shorter one does not reach it */
+            numeric = difference(p, &x->v[i], f, 1e-8);
         p->report->checks++;
         if (!close_enough(analytic, numeric, 0))
             report_fail(p->report, "%s of input %d, element %lld of %lld: %.10g, differences say %.10g", what, k, (long long)i,

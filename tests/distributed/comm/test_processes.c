@@ -1178,7 +1178,7 @@ int main(void)
         printf("skipped: %s\n", why);
         return 77;
     }
-    alarm(200);
+    alarm(900); /* several hundred processes are started, beside others */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_results),    cmocka_unit_test(test_kill),
         cmocka_unit_test(test_stop),       cmocka_unit_test(test_exit),

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 
-SECONDS = 150
+SECONDS = 900
 DRIVER = """<!doctype html><title>axe</title><iframe id="page"></iframe><script>
 const frame = document.getElementById("page"), wait = (ms) => new Promise((done) => setTimeout(done, ms));
 const load = (url) => new Promise((done) => { frame.onload = done; frame.src = url; });

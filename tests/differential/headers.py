@@ -7,7 +7,7 @@ import re
 
 root = pathlib.Path(__file__).resolve().parents[2]
 SCALARS = {
-    "void": None, "char": ctypes.c_char, "bool": ctypes.c_bool, "int": ctypes.c_int, "int64_t": ctypes.c_int64, "uint64_t": ctypes.c_uint64,
+    "void": None, "char": ctypes.c_char, "uint8_t": ctypes.c_uint8, "bool": ctypes.c_bool, "int": ctypes.c_int, "int64_t": ctypes.c_int64, "uint64_t": ctypes.c_uint64,
     "uint32_t": ctypes.c_uint32, "double": ctypes.c_double, "float": ctypes.c_float, "size_t": ctypes.c_size_t,
 }
 OFF = -1  # TREK_OFF
@@ -78,6 +78,7 @@ class Headers:
         return found
 
     def struct(self, name, body):
+        body = body.replace("unsigned char", "uint8_t")
         union = re.search(r"union \{(.*?)\} (\w+);", body, flags=re.S)
         fields = []
         if union:

@@ -18,7 +18,7 @@ TREK_API trek_dataset *trek_dataset_indices(trek_dataset *dataset, const int64_t
 /* Divides a dataset into random disjoint parts that together have all its samples, each in a random order, as PyTorch's
  * random_split does. It takes the dataset over and writes n_parts new references to `parts`. The numbers `sizes`, [n_parts],
  * are either numbers of samples, whose sum is the length, or fractions, whose sum is 1 (within 1e-6). With fractions part k
- * gets floor(sizes[k] * length) samples, and each of the first parts gets one of those that are left.
+ * gets floor(sizes[k] * length) samples, and the samples that remain go to the first parts, one to each.
  * Errors: ARGUMENT for other sizes; `parts` then holds NULLs. */
 TREK_API trek_status trek_dataset_split(trek_dataset *dataset, const double *sizes, int n_parts, uint64_t seed,
                                         trek_dataset **parts);

@@ -32,8 +32,8 @@ TREK_API trek_status trek_image_write_png(const char *path, trek_tensor *image);
 
 /* Returns a dataset of images in one folder for each class, as torchvision's ImageFolder. Its fields are "image", u8 [n,
  * channels, height, width], and "label", i64 [n], the index of the class among the subfolders sorted by bytes.
- * - Files are those that end in .png, .jpg or .jpeg (upper or lower case) at any depth, in the order of the paths of their
- *   folders, then of their names. They are decoded when samples are fetched, with `opts` (NULL: RGB).
+ * - Files with names in .png, .jpg or .jpeg (upper or lower case) are read at any depth, ordered by the paths of their
+ *   folders, then by their names. They are decoded when samples are fetched, with `opts` (NULL: RGB).
  * - Images of one fetch must have one size, otherwise it fails with SHAPE and names two files. trek_dataset_transform can
  *   resize them.
  * - Errors: IO, MEMORY. FORMAT if no class exists or a class has no images. NULL is returned. */

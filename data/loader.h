@@ -67,7 +67,7 @@ TREK_API trek_batch *trek_loader_next(trek_loader *loader);
 
 /* Returns the number of batches of an epoch, or -1 for a stream. If `loader` is NULL, it returns -1 and sets an error. */
 TREK_API int64_t trek_loader_batches(const trek_loader *loader);
-/* Returns the number of samples of an epoch, without those that drop_last drops, or -1 for a stream. */
+/* Returns the number of samples of an epoch, not counting samples that drop_last leaves out, or -1 for a stream. */
 TREK_API int64_t trek_loader_samples(const trek_loader *loader);
 /* Returns the loader's dataset, borrowed. */
 TREK_API trek_dataset *trek_loader_dataset(const trek_loader *loader);

@@ -42,7 +42,7 @@ TREK_API trek_elche *trek_elche_new(int ranks, const trek_elche_opts *opts);
  * change of pace instead of jitter, and its factor is 0.8. Let M be the estimate of the slowest rank. The overhead is
  * communication_ms / (anchor * M). If it is above the target, the anchor becomes ceil(anchor * overhead / target), at most
  * max_anchor. If it is below half the target, the anchor falls by one, but not below its start. The counts are then
- * round(anchor * M / own estimate). With global_batches they are those that end the window soonest.
+ * round(anchor * M / own estimate). With global_batches, the chosen counts are those with which the window ends soonest.
  *
  * The counts of all ranks are set at the first measurement. Later they are set when one differs by more than a tenth (with
  * global_batches also only if the window gets 2 % shorter), or when a smaller correction promises more than 2 % after a change

@@ -11,8 +11,9 @@
  * NULL: the default one); from here on trek_comm_init gives it. Takes control over, also on failure. A meeting of all. `ended`
  * stays its holders'. */
 trek_comm *trek_comm_init_next(trek_control *control, const char *engine, const trek_comm *ended);
-/* A communicator among the processes that control joins, which is none of the job's: with that engine, or NULL, the one that fits
- * them. control stays the caller's. A meeting of all. NULL and what trek_comm_init reports. */
+/* Returns a communicator of the processes that `control` joins, apart from the job's own communicator. `engine` NULL stands for
+ * the one that fits these processes best. control stays the caller's. All these processes must call it. Returns NULL with the
+ * errors of trek_comm_init. */
 trek_comm *trek_comm_init_part(trek_control *control, const char *engine);
 /* Of one who has not been in a group of the job: the one that process 0 names. */
 #define TREK_COMM_ENGINE_OF_OTHERS "*"

@@ -12,10 +12,10 @@
 #include "tensor/memory_internal.h"
 #include "tensor/pool.h"
 
-/* A rank may have its thread held up between two steps: a shorter deadline than this does not hold while a group is made. */
+/* A rank may be delayed between two steps, so making a group waits at least this long, even if the deadline is shorter. */
 #define LEAST_JOIN_S 5
 
-/* What a rank tells the others. */
+/* What each rank announces to the others. */
 typedef struct wish {
     int32_t color, key;
     trek_device device;

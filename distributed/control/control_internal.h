@@ -16,13 +16,13 @@
 #define TREK_CONTROL_NEWCOMERS 256
 #define TREK_CONTROL_HOOKS 8
 #define TREK_CONTROL_PAYLOAD (64u << 20)
-/* What a process did of whom something has come that it has not said. */
+/* How a process is lost whose message does not fit its seal. */
 #define TREK_CONTROL_FORGED                                                                                                      \
     "sent a message that is not sealed as the next one of its connection: somebody on the network has changed, repeated or "     \
     "left out what it said"
 
-/* What goes over the wire behind the handshake: a head, then `bytes` bytes, then their seal. All machines of a job are of one
- * byte order: the magic tells. */
+/* A message after the handshake: this head, then `bytes` bytes, then the seal of both. All machines of a job have the same byte
+ * order, which the magic number verifies. */
 typedef enum trek_control_type {
     TREK_CONTROL_HELLO = 1, /* trek_control_hello */
     TREK_CONTROL_WELCOME,
@@ -87,8 +87,8 @@ typedef struct trek_control_link {
     int64_t since_ns;
     bool closing;           /* what is still to be sent goes out, then it is closed */
     bool lost;              /* the other side is taken for dead; should it live, it is told why */
-    bool forged;            /* something has come that the other side has not said, or not then */
-    trek_seal seal;         /* until it is open, what is to be sent waits in out */
+    bool forged;            /* a message did not fit its seal */
+    trek_seal seal;         /* until it is open, messages to be sent wait in out */
     char *in, *out;
     size_t in_used, in_size, out_begin, out_used, out_size;
 } trek_control_link;
@@ -128,11 +128,11 @@ struct trek_control {
     char message[TREK_ERROR_SIZE];
     int64_t ended_ns, join_until_ns, beat_ns, loop_ns;
     int64_t crowded_ns;     /* since when newcomers wait for a place among those who have said nothing; 0: they do not */
-    bool warned;            /* of one who did not know the secret */
+    bool warned;            /* a wrong secret has been logged */
     bool table_logged, zero_logs, beat_now;
     int links_count;        /* process 0: one for each process (its own stays unused); others: one */
     trek_control_link *links, newcomers[TREK_CONTROL_NEWCOMERS];
-    int newcomers_top, newcomers_polled; /* top: none of them lies behind it */
+    int newcomers_top, newcomers_polled; /* top: entries from here on are unused */
     trek_tree_node node;    /* this process's place; from the start on */
     bool has_tree;
     char up_address[64];    /* of the parent that is not process 0; up_port 0: it is */
@@ -168,11 +168,11 @@ void trek_control_destroy(trek_control *control);
 void trek_control_send(trek_control *control, trek_control_link *link, trek_control_type type, uint64_t number, const void *data,
                        size_t bytes);
 void trek_control_flush(trek_control_link *link);
-/* Whether something can be sent, and waits. */
+/* Returns whether messages wait and may be sent. */
 bool trek_control_is_full(const trek_control_link *link);
-/* Begins a connection to another process with the handshake; the seal of a link that listens needs no beginning. */
+/* Begins the handshake of a connection to another process. A link that listens needs no such call. */
 void trek_control_call_up(trek_control *control, trek_control_link *link);
-/* Goes on with the handshake of a connection, by what has been read. DONE: it is over. */
+/* Continues the handshake of a connection with the bytes that have been read. DONE: it is complete. */
 trek_shake trek_control_shake(trek_control *control, trek_control_link *link);
 /* Reads what is there. false: the connection has ended. */
 bool trek_control_receive(trek_control *control, trek_control_link *link);
@@ -188,7 +188,7 @@ void *trek_control_serve(void *control);
 /* Reads what has come on a connection and acts on each message: one of a process of the job, and one of a stranger. */
 void trek_control_serve_link(trek_control *control, trek_control_link *link);
 void trek_control_serve_newcomer(trek_control *control, trek_control_link *newcomer);
-/* Whether who was called has proved itself; not yet, or link->forged: it will not. */
+/* Returns whether the process that was called has proved itself. If false, link->forged says whether it has failed for good. */
 bool trek_control_has_proof(trek_control *control, trek_control_link *link);
 /* The same for a connection of the tree. */
 void trek_control_serve_branch(trek_control *control, trek_control_link *link);

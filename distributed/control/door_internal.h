@@ -52,11 +52,11 @@ typedef struct trek_door_note {
     unsigned char code[TREK_SEAL_BYTES]; /* the seal of what stands before it */
 } trek_door_note;
 
-/* A connection of notes. Of fd alone: nothing has been said yet. */
+/* A connection that carries notes. With only fd set, nothing has been sent yet. */
 typedef struct trek_door_line {
-    int fd;              /* -1: there is none, or it has ended */
-    trek_shake fault;    /* why the handshake has failed; 0: it has not */
-    bool holds, deaf;    /* holds: a note waits for the end of the handshake; deaf: what still comes is thrown away */
+    int fd;              /* -1: not connected, or the connection has ended */
+    trek_shake fault;    /* why the handshake has failed; 0: it has not failed */
+    bool holds, deaf;    /* holds: a note waits for the end of the handshake; deaf: input is discarded */
     trek_door_note held;
     trek_seal seal;
     size_t used;
@@ -109,16 +109,17 @@ struct trek_door {
 
 /* note.c */
 trek_door_note trek_door_note_of(const trek_door *door, trek_door_kind kind);
-/* Of a whole note that somebody brings where the control channel is joined: whether it is a newcomer's: it is told then to come
- * again, by this process of the channel's. */
+/* Answers a whole note that arrived where processes join the control channel. Returns whether it is from a process that wants to
+ * join the job; that process is then told to come again later. `process` is the number of the one that answers. */
 bool trek_door_answer_early(const char *in, int process, trek_seal *seal, int fd);
-/* The answer to one who is to join a group by the control channel: the group before has not been left by all yet. */
+/* Tells a process that is to join a group by the control channel to come again: not all have left the group before. */
 void trek_door_put_off(trek_door_line *line);
-/* Whether it could be sent in one piece. Of who has connected the first one waits until the other has proved itself, which
- * trek_door_receive takes care of; what follows meanwhile is left out. */
+/* Sends a note, and returns whether it could be sent in one piece. The first note of a caller is kept until the other end has
+ * proved itself; trek_door_receive then sends it. Further notes are dropped until then. */
 bool trek_door_send(const trek_door *door, trek_door_line *line, const trek_door_note *note);
-/* Goes on with the handshake, and reads what is there of a note. 1: it is whole; 0: not yet; -1: the connection has ended, or
- * brings what is no note of this job, or not as it was said; 2: one of this job who is to join a group by the control channel. */
+/* Continues the handshake and reads a note as far as it has arrived. Returns 1 if the note is whole, 0 if more must be read, and
+ * 2 for a process of this job that is to join a group by the control channel. Returns -1 if the connection has ended, or if what
+ * arrived is not a note of this job or its seal does not fit. */
 int trek_door_receive(const trek_door *door, trek_door_line *line, trek_door_note *note);
 /* With the lock held: whether the process stood still when its group ended, or later. */
 bool trek_door_stood_still(const trek_door *door);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the two ends of a connection show each other that they belong to the job, and how each knows that what it hears is what
- * the other one has said. Every connection between processes of a job begins so. The secret itself is never sent: who has
- * connected sends a nonce; who listens answers with one of its own, and with an HMAC-SHA256 over both that only who knows the
- * secret can make; then the first proves itself in the same way. Both codes also cover who each is: its role, process and
- * generation. So a recording of one connection fits no other one, and who listens in a process's place learns nothing.
+/* The handshake with which every connection between processes of a job begins, and the seals of its messages. The handshake is a
+ * mutual challenge and response, so that the secret itself is never sent:
+ * - The caller (the process that has connected) sends a nonce.
+ * - The listener answers with its own nonce and proves itself by an HMAC-SHA256 over both nonces, keyed with the secret.
+ * - The caller checks that proof and only then sends its own, made in the same way.
+ * Both codes also cover the role, the process number and the generation of each end. A recorded connection therefore cannot be
+ * replayed, and a false listener learns nothing that helps it to answer another process.
  *
- * After that each message is followed by a seal: a code over its bytes and its number on the connection, by a key for each
- * direction that comes of the secret and both nonces. Nothing is encrypted. Without a secret the same goes over the wire, by the
- * name of the job. Internal. */
+ * After the handshake each message is followed by a seal: a code over its bytes and over its number on the connection. Each
+ * direction has its own key, derived from the secret and both nonces. Nothing is encrypted. A job without a secret uses its name
+ * as the key, and the bytes on the wire have the same form. Internal. */
 #ifndef TREK_DISTRIBUTED_CONTROL_HANDSHAKE_H
 #define TREK_DISTRIBUTED_CONTROL_HANDSHAKE_H
 
@@ -18,18 +20,18 @@
 
 #include "tensor/sha256.h"
 
-/* Of all that is said on such a connection: whoever speaks another one is told so. */
+/* The version of everything that is sent on such a connection. A process of another version is refused with a message. */
 #define TREK_HANDSHAKE_VERSION 5
 #define TREK_SEAL_BYTES 16
 
-/* What a connection is for; of who listens, where. */
+/* What a connection is used for. */
 typedef enum trek_role {
     TREK_ROLE_CHANNEL = 1, /* the control channel */
-    TREK_ROLE_DOOR,        /* a door, or where newcomers wait */
-    TREK_ROLE_DATA,        /* what a collective moves */
+    TREK_ROLE_DOOR,        /* a door, or the place where processes wait to join */
+    TREK_ROLE_DATA,        /* the data of collectives */
 } trek_role;
 
-/* Who one end is. */
+/* The identity of one end. */
 typedef struct trek_identity {
     const trek_hmac_key *secret;
     trek_role role;
@@ -37,7 +39,7 @@ typedef struct trek_identity {
     int64_t generation;
 } trek_identity;
 
-/* All that a handshake sends are these; version and process of what was refused are of the one who refuses. */
+/* The only message of a handshake. A refusal carries the version and the process number of the end that refuses. */
 typedef struct trek_handshake_note {
     uint64_t magic;
     int32_t step, version, role, process;
@@ -45,34 +47,36 @@ typedef struct trek_handshake_note {
     unsigned char nonce[32], proof[32];
 } trek_handshake_note;
 
-/* One end of a connection; zeroed: of one who listens and has heard nothing yet. */
+/* One end of a connection. All zeros is the state of a listener that has received nothing yet. */
 typedef struct trek_seal {
     int state;
-    trek_handshake_note own, other; /* the other's are proved once the seal is open */
+    trek_handshake_note own, other; /* `other` is verified once the seal is open */
     trek_hmac_key out, in;
     uint64_t sent, heard;
 } trek_seal;
 
 typedef enum trek_shake {
-    TREK_SHAKE_MORE,     /* more is to be read first */
-    TREK_SHAKE_DONE,     /* the other one has proved itself: what follows are sealed messages */
-    TREK_SHAKE_STRANGER, /* the other one speaks something else, or there are no random numbers */
-    TREK_SHAKE_VERSION,  /* it is a process of another version of trek: seal.other.version */
-    TREK_SHAKE_SECRET,   /* it does not know the secret, or this process does not */
+    TREK_SHAKE_MORE,     /* more bytes must be read first */
+    TREK_SHAKE_DONE,     /* the other end has proved itself; sealed messages follow */
+    TREK_SHAKE_STRANGER, /* the other end speaks another protocol, or no random numbers are available */
+    TREK_SHAKE_VERSION,  /* the other end is another version of trek: seal.other.version */
+    TREK_SHAKE_SECRET,   /* the two ends have different secrets */
 } trek_shake;
 
-/* Who has connected begins. false: there are no random numbers. */
+/* Begins the handshake as the caller. Returns false if no random numbers are available. */
 bool trek_seal_call(trek_seal *seal, const trek_identity *own, int fd);
 bool trek_seal_is_called(const trek_seal *seal);
 bool trek_seal_is_open(const trek_seal *seal);
-/* Goes on with what has been read, and answers on fd without waiting. *taken: so many bytes of it are dealt with. */
+/* Continues the handshake with the bytes that have been read, and answers on fd without blocking. *taken is the number of bytes
+ * that it has consumed. */
 trek_shake trek_seal_shake(trek_seal *seal, const trek_identity *own, int fd, const char *in, size_t used, size_t *taken);
-/* "the token is not the one of the job at ...": why a handshake has failed. Returns text. */
+/* Writes why a handshake has failed, e.g. "the token is not the one of the job at ...". Returns text. */
 const char *trek_seal_why(const trek_seal *seal, trek_shake how, const char *where, char *text, size_t size);
 
-/* The seal of the next message, which consists of these parts. And whether that is the one of the next message that comes: if it
- * is, it counts as heard. Of an open one. */
+/* Writes the seal of the next message to be sent, which consists of these parts. The seal must be open. */
 void trek_seal_sign(trek_seal *seal, const struct iovec *parts, int n, unsigned char code[TREK_SEAL_BYTES]);
+/* Returns whether `code` is the seal of the next message expected; if so, the message counts as received. The seal must be open.
+ */
 bool trek_seal_check(trek_seal *seal, const void *message, size_t bytes, const void *code);
 
 #endif

@@ -44,18 +44,18 @@ typedef struct sweep {
 int sweep_options(void);
 const char *sweep_option_name(int k);
 bool sweep_option_is_drawn(int k);
-/* Everything that the seed says, but what is left out; then what contradicts another is settled. */
+/* Draws everything from the seed except the options that are left out, then settles options that exclude each other. */
 void sweep_draw(sweep *s);
-/* What that is, one option a line. */
+/* Prints the training, one option a line. */
 void sweep_tell(const sweep *s);
-/* The same training on one rank, without what only divides work. */
+/* Returns the same training on one rank, without the options that only divide work. */
 sweep sweep_on_one(const sweep *s);
-/* Number k of a stream of this training. */
+/* Returns number k of one of the random streams of this training. */
 uint64_t sweep_number(const sweep *s, uint64_t stream, uint64_t k);
 
 /* --- model.c: what is trained */
 trek_graph *sweep_build(trek_device device, void *s);
-trek_status sweep_freeze(trek_graph *graph, bool freezes); /* a part of it */
+trek_status sweep_freeze(trek_graph *graph, bool freezes); /* freezes a part of the model, or thaws it */
 trek_dataset *sweep_data(const sweep *s, bool evaluation);
 trek_var *sweep_loss_of(trek_graph *graph, trek_var *output, const trek_batch *batch, void *s);
 

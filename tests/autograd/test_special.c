@@ -20,6 +20,43 @@ static void mixtures(void **state)
                   -400 + log2(1.5), INFINITY, -INFINITY, 7, 2001);
 }
 
+/* Ops that are made of others have the dtype of the op table's rule: an input without dimensions counts only by its kind. */
+static void common_dtypes(void **state)
+{
+    static const struct {
+        trek_dtype flat, other, wanted;
+    } cases[] = { { TREK_F32, TREK_F16, TREK_F16 }, { TREK_F64, TREK_F32, TREK_F32 }, { TREK_F64, TREK_BF16, TREK_BF16 },
+                  { TREK_F16, TREK_F32, TREK_F32 } };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        trek_var *flat = VALUES(trek_dims_none(), cases[k].flat, 1), *x = LIST(cases[k].other, 2, 3);
+        trek_var *made[] = { trek_lerp(flat, x, 0.5),           trek_lerp_var(flat, x, flat), trek_addcmul(flat, x, flat, 2),
+                             trek_addcdiv(x, flat, flat, 2),    trek_logaddexp(flat, x),      trek_logaddexp2(x, flat),
+                             trek_logaddexp(x, LIST(TREK_I64, 1, 2)) };
+        for (size_t m = 0; m < sizeof made / sizeof *made; m++) {
+            assert_non_null(made[m]);
+            assert_int_equal(trek_var_dtype(made[m]), cases[k].wanted);
+            assert_int_equal(trek_var_dtype(trek_add(flat, x)), cases[k].wanted);
+        }
+    }
+    assert_int_equal(trek_var_dtype(trek_logaddexp(LIST(TREK_I64, 1, 2), VALUES(trek_dims_none(), TREK_F16, 1))), TREK_F16);
+}
+
+/* A recorded gradient has the numbers of one that is not. */
+static void recorded_gradient(void **state)
+{
+    enum { N = 4097 };
+    trek_var *x = trek_cast(trek_mul_scalar(random_values(1, trek_dims(N)), 0.5), TREK_F32), *found[2] = { NULL };
+    trek_var *seed = trek_cast(random_values(2, trek_dims(N)), TREK_F32);
+    trek_var_set_requires_grad(x, true);
+    for (int recorded = 0; recorded < 2; recorded++) {
+        trek_var *y = trek_logcumsumexp(x, 0);
+        trek_backward_opts opts = { .create_graph = recorded };
+        assert_int_equal(trek_grad(&y, 1, &x, 1, &seed, &opts, &found[recorded]), TREK_OK);
+    }
+    trek_var *apart = trek_max(trek_abs(trek_sub(found[0], found[1])), trek_dims_none(), false);
+    assert_true(trek_var_item(apart) < 1e-7);
+}
+
 static void powers_of_two(void **state)
 {
     trek_var *e, *x = LIST(TREK_F64, 1, -3, 0x1p-1074, 0.75, 0, INFINITY, 1, 0x1p1000);
@@ -158,7 +195,8 @@ static void refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { TEST(mixtures),          TEST(powers_of_two), TEST(logarithms),
+    const struct CMUnitTest tests[] = { TEST(mixtures), TEST(common_dtypes), TEST(recorded_gradient), TEST(powers_of_two),
+                                        TEST(logarithms),
                                         TEST(special_functions), TEST(gradients),     TEST(refused) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

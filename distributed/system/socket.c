@@ -321,7 +321,8 @@ int64_t trek_socket_send(int fd, struct iovec *parts, int n)
         sent += now;
         for (struct iovec *part = parts; now > 0; part++) {
             size_t taken = (size_t)now < part->iov_len ? (size_t)now : part->iov_len;
-            part->iov_base = (char *)part->iov_base + taken;
+            if (taken) /* an empty part may have no place */
+                part->iov_base = (char *)part->iov_base + taken;
             part->iov_len -= taken;
             now -= (ssize_t)taken;
         }

@@ -92,23 +92,48 @@ static trek_status enter(trek_regroup *regroup, int64_t generation, int n)
     return trek_door_enter(regroup->door, generation, regroup->members, n);
 }
 
-/* One that has none says so by a port of 0. */
-static trek_status begin(trek_regroup *regroup, trek_comm *comm)
+/* Every process tells the others where its door is. A process that has none says so by a port of 0. */
+static trek_status exchange_doors(trek_regroup *regroup, trek_comm *comm, trek_status own)
 {
-    trek_status own = open_door(regroup, comm);
     trek_member member = own == TREK_OK ? trek_door_member(regroup->door) : (trek_member){ .port = 0 };
     trek_status status = trek_comm_gather_bytes(comm, &member, sizeof member, regroup->members);
     for (int p = 0; p < comm->world && status == TREK_OK && own == TREK_OK; p++)
         if (regroup->members[p].port == 0)
             status = trek_fail(TREK_ERR_PEER, "process %d has no door by which the others would find it", p);
-    if (status == TREK_OK && own == TREK_OK)
-        own = enter(regroup, 0, comm->world);
-    if (status == TREK_OK && own == TREK_OK)
-        trek_comm_init_begun();
-    int listening = own == TREK_OK && status == TREK_OK ? trek_control_take_listening(comm->control) : 0;
+    return own != TREK_OK ? own : status;
+}
+
+/* Nobody leaves before all have entered, so whoever dies after this call dies among processes that can go on without it. If the
+ * group ends meanwhile, this process can already go on, and its next call tells it that it has to. */
+static trek_status await_entered(trek_comm *comm, trek_status own)
+{
+    bool entered = own == TREK_OK, all[TREK_MAX_RANKS];
+    trek_status status = trek_comm_gather_bytes(comm, &entered, sizeof entered, all);
+    for (int p = 0; p < comm->world && status == TREK_OK && own == TREK_OK; p++)
+        if (!all[p])
+            return trek_fail(TREK_ERR_PEER, "process %d has no memory for the list of the processes", p);
+    if (own == TREK_OK && status != TREK_OK && trek_regroup_may(comm)) {
+        trek_error_clear();
+        status = TREK_OK;
+    }
+    return own != TREK_OK ? own : status;
+}
+
+static trek_status begin(trek_regroup *regroup, trek_comm *comm)
+{
+    trek_status status = exchange_doors(regroup, comm, open_door(regroup, comm));
+    if (status == TREK_OK || !trek_comm_ended(comm)) {
+        if (status == TREK_OK)
+            status = enter(regroup, 0, comm->world);
+        status = await_entered(comm, status);
+    }
+    if (status != TREK_OK)
+        return status;
+    trek_comm_init_begun();
+    int listening = trek_control_take_listening(comm->control);
     if (listening)
         admit(regroup, listening);
-    return own != TREK_OK ? own : status;
+    return TREK_OK;
 }
 
 trek_regroup *trek_regroup_new(trek_comm *comm, uint64_t program)

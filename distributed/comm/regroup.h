@@ -11,8 +11,8 @@ typedef struct trek_regroup trek_regroup;
 /* Before anything can fail, among all processes of comm, a collective: from here on they can find each other, and one that is
  * started again can join them at the job's address, if it runs the same `program`. NULL and
  * UNSUPPORTED (MPI, which ends with the first process that dies; NCCL between processes), what a door reports,
- * PEER: a process that dies within this call ends it for those who have not heard of all doors. comm NULL, or of threads:
- * ARGUMENT. */
+ * PEER: a process that dies within this call ends it for those who have not heard of all doors. Who has returned from it may die:
+ * then all others have heard of them. comm NULL, or of threads: ARGUMENT. */
 trek_regroup *trek_regroup_new(trek_comm *comm, uint64_t program);
 void trek_regroup_free(trek_regroup **regroup);
 

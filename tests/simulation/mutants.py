@@ -39,6 +39,7 @@ MUTANTS = [
      "        end_without(control, process, how);\n"),
     ("no_door_without_a_reason", "distributed/comm/regroup.c",
      "return trek_control_ended(comm->control)\n                   ? trek_control_fail(comm->control)", "return false ? TREK_OK"),
+    ("begins_before_all_have_entered", "distributed/comm/regroup.c", "        status = await_entered(comm, status);\n", ""),
     ("gather_waits_for_who_has_left", "distributed/control/end.c",
      "    trek_control_check_left(control);\n    trek_control_gather_left(control);\n", "    trek_control_check_left(control);\n"),
     ("blames_others_after_a_stop", "distributed/control/serve.c", "    if (slept)\n", "    if (slept && false)\n"),

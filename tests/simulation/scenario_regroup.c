@@ -87,7 +87,7 @@ static trek_status take_newest(trek_comm *comm, member *own)
         newest = all[r].step > newest.step ? all[r] : newest;
         oldest = all[r].step >= 0 && all[r].step < oldest ? all[r].step : oldest;
     }
-    if (newest.step > oldest + 1)
+    if (newest.step >= 0 && newest.step > oldest + 1)
         sim_fail("process %d: survivors are at steps %lld and %lld", own->number, (long long)oldest, (long long)newest.step);
     for (int r = 0; r < comm->world; r++)
         if (all[r].step == newest.step && all[r].history != newest.history)
@@ -322,6 +322,15 @@ static bool came_too_late(const member *m)
     return m->again && m->groups == 0 && (m->failed.status == TREK_ERR_STATE || m->failed.status == TREK_ERR_TIMEOUT || !met);
 }
 
+/* All that had made steps have died, and those who came in their place had not got a state from them yet. */
+static bool has_nobody_with_state(const member *m)
+{
+    for (int k = 0; k < job.n_members; k++)
+        if (sim.processes[k]->end != SIM_KILLED && job.members[k].state.step >= 0)
+            return false;
+    return m->again && strstr(m->failed.message, "nobody is left who has a state");
+}
+
 /* It waited for the next meeting when all was done: that is to be told at once. */
 static void check_told(const member *m, const sim_process *process)
 {
@@ -337,9 +346,18 @@ static void check_told(const member *m, const sim_process *process)
         sim_fail("process %d, started again, was not told that the job has ended, but %s", m->number, m->failed.message);
 }
 
+/* All that died had a door that everybody knew. */
+static bool died_later(void)
+{
+    bool later = only_deaths();
+    for (int k = 0; k < job.n_members; k++)
+        later = later && (sim.processes[k]->end != SIM_KILLED || job.members[k].groups > 0);
+    return later;
+}
+
 static bool died_while_joining(const member *m)
 {
-    return m->groups == 0 && !m->again &&
+    return m->groups == 0 && !m->again && !died_later() &&
            (scenario_names_culprit(m->failed.message) || strstr(m->failed.message, "a job that has just ended"));
 }
 
@@ -369,7 +387,8 @@ static void check(void)
         const sim_process *process = sim.processes[k];
         if (process->end == SIM_KILLED || (process->tainted && !scenario_mild()))
             continue;
-        if (!m->done && !came_too_late(m) && !died_while_joining(m) && !strstr(m->failed.message, ".min_processes is") &&
+        if (!m->done && !came_too_late(m) && !has_nobody_with_state(m) && !died_while_joining(m) &&
+            !strstr(m->failed.message, ".min_processes is") &&
             !(one_was_away() && process->tainted &&
               (strstr(m->failed.message, "took this one for dead") || /* two who were away have met */
                strstr(m->failed.message, "this process stood still"))))

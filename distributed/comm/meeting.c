@@ -284,6 +284,8 @@ trek_status trek_meeting_run(trek_comm *comm, const trek_comm_call *call)
     /* Device memory: the ranks only meet here, their devices do the rest (nccl.c). */
     size_t bytes = moves && !call->on_device ? (size_t)call->count * trek_dtype_size(call->dtype) : 0;
     bool small = bytes <= TREK_MEETING_SMALL && (call->kind == TREK_COMM_ALL_REDUCE || call->kind == TREK_COMM_BROADCAST);
+    if (trek_meeting_ended(comm)) /* a rank may still be comparing the notes of the last call that all came to */
+        return fail_ended(self, "");
     own->note[turn] = trek_comm_note(call);
     if (bytes && small)
         memcpy(own->small[turn], call->in, bytes);

@@ -548,6 +548,17 @@ static bool came_too_late(const member *m)
     return m->again && !m->begun && (m->failed.status == TREK_ERR_STATE || m->failed.status == TREK_ERR_TIMEOUT || !has_begun());
 }
 
+/* All that died had told their doors to all others; nothing else has happened. */
+static bool died_built(void)
+{
+    bool built = job.least > 0;
+    for (int k = 0; k < sim.n_faults; k++)
+        built = built && (!sim.faults[k].done || sim.faults[k].kind == SIM_KILL);
+    for (int k = 0; k < job.n_members; k++)
+        built = built && (sim.processes[k]->end != SIM_KILLED || job.members[k].built);
+    return built;
+}
+
 /* Whether this process was allowed not to get to the end. */
 static bool may_fail(const member *m)
 {
@@ -560,8 +571,9 @@ static bool may_fail(const member *m)
         return m->failed.status == TREK_ERR_IO || m->failed.status == TREK_ERR_MEMORY || names_one(said) ||
                strstr(said, "process") || strstr(said, "rank");
     if (!m->built || job.least == 0) /* it looked for the others' doors, or needs all of them */
-        return scenario_names_culprit(said) || strstr(said, "a job that has just ended") ||
-               (strstr(said, "did not reach process 0") && scenario_process(0)->tainted);
+        return !died_built() &&
+               (scenario_names_culprit(said) || strstr(said, "a job that has just ended") ||
+                (strstr(said, "did not reach process 0") && scenario_process(0)->tainted));
     if (two_are_cut())
         return names_one(said);
     return left_of_first() < job.least && strstr(said, ".min_processes is") && names_one(said);

@@ -28,6 +28,7 @@ static struct {
     sim_fault *at_end; /* comes when process 0 is about to leave; NULL: none */
     bool quits;        /* one leaves before the others */
     bool patient;      /* who is killed is started again, and waited for as long as all are joining */
+    bool begun;        /* somebody has joined, who may have been killed since */
     part parts[SIM_PROCESSES];
 } job;
 
@@ -98,7 +99,7 @@ static bool be_in_a_group(part *own, int self)
         outcome_take(&own->joining);
         return false;
     }
-    own->joined = true;
+    own->joined = job.begun = true;
     work(control, own, self);
     sim_here()->tainted |= own->stays < job.rounds; /* the others will miss it */
     if (own->exits)
@@ -222,10 +223,7 @@ static void zero_has_gone(int p)
 /* Nobody gives up as long as all are joining. */
 static void check_patience(void)
 {
-    bool begun = false;
-    for (int p = 0; p < job.n; p++)
-        begun = begun || job.parts[p].joined;
-    for (int p = 0; p < job.n && !begun; p++)
+    for (int p = 0; p < job.n && !job.begun; p++)
         if (scenario_process(p)->end != SIM_KILLED)
             sim_fail("process %d gave up: %s", p, job.parts[p].joining.message);
 }

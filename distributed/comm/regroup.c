@@ -292,7 +292,7 @@ trek_comm *trek_regroup_meet(trek_regroup *regroup, const trek_comm *ended, int 
 
 /* What each process knows of them. */
 typedef struct lobby {
-    int32_t admits, waiting;
+    int32_t admits, waiting, closed;
 } lobby;
 
 /* All get the list of the one who has it. */
@@ -316,18 +316,20 @@ static trek_status meet_informed(trek_comm *comm, trek_status own, lobby *all)
     return own != TREK_OK ? own : status;
 }
 
-static trek_status find_newcomers(trek_regroup *regroup, trek_comm *comm, trek_member *newcomers, lobby *all, int *n)
+static trek_status find_newcomers(trek_regroup *regroup, trek_comm *comm, bool closed, trek_member *newcomers, lobby *all, int *n)
 {
     int world = comm->world, source = 0;
     lobby own = { .admits = trek_door_admits(regroup->door),
-                  .waiting = trek_door_waiting(regroup->door, newcomers, TREK_MAX_RANKS - world) };
+                  .waiting = trek_door_waiting(regroup->door, newcomers, TREK_MAX_RANKS - world),
+                  .closed = closed };
     trek_status status = trek_comm_gather_bytes(comm, &own, sizeof own, all);
     regroup->nobody_admits = status == TREK_OK;
     for (int p = 0; p < world && status == TREK_OK; p++) {
         source = all[p].waiting > all[source].waiting ? p : source;
         regroup->nobody_admits = regroup->nobody_admits && !all[p].admits;
+        closed = closed || all[p].closed;
     }
-    *n = status == TREK_OK ? all[source].waiting : 0;
+    *n = status == TREK_OK && !closed ? all[source].waiting : 0;
     if (*n > 0)
         status = share_newcomers(comm, newcomers, *n, source);
     if (status == TREK_OK)
@@ -335,7 +337,7 @@ static trek_status find_newcomers(trek_regroup *regroup, trek_comm *comm, trek_m
     return *n > 0 ? meet_informed(comm, status, all) : status;
 }
 
-trek_status trek_regroup_invite(trek_regroup *regroup, trek_comm *comm, int *n)
+trek_status trek_regroup_invite(trek_regroup *regroup, trek_comm *comm, bool closed, int *n)
 {
     trek_member *newcomers = trek_calloc(TREK_MAX_RANKS, sizeof *newcomers);
     lobby *all = trek_calloc((size_t)comm->world, sizeof *all);
@@ -344,7 +346,7 @@ trek_status trek_regroup_invite(trek_regroup *regroup, trek_comm *comm, int *n)
         trek_comm_abort(comm, "a process has no memory for the list of newcomers"); /* the others wait for its part */
     else if (regroup->nobody_admits)
         admit(regroup, 0);
-    trek_status status = newcomers && all ? find_newcomers(regroup, comm, newcomers, all, n) : TREK_ERR_MEMORY;
+    trek_status status = newcomers && all ? find_newcomers(regroup, comm, closed, newcomers, all, n) : TREK_ERR_MEMORY;
     trek_free(newcomers);
     trek_free(all);
     return status;

@@ -28,8 +28,9 @@ trek_comm *trek_regroup_meet(trek_regroup *regroup, const trek_comm *comm, int l
 const char *trek_regroup_lost(const trek_regroup *regroup);
 const char *trek_regroup_come(const trek_regroup *regroup);
 
-/* A collective of the present group: *n newcomers wait. If there are some, all leave comm behind and meet. */
-trek_status trek_regroup_invite(trek_regroup *regroup, trek_comm *comm, int *n);
+/* A collective of the present group: *n newcomers wait. If there are some, all leave comm behind and meet. If one of the
+ * processes says `closed`, newcomers go on waiting, and *n is 0. */
+trek_status trek_regroup_invite(trek_regroup *regroup, trek_comm *comm, bool closed, int *n);
 /* The newcomer (TREK_JOIN): waits until the others invite it, and is in a group with them: *comm, the caller's. NULL and what
  * trek_door_join reports, STATE (it is of no job, or in a group already), ARGUMENT. */
 trek_regroup *trek_regroup_join(uint64_t program, trek_comm **comm);

@@ -59,6 +59,7 @@ typedef struct run_elastic {
     trek_comm *comm;         /* the present group */
     trek_status status;      /* of what could not be kept; else OK */
     place at;
+    int64_t admitted;        /* the epoch in which newcomers were admitted last, from 1 on */
     uint64_t rng_step, rng_draw;
     double numbers[TREK_RUN_NUMBERS];
     int64_t epoch_steps, epoch_ns; /* since the epoch began */
@@ -644,6 +645,8 @@ static trek_status admit(trek_run *run, int64_t epoch, void (*drop)(trek_run *ru
     return status == TREK_OK ? take_up(run, drop, build) : status;
 }
 
+/* When a meeting with newcomers has lost somebody, nobody else is admitted in the same epoch: a group with one that cannot reach
+ * all others ends at once, and the run would never get beyond the epoch's beginning. */
 trek_status trek_run_elastic_admit(trek_run *run, int64_t epoch, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run))
 {
     run_elastic *e = run->elastic;
@@ -653,10 +656,14 @@ trek_status trek_run_elastic_admit(trek_run *run, int64_t epoch, void (*drop)(tr
     if (!e || batch > 0)
         return TREK_OK;
     trek_status status = TREK_OK;
+    bool closed = e->admitted == epoch + 1;
     for (int newcomers = 1; status == TREK_OK && newcomers > 0;) { /* those who have come ask, too */
-        status = trek_regroup_invite(e->regroup, e->comm, &newcomers);
-        if (status == TREK_OK && newcomers > 0)
-            status = admit(run, epoch, drop, build);
+        status = trek_regroup_invite(e->regroup, e->comm, closed, &newcomers);
+        if (status != TREK_OK || newcomers == 0)
+            continue;
+        e->admitted = epoch + 1;
+        status = admit(run, epoch, drop, build);
+        closed = trek_regroup_lost(e->regroup)[0] || !trek_regroup_come(e->regroup)[0];
     }
     return status;
 }

@@ -41,6 +41,8 @@ MUTANTS = [
     ("no_door_without_a_reason", "distributed/comm/regroup.c",
      "return trek_control_ended(comm->control)\n                   ? trek_control_fail(comm->control)", "return false ? TREK_OK"),
     ("begins_before_all_have_entered", "distributed/comm/regroup.c", "        status = await_entered(comm, status);\n", ""),
+    ("admits_who_cannot_reach_all_again", "distributed/run/elastic.c",
+     "        closed = trek_regroup_lost(e->regroup)[0] || !trek_regroup_come(e->regroup)[0];\n", ""),
     ("notes_a_call_after_the_end", "distributed/comm/meeting.c",
      "    if (trek_meeting_ended(comm)) /* a rank may still be comparing the notes of the last call that all came to */\n"
      "        return fail_ended(self, \"\");\n", ""),

@@ -23,6 +23,7 @@ typedef struct member {
     int number;
     bool again, done, alone; /* started again; it has got to the end; it did not find the others any more */
     int64_t wait_ns, works_ns;
+    int64_t admitted; /* the step before which newcomers were admitted last, from 1 on */
     int groups; /* that it was in */
     int32_t generation; /* of the last one */
     int64_t stepped_ns; /* when its last complete step began */
@@ -144,10 +145,14 @@ static trek_status meet(trek_regroup *regroup, trek_comm **comm, member *own)
 static trek_status admit(trek_regroup *regroup, trek_comm **comm, member *own)
 {
     trek_status status = TREK_OK;
+    bool closed = own->admitted == own->state.step + 1;
     for (int newcomers = 1; status == TREK_OK && newcomers > 0;) { /* those who have come ask, too */
-        status = trek_regroup_invite(regroup, *comm, &newcomers);
-        if (status == TREK_OK && newcomers > 0)
-            status = meet(regroup, comm, own);
+        status = trek_regroup_invite(regroup, *comm, closed, &newcomers);
+        if (status != TREK_OK || newcomers == 0)
+            continue;
+        own->admitted = own->state.step + 1;
+        status = meet(regroup, comm, own);
+        closed = trek_regroup_lost(regroup)[0] || !trek_regroup_come(regroup)[0];
     }
     return status;
 }

@@ -11,7 +11,7 @@ TREK_BEGIN
 /* The first number of the version of the headers that a program is compiled with. */
 #define TREK_VERSION_MAJOR 0
 /* The second number of that version. */
-#define TREK_VERSION_MINOR 1
+#define TREK_VERSION_MINOR 2
 /* The third number of that version. */
 #define TREK_VERSION_PATCH 0
 

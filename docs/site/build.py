@@ -5,7 +5,7 @@
 Pages are read as they are in the repository, and readable there. Links to files of the tree become links to pages. A comment
 <!-- drawing: NAME: what it shows --> puts the drawing docs/site/drawings/NAME.dot (by Graphviz), or what the program NAME.c
 writes to standard output, in the place of the block of text that follows, which is its stand-in elsewhere. Headings of index.md
-with lists of links are the site's contents.
+with lists of links are the site's contents; pages of a folder in docs/ are below its README.md.
 
 Usage: build.py <source root> <folder> [<program NAME>...]   the site is FOLDER/html; warnings are errors
 """
@@ -175,18 +175,19 @@ class Pages:
                               "".join("   " + line if line.strip() else line for line in text.splitlines(True)))
 
     def all(self):
-        index, examples = pathlib.Path("docs/index.md"), pathlib.Path("docs/examples/README.md")
+        index = pathlib.Path("docs/index.md")
         for path in sorted((self.root / "docs").rglob("*.md")):
             self.name(path.relative_to(self.root))
         contents = self.contents(index)
-        parts = sorted(name for path, name in self.staged.items() if path.parent == examples.parent and path != examples)
+        below = {first: sorted(name for path, name in self.staged.items() if path.parent == first.parent and path != first)
+                 for first in self.staged if first.name == "README.md" and first.parent.parent == index.parent}
         while self.waiting:
             page = self.waiting.pop(0)
             text = self.text(page) if page.suffix == ".md" else (self.root / page).read_text()
             if page == index:
                 text += contents
-            elif page == examples:
-                text += toctree(None, parts)
+            elif page in below:
+                text += toctree(None, below[page])
             self.write(page, text, orphan=page != index and self.staged[page] not in self.listed)
 
     def contents(self, index):
@@ -202,7 +203,7 @@ class Pages:
                     self.listed.add(name)
             shown += toctree(section.split("\n")[0], names)
         others = {path: name for path, name in self.staged.items() if path.parts[0] == "docs" and name not in self.listed}
-        rest = sorted(name for path, name in others.items() if path.parts[1] != "examples") # those are below their own page
+        rest = sorted(name for path, name in others.items() if len(path.parts) == 2 or path.name == "README.md") # others are below theirs
         self.listed.update(others.values())
         return shown + toctree("More", rest) + toctree("Reference", ["reference/index"])
 

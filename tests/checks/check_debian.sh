@@ -22,11 +22,11 @@ holds() {
         grep -q "/$file" "$work/$package.list" || { echo "$package has no $file"; exit 1; }
     done
 }
-holds libtrek0.1 'libtrek\.so\.0\.1\.'
+holds libtrek0.2 'libtrek\.so\.0\.2\.'
 holds libtrek-dev 'include/trek/trek\.h' 'include/trek/tensor/tensor\.h' 'libtrek\.a' 'libtrek\.so ' 'trek\.pc' 'trek-config\.cmake'
 holds trek-tools 'bin/trek-run' 'man1/trek-run\.1\.gz' 'bin/trek-export' 'man1/trek-export\.1\.gz'
 holds trek-doc 'docs/distributed\.md' 'examples/quickstart\.c' 'examples/Makefile'
-grep -q '\.h$' "$work/libtrek0.1.list" && { echo "the library's package has headers"; exit 1; }
+grep -q '\.h$' "$work/libtrek0.2.list" && { echo "the library's package has headers"; exit 1; }
 export PKG_CONFIG_PATH
 PKG_CONFIG_PATH=$(dirname "$(find "$work/system" -name trek.pc)")
 make -s -C "$work/system/usr/share/doc/trek-doc/examples" OUT="$work" cadence_sim \

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# step_table.py FOLDER [--build BUILD]: the tables of docs/gpu-report.md, what each kernel of a training step of GPT-2 124M at
+# step_table.py FOLDER [--build BUILD]: the tables of docs/lab/gpt2-on-paper.md, what each kernel of a training step of GPT-2 124M at
 # batch 64 x 1024 in bf16 moves and computes. FOLDER gets what kernels counted on emulated PTX (tests/ptx/step.c), a file for each
 # run; runs whose file is not there are made by the programs of BUILD, two at a time, after `ninja ptx tests/ptx/step`.
 #

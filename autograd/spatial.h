@@ -73,8 +73,7 @@ TREK_API trek_var *trek_conv3d(trek_var *x, trek_var *weight, trek_var *bias, co
 TREK_API trek_var *trek_conv_transpose3d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_transpose_opts *opts);
 
 /* Computes the maximum of each window in one dimension. Of equal elements the first is taken, of several NaNs the last.
- * Shapes: x [N, C, L] -> [N, C, L'].
- * Difference from PyTorch: trek has no fractional max pooling. */
+ * Shapes: x [N, C, L] -> [N, C, L']. */
 TREK_API trek_var *trek_max_pool1d(trek_var *x, const trek_pool_opts *opts);
 
 /* Computes the mean of each window in one dimension.
@@ -86,8 +85,7 @@ TREK_API trek_var *trek_avg_pool1d(trek_var *x, const trek_pool_opts *opts);
 TREK_API trek_var *trek_adaptive_avg_pool1d(trek_var *x, int64_t length);
 
 /* Computes the maximum of each window in three dimensions. Of equal elements the first is taken, of several NaNs the last.
- * Shapes: x [N, C, D, H, W] -> [N, C, D', H', W'].
- * Difference from PyTorch: trek has no fractional max pooling. */
+ * Shapes: x [N, C, D, H, W] -> [N, C, D', H', W']. */
 TREK_API trek_var *trek_max_pool3d(trek_var *x, const trek_pool_opts *opts);
 
 /* Computes the mean of each window in three dimensions.

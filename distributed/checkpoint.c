@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints: what makes up a run's state, into a file and back. Loading has two
- * halves: what can fail, and what follows once nothing can. */
+/* Checkpoints: writes the state of a run into a file and reads it back. Loading has two halves: first everything that
+ * can fail, then the changes, which cannot fail. */
 #include "distributed/checkpoint_internal.h"
 
 #include <inttypes.h>
@@ -26,7 +26,7 @@
 #define MORE OWN "more"
 #define VERSION_KEY TREK_STATE_CHECKPOINT
 #define VERSION "2"
-#define VERSION_UNCHECKED "1" /* the same without checksums */
+#define VERSION_UNCHECKED "1" /* the same format without checksums */
 #define PLAN_KEY "trek.plan"
 
 enum { RUN_STEPS, RUN_SEED, RUN_RNG_STEP, RUN_RNG_DRAW, RUN_NUMBERS };
@@ -94,7 +94,7 @@ static trek_status check_names(const trek_state *state)
     return TREK_OK;
 }
 
-/* copies: it does not change with what it was made of; else it is to be written before that changes. */
+/* Collects the state. copies: the result has its own memory; otherwise it must be written before the graph changes. */
 static trek_state *gather(trek_graph *graph, trek_loader *loader, const double *more, int n, bool copies)
 {
     trek_module *module = trek_graph_module(graph);
@@ -163,15 +163,15 @@ trek_status trek_checkpoint_save(trek_graph *graph, trek_loader *loader, const c
 typedef struct restoring {
     trek_graph *graph;
     ranks_stepper *s;           /* NULL: one device */
-    trek_loader *loader;        /* NULL: none */
+    trek_loader *loader;        /* NULL: no loader */
     const char *path;
-    trek_state *file, *model;   /* all there is; parameters and buffers */
+    trek_state *file, *model;   /* everything in the file; its parameters and buffers */
     trek_state_loading *loading;
-    trek_optimizer_entry *entries; /* names and tensors borrowed from the file */
+    trek_optimizer_entry *entries; /* their names and tensors are borrowed from the file */
     int n_entries, n_rates;
     double *rates;
-    trek_ranks_loading optimizer; /* of them */
-    trek_plan *plan;            /* NULL: none, or for another number of ranks */
+    trek_ranks_loading optimizer; /* their number */
+    trek_plan *plan;            /* NULL if the file has no plan, or a plan for another number of ranks */
     int64_t run[RUN_NUMBERS], place[LOADER_NUMBERS];
     bool has_optimizer, has_loader, has_scaler;
     trek_grad_scaler_state scaler;
@@ -182,7 +182,7 @@ static trek_status fail_format(const restoring *r, const char *what)
     return trek_fail(TREK_ERR_FORMAT, "%s: %s", r->path, what);
 }
 
-/* Numbers of the file: `n` of them. Absent: *there is false, if that may be. */
+/* Reads `n` numbers of the file. If they are absent and may be absent, *there becomes false. */
 static trek_status read_numbers(const restoring *r, const char *name, trek_dtype dtype, int64_t n, void *values, bool *there)
 {
     trek_tensor *tensor = trek_state_find(r->file, name);
@@ -202,7 +202,7 @@ static trek_status read_rates(restoring *r)
     return tensor ? trek_optimizer_read_rates(tensor, r->path, &r->rates, &r->n_rates) : TREK_OK;
 }
 
-/* The scaler's numbers, tried on one of their own. */
+/* Reads the scaler's numbers and tries them on a scaler of its own. */
 static trek_status read_scaler(restoring *r)
 {
     double numbers[SCALER_NUMBERS];
@@ -258,7 +258,7 @@ static trek_status read_header(restoring *r)
     return status;
 }
 
-/* Parameters and buffers apart from the optimizer's state. */
+/* Separates parameters and buffers from the optimizer's state. */
 static trek_status divide(restoring *r)
 {
     static const char *const known[] = { OWN "run", OWN "loader", OWN "lr", OWN "scaler", MORE, TREK_CHECKPOINT_MOMENTUM,
@@ -320,7 +320,7 @@ static trek_status check_optimizer(const restoring *r)
     return TREK_OK;
 }
 
-/* All that can fail; nothing has changed after it. */
+/* Does everything that can fail. Nothing changes before it has succeeded. */
 static trek_status prepare(restoring *r)
 {
     trek_state_report report = { 0 };
@@ -352,7 +352,7 @@ static void take_counts(const restoring *r)
     trek_rank_here.rng_draw = (uint64_t)r->run[RUN_RNG_DRAW];
 }
 
-/* A plan that the program has set goes on being followed; else the run's own goes on. */
+/* Goes on with the plan of the checkpoint, unless the program has set a plan, which it then keeps following. */
 static trek_status take_plan(const restoring *r)
 {
     bool replays = trek_workload_replays(r->s->workload);
@@ -363,7 +363,7 @@ static trek_status take_plan(const restoring *r)
     return status;
 }
 
-/* What needs memory or threads comes first. */
+/* First does what needs memory or threads. */
 static trek_status commit(restoring *r)
 {
     trek_status status = TREK_OK;

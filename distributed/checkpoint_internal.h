@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints with numbers of whoever writes them. Internal. */
+/* Checkpoints with further numbers of the caller. */
 #ifndef TREK_DISTRIBUTED_CHECKPOINT_INTERNAL_H
 #define TREK_DISTRIBUTED_CHECKPOINT_INTERNAL_H
 
 #include "distributed/checkpoint.h"
 #include "nn/state.h"
 
-/* A further tensor that whoever writes a snapshot may add, and reads itself. */
+/* Names of further tensors that the writer of a snapshot may add, and reads itself. */
 #define TREK_CHECKPOINT_MOMENTUM "trek:outer.momentum" /* of a run's outer optimizer: distributed/run/keep.c */
-#define TREK_CHECKPOINT_EPOCH "trek:epoch" /* bytes: what a run has measured of an epoch that it stopped in */
+#define TREK_CHECKPOINT_EPOCH "trek:epoch" /* bytes: what a run has measured of the epoch in which it stopped */
 
-/* What trek_checkpoint_save writes, with n further numbers ("trek:more"): tensors on the CPU that are nobody else's, so that
- * trek_state_write may be given them on another thread while training goes on. No collective: the process that writes calls
- * it, between steps. NULL and an error (MEMORY, ARGUMENT, of the device). */
+/* Returns what trek_checkpoint_save writes, with n further numbers ("trek:more"). The tensors are on the CPU and
+ * belong to nobody else, so that another thread may pass them to trek_state_write while training goes on. It is not a
+ * collective: the process that writes calls it, between steps. Returns NULL on failure (MEMORY, ARGUMENT, or errors
+ * of the device). */
 trek_state *trek_checkpoint_snapshot(trek_graph *graph, trek_loader *loader, const double *more, int n);
-/* trek_checkpoint_load, and those numbers; *found: the file has as many. read, unless NULL: what was read of it,
- * to be freed; NULL on failure. */
+/* Loads as trek_checkpoint_load does, with those numbers. *found says whether the file has as many. read, if not
+ * NULL, gets the state that was read, to be freed by the caller; NULL on failure. */
 trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, const char *path, double *more, int n, bool *found,
                                       trek_state **read);
-/* The state of this process, into an empty file that is open: nobody else takes part. name is for messages. */
+/* Writes the state of this process into an open, empty file. No other process takes part. Messages contain `name`. */
 trek_status trek_checkpoint_write(trek_graph *graph, trek_loader *loader, int file, const char *name, const double *more, int n);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trek_ddp: wrapping replicas, the wrapper as a module, its end. */
+/* trek_ddp: wrapping replicas, the wrapper as a module, and its end. */
 #include "distributed/ddp_internal.h"
 
 #include <stdio.h>
@@ -38,7 +38,7 @@ static void module_free(trek_module *self)
     for (int r = 0; r < ddp->n; r++) {
         trek_ddp_plan_clear(&ddp->replicas[r]);
         if (r > 0)
-            let_go(ddp->replicas[r].module); /* replica 0's is a child */
+            let_go(ddp->replicas[r].module); /* replica 0's module is a child of the wrapper */
     }
     if (ddp->n > 0 && !ddp->ranks)
         trek_comm_free(&ddp->replicas[0].comm);
@@ -85,7 +85,8 @@ static trek_status check_models(trek_module *const *models, int n)
     return TREK_OK;
 }
 
-/* A model becomes the wrapper's; replica 0's as a child that the names pass over. */
+/* Makes the wrapper the owner of a model. The model of replica 0 becomes a child without a name, so that parameter
+ * names do not change. */
 static trek_status adopt(trek_ddp *ddp, int r, trek_module *model)
 {
     if (r == 0) {
@@ -102,7 +103,7 @@ static trek_status adopt(trek_ddp *ddp, int r, trek_module *model)
     return TREK_OK;
 }
 
-/* Models that did not get into a wrapper go all the same. */
+/* Frees the models that did not get into a wrapper. */
 static void drop_models(trek_module *const *models, int n, const trek_ddp *ddp)
 {
     for (int r = 0; r < n; r++) {
@@ -141,7 +142,7 @@ static int gpus_of(const trek_ddp *ddp, int world_size)
     return n;
 }
 
-/* With a wrapper of its own on each rank the program runs the layers, on whatever thread. */
+/* Binds layers that meet. With a wrapper of its own on each rank the program runs the layers, on any thread. */
 static trek_status bind_layers(const trek_ddp *ddp, trek_ddp_replica *r)
 {
     if (ddp->ranks || r->world_size == 1 || !r->model->meets)
@@ -152,7 +153,7 @@ static trek_status bind_layers(const trek_ddp *ddp, trek_ddp_replica *r)
     return r->sums ? TREK_OK : trek_error_status();
 }
 
-/* One rank: checks with the others, and takes rank 0's values. */
+/* Lets one rank check with the others and take rank 0's values. */
 static trek_status join_rank(trek_ddp *ddp, int k, void *arg)
 {
     trek_status own = *(const trek_status *)arg;
@@ -169,7 +170,7 @@ static trek_status join_rank(trek_ddp *ddp, int k, void *arg)
     return status == TREK_OK ? trek_ddp_take_first(r, true, true, TREK_OK) : status;
 }
 
-/* The CPU where there is nothing. */
+/* Finds the device of a replica; the CPU if the model has no parameters or buffers. */
 static trek_status find_device(trek_ddp_replica *r)
 {
     r->device = trek_cpu(0);
@@ -194,7 +195,7 @@ static trek_status finish_local(trek_ddp *ddp)
     return TREK_OK;
 }
 
-/* Lists are made by all before flags are copied between them. */
+/* All replicas make their lists before flags are copied between them. */
 static trek_status join_all(trek_ddp *ddp)
 {
     trek_status none = TREK_OK;
@@ -207,8 +208,8 @@ static void set_overlap(trek_ddp *ddp)
 {
     const trek_comm *comm = ddp->replicas[0].comm;
     int gpus = comm ? gpus_of(ddp, comm->world) : 0;
-    bool mixed = gpus > 0 && gpus < comm->world; /* some could start calls, the others' would wait in theirs */
-    bool meets = ddp->replicas[0].model->meets; /* in backward, too: in one order with the buckets */
+    bool mixed = gpus > 0 && gpus < comm->world; /* some ranks could start calls, but the others would wait in theirs */
+    bool meets = ddp->replicas[0].model->meets; /* layers meet in backward, too: in one order with the buckets */
     bool by_itself = comm && (gpus > 0 ? comm->nccl != NULL : trek_comm_overlaps(comm));
     ddp->overlap = comm && comm->world > 1 && !mixed && !meets &&
         (ddp->opts.overlap == 1 || (ddp->opts.overlap == 0 && by_itself));
@@ -243,7 +244,7 @@ trek_ddp *trek_ddp_wrap(trek_module *const *models, int n, const trek_ddp_opts *
     return NULL;
 }
 
-/* Where every rank is. */
+/* Gathers the device of every rank. */
 static trek_status gather_devices(trek_ddp *ddp, trek_status own)
 {
     trek_ddp_replica *r = &ddp->replicas[0];
@@ -261,14 +262,14 @@ static trek_status gather_devices(trek_ddp *ddp, trek_status own)
                                                     .out = ddp->devices });
 }
 
-/* A handle between processes takes the model's device, and its library where all can. */
+/* A handle between processes takes the model's device, and its library if all processes can. */
 static trek_status join_device(const trek_ddp *ddp)
 {
     const trek_ddp_replica *r = &ddp->replicas[0];
     return gpus_of(ddp, r->world_size) > 0 ? trek_comm_nccl_join(r->comm, r->device) : TREK_OK;
 }
 
-/* This rank could not even begin; the others learn it where they wait for its place. */
+/* Tells the others, where they wait for this rank, that it could not even begin. */
 static trek_ddp *tell_others(trek_comm *comm)
 {
     trek_replica_agree(comm, trek_error_status(), "ddp");
@@ -318,7 +319,7 @@ void trek_ddp_free(trek_ddp **ddp)
         *ddp = NULL;
 }
 
-/* An owner of our own keeps the model while the wrapper goes. */
+/* Holds a reference of its own to the model while the wrapper is freed. */
 trek_module *trek_ddp_unwrap(trek_ddp **ddp)
 {
     if (!ddp || !*ddp)

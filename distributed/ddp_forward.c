@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Forwards of all replicas side by side: rows divided evenly, or inputs of each replica. */
+/* Forward passes of all replicas in parallel: rows are divided evenly, or each replica gets its own inputs. */
 #include <stdio.h>
 
 #include "distributed/balance/apportion.h"
@@ -26,7 +26,8 @@ static void describe_output(int k, char *text, size_t size, void *arg)
     snprintf(text, size, "ddp_forward: the output");
 }
 
-/* parts: what each replica has. n times its share of the gradient: reducing takes the mean. */
+/* parts: what each replica has. The result is multiplied by n times the replica's share of the gradient, because
+ * reducing takes the mean. */
 static trek_var *run(trek_ddp *ddp, trek_split_call *call)
 {
     run_arg arg = { ddp, call->n_inputs };
@@ -46,7 +47,7 @@ static trek_var *run(trek_ddp *ddp, trek_split_call *call)
     return trek_split_forward(call, &y) == TREK_OK ? y : NULL;
 }
 
-/* Several replicas, outside their runs, and lists of them. */
+/* Checks that there are several replicas, that this is outside their runs, and the lists of them. */
 static trek_status check(const trek_ddp *ddp)
 {
     trek_status status = trek_error_status();
@@ -57,7 +58,7 @@ static trek_status check(const trek_ddp *ddp)
 
 /* --- rows divided evenly --------------------------------------------------------------- */
 
-/* Inputs without rows go to every replica whole. */
+/* Divides inputs by rows. Inputs without rows go to every replica as a whole. */
 static trek_status divide(const trek_ddp *ddp, trek_var *const *inputs, int n_inputs, bool *split, trek_split_part *parts)
 {
     int64_t total = -1, counts[TREK_MAX_RANKS];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An optimizer of a wrapper's ranks, whose state they may divide, as a stepper's do (step/sharded.c), by step/sharer.h. Gradients
- * are whole on every rank, once they are reduced: programs clip them and look at them as without it. */
+/* An optimizer of a wrapper's ranks, which may divide its state as the optimizer of a stepper does (step/sharded.c),
+ * by step/sharer.h. After they are reduced, gradients are complete on every rank, so that programs can clip and
+ * inspect them as without it. */
 #include "distributed/ddp_internal.h"
 #include "distributed/replica/agreement.h"
 #include "distributed/step/load_state.h"
@@ -8,7 +9,7 @@
 #include "optim/optimizer_move.h"
 
 typedef struct divided {
-    trek_sharer sharer;      /* its comm is a handle of its own; the reducer is for its buckets */
+    trek_sharer sharer;      /* its comm is a handle of its own; the reducer provides its buckets */
 } divided;
 
 /* --- what the ranks do together ------------------------------------------------------------------ */
@@ -24,7 +25,7 @@ static trek_status share(void *arg, trek_status own)
     const divided *x = arg;
     if (own == TREK_OK)
         return trek_sharer_gather_params(&x->sharer);
-    trek_comm_abort(x->sharer.comm, "a rank cannot update its part"); /* the others are on their way to an exchange */
+    trek_comm_abort(x->sharer.comm, "a rank cannot update its part"); /* the others are about to enter an exchange */
     return own;
 }
 
@@ -87,7 +88,7 @@ static trek_status fill_in(divided *x, const trek_ddp *ddp, const trek_ddp_repli
     return TREK_OK;
 }
 
-/* Takes x over. */
+/* Owns x from here on. */
 static trek_optimizer *make_divided(divided *x, const trek_ddp *ddp, const trek_ddp_replica *r, trek_params *params,
                                     const trek_optimizer_spec *spec)
 {
@@ -113,7 +114,7 @@ static void describe_option(const char *name, double value, void *text)
     trek_text_format(text, "%s\t%s\n", name, trek_text_number(value, number));
 }
 
-/* All ranks make one, alike, or none does. */
+/* Makes an optimizer on every rank, or on none. */
 static trek_status make(trek_ddp *ddp, int k, void *arg)
 {
     making *m = arg;

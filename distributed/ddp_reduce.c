@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bringing gradients together, by each replica's reducer (step/reducer.h). A rank's gradients are multiplied by its share of
- * the weights, or zeroed, where that is 0. With overlap buckets go during the backward pass; which parameters had gradients
- * is then told afterwards, in a second meeting. */
+/* Brings gradients together with each replica's reducer (step/reducer.h). A rank's gradients are multiplied by its
+ * share of the weights, or set to zero if that is 0. With overlap buckets are sent during the backward pass; which
+ * parameters had gradients is exchanged afterwards, in a second meeting. */
 #include "autograd/ops.h"
 #include "distributed/ddp_internal.h"
 #include "tensor/trace.h"
 
-/* A wrapper whose refresh failed has no lists; it only tells the others. */
+/* A wrapper whose refresh failed has no lists. It only tells the others. */
 static trek_status refuse(trek_ddp_replica *r)
 {
     trek_status status = trek_ddp_ready(r);
@@ -17,7 +17,7 @@ static trek_status refuse(trek_ddp_replica *r)
 
 /* --- after backward ------------------------------------------------------------------------------------ */
 
-/* Whether a backward just now has gone through layers that make sums with the other ranks'. */
+/* Returns whether the backward pass that has just ended went through layers that make sums with other ranks. */
 static bool has_met(const trek_ddp_replica *r)
 {
     bool met = false;
@@ -26,7 +26,7 @@ static bool has_met(const trek_ddp_replica *r)
     return met;
 }
 
-/* seeded: gradients have their share of the weights already, those of a rank with 0, too. */
+/* seeded: gradients contain their share of the weights already, even those of a rank with share 0. */
 static trek_status reduce_replica(trek_ddp_replica *r, double count, bool seeded, trek_status own)
 {
     if (r->world_size == 1)
@@ -75,10 +75,11 @@ trek_status trek_ddp_reduce_gradients_weighted(trek_ddp *ddp, const double *coun
     return trek_ddp_call(ddp, reduce, &counts);
 }
 
-/* --- backward with buckets under it ------------------------------------------------------------------------------ */
+/* --- backward passes during which buckets are sent ---------------------------------------------------------------- */
 
-/* The pass over this replica's parameters alone, of factor * loss; with 0 what it uses has a gradient, which the reducer makes
- * zeros, unless layers meet: those of the others are in it. sends: the reducer sends what becomes complete. */
+/* Runs the backward pass of factor * loss over this replica's parameters only. With factor 0, parameters that the
+ * pass uses have a gradient, which the reducer sets to zero; but not if layers meet, because it then contains
+ * contributions of the others. sends: the reducer sends buckets when they are complete. */
 static trek_status run_pass(const trek_ddp_replica *r, trek_var *loss, double factor, bool sends)
 {
     if (!loss)
@@ -98,7 +99,7 @@ static trek_status run_pass(const trek_ddp_replica *r, trek_var *loss, double fa
     return status;
 }
 
-/* What earlier passes left, by the factor; with 0: zeros, nothing is multiplied. */
+/* Multiplies what earlier passes left by the factor. With factor 0 it sets zeros without multiplying. */
 static trek_status scale_left(const trek_reducer *reducer, double factor)
 {
     trek_status status = TREK_OK;
@@ -118,8 +119,8 @@ static trek_status scale_left(const trek_reducer *reducer, double factor)
     return status;
 }
 
-/* Layers that meet mix the ranks' gradients in their backward: each rank's has its share of the weights from the loss on, and
- * the others wait for every rank's pass. */
+/* Layers that meet mix the ranks' gradients in their backward pass. So each rank's loss is multiplied by its share of
+ * the weights at the beginning, and the others wait for every rank's pass. */
 static trek_status backward_meeting(trek_ddp_replica *r, trek_var *loss, double count, trek_status own)
 {
     double factor = 0;
@@ -142,7 +143,7 @@ static trek_status backward_overlapped(trek_ddp_replica *r, trek_var *loss, doub
         return status;
     trek_reducer_begin(r->reducer, reduction);
     own = count > 0 || loss ? run_pass(r, loss, count > 0, true) : TREK_OK;
-    trek_status sent = trek_reducer_rest(r->reducer); /* of a pass that failed, or did not run, too */
+    trek_status sent = trek_reducer_rest(r->reducer); /* also after a pass that failed or did not run */
     trek_status ended = trek_comm_finish(r->comm);
     if (own == TREK_OK)
         own = trek_reducer_make_spares(r->reducer);
@@ -158,7 +159,7 @@ static trek_status backward_overlapped(trek_ddp_replica *r, trek_var *loss, doub
 typedef struct backward_call {
     trek_var *loss;
     double count;
-    bool gathered; /* the pass has been run: through trek_ddp_forward */
+    bool gathered; /* the pass was run by trek_ddp_forward */
 } backward_call;
 
 static trek_status backward(trek_ddp *ddp, int k, void *arg)

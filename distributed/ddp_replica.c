@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The replicas of a wrapper: runs on them, their lists, and the values of parameters and buffers: rank 0's to all, or all
- * ranks' merged. */
+/* The replicas of a wrapper: runs on them, their lists, and the values of parameters and buffers, which all take from
+ * rank 0 or merge. */
 #include "distributed/ddp_internal.h"
 
 #include <math.h>
@@ -114,7 +114,7 @@ trek_status trek_ddp_take_first(trek_ddp_replica *r, bool params, bool buffers, 
     return trek_replica_take_first(r->model, r->comm, (trek_replica_values){ params, buffers, r->all_on_host, 0 }, own);
 }
 
-/* A rank that gives a root that is none still meets the others, who learn of it. */
+/* A rank that gives an invalid root still meets the others, so that they learn of it. */
 static trek_status sync_params(trek_ddp *ddp, int k, void *arg)
 {
     trek_ddp_replica *r = &ddp->replicas[k];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rank threads: start, run side by side, move errors to the caller, end. */
+/* Rank threads: they are started, run in parallel, pass their errors to the caller, and end. */
 #include "distributed/ranks.h"
 
 #include <signal.h>
@@ -24,7 +24,7 @@ typedef struct rank_slot {
     trek_device device;
     trek_pool *pool;
     trek_comm *comm;
-    trek_event *done;              /* of a GPU rank: its work of the last run */
+    trek_event *done;              /* of a GPU rank: marks the end of its work in the last run */
     trek_status status;            /* of the last run */
     char message[TREK_ERROR_SIZE];
 } rank_slot;
@@ -37,18 +37,18 @@ struct trek_ranks {
     atomic_int refs;
     int world, threads_each;
     bool spin;
-    bool meets;                    /* layers of the present run can make sums over all ranks */
+    bool meets;                    /* layers of the current run can make sums over all ranks */
     trek_rank_fn fn;               /* NULL: the threads end */
     void *arg;
     rank_slot *slots;
-    trek_handover handover;        /* of the caller's work to the ranks */
+    trek_handover handover;        /* orders the ranks' work behind the caller's */
     trek_comm **comms;
     trek_rank_sums *sums;
     const struct trek_split_watch *watch;
     const trek_ranks_recorder *recorder;
-    const trek_rank_watch *touches; /* the caller's, where it looks at what devices do: at the ranks', too */
-    trek_thread maker;             /* whose graphs share it: they run one after the other */
-    trek_ranks *next;              /* of the groups alive */
+    const trek_rank_watch *touches; /* the caller's watch of what it touches on devices; the ranks use it, too */
+    trek_thread maker;             /* the thread whose graphs share the group: they run one after the other */
+    trek_ranks *next;              /* in the list of all groups */
 };
 
 typedef struct groups_state {
@@ -59,7 +59,7 @@ typedef struct groups_state {
 TREK_PER_PROCESS(groups_state, groups, { .lock = TREK_LOCK_INIT });
 
 typedef const rank_slot *slot_address;
-TREK_PER_THREAD(slot_address, slot_here, NULL); /* whose run the thread is in */
+TREK_PER_THREAD(slot_address, slot_here, NULL); /* the slot in whose run the thread is */
 
 const struct trek_split_watch **trek_ranks_split_watch(trek_ranks *ranks) { return &ranks->watch; }
 
@@ -85,8 +85,8 @@ static trek_status call(const rank_slot *slot, trek_rank_fn fn, void *arg)
     return status == TREK_OK ? ended : status;
 }
 
-/* Calls fn where the thread's error is clear, and moves its error into the slot. Work on
- * GPUs goes on where the caller's ends; what it comes to after fn is marked. */
+/* Calls fn with the thread's error clear, and moves its error into the slot. Work on GPUs continues after the
+ * caller's work; its end after fn is marked. */
 static void run_one(rank_slot *slot, trek_rank_fn fn, void *arg)
 {
     trek_status sticky, status = slot->rank > 0 ? trek_handover_take(&slot->ranks->handover, slot->device) : TREK_OK;
@@ -99,7 +99,7 @@ static void run_one(rank_slot *slot, trek_rank_fn fn, void *arg)
     *slot_here() = outer;
     if (status != TREK_OK || slot->ranks->meets)
         trek_rank_sums_leave(slot->ranks->sums, slot->rank, status != TREK_OK ? status : trek_error_status());
-            /* it may have failed before it came to enter */
+            /* it may have failed before it entered fn */
     if (slot->rank > 0 && slot->done)
         trek_handover_mark(slot->done, slot->device);
     trek_error_take(&sticky, slot->message);
@@ -130,7 +130,7 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-/* Rank 0 is the caller: it stands in the group's place only while it runs. */
+/* Rank 0 is the caller. It counts as a member of the group only while it runs. */
 static void run_first(trek_ranks *ranks, trek_rank_fn fn, void *arg)
 {
     trek_rank_context before = trek_rank_here;
@@ -145,10 +145,11 @@ static void run_first(trek_ranks *ranks, trek_rank_fn fn, void *arg)
     trek_rank_here = before;
 }
 
-/* How far a failure is another rank's: the end of a group that one of them aborted, and what a rank was told. */
+/* Returns how indirect an error is: 2 if another rank's abort ended the group, 1 if another rank's failure cancelled
+ * the call, 0 if it is the rank's own. */
 static int distance_of(trek_status status) { return status == TREK_ERR_PEER ? 2 : status == TREK_ERR_CANCELLED ? 1 : 0; }
 
-/* The first rank that failed of itself; else the first that failed; else NULL. */
+/* Returns the slot of the first rank that failed by itself; otherwise of the first that failed; otherwise NULL. */
 static rank_slot *find_failure(trek_ranks *ranks)
 {
     rank_slot *found = NULL;
@@ -189,7 +190,7 @@ static trek_status run(trek_ranks *ranks, trek_rank_fn fn, void *arg, bool meets
         return trek_fail_forked();
     if (atomic_exchange(&ranks->running, true))
         return trek_fail(TREK_ERR_STATE, "ranks_run: the group's ranks are running already");
-    /* What was wrong before stays the caller's first error. */
+    /* An error from before stays the caller's first error. */
     trek_kept_error before;
     trek_error_keep(&before);
     ranks->meets = meets;
@@ -216,7 +217,7 @@ static trek_status run(trek_ranks *ranks, trek_rank_fn fn, void *arg, bool meets
 trek_status trek_ranks_run(trek_ranks *ranks, trek_rank_fn fn, void *arg) { return run(ranks, fn, arg, true); }
 trek_status trek_ranks_call(trek_ranks *ranks, trek_rank_fn fn, void *arg) { return run(ranks, fn, arg, false); }
 
-/* First thing on every rank: its memory and threads are made where they are used. */
+/* Runs first on every rank, so that its memory and threads are made where they are used. */
 static trek_status start_rank(int rank, void *arg)
 {
     trek_ranks *ranks = arg;
@@ -243,7 +244,7 @@ static trek_status start_threads(trek_ranks *ranks)
         }
         slot->started = true;
         char name[32];
-        snprintf(name, sizeof name, "trek-rank-%d", r); /* at most 1023: 15 characters do */
+        snprintf(name, sizeof name, "trek-rank-%d", r); /* at most 1023, so 15 characters are enough */
         trek_thread_name(slot->thread, name);
     }
     return status;
@@ -306,7 +307,7 @@ static trek_ranks *ranks_make(const trek_device *devices, int n)
     return ranks;
 }
 
-/* And of this thread. */
+/* Returns whether the group has these devices and belongs to this thread. */
 static bool same_devices(const trek_ranks *ranks, const trek_device *devices, int n)
 {
     if (ranks->world != n || !trek_thread_equal(ranks->maker, trek_thread_self()) || trek_comm_ended(ranks->comms[0]))
@@ -317,7 +318,7 @@ static bool same_devices(const trek_ranks *ranks, const trek_device *devices, in
     return true;
 }
 
-/* The groups' lock is held. */
+/* Called with the groups' lock held. */
 static trek_ranks *ranks_start(const trek_device *devices, int n)
 {
     int on_cpu = 0;

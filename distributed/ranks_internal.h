@@ -5,13 +5,13 @@
 #include "distributed/comm/comm_internal.h"
 #include "distributed/ranks.h"
 
-/* trek_ranks_run without the sums: layers find what fn itself enters, or are alone. */
+/* Runs fn as trek_ranks_run does, but without the sums: layers find the sums that fn enters, or work alone. */
 trek_status trek_ranks_call(trek_ranks *ranks, trek_rank_fn fn, void *arg);
 trek_ranks *trek_ranks_retain(trek_ranks *ranks);
 trek_device trek_ranks_device(const trek_ranks *ranks, int rank);
-/* Who records what the group's runs make devices do (step/recording.c); NULL: nobody. pause and resume: by the caller, around
- * each run, which is not made if pause fails; begin and end: by each rank, around its part. Where begin fails on one, it fails on
- * all; end is called where begin was not in vain. */
+/* Records what the group's runs make devices do (step/recording.c); NULL: nothing records. The caller calls pause and
+ * resume around each run; if pause fails, the run is not made. Each rank calls begin and end around its part. If
+ * begin fails on one rank, it fails on all; end is called if begin has succeeded. */
 typedef struct trek_ranks_recorder {
     trek_status (*pause)(void *arg);
     trek_status (*resume)(void *arg);
@@ -21,11 +21,12 @@ typedef struct trek_ranks_recorder {
 } trek_ranks_recorder;
 void trek_ranks_set_recorder(trek_ranks *ranks, const trek_ranks_recorder *recorder);
 
-/* The sums that layers of its ranks make (rank_sums.h). */
+/* Returns the sums that layers of its ranks make (rank_sums.h). */
 struct trek_rank_sums *trek_ranks_sums(trek_ranks *ranks);
-/* Who watches the present backward through split forwards (step/split_forward.h), during it; NULL: nobody. */
+/* Returns where the watch of a backward through split forwards (step/split_forward.h) is stored while it runs; NULL:
+ * nothing watches. */
 const struct trek_split_watch **trek_ranks_split_watch(trek_ranks *ranks);
-/* The rank of the group that the calling thread runs as, inside trek_ranks_run; -1: none. */
+/* Returns the rank of the group as which the calling thread runs inside trek_ranks_run, or -1. */
 int trek_ranks_rank_here(const trek_ranks *ranks);
 
 #endif

@@ -30,23 +30,24 @@ void trek_clock_bound(const trek_clock_meeting *first, const trek_clock_meeting 
     }
 }
 
-/* --- what ranks tell each other --------------------------------------------------------------------------------------- */
+/* --- what ranks send to each other
+ * ------------------------------------------------------------------------------------ */
 
 typedef struct card {
     char machine[128];
-    uint64_t timeline;   /* its address, among threads */
+    uint64_t timeline;   /* the address of its timeline, between threads */
     int64_t bytes, count, dropped;
     int32_t ranks, unused;
     trek_clock_meeting meetings[MEETINGS];
 } card;
 
-/* An entry as it travels: two texts follow it. */
+/* An entry as it is sent: two texts follow it. */
 typedef struct packed {
     trek_timeline_entry entry;
     uint32_t path, shapes;
 } packed;
 
-/* All that one rank has to send. */
+/* All that one rank sends. */
 typedef struct parcel {
     char *data;
     size_t bytes;
@@ -73,7 +74,7 @@ static void pack(const trek_timeline_entry *entries, char *at, card *own)
     }
 }
 
-/* One timeline may be given by several threads: the first one of them sends it. */
+/* Several threads may give the same timeline; the first of them sends it. */
 static trek_status take_entries(trek_timeline *t, parcel *p, card *own)
 {
     if (!t)
@@ -101,7 +102,7 @@ static trek_status meet(trek_comm *comm, card *own)
     return status;
 }
 
-/* What is rank r's, to its receiver; others throw it away. */
+/* Sends what rank r has to its receiver; the others discard it. */
 static trek_status send_parcel(trek_comm *comm, int r, const parcel *own, int64_t bytes, char *room, parcel *all)
 {
     trek_status status = TREK_OK;
@@ -131,7 +132,7 @@ static bool is_repeated(const joining *j, int r)
     return false;
 }
 
-/* By how much rank r's clock is ahead of rank 0's, and how far off that may be. */
+/* Returns by how much rank r's clock is ahead of rank 0's, and how wrong that may be. */
 static int64_t offset_of(const joining *j, int r, int64_t *error_ns)
 {
     int64_t least, most;
@@ -170,7 +171,7 @@ static int by_end(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Rank 0 gives up its part, and takes part in the meetings all the same, when it has no memory. */
+/* If rank 0 has no memory, it gives up its part but still takes part in the meetings. */
 static trek_status bring(joining *j, const parcel *own, char *room)
 {
     trek_status status = TREK_OK;
@@ -240,7 +241,7 @@ trek_timeline *trek_timeline_join(trek_comm *comm, trek_timeline *timeline, int6
         *error_ns = 0;
     if (!comm)
         return trek_fail_missing("timeline_join", "communicator"), NULL;
-    card *cards = trek_calloc((size_t)comm->world + 1, sizeof *cards); /* this rank's own behind those of all */
+    card *cards = trek_calloc((size_t)comm->world + 1, sizeof *cards); /* this rank's own card follows those of all */
     if (!cards) {
         trek_comm_abort(comm, "a rank has no memory for the list of timelines");
         return NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bounds for the difference between the clocks of two ranks. Internal. */
+/* Bounds for the difference between the clocks of two ranks. */
 #ifndef TREK_DISTRIBUTED_TIMELINE_INTERNAL_H
 #define TREK_DISTRIBUTED_TIMELINE_INTERNAL_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trek_trainer_setup: which ranks, their replicas, the stepper, the options. */
+/* trek_trainer_setup: it finds the ranks and makes their replicas, the stepper and the options. */
 #include "distributed/system/system.h"
 #include "distributed/trainer_internal.h"
 
@@ -30,7 +30,7 @@ typedef struct setup {
     trek_device devices[TREK_MAX_RANKS];
     trek_graph *graphs[TREK_MAX_RANKS];
     trek_comm *comm;         /* among processes; NULL: one process */
-    trek_optimizer_snapshot *optimizer; /* the one that the graph had; NULL: none, or its stepper stayed */
+    trek_optimizer_snapshot *optimizer; /* state of the optimizer that the graph had; NULL: it had none, or kept its stepper */
     bool moved;              /* the graph has another stepper */
     bool sites;
     trek_lock building;
@@ -38,7 +38,7 @@ typedef struct setup {
 
 /* --- which ranks ------------------------------------------------------------------------ */
 
-/* Where the graph's parameters (or buffers) are; `fallback` if it has none. */
+/* Returns the device of the graph's parameters (or buffers), or `fallback` if it has none. */
 static trek_device graph_device(trek_graph *graph, trek_device fallback)
 {
     trek_replica_device(trek_graph_module(graph), &fallback);
@@ -67,7 +67,7 @@ static trek_status parse_devices(setup *s, const char *list)
     }
 }
 
-/* The other processes of the job. */
+/* Finds the other processes of the job. */
 static trek_status find_processes(setup *s)
 {
     int described = s->opts.comm ? trek_comm_world_size(s->opts.comm) : trek_comm_world_described(NULL);
@@ -81,11 +81,12 @@ static trek_status find_processes(setup *s)
         s->comm = trek_comm_init(&(trek_comm_opts){ .deadline_s = s->opts.deadline_s });
     if (!s->comm)
         return trek_error_status();
-    bool own = !s->opts.comm || s->opts.deadline_s != 0; /* the program's communicator has one already */
+    bool own = !s->opts.comm || s->opts.deadline_s != 0; /* the program's communicator already has a deadline */
     return own ? trek_comm_set_deadline(s->comm, s->opts.deadline_s) : TREK_OK;
 }
 
-/* Of several processes with several GPUs each, local process k has those from k * ranks on: its graph is on the first. */
+/* Of several processes with several GPUs each, local process k uses those from k * ranks on; its graph is on the
+ * first of them. */
 static trek_status find_gpus_of_process(setup *s, trek_device own, int gpus)
 {
     int first = trek_environment_local_rank() * s->local_ranks;
@@ -99,11 +100,11 @@ static trek_status find_gpus_of_process(setup *s, trek_device own, int gpus)
     return TREK_OK;
 }
 
-/* As many GPUs as ranks were asked for, else all, if replicas can be made; the graph's own first. */
+/* Finds as many GPUs as ranks were requested, otherwise all if replicas can be made. The graph's own comes first. */
 static trek_status find_gpus(setup *s, trek_device own)
 {
     int gpus = trek_device_count(TREK_CUDA);
-    if (s->opts.ranks == 0 && s->comm) /* each process of a machine has a GPU of its own: the graph is on it */
+    if (s->opts.ranks == 0 && s->comm) /* each process of a machine has its own GPU: the graph is on it */
         s->local_ranks = 1;
     else if (s->opts.ranks == 0)
         s->local_ranks = s->opts.build_replica && gpus > 1 ? gpus : 1;
@@ -188,7 +189,7 @@ static trek_status check_average(const trek_trainer_opts *o)
     return TREK_OK;
 }
 
-/* Of unequal ranks: what is wrong however many there are, and whether it comes to be used or not. */
+/* Checks options for unequal ranks that are wrong for any number of ranks, even if they are not used. */
 static trek_status check_unequal(const trek_trainer_opts *o)
 {
     const trek_speed_hint *hint = &o->speed_hint;
@@ -206,7 +207,7 @@ static trek_status check_unequal(const trek_trainer_opts *o)
     return TREK_OK;
 }
 
-/* Fixed shares, and nothing that would move them. */
+/* Checks fixed shares, and that no other option would change them. */
 static trek_status check_shares(const trek_trainer_opts *o)
 {
     if (!o->shares && o->n_shares == 0)
@@ -222,7 +223,7 @@ static trek_status check_shares(const trek_trainer_opts *o)
     return trek_workload_check_shares(o->shares, o->n_shares, o->allow_idle);
 }
 
-/* Once it is known how many ranks there are. */
+/* Checks the number of shares when the number of ranks is known. */
 static trek_status check_number_of_shares(const setup *s)
 {
     int ranks = trek_graph_world_size(s->graph);
@@ -289,7 +290,8 @@ static trek_status build_replicas(setup *s, trek_ranks *ranks)
     return status;
 }
 
-/* Puts a plain stepper in, so that parameters leave the old one's arena. What the optimizer knew is kept for the next one. */
+/* Sets a plain stepper, so that parameters leave the old one's arena. The optimizer's state is kept for the next
+ * stepper. */
 static trek_status make_plain(setup *s)
 {
     trek_optimizer *optimizer = trek_graph_optimizer(s->graph);
@@ -306,14 +308,14 @@ static trek_status make_plain(setup *s)
     return plain ? trek_graph_set_stepper(s->graph, plain) : trek_error_status();
 }
 
-/* The optimizer that the graph had, where setup gives it no other, or has failed. */
+/* Takes the optimizer that the graph had, if setup gives it no other or has failed. */
 static trek_status take_optimizer(setup *s)
 {
     trek_stepper *stepper = s->optimizer ? trek_graph_stepper(s->graph) : NULL;
     return stepper ? stepper->klass->set_optimizer(stepper, &(trek_optimizer_source){ .snapshot = s->optimizer }) : TREK_OK;
 }
 
-/* The error that there is stays the first one. */
+/* The existing error remains the first one. */
 static void put_back(setup *s)
 {
     trek_kept_error first;
@@ -333,7 +335,7 @@ static trek_status note_meeting(const char *name, trek_module *module, void *mee
     return TREK_OK;
 }
 
-/* The graph's loader reads a stream: in order, so that ranks take no windows of it. */
+/* Returns whether the graph's loader reads a stream: it is read in order, so that ranks cannot take windows of it. */
 static bool has_stream(const setup *s)
 {
     const trek_graph_loader *graph_loader = s->graph->graph_loader;
@@ -345,7 +347,7 @@ static trek_workload_opts workload_opts(const setup *s)
     const trek_trainer_opts *o = &s->opts;
     bool unequal = o->speed_hint.ratio > 1, meets = false, may = o->max_anchor == 0 && !has_stream(s);
     trek_module_each(trek_graph_module(s->graph), note_meeting, &meets);
-        /* where layers meet, shares are exact, windows not */
+        /* if layers meet, shares are exact but windows are not */
     trek_workload_opts workload = { .unequal = unequal, .balance = o->balance,
                                     .windows = o->max_anchor > 0 || (may && o->global_batch > 0),
                                     .windows_if_unequal = may && !meets && !o->shares,
@@ -364,7 +366,7 @@ static trek_workload_opts workload_opts(const setup *s)
     return workload;
 }
 
-/* Layers with 8-bit products have buffers, which replicas have in common: before they are listed. */
+/* Layers with 8-bit products have buffers, which replicas have in common. They are made before buffers are listed. */
 static trek_status make_products(setup *s)
 {
     bool asked = s->opts.amp.products == TREK_FP8;
@@ -415,7 +417,7 @@ static trek_status make_ranks(setup *s)
 
 /* --- options ------------------------------------------------------------------------------------- */
 
-/* What an option does not say stays as the graph has it. */
+/* Options that are not set leave the graph's values. */
 static trek_status apply_options(setup *s)
 {
     const trek_trainer_opts *o = &s->opts;
@@ -434,7 +436,7 @@ static trek_status apply_options(setup *s)
     return status;
 }
 
-/* The processes of the job are told the same; one that has failed on the way says so to the others. */
+/* Checks that the processes of the job have the same options. A process that has failed before tells the others. */
 static trek_status agree_on_options(setup *s, trek_status own)
 {
     trek_text text = { 0 };
@@ -450,7 +452,7 @@ static trek_status agree_on_options(setup *s, trek_status own)
 
 typedef struct inexact {
     trek_text text;
-    bool windows;            /* ranks run batches of their own: layers that meet do not */
+    bool windows;            /* ranks run their own batches, so that layers cannot meet */
 } inexact;
 
 static trek_status note_inexact(const char *name, trek_module *module, void *arg)
@@ -461,8 +463,8 @@ static trek_status note_inexact(const char *name, trek_module *module, void *arg
     return TREK_OK;
 }
 
-/* "2 CPU ranks with 1 thread each, one copy of the parameters", "3 GPU ranks on cuda:0, cuda:1, cuda:2",
- * "1 CPU rank with 2 threads and 1 GPU rank on cuda:0, rank 0's parameters after each step". */
+/* Writes e.g. "2 CPU ranks with 1 thread each, one copy of the parameters", "3 GPU ranks on cuda:0, cuda:1, cuda:2",
+ * or "1 CPU rank with 2 threads and 1 GPU rank on cuda:0, rank 0's parameters after each step". */
 static void describe_ranks(const setup *s, trek_text *text)
 {
     char device[16];
@@ -484,7 +486,7 @@ static void describe_ranks(const setup *s, trek_text *text)
         trek_text_format(text, ", rank 0's parameters after each step");
 }
 
-/* "; 3 ranks in 2 processes", "; windows of 20 batches" */
+/* Writes e.g. "; 3 ranks in 2 processes" or "; windows of 20 batches". */
 static void describe_job(const setup *s, trek_text *text)
 {
     trek_trainer_workload workload;
@@ -499,7 +501,7 @@ static void describe_job(const setup *s, trek_text *text)
         trek_text_format(text, "; windows of %lld batches at first, where the loop allows them", (long long)workload.window);
 }
 
-/* Ranks on unequal devices get unequal work, unless the program has said what they get: nobody is to wonder. */
+/* Explains in the log that ranks on unequal devices get unequal work, unless the program has set their work. */
 static void log_unequal(const setup *s)
 {
     const trek_trainer_opts *o = &s->opts;
@@ -593,7 +595,7 @@ trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
     return trek_trainer_setup_sites(graph, opts, false);
 }
 
-/* What a process gives to the mean: {weight x loss, weight}. */
+/* Computes what a process contributes to the mean: {weight x loss, weight}. */
 static trek_status part_of_mean(const trek_graph *graph, trek_var *loss, double *part)
 {
     if (!loss)
@@ -602,7 +604,7 @@ static trek_status part_of_mean(const trek_graph *graph, trek_var *loss, double 
     if (trek_error_status() != TREK_OK)
         return trek_error_status();
     part[1] = trek_graph_loss_weight(graph, loss, -1);
-    part[0] = part[1] > 0 ? part[1] * value : 0; /* a loss of nothing may be NaN */
+    part[0] = part[1] > 0 ? part[1] * value : 0; /* a loss of no samples may be NaN */
     return trek_error_status();
 }
 

@@ -47,7 +47,7 @@ double trek_graph_loss_weight(const trek_graph *graph, trek_var *loss, double st
     return graph->accumulation.rows >= 0 ? (double)graph->accumulation.rows : 1;
 }
 
-/* A scale is beyond the range of f16. */
+/* Casts the loss to f32 because the scale does not fit into f16. */
 static bool widen(trek_var **loss)
 {
     if (trek_dtype_is_16bit(trek_var_dtype(*loss)))
@@ -79,7 +79,7 @@ trek_status trek_graph_seed(trek_grad_scaler *scaler, double factor, trek_var **
     trek_no_grad_begin();
     if (scaler)
         *seed = trek_scaler_seed(scaler, *loss);
-    if (scaler && factor != 1) /* in the loss's precision: the scale itself is exact in any */
+    if (scaler && factor != 1) /* in the loss's precision; the scale itself is exact in any */
         *seed = trek_mul_scalar(trek_cast(*seed, trek_var_dtype(*loss)), factor);
     if (!scaler)
         *seed = trek_var_from(trek_tensor_full(factor, trek_var_shape(*loss), trek_var_dtype(*loss), trek_var_device(*loss)));

@@ -18,7 +18,7 @@ static trek_status check(const trek_amp_opts *o)
     return o->products == TREK_FP8 ? trek_fp8_check(&o->fp8) : TREK_OK;
 }
 
-/* The layers of a graph that a trainer has are what its ranks have been told. */
+/* The layers of a graph with a trainer keep the products that its ranks have. */
 static trek_status set_products(trek_graph *graph, const trek_amp_opts *o)
 {
     const trek_stepper *stepper = graph->stepper;

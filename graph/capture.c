@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Captured steps: a few runs as usual, one that is recorded, then replays.
+/* Captured steps: a few ordinary runs, one that is recorded, then replays.
  *
- * A record fits as long as its signature does: addresses, modes and switches that
- * the recorded work depends on, compared before each replay. What the recorded
- * run used from outside is held, so that its memory stays. The run that is
- * recorded changes the host's side (counts, versions) as any run does while its
- * work is not done yet; it is done by the first replay. If recording fails, the host's
- * side is put back and the function called once more. */
+ * A record is valid as long as its signature: the addresses, modes and switches that the recorded work depends on,
+ * which are compared before each replay. What the recorded run used from outside is retained, so that its memory
+ * stays valid. The recorded run changes the host's state (counts, versions) as any run does, but its device work is
+ * only done by the first replay. If recording fails, the host's state is restored and the function is called once
+ * more. */
 #include "graph/capture.h"
 
 #include <pthread.h>
@@ -31,15 +30,15 @@ typedef struct tag_value {
 typedef struct record {
     trek_step_fn fn;
     void *arg;
-    uint64_t team;             /* of the inputs of all processes, these among them */
+    uint64_t team;             /* digest of the inputs of all processes, including these */
     int64_t number;            /* of its recording, in all processes; >= 1 */
-    trek_var *inputs[MAX_VALUES];  /* of our own; NULL: not given */
-    trek_var *outputs[MAX_VALUES]; /* of the recorded run; once recorded they hold each replay's results */
-    int runs_left;             /* until it is recorded */
-    uint64_t used;             /* when, in calls */
+    trek_var *inputs[MAX_VALUES];  /* its own variables; NULL: not given */
+    trek_var *outputs[MAX_VALUES]; /* of the recorded run; after recording they hold each replay's results */
+    int runs_left;             /* before it is recorded */
+    uint64_t used;             /* when it was last used, counted in calls */
     uint64_t signature;
-    int64_t steps;             /* 0 or 1: step() in the function */
-    uint64_t first_draw, last_draw; /* of the RNG, before and after a run */
+    int64_t steps;             /* 0 or 1: calls of step() in the function */
+    uint64_t first_draw, last_draw; /* of the random numbers, before and after a run */
     pthread_t thread;
     trek_captured_step *recording; /* NULL: not recorded */
     trek_touch_list touched;
@@ -49,16 +48,16 @@ typedef struct record {
 
 struct trek_captures {
     trek_device device;
-    bool planned;              /* device, params, modules are there */
+    bool planned;              /* device, params and modules are set */
     trek_params *params;
     int n_modules, cap_modules;
     trek_module **modules;
-    bool *had_grad;            /* [parameters] before a run that is recorded */
+    bool *had_grad;            /* [parameters] whether there was a gradient before a run that is recorded */
     trek_var *values[MAX_VALUES]; /* as given */
     bool fresh[MAX_VALUES];    /* not copied yet */
     trek_var *outputs[MAX_VALUES]; /* of the last step */
-    record *present;           /* its function runs */
-    record *last;              /* whose inputs hold the values */
+    record *present;           /* the one whose function is running */
+    record *last;              /* the one whose inputs hold the values */
     int n_records;
     record *records[MAX_RECORDS];
     uint64_t calls;
@@ -68,7 +67,7 @@ struct trek_captures {
 
 /* --- made and freed ------------------------------------------------------------- */
 
-/* What the function used stays known. */
+/* Drops the recorded work. What the function used remains known. */
 static void drop_work(record *r)
 {
     if (r->recording)
@@ -162,7 +161,7 @@ static trek_status add_module(const char *name, trek_module *module, void *arg)
     return status;
 }
 
-/* What the signature is made of, and where the graph lives. */
+/* Collects what the signature is made of, and the graph's device. */
 static trek_status plan(trek_graph *graph, struct trek_captures *c)
 {
     c->n_modules = 0;
@@ -193,7 +192,7 @@ static trek_status count_states(trek_graph *graph, void *arg)
     return TREK_OK;
 }
 
-/* NULL: steps can be recorded, as far as one can see beforehand. */
+/* Returns NULL if steps can be recorded, as far as this can be known in advance. */
 static const char *obstacle(trek_graph *graph, const struct trek_captures *c)
 {
     const trek_backend *backend = trek_backends[c->device.type];
@@ -263,7 +262,8 @@ static trek_status make_inputs(record *r, const struct trek_captures *c)
     return TREK_OK;
 }
 
-/* The record of this function for values like these, here and elsewhere; the one not used for longest makes room. */
+/* Finds the record of this function for values like these, here and in other processes. A new one replaces the record
+ * that was not used for the longest time. */
 static record *find_record(struct trek_captures *c, trek_step_fn fn, void *arg, uint64_t team)
 {
     int oldest = 0;
@@ -362,7 +362,7 @@ static trek_status run_plainly(trek_graph *graph, struct trek_captures *c, recor
     return status;
 }
 
-/* The host's side before a run that is recorded. */
+/* The host's state before a run that is recorded. */
 typedef struct host_side {
     int64_t steps;
     uint64_t rng_step, rng_draw, captured_steps;
@@ -379,7 +379,7 @@ static host_side note_host_side(trek_graph *graph, struct trek_captures *c)
                         .captured_steps = trek_device_update_captured };
 }
 
-/* Gradients that were recorded have not been computed. */
+/* Restores the host's state: gradients that were recorded have not been computed. */
 static void put_host_side_back(trek_graph *graph, const struct trek_captures *c, const host_side *before)
 {
     graph->settings.steps = before->steps;
@@ -411,7 +411,7 @@ static trek_status keep_tags(trek_graph *graph, void *arg)
     return TREK_OK;
 }
 
-/* What is wrong with a run that was recorded without an error; NULL: nothing. */
+/* Returns what is wrong with a run that was recorded without an error, or NULL. */
 static const char *mistake(trek_graph *graph, const record *r, const trek_touch_list *earlier, const host_side *before)
 {
     int64_t steps = trek_graph_steps(graph) - before->steps;
@@ -429,7 +429,7 @@ static const char *mistake(trek_graph *graph, const record *r, const trek_touch_
     return NULL;
 }
 
-/* Runs the function with its work recorded. Not OK: an error is set, r->recording NULL. */
+/* Runs the function and records its work. If it fails, an error is set and r->recording is NULL. */
 static trek_status record_run(trek_graph *graph, struct trek_captures *c, record *r, const host_side *before)
 {
     trek_stepper *stepper = graph->stepper;
@@ -453,7 +453,7 @@ static trek_status record_run(trek_graph *graph, struct trek_captures *c, record
     return status;
 }
 
-/* Replays that come next find the device as this one leaves it. */
+/* Records. Later replays find the device as this run leaves it. */
 static trek_status record_step(trek_graph *graph, struct trek_captures *c, record *r)
 {
     host_side before = note_host_side(graph, c);
@@ -506,7 +506,7 @@ static trek_status replay(trek_graph *graph, struct trek_captures *c, record *r)
     return TREK_OK;
 }
 
-/* A plain run between replays: the record stays as it is, with its results and what it holds. */
+/* Makes an ordinary run between replays. The record stays as it is, with its results and what it retains. */
 static trek_status run_beside_record(trek_graph *graph, struct trek_captures *c, record *r)
 {
     trek_touch_list held = r->touched;
@@ -524,7 +524,7 @@ static trek_status run_beside_record(trek_graph *graph, struct trek_captures *c,
 
 /* --- how a step is made ------------------------------------------------------------------ */
 
-/* Other sizes of inputs are other digests. */
+/* Inputs of other sizes have another digest. */
 static uint64_t digest_of_inputs(const struct trek_captures *c)
 {
     uint64_t digest = 1;
@@ -537,16 +537,16 @@ static uint64_t digest_of_inputs(const struct trek_captures *c)
     return digest;
 }
 
-/* A record that does not fit any more is dropped here. */
+/* Returns what the process wishes for its vote. A record that is no longer valid is dropped here. */
 static int64_t wish_of(trek_graph *graph, const struct trek_captures *c, record *r)
 {
     if (r->recording && (r->signature != signature_of(graph, c) || !pthread_equal(r->thread, pthread_self()))) {
         drop_recording(r);
-        r->runs_left = LATER_RUNS; /* what follows from the change is made in a run of its own */
+        r->runs_left = LATER_RUNS; /* consequences of the change are computed in an ordinary run */
     }
     if (!r->recording)
         return r->runs_left > 0 ? -1 : 0;
-    /* with other draws before it in this step, its random numbers would be others */
+    /* if this step had drawn other numbers before, its random numbers would differ */
     return trek_rank_here.rng_draw == r->first_draw ? r->number : -1;
 }
 
@@ -576,7 +576,7 @@ static trek_status make_step(trek_graph *graph, struct trek_captures *c, record 
     return record_step(graph, c, r);
 }
 
-/* The error is set. */
+/* Abandons the step; the error is set. */
 static trek_status abandon(const trek_graph *graph, trek_capture_way way)
 {
     const struct trek_stepper_capture *capture = graph->stepper ? graph->stepper->klass->capture : NULL;

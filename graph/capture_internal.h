@@ -8,28 +8,29 @@
 #include "tensor/rank_context.h"
 #include "tensor/tensor_internal.h"
 
-/* A tensor that was there before the run, once for each storage. */
+/* A tensor that existed before the run, listed once for each storage. */
 typedef struct trek_touched {
-    trek_tensor *tensor;       /* retained: replays go on using its memory */
+    trek_tensor *tensor;       /* retained, because replays keep using its memory */
     bool written;
 } trek_touched;
 
 typedef struct trek_touch_list {
     trek_rank_watch watch;
     trek_device device;
-    const trek_stepper *stepper; /* whose step runs */
+    const trek_stepper *stepper; /* the stepper whose step is running */
     int n, capacity;
     trek_touched *entries;
-    trek_pointer_map seen;     /* storages to places in entries */
-    bool failed;               /* out of memory: the list is not whole */
-    const char *problem;       /* something that a replay would not do; NULL */
+    trek_pointer_map seen;     /* from storages to indices in entries */
+    bool failed;               /* out of memory: the list is incomplete */
+    const char *problem;       /* something that a replay would not do; NULL: nothing */
 } trek_touch_list;
 
-/* Watches the calling thread, and those of the stepper's ranks, from here on; the list is zeroed or from an earlier watching. */
+/* Begin and end watching the calling thread and those of the stepper's ranks. The list is zeroed, or comes from an
+ * earlier watching. */
 void trek_touch_begin(trek_touch_list *list, const trek_stepper *stepper, trek_device device);
 void trek_touch_end(void);
 void trek_touch_clear(trek_touch_list *list);
-/* Whether all of `later` is in `earlier`. */
+/* Returns whether everything in `later` is also in `earlier`. */
 bool trek_touch_within(const trek_touch_list *later, const trek_touch_list *earlier);
 /* Counts a write to each tensor that was written. */
 void trek_touch_bump(const trek_touch_list *list);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Captured steps of several processes: all call, all record or all replay the same record, since a process that replays
- * and one that calls give their devices collectives in different orders. Each says what it has for which inputs of all;
- * from the same votes all come to the same. A process alone is a team of one. */
+/* Captured steps of several processes. All of them call, all record, or all replay the same record, because a process
+ * that replays and one that calls would give their devices collectives in different orders. Each process says what it
+ * has for which inputs of all, and all draw the same conclusion from the same votes. A single process is a team of
+ * one. */
 #include "graph/stepper.h"
 #include "optim/optimizer_internal.h"
 
-/* What a process wishes where the inputs of all come to this digest. */
+/* Returns what a process wishes for inputs with this digest. */
 static int64_t wish_for(const trek_capture_vote *vote, uint64_t team)
 {
     for (int64_t k = 0; k < vote->n && k < TREK_MOST_RECORDS; k++)
@@ -14,7 +15,8 @@ static int64_t wish_for(const trek_capture_vote *vote, uint64_t team)
     return -1;
 }
 
-/* Records of one number were made in one recording, and of all. Who has one that others have not makes it anew with them. */
+/* Records of one number were made in one recording, by all processes. If some processes lack the record, all make a
+ * new one. */
 trek_capture_verdict trek_capture_decide(const trek_capture_vote *votes, int n)
 {
     trek_capture_verdict verdict = { .way = TREK_CAPTURE_CALL, .team = 1 };

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a step function uses that it did not make: storages made while it ran
- * carry the run's number, any other was there before. */
+/* Finds what a step function uses but has not made: storages that were made while it ran carry the run's number, all
+ * others existed before. */
 #include "graph/capture_internal.h"
 
 #include <pthread.h>
 
-/* Of the list that is written: a step's ranks have one. Steps that are watched are few. */
+/* Guards the list that is being written, because the ranks of a step share one. Steps are rarely watched. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void add(trek_touch_list *list, trek_tensor *tensor, bool written)
@@ -68,7 +68,7 @@ void trek_touch_begin(trek_touch_list *list, const trek_stepper *stepper, trek_d
     uint32_t run;
     do
         run = atomic_fetch_add(&runs, 1) + 1;
-    while (run == 0); /* which stands for no run */
+    while (run == 0); /* 0 stands for no run */
     list->watch = (trek_rank_watch){ .run = run, .see = see, .refuse = refuse, .arg = list };
     trek_rank_here.watch = &list->watch;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Constants and teachers of a graph: a short list of names, replaced as a whole. */
+/* The constants and teachers of a graph: a short list of names, which is replaced as a whole. */
 #include "graph/constants.h"
 
 #include <stdatomic.h>
@@ -33,7 +33,7 @@ static void drop(trek_constant *c)
     trek_free(c);
 }
 
-/* Takes the module over, also on failure. */
+/* Makes a constant; it owns the module, also on failure. */
 static trek_constant *constant_new(const char *name, uint64_t serial, trek_module *teacher)
 {
     trek_constant *c = trek_calloc(1, sizeof *c);
@@ -49,7 +49,7 @@ static trek_constant *constant_new(const char *name, uint64_t serial, trek_modul
     return NULL;
 }
 
-/* It is not trained. */
+/* Makes sure that the teacher is not trained. */
 static trek_status rest(trek_module *teacher)
 {
     trek_status status = trek_module_freeze(teacher, true);
@@ -140,7 +140,7 @@ static trek_status list_tensors(const trek_constant *c, tensors *to)
         : list_entry("", c->value, true, to);
 }
 
-/* CPUs share the memory: there is one teacher's worth of it. */
+/* On CPUs the memory is shared, so that it exists once. */
 static trek_status follow(trek_tensor *own, trek_tensor *first)
 {
     if (own->device.type != TREK_CPU || first->device.type != TREK_CPU)
@@ -240,7 +240,7 @@ trek_status trek_constants_move(trek_graph *graph)
     trek_device device;
     if (graph->constants.n == 0 ||
         trek_walk_entries(&graph->base, TREK_WALK_PARAMS | TREK_WALK_BUFFERS, note_device, &device) == TREK_OK)
-        return TREK_OK; /* a graph without values is anywhere */
+        return TREK_OK; /* a graph without parameters and buffers has no device */
     trek_status status = TREK_OK;
     for (int k = 0; k < graph->constants.n && status == TREK_OK; k++) {
         trek_constant *c = graph->constants.list[k];
@@ -251,7 +251,8 @@ trek_status trek_constants_move(trek_graph *graph)
 
 /* --- setting ---------------------------------------------------------------------------------- */
 
-/* The graph's list without the name, and with `added` (taken over, NULL: none); replicas follow, or all stays. */
+/* Replaces the graph's list by one without the name and with `added`, which it owns (NULL: none). Replicas follow; on
+ * failure everything stays. */
 static trek_status replace(trek_graph *graph, const char *name, trek_constant *added)
 {
     trek_constants old = graph->constants, next;

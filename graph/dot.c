@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A graph in Graphviz' language: modules as boxes, merges as circles, states as dashed edges, nested graphs as clusters. */
+/* Writes a graph in Graphviz's language: modules as boxes, merges as circles, states as dashed edges, nested graphs
+ * as clusters. */
 #include <stdio.h>
 
 #include "graph/picture.h"
 
-/* Names are those of the values, behind the number of the cluster around them: "v3", "g1_v3", "g1_out". */
+/* Names are those of the values, preceded by the number of their cluster: "v3", "g1_v3", "g1_out". */
 typedef struct name {
     char text[40];
 } name;
@@ -32,7 +33,7 @@ static void write_label(trek_text *text, const trek_picture_node *node)
     trek_text_add(text, "\"");
 }
 
-/* From white to red, so that dark text stays readable. */
+/* Colours go from white to red, so that dark text remains readable. */
 static void write_colour(trek_text *text, const trek_picture_node *node)
 {
     int cold = 255 - (int)(node->heat * 165 + 0.5);
@@ -76,7 +77,7 @@ static void write_node(trek_text *text, const trek_picture *p, const trek_pictur
     trek_text_add(text, "];\n");
 }
 
-/* A cluster's own ends: its output, or the input that the edge is for. */
+/* Returns an end of the cluster itself: its output, or the input at which the edge arrives. */
 static name end_of(const trek_picture *p, int k, int port, bool begins)
 {
     const trek_picture *inner = p->nodes[k].inside;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The time that is left. It stands alone, so that a program which shows runs and computes nothing links nothing that does. */
+/* The remaining time. It has its own file, so that a program that only shows runs does not link code that computes. */
 #include <math.h>
 
 #include "graph/observe.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The verbs of the flow builder: each draws nodes into the layout. */
+/* The verbs of the flow builder; each adds nodes to the layout. */
 #include "graph/flow_internal.h"
 #include "graph/verbs.h"
 #include "nn/module_internal.h"
@@ -19,7 +19,7 @@ void trek_flow_mistake(trek_flow *flow, const char *format, ...)
     flow->n_mistakes++;
     size_t size = strlen(line);
     if (flow->n_told + 1 < flow->n_mistakes || flow->length + size + 2 > sizeof flow->mistakes)
-        return; /* the message is full: only counted from here */
+        return; /* the message is full; from here on mistakes are only counted */
     if (flow->length)
         flow->mistakes[flow->length++] = '\n';
     memcpy(flow->mistakes + flow->length, line, size + 1);
@@ -79,7 +79,7 @@ static bool grow(trek_flow *flow, void *array, int *capacity, int count, size_t 
     return false;
 }
 
-/* Adds a node; returns its output's value, or -1 without memory. */
+/* Adds a node. Returns the value of its output, or -1 if there is no memory. */
 static int add_node(trek_flow *flow, trek_graph_node_kind kind, trek_module *module, const int *inputs, int n)
 {
     trek_graph_layout *l = &flow->layout;
@@ -148,7 +148,7 @@ trek_flow *trek_flow_from(trek_module *module)
     return trek_flow_through(trek_flow_new(), module);
 }
 
-/* A verb without a flow: frees what was handed to it. */
+/* Handles a verb without a flow: frees what was given to it. */
 static trek_flow *no_flow(const char *verb, trek_module *first, trek_module *second)
 {
     if (second != first)
@@ -158,7 +158,7 @@ static trek_flow *no_flow(const char *verb, trek_module *first, trek_module *sec
     return NULL;
 }
 
-/* Frees the list's modules without an owner, each once. */
+/* Frees the list's modules that have no owner, each once. */
 void trek_flow_free_list(trek_module *const *modules, int n)
 {
     for (int k = 0; k < n; k++) {
@@ -214,7 +214,7 @@ trek_flow *trek_flow_also_with(trek_flow *flow, trek_module *skip, trek_module *
     taken &= trek_flow_take(flow, "also_with", main);
     int x = taken ? trek_flow_single_stream(flow, "also_with", main) : -1;
     int a = x < 0 ? -1 : trek_flow_add_module(flow, skip, x);
-    flow->n_latest = 0; /* `using` means main */
+    flow->n_latest = 0; /* `using` then stands for main */
     int b = a < 0 ? -1 : trek_flow_add_module(flow, main, x);
     int sum = b < 0 ? -1 : add_node(flow, TREK_GRAPH_ADD, NULL, (int[]){ a, b }, 2);
     if (sum >= 0)
@@ -299,7 +299,7 @@ trek_flow *trek_flow_merge_cat(trek_flow *flow, int dim)
     return merge(flow, TREK_GRAPH_CAT, dim);
 }
 
-/* A new name for tags and inputs: true, or a mistake. */
+/* Checks a new name for tags and inputs. Returns false after a mistake. */
 static bool fresh_name(trek_flow *flow, const char *verb, const char *name)
 {
     if (!name || !*name)
@@ -364,7 +364,7 @@ trek_flow *trek_flow_tag_group(trek_flow *flow, const char *name)
     return flow;
 }
 
-/* The place of a result among its class's; -1 and a mistake. */
+/* Returns the index of a result among those of its class, or -1 after a mistake. */
 static int result_place(trek_flow *flow, const trek_module_class *klass, const char *result)
 {
     for (int k = 0; klass->forward_results && klass->result_names && klass->result_names[k] && k < TREK_MOST_RESULTS; k++)
@@ -374,7 +374,7 @@ static int result_place(trek_flow *flow, const trek_module_class *klass, const c
     return -1;
 }
 
-/* The value of the node's result; -1 without memory. */
+/* Returns the value of the node's result, or -1 if there is no memory. */
 static int result_value(trek_flow *flow, trek_graph_node *node, int place)
 {
     if (place == 0)
@@ -413,7 +413,7 @@ trek_flow *trek_flow_tag_result(trek_flow *flow, const char *result, const char 
     return flow;
 }
 
-/* input: the place's name; NULL: by the tag's. */
+/* input: the name of the module's input; NULL: it is found by the tag's name. */
 static trek_flow *use(trek_flow *flow, const char *input, const char *tag)
 {
     if (!tag || !*tag) {
@@ -508,7 +508,8 @@ void trek_flow_free(trek_flow **flow)
         return;
     trek_flow *f = *flow;
     *flow = NULL;
-    /* A module may have come to belong to another one that was handed in: owners are read before any is freed. */
+    /* A module may have become a part of another one in the list, so all owners are counted before any module is
+     * freed. */
     for (int k = 0; k < f->n_modules; k++)
         if (f->modules[k]->upkeep->owners > 0)
             f->modules[k] = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a flow to a graph: references are resolved, what is left open is named,
- * modules become children of the graph, the route is planned. */
+/* From a flow to a graph: references are resolved, missing inputs are reported, modules become children of the graph,
+ * and the route is planned. */
 #include "graph/flow_internal.h"
 #include "graph/verbs.h"
 
@@ -18,7 +18,7 @@ static int input_names_count(const trek_module_class *klass)
     return n;
 }
 
-/* The state that carries `value` to the next forward, as an input's code; 0 without memory. */
+/* Returns the state that carries `value` to the next forward, coded as an input; 0 if there is no memory. */
 static int state_of(trek_flow *flow, int value)
 {
     trek_graph_layout *l = &flow->layout;
@@ -33,7 +33,7 @@ static int state_of(trek_flow *flow, int value)
     return ~(l->n_states - 1);
 }
 
-/* Value or state that the reference reads. Returns false with a mistake (or without memory). */
+/* Finds the value or state that the reference reads. Returns false after a mistake, or if there is no memory. */
 static bool resolve(trek_flow *flow, const trek_flow_reference *reference, int *input)
 {
     trek_graph_layout *l = &flow->layout;
@@ -47,7 +47,7 @@ static bool resolve(trek_flow *flow, const trek_flow_reference *reference, int *
     return !flow->failed;
 }
 
-/* Whether the class has a place of that name: its number, or -1. */
+/* Returns the index of the class's input of that name, or -1. */
 static int named_place(const trek_module_class *klass, const char *name)
 {
     for (int k = 0; klass->input_names && klass->input_names[k]; k++)
@@ -61,7 +61,7 @@ static const char *place_name(const trek_flow_reference *reference)
     return reference->input ? reference->input : reference->tag;
 }
 
-/* Place of a reference among the further inputs: of its name, else the first free one. */
+/* Returns the index of a reference among the further inputs: by its name, otherwise the first free one. */
 static int place_of(const trek_module_class *klass, const trek_flow_reference *reference, const bool *taken, int n_places)
 {
     int named = named_place(klass, place_name(reference));
@@ -73,10 +73,10 @@ static int place_of(const trek_module_class *klass, const trek_flow_reference *r
     return n_places;
 }
 
-#define MOST_INPUTS 64 /* of one module, beside the first */
+#define MOST_INPUTS 64 /* of one module, besides the first */
 
-/* Fills places[] with inputs, in two rounds, so that tags named like a place get it whatever the order of the calls; returns how
- * many there are, or -1 with a mistake. */
+/* Fills places[] with inputs in two rounds, so that a tag with the name of an input gets it whatever the order of the
+ * calls. Returns how many there are, or -1 after a mistake. */
 static int fill_places(trek_flow *flow, int index, int *places, int count)
 {
     const trek_module_class *klass = trek_verb_taker(flow->layout.nodes[index].module)->klass;
@@ -175,13 +175,13 @@ static bool is_first_node(const trek_graph_layout *l, int index)
     return k == index;
 }
 
-/* The graph's children: each module under its first node's label or number. */
+/* Adds the graph's children: each module under the label or number of its first node. */
 static trek_status add_children(trek_graph *graph)
 {
     for (int k = 0; k < graph->layout.n_nodes; k++) {
         const trek_graph_node *node = &graph->layout.nodes[k];
         if (!node->module || !is_first_node(&graph->layout, k))
-            continue; /* a merge, or a module that is there already */
+            continue; /* a merge, or a module that was already added */
         char number[16];
         snprintf(number, sizeof number, "%d", node->number);
         if (!trek_module_add(&graph->base, node->label ? node->label : number, TREK_NO_FIELD, node->module))
@@ -190,7 +190,7 @@ static trek_status add_children(trek_graph *graph)
     return TREK_OK;
 }
 
-/* The flow holds its modules meanwhile: if no graph comes of it, none has been freed with a part of it. */
+/* The flow holds its modules meanwhile, so that none is freed together with an incomplete graph. */
 static trek_graph *make_graph(trek_flow *flow)
 {
     trek_graph *graph = (trek_graph *)trek_module_new(&trek_graph_class);

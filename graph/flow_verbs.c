@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loops, gates, switches and maps in a flow: each a module made of those that were handed in. */
+/* Loops, gates, switches and maps in a flow: each becomes a module made of the modules that were given. */
 #include "graph/flow_internal.h"
 #include "graph/verbs.h"
 #include "nn/module_internal.h"
 
 #include <string.h>
 
-/* Modules that a verb makes another one of: held, so that they outlive it if it cannot be made. */
+/* Takes the modules of which a verb makes another one. They are held, so that they outlive it if it cannot be made. */
 static bool take_parts(trek_flow *flow, const char *verb, trek_module *const *parts, int n)
 {
     bool taken = true;
@@ -23,12 +23,12 @@ static void let_go(trek_module *const *parts, int n)
         parts[k]->upkeep->owners--;
 }
 
-/* What was made of parts becomes the flow's, and a node that reads the value (-1: there is no such); NULL: why not becomes a
- * mistake. clean: there was no error before it was made. The parts are held meanwhile: if what was made is lost, they are still
- * the flow's. */
+/* Adds to the flow what was made of parts, with a node that reads the value (-1: there is none). NULL: the reason
+ * becomes a mistake. clean: no error was set before it was made. The parts are held meanwhile: if what was made is
+ * lost, they still belong to the flow. */
 static void place(trek_flow *flow, const char *verb, bool clean, trek_module *made, int value)
 {
-    trek_status status = clean ? trek_error_status() : TREK_ERR_STATE; /* an error from before stays */
+    trek_status status = clean ? trek_error_status() : TREK_ERR_STATE; /* an error from before remains */
     if (made && trek_flow_take(flow, verb, made) && value >= 0) {
         int y = trek_flow_add_module(flow, made, value);
         if (y >= 0)
@@ -54,7 +54,8 @@ trek_flow *trek_flow_loop(trek_flow *flow, trek_module *body, const trek_loop_op
     for (int k = 1; k < 3; k++)
         if (parts[k])
             parts[n++] = parts[k];
-    if (n == 1 && trek_error_status() != TREK_OK) /* a NULL condition is none: what should have been one must not pass for it */
+    if (n == 1 && trek_error_status() != TREK_OK) /* a NULL condition is not a condition: a module that could not be made must
+                                                   * not be taken for an omitted one */
         trek_flow_mistake(flow, "loop: an error stood before it, perhaps its condition's: %s", trek_error());
     if (!take_parts(flow, "loop", parts, n))
         return flow;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Experts that all run, weighed by a router; branches that rows are sent to. */
+/* Experts that all run, weighted by a router, and branches to which rows are sent. */
 #include <math.h>
 #include <stdio.h>
 
@@ -12,7 +12,7 @@
 #include "tensor/status_internal.h"
 
 typedef struct routed {
-    trek_module base;         /* children: the router, and then the parts in order */
+    trek_module base;         /* children: the router, followed by the parts in order */
     trek_module *router;
 } routed;
 
@@ -21,7 +21,7 @@ static trek_module *part_of(const trek_module *self, int k) { return self->child
 
 static void routed_describe(const trek_module *self, char *text, size_t size) { snprintf(text, size, "%d", part_count(self)); }
 
-/* The router first: it is run before the parts, and named so. */
+/* The router comes first: it runs before the parts, and is named so. */
 static trek_module *routed_new(const trek_module_class *klass, trek_module *router, trek_module *const *parts, int n)
 {
     trek_module *base = trek_module_new(klass);
@@ -38,7 +38,7 @@ static trek_module *routed_new(const trek_module_class *klass, trek_module *rout
 
 /* --- gate --------------------------------------------------------------------------- */
 
-/* Weights of part k for y: [...] of the router's leading dimensions, [..., 1, ...] of y's. */
+/* Returns the weights of part k for y: [...] with the router's leading dimensions becomes [..., 1, ...] with y's. */
 static trek_var *weights_for(trek_var *weights, int k, trek_var *y)
 {
     int leading = trek_var_ndim(weights) - 1;
@@ -98,7 +98,7 @@ trek_module *trek_gate_new(trek_module *router, trek_module *const *experts, int
 
 /* --- switch ---------------------------------------------------------------------------- */
 
-/* The branches that the router's numbers name. */
+/* Reads which branches the router has chosen. */
 static trek_status read_choices(const trek_module *self, const double *numbers, int64_t n, int64_t *choices)
 {
     int branches = part_count(self);
@@ -113,7 +113,7 @@ static trek_status read_choices(const trek_module *self, const double *numbers, 
     return TREK_OK;
 }
 
-/* Branch k on the rows, in order of the batch: [count] -> its result of as many. */
+/* Runs branch k on its rows, in the order of the batch: [count] -> [count]. */
 static trek_var *run_rows(trek_module *branch, trek_var *x, const int64_t *rows, int64_t count, int64_t total)
 {
     trek_var *index = trek_verb_index(rows, count, trek_var_device(x)), *part = index ? trek_index_select(x, index, 0) : NULL;
@@ -132,7 +132,8 @@ static trek_var *run_rows(trek_module *branch, trek_var *x, const int64_t *rows,
                           trek_shape_text(trek_var_shape(y), text));
 }
 
-/* Each branch that has rows, in order; where each row has come to in their results, one after another. */
+/* Runs each branch that has rows, in order. Also computes where the result of each row is among the concatenated
+ * results. */
 static int run_branches(trek_module *self, trek_var *x, const int64_t *choices, int64_t total, int64_t *rows, int64_t *places,
                         trek_var **results)
 {
@@ -160,7 +161,7 @@ static int run_branches(trek_module *self, trek_var *x, const int64_t *choices, 
     return ran;
 }
 
-/* Results one after another, and then each row in its place. */
+/* Concatenates the results and puts each row back in its place. */
 static trek_var *put_back(trek_var *const *results, int n, const int64_t *places, int64_t total)
 {
     for (int k = 1; k < n; k++) {
@@ -190,7 +191,7 @@ static trek_var *send_rows(trek_module *self, trek_var *x, const int64_t *choice
     return y;
 }
 
-/* With draws of its own: of no rows it is the first, wherever the others go. */
+/* Runs one branch on all rows, with its own random numbers. Without rows it runs the first branch. */
 static trek_var *run_whole(trek_module *self, trek_var *x, int64_t branch)
 {
     trek_rng_part part = trek_rng_part_begin();
@@ -217,7 +218,7 @@ static trek_var *switch_forward_many(trek_module *self, trek_var *const *inputs,
 
 static trek_var *switch_forward(trek_module *self, trek_var *x) { return switch_forward_many(self, &x, 1); }
 
-/* The router's only number, or that of all rows; -1 and the error. */
+/* Returns the router's choice for all rows; -1 on failure. */
 static int64_t choice_of_all(const trek_module *self, trek_var *index)
 {
     int64_t n = trek_var_numel(index), choice = -1;

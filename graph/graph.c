@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A graph as a module and as what a training loop talks to: calls go to its stepper. */
+/* A graph as a module, and as the object of a training loop: its calls go to its stepper. */
 #include "graph/graph_internal.h"
 #include "graph/graph_loader_internal.h"
 #include "graph/observe_internal.h"
@@ -73,8 +73,8 @@ int trek_graph_layout_producer(const trek_graph_layout *layout, int value)
 
 /* --- the module ------------------------------------------------------------- */
 
-/* A graph that trains on several ranks does so also when it is run as a module (by a task head's own methods); a rank
- * inside its run has its part already. */
+/* A graph that trains on several ranks also uses them when it is run as a module (by methods of a task head). A rank
+ * within its run only runs its own part. */
 static trek_var *forward_many(trek_module *self, trek_var *const *inputs, int n)
 {
     trek_graph *graph = (trek_graph *)self;
@@ -246,7 +246,7 @@ static void forget_tags(trek_graph *graph)
 void trek_graph_forget_nested_tags(trek_graph *graph)
 {
     if (!trek_route_is_mine(graph))
-        return; /* a call of another thread, which leaves tags alone */
+        return; /* the forward ran on another thread, and does not change tags */
     for (int k = 0; k < graph->n_below; k++)
         forget_tags(graph->below[k]);
 }
@@ -302,7 +302,7 @@ trek_status trek_graph_set_stepper(trek_graph *graph, trek_stepper *stepper)
     return TREK_OK;
 }
 
-/* The graph's stepper, or NULL and an error. */
+/* Returns the graph's stepper, or NULL and an error. */
 static inline trek_stepper *stepper_of(trek_graph *graph, const char *function)
 {
     if (!graph) {
@@ -314,7 +314,7 @@ static inline trek_stepper *stepper_of(trek_graph *graph, const char *function)
     return graph->stepper ? graph->stepper : trek_graph_stepper(graph);
 }
 
-/* Under the graph's autocast; a 16-bit result in f32. */
+/* Runs under the graph's autocast, and casts a 16-bit result to f32. */
 static trek_var *forward_cast(trek_graph *graph, trek_var *const *inputs, int n)
 {
     trek_autocast_begin(graph->autocast);
@@ -330,7 +330,7 @@ static inline void note_begin(trek_graph *graph)
         graph->began_ns = trek_clock_ns();
 }
 
-/* A thread that is not the graph's, and records nothing, leaves the stepper alone. */
+/* A thread other than the graph's that records nothing does not use the stepper. */
 static trek_var *forward_by_stepper(const char *function, trek_graph *graph, trek_var *const *inputs, int n)
 {
     if (graph && !trek_gone(graph, function, "the graph") && !trek_route_is_mine(graph))

@@ -86,7 +86,8 @@ static trek_loader *loader_of(trek_graph *graph, const char *function)
     return graph->graph_loader->loader;
 }
 
-/* How many whole batches the ranks read themselves in the next step; 0: none. *parts: they read their rows of one. */
+/* Returns how many whole batches the ranks read themselves in the next step; 0: none. *parts: they read their rows of
+ * one batch. */
 static int64_t window_of(trek_graph *graph, trek_stepper *s, bool *parts)
 {
     int64_t window = s->klass->window && graph->graph_loader->loss ? s->klass->window(s) : 0;
@@ -170,7 +171,7 @@ static trek_var *compute_loss(trek_graph *graph, const trek_batch *batch, const 
                           trek_shape_text(trek_var_shape(loss), text));
 }
 
-/* Where the host can read it, a number; else a sum on the device, for which nobody waits. */
+/* Adds a loss: as a number if the host can read it, otherwise to a sum on the device, so that nothing waits. */
 static trek_status add_up(trek_pass_sum *sum, trek_var *loss, double weight)
 {
     sum->weight += weight;
@@ -272,7 +273,7 @@ trek_var *trek_pass_mean(trek_pass_sum *sums, int n, trek_device device)
 
 /* --- a pass --------------------------------------------------------------------------- */
 
-/* The graph's stepper for a batch that its loader has given. */
+/* Returns the graph's stepper for a batch from its loader. */
 static trek_stepper *stepper_for(trek_graph *graph, const trek_batch *batch, const char *function)
 {
     if (!loader_of(graph, function) || trek_error_status() != TREK_OK)
@@ -308,7 +309,7 @@ trek_var *trek_graph_train_batch(trek_graph *graph, trek_batch *batch)
     trek_stepper *s = stepper_for(graph, batch, "trek_graph_train_batch");
     if (s && !graph->graph_loader->loss)
         return trek_fail_null(TREK_ERR_STATE, "trek_graph_train_batch: no loss is registered; trek_graph_set_loss gives one");
-    if (s && !s->klass->reads_parts && trek_batch_fill(batch) != TREK_OK) /* it was given for another stepper */
+    if (s && !s->klass->reads_parts && trek_batch_fill(batch) != TREK_OK) /* the batch was made for another stepper */
         return NULL;
     if (s && !graph->began_ns)
         graph->began_ns = trek_clock_ns();

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The structural hash: SHA-256 of a text that says all that makes up a graph's
- * structure, and nothing else. */
+/* The structural hash: the SHA-256 of a text that describes a graph's structure and nothing else. */
 #include "graph/graph_internal.h"
 
 #include <stdio.h>
@@ -30,7 +29,7 @@ static void add_line(sorted_lines *list, char *line)
 
 static int compare_lines(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-/* Adds the lines in order and empties the list. False: something failed on the way. */
+/* Adds the lines in order and empties the list. Returns false if something has failed. */
 static bool finish_lines(sorted_lines *list, trek_text *text)
 {
     if (list->n > 1)
@@ -64,7 +63,7 @@ static int first_node_of(const trek_graph_layout *l, int index)
 
 static bool describe_parts(trek_text *text, trek_module *module);
 
-/* What the module is made of, behind its class's name. */
+/* Describes what the module is made of, after its class's name. */
 static bool describe_inside(trek_text *text, trek_module *module)
 {
     trek_graph *nested = trek_graph_from_module(module);
@@ -85,7 +84,7 @@ static bool describe_inside(trek_text *text, trek_module *module)
     return finish_lines(&list, text) && status == TREK_OK;
 }
 
-/* A loop, gate, switch or map: its options, and then its children. */
+/* Describes a loop, gate, switch or map: its options, then its children. */
 static bool describe_parts(trek_text *text, trek_module *module)
 {
     char options[128] = "";

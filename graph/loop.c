@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A module run again and again on its own result; with a condition until each row has halted. */
+/* Runs a module repeatedly on its own result; with a condition, until each row has halted. */
 #include <math.h>
 #include <stdio.h>
 
@@ -12,7 +12,7 @@
 #include "tensor/scope_internal.h"
 #include "tensor/status_internal.h"
 
-/* The slot holds the value from here on. */
+/* Stores the value in the slot. */
 static trek_status own(trek_var **slot, trek_var *value)
 {
     if (!value)
@@ -33,7 +33,7 @@ static trek_dtype wide(const trek_var *x) { return trek_var_dtype(x) == TREK_F64
 
 /* --- halting ------------------------------------------------------------------------- */
 
-/* Some rows have halted, others have not: mask, and the live rows that stand in for the rest. */
+/* Computes, when only some rows have halted, the mask and the live rows that replace the halted ones. */
 static trek_status note_halted(loop_run *r)
 {
     int64_t stand_in = 0;
@@ -51,7 +51,7 @@ static trek_var *run_condition(loop_run *r)
     return trek_verb_numbers("loop: the condition", z, r->rows, r->numbers) == TREK_OK ? z : NULL;
 }
 
-/* The condition's numbers for the stream as it is: rows above 0 halt. */
+/* Runs the condition on the current stream; rows above 0 halt. */
 static trek_status test(loop_run *r)
 {
     if (!run_condition(r))
@@ -66,9 +66,9 @@ static trek_status test(loop_run *r)
     return fewer && live > 0 ? note_halted(r) : TREK_OK;
 }
 
-/* --- adaptive: the sum over passes that halting weighs --------------------------------- */
+/* --- adaptive: a sum over passes, weighted by halting -------------------------------------- */
 
-/* Which rows end with this pass; their h is added to what they have spent. */
+/* Determines which rows end with this pass, and adds h to what the others have spent. */
 static void end_rows(loop_run *r, bool *ends)
 {
     bool last = r->pass + 1 == r->loop->times;
@@ -79,14 +79,14 @@ static void end_rows(loop_run *r, bool *ends)
     }
 }
 
-/* value where the flags are false; 0 elsewhere. */
+/* Returns value where the flags are false, and 0 elsewhere. */
 static trek_var *unless(trek_var *mask, trek_var *value)
 {
     trek_tensor *zero = trek_tensor_zeros(trek_dims_none(), trek_var_dtype(value), trek_var_device(value));
     return zero ? trek_where(mask, trek_var_from(zero), value) : NULL;
 }
 
-/* p of this pass, and its part in result, cost and sum. */
+/* Computes p of this pass, and its part of result, cost and sum. */
 static trek_status weigh(loop_run *r, trek_var *z, trek_var *ends)
 {
     trek_var *h = trek_sigmoid(trek_cast(trek_reshape(z, trek_dims(r->rows)), wide(r->x)));
@@ -126,7 +126,7 @@ static trek_status weigh_pass(loop_run *r)
 
 /* --- passes ---------------------------------------------------------------------------- */
 
-/* What the body gets in a pass: live rows stand in for halted ones, unless further inputs go with each row. */
+/* Gathers the inputs of the body for a pass. Live rows replace halted ones, unless further inputs belong to each row. */
 static trek_status gather_inputs(const loop_run *r, trek_var **inputs)
 {
     inputs[0] = r->index && r->n == 1 ? trek_index_select(r->x, r->index, 0) : r->x;
@@ -135,7 +135,7 @@ static trek_status gather_inputs(const loop_run *r, trek_var **inputs)
     return inputs[0] ? TREK_OK : trek_error_status();
 }
 
-/* The stream after a pass of a loop with a condition: halted rows as they were. */
+/* Returns the stream after a pass of a loop with a condition: halted rows do not change. */
 static trek_var *merged(const loop_run *r, trek_var *y)
 {
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
@@ -163,7 +163,7 @@ static trek_status run_body(loop_run *r)
     return status;
 }
 
-/* One pass in a scope of its own. *more: whether another one is to follow. */
+/* Runs one pass in its own scope. *more: another one must follow. */
 static trek_status run_pass(loop_run *r, bool *more)
 {
     const trek_loop *loop = r->loop;
@@ -185,7 +185,7 @@ static trek_status run_pass(loop_run *r, bool *more)
     return status;
 }
 
-/* With a condition ranks make different numbers of passes: each has draws of its own. */
+/* With a condition, ranks make different numbers of passes, so each pass has its own random numbers. */
 static trek_status run_passes(loop_run *r)
 {
     trek_rng_part part = trek_rng_part_begin();
@@ -210,7 +210,7 @@ static trek_status begin_run(loop_run *r)
         return TREK_OK;
     if ((r->rows = r->live = trek_verb_rows("loop", r->x)) < 0)
         return trek_error_status();
-    size_t rows = (size_t)r->rows + 1; /* none is no failure */
+    size_t rows = (size_t)r->rows + 1; /* never 0 bytes, because that may return NULL */
     r->halted = trek_calloc(rows, sizeof *r->halted);
     r->places = trek_calloc(rows, sizeof *r->places);
     r->numbers = trek_calloc(rows, sizeof *r->numbers);
@@ -231,7 +231,7 @@ static void end_run(loop_run *r)
 
 /* --- results ------------------------------------------------------------------------------ */
 
-/* The run's variable, also in the caller's scope. */
+/* Returns the run's variable in the caller's scope. */
 static trek_var *handed_out(trek_var *var)
 {
     if (trek_scope_push(trek_var_retain(var), "loop") == TREK_OK)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a loop's passes publish. */
+/* The values that a loop's passes publish. */
 #include <string.h>
 
 #include "autograd/ops.h"
@@ -57,7 +57,7 @@ static loop_trace *add(loop_traces *traces, const char *name)
     return &traces->list[traces->n++];
 }
 
-/* Rows that have halted have the last value here, too. */
+/* Gives rows that have halted their last value here, too. */
 static trek_var *with_halted(const loop_run *run, const loop_trace *trace, trek_var *value)
 {
     trek_var *last = trace->n > 0 ? trace->values[trace->n - 1] : NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A module run on each element or slice of a value. */
+/* A module that runs on each element or slice of a value. */
 #include <stdio.h>
 
 #include "autograd/ops.h"
@@ -19,7 +19,7 @@ typedef struct map_module {
 
 /* --- in one call ----------------------------------------------------------------------- */
 
-/* Dimension `dim` of [N, ...] folded into the rows, the body, and back. */
+/* Folds dimension `dim` of [N, ...] into the rows, runs the body, and unfolds the result. */
 static trek_var *run_folded(const map_module *m, trek_var *const *inputs, int n, trek_var *x, int dim)
 {
     trek_var *list[TREK_VERB_MOST_INPUTS];
@@ -44,7 +44,7 @@ static trek_var *run_folded(const map_module *m, trek_var *const *inputs, int n,
     return trek_movedim(trek_reshape(y, apart), trek_dims(1), trek_dims(dim < apart.ndim ? dim : apart.ndim - 1));
 }
 
-/* [..., n w] as [..., n, w], and back. */
+/* Does so with [..., n w] as [..., n, w]. */
 static trek_var *run_folded_slices(const map_module *m, trek_var *const *inputs, int n)
 {
     trek_shape shape = trek_var_shape(inputs[0]);
@@ -63,7 +63,7 @@ static trek_var *run_folded_slices(const map_module *m, trek_var *const *inputs,
 
 /* --- one by one ------------------------------------------------------------------------- */
 
-/* A row of each input; its place keys what is drawn. */
+/* Runs on one row of each input. Its index is the key of what is drawn. */
 static trek_var *run_row(const map_module *m, trek_var *const *inputs, int n, int64_t rows, int64_t k)
 {
     trek_var *list[TREK_VERB_MOST_INPUTS];
@@ -101,7 +101,7 @@ static trek_var *run_part(const map_module *m, trek_var *const *inputs, int n, i
     return list[0] ? trek_verb_run(m->body, list, n) : NULL;
 }
 
-/* As many runs on every rank, save over rows: then each draws the same numbers, those of its row. */
+/* Makes the same number of runs on every rank, except over rows: then each run draws the numbers of its row. */
 static trek_var *run_each(const map_module *m, trek_var *const *inputs, int n, int dim, int64_t count)
 {
     trek_var **parts = trek_calloc((size_t)count, sizeof *parts);
@@ -142,7 +142,7 @@ static trek_var *map_forward_many(trek_module *self, trek_var *const *inputs, in
     int64_t count = m->slices ? m->slices : shape.sizes[dim];
     if (count > INT32_MAX)
         return trek_fail_null(TREK_ERR_SHAPE, "map: %lld parts are too many", (long long)count);
-    if (!m->slices && dim == 0 && (m->batched || count == 0)) /* of nothing: for the shape */
+    if (!m->slices && dim == 0 && (m->batched || count == 0)) /* of no elements: only the shape is needed */
         return trek_verb_run(m->body, inputs, n);
     if (m->slices && m->batched)
         return run_folded_slices(m, inputs, n);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Metrics as objects: what is counted, what waits, how two become one, and how one travels. */
+/* Metrics as objects: how batches are counted, how counting is delayed, and how metrics are merged and sent. */
 #include "graph/metric.h"
 
 #include "autograd/var_internal.h"
 #include "graph/graph_internal.h"
 #include "graph/metric_internal.h"
 
-/* Of what waits on devices. */
+/* The most bytes that may wait on devices. */
 #define MOST_WAITING ((int64_t)256 << 20)
 
 /* --- made and freed --------------------------------------------------------------------------------------- */
@@ -103,7 +103,7 @@ static trek_status check_weights(const trek_metric *m, const metric_rows *rows)
     return TREK_OK;
 }
 
-/* All of a batch is looked at before any of it is counted. */
+/* A batch is checked as a whole before any of it is counted. */
 static trek_status count(trek_metric *m, const metric_columns *columns)
 {
     metric_rows rows = { 0 };
@@ -129,7 +129,7 @@ trek_status trek_metric_read(trek_metric *m)
     return status;
 }
 
-/* As a device's allocator has them: small ones are blocks, too. */
+/* Counts bytes as a device's allocator does, where small tensors are blocks, too. */
 static int64_t bytes_of(const metric_columns *columns)
 {
     int64_t bytes = 0;
@@ -245,7 +245,7 @@ double *trek_metric_pack(const trek_metric *m, int64_t *n)
         return NULL;
     form_numbers(&m->form, at);
     at += FORM_NUMBERS;
-    *at++ = 1; /* the format's version */
+    *at++ = 1; /* the version of the format */
     *at++ = (double)m->counted;
     *at++ = (double)m->n_sums;
     *at++ = (double)m->rows;
@@ -259,10 +259,10 @@ double *trek_metric_pack(const trek_metric *m, int64_t *n)
     return numbers;
 }
 
-/* A whole number from 0 on; -1: it is not. */
+/* Returns a whole number from 0 on, or -1. */
 static int64_t whole(double x) { return x >= 0 && x < 9e15 && floor(x) == x ? (int64_t)x : -1; }
 
-/* The spec of such numbers, which trek_metric_form looks at as at any. */
+/* Reads the spec from numbers; trek_metric_form checks it like any other. */
 static bool read_form(const double *x, metric_form *form)
 {
     for (int k = 0; k < 9; k++)
@@ -423,7 +423,7 @@ static trek_tensor *values_of(const trek_metric *m)
     return made;
 }
 
-/* Of all processes: the caller's; or the metric itself, retained. */
+/* Returns the metric of all processes, which the caller owns, or the metric itself, retained. */
 static trek_metric *join(trek_metric *metric, trek_graph *graph)
 {
     const trek_stepper *s = graph ? graph->stepper : NULL;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of a batch is counted: rows of few numbers, made by ops where the batch lies, so that nobody waits for a device. */
+/* Reduces a batch to what is counted: rows of a few numbers, computed by ops on the batch's device, so that nothing
+ * waits for a device. */
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
@@ -10,7 +11,7 @@ typedef struct metric_batch {
     const metric_form *form;
     trek_var *pred, *target, *weight;
     trek_var *column[METRIC_COLUMNS];
-    trek_shape rows;                     /* before they are one dimension */
+    trek_shape rows;                     /* before they become one dimension */
     int64_t n, classes;
 } metric_batch;
 
@@ -27,7 +28,7 @@ static bool are_alike(const trek_var *a, const trek_var *b)
     return x.ndim == y.ndim && memcmp(x.sizes, y.sizes, (size_t)x.ndim * sizeof *x.sizes) == 0;
 }
 
-/* A shape without one of its dimensions. */
+/* Returns a shape without one of its dimensions. */
 static trek_shape without(trek_shape shape, int dim)
 {
     for (int k = dim; k + 1 < shape.ndim; k++)
@@ -37,16 +38,16 @@ static trek_shape without(trek_shape shape, int dim)
 
 static bool is_score(const trek_var *x) { return trek_dtype_is_float(trek_var_dtype(x)); }
 
-/* 16-bit scores are made others of in f32. */
+/* Casts 16-bit scores to f32 before other numbers are computed from them. */
 static trek_var *wide(trek_var *x) { return x && trek_dtype_is_16bit(trek_var_dtype(x)) ? trek_cast(x, TREK_F32) : x; }
 
-/* [n] or [n, width] in the order of rows. */
+/* Returns [n] or [n, width] in the order of rows. */
 static trek_var *as_rows(trek_var *x, int64_t n, int64_t width)
 {
     return trek_reshape(x, width < 0 ? trek_dims(n) : trek_dims(n, width));
 }
 
-/* The dimension behind the samples comes last. */
+/* Moves the dimension after the samples to the end. */
 static trek_var *classes_last(trek_var *x)
 {
     return trek_var_ndim(x) > 2 ? trek_movedim(x, trek_dims(1), trek_dims(-1)) : x;
@@ -77,7 +78,7 @@ static trek_status take_labels(metric_batch *b, bool sigmoid)
     return trek_error_status();
 }
 
-/* The classes of the largest scores, and the largest score. */
+/* Computes the class with the largest score, and that score. */
 static trek_status choose(metric_batch *b, trek_var *scores)
 {
     trek_var *places = NULL, *top;
@@ -134,7 +135,7 @@ static trek_status take_numbers(metric_batch *b)
     return trek_error_status();
 }
 
-/* -log p of the targets. */
+/* Computes -log p of the targets. */
 static trek_status take_tokens(metric_batch *b)
 {
     trek_shape logits = trek_var_shape(b->pred);
@@ -172,7 +173,7 @@ static trek_status take(metric_batch *b)
     return metric_is_binary(f) ? take_alike(b, sigmoid) : take_labels(b, sigmoid);
 }
 
-/* One for each row, given for it or for its sample. */
+/* Makes one weight for each row, from weights of rows or of samples. */
 static trek_status take_weight(metric_batch *b)
 {
     trek_var *w = b->weight;
@@ -204,7 +205,7 @@ void trek_metric_columns_clear(metric_columns *columns)
     *columns = (metric_columns){ 0 };
 }
 
-/* What shares the caller's memory, which he may write to, is copied if it is read later. */
+/* Copies what shares the caller's memory if it is read later, because the caller may write to it. */
 static trek_status keep(const metric_batch *b, metric_columns *columns, bool waits)
 {
     const trek_var *given[] = { b->pred, b->target, b->weight };

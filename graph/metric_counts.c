@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Metrics of counts: accuracy, precision, recall, F1, confusion.
  *
- * Binary and labels: for each label four sums, [target][predicted]: 00, 01, 10, 11. Several classes: for each three: targets,
- * predicted, both; with top_k "predicted" has no meaning. A confusion of several classes is the matrix itself. */
+ * For binary metrics and labels, each label has four sums [target][predicted]: 00, 01, 10, 11. For several classes,
+ * each class has three: targets, predicted, both; with top_k "predicted" is not used. A confusion of several classes
+ * is the matrix itself. */
 #include "graph/metric_internal.h"
 
 /* --- a batch ------------------------------------------------------------------------------------------------- */
 
-/* Of labels: those of row k that count. */
+/* Checks the labels of row k that count. */
 static trek_status check_label(const metric_form *f, const char *name, const metric_rows *rows, int64_t k)
 {
     double pred = rows->column[METRIC_PRED][k], target = rows->column[METRIC_TARGET][k];
@@ -102,7 +103,7 @@ static trek_status add(trek_metric *m, const metric_rows *rows)
 
 /* --- the value ------------------------------------------------------------------------------------------------ */
 
-/* Of one class or label, or of all together. */
+/* The counts of one class or label, or of all together. */
 typedef struct counts {
     double tp, fp, fn, tn;
 } counts;
@@ -133,7 +134,7 @@ static double rate(const metric_form *f, counts c)
     }
 }
 
-/* Of several classes those that occur nowhere are left out of a mean; of labels none, as in scikit-learn. */
+/* With several classes, a mean omits classes that do not occur. With labels it omits none, as in scikit-learn. */
 static double weight_of(const metric_form *f, counts c)
 {
     if (f->average == TREK_METRIC_WEIGHTED)
@@ -149,7 +150,7 @@ static double averaged(const trek_metric *m)
     for (int64_t c = 0; c < metric_parts(&m->form); c++) {
         counts part = counts_of(m, c);
         double weight = weight_of(&m->form, part), value = rate(&m->form, part);
-        if (weight > 0 && !isnan(value)) { /* by a zero_division of NaN */
+        if (weight > 0 && !isnan(value)) { /* NaN if zero_division is NaN */
             sum += weight * value;
             weights += weight;
         }

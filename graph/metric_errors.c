@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Metrics of numbers: mean squared and absolute errors, R2; and perplexity. Of each output the weights, the errors, and for R2
- * also the targets, their squares, and how many there are. */
+/* Metrics of numbers: mean squared and absolute errors, R2; and perplexity. For each output there are the sums of the
+ * weights and of the errors, and for R2 also those of the targets and their squares, and the count. */
 #include "graph/metric_internal.h"
 
 enum { WEIGHTS, ERRORS, TARGETS, SQUARES, SUMS };
@@ -15,7 +15,7 @@ static trek_status check(const metric_form *f, const metric_rows *rows)
 
 static void add_sum(trek_metric *m, int64_t k, metric_sum value) { m->sums[k] = metric_plus_sum(m->sums[k], value); }
 
-/* a * b, a in twice the digits. */
+/* Computes a * b, where a has twice the digits. */
 static metric_sum scaled(metric_sum a, double b)
 {
     metric_sum product = metric_times(a.high, b);
@@ -66,13 +66,13 @@ static metric_sum divided(metric_sum a, metric_sum b)
     return (metric_sum){ high, rest / b.high };
 }
 
-/* sum of weight * (target - mean)^2; nothing of it is lost where targets lie far from 0. */
+/* Computes the sum of weight * (target - mean)^2 without loss of precision if targets are far from 0. */
 static double total_squares(const trek_metric *m, const metric_sum *sums)
 {
     metric_sum mean = divided(squared(sums[TARGETS]), sums[WEIGHTS]);
     metric_sum total = metric_plus(sums[SQUARES], -mean.high);
     double number = metric_number((metric_sum){ total.high, total.low - mean.low });
-    double rounding = 1e-31 * (double)m->counted * fabs(sums[SQUARES].high); /* below it there is no variance */
+    double rounding = 1e-31 * (double)m->counted * fabs(sums[SQUARES].high); /* a smaller sum means no variance */
     return number > rounding || isnan(number) ? number : 0;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which fields of a metric's spec go together, and which kind does it. */
+/* Checks which fields of a metric's spec belong together, and which kind of metric computes it. */
 #include "graph/metric_internal.h"
 #include "tensor/option_internal.h"
 
@@ -20,7 +20,7 @@ const metric_class *trek_metric_class_of(trek_metric_kind kind)
 static bool is_of_numbers(trek_metric_kind kind) { return kind >= TREK_METRIC_MSE && kind <= TREK_METRIC_R2; }
 static bool is_of_classes(trek_metric_kind kind) { return kind <= TREK_METRIC_AVERAGE_PRECISION; }
 
-/* What is wrong with the classes; NULL: nothing. */
+/* Returns what is wrong with the classes, or NULL. */
 static const char *wrong_classes(const trek_metric_spec *s)
 {
     if (!is_of_classes(s->kind) && (s->classes != 0 || s->multilabel || s->logits || s->threshold != 0 || s->top_k != 0))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A metric: sums and a list that become one with others' by adding and by appending. A kind says what its batches are reduced
- * to where they lie, what is added of that on the host, and the value. Internal. */
+/* A metric: sums and a list. Metrics are merged by adding the sums and appending the lists. Each kind defines to what
+ * a batch is reduced on its device, what is added of that on the host, and the value. */
 #ifndef TREK_GRAPH_METRIC_INTERNAL_H
 #define TREK_GRAPH_METRIC_INTERNAL_H
 
@@ -11,7 +11,7 @@
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 
-/* The spec with its defaults. No padding matters: compared and sent as numbers (metric.c). */
+/* The spec with its defaults. Its padding does not matter: it is compared and sent as numbers (metric.c). */
 typedef struct metric_form {
     trek_metric_kind kind;
     trek_metric_average average;
@@ -22,19 +22,19 @@ typedef struct metric_form {
 
 static inline bool metric_is_binary(const metric_form *f) { return f->classes == 0; }
 static inline bool metric_is_multiclass(const metric_form *f) { return f->classes > 0 && !f->multilabel; }
-/* Classes, labels or outputs that have values of their own; of a binary metric one. */
+/* Returns how many classes, labels or outputs have their own values; a binary metric has one. */
 static inline int64_t metric_parts(const metric_form *f) { return f->classes > 0 ? f->classes : 1; }
 static inline bool metric_ignores(const metric_form *f, double target) { return f->ignores && target == (double)f->ignore_index; }
 
-/* A batch where it lies: n rows. */
+/* A batch on its device: n rows. */
 enum { METRIC_PRED, METRIC_TARGET, METRIC_WEIGHT, METRIC_TOP, METRIC_COLUMNS };
 typedef struct metric_columns {
     int64_t n;
     int64_t classes;                     /* of perplexity's logits */
-    trek_tensor *column[METRIC_COLUMNS]; /* [n] or [n, width]; NULL: none. TOP: the largest score, NaN where one is */
+    trek_tensor *column[METRIC_COLUMNS]; /* [n] or [n, width], or NULL. TOP: the largest score; NaN if one is NaN */
 } metric_columns;
 
-/* The same on the host. */
+/* A batch on the host. */
 typedef struct metric_rows {
     int64_t n, classes;
     int64_t width[METRIC_COLUMNS];
@@ -48,15 +48,15 @@ static inline double metric_weight(const metric_rows *rows, int64_t k)
 
 typedef struct metric_class {
     const char *name;
-    int64_t (*sums)(const metric_form *form);             /* how many */
-    int64_t (*width)(const metric_form *form);            /* numbers of a row of the list; NULL: there is no list */
-    trek_status (*check)(const metric_form *form, const metric_rows *rows); /* what is wrong with a batch; nothing is added */
-    trek_status (*add)(trek_metric *metric, const metric_rows *rows);       /* of one that is right */
+    int64_t (*sums)(const metric_form *form);             /* number of sums */
+    int64_t (*width)(const metric_form *form);            /* how many numbers a row of the list has; NULL: there is no list */
+    trek_status (*check)(const metric_form *form, const metric_rows *rows); /* checks a batch; adds nothing */
+    trek_status (*add)(trek_metric *metric, const metric_rows *rows);       /* adds a batch that was checked */
     trek_shape (*shape)(const metric_form *form);         /* of the value */
     trek_status (*value)(const trek_metric *metric, double *values);
 } metric_class;
 
-/* A sum in twice a double's digits. */
+/* A sum with twice the digits of a double. */
 typedef struct metric_sum {
     double high, low;
 } metric_sum;
@@ -69,7 +69,7 @@ struct trek_metric {
     metric_sum *sums;
     int64_t width, rows, capacity;   /* of the list */
     double *list;
-    metric_columns *waiting;         /* of batches on devices */
+    metric_columns *waiting;         /* batches on devices */
     int n_waiting, cap_waiting;
     int64_t waiting_bytes;
 };
@@ -101,7 +101,7 @@ static inline metric_sum metric_times(double a, double b)
 static inline double metric_sum_of(const trek_metric *m, int64_t k) { return metric_number(m->sums[k]); }
 static inline void metric_add(trek_metric *m, int64_t k, double value) { m->sums[k] = metric_plus(m->sums[k], value); }
 
-/* Room for so many rows more at the list's end, which the caller fills and counts (rows). */
+/* Makes room for `more` rows at the list's end, which the caller fills and counts (rows). */
 static inline trek_status metric_list_room(trek_metric *m, int64_t more, double **place)
 {
     int64_t rows = m->rows + more;
@@ -112,20 +112,20 @@ static inline trek_status metric_list_room(trek_metric *m, int64_t more, double 
         m->list = list;
         m->capacity = rows + rows / 2;
     }
-    *place = m->list ? m->list + m->rows * m->width : NULL; /* nothing is asked for where there is none */
+    *place = m->list ? m->list + m->rows * m->width : NULL; /* without a list, no memory is needed */
     return TREK_OK;
 }
 
 /* --- metric_form.c ------------------------------------------------------------------------------------------------ */
 
-/* ARGUMENT: which field does not fit. */
+/* Checks a spec. Fails with ARGUMENT, which names the field. */
 trek_status trek_metric_form(const char *function, const trek_metric_spec *spec, metric_form *form);
 const metric_class *trek_metric_class_of(trek_metric_kind kind);
 
 /* --- metric_batch.c ----------------------------------------------------------------------------------------------- */
 
-/* What a batch is reduced to, by ops where it lies, in the present scope; a tensor that is the caller's is copied if
- * *waits: one lies on a device. The columns are owned. Nothing of it is read. */
+/* Reduces a batch by ops on its device, in the current scope. A tensor of the caller is copied if *waits, because
+ * some data are on a device. The columns are owned. No data are read. */
 trek_status trek_metric_prepare(const char *function, const metric_form *form, trek_var *pred, trek_var *target, trek_var *weight,
                                 metric_columns *columns, bool *waits);
 void trek_metric_columns_clear(metric_columns *columns);
@@ -136,15 +136,16 @@ trek_metric *trek_metric_retain(trek_metric *metric);
 trek_metric *trek_metric_make(const metric_form *form);
 bool trek_metric_is(const trek_metric *metric, const metric_form *form);
 trek_status trek_metric_compare(const trek_metric *a, const trek_metric *b);
-/* What waits on devices is counted: on the thread that works there, or when all work there has ended. */
+/* Counts the batches that wait on devices. Called on the thread that works there, or when all work there has ended. */
 trek_status trek_metric_read(trek_metric *metric);
-/* trek_metric_update_weighted, for `function`. */
+/* Updates as trek_metric_update_weighted does; errors name `function`. */
 trek_status trek_metric_take(const char *function, trek_metric *metric, trek_var *pred, trek_var *target, trek_var *weight);
-/* All of a metric as numbers, to be freed; nothing waits. And a new one made of such numbers: NULL and FORMAT. */
+/* Return all of a metric as numbers, to be freed, after everything was counted; and make a new metric from such
+ * numbers (NULL and FORMAT on failure). */
 double *trek_metric_pack(const trek_metric *metric, int64_t *n);
 trek_metric *trek_metric_unpack(const double *numbers, int64_t n);
 
-/* A metric as it was at some time: what is only appended to is shared. */
+/* A metric at some time. What is only appended to is shared. */
 typedef struct trek_metric_mark {
     trek_metric *metric;             /* NULL: none */
     metric_sum *sums;
@@ -154,7 +155,7 @@ typedef struct trek_metric_mark {
 } trek_metric_mark;
 trek_status trek_metric_mark_set(trek_metric_mark *mark, trek_metric *metric);
 void trek_metric_mark_clear(trek_metric_mark *mark);
-/* A new metric, of what was counted then. */
+/* Makes a new metric of what had been counted then. */
 trek_metric *trek_metric_mark_make(const trek_metric_mark *mark);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Metrics of all scores: the area under the ROC curve, average precision. A row of the list has the scores, the target (one
- * class, or a label each; NaN: not counted) and the weight. */
+/* Metrics that need all scores: the area under the ROC curve, average precision. A row of the list has the scores,
+ * the target (one class, or one for each label; NaN: not counted) and the weight. */
 #include <stdlib.h>
 
 #include "graph/metric_internal.h"
@@ -73,7 +73,7 @@ typedef struct point {
 typedef struct curve {
     point *points;
     int64_t n;
-    metric_sum positive, negative; /* weights */
+    metric_sum positive, negative; /* sums of weights */
 } curve;
 
 static int descending(const void *a, const void *b)
@@ -82,7 +82,7 @@ static int descending(const void *a, const void *b)
     return x > y ? -1 : x < y;
 }
 
-/* Part c's scores and targets; of several classes its targets against the rest. */
+/* Takes part c's scores and targets; of several classes, its targets against the rest. */
 static void take_part(const trek_metric *m, int64_t c, curve *to)
 {
     const metric_form *f = &m->form;
@@ -99,7 +99,7 @@ static void take_part(const trek_metric *m, int64_t c, curve *to)
     }
 }
 
-/* The weights of equal scores, from k on to *end. */
+/* Sums the weights of equal scores, from k to *end. */
 typedef struct step {
     metric_sum positive, negative;
 } step;
@@ -114,7 +114,7 @@ static step step_at(const curve *c, int64_t k, int64_t *end)
     return s;
 }
 
-/* NaN: not defined. */
+/* Returns NaN if it is not defined. */
 static double area(const curve *c)
 {
     metric_sum sum = { 0 }, before = { 0 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Observed scalars: what was recorded since the last flush, and the points before. */
+/* Observed scalars: what was recorded since the last flush, and the points before it. */
 #include "graph/observe.h"
 
 #include <math.h>
@@ -59,7 +59,7 @@ static trek_observation *find_or_add(trek_graph *graph, const char *name)
     return &graph->observations[graph->n_observations++];
 }
 
-/* One name is one thing between two flushes. */
+/* Checks that a name is used for one kind of observation between two flushes. */
 static trek_status check_sort(const trek_observation *o, bool total, bool metric)
 {
     if (!o->seen || (o->total == total && (o->metric != NULL) == metric))
@@ -80,7 +80,7 @@ trek_status trek_graph_record(trek_graph *graph, const char *name, double value)
         return trek_error_status();
     observation->sum += value;
     observation->weight++;
-    observation->recorded &= observation->seen; /* beside what a training function has recorded under that name */
+    observation->recorded &= observation->seen; /* a training function has also recorded under that name */
     observation->total = false;
     observation->seen = true;
     return TREK_OK;
@@ -119,7 +119,7 @@ trek_metric *trek_observation_metric(trek_graph *graph, const char *name, const 
     return o->metric;
 }
 
-/* A metric that has no value does not end the training that it measures. */
+/* A metric without a value does not end the training that it measures. */
 static trek_status take_value(trek_observation *o)
 {
     char message[TREK_ERROR_SIZE];
@@ -187,7 +187,7 @@ void trek_observations_drop(trek_graph *graph)
         trek_observation_forget(&graph->observations[k]);
 }
 
-/* The tagged value; NULL with an error, also before the first forward. */
+/* Returns the tagged value. Returns NULL with an error, also before the first forward. */
 static trek_var *value_to_collect(trek_graph *graph, const char *tag)
 {
     trek_var *value = trek_graph_tagged(graph, tag);
@@ -255,7 +255,7 @@ static trek_status flush_one(trek_graph *graph, void *arg)
             return trek_error_status();
         t->count++;
         if (!o->metric) {
-            trek_tensor_release(o->values); /* of when it was one */
+            trek_tensor_release(o->values); /* of an earlier metric */
             o->values = NULL;
         }
         trek_observation_forget(o);
@@ -269,7 +269,7 @@ trek_status trek_graph_gather_observations(trek_graph *graph)
     return s && s->klass->gather_observations ? s->klass->gather_observations(s) : trek_observations_read(graph);
 }
 
-/* Whatever is flushed, a point of the graph's training ends. */
+/* Any flush ends a point of the graph's training. */
 static void count_flush(trek_graph *graph)
 {
     graph->flushes++;
@@ -330,7 +330,7 @@ double trek_graph_latest(trek_graph *graph, const char *name) { return trek_tren
 
 /* --- trends ----------------------------------------------------------------- */
 
-/* The last `window` points: their number, and the first of them. */
+/* Returns the number of the last `window` points, and the first of them. */
 static int64_t points_of(const trek_trend *trend, int64_t window, const double **points)
 {
     int64_t count = trek_trend_count(trend);

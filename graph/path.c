@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The way along a path of children, and where it ends too early. */
+/* Follows a path of children, and reports where it ends too early. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ trek_module *trek_path_child(const trek_module *parent, const char *name, size_t
     return NULL;
 }
 
-/* "it has encoder, head"; long lists are cut. */
+/* Writes e.g. "it has encoder, head"; long lists are cut. */
 static void list_children(const trek_module *module, char *text, size_t size)
 {
     size_t length = (size_t)snprintf(text, size, module->n_children ? "it has " : "it has none");

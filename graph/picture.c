@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a graph's layout to boxes, texts and arrows. */
+/* Makes boxes, texts and arrows of a graph's layout. */
 #include "graph/picture.h"
 
 #include <stdio.h>
@@ -12,12 +12,12 @@
 
 enum { MOST_CHILDREN = 8, MOST_DETAILS = 128 };
 
-/* What is known beside the layout. */
+/* What is known besides the layout. */
 typedef struct sources {
     trek_graph_draw_opts opts;
     trek_module_times times;
     int64_t whole_ns;         /* of the graph; 0: not measured */
-    trek_pointer_map shapes_of; /* modules' places in shapes */
+    trek_pointer_map shapes_of; /* from modules to indices in shapes */
     trek_shape *shapes;
     int n_shapes, cap_shapes;
     trek_status status;
@@ -150,7 +150,7 @@ static trek_status describe_module(trek_picture_node *node, const sources *s, co
 
 static trek_picture *make(const sources *s, trek_graph *graph, const char *path, int depth);
 
-/* The module's name in the graph: its node's label, or that of the first node that has it. */
+/* Returns the module's name in the graph: the label of the first node that has it. */
 static char *path_of(const trek_graph *graph, const char *around, const trek_module *module)
 {
     for (int k = 0; k < graph->base.n_children; k++)
@@ -193,7 +193,7 @@ static trek_status add_edge(trek_picture *p, trek_picture_edge edge)
     return status;
 }
 
-/* The node of a value. */
+/* Returns the node that makes a value. */
 static int node_of(const trek_picture *p, const trek_graph_layout *l, int value)
 {
     int producer = trek_graph_layout_producer(l, value);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layers, order and places (Sugiyama, Tagawa and Toda 1981): the longest path gives a node's layer; edges over several layers
- * have a slot in each between; sweeps by barycentres look for an order with few crossings; under the order, places that are
- * nearest to the neighbours' in least squares come from pooling adjacent violators. */
+/* Layers, order and positions (Sugiyama, Tagawa and Toda 1981). The longest path determines a node's layer. Edges
+ * over several layers have a slot in each layer between. Sweeps by barycentres look for an order with few crossings.
+ * In that order, the positions closest to the neighbours' by least squares are found by pooling adjacent violators. */
 #include "graph/picture.h"
 
 #include <math.h>
@@ -12,8 +12,8 @@ enum { COLUMN_TENTHS = 73, GAP_X = 28, GAP_Y = 44, LOOP = 30, EDGE_W = 10, SWEEP
 
 /* A node, or an edge where it passes a layer. */
 typedef struct slot {
-    int node;                 /* -1: an edge's */
-    int layer, place;         /* place in the order of the layer */
+    int node;                 /* -1: it belongs to an edge */
+    int layer, place;         /* index in the order of the layer */
     double w, x, key;         /* x: the middle */
     int first_up, n_up, first_down, n_down; /* in the lists of neighbours */
 } slot;
@@ -37,7 +37,7 @@ int trek_picture_columns(const char *line, size_t *bytes)
     int columns = 0;
     const unsigned char *c = (const unsigned char *)line;
     while (*c && columns < TREK_PICTURE_COLUMNS) {
-        columns += *c >= 0xe1 ? 2 : 1; /* from U+1000 on: wide, to be safe */
+        columns += *c >= 0xe1 ? 2 : 1; /* characters from U+1000 on count as wide */
         for (c++; (*c & 0xc0) == 0x80; c++)
             ;
     }
@@ -67,7 +67,7 @@ static trek_status size_node(trek_picture_node *node)
 
 /* --- layers -------------------------------------------------------------------------- */
 
-/* Edges but for states come in order of their ends: one pass does for them. */
+/* Edges, except states, are ordered by their ends, so that one pass is enough. */
 static void find_layers(trek_picture *p)
 {
     bool changed = true;
@@ -150,7 +150,7 @@ static void add_segment(layout *l, int above, int below)
     l->slots[below].n_up++;
 }
 
-/* Slots of nodes, then of each edge's ways; bends are slots' numbers until there are places. */
+/* Makes slots of nodes, then of each edge's intermediate layers. Bends are numbers of slots until positions are known. */
 static trek_status fill_slots(layout *l)
 {
     trek_picture *p = l->p;
@@ -194,7 +194,7 @@ static void link_slots(layout *l)
     }
     for (int k = 0; k < l->n_layers; k++)
         l->starts[k + 1] += l->starts[k];
-    memset(l->tree, 0, (size_t)l->n_layers * sizeof *l->tree); /* as counters: there are at least as many slots as layers */
+    memset(l->tree, 0, (size_t)l->n_layers * sizeof *l->tree); /* used as counters: there are at least as many slots as layers */
     for (int k = 0; k < l->n_slots; k++) {
         int layer = l->slots[k].layer;
         l->slots[k].place = l->tree[layer]++;
@@ -239,7 +239,7 @@ static void sweep(layout *l, bool down, const slot **room)
     }
 }
 
-/* Pairs of segments below a layer that cross: by a tree of counts (Fenwick). */
+/* Counts the pairs of segments below a layer that cross, by a Fenwick tree. */
 static int64_t crossings_below(layout *l, int layer)
 {
     int64_t crossings = 0, seen = 0;
@@ -299,7 +299,8 @@ static trek_status find_order(layout *l)
 
 /* --- places ------------------------------------------------------------------------------- */
 
-/* The places nearest to the wanted ones, of weights, that keep the order and the room between: isotonic regression. */
+/* Finds the positions closest to the wanted ones, by weight, that keep the order and the distances: isotonic
+ * regression. */
 static void place_layer(layout *l, int layer)
 {
     int first = l->starts[layer], n = l->starts[layer + 1] - first, blocks = 0;
@@ -329,7 +330,7 @@ static void place_layer(layout *l, int layer)
         }
 }
 
-/* Straight ways count more than straight lines between boxes. */
+/* A straight edge through several layers is worth more than a straight line between boxes. */
 static int weight_of(const slot *a, const slot *b) { return a->node < 0 && b->node < 0 ? 8 : a->node < 0 || b->node < 0 ? 3 : 1; }
 
 static void pull(const layout *l, const slot *s, const int *list, int n, double *sum, double *weight)

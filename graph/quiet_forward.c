@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A forward that leaves a module as it was: in eval mode, without a tape. */
+/* A forward that leaves a module unchanged: in eval mode, without a tape. */
 #include "graph/quiet_forward.h"
 
 #include "autograd/backward.h"

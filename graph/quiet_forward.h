@@ -4,10 +4,11 @@
 
 #include "graph/summary.h"
 
-/* Runs the module on the calling thread in eval mode without gradients; its result is dropped. Modes, random numbers, tagged
- * values and states of graphs are then what they were. Internal. */
+/* Runs the module on the calling thread in eval mode without gradients, and drops its result. Afterwards modes,
+ * random numbers, tagged values and states of graphs are as before. */
 trek_status trek_quiet_forward(trek_module *module, trek_var *const *inputs, int n);
-/* The same on what a summary's options say (summary.c); nothing without inputs. Adds up totals->input_bytes. */
+/* Does so on the inputs that a summary's options describe (summary.c); without inputs it does nothing. Adds to
+ * totals->input_bytes. */
 trek_status trek_summary_run(trek_module *module, const trek_summary_opts *opts, trek_module_totals *totals);
 
 #endif

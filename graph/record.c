@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a training function records: on the rank's own graph, with the weight of the batch that runs. */
+/* What a training function records: on the rank's own graph, with the weight of the current batch. */
 #include <math.h>
 #include <string.h>
 
@@ -58,7 +58,7 @@ trek_status trek_record_sum(const char *name, double value)
     return status == TREK_OK ? trek_observation_add(here().graph, name, true, value, 0) : status;
 }
 
-/* Nobody waits for a device: the sum stays there until the point ends. */
+/* Does not wait for a device: the sum stays there until the point ends. */
 static trek_status add_on_device(trek_observation *o, trek_var *value, double weight)
 {
     trek_scope scope = trek_scope_begin();

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The route: planned once, when the graph is built; walked by every forward.
+/* The route: planned once, when the graph is built, and followed by every forward.
  *
- * Each value has a slot. A step runs in a scope of its own, its result moves to
- * its slot, and slots whose last use it was are released. Slots lie in a frame:
- * the graph's own, where tagged values stay until the next forward, states until
- * the next but one; or, of calls without gradients by other threads, one of the
- * call. The plan is only read, so any number of them run at once. */
+ * Each value has a slot. A step runs in its own scope, its result moves to its slot, and slots are released after
+ * their last use. Slots are in a frame. The graph's own frame keeps tagged values until the next forward, and states
+ * until the next but one. Calls without gradients by other threads each have their own frame. The plan is only read,
+ * so any number of them can run at once. */
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/ops.h"
@@ -21,12 +20,12 @@
 
 #include <string.h>
 
-/* Calls of trek_route_apart_begin that have not ended. Its address is the thread's name. */
+/* Counts calls of trek_route_apart_begin that have not ended. Its address identifies the thread. */
 static _Thread_local int apart;
 
 /* --- planning ------------------------------------------------------------- */
 
-/* For each value: the number of nodes' inputs that read it, and the last node that does. */
+/* For each value: how many inputs of nodes read it, and the last node that does. */
 typedef struct value_uses {
     int count, last;
 } value_uses;
@@ -41,13 +40,14 @@ static void count_uses(const trek_graph_layout *l, value_uses *uses)
                 uses[l->nodes[k].inputs[j]].count++;
                 uses[l->nodes[k].inputs[j]].last = k;
             }
-    /* What is read after the last node: the output, and what states carry on. */
+    /* The output and what states carry on are read after the last node. */
     uses[l->output] = (value_uses){ uses[l->output].count + 1, l->n_nodes };
     for (int k = 0; k < l->n_states; k++)
         uses[l->states[k]] = (value_uses){ uses[l->states[k]].count + 1, l->n_nodes };
 }
 
-/* A layer whose result only the next node, an activation that fuses with it, sees: one step for both. */
+/* Finds a layer whose result only the next node reads, which is an activation that can be fused with it: one step
+ * runs both. */
 static trek_activation fusable(const trek_graph *graph, const value_uses *uses, int k)
 {
     const trek_graph_layout *l = &graph->layout;
@@ -86,11 +86,11 @@ static void plan_step(trek_graph *graph, const value_uses *uses, int k, trek_act
     }
     step->output = activation ? graph->layout.nodes[k + 1].output : node->output;
     if (uses[step->output].count == 0 && !r->keeps[step->output])
-        r->places[(*n_places)++] = step->output; /* a fork that nobody reads */
+        r->places[(*n_places)++] = step->output; /* a fork that nothing reads */
     step->n_drops = *n_places - step->first_drop;
 }
 
-/* One block. */
+/* Allocates a frame as one block. */
 static trek_status frame_begin(const trek_graph *graph, trek_route_frame *f)
 {
     size_t values = (size_t)graph->layout.n_values, states = (size_t)graph->layout.n_states;
@@ -142,7 +142,7 @@ trek_status trek_route_plan(trek_graph *graph)
     for (int k = 0; k < l->n_values; k++)
         r->owned[k] = true;
     for (int k = 0; k < l->n_inputs; k++)
-        r->owned[l->inputs[k].value] = false; /* the caller's, for as long as forward lasts */
+        r->owned[l->inputs[k].value] = false; /* the caller's, until forward ends */
     for (int k = 0; k < l->n_tags; k++)
         if (!r->keeps[l->tags[k].value]) {
             r->keeps[l->tags[k].value] = r->owned[l->tags[k].value] = true;
@@ -173,13 +173,13 @@ void trek_route_free(trek_graph *graph)
 
 /* --- running -------------------------------------------------------------- */
 
-/* What a state gives in the first forward: zeros like the module's first input. */
+/* Returns the value of a state in the first forward: zeros like the module's first input. */
 static trek_var *first_state(trek_var *primary)
 {
     return trek_var_from(trek_tensor_zeros(trek_var_shape(primary), trek_var_dtype(primary), trek_var_device(primary)));
 }
 
-/* Those that were tagged go to their slots. */
+/* Stores the tagged results in their slots. */
 static trek_var *run_results(const trek_graph *graph, trek_route_frame *f, const trek_route_step *step)
 {
     const trek_graph_node *node = &graph->layout.nodes[step->node];
@@ -215,7 +215,7 @@ static trek_var *run_many(const trek_graph *graph, trek_route_frame *f, const tr
 static trek_var *run_fused(const trek_graph *graph, trek_route_frame *f, const trek_route_step *step)
 {
     trek_var *x = f->slots[graph->route.places[step->first_input]];
-    if (trek_module_watched()) { /* it wants to hear of both */
+    if (trek_module_watched()) { /* the watcher must see both */
         trek_var *y = trek_module_run(step->module, &x, 1);
         return y ? trek_module_run(graph->layout.nodes[step->node + 1].module, &y, 1) : NULL;
     }
@@ -253,7 +253,7 @@ static trek_status run_step(const trek_graph *graph, trek_route_frame *f, const 
     return TREK_OK;
 }
 
-/* After a failure: nothing of the pass stays. */
+/* After a failure nothing of the pass remains. */
 static void clear_slots(const trek_graph *graph, trek_route_frame *f)
 {
     for (int k = 0; k < graph->layout.n_values; k++) {
@@ -286,7 +286,7 @@ static trek_status take_inputs(const trek_graph *graph, trek_route_frame *f, tre
     return TREK_OK;
 }
 
-/* Gives the output to the caller's scope: the slot's reference, or one more where the value stays in its slot. */
+/* Gives the output to the caller's scope: the slot's reference, or another one if the value stays in its slot. */
 static trek_var *give_output(const trek_graph *graph, trek_route_frame *f, bool stays)
 {
     trek_var *y = f->slots[graph->layout.output];
@@ -299,7 +299,7 @@ static trek_var *give_output(const trek_graph *graph, trek_route_frame *f, bool 
     return NULL;
 }
 
-/* What `using` carries to the next forward. */
+/* Stores what `using` carries to the next forward. */
 static void keep_states(const trek_graph *graph, trek_route_frame *f)
 {
     for (int k = 0; k < graph->layout.n_states; k++) {
@@ -320,7 +320,7 @@ static void drop_state_sources(const trek_graph *graph, trek_route_frame *f)
     }
 }
 
-/* Where the step's error arose: in a module, by its path, or in a merge, by its tag. */
+/* Says where the step's error arose: in a module, by its path, or in a merge, by its tag. */
 static void tell_place(trek_graph *graph, const trek_route_step *step)
 {
     const trek_graph_layout *l = &graph->layout;
@@ -363,11 +363,11 @@ static trek_var *run_in(trek_graph *graph, trek_route_frame *f, trek_var *const 
     }
     keep_states(graph, f);
     if (!stays)
-        f->slots[l->output] = NULL; /* the scope's now */
+        f->slots[l->output] = NULL; /* the scope owns it now */
     drop_state_sources(graph, f);
     for (int k = 0; k < l->n_inputs; k++)
         if (!r->owned[l->inputs[k].value])
-            f->slots[l->inputs[k].value] = NULL; /* the caller's from here on */
+            f->slots[l->inputs[k].value] = NULL; /* the caller owns it from here on */
     return y;
 }
 
@@ -391,7 +391,7 @@ static void claim(trek_graph *graph)
         atomic_store_explicit(&graph->route.owner, &apart, memory_order_relaxed);
 }
 
-/* Puts the tagged values that were asked for into the caller's scope. */
+/* Puts the requested tagged values into the caller's scope. */
 static trek_status give_tags(const trek_graph *graph, const trek_route_frame *f, const int *tags, trek_var **values, int n)
 {
     for (int k = 0; k < n; k++) {

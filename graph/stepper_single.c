@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The default stepper: one device, the calling thread, nothing between. */
+/* The default stepper: one device, on the calling thread. */
 #include "autograd/var_internal.h"
 #include "graph/graph_internal.h"
 #include "graph/graph_loader_internal.h"
@@ -13,7 +13,7 @@
 typedef struct single {
     trek_stepper base;
     trek_params *params;
-    trek_var **leaves;        /* those of params, borrowed */
+    trek_var **leaves;        /* the variables of params, borrowed */
     int n_leaves;
     trek_arena *arena;        /* made with the first optimizer */
     trek_optimizer *optimizer;
@@ -45,7 +45,8 @@ static trek_var *forward(trek_stepper *stepper, trek_var *const *inputs, int n)
     return y;
 }
 
-/* One contributor: whatever its weight, unless it is stated to be 0, the pass is its gradient; but where passes are weighed. */
+/* There is one contributor: its pass is the gradient whatever its weight, unless that was stated to be 0 or passes
+ * are weighed. */
 static trek_status backward(trek_stepper *stepper, trek_var *loss, double weight)
 {
     single *s = (single *)stepper;
@@ -121,7 +122,7 @@ static trek_status set_scheduled_lr(single *s)
     return isnan(lr) ? trek_error_status() : trek_optimizer_schedule_lr(s->optimizer, lr);
 }
 
-/* All that can fail comes before the optimizer's pass, which is the commit point. */
+/* Everything that can fail comes before the optimizer's pass, which is the commit point. */
 static trek_status update(single *s)
 {
     if (set_scheduled_lr(s) != TREK_OK || trek_graph_detach(s->base.graph) != TREK_OK)
@@ -311,7 +312,7 @@ static trek_status before_replay(trek_stepper *stepper, bool rate_is_set)
     single *s = (single *)stepper;
     if (!rate_is_set && set_scheduled_lr(s) != TREK_OK)
         return trek_error_status();
-    trek_status status = trek_arena_refresh_masters(s->arena); /* as prepare would */
+    trek_status status = trek_arena_refresh_masters(s->arena); /* as prepare would do */
     trek_step_opts opts = step_opts(s);
     return status == TREK_OK ? trek_device_update_before_replay(s->optimizer, &opts) : status;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Summaries: what was heard of each layer that ran, the modules that hold them, and both as a table. */
+/* Summaries: what is known of each layer that ran and of the modules that contain them, and both as a table. */
 #include "graph/summary.h"
 
 #include <inttypes.h>
@@ -14,32 +14,32 @@
 
 enum { DEFAULT_DEPTH = 3, COLUMN = 22, COUNT_COLUMN = 16 };
 
-/* A module's place in the tree: the first way to it. */
+/* A module's position in the tree: the first path to it. */
 typedef struct place {
     trek_module *module;
     char *path;
-    int depth, parent;        /* parent: index; -1 */
-    int64_t params, trainable; /* of it and below */
+    int depth, parent;        /* parent: an index, or -1 */
+    int64_t params, trainable; /* of the module and those below it */
 } place;
 
-/* A line: a run of a module, or one that holds such. */
+/* A line: a run of a module, or a module that contains such. */
 typedef struct line {
     int place;                /* -1: a module outside the tree */
     trek_module *module;
     int depth, number;        /* number: among the lines of its depth */
-    bool ran, again;          /* again: it has a line further up */
+    bool ran, again;          /* again: an earlier line has the same module */
     trek_shape input, output;
     int64_t mult_adds, pass_bytes;
 } line;
 
 typedef struct summary {
     place *places;
-    line *lines;              /* as they began */
+    line *lines;              /* in the order in which they began */
     int *open;                /* lines that have not ended */
     int n_places, cap_places, n_lines, cap_lines, n_open, cap_open;
-    trek_pointer_map numbers; /* of places, by module */
+    trek_pointer_map numbers; /* from modules to indices in places */
     trek_pointer_map shown;   /* modules that have a line */
-    trek_status status;       /* of what is done while the module runs */
+    trek_status status;       /* of the work done while the module runs */
     trek_module_totals totals;
 } summary;
 
@@ -110,7 +110,7 @@ static trek_status add_line(summary *s, trek_module *module, int at)
     return TREK_OK;
 }
 
-/* The line that the next one of that depth stands below; -1: none does. */
+/* Returns the line above the next line of that depth, or -1. */
 static int line_above(const summary *s, int depth)
 {
     for (int k = s->n_lines - 1; k >= 0; k--)
@@ -119,7 +119,7 @@ static int line_above(const summary *s, int depth)
     return -1;
 }
 
-/* Modules that hold the one at `at` and do not run themselves get a line where theirs begin. */
+/* Adds lines for modules that contain the one at `at` and do not run themselves, where their contents begin. */
 static trek_status add_holders(summary *s, int at)
 {
     int parent = at >= 0 ? s->places[at].parent : -1;
@@ -152,7 +152,7 @@ static void begin_run(trek_module *module, trek_var *const *inputs, int n, void 
     s->open[s->n_open++] = s->n_lines - 1;
 }
 
-/* torchinfo's rule for one parameter. */
+/* Applies torchinfo's rule to one parameter. */
 static int64_t mult_adds_of(const char *name, int64_t count, const char *klass, trek_shape out)
 {
     int64_t rows = out.ndim > 0 ? out.sizes[0] : 1, places = 1;
@@ -185,7 +185,7 @@ static void end_run(trek_module *module, trek_var *result, void *arg)
     s->totals.pass_bytes += l->pass_bytes;
 }
 
-/* Where nothing runs: all of the tree. */
+/* Lists the whole tree if nothing runs. */
 static trek_status list_places(summary *s)
 {
     trek_status status = TREK_OK;
@@ -304,7 +304,7 @@ trek_status trek_module_measure(trek_module *module, const trek_summary_opts *op
 
 /* --- the table ------------------------------------------------------------------------ */
 
-/* 1,234,567 */
+/* Writes e.g. 1,234,567. */
 static const char *grouped(int64_t value, char *text)
 {
     char digits[32];
@@ -318,7 +318,7 @@ static const char *grouped(int64_t value, char *text)
     return text;
 }
 
-/* Columns that a UTF-8 text takes. */
+/* Returns the columns of a UTF-8 text. */
 static int width_of(const char *text)
 {
     int width = 0;
@@ -347,7 +347,8 @@ static int deepest(const trek_summary_opts *opts)
     return opts->depth == TREK_OFF ? INT32_MAX : opts->depth ? opts->depth : DEFAULT_DEPTH;
 }
 
-/* Parameters, all and trained ones, that are told in this line: its own and those below it that no line below it tells. */
+/* Counts the parameters shown in this line, all and trained ones: its own, and those below it that no line below it
+ * shows. */
 static void told_here(const summary *s, int index, int depth, int64_t *all, int64_t *trained)
 {
     const line *l = &s->lines[index];
@@ -355,7 +356,7 @@ static void told_here(const summary *s, int index, int depth, int64_t *all, int6
     const place *p = l->place >= 0 ? &s->places[l->place] : &none;
     *all = p->params;
     *trained = p->trainable;
-    int below = INT32_MAX; /* lines inside one that counts already */
+    int below = INT32_MAX; /* depth of a line inside one that already counts */
     for (int k = index + 1; l->depth < depth && k < s->n_lines && s->lines[k].depth > l->depth; k++) {
         const line *inner = &s->lines[k];
         if (inner->depth > below)
@@ -438,7 +439,7 @@ static void add_rule(trek_text *text, int width)
     trek_text_add(text, "\n");
 }
 
-/* "1.23" of a number that `unit` is one of; whole numbers without decimals where `whole` says so. */
+/* Writes e.g. "1.23" for a number in units of `unit`; with `whole`, whole numbers have no decimals. */
 static void add_hundredths(trek_text *text, int64_t value, int64_t unit, bool whole)
 {
     char number[48];

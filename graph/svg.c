@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A picture as SVG. Edges run straight down beside the boxes of a layer and bend between layers, so they cross no box. */
+/* Writes a picture as SVG. Edges run straight down beside the boxes of a layer and bend between layers, so that they
+ * cross no box. */
 #include "graph/picture.h"
 
 #include <string.h>
@@ -23,7 +24,7 @@ static const char style[] =
 
 /* --- text -------------------------------------------------------------------------- */
 
-/* Escaped; what XML has no place for is a question mark. */
+/* Escapes text. Characters that XML does not allow become question marks. */
 static void add_text(trek_text *text, const char *string, size_t bytes)
 {
     for (size_t k = 0; k < bytes;) {
@@ -105,7 +106,7 @@ typedef struct point {
     int x, y;
 } point;
 
-/* Where an edge leaves a node below, and whether it does so from inside. */
+/* Returns where an edge leaves a node at its lower side, and whether it does so from inside. */
 static point leaves_at(const trek_picture *p, const trek_picture_edge *edge)
 {
     const trek_picture_node *node = &p->nodes[trek_picture_upper(edge)];
@@ -118,7 +119,7 @@ static point leaves_at(const trek_picture *p, const trek_picture_edge *edge)
                     node->y + node->head + TREK_PICTURE_DROP + out->y + out->h };
 }
 
-/* Edges into a box are side by side, in order of where they come from. */
+/* Edges into a box are side by side, ordered by where they come from. */
 static int entry_of(const trek_picture *p, const trek_picture_edge *edge)
 {
     const trek_picture_node *node = &p->nodes[edge->to];

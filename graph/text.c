@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What text output needs beside trek_text: escaping, and numbers without the locale. */
+/* Text output besides trek_text: escaping, and numbers without the locale. */
 #include "graph/graph_internal.h"
 
 #include <math.h>

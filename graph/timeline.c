@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A ring of entries behind one mutex, and what is heard from the trace sink. */
+/* A ring of entries with one mutex, and how entries come from the trace sink. */
 #include "graph/timeline_internal.h"
 
 #include <stdio.h>
@@ -43,9 +43,8 @@ static void add(trek_timeline *t, const char *name, trek_timeline_entry entry)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* The sink is one constant object and the timeline behind it is changed under a
- * lock: a thread that has just read the sink's address never meets a timeline
- * that is gone. */
+/* The sink is one constant object, and the timeline behind it is changed under a lock. So a thread that has just read
+ * the sink's address never uses a timeline that was freed. */
 static pthread_mutex_t attached_lock = PTHREAD_MUTEX_INITIALIZER;
 static trek_timeline *attached;
 
@@ -91,7 +90,7 @@ static size_t add_text(char *text, size_t at, const char *more)
     return at;
 }
 
-/* "f32[64, 784] ": by hand, since every op comes here. */
+/* Writes e.g. "f32[64, 784] ", without printf, because it happens for every op. */
 static size_t add_shape(char *text, size_t at, const trek_tensor *t)
 {
     at = add_text(text, at, trek_dtype_name((trek_dtype)t->dtype));
@@ -109,7 +108,7 @@ static double bytes_of(const trek_tensor *t)
     return bytes;
 }
 
-/* What does not fit is "...". */
+/* Shapes that do not fit become "...". */
 static uint32_t shapes_of(const trek_op_call *call)
 {
     enum { SHAPE = TREK_MAX_DIMS * 22 + 16 };
@@ -119,7 +118,8 @@ static uint32_t shapes_of(const trek_op_call *call)
         const trek_tensor *t = k < call->n_inputs ? call->inputs[k] : call->outputs[k - call->n_inputs];
         if (k == call->n_inputs)
             at = add_text(text, at, "-> ");
-        if (at > TREK_INTERN_LENGTH - SHAPE && k < call->n_inputs) { /* the inputs of cat: the first ones, and the result */
+        if (at > TREK_INTERN_LENGTH - SHAPE && k < call->n_inputs) { /* of the inputs of cat only the first ones, and the
+                                                                      * result */
             at = add_text(text, at, "... ");
             k = call->n_inputs - 1;
         } else if (t && at <= TREK_INTERN_LENGTH) {
@@ -130,8 +130,8 @@ static uint32_t shapes_of(const trek_op_call *call)
     return number || !at ? number : trek_timeline_other();
 }
 
-/* What an op has made anew: no views, nothing that it wrote in place, and nothing of ops inside another one, which is gone when
- * that ends. */
+/* Returns the bytes that an op has newly made: no views, nothing that it wrote in place, and nothing of ops inside
+ * another op, which is freed when that ends. */
 static double made_bytes(const trek_op_call *call)
 {
     double bytes = 0;
@@ -162,7 +162,7 @@ static uint32_t name_number(const char *name)
     return number || !*name ? number : trek_timeline_other();
 }
 
-/* What the end of a frame comes to. The record gets its costs, for those around it. */
+/* Handles the end of a frame. The record gets its costs, for the frames around it. */
 static void add_frame(trek_timeline *t, trek_trace_record *record)
 {
     const trek_op_call *call = record->call;
@@ -227,7 +227,7 @@ static const trek_trace_sink sinks[2][2] = {
       { .frame = sink_frame, .event = sink_event, .enter = trek_ranges_enter, .leave = trek_ranges_leave, .mark = sink_mark } },
 };
 
-/* Under the lock. */
+/* Called with the lock held. */
 static void attach(trek_timeline *timeline)
 {
     attached = timeline;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Device times of ops: pairs of events around each, read when somebody asks or when there are too many. */
+/* Device times of ops: pairs of events around each op, which are read on request, or when there are too many. */
 #include "graph/timeline_internal.h"
 
 #include "graph/graph_internal.h"
@@ -9,9 +9,9 @@ enum { MOST_MARKS = 4096 };
 
 struct trek_timeline_mark {
     trek_device device;
-    trek_event *start, *end;  /* NULL: none yet */
-    trek_timeline_cell *cell; /* whose time it is, once the op has ended */
-    int next;                 /* in its list; -1: the last */
+    trek_event *start, *end;  /* NULL: not made yet */
+    trek_timeline_cell *cell; /* the cell that gets the time, once the op has ended */
+    int next;                 /* next in its list; -1: none */
 };
 
 static const trek_backend *backend_of(const trek_timeline_mark *mark) { return trek_backends[mark->device.type]; }
@@ -25,7 +25,7 @@ static void end_events(trek_timeline_mark *mark)
     mark->start = mark->end = NULL;
 }
 
-/* A profile fails no program: where events do not work there are none from then on. */
+/* Profiling must not make a program fail: if events do not work, none are used from then on. */
 static bool works(trek_timeline_marks *m, trek_status status)
 {
     if (status == TREK_OK)
@@ -62,7 +62,7 @@ void trek_timeline_marks_read(trek_timeline_marks *m, bool counts)
     }
 }
 
-/* One that is free, for that device; -1: none is. */
+/* Returns a free mark for that device, or -1. */
 static int obtain(trek_timeline_marks *m, trek_device device)
 {
     if (m->free < 0 && m->count == MOST_MARKS)

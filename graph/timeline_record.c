@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A profile's times by module, for those who look at a graph: as observed scalars, as colours. */
+/* A profile's times by module, for a graph: as observed scalars and as colours. */
 #include "graph/timeline_times.h"
 
 #include <string.h>
 
 #include "graph/tree.h"
 
-/* The path inside the graph of a row's module: behind its class's name. NULL: it is not of the graph's own run. */
+/* Returns the path of a row's module inside the graph, which follows its class's name. Returns NULL if it does not
+ * belong to the graph's own run. */
 static const char *inside(const trek_graph *graph, const char *name)
 {
     size_t length = strlen(graph->base.klass->name);
@@ -33,7 +34,7 @@ trek_status trek_module_times_make(trek_module_times *times, const trek_graph *g
     *times = (trek_module_times){ 0 };
     int64_t n = 0, room = 256;
     trek_timeline_row *rows = NULL;
-    do { /* it may record meanwhile */
+    do { /* others may record meanwhile */
         room = n > room ? n + 64 : room;
         trek_free(rows);
         rows = trek_calloc((size_t)room, sizeof *rows);
@@ -45,7 +46,7 @@ trek_status trek_module_times_make(trek_module_times *times, const trek_graph *g
         const char *path = rows[k].kind == TREK_TIMELINE_MODULE ? inside(graph, rows[k].name) : NULL;
         if (!path)
             continue;
-        bool again = times->n && strcmp(times->list[times->n - 1].path, path) == 0; /* sorted: forward, then backward */
+        bool again = times->n && strcmp(times->list[times->n - 1].path, path) == 0; /* sorted: forward before backward */
         trek_module_time *to = &times->list[again ? times->n - 1 : times->n++];
         to->path = path;
         to->result = to->result ? to->result : "";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A profile: the table's cells added up by op, by shapes or by module, sorted, and as text. */
+/* A profile: the table's cells summed by op, by shapes or by module, sorted, and as text. */
 #include "graph/timeline_internal.h"
 
 #include <math.h>
@@ -17,9 +17,9 @@ typedef struct profile {
     trek_timeline_summary_opts opts;
     trek_timeline_row *rows;
     int count, capacity;
-    uint32_t *places;         /* [n_places] rows by their names, 1 more than the index; 0: free */
+    uint32_t *places;         /* [n_places] indices of rows by their names, plus 1; 0: free */
     uint32_t n_places;
-    int64_t self_ns, wall_ns; /* of all rows; from the first begin to the last end */
+    int64_t self_ns, wall_ns; /* of all rows; from the first beginning to the last end */
     int64_t device_ns;        /* of all rows */
     bool any_on_device;
 } profile;
@@ -59,7 +59,7 @@ static uint32_t *place_of(profile *p, const trek_timeline_row *like)
     return &p->places[at];
 }
 
-/* The row like that, an empty one if it is new; NULL and MEMORY. */
+/* Returns the row for that key, an empty one if it is new. Returns NULL on failure (MEMORY). */
 static trek_timeline_row *obtain(profile *p, trek_timeline_row like)
 {
     if (2 * (uint32_t)(p->count + 1) > p->n_places) {
@@ -87,7 +87,7 @@ static void add_calls(trek_timeline_row *row, const trek_timeline_cell *cell)
     row->calls += cell->calls;
 }
 
-/* By op or by shapes. */
+/* Sums by op or by shapes. */
 static trek_status add_by_name(profile *p, const trek_timeline_cell *cell)
 {
     bool module = cell->key.kind == TREK_TRACE_MODULE;
@@ -100,7 +100,7 @@ static trek_status add_by_name(profile *p, const trek_timeline_cell *cell)
     add_calls(row, cell);
     row->on_device |= cell->on_device;
     row->device_ns += cell->device_ns;
-    row->total_ns += module ? cell->self_ns : cell->total_ns; /* of modules only what no other row has */
+    row->total_ns += module ? cell->self_ns : cell->total_ns; /* for modules only what no other row has */
     row->self_ns += cell->self_ns;
     row->flops += cell->flops + (module ? 0 : cell->inside_flops);
     row->bytes += cell->bytes + (module ? 0 : cell->inside_bytes);
@@ -108,7 +108,7 @@ static trek_status add_by_name(profile *p, const trek_timeline_cell *cell)
     return TREK_OK;
 }
 
-/* To the row of a module, and to those of all around it. */
+/* Adds to the row of a module and to those of all modules around it. */
 static trek_status add_by_module(profile *p, const trek_timeline_cell *cell)
 {
     const char *path = trek_interned(cell->key.path);
@@ -231,7 +231,7 @@ static trek_status check(const char *function, const trek_timeline *timeline, co
     return trek_error_status();
 }
 
-/* A copy of what is in the table, side by side, so that nobody who records waits for more. */
+/* Copies the table in memory, so that threads that record only wait for that. */
 static trek_status copy_table(trek_timeline *t, trek_timeline_table *copy)
 {
     pthread_mutex_lock(&t->lock);
@@ -289,7 +289,7 @@ int64_t trek_timeline_averages(trek_timeline *timeline, const trek_timeline_summ
 
 /* --- as text ---------------------------------------------------------------------------------- */
 
-/* With so many decimals, without the locale; "-" for what is not known. */
+/* Writes a value with that many decimals, without the locale; "-" if it is not known. */
 static const char *fixed(double value, int decimals, char *text)
 {
     static const int64_t scales[] = { 1, 10, 100, 1000 };
@@ -311,11 +311,11 @@ static void add_fixed(trek_text *text, int width, double value, int decimals)
     trek_text_format(text, "%*s", width, fixed(value, decimals, number));
 }
 
-/* A rate, and its share of a peak where one was measured; nothing where nothing is counted. */
+/* Writes a rate, and its part of a peak if that was measured; nothing if nothing is counted. */
 static void add_rate(trek_text *text, const trek_timeline_row *row, double amount, double peak)
 {
     int64_t took = row->on_device ? row->device_ns : row->total_ns;
-    double rate = amount > 0 && took > 0 ? amount / (double)took : (double)NAN; /* billions a second */
+    double rate = amount > 0 && took > 0 ? amount / (double)took : (double)NAN; /* billions per second */
     add_fixed(text, 9, rate, 1);
     if (peak > 0)
         add_fixed(text, 8, 1e11 * rate / peak, 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What was recorded, summed where it was recorded: for each op, module, shapes, rank and direction. The rows are bounded;
- * where they end, what is new is told apart more coarsely, so that the sums are always of everything. */
+/* What was recorded, summed at once for each op, module, shapes, rank and direction. The number of rows is limited.
+ * When they are used up, new entries are distinguished less finely, so that the sums always contain everything. */
 #include "graph/timeline_internal.h"
 
 #include <string.h>
@@ -10,7 +10,8 @@
 
 uint32_t trek_timeline_other(void) { return trek_intern("(other)", 7, TREK_INTERN_LIMIT); }
 
-/* From `rows` rows on without shapes, from twice as many on without modules; one more for all the rest. */
+/* From `rows` rows on shapes are not distinguished, from twice as many on modules are not; there is one more row for
+ * the rest. */
 trek_status trek_timeline_table_init(trek_timeline_table *table, int64_t rows)
 {
     table->rows = rows;
@@ -34,7 +35,7 @@ static uint64_t hash_of(const trek_timeline_key *key)
     return h ^ h >> 31;
 }
 
-/* The key's cell, made if there are fewer than `limit`; NULL. */
+/* Returns the key's cell, which is made if there are fewer than `limit`; otherwise NULL. */
 static trek_timeline_cell *find(trek_timeline_table *table, const trek_timeline_key *key, int64_t limit)
 {
     for (uint64_t at = hash_of(key) % (uint64_t)table->slots;; at = (at + 1) % (uint64_t)table->slots) {
@@ -64,7 +65,7 @@ static trek_timeline_cell *obtain(trek_timeline_table *table, const trek_timelin
     coarse.path = coarse.path ? other : 0;
     if ((cell = find(table, &coarse, table->slots - 8)))
         return cell;
-    coarse = (trek_timeline_key){ .kind = key->kind, .name = other }; /* four kinds: there is room */
+    coarse = (trek_timeline_key){ .kind = key->kind, .name = other }; /* there are only four kinds, so that there is room */
     return find(table, &coarse, table->slots - 1);
 }
 

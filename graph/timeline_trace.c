@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A timeline as a Chrome trace. */
+/* Writes a timeline as a Chrome trace. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,7 +23,7 @@ trek_timeline_entry *trek_timeline_snapshot(trek_timeline *t, int64_t *count, in
     return copy;
 }
 
-/* Nanoseconds as microseconds with three decimals. */
+/* Writes nanoseconds as microseconds with three decimals. */
 static void write_time(trek_text *text, const char *key, int64_t ns)
 {
     trek_text_format(text, ",\"%s\":%lld.%03d", key, (long long)(ns / 1000), (int)(ns % 1000));
@@ -62,13 +62,14 @@ static void write_entry(trek_text *text, const trek_timeline_entry *entry, int64
     }
 }
 
-/* A name for each rank's process; the comma that write_entry begins with needs a first element, too. */
+/* Writes a name for each rank's process. It is also the first element that the comma at the beginning of write_entry
+ * needs. */
 static void write_processes(trek_text *text, const trek_timeline_entry *entries, int64_t count)
 {
     trek_text_add(text, "{\"name\":\"trek\",\"ph\":\"M\",\"pid\":0,\"tid\":0,\"args\":{}}");
     int last = -1;
     for (;;) {
-        int next = -1; /* the least rank above last */
+        int next = -1; /* the smallest rank above `last` */
         for (int64_t k = 0; k < count; k++)
             if (entries[k].rank > last && (next < 0 || entries[k].rank < next))
                 next = entries[k].rank;

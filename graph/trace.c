@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What loops published in the last forward, of the graph or of all its replicas. */
+/* What loops have published in the last forward, of the graph or of all its replicas. */
 #include <string.h>
 
 #include "autograd/ops.h"
@@ -7,7 +7,8 @@
 #include "graph/verbs.h"
 #include "tensor/debug.h"
 
-/* "name", of the only loop that has it, or "path.name", of the loop at that path. NULL: none has published it, or an error. */
+/* Finds the loop of "name", the only one that has published it, or of "path.name", the loop at that path. Returns
+ * NULL if none has, or on failure. */
 static trek_module *loop_of(trek_graph *graph, const char *name, const char **own)
 {
     const char *dot = strrchr(name, '.');
@@ -38,7 +39,7 @@ static trek_graph *replica_of(trek_graph *graph, int rank)
     return s && s->klass->replica ? s->klass->replica(s, rank) : rank == 0 ? graph : NULL;
 }
 
-/* Most values that a replica has; -1 and an error. */
+/* Returns the largest number of values of a replica; -1 on failure. */
 static int count_of(trek_graph *graph, const char *name)
 {
     int most = 0;
@@ -64,7 +65,7 @@ int trek_graph_trace_count(trek_graph *graph, const char *name)
     return trek_gone(graph, "trek_graph_trace_count", "the graph") ? -1 : count_of(graph, name);
 }
 
-/* The rank's value k, or the last one of a rank whose rows had halted; detached, on the first one's device. */
+/* Returns the rank's value k, or the last one of a rank whose rows had halted, detached, on the first one's device. */
 static trek_var *part_of(trek_graph *replica, const char *name, int k, trek_var *first)
 {
     const char *own;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Paths: modules, and what nested graphs have besides. */
+/* Paths: to modules, and to what nested graphs have besides. */
 #include "graph/tree.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@
 
 /* --- what a path names ---------------------------------------------------------- */
 
-/* The graph that a name at the end of a path belongs to, and the name: children lead on while something is behind them. */
+/* Finds the graph that the name at the end of a path belongs to, and the name: each component but the last is a child. */
 static trek_graph *owner_of(trek_graph *graph, const char *path, const char **name, const char *function)
 {
     if (!trek_path_usable(graph, function))
@@ -36,7 +36,7 @@ static trek_graph *owner_of(trek_graph *graph, const char *path, const char **na
     return owner;
 }
 
-/* A nested graph's tag that no path leads to. */
+/* Returns whether no path leads to a nested graph's tag. */
 static bool hidden(const trek_graph *graph, const trek_graph *owner, const char *name)
 {
     return owner != graph && name[0] == '_';
@@ -51,7 +51,7 @@ static int tag_of(const trek_graph *graph, const char *name, size_t size)
     return -1;
 }
 
-/* The child beats a tag of the same name, unless the tag names the child's own value. */
+/* Returns whether a child hides a tag of the same name; it does not if the tag names the child's own value. */
 static bool beaten(const trek_graph *owner, const char *name, int tag)
 {
     const trek_module *child = trek_path_child(&owner->base, name, strlen(name));
@@ -171,7 +171,7 @@ char *trek_graph_tree(trek_graph *graph, const char *path)
 
 /* --- tags -------------------------------------------------------------------------- */
 
-/* Which tag of which graph the path names; -1 and an error. */
+/* Finds the graph and tag that the path names; -1 on failure. */
 static int tag_at(trek_graph *graph, const char *path, trek_graph **owner, const char *function)
 {
     const char *name = NULL;
@@ -198,7 +198,7 @@ trek_var *trek_graph_tagged_at(trek_graph *graph, const char *path)
 
 /* --- observed scalars ------------------------------------------------------------------ */
 
-/* To the point of a graph that may be a part of the one whose training function runs here. */
+/* Records in a graph that may be a part of the one whose training function runs here. */
 static trek_status record(const trek_graph *graph, trek_graph *owner, const char *name, double value)
 {
     if (!trek_recording_of(graph))
@@ -207,7 +207,7 @@ static trek_status record(const trek_graph *graph, trek_graph *owner, const char
     return rows > 0 ? trek_observation_add(owner, name, false, value * rows, rows) : trek_error_status();
 }
 
-/* A name under which a nested graph's scalar may be recorded, so that its paths stay what they are. */
+/* Checks a name under which a nested graph's scalar is recorded, so that its paths remain valid. */
 static bool nameable(const char *path, const char *name)
 {
     if (*name && !strpbrk(name, "\t\n\r") && strncmp(name, TREK_MEASURED, sizeof TREK_MEASURED - 1) != 0)
@@ -225,7 +225,7 @@ trek_status trek_graph_record_at(trek_graph *graph, const char *path, double val
     return owner && nameable(path, name) ? record(graph, owner, name, value) : trek_error_status();
 }
 
-/* The tag's value as a number that may be recorded. */
+/* Gets the tag's value as a number that may be recorded. */
 static trek_status number_of(trek_graph *graph, trek_graph *owner, int tag, const char *path, trek_collect how, double *number)
 {
     static const char function[] = "trek_graph_collect_at";
@@ -250,7 +250,7 @@ trek_status trek_graph_collect_at(trek_graph *graph, const char *path, trek_coll
     return status == TREK_OK ? record(graph, owner, owner->layout.tags[tag].name, number) : status;
 }
 
-/* The group's member k: its tag, or -1. name: of the group, in its graph. */
+/* Returns the tag of the group's member k, or -1. name: of the group, in its graph. */
 static int member_tag(const trek_graph *owner, const char *name, int k)
 {
     char *member = trek_format("%s_%d", name, k);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What loops, gates, switches and maps share. */
+/* What loops, gates, switches and maps have in common. */
 #include "graph/verbs.h"
 
 #include "autograd/ops.h"

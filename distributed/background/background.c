@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rounds: what sites do, what the averaging thread does, and how they wait for each other. */
+/* The rounds of averaging in the background: what sites do, what the averaging thread does, and how they wait for
+ * each other. */
 #include "distributed/background/background.h"
 
 #include <math.h>
@@ -15,21 +16,21 @@
 /* How many rounds may have been handed out beyond the last average. */
 enum { AHEAD = 2 };
 
-/* A local site. The first part is its thread's, the rest is under the lock. */
+/* A local site. Its own thread uses the first part; the lock protects the rest. */
 typedef struct background_site {
-    int64_t round, batch;    /* that it is in; batches of it that it has done */
-    int64_t taken;           /* averages that it has taken in */
+    int64_t round, batch;    /* the round that it is in; how many batches of that round it has done */
+    int64_t taken;           /* how many averages it has taken in */
     int64_t round_start_ns, waited_ns;
-    int64_t *samples;        /* [fragments] trained since that one's last snapshot */
+    int64_t *samples;        /* [fragments] samples trained since the last snapshot of each fragment */
 
-    int64_t given;           /* snapshots that it has handed over */
-    double round_samples, ms, waited_ms; /* of the last one */
+    int64_t given;           /* how many snapshots it has handed over */
+    double round_samples, ms, waited_ms; /* of the last round */
     int64_t batches;
     bool failed;
-    bool absent;             /* failed before this round's snapshot: the averaging thread's */
+    bool absent;             /* it failed before this round's snapshot; used by the averaging thread only */
 } background_site;
 
-/* What processes tell each other of a site's round. */
+/* What processes report to each other about a site's round. */
 typedef struct site_report {
     double samples, ms, waited_ms, drift;
     int64_t batches;
@@ -43,38 +44,38 @@ typedef struct round_report {
 
 struct trek_background {
     ranks_stepper *s;
-    int sites, local, first; /* of the job; of this process, and its first one */
+    int sites, local, first; /* sites of the job, sites of this process, and the first of these */
     trek_background_opts opts;
     trek_values values;
     trek_outer_rule rule;    /* of opts.outer */
-    trek_outer *outer;       /* NULL: none, or none yet */
-    trek_exchange exchange;  /* of its pseudo-gradients */
-    float *momentum;         /* of an earlier run; NULL: none */
+    trek_outer *outer;       /* NULL: averages are taken as they are, or nothing has begun yet */
+    trek_exchange exchange;  /* exchanges the pseudo-gradients */
+    float *momentum;         /* the momentum of an earlier run, or NULL */
     int64_t momentum_count;
     trek_thread thread;
-    bool running;            /* the thread */
-    int64_t first_batch, steps; /* of the pass; of the graph before it */
+    bool running;            /* the thread runs */
+    int64_t first_batch, steps; /* the first batch of the pass; the steps that the graph had made before it */
 
     trek_lock lock;
     trek_condition changed;
     background_site *own;    /* [local] */
-    int64_t allotted, averaged; /* rounds */
-    int64_t before[AHEAD + 1]; /* batches in rounds before that one, of all sites */
-    trek_allotment *allotments; /* [AHEAD + 1][sites] of round % (AHEAD + 1) */
-    bool over;               /* no more rounds than `averaged` + what is handed out, all of it empty */
-    trek_status status;      /* the thread's */
+    int64_t allotted, averaged; /* numbers of rounds */
+    int64_t before[AHEAD + 1]; /* batches of all sites in the rounds before that one */
+    trek_allotment *allotments; /* [AHEAD + 1][sites] the allotments of round % (AHEAD + 1) */
+    bool over;               /* the averaging ends with the rounds that are handed out, all of which are empty */
+    trek_status status;      /* of the thread */
     char message[TREK_ERROR_SIZE];
-    trek_status failed;      /* of the first site that did, */
-    char failure[TREK_ERROR_SIZE]; /* and how */
+    trek_status failed;      /* the status of the first site that failed, */
+    char failure[TREK_ERROR_SIZE]; /* and its message */
     trek_background_stats stats;
 
-    /* the averaging thread's */
+    /* Used by the averaging thread only: */
     trek_dispatch dispatch;
     bool *lost;              /* [sites] */
-    bool *dirty;             /* [fragments] some site has trained since that one's last average */
+    bool *dirty;             /* [fragments] some site has trained since the fragment's last average */
     size_t report_bytes;
-    char *reports;           /* this process's, then all */
-    int64_t trained;         /* batches, of all sites */
+    char *reports;           /* this process's reports, followed by those of all */
+    int64_t trained;         /* batches that all sites have trained */
     double *ms, *weights;    /* [sites], [local] */
     int64_t *counts;         /* [sites] */
 };
@@ -91,7 +92,7 @@ static round_report *report_at(const trek_background *b, int k)
     return (round_report *)(b->reports + (size_t)k * b->report_bytes);
 }
 
-/* The report of a site of the job. */
+/* Returns the report of a site of the job. */
 static site_report *report_of(const trek_background *b, int process, int site)
 {
     return &report_at(b, 1 + process)->of[site];
@@ -169,7 +170,7 @@ static trek_status count_batches(trek_background *b)
     return TREK_OK;
 }
 
-/* The allotments of one more round: of the averaging thread, or before it runs. */
+/* Decides the allotments of one more round. The averaging thread calls it, or begin does before that thread runs. */
 static trek_status hand_out(trek_background *b)
 {
     int64_t round = b->allotted, batches = 0;
@@ -178,7 +179,7 @@ static trek_status hand_out(trek_background *b)
         trek_dispatch_take(&b->dispatch, b->lost[r] ? 0 : b->counts[r], allotment_of(b, round, r));
         batches += trek_allotment_batches(allotment_of(b, round, r));
     }
-    for (int r = 0; r < b->sites && batches == 0; r++) { /* the last ones were to be a lost site's */
+    for (int r = 0; r < b->sites && batches == 0; r++) { /* the last batches were meant for a lost site */
         trek_dispatch_take(&b->dispatch, b->lost[r] ? 0 : 1, allotment_of(b, round, r));
         batches = trek_allotment_batches(allotment_of(b, round, r));
     }
@@ -186,7 +187,7 @@ static trek_status hand_out(trek_background *b)
     return status;
 }
 
-/* Batches that have been handed out in rounds from `round` on. */
+/* Returns how many batches have been handed out in rounds from `round` on. */
 static int64_t under_way(const trek_background *b, int64_t round)
 {
     int64_t batches = 0;
@@ -196,10 +197,10 @@ static int64_t under_way(const trek_background *b, int64_t round)
     return batches;
 }
 
-/* What messages call a site. */
+/* Returns the word for a site in messages. */
 static const char *kind_of(const trek_background *b) { return b->s->sites ? "process" : "rank"; }
 
-/* Sites that have failed in this round: their batches are everybody's again. */
+/* Takes note that a site has failed in this round: its batches are handed out again. */
 static trek_status lose(trek_background *b, int64_t round, int site)
 {
     trek_status status = TREK_OK;
@@ -217,7 +218,7 @@ static trek_status lose(trek_background *b, int64_t round, int site)
 
 /* --- the averaging thread ------------------------------------------------------------------------------- */
 
-/* All local sites have handed over that round's snapshot, or have failed. */
+/* Waits until every local site has handed over its snapshot of that round or has failed. */
 static void wait_for_snapshots(trek_background *b, int64_t round)
 {
     trek_lock_acquire(&b->lock);
@@ -229,7 +230,7 @@ static void wait_for_snapshots(trek_background *b, int64_t round)
     trek_lock_release(&b->lock);
 }
 
-/* Every site's report, of all processes. */
+/* Collects the reports of the sites of all processes. */
 static trek_status gather(trek_background *b)
 {
     ranks_stepper *s = b->s;
@@ -246,7 +247,7 @@ static trek_status gather(trek_background *b)
     return TREK_OK;
 }
 
-/* A number of each site of the job, from the reports. fn(b, site of the job, its report). */
+/* Derives a number of each site of the job from its report. */
 typedef trek_status (*report_fn)(trek_background *b, int site, const site_report *report, void *arg);
 
 static trek_status each_report(trek_background *b, report_fn fn, void *arg)
@@ -259,7 +260,7 @@ static trek_status each_report(trek_background *b, report_fn fn, void *arg)
     return status;
 }
 
-/* What the reports come to. */
+/* The sums over all reports of a round. */
 typedef struct round_sums {
     int64_t round;
     double samples, drift, waited_ms;
@@ -275,14 +276,14 @@ static trek_status add_report(trek_background *b, int site, const site_report *r
         return b->lost[site] ? TREK_OK : lose(b, sums->round, site);
     sums->samples += report->samples;
     sums->drift = report->drift > sums->drift || isnan(report->drift) ? report->drift : sums->drift;
-    if (report->batches) /* who comes last waits for the average alone */
+    if (report->batches) /* the site that comes last waits for the average only */
         sums->waited_ms = sums->living == 0 || report->waited_ms < sums->waited_ms ? report->waited_ms : sums->waited_ms;
     sums->living++;
     b->trained += report->batches;
     return TREK_OK;
 }
 
-/* The center's states stand for as many updates as the site's that has made the most. */
+/* Sets the update count of the center's states to the largest count of any site. */
 static trek_status agree_on_steps(trek_background *b, int fragment)
 {
     trek_values *v = &b->values;
@@ -296,7 +297,8 @@ static trek_status agree_on_steps(trek_background *b, int fragment)
                                                        .count = v->n_segments, .in = v->steps, .out = v->steps });
 }
 
-/* weights: of all sites of the job, 1. delta of this process becomes that of all, and the center goes on by it. */
+/* Averages one fragment. The weights of all sites of the job sum to 1. The delta of this process becomes the delta of
+ * all, and the center advances by it. */
 static trek_status average(trek_background *b, int fragment)
 {
     ranks_stepper *s = b->s;
@@ -315,7 +317,7 @@ static trek_status average(trek_background *b, int fragment)
     return status == TREK_OK ? agree_on_steps(b, fragment) : status;
 }
 
-/* The center makes a step of the outer optimizer, which is given the mean of what this process's sites have come to. */
+/* Lets the outer optimizer make a step on the center, given the mean of the differences of this process's sites. */
 static trek_status step_outer(trek_background *b, int fragment, double samples)
 {
     trek_values *v = &b->values;
@@ -334,7 +336,7 @@ static trek_status step_outer(trek_background *b, int fragment, double samples)
     return status;
 }
 
-/* Counts of the rounds that have not been handed out yet follow from what was measured. */
+/* Sets the batch counts of the rounds that have not been handed out yet from what was measured. */
 static trek_status report_times(trek_background *b, const round_sums *sums)
 {
     ranks_stepper *s = b->s;
@@ -361,7 +363,7 @@ static trek_status all_have_failed(trek_background *b)
         : trek_fail(TREK_ERR_PEER, "all ranks of all processes have failed");
 }
 
-/* *ends: the pass does, all has been trained and averaged. */
+/* Averages one round. *ends: all batches of the pass have been trained and averaged. */
 static trek_status average_round(trek_background *b, int64_t round, bool *ends)
 {
     ranks_stepper *s = b->s;
@@ -415,7 +417,7 @@ static void *averaging_thread(void *arg)
         trek_lock_release(&b->lock);
     }
     if (status != TREK_OK && b->s->comm)
-        trek_comm_abort(b->s->comm, b->message); /* the others are on their way to the next round */
+        trek_comm_abort(b->s->comm, b->message); /* the others are already working on the next round */
     trek_error_clear();
     return NULL;
 }
@@ -439,7 +441,8 @@ static trek_status begin_sites(trek_background *b)
     return trek_error_status();
 }
 
-/* The outer optimizer goes on from the center, with the momentum that it has, if it is of as many parameters. */
+/* Gives the center and the saved momentum to the outer optimizer, if the momentum has as many values as the
+ * parameters. */
 static trek_status begin_outer(trek_background *b)
 {
     trek_values *v = &b->values;
@@ -539,7 +542,7 @@ trek_background_stats trek_background_look(trek_background *b)
 
 /* --- a site ------------------------------------------------------------------------------------------------ */
 
-/* Waits until so many rounds are averaged, or handed out. False: there was an end before. */
+/* Waits until the counter at `rounds` reaches count. Returns false if the pass has ended before. */
 static bool wait_until(trek_background *b, background_site *own, const int64_t *rounds, int64_t count)
 {
     int64_t start = trek_now_ns();
@@ -552,12 +555,12 @@ static bool wait_until(trek_background *b, background_site *own, const int64_t *
     return there;
 }
 
-/* The next average that it has not taken in. */
+/* Takes in the next average that the site has not taken in yet. */
 static trek_status take_in(trek_background *b, int site)
 {
     background_site *own = &b->own[site];
     if (!wait_until(b, own, &b->averaged, own->taken + 1))
-        return TREK_OK; /* an end by failure, which the averaging thread reports */
+        return TREK_OK; /* the pass ended by a failure, which the averaging thread reports */
     int64_t start = trek_trace_enter("take in");
     trek_status status = trek_values_take(&b->values, b->s, site, fragment_of(b, own->taken));
     trek_trace_end("take in", start, 0);
@@ -565,7 +568,7 @@ static trek_status take_in(trek_background *b, int site)
     return status;
 }
 
-/* The end of the pass: its replica becomes everybody's. */
+/* Ends the pass for a site: its replica gets the values that all have in common. */
 static trek_status end_site(trek_background *b, int site)
 {
     if (b->status != TREK_OK)
@@ -597,7 +600,7 @@ bool trek_background_next(trek_background *b, int site, trek_allotment *allotmen
 trek_status trek_background_before(trek_background *b, int site)
 {
     background_site *own = &b->own[site];
-    if (own->taken == own->round) /* all averages before this round's */
+    if (own->taken == own->round) /* it has all averages before this round's */
         return TREK_OK;
     bool due = b->opts.max_lead > 0 && own->batch >= b->opts.max_lead;
     if (!due && b->opts.eager) {
@@ -618,7 +621,7 @@ void trek_background_ran(trek_background *b, int site, int64_t samples)
         b->opts.progress(samples, b->opts.arg);
 }
 
-/* The thread finds it failed, and no snapshot. */
+/* Reports a failure instead of a snapshot to the averaging thread. */
 static trek_status give_up(trek_background *b, int site, trek_status status)
 {
     char why[TREK_ERROR_SIZE], text[TREK_ERROR_SIZE];
@@ -656,7 +659,7 @@ trek_status trek_background_done(trek_background *b, int site, trek_status statu
     own->given = own->round + 1;
     trek_condition_wake_all(&b->changed);
     trek_lock_release(&b->lock);
-    if (!b->s->site) /* whose ranks have watches of their own */
+    if (!b->s->site) /* the ranks of a site have stopwatches of their own */
         b->s->replicas[site].measured_ms += own->ms;
     own->samples[fragment] = 0;
     own->round++;

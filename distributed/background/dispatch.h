@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which batches of an epoch are whose: they are handed out in stretches, in order, and those that a lost rank had not trained
- * come back first. Plain arithmetic: every process does the same. Internal. */
+/* Decides who trains which batches of an epoch. Batches are handed out in stretches, in order; those that a lost rank
+ * had not trained are handed out first. This is pure arithmetic, and every process computes the same. */
 #ifndef TREK_DISTRIBUTED_BACKGROUND_DISPATCH_H
 #define TREK_DISTRIBUTED_BACKGROUND_DISPATCH_H
 
@@ -22,17 +22,17 @@ int64_t trek_allotment_batches(const trek_allotment *allotment);
 
 typedef struct trek_dispatch {
     int n, capacity;
-    trek_stretch *left;      /* the last one is handed out next */
+    trek_stretch *left;      /* stretches to hand out; the last one comes next */
 } trek_dispatch;
 
-/* Everything that is left is [first, end). MEMORY. */
+/* Begins with batches [first, end) to hand out. Fails with MEMORY. */
 trek_status trek_dispatch_begin(trek_dispatch *dispatch, int64_t first, int64_t end);
 int64_t trek_dispatch_left(const trek_dispatch *dispatch);
-/* At most `count` batches; fewer where there are no more, or they would be in too many stretches. */
+/* Takes at most `count` batches. It takes fewer if fewer are left, or if they would be in too many stretches. */
 void trek_dispatch_take(trek_dispatch *dispatch, int64_t count, trek_allotment *to);
-/* Was not trained, and is to be handed out again. MEMORY. */
+/* Takes back batches that were not trained, to hand them out again. Fails with MEMORY. */
 trek_status trek_dispatch_give_back(trek_dispatch *dispatch, const trek_allotment *from);
-/* Nothing is left. */
+/* Drops everything that is left. */
 void trek_dispatch_drop(trek_dispatch *dispatch);
 void trek_dispatch_free(trek_dispatch *dispatch);
 

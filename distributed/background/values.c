@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values to and from replicas, and the arithmetic on them. */
+/* Reads values from replicas, writes them back, and computes with them. */
 #include "distributed/background/values.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ static void add_item(trek_values *v, const trek_arena_segment *g, int segment, i
     v->n += count;
 }
 
-/* A part of a segment, and of its states. */
+/* Adds a part of a segment, and the same part of each of its optimizer states. */
 static void add_part(trek_values *v, const rank_replica *own, int segment, int64_t begin, int64_t count)
 {
     const trek_arena_segment *g = &own->arena->segments[segment];
@@ -29,8 +29,8 @@ static void add_part(trek_values *v, const rank_replica *own, int segment, int64
             add_item(v, g, segment, state, begin, count);
 }
 
-/* Elements of parameters that are averaged, one after another: where each segment begins, and how many it has. Returns the
- * number of segments; segment: which each is. */
+/* Lists the elements of the averaged parameters one after another: where each segment begins and how many elements it
+ * has. segment gets the index of each. Returns the number of segments. */
 static int list_segments(trek_values *v, const trek_arena *arena, int64_t *offsets, int64_t *counts, int *segment)
 {
     int n = 0;
@@ -46,7 +46,7 @@ static int list_segments(trek_values *v, const trek_arena *arena, int64_t *offse
     return n;
 }
 
-/* Where fragments meet within a segment, it has an item in each. */
+/* Makes the items. A segment that lies in several fragments has an item in each. */
 static void list_items(trek_values *v, const rank_replica *own, int64_t *offsets, int64_t *counts, int *segment, int64_t *cuts)
 {
     int n = list_segments(v, own->arena, offsets, counts, segment);
@@ -132,7 +132,7 @@ void trek_values_free(trek_values *v)
 
 /* --- a replica's ----------------------------------------------------------------------------------------- */
 
-/* A view of the item's own memory, in the present scope. */
+/* Returns a view of the item's own memory, in the current scope. */
 static trek_var *view_of(const rank_replica *own, const trek_value_item *item)
 {
     return trek_average_view(trek_average_source(own, item->part, item->state), item->begin, item->count);
@@ -169,7 +169,7 @@ static trek_status write_item(const trek_values *v, const rank_replica *own, con
     return status;
 }
 
-/* fn on each item of fragments [first, end), in a scope of its own and without a tape. */
+/* Called for each item of fragments [first, end), in its own scope and without a tape. */
 typedef trek_status (*item_fn)(const trek_values *v, const rank_replica *own, const trek_value_item *item, int site, void *arg);
 
 static trek_status each_item(const trek_values *v, const rank_replica *own, int site, int first, int end, item_fn fn, void *arg)
@@ -191,7 +191,7 @@ static trek_status read_into(const trek_values *v, const rank_replica *own, cons
     return read_item(v, own, item, trek_values_at(v, arg, item->at));
 }
 
-/* Masters and step counts are where they can be read. */
+/* Brings master parameters and step counts to where they can be read. */
 static trek_status settle(const rank_replica *own)
 {
     trek_status status = trek_arena_refresh_masters(own->arena);
@@ -215,7 +215,7 @@ void trek_values_center(const trek_values *v)
 
 /* --- arithmetic --------------------------------------------------------------------------------------------- */
 
-/* A state that is not negative here and in the center (a mean of squares) does not become so. */
+/* A state that is not negative here and in the center, such as a mean of squares, must not become negative. */
 #define ARITHMETIC(T, name)                                                                                                      \
     static void merge_##name(T *now, const T *snapshot, const T *center, int64_t n, bool state)                                  \
     {                                                                                                                            \
@@ -304,7 +304,7 @@ void trek_values_most_steps(const trek_values *v, int fragment, const double *we
 
 /* --- taking averages in ---------------------------------------------------------------------------------------- */
 
-/* Its states stand for so many updates. */
+/* Sets how many updates the item's states have had. */
 static void set_steps(const trek_values *v, const rank_replica *own, const trek_value_item *item, int64_t steps)
 {
     trek_arena_segment *g = &own->arena->segments[item->segment];
@@ -316,7 +316,7 @@ static void set_steps(const trek_values *v, const rank_replica *own, const trek_
     trek_device_update_forget(own->optimizer);
 }
 
-/* arg: room for the largest item. */
+/* Takes one item in. arg is scratch memory for the largest item. */
 static trek_status take_item(const trek_values *v, const rank_replica *own, const trek_value_item *item, int site, void *arg)
 {
     void *snapshot = trek_values_at(v, v->snapshots[site], item->at), *center = trek_values_at(v, v->center, item->at);
@@ -343,7 +343,7 @@ static trek_status take_whole(const trek_values *v, const rank_replica *own, con
     return write_item(v, own, item, trek_values_at(v, v->center, item->at));
 }
 
-/* The replica of a rank that is the site, or of it. */
+/* Takes one fragment into the replica of a rank that is the site or belongs to it. */
 static trek_status take_fragment(const trek_values *v, const rank_replica *own, int site, int fragment)
 {
     int64_t most = 0;
@@ -353,7 +353,7 @@ static trek_status take_fragment(const trek_values *v, const rank_replica *own, 
     trek_status status = room ? settle(own) : trek_error_status();
     if (status == TREK_OK)
         status = each_item(v, own, site, fragment, fragment + 1, take_item, room);
-    if (status == TREK_OK) /* then, as reading goes by what has been written */
+    if (status == TREK_OK) /* only then, because readers look for data that have been written */
         status = each_item(v, own, site, fragment, fragment + 1, take_steps, NULL);
     trek_free(room);
     trek_arena_note_masters(own->arena);
@@ -372,7 +372,7 @@ static trek_status take_whole_of(const trek_values *v, const rank_replica *own, 
 typedef struct take_call {
     const trek_values *values;
     const ranks_stepper *s;
-    int site, fragment;      /* fragment -1: all, whatever the site has */
+    int site, fragment;      /* fragment -1: takes all fragments, regardless of the site's own values */
 } take_call;
 
 static trek_status take_rank(int rank, void *arg)
@@ -382,7 +382,8 @@ static trek_status take_rank(int rank, void *arg)
     return c->fragment < 0 ? take_whole_of(c->values, own, c->site) : take_fragment(c->values, own, c->site, c->fragment);
 }
 
-/* All ranks of a site come to the same bits: they have the same values, and do the same to them. */
+/* Lets every rank of a site take the values in. All come to the same bits, because they begin with the same values
+ * and do the same. */
 static trek_status take(take_call c)
 {
     const ranks_stepper *s = c.s;
@@ -393,7 +394,7 @@ static trek_status take(take_call c)
     trek_status status = take_rank(0, &c);
     for (int r = 1; r < s->local_ranks; r++)
         for (int k = 0; k < s->replicas[r].model->n_params; k++)
-            trek_tensor_bump(s->replicas[r].model->params[k]->data); /* the memory is rank 0's */
+            trek_tensor_bump(s->replicas[r].model->params[k]->data); /* the ranks share rank 0's memory */
     return status;
 }
 

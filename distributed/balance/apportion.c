@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Largest remainders. Quotas are f64; what rounding takes from them or adds is
- * put right by the same rule, so that counts always sum to the total. */
+/* The method of largest remainders. Quotas are f64; errors of rounding are corrected by the same rule, so that counts
+ * always sum to the total. */
 #include "distributed/balance/apportion.h"
 
 #include <math.h>
 
 #include "tensor/status_internal.h"
 
-#define MOST_ITEMS (INT64_C(1) << 53) /* beyond, a quota is no f64 */
+#define MOST_ITEMS (INT64_C(1) << 53) /* a quota above this is not exact as an f64 */
 
 static trek_status check(int64_t total, const double *weights, int n, const int64_t *counts, double *sum)
 {
@@ -38,7 +38,7 @@ trek_status trek_apportion(int64_t total, const double *weights, int n, int64_t 
         counts[k] = weights ? (int64_t)floor((double)total * (weights[k] / sum)) : total / n;
         given += counts[k];
     }
-    if (!weights) { /* equal remainders: the first ones */
+    if (!weights) { /* with equal remainders the first items win */
         for (int k = 0; k < (int)(total - given); k++)
             counts[k]++;
         return TREK_OK;

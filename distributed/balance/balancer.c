@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The balancer's arithmetic: throughputs, shares, and who costs more than it
- * brings. What a call reports is checked before anything is changed. */
+/* The balancer's arithmetic: throughputs, shares, and which rank costs more than it brings. A call checks what is
+ * reported before it changes anything. */
 #include "distributed/balance/balancer.h"
 
 #include <math.h>
@@ -11,31 +11,33 @@
 #include "tensor/status_internal.h"
 
 static const double least_ms = 1e-9, most_ms = 1e15, most_ratio = 1e6;
-static const double same = 1 - 1e-9;                /* ends that are equal but for rounding */
+static const double same = 1 - 1e-9;                /* ends that differ by less than this are equal */
 
-/* Milliseconds a sample. */
+/* The distribution of milliseconds per sample. */
 typedef struct spread {
     int64_t n;
-    double mean, squares; /* squares: of what they differ from the mean, summed */
+    double mean, squares; /* squares: the sum of the squared differences from the mean */
 } spread;
 
 struct trek_balancer {
     int ranks, costly;
-    int64_t first, every, probe_every, step, probe_end; /* probe_end: when a probe is judged; 0: none runs */
-    int64_t again, patience; /* when what noise hid is looked at again, 0: nothing is; after so many steps */
+    int64_t first, every, probe_every, step, probe_end; /* probe_end: the step at which a probe is judged; 0: no probe runs */
+    int64_t again, patience; /* the step at which a gain that noise may hide is examined again (0: never); how many steps after
+                              * that */
     double smoothing, min_share, min_gain;
     bool allow_idle, changed, reported;
-    double samples, communication_ms;               /* of a step: the last one's, smoothed */
+    double samples, communication_ms;               /* of a step: the last one's, and smoothed */
     double ms_per_sample;                           /* of whole steps, smoothed */
-    double *shares, *wanted, *throughput;           /* throughput 0: not measured */
-    int64_t *idle_since;                            /* the step after which, plus 1; 0: not idle */
-    spread *spreads, *recent; /* [ranks] since the last decision, or a change of pace; and the steps that come to it next */
-    bool *settled;                                  /* scratch: has its bound, and no more */
+    double *shares, *wanted, *throughput;           /* throughput 0: not measured yet */
+    int64_t *idle_since;                            /* the step after which the rank became idle, plus 1; 0: it is not idle */
+    spread *spreads, *recent; /* [ranks] times since the last decision or change of pace; times of the latest steps, which are
+                               * added to these */
+    bool *settled;                                  /* scratch: the rank gets its bound and no more */
 };
 
 /* --- shares ---------------------------------------------------------------------------- */
 
-/* What is left for ranks of known throughput, when those never measured keep what they have. */
+/* Returns the share that is left for ranks of known throughput when ranks that were never measured keep theirs. */
 static double open_mass(const trek_balancer *b, double *throughput, int *known)
 {
     double mass = 1;
@@ -54,7 +56,7 @@ static double open_mass(const trek_balancer *b, double *throughput, int *known)
     return fmax(mass, 0);
 }
 
-/* What rounding has left of 1 goes to the largest share. */
+/* Gives the largest share what rounding has left of 1. */
 static void close_sum(double *shares, int n)
 {
     int largest = 0;
@@ -66,8 +68,8 @@ static void close_sum(double *shares, int n)
     shares[largest] += 1 - sum;
 }
 
-/* Shares proportional to throughput, none under the bound: those that would be get the bound, and the others share the
- * rest, until none is. False if nothing is known. */
+/* Makes shares proportional to throughput, with no share under the bound: ranks that would fall under it get the
+ * bound, and the others share the rest, until none falls under it. Returns false if nothing is known. */
 static bool want_shares(trek_balancer *b)
 {
     double throughput;
@@ -107,7 +109,7 @@ static void take_wanted(trek_balancer *b)
     memcpy(b->shares, b->wanted, (size_t)b->ranks * sizeof *b->shares);
 }
 
-/* The longest compute of a batch of one sample, so to speak; multiplied by a batch's samples it is in ms. */
+/* Returns the longest compute time of a batch of one sample. Multiplied by the samples of a batch it is in ms. */
 static double longest(const trek_balancer *b, const double *shares)
 {
     double most = 0;
@@ -141,7 +143,7 @@ static void forget_spreads(trek_balancer *b)
     memset(b->recent, 0, (size_t)b->ranks * sizeof *b->recent);
 }
 
-/* The relative error of its mean. */
+/* Returns the relative error of the mean. */
 static double error_of(const spread *s)
 {
     return s->n > 1 && s->mean > 0 ? sqrt(s->squares / (double)(s->n - 1) / (double)s->n) / s->mean : 0;
@@ -152,12 +154,12 @@ static double pace_of(const trek_balancer *b, int r)
     return b->spreads[r].n > 0 ? b->spreads[r].mean : b->throughput[r] > 0 ? 1 / b->throughput[r] : 0;
 }
 
-/* So many steps show a change of pace. */
+/* How many steps show a change of pace. */
 enum { BLOCK = 8 };
 
 static double scatter(const trek_balancer *b) { return 2 + sqrt(2 * log(b->ranks)); }
 
-/* The last steps come to the others, or, where they are of another pace, in their place. */
+/* Adds the latest steps to the earlier ones, or replaces these if the pace has changed. */
 static void add_recent(const trek_balancer *b, spread *all, spread *recent)
 {
     double away = recent->mean - all->mean, a = error_of(all) * all->mean, c = error_of(recent) * recent->mean;
@@ -172,8 +174,8 @@ static void add_recent(const trek_balancer *b, spread *all, spread *recent)
     *recent = (spread){ 0 };
 }
 
-/* How much larger than 1 the ratio of the longest compute to that of ranks that end together has to be before it says more than
- * how the measurements scatter. The longest of many is long by chance, too. */
+/* Returns how much larger than 1 the ratio of the longest compute time to that of ranks that end together must be to
+ * exceed the scatter of the measurements. The longest of many is also long by chance. */
 static double noise(const trek_balancer *b)
 {
     double most = 0, longest_error = 0, sum = 0, others = 0;
@@ -193,7 +195,7 @@ static double noise(const trek_balancer *b)
     return scatter(b) * sqrt(longest_error * longest_error + others);
 }
 
-/* The longest compute by means of many steps, which no single one has made. */
+/* Returns the longest compute time by the means of many steps; no single step need have taken that long. */
 static double longest_by_means(const trek_balancer *b, const double *shares)
 {
     double most = 0;
@@ -204,7 +206,8 @@ static double longest_by_means(const trek_balancer *b, const double *shares)
 
 /* --- decisions ------------------------------------------------------------------------- */
 
-/* Only a rank that all wait for can cost more than it brings; of several the slowest. -1 while one is unmeasured. */
+/* Finds a rank that costs more than it brings. Only the rank that all wait for can be one; of several equal ranks the
+ * slowest. Returns -1 while a rank is not measured. */
 static int find_costly(const trek_balancer *b)
 {
     int slowest = -1, active = 0;
@@ -217,7 +220,7 @@ static int find_costly(const trek_balancer *b)
         active++;
         sum += b->throughput[r];
         bool last = b->wanted[r] / b->throughput[r] >= most * same;
-        if (last && (slowest < 0 || b->throughput[r] * same <= b->throughput[slowest])) /* of equals the highest rank */
+        if (last && (slowest < 0 || b->throughput[r] * same <= b->throughput[slowest])) /* of equal ranks the highest */
             slowest = r;
     }
     if (active < 2)
@@ -235,7 +238,7 @@ static int first_idle(const trek_balancer *b)
     return -1;
 }
 
-/* Whether there may be a gain that is smaller than the noise. */
+/* Returns whether a gain may exist that is smaller than the noise. */
 static bool decide(trek_balancer *b)
 {
     if (!want_shares(b))
@@ -258,7 +261,8 @@ static bool decide(trek_balancer *b)
     return gains;
 }
 
-/* What is hidden by noise comes out, if it is there, when more is measured: soon, and later and later. */
+/* Schedules the next look: a gain hidden by noise shows when more is measured. Looks come soon at first, then at
+ * growing intervals. */
 static void settle(trek_balancer *b, bool hidden)
 {
     b->again = hidden ? b->step + b->patience : 0;
@@ -267,7 +271,7 @@ static void settle(trek_balancer *b, bool hidden)
         forget_spreads(b);
 }
 
-/* Ranks that were idle for so many steps get the least share again, and what they did before is forgotten. */
+/* Gives ranks that were idle for `steps` steps the smallest share again, and forgets what they did before. */
 static void revive(trek_balancer *b, int64_t steps)
 {
     double share = b->min_share > 0 ? b->min_share : 0.5 / b->ranks, taken = 0;
@@ -278,7 +282,7 @@ static void revive(trek_balancer *b, int64_t steps)
         b->idle_since[r] = 0;
         b->throughput[r] = 0;
         taken += share;
-        b->wanted[r] = -share; /* marked */
+        b->wanted[r] = -share; /* a negative value marks the rank */
     }
     if (taken == 0)
         return;
@@ -316,7 +320,8 @@ static trek_status check_report(const trek_balancer *b, const double *compute_ms
     return TREK_OK;
 }
 
-/* A step that took longer than twice the usual was held up: it counts as twice. A new pace is the usual soon. */
+/* A step that took longer than twice the usual time was held up and counts as twice the usual. A new pace soon
+ * becomes the usual one. */
 static double most_usual(const trek_balancer *b, int r)
 {
     double usual = fmax(b->spreads[r].mean, b->recent[r].mean);
@@ -330,7 +335,7 @@ static void measure(trek_balancer *b, const double *compute_ms, const int64_t *s
         if (samples[r] == 0 || !(compute_ms[r] >= least_ms))
             continue;
         double throughput = (double)samples[r] / compute_ms[r];
-        if (b->throughput[r] > 0) { /* the first one is a warming up */
+        if (b->throughput[r] > 0) { /* the first measurement is a warm-up */
             note_spread(&b->recent[r], fmin(1 / throughput, most_usual(b, r)));
             if (b->recent[r].n == BLOCK)
                 add_recent(b, &b->spreads[r], &b->recent[r]);
@@ -470,7 +475,7 @@ static bool allocate(trek_balancer *b)
     return b->recent != NULL;
 }
 
-/* The hint stands in for throughputs once. */
+/* Until throughputs are measured, the hint takes their role. */
 static void first_shares(trek_balancer *b, const trek_balancer_opts *o)
 {
     for (int r = 0; r < b->ranks; r++)

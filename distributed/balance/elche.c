@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* El Che's arithmetic: estimates, anchor, counts. What a call reports is checked
- * before anything is changed. */
+/* El Che's arithmetic: estimates, anchor, counts. A call checks what is reported before it changes anything. */
 #include "distributed/balance/elche.h"
 
 #include <math.h>
@@ -11,27 +10,28 @@
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 
-#define MOST_RATIO 1e6                              /* of speeds, so that counts stay far from overflow */
+#define MOST_RATIO 1e6                              /* between speeds, so that counts cannot overflow */
 static const int64_t most_anchor = 1000000;
-static const double least_factor = 0.1, most_factor = 0.8; /* of smoothing */
-static const double dead_zone = 0.1;                /* relative changes up to this are jitter */
-static const double worth = 1.02;                   /* a gain above this is worth new counts, if it lasts */
-static const int lasting = 3;                       /* reports in a row */
+static const double least_factor = 0.1, most_factor = 0.8; /* factors of smoothing */
+static const double dead_zone = 0.1;                /* smaller relative changes are jitter */
+static const double worth = 1.02;                   /* a larger gain justifies new counts, if it lasts */
+static const int lasting = 3;                       /* how many reports in a row are "lasting" */
 static const double least_ms = 1e-9, most_ms = 1e15;
 
 struct trek_elche {
     int ranks, slow_rank;
-    double ratio;                                   /* the hint's; 0: none */
+    double ratio;                                   /* from the hint; 0: no hint */
     int64_t anchor, start, max_anchor, max_batch_diff, global_batches;
-    int64_t ceiling; /* since it was nudged down: the anchor's bound, one more with each report; 0: none */
+    int64_t ceiling; /* the bound of the anchor since it was lowered from outside; it rises by one with each report; 0: no
+                      * bound */
     double target;
     bool calibrated, changed;
     bool shifted;                                   /* the last report showed a change of pace */
-    int promising;                                  /* reports in a row that promised a gain */
+    int promising;                                  /* how many reports in a row promised a gain */
     double achieved;                                /* batches per millisecond in the last window */
     int64_t *counts, *goals;
-    double *ms, *pace;                              /* estimates, 0: none; what a split goes by */
-    double *error;                                  /* the last relative error of prediction, signed */
+    double *ms, *pace;                              /* estimates (0: none yet); the paces by which batches are divided */
+    double *error;                                  /* the last relative error of the prediction, with its sign */
     trek_makespan_heap heap;
 };
 
@@ -53,8 +53,9 @@ static double fastest_ms(const trek_elche *e)
     return fastest;
 }
 
-/* Before the first measurement the hint stands in for it: the slow rank's pace is its ratio. A rank that was never
- * measured counts as the slowest; where there are fewer batches than ranks as twice the fastest, or it would never be tried. */
+/* Sets the pace of each rank. Before the first measurement the hint replaces it: the pace of the slow rank is the
+ * hint's ratio. A rank that was never measured counts as the slowest; if there are fewer batches than ranks, it
+ * counts as twice the fastest, because otherwise it would never be tried. */
 static void set_pace(trek_elche *e)
 {
     double unknown = 1, slowest = slowest_ms(e);
@@ -80,7 +81,7 @@ static void set_goals(trek_elche *e)
         e->goals[r] = (int64_t)round((double)e->anchor * (slowest / e->pace[r]));
 }
 
-/* Batches per millisecond of a window with these counts. */
+/* Returns the batches per millisecond of a window with these counts. */
 static double rate(const trek_elche *e, const int64_t *counts)
 {
     double sum = 0, longest = 0;
@@ -91,8 +92,9 @@ static double rate(const trek_elche *e, const int64_t *counts)
     return sum / longest;
 }
 
-/* Whether to go to the goals: one count is far off, or a smaller correction promises a gain after a change of pace, or
- * keeps promising it. Where the sum stays, counts are small and one batch is far: there it takes a gain, too. */
+/* Decides whether to move to the goals: if one count is far off, or if a smaller correction promises a gain after a
+ * change of pace or promises it repeatedly. If the sum is constant, counts are small and one batch is a large
+ * difference, so that it also takes a gain to move. */
 static bool goals_worth(trek_elche *e)
 {
     bool far = false, gain = rate(e, e->goals) > worth * rate(e, e->counts);
@@ -102,7 +104,7 @@ static bool goals_worth(trek_elche *e)
     return (far && (gain || e->global_batches == 0)) || (gain && e->shifted) || e->promising >= lasting;
 }
 
-/* No count moves by more than max_batch_diff. Where the sum is to stay, all go the same part of their way. */
+/* Moves no count by more than max_batch_diff. If the sum is constant, all counts go the same fraction of their way. */
 static void bound_goals(trek_elche *e)
 {
     int64_t most = 0, bound = e->max_batch_diff, given = 0;
@@ -120,8 +122,8 @@ static void bound_goals(trek_elche *e)
             e->goals[r] = e->counts[r] + (int64_t)floor((double)move * (double)bound / (double)most);
         given += e->goals[r];
     }
-    /* floor leaves less than one batch a rank over, all of it with ranks whose floor was not exact: there is room up to their
-     * bound */
+    /* floor leaves less than one batch per rank, and only ranks whose floor was not exact lack one; so these are
+     * below their bound */
     for (int r = 0; r < e->ranks && given < e->global_batches; r++)
         if (e->goals[r] < e->counts[r] + bound) {
             e->goals[r]++;
@@ -136,7 +138,7 @@ static void take_goals(trek_elche *e)
     e->promising = 0;
 }
 
-/* With constant sums the anchor is no lever but a reading. */
+/* With constant sums the anchor controls nothing; it is only reported. */
 static void read_anchor(trek_elche *e)
 {
     int slowest = 0;
@@ -175,7 +177,7 @@ static void tune_anchor(trek_elche *e, double slowest, double communication_ms)
         e->ceiling = 0;
     int64_t most = e->ceiling ? e->ceiling : e->max_anchor;
     double overhead = communication_ms / ((double)e->anchor * slowest);
-    /* what the quotient owes to rounding must not cost a batch */
+    /* a rounding error in the quotient must not cost a batch */
     double wanted = ceil((double)e->anchor * (overhead / e->target) * (1 - 1e-12));
     if (overhead > e->target && wanted > (double)e->anchor)
         e->anchor = wanted < (double)most ? (int64_t)wanted : most;
@@ -209,7 +211,7 @@ trek_status trek_elche_report(trek_elche *e, const double *compute_ms, const int
     e->changed = e->shifted = false;
     for (int r = 0; r < e->ranks; r++) {
         double ms = batches[r] > 0 ? compute_ms[r] / (double)batches[r] : 0;
-        if (!(ms >= least_ms)) /* nothing ran, or too short for the clock */
+        if (!(ms >= least_ms)) /* nothing ran, or for a shorter time than the clock can measure */
             continue;
         measure(e, r, ms);
         e->calibrated = true;
@@ -243,7 +245,7 @@ trek_status trek_elche_nudge_down(trek_elche *e, double factor)
     if (e->calibrated) {
         e->anchor = (int64_t)wanted;
         set_goals(e);
-    } else { /* a hint's counts, or those of an earlier run */
+    } else { /* the counts come from a hint or an earlier run */
         for (int r = 0; r < e->ranks; r++)
             e->goals[r] = (int64_t)fmax(1, round((double)e->counts[r] * (wanted / (double)e->anchor)));
         e->anchor = (int64_t)wanted;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* List scheduling of equal batches on ranks of different pace: giving each next
- * batch to the rank that would end it soonest is optimal. */
+/* List scheduling of equal batches on ranks of different pace. Giving each batch to the rank that would end it
+ * soonest is optimal. */
 #include "distributed/balance/makespan_internal.h"
 
 #include <math.h>
@@ -43,8 +43,8 @@ static void sink(trek_makespan_heap *heap, int at, int n)
     }
 }
 
-/* At level L every rank has floor(L / pace), at least `least`: what giving one by one comes to, too. The level is
- * chosen so that this cannot exceed the total; less than two batches a rank are then left. */
+/* Gives every rank floor(L / pace) batches for a level L, but at least `least`. Giving batches one by one has the
+ * same result. L is chosen so that the sum cannot exceed the total; less than two batches per rank are then left. */
 static int64_t give_below_level(int64_t total, const double *pace, int n, int64_t *counts)
 {
     double speed = 0;

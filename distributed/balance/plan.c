@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sequence of decisions in memory: steps ascend, each decision has one value a
- * rank, in one of two arrays. */
+/* The sequence of decisions in memory. Steps ascend; each decision has one value for each rank, in one of two arrays. */
 #include "distributed/balance/plan.h"
 
 #include <float.h>
@@ -154,7 +153,7 @@ bool trek_plan_at(const trek_plan *plan, int64_t step, trek_decision *decision)
         trek_fail_missing("plan_at", plan ? "decision" : "plan");
         return false;
     }
-    int below = 0, above = plan->size; /* entries before `below` hold from step or earlier, those from `above` on later */
+    int below = 0, above = plan->size; /* entries before `below` begin at `step` or earlier, those from `above` on begin later */
     while (below < above) {
         int middle = below + (above - below) / 2;
         if (plan->entries[middle].from <= step)

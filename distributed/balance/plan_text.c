@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans as text. Shares are hexadecimal floats as C's %a writes them, made and read
- * from their bits: exact, and the locale's decimal point plays no part. The last line
- * has a checksum of all that stands before it; a plan of version 1 has none. */
+/* Plans as text. Shares are hexadecimal floats as C's %a writes them. They are made from their bits and read into
+ * them, so that they are exact and do not depend on the locale's decimal point. The last line has a checksum of
+ * everything before it; a plan of version 1 has no checksum. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -87,7 +87,7 @@ static bool bad(const reader *in, const char *what)
     return false;
 }
 
-/* Passes `text` if it stands here. */
+/* Skips `text` if the input continues with it. */
 static bool passes(reader *in, const char *text)
 {
     size_t length = strlen(text);
@@ -173,7 +173,7 @@ static bool read_decision(reader *in, trek_plan *plan, void *values)
     return status == TREK_OK && line_ends(in);
 }
 
-/* Before the first line is believed. The whole line that should end the text: " xxh64 " and digits. */
+/* Checks the checksum before the first line is believed. The last line must be " xxh64 " and digits. */
 static bool checksum_holds(const reader *in)
 {
     static const char mark[] = CHECKSUM;

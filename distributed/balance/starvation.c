@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Means that forget, and when they are spoken of. */
+/* Exponentially forgetting means, and the decision when to report them. */
 #include "distributed/balance/starvation.h"
 
 #include <math.h>
 
 #include "tensor/memory_internal.h"
 
-#define NEW 0.1     /* of a mean is the last step's */
-#define FIRST 10    /* steps until they are looked at */
-#define MUCH 0.25   /* of a rank's time, more than of another's, */
-#define MUCH_MS 1.0 /* and of each step: of shorter ones it is jitter, and nobody's trouble */
+#define NEW 0.1     /* the weight of the last step in a mean */
+#define FIRST 10    /* steps before the means are looked at */
+#define MUCH 0.25   /* the part of its time that a rank waits beyond another rank's, */
+#define MUCH_MS 1.0 /* and the milliseconds of each step; in shorter steps it is jitter and harms nobody */
 
 trek_status trek_starvation_begin(trek_starvation *s, int ranks)
 {

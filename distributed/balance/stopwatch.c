@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The time of ranks, by clock or by device events. */
+/* Measures the time of ranks, with the clock or with device events. */
 #include "distributed/balance/stopwatch.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@
 
 static const trek_backend *backend_of(const trek_stopwatch *watch) { return trek_backends[watch->device.type]; }
 
-/* Events in captured work have no time: its replays are not measured here. */
+/* Returns whether work is being captured. Events in captured work have no time, so that replays are not measured here. */
 static bool is_captured(const trek_stopwatch *watch)
 {
     const trek_backend *backend = backend_of(watch);
@@ -63,8 +63,8 @@ trek_status trek_stopwatch_stop(trek_stopwatch *watch, int64_t units)
     return status;
 }
 
-/* How long the device has stood still for the data of span k: before the first one all of the wait, as the step has only begun.
- */
+/* Returns how long the device was idle because of the data of span k. Before the first span the whole wait counts,
+ * because the step has only begun. */
 static trek_status stood_still(const trek_stopwatch *watch, const trek_stopwatch_set *set, int k, double *ms)
 {
     double gap = 0;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank's time for its work: computing, and waiting for its own data, as that is what its part of a step costs; waiting for
- * other ranks excluded. On GPUs the device's time and not the host's: of a wait for data what the device has stood still. Used by
- * the rank's thread, read by the caller while the ranks are idle. Internal. */
+/* Measures the time that a rank spends on its work: computing and waiting for its own data, because both are the cost
+ * of its part of a step; but not waiting for other ranks. On GPUs it is the device's time and not the host's: of a
+ * wait for data only the time counts in which the device was idle. The rank's thread uses a stopwatch; the caller
+ * reads it while the ranks are idle. */
 #ifndef TREK_DISTRIBUTED_BALANCE_STOPWATCH_H
 #define TREK_DISTRIBUTED_BALANCE_STOPWATCH_H
 
@@ -12,32 +13,34 @@
 #define TREK_STOPWATCH_SPANS 64
 
 typedef struct trek_stopwatch_set {
-    int n;                   /* spans; beyond the room for them the last one grows */
+    int n;                   /* number of spans; when all are used, the last one grows */
     int64_t units;
-    int64_t fed_ns[TREK_STOPWATCH_SPANS]; /* that the host has waited for data before each span */
+    int64_t fed_ns[TREK_STOPWATCH_SPANS]; /* how long the host has waited for data before each span */
     trek_event *start[TREK_STOPWATCH_SPANS], *stop[TREK_STOPWATCH_SPANS];
 } trek_stopwatch_set;
 
 typedef struct trek_stopwatch {
     trek_device device;
-    int64_t start_ns, waited_ns, ns, units; /* of a CPU; start_ns 0: it does not run */
-    int64_t next_ns;         /* what the work that comes next has waited for data; */
-    int64_t starved_ns;      /* and of a CPU what of ns was such waiting */
-    trek_stopwatch_set sets[2]; /* of a GPU: of the present step, and of the one before, which has ended there */
+    int64_t start_ns, waited_ns, ns, units; /* of a CPU; start_ns 0: it is stopped */
+    int64_t next_ns;         /* how long the work that comes next has waited for data; */
+    int64_t starved_ns;      /* and on a CPU how much of ns was such waiting */
+    trek_stopwatch_set sets[2]; /* of a GPU: the current step, and the step before, which the device has ended */
     int present;
 } trek_stopwatch;
 
-/* Around work of the calling rank. units: samples, or batches, that it was for. */
+/* Start and stop the watch around work of the calling rank. units is the number of samples, or batches, that the work
+ * was for. */
 trek_status trek_stopwatch_start(trek_stopwatch *watch, trek_device device);
 trek_status trek_stopwatch_stop(trek_stopwatch *watch, int64_t units);
-/* The work that begins next has waited so long for its data. */
+/* Adds to the time that the work that begins next has waited for its data. */
 static inline void trek_stopwatch_starved(trek_stopwatch *watch, int64_t ns) { watch->next_ns += ns > 0 ? ns : 0; }
-/* Milliseconds, of them for data (starved_ms may be NULL), and units since the last call, and begins anew; a GPU's are those of
- * the step before, so that nobody waits for the present one. 0 and 0: nothing is known. */
+/* Reads and resets the time since the last call: milliseconds, milliseconds of waiting for data (starved_ms may be
+ * NULL), and units. A GPU's values are those of the step before, so that nobody waits for the current one. 0 and 0
+ * mean that nothing is known. */
 trek_status trek_stopwatch_read(trek_stopwatch *watch, double *ms, double *starved_ms, int64_t *units);
 void trek_stopwatch_clear(trek_stopwatch *watch);
 
-/* One for each rank, shared by a stepper and the passes that may outlive it. */
+/* One stopwatch for each rank, shared by a stepper and the passes that may outlive it. */
 typedef struct trek_stopwatches {
     atomic_int refs;
     int n;
@@ -45,6 +48,6 @@ typedef struct trek_stopwatches {
 } trek_stopwatches;
 trek_stopwatches *trek_stopwatches_new(int n);
 trek_stopwatches *trek_stopwatches_retain(trek_stopwatches *watches);
-void trek_stopwatches_release(trek_stopwatches *watches); /* NULL: nothing */
+void trek_stopwatches_release(trek_stopwatches *watches); /* NULL is allowed */
 
 #endif

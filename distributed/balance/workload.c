@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which of balancer, El Che and recorded plan has the say, and what follows. */
+/* Chooses between balancer, El Che and recorded plan, and carries out what they decide. */
 #include "distributed/balance/workload.h"
 
 #include <math.h>
@@ -10,25 +10,26 @@
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 
-/* Of ranks on equal devices new shares must promise this much to be spoken of. */
+/* New shares of ranks on equal devices are only reported if they promise at least this gain. */
 #define GAIN_OF_EQUALS 0.25
-/* Steps in which windows were possible and none came. */
+/* After this many steps in which windows were possible but none came, the shares of each batch are balanced instead. */
 #define STEPS_WITHOUT_WINDOWS 3
 
 struct trek_workload {
     int ranks;
-    trek_balancer *balancer;  /* NULL: shares are equal, or the plan's */
-    trek_elche *elche;        /* NULL: no windows */
-    trek_plan *plan;          /* what was decided */
-    trek_plan *replay;        /* what is followed instead of measuring; NULL */
+    trek_balancer *balancer;  /* NULL: shares are equal, or come from the plan */
+    trek_elche *elche;        /* NULL: there are no windows */
+    trek_plan *plan;          /* the decisions so far */
+    trek_plan *replay;        /* a plan that is followed instead of measuring, or NULL */
     double *shares;
-    int64_t *counts;          /* of the windows that come */
-    int64_t step;             /* the next one */
-    int without;              /* steps in a row that were no windows although they are on */
-    int64_t global_batches;   /* of windows with fixed shares; 0: the anchor leads */
-    bool fixed;               /* shares are given: nothing is measured */
+    int64_t *counts;          /* of the next windows */
+    int64_t step;             /* the next step */
+    int without;              /* steps in a row that were not windows although windows are on */
+    int64_t global_batches;   /* of windows with fixed shares; 0: the anchor decides */
+    bool fixed;               /* shares are given, and nothing is measured */
     bool windows, windows_seen;
-    bool advises;             /* the balancer only says what it would do: shares of equal devices stay, and with them the bits */
+    bool advises;             /* the balancer only reports what it would do: equal devices keep their shares, and so results
+                               * keep their bits */
     int costly;
 };
 
@@ -76,7 +77,7 @@ static void take_shares(trek_workload *p, const double *given)
     p->fixed = true;
 }
 
-/* Windows in which the rank with the smallest share runs `anchor` batches, or that have the stated sum. */
+/* Sets windows in which the rank with the smallest share runs `anchor` batches, or windows that have the given sum. */
 static trek_status set_fixed_counts(trek_workload *p, int64_t anchor)
 {
     double least = 1;
@@ -121,7 +122,7 @@ static trek_status make_parts(trek_workload *p, const trek_workload_opts *o)
     return p->elche ? trek_elche_counts(p->elche, p->counts) : TREK_OK;
 }
 
-/* What holds from a step on goes into the plan. */
+/* Records in the plan what holds from a step on. */
 static trek_status record(trek_workload *p, bool counts)
 {
     if (!counts)
@@ -171,7 +172,7 @@ void trek_workload_free(trek_workload **workload)
 
 /* --- plans ------------------------------------------------------------------------- */
 
-/* A decision becomes the present state. */
+/* Makes a decision the current state. */
 static trek_status follow(trek_workload *p, const trek_decision *d)
 {
     if (d->kind == TREK_PLAN_SHARES) {
@@ -189,7 +190,7 @@ static trek_status follow(trek_workload *p, const trek_decision *d)
     return status;
 }
 
-/* In a replay: the decision of the next step. */
+/* Follows the recorded decision of the next step. */
 static trek_status follow_plan(trek_workload *p, bool *changed)
 {
     trek_decision d;
@@ -213,7 +214,7 @@ trek_status trek_workload_take_plan(trek_workload *p, const trek_plan *plan, boo
     if (replay) {
         trek_plan_free(&p->replay);
         p->replay = copy;
-        if (p->elche) { /* its limits may not be the plan's */
+        if (p->elche) { /* its limits may differ from the plan's */
             trek_elche_free(&p->elche);
             p->windows = false;
         }
@@ -320,7 +321,7 @@ static trek_status report_window(trek_workload *p, const double *ms, const int64
     return status == TREK_OK ? record(p, true) : status;
 }
 
-/* The ratios stay, to whole batches. */
+/* Keeps the ratios, rounded to whole batches. */
 static trek_status shrink_fixed(trek_workload *p, double factor)
 {
     int64_t anchor = (int64_t)ceil((double)trek_elche_anchor(p->elche) * factor);
@@ -363,7 +364,7 @@ static trek_status report_batch(trek_workload *p, const double *ms, const int64_
     return status == TREK_OK ? record(p, false) : status;
 }
 
-/* A loop without registered loss and loader of the graph can have no windows. */
+/* Counts steps without windows: a loop without a registered loss and a loader of the graph cannot have windows. */
 static trek_status without_window(trek_workload *p)
 {
     if (p->windows_seen || ++p->without < STEPS_WITHOUT_WINDOWS)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The arithmetic of collectives: combining the ranks' values block by block, in
- * rank order, so that bits do not depend on who computes which part. */
+/* The arithmetic of collectives. The ranks' values are combined block by block in rank order, so that bits do not
+ * depend on who computes which part. */
 #include <string.h>
 
 #include "distributed/comm/comm_internal.h"
 #include "tensor/half_internal.h"
 
-/* Elements that are combined at once: the block stays in the first-level cache. */
+/* How many elements are combined at once. A block of this size stays in the first-level cache. */
 #define BLOCK 1024
 
-/* acc[i] = acc[i] op in[i]. SUM also serves MEAN; integers wrap around. */
+/* Computes acc[i] = acc[i] op in[i]. SUM also serves MEAN; integers wrap around. */
 #define DEFINE_FOLD(name, type, wrapping, is_nan)                                                                      \
     static void fold_##name(type *restrict acc, const type *restrict in, int64_t n, trek_reduce_op op)                \
     {                                                                                                                  \
@@ -41,7 +41,7 @@ DEFINE_FOLD(i64, int64_t, uint64_t, NEVER_NAN)
 DEFINE_FOLD(i32, int32_t, uint32_t, NEVER_NAN)
 DEFINE_FOLD(u8, uint8_t, uint32_t, NEVER_NAN)
 
-/* The accumulator of a block; 16-bit floats are widened into f32. */
+/* The accumulator of a block. 16-bit floats are widened to f32. */
 typedef union block {
     float f32[BLOCK];
     double f64[BLOCK];
@@ -112,10 +112,12 @@ static void store(trek_dtype dtype, char *out, const block *acc, int64_t n)
         memcpy(out, acc, (size_t)n * trek_dtype_size(dtype));
 }
 
-/* Sums of floats, of which nearly all data is: in one pass that reads and writes each array once, because large arrays
- * wait for memory. The same additions in the same order as by blocks. Returns where it stopped: a rest is left. */
+/* Sums of floats, which are nearly all data, in one pass that reads and writes each array once, because large arrays
+ * are limited by the memory's speed. The additions and their order are the same as by blocks. Returns where it
+ * stopped; the caller does the rest. */
 typedef float vector __attribute__((vector_size(64), aligned(4), may_alias));
-enum { LINES = 4, STEP = LINES * 16, AHEAD = 512 }; /* cache lines of each array at once; floats that are asked for in advance */
+enum { LINES = 4, STEP = LINES * 16, AHEAD = 512 }; /* cache lines of each array at once; how many floats ahead data are
+                                                     * prefetched */
 
 static inline __attribute__((always_inline)) int64_t sum_rows(bool mean, const void *const *ins, int n_ins, void *const *outs,
                                                               int n_outs, int64_t begin, int64_t end)
@@ -145,7 +147,7 @@ static int64_t sum_f32(bool mean, const void *const *ins, int n_ins, void *const
 }
 
 #if defined(__x86_64__)
-/* A line at a time: fewer instructions are in flight for each, so more lines are. */
+/* Works line by line: fewer instructions are then in flight for each line, and so more lines at once. */
 static __attribute__((target("avx512f"))) int64_t sum_f32_lines(bool mean, const void *const *ins, int n_ins, void *const *outs,
                                                                 int n_outs, int64_t begin, int64_t end)
 {

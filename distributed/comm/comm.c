@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The public face of communicators: checks arguments, then asks the engine. */
+/* The public functions of communicators. They check arguments and then call the engine. */
 #include "distributed/comm/comm.h"
 
 #include <math.h>
@@ -9,19 +9,19 @@
 #include "tensor/memory_internal.h"
 #include "tensor/tensor_internal.h"
 
-/* Bytes of a tensor for which memory of the engine's own is worth it. */
+/* Tensors of at least this many bytes get memory of the engine. */
 #define LEAST_OWN (32 << 10)
 
-/* Whether there are data on a device. */
+/* Returns whether the call has data on a device. */
 static bool is_on_device(const trek_comm_call *call)
 {
     return call->on_device && call->kind != TREK_COMM_BARRIER && call->kind != TREK_COMM_INVALID;
 }
 
-/* Whether its devices carry it out themselves. */
+/* Returns whether the devices carry the call out themselves. */
 static bool takes(const trek_comm *comm, const trek_comm_call *call) { return comm->devices && comm->devices->takes(comm, call); }
 
-/* The call gets its number, and the control channel is told. */
+/* Numbers the call and announces it on the control channel. */
 static void begin(trek_comm *comm, trek_comm_call *call)
 {
     call->number = ++comm->calls;
@@ -40,7 +40,7 @@ static trek_status run_numbered(trek_comm *comm, const trek_comm_call *call)
     return status == TREK_OK ? comm->devices->wait(comm) : status;
 }
 
-/* The error of a call in a group that was split off names ranks of the group: which ranks are these to everybody? */
+/* The error of a call in a split group names ranks of that group. This adds the ranks of the first communicator. */
 static void name_origins(const trek_comm *comm)
 {
     char message[TREK_ERROR_SIZE], list[160] = "";
@@ -53,7 +53,7 @@ static void name_origins(const trek_comm *comm)
     trek_fail(status, "%.800s; ranks of this group from 0 on are ranks %s of the communicator that was split", message, list);
 }
 
-/* before: what the thread's error was when the call began. */
+/* Returns the status of a call, given the thread's error when the call began. */
 static trek_status ended_as(const trek_comm *comm, trek_status status, trek_status before)
 {
     if (status != TREK_OK && before == TREK_OK && comm->origins && trek_error_status() != TREK_OK)
@@ -61,7 +61,8 @@ static trek_status ended_as(const trek_comm *comm, trek_status status, trek_stat
     return status;
 }
 
-/* Memory that processes share is also the child's of a fork, whose calls nobody is to notice. */
+/* Runs a call. Memory that processes share is also visible to the child of a fork, whose calls must not reach the
+ * others. */
 trek_status trek_comm_run(trek_comm *comm, trek_comm_call call)
 {
     if (trek_forked)
@@ -71,7 +72,7 @@ trek_status trek_comm_run(trek_comm *comm, trek_comm_call call)
     trek_status status = run_numbered(comm, &call);
     if (comm->control && status == TREK_OK)
         trek_control_called(comm->control);
-    else if (comm->control && comm->engine->ended(comm)) /* before this process leaves: the others shall know the reason */
+    else if (comm->control && comm->engine->ended(comm)) /* before this process leaves, so that the others get the reason */
         trek_control_end(comm->control, status, trek_error());
     return ended_as(comm, status, before);
 }
@@ -105,7 +106,8 @@ trek_status trek_comm_finish(trek_comm *comm)
     return ended_as(comm, status, before);
 }
 
-/* The rank's own mistake: `status` is set already. It still meets the others, who learn of it at once. */
+/* Runs a call that this rank has made wrongly; `status` is set already. The rank still meets the others, so that they
+ * learn of it at once. */
 static trek_status run_invalid(trek_comm *comm, trek_status status)
 {
     trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_INVALID });
@@ -190,7 +192,7 @@ trek_status trek_comm_broadcast(trek_comm *comm, trek_tensor *tensor, int root)
     return status;
 }
 
-/* What all_gather and reduce_scatter share: a part per rank of something whole. */
+/* Checks what all_gather and reduce_scatter have in common: a part for each rank, and the whole. */
 static trek_status check_parts(const trek_comm *comm, trek_comm_kind kind, const trek_tensor *part, const trek_tensor *all)
 {
     trek_status status = check_tensor(comm, kind, part);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The communicator among the processes of the job: one for the process, given out as often as it is asked for. */
+/* The communicator among the processes of the job. A process has one, and every call of trek_comm_init returns a
+ * handle of it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,7 +15,8 @@
 typedef struct engine_choice {
     const char *name;
     trek_status (*make)(trek_control *control, trek_comm **comm);
-    trek_status (*make_part)(trek_control *control, trek_comm **comm); /* of some of the job's processes, in any order */
+    trek_status (*make_part)(trek_control *control, trek_comm **comm); /* makes a group of some of the job's processes, in any
+                                                                        * order */
 } engine_choice;
 
 static const engine_choice engines[] = { { "shared", trek_comm_shared_new, trek_comm_shared_new },
@@ -22,30 +24,31 @@ static const engine_choice engines[] = { { "shared", trek_comm_shared_new, trek_
                                          { "gloo", trek_comm_gloo_new, trek_comm_gloo_new } };
 enum { SHARED, MPI, GLOO, ENGINES };
 
-/* How long all may take to come, and to settle on an engine each time they meet, where no deadline is given. Processes do
- * not start at one moment: a shorter deadline than the least does not hold here. */
+/* How long all may take to come, and to agree on an engine each time they meet, if no deadline is given. Processes do
+ * not start at the same moment, so that a deadline below LEAST_JOIN_S does not hold here. */
 #define JOIN_S 300
 #define LEAST_JOIN_S 5
 
-/* Of the job's processes those that take part, by their numbers: all, or those that have not ended for good. */
+/* The processes of the job that take part, by number: all, or those that have not ended for good. */
 typedef struct takers {
-    int self, n, ended; /* self: which of the n this one is */
+    int self, n, ended; /* self: the index of this process among the n */
 } takers;
 
-/* The process's group. */
+/* The group of the process. */
 typedef struct job_state {
     trek_lock lock;
-    trek_condition gone;            /* the group has been freed */
-    trek_comm *comm;                /* NULL: no group. Its control channel is its own; without one it is a world of one */
+    trek_condition gone;            /* signals that the group has been freed */
+    trek_comm *comm;                /* NULL: no group. It owns its control channel; without a channel it is a world of one */
     trek_launch launch;
-    takers takers;                  /* of the first group, as far as those who join know */
-    int64_t settling_ns;            /* 0: for ever */
-    bool belonged;                  /* it has been in a group */
+    takers takers;                  /* those of the first group, as far as processes that join know them */
+    int64_t settling_ns;            /* 0: no limit */
+    bool belonged;                  /* the process has been in a group */
 } job_state;
 
 TREK_PER_PROCESS(job_state, job, { .lock = TREK_LOCK_INIT, .gone = TREK_CONDITION_INIT });
 
-/* The last handle has gone: of the process's group, or of one that has ended and was followed by another. */
+/* Called when the last handle is freed: of the process's group, or of a group that has ended and was followed by
+ * another one. */
 static void free_job(trek_comm *comm)
 {
     if (trek_forked)
@@ -63,12 +66,12 @@ static void free_job(trek_comm *comm)
 
 /* --- which engine ------------------------------------------------------------------------------------------------- */
 
-/* What each process tells the others before they choose. */
+/* What each process announces before all choose an engine. */
 typedef struct process_card {
     char wanted[16];
     char machine[128];
     int32_t mpi, gloo;
-    char no_gloo[256];  /* why not */
+    char no_gloo[256];  /* why Gloo is not available */
 } process_card;
 
 static trek_status check_opts(const trek_comm_opts *opts)
@@ -86,7 +89,7 @@ static trek_status check_opts(const trek_comm_opts *opts)
                      wanted);
 }
 
-/* The processes' cards; to be freed. */
+/* Returns the cards of the processes, to be freed. */
 static process_card *exchange_cards(trek_control *control, const char *wanted)
 {
     int n = trek_control_processes(control);
@@ -115,7 +118,7 @@ static process_card *exchange_cards(trek_control *control, const char *wanted)
     return cards;
 }
 
-/* In order of preference, the same on all processes. Returns how many. */
+/* Lists engines in order of preference, which is the same on all processes. Returns their number. */
 static int rank_engines(const trek_control *control, const process_card *cards, int *order)
 {
     int n = trek_control_processes(control), count = 0;
@@ -138,7 +141,7 @@ static int rank_engines(const trek_control *control, const process_card *cards, 
     return count;
 }
 
-/* The engine is there if it is on all processes. UNSUPPORTED: another one may be. */
+/* Makes the engine if it is available on all processes. Fails with UNSUPPORTED if it is not; another engine may be. */
 static trek_status make_engine(trek_control *control, int e, bool part, trek_comm **comm)
 {
     int n = trek_control_processes(control);
@@ -171,7 +174,7 @@ static trek_status make_engine(trek_control *control, int e, bool part, trek_com
     return status;
 }
 
-/* Which process of which job this is. */
+/* Finds out which process of which job this is. */
 static trek_status find_launch(const trek_comm_opts *opts, trek_launch *launch)
 {
     trek_launch_opts own = { 0 };
@@ -194,7 +197,7 @@ static int count_machines(const process_card *cards, int n)
     return machines;
 }
 
-/* Shared memory, if it was an engine, has said why it does not work. */
+/* Fails because no engine is available. If shared memory was tried, it has already said why it does not work. */
 static void fail_without_engine(const process_card *cards, int n)
 {
     char before[TREK_ERROR_SIZE] = "";
@@ -256,14 +259,15 @@ static double join_seconds(const trek_comm_opts *opts)
     return deadline < LEAST_JOIN_S ? LEAST_JOIN_S : deadline;
 }
 
-/* The group's handle, by which it goes and takes the channel with it. NULL: there is none, nor a channel any more. */
+/* Gives the channel to the group's handle, which frees it. Returns NULL if there is no group; then there is no
+ * channel any more either. */
 static trek_comm *own(trek_comm *comm, trek_control *control)
 {
     if (!comm) {
         trek_control_free(&control);
         return NULL;
     }
-    if (comm->control != control) /* else it is being read already: by the channel's thread, if the group has ended */
+    if (comm->control != control) /* if they are equal, the channel's thread may read it already, because the group has ended */
         comm->control = control;
     comm->freed = free_job;
     job()->comm = comm;
@@ -283,7 +287,7 @@ static takers find_takers(bool of_left)
     return t;
 }
 
-/* Whether one more has ended than those who join have been told of. */
+/* Returns whether another process has ended besides those that the joining processes know of. */
 static bool one_more_ended(void *arg, char *text, size_t size)
 {
     bool ended[TREK_MAX_RANKS];
@@ -319,7 +323,8 @@ static trek_comm *join(const trek_comm_opts *opts, bool of_left)
     return control ? own(pick_engine(control, opts ? opts->engine : NULL, false), control) : NULL;
 }
 
-/* Until those have joined who are left: whoever ends meanwhile is waited for if it is started again, and else done without. */
+/* Repeats joining until those who are left have joined. A process that ends meanwhile is waited for if its launcher
+ * starts it again; otherwise the others go on without it. */
 static trek_comm *join_left(const trek_comm_opts *opts, int least)
 {
     trek_comm *comm = NULL;
@@ -338,7 +343,7 @@ static trek_comm *join_left(const trek_comm_opts *opts, int least)
     return NULL;
 }
 
-/* least 0: all are needed; and where no launcher says who has ended. */
+/* least 0: all processes are needed. All are also needed if no launcher says who has ended. */
 static trek_comm *begin(const trek_comm_opts *opts, const trek_launch *launch, int least)
 {
     job()->launch = *launch;
@@ -373,7 +378,7 @@ trek_comm *trek_comm_init_part(trek_control *control, const char *engine)
     return comm;
 }
 
-/* Whether it is the process's group that is asked for. */
+/* Checks whether the arguments ask for the group that the process has. */
 static trek_status check_again(const trek_comm_opts *opts, const trek_launch *launch)
 {
     if (launch->processes != job()->launch.processes || launch->process != job()->launch.process)
@@ -385,10 +390,10 @@ static trek_status check_again(const trek_comm_opts *opts, const trek_launch *la
     return TREK_OK;
 }
 
-/* With the lock held. */
+/* Called with the lock held. */
 static bool joins(void) { return !job()->belonged && trek_launch_joins(); }
 
-/* A group that others have formed is entered in another way. */
+/* Refuses to begin the group that others have formed: a process enters that in another way. */
 static trek_status check_begin(const trek_launch *launch)
 {
     if (!joins() || launch->processes == 1)
@@ -426,7 +431,7 @@ static trek_comm *init(const trek_comm_opts *opts, int least)
     if (check_opts(opts) != TREK_OK || find_launch(opts, &launch) != TREK_OK)
         return NULL;
     trek_lock_acquire(&job()->lock);
-    while (job()->comm && !trek_comm_retain(job()->comm)) /* another thread gives the last handle back */
+    while (job()->comm && !trek_comm_retain(job()->comm)) /* another thread is freeing the last handle */
         trek_condition_wait(&job()->gone, &job()->lock);
     trek_comm *comm = job()->comm;
     trek_status status = comm ? check_again(opts, &launch) : check_begin(&launch);

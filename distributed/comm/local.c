@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The local engine: ranks that are threads of one process. Each rank reduces its
- * slice of all ranks' buffers in rank order and writes the result to all of them.
+/* The local engine: ranks that are threads of one process. Each rank reduces its slice of all ranks' buffers in rank
+ * order and writes the result to all of them.
  *
- * A collective meets twice. The entrance can fail (time-out, abort, a rank that
- * left, calls that differ). From there to the exit ranks read and write each other's
- * memory, so the exit cannot be interrupted; nothing lies between but copying. What
- * fits into a slot of the meeting needs no exit. */
+ * A collective meets twice. The entrance can fail (time-out, abort, a rank that left, calls that differ). From there
+ * to the exit ranks read and write each other's memory, so the exit cannot be interrupted; only copying lies between
+ * the two. A call whose data fit into a slot of the meeting needs no exit. */
 #include <string.h>
 
 #include "distributed/comm/meeting.h"
@@ -14,7 +13,7 @@
 #include "tensor/memory_internal.h"
 #include "tensor/pool.h"
 
-/* The memory of a rank's call; two, used in turn. */
+/* The memory of a rank's call. There are two, which are used alternately. */
 typedef struct local_memory {
     _Alignas(64) const void *in[2];
     void *out[2];
@@ -146,7 +145,7 @@ static trek_status check_local(const trek_device *devices, int n, trek_comm **co
     return TREK_OK;
 }
 
-/* Its reference to the group is taken. NULL and MEMORY. */
+/* Makes a handle and takes its reference to the group. Returns NULL on failure (MEMORY). */
 static trek_comm *handle_new(local_group *group, int rank, int world, trek_device device)
 {
     local_comm *self = trek_calloc(1, sizeof *self);

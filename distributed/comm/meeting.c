@@ -9,7 +9,7 @@
 
 #define ENDED 0x80000000u
 
-/* How long a process sleeps before it looks whether the others are alive, although nobody has woken it. */
+/* How long a process sleeps before it looks whether the others are alive, if nobody has woken it. */
 #define LOOK_NS 200000000
 
 /* --- calls ------------------------------------------------------------------------------------ */
@@ -140,7 +140,7 @@ void trek_meeting_leave_group(trek_meeting_comm *self)
     end_here(self->meeting, TREK_ERR_PEER, message);
 }
 
-/* Or on the thread that has found it. The thread's error stays what it was. */
+/* Runs on the channel's thread, or on the thread that has noticed the end. It leaves the thread's error as it was. */
 void trek_meeting_end_with_channel(void *arg)
 {
     trek_meeting_comm *self = arg;
@@ -154,7 +154,7 @@ void trek_meeting_end_with_channel(void *arg)
     end_here(self->meeting, status, message);
 }
 
-/* Whether all who are missing are known to be at something else for good reasons. */
+/* Returns whether all who are missing are known to have good reasons to be late. */
 static bool all_excused(const trek_meeting_comm *self, uint64_t meeting)
 {
     for (int r = 0; r < self->base.world && self->base.control; r++)
@@ -183,7 +183,7 @@ static void end_by_timeout(trek_meeting_comm *self, uint64_t number, uint64_t me
     trek_meeting_end(&self->base, TREK_ERR_TIMEOUT, message);
 }
 
-/* The deadline has passed, or it is time to look at the others. Returns the deadline from here on. */
+/* Looks at the others when the deadline has passed or it is time to look. Returns the new deadline. */
 static int64_t look_around(trek_meeting_comm *self, uint64_t number, uint64_t meeting, int64_t deadline)
 {
     if (self->base.control && trek_control_ended(self->base.control)) {
@@ -196,7 +196,7 @@ static int64_t look_around(trek_meeting_comm *self, uint64_t number, uint64_t me
     return deadline;
 }
 
-/* The last to arrive opens the gate, unless the group has ended; `surely` then, too. */
+/* The last rank to arrive opens the gate, unless the group has ended; with `surely`, even then. */
 static bool open_gate(trek_meeting *meeting, unsigned count, bool surely)
 {
     atomic_store_explicit(&meeting->arrived, 0, memory_order_relaxed);
@@ -212,7 +212,7 @@ static bool open_gate(trek_meeting *meeting, unsigned count, bool surely)
 bool trek_meeting_come(trek_meeting_comm *self, uint64_t number)
 {
     trek_meeting *m = self->meeting;
-    unsigned word = atomic_load(&m->gate.word); /* stays, or ends, until this rank has come, too */
+    unsigned word = atomic_load(&m->gate.word); /* no round opens the gate before this rank has come, too */
     uint64_t meeting = atomic_fetch_add(&self->slots[self->base.rank].meetings, 1) + 1;
     if (word & ENDED)
         return false;
@@ -267,7 +267,7 @@ static bool calls_agree(trek_meeting_comm *self, int turn)
     return false;
 }
 
-/* All from the slots: every rank computes the whole result. */
+/* Every rank computes the whole result from the slots. */
 static void finish_small(trek_meeting_comm *self, const trek_comm_call *call, int turn)
 {
     for (int r = 0; r < self->base.world; r++)
@@ -281,7 +281,7 @@ trek_status trek_meeting_run(trek_comm *comm, const trek_comm_call *call)
     trek_meeting_slot *own = &self->slots[comm->rank];
     int turn = (int)(call->number & 1);
     bool moves = call->kind != TREK_COMM_BARRIER && call->kind != TREK_COMM_INVALID;
-    /* Device memory: the ranks only meet here, their devices do the rest (nccl.c). */
+    /* For device memory the ranks only meet here; their devices do the rest (nccl.c). */
     size_t bytes = moves && !call->on_device ? (size_t)call->count * trek_dtype_size(call->dtype) : 0;
     bool small = bytes <= TREK_MEETING_SMALL && (call->kind == TREK_COMM_ALL_REDUCE || call->kind == TREK_COMM_BROADCAST);
     if (trek_meeting_ended(comm)) /* a rank may still be comparing the notes of the last call that all came to */

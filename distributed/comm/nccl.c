@@ -12,9 +12,9 @@
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 
-/* The ranks of this process: they are made and freed together. */
+/* The ranks of this process, which are made and freed together. */
 typedef struct nccl_group {
-    trek_lock lock;        /* of attached, for aborts from other threads */
+    trek_lock lock;        /* guards `attached`, because other threads may abort */
     int attached, n;
     trek_device_rank **ranks;
 } nccl_group;
@@ -28,17 +28,17 @@ struct trek_comm_nccl {
     const trek_backend *backend;
     const trek_device_comm *library;
     trek_device_rank *rank;
-    struct trek_control *control; /* between processes: its end is the library's */
-    trek_device_stream *stream;        /* communication */
-    trek_event *ready, *done;   /* of the thread's queue before a call; of the communication stream after one */
-    bool waits;                 /* the queue has not been told to wait for what the stream was given */
+    struct trek_control *control; /* of processes: its end aborts the library */
+    trek_device_stream *stream;        /* the communication stream */
+    trek_event *ready, *done;   /* of the thread's queue before a call; of the communication stream after it */
+    bool waits;                 /* the queue does not wait yet for what the stream was given */
     int n_buffers, cap_buffers;
     buffer *buffers;
 };
 
 /* --- attaching ---------------------------------------------------------------------- */
 
-/* The library of a kind of devices for a group of n ranks, or NULL. */
+/* Returns the library for a kind of devices and a group of n ranks, or NULL. */
 static const trek_device_comm *library_for(trek_device_type type, int n)
 {
     long wish = trek_process_number("TREK_NCCL", 0, 1, -1);
@@ -53,7 +53,7 @@ static const trek_device_comm *library_for(trek_device_type type, int n)
     return NULL;
 }
 
-/* The library that serves these devices, or NULL. */
+/* Returns the library that serves these devices, or NULL. */
 static const trek_device_comm *library_of(const trek_device *devices, int n)
 {
     if (!devices)
@@ -63,7 +63,7 @@ static const trek_device_comm *library_of(const trek_device *devices, int n)
             return NULL;
         for (int k = 0; k < r; k++)
             if (devices[k].index == devices[r].index)
-                return NULL; /* NCCL refuses the same device twice */
+                return NULL; /* NCCL refuses two ranks on one device */
     }
     return library_for(devices[0].type, n);
 }
@@ -113,7 +113,7 @@ static void free_part(struct trek_comm_nccl *part)
     trek_free(part);
 }
 
-/* What one rank has of its own: all that can fail for lack of memory. */
+/* Makes the objects of one rank: everything that can fail for lack of memory. */
 static struct trek_comm_nccl *new_part(const trek_backend *backend, trek_device device)
 {
     struct trek_comm_nccl *part = trek_calloc(1, sizeof *part);
@@ -174,10 +174,11 @@ trek_status trek_comm_nccl_attach(trek_comm **comms, const trek_device *devices,
 
 static void abort_group(nccl_group *group, const trek_device_comm *library);
 
-/* --- what is under way when a rank leaves ---------------------------------------------------- */
+/* --- operations under way when a rank leaves ------------------------------------------------- */
 
 #define POLL_NS 20000000
-#define PATIENCE_NS 3000000000 /* with those who have left: what they were part of ends within moments */
+#define PATIENCE_NS 3000000000 /* how long to wait with processes that have left: operations that they took part in end very
+                                * soon */
 
 typedef struct draining {
     struct trek_comm_nccl *part;
@@ -204,14 +205,14 @@ static bool waits_in_vain(const struct trek_comm_nccl *part, int64_t waited_ns, 
         (waited_ns > PATIENCE_NS && trek_control_some_left(part->control));
 }
 
-/* Between processes what a device was given ends when all come to it. Who has failed elsewhere may have left before: then the
- * library is aborted, as freeing the stream would wait for ever. */
+/* Between processes an operation on a device ends when all have come to it. A process that failed may have left
+ * before. Then the library is aborted, because freeing the stream would wait for ever. */
 static void drain(struct trek_comm_nccl *part, trek_device device, int64_t deadline_ns)
 {
     draining d = { .part = part };
     trek_thread thread;
     int64_t start = trek_now_ns();
-    /* what has been replayed is on the thread's own queue */
+    /* replayed work is on the thread's own queue */
     if (part->backend->event_record(part->ready, NULL) != TREK_OK ||
         part->backend->stream_wait(device, part->stream, part->ready) != TREK_OK ||
         part->backend->event_record(part->done, part->stream) != TREK_OK)
@@ -238,7 +239,7 @@ void trek_comm_nccl_drain(trek_comm *comm)
         drain(comm->nccl, comm->device, comm->deadline_ns);
 }
 
-/* The last one frees the communicators of all. */
+/* The last rank frees the communicators of all. */
 static void detach(trek_comm *comm)
 {
     struct trek_comm_nccl *part = comm->nccl;
@@ -259,14 +260,14 @@ static void detach(trek_comm *comm)
 
 /* --- between processes ------------------------------------------------------------------- */
 
-/* What a process tells the others before they make a communicator. */
+/* What a process announces before all make a communicator. */
 typedef struct process_card {
     unsigned char uuid[16];
     int32_t ready, type;
-    trek_device_comm_id id; /* process 0's */
+    trek_device_comm_id id; /* of process 0 */
 } process_card;
 
-/* Whether this process could: library, device and memory are there. */
+/* Returns whether this process could take part: library, device and memory are available. */
 static bool make_card(const trek_comm *comm, trek_device device, process_card *card)
 {
     memset(card, 0, sizeof *card);
@@ -292,7 +293,7 @@ static void log_error(const char *what)
         trek_log_message(TREK_LOG_WARNING, "%s: %s", what, message);
 }
 
-/* All processes find the same. */
+/* Returns whether the cards allow a communicator. All processes get the same answer. */
 static bool cards_fit(const process_card *cards, int n)
 {
     static const unsigned char none[16];
@@ -319,7 +320,7 @@ static trek_status gather_bytes(trek_comm *comm, const void *mine, size_t bytes,
 
 static bool has_ended(void *comm) { return trek_comm_ended(comm); }
 
-/* What one process makes of its own, all of them at once. */
+/* Makes the part of one process, while all others make theirs. */
 static trek_status make_part(trek_comm *comm, trek_device device, const trek_device_comm_id *id, struct trek_comm_nccl **result)
 {
     struct trek_comm_nccl *part = new_part(trek_backends[device.type], device);
@@ -342,7 +343,7 @@ static trek_status make_part(trek_comm *comm, trek_device device, const trek_dev
     return status;
 }
 
-/* On the control thread. */
+/* Runs on the control thread. */
 static void group_ended(void *arg)
 {
     struct trek_comm_nccl *part = arg;
@@ -353,12 +354,12 @@ static void drop_part(struct trek_comm_nccl *part)
 {
     nccl_group *group = part->group;
     const trek_device_comm *library = part->library;
-    abort_group(group, library); /* the others' may never have been made */
+    abort_group(group, library); /* the other processes may not have made theirs */
     free_part(part);
     free_group(group, library);
 }
 
-/* Attached where all processes have made theirs. */
+/* Attaches the library if all processes have made their part. */
 static trek_status join_made(trek_comm *comm, trek_device device, const process_card *cards, int32_t *made)
 {
     struct trek_comm_nccl *part = NULL;
@@ -427,7 +428,7 @@ static bool reduction_of(trek_reduce_op op, trek_device_reduce *reduction)
         *reduction = TREK_DEVICE_PROD;
         return true;
     case TREK_MEAN:
-        break; /* an average of the library's would be slow, and is needed nowhere that counts */
+        break; /* the library's average would be slow, and no important call needs it */
     }
     return false;
 }
@@ -464,7 +465,8 @@ static trek_status begin(const struct trek_comm_nccl *part, const trek_comm_call
 
 static bool processes_ended(const trek_comm *comm) { return comm->control && trek_control_ended(comm->control); }
 
-/* The library is aborted where the group has ended: what ended it is the error, not that a call came too late. */
+/* Fails a call after the library was aborted because the group has ended. The reason of the end is the error, not a
+ * time-out of the call. */
 static trek_status fail_by_end(trek_comm *comm, const trek_comm_call *call)
 {
     bool by_processes = processes_ended(comm);
@@ -490,21 +492,22 @@ trek_status trek_comm_nccl_give(trek_comm *comm, const trek_comm_call *call)
 
 static trek_status start(trek_comm *comm, const trek_comm_call *call)
 {
-    trek_status status = comm->engine->run(comm, call); /* on_device: they meet, and compare their calls */
+    trek_status status = comm->engine->run(comm, call); /* on_device: the engine only lets them meet and compare their calls */
     if (status != TREK_OK)
         return status;
     status = trek_comm_nccl_give(comm, call);
     if (status == TREK_OK || processes_ended(comm))
         return status;
-    if (comm->control && comm->nccl->backend->capturing()) /* it was recorded: nobody waits for it */
+    if (comm->control && comm->nccl->backend->capturing()) /* the call was recorded, so nobody waits for it */
         return status;
-    char reason[256]; /* the others' devices would wait for this rank's in vain */
+    char reason[256]; /* the others' devices would wait for this rank's device in vain */
     snprintf(reason, sizeof reason, "%s", trek_error());
     trek_comm_abort(comm, reason);
     return status;
 }
 
-/* In a captured step once for all that was given: the stream has no part in what is captured before it is given something. */
+/* Makes the queue wait for what was started. In a captured step this happens once for everything, because the stream
+ * takes no part in the capture before it is given something. */
 static trek_status wait_started(trek_comm *comm)
 {
     struct trek_comm_nccl *part = comm->nccl;

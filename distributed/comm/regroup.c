@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A new group of those who are left, and of those who come again: found by their doors, joined as the first one was. */
+/* A new group of the processes that are left and of those that were started again. They find each other by their
+ * doors and join as the first group did. */
 #include "distributed/comm/regroup.h"
 
 #include <stdio.h>
@@ -12,9 +13,10 @@
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 
-/* Those who are to come have been found alive: how long they may take. */
+/* How long processes that were found alive may take to come. */
 #define JOIN_S 30
-/* How long a newcomer looks for the job, unless TREK_JOIN_SECONDS says otherwise; and how often in a row it is ignored. */
+/* How long a newcomer looks for the job, unless TREK_JOIN_SECONDS sets it; and how many times in a row it may be
+ * ignored. */
 #define FIND_S 60
 #define MOST_IGNORED 5
 
@@ -22,7 +24,7 @@ struct trek_regroup {
     trek_door *door;
     char token[256], lost[256], come[256];
     char address[256];       /* of the job */
-    int port, flat, world;   /* world: of the job's processes, as it began */
+    int port, flat, world;   /* world: the number of processes with which the job began */
     uint64_t program;
     char engine[16];
     bool nobody_admits;      /* as the group last knew */
@@ -58,7 +60,7 @@ static trek_status check_engine(const trek_comm *comm)
     return TREK_OK;
 }
 
-/* The door, where the others reach this process. */
+/* Opens the door at which the others reach this process. */
 static trek_status open_door(trek_regroup *regroup, const trek_comm *comm)
 {
     char address[64];
@@ -76,7 +78,7 @@ static trek_status open_door(trek_regroup *regroup, const trek_comm *comm)
     return regroup->door ? TREK_OK : trek_error_status();
 }
 
-/* At the job's address, if this process can: it need not. */
+/* Lets newcomers in at the job's address, if this process can. It need not. */
 static void admit(trek_regroup *regroup, int listening)
 {
     if (trek_door_admits(regroup->door) ||
@@ -92,7 +94,7 @@ static trek_status enter(trek_regroup *regroup, int64_t generation, int n)
     return trek_door_enter(regroup->door, generation, regroup->members, n);
 }
 
-/* Every process tells the others where its door is. A process that has none says so by a port of 0. */
+/* Announces to all others where this process's door is. A process without a door announces port 0. */
 static trek_status exchange_doors(trek_regroup *regroup, trek_comm *comm, trek_status own)
 {
     trek_member member = own == TREK_OK ? trek_door_member(regroup->door) : (trek_member){ .port = 0 };
@@ -103,8 +105,8 @@ static trek_status exchange_doors(trek_regroup *regroup, trek_comm *comm, trek_s
     return own != TREK_OK ? own : status;
 }
 
-/* Nobody leaves before all have entered, so whoever dies after this call dies among processes that can go on without it. If the
- * group ends meanwhile, this process can already go on, and its next call tells it that it has to. */
+/* Nobody leaves before all have entered. So a process that dies after this call dies among processes that can go on
+ * without it. If the group ends meanwhile, this process can already go on; its next call reports the end. */
 static trek_status await_entered(trek_comm *comm, trek_status own)
 {
     bool entered = own == TREK_OK, all[TREK_MAX_RANKS];
@@ -184,7 +186,7 @@ static bool is_among(const trek_member *members, int n, int number)
     return found;
 }
 
-/* The numbers of the first that are not among the second. */
+/* Lists the numbers of the first members that are not among the second. */
 static void list_others(const trek_member *first, int n, const trek_member *second, int n_second, char *text, size_t size)
 {
     size_t used = 0;
@@ -200,13 +202,14 @@ static void list_changes(trek_regroup *regroup, const trek_member *members, int 
     list_others(members, n, regroup->members, regroup->n, regroup->come, sizeof regroup->come);
 }
 
-/* What processes tell each other when they have joined. */
+/* What processes announce when they have joined. */
 typedef struct card {
     trek_member member;
     int32_t admits;
 } card;
 
-/* Nobody does where newcomers look: who did has just died, and the system may not have taken its port back yet. */
+/* Admits newcomers if no process does: the one that did has just died, and the system may not have released its port
+ * yet. */
 static void admit_soon(trek_regroup *regroup)
 {
     for (int k = 0; k < 20 && !trek_door_admits(regroup->door); k++) {
@@ -234,7 +237,7 @@ static trek_status take_cards(trek_regroup *regroup, const trek_door_place *plac
     return status;
 }
 
-/* All have joined: they tell each other who they are, and the group stands. */
+/* All have joined. They announce who they are, and the group is complete. */
 static trek_status settle(trek_regroup *regroup, trek_control *control, const trek_door_place *place)
 {
     admit(regroup, 0);
@@ -254,7 +257,7 @@ static trek_status settle(trek_regroup *regroup, trek_control *control, const tr
     return status;
 }
 
-/* ended NULL: this process was in none. *again: somebody has died meanwhile. */
+/* ended NULL: this process was in no group. *again: a process has died meanwhile. */
 static trek_comm *form(trek_regroup *regroup, const trek_comm *ended, const trek_door_place *place, bool *again)
 {
     trek_control *control = place->processes > 1 ? join(regroup, place) : NULL;
@@ -279,7 +282,8 @@ trek_comm *trek_regroup_meet(trek_regroup *regroup, const trek_comm *ended, int 
     trek_door_place place;
     trek_comm *comm = NULL;
     bool again = true;
-    for (int round = trek_door_members(regroup->door); again && round >= 0; round--) { /* each but the last loses one */
+    for (int round = trek_door_members(regroup->door); again && round >= 0; round--) { /* each round except the last loses a
+                                                                                        * process */
         trek_error_clear();
         again = false;
         if (trek_door_meet(regroup->door, least, ended->deadline_ns, &place) == TREK_OK)
@@ -290,12 +294,12 @@ trek_comm *trek_regroup_meet(trek_regroup *regroup, const trek_comm *ended, int 
 
 /* --- newcomers ------------------------------------------------------------------------------------------------------- */
 
-/* What each process knows of them. */
+/* What each process knows about newcomers. */
 typedef struct lobby {
     int32_t admits, waiting, closed;
 } lobby;
 
-/* All get the list of the one who has it. */
+/* Broadcasts the list of the process that has it. */
 static trek_status share_newcomers(trek_comm *comm, trek_member *newcomers, int n, int source)
 {
     return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = TREK_U8, .root = source,
@@ -303,7 +307,7 @@ static trek_status share_newcomers(trek_comm *comm, trek_member *newcomers, int 
                                                  .out = newcomers });
 }
 
-/* Newcomers go to whoever hosts: all are to know them by then. */
+/* Newcomers go to the process that hosts, so all must know them by then. */
 static trek_status meet_informed(trek_comm *comm, trek_status own, lobby *all)
 {
     lobby informed = { .admits = own == TREK_OK };
@@ -352,7 +356,7 @@ trek_status trek_regroup_invite(trek_regroup *regroup, trek_comm *comm, bool clo
     return status;
 }
 
-/* Whether its launcher says that all others of the job have ended. */
+/* Returns whether its launcher says that all other processes of the job have ended. */
 static bool is_over(void *arg)
 {
     bool ended[TREK_MAX_RANKS];
@@ -361,7 +365,7 @@ static bool is_over(void *arg)
     return n - ended[launch->process] == launch->processes - 1;
 }
 
-/* One attempt. *came tells whether there may be another one. */
+/* Makes one attempt to join. *came says whether another attempt makes sense. */
 static trek_comm *come(trek_regroup *regroup, trek_launch *launch, int64_t until_ns, trek_door_came *came)
 {
     trek_door_place place = { .process = 0 };

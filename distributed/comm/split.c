@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups of a communicator's ranks. All ranks of the communicator tell each other their colours and keys; from there on
- * each group is made by its own ranks: threads by the first of them, processes as a job is, around the first of them. */
+/* Groups of a communicator's ranks. All ranks announce their colours and keys. Then each group is made by its own
+ * ranks: threads are joined by the first of them, processes join as the processes of a job do, around the first of
+ * them. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,11 +22,11 @@ typedef struct wish {
     trek_device device;
 } wish;
 
-/* The group of the calling rank. */
+/* What the calling rank knows of its group. */
 typedef struct part {
     trek_comm *parent;
     wish *wishes; /* [world of the parent] */
-    int *members; /* [n] ranks of the parent, in the group's order */
+    int *members; /* [n] ranks in the parent, in the group's order */
     int rank, n;
 } part;
 
@@ -36,7 +37,7 @@ static bool is_before(const part *p, int a, int b)
     return p->wishes[a].key != p->wishes[b].key ? p->wishes[a].key < p->wishes[b].key : a < b;
 }
 
-/* Each member's place is the number of those before it. */
+/* The position of each member is the number of members before it. */
 static void find_members(part *p)
 {
     int world = p->parent->world, own = p->wishes[p->parent->rank].color;
@@ -63,7 +64,7 @@ static bool uses_gpu(const part *p)
 
 /* --- ranks that are threads ------------------------------------------------------------------------------------------ */
 
-/* All handles of a group, made by its first rank; the last one to take its own frees the list. */
+/* All handles of a group, made by its first rank. The last rank that takes its handle frees the list. */
 typedef struct handles {
     atomic_int left;
     trek_comm *comms[];
@@ -96,7 +97,7 @@ static trek_comm *take_handle(handles *list, int rank)
     return comm;
 }
 
-/* The ranks have met, or none has: then nobody else has the list. */
+/* Frees the list. Either the ranks have met, or none has; in both cases nobody else uses it. */
 static void drop_handles(handles *list, int n)
 {
     for (int r = 0; list && r < n; r++)
@@ -104,7 +105,7 @@ static void drop_handles(handles *list, int n)
     trek_free(list);
 }
 
-/* Every rank comes to the second meeting, those without a group, too. */
+/* Every rank must come to the second meeting, including ranks without a group. */
 static trek_comm *split_threads(const part *p, bool has_color)
 {
     handles *own = has_color && p->rank == 0 ? make_handles(p) : NULL;
@@ -134,7 +135,7 @@ typedef struct place {
     int32_t port, status;
 } place;
 
-/* fd -1: it does not. */
+/* fd -1: it does not listen. */
 static trek_status listen_here(trek_comm *parent, place *own, int *fd)
 {
     int port = 0;
@@ -153,7 +154,7 @@ static double join_seconds(const trek_comm *parent)
     return seconds <= 0 ? TREK_OFF : seconds < LEAST_JOIN_S ? LEAST_JOIN_S : seconds;
 }
 
-/* The last handle of a group of processes has gone, and the channel goes with it. */
+/* Runs when the last handle of a group of processes is freed, and frees the channel. */
 static void free_group(trek_comm *comm)
 {
     if (trek_forked)
@@ -163,7 +164,8 @@ static void free_group(trek_comm *comm)
     trek_control_free(&control);
 }
 
-/* Takes fd over. Processes of one machine have the engine that they had; others may have a better one among themselves. */
+/* Joins the group, and owns fd. Processes of one machine keep their engine; others may find a better one for
+ * themselves. */
 static trek_comm *join_group(const part *p, const place *first, int fd)
 {
     trek_control_opts opts = trek_control_like(p->parent->control);
@@ -227,7 +229,7 @@ static trek_comm *split_processes(const part *p, bool has_color)
 
 /* --- splitting --------------------------------------------------------------------------------------------------------- */
 
-/* The ranks of the first communicator, however often it was split. */
+/* Notes the ranks in the first communicator, however often it was split. */
 static trek_status note_origins(const part *p, trek_comm *comm)
 {
     comm->origins = trek_calloc((size_t)p->n, sizeof *comm->origins);
@@ -248,7 +250,8 @@ static trek_comm *split(const part *p)
     return comm;
 }
 
-/* The same on all ranks: a communicator of one has no engine to speak of. */
+/* Returns whether the communicator can be split; the answer is the same on all ranks. A communicator of one rank has
+ * no particular engine. */
 static bool can_split(const trek_comm *comm) { return comm->control || strcmp(comm->engine->name, TREK_COMM_LOCAL_ENGINE) == 0; }
 
 trek_comm *trek_comm_split(trek_comm *parent, int color, int key)
@@ -264,7 +267,7 @@ trek_comm *trek_comm_split(trek_comm *parent, int color, int key)
     p.members = trek_calloc((size_t)parent->world, sizeof *p.members);
     trek_comm *comm = NULL;
     if (!p.wishes || !p.members) {
-        trek_comm_abort(parent, "a rank has no memory for the colours of all"); /* the others wait for its own */
+        trek_comm_abort(parent, "a rank has no memory for the colours of all"); /* the others wait for this rank's wish */
     } else if (trek_comm_gather_bytes(parent, &own, sizeof own, p.wishes) == TREK_OK) {
         find_members(&p);
         comm = split(&p);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collectives on device memory by way of the host: slow, but for any mixture of
- * ranks (a CPU beside a GPU, the same GPU twice), and with the bits of the host. */
+/* Collectives on device memory through the host. They are slow, but work for any mixture of ranks (a CPU and a GPU,
+ * the same GPU twice) and give the bits of the host. */
 #include "distributed/comm/comm_internal.h"
 #include "tensor/backend.h"
 
-/* Elements that the rank gives, and that it gets. */
+/* Computes how many elements the rank gives and gets. */
 static void sizes_of(const trek_comm *comm, const trek_comm_call *call, int64_t *given, int64_t *got)
 {
     *given = call->kind == TREK_COMM_REDUCE_SCATTER ? call->count * comm->world : call->count;
     *got = call->kind == TREK_COMM_ALL_GATHER ? call->count * comm->world : call->count;
 }
 
-/* A rank that cannot bring its part still meets the others, who learn of it. */
+/* A rank that cannot bring its part still meets the others, so that they learn of it. */
 static trek_status run_without(trek_comm *comm, const trek_comm_call *call, trek_status status)
 {
     comm->engine->run(comm, &(trek_comm_call){ .number = call->number, .kind = TREK_COMM_INVALID });

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The connections of the tree: made when all have joined, by the children. They carry gathers and nothing else: who is
- * alive, who has left and why the group has ended goes by the star, so that the death of a process in the midst of the tree
- * is told as any other. */
+/* The connections of the tree. The children make them when all processes have joined. They carry gathers only. Who is
+ * alive, who has left and why the group has ended goes over the star, so that the death of a process in the middle of
+ * the tree is reported like any other. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,10 +9,10 @@
 #include "distributed/control/control_internal.h"
 #include "distributed/system/system.h"
 
-/* How long a parent may take to accept a child: it has joined already. */
+/* How long a parent, which has already joined, may take to accept a child. */
 #define CLIMB_NS 10000000000
 
-/* Nobody is to be reached any more. */
+/* Returns whether waiting is useless because the parent can no longer be reached. */
 static bool is_vain(void *arg)
 {
     trek_control *control = arg;
@@ -30,7 +30,7 @@ trek_status trek_control_climb(trek_control *control)
     int fd = trek_socket_connect(control->up_address, control->up_port, trek_now_ns() + CLIMB_NS, is_vain, control, why,
                                  sizeof why);
     trek_lock_acquire(&control->lock);
-    bool left = control->peers[control->node.parent].left; /* the first gather tells */
+    bool left = control->peers[control->node.parent].left; /* the first gather reports it */
     if (fd < 0 && !left) {
         snprintf(message, sizeof message,
                  "process %d does not reach process %d at %s (%s), by which the gathers of %d processes go; "
@@ -42,13 +42,13 @@ trek_status trek_control_climb(trek_control *control)
     } else if (fd >= 0) {
         control->up = (trek_control_link){ .fd = fd, .process = control->node.parent };
         trek_control_say_hello(control, &control->up, "", 0);
-        trek_control_wake(control); /* it is to be watched */
+        trek_control_wake(control); /* the thread must watch the connection */
     }
     trek_lock_release(&control->lock);
     return fd < 0 && !left ? trek_control_fail(control) : TREK_OK;
 }
 
-/* The star tells of the other one's end, soon. If it does not, the network has holes. */
+/* The star reports the end of the other process soon. If it does not, a part of the network is broken. */
 static void lose_branch(trek_control *control, trek_control_link *link)
 {
     int process = link->process;

@@ -12,7 +12,7 @@
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 
-/* --- those who exit without leaving ------------------------------------------------------------------------------- */
+/* --- processes that exit without leaving the group ---------------------------------------------------------------- */
 
 #define ALIVE 32
 
@@ -25,18 +25,19 @@ typedef struct alive_controls {
 
 TREK_PER_PROCESS(alive_controls, alive, { .lock = TREK_LOCK_INIT });
 
-/* How long a process stays after the death of another one. */
+/* How long a process stays alive after the death of another one. */
 #define BEHIND_NS 200000000
-/* How long a process that has ended is waited for, and how often is looked whether one has. */
+/* How long others wait for a process that has ended, and how often they look whether one has. */
 #define DEATH_NS 1000000000
 #define LOOK_NS 100000000
-/* How long process 0 waits for those who have not come yet, when another one has died. */
+/* How long process 0 waits for processes that have not come yet when another one has died. */
 #define LATE_NS 2000000000
-/* How soon process 0 is asked again that is not ready for this group: at first, and at last. */
+/* How soon a process asks again when process 0 is not ready for this group: at first, and at most. */
 #define AGAIN_NS 5000000
 #define LAST_AGAIN_NS 200000000
 
-/* The process that ended the group by its death shall be the first to end: launchers give its status as the job's. */
+/* Delays the exit of this process. The process whose death has ended the group must end first, because launchers
+ * return its status as the job's. */
 static void stay_behind(const trek_control *control)
 {
     if (!atomic_load(&control->ended) || !control->started || control->status != TREK_ERR_PEER)
@@ -45,7 +46,7 @@ static void stay_behind(const trek_control *control)
         trek_sleep_ns(left);
 }
 
-/* A process that ends by exit() says so: its peers can tell that from a crash. */
+/* Reports that this process ends by exit(), which its peers then can tell from a crash. */
 static void say_exit(void)
 {
     if (trek_forked || !trek_lock_try(&alive()->lock))
@@ -209,7 +210,8 @@ static bool find_death(const trek_control *control, char *text, size_t size)
     return control->died ? control->died(control->died_arg, text, size) : trek_launch_death(control->deaths, text, size);
 }
 
-/* A process that has ended will not come. What it had sent before is waited for: it may have joined. */
+/* Returns whether an expected process has ended and so will not come. What it had sent before is read first, because
+ * it may have joined. */
 static bool somebody_died(void *arg)
 {
     trek_control *control = arg;
@@ -227,8 +229,8 @@ static char *say_death(const trek_control *control, char *text, size_t size)
     return text;
 }
 
-/* A process that may get children listens for them, at the address by which it reaches process 0. If it cannot, there will be no
- * tree. */
+/* Makes a process that may get children listen for them, at the address by which it reaches process 0. If it cannot,
+ * there will be no tree. */
 static void listen_for_children(trek_control *control, int fd)
 {
     trek_control_peer_state *own = &control->peers[control->process];
@@ -242,7 +244,7 @@ static void listen_for_children(trek_control *control, int fd)
     trek_error_clear();
 }
 
-/* Connects to process 0 and says who this is; the thread takes the answer. */
+/* Connects to process 0 and says who this process is. The thread handles the answer. */
 static trek_status greet(trek_control *control)
 {
     char why[256];
@@ -264,7 +266,8 @@ static trek_status greet(trek_control *control)
     return TREK_OK;
 }
 
-/* With the lock held, which is given up meanwhile: process 0, or another program, was not ready for this group. */
+/* Greets again because process 0, or another program at its address, was not ready for this group. Called with the
+ * lock held; releases it meanwhile. */
 static void greet_again(trek_control *control, int64_t *pause_ns)
 {
     char message[TREK_ERROR_SIZE];
@@ -284,10 +287,10 @@ static void greet_again(trek_control *control, int64_t *pause_ns)
     if (status != TREK_OK)
         trek_control_end_locked(control, status, message);
     else
-        trek_control_wake(control); /* it is to be watched */
+        trek_control_wake(control); /* the thread must watch the connection */
 }
 
-/* Process 0's thread watches the time; the others allow a little more, so that it can tell them who is missing. */
+/* The thread of process 0 watches the time. The others wait a little longer, so that it can tell them who is missing. */
 static bool wait_for_start(trek_control *control)
 {
     char message[TREK_WHERE + 256];
@@ -310,24 +313,25 @@ static bool wait_for_start(trek_control *control)
             greet_again(control, &pause);
         }
     }
-    bool started = control->started; /* it may have ended again: the first call tells */
+    bool started = control->started; /* the group may have ended again; the first call reports that */
     trek_lock_release(&control->lock);
     return started;
 }
 
-/* One has died while all were joining: process 0 tells those who are about to come, and would look for it in vain. */
+/* A process has died while all were joining. Process 0 tells those who are about to come, which would otherwise look
+ * for it in vain. */
 static void tell_late_comers(trek_control *control)
 {
     trek_lock_acquire(&control->lock);
     int64_t until = control->ended_ns + LATE_NS;
-    bool tells = control->process == 0 && control->status == TREK_ERR_PEER && !control->died; /* else they learn it otherwise */
+    bool tells = control->process == 0 && control->status == TREK_ERR_PEER && !control->died; /* otherwise they notice it */
     for (int p = 1; p < control->processes && tells; p++)
         while (!control->peers[p].joined && trek_now_ns() < until)
             trek_condition_wait_until(&control->changed, &control->lock, until);
     trek_lock_release(&control->lock);
 }
 
-/* Process 0 listens, the others say to it who they are. */
+/* Process 0 listens; the others tell it who they are. */
 static trek_status come(trek_control *control)
 {
     if (control->process != 0)
@@ -415,7 +419,8 @@ bool trek_control_own_address(trek_control *control, char *text, size_t size)
 {
     bool found = false;
     trek_lock_acquire(&control->lock);
-    for (int i = control->links_count - 1; i >= 0 && !found; i--) /* the last process is the likeliest to be on another machine */
+    for (int i = control->links_count - 1; i >= 0 && !found; i--) /* the last process is the most likely to be on another
+                                                                   * machine */
         found = control->links[i].fd >= 0 && trek_socket_own_address(control->links[i].fd, text, size);
     trek_lock_release(&control->lock);
     return found;

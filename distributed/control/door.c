@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The door's thread: lets in who belongs to the job, answers those who ask, keeps those who wait company. */
+/* The door's thread: lets in processes of the job, answers those that ask, and sends beats to those that wait. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,12 +10,12 @@
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 
-/* All processes of a job may come, and somebody may ask meanwhile. */
+/* All processes of a job may come, and others may ask meanwhile. */
 #define MOST_VISITORS (2 * TREK_MAX_RANKS)
 
 /* --- visitors, with the lock held ------------------------------------------------------------------- */
 
-/* Who asks receives the others itself. */
+/* The elder member that asks will receive the others itself. */
 static void note_elder(trek_door *door, int number)
 {
     for (int k = 0; door->hosts && k < door->n_members && door->members[k].number != door->own.number; k++)
@@ -40,7 +40,7 @@ static void take_visit(trek_door *door, trek_door_visitor *visitor, const trek_d
         trek_door_drop(visitor);
         return;
     }
-    for (int k = 0; k < door->n_visitors; k++) /* it has come anew */
+    for (int k = 0; k < door->n_visitors; k++) /* it has come again */
         if (&door->visitors[k] != visitor && door->visitors[k].number == note->number)
             trek_door_drop(&door->visitors[k]);
     visitor->number = note->number;
@@ -50,14 +50,15 @@ static void take_visit(trek_door *door, trek_door_visitor *visitor, const trek_d
         trek_door_send_visitor_on(door, visitor);
 }
 
-/* It goes when it has read that. */
+/* The visitor goes when it has read that. */
 static void put_off(trek_door_visitor *visitor)
 {
     trek_door_put_off(&visitor->line);
     visitor->told = true;
 }
 
-/* The others may know of this door before its own process knows that all do: who asks meanwhile waits for that. */
+/* Returns whether the others may know of this door before its own process knows that all do. A visitor that asks
+ * meanwhile waits for that. */
 static bool is_between(const trek_door *door) { return door->n_members == 0 && !door->joins; }
 
 void trek_door_read_visitor(trek_door *door, trek_door_visitor *visitor)
@@ -82,11 +83,11 @@ void trek_door_read_visitor(trek_door *door, trek_door_visitor *visitor)
         else if (note.kind != TREK_DOOR_BEAT || (visitor->number < 0 && !visitor->waits))
             trek_door_drop(visitor);
     }
-    if (visitor->line.seal.state != shaken) /* the handshake goes on: twice at most */
+    if (visitor->line.seal.state != shaken) /* the handshake goes on: at most twice */
         visitor->heard_ns = trek_now_ns();
 }
 
-/* Those that have ended make room; who was answered stays, for trek_door_died. */
+/* Removes visitors that have ended. Those that were answered stay, for trek_door_died. */
 static void sweep(trek_door *door)
 {
     int kept = 0;
@@ -101,7 +102,7 @@ static bool is_stranger(const trek_door_visitor *visitor)
     return visitor->line.fd >= 0 && visitor->number < 0 && !visitor->waits && !visitor->told && !visitor->answered;
 }
 
-/* How many strangers come from there; 0: from anywhere. */
+/* Counts the strangers from an address; 0: from any address. */
 static int count_strangers(const trek_door *door, uint64_t from)
 {
     int n = 0;
@@ -110,8 +111,8 @@ static int count_strangers(const trek_door *door, uint64_t from)
     return n;
 }
 
-/* Whether another stranger may come: else the one goes that has been silent longest, if that is long enough. Between groups
- * nobody has been listened to. */
+/* Returns whether another stranger may come. If all places are taken, the stranger that has been silent longest is
+ * removed, if that is long enough. Between groups nobody is removed, because nobody has been listened to. */
 static bool has_place(trek_door *door)
 {
     trek_door_visitor *goes = NULL;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of the group: of its own, by a process that died, or because one has left whom another still needs. */
+/* The end of the group: by a call, by the death of a process, or because a process has left that another one still
+ * needs. */
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +13,7 @@ typedef struct end_message {
     char text[TREK_ERROR_SIZE];
 } end_message;
 
-/* The first reason counts. Process 0 tells all the others, these tell process 0. */
+/* The first reason counts. Process 0 tells all others, and these tell process 0. */
 void trek_control_end_locked(trek_control *control, trek_status status, const char *message)
 {
     if (atomic_load(&control->ended))
@@ -55,7 +56,7 @@ trek_status trek_control_fail(trek_control *control)
                              : trek_fail(status, "%s", message);
 }
 
-/* A process is gone that has not said goodbye. how: "its connection was closed". */
+/* Handles the loss of a process that has not said goodbye. how: e.g. "its connection was closed". */
 void trek_control_lost(trek_control *control, int process, const char *how)
 {
     char doing[256], message[TREK_ERROR_SIZE];
@@ -76,8 +77,8 @@ static void end_by_leaving(trek_control *control, int process)
     trek_control_end_locked(control, TREK_ERR_PEER, message);
 }
 
-/* A process that has left ends the group for those who begin a call that it did not end. Those it did end may still
- * be under way here: nobody waits for it in them. */
+/* A process that has left ends the group for those who begin a call that it has not ended. Calls that it did end may
+ * still be under way here; nobody waits for it in them. */
 void trek_control_check_left(trek_control *control)
 {
     const trek_control_report *own = &control->peers[control->process].report;
@@ -86,7 +87,7 @@ void trek_control_check_left(trek_control *control)
             end_by_leaving(control, p);
 }
 
-/* The same for gathers that this process or one below it has come to. */
+/* Does the same for gathers to which this process or one below it has come. */
 void trek_control_gather_left(trek_control *control)
 {
     for (int s = 0; s < 2; s++) {
@@ -97,8 +98,8 @@ void trek_control_gather_left(trek_control *control)
     }
 }
 
-/* Process 0 has left: what it gave to the tree in the last gather is on its way here, and nobody tells any more if who is to pass
- * it on has died. */
+/* Process 0 has left. What it gave to the tree in the last gather is still on its way here, and if a process that
+ * must pass it on has died, nobody reports that any more. */
 static void watch_branch(trek_control *control)
 {
     const trek_control_slot *slot = &control->slots[control->gathers & 1];
@@ -143,7 +144,7 @@ static void finish_link(trek_control_link *link)
         trek_socket_finish(link->fd);
 }
 
-/* What a process says that leaves in order, to all whom it knows. */
+/* Says goodbye to all whom this process knows, when it leaves in order. */
 void trek_control_say_goodbye(trek_control *control, bool exited)
 {
     trek_control_report report;
@@ -179,7 +180,7 @@ trek_status trek_control_on_end(trek_control *control, trek_control_ended_fn fn,
     return h < TREK_CONTROL_HOOKS ? TREK_OK : trek_fail(TREK_ERR_STATE, "more than %d engines hang on one control channel", h);
 }
 
-/* Returns when fn does not run and will not. */
+/* Returns when fn is not running and will not run again. */
 void trek_control_forget(trek_control *control, void *arg)
 {
     if (!control || trek_forked)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gathers over the control channel. Each process puts the parts of those below it behind its own, by number, and gives them
- * to its parent in one piece; process 0 sends all of them down again. Without a tree all are process 0's children. */
+/* Gathers over the control channel. Each process appends the parts of the processes below it to its own, by number,
+ * and sends them to its parent in one piece. Process 0 sends all parts down again. Without a tree all processes are
+ * children of process 0. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,14 +9,14 @@
 #include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
 
-/* In a tree only what process 0 hears by the star says who has come, where a process below waits for another one: who waits
- * says so after this time, and process 0 lets this time pass, there, before it decides about those who are late. */
+/* In a tree process 0 only knows by the star who has come if a process below waits for another one. A process that
+ * waits says so after TELL_NS. Process 0 waits DECIDE_NS more before it decides about late processes. */
 #define TELL_NS 100000000
 #define DECIDE_NS 300000000
 
 static trek_control_slot *slot_of(trek_control *control, uint64_t number) { return &control->slots[number & 1]; }
 
-/* Also a gather of nothing has an address. */
+/* Makes room in a slot. A gather of zero bytes has an address, too. */
 static bool slot_room(trek_control *control, trek_control_slot *slot, size_t bytes)
 {
     bytes += bytes == 0;
@@ -42,7 +43,7 @@ static void send_down(trek_control *control, const trek_control_slot *slot)
         control->gatherer.gathered(control->gatherer.arg);
 }
 
-/* All parts of this process's tree are here. */
+/* Passes the parts on when all parts of this process's tree have arrived. */
 static void pass_on(trek_control *control, trek_control_slot *slot)
 {
     if (control->process == 0) {
@@ -55,7 +56,7 @@ static void pass_on(trek_control *control, trek_control_slot *slot)
     trek_control_gather_left(control);
 }
 
-/* How many parts that process gives: this one its own, a child all of its tree; 0: it is none of those. */
+/* Returns how many parts a process gives: this process one, a child those of its whole tree, any other process 0. */
 static int parts_of(const trek_control *control, int process)
 {
     int k = trek_tree_which(&control->node, process), size = process == control->process;
@@ -64,7 +65,7 @@ static int parts_of(const trek_control *control, int process)
     return size;
 }
 
-/* A process's first part against that of another one. */
+/* Ends the group because the first part of a process differs in size from that of another one. */
 static void end_by_difference(trek_control *control, const trek_control_slot *slot, int process, const char *data, size_t part)
 {
     const trek_control_gatherer *gatherer = &control->gatherer;
@@ -80,7 +81,7 @@ static void end_by_difference(trek_control *control, const trek_control_slot *sl
     trek_control_end_locked(control, TREK_ERR_COMM, message);
 }
 
-/* The first part of a gather makes its slot, the last one passes it on. */
+/* Stores parts. The first part of a gather prepares its slot, the last one passes it on. */
 void trek_control_contribute(trek_control *control, int process, uint64_t number, const void *data, size_t bytes)
 {
     trek_control_slot *slot = slot_of(control, number);
@@ -89,13 +90,13 @@ void trek_control_contribute(trek_control *control, int process, uint64_t number
     if (parts == 0)
         return;
     size_t part = bytes / (size_t)parts;
-    if (part > TREK_CONTROL_PAYLOAD / (size_t)n) { /* no trek_control_gather sends so much: not a byte is kept for it */
+    if (part > TREK_CONTROL_PAYLOAD / (size_t)n) { /* no trek_control_gather sends so much, so that no byte of it is kept */
         snprintf(message, sizeof message, "process %d gave %zu bytes to a gather, of %u for all together", process, part,
                  TREK_CONTROL_PAYLOAD);
         trek_control_end_locked(control, TREK_ERR_COMM, message);
         return;
     }
-    if (slot->number != number || !slot->data) { /* also number 0, which is nobody's gather */
+    if (slot->number != number || !slot->data) { /* also number 0, which no gather has */
         slot->number = number;
         slot->came = 0;
         slot->done = slot->extended = false;
@@ -121,7 +122,7 @@ void trek_control_contribute(trek_control *control, int process, uint64_t number
         trek_control_gather_left(control);
 }
 
-/* On the others: process 0's answer. */
+/* Takes the answer of process 0, on other processes. */
 void trek_control_gathered(trek_control *control, uint64_t number, const void *data, size_t bytes)
 {
     trek_control_slot *slot = slot_of(control, number);
@@ -135,11 +136,11 @@ void trek_control_gathered(trek_control *control, uint64_t number, const void *d
         memcpy(slot->data, data, bytes);
     slot->done = true;
     if (control->up.fd >= 0 && control->torn == control->node.parent)
-        control->torn_ns = 0; /* it was late, not lost */
+        control->torn_ns = 0; /* the answer was late, not lost */
     send_down(control, slot);
 }
 
-/* Whether a process is known to have come, on process 0. */
+/* Returns, on process 0, whether a process is known to have come. */
 static bool has_come(trek_control *control, int process, uint64_t number)
 {
     const trek_control_slot *slot = slot_of(control, number);
@@ -148,7 +149,7 @@ static bool has_come(trek_control *control, int process, uint64_t number)
     return (process == 0 ? control->gathers : control->peers[process].gathers) >= number;
 }
 
-/* Ends the group unless all who miss are excused. */
+/* Ends the group unless all missing processes are excused. */
 static void decide_late(trek_control *control, uint64_t number, int64_t deadline_ns)
 {
     const trek_control_slot *slot = slot_of(control, number);
@@ -176,8 +177,8 @@ static void decide_late(trek_control *control, uint64_t number, int64_t deadline
     trek_control_end_locked(control, TREK_ERR_TIMEOUT, message);
 }
 
-/* On process 0: somebody's deadline has passed in a gather. Its thread decides, when it has read what has come: this process may
- * have stood still. */
+/* Notes on process 0 that a deadline has passed in a gather. Its thread decides after it has read what has arrived,
+ * because this process may have stood still. */
 void trek_control_late(trek_control *control, uint64_t number, int64_t deadline_ns)
 {
     if (control->late.decide_ns)
@@ -198,11 +199,11 @@ void trek_control_extend(trek_control *control, uint64_t number)
 {
     if (number != control->gathers)
         return;
-    slot_of(control, number)->extended = true; /* seen by the one who waits */
+    slot_of(control, number)->extended = true; /* the process that waits sees it */
     trek_condition_wake_all(&control->changed);
 }
 
-/* Waits for a change until that moment (0: for any time). false: it has passed. */
+/* Waits for a change until that time (0: without limit). Returns false if the time has passed. */
 static bool wait_until(trek_control *control, int64_t until_ns)
 {
     if (until_ns != 0)
@@ -211,7 +212,8 @@ static bool wait_until(trek_control *control, int64_t until_ns)
     return true;
 }
 
-/* The deadline has passed here. Process 0 knows who misses, so it decides; it is given a while to answer. */
+/* Asks process 0 after the deadline has passed here. Process 0 knows who is missing, so it decides, and gets a while
+ * to answer. */
 static void ask_about_delay(trek_control *control, int64_t deadline_ns)
 {
     uint64_t number = control->gathers;
@@ -228,7 +230,7 @@ static void ask_about_delay(trek_control *control, int64_t deadline_ns)
             trek_control_end_locked(control, TREK_ERR_TIMEOUT, "process 0 did not say who is missing in a gather");
 }
 
-/* Until the present gather is done, or the group has ended. */
+/* Waits until the current gather is done or the group has ended. */
 static void wait_for_all(trek_control *control, const trek_control_slot *slot, int64_t deadline_ns)
 {
     int64_t now = trek_now_ns(), until = deadline_ns ? now + deadline_ns : 0;

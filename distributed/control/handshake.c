@@ -7,20 +7,20 @@
 #include "distributed/system/socket.h"
 #include "distributed/system/system.h"
 
-#define MAGIC 0x31306b61736b7274u /* "trksak01": never changes, so that versions can tell each other that they differ */
+#define MAGIC 0x31306b61736b7274u /* "trksak01": it never changes, so that different versions can recognise each other */
 #define CLEAR offsetof(trek_handshake_note, proof)
 
 _Static_assert(sizeof(trek_handshake_note) == 96 && CLEAR == 64, "no padding goes over the wire");
 
 enum { NEW, CALLED, ANSWERED, OPEN, FAILED };
 enum { STEP_CALL = 1, STEP_ANSWER, STEP_PROOF, STEP_REFUSED };
-/* What a code is for: none of them serves another purpose. */
+/* The purpose of a code. A code for one purpose is not valid for another. */
 enum { OF_LISTENER = 'L', OF_CALLER = 'C', BY_LISTENER = 'l', BY_CALLER = 'c' };
 
 bool trek_seal_is_called(const trek_seal *seal) { return seal->state == CALLED; }
 bool trek_seal_is_open(const trek_seal *seal) { return seal->state == OPEN; }
 
-/* Takes as long for every wrong one. */
+/* Compares in a time that does not depend on where the bytes differ. */
 static bool same_bytes(const unsigned char *a, const unsigned char *b, size_t n)
 {
     unsigned char differ = 0;
@@ -29,7 +29,7 @@ static bool same_bytes(const unsigned char *a, const unsigned char *b, size_t n)
     return differ == 0;
 }
 
-/* Over all that both have said in the clear. */
+/* Computes a code over everything that both ends have said in the clear. */
 static void code_of(const trek_hmac_key *secret, unsigned char purpose, const trek_handshake_note *call,
                     const trek_handshake_note *answer, unsigned char code[32])
 {
@@ -61,7 +61,8 @@ static void open_seal(trek_seal *seal, const trek_hmac_key *secret, const trek_h
     seal->state = OPEN;
 }
 
-/* So little fits into a connection on which nothing has been said yet; where it is broken, reading tells. */
+/* Sends a note. It always fits into a connection on which nothing has been sent yet. If the connection is broken,
+ * reading reports it. */
 static void send_note(int fd, const trek_handshake_note *note)
 {
     struct iovec part = { (void *)(uintptr_t)note, sizeof *note };
@@ -98,7 +99,8 @@ static trek_shake refuse(trek_seal *seal, int fd, trek_shake how)
     return how;
 }
 
-/* On the listener's side: the first word. It proves itself first: it has nothing to lose by that, as its own nonce is in it. */
+/* Answers the caller on the listener's side. The listener proves itself first, which reveals nothing because its own
+ * nonce is in the code. */
 static trek_shake answer(trek_seal *seal, const trek_identity *own, int fd)
 {
     if (!begin(seal, own, STEP_ANSWER, ANSWERED))
@@ -108,7 +110,8 @@ static trek_shake answer(trek_seal *seal, const trek_identity *own, int fd)
     return TREK_SHAKE_MORE;
 }
 
-/* On the caller's: nothing that depends on the secret is sent to one who has not shown that it knows it. */
+/* Proves the caller. It sends nothing that depends on the secret to an end that has not shown that it knows the
+ * secret. */
 static trek_shake prove(trek_seal *seal, const trek_identity *own, int fd)
 {
     unsigned char wanted[32];

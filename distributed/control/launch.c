@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Launchers: what each puts into the environment of the processes it starts. */
+/* Launchers: what each of them puts into the environment of the processes that it starts. */
 #include "distributed/control/launch.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 #include "tensor/environment.h"
 #include "tensor/status_internal.h"
 
-/* Of the launcher's file. */
+/* The longest line of the launcher's file. */
 enum { LINE = 512 };
 
 typedef struct launcher {
@@ -34,14 +34,14 @@ static const launcher launchers[LAUNCHERS] = {
 
 static const char *const local_ranks[LAUNCHERS] = { TREK_LOCAL_RANK_VARIABLES };
 
-/* NULL where it is unset or empty. */
+/* Returns NULL if the variable is unset or empty. */
 static const char *variable(const char *name)
 {
     const char *value = name ? trek_process_variable(name) : NULL;
     return value && *value ? value : NULL;
 }
 
-/* A whole number in [low, high], or `missing` where the variable is unset. */
+/* Reads a whole number in [low, high]; it is `missing` if the variable is unset. */
 static trek_status number(const char *name, int low, int high, int missing, int *value)
 {
     const char *text = variable(name);
@@ -58,8 +58,9 @@ static trek_status number(const char *name, int low, int high, int missing, int 
     return TREK_OK;
 }
 
-/* Of a job's allocation every process has SLURM_PROCID and SLURM_NTASKS, also the shell of a batch script; only those
- * of a step are Slurm's processes. An interactive shell is a step of one. */
+/* Returns whether the launcher has started this process. In an allocation every process has SLURM_PROCID and
+ * SLURM_NTASKS, even the shell of a batch script, but only the processes of a step are Slurm's. An interactive shell
+ * is a step of one process. */
 static bool started_by(int which)
 {
     const launcher *l = &launchers[which];
@@ -76,7 +77,7 @@ static trek_status check_local(const trek_launch *launch, const char *local, con
                      launch->locals, launch->processes);
 }
 
-/* What one launcher says. */
+/* Reads what one launcher says. */
 static trek_status ask(int which, trek_launch *launch)
 {
     const launcher *l = &launchers[which];
@@ -99,15 +100,15 @@ static trek_status ask(int which, trek_launch *launch)
     return check_local(launch, local_ranks[which], l->locals);
 }
 
-/* Slurm may start other launchers, one on each machine: its numbers are theirs only where the worlds are equal, and
- * they give their own in an order of their own. */
+/* Slurm may start other launchers, one on each machine. Its numbers are the same as theirs only if the worlds are
+ * equal, and they may use another order. */
 static bool may_differ(int first, int other, const trek_launch *a, const trek_launch *b)
 {
     bool numbers_anew = first == OPEN_MPI || (first == TORCHRUN && variable("TORCHELASTIC_RUN_ID"));
     return other == SLURM && (numbers_anew || a->processes != b->processes);
 }
 
-/* `other`, the same process, may know more of its machine. */
+/* Takes over from `other`, which describes the same process, what it knows of the machine. */
 static trek_status merge_local(int first, int second, const trek_launch *other, trek_launch *launch)
 {
     bool keeps_local = launch->local >= 0, keeps_locals = launch->locals >= 0;
@@ -167,7 +168,8 @@ bool trek_launch_first_host(const char *list, char *host, size_t size)
     return used > 0;
 }
 
-/* "988545024.0;tcp://10.0.0.2,172.17.0.1:32953;tcp6://...": the first address of the machine that mpirun runs on. */
+/* Gets the first host of e.g. "988545024.0;tcp://10.0.0.2,172.17.0.1:32953;tcp6://...", which is the machine that
+ * mpirun runs on. */
 static bool first_uri_host(const char *uri, char *host, size_t size)
 {
     const char *start = strstr(uri, "://");
@@ -198,7 +200,7 @@ static trek_status find_address(const trek_launch_opts *opts, int which, trek_la
     size_t size = sizeof launch->address;
     if (!given && which != TREK_RUN)
         given = launch->locals == launch->processes ? NULL : variable("MASTER_ADDR");
-            /* of one machine nobody else need reach it */
+            /* for a job of one machine no other machine need reach it */
     if (given && strlen(given) >= size)
         return trek_fail(TREK_ERR_ARGUMENT, "the address of process 0 has %zu bytes", strlen(given));
     if (given)
@@ -220,7 +222,7 @@ static trek_status find_address(const trek_launch_opts *opts, int which, trek_la
 
 enum { LEAST_SECRET = 16 };
 
-/* Of a file that nobody else may read: its first line. */
+/* Reads the first line of a file that no other user may read. */
 static trek_status read_secret(const char *path, char *token, size_t size)
 {
     struct stat about;
@@ -279,7 +281,7 @@ trek_status trek_launch_check_secret(const trek_launch *launch)
     return TREK_OK;
 }
 
-/* What names the job where there is no secret; "" where there is nothing. */
+/* Makes a name of the job if there is no secret; "" if nothing names it. */
 static void name_job(int which, char *text, size_t size)
 {
     const char *job = NULL, *step = NULL;
@@ -298,8 +300,8 @@ static void name_job(int which, char *text, size_t size)
         snprintf(text, size, "%s %s.%s", launchers[which].name, job ? job : "", step ? step : "");
 }
 
-/* A port may be another job's later, and so may a run id that nobody gave: on one machine whoever has started all of the job
- * tells. */
+/* Makes the name for what the job writes. A port, or a run id that was generated, may later belong to another job; on
+ * one machine the parent process that has started all of the job distinguishes them. */
 static void name_run(int which, trek_launch *launch)
 {
     const char *job = NULL, *step = NULL;
@@ -322,7 +324,7 @@ static void name_run(int which, trek_launch *launch)
     snprintf(launch->job, sizeof launch->job, "%.120s%s%.100s%s", job ? job : "", step ? "." : "", step ? step : "", parent);
 }
 
-/* Below the ports that systems give to callers. */
+/* Returns a port below those that systems give to callers. */
 static int port_of_job(const char *name)
 {
     uint32_t hash = 2166136261u; /* FNV-1a */
@@ -354,7 +356,8 @@ static trek_status find_port(const trek_launch_opts *opts, int which, const char
 
 /* --- who has ended ------------------------------------------------------------------------------------------------- */
 
-/* The descriptor may have been closed since, and its number be another file's: the name tells. */
+/* The descriptor may have been closed since, and its number may belong to another file. The name shows whether it
+ * does. */
 static int find_deaths(int which)
 {
     char path[64], target[64];
@@ -367,11 +370,11 @@ static int find_deaths(int which)
     return strncmp(target, "/memfd:trek-run", 15) == 0 ? fd : -1;
 }
 
-/* Behind the launcher's lines: which are fewer. */
+/* An offset behind the launcher's lines, which are shorter in total. */
 #define BEGUN_AT (1 << 20)
 #define STARTED_AGAIN "; it is started again"
 
-/* The next line of the file; false: there is none yet. */
+/* Reads the next line of the file. Returns false if there is none yet. */
 static bool next_line(int deaths, off_t *at, char *line, size_t size)
 {
     ssize_t got = deaths >= 0 ? pread(deaths, line, size - 1, *at) : 0;

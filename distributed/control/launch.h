@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which process of which job this is, from options or from the environment of its launcher. Internal. */
+/* Finds out which process of which job this is, from options or from the environment that its launcher has set. */
 #ifndef TREK_DISTRIBUTED_CONTROL_LAUNCH_H
 #define TREK_DISTRIBUTED_CONTROL_LAUNCH_H
 
 #include "tensor/tensor.h"
 
-/* What the program says itself; of zero or NULL, nothing. */
+/* What the program says itself. Members that are zero or NULL say nothing. */
 typedef struct trek_launch_opts {
     int rank, world_size;  /* of processes; world_size 0: from the environment */
     const char *address;   /* of process 0 */
@@ -20,30 +20,33 @@ typedef struct trek_launch {
     char address[256];     /* of process 0 */
     int port;              /* 0: not known */
     int deaths;            /* the file in which trek-run notes which processes have ended; -1: there is none */
-    char token[256];       /* of the job: a secret where one is given, else a name of the job, which tells jobs apart */
-    bool secret, trusted;  /* it is a secret; TREK_TOKEN=none: nobody on the network means harm */
-    char job[300]; /* a name for what the job writes, the same on all its processes: "4711.0"; "": of a single process. What is
-                      started by hand across machines, or by torchrun without a run id, has the same each time */
+    char token[256];       /* of the job: a secret if one is given; otherwise a name that distinguishes it from other jobs */
+    bool secret, trusted;  /* the token is a secret; TREK_TOKEN=none: nobody on the network is hostile */
+    char job[300]; /* a name for what the job writes, the same on all its processes: "4711.0"; "" for a single process. Jobs
+                    * that are started by hand on several machines, or by torchrun without a run id, have the same name each
+                    * time */
 } trek_launch;
 
-/* Options first, then trek-run's variables, torchrun's, Open MPI's, Slurm's (of a step: a shell in an allocation is a
- * single process). opts may be NULL. ARGUMENT where one is wrong or incomplete, or two launchers say different things: both are
- * named. */
+/* Finds the launch: from options, or from the variables of trek-run, torchrun, Open MPI or Slurm (of a step: a shell
+ * in an allocation is a single process), in this order. opts may be NULL. Fails with ARGUMENT if a value is wrong or
+ * missing, or if two launchers contradict each other; the error names both. */
 trek_status trek_launch_find(const trek_launch_opts *opts, trek_launch *launch);
-/* Whether such a job may be joined: where others than this machine reach process 0 it has a secret of at least 16 bytes, unless
- * its network is trusted. ARGUMENT. */
+/* Checks whether such a job may be joined: if other machines can reach process 0, it needs a secret of at least 16
+ * bytes, unless its network is trusted. Fails with ARGUMENT. */
 trek_status trek_launch_check_secret(const trek_launch *launch);
-/* "process 1 was ended by signal 9 (Killed)": the first that the launcher has noted, and has not started again. false: nobody has
- * ended yet. */
+/* Writes e.g. "process 1 was ended by signal 9 (Killed)" for the first process that the launcher has noted as ended
+ * and has not started again. Returns false if there is none. */
 bool trek_launch_death(int deaths, char *text, size_t size);
-/* Sets ended[p] of those processes that the launcher has noted so; returns how many. */
+/* Sets ended[p] for the processes that the launcher has noted as ended, and returns their number. */
 int trek_launch_ended(int deaths, bool *ended, int processes);
-/* Those who have joined for the first time tell those who are started again on their machine. */
+/* Notes in the launcher's file that the processes have joined for the first time, for those that are started again on
+ * their machine. */
 void trek_launch_note_begun(int deaths);
-/* Whether TREK_JOIN says that this process was started again, to join the others, who are at work: not so where the launcher's
- * file says that they have not begun. */
+/* Returns whether TREK_JOIN says that this process was started again and must join the others, which are at work;
+ * false if the launcher's file says that they have not begun. */
 bool trek_launch_joins(void);
-/* The first host of a list as Slurm writes it: "gpu[07-12,20]-ib,login" is gpu07-ib. false: it is malformed or too long. */
+/* Gets the first host of a list as Slurm writes it: of "gpu[07-12,20]-ib,login" it is gpu07-ib. Returns false if the
+ * list is malformed or too long. */
 bool trek_launch_first_host(const char *list, char *host, size_t size);
 
 #endif

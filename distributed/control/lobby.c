@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where newcomers wait for the next meeting: at the job's address, with one of those who are at work. */
+/* Where newcomers wait for the next meeting: at the job's address, in one of the processes that are at work. */
 #include <string.h>
 
 #include "distributed/control/door_internal.h"
@@ -19,7 +19,8 @@ static void tell(const trek_door *door, trek_door_visitor *visitor, trek_door_ki
     }
     trek_door_send(door, &visitor->line, &note);
     visitor->waits = visitor->invited = false;
-    visitor->told = true; /* it goes by itself: what it still says is not answered by a reset of the connection */
+    visitor->told = true; /* the visitor closes the connection, because closing it here would reset it if the visitor still
+                           * sends */
 }
 
 static bool is_sound(const trek_door_note *note)
@@ -41,7 +42,7 @@ void trek_door_take_newcomer(trek_door *door, trek_door_visitor *visitor, const 
         tell(door, visitor, TREK_DOOR_DIFFERS, NULL);
         return;
     }
-    for (int k = 0; k < door->n_visitors; k++) /* it has come anew */
+    for (int k = 0; k < door->n_visitors; k++) /* it has come again */
         if (door->visitors[k].waits && door->visitors[k].newcomer.number == note->number)
             tell(door, &door->visitors[k], TREK_DOOR_TAKEN, NULL);
     visitor->waits = true;
@@ -123,7 +124,7 @@ int trek_door_waiting(trek_door *door, trek_member *newcomers, int most)
     return n;
 }
 
-/* With the lock held. */
+/* Answers the newcomers that wait. Called with the lock held. */
 static void answer_waiting(trek_door *door, trek_door_visitor *visitor, const trek_member *newcomers, int n)
 {
     const trek_member *own = &visitor->newcomer;
@@ -150,7 +151,7 @@ trek_status trek_door_invite(trek_door *door, const trek_member *newcomers, int 
         trek_free(door->members);
         door->members = all;
         door->n_members += n;
-        door->running = false; /* whoever is asked for it comes */
+        door->running = false; /* from here on visitors are told that it will come */
         door->lost_ns = trek_now_ns();
     }
     trek_lock_release(&door->lock);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a process that was started again comes to those who are at work: it asks and waits at the job's address, and goes to the
- * door that it is sent to. */
+/* How a process that was started again comes to those who are at work. It asks and waits at the job's address, and
+ * then goes to the door that it is sent to. */
 #include <string.h>
 
 #include "distributed/control/door_internal.h"
@@ -70,7 +70,7 @@ static trek_status fail_handshake(const trek_door_call *call, const trek_door_li
                      line->fault == TREK_SHAKE_SECRET ? " (TREK_TOKEN)" : "");
 }
 
-/* Asks, waits, and goes where it is sent. */
+/* Asks, waits, and goes to where it is sent. */
 static trek_status ask(trek_door *door, const trek_door_call *call, trek_door_line *line, trek_door_place *place,
                        trek_door_came *came)
 {
@@ -83,7 +83,7 @@ static trek_status ask(trek_door *door, const trek_door_call *call, trek_door_li
     if (!trek_door_send(door, line, &note) || !trek_door_wait(door, line, NULL, 0, &note, &heard)) {
         if (line->fault == TREK_SHAKE_SECRET || line->fault == TREK_SHAKE_VERSION)
             return fail_handshake(call, line);
-        bool ours = heard || trek_seal_is_open(&line->seal); /* it has proved that it belongs to the job */
+        bool ours = heard || trek_seal_is_open(&line->seal); /* the listener has proved that it belongs to the job */
         *came = ours ? TREK_DOOR_LEFT_ALONE : TREK_DOOR_IGNORED;
         return TREK_OK;
     }
@@ -95,7 +95,7 @@ static trek_status ask(trek_door *door, const trek_door_call *call, trek_door_li
     memcpy(host.address, note.address, sizeof host.address);
     trek_status status = trek_door_visit(door, &host, 0, place, &lost);
     *came = status == TREK_OK && !lost ? TREK_DOOR_CAME : TREK_DOOR_LEFT_ALONE;
-    if (status == TREK_ERR_PEER) { /* the meeting was held without it */
+    if (status == TREK_ERR_PEER) { /* the meeting took place without it */
         trek_error_clear();
         status = TREK_OK;
     }
@@ -114,6 +114,6 @@ trek_door *trek_door_join(const trek_door_call *call, trek_door_place *place, tr
     trek_status status = door ? ask(door, call, &line, place, came) : trek_error_status();
     trek_socket_close(line.fd);
     if (door && (status != TREK_OK || *came != TREK_DOOR_CAME))
-        trek_door_free(&door); /* who still looks for it finds that it has gone */
+        trek_door_free(&door); /* processes that still look for it see that it has gone */
     return door;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is said at a door: notes of one size, sealed, behind a handshake. */
+/* What is said at a door: sealed notes of one size, after a handshake. */
 #include <errno.h>
 #include <string.h>
 
@@ -34,7 +34,7 @@ static trek_identity identity_of(const trek_door *door)
                             .generation = door->generation };
 }
 
-/* Of who has connected: it says nothing before the other one has proved itself. */
+/* Begins as the caller, which sends nothing before the other end has proved itself. */
 static bool call(const trek_door *door, trek_door_line *line, const trek_door_note *note)
 {
     trek_identity own = identity_of(door);
@@ -82,13 +82,13 @@ void trek_door_put_off(trek_door_line *line)
     line->deaf = true;
 }
 
-/* What has been read of the handshake. As trek_door_receive. */
+/* Continues the handshake with what was read. Returns what trek_door_receive returns. */
 static int shake(const trek_door *door, trek_door_line *line)
 {
     trek_identity own = identity_of(door);
     size_t taken;
     trek_shake how = trek_seal_shake(&line->seal, &own, line->fd, line->in, line->used, &taken);
-    line->used -= taken; /* one is read at a time: all or nothing */
+    line->used -= taken; /* one note is read at a time, all of it or nothing */
     if (how == TREK_SHAKE_MORE)
         return 0;
     if (how != TREK_SHAKE_DONE) {
@@ -105,7 +105,7 @@ static int shake(const trek_door *door, trek_door_line *line)
     return line->seal.other.role == TREK_ROLE_CHANNEL && !line->holds ? 2 : 0;
 }
 
-/* Who is there still says something, though it has its answer. */
+/* Discards input: the other end may still send although it has its answer. */
 static int throw_away(trek_door_line *line)
 {
     int64_t got;
@@ -138,7 +138,7 @@ int trek_door_receive(const trek_door *door, trek_door_line *line, trek_door_not
 bool trek_door_stood_still(const trek_door *door)
 {
     bool noticed = door->still_ns && door->still_ns > door->lost_ns - TREK_DOOR_NOTICED_NS;
-    return noticed || trek_now_ns() - door->loop_ns > TREK_DOOR_STILL_NS; /* its thread has not run since */
+    return noticed || trek_now_ns() - door->loop_ns > TREK_DOOR_STILL_NS; /* the thread has not run since */
 }
 
 bool trek_door_is_member(const trek_door *door, int number)

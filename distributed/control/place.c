@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A process's place in the tree: whom its gathers go to and come from. */
+/* The position of a process in the tree: from whom its gathers come and to whom they go. */
 #include "distributed/control/control_internal.h"
 #include "tensor/trace.h"
 

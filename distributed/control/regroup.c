@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How those who are left find each other: by the doors of the members, in their order. */
+/* How the processes that are left find each other: by the doors of the members, in their order. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,15 +8,15 @@
 #include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
 
-/* How often is looked whether somebody has come. */
+/* How often a process looks whether another one has come. */
 #define LOOK_NS 20000000
 
 /* --- at another one's door -------------------------------------------------------------------------- */
 
 typedef enum outcome {
-    OUTCOME_PLACE,   /* it is known where the next group comes together */
-    OUTCOME_LOST,    /* that one is dead */
-    OUTCOME_SENT_ON, /* that one is the guest of another one */
+    OUTCOME_PLACE,   /* the place of the next group is known */
+    OUTCOME_LOST,    /* the process visited is dead */
+    OUTCOME_SENT_ON, /* it is the guest of another process */
     OUTCOME_FAILED   /* the error is set */
 } outcome;
 
@@ -67,7 +67,8 @@ static outcome take_answer(trek_door *door, const trek_door_line *line, const tr
     return OUTCOME_FAILED;
 }
 
-/* Who took the host for dead, which it may have seemed, waits at this process's door: they are to meet nevertheless. */
+/* Processes that considered the host dead, as it may have seemed, wait at this process's door. They must meet it
+ * nevertheless. */
 static void become_guest(trek_door *door, const trek_member *host)
 {
     trek_lock_acquire(&door->lock);
@@ -120,7 +121,7 @@ static void send_on(trek_door *door, const trek_member *host)
     trek_lock_release(&door->lock);
 }
 
-/* *member: where it is to be tried next, if this process is sent on. */
+/* Visits one process. If that sends this process on, *member gets where to try next. */
 static outcome visit_one(trek_door *door, trek_member *member, int64_t until_ns, trek_door_place *place)
 {
     trek_door_note note = trek_door_note_of(door, TREK_DOOR_VISIT);
@@ -146,7 +147,7 @@ static outcome visit_one(trek_door *door, trek_member *member, int64_t until_ns,
     return how;
 }
 
-/* Where this process is sent on, but nobody is there, it comes back. */
+/* Visits a process. If it sends this process on to a process that is not there, this process comes back. */
 static outcome visit(trek_door *door, const trek_member *member, int64_t until_ns, trek_door_place *place)
 {
     trek_member at = *member;
@@ -168,10 +169,10 @@ trek_status trek_door_visit(trek_door *door, const trek_member *host, int64_t un
     return how == OUTCOME_FAILED ? trek_error_status() : TREK_OK;
 }
 
-/* --- whether those who are missing are alive ----------------------------------------------------------- */
+/* --- whether missing processes are alive --------------------------------------------------------------- */
 
 typedef struct probe {
-    trek_door_line line; /* without one: it is not asked, or has answered */
+    trek_door_line line; /* not connected: the member is not asked, or has answered */
     bool asked, lost; /* lost: it has not answered */
 } probe;
 
@@ -196,7 +197,7 @@ static bool stood_still_since(int64_t *looked)
     return *looked - before > TREK_DOOR_STILL_NS;
 }
 
-/* Returns whether that one is in a group without this process. */
+/* Returns whether that process is in a group without this process. */
 static bool follow_probe(const trek_door *door, guest *g)
 {
     trek_door_note note = trek_door_note_of(door, TREK_DOOR_PROBE);
@@ -212,8 +213,8 @@ static bool follow_probe(const trek_door *door, guest *g)
     return got == 1 && note.kind == TREK_DOOR_RUNNING;
 }
 
-/* Asks all who are missing at once. Returns the number of one that is in a group without this process; -1: none is. Where this
- * process stood still meanwhile, others may have given it up: nobody is dead by that. */
+/* Asks all who are missing at once. Returns the number of a process that is in a group without this process, or -1.
+ * If this process stood still meanwhile, others may have given it up, and no process counts as dead because of that. */
 static int probe_missing(const trek_door *door, guest *guests, struct pollfd *polled)
 {
     int64_t looked = trek_now_ns(), until = looked + TREK_DOOR_SILENCE_NS;
@@ -251,7 +252,7 @@ static int probe_missing(const trek_door *door, guest *guests, struct pollfd *po
 
 /* --- at this one's own door --------------------------------------------------------------------------------- */
 
-/* With the lock held. NULL: it is not here. */
+/* Returns NULL if it is not here. Called with the lock held. */
 static trek_door_visitor *visitor_of(trek_door *door, int number)
 {
     for (int k = 0; k < door->n_visitors; k++)
@@ -260,7 +261,7 @@ static trek_door_visitor *visitor_of(trek_door *door, int number)
     return NULL;
 }
 
-/* Whether all have come who are not dead. */
+/* Returns whether all have come who are not dead. */
 static bool look_around(trek_door *door, guest *guests)
 {
     bool all = true;
@@ -281,7 +282,7 @@ static void wait_a_while(trek_door *door)
     trek_lock_release(&door->lock);
 }
 
-/* With the lock held: the same to all who are here. */
+/* Sends the same note to all who are here. Called with the lock held. */
 static void send_away(trek_door *door, trek_door_note *note)
 {
     for (int k = 0; k < door->n_visitors; k++) {
@@ -293,7 +294,7 @@ static void send_away(trek_door *door, trek_door_note *note)
     }
 }
 
-/* With the lock held. */
+/* Called with the lock held. */
 static void invite(trek_door *door, trek_door_place *place)
 {
     trek_door_note note = trek_door_note_of(door, TREK_DOOR_GROUP);
@@ -312,7 +313,7 @@ static void invite(trek_door *door, trek_door_place *place)
     }
 }
 
-/* With the lock held: who is here is the next group. */
+/* Makes those who are here the next group. Called with the lock held. */
 static trek_status choose(trek_door *door, int least, trek_door_place *place)
 {
     bool awake = !trek_door_stood_still(door);
@@ -346,7 +347,7 @@ static trek_status choose(trek_door *door, int least, trek_door_place *place)
     return status;
 }
 
-/* Begins or ends to be the one to whom the others come. */
+/* Begins or ends to be the process to which the others come. */
 static void set_hosts(trek_door *door, bool hosts)
 {
     trek_lock_acquire(&door->lock);
@@ -363,7 +364,8 @@ static bool has_elder(trek_door *door)
     return has;
 }
 
-/* Until all are here who live, or one has turned up to whom they and this process are to go. */
+/* Receives the others until all living ones are here, or until a process has appeared to which they and this process
+ * must go. */
 static trek_status receive(trek_door *door, guest *guests, struct pollfd *polled, int64_t until_ns)
 {
     for (int k = 0; k < door->n_members && door->members[k].number != door->own.number; k++)
@@ -384,7 +386,7 @@ static trek_status receive(trek_door *door, guest *guests, struct pollfd *polled
     return TREK_OK;
 }
 
-/* *elder: whom to visit instead, if its door is given; nothing has been chosen then. */
+/* Hosts the next group. *elder gets the process to visit instead if its door is set; then nothing was chosen. */
 static trek_status host(trek_door *door, int least, int64_t settle_ns, trek_door_place *place, trek_member *elder)
 {
     size_t n = (size_t)door->n_members;
@@ -413,7 +415,7 @@ static trek_status host(trek_door *door, int least, int64_t settle_ns, trek_door
 
 trek_status trek_door_meet(trek_door *door, int least, int64_t settle_ns, trek_door_place *place)
 {
-    /* the host waits so long, and may have waited for its own group's end before */
+    /* the host waits settle_ns, and may have waited for the end of its own group before */
     int64_t until = settle_ns ? trek_now_ns() + 2 * settle_ns + 2 * TREK_DOOR_SILENCE_NS : 0;
     if (trek_forked)
         return trek_fail_forked();

@@ -11,14 +11,14 @@
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 
-/* Among so few, all hear of each other more often than they must. */
+/* In jobs up to this size all processes hear of each other more often than they must. */
 #define FEW 64
-/* How long a stranger may take to say who it is, and how long where others wait for its place. */
+/* How long a stranger may take to say who it is, and how long if others wait for its place. */
 #define HANDSHAKE_NS 5000000000
 #define HURRIED_NS 250000000
-/* So often in a row who listens may close the connection without a word. */
+/* How many times in a row the listener may close the connection without a word. */
 #define MOST_UNANSWERED 5
-/* The others' last states are waited for before the table is logged. */
+/* How long to wait for the last states of the others before the table is logged. */
 #define TABLE_NS 250000000
 
 /* --- newcomers, on process 0 -------------------------------------------------------------------------------------- */
@@ -49,15 +49,16 @@ static const char *why_refused(const trek_control *control, const trek_control_h
     return text;
 }
 
-/* This group has begun, and who comes means the next one: it is in this one itself, has left it, or this one is over. Or it has
- * not begun, and who comes was started again: it is not known yet that the one before it is lost. */
+/* Returns whether a process comes too early, for the next group. Either this group has begun, and the process is in
+ * it, has left it, or the group is over. Or it has not begun, and the process was started again, and its loss is not
+ * known here yet. */
 static bool comes_early(const trek_control *control, const trek_control_hello *hello)
 {
     bool over = atomic_load(&control->ended) || atomic_load(&control->stopping);
     if (control->process != 0 || hello->generation != control->generation)
         return false;
     if (control->patient && !control->started && (over || hello->processes != control->processes))
-        return true; /* one of both does not know yet who has ended */
+        return true; /* one of the two does not know yet who has ended */
     if (hello->process < 1 || hello->process >= control->processes)
         return false;
     const trek_control_peer_state *peer = &control->peers[hello->process];
@@ -96,7 +97,7 @@ static void admit(trek_control *control, trek_control_link *newcomer, const trek
     peer->port = hello->port;
     peer->report.heard_ns = peer->report.phase_ns = peer->report.call_ns = trek_now_ns();
     int64_t left_ns = control->join_until_ns - trek_now_ns();
-    if (hello->left_ns > 0 && hello->left_ns < left_ns) /* who has waited longest shall be told, too */
+    if (hello->left_ns > 0 && hello->left_ns < left_ns) /* so that the process that has waited longest is told, too */
         control->join_until_ns += hello->left_ns - left_ns;
     control->same_machine = control->same_machine && strncmp(hello->machine, control->machine, sizeof control->machine) == 0;
     trek_control_send(control, link, TREK_CONTROL_WELCOME, 0, NULL, 0);
@@ -107,7 +108,7 @@ static void admit(trek_control *control, trek_control_link *newcomer, const trek
         start_group(control);
 }
 
-/* A child of this process: it may have come to a gather already. */
+/* Admits a child of this process, which may have come to a gather already. */
 static void admit_child(trek_control *control, trek_control_link *newcomer, int process)
 {
     trek_control_link *link = &control->below[trek_tree_which(&control->node, process)];
@@ -124,7 +125,7 @@ static void admit_child(trek_control *control, trek_control_link *newcomer, int 
     trek_control_serve_branch(control, link);
 }
 
-/* It has its answer, and goes when it has read that. */
+/* The newcomer has its answer, and goes when it has read that. */
 static void finish_with(trek_control_link *newcomer)
 {
     trek_socket_finish(newcomer->fd);
@@ -138,7 +139,7 @@ static void turn_away(trek_control *control, trek_control_link *newcomer, const 
     finish_with(newcomer);
 }
 
-/* Who was started again looks for a group that lets it join: this one does not yet. */
+/* A process that was started again looks for a group that lets it join; this group does not yet. */
 static void serve_note(trek_control *control, trek_control_link *newcomer)
 {
     if (newcomer->in_used < sizeof(trek_door_note))
@@ -149,7 +150,7 @@ static void serve_note(trek_control *control, trek_control_link *newcomer)
         trek_control_link_close(newcomer);
 }
 
-/* Before version 5 a process began with what a message began with then, and understands such a refusal. */
+/* Before version 5 a process began with a message of that version, and it understands this refusal. */
 static void refuse_version_4(const trek_control *control, trek_control_link *newcomer)
 {
     char why[160];
@@ -162,7 +163,7 @@ static void refuse_version_4(const trek_control *control, trek_control_link *new
     finish_with(newcomer);
 }
 
-/* It has not proved that it belongs to the job. */
+/* Refuses a process that has not proved that it belongs to the job. */
 static void fail_handshake(trek_control *control, trek_control_link *newcomer, trek_shake how)
 {
     const uint64_t before = TREK_CONTROL_MAGIC_OF_4;
@@ -180,7 +181,7 @@ static void fail_handshake(trek_control *control, trek_control_link *newcomer, t
                  newcomer->seal.other.version, control->process, TREK_HANDSHAKE_VERSION);
     else
         trek_seal_why(&newcomer->seal, how, control->where, why, sizeof why);
-    trek_log_message(control->warned ? TREK_LOG_INFO : TREK_LOG_WARNING, /* strangers do not fill a log */
+    trek_log_message(control->warned ? TREK_LOG_INFO : TREK_LOG_WARNING, /* strangers must not fill a log */
                      "control: a process was turned away that says that it is process %d: %s", newcomer->seal.other.process, why);
     control->warned = true;
     finish_with(newcomer);
@@ -223,7 +224,7 @@ void trek_control_serve_newcomer(trek_control *control, trek_control_link *newco
         finish_with(newcomer);
     } else if (why_refused(control, &hello, why, sizeof why)) {
         if (atomic_load(&control->ended) && hello.process > 0 && hello.process < control->processes)
-            control->peers[hello.process].joined = true; /* it has come, and knows */
+            control->peers[hello.process].joined = true; /* it has come, and knows the group */
         turn_away(control, newcomer, why);
         trek_condition_wake_all(&control->changed);
     } else if (control->process == 0) {
@@ -233,8 +234,8 @@ void trek_control_serve_newcomer(trek_control *control, trek_control_link *newco
     }
 }
 
-/* Who is silent makes room for others; whoever belongs to the job speaks as soon as it has connected. NULL: there is no room yet.
- */
+/* Returns a free place, or NULL if there is none yet. A silent stranger makes room for others; a process of the job
+ * speaks as soon as it has connected. */
 static trek_control_link *place_of_newcomer(trek_control *control, int64_t now)
 {
     trek_control_link *oldest = &control->newcomers[0];
@@ -251,7 +252,7 @@ static trek_control_link *place_of_newcomer(trek_control *control, int64_t now)
     return oldest;
 }
 
-/* Those who come cannot be heard. */
+/* Ends the group because newcomers cannot be accepted. */
 static void end_by_limit(trek_control *control, int error)
 {
     char why[160], message[TREK_ERROR_SIZE];
@@ -270,13 +271,13 @@ static void accept_newcomers(trek_control *control)
         if (fd < 0 && !control->started && trek_process_is_limit(errno))
             end_by_limit(control, errno);
         if (fd < 0 && full)
-            break; /* there is no descriptor for it: in a while */
+            break; /* no descriptor is free: it tries again later */
         if (fd < 0)
             return;
         *place = (trek_control_link){ .fd = fd, .process = -1, .since_ns = trek_now_ns() };
         int top = (int)(place - control->newcomers) + 1;
         control->newcomers_top = top > control->newcomers_top ? top : control->newcomers_top;
-        trek_control_serve_newcomer(control, place); /* what it has said already */
+        trek_control_serve_newcomer(control, place); /* what it has already sent */
     }
     control->crowded_ns = trek_now_ns();
 }
@@ -354,7 +355,7 @@ static void take_start(trek_control *control, const char *data, size_t bytes)
     trek_condition_wake_all(&control->changed);
 }
 
-/* The thread that joins connects anew. */
+/* Lets the joining thread connect again. */
 static void come_later(trek_control *control, trek_control_link *link)
 {
     trek_control_link_close(link);
@@ -426,7 +427,7 @@ static void end_without(trek_control *control, int process, const char *how)
     trek_control_lost(control, process, how);
 }
 
-/* One that was lost before all have come may come anew. */
+/* Returns whether the process, which was lost before all have come, may come again. */
 static bool forgets(const trek_control *control, int process)
 {
     return control->patient && control->process == 0 && !control->started && !atomic_load(&control->ended) &&
@@ -444,12 +445,13 @@ static void lose_link(trek_control *control, trek_control_link *link, const char
     trek_control_link_close(link);
 }
 
-/* A process that ends closes its connections, or its system resets them; all else is the network. */
+/* Handles the end of a connection. A process that ends closes its connections, or its system resets them; everything
+ * else is a failure of the network. */
 static void lose_ended_link(trek_control *control, trek_control_link *link)
 {
     char how[160];
     bool closed = link->error == 0 || link->error == ECONNRESET || link->error == EPIPE;
-    bool waited = !control->welcome && ++control->unanswered < MOST_UNANSWERED; /* where the group before was joined */
+    bool waited = !control->welcome && ++control->unanswered < MOST_UNANSWERED; /* the group before was waited for */
     if (closed && control->process != 0 && !control->started && (waited || control->patient)) {
         control->welcome = false;
         come_later(control, link);
@@ -502,7 +504,7 @@ static void notice_silence(trek_control *control, int64_t now)
             trek_control_link_close(&control->newcomers[i]);
 }
 
-/* A connection of the tree is gone, and the star has not said why. */
+/* A connection of the tree has ended, and the star has not said why. */
 static void notice_torn_branch(trek_control *control, int64_t now)
 {
     char message[TREK_ERROR_SIZE];
@@ -513,7 +515,7 @@ static void notice_torn_branch(trek_control *control, int64_t now)
     trek_control_end_locked(control, TREK_ERR_PEER, message);
 }
 
-/* "0, 2, 5 and 9 more": those that have joined, or have not. Returns how many. */
+/* Writes e.g. "0, 2, 5 and 9 more": the processes that have joined, or those that have not. Returns their number. */
 static int list_processes(const trek_control *control, bool joined, char *text, size_t size)
 {
     size_t used = 0;
@@ -545,13 +547,13 @@ static void notice_who_does_not_come(trek_control *control, int64_t now)
     trek_control_end_locked(control, TREK_ERR_TIMEOUT, message);
 }
 
-/* Process 0 logs it, and those who have lost process 0. */
+/* Returns whether this process must log the table: process 0 does, and those that have lost process 0. */
 static bool owes_table(const trek_control *control)
 {
     return atomic_load(&control->ended) && control->started && !control->zero_logs && !control->table_logged;
 }
 
-/* Whether this process itself stood still (stopped, suspended): then the others' silence says nothing. */
+/* Notices that this process itself stood still (stopped, suspended). Then the silence of the others means nothing. */
 static void notice_time(trek_control *control)
 {
     int64_t now = trek_now_ns();
@@ -604,7 +606,7 @@ static int watch(trek_control *control)
     int n = 0;
     struct pollfd *polled = control->polled;
     polled[n++] = (struct pollfd){ .fd = control->bell, .events = POLLIN };
-    bool listens = !control->crowded_ns && (control->process == 0 || control->started); /* no room: in a while */
+    bool listens = !control->crowded_ns && (control->process == 0 || control->started); /* places or descriptors are missing */
     polled[n++] = (struct pollfd){ .fd = listens ? control->listen_fd : -1, .events = POLLIN };
     for (int i = 0; i < control->links_count; i++)
         polled[n++] = watched(&control->links[i]);
@@ -633,7 +635,7 @@ static int wait_ms(const trek_control *control)
     return until <= now ? 1 : (int)((until - now) / 1000000) + 1;
 }
 
-/* Sends what waits to be sent. Whether there is something to read. */
+/* Sends what waits to be sent. Returns whether there is something to read. */
 static bool may_read(trek_control_link *link, const struct pollfd *polled)
 {
     if (link->fd < 0 || polled->fd != link->fd)
@@ -676,7 +678,7 @@ static bool has_links(const trek_control *control)
     return control->up.fd >= 0;
 }
 
-/* Runs until the process leaves, and then until the others have taken note, a second at most. */
+/* Runs until the process leaves, and then until the others have taken note, at most a second. */
 void *trek_control_serve(void *arg)
 {
     trek_control *control = arg;

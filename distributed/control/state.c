@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each process does, as far as it is known: said by itself once a second, passed on by process 0. */
+/* What each process does, as far as it is known. Each process sends it once a second, and process 0 passes it on. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 
-/* Of so many processes process 0 tells each of the others at a time. */
+/* The states of how many processes process 0 sends to each of the others at a time. */
 #define RELAYED 64
 #define LISTED 64
 #define LINE 400
@@ -23,7 +23,7 @@ static void say(trek_control *control, const char *phase, const trek_call_note *
         snprintf(own->phase, sizeof own->phase, "%s", phase);
         control->phase = phase;
         own->phase_ns = now;
-        control->beat_now |= own->is_long || is_long; /* those who wait want to know */
+        control->beat_now |= own->is_long || is_long; /* processes that wait need to know */
         own->is_long = is_long;
     }
     if (call) {
@@ -125,7 +125,7 @@ void trek_control_own_report(trek_control *control, trek_control_report *report)
     report->heard_ns = 0;
 }
 
-/* Ages that a clock can have: what comes over the wire is not added to or taken from anything before. */
+/* Bounds an age to what a clock can have. A value from the network is used in no calculation before that. */
 static int64_t possible_age(int64_t age, int64_t now) { return age < 0 ? 0 : age > now ? now : age; }
 
 void trek_control_take_report(trek_control *control, const trek_control_report *report)
@@ -143,7 +143,7 @@ void trek_control_take_report(trek_control *control, const trek_control_report *
         control->peers[report->process].gathers = kept->gathers;
 }
 
-/* Process 0 sends its own state and that of others, in turn if they are many; the others theirs. */
+/* Process 0 sends its own state and those of others, in turn if they are many. The others send their own. */
 void trek_control_send_beats(trek_control *control)
 {
     trek_control_report reports[RELAYED + 1];
@@ -288,7 +288,7 @@ char *trek_control_table(trek_control *control, char *text, size_t size)
     return text;
 }
 
-/* With the lock held, which is given up while a user's log function runs. */
+/* Called with the lock held, which is released while a user's log function runs. */
 void trek_control_log_table(trek_control *control)
 {
     size_t size = LINE * (size_t)(control->processes < LISTED ? control->processes : LISTED) + 64;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who is whose parent, from numbers alone: a row of processes is headed by its first, the rest is cut into rows. */
+/* Computes parents and children from numbers alone: the first process of a row heads it, and the rest of the row is
+ * cut into rows. */
 #include "distributed/control/tree.h"
 
 #include <limits.h>
@@ -12,7 +13,7 @@ int trek_tree_fan(int processes, int flat)
     int levels = 1, fan = 1;
     for (int64_t reach = TREK_TREE_FAN; reach < processes; reach *= TREK_TREE_FAN)
         levels++;
-    levels += levels == 1; /* of fewer than the fan, too, where a tree is wanted for them */
+    levels += levels == 1; /* a tree that is requested for no more processes than the fan has two levels */
     for (int64_t reach = 0; reach < processes;) {
         reach = ++fan;
         for (int level = 1; level < levels; level++)

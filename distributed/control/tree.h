@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tree by which a gather reaches process 0 and comes back. The processes below one are numbered in one row behind it,
- * so that what they give lies in order wherever it is put together. Internal. */
+/* The tree by which a gather goes to process 0 and back. The processes below a process are numbered in one row after
+ * it, so that their parts are in order wherever they are put together. */
 #ifndef TREK_DISTRIBUTED_CONTROL_TREE_H
 #define TREK_DISTRIBUTED_CONTROL_TREE_H
 
-/* So many processes are joined to process 0 directly, and no more to any process of a tree. */
+/* How many processes are connected to process 0 directly, and at most to any process of a tree. */
 #define TREK_TREE_FAN 16
 
-/* Where a process is: its tree has processes [process, process + size), its own children `children` of them. */
+/* The position of a process: its tree has the processes [process, process + size), of which `children` are its own
+ * children. */
 typedef struct trek_tree_node {
-    int process, parent, size, children; /* parent -1: process 0's */
+    int process, parent, size, children; /* parent -1: this is process 0 */
 } trek_tree_node;
 
-/* How many children a process has at most: of a tree of as few levels as fit, the smallest; 0: no tree, all are process 0's
- * children. flat: the largest job without a tree. */
+/* Returns how many children a process has at most: the smallest number with which the tree has as few levels as
+ * possible. 0: there is no tree, and all are children of process 0. flat: the largest job without a tree. */
 int trek_tree_fan(int processes, int flat);
 trek_tree_node trek_tree_place(int processes, int fan, int process);
-/* The k-th child, and how many processes its tree has. */
+/* Returns the k-th child, and how many processes its tree has. */
 int trek_tree_child(const trek_tree_node *node, int k, int *size);
-/* Which child that process is; -1: none. */
+/* Returns which child that process is, or -1. */
 int trek_tree_which(const trek_tree_node *node, int process);
 
 #endif

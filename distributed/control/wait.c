@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gates: a word that is spun on for a while first. */
+/* Gates: words on which threads spin for a while before they sleep. */
 #include "distributed/control/wait.h"
 
 #include "distributed/system/system.h"
 
-/* Ranks come to a meeting this far apart often; sleeping and waking costs about as much. */
+/* Ranks often come to a meeting this far apart, and sleeping and waking costs about as much. */
 #define SPIN_NS 50000
 
 static void pause_briefly(void)
@@ -35,8 +35,8 @@ bool trek_gate_wait(trek_gate *gate, unsigned value, bool spin, int64_t deadline
         (spin && trek_word_spins() && spin_for_change(gate, value)))
         return true;
     bool changed = false;
-    /* The order of this add and the load below against the waker's store and load
-     * of `sleepers` is what keeps a wake from being lost: all four are seq_cst. */
+    /* The order of this add and the load below, relative to the waker's store and its load of `sleepers`, ensures
+     * that no wake is lost: all four are seq_cst. */
     atomic_fetch_add(&gate->sleepers, 1);
     while (!(changed = atomic_load(&gate->word) != value) && trek_word_wait(&gate->word, value, gate->shared, deadline_ns))
         ;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waiting for another thread: spin briefly where cores are free, then sleep. Internal. */
+/* Waiting for another thread: spin for a short time if cores are free, then sleep. */
 #ifndef TREK_DISTRIBUTED_CONTROL_WAIT_H
 #define TREK_DISTRIBUTED_CONTROL_WAIT_H
 
@@ -11,13 +11,13 @@
 typedef struct trek_gate {
     _Alignas(64) atomic_uint word;
     atomic_uint sleepers;
-    bool shared;              /* between processes: lies in memory that they share */
+    bool shared;              /* between processes: it lies in memory that they share */
 } trek_gate;
 
-/* Returns true as soon as the word differs from `value`, false when the time of
- * trek_now_ns() passes deadline_ns (0: never). */
+/* Waits until the word differs from `value` and returns true. Returns false when trek_now_ns() reaches deadline_ns
+ * (0: no deadline). */
 bool trek_gate_wait(trek_gate *gate, unsigned value, bool spin, int64_t deadline_ns);
-/* After a change of the word: wakes all who sleep; costs one load if nobody does. */
+/* Wakes all who sleep, after a change of the word. It costs one load if nobody sleeps. */
 void trek_gate_wake(trek_gate *gate);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages of the control channel: sealed, written in one piece, read whole. */
+/* Messages of the control channel: sealed, written in one piece, read as a whole. */
 #include <errno.h>
 #include <string.h>
 
@@ -51,7 +51,7 @@ void trek_control_flush(trek_control_link *link)
     if (sent > 0)
         link->out_begin += (size_t)sent;
     if (sent < 0 || link->out_begin == link->out_used)
-        link->out_begin = link->out_used = 0; /* broken: reading will tell */
+        link->out_begin = link->out_used = 0; /* the connection is broken; reading reports it */
 }
 
 void trek_control_send(trek_control *control, trek_control_link *link, trek_control_type type, uint64_t number, const void *data,
@@ -82,7 +82,7 @@ void trek_control_send(trek_control *control, trek_control_link *link, trek_cont
     trek_control_wake(control);
 }
 
-/* What was to be sent before the seal was open. */
+/* Seals what was queued before the seal was open. */
 static void seal_waiting(trek_control_link *link)
 {
     trek_control_head head;
@@ -124,7 +124,7 @@ trek_shake trek_control_shake(trek_control *control, trek_control_link *link)
     return how;
 }
 
-/* Who listens at an address of this job has not proved that it belongs to it. */
+/* Notes that the listener at an address of this job has not proved that it belongs to it. */
 static void mistrust(trek_control *control, const trek_control_link *link, trek_shake how)
 {
     char text[TREK_WHERE + 128], message[TREK_ERROR_SIZE], where[TREK_WHERE];
@@ -143,7 +143,7 @@ bool trek_control_has_proof(trek_control *control, trek_control_link *link)
     const trek_handshake_note *other = &link->seal.other;
     bool another = how == TREK_SHAKE_DONE && other->role == TREK_ROLE_CHANNEL && other->process != link->process;
     link->forged = how != TREK_SHAKE_DONE && how != TREK_SHAKE_MORE;
-    link->forged |= another; /* one of the job, but not the one who was called */
+    link->forged |= another; /* a process of the job, but not the one that was called */
     return how == TREK_SHAKE_DONE && !another;
 }
 
@@ -162,7 +162,7 @@ bool trek_control_receive(trek_control *control, trek_control_link *link)
             return false;
         }
         link->in_used += (size_t)got;
-        if ((size_t)got < room || link->process < 0) /* of strangers no more than a handshake at a time */
+        if ((size_t)got < room || link->process < 0) /* from strangers no more than one handshake at a time */
             return true;
     }
 }

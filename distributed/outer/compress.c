@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks of floats and their codes, in loops of which compilers make vectors. Products and sums are not contracted
- * (-ffp-contract=off), so results do not depend on the machine. */
+/* Blocks of floats and their codes, in loops that compilers can vectorise. Products and sums are not contracted
+ * (-ffp-contract=off), so that results do not depend on the machine. */
 #include "distributed/outer/compress.h"
 
 #include <float.h>
@@ -11,7 +11,7 @@
 
 enum { BLOCK = 256, BLOCK_4 = 64, MOST_8 = 127, MOST_4 = 7 };
 
-/* Below it a block's scale would have no reciprocal that is worth it. */
+/* Below this the scale of a block has no useful reciprocal. */
 #define LEAST 0x1p-100f
 #define INFINITE 0x7f800000
 
@@ -19,10 +19,10 @@ enum { BLOCK = 256, BLOCK_4 = 64, MOST_8 = 127, MOST_4 = 7 };
 
 /* --- one block ----------------------------------------------------------------------------------- */
 
-/* To the nearest, ties to even, for |x| < 2^22: behind 1.5 * 2^23 the unit is the last place. */
+/* Rounds to the nearest integer, ties to even, for |x| < 2^22: above 1.5 * 2^23 the last place of a float is a unit. */
 INLINE int32_t nearest(float x) { return (int32_t)(trek_bits_f32(x + 0x1.8p23f) - 0x4b400000u); }
 
-/* The largest magnitude, as bits: those of what is not finite are the largest. */
+/* Returns the bits of the largest magnitude. Those of values that are not finite are the largest. */
 INLINE int32_t largest(const float *values, int64_t n)
 {
     int32_t most = 0;
@@ -33,14 +33,14 @@ INLINE int32_t largest(const float *values, int64_t n)
     return most;
 }
 
-/* v = values + error. */
+/* Computes v = values + error. */
 INLINE void corrected(float *restrict v, const float *restrict values, const float *restrict error, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         v[i] = values[i] + (error ? error[i] : 0);
 }
 
-/* codes and error of v, and the scale. At FLT_MAX the largest code times the scale stays finite. */
+/* Computes the codes and errors of v, and returns the scale. At FLT_MAX the largest code times the scale stays finite. */
 INLINE float quantize(const float *restrict v, float *restrict error, int8_t *restrict codes, int64_t n, int most)
 {
     int32_t magnitude = largest(v, n);
@@ -76,7 +76,7 @@ INLINE char *encode_8(const float *values, float *error, int64_t n, char *to)
     return to + sizeof scale + n;
 }
 
-/* A byte has a code of the first half of the block and one of the second, 8 added to both. */
+/* Each byte has a code of the first half of the block and one of the second half, with 8 added to both. */
 INLINE char *encode_4(const float *values, float *error, int64_t n, char *to)
 {
     float v[BLOCK_4];
@@ -177,7 +177,7 @@ INLINE const char *add_block(const char *from, int64_t n, int bits, float weight
         : bits == 16 ? add_16(from, n, weight, sum) : add_32(from, n, weight, sum);
 }
 
-/* bits and the length of a full block are constants wherever these are used. */
+/* bits and the length of a full block are constants in every use. */
 INLINE void encode_array(const float *values, float *error, int64_t n, int bits, char *to)
 {
     const int64_t block = bits == 4 ? BLOCK_4 : BLOCK;
@@ -203,7 +203,7 @@ bool trek_compress_takes(int bits) { return bits == 4 || bits == 8 || bits == 16
 int64_t trek_compress_bytes(int64_t n, int bits)
 {
     int64_t block = bits == 4 ? BLOCK_4 : BLOCK, scales = bits < 16 ? (n + block - 1) / block * (int64_t)sizeof(float) : 0;
-    return bits == 4 ? scales + (n + 1) / 2 : scales + n * (bits / 8); /* full blocks of 4 bits are even */
+    return bits == 4 ? scales + (n + 1) / 2 : scales + n * (bits / 8); /* full blocks of 4 bits have an even length */
 }
 
 void trek_compress(const float *values, float *error, int64_t n, int bits, void *wire)

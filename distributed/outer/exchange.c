@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The mean over processes: they tell each other their weights, then the data go. */
+/* Means over processes: they announce their weights to each other, then send the data. */
 #include "distributed/outer/exchange.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 #include "distributed/outer/compress.h"
 #include "tensor/memory_internal.h"
 
-/* What a process says first. */
+/* What a process announces first. */
 typedef struct head {
     double weight;
     int64_t n;
@@ -30,7 +30,7 @@ void trek_exchange_clear(trek_exchange *exchange)
     *exchange = (trek_exchange){ 0 };
 }
 
-/* Bytes that a process sends for n floats: once around a ring, or twice by parts. */
+/* Returns how many bytes a process sends for n floats: once around a ring, or twice in parts. */
 static int64_t traffic(int world, int64_t n, int bits)
 {
     return bits < 32 ? (world - 1) * trek_compress_bytes(n, bits) : 2 * (world - 1) * n * (int64_t)sizeof(float) / world;
@@ -42,7 +42,7 @@ int trek_exchange_bits(const trek_exchange *exchange, int64_t n, int bits)
     return world > 1 && traffic(world, n, bits) < traffic(world, n, 32) ? bits : 32;
 }
 
-/* Room for what travels in so many bits: scaled floats; or codes, this process's and then all. */
+/* Makes room for what is sent: scaled floats, or the codes of this process followed by those of all. */
 static trek_status room_for(trek_exchange *exchange, int64_t n, int bits)
 {
     size_t parts = bits < 32 ? (size_t)trek_comm_world_size(exchange->comm) + 1 : 1;
@@ -87,7 +87,7 @@ static trek_status check_heads(const head *heads, int world, double *total)
     return TREK_OK;
 }
 
-/* All are there with the same call, and can carry it out. */
+/* Checks that all have come with the same call and can carry it out. */
 static trek_status meet(trek_exchange *exchange, const head *mine, double *total)
 {
     int world = exchange->comm->world;
@@ -119,7 +119,7 @@ static trek_status mean_in_full(trek_exchange *exchange, float *values, int64_t 
     return status;
 }
 
-/* What was sent has come to nothing: the error takes it back. */
+/* Takes back what was encoded but not used, by adding it to the error again. */
 static void undo(const char *codes, const float *values, float *error, int64_t n, int bits)
 {
     trek_compress_add(codes, n, bits, 1, error);
@@ -139,7 +139,7 @@ static trek_status mean_of_codes(trek_exchange *exchange, float *values, float *
     if (takes_part)
         trek_compress(values, error, n, bits, mine);
     else
-        memset(mine, 0, bytes); /* nobody looks at it */
+        memset(mine, 0, bytes); /* nobody reads it */
     trek_status status = trek_comm_gather_bytes(comm, mine, bytes, all);
     if (status != TREK_OK) {
         if (takes_part && error)

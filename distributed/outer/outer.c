@@ -87,10 +87,10 @@ trek_status trek_outer_reserve(trek_outer *outer, int64_t count)
 
 /* --- steps --------------------------------------------------------------------------------------- */
 
-/* The center becomes the mean, whatever it was. */
+/* Returns whether the center becomes the mean, whatever it was. */
 static bool takes_mean(const trek_outer_rule *rule) { return rule->lr == 1 && rule->momentum == 0; }
 
-/* A momentum of zeros is one that was never written: 0 * momentum + gradient. */
+/* A momentum of zeros is the same as one that was never written: 0 * momentum + gradient. */
 void trek_outer_step(trek_outer *outer, int64_t begin, int64_t end, const float *gradient)
 {
     const trek_outer_rule *rule = &outer->rule;
@@ -99,7 +99,7 @@ void trek_outer_step(trek_outer *outer, int64_t begin, int64_t end, const float 
                                 .state = { outer->momentum ? outer->momentum + begin : NULL }, .kept = outer->momentum != NULL,
                                 .grad_scale = 1 };
     memcpy(slice.options, sgd.options, sizeof slice.options);
-    sgd.klass->update(TREK_F32, &slice, 0, slice.count); /* which only reads gradients, unless it is to zero them */
+    sgd.klass->update(TREK_F32, &slice, 0, slice.count); /* update only reads gradients, unless it must zero them */
 }
 
 void trek_outer_step_to(trek_outer *outer, int64_t begin, int64_t end, const float *mean)

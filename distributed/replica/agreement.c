@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Texts of all processes compared by their hashes; the first line that differs is found by halving. */
+/* Compares texts of all processes by their hashes, and finds the first line that differs by bisection. */
 #include "distributed/replica/agreement.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@ typedef struct card {
     int32_t status, silent;
     int64_t lines;
     unsigned char hash[32];
-    char message[160];       /* of one that has failed */
+    char message[160];       /* of a process that has failed */
 } card;
 
 typedef struct line {
@@ -27,8 +27,8 @@ typedef struct agreement {
     int processes, process;
     const trek_text *text;
     card *cards;             /* [processes] */
-    line *lines;             /* [processes] the first that differ; before that, room for hashes */
-    int *class;              /* [processes] the first process that says the same; -1: silent */
+    line *lines;             /* [processes] the first line that differs; before that, memory for hashes */
+    int *class;              /* [processes] the first process with the same line; -1: it has no say */
 } agreement;
 
 /* --- lines ----------------------------------------------------------------------------------------------------------- */
@@ -41,7 +41,7 @@ static int64_t count_lines(const trek_text *text)
     return n;
 }
 
-/* Where line n begins; the end if there are fewer. */
+/* Returns where line n begins, or the end if there are fewer lines. */
 static const char *line_at(const trek_text *text, int64_t n)
 {
     const char *at = text->data ? text->data : "";
@@ -65,7 +65,7 @@ static bool same(const agreement *a, const unsigned char *hashes)
     return true;
 }
 
-/* The number of lines, from the first on, that are the same in all processes: they differ in the next one. */
+/* Finds how many lines, from the first on, are the same in all processes; they differ in the next one. */
 static trek_status find_line(const agreement *a, int64_t *found)
 {
     int64_t low = 0, high = 0;
@@ -102,7 +102,8 @@ static trek_status read_lines(agreement *a, int64_t number)
 
 /* --- in words -------------------------------------------------------------------------------------------------------- */
 
-/* The class of the most processes; of several, the one of the lowest. */
+/* Sorts processes into classes. Returns the class with the most processes; of several, the one with the lowest
+ * process. */
 static int sort_into_classes(agreement *a)
 {
     int best = -1, most = 0;
@@ -126,13 +127,13 @@ static int sort_into_classes(agreement *a)
 
 static size_t name_length(const char *text) { return strcspn(text, "\t"); }
 
-/* What members of a set are called. */
+/* Returns the word for members of a set. */
 static const char *members(const agreement *a, bool several)
 {
     return a->comm->control ? several ? "processes" : "process" : several ? "ranks" : "rank";
 }
 
-/* "0.05 in processes 1 and 3", "0.1 in all others"; with `named`, the name stands in front of the value. */
+/* Writes e.g. "0.05 in processes 1 and 3" or "0.1 in all others"; with `named`, the name precedes the value. */
 static void say_class(const agreement *a, trek_text *out, int class, bool named, bool others)
 {
     const char *text = a->lines[class].text, *value = text + name_length(text);
@@ -156,7 +157,7 @@ static void say_class(const agreement *a, trek_text *out, int class, bool named,
         trek_text_format(out, " and %d more", n - listed);
 }
 
-/* Those who differ from the most first: they are the ones to look at. */
+/* Lists first those that differ from most, because they are the ones to look at. */
 static trek_status fail_of_lines(agreement *a, const char *subject)
 {
     int most = sort_into_classes(a), listed = 0, classes = 0;
@@ -206,7 +207,7 @@ static void fill_in(card *own, trek_status status, const trek_text *text)
         trek_sha256(text->data ? text->data : "", text->length, own->hash);
 }
 
-/* trek_comm_run gives a set error back at once: it is put aside so that this process comes all the same. */
+/* trek_comm_run returns an error that is already set. It is put aside, so that this process takes part nevertheless. */
 static trek_status exchange_cards(agreement *a, const card *own)
 {
     trek_kept_error set;

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Merging the buffers of all ranks. Running means and variances of batch
- * norm are merged as the statistics of the ranks' samples together: means by
- * count, variances with the spread of the means added (Chan, Golub and LeVeque,
- * 1979); other floating buffers are averaged by count, integers take the maximum.
+/* Merges the buffers of all ranks. Running means and variances of batch norm are merged as the statistics of all
+ * ranks' samples together: means by count, variances with the spread of the means added (Chan, Golub and LeVeque,
+ * 1979). Other floating buffers are averaged by count; integers take the maximum.
  *
- * Written as first + sum of weight * difference, so that what is equal on all
- * ranks keeps its bits. */
+ * The formulas are first + sum of weight * difference, so that values that are equal on all ranks keep their bits. */
 #include <string.h>
 
 #include "autograd/var_internal.h"
@@ -21,7 +19,7 @@ static bool ends_with(const char *name, const char *end)
     return size >= tail && strcmp(name + size - tail, end) == 0 && (size == tail || name[size - tail - 1] == '.');
 }
 
-/* The running_var beside running_mean k, or -1. */
+/* Returns the index of the running_var that belongs to running_mean k, or -1. */
 static int find_partner(char *const *names, trek_var *const *buffers, int n, int k)
 {
     size_t prefix = strlen(names[k]) - strlen("running_mean");
@@ -42,7 +40,7 @@ static int find_buffer(const trek_replica *replica, const trek_module *module, c
     return -1;
 }
 
-/* Statistics of layers that meet, and their counts of batches. */
+/* Plans the statistics of layers that meet, and their counts of batches. */
 static void plan_tracked(trek_replica *r)
 {
     for (int m = 0; m < r->n_modules; m++) {
@@ -131,7 +129,7 @@ static void store_all(const copies *c, char *const *to, int64_t at, int64_t n, c
         store(c->dtype, to[r], at, n, values);
 }
 
-/* Elements [at, at + n): the ranks that have samples, weighted by them. */
+/* Merges elements [at, at + n) of the ranks that have samples, weighted by these. */
 static void merge_block(const copies *c, int64_t at, int64_t n)
 {
     double mean0[BLOCK], mean[BLOCK], value[BLOCK], spread[BLOCK] = { 0 }, var0[BLOCK], var[BLOCK];
@@ -168,8 +166,8 @@ static int64_t batches_of(const trek_buffer_room *room, int rank, int tracked)
     return *(const int64_t *)(const void *)room->copy(room, rank, tracked);
 }
 
-/* Statistics of a synchronised batch norm are alike on all ranks that took part in every forward since the last
- * merge; those that had no rows in one of them do not count. */
+/* Statistics of a synchronised batch norm are equal on all ranks that took part in every forward since the last
+ * merge. Ranks that had no rows in one of these do not count. */
 static void drop_late_ranks(const trek_buffer_room *room, int tracked, copies *c)
 {
     int64_t most = 0;
@@ -203,7 +201,7 @@ static void merge_floats(const trek_buffer_room *room, int k, int partner)
         merge_block(&c, at, like->numel - at < BLOCK ? like->numel - at : BLOCK);
 }
 
-/* The maximum over the ranks that have samples. */
+/* Computes the maximum over the ranks that have samples. */
 static void merge_integers(const trek_buffer_room *room, int k)
 {
     const trek_tensor *like = room->replica->buffers[k]->data;
@@ -228,6 +226,6 @@ void trek_buffers_merge(const trek_buffer_room *room, int first, int stride)
         else if (plan->merge == TREK_BUFFER_MEAN || plan->merge == TREK_BUFFER_AVERAGE)
             merge_floats(room, k, plan->partner);
         if (plan->merge == TREK_BUFFER_MEAN && plan->tracked >= 0)
-            merge_integers(room, plan->tracked); /* after it, which has looked at them */
+            merge_integers(room, plan->tracked); /* after drop_late_ranks, which reads them */
     }
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether the ranks are well, and whether their replicas are alike. */
+/* Compares whether the ranks are well and whether their replicas are alike. */
 #include "autograd/var_internal.h"
 #include "distributed/replica/agreement.h"
 #include "distributed/replica/replica.h"
 #include "nn/text.h"
 #include "tensor/tensor_internal.h"
 
-/* What members of a set are called. */
+/* Returns the word for members of a set. */
 static const char *member_of(const trek_comm *comm) { return comm->control ? "process" : "rank"; }
 
 trek_status trek_replica_agree(trek_comm *comm, trek_status own, const char *what)
@@ -30,7 +30,7 @@ static void add_tensor(trek_text *text, const char *what, int number, const char
                      trek_dtype_name((trek_dtype)var->data->dtype));
 }
 
-/* What must be the same, a line each. */
+/* Writes what must be the same, one line each. */
 static void describe(const trek_replica *r, const char *more, trek_text *text)
 {
     for (int k = 0; k < r->n_params; k++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Constants and teachers of a graph on all its ranks: built and placed on each rank's
- * thread, compared between processes, whose first one's values all take. */
+/* Constants and teachers of a graph on all its ranks. They are built and placed on each rank's thread and compared
+ * between processes; all processes take the values of the first. */
 
 #include "distributed/replica/agreement.h"
 #include "distributed/step/stepper_ranks.h"
@@ -14,7 +14,7 @@ typedef struct follow_call {
     trek_constants *made;    /* [local_ranks] */
 } follow_call;
 
-/* What a replica has already is kept. */
+/* Keeps what the replica has already. */
 static trek_status make_rank(int rank, void *arg)
 {
     follow_call *c = arg;
@@ -43,7 +43,7 @@ static trek_status make_rank(int rank, void *arg)
     return TREK_OK;
 }
 
-/* The new list in the old one's place; what goes, goes on the rank's thread. */
+/* Replaces the old list by the new one. Old constants are freed on the rank's thread. */
 static trek_status take_rank(int rank, void *arg)
 {
     follow_call *c = arg;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a replica consists of, and its train and freeze flags. */
+/* The contents of a replica, and its train and freeze flags. */
 #include "distributed/replica/replica.h"
 
 #include "autograd/var_internal.h"
@@ -137,7 +137,7 @@ trek_status trek_replica_device(trek_module *module, trek_device *device)
     return status == TREK_ERR_CANCELLED ? TREK_OK : status;
 }
 
-/* Written only where they differ: other ranks' memory stays in their caches. */
+/* Flags are only written if they differ, so that other ranks' memory stays in their caches. */
 void trek_replica_follow_flags(const trek_replica *own, const trek_replica *first)
 {
     if (own == first || !own || !first)

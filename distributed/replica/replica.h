@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The replica set: what a model's replica on one rank consists of, and what the ranks
- * do to their replicas together. Internal.
+/* The replica set: what a model's replica on one rank consists of, and what the ranks do to their replicas together.
  *
- * A set has no object of its own: every rank has its trek_replica, and the communicator
- * says who belongs together, be they threads of a process or processes. What takes a
- * communicator is a collective: all its ranks call, each with its own replica and its
- * own status so far; where one is not well, it gets its own error back and the others
- * PEER. A communicator NULL, or of one rank, is a set of one. A rank that is not well may
- * have no replica (NULL). */
+ * A set has no object of its own. Every rank has its trek_replica, and the communicator says which ranks belong
+ * together, whether they are threads or processes. A function that takes a communicator is a collective: all its
+ * ranks must call it, each with its own replica and its own status so far. If a rank has failed, it gets its own
+ * error back and the others get PEER. A communicator that is NULL, or has one rank, is a set of one. A rank that has
+ * failed may have no replica (NULL). */
 #ifndef TREK_DISTRIBUTED_REPLICA_REPLICA_H
 #define TREK_DISTRIBUTED_REPLICA_REPLICA_H
 
@@ -19,53 +17,55 @@
 #include "tensor/rank_context.h"
 
 typedef struct trek_replica {
-    atomic_int refs;           /* a tape may outlive whoever listed it */
+    atomic_int refs;           /* a tape may outlive the code that listed it */
     trek_module *module;       /* borrowed */
     int n_modules, n_params, n_buffers;
-    trek_module **modules;     /* in order of the walk; borrowed */
+    trek_module **modules;     /* in the order of the walk; borrowed */
     trek_var **params, **buffers; /* retained */
     char **param_names, **buffer_names;
     trek_buffer_plan *plans;   /* [n_buffers] */
     bool meets;                /* some layer makes sums with the other ranks' (synchronised batch norm) */
-    void *parcel;              /* for small tensors that are sent together; made at need */
-    char *room;                /* for all ranks' buffers; made at need */
-    int room_for;              /* so many ranks */
+    void *parcel;              /* for small tensors that are sent together; made when it is needed */
+    char *room;                /* for all ranks' buffers; made when it is needed */
+    int room_for;              /* for how many ranks */
 } trek_replica;
 
-/* Lists a module; a reference. NULL on failure. */
+/* Lists a module and returns a reference to the list. Returns NULL on failure. */
 trek_replica *trek_replica_new(trek_module *module);
 trek_replica *trek_replica_retain(trek_replica *replica);
-void trek_replica_release(trek_replica *replica); /* NULL: nothing */
+void trek_replica_release(trek_replica *replica); /* NULL is allowed */
 
-/* Where a module's parameters are, or else its buffers; *device stays as it is where there are none. */
+/* Finds the device of a module's parameters or, if it has none, of its buffers. *device does not change if it has
+ * neither. */
 trek_status trek_replica_device(trek_module *module, trek_device *device);
 
-/* Train and freeze flags of the first replica become this one's. While neither runs. */
+/* Copies the train and freeze flags of the first replica to this one. Neither may run meanwhile. */
 void trek_replica_follow_flags(const trek_replica *replica, const trek_replica *first);
 
-/* Layers that meet other ranks find them here wherever the thread's rank context names none; NULL: no more. */
+/* Sets the collectives of layers that meet other ranks, for threads whose rank context has none. NULL removes them. */
 void trek_replica_bind(const trek_replica *replica, const trek_rank_collectives *ranks);
 
-/* Whether all ranks are well: own where this one is not, PEER, which names it after `what`, where another is not. */
+/* Returns own if this rank has failed, and PEER, with a message that names the rank after `what`, if another rank has
+ * failed. */
 trek_status trek_replica_agree(trek_comm *comm, trek_status own, const char *what);
-/* Whether all replicas have the same modules, and parameters and buffers of the same names, shapes and dtypes: trek_agree over
- * them. more: further lines "name<TAB>value"; NULL: none. */
+/* Compares whether all replicas have the same modules, and parameters and buffers with the same names, shapes and
+ * dtypes, by trek_agree. more: further lines "name<TAB>value"; NULL: none. */
 trek_status trek_replica_compare(const trek_replica *replica, trek_comm *comm, const char *more, const char *subject,
                                  trek_status own);
 
 typedef struct trek_replica_values {
     bool params, buffers;
-    bool on_host;              /* no rank of the set is on a GPU: small tensors go together */
-    int root;                  /* whose values they are */
+    bool on_host;              /* no rank of the set is on a GPU: small tensors are sent together */
+    int root;                  /* the rank whose values are taken */
 } trek_replica_values;
-/* The root's values become everybody's. */
+/* Copies the root's values to all replicas. */
 trek_status trek_replica_take_first(trek_replica *replica, trek_comm *comm, trek_replica_values values, trek_status own);
-/* Rank 0's values of one tensor, in memory of the host or of the communicator's device. */
+/* Copies rank 0's values of one tensor, in memory of the host or of the communicator's device. */
 trek_status trek_replica_take_tensor(trek_comm *comm, trek_tensor *tensor);
 
-/* Every replica's buffers become those of all ranks together, weighted by `count` samples of this one; a rank with 0 only
- * receives. *total (may be NULL): the sum of the counts; nothing changes where it is 0. apart: since buffers were merged, layers
- * that meet have not met. */
+/* Merges the buffers of all replicas, weighted by `count` samples of this one. A rank with 0 only receives. *total,
+ * unless total is NULL, gets the sum of the counts; nothing changes if it is 0. apart: since buffers were merged
+ * last, layers that meet have not met. */
 trek_status trek_replica_merge(trek_replica *replica, trek_comm *comm, double count, bool apart, double *total, trek_status own);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values of all replicas: rank 0's to all, or all ranks' buffers merged. */
+/* Values of all replicas: rank 0's are copied to all, or all ranks' buffers are merged. */
 #include <string.h>
 
 #include "autograd/var_internal.h"
@@ -12,7 +12,7 @@ static size_t bytes_of(const trek_tensor *t) { return (size_t)t->numel * trek_dt
 
 /* --- rank 0's to all ----------------------------------------------------------------------- */
 
-/* What a rank without memory does; the others learn of it. */
+/* A rank without memory calls this, so that the others learn of it. */
 static trek_status meet_without(trek_comm *comm)
 {
     trek_status status = trek_error_status();
@@ -38,7 +38,7 @@ static trek_status take_tensor(trek_comm *comm, trek_tensor *tensor, int root)
 
 trek_status trek_replica_take_tensor(trek_comm *comm, trek_tensor *tensor) { return take_tensor(comm, tensor, 0); }
 
-/* Small tensors go together. */
+/* Small tensors that are sent together. */
 typedef struct parcel {
     trek_replica *r;
     trek_comm *comm;
@@ -121,7 +121,7 @@ trek_status trek_replica_take_first(trek_replica *r, trek_comm *comm, trek_repli
 
 static size_t padded(const trek_tensor *t) { return (bytes_of(t) + 7) & ~(size_t)7; }
 
-/* A rank's part of the room: its count, then its buffers. */
+/* Returns the bytes of a rank's part of `room`: its count, followed by its buffers. */
 static size_t part_bytes(const trek_replica *r)
 {
     size_t bytes = sizeof(double);
@@ -149,7 +149,7 @@ static trek_status pack(const trek_replica *r, char *part, bool back)
     return status;
 }
 
-/* All ranks' parts side by side, after this rank's own. */
+/* The parts of all ranks, which follow this rank's own part. */
 typedef struct gathered {
     trek_buffer_room base;
     char *all;

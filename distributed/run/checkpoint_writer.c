@@ -9,7 +9,7 @@
 #include "tensor/status_internal.h"
 
 struct trek_checkpoint_writer {
-    run_writer *thread;       /* NULL: not started, or ended by a failure that was told */
+    run_writer *thread;       /* NULL: not started, or ended by a failure that was reported */
 };
 
 static trek_status write_file(const run_snapshot *snapshot, void *arg)
@@ -31,7 +31,8 @@ void trek_checkpoint_writer_free(trek_checkpoint_writer **writer)
     *writer = NULL;
 }
 
-/* Ends the thread with what it was given. A failure is told once: the next save begins anew. */
+/* Ends the thread after it has written what it was given. A failure is reported once; the next save starts a new
+ * thread. */
 static trek_status finish(trek_checkpoint_writer *writer)
 {
     if (trek_forked)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run that goes on without a process that has died, and takes in one that was started again. When one dies, the others form a
- * new group (comm/regroup.h), take the newest complete step that one of them has, and are from there on a resumed run: the state
- * is a checkpoint's, in memory, which that one writes and all load. Those who come again do so where an epoch begins: all leave
- * the group that they are in, as if one had died, and form the next one with the newcomers, who have no state of their own.
+/* A run that goes on without a process that has died, and lets a process join that was started again. When one dies,
+ * the others form a new group (comm/regroup.h). They take the newest complete step that one of them has, and from
+ * there on the run is a resumed run: the state is that of a checkpoint, in memory, which that process writes and all
+ * load. Restarted processes join where an epoch begins: all leave their group, as if a process had died, and form the
+ * next one with the newcomers, which have no state of their own.
  *
- * Up to its last meeting of the processes a step changes buffers alone, and what follows on it each does for itself: so
- * parameters and optimizer are those of the last complete step, and those who had passed the last meeting are one step ahead of
- * the others. Averaged parameters change in between: there the whole state is kept. */
+ * Until its last meeting of the processes a step changes buffers only, and each process does the rest by itself. So
+ * parameters and optimizer are those of the last complete step, and processes that had passed the last meeting are
+ * one step ahead of the others. Averaged parameters change in between; for them the whole state is kept. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,7 +29,7 @@
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 
-/* So much of a state is sent at a time: each piece is progress. */
+/* How much of a state is sent at a time; each piece counts as progress. */
 #define PIECE ((size_t)16 << 20)
 
 /* What one of this process's ranks has recorded in the epoch so far. */
@@ -36,7 +37,7 @@ typedef struct kept_scalar {
     char *name;
     bool seen, recorded, total;
     double sum, weight;
-    trek_tensor *on_device;  /* NULL: nothing of it is there */
+    trek_tensor *on_device;  /* NULL: none of it is on a device */
     trek_metric_mark metric; /* of trek_record_metric */
 } kept_scalar;
 
@@ -47,26 +48,26 @@ typedef struct kept_rank {
     double ms;
 } kept_rank;
 
-/* After which complete step a state is; or an epoch that there is not. */
+/* The complete step whose result a state is, or an epoch that does not exist (see below). */
 typedef struct place {
     int64_t epoch, batch, steps;
 } place;
 
-enum { NOTHING_YET = -1, OTHERS_STATE = -2 }; /* who has come to others who had begun, and has nothing of them yet */
+enum { NOTHING_YET = -1, OTHERS_STATE = -2 }; /* OTHERS_STATE: it has joined others and has no state of them yet */
 
 typedef struct run_elastic {
     trek_regroup *regroup;
-    trek_comm *comm;         /* the present group */
-    trek_status status;      /* of what could not be kept; else OK */
+    trek_comm *comm;         /* the current group */
+    trek_status status;      /* OK, or why the state could not be kept */
     place at;
-    int64_t admitted;        /* the epoch in which newcomers were admitted last, from 1 on */
+    int64_t admitted;        /* the last epoch in which newcomers were admitted, from 1 on */
     uint64_t rng_step, rng_draw;
     double numbers[TREK_RUN_NUMBERS];
     int64_t epoch_steps, epoch_ns; /* since the epoch began */
     int n_buffers, n_ranks;
-    trek_tensor **buffers;   /* rank 0's */
+    trek_tensor **buffers;   /* of rank 0 */
     kept_rank *ranks;        /* of this process */
-    int file;                /* the whole state; -1: it is the graph's */
+    int file;                /* holds the whole state; -1: the graph has it */
 } run_elastic;
 
 static const ranks_stepper *stepper_of(const trek_run *run) { return trek_graph_ranks(run->graph); }
@@ -118,7 +119,7 @@ static trek_status keep_buffers(run_elastic *e, const ranks_stepper *s)
     return status;
 }
 
-/* Scalars of a graph come to stand in one order, and none goes. */
+/* Keeps scalars. Those of a graph have a fixed order, and none is removed. */
 static trek_status keep_scalars(kept_rank *kept, const trek_graph *graph)
 {
     trek_status status = trek_array_grow(&kept->scalars, &kept->capacity, graph->n_observations, sizeof *kept->scalars);
@@ -169,7 +170,7 @@ static trek_status give_metric(const kept_scalar *kept, trek_graph *graph)
     return status;
 }
 
-/* What was recorded goes on in the graph that has been built anew. */
+/* Gives what was recorded to the graph that has been rebuilt. */
 static trek_status give_observed(run_elastic *e, trek_run *run)
 {
     ranks_stepper *s = trek_graph_ranks(run->graph);
@@ -212,7 +213,7 @@ static trek_status empty_file(run_elastic *e)
     return TREK_OK;
 }
 
-/* The graph's state becomes that of the last complete step, but for what no step changes, and is written down. */
+/* Sets the graph's state to that of the last complete step, except what no step changes, and writes it. */
 static trek_status write_state(trek_run *run)
 {
     run_elastic *e = run->elastic;
@@ -231,7 +232,7 @@ static trek_status write_state(trek_run *run)
     return status;
 }
 
-/* Averaged parameters: each step has its state written. The loader stands where it is. */
+/* With averaged parameters every step writes its state. The loader is at its position already. */
 static trek_status write_average(trek_run *run)
 {
     run_elastic *e = run->elastic;
@@ -266,7 +267,7 @@ static trek_status keep(trek_run *run, int64_t epoch, int64_t batch)
     e->numbers[TREK_RUN_BEST] = run->best;
     e->numbers[TREK_RUN_SINCE_BEST] = (double)run->since_best;
     if (status == TREK_OK && s->averages && batch == 0)
-        status = trek_loader_seek(run->train, epoch, 0); /* it stands at the end of the epoch before */
+        status = trek_loader_seek(run->train, epoch, 0); /* it is at the end of the epoch before */
     return status == TREK_OK && s->averages ? write_average(run) : status;
 }
 
@@ -277,7 +278,7 @@ trek_status trek_run_elastic_keep(trek_run *run, int64_t epoch, int64_t batch)
     return keep(run, epoch, batch);
 }
 
-/* Nothing is under way: the whole state, as a checkpoint has it. */
+/* Nothing is under way: keeps the whole state, as a checkpoint does. */
 static trek_status keep_whole(trek_run *run, int64_t epoch)
 {
     run_elastic *e = run->elastic;
@@ -290,7 +291,7 @@ static trek_status keep_whole(trek_run *run, int64_t epoch)
     return status == TREK_OK ? write_average(run) : status;
 }
 
-/* The same in all. */
+/* Checks the ranks. The result is the same in all processes. */
 static trek_status check_ranks(const trek_run *run)
 {
     const ranks_stepper *s = stepper_of(run);
@@ -319,7 +320,7 @@ static run_elastic *begin(trek_run *run)
     return e;
 }
 
-/* Of a job of several processes: its communicator; NULL without an error: it is of one. */
+/* Returns the communicator of a job of several processes. Returns NULL without an error if it has one process. */
 static trek_comm *find_group(const trek_run *run)
 {
     const trek_trainer_opts *t = &run->opts.trainer;
@@ -345,7 +346,7 @@ trek_status trek_run_elastic_begin(trek_run *run)
     else
         trek_comm_abort(comm, "a process has no memory to go on without others");
     trek_status status = e ? TREK_OK : TREK_ERR_MEMORY;
-    if (status == TREK_OK && run->opts.min_processes > comm->world) /* in all */
+    if (status == TREK_OK && run->opts.min_processes > comm->world) /* in all processes */
         status = trek_fail(TREK_ERR_ARGUMENT, "trek_trainer_run: .min_processes is %d in a job of %d", run->opts.min_processes,
                            comm->world);
     if (status == TREK_OK && !(e->regroup = trek_regroup_new(comm, trek_run_program(run))))
@@ -370,7 +371,7 @@ trek_status trek_run_elastic_start(trek_run *run, trek_status (*build)(trek_run 
         status = trek_run_elastic_keep(run, run->first_epoch, batch);
     if (!run->elastic)
         return status;
-    /* nobody begins, and dies, before all could go on from where it was */
+    /* so that no process begins, and dies, before all could go on from here */
     return trek_replica_agree(run->elastic->comm, status, "trek_trainer_run");
 }
 
@@ -396,7 +397,7 @@ static int later(const place *a, const place *b)
     return a->batch > b->batch ? 1 : a->batch < b->batch ? -1 : 0;
 }
 
-/* This process is behind: its own last step was complete, too, as another one knows. */
+/* This process is behind: its own last step was complete, too, as another process knows. */
 static trek_status catch_up(trek_run *run, const place *newest)
 {
     run_elastic *e = run->elastic;
@@ -418,7 +419,8 @@ static trek_status catch_up(trek_run *run, const place *newest)
     return status;
 }
 
-/* The bytes of the file of `source`, in that of every process; one that has got them in part keeps what it had. */
+/* Copies the bytes of the file of `source` to the file of every process. A process that got only a part keeps what it
+ * had. */
 static trek_status share_bytes(run_elastic *e, int source, int64_t bytes)
 {
     bool gives = e->comm->rank == source;
@@ -446,7 +448,7 @@ static trek_status share_bytes(run_elastic *e, int source, int64_t bytes)
     return status;
 }
 
-/* The state goes over into the files of all processes; until a graph has taken it up, it stays there. */
+/* Copies the state to the files of all processes. It stays there until a graph has loaded it. */
 static trek_status share_state(trek_run *run, int source)
 {
     run_elastic *e = run->elastic;
@@ -466,7 +468,7 @@ static trek_status share_state(trek_run *run, int source)
     return status;
 }
 
-/* Who has the newest one; places[] are all processes'. */
+/* Returns the process with the newest state; places[] has those of all processes. */
 static int find_newest(const place *places, int n)
 {
     int newest = 0;
@@ -476,7 +478,7 @@ static int find_newest(const place *places, int n)
     return newest;
 }
 
-/* *anew: nobody has got so far as to have one. */
+/* *anew: no process has a state yet. */
 static trek_status agree_on_state(trek_run *run, bool *anew)
 {
     run_elastic *e = run->elastic;
@@ -513,7 +515,7 @@ static int64_t samples_of(const run_elastic *e)
     return samples;
 }
 
-/* From the file, as from any checkpoint. */
+/* Loads the state from the file, as from any checkpoint. */
 static trek_status load_state(trek_run *run)
 {
     run_elastic *e = run->elastic;
@@ -536,19 +538,19 @@ static trek_status load_state(trek_run *run)
     run->first_epoch = e->at.epoch;
     run->resumed = true;
     const ranks_stepper *s = stepper_of(run);
-    bool goes_on = s && s->comm; /* it may lose another one */
+    bool goes_on = s && s->comm; /* it may lose another process */
     run->before.steps = e->epoch_steps;
     run->before.ns = e->epoch_ns;
     run->before.samples = goes_on ? 0 : samples_of(e);
     run->epoch_start_ns = trek_now_ns() - e->epoch_ns;
-    drop_kept(e); /* of another graph */
+    drop_kept(e); /* belongs to another graph */
     status = trek_run_elastic_keep(run, run->first_epoch, e->at.batch);
     if (!goes_on || !s->averages)
         close_file(e);
     return status;
 }
 
-/* Where all was when the run began. */
+/* Starts again where all were when the run began. */
 static trek_status start_anew(trek_run *run, trek_status (*build)(trek_run *run))
 {
     drop_kept(run->elastic);
@@ -572,7 +574,7 @@ static trek_status take_up(trek_run *run, void (*drop)(trek_run *run), trek_stat
     if (run->graph && run->graph->settings.stop_agreed)
         atomic_store(&run->stop, true);
     drop(run);
-    trek_error_clear(); /* what the old group's calls had come to */
+    trek_error_clear(); /* errors of the old group's calls */
     trek_run_epoch_free(run->pending);
     run->pending = NULL;
     run->opts.trainer.comm = e->comm;
@@ -582,7 +584,7 @@ static trek_status take_up(trek_run *run, void (*drop)(trek_run *run), trek_stat
     return status == TREK_OK ? load_state(run) : status;
 }
 
-/* By their numbers in the job: groups number their processes anew. */
+/* Names processes by their numbers in the job, because each group numbers its processes from 0. */
 static void say_who(const char *who, const char *what, int world, trek_log_level level)
 {
     bool many = strchr(who, ',') != NULL;
@@ -600,7 +602,7 @@ static trek_status fail_to_go_on(const char *reason)
     return trek_fail(status, "%s; and the run cannot go on: %.400s", reason, why);
 }
 
-/* The group of those who are left, and of those who have come. */
+/* Forms the group of the processes that are left and of those that have come. */
 static trek_status regroup(trek_run *run, const char *reason)
 {
     run_elastic *e = run->elastic;
@@ -645,8 +647,8 @@ static trek_status admit(trek_run *run, int64_t epoch, void (*drop)(trek_run *ru
     return status == TREK_OK ? take_up(run, drop, build) : status;
 }
 
-/* When a meeting with newcomers has lost somebody, nobody else is admitted in the same epoch: a group with one that cannot reach
- * all others ends at once, and the run would never get beyond the epoch's beginning. */
+/* When a meeting with newcomers has lost a process, no further newcomers are admitted in the same epoch: a group with
+ * a process that cannot reach all others ends at once, and the run would never get past the epoch's beginning. */
 trek_status trek_run_elastic_admit(trek_run *run, int64_t epoch, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run))
 {
     run_elastic *e = run->elastic;
@@ -657,7 +659,7 @@ trek_status trek_run_elastic_admit(trek_run *run, int64_t epoch, void (*drop)(tr
         return TREK_OK;
     trek_status status = TREK_OK;
     bool closed = e->admitted == epoch + 1;
-    for (int newcomers = 1; status == TREK_OK && newcomers > 0;) { /* those who have come ask, too */
+    for (int newcomers = 1; status == TREK_OK && newcomers > 0;) { /* newcomers ask, too */
         status = trek_regroup_invite(e->regroup, e->comm, closed, &newcomers);
         if (status != TREK_OK || newcomers == 0)
             continue;

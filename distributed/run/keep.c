@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run's checkpoints: FOLDER/step-NUMBER.safetensors, of which the last ones stay, and best.safetensors. The run's thread
- * makes snapshots and hears of what came of them at the epochs' ends; a writer makes files of them. */
+/* A run's checkpoints: FOLDER/step-NUMBER.safetensors, of which the last ones are kept, and best.safetensors. The
+ * run's thread makes snapshots, and at the end of epochs learns what has become of them. A writer makes files of
+ * them. */
 #include <dirent.h>
 #include <errno.h>
 #include <math.h>
@@ -20,7 +21,7 @@
 
 #define BEST "best.safetensors"
 
-/* The step of a file's name; -1: it is another file. */
+/* Returns the step in a file's name, or -1 if it is another file. */
 static int64_t step_of(const char *name)
 {
     long long step;
@@ -34,7 +35,7 @@ static char *path_of_step(const char *folder, int64_t step)
     return trek_format("%s/step-%012lld.safetensors", folder, (long long)step);
 }
 
-/* Steps of the folder's files, a new array, descending; *n 0: none, or there is no such folder. */
+/* Lists the steps of the folder's files in a new array, descending. *n 0: the folder has none or does not exist. */
 static int64_t *list_steps(const char *folder, int *n)
 {
     int64_t *steps = NULL;
@@ -57,7 +58,8 @@ static int64_t *list_steps(const char *folder, int *n)
     return steps;
 }
 
-/* On the writer's thread: files of which the program has heard, up to that step, beside the last ones of all. */
+/* Removes files of which the program has been informed, up to the step `heard`, except the last ones. Runs on the
+ * writer's thread. */
 static void remove_old(int64_t heard, void *arg)
 {
     const trek_run_opts *o = arg;
@@ -78,7 +80,8 @@ static trek_status make_folder(const char *folder)
 {
     struct stat there;
     if (mkdir(folder, 0777) == 0) {
-        trek_replace_sync_parent(folder); /* else a folder of checkpoints is lost with the power, whatever is in it */
+        trek_replace_sync_parent(folder); /* otherwise a new folder of checkpoints is lost in a power failure, with everything
+                                           * in it */
         return TREK_OK;
     }
     if (errno == EEXIST && stat(folder, &there) == 0 && S_ISDIR(there.st_mode))
@@ -86,14 +89,14 @@ static trek_status make_folder(const char *folder)
     return trek_fail(TREK_ERR_IO, "trek_trainer_run: the checkpoints' folder %s cannot be made: %s", folder, strerror(errno));
 }
 
-/* Whether this process is the one that writes. */
+/* Returns whether this process writes. */
 static bool writes(const trek_run *run)
 {
     const ranks_stepper *s = trek_graph_ranks(run->graph);
     return run->opts.checkpoint_folder && (!s || !s->comm || s->process == 0);
 }
 
-/* Other processes may have to wait for this one meanwhile: they know then that it is not stuck. */
+/* Announces that this process is writing: others may have to wait for it, and then know that it is not stuck. */
 static void say(const trek_run *run, const char *what)
 {
     const ranks_stepper *s = trek_graph_ranks(run->graph);
@@ -101,7 +104,8 @@ static void say(const trek_run *run, const char *what)
         trek_comm_say(s->comm, what);
 }
 
-/* On the writer's thread. The best one is a further name of the last one's file, where the file system has such. */
+/* Runs on the writer's thread. The best checkpoint is a second name of the last one's file, if the file system
+ * supports that. */
 static trek_status write_snapshot(const run_snapshot *snapshot, void *arg)
 {
     (void)arg;
@@ -123,7 +127,8 @@ static trek_status call_back(trek_run *run, int64_t epoch, const char *path)
     return status == TREK_OK ? trek_error_status() : status;
 }
 
-/* The checkpoint of a stop within an epoch, after the next one: the others are those of a run that was not stopped. */
+/* Removes the checkpoint of a stop within an epoch once there is a later one: the others are those of a run that was
+ * not stopped. */
 static void remove_stopped(trek_run *run, int64_t heard)
 {
     if (run->stopped_step == 0 || heard <= run->stopped_step)
@@ -135,7 +140,7 @@ static void remove_stopped(trek_run *run, int64_t heard)
     run->stopped_step = 0;
 }
 
-/* What has come of earlier snapshots: files, of which the program hears, or an error. */
+/* Learns what has become of earlier snapshots: files, which are reported to the program, or an error. */
 static trek_status hear(trek_run *run)
 {
     trek_status status = TREK_OK;
@@ -159,7 +164,7 @@ static trek_background *background_of(const trek_run *run)
     return s ? s->background : NULL;
 }
 
-/* The outer optimizer's, beside what checkpoints hold. */
+/* Adds the outer optimizer's momentum to what checkpoints hold. */
 static trek_status add_momentum(const trek_run *run, trek_state *state)
 {
     int64_t n = 0;
@@ -173,8 +178,8 @@ static trek_status add_momentum(const trek_run *run, trek_state *state)
     return status;
 }
 
-/* Of an epoch that the run stops in: what came of it so far, which early stopping and the best are to be decided by with the
- * rest. */
+/* Adds what is known of an epoch in which the run stops. Early stopping and the best checkpoint are decided from it
+ * and from the rest of the epoch. */
 static trek_status add_epoch(const trek_run *run, trek_state *state)
 {
     if (!run->within)
@@ -193,7 +198,7 @@ static trek_status add_epoch(const trek_run *run, trek_state *state)
     return status;
 }
 
-/* What was recorded is of all processes and ranks: the first process has it. */
+/* What was recorded belongs to all processes and ranks; the first process has it. */
 static trek_status take_epoch(trek_run *run, const trek_tensor *tensor)
 {
     const ranks_stepper *s = trek_graph_ranks(run->graph);
@@ -229,7 +234,7 @@ trek_state *trek_run_state(const trek_run *run, const double *numbers)
     return state;
 }
 
-/* The state as it is now. */
+/* Makes a snapshot of the current state. */
 static trek_status give_snapshot(trek_run *run, int64_t epoch, bool step, bool best)
 {
     const trek_run_opts *o = &run->opts;
@@ -268,7 +273,7 @@ trek_status trek_run_save(trek_run *run, const trek_epoch_metrics *m, bool last)
     bool step = last || (m->epoch + 1) % every == 0, best = m->best && o->keep_best;
     ranks_stepper *s = trek_graph_ranks(run->graph);
     trek_status status = run->writer ? hear(run) : TREK_OK;
-    if (o->checkpoint_folder && (step || best)) /* all bring together what one writes */
+    if (o->checkpoint_folder && (step || best)) /* all processes gather what one writes */
         status = trek_ranks_gather_state(s, status, false);
     if (run->writer && status == TREK_OK && (step || best))
         status = give_snapshot(run, m->epoch, step, best);
@@ -286,12 +291,12 @@ trek_status trek_run_save_end(trek_run *run, trek_status status)
     if (status == TREK_OK)
         status = hear(run);
     else
-        trek_run_writer_tidy(run->writer, INT64_MAX); /* nobody will hear of them */
+        trek_run_writer_tidy(run->writer, INT64_MAX); /* the program will not be informed of them */
     trek_run_writer_free(&run->writer);
     return status;
 }
 
-/* Two names of a folder, of which one may end in a slash. */
+/* Returns whether two names of a folder are equal, except for a slash at the end. */
 static bool same_folder(const char *a, const char *b)
 {
     size_t n = strlen(a), m = b ? strlen(b) : 0;
@@ -302,7 +307,7 @@ static bool same_folder(const char *a, const char *b)
     return n == m && memcmp(a, b, n) == 0;
 }
 
-/* The file that is meant, a new string; "": there is none yet. */
+/* Returns the file to resume from as a new string; "": there is none yet. */
 static char *file_to_resume(const char *from, const char *own)
 {
     struct stat there;
@@ -336,7 +341,7 @@ trek_status trek_run_load_best(trek_module *model, const char *folder)
     return status;
 }
 
-/* All processes go on from the same step, though each looks in its own file system. */
+/* All processes must go on from the same step, although each looks in its own file system. */
 static trek_status agree_on_file(const trek_run *run, const char *path, trek_status own)
 {
     const ranks_stepper *s = trek_graph_ranks(run->graph);
@@ -350,7 +355,7 @@ static trek_status agree_on_file(const trek_run *run, const char *path, trek_sta
     return status;
 }
 
-/* By whom it was resumed from here, that file is not needed any more once there is a later one. */
+/* Notes the file from which the run was resumed; it is no longer needed once there is a later one. */
 static void note_stopped(trek_run *run, const char *path)
 {
     const char *name = strrchr(path, '/');

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An epoch's metrics: from what was observed on all ranks. */
+/* The metrics of an epoch, from what was observed on all ranks. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,11 +78,11 @@ double trek_metrics_get(const trek_epoch_metrics *metrics, const char *name)
     return scalar ? scalar->value : (double)NAN;
 }
 
-/* --- from observations ---------------------------------------------------------------------- */
+/* Takes "trek:rows.3" and the like. What ranks do in an evaluation is not a part of their training. */
 
 static bool is_measured(const trek_observation *o) { return strncmp(o->name, TREK_MEASURED, sizeof TREK_MEASURED - 1) == 0; }
 
-/* "trek:rows.3". What ranks do in an evaluation is no part of their training. */
+/* a scalar, which cannot fail */
 static void take_measured(run_epoch *e, trek_observation *o, bool training, double *loss)
 {
     const char *name = o->name + sizeof TREK_MEASURED - 1, *number = strchr(name, '.');
@@ -135,7 +135,7 @@ static trek_status take_observation(const taking *t, const char *around, trek_ob
     return TREK_OK;
 }
 
-/* Nested graphs' are told under their paths, but for what is theirs alone. */
+/* Those of nested graphs are reported under their paths, except what only concerns the nested graph itself. */
 static trek_status take_graph(const char *path, trek_module *module, void *arg)
 {
     const taking *t = arg;
@@ -151,7 +151,7 @@ static trek_status take_graph(const char *path, trek_module *module, void *arg)
     return status;
 }
 
-/* What was observed becomes metrics, and what has a name of the program's also points of trends. */
+/* Turns observations into metrics. Those with a name of the program also become points of trends. */
 static trek_status take_observations(trek_graph *graph, run_epoch *e, const char *prefix, double *loss)
 {
     trek_status status = trek_graph_gather_observations(graph);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run's options: what is missing or contradicts itself, found before anything starts. */
+/* The options of a run: what is missing or contradicts itself is found before anything starts. */
 #include <math.h>
 #include <string.h>
 
@@ -86,7 +86,7 @@ static trek_status check_evaluation(const trek_run_opts *o)
     return o->evaluation ? check_field(o, o->evaluation) : TREK_OK;
 }
 
-/* How many there are is known when they have joined. */
+/* The number of processes is known when they have joined. */
 static trek_status check_elastic(const trek_run_opts *o)
 {
     if (o->min_processes < 0 || o->min_processes > TREK_MAX_RANKS)
@@ -131,7 +131,7 @@ trek_status trek_run_check(const trek_run_opts *o, const trek_module *module)
 
 /* --- copies -------------------------------------------------------------------------------- */
 
-/* NULL for nothing, and an error without memory. */
+/* Returns NULL if `from` is NULL, and NULL with an error if there is no memory. */
 static const void *copy_of(const void *from, size_t bytes)
 {
     void *to = from ? trek_calloc(1, bytes) : NULL;
@@ -169,7 +169,7 @@ void trek_run_opts_clear(trek_run_opts *o)
     *o = (trek_run_opts){ 0 };
 }
 
-/* --- what is alike in all processes ---------------------------------------------------------------------------- */
+/* --- what must be equal in all processes ----------------------------------------------------------------------- */
 
 static void line(trek_text *text, const char *name, double value)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run as its program sees it: started, asked, joined. */
+/* The run as its program sees it: it is started, asked, and joined. */
 #include <math.h>
 #include <string.h>
 
@@ -82,14 +82,14 @@ trek_status trek_fit(trek_module *module, const trek_run_opts *opts)
                                             : "a module is one rank; trek_trainer_run builds one for each");
     trek_device device = trek_device_default();
     trek_module_each_param(module, first_device, &device);
-    trek_status status = trek_device_sync(device); /* the module's values are there, for another thread */
+    trek_status status = trek_device_sync(device); /* another thread can read the module's values from here on */
     if (status != TREK_OK)
         return status;
     trek_run_opts o = *opts;
     o.trainer.ranks = 1;
     o.trainer.devices = &device;
     bool training = module->training;
-    module->upkeep->owners++; /* the graph around it leaves it to the caller */
+    module->upkeep->owners++; /* the graph around it then leaves it to the caller */
     trek_run *run = start(&o, module);
     trek_state *final = run ? trek_run_join(run) : NULL;
     module->upkeep->owners--;
@@ -145,7 +145,7 @@ trek_state *trek_run_join(trek_run *run)
         trek_fail_missing("trek_run_join", "run");
         return NULL;
     }
-    if (trek_forked) { /* the thread is the parent's, and so is all that it uses */
+    if (trek_forked) { /* the thread and everything it uses belong to the parent */
         trek_fail_forked();
         return NULL;
     }

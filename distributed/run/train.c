@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a run's thread does: the model, the ranks, then epoch by epoch. */
+/* What the run's thread does: it makes the model and the ranks and then trains epoch by epoch. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static trek_comm *comm_of(const trek_run *run)
     return s ? s->comm : NULL;
 }
 
-/* After what may fail in one process alone. */
+/* Agrees with the others, after something that may fail in one process only. */
 static trek_status agree(const trek_run *run, trek_status own)
 {
     return trek_replica_agree(comm_of(run), own, "trek_trainer_run");
@@ -40,7 +40,7 @@ static trek_status agree(const trek_run *run, trek_status own)
 
 /* --- setting up --------------------------------------------------------------------------------- */
 
-/* Where rank 0's replica is built: trek_trainer_setup puts the other ranks beside it. */
+/* Finds where rank 0's replica is built; trek_trainer_setup adds the other ranks. */
 static trek_status find_device(const trek_trainer_opts *t, trek_device *device)
 {
     const char *listed = trek_process_variable("TREK_DEVICES");
@@ -90,7 +90,7 @@ static trek_status scale_rates(trek_run *run)
     return trek_graph_set_schedule(run->graph, &scaled);
 }
 
-/* What decides when processes meet, or what they decide, is alike in all. */
+/* Checks that all processes have the same of what decides when they meet, and what they decide. */
 static trek_status compare(const trek_run *run)
 {
     if (!comm_of(run))
@@ -114,13 +114,13 @@ static void show(trek_run *run, int64_t batches, int64_t samples, double loss)
     trek_lock_release(&run->lock);
 }
 
-/* Somebody asks to end: from the averaging thread. */
+/* Returns whether somebody has asked to end. Called by the averaging thread. */
 static bool is_stop_wanted(void *arg)
 {
     return atomic_load_explicit(&((trek_run *)arg)->stop, memory_order_relaxed) || trek_stop_requested();
 }
 
-/* From ranks' threads, of a batch that one has trained. */
+/* Called by ranks' threads when a rank has trained a batch. */
 static void show_rank(int64_t samples, void *arg) { show(arg, 1, samples, NAN); }
 
 static trek_status average_in_background(trek_run *run)
@@ -139,7 +139,7 @@ static trek_status average_in_background(trek_run *run)
                                                            .stopped = is_stop_wanted, .progress = show_rank, .arg = run });
 }
 
-/* Ranks that train together with no others to average with: a job of one process that would be a site. */
+/* Returns whether the ranks train together with no others to average with: a job of one process that would be a site. */
 static bool is_only_site(const trek_run_opts *o)
 {
     const trek_comm *comm = o->trainer.comm;
@@ -157,7 +157,7 @@ static trek_status set_up(trek_run *run)
     t.schedule = o->schedule;
     if (o->transport == TREK_TRANSPORT_HOST)
         t.average = alone ? TREK_AVERAGE_GRADIENTS : TREK_AVERAGE_PARAMETERS;
-    t.plan = alone ? NULL : t.plan; /* which is of sites */
+    t.plan = alone ? NULL : t.plan; /* a plan is for sites */
     if (o->policy == TREK_POLICY_SYNC || alone)
         t.max_anchor = TREK_OFF;
     else if (t.max_anchor == 0)
@@ -195,7 +195,7 @@ static trek_status make(trek_run *run)
     return status == TREK_OK ? feed(run, run->train, o->train_step, "trek_trainer_run: .train_step") : status;
 }
 
-/* The graph, on the ranks of all processes that there are. */
+/* Builds the graph on the ranks of all processes. */
 static trek_status build(trek_run *run)
 {
     trek_comm *comm = run->opts.trainer.comm;
@@ -227,7 +227,7 @@ static trek_status prepare(trek_run *run)
 
 /* --- an epoch ------------------------------------------------------------------------------------ */
 
-/* Asked of this run, or of the job: known at the same step to all processes. */
+/* Returns whether this run or the job was asked to stop. All processes know it at the same step. */
 static bool is_stopped(trek_run *run)
 {
     bool asked = atomic_load_explicit(&run->stop, memory_order_relaxed);
@@ -251,7 +251,7 @@ static void show_epoch(trek_run *run, int64_t epoch)
 
 static int64_t passes_of_step(const trek_run *run) { return run->opts.trainer.accumulate > 1 ? run->opts.trainer.accumulate : 1; }
 
-/* A pass in the background was given all of the epoch; if it was stopped, there is a rest. */
+/* A pass in the background was given all of the epoch; if it was stopped, a rest is left. */
 static trek_status seek_rest(trek_run *run)
 {
     int64_t epoch, next = trek_background_look(background_of(run)).next;
@@ -269,7 +269,7 @@ static trek_status step(trek_run *run)
     return status == TREK_OK ? trek_run_elastic_keep(run, epoch, batch) : status;
 }
 
-/* A pass, and the step where it is the step's last. */
+/* Runs a pass, and the step if this is the step's last pass. */
 static trek_status train_batch(trek_run *run, trek_batch *batch, bool steps)
 {
     int64_t samples = batch->global, batches = batch->window ? batch->batches : 1;
@@ -290,8 +290,8 @@ static bool has_more(const trek_run *run)
     return batch < trek_loader_batches(run->train);
 }
 
-/* *stopped: it was asked to, before the epoch's end (what is complete is evaluated and told of); between steps, so that it goes
- * on with the same ones. */
+/* *stopped: the run was asked to stop before the epoch's end (a complete epoch is evaluated and reported). It stops
+ * between steps, so that it resumes with the same steps. */
 static trek_status train(trek_run *run, run_epoch *e, bool *stopped)
 {
     int64_t every = passes_of_step(run), passes = 0, steps = trek_graph_steps(run->graph), samples = run->progress.samples;
@@ -350,7 +350,7 @@ static const char *best_metric(const trek_run_opts *o)
     return o->best_metric ? o->best_metric : o->evaluation ? "evaluation_loss" : "loss";
 }
 
-/* Whether anything of this epoch has the name; *scalar NULL: a number that each epoch has. */
+/* Returns whether this epoch has a metric of that name. *scalar NULL: it is a number that every epoch has. */
 static bool has_metric(const trek_epoch_metrics *m, const char *name, const trek_epoch_scalar **scalar)
 {
     *scalar = NULL;
@@ -374,7 +374,7 @@ static trek_status fail_no_metric(const char *name, const run_epoch *e)
     return trek_error_status();
 }
 
-/* After the first epoch that could have it: whether anything has the name of .best_metric, and is one number. */
+/* Checks, after the first epoch that could have it, whether .best_metric names a metric that is one number. */
 static trek_status check_metric(trek_run *run, const run_epoch *e)
 {
     const char *name = best_metric(&run->opts);
@@ -390,7 +390,7 @@ static trek_status check_metric(trek_run *run, const run_epoch *e)
     return TREK_OK;
 }
 
-/* Whether the epoch is the best so far, by the metric that says so. */
+/* Determines by that metric whether the epoch is the best so far. */
 static void rate(trek_run *run, trek_epoch_metrics *m)
 {
     const trek_run_opts *o = &run->opts;
@@ -404,7 +404,7 @@ static void rate(trek_run *run, trek_epoch_metrics *m)
     run->best_epoch = m->best ? m->epoch : run->best_epoch;
 }
 
-/* By one process: that there are epochs left, and which was the best. */
+/* Logs, in one process, that the run ends with epochs left, and which was the best. */
 static void tell_early(const trek_run *run, const trek_epoch_metrics *m)
 {
     const ranks_stepper *s = trek_graph_ranks(run->graph);
@@ -480,7 +480,7 @@ static trek_status run_epoch_number(trek_run *run, int64_t epoch, bool *last)
     return status == TREK_OK ? trek_run_elastic_keep(run, epoch + 1, 0) : status;
 }
 
-/* Before an epoch: there is none to come. */
+/* Returns, before an epoch, whether none is left. */
 static bool is_over(const trek_run *run)
 {
     return run->first_epoch >= run->opts.epochs || (run->opts.patience > 0 && run->since_best >= run->opts.patience);
@@ -505,7 +505,7 @@ static trek_status run_epochs(trek_run *run)
     return status;
 }
 
-/* All is trained: until all is written, too. Whoever was to write may be the one that dies. */
+/* Waits until everything is written after training has ended. The process that should write may be the one that dies. */
 static trek_status end_saving(trek_run *run)
 {
     trek_status status = agree(run, trek_run_save_end(run, TREK_OK));
@@ -531,7 +531,7 @@ trek_status trek_run_train(trek_run *run)
         run->final = trek_state_of(trek_graph_module(run->graph));
     trek_status kept;
     char message[TREK_ERROR_SIZE];
-    trek_error_take(&kept, message); /* what follows is to be done in any case */
+    trek_error_take(&kept, message); /* the rest must be done in any case */
     trek_run_save_end(run, kept);
     clean_up(run);
     trek_run_elastic_end(run);

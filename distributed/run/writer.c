@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The thread that writes a run's checkpoints. Snapshots go from `waiting` to `writing` to `written`, and whoever holds the
- * lock may only move them: a write itself holds nothing. */
+/* The thread that writes a run's checkpoints. Snapshots move from `waiting` to `writing` to `written`, always under
+ * the lock; the lock is not held during a write. */
 #include "distributed/run/writer.h"
 
 #include <string.h>
@@ -15,11 +15,11 @@ struct run_writer {
     run_tidy_fn tidy;
     void *arg;
     trek_thread thread;
-    trek_lock lock;          /* guards all that follows */
+    trek_lock lock;          /* guards everything below */
     trek_condition changed;
     run_snapshot *waiting, *writing;
-    run_snapshot *written, **end; /* a list, and where its next one goes */
-    int64_t tidy_step;       /* what tidy is to be called with; -1: nothing */
+    run_snapshot *written, **end; /* a list, and where its next element goes */
+    int64_t tidy_step;       /* the argument for tidy; -1: nothing to do */
     bool tidying;
     trek_status status;
     char message[TREK_ERROR_SIZE];
@@ -46,7 +46,7 @@ void trek_run_snapshot_free(run_snapshot *snapshot)
 
 /* --- the thread ------------------------------------------------------------------------------- */
 
-/* The lock is held, but for the time of the write. */
+/* Called with the lock held, which is released during the write. */
 static void write_next(run_writer *w)
 {
     run_snapshot *snapshot = w->writing = w->waiting;
@@ -74,7 +74,7 @@ static void write_next(run_writer *w)
     trek_condition_wake_all(&w->changed);
 }
 
-/* The same. */
+/* Called with the lock held, which is released meanwhile. */
 static void tidy(run_writer *w)
 {
     int64_t step = w->tidy_step;
@@ -82,7 +82,7 @@ static void tidy(run_writer *w)
     w->tidying = true;
     trek_lock_release(&w->lock);
     w->tidy(step, w->arg);
-    trek_error_clear(); /* what stays is removed the next time */
+    trek_error_clear(); /* files that are left are removed the next time */
     trek_lock_acquire(&w->lock);
     w->tidying = false;
     trek_condition_wake_all(&w->changed);
@@ -93,7 +93,7 @@ static void *run(void *arg)
     run_writer *w = arg;
     trek_lock_acquire(&w->lock);
     while (!w->quit)
-        if (w->tidy_step >= 0) /* first: it makes room */
+        if (w->tidy_step >= 0) /* first, because it makes room */
             tidy(w);
         else if (w->waiting && w->status == TREK_OK)
             write_next(w);
@@ -130,7 +130,7 @@ void trek_run_writer_free(run_writer **writer)
 {
     run_writer *w = *writer;
     *writer = NULL;
-    if (!w || trek_forked) /* there its thread is the parent's */
+    if (!w || trek_forked) /* in a child of fork() the thread is the parent's */
         return;
     trek_run_writer_finish(w);
     trek_lock_acquire(&w->lock);

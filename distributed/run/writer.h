@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A thread that writes one thing after the other, and never more than it is given: one is being written, one waits. Internal. */
+/* A thread that writes one snapshot after the other. At most one is being written and one waits. */
 #ifndef TREK_DISTRIBUTED_RUN_WRITER_H
 #define TREK_DISTRIBUTED_RUN_WRITER_H
 
 #include "nn/state.h"
 
-/* A snapshot and the files that it becomes. */
+/* A snapshot and the files that are made from it. */
 typedef struct run_snapshot {
-    trek_state *state;       /* gone once it is written */
-    char *step, *best;       /* paths; NULL: not that one */
+    trek_state *state;       /* freed when it has been written */
+    char *step, *best;       /* paths; NULL: no such file */
     int64_t epoch, steps;
     struct run_snapshot *next;
 } run_snapshot;
@@ -17,26 +17,26 @@ run_snapshot *trek_run_snapshot_new(int64_t epoch);
 void trek_run_snapshot_free(run_snapshot *snapshot);
 
 typedef struct run_writer run_writer;
-/* On the writer's thread; what fails is its error. */
+/* Called on the writer's thread; a failure is reported as its error. */
 typedef trek_status (*run_write_fn)(const run_snapshot *snapshot, void *arg);
 typedef void (*run_tidy_fn)(int64_t step, void *arg);
 
-/* STATE: the thread cannot be started; MEMORY. */
+/* Returns NULL on failure (STATE if the thread cannot be started; MEMORY). */
 run_writer *trek_run_writer_new(run_write_fn write, run_tidy_fn tidy, void *arg);
-/* There is place for one more, once a wait has ended. The one that waits is dropped instead if it is no best one and
- * drops_waiting says so. */
+/* Waits until one more snapshot can be given. If drops_waiting is true, a waiting snapshot that is not a best one is
+ * dropped instead. */
 void trek_run_writer_make_room(run_writer *writer, bool drops_waiting);
-/* After make_room. Takes the snapshot over. */
+/* Gives a snapshot, after make_room. The writer owns it from here on. */
 void trek_run_writer_give(run_writer *writer, run_snapshot *snapshot);
-/* What has been written since the last time, in order, to be freed one by one. */
+/* Returns what has been written since the last call, in order. The caller frees the snapshots one by one. */
 run_snapshot *trek_run_writer_take(run_writer *writer);
-/* Has the thread call tidy, once it is free. */
+/* Lets the thread call tidy when it is free. */
 void trek_run_writer_tidy(run_writer *writer, int64_t step);
-/* Why a write failed, as this thread's error; after that one none is begun. */
+/* Returns why a write failed, as this thread's error. After a failure no further write begins. */
 trek_status trek_run_writer_status(run_writer *writer);
-/* Waits until all is written and tidy, or a write has failed. */
+/* Waits until everything is written and tidied, or a write has failed. */
 void trek_run_writer_finish(run_writer *writer);
-/* Finishes first. */
+/* Finishes, then frees. */
 void trek_run_writer_free(run_writer **writer);
 
 #endif

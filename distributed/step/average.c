@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Averaged parameters: every rank makes optimizer steps of its own, one a batch, and trek_graph_step makes all replicas the
- * mean of the ranks', weighted by the samples that each has trained on (local SGD; Stich, arXiv:1805.09767). Parameters and
- * the optimizer's states take the way that gradients have otherwise: rank r puts weight_r * value where its gradients lie,
- * which are zero between steps, and the reducer sums. What no rank has trained keeps its bits. */
+/* Averaged parameters: every rank makes its own optimizer steps, one for each batch, and trek_graph_step replaces all
+ * replicas by the mean of the ranks', weighted by the samples that each has trained on (local SGD; Stich,
+ * arXiv:1805.09767). Parameters and the optimizer's states are sent as gradients are otherwise: rank r puts weight_r
+ * * value where its gradients lie, which are zero between steps, and the reducer sums. Parameters that no rank has
+ * trained keep their bits. */
 #include <math.h>
 #include <string.h>
 
@@ -75,14 +76,14 @@ trek_tensor *trek_average_source(const rank_replica *own, int part, int state)
     return state < 0 ? own->arena->parts[part].master : own->optimizer->state[state][part];
 }
 
-/* A stretch of neighbouring segments of one part, all trained by some rank. */
+/* A stretch of neighbouring segments of one part, each of which some rank has trained. */
 typedef struct stretch {
-    bool held;               /* of a state: only segments that have it on this rank */
-    int next, part;          /* segments from `next` on were not looked at */
+    bool held;               /* for a state: only segments that have it on this rank */
+    int next, part;          /* segments from `next` on have not been looked at */
     int64_t begin, count;
 } stretch;
 
-/* False: there are no more. */
+/* Returns false if no stretch is left. */
 static bool next_stretch(const ranks_stepper *s, const rank_replica *own, int state, stretch *at)
 {
     const trek_arena *arena = own->arena;
@@ -121,21 +122,21 @@ trek_status trek_average_round(const rank_replica *own, int part_number, int64_t
     return rounded ? trek_tensor_copy_from(low->data, rounded->data) : trek_error_status();
 }
 
-/* Values by this rank's weight, to where its gradients lie. */
+/* Puts the values, multiplied by this rank's weight, where its gradients lie. */
 static trek_status put(const ranks_stepper *s, const rank_replica *own, int state, double weight)
 {
     trek_status status = TREK_OK;
     for (stretch at = { .held = true }; status == TREK_OK && weight > 0 && next_stretch(s, own, state, &at);) {
         trek_var *from = view_of(trek_average_source(own, at.part, state), &at),
             *to = view_of(own->arena->parts[at.part].grads, &at);
-        trek_var *wide = from && to ? trek_cast(from, trek_var_dtype(to)) : NULL; /* states may be of 16 bits */
+        trek_var *wide = from && to ? trek_cast(from, trek_var_dtype(to)) : NULL; /* states may have 16 bits */
         trek_var *weighed = wide ? trek_mul_scalar(wide, weight) : NULL;
         status = weighed ? trek_tensor_copy_from(to->data, weighed->data) : trek_error_status();
     }
     return status;
 }
 
-/* ||own - mean||^2 and ||mean||^2 of what differs. */
+/* Computes ||own - mean||^2 and ||mean||^2 of the values that differ. */
 static trek_status measure(trek_var *own, trek_var *mean, double sums[2])
 {
     trek_var *difference = trek_sum(trek_square(trek_sub(own, mean)), trek_dims_none(), false);
@@ -147,7 +148,7 @@ static trek_status measure(trek_var *own, trek_var *mean, double sums[2])
     return trek_error_status();
 }
 
-/* The means come from there, and the gradients are zero again. */
+/* Takes the means from there, and sets the gradients to zero again. */
 static trek_status take(const ranks_stepper *s, rank_replica *own, int state)
 {
     trek_status status = TREK_OK;
@@ -169,7 +170,7 @@ static trek_status take(const ranks_stepper *s, rank_replica *own, int state)
     return status;
 }
 
-/* own: how this rank is so far. All come here, and to the same result. */
+/* own: the status of this rank so far. All ranks come here and get the same result. */
 static trek_status average_values(ranks_stepper *s, int rank, int state, trek_status own_status)
 {
     rank_replica *own = &s->replicas[rank];
@@ -181,13 +182,13 @@ static trek_status average_values(ranks_stepper *s, int rank, int state, trek_st
     return status == TREK_OK ? take(s, own, state) : status;
 }
 
-/* How often parameters were updated is the most of all ranks', and what any rank has of a state all have. States that stay each
- * rank's own keep their counts. */
+/* Sets the number of a parameter's updates to the most of all ranks, and gives all ranks the states that any rank
+ * has. States that are not averaged keep their counts. */
 static void take_steps(ranks_stepper *s, int rank)
 {
     rank_replica *own = &s->replicas[rank];
     trek_optimizer *optimizer = own->optimizer;
-    if (s->own_states || !optimizer) /* else the first rank's, whose parameters these are */
+    if (s->own_states || !optimizer) /* otherwise the first rank's, which has these parameters */
         return;
     for (int k = 0; k < own->arena->n_segments; k++) {
         trek_arena_segment *g = &own->arena->segments[k];
@@ -202,7 +203,7 @@ static void take_steps(ranks_stepper *s, int rank)
     trek_device_update_forget(optimizer);
 }
 
-/* States that this rank has not yet begin as zeros. */
+/* States that this rank does not have yet begin as zeros. */
 static trek_status average_on(ranks_stepper *s, int rank)
 {
     rank_replica *own = &s->replicas[rank];
@@ -236,7 +237,7 @@ static trek_status average_rank(int rank, void *arg)
     return status;
 }
 
-/* --- before: what the job has trained ------------------------------------------------------------------ */
+/* --- before averaging: what the job has trained ---------------------------------------------------------- */
 
 static trek_status read_steps(int rank, void *arg)
 {
@@ -273,7 +274,7 @@ static trek_status agree_on_segments(ranks_stepper *s)
 
 /* --- drift ---------------------------------------------------------------------------------------------- */
 
-/* How far the replicas were from their mean, the farthest of the job: of the window before, where there are processes. */
+/* Notes the largest distance of a replica of the job from the mean; between processes, of the window before. */
 static void note_drift(ranks_stepper *s)
 {
     double own = 0;
@@ -299,7 +300,7 @@ trek_drift_verdict trek_average_judge(ranks_stepper *s)
 
 /* --- the step --------------------------------------------------------------------------------------------- */
 
-/* Each rank's rate is that of its own last step: from here on all have the one of the job's last step. */
+/* Each rank has the rate of its own last step. This gives all ranks the rate of the job's last step. */
 static trek_status settle_rates(ranks_stepper *s)
 {
     const trek_graph_settings *settings = &s->base.graph->settings;
@@ -329,8 +330,8 @@ trek_status trek_ranks_average(ranks_stepper *s)
     if (averages)
         status = trek_ranks_call(s->ranks, average_rank, s);
     if (status != TREK_OK && s->comm && averages)
-        trek_comm_abort(s->comm, "a process could not average its parameters"); /* the others may be on their way to a sum */
-    if (status == TREK_OK && !s->background) { /* which has judged each of its rounds */
+        trek_comm_abort(s->comm, "a process could not average its parameters"); /* the others may be about to enter a sum */
+    if (status == TREK_OK && !s->background) { /* the background has judged each of its rounds */
         note_drift(s);
         status = trek_ranks_update_workload(s, trek_average_judge(s));
     }

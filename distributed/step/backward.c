@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a process contributes to a pass by trek_graph_forward and trek_graph_backward:
- * its weight and the seed of its loss. */
+/* What a process contributes to a pass by trek_graph_forward and trek_graph_backward: its weight and the seed of its
+ * loss. */
 #include <math.h>
 
 #include "autograd/losses_internal.h"
@@ -39,7 +39,7 @@ trek_status trek_ranks_alone(ranks_stepper *s, int64_t units, bool goes_back, tr
 
 typedef struct backward_call {
     trek_var *loss, *seed;
-    bool zeros; /* the loss weighs nothing, though it uses what it uses */
+    bool zeros; /* the loss has weight 0, but what it uses still counts as used */
 } backward_call;
 
 static trek_status run_backward(ranks_stepper *s, void *arg)
@@ -48,7 +48,7 @@ static trek_status run_backward(ranks_stepper *s, void *arg)
     return trek_overlap_backward(s, c->loss, c->seed, c->zeros);
 }
 
-/* counted: on the device; NULL: the factor is the host's. */
+/* counted: the weight on the device; NULL: the host knows the factor. */
 static trek_status backward_with_seed(ranks_stepper *s, trek_var *loss, double factor, trek_var *counted, bool zeros)
 {
     trek_var *seed;
@@ -61,8 +61,8 @@ static trek_status backward_with_seed(ranks_stepper *s, trek_var *loss, double f
     return s->local_ranks == 1 ? trek_ranks_alone(s, 0, true, run_backward, &call) : run_backward(s, &call);
 }
 
-/* The factor of a process's gradient in a pass whose weights sum to `total`. Where nothing counts anywhere: zeros, as on one
- * device, from losses that are 0. */
+/* Returns the factor of a process's gradient in a pass whose weights sum to `total`. If nothing counts in any
+ * process, gradients are zeros, as they are on one device, from losses that are 0. */
 static double factor_of_pass(ranks_stepper *s, double own, double total, bool stated)
 {
     trek_accumulation *a = &s->base.graph->accumulation;
@@ -71,9 +71,9 @@ static double factor_of_pass(ranks_stepper *s, double own, double total, bool st
     return total > 0 ? own / total : stated ? 0 : 1;
 }
 
-/* In a step that processes record weights that are counted on their devices are brought together there, too: each replay counts
- * its own labels. counted NULL: this one's is known. The factor as factor_of_pass has it: own / total, 1 where nothing counts
- * anywhere. */
+/* In a step that processes record, weights that are counted on their devices are also summed there, because each
+ * replay counts its own labels. counted NULL: the weight of this process is known. Returns the factor of
+ * factor_of_pass: own / total, or 1 if nothing counts in any process. */
 static trek_var *factor_there(ranks_stepper *s, trek_var *counted, double known)
 {
     trek_device device = trek_ranks_device(s->ranks, 0);
@@ -87,7 +87,7 @@ static trek_var *factor_there(ranks_stepper *s, trek_var *counted, double known)
     return factor;
 }
 
-/* What the loss of this process weighs; NaN: an error, or *counted has it on the device. */
+/* Returns the weight of this process's loss. NaN: an error, or *counted has the weight on the device. */
 static double own_weight(const ranks_stepper *s, trek_var *loss, double stated, trek_var **counted)
 {
     bool weighs = trek_accumulation_weighs(&s->base.graph->accumulation);
@@ -97,7 +97,8 @@ static double own_weight(const ranks_stepper *s, trek_var *loss, double stated, 
     return s->comm || weighs || stated == 0 ? trek_graph_loss_weight(s->base.graph, loss, stated) : 1;
 }
 
-/* What can fail before the other processes are met. *own: what its loss weighs, unless that is *counted on the device. */
+/* Does what can fail before the other processes are met. *own is the weight of its loss, unless *counted has it on
+ * the device. */
 static trek_status prepare_pass(ranks_stepper *s, trek_var *loss, double stated, double *own, trek_var **counted)
 {
     trek_status status = trek_error_status();
@@ -117,8 +118,9 @@ static trek_status prepare_pass(ranks_stepper *s, trek_var *loss, double stated,
     return status == TREK_OK ? trek_ranks_apply_grad_factor(s) : status;
 }
 
-/* The caller's tape first; where it meets a split forward, the ranks go on. The process is one
- * contributor: alone, its pass is its gradient, whatever its weight, unless that is stated to be 0, or passes are weighed. */
+/* Runs the caller's tape first; when it reaches a split forward, the ranks continue. The process is one contributor.
+ * If it is alone, the gradient of its pass is the gradient, whatever its weight, unless the weight was given as 0 or
+ * passes are weighed. */
 trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double weight)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cutting gradients into buckets, and sending them in order. */
+/* Cuts gradients into buckets and sends them in order. */
 #include "distributed/step/buckets.h"
 
 #include <limits.h>
@@ -12,17 +12,17 @@
 /* --- cutting -------------------------------------------------------------------------- */
 
 typedef struct cutting {
-    trek_buckets *to;        /* list NULL: they are only counted */
+    trek_buckets *to;        /* list NULL: the buckets are only counted */
     const trek_reducer *r;
     int64_t bytes;
-    const int *owner;        /* [items] NULL: none */
+    const int *owner;        /* [items] or NULL: items have no owners */
 } cutting;
 
 static int64_t element_bytes(const cutting *c, int k) { return (int64_t)trek_dtype_size(c->r->parts[c->r->items[k].part].wide); }
 static int64_t item_bytes(const cutting *c, int k) { return c->r->items[k].count * element_bytes(c, k); }
 static int64_t room_of(const cutting *c) { return c->to->n == 0 && c->bytes > FIRST_BYTES ? FIRST_BYTES : c->bytes; }
 
-/* Of the arena's sharers; -1: none. */
+/* Returns the owner among the arena's sharers, or -1. */
 static int owner_of(const cutting *c, int k) { return c->owner ? c->owner[k] : -1; }
 
 static void add(const cutting *c, int first, int end, int part, int64_t begin, int64_t count)
@@ -32,7 +32,7 @@ static void add(const cutting *c, int first, int end, int part, int64_t begin, i
     c->to->n++;
 }
 
-/* One item that fills more than a bucket: in pieces, each from a cache line on. */
+/* Cuts an item that is larger than a bucket into pieces, each of which begins at a cache line. */
 static void cut_pieces(const cutting *c, int k)
 {
     const trek_reducer_item *item = &c->r->items[k];
@@ -44,7 +44,7 @@ static void cut_pieces(const cutting *c, int k)
     }
 }
 
-/* Where an item lies, within its part also if it has no elements. */
+/* Returns where an item begins, also for an item without elements, within its part. */
 static int64_t begin_of(const cutting *c, int k)
 {
     int64_t last = c->r->parts[c->r->items[k].part].count - 1;
@@ -57,7 +57,8 @@ static int64_t end_of(const cutting *c, int k)
     return end > least ? end : least;
 }
 
-/* All of the parts, padding included: an even number of elements for each sharer, wherever items begin and end. */
+/* Cuts the parts as a whole, including padding, with an even number of elements for each sharer, wherever items begin
+ * and end. */
 static void cut_evenly(const cutting *c, int sharers)
 {
     int64_t unit = (int64_t)sharers * TREK_ARENA_SLOT;

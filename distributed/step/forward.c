@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trek_graph_forward over ranks: the batch is divided by their shares and run by the
- * split forward; the one rank of a process runs it on the caller's own tape. */
+/* trek_graph_forward over ranks. The batch is divided by their shares and run by the split forward. If a process has
+ * one rank, that rank runs it on the caller's own tape. */
 #include <stdio.h>
 
 #include "autograd/var_internal.h"
@@ -11,7 +11,7 @@
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
-/* As the loader knows it; else somewhere where no other process's samples are. */
+/* Finds where the process's rows are in the batch: as the loader says, otherwise at rows that no other process has. */
 static void place_of(const ranks_stepper *s, int64_t rows, int64_t *first, int64_t *global)
 {
     bool is_batch = trek_rank_here.batch_rows == rows;
@@ -103,7 +103,7 @@ static void describe_output(int k, char *text, size_t size, void *arg)
         snprintf(text, size, "graph: tag \"%s\"", trek_graph_tag_name(s->base.graph, s->output_tag[k]));
 }
 
-/* Which inputs are divided, and how many rows they have. */
+/* Determines which inputs are divided, and how many rows they have. */
 static trek_status find_rows(const ranks_stepper *s, trek_var *const *inputs, bool *split, int64_t *rows)
 {
     int first = -1;
@@ -152,14 +152,15 @@ static trek_status run_split(ranks_stepper *s, trek_var *const *inputs, const bo
     return status;
 }
 
-/* Puts the joined values where rank 0 has its own part of tagged ones. */
+/* Replaces rank 0's own part of tagged values by the joined values. */
 static void put_tags(ranks_stepper *s, trek_var *const *inputs, trek_var *const *outputs)
 {
     for (int k = 0; k < s->n_tags; k++)
         trek_graph_put_tag(s->base.graph, k, s->tag_output[k] >= 0 ? outputs[s->tag_output[k]] : inputs[~s->tag_output[k]]);
 }
 
-/* The same of nested graphs' tags: what some rank has and could not be joined is nobody's. */
+/* Does the same for the tags of nested graphs: a value that only some ranks have, or that could not be joined, is
+ * removed. */
 static trek_status put_nested_tags(ranks_stepper *s, trek_var *const *outputs)
 {
     trek_status status = TREK_OK;
@@ -215,7 +216,7 @@ trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int
     if (trek_scopes.depth == 0)
         return trek_fail_null(TREK_ERR_SCOPE,
                               "trek_graph_forward: no scope is open; begin one with trek_scope_begin, or use a loader's loop");
-    /* Inside a rank's run, as in the function of trek_graph_set_loss, it is that rank's own forward. */
+    /* Within a rank's run, e.g. in the function of trek_graph_set_loss, it is that rank's own forward. */
     if (nothing_to_split(s, inputs) || trek_ranks_rank_here(s->ranks) >= 0) {
         trek_graph_forget_nested_tags(stepper->graph);
         return trek_graph_run_route(stepper->graph, inputs, n);

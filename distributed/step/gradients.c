@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients between the passes of a step: the factor that they still lack, what is put aside meanwhile, the scaler of the
- * losses, and the end of all of it. */
+/* Gradients between the passes of a step: the factor that they still need, what is put aside meanwhile, the scaler of
+ * the losses, and the reset of all that. */
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "distributed/step/stepper_ranks.h"
@@ -9,7 +9,7 @@
 
 /* --- a factor ------------------------------------------------------------------------------------- */
 
-/* grads *= factor, on the rank's device. */
+/* Multiplies gradients by the factor, on the rank's device. */
 static trek_status scale_grads(trek_arena *arena, double factor)
 {
     trek_status status = TREK_OK;
@@ -44,9 +44,9 @@ trek_status trek_ranks_apply_grad_factor(ranks_stepper *s)
     return status;
 }
 
-/* --- putting aside ---------------------------------------------------------------------------------- */
+/* Puts aside what earlier passes of the step have added up, because this pass will have its own factor. */
 
-/* What earlier passes of the step added up is put aside: this pass will have a factor of its own. */
+/* Computes grads = stash + factor * grads. */
 static trek_status stash(ranks_stepper *s, int rank)
 {
     rank_replica *own = &s->replicas[rank];
@@ -69,7 +69,7 @@ static trek_status stash(ranks_stepper *s, int rank)
     return status;
 }
 
-/* grads = stash + factor * grads. */
+/* On the host all ranks use the graph's scaler; otherwise each rank has a copy on its device. */
 static trek_status unstash(ranks_stepper *s, int rank)
 {
     rank_replica *own = &s->replicas[rank];

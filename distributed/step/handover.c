@@ -48,7 +48,7 @@ void trek_handover_end(trek_handover *handover)
 void trek_handover_give(trek_handover *handover)
 {
     for (int type = 0; type < TREK_DEVICE_TYPE_COUNT; type++)
-        if (trek_backends[type] && trek_backends[type]->finish_streams) /* on GPUs that no rank is on */
+        if (trek_backends[type] && trek_backends[type]->finish_streams) /* on GPUs that have no rank */
             trek_backends[type]->finish_streams(handover->devices, handover->n);
     for (int k = 0; k < handover->n; k++)
         trek_backends[handover->devices[k].type]->event_record(handover->given[k], NULL);
@@ -65,7 +65,7 @@ trek_status trek_handover_take(const trek_handover *handover, trek_device device
 
 void trek_handover_mark(trek_event *done, trek_device device) { trek_backends[device.type]->event_record(done, NULL); }
 
-/* The caller's streams on all of the group's GPUs: it may read what the rank wrote from any of them. */
+/* Makes the caller's streams on all of the group's GPUs wait: it may read what the rank wrote from any of them. */
 void trek_handover_join(const trek_handover *handover, trek_event *done, trek_device device)
 {
     for (int k = 0; k < handover->n; k++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes of every process, of different lengths, at every process; and metrics, which travel as such. */
+/* Gathers bytes of different lengths from every process at every process; also metrics, which are sent as bytes. */
 #include "distributed/step/job_bytes.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "distributed/ddp.h"
 #include "graph/metric_internal.h"
 
-/* The lengths are known, and all processes are well. */
+/* Gathers when the lengths are known and no process has failed. */
 static trek_status gather(trek_comm *comm, const char *mine, int64_t length, job_bytes *all)
 {
     int processes = trek_comm_world_size(comm);
@@ -43,7 +43,7 @@ trek_status trek_job_bytes_gather(trek_comm *comm, const char *mine, int64_t len
             own = trek_fail(TREK_ERR_PEER, "process %d could not read %s", p, what);
     }
     if (status == TREK_OK)
-        status = own; /* the same in all: one that has failed fails the others */
+        status = own; /* the same in all processes: one that has failed fails the others */
     all->room = (size_t)most;
     return status == TREK_OK && most > 0 ? gather(comm, mine, length, all) : status;
 }

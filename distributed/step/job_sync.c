@@ -22,24 +22,25 @@
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
-/* In the order of a step: who says one of the first joins a round of the later ones, or makes it void. */
+/* In the order of a step. A process that sends one of the first kinds joins a round of the later ones, or makes it
+ * void. */
 typedef enum sync_message_kind {
     SYNC_VOTE, SYNC_BEGIN, SYNC_PASS, SYNC_STEP, SYNC_REDUCE, SYNC_RECORDED, SYNC_FAILED
 } sync_message_kind;
 
-enum { STOP_ALL = 1, STOP_THIS = 2 }; /* the job, or the training of this graph */
+enum { STOP_ALL = 1, STOP_THIS = 2 }; /* stop the job, or the training of this graph */
 
 /* Followed by `ranks_most` reports. */
 typedef struct sync_message {
     int32_t kind, status;
-    int32_t stop, ranks;     /* stop: bits STOP_ALL, STOP_THIS */
-    int32_t sends, unsent;   /* of a pass: its gradients may be sent; of a step: some were not */
+    int32_t stop, ranks;     /* stop: the bits STOP_ALL and STOP_THIS */
+    int32_t sends, unsent;   /* of a pass: its gradients may be sent; of a step: some were not sent */
     double weight, communication_ms;
-    double rows, drift;      /* of a step where parameters are averaged: samples of it; the drift before the last average */
+    double rows, drift;      /* of a step when parameters are averaged: its samples, and the drift before the last average */
     int64_t step;
     uint64_t digest;         /* of the workload's decisions */
-    uint64_t settings, data; /* digests of what is set, and of the loader whose batch a pass is of (0: none) */
-    uint64_t rng_draw;       /* after the pass: a process without samples drew nothing */
+    uint64_t settings, data; /* digests of the settings, and of the loader whose batch the pass uses (0: no loader) */
+    uint64_t rng_draw;       /* after the pass: a process without samples has drawn nothing */
     union {
         char message[160];   /* of FAILED */
         trek_capture_vote vote; /* of VOTE */
@@ -69,8 +70,8 @@ void trek_job_sync_say(const ranks_stepper *s, const char *phase, bool training)
 
 /* --- messages ------------------------------------------------------------------------ */
 
-/* A step's failure is told in one round, in which all processes are: until its error is cleared there is nothing more to
- * tell, and once it is, all go on with the same round. */
+/* A step's failure is announced in one round, in which all processes take part. Until its error is cleared there is
+ * nothing more to announce; then all go on with the same round. */
 static trek_status all_know(ranks_stepper *s, trek_status status)
 {
     s->failure = trek_error_number();
@@ -79,7 +80,8 @@ static trek_status all_know(ranks_stepper *s, trek_status status)
 
 static bool is_known(const ranks_stepper *s) { return trek_error_status() != TREK_OK && s->failure == trek_error_number(); }
 
-/* The first process that has failed by itself; -1: none. Those that have failed because of another say so by PEER. */
+/* Returns the first process that has failed by itself, or -1. Processes that have failed because of another report
+ * PEER. */
 static int failed_process(const ranks_stepper *s)
 {
     int found = -1;
@@ -98,7 +100,7 @@ static trek_status fail_of_message(ranks_stepper *s, int process)
     return all_know(s, trek_fail(TREK_ERR_PEER, "process %d failed: %.*s", process, (int)sizeof w->message - 1, w->message));
 }
 
-/* What the loaders of a pass give; all processes have the same messages. */
+/* Compares what the loaders of a pass give. All processes have the same messages. */
 static trek_status compare_data(ranks_stepper *s)
 {
     uint64_t first = 0;
@@ -118,7 +120,7 @@ static trek_status compare_data(ranks_stepper *s)
     return all_know(s, status != TREK_OK ? status : trek_fail(TREK_ERR_ARGUMENT, "the processes' loaders give different data"));
 }
 
-/* What is set when all have come to a step. */
+/* Compares the settings when all have come to a step. */
 static trek_status compare_settings(ranks_stepper *s)
 {
     bool differ = false;
@@ -139,7 +141,7 @@ static int32_t stop_wanted(const ranks_stepper *s)
     return (trek_stop_wanted() ? STOP_ALL : 0) | (s->base.graph->settings.stop_wanted ? STOP_THIS : 0);
 }
 
-/* One round with this message; fails if any process says that it has failed. */
+/* Makes one round with this message. Fails if any process says that it has failed. */
 static trek_status exchange(ranks_stepper *s, sync_message *own)
 {
     own->step = s->base.graph->settings.steps;
@@ -160,7 +162,7 @@ static trek_status exchange(ranks_stepper *s, sync_message *own)
     return status;
 }
 
-/* Room for this process's message; zeroed. */
+/* Returns zeroed memory for this process's message. */
 static sync_message *new_message(ranks_stepper *s, sync_message_kind kind)
 {
     sync_message *own = (sync_message *)s->own_message;
@@ -185,8 +187,8 @@ static bool some_say(const ranks_stepper *s, sync_message_kind kind)
     return false;
 }
 
-/* A round of this kind; processes that are in their step already take no part in the pass. Those that ask how all make the step
- * learn that this one makes it by a call, and come to the next round. */
+/* Makes a round of this kind. Processes that are already in their step take no part in the pass. Processes that ask
+ * how all make the step learn that this one makes it by a call, and come to the next round. */
 static trek_status exchange_pass(ranks_stepper *s, sync_message *own, bool *sends)
 {
     own->sends = trek_overlap_wants(s);
@@ -216,7 +218,7 @@ trek_status trek_job_sync_begin_pass(ranks_stepper *s, bool *sends)
     return s->overlaps && s->comm ? exchange_pass(s, new_message(s, SYNC_BEGIN), sends) : TREK_OK;
 }
 
-/* What the pass of a round comes to, which all processes know, those that have none, too. */
+/* Returns the sum of the weights of a round's pass. All processes know it, including those without a pass. */
 static double weigh_pass(ranks_stepper *s)
 {
     double sum = 0;
@@ -275,7 +277,7 @@ static void agree_to_stop(ranks_stepper *s, int32_t stop)
         s->base.graph->settings.stop_agreed = true;
 }
 
-/* What the messages of a step tell of all ranks. */
+/* Reads what the messages of a step say about all ranks. */
 static void read_messages(ranks_stepper *s)
 {
     int32_t stop = 0;
@@ -306,7 +308,7 @@ static trek_status read_watches(ranks_stepper *s)
 
 void trek_job_sync_stop(ranks_stepper *s)
 {
-    if (s->base.graph->stepper == &s->base) /* not a site's, between whose steps nobody stops */
+    if (s->base.graph->stepper == &s->base) /* not for a site, between whose steps nothing stops */
         agree_to_stop(s, stop_wanted(s));
 }
 
@@ -320,7 +322,7 @@ trek_status trek_job_sync_step(ranks_stepper *s, trek_status own, bool update, b
     s->window_rows = 0;
     for (int r = 0; r < s->local_ranks; r++)
         s->window_rows += (double)s->replicas[r].samples;
-    if (update && !s->recording) /* whose events no clock has */
+    if (update && !s->recording) /* its events have no time */
         own = read_watches(s);
     if (!s->comm) {
         if (update)
@@ -335,7 +337,7 @@ trek_status trek_job_sync_step(ranks_stepper *s, trek_status own, bool update, b
     mine->settings = trek_settings_digest(s);
     for (int r = 0, k = s->first_rank; r < s->local_ranks; r++, k++)
         pairs_of(mine)[r] = (rank_report){ s->ms[k], s->starved_ms[k], s->units[k] };
-    for (;;) { /* passes of others count for nothing here but their weight */
+    for (;;) { /* passes of others only count by their weight here */
         trek_status status = exchange(s, mine);
         if (status != TREK_OK)
             return status;
@@ -360,7 +362,8 @@ trek_status trek_job_sync_step(ranks_stepper *s, trek_status own, bool update, b
 
 /* --- captured steps (recording.c) ----------------------------------------------------------- */
 
-/* What those that do not vote do: one that has come to its step makes no pass this time, others never vote. */
+/* Reads the messages of processes that do not vote: one that has come to its step makes no pass this time; others
+ * never vote. */
 static void read_no_votes(const ranks_stepper *s, trek_capture_verdict *verdict)
 {
     *verdict = (trek_capture_verdict){ .way = TREK_CAPTURE_CALL };
@@ -442,7 +445,7 @@ trek_status trek_job_sync_reduce(ranks_stepper *s)
 /* --- beginning ---------------------------------------------------------------------------- */
 
 typedef struct greeting {
-    int32_t ranks, device;   /* a trek_device_type: rank 0's */
+    int32_t ranks, device;   /* a trek_device_type, of rank 0 */
     uint32_t kinds;          /* of the devices of all ranks */
     int32_t sharers;         /* of the optimizer's state */
 } greeting;
@@ -520,11 +523,11 @@ trek_status trek_job_sync_begin(ranks_stepper *s, trek_comm *comm)
     return status == TREK_OK ? make_rooms(s) : status;
 }
 
-/* --- how processes divide a batch: what loaders ask ----------------------------------------- */
+/* --- how processes divide a batch: loaders ask for it ---------------------------------------- */
 
 typedef struct division_state {
     trek_lock lock;
-    ranks_stepper *steppers; /* of graphs that train over processes, the one set up last in front: its shares count */
+    ranks_stepper *steppers; /* of graphs that train over processes; the one set up last is the first, and its shares are used */
     int processes, process;
     double shares[TREK_MAX_RANKS];
 } division_state;
@@ -543,7 +546,7 @@ static void cut(int64_t total, int64_t *first, int64_t *rows)
     trek_lock_release(&division()->lock);
 }
 
-/* The lock is held. */
+/* Called with the lock held. */
 static void take_shares(const ranks_stepper *s)
 {
     const double *shares = trek_ranks_shares(s);
@@ -575,7 +578,7 @@ void trek_job_sync_publish(ranks_stepper *s)
     trek_job_here.version++;
 }
 
-/* Loaders follow another graph's shares, or batches are whole again. */
+/* Loaders then follow another graph's shares, or batches are not divided. */
 static void withdraw(ranks_stepper *s)
 {
     if (!s->divides)

@@ -88,7 +88,7 @@ static uint64_t mix_bytes(uint64_t key, const trek_tensor *tensor)
     return key;
 }
 
-/* A line for all of it, which is the same where all entries are. */
+/* Writes one line for the whole state, which is equal if all entries are. */
 static trek_status describe(const trek_optimizer_loaded *state, trek_text *text)
 {
     uint64_t key = 0;

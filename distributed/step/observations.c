@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all ranks have recorded: this process's replicas in rank order, then the processes. All processes add the same numbers
- * in the same order. */
+/* What all ranks have recorded: first this process's replicas in rank order, then the processes. All processes add
+ * the same numbers in the same order. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ static trek_status take_metric(trek_graph *into, const char *name, trek_metric *
     return to ? trek_metric_merge(to, from) : trek_error_status();
 }
 
-/* The graph itself, then those inside it. */
+/* Returns the graph itself, then those inside it. */
 static trek_graph *nth(const trek_graph *graph, int k) { return k ? graph->below[k - 1] : (trek_graph *)(uintptr_t)graph; }
 
 static trek_status take_graph(trek_graph *into, trek_graph *from)
@@ -44,7 +44,7 @@ static trek_status take_replica(trek_graph *into, trek_graph *from)
     return status;
 }
 
-/* Samples and milliseconds of this process's ranks since the last time, under their numbers in the job. */
+/* Records samples and milliseconds of this process's ranks since the last call, under their numbers in the job. */
 static trek_status tell_measured(ranks_stepper *s)
 {
     trek_status status = TREK_OK;
@@ -64,10 +64,10 @@ static trek_status tell_measured(ranks_stepper *s)
 
 /* --- processes ------------------------------------------------------------------------------ */
 
-/* What of an observation travels: this, the name, and numbers: sum and weight, or a metric's. */
+/* An observation as it is sent: this head, the name, and the numbers: sum and weight, or those of a metric. */
 typedef struct message_head {
-    int64_t name, numbers;           /* how many bytes, how many doubles */
-    int64_t sort, graph;             /* the graph's number: itself, then those inside it */
+    int64_t name, numbers;           /* number of bytes, number of doubles */
+    int64_t sort, graph;             /* the index of the graph: 0 for itself, then those inside it */
 } message_head;
 enum { OF_MEAN, OF_SUM, OF_METRIC };
 
@@ -155,7 +155,7 @@ static trek_status drop_recorded(trek_graph *graph, void *arg)
     return TREK_OK;
 }
 
-/* Every process comes here, one that has failed says nothing. */
+/* Every process comes here; one that has failed sends nothing. */
 static trek_status gather_processes(ranks_stepper *s, trek_status own)
 {
     trek_graph *graph = s->base.graph;

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reduction under backward, by engines that progress by themselves: between processes
- * of one rank each, or among the GPUs of one process. A bucket of the arena is started
- * as soon as the last of its gradients is complete, in one fixed order on all ranks.
- * Only the pass that is the step's last sends; should another follow all the same, what
- * was reduced stays with the first rank and the rest is reduced in step(). */
+/* Reduction during backward, with engines that progress by themselves: between processes with one rank each, or among
+ * the GPUs of one process. A bucket of the arena is started as soon as the last of its gradients is complete, in one
+ * order on all ranks. Only the last pass of a step sends. If another pass follows nevertheless, what was reduced
+ * stays with the first rank, and the rest is reduced in step(). */
 #include "distributed/step/overlap.h"
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "distributed/step/split_forward.h"
 
-/* With other processes ranks of one process would have to be summed before. */
+/* Returns whether it is possible. With other processes, the ranks of one process would have to be summed first. */
 static bool can_overlap(const ranks_stepper *s)
 {
     const trek_comm *comm = s->comm ? s->comm : trek_ranks_comm(s->ranks, 0);
@@ -81,7 +80,8 @@ static void complete_on_tape(int k, void *arg)
     ((ranks_stepper *)arg)->on_tape++;
 }
 
-/* What uses rank 0's parameters beside the forward would come after the ranks' parts: then all is sent when it is over. */
+/* If rank 0's parameters are used outside the forward, too, these uses would come after the ranks' parts. Then
+ * everything is sent at the end. */
 static bool sends_in_split(void *arg)
 {
     const ranks_stepper *s = arg;
@@ -113,7 +113,7 @@ trek_status trek_overlap_backward(ranks_stepper *s, trek_var *loss, trek_var *se
     return status;
 }
 
-/* --- where what was sent is not the whole ---------------------------------------------------- */
+/* --- when more gradients follow those that were sent ---------------------------------------- */
 
 static trek_status finish_rank(int rank, void *arg) { return trek_comm_finish(comm_of(arg, rank)); }
 
@@ -122,7 +122,7 @@ trek_status trek_overlap_finish(ranks_stepper *s)
     return s->step.phase == TREK_STEP_SENT ? trek_ranks_call(s->ranks, finish_rank, s) : TREK_OK;
 }
 
-/* Parameters that only other ranks had a gradient of: the next pass adds to it, too. */
+/* Parameters of which only other ranks had a gradient: the next pass adds to that gradient, too. */
 static trek_status claim(const trek_arena *arena)
 {
     trek_scope scope = trek_scope_begin();
@@ -139,7 +139,7 @@ static trek_status claim(const trek_arena *arena)
     return status;
 }
 
-/* Others' count as gradients all the same: it may be this rank alone that had them. */
+/* Gradients of other ranks count as gradients here, too: maybe only this rank had them. */
 static trek_status keep_rank(int rank, void *arg)
 {
     ranks_stepper *s = arg;
@@ -151,7 +151,7 @@ static trek_status keep_rank(int rank, void *arg)
     return TREK_OK;
 }
 
-/* Sharers have a part of the sum each. */
+/* Each sharer has a part of the sum. */
 static trek_status keep_part(int rank, void *arg)
 {
     trek_arena *arena = ((ranks_stepper *)arg)->replicas[rank].arena;
@@ -159,7 +159,7 @@ static trek_status keep_part(int rank, void *arg)
     return status == TREK_OK ? claim(arena) : status;
 }
 
-/* The sum counts once: it stays with the first rank of process 0, or where it was scattered to. */
+/* The sum must count once: it stays with the first rank of process 0, or where it was scattered to. */
 trek_status trek_overlap_keep(ranks_stepper *s)
 {
     bool in_parts = s->step.phase == TREK_STEP_SENT && s->sharers > 1;

@@ -1,28 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reduction while backward goes on: between processes, or among the GPUs of one. Internal. */
+/* Reduction while backward runs: between processes, or among the GPUs of one process. */
 #ifndef TREK_DISTRIBUTED_STEP_OVERLAP_H
 #define TREK_DISTRIBUTED_STEP_OVERLAP_H
 
 #include "distributed/step/stepper_ranks.h"
 
-/* Where the engine can do it: s->overlaps. */
+/* Determines whether the engine supports it: s->overlaps. */
 trek_status trek_overlap_plan(ranks_stepper *s);
 
-/* Whether the next pass is the step's last, and may send; layers that meet take the engine's time. */
+/* Returns whether the next pass is the step's last and may send. Layers that meet need the engine for themselves. */
 bool trek_overlap_wants(const ranks_stepper *s);
-/* Around a backward that all ranks make, whose gradients are the step's. */
+/* Begins a backward pass that all ranks make and whose gradients are those of the step. */
 void trek_overlap_begin(ranks_stepper *s, bool sends);
-/* Of a loss on the caller's tape; what the ranks of a split forward have of it is sent as it is complete. */
+/* Runs the backward pass of a loss on the caller's tape. The gradients of the ranks of a split forward are sent when
+ * they are complete. */
 trek_status trek_overlap_backward(ranks_stepper *s, trek_var *loss, trek_var *seed, bool zeros);
-/* The reducer that a rank's backward tells what is complete; NULL: nothing is sent. */
+/* Returns the reducer that a rank's backward notifies of complete gradients, or NULL if nothing is sent. */
 trek_reducer *trek_overlap_of(const ranks_stepper *s, int rank);
-/* On the rank's thread, when its part is over, has failed, or there is none: the others wait for what is left. */
+/* Sends what is left. Called on the rank's thread when its part is over, has failed, or does not exist, because the
+ * others wait for it. */
 trek_status trek_overlap_rest(int rank, void *stepper);
-/* The same for ranks that had no part. The first failure of what was started. */
+/* Does the same for ranks that had no part. Returns the first failure of what was started. */
 trek_status trek_overlap_end(ranks_stepper *s);
 /* Waits on every rank for what was sent. */
 trek_status trek_overlap_finish(ranks_stepper *s);
-/* Before gradients are added to what was reduced already. */
+/* Called before gradients are added to those that were already reduced. */
 trek_status trek_overlap_keep(ranks_stepper *s);
 
 #endif

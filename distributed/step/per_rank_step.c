@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The per-rank way: a pass in which every rank computes the loss of its own samples
- * and goes backward at once. Of a batch each rank reads its share itself, ahead of the
- * pass, by a thread of its own; of a window whole batches, as many as its workload says.
- * Ranks do not wait for each other before all are done.
+/* The per-rank way: a pass in which every rank computes the loss of its own samples and runs backward at once. Of a
+ * batch each rank reads its share itself, ahead of the pass, on its own reading thread. Of a window it reads whole
+ * batches, as many as its workload says. Ranks only wait for each other at the end.
  *
- * Backward is seeded by weight / D. Of a batch, D is what the weights of all ranks and
- * processes sum to, told between forward and backward. Where that would only make ranks
- * wait (a step's first pass on the CPUs of one process), and in a window, whose weights are
- * known when it is over, D is the number of samples that was planned: `factor`, D over the
- * sum of weights, is what gradients are multiplied by in the reduction; those of earlier
- * passes are put aside meanwhile. Where the passes of a step are weighed
- * (graph/accumulate.h), D is the step's, and so is the factor. */
+ * Backward is seeded with weight / D. For a batch, D is the sum of the weights of all ranks and processes, exchanged
+ * between forward and backward. In two cases D is the planned number of samples instead: where the exchange would
+ * only make ranks wait (a step's first pass on the CPUs of one process), and in a window, whose weights are known at
+ * its end. Then `factor`, which is D divided by the sum of weights, multiplies the gradients in the reduction, and
+ * gradients of earlier passes are put aside meanwhile. If the passes of a step are weighed (graph/accumulate.h), D
+ * and the factor belong to the step. */
 #include <math.h>
 #include <string.h>
 
@@ -32,10 +30,11 @@
 
 typedef struct rank_part {
     int64_t first, rows;     /* of the batch; of a window: batches [first, first + rows) of the epoch */
-    trek_batch_cut cut;      /* of an unread batch: what it reads of this one and, as things are, of those that follow */
-    uint64_t rng_draw;       /* after it */
+    trek_batch_cut cut;      /* of an unread batch: what it reads of this one and, with the current shares, of those that
+                              * follow */
+    uint64_t rng_draw;       /* after the pass */
     int64_t end_ns;
-    trek_var *loss;          /* retained from its forward to its backward, where that is a run of its own; NULL */
+    trek_var *loss;          /* retained from its forward to its backward if that is a run of its own; otherwise NULL */
     double weight;           /* of that loss */
 } rank_part;
 
@@ -45,10 +44,10 @@ typedef struct per_rank_call {
     const trek_batch *batch;
     bool backward, reset;
     bool rounds;             /* parameters are averaged in the background meanwhile */
-    bool weighs;             /* its gradients are of the step's sum as they are */
+    bool weighs;             /* its gradients are part of the step's sum as they are */
     bool known;              /* backward begins when the weights of all ranks are known */
-    bool stashes;            /* it has a factor of its own, and is not the step's first */
-    int no_grad_depth;       /* the caller's, as the next one */
+    bool stashes;            /* it has its own factor, and is not the step's first pass */
+    int no_grad_depth;       /* of the caller, as the next field */
     trek_offload_opts offload;
     double denominator;
     uint64_t rng_step, rng_draw;
@@ -81,8 +80,8 @@ static trek_status keep_loss(const per_rank_call *c, int rank, const trek_batch 
     return status;
 }
 
-/* Without its backward where that waits for the weights. */
-/* Nanoseconds since the last batch. The rank's thread may have served another graph before. */
+/* Runs a rank's part, without its backward if that waits for the weights. */
+/* Returns the nanoseconds since the last batch. The rank's thread may have served another graph before. */
 static int64_t waits_for_data(rank_replica *own)
 {
     int64_t before = own->is_fed ? own->fed_ns : trek_rank_here.fed_ns;
@@ -100,7 +99,7 @@ static trek_status run_batch(const per_rank_call *c, int rank, const trek_batch 
     trek_rank_here.global_rows = batch->global;
     trek_rank_here.rng_draw = c->rng_draw;
     trek_stopwatch *watch = &s->watches->of[rank];
-    /* what an evaluation takes says nothing of the pace of training */
+    /* the time of an evaluation says nothing about the pace of training */
     rank_replica *own = &s->replicas[rank];
     int64_t fed_ns = waits_for_data(own);
     if (c->backward)
@@ -132,7 +131,7 @@ trek_reader *trek_ranks_reader(ranks_stepper *s, int rank, trek_loader *loader)
     return own->reader;
 }
 
-/* Its rows, read by the rank itself, and ahead. */
+/* The rank reads its rows itself, and ahead. */
 static trek_status run_own_rows(const per_rank_call *c, int rank)
 {
     trek_reader *reader = trek_ranks_reader(c->s, rank, c->graph_loader->loader);
@@ -163,7 +162,7 @@ static trek_status run_share(const per_rank_call *c, int rank)
 
 static const char *phase_of(const per_rank_call *c) { return c->backward ? "forward and backward" : "forward"; }
 
-/* Batches [first, end) of the epoch, read by the rank itself. */
+/* Runs batches [first, end) of the epoch, which the rank reads itself. */
 static trek_status run_batches(const per_rank_call *c, int rank, int64_t first, int64_t end)
 {
     trek_background *background = c->rounds ? c->s->background : NULL;
@@ -194,14 +193,14 @@ static trek_status run_window(const per_rank_call *c, int rank)
     trek_status status = run_batches(c, rank, of->first, of->first + of->rows);
     if (!(reader = c->s->replicas[rank].reader))
         return status;
-    /* the next window is likely to be like this one */
+    /* the next window is likely to be similar to this one */
     int64_t next = of->first + c->batch->batches, end = next + of->rows;
     int64_t last = trek_loader_batches(c->graph_loader->loader);
     trek_reader_rest(reader, next < last ? next : last, end < last ? end : last);
     return status;
 }
 
-/* Averaged in the background: rounds, until the pass is over. */
+/* Averaging in the background: runs rounds until the pass is over. */
 static trek_status run_rounds(const per_rank_call *c, int rank)
 {
     trek_background *background = c->s->background;
@@ -218,8 +217,8 @@ static trek_status run_rounds(const per_rank_call *c, int rank)
     return status;
 }
 
-/* A rank without rows has nothing to do, but the first one of a process that has none at all goes
- * through its layers where those of other processes wait for them. */
+/* Returns whether a rank without rows has nothing to do. The first rank of a process that has no rows at all must run
+ * its layers if those of other processes wait for them. */
 static bool skips(const per_rank_call *c, int rank)
 {
     bool joins_empty = rank == 0 && c->batch->n == 0 && !c->batch->window && c->s->comm && trek_ranks_meet(c->s);
@@ -240,14 +239,14 @@ static trek_status run_backward(const per_rank_call *c, int rank)
     return status == TREK_OK ? trek_stopwatch_stop(watch, 0) : status;
 }
 
-/* fn in a scope of its own, with the caller's modes; its layers may make sums with other ranks'. */
+/* Runs fn in its own scope, with the caller's modes. Its layers may make sums with other ranks. */
 static trek_status run_part(const per_rank_call *c, int rank, trek_status (*fn)(const per_rank_call *c, int rank))
 {
     trek_grad_mode mode = trek_grad_mode_here;
     trek_grad_mode_here.no_grad_depth = c->no_grad_depth;
     trek_grad_mode_here.offload = c->offload;
     trek_scope scope = trek_scope_begin();
-    if (!c->batch->window) /* there ranks do not wait for each other */
+    if (!c->batch->window) /* in windows ranks do not wait for each other */
         trek_rank_sums_enter(trek_ranks_sums(c->s->ranks), rank);
     trek_status status = scope.depth ? fn(c, rank) : trek_error_status();
     trek_rank_sums_leave(trek_ranks_sums(c->s->ranks), rank, status);
@@ -283,7 +282,8 @@ static trek_status backward_rank(int rank, void *arg)
 
 /* --- the caller's side ------------------------------------------------------------------- */
 
-/* What ranks read of a batch that they divide; of the present one what they were given, should shares have changed since. */
+/* Plans what ranks read of a batch that they divide. Of the current batch they read what they were given, even if
+ * shares have changed since. */
 static trek_status plan_cuts(per_rank_call *c)
 {
     const trek_batch_plan *plan = trek_loader_plan(c->graph_loader->loader);
@@ -304,7 +304,7 @@ static trek_status plan_cuts(per_rank_call *c)
     return status;
 }
 
-/* Rows of the batch, or batches of the window, for each rank of this process. */
+/* Plans the rows of the batch, or batches of the window, of each rank of this process. */
 static trek_status plan_parts(per_rank_call *c)
 {
     ranks_stepper *s = c->s;
@@ -329,7 +329,7 @@ static trek_status plan_parts(per_rank_call *c)
     return status == TREK_OK && c->batch->unread ? plan_cuts(c) : status;
 }
 
-/* How long each rank waited for the last one. */
+/* Traces how long each rank waited for the last one. */
 static void trace_waits(const per_rank_call *c)
 {
     const trek_trace_sink *sink = atomic_load_explicit(&trek_trace_now, memory_order_acquire);
@@ -341,7 +341,7 @@ static void trace_waits(const per_rank_call *c)
             sink->span("wait for ranks", c->s->first_rank + r, c->of[r].end_ns, end, 0, sink->arg);
 }
 
-/* After all ranks' forward: samples, draws, and what the weights of all processes sum to. */
+/* Called after all ranks' forward: counts samples and draws, and sums the weights of all processes. */
 static trek_status weigh(per_rank_call *c, double *total, bool *sends)
 {
     ranks_stepper *s = c->s;
@@ -376,7 +376,7 @@ static trek_status run_ranks(per_rank_call *c, trek_rank_fn fn, bool goes_back)
     return status;
 }
 
-/* The pass will have a factor of its own, or none: what is there already has been multiplied by its own. */
+/* The pass will have its own factor, or none: existing gradients are first multiplied by theirs. */
 static trek_status begin_pass(per_rank_call *c)
 {
     ranks_stepper *s = c->s;
@@ -391,7 +391,7 @@ static trek_status begin_pass(per_rank_call *c)
     return status;
 }
 
-/* The forward has given the weights: backward. */
+/* Runs backward, now that the forward has given the weights. */
 static trek_status go_back(per_rank_call *c)
 {
     double total = 0;
@@ -405,7 +405,7 @@ static trek_status go_back(per_rank_call *c)
     return run_ranks(c, backward_rank, true);
 }
 
-/* Backward has been: its factor. */
+/* Finds the factor after backward. */
 static trek_status find_factor(per_rank_call *c)
 {
     ranks_stepper *s = c->s;
@@ -457,7 +457,7 @@ static trek_status run_per_rank_step(per_rank_call *c)
     return TREK_OK;
 }
 
-/* Weights are told before backward where ranks wait for each other all the same, or would put gradients aside otherwise. */
+/* Weights are exchanged before backward if ranks wait for each other anyway, or would otherwise put gradients aside. */
 static void choose_way(per_rank_call *c)
 {
     const ranks_stepper *s = c->s;
@@ -502,7 +502,7 @@ trek_var *trek_ranks_train_batch(trek_stepper *stepper, const trek_batch *batch)
     return mean;
 }
 
-/* The one rank of a process has all that its loader fetches. */
+/* The only rank of a process uses everything that its loader reads. */
 bool trek_ranks_read_parts(const trek_stepper *stepper) { return ((const ranks_stepper *)stepper)->local_ranks > 1; }
 
 int64_t trek_ranks_window(trek_stepper *stepper)

@@ -7,7 +7,7 @@
 
 #include "tensor/memory.h"
 
-/* What is not known of a device is 0 and "": such ones are equal. */
+/* What is not known of a device is 0 or "". Devices that are not known are equal. */
 struct rank_device {
     char name[128];
     int64_t memory;
@@ -24,7 +24,7 @@ static void look_at(trek_device device, rank_device *to)
     }
     snprintf(to->name, sizeof to->name, "%s", info.name);
     to->memory = info.memory;
-    to->multiprocessors = device.type == TREK_CPU ? 0 : info.multiprocessors; /* cores are shared */
+    to->multiprocessors = device.type == TREK_CPU ? 0 : info.multiprocessors; /* ranks share the cores */
 }
 
 trek_status trek_ranks_list_devices(ranks_stepper *s)

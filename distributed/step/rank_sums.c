@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums over the ranks of a run. The last rank to come adds up everybody's values
- * where they lie, while the others wait, and gives each the result. */
+/* Sums over the ranks of a run. The last rank to come adds up all ranks' values in place, while the others wait, and
+ * gives each of them the result. */
 #include "distributed/step/rank_sums.h"
 
 #include <stdio.h>
@@ -15,20 +15,20 @@ typedef struct sums_slot {
     trek_rank_collectives collectives; /* what layers of this rank see */
     trek_rank_sums *sums;
     int rank;
-    bool takes_part, left, done; /* done: values hold the sum */
+    bool takes_part, left, done; /* done: `values` holds the sum */
     double *values;
     int64_t count;
-    int64_t made;               /* sums in this run */
+    int64_t made;               /* how many sums it has made in this run */
 } sums_slot;
 
 struct trek_rank_sums {
-    trek_gate gate;             /* its word changes when those who wait may look */
-    trek_lock lock;             /* of all below, while ranks run */
+    trek_gate gate;             /* its word changes when waiting ranks should look */
+    trek_lock lock;             /* guards everything below while ranks run */
     int local_ranks, expected, arrived;
     bool spin;
-    bool busy;                  /* the last rank has come and sums up */
+    bool busy;                  /* the last rank has come and adds up */
     bool interprocess;          /* the run's sums are over all processes */
-    bool goes_back, made_before; /* the run goes back through the one before; that made sums */
+    bool goes_back, made_before; /* the run goes backward through the run before it; that one made sums */
     int64_t deadline_ns;
     trek_comm *comm;
     trek_status status;         /* of the run; the first failure counts */
@@ -78,7 +78,7 @@ void trek_rank_sums_set_deadline(trek_rank_sums *sums, int64_t ns) { sums->deadl
 
 /* --- a run ----------------------------------------------------------------------------- */
 
-/* Locked. A rank that has made more sums than `than`, or waits for one; -1: none. */
+/* Returns a rank that has made more than `than` sums, or waits for one; -1: none. Called with the lock held. */
 static int rank_ahead(const trek_rank_sums *sums, int64_t than)
 {
     for (int r = 0; r < sums->local_ranks; r++)
@@ -115,7 +115,7 @@ void trek_rank_sums_enter(trek_rank_sums *sums, int rank)
     trek_rank_here.collectives = slot->takes_part && !alone ? &slot->collectives : NULL;
 }
 
-/* Locked. Fails the run for all who wait or are to come. */
+/* Fails the run for all who wait or are yet to come. Called with the lock held. */
 static void fail_run(trek_rank_sums *sums, trek_status status, const char *message)
 {
     if (sums->status != TREK_OK)
@@ -157,7 +157,7 @@ void trek_rank_sums_leave(trek_rank_sums *sums, int rank, trek_status status)
 
 /* --- one sum ----------------------------------------------------------------------------- */
 
-/* Locked, before a rank's next sum: a rank that has left will not come. */
+/* Called before a rank's next sum, with the lock held: a rank that has left will not come. */
 static void check_left(trek_rank_sums *sums, const sums_slot *slot)
 {
     char message[TREK_ERROR_SIZE];
@@ -170,7 +170,7 @@ static void check_left(trek_rank_sums *sums, const sums_slot *slot)
         }
 }
 
-/* All ranks have come, and wait. NULL: their counts differ, and the run has failed. */
+/* Called when all ranks wait. Returns NULL if their counts differ; the run has then failed. */
 static sums_slot *first_of(trek_rank_sums *sums)
 {
     sums_slot *first = NULL;
@@ -191,7 +191,7 @@ static sums_slot *first_of(trek_rank_sums *sums)
     return first;
 }
 
-/* Adds up into the first rank's values; over the processes, too; then everybody has it. */
+/* Adds up into the first rank's values, also over the processes, then copies the result to all ranks. */
 static trek_status add_up(trek_rank_sums *sums, sums_slot *first)
 {
     for (int r = first->rank + 1; r < sums->local_ranks; r++)
@@ -210,7 +210,7 @@ static trek_status add_up(trek_rank_sums *sums, sums_slot *first)
     return status;
 }
 
-/* Locked; the last rank to come. The others wait, and cannot give up while busy is set. */
+/* Called by the last rank to come, with the lock held. The others wait, and cannot give up while busy is set. */
 static void finish_sum(trek_rank_sums *sums)
 {
     sums_slot *first = first_of(sums);
@@ -245,13 +245,13 @@ static void fail_late(trek_rank_sums *sums, const sums_slot *slot)
     fail_run(sums, TREK_ERR_TIMEOUT, message);
 }
 
-/* Locked; until the sum is there, or the run has failed. */
+/* Waits until the sum is done or the run has failed. Called with the lock held. */
 static void wait_for_sum(trek_rank_sums *sums, const sums_slot *slot)
 {
     int64_t deadline = sums->deadline_ns ? trek_now_ns() + sums->deadline_ns : 0;
     while (!slot->done && sums->status == TREK_OK) {
         unsigned word = atomic_load(&sums->gate.word);
-        int64_t limit = sums->busy ? 0 : deadline; /* the processes' communicator has a deadline of its own */
+        int64_t limit = sums->busy ? 0 : deadline; /* the processes' communicator has its own deadline */
         trek_lock_release(&sums->lock);
         bool changed = trek_gate_wait(&sums->gate, word, sums->spin, limit);
         trek_lock_acquire(&sums->lock);

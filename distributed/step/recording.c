@@ -13,12 +13,12 @@
 #include "tensor/memory_internal.h"
 #include "tensor/rank_context.h"
 
-/* The host's side before a step that is recorded. The stepper's. */
+/* The state of the host before a step that is recorded. It belongs to the stepper. */
 struct ranks_before {
     int64_t steps;
     trek_step_state step;
     trek_accumulation accumulation;
-    bool *had;               /* [ranks][parameters] a gradient */
+    bool *had;               /* [ranks][parameters] whether there was a gradient */
     int64_t *samples;        /* [ranks] */
 };
 
@@ -27,14 +27,14 @@ typedef struct ranks_recording {
     ranks_stepper *s;
     const trek_backend *backend;
     trek_ranks_recorder recorder;
-    trek_device device;      /* the caller's: rank 0's */
+    trek_device device;      /* of the caller, which is rank 0 */
     uint64_t rng_step;       /* of the recorded step */
-    bool good;               /* it is to be replayed */
-    bool replayed;           /* once: the recorded step, which the function itself has ended */
+    bool good;               /* it can be replayed */
+    bool replayed;           /* set once: the recorded step, which the function itself has ended */
     int runs;                /* of all ranks */
     bool *begun;             /* [ranks] */
-    trek_capture **captures; /* [ranks] when it is over */
-    int64_t *samples;        /* [ranks] that the step counts */
+    trek_capture **captures; /* [ranks] when recording is over */
+    int64_t *samples;        /* [ranks] which the step counts */
 } ranks_recording;
 
 static void drop(ranks_recording *r)
@@ -45,10 +45,10 @@ static void drop(ranks_recording *r)
     trek_free(r);
 }
 
-/* Who carries the gradients of a rank: of several processes each has one. */
+/* Returns the communicator that carries the gradients of a rank. Of several processes each has one. */
 static trek_comm *comm_of(const ranks_stepper *s, int rank) { return s->comm ? s->comm : trek_ranks_comm(s->ranks, rank); }
 
-/* --- whether, and for how long ------------------------------------------------------------------ */
+/* --- whether steps can be recorded, and for how long ------------------------------------------- */
 
 static const char *obstacle(const trek_stepper *stepper)
 {
@@ -77,7 +77,7 @@ static uint64_t signature(const trek_stepper *stepper)
     key = trek_mix_double(key, s->step.factor);
     key = trek_mix(key, s->base.graph->settings.max_norm > 0);
     key = trek_mix(key, (uint64_t)(uintptr_t)s->base.graph->scaler);
-    if (s->comm) { /* where its rows lie among those of all, which random numbers are drawn by */
+    if (s->comm) { /* random numbers are drawn by the position of its rows among all rows */
         key = trek_mix(key, (uint64_t)trek_rank_here.batch_rows);
         key = trek_mix(key, (uint64_t)trek_rank_here.batch_first);
         key = trek_mix(key, (uint64_t)trek_rank_here.batch_global);
@@ -125,7 +125,7 @@ static trek_status begin_rank(ranks_recording *r, int rank)
     return status;
 }
 
-/* All ranks', or none: who has failed would be waited for in the first collective. */
+/* All ranks begin, or none: others would wait for one that failed in the first collective. */
 static trek_status begin_part(int rank, void *arg)
 {
     ranks_recording *r = arg;
@@ -136,7 +136,7 @@ static trek_status begin_part(int rank, void *arg)
     return status;
 }
 
-/* What was given to the stream of communication comes back to the rank's. */
+/* Work that was given to the communication stream comes back to the rank's stream. */
 static trek_status end_part(int rank, void *arg)
 {
     const ranks_recording *r = arg;
@@ -200,7 +200,7 @@ static trek_status begin(trek_stepper *stepper, trek_device device)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
     trek_status status = note_before(s);
-    if (status == TREK_OK) /* which may have to read the device's */
+    if (status == TREK_OK) /* which may have to read the device's counter */
         status = trek_ranks_prepare_scaler(s);
     ranks_recording *r = status == TREK_OK ? new_recording(s, device) : NULL;
     status = r ? r->backend->capture_begin(device) : trek_error_status();
@@ -210,12 +210,12 @@ static trek_status begin(trek_stepper *stepper, trek_device device)
         return status;
     }
     s->recording = r;
-    if (!s->comm) /* the one rank of a process is the caller */
+    if (!s->comm) /* the only rank of a process is the caller */
         trek_ranks_set_recorder(s->ranks, &r->recorder);
     return TREK_OK;
 }
 
-/* The one rank of a process is the caller, whose error stays the one that the others know of. */
+/* The only rank of a process is the caller. Its error remains, because the others know of it. */
 static trek_status on_ranks(const ranks_stepper *s, trek_rank_fn fn, void *arg)
 {
     return s->local_ranks > 1 ? trek_ranks_call(s->ranks, fn, arg) : fn(0, arg);
@@ -236,7 +236,7 @@ static trek_status free_rank(int rank, void *arg)
     return TREK_OK;
 }
 
-/* A replay may be under way, whose other processes may never come. */
+/* A replay may be under way, to which other processes may never come. */
 static void free_recording(trek_captured_step *recording)
 {
     ranks_recording *r = (ranks_recording *)recording;
@@ -294,7 +294,7 @@ static void put_back(trek_stepper *stepper)
 
 /* --- replays ---------------------------------------------------------------------------------------- */
 
-/* The others' devices would wait for this rank's in vain, and who has updated cannot go back. */
+/* Ends the group: the others' devices would wait for this rank's in vain, and a rank that has updated cannot go back. */
 static trek_status end_group(const ranks_stepper *s, int rank, trek_status status)
 {
     char reason[256];
@@ -303,13 +303,13 @@ static trek_status end_group(const ranks_stepper *s, int rank, trek_status statu
     return status;
 }
 
-/* What the devices of all ranks read, from the caller's own streams there, behind which the ranks go on. Of several processes the
- * others are on their way to the replay already. */
+/* Writes what the devices of all ranks read, on the caller's own streams, before the ranks' work. Other processes are
+ * already on their way to the replay. */
 static trek_status before_replay(trek_stepper *stepper, bool rate_is_set)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
     if (trek_comm_ended(comm_of(s, 0)))
-        return trek_comm_barrier(comm_of(s, 0)); /* which tells why */
+        return trek_comm_barrier(comm_of(s, 0)); /* which says why */
     trek_status status = trek_ranks_set_rates(s, !rate_is_set);
     if (status == TREK_OK)
         status = trek_ranks_prepare_scaler(s);
@@ -341,7 +341,7 @@ static trek_status launch_rank(int rank, void *arg)
     return status == TREK_OK ? TREK_OK : end_group(r->s, rank, status);
 }
 
-/* In the only process nothing has been done before the first piece. */
+/* In a single process nothing has been done before the first piece. */
 static trek_status launch_caller(const ranks_recording *r, int piece, uint64_t rng_step, bool *done)
 {
     if (!r->backend->comm->capture_has(r->captures[0], piece))
@@ -374,7 +374,7 @@ static trek_status merge(ranks_recording *r)
     return status;
 }
 
-/* A plan goes on from step to step; who measures has nothing new. */
+/* A plan goes on from step to step; a workload that measures gets nothing new. */
 static trek_status follow_plan(ranks_recording *r)
 {
     ranks_stepper *s = r->s;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The step over ranks: gradients are summed in rank order, measured, and used.
  *
- * Shared parameters: the arena is cut into chunks; each rank takes some, sums all
- * ranks' gradients of a chunk into rank 0's, zeroes the others', and (after a
- * meeting, if the norm has to be known first) updates the chunk. Nothing is sent.
- * Arenas of their own: gradients are all-reduced bucket by bucket, every rank
- * updates all of its own. Either way rank 0 holds the sum and the others hold zeros
- * whenever a reduction has ended without a step, so that another one adds up. */
+ * Shared parameters: the arena is cut into chunks. Each rank takes some chunks, sums all ranks' gradients of a chunk
+ * into rank 0's, sets the others' to zero, and updates the chunk, after a meeting if the norm must be known first.
+ * Nothing is sent. Separate arenas: gradients are all-reduced bucket by bucket, and every rank updates its whole
+ * arena. In both cases rank 0 holds the sum and the others hold zeros when a reduction has ended without a step, so
+ * that another one adds to it. */
 #include <math.h>
 #include <string.h>
 
@@ -80,7 +79,7 @@ static char *grads_at(const ranks_stepper *s, int rank, int part, int64_t at)
     return p->grads->data + (size_t)at * trek_dtype_size(p->wide);
 }
 
-/* Sums elements [begin, end), where row tells which ranks have something, into rank 0's; zeroes the others'. */
+/* Sums elements [begin, end) of the ranks that `row` marks into rank 0's, and sets the others' to zero. */
 static void reduce_piece(ranks_stepper *s, int part, const bool *row, int64_t begin, int64_t end)
 {
     const trek_arena *arena = s->replicas[0].arena;
@@ -120,7 +119,7 @@ static void reduce_chunk(ranks_stepper *s, const trek_reduce_chunk *chunk)
     }
 }
 
-/* Rank 0's sum in a chunk by the factor of the passes. */
+/* Multiplies rank 0's sum in a chunk by the factor of the passes. */
 static void scale_chunk(ranks_stepper *s, const trek_reduce_chunk *chunk)
 {
     trek_dtype dtype = s->replicas[0].arena->parts[chunk->part].wide;
@@ -134,7 +133,7 @@ static void scale_chunk(ranks_stepper *s, const trek_reduce_chunk *chunk)
             ((float *)grads)[i] *= (float)s->step.factor;
 }
 
-/* Gradients of segments that are not updated (frozen since) go, too. */
+/* Gradients of segments that are not updated, because they were frozen since, are set to zero, too. */
 static void zero_leftovers(ranks_stepper *s, int rank, const trek_reduce_chunk *chunk)
 {
     const trek_arena *arena = s->replicas[rank].arena;
@@ -156,7 +155,7 @@ typedef struct chunk_work {
     ranks_stepper *s;
     int rank, first;    /* part 0 of the work is chunk `first` */
     bool sum, measure;
-    const trek_update_state *update; /* NULL: none yet */
+    const trek_update_state *update; /* NULL: not decided yet */
 } chunk_work;
 
 static void work_chunks(void *arg, int64_t begin, int64_t end)
@@ -175,7 +174,7 @@ static void work_chunks(void *arg, int64_t begin, int64_t end)
         if (w->sum && s->step.factor != 1)
             scale_chunk(s, chunk);
         if (w->measure) {
-            bool finite; /* a square sum that is not finite says it, too */
+            bool finite; /* a sum of squares that is not finite shows it, too */
             backend->sum_squares(dtype, grads, chunk->end - chunk->begin, &sums[k], &finite);
             if (!finite)
                 sums[k] = NAN;
@@ -198,7 +197,7 @@ static void work(ranks_stepper *s, int rank, bool sum, bool measure, const trek_
     int first = s->shared ? (int)(n * rank / local_ranks) : 0, end = s->shared ? (int)(n * (rank + 1) / local_ranks) : (int)n;
     chunk_work w = { s, rank, first, sum, measure, update };
     int64_t each = (end - first + 4 * 16 - 1) / (4 * 16);
-    if (update && trek_optimizer_is_whole(s->replicas[0].optimizer)) /* which uses the threads for each parameter */
+    if (update && trek_optimizer_is_whole(s->replicas[0].optimizer)) /* its update uses the threads for each parameter */
         work_chunks(&w, 0, end - first);
     else if (end > first)
         trek_parallel(end - first, each > 1 ? each : 1, work_chunks, &w);
@@ -208,13 +207,13 @@ trek_update_state trek_ranks_decide(const ranks_stepper *s, double sum_squares, 
 {
     trek_update_state state = s->replicas[0].optimizer->last;
     trek_update_scaler scaler;
-    state.factor = 1; /* the sum has been multiplied by it */
+    state.factor = 1; /* the sum has already been multiplied by it */
     state.max_norm = s->base.graph->settings.max_norm;
     state.max_value = s->base.graph->settings.max_value;
     state.sum_squares = measured ? sum_squares : 0;
     state.finite = isfinite(state.sum_squares);
     if (s->loss_scale)
-        scaler = *s->loss_scale; /* each rank's own: deciding writes to it */
+        scaler = *s->loss_scale; /* a copy of each rank, because deciding writes to it */
     trek_update_decide_state(&state, s->loss_scale ? &scaler : NULL, measured);
     return state;
 }
@@ -228,7 +227,7 @@ static trek_update_state decide(const ranks_stepper *s, int rank, bool measured)
     return trek_ranks_decide(s, sum, measured);
 }
 
-/* --- what all kinds of arenas share ---------------------------------------------------------------- */
+/* --- what all kinds of arenas have in common ------------------------------------------------------------ */
 
 static void keep_flags(ranks_stepper *s, int rank)
 {
@@ -244,7 +243,7 @@ static void keep_flags(ranks_stepper *s, int rank)
         }
 }
 
-/* Ranks whose memory is the host's merge each other's buffers where they lie, each some of them: that cannot fail. */
+/* Ranks in host memory merge each other's buffers in place, each rank some of them. That cannot fail. */
 typedef struct local_room {
     trek_buffer_room base;
     const ranks_stepper *s;
@@ -279,7 +278,8 @@ static trek_status merge_local(ranks_stepper *s, int rank)
     return TREK_OK;
 }
 
-/* All ranks of the process hold its merged buffers: rank 0 merges them with the other processes', the others take them. */
+/* All ranks of the process hold its merged buffers. Rank 0 merges them with those of other processes; the others take
+ * the result. */
 static trek_status merge_between(ranks_stepper *s, int rank)
 {
     trek_comm *local = trek_ranks_comm(s->ranks, rank);
@@ -295,7 +295,7 @@ static trek_status merge_between(ranks_stepper *s, int rank)
 
 trek_status trek_ranks_merge_buffers(ranks_stepper *s, int rank)
 {
-    if (s->recording || s->replicas[0].model->n_buffers == 0) /* a recorded step's replays are followed by it */
+    if (s->recording || s->replicas[0].model->n_buffers == 0) /* this follows the replays of a recorded step */
         return TREK_OK;
     int64_t start = trek_trace_enter("buffers");
     trek_status status = merge_local(s, rank);
@@ -316,8 +316,8 @@ static trek_status broadcast_params(trek_comm *comm, const trek_arena *arena)
     return status;
 }
 
-/* CPUs and GPUs round differently: rank 0's parameters become everybody's, lest they drift apart. They have been
- * written in this step, so versions tell it already. */
+/* CPUs and GPUs round differently, so all ranks take rank 0's parameters, which would otherwise drift apart. They
+ * were written in this step, so their versions have already changed. */
 static trek_status follow_first(ranks_stepper *s, int rank)
 {
     const trek_arena *arena = s->replicas[rank].arena;
@@ -331,7 +331,8 @@ static trek_status follow_first(ranks_stepper *s, int rank)
     return status == TREK_OK && !s->shared && s->local_ranks > 1 ? broadcast_params(local, arena) : status;
 }
 
-/* Between processes buffers have been merged before the update: where one of them dies until then, parameters stay. */
+/* Between processes buffers have been merged before the update: if a process dies before that, parameters do not
+ * change. */
 static trek_status finish(ranks_stepper *s, int rank, bool skipped)
 {
     trek_arena_forget_grads(s->replicas[rank].arena);
@@ -360,7 +361,7 @@ static trek_status step_rank(int rank, void *arg)
                 !trek_optimizer_is_whole(s->replicas[0].optimizer);
     if (rank == 0)
         status = trek_stopwatch_start(&s->reduce_watch, x.replica->arena->device);
-    if (status == TREK_OK && !(c->sent && s->comm)) /* else it is on its way: a process that sends has one rank */
+    if (status == TREK_OK && !(c->sent && s->comm)) /* otherwise it is being sent: a process that sends has one rank */
         status = kind->sum(&x);
     if (status == TREK_OK && s->comm)
         status = kind->interprocess(&x);
@@ -405,7 +406,7 @@ trek_status trek_ranks_meet_after(rank_step *x, trek_status own)
     return c->interprocess == TREK_OK ? TREK_OK : trek_fail(TREK_ERR_PEER, "step: the exchange between processes failed");
 }
 
-/* The ranks' sum is complete: rank 0 adds what the other processes have, then all measure it. */
+/* Called when the ranks' sum is complete: rank 0 adds what the other processes have, then all measure it. */
 static trek_status between_shared(rank_step *x)
 {
     trek_step_call *c = x->call;
@@ -446,7 +447,7 @@ trek_status trek_ranks_begin_separate(rank_step *x)
     return trek_replica_agree(x->local, x->call->update ? trek_optimizer_prepare(x->replica->optimizer) : TREK_OK, "step");
 }
 
-/* Gradients of all ranks become their sum, or are on their way to it. */
+/* Replaces the gradients of all ranks by their sum, or starts that. */
 static trek_status sum_separate(rank_step *x)
 {
     if (!x->call->sent)
@@ -455,7 +456,7 @@ static trek_status sum_separate(rank_step *x)
     return status == TREK_OK && x->s->step.factor != 1 ? trek_ranks_apply_grad_factor_here(x->rank, x->s) : status;
 }
 
-/* Rank 0 reduces with the other processes, its result goes to all of this one. */
+/* Rank 0 reduces with the other processes; its result is copied to all ranks of this one. */
 static trek_status between_separate(rank_step *x)
 {
     const trek_arena *arena = x->replica->arena;
@@ -504,11 +505,11 @@ static const arena_kind separate_arenas = { trek_ranks_begin_separate, sum_separ
                                             update_separate,
                                             keep_first };
 
-/* --- the same where not all are on the host --------------------------------------------------------------- */
+/* --- the same if not all ranks are on the host ------------------------------------------------------------ */
 
 static trek_status decide_on_device(rank_step *x)
 {
-    (void)x; /* with the update */
+    (void)x; /* it is decided during the update */
     return TREK_OK;
 }
 
@@ -527,7 +528,7 @@ void trek_ranks_claim_gradients(const rank_step *x)
             arena->segments[k].param->leaf->has_grad = true;
 }
 
-/* Every rank holds the sum now: each decides and updates in its own device's order, as a single device does. */
+/* Every rank holds the sum now. Each decides and updates in its own device's order, as a single device does. */
 static trek_status update_on_device(rank_step *x)
 {
     trek_ranks_claim_gradients(x);

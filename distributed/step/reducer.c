@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making a reducer, the ranks' meeting, and sending. */
+/* Makes a reducer, lets the ranks meet, and sends. */
 #include "distributed/step/reducer.h"
 
 #include <math.h>
@@ -107,7 +107,7 @@ void trek_reducer_free(trek_reducer **address)
 
 /* --- meeting: what the others must know before a reduction ------------------------------------------ */
 
-/* Flags of all items follow. */
+/* The flags of all items follow it. */
 typedef struct reducer_message {
     double weight;
     int32_t status, mixed;
@@ -140,7 +140,7 @@ static void write_message(trek_reducer *r, double weight, trek_status own)
     }
 }
 
-/* All ranks see all flags, and so come to compare them or not alike. */
+/* All ranks see all flags, and so decide alike whether to compare them. */
 static trek_status check_frozen(const trek_reducer *r, trek_comm *comm, const char *what)
 {
     bool differ = false;
@@ -152,7 +152,7 @@ static trek_status check_frozen(const trek_reducer *r, trek_comm *comm, const ch
     trek_text text = { 0 };
     char subject[80];
     snprintf(subject, sizeof subject, "%s: not all %s have frozen the same", what, comm->control ? "processes" : "ranks");
-    for (int k = r->n - 1; k >= 0; k--) /* by order of registration */
+    for (int k = r->n - 1; k >= 0; k--) /* in order of registration */
         trek_text_format(&text, "parameter \"%s\"\t%s\n", r->items[k].name,
                          trek_item_trains(&r->items[k]) ? "trained" : "frozen");
     trek_status status = trek_agree(comm, TREK_OK, subject, &text);
@@ -201,11 +201,11 @@ trek_status trek_reducer_meet(trek_reducer *r, trek_comm *comm, const char *what
 
 /* --- sending ------------------------------------------------------------------------------------------ */
 
-/* Items side by side, or a piece of one. */
+/* Neighbouring items, or a piece of one. */
 typedef struct stretch {
     int first, end;
-    int owner;                /* of an arena's sharers: who has it; -1: each a part */
-    int64_t begin, count;     /* elements */
+    int owner;                /* its owner among an arena's sharers; -1: each has a part */
+    int64_t begin, count;     /* number of elements */
 } stretch;
 
 static bool is_sent(const trek_reducer *r, int k)
@@ -213,7 +213,8 @@ static bool is_sent(const trek_reducer *r, int k)
     return r->arena || (r->now.ahead ? trek_item_trains(&r->items[k]) : r->any[k]);
 }
 
-/* The stretch of a bucket that begins with item k: as far as items are sent, or not sent, alike. */
+/* Returns the stretch of a bucket that begins with item k: it continues as long as items are all sent, or all not
+ * sent. */
 static stretch stretch_at(const trek_reducer *r, const trek_bucket *bucket, int k)
 {
     int end = k + 1;
@@ -232,7 +233,7 @@ static void note(trek_reducer *r, trek_status status)
         r->status = status;
 }
 
-/* This rank's share of a stretch; of an item in pieces, all of it comes to its place with the first one. */
+/* Returns this rank's part of a stretch. If an item is sent in pieces, all of it is copied with the first piece. */
 static char *contribute(trek_reducer *r, const stretch *x)
 {
     const trek_reducer_item *start = &r->items[x->first];

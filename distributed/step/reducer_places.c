@@ -13,7 +13,7 @@ bool trek_item_has_grad(const trek_reducer_item *item)
     return leaf && leaf->grad && leaf->has_grad;
 }
 
-/* Nobody else looks at its memory: two leaves may have been given one gradient. */
+/* Returns whether nothing else uses its memory: two leaves may have been given one gradient. */
 static bool is_alone(const trek_var *grad)
 {
     const trek_tensor *t = grad->data;
@@ -24,7 +24,8 @@ static bool is_alone(const trek_var *grad)
 
 static bool is_in_arena(const trek_leaf *leaf) { return leaf && leaf->grad && leaf->grad_in_arena; }
 
-/* The variable that is, or will be, the parameter's gradient; NULL: a spare one is needed. The same until it is settled. */
+/* Returns the variable that is, or will be, the parameter's gradient; NULL: a spare one is needed. It does not change
+ * until the reduction is settled. */
 static trek_var *target_of(const trek_reducer_item *item)
 {
     const trek_leaf *leaf = item->var->leaf;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One walk over all that is to be alike gives both the digest and the text, so that nothing is compared that cannot be
- * named. */
+/* One walk over everything that must be equal makes both the digest and the text, so that nothing is compared that
+ * cannot be named. */
 #include "distributed/step/settings.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "optim/optimizer_move.h"
 #include "tensor/random_internal.h"
 
-/* What must be alike besides modules, parameters and buffers; NULL on failure. */
+/* Describes what must be equal besides modules, parameters and buffers. Returns NULL on failure. */
 char *trek_ranks_describe_graph(trek_graph *graph)
 {
     const trek_graph_layout *l = &graph->layout;
@@ -32,7 +32,7 @@ char *trek_ranks_describe_graph(trek_graph *graph)
     return trek_text_take(&text);
 }
 
-/* Where a walk goes: a digest or lines. */
+/* The destination of a walk: a digest, or lines of text. */
 typedef struct walk {
     trek_text *text;         /* NULL: only the digest */
     uint64_t digest;

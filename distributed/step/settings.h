@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What has to be set alike in all processes of a job: options of setup, what setters change later, the data. Internal. */
+/* The settings that must be equal in all processes of a job: options of setup, what setters change later, and the
+ * data. */
 #ifndef TREK_DISTRIBUTED_STEP_SETTINGS_H
 #define TREK_DISTRIBUTED_STEP_SETTINGS_H
 
@@ -8,13 +9,15 @@
 
 struct trek_trainer_opts;
 
-/* What a graph has besides modules, parameters and buffers, a line each of text to be freed; NULL on failure. */
+/* Returns a text with one line for each property of a graph besides modules, parameters and buffers. The caller frees
+ * it. Returns NULL on failure. */
 char *trek_ranks_describe_graph(trek_graph *graph);
-/* A number that is another one when an option is: what each step compares. */
+/* Returns a number that changes with every option. Each step compares it. */
 uint64_t trek_settings_digest(const ranks_stepper *s);
-/* The same as lines, for trek_agree. */
+/* Writes the same settings as lines, for trek_agree. */
 void trek_settings_describe(const ranks_stepper *s, trek_text *text);
-/* Once, at the end of trek_trainer_setup: also its options, the steps done, which parameters train, the graph's data. */
+/* Writes further lines once, at the end of trek_trainer_setup: its options, the steps done, which parameters train,
+ * and the graph's data. */
 void trek_settings_describe_setup(const ranks_stepper *s, const struct trek_trainer_opts *opts, trek_text *text);
 
 #endif

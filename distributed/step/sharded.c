@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps of sharers, as DeepSpeed's ZeRO stage 1 (Rajbhandari et al. 2020) and Megatron's distributed optimizer cut them: every
- * bucket of gradients is reduce-scattered, after backward or under it, each sharer updates its part of the bucket, whose state
- * nobody else has, and an all-gather brings the updated parameters to all.
+/* Steps of sharers, which divide as DeepSpeed's ZeRO stage 1 (Rajbhandari et al. 2020) and Megatron's distributed
+ * optimizer do. Every bucket of gradients is reduce-scattered, after backward or during it. Each sharer updates its
+ * part of the bucket, whose state no other sharer has, and an all-gather distributes the updated parameters.
  *
- * Where an optimizer's class updates whole parameters, each has one owner instead: gradients are reduced to him, and he
- * broadcasts what he has updated.
+ * If an optimizer's class updates whole parameters, each parameter has one owner instead: gradients are reduced to
+ * the owner, which broadcasts what it has updated.
  *
- * The sharers are the processes, or the ranks of the only one. Ranks that share a process's parameters share its cuts, too:
- * each updates some chunks of them, rank 0 exchanges with the other processes. Where engines add in rank order a step has the
- * bits of one whose sharers all keep everything, but for the norm of gradients, whose squares are added in another order. */
+ * The sharers are the processes, or the ranks of a single process. Ranks that share a process's parameters also share
+ * its cuts: each updates some of their chunks, and rank 0 exchanges with the other processes. If the engine adds in
+ * rank order, a step has the same bits as without sharing, except for the norm of gradients, whose squares are added
+ * in another order. */
 #include "distributed/step/sharded.h"
 
 #include <math.h>
@@ -23,20 +24,20 @@
 #include "tensor/pool.h"
 #include "tensor/trace.h"
 
-/* The sharers' communicator, a handle of the rank's (of ranks that share parameters: of rank 0's). */
+/* Returns the communicator of the sharers, a handle of the rank's (of rank 0's, if ranks share parameters). */
 static trek_comm *comm_of(const ranks_stepper *s, int rank) { return s->comm ? s->comm : trek_ranks_comm(s->ranks, rank); }
 
-/* Whether the rank exchanges with the other sharers, and updates for those that share its arena. */
+/* Returns whether the rank exchanges with the other sharers, and updates for the ranks that share its arena. */
 static bool is_sharer(const ranks_stepper *s, int rank) { return rank == 0 || !s->shared; }
 
 /* --- planning ------------------------------------------------------------------------------ */
 
 static int64_t count_chunks(int64_t elements) { return (elements + TREK_CHUNK - 1) / TREK_CHUNK; }
 
-/* What cuts are for one rank. */
+/* The cuts of one rank. */
 typedef struct rank_cuts {
     trek_sharer_cuts cuts;
-    trek_reduce_chunk *chunks; /* pieces of them, and their sums of squares */
+    trek_reduce_chunk *chunks; /* pieces of the cuts, and their sums of squares */
     double *sums;
     int n_chunks;
 } rank_cuts;
@@ -80,7 +81,7 @@ static bool has_masters(const trek_arena *arena)
     return has;
 }
 
-/* Masters of an optimizer that is there are more than the parameters: they go with them. */
+/* If an optimizer exists, its masters are divided together with the parameters. */
 static trek_status make_cuts(int rank, void *arg)
 {
     trek_ranks_cuts *made = arg;
@@ -100,7 +101,7 @@ static trek_status make_cuts(int rank, void *arg)
     return status == TREK_OK ? plan_chunks(own) : status;
 }
 
-/* What is made becomes the rank's, and the other way round. */
+/* Exchanges the cuts that were made and those of the rank. */
 static trek_status take_cuts(int rank, void *arg)
 {
     trek_ranks_cuts *made = arg;
@@ -185,7 +186,7 @@ trek_status trek_ranks_cut_for(ranks_stepper *s, const trek_optimizer_spec *spec
     bool fits = status != TREK_OK || has_owners(s->replicas[0].arena, owner);
     trek_free(owner);
     if (!fits)
-        status = trek_overlap_keep(s); /* gradients that were sent lie in parts as they were cut */
+        status = trek_overlap_keep(s); /* gradients that were sent lie in the parts of the old cuts */
     return status == TREK_OK && !fits ? trek_ranks_cut(s, spec, before) : status;
 }
 
@@ -194,7 +195,7 @@ trek_status trek_ranks_cut_for(ranks_stepper *s, const trek_optimizer_spec *spec
 typedef struct own_work {
     rank_replica *own;
     int64_t first;           /* part 0 of the work is chunk `first` */
-    const trek_update_state *update; /* NULL: they are measured */
+    const trek_update_state *update; /* NULL: the chunks are measured */
 } own_work;
 
 static void work_chunks(void *arg, int64_t begin, int64_t end)
@@ -224,7 +225,7 @@ static void work(ranks_stepper *s, int rank, const trek_update_state *update)
     int64_t n = own->n_own_chunks, parts = s->shared ? s->local_ranks : 1, part = s->shared ? rank : 0;
     int64_t first = n * part / parts, end = n * (part + 1) / parts, each = (end - first + 4 * 16 - 1) / (4 * 16);
     own_work w = { own, first, update };
-    if (update && trek_optimizer_is_whole(own->optimizer)) /* which has the threads to itself */
+    if (update && trek_optimizer_is_whole(own->optimizer)) /* its update uses the threads itself */
         work_chunks(&w, 0, end - first);
     else if (end > first)
         trek_parallel(end - first, each > 1 ? each : 1, work_chunks, &w);
@@ -232,7 +233,7 @@ static void work(ranks_stepper *s, int rank, const trek_update_state *update)
 
 /* --- gradients --------------------------------------------------------------------------------------- */
 
-/* Each sharer's cuts of the gradients become the sum; what may have been sent already arrives. */
+/* Replaces each sharer's cuts of the gradients by the sum. What was already sent arrives. */
 static trek_status scatter(const rank_step *x)
 {
     trek_comm *comm = comm_of(x->s, x->rank);
@@ -262,7 +263,7 @@ static trek_status between(rank_step *x)
     return trek_ranks_meet_after(x, status);
 }
 
-/* Without an update a sharer has its part of the sum, to which more may be added. */
+/* Without an update a sharer keeps its part of the sum, to which more may be added. */
 static void keep(rank_step *x)
 {
     trek_arena *arena = x->replica->arena;
@@ -282,7 +283,7 @@ static void keep(rank_step *x)
 
 /* --- deciding ------------------------------------------------------------------------------------------- */
 
-/* In the order of the sharers, so that all have the same bits. */
+/* Adds in the order of the sharers, so that all have the same bits. */
 static trek_status join_sums(const rank_step *x, double *sum)
 {
     double sums[TREK_MAX_RANKS], own = 0;
@@ -351,7 +352,7 @@ static trek_status update_separate(rank_step *x)
 static const arena_kind shared_arena = { NULL, sum_shared, between, decide, update_shared, keep };
 static const arena_kind separate_arenas = { trek_ranks_begin_separate, sum_separate, between, decide, update_separate, keep };
 
-/* --- the same on devices, which decide for themselves ------------------------------------------------------ */
+/* --- the same on devices, which decide by themselves --------------------------------------------------------- */
 
 static trek_status decide_on_device(rank_step *x)
 {
@@ -368,7 +369,7 @@ static trek_status update_on_device(rank_step *x)
     opts.join_norm = trek_sharer_join_norm;
     opts.arg = comm;
     trek_status status = trek_optimizer_step_with(x->replica->optimizer, &opts);
-    if (status != TREK_OK) { /* the others are on their way to an exchange */
+    if (status != TREK_OK) { /* the others are about to enter an exchange */
         trek_comm_abort(comm, "a rank cannot update its part");
         return status;
     }
@@ -405,7 +406,7 @@ trek_status trek_ranks_gather_state(ranks_stepper *s, trek_status own, bool ever
 {
     if (!s || s->sharers == 1 || !s->replicas[0].optimizer)
         return own;
-    if (own == TREK_OK) /* who has not made a step since has the same states to give */
+    if (own == TREK_OK) /* a sharer that has made no step since has the same states to give */
         own = trek_ranks_follow_groups(s);
     own = s->comm ? trek_replica_agree(s->comm, own, "the optimizer's state") : own;
     if (own == TREK_OK)

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps of ranks that each keep and update a part of the optimizer's state (optim/arena.h: sharers). Internal. */
+/* Steps of ranks that each keep and update a part of the optimizer's state (optim/arena.h: sharers). */
 #ifndef TREK_DISTRIBUTED_STEP_SHARDED_H
 #define TREK_DISTRIBUTED_STEP_SHARDED_H
 
 #include "distributed/step/reduce.h"
 
-/* Each rank's cuts, before there is an optimizer: even ones. */
+/* Makes each rank's cuts before an optimizer exists: even ones. */
 trek_status trek_ranks_plan_shards(ranks_stepper *s);
-/* All ranks' cuts become what an optimizer needs (NULL: even ones), masters go with their parameters: where an
- * optimizer is there, all sharers come to it. *before is what there was; `end` forgets it, or (not keep) brings it back: then
- * the optimizer that it was of is still there. MEMORY: nothing has changed. */
+/* Changes all ranks' cuts to those that an optimizer needs (NULL: even ones). Masters stay with their parameters; if
+ * an optimizer exists, all sharers must call it. *before gets the old cuts; `end` frees them or, without keep,
+ * restores them while the old optimizer still exists. Fails with MEMORY; then nothing has changed. */
 typedef struct trek_ranks_cuts trek_ranks_cuts;
 trek_status trek_ranks_cut(ranks_stepper *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before);
 void trek_ranks_cut_end(trek_ranks_cuts **before, bool keep);
-/* The same where cuts do not fit already, or nothing is shared: then *before is NULL. */
+/* Does so only if the cuts do not fit and the state is divided; otherwise *before is NULL. */
 trek_status trek_ranks_cut_for(ranks_stepper *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before);
-/* How such ranks step; NULL where nothing is shared. */
+/* Returns how such ranks step, or NULL if the state is not divided. */
 const arena_kind *trek_ranks_sharded_kind(const ranks_stepper *s);
 
-/* The state of all sharers comes to rank 0 of process 0, or of every process, where its optimizer can be exported until it is
- * forgotten. A collective; own: how the caller is. Where nothing is shared, or there is no optimizer, or s is NULL: own. Memory:
- * the whole state on the host, and a bucket on every rank. */
+/* Gathers the state of all sharers on rank 0 of process 0, or of every process, where the optimizer can export it
+ * until it is forgotten. A collective; own is the caller's status. Returns own if the state is not divided, if there
+ * is no optimizer, or if s is NULL. It needs memory for the whole state on the host, and for a bucket on every rank. */
 trek_status trek_ranks_gather_state(ranks_stepper *s, trek_status own, bool everywhere);
 void trek_ranks_forget_state(ranks_stepper *s);
 

@@ -6,7 +6,7 @@
 
 /* --- cutting ----------------------------------------------------------------------------- */
 
-/* Of a bucket that nobody owns, this one's. */
+/* Returns this sharer's part of a bucket without an owner. */
 static trek_arena_cut part_of(const trek_sharer *x, const trek_bucket *bucket)
 {
     int64_t count = bucket->count / x->arena->sharers, begin = bucket->begin + count * x->arena->sharer;
@@ -114,7 +114,8 @@ trek_status trek_sharer_join_norm(trek_update_state *on_device, void *comm)
 
 /* --- the whole state --------------------------------------------------------------------- */
 
-/* One state, or its scales, or the masters of one bucket, from all sharers to `room`, and from there to the whole. */
+/* Gathers one state, or its scales, or the masters, of one bucket from all sharers in `room`, and copies it to the
+ * whole state. */
 static trek_status gather_bucket(const trek_sharer *x, int state, const trek_bucket *of, trek_tensor *room)
 {
     const trek_optimizer *optimizer = x->optimizer;
@@ -135,7 +136,7 @@ static trek_status gather_bucket(const trek_sharer *x, int state, const trek_buc
     return status;
 }
 
-/* Numbers that one sharer has, from `own` on in its buffer, to `at` in the whole. */
+/* Gathers numbers that one sharer has, from `own` on in its buffer, to `at` in the whole. */
 static trek_status gather_owned(const trek_sharer *x, int state, int part, int owner, int64_t own, int64_t at, int64_t count,
                                 trek_tensor *room)
 {
@@ -166,7 +167,8 @@ static trek_status gather_owned(const trek_sharer *x, int state, int part, int o
     return status;
 }
 
-/* A state that has not a number for each element: of each sharer's parameters the numbers lie together, in the whole, too. */
+/* Gathers a state that does not have one number for each element. The numbers of each sharer's parameters are
+ * contiguous, also in the whole. */
 static trek_status gather_uneven(const trek_sharer *x, int state, int part, trek_tensor *room)
 {
     trek_status status = TREK_OK;
@@ -205,7 +207,7 @@ static trek_tensor *make_room(const trek_sharer *x)
     return trek_tensor_empty(trek_shape_make(1, &most), TREK_U8, x->arena->device);
 }
 
-/* States from number `first` on (TREK_OWN_MASTERS: nothing but masters). */
+/* Gathers the states from number `first` on (TREK_OWN_MASTERS: only masters). */
 static trek_status gather(const trek_sharer *x, bool keeps, trek_status own, int first)
 {
     trek_tensor *room = own == TREK_OK ? make_room(x) : NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a process's samples are shared among its ranks, and what a step tells whoever decides that. */
+/* How a process's samples are divided among its ranks, and what a step reports to the code that decides that. */
 #include "distributed/balance/apportion.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/stepper_ranks.h"
@@ -27,7 +27,8 @@ trek_status trek_slowed(const ranks_stepper *s, int rank, trek_stopwatch *watch,
     return TREK_OK;
 }
 
-/* What the caller's loader has kept all ranks of the process waiting for a batch that they train on, or not. */
+/* Notes how long the caller's loader has kept all ranks of the process waiting for a batch, and whether they train on
+ * it. */
 void trek_ranks_note_wait(ranks_stepper *s, bool trains)
 {
     int64_t ns = trek_rank_here.loader_ns - s->loader_ns;
@@ -36,7 +37,7 @@ void trek_ranks_note_wait(ranks_stepper *s, bool trains)
         trek_stopwatch_starved(&s->watches->of[r], ns);
 }
 
-/* A rank that others wait for because its data come too late is named, once, with what gives them. */
+/* Names a rank for which others wait because its data come too late, once, together with what provides them. */
 static void tell_starving(ranks_stepper *s)
 {
     const trek_graph_loader *own = s->base.graph->graph_loader;
@@ -73,7 +74,7 @@ static void tell_workload(ranks_stepper *s)
                          (long long)s->base.graph->settings.steps, state.predicted, state.achieved);
 }
 
-/* Times become shares or counts of the next step. */
+/* Turns times into shares or counts of the next step. */
 trek_status trek_ranks_update_workload(ranks_stepper *s, trek_drift_verdict drift)
 {
     bool changed, shrunk = false;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A site: the ranks of a process, which make every step together and exactly, as those of a job of one process do; what all
- * processes come to is averaged in the background. So a site's stepper is a second one over the same replicas, without the other
- * processes, and its workload says how a batch is divided here; the job's says how many batches each process gets. Rounds
- * (distributed/background/) see one rank, the first: whether an average is taken in is decided once, by the caller's thread. */
+/* A site: the ranks of a process, which make every step together and exactly, as in a job of one process; the results
+ * of all processes are averaged in the background. So a site has a second stepper over the same replicas, without the
+ * other processes. Its workload says how a batch is divided here; the job's workload says how many batches each
+ * process gets. Rounds (distributed/background/) see one rank, the first: the caller's thread decides once whether an
+ * average is taken in. */
 #include <math.h>
 #include <string.h>
 
@@ -40,8 +41,8 @@ static trek_status share_ranks(ranks_stepper *s, const trek_workload_opts *o)
     return trek_error_status();
 }
 
-/* Counts of batches: of fixed shares each process has its ranks'. A hint of a slow rank is one of its process only where it is
- * alone there. */
+/* Counts of batches: of fixed shares each process has the sum of its ranks' shares. A hint about a slow rank only
+ * applies to its process if it is the only rank there. */
 static trek_workload *workload_of_sites(const ranks_stepper *s, const trek_workload_opts *o)
 {
     trek_workload_opts sites = *o;
@@ -81,7 +82,7 @@ static trek_workload *workload_of_ranks(const ranks_stepper *s, const trek_workl
 
 /* --- making ---------------------------------------------------------------------------------------------- */
 
-/* All but what is listed here is the job's stepper's, whose it stays. */
+/* Everything that is not listed here belongs to the job's stepper. */
 static trek_status make_stepper(ranks_stepper *s, const trek_workload_opts *o)
 {
     ranks_stepper *site = trek_calloc(1, sizeof *site);
@@ -137,11 +138,12 @@ void trek_site_end(ranks_stepper *s)
 typedef struct site_pass {
     ranks_stepper *s;
     const trek_batch *window;
-    uint64_t rng_step, rng_draw; /* what is drawn goes by a sample's place in the epoch, whoever has it */
+    uint64_t rng_step, rng_draw; /* random numbers depend on a sample's position in the epoch, not on its rank */
     int64_t samples;
 } site_pass;
 
-/* All ranks' step. The schedule goes by the steps of all processes, which the graph counts when the pass is over. */
+/* Makes a step of all ranks. The schedule depends on the steps of all processes, which the graph counts at the end of
+ * the pass. */
 static trek_status step(ranks_stepper *site)
 {
     rank_replica *first = &site->replicas[0];
@@ -194,7 +196,7 @@ static trek_status run_batches(site_pass *p, int64_t first, int64_t end)
     return status;
 }
 
-/* A step that has failed leaves nothing behind; the error that there is stays. */
+/* Removes everything of a step that has failed; the error remains. */
 static void drop_step(ranks_stepper *site)
 {
     trek_overlap_finish(site);
@@ -221,7 +223,7 @@ static trek_status run_rounds(site_pass *p)
     return status;
 }
 
-/* To the job this is a pass of the first rank, which has trained all. */
+/* For the job this is a pass of the first rank, which has trained everything. */
 static trek_status run_pass(site_pass *p)
 {
     ranks_stepper *s = p->s;
@@ -256,6 +258,6 @@ trek_var *trek_site_train_batch(trek_stepper *stepper, const trek_batch *batch)
     trek_job_sync_say(s, "forward and backward", true);
     if (run_pass(&pass) != TREK_OK)
         return NULL;
-    /* the mean is in what the ranks have observed */
+    /* the mean is among what the ranks have observed */
     return trek_var_from(trek_tensor_full((double)NAN, trek_dims_none(), TREK_F32, trek_ranks_device(s->ranks, 0)));
 }

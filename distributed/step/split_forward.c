@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Splitting a forward over the ranks, joining what they give, and its backward. */
+/* Splits a forward over the ranks, joins their outputs, and runs its backward. */
 #include "distributed/step/split_forward.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
-/* Joined by the caller alone up to here: waking the ranks would take longer. */
+/* Up to this size the caller joins alone, because waking the ranks would take longer. */
 #define JOIN_ALONE_BYTES (256 * 1024)
 
 typedef struct side {
@@ -20,27 +20,27 @@ typedef struct side {
     int64_t first, rows;
     uint64_t rng_draw;      /* after the forward */
     trek_replica *replica;  /* retained */
-    trek_var **inputs;      /* the rank's own leaves; only those that need a gradient */
-    trek_var **leaves;      /* room for a backward that is for some leaves alone */
+    trek_var **inputs;      /* the rank's own leaves; only inputs that need a gradient */
+    trek_var **leaves;      /* memory for the leaves of a backward that is for some leaves only */
     trek_var **outputs;     /* retained: they hold the rank's segment of tape */
     trek_var **roots, **seeds;
     int64_t *out_first, *out_rows; /* [outputs] where its rows of an output are */
 } side;
 
-/* One forward, for as long as its backward may come. */
+/* One forward. It lives as long as its backward may come. */
 typedef struct split_forward {
     trek_ranks *ranks;
-    trek_stopwatches *watches; /* NULL */
-    trek_var *tape_leaf;    /* a leaf of no replica: makes the tape record a forward whose inputs need no gradient */
+    trek_stopwatches *watches; /* may be NULL */
+    trek_var *tape_leaf;    /* a leaf of no replica: with it the tape records a forward whose inputs need no gradient */
     int local_ranks, n_inputs, n_outputs, n_sources;
     bool own_inputs, interprocess; /* interprocess: there are other processes */
-    int64_t total;          /* rows */
+    int64_t total;          /* number of rows */
     double scale;
     side *of;
     bool *split;            /* [inputs] */
-    trek_device *devices;   /* [sources] where the caller's are */
+    trek_device *devices;   /* [sources] devices of the caller's inputs */
     bool *recorded;         /* [outputs] */
-    bool *reached;          /* [params] the present backward gives them gradients */
+    bool *reached;          /* [params] that get gradients in the current backward */
     int64_t *out_total;     /* [outputs] rows; -1: a scalar */
     trek_tensor **joined;   /* [outputs] until they are variables */
 } split_forward;
@@ -116,7 +116,7 @@ static split_forward *split_forward_new(const trek_split_call *call)
     return p;
 }
 
-/* On the caller's thread; what the ranks recorded goes back to their tapes. */
+/* Called on the caller's thread; what the ranks recorded is returned to their tapes. */
 static void pass_free(void *data)
 {
     split_forward *p = data;
@@ -136,10 +136,10 @@ static void pass_free(void *data)
     trek_ranks_free(&ranks);
 }
 
-/* The place of rank's input k among the caller's. */
+/* Returns the index of the rank's input k among the caller's inputs. */
 static int source_of(const split_forward *p, int rank, int k) { return p->own_inputs ? rank * p->n_inputs + k : k; }
 
-/* Rows [first, first + rows) of x, where they are; a new reference. */
+/* Returns rows [first, first + rows) of x in place, as a new reference. */
 static trek_tensor *view_rows(trek_tensor *x, int64_t first, int64_t rows)
 {
     int64_t sizes[TREK_MAX_DIMS];
@@ -149,7 +149,7 @@ static trek_tensor *view_rows(trek_tensor *x, int64_t first, int64_t rows)
     return trek_tensor_make_view(x, data, x->ndim, sizes, x->strides);
 }
 
-/* The same on `device`: CPUs share memory, GPUs get copies of what is elsewhere. */
+/* Returns those rows on `device`: CPUs share memory, GPUs get copies of what is elsewhere. */
 static trek_tensor *rows_of(trek_tensor *x, int64_t first, int64_t rows, trek_device device)
 {
     trek_tensor *view = view_rows(x, first, rows);
@@ -158,14 +158,14 @@ static trek_tensor *rows_of(trek_tensor *x, int64_t first, int64_t rows, trek_de
     return there;
 }
 
-/* Runs fn on all ranks; those that run can make sums with one another. */
+/* Runs fn on all ranks. Those that run can make sums with one another. */
 static trek_status run_ranks(const split_forward *p, trek_rank_fn fn, void *arg, bool goes_back)
 {
     bool runs[TREK_MAX_RANKS];
     for (int r = 0; r < p->local_ranks; r++)
         runs[r] = p->of[r].runs;
     trek_rank_sums *sums = trek_ranks_sums(p->ranks);
-    if (trek_ranks_rank_here(p->ranks) < 0) { /* else they are in use: the run is refused */
+    if (trek_ranks_rank_here(p->ranks) < 0) { /* otherwise they are in use, and the run is refused */
         trek_rank_sums_set_deadline(sums, trek_ranks_comm(p->ranks, 0)->deadline_ns);
         trek_rank_sums_begin(sums, runs, p->interprocess);
         if (goes_back)
@@ -180,12 +180,13 @@ typedef struct forward_call {
     const trek_split_call *call;
     split_forward *forward;
     int no_grad_depth;
-    trek_dtype autocast;    /* of the caller, as what follows */
+    trek_dtype autocast;    /* of the caller, as the following fields */
     trek_offload_opts offload;
     uint64_t rng_step, rng_draw;
 } forward_call;
 
-/* The rank's variable over its part of input k, owned by the present scope, or by the split forward if it needs a gradient. */
+/* Returns the rank's variable over its part of input k. The current scope owns it, or the split forward if it needs a
+ * gradient. */
 static trek_var *rank_input(const forward_call *c, int rank, int k)
 {
     const split_forward *p = c->forward;
@@ -280,7 +281,7 @@ static trek_status fail_join(const trek_split_call *call, const split_forward *p
                      trek_tensor_shape_text(y, text), rank, (long long)p->of[rank].rows, why);
 }
 
-/* The first rank that has rows: not every share is one of a row. */
+/* Returns the first rank that has rows; a share may be less than one row. */
 static int first_running(const split_forward *p)
 {
     int rank = 0;
@@ -291,7 +292,8 @@ static int first_running(const split_forward *p)
 
 static bool is_loose(const trek_split_call *call, int k) { return k >= call->n_outputs - call->n_loose; }
 
-/* Places output k as far as the ranks' fit together: what is wrong with which rank's, or NULL. */
+/* Sets where the ranks' rows of output k go, as far as they fit together. Returns what is wrong, and with which
+ * rank's output, or NULL. */
 static const char *misfit(const trek_split_call *call, split_forward *p, int k, int *rank)
 {
     static const char not_rows[] = "its dimension 0 does not hold the rows (time-major data cannot be split)";
@@ -331,7 +333,8 @@ static bool all_have(const split_forward *p, int k)
     return true;
 }
 
-/* Whether the ranks' outputs k fit together, and where each has its rows. A loose one that does not is dropped. */
+/* Checks that the ranks' outputs k fit together, and sets where the rows of each go. A loose output that does not fit
+ * is dropped. */
 static trek_status place_output(const trek_split_call *call, split_forward *p, int k)
 {
     int rank;
@@ -362,7 +365,7 @@ static double share_of(const split_forward *p, int rank)
     return p->total > 0 ? (double)p->of[rank].rows / (double)p->total : 1;
 }
 
-/* The mean of the ranks' scalars, weighted by rows, in rank order. */
+/* Returns the mean of the ranks' scalars, weighted by rows, in rank order. */
 static trek_tensor *join_scalars(const split_forward *p, int k)
 {
     double sum = 0;
@@ -442,12 +445,12 @@ typedef struct backward_call {
     split_forward *forward;
     trek_var *const *grads; /* of the recorded outputs; NULL where none arrived */
     bool retain;
-    bool zeros;             /* what is gone back from weighs nothing */
-    bool some_only;         /* the backward is for the leaves that forward.reached tells, and those behind the inputs */
-    const trek_split_watch *watch; /* all parameters are reached; NULL: nobody asks */
+    bool zeros;             /* the loss has weight 0 */
+    bool some_only;         /* the backward is for the leaves in forward.reached and for those behind the inputs */
+    const trek_split_watch *watch; /* all parameters are reached; NULL: nobody watches */
 } backward_call;
 
-/* What arrives at the rank's output k. */
+/* Returns the gradient that arrives at the rank's output k. */
 static trek_var *rank_seed(const split_forward *p, int rank, int k, trek_var *grad)
 {
     const side *of = &p->of[rank];
@@ -459,7 +462,7 @@ static trek_var *rank_seed(const split_forward *p, int rank, int k, trek_var *gr
     return seed && scale != 1 ? trek_mul_scalar(seed, scale) : seed;
 }
 
-/* The leaves of this rank that the caller's backward is for. */
+/* Lists the leaves of this rank for which the caller's backward is. */
 static int list_leaves(const split_forward *p, side *of)
 {
     int n = 0;
@@ -513,7 +516,7 @@ static trek_status run_segment(const backward_call *c, int rank)
     int64_t start = trek_trace_enter("backward");
     trek_scope scope = trek_scope_begin();
     int depth = trek_grad_mode_here.no_grad_depth;
-    trek_grad_mode_here.no_grad_depth = 1; /* seeds are numbers, not history */
+    trek_grad_mode_here.no_grad_depth = 1; /* seeds are numbers without history */
     trek_rank_sums_enter(trek_ranks_sums(c->forward->ranks), rank);
     trek_status status = scope.depth ? backward_timed(c, rank) : trek_error_status();
     trek_rank_sums_leave(trek_ranks_sums(c->forward->ranks), rank, status);
@@ -534,7 +537,7 @@ static trek_status backward_rank(int rank, void *arg)
 
 /* --- gradients of the inputs ----------------------------------------------------------- */
 
-/* The rank's leaf over source k of the caller's; NULL: it has none. */
+/* Returns the rank's leaf of the caller's source k, or NULL if it has none. */
 static trek_var *leaf_of(const split_forward *p, int rank, int k)
 {
     if (!p->own_inputs)
@@ -542,7 +545,7 @@ static trek_var *leaf_of(const split_forward *p, int rank, int k)
     return k / p->n_inputs == rank ? p->of[rank].inputs[k % p->n_inputs] : NULL;
 }
 
-/* Of an input that was split: the ranks' rows, zeros where none came. */
+/* Joins the gradients of an input that was split: the ranks' rows, with zeros for ranks that gave none. */
 static trek_tensor *join_input_rows(const split_forward *p, int k, const trek_tensor *like)
 {
     trek_tensor *whole = trek_tensor_zeros(trek_tensor_shape(like), (trek_dtype)like->dtype, like->device);
@@ -556,7 +559,8 @@ static trek_tensor *join_input_rows(const split_forward *p, int k, const trek_te
     return whole;
 }
 
-/* Of an input that ranks had whole: the sum, in rank order. Owned by the scope; NULL without an error: none came. */
+/* Sums the gradients of an input that ranks had as a whole, in rank order. The scope owns the result. Returns NULL
+ * without an error if no rank gave one. */
 static trek_var *sum_input(const split_forward *p, int k)
 {
     trek_var *sum = NULL;
@@ -597,7 +601,7 @@ static trek_status input_gradient(const split_forward *p, int k, trek_var **grad
     if (*grad && p->scale != 1)
         *grad = trek_mul_scalar(*grad, 1 / p->scale);
     for (int r = 0; r < p->local_ranks; r++)
-        trek_var_zero_grad(leaf_of(p, r, k)); /* a later pass over the same tape begins anew */
+        trek_var_zero_grad(leaf_of(p, r, k)); /* a later pass over the same tape begins without gradients */
     return trek_error_status();
 }
 
@@ -613,7 +617,7 @@ static trek_status split_backward(trek_function_context *context, trek_var *cons
     bool all = true;
     for (int k = 0; k < first->n_params; k++)
         all &= p->reached[k] = trek_backward_reaches(first->params[k]);
-    /* Only a backward that is for certain leaves passes by the tape's leaf. */
+    /* Only a backward that is for certain leaves does not pass the tape's leaf. */
     backward_call call = { .forward = p, .grads = grads, .retain = trek_backward_retains(), .zeros = trek_backward_gives_zeros(),
                            .some_only = !trek_backward_reaches(p->tape_leaf) };
     const trek_split_watch *watch = *trek_ranks_split_watch(p->ranks);
@@ -631,7 +635,7 @@ static trek_status split_backward(trek_function_context *context, trek_var *cons
     return status;
 }
 
-/* The ranks have run already: their joined outputs become the node's. */
+/* The ranks have already run: their joined outputs become the node's. */
 static trek_status split_outputs(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
                                  int n_outputs)
 {
@@ -653,7 +657,7 @@ static const trek_function split_function = { "split_forward", split_outputs, sp
 
 /* --- the caller's side --------------------------------------------------------------------- */
 
-/* Outputs that no gradient goes through; how many others there are, or -1. */
+/* Gives the outputs that no gradient goes through. Returns how many others there are, or -1. */
 static int give_plain(split_forward *p, trek_var **outputs)
 {
     int recorded = 0;
@@ -673,7 +677,7 @@ static int give_plain(split_forward *p, trek_var **outputs)
     return recorded;
 }
 
-/* The split forward belongs to the tape, or ends here. */
+/* Gives the split forward to the tape, or frees it. */
 static trek_status give_outputs(const trek_split_call *call, split_forward *p, trek_var **outputs)
 {
     int recorded = give_plain(p, outputs), n = 0, n_outputs = p->n_outputs;

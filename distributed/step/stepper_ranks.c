@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The stepper over the ranks of a process: its making, its end, and the calls that only
- * have to reach every replica. Train and freeze flags change rank 0's modules; the
- * others follow before the next forward. */
+/* The stepper over the ranks of a process: how it is made and freed, and the calls that only have to reach every
+ * replica. Train and freeze flags change rank 0's modules; the other ranks follow before the next forward. */
 #include "distributed/step/stepper_ranks.h"
 
 #include <math.h>
@@ -37,14 +36,15 @@ static trek_status list_rank(int rank, void *arg)
     return status;
 }
 
-/* Rank 0's values, which shared parameters are already. */
+/* Takes rank 0's values, which shared parameters already have. */
 static trek_status take_first(ranks_stepper *s, int rank, trek_status own)
 {
     return trek_replica_take_first(s->replicas[rank].model, trek_ranks_comm(s->ranks, rank),
                                    (trek_replica_values){ .params = !s->shared, .buffers = true, .on_host = s->on_host }, own);
 }
 
-/* Gradients are what goes through the GPUs' library again and again; without one there is nothing to do. */
+/* Gradients go through the GPUs' library again and again, so they are registered. Without a library there is nothing
+ * to do. */
 static trek_status register_grads(ranks_stepper *s, int rank)
 {
     trek_arena *arena = s->replicas[rank].arena;
@@ -76,7 +76,7 @@ static trek_status make_arena(ranks_stepper *s, int rank)
     return own->arena ? TREK_OK : trek_error_status();
 }
 
-/* Further ranks' arenas, on their threads; rank 0's is there. Values are rank 0's. */
+/* Makes further ranks' arenas, on their threads, with rank 0's values. Rank 0's arena exists already. */
 static trek_status move_rank(int rank, void *arg)
 {
     ranks_stepper *s = arg;
@@ -84,7 +84,7 @@ static trek_status move_rank(int rank, void *arg)
     return status == TREK_OK ? register_grads(s, rank) : status;
 }
 
-/* Where the gradients of the process are reduced with the others'. */
+/* Makes the memory in which the gradients of the process are reduced with those of others. */
 static trek_tensor *zeros_of_comm(void *comm, trek_shape shape, trek_dtype dtype, trek_device device)
 {
     return trek_comm_zeros(comm, shape, dtype, device);
@@ -100,7 +100,7 @@ static trek_status move_params(ranks_stepper *s)
     return s->replicas[0].arena ? trek_ranks_call(s->ranks, move_rank, s) : trek_error_status();
 }
 
-/* What is tagged in nested graphs, but for what is theirs alone. */
+/* Plans tags of nested graphs, except tags that only concern the nested graph itself. */
 static trek_status plan_nested(ranks_stepper *s)
 {
     const trek_graph *graph = s->replicas[0].graph;
@@ -118,7 +118,7 @@ static trek_status plan_nested(ranks_stepper *s)
     return TREK_OK;
 }
 
-/* Outputs that forward joins: the graph's, and what is tagged besides it. */
+/* Plans the outputs that forward joins: the graph's output and tagged values. */
 static trek_status plan_outputs(ranks_stepper *s)
 {
     const trek_graph_layout *l = &s->replicas[0].graph->layout;
@@ -160,7 +160,7 @@ static trek_status copy_rank(int rank, void *arg)
     return status == TREK_OK ? trek_ranks_follow_teachers(s, rank) : status;
 }
 
-/* The other processes of the job: the same graph, process 0's values. */
+/* Joins the other processes of the job: checks that the graphs are the same, and takes process 0's values. */
 static trek_status join_processes(ranks_stepper *s, const trek_ranks_opts *opts)
 {
     if (!opts->comm)
@@ -173,7 +173,7 @@ static trek_status join_processes(ranks_stepper *s, const trek_ranks_opts *opts)
     return status == TREK_OK ? trek_ranks_call(s->ranks, copy_rank, s) : status;
 }
 
-/* What has a part of the optimizer's state of its own must see all of what it exchanges. */
+/* A rank with its own part of the optimizer's state must be able to read everything that it exchanges. */
 static trek_status check_sharers(const ranks_stepper *s)
 {
     if (s->sharers > 1 && s->mixed)
@@ -185,7 +185,7 @@ static trek_status check_sharers(const ranks_stepper *s)
     return TREK_OK;
 }
 
-/* What follows where ranks are unequal, which is known now that all have met. */
+/* Returns the options that depend on whether ranks are unequal, which is known now that all have met. */
 static trek_workload_opts settled(const ranks_stepper *s, const trek_workload_opts *o)
 {
     trek_workload_opts workload = *o;
@@ -211,7 +211,7 @@ static trek_status make_workload(ranks_stepper *s, const trek_ranks_opts *opts)
     }
     if (!s->watches || !s->ms || !s->units || !s->starved_ms || trek_starvation_begin(&s->starvation, s->world_size) != TREK_OK)
         return trek_error_status();
-    s->loader_ns = trek_rank_here.loader_ns; /* another graph's */
+    s->loader_ns = trek_rank_here.loader_ns; /* of another graph */
     trek_workload_opts workload = settled(s, opts->workload);
     trek_status status = TREK_OK;
     if (s->sites)
@@ -304,7 +304,7 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
 
 /* --- the end ---------------------------------------------------------------------------------- */
 
-/* What a rank made ends on its thread. */
+/* Frees what a rank has made, on its thread. */
 static trek_status free_rank(int rank, void *arg)
 {
     ranks_stepper *s = arg;
@@ -322,7 +322,7 @@ static trek_status free_rank(int rank, void *arg)
     trek_replica_release(own->model);
     if (rank > 0)
         trek_graph_free(&own->graph);
-    trek_tape_size(); /* takes back what died on other threads */
+    trek_tape_size(); /* takes back what was freed on other threads */
     return TREK_OK;
 }
 
@@ -414,7 +414,7 @@ static trek_status make_optimizer(int rank, void *arg)
                                                                   : TREK_OK;
 }
 
-/* All ranks' or none. */
+/* Sets the optimizers of all ranks, or of none. */
 static trek_status set_optimizer(trek_stepper *stepper, const trek_optimizer_source *source)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
@@ -473,7 +473,7 @@ static double lr(const trek_stepper *stepper)
     return s->replicas[0].optimizer ? trek_optimizer_lr(s->replicas[0].optimizer) : (double)NAN;
 }
 
-/* Where ranks decide for themselves, all decide the same: rank 0 is asked. */
+/* If ranks decide for themselves, all decide the same, so rank 0 is asked. */
 static double grad_norm(const trek_stepper *stepper)
 {
     const ranks_stepper *s = (const ranks_stepper *)stepper;
@@ -489,7 +489,7 @@ static trek_status forget_reader(int rank, void *arg)
     return TREK_OK;
 }
 
-/* Readers read ahead, on threads of their own. */
+/* Readers read ahead on their own threads. */
 static void forget_loader(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;

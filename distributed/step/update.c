@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The step as its caller sees it: what can fail is prepared, the processes meet, the ranks reduce and update, and what came
- * of it is known to the graph, the scaler and the balancer. */
+/* The step as its caller sees it: what can fail is prepared, the processes meet, the ranks reduce and update, and the
+ * graph, the scaler and the balancer learn the result. */
 #include <math.h>
 
 #include "autograd/var_internal.h"
@@ -14,24 +14,24 @@
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
-/* The passes' weights are known, those of all processes. */
+/* Called when the passes' weights, those of all processes, are known. */
 static trek_status weigh(ranks_stepper *s)
 {
     trek_accumulation *a = &s->base.graph->accumulation;
     if (!trek_accumulation_weighs(a))
         return TREK_OK;
     s->step.factor = trek_accumulation_factor(a);
-    if (s->shared || s->step.phase == TREK_STEP_SENT || s->step.factor == 1) /* it is the reduction's */
+    if (s->shared || s->step.phase == TREK_STEP_SENT || s->step.factor == 1) /* the reduction applies it */
         return TREK_OK;
     trek_status status = trek_ranks_apply_grad_factor(s);
     if (status == TREK_OK)
         trek_accumulation_settled(a);
     else if (s->comm)
-        trek_comm_abort(s->comm, "a process cannot weigh its gradients"); /* the others are on their way to the reduction */
+        trek_comm_abort(s->comm, "a process cannot weigh its gradients"); /* the others are about to enter the reduction */
     return status;
 }
 
-/* Before a reduction: every process comes to it, well or not. */
+/* Meets the others before a reduction: every process comes, even if it has failed. */
 static trek_status meet(ranks_stepper *s, trek_status own, bool update)
 {
     bool sent = s->step.phase == TREK_STEP_SENT, pending;
@@ -40,7 +40,7 @@ static trek_status meet(ranks_stepper *s, trek_status own, bool update)
     if (own == TREK_OK && !s->shared && !sent)
         own = trek_ranks_apply_grad_factor(s);
     own = trek_job_sync_step(s, own, update, &pending);
-    if (own == TREK_OK && sent && (pending || (s->sharers > 1 && !update))) /* scattered, and all are to have it */
+    if (own == TREK_OK && sent && (pending || (s->sharers > 1 && !update))) /* the sum was scattered, and all must have it */
         own = trek_overlap_keep(s);
     if (own == TREK_OK)
         own = weigh(s);
@@ -48,7 +48,7 @@ static trek_status meet(ranks_stepper *s, trek_status own, bool update)
         return own;
     own = trek_job_sync_flags(s);
     if (own == TREK_OK && s->shared && update && (own = trek_optimizer_prepare(s->replicas[0].optimizer)) != TREK_OK)
-        trek_comm_abort(s->comm, "a process cannot prepare its optimizer"); /* the others are on their way to the reduction */
+        trek_comm_abort(s->comm, "a process cannot prepare its optimizer"); /* the others are about to enter the reduction */
     return own;
 }
 
@@ -93,7 +93,7 @@ trek_status trek_ranks_set_rates(ranks_stepper *s, bool by_schedule)
     return status == TREK_OK ? trek_ranks_follow_groups(s) : status;
 }
 
-/* Learning rates, plans, detached values: what can fail. */
+/* Prepares learning rates, plans and detached values: everything that can fail. */
 static trek_status prepare(ranks_stepper *s)
 {
     trek_status status = trek_ranks_set_rates(s, true);
@@ -108,7 +108,7 @@ static trek_status prepare(ranks_stepper *s)
     return status;
 }
 
-/* What was decided on the host becomes known. */
+/* Makes known what was decided on the host. */
 static trek_status conclude(ranks_stepper *s, const trek_update_state *decided)
 {
     rank_replica *first = &s->replicas[0];

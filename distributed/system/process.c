@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The process that this is, among those of the machine. */
+/* The process and its machine. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@ void trek_process_host(char *text, size_t size)
     gethostname(text, size - 1);
 }
 
-/* Where the machine ends: one kernel, one view of its processes, one /dev/shm. */
+/* Describes the extent of the machine: one kernel, one view of its processes, one /dev/shm. */
 void trek_process_machine(char *text, size_t size)
 {
     char boot[64] = "", space[64] = "";
@@ -48,7 +48,7 @@ bool trek_process_is_limit(int error) { return error == EMFILE || error == EFBIG
 char *trek_process_why(int error, char *text, size_t size)
 {
     struct rlimit limit;
-    bool files = error == EMFILE; /* the shell counts bytes of files in units of 1024 */
+    bool files = error == EMFILE; /* the shell counts file sizes in units of 1024 bytes */
     if (trek_process_is_limit(error) && getrlimit(files ? RLIMIT_NOFILE : RLIMIT_FSIZE, &limit) == 0 &&
         limit.rlim_cur != RLIM_INFINITY)
         snprintf(text, size, "%s (the limit of this process: ulimit %s is %llu)", strerror(error), files ? "-n" : "-f",
@@ -59,7 +59,7 @@ char *trek_process_why(int error, char *text, size_t size)
 }
 
 bool trek_process_at_exit(void (*fn)(void)) { return atexit(fn) == 0; }
-bool trek_process_random(void *bytes, size_t n) { return getrandom(bytes, n, 0) == (ssize_t)n; } /* whole, up to 256 */
+bool trek_process_random(void *bytes, size_t n) { return getrandom(bytes, n, 0) == (ssize_t)n; } /* complete, up to 256 bytes */
 const char *trek_process_variable(const char *name) { return getenv(name); }
 
 long trek_process_number(const char *name, long low, long high, long unset)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What system.h promises, over the system itself. Included by it alone. */
+/* The functions of system.h, implemented by the operating system. Only system.h includes it. */
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sockets of the job. Non-blocking, TCP_NODELAY; what the other side has not acknowledged for five seconds is an error. */
+/* The sockets of the job. They are non-blocking, with TCP_NODELAY. Data that the other end has not acknowledged for
+ * five seconds are an error. */
 #include "distributed/system/socket.h"
 
 #include <arpa/inet.h>
@@ -20,8 +21,8 @@
 #include "distributed/system/system.h"
 #include "tensor/status_internal.h"
 
-/* The open sockets, plus one; 0: free. A forked child closes its copies: else a process that dies would look alive to
- * its peers as long as a child of it runs. */
+/* The open sockets, plus one; 0: free. A forked child closes its copies. Otherwise a process that dies would look
+ * alive to its peers as long as a child of it runs. */
 #define KEPT 4096
 static atomic_int kept[KEPT];
 
@@ -61,7 +62,7 @@ void trek_socket_close(int fd)
 {
     if (fd < 0)
         return;
-    if (forget(fd) || !trek_forked) /* there it is closed already, and the number may be another file's */
+    if (forget(fd) || !trek_forked) /* in the child it is closed already, and the number may belong to another file */
         close(fd);
 }
 
@@ -167,7 +168,7 @@ trek_status trek_socket_listen(const char *address, int port, int *fd, int *boun
     return TREK_OK;
 }
 
-/* Whoever has one address of IPv6 has a network's, of 64 bits. */
+/* An IPv6 address counts as its network of 64 bits, because whoever has one address has the whole network. */
 static uint64_t number_of(const struct sockaddr_storage *address)
 {
     uint64_t number = 0;
@@ -198,7 +199,7 @@ int trek_socket_accept(int listening, uint64_t *from, bool *full)
     return fd;
 }
 
-/* A port among those that the system gives to callers can be connected to itself. */
+/* A socket that connects to a port of the range for callers can become connected to itself. */
 static bool is_own_end(int fd)
 {
     struct sockaddr_storage own, peer;
@@ -210,7 +211,7 @@ static bool is_own_end(int fd)
            (own_length == peer_length && memcmp(&own, &peer, own_length) == 0);
 }
 
-/* Whether it is connected or refused, within that time and 5 s at most; a signal does not end the wait. */
+/* Waits until it is connected or refused, at most until that time and at most 5 s. A signal does not end the wait. */
 static bool is_decided(int fd, int64_t until_ns)
 {
     int64_t now = trek_now_ns(), until = until_ns < now + 5000000000 ? until_ns : now + 5000000000;
@@ -223,7 +224,7 @@ static bool is_decided(int fd, int64_t until_ns)
     return got > 0;
 }
 
-/* 0, or an errno. */
+/* Returns 0 or an errno. */
 static int connect_to(const struct addrinfo *one, int64_t until_ns, int *connected)
 {
     int fd = socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -321,7 +322,7 @@ int64_t trek_socket_send(int fd, struct iovec *parts, int n)
         sent += now;
         for (struct iovec *part = parts; now > 0; part++) {
             size_t taken = (size_t)now < part->iov_len ? (size_t)now : part->iov_len;
-            if (taken) /* an empty part may have no place */
+            if (taken) /* an empty part may have no address */
                 part->iov_base = (char *)part->iov_base + taken;
             part->iov_len -= taken;
             now -= (ssize_t)taken;
@@ -357,7 +358,7 @@ bool trek_socket_own_address(int fd, char *text, size_t size)
            getnameinfo((struct sockaddr *)&own, length, text, (socklen_t)size, NULL, 0, NI_NUMERICHOST) == 0;
 }
 
-/* The system refuses more places than files may be open: then those alone count that are taken. */
+/* The system refuses more entries than files may be open. Then only those that are used are passed. */
 static void poll_taken(struct pollfd *polled, int n, int ms)
 {
     struct pollfd taken[256];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The system as distributed/ sees it: time, locks, threads, and what belongs to one process; the network is in socket.h. In the
- * library this is a thin layer over the clock, pthread and futex. With TREK_SIMULATED defined the functions are declared alone:
- * a simulator of many processes in one has its own. Internal. */
+/* The operating system as distributed/ sees it: time, locks, threads, and what belongs to one process; the network is
+ * in socket.h. In the library this is a thin layer over the clock, pthread and futex. With TREK_SIMULATED defined the
+ * functions are only declared: a simulator of many processes in one has its own. */
 #ifndef TREK_DISTRIBUTED_SYSTEM_SYSTEM_H
 #define TREK_DISTRIBUTED_SYSTEM_SYSTEM_H
 
@@ -42,26 +42,28 @@ typedef pthread_cond_t trek_condition;
 
 TREK_SYSTEM int64_t trek_now_ns(void);
 TREK_SYSTEM void trek_sleep_until_ns(int64_t until_ns);
-/* May end early, by a signal. */
+/* Sleeps; a signal may end it early. */
 TREK_SYSTEM void trek_sleep_ns(int64_t ns);
-/* As if at work: without giving up the core. */
+/* Waits without giving up the core, as if it worked. */
 TREK_SYSTEM void trek_busy_until_ns(int64_t until_ns);
 
 /* --- locks and conditions ------------------------------------------------------------------------------------------- */
 
-/* false: the system has none left. One that begins as TREK_LOCK_INIT or TREK_CONDITION_INIT is made already; such a condition
- * is not for trek_condition_wait_until. */
+/* Make and destroy locks and conditions; init returns false if the system has none left. One that is initialised with
+ * TREK_LOCK_INIT or TREK_CONDITION_INIT needs no init; such a condition cannot be used with
+ * trek_condition_wait_until. */
 TREK_SYSTEM bool trek_lock_init(trek_lock *lock);
 TREK_SYSTEM void trek_lock_destroy(trek_lock *lock);
 TREK_SYSTEM void trek_lock_acquire(trek_lock *lock);
 TREK_SYSTEM void trek_lock_release(trek_lock *lock);
-/* Whether the lock was got: at once; within that time. */
+/* Return whether they got the lock: at once, or within that time. */
 TREK_SYSTEM bool trek_lock_try(trek_lock *lock);
 TREK_SYSTEM bool trek_lock_acquire_within(trek_lock *lock, int64_t ns);
 
 TREK_SYSTEM bool trek_condition_init(trek_condition *condition);
 TREK_SYSTEM void trek_condition_destroy(trek_condition *condition);
-/* With the lock held, which is free meanwhile. Either may return although nobody has woken it. false: it is that time. */
+/* Wait with the lock held, which is released meanwhile. Both may return although nobody has woken them.
+ * trek_condition_wait_until returns false when that time has come. */
 TREK_SYSTEM void trek_condition_wait(trek_condition *condition, trek_lock *lock);
 TREK_SYSTEM bool trek_condition_wait_until(trek_condition *condition, trek_lock *lock, int64_t until_ns);
 TREK_SYSTEM void trek_condition_wake_all(trek_condition *condition);
@@ -69,55 +71,58 @@ TREK_SYSTEM void trek_condition_wake_one(trek_condition *condition);
 
 /* --- words that threads wait on; control/wait.h makes gates of them -------------------------------------------------- */
 
-/* Sleeps while the word is `value`, until somebody wakes it; may return early. shared: the word lies in memory of several
- * processes. until_ns 0: no limit. false: that time has passed. */
+/* Sleeps while the word is `value`, until somebody wakes it; may return early. shared: the word lies in memory of
+ * several processes. until_ns 0: no limit. Returns false when that time has passed. */
 TREK_SYSTEM bool trek_word_wait(atomic_uint *word, unsigned value, bool shared, int64_t until_ns);
 TREK_SYSTEM void trek_word_wake(atomic_uint *word, bool shared);
-/* Whether looking at a word again and again, without giving up the core, can see it change. */
+/* Returns whether a thread that reads a word repeatedly, without giving up the core, can see it change. */
 TREK_SYSTEM bool trek_word_spins(void);
 
 /* --- threads --------------------------------------------------------------------------------------------------------- */
 
-/* Signals are blocked in it: they are for the program's threads. 0, or an errno. */
+/* Starts a thread. Signals are blocked in it, because they are meant for the program's threads. Returns 0 or an errno. */
 TREK_SYSTEM int trek_thread_begin(trek_thread *thread, void *(*run)(void *arg), void *arg);
 TREK_SYSTEM void trek_thread_join(trek_thread thread);
 TREK_SYSTEM void trek_thread_detach(trek_thread thread);
 TREK_SYSTEM trek_thread trek_thread_self(void);
 TREK_SYSTEM bool trek_thread_equal(trek_thread a, trek_thread b);
-/* At most 15 characters. */
+/* Names a thread, with at most 15 characters. */
 TREK_SYSTEM void trek_thread_name(trek_thread thread, const char *name);
-/* Lets other threads run first. In the simulation time goes on, even if there are none. */
+/* Lets other threads run first. In the simulation time goes on even if there are none. */
 TREK_SYSTEM void trek_thread_yield(void);
 
 /* --- the process ----------------------------------------------------------------------------------------------------- */
 
 int trek_process_id(void);
 int trek_process_parent(void);
-/* Writes at most size bytes, with their end. */
+/* Writes the name of the machine, at most size bytes, including the end. */
 void trek_process_host(char *text, size_t size);
-/* Calls fn when the process ends by exit(). Whether it will. */
+/* Registers fn to be called when the process ends by exit(). Returns whether that succeeded. */
 bool trek_process_at_exit(void (*fn)(void));
-/* Bytes that nobody can foretell. false: the system has none. */
+/* Writes bytes that nobody can predict. Returns false if the system has none. */
 bool trek_process_random(void *bytes, size_t n);
-/* A variable of its environment; NULL: it is not set. And a number, as trek_environment_number reads it. */
+/* Return a variable of its environment (NULL: it is not set), and a number as trek_environment_number reads it. */
 const char *trek_process_variable(const char *name);
 long trek_process_number(const char *name, long low, long high, long unset);
-/* A plug-in (NULL, and why), and what it has under a name (NULL: nothing). */
+/* Open a plug-in (NULL on failure, and `why` gets the reason), and find a symbol in it (NULL: it has none). */
 void *trek_process_plugin(const char *plugin, char *why, size_t size);
 void *trek_process_symbol(void *library, const char *name);
 /* Opens what descriptor fd of process pid refers to once more, for reading and writing. Returns a descriptor that the caller
  * closes, or -1 if that is not possible. */
 int trek_process_file(int pid, int fd);
-/* strerror, and which limit of the process it is: "Too many open files (the limit of this process: ulimit -n is 12)". Returns
- * text. And whether it is one. */
+/* Return the text of strerror, with the limit of the process if it is one ("Too many open files (the limit of this
+ * process: ulimit -n is 12)"), and whether it is one. */
 char *trek_process_why(int error, char *text, size_t size);
 bool trek_process_is_limit(int error);
-/* Where the machine ends: one kernel, one view of its processes, one /dev/shm. The same text for all processes inside. */
+/* Describes the extent of the machine: one kernel, one view of its processes, one /dev/shm. The text is the same for
+ * all processes inside. */
 void trek_process_machine(char *text, size_t size);
 
-/* What belongs to a process, or to a thread, and to no object. After
+/* Data that belong to a process, or to a thread, and to no object. After
+ *
  *     TREK_PER_PROCESS(job_state, job, { .lock = TREK_LOCK_INIT });
- * job() is its address, and that is what it begins with. In the library: a static variable. */
+ *
+ * job() returns their address, and this is their initial value. In the library it is a static variable. */
 #ifdef TREK_SIMULATED
 void *trek_process_own(const void *initial, size_t size);
 void *trek_thread_own(const void *initial, size_t size);

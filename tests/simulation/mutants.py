@@ -54,7 +54,7 @@ MUTANTS = [
     ("join_waits_for_who_died", "distributed/control/regroup.c",
      "    bool died = host_died(door);\n", "    bool died = false && host_died(door);\n"),
     ("orphaned_lock_in_a_join", "distributed/control/control.c",
-     "    bool started = control->started; /* it may have ended again: the first call tells */\n"
+     "    bool started = control->started; /* the group may have ended again; the first call reports that */\n"
      "    trek_lock_release(&control->lock);\n",
      "    bool started = control->started;\n    if (started)\n        trek_lock_release(&control->lock);\n"),
     ("forgotten_hook_still_runs", "distributed/control/end.c",
@@ -64,12 +64,12 @@ MUTANTS = [
      "        if (door->visitors[k].answered && door->visitors[k].line.fd < 0) {", "        if (false) {"),
     ("epoch_on_averages_is_left_out", "distributed/run/elastic.c",
      "    if (status == TREK_OK && s->averages && batch == 0)\n        status = trek_loader_seek(run->train, epoch, 0); "
-     "/* it stands at the end of the epoch before */\n", ""),
+     "/* it is at the end of the epoch before */\n", ""),
     ("guest_keeps_its_visitors", "distributed/control/lobby.c",
      "    tell(door, visitor, TREK_DOOR_GO, &door->host);\n    visitor->number = -1; /* it does not wait here */\n", ""),
     ("host_does_not_hear_its_elder", "distributed/control/door.c", "    note_elder(door, number);\n", ""),
     ("nobody_begins_anew", "distributed/run/elastic.c", "        *anew = places[source].epoch < 0 && !late;\n", "        *anew = false;\n"),
-    ("errors_of_the_old_group", "distributed/run/elastic.c", "    trek_error_clear(); /* what the old group's calls had come to */\n", ""),
+    ("errors_of_the_old_group", "distributed/run/elastic.c", "    trek_error_clear(); /* errors of the old group's calls */\n", ""),
     ("new_process_0_writes_nothing", "distributed/run/train.c", "    return status == TREK_OK ? agree(run, trek_run_save_begin(run)) : status;\n",
      "    return status == TREK_OK && !run->elastic ? agree(run, trek_run_save_begin(run)) : status;\n"),
     ("dropped_step_is_not_trained_again", "distributed/run/elastic.c",

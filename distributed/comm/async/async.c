@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handles: what the caller's thread does. It queues calls, waits for them, and ends the group when nothing has moved
- * for a deadline. */
+/* Handles: what the caller's thread does. It queues calls, waits for them, and ends the group if nothing has moved
+ * for a whole deadline. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 
 enum { LARGEST_PIECE = 256 << 20, DIRECT_WORLD = 32 };
 #define CLOSE_NS 5000000000
-/* A library that tells is asked nevertheless this often. */
+/* How often a library is looked at even if it reports progress by itself. */
 #define RECHECK_NS 100000000
 
 static trek_async_comm *of(trek_comm *comm) { return (trek_async_comm *)(void *)comm; }
@@ -41,7 +41,7 @@ void trek_async_comm_end(trek_async_comm *comm, trek_status status, const char *
 
 static trek_status fail_ended(trek_async_comm *comm) { return trek_comm_end_fail(&comm->end, NULL, ""); }
 
-/* On the control thread. */
+/* Runs on the control thread. */
 static void control_ended(void *arg)
 {
     trek_async_comm *comm = arg;
@@ -53,22 +53,22 @@ static void control_ended(void *arg)
 
 /* --- waiting -------------------------------------------------------------------------------- */
 
-/* Number of the present call among all of the rank's, those on devices, too: what the control channel counts. On the
- * caller's thread. */
+/* Returns the number of the current call among all calls of the rank, including those on devices. The control channel
+ * counts these. Called on the caller's thread. */
 static uint64_t present_number(const trek_async_comm *comm)
 {
     return comm->queue[atomic_load(&comm->completed) % TREK_ASYNC_QUEUE].number;
 }
 
-/* Whether a rank has come to the present call: its message is here, or it has said so on the control channel (Gloo is
- * asked for messages in rank order: what is behind a missing one is not seen). */
+/* Returns whether a rank has come to the current call: its message has arrived, or it has said so on the control
+ * channel. Gloo is asked for messages in rank order, so that a message behind a missing one is not seen. */
 static bool has_come(const trek_async_comm *comm, int r)
 {
     return atomic_load(&comm->come[r]) ||
            (comm->base.control && trek_control_peer_call(comm->base.control, r) >= present_number(comm));
 }
 
-/* Whether it is right to wait on for those who are missing: what they do outside of calls may take its time. */
+/* Returns whether it is right to keep waiting for those who are missing. Work outside of calls may take long. */
 static bool late_ones_excused(trek_async_comm *comm)
 {
     if (!comm->base.control || atomic_load(&comm->met))
@@ -87,7 +87,7 @@ static bool late_ones_excused(trek_async_comm *comm)
     return any;
 }
 
-/* Who has not come, or of whom nothing has been heard; none if that is not known. */
+/* Finds the ranks that have not come, or that have not been heard of; the list is empty if that is not known. */
 static trek_comm_late find_late(trek_async_comm *comm)
 {
     trek_comm_late late = { 0 };
@@ -120,17 +120,19 @@ static void end_by_timeout(trek_async_comm *comm)
     trek_async_comm_end(comm, TREK_ERR_TIMEOUT, message);
 }
 
-/* Nothing has moved for the deadline. Returns from when it counts next; the group may have ended instead. */
+/* Looks at the late ranks when nothing has moved for the deadline. Returns the time from which the deadline counts
+ * next. The group may have ended instead. */
 static int64_t look_at_late_ones(trek_async_comm *comm)
 {
     int64_t limit = comm->base.deadline_ns;
     if (late_ones_excused(comm))
-        return trek_now_ns() - limit + (limit < 1000000000 ? limit : 1000000000); /* and looked at again soon */
+        return trek_now_ns() - limit + (limit < 1000000000 ? limit : 1000000000); /* and looks again soon */
     end_by_timeout(comm);
     return 0;
 }
 
-/* One look at the call by a caller that does the thread's work. Returns whether it could. *moved: something happened. */
+/* Looks at the call once, for a caller that does the thread's work. Returns whether it could. *moved: something
+ * happened. */
 static bool drive_once(trek_async_comm *comm, int64_t *quiet_since, bool *moved)
 {
     if (!trek_async_thread_drive(comm, moved))
@@ -142,8 +144,8 @@ static bool drive_once(trek_async_comm *comm, int64_t *quiet_since, bool *moved)
     return true;
 }
 
-/* Sleeps until something changes, 0.1 s at most if the library is to be asked again. Returns whether nothing has moved
- * since moved_ns although the deadline has passed. */
+/* Sleeps until something changes, or at most 0.1 s if the library must be asked again. Returns whether nothing has
+ * moved since moved_ns although the deadline has passed. */
 static bool sleep_until(trek_async_comm *comm, unsigned word, int64_t until, int64_t moved_ns)
 {
     int64_t look = trek_now_ns() + RECHECK_NS;
@@ -151,7 +153,7 @@ static bool sleep_until(trek_async_comm *comm, unsigned word, int64_t until, int
     return until && trek_now_ns() > until && atomic_load(&comm->progress_ns) == moved_ns;
 }
 
-/* Until so many calls are done, or the group has ended. drive: by doing the thread's work. */
+/* Waits until `number` calls are done or the group has ended. drive: does the thread's work meanwhile. */
 static trek_status wait_for(trek_async_comm *comm, uint64_t number, bool drive)
 {
     int64_t from = trek_now_ns(), quiet_since = from;
@@ -165,7 +167,7 @@ static trek_status wait_for(trek_async_comm *comm, uint64_t number, bool drive)
         int64_t moved_ns = atomic_load(&comm->progress_ns), limit = comm->base.deadline_ns;
         int64_t until = limit ? (moved_ns > from ? moved_ns : from) + limit : 0;
         bool moved = false, late = false;
-        if (drive && !drive_once(comm, &quiet_since, &moved)) { /* the thread is at work: it takes this on, too */
+        if (drive && !drive_once(comm, &quiet_since, &moved)) { /* the thread is already at work and does this call, too */
             drive = false;
             atomic_store(&comm->driven, false);
             trek_async_thread_ring(comm->service);
@@ -210,7 +212,7 @@ static trek_status async_finish(trek_comm *base)
     return wait_for(comm, atomic_load(&comm->submitted), false);
 }
 
-/* Behind started calls, the thread is at work anyway. */
+/* After calls that were started, the thread is at work anyway. */
 static trek_status async_run(trek_comm *base, const trek_comm_call *call)
 {
     trek_async_comm *comm = of(base);
@@ -232,7 +234,7 @@ static void async_end(trek_comm *base, trek_status status, const char *message)
 
 static bool async_ended(const trek_comm *base) { return trek_async_comm_ended((const trek_async_comm *)(const void *)base); }
 
-/* The last reference. Memory that the library may still write to is kept for good. */
+/* Frees a handle after its last reference. Memory to which the library may still write is never freed. */
 void trek_async_comm_release(trek_async_comm *comm)
 {
     if (atomic_fetch_sub(&comm->references, 1) != 1 || comm->group)
@@ -248,7 +250,7 @@ void trek_async_comm_release(trek_async_comm *comm)
     trek_block_free(comm);
 }
 
-/* The thread gives the group back, and closes the handle. */
+/* Waits until the thread has given the group back and closed the handle. */
 static void wait_until_closed(trek_async_comm *comm)
 {
     int64_t until = trek_now_ns() + CLOSE_NS; /* the program may finalise MPI next */
@@ -257,11 +259,11 @@ static void wait_until_closed(trek_async_comm *comm)
         if (!atomic_load(&comm->closed) && !trek_gate_wait(&comm->done, word, false, until))
             return;
     }
-    while (atomic_load(&comm->references) > 1) /* the thread's next step; then nothing of the handle is left behind */
+    while (atomic_load(&comm->references) > 1) /* wait for the thread's next step, after which it no longer uses the handle */
         trek_thread_yield();
 }
 
-/* Started calls that nobody has waited for would write to memory that the caller may free from here on. */
+/* Calls that were started and not waited for would write to memory that the caller may free from here on. */
 static void async_leave(trek_comm *base)
 {
     trek_async_comm *comm = of(base);
@@ -297,7 +299,7 @@ static size_t piece_size(size_t piece, int world)
 {
     if (piece > LARGEST_PIECE)
         piece = LARGEST_PIECE;
-    size_t least = (size_t)world * 16; /* an element of each rank */
+    size_t least = (size_t)world * 16; /* one element of each rank */
     return (piece < least ? least : piece) / 64 * 64 + 64;
 }
 
@@ -352,7 +354,7 @@ trek_async_comm *trek_async_comm_new(trek_async_service *service, const trek_asy
     atomic_init(&comm->references, 1);
     trek_lock_init(&comm->lock);
     trek_async_thread_count(service, 1, false);
-    comm->base.control = opts->control; /* the hook may be called at once */
+    comm->base.control = opts->control; /* the hook may run at once */
     if (by_channel)
         trek_async_channel_use(comm, opts->control);
     if (allocate_parts(comm) && copy_ranks(comm, opts->ranks) &&

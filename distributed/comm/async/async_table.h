@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the core and a plug-in for a communication library (libtrek-mpi, libtrek-gloo)
- * say to each other: the plug-in links the library and nothing of trek, the core the
- * other way round. All functions of the table are called by one thread at a time; begin
- * and end by the communication thread, and the others, too, unless any_thread. Internal. */
+/* The interface between the core and a plug-in for a communication library (libtrek-mpi, libtrek-gloo). The plug-in
+ * links the library and nothing of trek; the core links nothing of the library. One thread at a time calls the
+ * functions of the table. begin and end are called by the communication thread, and so are the others unless
+ * any_thread is set. */
 #ifndef TREK_DISTRIBUTED_COMM_ASYNC_ASYNC_TABLE_H
 #define TREK_DISTRIBUTED_COMM_ASYNC_ASYNC_TABLE_H
 
@@ -12,77 +12,83 @@ TREK_BEGIN
 
 #define TREK_ASYNC_ABI 3
 
-/* A communicator of trek's own, and something that is under way on it. */
+/* A communicator of trek, and an operation that is under way on it. */
 typedef struct trek_async_group trek_async_group;
 typedef struct trek_async_request {
-    uint64_t word; /* MPI: an MPI_Request; Gloo: which piece of work */
+    uint64_t word; /* MPI: an MPI_Request; Gloo: the index of the operation */
 } trek_async_request;
 
 typedef struct trek_async_host {
     int abi;
-    void *service;               /* the core's own */
+    void *service;               /* belongs to the core */
     trek_status (*fail)(trek_status status, const char *message);
     void *(*alloc)(size_t bytes);
     void (*free)(void *memory);
-    /* inout[i] = inout[i] op in[i] with trek's rules (NaN wins in MAX and MIN). */
+    /* Computes inout[i] = inout[i] op in[i] by trek's rules (in MAX and MIN, NaN wins). */
     void (*fold)(trek_dtype dtype, trek_reduce_op op, const void *in, void *inout, int64_t count);
-    /* The program is about to finalise the library: on return, the communication thread does not call it any more. */
+    /* Says that the program is about to finalise the library. After it returns, the communication thread no longer
+     * calls the library. */
     void (*leaving)(const struct trek_async_host *host);
-    /* From any thread: something that was started for this owner (group_open) is done, or has failed. */
+    /* Called from any thread: an operation that was started for this owner (group_open) is done or has failed. */
     void (*moved)(void *owner);
-    /* The same: data have come, though nothing is done yet: a deadline counts from here. */
+    /* Called from any thread: data have arrived, although no operation is done yet. Deadlines count from here. */
     void (*progressed)(void *owner);
 } trek_async_host;
 
 typedef struct trek_async_table {
     int abi;
-    char library[128];           /* the library's own words */
-    /* Initialises the library, unless the program has: *ours says who. UNSUPPORTED: the program has finalised it, or allows
-     * no other thread than its own to call it. */
+    char library[128];           /* the library's own description */
+    /* Initialises the library, unless the program has done so; *ours says who has. Fails with UNSUPPORTED if the
+     * program has finalised the library, or allows only its own thread to call it. */
     trek_status (*begin)(bool *ours);
-    /* Finalises what begin initialised. */
+    /* Finalises what begin has initialised. */
     void (*end)(void);
-    bool any_thread;             /* the library may be called on any thread, one at a time (else on that of begin) */
-    bool tells;                  /* host.moved is called when something is done: there is nothing to be asked for before */
-    int rank, world, local_world; /* MPI: of MPI_COMM_WORLD; processes of this machine as far as the launcher tells: else world */
+    bool any_thread;             /* any thread may call the library, one at a time; otherwise only the thread of begin */
+    bool tells;                  /* host.moved is called when something is done, so that nobody needs to ask before */
+    int rank, world, local_world; /* MPI: numbers in MPI_COMM_WORLD; processes of this machine if the launcher tells, otherwise
+                                   * the same as world */
 
-    /* A group is made in one of two ways. By processes that know each other: a duplicate of MPI_COMM_WORLD, or
-     * (ranks not NULL, `world` ranks in it) a communicator of those alone, in that order, which waits for them; to be used when
-     * the request is done. All its processes ask for it in the same order. NULL: the other way. */
+    /* A group is made in one of two ways. The first is for processes that know each other. Without `ranks` it is a
+     * duplicate of MPI_COMM_WORLD. With `ranks` it is a communicator of these `world` processes in that order, which
+     * waits for them and may be used when the request is done. All its processes must call this in the same order.
+     * NULL: only the second way exists. */
     trek_status (*group_new)(const int *ranks, int rank, int world, trek_async_group **group, trek_async_request *request);
-    /* Or by connections that the core has made: first what there is without any, then sockets[r], connected to rank r, who has
-     * proved that it is that; they are the library's from here on, also where it fails. */
+    /* The second way uses connections that the core has made. group_open makes what needs no connection.
+     * group_connect then gets sockets[r], connected to rank r, which has proved its identity. The library owns the
+     * sockets from here on, also after a failure. */
     trek_status (*group_open)(void *owner, int rank, int world, trek_async_group **group);
     trek_status (*group_connect)(trek_async_group *group, const int *sockets, trek_async_request *request);
-    /* Once that is done, before anything else. NULL: nothing to be done. */
+    /* Called when the group has been made, before anything else. NULL: nothing to do. */
     trek_status (*group_ready)(trek_async_group *group);
-    /* done: no request is pending on it and it was made. Returns whether the library has given back all memory that it was
-     * lent; else it may write to it for good. */
+    /* Frees a group. done: it was made, and no request is pending on it. Returns whether the library has given back
+     * all memory that was lent to it; otherwise it may write to that memory for ever. */
     bool (*group_free)(trek_async_group *group, bool done);
 
-    /* Everything below starts, and is done when test says so. counts of elements, at most 2^30. Memory stays as it is until then.
-     */
-    /* `mine` goes to all others, theirs (at most stride bytes, rank r's) come to notes + r x stride. requests[r]: that has come;
-     * requests[world + r]: mine has gone. Those of the own rank are not touched. */
+    /* Everything below starts an operation, which is done when `test` says so. Counts are numbers of elements, at
+     * most 2^30. The memory must stay as it is until then. */
+    /* Sends `mine` to all others. What rank r sends, at most `stride` bytes, is written to notes + r x stride.
+     * requests[r] is done when it has arrived, requests[world + r] when `mine` has been sent. The requests of the own
+     * rank are not touched. */
     trek_status (*exchange)(trek_async_group *group, const void *mine, size_t bytes, void *notes, size_t stride,
                             trek_async_request *requests);
-    /* in place. dtype f32, f64, i64, i32, u8; op SUM, PROD, MAX, MIN. */
+    /* Reduces in place. The dtype is f32, f64, i64, i32 or u8, the op SUM, PROD, MAX or MIN. */
     trek_status (*all_reduce)(trek_async_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduce_op op,
                               trek_async_request *request);
-    /* To one; what the others gave is undefined then. */
+    /* Reduces to the root. The data of the other ranks are undefined afterwards. */
     trek_status (*reduce)(trek_async_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduce_op op, int root,
                           trek_async_request *request);
     trek_status (*broadcast)(trek_async_group *group, void *data, int64_t bytes, int root, trek_async_request *request);
     trek_status (*all_gather)(trek_async_group *group, const void *part, int64_t bytes, void *all, trek_async_request *request);
-    /* `all` is left undefined. */
+    /* Leaves `all` undefined. */
     trek_status (*reduce_scatter)(trek_async_group *group, void *all, void *part, int64_t count, trek_dtype dtype,
                                   trek_reduce_op op,
                                   trek_async_request *request);
-    /* Lets the library work a little. *done: all n requests are (they may be again: what is done stays done). */
+    /* Lets the library work for a short while. *done: all n requests are done. A request that is done stays done. */
     trek_status (*test)(trek_async_group *group, int n, trek_async_request *requests, bool *done);
 } trek_async_table;
 
-/* What the plug-in exports under this name. Fills *table (zeroed before). UNSUPPORTED and why: another ABI. */
+/* The function that a plug-in exports under this name. It fills *table, which was zeroed. Fails with UNSUPPORTED, and
+ * writes `why`, if the core has another ABI. */
 typedef trek_status (*trek_async_open_fn)(int abi, const trek_async_host *host, trek_async_table *table, char *why, size_t size);
 #define TREK_MPI_OPEN "trek_mpi_open"
 #define TREK_GLOO_OPEN "trek_gloo_open"

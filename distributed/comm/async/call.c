@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A call as it is carried out by the communication thread, or by a caller that waits: the ranks meet and compare what
- * they are about to do; then small data are there already, and large ones move in
- * pieces through the engine's memory. Nothing here waits. */
+/* A call as the communication thread carries it out, or a caller that waits. The ranks meet and compare what they are
+ * about to do. By then small data have already arrived; large data move in pieces through the engine's memory.
+ * Nothing in this file waits. */
 #include <stdio.h>
 #include <string.h>
 
@@ -10,14 +10,14 @@
 #include "tensor/half_internal.h"
 #include "tensor/memory_internal.h"
 
-/* Over the control channel all data go to all. */
+/* Over the control channel the data of each process go to all processes, so that this limit is lower. */
 enum { CHANNEL_SMALL = 256 << 10 };
 
 /* How long the control channel may take to say why the library has failed. */
 #define REASON_NS 10000000000
 
-/* Whose message is the thread's own error. A library's failure is mostly another process's end, of which the control
- * channel knows more, or will soon: the group then ends by that. */
+/* Ends the group with the thread's error. If the library failed, the cause is mostly the end of another process. The
+ * control channel knows more about that, or soon will; the group then ends with its reason. */
 static void end_by_error(trek_async_comm *comm, trek_status status)
 {
     comm->failure = status;
@@ -28,7 +28,7 @@ static void end_by_error(trek_async_comm *comm, trek_status status)
         trek_async_comm_end(comm, status, comm->failure_text);
 }
 
-/* Whether the library is not to be asked any more. */
+/* Returns whether the library must not be called any more. */
 static bool has_failed(trek_async_comm *comm)
 {
     if (comm->failure != TREK_OK && trek_now_ns() - comm->failure_ns > REASON_NS)
@@ -54,7 +54,8 @@ static void complete(trek_async_comm *comm)
 
 /* --- meeting ------------------------------------------------------------------------------ */
 
-/* Whether the call's data travel with the notes: the same on all ranks whose calls agree. */
+/* Returns how many bytes of the call's data travel with the notes. The result is the same on all ranks whose calls
+ * agree. */
 static size_t small_bytes(const trek_async_comm *comm, const trek_comm_call *call)
 {
     size_t bytes = (size_t)call->count * trek_dtype_size(call->dtype);
@@ -65,14 +66,14 @@ static size_t small_bytes(const trek_async_comm *comm, const trek_comm_call *cal
     return small ? bytes : 0;
 }
 
-/* Whether the call has data that do not. */
+/* Returns whether the call has data that do not travel with the notes. */
 static bool is_large(const trek_async_comm *comm, const trek_comm_call *call)
 {
     return call->kind != TREK_COMM_INVALID && call->kind != TREK_COMM_BARRIER && !call->on_device && call->count > 0 &&
            !small_bytes(comm, call);
 }
 
-/* Copies from the caller's memory. False if the group has ended: then it is not touched. */
+/* Copies from the caller's memory. Returns false, and does not touch the memory, if the group has ended. */
 static bool copy_in(trek_async_comm *comm, void *to, const void *from, size_t bytes)
 {
     trek_lock_acquire(&comm->lock);
@@ -96,7 +97,7 @@ static uint64_t hash_of(const trek_call_note *note)
 
 static trek_status send_notes(trek_async_comm *comm, size_t bytes)
 {
-    if (comm->channel) { /* parts of one size, whoever is the root */
+    if (comm->channel) { /* the parts have one size, because every rank might be the root */
         trek_async_channel_send(comm, sizeof(trek_call_note) + small_bytes(comm, &comm->call));
         return TREK_OK;
     }
@@ -144,7 +145,7 @@ static bool notes_agree(trek_async_comm *comm)
     return good;
 }
 
-/* Small data: all ranks' are here. */
+/* Finishes a call whose data have arrived with the notes. */
 static bool finish_small(trek_async_comm *comm)
 {
     for (int r = 0; r < comm->base.world; r++)
@@ -195,7 +196,7 @@ static bool reduces(const trek_comm_call *call)
     return call->kind == TREK_COMM_ALL_REDUCE || call->kind == TREK_COMM_REDUCE_SCATTER || call->kind == TREK_COMM_REDUCE;
 }
 
-/* Reductions of 16-bit floats travel as f32; what is only moved, as bytes of its own size. */
+/* Reductions of 16-bit floats are sent as f32. Data that are only moved are sent as elements of their own size. */
 static void begin_moving(trek_async_comm *comm)
 {
     const trek_comm_call *call = &comm->call;
@@ -208,7 +209,7 @@ static void begin_moving(trek_async_comm *comm)
     comm->oldest = comm->under_way = comm->ready = 0;
 }
 
-/* n elements of the caller's into the engine's, widened where they are combined in f32. */
+/* Copies n elements of the caller's memory to the engine's, and widens them if they are combined in f32. */
 static void load(const trek_async_comm *comm, char *to, int64_t first, int64_t n)
 {
     const trek_comm_call *call = &comm->call;
@@ -221,7 +222,7 @@ static void load(const trek_async_comm *comm, char *to, int64_t first, int64_t n
         trek_f32_from_f16_row((float *)(void *)to, (const uint16_t *)(const void *)from, n);
 }
 
-/* The way back; a mean is divided here. */
+/* Copies back to the caller; divides if the result is a mean. */
 static void store(const trek_async_comm *comm, char *from, int64_t first, int64_t n)
 {
     const trek_comm_call *call = &comm->call;
@@ -255,7 +256,7 @@ static bool load_piece(trek_async_comm *comm, trek_async_slot *slot)
     return good;
 }
 
-/* Whether what the rank has given comes back as something else. */
+/* Returns whether the rank gets back other values than it has given. */
 static bool changes(const trek_async_comm *comm, const trek_comm_call *call)
 {
     bool root = call->root == comm->base.rank;
@@ -299,7 +300,7 @@ static trek_status start_piece(trek_async_comm *comm, trek_async_slot *slot)
     }
 }
 
-/* Loads the next piece, if there is one and a free slot. False if the group has ended. */
+/* Loads the next piece, if one is left and a slot is free. Returns false if the group has ended. */
 static bool load_next(trek_async_comm *comm)
 {
     int used = comm->under_way + comm->ready;
@@ -316,7 +317,7 @@ static bool load_next(trek_async_comm *comm)
     return true;
 }
 
-/* All ranks start the same pieces in the same order. */
+/* Starts pieces. All ranks start the same pieces in the same order. */
 static bool start_pieces(trek_async_comm *comm, bool *moved)
 {
     for (;;) {
@@ -378,7 +379,7 @@ static void join(trek_async_comm *comm, bool *moved)
     }
 }
 
-/* All ranks have come, and (but for hashes that differ) this rank has their notes. */
+/* Compares the calls when all ranks have come and, unless hashes have already differed, this rank has their notes. */
 static void compare(trek_async_comm *comm)
 {
     const trek_comm_call *call = &comm->call;
@@ -425,7 +426,7 @@ static void meet(trek_async_comm *comm, bool *moved)
 bool trek_async_comm_advance(trek_async_comm *comm, bool *moved)
 {
     if (trek_async_comm_ended(comm))
-        return false; /* the library is not asked any more: what was under way stays so */
+        return false; /* the library is not called any more; what was under way stays so */
     if (has_failed(comm))
         return true;
     switch (comm->state) {

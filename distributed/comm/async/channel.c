@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks that meet over the control channel: their notes, and small calls' data with them, are one gather. */
+/* Meetings of ranks over the control channel: their notes, with the data of small calls, are one gather. */
 #include <string.h>
 
 #include "distributed/comm/async/async_internal.h"
 
-/* Called with the channel's lock. */
+/* Called while the channel's lock is held. */
 static void gathered(void *arg)
 {
     trek_async_comm *comm = arg;
@@ -12,7 +12,7 @@ static void gathered(void *arg)
     trek_async_thread_ring(comm->service);
 }
 
-/* Calls whose data are not of one size. What is in a note that has come from another process may be anything. */
+/* Describes calls whose data differ in size. A note from another process may contain anything. */
 static void differ(int a, const void *part_a, int b, const void *part_b, char *text, size_t size)
 {
     trek_call_note notes[2];

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A library's communication thread: it initialises the library, finalises it, and carries
- * out what was started; it sleeps when nothing is under way, and asks the library again
- * and again while something is, unless the library tells by itself. Callers that wait do
- * its work on their own call. */
+/* The communication thread of a library. It initialises the library, finalises it, and carries out what was started.
+ * It sleeps when nothing is under way, and otherwise asks the library repeatedly, unless the library reports by
+ * itself. Callers that wait do its work on their own call. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,12 +10,12 @@
 #include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
 
-/* Peers that are this late are not about to come: from here on the library is asked now and then only. */
+/* When peers are this late, they will not come soon. From then on the library is asked only at intervals. */
 #define PATIENCE_NS 20000000
 #define NAP_NS 50000
 #define YIELD_LOOKS 8
 #define LEAVE_NS 600000000000
-/* A library that tells is looked at nevertheless this often: the control channel may say why it has failed. */
+/* How often a library is looked at even if it reports by itself: the control channel may say why it has failed. */
 #define RECHECK_NS 100000000
 
 typedef struct begun_services {
@@ -52,7 +51,7 @@ static void set_state(trek_async_service *service, trek_async_begun begun, trek_
     trek_gate_wake(&service->news);
 }
 
-/* --- what the plug-in is given ------------------------------------------------------- */
+/* --- functions for the plug-in ------------------------------------------------------- */
 
 static trek_status host_fail(trek_status status, const char *message) { return trek_fail(status, "%s", message); }
 
@@ -68,7 +67,7 @@ static void end_left(trek_async_service *service, trek_async_comm *comm)
     trek_async_comm_end(comm, TREK_ERR_UNSUPPORTED, message);
 }
 
-/* On the program's thread, inside its MPI_Finalize. */
+/* Runs on the program's thread, within its MPI_Finalize. */
 static void host_leaving(const trek_async_host *host)
 {
     trek_async_service *service = host->service;
@@ -112,7 +111,7 @@ static void accept_incoming(trek_async_service *service)
     }
 }
 
-/* A handle that is being freed: the library gets its group back. */
+/* Closes a handle that is being freed: the library gets its group back. */
 static void close_comm(trek_async_comm *comm)
 {
     bool clean = !trek_async_comm_ended(comm) && comm->state != TREK_ASYNC_JOINING;
@@ -123,7 +122,7 @@ static void close_comm(trek_async_comm *comm)
     trek_async_comm_release(comm);
 }
 
-/* Returns whether something is under way. */
+/* Serves all handles. Returns whether an operation is under way. */
 static bool serve_all(trek_async_service *service, bool *moved)
 {
     bool busy = false;
@@ -149,7 +148,7 @@ static bool serve_all(trek_async_service *service, bool *moved)
 void trek_async_rest(int64_t quiet_since)
 {
     if (++*looks() % YIELD_LOOKS)
-        return; /* not done is not idle: the library may have moved a part */
+        return; /* not being done does not mean idle: the library may have moved a part */
     if (trek_now_ns() - quiet_since > PATIENCE_NS)
         trek_sleep_ns(NAP_NS);
     else
@@ -168,7 +167,7 @@ static bool begin(trek_async_service *service)
     return status == TREK_OK;
 }
 
-/* What a library tells by itself need not be asked for. */
+/* Waits for more to do. A library that reports by itself need not be asked. */
 static void wait_for_more(trek_async_service *service, unsigned word, bool busy, bool moved, int64_t quiet_since)
 {
     if (!busy || (!moved && service->table.tells))
@@ -203,8 +202,8 @@ static void *thread_main(void *arg)
 
 /* --- the other threads' side --------------------------------------------------------------------- */
 
-/* A group that ended by an error, or that is still in use, means that the program did not end in order: MPI_Finalize
- * would wait for processes that may never come. The launcher then ends the job. */
+/* A group that ended by an error or is still in use means that the program did not end in order. MPI_Finalize would
+ * wait for processes that may never come, so it is not called, and the launcher ends the job. */
 static void end_service(trek_async_service *service)
 {
     trek_lock_acquire(&service->lock);
@@ -219,7 +218,7 @@ static void end_service(trek_async_service *service)
     trek_gate_wait(&service->news, word, false, trek_now_ns() + LEAVE_NS);
 }
 
-/* The program's end. A child of fork() has none of the threads. */
+/* Runs at the end of the program. A child of fork() has none of the threads. */
 static void at_program_end(void)
 {
     for (trek_async_service *service = services()->first; service && !trek_forked; service = service->next)
@@ -278,7 +277,8 @@ bool trek_async_thread_there(trek_async_service *service, char *why, size_t size
     return false;
 }
 
-/* A library's own threads are started by it, and so is what they write. */
+/* Starts the communication thread. The library starts its own threads from it, so that they inherit its blocked
+ * signals. */
 static trek_status start_thread(trek_async_service *service)
 {
     trek_thread thread;

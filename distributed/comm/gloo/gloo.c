@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How groups over Gloo are made: each process listens, tells the others by the control channel where, and connects. */
+/* How groups over Gloo are made. Each process listens, announces its address over the control channel, and connects. */
 #include "distributed/comm/gloo/gloo.h"
 
 #include <ifaddrs.h>
@@ -17,8 +17,8 @@
 #include "tensor/memory_internal.h"
 #include "tensor/pool.h"
 
-/* Pieces follow each other, so one must outweigh the steps of the ring: 25 MiB between four processes take a quarter of the
- * time that they take in pieces of 256 KiB. */
+/* Pieces follow each other, so a piece must take longer than the steps of the ring. 25 MiB between four processes
+ * take a quarter of the time that they take in pieces of 256 KiB. */
 enum { DEFAULT_PIECE = 4 << 20 };
 
 TREK_PER_PROCESS(trek_async_service, service,
@@ -48,7 +48,7 @@ static trek_async_comm *new_comm(trek_control *control)
 
 /* --- connections ------------------------------------------------------------------------------------ */
 
-/* Its thread is about to say why. */
+/* Waits until the thread says why a connection was lost. */
 static trek_status connection_lost(const trek_async_comm *comm)
 {
     for (int k = 0; k < 2000 && !trek_control_ended(comm->base.control); k++)
@@ -58,7 +58,7 @@ static trek_status connection_lost(const trek_async_comm *comm)
     return trek_fail(TREK_ERR_COMM, "the address of process %d is not known: its control connection is lost", comm->base.rank);
 }
 
-/* That of the interface, in the family of `address`, which it replaces. */
+/* Replaces `address` by the address of the interface in the same family. */
 static trek_status address_of_interface(const char *interface, char *address, size_t size)
 {
     struct ifaddrs *all = NULL;
@@ -97,7 +97,7 @@ static trek_status listen_on(trek_async_comm *comm, trek_mesh_card *card, int *l
     return status;
 }
 
-/* Processes at the same address share its cores. */
+/* Counts the processes at the same address, which share its cores. */
 static int count_local(const trek_mesh_card *cards, int world, int rank)
 {
     int local = 0;
@@ -125,7 +125,7 @@ static trek_status connect_all(trek_async_comm *comm, int listening, const trek_
     return status;
 }
 
-/* comm NULL: this process has failed with `status`, but the others are waiting for its card. */
+/* Meets the others. comm NULL: this process has failed with `status`, but the others are waiting for its card. */
 static trek_status meet(trek_control *control, trek_async_comm *comm, trek_status status)
 {
     int world = trek_control_processes(control), listening = -1;

@@ -8,9 +8,10 @@
 #include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
 
-/* As at a door: so many may be there who have not proved anything, and where others wait, none for longer than that. */
+/* Limits of strangers, as at a door: how many may be connected that have not proved anything, and how long one is
+ * kept when others wait. */
 enum { STRANGERS = 64, PATIENCE_NS = 250000000, LOOK_MS = 50 };
-/* What ends a connection is often the end of the other process: the channel is given so long to say so. */
+/* A connection often ends because the other process has ended. The channel gets this long to say so. */
 #define REASON_NS 2000000000
 
 typedef struct line {
@@ -27,10 +28,10 @@ typedef struct mesh {
     trek_identity own;
     const trek_mesh_card *cards;
     int rank, world, listening;
-    line *lines; /* by rank; behind them strangers */
+    line *lines; /* ordered by rank, followed by strangers */
     struct pollfd *polled;
     bool crowded;
-    char why[TREK_WHERE + 256]; /* it cannot be; "": it can */
+    char why[TREK_WHERE + 256]; /* why it cannot be reached; "": it can be reached */
 } mesh;
 
 trek_status trek_mesh_check(const trek_mesh_card *cards, int world)
@@ -54,12 +55,12 @@ static void close_line(line *l)
     *l = (line){ .fd = -1 };
 }
 
-/* --- those whom this process calls --------------------------------------------------------------------------------- */
+/* --- connections to processes that this process calls ------------------------------------------------------------- */
 
 static void fail_line(mesh *m, int r, const char *what)
 {
     char where[TREK_WHERE];
-    const trek_mesh_card *card = &m->cards[r < m->rank ? r : m->rank]; /* of the one that listens */
+    const trek_mesh_card *card = &m->cards[r < m->rank ? r : m->rank]; /* the card of the process that listens */
     if (!m->why[0])
         snprintf(m->why, sizeof m->why, "process %d has no connection for data with process %d, at %s: %s", m->rank, r,
                  trek_socket_where(card->address, card->port, where, sizeof where), what);
@@ -74,7 +75,7 @@ static void begin_calls(mesh *m)
     }
 }
 
-/* 1: it is open; 0: not yet; -1: it has ended, or is no such connection. */
+/* Returns 1 if the connection is open, 0 if not yet, and -1 if it has ended or is not one of this job. */
 static int read_line(mesh *m, line *l, trek_shake *how)
 {
     *how = TREK_SHAKE_MORE;
@@ -85,7 +86,7 @@ static int read_line(mesh *m, line *l, trek_shake *how)
             return (int)got;
         l->used += (size_t)got;
         *how = trek_seal_shake(&l->seal, &m->own, l->fd, l->in, l->used, &taken);
-        l->used -= taken; /* all, or nothing: no byte behind the handshake is read */
+        l->used -= taken; /* all or nothing: no byte after the handshake is read */
         if (*how != TREK_SHAKE_DONE && *how != TREK_SHAKE_MORE)
             return -1;
         l->open = *how == TREK_SHAKE_DONE;
@@ -129,7 +130,7 @@ static void serve_stranger(mesh *m, line *l)
     close_line(l);
 }
 
-/* NULL: for the moment there is none. */
+/* Returns a free line for a stranger, or NULL if none is free at the moment. */
 static line *place_of_stranger(mesh *m)
 {
     line *oldest = &m->lines[m->world];
@@ -160,7 +161,7 @@ static void accept_strangers(mesh *m)
 
 /* --- all ------------------------------------------------------------------------------------------------------------- */
 
-/* The first who is missing; -1: nobody is. */
+/* Returns the first process that is missing, or -1. */
 static int missing(const mesh *m)
 {
     for (int r = 0; r < m->world; r++)

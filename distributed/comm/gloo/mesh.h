@@ -11,7 +11,7 @@
 /* What each process announces to the others. */
 typedef struct trek_mesh_card {
     char address[64];      /* a numeric address, ended by 0 */
-    int32_t port, status;  /* status: a trek_status, OK if the process can be reached */
+    int32_t port, status;  /* status: a trek_status; OK if the process can be reached */
 } trek_mesh_card;
 
 /* Checks the cards of all processes. The error names the first process that cannot be reached, and why. */

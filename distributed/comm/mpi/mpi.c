@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How MPI is begun and how groups over it are made; the calls are those of async/. */
+/* How MPI is initialised and how groups over it are made. The calls are those of async/. */
 #include "distributed/comm/mpi/mpi.h"
 
 #include <limits.h>
@@ -9,7 +9,7 @@
 #include "distributed/system/system.h"
 #include "tensor/environment.h"
 
-/* Pieces that stay in the cache while MPI works on them: several times faster than large ones on one machine. */
+/* Pieces that stay in the cache while MPI works on them are several times faster than large ones on one machine. */
 enum { DEFAULT_PIECE = 256 << 10 };
 
 TREK_PER_PROCESS(trek_async_service, service,
@@ -46,7 +46,7 @@ static trek_status check_world(const trek_async_table *table, trek_control *cont
                      table->world, table->library, table->world == 1 ? ": was it started by mpirun or srun?" : "");
 }
 
-/* ranks: of its processes in MPI_COMM_WORLD; NULL: all of that. */
+/* ranks: the ranks of its processes in MPI_COMM_WORLD; NULL: all of MPI_COMM_WORLD. */
 static trek_async_comm *new_comm(trek_control *control, const int *ranks)
 {
     const trek_async_table *table = &service()->table;
@@ -63,7 +63,7 @@ static trek_async_comm *new_comm(trek_control *control, const int *ranks)
     return trek_async_comm_new(service(), &opts);
 }
 
-/* From here on all have come, whatever their status. */
+/* From here on all processes have come, whatever their status. */
 static trek_status make(trek_control *control, const int *ranks, trek_status status, trek_comm **result)
 {
     trek_async_comm *comm = status == TREK_OK ? new_comm(control, ranks) : NULL;
@@ -90,7 +90,7 @@ trek_status trek_comm_mpi_new(trek_control *control, trek_comm **result)
     return make(control, NULL, status, result);
 }
 
-/* The others are waiting for a rank that fails, too. */
+/* A process that fails must still meet the others, which wait for it. */
 trek_status trek_comm_mpi_new_part(trek_control *control, trek_comm **result)
 {
     int n = trek_control_processes(control), ranks[TREK_MAX_RANKS];

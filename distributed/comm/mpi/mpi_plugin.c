@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plug-in libtrek-mpi: trek's calls in terms of the installed MPI. Errors come
- * back as statuses; nothing here ends the program, waits for another process (but
- * for MPI_Init_thread and MPI_Finalize) or touches what belongs to the program's
- * own use of MPI. */
+/* The plug-in libtrek-mpi, which expresses trek's calls by the installed MPI. Errors come back as statuses. Nothing
+ * here ends the program, waits for another process (except MPI_Init_thread and MPI_Finalize), or touches the
+ * program's own use of MPI. */
 #include "distributed/comm/async/async_table.h"
 
 #include <mpi.h>
@@ -12,7 +11,7 @@
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(trek_async_request), "a request must fit");
 
-/* Of one kind of message only: those by which ranks meet. */
+/* The only messages with tags are those by which ranks meet. */
 enum { MEETING_TAG = 1, GROUP_TAG = 2 };
 
 struct trek_async_group {
@@ -22,8 +21,8 @@ struct trek_async_group {
 
 static const trek_async_host *host;
 static trek_async_table *shown;     /* the core's table */
-static bool ours;                 /* MPI was initialised here */
-static bool ending;               /* and is being finalised here */
+static bool ours;                 /* trek has initialised MPI */
+static bool ending;               /* and is finalising it */
 static int leave_key = MPI_KEYVAL_INVALID;
 static MPI_Op own_ops[TREK_PROD + 1];
 static bool own_ops_made;
@@ -64,8 +63,8 @@ static MPI_Datatype type_of(trek_dtype dtype)
     }
 }
 
-/* MPI's own maximum leaves open what becomes of NaN; Open MPI's sums of bytes saturate where the processor has such an
- * instruction. */
+/* Returns an operation of trek's where MPI's own would differ: its maximum does not define the result for NaN, and
+ * Open MPI's sums of bytes saturate on processors with such an instruction. */
 static MPI_Op op_of(trek_dtype dtype, trek_reduce_op op)
 {
     bool floats = dtype == TREK_F32 || dtype == TREK_F64, wide = floats || dtype == TREK_I64 || dtype == TREK_I32;
@@ -124,7 +123,7 @@ static trek_status initialise(void)
     if (code != MPI_SUCCESS)
         return fail_call("MPI_Init_thread", code);
     ours = true;
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* the default ends the program */
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* the default handler would end the program */
     return TREK_OK;
 }
 
@@ -184,7 +183,7 @@ static void end(void)
 
 /* --- groups ------------------------------------------------------------------------------ */
 
-/* Of those processes alone, in that order. MPI has no way to do so without waiting for them. */
+/* Makes a communicator of those processes, in that order. MPI can only do so by waiting for them. */
 static int create_group(const int *ranks, int n, MPI_Comm *comm)
 {
     MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
@@ -219,7 +218,7 @@ static trek_status group_new(const int *ranks, int rank, int world, trek_async_g
     return TREK_OK;
 }
 
-/* The program's error handler for MPI_COMM_WORLD came along. */
+/* The program's error handler for MPI_COMM_WORLD was inherited. */
 static trek_status group_ready(trek_async_group *group)
 {
     int code = MPI_Comm_set_errhandler(group->comm, MPI_ERRORS_RETURN);
@@ -249,7 +248,7 @@ static trek_status exchange(trek_async_group *group, const void *mine, size_t by
         int code = MPI_Irecv((char *)notes + (size_t)r * stride, (int)stride, MPI_BYTE, r, MEETING_TAG, group->comm, &own);
         status = started("MPI_Irecv", code, own, &requests[r]);
     }
-    for (int k = 1; k < world && status == TREK_OK; k++) { /* not all to the same rank first */
+    for (int k = 1; k < world && status == TREK_OK; k++) { /* so that not all send to the same rank first */
         MPI_Request own = MPI_REQUEST_NULL;
         int to = (rank + k) % world, code = MPI_Isend(mine, (int)bytes, MPI_BYTE, to, MEETING_TAG, group->comm, &own);
         status = started("MPI_Isend", code, own, &requests[world + to]);

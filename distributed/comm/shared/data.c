@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the shared engine moves data. Two ways, which give the same bits:
+/* How the shared engine moves data. There are two ways, which give the same bits:
  *
- * direct: where every process's array lies in its window, each combines its slice of
- * all arrays and writes the result to all, as the threads of one process do. Nothing is
- * copied: the bound is the memory's speed. Others write to this process's array until the meeting at the end.
+ * direct: if every process's array lies in its window, each process combines its slice of all arrays and writes the
+ * result to all, as the threads of one process do. Nothing is copied, and only the memory's speed limits it. Other
+ * processes write to this process's array until the meeting at the end.
  *
- * copied: through chunks in the segment that stay in the caches, double-buffered: in
- * step k a process puts in its part of chunk k, combines its slice of chunk k - 1 and
- * takes out chunk k - 2, then all meet. Nobody writes to another's memory. */
+ * copied: data go through chunks in the segment that stay in the caches and are double-buffered. In step k a process
+ * puts in its part of chunk k, combines its slice of chunk k - 1 and takes out chunk k - 2; then all meet. No process
+ * writes to another's memory. */
 #include <string.h>
 
 #include "distributed/comm/shared/shared_internal.h"
@@ -32,7 +32,7 @@ static void combine_part(void *arg, int64_t begin, int64_t end)
                       to_all ? world : 1, w->begin + begin, w->begin + end);
 }
 
-/* false: not all ranks share their arrays; *ended: the group has. */
+/* Returns false if not all ranks share their arrays. *ended: the group has ended. */
 static bool run_direct(trek_comm_shared *self, const trek_comm_call *call, int turn, bool *ended)
 {
     int rank = self->met.base.rank, world = self->met.base.world;
@@ -47,14 +47,14 @@ static bool run_direct(trek_comm_shared *self, const trek_comm_call *call, int t
     trek_parallel(end - begin, 1 << 15, combine_part, &work);
     self->direct++;
     *ended = !trek_meeting_come(&self->met, call->number);
-    if (*ended) /* somebody may write to the array for a while yet, now or when he is woken tomorrow */
+    if (*ended) /* another process may still write to the array, now or whenever it continues */
         trek_shared_window_retire(call->out);
     return true;
 }
 
 /* --- copied --------------------------------------------------------------------------------- */
 
-/* Elements of a call that go through the segment at once; parts: how many of them a rank puts in. */
+/* Returns how many elements of a call go through the segment at once. parts: how many of them a rank puts in. */
 static int64_t chunk_elements(const trek_comm_shared *self, const trek_comm_call *call, int parts)
 {
     return (int64_t)(self->layout.chunk / (size_t)parts / trek_dtype_size(call->dtype)) / 64 * 64;
@@ -66,14 +66,14 @@ static void copy_elements(char *to, const char *from, int64_t begin, int64_t end
         memcpy(to + (size_t)begin * size, from + (size_t)begin * size, (size_t)(end - begin) * size);
 }
 
-/* All but this rank's slice. */
+/* Copies everything except this rank's slice. */
 static void copy_others(const trek_comm_shared *self, char *to, const char *from, int64_t n, size_t size)
 {
     copy_elements(to, from, 0, trek_meeting_slice(n, self->met.base.rank, self->met.base.world), size);
     copy_elements(to, from, trek_meeting_slice(n, self->met.base.rank + 1, self->met.base.world), n, size);
 }
 
-/* Whether a reduction's result is this rank's. */
+/* Returns whether this rank gets a reduction's result. */
 static bool takes(const trek_comm_shared *self, const trek_comm_call *call)
 {
     return call->kind != TREK_COMM_REDUCE || call->root == self->met.base.rank;
@@ -91,7 +91,7 @@ static void combine_slice(trek_comm_shared *self, const trek_comm_call *call, in
                       trek_meeting_slice(n, rank, world), trek_meeting_slice(n, rank + 1, world));
 }
 
-/* To all, or to the root. */
+/* Reduces to all, or to the root. */
 static bool copied_reduce(trek_comm_shared *self, const trek_comm_call *call)
 {
     size_t size = trek_dtype_size(call->dtype);

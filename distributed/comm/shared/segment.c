@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How processes come to share memory. Process 0 makes the segment, each makes its
- * window: files in memory without a name, so that nothing is left behind whoever dies
- * when. The others open them as /proc/PID/fd/N, which the channel tells them, and look
- * whether the random words in them are those that they were told. Whether all could is
- * agreed on; else there is no such communicator on any. */
+/* How processes come to share memory. Process 0 makes the segment and each process makes its window. Both are files
+ * in memory without a name, so that nothing is left behind however a process ends. The others open them as
+ * /proc/PID/fd/N, which the channel announces, and check that the random words in them are those that were announced.
+ * All processes agree whether all could; otherwise none gets such a communicator. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -20,13 +19,13 @@
 
 enum { CORES = 1024 };
 
-/* What the processes tell each other. */
+/* What each process announces to the others. */
 typedef struct ticket {
-    uint64_t layout;          /* bytes of the segment: differs between versions */
+    uint64_t layout;          /* bytes of the segment: they differ between versions */
     int32_t pid, segment_fd, window_fd;
     uint64_t window_bytes;
     uint64_t segment_nonce[2], window_nonce[2];
-    unsigned char cores[CORES / 8]; /* that it may run on */
+    unsigned char cores[CORES / 8]; /* the cores that it may run on */
 } ticket;
 
 uint64_t *trek_shared_offset(const trek_comm_shared *self, int turn, int rank)
@@ -46,7 +45,7 @@ char *trek_shared_result(const trek_comm_shared *self, int turn)
 
 static size_t in_pages(size_t bytes, size_t page) { return (bytes + page - 1) / page * page; }
 
-/* Pages that nobody touches take no memory: a group that reduces in place has no use for parts. */
+/* Lays out the segment. Pages that nobody touches take no memory: a group that reduces in place never uses the parts. */
 static trek_shared_layout lay_out(int world)
 {
     trek_shared_layout l = { .chunk = world <= 128 ? 256 << 10 : 1 << 20 };
@@ -59,7 +58,7 @@ static trek_shared_layout lay_out(int world)
     return l;
 }
 
-/* Maps process pid's file: NULL where it cannot be reached or is another one. */
+/* Maps a file of process pid. Returns NULL if it cannot be reached or is another file. */
 static void *map_file(int pid, int fd, uint64_t bytes, const uint64_t nonce[2])
 {
     int own = trek_process_file(pid, fd);
@@ -79,7 +78,7 @@ static void *map_file(int pid, int fd, uint64_t bytes, const uint64_t nonce[2])
     return NULL;
 }
 
-/* Process 0's; the others' ticket has none. */
+/* Called by process 0. The tickets of the others have no segment. */
 static int make_segment(const trek_comm_shared *self, ticket *mine)
 {
     int fd = trek_shared_file_new("trek-comm", self->layout.bytes);
@@ -110,7 +109,7 @@ static void note_cores(ticket *mine)
             mine->cores[k / 8] |= (unsigned char)(1 << k % 8);
 }
 
-/* Those that any process may run on, be they the same for all or divided among them. */
+/* Counts the cores that any process may run on, whether they share them or have different ones. */
 static int cores_of_all(const ticket *all, int world)
 {
     int count = 0;
@@ -123,14 +122,14 @@ static int cores_of_all(const ticket *all, int world)
     return count;
 }
 
-/* What a process can map; and where it is not all, why, if it knows. */
+/* What a process can map and, if that is not everything, why, if it knows. */
 typedef struct found {
-    int32_t can; /* 0: no segment, 1: no windows, 2: all */
+    int32_t can; /* 0: not even the segment; 1: the segment but not the windows; 2: everything */
     int32_t is_limit;
     char why[160];
 } found;
 
-/* Something has failed. */
+/* Notes what has failed. */
 static void note_limit(found *mine)
 {
     mine->is_limit = trek_process_is_limit(errno);
@@ -163,7 +162,7 @@ static void map_all(trek_comm_shared *self, const ticket *all, found *mine)
     mine->can = 2;
 }
 
-/* A limit is no reason to do with another engine: it has the same. */
+/* A limit of the system is no reason to choose another engine, which has the same limit. */
 static trek_status agree(trek_comm_shared *self, const found *mine, found *all)
 {
     trek_status status = trek_control_gather(self->met.base.control, mine, sizeof *mine, all, self->met.base.deadline_ns);
@@ -196,7 +195,7 @@ trek_status trek_shared_segment_join(trek_comm_shared *self)
     found can = { .can = 0 };
     if (self->met.base.rank == 0 && all && (mine.segment_fd = make_segment(self, &mine)) < 0)
         note_limit(&can);
-    /* Who has no memory for the answers ends the meeting: the channel tells the others. */
+    /* A process without memory for the answers ends the meeting; the channel tells the others. */
     trek_status status = trek_error_status();
     if (all)
         status = trek_control_gather(self->met.base.control, &mine, sizeof mine, all, self->met.base.deadline_ns);
@@ -207,7 +206,7 @@ trek_status trek_shared_segment_join(trek_comm_shared *self)
     if (status == TREK_OK) {
         self->met.meeting = &self->segment->meeting;
         self->met.slots = (trek_meeting_slot *)(void *)((char *)self->segment + self->layout.slots);
-        atomic_store(&self->met.meeting->spin, cores_of_all(all, world) >= world); /* all find the same */
+        atomic_store(&self->met.meeting->spin, cores_of_all(all, world) >= world); /* all processes get the same result */
     } else if (!all) {
         trek_control_end(self->met.base.control, TREK_ERR_MEMORY, trek_error());
     }

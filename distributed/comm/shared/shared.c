@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shared engine: ranks that are processes of one machine. The protocol is that of
- * the threads (meeting.c), and so are the bits; but a process can die while it copies, so
- * the exit of a call can fail as its entrance can.
+/* The shared engine: ranks that are processes of one machine. The protocol is that of the threads (meeting.c), and so
+ * are the bits. But a process can die while it copies, so that the exit of a call can fail as its entrance can.
  *
- * Who dies, stops or leaves is found out by the control channel, whose thread ends the
- * meeting and wakes all. */
+ * The control channel finds out that a process has died, stopped or left. Its thread then ends the meeting and wakes
+ * all. */
 #include <string.h>
 
 #include "distributed/comm/shared/shared_internal.h"
@@ -21,7 +20,7 @@ static void release(trek_comm_shared *self)
     trek_block_free(self);
 }
 
-/* The channel's owner tells the others that this process leaves; those who share memory know at once. */
+/* The owner of the channel tells the others that this process leaves; those that share the memory see it at once. */
 static void shared_leave(trek_comm *comm)
 {
     trek_control_forget(comm->control, comm);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of this process that the others of its machine can reach.
+/* Memory of this process that the other processes of its machine can reach.
  *
- * The processes of a machine reduce fastest when each reads and writes the others'
- * arrays where they are: nothing is copied. What is to be reduced like that is taken
- * from a file in memory (the window) that the others have mapped. Its pages are there
- * when it is given out: whoever gets none takes ordinary memory. */
+ * The processes of a machine reduce fastest if each reads and writes the others' arrays in place, so that nothing is
+ * copied. Memory for such arrays is taken from a file in memory (the window) that the others have mapped. Its pages
+ * exist when the memory is given out; if none are left, the caller takes ordinary memory. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -29,14 +28,14 @@
 #endif
 
 enum { STRETCHES = 512 };
-#define HUGE_PAGE ((size_t)2 << 20) /* where pages are of 4 KiB */
+#define HUGE_PAGE ((size_t)2 << 20) /* on systems with pages of 4 KiB */
 
-/* What has been given out. */
+/* A part of the window that was given out. */
 typedef struct stretch {
-    char *memory;          /* NULL: it was given back, but a peer may still write to its place in the window */
+    char *memory;          /* NULL: it was given back, but a peer may still write to this part of the window */
     uint64_t offset;       /* in the window */
     size_t bytes;
-    bool retired;          /* it is this process's alone from here on */
+    bool retired;          /* only this process uses it from here on */
 } stretch;
 
 typedef struct own_window {
@@ -44,7 +43,7 @@ typedef struct own_window {
     bool opened;
     trek_shared_window window;
     int count;
-    stretch stretches[STRETCHES]; /* by offset */
+    stretch stretches[STRETCHES]; /* ordered by offset */
 } own_window;
 
 TREK_PER_PROCESS(own_window, own, { .lock = TREK_LOCK_INIT, .window = { .fd = -1 } });
@@ -55,7 +54,7 @@ static size_t page_size(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
 int trek_shared_file_new(const char *name, uint64_t bytes)
 {
-    struct rlimit limit; /* beyond which the system would kill the process */
+    struct rlimit limit; /* the limit beyond which the system would kill the process */
     if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes)) {
         errno = EFBIG;
         return -1;
@@ -65,7 +64,7 @@ int trek_shared_file_new(const char *name, uint64_t bytes)
         fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return -1;
-    /* Never smaller again: who has mapped it would be killed by a look at what has gone. */
+    /* The file must never shrink: a process that has mapped it would be killed when it touches the missing part. */
     if (ftruncate(fd, (off_t)bytes) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
         int why = errno;
         close(fd);
@@ -95,7 +94,7 @@ void *trek_shared_file_map(int fd, uint64_t offset, uint64_t bytes)
 
 /* --- the window ------------------------------------------------------------------------------------- */
 
-/* As much address space as the machine has memory: only what is given out takes any. */
+/* Reserves as much address space as the machine has memory. Only what is given out takes memory. */
 static uint64_t window_bytes(void)
 {
     struct sysinfo info;
@@ -135,8 +134,8 @@ static void punch(const stretch *s)
     (void)!fallocate(own()->window.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)s->offset, (off_t)s->bytes);
 }
 
-/* The first gap behind the page with the nonce, and where it belongs in the table; -1: there is none. Large ones begin
- * at a huge page, as trek_shared_file_map maps them. */
+/* Finds the first gap behind the page with the nonce, and its index in the table. Returns -1 if no gap is large
+ * enough. Large parts begin at a huge page, as trek_shared_file_map maps them. */
 static int find_gap(size_t bytes, uint64_t *offset)
 {
     uint64_t step = bytes < HUGE_PAGE ? page_size() : HUGE_PAGE;
@@ -160,7 +159,7 @@ static void *take(size_t bytes)
         punch(&s);
         return NULL;
     }
-    /* Huge pages where the system can: a tenth faster. It is asked now because it would not by itself. */
+    /* Huge pages are a tenth faster. The system must be asked for them now, because it does not use them by itself. */
     if (madvise(s.memory, s.bytes, MADV_POPULATE_WRITE) == 0 && s.bytes >= HUGE_PAGE)
         madvise(s.memory, s.bytes, MADV_COLLAPSE);
     memmove(&own()->stretches[k + 1], &own()->stretches[k], (size_t)(own()->count - k) * sizeof s);
@@ -216,7 +215,7 @@ uint64_t trek_shared_window_find(const void *memory)
     return offset;
 }
 
-/* The same contents in pages of its own; zeros where there is no memory for a copy. */
+/* Gives the part private pages with the same contents, or with zeros if there is no memory for a copy. */
 static bool make_private(const stretch *s)
 {
     void *copy = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

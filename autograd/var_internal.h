@@ -176,6 +176,9 @@ trek_status trek_backward_watched(trek_var *const *roots, trek_var *const *seeds
 bool trek_backward_retains(void);
 /* And whether it is trek_grad's: gradients of leaves are to be left alone. */
 bool trek_backward_captures(void);
+/* In trek_grad's walk: whether the gradient of this leaf is asked for, and adds to it. */
+bool trek_backward_captures_leaf(const trek_var *leaf);
+trek_status trek_backward_capture_leaf(trek_var *leaf, trek_var *grad);
 /* And whether leaves get zeros (trek_backward_watch). */
 bool trek_backward_gives_zeros(void);
 /* Whether the present walk gives this leaf its gradient: false where it is for others only. */

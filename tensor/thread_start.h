@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads of the library's own. Internal. */
+/* The library's own threads. */
 #ifndef TREK_TENSOR_THREAD_START_H
 #define TREK_TENSOR_THREAD_START_H
 
@@ -10,15 +10,16 @@
 
 TREK_BEGIN
 
-/* pthread_create, with all signals blocked in the new thread: they are for the program's threads. Returns what that does. */
+/* pthread_create with all signals blocked in the new thread, because they are meant for the program's threads.
+ * Returns its result. */
 int trek_thread_start(pthread_t *thread, void *(*run)(void *arg), void *arg);
 
-/* pthread_mutex_timedlock by the clock that nobody sets. */
+/* pthread_mutex_timedlock with the monotonic clock. */
 static inline int trek_mutex_lock_until(pthread_mutex_t *lock, const struct timespec *until)
 {
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30)
     return pthread_mutex_clocklock(lock, CLOCK_MONOTONIC, until);
-#else /* other systems know the time of day alone: until then there is so much left */
+#else /* other systems only support the time of day: add the remaining time to it */
     struct timespec at, now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     clock_gettime(CLOCK_REALTIME, &at);

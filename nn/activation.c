@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Activations and dropout: layers without parameters, element by element or along one dimension. */
+/* Activations and dropout: layers without parameters that work element by element or along one dimension. */
 #include <limits.h>
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Activations as layers: a table of functions, and those that hold something. */
+/* Activations as layers: a table of functions, and the layers that have options or parameters. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -12,8 +12,8 @@
 
 typedef struct attention_layer {
     trek_module base;
-    trek_var *in_proj_weight, *in_proj_bias; /* query, key and value, one below the other; bias NULL: none */
-    trek_var *bias_k, *bias_v;               /* [1, 1, dim]: a key and a value behind the others; NULL: none */
+    trek_var *in_proj_weight, *in_proj_bias; /* query, key and value, stacked along the first dimension; bias may be NULL */
+    trek_var *bias_k, *bias_v;               /* [1, 1, dim]: a key and a value appended to the others, or NULL */
     trek_module *out_proj;
     int64_t dim, heads;
     double dropout;
@@ -32,7 +32,7 @@ static bool fits(const attention_layer *m, const trek_var *x, const char *what)
     return false;
 }
 
-/* Parts [first, first + n) of query, key and value, for x: [N, T, n dim]. */
+/* Projects x onto the parts [first, first + n) of query, key and value. The result is [N, T, n dim]. */
 static trek_var *project(attention_layer *m, trek_var *x, int first, int n)
 {
     trek_var *weight = m->in_proj_weight, *bias = m->in_proj_bias;
@@ -43,7 +43,7 @@ static trek_var *project(attention_layer *m, trek_var *x, int first, int n)
     return weight ? trek_module_linear(&m->base, x, weight, bias) : NULL;
 }
 
-/* The n parts, each as [N, heads, T, dim / heads]: views of one tensor. */
+/* Splits a packed projection into n parts, each [N, heads, T, dim / heads]: views of one tensor. */
 static bool heads_of(const attention_layer *m, trek_var *packed, trek_var **parts, int n)
 {
     if (!packed)
@@ -57,7 +57,7 @@ static bool heads_of(const attention_layer *m, trek_var *packed, trek_var **part
 
 /* --- keys that are added ------------------------------------------------------------------------ */
 
-/* Keys or values [N, heads, S, dim / heads], and what is added behind them. */
+/* Returns keys or values [N, heads, S, dim / heads] with the learned and zero ones appended. */
 static trek_var *lengthened(const attention_layer *m, trek_var *part, trek_var *learned)
 {
     trek_var *parts[3] = { part };
@@ -74,7 +74,7 @@ static trek_var *lengthened(const attention_layer *m, trek_var *part, trek_var *
     return trek_cat(parts, n, 2);
 }
 
-/* What the order of time hides, as a mask [T, S]; NULL and an error. */
+/* Returns what the causal order hides, as a mask [T, S], or NULL on failure. */
 static trek_var *causal_mask(const trek_var *query, const trek_var *key)
 {
     trek_tensor *ones = trek_tensor_ones(trek_dims(trek_var_size(query, 2), trek_var_size(key, 2)), TREK_BOOL,
@@ -82,7 +82,7 @@ static trek_var *causal_mask(const trek_var *query, const trek_var *key)
     return ones ? trek_tril(trek_var_from(ones), 0) : NULL;
 }
 
-/* The mask [.., T, S] with columns for `more` keys that all see. */
+/* Returns the mask [.., T, S] with columns for `more` keys that every query sees. */
 static trek_var *lengthened_mask(trek_var *mask, int64_t keys, int64_t more)
 {
     trek_shape shape = trek_var_shape(mask);
@@ -99,14 +99,15 @@ static trek_var *lengthened_mask(trek_var *mask, int64_t keys, int64_t more)
     return seen ? trek_cat((trek_var *[]){ whole, trek_var_from(seen) }, 2, last) : NULL;
 }
 
-/* Scores that are added, -infinity where not `seen`. */
+/* Returns scores to be added: the mask, with -infinity where `seen` is false. */
 static trek_var *hidden_unless(trek_var *seen, trek_var *mask)
 {
     trek_tensor *never = trek_tensor_full(-INFINITY, trek_dims_none(), trek_var_dtype(mask), trek_var_device(mask));
     return never ? trek_where(seen, mask, trek_var_from(never)) : NULL;
 }
 
-/* Keys, values and mask with what is added; a mask says what the order of time hides, which would hide it, too. */
+/* Appends the additional keys and values and extends the mask. The causal order would hide the additional keys, so it
+ * becomes an explicit mask. */
 static bool add_keys(const attention_layer *m, trek_var **parts, trek_attention_opts *opts)
 {
     int more = added_keys(m);
@@ -131,7 +132,8 @@ static bool add_keys(const attention_layer *m, trek_var **parts, trek_attention_
 
 /* --- forward ----------------------------------------------------------------------------------------- */
 
-/* to_itself: key and value are the query, whose earlier positions a cached forward knows. weights: NULL, or where they go. */
+/* `to_itself` says that key and value are the query; a cached forward then adds the earlier positions. `weights` may
+ * be NULL; otherwise it receives the attention weights. */
 static trek_var *attend(attention_layer *m, trek_var *parts[3], trek_var *mask, bool to_itself, trek_var **weights)
 {
     trek_attention_opts opts = { .causal = m->causal, .mask = mask, .dropout = m->base.training ? m->dropout : 0 };
@@ -162,7 +164,8 @@ static trek_var *attention_forward(trek_module *self, trek_var *x)
     return fits(m, x, "the input") && heads_of(m, project(m, x, 0, 3), parts, 3) ? attend(m, parts, NULL, true, NULL) : NULL;
 }
 
-/* query, key, value, mask; NULL for key: the query; for value: the key; for mask: none */
+/* The inputs are query, key, value and mask. A NULL key stands for the query, a NULL value for the key, a NULL mask
+ * for none. */
 static trek_var *attend_to(attention_layer *m, trek_var *const *inputs, int n, trek_var **weights)
 {
     if (n > 4)
@@ -210,7 +213,8 @@ trek_var *trek_nn_multihead_attention_forward(trek_module *attention, trek_var *
     return results[0];
 }
 
-/* As PyTorch's: Xavier for the projections in, zero for the biases; out_proj.weight as a linear layer's. */
+/* Initialises as PyTorch does: Xavier for the input projections, zero for the biases, and out_proj.weight like a
+ * linear layer's. */
 static trek_status attention_reset(trek_module *self)
 {
     attention_layer *m = (attention_layer *)self;

@@ -9,7 +9,7 @@
 #include "nn/batch_norm_internal.h"
 #include "tensor/tensor_internal.h"
 
-/* Counts one more batch. On the CPU without an op: this runs in every step. */
+/* Counts one more batch. On the CPU this runs without an op, because it happens in every step. */
 static trek_status count_batch(trek_batch_norm_layer *m)
 {
     trek_tensor *count = trek_var_data(m->num_batches_tracked);

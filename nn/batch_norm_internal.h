@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What batch norm and synchronised batch norm share. Internal. */
+/* What batch norm and synchronised batch norm share. */
 #ifndef TREK_NN_BATCH_NORM_INTERNAL_H
 #define TREK_NN_BATCH_NORM_INTERNAL_H
 
@@ -11,16 +11,17 @@ typedef struct trek_batch_norm_layer {
     int64_t features;
     double eps, momentum;
     bool cumulative;          /* the running statistics are plain averages */
-    bool recounts;            /* they are for the time being: trek_module_recount_statistics */
+    bool recounts;            /* they are so temporarily, for trek_module_recount_statistics */
     const struct trek_rank_collectives *ranks;
-        /* of a synchronised one, held: whom it meets where the thread's rank context tells nobody; NULL */
+        /* of a synchronised layer, retained: the ranks it exchanges with where the thread's rank context names none;
+         * may be NULL */
 } trek_batch_norm_layer;
 
 
 trek_module *trek_batch_norm_layer_new(const trek_module_class *klass, const trek_batch_norm_opts *opts);
-/* By the statistics of x, or in evaluation by the running ones. */
+/* Normalises by the statistics of x, or by the running ones in evaluation mode. */
 trek_var *trek_batch_norm_layer_normalize(trek_batch_norm_layer *m, trek_var *x);
-/* Counts one more batch in training; the momentum with which its statistics enter the running ones. */
+/* Counts one more batch in training. *momentum becomes the weight with which its statistics enter the running ones. */
 trek_status trek_batch_norm_layer_count(trek_batch_norm_layer *m, double *momentum);
 trek_status trek_batch_norm_layer_reset(trek_module *self);
 void trek_batch_norm_layer_describe(const trek_module *self, char *text, size_t size);

@@ -9,7 +9,7 @@
 
 typedef struct bilinear_layer {
     trek_module base;
-    trek_var *weight, *bias; /* bias NULL: none */
+    trek_var *weight, *bias; /* bias may be NULL */
     int64_t in1, in2, out;
 } bilinear_layer;
 

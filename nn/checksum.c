@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* XXH64. Words are read little-endian whatever the machine. */
+/* XXH64. Words are read as little-endian on every machine. */
 #include "nn/checksum.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@
 
 static uint64_t rotate(uint64_t x, int bits) { return x << bits | x >> (64 - bits); }
 
-/* Compilers make one load of it. */
+/* Compilers turn this into a single load. */
 static uint64_t word64(const unsigned char *p)
 {
     return (uint64_t)p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24 | (uint64_t)p[4] << 32 |

@@ -10,7 +10,7 @@
 #include "tensor/status_internal.h"
 
 #define MOST_BYTES (16u << 20)
-#define MOST_ITEMS 4096 /* they are looked up one by one */
+#define MOST_ITEMS 4096 /* items are looked up one by one */
 
 typedef enum kind { OTHER, INTEGER, NUMBER, BOOL, TEXT } kind;
 
@@ -18,7 +18,7 @@ typedef struct item {
     char *key, *text;
     kind kind;
     double number;
-    int64_t integer;          /* of a BOOL, too */
+    int64_t integer;          /* also for a BOOL */
 } item;
 
 struct trek_config {
@@ -122,7 +122,7 @@ trek_config *trek_config_read(const char *path)
 
 bool trek_config_has(const trek_config *c, const char *key) { return c && key && find(c, key); }
 
-/* NULL: an error. */
+/* Returns the item of this key, or NULL with an error set. */
 static const item *wanted(const trek_config *c, const char *key, const void *value, kind is, kind or_is, const char *what)
 {
     if (!c || !key || !value) {

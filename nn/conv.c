@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two-dimensional convolution, and its transpose. */
+/* Two-dimensional convolution and transposed convolution. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,8 +15,8 @@ typedef struct conv2d_layer {
     trek_pad_mode padding_mode;
 } conv2d_layer;
 
-/* Kaiming uniform with a = sqrt(5), as PyTorch's: bounds of 1 / sqrt(fan in), which is the product of the weight's sizes but the
- * first; of a transposed convolution, too. */
+/* Kaiming uniform with a = sqrt(5), as in PyTorch: the bounds are 1 / sqrt(fan in), where the fan in is the product
+ * of all the weight's sizes except the first. This holds for transposed convolutions as well. */
 trek_status trek_conv_reset(trek_var *weight, trek_var *bias)
 {
     trek_shape shape = trek_var_shape(weight);
@@ -68,7 +68,7 @@ const trek_module_class trek_conv2d_class = {
     .describe = conv2d_describe,
 };
 
-/* Writes both sizes out, so that what is described and hashed does not depend on how it was given. */
+/* Fills in both sizes, so that the description and the hash do not depend on how the option was given. */
 static void fill_pair(int64_t to[2], const int64_t from[2], int64_t otherwise)
 {
     to[0] = from[0] ? from[0] : otherwise;
@@ -199,7 +199,7 @@ static trek_var *conv_transpose2d_forward(trek_module *self, trek_var *x)
     return trek_conv_transpose2d(x, m->weight, m->bias, &m->opts);
 }
 
-/* x, and what the result is to have the height and width of. */
+/* The inputs are x and a tensor whose height and width the result is to have. */
 static trek_var *conv_transpose2d_forward_many(trek_module *self, trek_var *const *inputs, int n)
 {
     conv_transpose2d_layer *m = (conv_transpose2d_layer *)self;
@@ -215,7 +215,7 @@ static trek_var *conv_transpose2d_forward_many(trek_module *self, trek_var *cons
     trek_conv_transpose_opts opts = m->opts;
     opts.output_size[0] = like.sizes[like.ndim - 2];
     opts.output_size[1] = like.sizes[like.ndim - 1];
-    if (opts.output_size[0] == 0 || opts.output_size[1] == 0) /* 0 would leave it to the layer */
+    if (opts.output_size[0] == 0 || opts.output_size[1] == 0) /* 0 would leave the size to the layer */
         return trek_fail_null(TREK_ERR_SHAPE, "conv_transpose2d: the result cannot be like %s, which is empty",
                               trek_shape_text(like, text));
     return trek_conv_transpose2d(inputs[0], m->weight, m->bias, &opts);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One-dimensional convolution, and its transpose. */
+/* One-dimensional convolution and transposed convolution. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -11,7 +11,7 @@ typedef struct conv1d_layer {
     trek_module base;
     trek_var *weight, *bias;
     int64_t in, out, kernel;
-    trek_conv_transpose_opts opts; /* [0] of each; the convolution itself has no output padding */
+    trek_conv_transpose_opts opts; /* only [0] of each is used; a plain convolution has no output padding */
     trek_pad_mode padding_mode;
     trek_padding padding_kind;
 } conv1d_layer;
@@ -65,7 +65,7 @@ static const trek_module_class conv_transpose1d_class = {
     .describe = conv1d_describe,
 };
 
-/* The layer of these options, all of which a transposed one has. */
+/* Makes the layer from the options of a transposed convolution, which include all those of a plain one. */
 static trek_module *conv1d_new(const trek_module_class *klass, const trek_conv_transpose1d_opts *opts, trek_pad_mode mode,
                                trek_padding kind)
 {

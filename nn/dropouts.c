@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dropout of channels, and for SELU. */
+/* Dropout of whole channels, and dropout for SELU. */
 #include <stdio.h>
 
 #include "autograd/ops.h"

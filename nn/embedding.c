@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The embedding table, and bags of its rows. */
+/* The embedding table and embedding bags. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,9 +12,9 @@
 typedef struct embedding_layer {
     trek_module base;
     trek_var *weight;
-    int64_t num, dim, padding_idx; /* padding_idx -1: none */
+    int64_t num, dim, padding_idx; /* padding_idx is -1 for none */
     trek_lookup_opts lookup;
-    trek_bag_mode mode;            /* of bags, as the next */
+    trek_bag_mode mode;            /* only for bags, like the next field */
     bool include_last_offset;
 } embedding_layer;
 
@@ -24,7 +24,7 @@ static trek_var *embedding_forward(trek_module *self, trek_var *x)
     return trek_embedding_with(m->weight, x, &m->lookup);
 }
 
-/* indices, offsets, per_sample_weights */
+/* The inputs are indices, offsets and per_sample_weights. */
 static trek_var *bag_forward_many(trek_module *self, trek_var *const *inputs, int n)
 {
     embedding_layer *m = (embedding_layer *)self;
@@ -67,7 +67,7 @@ static void bag_describe(const trek_module *self, char *text, size_t size)
         snprintf(text + length, size - length, "%s", modes[((const embedding_layer *)self)->mode]);
 }
 
-/* The last of two divide gradients by frequencies, which are those of the rank's own part. */
+/* The second of the two classes scales gradients by frequencies, which are those of the rank's own part of the batch. */
 #define EMBEDDING_CLASS(couples) \
     { .name = "embedding", .size = sizeof(embedding_layer), .forward = embedding_forward, .reset = embedding_reset, \
       .describe = embedding_describe, .couples_samples = couples }

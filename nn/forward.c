@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Running a module: each forward in a scope of its own. */
+/* Running a module: each forward has a scope of its own. */
 #include <stdio.h>
 
 #include "nn/module_internal.h"
@@ -10,7 +10,7 @@
 #include "tensor/status_internal.h"
 #include "tensor/trace.h"
 
-/* Whether the walk has come to `wanted`, which is then placed. */
+/* Checks whether the walk has reached `wanted`, and records its path in the error message if so. */
 static trek_status place_if_found(const char *path, trek_module *module, void *wanted)
 {
     if (module != wanted)
@@ -25,7 +25,7 @@ void trek_module_tell_place(trek_module *self, trek_module *part)
     trek_walk_modules(self, 0, place_if_found, where ? (void *)(uintptr_t)where : part);
 }
 
-/* The end of every forward: what the module made inside is dropped, its result goes to the caller's scope. */
+/* The end of every forward: values made inside are dropped, and the result moves to the caller's scope. */
 static trek_var *finish(trek_module *module, trek_scope scope, bool clean, int frame, trek_var *result)
 {
     if (frame)
@@ -47,7 +47,7 @@ static void refuse(const trek_module *module)
         trek_fail(TREK_ERR_UNSUPPORTED, "%s: the class has no forward", name);
 }
 
-/* Whether and under which name `module` is a child of `around`. */
+/* Returns the name under which `module` is a child of `around`, or NULL if it is no child. */
 static const char *child_name(const trek_module *around, const trek_module *module)
 {
     for (int k = 0; around && k < around->n_children; k++)
@@ -77,7 +77,7 @@ int trek_module_trace(trek_module *module)
         return 0;
     const char *name = child_name(around, module);
     name_search search = { .wanted = module };
-    if (!name && around) { /* a child of a child, or none of its own */
+    if (!name && around) { /* a grandchild, or a module that is not registered */
         trek_walk_modules(around, 0, note_name, &search);
         name = *search.name ? search.name : NULL;
     }
@@ -112,7 +112,7 @@ trek_status trek_module_run_results(trek_module *module, trek_var *const *inputs
     return status;
 }
 
-/* Of a module whose weights are in place. */
+/* Runs a module whose weights are in place. */
 static trek_var *run_class(trek_module *module, trek_var *const *inputs, int n)
 {
     const trek_module_class *klass = module->klass;
@@ -145,7 +145,7 @@ trek_var *trek_module_run(trek_module *module, trek_var *const *inputs, int n)
     return y;
 }
 
-/* Whether it can be run so; else what is wrong has been said. */
+/* Returns whether the module can be run with these inputs; if not, the error is set. */
 static bool ready(const char *function, trek_module *module, trek_var *const *inputs, int n)
 {
     if (!module || !inputs) {
@@ -187,7 +187,7 @@ trek_var *trek_forward_many(trek_module *module, trek_var *const *inputs, int n)
     return forward("forward_many", module, inputs, n);
 }
 
-/* Ends the scope; the results go to the caller's, or none. */
+/* Ends the scope. The results move to the caller's scope, or none does on failure. */
 static trek_status hand_over(const char *name, trek_scope scope, trek_var **results, int count)
 {
     for (int k = 0; k < count; k++)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which layers multiply 8-bit operands. When they do: fp8_layer.c; the products: autograd/fp8.c. */
+/* Selecting the layers that multiply 8-bit operands. fp8_layer.c decides when they do, and autograd/fp8.c has the
+ * products. */
 #include "nn/fp8_internal.h"
 
 #include <inttypes.h>
@@ -22,12 +23,12 @@ static const char buffer_name[] = "fp8_amax";
 typedef struct fp8_list {
     trek_module **modules;
     int n, capacity;
-    bool enabled;             /* those that have it; else those that are to get it */
-    int already;              /* have it */
+    bool enabled;             /* list the layers that have it, not those that are to get it */
+    int already;              /* layers that have it already */
     int64_t history;
 } fp8_list;
 
-/* The weight of a module whose products may be of 8 bits; NULL: it has none. */
+/* Returns the weight of a module whose products can use 8 bits, or NULL if it is no such module. */
 static trek_var *weight_of(const trek_module *module)
 {
     if (module->klass == &trek_linear_class) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When a layer's product is one of 8-bit operands, and when the record of their magnitudes goes on. */
+/* Decides when a layer's product uses 8-bit operands and when the record of their magnitudes advances. */
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/fp8_internal.h"
@@ -25,9 +25,9 @@ static bool takes(const trek_var *x, const trek_var *weight, const trek_var *bia
            weight->data->sizes[1] % TREK_FP8_MULTIPLE == 0 && x->data->sizes[x->data->ndim - 1] == weight->data->sizes[1];
 }
 
-/* Whether this is the first forward of a step in training: a graph's step has another number, an optimizer's has written the
- * weight. What runs again in backward (recompute.h) is of the step of its first time. The very first one begins a step, too: what
- * the record then has was loaded, or is what other ranks saw. */
+/* Returns whether this is the first forward of a training step: a graph's step has a new number, and an optimizer's
+ * step has written the weight. A recomputation in backward (recompute.h) belongs to the step of the first run. The
+ * very first forward begins a step as well: the record it finds was loaded, or is what other ranks saw. */
 static bool begins_step(trek_fp8_layer *fp8, const trek_var *weight)
 {
     uint64_t step = trek_rank_here.rng_step;
@@ -39,7 +39,7 @@ static bool begins_step(trek_fp8_layer *fp8, const trek_var *weight)
     return begins;
 }
 
-/* Whether a row of the record, about to go on by a step, holds a magnitude. */
+/* Returns whether a row of the record, which is about to advance by a step, holds a magnitude. */
 static bool is_known(const int32_t *record, int64_t history, int role)
 {
     const int32_t *row = record + role * (history + 1);
@@ -49,7 +49,7 @@ static bool is_known(const int32_t *record, int64_t history, int role)
     return known;
 }
 
-/* Whether the module's parameters may get gradients from this forward, run again or not. */
+/* Returns whether the module's parameters may get gradients from this forward, whether it is recomputed or not. */
 static bool learns(const trek_module *module)
 {
     bool any = false;
@@ -58,9 +58,9 @@ static bool learns(const trek_module *module)
     return any && (trek_grad_enabled() || trek_runs_again > 0);
 }
 
-/* Whether the step that begins has to do without scales: with what each rank knows of its own part they would not be one
- * device's. The record is read, and the device waited for, until it knows all; what a capture records cannot wait, and takes the
- * tensors' own magnitudes then. */
+/* Returns whether the step that begins has to do without scales, because scales from one rank's own part of the data
+ * would differ from those of a single device. Until all magnitudes are known, this reads the record and waits for the
+ * device. A capture cannot wait, and uses the tensors' own magnitudes instead. */
 static bool has_to_calibrate(trek_fp8_layer *fp8, const trek_module *module)
 {
     const trek_tensor *record = fp8->record->data;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layers that take the activation behind them into their op. */
+/* Layers that take the following activation into their op. */
 #include "nn/layers_internal.h"
 #include "nn/module_internal.h"
 #include "nn/watch.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Generation: the prompts in one forward, then a forward for each further token. Rows that have ended go on without positions of
- * their own until all have. */
+/* Generation: one forward for the prompts, then one for each further token. Rows that have ended stay in the batch
+ * without new positions until all rows have ended. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -14,16 +14,16 @@
 
 typedef struct generation {
     trek_module *model;
-    trek_kv_cache *cache;     /* NULL: none */
+    trek_kv_cache *cache;     /* may be NULL */
     trek_generate_opts opts;
     trek_device device;
-    int64_t rows, most;       /* new tokens */
-    int64_t **texts;          /* [rows] prompt and what followed */
-    int64_t *sizes;           /* [rows] how much of it is there */
-    int64_t *fresh;           /* [rows] of these, what the model has not seen; 0: the row has ended */
+    int64_t rows, most;       /* most: the limit on new tokens */
+    int64_t **texts;          /* [rows] each prompt and what followed it */
+    int64_t *sizes;           /* [rows] lengths of the texts */
+    int64_t *fresh;           /* [rows] how many tokens of each the model has not seen; 0 if the row has ended */
     int64_t *drawn;           /* [rows] */
     bool *ended;              /* [rows] */
-    int64_t *room;            /* for all texts */
+    int64_t *room;            /* the memory of all texts */
 } generation;
 
 static trek_status find_device(const char *name, trek_var *param, void *arg)
@@ -95,10 +95,10 @@ static trek_status begin(generation *g, const int64_t *const *prompts, const int
 
 /* --- a step --------------------------------------------------------------------------------------- */
 
-/* How many tokens of the row the next forward takes, its last ones. */
+/* Returns how many of the row's last tokens the next forward takes. */
 static int64_t taken(const generation *g, int64_t r) { return g->cache ? g->fresh[r] : g->sizes[r]; }
 
-/* [rows, *steps]; *uneven: rows have different numbers of them. */
+/* Returns the tokens of the next forward, [rows, *steps]. *uneven says that rows have different numbers of them. */
 static trek_var *next_tokens(const generation *g, int64_t *steps, bool *uneven)
 {
     *steps = 1;
@@ -115,7 +115,7 @@ static trek_var *next_tokens(const generation *g, int64_t *steps, bool *uneven)
     return made ? trek_var_from(made) : NULL;
 }
 
-/* Each row's logits behind its last token: [rows, V]. */
+/* Returns each row's logits at its last token, as [rows, V]. */
 static trek_var *last_logits(const generation *g, trek_var *y, int64_t steps)
 {
     char text[TREK_SHAPE_TEXT];
@@ -163,7 +163,7 @@ static bool ends(const generation *g, int64_t r, int64_t token)
     return (g->opts.on_token && !g->opts.on_token(r, token, g->opts.arg)) || over;
 }
 
-/* What was drawn becomes part of the rows that go on; how many do. */
+/* Appends the drawn tokens to the rows that go on. Returns how many rows go on. */
 static int64_t take_drawn(generation *g, int64_t *tokens, int64_t *counts)
 {
     int64_t going = 0;

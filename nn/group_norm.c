@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Normalisation over groups of channels, and over neighbouring ones. */
+/* Group normalisation, and normalisation over neighbouring channels. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -10,7 +10,7 @@
 
 typedef struct group_norm_layer {
     trek_module base;
-    trek_var *weight, *bias; /* NULL: none */
+    trek_var *weight, *bias; /* may be NULL */
     int64_t groups, channels;
     double eps;
 } group_norm_layer;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Initial values of parameters: made on the CPU, then copied to where the parameter lives. */
+/* Initial values of parameters. They are made on the CPU and then copied to the parameter's device. */
 #include "nn/init.h"
 
 #include <math.h>
@@ -31,7 +31,7 @@ static trek_status check_param(const trek_var *param, const char *function)
     return TREK_OK;
 }
 
-/* f64 parameters get all their bits; the 16-bit ones are rounded once, on the way in. */
+/* f64 parameters get values with all their bits. Values for 16-bit parameters are rounded once, when they are written. */
 static trek_dtype value_dtype(const trek_var *param) { return trek_var_dtype(param) == TREK_F64 ? TREK_F64 : TREK_F32; }
 
 static trek_tensor *random_values(const trek_var *param, bool normal)
@@ -41,7 +41,7 @@ static trek_tensor *random_values(const trek_var *param, bool normal)
                   : trek_tensor_rand(shape, value_dtype(param), trek_cpu(0));
 }
 
-/* values = values * scale + shift */
+/* Computes values = values * scale + shift. */
 static void scale_and_shift(trek_tensor *values, double scale, double shift)
 {
     int64_t count = trek_tensor_numel(values);
@@ -100,11 +100,11 @@ trek_status trek_init_normal(trek_var *param, double mean, double deviation)
     return trek_init_skips() ? TREK_OK : trek_init_write(param, trek_init_normal_values(param, mean, deviation));
 }
 
-/* The lower of the two tails keeps its precision; the upper one is its mirror image. */
+/* The lower tail keeps its precision; the upper tail is computed as its mirror image. */
 static double normal_below(double z) { return 0.5 * erfc(-z * M_SQRT1_2); }
 
-/* The z with normal_below(z) = p, between low and high, by bisection: exact to
- * the last bits and indifferent to how far out in a tail the interval lies. */
+/* Returns the z between low and high with normal_below(z) = p. Bisection is exact to the last bits, however far out
+ * in a tail the interval lies. */
 static double normal_quantile(double p, double low, double high)
 {
     for (int k = 0; k < 64; k++) {
@@ -134,7 +134,7 @@ trek_status trek_init_trunc_normal(trek_var *param, double mean, double deviatio
         return trek_error_status();
     double *v = trek_tensor_data(values);
     double z_low = fmax((low - mean) / deviation, -38.0), z_high = fmin((high - mean) / deviation, 38.0);
-    /* In the upper tail 1 - p loses its bits: work in the mirror image there. */
+    /* In the upper tail 1 - p loses precision, so the computation uses the mirror image. */
     bool mirror = z_low > 0;
     if (mirror) {
         double t = z_low;
@@ -175,7 +175,7 @@ double trek_init_gain(trek_nonlinearity nonlinearity, double negative_slope)
     return 1.0;
 }
 
-/* Connections into and out of one unit: the first two sizes, times the receptive field. */
+/* Computes the connections into and out of one unit: the first two sizes, times the receptive field. */
 static trek_status fans(const trek_var *param, const char *function, double *fan_in, double *fan_out)
 {
     trek_status status = check_param(param, function);
@@ -193,7 +193,7 @@ static trek_status fans(const trek_var *param, const char *function, double *fan
     return TREK_OK;
 }
 
-/* Parameters without elements have fan 0 and nothing to be filled. */
+/* A parameter without elements has fan 0 and nothing to fill. */
 static double per_fan(double numerator, double fan) { return fan > 0 ? sqrt(numerator / fan) : 0; }
 
 trek_status trek_init_xavier_uniform(trek_var *param, double gain)
@@ -215,7 +215,7 @@ trek_status trek_init_xavier_normal(trek_var *param, double gain)
     return trek_init_normal(param, 0, fabs(gain) * per_fan(2, fan_in + fan_out));
 }
 
-/* The standard deviation that He's rule asks for. */
+/* Computes the standard deviation that He's rule asks for. */
 static trek_status kaiming_deviation(const trek_var *param, const trek_kaiming_opts *opts, const char *function,
                                      double *deviation)
 {
@@ -257,9 +257,8 @@ static double dot(const double *a, const double *b, int64_t n, int64_t stride)
     return sum;
 }
 
-/* Makes `count` vectors of length n orthonormal by Gram-Schmidt, projecting
- * twice ("twice is enough", Giraud et al. 2005). Vector j begins at
- * v + j * step, its elements are `stride` apart. */
+/* Makes `count` vectors of length n orthonormal by Gram-Schmidt, projecting twice ("twice is enough", Giraud et al.
+ * 2005). Vector j begins at v + j * step, and its elements are `stride` apart. */
 static void orthonormalize(double *v, int64_t count, int64_t step, int64_t n, int64_t stride)
 {
     for (int64_t j = 0; j < count; j++) {
@@ -306,7 +305,7 @@ static void set(trek_tensor *values, int64_t k, double value)
         ((float *)trek_tensor_data(values))[k] = (float)value;
 }
 
-/* That a parameter has from least to most dimensions. */
+/* Checks that a parameter has between `least` and `most` dimensions. */
 static trek_status check_dims(const trek_var *param, const char *function, int least, int most)
 {
     trek_status status = check_param(param, function);

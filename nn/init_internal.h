@@ -4,11 +4,12 @@
 
 #include "nn/init.h"
 
-/* New values for a parameter, on the CPU, f64 for f64 and f32 for all else; NULL with an error. */
+/* Returns new values for a parameter on the CPU, in f64 for f64 parameters and in f32 for all others. Returns NULL on
+ * failure. */
 trek_tensor *trek_init_normal_values(const trek_var *param, double mean, double deviation);
-/* Whether this thread is between trek_init_skip_begin and its end: nothing is to be drawn. */
+/* Returns whether this thread is between trek_init_skip_begin and its end, where nothing is drawn. */
 bool trek_init_skips(void);
-/* Overwrites the parameter; takes the values over (NULL: the error is there already). */
+/* Overwrites the parameter and takes ownership of the values. NULL values mean that an error is already set. */
 trek_status trek_init_write(trek_var *param, trek_tensor *values);
 
 #endif

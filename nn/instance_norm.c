@@ -6,7 +6,7 @@
 #include "autograd/ops.h"
 #include "nn/batch_norm_internal.h"
 
-/* The fields are those of batch norm; its statistics are not recounted, as in PyTorch, which goes by the class. */
+/* The fields are those of batch norm. Its statistics are not recounted, because PyTorch decides that by class. */
 static trek_status instance_norm_reset(trek_module *self) { return trek_batch_norm_layer_reset(self); }
 
 static trek_var *instance_norm_forward(trek_module *self, trek_var *x, int ndim)
@@ -26,7 +26,7 @@ static trek_var *forward1d(trek_module *self, trek_var *x) { return instance_nor
 static trek_var *forward2d(trek_module *self, trek_var *x) { return instance_norm_forward(self, x, 4); }
 static trek_var *forward3d(trek_module *self, trek_var *x) { return instance_norm_forward(self, x, 5); }
 
-/* Of one, two and three dimensions; behind them those that keep statistics of the batch. */
+/* The classes of one, two and three dimensions, followed by those that keep statistics of the batch. */
 #define CLASS(name_, forward_, couples)                                                                \
     { .name = name_, .size = sizeof(trek_batch_norm_layer), .forward = forward_, .reset = instance_norm_reset, \
       .describe = trek_batch_norm_layer_describe, .couples_samples = couples }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Just enough JSON to read headers, strictly (RFC 8259). */
+/* Just enough JSON to read headers, parsed strictly (RFC 8259). */
 #include "nn/json.h"
 
 #include <errno.h>
@@ -67,7 +67,7 @@ static bool hex4(trek_json *json, uint32_t *value)
     return true;
 }
 
-/* After "\u": one code point, a pair of surrogates joined. */
+/* Reads what follows "\u": one code point, with surrogate pairs joined. */
 static bool unicode_escape(trek_json *json, trek_text *out)
 {
     uint32_t code, low;
@@ -188,7 +188,7 @@ static bool passes(trek_json *json, char wanted)
     return there;
 }
 
-/* The text of a number, by the grammar. */
+/* Reads the text of a number according to the grammar. */
 static bool number_text(trek_json *json, bool *whole)
 {
     trek_json_peek(json);
@@ -264,7 +264,7 @@ static bool skip_number(trek_json *json)
     return number_text(json, &whole);
 }
 
-/* A stack of closing characters, not of calls. */
+/* This keeps a stack of closing characters instead of recursing. */
 bool trek_json_skip(trek_json *json)
 {
     char closing[64];
@@ -292,7 +292,7 @@ bool trek_json_skip(trek_json *json)
                                                                             : trek_json_literal(json, &ignored))) {
             return false;
         }
-        while (depth > 0 && !more) { /* what is complete is an item of what is around it */
+        while (depth > 0 && !more) { /* a complete value is an item of what encloses it */
             if (!trek_json_next(json, closing[depth - 1], &more))
                 return false;
             depth -= !more;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Caches of keys and values. Each layer has two tensors [rows, heads, capacity, depth], of which a row's first positions are
- * filled; a forward writes behind them, and rows become longer when it has succeeded. */
+/* Caches of keys and values. Each layer has two tensors [rows, heads, capacity, depth], of which the first positions
+ * of each row are filled. A forward writes behind them, and the rows' lengths grow only after it has succeeded. */
 #include "nn/kv_cache.h"
 
 #include <inttypes.h>
@@ -21,22 +21,22 @@ typedef struct cached_layer {
 } cached_layer;
 
 struct trek_kv_cache {
-    int64_t rows, max_length; /* 0: no limit */
+    int64_t rows, max_length; /* max_length is 0 for no limit */
     int64_t *lengths;         /* [rows] */
     cached_layer *layers;
     int n_layers, cap_layers;
-    bool complete;            /* a forward has succeeded: its layers are all there are */
+    bool complete;            /* a forward has succeeded, so the set of layers is final */
     bool busy;                /* inside a forward */
 };
 
-/* A cached forward, for as long as it runs. */
+/* A cached forward while it runs. */
 typedef struct pass {
     trek_kv_cache *cache;
-    const int64_t *counts;    /* NULL: all */
-    int64_t steps;            /* -1: not known yet */
+    const int64_t *counts;    /* NULL if every row takes all steps */
+    int64_t steps;            /* -1 if not known yet */
     int next_layer;
     bool last;
-    trek_var *positions, *mask; /* made at first need; the pass's scope's */
+    trek_var *positions, *mask; /* made when first needed, in the pass's scope */
     struct pass *before;
 } pass;
 
@@ -118,7 +118,7 @@ int64_t trek_kv_cache_bytes(const trek_kv_cache *cache)
     return bytes;
 }
 
-/* Whether it may be changed. */
+/* Checks that the cache may be changed. */
 static trek_status changeable(const char *function, const trek_kv_cache *cache)
 {
     if (!cache)
@@ -132,7 +132,8 @@ static trek_status clear(trek_tensor *tensor)
     return trek_op_run(&call);
 }
 
-/* What lies beyond a row's length is masked, and a NaN of the last user would still be one in a sum of products with 0. */
+/* Positions beyond a row's length are masked. They are cleared nevertheless, because a NaN left there would survive a
+ * product with 0. */
 trek_status trek_kv_cache_reset(trek_kv_cache *cache)
 {
     trek_status status = changeable("kv_cache_reset", cache);
@@ -168,13 +169,14 @@ static int64_t longest(const trek_kv_cache *cache)
     return most;
 }
 
-/* A part of t along dim, to be released. */
+/* Returns a part of t along dim. The caller releases it. */
 static trek_tensor *part_of(trek_tensor *t, int dim, int64_t start, int64_t length)
 {
     return trek_tensor_narrow(t, dim, start, length);
 }
 
-/* to[.., at : at + length, ..] = from[.., start : start + length, ..], of rows [to_row, to_row + n) and [from_row, ..). */
+/* Copies from[.., start : start + length, ..] to to[.., at : at + length, ..], for the rows [to_row, to_row + n) of
+ * `to` and as many from from_row on. */
 static trek_status copy_positions(trek_tensor *to, int64_t to_row, int64_t at, trek_tensor *from, int64_t from_row, int64_t start,
                                   int64_t n, int64_t length)
 {
@@ -191,7 +193,8 @@ static trek_status copy_positions(trek_tensor *to, int64_t to_row, int64_t at, t
     return status;
 }
 
-/* A copy of the tensor's first `filled` positions with other rows (NULL: the same) and another capacity. */
+/* Returns a copy of the tensor's first `filled` positions with other rows (NULL for the same ones) and another
+ * capacity. */
 static trek_tensor *remade(trek_tensor *old, const int64_t *rows, int64_t n, int64_t capacity, int64_t filled)
 {
     trek_shape shape = trek_tensor_shape(old);
@@ -209,7 +212,7 @@ static trek_tensor *remade(trek_tensor *old, const int64_t *rows, int64_t n, int
     return NULL;
 }
 
-/* All layers with other rows, as new ones; NULL and an error. */
+/* Returns new copies of all layers with other rows, or NULL on failure. */
 static cached_layer *reordered(const trek_kv_cache *cache, const int64_t *rows, int64_t n)
 {
     cached_layer *layers = trek_calloc((size_t)cache->cap_layers + 1, sizeof *layers);
@@ -268,7 +271,7 @@ trek_status trek_kv_cache_reorder(trek_kv_cache *cache, const int64_t *rows, int
 
 static int64_t count_of(const pass *p, int64_t row) { return p->counts ? p->counts[row] : p->steps; }
 
-/* The first one tells how many steps there are. */
+/* The first layer of a pass determines the number of steps. */
 static trek_status check_steps(pass *p, const char *what, int64_t rows, int64_t steps)
 {
     if (rows != p->cache->rows)
@@ -286,7 +289,7 @@ static trek_status check_steps(pass *p, const char *what, int64_t rows, int64_t 
     return TREK_OK;
 }
 
-/* Whether all rows have one length. */
+/* Returns whether all rows have the same length. */
 static bool even(const trek_kv_cache *cache)
 {
     for (int64_t k = 1; k < cache->rows; k++)
@@ -303,14 +306,14 @@ bool trek_cached_offset(int64_t *offset)
     return true;
 }
 
-/* A constant in the present scope. */
+/* Makes a constant in the current scope. */
 static trek_var *constant(const void *data, trek_shape shape, trek_dtype dtype, trek_device device)
 {
     trek_tensor *tensor = trek_tensor_from_data(data, shape, dtype, device);
     return tensor ? trek_var_from(tensor) : NULL;
 }
 
-/* Kept by the pass, and a reference of the present scope's. */
+/* Returns the variable, which the pass keeps, with a reference for the current scope. */
 static trek_var *keep(trek_var **place, trek_var *var)
 {
     *place = var ? trek_var_retain(var) : NULL;
@@ -334,7 +337,7 @@ trek_var *trek_cached_positions(int64_t rows, int64_t steps, trek_device device)
         for (int64_t k = 0; list && k < rows * steps; k++) {
             int64_t row = k / steps, t = k % steps, count = count_of(p, row);
             list[k] = p->cache->lengths[row] + (t < count ? t : count > 0 ? count - 1 : 0);
-            list[k] -= count == 0 && list[k] > 0; /* a row without new positions: one that it has */
+            list[k] -= count == 0 && list[k] > 0; /* a row without new positions repeats one that it has */
         }
         made = list ? constant(list, trek_dims(rows, steps), TREK_I64, device) : NULL;
         trek_free(list);
@@ -381,7 +384,7 @@ trek_var *trek_last_positions(trek_var *x)
 
 /* --- a forward: attention ------------------------------------------------------------------------------ */
 
-/* The number of positions that are filled after the forward, where it is that of the longest row. */
+/* Returns the number of filled positions after the forward, for the longest row. */
 static int64_t reached(const pass *p)
 {
     int64_t most = 0;
@@ -450,7 +453,7 @@ static trek_status grow(trek_kv_cache *cache, cached_layer *layer, int64_t neede
     return TREK_OK;
 }
 
-/* Rows that lie alike are written together. */
+/* Rows of equal length are written together. */
 static trek_status append(const pass *p, trek_tensor *to, trek_tensor *from)
 {
     const trek_kv_cache *cache = p->cache;
@@ -465,7 +468,7 @@ static trek_status append(const pass *p, trek_tensor *to, trek_tensor *from)
     return status;
 }
 
-/* The layer that comes next, with the new positions in it; NULL and an error. */
+/* Returns the next layer with the new positions written into it, or NULL on failure. */
 static cached_layer *next_layer(pass *p, trek_tensor *k, trek_tensor *v)
 {
     trek_kv_cache *cache = p->cache;
@@ -478,7 +481,7 @@ static cached_layer *next_layer(pass *p, trek_tensor *k, trek_tensor *v)
     return layer;
 }
 
-/* [B or 1, 1, T, S]: step t of a row sees its positions up to its length + t. */
+/* The mask is [B or 1, 1, T, S]: step t of a row sees positions up to its length + t. */
 static trek_var *mask_of(pass *p, int64_t keys, trek_device device)
 {
     if (p->mask && trek_device_equal(trek_var_device(p->mask), device))
@@ -497,14 +500,14 @@ static trek_var *mask_of(pass *p, int64_t keys, trek_device device)
     return keep(&p->mask, mask);
 }
 
-/* The filled part, as a constant. */
+/* Returns the filled part as a constant. */
 static trek_var *filled(trek_tensor *t, int64_t keys)
 {
     trek_tensor *view = part_of(t, 2, 0, keys);
     return view ? trek_var_from(view) : NULL;
 }
 
-/* Of a single step the heads that share keys are what steps would be: the keys are read once for all of them. */
+/* For a single step, the heads that share keys are treated as steps, so that the keys are read once for all of them. */
 static trek_var *attend(pass *p, const cached_layer *layer, trek_var *q, double scale)
 {
     int64_t keys = reached(p), heads = trek_var_size(q, 1), depth = trek_var_size(q, 3);
@@ -554,7 +557,7 @@ trek_var *trek_attention_cached(trek_var *q, trek_var *k, trek_var *v, const tre
     cached_layer *layer = next_layer(p, trek_var_data(k), trek_var_data(v));
     if (!layer)
         return NULL;
-    /* padding lies behind what is real, where nothing real sees it */
+    /* padding lies behind the real tokens, where no real token sees it */
     return longest(p->cache) == 0 ? trek_attention(q, k, v, opts) : attend(p, layer, q, opts->scale);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What layers share. */
+/* Functions that layers share. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -28,7 +28,7 @@ char *trek_layer_number(double value, char *text)
         bool plain = (*from >= '0' && *from <= '9') || (*from >= 'a' && *from <= 'z') || *from == '-' || *from == '+';
         if (plain)
             *to++ = *from;
-        else if (to == text || to[-1] != '.') /* the locale's decimal point, perhaps several bytes */
+        else if (to == text || to[-1] != '.') /* the locale's decimal point, which may have several bytes */
             *to++ = '.';
     }
     *to = 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What layers share, and the classes that others recognise (fusion, what data parallelism warns about). Internal. */
+/* What layers share, and the classes that other code recognises (for fusion, and for the warnings of data
+ * parallelism). */
 #ifndef TREK_NN_LAYERS_INTERNAL_H
 #define TREK_NN_LAYERS_INTERNAL_H
 
@@ -10,12 +11,12 @@
 
 typedef struct trek_linear_layer {
     trek_module base;
-    trek_var *weight, *bias; /* bias NULL: none */
+    trek_var *weight, *bias; /* bias may be NULL */
     int64_t in, out;
-    struct trek_lora_adapter *lora; /* owned; NULL: none */
+    struct trek_lora_adapter *lora; /* owned; may be NULL */
 } trek_linear_layer;
 
-/* What lora.c puts beside a linear layer's weight. */
+/* What lora.c attaches to a linear layer. */
 typedef struct trek_lora_adapter {
     trek_module *a, *b;       /* the layer's children lora_A and lora_B */
     int64_t r;
@@ -23,18 +24,20 @@ typedef struct trek_lora_adapter {
     trek_dtype dtype;         /* of both */
 } trek_lora_adapter;
 
-/* What the module `second` is to the op of `first` when it follows it directly: NONE where the two run apart. */
+/* Returns the activation that `second` becomes in the op of `first` when it follows directly, or NONE if the two run
+ * apart. */
 trek_activation trek_layer_fuses(const trek_module *first, const trek_module *second);
-/* The forward of a layer that fuses, with the activation behind it in the same op. */
+/* Runs a layer that fuses, with the following activation in the same op. */
 trek_var *trek_layer_run_fused(trek_module *layer, trek_var *x, trek_activation activation);
-/* linear.c, conv.c: the same, of a layer whose weights are in place. */
+/* The same for a layer whose weights are in place (linear.c, conv.c). */
 trek_var *trek_linear_layer_forward(trek_module *linear, trek_var *x, trek_activation activation);
 trek_var *trek_conv2d_layer_forward(trek_module *conv, trek_var *x, trek_activation activation);
 
-/* recompute.c: so many forwards of the calling thread that record nothing will be run again, in backward. */
+/* The number of nested forwards on the calling thread that record nothing because backward will run them again
+ * (recompute.c). */
 extern _Thread_local int trek_runs_again;
 
-/* fp8_layer.c: trek_linear as a product of the module, which may be one of 8-bit numbers. */
+/* Computes trek_linear as a product of the module, possibly with 8-bit operands (fp8_layer.c). */
 trek_var *trek_module_linear(trek_module *module, trek_var *x, trek_var *weight, trek_var *bias);
 
 extern const trek_module_class trek_multihead_attention_class;
@@ -42,28 +45,30 @@ extern const trek_module_class trek_linear_class, trek_conv2d_class, trek_relu_c
 extern const trek_module_class trek_spectral_norm_class, trek_sync_batch_norm_class, trek_batch_norm1d_class,
     trek_batch_norm2d_class, trek_dropout_class;
 
-/* The end of a layer's constructor: checks, gives the initial values; NULL after freeing it on failure. */
+/* The end of a layer's constructor: checks the module and sets the initial values. On failure it frees the module and
+ * returns NULL. */
 trek_module *trek_layer_finish(trek_module *module);
-/* ARGUMENT, naming the layer, unless value >= 1. */
+/* Fails with ARGUMENT, naming the layer, unless value >= 1. */
 trek_status trek_layer_positive(const char *layer, const char *what, int64_t value);
-/* What convolutions of any dimension check: sizes, channels that groups divide, a known mode of padding. */
+/* Checks what convolutions of every dimension need: sizes, channels divisible by the groups, and a known padding mode. */
 trek_status trek_conv_check(const char *layer, int64_t in, int64_t out, int64_t groups, const int64_t kernel[2],
                             const int64_t padding[2], trek_pad_mode mode);
-/* The kind of padding of a convolution of `dims` dimensions: known, and with numbers and strides that it can be had with. */
+/* Checks that the kind of padding of a convolution of `dims` dimensions is known and compatible with the given
+ * padding and strides. */
 trek_status trek_conv_check_kind(const char *layer, trek_padding kind, const int64_t *padding, const int64_t *stride, int dims);
-/* x with the padding of a mode other than zeros, which *opts then have none of; x itself for zeros. */
+/* Returns x padded by a mode other than zeros, and removes the padding from *opts. Returns x itself for zeros. */
 trek_var *trek_conv_padded(trek_var *x, const int64_t *kernel, int dims, trek_pad_mode mode, trek_conv_opts *opts);
-/* ", same", or "". */
+/* Returns ", same" and the like, or "". */
 const char *trek_conv_kind_text(trek_padding kind);
-/* The result of a max pool, and where its elements come from, of a layer that takes x alone. */
+/* Computes the result of a max pool and the indices of its elements, for a layer that takes only x. */
 trek_status trek_layer_pool_results(const char *layer, trek_var *(*pool)(trek_var *, const trek_pool_opts *, trek_var **),
                                     const trek_pool_opts *opts, trek_var *const *inputs, int n, trek_var **results, int count);
 extern const char *const trek_layer_pool_result_names[];
-/* Initial values of weight and bias, which may be NULL. */
+/* Sets initial values of weight and bias, which may be NULL. */
 trek_status trek_conv_reset(trek_var *weight, trek_var *bias);
-/* ", reflect" and so on; "" of zeros. */
+/* Returns ", reflect" and the like, or "" for zeros. */
 const char *trek_conv_padding_text(trek_pad_mode mode);
-/* "0.1", whatever the locale; text holds at least 32 bytes. Returns text. */
+/* Writes a number such as "0.1", independent of the locale. `text` holds at least 32 bytes and is returned. */
 char *trek_layer_number(double value, char *text);
 
 #endif

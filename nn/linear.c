@@ -11,7 +11,7 @@
 #include "nn/watch.h"
 #include "tensor/memory_internal.h"
 
-/* y with the adapter's part of x added. The factor goes where there are fewest numbers. */
+/* Returns y plus the adapter's result for x. The factor is applied where there are the fewest numbers. */
 static trek_var *adapted(const trek_linear_layer *m, trek_var *x, trek_var *y)
 {
     const trek_lora_adapter *lora = m->lora;
@@ -26,7 +26,7 @@ static trek_var *adapted(const trek_linear_layer *m, trek_var *x, trek_var *y)
     return sum && trek_var_dtype(sum) != trek_var_dtype(y) ? trek_cast(sum, trek_var_dtype(y)) : sum;
 }
 
-/* Its weights are in place. */
+/* Runs the layer; its weights are in place. */
 static trek_var *run(trek_linear_layer *m, trek_var *x, trek_activation activation)
 {
     bool plain = !m->lora || m->base.upkeep->merged;
@@ -50,7 +50,7 @@ trek_var *trek_linear_layer_forward(trek_module *linear, trek_var *x, trek_activ
 
 static void linear_free(trek_module *self) { trek_free(((trek_linear_layer *)self)->lora); }
 
-/* PyTorch's default: kaiming_uniform with slope sqrt(5), which is U(-b, b), b = 1 / sqrt(fan_in). */
+/* PyTorch's default: kaiming_uniform with slope sqrt(5), which is U(-b, b) with b = 1 / sqrt(fan_in). */
 static trek_status linear_reset(trek_module *self)
 {
     trek_linear_layer *m = (trek_linear_layer *)self;

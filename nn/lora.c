@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Low-rank adapters of linear layers: putting them there, merging, saving. Their forward is in linear.c. */
+/* Low-rank adapters of linear layers: attaching, merging and saving them. Their forward is in linear.c. */
 #include "nn/lora.h"
 
 #include <inttypes.h>
@@ -25,7 +25,7 @@ static const char prefix[] = "base_model.model.";
 typedef struct layer_list {
     trek_linear_layer **layers;
     int n, capacity;
-    bool adapted;             /* those that have an adapter; else those that are to get one */
+    bool adapted;             /* list the layers that have an adapter, not those that are to get one */
     const char *const *targets;
 } layer_list;
 
@@ -57,7 +57,7 @@ static trek_status list_layer(const char *path, trek_module *module, void *arg)
     return status;
 }
 
-/* The adapted layers of a module, of which there are some. */
+/* Lists the adapted layers of a module. It is an error if there are none. */
 static trek_status list_adapted(const char *function, trek_module *module, layer_list *l)
 {
     *l = (layer_list){ .adapted = true };
@@ -86,7 +86,8 @@ static trek_status check_options(const trek_lora_opts *o)
     return TREK_OK;
 }
 
-/* Of the layer's own parameters, whatever they are made of. */
+/* Refuses a parameter that lives in an optimizer's arena. The walk covers the layer's own parameters, from whatever
+ * the weight is computed. */
 static trek_status see_arena(const char *name, trek_var *param, void *arg)
 {
     (void)arg;
@@ -150,7 +151,7 @@ static trek_status add_adapter(trek_linear_layer *m, const trek_lora_opts *o)
     return status;
 }
 
-/* Everything but adapters. */
+/* Freezes everything except the adapters. */
 static trek_status freeze_rest(trek_module *module)
 {
     layer_list adapted = { .adapted = true };
@@ -216,7 +217,7 @@ trek_status trek_lora_apply(trek_module *module, const trek_lora_opts *opts)
 
 /* --- merging --------------------------------------------------------------------------------------- */
 
-/* W + factor B A, in f32 at least. */
+/* Computes W + factor B A, in f32 or wider. */
 static trek_status add_product(trek_linear_layer *m, double factor)
 {
     trek_var *weight = m->weight, *a = ((trek_linear_layer *)m->lora->a)->weight, *b = ((trek_linear_layer *)m->lora->b)->weight;
@@ -269,7 +270,7 @@ typedef struct adapter_walk {
     void *arg;
 } adapter_walk;
 
-/* Both weights of an adapted layer, by their full names. */
+/* Visits both weights of an adapted layer by their full names. */
 static trek_status visit(const char *path, trek_module *module, void *arg)
 {
     const adapter_walk *w = arg;
@@ -323,7 +324,7 @@ trek_status trek_lora_save(trek_module *module, const char *path)
     return status;
 }
 
-/* An adapter's weight among the names of a state. */
+/* Expects an adapter's weight among the names of a state. */
 static trek_status expect_entry(const char *name, trek_var *weight, void *state)
 {
     (void)weight;
@@ -331,7 +332,7 @@ static trek_status expect_entry(const char *name, trek_var *weight, void *state)
         : trek_fail(TREK_ERR_ARGUMENT, "lora_state_apply: no \"%s\" in the state", name);
 }
 
-/* The same tensors without the beginning of their names. ARGUMENT: one is no adapter's weight of the module. */
+/* Adds the same tensors without their name prefixes. Fails with ARGUMENT if one is no adapter weight of the module. */
 static trek_status strip(const trek_state *state, trek_module *module, trek_state *to)
 {
     trek_status status = TREK_OK;

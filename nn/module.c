@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tree of modules: making, adding, owning, freeing. */
+/* The tree of modules: making, adding, owning and freeing. */
 #include "nn/module.h"
 
 #include <stddef.h>
@@ -43,7 +43,7 @@ static bool name_taken(const trek_module *module, const char *name)
     return false;
 }
 
-/* What every add checks: the name, and that the field lies inside the struct behind its head. */
+/* Checks that every add makes: the name, and that the field lies inside the struct behind its head. */
 static trek_status check_place(const trek_module *module, const char *name, size_t offset)
 {
     const char *type = module->klass->name;
@@ -83,7 +83,7 @@ static trek_status append_child(trek_module *parent, const char *name, trek_modu
     return TREK_OK;
 }
 
-/* Says which part of what is NULL. */
+/* Reports which part of which module is NULL. */
 static void fail_missing_part(const char *function, const trek_module *module, const char *what, const char *name)
 {
     char text[200];
@@ -91,7 +91,7 @@ static void fail_missing_part(const char *function, const trek_module *module, c
     trek_fail_missing(function, module ? text : "module");
 }
 
-/* A child that could not be added is freed, unless it has another owner. */
+/* Frees a child that could not be added, unless it has another owner. */
 static trek_module *drop_child(trek_module *parent, trek_module *child)
 {
     if (parent)
@@ -111,7 +111,7 @@ trek_module *trek_module_add(trek_module *parent, const char *name, size_t offse
         return NULL;
     if (trek_gone(child, "module_add", "the child"))
         return drop_child(parent, NULL);
-    /* Only a module that somebody holds can be below its own child. */
+    /* Only a module with an owner can lie below its own child. */
     if (child == parent || (parent->upkeep->owners > 0 && child->n_children > 0)) {
         trek_status status = trek_walk_modules(child, 0, is_parent, parent);
         if (status != TREK_OK) {
@@ -284,8 +284,8 @@ static void free_entries(trek_module_entry *entries, int n)
     trek_free(entries);
 }
 
-/* Modules to be freed are linked through `next`, which nobody reads any
- * more: freeing allocates nothing, and deep trees do not need a deep stack. */
+/* Modules to be freed are linked through `next`, which nobody reads any more. So freeing allocates nothing, and deep
+ * trees need no deep stack. */
 void trek_module_free(trek_module **module)
 {
     if (!module || !*module || trek_gone(*module, "module_free", "the module"))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is done to a module and all below it: mode, freezing, moving, resetting, counting, finding. */
+/* What applies to a module and everything below it: mode, freezing, moving, resetting, counting and finding. */
 #include <string.h>
 
 #include "autograd/var_internal.h"
@@ -65,7 +65,7 @@ trek_status trek_module_train(trek_module *module, bool training)
         return trek_fail_missing("module_train", "module");
     if (trek_gone(module, "module_train", "the module"))
         return TREK_ERR_STATE;
-    if (module->n_children == 0) { /* most modules: no walk, no allocation */
+    if (module->n_children == 0) { /* most modules are leaves and need neither a walk nor memory */
         module->training = training;
         return TREK_OK;
     }
@@ -186,7 +186,7 @@ static trek_var *find_entry(const trek_module_entry *entries, int n, const char 
     return NULL;
 }
 
-/* A wrapper's only child has no name and stands for it (distributed/ddp.c). */
+/* A wrapper's only child has no name and stands for the wrapper (distributed/ddp.c). */
 static trek_module *see_through(trek_module *module)
 {
     while (module && module->n_children == 1 && !*module->children[0].name)

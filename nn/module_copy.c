@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values of one module to another of the same make: target networks, and what follows a model slowly. */
+/* Copying values between modules of the same structure: target networks, and slowly updated averages. */
 #include <math.h>
 #include <string.h>
 
@@ -30,7 +30,7 @@ static trek_status check_one(const char *name, trek_var *to, const blend *b)
                      trek_shape_text(trek_var_shape(to), a), trek_shape_text(trek_var_shape(from), c));
 }
 
-/* Counts are taken over as they are. */
+/* Counters are copied unchanged. */
 static trek_status move_one(const char *name, trek_var *to, void *arg)
 {
     const blend *b = arg;
@@ -63,7 +63,7 @@ static int count_of(trek_module *module)
     return n;
 }
 
-/* All is checked before anything is written. */
+/* Everything is checked before anything is written. */
 static trek_status run(const char *function, trek_module *to, trek_module *from, double weight, bool exact)
 {
     if (!to || !from)

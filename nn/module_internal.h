@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What trek keeps with a module besides what its header shows. Internal. */
+/* What trek keeps for each module besides its public struct. */
 #ifndef TREK_NN_MODULE_INTERNAL_H
 #define TREK_NN_MODULE_INTERNAL_H
 
@@ -11,37 +11,38 @@ typedef struct trek_names {
 } trek_names;
 void trek_names_free(trek_names *names);
 
-/* Lies behind the module, in the same block. */
+/* Lies behind the module in the same allocation. */
 struct trek_module_upkeep {
     bool failed;             /* an add failed; trek_module_check reports it */
-    int owners;              /* parents and graphs that hold the module */
+    int owners;              /* the number of parents and graphs that own the module */
     int cap_children, cap_params, cap_buffers;
-    trek_module *next;       /* of those that trek_module_free has yet to free */
-    trek_module *parametrizations; /* the child that has what its weights are made of; NULL: they are parameters */
-    bool merged;             /* an adapter's product is in the weight already */
-    trek_names stored;       /* of parameters with several names: those that had a tensor of their own in the file loaded last */
-    struct trek_fp8_layer *fp8; /* fp8_internal.h: its products may be of 8-bit numbers; owned, NULL: they are not */
+    trek_module *next;       /* the next of the modules that trek_module_free has yet to free */
+    trek_module *parametrizations; /* the child with the originals of the weights; NULL if they are parameters */
+    bool merged;             /* the adapter's product is already part of the weight */
+    trek_names stored;       /* of parameters with several names: those that had their own tensor in the last file loaded */
+    struct trek_fp8_layer *fp8; /* 8-bit products (fp8_internal.h); owned, NULL if there are none */
 };
 
-/* Takes a parameter out, and puts one in as the k-th (or the last) and into its field. */
+/* Remove a parameter, and insert one as the k-th (or the last) and into its field. */
 void trek_module_drop_param(trek_module *module, int k);
 trek_status trek_module_insert_param(trek_module *module, int k, const char *name, trek_var *var, trek_var **place, bool shared);
-/* trek_module_buffer of a module that stays sound where it fails; NULL then. */
+/* Like trek_module_buffer, but a failure leaves the module usable and returns NULL. */
 trek_var *trek_module_try_buffer(trek_module *module, const char *name, trek_tensor *tensor);
 void trek_module_drop_buffer(trek_module *module, int k);
-/* Takes a child out, and frees it if nobody else has it. */
+/* Removes a child, and frees it if it has no other owner. */
 void trek_module_drop_child(trek_module *parent, trek_module *child);
-/* trek_module_add that leaves a parent as it was where it fails. */
+/* Like trek_module_add, but a failure leaves the parent unchanged. */
 trek_status trek_module_try_add(trek_module *parent, const char *name, trek_module *child);
 
-/* Around a forward that reads the module's fields: makes its parametrised weights and puts them there; afterwards, also after a
- * failure, the fields hold an original again. Other threads wait in between. Nothing of a module without parametrizations. */
+/* Called around a forward that reads the module's fields. The first makes the parametrised weights and puts them into
+ * the fields; the second, also after a failure, puts the originals back. Other threads wait in between. Modules
+ * without parametrizations are not affected. */
 trek_status trek_weights_make(trek_module *module);
 void trek_weights_drop(trek_module *module);
-/* The class's reset, which writes weights, and then what they are made of. */
+/* Runs the class's reset, which writes the weights, and then updates the originals they are made from. */
 trek_status trek_weights_reset(trek_module *module);
 
-/* A replica's modes, after those of the first. Written only where they differ. */
+/* Gives a replica the modes of the first module. Fields are written only where they differ. */
 static inline void trek_module_follow(trek_module *own, const trek_module *first)
 {
     if (own->training != first->training)
@@ -50,8 +51,8 @@ static inline void trek_module_follow(trek_module *own, const trek_module *first
         own->upkeep->merged = first->upkeep->merged;
 }
 
-/* While trek_trace_records(): begins the frame of a module's forward, under its path in the module around it; 0: it is
- * that module itself. For trek_trace_end_module. */
+/* While trek_trace_records(): begins the frame of a module's forward under its path in the enclosing module, and
+ * returns the frame for trek_trace_end_module. Returns 0 if it is that module itself. */
 int trek_module_trace(trek_module *module);
 
 static inline bool trek_module_takes_many(const trek_module *module)
@@ -64,10 +65,10 @@ static inline bool trek_module_runs(const trek_module *module)
     return module->klass->forward || trek_module_takes_many(module);
 }
 
-/* The class's own forward, whichever it has for so many inputs; several inputs: trek_module_takes_many. Results belong to the
- * present scope. */
+/* Runs the class's own forward for this number of inputs. Several inputs require trek_module_takes_many. Results
+ * belong to the current scope. */
 trek_var *trek_module_run(trek_module *module, trek_var *const *inputs, int n);
-/* The same for `count` results; NULL results where it fails. */
+/* The same for `count` results, which are NULL on failure. */
 trek_status trek_module_run_results(trek_module *module, trek_var *const *inputs, int n, trek_var **results, int count);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights made of other parameters: a layer's child "parametrizations" has a child for each, with the originals and what makes
- * the weight of them. */
+/* Weights computed from other parameters. A layer's child "parametrizations" has one child for each such weight, with
+ * the originals and the modules that compute the weight. */
 #include "nn/parametrize.h"
 
 #include <pthread.h>
@@ -16,11 +16,11 @@
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 
-/* One weight: the originals are its parameters, the parametrizations its children. */
+/* One weight: its parameters are the originals, its children the parametrizations. */
 typedef struct made_weight {
     trek_module base;
     trek_var **place;         /* the layer's field */
-    int index;                /* where it was among the layer's parameters */
+    int index;                /* the weight's former position among the layer's parameters */
     trek_shape shape;
     trek_dtype dtype;
     trek_right_inverse_fn *inverses; /* [n_children] */
@@ -39,7 +39,7 @@ static void made_weight_describe(const trek_module *self, char *text, size_t siz
 static const trek_module_class made_weight_class = { .name = "parametrized", .size = sizeof(made_weight),
                                                      .free = made_weight_free, .describe = made_weight_describe };
 
-/* What is made stands in the layer's field while the layer runs: one thread at a time. */
+/* The computed weights are in the layer's fields while the layer runs, which one thread does at a time. */
 typedef struct made_weights {
     trek_module base;
     pthread_mutex_t lock;
@@ -56,7 +56,7 @@ static void made_weights_free(trek_module *self)
 static const trek_module_class container_class = { .name = "parametrizations", .size = sizeof(made_weights),
                                                    .free = made_weights_free };
 
-/* NULL and MEMORY, or STATE. */
+/* Returns NULL on failure (MEMORY or STATE). */
 static trek_module *container_new(void)
 {
     trek_module *base = trek_module_new(&container_class);
@@ -148,7 +148,7 @@ static trek_status check_module(const char *function, const trek_module *module,
     return trek_gone(module, function, "the module") ? TREK_ERR_STATE : TREK_OK;
 }
 
-/* NULL and an error if the weight is not parametrised. */
+/* Returns NULL with an error set if the weight is not parametrised. */
 static made_weight *need_made(const char *function, const trek_module *module, const char *name)
 {
     if (check_module(function, module, name) != TREK_OK)
@@ -191,7 +191,7 @@ static trek_status invert(trek_right_inverse_fn inverse, trek_module *parametriz
     return status;
 }
 
-/* `lenient`: without a right inverse the weight goes through as it is. */
+/* With `lenient`, a parametrization without a right inverse passes the weight through unchanged. */
 static trek_status invert_all(made_weight *w, trek_var *weight, trek_var **originals, bool lenient)
 {
     trek_status status = TREK_OK;
@@ -252,7 +252,7 @@ trek_status trek_parametrized_assign(trek_module *module, const char *name, trek
     return status;
 }
 
-/* The class writes into plain weights, of which the originals are then made. */
+/* The class writes plain weights, from which the originals are then computed. */
 trek_status trek_weights_reset(trek_module *module)
 {
     trek_module *container = module->upkeep->parametrizations;
@@ -295,7 +295,7 @@ static trek_status set_training(const char *name, trek_module *module, void *tra
     return TREK_OK;
 }
 
-/* Whether what is made can stand for the weight. */
+/* Checks that the computed tensor can stand for the weight. */
 static trek_status check_made(const trek_var *made, const char *name, trek_shape shape, trek_dtype dtype)
 {
     char text[TREK_SHAPE_TEXT], other[TREK_SHAPE_TEXT];
@@ -310,7 +310,7 @@ static trek_status check_made(const trek_var *made, const char *name, trek_shape
     return TREK_OK;
 }
 
-/* As the last of the weight's parametrizations. */
+/* Appends `part` as the last of the weight's parametrizations. */
 static trek_status append_part(made_weight *w, trek_module *part, trek_right_inverse_fn inverse)
 {
     char name[16];
@@ -339,7 +339,7 @@ static trek_status add_originals(made_weight *w, trek_var *weight, bool shared, 
             : trek_module_param(&w->base, name, TREK_NO_FIELD, trek_tensor_clone(trek_var_data(originals[k])));
         status = added ? trek_var_set_requires_grad(added, trek_var_requires_grad(weight)) : trek_error_status();
         if (added == weight)
-            w->base.params[k].shared = shared; /* it is this module's as much as it was the layer's */
+            w->base.params[k].shared = shared; /* this module owns it to the same degree as the layer did */
     }
     return status;
 }
@@ -366,7 +366,7 @@ static made_weight *made_weight_new(trek_module *module, int k, trek_module *par
     return (made_weight *)base;
 }
 
-/* The container, with room for the weight: made where it is the first. */
+/* Returns the container with room for the weight. It is made with the first weight. */
 static trek_status attach(trek_module *module, const char *name, made_weight *w)
 {
     trek_module *container = module->upkeep->parametrizations, *base = &w->base;
@@ -450,7 +450,7 @@ trek_status trek_parametrize(trek_module *module, const char *name, trek_module 
         return trek_error_status();
     if (status == TREK_OK && trek_walk_modules(parametrization, 0, is_module, module) == TREK_ERR_CANCELLED)
         return trek_fail(TREK_ERR_ARGUMENT, "parametrize: the parametrization holds the %s itself", module->klass->name);
-    parametrization->upkeep->owners++; /* it outlives what fails on the way */
+    parametrization->upkeep->owners++; /* keeps it alive if a later step fails */
     if (status == TREK_OK)
         status = run(module, name, parametrization, &own);
     if (--parametrization->upkeep->owners == 0)
@@ -460,7 +460,7 @@ trek_status trek_parametrize(trek_module *module, const char *name, trek_module 
 
 /* --- removing ---------------------------------------------------------------------------------------- */
 
-/* What the parameter is from here on; to be released. */
+/* Returns what the parameter becomes. The caller releases it. */
 static trek_var *folded(made_weight *w, bool leave_parametrized)
 {
     trek_var *original = w->base.params[0].var;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parameters as one vector, and back. */
+/* Converting parameters to one vector and back. */
 #include <inttypes.h>
 
 #include "autograd/backward.h"
@@ -54,7 +54,7 @@ trek_status trek_vector_to_parameters(trek_var *vector, const trek_params *param
     trek_var **parts = trek_calloc((size_t)n + 1, sizeof *parts);
     int64_t first = 0;
     status = parts ? TREK_OK : TREK_ERR_MEMORY;
-    for (int k = 0; k < n && status == TREK_OK; k++) { /* all of them before the first is written */
+    for (int k = 0; k < n && status == TREK_OK; k++) { /* checks all of them before the first is written */
         trek_var *param = trek_params_var(params, k);
         trek_var *part = trek_narrow(vector, 0, first, trek_var_numel(param));
         trek_tensor *cast = part ? trek_tensor_cast(trek_var_data(part), trek_var_dtype(param)) : NULL;

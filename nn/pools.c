@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Max pools to a given size, what undoes max pools, and power means, of one, two and three dimensions: one layer of each kind. */
+/* Adaptive max pools, max unpooling and power-average pools of one, two and three dimensions. Each kind is one layer. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,12 +12,12 @@ typedef struct window_layer {
     trek_module base;
     int dims;
     int64_t sizes[3];      /* of an adaptive pool's result */
-    trek_unpool_opts undo; /* of a max pool */
+    trek_unpool_opts undo; /* for unpooling */
     trek_pool_opts opts;
     double norm;
 } window_layer;
 
-/* "2 x 3" of the numbers of a list as they are meant. */
+/* Writes the effective numbers of a list, such as "2 x 3". */
 static void list_text(const int64_t *list, int dims, char *text, size_t size)
 {
     int n = snprintf(text, size, "%" PRId64, list[0]);
@@ -100,7 +100,7 @@ trek_module *trek_nn_adaptive_max_pool3d(int64_t depth, int64_t height, int64_t 
 
 /* --- undoing max pools --------------------------------------------------------------------- */
 
-/* x, and the indices of the pool. */
+/* The inputs are x and the indices of the pool. */
 static trek_var *unpool_forward(trek_module *self, trek_var *const *inputs, int n)
 {
     static trek_var *(*const run[3])(trek_var *, trek_var *, const trek_unpool_opts *) = { trek_max_unpool1d, trek_max_unpool2d,
@@ -125,7 +125,7 @@ static const char *const unpool_inputs[] = { "indices", NULL };
 static const trek_module_class unpool_classes[3] = { UNPOOL_CLASS("max_unpool1d"), UNPOOL_CLASS("max_unpool2d"),
                                                      UNPOOL_CLASS("max_unpool3d") };
 
-/* A list of numbers that may be left 0, but for the first one of a kernel. */
+/* Checks a list of numbers, each of which may be 0 except the first one of a kernel. */
 static trek_status check_windows(const char *layer, const int64_t *kernel, const int64_t *stride, const int64_t *padding,
                                  int dims)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layers that tell positions: by turning q and k, by waves added to x. */
+/* Layers that encode positions: by rotating q and k, or by sinusoids added to x. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -12,11 +12,12 @@ typedef struct positions_layer {
     trek_module base;
     trek_var *table;     /* [length, dim] */
     int64_t dim, length;
-    double number, p;    /* the base; of dropout */
+    double number, p;    /* number: the base; p: the dropout probability */
     bool interleaved;
 } positions_layer;
 
-/* The table's rows for x [..., T, D], in a cached forward those of its new positions; or NULL and an error. */
+/* Returns the table's rows for x [..., T, D]; in a cached forward, those of the new positions. Returns NULL on
+ * failure. */
 static trek_var *rows_of(positions_layer *m, trek_var *x)
 {
     char text[TREK_SHAPE_TEXT];
@@ -37,7 +38,7 @@ static trek_var *rows_of(positions_layer *m, trek_var *x)
     return rows;
 }
 
-/* x, positions */
+/* The inputs are x and positions. */
 static trek_var *rotary_forward_many(trek_module *self, trek_var *const *inputs, int n)
 {
     positions_layer *m = (positions_layer *)self;
@@ -87,7 +88,7 @@ static const trek_module_class sinusoidal_class = {
 
 typedef trek_var *(*table_maker)(trek_var *positions, int64_t dim, double base, trek_dtype dtype);
 
-/* [length, dim], in no scope; a new reference. */
+/* Returns a new tensor [length, dim] that belongs to no scope. */
 static trek_tensor *make_table(table_maker make, const positions_layer *m, trek_dtype dtype, trek_device device)
 {
     trek_scope scope = trek_scope_begin();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A module as one node of the tape, whose backward runs it again. */
+/* A module as a single node of the tape, whose backward runs the module again. */
 #include "nn/recompute.h"
 
 #include <string.h>
@@ -25,11 +25,11 @@ typedef struct kept_buffers {
 /* What the second run needs. */
 typedef struct rerun {
     trek_module *module;
-    int n_inputs;            /* the module's own; behind them come its parameters */
+    int n_inputs;            /* the module's inputs only; its parameters follow them */
     bool training;
     trek_dtype autocast;
-    trek_rank_context rank;  /* draws, and the place of the rows in the batch */
-    kept_buffers vectors;    /* spectral norms', as the first run has used them */
+    trek_rank_context rank;  /* the draws, and the position of the rows in the batch */
+    kept_buffers vectors;    /* of spectral norms, as the first run used them */
 } rerun;
 
 static trek_status keep_buffer(const char *name, trek_var *buffer, void *arg)
@@ -67,7 +67,8 @@ static void drop_kept(kept_buffers *k)
     *k = (kept_buffers){ 0 };
 }
 
-/* Spectral norms divide by what their vectors gave in the first run, and go no step further: see spectral_norm.c. */
+/* Spectral norms divide by the values from the vectors of the first run and do not iterate further; see
+ * spectral_norm.c. */
 static trek_status keep_vectors(const char *name, trek_module *module, void *kept)
 {
     trek_status status = TREK_OK;
@@ -108,7 +109,7 @@ static trek_status first_run(trek_function_context *context, trek_var *const *in
     return status != TREK_OK ? status : trek_save_for_backward(context, inputs, r->n_inputs);
 }
 
-/* The module's result with a tape of its own behind it, from leaves that stand for the inputs. */
+/* Returns the module's result with a tape of its own behind it, starting at leaves that stand for the inputs. */
 static trek_var *run_again(rerun *r, trek_var *const *leaves)
 {
     trek_rank_context here = trek_rank_here;
@@ -156,7 +157,7 @@ static trek_status differentiate(trek_var *y, trek_var *cotangent, trek_var *con
     return status;
 }
 
-/* Leaves for the inputs; the parameters are leaves already. The caller releases the first n_inputs. */
+/* Makes leaves for the inputs; the parameters are leaves already. The caller releases the first n_inputs. */
 static trek_status make_leaves(trek_function_context *context, const rerun *r, const trek_params *params, trek_var **leaves,
                                bool *wanted, int n)
 {
@@ -188,7 +189,7 @@ static trek_status second_run(trek_function_context *context, trek_var *const *c
     trek_status status = wanted ? make_leaves(context, r, params, leaves, wanted, n) : trek_error_status();
     if (status == TREK_OK) {
         trek_grad_mode mode = trek_grad_mode_here;
-        trek_grad_mode_here = (trek_grad_mode){ .autocast = TREK_F32 }; /* recorded, inside a backward */
+        trek_grad_mode_here = (trek_grad_mode){ .autocast = TREK_F32 }; /* recorded, although inside a backward */
         trek_var *y = run_again(r, leaves);
         trek_grad_mode_here = mode;
         status = y ? differentiate(y, cotangents[0], leaves, wanted, grads, n) : trek_error_status();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LSTM, GRU and RNN: layers and directions of one, and their cells. */
+/* LSTM, GRU and RNN with their layers and directions, and their cells. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,11 +12,12 @@
 #include "tensor/compound.h"
 #include "tensor/debug.h"
 
-/* Its weights in PyTorch's order: weight_ih, weight_hh, bias_ih, bias_hh, weight_hr of each direction of each layer. */
+/* The weights are in PyTorch's order: weight_ih, weight_hh, bias_ih, bias_hh, weight_hr of each direction of each
+ * layer. */
 typedef struct recurrent_layer {
     trek_module base;
     trek_var **weights;              /* [layers directions each]; owned */
-    int64_t in, hidden, out;         /* out: of h, the hidden ones or what they are projected to */
+    int64_t in, hidden, out;         /* out: the features of h, which are the hidden ones or their projection */
     int layers, directions;
     bool batch_first, bias, cell, relu;
     double dropout;
@@ -34,7 +35,7 @@ static bool is_rnn(const recurrent_layer *m) { return m->base.klass == &rnn_clas
 
 /* --- an RNN: steps of ops ------------------------------------------------------------------- */
 
-/* [T, N, 1], where a row has ended; NULL: on failure. */
+/* Returns where a row has ended, as [T, N, 1], or NULL on failure. */
 static trek_var *ended(trek_var *x, trek_var *lengths)
 {
     int64_t steps = trek_var_size(x, 0);
@@ -47,12 +48,12 @@ static trek_var *ended(trek_var *x, trek_var *lengths)
         return trek_fail_null(TREK_ERR_DTYPE, "rnn: lengths must be of an integer dtype, got %s", trek_dtype_name(dtype));
     trek_tensor *numbers = trek_tensor_arange(0, (double)steps + 1, 1, TREK_I64, trek_var_device(x));
     trek_var *times = numbers ? trek_var_from(numbers) : NULL;
-    trek_var *own = times ? trek_index_select(times, trek_to(lengths, trek_var_device(x)), 0) : NULL; /* it looks at the range */
+    trek_var *own = times ? trek_index_select(times, trek_to(lengths, trek_var_device(x)), 0) : NULL; /* this checks the range */
     trek_var *past = trek_ge(trek_unsqueeze(trek_narrow(times, 0, 0, steps), 1), trek_unsqueeze(own, 0));
     return past ? trek_unsqueeze(past, 2) : NULL;
 }
 
-/* h after one more step, of which inputs is the input's part. */
+/* Returns h after one more step; `inputs` is the part that comes from the input. */
 static trek_var *rnn_step(const recurrent_layer *m, trek_var *inputs, trek_var *const *p, trek_var *h)
 {
     trek_var *sum = trek_add(inputs, trek_linear(h, p[1], p[3]));
@@ -78,7 +79,7 @@ static trek_var *rnn_steps(const recurrent_layer *m, trek_var *inputs, trek_var 
 
 static trek_tensor *data_of(const trek_var *var) { return var ? var->data : NULL; }
 
-/* trek_gru's counterpart. */
+/* The counterpart of trek_gru. */
 static trek_var *rnn(const recurrent_layer *m, trek_var *x, trek_var *const *p, const trek_recurrent_opts *opts, trek_var **hn)
 {
     trek_compound_enter();
@@ -88,7 +89,7 @@ static trek_var *rnn(const recurrent_layer *m, trek_var *x, trek_var *const *p, 
     trek_var *past = opts->lengths ? ended(x, opts->lengths) : NULL;
     if (opts->lengths && !past)
         return NULL;
-    x = past ? trek_masked_fill(x, past, 0) : x; /* what lies there may not be finite */
+    x = past ? trek_masked_fill(x, past, 0) : x; /* the values there may not be finite */
     trek_var *inputs = x ? trek_linear(x, p[0], p[2]) : NULL, *h = opts->h0;
     if (inputs && !h)
         h = trek_var_from(trek_tensor_zeros(trek_dims(trek_var_size(x, 1), m->hidden), trek_var_dtype(inputs),
@@ -107,18 +108,18 @@ static trek_var *rnn(const recurrent_layer *m, trek_var *x, trek_var *const *p, 
 
 /* --- one layer ---------------------------------------------------------------------------- */
 
-/* A whole call: what is given, and, layer after layer, what comes of it. */
+/* One call: its inputs, and the results layer by layer. */
 typedef struct recurrent_call {
     recurrent_layer *m;
     const char *name;
-    bool single;                     /* x came without the dimension of the batch */
+    bool single;                     /* x came without a batch dimension */
     int64_t rows;
-    trek_var *x;                     /* [T, N, features]: what the next layer reads */
-    trek_var *lengths, *h0, *c0;     /* NULL: none; states [layers directions, N, H] */
-    trek_var **hn, **cn;             /* [layers directions], each [N, H]; NULL: not asked for */
+    trek_var *x;                     /* [T, N, features], what the next layer reads */
+    trek_var *lengths, *h0, *c0;     /* each may be NULL; states are [layers directions, N, H] */
+    trek_var **hn, **cn;             /* [layers directions], each [N, H]; NULL if not asked for */
 } recurrent_call;
 
-/* Place k = layer directions + direction. */
+/* Runs the direction with index k = layer directions + direction. */
 static trek_var *run_direction(const recurrent_call *c, int k, trek_var *x)
 {
     const recurrent_layer *m = c->m;
@@ -137,7 +138,7 @@ static trek_var *run_direction(const recurrent_call *c, int k, trek_var *x)
     return has_c(m) ? trek_lstm(x, p[0], p[1], p[2], p[3], &opts, hn, cn) : trek_gru(x, p[0], p[1], p[2], p[3], &opts, hn);
 }
 
-/* The mask is keyed by samples, so the batch has to be where x had it. */
+/* The dropout mask is keyed by samples, so the batch has to be at the dimension where x had it. */
 static trek_var *drop(const recurrent_layer *m, trek_var *x)
 {
     if (!m->base.training || m->dropout == 0)
@@ -178,7 +179,7 @@ static bool fits_state(const recurrent_call *c, const char *name, trek_var *stat
     return false;
 }
 
-/* As [layers directions, N, H]; NULL in, NULL out. */
+/* Returns the state as [layers directions, N, H], or NULL for NULL. */
 static trek_var *whole_state(const recurrent_call *c, trek_var *state)
 {
     if (state && c->single)
@@ -186,7 +187,8 @@ static trek_var *whole_state(const recurrent_call *c, trek_var *state)
     return state && c->m->cell ? trek_unsqueeze(state, 0) : state;
 }
 
-/* x of a cell: [N, in]; else [N, T, in], [T, N, in], by the option; without N: [in], [T, in]. */
+/* x of a cell is [N, in]; otherwise it is [N, T, in] or [T, N, in], depending on the option. Without a batch it is
+ * [in] or [T, in]. */
 static bool begin_call(recurrent_call *c, trek_var *h0, trek_var *c0)
 {
     const recurrent_layer *m = c->m;
@@ -217,7 +219,7 @@ static bool begin_call(recurrent_call *c, trek_var *h0, trek_var *c0)
     return c->x && (!h0 || c->h0) && (!c0 || c->c0);
 }
 
-/* y as the caller's x lay. */
+/* Returns y in the layout of the caller's x. */
 static trek_var *shaped_result(const recurrent_call *c, trek_var *y)
 {
     if (y && !c->m->cell && c->m->batch_first)
@@ -227,7 +229,7 @@ static trek_var *shaped_result(const recurrent_call *c, trek_var *y)
     return y && c->single ? trek_squeeze(y, c->m->cell || c->m->batch_first ? 0 : 1) : y;
 }
 
-/* The parts, one for each layer and direction, as the caller has states. */
+/* Returns the parts, one for each layer and direction, in the layout of the caller's states. */
 static trek_var *shaped_state(const recurrent_call *c, trek_var **parts)
 {
     if (c->m->cell)
@@ -236,7 +238,7 @@ static trek_var *shaped_state(const recurrent_call *c, trek_var **parts)
     return state && c->single ? trek_squeeze(state, 1) : state;
 }
 
-/* A whole forward; *hn and *cn where they are asked for. */
+/* A whole forward. *hn and *cn are set if they are asked for. */
 static trek_var *run(recurrent_call *c, trek_var *h0, trek_var *c0, trek_var **hn, trek_var **cn)
 {
     int places = c->m->layers * c->m->directions;
@@ -266,7 +268,8 @@ static trek_var *recurrent_forward(trek_module *self, trek_var *x)
     return run(&c, NULL, NULL, NULL, NULL);
 }
 
-/* x, lengths (of a sequence), h0, c0 (of an LSTM), NULL for those that are not there; y, hn, cn. A cell's y is its hn. */
+/* The inputs are x, lengths (of a sequence), h0 and c0 (of an LSTM), each NULL if absent. The results are y, hn and
+ * cn. A cell's y is its hn. */
 static trek_status recurrent_results(trek_module *self, trek_var *const *inputs, int n, trek_var **results, int count)
 {
     recurrent_call c = call_of(self, inputs[0]);
@@ -280,7 +283,7 @@ static trek_status recurrent_results(trek_module *self, trek_var *const *inputs,
     return results[0] ? TREK_OK : trek_error_status();
 }
 
-/* What is asked for of y, hn, cn, in the caller's scope. */
+/* Returns the requested ones of y, hn and cn in the caller's scope. */
 static trek_var *forward_of(trek_module *self, const trek_module_class *klass, trek_var *const *inputs, int n, trek_var **hn,
                             trek_var **cn)
 {
@@ -334,7 +337,7 @@ trek_var *trek_nn_rnn_cell_forward(trek_module *cell, trek_var *x, trek_var *h)
 
 /* --- classes ----------------------------------------------------------------------------------- */
 
-/* As PyTorch's: all of them U(-b, b), b = 1 / sqrt(hidden). */
+/* As in PyTorch, all weights are U(-b, b) with b = 1 / sqrt(hidden). */
 static trek_status recurrent_reset(trek_module *self)
 {
     const recurrent_layer *m = (const recurrent_layer *)self;
@@ -385,7 +388,7 @@ RECURRENT_CLASS(gru_cell);
 
 /* --- constructors -------------------------------------------------------------------------------- */
 
-/* Both have the same options; `cell`: one step, of which in, hidden, no_bias, dtype and device are read. */
+/* Sequences and cells have the same options. A cell is one step and reads only in, hidden, no_bias, dtype and device. */
 static trek_status check_options(const char *name, const trek_lstm_opts *opts)
 {
     if (!opts)
@@ -405,7 +408,8 @@ static trek_status check_options(const char *name, const trek_lstm_opts *opts)
     return TREK_OK;
 }
 
-/* The parameters of one direction of one layer, which reads `in` features; suffix "_l0_reverse", a cell's "". */
+/* Adds the parameters of one direction of one layer, which reads `in` features. The suffix is "_l0_reverse" and the
+ * like, and "" for a cell. */
 static void add_params(recurrent_layer *m, const trek_lstm_opts *opts, int64_t in, const char *suffix)
 {
     static const char *const names[5] = { "weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr" };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A writer holds a lock on its file as long as it lives, whatever ends it. A file whose lock is free has no writer; as
- * other machines may not see the lock, one of theirs has to be old as well. */
+/* A writer holds a lock on its file until it ends, however it ends. A file whose lock is free therefore has no
+ * writer. Other machines may not see the lock, so a file from another machine also has to be old. */
 #include "nn/replace_file.h"
 
 #include <dirent.h>
@@ -27,7 +27,7 @@ static trek_status fail_system(const char *path, const char *what)
     return trek_fail(TREK_ERR_IO, "%s: %s: %s", path, what, strerror_r(errno, text, sizeof text));
 }
 
-/* A short name for the machine. */
+/* Returns a short identifier of the machine. */
 static unsigned host(void)
 {
     char name[256] = "";
@@ -40,7 +40,7 @@ static unsigned host(void)
 
 /* --- what was left behind ---------------------------------------------------------------------------------------- */
 
-/* "HOST-PID-N". */
+/* Whether the rest of a name has the form "HOST-PID-N". */
 static bool is_temporary(const char *rest, bool *here)
 {
     unsigned from, pid, number;
@@ -52,7 +52,7 @@ static bool is_temporary(const char *rest, bool *here)
     return true;
 }
 
-/* "PID-N", as earlier versions have named them. */
+/* Whether it has the form "PID-N", which earlier versions used. */
 static bool is_older(const char *rest)
 {
     unsigned pid, number;
@@ -60,7 +60,8 @@ static bool is_older(const char *rest)
     return sscanf(rest, "%u-%u%n", &pid, &number, &used) == 2 && rest[used] == '\0';
 }
 
-/* A temporary file beside that one: of the same name, or, where its own name is beyond doubt, of any. */
+/* Returns whether the entry is a temporary file beside `name`. One that belongs to another name counts only if its
+ * own form leaves no doubt. */
 static bool is_ours(const char *entry, const char *name, bool *here)
 {
     const char *mark = NULL;
@@ -74,7 +75,7 @@ static bool is_ours(const char *entry, const char *name, bool *here)
     return is_temporary(mark + strlen(MARK), here) || (same && is_older(mark + strlen(MARK)));
 }
 
-/* Whoever has just made the file and waits for its lock finds it gone, and makes another one. */
+/* A writer that has just made the file and waits for its lock finds the file gone and makes another one. */
 static void remove_abandoned(int folder, const char *name, bool here)
 {
     struct stat is;
@@ -101,9 +102,10 @@ void trek_replace_tidy(const char *path)
     trek_free(folder);
 }
 
-/* --- replacing ------------------------------------------------------------------------------------------------------ */
+/* Where the system has no locks, nobody takes the file for abandoned either. Returns false if the file is already
+ * gone. */
 
-/* Where the system has no locks there, nobody takes the file for abandoned either. false: it is gone already. */
+/* Returns a new path beside `path`. */
 static bool hold(int file)
 {
     struct stat is;
@@ -112,10 +114,10 @@ static bool hold(int file)
     return fstat(file, &is) == 0 && is.st_nlink > 0;
 }
 
-/* Beside path; a new string. */
+/* several threads may write to one directory */
 static char *temporary_name(const char *path)
 {
-    static atomic_uint counter; /* several threads may write to one directory */
+    static atomic_uint counter; /* left by an earlier process with this number */
     return trek_format("%s" MARK "%08x-%ld-%u", path, host(), (long)getpid(), atomic_fetch_add(&counter, 1));
 }
 
@@ -138,14 +140,16 @@ trek_status trek_replace_begin(trek_file_replacement *r, const char *path)
         trek_free(r->temporary);
         r->temporary = NULL;
         errno = error;
-        if (!gone && error != EEXIST) /* of a process with this number, before */
+        if (!gone && error != EEXIST) /* The rename is safe on disk once the directory is synced. Some file systems cannot sync
+                                       * a directory, and nothing can be done about that. `name` is the name of a file in the
+                                       * directory; it is truncated in place, because nothing may fail for lack of memory once
+                                       * the file is in its place. */
             return fail_system(path, "open");
     }
     return TREK_OK;
 }
 
-/* The rename is safe on disk when the directory is. Some file systems cannot sync one: then there is nothing to be done.
- * `name` is of a file in it, and is cut: nothing may fail for want of memory once the file is in its place. */
+/* a directory that cannot be synced is no failure */
 static trek_status sync_directory(char *name, const char *path)
 {
     char *slash = strrchr(name, '/');
@@ -168,7 +172,7 @@ void trek_replace_sync_parent(const char *path)
     bool clean = trek_error_status() == TREK_OK;
     if (name)
         sync_directory(name, path);
-    if (clean) /* what cannot be synced is there nevertheless */
+    if (clean) /* before the lock is released */
         trek_error_clear();
     trek_free(name);
 }
@@ -177,7 +181,7 @@ trek_status trek_replace_end(trek_file_replacement *r, trek_status status)
 {
     if (status == TREK_OK && fsync(r->file) != 0 && errno != EINVAL)
         status = fail_system(r->path, "sync");
-    if (status == TREK_OK && rename(r->temporary, r->path) != 0) /* before the lock goes */
+    if (status == TREK_OK && rename(r->temporary, r->path) != 0) /* nobody may remove the new name */
         status = fail_system(r->path, "rename");
     if (status != TREK_OK)
         unlink(r->temporary);
@@ -197,11 +201,12 @@ trek_status trek_replace_by_link(const char *from, const char *path, bool *done)
     if (!name)
         return TREK_ERR_MEMORY;
     trek_replace_tidy(path);
-    int held = open(from, O_RDONLY | O_CLOEXEC | O_NOFOLLOW); /* the new name is nobody's to remove */
-    (void)(held >= 0 && flock(held, LOCK_SH | LOCK_NB) == 0); /* where there are locks */
+    int held = open(from, O_RDONLY | O_CLOEXEC | O_NOFOLLOW); /* if the file system has locks */
+    (void)(held >= 0 && flock(held, LOCK_SH | LOCK_NB) == 0); /* also if both were already names of one file, which rename
+                                                               * leaves unchanged */
     bool linked = link(from, name) == 0;
     *done = linked && rename(name, path) == 0;
-    if (linked) /* also where both were names of one file already, which rename leaves as they are */
+    if (linked) /* also if both names were already one file, which rename leaves unchanged */
         unlink(name);
     if (held >= 0)
         close(held);

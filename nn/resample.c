@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layers of other sizes and of windows. */
+/* Layers that change sizes, and sliding windows. */
 #include <inttypes.h>
 #include <stdio.h>
 

@@ -14,7 +14,7 @@ typedef struct router {
     trek_module *proj;
 } router;
 
-/* All inputs' sum, projected. */
+/* Returns the projection of the sum of all inputs. */
 static trek_var *logits(trek_module *self, trek_var *const *inputs, int n)
 {
     trek_var *x = inputs[0];

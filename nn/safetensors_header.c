@@ -9,7 +9,7 @@
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 
-#define MAX_NOTES 10000 /* they are looked up one by one */
+#define MAX_NOTES 10000 /* notes are looked up one by one */
 
 static const char *const dtype_names[TREK_DTYPE_COUNT] = {
     [TREK_F32] = "F32", [TREK_F64] = "F64", [TREK_BF16] = "BF16", [TREK_F16] = "F16",
@@ -28,13 +28,13 @@ void trek_safetensors_header_clear(trek_safetensors_header *header)
 
 /* --- one tensor ------------------------------------------------------------------ */
 
-/* Others of the format, and their bits. */
+/* Other dtypes of the format, with their number of bits. */
 static const struct { const char *name; int bits; } other_dtypes[] = {
     { "I8", 8 }, { "I16", 16 }, { "U16", 16 }, { "U32", 32 }, { "U64", 64 }, { "C64", 64 }, { "F8_E4M3", 8 }, { "F8_E5M2", 8 },
     { "F8_E8M0", 8 }, { "F8_E4M3FNUZ", 8 }, { "F8_E5M2FNUZ", 8 }, { "F6_E2M3", 6 }, { "F6_E3M2", 6 }, { "F4", 4 },
 };
 
-/* 0: not known here. */
+/* Returns 0 if the dtype is not known. */
 static int other_bits(const char *name)
 {
     for (size_t k = 0; k < sizeof other_dtypes / sizeof *other_dtypes; k++)
@@ -87,7 +87,7 @@ static bool parse_offsets(trek_json *json, trek_safetensors_item *item)
     return true;
 }
 
-/* Which of the three fields a key is: 0, 1, 2; -1 for none. */
+/* Returns which of the three fields a key is (0, 1 or 2), or -1 for none. */
 static int field_of(const char *key)
 {
     static const char *const fields[] = { "dtype", "shape", "data_offsets" };
@@ -120,7 +120,7 @@ static bool parse_item(trek_json *json, trek_safetensors_item *item)
 
 /* --- the whole header --------------------------------------------------------------- */
 
-/* {"key": "text", ...} */
+/* Parses {"key": "text", ...}. */
 static bool parse_metadata(trek_json *json, trek_state *state)
 {
     bool more;
@@ -207,7 +207,7 @@ static int by_offset(const void *a, const void *b)
     return x->end < y->end ? -1 : x->end > y->end;
 }
 
-/* Sorted, every byte of the data belongs to exactly one tensor. */
+/* Checks the sorted items: every byte of the data belongs to exactly one tensor. */
 static trek_status check_items(trek_safetensors_header *header, uint64_t data_bytes, const char *path)
 {
     uint64_t at = 0;
@@ -256,8 +256,8 @@ trek_status trek_safetensors_parse(const char *text, size_t length, uint64_t dat
 
 /* --- its checksum --------------------------------------------------------------------- */
 
-/* Found by its value, which no other text begins with: a key that was damaged must not turn the check off. It stands in
- * the raw text, as trek writes it; inside another string its quotes would be escaped. */
+/* The checksum is found by its value, which no other text begins with, because damage to its key must not turn the
+ * check off. It appears in the raw text as trek writes it; inside another string its quotes would be escaped. */
 char *trek_safetensors_seal(char *header, size_t length)
 {
     static const char mark[] = ":\"" TREK_SAFETENSORS_SEAL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading states: one file, or several with an index, as Hugging Face's programs write it:
- * {"metadata": {"total_size": bytes, ...},
- * "weight_map": {"name": "file", ...}}. The files lie beside it. Nothing in it is trusted. */
+/* Reading states from one file, or from several with an index as Hugging Face's programs write it: {"metadata":
+ * {"total_size": bytes, ...}, "weight_map": {"name": "file", ...}}. The files lie beside the index. Nothing in it is
+ * trusted. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -23,7 +23,7 @@ typedef struct index_file {
 
 /* --- the index -------------------------------------------------------------------------- */
 
-/* Beside the index, not by way of another folder. */
+/* Returns whether the file lies beside the index and not in another folder. */
 static bool is_plain(const char *file)
 {
     return *file && *file != '.' && !strchr(file, '/') && !strchr(file, '\\');
@@ -85,7 +85,8 @@ static int by_file(const void *a, const void *b)
 
 /* --- its files ----------------------------------------------------------------------------- */
 
-/* What the index says of one file: places [first, end). A tensor with a dtype that trek lacks counts as there. */
+/* Checks what the index says about one file, the places [first, end). A tensor with a dtype that trek lacks counts as
+ * present. */
 static trek_status check_places(const trek_state *part, const index_file *index, int first, int end, const char *path)
 {
     for (int k = first; k < end; k++) {
@@ -98,7 +99,7 @@ static trek_status check_places(const trek_state *part, const index_file *index,
     return TREK_OK;
 }
 
-/* Everything of `part`, read apart so that the file is known to have what the index says. */
+/* Moves everything from `part`, which is read separately to check that the file has what the index says. */
 static trek_status take(trek_state *state, const trek_state *part, const char *path)
 {
     trek_status status = trek_state_take_texts(state, part);
@@ -174,7 +175,7 @@ static trek_status add_index(trek_state *state, const char *path, const trek_sta
 
 /* --- what is read --------------------------------------------------------------------------- */
 
-/* What stands at a path: a file, an index of files, a folder that has one or the other. */
+/* Adds what is at a path: a file, an index of files, or a folder that contains one or the other. */
 static trek_status add_path(trek_state *state, const char *path, const trek_state_read_opts *opts)
 {
     struct stat info;

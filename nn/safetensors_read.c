@@ -39,7 +39,7 @@ static trek_status read_bytes(int file, void *data, uint64_t bytes, uint64_t off
     return TREK_OK;
 }
 
-/* The same, in parts that are still near when they are summed up. */
+/* Reads and sums in small parts, so that each part is still in the cache when it is summed. */
 static trek_status read_and_sum(int file, unsigned char *data, uint64_t bytes, uint64_t offset, const char *path,
                                 uint64_t *checksum)
 {
@@ -58,7 +58,7 @@ static trek_status read_and_sum(int file, unsigned char *data, uint64_t bytes, u
 
 /* --- the header ----------------------------------------------------------------------- */
 
-/* What a file that is no safetensors file begins like. */
+/* Guesses the kind of a file that is not safetensors, from its first bytes. */
 static const char *kind_of(const unsigned char *prefix)
 {
     static const struct {
@@ -78,7 +78,7 @@ static const char *kind_of(const unsigned char *prefix)
     return NULL;
 }
 
-/* The header's length and text; *text is a new string. */
+/* Reads the header's length and text. *text is a new string. */
 static trek_status read_header(int file, uint64_t size, const char *path, uint64_t *length, char **text)
 {
     unsigned char prefix[8];
@@ -102,7 +102,7 @@ static trek_status read_header(int file, uint64_t size, const char *path, uint64
     return read_bytes(file, *text, *length, sizeof prefix, path);
 }
 
-/* *seal: the digits of a header that is as it was written; NULL: it carries no checksum. */
+/* Checks an intact header. *seal becomes its digits, or NULL if it carries no checksum. */
 static trek_status check_header(char *text, size_t length, const char *path, char **seal)
 {
     uint64_t noted;
@@ -118,7 +118,7 @@ static trek_status check_header(char *text, size_t length, const char *path, cha
     return TREK_OK;
 }
 
-/* One checksum for each tensor: 17 bytes each, between the header's and the end of the text. */
+/* Checks that there is one checksum for each tensor: 17 bytes each, between the header's own and the end of the text. */
 static trek_status check_digits(const trek_safetensors_header *header, const char *text, size_t length, const char *seal,
                                 const char *path,
                                 trek_state *state)
@@ -139,20 +139,20 @@ static const char *digits_of(const char *seal, int64_t k)
     return seal + TREK_CHECKSUM_DIGITS + 1 + k * (1 + TREK_CHECKSUM_DIGITS);
 }
 
-/* A file whose header was read. Whoever has a tensor in it, or in its memory, holds a reference. */
+/* A file whose header was read. Everything that has a tensor in the file or in its memory holds a reference. */
 typedef struct open_file {
     trek_state_source base;
     char *path;
-    int file;                 /* open; -1: mapped */
-    char *memory;             /* of the whole file, private; NULL: not mapped */
-    uint64_t size, start;     /* of the file; where its data begins */
+    int file;                 /* -1 if the file is mapped */
+    char *memory;             /* a private mapping of the whole file; NULL if not mapped */
+    uint64_t size, start;     /* the size of the file; where its data begins */
     char *text;               /* the header */
-    const char *seal;         /* in it; NULL: no checksums */
+    const char *seal;         /* in the text; NULL if there are no checksums */
     bool verify;              /* compare tensors with their checksums */
     trek_safetensors_header header;
 } open_file;
 
-/* Once its header is known to be good. */
+/* Maps the file once its header is known to be good. */
 static trek_status map(open_file *f)
 {
     void *memory = f->size <= SIZE_MAX
@@ -171,7 +171,7 @@ static trek_status open_header(open_file *f, const trek_state_read_opts *opts, t
     struct stat info;
     char *seal = NULL;
     uint64_t length = 0;
-    f->file = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* not to hang on a pipe */
+    f->file = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* avoids hanging on a pipe */
     if (f->file < 0)
         return fail_system(f->path, "open");
     if (fstat(f->file, &info) != 0)
@@ -207,7 +207,7 @@ static void destroy(trek_state_source *self)
 
 static trek_tensor *read_item(trek_state_source *self, int item);
 
-/* With its texts in `state`. */
+/* Opens a file. Its texts go into `state`. */
 static open_file *open_new(const char *path, const trek_state_read_opts *opts, trek_state *state)
 {
     open_file *f = trek_calloc(1, sizeof *f);
@@ -233,7 +233,7 @@ static void let_go(void *data, void *file)
     trek_state_source_release(file);
 }
 
-/* Kernels read elements where a pointer to such may point; what lies elsewhere is copied. */
+/* Kernels read elements through aligned pointers, so tensors at unaligned addresses are copied. */
 static trek_tensor *mapped_tensor(open_file *f, const trek_safetensors_item *item)
 {
     char *data = f->memory + f->start + item->begin;
@@ -245,7 +245,7 @@ static trek_tensor *mapped_tensor(open_file *f, const trek_safetensors_item *ite
     return tensor;
 }
 
-/* *checksum stays as it is unless the file is verified. */
+/* *checksum is set only if the file is verified. */
 static trek_tensor *copied_tensor(open_file *f, const trek_safetensors_item *item, uint64_t *checksum)
 {
     trek_tensor *tensor = trek_tensor_empty(item->shape, item->dtype, trek_cpu(0));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing a state in several files with an index, divided as Hugging Face's programs divide it. */
+/* Writing a state in several files with an index, divided in the same way as Hugging Face's programs do. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -24,11 +24,12 @@ typedef struct sharding {
     uint64_t total;
 } sharding;
 
-/* In order; what does not fit begins a file, and what no file could hold has one for itself. */
+/* Divides the entries in order. A tensor that does not fit begins a new file, and one that is too large for any file
+ * gets one of its own. */
 static trek_status divide(sharding *s, uint64_t most)
 {
     const trek_state *state = s->state;
-    int open = -1; /* which file others may go into */
+    int open = -1; /* the file that further tensors may go into */
     uint64_t filled = 0;
     s->shard = trek_calloc((size_t)state->n_entries + 1, sizeof *s->shard);
     if (!s->shard)
@@ -51,7 +52,7 @@ static trek_status divide(sharding *s, uint64_t most)
     return TREK_OK;
 }
 
-/* A new string. */
+/* Returns a new string. */
 static char *path_of(const sharding *s, int shard)
 {
     return s->n <= 1 ? trek_format("%s/" TREK_SAFETENSORS_MODEL, s->folder)
@@ -84,7 +85,7 @@ typedef struct named {
 
 static int by_name(const void *a, const void *b) { return strcmp(((const named *)a)->name, ((const named *)b)->name); }
 
-/* Names in order, as those programs have them. */
+/* Writes the index with sorted names, as those programs do. */
 static trek_status index_text(const sharding *s, trek_text *out)
 {
     int n = s->state->n_entries;
@@ -120,7 +121,7 @@ static trek_status write_index(const sharding *s)
     return status;
 }
 
-/* Whether a name is one of a state's files, but none of this one's. */
+/* Returns whether a name is one of a state's files but none of this state's. */
 static bool is_stale(const sharding *s, const char *name)
 {
     int shard, of, used = 0;
@@ -132,7 +133,7 @@ static bool is_stale(const sharding *s, const char *name)
         (s->n <= 1 || of != s->n || shard < 1 || shard > s->n);
 }
 
-/* Of an earlier state in the folder, which would be read in this one's place, or for nothing. */
+/* Removes the files of an earlier state in the folder, which might be read in place of this one, or would waste space. */
 static void remove_stale(const sharding *s)
 {
     DIR *list = opendir(s->folder);

@@ -56,7 +56,7 @@ static void write_aliases(trek_text *out, const trek_state *state)
     trek_text_clear(&list);
 }
 
-/* Zeros, which are replaced once the data is written. */
+/* Writes zeros, which are replaced once the data is written. */
 static void write_seal(trek_text *out, int tensors)
 {
     trek_text_add(out, ",\"" TREK_SAFETENSORS_CHECKSUM "\":\"" TREK_SAFETENSORS_SEAL "0000000000000000");
@@ -71,7 +71,7 @@ static bool is_own(const char *key)
         strcmp(key, TREK_SAFETENSORS_CHECKSUM) == 0;
 }
 
-/* "format": "pt" is what others look for to take names and layouts for PyTorch's, which they are. */
+/* "format": "pt" tells other programs that names and layouts are PyTorch's, which they are. */
 static void write_metadata(trek_text *out, const trek_state *state)
 {
     trek_text_add(out, "\"__metadata__\":{\"format\":\"pt\"");
@@ -87,7 +87,7 @@ static void write_metadata(trek_text *out, const trek_state *state)
     trek_text_add(out, "}");
 }
 
-/* Wide elements first, so that every tensor is aligned to its elements; else in order. */
+/* Sorts wide elements first, so that every tensor is aligned to its elements, and otherwise keeps the order. */
 static trek_status data_order(const trek_state *state, int **order)
 {
     int count = 0;
@@ -152,7 +152,7 @@ trek_status trek_safetensors_write_bytes(int file, const void *data, uint64_t by
     return TREK_OK;
 }
 
-/* The data is read once: what was just summed up is still near when it is written. */
+/* Sums and writes in small parts, so that the data is read only once from memory. */
 static trek_status sum_and_write(int file, const unsigned char *data, uint64_t bytes, uint64_t offset, const char *path,
                                  char *digits)
 {
@@ -182,7 +182,7 @@ static trek_status write_tensor(int file, const trek_state_entry *entry, uint64_
     return status;
 }
 
-/* The data first, whose checksums belong into the header. */
+/* Writes the data first, because its checksums belong in the header. */
 static trek_status write_parts(int file, const trek_state *state, const int *order, trek_text *header, const char *path)
 {
     unsigned char prefix[8];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokens from logits: filters, then a draw. On the host, in f64: a row is some 100 thousand numbers, once for each token. */
+/* Sampling tokens from logits: filters, then a draw. This runs on the host in f64, since a row is only some 100
+ * thousand numbers per token. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -19,11 +20,11 @@ typedef struct candidate {
 
 typedef struct sampler {
     double temperature, top_p, penalty;
-    int64_t top_k;            /* 0: all */
+    int64_t top_k;            /* 0 for all */
     const trek_sample_opts *opts;
-    int64_t words;            /* in a row */
-    candidate *sorted;        /* [words] room; */
-    unsigned char *marks;     /* [words] room, zeros */
+    int64_t words;            /* the tokens in a row */
+    candidate *sorted;        /* [words] scratch memory */
+    unsigned char *marks;     /* [words] scratch memory, zeros between uses */
 } sampler;
 
 static trek_status check_options(const trek_sample_opts *o, sampler *s)
@@ -45,7 +46,7 @@ static trek_status check_options(const trek_sample_opts *o, sampler *s)
 
 /* --- filters ------------------------------------------------------------------------------------- */
 
-/* Each token once, however often it is there. */
+/* Penalises each token once, however often it occurs. */
 static trek_status penalise(sampler *s, double *row, const int64_t *seen, int64_t n)
 {
     for (int64_t k = 0; k < n; k++)
@@ -62,17 +63,17 @@ static trek_status penalise(sampler *s, double *row, const int64_t *seen, int64_
     return TREK_OK;
 }
 
-/* Whether x is likelier than y; of equals the one that comes first. */
+/* Returns whether x is likelier than y. Of equal ones the lower token leads. */
 static bool leads(candidate x, candidate y) { return x.score != y.score ? x.score > y.score : x.token < y.token; }
 
-/* Least likely first. */
+/* Sorts the least likely first. */
 static int by_score(const void *a, const void *b)
 {
     const candidate *x = a, *y = b;
     return leads(*x, *y) ? 1 : leads(*y, *x) ? -1 : 0;
 }
 
-/* The middle one of three. */
+/* Returns the middle one of three. */
 static candidate middle(candidate a, candidate b, candidate c)
 {
     if (leads(b, a) != leads(c, a))
@@ -80,7 +81,7 @@ static candidate middle(candidate a, candidate b, candidate c)
     return leads(a, b) != leads(c, b) ? b : c;
 }
 
-/* Brings the k likeliest of n to the front (quickselect), the last of them to place k - 1. */
+/* Moves the k likeliest of n to the front by quickselect, with the last of them at k - 1. */
 static void select_first(candidate *x, int64_t n, int64_t k)
 {
     int64_t low = 0, high = n - 1;
@@ -107,7 +108,7 @@ static void select_first(candidate *x, int64_t n, int64_t k)
     }
 }
 
-/* What may still be chosen, to s->sorted; how many. */
+/* Copies what may still be chosen to s->sorted, and returns how many there are. */
 static int64_t gather(sampler *s, const double *row)
 {
     int64_t n = 0;
@@ -129,7 +130,8 @@ static void keep_top_k(sampler *s, double *row)
             row[k] = -INFINITY;
 }
 
-static double exponential(double score, double top) { return score == top ? 1 : exp(score - top); } /* infinite ones, too */
+/* Also correct for infinite scores. */
+static double exponential(double score, double top) { return score == top ? 1 : exp(score - top); }
 
 static double sum_of(const candidate *x, int64_t n, double top)
 {
@@ -139,7 +141,7 @@ static double sum_of(const candidate *x, int64_t n, double top)
     return sum;
 }
 
-/* Few of many tokens have nearly all the probability: as many are put in order as it takes. */
+/* Few tokens have nearly all of the probability, so only as many are sorted as are needed. */
 static void keep_top_p(sampler *s, double *row)
 {
     int64_t n = gather(s, row), few = 32;
@@ -190,7 +192,7 @@ static int64_t largest(const double *row, int64_t n)
     return best;
 }
 
-/* All but the first largest one. */
+/* Keeps only the first of the largest. */
 static void keep_largest(double *row, int64_t n)
 {
     int64_t best = largest(row, n);
@@ -200,7 +202,7 @@ static void keep_largest(double *row, int64_t n)
 
 /* --- all rows -------------------------------------------------------------------------------------- */
 
-/* Filtered, [*rows, s->words], to be freed; NULL and an error. */
+/* Returns the filtered rows [*rows, s->words], to be freed, or NULL on failure. */
 static double *filtered(trek_var *logits, const trek_sample_opts *opts, sampler *s, int64_t *rows)
 {
     static const trek_sample_opts plain;
@@ -248,7 +250,7 @@ trek_var *trek_filter_logits(trek_var *logits, const trek_sample_opts *opts)
     return made ? trek_var_from(made) : NULL;
 }
 
-/* The first token up to which the probabilities add up to more than u of their sum. */
+/* Returns the first token at which the cumulative sum exceeds u times the total. */
 static int64_t draw(const double *row, int64_t n, double u)
 {
     int64_t best = largest(row, n), last = best;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Modules one after the other. */
+/* Modules run one after the other. */
 #include <stdio.h>
 
 #include "autograd/ops.h"
@@ -11,7 +11,7 @@
 #include "tensor/status_internal.h"
 #include "tensor/trace.h"
 
-/* Runs children[k] and, where it fuses, the one behind it; *k moves past what ran. */
+/* Runs children[k], together with the next child if the two fuse. *k moves past what ran. */
 static trek_var *run_next(const trek_module_child *children, int n, int *k, trek_var *x)
 {
     trek_module *first = children[(*k)++].module;
@@ -31,10 +31,9 @@ static trek_var *run_next(const trek_module_child *children, int n, int *k, trek
     return y;
 }
 
-/* Value k lives in a scope of its own that ends when value k + 1 is there. The
- * scopes are nested, the first value in the innermost one: ending that moves the
- * next value one scope outward. So two values are alive at any time (and one
- * more for every INLINE_SCOPES modules). */
+/* Value k lives in a scope of its own that ends when value k + 1 exists. The scopes are nested with the first value
+ * in the innermost one, and ending that moves the next value one scope outward. So only two values are alive at any
+ * time (and one more for every INLINE_SCOPES modules). */
 static trek_var *sequential_forward(trek_module *self, trek_var *x)
 {
     enum { INLINE_SCOPES = 16 };
@@ -52,7 +51,7 @@ static trek_var *sequential_forward(trek_module *self, trek_var *x)
             return NULL;
         for (; closed < opened && k < n && x; closed++)
             x = trek_scope_end_keep(scopes[opened - 1 - closed], run_next(self->children, n, &k, x));
-        if (closed < opened) /* fewer steps than children, by fusing or failing: end the rest */
+        if (closed < opened) /* fusing or failing took fewer steps than there are children: end the rest */
             x = trek_scope_end_keep(scopes[0], x);
     }
     return x;
@@ -79,7 +78,7 @@ static trek_status append(trek_module *sequential, trek_module *module)
 
 static bool is_there(const trek_module *module) { return module && !trek_gone(module, "sequential", "a module"); }
 
-/* Every module is held while it is added, so that one that stands there twice is freed once, whatever fails. */
+/* Every module is retained while it is added, so that one listed twice is freed only once, whatever fails. */
 trek_module *trek_nn_sequential(int n, trek_module *const *modules)
 {
     if (n < 0 || (n > 0 && !modules))

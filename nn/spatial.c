@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Padding, pixels to channels and back, and pooling of one dimension. */
+/* Padding, pixel shuffling and one-dimensional pooling. */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>

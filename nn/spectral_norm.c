@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Spectral norm: a weight divided by its largest singular value, which the power method follows. */
+/* Spectral norm: a weight divided by its largest singular value, which power iteration estimates. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,14 +14,14 @@ enum { FIRST_ITERATIONS = 15 };
 
 typedef struct spectral_norm {
     trek_module base;
-    trek_var *u, *v;          /* NULL: the weight is a vector */
+    trek_var *u, *v;          /* NULL if the weight is a vector */
     int iterations, dim;
     double eps;
 } spectral_norm;
 
 static trek_var *wide(trek_var *x) { return trek_dtype_is_16bit(trek_var_dtype(x)) ? trek_cast(x, TREK_F32) : x; }
 
-/* [size of dim, product of the others] */
+/* Returns the weight as [size of dim, product of the others]. */
 static trek_var *as_matrix(trek_var *weight, int dim)
 {
     int ndim = trek_var_ndim(weight);
@@ -35,7 +35,7 @@ static trek_var *as_matrix(trek_var *weight, int dim)
     return trek_flatten(weight, 1, -1);
 }
 
-/* From the buffers' vectors to better ones. */
+/* Improves the buffers' vectors by power iteration. */
 static trek_status iterate(spectral_norm *m, trek_var *matrix, int n)
 {
     trek_scope scope = trek_scope_begin();
@@ -53,7 +53,7 @@ static trek_status iterate(spectral_norm *m, trek_var *matrix, int n)
     return status;
 }
 
-/* The buffers change at the next forward, so the tape has copies. */
+/* The buffers change in the next forward, so the tape uses copies. */
 static trek_var *frozen(trek_var *buffer)
 {
     return trek_dtype_is_16bit(trek_var_dtype(buffer)) ? trek_cast(buffer, TREK_F32) : trek_clone(buffer);
@@ -86,7 +86,7 @@ static void spectral_norm_describe(const trek_module *self, char *text, size_t s
 const trek_module_class trek_spectral_norm_class = { .name = "spectral_norm", .size = sizeof(spectral_norm),
                                                      .forward = spectral_norm_forward, .describe = spectral_norm_describe };
 
-/* As PyTorch's: the weight itself. */
+/* As in PyTorch, the inverse is the weight itself. */
 static trek_status spectral_norm_inverse(trek_module *self, trek_var *weight, trek_var **originals, int n)
 {
     (void)self, (void)n;
@@ -101,7 +101,7 @@ static trek_var *add_vector(spectral_norm *m, const char *name, size_t offset, i
     return added && trek_init_normal(added, 0, 1) == TREK_OK ? added : NULL;
 }
 
-/* Random vectors, and some iterations from there. */
+/* Starts with random vectors and some iterations. */
 static trek_status begin(spectral_norm *m, trek_var *weight)
 {
     trek_scope scope = trek_scope_begin();
@@ -139,7 +139,7 @@ static trek_status check_options(const trek_module *module, const trek_var *weig
     return TREK_OK;
 }
 
-/* For a weight of the module; NULL and an error. */
+/* Makes the parametrization for a weight of the module. Returns NULL on failure. */
 static trek_module *spectral_norm_new(trek_module *module, const char *name, const trek_spectral_norm_opts *o)
 {
     int dim = 0;

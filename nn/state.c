@@ -52,7 +52,7 @@ static const char *slot_name(const trek_state *s, int slot)
 
 static const char *skipped_name(const trek_state *s, int slot) { return s->skipped[slot - 1].key; }
 
-/* The slot that holds name, or the free one where it belongs (FNV-1a, linear probing). */
+/* Returns the slot that holds the name, or the free slot where it belongs (FNV-1a, linear probing). */
 static int find_slot_of(const trek_state *s, const char *(*name_of)(const trek_state *, int), const int *slots, int n_slots,
                         const char *name)
 {
@@ -70,7 +70,7 @@ static int find_slot(const trek_state *s, const int *slots, int n_slots, const c
     return find_slot_of(s, slot_name, slots, n_slots, name);
 }
 
-/* Room for one more beside `used`. */
+/* Makes room for one more entry beside the `used` ones. */
 static trek_status reserve(const trek_state *s, const char *(*name_of)(const trek_state *, int), int **slots, int *n_slots,
                            int used)
 {
@@ -111,7 +111,7 @@ static trek_status check_name(const trek_state *s, const char *name)
     return TREK_OK;
 }
 
-/* Takes over what the entry refers to, but for its name, which is copied; also on failure. */
+/* Takes ownership of what the entry refers to, except the name, which is copied; this holds on failure as well. */
 static trek_status add_entry(trek_state *s, const char *name, trek_state_entry entry)
 {
     trek_status status = check_name(s, name);
@@ -140,7 +140,7 @@ trek_status trek_state_add(trek_state *s, const char *name, trek_tensor *tensor)
 trek_status trek_state_add_like(trek_state *s, const char *name, const trek_state_entry *like, const trek_state_change *change)
 {
     bool again = !trek_state_change_is_none(&like->change) && !trek_state_change_is_none(change);
-    if (!like->tensor && !again) { /* stays where it is */
+    if (!like->tensor && !again) { /* stays in its file */
         trek_state_entry entry = *like;
         trek_state_source_retain(entry.source);
         entry.change = trek_state_change_is_none(change) ? like->change : *change;
@@ -266,7 +266,7 @@ trek_dtype trek_state_entry_dtype(const trek_state_entry *entry)
     return entry->tensor ? trek_tensor_dtype(entry->tensor) : entry->dtype;
 }
 
-/* Whether the change can be made was seen when the entry was. */
+/* The entry was checked when it was made, so the change cannot fail. */
 trek_shape trek_state_entry_shape(const trek_state_entry *entry)
 {
     if (entry->tensor)

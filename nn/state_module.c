@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* State from a module and into it. */
+/* Taking the state of a module, and loading a state into a module. */
 #include <string.h>
 
 #include "nn/module_internal.h"
@@ -17,11 +17,11 @@ typedef struct gathering {
     trek_state *state;
     bool copies;
     trek_pointer_map seen;    /* variable -> entry */
-    trek_names stored;        /* names that had tensors of their own where the module's values came from */
-    bool first;               /* those now, all the others afterwards */
+    trek_names stored;        /* names that had tensors of their own in the file that the module's values came from */
+    bool first;               /* the first pass has those names, the second all others */
 } gathering;
 
-/* The names that a module of the tree remembers, as the root knows them. */
+/* Collects the names that a module of the tree remembers, as seen from the root. */
 static trek_status note_stored(const char *path, trek_module *module, void *arg)
 {
     trek_names *to = &((gathering *)arg)->stored;
@@ -44,7 +44,7 @@ static bool has_name(const trek_names *names, const char *name)
     return false;
 }
 
-/* On the CPU, independent of the original if that is asked for. */
+/* Returns the tensor on the CPU, independent of the original if `copy` asks for it. */
 static trek_tensor *host_tensor(trek_tensor *tensor, bool copy)
 {
     if (trek_tensor_device(tensor).type != TREK_CPU)
@@ -130,15 +130,15 @@ trek_status trek_state_save(trek_module *module, const char *path) { return trek
 
 /* --- into a module: what fits what ------------------------------------------------ */
 
-/* One parameter or buffer and the tensor that is meant for it. */
+/* One parameter or buffer, and the tensor intended for it. */
 typedef struct target {
     trek_var *var;            /* borrowed */
     char *name;               /* its first name */
-    int entry;                /* of the state; -1: none */
-    int skipped;              /* if none: the tensor that there is no dtype for; -1: none */
-    int names;                /* how many it has in the module */
-    bool aliased;             /* whether the state calls one of them another name of a tensor */
-    trek_tensor *staged;      /* owned; in the variable's dtype, on its device */
+    int entry;                /* of the state; -1 if there is none */
+    int skipped;              /* if there is none: the tensor without a dtype; -1 for none */
+    int names;                /* the number of its names in the module */
+    bool aliased;             /* the state has one of them as an alias */
+    trek_tensor *staged;      /* owned; in the variable's dtype and on its device */
 } target;
 
 struct trek_state_loading {
@@ -151,13 +151,13 @@ struct trek_state_loading {
     bool *used_skipped;       /* [n_skipped] */
     int assigned;
     trek_module *module;
-    trek_names stored; /* names that have a tensor of their own, and whose they are: of variables with several names */
+    trek_names stored; /* names with a tensor of their own and their variables, where variables have several names */
     int *stored_target, cap_stored_target;
-    bool several; /* whether a variable with several names was found in the state */
+    bool several; /* a variable with several names was found in the state */
 };
 typedef struct trek_state_loading matching;
 
-/* What the module remembers of the state's names. */
+/* Notes a name of the state that the module may have to remember. */
 static trek_status note_name(matching *m, int k, int entry, const char *name)
 {
     if (strcmp(m->state->entries[entry].name, name) != 0) {
@@ -175,8 +175,8 @@ static trek_status note_name(matching *m, int k, int entry, const char *name)
     return TREK_OK;
 }
 
-/* Of those only what differs from how the module is saved anyway: no names of variables with one name, and none where the writer
- * knew that the names are of one tensor. */
+/* Keeps only names that differ from how the module is saved anyway. Names of variables with a single name are
+ * dropped, and so are those that the state itself declared to be one tensor. */
 static void choose_names(matching *m)
 {
     int n = 0;
@@ -214,7 +214,7 @@ static trek_status match(const char *name, trek_var *var, bool is_buffer, void *
     int entry = trek_state_lookup(m->state, name);
     if (entry >= 0) {
         m->used[entry] = true;
-        if (m->targets[k].entry < 0) /* a further name that has a tensor of its own: the first one counts */
+        if (m->targets[k].entry < 0) /* a further name with a tensor of its own: the first one counts */
             m->targets[k].entry = entry;
         return note_name(m, k, entry, name);
     }
@@ -237,7 +237,7 @@ static bool fits(const matching *m, const target *t)
 
 /* --- the report -------------------------------------------------------------------- */
 
-/* A list of names inside a text: a heading before the first, and an end after the eighth. */
+/* A list of names inside a text, with a heading before the first name; it stops after the eighth. */
 typedef struct name_list {
     trek_text names;
     int count;
@@ -289,7 +289,7 @@ static void copy_text(trek_text *text, trek_state_report *report)
     trek_text_clear(text);
 }
 
-/* A checkpoint's: of the training, not of the model. */
+/* Returns whether the name belongs to a checkpoint's training state, not to the model. */
 static bool is_beside(const trek_state *state, const char *name)
 {
     return strncmp(name, TREK_STATE_OWN, strlen(TREK_STATE_OWN)) == 0 && trek_state_text(state, TREK_STATE_CHECKPOINT);
@@ -346,8 +346,8 @@ static trek_status stage(matching *m)
     return TREK_OK;
 }
 
-/* Whether the header of a variable's tensor may look at other memory from now on: nobody has views of its own of that which it
- * has, and no earlier target the other. What is less than a page is not worth it. */
+/* Returns whether the variable's tensor can adopt the loaded memory instead of copying it: nothing else may have
+ * views of the old memory, and no earlier target may use the new one. Less than a page is not worth it. */
 static bool can_assign(const matching *m, int k)
 {
     const trek_tensor *to = trek_var_data(m->targets[k].var), *from = m->targets[k].staged;
@@ -361,7 +361,7 @@ static bool can_assign(const matching *m, int k)
     return true;
 }
 
-/* What the tape has saved of either counts as changed. */
+/* Everything that the tape saved of either counts as changed. */
 static void assign(matching *m, int k)
 {
     trek_tensor *to = trek_var_data(m->targets[k].var), *from = m->targets[k].staged;
@@ -388,7 +388,8 @@ trek_status trek_state_loading_commit(trek_state_loading *m)
     return status;
 }
 
-/* ARGUMENT, or UNSUPPORTED for what the module needs and trek has no dtype for, which then is a missing one, too. */
+/* Fails with ARGUMENT, or with UNSUPPORTED if the module needs a tensor that trek has no dtype for. Such a tensor
+ * also counts as missing. */
 static trek_status check_report(const matching *m, const trek_module *module, const trek_state_report *report)
 {
     for (int k = 0; k < m->n_targets; k++)
@@ -459,7 +460,8 @@ static bool has_part(const trek_module *module, const char *name, size_t length)
     return found;
 }
 
-/* Of a checkpoint: how long the name is, with its dot, of a module around all, which this one does not have; 0: there is none. */
+/* For a checkpoint: returns the length of the name, including its dot, of an outer module that this one does not
+ * have, or 0 if there is none. */
 static size_t around(const trek_state *state, const trek_module *module)
 {
     const char *first = NULL;
@@ -479,7 +481,7 @@ static size_t around(const trek_state *state, const trek_module *module)
     return length > 0 && !has_part(module, first, length - 1) ? length : 0;
 }
 
-/* Without the name around all; `state` itself, another one, or NULL and an error. */
+/* Returns a state without the outer module's name: `state` itself, another one, or NULL on failure. */
 static const trek_state *look_inside(const trek_state *state, const trek_module *module)
 {
     size_t length = around(state, module);
@@ -529,7 +531,7 @@ trek_status trek_state_load_with(trek_module *module, const char *path, const tr
     if (!module || !path)
         return trek_fail_missing("state_load", module ? "path" : "module");
     trek_state_read_opts how = { .lazy = true, .map = opts && opts->map, .verify = opts && opts->verify };
-    trek_state *state = trek_state_read_with(path, &how); /* each tensor goes to the module, and has no second copy here */
+    trek_state *state = trek_state_read_with(path, &how); /* each tensor moves to the module without a second copy here */
     if (!state)
         return trek_error_status();
     trek_status status = trek_state_apply_with(state, module, opts, report);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names by rules: what other programs call tensors, and how they lay them out. */
+/* Renaming by rules: other programs' names of tensors, and their layouts. */
 #include <string.h>
 
 #include "nn/state_internal.h"
@@ -17,11 +17,11 @@ typedef struct run {
 /* --- patterns ------------------------------------------------------------------------ */
 
 typedef struct wildcard {
-    const char *pattern;      /* what follows it */
-    int number;               /* the first is 0; -1: none yet */
+    const char *pattern;      /* what follows the wildcard */
+    int number;               /* the first is 0; -1 if there is none yet */
 } wildcard;
 
-/* Lets a wildcard take one character more; false: it cannot. */
+/* Lets a wildcard take one more character. Returns false if it cannot. */
 static bool stretch(const wildcard *w, bool over_dots, run *runs, const char **pattern, const char **name)
 {
     if (w->number < 0)
@@ -36,8 +36,9 @@ static bool stretch(const wildcard *w, bool over_dots, run *runs, const char **p
     return true;
 }
 
-/* Each wildcard takes as little as it can. Where what follows does not fit, the last "*" takes more, and where that would be
- * a dot the last "**": earlier ones need not be tried again, since those after them could only begin later. */
+/* Each wildcard takes as little as it can. Where the rest does not fit, the last "*" takes more, and where that would
+ * be a dot, the last "**". Earlier wildcards need not be tried again, because that would only make the later ones
+ * begin further on. */
 static bool matches(const char *pattern, const char *name, run *runs)
 {
     wildcard star = { .number = -1 }, stars = { .number = -1 };
@@ -69,7 +70,7 @@ static bool matches(const char *pattern, const char *name, run *runs)
     return true;
 }
 
-/* A new string: `to` with what the wildcards stood for. */
+/* Returns a new string: `to` with the text that the wildcards matched. */
 static char *substitute(const char *to, const run *runs)
 {
     trek_text text = { 0 };
@@ -89,7 +90,7 @@ static char *substitute(const char *to, const run *runs)
 
 /* --- rules ------------------------------------------------------------------------------ */
 
-/* The kinds of wildcards in order, as letters. */
+/* Writes the kinds of wildcards in order, as letters. */
 static bool wildcards(const char *pattern, char kinds[WILDCARDS + 1])
 {
     int n = 0;
@@ -129,7 +130,7 @@ static trek_status check_rules(const trek_state_rule *rules, int n)
     return TREK_OK;
 }
 
-/* The first rule for this name, from `k` on; n: none. */
+/* Returns the first rule from `k` on that matches this name, or n if none does. */
 static int find_rule(const trek_state_rule *rules, int n, int k, const char *name, run *runs)
 {
     while (k < n && !matches(rules[k].from, name, runs))
@@ -142,7 +143,7 @@ typedef struct renaming {
     trek_state *to;
     const trek_state_rule *rules;
     int n;
-    int *first;               /* [entries of from] the entry of `to` that it became, whole and unchanged; -1: none */
+    int *first;               /* [entries of from] the entry of `to` that it became unchanged, or -1 */
 } renaming;
 
 static trek_status add(renaming *r, int entry, const char *name, const trek_state_change *change)
@@ -160,7 +161,7 @@ static trek_status add(renaming *r, int entry, const char *name, const trek_stat
     return status;
 }
 
-/* A name of an entry, by the rules. */
+/* Adds an entry under the name that the rules give it. */
 static trek_status rename_one(renaming *r, int entry, const char *name)
 {
     run runs[WILDCARDS];
@@ -228,8 +229,8 @@ trek_state *trek_state_rename(const trek_state *state, const trek_state_rule *ru
 
 /* --- backwards ---------------------------------------------------------------------------- */
 
-/* The parts of one tensor, which the rules give names from what the wildcards stood for, side by side; of the state's entries
- * that went into it `used` tells. */
+/* The parts of one tensor, joined side by side, to which the rules give names from what the wildcards matched. `used`
+ * tells which of the state's entries went into it. */
 typedef struct joining {
     const trek_state *from;
     const trek_state_rule *rules;
@@ -242,7 +243,7 @@ static trek_tensor *untransposed(trek_tensor *tensor, bool transpose)
     return tensor ? trek_state_changed(tensor, &(trek_state_change){ .transpose = transpose }) : NULL;
 }
 
-/* Copies a part to its place, its transposition undone. */
+/* Copies a part to its position and undoes its transposition. */
 static trek_status put_part(joining *j, const trek_state_rule *rule, const run *runs, trek_tensor *whole)
 {
     char *name = substitute(rule->to, runs);
@@ -271,7 +272,7 @@ static trek_status put_part(joining *j, const trek_state_rule *rule, const run *
     return status;
 }
 
-/* The whole of which an entry is the first part. */
+/* Returns the whole of which an entry is the first part. */
 static trek_tensor *join(joining *j, const trek_state_rule *rule, const run *runs, trek_tensor *part)
 {
     trek_shape shape = trek_tensor_shape(part);
@@ -296,7 +297,7 @@ static trek_tensor *join(joining *j, const trek_state_rule *rule, const run *run
     return NULL;
 }
 
-/* The first rule that has made this name; n: none. */
+/* Returns the first rule that produced this name, or n if none did. */
 static int find_reverse(const joining *j, const char *name, run *runs)
 {
     int k = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A module as a table: one line for each module, below it its parameters and buffers. */
+/* A module as a table: one line for each module, followed by its parameters and buffers. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "nn/walk.h"
 #include "tensor/status_internal.h"
 
-#define MAX_COLUMN 48 /* longer names push the columns of their line aside */
+#define MAX_COLUMN 48 /* longer names push the columns of their line to the right */
 
 typedef struct summary {
     trek_text text;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Synchronised batch normalisation: batch norm over the rows of all ranks. Each
- * rank computes the statistics of its own rows and the ranks sum them up through
- * trek_rank_here.collectives, else through what the layer is bound to; all numbers
- * of channels are f64 on the host. */
+/* Synchronised batch normalisation: batch norm over the rows of all ranks. Each rank computes the statistics of its
+ * own rows, and the ranks sum them through trek_rank_here.collectives, or otherwise through the ranks the layer is
+ * bound to. All numbers per channel are f64 on the host. */
 #include <math.h>
 
 #include "autograd/backward.h"
@@ -13,16 +12,16 @@
 #include "tensor/memory_internal.h"
 #include "tensor/rank_context.h"
 
-/* Of one forward; belongs to the tape. */
+/* The values of one forward, owned by the tape. */
 typedef struct sync_call {
-    trek_batch_norm_layer *layer; /* in forward */
-    const trek_rank_collectives *ranks; /* the layer's own, held; NULL: the thread's rank context tells them */
+    trek_batch_norm_layer *layer; /* valid during forward */
+    const trek_rank_collectives *ranks; /* the layer's own, retained; NULL if the thread's rank context has them */
     int64_t channels;
-    double total;             /* values for each channel, of all ranks */
-    double *mean, *variance, *rstd; /* [C] of all ranks, after the exchange */
-    double *first, *second;   /* [C] this rank's mean and squared deviations; backward's scratch */
+    double total;             /* the number of values per channel over all ranks */
+    double *mean, *variance, *rstd; /* [C] over all ranks, after the exchange */
+    double *first, *second;   /* [C] this rank's mean and squared deviations; scratch in backward */
     double *sums;             /* [1 + 2 C] what is exchanged */
-    double values[];          /* of all these */
+    double values[];          /* the memory of all these */
 } sync_call;
 
 static sync_call *call_new(trek_batch_norm_layer *layer)
@@ -64,7 +63,7 @@ static trek_status to_host(const trek_var *var, double *values, int64_t n)
     return var ? trek_tensor_to_host(var->data, TREK_F64, values, (size_t)n * sizeof *values) : trek_error_status();
 }
 
-/* f64 numbers of the channels on x's device, in the present scope. */
+/* Returns f64 numbers per channel on x's device, in the current scope. */
 static trek_var *channels_of(const sync_call *call, const double *values, const trek_var *x)
 {
     trek_tensor *tensor = trek_tensor_from_data(values, trek_dims(call->channels), TREK_F64, trek_var_device(x));
@@ -79,8 +78,8 @@ static trek_var *filled(const sync_call *call, double value, const trek_var *x)
 
 /* --- forward ------------------------------------------------------------------------------- */
 
-/* Mean and squared deviations of this rank's values. The kernel of batch norm gives them in f64
- * where running statistics of f64 take them over whole; the variance it puts there is unbiased. */
+/* Computes the mean and squared deviations of this rank's values. The batch norm kernel returns them in f64 through
+ * f64 running statistics that are replaced entirely; the variance it writes there is unbiased. */
 static trek_status own_statistics(sync_call *call, trek_var *x, int64_t count)
 {
     if (count == 0)
@@ -98,7 +97,7 @@ static trek_status own_statistics(sync_call *call, trek_var *x, int64_t count)
     return status;
 }
 
-/* The mean of all ranks first, then their squared deviations from it. */
+/* Computes the mean over all ranks first, then the squared deviations from it. */
 static trek_status merge_statistics(sync_call *call, int64_t count)
 {
     int64_t n = call->channels;
@@ -120,12 +119,12 @@ static trek_status merge_statistics(sync_call *call, int64_t count)
     for (int64_t c = 0; c < n && status == TREK_OK; c++) {
         call->variance[c] = call->total > 0 ? sums[c] / call->total : 0;
         double spread = call->variance[c] + call->layer->eps;
-        call->rstd[c] = spread == 0 ? 0 : 1 / sqrt(spread); /* all alike: 0, as PyTorch */
+        call->rstd[c] = spread == 0 ? 0 : 1 / sqrt(spread); /* all values alike: 0, as in PyTorch */
     }
     return status;
 }
 
-/* running = (1 - momentum) running + momentum now */
+/* Computes running = (1 - momentum) running + momentum now. */
 static trek_status follow(sync_call *call, trek_var *running, const double *now, double scale, double momentum)
 {
     double *values = call->sums;
@@ -149,7 +148,7 @@ static trek_status update_running(sync_call *call)
     return status == TREK_OK ? follow(call, m->running_var, call->variance, call->total / (call->total - 1), momentum) : status;
 }
 
-/* inputs: x, then weight and bias if there are; output: y. */
+/* The inputs are x, then weight and bias if present. The output is y. */
 static trek_status sync_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
                                 int n_outputs)
 {
@@ -167,7 +166,7 @@ static trek_status sync_forward(trek_function_context *context, trek_var *const 
                          "sync_batch_norm: needs more than 1 value for each channel in training, and all ranks together have 1");
     trek_var *mean = channels_of(call, call->mean, x), *variance = channels_of(call, call->variance, x);
     outputs[0] = trek_batch_norm(x, weight, bias, mean, variance, false, 0, call->layer->eps);
-    trek_dtype dtype = trek_var_dtype(x) == TREK_F64 ? TREK_F64 : TREK_F32; /* what the kernel of backward wants */
+    trek_dtype dtype = trek_var_dtype(x) == TREK_F64 ? TREK_F64 : TREK_F32; /* the dtype that the backward kernel expects */
     trek_var *saved[4] = { x, trek_cast(mean, dtype), trek_cast(channels_of(call, call->rstd, x), dtype), weight };
     if (!outputs[0] || !saved[1] || !saved[2])
         return trek_error_status();
@@ -177,7 +176,8 @@ static trek_status sync_forward(trek_function_context *context, trek_var *const 
 
 /* --- backward ------------------------------------------------------------------------------- */
 
-/* What of dx goes through the statistics: shift + (x - mean) slope, which the kernel of batch norm computes. */
+/* Returns the part of dx that goes through the statistics, shift + (x - mean) slope, computed by the batch norm
+ * kernel. */
 static trek_var *through_statistics(sync_call *call, trek_var *x, trek_var *mean, const trek_var *weight)
 {
     int64_t n = call->channels;
@@ -193,8 +193,8 @@ static trek_var *through_statistics(sync_call *call, trek_var *x, trek_var *mean
     return shifts && slopes && one ? trek_batch_norm(x, slopes, shifts, mean, one, false, 0, 0) : NULL;
 }
 
-/* dx = w rstd (dy - sum(dy) / N - (x - mean) rstd sum(dy xhat) / N), the sums over all ranks; those of this
- * rank are what its bias and weight get. */
+/* dx = w rstd (dy - sum(dy) / N - (x - mean) rstd sum(dy xhat) / N), with sums over all ranks. This rank's own sums
+ * are the gradients of bias and weight. */
 static trek_status sync_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads,
                                  int n_inputs)
 {
@@ -210,7 +210,7 @@ static trek_status sync_backward(trek_function_context *context, trek_var *const
     if (!x || !mean || !rstd || !wide || !grads[0])
         return trek_error_status();
     trek_var *in[5] = { grads[0], x, mean, rstd, wide }, *outs[3] = { NULL }; /* outs: w rstd dy, sum(dy xhat), sum(dy) */
-    trek_attrs numbers = { 0 }; /* not training: without what goes through the statistics */
+    trek_attrs numbers = { 0 }; /* not training: leaves out the part that goes through the statistics */
     trek_status status = trek_apply_many(&trek_ops[TREK_OP_batch_norm_backward], in, 5, &numbers, outs, 3);
     if (status == TREK_OK && n_inputs > 1) {
         input_grads[1] = trek_cast(outs[1], trek_var_dtype(weight));

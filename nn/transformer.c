@@ -12,7 +12,7 @@
 
 enum { MOST_NORMS = 3 };
 
-/* memory_attn and the third norm: of a decoder */
+/* memory_attn and the third norm belong to decoders only */
 typedef struct transformer_layer {
     trek_module base;
     trek_module *self_attn, *memory_attn, *linear1, *linear2, *norms[MOST_NORMS];
@@ -30,7 +30,7 @@ static trek_var *dropped(const transformer_layer *m, trek_var *x)
     return m->base.training && m->dropout > 0 ? trek_dropout(x, m->dropout, true) : x;
 }
 
-/* memory NULL: to itself */
+/* A NULL memory means self-attention. */
 static trek_var *attend(transformer_layer *m, trek_var *x, trek_var *memory, trek_var *mask)
 {
     trek_module *attention = memory ? m->memory_attn : m->self_attn;
@@ -43,7 +43,7 @@ static trek_var *feed_forward(transformer_layer *m, trek_var *x)
     return dropped(m, trek_forward(m->linear2, dropped(m, y)));
 }
 
-/* Part k of the layer, of x as its norm has left it; -1: the feed-forward part. */
+/* Computes part k of the layer for x after its norm; -1 is the feed-forward part. */
 static trek_var *part(transformer_layer *m, int k, trek_var *x, trek_var *const *inputs, int n)
 {
     bool decodes = is_decoder(m);
@@ -174,7 +174,7 @@ trek_module *trek_nn_transformer_decoder_layer(int64_t d_model, int64_t heads, t
 
 typedef struct stack {
     trek_module base;
-    trek_module *layers, *norm; /* a Sequential, which is not run as one; norm NULL: none */
+    trek_module *layers, *norm; /* layers: a Sequential, run layer by layer; norm may be NULL */
 } stack;
 
 static trek_var *stack_forward_many(trek_module *self, trek_var *const *inputs, int n)
@@ -226,7 +226,7 @@ trek_module *trek_nn_transformer_decoder_with(const trek_transformer_opts *opts)
     return stack_new(&decoder_class, &decoder_layer_class, opts);
 }
 
-/* Their number as it is: 0 is refused. */
+/* Keeps the number of layers as given, so that 0 is refused. */
 static trek_transformer_opts stack_opts(int64_t d_model, int64_t heads, int64_t layers, trek_device device)
 {
     return (trek_transformer_opts){ .d_model = d_model, .heads = heads, .layers = layers ? layers : -1, .device = device };

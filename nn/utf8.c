@@ -12,7 +12,7 @@ bool trek_utf8_valid(const char *bytes, size_t count)
         int more = lead >= 0xF0 ? 3 : lead >= 0xE0 ? 2 : 1;
         if (lead < 0xC2 || lead > 0xF4 || end - p < more)
             return false;
-        /* The second byte rules out overlong forms, surrogates and what lies above U+10FFFF. */
+        /* The limits of the second byte rule out overlong forms, surrogates and everything above U+10FFFF. */
         unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
         unsigned char high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
         if (*p < low || *p > high)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Convolution, its transpose and pooling over three dimensions. */
+/* Convolution, transposed convolution and pooling over three dimensions. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -7,7 +7,7 @@
 #include "nn/layers_internal.h"
 #include "nn/spatial.h"
 
-/* Writes all three numbers out, so that what is described and hashed does not depend on how they were given. */
+/* Fills in all three numbers, so that the description and the hash do not depend on how the option was given. */
 static void fill_triple(int64_t to[3], const int64_t from[3], int64_t otherwise)
 {
     to[0] = from[0] ? from[0] : otherwise;
@@ -27,7 +27,7 @@ typedef struct conv3d_layer {
     trek_module base;
     trek_var *weight, *bias;
     int64_t in, out, kernel[3];
-    trek_conv_transpose_opts opts; /* the convolution itself has no output padding */
+    trek_conv_transpose_opts opts; /* a plain convolution has no output padding */
     trek_pad_mode padding_mode;
     trek_padding padding_kind;
 } conv3d_layer;
@@ -103,7 +103,7 @@ static trek_status check_more(const char *layer, const trek_conv_transpose_opts 
     return TREK_OK;
 }
 
-/* The layer of these options, all of which a transposed one has. */
+/* Makes the layer from the options of a transposed convolution, which include all those of a plain one. */
 static trek_module *conv3d_new(const trek_module_class *klass, const trek_conv_transpose3d_opts *opts, trek_pad_mode mode,
                                trek_padding kind)
 {
@@ -177,7 +177,7 @@ trek_module *trek_nn_conv_transpose3d(int64_t in, int64_t out, int64_t kernel, t
 typedef struct pool3d_layer {
     trek_module base;
     trek_pool_opts opts;
-    int64_t sizes[3]; /* of an adaptive one */
+    int64_t sizes[3]; /* of an adaptive pool */
 } pool3d_layer;
 
 static trek_var *max_pool3d_forward(trek_module *self, trek_var *x) { return trek_max_pool3d(x, &((pool3d_layer *)self)->opts); }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Going through a tree of modules: iterative, so that deep trees do not need a deep stack. */
+/* Walks through a tree of modules. They are iterative, so that deep trees need no deep stack. */
 #include "nn/walk.h"
 
 #include "nn/pointer_map.h"
@@ -7,7 +7,7 @@
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 
-/* Shared modules inside shared modules multiply the paths; more than this is no model. */
+/* Shared modules inside shared modules multiply the number of paths. More visits than this come from no real model. */
 #define MAX_VISITS 4000000
 
 typedef struct walk_frame {
@@ -45,7 +45,7 @@ static trek_status enter(walk *w, trek_module *module, const char *name)
     trek_status status = trek_array_grow(&w->frames, &w->capacity, w->depth + 1, sizeof *w->frames);
     if (status != TREK_OK)
         return status;
-    if (w->path.length > 0 && *name) /* what a wrapper wraps has no name: it is seen through */
+    if (w->path.length > 0 && *name) /* the module inside a wrapper has no name and is seen through */
         trek_text_add(&w->path, ".");
     trek_text_add(&w->path, name);
     if (w->path.failed)
@@ -54,7 +54,7 @@ static trek_status enter(walk *w, trek_module *module, const char *name)
     return w->flags & TREK_WALK_LEAVING ? TREK_OK : w->fn(w->path.data, module, w->arg);
 }
 
-/* One step: into the next child of the innermost module, or out of it. */
+/* One step: into the next child of the innermost module, or out of that module. */
 static trek_status advance(walk *w)
 {
     walk_frame *frame = &w->frames[w->depth - 1];
@@ -80,7 +80,7 @@ trek_status trek_walk_modules(trek_module *root, int flags, trek_module_fn fn, v
     return status;
 }
 
-/* A parameter that its module shares: seen where the walk came to it, visited at its end. */
+/* A parameter that its module shares with another. It is noted where the walk finds it and visited at the end. */
 typedef struct shared_entry {
     char *name;
     trek_var *var;

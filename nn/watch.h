@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who is told of every module that runs on a thread: for summaries. Internal. */
+/* Observers of every module that runs on a thread, used for summaries. */
 #ifndef TREK_NN_WATCH_H
 #define TREK_NN_WATCH_H
 
@@ -8,7 +8,8 @@
 #include "nn/module.h"
 
 typedef struct trek_module_watch {
-    /* Before the module's forward, and after it with its first result (NULL: it failed). Nested as modules are. */
+    /* Called before the module's forward, and after it with its first result (NULL if it failed). Calls nest as
+     * modules do. */
     void (*begin)(trek_module *module, trek_var *const *inputs, int n, void *arg);
     void (*end)(trek_module *module, trek_var *result, void *arg);
     void *arg;
@@ -16,8 +17,8 @@ typedef struct trek_module_watch {
 
 extern atomic_int trek_module_watches; /* of all threads */
 const trek_module_watch *trek_module_watch_here(void);
-/* From here on the calling thread's modules are told to `watch` (NULL: nobody); returns who was. Layers that run as one (one
- * and its activation) run apart meanwhile. */
+/* From now on the calling thread's modules report to `watch`, or to none if it is NULL. Returns the previous
+ * observer. Meanwhile, layers that would run fused (a layer and its activation) run separately. */
 const trek_module_watch *trek_module_watch_set(const trek_module_watch *watch);
 
 static inline bool trek_module_watched(void)

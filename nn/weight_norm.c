@@ -8,10 +8,11 @@
 
 typedef struct weight_norm {
     trek_module base;
-    int dim;                  /* -1: none */
+    int dim;                  /* -1 for none */
 } weight_norm;
 
-/* The 2-norm over all dimensions but dim, which stay with size 1; dim -1: over all, a scalar. */
+/* Returns the 2-norm over all dimensions except dim, which stay with size 1. For dim -1 it is over all dimensions, a
+ * scalar. */
 static trek_var *norm_except(trek_var *v, int dim)
 {
     int ndim = trek_var_ndim(v);
@@ -26,7 +27,7 @@ static trek_var *norm_except(trek_var *v, int dim)
     return trek_norm(v, 2, dims, true);
 }
 
-/* g v / |v|; inputs g and v. */
+/* Computes g v / |v| from the inputs g and v. */
 static trek_var *weight_norm_forward_many(trek_module *self, trek_var *const *inputs, int n)
 {
     int dim = ((weight_norm *)self)->dim;

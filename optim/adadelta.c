@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adadelta (Zeiler, 2012). Formulas and their order are PyTorch's. */
+/* Adadelta (Zeiler, 2012). The formulas and their order are PyTorch's. */
 #include "optim/class_internal.h"
 
 enum { LR, RHO, EPS, WEIGHT_DECAY, MAXIMIZE };
@@ -17,7 +17,7 @@ TREK_UPDATE_NUMBERS(adadelta)
     return 0;
 }
 
-/* Averages of what gets no gradient any more become 0 instead of denormal, as in Adam. */
+/* As in Adam, averages of elements that no longer get a gradient become 0 instead of denormal. */
 TREK_UPDATE_ELEMENT(adadelta, 2, 3, 1, {
     const T tiny = n[N_EPS] > 0 ? TREK_LEAST : 0;
     d = n[N_DECAY] != 0 ? d + n[N_DECAY] * *x : d;
@@ -32,7 +32,7 @@ TREK_UPDATE_ELEMENT(adadelta, 2, 3, 1, {
 })
 
 #ifdef TREK_OPTIMIZER_HOME
-static bool keeps_zeros(const double *options) { return options[EPS] > 0; /* else they become 0 / 0 */ }
+static bool keeps_zeros(const double *options) { return options[EPS] > 0; /* otherwise zeros become 0 / 0 */ }
 
 static const trek_optimizer_class adadelta_class = {
     .name = "adadelta",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adafactor (Shazeer and Stern, 2018): Adam whose squares are kept for rows and columns only. Formulas are
+/* Adafactor (Shazeer and Stern, 2018): Adam that keeps its squares only for rows and columns. The formulas are
  * torch.optim.Adafactor's. */
 #include "optim/class_internal.h"
 #include "tensor/update.h"
@@ -7,7 +7,7 @@
 enum { LR, BETA2_DECAY, EPS1, EPS2, D, WEIGHT_DECAY, MAXIMIZE };
 enum { ROWS, COLUMNS, SQUARE }; /* states */
 
-/* What the way is multiplied by: param and way are 2-norms over so many elements. */
+/* Returns the factor of the direction. `param` and `way` are 2-norms over this many elements. */
 TREK_ON_BOTH double adafactor_factor(const double *o, double step, double elements, double param, double way)
 {
     double size = param / sqrt(elements), length = way / (sqrt(elements) * o[D]);
@@ -28,20 +28,20 @@ TREK_ON_BOTH double adafactor_lerp(double from, double to, double weight)
 #include "optim/whole.h"
 #include "tensor/pool.h"
 
-/* Of one parameter: `count` matrices one after the other (vectors: one of one row). */
+/* One parameter: `count` matrices one after the other (a vector is a matrix of one row). */
 typedef struct factors {
     trek_dtype dtype;
     const trek_update_slice *s;
     int64_t count, rows, cols;
-    double weight, scale, floor; /* of new squares in their averages; of gradients; of what is divided by */
-    double *means;               /* [count] of the rows' averages */
+    double weight, scale, floor; /* weight of new squares in the averages; scale of gradients; smallest divisor */
+    double *means;               /* [count] means of the rows' averages */
     void *way;                   /* [elements] */
 } factors;
 
-enum { STRIP = 256, COLUMN_ROWS = 64 }; /* columns that are summed at a time, over so many rows in T */
+enum { STRIP = 256, COLUMN_ROWS = 64 }; /* columns that are summed together, and rows that are summed in T */
 
 #define ADAFACTOR_LOOPS(T, suffix)                                                                                \
-    /* The average of each row's mean square. */                                                                  \
+    /* Updates the average of each row's mean square. */                                                          \
     static void rows_##suffix(void *arg, int64_t begin, int64_t end)                                              \
     {                                                                                                             \
         const factors *f = arg;                                                                                   \
@@ -51,7 +51,7 @@ enum { STRIP = 256, COLUMN_ROWS = 64 }; /* columns that are summed at a time, ov
             average[r] = (T)adafactor_lerp(average[r], norm * norm / (double)f->cols, f->weight);                           \
         }                                                                                                         \
     }                                                                                                             \
-    /* The same of a strip of columns, summed row by row. */                                                      \
+    /* The same for a strip of columns, summed row by row. */                                                     \
     static void strip_##suffix(const factors *f, const T *g, T *average, int n)                                   \
     {                                                                                                             \
         double sums[STRIP] = { 0 };                                                                               \
@@ -76,7 +76,7 @@ enum { STRIP = 256, COLUMN_ROWS = 64 }; /* columns that are summed at a time, ov
                            (T *)f->s->state[COLUMNS] + at * f->cols + from, (int)n);                              \
         }                                                                                                         \
     }                                                                                                             \
-    /* The gradient by the root of rows times columns over the rows' mean. */                                     \
+    /* Divides the gradient by the root of rows times columns over the rows' mean. */                             \
     static void ways_##suffix(void *arg, int64_t begin, int64_t end)                                              \
     {                                                                                                             \
         const factors *f = arg;                                                                                   \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adagrad (Duchi, Hazan and Singer, 2011). Formulas and their order are PyTorch's. */
+/* Adagrad (Duchi, Hazan and Singer, 2011). The formulas and their order are PyTorch's. */
 #include "optim/class_internal.h"
 
 enum { LR, LR_DECAY, WEIGHT_DECAY, INITIAL, EPS, MAXIMIZE };
@@ -24,7 +24,7 @@ TREK_UPDATE_ELEMENT(adagrad, 1, 1, 1, {
 })
 
 #ifdef TREK_OPTIMIZER_HOME
-static bool keeps_zeros(const double *options) { return options[EPS] > 0 || options[INITIAL] > 0; /* else 0 / 0 */ }
+static bool keeps_zeros(const double *options) { return options[EPS] > 0 || options[INITIAL] > 0; /* otherwise 0 / 0 */ }
 
 static const trek_optimizer_class adagrad_class = {
     .name = "adagrad",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adam (Kingma and Ba, 2015), AdamW (Loshchilov and Hutter, 2019) and AMSGrad of both (Reddi, Kale and Kumar, 2018). Formulas and
- * their order are PyTorch's. */
+/* Adam (Kingma and Ba, 2015), AdamW (Loshchilov and Hutter, 2019) and AMSGrad of both (Reddi, Kale and Kumar, 2018).
+ * The formulas and their order are PyTorch's. */
 #include "optim/class_internal.h"
 
 enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, MAXIMIZE, AMSGRAD, DECOUPLED };
@@ -12,7 +12,7 @@ TREK_UPDATE_NUMBERS(adam)
     bool decoupled = o[DECOUPLED] != 0;
     n[N_DECAY] = decoupled ? 0 : o[WEIGHT_DECAY];
     n[N_KEEP] = decoupled ? 1 - o[LR] * o[WEIGHT_DECAY] : 1;
-    n[N_FAR] = o[BETA1] <= 0.5; /* from the other end, as lerp does, which keeps it exact at both */
+    n[N_FAR] = o[BETA1] <= 0.5; /* interpolates from the other end, as lerp does, which is exact at both */
     n[N_WEIGHT] = n[N_FAR] != 0 ? -o[BETA1] : 1 - o[BETA1];
     n[N_BETA2] = o[BETA2];
     n[N_REST2] = 1 - o[BETA2];
@@ -22,9 +22,8 @@ TREK_UPDATE_NUMBERS(adam)
     return 0;
 }
 
-/* Moments of what gets no gradient any more (a dead unit's weights) decay until
- * they are denormal, and would stay so for ever, at some hundred cycles each step.
- * They become 0: beside eps they change no update. */
+/* Moments of elements that no longer get a gradient (a dead unit's weights) decay until they are denormal, and would
+ * then cost some hundred cycles in every step. They are set to 0, which changes no update because eps is much larger. */
 TREK_UPDATE_ELEMENT(adam, 3, 3, 1, {
     const T tiny = n[N_EPS] > 0 ? TREK_LEAST : 0;
     d = n[N_DECAY] != 0 ? d + n[N_DECAY] * *x : d;
@@ -43,7 +42,7 @@ TREK_UPDATE_ELEMENT(adam, 3, 3, 1, {
 })
 
 #ifdef TREK_OPTIMIZER_HOME
-static bool keeps_zeros(const double *options) { return options[EPS] > 0; /* else they become 0 / 0 */ }
+static bool keeps_zeros(const double *options) { return options[EPS] > 0; /* otherwise zeros become 0 / 0 */ }
 
 #define ADAM_CLASS(text, decay, is_decoupled)                                                                                    \
     {                                                                                                                            \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adamax (Kingma and Ba, 2015). Formulas and their order are PyTorch's. */
+/* Adamax (Kingma and Ba, 2015). The formulas and their order are PyTorch's. */
 #include "optim/class_internal.h"
 
 enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, MAXIMIZE };
@@ -31,7 +31,7 @@ TREK_UPDATE_ELEMENT(adamax, 2, 3, 1, {
 })
 
 #ifdef TREK_OPTIMIZER_HOME
-static bool keeps_zeros(const double *options) { return options[EPS] > 0; /* else they become 0 / 0 */ }
+static bool keeps_zeros(const double *options) { return options[EPS] > 0; /* otherwise zeros become 0 / 0 */ }
 
 static const trek_optimizer_class adamax_class = {
     .name = "adamax",

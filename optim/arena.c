@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Flat arenas: moving parameters and gradients of a model into contiguous
- * buffers. Everything that can fail is done on the side first; the variables
- * are switched over at the end. */
+/* Flat arenas: the parameters and gradients of a model move into contiguous buffers. Everything that can fail happens
+ * first, without touching the variables; they are switched over at the end. */
 #include "optim/arena.h"
 
 #include <string.h>
@@ -11,7 +10,7 @@
 
 enum { ZERO_GRAIN = 1 << 20 /* bytes */ };
 
-/* What a parameter gets, and what it had, until all have succeeded. */
+/* What a parameter gets and what it had, until everything has succeeded. */
 typedef struct arena_move {
     trek_tensor *data, *grad; /* its slots */
     trek_var *old_grad;       /* retained */
@@ -67,7 +66,7 @@ int trek_arena_lay_out(const trek_params *params, trek_arena_part *parts, trek_a
     return n_parts;
 }
 
-/* Segments by part, in reverse order of registration within one. */
+/* Adds the segments by part, within a part in reverse order of registration. */
 static trek_status lay_out(trek_arena *arena, const trek_params *params)
 {
     int n = trek_params_count(params);
@@ -115,7 +114,7 @@ static trek_arena *arena_begin(const trek_params *params)
     return arena;
 }
 
-/* Parts that can be divided evenly. */
+/* Pads the parts so that they can be divided evenly. */
 static void pad_parts(trek_arena *arena, int sharers)
 {
     int64_t unit = (int64_t)sharers * TREK_ARENA_SLOT;
@@ -136,7 +135,7 @@ static trek_tensor *make_slot(trek_tensor *whole, const trek_arena_segment *segm
     trek_dtype dtype = (trek_dtype)whole->dtype;
     trek_tensor *slot = trek_tensor_make_part(whole, (size_t)segment->offset * trek_dtype_size(dtype),
                                               trek_var_shape(segment->param), dtype);
-    if (slot) /* a parameter keeps its device where the memory is another CPU's */
+    if (slot) /* a parameter keeps its own CPU device, since the memory is a CPU's as well */
         slot->device = slot->storage->device = trek_var_device(segment->param);
     return slot;
 }
@@ -152,7 +151,7 @@ static trek_status prepare_move(trek_arena *arena, trek_arena_segment *segment, 
     move->grad = make_slot(part->grads, segment);
     if (!move->data || !move->grad)
         return TREK_ERR_MEMORY;
-    move->data->storage->version = value->storage->version; /* what the tape saved of it stays good */
+    move->data->storage->version = value->storage->version; /* what the tape saved of it stays valid */
     move->old_has_grad = leaf->has_grad;
     move->old_grad = trek_var_retain(leaf->grad);
     trek_status status = arena->sharing ? TREK_OK : trek_tensor_copy_from(move->data, value);
@@ -161,7 +160,7 @@ static trek_status prepare_move(trek_arena *arena, trek_arena_segment *segment, 
     return status;
 }
 
-/* Gradients first, as that can still fail; then the data, which cannot. */
+/* Switches the gradients first, because that can still fail, and then the data, which cannot. */
 static trek_status switch_over(trek_arena *arena, arena_move *moves)
 {
     for (int k = 0; k < arena->n_segments; k++) {
@@ -191,7 +190,7 @@ static void undo(trek_arena *arena, arena_move *moves)
     }
 }
 
-/* Masters of parameters that are in their slots. */
+/* Fills the masters of the parameters that are in their slots. */
 static trek_status fill_masters(trek_arena *arena, const arena_move *moves)
 {
     trek_status status = TREK_OK;
@@ -236,7 +235,7 @@ static trek_tensor *plain_zeros(void *arg, trek_shape shape, trek_dtype dtype, t
     return trek_tensor_zeros(shape, dtype, device);
 }
 
-/* Buffers of a part; params and master of a replica are there. */
+/* Makes a part's buffers. A replica has its parameters and masters already. */
 static trek_status make_buffers(const trek_arena *arena, trek_arena_part *part, trek_arena_zeros_fn zeros, void *arg)
 {
     trek_shape shape = trek_shape_make(1, &part->count);
@@ -267,11 +266,11 @@ trek_arena *trek_arena_new_in(const trek_params *params, int sharers, trek_arena
     if (status != TREK_OK)
         trek_arena_free(&arena);
     else if (arena->device.type == TREK_CPU)
-        arena->backend->release_cached(arena->device); /* where the parameters were: as much again, of sizes of no use */
+        arena->backend->release_cached(arena->device); /* the parameters' old memory: as much again, in sizes nobody needs */
     return arena;
 }
 
-/* The replica's layout follows from names, shapes and dtypes, so that comparing segments compares all. */
+/* The replica's layout follows from names, shapes and dtypes, so comparing the segments compares everything. */
 static trek_status check_same(const trek_arena *arena, const trek_arena *owner)
 {
     if (arena->device.type != owner->device.type)
@@ -320,7 +319,7 @@ trek_arena *trek_arena_new_sharing(const trek_params *params, trek_arena *owner)
 
 /* --- the end ------------------------------------------------------------------ */
 
-/* The leaf becomes an ordinary one, if its gradient is (still) in this arena. */
+/* Makes the leaf an ordinary one if its gradient is (still) in this arena. */
 static void let_go(const trek_arena_part *part, trek_var *param)
 {
     trek_leaf *leaf = param->leaf;
@@ -386,7 +385,7 @@ void trek_arena_zero_grads(trek_arena *arena)
     trek_arena_forget_grads(arena);
 }
 
-/* Elements [begin, end) of a part's gradients. */
+/* Fills elements [begin, end) of a part's gradients with zeros. */
 static trek_status zero_stretch(const trek_arena *arena, const trek_arena_part *part, int64_t begin, int64_t end)
 {
     size_t size = trek_dtype_size(part->wide);

@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Flat arenas: the parameters of one dtype in one contiguous buffer, their
- * gradients in another. Parameters and gradients become views of them; the
- * variables that users hold stay the same objects. Internal.
+/* Flat arenas: the parameters of one dtype in one contiguous buffer, their gradients in another. Parameters and
+ * gradients become views of these buffers; the variables that users hold stay the same objects.
  *
- * 16-bit parameters have f32 gradients and f32 master copies: updates, which
- * would be lost in rounding, are made to the master, and the parameter is rewritten
- * from it in the same pass. A parameter that was written from outside (its version
- * tells; writing through a raw pointer does not) gives its new values to the master.
+ * 16-bit parameters have f32 gradients and f32 master copies. Updates, which rounding would lose, are made to the
+ * master, and the parameter is rewritten from it in the same pass. When a parameter was written from outside, which
+ * its version shows (writing through a raw pointer does not change it), the master takes over the new values.
  *
- * Slots begin at multiples of TREK_ARENA_SLOT elements, padding is zero, in reverse order of registration
- * (the order in which backward completes gradients).
+ * Slots begin at multiples of TREK_ARENA_SLOT elements, with zero padding, in reverse order of registration, which is
+ * the order in which backward completes gradients.
  *
- * Sharers: ranks with equal arenas, each of which keeps masters and optimizer state of some stretches
- * (cuts) only, in buffers that hold these one after the other, and updates no others (ZeRO's first stage,
- * Rajbhandari et al. 2020). Parameters and gradients are whole on every rank. Cuts lie wherever they are even; or, for
- * classes that update whole parameters, between parameters: then each has an owner. */
+ * Sharers are ranks with equal arenas. Each of them keeps masters and optimizer state only for certain stretches
+ * (cuts), in buffers that hold these one after the other, and updates no others (ZeRO's first stage, Rajbhandari et
+ * al. 2020). Parameters and gradients are whole on every rank. Cuts lie wherever they are even. For classes that
+ * update whole parameters they lie between parameters, so that each parameter has an owner. */
 #ifndef TREK_OPTIM_ARENA_H
 #define TREK_OPTIM_ARENA_H
 
@@ -25,129 +23,131 @@ typedef struct trek_arena_segment {
     trek_var *param;         /* retained */
     char *name;
     int64_t offset, count;   /* elements, in the arena of its dtype */
-    int part;                /* which of the arena's parts (dtypes) */
+    int part;                /* the arena's part (one for each dtype) */
     int group;               /* of the optimizer */
-    int index;               /* its place in the list of parameters */
-    int64_t steps;           /* updates it has had (bias correction per parameter) */
-    uint32_t version;        /* of the parameter's data that the master copy goes with */
-    bool used;               /* some rank's backward reached it since the last step */
-    bool ahead;              /* the master copy may have digits that the parameter lacks, though `steps` began anew */
+    int index;               /* its position in the list of parameters */
+    int64_t steps;           /* the number of its updates (for a bias correction per parameter) */
+    uint32_t version;        /* the version of the parameter's data that the master copy corresponds to */
+    bool used;               /* some rank's backward has reached it since the last step */
+    bool ahead;              /* the master copy may have digits that the parameter lacks, although `steps` was reset */
 } trek_arena_segment;
 
-/* All parameters of one dtype. Tensors are 1-D, `count` elements, owned references. */
+/* All parameters of one dtype. The tensors are 1-D with `count` elements, and are owned references. */
 typedef struct trek_arena_part {
     trek_dtype dtype;        /* of the parameters */
-    trek_dtype wide;         /* of master, gradients and optimizer state: F32 for 16-bit parameters, else dtype */
-    int64_t count;           /* elements, padding included */
+    trek_dtype wide;         /* of master, gradients and optimizer state: F32 for 16-bit parameters, otherwise dtype */
+    int64_t count;           /* elements, including padding */
     trek_tensor *params, *grads;
     trek_tensor *master;     /* what is updated: params itself, or the f32 copy of 16-bit ones (of sharers: its cuts) */
 } trek_arena_part;
 
-/* Elements [begin, end) of a part, which are one rank's to keep and update; `place`: where they begin in the buffers that hold
- * only its own. */
+/* Elements [begin, end) of a part that one rank keeps and updates. `place` is their position in the buffers that hold
+ * only its own elements. */
 typedef struct trek_arena_cut {
     int part;
     int64_t begin, end, place;
 } trek_arena_cut;
 
-/* Whether the part has master copies of its parameters. */
+/* Returns whether the part has master copies of its parameters. */
 static inline bool trek_arena_part_is_low(const trek_arena_part *part) { return part->wide != part->dtype; }
 
-/* Elements: 512 bytes or more. Parameters and sharers' cuts begin at multiples, so that no block of elements that share a scale
- * of optimizer state (tensor/state_code.h) is of two. */
+/* In elements: 512 bytes or more. Parameters and sharers' cuts begin at multiples of it, so that no block of elements
+ * with a common scale of optimizer state (tensor/state_code.h) belongs to two of them. */
 #define TREK_ARENA_SLOT 256
-/* Where the next slot may begin at the earliest, after elements up to `end`. */
+/* Returns the earliest beginning of the next slot after elements up to `end`. */
 static inline int64_t trek_arena_slot_end(int64_t end) { return (end + TREK_ARENA_SLOT - 1) / TREK_ARENA_SLOT * TREK_ARENA_SLOT; }
 
 /* Where a parameter's slot begins. */
 typedef struct trek_arena_slot {
-    int index, part;         /* its place in the list of parameters; which of the parts */
+    int index, part;         /* its position in the list of parameters; its part */
     int64_t offset;          /* elements */
 } trek_arena_slot;
-/* The layout that every arena of these parameters has: slots, [parameters] in arena order, and the parts' dtypes and counts;
- * parts are zeroed, TREK_DTYPE_COUNT of them. Returns how many there are. */
+/* Computes the layout that every arena of these parameters has: `slots`, [parameters] in arena order, and the parts'
+ * dtypes and counts. `parts` has TREK_DTYPE_COUNT zeroed elements. Returns the number of parts. */
 int trek_arena_lay_out(const trek_params *params, trek_arena_part *parts, trek_arena_slot *slots);
 
 typedef struct trek_arena {
     trek_device device;
     int n_parts, n_segments;
-    bool sharing;            /* the data is another arena's */
-    int sharers;             /* parts are a multiple of as many stretches of TREK_ARENA_SLOT elements; 1: no cuts */
-    int sharer;              /* which of them this rank is */
-    int *owner;              /* [n_segments] the sharer that has all of each; NULL: cuts lie anywhere */
+    bool sharing;            /* the data belongs to another arena */
+    int sharers;             /* parts are a multiple of this many stretches of TREK_ARENA_SLOT elements; 1: no cuts */
+    int sharer;              /* this rank's number among them */
+    int *owner;              /* [n_segments] the sharer that has all of each segment; NULL if cuts lie anywhere */
     int n_cuts;
-    trek_arena_cut *cuts;    /* by part and place in it, those side by side joined; NULL: all is this rank's */
-    int64_t owned[TREK_DTYPE_COUNT]; /* elements of each part that are this rank's */
+    trek_arena_cut *cuts;    /* sorted by part and position, adjacent ones joined; NULL if everything is this rank's */
+    int64_t owned[TREK_DTYPE_COUNT]; /* elements of each part that belong to this rank */
     const trek_backend *backend; /* of device */
     trek_arena_part parts[TREK_DTYPE_COUNT];
     trek_arena_segment *segments; /* in arena order */
 } trek_arena;
 
-/* Moves params into one arena: values kept, a gradient that is there is kept.
- * A parameter that lives in another arena already: STATE. On failure nothing has moved. */
+/* Moves params into one arena. Values are kept, and so are existing gradients. Fails with STATE if a parameter is in
+ * another arena already. After a failure nothing has moved. */
 trek_arena *trek_arena_new(const trek_params *params);
-/* The same with gradients in memory that `zeros` makes: where they are reduced (NULL: any). sharers > 1: trek_arena_divide
- * follows, before which there are no masters. */
+/* The same with gradients in memory that `zeros` makes, for example where they are reduced (NULL: any memory). With
+ * sharers > 1, trek_arena_divide has to follow; until then there are no masters. */
 typedef trek_tensor *(*trek_arena_zeros_fn)(void *arg, trek_shape shape, trek_dtype dtype, trek_device device);
 trek_arena *trek_arena_new_in(const trek_params *params, int sharers, trek_arena_zeros_fn zeros, void *arg);
-/* What of an arena is one sharer's, while it is made, or put aside. All owned. */
+/* What belongs to one sharer of an arena, while it is being made or set aside. Everything is owned. */
 typedef struct trek_arena_division {
     int *owner;
     int n_cuts;
     trek_arena_cut *cuts;
     int64_t owned[TREK_DTYPE_COUNT];
-    trek_tensor *masters[TREK_DTYPE_COUNT]; /* of 16-bit parameters; else NULL */
+    trek_tensor *masters[TREK_DTYPE_COUNT]; /* of 16-bit parameters; otherwise NULL */
 } trek_arena_division;
-/* An owner for each segment: consecutive ones have the same, and none has much more than another of the sum of elements / all
- * elements and work / all work (NULL: none counts but elements). MEMORY: NULL. */
+/* Returns an owner for each segment. Each sharer owns consecutive segments, and none has much more than another of
+ * the sum of elements / all elements and work / all work (NULL: only elements count). Returns NULL with MEMORY on
+ * failure. */
 int *trek_arena_owners(const trek_arena *arena, const double *work);
-/* Of cuts by part and place in it, n of them, `place` and owners are filled in; empty ones are left out. masters: in the
- * arena's layout, on the host, where they are to be taken from (entries NULL, or all of it: the parameters). MEMORY; in any case
- * trek_arena_division_clear. */
+/* Makes a division from n cuts, sorted by part and position. `place` and the owned counts are filled in, and empty
+ * cuts are left out. `masters` are in the arena's layout, on the host; where they are NULL, masters are made from the
+ * parameters. Fails with MEMORY. Call trek_arena_division_clear in any case. */
 trek_status trek_arena_division_make(const trek_arena *arena, const trek_arena_cut *cuts, int n, trek_tensor *const *masters,
                                      trek_arena_division *division);
-/* The arena's becomes the division's, and the other way round: before an optimizer is made. */
+/* Exchanges the arena's division with the given one, before an optimizer is made. */
 void trek_arena_divide(trek_arena *arena, trek_arena_division *division);
 void trek_arena_division_clear(trek_arena_division *division);
-/* Whether all of a segment is this rank's. */
+/* Returns whether all of a segment belongs to this rank. */
 static inline bool trek_arena_has_whole(const trek_arena *arena, int segment)
 {
     return arena->owner ? arena->owner[segment] == arena->sharer : !arena->cuts;
 }
-/* Where an element is in the buffers of what is this rank's; -1: it is another's. */
+/* Returns an element's position in the buffers of this rank's own elements, or -1 if it belongs to another rank. */
 int64_t trek_arena_place(const trek_arena *arena, int part, int64_t at);
-/* The next piece of elements [*at, end) of a part that is this rank's, behind which *at stands then. false: there is none. */
+/* Finds this rank's next piece among elements [*at, end) of a part, and moves *at behind it. Returns false if there
+ * is none. */
 bool trek_arena_next_own(const trek_arena *arena, int part, int64_t *at, int64_t end, trek_arena_cut *piece);
-/* Elements [begin, begin + count) of a flat tensor: a new view; NULL and MEMORY. */
+/* Returns elements [begin, begin + count) of a flat tensor as a new view, or NULL with MEMORY. */
 trek_tensor *trek_arena_stretch(trek_tensor *flat, int64_t begin, int64_t count);
-/* Fills the gradients of what is not this rank's with zeros. */
+/* Fills the gradients of all elements that are not this rank's with zeros. */
 trek_status trek_arena_zero_others(trek_arena *arena);
-/* The same layout for a replica's parameters, whose data becomes `owner`'s
- * (shared memory, one copy); gradients are the replica's own. Names, shapes and dtypes must match: ARGUMENT. */
+/* Makes the same layout for a replica's parameters, whose data becomes `owner`'s (one copy in shared memory);
+ * gradients are the replica's own. Fails with ARGUMENT unless names, shapes and dtypes match. */
 trek_arena *trek_arena_new_sharing(const trek_params *params, trek_arena *owner);
-/* Parameters keep living in the buffers, which live as long as they are referenced, and are
- * ordinary variables again: a gradient that is there stays, one that was zeroed is dropped. */
+/* Parameters stay in the buffers, which live as long as they are referenced, and become ordinary variables again:
+ * existing gradients stay, zeroed ones are dropped. */
 void trek_arena_free(trek_arena **arena);
-/* Fills the gradients with zeros, on the caller's pool, and forgets that there were any. Cannot fail on the CPU. */
+/* Fills the gradients with zeros on the caller's pool and marks them as absent. Cannot fail on the CPU. */
 void trek_arena_zero_grads(trek_arena *arena);
 /* Fills one segment's gradient with zeros. */
 void trek_arena_zero_segment(trek_arena *arena, int segment);
-/* Forgets that there were gradients: for whoever has zeroed the memory in a pass of its own. */
+/* Marks the gradients as absent, for callers that have zeroed the memory themselves. */
 void trek_arena_forget_grads(trek_arena *arena);
 /* Sets every segment's `used`: this rank's backward has given it a gradient, and it is not frozen. */
 void trek_arena_mark_used(trek_arena *arena);
-/* Counts a write to the data of each parameter whose segment of `updated` (the same layout;
- * may be arena itself) is used: saved tensors and packed weights notice. A replica that
- * shares its owner's memory calls this after the owner's optimizer has committed. */
+/* Counts a write to the data of each parameter whose segment in `updated` is used, so that saved tensors and packed
+ * weights notice. `updated` has the same layout and may be the arena itself. A replica that shares its owner's memory
+ * calls this after the owner's optimizer has committed. */
 void trek_arena_bump(trek_arena *arena, const trek_arena *updated);
-/* Brings masters up to date with 16-bit parameters that were written from outside: values that a
- * master rounds to keep it. MEMORY; what was not done is done by the next call. */
+/* Brings masters up to date with 16-bit parameters that were written from outside. A master that rounds to the
+ * parameter is kept. Fails with MEMORY; the next call does what is left. */
 trek_status trek_arena_refresh_masters(trek_arena *arena);
-/* Notes, after an update, that masters go with the parameters as they are. */
+/* Notes, after an update, that the masters correspond to the parameters as they are. */
 void trek_arena_note_masters(trek_arena *arena);
-/* Sum of squares of all gradients in f64; *finite false if one is inf or NaN. */
+/* Computes the sum of squares of all gradients in f64. *finite becomes false if one is inf or NaN. */
 void trek_arena_sum_squares(const trek_arena *arena, double *sum, bool *finite);
-/* Segment of a parameter, or -1. */
+/* Returns the segment of a parameter, or -1. */
 int trek_arena_find(const trek_arena *arena, const trek_var *param);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of an arena one rank keeps and updates, and the f32 copies that it has of that. */
+/* The parts of an arena that one rank keeps and updates, and its f32 copies of them. */
 #include <string.h>
 
 #include "autograd/var_internal.h"
@@ -41,7 +41,8 @@ int64_t trek_arena_place(const trek_arena *arena, int part, int64_t at)
 
 /* --- owners --------------------------------------------------------------------- */
 
-/* How many sharers it takes, if none has more than `most` but for a single parameter; they become owners. */
+/* Returns how many sharers are needed if none has more than `most`, except for a single parameter. `owner` gets their
+ * numbers. */
 static int fill(const double *weights, int n, double most, int *owner)
 {
     int sharer = 0;
@@ -57,7 +58,7 @@ static int fill(const double *weights, int n, double most, int *owner)
     return sharer + 1;
 }
 
-/* The least `most` with which there are sharers enough, to about a millionth. */
+/* Finds the least `most` for which there are enough sharers, to about a millionth. */
 static void balance(const double *weights, int n, int sharers, int *owner)
 {
     double low = 0, high = 0;
@@ -95,7 +96,7 @@ int *trek_arena_owners(const trek_arena *arena, const double *work)
 
 /* --- divisions ------------------------------------------------------------------ */
 
-/* The next piece of a part that a division has. */
+/* Returns whether a division has a further piece of a part, and finds it. */
 static bool next_of(const trek_arena_division *division, int part, int *k)
 {
     while (*k < division->n_cuts && division->cuts[*k].part != part)
@@ -103,7 +104,7 @@ static bool next_of(const trek_arena_division *division, int part, int *k)
     return *k < division->n_cuts;
 }
 
-/* The f32 copies of what is its own. */
+/* Makes the f32 copies of this rank's own elements. */
 static trek_tensor *make_own_masters(const trek_arena *arena, const trek_arena_division *division, int p,
                                      const trek_tensor *whole)
 {
@@ -184,7 +185,7 @@ void trek_arena_division_clear(trek_arena_division *division)
 
 /* --- masters that follow parameters ------------------------------------------------ */
 
-/* Where a master rounds to what the parameter is, it stays. */
+/* A master that rounds to the parameter is kept. */
 static trek_status refresh_piece(const trek_arena_part *part, const trek_arena_cut *piece)
 {
     int64_t count = piece->end - piece->begin;

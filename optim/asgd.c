@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Averaged stochastic gradient descent (Polyak and Juditsky, "Acceleration of stochastic approximation by averaging", 1992).
- * Formulas and their order are PyTorch's, but for the rate, which is made of the present learning rate. */
+/* Averaged stochastic gradient descent (Polyak and Juditsky, "Acceleration of stochastic approximation by averaging",
+ * 1992). The formulas and their order are PyTorch's, except that the rate is computed from the current learning rate. */
 #include "optim/class_internal.h"
 
 enum { LR, LAMBD, ALPHA, T0, WEIGHT_DECAY, MAXIMIZE };
 enum { N_STEP, N_DECAY, N_KEEP, N_PART };
 
-/* Of the steps before this one. */
+/* The rate and the averaging depend on the number of steps before this one. */
 TREK_UPDATE_NUMBERS(asgd)
 {
     const double *o = s->options;

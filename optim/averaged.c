@@ -15,9 +15,9 @@
 typedef struct average_entry {
     char *name;
     trek_var *var;       /* retained; the module's */
-    trek_tensor *value;  /* f32 where var is 16-bit */
-    trek_tensor *own;    /* what the module had, while values are swapped */
-    bool averages;       /* else the latest is taken over */
+    trek_tensor *value;  /* f32 if var is 16-bit */
+    trek_tensor *own;    /* the module's own value while values are swapped */
+    bool averages;       /* otherwise the latest value is copied */
 } average_entry;
 
 struct trek_averaged {
@@ -39,7 +39,7 @@ static trek_status add(trek_averaged *a, const char *name, trek_var *var, bool a
         return status;
     average_entry e = { trek_strdup(name), NULL, trek_tensor_cast(trek_var_data(var), wide_of(trek_var_dtype(var))), NULL,
                         averages };
-    trek_tensor *own = e.value ? trek_tensor_clone(e.value) : NULL; /* a cast to the same dtype may be the tensor itself */
+    trek_tensor *own = e.value ? trek_tensor_clone(e.value) : NULL; /* a cast to the same dtype may return the tensor itself */
     trek_tensor_release(e.value);
     e.value = own;
     if (!e.name || !e.value) {

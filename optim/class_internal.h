@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the file of a class of the library includes. The file is compiled several times: as the class itself
- * (TREK_OPTIMIZER_HOME), once for each instruction set of the CPU (TREK_ISA), and for GPUs (TREK_PLUGIN); TREK_UPDATE_ELEMENT
- * gives each what it needs. The list of the files is in meson.build. Internal. */
+/* The header that the file of each of the library's optimizer classes includes. Such a file is compiled several
+ * times: as the class itself (TREK_OPTIMIZER_HOME), once for each instruction set of the CPU (TREK_ISA), and for GPUs
+ * (TREK_PLUGIN). TREK_UPDATE_ELEMENT expands to what each of these needs. meson.build lists the files. */
 #ifndef TREK_OPTIM_CLASS_INTERNAL_H
 #define TREK_OPTIM_CLASS_INTERNAL_H
 
 #if defined(TREK_PLUGIN)
-/* tensor/cuda/optim/update_apply.cuh comes before, and says what an element is there */
+/* tensor/cuda/optim/update_apply.cuh is included before and defines what an element is there */
 #include "optim/update_element.h"
 #undef TREK_UPDATE_NUMBERS
 #undef TREK_UPDATE_ELEMENT
@@ -35,7 +35,7 @@
 #else
 #define TREK_UPDATE_AVX512(name) trek_##name##_update_baseline
 #endif
-/* The numbers are made where the elements are. */
+/* The numbers are computed where the elements are. */
 #define TREK_UPDATE_ELEMENT(name, states, always, variants, ...)                                                  \
     void trek_##name##_update_baseline(trek_dtype dtype, const trek_update_slice *slice, int64_t begin, int64_t end); \
     void TREK_UPDATE_AVX2(name)(trek_dtype dtype, const trek_update_slice *slice, int64_t begin, int64_t end);    \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradient clipping. Gradients that lie side by side in an arena are handled in
- * one call, so that clipping a whole model is one reduction and one scaling. */
+/* Gradient clipping. Gradients that are adjacent in an arena are handled in one call, so that clipping a whole model
+ * takes one reduction and one scaling. */
 #include <math.h>
 
 #include "autograd/var_internal.h"
@@ -17,7 +17,7 @@ double trek_clip_factor(double norm, double max_norm)
 /* Memory that one call of the backend covers. */
 typedef struct clip_span {
     const trek_backend *backend;
-    const trek_storage *home; /* the arena's buffer; NULL: a gradient of its own */
+    const trek_storage *home; /* the arena's buffer; NULL for a gradient of its own */
     trek_dtype dtype;
     char *data;
     int64_t count;
@@ -53,7 +53,7 @@ static trek_tensor *grad_of(const trek_params *params, int k)
     return var->leaf && var->leaf->grad ? var->leaf->grad->data : NULL;
 }
 
-/* A gradient with gaps (the user may have set one): element by element. */
+/* A gradient with gaps, which the user may have set, is handled element by element. */
 static void walk_strided(const trek_tensor *grad, int dim, char *data, clip_span *span, span_fn fn, void *arg)
 {
     if (dim == grad->ndim) {
@@ -67,7 +67,7 @@ static void walk_strided(const trek_tensor *grad, int dim, char *data, clip_span
         walk_strided(grad, dim + 1, data + i * step, span, fn, arg);
 }
 
-/* A 16-bit gradient (of a parameter without an optimizer): by way of an f32 copy. */
+/* A 16-bit gradient (of a parameter without an optimizer) is handled through an f32 copy. */
 static trek_status walk_low(trek_tensor *grad, span_fn fn, void *arg, bool writes)
 {
     trek_tensor *wide = trek_tensor_cast(grad, TREK_F32);
@@ -80,7 +80,7 @@ static trek_status walk_low(trek_tensor *grad, span_fn fn, void *arg, bool write
     return status;
 }
 
-/* Calls fn for all gradients. From the last parameter to the first, as that is the arena's order. */
+/* Calls fn for all gradients, from the last parameter to the first, because that is the arena's order. */
 static trek_status walk(const trek_params *params, span_fn fn, void *arg, bool writes)
 {
     clip_span span = { .count = 0 };

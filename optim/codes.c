@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* States in u8 (tensor/state_code.h) from f32, and back, by the functions that updates have for it. */
+/* Converting states in u8 (tensor/state_code.h) from and to f32, with the functions that updates use. */
 #include "optim/optimizer_internal.h"
 #include "tensor/state_round.h"
 #include "tensor/tensor_internal.h"
@@ -10,7 +10,7 @@ static trek_update_slice slice_of(const trek_tensor *codes, const trek_tensor *s
                                 .positive = positive, .state_dtype = TREK_U8 };
 }
 
-/* The numbers of one piece after another. */
+/* Returns the number of elements in the piece that begins at `at`. */
 static int64_t piece_at(const trek_update_slice *slice, int64_t at)
 {
     return slice->count - at < TREK_STATE_BLOCK ? slice->count - at : TREK_STATE_BLOCK;

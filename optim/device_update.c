@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizer steps that are decided in the device's memory (tensor/update.h): the
- * tables there, which change with the plan, and the launches of a step. The host
- * learns step counts and norms only when somebody asks for them. */
+/* Optimizer steps that are decided in the device's memory (tensor/update.h): the tables there, which change with the
+ * plan, and the launches of a step. The host learns step counts and norms only when somebody asks for them. */
 #include <math.h>
 #include <string.h>
 
@@ -12,14 +11,14 @@
 struct trek_device_update {
     trek_tensor *memory;  /* u8: everything below, one after the other */
     trek_update at;
-    trek_update_run *runs;     /* the host's own of what `at` has on the device */
+    trek_update_run *runs;     /* the host's copy of the runs that `at` has on the device */
     trek_update_group *groups;
     int cap_groups;
     int64_t cap_tiles;
     uint64_t planned;     /* the optimizer's plan that the tables show */
-    uint64_t changes;     /* of what a captured step was made with */
+    uint64_t changes;     /* counts changes of what a captured step was made with */
     bool written;         /* step counts are on the device */
-    uint64_t numbers;     /* key of the learning rates and limits that are there; 0: unknown */
+    uint64_t numbers;     /* the key of the learning rates and limits that are there; 0 if unknown */
 };
 
 _Thread_local uint64_t trek_device_update_captured;
@@ -131,7 +130,7 @@ static trek_update_group group_entry(const trek_optimizer *optimizer, const trek
     return entry;
 }
 
-/* A piece of segment k, which is all of it where the arena has no sharers. */
+/* Returns a piece of segment k; without sharers it is the whole segment. */
 static trek_update_run run_entry(const trek_optimizer *optimizer, int k, const trek_arena_cut *piece, int64_t first_tile)
 {
     const trek_arena_segment *segment = &optimizer->arena->segments[k];
@@ -240,7 +239,7 @@ trek_status trek_device_update_read(trek_optimizer *optimizer)
     return status;
 }
 
-/* More groups than there is room for: another record, which goes on where the old one was. */
+/* There are more groups than the record has room for: makes a larger one, which continues where the old one was. */
 static trek_status grow(trek_optimizer *optimizer)
 {
     trek_status status = trek_device_update_read(optimizer);
@@ -261,7 +260,7 @@ static trek_status grow(trek_optimizer *optimizer)
     return status;
 }
 
-/* After trek_optimizer_prepare: the tables follow the plan. */
+/* After trek_optimizer_prepare: makes the tables follow the plan. */
 static trek_status prepare(trek_optimizer *optimizer)
 {
     trek_status status = optimizer->n_groups > optimizer->device_update->cap_groups ? grow(optimizer) : TREK_OK;
@@ -275,7 +274,7 @@ static trek_status prepare(trek_optimizer *optimizer)
 
 /* --- a step ----------------------------------------------------------------------- */
 
-/* What tells the numbers on the device from others (the RNG's step is told by the capture itself); never 0. */
+/* Returns a key of the numbers on the device, without the RNG's step, which the capture handles. It is never 0. */
 static uint64_t numbers_key(const trek_optimizer *optimizer, const trek_step_opts *opts)
 {
     uint64_t key = trek_mix_double(trek_mix_double(1, opts->max_norm), trek_step_factor(opts));
@@ -303,7 +302,7 @@ trek_status trek_device_update_numbers(trek_optimizer *optimizer, const trek_ste
     return status;
 }
 
-/* The gradients that are this rank's: of sharers it is given those of all by their join. */
+/* Measures this rank's own gradients; with sharers, join_norm then combines the results of all. */
 static trek_status measure(const trek_optimizer *optimizer, const trek_step_opts *opts)
 {
     const trek_arena *arena = optimizer->arena;
@@ -325,7 +324,7 @@ static trek_status measure(const trek_optimizer *optimizer, const trek_step_opts
     return status == TREK_OK && opts->join_norm ? opts->join_norm(optimizer->device_update->at.state, opts->arg) : status;
 }
 
-/* Whether the step will be skipped only the device knows: versions count either way. */
+/* Only the device knows whether the step will be skipped, so versions count either way. */
 static void commit(trek_optimizer *optimizer)
 {
     for (int k = 0; k < optimizer->arena->n_segments; k++) {
@@ -362,7 +361,7 @@ trek_status trek_device_update_step(trek_optimizer *optimizer, const trek_step_o
     bool measured = opts->max_norm > 0 || scaler;
     r->changes += r->at.scaler != scaler;
     r->at.scaler = scaler;
-    /* A captured step finds the numbers where its replays do: whoever replays has written them. */
+    /* A captured step reads its numbers from the device in every replay: the caller of the replay has written them. */
     if (arena->backend->capturing && arena->backend->capturing())
         trek_device_update_captured++;
     else

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups by what parameters are, and an optimizer's state from the beginning. */
+/* Making groups by kinds of parameters, and resetting an optimizer's state. */
 #include <string.h>
 
 #include "autograd/var_internal.h"
@@ -22,7 +22,7 @@ int trek_optimizer_vectors(trek_optimizer *optimizer, trek_optimizer_spec spec)
     return group;
 }
 
-/* What each parameter is to have, and the first parameter that has the same. */
+/* The options each parameter is to have, and the first parameter with the same options. */
 typedef struct wish {
     trek_optimizer_spec asked, spec;
     int group, first;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LAMB: Adam whose step is as long as the parameter (You and others, "Large batch optimization for deep learning: training BERT
- * in 76 minutes", 2020). */
+/* LAMB: Adam whose step is scaled to the norm of the parameter (You and others, "Large batch optimization for deep
+ * learning: training BERT in 76 minutes", 2020). */
 #include "optim/class_internal.h"
 #include "tensor/update.h"
 
 enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, MAXIMIZE };
-enum { MEAN, SQUARE, WAY }; /* states; the way is in the room */
+enum { MEAN, SQUARE, WAY }; /* states; the direction is in scratch memory */
 enum { N_WEIGHT, N_FAR, N_BETA2, N_REST2, N_MEAN, N_SQUARE, N_EPS, N_DECAY, N_RATE };
 enum { RATIO = 2 }; /* among the corrections, after those of beta1 and beta2: of a GPU's parameter */
 
@@ -23,7 +23,7 @@ TREK_UPDATE_NUMBERS(lamb)
     return 0;
 }
 
-/* Of T. */
+/* In precision T. */
 #define LAMB_WAY(mean, square) ((mean) * n[N_MEAN] / (trek_root(square) * n[N_SQUARE] + n[N_EPS]))
 
 TREK_UPDATE_ELEMENT(lamb, 3, 7, 1, {
@@ -38,11 +38,11 @@ TREK_UPDATE_ELEMENT(lamb, 3, 7, 1, {
     s[SQUARE] = square;
 })
 
-/* The norm of the parameter over that of its way; 1 where one is 0. NaN stays NaN. */
+/* Returns the norm of the parameter over that of its direction, or 1 if either is 0. NaN stays NaN. */
 TREK_ON_BOTH double lamb_ratio(double param, double way) { return param == 0 || way == 0 ? 1 : param / way; }
 
 #ifdef TREK_PLUGIN
-/* The GPU keeps no way: it is made twice, once to be measured. */
+/* The GPU keeps no direction: it is computed twice, once to be measured. */
 TREK_UPDATE_NUMBERS(lamb_last)
 {
     lamb_numbers(s, n);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LARS: SGD with momentum whose rate goes by the norms of each parameter and its gradient (You, Gitman and Ginsburg, "Large batch
- * training of convolutional networks", 2017). */
+/* LARS: SGD with momentum whose rate depends on the norms of each parameter and its gradient (You, Gitman and
+ * Ginsburg, "Large batch training of convolutional networks", 2017). */
 #include "optim/class_internal.h"
 #include "tensor/update.h"
 
@@ -27,7 +27,7 @@ TREK_UPDATE_ELEMENT(lars, 1, 0, 1, {
     *x = *x - moving;
 })
 
-/* The rate, by the norms of a parameter and its gradient. */
+/* Computes the rate from the norms of a parameter and its gradient. */
 TREK_ON_BOTH double lars_rate(const double *o, double param, double grad)
 {
     if (o[TRUST] == 0 || param == 0 || grad == 0)

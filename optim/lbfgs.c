@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* L-BFGS over one vector of all parameters. */
+/* L-BFGS over a single vector of all parameters. */
 #include <math.h>
 
 #include "autograd/backward.h"
@@ -124,7 +124,7 @@ trek_status trek_lbfgs_set_lr(trek_lbfgs *l, double lr)
 
 static trek_var *var_of(const trek_tensor *a) { return a ? trek_var_from(trek_tensor_retain((trek_tensor *)a)) : NULL; }
 
-/* The value, kept beyond the scope. */
+/* Returns the value, kept beyond the scope. */
 static trek_tensor *kept(trek_var *var, trek_scope scope)
 {
     trek_tensor *made = var ? trek_tensor_retain(trek_var_data(var)) : NULL;
@@ -168,7 +168,7 @@ static double sum_of_sizes(const trek_tensor *a)
     return number_of(x ? trek_sum(trek_abs(x), trek_dims_none(), false) : NULL, scope);
 }
 
-/* p a + q b; b NULL: p a. */
+/* Returns p a + q b, or p a if b is NULL. */
 static trek_tensor *combined(double p, const trek_tensor *a, double q, const trek_tensor *b)
 {
     trek_scope scope = begin();
@@ -194,7 +194,7 @@ static trek_var *grad_of(trek_var *param)
                 : trek_var_from(trek_tensor_zeros(trek_var_shape(param), trek_var_dtype(param), trek_var_device(param)));
 }
 
-/* One vector of all parameters, or of their gradients. */
+/* Returns one vector of all parameters, or of their gradients. */
 static trek_tensor *gather(const trek_lbfgs *l, piece_fn piece, double factor)
 {
     int n = trek_params_count(l->params);
@@ -208,12 +208,12 @@ static trek_tensor *gather(const trek_lbfgs *l, piece_fn piece, double factor)
         status = pieces[k] ? TREK_OK : trek_error_status();
     }
     if (status == TREK_OK)
-        all = trek_mul_scalar(trek_cat(pieces, n, 0), factor); /* a copy, of one parameter too */
+        all = trek_mul_scalar(trek_cat(pieces, n, 0), factor); /* a copy, even for a single parameter */
     trek_free(pieces);
     return kept(all, scope);
 }
 
-/* x + t d becomes the parameters. */
+/* Writes x + t d into the parameters. */
 static trek_status spread(const trek_lbfgs *l, const trek_tensor *x, double t, const trek_tensor *d)
 {
     trek_tensor *sum = combined(1, x, t, d);
@@ -257,7 +257,7 @@ trek_lbfgs_point trek_lbfgs_evaluate(trek_lbfgs_line *line, double t)
     return p;
 }
 
-/* One more pair, the oldest out. */
+/* Adds a pair to the history and drops the oldest if it is full. */
 static void remember(trek_lbfgs *l, const trek_tensor *grad)
 {
     trek_tensor *y = combined(1, grad, -1, l->prev_grad), *s = combined(l->t, l->d, 0, NULL);
@@ -283,7 +283,7 @@ static void remember(trek_lbfgs *l, const trek_tensor *grad)
     l->h_diag = ys / trek_lbfgs_dot(y, y);
 }
 
-/* The inverse Hessian, as the pairs have it, times minus the gradient. */
+/* Returns the approximate inverse Hessian, from the pairs, times the negative gradient. */
 static trek_tensor *direction(trek_lbfgs *l, const trek_tensor *grad)
 {
     trek_tensor *q = combined(-1, grad, 0, NULL);
@@ -308,7 +308,7 @@ typedef struct progress {
     int iteration, evaluations;
 } progress;
 
-/* Along d: by a search, or as far as lr says. The loss is not wanted after the last one. */
+/* Moves along d: by a line search, or by the step length t. After the last iteration the loss is not needed. */
 static void go(trek_lbfgs *l, progress *p, double slope)
 {
     trek_lbfgs_line line = { l, p->closure, p->arg, gather(l, value_of, 1), l->d, 0 };
@@ -329,7 +329,7 @@ static void go(trek_lbfgs *l, progress *p, double slope)
     trek_tensor_release(line.x);
 }
 
-/* Whether another iteration has a point. */
+/* Runs one iteration. Returns whether another one is worthwhile. */
 static bool iterate(trek_lbfgs *l, progress *p)
 {
     p->iteration++;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What L-BFGS and its line search share. A function that fails sets the thread's error; those after it then do nothing. Internal.
- */
+/* What L-BFGS and its line search share. A function that fails sets the thread's error; the functions called after it
+ * then do nothing. */
 #ifndef TREK_OPTIM_LBFGS_INTERNAL_H
 #define TREK_OPTIM_LBFGS_INTERNAL_H
 
@@ -14,13 +14,13 @@ struct trek_lbfgs {
     int64_t total;
     int64_t evaluations, iterations;
     double t, h_diag, prev_loss;
-    trek_tensor *d, *prev_grad; /* NULL: none yet */
+    trek_tensor *d, *prev_grad; /* NULL if there are none yet */
     int n_old;
     trek_tensor **dirs, **steps; /* [history_size] */
     double *ro, *al;
 };
 
-/* A point of a line. */
+/* A point on a line. */
 typedef struct trek_lbfgs_point {
     double t, loss, slope;
     trek_tensor *grad;       /* owned */
@@ -35,14 +35,15 @@ typedef struct trek_lbfgs_line {
     int evaluations;
 } trek_lbfgs_line;
 
-/* What was learnt of the curvature, but for numbers. */
+/* Forgets the curvature information, except for plain numbers. */
 void trek_lbfgs_forget(trek_lbfgs *lbfgs);
 
 double trek_lbfgs_dot(const trek_tensor *a, const trek_tensor *b);
 double trek_lbfgs_largest(const trek_tensor *a);
-/* Loss and gradient at x + t d. */
+/* Computes loss and gradient at x + t d. */
 trek_lbfgs_point trek_lbfgs_evaluate(trek_lbfgs_line *line, double t);
-/* A point that fulfils the strong Wolfe conditions, or the best one found: from `start`, at t 0, with t as the first guess. */
+/* Returns a point that satisfies the strong Wolfe conditions, or the best one found. The search begins at `start`, at
+ * t 0, with t as the first guess. */
 trek_lbfgs_point trek_lbfgs_search(trek_lbfgs_line *line, trek_lbfgs_point start, double t, int most);
 
 #endif

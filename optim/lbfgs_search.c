@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The line search of L-BFGS: PyTorch's, after minFunc. */
+/* The line search of L-BFGS: PyTorch's, which follows minFunc. */
 #include <math.h>
 
 #include "optim/lbfgs_internal.h"
@@ -10,7 +10,7 @@ static double limited(double value, double low, double high)
     return high < value ? high : value;
 }
 
-/* Where the cubic through two points is least. */
+/* Returns the minimum of the cubic through two points. */
 static double interpolate(const trek_lbfgs_point *a, const trek_lbfgs_point *b, double low, double high)
 {
     double d1 = a->slope + b->slope - 3 * (a->loss - b->loss) / (a->t - b->t), square = d1 * d1 - a->slope * b->slope;
@@ -40,7 +40,7 @@ typedef struct search {
     const trek_lbfgs_point *start;
     trek_lbfgs_point ends[2];
     int low, iterations, most;
-    bool done, little; /* little progress the last time */
+    bool done, little; /* there was little progress the last time */
 } search;
 
 static bool too_high(const search *s, const trek_lbfgs_point *p)
@@ -50,7 +50,7 @@ static bool too_high(const search *s, const trek_lbfgs_point *p)
 
 static bool flat_enough(const search *s, const trek_lbfgs_point *p) { return fabs(p->slope) <= -0.9 * s->start->slope; }
 
-/* Outwards, until a minimum lies between two points; takes both over into ends. */
+/* Moves outwards until a minimum lies between two points, which `ends` takes over. */
 static void bracket(search *s, double t)
 {
     trek_lbfgs_point before = copy(s->start), now = trek_lbfgs_evaluate(s->line, t);
@@ -69,7 +69,7 @@ static void bracket(search *s, double t)
     trek_tensor_release(before.grad);
 }
 
-/* The next point between the ends, away from both where little was gained. */
+/* Returns the next point between the ends, away from both if the last one gained little. */
 static double between(search *s)
 {
     double most = fmax(s->ends[0].t, s->ends[1].t), least = fmin(s->ends[0].t, s->ends[1].t), margin = 0.1 * (most - least);

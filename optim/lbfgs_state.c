@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of L-BFGS among others: for checkpoints. */
+/* The state of L-BFGS in a list of named tensors, for checkpoints. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,14 +9,14 @@
 #include "optim/optimizer_internal.h"
 #include "tensor/memory_internal.h"
 
-/* Of the tensor "numbers": how far it has come; from S_RO on, one for each pair of the history. */
+/* The elements of the tensor "numbers": the progress, and from S_RO on one for each pair of the history. */
 enum { S_EVALUATIONS, S_ITERATIONS, S_T, S_H, S_LOSS, S_OLD, S_RO };
 enum { NAME = 32 };
 #define PARAMS_KEY "trek.lbfgs.parameters"
 
 static void write_name(char *text, const char *name, int k) { snprintf(text, NAME, k < 0 ? "%s" : "%s.%d", name, k); }
 
-/* A line for each parameter: vectors have one after the other. */
+/* Writes a line for each parameter, since the vectors contain them one after the other. */
 static trek_status describe(const trek_lbfgs *l, trek_text *text)
 {
     char shape[TREK_SHAPE_TEXT];
@@ -92,7 +92,7 @@ trek_state *trek_lbfgs_state(trek_lbfgs *l)
 
 typedef struct loading {
     const trek_state *state;
-    trek_lbfgs now;          /* what is to be; the arrays are its own */
+    trek_lbfgs now;          /* the new state; its arrays are its own */
     double *numbers;
     int64_t count;
     int used;                /* tensors of the state */

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Muon: momentum whose matrices are made orthogonal (Jordan and others, 2024; Liu and others, "Muon is scalable for LLM
- * training", 2025). Formulas are torch.optim.Muon's, but for one thing: products are made in the parameters' precision, not in
- * bf16. Groups of parameters that are no hidden matrices go by AdamW. */
+/* Muon: momentum whose matrices are made orthogonal (Jordan and others, 2024; Liu and others, "Muon is scalable for
+ * LLM training", 2025). The formulas are torch.optim.Muon's, except that products are computed in the parameters'
+ * precision and not in bf16. Groups of parameters that are not hidden matrices use AdamW. */
 #include "optim/class_internal.h"
 #include "optim/optimizer.h"
 
 enum { LR, WEIGHT_DECAY, MOMENTUM, PLAIN, A, B, C, EPS, STEPS, ADJUST, ADAM, BETA1, BETA2 };
-enum { BUFFER, SQUARE, WAY }; /* states; the way is in the room */
+enum { BUFFER, SQUARE, WAY }; /* states; the direction is in scratch memory */
 
 /* --- the matrices' momentum ------------------------------------------------------------- */
 
 enum { N_FAR, N_WEIGHT, N_NESTEROV, N_LATE, N_AHEAD };
 
-/* buffer = lerp(buffer, d, 1 - momentum), way = lerp(d, buffer, momentum), each from the nearer end as torch.lerp does. */
+/* buffer = lerp(buffer, d, 1 - momentum), way = lerp(d, buffer, momentum), each from the nearer end as torch.lerp
+ * does. */
 TREK_UPDATE_NUMBERS(muon)
 {
     double momentum = s->options[MOMENTUM];
@@ -61,7 +62,7 @@ TREK_UPDATE_ELEMENT(muon_adamw, 2, 3, 1, {
     s[SQUARE] = square;
 })
 
-/* What the rate of a matrix is multiplied by. */
+/* Returns the factor of a matrix's learning rate. */
 __attribute__((unused)) static inline double muon_adjusted(const double *o, double rows, double cols)
 {
     switch ((trek_muon_adjust)o[ADJUST]) {
@@ -83,7 +84,7 @@ __attribute__((unused)) static inline double muon_adjusted(const double *o, doub
 #include "tensor/pool.h"
 #include "tensor/tensor_internal.h"
 
-/* A matrix in the room, as products take it. */
+/* Returns a matrix in scratch memory in the form that products take. */
 static trek_tensor matrix(trek_dtype dtype, void *data, int64_t rows, int64_t cols, int64_t row, int64_t col)
 {
     return (trek_tensor){ .dtype = (uint8_t)dtype, .ndim = 2, .device = trek_cpu(0), .data = data, .numel = rows * cols,
@@ -116,7 +117,7 @@ static void plain_product(trek_tensor *to, const trek_tensor *a, const trek_tens
         }
 }
 
-/* An update cannot fail: without memory for its blocks a product takes longer. */
+/* An update cannot fail: without memory for its blocks, a product merely takes longer. */
 static void product(trek_tensor *to, trek_tensor *a, trek_tensor *b)
 {
     trek_op_call call = { .op = &trek_ops[TREK_OP_matmul], .n_inputs = 2, .inputs = (trek_tensor *[]){ a, b }, .n_outputs = 1,
@@ -127,13 +128,13 @@ static void product(trek_tensor *to, trek_tensor *a, trek_tensor *b)
     plain_product(to, a, b);
 }
 
-/* to = p x + q to. */
+/* Computes to = p x + q to. */
 static void combine(trek_tensor *to, const trek_tensor *x, double p, double q)
 {
     trek_whole_step((trek_dtype)to->dtype, to->data, x->data, to->numel, q, p);
 }
 
-/* The quintic iteration towards the nearest orthogonal matrix; x is where it ends, other may be written to. */
+/* Runs the quintic iteration towards the nearest orthogonal matrix. The result is in x or in `other`, and is returned. */
 static trek_tensor *newton_schulz(const double *o, trek_tensor *x, trek_tensor *other, trek_tensor *gram, trek_tensor *square)
 {
     double norm = trek_whole_norm((trek_dtype)x->dtype, x->data, x->numel);
@@ -187,7 +188,7 @@ static size_t room(trek_dtype dtype, trek_shape shape, const double *options)
     return (size_t)(2 * trek_shape_numel(shape) + 2 * few * few) * trek_dtype_size(dtype);
 }
 
-/* Products of the smaller side's square with the matrix. */
+/* Returns the cost of the products, which is the smaller side's square times the matrix. */
 static double work(trek_shape shape, const double *options)
 {
     if (options[ADAM] != 0 || shape.ndim != 2)

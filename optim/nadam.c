@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NAdam: Adam with Nesterov's momentum (Dozat, 2016). Formulas and their order are PyTorch's, which has the product of the
- * momenta in f32. */
+/* NAdam: Adam with Nesterov's momentum (Dozat, 2016). The formulas and their order are PyTorch's, which keeps the
+ * product of the momenta in f32. */
 #include "optim/class_internal.h"
 
 enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, MOMENTUM_DECAY, DECOUPLED, MAXIMIZE };
 enum { N_DECAY, N_KEEP, N_WEIGHT, N_FAR, N_BETA2, N_REST2, N_GRAD, N_MEAN, N_CORRECTION, N_EPS };
 
-/* The momentum of step t is beta1 (1 - 0.96^(t decay) / 2); what counts is the product of all so far. It is made anew each
- * time, so that there is no state for it: some tens of factors later it is nothing beside 1. */
+/* The momentum of step t is beta1 (1 - 0.96^(t decay) / 2), and the update needs the product of all momenta so far.
+ * It is computed anew each time, so that it needs no state; after some tens of factors it is negligible beside 1. */
 TREK_UPDATE_NUMBERS(nadam)
 {
     const double *o = s->options;
@@ -44,7 +44,7 @@ TREK_UPDATE_ELEMENT(nadam, 2, 3, 1, {
 })
 
 #ifdef TREK_OPTIMIZER_HOME
-static bool keeps_zeros(const double *options) { return options[EPS] > 0; /* else they become 0 / 0 */ }
+static bool keeps_zeros(const double *options) { return options[EPS] > 0; /* otherwise zeros become 0 / 0 */ }
 
 static const trek_optimizer_class nadam_class = {
     .name = "nadam",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers of any class over a flat arena. Which stretches of the arena one kernel
- * call can update is planned once and again only when what is used, frozen or
- * grouped changes; a step is then a walk over a handful of runs. */
+/* Optimizers of every class over a flat arena. The stretches of the arena that one kernel call can update are planned
+ * once, and again only when the used, frozen or grouped parameters change. A step is then a walk over a handful of
+ * runs. */
 #include "optim/optimizer_internal.h"
 
 #include <math.h>
@@ -264,8 +264,7 @@ trek_status trek_optimizer_schedule_lr(trek_optimizer *optimizer, double lr)
 
 /* --- planning ----------------------------------------------------------------- */
 
-/* A parameter that was moved, or given a gradient elsewhere, would be updated
- * where nobody looks. */
+/* A parameter that was moved, or that got a gradient elsewhere, would be updated in memory nobody reads. */
 static trek_status check_homes(const trek_optimizer *optimizer)
 {
     const trek_arena *arena = optimizer->arena;
@@ -283,8 +282,8 @@ static trek_status check_homes(const trek_optimizer *optimizer)
     return TREK_OK;
 }
 
-/* Whether segment can lengthen the run. Padding between them would be updated too: zeros
- * must stay zeros, and no state of theirs may come into a block's scale. */
+/* Returns whether the segment can extend the run. Padding between them would be updated too, so zeros have to stay
+ * zeros, and the padding's state must not enter a block's scale. */
 static bool joins(const trek_optimizer *optimizer, const trek_optimizer_run *run, const trek_arena_segment *segment,
                   const trek_optimizer_run *candidate)
 {
@@ -302,7 +301,7 @@ static bool joins(const trek_optimizer *optimizer, const trek_optimizer_run *run
 static void plan_runs(trek_optimizer *optimizer)
 {
     const trek_arena *arena = optimizer->arena;
-    bool adjacent = false; /* the segment before is the end of the last run */
+    bool adjacent = false; /* the previous segment is the end of the last run */
     optimizer->n_runs = 0;
     for (int k = 0; k < arena->n_segments; k++) {
         const trek_arena_segment *segment = &arena->segments[k];
@@ -359,7 +358,7 @@ trek_status trek_optimizer_prepare(trek_optimizer *optimizer)
 
 /* --- updating ------------------------------------------------------------------- */
 
-/* What of the slice is the same for all slices of the run. */
+/* Returns a slice with everything that all slices of the run have in common. */
 static trek_update_slice slice_of(const trek_optimizer *optimizer, const trek_optimizer_run *run, double grad_scale,
                                   double value_limit, bool zero_grad)
 {
@@ -377,10 +376,10 @@ static trek_update_slice slice_of(const trek_optimizer *optimizer, const trek_op
 
 _Static_assert(TREK_ARENA_SLOT % TREK_CODE_BLOCK == 0, "no block has elements of two parameters, or sharers");
 
-/* The end of the block that an element is within, or its own place where it begins one. */
+/* Returns the end of the block that contains the element, or the element itself if it begins a block. */
 static int64_t block_end(int64_t at) { return trek_code_blocks(at) * TREK_CODE_BLOCK; }
 
-/* Where the states of elements from `place` on are, in buffers of what is this rank's own. */
+/* Points the slice at the states of the elements from `place` on, in the buffers of this rank's own elements. */
 static void point_at_states(const trek_optimizer *optimizer, int part, int64_t place, trek_update_slice *slice)
 {
     int64_t size = trek_item_size[slice->state_dtype];
@@ -393,7 +392,7 @@ static void point_at_states(const trek_optimizer *optimizer, int part, int64_t p
     }
 }
 
-/* One kernel call: elements of a run which lie together in the buffers of what is this rank's own. */
+/* One kernel call: elements of a run that are adjacent in the buffers of this rank's own elements. */
 static void apply_piece(trek_optimizer *optimizer, const trek_optimizer_run *run, const trek_arena_cut *piece, void *grads,
                         trek_update_slice *slice)
 {
@@ -420,13 +419,13 @@ void trek_optimizer_apply_range_from(trek_optimizer *optimizer, int part, int64_
 {
     bool whole = trek_optimizer_is_whole(optimizer);
     if (trek_optimizer_state_dtype(optimizer, part) == TREK_U8)
-        begin = block_end(begin), end = block_end(end); /* by whoever has a block's first element */
+        begin = block_end(begin), end = block_end(end); /* a block is updated in the range that has its first element */
     for (int r = 0; r < optimizer->n_runs; r++) {
         const trek_optimizer_run *run = &optimizer->runs[r];
         int64_t from = run->begin > begin ? run->begin : begin, to = run->end < end ? run->end : end;
         if (run->part != part || from >= to || (whole && from != run->begin))
             continue;
-        to = whole ? run->end : to; /* by whoever has its first element */
+        to = whole ? run->end : to; /* a parameter is updated in the range that has its first element */
         trek_arena_cut piece;
         for (int64_t at = from; trek_arena_next_own(optimizer->arena, part, &at, to, &piece);) {
             trek_update_slice slice = slice_of(optimizer, run, grad_scale, value_limit, zero_grad);
@@ -463,7 +462,7 @@ void trek_optimizer_commit(trek_optimizer *optimizer)
 
 /* --- steps ---------------------------------------------------------------------- */
 
-/* What a fused pass has not zeroed: gradients of segments that were not updated. */
+/* Zeroes what a fused pass has not: the gradients of segments that were not updated. */
 static void zero_rest(trek_optimizer *optimizer)
 {
     trek_arena *arena = optimizer->arena;
@@ -473,7 +472,7 @@ static void zero_rest(trek_optimizer *optimizer)
     trek_arena_forget_grads(arena);
 }
 
-/* Measures and decides as a device's kernels do. */
+/* Measures and decides in the same way as a device's kernels. */
 static void decide(trek_optimizer *optimizer, const trek_step_opts *opts, trek_update_scaler *scaler)
 {
     trek_update_state *s = &optimizer->last;
@@ -500,7 +499,7 @@ static void apply_all(trek_optimizer *optimizer, const trek_step_opts *opts)
 
 static bool steps_together(const trek_optimizer *optimizer) { return optimizer->behind && optimizer->behind->share; }
 
-/* Of sharers: their steps are their stepper's, or theirs together. */
+/* Sharers cannot step alone: their stepper does it, or all of them together. */
 static trek_status check_alone(const trek_optimizer *optimizer, bool joined)
 {
     if (!optimizer->arena->cuts || (joined && (optimizer->device_update || steps_together(optimizer))))
@@ -565,10 +564,10 @@ trek_status trek_optimizer_step_scaled(trek_optimizer *optimizer, double grad_sc
     if (check_alone(optimizer, false) != TREK_OK)
         return TREK_ERR_STATE;
     trek_arena_mark_used(optimizer->arena);
-    if (trek_optimizer_is_whole(optimizer) && optimizer->device_update) /* there is no other way on a device */
+    if (trek_optimizer_is_whole(optimizer) && optimizer->device_update) /* a device has no other way */
         return step(optimizer, &(trek_step_opts){ .factor = grad_scale, .zero_grad = zero_grad });
     trek_status status = optimizer->device_update ? trek_device_update_read(optimizer) : TREK_OK;
-    optimizer->stale |= optimizer->device_update != NULL; /* of counts that the host did not know */
+    optimizer->stale |= optimizer->device_update != NULL; /* from step counts that the host did not know */
     if (status == TREK_OK)
         status = trek_optimizer_prepare(optimizer);
     if (status != TREK_OK)
@@ -583,7 +582,7 @@ trek_status trek_optimizer_step_scaled(trek_optimizer *optimizer, double grad_sc
     return TREK_OK;
 }
 
-/* What one pass reads and writes. */
+/* Returns the bytes that one pass reads and writes. */
 static double step_bytes(const trek_optimizer *optimizer, const trek_step_opts *opts)
 {
     double bytes = 0;
@@ -592,7 +591,7 @@ static double step_bytes(const trek_optimizer *optimizer, const trek_step_opts *
         int64_t each = (2 + 1 + opts->zero_grad) * trek_item_size[part->wide]; /* the parameters, the gradients */
         for (int s = 0; s < TREK_UPDATE_STATES; s++)
             each += optimizer->state[s][p] ? 2 * trek_item_size[trek_optimizer_state_dtype(optimizer, p)] : 0;
-                /* but for scales */
+                /* without the scales */
         double count = (double)(optimizer->arena->cuts ? optimizer->arena->owned[p] : part->count);
         bytes += count * (double)each;
         bytes += trek_arena_part_is_low(part) ? count * trek_item_size[part->dtype] : 0;

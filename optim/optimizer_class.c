@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a class of optimizers says of itself: whether it keeps the rules, its options
- * with defaults and ranges, which states they need, which kernel a device has for it. */
+/* What a class of optimizers declares: whether it obeys the rules, its options with defaults and ranges, which states
+ * they need, and which kernel a device has for it. */
 #include "optim/optimizer_class.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* State that sharers have in pieces, together for a while: whoever brings it here knows the sharers. */
+/* State that sharers have in pieces, gathered for a while. The caller that brings the pieces knows the sharers. */
 #include "optim/optimizer_internal.h"
 #include "tensor/memory_internal.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An optimizer's groups, moments and step counts, apart from its arena. */
+/* An optimizer's groups, moments and step counts, independent of its arena. */
 #include "optim/optimizer_move.h"
 
 #include <math.h>
@@ -101,7 +101,7 @@ void trek_optimizer_snapshot_describe(const trek_optimizer_snapshot *s, trek_tex
         trek_text_format(text, "group of \"%s\"\t%d\n", s->members[k].name, s->members[k].group);
     for (int k = 0; k < s->n_entries; k++) {
         const trek_tensor *x = s->entries[k].tensor;
-        if (x->dtype == TREK_I64) /* a count of steps */
+        if (x->dtype == TREK_I64) /* a step count */
             trek_text_format(text, "\"%s\"\t%lld\n", s->entries[k].name, (long long)trek_tensor_item(x));
         else
             trek_text_format(text, "size of \"%s\"\t%lld\n", s->entries[k].name, (long long)x->numel);
@@ -159,7 +159,7 @@ trek_optimizer *trek_optimizer_make(const trek_optimizer_source *source, trek_ar
         trek_optimizer_free(&optimizer);
         return NULL;
     }
-    for (int g = 0; g < s->n_groups; g++) /* as they are now, and the rates that a schedule began with */
+    for (int g = 0; g < s->n_groups; g++) /* the current values, and the rates that a schedule began with */
         optimizer->groups[g] = s->groups[g];
     optimizer->last = s->last;
     return optimizer;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An optimizer's state among others: in checkpoints, and by itself. */
+/* An optimizer's state within a larger state, for checkpoints, and by itself. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -89,7 +89,7 @@ trek_status trek_optimizer_set_rates(trek_optimizer *optimizer, const trek_optim
     return status;
 }
 
-/* Rates and entries of a state, which are the caller's also after a failure. */
+/* Reads rates and entries from a state. The caller frees them even after a failure. */
 static trek_status read_state(const trek_optimizer *optimizer, const trek_state *state, double **rates,
                               trek_optimizer_entry **entries, trek_optimizer_loaded *loaded)
 {

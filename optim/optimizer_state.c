@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An optimizer's state by parameter name: what checkpoints hold. */
+/* An optimizer's state by parameter name: the contents of checkpoints. */
 #include <math.h>
 #include <string.h>
 
 #include "autograd/var_internal.h"
 #include "optim/optimizer_internal.h"
 
-/* What an entry can be: one of the class's states, and (scales: of states in u8, in the same order): */
+/* The kinds of entries: first the class's states, then these; from STATE_SCALE on, the scales of states in u8, in the
+ * order of the states. */
 enum { STATE_STEP = TREK_UPDATE_STATES, STATE_MASTER, STATE_SCALE, STATE_KINDS = STATE_SCALE + TREK_UPDATE_STATES };
 #define SCALE ".scale"
 
-/* The part of a state buffer that belongs to a segment, in the parameter's shape; NULL and MEMORY. */
+/* Returns the part of a state buffer that belongs to a segment, in the parameter's shape, or NULL with MEMORY. */
 static trek_tensor *state_view(const trek_optimizer *optimizer, int s, const trek_arena_segment *segment)
 {
     trek_tensor *whole = optimizer->arena->cuts ? trek_optimizer_gathered_of(optimizer, s, segment->part)
@@ -24,7 +25,7 @@ static trek_tensor *state_view(const trek_optimizer *optimizer, int s, const tre
     return trek_tensor_make_part(whole, (size_t)begin * trek_dtype_size(dtype), shape, dtype);
 }
 
-/* The scales of its blocks. */
+/* Returns the scales of its blocks. */
 static trek_tensor *scale_view(const trek_optimizer *optimizer, int s, const trek_arena_segment *segment)
 {
     int64_t first = segment->offset / TREK_CODE_BLOCK, blocks = trek_code_blocks(segment->count);
@@ -33,7 +34,7 @@ static trek_tensor *scale_view(const trek_optimizer *optimizer, int s, const tre
     return trek_tensor_make_part(whole, (size_t)first * sizeof(float), trek_shape_make(1, &blocks), TREK_F32);
 }
 
-/* The same of the f32 copies of 16-bit parameters. */
+/* The same for the f32 copies of 16-bit parameters. */
 static trek_tensor *master_view(const trek_optimizer *optimizer, const trek_arena_segment *segment)
 {
     const trek_arena_part *part = &optimizer->arena->parts[segment->part];
@@ -52,7 +53,7 @@ static bool has_state(const trek_optimizer *optimizer, int s, int k)
            (trek_optimizer_state_extent(optimizer, s, k, &begin, &shape) > 0 || segment->count == 0);
 }
 
-/* Takes the tensor over, also on failure. */
+/* Takes ownership of the tensor, on failure as well. */
 static trek_status add_entry(trek_optimizer_entry *entries, int *n, const char *param, const char *what, const char *more,
                              trek_tensor *tensor)
 {
@@ -102,7 +103,7 @@ trek_status trek_optimizer_export(trek_optimizer *optimizer, trek_optimizer_entr
     trek_optimizer_entry *list = trek_calloc((size_t)arena->n_segments * STATE_KINDS, sizeof *list);
     status = list ? TREK_OK : TREK_ERR_MEMORY;
     for (int index = 0; status == TREK_OK && index < arena->n_segments; index++) {
-        int k = 0; /* in the order of the list of parameters, whatever the arena's */
+        int k = 0; /* in the order of the list of parameters, not the arena's */
         while (arena->segments[k].index != index)
             k++;
         const trek_arena_segment *segment = &arena->segments[k];
@@ -140,8 +141,8 @@ static bool is_called(const char *from, const char *end, const char *name)
     return strlen(name) == (size_t)(end - from) && memcmp(from, name, (size_t)(end - from)) == 0;
 }
 
-/* Where an entry belongs: segment and which state (STATE_STEP for the step count, STATE_MASTER for the f32 copy, STATE_SCALE + s
- * for the scales of state s). */
+/* Finds the segment of an entry and its state (STATE_STEP for the step count, STATE_MASTER for the f32 copy,
+ * STATE_SCALE + s for the scales of state s). */
 static bool locate(const trek_optimizer *optimizer, const char *name, int *segment, int *state)
 {
     size_t length = strlen(name), more = strlen(SCALE);
@@ -171,11 +172,11 @@ static bool locate(const trek_optimizer *optimizer, const char *name, int *segme
 typedef struct trek_optimizer_import_plan {
     bool has[STATE_KINDS];
     int64_t steps;
-    trek_tensor *source[STATE_KINDS]; /* retained, in the dtype and on the device where it is kept; of the step none. Codes and
-                                         what becomes codes: on the CPU, until all entries are there */
+    trek_tensor *source[STATE_KINDS]; /* retained, in the dtype and on the device of the state; the step has none. Codes, and
+                                       * what becomes codes, are on the CPU until all entries are there */
 } import_plan; /* of one segment */
 
-/* Of sharers each has room for its part only. */
+/* With sharers, each has memory only for its own part. */
 static trek_device source_device(const trek_arena *arena) { return arena->cuts ? trek_cpu(0) : arena->device; }
 
 static trek_status read_steps(const trek_optimizer_entry *entry, import_plan *plan)
@@ -205,7 +206,7 @@ static trek_status check_entry(const trek_optimizer *optimizer, const trek_optim
                      trek_dtype_name(dtype), trek_shape_text(own, own_text));
 }
 
-/* Converted and moved now, so that copying into place cannot fail later. */
+/* Converts and moves the tensor now, so that copying it into place later cannot fail. */
 static trek_tensor *prepared(trek_tensor *tensor, trek_dtype dtype, trek_device device)
 {
     trek_tensor *cast = trek_tensor_cast(tensor, dtype), *here = cast ? trek_tensor_to(cast, device) : NULL;
@@ -244,7 +245,8 @@ static trek_status plan_entry(trek_optimizer *optimizer, const trek_optimizer_en
     return plan->source[state] ? TREK_OK : trek_error_status();
 }
 
-/* A parameter that was updated has all of its state; what options add begins anew where it is missing. */
+/* A parameter that was updated has all of its state. State that only certain options need starts anew if it is
+ * missing. */
 static trek_status check_whole(const trek_optimizer *optimizer, const import_plan *plans)
 {
     for (int k = 0; k < optimizer->arena->n_segments; k++) {
@@ -258,7 +260,7 @@ static trek_status check_whole(const trek_optimizer *optimizer, const import_pla
             all &= plan->has[s] || !state->name || state->kept_with ||
                    (state->extent != TREK_STATE_ELEMENTS && trek_optimizer_state_extent(optimizer, s, k, &begin, &shape) == 0);
         }
-        for (int s = 0; s < TREK_UPDATE_STATES; s++) /* codes and scales are of each other */
+        for (int s = 0; s < TREK_UPDATE_STATES; s++) /* codes and scales belong together */
             all &= plan->has[STATE_SCALE + s] == (plan->source[s] && plan->source[s]->dtype == TREK_U8);
         if (plan->has[STATE_STEP] ? !all : any)
             return trek_fail(TREK_ERR_FORMAT, "optimizer state: parameter '%s' has only a part of its state",
@@ -277,7 +279,7 @@ static void zero_whole(const trek_arena *arena, trek_tensor *whole)
     trek_op_run(&fill);
 }
 
-/* Of a state that is never below 0, neither are scales. */
+/* A state that is never below 0 has no scales below 0 either. */
 static trek_status check_scales(const trek_optimizer *optimizer, int s, int k, const trek_tensor *scales)
 {
     const float *scale = (const float *)scales->data;
@@ -288,7 +290,7 @@ static trek_status check_scales(const trek_optimizer *optimizer, int s, int k, c
     return TREK_OK;
 }
 
-/* What is in the dtype in which it is kept, or becomes so, in place of source and scales. */
+/* Converts a state to or from codes, depending on how it is kept, and replaces source and scales. */
 static trek_status settle_state(const trek_optimizer *optimizer, int s, int k, import_plan *plan)
 {
     trek_tensor **source = &plan->source[s], **scale = &plan->source[STATE_SCALE + s];
@@ -315,7 +317,7 @@ static trek_status settle_state(const trek_optimizer *optimizer, int s, int k, i
     return status;
 }
 
-/* States from codes, and codes from states. */
+/* Converts codes to states, and states to codes. */
 static trek_status settle_codes(const trek_optimizer *optimizer, import_plan *plans)
 {
     trek_status status = TREK_OK;
@@ -329,8 +331,8 @@ static trek_status settle_codes(const trek_optimizer *optimizer, import_plan *pl
     return status;
 }
 
-/* What belongs to a segment's elements to where this rank keeps it, as far as it does: a number for each `block` of them (which
- * cuts leave whole). */
+/* Copies the part of a segment's data that this rank keeps to where it keeps it. There is one number for each `block`
+ * of elements, and cuts never divide a block. */
 static void copy_own(const trek_arena *arena, const trek_arena_segment *segment, trek_tensor *whole, const trek_tensor *source,
                      int64_t block)
 {
@@ -342,8 +344,8 @@ static void copy_own(const trek_arena *arena, const trek_arena_segment *segment,
                                    (size_t)((piece.end - piece.begin + block - 1) / block) * size, NULL);
 }
 
-/* After a reset masters go on, and so belong to what is saved before the next step. Devices count by themselves: there it may
- * have been updated. */
+/* After a reset the masters go on, so they belong to what is saved before the next step. On a device with step counts
+ * of its own, the parameter may have been updated. */
 static bool is_ahead(const trek_optimizer *optimizer, const trek_arena_segment *segment, const import_plan *plan)
 {
     bool kept = !plan->source[STATE_MASTER] && (segment->ahead || segment->steps > 0 || optimizer->device_update);
@@ -385,15 +387,15 @@ static void take_over(trek_optimizer *optimizer, const import_plan *plans)
                                            source_device(arena), (size_t)count * size, NULL);
         }
         segment->ahead = is_ahead(optimizer, segment, &plans[k]);
-        segment->version = segment->param->data->storage->version - 1; /* whether the master fits is seen at the next step */
+        segment->version = segment->param->data->storage->version - 1; /* the next step checks whether the master fits */
         segment->steps = plans[k].steps;
     }
     optimizer->stale = true;
     trek_device_update_forget(optimizer);
 }
 
-/* Copies of 16-bit parameters of which nothing is told: NaN, which rounds to no parameter, so that they are made anew from those
- * at the next step. What they were may round to new values, too. */
+/* Masters of 16-bit parameters without an entry become NaN, which rounds to no parameter, so that the next step makes
+ * them anew from the parameters. The old masters might happen to round to the new values. */
 static trek_status forget_masters(const trek_optimizer *optimizer, import_plan *plans)
 {
     const trek_arena *arena = optimizer->arena;

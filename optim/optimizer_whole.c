@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Classes that update whole parameters: shapes of what they keep, rooms to work in, and the call itself. */
+/* Classes that update whole parameters: the shapes of their state, scratch memory, and the call itself. */
 #include <stdatomic.h>
 
 #include "autograd/var_internal.h"
 #include "optim/optimizer_internal.h"
 
-/* One for each thread that updates: none waits, none allocates. */
+/* One for each thread that updates, so that none waits or allocates. */
 typedef struct trek_whole_rooms {
     int n;
-    size_t bytes; /* each */
+    size_t bytes; /* of each */
     trek_tensor *memory;
     atomic_bool *taken;
 } trek_whole_rooms;
@@ -171,7 +171,7 @@ trek_status trek_optimizer_ready_whole(trek_optimizer *optimizer)
         bytes = need > bytes ? need : bytes;
     }
     bytes = (bytes + 63) & ~(size_t)63;
-    if (bytes <= rooms->bytes || !arena->backend->host_accessible) /* devices find room themselves */
+    if (bytes <= rooms->bytes || !arena->backend->host_accessible) /* devices allocate their own scratch memory */
         return TREK_OK;
     int64_t all = (int64_t)bytes * rooms->n;
     trek_tensor *memory = trek_tensor_empty(trek_shape_make(1, &all), TREK_U8, arena->device);

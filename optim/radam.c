@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* RAdam: Adam that knows how uncertain its first steps are (Liu and others, 2020). Formulas and their order are PyTorch's. */
+/* RAdam: Adam that accounts for the uncertainty of its first steps (Liu and others, 2020). The formulas and their
+ * order are PyTorch's. */
 #include "optim/class_internal.h"
 
 enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, DECOUPLED, MAXIMIZE };
@@ -38,7 +39,7 @@ TREK_UPDATE_ELEMENT(radam, 2, 3, 1, {
 })
 
 #ifdef TREK_OPTIMIZER_HOME
-static bool keeps_zeros(const double *options) { return options[EPS] > 0; /* else they become 0 / 0 */ }
+static bool keeps_zeros(const double *options) { return options[EPS] > 0; /* otherwise zeros become 0 / 0 */ }
 
 static const trek_optimizer_class radam_class = {
     .name = "radam",

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* RMSprop (Tieleman and Hinton, 2012), centred (Graves, 2013) and with momentum at will. Formulas and their order are
- * PyTorch's, but for one thing: a variance that rounding makes negative is 0, where PyTorch's parameters become NaN. */
+/* RMSprop (Tieleman and Hinton, 2012), optionally centred (Graves, 2013) and with momentum. The formulas and their
+ * order are PyTorch's, with one exception: a variance that rounding makes negative counts as 0, where PyTorch's
+ * parameters become NaN. */
 #include "optim/class_internal.h"
 
 enum { LR, ALPHA, EPS, WEIGHT_DECAY, MOMENTUM, CENTERED, MAXIMIZE };
@@ -16,12 +17,12 @@ TREK_UPDATE_NUMBERS(rmsprop)
     n[N_REST] = 1 - o[ALPHA];
     n[N_EPS] = o[EPS];
     n[N_MOMENTUM] = o[MOMENTUM];
-    n[N_FAR] = o[ALPHA] <= 0.5; /* the mean from the other end, as lerp does, which keeps it exact at both */
+    n[N_FAR] = o[ALPHA] <= 0.5; /* interpolates the mean from the other end, as lerp does, which is exact at both */
     n[N_WEIGHT] = n[N_FAR] != 0 ? -o[ALPHA] : 1 - o[ALPHA];
     return 0;
 }
 
-/* Averages of what gets no gradient any more become 0 instead of denormal, as in Adam. */
+/* As in Adam, averages of elements that no longer get a gradient become 0 instead of denormal. */
 TREK_UPDATE_ELEMENT(rmsprop, 3, 1, 1, {
     const T tiny = n[N_EPS] > 0 ? TREK_LEAST : 0;
     d = n[N_DECAY] != 0 ? d + n[N_DECAY] * *x : d;
@@ -47,7 +48,7 @@ TREK_UPDATE_ELEMENT(rmsprop, 3, 1, 1, {
 })
 
 #ifdef TREK_OPTIMIZER_HOME
-static bool keeps_zeros(const double *options) { return options[EPS] > 0; /* else they become 0 / 0 */ }
+static bool keeps_zeros(const double *options) { return options[EPS] > 0; /* otherwise zeros become 0 / 0 */ }
 
 static const trek_optimizer_class rmsprop_class = {
     .name = "rmsprop",

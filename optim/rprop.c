@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rprop: steps of each element's own length, in the direction of the gradient's sign (Riedmiller and Braun, 1993). Formulas and
- * their order are PyTorch's. */
+/* Rprop: each element has its own step size and moves in the direction of the gradient's sign (Riedmiller and Braun,
+ * 1993). The formulas and their order are PyTorch's. */
 #include "optim/class_internal.h"
 
 enum { LR, LESS, MORE, LEAST, MOST, MAXIMIZE };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SAM over an optimizer's arena. Master copies of 16-bit parameters stay where they are: what is climbed is lost in going back.
- */
+/* SAM over an optimizer's arena. Master copies of 16-bit parameters stay unchanged, because going back discards the
+ * ascent. */
 #include "optim/sam.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ struct trek_sam {
     trek_optimizer *optimizer;
     double rho;
     bool adaptive, climbed;
-    trek_tensor *kept[TREK_DTYPE_COUNT]; /* what the parameters were */
+    trek_tensor *kept[TREK_DTYPE_COUNT]; /* the parameters' values before the ascent */
 };
 
 trek_sam *trek_sam_new(trek_optimizer *optimizer, const trek_sam_opts *opts)
@@ -51,7 +51,7 @@ static void bump(const trek_arena *arena)
         trek_tensor_bump(arena->segments[k].param->data);
 }
 
-/* On the CPU this cannot fail: the memory is there. */
+/* Cannot fail on the CPU, because the memory is there. */
 static trek_status go_back(trek_sam *sam)
 {
     trek_arena *arena = sam->optimizer->arena;
@@ -78,7 +78,8 @@ void trek_sam_free(trek_sam **address)
     trek_free(sam);
 }
 
-/* What a part climbs along, in the dtype of its gradients: the gradient, or times the parameter's size (squared: the step). */
+/* Returns the direction of a part's ascent, in the dtype of its gradients: the gradient, times the parameter's
+ * magnitude if adaptive (and its square for the step itself). */
 static trek_var *way(const trek_sam *sam, const trek_arena_part *part, bool step)
 {
     trek_var *g = trek_var_from(trek_tensor_retain(part->grads));
@@ -167,7 +168,7 @@ trek_status trek_sam_second_step(trek_sam *sam)
 
 #define BEFORE ".before"
 
-/* A parameter's elements of what is kept of its part, in its shape. */
+/* Returns a parameter's elements of its part's kept values, in its shape. */
 static trek_tensor *kept_view(trek_tensor *const *kept, const trek_arena_part *part, const trek_arena_segment *segment)
 {
     return trek_tensor_make_part(kept[segment->part], (size_t)segment->offset * trek_dtype_size(part->dtype),
@@ -192,7 +193,7 @@ trek_state *trek_sam_save(trek_sam *sam)
     if (!sam)
         return trek_fail_missing("trek_sam_save", "sam"), NULL;
     trek_arena *arena = sam->optimizer->arena;
-    if (sam->climbed) /* whatever was written there, masters go with what is kept */
+    if (sam->climbed) /* whatever was written there, the masters correspond to the kept values */
         trek_arena_note_masters(arena);
     trek_state *state = trek_optimizer_save(sam->optimizer);
     trek_status status = state ? TREK_OK : trek_error_status();
@@ -203,10 +204,10 @@ trek_state *trek_sam_save(trek_sam *sam)
     return state;
 }
 
-/* A state in two: the optimizer's, and of each segment what it was before. */
+/* A state in two parts: the optimizer's, and each segment's values before the ascent. */
 typedef struct loading {
     trek_state *of_optimizer;
-    trek_tensor **before;    /* [segments] borrowed from the state; NULL: none */
+    trek_tensor **before;    /* [segments] borrowed from the state; may be NULL */
     int n_before;
     trek_tensor *kept[TREK_DTYPE_COUNT];
 } loading;
@@ -257,7 +258,8 @@ static trek_status divide(loading *x, const trek_arena *arena, const trek_state 
     return status;
 }
 
-/* Masters that the optimizer does not save, of what it has not updated: they are those of what was before. */
+/* Adds masters that the optimizer does not save because it has not updated them. They equal the values before the
+ * ascent. */
 static trek_status add_masters(loading *x, const trek_arena *arena)
 {
     trek_status status = TREK_OK;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dynamic loss scaling: the scale is a number in the device's memory, which the
- * device's own kernels read and change. */
+/* Dynamic loss scaling: the scale is a number in the device's memory, which the device's own kernels read and change. */
 #include "optim/scaler_internal.h"
 
 #include <math.h>
@@ -103,14 +102,14 @@ trek_update_scaler *trek_scaler_record(trek_grad_scaler *scaler, trek_device dev
 
 /* --- losses --------------------------------------------------------------------- */
 
-/* A copy of the scale as it is now, f32: what a tape saves must not change under it. In the present scope. */
+/* Returns a copy of the current scale, f32, in the current scope. A tape must not save a value that changes. */
 static trek_var *present_scale(trek_grad_scaler *scaler, const trek_var *loss)
 {
     if (!trek_scaler_record(scaler, loss->data->device))
         return NULL;
     trek_tensor *copy = trek_tensor_clone(scaler->scale);
     if (copy && copy->device.type == TREK_CPU)
-        copy->device = copy->storage->device = loss->data->device; /* one memory, many homes */
+        copy->device = copy->storage->device = loss->data->device; /* one memory, with several CPU devices */
     return copy ? trek_var_from(copy) : NULL;
 }
 

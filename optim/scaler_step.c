@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a scaler does to an optimizer: divide the scale out of its gradients, step where they are finite. */
+/* What a scaler does with an optimizer: it divides the scale out of the gradients, and steps if they are finite. */
 #include "autograd/var_internal.h"
 #include "optim/optimizer_internal.h"
 #include "optim/scaler_internal.h"
@@ -40,7 +40,7 @@ trek_status trek_grad_scaler_step(trek_grad_scaler *scaler, trek_optimizer *opti
 {
     trek_status before = trek_error_status(), status = check_call(scaler, optimizer, "trek_grad_scaler_step");
     if (before != TREK_OK && optimizer && !(optimizer->unscaled && optimizer->found_inf))
-        return trek_optimizer_step(optimizer); /* which changes nothing; others with a part of its state may wait for it */
+        return trek_optimizer_step(optimizer); /* it changes nothing, but others with a part of its state may be waiting for it */
     if (status != TREK_OK)
         return status;
     if (scaler->disabled)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Learning-rate schedules: closed forms, so that any step can be asked for at
- * any time, on any rank, after any resume. */
+/* Learning-rate schedules as closed forms, so that the rate of any step is available at any time, on any rank and
+ * after any resume. */
 #include "optim/schedule.h"
 
 #include <math.h>
@@ -192,7 +192,7 @@ static double anneal(bool linear, double from, double to, double part)
     return linear ? from + (to - from) * part : to + (from - to) * 0.5 * (1.0 + cos(pi * part));
 }
 
-/* The phases end at fractional steps, as in OneCycleLR. A phase without length is skipped. */
+/* The phases end at fractional steps, as in OneCycleLR. A phase of length zero is skipped. */
 static double onecycle(const trek_schedule *s, int64_t step)
 {
     double total = (double)s->steps[0], pct = s->numbers[0];
@@ -339,7 +339,7 @@ double trek_plateau_observe(trek_plateau *p, double metric)
     }
     if (p->bad > p->opts.patience) {
         double lowered = fmax(p->lr * p->opts.factor, p->opts.min_lr);
-        if (p->lr - lowered > 1e-8) /* as PyTorch: smaller changes are not worth making */
+        if (p->lr - lowered > 1e-8) /* as in PyTorch, smaller changes are ignored */
             p->lr = lowered;
         p->cooling = p->opts.cooldown;
         p->bad = 0;

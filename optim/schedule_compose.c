@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Schedules of several stretches: what the library has made of them, what the program computes, and schedules one after the
- * other or by each other. */
+/* Schedules made of others: the library's, those the program computes, and schedules run one after the other or
+ * multiplied. */
 #include <math.h>
 #include <string.h>
 

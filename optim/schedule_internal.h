@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values of the schedules in schedule_compose.c. Internal. */
+/* Values of the schedules in schedule_compose.c. */
 #ifndef TREK_OPTIM_SCHEDULE_INTERNAL_H
 #define TREK_OPTIM_SCHEDULE_INTERNAL_H
 

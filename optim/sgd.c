@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stochastic gradient descent, with momentum. Formulas and their order are PyTorch's. */
+/* Stochastic gradient descent, with momentum. The formulas and their order are PyTorch's. */
 #include "optim/class_internal.h"
 
 enum { LR, MOMENTUM, DAMPENING, WEIGHT_DECAY, NESTEROV, MAXIMIZE };
@@ -11,7 +11,7 @@ TREK_UPDATE_NUMBERS(sgd)
     n[N_DECAY] = s->options[WEIGHT_DECAY];
     n[N_MOMENTUM] = s->options[MOMENTUM];
     n[N_REST] = 1 - s->options[DAMPENING];
-    n[N_FIRST] = s->fresh & 1; /* the buffer takes the gradient as it is */
+    n[N_FIRST] = s->fresh & 1; /* the buffer starts with the gradient itself */
     n[N_NESTEROV] = s->options[NESTEROV];
     return 0;
 }

@@ -7,7 +7,8 @@
 
 static trek_var *wide(trek_var *x) { return trek_dtype_is_16bit(trek_var_dtype(x)) ? trek_cast(x, TREK_F32) : x; }
 
-/* How many are there, and the widest of their dtypes. */
+/* Returns the number of tensors that are not NULL, and the widest of their dtypes, or -1 with an error if one is not
+ * floating. */
 static int survey(trek_var *const *tensors, int count, trek_dtype *dtype)
 {
     int n = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The backends of this process, opened when first asked for. */
+/* The backends of this process, which are opened when they are first needed. */
 #include "tensor/backend.h"
 
 #include <dlfcn.h>
@@ -13,7 +13,7 @@
 
 const trek_backend *trek_backends[TREK_DEVICE_TYPE_COUNT];
 
-/* The CPU's table is always there; filling it costs microseconds. */
+/* The CPU's table is always available; filling it costs microseconds. */
 __attribute__((constructor)) static void open_cpu(void) { trek_backends[TREK_CPU] = trek_cpu_backend(); }
 
 /* --- CUDA: a plug-in, tried once --------------------------------------------------- */
@@ -41,7 +41,7 @@ static void open_cuda(void)
     } else {
         trek_backends[TREK_CUDA] = &cuda_backend;
         trek_ranges_start();
-        return; /* stays open for good: its kernels are in the table */
+        return; /* never closed, because its kernels are in the table */
     }
     dlclose(library);
 }

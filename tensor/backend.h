@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A backend is one table: memory, streams and events, copies, kernels. The CPU
- * table is complete and is the reference. Internal; a plug-in fills one, and
- * gets what it needs of the core through the table of host functions that it is
- * given when opened (tensor/plugin.h). */
+/* A backend is one table: memory, streams and events, copies, kernels. The CPU's table is complete and is the
+ * reference. A plug-in fills one, and gets what it needs of the core through a table of host functions when it is
+ * opened (tensor/plugin.h). */
 #ifndef TREK_TENSOR_BACKEND_H
 #define TREK_TENSOR_BACKEND_H
 
@@ -13,14 +12,14 @@
 
 TREK_BEGIN
 
-/* Of the table below and that of device_comm.h: its version and its size, which the number of ops is part of. */
+/* The version and the size of the table below and of that in device_comm.h. The size depends on the number of ops. */
 #define TREK_BACKEND_ABI (13 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
 
-/* Work done in order. Every thread has a compute stream of its own on each device
- * that it uses: NULL stands for it wherever a stream is asked for. */
+/* Work that is done in order. Every thread has its own compute stream on each device that it uses; NULL stands for it
+ * wherever a stream is an argument. */
 typedef struct trek_device_stream trek_device_stream;
 typedef struct trek_event trek_event;     /* a point in a stream */
-typedef struct trek_capture trek_capture; /* recorded work, to be replayed */
+typedef struct trek_capture trek_capture; /* recorded work that can be replayed */
 struct trek_device_comm;                  /* tensor/device_comm.h: collectives of the device's own library */
 
 typedef struct trek_backend {
@@ -31,116 +30,125 @@ typedef struct trek_backend {
     int (*device_count)(void);
     bool (*usable)(int index, char *why, size_t size);
     trek_status (*info)(int index, trek_device_info *info);
-    /* The same without memory_free, of any device that is listed: it is not opened. Any thread. */
+    /* Describes any device that is listed, without opening it, and without memory_free. Any thread may call it. */
     trek_status (*describe)(int index, trek_device_info *info);
 
-    /* memory: 64-byte aligned (CPU) or 256 (GPU); through the caching allocator. handle is
-     * the backend's own and comes back with release, which may be called from any thread. */
+    /* Allocate and release memory through the caching allocator. It is aligned to 64 bytes (CPU) or 256 bytes (GPU).
+     * handle belongs to the backend and is passed to release, which any thread may call. */
     trek_status (*allocate)(trek_device device, size_t bytes, void **data, void **handle);
     void (*release)(trek_device device, void *data, void *handle);
-    /* Also used by work on `stream`: not given out again before that has ended. */
+    /* Notes that work on `stream` also uses the memory: it is not given out again before that work has ended. */
     void (*record_use)(void *handle, trek_device_stream *stream);
     void (*release_cached)(trek_device device);
     void (*reset_peak)(trek_device device);
-    /* host memory that the device copies from and to without waiting */
+    /* Allocate and release host memory that the device copies from and to without waiting. */
     trek_status (*pinned_allocate)(size_t bytes, void **data);
     void (*pinned_release)(void *data);
-    /* The same of what work on `stream`, one of the device's, still uses: not given out again before that has ended. */
+    /* Releases host memory that work on `stream` (a stream of the device) still uses: it is not given out again
+     * before that work has ended. */
     void (*pinned_release_after)(void *data, trek_device device, trek_device_stream *stream);
-    bool host_accessible;      /* the CPU may read and write data */
-    int isa;                   /* the CPU's: 0 baseline, 1 avx2, 2 avx512 */
+    bool host_accessible;      /* the CPU can read and write data */
+    int isa;                   /* of the CPU: 0 baseline, 1 avx2, 2 avx512 */
     trek_memory_stats (*stats)(trek_device device);
 
-    /* contiguous bytes; either side may be host memory. In the order of the stream; from a device to
-     * pageable host memory: done when it returns. From pageable memory: copied away when it returns. On a stream of one's own
-     * (not NULL) host memory is pinned_allocate's, and nothing is waited for: the copy happens when the stream gets there. */
+    /* Copies contiguous bytes, in the order of the stream; either side may be host memory. A copy from a device to
+     * pageable host memory is complete when the call returns; pageable memory that is copied from may then be reused.
+     * On a stream other than NULL, host memory must come from pinned_allocate, and the call does not wait: the copy
+     * happens when the stream reaches it. */
     trek_status (*copy_bytes)(void *to, trek_device to_device, const void *from, trek_device from_device, size_t bytes,
                               trek_device_stream *stream);
 
-    /* streams and events; on the CPU everything has happened when the call returns */
+    /* Streams and events. On the CPU everything has happened when a call returns. */
     trek_status (*stream_new)(trek_device device, trek_device_stream **stream);
     void (*stream_free)(trek_device_stream *stream);
     trek_status (*event_new)(trek_device device, trek_event **event);
     void (*event_free)(trek_event *event);
-    /* of a stream of the event's device; NULL: the calling thread's there */
+    /* of a stream of the event's device; NULL: the calling thread's stream there */
     trek_status (*event_record)(trek_event *event, trek_device_stream *stream);
-    /* a stream of `device` waits, whichever the event's is; NULL: the calling thread's on `device` */
+    /* makes a stream of `device` wait, whatever device the event belongs to; NULL: the calling thread's stream on
+     * `device` */
     trek_status (*stream_wait)(trek_device device, trek_device_stream *stream, trek_event *event);
     trek_status (*event_elapsed_ms)(trek_event *start, trek_event *end, double *ms);
     trek_status (*event_sync)(trek_event *event);
-    /* waits for the calling thread's own streams but for those on the n devices of `but`; NULL: there are none */
+    /* waits for the calling thread's own streams, except those on the n devices of `but`; NULL: the backend has no
+     * streams */
     void (*finish_streams)(const trek_device *but, int n);
     trek_status (*sync)(trek_device device);  /* waits; returns and clears the deferred error */
-    trek_status (*deferred_error)(trek_device device); /* without waiting */
-    void (*range_begin)(const char *name); /* named stretches for profilers (NVTX); may be NULL */
+    trek_status (*deferred_error)(trek_device device); /* does not wait */
+    void (*range_begin)(const char *name); /* named ranges for profilers (NVTX); may be NULL */
     void (*range_end)(void);
 
-    /* Capture of the calling thread's work on the device, and its replay; NULL on backends that cannot.
-     * What happens between begin and end is recorded, not done. capture_end with result NULL drops it. */
+    /* Capture of the calling thread's work on the device, and its replay; NULL if the backend cannot capture. Work
+     * between begin and end is recorded and not done. capture_end with result NULL drops it. */
     trek_status (*capture_begin)(trek_device device);
     trek_status (*capture_end)(trek_device device, trek_capture **result);
     trek_status (*capture_replay)(trek_capture *capture, uint64_t rng_step);
     void (*capture_free)(trek_capture *capture);
     bool (*capturing)(void); /* the calling thread is between begin and end */
 
-    const struct trek_device_comm *comm; /* NULL: none (no NCCL) */
+    const struct trek_device_comm *comm; /* NULL: not available (no NCCL) */
 
-    /* kernels[op][dtype of the key input]; NULL: not there */
+    /* kernels[op][dtype of the key input]; NULL: not available */
     trek_kernel kernels[TREK_OP_COUNT][TREK_DTYPE_COUNT];
 
-    /* flat arenas; dtype F32 or F64 */
+    /* Flat arenas; dtype F32 or F64. */
     /* An optimizer's update of a slice, and the rewriting of its 16-bit parameters. */
     void (*update_slice)(const trek_update_kernel *kernel, trek_dtype dtype, const trek_update_slice *slice);
-    /* The number of the kernel of that name; -1: there is none. NULL: classes bring a function. */
+    /* Returns the number of the kernel with that name, or -1. NULL: classes provide a function. */
     int (*update_kernel)(const char *name);
-    /* The 16-bit elements [begin, begin + n) of low from the n of master. The CPU's only. */
+    /* Writes the 16-bit elements [begin, begin + n) of low from the n of master. Only the CPU has it. */
     void (*write_low)(void *low, trek_dtype dtype, const float *master, int64_t begin, int64_t n);
-    /* Elements [begin, begin + n) of a slice's states in bf16 or u8 into rows of TREK_STATE_BLOCK, a row for each state, at most
-     * so many; and back (tensor/state_round.h, state_code.h). u8: begin is that of a block, and n ends one or all. The CPU's
-     * only. */
+    /* Read elements [begin, begin + n) of a slice's states in bf16 or u8 into rows of TREK_STATE_BLOCK floats, one
+     * row for each state, and write them back (tensor/state_round.h, state_code.h). n is at most TREK_STATE_BLOCK.
+     * For u8 begin must be the beginning of a block, and the range must end with a block or with the slice. Only the
+     * CPU has them. */
     void (*read_states)(const trek_update_slice *slice, int64_t begin, int64_t n, float *rows);
     void (*write_states)(const trek_update_slice *slice, int64_t begin, int64_t n, const float *rows);
-    /* sum of squares in f64, in fixed blocks combined in order; *finite false if any element is inf or NaN */
+    /* Computes a sum of squares in f64, in fixed blocks that are combined in order. *finite is false if any element
+     * is inf or NaN. */
     void (*sum_squares)(trek_dtype dtype, const void *data, int64_t count, double *sum, bool *finite);
-    /* to[i] = sum over k of from[k][i], in order of k; to may be one of from */
+    /* Computes to[i] = sum over k of from[k][i], in the order of k. `to` may be one of `from`. */
     void (*sum_arrays)(trek_dtype dtype, void *to, const void *const *from, int n, int64_t count);
     void (*scale)(trek_dtype dtype, void *data, int64_t count, double factor);
     void (*clamp_abs)(trek_dtype dtype, void *data, int64_t count, double limit);
 
-    /* An optimizer step without the host (tensor/update.h): each call puts its work on the calling thread's stream of
-     * the device and returns; what it is given beside addresses in backend memory is used up by then.
-     * In order: numbers, norm (if something needs it), decide, apply; then update_scaler, once for all optimizers. */
-    /* Limits, rng step and learning rates into the records. Outside a captured step: it is what changes between replays. */
+    /* An optimizer step without the host (tensor/update.h). Each call puts its work on the calling thread's stream of
+     * the device and returns; arguments that are not in backend memory may be reused then. The order is: numbers,
+     * norm (if something needs it), decide, apply; then update_scaler, once for all optimizers. */
+    /* Writes limits, rng step and learning rates into the records. It is not part of a captured step, because these
+     * values change between replays. */
     trek_status (*update_numbers)(trek_device device, const trek_update *update, const trek_update_numbers *numbers);
-    /* state->sum_squares in f64 over n spans, any number of them, in fixed blocks that are combined in a fixed order, and
+    /* Computes state->sum_squares in f64 over n spans, in fixed blocks that are combined in a fixed order, and
      * state->finite. */
     trek_status (*update_norm)(trek_device device, const trek_update *update, const trek_update_span *spans, int n);
-    /* trek_update_decide_state, then trek_update_decide_segment for every segment. measured: update_norm came before. */
+    /* Calls trek_update_decide_state, then trek_update_decide_segment for every segment. measured: update_norm was
+     * called before. */
     trek_status (*update_decide)(trek_device device, const trek_update *update, bool measured);
-    /* All runs, unless state->skip. Gradients of all runs
-     * become 0 afterwards if zero_grads, also when skipped. */
+    /* Applies all runs, unless state->skip. If zero_grads, the gradients of all runs become 0 afterwards, even if the
+     * step is skipped. */
     trek_status (*update_apply)(trek_device device, const trek_update *update, bool zero_grads);
-    /* trek_update_scaler_adapt. */
+    /* Calls trek_update_scaler_adapt. */
     trek_status (*update_scaler)(trek_device device, trek_update_scaler *scaler);
 
-    /* The versions of what the backend works with, or why something is not there: one line. It opens what it can use. NULL: it
-     * works with nothing. */
+    /* Writes one line with the versions of the libraries that the backend uses, or why something is not available. It
+     * opens what it can use. NULL: it uses none. */
     void (*versions)(char *text, size_t size);
 
-    /* trek_device_paths and trek_device_paths_reset of a device by its index; NULL: there is nothing to choose from. */
+    /* Implement trek_device_paths and trek_device_paths_reset for a device by its index. NULL: the device has only
+     * one path. */
     int (*paths)(int index, trek_device_path *paths, int capacity);
     void (*paths_reset)(int index);
 } trek_backend;
 
 extern const trek_backend *trek_backends[TREK_DEVICE_TYPE_COUNT]; /* NULL until opened */
 
-/* The backend of a device, opened at first need; NULL and DEVICE with the reason. */
+/* Returns the backend of a device, which is opened when it is first needed. Returns NULL and sets DEVICE, with the
+ * reason, if it is not available. */
 const trek_backend *trek_backend_get(trek_device_type type);
-/* The same without an error: why (may be NULL) gets the reason. */
+/* Does so without an error: why (may be NULL) gets the reason. */
 const trek_backend *trek_backend_find(trek_device_type type, char *why, size_t size);
 
-/* The CPU's table, filled for the best instruction set (TREK_ISA overrides:
- * "baseline", "avx2", "avx512"). */
+/* Returns the CPU's table, filled for the best instruction set (TREK_ISA overrides it: "baseline", "avx2", "avx512"). */
 const trek_backend *trek_cpu_backend(void);
 
 TREK_END

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Channels last: a stride order of [N, C, H, W], in which the channels of a pixel are neighbours. */
+/* Channels last: a stride order of [N, C, H, W] in which the channels of a pixel are neighbours. */
 #ifndef TREK_TENSOR_CHANNELS_LAST_H
 #define TREK_TENSOR_CHANNELS_LAST_H
 
 #include "tensor/tensor_internal.h"
 
-/* The strides of a dense [N, C, H, W] of these sizes that lies channels last. */
+/* Computes the strides of a dense [N, C, H, W] of these sizes that is stored channels last. */
 static inline void trek_channels_last_strides(const int64_t *sizes, int64_t *strides)
 {
     strides[1] = 1;
@@ -14,7 +14,8 @@ static inline void trek_channels_last_strides(const int64_t *sizes, int64_t *str
     strides[0] = sizes[2] * strides[2];
 }
 
-/* Whether t is dense, lies so, and not row-major as well: with one channel, or one pixel, nothing tells the two apart. */
+/* Returns whether t is dense, stored channels last, and not row-major as well. With one channel or one pixel the two
+ * orders are the same. */
 static inline bool trek_lies_channels_last(const trek_tensor *t)
 {
     int64_t strides[4];
@@ -27,7 +28,7 @@ static inline bool trek_lies_channels_last(const trek_tensor *t)
     return true;
 }
 
-/* Whether t may be read as channels last where it lies. */
+/* Returns whether t can be read as channels last in place. */
 static inline bool trek_fits_channels_last(const trek_tensor *t)
 {
     return trek_lies_channels_last(t) || (t->ndim == 4 && t->contiguous && (t->sizes[1] == 1 || t->sizes[2] * t->sizes[3] == 1));

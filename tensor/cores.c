@@ -11,7 +11,7 @@
 
 enum { MOST_CORES = 1 << 18 };
 
-/* The process's cores, taken once: threads that are pinned later see fewer. */
+/* The cores of the process, determined once, because threads that are pinned later see fewer. */
 static struct {
     pthread_once_t once;
     unsigned long bits[MOST_CORES / 8 / sizeof(unsigned long)];
@@ -50,7 +50,7 @@ int trek_threads_wanted(void)
     return trek_cores();
 }
 
-/* The number that the system gives the k-th core of the process. */
+/* Returns the system's number of the k-th core of the process. */
 static int core_number(int k)
 {
     int number = 0;

@@ -11,7 +11,7 @@
 #include "tensor/status_internal.h"
 #include "tensor/tensor_internal.h"
 
-/* Small memory is objects, of which many are kept; large memory is their data. */
+/* Small blocks are objects, of which many are kept; large blocks are their data. */
 enum { SMALL = 4096, KEPT_OBJECTS = 1 << 18, FIRST_ROOM = 1 << 12 };
 #define KEPT_BYTES ((size_t)64 << 20)
 
@@ -19,7 +19,7 @@ bool trek_debug;
 static unsigned char poison = 0xff; /* floats: NaN */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Before other constructors, which ask. */
+/* Runs before other constructors, which read trek_debug. */
 __attribute__((constructor(101))) static void read_environment(void)
 {
     trek_debug = trek_environment_number("TREK_DEBUG", 0, 1, 0) != 0;
@@ -30,15 +30,15 @@ __attribute__((constructor(101))) static void read_environment(void)
 /* --- records: open addressing by address, in plain memory ---------------------- */
 
 typedef struct record {
-    const void *object;    /* NULL: free place; &removed: was used */
+    const void *object;    /* NULL: free entry; &removed: was used */
     const char *kind, *by;
-    uint32_t scope;        /* owner's serial; 0: none */
+    uint32_t scope;        /* the owner's serial; 0: none */
     bool scope_ended, gone, given;
 } record;
 
 static const char removed;
 static record *records;
-static size_t room, used; /* used: places that are not NULL */
+static size_t room, used; /* used: entries that are not NULL */
 
 static size_t place_of(const void *object, size_t size)
 {
@@ -58,7 +58,7 @@ static record *find(const void *object)
     }
 }
 
-/* Without memory the mode sees less, and nothing else happens. */
+/* Without memory this mode notices less; nothing else happens. */
 static bool make_room(void)
 {
     if (records && 4 * (used + 1) <= 3 * room)
@@ -87,7 +87,7 @@ static bool make_room(void)
     return true;
 }
 
-/* The object's record, a new one if need be; NULL without memory. */
+/* Returns the object's record, a new one if necessary; NULL without memory. */
 static record *obtain(const void *object)
 {
     record *r = find(object);
@@ -153,7 +153,7 @@ bool trek_debug_is_gone(const void *object)
 
 /* --- errors --------------------------------------------------------------------- */
 
-/* "result of mul in scope 17, which has ended", "module linear" */
+/* Writes e.g. "result of mul in scope 17, which has ended" or "module linear". */
 static void describe(const record *r, char *text, size_t size)
 {
     bool result = r->by && r->scope;
@@ -215,7 +215,7 @@ static struct queue {
 
 void trek_debug_fill(void *memory, size_t bytes) { memset(memory, poison, bytes); }
 
-/* The queue's oldest, out of it, its records too. */
+/* Takes the oldest element out of the queue, and drops its records. */
 static kept *take_oldest(struct queue *q)
 {
     kept *k = q->first;
@@ -230,7 +230,7 @@ static kept *take_oldest(struct queue *q)
     return k;
 }
 
-/* Releases what is too much; without the lock, since releasing may end up in a user's allocator. */
+/* Releases what exceeds the limits, without the lock, because releasing may call a user's allocator. */
 static void shorten(size_t count, size_t bytes)
 {
     for (int which = 0; which < 2; which++)
@@ -276,7 +276,7 @@ static trek_storage gone_storage;
 
 static void make_shell(trek_tensor *t)
 {
-    atomic_init(&t->refs, INT_MIN / 2); /* never one again */
+    atomic_init(&t->refs, INT_MIN / 2); /* it can never be 1 again */
     t->dtype = TREK_F32;
     t->ndim = 0;
     t->contiguous = true;

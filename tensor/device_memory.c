@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The public doors to what is known of memory: the host's (memory.c), or that of a device's backend. */
+/* The public functions on memory: of the host (memory.c), or of a device's backend. */
 #include "tensor/backend.h"
 #include "tensor/memory_internal.h"
 #include "tensor/scope_internal.h"

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a backend has counted of the ways to compute something, as numbers and as text. */
+/* Which implementations a backend has used how often, as numbers and as text. */
 #include "tensor/device_paths.h"
 
 #include <stdio.h>
 
 #include "tensor/backend.h"
 
-enum { LINE = 512, MOST = 64 }; /* bytes of a line, more of which are cut off; rows of a report */
+enum { LINE = 512, MOST = 64 }; /* bytes of a line, the rest of which is cut off; rows of a report */
 
-/* The backend of a device that the process has used; NULL otherwise: it is not opened for this. */
+/* Returns the backend of a device that the process has used; NULL otherwise, because it is not opened for this. */
 static const trek_backend *backend_of(trek_device device)
 {
     const trek_backend *backend = (unsigned)device.type < TREK_DEVICE_TYPE_COUNT ? trek_backends[device.type] : NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DLPack 1.x in and out. The structures are those of the specification
- * (dmlc.github.io/dlpack), written down here so that no header is needed. */
+/* DLPack 1.x in both directions. The structures are those of the specification (dmlc.github.io/dlpack), defined here
+ * so that no header is needed. */
 #include "tensor/tensor_internal.h"
 
 typedef struct dl_tensor {
@@ -27,7 +27,7 @@ typedef struct dl_managed {
     dl_tensor tensor;
 } dl_managed;
 
-/* Of flags: the data may not be changed. */
+/* In flags: the data must not be changed. */
 #define DL_READ_ONLY UINT64_C(1)
 enum { DL_CPU = 1, DL_CUDA = 2, DL_INT = 0, DL_UINT = 1, DL_FLOAT = 2, DL_BFLOAT = 4, DL_BOOL = 6 };
 

@@ -89,7 +89,7 @@ const char *trek_environment_library(const char *name)
 typedef struct rule {
     const char *name;
     long low, high;          /* of numbers */
-    const char *words[4];    /* in their place */
+    const char *words[4];    /* words that are allowed instead of a number */
 } rule;
 
 static const rule rules[] = {

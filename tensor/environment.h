@@ -1,27 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings from the environment, read strictly: what is not understood is an error when the library is first used (for
- * tensors' memory), and where it is read the default holds. Internal. */
+/* Settings from the environment, read strictly: an invalid value is an error when the library is first used (for the
+ * memory of tensors), and the default is used where it is read. */
 #ifndef TREK_TENSOR_ENVIRONMENT_H
 #define TREK_TENSOR_ENVIRONMENT_H
 
 #include "tensor/status.h"
 
-/* All variables that the library knows, each against what it takes. ARGUMENT, naming variable, value and what it takes. */
+/* Checks all variables that the library knows. Fails with ARGUMENT, which names the variable, the value and what is
+ * allowed. */
 trek_status trek_environment_check(void);
 
-/* In what launchers tell a process its number among those of its machine: trek-run, torchrun, Open MPI, Slurm. */
+/* Variables in which launchers tell a process its number on its machine: trek-run, torchrun, Open MPI, Slurm. */
 #define TREK_LOCAL_RANK_VARIABLES "TREK_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"
-/* That number as the first of them has it; 0 where none has, or is no such number (joining the job tells). */
+/* Returns that number from the first variable that is set; 0 if none is, or if it is invalid (joining the job reports
+ * that). */
 int trek_environment_local_rank(void);
 
-/* A whole number from low to high, decimal or 0x..; `unset` where the variable is not set, empty or no such number. */
+/* Returns a whole number from low to high, decimal or 0x..; `unset` if the variable is not set, empty or invalid. */
 long trek_environment_number(const char *name, long low, long high, long unset);
 
-/* The library, or the folders of libraries, that a variable names; NULL: none, or the process has other rights than who started
- * it (set-user-id and the like), whose code it shall not run. */
+/* Returns the library, or the folders of libraries, that a variable names. Returns NULL if there is none, or if the
+ * process has other rights than the user who started it (set-user-id and the like) and must not run that user's code. */
 const char *trek_environment_library(const char *name);
 
-/* The place of the value among n choices; `unset` where the variable is not set, empty or none of them. */
+/* Returns the index of the value among n choices; `unset` if the variable is not set, empty or not one of them. */
 int trek_environment_choice(const char *name, const char *const *choices, int n, int unset);
 
 #endif

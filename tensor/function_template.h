@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Elementary functions of f32, written once for scalars and for vectors.
- * vector_math.h includes this with F (the number type), BITS and SIGNED (integers of
- * its width) and M (what names end in). No branches, no calls, no tables.
- * Polynomials are Chebyshev fits of the remainders named beside them. */
+/* Elementary functions of f32, written once for scalars and for vectors. vector_math.h includes this file with F (the
+ * number type), BITS and SIGNED (integers of its width) and M (the suffix of names). There are no branches, calls or
+ * tables. Polynomials are Chebyshev fits of the remainders named next to them. */
 
 #define FMA(x, y, z) M(fma)(x, y, z)
 #define K(constant) M(spread)(constant)
 #define STEP(p, x, constant) p = FMA(p, x, K(constant))
 
-/* x = n ln(2) + r with |r| <= ln(2)/2; whole and shifted: n, as M(scale) wants it. |x| < 2^21. */
+/* Splits x = n ln(2) + r with |r| <= ln(2)/2; whole and shifted are n in the form that M(scale) needs. |x| < 2^21. */
 TREK_WIDE_INLINE F M(exp_reduce)(F x, F *whole, F *shifted)
 {
     *shifted = FMA(x, K(0x1.715476p+0f), K(0x1.8p23f)); /* adding 1.5 * 2^23 rounds to an integer */
@@ -34,7 +33,7 @@ TREK_WIDE_INLINE F M(exp_of_remainder)(F r)
     return p;
 }
 
-/* Below this e^x rounds to 0; computing there would underflow, which takes processors a hundred cycles. */
+/* Below this e^x rounds to 0; computing it would underflow, which takes processors a hundred cycles. */
 TREK_WIDE_INLINE F M(exp)(F x)
 {
     const F lowest = K(-104.0f);
@@ -42,8 +41,8 @@ TREK_WIDE_INLINE F M(exp)(F x)
     F r = M(exp_reduce)(M(choose)(x, lowest, K(0.0f), M(at_most)(x, 90.0f)), &whole, &shifted);
     return M(choose)(x, lowest, K(0.0f), M(scale)(M(exp_of_remainder)(r), whole, shifted));
 }
-/* e^x for x <= 0 (or NaN): cheaper, because it cannot overflow. 0 below 2^-126: a number that is not normal takes the machine
- * as long as a hundred others, and what is weighed against 1 has no use for it. */
+/* Computes e^x for x <= 0 (or NaN). It is cheaper because it cannot overflow. It is 0 below 2^-126, because subnormal
+ * numbers take the machine as long as a hundred others, and next to 1 they do not matter. */
 TREK_WIDE_INLINE F M(exp_negative)(F x)
 {
     F whole, shifted;
@@ -51,14 +50,14 @@ TREK_WIDE_INLINE F M(exp_negative)(F x)
     return M(choose)(x, K(-87.33f), K(0.0f), M(scale_down)(M(exp_of_remainder)(r), whole, shifted));
 }
 
-/* e^x - 1 but for the sign of 0 and the last bit of denormals. */
+/* Computes e^x - 1 except for the sign of 0 and the last bit of denormals. */
 TREK_WIDE_INLINE F M(expm1_rough)(F x)
 {
     F whole, shifted;
     x = M(at_least)(M(at_most)(x, 88.8f), -25.0f);
     F r = M(exp_reduce)(x, &whole, &shifted);
     F p = FMA(r * r, M(exp_series)(r), r);
-    F half = M(scale)(K(0.5f), whole, shifted); /* halved: 2^128 is infinite */
+    F half = M(scale)(K(0.5f), whole, shifted); /* halved, because 2^128 is infinite */
     return 2.0f * FMA(half, p, half - 0.5f);
 }
 TREK_WIDE_INLINE F M(magnitude)(F x) { return M(from_bits)(M(as_bits)(x) & 0x7fffffffu); }
@@ -68,12 +67,12 @@ TREK_WIDE_INLINE F M(with_sign)(F magnitude, F sign)
 }
 TREK_WIDE_INLINE F M(expm1)(F x) { return M(choose)(M(magnitude)(x), K(0x1p-40f), x, M(expm1_rough)(x)); }
 
-/* x = (1 + f) 2^e for positive finite x, sqrt(1/2) <= 1 + f <= sqrt(2). */
+/* Splits x = (1 + f) 2^e for positive finite x, sqrt(1/2) <= 1 + f <= sqrt(2). */
 TREK_WIDE_INLINE F M(log_split)(F x, F *e)
 {
     F scaled = M(choose)(x, K(0x1p-126f), x * 0x1p23f, x);
     BITS bits = M(as_bits)(scaled) - 0x3f3504f3u; /* sqrt(1/2) */
-    /* the exponent as a float: its bits placed behind 2^23, which are then taken away */
+    /* the exponent as a float: its bits are placed after 2^23, which is then subtracted */
     F exponent = M(from_bits)((((bits >> 23) ^ 0x100u) & 0x1ffu) | 0x4b000000u) - 0x1.0002p23f;
     *e = M(choose)(x, K(0x1p-126f), exponent - 23.0f, exponent);
     return M(from_bits)((bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
@@ -94,7 +93,7 @@ TREK_WIDE_INLINE F M(log_series)(F f)
     return p;
 }
 
-/* What log of 0, below 0, infinity and NaN is; else `result`. */
+/* Returns log of 0, of negative numbers, infinity and NaN; otherwise `result`. */
 TREK_WIDE_INLINE F M(log_special)(F x, F result)
 {
     F nowhere = M(choose)(x, K(0.0f), K(__builtin_nanf("")), K(-__builtin_inff()));
@@ -128,7 +127,7 @@ TREK_WIDE_INLINE F M(log10)(F x)
 TREK_WIDE_INLINE F M(log1p)(F x)
 {
     F u = 1.0f + x;
-    F lost = M(choose)(K(1.0f), x, 1.0f - (u - x), x - (u - 1.0f)); /* u + lost is 1 + x exactly */
+    F lost = M(choose)(K(1.0f), x, 1.0f - (u - x), x - (u - 1.0f)); /* u + lost is exactly 1 + x */
     lost = M(choose)(u, K(0x1p24f), lost / u, K(0.0f));
     F e, f = M(log_split)(u, &e), square = f * f;
     F low = FMA(square * f, M(log_series)(f), FMA(e, K(0x1.7f7d1cp-20f), lost));
@@ -139,7 +138,7 @@ TREK_WIDE_INLINE F M(log1p)(F x)
 
 TREK_WIDE_INLINE F M(sigmoid)(F x)
 {
-    F least = M(choose)(x, K(0.0f), x, K(-60.0f)); /* of a large x nothing is lost, and no denormal arises */
+    F least = M(choose)(x, K(0.0f), x, K(-60.0f)); /* for a large x nothing is lost, and no denormal occurs */
     F magnitude = -M(magnitude)(x);
     F e = M(exp_negative)(M(choose)(magnitude, least, least, magnitude)); /* never overflows */
     return M(choose)(x, K(0.0f), e, K(1.0f)) / (1.0f + e);
@@ -181,8 +180,8 @@ TREK_WIDE_INLINE F M(erfcx)(F a)
     STEP(p, t, 0x1.ce4360p-3f);
     return t * p;
 }
-/* e^(-a^2 s) for s = 1 or 1/2, where that is a normal number; the square in two parts, so that large ones keep their last
- * bits. */
+/* Computes e^(-a^2 s) for s = 1 or 1/2, if that is a normal number; the square is in two parts, so that large ones
+ * keep their last bits. */
 TREK_WIDE_INLINE F M(exp_of_square)(F a, float s)
 {
     F high = M(from_bits)(M(as_bits)(a) & 0xfffff000u); /* its square is exact */
@@ -193,7 +192,7 @@ TREK_WIDE_INLINE F M(exp_of_square)(F a, float s)
 }
 TREK_WIDE_INLINE F M(erf)(F x)
 {
-    F a = M(at_most)(M(magnitude)(x), 9.0f); /* from 4 on it is 1; farther out the factors stop being normal numbers */
+    F a = M(at_most)(M(magnitude)(x), 9.0f); /* from 4 on it is 1; for larger x the factors would become subnormal */
     F large = 1.0f - M(erfcx)(a) * M(exp_of_square)(a, 1.0f);
     return M(choose)(a, K(0.9f), M(erf_small)(x), M(with_sign)(large, x));
 }
@@ -206,8 +205,8 @@ TREK_WIDE_INLINE F M(exp_minus_square)(F x)
     return M(scale)(M(exp_of_remainder)(r), whole, shifted);
 }
 
-/* The normal distribution's cumulative function and e^(-x^2/2), without cancellation for negative x. Both are 0 where the
- * first is about to stop being a normal number. */
+/* Computes the normal distribution's cumulative function and e^(-x^2/2), without cancellation for negative x. Both
+ * are 0 where the first would become subnormal. */
 TREK_WIDE_INLINE F M(normal_cdf)(F x, F *density)
 {
     F magnitude = M(at_most)(M(magnitude)(x), 12.75f);

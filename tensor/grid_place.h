@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where grid_sample looks, for one real type: PLACE_REAL is C's name for it, PLACE(name) makes names of it. One text for all
- * backends; no branches but for the options. Includes nothing: resample.h goes before it. */
+/* Where grid_sample reads, for one real type: PLACE_REAL is its C type, PLACE(name) makes names for it. All backends
+ * use this text; its only branches are on options. It includes nothing: resample.h must be included before it. */
 
-/* Of what lies 2^30 away or more, and of NaN, -2^30: no line is so long. (C's function is a call, or may trap. What is chosen
- * from is computed before, and choices do not follow from each other: loops of this become vectors.) */
+/* Returns -2^30 if x is 2^30 or more away, or NaN: no line is so long. (C's function is a call, or may trap. All
+ * candidates are computed first and choices do not depend on each other, so that loops can be vectorised.) */
 TREK_EVERYWHERE PLACE_REAL PLACE(place_floor)(PLACE_REAL x)
 {
     const PLACE_REAL most = (PLACE_REAL)(1 << 30), away = x < 0 ? -x : x;
@@ -12,7 +12,7 @@ TREK_EVERYWHERE PLACE_REAL PLACE(place_floor)(PLACE_REAL x)
     return whole - above;
 }
 
-/* To the nearest whole number, halves to even. */
+/* Rounds to the nearest integer, halves to even. */
 TREK_EVERYWHERE PLACE_REAL PLACE(place_round)(PLACE_REAL x)
 {
     PLACE_REAL below = PLACE(place_floor)(x), past = x - below, odd = below - 2 * PLACE(place_floor)(below / 2);
@@ -20,14 +20,14 @@ TREK_EVERYWHERE PLACE_REAL PLACE(place_round)(PLACE_REAL x)
     return below + (past == (PLACE_REAL)0.5 ? odd : up);
 }
 
-/* A number of the grid, as a place along a dimension of `size`: -1 is its beginning, 1 its end, or the centres of the elements
- * there. */
+/* Converts a coordinate of the grid to a position along a dimension of `size`: -1 is its beginning and 1 its end, or
+ * the centres of the elements there. */
 TREK_EVERYWHERE PLACE_REAL PLACE(place_of)(PLACE_REAL at, PLACE_REAL size, bool align)
 {
     return align ? (at + 1) / 2 * (size - 1) : ((at + 1) * size - 1) / 2;
 }
 
-/* The place in a mirror at both edges; *slope is multiplied by its derivative. */
+/* Mirrors the position at both edges; *slope is multiplied by the derivative. */
 TREK_EVERYWHERE PLACE_REAL PLACE(place_mirrored)(PLACE_REAL at, PLACE_REAL size, bool align, PLACE_REAL *slope)
 {
     const PLACE_REAL low = align ? 0 : (PLACE_REAL)-0.5, span = align ? size - 1 : size, safe = span > 0 ? span : 1;
@@ -42,7 +42,7 @@ TREK_EVERYWHERE PLACE_REAL PLACE(place_mirrored)(PLACE_REAL at, PLACE_REAL size,
     return span > 0 ? rest : 0;
 }
 
-/* The nearest place of the line; NaN: the first. */
+/* Returns the nearest position of the line; for NaN the first. */
 TREK_EVERYWHERE PLACE_REAL PLACE(place_held)(PLACE_REAL at, PLACE_REAL size, PLACE_REAL *slope)
 {
     PLACE_REAL last = size - 1, kept = at > 0 ? *slope : 0;
@@ -51,7 +51,7 @@ TREK_EVERYWHERE PLACE_REAL PLACE(place_held)(PLACE_REAL at, PLACE_REAL size, PLA
     return at < last ? at : last;
 }
 
-/* The place brought into the line, as the padding says. slope: is multiplied by its derivative. */
+/* Moves the position into the line, by the padding. slope is multiplied by the derivative. */
 TREK_EVERYWHERE PLACE_REAL PLACE(place_padded)(PLACE_REAL at, PLACE_REAL size, int padding, bool align, PLACE_REAL *slope)
 {
     if (padding == TREK_GRID_ZEROS)
@@ -61,14 +61,15 @@ TREK_EVERYWHERE PLACE_REAL PLACE(place_padded)(PLACE_REAL at, PLACE_REAL size, i
     return PLACE(place_held)(at, size, slope);
 }
 
-/* What an element `tap` behind `from`, a floor, is: its place, or -1 outside. */
+/* Returns the index of the element `tap` after `from`, a floor, or -1 if it is outside. */
 TREK_EVERYWHERE int32_t PLACE(place_inside)(PLACE_REAL from, int32_t tap, int32_t size)
 {
     int32_t at = (int32_t)from + tap;
     return (uint32_t)at < (uint32_t)size ? at : -1;
 }
 
-/* Keys' kernel with a = -0.75 for the four elements around a place `past` behind the second, and its derivative. */
+/* Keys' kernel with a = -0.75 for the four elements around a position that is `past` after the second, and its
+ * derivative. */
 TREK_EVERYWHERE PLACE_REAL PLACE(place_cubic)(PLACE_REAL past, int tap, PLACE_REAL *slope)
 {
     const PLACE_REAL a = (PLACE_REAL)-0.75;

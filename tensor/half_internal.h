@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The 16-bit formats, as bits, and rows of them. Internal. */
+/* The 16-bit formats, as bits, and rows of them. */
 #ifndef TREK_TENSOR_HALF_INTERNAL_H
 #define TREK_TENSOR_HALF_INTERNAL_H
 
@@ -35,20 +35,20 @@ static inline double trek_f64_bits(uint64_t bits)
 }
 
 static inline float trek_f32_from_bf16(uint16_t x) { return trek_f32_bits((uint32_t)x << 16); }
-/* To the nearest, ties to even; NaN stays NaN. */
+/* Rounds to the nearest, ties to even; NaN remains NaN. */
 static inline uint16_t trek_bf16_from_f32(float x)
 {
     uint32_t bits = trek_bits_f32(x), rounded = (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16) | 0x40u : rounded);
 }
-/* Shifted into place, the bits of an f16 are an f32 that is 2^112 too small, denormals included. */
+/* Shifted into place, the bits of an f16 are an f32 that is too small by 2^112, denormals included. */
 static inline float trek_f32_from_f16(uint16_t x)
 {
     uint32_t sign = (uint32_t)(x & 0x8000u) << 16, magnitude = (uint32_t)(x & 0x7fffu) << 13;
     uint32_t finite = trek_bits_f32(trek_f32_bits(magnitude) * 0x1p112f);
     return trek_f32_bits(sign | (magnitude >= 0x0f800000u ? magnitude | 0x7f800000u : finite));
 }
-/* To the nearest, ties to even. Adding 0.5 rounds to multiples of 2^-24, the spacing of f16's denormals. */
+/* Rounds to the nearest, ties to even. Adding 0.5 rounds to multiples of 2^-24, the spacing of f16's denormals. */
 static inline uint16_t trek_f16_from_f32(float x)
 {
     uint32_t bits = trek_bits_f32(x), sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
@@ -60,7 +60,7 @@ static inline uint16_t trek_f16_from_f32(float x)
     return (uint16_t)(sign | result);
 }
 
-/* Rows of them. Source and target do not overlap. */
+/* Convert rows. Source and target must not overlap. */
 static inline void trek_f32_from_bf16_row(float *restrict to, const uint16_t *restrict from, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)

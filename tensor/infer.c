@@ -25,15 +25,15 @@ static trek_status check_same(trek_op_call *call)
     return TREK_OK;
 }
 
-/* All inputs have one shape; the result has it, too. */
+/* All inputs must have one shape, which the result gets, too. */
 static trek_status same_shape(trek_op_call *call, trek_dtype dtype)
 {
     trek_status status = check_same(call);
     return status != TREK_OK ? status : trek_op_output(call, 0, call->inputs[0]->ndim, call->inputs[0]->sizes, dtype);
 }
 
-/* The input whose order of dimensions a result of these sizes takes: the first of them that is all there, unless it is
- * row-major. NULL: none. */
+/* Returns the input whose order of dimensions a result of these sizes gets: the first that has these sizes, unless it
+ * is row-major. NULL: none. */
 static const trek_tensor *layout_giver(const trek_op_call *call, int ndim, const int64_t *sizes)
 {
     for (int k = 0; k < call->n_inputs; k++) {
@@ -47,8 +47,8 @@ static const trek_tensor *layout_giver(const trek_op_call *call, int ndim, const
     return NULL;
 }
 
-/* Lays a new tensor's dimensions out in the order of x's strides, without gaps, as PyTorch does: what is element-wise then
- * walks both from end to end. */
+/* Orders a new tensor's dimensions by x's strides, without gaps, as PyTorch does. Element-wise ops can then process
+ * both contiguously. */
 static void lay_out_as(trek_tensor *t, const trek_tensor *x)
 {
     int order[TREK_MAX_DIMS], n = 0;
@@ -72,7 +72,7 @@ static void lay_out_as(trek_tensor *t, const trek_tensor *x)
     t->contiguous = false;
 }
 
-/* trek_op_output of an element-wise op: a result made here keeps its input's layout. */
+/* trek_op_output for an element-wise op: a result made here keeps its input's order of dimensions. */
 static trek_status output_alike(trek_op_call *call, int ndim, const int64_t *sizes, trek_dtype dtype)
 {
     bool given = call->outputs[0];
@@ -98,7 +98,7 @@ trek_status trek_infer_pointwise(trek_op_call *call)
     return trek_infer_same(call);
 }
 
-/* The table's dimensions but its last are broadcast to those of x. */
+/* The table's dimensions except the last are broadcast to those of x. */
 trek_status trek_infer_rotary(trek_op_call *call)
 {
     const trek_tensor *x = call->inputs[0], *table = call->inputs[1];
@@ -116,7 +116,7 @@ trek_status trek_infer_rotary(trek_op_call *call)
 }
 
 trek_status trek_infer_to_bool(trek_op_call *call) { return same_layout(call, TREK_BOOL); }
-/* ... row-major whatever the input is */
+/* ... but row-major, whatever the input is. */
 trek_status trek_infer_same_dense(trek_op_call *call) { return same_shape(call, dtype_of(call, 0)); }
 
 trek_status trek_infer_convert(trek_op_call *call)
@@ -185,7 +185,7 @@ trek_status trek_infer_pointwise_loss_backward(trek_op_call *call) { return broa
 
 /* --- reductions ---------------------------------------------------------------------- */
 
-/* Turns the listed dims into a mask; false and an error. */
+/* Turns the listed dimensions into a mask. Returns false on failure. */
 static bool reduced_dims(trek_op_call *call)
 {
     trek_tensor *x = call->inputs[0];
@@ -232,7 +232,7 @@ static trek_dtype sum_dtype(const trek_op_call *call)
 
 trek_status trek_infer_reduce_sum(trek_op_call *call) { return reduce_to(call, sum_dtype(call)); }
 
-/* An element of nothing has no value, even where none is asked for. */
+/* An element of an empty tensor has no value, even if none is requested. */
 static trek_status refuse_empty(trek_op_call *call)
 {
     const trek_tensor *x = call->inputs[0];
@@ -280,7 +280,7 @@ trek_status trek_infer_dim_sum(trek_op_call *call)
 
 trek_status trek_infer_flip(trek_op_call *call)
 {
-    if (call->attrs.i[0] != 0 && !reduced_dims(call)) /* none listed: none */
+    if (call->attrs.i[0] != 0 && !reduced_dims(call)) /* an empty list means no dimension */
         return trek_error_status();
     return output_alike(call, call->inputs[0]->ndim, call->inputs[0]->sizes, dtype_of(call, 0));
 }
@@ -362,7 +362,7 @@ trek_status trek_infer_index_add(trek_op_call *call)
     return trek_op_output(call, 0, x->ndim, x->sizes, dtype_of(call, 0));
 }
 
-/* The index may be smaller than `of` beside the dimension, never larger. */
+/* The index may be smaller than `of` in the other dimensions, but not larger. */
 static bool index_within(trek_op_call *call, const trek_tensor *index, const trek_tensor *of, int dim)
 {
     bool fits = index->ndim == of->ndim;
@@ -394,7 +394,7 @@ trek_status trek_infer_scatter_add(trek_op_call *call)
 trek_status trek_infer_one_hot(trek_op_call *call)
 {
     trek_tensor *x = call->inputs[0];
-    if (call->attrs.i[0] == -1) { /* the largest class says how many there are */
+    if (call->attrs.i[0] == -1) { /* the largest class determines how many there are */
         trek_tensor *most = x->numel ? trek_tensor_max(x, trek_dims_none(), false) : NULL;
         if (!most)
             return trek_op_fail(call, TREK_ERR_SHAPE, "the number of classes cannot be told from no elements");

@@ -10,7 +10,7 @@ static trek_status need_format(const trek_op_call *call, int64_t format)
     return trek_op_fail(call, TREK_ERR_ARGUMENT, "format %lld is neither E4M3 nor E5M2", (long long)format);
 }
 
-/* The record is written where it lies. */
+/* The record is written in place. */
 static trek_status need_record(const trek_op_call *call, const trek_tensor *record)
 {
     char text[TREK_SHAPE_TEXT];

@@ -6,8 +6,8 @@
 
 /* -- norms -- */
 
-/* Checks the dtypes and the number of normalised (last) dimensions, which weight and bias must have; *rows is the product of the
- * others. */
+/* Checks the dtypes and the number of normalised (last) dimensions, whose sizes weight and bias must have; *rows is
+ * the product of the others. */
 static trek_status norm_sizes(const trek_op_call *call, const trek_tensor *x, const trek_tensor *weight, const trek_tensor *bias,
                               int64_t *rows)
 {
@@ -118,7 +118,7 @@ static trek_status attention_mask(const trek_op_call *call, const trek_tensor *q
                         trek_shape_text(trek_shape_make(4, sizes), expected));
 }
 
-/* What forward and backward check alike; puts the scale into the attributes. */
+/* Checks what forward and backward have in common, and stores the scale in the attributes. */
 static trek_status check_attention(trek_op_call *call, const trek_tensor *q, const trek_tensor *k, const trek_tensor *v,
                                    const trek_tensor *mask)
 {
@@ -138,14 +138,14 @@ static trek_status check_attention(trek_op_call *call, const trek_tensor *q, con
     if (!isfinite(a->f[1]))
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "a scale of %g", a->f[1]);
     if (a->f[1] == TREK_ZERO)
-        a->f[1] = -0.0; /* which backward takes for what it is */
+        a->f[1] = -0.0; /* which backward takes as given */
     else if (a->f[1] == 0 && !signbit(a->f[1]))
         a->f[1] = q->sizes[3] > 0 ? 1 / sqrt((double)q->sizes[3]) : 1;
     a->i[4] = a->i[4] != 0;
     return TREK_OK;
 }
 
-/* y lies in memory as [B, T, H, D], so that joining the heads again is a view. */
+/* y is stored as [B, T, H, D], so that joining the heads again is a view. */
 static trek_status attention_output(trek_op_call *call, const trek_tensor *q)
 {
     if (call->outputs[0])
@@ -188,7 +188,7 @@ trek_status trek_infer_attention_backward(trek_op_call *call)
 
 /* -- linear_cross_entropy -- */
 
-/* What forward and backward check alike. */
+/* Checks what forward and backward have in common. */
 static trek_status check_linear_cross_entropy(const trek_op_call *call, const trek_tensor *x, const trek_tensor *weight,
                                               const trek_tensor *bias, const trek_tensor *labels)
 {
@@ -237,7 +237,7 @@ trek_status trek_infer_linear_cross_entropy(trek_op_call *call)
     return trek_op_output(call, 3, 1, &kept, statistics_dtype(dtype));
 }
 
-/* As many of the gradients as forward has kept; dweight given in another dtype than x's stays as it is. */
+/* The gradients that forward has stored; a given dweight may have another dtype than x. */
 static trek_status infer_kept(trek_op_call *call, const trek_tensor *kept)
 {
     const trek_tensor *x = call->inputs[1], *weight = call->inputs[2];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small words that the shape rules of nn's ops share: what an input must be. */
+/* Checks of inputs that the shape rules of nn's ops have in common. */
 #ifndef TREK_TENSOR_INFER_INTERNAL_H
 #define TREK_TENSOR_INFER_INTERNAL_H
 
@@ -15,7 +15,7 @@ static inline bool is_integer(const trek_tensor *t)
     return t->dtype == TREK_I64 || t->dtype == TREK_I32 || t->dtype == TREK_U8;
 }
 
-/* Statistics are kept in f32 for 16-bit inputs. */
+/* Statistics are in f32 for 16-bit inputs. */
 static inline trek_dtype statistics_dtype(trek_dtype dtype)
 {
     return trek_dtype_is_16bit(dtype) ? TREK_F32 : dtype;
@@ -30,7 +30,7 @@ static inline trek_status need_ndim(const trek_op_call *call, const char *name, 
                         trek_tensor_shape_text(t, text));
 }
 
-/* An optional vector of `size` elements. */
+/* Checks an optional vector of `size` elements. */
 static inline trek_status need_vector(const trek_op_call *call, const char *name, const trek_tensor *t, int64_t size)
 {
     char text[TREK_SHAPE_TEXT];
@@ -67,7 +67,7 @@ static inline trek_status need_float(const trek_op_call *call, const char *name,
     return trek_op_fail(call, TREK_ERR_DTYPE, "%s must be of a floating dtype, got %s", name, trek_dtype_name(t->dtype));
 }
 
-/* A parameter of a norm: of the input's dtype, or f32 where that is of 16 bits. */
+/* Checks a parameter of a norm: it has the input's dtype, or f32 if that has 16 bits. */
 static inline trek_status need_norm_dtype(const trek_op_call *call, const char *name, const trek_tensor *t, trek_dtype dtype)
 {
     if (!t || t->dtype == dtype || (trek_dtype_is_16bit(dtype) && t->dtype == TREK_F32))
@@ -77,7 +77,7 @@ static inline trek_status need_norm_dtype(const trek_op_call *call, const char *
                         trek_dtype_is_16bit(dtype) ? ", or f32" : "");
 }
 
-/* Weight and bias (either may be NULL) of a norm over inputs of `dtype`. */
+/* Checks weight and bias (either may be NULL) of a norm over inputs of `dtype`. */
 static inline trek_status need_norm_dtypes(const trek_op_call *call, trek_dtype dtype, const trek_tensor *weight,
                                            const trek_tensor *bias)
 {
@@ -90,7 +90,8 @@ static inline trek_status need_norm_dtypes(const trek_op_call *call, trek_dtype 
                         trek_dtype_name((trek_dtype)weight->dtype), trek_dtype_name((trek_dtype)bias->dtype));
 }
 
-/* Of a bias's gradient, which knows the weight: the two are of one dtype; wide enough for either without one. */
+/* Returns the dtype of a bias's gradient: that of the weight, because both have one dtype; without a weight one that
+ * is wide enough for either. */
 static inline trek_dtype norm_bias_dtype(trek_dtype dtype, const trek_tensor *weight)
 {
     return weight ? (trek_dtype)weight->dtype : statistics_dtype(dtype);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shape rules of the products, convolution, pooling, norms, embedding and cross
- * entropy, and how the options of convolution and pooling become attributes. */
+/* Shape rules of products, convolution, pooling, norms, embedding and cross entropy, and how the options of
+ * convolution and pooling become attributes. */
 #include "tensor/channels_last.h"
 #include "tensor/infer_internal.h"
 #include "tensor/option_internal.h"
 
 /* -- products -- */
 
-/* A gradient of 16-bit inputs may be asked for in f32 by giving such an output. */
+/* A gradient of 16-bit inputs can be requested in f32 by giving such an output. */
 static trek_dtype product_dtype(const trek_op_call *call, trek_dtype dtype)
 {
     const trek_tensor *given = call->outputs[0];
@@ -78,7 +78,7 @@ trek_status trek_infer_linear(trek_op_call *call)
     return TREK_OK;
 }
 
-/* trek_op_output of an image, which lies channels last where `last`, unless it was given. */
+/* trek_op_output for an image, which is stored channels last if `last`, unless it was given. */
 static trek_status image_output(trek_op_call *call, int k, const int64_t *sizes, trek_dtype dtype, bool last)
 {
     bool given = call->outputs[k];
@@ -96,7 +96,7 @@ static trek_status image_output(trek_op_call *call, int k, const int64_t *sizes,
 /* Bits of i[11]. */
 enum { INPUT_LAST = 1, WEIGHT_LAST = 2 };
 
-/* The result of a convolution: as x or the weight lies. What is told stays for the gradients. */
+/* The result of a convolution has the order of x or the weight. The bits are kept for the gradients. */
 static trek_status convolved_output(trek_op_call *call, const int64_t *sizes)
 {
     const trek_tensor *x = call->inputs[0], *weight = call->inputs[1];
@@ -159,7 +159,7 @@ static trek_status check_window(const trek_op_call *call, const int64_t *stride,
     return TREK_OK;
 }
 
-/* Places of a window of `kernel` along one dimension; below 1 if it does not fit. */
+/* Returns the number of positions of a window of `kernel` along one dimension; below 1 if it does not fit. */
 static int64_t window_places(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation)
 {
     if (kernel > INT32_MAX)
@@ -168,7 +168,7 @@ static int64_t window_places(int64_t size, int64_t kernel, int64_t stride, int64
     return room < 0 ? 0 : room / stride + 1;
 }
 
-/* Checks sizes of x and weight against the attributes and writes the sizes of the result. */
+/* Checks sizes of x and weight with the attributes and writes the sizes of the result. */
 static trek_status conv_sizes(const trek_op_call *call, const int64_t *x, const int64_t *weight, int64_t *y)
 {
     const int64_t *a = call->attrs.i;
@@ -211,7 +211,8 @@ trek_status trek_infer_conv2d(trek_op_call *call)
     return convolved_output(call, sizes);
 }
 
-/* Rows or columns that a transposed convolution gives without output padding; what no memory holds beyond what can be counted. */
+/* Returns the rows or columns of a transposed convolution without output padding; a number larger than any memory if
+ * it cannot be represented. */
 static int64_t transposed_places(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation)
 {
     int64_t places, reach;
@@ -221,7 +222,7 @@ static int64_t transposed_places(int64_t size, int64_t kernel, int64_t stride, i
     return places - 2 * padding;
 }
 
-/* Writes height and width of the result, and the output padding that the asked for ones need. */
+/* Writes height and width of the result, and the output padding that the requested ones need. */
 static trek_status transposed_sizes(const trek_op_call *call, const trek_tensor *x, const trek_tensor *weight, int64_t *a,
                                     int64_t *y)
 {
@@ -245,7 +246,7 @@ static trek_status transposed_sizes(const trek_op_call *call, const trek_tensor 
     return TREK_OK;
 }
 
-/* Output padding from the stride on is trek_conv_transpose2d's to undo: conv2d of such a result would be larger than x. */
+/* Output padding of at least the stride is refused: conv2d of such a result would be larger than x. */
 static trek_status check_output_padding(const trek_op_call *call, const int64_t *a)
 {
     for (int d = 0; d < 2; d++)
@@ -305,7 +306,7 @@ trek_status trek_infer_conv2d_grad(trek_op_call *call)
     return image_output(call, 0, result, product_dtype(call, (trek_dtype)grad->dtype), last);
 }
 
-/* Number of windows, or an error. */
+/* Returns the number of windows, or an error. */
 static trek_status unfold_places(const trek_op_call *call, int64_t height, int64_t width, int64_t *places)
 {
     const int64_t *a = call->attrs.i;
@@ -367,7 +368,7 @@ void trek_attrs_pool(trek_attrs *a, const trek_pool_opts *opts)
     a->f[0] = (double)opts->divisor_override;
 }
 
-/* With ceil_mode a last, partial window counts if it starts inside the input or its left padding. */
+/* With ceil_mode a last, partial window counts if it begins inside the input or its left padding. */
 static int64_t pool_places(int64_t size, const int64_t *a, int d)
 {
     int64_t kernel = a[d], stride = a[2 + d], padding = a[4 + d], dilation = a[6 + d];
@@ -498,7 +499,7 @@ static trek_status layer_norm_sizes(const trek_op_call *call, const trek_tensor 
     return TREK_OK;
 }
 
-/* What is usually wrong is the input, which is not of the sizes that a norm was made for. */
+/* The usual mistake is an input with other sizes than the norm was made for. */
 static trek_status need_last_sizes(trek_op_call *call, const trek_tensor *x, const char *name, const trek_tensor *given, int dims)
 {
     char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];
@@ -508,7 +509,7 @@ static trek_status need_last_sizes(trek_op_call *call, const trek_tensor *x, con
                         trek_tensor_shape_text(given, second), name);
 }
 
-/* Likewise of what has a number for each channel; NULL given: nothing to check. */
+/* Does so for something that has a number for each channel; NULL: nothing to check. */
 static trek_status need_channels(trek_op_call *call, const trek_tensor *x, const char *name, const trek_tensor *given)
 {
     char text[TREK_SHAPE_TEXT];
@@ -534,7 +535,7 @@ trek_status trek_infer_layer_norm(trek_op_call *call)
     return trek_op_output(call, 2, 1, &rows, statistics_dtype((trek_dtype)x->dtype));
 }
 
-/* Gradient and statistics of a norm's backward; outputs dx, dweight (if there is a weight), dbias. */
+/* The gradient and statistics of a norm's backward; outputs dx, dweight (if there is a weight), dbias. */
 static trek_status norm_backward(trek_op_call *call, int64_t statistics, int dims, const int64_t *sizes)
 {
     const trek_tensor *grad = call->inputs[0], *x = call->inputs[1], *weight = input(call, 4);
@@ -605,7 +606,7 @@ trek_status trek_infer_batch_norm_backward(trek_op_call *call)
     return norm_backward(call, x->sizes[1], 1, &x->sizes[1]);
 }
 
-/* Groups of all samples. */
+/* The groups of all samples. */
 static trek_status group_norm_sizes(const trek_op_call *call, const trek_tensor *x, int64_t *groups)
 {
     int64_t count = call->attrs.i[0];
@@ -614,7 +615,7 @@ static trek_status group_norm_sizes(const trek_op_call *call, const trek_tensor 
         return trek_op_fail(call, TREK_ERR_SHAPE, "needs at least 2 dimensions, got %s", trek_tensor_shape_text(x, text));
     if (count < 1 || x->sizes[1] % count != 0)
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld channels in %lld groups", (long long)x->sizes[1], (long long)count);
-    *groups = x->sizes[1] > 0 ? x->sizes[0] * count : 0; /* of no channels there are any number of groups */
+    *groups = x->sizes[1] > 0 ? x->sizes[0] * count : 0; /* without channels any number of groups is possible */
     return TREK_OK;
 }
 
@@ -718,7 +719,7 @@ trek_status trek_infer_embedding_bag(trek_op_call *call)
     return trek_op_output(call, 1, 2, places, TREK_I64);
 }
 
-/* What forward and backward of cross entropy check alike. */
+/* Checks what forward and backward of cross entropy have in common. */
 static trek_status check_cross_entropy(trek_op_call *call, const trek_tensor *logits, const trek_tensor *labels,
                                        const trek_tensor *weight)
 {
@@ -747,7 +748,7 @@ trek_status trek_infer_cross_entropy(trek_op_call *call)
     TRY(check_cross_entropy(call, logits, call->inputs[1], input(call, 2)));
     trek_dtype dtype = (trek_dtype)logits->dtype;
     TRY(trek_op_output(call, 0, call->attrs.i[1] == TREK_REDUCTION_NONE ? 1 : 0, logits->sizes, dtype));
-    TRY(trek_op_output(call, 1, 1, logits->sizes, TREK_F64)); /* its last digits are in the probabilities */
+    TRY(trek_op_output(call, 1, 1, logits->sizes, TREK_F64)); /* its last digits matter in the probabilities */
     return trek_op_output(call, 2, 0, NULL, statistics_dtype(dtype));
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shape rules of sorting, choosing, running extremes, scattering and searching. */
+/* Shape rules of sorting, selecting, running extremes, scattering and searching. */
 #include <string.h>
 
 #include "tensor/infer_internal.h"
@@ -9,7 +9,7 @@
 #include "tensor/ops.def"
 #undef TREK_OP
 
-/* The dimension in attrs.i[k], made positive; false and an error. */
+/* Makes the dimension in attrs.i[k] positive. Returns false on failure. */
 static bool take_dim(trek_op_call *call, int k)
 {
     int dim = trek_normalize_dim(call->attrs.i[k], call->inputs[0]->ndim, trek_op_called(call->op, &call->attrs));
@@ -17,7 +17,7 @@ static bool take_dim(trek_op_call *call, int k)
     return dim >= 0;
 }
 
-/* Values of x's dtype and their places, both of x's sizes but for `length` along dim. */
+/* Outputs: values of x's dtype and their indices, both with x's sizes, except `length` along dim. */
 static trek_status values_and_places(trek_op_call *call, int64_t length)
 {
     trek_tensor *x = call->inputs[0];
@@ -68,7 +68,7 @@ trek_status trek_infer_kthvalue(trek_op_call *call)
     return values_and_places(call, 1);
 }
 
-/* Sorted lines and values of the same leading dimensions, or one sorted line for all values. */
+/* Sorted lines and values with the same leading dimensions, or one sorted line for all values. */
 trek_status trek_infer_searchsorted(trek_op_call *call)
 {
     trek_tensor *lines = call->inputs[0], *x = call->inputs[1];
@@ -82,7 +82,7 @@ trek_status trek_infer_searchsorted(trek_op_call *call)
     return trek_op_output(call, 0, x->ndim, x->sizes, TREK_I64);
 }
 
-/* How many there are must be known before the result is made: on a GPU that waits for it. */
+/* Their number must be known before the result is made: on a GPU this waits for it. */
 trek_status trek_infer_nonzero(trek_op_call *call)
 {
     trek_tensor *x = call->inputs[0], *is = trek_tensor_ne_scalar(x, 0);

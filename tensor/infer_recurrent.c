@@ -2,7 +2,7 @@
 /* Shape rules of recurrent layers. */
 #include "tensor/infer_internal.h"
 
-/* weight must be [gates hidden, hidden]; *hidden is told by it. */
+/* weight must be [gates hidden, hidden]; *hidden is taken from it. */
 static trek_status check_weight(const trek_op_call *call, const trek_tensor *weight, int64_t gates, int64_t *hidden)
 {
     char text[TREK_SHAPE_TEXT];
@@ -55,7 +55,7 @@ trek_status trek_infer_lstm(trek_op_call *call)
                           statistics_dtype(dtype));
 }
 
-/* What the gradients of a layer's results, inputs k and k + 1, must be. */
+/* Checks the gradients of a layer's results, inputs k and k + 1. */
 static trek_status check_gradients(const trek_op_call *call, int k, const int64_t *y, int state_dims, const int64_t *state)
 {
     if (call->inputs[k])

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shape rules of other sizes and of sampling at places of a grid. */
+/* Shape rules of resampling and of sampling at positions of a grid. */
 #include "tensor/infer_internal.h"
 #include "tensor/resample.h"
 
-/* Of the transpose, too: it goes from as many elements as it comes to, the other way. */
+/* Also for the transpose, which has the sizes exchanged. */
 trek_status trek_infer_resample(trek_op_call *call);
 trek_status trek_infer_resample(trek_op_call *call)
 {
@@ -49,7 +49,7 @@ static trek_status check_grid(const trek_op_call *call, const trek_tensor *x, co
     return TREK_OK;
 }
 
-/* Sizes of the result. */
+/* Computes the sizes of the result. */
 static void grid_result(const trek_tensor *x, const trek_tensor *grid, int64_t *sizes)
 {
     sizes[0] = x->sizes[0];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Comparisons of integers with a real number, exact where the integers are wider than its fraction. */
+/* Comparisons of integers with a real number, exact even if the integers are wider than its fraction. */
 #ifndef TREK_TENSOR_INTEGER_RANGE_H
 #define TREK_TENSOR_INTEGER_RANGE_H
 
@@ -7,13 +7,13 @@
 
 #include "tensor/op.h"
 
-/* The integers that pass: those from low to high, or with `outside` the others. */
+/* The integers for which the comparison is true: those from low to high, or with `outside` the others. */
 typedef struct trek_integer_range {
     int64_t low, high;
     bool outside;
 } trek_integer_range;
 
-/* Of x op number, op being eq_scalar to ge_scalar: ends are rounded to integers before they can lose a digit. */
+/* For x op number, where op is eq_scalar to ge_scalar: ends are rounded to integers before they can lose a digit. */
 static inline trek_integer_range trek_integer_range_of(int op, double number)
 {
     double down = floor(number), up = ceil(number);
@@ -36,7 +36,7 @@ static inline trek_integer_range trek_integer_range_of(int op, double number)
     if (below)
         all.high = op == TREK_OP_lt_scalar ? whole - 1 : whole;
     else
-        all.low = op == TREK_OP_gt_scalar ? whole + 1 : whole; /* a double below 2^63 is no INT64_MAX */
+        all.low = op == TREK_OP_gt_scalar ? whole + 1 : whole; /* a double below 2^63 is not INT64_MAX */
     return all;
 }
 

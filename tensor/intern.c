@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Open addressing over texts that are added and never taken out: readers need no lock. In plain memory: what is
- * recorded is not what the program's allocator is to count. */
+/* Open addressing over texts that are added and never removed, so that readers need no lock. It uses plain memory,
+ * because recordings must not count in the program's allocator. */
 #include "tensor/intern.h"
 
 #include <pthread.h>
@@ -18,7 +18,7 @@ enum { SLOTS = 2 * TREK_INTERN_LIMIT };
 
 static _Atomic(word *) slots[SLOTS], by_number[TREK_INTERN_LIMIT + 1];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static uint32_t count; /* under the lock */
+static uint32_t count; /* guarded by the lock */
 
 static uint32_t hash_of(const char *text, size_t length)
 {
@@ -34,7 +34,7 @@ static uint32_t hash_of(const char *text, size_t length)
     return (uint32_t)(h ^ h >> 32);
 }
 
-/* The text's number, or 0 and the first free slot. */
+/* Returns the text's number, or 0 and the first free slot. */
 static uint32_t find(const char *text, size_t length, uint32_t hash, uint32_t *slot)
 {
     for (uint32_t at = hash % SLOTS;; at = (at + 1) % SLOTS) {
@@ -54,7 +54,7 @@ uint32_t trek_intern(const char *text, size_t length, uint32_t limit)
     if (number || !length)
         return number;
     pthread_mutex_lock(&lock);
-    number = find(text, length, hash, &slot); /* somebody may have been faster */
+    number = find(text, length, hash, &slot); /* another thread may have been faster */
     word *w = !number && count < limit && count < TREK_INTERN_LIMIT ? malloc(sizeof *w + length + 1) : NULL;
     if (w) {
         number = ++count;

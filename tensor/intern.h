@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Texts that are kept once, for as long as the program: names, module paths and
- * shapes of what is recorded. A number stands for a text. Internal. */
+/* Texts that are stored once, for as long as the program runs: names, module paths and shapes in recordings. A number
+ * stands for a text. */
 #ifndef TREK_TENSOR_INTERN_H
 #define TREK_TENSOR_INTERN_H
 
@@ -9,15 +9,15 @@
 #include <stdint.h>
 
 enum {
-    TREK_INTERN_LENGTH = 500,      /* bytes of a text; what is longer is cut */
-    TREK_INTERN_LIMIT = 1 << 15,   /* texts in all */
-    TREK_INTERN_FEW = 3 << 13,     /* for what may come in any number (shapes): so many texts, the rest for others */
+    TREK_INTERN_LENGTH = 500,      /* bytes of a text; longer texts are cut off */
+    TREK_INTERN_LIMIT = 1 << 15,   /* texts in total */
+    TREK_INTERN_FEW = 3 << 13,     /* the limit for texts that may occur in any number (shapes); the rest is for others */
 };
 
-/* The text's number, from 1; 0 for an empty text, and where there are `limit` texts already or no memory. From any
- * thread; a text that is known is found without a lock. */
+/* Returns the text's number, from 1. Returns 0 for an empty text, if there are `limit` texts already, or without
+ * memory. It may be called from any thread; known texts are found without a lock. */
 uint32_t trek_intern(const char *text, size_t length, uint32_t limit);
-/* The text of a number that trek_intern gave; "" for 0. Lives as long as the program. */
+/* Returns the text of a number from trek_intern; "" for 0. It lives as long as the program. */
 const char *trek_interned(uint32_t number);
 
 #endif

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The replaceable host allocator, and the caching block allocator on top of it.
  *
- * A thread has a cache of free blocks in size classes (eight to a doubling
- * above 1 KiB, multiples of 64 bytes below). Blocks up to SMALL bytes are cut
- * from slabs. A block freed on another thread is pushed onto its owner's stack,
- * which the owner empties when a class has run dry. A thread that ends gives
- * back what it does not use; the rest of its cache is taken over by the next new one. TREK_CACHE=off gives every block its
- * own allocation, for leak checkers and for tests that let allocations fail. */
+ * A thread has a cache of free blocks in size classes (eight for each doubling above 1 KiB, multiples of 64 bytes
+ * below). Blocks up to SMALL bytes are cut from slabs. A block that another thread frees is pushed onto its owner's
+ * stack, which the owner empties when a class has run out. A thread that ends releases what it does not use; the next
+ * new thread takes over the rest of its cache. TREK_CACHE=off gives every block its own allocation, for leak checkers
+ * and for tests in which allocations fail. */
 #include "tensor/memory_internal.h"
 
 #include <pthread.h>
@@ -30,9 +29,9 @@ typedef struct slab {
 } slab;
 
 typedef struct cache {
-    trek_block_cache fast;          /* first: the inline paths see only this */
+    trek_block_cache fast;          /* must be first: the inline functions see only this */
     _Atomic(block *) remote;        /* freed by other threads */
-    atomic_llong remote_bytes;      /* of those, ever */
+    atomic_llong remote_bytes;      /* of those, in total */
     slab *slabs;
     char *cut, *cut_end;            /* rest of the newest slab */
     struct cache *next_all;         /* never unlinked */
@@ -63,7 +62,7 @@ static pthread_mutex_t caches_lock = PTHREAD_MUTEX_INITIALIZER;
 static cache *all_caches, *orphans;
 static pthread_once_t cache_once = PTHREAD_ONCE_INIT;
 static bool caching = true;
-static atomic_llong uncached_bytes, uncached_peak, uncached_allocations; /* TREK_CACHE=off */
+static atomic_llong uncached_bytes, uncached_peak, uncached_allocations; /* with TREK_CACHE=off */
 
 /* --- the host allocator ----------------------------------------------------- */
 
@@ -94,7 +93,7 @@ static trek_status fail_memory(size_t bytes)
                      (long long)atomic_load(&reserved));
 }
 
-/* trek_alloc keeps the size in front of the memory. */
+/* trek_alloc stores the size before the memory. */
 enum { HEAD = 16 };
 
 void *trek_alloc(size_t bytes)
@@ -204,7 +203,7 @@ static long long in_use(const cache *c)
     return atomic_load(&c->fast.allocated) - freed_elsewhere;
 }
 
-/* Gives back the slabs of a cache of which nothing is in use. */
+/* Releases the slabs of a cache of which nothing is in use. */
 static void release_slabs(cache *c)
 {
     for (int k = 0; k < CLASSES; k++)
@@ -217,7 +216,7 @@ static void release_slabs(cache *c)
     c->cut = c->cut_end = NULL;
 }
 
-/* What other threads freed comes home. */
+/* Takes back what other threads have freed. */
 static void drain_remote(cache *c)
 {
     block *b = atomic_exchange_explicit(&c->remote, NULL, memory_order_acquire);
@@ -229,7 +228,7 @@ static void drain_remote(cache *c)
     }
 }
 
-/* Gives back the blocks that have an allocation of their own. */
+/* Releases the blocks that have their own allocation. */
 static void release_unused(cache *c)
 {
     drain_remote(c);
@@ -244,10 +243,10 @@ static void release_unused(cache *c)
     }
 }
 
-/* All that is not in use, by its owner or while nobody is that. */
+/* Releases everything that is not in use. Called by the owner, or while there is no owner. */
 static void release_cache(cache *c)
 {
-    bool unused = in_use(c) == 0; /* what is freed from now on stays for the next time */
+    bool unused = in_use(c) == 0; /* what is freed from now on is kept for the next time */
     release_unused(c);
     if (unused)
         release_slabs(c);
@@ -268,7 +267,7 @@ static void orphan_cache(void)
 static void set_up_caches(void)
 {
     static const char *const modes[] = { "off", "on" };
-    trek_environment_check(); /* the error is the calling thread's; there is memory all the same */
+    trek_environment_check(); /* this sets the calling thread's error; the allocation still succeeds */
     caching = trek_environment_choice("TREK_CACHE", modes, 2, 1) == 1 && !trek_debug;
 }
 
@@ -281,7 +280,7 @@ static cache *take_cache(void)
         orphans = c->next_orphan;
     pthread_mutex_unlock(&caches_lock);
     if (!c) {
-        /* Outlives allocators and threads: plain memory, kept for good. */
+        /* It outlives allocators and threads, so it is plain memory and never freed. */
         c = calloc(1, sizeof *c);
         if (!c)
             return NULL;
@@ -396,7 +395,7 @@ void *trek_block_alloc(size_t bytes)
     return (char *)b + ALIGNMENT;
 }
 
-/* The block's memory is done with, save for what `shell` makes of it. */
+/* Nothing uses the block's memory any more, except for what `shell` makes of it. */
 static void keep_block(block *b, const void *object, void (*shell)(void *memory))
 {
     char *memory = (char *)b + ALIGNMENT;
@@ -437,11 +436,11 @@ void trek_block_free(void *memory)
         while (!atomic_compare_exchange_weak_explicit(&c->remote, &b->next, b, memory_order_release, memory_order_relaxed))
             ;
         atomic_fetch_add_explicit(&c->remote_bytes, bytes, memory_order_release);
-            /* last: who sees nothing in use has all blocks */
+            /* last: after an owner that sees nothing in use has returned all blocks */
     }
 }
 
-/* --- for the public doors (device_memory.c) ------------------------------------ */
+/* --- for the public functions (device_memory.c) -------------------------------- */
 
 void trek_host_release_cached(void)
 {
@@ -450,10 +449,10 @@ void trek_host_release_cached(void)
     if (mine())
         release_cache(mine());
     if (trek_forked)
-        return; /* the lock may be held by a thread that is not here */
+        return; /* the lock may be held by a thread that does not exist here */
     pthread_mutex_lock(&caches_lock);
     for (cache *c = orphans; c; c = c->next_orphan)
-        release_cache(c); /* nobody's: ours while the lock is held */
+        release_cache(c); /* without an owner: ours while the lock is held */
     pthread_mutex_unlock(&caches_lock);
 }
 

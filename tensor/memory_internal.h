@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two doors to host memory, both through the replaceable allocator.
+/* Two ways to host memory, both through the replaceable allocator.
  *
- * trek_alloc: long-lived objects and tables; remembers its size.
- * trek_block_alloc: tensor memory, tensor headers, variables, tape nodes:
- * 64-byte aligned blocks in size classes from a cache of the calling thread; a
- * block freed on another thread goes back to its owner's cache. */
+ * trek_alloc is for long-lived objects and tables; it stores the size. trek_block_alloc is for tensor memory, tensor
+ * headers, variables and tape nodes: 64-byte aligned blocks in size classes from a cache of the calling thread. A
+ * block that another thread frees goes back to its owner's cache. */
 #ifndef TREK_TENSOR_MEMORY_INTERNAL_H
 #define TREK_TENSOR_MEMORY_INTERNAL_H
 
@@ -12,30 +11,29 @@
 
 #include "tensor/memory.h"
 
-/* 16-byte aligned; NULL and the sticky error TREK_ERR_MEMORY on failure. bytes may be 0. */
+/* 16-byte aligned. Returns NULL and sets the sticky error TREK_ERR_MEMORY on failure. bytes may be 0. */
 void *trek_alloc(size_t bytes);
-void *trek_calloc(size_t count, size_t size);              /* overflow-checked, zeroed */
+void *trek_calloc(size_t count, size_t size);              /* checks for overflow; zeroed */
 void *trek_realloc(void *memory, size_t bytes);            /* memory may be NULL; on failure it stays valid */
 char *trek_strdup(const char *text);
 char *trek_format(const char *format, ...) TREK_PRINTF(1, 2); /* a new string */
-void trek_free(void *memory);                              /* NULL is fine */
+void trek_free(void *memory);                              /* NULL is allowed */
 
-/* 64-byte aligned; NULL and TREK_ERR_MEMORY on failure. Uninitialised. */
+/* 64-byte aligned, uninitialised. Returns NULL and sets TREK_ERR_MEMORY on failure. */
 void *trek_block_alloc(size_t bytes);
-void trek_block_free(void *block);                         /* from any thread; NULL is fine */
+void trek_block_free(void *block);                         /* from any thread; NULL is allowed */
 
-/* What stands in the 64 bytes before a block. */
+/* The 64 bytes before a block. */
 typedef struct trek_block {
     struct trek_block_cache *owner; /* NULL: not cached (TREK_CACHE=off) */
     struct trek_block *next;        /* in a free list */
-    size_t size;                    /* payload bytes */
+    size_t size;                    /* bytes for the caller */
     int size_class;
 } trek_block;
 
 enum { TREK_BLOCK_ALIGNMENT = 64, TREK_BLOCK_CLASSES = 16 + 8 * 40 };
 
-/* The part of a thread's cache that the inline paths touch. The counters are
- * written by the owner only. */
+/* The part of a thread's cache that the inline functions use. Only the owner writes the counters. */
 typedef struct trek_block_cache {
     trek_block *free[TREK_BLOCK_CLASSES];
     atomic_llong allocated, peak, allocations;
@@ -51,7 +49,7 @@ static inline void trek_block_count(trek_block_cache *c, long long bytes)
         atomic_store_explicit(&c->peak, now, memory_order_relaxed);
 }
 
-/* trek_block_alloc for sizes up to 1024 that the compiler knows. */
+/* trek_block_alloc for sizes up to 1024 that are known to the compiler. */
 static inline void *trek_block_alloc_fixed(size_t bytes)
 {
     trek_block_cache *c = trek_block_cache_here;
@@ -65,7 +63,7 @@ static inline void *trek_block_alloc_fixed(size_t bytes)
     return (char *)b + TREK_BLOCK_ALIGNMENT;
 }
 
-/* trek_block_free of a block that is not NULL. */
+/* trek_block_free for a block that is not NULL. */
 static inline void trek_block_drop(void *memory)
 {
     trek_block *b = (trek_block *)(void *)((char *)memory - TREK_BLOCK_ALIGNMENT);
@@ -79,18 +77,19 @@ static inline void trek_block_drop(void *memory)
     b->next = c->free[b->size_class];
     c->free[b->size_class] = b;
 }
-/* With TREK_DEBUG=1: trek_block_free that fills the block, lets `shell` make something of it that can be looked at, and
- * keeps it a while, and what is known of `object` in it. */
+/* With TREK_DEBUG=1: frees the block as trek_block_free does, but fills it, lets `shell` turn it into something that
+ * can be read, and keeps it for a while, together with what is known of the `object` in it. */
 void trek_block_bury(void *block, const void *object, void (*shell)(void *block));
 
-/* What memory.h says of a CPU; the allocator's functions are there, and the caller's scopes hold nothing. */
+/* Implements memory.h for a CPU. trek_host_allocator_set requires that the allocator's functions are not NULL and
+ * that the caller's scopes are empty. */
 void trek_host_release_cached(void);
 trek_memory_stats trek_host_memory_stats(void);
 void trek_host_reset_peak(void);
 trek_status trek_host_allocator_set(const trek_allocator *allocator);
 
-/* Grows a trek_alloc'ed array so that it holds at least `count` items.
- * array is the address of the pointer, capacity counts items. */
+/* Grows an array from trek_alloc so that it holds at least `count` items. array is the address of the pointer;
+ * capacity counts items. */
 trek_status trek_array_grow(void *array, int *capacity, int count, size_t item);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether a number has a place in a dtype. */
+/* Whether a number can be represented in a dtype. */
 #ifndef TREK_TENSOR_NUMBER_INTERNAL_H
 #define TREK_TENSOR_NUMBER_INTERNAL_H
 
@@ -8,7 +8,7 @@
 
 #include "tensor/types.h"
 
-/* Fractions may be lost, not the size: as where PyTorch says "cannot be converted without overflow". */
+/* Fractions may be lost, but not the size: the cases in which PyTorch says "cannot be converted without overflow". */
 static inline bool trek_dtype_holds(trek_dtype dtype, double value)
 {
     switch (dtype) {

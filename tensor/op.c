@@ -87,7 +87,8 @@ trek_dtype trek_op_common_dtype(trek_tensor *const *inputs, int count)
 {
     static const int kind[TREK_DTYPE_COUNT] = { [TREK_BOOL] = 0, [TREK_U8] = 1,  [TREK_I32] = 1,  [TREK_I64] = 1,
                                                 [TREK_F16] = 2,  [TREK_BF16] = 2, [TREK_F32] = 2, [TREK_F64] = 2 };
-    trek_dtype among[2] = { TREK_DTYPE_COUNT, TREK_DTYPE_COUNT }; /* those without dimensions, those with */
+    trek_dtype among[2] = { TREK_DTYPE_COUNT, TREK_DTYPE_COUNT }; /* of inputs without dimensions, and of inputs with
+                                                                   * dimensions */
     for (int k = 0; k < count; k++) {
         trek_dtype *common = inputs[k] ? &among[inputs[k]->ndim > 0] : NULL;
         if (common)
@@ -98,7 +99,7 @@ trek_dtype trek_op_common_dtype(trek_tensor *const *inputs, int count)
     return among[kind[among[0]] > kind[among[1]] ? 0 : 1];
 }
 
-/* The dtype that the promoting inputs, and the number, come to. */
+/* Returns the common dtype of the promoting inputs and the number. */
 static trek_dtype common_dtype(const trek_op_call *call)
 {
     const trek_op *op = call->op;
@@ -133,7 +134,7 @@ static trek_status fail_devices(const trek_op_call *call, int k)
                         trek_device_name(call->inputs[0]->device, a), trek_device_name(call->inputs[k]->device, b));
 }
 
-/* Which of the promoting inputs is the first of another dtype than the first of them. */
+/* Returns which of the promoting inputs is the first whose dtype differs from that of the first of them. */
 static trek_status fail_mixed(const trek_op_call *call)
 {
     const trek_tensor *first = NULL, *other = NULL;
@@ -147,11 +148,11 @@ static trek_status fail_mixed(const trek_op_call *call)
                         trek_dtype_name((trek_dtype)first->dtype), trek_dtype_name((trek_dtype)other->dtype));
 }
 
-/* What has to be done to inputs before an op sees them. */
+/* What must be done to inputs before an op gets them. */
 enum { PROMOTE = 1, BRING_HOME = 2 };
 
-/* One pass over the inputs: all there, on one device; whether some must be cast. CPUs share their memory: what is on
- * several of them only has to say so. */
+/* Checks in one pass that no required input is missing and all are on one device, and whether some must be cast. CPUs
+ * share their memory, so that inputs on several of them only have to be relabelled. */
 static inline trek_status check_inputs(trek_op_call *call, unsigned *adapt)
 {
     const trek_op *op = call->op;
@@ -185,8 +186,8 @@ static inline trek_status check_inputs(trek_op_call *call, unsigned *adapt)
     return TREK_OK;
 }
 
-/* Element-wise over contiguous inputs of one shape, result of their dtype: the
- * shape rule comes to a copy of the first input's shape. True if that was done. */
+/* Element-wise over contiguous inputs of one shape, with a result of their dtype: the shape rule only copies the
+ * first input's shape. Returns true if that was done. */
 static inline bool infer_alike(trek_op_call *call)
 {
     trek_infer_fn infer = call->op->infer;
@@ -202,7 +203,7 @@ static inline bool infer_alike(trek_op_call *call)
     return call->n_inputs <= 2 && (call->outputs[0] = trek_tensor_make_like(x));
 }
 
-/* Tells a watcher what the call reads, and which results it was given. */
+/* Shows a watcher what the call reads, and which results were given. */
 static void show(const trek_op_call *call, const trek_rank_watch *watch)
 {
     for (int k = 0; k < call->n_inputs; k++)
@@ -218,7 +219,7 @@ static inline trek_dtype key_dtype(const trek_op_call *call)
     return (trek_dtype)(call->op->key >= 0 ? call->inputs[call->op->key] : call->outputs[0])->dtype;
 }
 
-/* Shape rule and kernel. */
+/* Runs shape rule and kernel. */
 static inline trek_status carry_out(trek_op_call *call)
 {
     const trek_op *op = call->op;
@@ -254,8 +255,8 @@ static inline trek_status dispatch(trek_op_call *call)
     return watch ? carry_out_watched(call, watch) : carry_out(call);
 }
 
-/* Where a result of inputs on several CPUs belongs: where it is to be written; else to the calling rank, if one of them
- * is the rank's; else where the first input is. */
+/* Returns where a result of inputs on several CPUs belongs: to the given output; otherwise to the calling rank, if
+ * one of them is the rank's; otherwise to the first input. */
 static trek_device home_of(const trek_op_call *call)
 {
     if (call->outputs[0])
@@ -269,7 +270,7 @@ static trek_device home_of(const trek_op_call *call)
 
 static trek_status dispatch_promoted(trek_op_call *call);
 
-/* The op as on one CPU: its inputs as views that are there, for its duration. */
+/* Runs the op as on one CPU: its inputs are replaced by views on that CPU meanwhile. */
 static trek_status dispatch_home(trek_op_call *call, bool promote)
 {
     trek_tensor **given = call->inputs, *few[TREK_MAX_FIXED_INPUTS] = { NULL }, **here = few;
@@ -291,7 +292,8 @@ static trek_status dispatch_home(trek_op_call *call, bool promote)
     return status;
 }
 
-/* Whole numbers beside integers: no larger than the largest integers; an exponent is one of its base's dtype, not negative. */
+/* Numbers combined with integers must be within the largest integers; an exponent must fit its base's dtype and must
+ * not be negative. */
 static trek_status check_scalars(const trek_op_call *call, trek_dtype common)
 {
     if (!(call->op->flags & TREK_OP_SCALAR) || trek_dtype_is_float(common))
@@ -307,7 +309,7 @@ static trek_status check_scalars(const trek_op_call *call, trek_dtype common)
     return TREK_OK;
 }
 
-/* dispatch, with the promoting inputs cast for its duration. */
+/* Runs dispatch with the promoting inputs cast. */
 static trek_status dispatch_promoted(trek_op_call *call)
 {
     trek_dtype common = common_dtype(call);
@@ -330,7 +332,7 @@ static trek_status dispatch_promoted(trek_op_call *call)
     return status;
 }
 
-/* What was made and not given goes. */
+/* Releases outputs that were made and not given. */
 static void drop_outputs(trek_op_call *call, trek_tensor *const *given)
 {
     for (int k = 0; k < TREK_MAX_OUTPUTS; k++) {
@@ -340,7 +342,7 @@ static void drop_outputs(trek_op_call *call, trek_tensor *const *given)
     }
 }
 
-/* TREK_DEBUG=1: no tensor of the call was freed. */
+/* TREK_DEBUG=1: checks that no tensor of the call was freed. */
 TREK_SELDOM static trek_status check_live(const trek_op_call *call)
 {
     trek_status status = TREK_OK;
@@ -359,7 +361,7 @@ static inline trek_status run_op(trek_op_call *call)
     trek_status status = check_inputs(call, &adapt);
     if (status != TREK_OK)
         return status;
-    if (!adapt && !call->outputs[0] && call->n_outputs == 0) { /* nothing was given */
+    if (!adapt && !call->outputs[0] && call->n_outputs == 0) { /* no output was given */
         status = dispatch(call);
         if (status != TREK_OK)
             drop_outputs(call, (trek_tensor *const[TREK_MAX_OUTPUTS]){ NULL });
@@ -376,7 +378,7 @@ static inline trek_status run_op(trek_op_call *call)
     return status;
 }
 
-/* Of what it is given; the CPU, where that is nothing. */
+/* Returns the device of the inputs or outputs; the CPU if there are none. */
 static trek_device device_of(const trek_op_call *call)
 {
     for (int k = 0; k < call->n_inputs; k++)
@@ -428,7 +430,7 @@ void trek_attrs_shape(trek_attrs *a, const trek_shape *shape)
     memcpy(&a->i[1], shape->sizes, sizeof shape->sizes);
 }
 
-/* Rows that fill take their output in the first parameter. */
+/* Rows that fill have their output as the first parameter. */
 static trek_tensor *run_row(trek_op_call *call, int id, trek_tensor **in, int n)
 {
     call->op = &trek_ops[id];

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The op table. A row of ops.def says what an op is; this is what a call of one
- * looks like on its way to a kernel. Internal. */
+/* The op table. A row of ops.def defines an op; this file defines a call of one on its way to a kernel. */
 #ifndef TREK_TENSOR_OP_H
 #define TREK_TENSOR_OP_H
 
@@ -11,7 +10,7 @@ TREK_BEGIN
 #define TREK_MAX_OUTPUTS 4
 #define TREK_MAX_FIXED_INPUTS 8
 
-/* An op's numbers; what stands where is said beside the op's signature in op_signatures.h. */
+/* An op's numbers; op_signatures.h says next to the op's signature what each of them is. */
 typedef struct trek_attrs {
     int64_t i[12];
     double f[4];
@@ -23,36 +22,36 @@ typedef struct trek_op_call {
     const trek_op *op;
     int n_inputs, n_outputs;
     trek_tensor **inputs;                     /* optional ones may be NULL */
-    trek_tensor *outputs[TREK_MAX_OUTPUTS];   /* given before the call: written in place, else made by infer */
+    trek_tensor *outputs[TREK_MAX_OUTPUTS];   /* given before the call: written in place; otherwise made by infer */
     trek_attrs attrs;
 } trek_op_call;
 
-/* Checks shapes and attributes, normalises attributes in place, makes the outputs. */
+/* Checks shapes and attributes, normalises attributes in place, and makes the outputs. */
 typedef trek_status (*trek_infer_fn)(trek_op_call *call);
 
-/* A kernel trusts its call: shapes, dtypes and attributes are checked, inputs
- * that promote have one dtype, outputs made here are contiguous, but for those
- * of element-wise ops, which keep an input's order of dimensions; inputs (and
- * outputs given by the caller) may have any strides. It fails only for what
- * lies in the data (an index out of range) or for lack of scratch memory. */
+/* A kernel can rely on its call: shapes, dtypes and attributes are checked; inputs that promote have one dtype;
+ * outputs made here are contiguous, except those of element-wise ops, which keep an input's order of dimensions;
+ * inputs (and outputs given by the caller) may have any strides. A kernel fails only because of the data (an index
+ * out of range) or for lack of scratch memory. */
 typedef trek_status (*trek_kernel)(const trek_op_call *call);
 
 enum {
     TREK_OP_VIEW = 1,         /* output 0 shares input 0's storage; no kernel */
     TREK_OP_INT_TO_FLOAT = 2, /* integer and bool inputs are cast to f32 first */
-    TREK_OP_HAND = 4,         /* the public trek_x is written by hand; the row makes none */
-    TREK_OP_INTERNAL = 8,     /* no public trek_x at all: backward kernels */
+    TREK_OP_HAND = 4,         /* the public trek_x is written by hand and not made from the row */
+    TREK_OP_INTERNAL = 8,     /* no public trek_x: backward kernels */
     TREK_OP_SCALAR =
-        16, /* attrs.f[0], clamp's f[1] too, take part in promotion: bool -> i64, integer -> f32 if one is no integer */
+        16, /* attrs.f[0], and clamp's f[1], take part in promotion: bool -> i64, integer -> f32 if one of them is not an
+             * integer */
     TREK_OP_RANDOM = 32,
     TREK_OP_MANY = 128,         /* more than one output */
     TREK_OP_PAIR = 2048,        /* outputs 0 and 1 both have gradients */
     TREK_OP_FILL = 64,          /* no inputs: writes its given output */
     TREK_OP_CAST_LOW = 256,     /* under autocast: computed in its 16-bit dtype, */
     TREK_OP_CAST_FULL = 512,    /* in f32, */
-    TREK_OP_CAST_WIDEST = 1024, /* in the widest of its inputs (rows that promote do so by themselves) */
+    TREK_OP_CAST_WIDEST = 1024, /* in the widest dtype of its inputs (rows that promote do that anyway) */
     TREK_OP_CASTS = 256 | 512 | 1024,
-    TREK_OP_ALIKE = 4096, /* inputs that promote must be of one dtype: DTYPE where they are not */
+    TREK_OP_ALIKE = 4096, /* inputs that promote must have one dtype; otherwise the call fails with DTYPE */
 };
 
 /* Dtypes of the key input, as bits. */
@@ -62,8 +61,8 @@ enum {
 #define TREK_NUMBERS (TREK_FLOATS | TREK_INTS)
 #define TREK_ALL (TREK_NUMBERS | TREK_BIT(BOOL))
 
-/* Of d = x - target: d^2; |d|; d^2 / (2 beta), and |d| - beta / 2 from beta on; the cross entropy of sigmoid(x); of
- * probabilities x, whose logarithms end at -100 and the slope's x (1 - x) at 1e-12. */
+/* With d = x - target: d^2; |d|; d^2 / (2 beta), and |d| - beta / 2 from beta on; the cross entropy of sigmoid(x);
+ * that of probabilities x, whose logarithms are at least -100 and whose slope uses x (1 - x) of at least 1e-12. */
 enum trek_pointwise_loss {
     TREK_LOSS_SQUARED,
     TREK_LOSS_ABSOLUTE,
@@ -73,31 +72,32 @@ enum trek_pointwise_loss {
     TREK_LOSS_KINDS
 };
 
-/* What kthvalue's row chooses: the element at place count - 1 in order; the median of (n - 1) / 2, or the first NaN; that of
- * those which are no NaN, if there is one. */
+/* What kthvalue's row selects: the element at index count - 1 in order; the median at (n - 1) / 2, or the first NaN;
+ * the median of the elements that are not NaN, if there are any. */
 enum trek_order_choice { TREK_ORDER_KTH, TREK_ORDER_MEDIAN, TREK_ORDER_NANMEDIAN, TREK_ORDER_CHOICES };
-/* What scatter_reduce's row makes of several. */
+/* What scatter_reduce's row computes from several elements. */
 enum trek_scatter_kind { TREK_SCATTER_PROD, TREK_SCATTER_AMAX, TREK_SCATTER_AMIN, TREK_SCATTER_KINDS };
 
-/* Gradients that linear_cross_entropy is to make on the way, as bits. */
+/* Gradients that linear_cross_entropy must also compute in forward, as bits. */
 typedef enum trek_head_gradients { TREK_HEAD_X = 1, TREK_HEAD_WEIGHT = 2, TREK_HEAD_BIAS = 4 } trek_head_gradients;
 
-/* The gradients of logits, of one row's loss, are of 1 at most, and most of them tiny: f16 takes them times this. */
+/* The gradients of logits, of one row's loss, are at most 1, and most of them are very small: in f16 they are
+ * multiplied by this. */
 #define TREK_HEAD_UNIT(dtype) ((dtype) == TREK_F16 ? 256 : 1)
 
 /* What the gradient of an input needs: bits of inputs and outputs. */
 #define TREK_I(k) (1u << (k))
 #define TREK_O(k) (1u << (8 + (k)))
-#define TREK_MAX_SAVES 5 /* inputs that can have a gradient of their own rule; further ones share the last */
+#define TREK_MAX_SAVES 5 /* inputs that can have a gradient rule of their own; further ones share the last */
 
 struct trek_op {
     const char *name;
     int id;
     trek_infer_fn infer;
-    uint16_t dtypes;      /* bits; of the key input after promotion */
+    uint16_t dtypes;      /* bits: of the key input after promotion */
     uint16_t flags;
-    uint8_t promote;      /* bits: inputs promoted to one dtype, or of one dtype (TREK_OP_ALIKE) */
-    int8_t key;           /* the input whose dtype picks the kernel; -1: output 0's */
+    uint8_t promote;      /* bits: inputs promoted to one dtype, or with one dtype (TREK_OP_ALIKE) */
+    int8_t key;           /* the input whose dtype selects the kernel; -1: output 0's */
     uint8_t needed;       /* bits: inputs that must not be NULL */
     uint16_t saves[TREK_MAX_SAVES];
 };
@@ -111,29 +111,29 @@ enum trek_op_id {
 
 extern const trek_op trek_ops[TREK_OP_COUNT];
 
-/* Promotion, infer, dispatch to the backend of the inputs' device. On success
- * the outputs are owned by the caller; on failure none are left (given ones stay). */
+/* Runs promotion, infer, and dispatch to the backend of the inputs' device. On success the caller owns the outputs;
+ * on failure none are left (given ones stay). */
 trek_status trek_op_run(trek_op_call *call);
 
-/* trek_op_run; returns output 0 and releases the others. */
+/* Runs trek_op_run, returns output 0 and releases the others. */
 trek_tensor *trek_op_run_first(trek_op_call *call);
 
 #ifndef __cplusplus
-/* trek_tensor_x of every row: no gradient; a new reference, or NULL. */
+/* trek_tensor_x of every row, without a gradient. Returns a new reference, or NULL. */
 #include "tensor/op_signatures.h"
 #define TREK_OP(name, signature, ...) trek_tensor *trek_tensor_##name(TREK_PARAMS_##signature(trek_tensor));
 #include "tensor/ops.def"
 #undef TREK_OP
 #endif
 
-/* Returns the dtype that inputs of a promoting op are computed in, as PyTorch: an input without dimensions counts only where
- * its kind (bool, integer, floating) is higher than that of those with dimensions. NULLs are passed over; TREK_DTYPE_COUNT if
- * all are NULL. */
+/* Returns the dtype in which inputs of a promoting op are computed, as in PyTorch: an input without dimensions counts
+ * only if its kind (bool, integer, floating) is higher than that of inputs with dimensions. NULLs are ignored;
+ * TREK_DTYPE_COUNT if all are NULL. */
 trek_dtype trek_op_common_dtype(trek_tensor *const *inputs, int count);
 
 /* For infer functions: makes output k, or checks the given one. */
 trek_status trek_op_output(trek_op_call *call, int k, int ndim, const int64_t *sizes, trek_dtype dtype);
-/* For infer functions: "name: " and the message, with shapes in it. */
+/* For infer functions: sets an error with "name: " and the message, which may contain shapes. */
 trek_status trek_op_fail(const trek_op_call *call, trek_status status, const char *format, ...) TREK_PRINTF(3, 4);
 
 TREK_END

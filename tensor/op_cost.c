@@ -3,7 +3,7 @@
 
 static double size(const trek_tensor *t, int dim) { return (double)t->sizes[dim < 0 ? t->ndim + dim : dim]; }
 
-/* Pairs of a query and a key: causal, query i sees keys 0..i. */
+/* Counts pairs of a query and a key; causal: query i sees keys 0..i. */
 static double attention_pairs(const trek_tensor *q, const trek_tensor *k, bool causal)
 {
     double queries = size(q, 2), keys = size(k, 2), each = size(q, 0) * size(q, 1);
@@ -13,7 +13,7 @@ static double attention_pairs(const trek_tensor *q, const trek_tensor *k, bool c
     return each * (within * (within + 1) / 2 + (queries - within) * keys);
 }
 
-/* Multiplications of a product [rows, k] x [k, n], from the whole input and n. */
+/* Counts the multiplications of a product [rows, k] x [k, n], from the whole input and n. */
 static double product(const trek_tensor *x, double n) { return (double)x->numel * n; }
 
 static double attention_products(const trek_op_call *call, const trek_tensor *q, const trek_tensor *k, int products)
@@ -21,13 +21,13 @@ static double attention_products(const trek_op_call *call, const trek_tensor *q,
     return attention_pairs(q, k, call->attrs.i[4] != 0) * size(q, 3) * products;
 }
 
-/* The product of the state [N, H] with weight [gates H, H], in each step of kept or gates [T, N, ...]. */
+/* Counts those of the product of the state [N, H] with weight [gates H, H], in each step of kept or gates [T, N, ...]. */
 static double recurrent_products(const trek_tensor *steps, const trek_tensor *weight)
 {
     return size(steps, 0) * size(steps, 1) * (double)weight->numel;
 }
 
-/* The logits, and what gradients are made with them. */
+/* Counts those of the logits, and of the gradients that are made with them. */
 static double head_products(int64_t gradients)
 {
     return 1 + (gradients & TREK_HEAD_X ? 1 : 0) + (gradients & TREK_HEAD_WEIGHT ? 1 : 0);
@@ -58,7 +58,7 @@ static double multiplications(const trek_op_call *call)
     }
 }
 
-/* Elements that lie behind a tensor; where dimensions are expanded, not as many as it has. */
+/* Counts the bytes of a tensor in memory: expanded dimensions count once. */
 static double bytes_of(const trek_tensor *t)
 {
     double count = t->numel ? 1 : 0;
@@ -67,7 +67,7 @@ static double bytes_of(const trek_tensor *t)
     return count * trek_item_size[t->dtype];
 }
 
-/* Ops that read of their input 0 only what they pick. */
+/* Returns whether an op only reads selected elements of its input 0. */
 static bool picks(int op)
 {
     return op == TREK_OP_embedding || op == TREK_OP_embedding_bag || op == TREK_OP_index_select || op == TREK_OP_gather;

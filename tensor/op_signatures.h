@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The signatures that rows of ops.def name. For each: the C parameters, over
- * tensors or variables (T), the inputs, and where the numbers go in trek_attrs.
- * attrs is filled with these statements before infer sees the call; `a` is it. */
+/* The signatures that rows of ops.def name. Each defines the C parameters, over tensors or variables (T), the inputs,
+ * and where the numbers go in trek_attrs. attrs is filled by these statements before infer sees the call; `a` is its
+ * name. */
 #ifndef TREK_TENSOR_OP_SIGNATURES_H
 #define TREK_TENSOR_OP_SIGNATURES_H
 
@@ -11,7 +11,7 @@
     T *in_[] = { __VA_ARGS__ };                                                \
     T **in = in_;                                                              \
     const int n_in = (int)(sizeof in_ / sizeof in_[0])
-#define TREK_NO_ATTRS (a = NULL) /* nothing to keep on the tape */
+#define TREK_NO_ATTRS (a = NULL) /* the tape need not store anything */
 
 #define TREK_PARAMS_UNARY(T) T *x
 #define TREK_INPUTS_UNARY(T) TREK_IN(T, x)
@@ -133,28 +133,30 @@
 #define TREK_PARAMS_NUMBER(T) T *x, int64_t number
 #define TREK_INPUTS_NUMBER(T) TREK_IN(T, x)
 #define TREK_ATTRS_NUMBER a->i[0] = number
-/* embedding: weight [n, d], indices; i[0] = padding_idx (-1: none), i[1] = gradients are divided by how often their row is
- * there */
+/* embedding: weight [n, d], indices; i[0] = padding_idx (-1: none), i[1] = gradients are divided by how often their
+ * row occurs */
 #define TREK_PARAMS_EMBEDDING(T) T *x, T *y, int64_t number, bool by_frequency
 #define TREK_INPUTS_EMBEDDING(T) TREK_IN(T, x, y)
 #define TREK_ATTRS_EMBEDDING (a->i[0] = number, a->i[1] = by_frequency)
-/* embedding_backward: grad, indices, bags or NULL, factors or NULL; i[0] = padding_idx, i[1] = rows of the weight. Place k adds
- * factors[k] (NULL: 1) times row bags[k] of grad (NULL: row k) to row indices[k]; places whose bag is no row of grad add nothing.
- * bags as the indices, i64; factors as they, f32 (f64 for f64 gradients). */
+/* embedding_backward: grad, indices, bags or NULL, factors or NULL; i[0] = padding_idx, i[1] = rows of the weight.
+ * Position k adds factors[k] (NULL: 1) times row bags[k] of grad (NULL: row k) to row indices[k]; positions whose bag
+ * is not a row of grad add nothing. bags and factors have the shape of indices; bags are i64, factors f32 (f64 for
+ * f64 gradients). */
 #define TREK_PARAMS_EMBEDDING_GRAD(T) T *x, T *y, T *bags, T *factors, int64_t number, int64_t second
 #define TREK_INPUTS_EMBEDDING_GRAD(T) TREK_IN(T, x, y, bags, factors)
 #define TREK_ATTRS_EMBEDDING_GRAD (a->i[0] = number, a->i[1] = second)
-/* embedding_bag: weight [n, d], indices [m], offsets [bags + 1] (i64, never falling, from 0 to m at most: bag b has the places
- * from offsets[b] up to offsets[b + 1]), factors [m] or NULL (sums only); i[0] = padding_idx (-1: none), i[1] = trek_bag_mode,
- * i[2] as embedding's i[1].
- * outputs: y [bags, d]; row [bags, d] i64: which row of the weight is the largest, -1 in an empty bag ([0, d] but of maxima). */
+/* embedding_bag: weight [n, d], indices [m], offsets [bags + 1] (i64, never decreasing, from 0 to at most m: bag b
+ * has the positions from offsets[b] up to offsets[b + 1]), factors [m] or NULL (only sums); i[0] = padding_idx (-1:
+ * none), i[1] = trek_bag_mode, i[2] as embedding's i[1]. outputs: y [bags, d]; row [bags, d] i64: which row of the
+ * weight is the largest, -1 in an empty bag ([0, d] except for maxima). */
 #define TREK_PARAMS_EMBEDDING_BAG(T)                                                                                             \
     T *weight, T *indices, T *offsets, T *factors, int64_t padding, int mode, bool by_frequency
 #define TREK_INPUTS_EMBEDDING_BAG(T) TREK_IN(T, weight, indices, offsets, factors)
 #define TREK_ATTRS_EMBEDDING_BAG (a->i[0] = padding, a->i[1] = mode, a->i[2] = by_frequency)
 
-/* rotary: x [..., D], table [..., R], R even and at most D, its other dimensions broadcast to x's: cosines, then sines, of R / 2
- * angles; of f64 for f64 x, else f32. i[0] = pairs are neighbours, not halves; i[1] = turned back. What lies beyond R stays. */
+/* rotary: x [..., D], table [..., R], R even and at most D, its other dimensions broadcast to x's: cosines, then
+ * sines, of R / 2 angles; f64 for f64 x, otherwise f32. i[0] = pairs are neighbours instead of halves; i[1] = rotated
+ * back. Elements after R do not change. */
 #define TREK_PARAMS_ROTARY(T) T *x, T *table, bool neighbours, bool back
 #define TREK_INPUTS_ROTARY(T) TREK_IN(T, x, table)
 #define TREK_ATTRS_ROTARY (a->i[0] = neighbours, a->i[1] = back)
@@ -164,28 +166,28 @@
 #define TREK_INPUTS_LINEAR(T) TREK_IN(T, x, weight, bias)
 #define TREK_ATTRS_LINEAR a->i[0] = activation
 
-/* fp8_quantise: x [..., C], record [roles, 1 + H] i32 or NULL: bits of magnitudes, the present step's and H past steps' (written
- * with ROLL and OBSERVE). i[0] = format, i[1] = role (a row of the record), i[2] = flags, i[3] = margin. The scale is what past
- * steps say, or where there are none the tensor's own magnitude. outputs: codes [R, C], [C, R] (with TURNED), [1] f32: the
- * inverse of the scale */
+/* fp8_quantise: x [..., C], record [roles, 1 + H] i32 or NULL: bits of magnitudes, of the current step and of H past
+ * steps (written with ROLL and OBSERVE). i[0] = format, i[1] = role (a row of the record), i[2] = flags, i[3] =
+ * margin. The scale follows from past steps or, if there are none, from the tensor's own magnitude. outputs: codes
+ * [R, C], [C, R] (with TURNED), [1] f32: the inverse of the scale */
 #define TREK_PARAMS_FP8_QUANTISE(T) T *x, T *record, int format, int role, int flags, int margin
 #define TREK_INPUTS_FP8_QUANTISE(T) TREK_IN(T, x, record)
 #define TREK_ATTRS_FP8_QUANTISE (a->i[0] = format, a->i[1] = role, a->i[2] = flags, a->i[3] = margin)
-/* fp8_product: codes x [M, K], y [N, K], their scales as fp8_quantise gives them, bias [N] of the result's dtype or NULL.
+/* fp8_product: codes x [M, K], y [N, K], their scales from fp8_quantise, bias [N] of the result's dtype or NULL.
  * i[0], i[1] = formats, i[2] = dtype of the result [M, N]: BF16 or F32. Sums are f32. */
 #define TREK_PARAMS_FP8_PRODUCT(T) T *x, T *y, T *x_scales, T *y_scales, T *bias, int x_format, int y_format, trek_dtype dtype
 #define TREK_INPUTS_FP8_PRODUCT(T) TREK_IN(T, x, y, x_scales, y_scales, bias)
 #define TREK_ATTRS_FP8_PRODUCT (a->i[0] = x_format, a->i[1] = y_format, a->i[2] = dtype)
 
-/* conv2d: x [N, C, H, W], weight [O, C/groups, kh, kw], bias [O] or NULL.
- * i[0..1] stride, i[2..3] padding, i[4..5] dilation (h, w each), i[6] groups, i[7] = trek_activation: none or ReLU. infer puts
- * into i[11] which inputs lie channels last (bits 0: x, 1: weight): their gradients do, too */
+/* conv2d: x [N, C, H, W], weight [O, C/groups, kh, kw], bias [O] or NULL. i[0..1] stride, i[2..3] padding, i[4..5]
+ * dilation (h, w each), i[6] groups, i[7] = trek_activation: none or ReLU. infer stores in i[11] which inputs are
+ * channels last (bits 0: x, 1: weight); their gradients are, too */
 #define TREK_PARAMS_CONV(T) T *x, T *weight, T *bias, const trek_conv_opts *opts, int activation
 #define TREK_INPUTS_CONV(T) TREK_IN(T, x, weight, bias)
 #define TREK_ATTRS_CONV (trek_attrs_conv(a, opts), a->i[7] = activation)
-/* conv_transpose2d: x [N, C, H, W], weight [C, O/groups, kh, kw], bias [O] or NULL; conv numbers in i[0..6],
- * i[7..8] output padding, i[9..10] size of the result, 0: not asked for. infer puts the output padding that gives it there;
- * i[11] as above */
+/* conv_transpose2d: x [N, C, H, W], weight [C, O/groups, kh, kw], bias [O] or NULL; conv numbers in i[0..6], i[7..8]
+ * output padding, i[9..10] requested size of the result, 0: none. infer stores the output padding that gives this
+ * size; i[11] as above */
 #define TREK_PARAMS_CONV_TRANSPOSE(T) T *x, T *weight, T *bias, const trek_conv_transpose_opts *opts
 #define TREK_INPUTS_CONV_TRANSPOSE(T) TREK_IN(T, x, weight, bias)
 #define TREK_ATTRS_CONV_TRANSPOSE trek_attrs_conv_transpose(a, opts)
@@ -215,8 +217,8 @@
 #define TREK_INPUTS_FOLD(T) TREK_IN(T, x)
 #define TREK_ATTRS_FOLD (*a = *unfold, a->i[9] = height, a->i[10] = width)
 
-/* resample: i[0] = dim, i[1] = size of the result along it, i[2] = trek_resample_kind, i[3] = align_corners;
- * f[0] = elements of the result for one of x, or 0: by the sizes */
+/* resample: i[0] = dim, i[1] = size of the result along it, i[2] = trek_resample_kind, i[3] = align_corners; f[0] =
+ * elements of the result for one of x, or 0: from the sizes */
 #define TREK_PARAMS_RESAMPLE(T) T *x, const trek_attrs *numbers
 #define TREK_INPUTS_RESAMPLE(T) TREK_IN(T, x)
 #define TREK_ATTRS_RESAMPLE *a = *numbers
@@ -225,13 +227,13 @@
 #define TREK_PARAMS_GRID_SAMPLE(T) T *x, T *grid, const trek_attrs *numbers
 #define TREK_INPUTS_GRID_SAMPLE(T) TREK_IN(T, x, grid)
 #define TREK_ATTRS_GRID_SAMPLE *a = *numbers
-/* its backward: dy, x, grid; i[3], bits: which of dx and dgrid is left out (is of size [0]) */
+/* its backward: dy, x, grid; i[3], bits: which of dx and dgrid is omitted (has size [0]) */
 #define TREK_PARAMS_GRID_SAMPLE_GRAD(T) T *grad, T *x, T *grid, const trek_attrs *numbers
 #define TREK_INPUTS_GRID_SAMPLE_GRAD(T) TREK_IN(T, grad, x, grid)
 #define TREK_ATTRS_GRID_SAMPLE_GRAD *a = *numbers
 
-/* layer_norm: x, weight or NULL, bias or NULL; i[0] = number of normalised (last) dims, f[0] = eps.
- * outputs: y, mean [rows], rstd [rows] (f32 for 16-bit x, else x's dtype) */
+/* layer_norm: x, weight or NULL, bias or NULL; i[0] = number of normalised (last) dims, f[0] = eps. outputs: y, mean
+ * [rows], rstd [rows] (f32 for 16-bit x, otherwise x's dtype) */
 #define TREK_PARAMS_LAYER_NORM(T) T *x, T *weight, T *bias, int normalized_dims, double eps
 #define TREK_INPUTS_LAYER_NORM(T) TREK_IN(T, x, weight, bias)
 #define TREK_ATTRS_LAYER_NORM (a->i[0] = normalized_dims, a->f[0] = eps)
@@ -245,18 +247,18 @@
 #define TREK_PARAMS_ADD_LAYER_NORM(T) T *x, T *branch, T *weight, T *bias, int normalized_dims, double eps
 #define TREK_INPUTS_ADD_LAYER_NORM(T) TREK_IN(T, x, branch, weight, bias)
 #define TREK_ATTRS_ADD_LAYER_NORM (a->i[0] = normalized_dims, a->f[0] = eps)
-/* its backward: grad of y, grad of residual or NULL, residual, mean, rstd, weight or NULL
- * -> d residual (which is dx and d branch: that of the norm, plus the second gradient), dweight (with a weight only), dbias */
+/* its backward: grad of y, grad of residual or NULL, residual, mean, rstd, weight or NULL -> d residual (which is dx
+ * and d branch: that of the norm plus the second gradient), dweight (only with a weight), dbias */
 #define TREK_PARAMS_ADD_LAYER_NORM_GRAD(T) T *grad, T *stream, T *residual, T *mean, T *rstd, T *weight, int normalized_dims
 #define TREK_INPUTS_ADD_LAYER_NORM_GRAD(T) TREK_IN(T, grad, stream, residual, mean, rstd, weight)
 #define TREK_ATTRS_ADD_LAYER_NORM_GRAD a->i[0] = normalized_dims
 
-/* rms_norm: x, weight or NULL; i[0] = number of normalised (last) dims, f[0] = eps.
- * outputs: y = x rstd weight, rstd [rows] = 1 / sqrt(mean(x^2) + eps) (f32 for 16-bit x, else x's dtype) */
+/* rms_norm: x, weight or NULL; i[0] = number of normalised (last) dims, f[0] = eps. outputs: y = x rstd weight, rstd
+ * [rows] = 1 / sqrt(mean(x^2) + eps) (f32 for 16-bit x, otherwise x's dtype) */
 #define TREK_PARAMS_RMS_NORM(T) T *x, T *weight, int normalized_dims, double eps
 #define TREK_INPUTS_RMS_NORM(T) TREK_IN(T, x, weight)
 #define TREK_ATTRS_RMS_NORM (a->i[0] = normalized_dims, a->f[0] = eps)
-/* its backward: grad, x, rstd, weight or NULL -> dx, dweight (with a weight only) */
+/* its backward: grad, x, rstd, weight or NULL -> dx, dweight (only with a weight) */
 #define TREK_PARAMS_RMS_NORM_GRAD(T) T *grad, T *x, T *rstd, T *weight, int normalized_dims
 #define TREK_INPUTS_RMS_NORM_GRAD(T) TREK_IN(T, grad, x, rstd, weight)
 #define TREK_ATTRS_RMS_NORM_GRAD a->i[0] = normalized_dims
@@ -280,18 +282,18 @@
 #define TREK_INPUTS_GROUP_NORM_GRAD(T) TREK_IN(T, grad, x, mean, rstd, weight)
 #define TREK_ATTRS_GROUP_NORM_GRAD a->i[0] = groups
 
-/* dropout: f[0] = p; i[0] = seed, i[1] = step, i[2] = draw, i[3] = place of element 0.
- * Element e is kept if the Philox number of place i[3] + e (row-major) is >= p; kept ones are divided by 1 - p. */
+/* dropout: f[0] = p; i[0] = seed, i[1] = step, i[2] = draw, i[3] = position of element 0. Element e is kept if the
+ * Philox number of position i[3] + e (row-major) is >= p; kept elements are divided by 1 - p. */
 #define TREK_PARAMS_DROPOUT(T) T *x, double p, const trek_attrs *draw
 #define TREK_INPUTS_DROPOUT(T) TREK_IN(T, x)
 #define TREK_ATTRS_DROPOUT (*a = *draw, a->f[0] = p)
 
 /* attention: q [B, H, T, D], k and v [B, G, S, D] with H a multiple of G (head h reads head h / (H / G) of k and v),
- * mask or NULL: broadcastable to [B, H, T, S]; bool (true: may be seen) or floating (added to the scaled scores).
- * i[0..3] a draw as for dropout, place 0 being element 0 of [B, H, T, S]; i[4] = causal: query i sees keys 0..i;
- * f[0] = p of dropout on the probabilities (0: no draw is looked at), f[1] = scale (0: 1 / sqrt(D), which infer puts there).
- * outputs: y [B, H, T, D], which lies in memory as [B, T, H, D] unless given; logsumexp [B, H, T] of the scaled, masked
- * scores (f32 for 16-bit q, else q's dtype). A query that sees no key: y 0, logsumexp -infinity, gradients 0. */
+ * mask or NULL: broadcastable to [B, H, T, S]; bool (true: visible) or floating (added to the scaled scores). i[0..3]
+ * a draw as for dropout, where position 0 is element 0 of [B, H, T, S]; i[4] = causal: query i sees keys 0..i; f[0] =
+ * p of dropout on the probabilities (0: the draw is ignored), f[1] = scale (0: 1 / sqrt(D), which infer stores).
+ * outputs: y [B, H, T, D], stored as [B, T, H, D] unless given; logsumexp [B, H, T] of the scaled, masked scores (f32
+ * for 16-bit q, otherwise q's dtype). For a query that sees no key: y 0, logsumexp -infinity, gradients 0. */
 #define TREK_PARAMS_ATTENTION(T) T *q, T *k, T *v, T *mask, const trek_attrs *numbers
 #define TREK_INPUTS_ATTENTION(T) TREK_IN(T, q, k, v, mask)
 #define TREK_ATTRS_ATTENTION *a = *numbers
@@ -305,7 +307,7 @@
 #define TREK_PARAMS_POINTWISE_LOSS(T) T *x, T *target, int kind, double beta
 #define TREK_INPUTS_POINTWISE_LOSS(T) TREK_IN(T, x, target)
 #define TREK_ATTRS_POINTWISE_LOSS (a->i[0] = kind, a->f[0] = beta)
-/* its backward: grad (as the loss), x, target -> what x gets, before it is summed to x's shape */
+/* its backward: grad (as the loss), x, target -> the gradient of x before it is summed to x's shape */
 #define TREK_PARAMS_POINTWISE_LOSS_GRAD(T) T *grad, T *x, T *target, const trek_attrs *forward
 #define TREK_INPUTS_POINTWISE_LOSS_GRAD(T) TREK_IN(T, grad, x, target)
 #define TREK_ATTRS_POINTWISE_LOSS_GRAD *a = *forward
@@ -322,30 +324,31 @@
 #define TREK_INPUTS_CROSS_ENTROPY_GRAD(T) TREK_IN(T, grad, logits, labels, weight, lse, total)
 #define TREK_ATTRS_CROSS_ENTROPY_GRAD *a = *forward
 
-/* linear_cross_entropy: cross entropy of logits x weight^T + bias. A backend decides how many of them there are at a time, and
- * whether those of 16-bit x are rounded to its dtype: CUDA's are, a CPU's are f32.
- * x [R, D], weight [C, D], bias [C] or NULL, labels [R] (any integer dtype); numbers as cross_entropy's.
- * i[2] = gradients (trek_head_gradients) to be made on the way, from the logits that are there then; of a sum or a mean only.
- * outputs: loss (scalar, or [R]), logsumexp [R], total weight (scalar): the number of rows that count; all f32 for 16-bit x;
- * with gradients also kept, a vector: those of the losses' sum, times TREK_HEAD_UNIT, of x, weight and bias, as far as they are
- * asked for, one behind the other, in f32 (f64 of f64). */
+/* linear_cross_entropy: cross entropy of logits x weight^T + bias. A backend decides how many logits exist at a time,
+ * and whether those of 16-bit x are rounded to its dtype: on CUDA they are, on a CPU they are f32. x [R, D], weight
+ * [C, D], bias [C] or NULL, labels [R] (any integer dtype); numbers as cross_entropy's. i[2] = gradients
+ * (trek_head_gradients) to compute in forward, from the logits that exist then; only for a sum or mean. outputs: loss
+ * (scalar, or [R]), logsumexp [R], total weight (scalar): the number of rows that count; all f32 for 16-bit x. With
+ * gradients also kept, a vector: those of the losses' sum, times TREK_HEAD_UNIT, of x, weight and bias, as far as
+ * they are requested, one after the other, in f32 (f64 for f64). */
 #define TREK_PARAMS_LINEAR_CROSS_ENTROPY(T)                                                                                      \
     T *x, T *weight, T *bias, T *labels, int64_t ignore_index, int reduction, double smoothing, int gradients
 #define TREK_INPUTS_LINEAR_CROSS_ENTROPY(T) TREK_IN(T, x, weight, bias, labels)
 #define TREK_ATTRS_LINEAR_CROSS_ENTROPY (a->i[0] = ignore_index, a->i[1] = reduction, a->f[0] = smoothing, a->i[2] = gradients)
-/* its backward: grad (scalar or [R]), x, weight, bias or NULL, labels, logsumexp, total weight, kept or NULL
- * -> dx, dweight, dbias (with a bias only). Without kept the logits are made again. With kept: the gradients asked for there,
- * dx [0, D] if it is not among them; dweight may be given in f32 for 16-bit x; i[3]: it is added to what it holds. */
+/* its backward: grad (scalar or [R]), x, weight, bias or NULL, labels, logsumexp, total weight, kept or NULL -> dx,
+ * dweight, dbias (only with a bias). Without kept the logits are computed again. With kept: the gradients requested
+ * there, dx [0, D] if it is not among them; dweight may be given in f32 for 16-bit x; i[3]: it is added to the values
+ * of the given output. */
 #define TREK_PARAMS_LINEAR_CROSS_ENTROPY_GRAD(T) \
     T *grad, T *x, T *weight, T *bias, T *labels, T *lse, T *total, T *kept, const trek_attrs *forward
 #define TREK_INPUTS_LINEAR_CROSS_ENTROPY_GRAD(T) TREK_IN(T, grad, x, weight, bias, labels, lse, total, kept)
 #define TREK_ATTRS_LINEAR_CROSS_ENTROPY_GRAD *a = *forward
 
-/* lstm: gates [T, N, 4 H], the inputs' part of i, f, g and o before their functions (biases with it), weight [4 H, H],
- * h0, c0 [N, H] or NULL (zeros), lengths [N] (any integer dtype, of 0..T) or NULL.
- * i[0] = reverse: from each row's last step to its first; i[1] = keep what backward needs.
- * outputs: y [T, N, H], 0 beyond a row's length; state [2, N, H]: h and c after each row's last step taken;
- * kept [T, N, 5 H]: i, f, g, o and c of each step (f32 for 16-bit gates; [0, N, 5 H] without i[1]). */
+/* lstm: gates [T, N, 4 H], the inputs' part of i, f, g and o before their functions (including biases), weight [4 H,
+ * H], h0, c0 [N, H] or NULL (zeros), lengths [N] (any integer dtype, of 0..T) or NULL. i[0] = reverse: from each
+ * row's last step to its first; i[1] = store what backward needs. outputs: y [T, N, H], 0 after a row's length; state
+ * [2, N, H]: h and c after each row's last step; kept [T, N, 5 H]: i, f, g, o and c of each step (f32 for 16-bit
+ * gates; [0, N, 5 H] without i[1]). */
 #define TREK_PARAMS_LSTM(T) T *gates, T *weight, T *h0, T *c0, T *lengths, bool reverse, bool keep
 #define TREK_INPUTS_LSTM(T) TREK_IN(T, gates, weight, h0, c0, lengths)
 #define TREK_ATTRS_LSTM (a->i[0] = reverse, a->i[1] = keep)
@@ -355,10 +358,9 @@
 #define TREK_INPUTS_LSTM_GRAD(T) TREK_IN(T, weight, kept, grad, grad_state, c0, lengths)
 #define TREK_ATTRS_LSTM_GRAD *a = *forward
 
-/* gru: gates [T, N, 3 H], the inputs' part of r, z and n, weight [3 H, H] and bias [3 H] or NULL of the product with h,
- * h0 [N, H] or NULL (zeros), lengths and numbers as lstm's.
- * outputs: y [T, N, H]; state [N, H]: h after each row's last step taken; kept [T, N, 4 H]: r, z, n and the product's part
- * of n (f32 for 16-bit gates; [0, N, 4 H] without i[1]). */
+/* gru: gates [T, N, 3 H], the inputs' part of r, z and n, weight [3 H, H] and bias [3 H] or NULL of the product with
+ * h, h0 [N, H] or NULL (zeros), lengths and numbers as lstm's. outputs: y [T, N, H]; state [N, H]: h after each row's
+ * last step; kept [T, N, 4 H]: r, z, n and the product's part of n (f32 for 16-bit gates; [0, N, 4 H] without i[1]). */
 #define TREK_PARAMS_GRU(T) T *gates, T *weight, T *bias, T *h0, T *lengths, bool reverse, bool keep
 #define TREK_INPUTS_GRU(T) TREK_IN(T, gates, weight, bias, h0, lengths)
 #define TREK_ATTRS_GRU (a->i[0] = reverse, a->i[1] = keep)
@@ -368,9 +370,10 @@
 #define TREK_INPUTS_GRU_GRAD(T) TREK_IN(T, weight, kept, y, grad, grad_state, h0, lengths)
 #define TREK_ATTRS_GRU_GRAD *a = *forward
 
-/* fills, into a given output: value; or the numbers of a distribution: f[0], f[1], and a draw as for dropout in i[0..3] */
+/* fills, into a given output: value; or the numbers of a distribution: f[0], f[1], and a draw as for dropout in
+ * i[0..3] */
 #define TREK_PARAMS_FILL(T) T *out, double value
-#define TREK_INPUTS_FILL(T) TREK_IN(T, out) /* the output, given: trek_op_run takes it for that */
+#define TREK_INPUTS_FILL(T) TREK_IN(T, out) /* the given output, which trek_op_run takes as such */
 #define TREK_ATTRS_FILL a->f[0] = value
 #define TREK_PARAMS_RANDOM(T) T *out, double first, double second, const trek_attrs *draw
 #define TREK_INPUTS_RANDOM(T) TREK_IN(T, out)

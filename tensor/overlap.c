@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether elements of tensors lie in the same bytes. Positions are sums of strides times indices, so the question is
- * whether such a sum reaches a given range: a search over the strides, largest first, each bounded by what the smaller
- * ones can still make up for. For views made by slicing, permuting and expanding it ends after a few steps. */
+/* Whether elements of tensors share bytes. Offsets are sums of strides times indices, so the question is whether such
+ * a sum reaches a given range. It is a search over the strides, largest first, each bounded by what the smaller ones
+ * can still reach. For views made by slicing, permuting and expanding it ends after a few steps. */
 #include "tensor/tensor_internal.h"
 
 enum { TERMS = 2 * TREK_MAX_DIMS, PATIENCE = 20000 };
 
-/* stride * index for 0 <= index <= count, in bytes; what the smaller ones can reach at most is `rest`. */
+/* stride * index for 0 <= index <= count, in bytes; `rest` is the most that the smaller ones can reach. */
 typedef struct term {
     int64_t stride, count, rest;
 } term;
@@ -18,7 +18,7 @@ typedef struct sums {
     int patience;
 } sums;
 
-/* One more index of 0..count; a negative stride is turned around. */
+/* Adds an index of 0..count; a negative stride is reversed. */
 static void add_term(sums *s, int64_t stride, int64_t count)
 {
     if (stride == 0 || count == 0)
@@ -48,7 +48,7 @@ static void finish(sums *s)
     s->patience = PATIENCE;
 }
 
-/* Whether a sum of terms k.. lies in [low, high]; true where patience ends. */
+/* Returns whether a sum of terms from k on is in [low, high]; true if the search takes too long. */
 static bool reaches(sums *s, int k, int64_t low, int64_t high)
 {
     if (high < 0)
@@ -72,7 +72,7 @@ bool trek_overlaps_itself(const trek_tensor *t)
     if (t->contiguous || t->numel < 2)
         return false;
     int64_t item = item_size(t);
-    for (int first = 0; first < t->ndim; first++) { /* two elements whose indices differ there, and not before */
+    for (int first = 0; first < t->ndim; first++) { /* two elements whose indices first differ there */
         if (t->sizes[first] == 1)
             continue;
         sums s = { .shift = t->strides[first] * item };
@@ -90,7 +90,7 @@ bool trek_overlaps_itself(const trek_tensor *t)
     return false;
 }
 
-/* The bytes from the first to behind the last. */
+/* Returns the bytes from the first element to the end of the last. */
 static void extent(const trek_tensor *t, int64_t *begin, int64_t *end)
 {
     int64_t item = item_size(t);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measured peaks: independent chains of multiply-adds in registers, and copies of large arrays, on all threads at once. */
+/* Measures peaks: independent chains of multiply-adds in registers, and copies of large arrays, on all threads at
+ * once. */
 #include "tensor/peak.h"
 
 #include <pthread.h>
@@ -21,7 +22,7 @@ enum { CHAINS = 12, ROUNDS = 12, COPIES = 6, ADDS = 1 << 20, KNOWN = 16 };
 
 /* --- multiply-adds: CHAINS vectors, each multiplied and added to ADDS times ---------------------- */
 
-/* Clang and gcc keep the chains in registers; the sum is used so that they are computed at all. */
+/* Clang and gcc keep the chains in registers; the sum is used so that they are not optimised away. */
 #define CHAIN_LOOP(vector, set, multiply_add, add)                      \
     vector chain[CHAINS], factor = set(0.999999f), more = set(1e-6f);   \
     for (int c = 0; c < CHAINS; c++)                                    \
@@ -108,7 +109,7 @@ static void copy_part(void *arg, int64_t begin, int64_t end)
     memcpy(m->to + begin, m->from + begin, (size_t)(end - begin));
 }
 
-/* Seconds of the fastest of `rounds` calls on all threads. */
+/* Returns the seconds of the fastest of `rounds` calls on all threads. */
 static double fastest(measured *m, int rounds, int64_t count, int64_t grain, void (*part)(void *, int64_t, int64_t))
 {
     int64_t best = INT64_MAX;

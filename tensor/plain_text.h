@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What others have said, on a terminal of this machine. Internal. */
+/* Text from others, for a terminal of this machine. */
 #ifndef TREK_TENSOR_PLAIN_TEXT_H
 #define TREK_TENSOR_PLAIN_TEXT_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Copies text with a "?" for each character that would command a terminal; at most size bytes with the 0 behind them. */
+/* Copies text with a "?" for each character that could control a terminal; at most `size` bytes, including the 0 at
+ * the end. */
 static inline void trek_plain_text(char *to, size_t size, const char *text, size_t bytes)
 {
     size_t used = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finding plug-ins, and what the core offers them. */
+/* Finds plug-ins, and provides the core's functions to them. */
 #include "tensor/plugin.h"
 
 #include <dlfcn.h>
@@ -35,7 +35,7 @@ const trek_host trek_host_table = {
 
 /* --- finding ------------------------------------------------------------------- */
 
-/* Keeps the first reason, and only of files that are there: what fails last is least telling. */
+/* Keeps the first reason, and only for files that exist, because the last failure says the least. */
 static void *open_file(const char *path, char *why, size_t size)
 {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -45,8 +45,8 @@ static void *open_file(const char *path, char *why, size_t size)
     return library;
 }
 
-/* Whether what is loaded from beside a program was put there by the program's owner, this user or the system's: a program may lie
- * in a folder to which others write. */
+/* Returns whether the program's owner, this user or root has put a file next to a program: the program may be in a
+ * folder to which others can write. */
 static bool put_there_by(const char *path, uid_t owner)
 {
     struct stat file;
@@ -54,8 +54,9 @@ static bool put_there_by(const char *path, uid_t owner)
            !(file.st_mode & S_IWOTH);
 }
 
-/* The plug-in beside the library or program that holds the core, by its file's true place: what a program is called, which the
- * loader tells of it, is said by whoever starts it, and relative names mean the folder in which it was started. */
+/* Opens the plug-in next to the library or program that contains the core, by the real path of its file: the name of
+ * a program, which the loader reports, is chosen by whoever starts it, and relative names depend on the current
+ * folder. */
 static void *open_beside(const char *name, char *why, size_t size)
 {
     char of[4096], path[4352];
@@ -75,7 +76,7 @@ static void *open_beside(const char *name, char *why, size_t size)
     return shared || put_there_by(path, program.st_uid) ? open_file(path, why, size) : NULL;
 }
 
-/* One folder of a list; *at moves behind it. False when the list is at its end. */
+/* Gets one folder of a list; *at moves behind it. Returns false at the end of the list. */
 static bool next_folder(const char **at, char *folder, size_t size)
 {
     while (**at == ':')

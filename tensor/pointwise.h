@@ -19,11 +19,11 @@
     X(softsign)    /* x / (1 + |x|) */                                                                                           \
     X(tanhshrink)  /* x - tanh(x) */                                                                                             \
     X(threshold)   /* x > s ? x : t */                                                                                           \
-    /* inverses and special functions */                                                                                         \
+    /* Inverses and special functions. */                                                                                        \
     X(asinh)                                                                                                                     \
     X(acosh) X(atanh) X(erfc) X(erfinv) X(lgamma) X(exp2) /* 2^x */                                                              \
         X(polygamma)                                      /* of order s */                                                       \
-        X(i0) X(i0e) X(i1) X(i1e)                         /* Bessel functions, and the same times e^-|x| */                      \
+        X(i0) X(i0e) X(i1) X(i1e)                         /* Bessel functions, and these times e^-|x| */                      \
         X(log_ndtr)                                       /* log of the area under the normal density up to x */
 
 typedef enum trek_pointwise_kind {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The threads of a rank. A job is cut into more pieces than there are threads, and each thread has a row of them: it takes its
- * own from the front, so that it finds in its cache what it computed in the job before, then those of the others from the
- * back, so that a thread which is slow to wake, or held up, holds nobody up. */
+/* The threads of a rank. A job is cut into more pieces than there are threads, and each thread has a row of them. It
+ * takes its own from the front, so that it finds in its cache what it computed in the job before. Then it takes those
+ * of others from the back, so that a thread that wakes slowly or is interrupted delays nobody. */
 #include "tensor/pool.h"
 
 #include <pthread.h>
@@ -15,7 +15,7 @@
 #include "tensor/trace.h"
 
 #define PIECES 4 /* of a job for each thread */
-/* How long a worker looks for work before it sleeps: longer if it was woken soon after it fell asleep. */
+/* How long a worker looks for work before it sleeps; longer if it was woken soon after it fell asleep. */
 #define SPIN_LEAST_NS 20000
 #define SPIN_MOST_NS 400000
 
@@ -26,8 +26,8 @@ typedef struct job {
     int pieces;
 } job;
 
-/* One thread's row of pieces: generation << 32 | end << 16 | next. Who moves `next` or `end` by a compare-and-swap owns the
- * piece between, and with it the job may not change. */
+/* One thread's row of pieces: generation << 32 | end << 16 | next. A thread that moves `next` or `end` by a
+ * compare-and-swap owns the piece between, and until it is done the job cannot change. */
 typedef struct member {
     _Alignas(64) _Atomic uint64_t row;
     trek_pool *pool;
@@ -36,16 +36,16 @@ typedef struct member {
 } member;
 
 struct trek_pool {
-    _Alignas(64) _Atomic uint32_t generation; /* of the jobs: another one when there is work */
+    _Alignas(64) _Atomic uint32_t generation; /* counts jobs: it changes when there is work */
     job job;
     _Alignas(64) atomic_int done;  /* pieces that have ended */
     atomic_int caller_sleeps;
     _Alignas(64) atomic_int sleepers;
-    atomic_bool taken;             /* a caller is in it */
+    atomic_bool taken;             /* a caller uses it */
     atomic_bool stop;
     pthread_mutex_t mutex;         /* of the two conditions */
     pthread_cond_t work, finished;
-    int threads, place;            /* the caller's, among the process's */
+    int threads, place;            /* the caller's, among the process's threads */
     member members[]; /* the caller's, then those of threads - 1 workers */
 };
 
@@ -73,7 +73,7 @@ static inline void relax(void)
 #endif
 }
 
-/* Takes a piece of a row: the next one, or (`back`) the last one. -1: none is left. */
+/* Takes a piece of a row: the next one, or (`back`) the last one. Returns -1 if none is left. */
 static int take_piece(member *m, bool back)
 {
     uint64_t row = atomic_load_explicit(&m->row, memory_order_acquire);
@@ -94,7 +94,8 @@ static void run_piece(trek_pool *pool, int piece)
     int64_t begin = (piece * each + (piece < more ? piece : more)) * mine.grain;
     int64_t end = begin + (each + (piece < more)) * mine.grain;
     mine.fn(mine.arg, begin, end < mine.count ? end : mine.count);
-    /* sequentially consistent with caller_sleeps: either we see that it sleeps or it sees that we are done */
+    /* Sequentially consistent with caller_sleeps: either this thread sees that the caller sleeps, or the caller sees
+     * that the job is done. */
     if (atomic_fetch_add(&pool->done, 1) + 1 == mine.pieces && atomic_load(&pool->caller_sleeps)) {
         pthread_mutex_lock(&pool->mutex);
         pthread_cond_signal(&pool->finished);
@@ -102,7 +103,7 @@ static void run_piece(trek_pool *pool, int piece)
     }
 }
 
-/* Runs pieces of the present job until none is left: the thread's own, then others'. */
+/* Runs pieces of the current job until none is left: the thread's own, then others'. */
 static void take_pieces(trek_pool *pool, int place)
 {
     for (int k = 0; k < pool->threads; k++) {
@@ -119,7 +120,7 @@ static bool worker_wanted(trek_pool *pool, uint32_t seen)
 
 static bool job_done(trek_pool *pool, int pieces) { return atomic_load(&pool->done) == pieces; }
 
-/* Looks for so long whether there is something to do. */
+/* Looks for work for that time. */
 static bool spin_for_work(trek_pool *pool, uint32_t seen, int64_t spin_ns)
 {
     if (!may_spin(pool))
@@ -135,7 +136,7 @@ static bool spin_for_work(trek_pool *pool, uint32_t seen, int64_t spin_ns)
     return false;
 }
 
-/* Sleeps until there is something to do; for how long, in ns. */
+/* Sleeps until there is work. Returns for how long, in ns. */
 static int64_t sleep_for_work(trek_pool *pool, uint32_t seen)
 {
     int64_t from = trek_clock_ns();
@@ -191,7 +192,7 @@ static void wait_for_end(trek_pool *pool, int pieces)
     pthread_mutex_unlock(&pool->mutex);
 }
 
-/* The rows' ends hand the job over: whoever takes a piece sees it whole. */
+/* The rows' ends publish the job: a thread that takes a piece sees it completely. */
 static void run_on_pool(trek_pool *pool, job work)
 {
     uint32_t generation = atomic_load_explicit(&pool->generation, memory_order_relaxed) + 1;
@@ -203,7 +204,7 @@ static void run_on_pool(trek_pool *pool, job work)
         uint64_t end = (uint64_t)(k + 1) * (uint64_t)work.pieces / (uint64_t)threads;
         atomic_store_explicit(&pool->members[k].row, (uint64_t)generation << 32 | end << 16 | next, memory_order_release);
     }
-    atomic_store(&pool->generation, generation); /* seq_cst: before the look at sleepers */
+    atomic_store(&pool->generation, generation); /* seq_cst: before it looks at sleepers */
     if (atomic_load(&pool->sleepers) > 0) {
         pthread_mutex_lock(&pool->mutex);
         pthread_cond_broadcast(&pool->work);
@@ -302,7 +303,7 @@ void trek_pool_free(trek_pool **pool)
 
 int trek_pool_threads(const trek_pool *pool) { return pool->threads; }
 
-/* Where all the threads cannot start, with fewer, at last alone. The thread's error stays as it was. */
+/* If not all threads can start, uses fewer, and at last only the caller. The thread's error does not change. */
 static trek_pool *make_default(void)
 {
     bool clean = trek_error_status() == TREK_OK;
@@ -335,7 +336,7 @@ trek_pool *trek_pool_here(void)
     return pool;
 }
 
-/* At exit, or when the library is unloaded. A pool that is in use by another thread is left to it. */
+/* Runs at exit, or when the library is unloaded. A pool that another thread is using is not freed. */
 __attribute__((destructor)) static void free_default(void)
 {
     trek_pool *pool = atomic_load_explicit(&default_pool, memory_order_acquire);

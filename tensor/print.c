@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors as text, the way NumPy prints arrays: columns of one width, eight
- * digits at most, powers of ten where values spread over many, 1000 elements
- * whole and three at each edge beyond. No locale is asked. */
+/* Tensors as text, in the way that NumPy prints arrays: columns of one width, at most eight digits, powers of ten if
+ * values have very different sizes, up to 1000 elements in full and otherwise three at each edge. It does not use the
+ * locale. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,14 +13,14 @@ enum { WHOLE = 1000, EDGE = 3, DIGITS = 8, LINE = 75, NUMBER = 64 };
 
 typedef struct printer {
     const double *values;      /* row-major */
-    const int64_t *integers;   /* for integer dtypes: exact beyond 2^53 */
+    const int64_t *integers;   /* for integer dtypes: exact above 2^53 */
     trek_dtype dtype;
     int ndim;
     const int64_t *sizes;
     bool shortened, scientific;
-    int decimals;              /* most that any number shown has */
+    int decimals;              /* the most that any shown number has */
     int width;                 /* of the widest */
-    int column;                /* of the line being written */
+    int column;                /* of the current line */
     char *text;
     size_t length, capacity;
     bool failed;
@@ -45,7 +45,7 @@ static void put(printer *p, const char *text)
     p->length += n;
 }
 
-/* printf writes the locale's decimal point; ours is a point. */
+/* printf writes the locale's decimal point; this replaces it by a point. */
 static void plain_point(char *text)
 {
     for (char *c = text; *c; c++)
@@ -53,7 +53,7 @@ static void plain_point(char *text)
             *c = '.';
 }
 
-/* Whether a number printed so is told from its neighbours of that dtype. */
+/* Returns whether the printed number differs from its neighbours of that dtype. */
 static bool is_told(const printer *p, double value, const char *text)
 {
     double back = strtod(text, NULL);
@@ -64,7 +64,7 @@ static bool is_told(const printer *p, double value, const char *text)
     return fabs(back - value) <= fabs(value) * (p->dtype == TREK_F16 ? 0x1p-12 : 0x1p-9);
 }
 
-/* The fewest decimals that tell it, DIGITS at most (17 for a number alone). */
+/* Returns the fewest decimals that distinguish it, at most DIGITS (17 for a single number). */
 static int decimals_of(const printer *p, double value)
 {
     char text[400];
@@ -77,8 +77,8 @@ static int decimals_of(const printer *p, double value)
     return most;
 }
 
-/* As NumPy: the point is always there; powers of ten have all decimals of the
- * array, other numbers their own, with spaces behind. */
+/* As NumPy: there is always a point; powers of ten have all decimals of the array, other numbers their own, followed
+ * by spaces. */
 static void format_float(const printer *p, double value, char *text)
 {
     if (!isfinite(value)) {
@@ -174,7 +174,7 @@ static void choose_format(printer *p)
         p->width = 5;
 }
 
-/* A word of the innermost dimension, on a new line where it would pass the edge. */
+/* Writes a word of the innermost dimension, on a new line if it would exceed the width. */
 static void put_word(printer *p, const char *word, int dim, bool first)
 {
     int limit = LINE - dim - 1, indent = dim + 1, length = (int)strlen(word);

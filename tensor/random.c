@@ -19,7 +19,7 @@ void trek_seed(uint64_t value)
 
 uint64_t trek_rng_seed(void) { return atomic_load_explicit(&seed, memory_order_relaxed); }
 
-/* Of ranks' own numbers, 2^40 elements apart. */
+/* For ranks' own numbers, which are 2^40 elements apart. */
 static int64_t rank_place(void) { return ((int64_t)trek_job_here.process * 1024 + trek_rank_here.rank) << 40; }
 
 int64_t trek_rng_first_row(int64_t rows)
@@ -30,9 +30,8 @@ int64_t trek_rng_first_row(int64_t rows)
     return here->rows > 0 && rows % here->rows == 0 ? here->first_sample * (rows / here->rows) : rank_place();
 }
 
-/* A tensor whose first dimension is this rank's part of the batch, or a multiple
- * of it (samples x tokens, flattened), is keyed by its place in the global batch;
- * anything else by rank. */
+/* A tensor whose first dimension is this rank's part of the batch, or a multiple of it (samples x tokens, flattened),
+ * is keyed by its position in the global batch; anything else by rank. */
 static int64_t first_element(const trek_tensor *like)
 {
     const trek_rank_context *here = &trek_rank_here;

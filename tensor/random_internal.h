@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
  *
- * Key = the seed. Counter = (element / 4 low, element / 4 high, draw, step): a
- * number is a pure function of seed, step, draw and the element's place, so any
- * split over ranks and threads gives the same numbers. */
+ * The key is the seed. The counter is (element / 4 low, element / 4 high, draw, step): a number depends only on seed,
+ * step, draw and the element's position, so that every division among ranks and threads gives the same numbers. */
 #ifndef TREK_TENSOR_RANDOM_INTERNAL_H
 #define TREK_TENSOR_RANDOM_INTERNAL_H
 
 #include <stdint.h>
 
-/* One random op's place in the stream: taken when the op is called, kept on the tape. */
+/* The position of one random op in the stream: taken when the op is called, and stored on the tape. */
 typedef struct trek_rng_draw {
     uint64_t seed;
     uint32_t step, draw;
-    int64_t first_element; /* place of the tensor's element 0 in the global batch */
+    int64_t first_element; /* position of the tensor's element 0 in the global batch */
 } trek_rng_draw;
 
-/* Takes the next draw of the calling thread. With rows_first, a tensor whose
- * first dimension is the split batch is keyed by global element; otherwise by rank. */
+/* Takes the next draw of the calling thread. A tensor whose first dimension is the divided batch is keyed by global
+ * element; others by rank. */
 struct trek_tensor;
 trek_rng_draw trek_rng_next(const struct trek_tensor *like);
 uint64_t trek_rng_seed(void);
-/* Place of the first of `rows` rows, all that the rank has or a multiple of them, in the global batch. */
+/* Returns the position in the global batch of the first of `rows` rows, which are all rows of the rank or a multiple
+ * of them. */
 int64_t trek_rng_first_row(int64_t rows);
-/* The next draw as attributes of a random op: i[0] seed, i[1] step, i[2] draw, i[3] place of element 0. */
+/* Writes the next draw as attributes of a random op: i[0] seed, i[1] step, i[2] draw, i[3] position of element 0. */
 struct trek_attrs;
 void trek_rng_attrs(const struct trek_tensor *like, struct trek_attrs *attrs);
 

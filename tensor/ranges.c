@@ -22,7 +22,7 @@ static void ranges_end(void)
     ranges_here = NULL;
 }
 
-/* Made at need; NULL where there is no memory for a profiler's marks, which is no error. */
+/* Made when it is needed. NULL if there is no memory, which is not an error for a profiler's marks. */
 static struct ranges *ranges_mine(void)
 {
     if (ranges_here)

@@ -16,7 +16,7 @@ static void place_end(void)
     trek_rank_context_mine = NULL;
 }
 
-/* Plain memory: a place outlives any allocator, and out of memory is no reason to have none. */
+/* Plain memory: the context outlives any allocator, and it must exist even without memory. */
 trek_rank_context *trek_rank_context_make(void)
 {
     static const trek_rank_context alone = { .world = 1, .rows = -1, .global_rows = -1, .batch_rows = -1 };

@@ -24,8 +24,8 @@ static inline void trek_ref_take(atomic_int *refs)
         atomic_fetch_add_explicit(refs, 1, memory_order_relaxed);
 }
 
-/* True when the last reference was given back. A holder that sees 1 is alone:
- * nobody else can take a reference, so no locked instruction is needed. */
+/* Returns true if the last reference was released. A holder that sees 1 is the only one: nobody else can take a
+ * reference, so no locked instruction is needed. */
 static inline bool trek_ref_drop(atomic_int *refs)
 {
     int seen = atomic_load_explicit(refs, memory_order_acquire);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which elements an element of a resampled line is made of, and with what weights: one text for all backends.
- * Internal. */
+/* Of which elements an element of a resampled line is made, and with what weights; all backends use this text. */
 #ifndef TREK_TENSOR_RESAMPLE_H
 #define TREK_TENSOR_RESAMPLE_H
 
@@ -16,7 +15,7 @@
 #define TREK_EVERYWHERE static inline
 #endif
 
-/* The first two look at 2 and 4 elements; the others at all that a wider kernel covers where the result is smaller. */
+/* The first two use 2 and 4 elements; the others use all elements that a wider kernel covers if the result is smaller. */
 enum trek_resample_kind {
     TREK_RESAMPLE_LINEAR,
     TREK_RESAMPLE_CUBIC,
@@ -29,18 +28,18 @@ enum trek_resample_kind {
 typedef struct trek_resample_plan {
     int64_t in, out;
     int kind;
-    bool align, wide; /* wide: x is f64; else places are f32, as torch's */
+    bool align, wide; /* wide: x is f64; otherwise positions are f32, as in torch */
     double step;      /* elements of x for one of the result */
-    double reach;     /* antialiasing: how far from its centre an element looks */
+    double reach;     /* antialiasing: the distance from its centre that an element covers */
 } trek_resample_plan;
 
-/* Elements of x that one of the result is made of: from `first` on, `count` of them. Those before the line and behind it are
- * its first and its last one. */
+/* The elements of x of which one of the result is made: `count` of them from `first` on. Elements before and after
+ * the line are its first and its last one. */
 typedef struct trek_resample_window {
     int64_t first;
     int count;
-    double centre; /* where it lies, in elements of x */
-    double total;  /* what weights are divided by */
+    double centre; /* its position, in elements of x */
+    double total;  /* weights are divided by it */
 } trek_resample_window;
 
 TREK_EVERYWHERE double trek_resample_rounded(const trek_resample_plan *p, double v) { return p->wide ? v : (double)(float)v; }
@@ -49,7 +48,7 @@ TREK_EVERYWHERE double trek_resample_rounded(const trek_resample_plan *p, double
 TREK_EVERYWHERE double trek_cubic_near(double x, double a) { return ((a + 2) * x - (a + 3)) * x * x + 1; }
 TREK_EVERYWHERE double trek_cubic_far(double x, double a) { return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a; }
 
-/* The antialiasing kernels: triangle; Keys' with a = -0.5, as image libraries have it. */
+/* The antialiasing kernels: triangle; Keys' with a = -0.5, as in image libraries. */
 TREK_EVERYWHERE double trek_resample_filter(const trek_resample_plan *p, double x)
 {
     x = fabs(x);
@@ -58,7 +57,7 @@ TREK_EVERYWHERE double trek_resample_filter(const trek_resample_plan *p, double 
     return x < 1 ? trek_cubic_near(x, -0.5) : x < 2 ? trek_cubic_far(x, -0.5) : 0;
 }
 
-/* scale: as the op's f[0]. */
+/* scale: the op's f[0]. */
 TREK_EVERYWHERE trek_resample_plan trek_resample_planned(int64_t in, int64_t out, int kind, bool align, bool wide, double scale)
 {
     trek_resample_plan p = { in, out, kind, align, wide, 0, 0 };
@@ -71,7 +70,7 @@ TREK_EVERYWHERE trek_resample_plan trek_resample_planned(int64_t in, int64_t out
     return p;
 }
 
-/* No window is longer. */
+/* Returns the length of the longest window. */
 TREK_EVERYWHERE int64_t trek_resample_most(const trek_resample_plan *p)
 {
     if (p->kind <= TREK_RESAMPLE_CUBIC)
@@ -80,7 +79,7 @@ TREK_EVERYWHERE int64_t trek_resample_most(const trek_resample_plan *p)
     return most < (double)p->in ? (int64_t)most : p->in;
 }
 
-/* Where x's elements count from for the kernel. */
+/* Returns the argument of the kernel for an element of x. */
 TREK_EVERYWHERE double trek_resample_argument(const trek_resample_plan *p, const trek_resample_window *w, int k)
 {
     return ((double)(w->first + k) - w->centre + 0.5) * (p->step >= 1 ? 1 / p->step : 1);
@@ -113,7 +112,7 @@ TREK_EVERYWHERE trek_resample_window trek_resample_window_of(const trek_resample
     return w;
 }
 
-/* The k-th element of a window and its weight. */
+/* Returns the index of the k-th element of a window, and its weight. */
 TREK_EVERYWHERE int64_t trek_resample_place(const trek_resample_plan *p, const trek_resample_window *w, int k)
 {
     int64_t at = w->first + k;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows out of a batch, and parts of a forward: see row_map.h. */
+/* Rows selected from a batch, and parts of a forward: see row_map.h. */
 #include "tensor/row_map.h"
 
 #include "tensor/memory_internal.h"
 #include "tensor/random_internal.h"
 
-/* Where row k of `rows` stands among those of the map, counted in such rows. */
+/* Returns the position of row k of `rows` among those of the map, counted in such rows. */
 static int64_t through(const trek_row_map *map, int64_t rows, int64_t k)
 {
     int64_t group = rows / map->n;
@@ -54,7 +54,7 @@ int64_t trek_row_place(int64_t rows, int64_t k)
     return trek_rng_first_row(whole) + (map ? through(map, rows, k) : k);
 }
 
-/* Steele, Lea and Flood's finaliser (splitmix64). */
+/* The finaliser of Steele, Lea and Flood (splitmix64). */
 static uint64_t mixed(uint64_t x)
 {
     x += 0x9E3779B97F4A7C15u;

@@ -35,8 +35,8 @@ static bool is_open(trek_scope scope)
     return scope.depth >= 1 && scope.depth <= (uint32_t)s->depth && s->marks[scope.depth - 1].serial == scope.serial;
 }
 
-/* Releasing a value may run code that ends up here again (a user's free
- * function), so the stack is consistent before each release. */
+/* Releasing a value may run code that comes here again (a user's free function), so the stack is consistent before
+ * each release. */
 static void release_from(int start, uint32_t depth)
 {
     trek_scope_stack *s = &trek_scopes;
@@ -52,7 +52,7 @@ trek_status trek_scope_end(trek_scope scope)
         return TREK_OK;
     }
     if (scope.depth == 0)
-        return TREK_OK; /* begin had failed and said so */
+        return TREK_OK; /* begin has failed and reported it */
     return trek_fail(TREK_ERR_SCOPE, "scope_end: the scope has ended already, or is another thread's");
 }
 
@@ -73,14 +73,14 @@ struct trek_var *trek_scope_end_keep(trek_scope scope, struct trek_var *var)
         return NULL;
     }
     int start = s->marks[scope.depth - 1].start;
-    if (!var || !in_scope(s, start, var)) { /* what outlives the scope anyway stays where it is */
+    if (!var || !in_scope(s, start, var)) { /* what outlives the scope anyway is not moved */
         release_from(start, scope.depth);
         return var;
     }
     trek_scope_retain(var);
     release_from(start, scope.depth);
     if (s->depth > 0) {
-        s->values[s->count++] = var; /* var's own place was freed: there is room */
+        s->values[s->count++] = var; /* there is space, because var's own entry was freed */
         if (trek_debug)
             trek_debug_moved(var, s->marks[s->depth - 1].serial);
     }

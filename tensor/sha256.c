@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SHA-256 as in FIPS 180-4, and HMAC as in RFC 2104. */
+/* SHA-256 of FIPS 180-4, and HMAC of RFC 2104. */
 #include "tensor/sha256.h"
 
 #include <stdatomic.h>
@@ -25,7 +25,7 @@ static const uint32_t round_constants[64] = {
 
 static uint32_t rotate(uint32_t x, int by) { return x >> by | x << (32 - by); }
 
-/* The eight words stand still, and their names go round. */
+/* The eight words stay in place, and their names rotate. */
 #define ROUND(a, b, c, d, e, f, g, h, t)                                                                                         \
     do {                                                                                                                         \
         uint32_t first = (h) + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) + (((e) & (f)) ^ (~(e) & (g))) +                   \
@@ -60,7 +60,8 @@ static void hash_block_portable(uint32_t state[8], const unsigned char *block)
 }
 
 #if defined(__x86_64__)
-/* By the instructions for it, four words of the message at a time; their state lies as a, b, e, f and c, d, g, h. */
+/* Uses the processor's instructions for it, four words of the message at a time; the state is stored as a, b, e, f
+ * and c, d, g, h. */
 __attribute__((target("sha,sse4.1"))) static void hash_block_x86(uint32_t state[8], const unsigned char *block)
 {
     const __m128i swap = _mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3);
@@ -99,7 +100,7 @@ static bool has_instructions(void) { return false; }
 #endif
 
 enum { UNKNOWN, PORTABLE, INSTRUCTIONS };
-static atomic_int way; /* to ask the processor takes longer than a block does */
+static atomic_int way; /* querying the processor takes longer than a block does */
 
 void trek_sha256_set_portable(bool portable) { atomic_store(&way, portable ? PORTABLE : UNKNOWN); }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SHA-256 (FIPS 180-4) and HMAC-SHA256 (RFC 2104), of one piece and of several. Internal. */
+/* SHA-256 (FIPS 180-4) and HMAC-SHA256 (RFC 2104), of data in one piece or in several. */
 #ifndef TREK_TENSOR_SHA256_H
 #define TREK_TENSOR_SHA256_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Special functions of one f64 number that libm has not, for CPUs and, with TREK_SPECIAL defined, for GPUs. */
+/* Special functions of one f64 number that libm does not have, for CPUs and, with TREK_SPECIAL defined, for GPUs. */
 #ifndef TREK_TENSOR_SPECIAL_H
 #define TREK_TENSOR_SPECIAL_H
 
@@ -11,8 +11,8 @@
 
 #define TREK_PI 3.14159265358979323846
 
-/* erf's inverse: Winitzki's approximation (2008), then Newton's steps (of third order: Halley) on erfc, which keeps what is
- * near 1. */
+/* The inverse of erf: Winitzki's approximation (2008), then Newton steps (of third order: Halley) on erfc, which
+ * keeps precision near 1. */
 TREK_SPECIAL double trek_erfinv(double y)
 {
     double size = fabs(y);
@@ -22,14 +22,15 @@ TREK_SPECIAL double trek_erfinv(double y)
         return y * 0.88622692545275801365; /* sqrt(pi) / 2 */
     double l = log1p(-size * size), a = 4.3307467508 + l / 2; /* 2 / (pi 0.147) */
     double x = sqrt(sqrt(a * a - l / 0.147) - a), rest = 1 - size;
-    for (int k = 0; k < 2; k++) { /* to the third power each time: from 2e-3 */
-        double off = (rest - erfc(x)) * 0.88622692545275801365 * exp(x * x); /* how far x is, in units of the slope */
+    for (int k = 0; k < 2; k++) { /* cubes the error each time: from 2e-3 */
+        double off = (rest - erfc(x)) * 0.88622692545275801365 * exp(x * x); /* the distance of x, in units of the slope */
         x -= off / (1 + x * off);
     }
     return y < 0 ? -x : x;
 }
 
-/* The derivative of log gamma: upwards to 10, then the asymptotic series (Abramowitz and Stegun 6.3.18); reflected below 0. */
+/* The derivative of log gamma: recurrence up to 10, then the asymptotic series (Abramowitz and Stegun 6.3.18);
+ * reflected below 0. */
 TREK_SPECIAL double trek_digamma(double x)
 {
     double sum = 0;
@@ -48,7 +49,7 @@ TREK_SPECIAL double trek_digamma(double x)
     return sum + log(x) - 0.5 / x - series;
 }
 
-/* The sum of (x + k)^-s over k >= 0, s >= 2 a whole number: terms up to 10, then Euler and Maclaurin's formula. */
+/* The sum of (x + k)^-s over k >= 0, for an integer s >= 2: terms up to 10, then the formula of Euler and Maclaurin. */
 TREK_SPECIAL double trek_zeta(double s, double x)
 {
     const double over[] = { 12, -720, 30240, -1209600, 47900160, -1892437580.3183791606, 74724249600, -2950130727918.1642244,
@@ -78,7 +79,7 @@ TREK_SPECIAL double trek_zeta(double s, double x)
     return sum;
 }
 
-/* The n-th derivative of digamma, n >= 0 a whole number. */
+/* The n-th derivative of digamma, for an integer n >= 0. */
 TREK_SPECIAL double trek_polygamma(double n, double x)
 {
     if (n < 1)
@@ -89,8 +90,8 @@ TREK_SPECIAL double trek_polygamma(double n, double x)
 
 /* --- modified Bessel functions -------------------------------------------------------------------------- */
 
-/* e^-|x| times the modified Bessel function of the first kind, of order 0 or 1: its power series, whose terms are all of one
- * sign, up to 30, the asymptotic one (Abramowitz and Stegun 9.6.10, 9.7.1) beyond. */
+/* e^-|x| times the modified Bessel function of the first kind, of order 0 or 1: up to 30 its power series, whose
+ * terms all have one sign; above, the asymptotic series (Abramowitz and Stegun 9.6.10, 9.7.1). */
 TREK_SPECIAL double trek_bessel_scaled(int order, double x)
 {
     double size = fabs(x), term = 1, sum = 1;
@@ -112,7 +113,7 @@ TREK_SPECIAL double trek_bessel_scaled(int order, double x)
     return order && x < 0 ? -sum : sum;
 }
 
-/* The function itself; e^|x| in two factors, as the first one overflows before the product does. */
+/* The function itself, with e^|x| in two factors, because e^|x| overflows before the product does. */
 TREK_SPECIAL double trek_bessel(int order, double x)
 {
     const double half = exp(fabs(x) / 2);
@@ -121,7 +122,7 @@ TREK_SPECIAL double trek_bessel(int order, double x)
     return trek_bessel_scaled(order, x) * half * half;
 }
 
-/* Of i0e, i1 and i1e; those of i1 and i1e at 0 are limits. */
+/* The slopes of i0e, i1 and i1e; those of i1 and i1e at 0 are limits. */
 TREK_SPECIAL double trek_i0e_slope(double x)
 {
     const double sign = x > 0 ? 1 : x < 0 ? -1 : 0;
@@ -139,7 +140,8 @@ TREK_SPECIAL double trek_i1e_slope(double x)
 
 /* --- the normal distribution's tail ------------------------------------------------------------------------ */
 
-/* e^(x^2) erfc(x) of x >= 0: the square in two parts, so that its rounding does not count; from 10 on the asymptotic series. */
+/* e^(x^2) erfc(x) for x >= 0, with the square in two parts, so that its rounding does not matter; from 10 on the
+ * asymptotic series. */
 TREK_SPECIAL double trek_erfcx(double x)
 {
     if (x < 10) {
@@ -161,7 +163,7 @@ TREK_SPECIAL double trek_log_ndtr(double x)
     return x < -1 ? log(trek_erfcx(-u) / 2) - u * u : log1p(-erfc(u) / 2);
 }
 
-/* The density over the area. */
+/* The density divided by the area. */
 TREK_SPECIAL double trek_log_ndtr_slope(double x)
 {
     const double u = x * 0.70710678118654752440, factor = 0.79788456080286535588; /* sqrt(2 / pi) */
@@ -170,7 +172,7 @@ TREK_SPECIAL double trek_log_ndtr_slope(double x)
 
 /* --- incomplete gamma functions ------------------------------------------------------------------------------- */
 
-/* m - log(1 + m) of m > -1: by the series of log(1 + m) in m / (2 + m), where m itself cancels. */
+/* m - log(1 + m) for m > -1: by the series of log(1 + m) in m / (2 + m), in which m itself cancels. */
 TREK_SPECIAL double trek_less_log1p(double m)
 {
     if (fabs(m) > 0.5)
@@ -182,7 +184,7 @@ TREK_SPECIAL double trek_less_log1p(double m)
     return m * r - sum;
 }
 
-/* x^a e^-x / Gamma(a + 1); of large a by Stirling's series, as logarithms that cancel would lose digits. */
+/* x^a e^-x / Gamma(a + 1); for large a by Stirling's series, because logarithms that cancel would lose digits. */
 TREK_SPECIAL double trek_gamma_factor(double a, double x)
 {
     if (a < 16 || x < 0.01 * a)
@@ -191,7 +193,7 @@ TREK_SPECIAL double trek_gamma_factor(double a, double x)
     return exp(-a * trek_less_log1p((x - a) / a) - correction) / sqrt(2 * TREK_PI * a);
 }
 
-/* log Gamma(1 + a) of |a| <= 0.05, to a's own precision: Euler's constant and zeta(2) .. zeta(12). */
+/* log Gamma(1 + a) for |a| <= 0.05, with a's own precision: Euler's constant and zeta(2) .. zeta(12). */
 TREK_SPECIAL double trek_lgamma_near_1(double a)
 {
     const double zeta[] = { 1.6449340668482264365, 1.2020569031595942854, 1.0823232337111381916, 1.0369277551433699263,
@@ -203,7 +205,7 @@ TREK_SPECIAL double trek_lgamma_near_1(double a)
     return a * (a * sum - 0.57721566490153286061);
 }
 
-/* The upper one of x < 1.1 and small a, where 1 less the lower one has no digits. */
+/* The upper function for x < 1.1 and small a, for which 1 minus the lower one would lose all digits. */
 TREK_SPECIAL double trek_gamma_upper_small(double a, double x)
 {
     double term = 1, sum = 0, power = a * log(x) - trek_lgamma_near_1(a);
@@ -214,7 +216,7 @@ TREK_SPECIAL double trek_gamma_upper_small(double a, double x)
     return -expm1(power) - exp(power) * a * sum;
 }
 
-/* Beyond a = 10^6, where series take too many terms: Temme's uniform expansion (1979), two terms of it. */
+/* For a above 10^6, where series need too many terms: Temme's uniform expansion (1979), two terms of it. */
 TREK_SPECIAL double trek_gamma_uniform(double a, double x, int upper)
 {
     const double m = (x - a) / a, half_square = trek_less_log1p(m);
@@ -226,7 +228,7 @@ TREK_SPECIAL double trek_gamma_uniform(double a, double x, int upper)
     return upper ? tail + rest : tail - rest;
 }
 
-/* The regularised lower function P(a, x), or the upper one, 1 - P: series below a + 1, a continued fraction from there on
+/* The regularised lower function P(a, x), or the upper one, 1 - P: a series below a + 1, a continued fraction above
  * (Abramowitz and Stegun 6.5.29, 6.5.31). */
 TREK_SPECIAL double trek_igamma(double a, double x, int upper)
 {

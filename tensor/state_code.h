@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An optimizer's state in 8 bits, after Dettmers and others, "8-bit Optimizers via Block-wise Quantization", 2022:
- * TREK_CODE_BLOCK elements share a scale (f32), and each is a number of a code book of 256, its "dynamic" one, by that scale. The
- * book has a part for each of seven decades, from 1e-7 to 1, which is cut into cells of equal width, of which the middles are in
- * the book: 2^k cells in decade k of numbers with a sign, 2^(k + 1) where none is below 0. 0 and 1 are in it, too.
+/* An optimizer's state in 8 bits, after Dettmers and others, "8-bit Optimizers via Block-wise Quantization", 2022.
+ * TREK_CODE_BLOCK elements share a scale (f32), and each element is a number of a code book of 256 numbers, the
+ * paper's "dynamic" one, times that scale. The book has a part for each of seven decades, from 1e-7 to 1. A decade is
+ * divided into cells of equal width, whose middles are in the book: 2^k cells in decade k for numbers with a sign,
+ * 2^(k + 1) if no number is below 0. 0 and 1 are in the book, too.
  *
- * A code is that of the nearest number of the book. Three things are not the paper's (its authors' bitsandbytes has none of
- * them):
- *  - The scale has the sign of the element that it is the magnitude of (of both +x and -x: +), which so is kept exactly, whatever
- *    its sign: the book has 1, not -1. What was decoded gets the same codes and the same scale again.
- *  - Of a state that is never below 0, what is above 0 does not become 0: Adam would divide by eps alone (Li and others, "Memory
- *    Efficient Optimizers with 4-bit States", 2023, take 0 out of the book for that).
- *  - Codes are numbered so that zeroed memory holds zeros: 0; 1 to 127 from the least number to the largest below 1; 128: 1;
- *    129 to 255: as 1 to 127, below 0. Without a sign: 0; 1 to 254 upwards; 255: 1.
- * A block with an element that is inf or NaN is NaN, as such a scale makes it. A scale below FLT_MIN is 0.
+ * A code is that of the nearest number of the book. Three things differ from the paper (and from its authors'
+ * bitsandbytes):
  *
- * Blocks begin at places of an optimizer's parameters that are multiples of TREK_CODE_BLOCK, as parameters do (optim/arena.h): no
- * block has elements of two. The arithmetic is of f32, each operation rounded: CPUs and GPUs give the same codes. Plain C that
- * C++ and nvcc understand. Internal. */
+ *   - The scale has the sign of the element whose magnitude it is (of both +x and -x: +), so that this element is kept
+ *     exactly with either sign: the book has 1, but not -1. Decoded numbers get the same codes and the same scale again.
+ *   - In a state that is never below 0, a number above 0 does not become 0, because Adam would then divide by eps alone
+ *     (Li and others, "Memory Efficient Optimizers with 4-bit States", 2023, remove 0 from the book for that reason).
+ *   - Codes are numbered so that zeroed memory means zeros: 0; 1 to 127 from the smallest number to the largest below 1;
+ *     128: 1; 129 to 255: as 1 to 127, below 0. Without a sign: 0; 1 to 254 ascending; 255: 1.
+ *
+ * A block with an element that is inf or NaN becomes NaN, because its scale does. A scale below FLT_MIN is 0.
+ *
+ * Blocks begin at positions of an optimizer's parameters that are multiples of TREK_CODE_BLOCK, as parameters do
+ * (optim/arena.h), so that no block has elements of two parameters. The arithmetic is in f32, with each operation
+ * rounded, so that CPUs and GPUs give the same codes. It is plain C that C++ and nvcc accept. */
 #ifndef TREK_TENSOR_STATE_CODE_H
 #define TREK_TENSOR_STATE_CODE_H
 
@@ -24,22 +27,22 @@
 
 #include "tensor/update.h"
 
-/* How many numbers a part of the book has is 2^(its decade + WIDE): a sign takes one bit of eight. */
+/* A part of the book has 2^(its decade + WIDE) numbers: a sign takes one bit of eight. */
 #define TREK_CODE_SIGNED 0
 #define TREK_CODE_POSITIVE 1
 
-/* Number j of the decade that ends at `end`, which has n; and where a decade's first number is the nearest, not the last of
- * the decade before. Constants. */
+/* Number j of n in the decade that ends at `end`; and from where on a decade's first number is nearer than the last
+ * of the decade before. Constants. */
 #define TREK_CODE_NUMBER(end, n, j) ((end) * (0.1 + 0.9 * ((j) + 0.5) / (n)))
 #define TREK_CODE_LIMIT(end, n) \
     ((float)((TREK_CODE_NUMBER((end) / 10, (n) / 2, (n) / 2 - 1) + TREK_CODE_NUMBER(end, n, 0)) / 2))
-/* From here on 1 is the nearest; below, 0 is. */
+/* Above the first 1 is the nearest number; below the second 0 is. */
 #define TREK_CODE_TOP(n) ((float)((1 + TREK_CODE_NUMBER(1.0, n, (n) - 1)) / 2))
 #define TREK_CODE_BOTTOM ((float)(TREK_CODE_NUMBER(1e-6, 1, 0) / 2))
 
 /* --- scales --- */
 
-/* The largest of a block's keys tells its scale: magnitude first, then the sign. */
+/* The largest of a block's keys determines its scale: magnitude first, then the sign. */
 TREK_ON_BOTH uint32_t trek_code_key(float x)
 {
     uint32_t bits;
@@ -56,12 +59,13 @@ TREK_ON_BOTH float trek_code_scale(uint32_t key)
     return scale;
 }
 
-/* What elements are multiplied by before they are looked up. */
+/* Returns what elements are multiplied by before they are looked up. */
 TREK_ON_BOTH float trek_code_inverse(float scale) { return scale != 0 && scale - scale == 0 ? 1.0f / scale : 0.0f; }
 
 /* --- codes --- */
 
-/* Of decades from the lowest: 2^(decade + wide) + the place in it, of the number that is nearest but for 0 and 1. */
+/* Returns 2^(decade + wide) + the index in the decade of the nearest number other than 0 and 1, with decades counted
+ * from the lowest. */
 TREK_ON_BOTH int32_t trek_code_place(float x, int wide)
 {
     float up = 1e6f, n = wide ? 2.0f : 1.0f;
@@ -84,7 +88,7 @@ TREK_ON_BOTH int32_t trek_code_place(float x, int wide)
     return (int32_t)n + (int32_t)place;
 }
 
-/* The code of an element by the inverse of its scale. */
+/* Returns the code of an element, given the inverse of its scale. */
 TREK_ON_BOTH int32_t trek_code_of(float x, int wide)
 {
     float magnitude = x < 0 ? -x : x;
@@ -99,16 +103,16 @@ TREK_ON_BOTH int32_t trek_code_of(float x, int wide)
     return x >= TREK_CODE_TOP(64.0) ? 128 : code;
 }
 
-/* The number of a code; by the scale it is the element. */
+/* Returns the number of a code; times the scale it is the element. */
 TREK_ON_BOTH float trek_code_number(int32_t code, int wide)
 {
     int32_t place = wide ? code + 1 : code & 127;
     float number = (float)place, down = 1e-6f, inverse;
     uint32_t bits;
     memcpy(&bits, &number, sizeof bits);
-    bits = (254u << 23) - (bits & 0x7f800000u); /* 1 over the decade's count, a power of 2 */
+    bits = (254u << 23) - (bits & 0x7f800000u); /* 1 / the decade's count, a power of 2 */
     memcpy(&inverse, &bits, sizeof inverse);
-    const float least = wide ? 2.0f : 1.0f; /* of decades; compared as numbers: compilers make branches of integers */
+    const float least = wide ? 2.0f : 1.0f; /* of decades; compared as numbers, because compilers make branches for integers */
     down = number >= 2 * least ? 1e-5f : down;
     down = number >= 4 * least ? 1e-4f : down;
     down = number >= 8 * least ? 1e-3f : down;

@@ -14,17 +14,17 @@
 #include "tensor/thread_end.h"
 #include "tensor/version.h"
 
-/* The calling thread's error. Its text is plain memory, made for the first one and kept: without any, the status says
- * what it can. */
+/* The calling thread's error. Its text is plain memory, which is allocated for the first error and kept; without
+ * memory only the status is reported. */
 static _Thread_local trek_status sticky;
 static _Thread_local uint64_t errors; /* how many there have been */
 static _Thread_local struct text {
-    uint64_t number;             /* which of them is the present, or was the last */
+    uint64_t number;             /* the number of the current error, or of the last */
     bool further;                /* a second error came and was logged */
-    size_t placed;               /* characters in front of the message that say where */
-    const void *where;           /* the object that they are about; NULL: none */
+    size_t placed;               /* characters before the message that say where */
+    const void *where;           /* the object that they describe; NULL: none */
     char message[TREK_ERROR_SIZE];
-    char searched[160];          /* what the last search for a name has not found; "": it did, or that has been told */
+    char searched[160];          /* what the last search for a name has not found; "": it found it, or that was reported */
 } *sticky_text;
 
 static void text_end(void)
@@ -81,7 +81,7 @@ const char *trek_status_name(trek_status status)
 #define VERSION_TEXT(major, minor, patch) TEXT_OF(major) "." TEXT_OF(minor) "." TEXT_OF(patch)
 const char *trek_version(void) { return VERSION_TEXT(TREK_VERSION_MAJOR, TREK_VERSION_MINOR, TREK_VERSION_PATCH); }
 
-/* The debugging aid that the design promises: stop where the error arises. */
+/* Stops where the error arises, for debugging. */
 static void stop_if_asked(void)
 {
     static const char *const modes[] = { "abort" };
@@ -91,7 +91,7 @@ static void stop_if_asked(void)
     abort();
 }
 
-/* Once for each first error: what follows it is mostly its consequence, and a loop would say it for ever. */
+/* Called once for each first error: later errors are mostly its consequences, and a loop would repeat them for ever. */
 static void log_further(trek_status status, const char *format, va_list arguments)
 {
     if (!sticky_text || sticky_text->further || (status == TREK_ERR_MEMORY && sticky == TREK_ERR_MEMORY))
@@ -157,7 +157,7 @@ void trek_error_place(const void *where, const char *path, const char *kind)
     if (*path)
         snprintf(place, sizeof place, "%.200s (%.60s): ", path, kind);
     if (*path && t->placed == 0 && strncmp(rest, kind, said) == 0 && rest[said] == ':' && rest[said + 1] == ' ')
-        rest += said + 2; /* an op of the layer's own name */
+        rest += said + 2; /* an op with the same name as the layer */
     size_t length = strlen(place), left = strlen(rest);
     if (left > sizeof t->message - 1 - length)
         left = sizeof t->message - 1 - length;
@@ -220,7 +220,7 @@ void trek_error_put_back(const trek_kept_error *kept)
         memcpy(text->message, kept->message, sizeof text->message);
     }
     if (later != TREK_OK)
-        trek_fail(later, "%s", message); /* logged, as what comes after the first */
+        trek_fail(later, "%s", message); /* logged as an error that follows the first */
 }
 
 bool trek_forked, trek_not_lean;
@@ -240,7 +240,7 @@ static const char *const log_names[] = { "error", "warning", "info", "debug" };
 
 static void log_to_stderr(trek_log_level level, const char *message, void *arg)
 {
-    char plain[TREK_ERROR_SIZE]; /* messages tell what other processes have said */
+    char plain[TREK_ERROR_SIZE]; /* messages may contain what other processes have sent */
     (void)arg;
     trek_plain_text(plain, sizeof plain, message, strlen(message));
     fprintf(stderr, "trek: %s: %s\n", log_names[level], plain);
@@ -259,7 +259,7 @@ static int initial_level(void)
     for (int k = 0; text && k < 4; k++)
         if (strcmp(text, log_names[k]) == 0)
             return k;
-    if (text && *text) /* before there is a level to be asked */
+    if (text && *text) /* before the level is known */
         fprintf(stderr, "trek: warning: TREK_LOG=%.80s is ignored: it takes error, warning, info or debug\n", text);
     return TREK_LOG_WARNING;
 }
@@ -280,7 +280,7 @@ void trek_log_set_around(void (*around)(bool before))
     pthread_mutex_unlock(&log_lock);
 }
 
-/* Under the lock. */
+/* Called with the lock held. */
 static void deliver(trek_log_level level, const char *message)
 {
     if (!log_fn)

@@ -11,7 +11,8 @@
 
 size_t trek_small_limit = sizeof ((trek_storage *)NULL)->small + 1;
 
-/* With TREK_DEBUG=1 each tensor's memory is its own, to be looked after. After debug.c has read the environment. */
+/* With TREK_DEBUG=1 each tensor has its own memory, so that it can be watched. Runs after debug.c has read the
+ * environment. */
 __attribute__((constructor(102))) static void nothing_is_small(void)
 {
     if (trek_debug)
@@ -58,7 +59,7 @@ static trek_storage *storage_new(trek_device device)
     return s;
 }
 
-/* The storage's own header: it takes over the only reference. */
+/* The storage's own header, which takes over the only reference. */
 static trek_tensor *own_header(trek_storage *storage, trek_dtype dtype, int ndim)
 {
     trek_tensor *t = &storage->own;
@@ -71,7 +72,7 @@ static trek_tensor *own_header(trek_storage *storage, trek_dtype dtype, int ndim
     return t;
 }
 
-/* Row-major strides and the number of elements; false on overflow of the bytes. */
+/* Sets row-major strides and the number of elements. Returns false if the number of bytes overflows. */
 static bool set_sizes(trek_tensor *t, int ndim, const int64_t *sizes, size_t item)
 {
     int64_t numel = 1, stride = 1;
@@ -186,8 +187,8 @@ void trek_release_nothing(void *data, void *arg) { (void)data, (void)arg; }
 
 static trek_storage *home_of(trek_tensor *t) { return (trek_storage *)(void *)((char *)t - offsetof(trek_storage, own)); }
 
-/* Lets go of the storage that t looks at. An embedded header's own storage stays
- * as its home; its bytes go if nobody else looks at them. */
+/* Releases the storage that t uses. The own storage of an embedded header remains for the header; its data are freed
+ * if nobody else uses them. */
 static void leave_storage(trek_tensor *t)
 {
     trek_storage *old = t->storage;
@@ -232,7 +233,8 @@ void trek_tensor_set_contiguous(trek_tensor *t)
     }
 }
 
-/* The header of a tensor that nobody holds any more; where it lies in a storage that others look at, it becomes a shell now. */
+/* Handles the header of a tensor that nobody holds any more; if it is in a storage that others use, it becomes a
+ * shell now. */
 TREK_SELDOM static void bury_header(trek_tensor *t, bool embedded)
 {
     trek_debug_ended(t, "tensor", NULL);

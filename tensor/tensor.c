@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making, copying and looking at tensors. */
+/* Making, copying and reading tensors. */
 #include "tensor/tensor.h"
 
 #include <math.h>
@@ -40,7 +40,7 @@ trek_tensor *trek_tensor_empty(trek_shape shape, trek_dtype dtype, trek_device d
     return make("tensor_empty", shape, dtype, device);
 }
 
-/* Runs a fill op into t; t, or NULL after releasing it. */
+/* Runs a fill op on t. Returns t, or NULL after releasing it. */
 static trek_tensor *filled(trek_tensor *t, int op, const trek_attrs *attrs)
 {
     if (!t)
@@ -70,7 +70,7 @@ trek_tensor *trek_tensor_ones(trek_shape shape, trek_dtype dtype, trek_device de
     return filled(make("tensor_ones", shape, dtype, device), TREK_OP_fill, &attrs);
 }
 
-/* Made on the host in f64, converted and moved. */
+/* Converts and moves a tensor that was made on the host in f64. */
 static trek_tensor *finish(trek_tensor *host, trek_dtype dtype, trek_device device)
 {
     if (!host)
@@ -91,7 +91,7 @@ trek_tensor *trek_tensor_arange(double start, double end, double step, trek_dtyp
     double count = ceil((end - start) / step);
     if (step == 0 || !isfinite(count) || count > 0x1p53 || (end - start) / step < 0)
         return trek_fail_null(TREK_ERR_ARGUMENT, "tensor_arange: from %g to %g in steps of %g", start, end, step);
-    if (whole(dtype)) { /* as many as there would be, from whole numbers: PyTorch's and NumPy's */
+    if (whole(dtype)) { /* the number of elements is computed with integers, as in PyTorch and NumPy */
         start = trunc(start);
         step = trunc(step);
     }
@@ -101,7 +101,7 @@ trek_tensor *trek_tensor_arange(double start, double end, double step, trek_dtyp
     return finish(t, dtype, device);
 }
 
-/* `count` numbers from start to end, in f64 on the host. */
+/* Makes `count` numbers from start to end, in f64 on the host. */
 static trek_tensor *line(const char *name, double start, double end, int64_t count, trek_dtype dtype)
 {
     trek_tensor *t = make(name, trek_dims(count), TREK_F64, trek_cpu(0));
@@ -137,7 +137,7 @@ trek_tensor *trek_tensor_eye(int64_t n, trek_dtype dtype, trek_device device)
     return finish(t, dtype, device);
 }
 
-/* Rows out of the thread's: each that stands alone, or beside its neighbour, by its place. */
+/* For selected rows of the thread's: each row, or run of neighbouring rows, is filled by its position. */
 static trek_tensor *filled_rows(trek_tensor *t, int op, trek_attrs *attrs)
 {
     int64_t rows = t->sizes[0], row = t->numel / rows, strides[TREK_MAX_DIMS] = { row, 1 };
@@ -326,13 +326,14 @@ trek_tensor *trek_tensor_to(trek_tensor *tensor, trek_device device)
     return moved;
 }
 
-/* Same device type: the convert kernel writes any strides. The source is seen from the other's device (cpu:k share
- * memory) without a view being made: loading relies on it that copying on CPUs cannot fail for want of memory. */
+/* Same device type: the convert kernel writes any strides. The source is treated as on the other's device (cpu:k
+ * share memory) without making a view: loading relies on copies on CPUs not failing for lack of memory. */
 static trek_status copy_within(trek_tensor *to, trek_tensor *from)
 {
     trek_tensor there, *seen = from;
     if (!trek_device_equal(from->device, to->device)) {
-        const size_t refs = offsetof(trek_tensor, dtype); /* other threads count references meanwhile: that is not read */
+        const size_t refs = offsetof(trek_tensor, dtype); /* other threads count references meanwhile, and that field is not
+                                                           * read */
         atomic_init(&there.refs, 1);
         memcpy((char *)&there + refs, (const char *)from + refs, sizeof there - refs);
         there.device = to->device;
@@ -343,7 +344,7 @@ static trek_status copy_within(trek_tensor *to, trek_tensor *from)
     return trek_op_run(&call);
 }
 
-/* Through contiguous copies of the source's dtype on both sides. */
+/* Copies through contiguous copies of the source's dtype on both sides. */
 static trek_status copy_across(trek_tensor *to, trek_tensor *from)
 {
     trek_tensor *flat = trek_tensor_contiguous(from);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads of the library's own. Internal. */
+/* The library's own threads. */
 #ifndef TREK_TENSOR_THREAD_START_H
 #define TREK_TENSOR_THREAD_START_H
 
@@ -10,7 +10,8 @@
 
 TREK_BEGIN
 
-/* pthread_create, with all signals blocked in the new thread: they are for the program's threads. Returns what that does. */
+/* pthread_create with all signals blocked in the new thread, because they are meant for the program's threads.
+ * Returns its result. */
 int trek_thread_start(pthread_t *thread, void *(*run)(void *arg), void *arg);
 
 /* Whether pthread_mutex_clocklock can be called. ThreadSanitizer does not know that it locks, and would report every unlock. */
@@ -20,12 +21,12 @@ int trek_thread_start(pthread_t *thread, void *(*run)(void *arg), void *arg);
 #define TREK_HAS_CLOCKLOCK 0
 #endif
 
-/* Like pthread_mutex_timedlock, but `until` is a time of CLOCK_MONOTONIC, which nobody sets. */
+/* pthread_mutex_timedlock with the monotonic clock. */
 static inline int trek_mutex_lock_until(pthread_mutex_t *lock, const struct timespec *until)
 {
 #if TREK_HAS_CLOCKLOCK
     return pthread_mutex_clocklock(lock, CLOCK_MONOTONIC, until);
-#else /* only the time of day can be waited for: `until` is moved to it by the difference of the two clocks */
+#else /* other systems only support the time of day: add the remaining time to it */
     struct timespec at, now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     clock_gettime(CLOCK_REALTIME, &at);

@@ -13,9 +13,9 @@
 _Atomic(const trek_trace_sink *) trek_trace_now;
 _Atomic(const trek_trace_watch *) trek_trace_watcher;
 atomic_bool trek_trace_recording;
-static atomic_uint recording_number; /* of the recordings that have begun */
+static atomic_uint recording_number; /* counts recordings that have begun */
 
-enum { MOST_SPANS = 1024 }; /* so deep spans are nested; deeper ones are told without what is inside them */
+enum { MOST_SPANS = 1024 }; /* the deepest nesting of spans; deeper ones are reported without what is inside them */
 
 /* An unfinished record, and the module that runs in it. */
 typedef struct frame {
@@ -46,7 +46,7 @@ int64_t trek_clock_ns(void)
 
 /* --- the stack ----------------------------------------------------------------------- */
 
-/* NULL without memory: a profile has gaps then, and nothing fails. */
+/* Returns NULL without memory: the profile then has gaps, but nothing fails. */
 static struct stack *stack_of_thread(void)
 {
     static atomic_int threads;
@@ -63,7 +63,7 @@ int trek_trace_thread(void)
     return s ? s->thread : 0;
 }
 
-/* The thread's stack with room for one more; NULL. */
+/* Returns the thread's stack with space for one more frame, or NULL. */
 static struct stack *stack_with_room(void)
 {
     struct stack *s = stack_of_thread();
@@ -84,7 +84,8 @@ static struct stack *stack_with_room(void)
     return s;
 }
 
-/* A frame inside the innermost one: of the same module, unless the caller says otherwise. Its number, from 1; 0: none. */
+/* Pushes a frame inside the innermost one, of the same module unless the caller changes that. Returns its number,
+ * from 1; 0: none. */
 static int push(trek_trace_kind kind, const char *name)
 {
     struct stack *s = stack_with_room();
@@ -106,7 +107,7 @@ static void enter(const char *name)
         sink->enter(name);
 }
 
-/* As late as can be: what comes before belongs to the frame around it. */
+/* As late as possible, because what comes before belongs to the frame around it. */
 static int begun(int frame)
 {
     if (frame)
@@ -114,7 +115,7 @@ static int begun(int frame)
     return frame;
 }
 
-/* Takes frame number k and all above it off the stack. */
+/* Removes frame number k and all above it from the stack. */
 static bool pop(int k, trek_trace_record *record)
 {
     struct stack *s = stack_here;
@@ -125,7 +126,7 @@ static bool pop(int k, trek_trace_record *record)
     return true;
 }
 
-/* Adds what has ended to the frame that it was inside of. */
+/* Adds a frame that has ended to the frame around it. */
 static void count_inside(const trek_trace_record *record)
 {
     struct stack *s = stack_here;
@@ -188,11 +189,11 @@ void trek_trace_end_module(int frame, const struct trek_tensor *result) { end(fr
 
 void trek_trace_end_frame(int frame) { end(frame, NULL, NULL, 0, false); }
 
-/* "gpt.blocks.0": a module that no text is left for counts as the one around it. */
+/* Returns e.g. "gpt.blocks.0". If no text is left for it, a module counts as the one around it. */
 static uint32_t path_inside(uint32_t around, const char *name)
 {
     char path[TREK_INTERN_LENGTH];
-    if (!*name) /* what a wrapper wraps is seen through */
+    if (!*name) /* a wrapper has the path of what it wraps */
         return around;
     int length = snprintf(path, sizeof path, "%s%s%s", trek_interned(around), around ? "." : "", name);
     if (length >= (int)sizeof path)
@@ -254,7 +255,7 @@ void trek_trace_start_recording(bool on)
 
 int64_t trek_trace_begin_span(const char *name)
 {
-    bool many = stack_here && stack_here->depth >= MOST_SPANS; /* a program that never ends its own */
+    bool many = stack_here && stack_here->depth >= MOST_SPANS; /* for programs that never end their spans */
     int k = many ? 0 : begun(push(TREK_TRACE_SPAN, name));
     return k ? stack_here->frames[k - 1].record.start_ns : trek_clock_ns();
 }

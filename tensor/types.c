@@ -33,7 +33,7 @@ size_t trek_dtype_size(trek_dtype dtype) { return valid(dtype) ? dtypes[dtype].s
 const char *trek_dtype_name(trek_dtype dtype) { return valid(dtype) ? dtypes[dtype].name : "invalid"; }
 bool trek_dtype_is_float(trek_dtype dtype) { return valid(dtype) && dtypes[dtype].kind == 'f'; }
 
-/* The higher kind wins; within a kind the wider; bf16 with f16 is f32. */
+/* The higher kind wins; within a kind the wider one; bf16 with f16 gives f32. */
 static int rank_of(trek_dtype dtype)
 {
     static const int ranks[TREK_DTYPE_COUNT] = { [TREK_BOOL] = 0, [TREK_U8] = 1,   [TREK_I32] = 2, [TREK_I64] = 3,

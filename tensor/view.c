@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Views: shape rules that make their result over the input's storage. */
+/* Views: shape rules whose result shares the input's storage. */
 #include <string.h>
 
 #include "tensor/op.h"
@@ -7,7 +7,7 @@
 
 int trek_normalize_dim(int64_t dim, int ndim, const char *op)
 {
-    int limit = ndim > 0 ? ndim : 1; /* a scalar takes -1 and 0 */
+    int limit = ndim > 0 ? ndim : 1; /* a scalar accepts -1 and 0 */
     if (dim >= -limit && dim < limit)
         return (int)(dim < 0 ? dim + limit : dim);
     trek_fail(TREK_ERR_ARGUMENT, "%s: dimension %lld of a tensor with %d", op, (long long)dim, ndim);
@@ -17,7 +17,7 @@ int trek_normalize_dim(int64_t dim, int ndim, const char *op)
 trek_status trek_resolve_shape(trek_shape *shape, int64_t numel, const char *op)
 {
     char text[TREK_SHAPE_TEXT];
-    int64_t known = 1, span = 8; /* bytes of the largest dtype, those of no elements as well: strides are steps of it */
+    int64_t known = 1, span = 8; /* bytes of the largest dtype, even without elements, because strides are steps of it */
     int open = -1;
     bool bad = shape->ndim < 0 || shape->ndim > TREK_MAX_DIMS;
     for (int d = 0; !bad && d < shape->ndim; d++) {
@@ -50,8 +50,8 @@ bool trek_view_strides(const trek_tensor *t, int ndim, const int64_t *sizes, int
         }
         return true;
     }
-    /* Walk both shapes from the inside; each run of old dimensions that is
-     * evenly spaced must be used up by whole new dimensions. */
+    /* Goes through both shapes from the last dimension on. Each run of old dimensions that is evenly spaced must be
+     * used up by whole new dimensions. */
     int d = ndim - 1;
     int64_t run = 1, used = 1, base = t->ndim ? t->strides[t->ndim - 1] : 1;
     for (int s = t->ndim - 1; s >= 0; s--) {
@@ -74,7 +74,7 @@ bool trek_view_strides(const trek_tensor *t, int ndim, const int64_t *sizes, int
     return d == -1;
 }
 
-/* Output 0 as a view of input 0. */
+/* Makes output 0 a view of input 0. */
 static trek_status give_view(trek_op_call *call, int64_t offset, int ndim, const int64_t *sizes, const int64_t *strides)
 {
     trek_tensor *x = call->inputs[0];
@@ -218,7 +218,7 @@ trek_status trek_infer_unsqueeze(trek_op_call *call)
     return give_view(call, 0, x->ndim + 1, sizes, strides);
 }
 
-/* The dimension of narrow or select; -1 and an error. */
+/* Returns the dimension of narrow or select; -1 on failure. */
 static int slice_dim(trek_op_call *call)
 {
     trek_tensor *x = call->inputs[0];

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU's backend: memory, trivial streams, and the kernels of the best
- * instruction set that this machine has. */
+/* The CPU's backend: memory, trivial streams, and the kernels of the best instruction set that the machine has. */
 #include "tensor/cpu/optim/update.h"
 #include "tensor/cpu/use.h"
 
@@ -21,7 +20,7 @@ void trek_cpu_kernels_avx2(trek_backend *b);
 void trek_cpu_kernels_avx512(trek_backend *b);
 bool trek_gemm_use_dots_avx512(int way); /* products/gemm_half.h */
 
-/* The stream of a device on which nothing is ever pending. */
+/* The stream of a device on which no work is ever pending. */
 struct trek_device_stream {
     trek_device device;
 };
@@ -67,7 +66,7 @@ static void cpu_pinned_release_after(void *data, trek_device device, trek_device
     trek_block_free(data);
 }
 
-/* As the system calls it; where it does not (not all processors have the line), "CPU". */
+/* Reads the system's name of the CPU. It is "CPU" if the system has none, because not all processors have that line. */
 static void read_model(char *name, size_t size)
 {
     char line[256];
@@ -173,7 +172,7 @@ typedef struct instruction_set {
 } instruction_set;
 
 #if defined(__x86_64__)
-/* clang's __builtin_cpu_supports does not know this one: bit 29 of ECX of leaf 1. */
+/* clang's __builtin_cpu_supports does not know this feature: bit 29 of ECX of leaf 1. */
 static bool has_f16c(void)
 {
     unsigned a, b, c, d;
@@ -181,7 +180,7 @@ static bool has_f16c(void)
 }
 #endif
 
-/* Fills `sets` from the plainest to the best; returns how many the library has. */
+/* Fills `sets` from the simplest to the best. Returns how many the library has. */
 static int instruction_sets(instruction_set sets[3])
 {
     int n = 0;

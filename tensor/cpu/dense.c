@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies around kernels that want contiguous f32 or f64. */
+/* Copies around kernels that need contiguous f32 or f64. */
 #include "tensor/cpu/dense.h"
 
 #include "tensor/cpu/kernels.h"
@@ -9,7 +9,7 @@ static trek_dtype dense_dtype(const trek_tensor *t, bool half)
     return trek_cpu_is_half(t) && !half ? TREK_F32 : (trek_dtype)t->dtype;
 }
 
-/* A new reference: t itself where it is dense. */
+/* Returns a new reference; to t itself if it is dense. */
 static trek_tensor *dense_input(trek_tensor *t, bool half)
 {
     if (half || !trek_cpu_is_half(t))

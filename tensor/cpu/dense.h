@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For kernels that are written for contiguous f32 and f64: everything else is
- * brought to that form around them. */
+/* For kernels that are written for contiguous f32 and f64: everything else is converted around them. */
 #ifndef TREK_TENSOR_CPU_DENSE_H
 #define TREK_TENSOR_CPU_DENSE_H
 
@@ -13,13 +12,12 @@ static inline bool trek_cpu_is_half(const trek_tensor *t)
 
 enum { TREK_CPU_HALF_RESULTS = 1 << 30 };
 
-/* Runs the kernel on copies of the inputs named by the bits of `inputs`, and on
- * outputs of its own: contiguous, f32 instead of 16-bit, but for the inputs that
- * are bits of `halves`, and the outputs if it has TREK_CPU_HALF_RESULTS. The
- * results are copied back. */
+/* Runs the kernel on copies of the inputs whose bits are set in `inputs`, and on its own outputs. Both are
+ * contiguous, with f32 instead of 16 bits, except the inputs whose bits are set in `halves`, and the outputs if it
+ * has TREK_CPU_HALF_RESULTS. The results are copied back. */
 trek_status trek_cpu_run_dense(const trek_op_call *call, unsigned inputs, unsigned halves, trek_kernel kernel);
 
-/* The same, without copies where none is needed. */
+/* Does so without copies that are not needed. */
 static inline trek_status trek_cpu_dense_halves(const trek_op_call *call, unsigned inputs, unsigned halves, trek_kernel kernel)
 {
     bool direct = true;
@@ -39,7 +37,7 @@ static inline trek_status trek_cpu_dense(const trek_op_call *call, unsigned inpu
     return trek_cpu_dense_halves(call, inputs, 0, kernel);
 }
 
-/* An element of a vector of any integer dtype. */
+/* Returns an element of a vector of any integer dtype. */
 static inline int64_t trek_cpu_integer(const trek_tensor *t, int64_t offset)
 {
     switch (t->dtype) {
@@ -49,7 +47,7 @@ static inline int64_t trek_cpu_integer(const trek_tensor *t, int64_t offset)
     }
 }
 
-/* A vector of any floating dtype and stride, as doubles; and back. */
+/* Read a vector of any floating dtype and stride as doubles, and write it. */
 void trek_cpu_read_vector(const trek_tensor *t, double *to);
 void trek_cpu_write_vector(trek_tensor *t, const double *from);
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the CPU kernels share. The kernel files are compiled once per
- * instruction set (TREK_ISA names it); every symbol that is not static carries
- * the set's name, so that the copies stand side by side in one library. */
+/* What the CPU kernels have in common. Kernel files are compiled once for each instruction set (TREK_ISA names it);
+ * every symbol that is not static contains the set's name, so that the copies can be in one library. */
 #ifndef TREK_TENSOR_CPU_KERNELS_H
 #define TREK_TENSOR_CPU_KERNELS_H
 
@@ -72,8 +71,8 @@ TREK_KERNEL_FILES(TREK_KERNEL_DECLARE)
 TREK_KERNEL_FILES_ONCE(TREK_KERNEL_DECLARE)
 #undef TREK_KERNEL_DECLARE
 
-/* Loops in which element i of the output depends on element i of the inputs
- * only, so that working in place is fine: tells the compiler so. */
+/* For loops in which element i of the output depends only on element i of the inputs, so that they can work in place:
+ * tells the compiler so. */
 #if defined(__clang__)
 #define TREK_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else

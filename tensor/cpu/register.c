@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One instruction set's entry: fills the table with the kernels of every file. */
+/* Registers one instruction set: fills the table with the kernels of every file. */
 #include "tensor/cpu/kernels.h"
 
 void TREK_ISA_NAME(trek_cpu_kernels)(trek_backend *b);

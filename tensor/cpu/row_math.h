@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Maxima and sums of contiguous rows, in 16 lanes that are joined in fixed
- * order: the same bits on every instruction set. */
+/* Maxima and sums of contiguous rows, in 16 lanes that are joined in a fixed order: the bits are the same on every
+ * instruction set. */
 #ifndef TREK_TENSOR_CPU_ROW_MATH_H
 #define TREK_TENSOR_CPU_ROW_MATH_H
 
@@ -16,8 +16,8 @@ typedef double trek_f64x4 __attribute__((vector_size(32)));
 typedef double trek_f64x8 __attribute__((vector_size(64)));
 typedef int64_t trek_i64x8 __attribute__((vector_size(64)));
 
-/* The better of two vectors, b where a is no number; a note of whether one of two is no number. Macros: vectors wider than
- * the machine's are no arguments of functions. */
+/* The better of two vectors, b where a is NaN; and where one of two is NaN. They are macros because vectors wider
+ * than the machine's cannot be arguments of functions. */
 #if defined(__AVX512F__)
 typedef unsigned trek_nans_f32, trek_nans_f64;
 #define TREK_FOUND(nans) ((nans) != 0)
@@ -29,7 +29,7 @@ typedef unsigned trek_nans_f32, trek_nans_f64;
 typedef trek_i32x16 trek_nans_f32;
 typedef trek_i64x8 trek_nans_f64;
 #define TREK_FOUND(nans) trek_any_set(&(nans), sizeof(nans))
-/* Compared as bytes: vectors have no other way to ask for any. */
+/* Compares as bytes, because vectors have no other test for any lane. */
 static inline bool trek_any_set(const void *of, size_t size)
 {
     const unsigned char *bytes = of;
@@ -45,7 +45,7 @@ static inline bool trek_any_set(const void *of, size_t size)
 #define TREK_NAN_f64(a, b) ((a) != (a)) | ((b) != (b))
 #endif
 
-/* The extreme of `start` and n elements; NaN if one is. */
+/* The extreme of `start` and n elements; NaN if one is NaN. */
 #define TREK_ROW_EXTREME(suffix, T, V, count, order, compare)                                          \
     static inline T trek_row_##order##_##suffix(const T *x, int64_t n, T start)                        \
     {                                                                                                  \
@@ -76,7 +76,7 @@ TREK_ROW_EXTREME(f32, float, trek_f32x16, 16, min, <)
 TREK_ROW_EXTREME(f64, double, trek_f64x8, 8, max, >)
 TREK_ROW_EXTREME(f64, double, trek_f64x8, 8, min, <)
 
-/* The maximum of the elements that are numbers (-infinity if none is). */
+/* Returns the maximum of the elements that are not NaN (-infinity if all are). */
 static inline float trek_row_max_number_f32(const float *x, int64_t n)
 {
     trek_wide a = trek_spread_wide(-__builtin_inff()), b = a, c = a, d = a;
@@ -98,7 +98,7 @@ static inline float trek_row_max_number_f32(const float *x, int64_t n)
     return result;
 }
 
-/* Eight lanes by halves into a number of this name. */
+/* Joins eight lanes by halves into a number of this name. */
 #define TREK_JOIN_EIGHT(eight, result, operation)                                                      \
     double result;                                                                                     \
     {                                                                                                  \
@@ -109,7 +109,7 @@ static inline float trek_row_max_number_f32(const float *x, int64_t n)
         result = (low_[0] operation low_[2]) operation (low_[1] operation low_[3]);                    \
     }
 
-/* Eight f32 as f64: the compiler would take two halves. */
+/* Eight f32 as f64; the compiler would use two halves. */
 #if defined(__AVX512F__)
 #define TREK_WIDENED(eight) (trek_f64x8) _mm512_cvtps_pd((__m256)(eight))
 #define TREK_NARROWED(eight) (trek_f32x8) _mm512_cvtpd_ps((__m512d)(eight))
@@ -165,8 +165,8 @@ TREK_ROW_SHORT_SUM(trek_row_short_sum, f16, x)
 TREK_ROW_SHORT_SUM(trek_row_short_sum_of_squares, bf16, x *x)
 TREK_ROW_SHORT_SUM(trek_row_short_sum_of_squares, f16, x *x)
 
-/* to[i] = e^(x[i] - maximum), whose sum is returned; to may be x. No number of x is above the maximum.
- * Sums in 16 lanes of f32 over 512 elements, these in f64. */
+/* Computes to[i] = e^(x[i] - maximum) and returns their sum; `to` may be x. No number of x is above the maximum. Sums
+ * in 16 lanes of f32 over 512 elements, and of these in f64. */
 static inline double trek_row_exp_sum_f32(float *to, const float *x, int64_t n, float maximum)
 {
     const trek_wide top = trek_spread_wide(maximum);
@@ -233,7 +233,8 @@ static inline double trek_row_exp_sum_f32(float *to, const float *x, int64_t n, 
 TREK_ROW_SUM(trek_row_sum_f32, float)
 TREK_ROW_SUM(trek_row_sum_f64, double)
 
-/* The sum of n elements: of two in f32, whose rounding is below that of the numbers themselves, of these in f64. */
+/* Returns the sum of n elements: pairs are added in f32, whose rounding is below that of the numbers themselves, and
+ * the sums of these in f64. */
 static inline double trek_row_sum_of_pairs_f32(const float *x, int64_t n)
 {
     trek_f64x8 sums[4] = { { 0 } };
@@ -258,7 +259,7 @@ static inline double trek_row_sum_of_pairs_f32(const float *x, int64_t n)
     return sum;
 }
 
-/* to[i] = e^(x[i] - shift); to may be x. */
+/* Computes to[i] = e^(x[i] - shift); `to` may be x. */
 TREK_LIBRARY(exp, f64, exp)
 static inline void trek_row_exp_f64(double *to, const double *x, int64_t n, double shift)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For tests, which run every way of the CPU in one process. Neither is called while anything runs. Internal. */
+/* For tests, which run every method of the CPU in one process. Neither function may be called while anything runs. */
 #ifndef TREK_TENSOR_CPU_USE_H
 #define TREK_TENSOR_CPU_USE_H
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Vectors of the widest kind that the instruction set has, for the files that
- * are written once for f32 and f64: they define TREK_REAL as f32 or f64 and
- * include this one. It may be included once for each. */
+/* Vectors of the widest kind that the instruction set has, for files that are written once for f32 and f64: they
+ * define TREK_REAL as f32 or f64 and include this file. It may be included once for each. */
 #if !defined(TREK_VECTOR_COMMON)
 #define TREK_VECTOR_COMMON
 #if defined(__AVX512F__) || defined(__AVX2__)
@@ -31,7 +30,7 @@ typedef double trek_vector_f64 __attribute__((vector_size(TREK_VECTOR_BYTES)));
 typedef int32_t trek_indices_f32 __attribute__((vector_size(TREK_VECTOR_BYTES)));
 typedef int64_t trek_indices_f64 __attribute__((vector_size(TREK_VECTOR_BYTES)));
 
-/* How many of a vector's lanes, from the first, a partial load or store touches. */
+/* Which lanes of a vector, counted from the first, a partial load or store uses. */
 #if defined(__AVX512F__)
 typedef __mmask16 trek_lanes;
 #elif defined(__AVX2__)
@@ -87,7 +86,7 @@ static inline trek_lanes lanes_f64(int n) { return n; }
 #endif
 
 #if !defined(__AVX512F__)
-/* Halves added to halves until one is left. */
+/* Adds halves to halves until one number is left. */
 TREK_INLINE float sum_f32(trek_vector_f32 v)
 {
     float lane[TREK_VECTOR_BYTES / sizeof(float)];
@@ -142,7 +141,8 @@ TREK_INLINE void TREK_R(store_part)(T *p, trek_lanes n, V v)
 TREK_INLINE V TREK_R(fma)(V a, V b, V c) { return a * b + c; }
 #endif
 
-/* Lanes of a and b, those of b counted from W on. The indices are constants once all is unrolled: one instruction. */
+/* Picks lanes of a and b; those of b are counted from W on. After unrolling the indices are constants: one
+ * instruction. */
 TREK_INLINE V TREK_R(pick)(V a, V b, TREK_R(trek_indices) from)
 {
 #if defined(__clang__)
@@ -174,7 +174,7 @@ TREK_INLINE void TREK_R(exchange)(V *r, const int size)
         }
 }
 
-/* r[i][l] = r[l][i], W rows. */
+/* Transposes r[i][l], W rows. */
 TREK_INLINE void TREK_R(transpose)(V *r)
 {
     TREK_R(exchange)(r, 1);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Elementary functions of f32 without branches or calls: trek_exp_f32 and so on
- * for one number (loops over them are vectorised by the compiler),
- * trek_exp_wide for a vector. Errors are at most about 2 ulp; infinities, NaN
- * and denormals come out as in libm. */
+/* Elementary functions of f32 without branches or calls: trek_exp_f32 and so on for one number (the compiler
+ * vectorises loops over them), trek_exp_wide for a vector. Errors are at most about 2 ulp; infinities, NaN and
+ * denormals give the results of libm. */
 #ifndef TREK_TENSOR_CPU_VECTOR_MATH_H
 #define TREK_TENSOR_CPU_VECTOR_MATH_H
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The widest f32 vector of the instruction set, with the few operations that
- * vector arithmetic of the language lacks: fma, minimum, choice, scaling by
- * powers of two, parts of vectors. Where the language's own would do the same,
- * it is used. Each has a scalar twin of suffix _f32, for the template of
- * functions (tensor/function_template.h). */
+/* The widest f32 vector of the instruction set, with the operations that C's vector arithmetic lacks: fma, minimum,
+ * choice, scaling by powers of two, parts of vectors. The language's own operations are used where they are
+ * sufficient. Each function has a scalar twin with suffix _f32, for the template of functions
+ * (tensor/function_template.h). */
 #ifndef TREK_TENSOR_CPU_WIDE_H
 #define TREK_TENSOR_CPU_WIDE_H
 
@@ -26,7 +25,7 @@ typedef int32_t trek_wide_int __attribute__((vector_size(4 * TREK_WIDE)));
 
 #define TREK_WIDE_INLINE static inline __attribute__((always_inline))
 
-/* One value in all lanes; a constant where x is one. */
+/* Sets all lanes to one value; a constant if x is one. */
 TREK_WIDE_INLINE trek_wide trek_spread_wide(float x) { return x - (trek_wide){ 0 }; }
 TREK_WIDE_INLINE float trek_spread_f32(float x) { return x; }
 
@@ -38,7 +37,7 @@ TREK_WIDE_INLINE trek_wide trek_load_wide(const float *from)
 }
 TREK_WIDE_INLINE void trek_store_wide(float *to, trek_wide x) { memcpy(to, &x, sizeof x); }
 
-/* The first n < TREK_WIDE lanes; the others are 0, or left alone. */
+/* Load and store the first n < TREK_WIDE lanes; the others are 0, or unchanged. */
 TREK_WIDE_INLINE trek_wide trek_load_part_wide(const float *from, int64_t n)
 {
 #if defined(__AVX512F__)
@@ -68,7 +67,7 @@ TREK_WIDE_INLINE void trek_store_part_wide(float *to, trek_wide x, int64_t n)
 #endif
 }
 
-/* x * y + z in one rounding where the machine can, in two elsewhere. */
+/* Computes x * y + z in one rounding if the machine can, otherwise in two. */
 TREK_WIDE_INLINE float trek_fma_f32(float x, float y, float z)
 {
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
@@ -93,7 +92,7 @@ TREK_WIDE_INLINE trek_wide trek_fma_wide(trek_wide x, trek_wide y, trek_wide z)
 #endif
 }
 
-/* a < b ? yes : no, lane by lane. */
+/* Computes a < b ? yes : no, lane by lane. */
 TREK_WIDE_INLINE float trek_choose_f32(float a, float b, float yes, float no) { return a < b ? yes : no; }
 TREK_WIDE_INLINE trek_wide trek_choose_wide(trek_wide a, trek_wide b, trek_wide yes, trek_wide no)
 {
@@ -107,7 +106,7 @@ TREK_WIDE_INLINE trek_wide trek_choose_wide(trek_wide a, trek_wide b, trek_wide 
 #endif
 }
 
-/* x, but at most (at least) the limit; NaN stays. */
+/* Returns x, but at most (at least) the limit; NaN remains. */
 TREK_WIDE_INLINE float trek_at_most_f32(float x, float limit) { return x > limit ? limit : x; }
 TREK_WIDE_INLINE float trek_at_least_f32(float x, float limit) { return x < limit ? limit : x; }
 TREK_WIDE_INLINE trek_wide trek_at_most_wide(trek_wide x, float limit)
@@ -131,7 +130,7 @@ TREK_WIDE_INLINE trek_wide trek_at_least_wide(trek_wide x, float limit)
 #endif
 }
 
-/* The larger one; b if one is no number. */
+/* Returns the larger one; b if one is NaN. */
 TREK_WIDE_INLINE trek_wide trek_larger_wide(trek_wide a, trek_wide b)
 {
 #if defined(__AVX512F__)
@@ -143,7 +142,7 @@ TREK_WIDE_INLINE trek_wide trek_larger_wide(trek_wide a, trek_wide b)
 #endif
 }
 
-/* The smaller one; b if one is no number. */
+/* Returns the smaller one; b if one is NaN. */
 TREK_WIDE_INLINE trek_wide trek_smaller_wide(trek_wide a, trek_wide b)
 {
 #if defined(__AVX512F__)
@@ -155,7 +154,7 @@ TREK_WIDE_INLINE trek_wide trek_smaller_wide(trek_wide a, trek_wide b)
 #endif
 }
 
-/* Vectors of 16-bit numbers. */
+/* Loads a vector of 16-bit numbers. */
 TREK_WIDE_INLINE trek_wide trek_load_wide_bf16(const uint16_t *from)
 {
 #if defined(__AVX512F__)
@@ -183,7 +182,7 @@ TREK_WIDE_INLINE trek_wide trek_load_wide_f16(const uint16_t *from)
 #endif
 }
 
-/* ... and back, to the nearest, ties to even; NaN stays NaN. */
+/* Stores it, rounded to the nearest, ties to even; NaN remains NaN. */
 TREK_WIDE_INLINE void trek_store_wide_bf16(uint16_t *to, trek_wide x)
 {
 #if defined(__AVX512F__)
@@ -214,7 +213,7 @@ TREK_WIDE_INLINE void trek_store_wide_f16(uint16_t *to, trek_wide x)
 #endif
 }
 
-/* The first n < TREK_WIDE of them; the others are 0. */
+/* Loads the first n < TREK_WIDE of them; the others are 0. */
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
 #define TREK_LOAD_PART_16(rest, from, n) \
     _mm256_storeu_si256((__m256i *)(rest), _mm256_maskz_loadu_epi16((__mmask16)((1u << (n)) - 1), from))
@@ -229,9 +228,8 @@ TREK_WIDE_INLINE float trek_from_bits_f32(uint32_t bits) { return trek_f32_bits(
 TREK_WIDE_INLINE trek_wide_bits trek_as_bits_wide(trek_wide x) { return (trek_wide_bits)x; }
 TREK_WIDE_INLINE trek_wide trek_from_bits_wide(trek_wide_bits bits) { return (trek_wide)bits; }
 
-/* p 2^n. n comes twice: as a float, `whole`, and `shifted` = n + 1.5 * 2^23.
- * -160 <= n <= 130: in two factors, so that denormals are rounded once and
- * infinity is reached. */
+/* Computes p 2^n. n is given twice: as a float, `whole`, and as `shifted` = n + 1.5 * 2^23. -160 <= n <= 130. It
+ * multiplies in two factors, so that denormals are rounded once and infinity can be reached. */
 TREK_WIDE_INLINE float trek_scale_f32(float p, float whole, float shifted)
 {
     (void)whole;
@@ -250,7 +248,7 @@ TREK_WIDE_INLINE trek_wide trek_scale_wide(trek_wide p, trek_wide whole, trek_wi
 #endif
 }
 
-/* The same for -160 <= n <= 60: one factor that cannot be denormal, and a constant. */
+/* Does so for -160 <= n <= 60: one factor that cannot be denormal, and a constant. */
 TREK_WIDE_INLINE float trek_scale_down_f32(float p, float whole, float shifted)
 {
     (void)whole;

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The caching allocator: a pool for every queue, and one for every capture.
  *
- * A pool cuts blocks from segments (cudaMalloc) with the two-level segregated
- * fit of Masmano et al. ("TLSF", ECRTS 2004): bins by power of two and eighths of
- * it, bit maps to find the first bin that fits, neighbours joined when both are
- * free. Everything that a queue does happens in its stream's order, so a block
- * freed by its own thread is free at once; one that other streams have used
- * waits for events. A pool's lock is taken by other threads only when they free
- * its blocks or when memory is short. */
+ * A pool cuts blocks from segments (cudaMalloc) with the two-level segregated fit of Masmano et al. ("TLSF", ECRTS
+ * 2004): bins by power of two and by eighths of it, bit maps to find the first bin that fits, and neighbours that are
+ * joined when both are free. Everything that a queue does happens in its stream's order, so a block that its own
+ * thread frees is free at once. A block that other streams have used waits for events. Other threads take a pool's
+ * lock only when they free its blocks or when memory is short. */
 #include "tensor/cuda/gate.h"
 
 #include <pthread.h>
@@ -16,14 +14,14 @@
 #include <string.h>
 
 enum {
-    GRAIN = 512,               /* bytes; sizes are multiples of it */
-    SECOND = 8,                /* bins to a power of two */
+    GRAIN = 512,               /* bytes; all sizes are multiples of it */
+    SECOND = 8,                /* bins for each power of two */
     FIRST = 32,                /* up to 512 << 31 */
-    SMALL = 1 << 20,           /* requests up to it come from small segments */
+    SMALL = 1 << 20,           /* requests up to this size come from small segments */
     SMALL_SEGMENT = 2 << 20,
-    LARGE_SEGMENT = 20 << 20,  /* for requests below half of it; larger ones get their own size */
+    LARGE_SEGMENT = 20 << 20,  /* for requests below half of it; larger ones get a segment of their size */
     LARGE_GRAIN = 2 << 20,
-    USES = 4,                  /* streams besides its own that a block remembers */
+    USES = 4,                  /* how many streams besides its own a block remembers */
 };
 
 typedef struct block {
@@ -37,7 +35,7 @@ typedef struct block {
     int n_uses;
     cudaStream_t uses[USES];
     cudaEvent_t events[USES];
-    const char *op;                       /* what it was asked for */
+    const char *op;                       /* the op that requested it */
 } block;
 
 typedef struct heap {
@@ -98,7 +96,7 @@ void trek_cuda_reset_peak(trek_device device)
 
 /* --- bins ---------------------------------------------------------------------------- */
 
-/* The bin whose blocks are at least `lower` and below the next bin's. */
+/* Finds the bin whose blocks are at least `lower` and smaller than those of the next bin. */
 static void bin_of(size_t size, int *first, int *second)
 {
     size_t grains = size / GRAIN;
@@ -135,7 +133,8 @@ static void take_out(heap *h, block *b)
     b->next = b->previous = NULL;
 }
 
-/* A free block of at least `size` bytes: the smallest of the size's own bin that fits, else any of the next bin. */
+/* Finds a free block of at least `size` bytes: the smallest of the size's own bin that fits, otherwise any of the
+ * next bin. */
 static block *find(heap *h, size_t size)
 {
     int first, second;
@@ -161,7 +160,8 @@ static block *find(heap *h, size_t size)
 
 static bool caching = true;
 
-/* TREK_CACHE=off: a segment to each block, and back to the driver at once, so that checkers of memory see its ends. */
+/* TREK_CACHE=off: each block is a segment and is returned to the driver at once, so that memory checkers see when it
+ * is freed. */
 void trek_cuda_set_caching(bool on) { caching = on; }
 
 static size_t segment_size(size_t size, bool small)
@@ -180,7 +180,7 @@ static void free_memory(void *data)
     trek_cuda_passed();
 }
 
-/* A new segment as one free block, not in a bin; NULL and no error if there is no memory. */
+/* Allocates a segment as one free block that is in no bin. Returns NULL without an error if there is no memory. */
 static block *new_segment(trek_cuda_pool *pool, size_t size, bool small)
 {
     size_t bytes = segment_size(size, small);
@@ -207,9 +207,10 @@ static block *new_segment(trek_cuda_pool *pool, size_t size, bool small)
     return b;
 }
 
-/* cudaFree waits for the device, which a capture there may not see: what is given back meanwhile waits for the captures' end. */
+/* cudaFree waits for the device, which is not allowed during a capture there: what is freed meanwhile waits for the
+ * captures' end. */
 static pthread_mutex_t postponed_lock = PTHREAD_MUTEX_INITIALIZER;
-static block *postponed[TREK_CUDA_MAX_DEVICES]; /* by next */
+static block *postponed[TREK_CUDA_MAX_DEVICES]; /* linked by next */
 
 static void give_to_driver(int device, block *b)
 {
@@ -251,7 +252,7 @@ static void free_segment(trek_cuda_pool *pool, block *b)
     pthread_mutex_unlock(&postponed_lock);
 }
 
-/* Gives whole segments that are free back to the driver. */
+/* Returns whole free segments to the driver. */
 static void release_segments(trek_cuda_pool *pool)
 {
     for (int k = 0; k < 2; k++)
@@ -266,7 +267,7 @@ static void release_segments(trek_cuda_pool *pool)
                 }
 }
 
-/* The rest of a block behind `size` becomes a block of its own, if it is worth one. */
+/* Makes the rest of a block after `size` a block of its own, if it is large enough. */
 static void split(trek_cuda_pool *pool, block *b, size_t size)
 {
     size_t rest = b->size - size;
@@ -276,7 +277,7 @@ static void split(trek_cuda_pool *pool, block *b, size_t size)
     block *r = trek_calloc(1, sizeof *r);
     if (!r) {
         if (before == TREK_OK)
-            trek_error_clear(); /* the block is handed out whole */
+            trek_error_clear(); /* the whole block is handed out */
         return;
     }
     *r = (block){ .data = b->data + size, .size = rest, .pool = pool, .small = b->small, .before = b, .after = b->after };
@@ -287,7 +288,7 @@ static void split(trek_cuda_pool *pool, block *b, size_t size)
     insert(&pool->heaps[b->small], r);
 }
 
-/* The block behind b, which is free, becomes part of it. */
+/* Joins b with the block after it, which is free. */
 static void absorb(block *b)
 {
     block *gone = b->after;
@@ -303,7 +304,7 @@ static void make_free(trek_cuda_pool *pool, block *b)
     heap *h = &pool->heaps[b->small];
     pool->live--;
     if (!caching && !pool->of_capture) {
-        cudaStreamSynchronize(pool->stream); /* what uses it is in order there */
+        cudaStreamSynchronize(pool->stream); /* work that uses it is in order there */
         free_segment(pool, b);
         return;
     }
@@ -321,7 +322,7 @@ static void make_free(trek_cuda_pool *pool, block *b)
 
 /* --- blocks that other streams have used ----------------------------------------------------- */
 
-/* Records an event on each stream that used the block. */
+/* Records an event on each stream that has used the block. */
 static void begin_waiting(trek_cuda_pool *pool, block *b)
 {
     for (int k = 0; k < b->n_uses; k++) {
@@ -388,7 +389,7 @@ trek_cuda_pool *trek_cuda_pool_new(trek_cuda_device *device, cudaStream_t stream
     return pool;
 }
 
-/* Called without locks, by whoever saw the last block come back. */
+/* Called without locks, by the thread that has returned the last block. */
 static void destroy_pool(trek_cuda_pool *pool)
 {
     pthread_mutex_lock(&pools_lock);
@@ -414,8 +415,8 @@ void trek_cuda_pool_retire(trek_cuda_pool *pool)
         destroy_pool(pool);
 }
 
-/* Of every pool on the device: waits for what is pending, gives free segments back. Not while anything is captured there: the
- * driver would get nothing, and the caches would be gone. */
+/* Waits for what is pending in every pool of the device, and frees its unused segments. It does nothing while
+ * anything is captured there: the driver would get nothing, and the caches would be lost. */
 static void release_all(trek_cuda_device *device)
 {
     if (trek_cuda_captures_on(device->index))
@@ -477,7 +478,7 @@ static int add_pool_to_ledger(ledger_entry *ledger, int n, int capacity, trek_cu
     return n;
 }
 
-/* "matmul 512.0 MiB in 12 blocks, ..." of the five that hold most. */
+/* Writes e.g. "matmul 512.0 MiB in 12 blocks, ..." for the five ops that hold most. */
 static void write_ledger(trek_cuda_device *device, char *text, size_t size)
 {
     ledger_entry ledger[64];
@@ -589,7 +590,7 @@ static void add_use(block *b, cudaStream_t stream)
     if (b->n_uses < USES)
         b->uses[b->n_uses++] = stream;
     else
-        cudaStreamSynchronize(stream); /* more streams than it can remember: its use has ended now */
+        cudaStreamSynchronize(stream); /* more streams than it can remember: waits for this use to end */
 }
 
 void trek_cuda_record_use(void *handle, trek_device_stream *stream)

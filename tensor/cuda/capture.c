@@ -1,58 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Capture of a thread's work as a CUDA graph, and its replay.
  *
- * While a capture is under way its blocks come from a pool of its own, which
- * lives as long as the graph; blocks from outside that are freed meanwhile are
- * kept as long, because replays read them. The step of the random numbers is in
- * device memory: the graph itself moves it on, so that a replay that follows the
- * last one needs nothing from the host.
+ * During a capture its blocks come from a pool of its own, which lives as long as the graph. Other blocks that are
+ * freed meanwhile are kept as long, because replays read them. The step of the random numbers is in device memory,
+ * and the graph itself increments it, so that a replay that follows the last one needs nothing from the host.
  *
- * A capture has one piece, or several with a pause after each: what a thread does in a
- * pause is done at once. Pieces share the pool, so that memory of the first may be
- * used again in the second: they are replayed in their order. A piece in which ranks
- * meet (NCCL) is launched like a collective, lest the driver hold up the other ranks'. */
+ * A capture has one piece, or several with a pause after each; in a pause a thread's work is done at once. Pieces
+ * share the pool, so that memory of the first may be used again in the second: they must be replayed in order. A
+ * piece in which ranks meet (NCCL) is launched like a collective, so that the driver does not delay the other ranks'
+ * launches. */
 #include "tensor/cuda/capture.h"
 #include "tensor/cuda/small.h"
 
 typedef struct piece {
-    cudaGraph_t graph;           /* NULL: there is nothing in it */
+    cudaGraph_t graph;           /* NULL: it is empty */
     cudaGraphExec_t exec;
-    trek_device_rank *meets; /* whose collectives it has; NULL: none */
+    trek_device_rank *meets; /* the rank whose collectives it contains; NULL: none */
 } piece;
 
 struct trek_capture {
-    trek_cuda_queue *queue;      /* it replays on the queue that it was captured on */
+    trek_cuda_queue *queue;      /* it is replayed on the queue on which it was captured */
     int n_pieces, cap_pieces;
     piece *pieces;
-    trek_device_rank *meets; /* of the piece that is under way */
+    trek_device_rank *meets; /* of the current piece */
     trek_cuda_pool *pool;
     unsigned long long *step;    /* in device memory */
     void *step_handle;
-    uint64_t next_step;          /* what *step is by now */
-    uint64_t steps;              /* a replay moves it on by so many */
+    uint64_t next_step;          /* the current value of *step */
+    uint64_t steps;              /* by how much a replay increments it */
     void **kept;
     int n_kept, cap_kept;
     bool failed;                 /* a block could not be remembered */
 };
 
 static int under_way[TREK_CUDA_MAX_DEVICES]; /* captures of all threads; atomic */
-static _Thread_local trek_capture *paused[TREK_CUDA_MAX_DEVICES]; /* on this thread's queues: will go on; NULL */
+static _Thread_local trek_capture *paused[TREK_CUDA_MAX_DEVICES]; /* captures on this thread's queues that will go on; NULL:
+                                                                   * none */
 
 bool trek_cuda_captures_on(int device) { return __atomic_load_n(&under_way[device], __ATOMIC_ACQUIRE) > 0; }
 
-/* A device must not be waited for as a whole while any stream of it is captured: the capture would be lost. */
+/* A device must not be synchronised as a whole while any stream of it is captured: the capture would fail. */
 cudaError_t trek_cuda_wait_for(trek_cuda_queue *queue)
 {
     if (!trek_cuda_captures_on(queue->device->index)) {
         cudaError_t error = cudaDeviceSynchronize();
         if (error != cudaErrorStreamCaptureUnsupported)
             return error;
-        cudaGetLastError(); /* one has begun just now */
+        cudaGetLastError(); /* a capture has begun just now */
     }
     return cudaStreamSynchronize(queue->stream);
 }
 
-/* What follows is the thread's own again. */
+/* After it, work is the thread's own again. */
 static void leave(trek_cuda_queue *queue)
 {
     __atomic_sub_fetch(&under_way[queue->device->index], 1, __ATOMIC_RELEASE);
@@ -81,7 +80,7 @@ static trek_capture *new_capture(trek_cuda_queue *queue)
     return NULL;
 }
 
-/* Room for a piece comes before it: what is captured must not be lost for lack of it. */
+/* Allocates the piece first, because captured work must not be lost for lack of memory. */
 static trek_status begin_piece(trek_cuda_queue *queue, trek_capture *capture)
 {
     if (capture->n_pieces == capture->cap_pieces) {
@@ -95,7 +94,7 @@ static trek_status begin_piece(trek_cuda_queue *queue, trek_capture *capture)
         capture->pieces = larger;
         capture->cap_pieces = wanted;
     }
-    /* relaxed: the allocator may ask the driver for memory meanwhile */
+    /* relaxed, because the allocator may ask the driver for memory meanwhile */
     __atomic_add_fetch(&under_way[queue->device->index], 1, __ATOMIC_ACQ_REL);
     trek_status status = trek_cuda_check(cudaStreamBeginCapture(queue->stream, cudaStreamCaptureModeRelaxed),
                                          "cudaStreamBeginCapture");
@@ -135,7 +134,7 @@ trek_status trek_cuda_capture_begin(trek_device device)
         return trek_error_status();
     if (queue->capture || paused[device.index])
         return trek_fail(TREK_ERR_STATE, "a capture is under way on this thread already");
-    trek_cuda_release_cached(device); /* what runs before it held: its own pool will hold as much */
+    trek_cuda_release_cached(device); /* runs before it needed as much as its own pool will */
     trek_capture *capture = new_capture(queue);
     if (!capture)
         return trek_error_status();
@@ -168,7 +167,7 @@ trek_status trek_cuda_capture_resume(trek_device device)
     return status;
 }
 
-/* The pieces become what is launched; their memory on the device is there before any rank waits for another. */
+/* Instantiates the pieces; their memory on the device is allocated before any rank waits for another. */
 static trek_status instantiate(const trek_capture *capture)
 {
     trek_status status = capture->failed ? TREK_ERR_MEMORY : TREK_OK;
@@ -192,7 +191,7 @@ trek_status trek_cuda_capture_end(trek_device device, trek_capture **result)
         return trek_fail(TREK_ERR_STATE, "no capture is under way on this thread");
     trek_capture *capture = queue->capture ? queue->capture : paused[device.index];
     trek_status status = TREK_OK;
-    if (queue->capture) { /* else what moves the step on is the host */
+    if (queue->capture) { /* otherwise the host increments the step */
         capture->steps = trek_cuda_host->rank_context()->rng_step - capture->next_step;
         if (result && capture->steps)
             status = trek_cuda_check(trek_cuda_advance(capture->step, capture->steps, queue->stream), "the end of a capture");
@@ -215,7 +214,7 @@ bool trek_cuda_capture_has(const trek_capture *capture, int k)
     return k >= 0 && k < capture->n_pieces && capture->pieces[k].graph != NULL;
 }
 
-/* Collectives of all ranks are given at a time, as those of calls are. */
+/* Collectives of all ranks are launched together, as those of calls are. */
 static trek_status launch(const piece *p, cudaStream_t stream)
 {
     trek_status status = p->meets ? trek_cuda_nccl_replay_begin(p->meets) : TREK_OK;
@@ -227,8 +226,8 @@ static trek_status launch(const piece *p, cudaStream_t stream)
     return status;
 }
 
-/* The step of the random numbers is told on the stream itself: nothing here asks the driver for memory, for which it might wait
- * while another rank's collective is half given. */
+/* The step of the random numbers is written on the stream itself. Nothing here asks the driver for memory, because
+ * that might wait while another rank's collective is only partly launched. */
 trek_status trek_cuda_capture_replay_piece(trek_capture *capture, int k, uint64_t rng_step)
 {
     trek_cuda_queue *queue = trek_cuda_queue_here(capture->queue->device->index);
@@ -245,7 +244,7 @@ trek_status trek_cuda_capture_replay_piece(trek_capture *capture, int k, uint64_
     capture->next_step = rng_step;
     if (trek_cuda_capture_has(capture, k))
         status = launch(&capture->pieces[k], queue->stream);
-    if (status == TREK_OK && k + 1 == capture->n_pieces) /* which moves the step on */
+    if (status == TREK_OK && k + 1 == capture->n_pieces) /* which increments the step */
         capture->next_step = rng_step + capture->steps;
     return status;
 }
@@ -262,7 +261,7 @@ void trek_cuda_capture_free(trek_capture *capture)
 {
     if (!capture)
         return;
-    cudaStreamSynchronize(capture->queue->stream); /* a replay may be under way */
+    cudaStreamSynchronize(capture->queue->stream); /* a replay may be running */
     for (int k = 0; k < capture->n_pieces; k++) {
         if (capture->pieces[k].exec)
             cudaGraphExecDestroy(capture->pieces[k].exec);
@@ -294,7 +293,7 @@ void trek_cuda_capture_keep(trek_capture *capture, void *handle)
     if (capture->n_kept == capture->cap_kept) {
         int wanted = capture->cap_kept ? 2 * capture->cap_kept : 64;
         void **larger = trek_alloc((size_t)wanted * sizeof *larger);
-        if (!larger) { /* the block is lost rather than reused */
+        if (!larger) { /* the block is leaked instead of being used again */
             capture->failed = true;
             return;
         }

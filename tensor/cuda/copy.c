@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies between host and devices, and pinned host memory, cached by size.
  *
- * From pageable memory: through a pinned staging block, so that the call returns
- * when the bytes are copied away, without waiting for the device; what is larger
- * than a block through two of them in turn, one being filled while the other is
- * sent. To pageable memory: waits for this stream only. */
+ * Copies from pageable memory go through a pinned staging block, so that the call returns when the bytes have been
+ * copied, without waiting for the device. Data larger than a block go through two blocks alternately: one is filled
+ * while the other is sent. Copies to pageable memory wait for this stream only. */
 #include <pthread.h>
 #include <string.h>
 
 #include "tensor/cuda/gate.h"
 
-/* Four sizes for each power of two: what is kept in host memory while a GPU computes is most of it. */
+/* Four sizes for each power of two. Most of this memory is what is kept in host memory while a GPU computes. */
 enum { STAGE_MAX = 8 << 20, PINNED_CLASSES = 4 * 24, SMALLEST = 512 };
 
-/* In front of each pinned block, in its first 64 bytes. */
+/* Precedes each pinned block, in the first 64 bytes. */
 typedef struct pinned {
     struct pinned *next;
     int size_class;      /* -1: not cached */
@@ -26,7 +25,7 @@ _Static_assert(sizeof(pinned) <= HEAD, "the head of a pinned block");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pinned *free_blocks[PINNED_CLASSES];
-static pinned *staging; /* given to copies that may still be under way */
+static pinned *staging; /* used by copies that may still be running */
 
 static size_t size_of(int size_class) { return (size_t)(SMALLEST / 4 * (4 + size_class % 4)) << size_class / 4; }
 
@@ -54,7 +53,7 @@ static pinned *new_pinned(size_t bytes, int size_class)
     return p;
 }
 
-/* Staging blocks whose copies have ended go back into the cache. Under the lock. */
+/* Returns staging blocks whose copies have ended to the cache. Called with the lock held. */
 static void collect_staging(void)
 {
     for (pinned **at = &staging; *at;) {
@@ -99,7 +98,7 @@ static void give_pinned(pinned *p)
     pthread_mutex_unlock(&lock);
 }
 
-/* Back to the driver, which waits for its devices: not while work on one is being captured. */
+/* Returns them to the driver, which waits for its devices, so not while work on one is being captured. */
 void trek_cuda_pinned_release_cached(void)
 {
     pinned *list = NULL;
@@ -142,7 +141,7 @@ void trek_cuda_pinned_release(void *data)
 
 /* --- copies ------------------------------------------------------------------------------ */
 
-/* The event of a staging block belongs to one device: made anew where that changes. */
+/* The event of a staging block belongs to one device and is made again for another one. */
 static trek_status mark_staged(pinned *p, int device, cudaStream_t stream)
 {
     if (p->ready && p->device != device) {
@@ -176,7 +175,7 @@ void trek_cuda_pinned_release_after(void *data, trek_device device, trek_device_
         give_staged(p);
         return;
     }
-    if (before == TREK_OK) /* it is waited for instead */
+    if (before == TREK_OK) /* the stream is synchronised instead */
         trek_error_clear();
     if (queue)
         cudaStreamSynchronize(on);
@@ -202,7 +201,7 @@ static trek_status stage(void *to, const void *from, size_t bytes, trek_cuda_que
     return TREK_OK;
 }
 
-/* The last pieces may be under way when it returns. */
+/* The last pieces may still be copied when it returns. */
 static trek_status stage_pieces(char *to, const char *from, size_t bytes, trek_cuda_queue *queue, cudaStream_t stream)
 {
     pinned *blocks[2] = { take_pinned(STAGE_MAX), take_pinned(STAGE_MAX) };
@@ -239,7 +238,7 @@ static bool is_pinned(const void *memory)
     return known && about.type == cudaMemoryTypeHost;
 }
 
-/* On a stream of the caller's own, from or to pinned memory: whoever looks at either side waits by himself. */
+/* On a stream of the caller, from or to pinned memory: code that reads either side must wait itself. */
 static trek_status in_order(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
     return trek_cuda_check(cudaMemcpyAsync(to, from, bytes, kind, stream), "cudaMemcpyAsync");
@@ -256,7 +255,7 @@ static trek_status to_gpu(void *to, const void *from, size_t bytes, trek_cuda_qu
     if (!is_pinned(from))
         return stage_pieces(to, from, bytes, queue, stream);
     trek_status status = trek_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
-    if (status == TREK_OK) /* the caller may change the bytes once this returns */
+    if (status == TREK_OK) /* the caller may change the bytes after this returns */
         status = trek_cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
     return status;
 }
@@ -271,7 +270,8 @@ static trek_status to_host(void *to, const void *from, size_t bytes, trek_cuda_q
     return status == TREK_OK ? trek_cuda_take_fault(queue->device) : status;
 }
 
-/* In a capture of the target's queue, which waits for nothing outside itself: what is copied was there when the piece began. */
+/* In a capture of the target's queue, which waits for nothing outside itself: the source was complete when the piece
+ * began. */
 static trek_status between_captured(void *to, trek_cuda_queue *target, const void *from, int from_index, size_t bytes,
                                     cudaStream_t on)
 {
@@ -281,7 +281,7 @@ static trek_status between_captured(void *to, trek_cuda_queue *target, const voi
                   : trek_error_status();
 }
 
-/* The source's queue of this thread may still be writing: the copy waits for it, and it for the copy. */
+/* The source's queue of this thread may still be writing: the copy waits for it, and it waits for the copy. */
 static trek_status between(void *to, int to_index, const void *from, int from_index, size_t bytes, cudaStream_t on)
 {
     trek_cuda_queue *source = trek_cuda_queue_here(from_index);

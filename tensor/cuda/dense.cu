@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies around kernels that want contiguous operands. */
+/* Copies around kernels that need contiguous operands. */
 #include "tensor/cuda/dense.cuh"
 
 struct copy_dims {
@@ -7,12 +7,12 @@ struct copy_dims {
     bool wide;
     int64_t count;
     struct {
-        int64_t size, step; /* of the side that has strides */
+        int64_t size, step; /* of the side with strides */
         trek_quotient by;
     } dims[TREK_MAX_DIMS];
 };
 
-/* Row-major elements from (gather) or to places with strides. */
+/* Copies row-major elements from (gather) or to positions with strides. */
 template <typename T> static __global__ void copy_kernel(const T *from, T *to, copy_dims c, bool gather)
 {
     int64_t threads = (int64_t)gridDim.x * blockDim.x;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices: listed once, by their properties alone, those that the library has no code for left
- * out; opened where they are first used, with a tiny kernel, so that a process has contexts on
- * no others. Also CUDA's errors as statuses, and the faults that kernels find in their data. */
+/* Devices. They are listed once, by their properties only, without those for which the library has no code. A device
+ * is opened when it is first used, with a very small kernel, so that a process has no contexts on others. Also CUDA's
+ * errors as statuses, and the faults that kernels find in their data. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,17 +10,17 @@
 #include "tensor/cuda/gate.h"
 #include "tensor/cuda/small.h"
 
-static trek_cuda_device devices[TREK_CUDA_MAX_DEVICES]; /* all but those left out */
+static trek_cuda_device devices[TREK_CUDA_MAX_DEVICES]; /* all except those left out */
 static int n_devices;
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
-static char left_out[200]; /* the last one that cannot be, and why */
+static char left_out[200]; /* the last device that was left out, and why */
 bool trek_cuda_sync_each;
 
 trek_status trek_cuda_check(cudaError_t error, const char *what)
 {
     if (error == cudaSuccess)
         return TREK_OK;
-    cudaGetLastError(); /* one that is not sticky is thereby forgotten */
+    cudaGetLastError(); /* which clears an error that is not sticky */
     return trek_fail(error == cudaErrorMemoryAllocation ? TREK_ERR_MEMORY : TREK_ERR_CUDA, "%s: %s (%s)", what,
                      cudaGetErrorString(error), cudaGetErrorName(error));
 }
@@ -71,8 +71,8 @@ static bool read_properties(trek_cuda_device *d)
     return true;
 }
 
-/* Whether there is code for it among "sm_90 compute_90": of a generation for the same and later minor numbers, in the
- * intermediate language for all that is later. */
+/* Returns whether there is code for it among "sm_90 compute_90": code of a generation for the same and later minor
+ * numbers, or intermediate code for all later devices. */
 static bool has_code(const trek_device_info *info)
 {
     int own = info->major * 10 + info->minor, known = 0;
@@ -101,7 +101,7 @@ static bool can_list(trek_cuda_device *d)
     return true;
 }
 
-/* Writes a number through a kernel into the fault record and looks whether it arrives. */
+/* Writes a number through a kernel into the fault record and checks that it arrives. */
 static bool probe(trek_cuda_device *d)
 {
     void *host = NULL, *device = NULL;
@@ -128,7 +128,8 @@ static bool probe(trek_cuda_device *d)
     return true;
 }
 
-/* Its context, at first use. Whoever asks next gets the same answer. The calling thread's device is this one afterwards. */
+/* Opens its context when it is first used. Later callers get the same answer. Afterwards it is the calling thread's
+ * device. */
 static bool opened(trek_cuda_device *d)
 {
     int state = __atomic_load_n(&d->state, __ATOMIC_ACQUIRE);
@@ -233,15 +234,16 @@ trek_status trek_cuda_describe(int index, trek_device_info *info)
 
 /* --- shared memory of kernels --------------------------------------------------------------- */
 
-enum { KERNELS = 4096 }; /* places by address: a few times as many as there are kernels */
+enum { KERNELS = 4096 }; /* a hash table by address, several times as large as the number of kernels */
 
 static struct {
     const void *kernel;
-    uint64_t devices; /* a bit for each CUDA device that it may use all of */
+    uint64_t devices; /* one bit for each CUDA device on which it may use all of the shared memory */
 } allowed[KERNELS];
 static pthread_mutex_t allowing = PTHREAD_MUTEX_INITIALIZER;
 
-/* The kernel's place, or a free one for it; without the lock it may be taken in the meantime. KERNELS: there is none. */
+/* Returns the kernel's entry, or a free one for it; without the lock another thread may take that meanwhile. KERNELS:
+ * there is none. */
 static size_t place_of(const void *kernel)
 {
     size_t first = (size_t)(((uint64_t)(uintptr_t)kernel >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 52);

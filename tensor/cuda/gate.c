@@ -17,7 +17,7 @@ struct trek_cuda_gate {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static trek_cuda_gate *gates;
-static int passing; /* calls of the driver that are under way */
+static int passing; /* calls of the driver that are running */
 
 trek_cuda_gate *trek_cuda_gate_new(int n)
 {
@@ -46,7 +46,7 @@ void trek_cuda_gate_free(trek_cuda_gate *gate)
     trek_free(gate);
 }
 
-/* Whether some have begun what not all have given. */
+/* Returns whether some ranks have begun a collective that not all have launched. */
 static bool is_closed(const trek_cuda_gate *gate)
 {
     uint64_t most = 0, least = UINT64_MAX;

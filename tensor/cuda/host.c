@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of the core that the plug-in uses, by their usual names. Hidden,
- * so that they cannot be taken for the core's own. */
+/* The functions of the core that the plug-in uses, by their usual names. They are hidden, so that they cannot be
+ * mistaken for the core's own. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -55,7 +55,7 @@ void *trek_calloc(size_t count, size_t size)
     return memory ? memset(memory, 0, bytes) : NULL;
 }
 
-/* Small tables that the core has, too. */
+/* Small tables that the core also has. */
 const uint8_t trek_item_size[TREK_DTYPE_COUNT] = {
 #define ITEM_SIZE(NAME, name, size, kind) [TREK_##NAME] = size,
     TREK_DTYPE_LIST(ITEM_SIZE)

@@ -99,7 +99,7 @@ bool trek_plan_narrow(const trek_plan *p)
 
 trek_plan trek_plan_cut(trek_plan *p)
 {
-    int largest = 0; /* what reaches furthest, in any operand or in places */
+    int largest = 0; /* the largest reach of any operand or of `places` */
     int64_t most = -1;
     for (int d = 0; d < p->ndim; d++) {
         int64_t reach = p->sizes[d];
@@ -110,7 +110,7 @@ trek_plan trek_plan_cut(trek_plan *p)
     }
     trek_plan rest = *p;
     int64_t half = p->sizes[largest] / 2;
-    half = half >= 64 ? half / 64 * 64 : half; /* vectors stay whole and aligned */
+    half = half >= 64 ? half / 64 * 64 : half; /* so that vectors stay whole and aligned */
     p->sizes[largest] = half;
     rest.sizes[largest] -= half;
     for (int k = 0; k < p->operands; k++)

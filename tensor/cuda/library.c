@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How libraries are opened at run time, and what all of them are called. */
+/* How libraries are opened at run time, and the file names of each. */
 #include "tensor/cuda/library.h"
 
 #include <dlfcn.h>
@@ -9,7 +9,7 @@
 
 #include "tensor/late.h"
 
-/* why NULL: nobody asks. */
+/* why NULL: no reason is wanted. */
 static void *try_file(const char *path, char *why, size_t size)
 {
     bool valid = trek_late_name_valid(path);

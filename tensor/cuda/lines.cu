@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/cuda/lines.cuh"
 
-/* Nothing moves along a broadcast dimension: it is far. */
+/* Nothing moves along a broadcast dimension, so it counts as far. */
 static int64_t span_of(int64_t stride) { return stride == 0 ? INT64_MAX : stride < 0 ? -stride : stride; }
 
-/* The last operand decides what is near: the output in calls of one operand, else an input. */
+/* The last operand decides which dimensions are near: the output in calls of one operand, otherwise an input. */
 static void add_dim(trek_lines *l, const trek_tensor *const *tensors, int dim)
 {
     int near = l->operands - 1, at = l->n_dims++;

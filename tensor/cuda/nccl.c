@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL behind the table of tensor/device_comm.h, opened at run time (library.h).
  *
- * Communicators do not block: NCCL's calls return at once and are then asked
- * whether they are through, so that a deadline and an abort from another thread
- * can end the waiting. A communicator's lock is held for single calls only. */
+ * Communicators do not block: NCCL's calls return at once, and are then asked whether they have ended, so that a
+ * deadline or an abort from another thread can end the waiting. A communicator's lock is held only for single calls. */
 #include "tensor/device_comm.h"
 #include "tensor/thread_start.h"
 
@@ -31,18 +30,18 @@ void trek_cuda_nccl_replay_end(trek_device_rank *rank, bool given) { (void)rank,
 
 /* --- the library ---------------------------------------------------------------------- */
 
-/* X(name): what is asked of the library. */
+/* X(name): the functions needed of the library. */
 #define NCCL_FUNCTIONS(X)                                                                                               \
     X(GetVersion) X(GetUniqueId) X(CommInitRankConfig) X(CommFinalize) X(CommDestroy) X(CommAbort) X(CommGetAsyncError) \
     X(GetErrorString) X(GetLastError) X(GroupStart) X(GroupEnd) X(AllReduce) X(Reduce) X(Broadcast) X(AllGather) X(ReduceScatter)
-/* Newer than the rest; NULL where it lacks them. */
+/* Newer than the others; NULL if the library lacks them. */
 #define NCCL_OPTIONAL_FUNCTIONS(X) X(CommRegister) X(CommDeregister)
 
 #define NCCL_DECLARE(name) __typeof__(nccl##name) *name;
 static struct library {
     void *handle;
     int version;
-    char why[300]; /* it cannot be used: the reason */
+    char why[300]; /* why it cannot be used */
     NCCL_FUNCTIONS(NCCL_DECLARE)
     NCCL_OPTIONAL_FUNCTIONS(NCCL_DECLARE)
 } nccl;
@@ -106,23 +105,23 @@ static trek_status need_library(void)
 
 /* --- ranks ------------------------------------------------------------------------------ */
 
-enum { ABORT_SECONDS = 1 }; /* that an abort gives a call of NCCL's that is under way, which takes microseconds */
+enum { ABORT_SECONDS = 1 }; /* how long an abort waits for a running call of NCCL, which takes microseconds */
 
 struct trek_device_rank {
     trek_device device;
     int64_t timeout_ns;
-    bool (*cancelled)(void *arg); /* while it is being made; may be NULL */
+    bool (*cancelled)(void *arg); /* asked while it is being made; may be NULL */
     void *cancelled_arg;
-    pthread_mutex_t lock; /* of comm, and of NCCL's calls with it */
+    pthread_mutex_t lock; /* guards comm and NCCL's calls with it */
     ncclComm_t comm;      /* NULL: not made, or aborted */
     bool aborted;         /* atomic: set before the lock is taken for it */
-    trek_cuda_gate *gate; /* of all ranks of its group in this process; NULL: it is alone */
+    trek_cuda_gate *gate; /* of all ranks of its group in this process; NULL: it is the only one */
     int place;            /* among them */
 };
 
 static bool is_aborted(const trek_device_rank *rank) { return __atomic_load_n(&rank->aborted, __ATOMIC_ACQUIRE); }
 
-/* Its communicator; NULL: it was aborted. An abort takes it away also while the lock is held for too long. */
+/* Returns its communicator; NULL: it was aborted. An abort also takes it away if the lock is held for too long. */
 static ncclComm_t live(const trek_device_rank *rank)
 {
     return is_aborted(rank) ? NULL : __atomic_load_n(&rank->comm, __ATOMIC_ACQUIRE);
@@ -140,7 +139,7 @@ static trek_status fail_aborted(const char *what)
     return trek_fail(TREK_ERR_CANCELLED, "%s: the communicator was aborted", what);
 }
 
-/* Under the lock, if there is a communicator. */
+/* Called with the lock held, if there is a communicator. */
 static trek_status fail_nccl(const trek_device_rank *rank, const char *what, ncclResult_t result)
 {
     ncclComm_t comm = rank ? live(rank) : NULL;
@@ -148,7 +147,7 @@ static trek_status fail_nccl(const trek_device_rank *rank, const char *what, ncc
     return trek_fail(TREK_ERR_COMM, "%s: NCCL: %s%s%s", what, text ? text : "?", last && *last ? "; " : "", last ? last : "");
 }
 
-/* Waits until what was begun with the communicator is through. */
+/* Waits until what was begun with the communicator has ended. */
 static trek_status settle(trek_device_rank *rank, const char *what)
 {
     int64_t start = now_ns();
@@ -174,7 +173,7 @@ static trek_status settle(trek_device_rank *rank, const char *what)
     }
 }
 
-/* How long is waited for what NCCL has begun. */
+/* How long to wait for what NCCL has begun. */
 typedef struct patience {
     int64_t timeout_ns;
     bool (*cancelled)(void *arg);
@@ -194,7 +193,7 @@ static trek_device_rank *new_rank(trek_device device, patience wait)
     return rank;
 }
 
-/* A call that NCCL does not come back from is not waited for: the abort is what ends it. */
+/* It does not wait for a call that NCCL does not return from, because the abort is what ends it. */
 static void abort_rank(trek_device_rank *rank)
 {
     struct timespec until;
@@ -212,7 +211,7 @@ static void abort_rank(trek_device_rank *rank)
         pthread_mutex_unlock(&rank->lock);
 }
 
-/* All together: NCCL may let the ranks of a process wait for each other. */
+/* All together, because NCCL may let the ranks of a process wait for each other. */
 static void free_ranks(trek_device_rank **ranks, int n)
 {
     for (int r = 0; r < n; r++)
@@ -224,7 +223,7 @@ static void free_ranks(trek_device_rank **ranks, int n)
         if (ranks[r] && !is_aborted(ranks[r]) && settle(ranks[r], "the end of a group") != TREK_OK)
             abort_rank(ranks[r]);
     if (before == TREK_OK)
-        trek_error_clear(); /* what cannot end in order has been ended otherwise */
+        trek_error_clear(); /* a communicator that cannot end in order has been aborted */
     for (int r = 0; r < n; r++) {
         if (!ranks[r])
             continue;
@@ -247,7 +246,7 @@ static ncclConfig_t config(void)
 
 static bool went(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
 
-/* Gives the ranks' communicators up where not all could be made. */
+/* Frees the ranks' communicators if not all could be made. */
 static void drop_ranks(trek_device_rank **ranks, int n)
 {
     for (int r = 0; r < n; r++)
@@ -397,7 +396,7 @@ static ncclResult_t begin(ncclComm_t comm, const collective *c, cudaStream_t str
     }
 }
 
-/* The work is on the stream only when the communicator is through with the call. */
+/* The work is on the stream only after the communicator has completed the call. */
 static trek_status run(trek_device_rank *rank, const collective *c, trek_device_stream *stream)
 {
     if (c->count == 0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Named stretches of the host's time for NVIDIA's profilers: NVTX, whose headers
- * look for a profiler by themselves and do nothing where there is none. */
+/* Named ranges of the host's time for NVIDIA's profilers by NVTX, whose headers find a profiler themselves and do
+ * nothing without one. */
 #include "tensor/cuda/cuda.h"
 
 #if __has_include(<nvtx3/nvToolsExt.h>)

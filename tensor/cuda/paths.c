@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counts of the ways that served calls, for each device, and the log of what was chosen for a shape. */
+/* Counts which ways have served calls, for each device, and logs what was chosen for a shape. */
 #include "tensor/cuda/paths.h"
 
 #include <stdatomic.h>
@@ -45,9 +45,9 @@ void trek_cuda_paths_reset(int index)
     }
 }
 
-/* --- what this thread was refused ------------------------------------------------------------- */
+/* --- what was refused to this thread ---------------------------------------------------------- */
 
-enum { REFUSALS = 4 }; /* told of a call; of more the first */
+enum { REFUSALS = 4 }; /* how many are reported for a call; of more the first */
 
 static _Thread_local const char *last_reason;
 static _Thread_local struct {
@@ -82,7 +82,7 @@ void trek_cuda_path_refused(const trek_cuda_queue *queue, trek_cuda_path path)
 
 /* --- the log ---------------------------------------------------------------------------------- */
 
-/* Hashes of what was told. When half of it is full nothing more is told: so many lines nobody reads. */
+/* Hashes of what was reported. When half of it is full nothing more is reported, because nobody reads that many lines. */
 enum { TOLD = 2048, TOLD_MOST = 1024 };
 static _Atomic uint64_t told[TOLD];
 static atomic_int n_told;
@@ -103,7 +103,7 @@ static uint64_t hash_of(const trek_cuda_queue *queue, trek_cuda_path path, const
     return hash ? hash : 1;
 }
 
-/* True for one caller of all that bring this hash. */
+/* Returns true for one of all callers with this hash. */
 static bool is_new(uint64_t hash)
 {
     for (size_t at = hash % TOLD;; at = (at + 1) % TOLD) {

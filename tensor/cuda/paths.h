@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which way served a call, where there are several: counted, and told once for each shape. C and C++.
+/* Counts which way has served a call if there are several, and reports it once for each shape. For C and C++.
  *
- * A function that does not take a call returns trek_cuda_refuse(why). Whoever asks one after the other counts what was refused
- * (trek_cuda_path_refused) and what served the call (trek_cuda_path_served); the second tells at TREK_LOG=info of a shape that it
- * meets for the first time, with what this thread was refused since trek_cuda_path_begin or the last call that was served. */
+ * A function that does not support a call returns trek_cuda_refuse(why). Code that asks one way after the other
+ * counts those that refused (trek_cuda_path_refused) and the one that served the call (trek_cuda_path_served). For a
+ * shape that it meets for the first time, the second logs at TREK_LOG=info, together with what was refused to this
+ * thread since trek_cuda_path_begin or the last call that was served. */
 #ifndef TREK_TENSOR_CUDA_PATHS_H
 #define TREK_TENSOR_CUDA_PATHS_H
 
@@ -11,7 +12,7 @@
 
 TREK_BEGIN
 
-/* X(NAME, what, path): the rows of trek_device_paths, in the order in which ways are asked */
+/* X(NAME, what, path): the rows of trek_device_paths, in the order in which ways are asked. */
 #define TREK_CUDA_PATHS(X) \
     X(ATTENTION_CUDNN, "attention", "cudnn") \
     X(ATTENTION_WGMMA, "attention", "wgmma") \
@@ -42,23 +43,24 @@ typedef enum trek_cuda_path {
     TREK_CUDA_PATHS_COUNT
 } trek_cuda_path;
 
-/* What a shape is for the log: numbers with their names, separated by blanks ("batch heads"). */
+/* A shape for the log: numbers with their names, separated by blanks ("batch heads"). */
 typedef struct trek_cuda_path_shape {
     const char *names;
     trek_dtype dtype;
     int64_t numbers[12];
 } trek_cuda_path_shape;
 
-/* UNSUPPORTED, without a message; the thread remembers why, which stays valid for good and is not NULL. */
+/* Returns UNSUPPORTED without a message. The thread remembers why, which must stay valid for ever and must not be
+ * NULL. */
 trek_status trek_cuda_refuse(const char *why);
-/* The same where a bool is returned: false. */
+/* Does so and returns false. */
 bool trek_cuda_refuse_it(const char *why);
-/* The thread's last reason, until it is counted; never NULL. */
+/* Returns the thread's last reason, until it is counted; never NULL. */
 const char *trek_cuda_last_refusal(void);
 
-/* A call begins: what this thread was refused before, in one that failed, is no part of it. */
+/* Begins a call: what was refused to this thread before, in a call that failed, does not belong to it. */
 void trek_cuda_path_begin(void);
-/* The way did not take the call, for the thread's last reason. */
+/* Notes that the way did not support the call, for the thread's last reason. */
 void trek_cuda_path_refused(const trek_cuda_queue *queue, trek_cuda_path path);
 void trek_cuda_path_served(const trek_cuda_queue *queue, trek_cuda_path path, const trek_cuda_path_shape *shape);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plug-in's one exported function: finds the devices and fills the table. */
+/* The plug-in's only exported function: it finds the devices and fills the table. */
 #include <stdio.h>
 
 #include "tensor/cuda/cuda.h"

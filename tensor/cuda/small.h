@@ -8,11 +8,11 @@
 #include "tensor/common.h"
 
 TREK_BEGIN
-/* *to = value: whether a device runs this library's code. */
+/* Writes *to = value, to find out whether a device runs this library's code. */
 cudaError_t trek_cuda_probe(long long *to, long long value, cudaStream_t stream);
-/* *number += steps */
+/* Adds steps to *number. */
 cudaError_t trek_cuda_advance(unsigned long long *number, unsigned long long steps, cudaStream_t stream);
-const char *trek_cuda_architectures(void); /* what the code was made for: "sm_90 compute_90" */
+const char *trek_cuda_architectures(void); /* the targets of the code: "sm_90 compute_90" */
 TREK_END
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What only C can do with a tensor's storage, for kernels. */
+/* Functions on a tensor's storage that only C can provide, for kernels. */
 #ifndef TREK_TENSOR_CUDA_STORAGE_H
 #define TREK_TENSOR_CUDA_STORAGE_H
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A thread's queue on each device that it uses (a compute stream and its pool of
- * blocks), further streams, and events.
+/* A thread's queue on each device that it uses (a compute stream and its pool of blocks), further streams, and
+ * events.
  *
- * A queue belongs to one thread at a time. When the thread ends, the next thread
- * that comes to the device takes it over: blocks and stream stay together. */
+ * A queue belongs to one thread at a time. When the thread ends, the next thread that uses the device takes it over,
+ * so that blocks and stream stay together. */
 #include <pthread.h>
 #include <string.h>
 
@@ -21,7 +21,7 @@ struct trek_event {
 };
 
 typedef struct thread_queues {
-    int current; /* device that CUDA has for this thread; -1: unknown */
+    int current; /* the device that CUDA has set for this thread; -1: unknown */
     trek_cuda_queue *of[TREK_CUDA_MAX_DEVICES];
 } thread_queues;
 
@@ -127,7 +127,7 @@ bool trek_cuda_some_device_here(void)
     return trek_cuda_queue_here(here.type == TREK_CUDA ? here.index : open ? open->index : 0) != NULL;
 }
 
-/* Whether a capture is under way on this thread's queue of the device; -1: of any. */
+/* Returns whether a capture is running on this thread's queue of the device; -1: of any device. */
 bool trek_cuda_captures_here(int device)
 {
     if (!mine)
@@ -145,7 +145,7 @@ cudaStream_t trek_cuda_stream_of(trek_cuda_queue *queue, trek_device_stream *str
     return stream ? stream->stream : queue->stream;
 }
 
-/* Further streams carry communication: urgent, so that buckets leave early. */
+/* Further streams are for communication. They have a high priority, so that buckets leave early. */
 trek_status trek_cuda_stream_new(trek_device device, trek_device_stream **stream)
 {
     *stream = NULL;
@@ -215,7 +215,7 @@ trek_status trek_cuda_event_record(trek_event *event, trek_device_stream *stream
     return status;
 }
 
-/* The waiting stream may be another device's. */
+/* The waiting stream may belong to another device. */
 trek_status trek_cuda_stream_wait(trek_device device, trek_device_stream *stream, trek_event *event)
 {
     if (!event->recorded)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensor maps by the driver's cuTensorMapEncodeTiled, which the runtime hands out: libcuda is not linked. */
+/* Makes tensor maps by the driver's cuTensorMapEncodeTiled, which the runtime provides, so that libcuda is not linked. */
 #include "tensor/cuda/tensor_map.h"
 
 #include "tensor/cuda/paths.h"
@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <string.h>
 
-/* cuda.h's numbers: what is parsed for them would be as much again as all of the runtime's header */
+/* Constants of cuda.h, which is as long as the whole header of the runtime. */
 enum { TYPE_F16 = 6, TYPE_BF16 = 9, INTERLEAVE_NONE = 0, SWIZZLE_128B = 3, PROMOTION_L2_256B = 3, FILL_ZEROS = 0 };
 
 typedef int encode_tiled(void *map, int type, uint32_t rank, void *data, const uint64_t *sizes, const uint64_t *strides,
@@ -27,14 +27,15 @@ static void find_encode(void)
     cudaError_t error = cudaErrorNotSupported;
 #endif
     if (error != cudaSuccess)
-        (void)cudaGetLastError(); /* it is nobody's */
+        (void)cudaGetLastError(); /* nobody else needs this error */
     else if (found == cudaDriverEntryPointSuccess)
         memcpy(&encode, &address, sizeof encode);
 }
 
 enum { BATCH, HEAD, ROW, COLUMN };
 
-/* The outer dimensions by their strides, the smallest first; those of one element, whose stride is anything, last. */
+/* Orders the outer dimensions by their strides, the smallest first; dimensions of one element, whose stride has no
+ * meaning, come last. */
 static void sort_dimensions(const int64_t sizes[4], const int64_t strides[4], int order[3])
 {
     static const int at_first[3] = { ROW, HEAD, BATCH };
@@ -64,7 +65,7 @@ bool trek_tensor_map_rows(trek_tensor_map *map, void *data, trek_dtype dtype, co
             return trek_cuda_refuse_it("strides that tensor maps do not have: they are positive multiples of 16 bytes");
         inward[n + 1] = (uint64_t)size;
         const uint64_t before = n > 0 ? steps[n - 1] * inward[n] : (inward[0] * 2 + 15) / 16 * 16;
-        steps[n] = size > 1 ? (uint64_t)stride * 2 : before; /* one element has none */
+        steps[n] = size > 1 ? (uint64_t)stride * 2 : before; /* one element has no stride */
         if (order[n] == ROW)
             map->row_at = n, box[n + 1] = (uint32_t)rows;
         else if (order[n] == HEAD)

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scaled dot-product attention without the matrix of scores: blocks of queries
- * against blocks of keys, the softmax kept up to date as blocks come (Milakov and
- * Gimelshein 2018; Dao and others 2022). Backward makes the probabilities again
- * from the logsumexp. Every sum runs over blocks in a fixed order, however the
- * work is split over threads: over keys ascending, over queries descending, so that under a causal mask the first block to
- * reach some keys reaches all that any does. */
+/* Scaled dot-product attention without the matrix of scores. It processes blocks of queries against blocks of keys
+ * and updates the softmax with each block (Milakov and Gimelshein 2018; Dao and others 2022). Backward computes the
+ * probabilities again from the logsumexp. Every sum runs over blocks in a fixed order, however the work is divided
+ * among threads: ascending over keys, descending over queries, so that under a causal mask the first block that
+ * reaches some keys reaches all of them. */
 #include <math.h>
 #include <stdatomic.h>
 
@@ -16,10 +15,10 @@
 enum {
     QUERIES = 64,             /* of a block */
     KEYS = 256,
-    PITCH = KEYS + 16,        /* of a block's rows: not a multiple of 1 KiB, which crowds the caches */
-    FEW = 4,                  /* rows and vectors that a step's products hold in registers */
+    PITCH = KEYS + 16,        /* between a block's rows: not a multiple of 1 KiB, which would map to few cache sets */
+    FEW = 4,                  /* rows and vectors that a step's products keep in registers */
     FEW_QUERIES = 8,
-    AHEAD = 8192,             /* bytes: of keys and values that are asked for before they are used */
+    AHEAD = 8192,             /* bytes of keys and values that are prefetched */
 };
 
 typedef struct attention_job {
@@ -27,7 +26,7 @@ typedef struct attention_job {
     const trek_tensor *q, *k, *v, *mask, *y, *dy;
     const trek_tensor *lse;   /* an output in the forward pass */
     const trek_tensor *dq, *dk, *dv; /* f32 or f64 */
-    void *delta;              /* [B, H, T]: sum of dy y */
+    void *delta;              /* [B, H, T]: the sum of dy y */
     int64_t heads, kv_heads, group, queries, keys, depth;
     int64_t query_blocks, key_blocks;
     double scale, p;
@@ -37,19 +36,19 @@ typedef struct attention_job {
 
 static bool rows_are_plain(const trek_tensor *t) { return t->strides[3] == 1 && !trek_cpu_is_half(t); }
 
-/* Whether each key is used too seldom for tiles. 16-bit products have ways of their own for that. */
+/* Returns whether each key is used too seldom to use tiles. 16-bit products have other methods for that. */
 static bool few_queries(const attention_job *job)
 {
     return job->queries <= FEW_QUERIES && rows_are_plain(job->q) && rows_are_plain(job->k) && rows_are_plain(job->v);
 }
 
-/* Element (b, h, i, 0) of a tensor of four dimensions. */
+/* Returns element (b, h, i, 0) of a tensor with four dimensions. */
 static const char *place_of(const trek_tensor *t, int64_t b, int64_t h, int64_t i)
 {
     return t->data + (b * t->strides[0] + h * t->strides[1] + i * t->strides[2]) * trek_item_size[t->dtype];
 }
 
-/* Zeros in elements (b, h, [i, i + rows), :). */
+/* Sets elements (b, h, [i, i + rows), :) to zero. */
 static void clear_rows(const trek_tensor *t, int64_t b, int64_t h, int64_t i, int64_t rows)
 {
     int64_t item = trek_item_size[t->dtype];
@@ -60,7 +59,8 @@ static void clear_rows(const trek_tensor *t, int64_t b, int64_t h, int64_t i, in
     }
 }
 
-/* Offset of (b, h, i, j) in the mask, whose dimensions are counted from the last and repeat where they are 1. */
+/* Returns the offset of (b, h, i, j) in the mask, whose dimensions are aligned at the last one and repeat if their
+ * size is 1. */
 static int64_t mask_offset(const trek_tensor *mask, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     const int64_t index[4] = { b, h, i, j };
@@ -82,7 +82,7 @@ static double number_at(const trek_tensor *t, int64_t offset)
     }
 }
 
-/* Random words of row (b, h, i), keys [j, j + n); room for n + 8. Returns where the first stands. */
+/* Draws random words for row (b, h, i), keys [j, j + n), with space for n + 8. Returns the position of the first. */
 static const uint32_t *dropout_words(const attention_job *job, int64_t b, int64_t h, int64_t i, int64_t j, int64_t n,
                                      uint32_t *room)
 {
@@ -94,7 +94,7 @@ static const uint32_t *dropout_words(const attention_job *job, int64_t b, int64_
     return room + place % 4;
 }
 
-/* e^(x - shift), not above 1 but for rounding, in place; x of -infinity gives 0. */
+/* Computes e^(x - shift) in place, which is at most 1 except for rounding; -infinity gives 0. */
 static void exponentials_f32(float *x, int64_t n, float shift)
 {
     const trek_wide top = trek_spread_wide(shift);
@@ -159,7 +159,7 @@ static void job_init(attention_job *job, const trek_op_call *call, const trek_te
     atomic_init(&job->failed, false);
 }
 
-/* Units of about 100 thousand multiplications at least. */
+/* Makes units of at least about 100 thousand multiplications. */
 static int64_t unit_grain(double work) { return (int64_t)(1e5 / (work + 1)) + 1; }
 
 static trek_status finish(const attention_job *job)
@@ -177,8 +177,8 @@ static trek_status attention(const trek_op_call *call)
     return finish(&job);
 }
 
-/* Where there are fewer pairs of sample and head than threads have use for, gradients of keys and of queries
- * are made apart, each split over blocks, for 7 products instead of 5. */
+/* If there are fewer pairs of sample and head than threads, gradients of keys and of queries are computed separately,
+ * each divided into blocks, with 7 products instead of 5. */
 static trek_status backward_dense(const trek_op_call *call)
 {
     attention_job job = { .dy = call->inputs[0], .y = call->inputs[4], .lse = call->inputs[5], .dq = call->outputs[0],
@@ -204,7 +204,7 @@ static trek_status backward_dense(const trek_op_call *call)
     return finish(&job);
 }
 
-/* The products take 16-bit inputs of any strides as they are, and give results of any strides. */
+/* The products accept 16-bit inputs of any strides directly, and write results of any strides. */
 static trek_status attention_backward(const trek_op_call *call)
 {
     bool direct = call->inputs[5]->contiguous && !trek_cpu_is_half(call->outputs[0]);

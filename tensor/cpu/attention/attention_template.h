@@ -2,7 +2,7 @@
 /* Attention by blocks for one real type. Included by attention.c. */
 #include "tensor/cpu/vector.h"
 
-/* Elements of working memory of a unit: two blocks of scores, a row of the mask. */
+/* Elements of working memory of a unit: two blocks of scores and a row of the mask. */
 #define SCRATCH (2 * QUERIES * PITCH + KEYS)
 
 static bool TREK_R(product)(attention_job *job, const trek_gemm *g)
@@ -35,8 +35,8 @@ static bool TREK_R(rows_by_rows)(attention_job *job, const trek_tensor *x, const
 
 /* --- few queries: a decoder's step, at the speed of memory -------------------------- */
 
-/* s[r][j] = q row r . k row j, of `rows` and `keys` side by side; each adds up in the same order as alone. What comes next is
- * asked for ahead: rows end where the machine's own prefetching does. */
+/* Computes s[r][j] = q row r . k row j, for `rows` and `keys` in parallel; each adds in the same order as alone. It
+ * prefetches the next rows, because rows end where the machine's own prefetching ends. */
 TREK_INLINE void TREK_R(few_dots)(const int rows, const int keys, const T *q, int64_t q_step, const T *k, int64_t k_step,
                                   int64_t depth, T *s)
 {
@@ -71,7 +71,8 @@ TREK_INLINE void TREK_R(few_dots)(const int rows, const int keys, const T *q, in
     }
 }
 
-/* acc[r] += sum over n keys of p[r][j] v row j, of 4 vectors of the depth from d on; each element by keys in order. */
+/* Computes acc[r] += sum over n keys of p[r][j] v row j, for 4 vectors of the depth from d on; each element adds keys
+ * in order. */
 TREK_INLINE void TREK_R(few_add)(const int rows, const T *p, const T *v, int64_t v_step, int64_t n, int64_t d, int64_t depth,
                                  T *acc)
 {
@@ -128,7 +129,7 @@ static void (*const TREK_R(few_values)[])(const T *, const T *, int64_t, int64_t
     TREK_R(few_values_1), TREK_R(few_values_2), TREK_R(few_values_3), TREK_R(few_values_4)
 };
 
-/* As `scores` before scale and mask, of all queries. */
+/* Computes `scores` before scale and mask, for all queries. */
 static void TREK_R(few_products)(const attention_job *job, const int64_t at[4], int64_t cols, T *s)
 {
     const T *q = (const T *)(const void *)place_of(job->q, at[0], at[1], 0);
@@ -139,7 +140,7 @@ static void TREK_R(few_products)(const attention_job *job, const int64_t at[4], 
                                                                                   job->depth, cols, s + r * PITCH);
 }
 
-/* acc += p v */
+/* Computes acc += p v. */
 static void TREK_R(few_sums)(const attention_job *job, const int64_t at[4], int64_t cols, const T *p, T *acc)
 {
     const T *v = (const T *)(const void *)place_of(job->v, at[0], at[1] / job->group, at[3]);
@@ -148,7 +149,8 @@ static void TREK_R(few_sums)(const attention_job *job, const int64_t at[4], int6
                                                                                   job->depth, acc + r * job->depth);
 }
 
-/* s[j] = s[j] scale + mask, for row (b, h, i) and keys [j0, j0 + n); what cannot be seen is -infinity. */
+/* Computes s[j] = s[j] scale + mask, for row (b, h, i) and keys [j0, j0 + n); keys that cannot be seen become
+ * -infinity. */
 static void TREK_R(mask_row)(const attention_job *job, int64_t b, int64_t h, int64_t i, int64_t j0, int64_t n, T *s)
 {
     const trek_tensor *mask = job->mask;
@@ -169,7 +171,7 @@ static void TREK_R(mask_row)(const attention_job *job, int64_t b, int64_t h, int
         s[j] = -(T)INFINITY;
 }
 
-/* Scores of queries [i0, i0 + rows) and keys [j0, j0 + cols). */
+/* Computes the scores of queries [i0, i0 + rows) and keys [j0, j0 + cols). */
 static bool TREK_R(scores)(attention_job *job, const int64_t at[4], int64_t rows, int64_t cols, T *s)
 {
     if (few_queries(job))
@@ -181,7 +183,7 @@ static bool TREK_R(scores)(attention_job *job, const int64_t at[4], int64_t rows
     return true;
 }
 
-/* keep[j] = 1 / (1 - p), or 0 where the probability is dropped. */
+/* Sets keep[j] to 1 / (1 - p), or to 0 if the probability is dropped. */
 static void TREK_R(keep_row)(const attention_job *job, int64_t b, int64_t h, int64_t i, int64_t j0, int64_t n, T *keep)
 {
     uint32_t room[KEYS + 8];
@@ -204,13 +206,13 @@ static void TREK_R(scale_row)(T *to, T factor, int64_t n)
         to[j] *= factor;
 }
 
-/* How far the softmax of a block's rows has come. */
+/* The state of the softmax of a block's rows. */
 typedef struct TREK_R(rows_state) {
     T top[QUERIES];           /* largest score so far */
     double sum[QUERIES];      /* of e^(score - top) */
 } TREK_R(rows_state);
 
-/* Turns a block of scores into e^(score - top); what was added up before is brought to the new top. */
+/* Turns a block of scores into e^(score - top), and scales earlier sums to the new top. */
 static void TREK_R(next_block)(const attention_job *job, const int64_t at[4], int64_t rows, int64_t cols,
                                TREK_R(rows_state) *state,
                                T *s, T *acc, T *keep)
@@ -252,7 +254,7 @@ static void TREK_R(store_row)(const trek_tensor *y, char *to, const T *from, int
             ((T *)(void *)to)[d * step] = from[d];
 }
 
-/* y = acc / sum, and the logsumexp; rows that saw nothing are 0. */
+/* Computes y = acc / sum and the logsumexp; rows that saw no key are 0. */
 static void TREK_R(finish_rows)(const attention_job *job, const int64_t at[4], int64_t rows, const TREK_R(rows_state) *state,
                                 T *acc)
 {
@@ -270,7 +272,7 @@ static void TREK_R(finish_rows)(const attention_job *job, const int64_t at[4], i
     }
 }
 
-/* One block of queries against all keys. */
+/* Runs one block of queries against all keys. */
 static void TREK_R(forward_unit)(attention_job *job, int64_t b, int64_t h, int64_t i0, T *s, T *acc, T *keep)
 {
     int64_t rows = job->queries - i0 < QUERIES ? job->queries - i0 : QUERIES;
@@ -323,7 +325,7 @@ static T TREK_R(element)(const trek_tensor *t, const char *at, int64_t step)
     }
 }
 
-/* Elements [first, first + n) of a row. */
+/* Reads elements [first, first + n) of a row. */
 static void TREK_R(elements)(const trek_tensor *t, const char *row, int64_t first, int64_t n, T *to)
 {
     const uint16_t *halves = (const uint16_t *)(const void *)row + first;
@@ -336,7 +338,7 @@ static void TREK_R(elements)(const trek_tensor *t, const char *row, int64_t firs
             to[d] = TREK_R(element)(t, row, (first + d) * t->strides[3]);
 }
 
-/* delta = sum over the depth of dy y, which is the sum over the keys of p dp. */
+/* Computes delta, the sum over the depth of dy y, which is the sum over the keys of p dp. */
 static void TREK_R(delta_rows)(void *arg, int64_t begin, int64_t end)
 {
     enum { PART = 128 };
@@ -357,7 +359,8 @@ static void TREK_R(delta_rows)(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* From scores and dp: s becomes what y was made with (p, dropped out), d the gradient of the unscaled scores. */
+/* From scores and dp: s becomes the probabilities that made y (p after dropout), d the gradient of the unscaled
+ * scores. */
 static void TREK_R(gradient_rows)(const attention_job *job, const int64_t at[4], int64_t rows, int64_t cols, T *s, T *d, T *keep)
 {
     const int64_t first = (at[0] * job->heads + at[1]) * job->queries + at[2];
@@ -383,7 +386,7 @@ static void TREK_R(gradient_rows)(const attention_job *job, const int64_t at[4],
     }
 }
 
-/* to (b, g, [j0, j0 + cols), :) (+)= s^T x, for rows of x at (b, h, i0). */
+/* Computes to (b, g, [j0, j0 + cols), :) (+)= s^T x, for rows of x at (b, h, i0). */
 static bool TREK_R(add_to_keys)(attention_job *job, const T *s, const trek_tensor *x, const int64_t at[4], int64_t rows,
                                 int64_t cols, const trek_tensor *to, bool add)
 {
@@ -396,7 +399,7 @@ static bool TREK_R(add_to_keys)(attention_job *job, const T *s, const trek_tenso
                                               .alone = true });
 }
 
-/* dq of the block (+)= d k. */
+/* Computes dq of the block (+)= d k. */
 static bool TREK_R(add_to_queries)(attention_job *job, const T *d, const int64_t at[4], int64_t rows, int64_t cols)
 {
     const trek_tensor *k = job->k, *to = job->dq;
@@ -409,7 +412,8 @@ static bool TREK_R(add_to_queries)(attention_job *job, const T *d, const int64_t
                                               .alone = true });
 }
 
-/* One block of queries and one of keys; *reached: so many of the keys' gradients hold something already. */
+/* Runs backward for one block of queries and one of keys. *reached is the number of keys whose gradients have been
+ * written. */
 static bool TREK_R(backward_block)(attention_job *job, const int64_t at[4], bool to_keys, bool to_queries, int64_t *reached,
                                    T *scratch)
 {
@@ -417,7 +421,7 @@ static bool TREK_R(backward_block)(attention_job *job, const int64_t at[4], bool
     int64_t cols = job->keys - at[3] < KEYS ? job->keys - at[3] : KEYS;
     T *s = scratch, *d = s + QUERIES * PITCH, *keep = d + QUERIES * PITCH;
     if (job->causal && at[2] + rows - at[3] < cols)
-        cols = at[2] + rows - at[3]; /* the others lie in the future of all */
+        cols = at[2] + rows - at[3]; /* the others are after all queries */
     if (cols <= 0)
         return true;
     if (!TREK_R(scores)(job, at, rows, cols, s) || !TREK_R(rows_by_rows)(job, job->dy, job->v, at, rows, cols, d))
@@ -430,7 +434,7 @@ static bool TREK_R(backward_block)(attention_job *job, const int64_t at[4], bool
     return !to_queries || TREK_R(add_to_queries)(job, d, at, rows, cols);
 }
 
-/* Keys [j0, ...) of one pair of sample and head of k and v against all queries of its group. */
+/* Runs backward for keys [j0, ...) of one pair of sample and head of k and v against all queries of its group. */
 static bool TREK_R(backward_key_block)(attention_job *job, int64_t b, int64_t head, int64_t j0, bool to_queries, T *scratch)
 {
     int64_t reached = 0, cols = job->keys - j0 < KEYS ? job->keys - j0 : KEYS;
@@ -450,7 +454,7 @@ static void TREK_R(backward_pairs)(void *arg, int64_t begin, int64_t end)
     for (int64_t pair = begin; scratch && pair < end; pair++) {
         int64_t b = pair / job->kv_heads, head = pair % job->kv_heads;
         for (int64_t h = head * job->group; job->keys == 0 && h < (head + 1) * job->group; h++)
-            clear_rows(job->dq, b, h, 0, job->queries); /* there is nothing to add up */
+            clear_rows(job->dq, b, h, 0, job->queries); /* no key contributes */
         for (int64_t j0 = 0; j0 < job->keys; j0 += KEYS)
             TREK_R(backward_key_block)(job, b, head, j0, true, scratch);
     }

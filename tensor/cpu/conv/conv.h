@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The geometry of a convolution, and the ways to compute one. */
+/* The geometry of a convolution, and the methods to compute it. */
 #ifndef TREK_TENSOR_CPU_CONV_CONV_H
 #define TREK_TENSOR_CPU_CONV_CONV_H
 
@@ -7,16 +7,16 @@
 
 /* x [images, channels, height, width], weight [filters, channels / groups, kernel_h, kernel_w],
  * y [images, filters, out_h, out_w]; all contiguous. */
-/* Compared byte by byte (onednn_entry.c): no padding. */
+/* Compared byte by byte (onednn_entry.c), so that it must have no padding. */
 typedef struct trek_conv {
-    trek_dtype dtype, result;       /* of both operands, and of the result: F32 or F64, a bias too; for operands of BF16 (where
-                                     * their products are fast) F32 or BF16, dweight and a bias F32 */
+    trek_dtype dtype, result;       /* of both operands, and of the result: F32 or F64, also for a bias; for operands of BF16
+                                     * (if their products are fast) the result is F32 or BF16, and dweight and a bias are F32 */
     int64_t images, channels, height, width, filters, kernel_h, kernel_w, out_h, out_w;
     int64_t stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups;
     int64_t group_channels, group_filters; /* channels and filters of one group */
 } trek_conv;
 
-/* to = sum of `parts` arrays of `count` elements, in order: partial sums come out the same whatever the threads. */
+/* Adds `parts` arrays of `count` elements in order, so that partial sums do not depend on the threads. */
 static inline void trek_conv_sum_partials(trek_dtype dtype, void *to, const void *partials, int64_t parts, int64_t count)
 {
     for (int64_t part = 0; part < parts; part++) {
@@ -40,30 +40,31 @@ static inline void trek_conv_add_bias(trek_dtype dtype, int64_t channels, int64_
                 ((float *)planes)[i] += ((const float *)bias)[channel];
 }
 
-/* Pixels are shifted against one another instead of being copied into columns:
- * stride 1, small images or few channels. */
+/* Shifts pixels against each other instead of copying them into columns. For stride 1 and small images or few
+ * channels. */
 bool TREK_ISA_NAME(trek_conv_direct_suits)(const trek_conv *c);
 bool TREK_ISA_NAME(trek_conv_direct_weight_grad_suits)(const trek_conv *c);
 trek_status TREK_ISA_NAME(trek_conv_direct)(const trek_conv *c, const void *x, const void *weight, const void *bias, void *y);
 trek_status TREK_ISA_NAME(trek_conv_direct_weight_grad)(const trek_conv *c, const void *dy, const void *x, void *dweight);
-/* The convolution of dy whose result is dx; false where there is none (padding beyond the kernel). */
+/* Returns the convolution of dy whose result is dx; false if there is none (padding larger than the kernel). */
 bool TREK_ISA_NAME(trek_conv_transposed)(const trek_conv *c, trek_conv *transposed);
-/* Its weights: channels and filters exchanged, kernels turned by half. */
+/* Computes its weights: channels and filters exchanged, kernels rotated by 180 degrees. */
 void TREK_ISA_NAME(trek_conv_turn_weight)(const trek_conv *c, const void *weight, void *turned);
 
-/* As many images side by side as a vector has lanes: small images, few channels. */
+/* Processes one image in each lane of a vector. For small images and few channels. */
 bool TREK_ISA_NAME(trek_conv_batch_suits)(const trek_conv *c);
 bool TREK_ISA_NAME(trek_conv_batch_weight_grad_suits)(const trek_conv *c);
 trek_status TREK_ISA_NAME(trek_conv_batch)(const trek_conv *c, const void *x, const void *weight, const void *bias, void *y);
 trek_status TREK_ISA_NAME(trek_conv_batch_weight_grad)(const trek_conv *c, const void *dy, const void *x, void *dweight);
 
-/* Columns (im2col) and products of matrices: any convolution. */
+/* Uses columns (im2col) and matrix products. For any convolution. */
 trek_status TREK_ISA_NAME(trek_conv_columns)(const trek_conv *c, const void *x, const void *weight, const void *bias, void *y);
-/* bias [channels], or NULL, is added to dx: a transposed convolution. */
+/* bias [channels], or NULL, is added to dx, for a transposed convolution. */
 trek_status TREK_ISA_NAME(trek_conv_columns_input_grad)(const trek_conv *c, const void *dy, const void *weight, const void *bias,
                                                         void *dx);
 trek_status TREK_ISA_NAME(trek_conv_columns_weight_grad)(const trek_conv *c, const void *dy, const void *x, void *dweight);
-/* One image [channels, height, width] to [channels * kernel_h * kernel_w, out_h * out_w], and its transpose, which adds. */
+/* Copies one image [channels, height, width] to [channels * kernel_h * kernel_w, out_h * out_w]; and the transpose,
+ * which adds. */
 void TREK_ISA_NAME(trek_conv_unfold)(const trek_conv *c, int64_t channels, const void *image, void *columns);
 void TREK_ISA_NAME(trek_conv_fold)(const trek_conv *c, int64_t channels, const void *columns, void *image);
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conv2d and its gradients: which way is taken. unfold and fold. */
+/* conv2d and its gradients: the choice of the method. Also unfold and fold. */
 #include "tensor/cpu/conv/conv.h"
 #include "tensor/channels_last.h"
 #include "tensor/cpu/dense.h"
 #include "tensor/cpu/products/gemm_half.h"
 #include "tensor/cpu/products/onednn.h"
 
-/* From the attributes and the shapes of x, weight and y (as 4 sizes each). */
+/* Makes the geometry from the attributes and the shapes of x, weight and y (4 sizes each). */
 static trek_conv geometry(const trek_op_call *call, const int64_t *x, const int64_t *weight, const int64_t *y)
 {
     const int64_t *a = call->attrs.i;
@@ -32,8 +32,9 @@ static bool own_f32_suits(const trek_conv *c, trek_onednn_pass pass)
     return TREK_ISA_NAME(trek_conv_batch_weight_grad_suits)(&f32) || TREK_ISA_NAME(trek_conv_direct_weight_grad_suits)(&f32);
 }
 
-/* What trek_cpu_dense_halves leaves of 16 bits: operands of bf16 that are multiplied in pairs, and `results`. Pairs pay where
- * oneDNN has them, and for our products unless few channels or groups have a better way of f32's. */
+/* Returns what trek_cpu_dense_halves need not convert: bf16 operands that are multiplied in pairs, and `results`.
+ * Pairs are used if oneDNN supports them, and by trek's own products unless few channels or groups have a faster
+ * method in f32. */
 static unsigned halves(const trek_op_call *call, const trek_conv *c, trek_onednn_pass pass, bool results)
 {
     if (c->dtype != TREK_BF16 || call->inputs[1]->dtype != TREK_BF16 || !TREK_ISA_NAME(trek_gemm_dots)())
@@ -69,7 +70,7 @@ typedef struct relu_job {
     char *data;
 } relu_job;
 
-/* NaN stays, as in the op relu. */
+/* NaN remains, as in the op relu. */
 static void relu_elements(void *arg, int64_t begin, int64_t end)
 {
     const relu_job *job = arg;
@@ -87,7 +88,7 @@ static void relu_elements(void *arg, int64_t begin, int64_t end)
             bf16[i] = bf16[i] > 0x8000 && bf16[i] <= 0xff80 ? 0 : bf16[i]; /* from the smallest below 0 to -Inf */
 }
 
-/* Of dense y, in whatever order. */
+/* For dense y in any order. */
 static trek_status activate(const trek_op_call *call)
 {
     const trek_tensor *y = call->outputs[0];
@@ -102,8 +103,8 @@ static trek_status conv2d_dense(const trek_op_call *call)
     return status == TREK_OK ? activate(call) : status;
 }
 
-/* What oneDNN takes where it lies: images channels last, the weight (or its gradient) row-major, around which another is copied.
- * UNSUPPORTED, and nothing done: to be brought to row-major. */
+/* Runs oneDNN on images that are stored channels last, in place; the weight (or its gradient) is row-major and is
+ * copied otherwise. UNSUPPORTED without any effect: the caller must make everything row-major. */
 static trek_status channels_last(const trek_op_call *call, const trek_conv *c, trek_onednn_pass pass, const trek_tensor *bias)
 {
     const trek_tensor *result = call->outputs[0];
@@ -178,7 +179,7 @@ static void bias_images(void *arg, int64_t begin, int64_t end)
         trek_conv_add_bias(c->result, c->channels, places, job->bias, job->images + i * size);
 }
 
-/* To images [N, C, H, W], which are not of 16 bits; bias may be NULL. */
+/* Adds to images [N, C, H, W], which do not have 16 bits; bias may be NULL. */
 static trek_status add_bias(const trek_conv *c, const void *bias, void *images)
 {
     if (bias)
@@ -187,7 +188,7 @@ static trek_status add_bias(const trek_conv *c, const void *bias, void *images)
     return TREK_OK;
 }
 
-/* dx, or the result of a transposed convolution, whose bias is added. */
+/* Computes dx, or the result of a transposed convolution, whose bias is added. */
 static trek_status input_grad_dense(const trek_op_call *call)
 {
     trek_tensor *dy = call->inputs[0], *weight = call->inputs[1], *dx = call->outputs[0];
@@ -210,7 +211,7 @@ static trek_status input_grad_dense(const trek_op_call *call)
     return TREK_ISA_NAME(trek_conv_columns_input_grad)(&c, dy->data, weight->data, offset, dx->data);
 }
 
-/* Also the transposed convolution, whose bias is added to sums. */
+/* Also computes the transposed convolution, whose bias is added to its sums. */
 static trek_status input_grad(const trek_op_call *call)
 {
     trek_conv c = geometry(call, call->outputs[0]->sizes, call->inputs[1]->sizes, call->inputs[0]->sizes);
@@ -272,7 +273,7 @@ typedef struct window_job {
     bool fold;
 } window_job;
 
-/* Ranges of images times channels. */
+/* Processes ranges of images times channels. */
 static void window_channels(void *arg, int64_t begin, int64_t end)
 {
     window_job *job = arg;
@@ -301,7 +302,7 @@ static trek_status window_dense(const trek_op_call *call)
     return TREK_OK;
 }
 
-/* Unfolding moves numbers of any kind. */
+/* Unfolding moves elements of any dtype. */
 static trek_status window(const trek_op_call *call)
 {
     return trek_cpu_dense_halves(call, 1, call->op->id == TREK_OP_fold ? 0 : 1 | TREK_CPU_HALF_RESULTS, window_dense);

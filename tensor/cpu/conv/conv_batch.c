@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Convolution that computes as many images side by side as a vector has lanes:
- * for small images with few channels, where other ways leave lanes idle. */
+/* Convolution with one image in each lane of a vector, for small images with few channels, for which other methods
+ * leave lanes unused. */
 #include <stdatomic.h>
 
 #include "tensor/cpu/conv/conv.h"
 
-/* How the rows of an image are laid out among zeros: element (y, x) of a channel is at first + y * pitch + x. */
+/* The layout of an image's rows between zeros: element (y, x) of a channel is at first + y * pitch + x. */
 typedef struct batch_frame {
     int64_t width, height, pitch, gap, first, size; /* gap: from the end of a channel's last row to the next channel's first */
 } batch_frame;
 
-/* One element of a filter: where its input lies from that of the output's place, in vectors, and its weight. */
+/* One element of a filter: the offset of its input from the output's position, in vectors, and its weight. */
 typedef struct batch_step {
     int32_t x, weight;
 } batch_step;
 
-/* The elements that meet the image, and not only the zeros around it. */
+/* The elements that reach the image and not only the zeros around it. */
 typedef struct batch_list {
     batch_step *step;
     int64_t count;
@@ -29,21 +29,21 @@ typedef struct batch_job {
     const void *x, *weight, *bias, *dy;
     void *y, *partials;
     atomic_bool failed;
-    /* forward: rows of the output, and tiles of each row, by the part of the kernel that meets the image there */
+    /* forward: rows of the output, and tiles of each row, classified by the part of the kernel that reaches the image */
     int64_t tiles, row_classes, tile_classes;
     int64_t *row_class, *tile_class, *tile_start;
     batch_list *lists;       /* [row_classes][tile_classes] */
     void *list_memory;
 } batch_job;
 
-/* The next of the even blocks that `left` is cut into, none above `most`. */
+/* Returns the next of the equal blocks into which `left` is divided, none larger than `most`. */
 static int64_t batch_block(int64_t left, int64_t most)
 {
     int64_t blocks = (left + most - 1) / most;
     return (left + blocks - 1) / blocks;
 }
 
-/* Where block number `block` of the same blocks begins. */
+/* Returns where block number `block` of these blocks begins. */
 static int64_t batch_block_start(int64_t count, int64_t most, int64_t block)
 {
     int64_t start = 0;
@@ -61,7 +61,8 @@ static int64_t batch_block_start(int64_t count, int64_t most, int64_t block)
 
 static size_t element_size(const trek_conv *c) { return c->dtype == TREK_F64 ? 8 : 4; }
 
-/* Elements [begin, end) of the kernel, along one dimension, that meet the image at one at least of `places` places. */
+/* Elements [begin, end) of the kernel, along one dimension, that reach the image in at least one of `places`
+ * positions. */
 typedef struct batch_reach {
     int64_t begin, end;
 } batch_reach;
@@ -69,7 +70,7 @@ typedef struct batch_reach {
 static batch_reach reach_along(int64_t size, int64_t kernel, int64_t stride, int64_t pad, int64_t dilation, int64_t place,
                                int64_t places)
 {
-    int64_t low = place * stride - pad, high = (place + places - 1) * stride - pad; /* inputs under element 0 */
+    int64_t low = place * stride - pad, high = (place + places - 1) * stride - pad; /* input positions of element 0 */
     batch_reach r = { high < 0 ? (-high + dilation - 1) / dilation : 0,
                       low >= size ? 0 : (size - low + dilation - 1) / dilation };
     r.end = r.end > kernel ? kernel : r.end;
@@ -77,7 +78,7 @@ static batch_reach reach_along(int64_t size, int64_t kernel, int64_t stride, int
     return r;
 }
 
-/* The number of the reach among those seen so far; a new one is added. */
+/* Returns the index of the reach among those seen so far; a new one is added. */
 static int64_t reach_class(batch_reach *seen, int64_t *count, batch_reach r)
 {
     for (int64_t k = *count; k-- > 0;)
@@ -100,7 +101,7 @@ static void fill_list(const batch_job *job, batch_reach rows, batch_reach column
     list->count = to - list->step;
 }
 
-/* Cuts the output into tiles of at most `most` places and makes the lists of their classes. */
+/* Divides the output into tiles of at most `most` positions and makes the lists of their classes. */
 static trek_status make_lists(batch_job *job, int64_t most)
 {
     const trek_conv *c = job->c;
@@ -158,12 +159,12 @@ static trek_status job_init(batch_job *job, const trek_conv *c, int64_t block)
 static int64_t lanes_of(const trek_conv *c) { return TREK_VECTOR_BYTES / (int64_t)element_size(c); }
 static int64_t teams_of(const trek_conv *c) { return (c->images + lanes_of(c) - 1) / lanes_of(c); }
 
-/* Enough images for the lanes, and a group of channels of a team fits into `bytes`. */
+/* Checks for enough images for the lanes, and that a group of channels of a team fits into `bytes`. */
 static bool suits(const trek_conv *c, int64_t bytes)
 {
     int64_t lined_up = c->group_channels * (c->height + 2 * c->pad_h) * (c->width + 2 * c->pad_w) * TREK_VECTOR_BYTES;
     int64_t lanes = teams_of(c) * lanes_of(c);
-    /* with a stride and a few channels to a group, the other way makes columns for next to nothing */
+    /* with a stride and few channels in a group, the other method makes columns at almost no cost */
     bool thin = c->groups > 1 && c->group_channels < 4 && (c->stride_h > 1 || c->stride_w > 1);
     return c->group_channels > 0 && (thin ? 4 : 1) * 4 * c->images >= 3 * lanes && lined_up <= bytes;
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Convolution with a lane for each image, for one real type. Included by
- * conv_batch.c. A "team" is W images; "lined up", an element of each of them lies
- * side by side in one vector, so that neither narrow rows nor few channels leave
- * lanes idle, and every load is aligned. */
+/* Convolution with a lane for each image, for one real type. Included by conv_batch.c. A "team" is W images. "Lined
+ * up" means that one element of each of them is in one vector, so that neither narrow rows nor few channels leave
+ * lanes unused, and every load is aligned. */
 #include "tensor/cpu/vector.h"
 
 #define TEAM_PLACES (TREK_VECTOR_BYTES == 64 ? 4 : 2)
@@ -18,8 +17,8 @@ static int TREK_R(team_size)(const trek_conv *c, int64_t team)
     return c->images - team * W < W ? (int)(c->images - team * W) : W;
 }
 
-/* Lines the team's images up: `count` elements of each, the first image at `from`, the next `step`
- * further. Rows of `width` are put `pitch` apart; after each `height` rows, `gap` elements are left out. */
+/* Lines up the team's images: `count` elements of each, the first image at `from`, the next one `step` further. Rows
+ * of `width` are placed `pitch` apart; after each `height` rows, `gap` elements are left out. */
 static void TREK_R(line_up)(const T *from, int64_t step, int images, int64_t count, const batch_frame *f, V *to)
 {
     int64_t x = 0, y = 0;
@@ -50,7 +49,7 @@ static void TREK_R(line_up)(const T *from, int64_t step, int images, int64_t cou
     }
 }
 
-/* The way back, without frames. */
+/* Copies back, without frames. */
 static void TREK_R(line_off)(const V *from, int64_t count, int images, T *to, int64_t step)
 {
     for (int64_t e = 0; e < count; e += W) {
@@ -65,7 +64,7 @@ static void TREK_R(line_off)(const V *from, int64_t count, int images, T *to, in
     }
 }
 
-/* y[f][q] = bias[f] + sum over `count` steps of weight[step.weight * filters + f] x[step.x + q * stride]. */
+/* Computes y[f][q] = bias[f] + sum over `count` steps of weight[step.weight * filters + f] x[step.x + q * stride]. */
 TREK_INLINE void TREK_R(team_places)(const int filters, const int places, const batch_step *step, int64_t count, const V *x,
                                      int64_t stride, const T *weight, const T *bias, V *y, int64_t y_line)
 {
@@ -127,7 +126,7 @@ static void (*const TREK_R(team_table)[TEAM_FILTERS][TEAM_PLACES])(TREK_TEAM_PAR
 #undef TREK_TEAM
 #undef TREK_TEAM_PARAMETERS
 
-/* One block of filters over a team's lined-up group of channels. */
+/* Computes one block of filters over a team's lined-up group of channels. */
 static void TREK_R(team_block)(const batch_job *job, const V *x, const T *weight, const T *bias, int filters, V *y)
 {
     const trek_conv *c = job->c;
@@ -142,7 +141,7 @@ static void TREK_R(team_block)(const batch_job *job, const V *x, const T *weight
         }
 }
 
-/* Lines up one group of channels of a team, with zeros around. */
+/* Lines up one group of channels of a team, surrounded by zeros. */
 static void TREK_R(team_input)(const batch_job *job, int64_t team, int64_t group, V *to)
 {
     const trek_conv *c = job->c;
@@ -154,7 +153,8 @@ static void TREK_R(team_input)(const batch_job *job, int64_t team, int64_t group
     TREK_R(line_up)(x, c->channels * plane, TREK_R(team_size)(c, team), c->group_channels * plane, f, to + f->first);
 }
 
-/* Tasks: team, group of channels, block of filters. The input is lined up again where the first two change. */
+/* A task is a team, a group of channels and a block of filters. The input is lined up again when the team or the
+ * group changes. */
 static void TREK_R(forward_tasks)(void *arg, int64_t begin, int64_t end)
 {
     batch_job *job = arg;
@@ -182,7 +182,7 @@ static void TREK_R(forward_tasks)(void *arg, int64_t begin, int64_t end)
     trek_block_free(x);
 }
 
-/* The weights of each block of filters as [step][filter of the block]. */
+/* Arranges the weights of each block of filters as [step][filter of the block]. */
 static void TREK_R(arrange)(const trek_conv *c, int64_t steps, const T *weight, T *to)
 {
     for (int64_t group = 0; group < c->groups; group++)
@@ -195,7 +195,7 @@ static void TREK_R(arrange)(const trek_conv *c, int64_t steps, const T *weight, 
         }
 }
 
-/* partial[f][t] = sum over places and images of dy[f][place] x[shift[t] + place]. */
+/* Computes partial[f][t] = sum over positions and images of dy[f][position] x[shift[t] + position]. */
 TREK_INLINE void TREK_R(team_taps)(const int filters, const int taps, const batch_job *job, const V *dy, const V *x,
                                    const int64_t *shift, V *sums)
 {
@@ -262,7 +262,7 @@ static void (*const TREK_R(taps_table)[TEAM_TAPS][TEAM_TAPS])(TREK_TAPS_PARAMETE
 #undef TREK_TAPS
 #undef TREK_TAPS_PARAMETERS
 
-/* to[i] = sum of the lanes of from[i] */
+/* Computes to[i] = sum of the lanes of from[i]. */
 static void TREK_R(sum_lanes)(T *to, V *from, int count)
 {
     int i = 0;
@@ -278,7 +278,7 @@ static void TREK_R(sum_lanes)(T *to, V *from, int count)
         to[i] = TREK_R(sum)(from[i]);
 }
 
-/* Tasks as in the forward pass; each team has a partial sum of its own. */
+/* Tasks as in the forward pass; each team has its own partial sum. */
 static void TREK_R(weight_grad_tasks)(void *arg, int64_t begin, int64_t end)
 {
     batch_job *job = arg;

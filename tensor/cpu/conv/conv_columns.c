@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Convolution as products of matrices: an image's windows become the columns of
- * a matrix (Chellapilla, Puri and Simard 2006). One buffer of columns per thread. */
+/* Convolution by matrix products: the windows of an image become the columns of a matrix (Chellapilla, Puri and
+ * Simard 2006). Each thread has one buffer of columns. */
 #include "tensor/cpu/conv/conv.h"
 
 #include <stdatomic.h>
 
 #include "tensor/cpu/products/gemm.h"
 
-/* Places [*begin, *end) of the output whose input `place * stride + shift` lies in [0, size). */
+/* Finds the output positions [*begin, *end) whose input `place * stride + shift` is in [0, size). */
 static void inside(int64_t size, int64_t places, int64_t stride, int64_t shift, int64_t *begin, int64_t *end)
 {
     *begin = shift < 0 ? (-shift + stride - 1) / stride : 0;
@@ -23,7 +23,7 @@ static void inside(int64_t size, int64_t places, int64_t stride, int64_t shift, 
 #include "tensor/cpu/conv/conv_fold_template.h"
 #undef TREK_REAL
 
-/* Numbers as words of their size. */
+/* Elements as words of their size. */
 typedef uint16_t word_16 __attribute__((may_alias));
 typedef uint32_t word_32 __attribute__((may_alias));
 typedef uint64_t word_64 __attribute__((may_alias));
@@ -59,7 +59,7 @@ void TREK_ISA_NAME(trek_conv_fold)(const trek_conv *c, int64_t channels, const v
         fold_f32(c, channels, columns, image);
 }
 
-/* One call of the three: which arrays are read and which is written differs. */
+/* One call of the three functions, which differ in the arrays that they read and write. */
 typedef struct columns_job {
     const trek_conv *c;
     const char *x, *weight, *bias, *dy;
@@ -75,7 +75,7 @@ static int64_t places_of(const trek_conv *c) { return c->out_h * c->out_w; }
 
 static trek_dtype sum_dtype(const trek_conv *c) { return c->dtype == TREK_F64 ? TREK_F64 : TREK_F32; }
 
-/* C's dtype is given; the bias is one of sums. */
+/* C's dtype is given; the bias has the dtype of sums. */
 static bool product(const trek_conv *c, trek_gemm *g)
 {
     g->a_dtype = g->b_dtype = c->dtype;
@@ -85,7 +85,7 @@ static bool product(const trek_conv *c, trek_gemm *g)
 
 static int64_t image_size(const trek_conv *c) { return c->group_channels * c->height * c->width; }
 
-/* Columns, and `more` elements; NULL where none is needed. *fine tells whether it could be had. */
+/* Allocates columns and `more` elements. Returns NULL if none is needed. *fine says whether there was enough memory. */
 static char *column_buffer(columns_job *job, int64_t more, int64_t element, bool *fine)
 {
     int64_t columns = depth_of(job->c) * places_of(job->c);
@@ -121,7 +121,7 @@ static void forward_images(void *arg, int64_t begin, int64_t end)
     trek_block_free(buffer);
 }
 
-/* Columns of sums become an image of a group; `wide` is one of sums, for an image that is of 16 bits. */
+/* Adds columns of sums into an image of a group. `wide` holds the sums of an image that has 16 bits. */
 static void fold_image(const columns_job *job, const char *columns, const char *bias, char *wide, char *image)
 {
     const trek_conv *c = job->c;
@@ -160,7 +160,7 @@ static void input_grad_images(void *arg, int64_t begin, int64_t end)
     trek_block_free(buffer);
 }
 
-/* Blocks of images, each into a partial sum of its own. */
+/* Processes blocks of images, each with its own partial sum. */
 static void weight_grad_blocks(void *arg, int64_t begin, int64_t end)
 {
     columns_job *job = arg;
@@ -197,7 +197,7 @@ static void job_init(columns_job *job, const trek_conv *c)
     job->plain = c->kernel_h == 1 && c->kernel_w == 1 && c->stride_h == 1 && c->stride_w == 1 && c->pad_h == 0 && c->pad_w == 0;
 }
 
-/* Images side by side, or one after the other with the threads inside the product where they are few and large. */
+/* Processes images in parallel; if they are few and large, one after the other, with threads inside the product. */
 static trek_status over_images(columns_job *job, void (*fn)(void *arg, int64_t begin, int64_t end))
 {
     const trek_conv *c = job->c;
@@ -230,7 +230,7 @@ trek_status TREK_ISA_NAME(trek_conv_columns_weight_grad)(const trek_conv *c, con
     columns_job job = { .dy = dy, .x = x };
     job_init(&job, c);
     int64_t count = c->filters * depth_of(c);
-    job.block = (c->images + 7) / 8; /* at most 8 partial sums, whatever the threads */
+    job.block = (c->images + 7) / 8; /* at most 8 partial sums, whatever the number of threads */
     int64_t blocks = (c->images + job.block - 1) / job.block;
     job.partials = blocks == 1 ? dweight : trek_block_alloc((size_t)(blocks * count * job.sum));
     if (!job.partials)

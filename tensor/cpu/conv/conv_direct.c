@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Direct convolution with stride 1: no columns are made, which pays where
- * channels are few. The gradient with respect to the input is a convolution too. */
+/* Direct convolution with stride 1, without columns, which is faster if channels are few. The gradient with respect
+ * to the input is a convolution, too. */
 #include <stdatomic.h>
 
 #include "tensor/cpu/conv/conv.h"
 
-/* Rows of an image laid end to end: `pitch` elements a row, `size` a channel. */
+/* Rows of an image placed one after the other: `pitch` elements for each row, `size` for each channel. */
 typedef struct direct_lines {
     int64_t pitch, size, pad_h, pad_w;
-    const int64_t *shift;  /* of each step (channel of the group, row and column of the kernel) along the line */
+    const int64_t *shift;  /* offset of each step (channel of the group, row and column of the kernel) along the line */
 } direct_lines;
 
 typedef struct direct_job {
@@ -20,7 +20,7 @@ typedef struct direct_job {
     atomic_bool failed;
 } direct_job;
 
-/* The next of the even blocks that `left` is cut into, none above `most`. */
+/* Returns the next of the equal blocks into which `left` is divided, none larger than `most`. */
 static int64_t direct_block(int64_t left, int64_t most)
 {
     int64_t blocks = (left + most - 1) / most;
@@ -39,7 +39,7 @@ static int64_t direct_block(int64_t left, int64_t most)
 static size_t element_size(const trek_conv *c) { return c->dtype == TREK_F64 ? 8 : 4; }
 static int64_t steps_of(const trek_conv *c) { return c->group_channels * c->kernel_h * c->kernel_w; }
 
-/* The geometry of a convolution's lines; l->shift is allocated, NULL on failure. */
+/* Computes the geometry of a convolution's lines. It allocates l->shift, which is NULL on failure. */
 static trek_status lines_init(const trek_conv *c, direct_lines *l)
 {
     int64_t *shift = trek_block_alloc((size_t)steps_of(c) * sizeof *shift);
@@ -62,17 +62,17 @@ static trek_status direct_status(direct_job *job)
 
 bool TREK_ISA_NAME(trek_conv_direct_suits)(const trek_conv *c)
 {
-    bool plain = c->kernel_h == 1 && c->kernel_w == 1 && c->groups == 1; /* a product of matrices as it is */
+    bool plain = c->kernel_h == 1 && c->kernel_w == 1 && c->groups == 1; /* this is an ordinary matrix product */
     return c->stride_h == 1 && c->stride_w == 1 && !plain && c->group_channels > 0;
 }
 
 static int64_t grad_block(const trek_conv *c)
 {
-    int64_t block = (c->images + 7) / 8; /* depends on the batch only, not on the threads */
+    int64_t block = (c->images + 7) / 8; /* depends only on the batch, not on the threads */
     return block > 16 ? 16 : block;
 }
 
-/* The sums over lanes at the end of each block must not outweigh the places. */
+/* The sums over lanes at the end of each block must cost less than the positions. */
 bool TREK_ISA_NAME(trek_conv_direct_weight_grad_suits)(const trek_conv *c)
 {
     int64_t places = c->out_h * (c->width + 2 * c->pad_w) * grad_block(c);

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Direct convolution (stride 1) for one real type. Included by conv_direct.c.
  *
- * An image is padded and its rows are laid end to end. A place of the output is
- * a place of that line, and each element of the kernel is a fixed shift along
- * it, so whole vectors of places are computed at once; what falls into the gaps
- * between rows is thrown away (forward) or multiplied by zeros (weight gradient). */
+ * An image is padded, and its rows are placed one after the other as a line. An output position is a position of that
+ * line, and each element of the kernel is a fixed shift along it, so that whole vectors of positions are computed at
+ * once. Results in the gaps between rows are discarded (forward) or multiplied by zeros (weight gradient). */
 #include "tensor/cpu/vector.h"
 
-/* Elements of the kernel at once, and filters, in the weight's gradient: what the registers hold. */
+/* How many elements of the kernel, and filters, the weight's gradient processes at once: as many as registers hold. */
 #ifndef DIRECT_TAPS
 #define DIRECT_TAPS (TREK_VECTOR_BYTES == 64 ? 5 : 3)
 #endif
 #define PLACE_VECTORS (TREK_VECTOR_BYTES == 64 ? 4 : 2)
 #define FILTER_ROWS 6
-#define SLACK (4 * W)   /* elements that may be read beyond a line */
+#define SLACK (4 * W)   /* elements after a line that may be read */
 
 /* Copies `channels` planes into lines, with zeros between and around their rows. */
 static void TREK_R(lay_out)(const direct_lines *l, int64_t channels, int64_t height, int64_t width, const T *image, T *line)
@@ -34,8 +33,8 @@ static void TREK_R(lay_out)(const direct_lines *l, int64_t channels, int64_t hei
     }
 }
 
-/* out[o][p] = bias[o] + sum over steps s of weight[s * filters + o] line[shift[s] + p],
- * for `filters` filters and `vectors` vectors of places p. */
+/* Computes out[o][p] = bias[o] + sum over steps s of weight[s * filters + o] line[shift[s] + p], for `filters`
+ * filters and `vectors` vectors of positions p. */
 TREK_INLINE void TREK_R(places)(const int filters, const int vectors, int64_t steps, const int64_t *shift, const T *line,
                                 const T *weight, const T *bias, T *out, int64_t out_line)
 {
@@ -95,7 +94,7 @@ static void (*const TREK_R(places_table)[FILTER_ROWS][PLACE_VECTORS])(TREK_PLACE
 #undef TREK_PLACES
 #undef TREK_PLACES_PARAMETERS
 
-/* The weights of each block of filters: [step][filter of the block]. */
+/* Arranges the weights of each block of filters: [step][filter of the block]. */
 static void TREK_R(arrange_weight)(const trek_conv *c, const T *weight, T *to)
 {
     int64_t steps = c->group_channels * c->kernel_h * c->kernel_w;
@@ -110,7 +109,7 @@ static void TREK_R(arrange_weight)(const trek_conv *c, const T *weight, T *to)
         }
 }
 
-/* Takes the rows of `filters` lines out of the gaps. */
+/* Copies the rows of `filters` lines without the gaps. */
 static void TREK_R(take_rows)(const trek_conv *c, int64_t pitch, int filters, const T *out, int64_t out_line, T *y)
 {
     for (int o = 0; o < filters; o++, out += out_line)
@@ -126,7 +125,7 @@ static void TREK_R(take_rows)(const trek_conv *c, int64_t pitch, int filters, co
         }
 }
 
-/* One group of one image, whose lines are at `line`. */
+/* Computes one group of one image, whose lines are at `line`. */
 static void TREK_R(direct_group)(const trek_conv *c, const direct_lines *l, const T *line, const T *weight, const T *bias,
                                  T *out, T *y)
 {
@@ -163,7 +162,7 @@ static void TREK_R(direct_images)(void *arg, int64_t begin, int64_t end)
     for (int64_t i = begin; i < end; i++)
         for (int64_t group = 0; group < c->groups; group++) {
             const T *image = (const T *)job->x + (i * c->channels + group * c->group_channels) * plane;
-            /* an image without padding is in lines already, but for the slack at the very end */
+            /* an image without padding is already a line, except for the slack at its end */
             bool as_it_is = l->size == plane && (i + 1 < c->images || group + 1 < c->groups) &&
                             (c->images - i) * c->channels * plane - (group + 1) * c->group_channels * plane >= SLACK;
             if (!as_it_is)
@@ -175,7 +174,7 @@ static void TREK_R(direct_images)(void *arg, int64_t begin, int64_t end)
     trek_block_free(line);
 }
 
-/* sum[o][t] += over p of dy[o][p] line[shift[t] + p], as vectors over p. */
+/* Computes sum[o][t] += over p of dy[o][p] line[shift[t] + p], as vectors over p. */
 TREK_INLINE void TREK_R(correlate)(const int filters, const int taps, int64_t vectors, const T *dy, int64_t dy_line,
                                    const T *line, const int64_t *shift, V *sums)
 {
@@ -240,14 +239,14 @@ static void (*const TREK_R(correlate_table)[DIRECT_TAPS][DIRECT_TAPS])(TREK_CORR
 #undef TREK_CORRELATE
 #undef TREK_CORRELATE_PARAMETERS
 
-/* to[i] = sum of the lanes of from[i]; a vector's worth of them at a time by transposing. */
+/* Computes to[i] = sum of the lanes of from[i], a vector of them at a time by transposing. */
 static void TREK_R(sum_lanes)(T *to, const V *from, int count)
 {
     for (int i = 0; i < count; i++)
         to[i] = TREK_R(sum)(from[i]);
 }
 
-/* One group, all images of a block: lines of x at `lines`, those of dy (zeros in the gaps) at `grads`. */
+/* Computes one group for all images of a block: lines of x at `lines`, those of dy (zeros in the gaps) at `grads`. */
 static void TREK_R(correlate_group)(const trek_conv *c, const direct_lines *l, int64_t images, const T *lines, int64_t image_line,
                                     const T *grads, int64_t vectors, T *partial)
 {
@@ -273,7 +272,7 @@ static void TREK_R(correlate_group)(const trek_conv *c, const direct_lines *l, i
     }
 }
 
-/* Blocks of images, each into its own partial sum. */
+/* Processes blocks of images, each with its own partial sum. */
 static void TREK_R(direct_grad_blocks)(void *arg, int64_t begin, int64_t end)
 {
     direct_job *job = arg;

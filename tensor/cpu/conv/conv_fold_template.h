@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Columns added up into images, for one real type. Included by conv_columns.c. */
+/* Adds columns into images, for one real type. Included by conv_columns.c. */
 #include "tensor/cpu/vector.h"
 
 static void TREK_R(fold)(const trek_conv *c, int64_t channels, const T *columns, T *image)

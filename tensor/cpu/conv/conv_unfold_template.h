@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Columns of images, for elements that are the words TREK_WORD. Included by conv_columns.c. */
+/* Makes columns of images, for elements of type TREK_WORD. Included by conv_columns.c. */
 static void TREK_UNFOLD(const trek_conv *c, int64_t channels, const TREK_WORD *image, TREK_WORD *columns)
 {
     for (int64_t channel = 0; channel < channels; channel++, image += c->height * c->width)

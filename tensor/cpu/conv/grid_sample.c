@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* grid_sample and its gradients: a part of the grid at a time becomes a table of what it takes, which serves all channels. */
+/* grid_sample and its gradients. For a part of the grid at a time it makes a table of the elements that are used,
+ * which serves all channels. */
 #include <string.h>
 
 #include "tensor/cpu/dense.h"
 #include "tensor/cpu/kernels.h"
 #include "tensor/resample.h"
 
-/* LINE_TAPS of a dimension; TAPS: 4 x 4 in two, 2 x 2 x 2 in three; PART places of the grid, whole vectors; GROUP channels. */
+/* LINE_TAPS: taps of one dimension. TAPS: 4 x 4 in two dimensions, 2 x 2 x 2 in three. PART: positions of the grid at
+ * a time, in whole vectors. GROUP: channels at a time. */
 enum { LINE_TAPS = 4, TAPS = 16, PART = 128, GROUP = 32 };
 
 typedef struct grid_job {
     const void *x, *grid, *dy;
     void *y, *dx, *dgrid;
-    int64_t samples, channels, points, plane; /* places of the grid, elements of a channel */
+    int64_t samples, channels, points, plane; /* positions of the grid, elements of a channel */
     int64_t parts, groups;
-    int64_t sizes[3];                         /* of a channel, in the order of the grid's numbers: width first */
+    int64_t sizes[3];                         /* of a channel, in the order of the grid's coordinates: width first */
     int dims, mode, padding, taps;
     bool align;
 } grid_job;
@@ -67,7 +69,7 @@ static trek_status grid_sample_backward_dense(const trek_op_call *call)
     job.dgrid = call->outputs[1]->data;
     if (call->outputs[0]->numel > 0)
         trek_parallel(job.samples * job.groups, 1, wide ? input_grad_units_f64 : input_grad_units_f32, &job);
-    if (job.mode == TREK_GRID_NEAREST) /* all the same between two places */
+    if (job.mode == TREK_GRID_NEAREST) /* constant between two positions */
         memset(job.dgrid, 0, (size_t)call->outputs[1]->numel * (wide ? sizeof(double) : sizeof(float)));
     else if (call->outputs[1]->numel > 0)
         trek_parallel(job.samples * job.parts, 32 / (job.channels + 1) + 1, wide ? grid_grad_units_f64 : grid_grad_units_f32,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sampling at places of a grid for one real type. Included by grid_sample.c. */
+/* Sampling at positions of a grid for one real type. Included by grid_sample.c. */
 #include "tensor/cpu/conv/taps_template.h"
 
 #define PLACE_REAL T
@@ -8,20 +8,21 @@
 #undef PLACE_REAL
 #undef PLACE
 
-/* What the places of a part of the grid take of a channel: entry t of place p is [t][p]. */
+/* The elements of a channel that the positions of a part of the grid use: entry t of position p is [t][p]. */
 typedef struct TREK_R(grid_taps) {
     int32_t index[TAPS][PART];
     T weight[TAPS][PART];
-    T slope[3][TAPS][PART]; /* weight's derivative by each number of the grid */
+    T slope[3][TAPS][PART]; /* the weight's derivative by each coordinate of the grid */
 } TREK_R(grid_taps);
 
-/* The same along one dimension. */
+/* The elements along one dimension. */
 typedef struct TREK_R(line_taps) {
     int32_t index[LINE_TAPS][PART];
     T weight[LINE_TAPS][PART], slope[LINE_TAPS][PART];
 } TREK_R(line_taps);
 
-/* at[n]: places along a dimension of `size`, brought into it; slope[n] is multiplied by what that does. */
+/* at[n]: positions along a dimension of `size`, which are moved into it; slope[n] is multiplied by the derivative of
+ * that. */
 static void TREK_R(pad_places)(const grid_job *job, T *at, T *slope, int n, T size)
 {
     if (job->padding == TREK_GRID_REFLECTION) {
@@ -37,7 +38,7 @@ static void TREK_R(pad_places)(const grid_job *job, T *at, T *slope, int n, T si
     }
 }
 
-/* scale: the derivative of places by the grid's numbers. */
+/* scale: the derivative of positions by the grid's coordinates. */
 static void TREK_R(nearest_taps)(const grid_job *job, T *at, int n, int32_t count, TREK_R(line_taps) *to)
 {
     const T size = (T)count;
@@ -50,7 +51,7 @@ static void TREK_R(nearest_taps)(const grid_job *job, T *at, int n, int32_t coun
     }
 }
 
-/* place_floor of whole vectors. */
+/* Computes place_floor of whole vectors. */
 static void TREK_R(floors)(const T *at, int n, T *to)
 {
     const V most = TREK_R(spread)((T)(1 << 30)), one = TREK_R(spread)(1);
@@ -83,7 +84,7 @@ static void TREK_R(linear_taps)(const grid_job *job, T *at, int n, int32_t count
     }
 }
 
-/* Each of the four is brought into the line by itself. */
+/* Each of the four taps is moved into the line separately. */
 static void TREK_R(cubic_taps)(const grid_job *job, const T *at, int n, int32_t count, T scale, TREK_R(line_taps) *to)
 {
     const T size = (T)count;
@@ -109,7 +110,7 @@ static void TREK_R(line_of)(const grid_job *job, const T *grid, int n, int d, TR
     const int32_t count = (int32_t)job->sizes[d];
     T at[PART], size = (T)count, scale = (job->align ? size - 1 : size) / 2;
     const bool align = job->align;
-    if (job->dims == 2) /* a known stride is worth a copy */
+    if (job->dims == 2) /* copying is worth it because the stride is known */
         for (int p = 0; p < n; p++)
             at[p] = TREK_R(place_of)(grid[p * 2 + d], size, align);
     else
@@ -123,7 +124,7 @@ static void TREK_R(line_of)(const grid_job *job, const T *grid, int n, int d, TR
         TREK_R(cubic_taps)(job, at, n, count, scale, to);
 }
 
-/* Entry t of all dimensions together, which is made of these of each; of two dimensions the third has one element. */
+/* Combines entry k of each dimension into entry t; with two dimensions the third has one element. */
 static void TREK_R(join)(const grid_job *job, const TREK_R(line_taps) *lines, int n, int t, const int *k, bool slopes,
                          TREK_R(grid_taps) *to)
 {
@@ -190,7 +191,7 @@ static void TREK_R(sample_units)(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* sums[t][p] += dy[p] x[index[t][p]] */
+/* Computes sums[t][p] += dy[p] x[index[t][p]]. */
 TREK_INLINE void TREK_R(add_some)(int count, const TREK_R(grid_taps) *taps, const T *x, const T *dy, int n, T (*sums)[PART])
 {
     for (int i = 0; i < n; i += W) {
@@ -209,7 +210,7 @@ static void TREK_R(add_products)(const grid_job *job, const TREK_R(grid_taps) *t
         TREK_R(add_some)(job->taps, taps, x, dy, n, sums);
 }
 
-/* Gradients of the grid; units as above. */
+/* Computes gradients of the grid; units as above. */
 static void TREK_R(grid_grad_units)(void *arg, int64_t begin, int64_t end)
 {
     const grid_job *job = arg;
@@ -235,7 +236,7 @@ static void TREK_R(grid_grad_units)(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Gradients of x; units are groups of a sample's channels. */
+/* Computes gradients of x; units are groups of a sample's channels. */
 static void TREK_R(input_grad_units)(void *arg, int64_t begin, int64_t end)
 {
     const grid_job *job = arg;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Max and average pooling, also to a given size, and their gradients. Planes
- * (images times channels) are independent of one another. */
+/* Max and average pooling, also to a given size, and their gradients. Planes (images times channels) are independent
+ * of each other. */
 #include <math.h>
 
 #include "tensor/cpu/dense.h"
@@ -11,20 +11,20 @@ typedef struct pool_job {
     void *to;
     int64_t *index;
     const int64_t *given_index;
-    int64_t planes, height, width, out_h, out_w;  /* the input's and the output's, also in the backward pass */
+    int64_t planes, height, width, out_h, out_w;  /* sizes of the input and of the output, also in the backward pass */
     int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
     bool count_padding, adaptive;
-    double divisor;                               /* average: of every window; 0: what it covers */
-    double *scale;                                /* average: 1 / divisor of each place of the output */
-    int64_t *spans;                               /* average: begin and end of each place's rows, then of its columns */
-    void *rows;                                   /* a row of the input for each plane; maxima: and one of places, */
-    int64_t row_bytes;                            /* which take so much together */
+    double divisor;                               /* average: the divisor of every window; 0: the number of elements in it */
+    double *scale;                                /* average: 1 / divisor of each output position */
+    int64_t *spans;                               /* average: begin and end of each position's rows, then of its columns */
+    void *rows;                                   /* for each plane a row of the input and, for maxima, one of positions, */
+    int64_t row_bytes;                            /* whose sizes together are this */
 } pool_job;
 
 static int64_t low(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t high(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* Input rows (or columns) [*begin, *end) under a place of the output, clipped; returns how many count for the average. */
+/* Finds input rows (or columns) [*begin, *end) of an output position, clipped. Returns how many count for the average. */
 static int64_t span(const pool_job *job, bool horizontal, int64_t place, int64_t *begin, int64_t *end)
 {
     int64_t size = horizontal ? job->width : job->height, places = horizontal ? job->out_w : job->out_h;
@@ -73,7 +73,7 @@ static int64_t span(const pool_job *job, bool horizontal, int64_t place, int64_t
 #define TREK_LOWEST 0
 #include "tensor/cpu/conv/pool2d_template.h"
 
-/* x and y: the larger and the smaller side, whichever is the input of the call. */
+/* x and y: the larger and the smaller side, either of which may be the input of the call. */
 static pool_job job_of(const trek_op_call *call, const trek_tensor *x, const trek_tensor *y)
 {
     const int64_t *a = call->attrs.i;
@@ -120,7 +120,7 @@ static trek_status max_pool2d_backward_dense(const trek_op_call *call)
     job.given_index = (const int64_t *)(const void *)index->data;
     uint64_t outside = 0;
     for (int64_t i = 0; i < index->numel; i++)
-        outside |= (uint64_t)job.given_index[i] + 1 > (uint64_t)(job.height * job.width); /* -1: no place */
+        outside |= (uint64_t)job.given_index[i] + 1 > (uint64_t)(job.height * job.width); /* -1: no position */
     if (outside)
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "an index lies outside the plane of %lld x %lld", (long long)job.height,
                             (long long)job.width);
@@ -128,7 +128,8 @@ static trek_status max_pool2d_backward_dense(const trek_op_call *call)
     return TREK_OK;
 }
 
-/* 1 / divisor of each place, what lies under it, and a row for each plane: one block that begins at job->scale. */
+/* Computes 1 / divisor of each position, its input range, and a row for each plane, in one block that begins at
+ * job->scale. */
 static trek_status average_init(pool_job *job)
 {
     int64_t places = job->out_h * job->out_w, edges = 2 * (job->out_h + job->out_w);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pooling of planes for one type: TREK_TYPE names it, TREK_TYPE_C is C's name for
- * it, TREK_PLACE_C an integer of its size, TREK_AVERAGE is defined for the floating ones, TREK_LOWEST for the others:
- * their lowest number. Included by pool2d.c. */
+/* Pooling of planes for one type. TREK_TYPE names it, TREK_TYPE_C is its C type, TREK_PLACE_C an integer of its size.
+ * TREK_AVERAGE is defined for floating types, TREK_LOWEST (the lowest number) for the others. Included by pool2d.c. */
 #define E TREK_TYPE_C
 #define TREK_P_JOIN_(name, type) name##_##type
 #define TREK_P_JOIN(name, type) TREK_P_JOIN_(name, type)
@@ -12,7 +11,7 @@
 #define PLACE TREK_PLACE_C
 
 #ifndef TREK_AVERAGE
-/* Windows of 2 x 2 side by side, without padding: the common case. */
+/* Adjacent windows of 2 x 2 without padding: the common case. */
 static void TREK_P(max_plane_2x2)(const pool_job *job, const E *x, E *y, int64_t *index)
 {
     const int64_t width = job->width;
@@ -33,7 +32,7 @@ static void TREK_P(max_plane_2x2)(const pool_job *job, const E *x, E *y, int64_t
 }
 #endif
 
-/* Of each column the largest of rows [top, bottom) in steps, and which of those it is. */
+/* Finds, for each column, the largest of rows [top, bottom) in steps, and its row. */
 static void TREK_P(largest_of_columns)(const pool_job *job, const E *x, int64_t top, int64_t bottom, E *best, PLACE *place)
 {
     const int64_t width = job->width;
@@ -58,7 +57,7 @@ static void TREK_P(largest_of_columns)(const pool_job *job, const E *x, int64_t 
     }
 }
 
-/* The largest of columns [left, right) in steps: of equal ones the first in memory, of NaNs the last. */
+/* Finds the largest of columns [left, right) in steps: of equal elements the first in memory, of NaNs the last. */
 static inline E TREK_P(largest_of_row)(const pool_job *job, int64_t top, int64_t left, int64_t right, const E *best,
                                        const PLACE *place, int64_t *at)
 {
@@ -75,7 +74,7 @@ static inline E TREK_P(largest_of_row)(const pool_job *job, int64_t top, int64_t
     return best[found];
 }
 
-/* Input rows (or columns) from *begin in steps, before *end, under a place of a max pool. */
+/* Finds input rows (or columns) from *begin in steps, before *end, of an output position of a max pool. */
 static inline void TREK_P(max_span)(const pool_job *job, bool horizontal, int64_t at, int64_t *begin, int64_t *end)
 {
     if (job->adaptive) {
@@ -89,7 +88,7 @@ static inline void TREK_P(max_span)(const pool_job *job, bool horizontal, int64_
         *begin += dilation;
 }
 
-/* Rows first, then what lies side by side. best and place: a row of the input each. */
+/* Combines rows first, then columns. best and place have a row of the input each. */
 static void TREK_P(max_plane)(const pool_job *job, const E *x, E *y, int64_t *index, E *best, PLACE *place)
 {
     for (int64_t row = 0; row < job->out_h; row++) {
@@ -99,7 +98,7 @@ static void TREK_P(max_plane)(const pool_job *job, const E *x, E *y, int64_t *in
             TREK_P(largest_of_columns)(job, x, top, bottom, best, place);
         for (int64_t c = 0; c < job->out_w; c++, y++, index++) {
             TREK_P(max_span)(job, true, c, &left, &right);
-            bool any = top < bottom && left < right; /* else the window lies in the padding */
+            bool any = top < bottom && left < right; /* otherwise the window is in the padding */
             *index = -1;
             *y = any ? TREK_P(largest_of_row)(job, top, left, right, best, place, index) : TREK_LOWEST;
         }
@@ -112,7 +111,7 @@ static void TREK_P(max_planes)(void *arg, int64_t begin, int64_t end)
     bool simple = !job->adaptive && job->kernel_h == 2 && job->kernel_w == 2 && job->stride_h == 2 && job->stride_w == 2 &&
                   job->pad_h == 0 && job->pad_w == 0 && job->dilation_h == 1 && job->dilation_w == 1 &&
                   2 * job->out_h <= job->height && 2 * job->out_w <= job->width && job->width < INT32_MAX;
-    char *rows = (char *)job->rows + begin * job->row_bytes; /* of this call alone */
+    char *rows = (char *)job->rows + begin * job->row_bytes; /* of this call only */
     for (int64_t plane = begin; plane < end; plane++) {
         const E *x = (const E *)job->from + plane * job->height * job->width;
         int64_t place = plane * job->out_h * job->out_w;
@@ -140,7 +139,7 @@ static void TREK_P(max_grad_planes)(void *arg, int64_t begin, int64_t end)
 }
 
 #ifdef TREK_AVERAGE
-/* Rows are added up first, then what lies side by side. */
+/* Adds rows first, then columns. */
 static void TREK_P(average_planes)(void *arg, int64_t begin, int64_t end)
 {
     const pool_job *job = arg;

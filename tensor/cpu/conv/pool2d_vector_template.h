@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Max pooling of windows of 2 x 2 side by side for one real type: the common
- * case, where branches that follow the data would cost more than all the rest.
- * Included by pool2d.c. */
+/* Max pooling of adjacent windows of 2 x 2 for one real type. This is the common case, in which branches that depend
+ * on the data would cost more than everything else. Included by pool2d.c. */
 #include "tensor/cpu/vector.h"
 
-/* One row of the output: `upper` and `lower` are rows of the input, `place` the index of upper[0]. */
+/* Computes one row of the output. `upper` and `lower` are rows of the input, `place` is the index of upper[0]. */
 static void TREK_R(max_row_2x2)(const T *upper, const T *lower, int64_t width, int64_t place, int64_t count, T *y, int64_t *index)
 {
     typedef TREK_R(trek_indices) I;
@@ -37,7 +36,7 @@ static void TREK_R(max_row_2x2)(const T *upper, const T *lower, int64_t width, i
     }
 }
 
-/* The plane's width fits into 31 bits. */
+/* The plane's width must fit into 31 bits. */
 static void TREK_R(max_plane_2x2)(const pool_job *job, const T *x, T *y, int64_t *index)
 {
     const int64_t width = job->width;

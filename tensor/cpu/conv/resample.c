@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Resampling along a dimension, and its transpose: a table says which elements each one of the result is made of. */
+/* Resampling along a dimension, and its transpose. A table says of which elements each element of the result is made. */
 #include <string.h>
 
 #include "tensor/cpu/dense.h"
@@ -10,9 +10,9 @@ typedef struct resample_job {
     const void *from;
     void *to;
     int64_t outer, in, out, inner;
-    int64_t taps, step;  /* entries of a place, and how far those lie apart */
-    int32_t *index;      /* [taps, step]; -1: none */
-    void *weight;        /* the same */
+    int64_t taps, step;  /* entries of a position, and the distance between them */
+    int32_t *index;      /* [taps, step]; -1: no element */
+    void *weight;        /* [taps, step] */
 } resample_job;
 
 #define TREK_REAL f32
@@ -22,7 +22,7 @@ typedef struct resample_job {
 #include "tensor/cpu/conv/resample_template.h"
 #undef TREK_REAL
 
-/* Room for `taps` entries of each of `places`, all of them none: one block that begins at job->weight. */
+/* Allocates `taps` empty entries for each of `places` positions: one block that begins at job->weight. */
 static trek_status make_table(resample_job *job, int64_t taps, int64_t places, bool wide)
 {
     job->taps = taps;
@@ -57,7 +57,7 @@ static trek_status fill_forward(resample_job *job, const trek_resample_plan *pla
     return status;
 }
 
-/* For each element of x those of the result that have a part of it. */
+/* Finds for each element of x the elements of the result to which it contributes. */
 static trek_status fill_backward(resample_job *job, const trek_resample_plan *plan)
 {
     int64_t *used = trek_block_alloc((size_t)plan->in * sizeof *used), most = 1;

@@ -2,7 +2,7 @@
 /* Lines of other sizes, for one real type. Included by resample.c. */
 #include "tensor/cpu/conv/taps_template.h"
 
-/* Rows y[n] += or = weighted rows of x, four at a time. */
+/* Computes rows y[n] += (or =) weighted rows of x, four at a time. */
 static void TREK_R(weigh_rows)(T *y, int64_t n, const T *const *rows, const T *weight, int count, bool first)
 {
     const T *a = rows[0], *b = rows[1], *c = rows[2], *d = rows[3];
@@ -23,7 +23,7 @@ static void TREK_R(weigh_rows)(T *y, int64_t n, const T *const *rows, const T *w
     }
 }
 
-/* Place o of the result: a row of `inner` elements. */
+/* Computes position o of the result: a row of `inner` elements. */
 static void TREK_R(resample_row)(const resample_job *job, const T *x, T *y, int64_t o)
 {
     const T *weights = job->weight, *rows[4] = { x, x, x, x };
@@ -47,7 +47,7 @@ static void TREK_R(resample_row)(const resample_job *job, const T *x, T *y, int6
         memset(y, 0, (size_t)job->inner * sizeof *y);
 }
 
-/* Units are lines; or rows, where a place of a line is one. */
+/* Units are lines, or rows if a position of a line is a row. */
 static void TREK_R(resample_units)(void *arg, int64_t begin, int64_t end)
 {
     const resample_job *job = arg;

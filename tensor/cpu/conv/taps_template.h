@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums of weighted elements that an index names, for one real type (tensor/cpu/vector.h): what resampling and sampling at places
- * of a grid spend their time with. */
+/* Sums of weighted elements that an index selects, for one real type (tensor/cpu/vector.h). Resampling and sampling
+ * at positions of a grid spend most of their time in them. */
 #include "tensor/cpu/vector.h"
 
-/* x[index[l]] for the lanes; 0 where the index is negative: that is not looked at. */
+/* Loads x[index[l]] for each lane; 0 if the index is negative, without reading. */
 TREK_INLINE V TREK_R(gather)(const T *x, const int32_t *index)
 {
 #if defined(__AVX512F__)
@@ -41,10 +41,10 @@ TREK_INLINE void TREK_R(weigh_some)(T *y, int64_t n, const T *x, const int32_t *
     }
 }
 
-/* y[i] = sum over t of weight[t step + i] x[index[t step + i]]; the tables go on to whole vectors. */
+/* Computes y[i] = sum over t of weight[t step + i] x[index[t step + i]]. The tables are padded to whole vectors. */
 static void TREK_R(weigh)(T *y, int64_t n, const T *x, const int32_t *index, const T *weight, int64_t taps, int64_t step)
 {
-    switch (taps) { /* what is usual, unrolled */
+    switch (taps) { /* the usual numbers are unrolled */
     case 1: TREK_R(weigh_some)(y, n, x, index, weight, 1, step); break;
     case 2: TREK_R(weigh_some)(y, n, x, index, weight, 2, step); break;
     case 4: TREK_R(weigh_some)(y, n, x, index, weight, 4, step); break;

@@ -20,7 +20,7 @@ TREK_BINARY_INTEGERS(mul, CHEAP, x *y)
 TREK_BINARY_BOOL(add, x | y)
 TREK_BINARY_BOOL(mul, x &y)
 
-/* NaN in either comes out. */
+/* NaN in either input gives NaN. */
 TREK_BINARY_FLOATS(maximum, CHEAP, x > y || x != x ? x : y, x > y || x != x ? x : y)
 TREK_BINARY_FLOATS(minimum, CHEAP, x < y || x != x ? x : y, x < y || x != x ? x : y)
 TREK_BINARY_INTEGERS(maximum, CHEAP, x > y ? x : y)
@@ -43,17 +43,19 @@ TREK_BINARY_KERNEL(pow, i64, i64, 8, CALL)
 TREK_BINARY_KERNEL(pow, i32, i32, 4, CALL)
 TREK_BINARY_KERNEL(pow, u8, u8, 1, FUNCTION)
 
-/* Incomplete gamma functions: rare, and in f64. */
+/* Incomplete gamma functions: rare, so computed in f64. */
 TREK_BINARY_FLOATS(igamma, CALL, (float)trek_igamma(x, y, flag != 0), trek_igamma(x, y, flag != 0))
 
-/* The length of (x, y): an infinity wins over a NaN, as in C. f32 gathers in f64, where nothing overflows and little is lost. */
+/* The length of (x, y): an infinity wins over a NaN, as in C. f32 computes in f64, where nothing overflows and little
+ * is lost. */
 static inline double length_f32(double x, double y)
 {
     double length = sqrt(x * x + y * y);
     return ((fabs(x) == INFINITY) | (fabs(y) == INFINITY)) ? INFINITY : length;
 }
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-/* Borges 2019, An improved algorithm for hypot(a, b), corrected and with fma: below 1 ulp. What is large or small is scaled. */
+/* Borges 2019, An improved algorithm for hypot(a, b), corrected and with fma: below 1 ulp. Large and small numbers
+ * are scaled. */
 static inline double length_f64(double x, double y)
 {
     double a = fabs(x), b = fabs(y), large = a > b ? a : b, small = a > b ? b : a;
@@ -70,7 +72,7 @@ static inline double length_f64(double x, double y) { return hypot(x, y); }
 #endif
 TREK_BINARY_FLOATS(hypot, CHEAP, (float)length_f32(x, y), length_f64(x, y))
 
-/* As bits. */
+/* Works on bits. */
 static inline float signed_f32(float x, float y)
 {
     return trek_f32_bits((trek_bits_f32(x) & 0x7fffffffu) | (trek_bits_f32(y) & 0x80000000u));
@@ -91,7 +93,7 @@ static void copysign_bits_row(void *to, const void *const *from, int64_t n, cons
 TREK_MAP_KERNEL(copysign_bf16, copysign_bits_row, CHEAP, 2, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2)
 TREK_MAP_KERNEL(copysign_f16, copysign_bits_row, CHEAP, 2, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2)
 
-/* Gradients: x is the gradient, y what was saved. NaN that passed relu lets its gradient pass. */
+/* Gradients: x is the gradient, y what was saved. A NaN that passed relu passes its gradient. */
 TREK_BINARY_FLOATS(relu_backward, CHEAP, y <= 0 ? 0 : x, y <= 0 ? 0 : x)
 TREK_BINARY_INTEGERS(relu_backward, CHEAP, y <= 0 ? 0 : x)
 TREK_BINARY_FLOATS(tanh_backward, CHEAP, x * (1 - y * y), x * (1 - y * y))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element-wise kernels of bits: of integers, and of bool, where not is another thing than that of a byte; the next number of a
- * floating dtype; common divisors. */
+/* Element-wise kernels on bits of integers and of bool (for which not differs from that of a byte); also the next
+ * number of a floating dtype, and common divisors. */
 #include "tensor/cpu/elementwise/elementwise.h"
 
 #define CHEAP TREK_GRAIN_CHEAP
@@ -15,7 +15,7 @@ TREK_UNARY_INTEGERS(bitwise_not, ~x)
 TREK_UNARY_ROW(bitwise_not, boolean, boolean, x ^ 1)
 TREK_UNARY_KERNEL(bitwise_not, boolean, boolean, 1, CHEAP)
 
-/* By less than 0 or by all bits: to the left nothing stays, to the right the sign does. */
+/* A shift by less than 0 or by all bits: a left shift gives 0, a right shift gives the sign. */
 #define SHIFTS(suffix, T, U, bits, width)                                                              \
     static inline T left_##suffix(T x, T y) { return (T)(U)((U)y < bits ? (U)x << ((U)y & (bits - 1)) : 0); } \
     static inline T right_##suffix(T x, T y) { return (T)(x >> ((U)y < bits ? (U)y : bits - 1)); }     \
@@ -25,13 +25,13 @@ TREK_UNARY_KERNEL(bitwise_not, boolean, boolean, 1, CHEAP)
     TREK_BINARY_KERNEL(bitwise_right_shift, suffix, suffix, width, CHEAP)
 SHIFTS(i64, int64_t, uint64_t, 64, 8)
 SHIFTS(i32, int32_t, uint32_t, 32, 4)
-/* bytes in 32 bits, which hold what is shifted by up to 8 */
+/* bytes are shifted as 32 bits, which hold shifts by up to 8 */
 TREK_BINARY_ROW(bitwise_left_shift, u8, u8, (uint32_t)x << (y < 8 ? y : 8))
 TREK_BINARY_ROW(bitwise_right_shift, u8, u8, x >> (y < 8 ? y : 8))
 TREK_BINARY_KERNEL(bitwise_left_shift, u8, u8, 1, CHEAP)
 TREK_BINARY_KERNEL(bitwise_right_shift, u8, u8, 1, CHEAP)
 
-/* Euclid's algorithm, of sizes. */
+/* Euclid's algorithm on magnitudes. */
 static inline uint64_t gcd_of(uint64_t x, uint64_t y)
 {
     while (y != 0) {
@@ -49,7 +49,7 @@ GCD(i64, 8)
 GCD(i32, 4)
 GCD(u8, 1)
 
-/* The next number: bits as numbers in order, one further. The least one has the direction's sign. */
+/* The next number: the bits, ordered as integers, plus or minus one. The smallest number has the direction's sign. */
 #define NEXT(suffix, T, U, sign)                                                                       \
     static inline U next_##suffix(U x, U y, T a, T b)                                                  \
     {                                                                                                  \

@@ -57,8 +57,8 @@ TEST_INTEGERS(isinf, ((void)x, 0))
 TEST_INTEGERS(isfinite, ((void)x, 1))
 TEST_INTEGERS(logical_not, x == 0)
 
-/* One input and a number. Floats compare in their own precision, to which the
- * number is rounded; integers with the number as it is. */
+/* One input and a number. Floats compare in their own precision, to which the number is rounded; integers compare
+ * with the unrounded number. */
 #define SCALAR_16(op, dtype)                                                                           \
     TREK_UNARY_KERNEL(op##_rounded, dtype, f32, 1, CHEAP)                                              \
     static trek_status op##_##dtype(const trek_op_call *call)                                          \
@@ -67,7 +67,7 @@ TEST_INTEGERS(logical_not, x == 0)
         rounded.attrs.f[0] = trek_f32_from_##dtype(trek_##dtype##_from_f32((float)call->attrs.f[0]));  \
         return op##_rounded_##dtype(&rounded);                                                         \
     }
-/* i64 has more digits than the number's fraction: a range of integers stands for the comparison. */
+/* i64 has more digits than a double's fraction, so that a range of integers replaces the comparison. */
 #define SCALAR_I64(op)                                                                                 \
     TREK_ROW_ATTRIBUTE static void op##_i64_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)    \
     {                                                                                                  \

@@ -9,8 +9,9 @@
 
 /* --- floats ------------------------------------------------------------------------------------- */
 
-/* x - y q, q the quotient towards zero: exact where q and y have no more bits than a double together, or with an fma. One that
- * was rounded up to a whole number leaves a remainder of the other sign, which the ops mend. */
+/* Computes x - y q, with the quotient q rounded towards zero. It is exact if q and y together have no more bits than
+ * a double, or with an fma. If q was rounded up to an integer, the remainder has the other sign, which the ops
+ * correct. */
 static inline double rest_of_f32(double x, double y)
 {
     double r = x - trunc(x / y) * y;
@@ -26,20 +27,20 @@ static inline double rest_of_f64(double x, double y)
 #define MANY_f64 0x1p52
 #else
 static inline double rest_of_f64(double x, double y) { return rest_of_f32(x, y); }
-#define MANY_f64 1.0 /* of which the quotient is 0 */
+#define MANY_f64 1.0 /* for which the quotient is 0 */
 #endif
 
-/* Results by op: of numbers between which the quotient is small, then of any (infinities, NaN, a division by zero). r is what
- * rest_of gives, or fmod. */
+/* Results by op: for numbers with a small quotient, then for all others (infinities, NaN, a division by zero). r is
+ * the result of rest_of or fmod. */
 #define FLOATS_OF(suffix, T, call)                                                                     \
-    /* the divisor's sign, a zero has that of x */                                                     \
+    /* the divisor's sign; a zero has the sign of x */                                                     \
     static inline T remainder_mended_##suffix(T r, T y) { return r != 0 && (r < 0) != (y < 0) ? r + y : r; } \
     static inline T remainder_near_##suffix(T x, T y)                                                  \
     {                                                                                                  \
         return remainder_mended_##suffix((T)rest_of_##suffix((double)x, (double)y), y);                \
     }                                                                                                  \
     static inline T remainder_any_##suffix(T x, T y) { return remainder_mended_##suffix(call(x, y), y); } \
-    /* x's sign */                                                                                     \
+    /* the sign of x */                                                                                     \
     static inline T fmod_near_##suffix(T x, T y)                                                       \
     {                                                                                                  \
         T r = (T)rest_of_##suffix((double)x, (double)y), size = y < 0 ? -y : y;                        \
@@ -64,7 +65,7 @@ static inline double rest_of_f64(double x, double y) { return rest_of_f32(x, y);
 FLOATS_OF(f32, float, fmodf)
 FLOATS_OF(f64, double, fmod)
 
-/* In blocks, as one number that is special costs all that are in vectors with it. */
+/* In blocks, because one special number makes the whole block slow. */
 #define BLOCKS_ROW(op, suffix, T, largest)                                                             \
     static void op##_##suffix##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
     {                                                                                                  \
@@ -97,8 +98,8 @@ TREK_BINARY_FLOATS(trunc, CHEAP, truncf(x / y), trunc(x / y))
 
 /* --- integers: y is not 0 ------------------------------------------------------------------------- */
 
-/* Those of up to 32 bits are exact in f64, and so is where their quotient is whole; of i64 those below 2^52 are. -1 is apart
- * because the smallest integer divided by it overflows. */
+/* Integers of up to 32 bits are exact in f64, and so is their integer quotient; of i64 those below 2^52 are. -1 is
+ * separate because the smallest integer divided by it overflows. */
 #define WHOLE_OF(suffix, T)                                                                            \
     static inline T fmod_whole_##suffix(T x, T y) { return (T)(y == -1 ? 0 : x % y); }                 \
     static inline T remainder_whole_##suffix(T x, T y)                                                 \
@@ -152,7 +153,7 @@ WHOLE(remainder, (int32_t)remainder_real(x, y))
 WHOLE(trunc, y == -1 ? -x : trek_i32_from_f64(trunc_real(x, y)))
 WHOLE(floor, y == -1 ? -x : trek_i32_from_f64(floor_real(x, y)))
 
-/* Whether a tensor of any strides holds a zero: bytes of 0 from elements of `width` bytes. */
+/* Returns whether a tensor of any strides contains a zero: an element of `width` zero bytes. */
 static bool holds_zero(const trek_tensor *t, int width)
 {
     int64_t at[TREK_MAX_DIMS] = { 0 };

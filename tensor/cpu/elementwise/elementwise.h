@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Templates of element-wise kernels: from an expression to rows, kernels and
- * entries of the table. In expressions x, y, z are the elements, s and t the
- * call's first two numbers in the element's type, number the first as it is,
- * flag its first integer. */
+/* Templates of element-wise kernels, which make rows, kernels and table entries from an expression. In expressions x,
+ * y, z are the elements; s and t are the call's first two numbers in the element's type; number is the first one
+ * unrounded, flag its first integer. */
 #ifndef TREK_TENSOR_CPU_ELEMENTWISE_ELEMENTWISE_H
 #define TREK_TENSOR_CPU_ELEMENTWISE_ELEMENTWISE_H
 
 #include "tensor/cpu/elementwise/map.h"
 #include "tensor/cpu/wide.h"
 
-/* To the nearest representable integer towards zero; NaN is 0. */
+/* Converts to the nearest representable integer towards zero; NaN gives 0. */
 static inline int64_t trek_i64_from_f64(double x)
 {
     int64_t inside = x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : 0;
@@ -22,7 +21,7 @@ static inline int32_t trek_i32_from_f64(double x)
     return x == x ? (int32_t)x : 0;
 }
 
-/* Wraps around; with a negative exponent what the exact result rounds to towards zero: 1, -1 or 0. */
+/* Wraps around. With a negative exponent it gives the exact result rounded towards zero: 1, -1 or 0. */
 static inline int64_t trek_power_integer(int64_t base, int64_t exponent)
 {
     if (exponent < 0)
@@ -34,7 +33,7 @@ static inline int64_t trek_power_integer(int64_t base, int64_t exponent)
     return (int64_t)result;
 }
 
-/* The same of bytes, in as many steps as an exponent has bits: without branches, so that it is done in vectors. */
+/* Computes a power of bytes in as many steps as an exponent has bits, without branches, so that it can be vectorised. */
 static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
 {
     uint32_t result = 1;
@@ -50,7 +49,7 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
 #define TREK_TYPE_i32 int32_t
 #define TREK_TYPE_u8 uint8_t
 #define TREK_TYPE_boolean uint8_t
-/* ... and as what expressions see of them */
+/* ... and the types that expressions use */
 #define TREK_WORK_f32 float
 #define TREK_WORK_f64 double
 #define TREK_WORK_i64 int64_t
@@ -78,7 +77,7 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
     const double number = attrs->f[0];                                                                 \
     (void)s, (void)t, (void)flag, (void)number
 
-/* Of the functions of rows; noinline where a second copy of each in its kernel would be large and gain nothing. */
+/* Applied to the functions of rows: noinline if a second copy of each in its kernel would be large and gain nothing. */
 #ifndef TREK_ROW_ATTRIBUTE
 #define TREK_ROW_ATTRIBUTE
 #endif
@@ -109,7 +108,7 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
         }                                                                                              \
     }
 
-/* Rows of f32 in terms of vectors: x, y, s and t are of type trek_wide. */
+/* Rows of f32 written with vectors: x, y, s and t have the type trek_wide. */
 #define TREK_UNARY_WIDE_ROW(op, expression)                                                            \
     static void op##_f32_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)    \
     {                                                                                                  \
@@ -144,15 +143,16 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
         }                                                                                              \
     }
 
-/* The kernel of one dtype, from the row of `suffix` (f32 for the 16-bit ones). */
+/* The kernel of one dtype, made from the row of `suffix` (f32 for 16-bit dtypes). */
 #define TREK_UNARY_KERNEL(op, dtype, suffix, out_width, grain)                                         \
     TREK_MAP_KERNEL(op##_##dtype, op##_##suffix##_row, grain, 1, TREK_LANE(out_width), TREK_LANE(TREK_WIDTH_##dtype))
 #define TREK_BINARY_KERNEL(op, dtype, suffix, out_width, grain)                                        \
     TREK_MAP_KERNEL(op##_##dtype, op##_##suffix##_row, grain, 2, TREK_LANE(out_width), TREK_LANE(TREK_WIDTH_##dtype), \
                     TREK_LANE(TREK_WIDTH_##dtype))
 
-/* Rows of 16-bit floats for what costs no more than the conversions: these happen in registers, a vector at a time, in the loop
- * that computes. Expressions are those of f32. Without vector conversions nothing would be won. */
+/* Rows of 16-bit floats for expressions that cost no more than the conversions. These happen in registers, a vector
+ * at a time, in the loop that computes. Expressions are those of f32. Without vector conversions this would gain
+ * nothing. */
 #if defined(__AVX2__) && defined(__F16C__)
 #define TREK_UNARY_ROW_16(op, format, expression)                                                      \
     static void op##_##format##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)\

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element-wise kernels over tensors of any strides: map.h. */
+/* Element-wise kernels over tensors of any strides: see map.h. */
 #include "tensor/cpu/elementwise/map.h"
 
 #define OPERANDS (TREK_MAP_INPUTS + 1) /* the output first */
-#define BLOCK 512                      /* elements that pass through a buffer at once */
+#define BLOCK 512                      /* elements that go through a buffer at once */
 #define SHORT_ROW 32                   /* shorter innermost dimensions are gathered into blocks */
-#define REPEATED 4096                  /* results from which on what repeats itself is computed once */
+#define REPEATED 4096                  /* number of results from which on repeated values are computed once */
 
-/* The common index space, its dimensions merged as far as the strides allow. */
+/* The common index space, with dimensions merged as far as the strides allow. */
 typedef struct walk {
     const trek_map *map;
     const trek_attrs *attrs;
@@ -17,7 +17,7 @@ typedef struct walk {
     char *data[OPERANDS];
     trek_lane lanes[OPERANDS];
     bool by_rows;                             /* blocks end with a row */
-    bool direct[OPERANDS];                    /* rows lie in memory as the row function wants them */
+    bool direct[OPERANDS];                    /* rows are in memory as the row function needs them */
     bool repeats[OPERANDS];                   /* all rows are the same */
 } walk;
 
@@ -28,10 +28,10 @@ typedef struct walk {
             const T value = *(const T *)from;                                                          \
             for (int64_t i = 0; i < n; i++)                                                            \
                 t_[i] = value;                                                                         \
-        } else if (stride == 2 * (int64_t)sizeof(T)) { /* every second: vectors, as the stride is known */ \
+        } else if (stride == 2 * (int64_t)sizeof(T)) { /* every second element: vectors, because the stride is known */ \
             for (int64_t i = 0; i < n; i++)                                                            \
                 t_[i] = ((const T *)from)[2 * i];                                                      \
-        } else if (stride == -(int64_t)sizeof(T)) { /* backwards: likewise */                          \
+        } else if (stride == -(int64_t)sizeof(T)) { /* backwards: vectors, too */                          \
             for (int64_t i = 0; i < n; i++)                                                            \
                 t_[i] = ((const T *)from)[-i];                                                         \
         } else {                                                                                       \
@@ -40,7 +40,7 @@ typedef struct walk {
         }                                                                                              \
     } while (0)
 
-/* Gathered as bits: conversions take whole vectors. */
+/* Gathered as bits, because conversions take whole vectors. */
 static void load_strided_f16(float *to, const char *from, int64_t stride, int64_t n)
 {
     uint16_t bits[BLOCK];
@@ -149,7 +149,7 @@ static void swap_dims(walk *w, int d, int e)
     }
 }
 
-/* Drops sizes of 1, walks memory in the order of the output, merges what lies end to end. */
+/* Drops sizes of 1, orders dimensions by the output's memory, and merges adjacent dimensions. */
 static void merge_dims(walk *w, bool sort)
 {
     for (int d = 1; sort && d < w->ndim; d++)
@@ -178,13 +178,13 @@ static void merge_dims(walk *w, bool sort)
     w->ndim = last + 1;
 }
 
-/* How rows and blocks are walked, once sizes and strides are known. */
+/* Decides how rows and blocks are processed, when sizes and strides are known. */
 static void settle(walk *w, bool sort)
 {
     merge_dims(w, sort);
     w->by_rows = w->ndim == 1 || w->sizes[w->ndim - 1] >= SHORT_ROW;
     for (int k = 0; k < w->operands; k++) {
-        bool flat = true, same = true; /* flat: end to end through all dimensions, not only along a row */
+        bool flat = true, same = true; /* flat: contiguous through all dimensions, not only along a row */
         for (int d = w->ndim - 2; d >= 0; d--)
             flat = flat && w->strides[k][d] == w->strides[k][d + 1] * w->sizes[d + 1], same = same && w->strides[k][d] == 0;
         w->direct[k] = w->strides[k][w->ndim - 1] == (int)w->lanes[k] && (w->by_rows || flat);
@@ -212,7 +212,7 @@ static void begin_walk(walk *w, const trek_op_call *call, const trek_map *map)
     settle(w, !out->contiguous);
 }
 
-/* Where an operand's element at these coordinates lies. */
+/* Returns where an operand's element with these coordinates is. */
 static char *locate(const walk *w, int operand, const int64_t *at)
 {
     char *data = w->data[operand];
@@ -232,7 +232,7 @@ static void advance(const walk *w, int64_t *at, int64_t n)
     }
 }
 
-/* Moves n elements from `at` on between memory and the operand's buffer, row by row. */
+/* Moves n elements, beginning at `at`, between memory and the operand's buffer, row by row. */
 static void transfer(const walk *w, int operand, const int64_t *at, char *buffer, int64_t n, bool store)
 {
     int64_t place[TREK_MAX_DIMS], inner = w->sizes[w->ndim - 1], stride = w->strides[operand][w->ndim - 1];
@@ -252,7 +252,7 @@ static void transfer(const walk *w, int operand, const int64_t *at, char *buffer
     }
 }
 
-/* Rows of `bytes` each. The two moves of a short row overlap, so that its length is not looped over. */
+/* Rows of `bytes` each. The two moves of a short row overlap, so that no loop over its length is needed. */
 #define COPY_ROWS(...)                                                                                 \
     for (int64_t row = 0; row < rows; row++, to += to_row, from += from_row) {                         \
         __VA_ARGS__                                                                                    \
@@ -279,25 +279,25 @@ static void copy_rows(char *restrict to, int64_t to_row, const char *restrict fr
         COPY_ROWS(*to = *from;)
 }
 
-/* Rows that lie end to end on both sides, as bits. */
+/* Copies rows that are contiguous on both sides, as bits. */
 static void copy_part(const walk *w, int64_t begin, int64_t end)
 {
     int64_t at[TREK_MAX_DIMS] = { 0 }, last = w->ndim - 1, inner = w->sizes[last], bytes = trek_lane_bytes(w->lanes[0]);
     advance(w, at, begin);
     for (int64_t n; begin < end; begin += n, advance(w, at, n)) {
         char *to = locate(w, 0, at), *from = locate(w, 1, at);
-        int64_t rows = at[last] > 0 || end - begin < inner ? 0 : (end - begin) / inner; /* whole ones */
+        int64_t rows = at[last] > 0 || end - begin < inner ? 0 : (end - begin) / inner; /* whole rows */
         int64_t above = last > 0 ? w->sizes[last - 1] - at[last - 1] : 1;
         rows = rows < above ? rows : above;
         n = rows > 0 ? rows * inner : end - begin < inner - at[last] ? end - begin : inner - at[last];
-        if (to == from) /* itself */
+        if (to == from) /* in place */
             continue;
         copy_rows(to, last > 0 ? w->strides[0][last - 1] : 0, from, last > 0 ? w->strides[1][last - 1] : 0, rows > 0 ? rows : 1,
                   rows > 0 ? inner * bytes : n * bytes);
     }
 }
 
-/* Rows from where they lie to where they are wanted. */
+/* Moves rows from where they are to where they are needed. */
 static void move_part(const walk *w, int64_t begin, int64_t end)
 {
     int64_t at[TREK_MAX_DIMS] = { 0 }, last = w->ndim - 1, inner = w->sizes[last];
@@ -325,7 +325,7 @@ static void walk_part(void *arg, int64_t begin, int64_t end)
         return;
     }
     _Alignas(64) char buffers[OPERANDS][BLOCK * 8];
-    const char *filled[OPERANDS] = { NULL }; /* the element that a whole buffer repeats */
+    const char *filled[OPERANDS] = { NULL }; /* the element with which a whole buffer is filled */
     int64_t at[TREK_MAX_DIMS] = { 0 }, inner = w->sizes[w->ndim - 1];
     int64_t block = w->by_rows ? BLOCK : BLOCK / inner * inner;
     bool buffered = false;
@@ -337,7 +337,7 @@ static void walk_part(void *arg, int64_t begin, int64_t end)
         if (w->by_rows && n > inner - at[w->ndim - 1])
             n = inner - at[w->ndim - 1];
         if (buffered && n > block)
-            n = w->by_rows || at[w->ndim - 1] == 0 ? block : inner - at[w->ndim - 1]; /* short rows: whole ones */
+            n = w->by_rows || at[w->ndim - 1] == 0 ? block : inner - at[w->ndim - 1]; /* short rows: whole rows */
         const void *in[TREK_MAP_INPUTS];
         for (int k = 1; k < w->operands; k++) {
             if (w->direct[k]) {
@@ -345,7 +345,7 @@ static void walk_part(void *arg, int64_t begin, int64_t end)
                 continue;
             }
             in[k - 1] = buffers[k];
-            if (w->by_rows && w->strides[k][w->ndim - 1] == 0) { /* one value along the row: kept while it lasts */
+            if (w->by_rows && w->strides[k][w->ndim - 1] == 0) { /* one value along the row: kept while it does not change */
                 const char *element = locate(w, k, at);
                 if (element != filled[k])
                     TREK_ISA_NAME(trek_lane_load)(w->lanes[k], buffers[k], element, 0, inner < BLOCK ? inner : BLOCK);
@@ -365,7 +365,7 @@ static void walk_part(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Whether t, contiguous, repeats itself over `out`: its sizes are out's last ones. */
+/* Returns whether t, contiguous, repeats over `out`: its sizes are the last sizes of out. */
 static bool is_suffix(const trek_tensor *t, const trek_tensor *out)
 {
     int lead = 0;
@@ -377,7 +377,7 @@ static bool is_suffix(const trek_tensor *t, const trek_tensor *out)
     return t->contiguous;
 }
 
-/* A small contiguous operand and one that repeats (a bias, a number): rows without a walk. */
+/* For a small contiguous operand and one that repeats (a bias, a number): rows without a walk. */
 static bool map_repeated(const trek_op_call *call, const trek_map *map)
 {
     const trek_tensor *out = call->outputs[0];
@@ -414,7 +414,7 @@ static bool map_repeated(const trek_op_call *call, const trek_map *map)
     }
 BITS(1) BITS(2) BITS(4) BITS(8)
 
-/* The dimensions along which all inputs repeat themselves become 1; how many elements are left. */
+/* Sets dimensions along which all inputs repeat to 1. Returns how many elements are left. */
 static int64_t without_repeats(const walk *w, walk *once)
 {
     int64_t numel = 1;
@@ -429,8 +429,8 @@ static int64_t without_repeats(const walk *w, walk *once)
     return numel;
 }
 
-/* Where all inputs repeat themselves: what differs, `left` elements as `once` walks them, is computed into memory of its own, and
- * copied from there. */
+/* If all inputs repeat, computes the `left` different elements, in the order of `once`, into separate memory and
+ * copies them from there. */
 static trek_status map_expanded(const walk *w, walk *once, int64_t numel, int64_t left)
 {
     static const trek_row_fn rows[] = { [1] = bits_1, [2] = bits_2, [4] = bits_4, [8] = bits_8 };

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element-wise kernels. Each gives one function over contiguous rows; this is
- * the way there from tensors of any strides, broadcast to the output's shape:
- * what is not contiguous passes through small buffers, and so do 16-bit floats,
- * which rows see as f32. */
+/* Element-wise kernels. Each provides one function over contiguous rows. This code applies it to tensors of any
+ * strides, broadcast to the output's shape: data that are not contiguous go through small buffers, and so do 16-bit
+ * floats, which rows see as f32. */
 #ifndef TREK_TENSOR_CPU_ELEMENTWISE_MAP_H
 #define TREK_TENSOR_CPU_ELEMENTWISE_MAP_H
 
@@ -10,11 +9,11 @@
 
 #define TREK_MAP_INPUTS 3
 
-/* n elements; `out` may be one of the inputs. Inputs and output are aligned to their elements. */
+/* Computes n elements; `out` may be one of the inputs. Inputs and output are aligned to their elements. */
 typedef void (*trek_row_fn)(void *out, const void *const *in, int64_t n, const trek_attrs *attrs);
 
-/* How an operand lies in memory: elements of so many bytes, or 16-bit floats
- * (odd numbers, which are no stride of theirs). */
+/* How an operand is stored: elements of this many bytes, or 16-bit floats (odd numbers, which cannot be strides of
+ * theirs). */
 typedef enum trek_lane {
     TREK_LANE_1 = 1,
     TREK_LANE_2 = 2,
@@ -24,12 +23,12 @@ typedef enum trek_lane {
     TREK_LANE_F16 = 19
 } trek_lane;
 
-/* Bytes of an element in memory, and as rows see it. */
+/* Returns the bytes of an element in memory, and as rows see it. */
 static inline int trek_lane_bytes(trek_lane lane) { return lane >= TREK_LANE_BF16 ? 2 : (int)lane; }
 static inline int trek_lane_row_bytes(trek_lane lane) { return lane >= TREK_LANE_BF16 ? 4 : (int)lane; }
 
-/* Elements below which a thread is not worth its wake-up: for loops bound by
- * memory, for vectorised functions, for calls into libm. */
+/* Below this number of elements another thread is not worth its wake-up: for loops limited by memory, for vectorised
+ * functions, for calls of libm. */
 enum { TREK_GRAIN_CHEAP = 32768, TREK_GRAIN_FUNCTION = 8192, TREK_GRAIN_CALL = 2048 };
 
 typedef struct trek_map {
@@ -37,24 +36,24 @@ typedef struct trek_map {
     int64_t grain;
     int n_in;
     trek_lane out, in[TREK_MAP_INPUTS];
-    bool moves;  /* the row function moves bits and no more: a row needs no buffer where one side lies as rows do */
+    bool moves;  /* the row function only moves bits: a row needs no buffer if one side is stored as rows are */
 } trek_map;
 
-/* Any strides, any size, on the threads of the pool. */
+/* For any strides and any size, on the threads of the pool. */
 trek_status TREK_ISA_NAME(trek_map_any)(const trek_op_call *call, const trek_map *map);
 
-/* Elements between memory and contiguous rows; stride in bytes. */
+/* Copy elements between memory and contiguous rows; stride in bytes. */
 void TREK_ISA_NAME(trek_lane_load)(trek_lane lane, void *row, const char *from, int64_t stride, int64_t n);
 void TREK_ISA_NAME(trek_lane_store)(trek_lane lane, char *to, int64_t stride, const void *row, int64_t n);
 
-/* What is left of a row of 16-bit elements for a row function of whole vectors: n elements, fewer than a vector has, with zeros
- * up to TREK_ROW_VECTOR. At most two inputs. */
+/* Handles the rest of a row of 16-bit elements for a row function of whole vectors: n elements, fewer than a vector
+ * has, padded with zeros to TREK_ROW_VECTOR. At most two inputs. */
 #define TREK_ROW_VECTOR 16
 void TREK_ISA_NAME(trek_row_rest_16)(trek_row_fn row, uint16_t *to, const void *const *from, int n_in, int64_t n,
                                      const trek_attrs *attrs);
 
-/* Small contiguous operands of one shape go straight to the row. Contiguous
- * tensors of as many elements as the output have its shape, but for sizes of 1. */
+/* Calls the row function directly for small contiguous operands of one shape. Contiguous tensors with as many
+ * elements as the output have its shape, except for sizes of 1. */
 static inline __attribute__((always_inline)) trek_status trek_map_run(const trek_op_call *call, const trek_map *map)
 {
     const trek_tensor *out = call->outputs[0];
@@ -71,7 +70,7 @@ static inline __attribute__((always_inline)) trek_status trek_map_run(const trek
     return TREK_OK;
 }
 
-/* A kernel: name(call), for a row function and the lanes of output and inputs. */
+/* Defines a kernel, name(call), for a row function and the lanes of output and inputs. */
 #define TREK_LANE_(width) TREK_LANE_##width
 #define TREK_LANE(width) TREK_LANE_(width)
 #define TREK_MAP_KERNEL(name, row_fn, grain_, n_in_, out_, ...)                                        \

@@ -8,8 +8,8 @@
 
 TREK_LIBRARY(tanh, f64, tanh)
 
-/* --- by comparisons alone: x, or the gradient x and what was saved, y; NaN passes on, and lets its gradient pass -------------
- */
+/* --- by comparisons only: x, or the gradient x and what was saved, y; NaN passes, and passes its gradient
+ * -------------------- */
 
 #define PIECES(kind, value, slope)                                                                     \
     TREK_UNARY_ROW(kind, f32, f32, value)                                                              \
@@ -47,7 +47,7 @@ SPECIAL_OF(i1, trek_bessel(1, x), trek_i1_slope(x))
 SPECIAL_OF(i1e, trek_bessel_scaled(1, x), trek_i1e_slope(x))
 SPECIAL_OF(log_ndtr, trek_log_ndtr(x), trek_log_ndtr_slope(x))
 
-/* Inverses by the vector library; slopes, for which f32 loses digits where x is large or near 1, in f64. */
+/* Inverses use the vector library; slopes, for which f32 loses digits if x is large or near 1, use f64. */
 #define INVERSE(kind, slope)                                                                           \
     TREK_LIBRARY(kind, f32, kind##f)                                                                   \
     TREK_LIBRARY(kind, f64, kind)                                                                      \
@@ -93,7 +93,7 @@ TREK_BINARY_LIBRARY_ROW(exp2_backward, f64, x *trek_exp2_f64_library(y) * 0.6931
 #define WIDE TREK_WIDE_INLINE trek_wide
 #define WIDE64 TREK_WIDE_INLINE trek_wide64
 
-/* x where x > 0, else below */
+/* Returns x if x > 0, otherwise below. */
 WIDE where_above(trek_wide x, trek_wide above, trek_wide below)
 {
     return trek_choose_wide(trek_spread_wide(0.0f), x, above, below);
@@ -102,7 +102,7 @@ WIDE64 where_above64(trek_wide64 x, trek_wide64 above, trek_wide64 below)
 {
     return trek_choose_wide64((trek_wide64_int)(x > 0.0), above, below);
 }
-/* The same where x is NaN. */
+/* Returns x also if x is NaN. */
 WIDE slope_above(trek_wide x, trek_wide above, trek_wide below)
 {
     return trek_choose_wide(x, trek_spread_wide(0x1p-149f), below, above);
@@ -111,7 +111,7 @@ WIDE64 slope_above64(trek_wide64 x, trek_wide64 above, trek_wide64 below)
 {
     return trek_choose_wide64((trek_wide64_int)(x <= 0.0), below, above);
 }
-/* e^x and e^x - 1 of what is not above 0, where the library stays in its vectors; NaN stays. */
+/* Compute e^x and e^x - 1 for x that is not above 0, so that the library remains in its vectors. NaN remains. */
 WIDE64 exp_below64(trek_wide64 x) { return trek_exp_down_wide64(trek_choose_wide64((trek_wide64_int)(x > 0.0), x * 0.0, x)); }
 WIDE64 expm1_below64(trek_wide64 x)
 {
@@ -173,8 +173,8 @@ WIDE64 elu_of_wide64(trek_wide64 x, double s) { return where_above64(x, x, s * e
 WIDE elu_slope_wide(trek_wide x, float s) { return slope_above(x, trek_spread_wide(1.0f), s * trek_exp_wide(x)); }
 WIDE64 elu_slope_wide64(trek_wide64 x, double s) { return slope_above64(x, trek_spread_wide64(1.0), s * exp_below64(x)); }
 
-/* tanh(log(1 + e^x)) = n / (n + 2), n = e^x (e^x + 2); 1 from 20 (40 in f64) on. Its derivative is
- * n / (n + 2) + x sigmoid(x) (1 - tanh^2), 1 - tanh^2 = (2 / (n + 2)) (1 + n / (n + 2)). */
+/* tanh(log(1 + e^x)) = n / (n + 2), with n = e^x (e^x + 2); it is 1 from 20 (40 in f64) on. Its derivative is n / (n
+ * + 2) + x sigmoid(x) (1 - tanh^2), with 1 - tanh^2 = (2 / (n + 2)) (1 + n / (n + 2)). */
 WIDE mish_of_wide(trek_wide x, float s)
 {
     (void)s;
@@ -202,7 +202,7 @@ WIDE64 mish_slope_wide64(trek_wide64 x, double s)
     return w + near * (e / (1.0 + e)) * ((2.0 / (n + 2.0)) * (1.0 + w));
 }
 
-/* Near 0 by tanh's series, whose first term is x: else nothing would be left of the difference. */
+/* Near 0 it uses tanh's series, whose first term is x; the difference would otherwise lose all its digits. */
 WIDE tanhshrink_of_wide(trek_wide x, float s)
 {
     static const float terms[] = { 6404582.0f / 10854718875.0f, -929569.0f / 638512875.0f, 21844.0f / 6081075.0f,

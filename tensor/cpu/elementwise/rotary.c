@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Turns pairs of elements of the last dimension by the angles of a table (Su and others 2021). */
+/* Rotates pairs of elements of the last dimension by the angles of a table (Su and others 2021). */
 #include <stdlib.h>
 
 #include "tensor/cpu/elementwise/map.h"
@@ -8,16 +8,16 @@ enum { PART = 256 }; /* pairs at a time */
 
 typedef struct rotary_job {
     char *to;
-    const char *from, *table;     /* table: double for double, else float */
+    const char *from, *table;     /* table: double for double, otherwise float */
     trek_lane lane;
-    int64_t width, pairs, rest;   /* bytes of an element in memory; elements behind the pairs */
+    int64_t width, pairs, rest;   /* bytes of an element in memory; elements after the pairs */
     int64_t to_step, from_step;   /* bytes, of the last dimension */
     bool neighbours, back;
     int ndim;                     /* the other dimensions, the innermost first, with strides in bytes */
     int64_t sizes[TREK_MAX_DIMS], to_strides[TREK_MAX_DIMS], from_strides[TREK_MAX_DIMS], table_strides[TREK_MAX_DIMS];
 } rotary_job;
 
-/* n pairs of a and b, `step` apart. In place or not. */
+/* Rotates n pairs of a and b, `step` apart, in place or not. */
 #define TURN(T, name)                                                                                               \
     static void name(T *to_a, T *to_b, const T *a, const T *b, const T *cosines, const T *sines, int64_t n, bool back) \
     {                                                                                                               \
@@ -42,7 +42,7 @@ typedef struct rotary_job {
 TURN(float, turn_f32)
 TURN(double, turn_f64)
 
-/* Elements as rows have them: where they lie, or brought to a buffer. */
+/* Returns elements as rows need them: in place, or copied to a buffer. */
 static const void *row_of(const rotary_job *job, void *buffer, const char *from, int64_t n)
 {
     if (job->from_step == trek_lane_row_bytes(job->lane) && job->lane <= TREK_LANE_8)
@@ -62,10 +62,10 @@ static void settle(const rotary_job *job, char *to, const void *row, int64_t n)
         TREK_ISA_NAME(trek_lane_store)(job->lane, to, job->to_step, row, n);
 }
 
-/* Pairs [p, p + n) of a row. */
+/* Rotates pairs [p, p + n) of a row. */
 static void turn_part(const rotary_job *job, char *to, const char *from, const char *table, int64_t p, int64_t n)
 {
-    double held[2][2 * PART]; /* what comes in, what goes out */
+    double held[2][2 * PART]; /* inputs and outputs */
     bool wide = job->lane == TREK_LANE_8;
     const int64_t item = wide ? 8 : 4, first = job->neighbours ? 2 * p : p, second = job->pairs + p;
     const void *cosines = table + p * item, *sines = table + (job->pairs + p) * item;
@@ -91,7 +91,7 @@ static void turn_part(const rotary_job *job, char *to, const char *from, const c
     settle(job, to_b, result_b, n);
 }
 
-/* What lies behind the pairs, as it is. */
+/* Copies the elements after the pairs. */
 static void keep_rest(const rotary_job *job, char *to, const char *from)
 {
     to += 2 * job->pairs * job->to_step;
@@ -132,7 +132,7 @@ static void turn_rows(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Rows in the order of the result's memory. */
+/* Orders rows by the result's memory. */
 static void lay_out(rotary_job *job, const trek_tensor *y, const trek_tensor *x, const trek_tensor *table)
 {
     int64_t item = job->lane == TREK_LANE_8 ? 8 : 4;

@@ -15,7 +15,7 @@ FUNCTIONS(OF_F64)
 FUNCTIONS_OF_BOTH(OF_F64)
 FUNCTIONS_OF_BOTH(OF_F32)
 
-/* beta s, threshold t: log(1 + e^(s x)) / s, and x where s x > t */
+/* With beta s and threshold t: log(1 + e^(s x)) / s, and x if s x > t. */
 static inline trek_wide softplus_of_wide(trek_wide x, trek_wide s, trek_wide t)
 {
     trek_wide scaled = x * s;
@@ -34,7 +34,7 @@ static inline trek_wide softplus_of_wide(trek_wide x, trek_wide s, trek_wide t)
     TREK_UNARY_LIBRARY_ROW(op, f64, trek_##op##_f64_library(x))                                        \
     TREK_UNARY_FLOAT_KERNELS(op, FUNCTION)
 
-/* What only looks at the sign works on the bits of 16-bit floats. */
+/* Functions that only look at the sign work on the bits of 16-bit floats. */
 #define BITS_16(op, expression)                                                                        \
     static void op##_bits_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)   \
     {                                                                                                  \
@@ -101,7 +101,7 @@ TREK_UNARY_WIDE_ROW(softplus, softplus_of_wide(x, s, t))
 TREK_UNARY_LIBRARY_ROW(softplus, f64, trek_softplus_wide64(x, attrs->f[0], attrs->f[1]))
 TREK_UNARY_FLOAT_KERNELS(softplus, FUNCTION)
 
-/* The vector forms of sin, cos and tan reach to TREK_SIN_LIMIT; blocks with larger arguments go through libm. */
+/* The vector forms of sin, cos and tan are valid up to TREK_SIN_LIMIT; blocks with larger arguments use libm. */
 #define PERIODIC_ROW(op, small, call)                                                                  \
     static void op##_f32_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)    \
     {                                                                                                  \
@@ -143,15 +143,15 @@ static void gelu_f64_row(void *to, const void *const *from, int64_t n, const tre
 }
 TREK_UNARY_FLOAT_KERNELS(gelu, FUNCTION)
 
-/* with a number */
+/* With a number. */
 TREK_UNARY_FLOATS(add_scalar, CHEAP, x + s, x + s)
 TREK_UNARY_FLOATS(mul_scalar, CHEAP, x *s, x *s)
 TREK_UNARY_INTEGERS(add_scalar, x + s)
 TREK_UNARY_INTEGERS(mul_scalar, x *s)
-/* max(s, x) first, as PyTorch: where the bounds cross, the upper one wins; NaN passes */
+/* max(s, x) first, as PyTorch does: if the bounds cross, the upper one wins; NaN passes. */
 TREK_UNARY_FLOATS(clamp, CHEAP, (x < s ? s : x) > t ? t : (x < s ? s : x), (x < s ? s : x) > t ? t : (x < s ? s : x))
 
-/* Integers between real bounds: the integers inside them. */
+/* Integers between real bounds: the integers within them. */
 #define CLAMP_INTEGERS(suffix, lowest, highest)                                                        \
     static void clamp_##suffix##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
     {                                                                                                  \
@@ -171,7 +171,7 @@ CLAMP_INTEGERS(i64, INT64_MIN, INT64_MAX)
 CLAMP_INTEGERS(i32, INT32_MIN, INT32_MAX)
 CLAMP_INTEGERS(u8, 0, UINT8_MAX)
 
-/* Powers: the common exponents without a call, some of them as ops of their own. */
+/* Powers: common exponents without a call, some of them as ops of their own. */
 #define POWER_FLOATS(suffix, T, power)                                                                 \
     static void power_##suffix##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
     {                                                                                                  \
@@ -213,7 +213,7 @@ POWER_KERNEL(f16, float)
     TREK_UNARY_KERNEL(pow_scalar, suffix, suffix, TREK_WIDTH_##suffix, FUNCTION)
 POWER_INTEGERS(i64)
 POWER_INTEGERS(i32)
-/* Looked up: there are only so many bytes. */
+/* Uses a table, because there are only 256 bytes. */
 static void pow_scalar_u8_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)
 {
     uint8_t *result = to, powers[256];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Activations of f64 in vectors, with their derivatives, from the library's functions. Where one has reached its limit (and
- * where it is NaN) the library's function gets another number: it would leave its vectors for that lane. */
+/* Activations of f64 in vectors, with their derivatives, by the library's functions. For a lane in which the result
+ * has reached its limit, or is NaN, the library's function gets another number, because it would otherwise leave its
+ * vectors for that lane. */
 #ifndef TREK_TENSOR_CPU_ELEMENTWISE_VECTOR_ACTIVATIONS_H
 #define TREK_TENSOR_CPU_ELEMENTWISE_VECTOR_ACTIVATIONS_H
 
@@ -17,7 +18,7 @@ TREK_WIDE_INLINE trek_wide64 trek_choose_wide64(trek_wide64_int which, trek_wide
     return (trek_wide64)(((trek_wide64_int)a & which) | ((trek_wide64_int)b & ~which));
 }
 
-/* e^x, 0 from where it is below the least denormal number. */
+/* Computes e^x; 0 below the smallest denormal number. */
 TREK_WIDE_INLINE trek_wide64 trek_exp_down_wide64(trek_wide64 x)
 {
     const trek_wide64 zero = { 0 };
@@ -38,7 +39,7 @@ TREK_WIDE_INLINE trek_wide64 trek_silu_derivative_wide64(trek_wide64 x)
     return s * (1.0 + x * (1.0 - s));
 }
 
-/* beta s, threshold t: log(1 + e^(s x)) / s, and x where s x > t */
+/* With beta s and threshold t: log(1 + e^(s x)) / s, and x if s x > t. */
 TREK_WIDE_INLINE trek_wide64 trek_softplus_wide64(trek_wide64 x, double s, double t)
 {
     trek_wide64 scaled = x * s;
@@ -46,7 +47,7 @@ TREK_WIDE_INLINE trek_wide64 trek_softplus_wide64(trek_wide64 x, double s, doubl
     trek_wide64 e = trek_exp_down_wide64(trek_choose_wide64(above, trek_spread_wide64(0.0), scaled));
     return trek_choose_wide64(above, x, trek_log1p_f64_library(e) / s);
 }
-/* Where the distribution function of x is neither 0 nor 1 for f64. */
+/* Returns where the distribution function of x is neither 0 nor 1 in f64. */
 TREK_WIDE_INLINE trek_wide64_int trek_undecided_wide64(trek_wide64 x)
 {
     return (trek_wide64_int)(x >= -39.0) & (trek_wide64_int)(x <= 9.0);
@@ -87,7 +88,7 @@ TREK_WIDE_INLINE trek_wide64 trek_gelu_tanh_derivative_wide64(trek_wide64 x)
 
 TREK_LIBRARY(log, f64, log)
 
-/* A polynomial in t, the highest power first. */
+/* Evaluates a polynomial in t, the highest power first. */
 TREK_WIDE_INLINE trek_wide64 trek_polynomial_wide64(trek_wide64 t, const double *factors, int count)
 {
     trek_wide64 p = trek_spread_wide64(factors[0]);
@@ -105,7 +106,7 @@ TREK_WIDE_INLINE trek_wide64 trek_erfc_wide64(trek_wide64 x)
     return trek_choose_wide64(low | high, outside, trek_erfc_f64_library(near));
 }
 
-/* e^(-x^2): the square in two parts, so that large ones keep their last bits. */
+/* Computes e^(-x^2), with the square in two parts, so that large ones keep their last bits. */
 TREK_WIDE_INLINE trek_wide64 trek_exp_minus_square_wide64(trek_wide64 x)
 {
     trek_wide64 high = (trek_wide64)((trek_wide64_int)x & ~(trek_wide64_int){ 0 } << 27), d = (high - x) * (high + x);
@@ -115,9 +116,9 @@ TREK_WIDE_INLINE trek_wide64 trek_exp_minus_square_wide64(trek_wide64 x)
     return trek_choose_wide64(far, trek_spread_wide64(0.0), e);
 }
 
-/* erf's inverse by w = -log(1 - x^2), in which it is nearly x times a line, and far out nearly the root (Giles 2012,
- * Approximating the erfinv function). Polynomials are Chebyshev fits of what is beside x, and beside the root: by w below 6.25,
- * by its root to 16, and beyond. Errors are below 2 ulp. */
+/* The inverse of erf by w = -log(1 - x^2): it is almost x times a linear function of w, and for large w almost the
+ * square root (Giles 2012, Approximating the erfinv function). The polynomials are Chebyshev fits of the factor of x,
+ * and of the factor of the root: by w below 6.25, by its root up to 16, and beyond. Errors are below 2 ulp. */
 TREK_WIDE_INLINE trek_wide64 trek_erfinv_wide64(trek_wide64 x)
 {
     static const double near[] = { 0x1.e224c214abfdbp-69, -0x1.412b6a8301ca7p-70, -0x1.99d89457b891cp-62,
@@ -138,7 +139,7 @@ TREK_WIDE_INLINE trek_wide64 trek_erfinv_wide64(trek_wide64 x)
     const trek_wide64_int sign = (trek_wide64_int)trek_spread_wide64(-0.0);
     trek_wide64 a = (trek_wide64)((trek_wide64_int)x & ~sign);
     trek_wide64_int inside = (trek_wide64_int)(a < 1.0);
-    trek_wide64 safe = trek_choose_wide64(inside, a, trek_spread_wide64(0.5)); /* the library stays in its vectors */
+    trek_wide64 safe = trek_choose_wide64(inside, a, trek_spread_wide64(0.5)); /* the library remains in its vectors */
     trek_wide64 w = -trek_log_f64_library((1.0 - safe) * (1.0 + safe));
     trek_wide64 p = trek_polynomial_wide64(w - 3.125, near, 24), size = trek_fma_wide64(p, a, a);
     trek_wide64_int beyond = (trek_wide64_int)(w >= 6.25);
@@ -152,8 +153,9 @@ TREK_WIDE_INLINE trek_wide64 trek_erfinv_wide64(trek_wide64 x)
     return (trek_wide64)((trek_wide64_int)size | ((trek_wide64_int)x & sign));
 }
 
-/* The same of f32 by way of f64, whose digits leave nearly the rounding alone: erfc is t P(t) e^(-x^2), t = 2.5 / (2.5 + |x|),
- * with e^(-x^2) as a power of 2 (Cody 1969 has such forms; the fits are Chebyshev's); that of |x| > 10.1 is 0. */
+/* The same for f32 by way of f64, whose digits leave almost only the rounding: erfc is t P(t) e^(-x^2), with t = 2.5
+ * / (2.5 + |x|) and e^(-x^2) as a power of 2 (Cody 1969 has such forms; the fits are Chebyshev's). For |x| > 10.1 it
+ * is 0. */
 TREK_WIDE_INLINE trek_wide64 trek_erfc_single_wide64(trek_wide64 x)
 {
     static const double erfcx[] = { 0x1.758267c9b15a9p-6, -0x1.06659d7755349p-6, -0x1.5b0d77ababc17p-5, 0x1.6e8c911e1e898p-5,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libm's functions of vectors from glibc's libmvec, where it has them (2.35 on x86-64; TREK_WITH_MVEC); elsewhere calls into
- * libm lane by lane. Errors are below 4 ulp (measured: 3.3); special values come out as in libm. A row's tail passes through
- * a whole vector, so that a number's result does not depend on its place. */
+/* The vector functions of libm from glibc's libmvec, if it has them (2.35 on x86-64; TREK_WITH_MVEC); otherwise calls
+ * of libm for each lane. Errors are below 4 ulp (measured: 3.3); special values are those of libm. The end of a row
+ * goes through a whole vector, so that a result does not depend on its position. */
 #ifndef TREK_TENSOR_CPU_ELEMENTWISE_VECTOR_LIBRARY_H
 #define TREK_TENSOR_CPU_ELEMENTWISE_VECTOR_LIBRARY_H
 
@@ -9,11 +9,11 @@
 
 typedef double trek_wide64 __attribute__((vector_size(4 * TREK_WIDE)));
 typedef int64_t trek_wide64_int __attribute__((vector_size(4 * TREK_WIDE)));
-typedef float trek_half_wide __attribute__((vector_size(2 * TREK_WIDE))); /* as many lanes */
+typedef float trek_half_wide __attribute__((vector_size(2 * TREK_WIDE))); /* with the same number of lanes */
 #define TREK_VECTOR_f32 trek_wide
 #define TREK_VECTOR_f64 trek_wide64
 
-/* x * y + z, in one rounding where the machine can. */
+/* Computes x * y + z, in one rounding if the machine can. */
 TREK_WIDE_INLINE trek_wide64 trek_fma_wide64(trek_wide64 x, trek_wide64 y, trek_wide64 z)
 {
 #if defined(__AVX512F__)
@@ -36,7 +36,7 @@ TREK_WIDE_INLINE trek_wide64 trek_sqrt_wide64(trek_wide64 x)
     return x;
 #endif
 }
-/* Whether a lane of a comparison holds. */
+/* Returns whether any lane of a comparison is true. */
 TREK_WIDE_INLINE bool trek_any_wide64(trek_wide64_int which)
 {
 #if defined(__AVX512F__)
@@ -49,8 +49,8 @@ TREK_WIDE_INLINE bool trek_any_wide64(trek_wide64_int which)
 #endif
 }
 
-/* The names that trek_tan_f64_library and the like stand for: in libmvec those of the x86-64 vector function ABI (the
- * instruction set, the lanes, the arguments). */
+/* The names behind trek_tan_f64_library and others: in libmvec those of the x86-64 vector function ABI (instruction
+ * set, lanes, arguments). */
 #if defined(TREK_WITH_MVEC)
 #if TREK_WIDE == 16
 #define TREK_MVEC_f32(v, name) _ZGVeN16##v##_##name##f
@@ -93,7 +93,8 @@ TREK_WIDE_INLINE bool trek_any_wide64(trek_wide64_int which)
     }
 #endif
 
-/* Rows in terms of x (and y), vectors of the type's own. What fills the last vector up is 1, which no function minds. */
+/* Rows written with x (and y), vectors of the type. The last vector is padded with 1, which is valid for every
+ * function. */
 #define TREK_UNARY_LIBRARY_ROW(op, suffix, expression)                                                 \
     static void op##_##suffix##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
     {                                                                                                  \

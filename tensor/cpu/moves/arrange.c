@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels that put elements elsewhere without looking at them: flip, cat, tril, triu. */
+/* Kernels that move elements without reading their values: flip, cat, tril, triu. */
 #include "tensor/cpu/elementwise/map.h"
 
-/* A header of our own over part of another tensor's memory, for the copy kernel. It owns nothing. */
+/* Makes a tensor header for a part of another tensor's memory, for the copy kernel. It owns nothing. */
 static void describe(trek_tensor *view, const trek_tensor *t, char *data)
 {
     view->dtype = t->dtype;
@@ -49,7 +49,7 @@ static void reverse_rows(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Whether only the last dimension of a contiguous tensor is turned round; does it. */
+/* Flips only the last dimension of a contiguous tensor. Returns false if the call is another one. */
 static bool flip_rows(const trek_op_call *call)
 {
     const trek_tensor *in = call->inputs[0], *out = call->outputs[0];
@@ -79,7 +79,7 @@ static trek_status flip(const trek_op_call *call)
     return copy_into(call->outputs[0], &view);
 }
 
-/* Bytes between neighbours along a dimension of a contiguous tensor. */
+/* Returns the bytes between neighbours along a dimension of a contiguous tensor. */
 static int64_t step_bytes(const trek_tensor *t, int dim)
 {
     int64_t bytes = (int64_t)trek_dtype_size((trek_dtype)t->dtype);
@@ -88,7 +88,7 @@ static int64_t step_bytes(const trek_tensor *t, int dim)
     return bytes;
 }
 
-/* Rows of the output, to each of which every input gives a piece. */
+/* Copies rows of the output, of which each input provides a piece. */
 static void cat_rows(void *arg, int64_t begin, int64_t end)
 {
     const trek_op_call *call = arg;
@@ -105,7 +105,8 @@ static void cat_rows(void *arg, int64_t begin, int64_t end)
         }
 }
 
-/* Whether all is contiguous, in rows long enough to copy one after another; does it. */
+/* Copies if everything is contiguous and rows are long enough to be copied one after the other. Returns false
+ * otherwise. */
 static bool cat_contiguous(const trek_op_call *call)
 {
     const trek_tensor *out = call->outputs[0];
@@ -123,7 +124,7 @@ static bool cat_contiguous(const trek_op_call *call)
     return true;
 }
 
-/* Each input to its part of the output along dimension i[0]. */
+/* Copies each input to its part of the output along dimension i[0]. */
 static trek_status cat(const trek_op_call *call)
 {
     const trek_tensor *out = call->outputs[0];
@@ -156,7 +157,7 @@ typedef struct triangle {
     int width;
 } triangle;
 
-/* A row of the result; the copied part is there already where `copied`. */
+/* Writes a row of the result. If `copied`, the part that is kept has been written already. */
 static void triangle_row(const triangle *t, char *to, const char *from, int64_t first, int64_t last)
 {
     int nd = t->in->ndim;
@@ -190,7 +191,7 @@ static void triangle_rows(void *arg, int64_t begin, int64_t end)
             out += index % t->in->sizes[d] * t->out->strides[d];
             index /= t->in->sizes[d];
         }
-        /* kept: column <= r + diagonal below, column >= r + diagonal above */
+        /* kept: column <= r + diagonal for lower, column >= r + diagonal for upper */
         int64_t edge = r + t->diagonal;
         triangle_row(t, t->out->data + out * t->width, t->in->data + in * t->width, t->lower ? 0 : edge,
                      t->lower ? edge + 1 : columns);
@@ -203,7 +204,7 @@ static trek_status keep_triangle(const trek_op_call *call, bool lower)
     if (in->numel == 0)
         return TREK_OK;
     int64_t rows = in->sizes[in->ndim - 2], columns = in->sizes[in->ndim - 1], diagonal = call->attrs.i[0];
-    diagonal = diagonal > columns ? columns : diagonal < -rows ? -rows : diagonal; /* further out nothing changes */
+    diagonal = diagonal > columns ? columns : diagonal < -rows ? -rows : diagonal; /* larger diagonals change nothing */
     triangle t = { in, call->outputs[0], diagonal, lower, in->strides[in->ndim - 1] > 2, /* columns far apart: copied in tiles */
                    (int)trek_dtype_size((trek_dtype)in->dtype) };
     trek_status status = t.copied && t.in->data != t.out->data ? copy_into(call->outputs[0], call->inputs[0]) : TREK_OK;

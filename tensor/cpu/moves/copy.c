@@ -34,7 +34,8 @@ typedef struct transposition {
     int64_t row_tiles; /* of `row` */
 } transposition;
 
-/* A block of N x N elements, N of 16 bytes: each of log2 N rounds zips the first half of the rows with the second. */
+/* Transposes a block of N x N elements, N of 16 bytes: each of log2 N rounds zips the first half of the rows with the
+ * second. */
 #if defined(__clang__)
 #define ZIP(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
@@ -122,8 +123,8 @@ static void transpose_part(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Where one of the two dimensions is `thin`, 2 to 7 elements, which stand side by side at one end: pixels to channels and back.
- */
+/* For two dimensions of which one is `thin`: it has 2 to 7 elements, which are adjacent on one side. Pixels to
+ * channels and back. */
 #define COPY_THIN(T, long_to, thin_to, long_from, thin_from)                                           \
     for (int64_t i = 0; i < n; i++)                                                                    \
         for (int64_t j = 0; j < thin; j++)                                                             \
@@ -140,7 +141,7 @@ static void transpose_part(void *arg, int64_t begin, int64_t end)
 #define COPY_LONG_BY(T, count)                                                                         \
     static void copy_long_##T##_##count(void *to, int64_t to_thin, const void *from, int64_t from_thin, int64_t n) \
     {                                                                                                  \
-        const int64_t thin = count; /* known to the compiler, which zips and unzips */                 \
+        const int64_t thin = count; /* a constant for the compiler, which zips and unzips */                 \
         if (from_thin == 1) {                                                                          \
             COPY_THIN(T, 1, to_thin, thin, 1)                                                          \
         } else {                                                                                       \
@@ -200,7 +201,7 @@ static void thin_part(void *arg, int64_t begin, int64_t end)
     }
     for (int64_t plane = begin; plane < end; plane++) {
         copy_long(c, to, from, thin_dim, in->sizes[long_dim]);
-        for (int d = in->ndim - 1; d >= 0; d--) { /* the next place */
+        for (int d = in->ndim - 1; d >= 0; d--) { /* the next position */
             if (d == c->row || d == c->inner)
                 continue;
             int64_t step = ++at[d] < in->sizes[d] ? 1 : 1 - at[d];
@@ -213,7 +214,8 @@ static void thin_part(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Whether one dimension is thin and its elements stand side by side at one end, in as many steps of the other; copies. */
+/* Copies if one dimension is thin and its elements are adjacent on one side, with the other dimension stepping by
+ * that number. Returns false otherwise. */
 static bool copy_thin(transposition *c)
 {
     const int64_t *sizes = c->in->sizes, *to = c->out->strides, *from = c->in->strides;
@@ -225,7 +227,7 @@ static bool copy_thin(transposition *c)
     return true;
 }
 
-/* Whether the copy is a transposition that is large enough for tiles, or a thin one; does it. */
+/* Copies a transposition that is large enough for tiles, or thin. Returns false otherwise. */
 static bool copy_transposed(const trek_op_call *call, int width)
 {
     const trek_tensor *in = call->inputs[0], *out = call->outputs[0];
@@ -261,8 +263,8 @@ COPY(8)
 
 /* --- conversions --- */
 
-/* To f32 so that a second rounding, to 16 bits, gives what one would have
- * given: inexact results get an odd last bit. */
+/* Rounds to f32 so that a second rounding, to 16 bits, gives the result of a single one: inexact results get an odd
+ * last bit. */
 static inline float f32_odd(double x)
 {
     float near = (float)x;
@@ -319,7 +321,7 @@ static const uint8_t lanes[TREK_DTYPE_COUNT] = {
     [TREK_I64] = TREK_LANE_8,  [TREK_I32] = TREK_LANE_4, [TREK_U8] = TREK_LANE_1,      [TREK_BOOL] = TREK_LANE_1,
 };
 
-/* f32 to and from 16 bits, contiguous: in one step, without a buffer between. */
+/* Converts f32 to and from 16 bits, contiguous, in one step without a buffer. */
 typedef struct half_conversion {
     const trek_tensor *in, *out;
 } half_conversion;
@@ -340,7 +342,7 @@ static void convert_halves_part(void *arg, int64_t begin, int64_t end)
         trek_f16_from_f32_row(to, (const float *)(const void *)c->in->data + begin, n);
 }
 
-/* Whether that is what the call wants; does it. */
+/* Does so if the call asks for it. Returns false otherwise. */
 static bool convert_halves(const trek_op_call *call)
 {
     const trek_tensor *in = call->inputs[0], *out = call->outputs[0];
@@ -363,7 +365,7 @@ static trek_status convert(const trek_op_call *call)
         return width == 1 ? copy_1(call) : width == 2 ? copy_2(call) : width == 4 ? copy_4(call) : copy_8(call);
     trek_row_fn row = convert_rows[forms[from]][forms[to]];
     if (forms[to] == FORM_16 && (from == TREK_F32 || forms[from] == FORM_16))
-        row = copy_4_row; /* f32 in, f32 out: the one rounding comes with the store */
+        row = copy_4_row; /* f32 to f32: storing does the only rounding */
     trek_map map = { row, CHEAP, 1, (trek_lane)lanes[to], { (trek_lane)lanes[from] }, false };
     return trek_map_run(call, &map);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of a table by index, and the sum of gradients back into them. */
+/* Rows of a table by index, and the sum of their gradients. */
 #include "tensor/cpu/dense.h"
 #include "tensor/cpu/kernels.h"
 #include "tensor/half_internal.h"
@@ -11,9 +11,9 @@ typedef struct embedding_job {
     int64_t rows, columns, padding;
     size_t element;
     trek_dtype dtype;
-    const int64_t *order, *start; /* backward: places of the gradients, sorted by row */
-    const int64_t *bags;          /* the gradient's row of each place; NULL: its own */
-    const void *factors;          /* of each place; NULL: 1; double for double gradients, else float */
+    const int64_t *order, *start; /* backward: positions of the gradients, sorted by row */
+    const int64_t *bags;          /* the gradient's row of each position; NULL: its own */
+    const void *factors;          /* of each position; NULL: 1; double for double gradients, otherwise float */
 } embedding_job;
 
 static trek_status check_indices(const trek_op_call *call, const trek_tensor *indices, int64_t rows)
@@ -35,7 +35,7 @@ static void copy_rows(void *arg, int64_t begin, int64_t end)
         memcpy(job->to + (size_t)i * bytes, job->from + (size_t)trek_cpu_integer(job->indices, i) * bytes, bytes);
 }
 
-/* Any dtype: rows are copied as bytes. Outputs made by the shape rule are contiguous, given ones may not be. */
+/* For any dtype: rows are copied as bytes. Outputs made by the shape rule are contiguous; given outputs may not be. */
 static trek_status embedding_rows(const trek_op_call *call, const trek_tensor *weight, const trek_tensor *indices)
 {
     trek_tensor *y = call->outputs[0];
@@ -77,7 +77,7 @@ static int64_t source_row(const embedding_job *job, int64_t place) { return job-
         }                                                                                              \
     }
 
-/* 16-bit rows, summed in f32 and rounded once. */
+/* Sums 16-bit rows in f32 and rounds once. */
 static void sum_half_row(const embedding_job *job, uint16_t *to, const int64_t *places, int64_t count)
 {
     enum { PART = 512 };
@@ -96,7 +96,7 @@ static void sum_half_row(const embedding_job *job, uint16_t *to, const int64_t *
     }
 }
 
-/* Rows [begin, end) of the table: each adds up its gradients in the order of their places. */
+/* Processes rows [begin, end) of the table: each adds its gradients in the order of their positions. */
 static void sum_rows(void *arg, int64_t begin, int64_t end)
 {
     const embedding_job *job = arg;
@@ -115,7 +115,8 @@ static void sum_rows(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Counting sort of the places by row: start[row] .. start[row + 1] in order. Left out: places in no bag. */
+/* Sorts the positions by row (counting sort): those of a row are start[row] .. start[row + 1], in order. Positions in
+ * no bag are left out. */
 static void sort_places(const trek_tensor *indices, const int64_t *bags, int64_t n_bags, int64_t rows, int64_t *start,
                         int64_t *order)
 {

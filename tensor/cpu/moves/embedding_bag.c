@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums, means and maxima of rows of a table, bag by bag, without the rows in between. */
+/* Sums, means and maxima of rows of a table for each bag, without storing the rows. */
 #include "tensor/cpu/dense.h"
 #include "tensor/cpu/kernels.h"
 
 typedef struct bag_job {
     const trek_tensor *indices;
     const int64_t *offsets;
-    const void *factors; /* NULL: 1; double for double rows, else float */
+    const void *factors; /* NULL: 1; double for double rows, otherwise float */
     const char *from;
     char *to;
-    int64_t *largest;    /* of maxima: rows of the table */
+    int64_t *largest;    /* for maxima: rows of the table */
     int64_t columns, padding;
     int mode;
     size_t element;
@@ -55,7 +55,7 @@ static trek_status check_bags(const trek_op_call *call, const trek_tensor *indic
             sum[j] /= (T)mean;                                                                         \
     }
 
-/* 16-bit rows, summed in f32 and rounded once. */
+/* Sums 16-bit rows in f32 and rounds once. */
 static void sum_half_bag(const bag_job *job, uint16_t *to, int64_t begin, int64_t end, int64_t mean)
 {
     enum { PART = 512 };
@@ -77,7 +77,8 @@ static void sum_half_bag(const bag_job *job, uint16_t *to, int64_t begin, int64_
     }
 }
 
-/* The first of equals; a NaN that is not the first is not larger than anything. Two loops, which are vectors each. */
+/* The first of equal elements; a NaN that is not the first is not larger than anything. Two loops, each of which can
+ * be vectorised. */
 #define LARGEST(T, value)                                                                              \
     {                                                                                                  \
         T *restrict best = (T *)(void *)to;                                                            \
@@ -122,7 +123,7 @@ static void largest_of_bag(const bag_job *job, char *to, int64_t *largest, int64
     }
 }
 
-/* Of what a mean is the mean. */
+/* Returns the number of elements by which a mean is divided. */
 static int64_t members(const bag_job *job, int64_t begin, int64_t end)
 {
     int64_t count = 0;

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels that find places by an index tensor: index_select, index_add, gather,
- * scatter_add, one_hot. Selecting is gathering with an index that is the same
- * along all other dimensions, so one walk serves both. */
+/* Kernels that find positions by an index tensor: index_select, index_add, gather, scatter_add, one_hot. Selecting is
+ * gathering with an index that is the same along all other dimensions, so one walk serves both. */
 #include "tensor/cpu/elementwise/elementwise.h"
 #include "tensor/cpu/moves/index.h"
 
 #define COLUMNS 1024 /* of the last dimension in a unit of work */
 
-/* The offset of a tensor's element by its row-major place. */
+/* Returns the offset of a tensor's element at a row-major position. */
 static int64_t element_offset(const trek_tensor *t, int64_t place)
 {
     int64_t offset = 0;
@@ -60,7 +59,8 @@ static trek_status check_index(const trek_op_call *call, const trek_tensor *inde
     return TREK_OK;
 }
 
-/* The dimension that columns run along: the last one; where that is dim, and of size 1, the one before. -1: none. */
+/* Returns the dimension along which columns run: the last one, or the one before if the last one is dim and has size
+ * 1; -1: none. */
 static int columns_dim(const int64_t *sizes, int dim, int ndim)
 {
     if (dim != ndim - 1)
@@ -121,9 +121,9 @@ static void lookup_part(void *arg, int64_t begin, int64_t end)
     trek_block_free(own.results);
 }
 
-#define RUN 512 /* indices looked at together */
+#define RUN 512 /* indices that are read together */
 
-/* n indices along dim from place `first` on: where they lie, or in `buffer` (room for RUN). */
+/* Returns n indices along dim from position `first` on: in place, or in `buffer` (which holds RUN). */
 static const int64_t *run_of_indices(const trek_lookup *l, const char *index, int64_t first, int64_t n, int64_t *buffer)
 {
     if (l->index_dtype == TREK_I64 && l->index.dim == 1)
@@ -133,12 +133,12 @@ static const int64_t *run_of_indices(const trek_lookup *l, const char *index, in
     return buffer;
 }
 
-/* body: what happens between the elements `a` (indexed) and `b` (other), pointers to T. */
+/* body: the operation between the elements `a` (indexed) and `b` (other), pointers to T. */
 #define LINE(name, T, body)                                                                            \
     static void name(const trek_lookup *l, char *indexed, char *other, const char *index, int64_t n, int64_t columns) \
     {                                                                                                  \
         const int64_t a_step = l->indexed.last, b_step = l->other.last;                                \
-        if (columns == 1) { /* a line along dim, as where that is the last dimension */                \
+        if (columns == 1) { /* a line along dim, as if that were the last dimension */                \
             const int64_t a_dim = l->indexed.dim, b_dim = l->other.dim;                                \
             int64_t buffer[RUN];                                                                       \
             for (int64_t first = 0; first < n; first += RUN) {                                         \
@@ -188,7 +188,7 @@ LINE(add_i32, int32_t, *a += *b)
 LINE(add_u8, uint8_t, *a = (uint8_t)(*a + *b))
 LINE(add_bool, uint8_t, *a |= *b)
 
-/* sizes: of the space of index and other. split: the pieces along dim may run at once. */
+/* sizes: of the space of index and other. split: pieces along dim may run in parallel. */
 static void run_lookup(trek_lookup *l, int ndim, const int64_t *sizes, int dim, int width, bool split)
 {
     l->n = ndim > 0 ? sizes[dim] : 1;
@@ -212,7 +212,7 @@ static void run_lookup(trek_lookup *l, int ndim, const int64_t *sizes, int dim, 
     trek_parallel(units * l->blocks * l->pieces, (TREK_GRAIN_FUNCTION - 1) / unit + 1, lookup_part, l);
 }
 
-/* The 1-D index of select and add, seen along dim of a space of ndim dimensions. */
+/* Returns the 1-D index of select and add as an operand of a space of ndim dimensions. */
 static trek_operand broadcast_index(const trek_tensor *index)
 {
     trek_operand o = { .data = index->data, .dim = index->ndim > 0 ? index->strides[0] : 0 };
@@ -239,7 +239,7 @@ static trek_status gather_through(const trek_op_call *call, bool whole_index)
 static trek_status gather(const trek_op_call *call) { return gather_through(call, true); }
 static trek_status index_select(const trek_op_call *call) { return gather_through(call, false); }
 
-/* 16-bit sums by one index for all. */
+/* Sums 16 bits with one index for all. */
 static trek_status add_by_place(trek_lookup *l, int ndim, const int64_t *sizes, int dim)
 {
     int64_t places[TREK_MAX_DIMS] = { 0 }, n = ndim > 0 ? sizes[dim] : 1;
@@ -281,7 +281,7 @@ trek_status TREK_ISA_NAME(trek_scatter_through)(const trek_op_call *call, bool w
     return atomic_load(&no_memory) ? TREK_ERR_MEMORY : TREK_OK;
 }
 
-/* out = x, then out[index] += source in the order of the index: along dim one thread goes through all. */
+/* Computes out = x, then out[index] += source in the order of the index: along dim one thread processes everything. */
 static trek_status add_through(const trek_op_call *call, bool whole_index)
 {
     static const trek_lookup_line lines[TREK_DTYPE_COUNT] = {
@@ -296,7 +296,7 @@ static trek_status add_through(const trek_op_call *call, bool whole_index)
 static trek_status scatter_add(const trek_op_call *call) { return add_through(call, true); }
 static trek_status index_add(const trek_op_call *call) { return add_through(call, false); }
 
-/* i[0] classes; out is i64 [..., classes] */
+/* i[0] is the number of classes; out is i64 [..., classes]. */
 static trek_status one_hot(const trek_op_call *call)
 {
     const trek_tensor *x = call->inputs[0], *out = call->outputs[0];

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums and products of 16-bit elements by an index: in f32, in the order of the index, and rounded once. */
+/* Sums and products of 16-bit elements by an index: in f32, in the order of the index, rounded once. */
 #include "tensor/cpu/elementwise/elementwise.h"
 #include "tensor/cpu/moves/index.h"
 
-#define RUN 512         /* elements that are looked at together */
+#define RUN 512         /* elements that are read together */
 #define WORKED_ON 262144 /* results in f32, of many columns at once: what a second-level cache holds */
-#define SOME_COLUMNS 16 /* fewer are gone through one by one */
+#define SOME_COLUMNS 16 /* fewer are processed one by one */
 
 static void widen_row(bool bf16, float *to, const uint16_t *from, int64_t n)
 {
@@ -18,7 +18,7 @@ static void round_row(bool bf16, uint16_t *to, const float *from, int64_t n)
 
 /* --- an index of its own for each element -------------------------------------------------------- */
 
-/* n places along the dimension, `columns` beside each; of each place their results in f32, side by side. */
+/* n positions along the dimension, with `columns` elements each; the results of each position in f32 are adjacent. */
 typedef struct half_line {
     const trek_lookup *l;
     uint16_t *to;
@@ -28,7 +28,8 @@ typedef struct half_line {
     float *results;
 } half_line;
 
-/* count elements, one at least: where each lies among the results and in the line; the source's, `step` apart. */
+/* Processes count elements, at least one: the index of each among the results and in the line; those of the source
+ * are `step` apart. */
 typedef void (*half_step)(const half_line *h, const int64_t *result, const int64_t *place, const uint16_t *from, int64_t step,
                           int64_t count);
 
@@ -78,7 +79,7 @@ static void put_back(const half_line *h, const int64_t *result, const int64_t *p
         h->to[place[i]] = narrow[i];
 }
 
-/* Along the dimension, of one column. */
+/* Processes one column along the dimension. */
 static void along(const half_line *h, half_step step)
 {
     const trek_lookup *l = h->l;
@@ -96,7 +97,7 @@ static void along(const half_line *h, half_step step)
     }
 }
 
-/* Row by row. */
+/* Processes row by row. */
 static void across(const half_line *h, half_step step)
 {
     const trek_lookup *l = h->l;
@@ -113,7 +114,7 @@ static void across(const half_line *h, half_step step)
         }
 }
 
-/* The sums alone, where index and source lie side by side in each row: `combine` across without tables of places. */
+/* Computes only sums, if index and source are contiguous in each row: `combine` across without tables of positions. */
 static void add_across(const half_line *h)
 {
     const trek_lookup *l = h->l;
@@ -129,7 +130,7 @@ static void add_across(const half_line *h)
         }
 }
 
-/* Results of places that are named often begin and end with whole rows. */
+/* Converts whole rows of results at the beginning and at the end, which is done if positions occur often enough. */
 static void whole_rows(const half_line *h, bool back)
 {
     const trek_lookup *l = h->l;
@@ -161,7 +162,7 @@ static void run_part(const half_line *h)
         walk(h, put_back);
 }
 
-/* Columns whose results are worked on together, and what room they take. */
+/* Returns the number of columns whose results are processed together, and the memory that they take. */
 static int64_t columns_at_once(const trek_lookup *l)
 {
     int64_t most = WORKED_ON / l->bound > SOME_COLUMNS ? WORKED_ON / l->bound / SOME_COLUMNS * SOME_COLUMNS : SOME_COLUMNS;
@@ -184,7 +185,7 @@ void TREK_ISA_NAME(trek_halves_line)(const trek_lookup *l, char *indexed, char *
 
 /* --- one index for all rows ------------------------------------------------------------------------- */
 
-/* Elements of a place's row and what is added to them, side by side. */
+/* Adds elements to a position's row; all are contiguous. */
 static void add_row(const trek_lookup *l, uint16_t *to, const uint16_t *from, const int64_t *entries, int64_t count, int64_t n)
 {
     float sum[RUN], wide[RUN];
@@ -197,7 +198,7 @@ static void add_row(const trek_lookup *l, uint16_t *to, const uint16_t *from, co
     round_row(l->bf16, to, sum, n);
 }
 
-/* index: where the entries of n places begin. */
+/* index: where the entries of n positions begin. */
 static void add_places(const trek_lookup *l, char *indexed, char *other, const char *index, int64_t n, int64_t columns)
 {
     const int64_t *start = (const int64_t *)(const void *)index;
@@ -215,7 +216,8 @@ bool TREK_ISA_NAME(trek_halves_are_rows)(const trek_lookup *l, int64_t columns)
     return columns >= SOME_COLUMNS && l->indexed.last == 1 && l->other.last == 1;
 }
 
-/* Counting sort of the index's entries by place: those of a place stay in their order. start has bound + 2 elements. */
+/* Sorts the index's entries by position (counting sort); those of a position keep their order. start has bound + 2
+ * elements. */
 static void sort_entries(const trek_lookup *l, int64_t n, int64_t *start, int64_t *order)
 {
     memset(start, 0, (size_t)(l->bound + 2) * sizeof *start);

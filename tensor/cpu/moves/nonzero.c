@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nonzero: counted in chunks, so that each chunk knows where its places go. */
+/* nonzero: counts in chunks, so that each chunk knows where its positions go. */
 #include "tensor/cpu/elementwise/map.h"
 
 #define CHUNK 16384
@@ -10,7 +10,7 @@ typedef struct places {
     bool write;
 } places;
 
-/* Whether an element is 0: of floats the sign does not count. */
+/* Returns whether an element is 0; the sign of a float does not matter. */
 static inline bool is_zero(const char *at, trek_dtype dtype)
 {
     switch (dtype) {
@@ -24,8 +24,8 @@ static inline bool is_zero(const char *at, trek_dtype dtype)
     }
 }
 
-/* The elements [begin, end) in row-major order: counts those that are not 0, or writes the coordinates of all `count` from `to`
- * on. */
+/* Processes elements [begin, end) in row-major order: counts those that are not 0, or writes the coordinates of
+ * `count` of them from `to` on. */
 static inline int64_t go_through(const places *p, int64_t begin, int64_t end, int64_t *to, int64_t count, trek_dtype dtype)
 {
     const trek_tensor *x = p->x;
@@ -46,7 +46,7 @@ static inline int64_t go_through(const places *p, int64_t begin, int64_t end, in
                 found += !is_zero(row + j * step, dtype);
             continue;
         }
-        for (int64_t j = 0; j < run && found < count; j++) { /* also where there is nothing: it is written over */
+        for (int64_t j = 0; j < run && found < count; j++) { /* also if the element is 0: then it is overwritten */
             for (int d = 0; d < last; d++)
                 to[found * row_step + d * column_step] = at[d];
             to[found * row_step + last * column_step] = first + j;
@@ -63,7 +63,7 @@ static void go_through_chunks(void *arg, int64_t begin, int64_t end)
         int64_t first = chunk * CHUNK, last = first + CHUNK < p->x->numel ? first + CHUNK : p->x->numel, count = 0;
         int64_t found = p->write ? p->starts[chunk + 1] - p->starts[chunk] : 0;
         int64_t *to = p->write ? (int64_t *)p->out->data + p->starts[chunk] * p->out->strides[0] : NULL;
-        switch (p->x->dtype) { /* a loop for each */
+        switch (p->x->dtype) { /* a loop for each dtype */
         case TREK_F32: count = go_through(p, first, last, to, found, TREK_F32); break;
         case TREK_F64: count = go_through(p, first, last, to, found, TREK_F64); break;
         case TREK_BF16:

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Philox blocks (tensor/random_internal.h) in the lanes of vectors, for files that are compiled for each instruction set. */
+/* Philox blocks (tensor/random_internal.h) in the lanes of vectors, for files that are compiled for each instruction
+ * set. */
 #ifndef TREK_TENSOR_CPU_MOVES_PHILOX_H
 #define TREK_TENSOR_CPU_MOVES_PHILOX_H
 
@@ -9,7 +10,7 @@
 #include "tensor/cpu/wide.h"
 #include "tensor/random_internal.h"
 
-/* One place in the stream. */
+/* A position in the stream. */
 typedef struct trek_draw {
     uint64_t seed;
     uint32_t step, number;
@@ -20,7 +21,7 @@ typedef struct trek_draw {
 #define TREK_PHILOX_LANES (TREK_WIDE / 2)
 typedef uint64_t trek_lanes64 __attribute__((vector_size(4 * TREK_WIDE)));
 
-/* The 64-bit products of the low halves. */
+/* Returns the 64-bit products of the low halves. */
 static inline trek_lanes64 trek_multiply_low(trek_lanes64 x, uint64_t factor)
 {
 #if defined(__AVX512F__)
@@ -34,7 +35,7 @@ static inline trek_lanes64 trek_multiply_low(trek_lanes64 x, uint64_t factor)
 #endif
 }
 
-/* Numbers of TREK_PHILOX_LANES Philox blocks from `first` on: trek_philox, in the low halves of vectors. */
+/* Computes TREK_PHILOX_LANES Philox blocks from `first` on by trek_philox, in the low halves of vectors. */
 static inline void trek_philox_lanes(const trek_draw *d, uint64_t first, trek_lanes64 c[4])
 {
     trek_lanes64 index;
@@ -52,7 +53,7 @@ static inline void trek_philox_lanes(const trek_draw *d, uint64_t first, trek_la
     c[0] = c0, c[1] = c1, c[2] = c2, c[3] = c3;
 }
 
-/* The words of 64-bit lanes, low halves first, whatever the byte order. */
+/* Stores the words of 64-bit lanes, low halves first, whatever the byte order. */
 static inline void trek_store_words(uint32_t *to, trek_lanes64 words)
 {
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
@@ -61,14 +62,14 @@ static inline void trek_store_words(uint32_t *to, trek_lanes64 words)
     memcpy(to, &words, sizeof words);
 }
 
-/* Numbers of `blocks` Philox blocks, four words each; writes whole groups of TREK_PHILOX_LANES blocks. */
+/* Writes the numbers of `blocks` Philox blocks, four words each, in whole groups of TREK_PHILOX_LANES blocks. */
 static inline void trek_philox_blocks(const trek_draw *d, uint64_t first, int blocks, uint32_t *out)
 {
     for (int b = 0; b < blocks; b += TREK_PHILOX_LANES) {
         trek_lanes64 c[4];
         trek_philox_lanes(d, first + (uint64_t)b, c);
         trek_lanes64 low = (c[0] & 0xffffffffu) | c[1] << 32, high = (c[2] & 0xffffffffu) | c[3] << 32;
-        trek_lanes64 pairs[2]; /* low and high halves of the same block side by side */
+        trek_lanes64 pairs[2]; /* low and high halves of the same block are adjacent */
 #if TREK_WIDE == 16
         pairs[0] = __builtin_shufflevector(low, high, 0, 8, 1, 9, 2, 10, 3, 11);
         pairs[1] = __builtin_shufflevector(low, high, 4, 12, 5, 13, 6, 14, 7, 15);

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fills, random numbers, dropout.
  *
- * Element e of a tensor (row-major) stands at place p = i[3] + e. It takes
- * number p % 4 of Philox block p / 4, whatever the split into rows, threads or
- * ranks. f64 wants 53 bits: element p takes two numbers, 2p % 4 and 2p % 4 + 1,
- * of block p / 2. Normal numbers come in pairs (Box-Muller) from neighbouring
- * places of one block: the even place gets the cosine, the odd one the sine. */
+ * Element e of a tensor (row-major) is at position p = i[3] + e. It uses number p % 4 of Philox block p / 4, however
+ * rows, threads or ranks divide the work. f64 needs 53 bits: element p uses two numbers, 2p % 4 and 2p % 4 + 1, of
+ * block p / 2. Normal numbers come in pairs (Box-Muller) from neighbouring positions of one block: the even position
+ * gets the cosine, the odd one the sine. */
 #include <math.h>
 
 #include "tensor/cpu/elementwise/elementwise.h"
@@ -19,12 +18,13 @@ static trek_draw draw_of(const trek_op_call *call)
     return (trek_draw){ (uint64_t)call->attrs.i[0], (uint32_t)call->attrs.i[1], (uint32_t)call->attrs.i[2], call->attrs.i[3] };
 }
 
-/* Room for the numbers of BLOCK places that do not begin with a block, in whole groups. */
+/* Memory for the numbers of BLOCK positions that do not begin with a block, in whole groups. */
 typedef struct numbers {
     uint32_t words[BLOCK + 8 + 4 * TREK_PHILOX_LANES];
 } numbers;
 
-/* Words of places [place, place + n), n <= BLOCK (+ 2 from an even place), one each; returns where the first stands. */
+/* Draws one word for each of the positions [place, place + n), n <= BLOCK (+ 2 from an even position). Returns where
+ * the first is. */
 static const uint32_t *draw_words(const trek_draw *d, int64_t place, int64_t n, numbers *room)
 {
     uint64_t first = (uint64_t)place / 4, last = (uint64_t)(place + n - 1) / 4;
@@ -36,7 +36,7 @@ static const uint32_t *draw_words(const trek_draw *d, int64_t place, int64_t n, 
 
 typedef void (*draw_fn)(void *row, const trek_draw *d, int64_t place, int64_t n, const trek_attrs *attrs);
 
-/* bits: as many as the result's dtype holds, so that rounding does not reach 1. */
+/* bits: as many as the result's dtype has, so that rounding cannot give 1. */
 static inline void uniform_row(float *to, const trek_draw *d, int64_t place, int64_t n, const trek_attrs *attrs, int bits)
 {
     numbers room;
@@ -45,7 +45,7 @@ static inline void uniform_row(float *to, const trek_draw *d, int64_t place, int
     const float unit = 1.0f / (float)(1 << bits);
     for (int64_t i = 0; i < n; i++) {
         float x = low + span * ((float)(int32_t)(words[i] >> (32 - bits)) * unit);
-        to[i] = x < high ? x : low; /* nor must it reach another open end */
+        to[i] = x < high ? x : low; /* nor may it give another open end */
     }
 }
 static void uniform_f32_row(void *row, const trek_draw *d, int64_t place, int64_t n, const trek_attrs *attrs)
@@ -75,7 +75,7 @@ static void uniform_f64_row(void *row, const trek_draw *d, int64_t place, int64_
     }
 }
 
-/* Box-Muller: radii and angles of `pairs` pairs, to[0] for the cosines, to[1] for the sines. */
+/* Box-Muller: radii and angles of `pairs` pairs; to[0] gets the cosines, to[1] the sines. */
 static void normal_pairs(const uint32_t *words, int64_t pairs, const trek_attrs *attrs, float to[2][BLOCK / 2 + TREK_WIDE])
 {
     float u[BLOCK / 2 + TREK_WIDE], turns[BLOCK / 2 + TREK_WIDE];
@@ -91,7 +91,7 @@ static void normal_pairs(const uint32_t *words, int64_t pairs, const trek_attrs 
     for (int64_t i = 0; i < pairs; i++)
         u[i] = deviation * sqrtf(u[i]);
     for (int64_t i = 0; i < pairs; i += TREK_WIDE) {
-        /* whole quarters are exact; the rest lies within an eighth of a turn */
+        /* whole quarters are exact; the rest is within an eighth of a turn */
         trek_wide quarters = trek_load_wide(turns + i), shifted = quarters + 0x1.8p23f, radius = trek_load_wide(u + i);
         trek_wide_int quarter = (trek_wide_int)(trek_as_bits_wide(shifted) - 0x4b400000u);
         trek_wide angle = (quarters - (shifted - 0x1.8p23f)) * 0x1.921fb6p0f;
@@ -100,7 +100,7 @@ static void normal_pairs(const uint32_t *words, int64_t pairs, const trek_attrs 
     }
 }
 
-/* Whole pairs around the wanted places. */
+/* Computes whole pairs around the requested positions. */
 static void normal_f32_row(void *row, const trek_draw *d, int64_t place, int64_t n, const trek_attrs *attrs)
 {
     numbers room;
@@ -130,7 +130,7 @@ static void normal_f64_row(void *row, const trek_draw *d, int64_t place, int64_t
     }
 }
 
-/* Integers of [f0, f1), as i64: 32 bits scaled to a narrow range, 64 bits to a wide one. */
+/* Integers in [f0, f1), as i64: 32 bits are scaled to a narrow range, 64 bits to a wide one. */
 static void integers_row(void *row, const trek_draw *d, int64_t place, int64_t n, const trek_attrs *attrs)
 {
     int64_t *to = row, low = trek_i64_from_f64(attrs->f[0]);
@@ -156,18 +156,18 @@ static void integers_row(void *row, const trek_draw *d, int64_t place, int64_t n
     }
 }
 
-/* --- the way to tensors of any strides and dtypes --- */
+/* --- tensors of any strides and dtypes --- */
 
 typedef struct filling {
     const trek_op_call *call;
     const trek_tensor *out;
     trek_draw drawn;
     draw_fn fn;
-    trek_row_fn narrow; /* from i64 rows to narrower ones; NULL: stored as they are */
+    trek_row_fn narrow; /* from i64 rows to narrower ones; NULL: stored directly */
     trek_lane lane;
 } filling;
 
-/* Elements [begin, begin + n) of a tensor of any strides, row by row. */
+/* Stores elements [begin, begin + n) of a tensor of any strides, row by row. */
 static void store_elements(const trek_tensor *t, trek_lane lane, int64_t begin, int64_t n, const char *row)
 {
     int last = t->ndim - 1, bytes = trek_lane_bytes(lane);
@@ -252,7 +252,7 @@ RANDOM(random_integers, boolean, integers_row, narrow_boolean_i64_row, 1)
 
 /* --- dropout --- */
 
-/* A number of 24 bits is at least p if it is at least p 2^24, rounded up, as an integer. */
+/* A number of 24 bits is at least p if, as an integer, it is at least p 2^24 rounded up. */
 #define DROPOUT_ROW(suffix, T)                                                                         \
     static void dropout_##suffix##_row(void *to, const void *from, const uint32_t *words, int64_t n, double p) \
     {                                                                                                  \

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* scatter and scatter_reduce: elements of a source to places of an index, in its order. */
+/* scatter and scatter_reduce: elements of a source go to positions of an index, in its order. */
 #include "tensor/cpu/elementwise/elementwise.h"
 #include "tensor/cpu/moves/index.h"
 
-/* body: what a (in the result) becomes beside b (of the source). */
+/* body: what a (in the result) becomes, given b (of the source). */
 #define LINE(name, T, body)                                                                                      \
     static void name(const trek_lookup *l, char *indexed, char *other, const char *index, int64_t n, int64_t columns) \
     {                                                                                                            \
@@ -31,7 +31,7 @@ LINE(put_2, uint16_t, b)
 LINE(put_4, uint32_t, b)
 LINE(put_8, uint64_t, b)
 
-/* A NaN beats all. Which one is chosen, not whether: that nobody can foretell. */
+/* A NaN wins. The code selects a value without branching, because branches could not be predicted. */
 #define EXTREMES(name, T, value)                                                                       \
     LINE(amax_##name, T, *(((int)(value(*a) >= value(b)) | (int)(value(*a) != value(*a))) ? (const T *)a : &b))         \
     LINE(amin_##name, T, *(((int)(value(*a) <= value(b)) | (int)(value(*a) != value(*a))) ? (const T *)a : &b))

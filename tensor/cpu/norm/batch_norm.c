@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batch norm (Ioffe and Szegedy 2015) and group norm (Wu and He 2018), forward and backward. Statistics are kept
- * in double; weights and running statistics may be of any floating dtype. */
+/* Batch norm (Ioffe and Szegedy 2015) and group norm (Wu and He 2018), forward and backward. Statistics are computed
+ * in double; weights and running statistics may have any floating dtype. */
 #include <math.h>
 
 #include "tensor/channels_last.h"
@@ -12,36 +12,36 @@ typedef struct norm_job {
     const void *x, *dy;
     void *y;                                 /* dx in the backward pass */
     trek_dtype stored;                       /* of x, dy and y; 16-bit ones are computed in f32 */
-    int64_t images, channels, pixels;        /* of a group norm one image, whose channels are those of all */
-    int64_t group;                           /* channels of one */
+    int64_t images, channels, pixels;        /* for a group norm one image with the channels of all images */
+    int64_t group;                           /* channels of one group */
     double eps;
     bool training;
     double *mean, *variance, *scale, *shift; /* of each channel */
     double *sum, *product, *slope;
-    double *weight, *rstd;                   /* in place of others of these */
+    double *weight, *rstd;                   /* share memory with others of these */
 } norm_job;
 
 enum {
     ARRAYS = 7,
-    CHUNK = 4096,          /* elements that are read, summed up and written at once */
-    NARROW = 16,           /* fewer pixels: channels side by side */
+    CHUNK = 4096,          /* elements that are read, summed and written at once */
+    NARROW = 16,           /* with fewer pixels, channels are processed together */
     NARROW_CHANNELS = CHUNK / NARROW,
-    SIDE = 16              /* at most, where rows are short */
+    SIDE = 16              /* the most channels together, if rows are short */
 };
 
-/* Channels of an image that make up a chunk, or one. */
+/* Returns the channels of an image that make a chunk, or 1. */
 static int64_t block_channels(const norm_job *job)
 {
     return job->pixels > 0 && job->pixels < CHUNK ? CHUNK / job->pixels : 1;
 }
 
-/* Channels that are summed up together, in the order of memory: those of rows of less than a page or so. */
+/* Returns how many channels are summed together, in memory order: those with rows of less than about a page. */
 static int64_t side_by_side(const norm_job *job) { return job->pixels < 1024 ? SIDE : 1; }
 
-/* -- elements [at, at + n) as the type that is computed in: where they lie, or in the buffer -- */
+/* -- elements [at, at + n) in the type of the computation: in place, or in the buffer -- */
 
 #define BUFFER_f32 CHUNK
-#define BUFFER_f64 1 /* none is needed */
+#define BUFFER_f64 1 /* no buffer is needed */
 
 static inline const float *read_f32(const norm_job *job, const void *from, int64_t at, int64_t n, float *buffer)
 {
@@ -60,7 +60,7 @@ static inline const double *read_f64(const norm_job *job, const void *from, int6
     return (const double *)from + at;
 }
 
-/* Where a result of job->y is to be put, and its way from there. */
+/* Where a result of job->y is written, and how it gets from there to y. */
 static inline float *place_f32(const norm_job *job, int64_t at, float *buffer)
 {
     return job->stored == TREK_F32 ? (float *)job->y + at : buffer;
@@ -82,12 +82,12 @@ static inline void write_f64(const norm_job *job, int64_t at, int64_t n, const d
     (void)job, (void)at, (void)n, (void)placed;
 }
 
-/* -- what follows from the sums of a channel -- */
+/* -- what is computed from the sums of a channel -- */
 
 static void finish_forward(const norm_job *job, int64_t c)
 {
     double spread = job->variance[c] + job->eps;
-    job->rstd[c] = spread == 0 && job->training ? 0 : 1 / sqrt(spread); /* all alike: 0, as PyTorch */
+    job->rstd[c] = spread == 0 && job->training ? 0 : 1 / sqrt(spread); /* all elements are equal: 0, as in PyTorch */
     job->scale[c] = job->weight[c] * job->rstd[c];
 }
 
@@ -100,7 +100,7 @@ static void finish_backward(const norm_job *job, int64_t c)
     job->product[c] *= rstd;
 }
 
-/* The same of a group's channels [c, c + job->group), which all get its statistics. */
+/* Does so for a group's channels [c, c + job->group), which all get its statistics. */
 static void finish_group_forward(const norm_job *job, int64_t c)
 {
     double mean = 0, variance = 0, count = (double)job->group;
@@ -148,7 +148,7 @@ static trek_status job_init(norm_job *job, const trek_tensor *x, void *y)
     job->pixels = 1;
     for (int d = 2; d < x->ndim; d++)
         job->pixels *= x->sizes[d];
-    if (trek_lies_channels_last(x)) { /* every pixel an image of one */
+    if (trek_lies_channels_last(x)) { /* every pixel is an image of one pixel */
         job->images *= job->pixels;
         job->pixels = 1;
     }
@@ -163,12 +163,12 @@ static trek_status job_init(norm_job *job, const trek_tensor *x, void *y)
 
 static int64_t channel_grain(const norm_job *job)
 {
-    return (16384 / (job->images * job->pixels + 1) + 8) / 8 * 8; /* no two threads write to one line */
+    return (16384 / (job->images * job->pixels + 1) + 8) / 8 * 8; /* no two threads write to one cache line */
 }
 static int64_t image_grain(const norm_job *job) { return 16384 / (job->channels * job->pixels + 1) + 1; }
 
-/* Whether a channel's arrays stay in the cache until they are read again, and there are channels for all threads. Shorter
- * rows are better read in the order of memory. */
+/* Returns whether a channel's arrays remain in the cache until they are read again, and there are channels for all
+ * threads. Shorter rows are faster in memory order. */
 static bool by_channels(const norm_job *job, int arrays)
 {
     int64_t bytes = arrays * job->images * job->pixels * (int64_t)trek_dtype_size(job->stored);
@@ -235,7 +235,7 @@ static trek_status forward_dense(const trek_op_call *call)
     return TREK_OK;
 }
 
-/* In evaluation dx = dy scale, whatever x is: a norm of dy. */
+/* In evaluation dx = dy scale for any x: a norm of dy. */
 static void scale_grad(norm_job *job, bool wide)
 {
     job->x = job->dy;
@@ -275,14 +275,14 @@ static trek_status backward_dense(const trek_op_call *call)
     return TREK_OK;
 }
 
-/* Whether all lie channels last, where the loops read them as they are. */
+/* Returns whether all are stored channels last, which the loops read directly. */
 static bool all_last(const trek_tensor *x, const trek_tensor *other, const trek_tensor *y)
 {
     return trek_lies_channels_last(x) && trek_lies_channels_last(other) && trek_lies_channels_last(y) &&
            other->dtype == x->dtype && y->dtype == x->dtype;
 }
 
-/* Arrays of 16-bit numbers that the loops read as they are. Short rows are faster brought to f32 all at once. */
+/* Returns whether the loops can read 16-bit arrays directly. Short rows are faster if they are converted to f32 first. */
 static bool plain_half(const trek_tensor *x, const trek_tensor *other, const trek_tensor *y)
 {
     int64_t pixels = 1;
@@ -307,7 +307,7 @@ static trek_status batch_norm_backward(const trek_op_call *call)
     return plain ? backward_dense(call) : trek_cpu_dense(call, 3, backward_dense);
 }
 
-/* -- groups: channels of one image, whose statistics are put together -- */
+/* -- groups: channels of one image whose statistics are combined -- */
 
 static trek_status group_job(norm_job *job, const trek_op_call *call, const trek_tensor *x, void *y)
 {
@@ -318,7 +318,7 @@ static trek_status group_job(norm_job *job, const trek_op_call *call, const trek
     return job_init(job, &one, y);
 }
 
-/* A vector of the C channels, or the value, for each sample's. */
+/* Repeats a vector of the C channels, or the value, for each sample. */
 static void repeat_channels(const trek_op_call *call, int k, int64_t channels, double value, const norm_job *job, double *to)
 {
     if (job->channels > 0)
@@ -362,7 +362,7 @@ static trek_status group_backward_dense(const trek_op_call *call)
     const trek_tensor *x = call->inputs[1];
     const int64_t channels = x->sizes[1];
     norm_job job = { .dy = call->inputs[0]->data };
-    if (x->numel == 0) { /* there may be no sample that has the channels' sums */
+    if (x->numel == 0) { /* without samples nothing writes the channels' sums */
         zero(call->outputs[1]);
         zero(call->outputs[2]);
         return TREK_OK;
@@ -372,7 +372,8 @@ static trek_status group_backward_dense(const trek_op_call *call)
     job.rstd = job.variance, job.weight = job.scale;
     trek_cpu_read_vector(call->inputs[2], job.mean);
     trek_cpu_read_vector(call->inputs[3], job.rstd);
-    for (int64_t c = job.channels - 1; c >= 0; c--) { /* a group's numbers, for each channel: from behind, as they lie in front */
+    for (int64_t c = job.channels - 1; c >= 0; c--) { /* copies a group's numbers to each of its channels, from the end,
+                                                       * because they are at the beginning */
         job.mean[c] = job.mean[c / job.group];
         job.rstd[c] = job.rstd[c / job.group];
     }

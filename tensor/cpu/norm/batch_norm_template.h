@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batch norm for one real type. Included by batch_norm.c. x is [images, channels,
- * pixels]; a channel's numbers are taken image by image, always in this order. */
+/* Batch norm for one real type. Included by batch_norm.c. x is [images, channels, pixels]; a channel's elements are
+ * always processed image by image in this order. */
 #include "tensor/cpu/vector.h"
 
-/* What of a row is summed up: deviations of x (forward), or dy and dy times x's deviation (backward); into vectors, what
- * does not fill one in the forward pass into doubles. */
+/* Adds a row: deviations of x (forward), or dy and dy times x's deviation (backward), into vectors. In the forward
+ * pass the elements that do not fill a vector are added to doubles. */
 TREK_INLINE void TREK_R(add_row)(const bool backward, const T *x, const T *dy, int64_t n, int64_t ahead, T mean, V *into,
                                  double *rest)
 {
@@ -21,7 +21,7 @@ TREK_INLINE void TREK_R(add_row)(const bool backward, const T *x, const T *dy, i
         sums[v] += grad;
         products[v] = TREK_R(fma)(grad, d, products[v]);
     }
-    for (int64_t j = whole; j < n; j++) { /* lanes outside would count as -mean */
+    for (int64_t j = whole; j < n; j++) { /* unused lanes would count as -mean */
         rest[0] += x[j] - mean;
         rest[1] += (double)(x[j] - mean) * (x[j] - mean);
     }
@@ -29,8 +29,8 @@ TREK_INLINE void TREK_R(add_row)(const bool backward, const T *x, const T *dy, i
     into[1] = products[0] + products[1];
 }
 
-/* The two sums of channels [c, c + channels), at most SIDE, image by image; added to sum and product. Vectors gather at most some
- * CHUNK elements, before they are added up in double. */
+/* Computes the two sums of channels [c, c + channels), at most SIDE, image by image, and adds them to sum and
+ * product. Vectors sum up about CHUNK elements before they are added in double. */
 TREK_INLINE void TREK_R(channel_sums)(const bool backward, const norm_job *job, int64_t c, int64_t channels, const T *means,
                                       double *sum, double *product)
 {
@@ -47,7 +47,7 @@ TREK_INLINE void TREK_R(channel_sums)(const bool backward, const norm_job *job, 
                 const T *dy = backward ? TREK_R(read)(job, job->dy, at, n, buffers[1]) : NULL;
                 double rest[2] = { 0, 0 };
                 bool in_place = trek_dtype_size(job->stored) == sizeof(T);
-                int64_t ahead = i + 1 < job->images && in_place ? job->channels * pixels : 0; /* no prefetcher sees that far */
+                int64_t ahead = i + 1 < job->images && in_place ? job->channels * pixels : 0; /* too far for prefetchers */
                 TREK_R(add_row)(backward, x, dy, n, ahead, means[k], vectors[k], rest);
                 sum[k] += rest[0];
                 product[k] += rest[1];
@@ -62,8 +62,8 @@ TREK_INLINE void TREK_R(channel_sums)(const bool backward, const norm_job *job, 
         }
 }
 
-/* Near enough to the mean of channel c for a variance of deviations from it to lose no accuracy worth naming: the first
- * image's. */
+/* Returns a value near the mean of channel c (the mean of the first image), which is near enough that a variance of
+ * deviations from it loses no significant accuracy. */
 static T TREK_R(guessed_mean)(const norm_job *job, int64_t c)
 {
     const int64_t sampled = job->pixels < 64 ? job->pixels : 64;
@@ -74,7 +74,7 @@ static T TREK_R(guessed_mean)(const norm_job *job, int64_t c)
     return guess - guess == 0 ? guess : 0;
 }
 
-/* Means and variances of channels [c, c + channels), at most SIDE. */
+/* Computes means and variances of channels [c, c + channels), at most SIDE. */
 static __attribute__((noinline)) void TREK_R(statistics)(const norm_job *job, int64_t c, int64_t channels)
 {
     const double count = (double)(job->images * job->pixels);
@@ -90,8 +90,8 @@ static __attribute__((noinline)) void TREK_R(statistics)(const norm_job *job, in
     }
 }
 
-/* Of images of one pixel: sums over all of them of what a channel's deviation d and gradient g make, at most NARROW_CHANNELS
- * channels. Some rows are summed up as T before doubles take them. */
+/* For images of one pixel: sums over all of them an expression of a channel's deviation d and gradient g, for at most
+ * NARROW_CHANNELS channels. A number of rows are summed as T before they are added to doubles. */
 enum { TREK_R(ROWS) = 64 };
 #define TREK_LINE_SUMS(g_, ...)                                                                        \
     for (int64_t first = 0; first < job->images; first += TREK_R(ROWS)) {                              \
@@ -131,7 +131,7 @@ static void TREK_R(line_statistics)(const norm_job *job, int64_t begin, int64_t 
     TREK_LINE_SUMS(dy[c] - centre[c], s[c] += g; p[c] += g * d;)
     for (int64_t c = 0; c < channels; c++) {
         double off = count > 0 ? rest[c] / count : 0, variance = count > 0 ? product[c] / count - off * off : 0;
-        job->mean[begin + c] = (double)centre[c] + off; /* of equal numbers that number */
+        job->mean[begin + c] = (double)centre[c] + off; /* equal numbers have this number as their mean */
         job->variance[begin + c] = variance < 0 ? 0 : variance;
     }
 }
@@ -145,14 +145,14 @@ static void TREK_R(line_grad)(const norm_job *job, int64_t begin, int64_t channe
 }
 #undef TREK_LINE_SUMS
 
-/* Coefficients of channels [c, c + n) as T. */
+/* Converts coefficients of channels [c, c + n) to T. */
 static void TREK_R(as_real)(const double *from, int64_t c, int64_t n, T *to)
 {
     for (int64_t k = 0; k < n; k++)
         to[k] = (T)from[c + k];
 }
 
-/* y, or dx, of images [begin, end) of one pixel. */
+/* Computes y, or dx, of images [begin, end) of one pixel. */
 static void TREK_R(line_results)(const norm_job *job, bool backward, int64_t begin, int64_t end)
 {
     for (int64_t c = 0, n; c < job->channels; c += n) {
@@ -180,7 +180,7 @@ static void TREK_R(line_results)(const norm_job *job, bool backward, int64_t beg
     }
 }
 
-/* The same where an image has few pixels: at most NARROW_CHANNELS channels side by side, two passes. */
+/* For images with few pixels: at most NARROW_CHANNELS channels together, in two passes. */
 static void TREK_R(narrow_statistics)(const norm_job *job, int64_t begin, int64_t channels)
 {
     const int64_t pixels = job->pixels, row = job->channels * pixels;
@@ -223,7 +223,7 @@ TREK_INLINE void TREK_R(normalize_row)(const norm_job *job, int64_t c, int64_t n
         y[j] = (x[j] - mean) * scale + shift;
 }
 
-/* y = (x - mean) scale + shift for one image's channels [c, c + channels), or CHUNK and more of one. */
+/* Computes y = (x - mean) scale + shift for one image's channels [c, c + channels), or CHUNK and more elements of one. */
 static void TREK_R(normalize)(const norm_job *job, int64_t image, int64_t c, int64_t channels)
 {
     const int64_t pixels = job->pixels, at = (image * job->channels + c) * pixels;
@@ -254,7 +254,7 @@ static void TREK_R(normalize_images)(void *arg, int64_t begin, int64_t end)
             TREK_R(normalize)(job, i, c, job->channels - c < block ? job->channels - c : block);
 }
 
-/* Statistics and results of channels [begin, end): the second reading finds them in the cache. */
+/* Computes statistics and results of channels [begin, end); the second pass finds them in the cache. */
 static void TREK_R(forward_channels)(void *arg, int64_t begin, int64_t end)
 {
     const norm_job *job = arg;
@@ -266,7 +266,7 @@ static void TREK_R(forward_channels)(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Sums of dy and of dy (x - mean) for few pixels: at most NARROW_CHANNELS channels. */
+/* Computes sums of dy and of dy (x - mean) for few pixels, at most NARROW_CHANNELS channels. */
 static void TREK_R(narrow_grad)(const norm_job *job, int64_t begin, int64_t channels)
 {
     const int64_t pixels = job->pixels, row = job->channels * pixels;
@@ -284,7 +284,7 @@ static void TREK_R(narrow_grad)(const norm_job *job, int64_t begin, int64_t chan
     }
 }
 
-/* The same for channels [c, c + channels), at most SIDE. */
+/* Computes these sums for channels [c, c + channels), at most SIDE. */
 static __attribute__((noinline)) void TREK_R(grad_sums)(const norm_job *job, int64_t c, int64_t channels)
 {
     T means[SIDE];
@@ -293,7 +293,7 @@ static __attribute__((noinline)) void TREK_R(grad_sums)(const norm_job *job, int
     TREK_R(channel_sums)(true, job, c, channels, means, job->sum + c, job->product + c);
 }
 
-/* sum and product begin as zeros. */
+/* sum and product begin with zeros. */
 static void TREK_R(grad_channels)(void *arg, int64_t begin, int64_t end)
 {
     const norm_job *job = arg;
@@ -314,7 +314,7 @@ TREK_INLINE void TREK_R(grad_row)(const norm_job *job, int64_t c, int64_t n, con
         dx[j] = dy[j] * scale - shift - (x[j] - mean) * slope;
 }
 
-/* dx = dy scale - shift - (x - mean) slope, as `normalize` goes. */
+/* Computes dx = dy scale - shift - (x - mean) slope, in the order of `normalize`. */
 static void TREK_R(input_grad)(const norm_job *job, int64_t image, int64_t c, int64_t channels)
 {
     const int64_t pixels = job->pixels, at = (image * job->channels + c) * pixels;
@@ -357,7 +357,7 @@ static void TREK_R(backward_channels)(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Of groups [begin, end): statistics, then results, of which the second reading finds a group in the cache. */
+/* Processes groups [begin, end): statistics, then results; the second pass finds a group in the cache. */
 static void TREK_R(forward_groups)(void *arg, int64_t begin, int64_t end)
 {
     norm_job *job = arg;

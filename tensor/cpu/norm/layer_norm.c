@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layer norm (Ba, Kiros and Hinton 2016), forward and backward, also of a sum of
- * two tensors (the residual stream of a transformer and a branch), which is kept. */
+/* Layer norm (Ba, Kiros and Hinton 2016), forward and backward, also of a sum of two tensors (the residual stream of
+ * a transformer and a branch), which is stored. */
 #include <math.h>
 
 #include "tensor/cpu/dense.h"
@@ -8,7 +8,7 @@
 
 typedef struct norm_job {
     const void *x, *dy, *weight, *bias;
-    const void *branch;             /* added to x first, the sum goes to `residual`; NULL: none */
+    const void *branch;             /* added to x first, the sum is stored in `residual`; NULL: none */
     void *residual;
     const void *stream;             /* added to dx; NULL: nothing */
     void *y, *mean, *rstd;          /* y is dx in the backward pass */
@@ -51,7 +51,7 @@ static trek_status forward_dense(const trek_op_call *call)
 
 static trek_status run_backward(norm_job *job, bool wide)
 {
-    job->block = (job->rows + 15) / 16; /* at most 16 partial sums, whatever the threads */
+    job->block = (job->rows + 15) / 16; /* at most 16 partial sums, whatever the number of threads */
     job->block = job->block < 8 ? 8 : job->block;
     job->blocks = job->columns ? (job->rows + job->block - 1) / job->block : 0;
     job->partials = trek_block_alloc((size_t)(job->blocks * 2 * job->columns + 1) * (wide ? 8 : 4));
@@ -98,8 +98,7 @@ static trek_status add_forward_dense(const trek_op_call *call)
     return TREK_OK;
 }
 
-/* The residual is what its 16 bits hold, and that is what is normalised: a row of one number gives 0, not what was rounded away.
- */
+/* The residual is rounded to 16 bits before it is normalised: a row of one number gives 0, not what was rounded away. */
 static trek_status add_layer_norm_half(const trek_op_call *call)
 {
     trek_tensor *normed[3] = { call->outputs[1], call->n_inputs > 2 ? call->inputs[2] : NULL,

@@ -2,7 +2,7 @@
 /* Layer norm over rows of n elements for one real type. Included by layer_norm.c. */
 #include "tensor/cpu/vector.h"
 
-/* Sums over a row in four vectors side by side. */
+/* Sums a row in four parallel vectors. */
 static T TREK_R(row_sum)(const T *x, int64_t n)
 {
     V sum[4] = { { 0 } };
@@ -15,8 +15,8 @@ static T TREK_R(row_sum)(const T *x, int64_t n)
     return TREK_R(sum)((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-/* The variance; what the sum's rounding cost the mean is put right, by the mean of the deviations from it
- * (Chan, Golub and LeVeque 1983): divided by the deviation of a row of equal numbers it would not be small. */
+/* Computes the variance. The rounding error of the mean is corrected by the mean of the deviations from it (Chan,
+ * Golub and LeVeque 1983): divided by the deviation of a row of equal numbers it would not be small. */
 static T TREK_R(row_variance)(const T *x, int64_t n, T *mean)
 {
     V squares[4] = { { 0 } }, sum[4] = { { 0 } }, centre = TREK_R(spread)(*mean);
@@ -80,7 +80,7 @@ static void TREK_R(forward_rows)(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* dx of one row, and its part of dweight and dbias. */
+/* Computes dx of one row, and its part of dweight and dbias. */
 static void TREK_R(backward_row)(const norm_job *job, int64_t row, T *dweight, T *dbias)
 {
     const int64_t n = job->columns;
@@ -91,7 +91,7 @@ static void TREK_R(backward_row)(const norm_job *job, int64_t row, T *dweight, T
     V sum[2] = { { 0 } }, sum_x[2] = { { 0 } };
     T means[W];
     TREK_R(store_part)(means, TREK_R(lanes)(W), mean);
-    const V last = TREK_R(load_part)(means, TREK_R(lanes)((int)(n % W))); /* lanes outside: 0, not minus a mean that overflows */
+    const V last = TREK_R(load_part)(means, TREK_R(lanes)((int)(n % W))); /* unused lanes: 0, not minus a mean that overflows */
     for (int64_t j = 0, v = 0; j < n; j += W, v ^= 1) {
         trek_lanes lanes = TREK_R(lanes)(n - j < W ? (int)(n - j) : W);
         V grad = TREK_R(load_part)(dy + j, lanes), normal = (TREK_R(load_part)(x + j, lanes) - (n - j < W ? last : mean)) * rstd;
@@ -101,7 +101,7 @@ static void TREK_R(backward_row)(const norm_job *job, int64_t row, T *dweight, T
             grad *= TREK_R(load_part)(weight + j, lanes);
         }
         sum[v] += grad;
-        sum_x[v] = TREK_R(fma)(grad, normal, sum_x[v]); /* lanes outside are 0 in grad */
+        sum_x[v] = TREK_R(fma)(grad, normal, sum_x[v]); /* unused lanes are 0 in grad */
     }
     V shift = TREK_R(spread)(TREK_R(sum)(sum[0] + sum[1]) / (T)n);
     V slope = TREK_R(spread)(TREK_R(sum)(sum_x[0] + sum_x[1]) / (T)n);
@@ -128,7 +128,7 @@ static void TREK_R(backward_blocks)(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Adds the blocks' partial sums up, in order; columns [begin, end). */
+/* Adds the blocks' partial sums in order, for columns [begin, end). */
 static void TREK_R(combine)(void *arg, int64_t begin, int64_t end)
 {
     const norm_job *job = arg;

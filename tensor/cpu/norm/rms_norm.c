@@ -52,7 +52,7 @@ static trek_status backward_dense(const trek_op_call *call)
                     .y = call->outputs[0]->data, .dweight = call->outputs[1] ? call->outputs[1]->data : NULL };
     job.columns = columns_of(x, call->attrs.i[0]);
     job.rows = call->inputs[2]->numel;
-    job.block = (job.rows + 15) / 16; /* at most 16 partial sums, whatever the threads */
+    job.block = (job.rows + 15) / 16; /* at most 16 partial sums, whatever the number of threads */
     job.block = job.block < 8 ? 8 : job.block;
     job.blocks = job.columns ? (job.rows + job.block - 1) / job.block : 0;
     bool wide = x->dtype == TREK_F64;

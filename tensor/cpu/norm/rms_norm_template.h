@@ -2,7 +2,7 @@
 /* Root mean square norm over rows of n elements for one real type. Included by rms_norm.c. */
 #include "tensor/cpu/vector.h"
 
-/* Sum of squares over a row, in four vectors side by side. */
+/* Sums the squares of a row in four parallel vectors. */
 static T TREK_R(row_squares)(const T *x, int64_t n)
 {
     V sum[4] = { { 0 } };
@@ -41,7 +41,8 @@ static void TREK_R(forward_rows)(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* dx = rstd (g - xhat mean(g xhat)) with g = dy weight, of one row; its part of dweight is added up (NULL: none). */
+/* Computes dx = rstd (g - xhat mean(g xhat)) with g = dy weight, for one row, and adds its part of dweight (NULL:
+ * none). */
 static void TREK_R(backward_row)(const rms_job *job, int64_t row, T *dweight)
 {
     const int64_t n = job->columns;
@@ -81,7 +82,7 @@ static void TREK_R(backward_blocks)(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Adds the blocks' partial sums up, in order; columns [begin, end). */
+/* Adds the blocks' partial sums in order, for columns [begin, end). */
 static void TREK_R(combine)(void *arg, int64_t begin, int64_t end)
 {
     const rms_job *job = arg;

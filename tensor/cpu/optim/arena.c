@@ -5,9 +5,9 @@
 
 #define GRAIN 16384
 #define SUM_BLOCK 4096 /* elements that are summed in lanes */
-#define SUM_PARTS 256  /* at most so many parts, a function of the count alone */
+#define SUM_PARTS 256  /* at most this many parts, which depends only on the count */
 
-/* The 16-bit parameters of master copies that were updated. */
+/* Writes the 16-bit parameters of master copies that were updated. */
 static void write_low(void *low, trek_dtype dtype, const float *master, int64_t begin, int64_t n)
 {
     if (dtype == TREK_BF16)
@@ -26,7 +26,7 @@ typedef struct squares {
     bool finite[SUM_PARTS];
 } squares;
 
-/* Differences of finite numbers with themselves are 0; in f64 squares may overflow although the elements are finite. */
+/* A finite number minus itself is 0. In f64 squares may overflow although the elements are finite. */
 static bool all_finite_f64(const double *x, int64_t n)
 {
     int bad = 0;
@@ -82,7 +82,7 @@ typedef struct arrays {
     double number;
 } arrays;
 
-/* Through a block on the stack, since `to` may be any of the sources. */
+/* Goes through a block on the stack, because `to` may be any of the sources. */
 #define SUM_ARRAYS(T, suffix)                                                                          \
     static void sum_arrays_part_##suffix(void *arg, int64_t begin, int64_t end)                        \
     {                                                                                                  \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An optimizer's state in bf16 and in u8 as f32, and back (tensor/state_round.h, state_code.h). Nothing here allocates or fails.
- */
+/* Converts an optimizer's state in bf16 and in u8 to f32 and back (tensor/state_round.h, state_code.h). Nothing here
+ * allocates or fails. */
 #include "tensor/cpu/moves/philox.h"
 #include "tensor/cpu/row_math.h"
 #include "tensor/state_code.h"
@@ -10,8 +10,8 @@
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* One block, of `n` elements; wide is a constant wherever the text is used. Vectors are of 32 bits: codes are made so before, and
- * bytes after. */
+/* Decodes one block of `n` elements; wide is a constant in every use. Vectors have 32 bits: codes are widened before,
+ * and narrowed to bytes after. */
 ALWAYS_INLINE void decode(float *restrict to, const uint8_t *restrict from, float scale, int n, int wide)
 {
     int32_t codes[TREK_CODE_BLOCK];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An optimizer step from records (tensor/update.h), on the CPU: the reference for
- * the devices' kernels. And slices: a class's function over the threads of the pool. */
+/* An optimizer step from records (tensor/update.h) on the CPU, which is the reference for the kernels of devices.
+ * Also updates of slices: a class's function on the threads of the pool. */
 #include "tensor/cpu/optim/update.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@
 
 enum {
     GRAIN = 16384,   /* elements: whole blocks of states in u8 */
-    BLOCK = 2048 /* elements that are in cache when gradients are limited and 16-bit copies written */
+    BLOCK = 2048 /* elements that are in the cache when gradients are limited and 16-bit copies are written */
 };
 
 static trek_status update_numbers(trek_device device, const trek_update *update, const trek_update_numbers *numbers)
@@ -67,7 +67,7 @@ static bool has_low_state(const slice_job *job)
     return job->slice->state_dtype == TREK_BF16 || job->slice->state_dtype == TREK_U8;
 }
 
-/* Elements [begin, end), at most TREK_STATE_BLOCK, whose states are in f32 meanwhile. */
+/* Updates elements [begin, end), at most TREK_STATE_BLOCK, whose states are in f32 meanwhile. */
 static void update_low_state(const slice_job *job, int64_t begin, int64_t end)
 {
     float rows[TREK_UPDATE_STATES * TREK_STATE_BLOCK] __attribute__((aligned(64)));
@@ -83,7 +83,7 @@ static void update_low_state(const slice_job *job, int64_t begin, int64_t end)
     trek_cpu_backend()->write_states(whole, begin, end - begin, rows);
 }
 
-/* What the kernel does not see is done to blocks while they are in cache. */
+/* Limits gradients and writes copies block by block while these are in the cache; the kernel does not know of that. */
 static void update_part_in_blocks(void *arg, int64_t begin, int64_t end)
 {
     const slice_job *job = arg;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Enters the CPU's optimizer steps from records into its table. */
+/* Sets the CPU's optimizer steps from records in its table. */
 #ifndef TREK_TENSOR_CPU_OPTIM_UPDATE_H
 #define TREK_TENSOR_CPU_OPTIM_UPDATE_H
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cummax, cummin and cumprod: neighbouring lines go along together. */
+/* cummax, cummin and cumprod: neighbouring lines are processed together. */
 #include "tensor/cpu/elementwise/elementwise.h"
 #include "tensor/cpu/order/order.h"
 
 #define NEIGHBOURS 64
 
-/* One line alone is kept in registers. */
+/* A single line is kept in registers. */
 #define LINES(name)                                                                                    \
     static void name(const trek_order *o, char *const *data, int64_t columns, void *scratch)           \
     {                                                                                                  \
@@ -19,7 +19,7 @@
             name##_of(&own, at, columns);                                                              \
     }
 
-/* A NaN stays; the last of equals is the place. V: what is compared, of an element x. */
+/* A NaN remains; of equal elements the last one counts. V: the value of an element x that is compared. */
 #define EXTREME(name, T, V, value, compare)                                                            \
     static inline void name##_of(const trek_order *o, char *const *data, const int64_t columns)        \
     {                                                                                                  \
@@ -59,7 +59,7 @@ static const lines_fn extremes[TREK_DTYPE_COUNT][2] = {
     [TREK_U8] = { cummax_u8, cummin_u8 },       [TREK_BOOL] = { cummax_u8, cummin_u8 },
 };
 
-/* Products gather in f64, those of integers in i64. */
+/* Products are computed in f64, those of integers in i64. */
 #define PRODUCT(name, T, R, A, value, stored)                                                          \
     static inline void cumprod_##name##_of(const trek_order *o, char *const *data, const int64_t columns) \
     {                                                                                                  \

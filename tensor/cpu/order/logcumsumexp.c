@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Logarithms of running sums of exponentials, gathered in f64. A stretch of a line has its exponentials, their sums and the
- * logarithms taken each in vectors, relative to the stretch's largest element; that is exact enough where the sum before it is
- * not far below, and else, and beside what is not finite, each element is taken alone. */
+/* Logarithms of running sums of exponentials, computed in f64. For a stretch of a line the exponentials, their sums
+ * and the logarithms are computed in vectors, relative to the stretch's largest element. That is exact enough if the
+ * sum before it is not much smaller. Otherwise, and if elements are not finite, each element is processed separately. */
 #include <math.h>
 
 #include "tensor/cpu/order/order.h"
@@ -21,19 +21,19 @@ static double step(running *sum, double x)
     if (x > sum->largest) {
         sum->total = sum->total * exp(sum->largest - x) + 1;
         sum->largest = x;
-    } else if (x != -HUGE_VAL) { /* which adds nothing; infinity beside itself is no difference */
+    } else if (x != -HUGE_VAL) { /* -infinity adds nothing; an infinity minus itself is not a difference */
         sum->total += x == sum->largest ? 1 : exp(x - sum->largest);
     }
     return sum->largest + log(sum->total);
 }
 
-/* x becomes the result. reach: how far the largest may lie above what has been. */
+/* x becomes the result. reach: how far the largest element may be above the sum so far. */
 static void stretch(running *sum, double *x, int64_t n, double reach)
 {
     double largest = sum->largest, lost = 0, first = x[0] > sum->largest ? x[0] : sum->largest;
     for (int64_t i = 0; i < n; i++) {
         largest = x[i] > largest ? x[i] : largest;
-        lost += x[i] - x[i]; /* NaN of what is not finite */
+        lost += x[i] - x[i]; /* NaN if an element is not finite */
     }
     if (!(largest - first <= reach) || lost != 0) {
         for (int64_t i = 0; i < n; i++)
@@ -54,7 +54,7 @@ static void stretch(running *sum, double *x, int64_t n, double reach)
     }
 }
 
-/* f32 has digits to lose: e^-600 is still a number, with all of its own. */
+/* f32 has digits to spare: e^-600 is still a number with all of f32's digits. */
 static void line_f32(trek_lane lane, const char *from, int64_t from_step, char *to, int64_t to_step, int64_t n)
 {
     running sum = { -HUGE_VAL, 0 };

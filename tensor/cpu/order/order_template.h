@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sorting and choosing among elements E that know their place: their keys are compared byte by byte, so that equal keys stay in
- * the order of their places. Defined before: E, N(name), BYTE(e, b): byte b of e's key (0: the least), BEFORE(a, b). */
+/* Sorting and selecting elements E that contain their index. Their keys are compared byte by byte, so that equal keys
+ * keep the order of their indices. Must be defined before: E, N(name), BYTE(e, b): byte b of e's key (0: the least
+ * significant), BEFORE(a, b). */
 
-/* Few of them: each is put where it belongs among those before it. */
+/* For few elements: inserts each among those before it. */
 static void N(insert)(E *a, int64_t n)
 {
     for (int64_t i = 1; i < n; i++) {
@@ -14,7 +15,7 @@ static void N(insert)(E *a, int64_t n)
     }
 }
 
-/* Sorts n elements with keys of so many bytes; room: as large. Returns where they are: in a or in room. */
+/* Sorts n elements with keys of `bytes` bytes; room has the same size as a. Returns where they are: a or room. */
 static E *N(sorted)(E *a, E *room, int64_t n, int bytes)
 {
     if (n <= FEW) {
@@ -44,7 +45,7 @@ static E *N(sorted)(E *a, E *room, int64_t n, int bytes)
     return a;
 }
 
-/* The first k of n, few: each element that comes before the last of those held takes its place among them. */
+/* Selects the first k of n, for small k: each element that comes before the last selected one is inserted among them. */
 static const E *N(first_few)(const E *a, E *held, int64_t n, int64_t k)
 {
     memcpy(held, a, (size_t)k * sizeof *a);
@@ -61,8 +62,8 @@ static const E *N(first_few)(const E *a, E *held, int64_t n, int64_t k)
     return held;
 }
 
-/* The first k of n in order: candidates are gathered until there are twice as many, and the rest of those forgotten. a is kept,
- * room is as large. */
+/* Selects the first k of n in order: candidates are collected until there are twice as many, and the others of those
+ * are dropped. a does not change; room has the same size. */
 static const E *N(first)(E *a, E *room, int64_t n, int64_t k, int bytes)
 {
     if (k == 0)
@@ -90,7 +91,8 @@ static const E *N(first)(E *a, E *room, int64_t n, int64_t k, int bytes)
     }
 }
 
-/* The element at place k in order: of all that share the first bytes with it, those with its next byte are kept. */
+/* Returns the element at position k in order: of all elements with the same first bytes, those with the same next
+ * byte are kept. */
 static E N(chosen)(E *a, E *room, int64_t n, int64_t k, int bytes)
 {
     for (int b = bytes - 1; b >= 0 && n > 1; b--) {

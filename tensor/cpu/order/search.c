@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* searchsorted: where values belong in sorted lines. */
+/* searchsorted: the positions of values in sorted lines. */
 #include "tensor/cpu/elementwise/map.h"
 
 typedef struct search {
@@ -9,13 +9,13 @@ typedef struct search {
     int64_t (*find)(const char *line, int64_t step, int64_t n, const char *x, bool right);
 } search;
 
-/* The first place whose element is not below x (right: is above it); a NaN is above all, as PyTorch has it. */
+/* The first index whose element is not below x (right: is above it). A NaN is above everything, as in PyTorch. */
 #define FIND(name, T, V, value)                                                                        \
     static int64_t find_##name(const char *line, int64_t step, int64_t n, const char *x, bool right)   \
     {                                                                                                  \
         const V wanted = value(*(const T *)x);                                                         \
         int64_t low = 0;                                                                               \
-        while (n > 0) { /* without a branch that nobody can foretell */                                \
+        while (n > 0) { /* without a branch, which could not be predicted */                                \
             const int64_t half = n / 2;                                                                \
             const V here = value(((const T *)line)[(low + half) * step]);                              \
             const bool behind = !(right ? here > wanted : here >= wanted);                             \

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sort, topk, kthvalue: elements become keys, whole numbers in the order that is asked for (NaN the largest, -0 and 0 one), with
- * their places behind them. Keys of up to 32 bits and a place fill 64 bits. */
+/* sort, topk, kthvalue. Elements become keys, integers in the requested order (NaN is the largest, -0 and 0 are
+ * equal), followed by their indices. A key of up to 32 bits and an index fill 64 bits. */
 #include "tensor/cpu/order/order.h"
 
-#define FEW 40 /* insertion is faster up to here */
-#define FEW_FIRST 24 /* of topk */
-#define TILE 64 /* elements of a line before its neighbours take their turn */
+#define FEW 40 /* up to here insertion is faster */
+#define FEW_FIRST 24 /* for topk */
+#define TILE 64 /* elements of a line that are processed before its neighbours */
 #define NEIGHBOURS 16
 #define MOST_BYTES (2 << 20) /* of the keys of neighbouring lines */
 
@@ -28,7 +28,8 @@ static inline bool pair_before(pair x, pair y) { return x.key < y.key || (x.key 
 
 /* --- keys of each dtype ----------------------------------------------------------------- */
 
-/* Of the bits of a float: negative ones turned over, the others above them. No branch: signs are not to be foretold. */
+/* Makes a key of the bits of a float: negative numbers are inverted, the others are above them. There is no branch,
+ * because signs cannot be predicted. */
 #define FLOAT_KEY(name, U)                                                                             \
     static inline U name(U bits, U sign, U infinity, U all)                                            \
     {                                                                                                  \
@@ -47,7 +48,7 @@ FLOAT_KEY(float_key_64, uint64_t)
 #define KEY_U8(bits) ((uint32_t)(bits))
 #define KEY_I64(bits) ((bits) ^ (uint64_t)1 << 63)
 
-/* n elements that lie `step` apart, from place `first` on. flip: all bits of a key where the order is the other one. */
+/* Loads n elements that are `step` apart, from index `first` on. flip: all bits of a key if the order is reversed. */
 #define LOAD_NARROW(name, T, KEY)                                                                      \
     static void load_##name(void *to, const void *from, int64_t step, int64_t first, int64_t n, uint64_t flip) \
     {                                                                                                  \
@@ -72,7 +73,7 @@ LOAD_NARROW(u8, uint8_t, KEY_U8)
 LOAD_WIDE(f64, KEY_F64)
 LOAD_WIDE(i64, KEY_I64)
 
-/* Elements `first`.. of what is sorted, to places `first`.. of the results. Values are found by their places. */
+/* Stores sorted elements from `first` on to the results from `first` on. Values are found by their indices. */
 #define STORE(name, E, T, PLACE)                                                                       \
     static void store_##name(void *values, int64_t values_step, int64_t *places, int64_t places_step, const void *keys, \
                              const void *from, int64_t step, int64_t first, int64_t n)                 \
@@ -111,7 +112,7 @@ static const kind kinds[TREK_DTYPE_COUNT] = {
 static const kind *kind_of(const trek_order *o) { return &kinds[o->call->inputs[0]->dtype]; }
 static size_t key_size(const trek_order *o) { return kind_of(o)->bytes == 8 ? sizeof(pair) : sizeof(uint64_t); }
 
-/* Keys of neighbouring lines, one after the other. */
+/* Loads keys of neighbouring lines, one after the other. */
 static void load_keys(const trek_order *o, char *const *data, int64_t columns, char *keys, bool descending)
 {
     const kind *k = kind_of(o);
@@ -122,7 +123,7 @@ static void load_keys(const trek_order *o, char *const *data, int64_t columns, c
                     o->n - first < TILE ? o->n - first : TILE, flip);
 }
 
-/* The first n of each line's sorted keys. */
+/* Stores the first n sorted keys of each line. */
 static void store_sorted(const trek_order *o, char *const *data, int64_t columns, const void *const *sorted, int64_t n)
 {
     for (int64_t first = 0; first < n; first += TILE)
@@ -157,7 +158,7 @@ static void sort_lines(const trek_order *o, char *const *data, int64_t columns, 
     store_sorted(o, data, columns, sorted, count);
 }
 
-/* Which place in order kthvalue asks for. */
+/* Returns the position in order that kthvalue asks for. */
 static int64_t wanted_place(const trek_order *o, const void *keys)
 {
     const kind *k = kind_of(o);

@@ -18,9 +18,9 @@
 
 enum { LEAST_EDGE = 64, MOST_SLICES = 16 };
 #define SLICE_WORK                                                                                                               \
-    3.2e7 /* multiplications of a slice at least: in smaller ones libraries lose a fifth of their rate (measured) */
+    3.2e7 /* multiplications of the smallest slice: in smaller ones libraries lose a fifth of their rate (measured) */
 
-enum { ROW_MAJOR = 101, PLAIN = 111, TRANSPOSED = 112 }; /* CBLAS's */
+enum { ROW_MAJOR = 101, PLAIN = 111, TRANSPOSED = 112 }; /* constants of CBLAS */
 
 typedef void sgemm_fn(int order, int a_kind, int b_kind, int m, int n, int k, float alpha, const float *a, int a_step,
                       const float *b, int b_step, float beta, float *c, int c_step);
@@ -30,7 +30,7 @@ typedef void dgemm_fn(int order, int a_kind, int b_kind, int m, int n, int k, do
 static struct {
     sgemm_fn *sgemm;
     dgemm_fn *dgemm;
-    int (*set_local)(int threads); /* oneMKL's: of the calling thread alone; returns what was set before */
+    int (*set_local)(int threads); /* of oneMKL: for the calling thread only; returns what was set before */
     bool usable;
 } blas;
 
@@ -44,7 +44,7 @@ typedef struct sliced {
     trek_dtype dtype;
     trek_blas_finish finish;
     layout a, b;
-    int64_t rows, cols, row_slices, col_slices; /* of a slice; how many */
+    int64_t rows, cols, row_slices, col_slices; /* of a slice; number of slices */
 } sliced;
 
 static void call_blas(trek_dtype dtype, layout a_is, layout b_is, int64_t m, int64_t n, int64_t k, const void *a, const void *b,
@@ -114,7 +114,7 @@ static const char *prepare_mkl(void *library)
     if (find(library, "", "MKL_Set_Interface_Layer", &set_layer))
         set_layer(0); /* integers of 32 bits */
     if (find(library, "", "MKL_Set_Threading_Layer", &set_layer))
-        set_layer(1); /* no threads: does nothing in a program that has used the library before */
+        set_layer(1); /* no threads: has no effect in a program that has used the library before */
     return NULL;
 }
 
@@ -144,10 +144,10 @@ const char *trek_blas_quiet(void *library, const char *prefix, bool *known)
     return NULL;
 }
 
-/* Finds the products, and sees to it that they start no threads. What is wrong; NULL: nothing. */
+/* Finds the products and makes sure that they start no threads. Returns what is wrong, or NULL. */
 static const char *prepare(void *library)
 {
-    static const char *const prefixes[] = { "", "scipy_" }; /* the latter: PyPI's scipy-openblas32 */
+    static const char *const prefixes[] = { "", "scipy_" }; /* the second: PyPI's scipy-openblas32 */
     for (int k = 0; k < 2; k++) {
         bool known;
         if (!find(library, prefixes[k], "cblas_sgemm", &blas.sgemm) || !find(library, prefixes[k], "cblas_dgemm", &blas.dgemm))
@@ -159,7 +159,7 @@ static const char *prepare(void *library)
     return "it has no cblas_sgemm and cblas_dgemm";
 }
 
-/* A small product whose numbers are whole: C is not read, steps are wider than rows, B is transposed. */
+/* Checks a small product with integer values: C is not read, row strides are larger than rows, B is transposed. */
 static bool computes(trek_dtype dtype)
 {
     enum { M = 5, N = 3, K = 4, STEP = 7 };

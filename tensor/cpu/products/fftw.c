@@ -13,7 +13,7 @@
 #include "tensor/pool.h"
 #include "tensor/status_internal.h"
 
-/* FFTW's: plans are made without looking at the clock, for arrays that lie where its vectors want them. */
+/* FFTW: plans are made without measuring, for arrays that are aligned as its vectors need. */
 enum { ESTIMATE = 1 << 6 };
 
 typedef void *plan_real_fn(int n, void *from, void *to, unsigned flags);
@@ -34,19 +34,19 @@ static struct {
     char why[300];
 } fftw;
 
-/* A plan takes as long as a short transform, often longer: the last ones are kept. */
+/* A plan takes as long as a short transform, often longer, so that the last ones are kept. */
 typedef struct entry {
     bool wide;
     trek_dft kind;
     int n, users;
-    uint64_t used; /* when last */
-    void *plan;    /* NULL: an empty place */
+    uint64_t used; /* when it was last used */
+    void *plan;    /* NULL: an empty entry */
 } entry;
 static struct {
     entry of[16];
     uint64_t now;
 } kept;
-static pthread_mutex_t planning = PTHREAD_MUTEX_INITIALIZER; /* of what is kept, and FFTW makes one plan at a time */
+static pthread_mutex_t planning = PTHREAD_MUTEX_INITIALIZER; /* guards the kept plans; FFTW also makes one plan at a time */
 
 static bool find(void *library, const char *prefix, const char *name, void *to)
 {
@@ -93,7 +93,7 @@ bool trek_fftw_there(const char *what, trek_dtype dtype)
     return usable;
 }
 
-/* Numbers of a line, and of its transform. */
+/* Returns the numbers of a line, and of its transform. */
 static int64_t numbers_from(trek_dft kind, int64_t n)
 {
     return kind == TREK_DFT_REAL ? n : kind == TREK_DFT_TO_REAL ? 2 * (n / 2 + 1) : 2 * n;
@@ -104,7 +104,7 @@ static int64_t numbers_to(trek_dft kind, int64_t n)
 }
 static int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/* A line's place and its transform's, as FFTW's vectors want them; NULL and an error. */
+/* Returns memory for a line and its transform, aligned for FFTW's vectors; NULL on failure. */
 static char *scratch_of(bool wide, trek_dft kind, int64_t n, char **to)
 {
     int64_t item = wide ? 8 : 4, first = aligned(item * numbers_from(kind, n));
@@ -125,7 +125,8 @@ static void *make_plan(bool wide, trek_dft kind, int n)
     return plan;
 }
 
-/* A kept plan, or a new one in the place of what was unused for longest (of own, if all are in use); NULL plan: none. */
+/* Returns a kept plan, or a new one, which replaces the one that was not used for the longest time (own, if all are
+ * in use). plan NULL: failure. */
 static entry *take_plan(bool wide, trek_dft kind, int n, entry *own)
 {
     pthread_mutex_lock(&planning);
@@ -174,7 +175,7 @@ static void run_lines(void *arg, int64_t begin, int64_t end)
     char *to, *from = scratch_of(w->e->wide, w->e->kind, w->e->n, &to);
     if (!from)
         atomic_store(&w->failed, true);
-    for (int64_t k = begin; from && k < end; k++) { /* the copies are a small part of what vectors gain */
+    for (int64_t k = begin; from && k < end; k++) { /* the copies cost little of what vectors gain */
         memcpy(from, w->from + k * w->step_from, (size_t)w->step_from);
         w->run(w->e->plan, from, to);
         memcpy(w->to + k * w->step_to, to, (size_t)w->step_to);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of 8-bit numbers, exactly: CPUs multiply none, so the codes become bf16, which holds every one of them, and the
- * product is one of bf16 with sums in f32. */
+/* Products of 8-bit numbers, exactly. CPUs do not multiply them, so the codes become bf16, which can represent all of
+ * them, and the product is one of bf16 with sums in f32. */
 #include <stdatomic.h>
 
 #include "tensor/cpu/dense.h"
@@ -17,7 +17,7 @@ typedef struct quantise_job {
     int64_t rows, columns;
     int format;
     float scale;
-    _Atomic uint32_t magnitude; /* the largest, as bits: a maximum, whatever the order */
+    _Atomic uint32_t magnitude; /* bits of the largest magnitude: a maximum does not depend on the order */
 } quantise_job;
 
 static void load(const trek_tensor *x, int64_t at, int64_t n, float *to)
@@ -65,7 +65,7 @@ static void encode(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Bands of TILE columns of the codes. */
+/* Processes bands of TILE columns of the codes. */
 static void turn(void *arg, int64_t begin, int64_t end)
 {
     const quantise_job *job = arg;
@@ -118,11 +118,11 @@ typedef struct product_job {
     const uint8_t *codes;
     uint16_t *numbers; /* bf16 */
     int format;
-    /* the result */
+    /* The result: */
     float *sums;
     const trek_tensor *bias;
     trek_tensor *result;
-    float x_inverse, y_inverse; /* one after the other: together they may lie beyond f32 */
+    float x_inverse, y_inverse; /* applied one after the other: their product may exceed f32 */
 } product_job;
 
 static void decode(void *arg, int64_t begin, int64_t end)
@@ -141,7 +141,7 @@ static uint16_t *decoded(const trek_tensor *codes, int64_t format)
     return numbers;
 }
 
-/* Rows of sums, scaled, with the bias, in the result's dtype. */
+/* Scales rows of sums and adds the bias, in the result's dtype. */
 static void finish(void *arg, int64_t begin, int64_t end)
 {
     const product_job *job = arg;

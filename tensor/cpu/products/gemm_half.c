@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of 16-bit numbers: blocking as in gemm.h, over packed units of four
- * bytes. C is cut into parts that depend on sizes only in how they are made, not
- * in what is summed: each element is summed over k in one order. */
+/* Products of 16-bit numbers, with the blocking of gemm.h over packed units of four bytes. C is divided into parts.
+ * The division does not change what is summed: each element is summed over k in one order. */
 #include "tensor/cpu/products/gemm_half.h"
 
 #include <stdatomic.h>
@@ -47,7 +46,7 @@ static const char *element(const void *base, trek_dtype dtype, int64_t offset)
 
 /* -- results -- */
 
-/* Of `n` columns from col on, in one row. */
+/* For `n` columns from col on, in one row. */
 TREK_INLINE V bias_of(const trek_gemm *g, int64_t row, int64_t col, int n)
 {
     if (!g->bias)
@@ -57,7 +56,8 @@ TREK_INLINE V bias_of(const trek_gemm *g, int64_t row, int64_t col, int n)
     return load_numbers(g->bias_dtype, element(g->bias, g->bias_dtype, row * g->bias_row + col), n);
 }
 
-/* n <= W sums with what C holds there, bias, activation; `pre` is kept. C's columns are contiguous, its dtype is a constant. */
+/* Completes n <= W sums: adds what C has, bias, activation; stores `pre`. C's columns are contiguous, and its dtype
+ * is a constant. */
 TREK_INLINE V finished(const trek_gemm *g, const trek_dtype dtype, int64_t place, int n, V x, V bias)
 {
     if (g->accumulate)
@@ -141,7 +141,7 @@ static void finish(const trek_gemm *g, int64_t row, int64_t col, int rows, int c
 /* A part of C and its workspace. */
 typedef struct half_part {
     int64_t m0, m1, n0, n1;
-    float *a, *b, *sums;   /* sums: [rows][sum_row], where k takes several blocks */
+    float *a, *b, *sums;   /* sums: [rows][sum_row], if k takes several blocks */
     int64_t sum_row;
 } half_part;
 
@@ -152,7 +152,7 @@ typedef struct panel_source {
     int64_t lane, step, lanes;
 } panel_source;
 
-/* Lanes [lane, lane + lanes), units [first, last). */
+/* Packs lanes [lane, lane + lanes), units [first, last). */
 static void pack_panel(const half_plan *plan, const panel_source *s, float *to, int64_t lane, int lanes, int fill, int64_t first,
                        int64_t last)
 {
@@ -163,8 +163,8 @@ static void pack_panel(const half_plan *plan, const panel_source *s, float *to, 
     pack_units(s->dtype, plan->pairs, &c);
 }
 
-/* Units that are packed for all panels before the next ones: where lanes lie side by side, a row's cache lines are read by
- * several panels. */
+/* Returns how many units are packed for all panels before the next ones: if lanes are adjacent, several panels read
+ * the same cache lines. */
 static int64_t pack_stretch(const panel_source *s, int64_t units) { return s->lane == 1 && units > 32 ? 32 : units; }
 
 static void pack_block_b(const half_plan *plan, const half_part *part, int64_t j0, int64_t j1, int64_t u0, int64_t units)
@@ -180,17 +180,17 @@ static void pack_block_b(const half_plan *plan, const half_part *part, int64_t j
     }
 }
 
-/* Height of the panel that begins at a row: as even as can be. */
+/* Returns the height of the panel that begins at a row; heights are as equal as possible. */
 static int panel_rows(const half_part *part, int64_t row)
 {
     int64_t rows = part->m1 - part->m0, panels = (rows + TILE_ROWS - 1) / TILE_ROWS, whole = rows / panels;
-    int64_t tall = rows % panels; /* panels of one row more, which come first */
+    int64_t tall = rows % panels; /* panels with one row more, which come first */
     return (int)(row - part->m0 < tall * (whole + 1) ? whole + 1 : whole);
 }
 
 static panel_source source_a(const trek_gemm *g) { return (panel_source){ g->a, g->a_dtype, g->a_row, g->a_col, g->m }; }
 
-/* All of a part's A, where its rows lie side by side; else each panel is packed where it is first needed. */
+/* Packs all of a part's A if its rows are adjacent; otherwise each panel is packed when it is first needed. */
 static void pack_block_a(const half_plan *plan, const half_part *part, int64_t u0, int64_t units)
 {
     const panel_source s = source_a(plan->g);
@@ -205,7 +205,7 @@ static void pack_block_a(const half_plan *plan, const half_part *part, int64_t u
     }
 }
 
-/* All rows of the part times one block of B: columns [j0, j1), units [u0, u0 + units). */
+/* Multiplies all rows of the part by one block of B: columns [j0, j1), units [u0, u0 + units). */
 static void half_block(const half_plan *plan, const half_part *part, int64_t j0, int64_t j1, int64_t u0, int64_t units)
 {
     const trek_gemm *g = plan->g;
@@ -234,7 +234,7 @@ static void half_block(const half_plan *plan, const half_part *part, int64_t j0,
 static void run_part(const half_plan *plan, const half_part *part)
 {
     int64_t all = units_of(plan), u0 = 0;
-    do { /* once for k of 0, too */
+    do { /* once even if k is 0 */
         int64_t units = all - u0 < plan->depth ? all - u0 : plan->depth;
         for (int64_t j0 = part->n0; j0 < part->n1; j0 += plan->cols) {
             int64_t j1 = part->n1 - j0 < plan->cols ? part->n1 : j0 + plan->cols;
@@ -274,7 +274,7 @@ static void run_parts(void *arg, int64_t begin, int64_t end)
 
 static int64_t divide_up(int64_t x, int64_t by) { return (x + by - 1) / by; }
 
-/* Cuts C so that each thread gets a few parts, little is packed twice, and workspaces stay small. */
+/* Divides C so that each thread gets a few parts, little is packed twice, and workspaces remain small. */
 static void plan_parts(half_plan *plan, int64_t blocks)
 {
     const trek_gemm *g = plan->g;
@@ -283,7 +283,7 @@ static void plan_parts(half_plan *plan, int64_t blocks)
     int64_t threads = g->alone || work < 4e5 ? 1 : trek_pool_threads(trek_pool_here());
     int64_t wanted = threads == 1 ? 1 : work < 2e5 * (double)threads ? (int64_t)(work / 2e5) : threads;
     if (threads > 1 && work > 5e7 * (double)threads)
-        wanted = 2 * threads; /* a thread that is held up leaves some to others */
+        wanted = 2 * threads; /* a thread that is delayed leaves some to others */
     int64_t best_rows = 1, best_cols = 1;
     double best = 1e300;
     for (int64_t by_row = 1; by_row <= wanted; by_row++) {
@@ -353,7 +353,7 @@ static trek_gemm swapped(const trek_gemm *g)
     return s;
 }
 
-/* Cycles per element of C, roughly: arithmetic on whole vectors, and results that are not written side by side. */
+/* Estimates cycles for each element of C: arithmetic on whole vectors, and results that are not contiguous. */
 static double cost(const trek_gemm *g)
 {
     double vectors = (double)divide_up(g->n, W) * (double)(g->m < 4 ? 4 : g->m) * (double)g->k * 0.6;

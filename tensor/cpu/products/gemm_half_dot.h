@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tiles by the CPU's dot product of pairs of bf16 (AVX512-BF16), and whether it
- * is the faster way: its rate is twice that of f32's multiply and add on some
- * CPUs and half of it on others, which no feature bit tells. It takes subnormal
- * numbers for zeros. Included by gemm_half.c. */
+/* Tiles by the CPU's dot product of pairs of bf16 (AVX512-BF16), and whether it is faster: its rate is twice that of
+ * f32's multiply-add on some CPUs and half of it on others, and no feature bit tells which. It treats subnormal
+ * numbers as zeros. Included by gemm_half.c. */
 
 #if defined(__AVX512F__) && (defined(__clang__) || __GNUC__ >= 10)
 #include <pthread.h>
@@ -25,7 +24,7 @@ static const tile_fn dot_tiles[2][TILE_ROWS] = { { TREK_TILE_VARIANTS(TREK_TILE_
                                                  { TREK_TILE_VARIANTS(TREK_TILE_NAME, 2) } };
 #undef TREK_TILE_NAME
 
-/* Nanoseconds of a whole tile, the best of a few times: both kinds in turns. */
+/* Measures the nanoseconds of a whole tile, the best of several times, alternating both kinds. */
 static void time_tiles(int64_t *number, int64_t *pair)
 {
     enum { UNITS = 64, TURNS = 8 };
@@ -56,9 +55,9 @@ static void decide_dot(void)
     dot_is_fast = wanted >= 0 ? wanted : 4 * pair < 6 * number; /* a pair does the work of two numbers */
 }
 
-static atomic_int dot_way = -1; /* of tests: 0, 1; -1: as it was measured */
+static atomic_int dot_way = -1; /* for tests: 0, 1; -1: as measured */
 
-/* Measured at first need (30 microseconds); TREK_BF16_DOT overrides it. */
+/* Measured when it is first needed (30 microseconds); TREK_BF16_DOT overrides it. */
 static const tile_fn (*dot_tiles_if_fast(void))[TILE_ROWS]
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;

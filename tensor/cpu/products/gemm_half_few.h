@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Few rows of A against many numbers of 16 bits that are each read once: at the
- * speed of memory, widened in registers. Included by gemm_half.c. */
+/* Few rows of A with many 16-bit numbers that are each read once: at the speed of memory, widened in registers.
+ * Included by gemm_half.c. */
 
 #define FEW_ROWS 6
 #define FEW_COLS (TREK_VECTOR_BYTES == 64 ? 4 : 2)
 
-/* Writes a tile of C whose sums are made, with all that comes after them. In gemm_half.c. */
+/* Writes a tile of C whose sums are complete, with everything that follows. Defined in gemm_half.c. */
 static void finish(const trek_gemm *g, int64_t row, int64_t col, int rows, int cols, const float *sums, int64_t sum_row);
 
 typedef struct few_call {
     const trek_gemm *g;
-    const float *a;        /* [m][pitch]: widened, each 2 W numbers in the order in which those of B come */
-    int64_t pitch, rows;   /* rows: together, at most FEW_ROWS */
+    const float *a;        /* [m][pitch]: widened, in groups of 2 W numbers in the order in which those of B come */
+    int64_t pitch, rows;   /* rows: processed together, at most FEW_ROWS */
 } few_call;
 
-/* Place of number e of 2 W: bf16 come as the even ones and the odd ones, f16 in their order. */
+/* Returns the position of number e of 2 W: bf16 come as even and odd ones, f16 in their order. */
 static int split_place(trek_dtype dtype, int e) { return dtype == TREK_BF16 ? e / 2 + (e & 1) * W : e; }
 
 TREK_INLINE V first_part(const trek_dtype dtype, const uint16_t *b, int n)
@@ -26,11 +26,11 @@ TREK_INLINE V second_part(const trek_dtype dtype, const uint16_t *b, int n)
     return dtype == TREK_BF16 ? widen_high(dtype, load_pairs(b, n)) : widen_f16(load_halves(b + W, n < W ? 0 : n - W));
 }
 
-/* Whether B comes from memory: asked for ahead, since the machine's own prefetching ends with each page. In caches the asking
- * would cost more than it gains. */
+/* Returns whether B comes from memory: then it is prefetched, because the machine's own prefetching ends with each
+ * page. In caches prefetching would cost more than it gains. */
 static inline bool lies_far(const trek_gemm *g) { return g->n * g->k >= 1 << 22; }
 
-/* to[i * to_row + j] = rows of A times columns of B, `rows` by `cols`. */
+/* Computes to[i * to_row + j] = rows of A times columns of B, `rows` by `cols`. */
 TREK_INLINE void few_dots(const trek_dtype dtype, const int rows, const int cols, const few_call *f, int64_t row, int64_t col,
                           float *to, int64_t to_row)
 {
@@ -71,7 +71,7 @@ TREK_INLINE void few_dots(const trek_dtype dtype, const int rows, const int cols
     }
 }
 
-/* All columns [0, cols) from `col` on of rows [row, row + rows). */
+/* Computes all columns [0, cols) from `col` on of rows [row, row + rows). */
 TREK_INLINE void few_rows(const trek_dtype dtype, const int rows, const few_call *f, int64_t row, int64_t col, int cols,
                           float *to, int64_t to_row)
 {
@@ -95,9 +95,9 @@ TREK_FEW_EACH(f16, TREK_F16)
 #undef TREK_FEW
 #undef TREK_FEW_EACH
 
-enum { FEW_STRIP = 32 }; /* columns of B that all rows are multiplied with while they are at hand */
+enum { FEW_STRIP = 32 }; /* columns of B that are multiplied by all rows while they are in the cache */
 
-/* Columns [begin, end) of C; rows FEW_ROWS at a time, as even as can be. */
+/* Computes columns [begin, end) of C; rows in groups of at most FEW_ROWS, as equal as possible. */
 static void few_range(void *arg, int64_t begin, int64_t end)
 {
     typedef void (*few_fn)(const few_call *, int64_t, int64_t, int, float *, int64_t);
@@ -118,10 +118,10 @@ static void few_range(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* B's columns are contiguous along k and each is read for a few rows only. */
+/* B's columns must be contiguous along k, and each must be read for a few rows only. */
 static bool few_suits(const trek_gemm *g)
 {
-    const bool large = g->k >= 256 && g->n * g->k >= 1 << 20; /* from memory, of which packing would take more */
+    const bool large = g->k >= 256 && g->n * g->k >= 1 << 20; /* from memory, for which packing would take longer */
     return g->m <= (large ? 3 : 2) * FEW_ROWS && g->b_row == 1 && g->b_dtype != TREK_F32 && g->k >= 64;
 }
 
@@ -157,7 +157,7 @@ static trek_status few(const trek_gemm *g)
     return TREK_OK;
 }
 
-/* -- few rows of A, B's rows contiguous: rows of B are added up, four at a time -- */
+/* -- few rows of A, B's rows contiguous: rows of B are added, four at a time -- */
 
 typedef struct sum_call {
     const trek_gemm *g;
@@ -165,13 +165,14 @@ typedef struct sum_call {
     float *sums;      /* [m][n] */
 } sum_call;
 
-/* Adds `count` rows of B from p on, times their numbers of A, to columns [begin, end) of the sums. */
+/* Adds `count` rows of B from p on, multiplied by their numbers of A, to columns [begin, end) of the sums. */
 TREK_INLINE void add_rows(const trek_dtype dtype, const int count, const bool far, const sum_call *s, int64_t p, int64_t begin,
                           int64_t end)
 {
     const trek_gemm *g = s->g;
     const uint16_t *b = (const uint16_t *)g->b + p * g->b_row;
-    const int64_t m = g->m, n = g->n, k = g->k, b_row = g->b_row; /* not read again after each store */
+    const int64_t m = g->m, n = g->n, k = g->k, b_row = g->b_row; /* local copies, so that they are not read again after each
+                                                                   * store */
     const float *a = s->a + p;
     float *sums = s->sums;
     for (int64_t j = begin; j < end; j += W) {
@@ -208,7 +209,7 @@ static void sum_range(void *arg, int64_t begin, int64_t end)
 {
     const sum_call *s = arg;
     const trek_gemm *g = s->g;
-    const int64_t strip = (2048 / g->m + 63) / 64 * 64; /* the sums stay in the first-level cache */
+    const int64_t strip = (2048 / g->m + 63) / 64 * 64; /* the sums remain in the first-level cache */
     for (int64_t j = begin, next; j < end; j = next) {
         next = end - j < strip ? end : j + strip;
         if (g->b_dtype == TREK_BF16)

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Packing for products of 16-bit numbers. Units of four bytes go side by side,
- * one for each lane (row of A or column of B), for one place along k: a number
- * widened to f32, or the pair of two bf16 that follow each other along k.
- * Included by gemm_half.c. */
+/* Packing for products of 16-bit numbers. Units of four bytes are adjacent, one for each lane (row of A or column of
+ * B), for one index along k: a number widened to f32, or the pair of two consecutive bf16 along k. Included by
+ * gemm_half.c. */
 
-/* to[u * to_row + l], lanes l < lanes, from numbers from[l * lane + p * step], p < k, and a zero beside an odd one in the last
- * pair. What stands in lanes..fill does not matter: it is multiplied, and not read. */
+/* Computes to[u * to_row + l], lanes l < lanes, from numbers from[l * lane + p * step], p < k; an odd last number is
+ * paired with zero. The contents of lanes..fill do not matter: they are multiplied, but not read. */
 typedef struct packing {
     float *to;
     int64_t to_row;
     int lanes, fill;
-    int64_t readable;      /* lanes in memory from the first on: those beyond `lanes` may be read */
+    int64_t readable;      /* lanes in memory from the first on: those after `lanes` may be read */
     const char *from;
     int64_t lane, step, k;
 } packing;
 
-/* Lanes lie side by side in memory. */
+/* For lanes that are adjacent in memory. */
 TREK_INLINE void pack_side_by_side(const packing *c, const trek_dtype dtype, const bool pairs)
 {
     const int size = dtype == TREK_F32 ? 4 : 2;
-    const int64_t k = c->k, step = c->step, to_row = c->to_row; /* not read again after each store */
+    const int64_t k = c->k, step = c->step, to_row = c->to_row; /* local copies, so that they are not read again after each
+                                                                 * store */
     const char *from = c->from;
     float *to = c->to;
     if (c->lanes == 2 * W && !pairs) { /* most of B */
@@ -51,13 +51,14 @@ TREK_INLINE void pack_side_by_side(const packing *c, const trek_dtype dtype, con
     }
 }
 
-/* W words of each of W lanes, transposed: pairs, or numbers of four bytes. `per` numbers a word, n numbers left. */
+/* Loads W words of each of W lanes, transposed: pairs, or numbers of four bytes. `per` numbers in a word, n numbers
+ * left. */
 TREK_INLINE void load_transposed(V *r, const char *from, int64_t lane_bytes, int lanes, const int per, int64_t n)
 {
     const int count = n < per * W ? (int)n : per * W;
     const char *last = from + (lanes - 1) * lane_bytes;
 #pragma GCC unroll 16
-    for (int l = 0; l < W; l++, from += lane_bytes) { /* lanes beyond: the last one's */
+    for (int l = 0; l < W; l++, from += lane_bytes) { /* lanes after the last one repeat it */
         const void *at = l < lanes ? from : last;
         if (count == per * W)
             memcpy(&r[l], at, sizeof r[l]);
@@ -67,8 +68,8 @@ TREK_INLINE void load_transposed(V *r, const char *from, int64_t lane_bytes, int
     transpose_f32(r);
 }
 
-/* The units of W transposed words go below each other; `left` numbers are there along k. Indices are constants once all is
- * unrolled: r stays in registers. */
+/* Stores the units of W transposed words below each other; `left` numbers along k are left. Indices are constants
+ * after unrolling, so that r stays in registers. */
 TREK_INLINE void store_transposed(float *to, const int64_t to_row, const trek_lanes written, const V *r, const trek_dtype dtype,
                                   const bool whole, const int per, const int64_t left)
 {
@@ -83,12 +84,13 @@ TREK_INLINE void store_transposed(float *to, const int64_t to_row, const trek_la
     }
 }
 
-/* Each lane's numbers follow each other in memory. */
+/* For lanes whose numbers are contiguous in memory. */
 TREK_INLINE void pack_transposed_numbers(const packing *c, const trek_dtype dtype, const bool pairs)
 {
     const int per = dtype == TREK_F32 ? 1 : 2, size = 4 / per;
     const bool whole = per == 1 || pairs;
-    const int64_t k = c->k, lane_bytes = c->lane * size, to_row = c->to_row; /* not read again after each store */
+    const int64_t k = c->k, lane_bytes = c->lane * size, to_row = c->to_row; /* local copies, so that they are not read again
+                                                                              * after each store */
     for (int l = 0; l < c->lanes; l += W) {
         const int lanes = c->lanes - l > W ? W : c->lanes - l;
         const trek_lanes written = lanes_f32(c->fill - l > W ? W : c->fill - l);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inner loops of products of 16-bit numbers: a tile of C in registers, over
- * packed units (gemm_half_pack.h). Included by gemm_half.c. */
+/* The inner loops of products of 16-bit numbers: a tile of C in registers, over packed units (gemm_half_pack.h).
+ * Included by gemm_half.c. */
 
 #if defined(__AVX512F__)
 #define TILE_ROWS 14
@@ -17,7 +17,7 @@
 #endif
 #define TILE_COLS (2 * W)
 
-/* c[i * c_row + j] (+)= sum over u of a[u * rows + i] b[u * TILE_COLS + j], of whole vectors. */
+/* Computes c[i * c_row + j] (+)= sum over u of a[u * rows + i] b[u * TILE_COLS + j], in whole vectors. */
 typedef struct tile_call {
     int64_t units;
     const float *a, *b;
@@ -26,8 +26,8 @@ typedef struct tile_call {
     bool add;
 } tile_call;
 
-/* `step` adds the product of two vectors of units to a third. A macro: it is also used in functions compiled for more
- * instructions than this file, into which no function of it may be inlined. */
+/* `step` adds the product of two vectors of units to a third. It is a macro because it is also used in functions that
+ * are compiled for more instructions than this file, into which no function of this file can be inlined. */
 #define TREK_TILE_BODY(rows, vectors, step)                                                                         \
     V sum[TILE_ROWS][2];                                                                                            \
     const float *a = t->a, *b = t->b;                                                                               \

@@ -6,8 +6,8 @@
 
 #include "tensor/cpu/products/gemv_template.h"
 
-/* Columns and depth of a packed block of B: it stays in the second-level cache,
- * while the panel of A that runs over it stays in the first. */
+/* Columns and depth of a packed block of B, which remains in the second-level cache while the panel of A that is
+ * multiplied by it remains in the first. */
 #if TREK_VECTOR_BYTES == 64
 #define BLOCK_DEPTH (TREK_REAL_BYTES == 4 ? 512 : 256)
 #define BLOCK_COLS (TREK_REAL_BYTES == 4 ? 384 : 320)
@@ -16,7 +16,7 @@
 #define BLOCK_COLS (TREK_REAL_BYTES == 4 ? 320 : 160)
 #endif
 
-/* How one call is carried out; depends on sizes and strides only. */
+/* How one call is carried out; it depends only on sizes and strides. */
 typedef struct TREK_R(gemm_plan) {
     const trek_gemm *g;
     bool pack_a, pack_b;
@@ -28,7 +28,7 @@ typedef struct TREK_R(gemm_plan) {
     T *workspace;
 } TREK_R(gemm_plan);
 
-/* Copies between a row-major tile and C of any strides. */
+/* Copy between a row-major tile and C of any strides. */
 static void TREK_R(scatter)(T *c, int64_t c_row, int64_t c_col, const T *tile, int rows, int cols)
 {
     if (c_row == 1)
@@ -52,7 +52,7 @@ static void TREK_R(collect)(T *tile, const T *c, int64_t c_row, int64_t c_col, i
             tile[i * TILE_COLS + j] = c[i * c_row + j * c_col];
 }
 
-/* One tile of C at (row, col): its sum over a block of k, and the epilogue after the last. */
+/* Computes one tile of C at (row, col): its sum over a block of k, and the epilogue after the last block. */
 static void TREK_R(one_tile)(const trek_gemm *g, TREK_R(tile_call) *t, int64_t row, int64_t col, int rows, int cols, bool last)
 {
     int64_t place = row * g->c_row + col * g->c_col;
@@ -79,13 +79,13 @@ static void TREK_R(one_tile)(const trek_gemm *g, TREK_R(tile_call) *t, int64_t r
         TREK_R(scatter)(pre, g->c_row, g->c_col, tile_pre, rows, cols);
 }
 
-/* Rows of the panel that begins at `row`: panels are of heights as even as can be. */
+/* Returns the rows of the panel that begins at `row`; heights are as equal as possible. */
 TREK_INLINE int TREK_R(panel_rows)(int64_t row, int64_t m1, int64_t panel, int64_t panels)
 {
     return panels == 1 ? (int)(m1 - row) : (int)((m1 - row + panels - panel - 1) / (panels - panel));
 }
 
-/* The panel that begins at `row` and PACKED_AT_ONCE - 1 behind it. */
+/* Packs the panel that begins at `row` and the PACKED_AT_ONCE - 1 panels after it. */
 static void TREK_R(pack_panels)(const trek_gemm *g, T *to, int64_t row, int64_t m1, int64_t panel, int64_t panels, int64_t p0,
                                 int64_t depth)
 {
@@ -103,7 +103,7 @@ static void TREK_R(pack_panels)(const trek_gemm *g, T *to, int64_t row, int64_t 
             TREK_R(pack)(place[q], rows[q], rows[q], rows[q], a, g->a_row, g->a_col, depth);
 }
 
-/* Columns [j0, j1) of B, k in [p0, p0 + depth). */
+/* Packs columns [j0, j1) of B, k in [p0, p0 + depth). */
 static void TREK_R(pack_columns)(const trek_gemm *g, T *to, int64_t j0, int64_t j1, int64_t p0, int64_t depth)
 {
     const T *b = (const T *)g->b + p0 * g->b_row + j0 * g->b_col;
@@ -121,7 +121,7 @@ static void TREK_R(pack_columns)(const trek_gemm *g, T *to, int64_t j0, int64_t 
                      b + col * g->b_col, g->b_col, g->b_row, depth);
 }
 
-/* Rows [m0, m1) times one block of B: columns [j0, j1), k in [p0, p0 + depth). */
+/* Multiplies rows [m0, m1) by one block of B: columns [j0, j1), k in [p0, p0 + depth). */
 static void TREK_R(block)(const TREK_R(gemm_plan) *plan, int64_t m0, int64_t m1, int64_t j0, int64_t j1, int64_t p0,
                           int64_t depth, const T *packed_b, T *packed_a, bool a_is_packed)
 {
@@ -157,7 +157,7 @@ static void TREK_R(block)(const TREK_R(gemm_plan) *plan, int64_t m0, int64_t m1,
     }
 }
 
-/* Rows [m0, m1) and columns [n0, n1) of C. */
+/* Computes rows [m0, m1) and columns [n0, n1) of C. */
 static void TREK_R(part)(const TREK_R(gemm_plan) *plan, int64_t m0, int64_t m1, int64_t n0, int64_t n1, T *workspace)
 {
     const trek_gemm *g = plan->g;
@@ -201,13 +201,14 @@ static trek_gemm TREK_R(swapped)(const trek_gemm *g)
     return s;
 }
 
-/* Rows that lie at multiples of 1 KiB crowd into few sets of the caches, of 4 KiB into one. */
+/* Returns whether rows map to few sets of the caches, as at multiples of 1 KiB, or to one set, as at multiples of 4
+ * KiB. */
 static bool TREK_R(crowded)(int64_t stride, int64_t bytes)
 {
     return stride * (int64_t)sizeof(T) % bytes == 0;
 }
 
-/* Unpacked, B is read in place: fine while few tiles read it again, or while it lies in the first-level cache. */
+/* Unpacked B is read in place, which is good if few tiles read it again, or if it fits into the first-level cache. */
 static bool TREK_R(packs_b)(const trek_gemm *g)
 {
     bool large = g->n * g->k * (int64_t)sizeof(T) > 96 * 1024;
@@ -215,12 +216,12 @@ static bool TREK_R(packs_b)(const trek_gemm *g)
         (g->m > 2 * TILE_ROWS && (large || (TREK_R(crowded)(g->b_row, 1024) && g->k > 32)));
 }
 
-/* In place, rows are read as a few streams; columns only while all of a panel's lie in the first-level cache; 16-byte
+/* In place, rows are read as a few streams; columns only if all of a panel's fit into the first-level cache. 16-byte
  * vectors gain nothing by it (measured). */
 static bool TREK_R(packs_a)(const trek_gemm *g)
 {
     bool again = g->n > 3 * TILE_COLS && g->k > 16; /* read by enough tiles */
-    bool packed = g->a_row == 1 || TREK_VECTOR_BYTES == 16; /* read faster packed, at the same place over and over */
+    bool packed = g->a_row == 1 || TREK_VECTOR_BYTES == 16; /* faster when packed: repeatedly read from the same memory */
     bool crowded = packed ? TREK_R(crowded)(g->a_row == 1 ? g->a_col : g->a_row, 1024) : TREK_R(crowded)(g->a_row, 4096);
     return (g->a_row != 1 && g->a_col != 1) ||
            (again && (g->n > (packed ? 8 : 16) * TILE_COLS || crowded));
@@ -238,7 +239,7 @@ static void TREK_R(plan_packing)(TREK_R(gemm_plan) *plan)
     plan->pack_a = TREK_R(packs_a)(g);
 }
 
-/* Rough cycles of a product taken as it is: arithmetic on whole vectors, packing, a transposed C. */
+/* Estimates the cycles of a product: arithmetic on whole vectors, packing, a transposed C. */
 static double TREK_R(gemm_cost)(const trek_gemm *g)
 {
     double m = (double)g->m, n = (double)g->n, k = (double)g->k;
@@ -253,7 +254,7 @@ static double TREK_R(gemm_cost)(const trek_gemm *g)
     return cost;
 }
 
-/* Cuts C into parts, about as many as there are threads, so that little is packed twice. */
+/* Divides C into parts, about as many as threads, so that little is packed twice. */
 static void TREK_R(plan_parts)(TREK_R(gemm_plan) *plan)
 {
     const trek_gemm *g = plan->g;
@@ -262,7 +263,7 @@ static void TREK_R(plan_parts)(TREK_R(gemm_plan) *plan)
     int64_t threads = work < 4e5 || g->alone ? 1 : trek_pool_threads(trek_pool_here());
     if ((double)threads > work / 2e5)
         threads = (int64_t)(work / 2e5);
-    if (threads <= 1) { /* without the divisions below, which cost more than a tiny product */
+    if (threads <= 1) { /* without the divisions below, which cost more than a very small product */
         plan->row_parts = plan->col_parts = 1;
         plan->tile_rows = rows * TILE_ROWS;
         plan->tile_cols = cols * TILE_COLS;
@@ -305,7 +306,7 @@ static trek_status TREK_R(gemm_tiled)(const trek_gemm *g)
     return TREK_OK;
 }
 
-/* The epilogue of what a BLAS has summed. */
+/* Applies the epilogue to what a BLAS library has summed. */
 static void TREK_R(finish)(const trek_gemm *g, int64_t row, int64_t col, int64_t rows, int64_t cols)
 {
     int64_t place = row * g->c_row + col;
@@ -324,7 +325,7 @@ static trek_status TREK_R(gemm)(const trek_gemm *g)
     if (TREK_R(outer_suits)(g))
         return TREK_R(outer)(g);
     if (g->m * g->n * g->k <= 65536 && g->b_col == 1 && g->c_col == 1) {
-        TREK_R(gemm_plan) plan; /* small and nothing to pack: of the plan only g and the flags are read */
+        TREK_R(gemm_plan) plan; /* small, and nothing to pack: only g and the flags of the plan are read */
         plan.g = g;
         plan.pack_a = plan.pack_b = false;
         TREK_R(block)(&plan, 0, g->m, 0, g->n, 0, g->k, NULL, NULL, false);
@@ -344,7 +345,7 @@ static trek_status TREK_R(gemm)(const trek_gemm *g)
 
 static int64_t TREK_R(packed_cols)(int64_t n) { return (n + TILE_COLS - 1) / TILE_COLS * TILE_COLS; }
 
-/* Block of depth after block of depth, in each tile after tile. */
+/* One block of depth after another, in each one tile after another. */
 static void TREK_R(pack_b)(const trek_gemm *g, T *to)
 {
     TREK_R(gemm_plan) plan = { .g = g };
@@ -355,7 +356,7 @@ static void TREK_R(pack_b)(const trek_gemm *g, T *to)
     }
 }
 
-/* On the calling thread alone; C's columns are contiguous; `workspace` holds m k elements. */
+/* Runs on the calling thread only; C's columns are contiguous; `workspace` holds m k elements. */
 static void TREK_R(gemm_packed)(const trek_gemm *g, const T *packed, T *workspace)
 {
     TREK_R(gemm_plan) plan = { .g = g };

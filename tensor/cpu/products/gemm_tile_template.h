@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inner loops of the product for one real type: tiles of C held in
- * registers, and packing. Included by gemm_template.h. */
+/* The inner loops of the product for one real type: tiles of C in registers, and packing. Included by gemm_template.h. */
 
-/* A tile is TILE_ROWS rows of TILE_VECTORS vectors: as many accumulators as leave
- * registers for a row of B and a broadcast element of A. */
+/* A tile has TILE_ROWS rows of TILE_VECTORS vectors: as many accumulators as possible with registers left for a row
+ * of B and a broadcast element of A. */
 #if defined(__AVX512F__)
 #define TILE_ROWS 14
 #define TREK_TILE_VARIANTS(X, vectors, unit)                                                                        \
@@ -21,10 +20,10 @@
     X(1, vectors, unit) X(2, vectors, unit) X(3, vectors, unit) X(4, vectors, unit)
 #endif
 #define TILE_VECTORS 2
-#define AHEAD 8 /* rows of B that are brought into the first-level cache before they are used */
+#define AHEAD 8 /* rows of B that are prefetched into the first-level cache */
 #define TILE_COLS (TILE_VECTORS * W)
 
-/* c[i][j] (+)= sum over p of a[i, p] b[p, j]: `rows` rows, the last vector only in the lanes of `last`. */
+/* Computes c[i][j] (+)= sum over p of a[i, p] b[p, j]: `rows` rows, the last vector only in the lanes of `last`. */
 typedef struct TREK_R(tile_call) {
     int64_t k;
     const T *a;
@@ -37,7 +36,7 @@ typedef struct TREK_R(tile_call) {
     bool add;
 } TREK_R(tile_call);
 
-/* sum += a column of A times a row of B */
+/* Adds a column of A times a row of B. */
 TREK_INLINE void TREK_R(tile_step)(const int rows, const int vectors, V (*sum)[TILE_VECTORS], const T *a, int64_t a_row,
                                    const T *b, trek_lanes last)
 {
@@ -62,7 +61,7 @@ TREK_INLINE void TREK_R(tile)(const int rows, const int vectors, const bool unit
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
         sum[i][0] = sum[i][1] = (V){ 0 };
-    if (p >= 64) /* C is brought near while the first products are added up: its rows lie far apart */
+    if (p >= 64) /* C is prefetched while the first products are added, because its rows are far apart */
         for (int i = 0; i < rows; i++, ahead += t->c_row) {
             __builtin_prefetch(ahead, 1, 2);
             if (vectors == 2)
@@ -114,7 +113,7 @@ TREK_INLINE void TREK_R(run_tile)(int rows, int cols, TREK_R(tile_call) *t)
     TREK_R(tiles)[t->a_row == 1][vectors - 1][rows - 1](t);
 }
 
-/* to[p * to_row + l] = from[l * lane + p] for l < lanes <= W, p < k; zeros in lanes..fill. */
+/* Computes to[p * to_row + l] = from[l * lane + p] for l < lanes <= W, p < k, with zeros in lanes..fill. */
 static void TREK_R(pack_transposed)(T *to, int64_t to_row, int lanes, int fill, const T *from, int64_t lane, int64_t k)
 {
     const trek_lanes written = TREK_R(lanes)(fill);
@@ -125,7 +124,7 @@ static void TREK_R(pack_transposed)(T *to, int64_t to_row, int lanes, int fill, 
 #pragma GCC unroll 16
             for (int l = 0; l < W; l++)
                 r[l] = TREK_R(load)(from + l * lane + p);
-        } else { /* lanes beyond are read from the last one, and not written */
+        } else { /* lanes after the last one repeat it, and are not written */
             const trek_lanes read = TREK_R(lanes)(count);
 #pragma GCC unroll 16
             for (int l = 0; l < W; l++)
@@ -145,7 +144,7 @@ static void TREK_R(pack_transposed)(T *to, int64_t to_row, int lanes, int fill, 
     }
 }
 
-/* to[p * to_row + l] = from[l * lane + p * step] for l < lanes, p < k; zeros in lanes..fill. */
+/* Computes to[p * to_row + l] = from[l * lane + p * step] for l < lanes, p < k, with zeros in lanes..fill. */
 static void TREK_R(pack)(T *to, int64_t to_row, int lanes, int fill, const T *from, int64_t lane, int64_t step, int64_t k)
 {
     if (lane == 1) {
@@ -172,8 +171,8 @@ static void TREK_R(pack)(T *to, int64_t to_row, int lanes, int fill, const T *fr
 
 #define PACKED_AT_ONCE 4
 
-/* Panels (or tiles) that lie side by side in rows of `from`: to[q][p * lanes[q] + l], up to `vectors` vectors wide. A row is
- * read in one go: rows lie far apart, often in as many pages of memory. */
+/* Packs panels (or tiles) that are adjacent in rows of `from`: to[q][p * lanes[q] + l], up to `vectors` vectors wide.
+ * A row is read at once, because rows are far apart, often each in its own page. */
 TREK_INLINE void TREK_R(pack_side_by_side)(const int vectors, T *const *to, const int *lanes, const T *from, int64_t step,
                                            int64_t k)
 {

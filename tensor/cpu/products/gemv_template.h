@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix times vector at the speed of memory, for one real type, and the
- * activation of a row. Included by gemm_template.h. */
+/* Matrix times vector at the speed of memory, for one real type, and the activation of a row. Included by
+ * gemm_template.h. */
 
 static void TREK_R(gelu_row)(T *x, int64_t n)
 {
@@ -15,7 +15,7 @@ static void TREK_R(gelu_row)(T *x, int64_t n)
 #endif
 }
 
-/* y[i] = sum over p of matrix[i, p] x[p], then bias and activation. */
+/* Computes y[i] = sum over p of matrix[i, p] x[p], then bias and activation. */
 typedef struct TREK_R(gemv_call) {
     int64_t n, k;
     const T *matrix;
@@ -28,11 +28,11 @@ typedef struct TREK_R(gemv_call) {
     bool add;
 } TREK_R(gemv_call);
 
-/* Whether the matrix comes from memory: asked for ahead, since the machine's own prefetching ends with each page. In caches
- * the asking would cost more than it gains. */
+/* Returns whether the matrix comes from memory: then it is prefetched, because the machine's own prefetching ends
+ * with each page. In caches prefetching would cost more than it gains. */
 static bool TREK_R(lies_far)(const TREK_R(gemv_call) *v) { return v->n * v->k * (int64_t)sizeof(T) >= (int64_t)8 << 20; }
 
-/* `rows` dot products with x side by side; each adds up in the same order as alone. */
+/* Computes `rows` dot products with x in parallel; each adds in the same order as alone. */
 TREK_INLINE void TREK_R(dots)(const int rows, const bool far, const T *matrix, int64_t row, const T *x, int64_t k, T *y, bool add)
 {
     V sum[8];
@@ -76,7 +76,7 @@ static void TREK_R(gemv_by_rows)(const TREK_R(gemv_call) *v, int64_t begin, int6
 
 #define COLUMNS_AT_ONCE 8
 
-/* `count` columns, from p on, times their elements of x are added to y, one after the other. */
+/* Adds `count` columns from p on, multiplied by their elements of x, to y, one after the other. */
 TREK_INLINE void TREK_R(add_columns)(const int count, const bool far, const TREK_R(gemv_call) *v, int64_t begin, int64_t end,
                                      int64_t p)
 {
@@ -98,7 +98,7 @@ TREK_INLINE void TREK_R(add_columns)(const int count, const bool far, const TREK
     }
 }
 
-/* The matrix's columns are contiguous. */
+/* For a matrix with contiguous columns. */
 static void TREK_R(gemv_by_columns)(const TREK_R(gemv_call) *v, int64_t begin, int64_t end)
 {
     int64_t p = 0;
@@ -112,7 +112,7 @@ static void TREK_R(gemv_by_columns)(const TREK_R(gemv_call) *v, int64_t begin, i
         TREK_R(add_columns)(1, false, v, begin, end, p);
 }
 
-/* A whole, aligned vector past the caches. */
+/* Stores a whole, aligned vector without using the caches. */
 TREK_INLINE void TREK_R(store_past)(T *p, V v)
 {
 #if defined(__AVX512F__)
@@ -126,14 +126,14 @@ TREK_INLINE void TREK_R(store_past)(T *p, V v)
 #endif
 }
 
-/* A C that is larger than caches is not fetched before it is written. */
+/* Returns whether C is larger than the caches, so that it must not be fetched before it is written. */
 static bool TREK_R(writes_past)(const trek_gemm *g)
 {
     bool aligned = ((uintptr_t)g->c | (uintptr_t)(g->c_row * (int64_t)sizeof(T))) % TREK_VECTOR_BYTES == 0;
     return aligned && !g->accumulate && g->m * g->n * (int64_t)sizeof(T) >= (int64_t)32 << 20;
 }
 
-/* Rows of C for k = 1: a column times a row. */
+/* Computes rows of C for k = 1: a column times a row. */
 static void TREK_R(outer_rows)(void *arg, int64_t begin, int64_t end)
 {
     const trek_gemm *g = arg;
@@ -189,7 +189,7 @@ static void TREK_R(gemv_range)(void *arg, int64_t begin, int64_t end)
         TREK_R(gelu_row)(y, n);
 }
 
-/* For m == 1 or n == 1; UNSUPPORTED (without an error) where the strides suit the tiles better. */
+/* For m == 1 or n == 1. Returns UNSUPPORTED (without an error) if the strides suit the tiles better. */
 static trek_status TREK_R(gemv)(const trek_gemm *g)
 {
     TREK_R(gemv_call) v = { .k = g->k, .pre = g->pre, .activation = g->activation, .bias = g->bias, .add = g->accumulate,
@@ -209,12 +209,12 @@ static trek_status TREK_R(gemv)(const trek_gemm *g)
         TREK_R(gemv_range)(&v, 0, v.n);
         return TREK_OK;
     }
-    int64_t grain = (32768 / (v.k > 0 ? v.k : 1) + 7) / 8 * 8 + 8; /* multiples of the 8 rows taken at once */
+    int64_t grain = (32768 / (v.k > 0 ? v.k : 1) + 7) / 8 * 8 + 8; /* multiples of the 8 rows that are processed at once */
     trek_parallel(v.n, v.col == 1 ? grain : (grain + 63) / 64 * 64, TREK_R(gemv_range), &v);
     return TREK_OK;
 }
 
-/* Bias and activation of a tile that lies row-major in `c`. */
+/* Applies bias and activation to a tile that is row-major in `c`. */
 static void TREK_R(epilogue)(const trek_gemm *g, int64_t row, int64_t col, int rows, int cols, T *c, int64_t c_row, T *pre)
 {
     for (int i = 0; i < rows; i++, c += c_row, pre = pre ? pre + c_row : NULL) {
@@ -238,12 +238,12 @@ static void TREK_R(epilogue)(const trek_gemm *g, int64_t row, int64_t col, int r
 }
 
 
-/* -- few rows of A against the rows of B^T, both contiguous along k: at the speed of memory -- */
+/* -- few rows of A with the rows of B^T, both contiguous along k: at the speed of memory -- */
 
 #define FEW_ROWS 6
 #define FEW_COLS (TREK_VECTOR_BYTES == 64 ? 4 : 2)
 
-/* c[i][j] = dot products of `rows` rows of A with `cols` rows of B^T. */
+/* Computes c[i][j] = dot products of `rows` rows of A with `cols` rows of B^T. */
 TREK_INLINE void TREK_R(few_dots)(const int rows, const int cols, const trek_gemm *g, int64_t col)
 {
     const T *a = g->a, *b = (const T *)g->b + col * g->b_col;
@@ -291,7 +291,7 @@ TREK_INLINE void TREK_R(few_dots)(const int rows, const int cols, const trek_gem
 TREK_FEW(1) TREK_FEW(2) TREK_FEW(3) TREK_FEW(4) TREK_FEW(5) TREK_FEW(6)
 #undef TREK_FEW
 
-/* Rows of A are taken FEW_ROWS at a time, as even as can be. */
+/* Processes rows of A in groups of at most FEW_ROWS, as equal as possible. */
 static void TREK_R(few_range)(void *arg, int64_t begin, int64_t end)
 {
     static void (*const table[])(const trek_gemm *, int64_t, int64_t) = { TREK_R(few_1), TREK_R(few_2), TREK_R(few_3),
@@ -314,7 +314,7 @@ static void TREK_R(few_range)(void *arg, int64_t begin, int64_t end)
                          g->pre ? (T *)g->pre + i * g->c_row + begin : NULL);
 }
 
-/* Where the matrix is too large for the caches, and each of its elements is used only a few times. */
+/* For matrices that are too large for the caches and whose elements are each used only a few times. */
 static bool TREK_R(few_suits)(const trek_gemm *g)
 {
     return g->m <= 2 * FEW_ROWS && g->a_col == 1 && g->b_row == 1 && g->c_col == 1 &&

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* 16-bit floats between memory and vectors of f32, on top of vector.h for f32,
- * which has to be included before. */
+/* 16-bit floats between memory and vectors of f32, based on vector.h for f32, which must be included before. */
 #ifndef TREK_TENSOR_CPU_PRODUCTS_HALF_VECTORS_H
 #define TREK_TENSOR_CPU_PRODUCTS_HALF_VECTORS_H
 
@@ -25,7 +24,7 @@ TREK_INLINE half_lanes low_halves(half_words x)
 #endif
 }
 
-/* The first n <= W numbers; the lanes beyond are 0, or left alone. */
+/* Load the first n <= W numbers; the other lanes are 0, or unchanged. */
 TREK_INLINE half_lanes load_halves(const uint16_t *from, int n)
 {
     half_lanes x = { 0 };
@@ -58,7 +57,7 @@ TREK_INLINE V widen_f16(half_lanes x)
     return (V)_mm512_cvtph_ps((__m256i)x);
 #elif defined(__F16C__)
     return (V)_mm256_cvtph_ps((__m128i)x);
-#else /* as trek_f32_from_f16 */
+#else /* as trek_f32_from_f16 does */
     half_words bits = to_words(x), sign = (bits & 0x8000u) << 16, magnitude = (bits & 0x7fffu) << 13;
     half_words special = (half_words)(magnitude >= 0x0f800000u), finite = (half_words)((V)magnitude * 0x1p112f);
     return (V)(sign | (special & (magnitude | 0x7f800000u)) | (~special & finite));
@@ -69,7 +68,7 @@ TREK_INLINE V widen_bf16(half_lanes x) { return (V)(to_words(x) << 16); }
 
 TREK_INLINE V widen(const trek_dtype dtype, half_lanes x) { return dtype == TREK_BF16 ? widen_bf16(x) : widen_f16(x); }
 
-/* To the nearest, ties to even; NaN stays NaN: as the functions of half_internal.h. */
+/* Rounds to the nearest, ties to even; NaN remains NaN, as in the functions of half_internal.h. */
 TREK_INLINE half_lanes narrow(const trek_dtype dtype, V x)
 {
     half_words bits = (half_words)x;
@@ -89,7 +88,7 @@ TREK_INLINE half_lanes narrow(const trek_dtype dtype, V x)
 #endif
 }
 
-/* The first n <= W numbers of an array of f32, BF16 or F16, and back. */
+/* Load and store the first n <= W numbers of an array of f32, BF16 or F16. */
 TREK_INLINE V load_numbers(const trek_dtype dtype, const void *from, int n)
 {
     return dtype == TREK_F32 ? load_part_f32(from, lanes_f32(n)) : widen(dtype, load_halves(from, n));
@@ -113,7 +112,7 @@ TREK_INLINE void store_numbers(const trek_dtype dtype, void *to, int n, V x)
 }
 
 #if defined(__AVX512F__)
-/* The rounding of narrow(), with the lower half still there. */
+/* Rounds as narrow() does; the lower half still has other bits. */
 TREK_INLINE __m512i rounded_bf16(V x)
 {
     __m512i bits = (__m512i)x, sum = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
@@ -123,7 +122,7 @@ TREK_INLINE __m512i rounded_bf16(V x)
 
 TREK_INLINE void store_two_bf16(void *to, V first, V second)
 {
-    if (__builtin_expect(_mm512_cmp_ps_mask((__m512)first, (__m512)second, _CMP_UNORD_Q), 0)) { /* NaN: the long way */
+    if (__builtin_expect(_mm512_cmp_ps_mask((__m512)first, (__m512)second, _CMP_UNORD_Q), 0)) { /* NaN: the slow way */
         store_halves(to, W, narrow(TREK_BF16, first));
         store_halves((uint16_t *)to + W, W, narrow(TREK_BF16, second));
         return;
@@ -136,7 +135,7 @@ TREK_INLINE void store_two_bf16(void *to, V first, V second)
 }
 #endif
 
-/* 2 W numbers that follow each other. */
+/* Stores 2 W consecutive numbers. */
 TREK_INLINE void store_two(const trek_dtype dtype, void *to, V first, V second)
 {
 #if defined(__AVX512F__)
@@ -170,7 +169,7 @@ static inline void put_number(trek_dtype dtype, void *to, int64_t offset, float 
         ((uint16_t *)to)[offset] = dtype == TREK_BF16 ? trek_bf16_from_f32(x) : trek_f16_from_f32(x);
 }
 
-/* 2 W numbers, the first n of them from memory and zeros, as W words of two. */
+/* Loads 2 W numbers, the first n of them from memory and zeros after them, as W words of two. */
 TREK_INLINE half_words load_pairs(const uint16_t *from, int n)
 {
     half_words x = { 0 };
@@ -185,7 +184,7 @@ TREK_INLINE half_words load_pairs(const uint16_t *from, int n)
     return x;
 }
 
-/* The low halves of W words, and the high ones, widened. */
+/* Widen the low halves of W words, and the high ones. */
 TREK_INLINE V widen_low(trek_dtype dtype, half_words x)
 {
     return dtype == TREK_BF16 ? (V)(x << 16) : widen_f16(low_halves(x));

@@ -11,7 +11,7 @@
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 
-/* Fortran's: everything by address, lengths of texts behind all else. */
+/* Fortran's calling convention: all arguments by address, lengths of texts after all others. */
 typedef void gesv_fn(const int *n, const int *k, void *a, const int *lda, int *pivots, void *b, const int *ldb, int *info);
 typedef void getrf_fn(const int *m, const int *n, void *a, const int *lda, int *pivots, int *info);
 typedef void potrf_fn(const char *half, const int *n, void *a, const int *lda, int *info, size_t length);
@@ -26,7 +26,7 @@ typedef void gesdd_fn(const char *job, const int *m, const int *n, void *a, cons
 typedef void syevd_fn(const char *job, const char *half, const int *n, void *a, const int *lda, void *values, void *work,
                       const int *lwork, int *iwork, const int *liwork, int *info, size_t l1, size_t l2);
 
-/* Of one precision. */
+/* The routines of one precision. */
 typedef struct routines {
     gesv_fn *gesv;
     getrf_fn *getrf;
@@ -67,7 +67,8 @@ static bool find_all(void *library)
     return found;
 }
 
-/* 3 x = 6 and 3 x = 12, in both precisions: integers of 64 bits, and whatever else is not LAPACK's, end here. */
+/* Tests 3 x = 6 and 3 x = 12 in both precisions: libraries with 64-bit integers, and those that are not LAPACK, fail
+ * here. */
 static bool computes(void)
 {
     float a32[4] = { 3, 0, 0, 3 }, b32[2] = { 6, 12 };
@@ -147,7 +148,7 @@ void trek_lapack_triangular(trek_dtype dtype, bool upper, bool unit, int n, int 
                     b, &n, 1, 1, 1, 1);
 }
 
-/* The size that a routine asked for. */
+/* Returns the size that a routine asked for. */
 static int asked(trek_dtype dtype, const void *work)
 {
     double size = dtype == TREK_F64 ? *(const double *)work : (double)*(const float *)work;

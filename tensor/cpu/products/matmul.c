@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul and linear: what they mean in terms of one product, or many. */
+/* matmul and linear, expressed by one product or many. */
 #include <stdatomic.h>
 
 #include "tensor/cpu/dense.h"
@@ -15,7 +15,8 @@ static void *at(const trek_tensor *t, int64_t offset)
     return t->data + offset * (int64_t)trek_dtype_size((trek_dtype)t->dtype);
 }
 
-/* The leading dimensions [0, count) as one, where their strides allow it: those of an empty tensor mean nothing. */
+/* Combines the leading dimensions [0, count) into one if their strides allow it; those of an empty tensor do not
+ * matter. */
 static bool one_dimension(const trek_tensor *t, int count, int64_t *size, int64_t *stride)
 {
     *size = 1;
@@ -39,7 +40,7 @@ static bool one_dimension(const trek_tensor *t, int count, int64_t *size, int64_
 
 /* -- linear -- */
 
-/* y = act(x W^T + b) into contiguous outputs; x has rows of one stride. */
+/* Computes y = act(x W^T + b) into contiguous outputs; x has rows of one stride. */
 static trek_status linear_rows(const trek_op_call *call, const trek_tensor *x, int64_t rows, int64_t stride,
                                const trek_tensor *bias)
 {
@@ -66,7 +67,7 @@ static trek_status linear_rows(const trek_op_call *call, const trek_tensor *x, i
     return run_gemm(&g, (trek_dtype)y->dtype);
 }
 
-/* Outputs are contiguous; inputs may be anything. */
+/* Outputs are contiguous; inputs may have any strides. */
 static trek_status linear_contiguous(const trek_op_call *call)
 {
     trek_tensor *x = call->inputs[0], *bias = call->n_inputs > 2 ? call->inputs[2] : NULL, *own_bias = NULL, *own_x = NULL;
@@ -152,7 +153,7 @@ static void matmul_setup(const trek_op_call *call, matmul_batch *batch)
     g->c_row = x_vector ? g->n : c->strides[c->ndim - (y_vector ? 1 : 2)];
 }
 
-/* One y for all: the rows of all x are the rows of one matrix, if their strides go on evenly. */
+/* One y for all: the rows of all x are the rows of one matrix, if their strides are regular. */
 static void matmul_join_rows(matmul_batch *batch)
 {
     trek_gemm *g = &batch->gemm;
@@ -190,10 +191,10 @@ static void matmul_run(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Output of any floating dtype and any strides. */
+/* The output may have any floating dtype and any strides. */
 static trek_status product_float(const trek_op_call *call)
 {
-    matmul_batch batch; /* large beside a small product: only what has to be is zeroed */
+    matmul_batch batch; /* large compared with a small product, so only what is necessary is set to zero */
     batch.gemm = (trek_gemm){ .m = 0 };
     atomic_init(&batch.failed, false);
     matmul_setup(call, &batch);
@@ -221,8 +222,8 @@ static trek_status matmul_float(const trek_op_call *call)
     return trek_cpu_backend()->kernels[TREK_OP_sum][call->inputs[0]->dtype](&sum);
 }
 
-/* Integers: rows of all products, each sum in the dtype itself (wrapping). PANEL columns are summed in registers at a time, of
- * B as it lies where they lie side by side, else gathered, DEPTH rows of it. */
+/* Integers: processes rows of all products, each sum in the dtype itself (wrapping). PANEL columns are summed in
+ * registers at a time. B is read in place if its columns are adjacent; otherwise DEPTH rows of it are copied. */
 enum { PANEL = 32, DEPTH = 64, TOGETHER = 4 };
 #define TREK_MATMUL_INTEGER(NAME, name, type)                                                                                    \
     static inline __attribute__((always_inline)) void matmul_sums_##name(                                                        \

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Convolutions by oneDNN. Its primitives are made for slices of
- * the batch and run on trek's own threads, one thread each: its own pool, which
- * is OpenMP's, never starts a thread. Slices depend on the batch only, so the
+/* Convolutions by oneDNN. Its primitives are made for slices of the batch and run on trek's own threads, with one
+ * thread each; oneDNN's own pool, which is OpenMP's, never starts a thread. Slices depend only on the batch, so that
  * results do not depend on the number of threads. */
 #include "tensor/cpu/products/onednn_entry.h"
 
@@ -9,7 +8,7 @@
 
 #include <stdatomic.h>
 
-/* Of the OpenMP library that oneDNN brings along, if it does. They act on the calling thread only. */
+/* Functions of the OpenMP library that oneDNN uses, if it does. They affect only the calling thread. */
 __attribute__((weak)) void omp_set_num_threads(int threads);
 __attribute__((weak)) int omp_get_max_threads(void);
 
@@ -35,8 +34,8 @@ typedef struct conv_job {
     bool by_filters, winograd, last;
     const char *first, *second, *bias;
     char *result, *partials;
-    void *weight;                     /* in the layout wanted, reordered once; NULL where it is the result */
-    atomic_bool failed, not_finite;   /* not_finite: winograd met such a result */
+    void *weight;                     /* in the requested layout, reordered once; NULL if it is the result */
+    atomic_bool failed, not_finite;   /* not_finite: winograd got such a result */
 } conv_job;
 
 static size_t bytes_of(const dnnl_memory_desc_t *desc) { return (dnnl_memory_desc_get_size(desc) + 63) / 64 * 64; }
@@ -83,8 +82,8 @@ static bool run_conv(dnnl_stream_t stream, const conv_entry *e, void *const *dat
     return fine;
 }
 
-/* Winograd's sums spread what is not finite over the tile and make NaN of Inf. Bits are tested, which traps nothing: an
- * exponent of ones carries into the sign. */
+/* Winograd's sums spread values that are not finite over the tile, and turn Inf into NaN. Bits are tested, which
+ * raises no floating-point exception: an exponent of ones carries into the sign. */
 static bool all_finite(const uint32_t *bits, size_t count)
 {
     uint32_t carried = 0;
@@ -93,7 +92,7 @@ static bool all_finite(const uint32_t *bits, size_t count)
     return !(carried >> 31);
 }
 
-/* One slice: inputs into the layouts wanted, the primitive, the result back. */
+/* Runs one slice: converts inputs to the layouts wanted, runs the primitive, converts the result back. */
 static bool run_slice(conv_job *job, dnnl_stream_t stream, const conv_entry *e, void *const *plain)
 {
     size_t size = bytes_of(&e->scratch), offset[SIDES];
@@ -119,7 +118,7 @@ static bool run_slice(conv_job *job, dnnl_stream_t stream, const conv_entry *e, 
     return fine;
 }
 
-/* What slice number i works on. */
+/* Gets the data of slice number i. */
 static void slice_data(const conv_job *job, int64_t i, void **data)
 {
     const trek_conv *c = job->c;
@@ -158,7 +157,7 @@ static void run_slices(void *arg, int64_t begin, int64_t end)
     omp_leave(threads);
 }
 
-/* Weights into the layout that both kinds of slices want. */
+/* Converts weights to the layout that both kinds of slices use. */
 static bool prepare_weight(conv_job *job, void **buffer)
 {
     const conv_side *side = &job->whole->side[SIDE_SECOND];
@@ -198,8 +197,9 @@ static bool find_entries(conv_job *job)
     return job->whole && (count % job->slice == 0 || job->rest);
 }
 
-/* Whether Winograd's way (Lavin and Gray 2016; tiles of 4 x 4) is faster for slices of so many images: it has half the work
- * at a place, and transforms each kernel once. Measured in ns for a pair of channels: 22 and 0.055 a place against 0.1. */
+/* Returns whether Winograd's method (Lavin and Gray 2016; tiles of 4 x 4) is faster for slices of that many images:
+ * it has half the work for each position, and transforms each kernel once. Measured in ns for a pair of channels: 22
+ * and 0.055 for each position, compared with 0.1. */
 static bool winograd_suits(const trek_conv *c, trek_onednn_pass pass, int64_t images)
 {
     bool shape = c->kernel_h == 3 && c->kernel_w == 3 && c->stride_h == 1 && c->stride_w == 1 && c->dilation_h == 1 &&
@@ -211,9 +211,9 @@ static bool winograd_suits(const trek_conv *c, trek_onednn_pass pass, int64_t im
     return 22 + 0.055 * 16 * tiles < (pass == TREK_ONEDNN_WEIGHT_GRAD ? 0.11 : 0.09) * places;
 }
 
-/* Sixteen slices or so; fewer where Winograd's way pays only for larger ones, but four. The weight's gradient is cut along
- * the filters where it is large beside the images: partial sums would cost more than bringing x into another layout for
- * each slice. */
+/* Chooses about sixteen slices; fewer (but at least four) if Winograd's method is only worth it for larger ones. The
+ * weight's gradient is divided along the filters if it is large compared with the images: partial sums would cost
+ * more than converting x for each slice. */
 static void choose_slices(conv_job *job, bool winograd)
 {
     const trek_conv *c = job->c;
@@ -239,10 +239,10 @@ static bool direct_suits(const trek_conv *c, trek_onednn_pass pass)
     return c->channels >= (pass == TREK_ONEDNN_WEIGHT_GRAD ? 32 : 48);
 }
 
-/* Of a dtype that it has, and enough work. */
+/* Returns whether oneDNN has the dtype, and whether there is enough work. */
 static bool is_worth(const trek_conv *c, double least)
 {
-    /* a kernel that lies wholly in the padding somewhere: of bf16, oneDNN 2.6 reads pixels there */
+    /* in some positions the kernel lies wholly in the padding: for bf16, oneDNN 2.6 reads pixels there */
     bool outside = c->pad_h > (c->kernel_h - 1) * c->dilation_h || c->pad_w > (c->kernel_w - 1) * c->dilation_w;
     if (c->dtype == TREK_F64 || outside || c->groups != 1 || c->filters < 16)
         return false;
@@ -260,7 +260,7 @@ bool trek_onednn_conv_suits(const trek_conv *c, trek_onednn_pass pass)
     return direct_suits(c, pass) || winograd_suits(c, pass, (c->images + 3) / 4);
 }
 
-/* UNSUPPORTED where oneDNN cannot, or Winograd's way met what is not finite. */
+/* Returns UNSUPPORTED if oneDNN cannot do it, or if Winograd's method met values that are not finite. */
 static trek_status run_job(conv_job *job)
 {
     const trek_conv *c = job->c;
@@ -281,7 +281,7 @@ static trek_status run_job(conv_job *job)
     trek_block_free(partials);
     trek_block_free(weight);
     if (!fine && was_clean)
-        trek_error_clear(); /* another way may need less memory */
+        trek_error_clear(); /* another method may need less memory */
     return fine ? TREK_OK : TREK_ERR_UNSUPPORTED;
 }
 
@@ -298,5 +298,5 @@ trek_status trek_onednn_conv(const trek_conv *c, trek_onednn_pass pass, bool las
 }
 
 #else
-typedef int trek_onednn_is_absent; /* an empty translation unit is no C */
+typedef int trek_onednn_is_absent; /* C does not allow an empty translation unit */
 #endif

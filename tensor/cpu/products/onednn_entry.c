@@ -6,10 +6,10 @@
 
 #include <pthread.h>
 
-enum { TABLE_LIMIT = 256 }; /* further geometries are left to our own loops */
+enum { TABLE_LIMIT = 256 }; /* further geometries use trek's own loops */
 
 static pthread_mutex_t table_mutex = PTHREAD_MUTEX_INITIALIZER;
-static conv_entry table[TABLE_LIMIT]; /* static: it would count as in use when the allocator is replaced */
+static conv_entry table[TABLE_LIMIT]; /* static, because it would count as memory in use when the allocator is replaced */
 static int table_count;
 dnnl_engine_t trek_onednn_engine;
 
@@ -22,7 +22,7 @@ static bool describe(dnnl_memory_desc_t *desc, trek_dtype dtype, dnnl_format_tag
     return dnnl_memory_desc_init_by_tag(desc, 4, dims, type_of(dtype), tag) == dnnl_success;
 }
 
-/* Some channels of an array that has `all` of them. */
+/* Describes some channels of an array that has `all` of them. */
 static bool describe_part(dnnl_memory_desc_t *desc, trek_dtype dtype, int64_t images, int64_t channels, int64_t all,
                           int64_t height, int64_t width, bool last)
 {
@@ -31,12 +31,12 @@ static bool describe_part(dnnl_memory_desc_t *desc, trek_dtype dtype, int64_t im
     return dnnl_memory_desc_init_by_strides(desc, 4, dims, type_of(dtype), last ? turned : plain) == dnnl_success;
 }
 
-/* x, weight and y, which the passes differ in. */
+/* x, weight and y, one of which is the result of each pass. */
 enum { ARRAY_X, ARRAY_WEIGHT, ARRAY_Y, ARRAYS };
 static const int result_of[3] = { [TREK_ONEDNN_FORWARD] = ARRAY_Y, [TREK_ONEDNN_INPUT_GRAD] = ARRAY_X,
                                   [TREK_ONEDNN_WEIGHT_GRAD] = ARRAY_WEIGHT };
 
-/* The operation of a pass over descriptors of x, weight and y, and of a bias. */
+/* Describes the operation of a pass by descriptors of x, weight and y, and of a bias. */
 static bool describe_conv(const conv_entry *e, dnnl_prop_kind_t kind, const dnnl_memory_desc_t *array,
                           const dnnl_memory_desc_t *bias, dnnl_convolution_desc_t *desc)
 {
@@ -44,7 +44,7 @@ static bool describe_conv(const conv_entry *e, dnnl_prop_kind_t kind, const dnnl
     const trek_conv *c = &e->key;
     const dnnl_dims_t strides = { c->stride_h, c->stride_w }, dilations = { c->dilation_h - 1, c->dilation_w - 1 };
     const dnnl_dims_t before = { c->pad_h, c->pad_w };
-    /* what the last window leaves over is not read: the padding behind is what the window needs */
+    /* pixels after the last window are not read: the padding at the end is what the window needs */
     const dnnl_dims_t after = { (c->out_h - 1) * c->stride_h + (c->kernel_h - 1) * c->dilation_h + 1 - c->height - c->pad_h,
                                 (c->out_w - 1) * c->stride_w + (c->kernel_w - 1) * c->dilation_w + 1 - c->width - c->pad_w };
     dnnl_alg_kind_t way = e->winograd ? dnnl_convolution_winograd : dnnl_convolution_direct;
@@ -91,7 +91,7 @@ static bool finish_entry(conv_entry *e, dnnl_primitive_desc_t pd)
 
 static trek_dtype dtype_of(const trek_conv *c, int array, int result) { return array == result ? c->result : c->dtype; }
 
-/* In layouts that are left to the primitive; but images that lie channels last are taken as they are, by what can. */
+/* Leaves the layouts to the primitive, except that images that are stored channels last are used directly if it can. */
 static bool describe_open(const conv_entry *e, int result, dnnl_memory_desc_t *to)
 {
     const trek_conv *c = &e->key;
@@ -106,7 +106,7 @@ static bool describe_open(const conv_entry *e, int result, dnnl_memory_desc_t *t
            describe(&to[ARRAY_Y], dtype_of(c, ARRAY_Y, result), any, c->images, c->filters, c->out_h, c->out_w);
 }
 
-/* Whether it is the library's plain loops, which are slower than any other way. */
+/* Returns whether it is the library's reference implementation, which is slower than any other method. */
 static bool is_reference(dnnl_primitive_desc_t pd)
 {
     const char *name = NULL;
@@ -136,7 +136,7 @@ static bool make_entry(conv_entry *e)
 {
     const bool is_forward = e->pass == TREK_ONEDNN_FORWARD;
     const dnnl_dims_t bias_dims = { e->key.filters };
-    dnnl_memory_desc_t ahead[ARRAYS], open[ARRAYS]; /* of the forward pass, which the others want to see, and of this one */
+    dnnl_memory_desc_t ahead[ARRAYS], open[ARRAYS]; /* of the forward pass, which the other passes need, and of this pass */
     dnnl_convolution_desc_t forward, desc;
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t hint = NULL, pd = NULL;
@@ -174,7 +174,7 @@ const conv_entry *trek_onednn_entry(const conv_entry *wanted)
     conv_entry *e = k < TABLE_LIMIT ? &table[k] : NULL;
     if (e && k == table_count && (trek_onednn_engine || dnnl_engine_create(&trek_onednn_engine, dnnl_cpu, 0) == dnnl_success)) {
         *e = *wanted;
-        e->usable = make_entry(e); /* one that fails stays, so that it is not tried again */
+        e->usable = make_entry(e); /* an entry that fails is kept, so that it is not tried again */
         table_count++;
     }
     pthread_mutex_unlock(&table_mutex);
@@ -182,5 +182,5 @@ const conv_entry *trek_onednn_entry(const conv_entry *wanted)
 }
 
 #else
-typedef int trek_onednn_entry_is_absent; /* an empty translation unit is no C */
+typedef int trek_onednn_entry_is_absent; /* C does not allow an empty translation unit */
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The steps of a GRU for one real type: REAL, of suffix R(name). Included by gru.c. */
+/* The steps of a GRU for one real type REAL, with suffix R(name). Included by gru.c. */
 
-/* One row's step. kept: [4 hidden], the products of h when it comes; r, z, n and the products' part of n when it goes. */
+/* Computes one row's step. kept: [4 hidden], at first the products of h; afterwards r, z, n and the products' part of
+ * n. */
 static void R(gru_cell)(int64_t size, const REAL *gates, const REAL *bias, REAL *kept, REAL *h, REAL *y)
 {
     TREK_INDEPENDENT
@@ -17,7 +18,7 @@ static void R(gru_cell)(int64_t size, const REAL *gates, const REAL *bias, REAL 
     }
 }
 
-/* Rows [begin, end) through all steps. The state's output holds h on the way. */
+/* Computes rows [begin, end) for all steps. The state's output contains the current h. */
 static void R(gru_forward_rows)(void *arg, int64_t begin, int64_t end)
 {
     recurrent *r = arg;
@@ -45,7 +46,8 @@ static void R(gru_forward_rows)(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* One row's step back: dh comes as that of its result and goes as what reaches h past the product, which is added to it. */
+/* Computes one row's step backward: dh is at first the gradient of its result, and afterwards what reaches h other
+ * than through the product, which is added to it. */
 static void R(gru_cell_backward)(int64_t size, const REAL *grad, const REAL *kept, const REAL *h, REAL *dh, REAL *d_gates,
                                  REAL *d_product)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The steps of an LSTM for one real type: REAL, of suffix R(name). Included by lstm.c. */
+/* The steps of an LSTM for one real type REAL, with suffix R(name). Included by lstm.c. */
 
-/* One row's step. kept: [5 hidden], the products of h when it comes; i, f, g, o and c when it goes. */
+/* Computes one row's step. kept: [5 hidden], at first the products of h; afterwards i, f, g, o and c. */
 static void R(lstm_cell)(int64_t n, const REAL *gates, REAL *kept, REAL *c, REAL *h, REAL *y)
 {
     TREK_INDEPENDENT
@@ -19,7 +19,7 @@ static void R(lstm_cell)(int64_t n, const REAL *gates, REAL *kept, REAL *c, REAL
     }
 }
 
-/* Rows [begin, end) through all steps. The state's output holds h and c on the way. */
+/* Computes rows [begin, end) for all steps. The state's output contains the current h and c. */
 static void R(lstm_forward_rows)(void *arg, int64_t begin, int64_t end)
 {
     recurrent *r = arg;
@@ -45,8 +45,8 @@ static void R(lstm_forward_rows)(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* One row's step back: dh and dc come as those of its results and go as dc of what it began with, and 0 for dh, to which
- * the product is added. */
+/* Computes one row's step backward: dh and dc are at first the gradients of its results. Afterwards dc is that of its
+ * initial state, and dh is 0, to which the product is added. */
 static void R(lstm_cell_backward)(int64_t n, const REAL *grad, const REAL *kept, const REAL *before, REAL *dh, REAL *dc, REAL *d)
 {
     TREK_INDEPENDENT

@@ -43,7 +43,7 @@ void TREK_ISA_NAME(trek_recurrent_end)(recurrent *r)
     trek_block_free(r->ends);
 }
 
-/* One row is a vector times a matrix, which is read as fast unpacked, by all threads. */
+/* A single row is a vector times a matrix, which all threads read unpacked at the same speed. */
 trek_status TREK_ISA_NAME(trek_recurrent_pack)(recurrent *r, const trek_tensor *weight, int64_t n, int64_t k, int64_t b_row,
                                                int64_t b_col, bool accumulate)
 {
@@ -83,7 +83,8 @@ void TREK_ISA_NAME(trek_recurrent_product)(recurrent *r, int64_t begin, int64_t 
         TREK_ISA_NAME(trek_gemm_packed_f32)(&g, r->packed, (float *)(void *)workspace);
 }
 
-/* Two pieces for each thread, if they are not too small: every piece reads the whole weight in every step. */
+/* Makes two pieces for each thread, if they are not too small, because every piece reads the whole weight in every
+ * step. */
 static int64_t row_grain(int64_t rows)
 {
     int64_t each = rows / (2 * trek_pool_threads(trek_pool_here())) / ROW_TILE * ROW_TILE;

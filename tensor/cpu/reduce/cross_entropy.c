@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cross entropy of logits and labels, with class weights, label smoothing
- * (Szegedy and others 2016) and ignored rows, and its gradient; both need only the
- * rows' logsumexp beside the logits. */
+/* Cross entropy of logits and labels, with class weights, label smoothing (Szegedy and others 2016) and ignored rows,
+ * and its gradient; both need only the rows' logsumexp besides the logits. */
 #include "tensor/cpu/reduce/cross_entropy_rows.h"
 
-/* Reads the class weights into `numbers` (room for the classes). */
+/* Reads the class weights into `numbers` (one for each class). */
 static void job_init(loss_job *job, const trek_op_call *call, const trek_tensor *logits, const trek_tensor *labels,
                      const trek_tensor *weight, double *numbers)
 {

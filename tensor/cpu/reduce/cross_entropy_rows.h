@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cross entropy over rows of logits, and its gradient: what the losses share. */
+/* Cross entropy over rows of logits, and its gradient: what the losses have in common. */
 #ifndef TREK_TENSOR_CPU_REDUCE_CROSS_ENTROPY_ROWS_H
 #define TREK_TENSOR_CPU_REDUCE_CROSS_ENTROPY_ROWS_H
 
@@ -10,19 +10,19 @@
 typedef struct loss_job {
     const void *logits;
     const trek_tensor *labels;   /* contiguous */
-    int64_t first_row;           /* label of row 0: where rows are taken in pieces */
+    int64_t first_row;           /* the label of row 0, if rows are processed in pieces */
     const double *weight;        /* of the classes; NULL: 1 each */
     double weight_sum;
     int64_t classes, ignore;
     double smoothing;
-    double *lse;                 /* in f64: probabilities of logits in the ten thousands need its digits */
+    double *lse;                 /* in f64, because probabilities of logits in the ten thousands need its digits */
     double *losses;              /* of the rows */
     void *grad_logits;
     const double *grads;         /* of the rows; NULL: `grad` for all */
     double grad;
 } loss_job;
 
-/* of `whole` in `rounded` */
+/* Returns what `rounded` lacks of `whole`. */
 static inline double what_lacks(double whole, double rounded) { return isfinite(rounded) ? whole - rounded : 0; }
 
 #define TREK_REAL f32

@@ -3,11 +3,11 @@
 
 TREK_INLINE V TREK_R(larger)(V x, V y)
 {
-    TREK_R(trek_indices) take = x > y; /* NaN in x is passed over */
+    TREK_R(trek_indices) take = x > y; /* NaN in x is ignored */
     return (V)(((TREK_R(trek_indices))x & take) | ((TREK_R(trek_indices))y & ~take));
 }
 
-/* The rest of a row, fewer than W elements, with `fill` behind. */
+/* Loads the end of a row, fewer than W elements, padded with `fill`. */
 TREK_INLINE V TREK_R(rest_of_row)(const T *x, int64_t n, T fill)
 {
     TREK_R(trek_indices) number, inside;
@@ -18,7 +18,8 @@ TREK_INLINE V TREK_R(rest_of_row)(const T *x, int64_t n, T fill)
     return (V)(((TREK_R(trek_indices))rest & inside) | ((TREK_R(trek_indices))TREK_R(spread)(fill) & ~inside));
 }
 
-/* The largest number of a row; NaN is passed over (it reaches the loss through the sum), -infinity if there is none. */
+/* Returns the largest number of a row. NaN is ignored (it reaches the loss through the sum). Returns -infinity if
+ * there is no number. */
 static T TREK_R(row_max)(const T *x, int64_t n)
 {
     const T none = -(T)INFINITY;
@@ -39,7 +40,7 @@ static T TREK_R(row_max)(const T *x, int64_t n)
     return lanes[0];
 }
 
-/* Sum of e^(x - top): in vectors for at most 1024 elements, then in double. */
+/* Returns the sum of e^(x - top): in vectors for at most 1024 elements, then in double. */
 static double TREK_R(row_exp_sum)(const T *x, int64_t n, T top)
 {
     const V shift = TREK_R(spread)(top);
@@ -73,7 +74,7 @@ static void TREK_R(loss_rows)(void *arg, int64_t begin, int64_t end)
         if (label == job->ignore)
             continue;
         double own = weight ? weight[label] : 1, loss = own * ((double)shift - (double)x[label] + rest);
-            /* a small `rest` is not lost in lse */
+            /* so that a small `rest` is not lost in lse */
         if (job->smoothing > 0) {
             double all = 0;
             for (int64_t j = 0; j < n; j++)
@@ -84,7 +85,8 @@ static void TREK_R(loss_rows)(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* dx = g (own (p - at label) (1 - s) + s / n (p W - w)), with own the label's weight, W the sum of all. */
+/* Computes dx = g (own (p - at label) (1 - s) + s / n (p W - w)), where own is the label's weight and W the sum of
+ * all. */
 static void TREK_R(grad_rows)(void *arg, int64_t begin, int64_t end)
 {
     const loss_job *job = arg;

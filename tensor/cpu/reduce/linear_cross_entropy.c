@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loss of a classifier's last layer, with the logits made for a piece of the
- * rows at a time. Of a sum or a mean, forward makes the gradients in place of the
- * logits and keeps what they give to x and weight; else it keeps the rows'
- * logsumexp, and backward makes the logits again. Pieces depend on sizes only,
- * and are added up in order. */
+/* The loss of a classifier's last layer, which computes the logits for a piece of the rows at a time. For a sum or
+ * mean, forward replaces the logits by their gradients and stores what these give to x and weight. Otherwise it
+ * stores the rows' logsumexp, and backward computes the logits again. Pieces depend only on sizes, and are added in
+ * order. */
 #include "tensor/cpu/reduce/cross_entropy_rows.h"
 #include "tensor/cpu/products/gemm.h"
 
@@ -13,11 +12,11 @@ typedef struct pieces {
     int64_t rows, columns, classes, piece;  /* piece: rows of one */
     bool wide;                              /* f64 */
     char *logits;                           /* [piece, classes] */
-    char *dx, *dweight, *dbias;             /* where gradients go, contiguous; NULL: not wanted */
+    char *dx, *dweight, *dbias;             /* where gradients are written, contiguous; NULL: not wanted */
 } pieces;
 
-/* An eighth of the rows, so that all logits and their gradient would take 16 times the memory;
- * small ones at once; at least 64 for the sake of the products, above that at most 16 M numbers. */
+/* Returns an eighth of the rows, so that all logits and their gradient would take 16 times the memory. Small ones are
+ * one piece. A piece has at least 64 rows, which makes products faster, and otherwise at most 16 M numbers. */
 static int64_t piece_of(int64_t rows, int64_t classes)
 {
     const int64_t most = 1 << 24, small = 1 << 18;
@@ -50,7 +49,7 @@ static const void *rows_from(const trek_tensor *t, int64_t row)
     return t->data + row * t->strides[0] * trek_item_size[t->dtype];
 }
 
-/* Logits of rows [first, first + n). */
+/* Computes the logits of rows [first, first + n). */
 static trek_status make_logits(const pieces *p, int64_t first, int64_t n)
 {
     const trek_tensor *x = p->x, *w = p->weight;
@@ -73,7 +72,7 @@ static int64_t row_grain(const pieces *p) { return 8192 / (p->classes + 1) + 1; 
 
 /* --- gradients ------------------------------------------------------------------------ */
 
-/* Adds the columns of a piece's gradients up, row after row. */
+/* Adds the columns of a piece's gradients, row after row. */
 typedef struct column_sums {
     const char *grads;
     char *to;
@@ -94,7 +93,7 @@ typedef struct column_sums {
 COLUMN_SUMS(f32, float)
 COLUMN_SUMS(f64, double)
 
-/* What the gradients of a piece's logits, which stand in p->logits, give to dx, dweight and dbias. */
+/* Adds what the gradients of a piece's logits, which are in p->logits, give to dx, dweight and dbias. */
 static trek_status spread_gradients(const pieces *p, int64_t first, int64_t n)
 {
     const trek_tensor *x = p->x, *w = p->weight;
@@ -117,7 +116,7 @@ static trek_status spread_gradients(const pieces *p, int64_t first, int64_t n)
     return TREK_OK;
 }
 
-/* Sums that pieces add to, or that none will write. */
+/* Sets sums to zero to which pieces add, or which none will write. */
 static void clear_sums(const pieces *p)
 {
     size_t item = p->wide ? 8 : 4;
@@ -127,7 +126,8 @@ static void clear_sums(const pieces *p)
         memset(p->dweight, 0, (size_t)(p->classes * p->columns) * item);
 }
 
-/* Logits piece by piece; of each the rows' losses, where job has room for them, then its gradients, where some are wanted. */
+/* Computes logits piece by piece, and of each piece the rows' losses, if job has memory for them, then its gradients,
+ * if some are wanted. */
 static trek_status each_piece(const pieces *p, const loss_job *job)
 {
     bool gradients = p->dx || p->dweight || p->dbias;
@@ -167,7 +167,7 @@ static void write_losses(const trek_op_call *call, const trek_tensor *labels, co
     trek_cpu_write_vector(call->outputs[2], &total);
 }
 
-/* Gradients go into `kept`, those that are asked for one behind the other. */
+/* Writes the requested gradients into `kept`, one after the other. */
 static void keep_gradients(pieces *p, char *kept)
 {
     const int64_t wanted = p->call->attrs.i[2], item = p->wide ? 8 : 4;
@@ -206,7 +206,7 @@ static trek_status forward_dense(const trek_op_call *call)
 
 /* --- backward --------------------------------------------------------------------------- */
 
-/* Gradients of the rows in grads[] (reduction none), or one for all of them. */
+/* Reads the gradients of the rows into grads[] (reduction none), or one for all of them. */
 static void read_gradient(const trek_op_call *call, loss_job *job, double *grads)
 {
     double total;
@@ -289,7 +289,7 @@ static trek_status kept_dense(const trek_op_call *call)
     return TREK_OK;
 }
 
-/* The products take 16-bit x and weight of any strides as they are. */
+/* The products accept 16-bit x and weight of any strides directly. */
 static trek_status linear_cross_entropy(const trek_op_call *call) { return trek_cpu_dense(call, 4 | 8, forward_dense); }
 static trek_status linear_cross_entropy_backward(const trek_op_call *call)
 {

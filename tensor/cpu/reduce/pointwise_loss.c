@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Losses of one element and its target, and their slopes, in one pass each. Of
- * 16-bit inputs the loss is f32: it is summed next. */
+/* Losses of one element and its target, and their slopes, in one pass each. For 16-bit inputs the loss is f32,
+ * because it is summed next. */
 #include <math.h>
 
 #include "tensor/cpu/elementwise/vector_library.h"
@@ -8,7 +8,7 @@
 
 #define SIGN(x) ((0 < (x)) - ((x) < 0))
 
-/* x ([x > 0] - y) + log(1 + e^-|x|): nothing overflows or cancels. */
+/* Computes x ([x > 0] - y) + log(1 + e^-|x|), in which nothing overflows or cancels. */
 static inline trek_wide logistic_loss_of_wide(trek_wide x, trek_wide y)
 {
     const trek_wide zero = trek_spread_wide(0.0f), one = trek_spread_wide(1.0f);
@@ -24,7 +24,7 @@ static inline trek_wide64 logistic_loss_of_wide64(trek_wide64 x, trek_wide64 y)
     return x * (step - y) + trek_log1p_f64_library(trek_exp_f64_library(-size));
 }
 
-/* sigmoid(x) - y, from sigmoid(-|x|), which has all its digits */
+/* Computes sigmoid(x) - y from sigmoid(-|x|), which has all its digits. */
 static inline trek_wide logistic_slope_of_wide(trek_wide x, trek_wide y)
 {
     const trek_wide zero = trek_spread_wide(0.0f), one = trek_spread_wide(1.0f);
@@ -37,7 +37,7 @@ static inline double logistic_slope_of_f64(double x, double y)
     return x > 0 ? (1 - y) - tail : tail - y;
 }
 
-/* NaN stays. */
+/* NaN remains. */
 static inline trek_wide binary_loss_of_wide(trek_wide x, trek_wide y)
 {
     const trek_wide one = trek_spread_wide(1.0f);

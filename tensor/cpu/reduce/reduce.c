@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reductions by arithmetic: sum, nansum, mean, prod, max, min, any, all, variance, std, logsumexp.
- * Floating ones gather in f64, so that errors do not grow with the length (in
- * sums of rows of f32 of pairs of elements, which are rounded once); integers in i64. */
+/* Arithmetic reductions: sum, nansum, mean, prod, max, min, any, all, variance, std, logsumexp. Floating ones are
+ * computed in f64, so that errors do not grow with the length (sums of rows of f32 add pairs of elements first,
+ * rounded once); integers in i64. */
 #include <math.h>
 
 #include "tensor/cpu/reduce/reduce.h"
@@ -16,11 +16,11 @@ static int64_t highest_bit(int64_t x)
 }
 
 #define LANES TREK_LANES
-#define ROWS 4 /* of a block of columns that are taken together */
+#define ROWS 4 /* of a block of columns that are processed together */
 
-/* A fold named name_type: gathers A from elements T. `term` is what an element x gives, `join` combines two of
- * these; m is the output's parameter. G is the type that lanes of a row gather in. Long rows have twice the lanes:
- * an addition waits for the one before it. */
+/* Defines a fold named name_type that reduces elements T to A. `term` is the contribution of an element x, `join`
+ * combines two of these, m is the output's parameter. G is the type of the lanes of a row. Long rows have twice the
+ * lanes, because an addition waits for the one before it. */
 #define FOLD_ROW(name, suffix, T, A, G, member, start, term, join)                                     \
     static void name##_##suffix##_row(trek_partial *partial, const void *row, int64_t n, double parameter) \
     {                                                                                                  \
@@ -63,7 +63,7 @@ static int64_t highest_bit(int64_t x)
             partial->member = join;                                                                    \
         }                                                                                              \
     }
-/* The same for floats: vectors of eight f64, four of them at once. */
+/* Defines such a fold for floats: vectors of eight f64, four of them at once. */
 #define FOLD_EIGHTS(name, suffix, T, start, term, operation)                                           \
     static void name##_##suffix##_row(trek_partial *partial, const void *row, int64_t n, double m)     \
     {                                                                                                  \
@@ -79,7 +79,7 @@ static int64_t highest_bit(int64_t x)
                 TREK_EIGHT_##suffix(x, xs + i + 8 * k)                                                 \
                 gathered[k] = gathered[k] operation(term);                                             \
             }                                                                                          \
-        for (; i + 8 <= n; i += 8) { /* no index but constants: all stays in registers */              \
+        for (; i + 8 <= n; i += 8) { /* all indices are constants, so that everything stays in registers */              \
             trek_f64x8 x;                                                                              \
             TREK_EIGHT_##suffix(x, xs + i)                                                             \
             gathered[0] = gathered[0] operation(term);                                                 \
@@ -92,8 +92,8 @@ static int64_t highest_bit(int64_t x)
         }                                                                                              \
         partial->f = partial->f operation joined;                                                      \
     }
-/* X: the type that x has in `term`. ROWS rows are joined before they meet what is gathered, which is read and written once for
- * all of them. */
+/* X: the type of x in `term`. ROWS rows are joined before they are combined with the result, which is read and
+ * written once for all of them. */
 #define FOLD_COLUMNS(name, suffix, T, X, A, G, member, term, join)                                     \
     static inline G name##_##suffix##_term(X x, double m)                                              \
     {                                                                                                  \
@@ -127,7 +127,7 @@ static int64_t highest_bit(int64_t x)
             }                                                                                          \
         }                                                                                              \
     }
-/* Repeating doubles, from the highest bit of `times` on. */
+/* Combines repeatedly doubled values, from the highest bit of `times` on. */
 #define FOLD_COMBINE(name, suffix, A, member, start, join)                                             \
     static inline A name##_##suffix##_joined(A a, A b) { return join; }                                \
     static void name##_##suffix##_combine(trek_partial *into, const trek_partial *from, int64_t n)     \
@@ -171,7 +171,7 @@ static int64_t highest_bit(int64_t x)
     FOLD_COLUMNS(name, u8, uint8_t, int64_t, int64_t, int64_t, i, term, join)                          \
     FOLD_COMBINE(name, u8, int64_t, i, start, join)
 
-/* Rows of u8 are no fold of 64-bit lanes: widened eightfold, that was a tenth of the library. */
+/* Rows of u8 do not use a fold of 64-bit lanes: widened eightfold, that was a tenth of the library. */
 static void sum_u8_row(trek_partial *partial, const void *row, int64_t n, double parameter)
 {
     const uint8_t *xs = row;
@@ -184,7 +184,7 @@ static void sum_u8_row(trek_partial *partial, const void *row, int64_t n, double
         partial->i += sum;
     }
 }
-/* As soon as it is 0, which is soon, it stays so. */
+/* A product that is 0, which happens soon, remains 0. */
 static void prod_u8_row(trek_partial *partial, const void *row, int64_t n, double parameter)
 {
     const uint8_t *xs = row;
@@ -195,7 +195,7 @@ static void prod_u8_row(trek_partial *partial, const void *row, int64_t n, doubl
     partial->i = (int64_t)product;
 }
 
-/* Pairs that are too large for f32 may have a sum that is not. */
+/* The sum of a pair may be too large for f32. */
 static void sum_f32_row(trek_partial *partial, const void *row, int64_t n, double parameter)
 {
     double sum = trek_row_sum_of_pairs_f32(row, n);
@@ -210,13 +210,13 @@ FOLD_FLOAT(prod, 1, x, *)
 FOLD_FLOAT(sum_squares, 0, SQUARE(x), +)
 FOLD_INTEGER(sum, 0, x, a + b)
 
-/* Sums of what is a number: 0 for each NaN. */
+/* Sums of numbers: 0 for each NaN. */
 static inline float number_f32(float x) { return x == x ? x : 0; }
 static inline trek_wide number_wide(trek_wide x) { return (trek_wide)((trek_wide_int)x & (trek_wide_int)(x == x)); }
 #define NUMBER(x) _Generic((x), trek_wide: number_wide, default: number_f32)(x)
 FOLD(nansum, f64, double, double, double, f, 0, x == x ? x : 0, a + b)
 FOLD_ROW(numbers, f32, float, double, double, f, 0, x == x ? x : 0, a + b)
-/* In pairs as in a sum. */
+/* In pairs, as in a sum. */
 static void nansum_f32_row(trek_partial *partial, const void *row, int64_t n, double parameter)
 {
     typedef int32_t mask __attribute__((vector_size(32)));
@@ -241,7 +241,7 @@ static void nansum_f32_row(trek_partial *partial, const void *row, int64_t n, do
 FOLD_COLUMNS(nansum, f32, float, double, double, double, f, x == x ? x : 0, a + b)
 FOLD_COMBINE(nansum, f32, double, f, 0, a + b)
 FOLD_INTEGER(prod, 1, x, a *b)
-/* NaN stays once it is there. */
+/* NaN remains. */
 #define FOLD_EXTREME(name, suffix, T, start, compare)                                                  \
     static void name##_##suffix##_row(trek_partial *partial, const void *row, int64_t n, double parameter) \
     {                                                                                                  \
@@ -274,7 +274,7 @@ FOLD(max, i64, int64_t, int64_t, int64_t, i, INT64_MIN, x, b > a ? b : a)
 FOLD(min, i64, int64_t, int64_t, int64_t, i, INT64_MAX, x, b < a ? b : a)
 FOLD(max, i32, int32_t, int64_t, int32_t, i, INT32_MIN, x, b > a ? b : a)
 FOLD(min, i32, int32_t, int64_t, int32_t, i, INT32_MAX, x, b < a ? b : a)
-/* Bytes: the compiler's own vectors are wider than LANES of them. */
+/* Bytes: the compiler's own vectors are wider than LANES bytes. */
 #define FOLD_BYTES(name, start, worst, compare, term, join)                                            \
     static void name##_u8_row(trek_partial *partial, const void *row, int64_t n, double parameter)     \
     {                                                                                                  \
@@ -315,7 +315,7 @@ FOLD_LOGIC(f32, float)
 FOLD_LOGIC(f64, double)
 FOLD_LOGIC(i64, int64_t)
 FOLD_LOGIC(i32, int32_t)
-/* second passes: squared distances from the mean, exponentials of distances from the maximum */
+/* Second passes: squared distances from the mean, exponentials of distances from the maximum. */
 FOLD_FLOAT(squares, 0, SQUARE(x - m), +)
 static void exponentials_f32_row(trek_partial *partial, const void *row, int64_t n, double maximum)
 {
@@ -350,7 +350,7 @@ static void exponentials_f64_columns(trek_partial *partials, const void *row, in
 }
 FOLD_COMBINE(exponentials, f64, double, f, 0, a + b)
 
-/* Sums of 16-bit numbers: of a few in f32, whose digits they have no use for; of these in f64. */
+/* Sums of 16-bit numbers: a few of them in f32, which has enough digits; the sums of these in f64. */
 #define PIECE 512
 #define FOLD_HALF(name, suffix, row_sum, term)                                                         \
     static void name##_##suffix##_row(trek_partial *partial, const void *row, int64_t n, double parameter) \
@@ -359,7 +359,7 @@ FOLD_COMBINE(exponentials, f64, double, f, 0, a + b)
         for (int64_t begin = 0; begin < n; begin += PIECE)                                             \
             partial->f += row_sum##_##suffix((const uint16_t *)row + begin, n - begin < PIECE ? n - begin : PIECE); \
     }                                                                                                  \
-    /* sums[i] += the term of row[i] */                                                                \
+    /* Computes sums[i] += the term of row[i]. */                                                                \
     static inline void name##_##suffix##_add(float *sums, const uint16_t *row, int64_t n)              \
     {                                                                                                  \
         int64_t i = 0;                                                                                 \
@@ -367,7 +367,7 @@ FOLD_COMBINE(exponentials, f64, double, f, 0, a + b)
             const trek_wide x = trek_load_wide_##suffix(row + i);                                      \
             trek_store_wide(sums + i, trek_load_wide(sums + i) + term);                                \
         }                                                                                              \
-        if (i < n) { /* sums has room for a whole vector */                                            \
+        if (i < n) { /* sums has space for a whole vector */                                            \
             uint16_t rest[TREK_WIDE];                                                                  \
             TREK_LOAD_PART_16(rest, row + i, n - i);                                                   \
             const trek_wide x = trek_load_wide_##suffix(rest);                                         \
@@ -409,7 +409,7 @@ static trek_partial mean_of(trek_partial p, double parameter, int64_t count, con
     return (trek_partial){ .f = p.f / (double)count };
 }
 static double mean_parameter(trek_partial p, int64_t count) { return p.f / (double)count; }
-/* correction in f[0]; with too few elements 0/0 or x/0, as PyTorch */
+/* f[0] is the correction; with too few elements the result is 0/0 or x/0, as in PyTorch. */
 static trek_partial variance_of(trek_partial p, double parameter, int64_t count, const trek_attrs *attrs)
 {
     (void)parameter;
@@ -485,7 +485,8 @@ PLAN(logsumexp, f64, &fold_max_f64, &fold_exponentials_f64, maximum_parameter, l
 
 void TREK_ISA_NAME(trek_cpu_register_reduce)(trek_backend *b)
 {
-    /* the plan of f32 reads 16-bit floats as well, if they have none, that of u8 bool: the walk loads and stores by dtype */
+    /* The plan of f32 also reads 16-bit floats if they have no plan of their own, and that of u8 reads bool: the walk
+     * loads and stores by dtype. */
 #define FLOATS(op)                                                                                     \
     b->kernels[TREK_OP_##op][TREK_F32] = b->kernels[TREK_OP_##op][TREK_BF16] = b->kernels[TREK_OP_##op][TREK_F16] = op##_f32; \
     b->kernels[TREK_OP_##op][TREK_F64] = op##_f64;

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* argmax, argmin: the first place of the extreme along one dimension, or in the
- * row-major order of all; the first NaN, if there is one. */
+/* argmax, argmin: the first index of the extreme along one dimension, or in the row-major order of all; the index of
+ * the first NaN, if there is one. */
 #include <math.h>
 
 #include "tensor/cpu/elementwise/elementwise.h"
 #include "tensor/cpu/row_math.h"
 
-#define PIECE 512      /* elements looked at together */
-#define PARTS 64       /* one long line is searched in so many parts */
+#define PIECE 512      /* elements that are searched together */
+#define PARTS 64       /* one long line is searched in this many parts */
 #define LONG_LINE 65536
 
-/* Finds the extreme of n contiguous elements; if it beats *best (or there is none yet), notes it and its place. */
+/* Finds the extreme of n contiguous elements. If it is better than *best (or there is no best yet), stores it and its
+ * index. */
 typedef void (*search_fn)(void *best, int64_t *place, const void *row, int64_t n, int64_t first);
 
 #define SEARCH_FLOAT(name, T, extreme, compare, start)                                                 \
@@ -56,16 +57,16 @@ typedef struct search {
     search_fn fn;
     trek_lane lane;
     const trek_tensor *in, *out;
-    uint64_t mask;         /* dimensions searched */
-    bool keepdim, flat;    /* flat: the searched elements lie one stride apart */
+    uint64_t mask;         /* dimensions that are searched */
+    bool keepdim, flat;    /* flat: the searched elements have a single stride */
     int64_t n;             /* elements of a line */
-    int64_t run, stride;   /* so many of them lie `stride` bytes apart; all, if flat */
+    int64_t run, stride;   /* this many elements are `stride` bytes apart; all, if flat */
     int64_t parts;         /* of a line */
     char best[PARTS][8];
     int64_t places[PARTS];
 } search;
 
-/* Bytes of the searched element `place` of a line. */
+/* Returns the offset in bytes of the searched element `place` of a line. */
 static int64_t place_offset(const search *s, int64_t place)
 {
     int64_t offset = 0;
@@ -139,7 +140,7 @@ static void search_parts(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* One long line: parts, then the parts' extremes in order. */
+/* Searches one long line: its parts, then the parts' extremes in order. */
 static void search_one(search *s)
 {
     s->parts = PARTS;
@@ -157,11 +158,11 @@ static void search_one(search *s)
     *(int64_t *)s->out->data = place;
 }
 
-/* --- lines whose neighbours lie side by side: all of a block of columns at once --- */
+/* --- lines whose neighbours are adjacent: all of a block of columns at once --- */
 
 #define COLUMNS 256
 
-/* Places of the extremes of `columns` neighbouring lines of n elements, `step` elements apart. */
+/* Finds the indices of the extremes of `columns` neighbouring lines of n elements, `step` elements apart. */
 typedef void (*columns_fn)(int64_t *places, const void *from, int64_t n, int64_t step, int64_t columns);
 
 #define SEARCH_COLUMNS(name, T, P, better)                                                             \
@@ -219,7 +220,7 @@ static void search_blocks(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Whether the last dimension is kept and contiguous, in a contiguous output; does it. */
+/* Searches if the last dimension is kept and contiguous, in a contiguous output. Returns false otherwise. */
 static bool search_columns(const search *s, columns_fn fn)
 {
     int last = s->in->ndim - 1;

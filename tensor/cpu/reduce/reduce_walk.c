@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The walk of reductions: reduce.h. The input is seen as rows along one
- * dimension. If that is reduced, a row folds into one partial; if it is kept, rows
- * fold element by element into a block of partials. */
+/* The walk of reductions: see reduce.h. The input is seen as rows along one dimension. If that is reduced, a row
+ * folds into one partial result; if it is kept, rows fold element by element into a block of partial results. */
 #include "tensor/cpu/reduce/reduce.h"
 
-#define BUFFER TREK_FOLD_COLUMNS /* elements gathered at once where rows are not contiguous; columns in a block */
-#define CHUNK 16384     /* elements of a row that make one partial */
+#define BUFFER TREK_FOLD_COLUMNS /* elements copied at once if rows are not contiguous; columns in a block */
+#define CHUNK 16384     /* elements of a row that make one partial result */
 #define CHUNK_BLOCK 32768 /* and of a block of columns */
 
 typedef struct dimension {
@@ -19,14 +18,14 @@ typedef struct walk {
     const trek_tensor *in, *out;
     trek_lane lane;
     dimension inner;                                /* rows run along it */
-    dimension kept[TREK_MAX_DIMS], reduced[TREK_MAX_DIMS]; /* the others */
+    dimension kept[TREK_MAX_DIMS], reduced[TREK_MAX_DIMS]; /* the other dimensions */
     int n_kept, n_reduced;
-    bool direct;                                    /* rows are used where they lie */
+    bool direct;                                    /* rows are used in place */
     int64_t blocks, groups;     /* blocks of columns; groups of outputs that are computed together */
-    int64_t pieces, rows, rows_per_chunk, chunks;   /* pieces of a row; pieces in all, in a chunk; chunks */
-    int64_t count;                                  /* elements per output */
-    int64_t times;                                  /* so often each of them comes: a broadcast dimension is reduced */
-    const trek_fold *fold;                          /* of the present pass over chunks; NULL: all passes at once */
+    int64_t pieces, rows, rows_per_chunk, chunks;   /* pieces of a row; pieces in total, in a chunk; number of chunks */
+    int64_t count;                                  /* elements for each output */
+    int64_t times;                                  /* how often each element occurs: a broadcast dimension is reduced */
+    const trek_fold *fold;                          /* of the current pass over chunks; NULL: all passes at once */
     trek_partial *partials;                         /* [groups][chunks][width] */
     double *parameters;                             /* [groups][width] */
     int64_t width;                                  /* outputs of a group */
@@ -68,7 +67,7 @@ static int64_t span_of(const dimension *d)
     return stride == 0 ? INT64_MAX : stride; /* nothing moves along a broadcast dimension */
 }
 
-/* The dimension along which memory is nearest; the other kind's where that one is too short to be worth a loop. */
+/* Chooses the dimension with the smallest stride; one of the other kind if that one is too short for a loop. */
 static int choose_inner(const dimension *dims, int n)
 {
     int best[2] = { -1, -1 };
@@ -120,7 +119,7 @@ static void begin_walk(walk *w, const trek_op_call *call)
     w->chunks = w->rows == 0 ? 1 : (w->rows - 1) / w->rows_per_chunk + 1;
 }
 
-/* Splits a linear index over dimensions; adds up strides. */
+/* Splits a linear index into dimensions and adds the strides. */
 static void locate(const dimension *dims, int n, int64_t index, int64_t *in, int64_t *out)
 {
     for (int d = n - 1; d >= 0; d--) {
@@ -131,7 +130,7 @@ static void locate(const dimension *dims, int n, int64_t index, int64_t *in, int
     }
 }
 
-/* One group's place: bytes into input and output, columns. */
+/* The position of a group: bytes into input and output, columns. */
 typedef struct place {
     int64_t in, out, columns;
 } place;
@@ -163,7 +162,7 @@ static void fold_row(const walk *w, const trek_fold *fold, trek_partial *partial
     }
 }
 
-/* Rows of a block of columns; consecutive ones of the innermost reduced dimension go together. */
+/* Folds rows of a block of columns; consecutive rows of the innermost reduced dimension together. */
 static void fold_block(const walk *w, const trek_fold *fold, trek_partial *partials, const place *p, int64_t begin, int64_t end,
                        const double *parameters)
 {
@@ -186,7 +185,7 @@ static void fold_block(const walk *w, const trek_fold *fold, trek_partial *parti
     }
 }
 
-/* One chunk of one group into partials that hold the start. */
+/* Folds one chunk of one group into partial results that hold the start value. */
 static void fold_chunk(const walk *w, const trek_fold *fold, const place *p, int64_t chunk, trek_partial *partials,
                        const double *parameters)
 {
@@ -244,7 +243,7 @@ static void repeat_partials(const walk *w, const trek_fold *fold, trek_partial *
         fold->repeat(partials, n, w->times);
 }
 
-/* Groups of one chunk: all passes while the data is near. */
+/* Processes groups of one chunk: all passes while the data are in the cache. */
 static void whole_groups(void *arg, int64_t begin, int64_t end)
 {
     const walk *w = arg;
@@ -279,7 +278,7 @@ static void chunks_of_groups(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Adds up the chunks of a group, in order, into its first. */
+/* Adds the chunks of a group, in order, into the first. */
 static trek_partial *combine_group(const walk *w, int64_t group, int64_t columns)
 {
     trek_partial *first = w->partials + group * w->chunks * w->width;
@@ -320,7 +319,7 @@ static trek_status reduce_by_chunks(walk *w, int64_t grain)
     return ready ? TREK_OK : TREK_ERR_MEMORY;
 }
 
-/* --- rows that lie end to end: the same folds as above, without the walk --- */
+/* --- contiguous rows: the same folds as above, without the walk --- */
 
 typedef struct rows {
     const trek_reduce_plan *plan;
@@ -351,7 +350,8 @@ static void whole_rows(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Whether the last dimensions of a contiguous tensor are reduced, at least 8 and at most CHUNK elements at a time. */
+/* Reduces if the last dimensions of a contiguous tensor are reduced, with at least 8 and at most CHUNK elements at a
+ * time. Returns false otherwise. */
 static bool reduce_rows(const trek_op_call *call, const trek_reduce_plan *plan, trek_lane lane)
 {
     const trek_tensor *in = call->inputs[0], *out = call->outputs[0];

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Softmax, its logarithm, their gradients, and cumulative sums: ops that need
- * all elements along one dimension and give one for each. */
+/* Softmax, its logarithm, their gradients, and cumulative sums: ops that need all elements along one dimension and
+ * give one for each. */
 #include <math.h>
 #include <stdatomic.h>
 
 #include "tensor/cpu/elementwise/map.h"
 #include "tensor/cpu/row_math.h"
 
-#define PIECE 512       /* of a row whose exponentials are in between */
-#define COLUMNS 256     /* in a block, where another dimension is the contiguous one */
-#define STACK_BYTES 16384 /* a row up to this size is gathered on the stack */
-#define BLOCK_BYTES 393216 /* a block of columns that is gathered: what a core's own cache has room for */
+#define PIECE 512       /* of a row whose exponentials are stored temporarily */
+#define COLUMNS 256     /* in a block, if another dimension is the contiguous one */
+#define STACK_BYTES 16384 /* a row up to this size is copied to the stack */
+#define BLOCK_BYTES 393216 /* a block of columns that is copied: what a core's own cache holds */
 
-/* out, a and b (the second input, or NULL) hold n elements; out may be a or b. */
+/* out, a and b (the second input, or NULL) have n elements; out may be a or b. */
 typedef void (*row_fn)(void *out, const void *a, const void *b, int64_t n);
-/* The same for `columns` neighbouring rows, whose elements are `out_step`, ... elements apart. */
+/* For `columns` neighbouring rows, whose elements are `out_step`, ... elements apart. */
 typedef void (*columns_fn)(void *out, const void *a, const void *b, int64_t n, int64_t out_step, int64_t a_step, int64_t b_step,
                            int64_t columns);
 
@@ -23,7 +23,7 @@ static double exponentials_f64(double *to, const double *x, int64_t n, double ma
     trek_row_exp_f64(to, x, n, maximum);
     return trek_row_sum_f64(to, n);
 }
-/* In place, of numbers that are at most 0. */
+/* In place, for numbers of at most 0. */
 static inline void exp_row_f64(double *x, int64_t n) { trek_row_exp_f64(x, x, n, 0); }
 static inline void exp_row_f32(float *x, int64_t n)
 {
@@ -34,11 +34,11 @@ static double exponentials_f32(float *to, const float *x, int64_t n, float maxim
 {
     return trek_row_exp_sum_f32(to, x, n, maximum);
 }
-/* NaN in x comes out through the exponentials: the maximum may pass it over. */
+/* NaN in x reaches the result through the exponentials; the maximum may ignore it. */
 static float maximum_f32(const float *x, int64_t n) { return trek_row_max_number_f32(x, n); }
 static double maximum_f64(const double *x, int64_t n) { return trek_row_max_f64(x, n, -HUGE_VAL); }
 
-/* T: element; the sums are in f64. */
+/* T: the element; sums are in f64. */
 #define SOFTMAX(suffix, T, row_sum)                                                                    \
     static void softmax_##suffix##_row(void *out, const void *a, const void *b, int64_t n)             \
     {                                                                                                  \
@@ -198,8 +198,8 @@ COLUMN_MAXIMA(f64, double)
 SOFTMAX(f32, float, trek_row_sum_f32)
 SOFTMAX(f64, double, trek_row_sum_f64)
 
-/* Sums of the first elements, eight at a time: what is waited for is one addition for eight. What is summed last and not
- * yet stored is returned; *done: so many are. */
+/* Computes running sums of the first elements, eight at a time, so that eight elements wait for one addition. Returns
+ * the last sum, which is not yet stored; *done: the number of elements processed. */
 #if defined(__AVX512F__)
 #define SHIFTED(x, places) (trek_f64x8) _mm512_alignr_epi64((__m512i)(x), _mm512_setzero_si512(), 8 - (places))
 static inline void store_eight_f32(float *to, trek_f64x8 x)
@@ -235,7 +235,7 @@ CUMSUM_EIGHTS(f64, double)
 #define cumsum_eights_i32(to, x, n, done) (*(done) = 0, 0)
 #define cumsum_eights_u8(to, x, n, done) (*(done) = 0, 0)
 
-/* Sums gather in f64 or i64. `total` is the element type's sum so far. */
+/* Sums are computed in f64 or i64. `total` is the sum so far in the element's type. */
 #define CUMSUM(suffix, T, A, R)                                                                        \
     static void cumsum_##suffix##_row(void *out, const void *a, const void *b, int64_t n)              \
     {                                                                                                  \
@@ -272,7 +272,7 @@ CUMSUM(i64, int64_t, int64_t, int64_t)
 CUMSUM(i32, int32_t, int64_t, int64_t)
 CUMSUM(u8, uint8_t, int64_t, int64_t)
 
-/* --- the way over the other dimensions --- */
+/* --- the loop over the other dimensions --- */
 
 typedef struct line_op {
     row_fn row;
@@ -285,16 +285,16 @@ typedef struct lines {
     const line_op *op;
     const trek_tensor *tensors[3]; /* out, a, b */
     trek_lane lanes[3];
-    int dim, inner;                /* inner: walked in blocks of columns; -1: row by row */
+    int dim, inner;                /* inner: processed in blocks of columns; -1: row by row */
     int64_t n, blocks;             /* blocks of columns */
     int64_t width;                 /* columns of a block */
     bool gathered;                 /* blocks are converted, or their columns are not neighbours */
     bool direct;                   /* rows are contiguous and need no conversion */
-    bool flat;                     /* and lie end to end */
+    bool flat;                     /* and follow each other in memory */
     atomic_bool failed;            /* no memory for a row */
 } lines;
 
-/* Bytes to the first element of line `index` in tensor k, where `column` is the place along inner. */
+/* Returns the bytes to the first element of line `index` in tensor k, where `column` is the position along inner. */
 static int64_t line_offset(const lines *l, int k, int64_t index, int64_t column)
 {
     const trek_tensor *t = l->tensors[k];
@@ -308,7 +308,7 @@ static int64_t line_offset(const lines *l, int k, int64_t index, int64_t column)
     return offset * trek_lane_bytes(l->lanes[k]);
 }
 
-/* Bytes of a gathered element of all operands together; the result takes the place of an input as wide. */
+/* Returns the bytes of a copied element of all operands together; the result replaces an input of the same width. */
 static int64_t gathered_bytes(const lines *l)
 {
     int64_t bytes = trek_lane_row_bytes(l->lanes[0]) == trek_lane_row_bytes(l->lanes[1]) ? 0 : trek_lane_row_bytes(l->lanes[0]);
@@ -317,7 +317,7 @@ static int64_t gathered_bytes(const lines *l)
     return bytes;
 }
 
-/* A block of columns that lies otherwise in memory than the op wants it. */
+/* Processes a block of columns that is not stored as the op needs it. */
 static void gathered_block(const lines *l, char *const *at, int64_t columns, char *scratch)
 {
     char *block[3] = { scratch, NULL, NULL }, *free_place = scratch;
@@ -365,13 +365,13 @@ static void columns_part(void *arg, int64_t begin, int64_t end)
     trek_block_free(scratch);
 }
 
-/* Bytes between the elements of a row; a scalar is a row of one. */
+/* Returns the bytes between the elements of a row; a scalar is a row of one. */
 static int64_t row_stride(const lines *l, int k)
 {
     return l->dim < 0 ? 0 : l->tensors[k]->strides[l->dim] * trek_lane_bytes(l->lanes[k]);
 }
 
-/* Rows that have to be gathered: into `scratch`, which holds one row per operand. */
+/* Processes rows that must be copied: into `scratch`, which holds one row for each operand. */
 static void gathered_row(const lines *l, int64_t index, char *scratch, int64_t row_bytes)
 {
     char *rows[3] = { NULL }, *to = l->tensors[0]->data + line_offset(l, 0, index, 0);
@@ -414,8 +414,8 @@ static void rows_part(void *arg, int64_t begin, int64_t end)
 
 static int64_t magnitude(int64_t x) { return x < 0 ? -x : x; }
 
-/* The other dimension along which memory is nearest in one input, and with `both` in the result, if it is nearer than that
- * of the lines and blocks of a few columns are not too large; else -1. */
+/* Returns the other dimension with the smallest stride in one input (and with `both` in the result), if it is smaller
+ * than that of the lines and blocks of a few columns are not too large; otherwise -1. */
 static int find_gathered(lines *l, bool both)
 {
     const trek_tensor *out = l->tensors[0], *in = l->tensors[1], *nearest = both ? out : in;
@@ -434,7 +434,7 @@ static int find_gathered(lines *l, bool both)
     return inner;
 }
 
-/* Whether some other dimension is the contiguous one in all operands. */
+/* Finds whether another dimension is the contiguous one in all operands. */
 static int find_inner(lines *l)
 {
     const trek_tensor *out = l->tensors[0];
@@ -505,7 +505,7 @@ LINES(cumsum, u8, 1, TREK_GRAIN_FUNCTION)
 
 void TREK_ISA_NAME(trek_cpu_register_softmax)(trek_backend *b)
 {
-    /* f32 serves the 16-bit floats, whose rows are gathered as f32; u8 serves bool */
+    /* f32 also serves the 16-bit floats, whose rows are copied as f32; u8 serves bool. */
 #define FLOATS(op)                                                                                     \
     b->kernels[TREK_OP_##op][TREK_F32] = b->kernels[TREK_OP_##op][TREK_BF16] = b->kernels[TREK_OP_##op][TREK_F16] = op##_f32; \
     b->kernels[TREK_OP_##op][TREK_F64] = op##_f64;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention without the matrix of scores: blocks of queries against blocks of keys,
- * the softmax kept up to date as blocks come (Milakov and Gimelshein 2018; Dao and
- * others 2022). The kernels here take any dtype, depth and strides; those for tensor
- * cores are in attention_mma.cu. Gradients of keys and of queries are made apart, each
- * by the block that owns them, so that sums run in one order always. */
+/* Attention without the matrix of scores. It processes blocks of queries against blocks of keys and updates the
+ * softmax with each block (Milakov and Gimelshein 2018; Dao and others 2022). The kernels in this file accept any
+ * dtype, depth and strides; those for tensor cores are in attention_mma.cu. Gradients of keys and of queries are
+ * computed separately, each by the block that owns them, so that sums always have the same order. */
 #include "tensor/cuda/attention/attention.cuh"
 #include "tensor/cuda/attention/attention_check.cuh"
 #include "tensor/cuda/attention/choice.h"
@@ -13,7 +12,7 @@
 #include "tensor/cuda/products/linear.h"
 #include "tensor/cuda/products/tile.cuh"
 
-#define OTHER 32       /* rows of the side that is gone through, a lane for each */
+#define OTHER 32       /* rows of the other side, one for each lane */
 #define CHUNK 32       /* of the depth, for scores */
 #define THREADS 128
 #define WARPS (THREADS / 32)
@@ -34,12 +33,13 @@ template <typename W> __device__ __forceinline__ W warp_sum(W x)
     return x;
 }
 
-/* Rows that a warp has of the OWN of its block: WARPS apart. */
+/* The rows that a warp has of its block's OWN rows: they are WARPS apart. */
 template <int OWN> struct own_rows {
     static const int count = (OWN + WARPS - 1) / WARPS;
 };
 
-/* dots[r] = x row (warp + WARPS r) . y row (lane), over the depth, through shared memory. All threads of the block. */
+/* Computes dots[r] = x row (warp + WARPS r) . y row (lane), over the depth, through shared memory. All threads of the
+ * block call it. */
 template <typename T, typename W, int OWN>
 __device__ __forceinline__ void dot_rows(const T *x, int64_t x_row, int64_t x_step, int64_t x_rows, const T *y, int64_t y_row,
                                          int64_t y_step, int64_t y_rows, int64_t depth, W *x_tile, W *y_tile,
@@ -68,7 +68,7 @@ __device__ __forceinline__ void dot_rows(const T *x, int64_t x_row, int64_t x_st
     }
 }
 
-/* acc [OWN][depth] += p [OWN][OTHER] rows of y; a warp's own rows. p must be there (barrier before). */
+/* Computes acc [OWN][depth] += p [OWN][OTHER] rows of y, for a warp's own rows. p must be complete (after a barrier). */
 template <typename T, typename W, int OWN>
 __device__ __forceinline__ void add_rows(const W *p, const T *y, int64_t y_row, int64_t y_step, int64_t y_rows, int64_t depth,
                                          W *acc)
@@ -167,7 +167,7 @@ template <typename T, int OWN> static __global__ void __launch_bounds__(THREADS)
 
 /* --- backward -------------------------------------------------------------------------------- */
 
-/* delta = sum over the depth of dy y: a warp for each row. */
+/* Computes delta, the sum over the depth of dy y, with a warp for each row. */
 template <typename T> static __global__ void __launch_bounds__(THREADS) delta_kernel(attention_job job, int64_t rows)
 {
     typedef typename trek_wide<T>::type W;
@@ -186,7 +186,7 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) delta_ke
     }
 }
 
-/* From a score and dy . v: the probability y was made with, and the gradient of the unscaled score. */
+/* Computes, from a score and dy . v, the probability that made y and the gradient of the unscaled score. */
 template <typename W>
 __device__ __forceinline__ void gradient_of(const attention_job &job, int64_t b, int64_t h, int64_t i, int64_t j, W score, W dp,
                                             W *p, W *ds)
@@ -199,7 +199,7 @@ __device__ __forceinline__ void gradient_of(const attention_job &job, int64_t b,
     *ds = probability * (dp * kept - delta) * (W)job.scale;
 }
 
-/* A block owns rows of keys (of_keys) or of queries, and goes through the others in order. */
+/* A block owns rows of keys (of_keys) or of queries, and processes the others in order. */
 template <typename T, int OWN, bool of_keys>
 static __global__ void __launch_bounds__(THREADS) gradient_kernel(attention_job job, int64_t blocks)
 {
@@ -300,10 +300,11 @@ static attention_job job_of(const trek_op_call *call, const trek_cuda_queue *que
     return job;
 }
 
-/* Own rows of a block: f64, which is rare, has no code for many. */
+/* Own rows of a block. f64, which is rare, has no code for many rows. */
 template <typename W> static constexpr int most_own_rows = sizeof(W) == sizeof(double) ? 4 : 32;
 
-/* The larger of 4 and most_own_rows whose sums (`sums` of them) fit into shared memory beside what is there always; 0: none. */
+/* Returns the larger of 4 and most_own_rows whose sums (`sums` of them) fit into shared memory next to what is always
+ * there; 0: neither fits. */
 template <typename W> static int own_rows_that_fit(const trek_cuda_queue *queue, int64_t depth, int sums)
 {
     for (int own : { most_own_rows<W>, 4 }) {
@@ -342,9 +343,9 @@ template <typename T> static trek_status forward_of(const trek_op_call *call, tr
     return own == 4 ? run_forward<T, 4>(call, queue, job) : run_forward<T, most_own_rows<W>>(call, queue, job);
 }
 
-/* --- which way: each is asked in its turn, those of TREK_CUDA_ATTENTION first ---------------------------- */
+/* --- the choice of a way: each is asked in turn, those of TREK_CUDA_ATTENTION first ----------------------- */
 
-/* Whether the kernels for sm_90a are in turn: with `auto` where the device could have them. */
+/* Returns whether the kernels for sm_90a are asked: with `auto`, if the device could have them. */
 static bool is_wgmma_asked(const trek_cuda_queue *queue)
 {
     const trek_cuda_attention_kind choice = trek_cuda_attention_choice();
@@ -352,14 +353,14 @@ static bool is_wgmma_asked(const trek_cuda_queue *queue)
            (choice != TREK_CUDA_ATTENTION_OWN && queue->device->info.major == 9 && queue->device->info.minor == 0);
 }
 
-/* False: by trek_cuda_refuse. With `auto` they have to agree with the others first. */
+/* Returns false by trek_cuda_refuse. With `auto` they must first agree with the other kernels. */
 static bool may_be_wgmma(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype)
 {
     return trek_attention_suits_wgmma(queue, job, dtype) && (trek_cuda_attention_choice() == TREK_CUDA_ATTENTION_WGMMA ||
                                                              trek_cuda_attention_agrees(call, queue, dtype, job.depth));
 }
 
-/* Counts what a way said; true: the next one is to be asked. */
+/* Counts what a way has answered. Returns true if the next one must be asked. */
 static bool goes_on(const trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype, trek_cuda_path path,
                     trek_status status)
 {
@@ -451,7 +452,7 @@ template <typename T> static trek_status both_sides(const trek_op_call *call, tr
     return status == TREK_OK ? gradient_of_side<T, false>(call, queue, job) : status;
 }
 
-/* What all own kernels read. */
+/* Computes what all own kernels read. */
 template <typename T> static trek_status make_delta(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)
 {
     const int64_t rows = job.batch * job.heads * job.queries, blocks = (rows + WARPS - 1) / WARPS;

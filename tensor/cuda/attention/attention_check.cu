@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels for sm_90a compared with those for all GPUs before they are used, with TREK_CUDA_ATTENTION=auto. Two heads of 384
- * queries and 640 keys, causal, lie as a GPT-2 has them: query, key and value side by side in one tensor, so that all three have
- * the strides of copies of tensors. The numbers are multiples of 1/64 between -2 and 2, which both 16-bit formats hold. */
+/* Compares the kernels for sm_90a with those for all GPUs before they are used, with TREK_CUDA_ATTENTION=auto. Two
+ * heads of 384 queries and 640 keys, causal, are arranged as in a GPT-2: query, key and value are adjacent in one
+ * tensor, so that all three have strides like those of tensor copies. The numbers are multiples of 1/64 between -2
+ * and 2, which both 16-bit formats can represent. */
 #include "tensor/cuda/attention/attention_check.cuh"
 
 #include <math.h>
@@ -10,8 +11,8 @@
 
 enum { HEADS = 2, QUERIES = 384, KEYS = 640, PARTS = 3 };
 
-/* How much of a tensor's largest magnitude its elements may differ by: four units of bf16, or of f16, where the kernels differ by
- * one. What is misplaced differs by as much as it is large. */
+/* By how much of a tensor's largest magnitude its elements may differ: four units of bf16, or of f16, while correct
+ * kernels differ by one. Misplaced elements differ by their whole size. */
 static double allowed(trek_dtype dtype)
 {
     return dtype == TREK_BF16 ? 0x1p-6 : 0x1p-9;
@@ -56,7 +57,7 @@ static attention_job job_of(const layout &at, char *inputs, char *results)
     return job;
 }
 
-/* A number that both formats hold as one that is not denormal, or 0. */
+/* Returns a number that both formats can represent as a normal number, or 0. */
 static uint16_t bits_of(float x, trek_dtype dtype)
 {
     uint32_t bits;
@@ -64,7 +65,8 @@ static uint16_t bits_of(float x, trek_dtype dtype)
     if (dtype == TREK_BF16)
         return (uint16_t)(bits >> 16);
     const uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
-    return (uint16_t)(sign | (magnitude ? (magnitude - (112u << 23)) >> 13 : 0)); /* 112: what the exponents' biases differ by */
+    return (uint16_t)(sign | (magnitude ? (magnitude - (112u << 23)) >> 13 : 0)); /* 112: the difference of the exponents'
+                                                                                   * biases */
 }
 
 static double number_of(uint16_t bits, trek_dtype dtype)
@@ -92,7 +94,7 @@ static void fill(uint16_t *numbers, int64_t n, trek_dtype dtype)
 
 /* --- a run -------------------------------------------------------------------------------------- */
 
-/* What a run is given, and where the host has its results. */
+/* The inputs of a run, and where the host has its results. */
 struct bench {
     const trek_op_call *call;
     trek_cuda_queue *queue;
@@ -101,7 +103,7 @@ struct bench {
     char *inputs, *results;
 };
 
-/* Results begin as bytes of 0xff, which are no numbers: what a kernel leaves out shows. */
+/* Results begin as bytes of 0xff, which are NaN, so that elements that a kernel does not write are noticed. */
 static trek_status run(const bench &b, bool wgmma, char *host)
 {
     const attention_job job = job_of(b.at, b.inputs, b.results);
@@ -122,10 +124,10 @@ static trek_status run(const bench &b, bool wgmma, char *host)
 
 struct difference {
     const char *what;
-    double off, largest; /* by how much they differ; of the magnitudes of the other one */
+    double off, largest; /* the largest difference; the largest magnitude of the other result */
 };
 
-/* One more pair; what is no number differs by infinity. */
+/* Adds one pair; NaN differs by infinity. */
 static void add(difference *d, double x, double y)
 {
     const double off = fabs(x - y);
@@ -133,13 +135,13 @@ static void add(difference *d, double x, double y)
     d->largest = fabs(y) > d->largest ? fabs(y) : d->largest;
 }
 
-/* Of the largest magnitude; infinite where something is no number. */
+/* Returns the difference relative to the largest magnitude; infinite if something is NaN. */
 static double relative(const difference &d)
 {
     return d.off == 0 ? 0 : d.off < (double)INFINITY ? d.off / d.largest : (double)INFINITY;
 }
 
-/* That of y, lse, dq, dk and dv which differs most. Rows of dq beyond the queries are nobody's. */
+/* Returns the largest difference of y, lse, dq, dk and dv. Rows of dq after the queries do not matter. */
 static difference largest_difference(const bench &b, const char *x, const char *y)
 {
     static const char *const names[PARTS] = { "dq", "dk", "dv" };
@@ -232,7 +234,7 @@ static const char *verdict_of(const trek_op_call *call, trek_cuda_queue *queue, 
     return verdict;
 }
 
-/* By device, dtype and class of depths; NULL: not asked yet. */
+/* By device, dtype and class of depths; NULL: not compared yet. */
 static const char *verdicts[TREK_CUDA_MAX_DEVICES][2][2];
 static pthread_mutex_t verdicts_lock = PTHREAD_MUTEX_INITIALIZER;
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention of 16-bit operands on tensor cores (Dao 2023: FlashAttention-2). A warp has
- * MT times 16 rows of the side that its block owns; the other side comes through shared
- * memory in two stages. Scores and probabilities stay in registers: what one product
- * leaves there is an operand of the next. */
+/* Attention of 16-bit operands on tensor cores (Dao 2023: FlashAttention-2). A warp has MT times 16 rows of the side
+ * that its block owns; the other side goes through shared memory in two stages. Scores and probabilities stay in
+ * registers: the result of one product is an operand of the next. */
 #include "tensor/cuda/attention/attention.cuh"
 #include "tensor/cuda/products/mma.cuh"
 
@@ -16,8 +15,8 @@
 
 /* --- pieces ------------------------------------------------------------------------------- */
 
-/* Rows [first, first + ROWS) of an operand, zeros beyond `rows` and the depth. Rows in shared memory are 16 bytes
- * longer than D, so that eight rows' 16 bytes lie in different banks. */
+/* Loads rows [first, first + ROWS) of an operand, with zeros after `rows` and the depth. Rows in shared memory are 16
+ * bytes longer than D, so that 16 bytes of eight rows are in different banks. */
 template <int D, int ROWS, int THREADS>
 __device__ __forceinline__ void load_rows(uint16_t *to, const uint16_t *from, int64_t stride, int64_t first, int64_t rows,
                                           int depth)
@@ -29,14 +28,14 @@ __device__ __forceinline__ void load_rows(uint16_t *to, const uint16_t *from, in
     }
 }
 
-/* a[m] = rows 16 m .. 16 m + 15, columns k .. k + 15 of a tile at `rows`, as a left operand. */
+/* Loads a[m] = rows 16 m .. 16 m + 15, columns k .. k + 15 of a tile at `rows`, as a left operand. */
 template <int D> __device__ __forceinline__ void left_of(uint32_t a[4], const uint16_t *rows, int k)
 {
     int lane = (int)threadIdx.x % 32;
     trek_load_matrices(a, rows + lane % 16 * (D + 8) + k + lane / 16 * 8);
 }
 
-/* s[m][n] += x rows (16 MT of them, at x) times y rows (N of them), over the depth. */
+/* Computes s[m][n] += x rows (16 MT of them, at x) times y rows (N of them), over the depth. */
 template <typename T, int D, int MT, int N>
 __device__ __forceinline__ void rows_times_rows(float s[MT][N / 8][4], const uint16_t *x, const uint16_t *y)
 {
@@ -60,7 +59,7 @@ __device__ __forceinline__ void rows_times_rows(float s[MT][N / 8][4], const uin
     }
 }
 
-/* acc[m][d] += p (in registers, as the product before left it) times y rows. */
+/* Computes acc[m][d] += p (in registers, as the product before left it) times y rows. */
 template <typename T, int D, int MT, int N>
 __device__ __forceinline__ void weights_times_rows(float acc[MT][D / 8][4], const float p[MT][N / 8][4], const uint16_t *y)
 {
@@ -99,7 +98,7 @@ template <int MT, int N> __device__ __forceinline__ void clear(float s[MT][N][4]
                 s[m][n][e] = 0;
 }
 
-/* Writes a warp's rows, the first being `row`, below `rows`. */
+/* Writes a warp's rows, beginning with `row`, below `rows`. */
 template <typename T, int D, int MT>
 __device__ __forceinline__ void store_rows(const attention_operand &o, int64_t b, int64_t h, int64_t row, int64_t rows, int depth,
                                            const float acc[MT][D / 8][4])
@@ -122,11 +121,11 @@ __device__ __forceinline__ void store_rows(const attention_operand &o, int64_t b
         }
 }
 
-/* --- masks and dropout, apart: most calls have neither ---------------------------------------------- */
+/* --- masks and dropout, separate because most calls have neither ------------------------------------ */
 
-/* A call with a mask has its scores scaled, in natural units and rounded before anything is taken from them, so that masks
- * that are large but finite (-1e9, -1e30) cancel against the largest score and the logarithm of sums; without a mask scores
- * stay as the product left them, and one multiply-add brings them to powers of two. */
+/* A call with a mask scales its scores in natural units and rounds them before anything else is computed from them,
+ * so that masks that are large but finite (-1e9, -1e30) cancel against the largest score and the logarithm of sums.
+ * Without a mask scores stay as the product left them, and one multiply-add converts them to powers of two. */
 __device__ APART float masked_score(const attention_job &job, int64_t b, int64_t h, int i, int j, float score)
 {
     return attention_masked(job, b, h, (int64_t)i, (int64_t)j, score * (float)job.scale);
@@ -138,7 +137,7 @@ __device__ APART float kept_factor(const attention_job &job, int64_t b, int64_t 
 
 /* --- forward ----------------------------------------------------------------------------------- */
 
-/* What is not seen becomes -infinity. With a mask: scaled scores. */
+/* Sets scores that are not seen to -infinity. With a mask scores are scaled. */
 template <int MT, int BK>
 __device__ __forceinline__ void mask_scores(const attention_job &job, int64_t b, int64_t h, int i0, int j0,
                                             float s[MT][BK / 8][4])
@@ -160,7 +159,7 @@ __device__ __forceinline__ void mask_scores(const attention_job &job, int64_t b,
             }
 }
 
-/* Of a row of masked scores: to powers of two, and less `shift`. */
+/* Converts a row of masked scores to powers of two, minus `shift`. */
 template <int BK> __device__ __forceinline__ void subtract(float s[BK / 8][4], int half, float shift)
 {
 #pragma unroll
@@ -178,7 +177,7 @@ __device__ __forceinline__ void forward_block(const attention_job &job, int64_t 
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, depth = (int)job.depth;
     const uint16_t *from_k = attention_rows<uint16_t>(job.k, b, h / job.group),
                    *from_v = attention_rows<uint16_t>(job.v, b, h / job.group);
-    const float scale = job.mask ? 1 : (float)job.scale * LOG2E; /* to the units of `top` */
+    const float scale = job.mask ? 1 : (float)job.scale * LOG2E; /* in the units of `top` */
     const float unit = job.mask ? LOG2E : 1;                      /* from these to powers of two */
     int64_t end = job.causal && i0 + BQ < job.keys ? i0 + BQ : job.keys, row0 = i0 + warp * MT * 16;
     float acc[MT][D / 8][4], top[MT][2], sum[MT][2];
@@ -214,7 +213,7 @@ __device__ __forceinline__ void forward_block(const attention_job &job, int64_t 
                 for (int n = 0; n < BK / 8; n++)
 #pragma unroll
                     for (int e = 2 * half; e < 2 * half + 2; e++)
-                        now = fmaxf(now, s[m][n][e]);        /* which passes over NaN: the sum has it */
+                        now = fmaxf(now, s[m][n][e]);        /* which ignores NaN; the sum has it */
                 now = fmaxf(before, trek_quad_largest(now) * scale); /* the scale is positive */
                 float shift = now > -INFINITY ? now : 0, factor = trek_exp2((before - shift) * unit), added = 0;
                 top[m][half] = now;
@@ -238,7 +237,7 @@ __device__ __forceinline__ void forward_block(const attention_job &job, int64_t 
                     for (int e = 2 * half; e < 2 * half + 2; e++)
                         acc[m][n][e] *= factor;
             }
-        __syncwarp(); /* masks and dropout took lanes apart */
+        __syncwarp(); /* masks and dropout may have diverged lanes */
         weights_times_rows<T, D, MT, BK>(acc, s, v + stage * TILE);
         __syncthreads();
     }
@@ -262,7 +261,7 @@ __device__ __forceinline__ void forward_block(const attention_job &job, int64_t 
 
 /* --- backward ------------------------------------------------------------------------------------- */
 
-/* From scores s and dp to the probabilities that y was made with, and the gradients of unscaled scores. */
+/* Computes, from scores s and dp, the probabilities that made y and the gradients of unscaled scores. */
 template <int MT, int BO, bool of_keys>
 __device__ __forceinline__ void gradients_of(const attention_job &job, int64_t b, int64_t h, int own0, int other0,
                                              const float *numbers, const float lse[MT][2], const float delta[MT][2],
@@ -297,7 +296,7 @@ __device__ __forceinline__ void gradients_of(const attention_job &job, int64_t b
                 s[m][n][e] = p * kept;
                 dp[m][n][e] = p * (dp[m][n][e] * kept - d) * scale;
             }
-    __syncwarp(); /* masks and dropout took lanes apart */
+    __syncwarp(); /* masks and dropout may have diverged lanes */
 }
 
 template <typename T, int D, int BO, int MT, int W, bool of_keys>
@@ -370,7 +369,7 @@ static __global__ void __launch_bounds__(32 * W)
 {
 #ifdef TREK_MMA
     const trek_launch_place place = trek_launch_place_of(order, (int)blockIdx.x);
-    /* 64 bits: after divisions of 32 bits ptxas spills 80 bytes of registers, not 12. */
+    /* 64 bits: after divisions of 32 bits ptxas spills 80 bytes of registers instead of 12. */
     const int64_t pair = place.pair, tile = order.tiles - 1 - place.turn;
     forward_block<T, D, BK, MT, W>(job, pair / job.heads, pair % job.heads, tile * (16 * MT * W),
                                    (uint16_t *)trek_dynamic_shared());
@@ -406,7 +405,7 @@ static trek_status forward(const trek_op_call *call, trek_cuda_queue *queue, con
                        attention_mma_kernel<T, D, BK, MT, W>, job, attention_order(queue, job, false, tiles));
 }
 
-/* Bytes of shared memory of a block of gradients, and how many blocks one side needs. */
+/* Return the bytes of shared memory of a block of gradients, and how many blocks one side needs. */
 template <int D, int BO> constexpr size_t gradient_shared()
 {
     return (size_t)(2 * GRADIENT_ROWS + 4 * BO) * (D + 8) * 2 + (size_t)(4 * BO) * sizeof(float);
@@ -445,7 +444,7 @@ template <typename T> static trek_status forward_of(const trek_op_call *call, tr
     return forward<T, 128, 32, 2, 4>(call, queue, job);
 }
 
-/* Both or neither: what the second cannot launch is known before the first has run. */
+/* Launches both or neither: what the second cannot launch is known before the first has run. */
 template <typename T, int D, int KEYS_BO, int QUERIES_BO>
 static trek_status both_gradients(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)
 {
@@ -455,7 +454,8 @@ static trek_status both_gradients(const trek_op_call *call, trek_cuda_queue *que
     return status == TREK_OK ? gradient<T, D, QUERIES_BO, false>(call, queue, job) : status;
 }
 
-/* The most keys at a time that the device's shared memory holds: 64 of depth 128 need 103 KiB, and some have 99. */
+/* Uses the most keys at a time that the device's shared memory holds: 64 of depth 128 need 103 KiB, and some devices
+ * have 99. */
 template <typename T>
 static trek_status gradients_of_call(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)
 {
@@ -466,7 +466,7 @@ static trek_status gradients_of_call(const trek_op_call *call, trek_cuda_queue *
     return both_gradients<T, 128, 32, 32>(call, queue, job);
 }
 
-/* Rows that can be copied 16 bytes at a time. */
+/* Returns whether rows can be copied 16 bytes at a time. */
 bool trek_attention_in_pieces(const attention_operand &o)
 {
     return o.strides[3] == 1 && ((uintptr_t)o.data & 15) == 0 && o.strides[0] % 8 == 0 && o.strides[1] % 8 == 0 &&

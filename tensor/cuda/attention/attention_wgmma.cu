@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention forward of 16-bit operands on sm_90a (Shah and others 2024, FlashAttention-3, for the plan: a warp that only fetches,
- * warpgroups that only compute). A block has 128 queries, 64 for each of two warpgroups; a ninth warp sends for keys and values,
- * 128 at a time in two stages, by tensor copies, and mbarriers say when they are there and when they have been read. Without
- * masks and dropout, which attention_mma.cu has; gradients: attention_wgmma_backward.cu.
+/* Attention forward of 16-bit operands on sm_90a (the plan is that of Shah and others 2024, FlashAttention-3: one
+ * warp only loads, warpgroups only compute). A block has 128 queries, 64 for each of two warpgroups. A ninth warp
+ * requests keys and values, 128 at a time in two stages, by tensor copies; mbarriers report when they have arrived
+ * and when they have been read. It does not support masks and dropout, which attention_mma.cu does. The gradients are
+ * in attention_wgmma_backward.cu.
  *
- * Compiled for compute_90a beside the library's architectures, whose code of these kernels is empty (tensor/cuda/meson.build). */
+ * It is compiled for compute_90a in addition to the library's architectures, for which these kernels are empty
+ * (tensor/cuda/meson.build). */
 #include "tensor/cuda/attention/attention_wgmma.cuh"
 
 enum { KEYS = 128 };
 
-/* Of what a block has in shared memory: tiles of 128 rows; then mbarriers. */
+/* Offsets in the shared memory of a block: tiles of 128 rows, then mbarriers. */
 template <int D> struct room {
     static constexpr int tile = tile_bytes<D, 128>, k = tile, v = k + STAGES * tile, meetings = v + STAGES * tile;
-    static constexpr int most = meetings + meeting_bytes<2> + 1024; /* to begin at a multiple of 1024 */
+    static constexpr int most = meetings + meeting_bytes<2> + 1024; /* so that it can begin at a multiple of 1024 */
 };
 
 #ifdef TREK_WGMMA
@@ -22,7 +24,7 @@ struct head_place {
 };
 typedef meeting_places<2> meetings; /* of keys and of values */
 
-/* One thread sends for queries, and for each step's keys and values when the ones before in their stage have been read. */
+/* One thread requests queries, and each step's keys and values when the earlier ones in their stage have been read. */
 template <int D>
 __device__ __forceinline__ void fetch(uint32_t base, const meetings &at, const trek_tensor_map &q, const trek_tensor_map &k,
                                       const trek_tensor_map &v, const head_place &place, int i0, int steps)
@@ -33,14 +35,14 @@ __device__ __forceinline__ void fetch(uint32_t base, const meetings &at, const t
     for (int step = 0; step < steps; step++)
         for (int values = 0; values < 2; values++) {
             const int stage = step % STAGES;
-            trek_meeting_wait(at.read(values, stage), (step / STAGES + 1) & 1); /* at once in the first round */
+            trek_meeting_wait(at.read(values, stage), (step / STAGES + 1) & 1); /* does not wait in the first round */
             trek_meeting_expect(at.there(values, stage), R::tile);
             send_tile<D, KEYS>(base + (values ? R::v : R::k) + stage * R::tile, values ? v : k, step * KEYS, place.kv, place.b,
                                at.there(values, stage));
         }
 }
 
-/* From scores to powers of two, less the largest so far of their rows; acc, sum: brought to it. */
+/* Converts scores to powers of two, relative to the largest so far of their rows; scales acc and sum to it. */
 template <int A>
 __device__ __forceinline__ void soften(float (&s)[KEYS / 2], float (&acc)[A], float (&top)[2], float (&sum)[2], float scale)
 {
@@ -50,7 +52,7 @@ __device__ __forceinline__ void soften(float (&s)[KEYS / 2], float (&acc)[A], fl
 #pragma unroll
         for (int k = 0; k < KEYS / 2; k++)
             if (k / 2 % 2 == half)
-                now = fmaxf(now, s[k]); /* which passes over NaN: the sum has it */
+                now = fmaxf(now, s[k]); /* which ignores NaN; the sum has it */
         now = fmaxf(top[half], trek_quad_largest(now) * scale); /* the scale is positive */
         const float shift = now > -INFINITY ? now : 0, factor = trek_exp2(top[half] - shift);
         float added = 0;
@@ -90,8 +92,8 @@ __device__ __forceinline__ void finish(const attention_job &job, const head_plac
     }
 }
 
-/* A warpgroup's 64 queries, the first being i0. Registers lie as "Register Fragments" says: what a product of scores leaves is,
- * in pairs of 16 bits, the left operand of the next. */
+/* Computes a warpgroup's 64 queries, the first being i0. Registers are arranged as in "Register Fragments": the
+ * result of a product of scores, in pairs of 16 bits, is the left operand of the next product. */
 template <typename T, int D>
 __device__ __forceinline__ void compute(const attention_job &job, uint32_t base, const meetings &at, const head_place &place,
                                         int i0, int steps)

@@ -1,48 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients of attention of 16-bit operands on sm_90a, of calls without masks and dropout, from the log-sum-exp and delta that
- * attention_mma.cu's have. Two kernels, each of which owns what it writes, so that nothing is added by atomics and the bits are
- * the same each time: one owns keys, and goes over the queries that see them of all heads of their group; one owns queries, and
- * goes over the keys they see.
+/* Gradients of attention of 16-bit operands on sm_90a, for calls without masks and dropout, from the same log-sum-exp
+ * and delta as in attention_mma.cu. There are two kernels. Each owns what it writes, so that nothing is added by
+ * atomics and the bits are always the same: one owns keys and processes the queries that see them, of all heads of
+ * their group; the other owns queries and processes the keys that they see.
  *
- * A block's own rows stand on the left of both products of scores, own times other: of keys the scores are transposed, so that
- * probabilities and gradients of scores, in pairs of 16 bits in the registers where they were made, are left operands of the
- * products that add up dv and dk, as those of queries are of dq. */
+ * A block's own rows are the left operands of both products of scores, own times other. For keys the scores are
+ * therefore transposed, so that probabilities and gradients of scores, in pairs of 16 bits in the registers where
+ * they were computed, are left operands of the products that sum dv and dk, as those of queries are for dq. */
 #include "tensor/cuda/attention/attention_wgmma.cuh"
 
-/* The warp that fetches is of a warpgroup of its own, which leaves its registers to those that compute: a third of a
- * multiprocessor's are 168 of a thread, and sums of scores and results alone are 192. */
+/* The loading warp is in a warpgroup of its own, which leaves its registers to those that compute: a third of a
+ * multiprocessor's registers are 168 for each thread, and sums of scores and results alone need 192. */
 enum { ALL_THREADS = 32 * (COMPUTING + 4), FETCHING_REGISTERS = 40, COMPUTING_REGISTERS = 232 };
 
-/* Rows of the other side at a time, as many as these registers hold sums of. */
+/* How many rows of the other side are processed at a time: as many as the registers have sums for. */
 template <int D, bool of_keys> static constexpr int other_rows = of_keys &&D > 64 ? 64 : 128;
 
-/* Of what a block has in shared memory: its own two tiles, and in each stage the others'; of queries their log-sum-exp and delta
- * in each stage; then mbarriers. */
+/* Offsets in the shared memory of a block: its own two tiles, and in each stage those of the other side; for queries
+ * their log-sum-exp and delta in each stage; then mbarriers. */
 template <int D, int N> struct room {
     static constexpr int own = tile_bytes<D, OWN_ROWS>, other = tile_bytes<D, N>, others = 2 * own;
     static constexpr int numbers = others + STAGES * 2 * other, meetings = numbers + STAGES * 2 * N * (int)sizeof(float);
-    static constexpr int most = meetings + meeting_bytes<1> + 1024; /* to begin at a multiple of 1024 */
+    static constexpr int most = meetings + meeting_bytes<1> + 1024; /* so that it can begin at a multiple of 1024 */
 };
 
 #ifdef TREK_WGMMA
 
-/* A block's own rows, and what it goes over: tiles from `begin` on, in one head after the other. */
+/* A block's own rows, and what it processes: tiles from `begin` on, one head after the other. */
 struct block_plan {
     int b, own_head, own0, other_head, begin, tiles, steps;
 };
 struct block_maps {
     const trek_tensor_map &own_1, &own_2, &other_1, &other_2; /* of keys: k, v, q, dy; of queries: q, dy, k, v */
 };
-typedef meeting_places<1> meetings; /* of both tiles, and of keys the numbers of their queries */
+typedef meeting_places<1> meetings; /* of both tiles, and for keys the numbers of their queries */
 
-/* By all of a warp, one lane of which may have gone its own way since: what each has waited for is all's. */
+/* Called by all lanes of a warp, one of which may have diverged before: after it, all lanes have waited. */
 __device__ __forceinline__ void wait_together(uint32_t meeting, int parity)
 {
     trek_meeting_wait(meeting, parity);
     __syncwarp();
 }
 
-/* By a warp, which of keys also has the numbers of their queries to read, else by one thread. */
+/* Called by a warp, which for keys also reads the numbers of their queries; otherwise by one thread. */
 template <int D, int N, bool of_keys>
 __device__ __forceinline__ void fetch(const attention_job &job, char *shared, const meetings &at, const block_maps &maps,
                                       const block_plan &plan)
@@ -60,7 +60,7 @@ __device__ __forceinline__ void fetch(const attention_job &job, char *shared, co
         const int stage = step % STAGES, row = plan.begin + tile * N;
         const uint32_t to = base + R::others + stage * 2 * R::other;
         if constexpr (of_keys)
-            wait_together(at.read(0, stage), (step / STAGES + 1) & 1); /* at once in the first round */
+            wait_together(at.read(0, stage), (step / STAGES + 1) & 1); /* does not wait in the first round */
         else
             trek_meeting_wait(at.read(0, stage), (step / STAGES + 1) & 1);
         if (lane == 0) {
@@ -87,8 +87,8 @@ __device__ __forceinline__ void fetch(const attention_job &job, char *shared, co
     }
 }
 
-/* What scores, and gradients of probabilities, are to be less by: of the queries of a thread's two rows, or (of_keys) of its
- * columns, two of each eight. Negated, as both are added. */
+/* What is subtracted from scores and from gradients of probabilities: for the queries of a thread's two rows, or
+ * (of_keys) of its columns, two of each eight. They are negated, because both are added. */
 template <bool of_keys> struct of_queries {
     float own[2];
     const float2 *others;
@@ -98,7 +98,7 @@ template <bool of_keys> struct of_queries {
     }
 };
 
-/* From scores to probabilities. */
+/* Converts scores to probabilities. */
 template <bool of_keys, int A>
 __device__ __forceinline__ void powers(float (&s)[A], const of_queries<of_keys> &lse, float scale)
 {
@@ -110,7 +110,7 @@ __device__ __forceinline__ void powers(float (&s)[A], const of_queries<of_keys> 
     }
 }
 
-/* In pairs: probabilities, and the gradients of unscaled scores. */
+/* Packs probabilities, and the gradients of unscaled scores, in pairs. */
 template <typename T, bool of_keys, int A, int W>
 __device__ __forceinline__ void pack(uint32_t (&p)[W], uint32_t (&ds)[W], const float (&s)[A], const float (&dp)[A],
                                      const of_queries<of_keys> &delta, float scale)
@@ -135,7 +135,7 @@ __device__ __forceinline__ void write_rows(const attention_operand &o, const blo
             write_row<T>(to + (int64_t)(row + half * 8) * o.strides[2], acc, half, 1, depth);
 }
 
-/* A warpgroup's 64 rows. Products of a step are in flight in pairs: probabilities are made while dp is. */
+/* Computes a warpgroup's 64 rows. Products of a step are in flight in pairs: probabilities are computed while dp is. */
 template <typename T, int D, int N, bool of_keys>
 __device__ __forceinline__ void compute(const attention_job &job, const char *shared, const meetings &at, const block_plan &plan)
 {
@@ -163,7 +163,7 @@ __device__ __forceinline__ void compute(const attention_job &job, const char *sh
         const uint32_t y1 = base + R::others + stage * 2 * R::other, y2 = y1 + R::other;
         tile = tile + 1 == plan.tiles ? 0 : tile + 1;
         wait_together(at.there(0, stage), step / STAGES & 1);
-        if (!(of_keys && job.causal && other0 + N <= first)) { /* else no query of the tile sees these keys */
+        if (!(of_keys && job.causal && other0 + N <= first)) { /* otherwise no query of the tile sees these keys */
             float s[N / 2], dp[N / 2];
             uint32_t p[N / 4], ds[N / 4];
             lse.others = (const float2 *)(shared + R::numbers) + stage * N + column / 2;
@@ -195,7 +195,7 @@ __device__ __forceinline__ void compute(const attention_job &job, const char *sh
         write_rows<T>(job.dv, plan, row, job.keys, (int)job.depth, acc_v);
 }
 
-/* What the block does. */
+/* Determines what the block does. */
 template <int N, bool of_keys>
 __device__ __forceinline__ block_plan plan_of(const attention_job &job, const trek_launch_order &order)
 {
@@ -278,7 +278,7 @@ static trek_status run(const prepared &with, const trek_op_call *call, trek_cuda
         attention_order(queue, job, of_keys, with.tiles));
 }
 
-/* Both or neither. */
+/* Launches both or neither. */
 template <typename T, int D>
 static trek_status both(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype)
 {

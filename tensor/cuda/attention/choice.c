@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose attention TREK_CUDA_ATTENTION asks for. */
+/* The implementation of attention that TREK_CUDA_ATTENTION selects. */
 #include "tensor/cuda/attention/choice.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention by cuDNN: which calls it takes. */
+/* Attention by cuDNN: which calls it supports. */
 #include "tensor/cuda/attention/dnn.h"
 
 #include "tensor/cuda/attention/dnn_graphs.h"
@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <string.h>
 
-/* --- whether it is there, which somebody has asked for ------------------------------------------ */
+/* --- whether it is available, if it was requested --------------------------------------------- */
 
 static pthread_once_t asked_once = PTHREAD_ONCE_INIT;
 
@@ -23,13 +23,13 @@ static void warn_of_absence(void)
 
 static void compose(trek_dnn_graph *graph, const void *key) { trek_dnn_attention_compose(graph, key); }
 
-/* backward holds [B, H, T, S] numbers of 16 bits: 1.5 GiB for 64 sequences of 1024 tokens and 12 heads */
+/* backward has [B, H, T, S] numbers of 16 bits: 1.5 GiB for 64 sequences of 1024 tokens and 12 heads. */
 static const trek_dnn_sort attentions = { sizeof(trek_dnn_attention_key), (size_t)4 << 30, compose };
 _Static_assert(sizeof(trek_dnn_attention_key) <= TREK_DNN_KEY, "a plan holds its key");
 
 /* --- calls --------------------------------------------------------------------------------------- */
 
-/* Rows of neighbouring elements, each beginning at a multiple of 16 bytes. */
+/* Accepts rows of neighbouring elements, each of which begins at a multiple of 16 bytes. */
 static bool take(int64_t strides[4], const trek_tensor *t)
 {
     bool fits = ((uintptr_t)t->data & 15) == 0 && t->strides[3] == 1;
@@ -38,7 +38,7 @@ static bool take(int64_t strides[4], const trek_tensor *t)
         bool matters = d < 3 && t->sizes[d] > 1;
         fits = fits && (!matters || (strides[d] > 0 && strides[d] % 8 == 0));
     }
-    for (int d = 2; d >= 0; d--) /* of one element the stride is anything: what the next dimension's would be */
+    for (int d = 2; d >= 0; d--) /* with one element the stride has no meaning: use what the next dimension's would be */
         if (t->sizes[d] == 1)
             strides[d] = strides[d + 1] * t->sizes[d + 1];
     return fits;
@@ -46,7 +46,7 @@ static bool take(int64_t strides[4], const trek_tensor *t)
 
 static const char askew[] = "rows that are not dense or do not begin at multiples of 16 bytes";
 
-/* False: by trek_cuda_refuse. */
+/* Returns false by trek_cuda_refuse. */
 static bool fill_key(const trek_op_call *call, const trek_cuda_queue *queue, const trek_tensor *q, const trek_tensor *k,
                      const trek_tensor *v, const trek_tensor *mask, const trek_tensor *y, trek_dnn_attention_key *key)
 {
@@ -71,7 +71,7 @@ static bool fill_key(const trek_op_call *call, const trek_cuda_queue *queue, con
     return (take(key->q, q) && take(key->k, k) && take(key->v, v) && take(key->y, y)) || trek_cuda_refuse_it(askew);
 }
 
-/* What both ways read. */
+/* Sets the addresses that both directions read. */
 static void fill_addresses(void **addresses, const trek_tensor *q, const trek_tensor *k, const trek_tensor *v,
                            const trek_tensor *y, void *lse, float *scale, float *lowest)
 {

@@ -7,7 +7,7 @@
 
 typedef cudnnBackendDescriptor_t descriptor;
 
-/* What both ways are built with. */
+/* What both directions are built with. */
 typedef struct builder {
     trek_dnn_graph *graph;
     const trek_dnn_attention_key *key;
@@ -72,7 +72,7 @@ static descriptor place_along(const builder *b, descriptor s, int64_t axis)
     return place;
 }
 
-/* Scores of keys behind the query become the lowest. */
+/* Sets scores of keys after the query to the lowest number. */
 static descriptor masked(const builder *b, descriptor s)
 {
     if (!b->key->causal)
@@ -108,7 +108,7 @@ static void compose_forward(const builder *b)
     trek_dnn_matmul(b->graph, p, v, in_memory(b, TREK_DNN_Y, key->y, false, false));
 }
 
-/* [B, H, T, S] as its transpose [B, H, S, T], of the inputs' type: what multiplies the rows of all queries. */
+/* Transposes [B, H, T, S] to [B, H, S, T] in the inputs' type; it is multiplied by the rows of all queries. */
 static descriptor turned(const builder *b, descriptor x)
 {
     const trek_dnn_attention_key *key = b->key;
@@ -119,7 +119,8 @@ static descriptor turned(const builder *b, descriptor x)
     return y;
 }
 
-/* to [B, G, S, D] = x^T [B, H, S, T] rows [B, H, T, D], summed over the heads that share one of keys and values. */
+/* Computes to [B, G, S, D] = x^T [B, H, S, T] rows [B, H, T, D], summed over the heads that share one head of keys
+ * and values. */
 static void gradient_of_keys(const builder *b, descriptor x, descriptor rows, descriptor to)
 {
     if (b->key->heads == b->key->kv_heads) {
@@ -131,7 +132,7 @@ static void gradient_of_keys(const builder *b, descriptor x, descriptor rows, de
     trek_dnn_reduction(b->graph, CUDNN_REDUCE_TENSOR_ADD, each, to);
 }
 
-/* delta: the sum of dy y for each query. */
+/* Computes delta, the sum of dy y for each query. */
 static descriptor delta_of(const builder *b, descriptor dy)
 {
     const trek_dnn_attention_key *key = b->key;

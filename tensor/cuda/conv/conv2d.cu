@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conv2d and its gradients: by cuDNN, else as products whose operands are read from
- * the images in place (implicit matrices), in a fixed order. unfold and fold. */
+/* conv2d and its gradients: by cuDNN, otherwise as products whose operands are read from the images in place
+ * (implicit matrices), in a fixed order. Also unfold and fold. */
 #include "tensor/channels_last.h"
 #include "tensor/cuda/products/blas.h"
 #include "tensor/cuda/conv/cudnn.h"
@@ -9,8 +9,8 @@
 #include "tensor/cuda/products/linear.h"
 #include "tensor/cuda/products/tile.cuh"
 
-#define SPLIT_LEAST 512   /* terms that one part of a split sum has at least */
-#define SPLIT_BLOCKS 512  /* blocks wanted */
+#define SPLIT_LEAST 512   /* the fewest terms of a part of a split sum */
+#define SPLIT_BLOCKS 512  /* the number of blocks aimed for */
 
 /* x [N, C, H, W], weight [F, C / groups, kh, kw], y [N, F, OH, OW]; strides in elements. */
 struct conv {
@@ -41,7 +41,7 @@ static conv geometry(const trek_op_call *call, const trek_tensor *x, const trek_
 
 /* --- operands ----------------------------------------------------------------------------- */
 
-/* Position p of a sum over channels (or filters) and the kernel's places. */
+/* Position p of a sum over channels (or filters) and the kernel's positions. */
 struct tap {
     int64_t plane;
     int v, u;
@@ -54,7 +54,7 @@ struct tap {
     }
 };
 
-/* Place i of a batch of planes of rows x columns. */
+/* Position i of a batch of planes of rows x columns. */
 struct pixel {
     int64_t image;
     int row, column;
@@ -87,7 +87,7 @@ struct window {
     int64_t top, left;
 };
 
-/* Columns: places of y; p: taps. */
+/* Columns: positions of y; p: taps. */
 template <typename T, typename W> struct window_lines {
     typedef window place;
     const conv &c;
@@ -108,7 +108,7 @@ template <typename T, typename W> struct window_lines {
     }
 };
 
-/* Columns: pixels of x; p: filters and the kernel's places: what of dy came from the pixel through each. */
+/* Columns: pixels of x; p: filters and the kernel's positions: the elements of dy to which the pixel contributed. */
 template <typename T, typename W> struct source_lines {
     typedef window place;
     const conv &c;
@@ -132,7 +132,7 @@ template <typename T, typename W> struct source_lines {
     }
 };
 
-/* Rows: filters; p: places of dy in all images. */
+/* Rows: filters; p: positions of dy in all images. */
 template <typename T, typename W> struct gradient_lines {
     typedef const T *place;
     const conv &c;
@@ -146,7 +146,7 @@ template <typename T, typename W> struct gradient_lines {
     }
 };
 
-/* Columns: taps; p: places of y in all images, each with what the tap sees there. */
+/* Columns: taps; p: positions of y in all images, with the pixel that the tap reads there. */
 template <typename T, typename W> struct tap_lines {
     typedef window place;
     const conv &c;
@@ -295,7 +295,7 @@ static trek_status input_grad(const trek_op_call *call, trek_cuda_queue *queue, 
                        (const T *)(bias ? bias->data : nullptr), bias ? bias->strides[0] : (int64_t)0, (O *)dx->data);
 }
 
-/* The sum over all places is long and its results few: it is split into parts, which are added up in order. */
+/* The sum over all positions is long and has few results, so it is split into parts, which are added in order. */
 template <typename T, typename O> static trek_status weight_grad(const trek_op_call *call, trek_cuda_queue *queue)
 {
     typedef typename trek_wide<T>::type W;
@@ -342,9 +342,9 @@ static trek_status add_bias(const trek_op_call *call, trek_cuda_queue *queue, co
                        y->sizes[2] * y->sizes[3], y->numel, relu);
 }
 
-/* --- which way: each is asked in its turn ----------------------------------------------------------- */
+/* --- the choice of a way: each is asked in turn ----------------------------------------------------- */
 
-/* What a call computes: x, weight and y of the convolution, one of which is the result; the ways by which it may go. */
+/* What a call computes: x, weight and y of the convolution, one of which is the result; and the ways that may be used. */
 struct asked {
     const trek_tensor *x, *weight, *y;
     trek_cuda_path graph, single, own;
@@ -362,7 +362,7 @@ static asked asked_of(const trek_op_call *call, const trek_tensor *x, const trek
              TREK_CUDA_PATH_CONV2D_BACKWARD_OWN };
 }
 
-/* Counts what a way said and gives it back. */
+/* Counts what a way has answered, and returns it. */
 static trek_status counted(const trek_op_call *call, const trek_cuda_queue *queue, const asked &a, trek_cuda_path path,
                            trek_status status)
 {
@@ -378,7 +378,7 @@ static trek_status counted(const trek_op_call *call, const trek_cuda_queue *queu
     return status;
 }
 
-/* By cuDNN's calls for single convolutions, which do not add a bias: what is added behind them lies row by row. */
+/* Uses cuDNN's calls for single convolutions, which do not add a bias; what is added after them must be row-major. */
 static trek_status by_single(const trek_op_call *call, trek_cuda_queue *queue, trek_cuda_conv_kind kind, const asked &a,
                              bool fits)
 {
@@ -408,7 +408,7 @@ template <typename T> static trek_status conv2d(const trek_op_call *call)
     return status == TREK_OK && (bias || relu) ? add_bias<T>(call, queue, bias, relu) : status;
 }
 
-/* A gradient by cuDNN. */
+/* Computes a gradient by cuDNN. */
 static trek_status gradient(const trek_op_call *call, trek_cuda_queue *queue, trek_cuda_conv_kind kind, const asked &a)
 {
     trek_status status =
@@ -416,7 +416,7 @@ static trek_status gradient(const trek_op_call *call, trek_cuda_queue *queue, tr
     return status == TREK_ERR_UNSUPPORTED ? by_single(call, queue, kind, a, true) : status;
 }
 
-/* The input's gradient, or a transposed convolution, whose bias is added. */
+/* Computes the input's gradient, or a transposed convolution, whose bias is added. */
 template <typename T> static trek_status conv2d_input_grad(const trek_op_call *call)
 {
     const trek_tensor *dx = call->outputs[0], *bias = call->n_inputs > 2 ? call->inputs[2] : nullptr;
@@ -486,7 +486,7 @@ template <typename T> static __global__ void unfold_kernel(windows w, const T *x
     }
 }
 
-/* A pixel collects what it gave, in the order of the kernel's places. */
+/* A pixel sums its contributions in the order of the kernel's positions. */
 template <typename T> static __global__ void fold_kernel(windows w, const T *x, T *y, int64_t n)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {

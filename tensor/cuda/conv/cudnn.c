@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Convolutions by cuDNN's calls for single convolutions, with what is needed for one kept
- * for each shape; deterministic algorithms only. */
+/* Convolutions by cuDNN's calls for single convolutions. What a shape needs is kept; only deterministic algorithms
+ * are used. */
 #include "tensor/cuda/conv/cudnn.h"
 
 #include "tensor/cuda/dnn/library.h"
 #include "tensor/cuda/library.h"
 #include "tensor/cuda/paths.h"
 
-#if defined(TREK_HAVE_CUDNN) && !defined(TREK_FAKE_CUDA) /* the tests' library has operation graphs alone */
+#if defined(TREK_HAVE_CUDNN) && !defined(TREK_FAKE_CUDA) /* the tests' library only has operation graphs */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@
 
 #define WORKSPACE_LIMIT ((size_t)512 << 20)
 #define CANDIDATES 8
-#define TIMED 4 /* of them are timed at most */
+#define TIMED 4 /* how many of them are timed at most */
 
 /* --- the library -------------------------------------------------------------------------- */
 
@@ -41,7 +41,7 @@
     X(ConvolutionBackwardFilter)
 
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* the calls for single convolutions are deprecated, and fit */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* the calls for single convolutions are deprecated, but suit */
 
 typedef struct conv_library {
     bool there, tune;
@@ -69,7 +69,7 @@ static void open_dnn(void)
 
 /* --- plans ------------------------------------------------------------------------------------ */
 
-/* Zeroed before it is filled: compared by bytes. */
+/* Zeroed before it is filled, because keys are compared by bytes. */
 typedef struct dnn_key {
     int32_t x[4], weight[4], y[4], numbers[7]; /* numbers: stride, padding, dilation, groups */
     int32_t kind, dtype, tf32, device, alignment;
@@ -88,7 +88,7 @@ typedef struct dnn_plan {
     cudnnTensorDescriptor_t x, y;
     cudnnFilterDescriptor_t weight;
     cudnnConvolutionDescriptor_t convolution;
-    struct dnn_plan *next; /* the one used last comes first */
+    struct dnn_plan *next; /* ordered by last use, the latest first */
 } dnn_plan;
 
 typedef struct dnn_call {
@@ -97,7 +97,7 @@ typedef struct dnn_call {
     void *workspace;
 } dnn_call;
 
-/* The choices of the process, so that all threads give the same bits. */
+/* The choices of the process, so that all threads get the same bits. */
 typedef struct dnn_known {
     dnn_key key;
     dnn_choice choice;
@@ -160,7 +160,7 @@ static void drop_descriptors(dnn_plan *plan)
 
 /* --- the choice of an algorithm ------------------------------------------------------------------- */
 
-/* What of the candidates is deterministic, within the limit, and of the asked precision. */
+/* Keeps the candidates that are deterministic, within the limit, and of the requested precision. */
 #define KEEP_CANDIDATES(results, n)                                                                                          \
     for (int k_ = 0; k_ < (n); k_++) {                                                                                       \
         bool precise = plan->key.dtype != TREK_F32 || plan->key.tf32 || (results)[k_].mathType == CUDNN_FMA_MATH;            \
@@ -213,7 +213,7 @@ static cudnnStatus_t run(trek_dnn_queue *own, const dnn_plan *plan, const dnn_ch
     }
 }
 
-/* Milliseconds of one run after one that warms up; negative: it does not run. */
+/* Returns the milliseconds of one run after a warm-up run; negative: it does not run. */
 static float time_choice(trek_dnn_queue *own, const dnn_plan *plan, const dnn_choice *choice, dnn_call call,
                          const cudaEvent_t events[2])
 {
@@ -250,7 +250,7 @@ static int fastest(trek_dnn_queue *own, const dnn_plan *plan, const dnn_choice *
         if (events[k])
             cudaEventDestroy(events[k]);
     if (before == TREK_OK)
-        trek_error_clear(); /* what had no memory for its workspace was passed over */
+        trek_error_clear(); /* candidates without memory for their workspace were skipped */
     return best;
 }
 
@@ -322,7 +322,7 @@ static dnn_plan *plan_of(trek_dnn_queue *own, const dnn_key *key, const dnn_call
     return own->convolutions = plan;
 }
 
-/* The address of a contiguous copy of an operand, in scratch memory unless it is one. */
+/* Returns the address of a contiguous copy of an operand in scratch memory, or of the operand if it is contiguous. */
 static trek_status dense_input(const trek_op_call *call, trek_cuda_queue *queue, const trek_tensor *t, trek_cuda_scratch *scratch,
                                void **data)
 {
@@ -382,7 +382,7 @@ trek_status trek_cuda_cudnn_conv(const trek_op_call *call, trek_cuda_queue *queu
         status = dense_input(call, queue, operands[k], &scratch[k], &data[k]);
     if (status == TREK_OK) {
         uintptr_t addresses = (uintptr_t)data[0] | (uintptr_t)data[1] | (uintptr_t)data[2];
-        key.alignment = (addresses & 15) == 0; /* algorithms are chosen apart for what lies askew */
+        key.alignment = (addresses & 15) == 0; /* unaligned data have their own choice of algorithm */
         dnn_call c = { .queue = queue, .x = data[0], .weight = data[1], .y = data[2] };
         status = key.alignment ? run_plan(call, own, &key, &c)
             : trek_cuda_refuse("an operand that does not begin at a multiple of 16 bytes");

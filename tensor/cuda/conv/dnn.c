@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Convolutions by cuDNN's operation graphs: which calls they take, and how operands are brought to them. */
+/* Convolutions by cuDNN's operation graphs: which calls they support, and how operands are prepared. */
 #include "tensor/cuda/conv/dnn.h"
 
 #include "tensor/channels_last.h"
@@ -18,7 +18,7 @@ _Static_assert(sizeof(trek_dnn_conv_key) <= TREK_DNN_KEY, "a plan holds its key"
 _Static_assert((int)TREK_DNN_FORWARD == (int)TREK_CUDA_CONV_FORWARD && (int)TREK_DNN_OF_INPUT == (int)TREK_CUDA_CONV_INPUT_GRAD &&
                    (int)TREK_DNN_OF_WEIGHT == (int)TREK_CUDA_CONV_WEIGHT_GRAD, "passes are kinds");
 
-/* An operand as the graph wants it: where it lies, or in scratch memory. */
+/* An operand as the graph needs it: in place, or in scratch memory. */
 typedef struct place {
     const trek_tensor *t;
     trek_cuda_scratch scratch;
@@ -30,7 +30,7 @@ static bool lies_well(const trek_tensor *t, bool last)
     return (last ? trek_fits_channels_last(t) : t->contiguous) && ((uintptr_t)t->data & 15) == 0;
 }
 
-/* A tensor's sizes and strides in the order of the graph's memory. */
+/* Returns a tensor's sizes and strides in the order of the graph's memory. */
 static void order_dims(const trek_tensor *t, bool last, int64_t sizes[4], int64_t strides[4])
 {
     const int order[2][4] = { { 0, 1, 2, 3 }, { 0, 2, 3, 1 } };
@@ -71,7 +71,7 @@ static bool fill_sizes(int64_t to[4], const trek_tensor *t)
     return t->numel > 0 && t->numel <= 0x7fffffff;
 }
 
-/* False: by trek_cuda_refuse. */
+/* Returns false by trek_cuda_refuse. */
 static bool fill_key(const trek_op_call *call, const trek_cuda_queue *queue, const trek_tensor *x, const trek_tensor *weight,
                      const trek_tensor *y, trek_dnn_conv_key *key)
 {
@@ -87,7 +87,8 @@ static bool fill_key(const trek_op_call *call, const trek_cuda_queue *queue, con
         trek_cuda_refuse_it("no elements, or more than 2^31 - 1");
 }
 
-/* With what follows the convolution in its graph; else, of what lies channels last, in a pass behind it. */
+/* Runs the convolution with the operations that follow it in its graph; if that is not supported and images are
+ * channels last, with a separate pass after it. */
 static trek_status run(const trek_op_call *call, trek_cuda_queue *queue, trek_dnn_conv_key *key, void **addresses,
                        const trek_tensor *bias)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Convolutions, with bias and ReLU behind them, as operation graphs. */
+/* Convolutions, followed by bias and ReLU, as operation graphs. */
 #include "tensor/cuda/conv/dnn_graphs.h"
 
 #ifdef TREK_HAVE_CUDNN
@@ -31,7 +31,7 @@ static descriptor operand(trek_dnn_graph *graph, const trek_dnn_conv_key *key, i
     return trek_dnn_tensor(graph, TREK_DNN_MEMORY, number, type_of(key->dtype), &s);
 }
 
-/* y, or what is between the operations before it. */
+/* y, or an intermediate tensor before it. */
 static descriptor result(trek_dnn_graph *graph, const trek_dnn_conv_key *key, bool is_last)
 {
     trek_dnn_shape s = shape_of(key->y, key->last);
@@ -56,5 +56,5 @@ void trek_dnn_conv_compose(trek_dnn_graph *graph, const trek_dnn_conv_key *key)
 }
 
 #else
-typedef int trek_dnn_conv_graphs_are_absent; /* an empty translation unit is no C */
+typedef int trek_dnn_conv_graphs_are_absent; /* C does not allow an empty translation unit */
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* grid_sample and its gradients. A place of the grid is one thread's, in all channels; of x's gradient a channel is a block's,
- * which goes through the places in order: no two threads write to an element, and sums are always in the same order. */
+/* grid_sample and its gradients. One thread processes a position of the grid, in all channels. For x's gradient a
+ * block has a channel and processes the positions in order: no two threads write to an element, and sums always have
+ * the same order. */
 #include "tensor/cuda/dense.cuh"
 #include "tensor/cuda/elementwise/elementwise.cuh"
 #include "tensor/resample.h"
@@ -9,7 +10,7 @@
 
 namespace {
 
-#define CHUNK 128 /* places whose gradients a block hands out at once */
+#define CHUNK 128 /* positions whose gradients a block distributes at once */
 
 
 #define PLACE_REAL float
@@ -51,14 +52,14 @@ template <> struct place<double> {
     __device__ __forceinline__ static double nearest(double x) { return place_round_f64(x); }
 };
 
-/* All dense. sizes: of a channel, in the order of the grid's numbers: width first. */
+/* Everything is dense. sizes: of a channel, in the order of the grid's coordinates: width first. */
 struct sampling {
     int64_t samples, channels, points, plane, sizes[3];
-    int dims, mode, padding, each; /* entries of a place along a dimension */
+    int dims, mode, padding, each; /* entries of a position along a dimension */
     bool align;
 };
 
-/* What a place takes along the dimensions. */
+/* The elements that a position uses along the dimensions. */
 template <typename W> struct taps_of {
     int32_t index[3][4];
     W weight[3][4], slope[3][4];
@@ -95,8 +96,8 @@ template <typename W> struct taps_of {
             index[d][k] = place<W>::inside(place<W>::below(padded + (W)0.5), 0, (int32_t)s.sizes[d]);
         }
     }
-    /* Entry t of all dimensions together: its element of a channel, or -1; without: the dimension whose slope stands for its
-     * weight. */
+    /* Entry t of all dimensions together: its element of a channel, or -1. without: the dimension whose slope
+     * replaces its weight. */
     __device__ __forceinline__ int64_t entry(const sampling &s, int t, int without, W *product) const
     {
         int64_t at = 0, step = 1;
@@ -168,7 +169,7 @@ template <typename T> __global__ void grid_grad_kernel(sampling s, const T *dy, 
     }
 }
 
-/* Of the places of a chunk that take one element, the first adds up for all. */
+/* Of the positions of a chunk that use one element, the first adds for all. */
 template <typename T, typename W> __global__ void input_grad_kernel(sampling s, const T *dy, const T *grid, W *dx)
 {
     TREK_SHARED(int64_t, chosen, CHUNK);
@@ -243,7 +244,7 @@ template <typename T> trek_status run_sample(const trek_op_call *call)
     return to.finish(call, y);
 }
 
-/* Sums of 16 bits are made in f32. */
+/* Sums of 16 bits are computed in f32. */
 template <typename T> trek_status input_grad(const trek_op_call *call, trek_cuda_queue *queue, const sampling &s, const T *dy,
                                                     const T *grid)
 {

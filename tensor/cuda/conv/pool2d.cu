@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Max and average pooling, also to a given size, and their gradients: each place
- * of the result is one thread's, which adds up in a fixed order. */
+/* Max and average pooling, also to a given size, and their gradients. One thread computes each position of the
+ * result, in a fixed order. */
 #include "tensor/cuda/products/blas.h"
 #include "tensor/channels_last.h"
 #include "tensor/cuda/device.cuh"
 
-#define CHUNK 128 /* places whose gradients a block hands out at once */
+#define CHUNK 128 /* positions whose gradients a block distributes at once */
 
 /* x: the larger side, y: the pooled one; strides in elements. */
 struct pool {
     int64_t images, channels, height, width, out_h, out_w;
     int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
-    bool count_padding, adaptive, last; /* last: threads go over channels first */
+    bool count_padding, adaptive, last; /* last: threads process channels first */
     int64_t x[4], y[4], index[4];
-    double divisor; /* of averages; 0: what a window covers */
+    double divisor; /* of averages; 0: the number of elements in a window */
 };
 
 static pool pool_of(const trek_op_call *call, const trek_tensor *x, const trek_tensor *y)
@@ -76,14 +76,14 @@ template <> __device__ __forceinline__ int64_t lowest(int64_t) { return INT64_MI
 template <> __device__ __forceinline__ int32_t lowest(int32_t) { return INT32_MIN; }
 template <> __device__ __forceinline__ uint8_t lowest(uint8_t) { return 0; }
 
-/* Input rows (or columns) [*begin, *end) under a place of an adaptive pool. */
+/* Finds input rows (or columns) [*begin, *end) of a position of an adaptive pool. */
 __device__ __forceinline__ void share_of(int64_t place, int64_t size, int64_t places, int64_t *begin, int64_t *end)
 {
     *begin = place * size / places;
     *end = ((place + 1) * size + places - 1) / places;
 }
 
-/* A window that lies wholly in the padding gives the lowest number, and -1 as its place. */
+/* A window that is wholly in the padding gives the lowest number, and -1 as its index. */
 template <typename T> static __global__ void max_kernel(pool p, const T *x, T *y, int64_t *index, int64_t n)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
@@ -135,8 +135,8 @@ template <typename T> static trek_status max_pool2d(const trek_op_call *call)
                        (int64_t *)index->data, y->numel);
 }
 
-/* A block takes a plane, and its places in order, CHUNK at a time. Of the places of a chunk that chose one
- * pixel the first adds up for all: no two threads write to a pixel, and the order is always the same. */
+/* A block has a plane and processes its positions in order, CHUNK at a time. Of the positions of a chunk that chose
+ * one pixel, the first adds for all: no two threads write to a pixel, and the order is always the same. */
 template <typename T, typename W>
 static __global__ void max_grad_kernel(pool p, const T *dy, const int64_t *index, W *dx, trek_cuda_fault_record *faults, int op)
 {
@@ -153,7 +153,7 @@ static __global__ void max_grad_kernel(pool p, const T *dy, const int64_t *index
             if (i < places) {
                 int64_t row = i / p.out_w, column = i % p.out_w;
                 at = index[image * p.index[0] + channel * p.index[1] + row * p.index[2] + column * p.index[3]];
-                if ((uint64_t)at + 1 > (uint64_t)size) { /* -1: no place */
+                if ((uint64_t)at + 1 > (uint64_t)size) { /* -1: no position */
                     trek_note_fault(faults, op, TREK_CUDA_FAULT_PLANE, at, plane * places + i, size);
                     at = -1;
                 }
@@ -192,7 +192,7 @@ static trek_status max_grad(const trek_op_call *call, trek_cuda_queue *queue, co
                        queue->device->faults_device, call->op->id);
 }
 
-/* 16-bit gradients are added up in f32. */
+/* 16-bit gradients are added in f32. */
 template <typename T> static trek_status max_grad_half(const trek_op_call *call, trek_cuda_queue *queue, const pool &p)
 {
     const trek_tensor *dx = call->outputs[0];
@@ -234,7 +234,7 @@ static trek_status max_pool2d_backward(const trek_op_call *call)
 
 /* --- averages ---------------------------------------------------------------------------------- */
 
-/* Input rows (or columns) [*begin, *end) under a place, clipped; returns how many count for the average. */
+/* Finds input rows (or columns) [*begin, *end) of a position, clipped. Returns how many count for the average. */
 __device__ __forceinline__ int64_t span(const pool &p, bool horizontal, int64_t place, int64_t *begin, int64_t *end)
 {
     int64_t size = horizontal ? p.width : p.height, places = horizontal ? p.out_w : p.out_h;
@@ -249,7 +249,7 @@ __device__ __forceinline__ int64_t span(const pool &p, bool horizontal, int64_t 
     return p.count_padding ? last - first : *end - *begin;
 }
 
-/* The places [*begin, *end) that a row (or column) of the input counts for. */
+/* Finds the positions [*begin, *end) to which a row (or column) of the input contributes. */
 __device__ __forceinline__ void places_of(const pool &p, bool horizontal, int64_t at, int64_t *begin, int64_t *end)
 {
     int64_t size = horizontal ? p.width : p.height, places = horizontal ? p.out_w : p.out_h;
@@ -264,7 +264,8 @@ __device__ __forceinline__ void places_of(const pool &p, bool horizontal, int64_
     *end = smaller(padded / stride + 1, places);
 }
 
-/* An average's sum, or a gradient, over its divisor: what the window covers, unless there is one for all. */
+/* Divides an average's sum, or a gradient, by the number of elements in the window, unless there is one divisor for
+ * all. */
 template <typename W> __device__ __forceinline__ W divided(const pool &p, W sum, int64_t covered)
 {
     if (p.divisor != 0)

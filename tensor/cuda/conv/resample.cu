@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Resampling along a dimension, and its transpose: each element of the result is one thread's, which adds up in a fixed order. */
+/* Resampling along a dimension, and its transpose. One thread computes each element of the result, in a fixed order. */
 #include "tensor/cuda/dense.cuh"
 #include "tensor/cuda/elementwise/elementwise.cuh"
 #include "tensor/resample.h"
@@ -8,9 +8,9 @@
 
 namespace {
 
-/* Windows are monotone, so of the places that have a part of element i the first and the last are found by halving. */
+/* Windows are monotone, so that the first and the last position to which element i contributes are found by bisection. */
 struct reach {
-    int32_t first, last; /* elements of x that a place looks at */
+    int32_t first, last; /* elements of x that a position uses */
 };
 
 __global__ void reach_kernel(trek_resample_plan plan, reach *reaches)
@@ -45,7 +45,7 @@ __global__ void resample_grad_kernel(trek_resample_plan plan, const reach *reach
     for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < n; at += (int64_t)gridDim.x * blockDim.x) {
         int64_t line = at / inner / plan.in, i = at / inner % plan.in;
         const T *from = dy + line * plan.out * inner + at % inner;
-        int64_t low = 0, high = plan.out; /* the first place that looks at i or beyond */
+        int64_t low = 0, high = plan.out; /* the first position that uses i or a later element */
         while (low < high) {
             int64_t middle = (low + high) / 2;
             if (reaches[middle].last < i)

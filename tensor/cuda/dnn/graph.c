@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define CANDIDATES 32
-#if CUDNN_VERSION < 90800 /* it cannot be asked about devices that are not there */
+#if CUDNN_VERSION < 90800 /* it cannot be asked about devices that do not exist */
 #define CUDNN_ATTR_ENGINEHEUR_DEVICEPROP ((cudnnBackendAttributeName_t)204)
 #define CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP ((cudnnBackendAttributeName_t)407)
 #endif
@@ -74,7 +74,7 @@ descriptor trek_dnn_tensor(trek_dnn_graph *graph, trek_dnn_place place, int64_t 
     return graph->failed ? NULL : d;
 }
 
-/* An operation, and the descriptor of what kind it is (kind_type < 0: it has none). */
+/* Adds an operation, and the descriptor of its kind (kind_type < 0: it has none). */
 static descriptor add(trek_dnn_graph *graph, cudnnBackendDescriptorType_t type, int kind_type, descriptor *kind)
 {
     if (graph->failed || graph->n_operations == TREK_DNN_OPERATIONS) {
@@ -136,7 +136,7 @@ void trek_dnn_reduction(trek_dnn_graph *graph, cudnnReduceTensorOp_t op, descrip
     finish(graph, d);
 }
 
-/* What of a pass has which name. */
+/* The names of the parts of a pass. */
 static const struct {
     cudnnBackendDescriptorType_t type;
     cudnnBackendAttributeName_t alpha, beta, kind, x, weight, y;
@@ -191,7 +191,7 @@ void trek_dnn_reshape(trek_dnn_graph *graph, descriptor x, descriptor y)
 
 /* --- the plan ----------------------------------------------------------------------------------- */
 
-/* Whether two runs of an engine give the same bits; exact: and it multiplies f32 as it is. */
+/* Returns whether two runs of an engine give the same bits; exact: and whether it multiplies f32 without rounding. */
 static bool is_fit(descriptor config, bool exact)
 {
     const trek_dnn_library *dnn = trek_dnn();
@@ -210,7 +210,7 @@ static bool is_fit(descriptor config, bool exact)
     return known;
 }
 
-/* Takes the config, of an engine that is repeatable, over where it makes a plan that fits. */
+/* Takes the config of a repeatable engine if it makes a plan that fits; it then owns the config. */
 static bool try_config(trek_dnn_graph *graph, descriptor *config, cudnnHandle_t handle, descriptor device, size_t limit)
 {
     static const char too_large[] = "cuDNN's engines of equal bits in each run need too much workspace (more than 4 GiB for "
@@ -244,7 +244,7 @@ static bool try_config(trek_dnn_graph *graph, descriptor *config, cudnnHandle_t 
     return true;
 }
 
-/* The library's candidates of a sort, best first. */
+/* Gets the library's candidates of one kind, best first. */
 static int64_t ask(trek_dnn_graph *graph, cudnnBackendHeurMode_t mode, descriptor device, descriptor configs[CANDIDATES])
 {
     int64_t n = 0;
@@ -263,7 +263,7 @@ static int64_t ask(trek_dnn_graph *graph, cudnnBackendHeurMode_t mode, descripto
     return graph->failed ? 0 : n;
 }
 
-/* The first candidate that is fit makes the plan. */
+/* Makes the plan from the first suitable candidate. */
 static bool choose(trek_dnn_graph *graph, cudnnBackendHeurMode_t mode, cudnnHandle_t handle, descriptor device, size_t limit)
 {
     descriptor configs[CANDIDATES] = { NULL };
@@ -278,7 +278,8 @@ static bool choose(trek_dnn_graph *graph, cudnnBackendHeurMode_t mode, cudnnHand
     return found;
 }
 
-/* What is fastest; else, of fewer restrictions, what works at all: f32 without tensor cores is often there alone. */
+/* First tries the fastest; then, with fewer restrictions, what works at all: f32 without tensor cores is often only
+ * available there. */
 bool trek_dnn_graph_plan(trek_dnn_graph *graph, cudnnHandle_t handle, descriptor device, size_t limit)
 {
     graph->all = make(graph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuDNN: opened at run time, and each queue's handle of it. */
+/* cuDNN: opened at run time, with a handle for each queue. */
 #ifndef TREK_TENSOR_CUDA_DNN_LIBRARY_H
 #define TREK_TENSOR_CUDA_DNN_LIBRARY_H
 
@@ -21,14 +21,14 @@
 
 typedef struct trek_dnn_library {
     bool there;
-    void *library; /* for what else a file wants of it */
-    char why[300]; /* it is not there */
+    void *library; /* for further symbols that a file needs */
+    char why[300]; /* why it is not available */
 #define TREK_DNN_DECLARE(name) __typeof__(cudnn##name) *name;
     TREK_DNN_FUNCTIONS(TREK_DNN_DECLARE)
 #undef TREK_DNN_DECLARE
 } trek_dnn_library;
 
-/* A queue's own: the handle, and what users of it keep there. */
+/* The data of a queue: the handle, and what users of it keep there. */
 typedef struct trek_dnn_queue {
     cudnnHandle_t handle;
     bool broken;
@@ -36,13 +36,14 @@ typedef struct trek_dnn_queue {
     void *plans;        /* dnn/plans.c */
 } trek_dnn_queue;
 
-/* The library, opened at the first call; there is false where it could not be. */
+/* Returns the library, which is opened at the first call; `there` is false if it could not be opened. */
 const trek_dnn_library *trek_dnn(void);
 
-/* NULL: no library, no handle, or a capture is under way and the queue has none yet (making one takes memory in ways that a
- * capture does not allow). Without an error; a handle that cannot be made is a warning, once. */
+/* Returns NULL, without an error, if there is no library or no handle, or if a capture is running and the queue has
+ * no handle yet (making one uses memory in ways that a capture does not allow). A handle that cannot be made causes
+ * one warning. */
 trek_dnn_queue *trek_dnn_queue_of(trek_cuda_queue *queue);
-/* UNSUPPORTED by trek_cuda_refuse: why trek_dnn_queue_of gave NULL. */
+/* Returns UNSUPPORTED by trek_cuda_refuse, with the reason why trek_dnn_queue_of has returned NULL. */
 trek_status trek_dnn_refuse(const trek_cuda_queue *queue);
 
 static inline bool trek_dnn_fine(cudnnStatus_t status) { return status == CUDNN_STATUS_SUCCESS; }

@@ -7,20 +7,20 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { PLANS = 256, TENSORS = 32 }; /* kept by a queue: a ResNet-152 has some 120; addresses of a run */
+enum { PLANS = 256, TENSORS = 32 }; /* kept by a queue (a ResNet-152 has about 120); addresses of a run */
 
 typedef struct trek_dnn_plan {
     const trek_dnn_sort *sort;
     char key[TREK_DNN_KEY];
     trek_dnn_graph graph;
-    const char *why;            /* it is refused; NULL */
-    bool captured;              /* a captured graph holds what it loaded, it stays */
-    struct trek_dnn_plan *next; /* the one used last comes first */
+    const char *why;            /* why it is refused, or NULL */
+    bool captured;              /* a captured graph uses what it has loaded, so it stays */
+    struct trek_dnn_plan *next; /* ordered by last use, the latest first */
 } trek_dnn_plan;
 
 static const char met_late[] = "it was first met while a step was captured, which cannot wait for a plan";
 
-/* What was first met in a capture. */
+/* A key that was first used in a capture. */
 typedef struct late_key {
     const trek_dnn_sort *sort;
     char key[TREK_DNN_KEY];
@@ -83,7 +83,7 @@ static trek_dnn_plan *make_plan(trek_dnn_queue *own, const trek_dnn_sort *sort, 
     return plan;
 }
 
-/* NULL: no memory. */
+/* Returns NULL if there is no memory. */
 static trek_dnn_plan *plan_of(trek_dnn_queue *own, const trek_dnn_sort *sort, const void *key, bool capturing)
 {
     trek_dnn_plan **first = (trek_dnn_plan **)&own->plans, *plan = NULL;
@@ -137,5 +137,5 @@ trek_status trek_dnn_run(const trek_op_call *call, trek_cuda_queue *queue, const
 }
 
 #else
-typedef int trek_dnn_plans_are_absent; /* an empty translation unit is no C */
+typedef int trek_dnn_plans_are_absent; /* C does not allow an empty translation unit */
 #endif

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Activations and their fused gradients: the gradient, then what was saved. */
+/* Activations and their fused gradients; arguments are the gradient, then what was saved. */
 #include "tensor/cuda/elementwise/elementwise.cuh"
 #include "tensor/cuda/elementwise/gelu.cuh"
 
 namespace {
 
-/* What a function depends on: the precision that it is computed in, or (sized) elements' size, so that 16-bit ones can do with
- * less. */
+/* What a function depends on: the precision in which it is computed, or (sized) the size of the elements, so that
+ * 16-bit ones can use a cheaper form. */
 template <typename T> using wide = typename trek_work<T>::type;
 template <typename T> using sized = typename std::conditional<sizeof(T) == 2, trek_bf16, T>::type;
 
-/* T: by `of`, wide or sized; s and t: the call's first two numbers. */
+/* T: `of` is wide or sized; s and t are the call's first two numbers. */
 #define FUNCTOR(op, cost, of, expression)                                                              \
     template <typename T> struct op##_functor {                                                        \
         typedef typename trek_work<T>::type W;                                                         \
@@ -74,7 +74,7 @@ template <typename T> trek_status run_gelu(const trek_op_call *call)
     return call->attrs.i[0] ? run_gelu_tanh<T>(call) : run_gelu_erf<T>(call);
 }
 
-/* NaN that passed relu lets its gradient pass. */
+/* A NaN that passed relu passes its gradient. */
 GRADIENT(relu_backward, TREK_LIGHT, wide, y <= 0 ? (W)0 : x)
 GRADIENT(tanh_backward, TREK_LIGHT, wide, x *(1 - y * y))
 GRADIENT(sigmoid_backward, TREK_LIGHT, wide, x *(1 - y) * y)

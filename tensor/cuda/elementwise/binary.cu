@@ -5,7 +5,7 @@
 
 namespace {
 
-/* rows: it broadcasts in models */
+/* rows: broadcasting occurs in models. */
 #define FUNCTOR(op, cost, rows, expression)                                                            \
     template <typename W> struct op##_functor {                                                        \
         static constexpr int weight = cost;                                                            \
@@ -28,7 +28,7 @@ FUNCTOR(add, TREK_LIGHT, true, trek_wrap_add(x, y))
 FUNCTOR(sub, TREK_LIGHT, true, trek_wrap_sub(x, y))
 FUNCTOR(mul, TREK_LIGHT, true, trek_wrap_mul(x, y))
 FUNCTOR(div, TREK_LIGHT, true, x / y)
-/* NaN in either comes out. */
+/* NaN in either input gives NaN. */
 FUNCTOR(maximum, TREK_LIGHT, false, x > y || x != x ? x : y)
 FUNCTOR(minimum, TREK_LIGHT, false, x < y || x != x ? x : y)
 FUNCTOR(either, TREK_RARE, false, x | y)

@@ -12,7 +12,8 @@ namespace {
     };                                                                                                 \
     template <typename T> trek_status run_##op(const trek_op_call *call) { return trek_map2<T, T>(call, op##_functor<T>()); }
 
-/* By less than 0 or by all bits: to the left nothing stays, to the right the sign does. Bytes are shifted in 32 bits. */
+/* A shift by less than 0 or by all bits: a left shift gives 0, a right shift gives the sign. Bytes are shifted as 32
+ * bits. */
 template <typename T> constexpr int bits_of = 8 * (int)sizeof(T);
 template <typename T, typename W> __device__ __forceinline__ W to_the_left(W x, W y)
 {
@@ -62,7 +63,7 @@ template <typename T> trek_status run_gcd(const trek_op_call *call)
     return trek_map2<T, T>(call, gcd_functor<typename trek_work<T>::type>());
 }
 
-/* Elements by their bits, which in order of size are neighbours. */
+/* Elements by their bits, which are neighbours in the order of size. */
 template <typename T, typename U> struct next_functor {
     static constexpr int weight = TREK_RARE;
     __device__ __forceinline__ U operator()(U x, U y) const

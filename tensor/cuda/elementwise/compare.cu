@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element-wise kernels whose result is bool: comparisons, logic, tests. What is
- * asked for is a set of outcomes, so that one kernel serves all of a kind. */
+/* Element-wise kernels whose result is bool: comparisons, logic, tests. The request is a set of outcomes, so that one
+ * kernel serves all of a kind. */
 #include "tensor/cuda/elementwise/elementwise.cuh"
 #include "tensor/integer_range.h"
 
@@ -18,7 +18,7 @@ template <typename W> struct compare_functor {
     }
 };
 
-/* N: what the number is compared in. */
+/* N: the type in which the number is compared. */
 template <typename W, typename N> struct compare_number_functor {
     static constexpr int weight = TREK_LIGHT;
     compare_functor<N> compare;
@@ -54,7 +54,7 @@ template <typename W> struct test_functor {
     }
 };
 
-/* Of eq to ge and eq_scalar to ge_scalar. */
+/* For eq to ge and eq_scalar to ge_scalar. */
 int wanted_outcomes(const trek_op_call *call)
 {
     switch (call->op->id) {
@@ -80,7 +80,7 @@ template <typename T> trek_status run_logic(const trek_op_call *call)
     return trek_map2<uint8_t, T>(call, f);
 }
 
-/* Floats compare in their own precision, to which the number is rounded; integers with the number as it is. */
+/* Floats compare in their own precision, to which the number is rounded; integers compare with the unrounded number. */
 template <typename T> trek_status run_compare_number(const trek_op_call *call)
 {
     typedef typename trek_work<T>::type W;

@@ -16,7 +16,8 @@ trek_status run_copy(const trek_op_call *call)
 
 /* --- conversions ---------------------------------------------------------------------- */
 
-/* To f32 so that a second rounding, to 16 bits, gives what one would have given: inexact results get an odd last bit. */
+/* Rounds to f32 so that a second rounding, to 16 bits, gives the result of a single one: inexact results get an odd
+ * last bit. */
 __device__ __forceinline__ float odd_f32(double x)
 {
     float near = (float)x;
@@ -31,7 +32,7 @@ __device__ __forceinline__ int32_t i32_from_f64(double x)
     return x == x ? (int32_t)x : 0;
 }
 
-/* What is stored as To of a W: another value for 16-bit floats, of which the store makes the last rounding. */
+/* What is stored for a W as To: for 16-bit floats another value, because the store rounds again. */
 template <typename To, typename W> struct conversion {
     __device__ __forceinline__ static To of(W x) { return (To)x; }
 };
@@ -68,7 +69,7 @@ template <typename To, typename From> trek_status convert_flat(const trek_op_cal
     return trek_map_flat(call, queue, convert_functor(), (To *)call->outputs[0]->data, (const From *)call->inputs[0]->data);
 }
 
-/* Any strides: dtypes are found at run time. Floats pass through f64 and integers through i64, both exactly. */
+/* For any strides: dtypes are determined at run time. Floats go through f64 and integers through i64, both exactly. */
 __device__ __forceinline__ double load_real(const char *from, int32_t at, int dtype)
 {
     switch (dtype) {
@@ -122,7 +123,7 @@ trek_status convert_strided(const trek_op_call *call, trek_cuda_queue *queue)
     });
 }
 
-/* By dtypes, source and target: what mixed precision converts. */
+/* By source and target dtypes: the conversions of mixed precision. */
 typedef trek_status (*flat_conversion)(const trek_op_call *call, trek_cuda_queue *queue);
 flat_conversion flat_of(int from, int to)
 {

@@ -7,10 +7,10 @@ namespace {
 
 enum division { REMAINDER, FMOD, FLOOR, TRUNC };
 
-/* The remainder with the divisor's sign. */
+/* Returns the remainder with the divisor's sign. */
 template <typename W> TREK_INLINED W mended(W r, W y) { return r != 0 && (r < 0) != (y < 0) ? (W)(r + y) : r; }
 
-/* The quotient rounded down, by way of the remainder; a zero has the sign of x / y. */
+/* Returns the quotient rounded down, computed from the remainder; a zero has the sign of x / y. */
 template <typename W> TREK_INLINED W floored(W x, W y)
 {
     if (y == 0)
@@ -35,7 +35,8 @@ template <typename W, division kind> struct real_functor {
     }
 };
 
-/* Of integers: 0 as the divisor is a fault in the data; -1 is apart because the smallest integer divided by it overflows. */
+/* For integers: a divisor of 0 is a fault in the data; -1 is separate because the smallest integer divided by it
+ * overflows. */
 template <typename W, division kind> struct whole_functor {
     static constexpr int weight = TREK_RARE;
     trek_cuda_fault_record *faults;

@@ -8,7 +8,7 @@
 
 namespace {
 
-/* A kind's value at x, and its derivative; NaN passes on, and lets its gradient pass. */
+/* A kind's value at x, and its derivative; NaN passes, and passes its gradient. */
 template <int kind, typename W> struct activation;
 #define ACTIVATION(kind, cost, at, derivative)                                                         \
     template <typename W> struct activation<TREK_POINTWISE_##kind, W> {                                 \
@@ -53,7 +53,8 @@ ACTIVATION(softshrink, TREK_RARE, x > s ? x - s : x < -s ? x + s : x * 0, x >= -
 ACTIVATION(softsign, TREK_RARE, x / (1 + of_size(x)), 1 / ((1 + of_size(x)) * (1 + of_size(x))))
 ACTIVATION(threshold, TREK_RARE, x <= s ? t : x, x <= s ? (W)0 : (W)1)
 
-/* Rare: in f64, and called, by one kernel for all layouts: compiling copies for each took most of this file's time. */
+/* Rare functions: in f64, not inlined, with one kernel for all layouts, because compiling copies for each took most
+ * of this file's time. */
 #define SPECIAL(kind, at, derivative)                                                                  \
     template <typename W> struct activation<TREK_POINTWISE_##kind, W> {                                \
         static constexpr int weight = TREK_RARE;                                                       \

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Turns pairs of elements of the last dimension by the angles of a table: a thread for each pair. */
+/* Rotates pairs of elements of the last dimension by the angles of a table, with a thread for each pair. */
 #include "tensor/cuda/dense.cuh"
 #include "tensor/cuda/layout.cuh"
 
 #define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
 
-/* From the first of a pair to its second, in elements; from the cosine to the sine. */
+/* From the first of a pair to its second, in elements; and from the cosine to the sine. */
 struct pair_steps {
     int64_t to, from, sine;
     bool back;
@@ -36,7 +36,7 @@ template <typename T> static __global__ void keep_kernel(T *to, const T *from, u
     }
 }
 
-/* `columns` of each row from element `first` on, `step` apart. */
+/* Plans `columns` of each row from element `first` on, `step` apart. */
 static trek_plan columns_of(const trek_tensor *y, const trek_tensor *x, const trek_tensor *table, int64_t first, int64_t columns,
                             int64_t step)
 {

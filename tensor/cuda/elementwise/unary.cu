@@ -43,7 +43,7 @@ template <typename W> TREK_INLINED W magnitude(W x)
         return of_abs(x);
 }
 
-/* numbers of any kind */
+/* Numbers of any kind. */
 FUNCTOR(neg, TREK_LIGHT, negative(x))
 FUNCTOR(abs, TREK_LIGHT, magnitude(x))
 FUNCTOR(sign, TREK_RARE, (W)((0 < x) - (x < 0))) /* NaN gives 0 */
@@ -51,10 +51,10 @@ FUNCTOR(square, TREK_LIGHT, trek_wrap_mul(x, x))
 FUNCTOR(relu, TREK_LIGHT, x < 0 ? (W)0 : x)
 FUNCTOR(add_scalar, TREK_LIGHT, trek_wrap_add(x, s))
 FUNCTOR(mul_scalar, TREK_LIGHT, trek_wrap_mul(x, s))
-/* max(s, x) first: where the bounds cross, the upper one wins; NaN passes */
+/* max(s, x) first: if the bounds cross, the upper one wins; NaN passes. */
 FUNCTOR(clamp_to, TREK_LIGHT, (x < s ? s : x) > t ? t : (x < s ? s : x))
 
-/* floats */
+/* Floats. */
 FUNCTOR(floor, TREK_RARE, of_floor(x))
 FUNCTOR(ceil, TREK_RARE, of_ceil(x))
 FUNCTOR(round, TREK_RARE, of_rint(x))
@@ -81,7 +81,7 @@ FUNCTOR(cube, TREK_RARE, x *x *x)
 FUNCTOR(inverse_square, TREK_RARE, 1 / (x * x))
 FUNCTOR(power, TREK_RARE, of_pow(x, s))
 
-/* Integers are what they are rounded to. */
+/* Integers are already rounded. */
 template <typename W> struct itself_functor {
     static constexpr int weight = TREK_LIGHT;
     __device__ __forceinline__ W operator()(W x) const { return x; }
@@ -91,7 +91,7 @@ template <typename T> trek_status run_itself(const trek_op_call *call)
     return trek_map1<T, T>(call, itself_functor<typename trek_work<T>::type>());
 }
 
-/* Integers between real bounds: the integers inside them. */
+/* Integers between real bounds: the integers within them. */
 template <typename T> T nearest(double v)
 {
     const int64_t lowest = (int64_t)std::numeric_limits<T>::min(), highest = (int64_t)std::numeric_limits<T>::max();
@@ -109,7 +109,7 @@ template <typename T> trek_status run_clamp(const trek_op_call *call)
     }
 }
 
-/* Powers: the common exponents without a call. */
+/* Powers: common exponents without a call. */
 template <typename W> bool exponent_is(double exponent, double value) { return (W)exponent == (W)value; }
 template <typename T> trek_status run_power_of_float(const trek_op_call *call)
 {
@@ -124,7 +124,7 @@ template <typename T> trek_status run_power_of_float(const trek_op_call *call)
                                             : run_power<T>(call);
 }
 
-/* Of integers: trek_power_integer, with the exponent in full. */
+/* For integers: trek_power_integer, with the whole exponent. */
 template <typename W> struct whole_power_functor {
     static constexpr int weight = TREK_RARE;
     int64_t exponent;

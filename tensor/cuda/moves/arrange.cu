@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels that put elements elsewhere without looking at them: flip, cat, tril, triu. */
+/* Kernels that move elements without reading their values: flip, cat, tril, triu. */
 #include "tensor/cuda/moves/copying.cuh"
 #include "tensor/cuda/elementwise/elementwise.cuh"
 
@@ -26,7 +26,7 @@ trek_status run_flip(const trek_op_call *call)
     return trek_cuda_copy_plan(call, queue, p, out->data, in->data, trek_item_size[in->dtype]);
 }
 
-/* Each input to its part of the output along dimension i[0]. */
+/* Copies each input to its part of the output along dimension i[0]. */
 trek_status run_cat(const trek_op_call *call)
 {
     const trek_tensor *out = call->outputs[0];
@@ -53,7 +53,7 @@ trek_status run_cat(const trek_op_call *call)
 
 /* --- triangles --- */
 
-/* V elements at once, which lie end to end. Operand 2 has no data: its offset is column - row. */
+/* Processes V contiguous elements at once. Operand 2 has no data: its offset is column - row. */
 template <typename T, int V>
 __global__ void __launch_bounds__(256) triangle_kernel(T *to, const T *from, trek_layout<3> l, uint32_t n, int32_t diagonal,
                                                        bool lower)
@@ -99,7 +99,7 @@ template <typename T> trek_status triangle_part(const trek_op_call *call, trek_c
     return rows ? launch_triangle<T, V>(call, queue, p, diagonal, lower) : launch_triangle<T, 1>(call, queue, p, diagonal, lower);
 }
 
-/* Kept: column <= row + i[0] below, column >= row + i[0] above. */
+/* Kept: column <= row + i[0] for lower, column >= row + i[0] for upper. */
 template <typename T> trek_status keep_triangle(const trek_op_call *call, bool lower)
 {
     const trek_tensor *in = call->inputs[0], *out = call->outputs[0];
@@ -109,7 +109,7 @@ template <typename T> trek_status keep_triangle(const trek_op_call *call, bool l
     if (!queue)
         return trek_error_status();
     int64_t rows = in->sizes[in->ndim - 2], columns = in->sizes[in->ndim - 1], diagonal = call->attrs.i[0];
-    diagonal = diagonal > columns ? columns : diagonal < -rows ? -rows : diagonal; /* further out nothing changes */
+    diagonal = diagonal > columns ? columns : diagonal < -rows ? -rows : diagonal; /* larger diagonals change nothing */
     int64_t difference[TREK_MAX_DIMS] = { 0 };
     difference[in->ndim - 2] = -1;
     difference[in->ndim - 1] = 1;

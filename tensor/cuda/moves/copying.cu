@@ -99,7 +99,7 @@ template <typename T, int TILE> __global__ void __launch_bounds__(256) transpose
                 to[(along + y) * c.to_along + across + x] = tile[x * (TILE + 1) + y];
 }
 
-/* Whether the plan exchanges its innermost dimensions and is large enough for tiles; how. */
+/* Determines whether the plan exchanges its innermost dimensions and is large enough for tiles, and how. */
 bool find_transposition(const trek_plan *p, int tile, transposition *c, int64_t *blocks)
 {
     int along = -1;
@@ -176,7 +176,7 @@ trek_status trek_cuda_copy_plan(const trek_op_call *call, trek_cuda_queue *queue
     char *to_here = to + p.base[0] * width;
     const char *from_here = from + p.base[1] * width;
     if (to_here == from_here && memcmp(p.strides[0], p.strides[1], sizeof p.strides[0][0] * (size_t)p.ndim) == 0)
-        return TREK_OK; /* onto itself */
+        return TREK_OK; /* in place */
     bool flat = p.ndim == 1 && p.strides[0][0] == 1 && p.strides[1][0] == 1;
     if (flat && trek_aligned(to_here) && trek_aligned(from_here) && width <= 8)
         return trek_by_width(width, [&](auto *type) {

@@ -5,7 +5,7 @@
 #define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
 
 struct table {
-    int64_t rows, columns;       /* columns, steps: in units of what is copied at once */
+    int64_t rows, columns;       /* columns and steps are in units of what is copied at once */
     int64_t row_step, column_step;
     int64_t places;
     trek_quotient by_columns;

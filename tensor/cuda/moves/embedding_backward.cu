@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums of gradients into the rows of a table, in the order of their places: the
- * places are sorted by row; then runs of one row are added up within pieces of
- * fixed length, and rows whose runs cross pieces from the pieces' sums. */
+/* Sums of gradients into the rows of a table, in the order of their positions. The positions are sorted by row. Then
+ * runs of one row are added within pieces of fixed length, and rows whose runs cross pieces are added from the
+ * pieces' sums. */
 #include "tensor/cuda/moves/radix_sort.cuh"
 
 #define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
 #define PIECE 32
 #define THREADS 256
 
-/* key: the row, or `rows` for an index outside, or a place in no bag. */
+/* key: the row, or `rows` for an index outside or a position in no bag. */
 static __global__ void embedding_keys(trek_indices indices, const int64_t *bags, int64_t n_bags, uint32_t n, int64_t rows,
                                       uint32_t *keys, uint32_t *places, trek_cuda_fault_record *faults, int op)
 {
@@ -24,7 +24,7 @@ static __global__ void embedding_keys(trek_indices indices, const int64_t *bags,
     places[i] = i;
 }
 
-/* starts[row]: the first of the sorted keys that is not below it. */
+/* starts[row]: the first of the sorted keys that is not below row. */
 static __global__ void embedding_starts(const uint32_t *keys, uint32_t n, uint32_t rows, uint32_t *starts)
 {
     uint32_t row = blockIdx.x * blockDim.x + threadIdx.x, low = 0, high = n;
@@ -46,11 +46,11 @@ template <typename T> struct gradient_sums {
     void *out;
     bool out_wide; /* f32 for 16-bit gradients */
     const uint32_t *keys, *places, *starts;
-    W *partials;   /* [pieces][2][columns]: of the run that came from before, of the run that goes on behind */
+    W *partials;   /* [pieces][2][columns]: of the run that began before, of the run that continues after */
     uint32_t n, rows;
     int64_t padding, columns;
-    const int64_t *bags; /* the gradient's row of each place; NULL: its own */
-    const W *factors;    /* of each place; NULL: 1 */
+    const int64_t *bags; /* the gradient's row of each position; NULL: its own */
+    const W *factors;    /* of each position; NULL: 1 */
     __device__ __forceinline__ int64_t source(uint32_t place) const { return bags ? bags[place] : (int64_t)place; }
     __device__ __forceinline__ W factor(uint32_t place) const { return factors ? factors[place] : (W)1; }
 };
@@ -73,7 +73,7 @@ static __device__ __forceinline__ void write_row(const gradient_sums<T> &a, int6
     *reinterpret_cast<trek_vector<T, V> *>((T *)a.out + row * a.columns + column) = result;
 }
 
-/* A run that ends: complete, or its part in this piece. */
+/* Ends a run: it is complete, or is a part in this piece. */
 template <typename T, int V>
 static __device__ __forceinline__ void end_run(const gradient_sums<T> &a, uint32_t piece, bool from_before, bool goes_on,
                                                uint32_t key,
@@ -90,7 +90,7 @@ static __device__ __forceinline__ void end_run(const gradient_sums<T> &a, uint32
         to[k] = sum[k];
 }
 
-/* A block for a piece of the sorted places; threads along the columns. */
+/* A block has a piece of the sorted positions; threads run along the columns. */
 template <typename T, int V> static __global__ void __launch_bounds__(THREADS) embedding_runs(gradient_sums<T> a)
 {
     typedef typename trek_wide<T>::type W;
@@ -126,14 +126,14 @@ template <typename T, int V> static __global__ void __launch_bounds__(THREADS) e
                 }
 #pragma unroll
                 for (int k = 0; k < V; k++)
-                    sum[k] += here < a.rows ? factor[u] * trek_get(g[u].x[k]) : (W)0; /* the last run goes nowhere */
+                    sum[k] += here < a.rows ? factor[u] * trek_get(g[u].x[k]) : (W)0; /* the last run is discarded */
             }
         }
         end_run<T, V>(a, blockIdx.x, first && before, behind, key, column, sum);
     }
 }
 
-/* A block for each row: zeros, the sum of its pieces, or nothing where it is done. */
+/* A block for each row writes zeros, or the sum of its pieces, or nothing if the row is complete. */
 template <typename T, int V> static __global__ void __launch_bounds__(THREADS) embedding_rows(gradient_sums<T> a)
 {
     typedef typename trek_wide<T>::type W;
@@ -154,7 +154,7 @@ template <typename T, int V> static __global__ void __launch_bounds__(THREADS) e
     }
 }
 
-/* Sorted places by row. numbers: 4 n, and rows + 1 for the starts. */
+/* Sorts positions by row. numbers: 4 n, and rows + 1 for the starts. */
 static trek_status sort_places(const trek_op_call *call, trek_cuda_queue *queue, const trek_indices &indices,
                                const int64_t *bags, uint32_t n, uint32_t rows, uint32_t *numbers, trek_sort *s)
 {

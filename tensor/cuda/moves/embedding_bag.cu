@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums, means and maxima of rows of a table, bag by bag: a thread for each column of a bag. */
+/* Sums, means and maxima of rows of a table for each bag, with a thread for each column of a bag. */
 #include "tensor/cuda/dense.cuh"
 #include "tensor/op_opts.h"
 
@@ -18,7 +18,7 @@ template <typename T> struct bags {
     int op;
 };
 
-/* Whether place k counts; the row it names through *row. */
+/* Returns whether position k counts; *row gets its row. */
 template <typename T> static __device__ __forceinline__ bool counts(const bags<T> &a, int64_t k, bool tells, int64_t *row)
 {
     *row = a.indices[k];

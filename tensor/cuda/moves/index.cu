@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels that find places by an index tensor. Selecting is gathering with an
- * index that stands still along all other dimensions. Adding is done in the order
- * of the index, as on the CPU, so that sums of floats are always the same. */
+/* Kernels that find positions by an index tensor. Selecting is gathering with an index that is constant along all
+ * other dimensions. Additions follow the order of the index, as on the CPU, so that sums of floats are always the
+ * same. */
 #include "tensor/cuda/moves/copying.cuh"
 #include "tensor/cuda/elementwise/elementwise.cuh"
 
@@ -9,10 +9,10 @@ namespace {
 
 #define UNROLL 4
 #define CHUNK 256    /* indices that a block orders at once */
-#define FEW 64       /* indices that one thread may walk */
-#define ENOUGH 4096  /* threads that keep a device busy though each walks */
+#define FEW 64       /* indices that one thread may process */
+#define ENOUGH 4096  /* threads that keep a device busy even if each processes a line */
 
-/* An index tensor, and what is said of an index that is out of range. */
+/* An index tensor, and what is reported about an index out of range. */
 struct index_reader {
     const char *data;
     int dtype;
@@ -20,7 +20,7 @@ struct index_reader {
     trek_cuda_fault_record *faults;
     int op;
 
-    /* -1: out of range. place: row-major, for the message. */
+    /* Returns -1 if it is out of range. place: row-major, for the message. */
     __device__ __forceinline__ int64_t at(int64_t offset, int64_t place) const
     {
         int64_t value = dtype == TREK_I64 ? ((const int64_t *)data)[offset]
@@ -49,7 +49,7 @@ void place_strides(const trek_tensor *t, int64_t *strides)
 
 /* --- gather, index_select --------------------------------------------------------------- */
 
-/* Operands: out, x (without the dimension), index, place of the index. */
+/* Operands: out, x (without the dimension), index, position of the index. */
 template <typename T>
 __global__ void __launch_bounds__(256) gather_kernel(T *to, const T *from, index_reader index, int64_t step, trek_layout<4> l,
                                                      int64_t index_base, int64_t place_base, uint32_t n)
@@ -86,7 +86,7 @@ trek_status gather_part(const trek_op_call *call, trek_cuda_queue *queue, trek_p
     });
 }
 
-/* Strides of t with that of dim taken out. */
+/* Returns the strides of t without dimension dim. */
 int64_t without_dim(const trek_tensor *t, int dim, int64_t *strides)
 {
     for (int d = 0; d < t->ndim; d++)
@@ -94,7 +94,7 @@ int64_t without_dim(const trek_tensor *t, int dim, int64_t *strides)
     return t->ndim > 0 ? t->strides[dim] : 0;
 }
 
-/* The index's strides and places over a space of ndim dimensions: its own, or (1-D) only along dim. */
+/* Returns the index's strides and positions in a space of ndim dimensions: its own, or (1-D) only along dim. */
 void index_strides(const trek_tensor *index, bool whole, int dim, int ndim, int64_t *strides, int64_t *places)
 {
     for (int d = 0; d < ndim; d++) {
@@ -132,7 +132,7 @@ trek_status run_index_select(const trek_op_call *call) { return gather_through(c
 
 /* --- sums in the order of the index ---------------------------------------------------------- */
 
-/* What sums and products are made in: 16-bit ones in f32, rounded once, as on the CPU. */
+/* The type of sums and products: 16-bit ones are computed in f32 and rounded once, as on the CPU. */
 template <typename T> struct running {
     typedef T type;
     __device__ __forceinline__ static T load(T x) { return x; }
@@ -146,7 +146,7 @@ template <typename T> struct running_half {
 template <> struct running<trek_bf16> : running_half<trek_bf16> {};
 template <> struct running<trek_f16> : running_half<trek_f16> {};
 
-/* What an element becomes beside one of the source. wide: the same of f32. */
+/* What an element becomes, given one of the source. wide: the same in f32. */
 template <typename T> struct sum_of {
     typedef sum_of<float> wide;
     __device__ __forceinline__ static T of(T x, T y) { return trek_store<T>::of(trek_wrap_add(trek_get(x), trek_get(y))); }
@@ -170,7 +170,7 @@ template <> struct product_of<uint8_t> {
 template <> struct product_of<bool> {
     __device__ __forceinline__ static bool of(bool x, bool y) { return x & y; }
 };
-/* A NaN beats all. */
+/* A NaN wins. */
 template <typename T> struct largest_of {
     __device__ __forceinline__ static T of(T x, T y) { return trek_get(x) >= trek_get(y) || trek_get(x) != trek_get(x) ? x : y; }
 };
@@ -183,13 +183,13 @@ struct along_dim {
     int64_t n, out, source, index, place; /* how many; strides */
 };
 
-/* The index's space but for the dimension: operands out, source, index, place. */
+/* The index's space without the dimension: operands out, source, index, position. */
 struct lines {
     trek_layout<4> layout;
     uint32_t n;
 };
 
-/* One thread goes along a line. */
+/* One thread processes a line. */
 template <typename T, typename C>
 __global__ void __launch_bounds__(256) add_lines_kernel(T *to, const T *source, index_reader index, along_dim d, lines l)
 {
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(256) add_lines_kernel(T *to, const T *source, 
     }
 }
 
-/* Whether thread `me` has a place, which no thread before it has. */
+/* Returns whether thread `me` has a position that no thread before it has. */
 __device__ __forceinline__ bool leads(const int64_t *places, int me)
 {
     const int64_t place = places[me];
@@ -217,7 +217,7 @@ __device__ __forceinline__ bool leads(const int64_t *places, int me)
     return first;
 }
 
-/* One block goes along a line, CHUNK indices at a time: of those that are equal the first thread adds all, in order. */
+/* One block processes a line, CHUNK indices at a time: of equal indices the first thread adds all, in order. */
 template <typename T, typename C>
 __global__ void __launch_bounds__(CHUNK) add_long_lines_kernel(T *to, const T *source, index_reader index, along_dim d, lines l)
 {
@@ -245,8 +245,8 @@ __global__ void __launch_bounds__(CHUNK) add_long_lines_kernel(T *to, const T *s
     }
 }
 
-/* The same of 16-bit elements: what lies at the places of the index is made f32, added to, and rounded; wide has room for each
- * place of each line. */
+/* For 16-bit elements: those at the positions of the index are converted to f32, added to, and rounded; wide has
+ * space for each position of each line. */
 template <typename T, typename C>
 __global__ void __launch_bounds__(256) add_wide_lines_kernel(T *to, const T *source, index_reader index, along_dim d, lines l,
                                                              float *wide)
@@ -309,7 +309,7 @@ __global__ void __launch_bounds__(CHUNK) add_wide_long_lines_kernel(T *to, const
     }
 }
 
-/* --- one index for all lines: its entries are sorted by place first, in their order ---------------- */
+/* --- one index for all lines: its entries are first sorted by position, in their order ---------------- */
 
 __global__ void __launch_bounds__(256) clear_kernel(int32_t *counts, int64_t n)
 {
@@ -317,7 +317,8 @@ __global__ void __launch_bounds__(256) clear_kernel(int32_t *counts, int64_t n)
         counts[i] = 0;
 }
 
-/* One block. ranks[j]: how many entries before j have its place (-1: out of range); counts: how many each place has. */
+/* One block. ranks[j]: how many entries before j have the same position (-1: out of range); counts: how many each
+ * position has. */
 __global__ void __launch_bounds__(CHUNK) rank_kernel(index_reader index, along_dim d, int32_t *counts, int32_t *ranks)
 {
     TREK_SHARED(int32_t, places, CHUNK);
@@ -336,13 +337,13 @@ __global__ void __launch_bounds__(CHUNK) rank_kernel(index_reader index, along_d
         }
         if (j < d.n)
             ranks[j] = place < 0 ? -1 : known + before;
-        if (place >= 0 && before == all - 1) /* the last of its place */
+        if (place >= 0 && before == all - 1) /* the last of its position */
             counts[place] = known + all;
         __syncthreads();
     }
 }
 
-/* One block: starts[b] = the sum of counts before b, of `bins`; one more at the end. */
+/* One block. starts[b] = the sum of counts before b, of `bins`, and one more at the end. */
 __global__ void __launch_bounds__(1024) starts_kernel(const int32_t *counts, int32_t *starts, int64_t bins)
 {
     TREK_SHARED(int32_t, sums, 1024);
@@ -375,7 +376,7 @@ __global__ void __launch_bounds__(256) order_kernel(index_reader index, along_di
             order[starts[index.at(j * d.index, j * d.place)] + ranks[j]] = (int32_t)j;
 }
 
-/* A block adds all entries of one place, for 256 lines; blocks of the grid's second dimension share the lines. */
+/* A block adds all entries of one position, for 256 lines; blocks of the grid's second dimension divide the lines. */
 template <typename T>
 __global__ void __launch_bounds__(256) add_sorted_kernel(T *to, const T *source, const int32_t *starts, const int32_t *order,
                                                          along_dim d, lines l)
@@ -514,7 +515,7 @@ template <typename T> trek_status run_scatter_reduce(const trek_op_call *call)
 
 /* --- one_hot ------------------------------------------------------------------------------------------ */
 
-/* Operands: out, index, place of the index, class (the last two have no data). */
+/* Operands: out, index, position of the index, class (the last two have no data). */
 __global__ void __launch_bounds__(256) one_hot_kernel(int64_t *to, index_reader index, trek_layout<4> l, int64_t place_base,
                                                       int64_t class_base, uint32_t n)
 {
@@ -525,7 +526,7 @@ __global__ void __launch_bounds__(256) one_hot_kernel(int64_t *to, index_reader 
     }
 }
 
-/* i[0] classes; out is i64 [..., classes] */
+/* i[0] is the number of classes; out is i64 [..., classes]. */
 trek_status run_one_hot(const trek_op_call *call)
 {
     const trek_tensor *x = call->inputs[0], *out = call->outputs[0];

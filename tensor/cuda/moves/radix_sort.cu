@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Radix sort: each block counts its digits, one block finds where each block's
- * digits begin, and the blocks put their pairs there in their order. */
+/* Radix sort: each block counts its digits, one block finds where each block's digits begin, and the blocks write
+ * their pairs there in order. */
 #include "tensor/cuda/moves/radix_sort.cuh"
 
 #define THREADS 256
@@ -9,7 +9,7 @@
 #define TILE (THREADS * ITEMS)
 #define DIGITS 256
 
-/* The digit of the present item of this lane; DIGITS: there is none. Items of a warp lie side by side. */
+/* Returns the digit of the current item of this lane; DIGITS: there is none. Items of a warp are adjacent. */
 static __device__ __forceinline__ uint32_t item_place(int item)
 {
     return blockIdx.x * (uint32_t)TILE + (threadIdx.x >> 5) * (32 * ITEMS) + (uint32_t)item * 32 + (threadIdx.x & 31);
@@ -30,7 +30,7 @@ static __global__ void __launch_bounds__(THREADS) sort_count(const uint32_t *key
     counts[threadIdx.x * gridDim.x + blockIdx.x] = found[threadIdx.x];
 }
 
-/* Each number becomes the sum of those before it. One block. */
+/* Replaces each number by the sum of those before it. One block. */
 static __global__ void __launch_bounds__(1024) sort_scan(uint32_t *counts, uint32_t n)
 {
     TREK_SHARED(uint32_t, sums, 32);
@@ -77,7 +77,7 @@ static __global__ void __launch_bounds__(THREADS) sort_move(const uint32_t *keys
         __syncwarp();
     }
     __syncthreads();
-    uint32_t start = starts[threadIdx.x * gridDim.x + blockIdx.x]; /* of digit threadIdx.x: warp after warp */
+    uint32_t start = starts[threadIdx.x * gridDim.x + blockIdx.x]; /* of digit threadIdx.x, one warp after the other */
     for (int w = 0; w < WARPS; w++) {
         uint32_t count = place[w * (DIGITS + 1) + threadIdx.x];
         place[w * (DIGITS + 1) + threadIdx.x] = start;

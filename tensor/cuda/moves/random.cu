@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random numbers and dropout: the numbers of tensor/cpu/moves/random.c, whatever the
- * strides. A thread takes whole Philox blocks. */
+/* Random numbers and dropout: the numbers of tensor/cpu/moves/random.c, whatever the strides. A thread computes whole
+ * Philox blocks. */
 #include "tensor/cuda/moves/random.cuh"
 
 #include "tensor/cuda/elementwise/elementwise.cuh"
@@ -35,7 +35,7 @@ __device__ __forceinline__ double unit_f64(uint32_t high, uint32_t low)
     return (double)(((uint64_t)high << 32 | low) >> 11) * 0x1p-53;
 }
 
-/* bits: as many as the result's dtype holds, so that rounding does not reach 1. */
+/* bits: as many as the result's dtype has, so that rounding cannot give 1. */
 struct uniform_f32 {
     static constexpr int size = 4;
     float low, high, span;
@@ -46,7 +46,7 @@ struct uniform_f32 {
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             float x = low + span * ((float)(int32_t)(w[k] >> (32 - bits)) * unit);
-            to[k] = x < high ? x : low; /* nor must it reach another open end */
+            to[k] = x < high ? x : low; /* nor may it give another open end */
         }
     }
 };
@@ -63,7 +63,7 @@ struct uniform_f64 {
     }
 };
 
-/* Box-Muller: the even place gets the cosine, the odd one the sine. */
+/* Box-Muller: the even position gets the cosine, the odd one the sine. */
 struct normal_f32 {
     static constexpr int size = 4;
     float mean, deviation;
@@ -74,7 +74,7 @@ struct normal_f32 {
             float u = (float)((int32_t)(w[k] >> 8) + 1) * 0x1p-24f; /* (0, 1] */
             float quarters = (float)(int32_t)(w[k + 1] >> 8) * 0x1p-22f;
             float radius = deviation * sqrtf(-2.0f * trek_log_device(u));
-            /* whole quarters are exact; the rest lies within an eighth of a turn */
+            /* whole quarters are exact; the rest is within an eighth of a turn */
             float shifted = quarters + 0x1.8p23f;
             int32_t quarter = (int32_t)(trek_bits_of_f32(shifted) - 0x4b400000u);
             float angle = (quarters - (shifted - 0x1.8p23f)) * 0x1.921fb6p0f;
@@ -95,7 +95,7 @@ struct normal_f64 {
     }
 };
 
-/* Integers of [low, low + range): 32 bits scaled to a narrow range, 64 bits to a wide one. */
+/* Integers in [low, low + range): 32 bits are scaled to a narrow range, 64 bits to a wide one. */
 struct narrow_integers {
     static constexpr int size = 4;
     int64_t low;
@@ -129,7 +129,7 @@ template <> struct drawn<bool> {
 
 /* --- kernels ------------------------------------------------------------------------------- */
 
-/* Elements by their row-major place. */
+/* Elements by their row-major position. */
 struct by_place {
     bool contiguous;
     int ndim;
@@ -184,10 +184,10 @@ __global__ void __launch_bounds__(256) fill_kernel(D distribution, trek_cuda_dra
             to[places(first + k)] = drawn<T>::of(values[k]);
 }
 
-/* Philox blocks that n elements from a place on touch, `size` elements in each. */
+/* Returns how many Philox blocks n elements from `place` on use, with `size` elements in each. */
 int64_t blocks_of(int64_t place, int64_t n, int size) { return (place + n - 1) / size - place / size + 1; }
 
-/* Whether whole blocks can be stored at once. */
+/* Returns whether whole blocks can be stored at once. */
 bool whole_blocks(const trek_tensor *t, int64_t place, int size)
 {
     return t->contiguous && place % size == 0 && trek_aligned(t->data, (size_t)(trek_item_size[t->dtype] * size));
@@ -238,7 +238,7 @@ template <typename T> trek_status run_random_integers(const trek_op_call *call)
 
 /* --- dropout ---------------------------------------------------------------------------------- */
 
-#define UNROLL 4 /* Philox blocks of a thread whose elements lie end to end */
+#define UNROLL 4 /* Philox blocks of a thread whose elements are contiguous */
 
 template <typename T, typename W> __device__ __forceinline__ T dropped(T x, uint32_t word, int32_t limit, W scale)
 {

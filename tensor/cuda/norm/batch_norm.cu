@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batch norm (Ioffe and Szegedy 2015) and group norm (Wu and He 2018), forward and backward. Sums are gathered in
- * f64 by the reductions of reduce.cuh, in their fixed order; weights and running
- * statistics may be of any floating dtype. */
+/* Batch norm (Ioffe and Szegedy 2015) and group norm (Wu and He 2018), forward and backward. Sums are computed in f64
+ * by the reductions of reduce.cuh, in their fixed order; weights and running statistics may have any floating dtype. */
 #include "tensor/channels_last.h"
 #include "tensor/cuda/dense.cuh"
 #include "tensor/cuda/reduce/reduce.cuh"
@@ -9,7 +8,7 @@
 
 #define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
 
-/* --- what is gathered of a channel ------------------------------------------------------ */
+/* --- what is computed for a channel ------------------------------------------------------ */
 
 struct batch_statistics {
     double mean, variance;
@@ -89,8 +88,8 @@ template <typename T> struct batch_sums_op {
 
 /* --- numbers of the channels ----------------------------------------------------------------- */
 
-/* What an element needs of its channel: forward y = (x - mean) scale + shift;
- * backward dx = dy scale - shift - (x - mean) slope. */
+/* What an element needs of its channel: forward y = (x - mean) scale + shift; backward dx = dy scale - shift - (x -
+ * mean) slope. */
 template <typename W> struct alignas(sizeof(W) * 4) channel_numbers {
     W mean, scale, shift, slope;
 };
@@ -115,7 +114,8 @@ static __global__ void prepare_forward(channel_numbers<W> *to, const batch_stati
         s.mean = running_mean.get(c);
         s.variance = running_var.get(c);
     }
-    double deviation = now && s.variance + eps == 0 ? 0 : 1 / sqrt(s.variance + eps); /* all alike: 0, as PyTorch */
+    double deviation = now && s.variance + eps == 0 ? 0 : 1 / sqrt(s.variance + eps); /* all elements are equal: 0, as in
+                                                                                       * PyTorch */
     mean.put(c, s.mean);
     rstd.put(c, deviation);
     channel_numbers<W> n;
@@ -135,7 +135,7 @@ static __global__ void prepare_backward(channel_numbers<W> *to, const batch_sums
     if (c >= channels)
         return;
     const double deviation = rstd.get(c), scale = deviation * (weight.x ? weight.get(c) : 1);
-    const bool through = training && count > 0; /* the statistics */
+    const bool through = training && count > 0; /* the gradient also goes through the statistics */
     if (dweight.x)
         dweight.put(c, sums[c].product * deviation);
     if (dbias.x)
@@ -150,7 +150,7 @@ static __global__ void prepare_backward(channel_numbers<W> *to, const batch_sums
 
 /* --- all elements ------------------------------------------------------------------------------ */
 
-/* V neighbours of one channel, or one place of V channels (last); dy NULL: forward. */
+/* V neighbours of one channel, or one position of V channels (last); dy NULL: forward. */
 template <typename T, int V>
 static __global__ void apply_kernel(T *to, const T *x, const T *dy, const channel_numbers<typename trek_wide<T>::type> *numbers,
                                     int64_t count, trek_quotient pixels, trek_quotient channels, bool last, bool wide)
@@ -185,7 +185,7 @@ static __global__ void apply_kernel(T *to, const T *x, const T *dy, const channe
 struct batch_sizes {
     int64_t channels, pixels, numel;
     double count; /* elements of a channel */
-    bool last;    /* all operands lie channels last */
+    bool last;    /* all operands are stored channels last */
 };
 
 static batch_sizes sizes_of(const trek_tensor *x)
@@ -215,7 +215,7 @@ static trek_status apply(const trek_op_call *call, trek_cuda_queue *queue, T *to
                        trek_quotient_of(channels), s.last, count > 0x7fffffff);
 }
 
-/* Gathers over all dimensions of dense x but the channels', into an array of them. */
+/* Reduces dense x over all dimensions except channels, into an array of them. */
 template <typename Op>
 static trek_status gather(const trek_op_call *call, trek_cuda_queue *queue, const trek_tensor *x, bool last, const Op &op)
 {
@@ -231,7 +231,7 @@ static trek_status gather(const trek_op_call *call, trek_cuda_queue *queue, cons
     return trek_reduce_run<Op, sizeof(typename Op::element) >= 8 ? 2 : 4>(call, queue, op, &w);
 }
 
-/* What lies channels last is dense where it lies. */
+/* Reads data that are channels last in place, because they are dense. */
 static trek_status read_dense(trek_dense *d, const trek_op_call *call, trek_cuda_queue *queue, const trek_tensor *t, bool last)
 {
     if (!last)
@@ -321,7 +321,7 @@ template <typename T> static trek_status backward(const trek_op_call *call)
     return dx.finish(call, call->outputs[0]);
 }
 
-/* --- groups: the channels of all samples are those of one image; `per` of them share statistics --- */
+/* --- groups: the channels of all samples are those of one image; `per` of them have common statistics --- */
 
 struct group_sizes {
     int64_t samples, channels, per, groups; /* groups: of all samples */

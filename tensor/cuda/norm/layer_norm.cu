@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layer norm (Ba, Kiros and Hinton 2016), alone and behind a sum, and RMS norm (Zhang
- * and Sennrich 2019), forward and backward: what their calls mean to norm.cuh's kernels. */
+/* Layer norm (Ba, Kiros and Hinton 2016), alone and after a sum, and RMS norm (Zhang and Sennrich 2019), forward and
+ * backward: maps their calls to the kernels of norm.cuh. */
 #include "tensor/cuda/norm/norm.cuh"
 
 #define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
 
-/* Which of a row's inputs and outputs is what; -1: it has none. */
+/* The indices of a row's inputs and outputs; -1: it has none. */
 struct norm_places {
     int x, branch, weight, bias, y, residual, mean, rstd;
 };
@@ -21,7 +21,7 @@ static const grad_places layer_grads = { 0, -1, 1, 2, 3, 4, 2 }, rms_grads = { 0
 static const trek_tensor *input_at(const trek_op_call *call, int k) { return k < 0 ? NULL : trek_input_of(call, k); }
 static trek_tensor *output_at(const trek_op_call *call, int k) { return k >= 0 && k < call->n_outputs ? call->outputs[k] : NULL; }
 
-/* A weight or bias: as it is where it has the input's dtype, else wide. */
+/* A weight or bias: unchanged if it has the input's dtype, otherwise wide. */
 struct norm_parameter {
     trek_dense same;
     trek_converted wide;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients of norms. A team goes through many rows and keeps its columns' parts
- * of dweight and dbias in registers; blocks write theirs down, and a second kernel
- * adds them up in order. */
+/* Gradients of norms. A team processes many rows and keeps its columns' parts of dweight and dbias in registers.
+ * Blocks write theirs, and a second kernel adds them in order. */
 #include "tensor/cuda/norm/norm.cuh"
 #include "tensor/cuda/rows.cuh"
 
 #define THREADS 256
-#define BLOCKS 528 /* four of 128 threads for each multiprocessor of an H200; the same everywhere, so that sums are */
+#define BLOCKS 528 /* four of 128 threads for each multiprocessor of an H200; the same on all devices, so that sums are the
+                    * same */
 
 template <typename T> struct grad_rows {
     typedef typename trek_wide<T>::type W;
@@ -18,7 +18,7 @@ template <typename T> struct grad_rows {
     int64_t n;
 };
 
-/* Of a block's teams: their sums in order, into the block's partials. dw, db: of columns (k width + thread) V + i. */
+/* Adds the sums of a block's teams, in order, to the block's partials. dw, db: of columns (k width + thread) V + i. */
 template <typename T, int V, int values>
 static __device__ __forceinline__ void write_partials(const grad_rows<T> &a, const trek_team &team,
                                                       typename trek_wide<T>::type *db,
@@ -27,7 +27,7 @@ static __device__ __forceinline__ void write_partials(const grad_rows<T> &a, con
     typedef typename trek_wide<T>::type W;
     const int n = (int)a.n, warps = team.width > 32 ? 1 : (int)blockDim.x / 32;
     W *to = a.partials + (int64_t)blockIdx.x * 2 * n, *shared = team.width > 32 ? NULL : (W *)trek_dynamic_shared();
-    for (int lanes = team.width; lanes < 32; lanes *= 2) /* teams of a warp: a row is one vector a thread */
+    for (int lanes = team.width; lanes < 32; lanes *= 2) /* teams within a warp: a row is one vector for each thread */
 #pragma unroll
         for (int i = 0; i < V; i++) {
             db[i] += trek_shuffle_xor(db[i], lanes);
@@ -55,15 +55,15 @@ static __device__ __forceinline__ void write_partials(const grad_rows<T> &a, con
     }
 }
 
-/* (x - mean) / standard deviation. Of 16 bits by one fused multiply-add, with offset = -mean rstd: where the mean is so large
- * that this shows, x has been rounded by more. */
+/* Computes (x - mean) / standard deviation. For 16 bits by one fused multiply-add with offset = -mean rstd: if the
+ * mean is so large that this matters, x was rounded by more. */
 template <typename T, typename W> static __device__ __forceinline__ W standard(W x, W mean, W rstd, W offset)
 {
     return sizeof(T) == 2 ? trek_fma(x, rstd, offset) : (x - mean) * rstd;
 }
 
-/* (g - shift - h slope) rstd, with steep = -slope rstd. Of 16 bits by two fused multiply-adds, with less = -shift rstd; wider
- * ones subtract first, so that what is equal leaves nothing: in a row of one number all does. */
+/* Computes (g - shift - h slope) rstd, with steep = -slope rstd. For 16 bits by two fused multiply-adds, with less =
+ * -shift rstd; wider ones subtract first, so that equal values give exactly 0, as in a row of one number. */
 template <typename T, typename W>
 static __device__ __forceinline__ W centred(W g, W x, W mean, W rstd, W offset, W shift, W less, W steep)
 {
@@ -71,7 +71,7 @@ static __device__ __forceinline__ W centred(W g, W x, W mean, W rstd, W offset, 
                           : trek_fma(x - mean, steep, g - shift) * rstd;
 }
 
-/* What a thread has of a row, as it is stored: unpacking twice is cheaper than registers. */
+/* A thread's part of a row as it is stored: unpacking twice is cheaper than registers. */
 template <typename T, int V, int values> struct packed_row {
     trek_vector<T, V> x[values / V];
     __device__ __forceinline__ void load(const T *row, int n, int thread, int width)
@@ -83,7 +83,7 @@ template <typename T, int V, int values> struct packed_row {
     }
 };
 
-/* dy times the weight, of V neighbours. */
+/* Multiplies dy by the weight, for V neighbours. */
 template <typename T, int V>
 static __device__ __forceinline__ void weigh(const grad_rows<T> &a, int at, typename trek_wide<T>::type *g)
 {
@@ -195,7 +195,7 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) grad_lon
     }
 }
 
-/* A thread for each column and each share of the rows. */
+/* A thread for each column and each part of the rows. */
 template <typename T> static __global__ void grad_columns_kernel(grad_rows<T> a, int64_t each)
 {
     typedef typename trek_wide<T>::type W;
@@ -215,7 +215,7 @@ template <typename T> static __global__ void grad_columns_kernel(grad_rows<T> a,
 
 /* --- the sum of the blocks' parts ---------------------------------------------------------------- */
 
-/* 32 columns and 32 shares of the blocks; y of the grid: dbias, dweight. */
+/* 32 columns and 32 parts of the blocks; y of the grid: dbias, dweight. */
 template <typename W>
 static __global__ void __launch_bounds__(1024) combine_kernel(const W *partials, int blocks, int64_t n, void *dbias,
                                                               void *dweight, int dtype)
@@ -230,14 +230,14 @@ static __global__ void __launch_bounds__(1024) combine_kernel(const W *partials,
             sum += partials[((int64_t)block * 2 + blockIdx.y) * n + j];
     shared[share * 33 + column] = sum;
     __syncthreads();
-    sum = shared[column * 33 + share]; /* a warp has the shares of one column */
+    sum = shared[column * 33 + share]; /* a warp has the parts of one column */
     for (int lanes = 16; lanes > 0; lanes /= 2)
         sum += trek_shuffle_xor(sum, lanes);
     if (to && column == 0 && (int64_t)blockIdx.x * 32 + share < n)
         trek_store_float(to, dtype, (int64_t)blockIdx.x * 32 + share, (double)sum);
 }
 
-/* Of a row in one thread: few where that does not make the team larger, so that more teams are there at once. */
+/* How many values of a row a thread has: few if that does not make the team larger, so that more teams run at once. */
 template <typename T> struct grad_values {
     static const int few = 96 / (int)sizeof(typename trek_wide<T>::type), many = 128 / (int)sizeof(typename trek_wide<T>::type);
     static const int single = many / 2; /* without vectors */

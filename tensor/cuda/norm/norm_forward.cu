@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Norms of rows: in registers, or in three passes over rows too long for that. */
+/* Norms of rows: in registers, or in three passes over rows that are too long for that. */
 #include "tensor/cuda/norm/norm.cuh"
 #include "tensor/cuda/rows.cuh"
 
@@ -16,13 +16,14 @@ template <typename T> struct norm_rows {
     W eps;
 };
 
-/* What T holds of a sum: the residual stream is normalised as it is kept. */
+/* Rounds a sum to T: the residual stream is normalised as it is stored. */
 template <typename T> static __device__ __forceinline__ typename trek_wide<T>::type rounded(typename trek_wide<T>::type x)
 {
     return trek_get(trek_store<T>::of(x));
 }
 
-/* The variance, from sums of squares and of deviations over a row; what rounding cost the mean is put right by the latter. */
+/* Computes the variance from sums of squares and of deviations over a row; the deviations correct the rounding error
+ * of the mean. */
 template <typename W> static __device__ __forceinline__ W corrected(W squares, W rest, W n, W *mean)
 {
     rest = rest / n;
@@ -31,7 +32,7 @@ template <typename W> static __device__ __forceinline__ W corrected(W squares, W
     return variance < 0 ? 0 : variance;
 }
 
-/* v (elements `at` on) becomes the result. */
+/* Turns v (elements from `at` on) into the result. */
 template <typename T, int V>
 static __device__ __forceinline__ void finish_vector(const norm_rows<T> &a, typename trek_wide<T>::type *v, int at,
                                                      typename trek_wide<T>::type mean, typename trek_wide<T>::type rstd)
@@ -120,7 +121,7 @@ template <typename T, int V> static __global__ void __launch_bounds__(THREADS) n
     }
 }
 
-/* Element j of a row, with the residual (NULL: none). */
+/* Returns element j of a row, plus the residual (NULL: none). */
 template <typename T> static __device__ __forceinline__ typename trek_wide<T>::type element(const T *x, const T *r, int64_t j)
 {
     return r ? rounded<T>(trek_get(x[j]) + trek_get(r[j])) : trek_get(x[j]);

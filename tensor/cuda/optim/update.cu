@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizer steps on a GPU: from records in device memory (tensor/update.h), and
- * over single slices. What is done to an element the classes say (optim/): their files are compiled with update_apply.cuh. */
+/* Optimizer steps on a GPU: from records in device memory (tensor/update.h), and over single slices. The classes
+ * define what is done to an element (optim/); their files are compiled with update_apply.cuh. */
 #include "tensor/cuda/products/blas.h"
 #include "tensor/cuda/optim/update_apply.cuh"
 
 #define THREADS TREK_UPDATE_THREADS
-#define NORM_BLOCKS 1024     /* partial sums at most */
-#define NORM_CHUNK 16384     /* elements of a block at least */
-#define SOURCES 128          /* arrays that one launch adds up */
+#define NORM_BLOCKS 1024     /* the most partial sums */
+#define NORM_CHUNK 16384     /* the fewest elements of a block */
+#define SOURCES 128          /* arrays that one launch adds */
 
 template <typename... P, typename... A>
 static trek_status launch(const char *name, trek_cuda_queue *queue, trek_grid grid, void (*kernel)(P...), A... arguments)
@@ -37,7 +37,7 @@ static trek_status update_numbers(trek_device device, const trek_update *update,
                  : trek_error_status();
 }
 
-/* --- norm: blocks of a fixed size, added up in a fixed order ------------------------------------- */
+/* --- norm: blocks of a fixed size, added in a fixed order --------------------------------------------- */
 
 struct norm_spans {
     trek_update_span span[TREK_UPDATE_SPANS];
@@ -51,7 +51,7 @@ struct norm_part {
     long long finite;
 };
 
-/* The sum over a block's threads, in thread 0; the order is that of a tree, always the same. */
+/* Computes the sum over a block's threads, in thread 0, always in the order of the same tree. */
 __device__ __forceinline__ void add_up(double *sums, int *flags)
 {
     for (int half = THREADS / 2; half > 0; half /= 2) {
@@ -230,7 +230,7 @@ static trek_status update_apply(trek_device device, const trek_update *update, b
     return update_at(update->kernel.device)->apply(queue, update, zero_grads);
 }
 
-/* --- slices: on the device where the calling thread is at home -------------------------------------------------- */
+/* --- slices: on the device of the calling thread's rank ---------------------------------------------------- */
 
 static trek_cuda_queue *queue_of_place(void)
 {
@@ -245,7 +245,7 @@ static void update_slice(const trek_update_kernel *kernel, trek_dtype dtype, con
         update_at(kernel->device)->slice(queue, dtype, slice);
 }
 
-/* Waits for the result. On an error, which is the calling thread's, the sum is NaN and not finite. */
+/* Waits for the result. After an error, which is set in the calling thread, the sum is NaN and not finite. */
 static void sum_squares(trek_dtype dtype, const void *data, int64_t count, double *sum, bool *finite)
 {
     trek_cuda_queue *queue = queue_of_place();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cummax, cummin, cumprod, logcumsumexp: a thread goes along a line. */
+/* cummax, cummin, cumprod, logcumsumexp: a thread processes a line. */
 #include "tensor/cuda/order/order.cuh"
 
 namespace {
@@ -39,7 +39,7 @@ template <typename T, bool SMALLEST> trek_status run_extreme(const trek_op_call 
 template <typename T> trek_status run_cummax(const trek_op_call *call) { return run_extreme<T, false>(call); }
 template <typename T> trek_status run_cummin(const trek_op_call *call) { return run_extreme<T, true>(call); }
 
-/* What products gather in, and are. */
+/* The type in which products are computed, and that of the result. */
 template <typename T> struct product_type { typedef int64_t gathered, result; };
 template <> struct product_type<float> { typedef double gathered; typedef float result; };
 template <> struct product_type<double> { typedef double gathered; typedef double result; };
@@ -74,7 +74,7 @@ template <typename T> trek_status run_cumprod(const trek_op_call *call)
                        (const T *)tensors[1]->data, l);
 }
 
-/* log of the running sum of exponentials, in f64 relative to the largest so far. */
+/* The log of the running sum of exponentials, in f64 relative to the largest so far. */
 template <typename T> __global__ void __launch_bounds__(256) exponentials_kernel(T *to, const T *x, trek_lines l)
 {
     int64_t index = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -87,7 +87,7 @@ template <typename T> __global__ void __launch_bounds__(256) exponentials_kernel
         if (here > largest) {
             total = total * exp(largest - here) + 1;
             largest = here;
-        } else if (here != -HUGE_VAL) { /* which adds nothing; infinity beside itself is no difference */
+        } else if (here != -HUGE_VAL) { /* -infinity adds nothing; an infinity minus itself is not a difference */
             total += here == largest ? 1 : exp(here - largest);
         }
         to[line.at[0] + i * l.step[0]] = trek_store<T>::of((typename trek_wide<T>::type)(largest + log(total)));

@@ -7,7 +7,7 @@ namespace {
 /* --- searchsorted --------------------------------------------------------------------------- */
 
 struct sorted_lines {
-    trek_places lines; /* without their own dimension; none for one line */
+    trek_places lines; /* without their own dimension; empty for one line */
     int64_t n, step, each; /* each: values of a line */
     bool right;
 };
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(256) count_kernel(const T *x, trek_places p, i
     counts[chunk] = found;
 }
 
-/* One block: each number becomes the sum of those before it. */
+/* One block. Replaces each number by the sum of those before it. */
 __global__ void __launch_bounds__(1024) starts_kernel(int64_t *counts, int64_t chunks)
 {
     TREK_SHARED(int64_t, sums, 1024);

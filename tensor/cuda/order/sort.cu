@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sort, topk, kthvalue: all lines of a part at once, by the words of their elements' keys and then by the line, each a stable
- * radix sort of places. Keys are those of tensor/cpu/order/sort.c. */
+/* sort, topk, kthvalue: all lines of a part at once, by the words of their elements' keys and then by the line; each
+ * is a stable radix sort of indices. Keys are those of tensor/cpu/order/sort.c. */
 #include "tensor/cuda/moves/radix_sort.cuh"
 #include "tensor/cuda/order/order.cuh"
 
-#define PART (1 << 28) /* elements sorted together, unless a line has more */
+#define PART (1 << 28) /* elements that are sorted together, unless a line has more */
 #define MOST 0x7fffffff
 
 namespace {
@@ -27,7 +27,7 @@ __device__ __forceinline__ uint64_t key_of(double x)
     return float_key<64>(bits, (uint64_t)0x7ff << 52);
 }
 
-/* Lines `first`.. of x, their elements numbered one line after the other. */
+/* Lines of x from `first` on, whose elements are numbered one line after the other. */
 struct part {
     trek_places x;
     int64_t first, n, step;
@@ -38,7 +38,7 @@ struct part {
     }
 };
 
-/* order NULL: as they lie. shift: of the word looked at. */
+/* order NULL: in memory order. shift: of the word that is read. */
 template <typename T>
 __global__ void __launch_bounds__(256) keys_kernel(const T *x, part p, const uint32_t *order, uint32_t *keys, uint32_t *values,
                                                    uint32_t count, uint64_t flip, int shift)
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(256) take_kernel(T *values, int64_t *places, r
     places[r.places.offset(p.first + line) + j * r.places_step] = (int64_t)element - line * p.n;
 }
 
-/* A thread chooses in a line: NaNs are its last ones. */
+/* A thread selects in a line: NaNs are its last elements. */
 template <typename T>
 __global__ void __launch_bounds__(256) choose_kernel(T *values, int64_t *places, results r, const T *x, part p,
                                                      const uint32_t *order,
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(256) choose_kernel(T *values, int64_t *places,
     places[r.places.offset(p.first + line)] = (int64_t)own[at] - (int64_t)line * p.n;
 }
 
-/* The order of the elements of `lines` lines, in s->values. */
+/* Computes the order of the elements of `lines` lines, in s->values. */
 template <typename T>
 trek_status order_part(const trek_op_call *call, trek_cuda_queue *queue, trek_sort *s, const T *x, const part &p, int64_t lines,
                        bool descending)

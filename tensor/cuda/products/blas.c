@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuBLASLt: opened at run time, with what is needed for a product (descriptors and
- * algorithm) kept for each shape. A shape's algorithm is chosen once for the process
- * and device, so that all threads, eager steps and captured ones give the same bits. */
+/* cuBLASLt: opened at run time; what a product needs (descriptors and algorithm) is kept for each shape. A shape's
+ * algorithm is chosen once for the process and device, so that all threads, eager steps and captured steps have the
+ * same bits. */
 #include "tensor/cuda/products/blas.h"
 
 #include "tensor/cuda/library.h"
@@ -22,7 +22,7 @@ void trek_cuda_gemm_served(const trek_cuda_queue *queue, int path, const trek_cu
     trek_cuda_path_served(queue, (trek_cuda_path)path, &shape);
 }
 
-/* Once for the process, where the first product would have gone to the library. */
+/* Warns once for the process, when the first product would have used the library. */
 static void warn_of_absence(const char *why)
 {
     trek_log_message(TREK_LOG_WARNING,
@@ -33,14 +33,14 @@ static void warn_of_absence(const char *why)
 #include <cublasLt.h>
 
 #define WORKSPACE_LIMIT ((size_t)32 << 20)
-#define ALIGNMENT_LIMIT 256 /* bytes: the most that the library asks about */
+#define ALIGNMENT_LIMIT 256 /* bytes: the largest alignment that the library asks about */
 
-/* Choosing takes at most CANDIDATES (2 + TIMED_RUNS) runs of a shape's product, once for the process: a second where one takes
- * 8 ms. Of larger products CHOICE_LIMIT ends it. */
+/* Choosing takes at most CANDIDATES (2 + TIMED_RUNS) runs of a shape's product, once for the process: a second if one
+ * run takes 8 ms. For larger products CHOICE_LIMIT ends it. */
 #define CANDIDATES 24
 #define TIMED_RUNS 3
-#define WORTH_TIMING 1.5f    /* times the fastest one's time: slower candidates are run once only */
-#define CHOICE_LIMIT 1000.0f /* milliseconds of timed runs, after which no further candidate is tried */
+#define WORTH_TIMING 1.5f    /* slower candidates, relative to the fastest one, are run only once */
+#define CHOICE_LIMIT 1000.0f /* milliseconds of timed runs after which no further candidate is tried */
 
 /* --- the library -------------------------------------------------------------------------- */
 
@@ -63,7 +63,7 @@ static void warn_of_absence(const char *why)
 typedef struct blas_library {
     bool there;
     bool tune; /* TREK_CUDA_TUNE is not 0 */
-    char why[300]; /* it is not there */
+    char why[300]; /* why it is not available */
 #define DECLARE(name) __typeof__(cublasLt##name) *name;
     BLAS_FUNCTIONS(DECLARE)
 #undef DECLARE
@@ -100,7 +100,7 @@ void trek_cuda_blas_version(char *text, size_t size)
         snprintf(text, size, "no cuBLASLt: %s", blas.why);
 }
 
-/* What went wrong on a way that was only tried; an earlier error of the thread stays. */
+/* Clears the error of a way that was only tried; an earlier error of the thread stays. */
 static void forget_error(trek_status before)
 {
     if (before == TREK_OK)
@@ -112,16 +112,16 @@ static void forget_error(trek_status before)
 /* One operand as cuBLASLt sees it: columns of `rows` elements, ld apart. */
 typedef struct blas_operand {
     int64_t ld, batch_stride;
-    int32_t turned, alignment; /* alignment: of the address, in bytes, at most ALIGNMENT_LIMIT */
+    int32_t turned, alignment; /* alignment of the address in bytes, at most ALIGNMENT_LIMIT */
 } blas_operand;
 
-/* Everything that an algorithm depends on. Zeroed before it is filled: compared by bytes. */
+/* Everything that an algorithm depends on. It is zeroed before it is filled, because keys are compared by bytes. */
 typedef struct blas_key {
     int64_t m, n, k, batch; /* D [m, n] in columns */
     blas_operand a, b, c;
     int32_t device, dtype, c_dtype, compute, epilogue, accumulate;
     int32_t bias_alignment; /* in bytes, at most ALIGNMENT_LIMIT */
-    int32_t wide_codes;     /* of 8-bit operands: 1: A is of E5M2, 2: B is */
+    int32_t wide_codes;     /* of 8-bit operands: 1: A has format E5M2, 2: B has */
 } blas_key;
 
 typedef struct blas_choice {
@@ -138,7 +138,7 @@ typedef struct blas_plan {
     cublasLtMatrixLayout_t a, b, c;
 } blas_plan;
 
-/* A queue's own handle and plans: open addressing, never more than half full. */
+/* A queue's own handle and plans: open addressing, at most half full. */
 typedef struct blas_queue {
     cublasLtHandle_t handle;
     bool broken;
@@ -201,7 +201,7 @@ static cudaDataType_t data_type(int32_t dtype)
     }
 }
 
-/* Of operand A (0) or B (1). */
+/* Returns the type of operand A (0) or B (1). */
 static cudaDataType_t operand_type(const blas_key *key, int which)
 {
     if (key->dtype != TREK_U8)
@@ -266,11 +266,11 @@ static bool make_descriptors(blas_plan *plan)
 
 /* --- the choice of an algorithm ------------------------------------------------------------------- */
 
-/* One call: what its plan does not know. */
+/* One call: what its plan does not contain. */
 typedef struct blas_call {
     trek_cuda_queue *queue;
-    const void *a, *b, *bias; /* bias: or where the sums of rows go */
-    const float *a_inverse, *b_inverse; /* of 8-bit operands; else NULL */
+    const void *a, *b, *bias; /* bias: or where the sums of rows are written */
+    const float *a_inverse, *b_inverse; /* of 8-bit operands; otherwise NULL */
     void *c, *d;
     void *workspace;
     size_t workspace_bytes;
@@ -288,15 +288,15 @@ static cublasStatus_t multiply(const blas_queue *own, const blas_plan *plan, con
                        call->workspace_bytes, call->queue->stream);
 }
 
-/* Before candidates are asked for, too: without an address the library has none that add a bias (or make its gradient), or they
- * run into it. */
+/* Called before candidates are requested, too: without an address the library offers none that add a bias (or compute
+ * its gradient), or they fail. */
 static bool set_bias(const blas_plan *plan, const blas_call *call)
 {
     return !call->bias || blas.MatmulDescSetAttribute(plan->descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &call->bias,
                                                       sizeof call->bias) == CUBLAS_STATUS_SUCCESS;
 }
 
-/* What the operands are multiplied by, read from device memory when the product runs. */
+/* Sets the factors of the operands, which are read from device memory when the product runs. */
 static bool set_scales(const blas_plan *plan, const blas_call *call)
 {
     if (plan->choice.key.dtype != TREK_U8)
@@ -315,7 +315,7 @@ static int ask_candidates(const blas_queue *own, const blas_plan *plan, cublasLt
         return 0;
     uint64_t limit = WORKSPACE_LIMIT;
     int32_t result = key->c.alignment < key->bias_alignment ? key->c.alignment : key->bias_alignment;
-        /* no attribute of its own */
+        /* there is no attribute for the bias */
     const uint32_t alignments[4] = { (uint32_t)key->a.alignment, (uint32_t)key->b.alignment, (uint32_t)key->c.alignment,
                                      (uint32_t)result };
     static const cublasLtMatmulPreferenceAttributes_t attributes[4] = {
@@ -339,7 +339,7 @@ static int ask_candidates(const blas_queue *own, const blas_plan *plan, cublasLt
     return usable;
 }
 
-/* Milliseconds of a run, the mean of so many; negative: the algorithm does not run. */
+/* Returns the milliseconds of a run, the mean of several; negative: the algorithm does not run. */
 static float time_runs(const blas_queue *own, const blas_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
                        const blas_call *call, const cudaEvent_t events[2], int runs)
 {
@@ -353,7 +353,8 @@ static float time_runs(const blas_queue *own, const blas_plan *plan, const cubla
     return elapsed / (float)runs;
 }
 
-/* The first run of a candidate loads its kernel and is not timed, the second says whether it is worth TIMED_RUNS more. */
+/* The first run of a candidate loads its kernel and is not timed; the second shows whether it is worth TIMED_RUNS
+ * more. */
 static int fastest_of(const blas_queue *own, const blas_plan *plan, const cublasLtMatmulHeuristicResult_t *results, int n,
                       const blas_call *call, const cudaEvent_t events[2])
 {
@@ -378,7 +379,7 @@ static int fastest_of(const blas_queue *own, const blas_plan *plan, const cublas
     return best;
 }
 
-/* The index of the fastest. What it computes goes to D if that is overwritten anyway, else to scratch memory. */
+/* Returns the index of the fastest. Its results go to D if that is overwritten anyway, otherwise to scratch memory. */
 static int fastest(const blas_queue *own, const blas_plan *plan, const cublasLtMatmulHeuristicResult_t *results, int n,
                    blas_call call, size_t d_bytes)
 {
@@ -402,7 +403,7 @@ static int fastest(const blas_queue *own, const blas_plan *plan, const cublasLtM
         if (events[k])
             cudaEventDestroy(events[k]);
     if (!fine)
-        forget_error(before); /* no memory for timing: the library's own first choice will do */
+        forget_error(before); /* no memory for timing: the library's own first choice is used */
     return best;
 }
 
@@ -435,7 +436,7 @@ static bool recall(blas_choice *choice)
     return false;
 }
 
-/* The lock is held while candidates are timed: the timing of two threads would disturb each other. */
+/* The lock is held while candidates are timed, because two threads would disturb each other's timing. */
 static void choose(const blas_queue *own, blas_plan *plan, const blas_call *call, size_t d_bytes)
 {
     const blas_key *key = &plan->choice.key;
@@ -459,7 +460,7 @@ static void choose(const blas_queue *own, blas_plan *plan, const blas_call *call
 
 /* --- a product ---------------------------------------------------------------------------------------- */
 
-/* How a matrix of these strides is one of cuBLASLt's: rows side by side (as columns), or turned. */
+/* Expresses a matrix of these strides as one of cuBLASLt's: with contiguous rows (as columns), or transposed. */
 static bool orient(int64_t rows, int64_t columns, int64_t row, int64_t column, blas_operand *operand)
 {
     bool row_major = (column == 1 || columns == 1) && (rows == 1 || row >= columns);
@@ -486,7 +487,7 @@ static bool takes_dtypes(const trek_cuda_gemm *g)
                 : (g->dtype == TREK_F32 || g->dtype == TREK_F64) && g->c_dtype == g->dtype;
 }
 
-/* cuBLASLt's matrices have columns side by side: what it is asked for is C^T = B^T A^T. */
+/* cuBLASLt's matrices have contiguous columns: it is asked for C^T = B^T A^T. */
 static bool fill_key(const trek_cuda_queue *queue, const trek_cuda_gemm *g, blas_key *key)
 {
     memset(key, 0, sizeof *key);
@@ -524,14 +525,14 @@ static bool fill_key(const trek_cuda_queue *queue, const trek_cuda_gemm *g, blas
     key->epilogue = g->bias ? (relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
                             : (relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT);
     if (g->row_sums)
-        key->epilogue = CUBLASLT_EPILOGUE_BGRADB; /* over k, of what is B here */
+        key->epilogue = CUBLASLT_EPILOGUE_BGRADB; /* over k, for the operand that is B here */
     key->accumulate = g->accumulate;
     if (g->codes) /* B^T is its A */
         key->wide_codes = (g->codes->b_format == TREK_E5M2) | (g->codes->a_format == TREK_E5M2) << 1;
     return true;
 }
 
-/* C^T: the same product with the parts exchanged, where C has its columns side by side. */
+/* C^T: the same product with operands exchanged, for a C with contiguous columns. */
 static trek_cuda_gemm turned(const trek_cuda_gemm *g)
 {
     trek_cuda_gemm t = *g;
@@ -593,7 +594,7 @@ static blas_plan *plan_of(blas_queue *own, const blas_key *key, const blas_call 
     return own->last = plan;
 }
 
-/* Why the library is not used on a queue that has no state. */
+/* Returns why the library is not used on a queue without a state. */
 static const char *why_absent(const trek_cuda_queue *queue)
 {
     if (!blas.there)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of 8-bit numbers: quantised with the transpose and the largest magnitude in one pass, since cuBLASLt multiplies rows
- * by rows only and scales live in device memory; multiplied by cuBLASLt where it takes them, else as bf16, which holds every
- * code. */
+/* Products of 8-bit numbers. Quantising also computes the transpose and the largest magnitude in one pass, because
+ * cuBLASLt only multiplies rows by rows, and scales are in device memory. Products use cuBLASLt if it supports them,
+ * otherwise bf16, which can represent every code. */
 #include "tensor/cuda/dense.cuh"
 #include "tensor/cuda/paths.h"
 #include "tensor/cuda/products/blas.h"
@@ -13,8 +13,8 @@
 /* --- quantising -------------------------------------------------------------------------- */
 
 struct quantise_work {
-    float scale;                /* 0: the tensor's own magnitude says it */
-    unsigned int magnitude;     /* that, as bits */
+    float scale;                /* 0: computed from the tensor's own magnitude */
+    unsigned int magnitude;     /* that magnitude, as bits */
 };
 
 struct quantise_place {
@@ -25,7 +25,7 @@ struct quantise_place {
     int format, flags, margin;
 };
 
-/* One warp, a thread a role: the record goes on, and the scale is looked up. */
+/* One warp, with a thread for each role: advances the record and determines the scale. */
 static __global__ void prepare_kernel(quantise_place p)
 {
     int role = (int)threadIdx.x;
@@ -45,7 +45,7 @@ static __global__ void prepare_kernel(quantise_place p)
 template <typename T> static __global__ void magnitude_kernel(const T *x, int64_t n, quantise_place p)
 {
     TREK_SHARED(uint32_t, shared, 32);
-    if (p.work->scale != 0) /* the same for all */
+    if (p.work->scale != 0) /* the same for all threads */
         return;
     uint32_t most = 0;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
@@ -57,9 +57,9 @@ template <typename T> static __global__ void magnitude_kernel(const T *x, int64_
         atomicMax(&p.work->magnitude, (unsigned int)most);
 }
 
-enum { TILE = 64, LINES = 4 }; /* 256 threads: each four neighbours in each of four rows */
+enum { TILE = 64, LINES = 4 }; /* 256 threads: each has four neighbours in each of four rows */
 
-/* A tile of 64 x 64 and its transpose. x and the codes are row-major. */
+/* Quantises a tile of 64 x 64 and its transpose. x and the codes are row-major. */
 template <typename T, bool turned>
 static __global__ void quantise_kernel(const T *x, uint8_t *codes, uint8_t *transpose, int64_t rows, int64_t columns,
                                        int64_t across, bool whole, quantise_place p)
@@ -95,7 +95,7 @@ static __global__ void quantise_kernel(const T *x, uint8_t *codes, uint8_t *tran
             uint32_t bits = trek_fp8_bits(value) & 0x7fffffffu;
             most = bits > most ? bits : most;
             out.x[j] = trek_fp8_encode(value, scale, p.format);
-            if (turned) /* beyond the matrix: never read */
+            if (turned) /* outside the matrix: never read */
                 tile[(quad + j) * (TILE + 4) + line + 16 * k] = out.x[j];
         }
         if (n == 4 && whole)
@@ -210,7 +210,7 @@ static __global__ void finish_kernel(const float *sums, T *to, const T *bias, co
     }
 }
 
-/* What a product reads and writes, all of it dense. */
+/* What a product reads and writes; everything is dense. */
 struct product_operands {
     trek_dense x, y, x_scales, y_scales, bias, result;
 };
@@ -223,7 +223,7 @@ static trek_status decode(const trek_op_call *call, trek_cuda_queue *queue, cons
                        (int)call->attrs.i[k], n);
 }
 
-/* As bf16, with sums in f32. */
+/* Multiplies as bf16, with sums in f32. */
 static trek_status multiply_decoded(const trek_op_call *call, trek_cuda_queue *queue, const product_operands &o, trek_cuda_gemm g)
 {
     trek_held x, y, sums;
@@ -266,7 +266,7 @@ static trek_status multiply(const trek_op_call *call, trek_cuda_queue *queue, co
     trek_status status = g.k > 0 ? trek_cuda_blas_run(call, queue, &g) : TREK_ERR_UNSUPPORTED;
     if (status != TREK_ERR_UNSUPPORTED)
         return status;
-    trek_cuda_gemm_served(queue, TREK_CUDA_PATH_MATMUL_FP8_OWN, &g); /* before the product of 16 bits is counted for itself */
+    trek_cuda_gemm_served(queue, TREK_CUDA_PATH_MATMUL_FP8_OWN, &g); /* before the product of 16 bits itself is counted */
     return multiply_decoded(call, queue, o, g);
 }
 

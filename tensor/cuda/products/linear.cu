@@ -107,7 +107,7 @@ extern "C" trek_status trek_cuda_gelu(const trek_op_call *call, trek_cuda_queue 
     }
 }
 
-/* --- bias and ReLU in a pass of their own ------------------------------------------------------ */
+/* --- bias and ReLU in a separate pass ----------------------------------------------------------- */
 
 template <typename T>
 static __global__ void add_bias_kernel(T *c, int64_t n, int64_t c_row, int64_t c_col, const T *bias, int64_t bias_step,
@@ -146,8 +146,8 @@ extern "C" trek_status trek_cuda_add_bias(const trek_op_call *call, trek_cuda_qu
 
 /* --- linear ------------------------------------------------------------------------------------ */
 
-/* Rows of x are the batch; where they go on evenly, trek_cuda_gemm_run joins them. Both outputs have the
- * same strides, or the product goes to contiguous scratch memory first. */
+/* Rows of x are the batch; if their strides are regular, trek_cuda_gemm_run joins them. Both outputs have the same
+ * strides; otherwise the product first goes to contiguous scratch memory. */
 static trek_status linear_into(const trek_op_call *call, trek_cuda_queue *queue, void *y, void *pre, const int64_t *y_strides)
 {
     const trek_tensor *x = call->inputs[0], *weight = call->inputs[1], *bias = call->n_inputs > 2 ? call->inputs[2] : nullptr;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul, and how a product is run: by cuBLASLt, or by a kernel on tiles that
- * takes any strides, dtypes and batches. */
+/* matmul, and how a product is run: by cuBLASLt, or by a kernel on tiles that supports any strides, dtypes and
+ * batches. */
 #include "tensor/cuda/elementwise/activation.cuh"
 #include "tensor/cuda/paths.h"
 #include "tensor/cuda/products/blas.h"
@@ -93,7 +93,7 @@ static trek_status run_own_of(const trek_op_call *call, trek_cuda_queue *queue, 
 
 /* --- cuBLASLt ---------------------------------------------------------------------------- */
 
-/* What cuBLASLt is not even asked for. */
+/* Products for which cuBLASLt is not even asked. */
 static trek_status refuse(const trek_cuda_queue *queue, const char *why)
 {
     const trek_status status = trek_cuda_refuse(why);
@@ -101,7 +101,8 @@ static trek_status refuse(const trek_cuda_queue *queue, const char *why)
     return status;
 }
 
-/* Batch dimensions that go on evenly in all three become one; a single y for all x makes their rows one matrix. */
+/* Joins batch dimensions whose strides are regular in all three operands; with a single y for all x, their rows
+ * become one matrix. */
 static void join_batch(trek_cuda_gemm *g)
 {
     int to = 0;
@@ -129,7 +130,7 @@ static void join_batch(trek_cuda_gemm *g)
     }
 }
 
-/* Matrices of which no side is dense are brought together in scratch memory first, when the product is worth it. */
+/* Matrices with no dense side are first copied to scratch memory, if the product is large enough. */
 static trek_status blas_dense(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm *g)
 {
     trek_status status = trek_cuda_blas_run(call, queue, g);
@@ -164,7 +165,8 @@ static trek_status blas_dense(const trek_op_call *call, trek_cuda_queue *queue, 
     return status;
 }
 
-/* Where the library does not take the product with its bias and ReLU (f64, say): without, and a pass over the result. */
+/* If the library does not support the product with its bias and ReLU (f64, for example): without, followed by a pass
+ * over the result. */
 static trek_status blas_biased(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm *g)
 {
     trek_status status = blas_dense(call, queue, g);
@@ -180,7 +182,7 @@ static trek_status blas_biased(const trek_op_call *call, trek_cuda_queue *queue,
     return trek_cuda_add_bias(call, queue, g->c_dtype, g->c, g->m, g->n, g->c_row, g->c_col, g->bias, g->bias_col, g->activation);
 }
 
-/* One call for the innermost batch dimension, as many as the outer ones have places; few of them, or not at all. */
+/* One call for the innermost batch dimension, repeated for the outer ones; a few of them, or none. */
 static trek_status blas_batches(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm *g)
 {
     if (g->ndim <= 1)
@@ -210,12 +212,12 @@ static trek_status blas_batches(const trek_op_call *call, trek_cuda_queue *queue
         part.a_batch[0] = g->a_batch[inner], part.b_batch[0] = g->b_batch[inner], part.c_batch[0] = g->c_batch[inner];
         status = trek_cuda_blas_run(call, queue, &part);
         if (status == TREK_ERR_UNSUPPORTED && i > 0)
-            status = run_own_of(call, queue, part); /* what came before is done already */
+            status = run_own_of(call, queue, part); /* earlier parts are already done */
     }
     return status;
 }
 
-/* With GELU: the product and its bias into pre (or the result itself), then the activation in a pass of its own. */
+/* With GELU: the product and its bias into pre (or the result itself), then the activation in a separate pass. */
 static trek_status blas_gelu(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm *g)
 {
     bool dense = g->ndim == 0 && g->c_col == 1 && g->c_row == g->n;
@@ -254,8 +256,8 @@ static void batch_strides(const trek_tensor *t, int own, int ndim, int64_t *stri
     }
 }
 
-/* Of 16 bits what x's rows sum to comes out of the product, where cuBLASLt has one that makes it: it gathers in f32, as the sum's
- * own kernel does. Wider ones are gathered in f64, in a pass of their own. */
+/* For 16 bits the sums of x's rows come from the product, if cuBLASLt has one that computes them: it sums in f32, as
+ * the kernel of sum does. Wider ones are summed in f64, in a separate pass. */
 static trek_status with_sums(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm *g)
 {
     trek_tensor *sums = call->outputs[1];

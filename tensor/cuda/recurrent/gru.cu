@@ -2,7 +2,7 @@
 /* The recurrence of a GRU, and its gradient. */
 #include "tensor/cuda/recurrent/recurrent.cuh"
 
-/* h is kept wide between the steps, and as the dtype of the products (rounded). bias, kept NULL: none. */
+/* h is kept in the wide type between the steps, and in the dtype of the products (rounded). bias, kept NULL: none. */
 template <typename T, typename W>
 static __global__ void gru_cell_kernel(trek_step s, const T *gates, const T *bias, const W *products, W *h, T *rounded, T *y,
                                        W *kept)
@@ -65,7 +65,8 @@ template <trek_dtype D> static trek_status forward(const trek_op_call *call)
     return kept.finish(call, call->outputs[2]);
 }
 
-/* dh comes as that of the step's result, and goes as what reaches the h before past the product. grad, h0 NULL: zeros. */
+/* dh is at first the gradient of the step's result, and afterwards what reaches the earlier h other than through the
+ * product. grad, h0 NULL: zeros. */
 template <typename T, typename W>
 static __global__ void gru_cell_backward_kernel(trek_step s, const T *grad, const W *kept, const T *y, const T *h0, W *dh,
                                                 T *d_gates, T *d_product)

@@ -2,7 +2,7 @@
 /* The recurrence of an LSTM, and its gradient. */
 #include "tensor/cuda/recurrent/recurrent.cuh"
 
-/* c is kept wide between the steps; h has the dtype of the products. kept NULL: nobody needs it. */
+/* c is kept in the wide type between the steps; h has the dtype of the products. kept NULL: not needed. */
 template <typename T, typename W>
 static __global__ void lstm_cell_kernel(trek_step s, const T *gates, const W *products, W *c, T *h, T *y, W *kept)
 {
@@ -61,7 +61,8 @@ template <trek_dtype D> static trek_status forward(const trek_op_call *call)
     return kept.finish(call, call->outputs[2]);
 }
 
-/* dh and dc come as those of the step's results, and go as dc of what it began with, and 0 for dh. grad NULL: zeros. */
+/* dh and dc are at first the gradients of the step's results; afterwards dc is that of its initial state, and dh is
+ * 0. grad NULL: zeros. */
 template <typename T, typename W>
 static __global__ void lstm_cell_backward_kernel(trek_step s, const T *grad, const W *kept, const T *c0, W *dh, W *dc, T *d)
 {

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cross entropy of logits and labels, with class weights, label smoothing (Szegedy
- * and others 2016) and ignored rows, and its gradient: each reads the logits once.
- * The rows' losses are added up in fixed blocks, in order. */
+/* Cross entropy of logits and labels, with class weights, label smoothing (Szegedy and others 2016) and ignored rows,
+ * and its gradient: each reads the logits once. The rows' losses are added in fixed blocks, in order. */
 #include "tensor/cuda/dense.cuh"
 #include "tensor/cuda/reduce/powers.cuh"
 #include "tensor/op_opts.h"
 
 #define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
 #define THREADS 256
-#define ROW_BLOCKS 64 /* at most, that add up losses */
+#define ROW_BLOCKS 64 /* the most blocks that add losses */
 
 template <typename T> struct loss_call {
     typedef typename trek_wide<T>::type W;
@@ -21,7 +20,7 @@ template <typename T> struct loss_call {
     int op;
 };
 
-/* The label of a row; -1: the row does not count. */
+/* Returns the label of a row; -1: the row does not count. */
 template <typename T> static __device__ __forceinline__ int64_t label_of(const loss_call<T> &a, int64_t row, bool note)
 {
     int64_t label = a.labels[row];
@@ -36,8 +35,8 @@ template <typename T> static __device__ __forceinline__ int64_t label_of(const l
 
 /* --- forward ------------------------------------------------------------------------------ */
 
-/* top: the largest number so far; less: for powers; sum: of e^(x - shift), with NaN in it; weighted: of weight x; weights: of
- * weight. */
+/* top: the largest number so far; less: for powers; sum: of e^(x - shift), including NaN; weighted: of weight x;
+ * weights: of weight. */
 template <typename W> struct row_sums {
     W top, less, sum;
     double weighted, weights;
@@ -58,7 +57,7 @@ template <typename T> struct row_join {
     }
 };
 
-/* Takes V logits in: the maximum once for all of them. */
+/* Adds V logits, with one maximum for all of them. */
 template <typename T, int V>
 static __device__ __forceinline__ void take_vector(row_sums<typename trek_wide<T>::type> &s, const trek_vector<T, V> &x)
 {
@@ -134,7 +133,7 @@ struct two_join {
     }
 };
 
-/* Adds up a block's share; the last step (to NULL) writes the results. */
+/* Adds a block's part; the last step (to NULL) writes the results. */
 static __global__ void __launch_bounds__(THREADS) total_kernel(const double *losses, const double *counted, int64_t n,
                                                                int64_t each,
                                                                double *to, double *to_counted, trek_numbers loss,
@@ -192,7 +191,7 @@ static trek_status add_up(const trek_op_call *call, trek_cuda_queue *queue, doub
                        rows, each, (double *)NULL, (double *)NULL, loss, total, reduction);
 }
 
-/* Threads for rows of n vectors. */
+/* Plans threads for rows of n vectors. */
 static trek_block_layout lay_rows(int64_t n, int each)
 {
     trek_block_layout l = { trek_log2_up((n + each - 1) / each), 0, true };
@@ -246,7 +245,8 @@ template <typename T> static trek_status forward(const trek_op_call *call)
 
 /* --- backward --------------------------------------------------------------------------------- */
 
-/* dx = g (own (p - at label) (1 - s) + s / n (p W - w)), with own the label's weight, W the sum of all (in weights). */
+/* Computes dx = g (own (p - at label) (1 - s) + s / n (p W - w)), where own is the label's weight and W the sum of
+ * all (in weights). */
 template <typename T, int V>
 static __global__ void __launch_bounds__(THREADS) loss_grad_kernel(loss_call<T> a, trek_block_layout layout, T *to,
                                                                    trek_numbers grad,
@@ -268,7 +268,7 @@ static __global__ void __launch_bounds__(THREADS) loss_grad_kernel(loss_call<T> 
         g = denominator != 0 ? g / denominator : 0;
     }
     const double own = label >= 0 && a.weight.x ? a.weight.get(label) : 1;
-    /* e^(x - logsumexp) is e^(x - shift) times what the shift lacks */
+    /* e^(x - logsumexp) is e^(x - shift) times a factor for what the shift lacks */
     const double logsumexp = label < 0 ? 0 : lse.get(row);
     const W less = trek_powers<T>::less((W)logsumexp);
     const double lacks = trek_powers<T>::shift(less) - logsumexp; /* infinite, or NaN, if logsumexp is */

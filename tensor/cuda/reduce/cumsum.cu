@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cumulative sums along a dimension of any stride; floats gather in f64, integers
- * in i64. Long lines are cut into chunks: their sums first, then where each chunk
- * begins, then the chunks themselves. */
+/* Cumulative sums along a dimension of any stride. Floats are summed in f64, integers in i64. Long lines are cut into
+ * chunks: first their sums, then where each chunk begins, then the chunks themselves. */
 #include "tensor/cuda/dense.cuh"
 #include "tensor/cuda/lines.cuh"
 
 #define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
 #define THREADS 256
-#define ITEMS 4          /* neighbours that a thread takes */
-#define CHUNK 8192       /* elements, at least */
+#define ITEMS 4          /* neighbours that a thread has */
+#define CHUNK 8192       /* the fewest elements */
 #define MOST_CHUNKS 1024 /* of a line */
 
 template <typename T> struct sum_type { typedef int64_t gathered, result; };
@@ -17,7 +16,7 @@ template <> struct sum_type<double> { typedef double gathered; typedef double re
 template <> struct sum_type<trek_bf16> { typedef double gathered; typedef trek_bf16 result; };
 template <> struct sum_type<trek_f16> { typedef double gathered; typedef trek_f16 result; };
 
-/* The sum of the threads before this one; *total: of all. */
+/* Returns the sum of the threads before this one; *total: of all. */
 template <typename A> static __device__ __forceinline__ A scan_block(A mine, A *shared, A *total)
 {
     const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5;
@@ -36,11 +35,11 @@ template <typename A> static __device__ __forceinline__ A scan_block(A mine, A *
         all += shared[w];
     }
     *total = all;
-    A before = __shfl_up_sync(0xffffffffu, sum, 1u); /* not sum - mine: after a NaN or infinity that is none */
+    A before = __shfl_up_sync(0xffffffffu, sum, 1u); /* not sum - mine, which is wrong after a NaN or infinity */
     return lane > 0 ? offset + before : offset;
 }
 
-/* A block for each chunk of a line whose elements lie near each other. sums: write only the chunk's sum there;
+/* A block for each chunk of a line whose elements are near each other. sums: only the chunk's sum is written there;
  * offsets: where chunks begin (NULL: at 0). */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) cumsum_blocks(typename sum_type<T>::result *out, const T *in, trek_lines l,
@@ -73,7 +72,7 @@ static __global__ void __launch_bounds__(THREADS) cumsum_blocks(typename sum_typ
         sums[place] = carry;
 }
 
-/* A thread for each chunk of a line, where neighbouring lines lie side by side. */
+/* A thread for each chunk of a line, if neighbouring lines are adjacent. */
 template <typename T>
 static __global__ void cumsum_threads(typename sum_type<T>::result *out, const T *in, trek_lines l, int64_t chunk,
                                       typename sum_type<T>::gathered *sums, const typename sum_type<T>::gathered *offsets)
@@ -95,7 +94,7 @@ static __global__ void cumsum_threads(typename sum_type<T>::result *out, const T
         sums[place] = sum;
 }
 
-/* Of each line: the chunks' sums become the sums of those before. */
+/* For each line: replaces the chunks' sums by the sums of those before. */
 template <typename A> static __global__ void cumsum_offsets(A *sums, int64_t lines, int64_t chunks)
 {
     const int64_t line = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -121,7 +120,7 @@ template <typename T> static trek_status run(const trek_op_call *call)
     const T *in = (const T *)(const void *)tensors[1]->data;
     trek_lines l = trek_lines_of(tensors, 2, (int)call->attrs.i[0]);
     bool blocks = l.layout.along && l.n >= 64 && l.lines <= 0x7fffffff;
-    /* chunks where lines are few, of no fewer elements than are worth a launch */
+    /* if lines are few, chunks with at least as many elements as are worth a launch */
     int64_t workers = blocks ? l.lines : (l.lines - 1) / THREADS + 1, smallest = blocks ? CHUNK : 512, chunks = 1024 / workers;
     chunks = chunks < l.n / smallest ? chunks : l.n / smallest;
     chunks = chunks < 1 ? 1 : chunks > MOST_CHUNKS ? MOST_CHUNKS : chunks;

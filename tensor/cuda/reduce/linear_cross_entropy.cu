@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loss of a classifier's last layer. One kernel reads a row of logits, finds its
- * loss and writes the gradients of the logits, in 16 bits over the logits themselves.
- * Of a sum or a mean, forward makes the gradients and keeps what they give to x and
- * weight; otherwise backward makes the logits again. Everything is added up in order.
+/* The loss of a classifier's last layer. One kernel reads a row of logits, computes its loss and writes the gradients
+ * of the logits, in 16 bits over the logits themselves. For a sum or mean, forward computes the gradients and stores
+ * what they give to x and weight; otherwise backward computes the logits again. Everything is added in order.
  *
- * Logits of 16-bit operands are 16 bits wide, all rows at once where an eighth of the
- * device's memory holds them, otherwise as many rows as it holds: a rule of shapes and
- * devices alone, so that results do not depend on what is free. Wider ones, and those
- * of TREK_CUDA_LOGITS=pieces, are f32 or f64 and made for few rows at a time, and the
- * gradients of many such pieces go through one product each for dx and dweight.
- * Rows of logits and of their gradients begin at multiples of 16 bytes, whatever the
- * number of classes: products and the passes over them move 16 bytes at once. */
+ * Logits of 16-bit operands have 16 bits. All rows are computed at once if an eighth of the device's memory holds
+ * them, otherwise as many rows as it holds; this depends only on shapes and devices, so that results do not depend on
+ * free memory. Logits of wider operands, and those of TREK_CUDA_LOGITS=pieces, are f32 or f64 and computed for few
+ * rows at a time; the gradients of many such pieces go through one product each for dx and dweight. Rows of logits
+ * and of their gradients begin at multiples of 16 bytes, whatever the number of classes, because products and the
+ * passes over them move 16 bytes at once. */
 #include "tensor/cuda/products/blas.h"
 #include "tensor/cuda/dense.cuh"
 #include "tensor/cuda/products/linear.h"
@@ -18,25 +16,25 @@
 #include "tensor/cuda/reduce/powers.cuh"
 
 #define THREADS 256
-#define ROW_THREADS 512 /* of a row, at most: with its logits in shared memory, two blocks of a multiprocessor */
-#define BATCH 2         /* loads of a thread that are under way at a time */
+#define ROW_THREADS 512 /* of a row, at most: with its logits in shared memory, two blocks fit on a multiprocessor */
+#define BATCH 2         /* loads of a thread that are in flight at a time */
 #define PIECE_BYTES ((int64_t)128 << 20) /* of logits: a product of few rows would wait for the weight */
 #define BUFFER_BYTES ((int64_t)384 << 20) /* of their gradients, at most */
-#define SMALL (1 << 18)                   /* logits that are made at once */
-#define KEPT_SHARE 8                      /* of the device's memory, a part that logits of 16 bits may take */
+#define SMALL (1 << 18)                   /* logits that are computed at once */
+#define KEPT_SHARE 8                      /* the part of the device's memory (one in 8) that logits of 16 bits may take */
 #define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
 
 /* What the rows' kernel reads and writes: logits of type L, operands and gradients of type T. */
 template <typename L, typename T> struct rows_job {
     const L *logits;             /* [rows, classes], without the bias; rows are `apart` elements apart */
-    T *grads;                    /* likewise, may be the logits; NULL: not wanted */
+    T *grads;                    /* [rows, classes], may be the logits; NULL: not wanted */
     const T *bias;               /* NULL: none */
     int64_t bias_step, first, classes, apart, ignore;
     double smoothing, unit;
     trek_indices labels;
     trek_numbers grad, total;    /* of the loss; its weight. grad.x NULL: 1 */
     trek_numbers lse;            /* of all rows */
-    double *losses, *counted;    /* likewise; NULL: lse is there already */
+    double *losses, *counted;    /* of all rows; NULL: lse is already known */
     int reduction;
     bool held;                   /* a row's logits stay in shared memory from the sum to the gradients */
     trek_cuda_fault_record *faults;
@@ -45,7 +43,7 @@ template <typename L, typename T> struct rows_job {
 
 /* --- a row ----------------------------------------------------------------------------------- */
 
-/* The label of a row; -1: the row does not count. */
+/* Returns the label of a row; -1: the row does not count. */
 template <typename J> static __device__ __forceinline__ int64_t label_of(const J &job, int64_t row)
 {
     int64_t label = job.labels[row];
@@ -58,7 +56,7 @@ template <typename J> static __device__ __forceinline__ int64_t label_of(const J
     return -1;
 }
 
-/* The gradient of a row's loss. */
+/* Returns the gradient of a row's loss. */
 static __device__ __forceinline__ double slope_of(trek_numbers grad, trek_numbers total, int reduction, int64_t row)
 {
     double g = grad.x ? grad.get(reduction == TREK_REDUCTION_NONE ? row : 0) : 1;
@@ -68,7 +66,7 @@ static __device__ __forceinline__ double slope_of(trek_numbers grad, trek_number
     return denominator != 0 ? g / denominator : 0;
 }
 
-/* What a thread does with its part of a row: N classes at once by 16 bytes, every blockDim.x-th such vector. */
+/* A thread's part of a row: N classes at once by 16 bytes, every blockDim.x-th such vector. */
 template <typename L, typename T> struct row_part {
     typedef typename trek_wide<L>::type W;
     typedef trek_powers<L> powers;
@@ -79,7 +77,7 @@ template <typename L, typename T> struct row_part {
     const vector *logits;
     vector *held; /* NULL: not held */
     uint32_t vectors;
-    W top, less, sum; /* the largest; for powers; their sum, of few: its rounding is not seen in the whole */
+    W top, less, sum; /* the largest; for powers; their sum, of few numbers, whose rounding does not matter in the whole */
     double plain;     /* the sum of logits, for label smoothing */
 
     __device__ __forceinline__ row_part(const rows_job<L, T> &j)
@@ -95,7 +93,7 @@ template <typename L, typename T> struct row_part {
     }
     __device__ __forceinline__ W logit(int64_t c) const { return biased(trek_get(((const L *)logits)[c]), c); }
 
-    /* The vector's numbers; what lies behind the last class is -infinity. */
+    /* Returns the vector's numbers; those after the last class are -infinity. */
     __device__ __forceinline__ void open(const vector &v, uint32_t at, W x[N]) const
     {
 #pragma unroll
@@ -131,7 +129,7 @@ template <typename L, typename T> struct row_part {
             plain += (int64_t)at * N + e < job.classes ? (double)x[e] : 0;
     }
 
-    /* All of the row's vectors. */
+    /* Processes all of the row's vectors. */
     __device__ __forceinline__ void gather()
     {
         for (uint32_t at = threadIdx.x; at < vectors; at += BATCH * blockDim.x) {
@@ -150,7 +148,7 @@ template <typename L, typename T> struct row_part {
         }
     }
 
-    /* The row's numbers from those of its threads, for all of them. */
+    /* Combines the results of the row's threads, for all of them. */
     __device__ __forceinline__ void join(double *shared, double *whole)
     {
         const int width = (int)blockDim.x;
@@ -163,13 +161,13 @@ template <typename L, typename T> struct row_part {
     }
 };
 
-/* The gradient of each logit of a row: slope e^(x - shift) - rest; of the label's logit: own. */
+/* The gradient of each logit of a row: slope e^(x - shift) - rest; for the label's logit: own. */
 template <typename W> struct row_slopes {
     W less, slope, rest, own;
 };
 
-/* One thread's: the row's loss, if that is wanted, and what its gradients are made with:
- * d = unit g ((1 - s) (p - at label) + s / n (n p - 1)). */
+/* Run by one thread: computes the row's loss, if wanted, and what its gradients are made with: d = unit g ((1 - s) (p
+ * - at label) + s / n (n p - 1)). */
 template <typename L, typename T>
 static __device__ __forceinline__ row_slopes<typename trek_wide<L>::type> end_row(const row_part<L, T> &part, int64_t row,
                                                                                   int64_t label, double sum)
@@ -206,7 +204,7 @@ static __device__ __forceinline__ void write_gradients(const row_part<L, T> &par
     T *grads = job.grads + blockIdx.x * job.apart;
     trek_vector<T, N> *to = (trek_vector<T, N> *)grads;
     const typename P::vector *from = part.held ? part.held : part.logits;
-    if (label < 0) { /* whatever the logits are */
+    if (label < 0) { /* for any logits */
         for (uint32_t at = threadIdx.x; at < part.vectors; at += blockDim.x)
             to[at] = trek_vector<T, N>();
         return;
@@ -286,7 +284,7 @@ static __global__ void __launch_bounds__(THREADS)
         loss.put(0, reduction == TREK_REDUCTION_SUM ? sums[0] : sums[THREADS] > 0 ? sums[0] / sums[THREADS] : 0);
 }
 
-/* sums[c] (+)= the column's gradients, row after row. */
+/* Computes sums[c] (+)= the column's gradients, row after row. */
 template <typename T, typename W>
 static __global__ void column_sums_kernel(const T *grads, int64_t rows, int64_t classes, int64_t apart, bool first, W *sums)
 {
@@ -299,7 +297,8 @@ static __global__ void column_sums_kernel(const T *grads, int64_t rows, int64_t 
     sums[c] = sum;
 }
 
-/* to [rows, columns] (+)= from, contiguous, times the loss's gradient (1 where there is none) over unit, in another dtype. */
+/* Computes to [rows, columns] (+)= from, contiguous, times the loss's gradient (1 if there is none) divided by unit,
+ * in another dtype. */
 template <typename O, typename W>
 static __global__ void scaled_kernel(const W *from, O *to, bool add, int64_t columns, int64_t row_step, int64_t column_step,
                                    int64_t n, trek_numbers grad, trek_numbers total, int reduction, double unit)
@@ -322,7 +321,7 @@ template <typename T> struct layer {
     const trek_tensor *x, *weight, *bias, *labels;
     int64_t rows, columns, classes, apart; /* apart: from one row of logits, or of their gradients, to the next */
     trek_dtype dtype, wide;
-    bool low; /* logits are of T, and their gradients take their place; otherwise they are of W */
+    bool low; /* logits have type T, and their gradients replace them; otherwise they have type W */
 
     layer(const trek_op_call *c, trek_cuda_queue *q, int first_input, trek_dtype d)
         : call(c), queue(q), x(c->inputs[first_input]), weight(c->inputs[first_input + 1]), bias(c->inputs[first_input + 2]),
@@ -332,7 +331,7 @@ template <typename T> struct layer {
     {
     }
 
-    /* Rows whose logits of 16 bits are made at once: parts of one size, whole tiles of the product. */
+    /* Returns how many rows of 16-bit logits are computed at once: parts of one size, whole tiles of the product. */
     int64_t kept() const
     {
         int64_t most = queue->device->info.memory / KEPT_SHARE / (apart * (int64_t)sizeof(T)) / 128 * 128;
@@ -340,8 +339,8 @@ template <typename T> struct layer {
         int64_t parts = (rows + most - 1) / most, n = parts > 1 ? ((rows + parts - 1) / parts + 127) / 128 * 128 : rows;
         return n < rows ? n : rows;
     }
-    /* Rows whose logits are made at once: whole tiles of the product. Small calls at once, else a sixteenth of the rows
-     * at most: it is for the memory, too. */
+    /* Returns how many rows of logits are computed at once: whole tiles of the product. Small calls are one piece;
+     * otherwise at most a sixteenth of the rows, because this also saves memory. */
     int64_t piece() const
     {
         if (low)
@@ -353,8 +352,8 @@ template <typename T> struct layer {
         n = n < share ? n : share < 64 ? 64 : share;
         return n < rows ? n : rows;
     }
-    /* Rows whose gradients of logits go through one product: whole pieces, an eighth of the rows at most where there are
-     * several. */
+    /* Returns how many rows of gradients of logits go through one product: whole pieces, at most an eighth of the
+     * rows if there are several. */
     int64_t buffer() const
     {
         if (low)
@@ -378,14 +377,14 @@ template <typename T> struct layer {
     }
 };
 
-/* Where gradients go; those of x and weight by rows and columns, the bias's sums in W. NULL: not wanted. */
+/* Where gradients are written; those of x and weight by rows and columns, the bias's sums in W. NULL: not wanted. */
 struct places {
     void *dx, *dweight, *dbias;
     int64_t dx_row, dx_column, weight_row, weight_column;
     trek_dtype dx_dtype, weight_dtype;
 };
 
-/* What the gradients of n rows give. dweight is added to what earlier ones gave. */
+/* Computes what the gradients of n rows give. dweight is added to that of earlier rows. */
 template <typename T>
 static trek_status spread(const layer<T> &l, const places &to, int64_t first, int64_t n, const T *grads)
 {
@@ -418,14 +417,14 @@ static trek_status spread(const layer<T> &l, const places &to, int64_t first, in
                        (W *)to.dbias);
 }
 
-/* What the rows' kernel reads and writes but for logits. */
+/* What the rows' kernel reads and writes besides logits. */
 struct row_numbers {
     trek_numbers grad, lse, total;
     double *losses; /* [2 rows], their losses, and whether they count; NULL: not wanted */
     double unit;
 };
 
-/* Losses, and gradients if there is room for them, of n rows whose logits are there. */
+/* Computes losses, and gradients if there is space for them, of n rows whose logits are ready. */
 template <typename L, typename T>
 static trek_status run_rows(const layer<T> &l, const row_numbers &r, int64_t first, int64_t n, const L *logits, T *grads)
 {
@@ -457,8 +456,9 @@ static trek_status run_rows(const layer<T> &l, const row_numbers &r, int64_t fir
                        rows_kernel<L, T>, j);
 }
 
-/* The losses of rows [first, first + n), and the gradients of their logits if there is room for them, piece by piece. Without
- * room for logits of their own, which are as wide then, they are where their gradients will be. */
+/* Computes the losses of rows [first, first + n), and the gradients of their logits if there is space for them, piece
+ * by piece. Without separate space for logits, which then have the same width, these are where their gradients will
+ * be. */
 template <typename L, typename T>
 static trek_status make_rows(const layer<T> &l, const row_numbers &r, int64_t first, int64_t n, int64_t piece, L *logits,
                              T *grads)
@@ -472,7 +472,7 @@ static trek_status make_rows(const layer<T> &l, const row_numbers &r, int64_t fi
     return TREK_OK;
 }
 
-/* All rows by logits of type L, and what their gradients give, if any is wanted. */
+/* Processes all rows with logits of type L, and computes what their gradients give, if any is wanted. */
 template <typename L, typename T> static trek_status rows_of(const layer<T> &l, const row_numbers &r, const places &to)
 {
     const bool wanted = to.dx || to.dweight || to.dbias, in_place = wanted && sizeof(L) == sizeof(T);
@@ -498,7 +498,7 @@ template <typename T> static trek_status all_rows(const layer<T> &l, const row_n
     return l.low ? rows_of<T>(l, r, to) : rows_of<typename trek_wide<T>::type>(l, r, to);
 }
 
-/* One pass from sums to where they belong. */
+/* One pass from sums to their destination. */
 template <typename O, typename W, typename T>
 static trek_status scale(const layer<T> &l, const W *from, trek_tensor *to, bool add, trek_numbers grad, double unit)
 {
@@ -510,7 +510,7 @@ static trek_status scale(const layer<T> &l, const W *from, trek_tensor *to, bool
                        trek_numbers_of(trek_input_of(l.call, 6)), (int)l.call->attrs.i[1], unit);
 }
 
-/* Gradients go into `kept`, those that are asked for one behind the other. */
+/* Writes the requested gradients into `kept`, one after the other. */
 template <typename T> static places places_in(const layer<T> &l, void *kept)
 {
     typedef typename trek_wide<T>::type W;
@@ -575,7 +575,7 @@ template <typename T> static trek_status from_kept(const layer<T> &l)
     return TREK_OK;
 }
 
-/* Sums of 16-bit gradients are made in f32, the weight's in scratch memory where there are several. */
+/* Sums of 16-bit gradients are computed in f32, the weight's in scratch memory if there are several. */
 template <typename T> static trek_status again(const layer<T> &l)
 {
     typedef typename trek_wide<T>::type W;

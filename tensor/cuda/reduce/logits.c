@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What TREK_CUDA_LOGITS asks for. */
+/* What TREK_CUDA_LOGITS selects. */
 #include "tensor/cuda/reduce/logits.h"
 
 #include <pthread.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Losses of one element and its target, and their slopes. Of 16-bit inputs the loss is f32. */
+/* Losses of one element and its target, and their slopes. For 16-bit inputs the loss is f32. */
 #include "tensor/cuda/elementwise/elementwise.cuh"
 #include "tensor/cuda/elementwise/functions.cuh"
 
 namespace {
 
-/* NaN stays. */
+/* NaN remains. */
 template <typename W> __device__ __forceinline__ W at_least(W x, W limit) { return x < limit ? limit : x; }
 
 template <typename W> struct loss_functor {

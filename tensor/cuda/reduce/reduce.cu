@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums, means, products, any and all. Floats gather in f64 (16-bit sums in f32), so
- * that the result of f32 is exact to a rounding; integers in i64. */
+/* Sums, means, products, any and all. Floats are computed in f64 (16-bit sums in f32), so that an f32 result has only
+ * one rounding error; integers in i64. */
 #include "tensor/cuda/products/linear.h"
 #include "tensor/cuda/reduce/reduce.cuh"
 
-/* Floats gather in what exceeds them; see trek_reduce_any for whole numbers. */
+/* Floats are reduced in a wider type; see trek_reduce_any for integers. */
 template <typename T> struct gathered { typedef double type; };
 template <> struct gathered<trek_bf16> { typedef float type; };
 template <> struct gathered<trek_f16> { typedef float type; };
 
-/* Sums of floats, which training makes. */
+/* Sums of floats, which training uses. */
 template <typename T> struct sum_op : trek_reduce_input<T> {
     typedef typename gathered<T>::type partial;
     T *out;
-    bool wide;      /* out is f32 though T has 16 bits */
+    bool wide;      /* out is f32 although T has 16 bits */
     double divisor; /* 1 for sums */
     __device__ __forceinline__ partial start(int64_t, bool) const { return 0; }
     __device__ __forceinline__ void step(partial &a, T x, int64_t) const { a += (partial)trek_get(x); }
@@ -28,7 +28,7 @@ template <typename T> struct sum_op : trek_reduce_input<T> {
     }
 };
 
-/* Of 16 bits into f32. */
+/* From 16 bits to f32. */
 template <typename T> struct squares_op : trek_reduce_input<T> {
     typedef typename gathered<T>::type partial;
     typename trek_wide<T>::type *out;
@@ -38,7 +38,7 @@ template <typename T> struct squares_op : trek_reduce_input<T> {
     __device__ __forceinline__ void store(int64_t at, partial a) const { out[at] = (typename trek_wide<T>::type)a; }
 };
 
-/* Sums of whole numbers wrap around; what is no number counts as 0. */
+/* Sums of integers wrap around; NaN counts as 0. */
 template <typename W> struct number_sum_op : trek_reduce_any<W> {
     typedef W partial;
     __device__ __forceinline__ partial start(int64_t, bool) const { return 0; }
@@ -57,12 +57,12 @@ template <typename W> struct product_op : trek_reduce_any<W> {
     __device__ __forceinline__ void store(int64_t at, partial a) const { this->put(at, a); }
 };
 
-/* Whether some element is zero (all), or is not (any): by its bits but for the sign of a float. */
+/* Finds an element that is zero (all), or is not (any): by its bits without the sign of a float. */
 struct logic_op : trek_reduce_any<uint64_t> {
     typedef int partial;
     uint64_t bits;
     int size;
-    bool zeros; /* all: looks for a zero and gives the opposite */
+    bool zeros; /* all: looks for a zero and returns the opposite */
     template <int> __device__ __forceinline__ trek_vector<uint64_t, 1> load(int64_t offset) const
     {
         switch (size) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* argmax, argmin: the first place of the extreme along one dimension, or in the
- * row-major order of all; the first NaN, if there is one. */
+/* argmax, argmin: the first index of the extreme along one dimension, or in the row-major order of all; the index of
+ * the first NaN, if there is one. */
 #include "tensor/cuda/reduce/reduce.cuh"
 
 template <typename W> struct candidate {
@@ -10,7 +10,7 @@ template <typename W> struct candidate {
 
 template <typename W> struct search_op : trek_reduce_any<W> {
     typedef candidate<W> partial;
-    bool largest; /* else the smallest is looked for: one kernel for both */
+    bool largest; /* otherwise the smallest: one kernel for both */
     __device__ __forceinline__ partial start(int64_t, bool) const
     {
         partial none;

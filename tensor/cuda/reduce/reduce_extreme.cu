@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Maxima and minima. NaN stays once it is there. */
+/* Maxima and minima. NaN remains. */
 #include "tensor/cuda/reduce/reduce.cuh"
 
 template <typename W> struct extreme_op : trek_reduce_any<W> {
     typedef W partial;
-    bool largest; /* else the smallest: one kernel for both */
+    bool largest; /* otherwise the smallest: one kernel for both */
     __device__ __forceinline__ partial start(int64_t, bool) const
     {
         if constexpr (std::is_integral<W>::value)

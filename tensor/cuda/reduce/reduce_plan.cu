@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a reduction's threads and blocks lie over its elements. */
+/* How the threads and blocks of a reduction are arranged over its elements. */
 #include "tensor/cuda/reduce/reduce.cuh"
 
-#define BLOCKS 1024 /* wanted at least; not a property of the device, so that results are the same on all */
+#define BLOCKS 1024 /* the fewest blocks aimed for; it does not depend on the device, so that results are the same on all */
 
 typedef struct sort_dim {
     int64_t size, in, out;
 } sort_dim;
 
-/* Nothing moves along a broadcast dimension: it is far. */
+/* Nothing moves along a broadcast dimension, so it counts as far. */
 static int64_t span_of(int64_t stride) { return stride == 0 ? INT64_MAX : stride < 0 ? -stride : stride; }
 
 static void sort_dims(sort_dim *dims, int n)
@@ -21,7 +21,7 @@ static void sort_dims(sort_dim *dims, int n)
         }
 }
 
-/* Joins dimensions that are one; returns their number. */
+/* Joins adjacent dimensions. Returns their number. */
 static int join_dims(trek_reduce_dim *to, const sort_dim *dims, int n)
 {
     int joined = 0;
@@ -73,7 +73,7 @@ void trek_reduce_dims(trek_reduce_walk *w, const trek_tensor *in, uint64_t mask,
         sort_dims(reduced, n_reduced);
     w->n_kept = join_dims(w->kept, kept, n_kept);
     w->n_reduced = join_dims(w->reduced, reduced, n_reduced);
-    /* lanes along the nearer dimension, unless it is too short for that to be worth anything */
+    /* lanes go along the nearer dimension, unless it is too short */
     const trek_reduce_dim *k = w->n_kept ? &w->kept[w->n_kept - 1] : NULL;
     const trek_reduce_dim *r = w->n_reduced ? &w->reduced[w->n_reduced - 1] : NULL;
     if (!k || !r)
@@ -104,7 +104,7 @@ bool trek_reduce_can_load(const trek_reduce_walk *w, int v)
     return true;
 }
 
-/* Strides and sizes in units of v elements. */
+/* Expresses strides and sizes in units of v elements. */
 static void count_vectors(trek_reduce_walk *w, int v)
 {
     trek_reduce_dim *near = nearest(w);

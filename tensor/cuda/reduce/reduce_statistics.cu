@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Variance and its root, and the logarithm of sums of exponentials: one pass over the elements. */
+/* Variance and its root, and the logarithm of sums of exponentials, in one pass over the elements. */
 #include "tensor/cuda/reduce/reduce.cuh"
 
 template <typename T> struct variance_op : trek_reduce_input<T> {
@@ -18,7 +18,7 @@ template <typename T> struct variance_op : trek_reduce_input<T> {
     }
 };
 
-/* sum is of e^(x - top), where top is the largest number so far; NaN is in the sum. */
+/* sum is that of e^(x - top), where top is the largest number so far; NaN is in the sum. */
 template <typename W> struct exponentials {
     W top, sum;
 };

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Softmax, its logarithm, and their gradients. Contiguous rows stay in registers;
- * very long ones and other strides are gone through twice, with the maximum and
- * the sum found in one pass (Milakov and Gimelshein 2018). */
+/* Softmax, its logarithm, and their gradients. Contiguous rows stay in registers; very long ones and other strides
+ * are read twice, with the maximum and the sum computed in one pass (Milakov and Gimelshein 2018). */
 #include "tensor/cuda/lines.cuh"
 #include "tensor/cuda/rows.cuh"
 
@@ -136,7 +135,7 @@ static __global__ void __launch_bounds__(TREK_BLOCK_THREADS) backward_lines(T *o
 
 /* --- calls ---------------------------------------------------------------------------------- */
 
-/* Rows of the last dimension in contiguous operands that fit into registers. */
+/* Plans rows of the last dimension in contiguous operands that fit into registers. */
 static trek_row_plan plan_rows(const trek_tensor *const *tensors, int operands, int dim, int size, int values, int most)
 {
     const trek_tensor *out = tensors[0];

@@ -115,10 +115,10 @@ COMPOSITE(cross_entropy)
     }
     if (attrs->i[1] == TREK_REDUCTION_NONE)
         return trek_rule_rounded(nll, inputs[0]);
-    trek_var *total = trek_sum(nll, trek_dims_none(), false);
+    trek_var *total = trek_sum(nll, trek_dims_all(), false);
     if (attrs->i[1] == TREK_REDUCTION_SUM)
         return trek_rule_rounded(total, inputs[0]);
-    trek_var *divisor = trek_sum(of_label, trek_dims_none(), false);
+    trek_var *divisor = trek_sum(of_label, trek_dims_all(), false);
     if (divisor && trek_var_item(divisor) == 0) /* no row counts: 0, with a gradient of 0 */
         return trek_rule_rounded(total, inputs[0]);
     return trek_rule_rounded(trek_div(total, divisor), inputs[0]);

@@ -91,7 +91,7 @@ static trek_var *samples_of(const char *name, trek_var *x, const trek_fractional
         return trek_fail_null(TREK_ERR_SHAPE, "%s: samples [N, C, %d] are needed, not %s", name, dims,
                               trek_shape_text(trek_var_shape(given), text));
     trek_var *wide = trek_cast(trek_var_detach(given), work);
-    trek_var *fine = trek_all(trek_logical_and(trek_ge_scalar(wide, 0), trek_lt_scalar(wide, 1)), trek_dims_none(), false);
+    trek_var *fine = trek_all(trek_logical_and(trek_ge_scalar(wide, 0), trek_lt_scalar(wide, 1)), trek_dims_all(), false);
     if (!fine)
         return NULL;
     if (trek_var_item(fine) == 0)

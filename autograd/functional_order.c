@@ -129,7 +129,7 @@ static bool quantile_fits(const char *name, const trek_var *x, trek_var *q)
     if (trek_var_ndim(q) > 1)
         return trek_fail(TREK_ERR_SHAPE, "%s: q must have at most 1 dimension, not %d", name, trek_var_ndim(q)), false;
     trek_var *inside = trek_logical_and(trek_ge_scalar(q, 0), trek_le_scalar(q, 1)),
-        *all = trek_all(inside, trek_dims_none(), false);
+        *all = trek_all(inside, trek_dims_all(), false);
     if (!all)
         return false;
     if (trek_var_item(all) == 0)

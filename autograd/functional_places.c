@@ -62,7 +62,7 @@ trek_var *trek_randn_like(trek_var *x)
 /* Whether all elements of a bool are true; waits for a GPU. false and an error that says `what`, or another one. */
 static bool holds(const char *name, trek_var *condition, const char *what)
 {
-    trek_var *all = trek_all(condition, trek_dims_none(), false);
+    trek_var *all = trek_all(condition, trek_dims_all(), false);
     if (!all)
         return false;
     if (trek_var_item(all) != 0)
@@ -238,7 +238,7 @@ trek_var *trek_bincount(trek_var *x, trek_var *weights, int64_t minlength)
         return trek_fail_null(TREK_ERR_ARGUMENT, "bincount: a length of %lld", (long long)minlength);
     trek_dtype of = !weights ? TREK_I64 : trek_var_dtype(weights) == TREK_F32 ? TREK_F32 : TREK_F64;
     int64_t size = minlength, n = trek_var_numel(x);
-    trek_var *largest = n > 0 ? trek_max(x, trek_dims_none(), false) : NULL;
+    trek_var *largest = n > 0 ? trek_max(x, trek_dims_all(), false) : NULL;
     if (n > 0 && !largest)
         return NULL;
     if (largest && (int64_t)trek_var_item(largest) >= size)

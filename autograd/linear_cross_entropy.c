@@ -115,10 +115,10 @@ static trek_var *smoothing_losses(trek_var *x, trek_var *weight, trek_var *bias,
     if (bias) {
         bias = trek_cast(bias, work);
         at_label = trek_add(at_label, trek_index_select(bias, label, 0));
-        all = trek_add(all, trek_sum(trek_mul(bias, classes), trek_dims_none(), false));
+        all = trek_add(all, trek_sum(trek_mul(bias, classes), trek_dims_all(), false));
     }
     trek_var *logsumexp = trek_add(losses, at_label);
-    return trek_sub(trek_mul(logsumexp, trek_sum(classes, trek_dims_none(), false)), all);
+    return trek_sub(trek_mul(logsumexp, trek_sum(classes, trek_dims_all(), false)), all);
 }
 
 /* Each label's loss by the fused op, times its class's weight. */
@@ -145,10 +145,10 @@ static trek_var *with_class_weights(trek_var *x, trek_var *weight, trek_var *bia
     }
     if (opts->reduction == TREK_REDUCTION_NONE)
         return each;
-    trek_var *total = trek_sum(each, trek_dims_none(), false);
+    trek_var *total = trek_sum(each, trek_dims_all(), false);
     if (opts->reduction == TREK_REDUCTION_SUM)
         return total;
-    trek_var *count = trek_sum(counts, trek_dims_none(), false);
+    trek_var *count = trek_sum(counts, trek_dims_all(), false);
     return trek_loss_mean_of_labels(trek_div(total, trek_masked_fill(count, trek_eq_scalar(count, 0), 1)), labels, opts->weight,
                                     ignore);
 }

@@ -61,7 +61,7 @@ static trek_var *count_labels(const trek_loss_count *count)
         trek_var *weights = trek_cast(trek_index_select(trek_var_constant(count->classes), safe, 0), TREK_F64);
         counts = trek_mul(weights, trek_cast(counts, TREK_F64));
     }
-    return trek_sum(counts, trek_dims_none(), false);
+    return trek_sum(counts, trek_dims_all(), false);
 }
 
 /* The labels are as they were. */

@@ -212,7 +212,7 @@ trek_var *trek_multilabel_soft_margin_loss(trek_var *x, trek_var *target, const 
 static bool classes_fit(const char *name, trek_var *target, int64_t classes)
 {
     trek_var *wrong = trek_logical_or(trek_lt_scalar(target, -1), trek_ge_scalar(target, (double)classes));
-    trek_var *any = trek_any(wrong, trek_dims_none(), false);
+    trek_var *any = trek_any(wrong, trek_dims_all(), false);
     if (any && trek_var_item(any) == 0)
         return true;
     if (any)

@@ -5,8 +5,8 @@
  * thread's error and returns NULL (or -1). A function whose required input is NULL also returns NULL, so that a chain of calls
  * needs one test, at its end.
  *
- * Dimensions may be negative, which counts from the end. Lists of dimensions are written trek_dims(0, -1). trek_dims_none() means
- * all dimensions in reductions, and no dimension in trek_flip.
+ * Dimensions may be negative, which counts from the end. Lists of dimensions are written trek_dims(0, -1). trek_dims_all() stands
+ * for all dimensions where the function says so, as reductions do.
  *
  * Dtypes: inputs of several dtypes are computed in the dtype that they promote to. An integer beyond f16's range becomes infinite
  * in f16, also if it is a scalar. Gradients are computed in the common dtype, or in f32 if that has 16 bits and the formula has
@@ -220,7 +220,7 @@ TREK_API trek_var *trek_fill_(trek_var *x, double value);
 /* Copies y into x. y is expanded to x's shape and converted to x's dtype, whatever both are. Copying x to itself does nothing. */
 TREK_API trek_var *trek_copy_(trek_var *x, trek_var *y);
 
-/* -- reductions over dims, or over all dimensions if dims is trek_dims_none(). With keepdim reduced dimensions stay, with size 1;
+/* -- reductions over dims, or over all dimensions if dims is trek_dims_all(). With keepdim reduced dimensions stay, with size 1;
  *    without it they are removed. -- */
 /* Computes the sum. Integers and bool give i64. */
 TREK_API trek_var *trek_sum(trek_var *x, trek_dims_list dims, bool keepdim);
@@ -235,7 +235,7 @@ TREK_API trek_var *trek_prod(trek_var *x, trek_dims_list dims, bool keepdim);
 TREK_API trek_var *trek_max(trek_var *x, trek_dims_list dims, bool keepdim);
 /* Computes the minimum. A NaN wins. Gradients and errors are those of trek_max. */
 TREK_API trek_var *trek_min(trek_var *x, trek_dims_list dims, bool keepdim);
-/* Returns the index of the maximum, the first one of equal elements, as i64. It takes one dimension, or trek_dims_none() for the
+/* Returns the index of the maximum, the first one of equal elements, as i64. It takes one dimension, or trek_dims_all() for the
  * index in the flattened x. Dtypes: numbers, not bool. Fails with SHAPE if a reduced dimension has no elements. */
 TREK_API trek_var *trek_argmax(trek_var *x, trek_dims_list dims, bool keepdim);
 /* Returns the index of the minimum, the first one of equal elements, as i64. Dimensions, dtypes and errors are those of

@@ -28,7 +28,7 @@ TREK_API trek_var *trek_slice(trek_var *x, int dim, int64_t start, int64_t stop,
  * new last dimension holds their elements. The result is a view if step equals size, and a copy otherwise. Fails with ARGUMENT if
  * size is larger than the dimension, or step is below 1. */
 TREK_API trek_var *trek_unfold_dim(trek_var *x, int dim, int64_t size, int64_t step);
-/* Removes each listed dimension that has one element; trek_dims_none() stands for all dimensions. */
+/* Removes each listed dimension that has one element; trek_dims_all() stands for all dimensions. */
 TREK_API trek_var *trek_squeeze_dims(trek_var *x, trek_dims_list dims);
 
 /* -- subscripts -- */

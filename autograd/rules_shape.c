@@ -189,7 +189,7 @@ trek_status trek_rule_logcumsumexp(trek_backward_call *b)
     trek_var *y = x == given ? trek_rule_output(b, 0) : trek_logcumsumexp(x, dim);
     if (!b->create_graph)
         return trek_rule_give(b, difference_of_parts(g, NULL, x, y, dim));
-    trek_var *largest = trek_max(trek_abs(trek_var_detach(g)), trek_dims_none(), false);
+    trek_var *largest = trek_max(trek_abs(trek_var_detach(g)), trek_dims_all(), false);
     trek_var *slopes = difference_of_parts(g, trek_mul(trek_ones_like(g), trek_add_scalar(largest, 1)), x, y, dim);
     trek_var *numbers = difference_of_parts(trek_var_detach(g), NULL, trek_var_detach(x), trek_var_detach(y), dim);
     return trek_rule_give(b, trek_add(numbers, trek_sub(slopes, trek_var_detach(slopes))));

@@ -158,7 +158,7 @@ trek_var *trek_istft(trek_var *x, int64_t n_fft, int64_t length, const trek_stft
     cut = f.window ? trek_mul(cut, f.window) : cut;
     trek_var *sum = cut ? trek_narrow(overlapped(&f, cut, all), 1, edge, kept - edge) : NULL;
     trek_var *by = sum ? trek_narrow(envelope(&f, cut, all), 1, edge, kept - edge) : NULL;
-    trek_var *least = trek_min(by ? trek_var_detach(by) : NULL, trek_dims_none(), false);
+    trek_var *least = trek_min(by ? trek_var_detach(by) : NULL, trek_dims_all(), false);
     if (!least)
         return NULL;
     if (trek_var_item(least) < 1e-11)

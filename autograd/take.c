@@ -137,7 +137,7 @@ trek_var *trek_masked_scatter(trek_var *x, trek_var *mask, trek_var *source)
     trek_shape shape = trek_var_shape(both);
     mask = trek_expand(mask, shape);
     x = trek_expand(x, shape);
-    trek_var *count = trek_sum(mask, trek_dims_none(), false);
+    trek_var *count = trek_sum(mask, trek_dims_all(), false);
     int64_t n = trek_var_numel(source), places = count ? (int64_t)trek_var_item(count) : -1;
     if (places < 0)
         return NULL;
@@ -145,7 +145,7 @@ trek_var *trek_masked_scatter(trek_var *x, trek_var *mask, trek_var *source)
         return trek_fail_null(TREK_ERR_ARGUMENT, "masked_scatter: %lld elements for %lld places", (long long)n,
                               (long long)places);
     if (n == 0) /* recorded of nothing, too */
-        return trek_dtype_is_float(trek_var_dtype(x)) ? trek_sub(x, trek_sum(source, trek_dims_none(), false)) : trek_clone(x);
+        return trek_dtype_is_float(trek_var_dtype(x)) ? trek_sub(x, trek_sum(source, trek_dims_all(), false)) : trek_clone(x);
     trek_var *at = trek_clamp(trek_sub_scalar(trek_cumsum(flat(mask), 0), 1), 0, (double)(n - 1));
     return trek_where(mask, trek_reshape(trek_index_select(flat(source), at, 0), shape), x);
 }

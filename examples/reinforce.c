@@ -131,7 +131,7 @@ static trek_var *policy_loss(trek_module *policy, const episode *episodes, int n
         trek_var *done = trek_var_from(trek_tensor_from_data(actions, trek_dims(steps, 1), TREK_I64, trek_cpu(0)));
         trek_var *worth = trek_var_from(trek_tensor_from_data(advantages, trek_dims(steps, 1), TREK_F32, trek_cpu(0)));
         trek_var *chances = trek_gather(trek_log_softmax(trek_forward(policy, x), 1), done, 1);
-        loss = trek_neg(trek_mean(trek_mul(chances, worth), trek_dims_none(), false));
+        loss = trek_neg(trek_mean(trek_mul(chances, worth), trek_dims_all(), false));
     }
     free(states);
     free(actions);

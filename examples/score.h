@@ -58,7 +58,7 @@ static inline double score_of(trek_module *reader, trek_var *images)
     trek_var *logs = trek_log_softmax(trek_forward(reader, trek_to(images, trek_cpu(0))), 1), *chances = trek_exp(logs);
     trek_var *all = trek_log(trek_add_scalar(trek_mean(chances, trek_dims(0), true), 1e-12));
     trek_var *divergences = trek_sum(trek_mul(chances, trek_sub(logs, all)), trek_dims(1), false);
-    trek_var *mean = trek_mean(divergences, trek_dims_none(), false);
+    trek_var *mean = trek_mean(divergences, trek_dims_all(), false);
     double value = mean ? exp(trek_var_item(mean)) : NAN;
     trek_no_grad_end();
     trek_scope_end(scope);

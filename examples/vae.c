@@ -68,7 +68,7 @@ static trek_var *bound(trek_graph *graph, trek_var *logits, const trek_batch *ba
     trek_var *pixels = trek_bce_with_logits_with(logits, trek_batch_get(batch, "image"),
                                                  &(trek_bce_opts){ .reduction = TREK_REDUCTION_SUM });
     trek_var *terms = trek_sub(trek_add(trek_exp(log_variance), trek_square(mean)), trek_add_scalar(log_variance, 1));
-    trek_var *divergence = trek_mul_scalar(trek_sum(terms, trek_dims_none(), false), 0.5);
+    trek_var *divergence = trek_mul_scalar(trek_sum(terms, trek_dims_all(), false), 0.5);
     return trek_div_scalar(trek_add(pixels, divergence), (double)trek_batch_size(batch));
 }
 

@@ -151,21 +151,21 @@ double trek_lbfgs_dot(const trek_tensor *a, const trek_tensor *b)
 {
     trek_scope scope = begin();
     trek_var *x = var_of(a), *y = var_of(b);
-    return number_of(x && y ? trek_sum(trek_mul(x, y), trek_dims_none(), false) : NULL, scope);
+    return number_of(x && y ? trek_sum(trek_mul(x, y), trek_dims_all(), false) : NULL, scope);
 }
 
 double trek_lbfgs_largest(const trek_tensor *a)
 {
     trek_scope scope = begin();
     trek_var *x = var_of(a);
-    return number_of(x ? trek_max(trek_abs(x), trek_dims_none(), false) : NULL, scope);
+    return number_of(x ? trek_max(trek_abs(x), trek_dims_all(), false) : NULL, scope);
 }
 
 static double sum_of_sizes(const trek_tensor *a)
 {
     trek_scope scope = begin();
     trek_var *x = var_of(a);
-    return number_of(x ? trek_sum(trek_abs(x), trek_dims_none(), false) : NULL, scope);
+    return number_of(x ? trek_sum(trek_abs(x), trek_dims_all(), false) : NULL, scope);
 }
 
 /* p a + q b; b NULL: p a. */

@@ -97,7 +97,7 @@ static trek_status measure(const trek_sam *sam, double *norm)
     if (!sam->adaptive)
         trek_arena_sum_squares(arena, &sum, &finite);
     for (int p = 0; p < arena->n_parts && sam->adaptive; p++) {
-        trek_var *g = way(sam, &arena->parts[p], false), *square = g ? trek_sum(trek_square(g), trek_dims_none(), false) : NULL;
+        trek_var *g = way(sam, &arena->parts[p], false), *square = g ? trek_sum(trek_square(g), trek_dims_all(), false) : NULL;
         if (!square)
             return trek_error_status();
         sum += trek_var_item(square);

@@ -88,7 +88,7 @@ typedef struct trek_shape {
     int64_t sizes[TREK_MAX_DIMS]; /* the first `ndim` of them are used */
 } trek_shape;
 
-/* A list of dimension numbers, made by trek_dims. The empty list is trek_dims_none(). */
+/* A list of dimension numbers, made by trek_dims, trek_dims_all or trek_dims_none. */
 typedef trek_shape trek_dims_list;
 
 /* Returns the shape with these `ndim` sizes. With more than TREK_MAX_DIMS sizes it returns a shape that every function
@@ -109,9 +109,11 @@ TREK_API char *trek_shape_text(trek_shape shape, char *text);
 #define trek_dims(...)                                                         \
     trek_shape_make((int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), (const int64_t[]){ __VA_ARGS__ })
 #endif
-/* The shape of a scalar, and the empty list of dimensions. Reductions such as trek_sum take the empty list as "all
- * dimensions". */
+/* The shape of a scalar, and the empty list of dimensions. */
 #define trek_dims_none() trek_shape_make(0, NULL)
+/* All dimensions, for functions that say so: reductions such as trek_sum, and transforms such as trek_fftn. It is the empty list,
+ * which these functions take as PyTorch takes dim=() or None. */
+#define trek_dims_all() trek_shape_make(0, NULL)
 
 TREK_END
 

@@ -29,7 +29,7 @@ static double element(const trek_var *v, int64_t k)
 
 static trek_var *total(trek_var *x)
 {
-    return trek_sum(x, trek_dims_none(), false);
+    return trek_sum(x, trek_dims_all(), false);
 }
 
 static void expect(trek_status status)
@@ -483,7 +483,7 @@ static void gradients_share_no_memory(void **state)
         expect_own(trek_var_grad(a), trek_var_grad(b), NULL, 5);
 
         trek_var *c = full(1, shape, TREK_F32, true), *d = full(1, shape, TREK_F32, true);
-        assert_int_equal(trek_backward_with(trek_add(total(c), trek_mean(d, trek_dims_none(), false)), NULL, &opts), TREK_OK);
+        assert_int_equal(trek_backward_with(trek_add(total(c), trek_mean(d, trek_dims_all(), false)), NULL, &opts), TREK_OK);
         expect_own(trek_var_grad(d), trek_var_grad(c), NULL, 1);
 
         trek_var *e = full(1, shape, TREK_F32, true), *f = full(1, shape, TREK_F32, true),
@@ -576,7 +576,7 @@ static void composite_beside_other_uses(void **state)
         trek_var *x = trek_var_new(values, true), *grad = NULL;
         trek_tensor_release(values);
         trek_var *twice = trek_mul_scalar(x, 2), *deep = trek_exp(twice), *normal = trek_layer_norm(deep, NULL, NULL, 1, 1e-5);
-        trek_var *sum = trek_sum(trek_add(trek_mul(trek_square(normal), normal), trek_mul(deep, twice)), trek_dims_none(), false);
+        trek_var *sum = trek_sum(trek_add(trek_mul(trek_square(normal), normal), trek_mul(deep, twice)), trek_dims_all(), false);
         assert_int_equal(trek_grad(&sum, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = create }, &grad), TREK_OK);
         double numbers[3];
         assert_int_equal(trek_tensor_to_host(trek_var_data(grad), TREK_F64, numbers, sizeof numbers), TREK_OK);

@@ -20,7 +20,7 @@ static trek_var *labels_of(trek_shape shape, int64_t classes)
     return trek_var_from(test_values(values, shape, TREK_I64));
 }
 
-static trek_var *sum_of(trek_var *x, trek_var *with) { return trek_sum(trek_mul(x, with), trek_dims_none(), false); }
+static trek_var *sum_of(trek_var *x, trek_var *with) { return trek_sum(trek_mul(x, with), trek_dims_all(), false); }
 
 /* --- a pair ------------------------------------------------------------------------------- */
 
@@ -87,7 +87,7 @@ static void second_gradients_of_a_pair(void **state)
                 same(at_residual, trek_mul(trek_cos(s.residual), numbers(9, trek_dims(3, 5), false)));
             scalar = sum_of(trek_square(first[0]), numbers(10, trek_dims(3, 5), false));
             if (of != 2)
-                scalar = trek_add(scalar, trek_sum(trek_square(first[2]), trek_dims_none(), false));
+                scalar = trek_add(scalar, trek_sum(trek_square(first[2]), trek_dims_all(), false));
             assert_int_equal(trek_grad(&scalar, 1, s.in, 4, NULL, NULL, second[fused]), TREK_OK);
         }
         for (int k = 0; k < 4; k++) {
@@ -160,8 +160,8 @@ static void queries_that_see_nothing(void **state)
     same(trek_select(y, 2, 1), trek_var_from(trek_tensor_zeros(trek_dims(1, 1, 4), TREK_F64, trek_var_device(x))));
     trek_var *infinite = trek_masked_fill(trek_mul_scalar(trek_cast(mask, TREK_F64), 0), trek_logical_not(mask), -INFINITY);
     same(y, trek_attention(x, x, x, &(trek_attention_opts){ .mask = infinite }));
-    assert_int_equal(trek_backward(trek_sum(y, trek_dims_none(), false)), TREK_OK);
-    trek_var *finite = trek_all(trek_isfinite(trek_var_grad(x)), trek_dims_none(), false);
+    assert_int_equal(trek_backward(trek_sum(y, trek_dims_all(), false)), TREK_OK);
+    trek_var *finite = trek_all(trek_isfinite(trek_var_grad(x)), trek_dims_all(), false);
     assert_true(trek_var_item(finite) == 1);
 }
 
@@ -210,7 +210,7 @@ static void attention_makes_no_scores(void **state)
     trek_memory_reset_peak(device);
     int64_t before = trek_memory_usage(device).allocated_peak;
     trek_var *y = trek_attention(x, x, x, &(trek_attention_opts){ .causal = true });
-    assert_int_equal(trek_backward(trek_sum(y, trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_backward(trek_sum(y, trek_dims_all(), false)), TREK_OK);
     assert_true(trek_memory_usage(device).allocated_peak - before < 8 << 20);
 }
 
@@ -234,7 +234,7 @@ static void loss_equals_linear_and_cross_entropy(void **state)
                                                       trek_reshape(labels, trek_dims(12)), &options[k]);
             if (!fused && options[k].reduction == TREK_REDUCTION_NONE)
                 loss[fused] = trek_reshape(loss[fused], trek_dims(2, 6));
-            assert_int_equal(trek_backward(trek_sum(trek_square(loss[fused]), trek_dims_none(), false)), TREK_OK);
+            assert_int_equal(trek_backward(trek_sum(trek_square(loss[fused]), trek_dims_all(), false)), TREK_OK);
         }
         same(loss[0], loss[1]);
         for (int i = 0; i < 3; i++)
@@ -278,11 +278,11 @@ static void loss_of_all_forms(void **state)
             for (int i = 0; i < 3; i++)
                 in[fused][i] = numbers((uint32_t)i, shapes[i], true);
             loss[fused] = loss_of_form(form, fused, in[fused], &opts);
-            trek_var *scalar = trek_sum(trek_square(loss[fused]), trek_dims_none(), false);
+            trek_var *scalar = trek_sum(trek_square(loss[fused]), trek_dims_all(), false);
             assert_int_equal(trek_grad(&scalar, 1, in[fused], 3, NULL, &(trek_backward_opts){ .create_graph = true },
                                        first[fused]),
                              TREK_OK);
-            assert_int_equal(trek_backward(trek_sum(trek_square(first[fused][0]), trek_dims_none(), false)), TREK_OK);
+            assert_int_equal(trek_backward(trek_sum(trek_square(first[fused][0]), trek_dims_all(), false)), TREK_OK);
         }
         same(loss[0], loss[1]);
         double weights[2] = { trek_loss_weight(loss[0]), trek_loss_weight(loss[1]) };
@@ -437,7 +437,7 @@ static void ignored_rows_are_not_seen(void **state)
     assert_int_equal(trek_var_set_requires_grad(logits, true), TREK_OK);
     trek_var *loss = trek_cross_entropy_with(logits, labels, &(trek_cross_entropy_opts){ .reduction = TREK_REDUCTION_NONE });
     assert_int_equal(trek_grad(&loss, 1, &logits, 1, &seed, &(trek_backward_opts){ .create_graph = true }, &slope), TREK_OK);
-    trek_var *sum = trek_sum(trek_square(slope), trek_dims_none(), false);
+    trek_var *sum = trek_sum(trek_square(slope), trek_dims_all(), false);
     assert_int_equal(trek_grad(&sum, 1, &seed, 1, NULL, NULL, &again), TREK_OK);
     double first[4], second[2];
     assert_int_equal(trek_tensor_to_host(trek_var_data(slope), TREK_F64, first, sizeof first), TREK_OK);
@@ -522,7 +522,7 @@ static void multihead_attention_layer(void **state)
     same(want, trek_forward_many(m, (trek_var *[]){ x, copy, other }, 3));
     trek_var *nothing = trek_var_from(trek_tensor_ones(trek_dims(5, 5), TREK_BOOL, test_device()));
     same(want, trek_forward_many(m, (trek_var *[]){ x, x, x, nothing }, 4));
-    assert_int_equal(trek_backward(trek_sum(y, trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_backward(trek_sum(y, trek_dims_all(), false)), TREK_OK);
     assert_non_null(trek_var_grad(w));
     assert_null(trek_forward(m, numbers(1, trek_dims(5, 8), false)));
     expect_error(TREK_ERR_SHAPE, "multihead_attention: the input must be [N, T, 8], got [5, 8]");
@@ -581,7 +581,7 @@ static void norms_of_16_bits_with_f32_parameters(void **state)
                       : which == 2 ? trek_batch_norm(x, w, b, NULL, NULL, true, 0.1, 1e-5)
                                    : trek_add_layer_norm(x, x, w, b, 1, 1e-5, NULL);
         assert_int_equal(trek_var_dtype(y), low);
-        assert_int_equal(trek_backward(trek_sum(trek_mul(y, trek_cast(numbers(4, trek_dims(4, 6), false), low)), trek_dims_none(),
+        assert_int_equal(trek_backward(trek_sum(trek_mul(y, trek_cast(numbers(4, trek_dims(4, 6), false), low)), trek_dims_all(),
                                                 false)), TREK_OK);
         assert_int_equal(trek_var_dtype(trek_var_grad(x)), low);
         assert_int_equal(trek_var_dtype(trek_var_grad(w)), TREK_F32);
@@ -644,8 +644,8 @@ static void a_residual_without_gradient(void **state)
     trek_var *x = numbers(1, trek_dims(2, 3), false), *w = filled(1, trek_dims(3), TREK_F64, true), *residual;
     trek_var *y = trek_add_layer_norm(x, x, w, NULL, 1, 1e-5, &residual);
     assert_true(trek_var_requires_grad(y) && !trek_var_requires_grad(residual));
-    FAILS(trek_backward(trek_sum(residual, trek_dims_none(), false)), TREK_ERR_STATE, "");
-    assert_int_equal(trek_backward(trek_sum(trek_add(y, residual), trek_dims_none(), false)), TREK_OK);
+    FAILS(trek_backward(trek_sum(residual, trek_dims_all(), false)), TREK_ERR_STATE, "");
+    assert_int_equal(trek_backward(trek_sum(trek_add(y, residual), trek_dims_all(), false)), TREK_OK);
     assert_non_null(trek_var_grad(w));
     y = trek_add_layer_norm(x, numbers(2, trek_dims(2, 3), true), NULL, NULL, 1, 1e-5, &residual);
     assert_true(trek_var_requires_grad(y) && trek_var_requires_grad(residual));

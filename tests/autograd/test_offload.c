@@ -79,7 +79,7 @@ static void run_random(uint32_t seed, bool offload, numbers *to)
         trek_autocast_end();
         if (offload && around)
             trek_offload_end();
-        trek_var *loss = trek_mean(trek_square(trek_cast(y, TREK_F32)), trek_dims_none(), false);
+        trek_var *loss = trek_mean(trek_square(trek_cast(y, TREK_F32)), trek_dims_all(), false);
         if (twice)
             assert_int_equal(trek_backward_with(loss, NULL, &(trek_backward_opts){ .retain_graph = true }), TREK_OK);
         if (trek_backward(loss) != TREK_OK)
@@ -189,7 +189,7 @@ static void train(const plan *p, int world, numbers *to)
         trek_var *y = trek_graph_forward(graph, x);
         if (p->scope)
             trek_offload_end();
-        trek_var *loss = trek_mean(trek_square(y), trek_dims_none(), false);
+        trek_var *loss = trek_mean(trek_square(y), trek_dims_all(), false);
         if (trek_graph_backward(graph, loss) != TREK_OK || trek_graph_step(graph) != TREK_OK)
             fail_msg("%s", trek_error());
         add_numbers(to, loss);
@@ -227,7 +227,7 @@ static trek_status captured_step(trek_graph *graph, void *arg)
     trek_var *y = trek_graph_forward(graph, trek_graph_captured_input(graph, 0));
     if (*(bool *)arg)
         trek_offload_end();
-    trek_var *loss = trek_mean(trek_square(y), trek_dims_none(), false);
+    trek_var *loss = trek_mean(trek_square(y), trek_dims_all(), false);
     trek_graph_capture_output(graph, 0, loss);
     trek_graph_backward(graph, loss);
     return trek_graph_step(graph);

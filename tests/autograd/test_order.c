@@ -145,7 +145,7 @@ static void arranging(void **state)
 /* How many elements are equal to `value`. */
 static double count_of(trek_var *v, double value)
 {
-    return trek_var_item(trek_sum(trek_eq_scalar(v, value), trek_dims_none(), false));
+    return trek_var_item(trek_sum(trek_eq_scalar(v, value), trek_dims_all(), false));
 }
 
 static void random_choices(void **state)
@@ -154,8 +154,8 @@ static void random_choices(void **state)
     trek_seed(5);
     trek_var *many = trek_var_from(trek_tensor_full(0.3, trek_dims(MANY), TREK_F32, test_device()));
     trek_var *even = trek_rand_like(many), *normal = trek_randn_like(many), *drawn = trek_bernoulli(many);
-    assert_true(fabs(trek_var_item(trek_mean(even, trek_dims_none(), false)) - 0.5) < 0.02);
-    assert_true(fabs(trek_var_item(trek_std(normal, trek_dims_none(), false)) - 1) < 0.03);
+    assert_true(fabs(trek_var_item(trek_mean(even, trek_dims_all(), false)) - 0.5) < 0.02);
+    assert_true(fabs(trek_var_item(trek_std(normal, trek_dims_all(), false)) - 1) < 0.03);
     assert_true(fabs(count_of(drawn, 1) / MANY - 0.3) < 0.02);
     assert_true(count_of(drawn, 0) + count_of(drawn, 1) == MANY);
     ASSERT_REFUSED(trek_bernoulli(LIST(TREK_F32, 0.5, 1.5)), TREK_ERR_ARGUMENT);
@@ -188,11 +188,11 @@ static void long_lines(void **state)
                                                                                                     dtypes[d]);
             trek_var *at = NULL, *sorted = trek_sort(x, 1, false, &at), *again = trek_gather(x, at, 1), *few = NULL;
             trek_var *rising = trek_le(trek_narrow(sorted, 1, 0, lengths[k] - 1), trek_narrow(sorted, 1, 1, lengths[k] - 1));
-            assert_true(trek_var_item(trek_all(rising, trek_dims_none(), false)) == 1);
-            assert_true(trek_var_item(trek_all(trek_eq(again, sorted), trek_dims_none(), false)) == 1);
+            assert_true(trek_var_item(trek_all(rising, trek_dims_all(), false)) == 1);
+            assert_true(trek_var_item(trek_all(trek_eq(again, sorted), trek_dims_all(), false)) == 1);
             trek_var *same = trek_eq(trek_topk(x, 17, 1, false, &few), trek_narrow(sorted, 1, 0, 17));
-            assert_true(trek_var_item(trek_all(same, trek_dims_none(), false)) == 1);
-            assert_true(trek_var_item(trek_all(trek_eq(few, trek_narrow(at, 1, 0, 17)), trek_dims_none(), false)) == 1);
+            assert_true(trek_var_item(trek_all(same, trek_dims_all(), false)) == 1);
+            assert_true(trek_var_item(trek_all(trek_eq(few, trek_narrow(at, 1, 0, 17)), trek_dims_all(), false)) == 1);
         }
 }
 
@@ -202,7 +202,7 @@ static void products_of_one_number(void **state)
     (void)state;
     trek_var *x = VALUES(trek_dims(1), TREK_F32, 3), *grad = NULL;
     assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
-    trek_var *kept = trek_mul_scalar(x, 2), *y = trek_sum(trek_cumprod(kept, 0), trek_dims_none(), false);
+    trek_var *kept = trek_mul_scalar(x, 2), *y = trek_sum(trek_cumprod(kept, 0), trek_dims_all(), false);
     assert_int_equal(trek_tensor_copy_from(trek_var_data(kept), trek_var_data(x)), TREK_OK);
     assert_int_equal(trek_grad(&y, 1, &x, 1, NULL, NULL, &grad), TREK_OK);
     assert_int_equal(trek_error_status(), TREK_OK);

@@ -40,7 +40,7 @@ static trek_var *indices(trek_shape shape, trek_dtype dtype, const double *value
     return trek_var_from(test_values(values, shape, dtype));
 }
 
-static trek_var *total(trek_var *x) { return trek_sum(trek_mul(x, x), trek_dims_none(), false); }
+static trek_var *total(trek_var *x) { return trek_sum(trek_mul(x, x), trek_dims_all(), false); }
 
 static void assert_close(const trek_var *a, const trek_var *b)
 {

@@ -67,7 +67,7 @@ static void test_known(void **state)
     check(trek_addcdiv(x, x, trek_full_like(x, 2), 2), (double[]){ -8, -2, 0, 1, 6, 14 }, 6);
     check(trek_logaddexp(x, trek_full_like(x, -INFINITY)), xs, 6);
     check(trek_logaddexp(x, x), (double[]){ -4 + log(2), -1 + log(2), log(2), 0.5 + log(2), 3 + log(2), 7 + log(2) }, 6);
-    check(trek_count_nonzero(x, trek_dims_none()), (double[]){ 5 }, 1);
+    check(trek_count_nonzero(x, trek_dims_all()), (double[]){ 5 }, 1);
     check(trek_glu(x, 0), (double[]){ -4 / (1 + exp(-0.5)), -1 / (1 + exp(-3)), 0 }, 3);
     check(trek_swiglu(x, 0), (double[]){ -4 / (1 + exp(4)) * 0.5, -1 / (1 + exp(1)) * 3, 0 }, 3);
     check(trek_prelu(x, numbers((double[]){ 0.1 }, 1, TREK_F64)), (double[]){ -0.4, -0.1, 0, 0.5, 3, 7 }, 6);

@@ -67,7 +67,7 @@ static void sums_of_16_bits(void **state)
         trek_var *const used[] = { trek_index_select(x, at, 0), trek_gather(x, at, 0), trek_take_along_dim(x, at, 0),
                                    trek_take(x, at), trek_repeat_interleave_by(x, counts, 0) };
         for (size_t c = 0; c < sizeof used / sizeof *used; c++) {
-            trek_var *total = trek_sum(used[c], trek_dims_none(), false);
+            trek_var *total = trek_sum(used[c], trek_dims_all(), false);
             assert_int_equal(trek_grad(&total, 1, &x, 1, NULL, NULL, &slope), TREK_OK);
             ASSERT_VALUES(slope, sum);
         }
@@ -193,7 +193,7 @@ static void refused(void **state)
     ASSERT_REFUSED(trek_cartesian_prod(&x, 1), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_vander(x, 2, false), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_tril_indices(-1, 2, 0, test_device()), TREK_ERR_ARGUMENT);
-    ASSERT_REFUSED(trek_var_mean(i, trek_dims_none(), false, &other), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_var_mean(i, trek_dims_all(), false, &other), TREK_ERR_DTYPE);
     assert_null(other);
     ASSERT_REFUSED(trek_cov(x, 1, x, NULL), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_cov(x, 1, LIST(TREK_F32, 1, 2, 3), NULL), TREK_ERR_DTYPE);

@@ -49,7 +49,7 @@ static void settle(const work *w)
 static void pass(const work *w)
 {
     trek_scope scope = trek_scope_begin();
-    trek_graph_backward(w->graph, trek_mean(trek_square(trek_graph_forward(w->graph, w->x)), trek_dims_none(), false));
+    trek_graph_backward(w->graph, trek_mean(trek_square(trek_graph_forward(w->graph, w->x)), trek_dims_all(), false));
     trek_scope_end(scope);
 }
 

@@ -263,7 +263,7 @@ ADAPTED = [
     ("autograd/losses.h", "logits [N, C, ...]"),
     ("autograd/ops.h", "x and branch have one shape and are promoted as by trek_add"),
     ("autograd/losses.h", "the loss of 16-bit x is f32"),
-    ("autograd/ops.h", "the first one of equal elements, as i64. It takes one dimension, or trek_dims_none()"),
+    ("autograd/ops.h", "the first one of equal elements, as i64. It takes one dimension, or trek_dims_all()"),
     ("autograd/ops.h", "Fails with DTYPE if condition is not bool"),
     ("nn/layers.h", "the epsilon of the dtype, f32's for 16-bit dtypes"),
 ]

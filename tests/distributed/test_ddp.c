@@ -441,7 +441,7 @@ static int play_on_without(const part *p)
     for (; steps < 100 && status == TREK_OK; steps++) {
         trek_module *model = trek_ddp_module(ddp);
         trek_scope scope = trek_scope_begin();
-        before = trek_var_item(trek_sum(trek_module_find(model, "w1"), trek_dims_none(), false));
+        before = trek_var_item(trek_sum(trek_module_find(model, "w1"), trek_dims_all(), false));
         trek_backward(ddp_loss_of(model, (uint32_t)steps, 0, 3, TREK_F64));
         if (steps == 5 && p->process == p->processes - 1)
             raise(SIGKILL);
@@ -454,7 +454,7 @@ static int play_on_without(const part *p)
             take_step(model, none);
         else
             printf("step %d: %s\n", steps, message);
-        after = trek_var_item(trek_sum(trek_module_find(model, "w1"), trek_dims_none(), false));
+        after = trek_var_item(trek_sum(trek_module_find(model, "w1"), trek_dims_all(), false));
         trek_scope_end(scope);
     }
     printf("%s after %d\n", before == after ? "unchanged" : "changed", steps - 1);

@@ -91,7 +91,7 @@ static trek_status shared_gradient_pass(int rank, void *arg)
     trek_scope scope = trek_scope_begin();
     trek_var *a = rank == 0 ? m->b1 : trek_mul_scalar(m->b1, 3);
     trek_var *ones = trek_var_from(trek_tensor_ones(trek_dims(HIDDEN), TREK_F64, test_device()));
-    trek_backward(trek_sum(trek_mul(trek_add(a, m->branch), ones), trek_dims_none(), false));
+    trek_backward(trek_sum(trek_mul(trek_add(a, m->branch), ones), trek_dims_all(), false));
     w->status[rank] = rank > 0 ? TREK_OK : trek_var_set_grad(m->branch, trek_var_grad(m->b1));
     trek_scope_end(scope);
     return TREK_OK;
@@ -185,7 +185,7 @@ static trek_status sum_pass(int rank, void *arg)
 {
     trek_scope scope = trek_scope_begin();
     trek_var *y = trek_forward(((trek_module **)arg)[rank], ddp_rows(1, 2 * rank, 2, IN, TREK_F64));
-    trek_backward(trek_sum(y, trek_dims_none(), false));
+    trek_backward(trek_sum(y, trek_dims_all(), false));
     trek_scope_end(scope);
     return trek_error_status();
 }
@@ -195,13 +195,13 @@ static void sums_over_ranks(void **state)
 {
     trek_module *one = ddp_net_new(TREK_F64, 0);
     trek_scope scope = trek_scope_begin();
-    trek_backward(trek_sum(trek_forward(one, ddp_rows(1, 0, 4, IN, TREK_F64)), trek_dims_none(), false));
+    trek_backward(trek_sum(trek_forward(one, ddp_rows(1, 0, 4, IN, TREK_F64)), trek_dims_all(), false));
     for (int joined = 0; joined < 2; joined++) {
         wrapped w;
         wrap(&w, 2, TREK_F64, NULL);
         if (joined)
             trek_ddp_backward(w.ddp, trek_sum(trek_forward(trek_ddp_module(w.ddp), ddp_rows(1, 0, 4, IN, TREK_F64)),
-                                              trek_dims_none(), false));
+                                              trek_dims_all(), false));
         else if (trek_ranks_run(trek_ddp_ranks(w.ddp), sum_pass, w.models) == TREK_OK)
             trek_ddp_reduce_gradients(w.ddp);
         assert_int_equal(trek_error_status(), TREK_OK);
@@ -340,7 +340,7 @@ static void *wrap_in_a_group(void *arg)
     g->good = trek_comm_world_size(trek_ddp_comm(ddp)) == 2 && trek_ddp_rank(ddp) == (rank < 2);
     double *values = test_read(trek_var_data(((ddp_net *)model)->w1));
     trek_var *b1 = ((ddp_net *)model)->b1;
-    trek_backward(trek_sum(trek_mul_scalar(b1, rank), trek_dims_none(), false));
+    trek_backward(trek_sum(trek_mul_scalar(b1, rank), trek_dims_all(), false));
     g->good = g->good && values[0] == first && trek_ddp_reduce_gradients(ddp) == TREK_OK;
     free(values);
     values = trek_var_grad(b1) ? test_read(trek_var_data(trek_var_grad(b1))) : NULL;

@@ -91,7 +91,7 @@ static void a_refused_model_trains_no_more(void **state)
     trek_module *model = normed(), *odd = trek_module_new(&turned_class);
     trek_ddp *ddp = trek_ddp_wrap(&model, 1, NULL);
     trek_scope scope = trek_scope_begin();
-    trek_var *loss = trek_mean(trek_forward(model, ddp_rows(1, 0, 3, IN, TREK_F32)), trek_dims_none(), false);
+    trek_var *loss = trek_mean(trek_forward(model, ddp_rows(1, 0, 3, IN, TREK_F32)), trek_dims_all(), false);
     trek_var *w = trek_transpose(ddp_rows(2, 0, 3, 4, TREK_F32), 0, 1);
     trek_module_param(odd, "w", offsetof(turned, w), trek_tensor_retain(trek_var_data(w)));
     trek_nn_sequential_add(model, odd);
@@ -293,12 +293,12 @@ static int gan_train(int n, double *to)
         trek_var *fake = trek_forward(trek_ddp_module(g.ddp), noise);
         trek_var *on_real = trek_forward(trek_ddp_module(d.ddp), real), *on_fake = trek_forward(trek_ddp_module(d.ddp), fake);
         /* through the generator's forward, too, which gets nothing of it */
-        trek_var *gap = trek_sub(trek_mean(trek_square(trek_add_scalar(on_real, -1)), trek_dims_none(), false),
-                                 trek_mul_scalar(trek_mean(trek_square(on_fake), trek_dims_none(), false), -1));
+        trek_var *gap = trek_sub(trek_mean(trek_square(trek_add_scalar(on_real, -1)), trek_dims_all(), false),
+                                 trek_mul_scalar(trek_mean(trek_square(on_fake), trek_dims_all(), false), -1));
         gan_pass(&d, &g, gap, to, &count);
         fake = trek_forward(trek_ddp_module(g.ddp), noise);
         on_fake = trek_forward(trek_ddp_module(d.ddp), fake);
-        gan_pass(&g, &d, trek_mean(trek_square(trek_add_scalar(on_fake, -1)), trek_dims_none(), false), to, &count);
+        gan_pass(&g, &d, trek_mean(trek_square(trek_add_scalar(on_fake, -1)), trek_dims_all(), false), to, &count);
         trek_scope_end(scope);
     }
     for (int k = 0; k < 2; k++) {

@@ -67,7 +67,7 @@ static trek_var *loss_of(trek_graph *graph, int step)
     if (with_table)
         inputs[1] = here(30, trek_dims(ROWS, HIDDEN)); /* as many rows as the batch */
     trek_var *y = trek_graph_forward_many(graph, inputs, 1 + with_table);
-    return trek_mean(trek_square(trek_sub(y, here(20 + (uint32_t)step, trek_dims(ROWS, 1)))), trek_dims_none(), false);
+    return trek_mean(trek_square(trek_sub(y, here(20 + (uint32_t)step, trek_dims(ROWS, 1)))), trek_dims_all(), false);
 }
 
 static void make_steps(trek_graph *graph, int first, int n)

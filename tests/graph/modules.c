@@ -130,4 +130,4 @@ double value_of(trek_graph *graph, const char *name)
     return trek_var_item(param);
 }
 
-trek_var *total(trek_var *v) { return trek_sum(v, trek_dims_none(), false); }
+trek_var *total(trek_var *v) { return trek_sum(v, trek_dims_all(), false); }

@@ -301,7 +301,7 @@ static void test_mixed_with_calls(void **state)
             }
             trek_var *hidden = trek_graph_tagged(graph, "hidden");
             assert_non_null(hidden);
-            losses[g][k] += (float)trek_var_item(trek_sum(hidden, trek_dims_none(), false));
+            losses[g][k] += (float)trek_var_item(trek_sum(hidden, trek_dims_all(), false));
             trek_scope_end(scope);
         }
         trek_var_release(plain.loss);

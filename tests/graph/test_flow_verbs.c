@@ -41,7 +41,7 @@ static double distance(trek_var *a, trek_var *b)
 {
     if (!a || !b)
         fail_msg("no value: %s", trek_error());
-    return trek_var_item(trek_max(trek_abs(trek_sub(a, b)), trek_dims_none(), false));
+    return trek_var_item(trek_max(trek_abs(trek_sub(a, b)), trek_dims_all(), false));
 }
 
 static trek_module *linear64(int64_t in, int64_t out)

@@ -189,13 +189,13 @@ static void state_gradients(void **state)
     assert_forward(graph, 1, 2);
     trek_var *h = trek_graph_forward(graph, filled(1));
     assert_all(h, 6); /* f (x + f x): f + f^2, derivative 1 + 2 f = 5 */
-    assert_int_equal(trek_graph_backward(graph, trek_mean(h, trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_graph_backward(graph, trek_mean(h, trek_dims_all(), false)), TREK_OK);
     assert_float_equal(grad_of(graph, "1.factor"), 5, 1e-5);
     assert_int_equal(trek_graph_step(graph), TREK_OK);
     assert_float_equal(value_of(graph, "1.factor"), -0.5, 1e-6);
     h = trek_graph_forward(graph, filled(1)); /* -0.5 (1 + 6), where 6 is a constant by now */
     assert_all(h, -3.5);
-    assert_int_equal(trek_graph_backward(graph, trek_mean(h, trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_graph_backward(graph, trek_mean(h, trek_dims_all(), false)), TREK_OK);
     assert_float_equal(grad_of(graph, "1.factor"), 7, 1e-5);
     trek_graph_free(&graph);
 }

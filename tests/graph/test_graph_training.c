@@ -21,12 +21,12 @@ static void steps(void **state)
     assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.25 })), TREK_OK);
     assert_float_equal(trek_graph_lr(graph), 0.25, 0);
     uint64_t rng = trek_rank_here.rng_step;
-    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_graph_forward(graph, filled(3)), trek_dims_none(), false)),
+    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_graph_forward(graph, filled(3)), trek_dims_all(), false)),
                      TREK_OK);
     /* Passes add up. */
-    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_graph_forward(graph, filled(1)), trek_dims_none(), false)),
+    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_graph_forward(graph, filled(1)), trek_dims_all(), false)),
                      TREK_OK);
-    assert_int_equal(trek_graph_backward_weighted(graph, trek_mean(trek_graph_forward(graph, filled(9)), trek_dims_none(), false),
+    assert_int_equal(trek_graph_backward_weighted(graph, trek_mean(trek_graph_forward(graph, filled(9)), trek_dims_all(), false),
                                                   0),
                      TREK_OK);
     assert_int_equal(trek_graph_reduce(graph), TREK_OK);
@@ -79,7 +79,7 @@ static void other_graphs_parameters(void **state)
 
 static void one_pass(trek_graph *graph, double x)
 {
-    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_graph_forward(graph, filled(x)), trek_dims_none(), false)),
+    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_graph_forward(graph, filled(x)), trek_dims_all(), false)),
                      TREK_OK);
     assert_int_equal(trek_graph_step(graph), TREK_OK);
 }
@@ -144,7 +144,7 @@ static void passes_of_a_step(void **state)
         trek_var *a = trek_module_find(trek_graph_module(graph), "0.factor");
         static const double xs[] = { 1, 0 }, rows[] = { 1, 3 };
         for (int pass = 0; pass < 2; pass++) {
-            trek_var *loss = trek_mean(trek_graph_forward(graph, filled(xs[pass])), trek_dims_none(), false);
+            trek_var *loss = trek_mean(trek_graph_forward(graph, filled(xs[pass])), trek_dims_all(), false);
             if (way == 0)
                 assert_int_equal(trek_loss_set_weight(loss, rows[pass]), TREK_OK);
             assert_int_equal(way == 0 ? trek_graph_backward(graph, loss) : trek_graph_backward_weighted(graph, loss, rows[pass]),
@@ -173,14 +173,14 @@ static void fused_steps(void **state)
     trek_module *all[] = { first, relu, second, gelu, third, last };
     for (int k = 0; k < 6; k++)
         plain = trek_forward(all[k], plain);
-    assert_all(trek_sum(trek_abs(trek_sub(y, plain)), trek_dims_none(), false), 0);
+    assert_all(trek_sum(trek_abs(trek_sub(y, plain)), trek_dims_all(), false), 0);
     assert_non_null(trek_graph_tagged(graph, "before"));
     assert_int_equal(trek_graph_backward(graph, total(y)), TREK_OK);
     trek_var *grad = trek_var_retain(trek_var_grad(trek_module_find(trek_graph_module(graph), "0.weight")));
     trek_var *list[] = { trek_module_find(trek_graph_module(graph), "0.weight") }, *fresh;
     trek_var *loss = total(plain);
     assert_int_equal(trek_grad(&loss, 1, list, 1, NULL, NULL, &fresh), TREK_OK);
-    assert_all(trek_sum(trek_abs(trek_sub(grad, fresh)), trek_dims_none(), false), 0);
+    assert_all(trek_sum(trek_abs(trek_sub(grad, fresh)), trek_dims_all(), false), 0);
     trek_var_release(grad);
     trek_graph_free(&graph);
 }

@@ -87,8 +87,8 @@ static trek_var *classifier_compute_loss(classifier *c, trek_var *left, trek_var
     trek_var *loss = trek_cross_entropy(classifier_logits(c, left, right), labels);
     trek_var *features = trek_graph_tagged(c->graph, "features");
     trek_var *decay =
-        trek_mean(trek_square(trek_module_find(trek_graph_module(c->graph), "head.weight")), trek_dims_none(), false);
-    loss = trek_add(loss, trek_mul_scalar(trek_mean(trek_square(features), trek_dims_none(), false), c->penalty));
+        trek_mean(trek_square(trek_module_find(trek_graph_module(c->graph), "head.weight")), trek_dims_all(), false);
+    loss = trek_add(loss, trek_mul_scalar(trek_mean(trek_square(features), trek_dims_all(), false), c->penalty));
     return trek_add(loss, trek_mul_scalar(decay, c->penalty)); /* of a parameter itself: counts once, not once a rank */
 }
 

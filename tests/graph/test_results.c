@@ -22,7 +22,7 @@ static trek_var *wave(trek_shape shape, double phase)
 
 static double distance(trek_var *a, trek_var *b)
 {
-    return trek_var_item(trek_max(trek_abs(trek_sub(a, b)), trek_dims_none(), false));
+    return trek_var_item(trek_max(trek_abs(trek_sub(a, b)), trek_dims_all(), false));
 }
 
 /* --- a class of one's own ---------------------------------------------------------------------- */
@@ -164,7 +164,7 @@ static void train(trek_graph *graph, kind k, trek_module *m, double *losses)
     trek_scope all = trek_scope_begin();
     for (int call = 0; call < CALLS; call++) {
         trek_var *x = input(k, call), *y = graph ? trek_graph_forward(graph, x) : run_layer(k, m, x, &h, &c);
-        trek_var *loss = y ? trek_mean(trek_mul(y, trek_square(y)), trek_dims_none(), false) : NULL;
+        trek_var *loss = y ? trek_mean(trek_mul(y, trek_square(y)), trek_dims_all(), false) : NULL;
         if (graph) {
             trek_graph_backward(graph, loss);
             trek_graph_step(graph);

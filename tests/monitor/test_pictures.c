@@ -84,7 +84,7 @@ static void pass(trek_graph *graph, int64_t rows, bool trains)
     if (!trains)
         trek_no_grad_end();
     else
-        trek_graph_backward(graph, trek_mean(trek_square(y), trek_dims_none(), false));
+        trek_graph_backward(graph, trek_mean(trek_square(y), trek_dims_all(), false));
     if (trains)
         trek_graph_step(graph);
     assert_int_equal(trek_error_status(), TREK_OK);

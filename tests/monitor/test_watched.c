@@ -298,7 +298,7 @@ static void test_points_are_those_of_the_trends(void **state)
     for (int epoch = 0; epoch < 2; epoch++) {
         for (int k = 0; k < 3; k++) {
             trek_var *y = trek_graph_forward(graph, trek_var_from(test_values((double[]){ 1, 2, 3 }, trek_dims(1, 3), TREK_F64)));
-            trek_var *loss = trek_mean(trek_square(y), trek_dims_none(), false);
+            trek_var *loss = trek_mean(trek_square(y), trek_dims_all(), false);
             assert_int_equal(trek_graph_backward(graph, loss), TREK_OK);
             assert_int_equal(trek_graph_record(graph, "squares", trek_var_item(loss)), TREK_OK);
             assert_int_equal(trek_graph_step(graph), TREK_OK);
@@ -784,7 +784,7 @@ static void test_short_steps_are_counted_exactly(void **state)
     int passed = 0;
     for (int k = 1; k <= STEPS; k++) {
         trek_scope inner = trek_scope_begin();
-        trek_var *loss = trek_mean(trek_square(trek_graph_forward(graph, x)), trek_dims_none(), false);
+        trek_var *loss = trek_mean(trek_square(trek_graph_forward(graph, x)), trek_dims_all(), false);
         losses[k] = trek_var_item(loss);
         passed += m->left > 1;
         assert_int_equal(trek_graph_backward(graph, loss), TREK_OK);

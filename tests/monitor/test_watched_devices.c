@@ -41,7 +41,7 @@ static trek_run_reader *train_on(trek_device device)
     assert_int_equal(trek_monitor_attach(m, graph), TREK_OK);
     trek_tensor *x = trek_tensor_to(test_values((double[]){ 1, 2, 3 }, trek_dims(1, 3), TREK_F64), device);
     trek_var *y = trek_graph_forward(graph, trek_var_from(x));
-    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_square(y), trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_square(y), trek_dims_all(), false)), TREK_OK);
     assert_int_equal(trek_graph_step(graph), TREK_OK);
     trek_monitor_free(&m); /* which looks once more */
     trek_graph_free(&graph);

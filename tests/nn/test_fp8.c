@@ -410,7 +410,7 @@ static void test_refused(void **state)
     trek_var *x = leaf(5, trek_dims(4, 16), TREK_F32), *y = trek_forward(m, x);
     trek_autocast_end();
     assert_non_null(y);
-    refuse(trek_backward_with(trek_sum(trek_cast(y, TREK_F32), trek_dims_none(), false), NULL,
+    refuse(trek_backward_with(trek_sum(trek_cast(y, TREK_F32), trek_dims_all(), false), NULL,
                               &(trek_backward_opts){ .create_graph = true }),
            TREK_ERR_UNSUPPORTED, "first derivatives");
     trek_var_release(x);

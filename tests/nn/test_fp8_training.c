@@ -294,7 +294,7 @@ static void run_line(int world, double results[LINE_STEPS][LINE_ROWS * LINE], do
         trek_var *sizes = trek_var_from(test_values(scales, trek_dims(LINE_ROWS, 1), TREK_F32));
         trek_var *x = trek_mul(trek_var_from(test_tensor(30 + (uint32_t)step, trek_dims(LINE_ROWS, LINE), 1)), sizes);
         trek_var *y = trek_graph_forward(graph, x);
-        fine(trek_graph_backward(graph, trek_mean(trek_mul(trek_cast(y, TREK_F32), sizes), trek_dims_none(), false)));
+        fine(trek_graph_backward(graph, trek_mean(trek_mul(trek_cast(y, TREK_F32), sizes), trek_dims_all(), false)));
         fine(trek_graph_reduce(graph));
         double *values = read_of(y), *grad = read_of(trek_var_grad(trek_module_find(trek_graph_module(graph), "0.weight")));
         memcpy(results[step], values, sizeof results[step]);

@@ -115,7 +115,7 @@ static void test_norm_embedding_dropout(void **state)
     trek_var *rows = trek_var_from(trek_tensor_from_data((int64_t[]){ 0, 3, 3 }, trek_dims(3), TREK_I64, test_device()));
     y = trek_forward(table, rows);
     expect_near(at(y, 5), at(weight, 7), 0);
-    trek_backward(trek_sum(y, trek_dims_none(), false));
+    trek_backward(trek_sum(y, trek_dims_all(), false));
     expect_near(at(trek_var_grad(weight), 0), 0, 0);
     expect_near(at(trek_var_grad(weight), 7), 2, 0);
     assert_null(trek_nn_embedding_with(&(trek_embedding_opts){ .num = 4, .dim = 2, .padding_idx = 4 }));
@@ -167,7 +167,7 @@ static void test_bags(void **state)
     expect_near(at(trek_forward_many(mean, (trek_var *[]){ index, offsets }, 2), 1), 17.0 / 3, 1e-5);
     REFUSED(trek_forward(mean, index), TREK_ERR_ARGUMENT, "1-D indices need offsets");
     REFUSED(trek_forward_many(sum, (trek_var *[]){ index, offsets, weights, weights }, 4), TREK_ERR_ARGUMENT, "4 inputs");
-    trek_backward(trek_sum(trek_forward(table, places(trek_dims(3), (int64_t[]){ 1, 1, 3 })), trek_dims_none(), false));
+    trek_backward(trek_sum(trek_forward(table, places(trek_dims(3), (int64_t[]){ 1, 1, 3 })), trek_dims_all(), false));
     trek_var *weight = trek_module_find(table, "weight");
     expect_near(at(weight, 2), 1.0 / 3, 1e-6); /* limited, as row 0 is not */
     expect_near(at(weight, 0), 9, 0);
@@ -493,7 +493,7 @@ static void test_init_details(void **state)
     FAILS(trek_init_normal(flat, 0, -1), TREK_ERR_ARGUMENT, "not negative");
     trek_scope scope = trek_scope_begin();
     FAILS(trek_init_zeros(trek_neg(flat)), TREK_ERR_STATE, "only leaves");
-    trek_var *y = trek_sum(trek_mul(flat, flat), trek_dims_none(), false);
+    trek_var *y = trek_sum(trek_mul(flat, flat), trek_dims_all(), false);
     trek_init_ones(flat); /* backward needs the old values */
     FAILS(trek_backward(y), TREK_ERR_STATE, "");
     trek_scope_end(scope);

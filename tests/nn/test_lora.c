@@ -30,7 +30,7 @@ static double distance(trek_var *a, trek_var *b)
 {
     if (!a || !b)
         fail_msg("%s", trek_error());
-    return trek_var_item(trek_max(trek_abs(trek_sub(trek_cast(a, TREK_F64), trek_cast(b, TREK_F64))), trek_dims_none(), false));
+    return trek_var_item(trek_max(trek_abs(trek_sub(trek_cast(a, TREK_F64), trek_cast(b, TREK_F64))), trek_dims_all(), false));
 }
 
 static trek_status draw(const char *name, trek_var *param, void *stream)
@@ -151,7 +151,7 @@ static void test_gradients(void **state)
     trek_var_set_requires_grad(x, true);
     trek_var *inputs[] = { x, trek_module_find(m, "lora_A.weight"), trek_module_find(m, "lora_B.weight") };
     fine(trek_gradcheck(forward_of, inputs, 3, m, &(trek_gradcheck_opts){ .second = true, .seed = 2 }));
-    fine(trek_backward(trek_sum(trek_square(run(m, x)), trek_dims_none(), false)));
+    fine(trek_backward(trek_sum(trek_square(run(m, x)), trek_dims_all(), false)));
     assert_null(trek_var_grad(trek_module_find(m, "weight")));
     assert_non_null(trek_var_grad(inputs[1]));
     trek_scope_end(scope);
@@ -200,7 +200,7 @@ static void test_16_bits(void **state)
             trek_var *y = run(m, x);
             assert_int_equal(trek_var_dtype(y), dtypes[d]);
             expect_formula(m, x, y, 8.0 / R, tolerance);
-            fine(trek_backward(trek_sum(trek_cast(y, TREK_F32), trek_dims_none(), false)));
+            fine(trek_backward(trek_sum(trek_cast(y, TREK_F32), trek_dims_all(), false)));
             assert_int_equal(trek_var_dtype(trek_var_grad(a)), trek_var_dtype(a));
             trek_var *w = trek_cast(trek_module_find(m, "weight"), TREK_F64), *b = trek_module_find(m, "lora_B.weight");
             trek_var *sum = trek_add(w, trek_mul_scalar(trek_matmul(trek_cast(b, TREK_F64), trek_cast(a, TREK_F64)), 8.0 / R));
@@ -221,7 +221,7 @@ static void test_autocast(void **state)
     trek_var *x = input(TREK_F32), *y = run(m, x);
     trek_autocast_begin(TREK_BF16);
     trek_var *low = run(m, x);
-    fine(trek_backward(trek_sum(low, trek_dims_none(), false)));
+    fine(trek_backward(trek_sum(low, trek_dims_all(), false)));
     trek_autocast_end();
     assert_int_equal(trek_var_dtype(low), TREK_BF16);
     assert_true(distance(low, y) < 0.1 && distance(low, y) > 0);
@@ -366,7 +366,7 @@ static void test_trained(void **state)
     for (int step = 0; step < 300; step++) {
         trek_scope scope = trek_scope_begin();
         trek_var *x = trek_var_from(test_tensor(11, trek_dims(8, 4), 1)), *y = trek_var_from(test_tensor(12, trek_dims(8, 2), 1));
-        trek_var *loss = trek_mean(trek_square(trek_sub(run(m, x), y)), trek_dims_none(), false);
+        trek_var *loss = trek_mean(trek_square(trek_sub(run(m, x), y)), trek_dims_all(), false);
         fine(trek_backward(loss));
         fine(trek_optimizer_step(optimizer));
         fine(trek_optimizer_zero_grad(optimizer));

@@ -249,7 +249,7 @@ static void test_modes_and_moving(void **state)
     assert_false(trek_var_requires_grad(trek_module_find(m, "up.weight")));
     assert_true(trek_var_requires_grad(trek_module_find(m, "down.weight")));
     trek_scope scope = trek_scope_begin();
-    assert_int_equal(trek_backward(trek_sum(trek_forward(m, numbers((double[]){ 1, 2 }, trek_dims(1, 2))), trek_dims_none(),
+    assert_int_equal(trek_backward(trek_sum(trek_forward(m, numbers((double[]){ 1, 2 }, trek_dims(1, 2))), trek_dims_all(),
                                             false)),
                      TREK_OK);
     trek_scope_end(scope);
@@ -311,11 +311,11 @@ static void test_linear_and_sequential(void **state)
             expect_near(at(z, k), exact ? wanted[k] * 0.5 * erfc(-wanted[k] * M_SQRT1_2) : fmax(wanted[k], 0), 1e-5);
         }
         double plain[6];
-        trek_backward(trek_sum(trek_mul(act, act), trek_dims_none(), false));
+        trek_backward(trek_sum(trek_mul(act, act), trek_dims_all(), false));
         for (int k = 0; k < 6; k++)
             plain[k] = at(trek_var_grad(weight), k);
         trek_var_zero_grad(weight);
-        trek_backward(trek_sum(trek_mul(z, z), trek_dims_none(), false));
+        trek_backward(trek_sum(trek_mul(z, z), trek_dims_all(), false));
         for (int k = 0; k < 6; k++)
             expect_near(at(trek_var_grad(weight), k), plain[k], 1e-4);
         trek_var_zero_grad(weight);

@@ -53,17 +53,17 @@ static void train(trek_module *m, trek_dtype autocast, double *numbers, int *n)
         trek_autocast_begin(autocast);
         trek_var *y = trek_forward(m, x);
         trek_autocast_end();
-        trek_var *loss = trek_mean(trek_square(trek_cast(y, TREK_F32)), trek_dims_none(), false);
+        trek_var *loss = trek_mean(trek_square(trek_cast(y, TREK_F32)), trek_dims_all(), false);
         SUCCEEDS(trek_backward(loss));
         numbers[(*n)++] = trek_var_item(loss);
-        numbers[(*n)++] = trek_var_item(trek_sum(trek_square(trek_var_grad(x)), trek_dims_none(), false));
+        numbers[(*n)++] = trek_var_item(trek_sum(trek_square(trek_var_grad(x)), trek_dims_all(), false));
         trek_optimizer_step(optimizer);
         trek_optimizer_zero_grad(optimizer);
         trek_scope_end(scope);
     }
     for (int k = 0; k < trek_params_count(params); k++) {
         trek_scope scope = trek_scope_begin();
-        numbers[(*n)++] = trek_var_item(trek_sum(trek_square(trek_params_var(params, k)), trek_dims_none(), false));
+        numbers[(*n)++] = trek_var_item(trek_sum(trek_square(trek_params_var(params, k)), trek_dims_all(), false));
         trek_scope_end(scope);
     }
     trek_optimizer_free(&optimizer);
@@ -133,11 +133,11 @@ static void test_inputs_and_sharing(void **state)
         trek_var *inputs[] = { q, k };
         trek_var *y = again ? trek_forward_recomputed(attention, inputs, 2) : trek_forward_many(attention, inputs, 2);
         trek_var *z = trek_forward(linear, y), *s = again ? trek_forward_recomputed(both, &z, 1) : trek_forward(both, z);
-        assert_int_equal(trek_backward(trek_mean(trek_mul(s, trek_square(s)), trek_dims_none(), false)), TREK_OK);
+        assert_int_equal(trek_backward(trek_mean(trek_mul(s, trek_square(s)), trek_dims_all(), false)), TREK_OK);
         trek_var *grads[] = { trek_var_grad(q), trek_var_grad(attention->params[0].var), trek_var_grad(linear->params[0].var),
                               trek_var_grad(linear->params[1].var) };
         for (int g = 0; g < 4; g++)
-            sums_of[again][g] = trek_var_item(trek_sum(trek_square(grads[g]), trek_dims_none(), false));
+            sums_of[again][g] = trek_var_item(trek_sum(trek_square(grads[g]), trek_dims_all(), false));
         assert_null(trek_var_grad(k)); /* it asked for none */
         trek_var_set_grad(attention->params[0].var, NULL);
         trek_var_set_grad(linear->params[0].var, NULL);
@@ -206,7 +206,7 @@ static trek_var *chain_loss(const watched *w, const int *ways, int n, int step)
         trek_module *segment = w->recomputed[ways[k]];
         x = trek_tanh(segment ? trek_forward_recomputed(segment, &x, 1) : trek_forward(w->shared, x));
     }
-    return trek_sum(trek_square(x), trek_dims_none(), false);
+    return trek_sum(trek_square(x), trek_dims_all(), false);
 }
 
 static void expect_whole(watched *w, bool hooks, bool sends)
@@ -308,7 +308,7 @@ static int64_t peak_of(way w)
     int64_t before = in_use();
     trek_var *y = trek_forward(twice, x);
     int64_t held = in_use() - before;
-    assert_int_equal(trek_backward(trek_mean(y, trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_backward(trek_mean(y, trek_dims_all(), false)), TREK_OK);
     trek_scope_end(scope);
     trek_module_free(&twice);
     return held;
@@ -344,7 +344,7 @@ static double train_graph(bool recomputes, int world)
     trek_seed(9);
     for (int step = 0; step < 4; step++) {
         trek_scope scope = trek_scope_begin();
-        trek_var *l = trek_mean(trek_square(trek_graph_forward(graph, input(step))), trek_dims_none(), false);
+        trek_var *l = trek_mean(trek_square(trek_graph_forward(graph, input(step))), trek_dims_all(), false);
         if (trek_graph_backward(graph, l) != TREK_OK || trek_graph_step(graph) != TREK_OK)
             fail_msg("%s", trek_error());
         loss = trek_var_item(l);
@@ -370,7 +370,7 @@ static void test_refused(void **state)
     trek_var *x = input(0), *none = NULL, *both[2] = { x, x };
     trek_var_set_requires_grad(x, true);
     trek_var *y = trek_forward_recomputed(m, &x, 1), *grad;
-    trek_var *loss = trek_mean(trek_square(y), trek_dims_none(), false);
+    trek_var *loss = trek_mean(trek_square(y), trek_dims_all(), false);
     FAILS(trek_grad(&loss, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = true }, &grad),
           TREK_ERR_UNSUPPORTED, "gradients of gradients");
     REFUSED(trek_forward_recomputed(meets, &x, 1), TREK_ERR_UNSUPPORTED, "meets other ranks");
@@ -380,7 +380,7 @@ static void test_refused(void **state)
     assert_null(trek_nn_recompute(NULL));
     y = trek_forward_recomputed(m, &x, 1);
     assert_int_equal(trek_module_train(m, false), TREK_OK);
-    FAILS(trek_backward(trek_mean(y, trek_dims_none(), false)), TREK_ERR_STATE, "mode has changed");
+    FAILS(trek_backward(trek_mean(y, trek_dims_all(), false)), TREK_ERR_STATE, "mode has changed");
     trek_no_grad_begin();
     assert_false(trek_var_requires_grad(trek_forward_recomputed(m, &x, 1)));
     trek_no_grad_end();

@@ -352,7 +352,7 @@ static void test_assign(void **state)
     for (int k = 0; k < 2; k++) {
         trek_scope scope = trek_scope_begin();
         trek_var *x = trek_var_from(trek_tensor_ones(trek_dims(2, 64), TREK_F32, trek_cpu(0)));
-        assert_int_equal(trek_backward(trek_sum(trek_forward(b, x), trek_dims_none(), false)), TREK_OK);
+        assert_int_equal(trek_backward(trek_sum(trek_forward(b, x), trek_dims_all(), false)), TREK_OK);
         assert_int_equal(trek_optimizer_step(optimizer), TREK_OK);
         trek_scope_end(scope);
     }
@@ -388,7 +388,7 @@ static void test_assign_shared(void **state)
 
     trek_scope scope = trek_scope_begin();
     trek_var *x = trek_var_from(trek_tensor_ones(trek_dims(1, 64), TREK_F32, trek_cpu(0)));
-    trek_var *y = trek_sum(trek_mul(trek_forward(b, x), trek_forward(b, x)), trek_dims_none(), false);
+    trek_var *y = trek_sum(trek_mul(trek_forward(b, x), trek_forward(b, x)), trek_dims_all(), false);
     assert_int_equal(trek_state_apply_with(s, b, &opts, &report), TREK_OK);
     assert_int_not_equal(trek_backward(y), TREK_OK);
     trek_error_clear();

@@ -271,12 +271,12 @@ static trek_var *in_place(trek_var *x)
     X(bitwise_and, "ii", trek_bitwise_and(x, y)) X(bitwise_not, "i", trek_bitwise_not( x)) \
     X(bitwise_or, "bb", trek_bitwise_or(x, y)) X(bitwise_xor, "ii", trek_bitwise_xor( x, y)) \
     X(shift, "yy", trek_bitwise_left_shift(x, y)) X(sum, "f", trek_sum( x, trek_dims(1), false)) \
-    X(sum_all, "f", trek_sum(x, trek_dims_none(), false)) X(sum_integers, "y", trek_sum( x, trek_dims( 0, 2), true)) \
+    X(sum_all, "f", trek_sum(x, trek_dims_all(), false)) X(sum_integers, "y", trek_sum( x, trek_dims( 0, 2), true)) \
     X(mean, "f", trek_mean( x, trek_dims( -1), true)) X(mean_of_batch, "f", trek_mean(x, trek_dims(0), false)) \
     X(prod, "f", trek_prod( x, trek_dims(2), false)) X(max, "f", trek_max( x, trek_dims(1, 2), false)) \
     X(min, "i", trek_min(x, trek_dims(1), true)) X(max_bools, "b", trek_max( x, trek_dims( 1), true)) \
     X(argmax, "f", trek_argmax(x, trek_dims(1), false)) X(argmin, "f", trek_argmin( x, trek_dims( 2), true)) \
-    X(argmax_all, "f", trek_argmax(x, trek_dims_none(), false)) X(any, "b", trek_any(x, trek_dims(1), false)) \
+    X(argmax_all, "f", trek_argmax(x, trek_dims_all(), false)) X(any, "b", trek_any(x, trek_dims(1), false)) \
     X(all, "s", trek_all( x, trek_dims(2), true)) X(variance, "f", trek_variance( x, trek_dims( 1, 2), true)) \
     X(std, "f", trek_std(x, trek_dims( 2), false)) X(std_of_batch, "f", trek_std(x, trek_dims( 0), false)) \
     X(norm, "f", trek_norm(x, 2, trek_dims(1), false)) X(norm_1, "f", trek_norm(x, 1, trek_dims(1, 2), true)) \

@@ -357,12 +357,12 @@ static trek_var *random_numbers(trek_var *x) { return trek_dropout(x, 0.5, true)
 static double first_seen = NAN;
 static trek_var *by_value(trek_var *x)
 {
-    double seen = trek_var_item(trek_sum(x, trek_dims_none(), false));
+    double seen = trek_var_item(trek_sum(x, trek_dims_all(), false));
     first_seen = isnan(first_seen) ? seen : first_seen;
     return seen == first_seen ? trek_relu(x) : trek_tanh(x);
 }
 static trek_var *by_size(trek_var *x) { return trek_var_size(x, 0) > 3 ? trek_relu(x) : trek_tanh(x); }
-static trek_var *number_of_values(trek_var *x) { return trek_mul_scalar(x, trek_var_item(trek_max(x, trek_dims_none(), false))); }
+static trek_var *number_of_values(trek_var *x) { return trek_mul_scalar(x, trek_var_item(trek_max(x, trek_dims_all(), false))); }
 static trek_var *host_values(trek_var *x)
 {
     double *values = test_read(trek_var_data(x));
@@ -373,7 +373,7 @@ static trek_var *host_values(trek_var *x)
 static trek_var *square_size(trek_var *x)
 {
     int64_t n = trek_var_size(x, 0), size = n * n * n + n;
-    return trek_add(trek_sum(x, trek_dims_none(), false),
+    return trek_add(trek_sum(x, trek_dims_all(), false),
                     trek_var_from(trek_tensor_ones(trek_dims(size), TREK_F32, trek_var_device(x))));
 }
 static trek_var *as_many_as_ever(trek_var *x) { return trek_nonzero(trek_gt_scalar(trek_select(x, 0, 0), -1e6)); }

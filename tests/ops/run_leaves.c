@@ -230,7 +230,7 @@ static bool second_of(scene *s, call_of *call, unsigned set, trek_var **found)
             wanted[n++] = call->vars[k];
         if (!(set >> k & 1) || !call->grads[k] || !trek_var_requires_grad(call->grads[k]))
             continue;
-        trek_var *part = trek_sum(trek_mul(call->grads[k], suite_var(&s->weights[k], LAYOUT_PLAIN, false)), trek_dims_none(),
+        trek_var *part = trek_sum(trek_mul(call->grads[k], suite_var(&s->weights[k], LAYOUT_PLAIN, false)), trek_dims_all(),
                                   false);
         penalty = penalty ? trek_add(penalty, part) : part;
     }

@@ -68,7 +68,7 @@ static trek_var *loss_of(const model *m, int k)
         trek_var *x = trek_cast(m->vars[p], TREK_F64);
         trek_tensor *place = test_tensor((uint32_t)(50 + PARAMS * k + p), shape_of(p), 1);
         trek_var *away = trek_sub(x, trek_cast(trek_var_from(place), TREK_F64));
-        trek_var *own = trek_sum(trek_add(trek_square(trek_square(away)), trek_mul_scalar(trek_square(x), 0.3)), trek_dims_none(),
+        trek_var *own = trek_sum(trek_add(trek_square(trek_square(away)), trek_mul_scalar(trek_square(x), 0.3)), trek_dims_all(),
                                  false);
         sum = sum ? trek_add(trek_add(sum, own), trek_mul_scalar(trek_mul(sum, own), 1e-3)) : own;
     }

@@ -217,7 +217,7 @@ static void gradients_of_bf16_are_summed_in_f32(void **state)
     trek_optimizer *optimizer = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 1e-3 }), params);
     for (int k = 0; k < 1000; k++) {
         trek_scope scope = trek_scope_begin();
-        assert_int_equal(trek_backward(trek_sum(param, trek_dims_none(), false)), TREK_OK);
+        assert_int_equal(trek_backward(trek_sum(param, trek_dims_all(), false)), TREK_OK);
         trek_scope_end(scope);
     }
     assert_int_equal(trek_var_dtype(trek_var_grad(param)), TREK_F32);
@@ -545,7 +545,7 @@ static void scaled_training_equals_plain_training(void **state)
             trek_scope scope = trek_scope_begin();
             trek_var *loss = NULL;
             for (int k = 0; k < PARAMS; k++) {
-                trek_var *term = trek_sum(trek_square(bags[w]->vars[k]), trek_dims_none(), false);
+                trek_var *term = trek_sum(trek_square(bags[w]->vars[k]), trek_dims_all(), false);
                 loss = loss ? trek_add(loss, term) : term;
             }
             if (w)

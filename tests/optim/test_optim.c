@@ -457,14 +457,14 @@ static void several_cpus(void **state)
     trek_optimizer *optimizer = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 0.5, .momentum = 0.9 }), params);
     assert_non_null(optimizer);
     for (int step = 0; step < 2; step++) {
-        assert_int_equal(trek_backward(trek_sum(trek_mul(vars[0], vars[1]), trek_dims_none(), false)), TREK_OK);
+        assert_int_equal(trek_backward(trek_sum(trek_mul(vars[0], vars[1]), trek_dims_all(), false)), TREK_OK);
         assert_true(trek_clip_grad_norm(params, 100) > 0);
         assert_int_equal(trek_optimizer_step(optimizer), TREK_OK);
         assert_int_equal(trek_optimizer_zero_grad(optimizer), TREK_OK);
     }
     for (int k = 0; k < 2; k++) {
         assert_int_equal(trek_var_device(vars[k]).index, 2 * k);
-        trek_var *sum = trek_sum(vars[k], trek_dims_none(), false);
+        trek_var *sum = trek_sum(vars[k], trek_dims_all(), false);
         assert_float_equal(trek_var_item(sum), 3 * (0.5 - 0.5 * (0.5 + 0.9)), 1e-6);
     }
     trek_optimizer_free(&optimizer);

@@ -468,7 +468,7 @@ static trek_status rosenbrock(void *arg, double *loss)
     trek_var *x = trek_narrow(b->p, 0, 0, 1), *y = trek_narrow(b->p, 0, 1, 1), *z = trek_narrow(b->p, 0, 2, 1);
     trek_var *valley = trek_mul_scalar(trek_square(trek_sub(y, trek_square(x))), 100);
     trek_var *sum = trek_add(valley, trek_add(trek_square(trek_add_scalar(x, -1)), trek_square(trek_sub(z, y))));
-    trek_var *all = trek_sum(sum, trek_dims_none(), false);
+    trek_var *all = trek_sum(sum, trek_dims_all(), false);
     *loss = trek_var_item(all);
     return trek_backward(all);
 }

@@ -77,7 +77,7 @@ static void update(int64_t parameters)
     s.x = gpu_randn(trek_dims(1, parameters), TREK_BF16, 1, false);
     for (int k = 0; k < 2; k++) {
         trek_scope scope = trek_scope_begin();
-        trek_graph_backward(s.graph, trek_sum(trek_graph_forward(s.graph, s.x), trek_dims_none(), false));
+        trek_graph_backward(s.graph, trek_sum(trek_graph_forward(s.graph, s.x), trek_dims_all(), false));
         count_from_here();
         trek_graph_step(s.graph);
         trek_scope_end(scope);

@@ -145,7 +145,7 @@ static trek_backward_opts backward_opts(pool *p)
 static trek_var *scalar_of(pool *p)
 {
     trek_var *x = pool_var(p);
-    return pool_chance(p, 70) ? trek_sum(x, trek_dims_none(), false) : x;
+    return pool_chance(p, 70) ? trek_sum(x, trek_dims_all(), false) : x;
 }
 
 static outcome backward(pool *p) { return sequence_status(trek_backward(scalar_of(p))); }
@@ -206,7 +206,7 @@ static trek_var *on_grad(trek_var *var, trek_var *given, void *arg)
         return trek_mul_scalar(given, 2);
     if (kind == 1)
         return trek_fail(TREK_ERR_CALLBACK, "a hook that fails"), NULL;
-    return kind == 2 ? trek_sum(given, trek_dims_none(), false) : NULL; /* mostly of another shape */
+    return kind == 2 ? trek_sum(given, trek_dims_all(), false) : NULL; /* mostly of another shape */
 }
 
 static outcome hook(pool *p)
@@ -240,7 +240,7 @@ static trek_status twice_backward(trek_function_context *context, trek_var *cons
     for (int k = 0; k < n_inputs; k++)
         input_grads[k] = trek_needs_grad(context, k) && grads[k % n] ? trek_mul_scalar(grads[k % n], 2) : NULL;
     if (*kind == 3)
-        input_grads[0] = trek_sum(trek_saved(context, 0), trek_dims_none(), false);
+        input_grads[0] = trek_sum(trek_saved(context, 0), trek_dims_all(), false);
     return *kind == 4 ? trek_fail(TREK_ERR_CALLBACK, "a backward that fails") : trek_error_status();
 }
 

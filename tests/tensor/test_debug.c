@@ -118,7 +118,7 @@ static void tape_keeps_what_it_needs(void **state)
     trek_scope scope = trek_scope_begin(), inner = trek_scope_begin();
     trek_var *x = trek_var_retain(ones());
     trek_var_set_requires_grad(x, true);
-    trek_var *loss = trek_scope_end_keep(inner, trek_sum(trek_mul(trek_mul(x, x), x), trek_dims_none(), false));
+    trek_var *loss = trek_scope_end_keep(inner, trek_sum(trek_mul(trek_mul(x, x), x), trek_dims_all(), false));
     assert_int_equal(trek_backward(loss), TREK_OK);
     float grad[3];
     assert_int_equal(trek_tensor_to_host(trek_var_data(trek_var_grad(x)), TREK_F32, grad, sizeof grad), TREK_OK);

@@ -75,7 +75,7 @@ typedef struct weights_module {
 static trek_var *weights_forward(trek_module *self, trek_var *x)
 {
     weights_module *m = (weights_module *)self;
-    return trek_mul(x, trek_add(trek_sum(m->table, trek_dims_none(), false), trek_sum(m->rest, trek_dims_none(), false)));
+    return trek_mul(x, trek_add(trek_sum(m->table, trek_dims_all(), false), trek_sum(m->rest, trek_dims_all(), false)));
 }
 
 static const trek_module_class weights_class = { .name = "weights", .size = sizeof(weights_module), .forward = weights_forward };

@@ -698,7 +698,7 @@ static trek_status pass_under(trek_graph *graph, way how, trek_loader *loader, t
     trek_var *in = trek_var_constant(x), *out = trek_var_constant(y), *penalty = NULL;
     if (how == BESIDE) { /* recorded before the forward: complete after the ranks' parts */
         trek_var *w = trek_module_find(trek_graph_module(graph), "0.4.weight");
-        penalty = trek_mul_scalar(trek_sum(trek_mul(w, w), trek_dims_none(), false), 0.1);
+        penalty = trek_mul_scalar(trek_sum(trek_mul(w, w), trek_dims_all(), false), 0.1);
     }
     trek_var *loss = trek_mse_loss(trek_graph_forward(graph, in), out);
     if (how == TWICE)

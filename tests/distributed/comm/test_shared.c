@@ -272,7 +272,7 @@ static void case_setup(rank_of *r)
     for (int k = 0; k < 3; k++) {
         trek_scope scope = trek_scope_begin();
         trek_var *x = trek_var_from(trek_tensor_randn(trek_dims(4, 300), TREK_F32, trek_cpu(0)));
-        trek_graph_backward(graph, trek_mean(trek_square(trek_graph_forward(graph, x)), trek_dims_none(), false));
+        trek_graph_backward(graph, trek_mean(trek_square(trek_graph_forward(graph, x)), trek_dims_all(), false));
         check(r, trek_graph_step(graph) == TREK_OK, "step", k, 0);
         trek_scope_end(scope);
     }

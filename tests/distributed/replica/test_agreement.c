@@ -55,7 +55,7 @@ static trek_var *loss_of(const part *me, trek_graph *graph, int step, bool wrong
 {
     trek_var *y = trek_graph_forward(graph, numbers(me, 1 + (uint32_t)step, trek_dims(ROWS, wrong_input ? IN + 1 : IN)));
     trek_var *squares = trek_square(trek_sub(y, numbers(me, 50 + (uint32_t)step, trek_dims(ROWS, 1))));
-    return wrong_loss ? squares : trek_mean(squares, trek_dims_none(), false);
+    return wrong_loss ? squares : trek_mean(squares, trek_dims_all(), false);
 }
 
 static trek_status add_up(const char *name, trek_var *param, void *arg)
@@ -190,7 +190,7 @@ static trek_status step_over(const part *me, trek_graph *graph, trek_loader *loa
     trek_var *loss;
     if (loader) {
         const trek_batch *batch = trek_loader_next(loader);
-        loss = trek_mean(trek_square(trek_graph_forward(graph, trek_batch_get(batch, "x"))), trek_dims_none(), false);
+        loss = trek_mean(trek_square(trek_graph_forward(graph, trek_batch_get(batch, "x"))), trek_dims_all(), false);
     } else {
         loss = loss_of(me, graph, step, false, false);
     }

@@ -116,7 +116,7 @@ trek_var *measured_loss(trek_graph *graph, trek_var *output, const trek_batch *b
             return NULL;
     }
     trek_record_sum("samples", (double)trek_batch_size(batch));
-    return trek_mean(trek_square(trek_sub(output, trek_narrow(trek_batch_get(batch, "y"), 1, 0, 1))), trek_dims_none(), false);
+    return trek_mean(trek_square(trek_sub(output, trek_narrow(trek_batch_get(batch, "y"), 1, 0, 1))), trek_dims_all(), false);
 }
 
 /* To the bit, but for perplexity, whose logarithms an op makes of the rows that it is given. */

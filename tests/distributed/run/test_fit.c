@@ -176,7 +176,7 @@ static void test_afterwards(void **state)
     trek_params_free(&params);
     trek_scope scope = trek_scope_begin();
     trek_var *x = trek_var_from(trek_tensor_ones(trek_dims(4, FEATURES), TREK_F64, test_device()));
-    well(trek_backward(trek_mean(trek_square(trek_forward(around, x)), trek_dims_none(), false)));
+    well(trek_backward(trek_mean(trek_square(trek_forward(around, x)), trek_dims_all(), false)));
     well(trek_optimizer_step(own));
     trek_scope_end(scope);
     assert_int_equal(trek_fit(around, &o), TREK_ERR_STATE); /* its parameters are the optimizer's */

@@ -19,7 +19,7 @@ enum { EPOCHS = 3, BATCH = 8, STEPS = (SAMPLES + BATCH - 1) / BATCH };
 static trek_var *squares(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
     trek_var *error = trek_sub(trek_narrow(output, 1, 0, 1), trek_batch_get(batch, "target"));
-    trek_var *loss = trek_mean(trek_mul(error, error), trek_dims_none(), false);
+    trek_var *loss = trek_mean(trek_mul(error, error), trek_dims_all(), false);
     trek_record_scalar("squares", loss);
     trek_record_sum("samples", (double)trek_batch_size(batch));
     trek_record_mean("size", (double)trek_batch_size(batch), 2);
@@ -282,7 +282,7 @@ static trek_var *judge(trek_graph *graph, trek_var *output, const trek_batch *ba
     assert_false(trek_grad_enabled() && trek_graph_module(graph)->training);
     trek_var *error = trek_sub(trek_narrow(output, 1, 0, 1), trek_batch_get(batch, "target"));
     trek_record_mean("first", (double)trek_batch_indices(batch)[0], 1);
-    return trek_mean(trek_abs(error), trek_dims_none(), false);
+    return trek_mean(trek_abs(error), trek_dims_all(), false);
 }
 
 static void test_evaluation(void **state)

@@ -256,7 +256,7 @@ static void test_rate_set_before_epochs(void **state)
 /* The bias has gradient 1: it falls by the learning rates of all steps. */
 static trek_var *plain_mean(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    return trek_mean(output, trek_dims_none(), false);
+    return trek_mean(output, trek_dims_all(), false);
 }
 
 /* Rates that ranks sum to on average, if they make `window` steps together and `each` on their own between two meetings. */

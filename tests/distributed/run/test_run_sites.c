@@ -85,7 +85,7 @@ static trek_var *loss(trek_graph *graph, trek_var *output, const trek_batch *bat
     trek_var *mask = trek_var_from(trek_tensor_cast(wide, line_dtype));
     trek_tensor_release(wide);
     trek_var *squares = trek_mul(mask, trek_square(trek_sub(output, trek_batch_get(batch, "y"))));
-    trek_var *mean = trek_mul_scalar(trek_sum(squares, trek_dims_none(), false), sum > 0 ? 1 / sum : 0);
+    trek_var *mean = trek_mul_scalar(trek_sum(squares, trek_dims_all(), false), sum > 0 ? 1 / sum : 0);
     trek_loss_set_weight(mean, sum);
     return mean;
 }

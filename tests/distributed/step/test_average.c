@@ -27,7 +27,7 @@ static trek_graph *build(trek_device device, void *arg)
 static trek_var *loss_of(trek_var *output, trek_var *target)
 {
     trek_var *error = trek_sub(trek_narrow(output, 1, 0, 1), target);
-    return trek_mean(trek_mul(error, error), trek_dims_none(), false);
+    return trek_mean(trek_mul(error, error), trek_dims_all(), false);
 }
 
 static trek_var *loss_fn(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
@@ -276,7 +276,7 @@ static trek_graph *build_spring(trek_device device, void *arg)
 static trek_var *spring_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
     double strength = trek_var_device(output).index == 0 ? 0.5 : 2.2;
-    return trek_mean(trek_mul_scalar(trek_square(trek_add_scalar(output, -1)), strength / 2), trek_dims_none(), false);
+    return trek_mean(trek_mul_scalar(trek_square(trek_add_scalar(output, -1)), strength / 2), trek_dims_all(), false);
 }
 
 /* How far it is from 1 after 40 windows, and the anchor. */

@@ -192,7 +192,7 @@ static void train(trek_graph *graph, const kind *c, bool captured, int from, int
         t->scale[k] = trek_grad_scaler_value(trek_graph_scaler(graph));
         trek_var *hidden = trek_graph_tagged(graph, "hidden");
         assert_non_null(hidden);
-        t->hidden[k] = trek_var_item(trek_sum(trek_cast(hidden, TREK_F32), trek_dims_none(), false));
+        t->hidden[k] = trek_var_item(trek_sum(trek_cast(hidden, TREK_F32), trek_dims_all(), false));
         trek_scope_end(scope);
     }
 }

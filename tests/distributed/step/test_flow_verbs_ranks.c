@@ -187,8 +187,8 @@ static void train(bool nested, int rows, int world, record *to)
         to->values[to->n++] = traced;
         for (int k = 0; k < traced; k++)
             keep(to, trek_sum(trek_graph_trace(graph, "pass", k), trek_dims(1), false));
-        trek_graph_backward(graph, trek_add(trek_mean(trek_square(y), trek_dims_none(), false),
-                                            trek_mul_scalar(trek_mean(passes, trek_dims_none(), false), 0.01)));
+        trek_graph_backward(graph, trek_add(trek_mean(trek_square(y), trek_dims_all(), false),
+                                            trek_mul_scalar(trek_mean(passes, trek_dims_all(), false), 0.01)));
         SUCCEEDS(trek_error_status());
         trek_scope_end(scope);
         assert_int_equal(trek_graph_step(graph), TREK_OK);
@@ -249,8 +249,8 @@ static void so_are_those_of_verbs_within_verbs(void **state)
 static trek_var *own_loss(trek_graph *graph, trek_var *y, const trek_batch *batch, void *arg)
 {
     assert_true(trek_graph_trace_count(graph, "pass") >= 1); /* of this rank alone */
-    trek_var *passes = trek_mean(trek_graph_tagged(graph, "passes"), trek_dims_none(), false);
-    return trek_add(trek_mean(trek_square(y), trek_dims_none(), false), trek_mul_scalar(passes, 0.01));
+    trek_var *passes = trek_mean(trek_graph_tagged(graph, "passes"), trek_dims_all(), false);
+    return trek_add(trek_mean(trek_square(y), trek_dims_all(), false), trek_mul_scalar(passes, 0.01));
 }
 
 static void train_by_loader(bool nested, int world, record *to)
@@ -317,7 +317,7 @@ static void ranks_meet_in_every_pass(void **state)
             trek_scope scope = trek_scope_begin();
             trek_var *y = trek_graph_forward(graph, input(7, step));
             keep(to, y);
-            trek_graph_backward(graph, trek_mean(trek_mul(y, input(7, step + 9)), trek_dims_none(), false));
+            trek_graph_backward(graph, trek_mean(trek_mul(y, input(7, step + 9)), trek_dims_all(), false));
             assert_int_equal(trek_graph_step(graph), TREK_OK);
             trek_scope_end(scope);
         }
@@ -367,7 +367,7 @@ static void train_carrying(int world, bool cut, record *to)
     if (cut)
         assert_int_equal(trek_graph_detach_state(graph), TREK_OK);
     trek_var *y = trek_graph_forward(graph, input(6, 1));
-    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_square(y), trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_square(y), trek_dims_all(), false)), TREK_OK);
     assert_int_equal(trek_graph_reduce(graph), TREK_OK);
     keep(to, trek_var_grad(trek_module_find(trek_graph_module(graph), "0.0.weight")));
     trek_scope_end(scope);

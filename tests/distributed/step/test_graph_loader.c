@@ -415,7 +415,7 @@ static void test_forward_only(void **state)
 static trek_var *twofold_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
     trek_var *again = trek_graph_forward(graph, trek_batch_get(batch, "x"));
-    trek_var *apart = trek_mean(trek_square(trek_sub(output, again)), trek_dims_none(), false);
+    trek_var *apart = trek_mean(trek_square(trek_sub(output, again)), trek_dims_all(), false);
     return trek_add(trek_mul_scalar(apart, 0.5), training_loss(graph, output, batch, arg));
 }
 
@@ -444,7 +444,7 @@ static trek_var *failing_loss(trek_graph *graph, trek_var *output, const trek_ba
     for (int64_t k = 0; k < trek_batch_size(batch); k++)
         if (trek_batch_indices(batch)[k] == 7)
             return NULL;
-    return trek_mean(output, trek_dims_none(), false);
+    return trek_mean(output, trek_dims_all(), false);
 }
 
 static trek_var *vector_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)

@@ -87,7 +87,7 @@ static void make_steps(const run *c, trek_graph *graph, int from, int to)
         trek_scope scope = trek_scope_begin();
         trek_var *y = trek_graph_forward(graph, rows(20 + 2 * (uint32_t)k, IN, c->dtype));
         trek_var *error = trek_sub(trek_cast(y, TREK_F32), rows(21 + 2 * (uint32_t)k, OUT, TREK_F32));
-        if (trek_graph_backward(graph, trek_mean(trek_square(error), trek_dims_none(), false)) != TREK_OK ||
+        if (trek_graph_backward(graph, trek_mean(trek_square(error), trek_dims_all(), false)) != TREK_OK ||
             trek_graph_step(graph) != TREK_OK)
             fail_msg("step %d: %s", k, trek_error());
         trek_scope_end(scope);

@@ -112,7 +112,7 @@ static void train(const run *c, values *start, values *to)
     for (int s = 0; s < STEPS; s++) {
         trek_scope scope = trek_scope_begin();
         trek_var *error = trek_sub(trek_graph_forward(graph, rows(2 * (uint32_t)s, IN, c)), rows(2 * (uint32_t)s + 1, 2, c));
-        trek_graph_backward(graph, trek_mean(trek_cast(trek_square(error), TREK_F32), trek_dims_none(), false));
+        trek_graph_backward(graph, trek_mean(trek_cast(trek_square(error), TREK_F32), trek_dims_all(), false));
         if (trek_graph_step(graph) != TREK_OK)
             fail_msg("step %d: %s", s, trek_error());
         trek_scope_end(scope);
@@ -208,7 +208,7 @@ static trek_status backward_rank(int rank, void *arg)
     trek_device device = rank == 1 ? trek_cuda(0) : trek_cpu(rank);
     trek_scope scope = trek_scope_begin();
     trek_var *x = trek_var_from(trek_tensor_full(1 + rank, trek_dims(3, IN), TREK_F32, device));
-    trek_backward(trek_mean(trek_square(trek_forward(trek_ddp_replica_module(ddp, rank), x)), trek_dims_none(), false));
+    trek_backward(trek_mean(trek_square(trek_forward(trek_ddp_replica_module(ddp, rank), x)), trek_dims_all(), false));
     trek_scope_end(scope);
     return trek_ddp_reduce_gradients(ddp);
 }

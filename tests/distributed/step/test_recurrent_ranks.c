@@ -132,7 +132,7 @@ static void train(kind *k, int world, record *to)
         trek_scope scope = trek_scope_begin();
         trek_var *y = k->rows ? trek_graph_forward(graph, places(step))
             : trek_graph_forward_many(graph, (trek_var *[]){ input(k, step), lengths(step) }, 2);
-        trek_graph_backward(graph, y ? trek_mean(trek_square(y), trek_dims_none(), false) : NULL);
+        trek_graph_backward(graph, y ? trek_mean(trek_square(y), trek_dims_all(), false) : NULL);
         if (trek_error_status() != TREK_OK)
             print_error("%s\n", trek_error());
         assert_int_equal(trek_error_status(), TREK_OK);

@@ -176,7 +176,7 @@ static trek_status pass(const run *c, trek_graph *graph, uint32_t stream)
     trek_scope scope = trek_scope_begin();
     trek_var *y = trek_graph_forward(graph, rows(2 * stream, IN, c->dtype));
     trek_var *error = trek_sub(trek_cast(y, TREK_F32), rows(2 * stream + 1, OUT, TREK_F32));
-    trek_status status = trek_graph_backward(graph, trek_mean(trek_square(error), trek_dims_none(), false));
+    trek_status status = trek_graph_backward(graph, trek_mean(trek_square(error), trek_dims_all(), false));
     trek_scope_end(scope);
     return status;
 }

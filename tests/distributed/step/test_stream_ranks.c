@@ -69,7 +69,7 @@ static trek_var *note(trek_graph *graph, trek_var *output, const trek_batch *bat
     for (int64_t k = 0; values && k < trek_batch_size(batch); k++)
         atomic_store(&seen[batch->first + k], (int)values[k * WIDTH]);
     free(values);
-    return trek_mean(trek_square(output), trek_dims_none(), false);
+    return trek_mean(trek_square(output), trek_dims_all(), false);
 }
 
 static trek_graph *build(trek_device device, void *arg)

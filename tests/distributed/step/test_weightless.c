@@ -286,7 +286,7 @@ static void said_to_weigh_nothing(void **state)
         trek_scope scope = trek_scope_begin();
         double x[4 * FIELDS] = { 2, 0, INFINITY, 0, 1, 1, 0, 2, 1, 2, 3, INFINITY };
         trek_var *y = trek_graph_forward(graph, trek_var_from(test_values(x, trek_dims(4, FIELDS), TREK_F64)));
-        SUCCEEDS(trek_graph_backward_weighted(graph, trek_mean(trek_square(y), trek_dims_none(), false), 0));
+        SUCCEEDS(trek_graph_backward_weighted(graph, trek_mean(trek_square(y), trek_dims_all(), false), 0));
         SUCCEEDS(trek_graph_reduce(graph));
         net *m = (net *)trek_graph_module(graph)->children[0].module;
         trek_var *params[] = { m->table, m->extra, m->weight, m->bias };

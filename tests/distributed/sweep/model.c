@@ -167,8 +167,8 @@ static trek_var *weighed(trek_var *output, trek_var *y, trek_var *x)
 {
     trek_var *weight = trek_add_scalar(trek_narrow(x, 1, 1, 1), 0.5);
     trek_var *rows = trek_mean(trek_square(trek_sub(output, y)), trek_dims(1), true);
-    trek_var *total = trek_sum(weight, trek_dims_none(), false);
-    trek_var *loss = trek_div(trek_sum(trek_mul(rows, weight), trek_dims_none(), false), total);
+    trek_var *total = trek_sum(weight, trek_dims_all(), false);
+    trek_var *loss = trek_div(trek_sum(trek_mul(rows, weight), trek_dims_all(), false), total);
     if (loss)
         trek_loss_set_weight(loss, trek_var_item(total));
     return loss;
@@ -205,7 +205,7 @@ trek_var *sweep_loss_of(trek_graph *graph, trek_var *output, const trek_batch *b
     if (!output)
         return NULL;
     if (s->way == SWEEP_RUN) {
-        trek_record_scalar("output", trek_mean(output, trek_dims_none(), false));
+        trek_record_scalar("output", trek_mean(output, trek_dims_all(), false));
         trek_record_sum("rows", (double)trek_batch_size(batch));
     }
     return loss_of(s, output, batch);

@@ -607,12 +607,12 @@ static void check_batch(const trek_batch *batch)
     trek_var *x = trek_batch_get(batch, "x"), *y = trek_batch_get(batch, "y");
     assert_true(trek_device_equal(trek_var_device(x), gpu) && trek_device_equal(trek_var_device(y), gpu));
     trek_var *rows = trek_unsqueeze(trek_cast(y, TREK_F32), 1);
-    trek_var *wrong = trek_sum(trek_abs(trek_sub(x, rows)), trek_dims_none(), false);
+    trek_var *wrong = trek_sum(trek_abs(trek_sub(x, rows)), trek_dims_all(), false);
     double sum = 0;
     for (int64_t k = 0; k < trek_batch_size(batch); k++)
         sum += (double)trek_batch_indices(batch)[k];
     assert_true(trek_var_item(wrong) == 0);
-    assert_true(trek_var_item(trek_sum(y, trek_dims_none(), false)) == sum);
+    assert_true(trek_var_item(trek_sum(y, trek_dims_all(), false)) == sum);
 }
 
 static void test_batches_ahead(void **state)

@@ -106,8 +106,8 @@ COMPOSITE(cross_entropy)
     logits = trek_masked_fill(logits, trek_unsqueeze(ignored, 1), 0); /* 0 times what is not finite is not 0 */
     trek_var *safe = trek_mul(labels, trek_cast(counts, TREK_I64));
     trek_var *loss = trek_neg(trek_log_softmax(logits, 1));
-    trek_var *of_label = weight ? trek_mul(counts, trek_index_select(weight, safe, 0)) : counts;
-    trek_var *nll = trek_mul(of_label, trek_squeeze(trek_gather(loss, trek_unsqueeze(safe, 1), 1), 1));
+    trek_var *of_label = weight ? trek_mul(counts, trek_index_select(weight, 0, safe)) : counts;
+    trek_var *nll = trek_mul(of_label, trek_squeeze(trek_gather(loss, 1, trek_unsqueeze(safe, 1)), 1));
     if (smoothing > 0) {
         trek_var *all = weight ? trek_mul(loss, weight) : loss;
         trek_var *smooth = trek_mul(counts, trek_sum(all, trek_dims(1), false));

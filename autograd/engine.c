@@ -651,7 +651,7 @@ static trek_status seed_root(walk *w, trek_var *root, trek_var *seed)
     if (status != TREK_OK)
         return status;
     if (!seed) {
-        trek_tensor *one = trek_tensor_full(1, trek_tensor_shape(root->data), (trek_dtype)root->data->dtype, root->data->device);
+        trek_tensor *one = trek_tensor_full(trek_tensor_shape(root->data), 1, (trek_dtype)root->data->dtype, root->data->device);
         seed = one ? trek_var_from(one) : NULL;
     } else if (seed->data->dtype != root->data->dtype) {
         seed = trek_apply_convert(seed, (trek_dtype)root->data->dtype);

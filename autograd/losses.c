@@ -142,12 +142,12 @@ static trek_var *label_losses(trek_var *log_probabilities, trek_var *labels, con
     trek_tensor *skipped = index ? trek_tensor_from_data(&ignore, trek_dims_none(), TREK_I64, trek_var_device(index)) : NULL;
     trek_var *is_ignored = trek_eq(index, skipped ? trek_var_from(skipped) : NULL); /* a double may not hold it */
     trek_var *safe = trek_masked_fill(index, is_ignored, 0);
-    trek_var *picked = trek_squeeze(trek_gather(log_probabilities, trek_unsqueeze(safe, 1), 1), 1);
+    trek_var *picked = trek_squeeze(trek_gather(log_probabilities, 1, trek_unsqueeze(safe, 1)), 1);
     picked = trek_neg(trek_masked_fill(picked, is_ignored, 0));
     *counted = trek_logical_not(is_ignored);
     if (!opts->weight || !picked)
         return picked;
-    trek_var *weights = trek_index_select(opts->weight, trek_reshape(safe, trek_dims(trek_var_numel(labels))), 0);
+    trek_var *weights = trek_index_select(opts->weight, 0, trek_reshape(safe, trek_dims(trek_var_numel(labels))));
     *counted = trek_masked_fill(weights ? trek_reshape(weights, trek_var_shape(labels)) : NULL, is_ignored, 0);
     return trek_mul(picked, *counted ? trek_cast(*counted, trek_var_dtype(picked)) : NULL);
 }

@@ -115,7 +115,7 @@ trek_var *trek_bce_with_logits(trek_var *x, trek_var *target) { return trek_bce_
 
 static trek_var *one_like(const trek_var *x)
 {
-    return trek_var_from(trek_tensor_full(1, trek_dims_none(), trek_var_dtype(x), trek_var_device(x)));
+    return trek_var_from(trek_tensor_full(trek_dims_none(), 1, trek_var_dtype(x), trek_var_device(x)));
 }
 
 /* (1 - t) x + (1 + (p - 1) t) log(1 + exp(-x)): the latter is the cross entropy of a target 1. */

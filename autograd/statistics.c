@@ -26,11 +26,11 @@ static trek_var *spread(const char *name, bool root, trek_var *x, trek_dims_list
     return mean ? pair(made, made ? trek_mean(x, dims, keepdim) : NULL, mean) : made;
 }
 
-trek_var *trek_variance_with(trek_var *x, trek_dims_list dims, bool keepdim, double correction, trek_var **mean)
+trek_var *trek_variance_with(trek_var *x, trek_dims_list dims, double correction, bool keepdim, trek_var **mean)
 {
     return spread("variance_with", false, x, dims, keepdim, correction, mean);
 }
-trek_var *trek_std_with(trek_var *x, trek_dims_list dims, bool keepdim, double correction, trek_var **mean)
+trek_var *trek_std_with(trek_var *x, trek_dims_list dims, double correction, bool keepdim, trek_var **mean)
 {
     return spread("std_with", true, x, dims, keepdim, correction, mean);
 }
@@ -182,7 +182,7 @@ trek_var *trek_histc(trek_var *x, int64_t bins, double low, double high)
     trek_var *place = trek_div_scalar(trek_mul_scalar(trek_sub_scalar(near, low), (double)bins), high - low);
     trek_var *at = trek_clamp(trek_cast(trek_floor(place), TREK_I64), 0, (double)(bins - 1));
     trek_tensor *zeros = trek_tensor_zeros(trek_dims(bins), dtype, trek_var_device(x));
-    return zeros ? trek_index_add(trek_var_from(zeros), at, trek_cast(inside, dtype), 0) : NULL;
+    return zeros ? trek_index_add(trek_var_from(zeros), 0, at, trek_cast(inside, dtype)) : NULL;
 }
 
 /* What lies between neighbouring edges, the last one's own place in the bin before it. x is flat. */
@@ -198,7 +198,7 @@ static trek_var *between_edges(trek_var *x, trek_var *edges, trek_var *weight, b
     trek_var *at = trek_clamp(trek_sub_scalar(trek_searchsorted(edges, x, true), 1), 0, (double)(bins - 1));
     if (weight) /* what is left out counts nothing, whatever it weighs */
         counted = trek_masked_fill(trek_reshape(trek_var_detach(weight), trek_dims(-1)), trek_logical_not(inside), 0);
-    counts = trek_index_add(counts, at, counted, 0);
+    counts = trek_index_add(counts, 0, at, counted);
     if (!density)
         return counts;
     trek_var *widths = trek_sub(trek_narrow(edges, 0, 1, bins), trek_narrow(edges, 0, 0, bins));
@@ -277,9 +277,9 @@ trek_var *trek_mode(trek_var *x, int dim, bool keepdim, trek_var **indices)
         trek_var *first = trek_ones_like(trek_narrow(differ, d, 0, 1)), *parts[2] = { first, differ };
         trek_var *begins = trek_mul(trek_cast(trek_cat(parts, 2, d), TREK_I64), order);
         trek_var *lengths = trek_sub(order, trek_cummax(begins, d, NULL));
-        at = trek_gather(places, trek_argmax(lengths, trek_dims(d), true), d);
+        at = trek_gather(places, d, trek_argmax(lengths, trek_dims(d), true));
     }
-    trek_var *values = trek_gather(x, at, d);
+    trek_var *values = trek_gather(x, d, at);
     if (!keepdim && ndim > 0) {
         values = trek_squeeze(values, d);
         at = trek_squeeze(at, d);

@@ -161,7 +161,7 @@ static trek_status pad_field(const padded *p, const samples *s, int k, longest *
         most->sizes[1] = (size + r->multiple_of - 1) / r->multiple_of * r->multiple_of;
     }
     most->sizes[0] = s->n;
-    *out = trek_tensor_full(p->rules[k].value, trek_shape_make(most->ndim, most->sizes), most->dtype, trek_cpu(0));
+    *out = trek_tensor_full(trek_shape_make(most->ndim, most->sizes), p->rules[k].value, most->dtype, trek_cpu(0));
     for (int64_t i = 0; *out && i < s->n; i++)
         put_corner(*out, i, s->rows[i][k]);
     return *out ? TREK_OK : trek_status_or(TREK_ERR_MEMORY);
@@ -171,9 +171,9 @@ static trek_status add_measures(const padded *p, const samples *s, const longest
 {
     int64_t width = most->ndim > 1 ? most->sizes[1] : 1;
     if (p->mask >= 0)
-        out[p->mask] = trek_tensor_full(0, trek_dims(s->n, width), TREK_BOOL, trek_cpu(0));
+        out[p->mask] = trek_tensor_full(trek_dims(s->n, width), 0, TREK_BOOL, trek_cpu(0));
     if (p->length >= 0)
-        out[p->length] = trek_tensor_full(0, trek_dims(s->n), TREK_I64, trek_cpu(0));
+        out[p->length] = trek_tensor_full(trek_dims(s->n), 0, TREK_I64, trek_cpu(0));
     if ((p->mask >= 0 && !out[p->mask]) || (p->length >= 0 && !out[p->length]))
         return trek_status_or(TREK_ERR_MEMORY);
     for (int64_t i = 0; i < s->n; i++) {

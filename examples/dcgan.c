@@ -77,7 +77,7 @@ static trek_var *noise(int64_t n)
 static trek_var *judge(gan *g, trek_var *images, double real)
 {
     trek_var *logits = trek_graph_forward(g->discriminator, images);
-    trek_tensor *wanted = logits ? trek_tensor_full(real, trek_var_shape(logits), TREK_F32, trek_var_device(logits)) : NULL;
+    trek_tensor *wanted = logits ? trek_tensor_full(trek_var_shape(logits), real, TREK_F32, trek_var_device(logits)) : NULL;
     return trek_bce_with_logits(logits, trek_var_from(wanted));
 }
 

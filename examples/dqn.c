@@ -130,12 +130,12 @@ static double learn(const options *o, player *p, trek_graph *model, trek_graph *
     trek_var *next = rows_of(after[first], n, CART_STATE, TREK_F32), *goes_on = rows_of(&alive[first], n, 1, TREK_F32);
     trek_no_grad_begin(); /* the present network chooses, the slow one says what that is worth */
     trek_var *best = trek_argmax(trek_graph_infer(model, &next, 1, NULL, NULL, 0), trek_dims(1), true);
-    trek_var *worth = trek_gather(trek_graph_infer(target, &next, 1, NULL, NULL, 0), best, 1);
+    trek_var *worth = trek_gather(trek_graph_infer(target, &next, 1, NULL, NULL, 0), 1, best);
     worth = trek_mul_scalar(trek_mul(worth, goes_on), o->discount);
     worth = trek_add_scalar(worth, 1); /* each step that is survived */
     trek_no_grad_end();
     trek_var *values = trek_graph_forward(model, rows_of(seen[first], n, CART_STATE, TREK_F32));
-    trek_var *loss = trek_smooth_l1_loss(trek_gather(values, rows_of(&done[first], n, 1, TREK_I64), 1), worth, 1);
+    trek_var *loss = trek_smooth_l1_loss(trek_gather(values, 1, rows_of(&done[first], n, 1, TREK_I64)), worth, 1);
     trek_graph_backward(model, loss);
     trek_graph_step(model);
     trek_module_lerp(trek_graph_module(target), trek_graph_module(model), o->follow);

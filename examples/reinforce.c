@@ -130,7 +130,7 @@ static trek_var *policy_loss(trek_module *policy, const episode *episodes, int n
         trek_var *x = trek_var_from(trek_tensor_from_data(states, trek_dims(steps, CART_STATE), TREK_F32, trek_cpu(0)));
         trek_var *done = trek_var_from(trek_tensor_from_data(actions, trek_dims(steps, 1), TREK_I64, trek_cpu(0)));
         trek_var *worth = trek_var_from(trek_tensor_from_data(advantages, trek_dims(steps, 1), TREK_F32, trek_cpu(0)));
-        trek_var *chances = trek_gather(trek_log_softmax(trek_forward(policy, x), 1), done, 1);
+        trek_var *chances = trek_gather(trek_log_softmax(trek_forward(policy, x), 1), 1, done);
         loss = trek_neg(trek_mean(trek_mul(chances, worth), trek_dims_all(), false));
     }
     free(states);

@@ -402,7 +402,7 @@ static trek_status forget_masters(const trek_optimizer *optimizer, import_plan *
         const trek_arena_part *part = &arena->parts[segment->part];
         if (!trek_arena_part_is_low(part) || plans[k].source[STATE_MASTER])
             continue;
-        plans[k].source[STATE_MASTER] = trek_tensor_full((double)NAN, trek_var_shape(segment->param), part->wide,
+        plans[k].source[STATE_MASTER] = trek_tensor_full(trek_var_shape(segment->param), (double)NAN, part->wide,
                                                              source_device(arena));
         if (!plans[k].source[STATE_MASTER])
             return trek_error_status();

@@ -52,7 +52,7 @@ static trek_tensor *filled(trek_tensor *t, int op, const trek_attrs *attrs)
     return NULL;
 }
 
-trek_tensor *trek_tensor_full(double value, trek_shape shape, trek_dtype dtype, trek_device device)
+trek_tensor *trek_tensor_full(trek_shape shape, double value, trek_dtype dtype, trek_device device)
 {
     trek_attrs attrs = { .f = { value } };
     return filled(make("tensor_full", shape, dtype, device), TREK_OP_fill, &attrs);

@@ -71,7 +71,7 @@ static trek_var *moved(trek_var *x, trek_var *index, int dim)
     trek_shape shape = trek_var_shape(x);
     shape.sizes[dim] = SIDE;
     index = trek_reshape(index, dim == 2 ? trek_dims(-1, 1, SIDE, 1) : trek_dims(-1, 1, 1, SIDE));
-    return trek_gather(x, trek_expand(index, shape), dim);
+    return trek_gather(x, dim, trek_expand(index, shape));
 }
 
 static trek_var *shifted(trek_var *x)

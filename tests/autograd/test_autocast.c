@@ -56,7 +56,7 @@ static void ops_choose_their_dtype(void **state)
         assert_int_equal(trek_var_dtype(trek_sum(y, trek_dims(1), false)), TREK_F32);
         assert_int_equal(trek_var_dtype(trek_mean(y, trek_dims_all(), false)), TREK_F32);
         assert_int_equal(trek_var_dtype(trek_cumsum(y, 0)), TREK_F32);
-        assert_int_equal(trek_var_dtype(trek_layer_norm(y, NULL, NULL, 1, 1e-5)), TREK_F32);
+        assert_int_equal(trek_var_dtype(trek_layer_norm(y, 1, NULL, NULL, 1e-5)), TREK_F32);
         assert_int_equal(trek_var_dtype(trek_mse_loss(y, y)), TREK_F32);
         assert_int_equal(trek_var_dtype(trek_add(y, bias)), TREK_F32);
         assert_int_equal(trek_var_dtype(trek_cat((trek_var *[]){ y, trek_softmax(y, 1) }, 2, 0)), TREK_F32);

@@ -20,7 +20,7 @@ static trek_var *leaf_of(const double *values, int n, trek_dtype dtype)
 
 static trek_var *constant_of(double value, int n, trek_dtype dtype)
 {
-    return trek_var_from(trek_tensor_full(value, trek_dims(n), dtype, test_device()));
+    return trek_var_from(trek_tensor_full(trek_dims(n), value, dtype, test_device()));
 }
 
 static trek_var *of_prod(trek_var *x) { return trek_prod(x, trek_dims_all(), false); }
@@ -139,7 +139,7 @@ static void norm_in_evaluation_is_linear(void **state)
             trek_var *x = leaf_of((double[]){ INFINITY, 1, NAN }, 3, TREK_F64), *mean = constant_of(2, 3 / wide, TREK_F64),
                 *slope;
             trek_var *variance = constant_of(4, 3 / wide, TREK_F64), *in = trek_reshape(x, trek_dims(1, 3 / wide, wide));
-            trek_var *y = trek_sum(trek_batch_norm(in, NULL, NULL, mean, variance, false, 0, 0), trek_dims_all(), false);
+            trek_var *y = trek_sum(trek_batch_norm(in, mean, variance, NULL, NULL, false, 0, 0), trek_dims_all(), false);
             assert_int_equal(trek_grad(&y, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = create_graph }, &slope),
                              TREK_OK);
             for (int i = 0; i < 3; i++)
@@ -456,7 +456,7 @@ static void numbers_that_do_not_fit(void **state)
         assert_non_null(trek_fill_(x, numbers[k].fits));
     }
     trek_no_grad_end();
-    REFUSED(trek_tensor_full(-1, trek_dims(2), TREK_U8, test_device()), TREK_ERR_ARGUMENT, "fill: ");
+    REFUSED(trek_tensor_full(trek_dims(2), -1, TREK_U8, test_device()), TREK_ERR_ARGUMENT, "fill: ");
     const trek_dtype whole[] = { TREK_BOOL, TREK_U8, TREK_I32, TREK_I64 };
     for (int k = 0; k < 4; k++) {
         refused_number(trek_pow_scalar(some(whole[k]), -2), "pow_scalar: ");

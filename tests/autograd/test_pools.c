@@ -211,7 +211,7 @@ static void windows_by_chance(void **state)
     trek_var *drawn = trek_fractional_max_pool2d(
         trek_cast(x, TREK_BF16), &(trek_fractional_pool_opts){ .kernel = { 2 }, .output_ratio = { 0.5, 0.4 } }, &at);
     assert_true(trek_var_size(drawn, 2) == 2 && trek_var_size(drawn, 3) == 2 && trek_var_dtype(drawn) == TREK_BF16);
-    ASSERT_VALUES(trek_sub(trek_gather(trek_reshape(x, trek_dims(30)), trek_reshape(at, trek_dims(4)), 0),
+    ASSERT_VALUES(trek_sub(trek_gather(trek_reshape(x, trek_dims(30)), 0, trek_reshape(at, trek_dims(4))),
                            trek_reshape(trek_cast(drawn, TREK_F64), trek_dims(4))),
                   0, 0, 0, 0);
     check_gradients(fractional, 1, (trek_shape[]){ trek_dims(1, 2, 3, 4, 5) }, true);

@@ -201,7 +201,7 @@ static void test_buckets(void **state)
 static trek_var *biased(trek_var *const *in, int n, void *arg)
 {
     trek_var *places = count_to(4), *relative = trek_sub(places, trek_unsqueeze(places, 1));
-    trek_var *bias = trek_permute(trek_embedding(in[3], trek_relative_position_bucket(relative, true, 8, 20), -1),
+    trek_var *bias = trek_permute(trek_embedding(trek_relative_position_bucket(relative, true, 8, 20), in[3], -1),
                                   trek_dims(2, 0, 1));
     bias = arg ? trek_add(bias, arg) : bias;
     return trek_attention(in[0], in[1], in[2], &(trek_attention_opts){ .mask = bias, .scale = 1, .causal = arg != NULL });

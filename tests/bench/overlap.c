@@ -123,7 +123,7 @@ static int measure(trek_comm *comm)
     trek_scope scope = trek_scope_begin();
     trek_seed(1);
     w.graph = build(w.device, NULL);
-    w.x = trek_var_from(trek_tensor_full(0.1, trek_dims(rows, width), TREK_F32, w.device));
+    w.x = trek_var_from(trek_tensor_full(trek_dims(rows, width), 0.1, TREK_F32, w.device));
     double ms[N_PARTS];
     for (int k = 0; k < N_PARTS; k++)
         ms[k] = median(&w, (part)k);

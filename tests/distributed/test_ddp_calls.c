@@ -227,7 +227,7 @@ static void low_precision_is_summed_wide(void **state)
             if (with)
                 optimizers[r] = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 1 }), params);
             trek_params_free(&params);
-            trek_tensor *t = trek_tensor_full(r == 0 ? 1 : 0x1p-7, trek_dims(4), with ? TREK_F32 : TREK_BF16, test_device());
+            trek_tensor *t = trek_tensor_full(trek_dims(4), r == 0 ? 1 : 0x1p-7, with ? TREK_F32 : TREK_BF16, test_device());
             trek_scope scope = trek_scope_begin();
             assert_int_equal(trek_var_set_grad(m->unused, trek_var_constant(t)), TREK_OK);
             trek_scope_end(scope);
@@ -387,7 +387,7 @@ static void buffers_merge_by_count(void **state)
     for (int r = 0; r < 3; r++) {
         set(models[r], "1.running_mean", means[r][0], means[r][1], means[r][2], means[r][3]);
         set(models[r], "1.running_var", vars[r][0], vars[r][1], vars[r][2], vars[r][3]);
-        trek_tensor *seen = trek_tensor_full(r == 2 ? 99 : 5 + r, trek_dims_none(), TREK_I64, test_device());
+        trek_tensor *seen = trek_tensor_full(trek_dims_none(), r == 2 ? 99 : 5 + r, TREK_I64, test_device());
         assert_int_equal(trek_tensor_copy_from(trek_var_data(trek_module_find(models[r], "1.num_batches_tracked")), seen),
                          TREK_OK);
         trek_tensor_release(seen);

@@ -442,7 +442,7 @@ static void a_mean_of_one(void **state)
 {
     trek_graph *graph = built();
     trek_scope scope = trek_scope_begin();
-    trek_var *x = trek_var_from(trek_tensor_full(3, trek_dims(4), TREK_F64, trek_cpu(0))),
+    trek_var *x = trek_var_from(trek_tensor_full(trek_dims(4), 3, TREK_F64, trek_cpu(0))),
         *loss = trek_mean(x, trek_dims_all(), false);
     assert_true(trek_trainer_mean(graph, loss) == 3);
     assert_int_equal(trek_loss_set_weight(loss, 0), TREK_OK);

@@ -377,7 +377,7 @@ static void halted_rows_keep_their_values_in_traces(void **state)
 
 static trek_var *halves(trek_var *x)
 {
-    return trek_var_from(trek_tensor_full(0.5, trek_dims(trek_var_size(x, 0), 2), trek_var_dtype(x), trek_cpu(0)));
+    return trek_var_from(trek_tensor_full(trek_dims(trek_var_size(x, 0), 2), 0.5, trek_var_dtype(x), trek_cpu(0)));
 }
 
 static void a_gate_weighs_all_experts(void **state)

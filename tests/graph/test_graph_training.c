@@ -227,7 +227,7 @@ static void observation(void **state)
         assert_int_equal(trek_graph_flush(graph), TREK_OK);
         assert_float_equal(trek_graph_latest(graph, "out"), reduced[how], 1e-5);
     }
-    trek_var *one = trek_var_from(trek_tensor_full(4, trek_dims(1), TREK_F32, trek_cpu(0)));
+    trek_var *one = trek_var_from(trek_tensor_full(trek_dims(1), 4, TREK_F32, trek_cpu(0)));
     assert_non_null(trek_graph_forward(graph, one));
     assert_int_equal(trek_graph_collect(graph, "out"), TREK_OK);
     assert_int_equal(trek_graph_flush(graph), TREK_OK);

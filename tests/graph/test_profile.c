@@ -36,7 +36,7 @@ static trek_timeline *profile(int64_t rows)
 
 static trek_var *filled(double value, trek_shape shape, trek_dtype dtype, bool requires_grad)
 {
-    trek_tensor *tensor = trek_tensor_full(value, shape, dtype, trek_cpu(0));
+    trek_tensor *tensor = trek_tensor_full(shape, value, dtype, trek_cpu(0));
     trek_var *var = trek_var_new(tensor, requires_grad);
     trek_tensor_release(tensor);
     assert_non_null(var);
@@ -183,7 +183,7 @@ static void costs_of_moves(void **state)
     expect_cost(t, "reshape", "f32[6, 4] -> f32[24]", 0, 4 * 48);
     trek_neg(trek_expand(zeros(trek_dims(1, 6)), trek_dims(4, 6)));
     expect_cost(t, "neg", "f32[4, 6] -> f32[4, 6]", 0, 4 * (6 + 24));
-    trek_embedding(zeros(trek_dims(1000, 8)), indices(3), -1);
+    trek_embedding(indices(3), zeros(trek_dims(1000, 8)), -1);
     expect_cost(t, "embedding", "f32[1000, 8] i64[3] -> f32[3, 8]", 0, 4 * 24 + 4 * 24 + 8 * 3);
     trek_var *many[100];
     for (int k = 0; k < 100; k++)

@@ -319,7 +319,7 @@ static void test_waits_for_gradients(void **state)
             trek_autocast_end();
             assert_true(y && z);
             assert_true(test_same_bits(trek_var_data(y), trek_var_data(z)) == (step < 3));
-            trek_tensor *seed = trek_tensor_full(step == 2 ? 0.1 : 0, trek_dims(5, 32), TREK_BF16, test_device());
+            trek_tensor *seed = trek_tensor_full(trek_dims(5, 32), step == 2 ? 0.1 : 0, TREK_BF16, test_device());
             fine(trek_backward_with(y, trek_var_from(seed), NULL));
         }
         trek_module_free(&m);

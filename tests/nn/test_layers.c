@@ -504,7 +504,7 @@ static void test_init_details(void **state)
 
 static trek_var *leaf(trek_shape shape, trek_dtype dtype)
 {
-    trek_tensor *tensor = trek_tensor_full(7, shape, dtype, test_device());
+    trek_tensor *tensor = trek_tensor_full(shape, 7, dtype, test_device());
     trek_var *var = trek_var_new(tensor, true);
     trek_tensor_release(tensor);
     return var;

@@ -251,7 +251,7 @@ static void test_tied(void **state)
                    : 0;
     assert_true(a == ((float *)trek_tensor_data(trek_var_data(trek_module_find(plain, "b.bias"))))[1]);
     s = trek_state_new();
-    trek_tensor *weight = trek_tensor_full(7, trek_dims(2, 2), TREK_F32, trek_cpu(0)),
+    trek_tensor *weight = trek_tensor_full(trek_dims(2, 2), 7, TREK_F32, trek_cpu(0)),
         *bias = trek_tensor_zeros(trek_dims(2), TREK_F32, trek_cpu(0));
     trek_state_add(s, "b.weight", weight);
     trek_state_add(s, "a.bias", bias);
@@ -293,7 +293,7 @@ static void test_tied_as_loaded(void **state)
         const char *const *names = cases[k / 3].names;
         trek_module *m = tied_model(k % 3 > 0), *loaded = k % 3 == 1 ? m->children[0].module : m;
         trek_state *s = trek_state_new();
-        trek_tensor *weight = trek_tensor_full(7, trek_dims(3, 2), TREK_F32, trek_cpu(0)),
+        trek_tensor *weight = trek_tensor_full(trek_dims(3, 2), 7, TREK_F32, trek_cpu(0)),
                     *bias = trek_tensor_zeros(trek_dims(3), TREK_F32, trek_cpu(0));
         for (int i = 0; names[i]; i++)
             trek_state_add(s, names[i], weight);
@@ -374,7 +374,7 @@ static void test_apply_with(void **state)
           *bias = trek_tensor_data(trek_var_data(trek_module_find(layer, "bias")));
     float before = bias[0];
     trek_state *s = trek_state_new();
-    trek_tensor *wide = trek_tensor_full(0.5, trek_dims(2, 2), TREK_F64, trek_cpu(0));
+    trek_tensor *wide = trek_tensor_full(trek_dims(2, 2), 0.5, TREK_F64, trek_cpu(0));
     trek_state_add(s, "weight", wide);
     trek_state_add(s, "extra", wide);
     trek_state_load_opts opts = { .allow_missing = true, .allow_unexpected = true };

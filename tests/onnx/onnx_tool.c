@@ -224,7 +224,7 @@ static trek_var *top(trek_var *x, bool largest)
 }
 static trek_var *scaled_by_length(trek_var *x)
 {
-    return trek_div(x, trek_var_from(trek_tensor_full((double)trek_var_size(x, 0), trek_dims_none(), TREK_F32, trek_cpu(0))));
+    return trek_div(x, trek_var_from(trek_tensor_full(trek_dims_none(), (double)trek_var_size(x, 0), TREK_F32, trek_cpu(0))));
 }
 static trek_var *in_place(trek_var *x)
 {
@@ -298,9 +298,9 @@ static trek_var *in_place(trek_var *x)
     X(select_last, "f", trek_select( x, 0, -1)) X(flip, "f", trek_flip( x, trek_dims( 0, 2))) \
     X(tril, "f", trek_tril(x, 1)) X(triu_bools, "b", trek_triu( x, -1)) X(cat, "ff", trek_cat( in, 2, 1)) \
     X(stack, "ff", trek_stack(in, 2, 0)) \
-    X(index_select, "f", trek_index_select( x, trek_var_from(trek_tensor_arange(3, -1, -1, TREK_I64, trek_cpu(0))), 1)) \
-    X(gather, "fs", trek_gather(x, y, 2)) X(scatter_add, "fsf", trek_scatter_add( x, y, in[2], 2)) \
-    X(index_add, "ff", trek_index_add( x, arange(4), y, 1)) X(one_hot, "s", trek_one_hot(x, 5)) \
+    X(index_select, "f", trek_index_select( x, 1, trek_var_from(trek_tensor_arange(3, -1, -1, TREK_I64, trek_cpu(0))))) \
+    X(gather, "fs", trek_gather(x, 2, y)) X(scatter_add, "fsf", trek_scatter_add( x, 2, y, in[2])) \
+    X(index_add, "ff", trek_index_add( x, 1, arange(4), y)) X(one_hot, "s", trek_one_hot(x, 5)) \
     X(sort, "f", sorted( x, false)) X(sort_down, "f", sorted( x, true)) X(topk, "f", top(x, true)) \
     X(topk_small, "f", top(x, false)) X(kthvalue, "f", trek_kthvalue( x, 2, 1, false, NULL)) \
     X(median, "f", trek_median( x, 2, true, NULL)) X(cast_to_half, "f", trek_cast(x, TREK_F16)) \

@@ -515,7 +515,7 @@ void suite_poison(void)
         trek_tensor *tensors[EACH];
         void *blocks[EACH];
         for (int i = 0; i < EACH; i++) {
-            tensors[i] = trek_tensor_full(NAN, trek_dims(sizes[k]), TREK_F32, test_device());
+            tensors[i] = trek_tensor_full(trek_dims(sizes[k]), NAN, TREK_F32, test_device());
             blocks[i] = trek_block_alloc((size_t)sizes[k] * 4);
             if (blocks[i])
                 memset(blocks[i], 0xff, (size_t)sizes[k] * 4);

@@ -81,7 +81,7 @@ static bool place_grads(const scene *s, call_of *call)
         if (!(call->set >> k & 1))
             continue;
         const trek_tensor *x = trek_var_data(call->vars[k]);
-        trek_tensor *place = trek_tensor_full(NAN, trek_tensor_shape(x), (trek_dtype)x->dtype, x->device);
+        trek_tensor *place = trek_tensor_full(trek_tensor_shape(x), NAN, (trek_dtype)x->dtype, x->device);
         trek_status status = place ? trek_var_place_grad(call->vars[k], place) : trek_error_status();
         trek_tensor_release(place);
         if (status != TREK_OK)

@@ -60,7 +60,7 @@ static void arena_gives_the_old_memory_back(void **state)
     enum { COUNT = 3000000 };
     if (!test_on_cpu())
         skip();
-    trek_tensor *values = trek_tensor_full(0.5, trek_dims(COUNT), TREK_F32, trek_cpu(0));
+    trek_tensor *values = trek_tensor_full(trek_dims(COUNT), 0.5, TREK_F32, trek_cpu(0));
     trek_var *var = trek_var_new(values, true);
     trek_params *params = trek_params_new();
     assert_int_equal(trek_params_add(params, "weight", var), TREK_OK);

@@ -169,7 +169,7 @@ static void records_give_the_same_bits(void **state)
                     continue;
                 feed(&m[w], k, mask_of(k));
                 if (skips)
-                    give_numbers(m[w].vars[1], trek_tensor_full((double)INFINITY, trek_var_shape(m[w].vars[1]), TREK_F32,
+                    give_numbers(m[w].vars[1], trek_tensor_full(trek_var_shape(m[w].vars[1]), (double)INFINITY, TREK_F32,
                                                                 test_device()));
                 trek_step_opts opts = { .zero_grad = true, .scaler = w < 2 ? scalers[w] : NULL, .adapt = true,
                                         .factor = w < 2 ? 1 : 1 / scale };
@@ -394,7 +394,7 @@ static void what_does_not_fit_is_refused(void **state)
     step(&m, 0);
     trek_state *saved = trek_optimizer_save(m.optimizer);
     trek_tensor *two = trek_tensor_zeros(trek_dims(2), TREK_F32, trek_cpu(0));
-    trek_tensor *below = trek_tensor_full(-1, trek_dims(9), TREK_F32, trek_cpu(0));
+    trek_tensor *below = trek_tensor_full(trek_dims(9), -1, TREK_F32, trek_cpu(0));
     trek_tensor *codes = trek_tensor_zeros(trek_dims(9), TREK_U8, trek_cpu(0)),
         *ints = trek_tensor_zeros(trek_dims(2100), TREK_I32, trek_cpu(0));
     trek_tensor *floats = trek_tensor_zeros(trek_dims(2100), TREK_F32, trek_cpu(0));
@@ -479,7 +479,7 @@ static void blocks_are_of_parameters_alone(void **state)
     for (int k = 0; k < 6; k++) {
         for (int v = 0; v < 3; v++) {
             double value = k == 3 ? (double)NAN : k % 2 ? -1 : 1;
-            give_numbers(vars[v], trek_tensor_full(value, trek_var_shape(vars[v]), TREK_F32, test_device()));
+            give_numbers(vars[v], trek_tensor_full(trek_var_shape(vars[v]), value, TREK_F32, test_device()));
         }
         assert_int_equal(trek_optimizer_step(optimizer), TREK_OK);
         if (k == 3)

@@ -147,7 +147,7 @@ static void averages_move(void **state)
 {
     enum { N = 4096 };
     trek_tensor *zeros = trek_tensor_zeros(trek_dims(N), TREK_F32, test_device());
-    trek_tensor *ones = trek_tensor_full(1, trek_dims(N), TREK_F32, test_device());
+    trek_tensor *ones = trek_tensor_full(trek_dims(N), 1, TREK_F32, test_device());
     trek_var *var = trek_var_new(zeros, true), *grad = trek_var_new(ones, false);
     trek_params *params = trek_params_new();
     assert_int_equal(trek_params_add(params, "x", var), TREK_OK);

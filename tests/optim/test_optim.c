@@ -449,7 +449,7 @@ static void several_cpus(void **state)
     trek_var *vars[2];
     trek_params *params = trek_params_new();
     for (int k = 0; k < 2; k++) {
-        trek_tensor *value = trek_tensor_full(1, trek_dims(3), TREK_F32, trek_cpu(2 * k));
+        trek_tensor *value = trek_tensor_full(trek_dims(3), 1, TREK_F32, trek_cpu(2 * k));
         vars[k] = trek_var_new(value, true);
         trek_tensor_release(value);
         assert_int_equal(trek_params_add(params, k ? "b" : "a", vars[k]), TREK_OK);

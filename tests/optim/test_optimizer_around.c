@@ -20,7 +20,7 @@ static double first_of(trek_module *m)
 static void set_all(trek_module *m, double value)
 {
     trek_tensor *t = trek_var_data(trek_module_find(m, "weight"));
-    trek_tensor *full = trek_tensor_full(value, trek_tensor_shape(t), TREK_F32, trek_cpu(0));
+    trek_tensor *full = trek_tensor_full(trek_tensor_shape(t), value, TREK_F32, trek_cpu(0));
     trek_tensor_copy_from(t, full);
     trek_tensor_release(full);
 }
@@ -68,7 +68,7 @@ static void set_grads(trek_params *params, double value)
 {
     for (int k = 0; k < trek_params_count(params); k++) {
         trek_var *var = trek_params_var(params, k);
-        trek_tensor *t = trek_tensor_full(value, trek_var_shape(var), TREK_F32, trek_cpu(0));
+        trek_tensor *t = trek_tensor_full(trek_var_shape(var), value, TREK_F32, trek_cpu(0));
         trek_var *grad = trek_var_new(t, false);
         trek_var_set_grad(var, grad);
         trek_var_release(grad);

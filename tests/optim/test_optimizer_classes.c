@@ -134,8 +134,8 @@ static void state_has_the_names_of_the_class(void **state)
     trek_var *vars[2];
     trek_params *params = trek_params_new(), *second = trek_params_new();
     for (int k = 0; k < 2; k++) {
-        trek_tensor *value = trek_tensor_full(1, trek_dims(3), TREK_F32, trek_cpu(0)),
-            *ones = trek_tensor_full(0.5, trek_dims(3), TREK_F32, trek_cpu(0));
+        trek_tensor *value = trek_tensor_full(trek_dims(3), 1, TREK_F32, trek_cpu(0)),
+            *ones = trek_tensor_full(trek_dims(3), 0.5, TREK_F32, trek_cpu(0));
         vars[k] = trek_var_new(value, true);
         trek_var *grad = trek_var_new(ones, false);
         assert_int_equal(trek_var_set_grad(vars[k], grad), TREK_OK);
@@ -229,7 +229,7 @@ static void devices_without_its_kernel_refuse_it(void **state)
 {
     if (test_on_cpu())
         skip();
-    trek_tensor *value = trek_tensor_full(1, trek_dims(3), TREK_F32, test_device());
+    trek_tensor *value = trek_tensor_full(trek_dims(3), 1, TREK_F32, test_device());
     trek_var *var = trek_var_new(value, true);
     trek_params *params = trek_params_new();
     trek_params_add(params, "p", var);

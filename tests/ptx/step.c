@@ -47,7 +47,7 @@ static void model(int layers, int64_t sequences, int64_t vocabulary)
 static void norm_once(trek_var *const in[4], trek_var *seed)
 {
     trek_scope scope = trek_scope_begin();
-    trek_var *sum, *y = trek_add_layer_norm(in[0], in[1], in[2], in[3], 1, 1e-5, &sum);
+    trek_var *sum, *y = trek_add_layer_norm(in[0], in[1], 1, in[2], in[3], 1e-5, &sum);
     trek_backward_with(trek_add(y, sum), seed, NULL); /* the stream goes on, so its gradient comes in as well */
     trek_scope_end(scope);
     for (int k = 0; k < 4; k++)

@@ -216,7 +216,7 @@ static trek_tensor *numbers(pool *p, trek_shape shape, trek_dtype dtype, trek_de
     case 0:
         return trek_tensor_zeros(shape, dtype, device);
     case 1:
-        return trek_tensor_full(pool_number(p), shape, dtype, device);
+        return trek_tensor_full(shape, pool_number(p), dtype, device);
     case 2:
         return trek_tensor_randint(0, 1 + pool_below(p, 6), shape, dtype, device);
     default:

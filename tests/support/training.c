@@ -160,7 +160,7 @@ static trek_var *teacher_loss(trek_var *output, trek_var *x, trek_var *labels, t
 {
     trek_var *loss = trek_cross_entropy_with(output, labels, &(trek_cross_entropy_opts){ .weight = weights });
     trek_var *counts = trek_ne_scalar(labels, -100);
-    trek_var *each = trek_mul(trek_index_select(weights, trek_mul(labels, trek_cast(counts, TREK_I64)), 0),
+    trek_var *each = trek_mul(trek_index_select(weights, 0, trek_mul(labels, trek_cast(counts, TREK_I64))),
                               trek_cast(counts, TREK_F64));
     trek_var *distance = trek_sum(trek_square(trek_sub(output, trek_forward(module, x))), trek_dims(1), false);
     trek_var *sum = trek_sum(each, trek_dims_all(), false);
@@ -260,7 +260,7 @@ static trek_var *make_pass(const run *c, trek_graph *graph, trek_batch *batch)
     if (!loss || trek_graph_backward(graph, loss) != TREK_OK)
         return NULL;
     double mean = trek_trainer_mean(graph, loss); /* of all processes */
-    return isnan(mean) ? NULL : trek_var_from(trek_tensor_full(mean, trek_dims_none(), TREK_F64, trek_cpu(0)));
+    return isnan(mean) ? NULL : trek_var_from(trek_tensor_full(trek_dims_none(), mean, TREK_F64, trek_cpu(0)));
 }
 
 static trek_loader *make_loader(const run *c)

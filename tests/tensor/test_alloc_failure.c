@@ -44,9 +44,9 @@ static trek_var *fused_forward(trek_module *self, trek_var *x)
 {
     fused_layer *m = (fused_layer *)self;
     x = trek_reshape(x, trek_dims(2, 4, 6));
-    trek_var *residual, *y = trek_add_layer_norm(x, trek_forward(m->attention, trek_forward(m->norm, x)), NULL, NULL, 1, 1e-5,
+    trek_var *residual, *y = trek_add_layer_norm(x, trek_forward(m->attention, trek_forward(m->norm, x)), 1, NULL, NULL, 1e-5,
                                                  &residual);
-    trek_var *lengths = trek_var_from(trek_tensor_full(3, trek_dims(2), TREK_I64, trek_cpu(0))), *hn, *cn;
+    trek_var *lengths = trek_var_from(trek_tensor_full(trek_dims(2), 3, TREK_I64, trek_cpu(0))), *hn, *cn;
     trek_var *h = trek_nn_lstm_forward(m->lstm, trek_add(y, residual), lengths, NULL, NULL, &hn, &cn);
     h = trek_add(trek_forward(m->gru, h), trek_unsqueeze(trek_select(trek_cat((trek_var *[]){ cn, hn }, 2, 2), 0, 0), 1));
     trek_var *rows = trek_reshape(h, trek_dims(8, 6));

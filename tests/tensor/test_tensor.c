@@ -71,7 +71,7 @@ static void devices(void **state)
 static void making(void **state)
 {
     for (int dtype = 0; dtype < TREK_DTYPE_COUNT; dtype++) {
-        trek_tensor *t = trek_tensor_full(1, trek_dims(2, 3), (trek_dtype)dtype, test_device());
+        trek_tensor *t = trek_tensor_full(trek_dims(2, 3), 1, (trek_dtype)dtype, test_device());
         double values[6];
         assert_int_equal(trek_tensor_to_host(t, TREK_F64, values, sizeof values), TREK_OK);
         for (int k = 0; k < 6; k++)
@@ -270,7 +270,7 @@ static void text(void **state)
     trek_string_free(&printed);
     trek_string_free(NULL);
     trek_tensor_release(t);
-    t = trek_tensor_full(0.5, trek_dims(100, 100), TREK_F32, test_device());
+    t = trek_tensor_full(trek_dims(100, 100), 0.5, TREK_F32, test_device());
     printed = trek_tensor_text(t);
     assert_non_null(strstr(printed, "..."));
     assert_true(strlen(printed) < 2000);
@@ -483,7 +483,7 @@ static void copies_between_layouts(void **state)
         int64_t sizes[TREK_MAX_DIMS], n = draw_layout(&seed, ndim, sizes, order), room = 3 * n + 8, kept = 0;
         trek_tensor *x = trek_tensor_from_data(numbers, trek_shape_make(ndim, sizes), TREK_U8, test_device()),
                     *there = trek_tensor_cast(x, dtypes_[k % 4]),
-                    *base = trek_tensor_full(255, trek_dims(room), dtypes_[k % 4], test_device());
+                    *base = trek_tensor_full(trek_dims(room), 255, dtypes_[k % 4], test_device());
         trek_tensor *view = strided(base, ndim, sizes, order, draw(&seed, 3));
         assert_int_equal(trek_tensor_copy_from(view, there), TREK_OK);
         trek_tensor *packed = trek_tensor_contiguous(view);

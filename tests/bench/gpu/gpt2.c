@@ -35,7 +35,7 @@ static trek_var *block_feed(block_module *m, trek_var *x)
 /* Adds the branch to the stream; the norm of the sum. */
 static trek_var *norm_of_sum(trek_module *norm, trek_var **stream, trek_var *branch)
 {
-    return trek_add_layer_norm(*stream, branch, own(norm, "weight"), own(norm, "bias"), 1, 1e-5, stream);
+    return trek_add_layer_norm(*stream, branch, 1, own(norm, "weight"), own(norm, "bias"), 1e-5, stream);
 }
 
 static const trek_module_class block_class = { .name = "block", .size = sizeof(block_module) };

@@ -499,7 +499,7 @@ static void test_memory_between_launches(void **state)
 static trek_status rank_of_group(int rank, void *arg)
 {
     trek_ranks *ranks = arg;
-    trek_tensor *x = trek_tensor_full(rank + 1, trek_dims(COUNT), TREK_F32, trek_cuda(rank));
+    trek_tensor *x = trek_tensor_full(trek_dims(COUNT), rank + 1, TREK_F32, trek_cuda(rank));
     trek_status status = x ? trek_comm_all_reduce(trek_ranks_comm(ranks, rank), x, TREK_SUM) : trek_error_status();
     double value = 0;
     if (status == TREK_OK) {
@@ -518,7 +518,7 @@ static void group_of_devices(rank_job *job)
 {
     trek_comm *group = trek_comm_split(job->comm, job->rank % 2, -job->rank);
     int n = job->rank % 2 ? 1 : job->world - job->world / 2;
-    trek_tensor *x = trek_tensor_full(job->rank + 1, trek_dims(COUNT), TREK_F32, trek_cuda(job->rank));
+    trek_tensor *x = trek_tensor_full(trek_dims(COUNT), job->rank + 1, TREK_F32, trek_cuda(job->rank));
     job->native = group && (group->nccl != NULL) == (n > 1);
     job->status = trek_comm_all_reduce(group, x, TREK_SUM);
     double *values = test_read(x), expected = job->rank % 2 || job->world < 3 ? job->rank + 1 : 4;
@@ -888,7 +888,7 @@ static void make_processes(int world, int n_gpus, process *processes, trek_comm 
 static void on_one_device(rank_job *job)
 {
     trek_rank_here.device = trek_cuda(0);
-    trek_tensor *x = trek_tensor_full(job->rank + 1, trek_dims(COUNT), TREK_F32, trek_cuda(0));
+    trek_tensor *x = trek_tensor_full(trek_dims(COUNT), job->rank + 1, TREK_F32, trek_cuda(0));
     job->status = x ? trek_comm_all_reduce(job->comm, x, TREK_SUM) : trek_error_status();
     double *values = job->status == TREK_OK ? test_read(x) : NULL;
     job->good = values && values[0] == 3 && values[COUNT - 1] == 3;

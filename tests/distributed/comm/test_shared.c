@@ -284,8 +284,8 @@ static void case_stress(rank_of *r)
 {
     int64_t big = 1000;
     for (int i = 0; i < 400; i++) {
-        trek_tensor *one = trek_tensor_full(r->rank + i, trek_dims(1), TREK_F64, trek_cpu(0));
-        trek_tensor *many = trek_tensor_full(r->rank * i, trek_shape_make(1, &big), TREK_F32, trek_cpu(0));
+        trek_tensor *one = trek_tensor_full(trek_dims(1), r->rank + i, TREK_F64, trek_cpu(0));
+        trek_tensor *many = trek_tensor_full(trek_shape_make(1, &big), r->rank * i, TREK_F32, trek_cpu(0));
         if ((i + r->rank) % 7 == 0)
             sleep_ms(1);
         check(r,
@@ -312,7 +312,7 @@ static void case_mismatch(rank_of *r)
     bool odd = r->rank == 1;
     int64_t count = odd && r->arg == 0 ? 300000 : 200000;
     trek_tensor *tensor =
-        trek_tensor_full(r->rank, trek_shape_make(1, &count), odd && r->arg == 1 ? TREK_I32 : TREK_F32, trek_cpu(0));
+        trek_tensor_full(trek_shape_make(1, &count), r->rank, odd && r->arg == 1 ? TREK_I32 : TREK_F32, trek_cpu(0));
     trek_tensor *before = trek_tensor_clone(tensor);
     if (odd && r->arg == 3)
         trek_comm_broadcast(r->comm, tensor, 0);

@@ -68,7 +68,7 @@ trek_graph *measured_build(trek_device device, void *arg)
 {
     trek_linear_opts o = { .in = WIDTH, .out = 1, .device = device, .dtype = TREK_F64 };
     trek_module *linear = trek_nn_linear_with(&o);
-    trek_tensor *weight = trek_tensor_full(0.5, trek_dims(1, WIDTH), TREK_F64, device);
+    trek_tensor *weight = trek_tensor_full(trek_dims(1, WIDTH), 0.5, TREK_F64, device);
     trek_tensor_copy_from(trek_var_data(trek_module_find(linear, "weight")), weight);
     trek_tensor_release(weight);
     return trek_flow_build(trek_flow_from(linear));

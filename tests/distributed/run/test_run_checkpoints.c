@@ -48,7 +48,7 @@ static trek_var *mean_square(trek_graph *graph, trek_var *output, const trek_bat
 static trek_dataset *wide_dataset(void)
 {
     const char *names[] = { "x" };
-    trek_tensor *x = trek_tensor_full(0.5, trek_dims(2, WIDE), TREK_F32, trek_cpu(0));
+    trek_tensor *x = trek_tensor_full(trek_dims(2, WIDE), 0.5, TREK_F32, trek_cpu(0));
     trek_dataset *dataset = trek_dataset_tensors(names, &x, 1);
     trek_tensor_release(x);
     return dataset;

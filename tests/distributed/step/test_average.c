@@ -260,7 +260,7 @@ typedef struct spring {
 static trek_var *spring_forward(trek_module *self, trek_var *input)
 {
     return trek_mul(trek_add(trek_mul_scalar(input, 0),
-                             trek_var_from(trek_tensor_full(1, trek_dims_none(), TREK_F64, trek_var_device(input)))),
+                             trek_var_from(trek_tensor_full(trek_dims_none(), 1, TREK_F64, trek_var_device(input)))),
                     ((spring *)self)->x);
 }
 
@@ -269,7 +269,7 @@ static const trek_module_class spring_class = { .name = "spring", .size = sizeof
 static trek_graph *build_spring(trek_device device, void *arg)
 {
     trek_module *m = trek_module_new(&spring_class);
-    trek_module_param(m, "x", offsetof(spring, x), trek_tensor_full(1.001, trek_dims(1), TREK_F64, device));
+    trek_module_param(m, "x", offsetof(spring, x), trek_tensor_full(trek_dims(1), 1.001, TREK_F64, device));
     return trek_flow_build(trek_flow_from(trek_module_check(m)));
 }
 

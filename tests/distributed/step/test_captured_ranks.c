@@ -466,7 +466,7 @@ static void test_rank_takes_from_outside(void **state)
         graphs[g] = new_trained(&c);
         for (int k = 0; k < STEPS; k++) {
             trek_scope scope = trek_scope_begin();
-            failing.factor = trek_var_from(trek_tensor_full(1 + 0.1 * k, trek_dims(1), TREK_F32, device_of(1)));
+            failing.factor = trek_var_from(trek_tensor_full(trek_dims(1), 1 + 0.1 * k, TREK_F32, device_of(1)));
             assert_non_null(failing.factor);
             train(graphs[g], &c, g, k, k + 1, &t[g], &j);
             failing.factor = NULL;

@@ -65,7 +65,7 @@ typedef struct net {
 static trek_var *net_forward(trek_module *self, trek_var *x)
 {
     net *m = (net *)self;
-    trek_var *h = trek_gelu(trek_layer_norm(trek_linear(x, m->w1, m->b1), m->gain, m->shift, 1, 1e-5));
+    trek_var *h = trek_gelu(trek_layer_norm(trek_linear(x, m->w1, m->b1), 1, m->gain, m->shift, 1e-5));
     h = trek_forward(m->drop, h);
     if (test_any_marked(x)) {
         trek_var *mark = trek_cast(trek_gt_scalar(trek_narrow(x, 1, 0, 1), 1.5), trek_var_dtype(x));

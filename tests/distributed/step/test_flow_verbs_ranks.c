@@ -33,7 +33,7 @@ static trek_var *first_token(trek_var *x, bool training) { return (void)training
 static trek_var *hashed(trek_var *x, double n)
 {
     trek_var *z = trek_mul_scalar(trek_abs(trek_select(trek_select(x, 1, 0), 1, (int64_t)n - 2)), 20);
-    return trek_remainder(trek_floor(z), trek_var_from(trek_tensor_full(n, trek_dims_none(), TREK_F64, trek_var_device(x))));
+    return trek_remainder(trek_floor(z), trek_var_from(trek_tensor_full(trek_dims_none(), n, TREK_F64, trek_var_device(x))));
 }
 
 static trek_var *third(trek_var *x, bool training) { return (void)training, hashed(x, 3); }

@@ -248,7 +248,7 @@ static void test_constants(void **state)
     FAILS(trek_graph_set_teacher(graph, NULL, training_teacher(trek_cpu(0), NULL), NULL, NULL), TREK_ERR_ARGUMENT, "");
     /* a teacher that changes, modes that do not reach it, and an end */
     trek_var *weight = trek_module_find(before, "weight");
-    trek_tensor *other = trek_tensor_full(3, trek_dims(CLASSES, IN), TREK_F64, test_device());
+    trek_tensor *other = trek_tensor_full(trek_dims(CLASSES, IN), 3, TREK_F64, test_device());
     assert_int_equal(trek_tensor_copy_from(trek_var_data(weight), other), TREK_OK);
     trek_tensor_release(other);
     assert_int_equal(trek_graph_parameters_changed(graph), TREK_OK);

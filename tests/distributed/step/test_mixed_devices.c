@@ -207,7 +207,7 @@ static trek_status backward_rank(int rank, void *arg)
     trek_ddp *ddp = arg;
     trek_device device = rank == 1 ? trek_cuda(0) : trek_cpu(rank);
     trek_scope scope = trek_scope_begin();
-    trek_var *x = trek_var_from(trek_tensor_full(1 + rank, trek_dims(3, IN), TREK_F32, device));
+    trek_var *x = trek_var_from(trek_tensor_full(trek_dims(3, IN), 1 + rank, TREK_F32, device));
     trek_backward(trek_mean(trek_square(trek_forward(trek_ddp_replica_module(ddp, rank), x)), trek_dims_all(), false));
     trek_scope_end(scope);
     return trek_ddp_reduce_gradients(ddp);
@@ -261,7 +261,7 @@ static void on_another_device(void **state)
     assert_non_null(ranks);
     for (int round = 0; round < 20; round++) {
         trek_scope scope = trek_scope_begin();
-        trek_var *one = trek_var_new(trek_tensor_full(1.0, trek_dims(50000), TREK_F32, test_device()), false);
+        trek_var *one = trek_var_new(trek_tensor_full(trek_dims(50000), 1.0, TREK_F32, test_device()), false);
         trek_var *three = trek_add(trek_add(one, one), one);
         for (int k = 0; k < 50; k++) /* so that the device is late */
             three = trek_mul(three, one);

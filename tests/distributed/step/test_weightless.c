@@ -36,7 +36,7 @@ static trek_var *net_forward(trek_module *self, trek_var *x)
 {
     net *m = (net *)self;
     trek_var *ids = trek_cast(trek_reshape(trek_narrow(x, 1, 1, 1), trek_dims(trek_var_size(x, 0))), TREK_I64);
-    trek_var *h = trek_embedding(m->table, ids, -1);
+    trek_var *h = trek_embedding(ids, m->table, -1);
     if (test_any_marked(x))
         h = trek_add(h, trek_mul(trek_cast(trek_gt_scalar(trek_narrow(x, 1, 0, 1), 1.5), TREK_F64), m->extra));
     h = trek_mul(h, trek_narrow(x, 1, 2, 1));

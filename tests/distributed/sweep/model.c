@@ -35,12 +35,12 @@ static trek_var *net_forward(trek_module *self, trek_var *x)
     }
     h = trek_linear(h, m->in, NULL);
     if (m->table)
-        h = trek_add(h, trek_embedding(m->table, trek_cast(trek_reshape(trek_narrow(x, 1, 1, 1), trek_dims(rows)), TREK_I64),
+        h = trek_add(h, trek_embedding(trek_cast(trek_reshape(trek_narrow(x, 1, 1, 1), trek_dims(rows)), TREK_I64), m->table,
                                        -1));
     if (m->extra && test_any_marked(x))
         h = trek_add(h, trek_mul(trek_cast(trek_gt_scalar(trek_narrow(x, 1, 0, 1), 1.5), TREK_F64), m->extra));
     if (m->gain)
-        h = trek_layer_norm(h, m->gain, m->shift, 1, 1e-5);
+        h = trek_layer_norm(h, 1, m->gain, m->shift, 1e-5);
     if (m->norm)
         h = trek_forward(m->norm, h);
     h = trek_tanh(h);

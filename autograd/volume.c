@@ -105,8 +105,8 @@ static trek_var *windows(trek_var *x, const depth_walk *w, int64_t steps)
         trek_var *index = depth_index(w, steps, trek_var_device(x));
         x = index ? trek_index_select(x, 2, index) : NULL;
     }
-    x = trek_reshape(x, trek_shape_make(6, (const int64_t[]){ s.sizes[0], s.sizes[1], steps, w->kernel, s.sizes[3],
-                                                              s.sizes[4] }));
+    x = trek_reshape(x, trek_shape_make((const int64_t[]){ s.sizes[0], s.sizes[1], steps, w->kernel, s.sizes[3],
+                                                           s.sizes[4] }, 6));
     return trek_reshape(trek_permute(x, trek_dims(0, 2, 1, 3, 4, 5)),
                         trek_dims(s.sizes[0] * steps, s.sizes[1] * w->kernel, s.sizes[3], s.sizes[4]));
 }
@@ -179,7 +179,7 @@ static trek_var *overlapped(trek_var *y, const depth_walk *w, int64_t samples, i
     trek_shape s = trek_var_shape(y);
     int64_t channels = s.sizes[1] / w->kernel, reach = (w->in - 1) * w->stride + w->dilation * (w->kernel - 1) + 1;
     int64_t length = reach > w->padding + out ? reach : w->padding + out;
-    y = trek_reshape(y, trek_shape_make(6, (const int64_t[]){ samples, w->in, channels, w->kernel, s.sizes[2], s.sizes[3] }));
+    y = trek_reshape(y, trek_shape_make((const int64_t[]){ samples, w->in, channels, w->kernel, s.sizes[2], s.sizes[3] }, 6));
     y = trek_reshape(trek_permute(y, trek_dims(0, 2, 1, 3, 4, 5)),
                      trek_dims(samples, channels, w->in * w->kernel, s.sizes[2], s.sizes[3]));
     trek_var *index = y ? depth_index(w, w->in, trek_var_device(y)) : NULL;

@@ -82,7 +82,7 @@ static trek_status measure(const padded *p, int field, longest *most, const trek
         *most = (longest){ .ndim = x->ndim, .dtype = (trek_dtype)x->dtype };
     if (most->ndim != x->ndim || most->dtype != (trek_dtype)x->dtype)
         return trek_fail(TREK_ERR_SHAPE, "dataset pad: samples of \"%s\" have shapes such as %s %s and %s %s",
-                         p->around.inner->fields[field], trek_shape_text(trek_shape_make(most->ndim, most->sizes), a),
+                         p->around.inner->fields[field], trek_shape_text(trek_shape_make(most->sizes, most->ndim), a),
                          trek_dtype_name(most->dtype), trek_tensor_shape_text(x, b), trek_dtype_name((trek_dtype)x->dtype));
     for (int d = 1; d < x->ndim; d++)
         most->sizes[d] = x->sizes[d] > most->sizes[d] ? x->sizes[d] : most->sizes[d];
@@ -161,7 +161,7 @@ static trek_status pad_field(const padded *p, const samples *s, int k, longest *
         most->sizes[1] = (size + r->multiple_of - 1) / r->multiple_of * r->multiple_of;
     }
     most->sizes[0] = s->n;
-    *out = trek_tensor_full(trek_shape_make(most->ndim, most->sizes), p->rules[k].value, most->dtype, trek_cpu(0));
+    *out = trek_tensor_full(trek_shape_make(most->sizes, most->ndim), p->rules[k].value, most->dtype, trek_cpu(0));
     for (int64_t i = 0; *out && i < s->n; i++)
         put_corner(*out, i, s->rows[i][k]);
     return *out ? TREK_OK : trek_status_or(TREK_ERR_MEMORY);

@@ -147,9 +147,9 @@ static void learn(int steps)
     static int64_t labels[POINTS];
     trek_device device = trek_cpu(0);
     spirals(points, labels);
-    trek_module *model = trek_nn_sequential(5, (trek_module *[]){
+    trek_module *model = trek_nn_sequential((trek_module *[]){
         trek_nn_linear(2, WIDTH, device), swish_new(device), trek_nn_linear(WIDTH, WIDTH, device), swish_new(device),
-        trek_nn_linear(WIDTH, 2, device) });
+        trek_nn_linear(WIDTH, 2, device) }, 5);
     trek_params *params = trek_module_params(model);
     trek_optimizer *optimizer = trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = 1e-2 }), params);
     double accuracy = 0;

@@ -24,10 +24,10 @@ typedef struct options {
 static trek_module *build_teacher(trek_device device, void *arg)
 {
     (void)arg;
-    return trek_nn_sequential(10, (trek_module *[]){
+    return trek_nn_sequential((trek_module *[]){
         trek_nn_conv2d(1, 16, 5, device), trek_nn_relu(), trek_nn_max_pool2d(2),
         trek_nn_conv2d(16, 32, 5, device), trek_nn_relu(), trek_nn_max_pool2d(2), trek_nn_flatten(),
-        trek_nn_linear(512, 128, device), trek_nn_relu(), trek_nn_linear(128, 10, device) });
+        trek_nn_linear(512, 128, device), trek_nn_relu(), trek_nn_linear(128, 10, device) }, 10);
 }
 
 static trek_graph *build_teacher_graph(trek_device device, void *arg)

@@ -31,9 +31,9 @@ typedef struct player {
 static trek_graph *build_model(trek_device device, void *arg)
 {
     (void)arg;
-    return trek_flow_build(trek_flow_from(trek_nn_sequential(5, (trek_module *[]){
+    return trek_flow_build(trek_flow_from(trek_nn_sequential((trek_module *[]){
         trek_nn_linear(CART_STATE, WIDTH, device), trek_nn_relu(), trek_nn_linear(WIDTH, WIDTH, device), trek_nn_relu(),
-        trek_nn_linear(WIDTH, CART_ACTIONS, device) })));
+        trek_nn_linear(WIDTH, CART_ACTIONS, device) }, 5)));
 }
 
 /* Number k of the run's stream, uniform in [0, 1): a function of its place alone, so that a run can go on anywhere. */

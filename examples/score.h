@@ -24,9 +24,9 @@ static inline trek_module *score_layer(int64_t in, int64_t out, trek_device devi
 static inline trek_module *score_reader(trek_dataset *digits)
 {
     trek_device device = trek_cpu(0);
-    trek_module *reader = trek_nn_sequential(6, (trek_module *[]){
+    trek_module *reader = trek_nn_sequential((trek_module *[]){
         score_layer(1, 24, device), trek_nn_relu(), score_layer(24, 48, device), trek_nn_relu(),
-        trek_nn_flatten(), trek_nn_linear(48 * 49, 10, device) });
+        trek_nn_flatten(), trek_nn_linear(48 * 49, 10, device) }, 6);
     trek_params *params = trek_module_params(reader);
     trek_optimizer *optimizer = trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = 2e-3 }), params);
     int image = trek_dataset_field(digits, "image"), label = trek_dataset_field(digits, "label");

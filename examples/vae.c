@@ -42,8 +42,8 @@ static const trek_module_class sample_class = { .name = "sample", .size = sizeof
 static trek_graph *build_model(trek_device device, void *arg)
 {
     const options *o = arg;
-    trek_flow *flow = trek_flow_from(trek_nn_sequential(3, (trek_module *[]){
-        trek_nn_flatten(), trek_nn_linear(PIXELS, HIDDEN, device), trek_nn_relu() }));
+    trek_flow *flow = trek_flow_from(trek_nn_sequential((trek_module *[]){
+        trek_nn_flatten(), trek_nn_linear(PIXELS, HIDDEN, device), trek_nn_relu() }, 3));
     trek_flow_label(flow, "encoder");
     trek_flow_fork(flow, trek_nn_linear(HIDDEN, o->latent, device));     /* beside the stream */
     trek_flow_label(flow, "mean_head");
@@ -53,9 +53,9 @@ static trek_graph *build_model(trek_device device, void *arg)
     trek_flow_tag(flow, "log_variance");
     trek_flow_through(flow, trek_module_new(&sample_class));
     trek_flow_using(flow, "mean");
-    trek_flow_through(flow, trek_nn_sequential(4, (trek_module *[]){
+    trek_flow_through(flow, trek_nn_sequential((trek_module *[]){
         trek_nn_linear(o->latent, HIDDEN, device), trek_nn_relu(),
-        trek_nn_linear(HIDDEN, PIXELS, device), trek_nn_unflatten(1, trek_dims(1, 28, 28)) }));
+        trek_nn_linear(HIDDEN, PIXELS, device), trek_nn_unflatten(1, trek_dims(1, 28, 28)) }, 4));
     trek_flow_label(flow, "decoder");                                    /* its result: logits of the pixels */
     return trek_flow_build(flow);
 }

@@ -239,7 +239,7 @@ static trek_tensor *plain_zeros(void *arg, trek_shape shape, trek_dtype dtype, t
 /* Buffers of a part; params and master of a replica are there. */
 static trek_status make_buffers(const trek_arena *arena, trek_arena_part *part, trek_arena_zeros_fn zeros, void *arg)
 {
-    trek_shape shape = trek_shape_make(1, &part->count);
+    trek_shape shape = trek_shape_make(&part->count, 1);
     if (!part->params)
         part->params = trek_tensor_zeros(shape, part->dtype, arena->device);
     if (!part->master && has_masters(arena, part))

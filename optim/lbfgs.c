@@ -204,7 +204,7 @@ static trek_tensor *gather(const trek_lbfgs *l, piece_fn piece, double factor)
     for (int k = 0; k < n && status == TREK_OK; k++) {
         trek_var *own = piece(trek_params_var(l->params, k));
         int64_t count = trek_var_numel(trek_params_var(l->params, k));
-        pieces[k] = own ? trek_cast(trek_reshape(own, trek_shape_make(1, &count)), l->dtype) : NULL;
+        pieces[k] = own ? trek_cast(trek_reshape(own, trek_shape_make(&count, 1)), l->dtype) : NULL;
         status = pieces[k] ? TREK_OK : trek_error_status();
     }
     if (status == TREK_OK)

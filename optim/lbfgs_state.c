@@ -30,7 +30,7 @@ static trek_status describe(const trek_lbfgs *l, trek_text *text)
 
 static trek_status add_numbers(trek_state *state, const char *name, const double *values, int64_t count)
 {
-    trek_tensor *tensor = trek_tensor_from_data(values, trek_shape_make(1, &count), TREK_F64, trek_cpu(0));
+    trek_tensor *tensor = trek_tensor_from_data(values, trek_shape_make(&count, 1), TREK_F64, trek_cpu(0));
     trek_status status = tensor ? trek_state_add(state, name, tensor) : trek_error_status();
     trek_tensor_release(tensor);
     return status;

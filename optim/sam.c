@@ -281,7 +281,7 @@ static trek_status fill_kept(loading *x, const trek_arena *arena)
     trek_status status = TREK_OK;
     for (int p = 0; p < arena->n_parts && status == TREK_OK; p++) {
         const trek_arena_part *part = &arena->parts[p];
-        x->kept[p] = trek_tensor_zeros(trek_shape_make(1, &part->count), part->dtype, arena->device);
+        x->kept[p] = trek_tensor_zeros(trek_shape_make(&part->count, 1), part->dtype, arena->device);
         status = x->kept[p] ? TREK_OK : trek_error_status();
     }
     for (int k = 0; k < arena->n_segments && status == TREK_OK; k++) {

@@ -5,7 +5,7 @@
 #include "workload.h"
 
 #define LAYERS(...)                                                                                                              \
-    trek_nn_sequential((int)(sizeof((trek_module *[]){ __VA_ARGS__ }) / sizeof(trek_module *)), (trek_module *[]){ __VA_ARGS__ })
+    trek_nn_sequential((trek_module *[]){ __VA_ARGS__ }, (int)(sizeof((trek_module *[]){ __VA_ARGS__ }) / sizeof(trek_module *)))
 
 /* A graph of one module. */
 static trek_graph *graph_of(trek_module *module) { return trek_flow_build(trek_flow_from(module)); }

@@ -290,7 +290,7 @@ static void sequential_takes_relu_into_its_convolution(void **state)
 {
     trek_var *x = trek_cast(random_values(1, trek_dims(2, 3, 6, 6)), TREK_F32);
     trek_module *conv = trek_nn_conv2d(3, 4, 3, test_device()), *alone = trek_nn_relu();
-    trek_module *both = trek_nn_sequential(2, (trek_module *[]){ conv, trek_nn_relu() });
+    trek_module *both = trek_nn_sequential((trek_module *[]){ conv, trek_nn_relu() }, 2);
     trek_var *want = trek_forward(alone, trek_forward(conv, x)), *have = trek_forward(both, x);
     double *numbers = test_read(trek_var_data(want));
     compare(have, numbers, 1e-6, "sequential", 0);

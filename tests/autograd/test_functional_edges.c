@@ -417,7 +417,7 @@ static void missing_lists(void **state)
     assert_null(trek_function_data(NULL));
     assert_false(trek_needs_grad(NULL, 0));
     trek_error_clear();
-    REFUSED(trek_tensor_zeros(trek_shape_make(2, NULL), TREK_F32, test_device()), TREK_ERR_SHAPE, "tensor_zeros: ");
+    REFUSED(trek_tensor_zeros(trek_shape_make(NULL, 2), TREK_F32, test_device()), TREK_ERR_SHAPE, "tensor_zeros: ");
 }
 
 /* --- numbers that a dtype does not hold, and dtypes that an op does not take: as PyTorch ----------------- */

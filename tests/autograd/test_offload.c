@@ -41,9 +41,9 @@ static trek_module *random_layer(void)
  */
 static trek_module *random_model(bool offload)
 {
-    trek_module *m = trek_nn_sequential(1, (trek_module *[]){ trek_nn_linear(WIDTH, WIDTH, test_device()) });
+    trek_module *m = trek_nn_sequential((trek_module *[]){ trek_nn_linear(WIDTH, WIDTH, test_device()) }, 1);
     for (int part = 0, parts = 2 + choose(3); part < parts; part++) {
-        trek_module *body = trek_nn_sequential(0, NULL);
+        trek_module *body = trek_nn_sequential(NULL, 0);
         for (int k = 0, n = 2 + choose(4); k < n; k++)
             trek_nn_sequential_add(body, random_layer());
         if (choose(4) == 0)
@@ -157,7 +157,7 @@ typedef struct plan {
 static trek_graph *build(trek_device device, void *arg)
 {
     const plan *p = arg;
-    trek_module *body = trek_nn_sequential(0, NULL);
+    trek_module *body = trek_nn_sequential(NULL, 0);
     for (int k = 0; k < 4; k++) {
         trek_nn_sequential_add(body, trek_nn_linear(WIDTH, WIDTH, device));
         trek_nn_sequential_add(body, trek_nn_tanh());

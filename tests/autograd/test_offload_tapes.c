@@ -44,9 +44,9 @@ static void test_retained(void **state)
 static void test_second_derivatives(void **state)
 {
     trek_seed(2);
-    trek_module *m = trek_nn_sequential(5, (trek_module *[]){ trek_nn_linear(WIDTH, WIDTH, test_device()), trek_nn_tanh(),
-                                                              trek_nn_layer_norm(WIDTH, test_device()), trek_nn_gelu(),
-                                                              trek_nn_linear(WIDTH, WIDTH, test_device()) });
+    trek_module *m = trek_nn_sequential((trek_module *[]){ trek_nn_linear(WIDTH, WIDTH, test_device()), trek_nn_tanh(),
+                                                           trek_nn_layer_norm(WIDTH, test_device()), trek_nn_gelu(),
+                                                           trek_nn_linear(WIDTH, WIDTH, test_device()) }, 5);
     numbers plain = { 0 }, offloaded = { 0 };
     for (int offload = 0; offload < 2; offload++) {
         numbers *to = offload ? &offloaded : &plain;

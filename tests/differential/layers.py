@@ -713,7 +713,7 @@ def make(lib, case):
         return make_around(lib, name, o)
     if name == "nn_sequential":
         middle = (lib.nn_relu, lib.nn_gelu, lib.nn_tanh)[o["activation"]]()
-        module = lib.ok(lib.nn_sequential(2, vector([lib.nn_linear(3, 5, CPU), middle])), name)
+        module = lib.ok(lib.nn_sequential(vector([lib.nn_linear(3, 5, CPU), middle]), 2), name)
         lib.done(lib.nn_sequential_add(module, lib.nn_linear(5, 2, CPU)), "sequential_add")
         return module
     if name.endswith("_with"):

@@ -154,7 +154,7 @@ trek_graph *build(trek_device device, void *arg)
                                trek_module_new(&trap_class),
                                trek_nn_dropout(0.2),
                                trek_nn_linear(hidden, CLASSES, device) };
-    return trek_flow_build(trek_flow_from(trek_nn_sequential(7, modules)));
+    return trek_flow_build(trek_flow_from(trek_nn_sequential(modules, 7)));
 }
 
 trek_loader *loader_new(void)

@@ -47,7 +47,7 @@ trek_graph *build(trek_device device, void *arg)
         trek_spectral_norm(modules[4], NULL, NULL);
         trek_lora(modules[4], &(trek_lora_opts){ .r = 2, .lora_dropout = 0.2 });
     }
-    return trek_flow_build(trek_flow_from(trek_nn_sequential(5, modules)));
+    return trek_flow_build(trek_flow_from(trek_nn_sequential(modules, 5)));
 }
 
 static trek_optimizer_spec optimizer_of(const run_opts *o)

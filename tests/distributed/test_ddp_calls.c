@@ -307,7 +307,7 @@ static void communicators_and_models_of_a_wrapper(void **state)
     assert_ptr_equal(model, w.models[0]);
     w.ddp = trek_ddp_wrap_process(model, NULL, NULL); /* it may be wrapped again */
     assert_null(trek_ddp_comm(w.ddp));
-    trek_module *parent = trek_nn_sequential(1, (trek_module *[]){ trek_ddp_module(w.ddp) });
+    trek_module *parent = trek_nn_sequential((trek_module *[]){ trek_ddp_module(w.ddp) }, 1);
     assert_null(trek_ddp_unwrap(&w.ddp));
     FAILS(trek_error_status(), TREK_ERR_STATE, "belongs to another module");
     trek_module_free(&parent);

@@ -44,7 +44,7 @@ static bool failed(long at)
 static trek_module *model_new(uint32_t seed)
 {
     trek_module *body = ddp_net_new(TREK_F32, seed);
-    return trek_nn_sequential(2, (trek_module *[]){ body, trek_nn_batch_norm1d(OUT, trek_cpu(0)) });
+    return trek_nn_sequential((trek_module *[]){ body, trek_nn_batch_norm1d(OUT, trek_cpu(0)) }, 2);
 }
 
 static trek_ddp *wrapped(const trek_ddp_opts *opts)

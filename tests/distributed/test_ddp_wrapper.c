@@ -49,7 +49,7 @@ static void wrapper_is_a_module(void **state)
     assert_null(trek_ddp_replica_module(ddp, 2));
     trek_error_clear();
     /* inside another module: the names have the parent's prefix only */
-    trek_module *parent = trek_nn_sequential(1, (trek_module *[]){ m });
+    trek_module *parent = trek_nn_sequential((trek_module *[]){ m }, 1);
     assert_non_null(trek_module_find(parent, "0.0.weight"));
     trek_ddp *same = ddp;
     trek_ddp_free(&same);
@@ -236,8 +236,8 @@ static void gan_wrap(gan_part *p, int n, bool generator)
         trek_linear_opts a = { .in = generator ? IN : OUT, .out = 4, .dtype = TREK_F64, .device = test_device() };
         trek_linear_opts b = { .in = 4, .out = generator ? OUT : 1, .dtype = TREK_F64, .device = test_device() };
         trek_seed(generator ? 7 : 8);
-        p->models[r] = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear_with(&a), trek_nn_tanh(),
-                                                                trek_nn_linear_with(&b) });
+        p->models[r] = trek_nn_sequential((trek_module *[]){ trek_nn_linear_with(&a), trek_nn_tanh(),
+                                                             trek_nn_linear_with(&b) }, 3);
     }
     p->ddp = trek_ddp_wrap(p->models, n, NULL);
     assert_non_null(p->ddp);

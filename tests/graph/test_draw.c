@@ -236,7 +236,7 @@ static trek_graph *sample(void)
     trek_flow_using(trek_flow_through(flow, trek_module_new(&sum_class)), "later");
     trek_flow_tag(trek_flow_through(flow, trek_nn_gelu()), "later");
     trek_module *chain[3] = { trek_nn_linear(8, 8, HERE), trek_nn_relu(), trek_nn_linear(8, 3, HERE) };
-    trek_flow_through(flow, trek_nn_sequential(3, chain));
+    trek_flow_through(flow, trek_nn_sequential(chain, 3));
     return built(flow);
 }
 

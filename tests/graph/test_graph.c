@@ -104,7 +104,7 @@ static void shared_modules(void **state)
     assert_null(trek_module_find(trek_graph_module(graph), "2.factor"));
     trek_graph_free(&graph);
     /* Handed in beside its own parent, by a flow that fails. */
-    trek_module *inner = scale(1), *outer = trek_nn_sequential(1, &inner);
+    trek_module *inner = scale(1), *outer = trek_nn_sequential(&inner, 1);
     assert_mistake(trek_flow_through(trek_flow_through(trek_flow_from(inner), outer), NULL), "NULL");
 }
 
@@ -241,7 +241,7 @@ static void nested_graphs(void **state)
 static void train_mode(void **state)
 {
     trek_module *list[] = { trek_nn_dropout(0.5), scale(1) };
-    trek_graph *graph = built(trek_flow_from(trek_nn_sequential(2, list)));
+    trek_graph *graph = built(trek_flow_from(trek_nn_sequential(list, 2)));
     assert_int_equal(trek_graph_train(graph, false), TREK_OK);
     assert_forward(graph, 1, 1);
     assert_false(list[0]->training);

@@ -82,9 +82,9 @@ static void mistakes(void **state)
 static trek_module *blocks(void)
 {
     trek_device cpu = trek_cpu(0);
-    trek_module *inner = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear(4, 5, cpu), trek_nn_relu(),
-                                                                  trek_nn_linear(6, 2, cpu) });
-    return trek_nn_sequential(2, (trek_module *[]){ trek_nn_identity(), inner });
+    trek_module *inner = trek_nn_sequential((trek_module *[]){ trek_nn_linear(4, 5, cpu), trek_nn_relu(),
+                                                               trek_nn_linear(6, 2, cpu) }, 3);
+    return trek_nn_sequential((trek_module *[]){ trek_nn_identity(), inner }, 2);
 }
 
 /* A forward with ones of the given width fails with `message`. */

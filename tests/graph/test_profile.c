@@ -209,9 +209,9 @@ static void costs_of_moves(void **state)
 static trek_module *net(trek_device device)
 {
     trek_module *inner[] = { trek_nn_linear(8, 8, device), trek_nn_tanh() };
-    trek_module *outer[] = { trek_nn_linear(4, 8, device), trek_nn_relu(), trek_nn_sequential(2, inner),
+    trek_module *outer[] = { trek_nn_linear(4, 8, device), trek_nn_relu(), trek_nn_sequential(inner, 2),
                              trek_nn_linear(8, 2, device) };
-    return trek_nn_sequential(4, outer);
+    return trek_nn_sequential(outer, 4);
 }
 
 static void check_paths(trek_timeline *t, int passes)

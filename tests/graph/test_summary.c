@@ -19,7 +19,7 @@
 
 static trek_module *chain(int n, trek_module *const *modules)
 {
-    trek_module *m = trek_nn_sequential(n, modules);
+    trek_module *m = trek_nn_sequential(modules, n);
     assert_non_null(m);
     return m;
 }

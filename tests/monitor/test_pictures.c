@@ -65,9 +65,9 @@ static trek_graph *net(void)
     trek_flow *flow = trek_flow_from(trek_graph_module(trek_flow_build(inner)));
     trek_flow_label(flow, "body");
     trek_flow_tag(flow, "middle");
-    trek_flow_through(flow, trek_nn_sequential(4, (trek_module *[]){ trek_nn_linear(4, 8, on), trek_nn_softplus(),
+    trek_flow_through(flow, trek_nn_sequential((trek_module *[]){ trek_nn_linear(4, 8, on), trek_nn_softplus(),
                                                                     trek_nn_linear(8, 2, on),
-                                                                    trek_nn_unflatten(1, trek_dims(2, 1)) }));
+                                                                    trek_nn_unflatten(1, trek_dims(2, 1)) }, 4));
     trek_flow_label(flow, "head_x");
     trek_graph *graph = trek_flow_build(flow);
     assert_non_null(graph);

@@ -334,7 +334,7 @@ static void expect_same_forward(int64_t in, int64_t out, trek_dtype dtype, trek_
 {
     trek_scope scope = trek_scope_begin();
     trek_linear_opts opts = { .in = in, .out = out, .dtype = dtype, .device = test_device() };
-    trek_module *both = trek_nn_sequential(0, NULL);
+    trek_module *both = trek_nn_sequential(NULL, 0);
     trek_module *m = trek_nn_linear_with(&opts);
     fine(trek_nn_sequential_add(both, m));
     fine(trek_nn_sequential_add(both, trek_nn_linear(16, 16, test_device())));
@@ -422,7 +422,7 @@ static void test_refused(void **state)
 /* Without memory at any one point: an error, and a layer that is as it was. */
 static void test_no_memory(void **state)
 {
-    trek_module *m = trek_nn_sequential(0, NULL);
+    trek_module *m = trek_nn_sequential(NULL, 0);
     fine(trek_nn_sequential_add(m, trek_nn_linear(16, 16, test_device())));
     fine(trek_nn_sequential_add(m, trek_nn_linear(16, 32, test_device())));
     trek_status status = TREK_ERR_MEMORY;

@@ -16,7 +16,7 @@
 
 static void test_sequential(void **state)
 {
-    trek_module *m = trek_nn_sequential(0, NULL), *twice = trek_nn_leaky_relu(0.5);
+    trek_module *m = trek_nn_sequential(NULL, 0), *twice = trek_nn_leaky_relu(0.5);
     trek_scope scope = trek_scope_begin();
     trek_var *x = numbers((double[]){ -4, 4 }, trek_dims(2));
     assert_ptr_equal(trek_forward(m, x), x);
@@ -44,7 +44,7 @@ static void test_sequential(void **state)
 
     freed = 0;
     trek_module *same = trek_module_new(&bare_class);
-    assert_null(trek_nn_sequential(4, (trek_module *[]){ same, trek_module_new(&bare_class), NULL, same }));
+    assert_null(trek_nn_sequential((trek_module *[]){ same, trek_module_new(&bare_class), NULL, same }, 4));
     assert_int_equal(freed, 2);
     expect_error(TREK_ERR_ARGUMENT, "");
     trek_module *relu = trek_nn_relu();
@@ -264,8 +264,8 @@ static void test_bilinear_unflatten(void **state)
 
 static void test_conv_and_pool(void **state)
 {
-    trek_module *m = trek_nn_sequential(4, (trek_module *[]){ trek_nn_conv2d(1, 1, 2, test_device()), trek_nn_max_pool2d(2),
-                                                              trek_nn_adaptive_avg_pool2d(1, 1), trek_nn_flatten() });
+    trek_module *m = trek_nn_sequential((trek_module *[]){ trek_nn_conv2d(1, 1, 2, test_device()), trek_nn_max_pool2d(2),
+                                                           trek_nn_adaptive_avg_pool2d(1, 1), trek_nn_flatten() }, 4);
     assert_non_null(m);
     fill(m, "0.weight", (double[]){ 1, 0, 0, 2 });
     fill(m, "0.bias", (double[]){ 0.5 });

@@ -301,7 +301,7 @@ static void test_run_as_one(void **state)
         trek_module *first = linear(TREK_F64, true), *next = way % 2 ? trek_nn_gelu() : trek_nn_relu(), *m;
         trek_graph *graph = NULL;
         if (way < 2)
-            m = trek_nn_sequential(2, (trek_module *[]){ first, next });
+            m = trek_nn_sequential((trek_module *[]){ first, next }, 2);
         else
             m = trek_graph_module(graph = trek_flow_build(trek_flow_through(trek_flow_from(first), next)));
         fill_all(m);
@@ -356,8 +356,8 @@ static void test_over_a_parametrised_weight(void **state)
 static void test_trained(void **state)
 {
     trek_seed(2);
-    trek_module *m = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear(4, 16, test_device()), trek_nn_gelu(),
-                                                              trek_nn_linear(16, 2, test_device()) });
+    trek_module *m = trek_nn_sequential((trek_module *[]){ trek_nn_linear(4, 16, test_device()), trek_nn_gelu(),
+                                                           trek_nn_linear(16, 2, test_device()) }, 3);
     fine(trek_lora_apply(m, &(trek_lora_opts){ .r = 2, .lora_alpha = 4 }));
     trek_params *params = trek_module_params(m);
     trek_optimizer *optimizer = trek_optimizer_new(trek_adamw((trek_adam_opts){ .lr = 0.02 }), params);
@@ -403,8 +403,8 @@ static void test_after_the_optimizer(void **state)
 
 static trek_module *pair(uint32_t stream)
 {
-    trek_module *m = trek_nn_sequential(2, (trek_module *[]){ trek_nn_linear(4, 3, test_device()),
-                                                              trek_nn_linear(3, 2, test_device()) });
+    trek_module *m = trek_nn_sequential((trek_module *[]){ trek_nn_linear(4, 3, test_device()),
+                                                           trek_nn_linear(3, 2, test_device()) }, 2);
     fine(trek_lora_apply(m, &(trek_lora_opts){ .r = 2 }));
     fine(trek_module_each_param(m, draw, &stream));
     return m;
@@ -469,8 +469,8 @@ static void test_state(void **state)
 /* The base's own state fits a model with adapters: its names are the same. */
 static void test_base_state(void **state)
 {
-    trek_module *plain = trek_nn_sequential(2, (trek_module *[]){ trek_nn_linear(4, 3, test_device()),
-                                                                  trek_nn_linear(3, 2, test_device()) }), *m = pair(1);
+    trek_module *plain = trek_nn_sequential((trek_module *[]){ trek_nn_linear(4, 3, test_device()),
+                                                               trek_nn_linear(3, 2, test_device()) }, 2), *m = pair(1);
     trek_state *saved = trek_state_of(plain);
     trek_state_report report;
     fine(trek_state_apply_with(saved, m, &(trek_state_load_opts){ .allow_missing = true }, &report));
@@ -515,8 +515,8 @@ static void test_without_memory(void **state)
 {
     bool done = false;
     for (int64_t fail = 1; !done; fail++) {
-        trek_module *m = trek_nn_sequential(2, (trek_module *[]){ trek_nn_linear(4, 3, test_device()),
-                                                                  trek_nn_linear(3, 2, test_device()) });
+        trek_module *m = trek_nn_sequential((trek_module *[]){ trek_nn_linear(4, 3, test_device()),
+                                                               trek_nn_linear(3, 2, test_device()) }, 2);
         trek_scope scope = trek_scope_begin();
         trek_var *x = trek_var_from(test_tensor(1, trek_dims(2, 4), 1)), *before = run(m, x);
         test_allocator_restart(fail);

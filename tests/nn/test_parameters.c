@@ -16,7 +16,7 @@ static trek_params *mixed(trek_module **m)
     trek_module *modules[] = { trek_nn_linear_with(&(trek_linear_opts){ .in = 3, .out = 2, .device = d }),
                                trek_nn_linear_with(&(trek_linear_opts){ .in = 2, .out = 2, .dtype = TREK_F64, .device = d }),
                                trek_nn_linear_with(&(trek_linear_opts){ .in = 2, .out = 1, .dtype = TREK_BF16, .device = d }) };
-    *m = trek_nn_sequential(3, modules);
+    *m = trek_nn_sequential(modules, 3);
     return trek_module_params(*m);
 }
 

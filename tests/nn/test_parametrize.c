@@ -538,7 +538,7 @@ static void test_norms_in_a_chain(void **state)
 static trek_module *nested(void)
 {
     trek_module *lstm = trek_nn_lstm(4, 3, test_device());
-    trek_module *m = trek_nn_sequential(2, (trek_module *[]){ lstm, trek_nn_linear(3, 2, test_device()) });
+    trek_module *m = trek_nn_sequential((trek_module *[]){ lstm, trek_nn_linear(3, 2, test_device()) }, 2);
     trek_module *linear = m->children[1].module;
     fine(trek_weight_norm(linear, "weight", 0));
     fine(trek_spectral_norm(linear, "bias", NULL));
@@ -640,7 +640,7 @@ static void test_frozen_and_shared(void **state)
 {
     trek_module *m = drawn(&kinds[0], TREK_F64), *other = drawn(&kinds[0], TREK_F64);
     trek_var *weight = trek_module_find(m, "weight");
-    trek_module *both = trek_nn_sequential(2, (trek_module *[]){ m, other });
+    trek_module *both = trek_nn_sequential((trek_module *[]){ m, other }, 2);
     assert_non_null(trek_module_share_param(other, "tied", TREK_NO_FIELD, weight));
     fine(trek_module_freeze(m, true));
     fine(trek_spectral_norm(m, NULL, NULL));
@@ -661,7 +661,7 @@ static void test_run_as_one(void **state)
         trek_module *linear = way < 2 ? trek_nn_linear(4, 6, d) : NULL, *m = linear;
         trek_graph *graph = NULL;
         if (way == 0)
-            m = trek_nn_sequential(2, (trek_module *[]){ linear, trek_nn_relu() });
+            m = trek_nn_sequential((trek_module *[]){ linear, trek_nn_relu() }, 2);
         else if (way == 1)
             m = trek_graph_module(graph = trek_flow_build(trek_flow_through(trek_flow_from(linear), trek_nn_relu())));
         else
@@ -724,7 +724,7 @@ static void test_optimized(void **state)
     trek_module *first = trek_nn_linear(4, 16, test_device()), *last = trek_nn_linear(16, 2, test_device());
     fine(trek_spectral_norm(first, NULL, NULL));
     fine(trek_weight_norm(last, NULL, 0));
-    trek_module *m = trek_nn_sequential(3, (trek_module *[]){ first, trek_nn_tanh(), last });
+    trek_module *m = trek_nn_sequential((trek_module *[]){ first, trek_nn_tanh(), last }, 3);
     trek_params *params = trek_module_params(m);
     assert_int_equal(trek_params_count(params), 5);
     trek_optimizer *optimizer = trek_optimizer_new(trek_adamw((trek_adam_opts){ .lr = 0.01 }), params);

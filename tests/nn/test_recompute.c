@@ -18,8 +18,8 @@ enum { WIDTH = 12, ROWS = 6, STEPS = 3 };
 
 static trek_module *block(trek_device device)
 {
-    return trek_nn_sequential(5, (trek_module *[]){ trek_nn_linear(WIDTH, WIDTH, device), trek_nn_batch_norm1d(WIDTH, device),
-                                                    trek_nn_gelu(), trek_nn_dropout(0.3), trek_nn_linear(WIDTH, WIDTH, device) });
+    return trek_nn_sequential((trek_module *[]){ trek_nn_linear(WIDTH, WIDTH, device), trek_nn_batch_norm1d(WIDTH, device),
+                                                 trek_nn_gelu(), trek_nn_dropout(0.3), trek_nn_linear(WIDTH, WIDTH, device) }, 5);
 }
 
 typedef enum way { PLAIN, OUTER, NESTED } way;
@@ -31,10 +31,10 @@ static trek_module *model(way w, trek_device device)
     trek_module *first = trek_nn_linear(WIDTH, WIDTH, device), *one = block(device), *two = block(device);
     if (w == NESTED)
         one = trek_nn_recompute(one);
-    trek_module *middle = trek_nn_sequential(2, (trek_module *[]){ one, two });
+    trek_module *middle = trek_nn_sequential((trek_module *[]){ one, two }, 2);
     if (w != PLAIN)
         middle = trek_nn_recompute(middle);
-    return trek_nn_sequential(3, (trek_module *[]){ first, middle, trek_nn_linear(WIDTH, 2, device) });
+    return trek_nn_sequential((trek_module *[]){ first, middle, trek_nn_linear(WIDTH, 2, device) }, 3);
 }
 
 static trek_var *input(int step) { return trek_var_from(test_tensor((uint32_t)(20 + step), trek_dims(ROWS, WIDTH), 1)); }
@@ -123,7 +123,7 @@ static void test_inputs_and_sharing(void **state)
     trek_seed(3);
     trek_module *attention = trek_nn_multihead_attention(WIDTH, 3, test_device()),
         *linear = trek_nn_linear(WIDTH, WIDTH, test_device());
-    trek_module *both = trek_nn_sequential(2, (trek_module *[]){ linear, trek_nn_tanh() });
+    trek_module *both = trek_nn_sequential((trek_module *[]){ linear, trek_nn_tanh() }, 2);
     double sums_of[2][8];
     for (int again = 0; again < 2; again++) {
         trek_scope scope = trek_scope_begin();
@@ -272,8 +272,8 @@ static void test_hooks_see_whole_gradients(void **state)
     unsigned seed = 1;
     trek_seed(3);
     watched w = { .shared = trek_nn_linear(WIDTH, WIDTH, test_device()) };
-    trek_module *plain = trek_nn_sequential(2, (trek_module *[]){ trek_nn_tanh(), trek_nn_gelu() });
-    trek_module *twice = trek_nn_sequential(2, (trek_module *[]){ trek_nn_recompute(plain), trek_nn_recompute(w.shared) });
+    trek_module *plain = trek_nn_sequential((trek_module *[]){ trek_nn_tanh(), trek_nn_gelu() }, 2);
+    trek_module *twice = trek_nn_sequential((trek_module *[]){ trek_nn_recompute(plain), trek_nn_recompute(w.shared) }, 2);
     w.recomputed[1] = w.shared;
     w.recomputed[2] = twice;
     for (int round = 0; round < (test_short_on_device() ? 20 : 100); round++)
@@ -298,11 +298,11 @@ static int64_t peak_of(way w)
     trek_module *m = NULL;
     for (int k = 0; k < 8; k++) { /* deep and wide */
         trek_module *layers[3] = { m ? m : trek_nn_identity(), trek_nn_linear(256, 256, test_device()), trek_nn_gelu() };
-        m = trek_nn_sequential(3, layers);
+        m = trek_nn_sequential(layers, 3);
     }
     if (w != PLAIN)
         m = trek_nn_recompute(m);
-    trek_module *twice = trek_nn_sequential(1, &m);
+    trek_module *twice = trek_nn_sequential(&m, 1);
     trek_scope scope = trek_scope_begin();
     trek_var *x = trek_var_from(test_tensor(1, trek_dims(held_rows(), 256), 1));
     int64_t before = in_use();
@@ -325,8 +325,8 @@ static void test_memory_held(void **state)
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    trek_module *body = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear(WIDTH, WIDTH, device), trek_nn_dropout(0.3),
-                                                                 trek_nn_linear(WIDTH, 2, device) });
+    trek_module *body = trek_nn_sequential((trek_module *[]){ trek_nn_linear(WIDTH, WIDTH, device), trek_nn_dropout(0.3),
+                                                              trek_nn_linear(WIDTH, 2, device) }, 3);
     return trek_flow_build(trek_flow_from(*(bool *)arg ? trek_nn_recompute(body) : body));
 }
 

@@ -311,8 +311,8 @@ static void test_map(void **state)
 
 static trek_module *wide(void)
 {
-    return trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear(64, 64, trek_cpu(0)), trek_nn_relu(),
-                                                    trek_nn_linear(64, 64, trek_cpu(0)) });
+    return trek_nn_sequential((trek_module *[]){ trek_nn_linear(64, 64, trek_cpu(0)), trek_nn_relu(),
+                                                 trek_nn_linear(64, 64, trek_cpu(0)) }, 3);
 }
 
 static float *weight(trek_module *m, const char *name) { return trek_tensor_data(trek_var_data(trek_module_find(m, name))); }
@@ -420,9 +420,9 @@ static void test_skip(void **state)
     trek_init_skip_begin();
     trek_init_skip_begin();
     trek_init_skip_end();
-    trek_module *m = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear(8, 8, trek_cpu(0)),
-                                                              trek_nn_layer_norm(8, trek_cpu(0)),
-                                                              trek_nn_embedding(5, 8, trek_cpu(0)) });
+    trek_module *m = trek_nn_sequential((trek_module *[]){ trek_nn_linear(8, 8, trek_cpu(0)),
+                                                           trek_nn_layer_norm(8, trek_cpu(0)),
+                                                           trek_nn_embedding(5, 8, trek_cpu(0)) }, 3);
     trek_var *p = trek_module_find(m, "0.weight");
     weight(m, "0.weight")[3] = 9;
     assert_int_equal(trek_init_normal(p, 0, 1), TREK_OK);

@@ -334,7 +334,7 @@ static trek_module *make_module(pool *p)
                                                   .dropout = 0.5, .device = device });
     default: {
         trek_module *two[2] = { trek_nn_linear(in, out, device), pool_chance(p, 90) ? trek_nn_gelu() : NULL };
-        return trek_nn_sequential(2, two);
+        return trek_nn_sequential(two, 2);
     }
     }
 }

@@ -119,7 +119,7 @@ trek_shape pool_sizes(pool *p, trek_var *x)
             shape.sizes[d] = shape.ndim - 1 - d;
         return shape;
     case 4:
-        return trek_shape_make(pool_chance(p, 10) ? 9 : pool_below(p, 4), (int64_t[]){ 2, -1, 4, 1, 1, 1, 1, 1, 1 });
+        return trek_shape_make((int64_t[]){ 2, -1, 4, 1, 1, 1, 1, 1, 1 }, pool_chance(p, 10) ? 9 : pool_below(p, 4));
     default:
         return shape;
     }

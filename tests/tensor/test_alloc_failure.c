@@ -24,14 +24,14 @@ static trek_module *make_mlp(void)
     trek_module *layers[] = { trek_nn_linear(6, 8, trek_cpu(0)), trek_nn_layer_norm(8, trek_cpu(0)), trek_nn_gelu(),
                               trek_nn_dropout(0.2),
                               trek_nn_linear(8, 4, trek_cpu(0)) };
-    return trek_nn_sequential(5, layers);
+    return trek_nn_sequential(layers, 5);
 }
 
 static trek_module *make_convolution(void)
 {
     trek_module *layers[] = { trek_nn_conv2d(1, 3, 3, trek_cpu(0)), trek_nn_batch_norm2d(3, trek_cpu(0)), trek_nn_relu(),
                               trek_nn_max_pool2d(2), trek_nn_flatten(), trek_nn_linear(12, 4, trek_cpu(0)) };
-    return trek_nn_sequential(6, layers);
+    return trek_nn_sequential(layers, 6);
 }
 
 /* The fused ops of transformers, and recurrent layers, in a layer that means nothing: [8, 6] -> [8, 4]. */

@@ -228,7 +228,7 @@ static void freed_modules(void **state)
     expect("module_free: the module was freed: module linear");
     assert_int_equal(trek_module_train(alias, true), TREK_ERR_STATE);
     expect("module_train: the module was freed: module linear");
-    assert_null(trek_nn_sequential(2, (trek_module *[]){ trek_nn_relu(), alias }));
+    assert_null(trek_nn_sequential((trek_module *[]){ trek_nn_relu(), alias }, 2));
     assert_non_null(strstr(trek_error(), "was freed: module linear"));
     trek_error_clear();
     trek_module *relu = trek_nn_relu();

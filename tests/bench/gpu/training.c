@@ -49,7 +49,7 @@ static void replay(void)
     trek_module *layers[] = { trek_nn_linear(64, 64, gpu_device), trek_nn_relu(), trek_nn_linear(64, 64, gpu_device),
                               trek_nn_relu(),
                               trek_nn_linear(64, 10, gpu_device) };
-    gpu_train s = { .graph = gpu_graph_of(trek_nn_sequential(5, layers), trek_adamw((trek_adam_opts){ .lr = 1e-3 })),
+    gpu_train s = { .graph = gpu_graph_of(trek_nn_sequential(layers, 5), trek_adamw((trek_adam_opts){ .lr = 1e-3 })),
                       .classes = true };
     s.x = gpu_randn(trek_dims(32, 64), TREK_F32, 1, false);
     s.y = gpu_randint(trek_dims(32), 10);
@@ -280,7 +280,7 @@ static void fp8(void)
         char name[64];
         trek_module *layers[] = { trek_nn_linear(width, hidden, gpu_device), trek_nn_relu(),
                                   trek_nn_linear(hidden, width, gpu_device) };
-        gpu_train s = { .graph = gpu_graph_of(trek_nn_sequential(3, layers), trek_sgd((trek_sgd_opts){ .lr = 1e-3 })) };
+        gpu_train s = { .graph = gpu_graph_of(trek_nn_sequential(layers, 3), trek_sgd((trek_sgd_opts){ .lr = 1e-3 })) };
         trek_graph_set_amp(s.graph, &ways[k].amp);
         s.x = gpu_randn(trek_dims(rows, width), TREK_F32, 1, false);
         s.y = gpu_randn(trek_dims(rows, width), TREK_F32, 1, false);

@@ -667,7 +667,7 @@ static trek_module *layers(trek_device device)
 {
     trek_module *list[] = { trek_nn_linear(6, 5, device), trek_module_new(&noting_class), trek_nn_linear(5, 16, device),
                             trek_nn_tanh(), trek_nn_linear(16, 3, device) };
-    return trek_nn_sequential(5, list);
+    return trek_nn_sequential(list, 5);
 }
 
 static trek_graph *build_noting(trek_device device, void *arg)

@@ -113,7 +113,7 @@ static trek_graph *build_centred(trek_device device, void *arg)
     klass.couples_samples = *(const bool *)arg;
     trek_linear_opts linear = { .in = WIDTH, .out = CLASSES, .device = device };
     trek_module *modules[2] = { trek_nn_linear_with(&linear), trek_module_new(&klass) };
-    return trek_flow_build(trek_flow_from(trek_nn_sequential(2, modules)));
+    return trek_flow_build(trek_flow_from(trek_nn_sequential(modules, 2)));
 }
 
 static void setup_names_layers_that_couple_samples(void **state)

@@ -35,10 +35,10 @@ static trek_dataset *points(void)
 static trek_module *model(trek_device device)
 {
     trek_seed(7);
-    return trek_nn_sequential(3, (trek_module *[]){
+    return trek_nn_sequential((trek_module *[]){
         trek_nn_linear_with(&(trek_linear_opts){ .in = FEATURES, .out = 4, .dtype = TREK_F64, .device = device }),
         trek_nn_batch_norm1d_with(&(trek_batch_norm_opts){ .features = 4, .dtype = TREK_F64, .device = device }),
-        trek_nn_linear_with(&(trek_linear_opts){ .in = 4, .out = 1, .dtype = TREK_F64, .device = device }) });
+        trek_nn_linear_with(&(trek_linear_opts){ .in = 4, .out = 1, .dtype = TREK_F64, .device = device }) }, 3);
 }
 
 static trek_graph *build(trek_device device, void *arg)
@@ -163,7 +163,7 @@ static void test_afterwards(void **state)
     story s = { 0 };
     trek_run_opts o = options(data, &s);
     o.epochs = 2;
-    trek_module *m = model(test_device()), *around = trek_nn_sequential(1, &m);
+    trek_module *m = model(test_device()), *around = trek_nn_sequential(&m, 1);
     well(trek_fit(around, &o));
     assert_true(around->training && m->training && m->children[0].module->training);
     well(trek_module_train(around, false));
@@ -239,7 +239,7 @@ static void test_checkpoints(void **state)
         assert_true(test_same_bits(trek_var_data(trek_module_find(b, "2.weight")),
                                    trek_var_data(trek_module_find(to, way < 2 ? "2.weight" : "model.2.weight"))));
     }
-    trek_module *other = trek_nn_sequential(1, (trek_module *[]){ trek_nn_relu() });
+    trek_module *other = trek_nn_sequential((trek_module *[]){ trek_nn_relu() }, 1);
     FAILS(trek_state_load(other, best, NULL), TREK_ERR_ARGUMENT, "9 unexpected: 0.weight, 0.bias, 1.weight");
     trek_module_free(&other);
     trek_graph_free(&graph);

@@ -58,7 +58,7 @@ static trek_module *linear(int64_t in, int64_t out, trek_device device)
     return trek_nn_linear_with(&(trek_linear_opts){ .in = in, .out = out, .dtype = TREK_F64, .device = device });
 }
 
-static trek_module *chain(trek_module *a, trek_module *b) { return trek_nn_sequential(2, (trek_module *[]){ a, b }); }
+static trek_module *chain(trek_module *a, trek_module *b) { return trek_nn_sequential((trek_module *[]){ a, b }, 2); }
 
 static trek_module *layer(trek_device device)
 {

@@ -182,7 +182,7 @@ static void run(options *o, trek_comm *job)
         .build_replica = build_model,
         .arg           = o,
         .ranks         = t->ranks,
-        .optimizer     = trek_sgd((trek_sgd_opts){ .lr = t->lr, .momentum = 0.9, .weight_decay = 5e-4, .nesterov = true }),
+        .optimizer     = trek_sgd(&(trek_sgd_opts){ .lr = t->lr, .momentum = 0.9, .weight_decay = 5e-4, .nesterov = true }),
         .schedule      = rates,
     });
     trek_graph_set_loader(model, set, "image");

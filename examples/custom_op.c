@@ -151,7 +151,7 @@ static void learn(int steps)
         trek_nn_linear(2, WIDTH, device), swish_new(device), trek_nn_linear(WIDTH, WIDTH, device), swish_new(device),
         trek_nn_linear(WIDTH, 2, device) }, 5);
     trek_params *params = trek_module_params(model);
-    trek_optimizer *optimizer = trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = 1e-2 }), params);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_adam(&(trek_adam_opts){ .lr = 1e-2 }), params);
     double accuracy = 0;
     for (int step = 0; step < steps && trek_error_status() == TREK_OK; step++) {
         trek_scope scope = trek_scope_begin();

@@ -192,7 +192,7 @@ static void run(const options *o)
               .shown = trek_tensor_randn(trek_dims(SHOWN, NOISE, 1, 1), TREK_F32, trek_device_default()),
               .reader = score_reader(data.test) };
     trek_trainer_opts opts = { .ranks = o->common.ranks, .build_replica = build_generator,
-                               .optimizer = trek_adam((trek_adam_opts){ .lr = o->common.lr, .beta1 = 0.5 }) };
+                               .optimizer = trek_adam(&(trek_adam_opts){ .lr = o->common.lr, .beta1 = 0.5 }) };
     trek_trainer_setup(g.generator, &opts);
     opts.build_replica = build_discriminator;
     trek_trainer_setup(g.discriminator, &opts);

@@ -123,7 +123,7 @@ static double fit(const task *k, trek_graph *model, int epochs, const char *chec
 static trek_trainer_opts trainer(const options *o, trek_build_fn build)
 {
     return (trek_trainer_opts){ .build_replica = build, .ranks = o->common.ranks,
-                                .optimizer = trek_adam((trek_adam_opts){ .lr = o->common.lr }) };
+                                .optimizer = trek_adam(&(trek_adam_opts){ .lr = o->common.lr }) };
 }
 
 /* The teacher in its file, which is made where it is not there. */

@@ -243,7 +243,7 @@ int main(int argc, char **argv)
     trek_graph *model = build_model(trek_device_default(), NULL), *target = build_model(trek_device_default(), NULL);
     trek_trainer_setup(model, &(trek_trainer_opts){
         .build_replica = build_model, .ranks = o.common.ranks, .max_grad_norm = 10,
-        .optimizer = trek_adam((trek_adam_opts){ .lr = o.common.lr }) });
+        .optimizer = trek_adam(&(trek_adam_opts){ .lr = o.common.lr }) });
     trek_module_copy(trek_graph_module(target), trek_graph_module(model));
     for (int c = 0; c < CARTS; c++)
         cart_begin(&p.carts[c], (uint32_t)o.common.seed + (uint32_t)(++p.counts[1]));

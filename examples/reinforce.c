@@ -189,7 +189,7 @@ static trek_status train(job *j, trek_comm *comm)
     trek_ddp *ddp = trek_ddp_wrap_process(trek_nn_sequential((trek_module *[]){
         trek_nn_linear(CART_STATE, WIDTH, device), trek_nn_tanh(), trek_nn_linear(WIDTH, CART_ACTIONS, device) }, 3), comm, NULL);
     trek_params *params = trek_module_params(trek_ddp_module(ddp));
-    trek_optimizer *optimizer = trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = o->common.lr }), params);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_adam(&(trek_adam_opts){ .lr = o->common.lr }), params);
     episode *episodes = calloc(MAX_EPISODES, sizeof *episodes);
     bool first = trek_comm_rank(comm) == 0;
     trek_progress *progress = first && !o->common.quiet ? trek_progress_new_with(&(trek_progress_opts){

@@ -28,7 +28,7 @@ static inline trek_module *score_reader(trek_dataset *digits)
         score_layer(1, 24, device), trek_nn_relu(), score_layer(24, 48, device), trek_nn_relu(),
         trek_nn_flatten(), trek_nn_linear(48 * 49, 10, device) }, 6);
     trek_params *params = trek_module_params(reader);
-    trek_optimizer *optimizer = trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = 2e-3 }), params);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_adam(&(trek_adam_opts){ .lr = 2e-3 }), params);
     int image = trek_dataset_field(digits, "image"), label = trek_dataset_field(digits, "label");
     int64_t steps = trek_dataset_length(digits) / SCORE_BATCH;
     for (int64_t step = 0; step < SCORE_EPOCHS * steps && trek_error_status() == TREK_OK; step++) {

@@ -191,7 +191,7 @@ static void run(const options *o)
     trek_graph *model = build_model(trek_device_default(), (void *)o);
     trek_trainer_setup(model, &(trek_trainer_opts){
         .build_replica = build_model, .arg = (void *)o, .ranks = o->common.ranks,
-        .optimizer = trek_adam((trek_adam_opts){ .lr = o->common.lr }) });
+        .optimizer = trek_adam(&(trek_adam_opts){ .lr = o->common.lr }) });
     trek_graph_set_loader(model, loader, "image");
     trek_graph_set_loss(model, bound, NULL);
     trek_progress *progress = first && !o->common.quiet ? trek_progress_new(o->common.epochs, trek_loader_batches(loader)) : NULL;

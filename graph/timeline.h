@@ -160,8 +160,8 @@ typedef struct trek_timeline_row {
     double result_bytes;     /* bytes of those results over all calls; a view counts as its elements */
 } trek_timeline_row;
 
-/* Writes the first rows of the sorted profile to `rows`, at most `capacity` of them, and returns how many rows the profile has. It
- * covers the time since the timeline was created or cleared. `opts` may be NULL; opts->rows and opts->peak are ignored. `rows`
+/* Writes the first rows of the sorted profile to `rows`, at most `capacity` of them, and returns how many rows the profile has.
+ * It covers the time since the timeline was created or cleared. `opts` may be NULL; opts->rows and opts->peak are ignored. `rows`
  * may be NULL if `capacity` is 0. It may be called while the timeline records.
  * Errors: ARGUMENT, MEMORY. STATE if the timeline does not record ops. -1 is returned. */
 TREK_API int64_t trek_timeline_averages(trek_timeline *timeline, const trek_timeline_summary_opts *opts,

@@ -269,13 +269,13 @@ static trek_var *character_loss(trek_graph *graph, trek_var *output, const trek_
 
 /* --- optimizers and schedules ------------------------------------------------------------------ */
 
-static trek_optimizer_spec adam(double lr) { return trek_adam((trek_adam_opts){ .lr = lr }); }
+static trek_optimizer_spec adam(double lr) { return trek_adam(&(trek_adam_opts){ .lr = lr }); }
 
-static trek_optimizer_spec rmsprop(double lr) { return trek_rmsprop((trek_rmsprop_opts){ .lr = lr }); }
+static trek_optimizer_spec rmsprop(double lr) { return trek_rmsprop(&(trek_rmsprop_opts){ .lr = lr }); }
 
 static trek_optimizer_spec momentum(double lr)
 {
-    return trek_sgd((trek_sgd_opts){ .lr = lr, .momentum = 0.9, .weight_decay = 1e-4 });
+    return trek_sgd(&(trek_sgd_opts){ .lr = lr, .momentum = 0.9, .weight_decay = 1e-4 });
 }
 
 static trek_schedule falling(double lr, int64_t steps)

@@ -307,7 +307,7 @@ static trek_graph *set_up(model_case *c)
     assert_non_null(graph);
     assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .arg = c, .ranks = c->world,
                                                                      .devices = devices,
-                                                                     .optimizer = trek_adamw((trek_adam_opts){ .lr = 0.01 }),
+                                                                     .optimizer = trek_adamw(&(trek_adam_opts){ .lr = 0.01 }),
                                                                      .max_grad_norm = c->max_norm, .amp = c->amp,
                                                                      .share_params = c->separate ? TREK_OFF : 0,
                                                                      .bucket_bytes = 1024 }),

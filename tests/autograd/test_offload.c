@@ -179,7 +179,7 @@ static void train(const plan *p, int world, numbers *to)
     trek_seed(4);
     trek_graph *graph = build(devices[0], &own);
     assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .arg = &own, .devices = devices,
-        .ranks = world, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.5 }) }), TREK_OK);
+        .ranks = world, .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.5 }) }), TREK_OK);
     trek_seed(9);
     for (int step = 0; step < 3; step++) {
         trek_scope scope = trek_scope_begin();
@@ -244,7 +244,7 @@ static void test_captured(void **state)
         plan p = { .layer = false };
         trek_seed(4);
         trek_graph *graph = build(test_device(), &p);
-        assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.1 })), TREK_OK);
+        assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 0.1 })), TREK_OK);
         for (int step = 0; step < 6; step++) {
             trek_scope scope = trek_scope_begin();
             trek_var *x = trek_var_from(test_tensor(20u + (uint32_t)step, trek_dims(ROWS, WIDTH), 1));

@@ -36,7 +36,7 @@ static void set_up(const work *w, int accumulate)
 {
     trek_trainer_opts opts = { .build_replica = build, .devices = &w->device, .ranks = 1, .comm = w->comm,
                                .accumulate = accumulate,
-                               .optimizer = trek_sgd((trek_sgd_opts){ .lr = 1e-6 }) };
+                               .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 1e-6 }) };
     trek_trainer_setup(w->graph, &opts);
 }
 

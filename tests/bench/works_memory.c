@@ -65,7 +65,7 @@ static void *adam_open(const bench_work *work)
     trek_var_set_grad(s->param, grad);
     trek_var_release(grad);
     trek_params_add(params, "parameter", s->param);
-    s->optimizer = trek_optimizer_new(trek_adamw((trek_adam_opts){ .lr = 1e-3 }), params);
+    s->optimizer = trek_optimizer_new(trek_adamw(&(trek_adam_opts){ .lr = 1e-3 }), params);
     trek_params_free(&params);
     adam_run(s, ADAM_CHECKED);
     if (trek_error_status() == TREK_OK)

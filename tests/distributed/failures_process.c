@@ -210,8 +210,8 @@ trek_status set_up(trek_graph *graph, int ranks, trek_comm *among, double deadli
         graph, &(trek_trainer_opts){ .build_replica = build,
                                      .devices = devices,
                                      .ranks = ranks,
-                                     .optimizer = my.mode == OWNERS ? trek_lamb((trek_lamb_opts){ .lr = 0.02 })
-                                                                  : trek_adam((trek_adam_opts){ .lr = 0.02 }),
+                                     .optimizer = my.mode == OWNERS ? trek_lamb(&(trek_lamb_opts){ .lr = 0.02 })
+                                                                  : trek_adam(&(trek_adam_opts){ .lr = 0.02 }),
                                      .max_grad_norm = 1,
                                      .bucket_bytes = my.mode == LARGE ? 65536 : 4096,
                                      .comm = among,

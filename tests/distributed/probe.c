@@ -115,7 +115,7 @@ trek_graph *trained(int world, int share)
 {
     trek_graph *graph = build(trek_cpu(0), NULL);
     trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){
-        .build_replica = build, .ranks = world, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }), .share_params = share });
+        .build_replica = build, .ranks = world, .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }), .share_params = share });
     if (status != TREK_OK)
         print_error("%s\n", trek_error());
     assert_int_equal(status, TREK_OK);

@@ -156,7 +156,7 @@ static void large_parameters_go_in_pieces(void **state)
             if (r == 1 && !(way & 4))
                 continue; /* not all ranks need one */
             trek_params *params = trek_module_params(wide.models[r]);
-            optimizers[r] = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 1 }), params);
+            optimizers[r] = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 1 }), params);
             trek_params_free(&params);
         }
         wide.backward = way & 1;
@@ -225,7 +225,7 @@ static void low_precision_is_summed_wide(void **state)
             ddp_net *m = (ddp_net *)w.models[r];
             trek_params *params = trek_module_params(w.models[r]);
             if (with)
-                optimizers[r] = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 1 }), params);
+                optimizers[r] = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 1 }), params);
             trek_params_free(&params);
             trek_tensor *t = trek_tensor_full(trek_dims(4), r == 0 ? 1 : 0x1p-7, with ? TREK_F32 : TREK_BF16, test_device());
             trek_scope scope = trek_scope_begin();

@@ -243,7 +243,7 @@ static void gan_wrap(gan_part *p, int n, bool generator)
     assert_non_null(p->ddp);
     for (int r = 0; r < n; r++) {
         trek_params *params = trek_module_params(p->models[r]);
-        p->optimizers[r] = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 0.2 }), params);
+        p->optimizers[r] = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 0.2 }), params);
         trek_params_free(&params);
     }
 }

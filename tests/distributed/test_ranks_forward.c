@@ -220,7 +220,7 @@ static void test_scalars_tags_and_whole_inputs(void **state)
         trek_graph *graph = build_pair(trek_cpu(0), NULL);
         assert_non_null(graph);
         assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build_pair, .ranks = w ? 3 : 1,
-            .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) }), TREK_OK);
+            .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }) }), TREK_OK);
         trek_scope scope = trek_scope_begin();
         trek_tensor *x_data = values(1, trek_dims(5, FEATURES), trek_cpu(0)),
             *table_data = values(2, trek_dims(2, FEATURES), trek_cpu(0));

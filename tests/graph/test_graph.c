@@ -185,7 +185,7 @@ static void state_gradients(void **state)
 {
     trek_flow *flow = trek_flow_using(trek_flow_from(trek_module_new(&sum_class)), "h");
     trek_graph *graph = built(trek_flow_tag(trek_flow_through(flow, scale(2)), "h"));
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.5 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 0.5 })), TREK_OK);
     assert_forward(graph, 1, 2);
     trek_var *h = trek_graph_forward(graph, filled(1));
     assert_all(h, 6); /* f (x + f x): f + f^2, derivative 1 + 2 f = 5 */

@@ -194,7 +194,7 @@ static trek_status build_and_train(void)
     trek_flow_merge(flow, TREK_MERGE_MEAN);
     trek_flow_tag(trek_flow_using(trek_flow_through(flow, trek_module_new(&sum_class)), "later"), "later");
     trek_graph *graph = trek_flow_build(flow);
-    trek_graph_set_optimizer(graph, trek_adam((trek_adam_opts){ .lr = 0.1 }));
+    trek_graph_set_optimizer(graph, trek_adam(&(trek_adam_opts){ .lr = 0.1 }));
     trek_graph_set_clip(graph, 1, 0.5);
     for (int k = 0; k < 2; k++) {
         trek_var *y = trek_graph_forward(graph, filled(1));

@@ -18,7 +18,7 @@ static void steps(void **state)
     FAILS(trek_graph_step(graph), TREK_ERR_STATE, "");
     assert_true(isnan(trek_graph_lr(graph)));
     assert_null(trek_graph_optimizer(graph));
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.25 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 0.25 })), TREK_OK);
     assert_float_equal(trek_graph_lr(graph), 0.25, 0);
     uint64_t rng = trek_rank_here.rng_step;
     assert_int_equal(trek_graph_backward(graph, trek_mean(trek_graph_forward(graph, filled(3)), trek_dims_all(), false)),
@@ -54,9 +54,9 @@ static void steps(void **state)
     assert_int_equal(trek_graph_replicate_input(graph, "input"), TREK_OK);
     FAILS(trek_graph_replicate_input(graph, "nothing"), TREK_ERR_ARGUMENT, "");
     /* Another optimizer takes the place of the first. */
-    FAILS(trek_graph_set_optimizer(graph, trek_adam((trek_adam_opts){ .lr = -1 })), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_graph_set_optimizer(graph, trek_adam(&(trek_adam_opts){ .lr = -1 })), TREK_ERR_ARGUMENT, "");
     assert_float_equal(trek_graph_lr(graph), 0.25, 0);
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_adam((trek_adam_opts){ .lr = 0.5 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_adam(&(trek_adam_opts){ .lr = 0.5 })), TREK_OK);
     assert_int_equal(trek_graph_backward(graph, total(trek_graph_forward(graph, filled(1)))), TREK_OK);
     assert_int_equal(trek_graph_step(graph), TREK_OK);
     assert_float_equal(value_of(graph, "0.factor"), 0.5, 1e-5); /* Adam's first step is lr */
@@ -87,7 +87,7 @@ static void one_pass(trek_graph *graph, double x)
 static void schedules(void **state)
 {
     trek_graph *graph = built(trek_flow_from(scale(0)));
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 9 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 9 })), TREK_OK);
     trek_schedule schedule = trek_step_lr(1, 2, 0.5);
     assert_int_equal(trek_graph_set_schedule(graph, &schedule), TREK_OK);
     static const double expected[] = { 1, 1, 0.5, 0.5, 0.25 };
@@ -111,7 +111,7 @@ static void clipping(void **state)
     trek_flow *flow = trek_flow_split(trek_flow_new(), (trek_module *[]){ scale(0), scale(0) }, 2);
     trek_flow_merge(flow, TREK_MERGE_ADD);
     trek_graph *graph = built(flow);
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 1 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 1 })), TREK_OK);
     trek_var *a = trek_module_find(trek_graph_module(graph), "0.factor"),
         *b = trek_module_find(trek_graph_module(graph), "1.factor");
     static const double limits[][4] = { /* max_norm, max_value, update of a, of b */
@@ -138,7 +138,7 @@ static void passes_of_a_step(void **state)
 {
     for (int way = 0; way < 3; way++) { /* as the loss knows; stated; added up */
         trek_graph *graph = built(trek_flow_from(scale(1)));
-        trek_optimizer_spec sgd = trek_sgd((trek_sgd_opts){ .lr = 1 });
+        trek_optimizer_spec sgd = trek_sgd(&(trek_sgd_opts){ .lr = 1 });
         assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .optimizer = sgd, .accumulate = way < 2 ? 2 : 0 }),
                          TREK_OK);
         trek_var *a = trek_module_find(trek_graph_module(graph), "0.factor");

@@ -384,7 +384,7 @@ static void graph_step(trek_graph *graph, int64_t samples)
 static void graphs(void **state)
 {
     trek_graph *graph = build(trek_cpu(0), NULL);
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_adam((trek_adam_opts){ 0 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_adam(NULL)), TREK_OK);
     trek_timeline *t = profile(0);
     graph_step(graph, 3);
     graph_step(graph, 3);
@@ -469,7 +469,7 @@ static void ranks(void **state)
 {
     trek_timeline *t = trek_timeline_new(&(trek_timeline_opts){ .ops = true });
     trek_graph *graph = build(trek_cpu(0), NULL);
-    trek_trainer_opts opts = { .build_replica = build, .ranks = 2, .optimizer = trek_adam((trek_adam_opts){ 0 }), .timeline = t };
+    trek_trainer_opts opts = { .build_replica = build, .ranks = 2, .optimizer = trek_adam(NULL), .timeline = t };
     assert_int_equal(trek_trainer_setup(graph, &opts), TREK_OK);
     graph_step(graph, 8);
     graph_step(graph, 8);
@@ -514,7 +514,7 @@ static void train(trek_graph *graph, int passes)
 static void recorded_times(void **state)
 {
     trek_graph *graph = labelled(test_device());
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.1 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 0.1 })), TREK_OK);
     trek_timeline *t = profile(0), *plain = trek_timeline_new(NULL);
     for (int epoch = 0; epoch < 3; epoch++) {
         train(graph, 4);
@@ -545,7 +545,7 @@ static void recorded_times(void **state)
 static void device_times(void **state)
 {
     trek_graph *graph = labelled(test_device());
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_adam((trek_adam_opts){ .lr = 0.1 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_adam(&(trek_adam_opts){ .lr = 0.1 })), TREK_OK);
     trek_timeline *t = trek_timeline_new(&(trek_timeline_opts){ .ops = true, .device_times = true });
     assert_int_equal(trek_timeline_attach(t), TREK_OK);
     train(graph, test_on_cpu() ? 4 : 400); /* more ops than there are pairs of events */

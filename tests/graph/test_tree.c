@@ -68,7 +68,7 @@ static trek_graph *made(int ranks)
     trek_graph *graph = build(trek_cpu(0), NULL);
     assert_non_null(graph);
     assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .ranks = ranks,
-        .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }) }), TREK_OK);
+        .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }) }), TREK_OK);
     return graph;
 }
 
@@ -491,7 +491,7 @@ static void metrics_of_a_run(void **state)
         trek_run *run = trek_trainer_run(&(trek_run_opts){ .build_model = build, .train_step = loss_of, .dataset = dataset,
             .evaluation = evaluates ? dataset : NULL, .input = "x", .batch_size = 4, .epochs = 2, .seed = 3,
             .on_metrics = on_metrics,
-            .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }), .trainer = { .ranks = 2 } });
+            .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }), .trainer = { .ranks = 2 } });
         trek_state *final = run ? trek_run_join(run) : NULL;
         if (!final)
             fail_msg("%s", trek_error());

@@ -41,7 +41,7 @@ static trek_status train(trek_comm *comm, int ranks, double points[4])
     trek_graph *graph = build(trek_cpu(0), NULL);
     trek_tensor *x = trek_tensor_from_data(data, trek_dims(ROWS, IN), TREK_F64, trek_cpu(0));
     trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .ranks = ranks, .comm = comm,
-        .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) });
+        .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }) });
     trek_loader *loader = trek_loader_new(trek_dataset_tensors((const char *const[]){ "x" }, &x, 1),
                                           &(trek_loader_opts){ .batch_size = 8 });
     trek_graph_set_loader(graph, loader, "x");

@@ -119,7 +119,7 @@ static void expect_link(const trek_run_record *graph, const char *from, const ch
 static trek_graph *trained(void)
 {
     trek_graph *graph = net();
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.01 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 0.01 })), TREK_OK);
     return graph;
 }
 

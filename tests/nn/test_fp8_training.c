@@ -65,8 +65,8 @@ static trek_graph *set_up(setting *s)
     trek_graph *graph = build(devices[0], s);
     assert_non_null(graph);
     fine(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .arg = s, .ranks = s->world, .devices = devices,
-                                                         .optimizer = s->plain ? trek_sgd((trek_sgd_opts){ .lr = 0.1 })
-                                                                              : trek_adamw((trek_adam_opts){ .lr = 0.003 }),
+                                                         .optimizer = s->plain ? trek_sgd(&(trek_sgd_opts){ .lr = 0.1 })
+                                                                              : trek_adamw(&(trek_adam_opts){ .lr = 0.003 }),
                                                          .amp = s->amp, .accumulate = s->accumulate }));
     return graph;
 }
@@ -287,7 +287,7 @@ static void run_line(int world, double results[LINE_STEPS][LINE_ROWS * LINE], do
     trek_seed(5);
     trek_graph *graph = build_line(devices[0], NULL);
     fine(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build_line, .ranks = world, .devices = devices,
-                                                         .amp = in_fp8, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 1e-3 }) }));
+                                                         .amp = in_fp8, .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 1e-3 }) }));
     for (int step = 0; step < LINE_STEPS; step++) {
         trek_scope scope = trek_scope_begin();
         double scales[LINE_ROWS] = { 1, 1, 1e-3, 1e-6, 1e-6, 1e-6 };

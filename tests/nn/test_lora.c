@@ -360,7 +360,7 @@ static void test_trained(void **state)
                                                            trek_nn_linear(16, 2, test_device()) }, 3);
     fine(trek_lora_apply(m, &(trek_lora_opts){ .r = 2, .lora_alpha = 4 }));
     trek_params *params = trek_module_params(m);
-    trek_optimizer *optimizer = trek_optimizer_new(trek_adamw((trek_adam_opts){ .lr = 0.02 }), params);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_adamw(&(trek_adam_opts){ .lr = 0.02 }), params);
     trek_tensor *base = trek_tensor_clone(trek_var_data(trek_module_find(m, "0.weight")));
     double first = 0, last = 0;
     for (int step = 0; step < 300; step++) {
@@ -391,7 +391,7 @@ static void test_after_the_optimizer(void **state)
 {
     trek_module *m = trek_nn_linear(4, 2, test_device());
     trek_params *params = trek_module_params(m);
-    trek_optimizer *optimizer = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 0.1 }), params);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }), params);
     refuse(trek_lora(m, NULL), TREK_ERR_STATE, "arena");
     assert_int_equal(m->n_children, 0);
     trek_optimizer_free(&optimizer);

@@ -727,7 +727,7 @@ static void test_optimized(void **state)
     trek_module *m = trek_nn_sequential((trek_module *[]){ first, trek_nn_tanh(), last }, 3);
     trek_params *params = trek_module_params(m);
     assert_int_equal(trek_params_count(params), 5);
-    trek_optimizer *optimizer = trek_optimizer_new(trek_adamw((trek_adam_opts){ .lr = 0.01 }), params);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_adamw(&(trek_adam_opts){ .lr = 0.01 }), params);
     double losses[200];
     for (int step = 0; step < 200; step++) {
         trek_scope scope = trek_scope_begin();

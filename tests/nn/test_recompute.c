@@ -43,7 +43,7 @@ static trek_var *input(int step) { return trek_var_from(test_tensor((uint32_t)(2
 static void train(trek_module *m, trek_dtype autocast, double *numbers, int *n)
 {
     trek_params *params = trek_module_params(m);
-    trek_optimizer *optimizer = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }), params);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }), params);
     trek_seed(8);
     *n = 0;
     for (int step = 0; step < STEPS; step++) {
@@ -339,7 +339,7 @@ static double train_graph(bool recomputes, int world)
     trek_graph *graph = build(devices[0], &recomputes);
     assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .arg = &recomputes,
                                                                      .devices = devices,
-        .ranks = world, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.5 }) }), TREK_OK);
+        .ranks = world, .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.5 }) }), TREK_OK);
     double loss = 0;
     trek_seed(9);
     for (int step = 0; step < 4; step++) {

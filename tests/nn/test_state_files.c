@@ -348,7 +348,7 @@ static void test_assign(void **state)
     run(b, got);
     assert_memory_equal(want, got, sizeof want);
     trek_params *params = trek_module_params(b);
-    trek_optimizer *optimizer = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 0.1 }), params);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }), params);
     for (int k = 0; k < 2; k++) {
         trek_scope scope = trek_scope_begin();
         trek_var *x = trek_var_from(trek_tensor_ones(trek_dims(2, 64), TREK_F32, trek_cpu(0)));

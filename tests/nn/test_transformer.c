@@ -206,7 +206,7 @@ static void test_learns(void **state)
     o.dtype = TREK_F32;
     trek_module *m = trek_nn_transformer_encoder_with(&o);
     trek_params *params = trek_module_params(m);
-    trek_optimizer *optimizer = trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = 1e-2 }), params);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_adam(&(trek_adam_opts){ .lr = 1e-2 }), params);
     trek_params_free(&params);
     double first = 0, last = 0;
     trek_seed(2);

@@ -133,9 +133,9 @@ static void padding_stays_zero(void **state)
 {
     model m;
     model_begin(&m, TREK_F32);
-    trek_optimizer_spec spec = trek_adam((trek_adam_opts){ .lr = 0.1, .eps = TREK_ZERO });
+    trek_optimizer_spec spec = trek_adam(&(trek_adam_opts){ .lr = 0.1, .eps = TREK_ZERO });
     trek_optimizer *optimizer = trek_optimizer_new(spec, m.params);
-    trek_optimizer_spec plain = trek_adam((trek_adam_opts){ .lr = 0.1, .beta1 = 0.9, .beta2 = 0.999 });
+    trek_optimizer_spec plain = trek_adam(&(trek_adam_opts){ .lr = 0.1, .beta1 = 0.9, .beta2 = 0.999 });
     feed(&m, 31, &plain);
     assert_int_equal(trek_optimizer_step(optimizer), TREK_OK);
     check_values(&m, 1e-6);

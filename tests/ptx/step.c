@@ -73,7 +73,7 @@ static void update(int64_t parameters)
 {
     trek_linear_opts opts = { .in = parameters, .out = 1, .no_bias = true, .dtype = TREK_BF16, .device = gpu_device };
     gpu_train s = { .graph = gpu_graph_of(trek_nn_linear_with(&opts),
-                                          trek_adamw((trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 })) };
+                                          trek_adamw(&(trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 })) };
     s.x = gpu_randn(trek_dims(1, parameters), TREK_BF16, 1, false);
     for (int k = 0; k < 2; k++) {
         trek_scope scope = trek_scope_begin();

@@ -435,7 +435,7 @@ static trek_optimizer_spec make_spec(pool *p)
     int kind = pool_below(p, 25);
     if (kind == 0)
         return (trek_optimizer_spec){ .klass = NULL };
-    return kind < 9 ? trek_adam(adam) : kind < 17 ? trek_adamw(adam) : trek_sgd(sgd);
+    return kind < 9 ? trek_adam(&adam) : kind < 17 ? trek_adamw(&adam) : trek_sgd(&sgd);
 }
 
 static outcome optimizer_new(pool *p)

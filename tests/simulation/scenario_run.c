@@ -272,7 +272,7 @@ static trek_run_opts opts_of(trek_dataset *data, member *own)
                         .train_step = train_step,
                         .dataset = data,
                         .input = "x",
-                        .optimizer = trek_sgd((trek_sgd_opts){ .lr = RATE, .momentum = MOMENTUM }),
+                        .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = RATE, .momentum = MOMENTUM }),
                         .batch_size = job.batch,
                         .epochs = job.epochs,
                         .seed = SEED,

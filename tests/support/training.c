@@ -437,5 +437,5 @@ void training_compare(const run *c, const result *many, const result *one)
                      c->passes, c->windows, k, many->params[k], one->params[k]);
 }
 
-trek_optimizer_spec training_momentum(void) { return trek_sgd((trek_sgd_opts){ .lr = 0.02, .momentum = 0.9 }); }
-trek_optimizer_spec training_adam(void) { return trek_adam((trek_adam_opts){ .lr = 0.02 }); }
+trek_optimizer_spec training_momentum(void) { return trek_sgd(&(trek_sgd_opts){ .lr = 0.02, .momentum = 0.9 }); }
+trek_optimizer_spec training_adam(void) { return trek_adam(&(trek_adam_opts){ .lr = 0.02 }); }

@@ -78,7 +78,7 @@ static bool trained_make(trained *t, trek_module *(*make)(void), trek_shape inpu
     t->input = input;
     t->model = make();
     t->params = t->model ? trek_module_params(t->model) : NULL;
-    t->optimizer = t->params ? trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = 1e-2 }), t->params) : NULL;
+    t->optimizer = t->params ? trek_optimizer_new(trek_adam(&(trek_adam_opts){ .lr = 1e-2 }), t->params) : NULL;
     return t->optimizer != NULL;
 }
 

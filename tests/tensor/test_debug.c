@@ -257,7 +257,7 @@ static void freed_optimizers(void **state)
 {
     trek_module *linear = trek_nn_linear(3, 2, trek_cpu(0));
     trek_params *params = trek_module_params(linear);
-    trek_optimizer *optimizer = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 1 }), params), *alias = optimizer;
+    trek_optimizer *optimizer = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 1 }), params), *alias = optimizer;
     trek_optimizer_free(&optimizer);
     assert_int_equal(trek_optimizer_step(alias), TREK_ERR_STATE);
     expect("trek_optimizer_step: the optimizer was freed: optimizer");

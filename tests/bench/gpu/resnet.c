@@ -63,7 +63,7 @@ static trek_module *resnet50(void)
 gpu_train gpu_resnet_train(int64_t batch, int64_t side)
 {
     gpu_train s = { .graph = gpu_graph_of(resnet50(),
-                                          trek_sgd((trek_sgd_opts){ .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4 })),
+                                          trek_sgd(&(trek_sgd_opts){ .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4 })),
                     .classes = true };
     trek_graph_set_amp(s.graph, &(trek_amp_opts){ .dtype = TREK_BF16 });
     s.x = gpu_randn(trek_dims(batch, 3, side, side), TREK_F32, 1, false);

@@ -166,7 +166,7 @@ static trek_graph *set_up(const way *w, int world, trek_loader *loader)
     assert_non_null(graph);
     trek_trainer_opts opts = { .build_replica = build, .arg = &worlds[world], .ranks = world,
                                .share_params = w->separate ? TREK_OFF : 0,
-                               .optimizer = trek_adam((trek_adam_opts){ .lr = 0.01 }),
+                               .optimizer = trek_adam(&(trek_adam_opts){ .lr = 0.01 }),
                                .balance = world > 1 && w->anchor == 0 ? 1 : 0, .anchor = w->anchor,
                                .max_anchor = world > 1 && w->anchor > 0 ? 4 * w->anchor : TREK_OFF,
                                .min_share = TREK_ZERO };

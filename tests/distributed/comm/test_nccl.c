@@ -589,7 +589,7 @@ static double *train_two(const char *nccl, int64_t replays)
     trek_graph *graph = build(trek_cuda(0), NULL);
     trek_device devices[2] = { trek_cuda(0), trek_cuda(1) };
     SUCCEEDS(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .devices = devices, .ranks = 2,
-                                                             .optimizer = trek_adam((trek_adam_opts){ .lr = 0.01 }) }));
+                                                             .optimizer = trek_adam(&(trek_adam_opts){ .lr = 0.01 }) }));
     unsetenv("TREK_NCCL");
     trek_tensor *x = test_tensor(1, trek_dims(11, 6), 1), *y = test_tensor(2, trek_dims(11, 3), 1);
     for (int k = 0; k < 8; k++) {
@@ -720,7 +720,7 @@ static void train_under(const char *nccl, way how, bool fails, double *values)
     trek_graph_set_loss(graph, loss_of_batch, NULL);
     SUCCEEDS(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build_noting, .devices = devices, .ranks = 2,
                                                              .bucket_bytes = 64, .max_anchor = TREK_OFF,
-                                                             .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) }));
+                                                             .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }) }));
     unsetenv("TREK_NCCL");
     if (how == HOOKED) /* of rank 0's part, which is sent as the hook leaves it */
         trek_var_on_grad(trek_module_find(trek_graph_module(graph), "0.4.bias"), twice, NULL);

@@ -266,7 +266,7 @@ static void case_stays(rank_of *r)
 static void case_setup(rank_of *r)
 {
     trek_graph *graph = trek_flow_build(trek_flow_from(trek_nn_linear(300, 300, trek_cpu(0))));
-    trek_trainer_opts opts = { .comm = r->comm, .ranks = 1, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) };
+    trek_trainer_opts opts = { .comm = r->comm, .ranks = 1, .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }) };
     uint64_t before = trek_comm_shared_direct(r->comm);
     check(r, trek_trainer_setup(graph, &opts) == TREK_OK, "setup", 0, 0);
     for (int k = 0; k < 3; k++) {

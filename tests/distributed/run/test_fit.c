@@ -71,7 +71,7 @@ static trek_run_opts options(trek_dataset *data, story *s)
 {
     return (trek_run_opts){ .train_step = squares, .dataset = data, .evaluation = data, .input = "x", .arg = s,
                             .on_metrics = note,
-                            .optimizer = trek_adam((trek_adam_opts){ .lr = 0.05 }), .batch_size = 8, .epochs = 4, .seed = 11 };
+                            .optimizer = trek_adam(&(trek_adam_opts){ .lr = 0.05 }), .batch_size = 8, .epochs = 4, .seed = 11 };
 }
 
 static void well(trek_status status)
@@ -172,7 +172,7 @@ static void test_afterwards(void **state)
     assert_true(s.losses[2] < s.losses[0]);
     well(trek_module_train(around, true));
     trek_params *params = trek_module_params(around);
-    trek_optimizer *own = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 0.1 }), params);
+    trek_optimizer *own = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }), params);
     trek_params_free(&params);
     trek_scope scope = trek_scope_begin();
     trek_var *x = trek_var_from(trek_tensor_ones(trek_dims(4, FEATURES), TREK_F64, test_device()));

@@ -331,7 +331,7 @@ static void test_evaluation_in_windows(void **state)
         trek_dataset *few = trek_dataset_subset(trek_dataset_retain(whole), 40, 9);
         trek_run_opts o = plain_opts(data, ranks);
         o.batch_size = 2;
-        o.optimizer = trek_sgd((trek_sgd_opts){ .lr = TREK_ZERO });
+        o.optimizer = trek_sgd(&(trek_sgd_opts){ .lr = TREK_ZERO });
         o.evaluation = few;
         o.evaluate = judge;
         if (ranks == 2) {
@@ -571,7 +571,7 @@ static void test_rates(void **state)
     trek_dataset *data = training_dataset();
     for (int scheduled = 0; scheduled < 2; scheduled++) {
         trek_run_opts o = plain_opts(data, 3);
-        o.optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.01 });
+        o.optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.01 });
         o.epochs = 1;
         o.lr_scale = 0.5;
         if (scheduled)

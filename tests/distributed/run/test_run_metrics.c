@@ -11,7 +11,7 @@
 
 enum { SAMPLES = 61 };
 
-static trek_optimizer_spec sgd(void) { return trek_sgd((trek_sgd_opts){ .lr = 0.01 }); }
+static trek_optimizer_spec sgd(void) { return trek_sgd(&(trek_sgd_opts){ .lr = 0.01 }); }
 
 typedef struct way {
     int ranks, batch, windows, shares, separate, evaluates, samples;

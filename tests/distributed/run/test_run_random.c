@@ -198,11 +198,11 @@ static trek_optimizer_spec draw_optimizer(void)
 {
     switch (draw(3)) {
     case 0:
-        return trek_adam((trek_adam_opts){ .lr = 0.01 });
+        return trek_adam(&(trek_adam_opts){ .lr = 0.01 });
     case 1:
-        return trek_sgd((trek_sgd_opts){ .lr = 0.01, .momentum = 0.9 });
+        return trek_sgd(&(trek_sgd_opts){ .lr = 0.01, .momentum = 0.9 });
     default:
-        return trek_rmsprop((trek_rmsprop_opts){ .lr = 0.01 });
+        return trek_rmsprop(&(trek_rmsprop_opts){ .lr = 0.01 });
     }
 }
 

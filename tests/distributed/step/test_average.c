@@ -164,8 +164,8 @@ static void compare_params(trek_graph *graph, trek_graph *other, const way *w, i
 
 static trek_optimizer_spec spec_of(const way *w)
 {
-    return w->adam ? trek_adam((trek_adam_opts){ .lr = 0.01, .weight_decay = 0.01 })
-        : trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 });
+    return w->adam ? trek_adam(&(trek_adam_opts){ .lr = 0.01, .weight_decay = 0.01 })
+        : trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 });
 }
 
 static void step_by_hand(trek_graph **alone, trek_dataset *data, const way *w, const trek_batch *batch, const int64_t *counts,
@@ -286,7 +286,7 @@ static double drift_away(double threshold, int64_t *anchor)
     trek_graph *graph = build_spring(trek_cpu(0), NULL);
     trek_graph_set_loader(graph, loader, "x");
     trek_graph_set_loss(graph, spring_loss, NULL);
-    trek_trainer_opts opts = { .ranks = 2, .build_replica = build_spring, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 1 }),
+    trek_trainer_opts opts = { .ranks = 2, .build_replica = build_spring, .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 1 }),
                                .average = TREK_AVERAGE_PARAMETERS, .anchor = 8, .max_anchor = 8,
                                .shares = (double[]){ 1, 1 }, .n_shares = 2, /* whatever the machine is busy with */
                                .divergence_threshold = threshold };

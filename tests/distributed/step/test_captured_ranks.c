@@ -102,8 +102,8 @@ static trek_graph *new_trained(const kind *c)
     trek_trainer_opts opts = { .build_replica = build, .arg = (void *)(uintptr_t)c, .devices = devices, .ranks = c->world,
                                .plan = c->plan, .balance = TREK_OFF, .max_anchor = TREK_OFF, .bucket_bytes = 1500,
                                .max_grad_norm = 0.4,
-                               .optimizer = c->sgd ? trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 })
-                               : trek_adamw((trek_adam_opts){ .lr = 0.05 }),
+                               .optimizer = c->sgd ? trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 })
+                               : trek_adamw(&(trek_adam_opts){ .lr = 0.05 }),
                                .amp = { .scaling = 1, .scaler = { .init_scale = 1024, .growth_interval = 4 } } };
     SUCCEEDS(trek_trainer_setup(graph, &opts));
     trek_schedule schedule = trek_cosine_lr(0.05, STEPS, 1e-4);
@@ -397,7 +397,7 @@ static void test_set_up_again(void **state)
         train(graphs[g], &c, g, 0, 8, &t[g], &j);
         trek_device devices[2] = { device_of(0), device_of(1) };
         trek_trainer_opts opts = { .build_replica = build, .arg = &c, .devices = devices, .ranks = 2, .balance = TREK_OFF,
-                                   .max_anchor = TREK_OFF, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.05 }) };
+                                   .max_anchor = TREK_OFF, .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.05 }) };
         assert_int_equal(trek_trainer_setup(graphs[g], &opts), TREK_OK);
         train(graphs[g], &c, g, 8, STEPS, &t[g], &j);
         end_job(&j);

@@ -156,7 +156,7 @@ static trek_graph *set_up(trek_graph *(*builder)(trek_device, void *), void *arg
     assert_int_equal(trek_module_each_param(trek_graph_module(graph), fill, &place), TREK_OK);
     trek_trainer_opts opts = { .build_replica = builder, .arg = arg, .devices = devices, .ranks = world,
                                .shares = world > 1 ? shares : NULL, .n_shares = world > 1 ? world : 0,
-                               .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }) };
+                               .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }) };
     SUCCEEDS(trek_trainer_setup(graph, &opts));
     return graph;
 }

@@ -73,8 +73,8 @@ static trek_graph *set_up(const run *c)
                                .share_params = TREK_OFF,
                                .balance = TREK_OFF,
                                .max_anchor = TREK_OFF, .max_grad_norm = 0.5,
-                               .optimizer = c->adam ? trek_adam((trek_adam_opts){ .lr = 0.01 })
-                               : trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }) };
+                               .optimizer = c->adam ? trek_adam(&(trek_adam_opts){ .lr = 0.01 })
+                               : trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }) };
     if (c->scaled) /* the first step overflows */
         opts.amp = (trek_amp_opts){ .scaling = 1,
                                     .scaler = { .init_scale = 0x1p127, .backoff_factor = 0x1p-110, .growth_interval = 2 } };

@@ -94,7 +94,7 @@ static trek_graph *set_up(kind *k, int world)
     assert_int_equal(trek_module_each_param(trek_graph_module(graph), fill, &place), TREK_OK);
     assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){
         .build_replica = builder, .arg = k, .devices = devices, .ranks = world,
-        .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.5, .momentum = 0.9 }) }), TREK_OK);
+        .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.5, .momentum = 0.9 }) }), TREK_OK);
     return graph;
 }
 

@@ -112,7 +112,7 @@ static trek_status note(const char *name, trek_var *var, void *arg)
 
 static trek_optimizer_spec optimizer(void)
 {
-    return trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01 });
+    return trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01 });
 }
 
 /* --- the trainer's ways ------------------------------------------------------------------------------ */

@@ -34,9 +34,9 @@ trek_var *trek_std_with(trek_var *x, trek_dims_list dims, double correction, boo
 {
     return spread("std_with", true, x, dims, keepdim, correction, mean);
 }
-trek_var *trek_var_mean(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **mean)
+trek_var *trek_variance_mean(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **mean)
 {
-    return spread("var_mean", false, x, dims, keepdim, 1, mean);
+    return spread("variance_mean", false, x, dims, keepdim, 1, mean);
 }
 trek_var *trek_std_mean(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **mean)
 {

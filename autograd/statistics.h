@@ -9,7 +9,7 @@
 TREK_BEGIN
 
 /* Returns the variance over dims, as trek_variance, and writes the mean to *mean, as torch.var_mean. */
-TREK_API trek_var *trek_var_mean(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **mean);
+TREK_API trek_var *trek_variance_mean(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **mean);
 /* Returns the standard deviation over dims, as trek_std, and writes the mean to *mean, as torch.std_mean. */
 TREK_API trek_var *trek_std_mean(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **mean);
 /* Returns the variance over dims, divided by n - correction (at least 0), and writes the mean to *mean. A correction of 1 is

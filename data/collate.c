@@ -357,7 +357,7 @@ static trek_status call(const collated *c, const trek_fetch *of, const samples *
     const trek_dataset *self = &c->around.base;
     trek_status status = c->fn(of, (trek_tensor *const *const *)s->rows, out, c->arg);
     if (status != TREK_OK)
-        return trek_fail_after(status, "dataset collate: its function failed (%s)", trek_status_text(status));
+        return trek_fail_after(status, "dataset collate: its function failed (%s)", trek_status_description(status));
     status = trek_batch_check(self, of->n, out);
     for (int k = 0; k < self->n_fields && status == TREK_OK; k++)
         status = trek_tensor_settle(&out[k]);

@@ -267,7 +267,7 @@ trek_status trek_dataset_fetch(trek_dataset *dataset, const trek_fetch *fetch, t
     if (status == TREK_OK)
         status = trek_batch_check(dataset, fetch->n, out);
     else
-        trek_fail_after(status, "dataset %s: get failed (%s)", dataset->klass->name, trek_status_text(status));
+        trek_fail_after(status, "dataset %s: get failed (%s)", dataset->klass->name, trek_status_description(status));
     trek_scope_end(scope);
     for (int k = 0; status != TREK_OK && k < dataset->n_fields; k++) {
         trek_tensor_release(out[k]);

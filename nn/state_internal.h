@@ -83,7 +83,7 @@ trek_status trek_state_add_skipped(trek_state *state, const char *name, const ch
 /* Which of them has this name, or -1. */
 int trek_state_lookup_skipped(const trek_state *state, const char *name);
 /* Copies of from's texts that `to` has none of. */
-trek_status trek_state_take_texts(trek_state *to, const trek_state *from);
+trek_status trek_state_take_metadata(trek_state *to, const trek_state *from);
 
 /* The same without reading it. */
 trek_dtype trek_state_entry_dtype(const trek_state_entry *entry);

@@ -57,7 +57,7 @@ static trek_status add_scalars(trek_state *state, const trek_lbfgs *l)
         memcpy(numbers, first, sizeof first);
         for (int k = 0; k < l->n_old; k++)
             numbers[S_RO + k] = l->ro[k];
-        status = trek_state_set_text(state, PARAMS_KEY, params.data);
+        status = trek_state_set_metadata(state, PARAMS_KEY, params.data);
     }
     if (status == TREK_OK)
         status = add_numbers(state, TREK_OPTIMIZER_RATES, &l->opts.lr, 1);
@@ -169,7 +169,7 @@ static trek_status read_rate(loading *x)
 static trek_status check_params(const loading *x)
 {
     trek_text own = { 0 };
-    const char *theirs = trek_state_text(x->state, PARAMS_KEY);
+    const char *theirs = trek_state_metadata(x->state, PARAMS_KEY);
     trek_status status = describe(&x->now, &own);
     if (status == TREK_OK && !theirs)
         status = trek_fail(TREK_ERR_FORMAT, "trek_lbfgs_load: it does not say of which parameters it is");

@@ -47,7 +47,7 @@ static trek_module *random_model(bool offload)
         for (int k = 0, n = 2 + choose(4); k < n; k++)
             trek_nn_sequential_add(body, random_layer());
         if (choose(4) == 0)
-            trek_module_freeze(body, true);
+            trek_module_freeze(body);
         int way = choose(4);
         trek_offload_opts opts = { .min_bytes = choose(2) ? 1 : WIDTH * ROWS * 4, .ahead = 1 + choose(3) };
         if (way == 0)

@@ -99,7 +99,7 @@ static void made_of_others(void **state)
 static void statistics(void **state)
 {
     trek_var *x = VALUES(trek_dims(2, 3), TREK_F64, 1, 2, 3, 4, 6, 2), *other = NULL;
-    ASSERT_VALUES(trek_var_mean(x, trek_dims(1), false, &other), 1, 4);
+    ASSERT_VALUES(trek_variance_mean(x, trek_dims(1), false, &other), 1, 4);
     ASSERT_VALUES(other, 2, 4);
     ASSERT_VALUES(trek_std_mean(x, trek_dims(1), true, &other), 1, 2);
     ASSERT_VALUES(other, 2, 4);
@@ -193,7 +193,7 @@ static void refused(void **state)
     ASSERT_REFUSED(trek_cartesian_prod(&x, 1), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_vander(x, 2, false), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_tril_indices(-1, 2, 0, test_device()), TREK_ERR_ARGUMENT);
-    ASSERT_REFUSED(trek_var_mean(i, trek_dims_all(), false, &other), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_variance_mean(i, trek_dims_all(), false, &other), TREK_ERR_DTYPE);
     assert_null(other);
     ASSERT_REFUSED(trek_cov(x, 1, x, NULL), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_cov(x, 1, LIST(TREK_F32, 1, 2, 3), NULL), TREK_ERR_DTYPE);

@@ -165,7 +165,7 @@ static void reduce_run(void *state, int64_t times)
     while (sem_wait(&s->done) != 0)
         continue;
     if (s->status != TREK_OK)
-        trek_fail(s->status, "rank 1 failed: %s", trek_status_text(s->status));
+        trek_fail(s->status, "rank 1 failed: %s", trek_status_description(s->status));
 }
 
 static void reduce_close(void *state)

@@ -229,6 +229,6 @@ TABLE.update({
     "block_diag": lambda parts: torch.block_diag(*parts), "cartesian_prod": lambda parts: torch.cartesian_prod(*parts), "vander": vander,
     "cov": lambda x, correction, repetitions, weights: torch.cov(x, correction=correction, fweights=repetitions, aweights=weights),
     "histc": histc, "mode": mode, "take_along_dim": take_along_dim,
-    "aminmax": aminmax, "var_mean": statistics(torch.var_mean), "std_mean": statistics(torch.std_mean),
+    "aminmax": aminmax, "variance_mean": statistics(torch.var_mean), "std_mean": statistics(torch.std_mean),
     "cumulative_trapezoid": lambda y, x, dx, dim: torch.cumulative_trapezoid(y, dx=dx, dim=dim) if x is None else torch.cumulative_trapezoid(y, x, dim=dim),
 })

@@ -40,9 +40,9 @@ static void wrapper_is_a_module(void **state)
     assert_false(models[0]->children[1].module->training);
     trek_module_train(m, true);
     assert_true(models[0]->training);
-    trek_module_freeze(m, true);
+    trek_module_freeze(m);
     assert_false(trek_var_requires_grad(trek_module_find(models[0], "0.bias")));
-    trek_module_freeze(m, false);
+    trek_module_thaw(m);
     trek_device devices[2];
     assert_int_equal(trek_ddp_devices(ddp, devices, 2), 2);
     assert_ptr_equal(trek_ddp_replica_module(ddp, 1), models[1]);

@@ -33,7 +33,7 @@ static trek_status write_states(const char *folder)
         trek_tensor_release(tensor);
     }
     trek_state_add_alias(state, "alias \"1\"", "a");
-    trek_state_set_text(state, "note", "caf\xc3\xa9\n");
+    trek_state_set_metadata(state, "note", "caf\xc3\xa9\n");
     trek_status status = trek_state_write(state, in(folder, "safetensors-dtypes"));
     trek_state_free(&state);
     return status;

@@ -245,7 +245,7 @@ static void test_modes_and_moving(void **state)
     assert_false(m->training || ((block *)m)->up->training);
     trek_module_train(m, true);
     assert_true(m->training && ((block *)m)->down->training);
-    assert_int_equal(trek_module_freeze(((block *)m)->up, true), TREK_OK);
+    assert_int_equal(trek_module_freeze(((block *)m)->up), TREK_OK);
     assert_false(trek_var_requires_grad(trek_module_find(m, "up.weight")));
     assert_true(trek_var_requires_grad(trek_module_find(m, "down.weight")));
     trek_scope scope = trek_scope_begin();
@@ -255,6 +255,8 @@ static void test_modes_and_moving(void **state)
     trek_scope_end(scope);
     trek_var *weight = trek_module_find(m, "down.weight");
     assert_null(trek_var_grad(trek_module_find(m, "up.weight")));
+    assert_int_equal(trek_module_thaw(m), TREK_OK);
+    assert_true(trek_var_requires_grad(trek_module_find(m, "up.weight")) && trek_var_requires_grad(weight));
     double value = at(weight, 0), grad = at(trek_var_grad(weight), 0);
     assert_int_equal(trek_module_to(m, test_device_other()), TREK_OK);
     assert_ptr_equal(trek_module_find(m, "down.weight"), weight);

@@ -642,7 +642,7 @@ static void test_frozen_and_shared(void **state)
     trek_var *weight = trek_module_find(m, "weight");
     trek_module *both = trek_nn_sequential((trek_module *[]){ m, other }, 2);
     assert_non_null(trek_module_share_param(other, "tied", TREK_NO_FIELD, weight));
-    fine(trek_module_freeze(m, true));
+    fine(trek_module_freeze(m));
     fine(trek_spectral_norm(m, NULL, NULL));
     assert_ptr_equal(trek_module_find(other, "tied"), find(m, "weight", "original"));
     assert_false(trek_var_requires_grad(find(m, "weight", "original")));

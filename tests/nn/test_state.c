@@ -125,7 +125,7 @@ static void test_layout(void **state)
     assert_int_equal(trek_state_add(s, "fl\"ag\n", flag), TREK_OK);
     assert_int_equal(trek_state_add(s, "n", wide), TREK_OK);
     assert_int_equal(trek_state_add_alias(s, "m", "n"), TREK_OK);
-    assert_int_equal(trek_state_set_text(s, "step", "12"), TREK_OK);
+    assert_int_equal(trek_state_set_metadata(s, "step", "12"), TREK_OK);
     assert_int_equal(trek_state_write(s, path), TREK_OK);
     trek_tensor_release(flag);
     trek_tensor_release(wide);
@@ -154,8 +154,8 @@ static void test_layout(void **state)
     assert_non_null(s);
     assert_int_equal(trek_state_count(s), 2);
     assert_string_equal(trek_state_name(s, 1), "fl\"ag\n");
-    assert_string_equal(trek_state_text(s, "step"), "12");
-    assert_null(trek_state_text(s, "trek.aliases"));
+    assert_string_equal(trek_state_metadata(s, "step"), "12");
+    assert_null(trek_state_metadata(s, "trek.aliases"));
     assert_ptr_equal(trek_state_find(s, "m"), trek_state_tensor(s, 0));
     assert_int_equal((int)trek_tensor_item(trek_state_find(s, "m")), -2);
     FAILS(trek_state_add(s, "more", trek_state_find(s, "k")), TREK_ERR_ARGUMENT,
@@ -622,9 +622,9 @@ static void test_arguments(void **state)
     FAILS(trek_state_add(s, "n77", tensor), TREK_ERR_ARGUMENT, "\"n77\" is taken");
     FAILS(trek_state_add_alias(s, "x", "y"), TREK_ERR_ARGUMENT, "not there");
     assert_ptr_equal(trek_state_find(s, "n499"), tensor);
-    assert_int_equal(trek_state_set_text(s, "k", "a"), TREK_OK);
-    assert_int_equal(trek_state_set_text(s, "k", "b"), TREK_OK);
-    assert_string_equal(trek_state_text(s, "k"), "b");
+    assert_int_equal(trek_state_set_metadata(s, "k", "a"), TREK_OK);
+    assert_int_equal(trek_state_set_metadata(s, "k", "b"), TREK_OK);
+    assert_string_equal(trek_state_metadata(s, "k"), "b");
     trek_tensor_release(tensor);
     trek_state_free(&s);
     assert_null(s);

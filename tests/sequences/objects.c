@@ -363,7 +363,7 @@ static outcome module_set(pool *p)
     if (!module)
         return OUTCOME_EITHER;
     switch (pool_below(p, 5)) {
-    case 0: return sequence_status(trek_module_freeze(module, pool_chance(p, 50)));
+    case 0: return sequence_status((pool_chance(p, 50) ? trek_module_freeze : trek_module_thaw)(module));
     case 1: return sequence_status(trek_module_to(module, pool_device(p)));
     case 2: return sequence_status(trek_module_reset(module));
     case 3: {

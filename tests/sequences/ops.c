@@ -216,9 +216,10 @@ FRAMES(CALL)
 #define FUNCTIONS_OF_PLACES(X)                                                                                                   \
     X(max_with_indices, x, pool_dim(p), pool_chance(p, 50), PLACES)                                                              \
     X(min_with_indices, x, pool_dim(p), pool_chance(p, 50), PLACES)                                                              \
-    X(median, x, pool_dim(p), pool_chance(p, 50), PLACES) X(nanmedian, x, pool_dim(p), pool_chance(p, 50), PLACES)               \
-        X(unique, x, PLACES, NULL) X(unique_consecutive, x, PLACES, NULL) X(mode, x, pool_dim(p), pool_chance(p, 50), PLACES)    \
-            X(aminmax, x, pool_dims(p), pool_chance(p, 50), PLACES) X(var_mean, x, pool_dims(p), pool_chance(p, 50), PLACES)     \
+    X(median, x, pool_dim(p), pool_chance(p, 50), PLACES)                                                                        \
+    X(nanmedian, x, pool_dim(p), pool_chance(p, 50), PLACES) X(unique, x, PLACES, NULL) X(unique_consecutive, x, PLACES, NULL)   \
+        X(mode, x, pool_dim(p), pool_chance(p, 50), PLACES) X(aminmax, x, pool_dims(p), pool_chance(p, 50), PLACES)              \
+            X(variance_mean, x, pool_dims(p), pool_chance(p, 50), PLACES)                                                        \
                 X(std_mean, x, pool_dims(p), pool_chance(p, 50), PLACES)
 FUNCTIONS_OF_PLACES(CALL_PLACES)
 

@@ -229,7 +229,7 @@ trek_graph *training_set_up(const run *c, trek_loader *loader)
         assert_true(trek_graph_ranks(graph)->overlaps == (c->overlap == 1));
     if (c->loss == BY_TEACHER && c->late)
         training_set_constants(graph);
-    assert_int_equal(trek_module_freeze(trek_graph_module(graph), false), TREK_OK);
+    assert_int_equal(trek_module_thaw(trek_graph_module(graph)), TREK_OK);
     trek_var_set_requires_grad(((net *)trek_graph_at(graph, "0"))->frozen, false);
     if (c->accumulate > 1) /* its masks depend on the pass */
         assert_int_equal(trek_module_train(((net *)trek_graph_at(graph, "0"))->drop, false), TREK_OK);
@@ -361,7 +361,7 @@ static trek_var *loss_on_one(const run *c, trek_dataset *dataset, trek_var *outp
         uint32_t stream = 30;
         trek_module *module = training_teacher(test_device(), &stream);
         trek_module_train(module, false);
-        trek_module_freeze(module, true);
+        trek_module_freeze(module);
         trek_var *loss = teacher_loss(output, rows(dataset, "x", indices, n), rows(dataset, "label", indices, n),
                                       trek_var_from(class_weights(test_device())), module);
         trek_module_free(&module);

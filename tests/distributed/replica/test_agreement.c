@@ -171,7 +171,7 @@ static void change_later(const part *me, trek_graph *graph)
     if (has(me, "set-schedule"))
         trek_graph_set_schedule(graph, &(trek_schedule[]){ trek_step_lr(0.05, 3, 0.5) }[0]);
     if (has(me, "freeze"))
-        trek_module_freeze(trek_graph_at(graph, "0"), true);
+        trek_module_freeze(trek_graph_at(graph, "0"));
     if (has(me, "set-optimizer"))
         trek_graph_set_optimizer(graph, trek_adam(&(trek_adam_opts){ .lr = 0.05 }));
     if (has(me, "set-seed"))
@@ -224,7 +224,7 @@ static int play_differ(const part *me)
         trek_seed(99);
     trek_graph *graph = build(me);
     if (has(me, "opt-frozen"))
-        trek_module_freeze(trek_graph_at(graph, "0"), true);
+        trek_module_freeze(trek_graph_at(graph, "0"));
     trek_trainer_opts opts = options_of(me, comm);
     trek_loader *loader = strstr(me->detail, "data") ? make_loader(me) : NULL;
     int code = 0;

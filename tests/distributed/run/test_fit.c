@@ -273,12 +273,12 @@ static void test_refused(void **state)
     o.epochs = 0;
     trek_fit(m, &o);
     expect_error(TREK_ERR_ARGUMENT, ".epochs is 0");
-    trek_module_freeze(m, true);
+    trek_module_freeze(m);
     trek_tensor *before = trek_tensor_clone(trek_var_data(trek_module_find(m, "0.weight")));
     well(trek_fit(m, &good)); /* nothing to train */
     assert_true(test_same_bits(before, trek_var_data(trek_module_find(m, "0.weight"))));
     trek_tensor_release(before);
-    trek_module_freeze(m, false);
+    trek_module_thaw(m);
     well(trek_fit(m, &good)); /* none of these has done anything to it */
     trek_module_free(&m);
     assert_null(m);

@@ -232,7 +232,7 @@ static trek_graph *set_up(run_case *c)
     /* frozen through the child, after set-up: replicas must follow */
     net *model = (net *)trek_graph_module(graph)->children[0].module;
     assert_ptr_equal(model->base.klass, &net_class);
-    assert_int_equal(trek_module_freeze(model->fixed, true), TREK_OK);
+    assert_int_equal(trek_module_freeze(model->fixed), TREK_OK);
     return graph;
 }
 

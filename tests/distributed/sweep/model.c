@@ -105,13 +105,13 @@ trek_graph *sweep_build(trek_device device, void *arg)
         trek_module_add(m, "norm", offsetof(net, norm),
                         s->one ? trek_nn_batch_norm1d_with(&norm) : trek_nn_sync_batch_norm_with(&norm));
     if (s->frozen)
-        trek_module_freeze(((net *)m)->block, true);
+        trek_module_freeze(((net *)m)->block);
     return trek_flow_build(trek_flow_from(trek_module_check(m)));
 }
 
 trek_status sweep_freeze(trek_graph *graph, bool freezes)
 {
-    return trek_module_freeze(((net *)trek_graph_module(graph)->children[0].module)->block, freezes);
+    return (freezes ? trek_module_freeze : trek_module_thaw)(((net *)trek_graph_module(graph)->children[0].module)->block);
 }
 
 /* --- the data -------------------------------------------------------------------------------------- */

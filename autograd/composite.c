@@ -106,8 +106,8 @@ COMPOSITE(cross_entropy)
     logits = trek_masked_fill(logits, trek_unsqueeze(ignored, 1), 0); /* 0 times what is not finite is not 0 */
     trek_var *safe = trek_mul(labels, trek_cast(counts, TREK_I64));
     trek_var *loss = trek_neg(trek_log_softmax(logits, 1));
-    trek_var *of_label = weight ? trek_mul(counts, trek_index_select(weight, safe, 0)) : counts;
-    trek_var *nll = trek_mul(of_label, trek_squeeze(trek_gather(loss, trek_unsqueeze(safe, 1), 1), 1));
+    trek_var *of_label = weight ? trek_mul(counts, trek_index_select(weight, 0, safe)) : counts;
+    trek_var *nll = trek_mul(of_label, trek_squeeze(trek_gather(loss, 1, trek_unsqueeze(safe, 1)), 1));
     if (smoothing > 0) {
         trek_var *all = weight ? trek_mul(loss, weight) : loss;
         trek_var *smooth = trek_mul(counts, trek_sum(all, trek_dims(1), false));
@@ -115,10 +115,10 @@ COMPOSITE(cross_entropy)
     }
     if (attrs->i[1] == TREK_REDUCTION_NONE)
         return trek_rule_rounded(nll, inputs[0]);
-    trek_var *total = trek_sum(nll, trek_dims_none(), false);
+    trek_var *total = trek_sum(nll, trek_dims_all(), false);
     if (attrs->i[1] == TREK_REDUCTION_SUM)
         return trek_rule_rounded(total, inputs[0]);
-    trek_var *divisor = trek_sum(of_label, trek_dims_none(), false);
+    trek_var *divisor = trek_sum(of_label, trek_dims_all(), false);
     if (divisor && trek_var_item(divisor) == 0) /* no row counts: 0, with a gradient of 0 */
         return trek_rule_rounded(total, inputs[0]);
     return trek_rule_rounded(trek_div(total, divisor), inputs[0]);

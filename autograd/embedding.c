@@ -52,7 +52,7 @@ static trek_status write_rows(trek_var *weight, trek_var *index, trek_var *rows)
 static trek_status limit_norms(const char *name, trek_var *weight, trek_var *index, double most, double p)
 {
     index = trek_reshape(index, trek_dims(trek_var_numel(index)));
-    trek_var *rows = trek_embedding(weight, index, -1), *wide = trek_rule_wide(rows);
+    trek_var *rows = trek_embedding(index, weight, -1), *wide = trek_rule_wide(rows);
     trek_var *norm = trek_norm(wide, p, trek_dims(1), true);
     trek_var *factor = trek_mul_scalar(trek_reciprocal(trek_add_scalar(norm, 1e-7)), most);
     trek_var *limited = trek_where(trek_gt_scalar(norm, most), trek_mul(wide, factor), wide);
@@ -81,7 +81,7 @@ static trek_status renormalise(const char *name, trek_var *weight, trek_var *ind
 
 /* --- look-ups ------------------------------------------------------------------------------------------- */
 
-trek_var *trek_embedding_with(trek_var *weight, trek_var *indices, const trek_lookup_opts *given)
+trek_var *trek_embedding_with(trek_var *indices, trek_var *weight, const trek_lookup_opts *given)
 {
     trek_lookup_opts opts = given ? *given : (trek_lookup_opts){ 0 };
     int64_t row;
@@ -127,11 +127,11 @@ static trek_var *offsets_of(trek_var *indices, const trek_bag_opts *opts)
     offsets = trek_cast(offsets, TREK_I64);
     if (opts->include_last_offset || !offsets)
         return offsets;
-    trek_tensor *end = trek_tensor_full((double)trek_var_numel(indices), trek_dims(1), TREK_I64, trek_var_device(indices));
+    trek_tensor *end = trek_tensor_full(trek_dims(1), (double)trek_var_numel(indices), TREK_I64, trek_var_device(indices));
     return end ? trek_cat((trek_var *[]){ offsets, trek_var_from(end) }, 2, 0) : NULL;
 }
 
-trek_var *trek_embedding_bag(trek_var *weight, trek_var *indices, const trek_bag_opts *given)
+trek_var *trek_embedding_bag(trek_var *indices, trek_var *weight, const trek_bag_opts *given)
 {
     trek_bag_opts opts = given ? *given : (trek_bag_opts){ 0 };
     char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];

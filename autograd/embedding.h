@@ -29,7 +29,7 @@ typedef struct trek_lookup_opts {
  * Shapes: weight [n, d], indices [...] -> [..., d].
  * Errors: those of trek_embedding. With max_norm the weight is written: UNSUPPORTED on several ranks, which share it, and
  * ARGUMENT if several of its elements have the same address. */
-TREK_API trek_var *trek_embedding_with(trek_var *weight, trek_var *indices, const trek_lookup_opts *opts);
+TREK_API trek_var *trek_embedding_with(trek_var *indices, trek_var *weight, const trek_lookup_opts *opts);
 
 /* Options of trek_embedding_bag. */
 typedef struct trek_bag_opts {
@@ -55,7 +55,7 @@ typedef struct trek_bag_opts {
  * Errors: ARGUMENT if an index is outside of the weight, if offsets do not increase from 0 to at most m or the indices are not
  * 1-D, if weights are given for means or maxima, or scale_grad_by_freq for maxima. With max_norm also those of
  * trek_embedding_with. */
-TREK_API trek_var *trek_embedding_bag(trek_var *weight, trek_var *indices, const trek_bag_opts *opts);
+TREK_API trek_var *trek_embedding_bag(trek_var *indices, trek_var *weight, const trek_bag_opts *opts);
 
 /* --- positions ---------------------------------------------------------------------------------------- */
 

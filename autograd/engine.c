@@ -187,7 +187,7 @@ static trek_var *fit(const trek_edge *edge, trek_var *grad)
         if (dims.ndim > 0)
             grad = trek_apply_sum(grad, dims, true);
         if (added > 0)
-            grad = trek_apply_reshape(grad, trek_shape_make(edge->ndim, edge->sizes));
+            grad = trek_apply_reshape(grad, trek_shape_make(edge->sizes, edge->ndim));
     }
     bool widens = edge->leaf && edge->leaf->leaf && edge->leaf->leaf->grad_in_arena; /* adding up there casts by itself */
     if (grad && grad->data->dtype != edge->dtype && !(widens && !walking->inputs))
@@ -651,7 +651,7 @@ static trek_status seed_root(walk *w, trek_var *root, trek_var *seed)
     if (status != TREK_OK)
         return status;
     if (!seed) {
-        trek_tensor *one = trek_tensor_full(1, trek_tensor_shape(root->data), (trek_dtype)root->data->dtype, root->data->device);
+        trek_tensor *one = trek_tensor_full(trek_tensor_shape(root->data), 1, (trek_dtype)root->data->dtype, root->data->device);
         seed = one ? trek_var_from(one) : NULL;
     } else if (seed->data->dtype != root->data->dtype) {
         seed = trek_apply_convert(seed, (trek_dtype)root->data->dtype);
@@ -838,7 +838,7 @@ trek_var *trek_rule_output(trek_backward_call *b, int k) { return find_saved(b, 
 
 trek_shape trek_rule_shape(const trek_backward_call *b, int k)
 {
-    return trek_shape_make(b->node->edges[k].ndim, b->node->edges[k].sizes);
+    return trek_shape_make(b->node->edges[k].sizes, b->node->edges[k].ndim);
 }
 
 /* The tensor of a leaf's gradient, of that dtype (the leaf's, or f32 where an arena keeps a 16-bit leaf's), that a rule may

@@ -21,7 +21,7 @@ static trek_var *transform(trek_var *x, trek_dft kind, int64_t n);
 static trek_var *between_ends(trek_var *x, int n, double middle)
 {
     int64_t half = n / 2 + 1;
-    trek_tensor *factors = trek_tensor_full(middle, trek_dims(half, 1), TREK_F64, trek_cpu(0));
+    trek_tensor *factors = trek_tensor_full(trek_dims(half, 1), middle, TREK_F64, trek_cpu(0));
     if (!factors)
         return NULL;
     ((double *)factors->data)[0] = 1;

@@ -38,7 +38,7 @@ TREK_API trek_var *trek_rfft2(trek_var *x, trek_fft_norm norm);
 /* Computes the inverse of trek_rfft2, as trek_irfft along the last dimension. */
 TREK_API trek_var *trek_irfft2(trek_var *x, trek_fft_norm norm);
 
-/* -- transforms over several dimensions, one after the other. dims lists them; trek_dims_none() stands for all dimensions or, if
+/* -- transforms over several dimensions, one after the other. dims lists them; trek_dims_all() stands for all dimensions or, if
  *    there are sizes, for as many of the last ones. sizes says how many elements of each dimension are transformed; a size of 0,
  *    or trek_dims_none() as sizes, stands for all. Functions fail with ARGUMENT if there are not as many sizes as dimensions, or
  *    if a dimension is listed twice. -- */
@@ -58,7 +58,7 @@ TREK_API trek_var *trek_hfft(trek_var *x, int64_t n, int dim, trek_fft_norm norm
 TREK_API trek_var *trek_ihfft(trek_var *x, int64_t n, int dim, trek_fft_norm norm);
 
 /* -- frequencies -- */
-/* Moves frequency 0, which a transform puts first, to the middle of the listed dimensions (trek_dims_none(): all). It takes any
+/* Moves frequency 0, which a transform puts first, to the middle of the listed dimensions (trek_dims_all(): all). It takes any
  * dtype on any device. If `pairs` is true the last dimension of x holds the pairs, and is neither counted nor shifted. */
 TREK_API trek_var *trek_fftshift(trek_var *x, trek_dims_list dims, bool pairs);
 /* Moves frequency 0 back to the beginning: the inverse of trek_fftshift with the same arguments. */

@@ -46,7 +46,7 @@ static trek_var *count_up(const trek_var *x, int64_t n, trek_dtype dtype)
 static trek_var *starts(const fractional *f, trek_var *samples, int d)
 {
     int64_t n = f->out[d], room = f->in[d] - f->kernel[d], planes = trek_var_size(samples, 0);
-    trek_tensor *edge = trek_tensor_full((double)room, trek_dims(planes, 1), TREK_I64, trek_var_device(samples));
+    trek_tensor *edge = trek_tensor_full(trek_dims(planes, 1), (double)room, TREK_I64, trek_var_device(samples));
     trek_var *last = edge ? trek_var_from(edge) : NULL;
     if (n == 1 || !last)
         return last;
@@ -91,7 +91,7 @@ static trek_var *samples_of(const char *name, trek_var *x, const trek_fractional
         return trek_fail_null(TREK_ERR_SHAPE, "%s: samples [N, C, %d] are needed, not %s", name, dims,
                               trek_shape_text(trek_var_shape(given), text));
     trek_var *wide = trek_cast(trek_var_detach(given), work);
-    trek_var *fine = trek_all(trek_logical_and(trek_ge_scalar(wide, 0), trek_lt_scalar(wide, 1)), trek_dims_none(), false);
+    trek_var *fine = trek_all(trek_logical_and(trek_ge_scalar(wide, 0), trek_lt_scalar(wide, 1)), trek_dims_all(), false);
     if (!fine)
         return NULL;
     if (trek_var_item(fine) == 0)
@@ -113,10 +113,10 @@ static trek_var *largest(const fractional *f, trek_var *x, trek_var *samples, tr
         return NULL;
     int64_t outs = trek_var_size(places, 1), elements = trek_var_size(places, 2);
     trek_var *taken =
-        trek_gather(trek_reshape(x, trek_dims(planes, size)), trek_reshape(places, trek_dims(planes, outs * elements)), 1);
+        trek_gather(trek_reshape(x, trek_dims(planes, size)), 1, trek_reshape(places, trek_dims(planes, outs * elements)));
     trek_var *most = trek_max_with_indices(trek_reshape(taken, trek_dims(planes, outs, elements)), 2, true, &at);
     if (most && indices)
-        *indices = trek_reshape(trek_gather(places, at, 2), shape);
+        *indices = trek_reshape(trek_gather(places, 2, at), shape);
     return most && (!indices || *indices) ? trek_reshape(most, shape) : NULL;
 }
 

@@ -51,13 +51,13 @@ trek_var *trek_select(trek_var *x, int dim, int64_t index) { return trek_apply_s
 trek_var *trek_flip(trek_var *x, trek_dims_list dims) { return trek_apply_flip(x, dims); }
 trek_var *trek_tril(trek_var *x, int64_t diagonal) { return trek_apply_tril(x, diagonal); }
 trek_var *trek_triu(trek_var *x, int64_t diagonal) { return trek_apply_triu(x, diagonal); }
-trek_var *trek_index_select(trek_var *x, trek_var *index, int dim) { return trek_apply_index_select(x, index, dim); }
-trek_var *trek_index_add(trek_var *x, trek_var *index, trek_var *source, int dim)
+trek_var *trek_index_select(trek_var *x, int dim, trek_var *index) { return trek_apply_index_select(x, index, dim); }
+trek_var *trek_index_add(trek_var *x, int dim, trek_var *index, trek_var *source)
 {
     return trek_apply_index_add(x, index, source, dim);
 }
-trek_var *trek_gather(trek_var *x, trek_var *index, int dim) { return trek_apply_gather(x, index, dim); }
-trek_var *trek_scatter_add(trek_var *x, trek_var *index, trek_var *source, int dim)
+trek_var *trek_gather(trek_var *x, int dim, trek_var *index) { return trek_apply_gather(x, index, dim); }
+trek_var *trek_scatter_add(trek_var *x, int dim, trek_var *index, trek_var *source)
 {
     return trek_apply_scatter_add(x, index, source, dim);
 }
@@ -106,16 +106,16 @@ trek_var *trek_conv_transpose2d(trek_var *x, trek_var *weight, trek_var *bias, c
     return x ? trek_apply(&trek_ops[TREK_OP_conv_transpose2d], inputs, 3, &numbers) : NULL;
 }
 
-trek_var *trek_layer_norm(trek_var *x, trek_var *weight, trek_var *bias, int normalized_dims, double eps)
+trek_var *trek_layer_norm(trek_var *x, int normalized_dims, trek_var *weight, trek_var *bias, double eps)
 {
     return trek_apply_layer_norm(x, weight, bias, normalized_dims, eps);
 }
-trek_var *trek_batch_norm(trek_var *x, trek_var *weight, trek_var *bias, trek_var *running_mean, trek_var *running_var,
+trek_var *trek_batch_norm(trek_var *x, trek_var *running_mean, trek_var *running_var, trek_var *weight, trek_var *bias,
                           bool training, double momentum, double eps)
 {
     return trek_apply_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps);
 }
-trek_var *trek_embedding(trek_var *weight, trek_var *indices, int64_t padding_idx)
+trek_var *trek_embedding(trek_var *indices, trek_var *weight, int64_t padding_idx)
 {
     return trek_apply_embedding(weight, indices, padding_idx, false);
 }
@@ -166,7 +166,7 @@ trek_var *trek_clamp(trek_var *x, double low, double high)
 trek_var *trek_div_scalar(trek_var *x, double value)
 {
     trek_dtype dtype = x ? trek_var_dtype(x) : TREK_F32, work = dtype == TREK_F64 ? TREK_F64 : TREK_F32;
-    trek_tensor *divisor = x ? trek_tensor_full(value, trek_dims_none(), work, trek_var_device(x)) : NULL;
+    trek_tensor *divisor = x ? trek_tensor_full(trek_dims_none(), value, work, trek_var_device(x)) : NULL;
     trek_var *y = trek_apply_div(dtype == work ? x : trek_apply_convert(x, work), divisor ? trek_var_from(divisor) : NULL);
     return dtype == work || !trek_dtype_is_float(dtype) ? y : trek_apply_convert(y, dtype);
 }
@@ -179,7 +179,7 @@ trek_var *trek_masked_fill(trek_var *x, trek_var *mask, double value)
         return trek_apply_where(mask, x, x);
     if (!held("masked_fill", x, value))
         return NULL;
-    trek_tensor *fill = trek_tensor_full(value, trek_dims_none(), trek_var_dtype(x), trek_var_device(x));
+    trek_tensor *fill = trek_tensor_full(trek_dims_none(), value, trek_var_dtype(x), trek_var_device(x));
     return trek_apply_where(mask, fill ? trek_var_from(fill) : NULL, x);
 }
 

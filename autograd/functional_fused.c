@@ -10,12 +10,12 @@
 #include "tensor/random_internal.h"
 #include "tensor/option_internal.h"
 
-trek_var *trek_rms_norm(trek_var *x, trek_var *weight, int normalized_dims, double eps)
+trek_var *trek_rms_norm(trek_var *x, int normalized_dims, trek_var *weight, double eps)
 {
     return trek_apply_rms_norm(x, weight, normalized_dims, eps);
 }
 
-trek_var *trek_add_layer_norm(trek_var *x, trek_var *branch, trek_var *weight, trek_var *bias, int normalized_dims, double eps,
+trek_var *trek_add_layer_norm(trek_var *x, trek_var *branch, int normalized_dims, trek_var *weight, trek_var *bias, double eps,
                               trek_var **residual)
 {
     trek_var *inputs[4] = { x, branch, weight, bias }, *outs[2] = { NULL };

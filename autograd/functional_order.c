@@ -102,7 +102,7 @@ trek_var *trek_bucketize(trek_var *x, trek_var *boundaries, bool right)
     return trek_apply_searchsorted(boundaries, x, right);
 }
 
-trek_var *trek_searchsorted_by(trek_var *sequence, trek_var *sorter, trek_var *x, bool right)
+trek_var *trek_searchsorted_by(trek_var *sequence, trek_var *x, bool right, trek_var *sorter)
 {
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     if (!sequence || !sorter || !x)
@@ -113,7 +113,7 @@ trek_var *trek_searchsorted_by(trek_var *sequence, trek_var *sorter, trek_var *x
     if (!trek_same_sizes(sequence->data, sorter->data) || trek_var_ndim(sorter) < 1)
         return trek_fail_null(TREK_ERR_SHAPE, "searchsorted_by: a sorter %s for %s", trek_tensor_shape_text(sorter->data, a),
                               trek_tensor_shape_text(sequence->data, b));
-    trek_var *sorted = trek_gather(trek_var_detach(sequence), sorter, -1);
+    trek_var *sorted = trek_gather(trek_var_detach(sequence), -1, sorter);
     return sorted ? trek_searchsorted(sorted, x, right) : NULL;
 }
 
@@ -129,7 +129,7 @@ static bool quantile_fits(const char *name, const trek_var *x, trek_var *q)
     if (trek_var_ndim(q) > 1)
         return trek_fail(TREK_ERR_SHAPE, "%s: q must have at most 1 dimension, not %d", name, trek_var_ndim(q)), false;
     trek_var *inside = trek_logical_and(trek_ge_scalar(q, 0), trek_le_scalar(q, 1)),
-        *all = trek_all(inside, trek_dims_none(), false);
+        *all = trek_all(inside, trek_dims_all(), false);
     if (!all)
         return false;
     if (trek_var_item(all) == 0)
@@ -151,10 +151,10 @@ static trek_var *at_ranks(trek_var *sorted, trek_var *ranks, trek_interpolation 
     ranks = interpolation == TREK_INTERPOLATION_LOWER ? trek_floor(ranks)
         : interpolation == TREK_INTERPOLATION_HIGHER ? trek_ceil(ranks)
         : interpolation == TREK_INTERPOLATION_NEAREST ? trek_round(ranks) : ranks;
-    trek_var *low = trek_cast(ranks, TREK_I64), *below = trek_gather(sorted, low, -1);
+    trek_var *low = trek_cast(ranks, TREK_I64), *below = trek_gather(sorted, -1, low);
     if (interpolation != TREK_INTERPOLATION_LINEAR && interpolation != TREK_INTERPOLATION_MIDPOINT)
         return below;
-    trek_var *above = trek_gather(sorted, trek_cast(trek_ceil(ranks), TREK_I64), -1);
+    trek_var *above = trek_gather(sorted, -1, trek_cast(trek_ceil(ranks), TREK_I64));
     trek_var *weight = interpolation == TREK_INTERPOLATION_MIDPOINT ? trek_full_like(ranks, 0.5)
                                                                    : trek_sub(ranks, trek_cast(low, trek_var_dtype(ranks)));
     return between(below, above, weight);

@@ -24,7 +24,7 @@ trek_var *trek_full_like(trek_var *x, double value)
     TREK_NEEDED("full_like", x);
     if (!trek_dtype_holds(trek_var_dtype(x), value))
         return trek_fail_null(TREK_ERR_ARGUMENT, "full_like: %s does not hold %g", trek_dtype_name(trek_var_dtype(x)), value);
-    return made(trek_tensor_full(value, trek_var_shape(x), trek_var_dtype(x), trek_var_device(x)));
+    return made(trek_tensor_full(trek_var_shape(x), value, trek_var_dtype(x), trek_var_device(x)));
 }
 
 trek_var *trek_zeros_like(trek_var *x)
@@ -62,7 +62,7 @@ trek_var *trek_randn_like(trek_var *x)
 /* Whether all elements of a bool are true; waits for a GPU. false and an error that says `what`, or another one. */
 static bool holds(const char *name, trek_var *condition, const char *what)
 {
-    trek_var *all = trek_all(condition, trek_dims_none(), false);
+    trek_var *all = trek_all(condition, trek_dims_all(), false);
     if (!all)
         return false;
     if (trek_var_item(all) != 0)
@@ -150,7 +150,7 @@ trek_var *trek_masked_select(trek_var *x, trek_var *mask)
         shape.sizes[d] = size == 1 && of_mask >= 0 ? b.sizes[of_mask] : size;
     }
     trek_var *found = trek_apply_nonzero(trek_reshape(trek_expand(mask, shape), trek_dims(-1)));
-    return trek_index_select(trek_reshape(trek_expand(x, shape), trek_dims(-1)), trek_reshape(found, trek_dims(-1)), 0);
+    return trek_index_select(trek_reshape(trek_expand(x, shape), trek_dims(-1)), 0, trek_reshape(found, trek_dims(-1)));
 }
 
 /* Each element of x but the last beside the next one. */
@@ -175,15 +175,15 @@ trek_var *trek_unique(trek_var *x, trek_var **inverse, trek_var **counts)
     if (n > 0 && sorted) {
         trek_var *fresh = new_values(sorted, n);
         starts = trek_reshape(trek_nonzero(fresh), trek_dims(-1));
-        values = trek_index_select(sorted, starts, 0);
+        values = trek_index_select(sorted, 0, starts);
         if (inverse)
-            back = trek_scatter(trek_zeros_like(indices), indices, trek_sub_scalar(trek_cumsum(fresh, 0), 1), 0);
+            back = trek_scatter(trek_zeros_like(indices), 0, indices, trek_sub_scalar(trek_cumsum(fresh, 0), 1));
     } else {
         back = indices;
     }
     if (counts && values) {
         int64_t found = trek_var_numel(values);
-        trek_var *end = made(trek_tensor_full((double)n, trek_dims(1), TREK_I64, trek_var_device(x)));
+        trek_var *end = made(trek_tensor_full(trek_dims(1), (double)n, TREK_I64, trek_var_device(x)));
         trek_var *parts[2] = { n > 0 ? trek_narrow(starts, 0, 1, found - 1) : starts, end };
         sizes = n > 0 ? trek_sub(trek_cat(parts, 2, 0), starts) : indices;
     }
@@ -210,9 +210,9 @@ trek_var *trek_unique_consecutive(trek_var *x, trek_var **inverse, trek_var **co
         trek_var *fresh = new_values(flat, n), *starts = trek_reshape(trek_nonzero(fresh), trek_dims(-1));
         if (!starts)
             return NULL;
-        values = trek_index_select(flat, starts, 0);
+        values = trek_index_select(flat, 0, starts);
         back = trek_sub_scalar(trek_cumsum(fresh, 0), 1);
-        trek_var *end = made(trek_tensor_full((double)n, trek_dims(1), TREK_I64, trek_var_device(x)));
+        trek_var *end = made(trek_tensor_full(trek_dims(1), (double)n, TREK_I64, trek_var_device(x)));
         trek_var *parts[2] = { trek_narrow(starts, 0, 1, trek_var_numel(starts) - 1), end };
         sizes = trek_sub(trek_cat(parts, 2, 0), starts);
     }
@@ -238,7 +238,7 @@ trek_var *trek_bincount(trek_var *x, trek_var *weights, int64_t minlength)
         return trek_fail_null(TREK_ERR_ARGUMENT, "bincount: a length of %lld", (long long)minlength);
     trek_dtype of = !weights ? TREK_I64 : trek_var_dtype(weights) == TREK_F32 ? TREK_F32 : TREK_F64;
     int64_t size = minlength, n = trek_var_numel(x);
-    trek_var *largest = n > 0 ? trek_max(x, trek_dims_none(), false) : NULL;
+    trek_var *largest = n > 0 ? trek_max(x, trek_dims_all(), false) : NULL;
     if (n > 0 && !largest)
         return NULL;
     if (largest && (int64_t)trek_var_item(largest) >= size)
@@ -246,7 +246,7 @@ trek_var *trek_bincount(trek_var *x, trek_var *weights, int64_t minlength)
     trek_var *zeros = made(trek_tensor_zeros(trek_dims(size), of, trek_var_device(x)));
     trek_var *ones = weights ? trek_cast(trek_var_detach(weights), of)
         : made(trek_tensor_ones(trek_dims(1), of, trek_var_device(x)));
-    return trek_index_add(zeros, x, trek_expand(ones, trek_dims(n)), 0);
+    return trek_index_add(zeros, 0, x, trek_expand(ones, trek_dims(n)));
 }
 
 /* --- repeating -------------------------------------------------------------------------------- */
@@ -278,7 +278,7 @@ trek_var *trek_repeat_interleave(trek_var *x, int64_t repeats, int dim)
         return repeated_along(x, at, 1, repeats);
     trek_var *index = repeated_along(places(x, trek_var_size(x, at), 1), 0, 1, repeats);
         /* of single elements: found one by one */
-    return trek_index_select(x, index, at);
+    return trek_index_select(x, at, index);
 }
 
 trek_var *trek_repeat_interleave_by(trek_var *x, trek_var *repeats, int dim)
@@ -301,7 +301,7 @@ trek_var *trek_repeat_interleave_by(trek_var *x, trek_var *repeats, int dim)
     if (!ends || (n > 0 && !end))
         return NULL;
     trek_var *all = places(x, end ? (int64_t)trek_var_item(end) : 0, 1);
-    return trek_index_select(x, trek_searchsorted(ends, all, true), at);
+    return trek_index_select(x, at, trek_searchsorted(ends, all, true));
 }
 
 /* Dimension after dimension, from the last on: what is repeated is small for as long as can be. */
@@ -411,7 +411,7 @@ trek_var *trek_diag(trek_var *x, int64_t diagonal)
     int64_t n = trek_var_numel(x), away = diagonal < 0 ? -diagonal : diagonal, side = n + away;
     trek_var *index = trek_add_scalar(places(x, n * (side + 1), side + 1), (double)(diagonal < 0 ? away * side : away));
     trek_var *zeros = made(trek_tensor_zeros(trek_dims(side * side), trek_var_dtype(x), trek_var_device(x)));
-    return trek_reshape(trek_index_add(zeros, index, x, 0), trek_dims(side, side));
+    return trek_reshape(trek_index_add(zeros, 0, index, x), trek_dims(side, side));
 }
 
 int trek_meshgrid(trek_var *const *list, int count, bool xy, trek_var **parts, int capacity)
@@ -459,7 +459,7 @@ static trek_var *taken(trek_var *x, const int64_t *index, int64_t from, int64_t 
     trek_shape shape = trek_var_shape(x);
     trek_var *flat = trek_reshape(x, trek_dims(from, trek_var_numel(x) / from));
     shape.sizes[0] = shape.sizes[0] / from * to;
-    return places ? trek_reshape(trek_index_select(flat, trek_var_from(places), 0), shape) : NULL;
+    return places ? trek_reshape(trek_index_select(flat, 0, trek_var_from(places)), shape) : NULL;
 }
 
 trek_var *trek_rows_spread(const trek_row_map *map, trek_var *x)

@@ -226,7 +226,7 @@ static trek_var *of_pairs(trek_var *x, int64_t n, bool second)
             *at++ = second ? j : i;
     trek_tensor *there = host ? trek_tensor_to(host, trek_var_device(x)) : NULL;
     trek_tensor_release(host);
-    return there ? trek_index_select(x, trek_var_from(there), 0) : NULL;
+    return there ? trek_index_select(x, 0, trek_var_from(there)) : NULL;
 }
 
 trek_var *trek_pdist(trek_var *x, double p)

@@ -13,7 +13,7 @@ static trek_var *filled(const char *name, const trek_var *x, trek_shape shape, d
     trek_dtype dtype = trek_var_dtype(x);
     if (!trek_dtype_holds(dtype, value))
         return trek_fail_null(TREK_ERR_ARGUMENT, "%s: %s does not hold %g", name, trek_dtype_name(dtype), value);
-    trek_tensor *number = trek_tensor_full(value, trek_dims_none(), dtype, trek_var_device(x));
+    trek_tensor *number = trek_tensor_full(trek_dims_none(), value, dtype, trek_var_device(x));
     return number ? trek_expand(trek_var_from(number), shape) : NULL;
 }
 
@@ -28,12 +28,12 @@ static trek_var *reached(trek_var *source, const trek_var *index)
     return source;
 }
 
-trek_var *trek_scatter(trek_var *x, trek_var *index, trek_var *source, int dim)
+trek_var *trek_scatter(trek_var *x, int dim, trek_var *index, trek_var *source)
 {
     return trek_apply_scatter(x, index, reached(source, index), dim);
 }
 
-trek_var *trek_scatter_value(trek_var *x, trek_var *index, double value, int dim)
+trek_var *trek_scatter_value(trek_var *x, int dim, trek_var *index, double value)
 {
     if (!x || !index)
         return trek_apply_scatter(x, index, NULL, dim);
@@ -54,11 +54,11 @@ static trek_var *without_self(trek_var *x, trek_var *index, trek_var *source, in
 {
     trek_dtype dtype = trek_var_dtype(x);
     if (reduction == TREK_SCATTER_MAX)
-        return trek_scatter_value(x, index, lowest(dtype), dim);
+        return trek_scatter_value(x, dim, index, lowest(dtype));
     if (reduction == TREK_SCATTER_MIN && !trek_dtype_is_float(dtype))
-        return trek_scatter(x, index, source, dim);
-    return trek_scatter_value(x, index, reduction == TREK_SCATTER_MIN ? INFINITY : reduction == TREK_SCATTER_PRODUCT ? 1 : 0,
-                              dim);
+        return trek_scatter(x, dim, index, source);
+    return trek_scatter_value(x, dim, index,
+                              reduction == TREK_SCATTER_MIN ? INFINITY : reduction == TREK_SCATTER_PRODUCT ? 1 : 0);
 }
 
 static trek_var *rounded_down(trek_var *x, trek_var *y)
@@ -81,15 +81,15 @@ static trek_var *means(trek_var *sums, trek_var *x, trek_var *index, trek_var *s
     trek_dtype work = whole ? TREK_I64 : dtype == TREK_F64 ? TREK_F64 : TREK_F32;
     trek_tensor *ones = trek_tensor_ones(trek_dims_none(), work, trek_var_device(x));
     trek_var *one = ones ? trek_var_from(ones) : NULL, *none = trek_mul_scalar(one, 0);
-    trek_var *counts = trek_scatter_add(trek_expand(include_self ? one : none, trek_var_shape(x)), index,
-                                        trek_expand(one, trek_var_shape(source)), dim);
+    trek_var *counts = trek_scatter_add(trek_expand(include_self ? one : none, trek_var_shape(x)), dim,
+                                        index, trek_expand(one, trek_var_shape(source)));
     counts = trek_maximum(counts, one);
     if (whole)
         return trek_cast(whole_quotient(trek_cast(sums, TREK_I64), counts), dtype);
     return trek_cast(trek_div(trek_cast(sums, work), counts), dtype);
 }
 
-trek_var *trek_scatter_reduce(trek_var *x, trek_var *index, trek_var *source, int dim, trek_scatter_reduction reduction,
+trek_var *trek_scatter_reduce(trek_var *x, int dim, trek_var *index, trek_var *source, trek_scatter_reduction reduction,
                               bool include_self)
 {
     if (!x || !index || !source)
@@ -104,13 +104,13 @@ trek_var *trek_scatter_reduce(trek_var *x, trek_var *index, trek_var *source, in
     if (!start)
         return NULL;
     if (reduction == TREK_SCATTER_SUM)
-        return trek_scatter_add(start, index, source, dim);
+        return trek_scatter_add(start, dim, index, source);
     if (reduction == TREK_SCATTER_MEAN && trek_dtype_is_16bit(trek_var_dtype(x))) { /* their sums are too large, or rounded */
         start = trek_cast(start, TREK_F32);
         source = trek_cast(source, TREK_F32);
     }
     if (reduction == TREK_SCATTER_MEAN)
-        return means(trek_scatter_add(start, index, source, dim), x, index, source, dim, include_self);
+        return means(trek_scatter_add(start, dim, index, source), x, index, source, dim, include_self);
     return trek_apply_scatter_reduce(start, index, source, dim,
                                      reduction == TREK_SCATTER_PRODUCT ? TREK_SCATTER_PROD
                                          : reduction == TREK_SCATTER_MAX ? TREK_SCATTER_AMAX : TREK_SCATTER_AMIN);
@@ -118,7 +118,7 @@ trek_var *trek_scatter_reduce(trek_var *x, trek_var *index, trek_var *source, in
 
 /* --- index_fill, index_put ----------------------------------------------------------------- */
 
-trek_var *trek_index_fill(trek_var *x, trek_var *index, double value, int dim)
+trek_var *trek_index_fill(trek_var *x, int dim, trek_var *index, double value)
 {
     if (!x || !index)
         return trek_apply_scatter(x, index, NULL, dim);
@@ -141,8 +141,8 @@ trek_var *trek_index_fill(trek_var *x, trek_var *index, double value, int dim)
         return trek_clone(x);
     trek_var *wide = trek_reshape(trek_cast(index, TREK_I64), trek_dims(-1)), *from_end = trek_add_scalar(wide, (double)size);
     trek_tensor *none = trek_tensor_zeros(trek_dims(size), TREK_BOOL, trek_var_device(x));
-    trek_var *mask = trek_scatter_value(none ? trek_var_from(none) : NULL, trek_where(trek_lt_scalar(wide, 0), from_end, wide), 1,
-                                        0);
+    trek_var *mask = trek_scatter_value(none ? trek_var_from(none) : NULL, 0, trek_where(trek_lt_scalar(wide, 0), from_end, wide),
+                                        1);
     return mask ? trek_masked_fill(x, trek_reshape(mask, places), value) : NULL;
 }
 
@@ -154,7 +154,7 @@ trek_var *trek_checked_index(const char *name, trek_var *index, int64_t size)
     trek_tensor *all = trek_tensor_arange(0, (double)size, 1, TREK_I64, trek_var_device(index));
     trek_var *wide = trek_cast(index, TREK_I64), *from_end = trek_lt_scalar(wide, 0);
     wide = trek_where(from_end, trek_add_scalar(wide, (double)size), wide);
-    trek_var *flat = trek_index_select(all ? trek_var_from(all) : NULL, trek_reshape(wide, trek_dims(-1)), 0);
+    trek_var *flat = trek_index_select(all ? trek_var_from(all) : NULL, 0, trek_reshape(wide, trek_dims(-1)));
     return flat ? trek_reshape(flat, trek_var_shape(index)) : NULL;
 }
 
@@ -193,7 +193,7 @@ trek_var *trek_index_put(trek_var *x, trek_var *const *list, int count, trek_var
     if (!source || !target || !place)
         return NULL;
     if (accumulate)
-        return trek_reshape(trek_index_add(target, place, source, 0), shape);
+        return trek_reshape(trek_index_add(target, 0, place, source), shape);
     trek_shape column = { .ndim = rest.ndim, .sizes = { rest.sizes[0], 1, 1, 1, 1, 1, 1, 1 } };
     return trek_reshape(trek_apply_scatter(target, trek_expand(trek_reshape(place, column), rest), source, 0), shape);
 }

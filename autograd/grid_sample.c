@@ -113,7 +113,7 @@ static trek_var *part(trek_var *x, const line_taps *lines, int dims, const int64
     if (!index)
         return NULL;
     trek_shape all = trek_dims(trek_var_size(x, 0), trek_var_size(x, 1), trek_var_size(index, 1));
-    trek_var *taken = trek_gather(x, trek_expand(trek_unsqueeze(index, 1), all), 2);
+    trek_var *taken = trek_gather(x, 2, trek_expand(trek_unsqueeze(index, 1), all));
     taken = trek_mul(taken, trek_unsqueeze(trek_masked_fill(weight, none, 0), 1));
     return trek_masked_fill(taken, trek_unsqueeze(none, 1), 0);
 }

@@ -253,7 +253,7 @@ static bool tolerances_fit(const char *name, double rtol, double atol)
     return trek_fail(TREK_ERR_ARGUMENT, "%s: tolerances of %g and %g", name, rtol, atol), false;
 }
 
-trek_var *trek_matrix_rank_with(trek_var *a, double rtol, double atol)
+trek_var *trek_matrix_rank_with(trek_var *a, double atol, double rtol)
 {
     trek_var *x = tolerances_fit("matrix_rank", rtol, atol) && takes("matrix_rank", a, false) ? host(a) : NULL;
     trek_var *s = x ? trek_factor_svdvals(trek_var_detach(x)) : NULL;
@@ -261,17 +261,17 @@ trek_var *trek_matrix_rank_with(trek_var *a, double rtol, double atol)
     return home(trek_sum(counts, trek_dims(-1), false), a);
 }
 
-trek_var *trek_matrix_rank(trek_var *a) { return trek_matrix_rank_with(a, -1, 0); }
+trek_var *trek_matrix_rank(trek_var *a) { return trek_matrix_rank_with(a, 0, -1); }
 
 /* --- made of these ------------------------------------------------------------------------------------- */
 
-trek_var *trek_pinv_with(trek_var *a, double rtol, double atol)
+trek_var *trek_pinv_with(trek_var *a, double atol, double rtol)
 {
     bool fits = tolerances_fit("pinv", rtol, atol) && takes("pinv", a, false);
     return fits ? home(trek_factor_pinv(host(a), rtol, atol), a) : NULL;
 }
 
-trek_var *trek_pinv(trek_var *a) { return trek_pinv_with(a, -1, 0); }
+trek_var *trek_pinv(trek_var *a) { return trek_pinv_with(a, 0, -1); }
 
 trek_var *trek_lstsq_with(trek_var *a, trek_var *b, double rcond)
 {
@@ -279,7 +279,7 @@ trek_var *trek_lstsq_with(trek_var *a, trek_var *b, double rcond)
         return trek_fail_missing("lstsq", "an input"), NULL;
     if (!tolerances_fit("lstsq", rcond, 0) || !takes("lstsq", a, false) || !alike("lstsq", a, b, trek_var_size(a, -2)))
         return NULL;
-    return trek_matmul(trek_pinv_with(a, rcond, 0), b);
+    return trek_matmul(trek_pinv_with(a, 0, rcond), b);
 }
 
 trek_var *trek_lstsq(trek_var *a, trek_var *b) { return trek_lstsq_with(a, b, -1); }

@@ -140,12 +140,12 @@ TREK_API trek_var *trek_matrix_rank(trek_var *a);
 /* Computes the pseudoinverse. Singular values count as 0 if they are at most atol, or at most rtol times the largest one. An rtol
  * below 0 stands for the default of trek_pinv, or for 0 if atol is above 0. Fails with ARGUMENT if a tolerance is not finite, or
  * if atol is below 0. */
-TREK_API trek_var *trek_pinv_with(trek_var *a, double rtol, double atol);
+TREK_API trek_var *trek_pinv_with(trek_var *a, double atol, double rtol);
 /* Computes pinv(a) b, as trek_lstsq. Singular values count as 0 if they are at most rcond times the largest one. An rcond below 0
  * stands for the default of trek_pinv. Fails with ARGUMENT if rcond is not finite. */
 TREK_API trek_var *trek_lstsq_with(trek_var *a, trek_var *b, double rcond);
 /* Counts the singular values that do not count as 0, as i64. Tolerances and errors are those of trek_pinv_with. */
-TREK_API trek_var *trek_matrix_rank_with(trek_var *a, double rtol, double atol);
+TREK_API trek_var *trek_matrix_rank_with(trek_var *a, double atol, double rtol);
 /* Computes the exponential I + a + a^2 / 2 + ... of square matrices by scaling and squaring of a Taylor polynomial (Higham 2005).
  * It consists of products alone, so it runs on any device without LAPACK and has gradients of all orders. Dtypes: floating;
  * 16-bit matrices are computed in f32. The call synchronises with the GPU. Fails with ARGUMENT if an element is not finite. */

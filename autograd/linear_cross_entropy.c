@@ -110,15 +110,15 @@ static trek_var *smoothing_losses(trek_var *x, trek_var *weight, trek_var *bias,
     trek_dtype work = trek_var_dtype(losses);
     x = trek_cast(x, work);
     weight = trek_cast(weight, work);
-    trek_var *at_label = trek_sum(trek_mul(x, trek_index_select(weight, label, 0)), trek_dims(1), false);
+    trek_var *at_label = trek_sum(trek_mul(x, trek_index_select(weight, 0, label)), trek_dims(1), false);
     trek_var *all = trek_matmul(x, trek_matmul(classes, weight));
     if (bias) {
         bias = trek_cast(bias, work);
-        at_label = trek_add(at_label, trek_index_select(bias, label, 0));
-        all = trek_add(all, trek_sum(trek_mul(bias, classes), trek_dims_none(), false));
+        at_label = trek_add(at_label, trek_index_select(bias, 0, label));
+        all = trek_add(all, trek_sum(trek_mul(bias, classes), trek_dims_all(), false));
     }
     trek_var *logsumexp = trek_add(losses, at_label);
-    return trek_sub(trek_mul(logsumexp, trek_sum(classes, trek_dims_none(), false)), all);
+    return trek_sub(trek_mul(logsumexp, trek_sum(classes, trek_dims_all(), false)), all);
 }
 
 /* Each label's loss by the fused op, times its class's weight. */
@@ -137,7 +137,7 @@ static trek_var *with_class_weights(trek_var *x, trek_var *weight, trek_var *bia
     trek_tensor *skipped = trek_tensor_from_data(&ignore, trek_dims_none(), TREK_I64, trek_var_device(labels));
     trek_var *ignored = trek_eq(index, skipped ? trek_var_from(skipped) : NULL); /* a double may not hold it */
     index = trek_masked_fill(index, ignored, 0);
-    trek_var *counts = trek_masked_fill(trek_index_select(classes, index, 0), ignored, 0), *each = trek_mul(losses, counts);
+    trek_var *counts = trek_masked_fill(trek_index_select(classes, 0, index), ignored, 0), *each = trek_mul(losses, counts);
     if (smoothing > 0) {
         trek_var *smooth = smoothing_losses(x, weight, bias, index, losses, classes);
         each = trek_add(trek_mul_scalar(each, 1 - smoothing),
@@ -145,10 +145,10 @@ static trek_var *with_class_weights(trek_var *x, trek_var *weight, trek_var *bia
     }
     if (opts->reduction == TREK_REDUCTION_NONE)
         return each;
-    trek_var *total = trek_sum(each, trek_dims_none(), false);
+    trek_var *total = trek_sum(each, trek_dims_all(), false);
     if (opts->reduction == TREK_REDUCTION_SUM)
         return total;
-    trek_var *count = trek_sum(counts, trek_dims_none(), false);
+    trek_var *count = trek_sum(counts, trek_dims_all(), false);
     return trek_loss_mean_of_labels(trek_div(total, trek_masked_fill(count, trek_eq_scalar(count, 0), 1)), labels, opts->weight,
                                     ignore);
 }

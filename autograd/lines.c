@@ -85,7 +85,7 @@ trek_var *trek_cumulative_trapezoid(trek_var *y, trek_var *x, double dx, int dim
     if (trek_var_size(y, d) == 0 && !x)
         return trek_mul_scalar(y, dx / 2);
     if (trek_var_size(y, d) == 0)
-        return trek_mul(y, trek_sum(x, trek_dims_none(), false));
+        return trek_mul(y, trek_sum(x, trek_dims_all(), false));
     return trek_div_scalar(trek_cumsum(areas(y, x, dx, d), d), 2);
 }
 

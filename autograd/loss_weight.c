@@ -46,7 +46,7 @@ static trek_tensor *ignored_label(const trek_loss_count *count)
 {
     int64_t exact = INT64_C(1) << 53;
     if (count->ignore >= -exact && count->ignore <= exact)
-        return trek_tensor_full((double)count->ignore, trek_dims_none(), TREK_I64, count->labels->device);
+        return trek_tensor_full(trek_dims_none(), (double)count->ignore, TREK_I64, count->labels->device);
     return trek_tensor_from_data(&count->ignore, trek_dims_none(), TREK_I64, count->labels->device);
 }
 
@@ -58,10 +58,10 @@ static trek_var *count_labels(const trek_loss_count *count)
     trek_var *counts = trek_ne(labels, ignore ? trek_var_from(ignore) : NULL); /* a double may not hold it */
     if (count->classes && counts) {
         trek_var *safe = trek_mul(labels, trek_cast(counts, TREK_I64)); /* an ignored label need not be a class */
-        trek_var *weights = trek_cast(trek_index_select(trek_var_constant(count->classes), safe, 0), TREK_F64);
+        trek_var *weights = trek_cast(trek_index_select(trek_var_constant(count->classes), 0, safe), TREK_F64);
         counts = trek_mul(weights, trek_cast(counts, TREK_F64));
     }
-    return trek_sum(counts, trek_dims_none(), false);
+    return trek_sum(counts, trek_dims_all(), false);
 }
 
 /* The labels are as they were. */

@@ -58,7 +58,7 @@ static trek_var *soft_cross_entropy(trek_var *logits, trek_var *target, const tr
     }
     if (opts->reduction == TREK_REDUCTION_NONE)
         return trek_loss_rounded(trek_sum(terms, trek_dims(1), false), dtype);
-    trek_var *total = trek_sum(terms, trek_dims_none(), false);
+    trek_var *total = trek_sum(terms, trek_dims_all(), false);
     return opts->reduction == TREK_REDUCTION_SUM ? trek_loss_rounded(total, dtype)
         : trek_loss_mean_rows(total, (double)rows, dtype);
 }
@@ -72,14 +72,14 @@ static trek_var *loss_without_classes(trek_var *logits, trek_var *labels, const 
                               "cross_entropy: logits of a floating dtype and labels of an integer one are needed, not %s and %s",
                               trek_dtype_name(trek_var_dtype(logits)), trek_dtype_name(trek_var_dtype(labels)));
     trek_tensor *ignored = trek_tensor_from_data(&ignore, trek_dims_none(), TREK_I64, trek_var_device(labels));
-    trek_var *others = trek_sum(trek_ne(labels, ignored ? trek_var_from(ignored) : NULL), trek_dims_none(), false);
+    trek_var *others = trek_sum(trek_ne(labels, ignored ? trek_var_from(ignored) : NULL), trek_dims_all(), false);
     if (!others)
         return NULL;
     if (trek_var_item(others) != 0)
         return trek_fail_null(TREK_ERR_ARGUMENT, "cross_entropy: a label that is not ignored, but logits have no classes");
     if (opts->reduction == TREK_REDUCTION_NONE)
         return trek_sum(logits, trek_dims(1), false);
-    trek_var *total = trek_sum(logits, trek_dims_none(), false);
+    trek_var *total = trek_sum(logits, trek_dims_all(), false);
     return opts->reduction == TREK_REDUCTION_SUM ? total : trek_loss_mean_of(total, 0);
 }
 
@@ -142,12 +142,12 @@ static trek_var *label_losses(trek_var *log_probabilities, trek_var *labels, con
     trek_tensor *skipped = index ? trek_tensor_from_data(&ignore, trek_dims_none(), TREK_I64, trek_var_device(index)) : NULL;
     trek_var *is_ignored = trek_eq(index, skipped ? trek_var_from(skipped) : NULL); /* a double may not hold it */
     trek_var *safe = trek_masked_fill(index, is_ignored, 0);
-    trek_var *picked = trek_squeeze(trek_gather(log_probabilities, trek_unsqueeze(safe, 1), 1), 1);
+    trek_var *picked = trek_squeeze(trek_gather(log_probabilities, 1, trek_unsqueeze(safe, 1)), 1);
     picked = trek_neg(trek_masked_fill(picked, is_ignored, 0));
     *counted = trek_logical_not(is_ignored);
     if (!opts->weight || !picked)
         return picked;
-    trek_var *weights = trek_index_select(opts->weight, trek_reshape(safe, trek_dims(trek_var_numel(labels))), 0);
+    trek_var *weights = trek_index_select(opts->weight, 0, trek_reshape(safe, trek_dims(trek_var_numel(labels))));
     *counted = trek_masked_fill(weights ? trek_reshape(weights, trek_var_shape(labels)) : NULL, is_ignored, 0);
     return trek_mul(picked, *counted ? trek_cast(*counted, trek_var_dtype(picked)) : NULL);
 }
@@ -193,10 +193,10 @@ trek_var *trek_nll_loss_with(trek_var *log_probabilities, trek_var *labels, cons
     trek_var *counted, *losses = label_losses(log_probabilities, labels, &opts, &counted);
     if (!losses || opts.reduction == TREK_REDUCTION_NONE)
         return losses;
-    trek_var *total = trek_sum(losses, trek_dims_none(), false);
+    trek_var *total = trek_sum(losses, trek_dims_all(), false);
     if (!total || opts.reduction == TREK_REDUCTION_SUM)
         return total;
-    trek_var *sum = trek_sum(counted ? trek_cast(counted, TREK_F64) : NULL, trek_dims_none(), false);
+    trek_var *sum = trek_sum(counted ? trek_cast(counted, TREK_F64) : NULL, trek_dims_all(), false);
     return sum ? trek_loss_mean_rows(total, trek_var_item(sum), trek_var_dtype(total)) : NULL;
 }
 
@@ -213,7 +213,7 @@ trek_var *trek_accuracy(trek_var *logits, trek_var *labels)
         return trek_var_from(trek_tensor_zeros(trek_dims_none(), TREK_F64, trek_var_device(logits)));
     trek_no_grad_begin();
     trek_var *hit = trek_eq(trek_argmax(logits, trek_dims(1), false), labels);
-    trek_var *share = trek_mean(hit ? trek_cast(hit, TREK_F64) : NULL, trek_dims_none(), false);
+    trek_var *share = trek_mean(hit ? trek_cast(hit, TREK_F64) : NULL, trek_dims_all(), false);
     trek_no_grad_end();
     return share;
 }

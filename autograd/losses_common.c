@@ -80,7 +80,7 @@ trek_var *trek_loss_rounded(trek_var *loss, trek_dtype dtype)
 static trek_var *mean_all(trek_var *x, trek_dtype dtype)
 {
     bool none = x && trek_var_numel(x) == 0;
-    trek_var *mean = none ? trek_sum(x, trek_dims_none(), false) : trek_mean(x, trek_dims_none(), false);
+    trek_var *mean = none ? trek_sum(x, trek_dims_all(), false) : trek_mean(x, trek_dims_all(), false);
     return trek_loss_mean_of(trek_loss_rounded(mean, dtype), x ? (double)trek_var_numel(x) : 0);
 }
 
@@ -101,7 +101,7 @@ trek_var *trek_loss_reduced(trek_var *losses, trek_reduction reduction, trek_dty
 {
     if (reduction == TREK_REDUCTION_MEAN)
         return mean_all(losses, dtype);
-    return trek_loss_rounded(reduction == TREK_REDUCTION_SUM ? trek_sum(losses, trek_dims_none(), false) : losses, dtype);
+    return trek_loss_rounded(reduction == TREK_REDUCTION_SUM ? trek_sum(losses, trek_dims_all(), false) : losses, dtype);
 }
 
 trek_var *trek_loss_weighted(const char *name, trek_var *losses, trek_var *weight)

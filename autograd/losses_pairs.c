@@ -184,10 +184,10 @@ trek_var *trek_multi_margin_loss(trek_var *logits, trek_var *labels, const trek_
         return NULL;
     int64_t classes = trek_var_size(logits, 1);
     trek_var *index = trek_cast(labels, TREK_I64), *column = trek_unsqueeze(index, 1);
-    trek_var *terms = at_least_0(trek_add_scalar(trek_sub(logits, trek_gather(logits, column, 1)), margin));
+    trek_var *terms = at_least_0(trek_add_scalar(trek_sub(logits, trek_gather(logits, 1, column)), margin));
     terms = trek_masked_fill(p == 2 ? trek_square(terms) : terms, trek_cast(trek_one_hot(index, classes), TREK_BOOL), 0);
     if (opts.weight)
-        terms = trek_mul(terms, trek_unsqueeze(trek_index_select(trek_cast(opts.weight, trek_var_dtype(logits)), index, 0), 1));
+        terms = trek_mul(terms, trek_unsqueeze(trek_index_select(trek_cast(opts.weight, trek_var_dtype(logits)), 0, index), 1));
     trek_var *losses = trek_mul_scalar(trek_sum(terms, trek_dims(1), false), 1 / (double)classes);
     return losses ? trek_loss_reduced(losses, opts.reduction, dtype) : NULL;
 }
@@ -212,7 +212,7 @@ trek_var *trek_multilabel_soft_margin_loss(trek_var *x, trek_var *target, const 
 static bool classes_fit(const char *name, trek_var *target, int64_t classes)
 {
     trek_var *wrong = trek_logical_or(trek_lt_scalar(target, -1), trek_ge_scalar(target, (double)classes));
-    trek_var *any = trek_any(wrong, trek_dims_none(), false);
+    trek_var *any = trek_any(wrong, trek_dims_all(), false);
     if (any && trek_var_item(any) == 0)
         return true;
     if (any)
@@ -240,8 +240,8 @@ trek_var *trek_multilabel_margin_loss(trek_var *x, trek_var *target, trek_reduct
     if (!classes_fit(name, labels, classes))
         return NULL;
     trek_var *counts = trek_cumprod(trek_ge_scalar(labels, 0), -1), *there = trek_cast(counts, TREK_BOOL);
-    trek_var *safe = trek_mul(labels, counts), *of_target = trek_gather(x, safe, -1);
-    trek_var *is_target = trek_cast(trek_scatter_add(trek_zeros_like(labels), safe, counts, -1), TREK_BOOL);
+    trek_var *safe = trek_mul(labels, counts), *of_target = trek_gather(x, -1, safe);
+    trek_var *is_target = trek_cast(trek_scatter_add(trek_zeros_like(labels), -1, safe, counts), TREK_BOOL);
     trek_var *terms = at_least_0(trek_add_scalar(trek_sub(trek_unsqueeze(x, -2), trek_unsqueeze(of_target, -1)), 1));
     trek_var *left_out = trek_logical_or(trek_logical_not(trek_unsqueeze(there, -1)), trek_unsqueeze(is_target, -2));
     terms = trek_sum(trek_masked_fill(terms, left_out, 0), trek_dims(-2, -1), false);

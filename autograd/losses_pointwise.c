@@ -40,8 +40,8 @@ static trek_var *finish_by_weights(const char *name, trek_var *losses, const tre
     if (!weighted)
         return NULL;
     trek_var *weight = trek_expand(trek_cast(opts->weight, trek_var_dtype(losses)), trek_var_shape(losses));
-    trek_var *sum = trek_sum(weight, trek_dims_none(), false);
-    trek_var *mean = trek_div(trek_sum(weighted, trek_dims_none(), false), sum);
+    trek_var *sum = trek_sum(weight, trek_dims_all(), false);
+    trek_var *mean = trek_div(trek_sum(weighted, trek_dims_all(), false), sum);
     return mean ? trek_loss_mean_of(trek_loss_rounded(mean, dtype), trek_var_item(sum)) : NULL;
 }
 
@@ -96,7 +96,7 @@ trek_var *trek_huber_loss(trek_var *x, trek_var *target, double delta, const tre
         return NULL;
     /* the sum is scaled, not what is summed */
     trek_var *weighted = trek_loss_weighted("huber_loss", losses, opts.weight);
-    trek_var *total = weighted ? trek_mul_scalar(trek_sum(weighted, trek_dims_none(), false), delta) : NULL;
+    trek_var *total = weighted ? trek_mul_scalar(trek_sum(weighted, trek_dims_all(), false), delta) : NULL;
     return opts.reduction == TREK_REDUCTION_SUM ? trek_loss_rounded(total, dtype)
         : trek_loss_mean_rows(total, (double)trek_var_numel(losses), dtype);
 }
@@ -115,7 +115,7 @@ trek_var *trek_bce_with_logits(trek_var *x, trek_var *target) { return trek_bce_
 
 static trek_var *one_like(const trek_var *x)
 {
-    return trek_var_from(trek_tensor_full(1, trek_dims_none(), trek_var_dtype(x), trek_var_device(x)));
+    return trek_var_from(trek_tensor_full(trek_dims_none(), 1, trek_var_dtype(x), trek_var_device(x)));
 }
 
 /* (1 - t) x + (1 + (p - 1) t) log(1 + exp(-x)): the latter is the cross entropy of a target 1. */
@@ -221,7 +221,7 @@ trek_var *trek_gaussian_nll_loss(trek_var *x, trek_var *target, trek_var *varian
         !trek_loss_widen("gaussian_nll_loss", inputs, 3, TREK_LOSS_FLOATS_ONLY, &dtype))
         return NULL;
     trek_var *v = variance_for(inputs[2], inputs[0]);
-    trek_var *below = v ? trek_any(trek_lt_scalar(v, 0), trek_dims_none(), false) : NULL;
+    trek_var *below = v ? trek_any(trek_lt_scalar(v, 0), trek_dims_all(), false) : NULL;
     if (!below)
         return NULL;
     if (trek_var_item(below) != 0)
@@ -255,5 +255,5 @@ trek_var *trek_kl_div_with(trek_var *log_probabilities, trek_var *target, const 
     if (opts.per_element || opts.reduction != TREK_REDUCTION_MEAN)
         return trek_loss_reduced(losses, opts.reduction, dtype);
     double rows = trek_var_ndim(log_probabilities) > 0 ? (double)trek_var_size(log_probabilities, 0) : 1;
-    return trek_loss_mean_rows(trek_sum(losses, trek_dims_none(), false), rows, dtype);
+    return trek_loss_mean_rows(trek_sum(losses, trek_dims_all(), false), rows, dtype);
 }

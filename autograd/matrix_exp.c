@@ -51,7 +51,7 @@ trek_var *trek_matrix_exp(trek_var *a)
         return trek_clone(a);
     a = trek_cast(a, trek_dtype_is_16bit(dtype) ? TREK_F32 : dtype);
     trek_var *columns = a ? trek_sum(trek_abs(trek_var_detach(a)), trek_dims(-2), false) : NULL;
-    trek_var *norm = trek_max(columns, trek_dims_none(), false);
+    trek_var *norm = trek_max(columns, trek_dims_all(), false);
     double size = norm ? trek_var_item(norm) : NAN;
     if (!norm || !isfinite(size))
         return norm ? trek_fail_null(TREK_ERR_ARGUMENT, "matrix_exp: a matrix that is not finite") : NULL;

@@ -56,13 +56,13 @@ static trek_status settle(trek_var *running, trek_var *each, int64_t samples, in
     return trek_copy_(running, mean) ? TREK_OK : trek_error_status();
 }
 
-trek_var *trek_instance_norm(trek_var *x, trek_var *weight, trek_var *bias, trek_var *running_mean, trek_var *running_var,
+trek_var *trek_instance_norm(trek_var *x, trek_var *running_mean, trek_var *running_var, trek_var *weight, trek_var *bias,
                              bool use_input_stats, double momentum, double eps)
 {
     if (!fits("instance_norm", x, 2))
         return NULL;
     if (!use_input_stats)
-        return trek_batch_norm(x, weight, bias, running_mean, running_var, false, momentum, eps);
+        return trek_batch_norm(x, running_mean, running_var, weight, bias, false, momentum, eps);
     trek_shape shape = trek_var_shape(x);
     int64_t samples = shape.sizes[0], channels = shape.sizes[1], pixels = pixels_of(x);
     if (pixels == 1)
@@ -76,8 +76,9 @@ trek_var *trek_instance_norm(trek_var *x, trek_var *weight, trek_var *bias, trek
     trek_var *mean = running_mean ? trek_clone(for_each(running_mean, samples, channels)) : NULL; /* no view: each has its own */
     trek_var *variance = running_var ? trek_clone(for_each(running_var, samples, channels)) : NULL;
     trek_no_grad_end();
-    trek_var *y = trek_batch_norm(trek_reshape(x, trek_dims(1, samples * channels, pixels)), for_each(weight, samples, channels),
-                                  for_each(bias, samples, channels), mean, variance, true, momentum, eps);
+    trek_var *y = trek_batch_norm(trek_reshape(x, trek_dims(1, samples * channels, pixels)), mean,
+                                  variance, for_each(weight, samples, channels), for_each(bias, samples, channels), true,
+                                  momentum, eps);
     if (y && mean && samples > 0) {
         trek_no_grad_begin();
         trek_status status = settle(running_mean, mean, samples, channels);

@@ -19,8 +19,8 @@ TREK_API trek_var *trek_group_norm(trek_var *x, int64_t groups, trek_var *weight
  * momentum) old + momentum new, where new is the mean over the samples; a batch without samples leaves them unchanged (torch:
  * NaN). If use_input_stats is false it is trek_batch_norm with the running statistics. Fails with SHAPE if use_input_stats is
  * true and channels have only one value. */
-TREK_API trek_var *trek_instance_norm(trek_var *x, trek_var *weight, trek_var *bias, trek_var *running_mean,
-                                      trek_var *running_var, bool use_input_stats, double momentum, double eps);
+TREK_API trek_var *trek_instance_norm(trek_var *x, trek_var *running_mean, trek_var *running_var, trek_var *weight,
+                                      trek_var *bias, bool use_input_stats, double momentum, double eps);
 /* Computes x / (k + alpha / size sum of squares)^beta, with the sum over `size` neighbouring channels of x [N, C, ...]; channels
  * outside count as 0 (Krizhevsky et al. 2012). x may have any strides (torch accepts some). Dtypes: floating.
  * Fails with SHAPE if x has fewer than three dimensions, and with ARGUMENT if size < 1. */

@@ -5,8 +5,8 @@
  * thread's error and returns NULL (or -1). A function whose required input is NULL also returns NULL, so that a chain of calls
  * needs one test, at its end.
  *
- * Dimensions may be negative, which counts from the end. Lists of dimensions are written trek_dims(0, -1). trek_dims_none() means
- * all dimensions in reductions, and no dimension in trek_flip.
+ * Dimensions may be negative, which counts from the end. Lists of dimensions are written trek_dims(0, -1). trek_dims_all() stands
+ * for all dimensions where the function says so, as reductions do.
  *
  * Dtypes: inputs of several dtypes are computed in the dtype that they promote to. An integer beyond f16's range becomes infinite
  * in f16, also if it is a scalar. Gradients are computed in the common dtype, or in f32 if that has 16 bits and the formula has
@@ -220,7 +220,7 @@ TREK_API trek_var *trek_fill_(trek_var *x, double value);
 /* Copies y into x. y is expanded to x's shape and converted to x's dtype, whatever both are. Copying x to itself does nothing. */
 TREK_API trek_var *trek_copy_(trek_var *x, trek_var *y);
 
-/* -- reductions over dims, or over all dimensions if dims is trek_dims_none(). With keepdim reduced dimensions stay, with size 1;
+/* -- reductions over dims, or over all dimensions if dims is trek_dims_all(). With keepdim reduced dimensions stay, with size 1;
  *    without it they are removed. -- */
 /* Computes the sum. Integers and bool give i64. */
 TREK_API trek_var *trek_sum(trek_var *x, trek_dims_list dims, bool keepdim);
@@ -235,7 +235,7 @@ TREK_API trek_var *trek_prod(trek_var *x, trek_dims_list dims, bool keepdim);
 TREK_API trek_var *trek_max(trek_var *x, trek_dims_list dims, bool keepdim);
 /* Computes the minimum. A NaN wins. Gradients and errors are those of trek_max. */
 TREK_API trek_var *trek_min(trek_var *x, trek_dims_list dims, bool keepdim);
-/* Returns the index of the maximum, the first one of equal elements, as i64. It takes one dimension, or trek_dims_none() for the
+/* Returns the index of the maximum, the first one of equal elements, as i64. It takes one dimension, or trek_dims_all() for the
  * index in the flattened x. Dtypes: numbers, not bool. Fails with SHAPE if a reduced dimension has no elements. */
 TREK_API trek_var *trek_argmax(trek_var *x, trek_dims_list dims, bool keepdim);
 /* Returns the index of the minimum, the first one of equal elements, as i64. Dimensions, dtypes and errors are those of
@@ -325,18 +325,18 @@ TREK_API int trek_chunk(trek_var *x, int chunks, int dim, trek_var **parts, int 
 TREK_API int trek_unbind(trek_var *x, int dim, trek_var **parts, int capacity);
 /* Returns a copy of the slices of x at the given indices along dim. index is 1-D (or a scalar) and has any integer dtype;
  * negative indices fail with ARGUMENT, as all that are out of range. */
-TREK_API trek_var *trek_index_select(trek_var *x, trek_var *index, int dim);
+TREK_API trek_var *trek_index_select(trek_var *x, int dim, trek_var *index);
 /* Returns x with the slices of source added at the given indices along dim. index is 1-D and has any integer dtype; source has
  * x's shape except along dim, where it has as many slices as index, and x's dtype. Indices are checked even if there is nothing
  * to add (torch checks them for some shapes only). 16-bit dtypes are added in f32 and rounded once. */
-TREK_API trek_var *trek_index_add(trek_var *x, trek_var *index, trek_var *source, int dim);
+TREK_API trek_var *trek_index_add(trek_var *x, int dim, trek_var *index, trek_var *source);
 /* Returns the elements of x whose index along dim is given by index, and whose other indices are those of the element of index.
  * index has as many dimensions as x and any integer dtype; along other dimensions it may be smaller than x. The result has
  * index's shape. */
-TREK_API trek_var *trek_gather(trek_var *x, trek_var *index, int dim);
+TREK_API trek_var *trek_gather(trek_var *x, int dim, trek_var *index);
 /* Returns x with the elements of source added at the indices along dim that index gives. index has as many dimensions as x and
  * any integer dtype, and is nowhere larger than source, nor, except along dim, than x. source has x's dtype. */
-TREK_API trek_var *trek_scatter_add(trek_var *x, trek_var *index, trek_var *source, int dim);
+TREK_API trek_var *trek_scatter_add(trek_var *x, int dim, trek_var *index, trek_var *source);
 /* Returns for each element of x, a class number of an integer dtype, a row of `classes` elements that is 1 at that number and 0
  * elsewhere. The result has shape [..., classes] and dtype i64. If classes is -1 it is the largest number + 1, for which the call
  * synchronises with the GPU. */
@@ -390,7 +390,7 @@ TREK_API trek_var *trek_cumprod(trek_var *x, int dim);
 TREK_API trek_var *trek_searchsorted(trek_var *sorted, trek_var *x, bool right);
 /* Computes trek_searchsorted in a sequence that is not sorted. sorter, i64, is the trek_argsort of it along its last
  * dimension. */
-TREK_API trek_var *trek_searchsorted_by(trek_var *sequence, trek_var *sorter, trek_var *x, bool right);
+TREK_API trek_var *trek_searchsorted_by(trek_var *sequence, trek_var *x, bool right, trek_var *sorter);
 /* Returns for each element of x the index, i64, of the bucket between sorted 1-D boundaries in which it lies. Details are those
  * of trek_searchsorted. */
 TREK_API trek_var *trek_bucketize(trek_var *x, trek_var *boundaries, bool right);
@@ -427,19 +427,19 @@ TREK_API trek_var *trek_repeat_interleave_by(trek_var *x, trek_var *repeats, int
 /* Returns x with the elements of source written to the indices along dim that index gives. index has x's number of dimensions and
  * any integer dtype, and is nowhere larger than source nor, except along dim, than x. source has x's dtype. If several elements
  * go to one position the last one stays. */
-TREK_API trek_var *trek_scatter(trek_var *x, trek_var *index, trek_var *source, int dim);
+TREK_API trek_var *trek_scatter(trek_var *x, int dim, trek_var *index, trek_var *source);
 /* Returns x with value written to the indices along dim that index gives. Shapes are those of trek_scatter. Fails with ARGUMENT
  * if x's dtype cannot hold value. */
-TREK_API trek_var *trek_scatter_value(trek_var *x, trek_var *index, double value, int dim);
+TREK_API trek_var *trek_scatter_value(trek_var *x, int dim, trek_var *index, double value);
 /* Returns x with all elements of source that go to one position reduced there, by sum, product, mean, maximum or minimum.
  * include_self says whether x's own element takes part. Shapes and dtypes are those of trek_scatter. Means of integers are
  * rounded down. Without x's own element it takes no part in the gradient of an extreme either (PyTorch counts it if it equals the
  * result). Second derivatives of a product with several zeros are 0 there. */
-TREK_API trek_var *trek_scatter_reduce(trek_var *x, trek_var *index, trek_var *source, int dim, trek_scatter_reduction reduction,
+TREK_API trek_var *trek_scatter_reduce(trek_var *x, int dim, trek_var *index, trek_var *source, trek_scatter_reduction reduction,
                                        bool include_self);
 /* Returns x with value written to the slices at the given indices along dim. index is 1-D and has any integer dtype; negative
  * indices count from the end. Fails with ARGUMENT if x's dtype cannot hold value. */
-TREK_API trek_var *trek_index_fill(trek_var *x, trek_var *index, double value, int dim);
+TREK_API trek_var *trek_index_fill(trek_var *x, int dim, trek_var *index, double value);
 /* Returns a copy of x in which x[list[0], list[1], ...] = values was done, or += for each value if `accumulate` is true. The
  * `count` indices, i64 or i32, broadcast with each other and stand for the first dimensions; negative ones count from the end.
  * values have x's dtype and broadcast to the shape of the indices followed by x's other dimensions. */
@@ -535,28 +535,28 @@ TREK_API trek_var *trek_adaptive_avg_pool2d(trek_var *x, int64_t height, int64_t
 /* Computes (x - mean) / sqrt(variance + eps) weight + bias, with statistics over the last `normalized_dims` dimensions. weight
  * and bias have the shape of these dimensions and may be NULL. The result has x's dtype; weight and bias have x's dtype, or both
  * have f32 if x has 16 bits. A bias without a weight has second derivatives (PyTorch's drops them). */
-TREK_API trek_var *trek_layer_norm(trek_var *x, trek_var *weight, trek_var *bias, int normalized_dims, double eps);
+TREK_API trek_var *trek_layer_norm(trek_var *x, int normalized_dims, trek_var *weight, trek_var *bias, double eps);
 /* Computes the layer norm of x + branch in one pass each way, as the residual stream of a transformer needs it. Returns the norm,
  * and writes the sum to *residual, which may be NULL and is set to NULL on failure. x and branch have one shape and are promoted
  * as by trek_add; the other arguments are those of trek_layer_norm. Gradients flow back through both results. The sum of two
  * constants is a constant, also if weight or bias need a gradient. A hook on the sum, or its gradient from trek_grad, sees the
  * gradient from the sum's own uses, without the part that comes through the norm. */
-TREK_API trek_var *trek_add_layer_norm(trek_var *x, trek_var *branch, trek_var *weight, trek_var *bias, int normalized_dims,
+TREK_API trek_var *trek_add_layer_norm(trek_var *x, trek_var *branch, int normalized_dims, trek_var *weight, trek_var *bias,
                                        double eps, trek_var **residual);
 /* Computes x / sqrt(mean(x^2) + eps) weight, with the mean over the last `normalized_dims` dimensions. weight has the shape of
  * these dimensions and may be NULL. Its dtype is x's, or f32 if x has 16 bits. */
-TREK_API trek_var *trek_rms_norm(trek_var *x, trek_var *weight, int normalized_dims, double eps);
+TREK_API trek_var *trek_rms_norm(trek_var *x, int normalized_dims, trek_var *weight, double eps);
 /* Computes (x - mean) / sqrt(variance + eps) weight + bias for each channel of x [N, C, ...]. weight, bias, running_mean and
  * running_var are [C] or NULL and have any floating dtypes (torch wants x's, or f32 if x has 16 bits). The result has x's dtype,
  * and each gradient has its input's. In training the statistics are the batch's, and the running ones become (1 - momentum) old +
  * momentum new; otherwise the running ones are used. A bias without a weight has second derivatives (PyTorch's drops them). Where
  * inputs are not finite, gradients are NaN or infinite in the order in which the formula is evaluated. */
-TREK_API trek_var *trek_batch_norm(trek_var *x, trek_var *weight, trek_var *bias, trek_var *running_mean, trek_var *running_var,
+TREK_API trek_var *trek_batch_norm(trek_var *x, trek_var *running_mean, trek_var *running_var, trek_var *weight, trek_var *bias,
                                    bool training, double momentum, double eps);
 /* Returns the rows of weight [n, d] at the given indices: indices [...] of any integer dtype give [..., d]. The row at
  * padding_idx gets no gradient; -1 stands for no such row. autograd/embedding.h has more options, and bags. Fails with ARGUMENT
  * if an index is out of range. */
-TREK_API trek_var *trek_embedding(trek_var *weight, trek_var *indices, int64_t padding_idx);
+TREK_API trek_var *trek_embedding(trek_var *indices, trek_var *weight, int64_t padding_idx);
 /* Zeroes each element with probability p and divides the others by 1 - p, in training; otherwise returns x itself. A zeroed
  * element is 0 whatever it was (PyTorch: NaN if it was NaN or infinite). Fails with ARGUMENT if p is outside [0, 1]. */
 TREK_API trek_var *trek_dropout(trek_var *x, double p, bool training);

@@ -112,7 +112,7 @@ trek_var *trek_slice(trek_var *x, int dim, int64_t start, int64_t stop, int64_t 
     if (step < 1)
         return trek_fail_null(TREK_ERR_ARGUMENT, "slice: a step of %" PRId64 "; trek_flip turns", step);
     int64_t n = slice_length(trek_var_size(x, at), &start, stop, step);
-    return step == 1 || n == 0 ? trek_narrow(x, at, start, n) : trek_index_select(x, slice_places(x, start, n, step), at);
+    return step == 1 || n == 0 ? trek_narrow(x, at, start, n) : trek_index_select(x, at, slice_places(x, start, n, step));
 }
 
 /* k step + 0 .. size - 1 for each of n windows, one after the other. */
@@ -144,7 +144,7 @@ trek_var *trek_unfold_dim(trek_var *x, int dim, int64_t size, int64_t step)
         windows.sizes[d] = windows.sizes[d - 1];
     windows.sizes[at] = n;
     windows.sizes[at + 1] = size;
-    x = step == size || n == 1 ? trek_narrow(x, at, 0, n * size) : trek_index_select(x, window_places(x, n, size, step), at);
+    x = step == size || n == 1 ? trek_narrow(x, at, 0, n * size) : trek_index_select(x, at, window_places(x, n, size, step));
     return trek_movedim(trek_reshape(x, windows), trek_dims(at + 1), trek_dims(-1));
 }
 
@@ -212,7 +212,7 @@ trek_var *trek_slice_scatter(trek_var *x, trek_var *source, int dim, int64_t sta
     if (at < 0 || !fits_part("slice_scatter", x, trek_slice(trek_var_detach(x), at, start, stop, step), source))
         return NULL;
     int64_t n = slice_length(trek_var_size(x, at), &start, stop, step);
-    return step == 1 || n < 2 ? between(x, source, at, start) : trek_index_copy(x, slice_places(x, start, n, step), source, at);
+    return step == 1 || n < 2 ? between(x, source, at, start) : trek_index_copy(x, at, slice_places(x, start, n, step), source);
 }
 
 trek_var *trek_numbered(const trek_var *x)
@@ -229,7 +229,7 @@ trek_var *trek_diagonal_scatter(trek_var *x, trek_var *source, int64_t offset, i
     return fits_part("diagonal_scatter", x, places, source) ? trek_put(x, places, source, false) : NULL;
 }
 
-trek_var *trek_index_reduce(trek_var *x, trek_var *index, trek_var *source, int dim, trek_scatter_reduction reduction,
+trek_var *trek_index_reduce(trek_var *x, int dim, trek_var *index, trek_var *source, trek_scatter_reduction reduction,
                             bool include_self)
 {
     TREK_NEEDED("index_reduce", x);
@@ -249,6 +249,6 @@ trek_var *trek_index_reduce(trek_var *x, trek_var *index, trek_var *source, int 
     }
     if (!fits)
         return trek_fail_null(TREK_ERR_SHAPE, "index_reduce: a source of x's shape is needed, but for as many slices as places");
-    return trek_scatter_reduce(x, trek_expand(trek_reshape(trek_cast(index, TREK_I64), line), own), source, at, reduction,
+    return trek_scatter_reduce(x, at, trek_expand(trek_reshape(trek_cast(index, TREK_I64), line), own), source, reduction,
                                include_self);
 }

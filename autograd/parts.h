@@ -28,7 +28,7 @@ TREK_API trek_var *trek_slice(trek_var *x, int dim, int64_t start, int64_t stop,
  * new last dimension holds their elements. The result is a view if step equals size, and a copy otherwise. Fails with ARGUMENT if
  * size is larger than the dimension, or step is below 1. */
 TREK_API trek_var *trek_unfold_dim(trek_var *x, int dim, int64_t size, int64_t step);
-/* Removes each listed dimension that has one element; trek_dims_none() stands for all dimensions. */
+/* Removes each listed dimension that has one element; trek_dims_all() stands for all dimensions. */
 TREK_API trek_var *trek_squeeze_dims(trek_var *x, trek_dims_list dims);
 
 /* -- subscripts -- */
@@ -77,7 +77,7 @@ TREK_API trek_var *trek_diagonal_scatter(trek_var *x, trek_var *source, int64_t 
 /* Reduces whole slices of source into x, as trek_scatter_reduce does with elements. index is one-dimensional, of any integer
  * dtype and not negative; it says for each slice of source along dim to which slice of x it goes. The other dimensions of source
  * have x's sizes. */
-TREK_API trek_var *trek_index_reduce(trek_var *x, trek_var *index, trek_var *source, int dim, trek_scatter_reduction reduction,
+TREK_API trek_var *trek_index_reduce(trek_var *x, int dim, trek_var *index, trek_var *source, trek_scatter_reduction reduction,
                                      bool include_self);
 
 TREK_END

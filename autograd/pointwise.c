@@ -281,7 +281,7 @@ trek_var *trek_isclose(trek_var *x, trek_var *y, double rtol, double atol, bool 
 bool trek_allclose(trek_var *x, trek_var *y, double rtol, double atol, bool equal_nan)
 {
     trek_scope scope = trek_scope_begin();
-    trek_var *all = scope.depth == 0 ? NULL : trek_all(trek_isclose(x, y, rtol, atol, equal_nan), trek_dims_none(), false);
+    trek_var *all = scope.depth == 0 ? NULL : trek_all(trek_isclose(x, y, rtol, atol, equal_nan), trek_dims_all(), false);
     bool close = all && trek_var_item(all) != 0;
     trek_scope_end(scope);
     return close && trek_error_status() == TREK_OK;

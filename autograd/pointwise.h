@@ -102,7 +102,7 @@ TREK_API trek_var *trek_isclose(trek_var *x, trek_var *y, double rtol, double at
 /* Returns whether trek_isclose is true everywhere. The call synchronises with the device. On failure it returns false and sets
  * the error. */
 TREK_API bool trek_allclose(trek_var *x, trek_var *y, double rtol, double atol, bool equal_nan);
-/* Counts the elements that are not 0 over dims (trek_dims_none(): all dimensions), as i64. Dtypes: all. */
+/* Counts the elements that are not 0 over dims (trek_dims_all(): all dimensions), as i64. Dtypes: all. */
 TREK_API trek_var *trek_count_nonzero(trek_var *x, trek_dims_list dims);
 
 /* -- quotients and functions of two numbers. Inputs broadcast, and their dtypes promote. 16-bit dtypes are computed in f32. -- */

@@ -89,7 +89,7 @@ static trek_var *unpooled(const char *name, trek_var *x, trek_var *indices, cons
     trek_tensor *zero = trek_tensor_zeros(trek_dims(1, 1), trek_var_dtype(x), trek_var_device(x));
     trek_var *zeros = zero ? trek_expand(trek_var_from(zero), trek_dims(planes, plane)) : NULL;
     trek_shape lines = trek_dims(planes, places);
-    return trek_reshape(trek_scatter(zeros, trek_reshape(indices, lines), trek_reshape(x, lines), 1), shape);
+    return trek_reshape(trek_scatter(zeros, 1, trek_reshape(indices, lines), trek_reshape(x, lines)), shape);
 }
 
 trek_var *trek_max_unpool1d(trek_var *x, trek_var *indices, const trek_unpool_opts *opts)

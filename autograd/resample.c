@@ -83,7 +83,7 @@ static trek_var *nearest(trek_var *x, const resample_dim *r)
     }
     trek_tensor *index = trek_tensor_from_data(places, trek_dims(r->out), TREK_I64, trek_var_device(x));
     trek_free(places);
-    return index ? trek_index_select(x, trek_var_from(index), r->dim) : NULL;
+    return index ? trek_index_select(x, r->dim, trek_var_from(index)) : NULL;
 }
 
 static trek_var *resampled(trek_var *x, const resample_dim *r)

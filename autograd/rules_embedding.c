@@ -22,9 +22,9 @@ static trek_var *over_frequency(trek_var *index, int64_t rows, trek_dtype dtype)
     trek_var *flat = trek_cast(trek_reshape(index, trek_dims(trek_var_numel(index))), TREK_I64);
     if (!flat || trek_var_numel(flat) == 0)
         return trek_cast(index, dtype);
-    trek_var *counts = trek_index_add(zeros_of(flat, trek_dims(rows), TREK_I64), flat,
-                                      ones_of(flat, trek_dims(trek_var_numel(flat)), TREK_I64), 0);
-    trek_var *each = trek_cast(trek_index_select(counts, flat, 0), dtype);
+    trek_var *counts = trek_index_add(zeros_of(flat, trek_dims(rows), TREK_I64), 0,
+                                      flat, ones_of(flat, trek_dims(trek_var_numel(flat)), TREK_I64));
+    trek_var *each = trek_cast(trek_index_select(counts, 0, flat), dtype);
     return each ? trek_reshape(trek_reciprocal(each), trek_var_shape(index)) : NULL;
 }
 
@@ -88,8 +88,8 @@ static trek_var *without_padding(trek_var *v, trek_var *index, int64_t padding)
 static trek_var *over_members(trek_var *index, trek_var *bags, int64_t n, int64_t padding, trek_dtype dtype)
 {
     trek_var *one = without_padding(ones_of(index, trek_var_shape(index), dtype), index, padding);
-    trek_var *counts = trek_index_add(zeros_of(index, trek_dims(n + 1), dtype), bags, one, 0);
-    return trek_reciprocal(trek_index_select(trek_maximum(counts, ones_of(index, trek_dims_none(), dtype)), bags, 0));
+    trek_var *counts = trek_index_add(zeros_of(index, trek_dims(n + 1), dtype), 0, bags, one);
+    return trek_reciprocal(trek_index_select(trek_maximum(counts, ones_of(index, trek_dims_none(), dtype)), 0, bags));
 }
 
 /* What the places of a sum or a mean are multiplied by, NULL: 1; false and an error. */
@@ -117,7 +117,7 @@ static trek_var *to_largest(trek_backward_call *b, trek_shape weight)
     if (!zeros || weight.sizes[0] == 0)
         return zeros;
     trek_var *empty = trek_lt_scalar(rows, 0);
-    return trek_scatter_add(zeros, trek_masked_fill(rows, empty, 0), trek_masked_fill(g, empty, 0), 0);
+    return trek_scatter_add(zeros, 0, trek_masked_fill(rows, empty, 0), trek_masked_fill(g, empty, 0));
 }
 
 /* <rows[k], grad[bags[k]]> for each place: 0 for the padding, and in no bag. */
@@ -127,7 +127,7 @@ static trek_var *products(trek_var *rows, trek_var *grad, trek_var *index, trek_
     if (n == 0)
         return rows ? zeros_of(rows, trek_var_shape(index), trek_var_dtype(rows)) : NULL;
     trek_var *none = trek_ge_scalar(bags, (double)n);
-    trek_var *own = trek_index_select(trek_rule_wide(grad), trek_masked_fill(bags, none, 0), 0);
+    trek_var *own = trek_index_select(trek_rule_wide(grad), 0, trek_masked_fill(bags, none, 0));
     trek_var *sums = trek_sum(trek_mul(trek_rule_wide(rows), own), trek_dims(-1), false);
     return without_padding(trek_masked_fill(sums, none, 0), index, padding);
 }
@@ -159,7 +159,7 @@ trek_status trek_rule_embedding_bag(trek_backward_call *b)
 trek_status trek_rule_embedding_backward(trek_backward_call *b)
 {
     trek_var *index = trek_rule_input(b, 1), *bags = trek_rule_input(b, 2), *factors = trek_rule_input(b, 3);
-    trek_var *rows = trek_embedding(b->grad, index, -1);
+    trek_var *rows = trek_embedding(index, b->grad, -1);
     trek_status status = TREK_OK;
     if (trek_rule_needs(b, 0)) {
         trek_var *g = without_padding(rows, index, b->attrs->i[0]);
@@ -168,7 +168,7 @@ trek_status trek_rule_embedding_backward(trek_backward_call *b)
             trek_shape shape = trek_rule_shape(b, 0);
             shape.sizes[0]++;
             g = trek_rule_wide(g);
-            g = trek_narrow(trek_index_add(zeros_of(g, shape, trek_var_dtype(g)), bags, g, 0), 0, 0, shape.sizes[0] - 1);
+            g = trek_narrow(trek_index_add(zeros_of(g, shape, trek_var_dtype(g)), 0, bags, g), 0, 0, shape.sizes[0] - 1);
         }
         status = trek_rule_give_to(b, 0, g);
     }

@@ -229,7 +229,7 @@ trek_status trek_rule_max_pool2d(trek_backward_call *b)
     }
     int64_t n = shape.sizes[0], c = shape.sizes[1], pixels = shape.sizes[2] * shape.sizes[3];
     trek_var *zeros = trek_rule_zeros(b, trek_dims(n, c, pixels));
-    trek_var *spread = trek_scatter_add(zeros, trek_flatten(index, 2, 3), trek_flatten(grad, 2, 3), 2);
+    trek_var *spread = trek_scatter_add(zeros, 2, trek_flatten(index, 2, 3), trek_flatten(grad, 2, 3));
     return trek_rule_give(b, trek_reshape(spread, shape));
 }
 

@@ -13,7 +13,7 @@ trek_status trek_rule_by_place(trek_backward_call *b)
 {
     trek_var *grad = trek_rule_full(b, b->grad); /* a place may be that of many results */
     trek_var *zeros = grad ? trek_cast(nothing_yet(b), trek_var_dtype(grad)) : NULL;
-    return trek_rule_give(b, trek_scatter_add(zeros, trek_rule_output(b, 1), grad, (int)b->attrs->i[0]));
+    return trek_rule_give(b, trek_scatter_add(zeros, (int)b->attrs->i[0], trek_rule_output(b, 1), grad));
 }
 
 /* At each place the sum of it and of all behind it. */
@@ -64,7 +64,7 @@ trek_status trek_rule_cumprod(trek_backward_call *b)
 }
 
 /* g without what was overwritten. */
-static trek_var *untouched(trek_var *g, trek_var *index, int dim) { return trek_scatter_value(g, index, 0, dim); }
+static trek_var *untouched(trek_var *g, trek_var *index, int dim) { return trek_scatter_value(g, dim, index, 0); }
 
 trek_status trek_rule_scatter(trek_backward_call *b)
 {
@@ -74,7 +74,7 @@ trek_status trek_rule_scatter(trek_backward_call *b)
     if (trek_rule_needs(b, 0))
         status = trek_rule_give_to(b, 0, untouched(b->grad, index, dim));
     if (status == TREK_OK && trek_rule_needs(b, 2))
-        status = trek_rule_give_to(b, 2, trek_gather(b->grad, index, dim));
+        status = trek_rule_give_to(b, 2, trek_gather(b->grad, dim, index));
     return status;
 }
 
@@ -91,12 +91,12 @@ static trek_status give_products(trek_backward_call *b, const scattered *s)
     trek_var *x_zero = trek_eq_scalar(s->x, 0), *x_safe = trek_masked_fill(s->x, x_zero, 1);
     trek_var *without_x = trek_apply_scatter_reduce(x_safe, s->index, s->source, dim, TREK_SCATTER_PROD);
     trek_var *zero = trek_eq_scalar(s->source, 0), *none = trek_mul_scalar(trek_var_detach(s->x), 0);
-    trek_var *zeros = trek_scatter_add(trek_masked_fill(none, trek_isnan(none), 0), s->index,
-                                       trek_cast(zero, trek_var_dtype(s->x)), dim);
-    trek_var *single = trek_logical_and(zero, trek_eq_scalar(trek_gather(zeros, s->index, dim), 1));
+    trek_var *zeros = trek_scatter_add(trek_masked_fill(none, trek_isnan(none), 0), dim,
+                                       s->index, trek_cast(zero, trek_var_dtype(s->x)));
+    trek_var *single = trek_logical_and(zero, trek_eq_scalar(trek_gather(zeros, dim, s->index), 1));
     trek_var *again = trek_apply_scatter_reduce(s->x, s->index, trek_masked_fill(s->source, single, 1), dim, TREK_SCATTER_PROD);
-    trek_var *usual = trek_div(trek_gather(trek_mul(s->g, s->y), s->index, dim), trek_masked_fill(s->source, zero, 1));
-    trek_var *share = trek_where(single, trek_gather(trek_mul(s->g, again), s->index, dim), usual);
+    trek_var *usual = trek_div(trek_gather(trek_mul(s->g, s->y), dim, s->index), trek_masked_fill(s->source, zero, 1));
+    trek_var *share = trek_where(single, trek_gather(trek_mul(s->g, again), dim, s->index), usual);
     trek_status status = trek_rule_give_to(b, 0, trek_div(trek_mul(s->g, without_x), x_safe));
     return status == TREK_OK ? trek_rule_give_to(b, 2, share) : status;
 }
@@ -106,10 +106,10 @@ static trek_status give_extremes(trek_backward_call *b, const scattered *s)
 {
     trek_dtype dtype = trek_var_dtype(s->g);
     trek_var *x_is = trek_cast(trek_eq(s->x, s->y), dtype);
-    trek_var *source_is = trek_cast(trek_eq(s->source, trek_gather(s->y, s->index, s->dim)), dtype);
-    trek_var *share = trek_div(s->g, trek_scatter_add(x_is, s->index, source_is, s->dim));
+    trek_var *source_is = trek_cast(trek_eq(s->source, trek_gather(s->y, s->dim, s->index)), dtype);
+    trek_var *share = trek_div(s->g, trek_scatter_add(x_is, s->dim, s->index, source_is));
     trek_status status = trek_rule_give_to(b, 0, trek_mul(x_is, share));
-    return status == TREK_OK ? trek_rule_give_to(b, 2, trek_mul(source_is, trek_gather(share, s->index, s->dim))) : status;
+    return status == TREK_OK ? trek_rule_give_to(b, 2, trek_mul(source_is, trek_gather(share, s->dim, s->index))) : status;
 }
 
 trek_status trek_rule_scatter_reduce(trek_backward_call *b)
@@ -143,5 +143,5 @@ trek_status trek_rule_diagonal(trek_backward_call *b)
                                              TREK_I64,
                                              b->grad->data->device);
     trek_var *zeros = trek_expand(trek_rule_zeros(b, trek_dims_none()), flat), *index = places ? trek_var_from(places) : NULL;
-    return trek_rule_give(b, trek_permute(trek_reshape(trek_index_add(zeros, index, b->grad, n), whole), back));
+    return trek_rule_give(b, trek_permute(trek_reshape(trek_index_add(zeros, n, index, b->grad), whole), back));
 }

@@ -26,7 +26,7 @@ static trek_var *first_steps(const recurrence *r)
     /* a row without steps has gradients of 0, at any place */
     trek_var *last = trek_clamp(trek_sub_scalar(trek_cast(r->lengths, TREK_I64), 1), 0, (double)steps);
     trek_var *index = trek_expand(trek_reshape(last, trek_dims(1, rows, 1)), trek_dims(1, rows, gates));
-    return trek_select(trek_gather(r->d, index, 0), 0, 0);
+    return trek_select(trek_gather(r->d, 0, index), 0, 0);
 }
 
 /* d^T (the h that each step began with): y one step before, h0 at first. Into the parameter's gradient where that can be. */

@@ -189,7 +189,7 @@ trek_status trek_rule_logcumsumexp(trek_backward_call *b)
     trek_var *y = x == given ? trek_rule_output(b, 0) : trek_logcumsumexp(x, dim);
     if (!b->create_graph)
         return trek_rule_give(b, difference_of_parts(g, NULL, x, y, dim));
-    trek_var *largest = trek_max(trek_abs(trek_var_detach(g)), trek_dims_none(), false);
+    trek_var *largest = trek_max(trek_abs(trek_var_detach(g)), trek_dims_all(), false);
     trek_var *slopes = difference_of_parts(g, trek_mul(trek_ones_like(g), trek_add_scalar(largest, 1)), x, y, dim);
     trek_var *numbers = difference_of_parts(trek_var_detach(g), NULL, trek_var_detach(x), trek_var_detach(y), dim);
     return trek_rule_give(b, trek_add(numbers, trek_sub(slopes, trek_var_detach(slopes))));
@@ -313,7 +313,7 @@ static trek_var *nothing_yet(trek_backward_call *b)
 trek_status trek_rule_index_select(trek_backward_call *b)
 {
     trek_var *zeros = nothing_yet(b);
-    return trek_rule_give(b, trek_index_add(zeros, trek_rule_input(b, 1), b->grad, (int)b->attrs->i[0]));
+    return trek_rule_give(b, trek_index_add(zeros, (int)b->attrs->i[0], trek_rule_input(b, 1), b->grad));
 }
 
 trek_status trek_rule_index_add(trek_backward_call *b)
@@ -321,13 +321,13 @@ trek_status trek_rule_index_add(trek_backward_call *b)
     b->grads[0] = b->grad;
     if (!trek_rule_needs(b, 2))
         return TREK_OK;
-    return trek_rule_give_to(b, 2, trek_index_select(b->grad, trek_rule_input(b, 1), (int)b->attrs->i[0]));
+    return trek_rule_give_to(b, 2, trek_index_select(b->grad, (int)b->attrs->i[0], trek_rule_input(b, 1)));
 }
 
 trek_status trek_rule_gather(trek_backward_call *b)
 {
     trek_var *zeros = nothing_yet(b);
-    return trek_rule_give(b, trek_scatter_add(zeros, trek_rule_input(b, 1), b->grad, (int)b->attrs->i[0]));
+    return trek_rule_give(b, trek_scatter_add(zeros, (int)b->attrs->i[0], trek_rule_input(b, 1), b->grad));
 }
 
 trek_status trek_rule_scatter_add(trek_backward_call *b)
@@ -335,7 +335,7 @@ trek_status trek_rule_scatter_add(trek_backward_call *b)
     b->grads[0] = b->grad;
     if (!trek_rule_needs(b, 2))
         return TREK_OK;
-    trek_var *index = trek_rule_input(b, 1), *g = trek_gather(b->grad, index, (int)b->attrs->i[0]);
+    trek_var *index = trek_rule_input(b, 1), *g = trek_gather(b->grad, (int)b->attrs->i[0], index);
     /* where the index is smaller than the source, the rest of the source had no part */
     trek_shape source = trek_rule_shape(b, 2);
     for (int d = 0; g && d < source.ndim; d++) {

@@ -77,7 +77,7 @@ static trek_status begin(trek_backward_call *b, const slice *s)
 static trek_status extend(trek_node *node, const slice *s)
 {
     const trek_tensor *whole = node->grad->data;
-    trek_shape shape = trek_shape_make(whole->ndim, whole->sizes);
+    trek_shape shape = trek_shape_make(whole->sizes, whole->ndim);
     trek_status status = TREK_OK;
     if (whole->storage != s->grad->storage || !lies_in_place(s, &shape)) {
         if (!trek_grad_is_alone(node->grad))

@@ -18,7 +18,7 @@ static trek_var *filled(trek_var *x, int dim, int64_t size, double value)
 {
     trek_shape shape = trek_var_shape(x);
     shape.sizes[dim] = size;
-    trek_tensor *t = trek_tensor_full(value, shape, trek_var_dtype(x), trek_var_device(x));
+    trek_tensor *t = trek_tensor_full(shape, value, trek_var_dtype(x), trek_var_device(x));
     return t ? trek_var_from(t) : NULL;
 }
 
@@ -64,7 +64,7 @@ static trek_var *repeated(trek_var *x, int dim, int64_t before, int64_t after)
 {
     int64_t n = trek_var_size(x, dim);
     trek_tensor *all = trek_tensor_arange((double)-before, (double)(n + after), 1, TREK_I64, trek_var_device(x));
-    return trek_index_select(x, trek_clamp(all ? trek_var_from(all) : NULL, 0, (double)(n - 1)), dim);
+    return trek_index_select(x, dim, trek_clamp(all ? trek_var_from(all) : NULL, 0, (double)(n - 1)));
 }
 
 static trek_var *padded_along(trek_var *x, int dim, int64_t before, int64_t after, trek_pad_mode mode, double value)

@@ -87,7 +87,7 @@ static trek_var *scaled(trek_var *x, trek_var *exponent)
     for (int step = 0; x && step < 3; step++) {
         trek_var *part = trek_clamp(rest, -1000, 1000);
         trek_var *index = trek_reshape(trek_add_scalar(part, -LEAST), trek_dims(-1));
-        trek_var *factor = trek_reshape(trek_index_select(table, index, 0), trek_var_shape(exponent));
+        trek_var *factor = trek_reshape(trek_index_select(table, 0, index), trek_var_shape(exponent));
         x = trek_mul(x, factor);
         rest = trek_sub(rest, part);
     }

@@ -26,17 +26,17 @@ static trek_var *spread(const char *name, bool root, trek_var *x, trek_dims_list
     return mean ? pair(made, made ? trek_mean(x, dims, keepdim) : NULL, mean) : made;
 }
 
-trek_var *trek_variance_with(trek_var *x, trek_dims_list dims, bool keepdim, double correction, trek_var **mean)
+trek_var *trek_variance_with(trek_var *x, trek_dims_list dims, double correction, bool keepdim, trek_var **mean)
 {
     return spread("variance_with", false, x, dims, keepdim, correction, mean);
 }
-trek_var *trek_std_with(trek_var *x, trek_dims_list dims, bool keepdim, double correction, trek_var **mean)
+trek_var *trek_std_with(trek_var *x, trek_dims_list dims, double correction, bool keepdim, trek_var **mean)
 {
     return spread("std_with", true, x, dims, keepdim, correction, mean);
 }
-trek_var *trek_var_mean(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **mean)
+trek_var *trek_variance_mean(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **mean)
 {
-    return spread("var_mean", false, x, dims, keepdim, 1, mean);
+    return spread("variance_mean", false, x, dims, keepdim, 1, mean);
 }
 trek_var *trek_std_mean(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **mean)
 {
@@ -63,7 +63,7 @@ static bool observation_weights(trek_var *x, int64_t n, trek_var *repetitions, t
             return trek_fail(TREK_ERR_SHAPE, "cov: %lld weights in 1 dimension are needed", (long long)n), false;
         if (trek_dtype_is_float(dtype) != (k == 1) || dtype == TREK_BOOL)
             return trek_fail(TREK_ERR_DTYPE, "cov: %s of %s", k ? "weights" : "repetitions", trek_dtype_name(dtype)), false;
-        trek_var *below = trek_any(trek_lt_scalar(given[k], 0), trek_dims_none(), false);
+        trek_var *below = trek_any(trek_lt_scalar(given[k], 0), trek_dims_all(), false);
         if (!below)
             return false;
         if (trek_var_item(below) != 0)
@@ -81,7 +81,7 @@ static trek_var *degrees(trek_var *sum, trek_var *all, trek_var *weights, int64_
 {
     trek_var *off = NULL;
     if (weights && correction != 0)
-        off = trek_div(trek_sum(trek_mul(all, trek_cast(weights, trek_var_dtype(all))), trek_dims_none(), false), sum);
+        off = trek_div(trek_sum(trek_mul(all, trek_cast(weights, trek_var_dtype(all))), trek_dims_all(), false), sum);
     trek_var *made = off ? trek_sub(sum, trek_mul_scalar(off, (double)correction))
                      : weights ? sum : trek_sub_scalar(sum, (double)correction);
     return trek_clamp(made, 0, INFINITY);
@@ -114,10 +114,10 @@ static trek_var *covariances(const char *name, trek_var *x, int64_t correction, 
         trek_var *rest = trek_sub(x, trek_mean(x, trek_dims(1), true));
         double divisor = (double)n - (double)correction;
         trek_var *products = trek_matmul(rest, trek_transpose(rest, 0, 1));
-        return squeezed(trek_div(products, trek_full_like(trek_sum(products, trek_dims_none(), false),
+        return squeezed(trek_div(products, trek_full_like(trek_sum(products, trek_dims_all(), false),
                                                           divisor > 0 ? divisor : 0)));
     }
-    trek_var *sum = trek_sum(all, trek_dims_none(), false), *divisor = degrees(sum, all, weights, correction);
+    trek_var *sum = trek_sum(all, trek_dims_all(), false), *divisor = degrees(sum, all, weights, correction);
     trek_var *mean = trek_div(trek_sum(weighted, trek_dims(1), true), sum), *rest = trek_sub(x, mean);
     return squeezed(trek_div(trek_matmul(rest, trek_transpose(trek_mul(rest, all), 0, 1)), divisor));
 }
@@ -142,7 +142,7 @@ trek_var *trek_corrcoef(trek_var *x)
 static bool ends_of(const char *name, trek_var *x, double *low, double *high, double apart)
 {
     if (*low == *high && trek_var_numel(x) > 0) {
-        trek_var *least = trek_min(x, trek_dims_none(), false), *most = trek_max(x, trek_dims_none(), false);
+        trek_var *least = trek_min(x, trek_dims_all(), false), *most = trek_max(x, trek_dims_all(), false);
         if (!least || !most)
             return false;
         *low = trek_var_item(least);
@@ -182,7 +182,7 @@ trek_var *trek_histc(trek_var *x, int64_t bins, double low, double high)
     trek_var *place = trek_div_scalar(trek_mul_scalar(trek_sub_scalar(near, low), (double)bins), high - low);
     trek_var *at = trek_clamp(trek_cast(trek_floor(place), TREK_I64), 0, (double)(bins - 1));
     trek_tensor *zeros = trek_tensor_zeros(trek_dims(bins), dtype, trek_var_device(x));
-    return zeros ? trek_index_add(trek_var_from(zeros), at, trek_cast(inside, dtype), 0) : NULL;
+    return zeros ? trek_index_add(trek_var_from(zeros), 0, at, trek_cast(inside, dtype)) : NULL;
 }
 
 /* What lies between neighbouring edges, the last one's own place in the bin before it. x is flat. */
@@ -198,11 +198,11 @@ static trek_var *between_edges(trek_var *x, trek_var *edges, trek_var *weight, b
     trek_var *at = trek_clamp(trek_sub_scalar(trek_searchsorted(edges, x, true), 1), 0, (double)(bins - 1));
     if (weight) /* what is left out counts nothing, whatever it weighs */
         counted = trek_masked_fill(trek_reshape(trek_var_detach(weight), trek_dims(-1)), trek_logical_not(inside), 0);
-    counts = trek_index_add(counts, at, counted, 0);
+    counts = trek_index_add(counts, 0, at, counted);
     if (!density)
         return counts;
     trek_var *widths = trek_sub(trek_narrow(edges, 0, 1, bins), trek_narrow(edges, 0, 0, bins));
-    return trek_div(trek_div(counts, trek_sum(counts, trek_dims_none(), false)), widths);
+    return trek_div(trek_div(counts, trek_sum(counts, trek_dims_all(), false)), widths);
 }
 
 /* Whether weights are of x's shape and dtype; false and an error. */
@@ -277,9 +277,9 @@ trek_var *trek_mode(trek_var *x, int dim, bool keepdim, trek_var **indices)
         trek_var *first = trek_ones_like(trek_narrow(differ, d, 0, 1)), *parts[2] = { first, differ };
         trek_var *begins = trek_mul(trek_cast(trek_cat(parts, 2, d), TREK_I64), order);
         trek_var *lengths = trek_sub(order, trek_cummax(begins, d, NULL));
-        at = trek_gather(places, trek_argmax(lengths, trek_dims(d), true), d);
+        at = trek_gather(places, d, trek_argmax(lengths, trek_dims(d), true));
     }
-    trek_var *values = trek_gather(x, at, d);
+    trek_var *values = trek_gather(x, d, at);
     if (!keepdim && ndim > 0) {
         values = trek_squeeze(values, d);
         at = trek_squeeze(at, d);

@@ -9,15 +9,15 @@
 TREK_BEGIN
 
 /* Returns the variance over dims, as trek_variance, and writes the mean to *mean, as torch.var_mean. */
-TREK_API trek_var *trek_var_mean(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **mean);
+TREK_API trek_var *trek_variance_mean(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **mean);
 /* Returns the standard deviation over dims, as trek_std, and writes the mean to *mean, as torch.std_mean. */
 TREK_API trek_var *trek_std_mean(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **mean);
 /* Returns the variance over dims, divided by n - correction (at least 0), and writes the mean to *mean. A correction of 1 is
  * Bessel's, and 0 gives the variance of the population. Dtypes: floating. Fails with ARGUMENT if correction is not finite. */
-TREK_API trek_var *trek_variance_with(trek_var *x, trek_dims_list dims, bool keepdim, double correction, trek_var **mean);
+TREK_API trek_var *trek_variance_with(trek_var *x, trek_dims_list dims, double correction, bool keepdim, trek_var **mean);
 /* Returns the standard deviation over dims, the square root of trek_variance_with, and writes the mean to *mean. Dtypes:
  * floating. Fails with ARGUMENT if correction is not finite. */
-TREK_API trek_var *trek_std_with(trek_var *x, trek_dims_list dims, bool keepdim, double correction, trek_var **mean);
+TREK_API trek_var *trek_std_with(trek_var *x, trek_dims_list dims, double correction, bool keepdim, trek_var **mean);
 /* Returns the minimum over dims, as trek_min, and writes the maximum to *max, as trek_max. */
 TREK_API trek_var *trek_aminmax(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **max);
 /* Computes the covariances [m, m] of m variables, which are the rows of x [m, n]. For one variable [n], or a scalar, the result

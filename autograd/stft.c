@@ -34,7 +34,7 @@ static bool settings(const char *name, trek_var *x, int64_t n, const trek_stft_o
     if (length == n)
         return true;
     if (!f->window) {
-        trek_tensor *ones = trek_tensor_full(1, trek_dims(length), dtype, trek_var_device(x));
+        trek_tensor *ones = trek_tensor_full(trek_dims(length), 1, dtype, trek_var_device(x));
         f->window = ones ? trek_var_from(ones) : NULL;
     }
     int64_t left = (n - length) / 2;
@@ -102,7 +102,7 @@ trek_var *trek_stft(trek_var *x, int64_t n_fft, const trek_stft_opts *opts)
         return trek_fail_null(TREK_ERR_SHAPE, "stft: a signal of %lld is shorter than n_fft %lld", (long long)length,
                               (long long)n_fft);
     f.count = 1 + (length - n_fft) / f.hop;
-    trek_var *cut = trek_index_select(lines, places(&f, trek_var_device(lines)), 1);
+    trek_var *cut = trek_index_select(lines, 1, places(&f, trek_var_device(lines)));
     cut = trek_reshape(cut, trek_dims(rows, f.count, n_fft));
     cut = f.window ? trek_mul(cut, f.window) : cut;
     trek_fft_norm norm = opts->normalized ? TREK_FFT_ORTHO : TREK_FFT_BACKWARD;
@@ -120,7 +120,7 @@ static trek_var *overlapped(const frames *f, trek_var *cut, int64_t length)
     int64_t rows = trek_var_size(cut, 0);
     trek_tensor *zeros = trek_tensor_zeros(trek_dims(rows, length), trek_var_dtype(cut), trek_var_device(cut));
     trek_var *flat = trek_reshape(cut, trek_dims(rows, f->count * f->n));
-    return zeros ? trek_index_add(trek_var_from(zeros), places(f, trek_var_device(cut)), flat, 1) : NULL;
+    return zeros ? trek_index_add(trek_var_from(zeros), 1, places(f, trek_var_device(cut)), flat) : NULL;
 }
 
 /* What the squares of windows add up to: [1, length]. */
@@ -158,7 +158,7 @@ trek_var *trek_istft(trek_var *x, int64_t n_fft, int64_t length, const trek_stft
     cut = f.window ? trek_mul(cut, f.window) : cut;
     trek_var *sum = cut ? trek_narrow(overlapped(&f, cut, all), 1, edge, kept - edge) : NULL;
     trek_var *by = sum ? trek_narrow(envelope(&f, cut, all), 1, edge, kept - edge) : NULL;
-    trek_var *least = trek_min(by ? trek_var_detach(by) : NULL, trek_dims_none(), false);
+    trek_var *least = trek_min(by ? trek_var_detach(by) : NULL, trek_dims_all(), false);
     if (!least)
         return NULL;
     if (trek_var_item(least) < 1e-11)

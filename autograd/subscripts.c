@@ -136,7 +136,7 @@ static trek_var *chosen(const choice *c)
         out.sizes[out.ndim++] = flat.sizes[flat.ndim++] = shape.sizes[d];
     }
     trek_var *lines = trek_reshape(trek_permute(c->x, order), flat);
-    trek_var *y = trek_reshape(trek_index_select(lines, trek_reshape(place, trek_dims(trek_var_numel(place))), 0), out);
+    trek_var *y = trek_reshape(trek_index_select(lines, 0, trek_reshape(place, trek_dims(trek_var_numel(place)))), out);
     trek_dims_list from = { .ndim = broadcast }, to = { .ndim = broadcast };
     for (int k = 0; k < broadcast; k++) {
         from.sizes[k] = k;

@@ -36,7 +36,7 @@ trek_var *trek_isin(trek_var *x, trek_var *of, bool invert)
         x = trek_var_detach(x);
         trek_var *sorted = trek_sort(flat(trek_var_detach(of)), 0, false, NULL);
         trek_var *at = trek_clamp(trek_searchsorted(sorted, flat(x), false), 0, (double)(n - 1));
-        found = x ? trek_reshape(trek_eq(trek_index_select(sorted, at, 0), flat(x)), trek_var_shape(x)) : NULL;
+        found = x ? trek_reshape(trek_eq(trek_index_select(sorted, 0, at), flat(x)), trek_var_shape(x)) : NULL;
     }
     return invert ? trek_logical_not(found) : found;
 }
@@ -55,7 +55,7 @@ trek_var *trek_take(trek_var *x, trek_var *index)
         return NULL;
     const char *before = trek_op_calling("take");
     trek_var *at = flat(from_start(index, trek_var_numel(x)));
-    return trek_op_called_end(before, trek_reshape(trek_index_select(flat(x), at, 0), trek_var_shape(index)));
+    return trek_op_called_end(before, trek_reshape(trek_index_select(flat(x), 0, at), trek_var_shape(index)));
 }
 
 trek_var *trek_put(trek_var *x, trek_var *index, trek_var *source, bool accumulate)
@@ -99,10 +99,10 @@ trek_var *trek_take_along_dim(trek_var *x, trek_var *index, int dim)
     }
     const char *before = trek_op_calling("take_along_dim");
     index = from_start(trek_expand(index, b), a.ndim > 0 ? a.sizes[at] : 1);
-    return trek_op_called_end(before, trek_gather(trek_expand(x, a), index, dim));
+    return trek_op_called_end(before, trek_gather(trek_expand(x, a), dim, index));
 }
 
-trek_var *trek_index_copy(trek_var *x, trek_var *index, trek_var *source, int dim)
+trek_var *trek_index_copy(trek_var *x, int dim, trek_var *index, trek_var *source)
 {
     TREK_NEEDED("index_copy", x);
     TREK_NEEDED("index_copy", index);
@@ -119,7 +119,7 @@ trek_var *trek_index_copy(trek_var *x, trek_var *index, trek_var *source, int di
         line.sizes[d] = d == at ? own.sizes[d] : 1;
     }
     const char *before = trek_op_calling("index_copy");
-    return trek_op_called_end(before, trek_scatter(x, trek_expand(trek_reshape(index, line), own), source, at));
+    return trek_op_called_end(before, trek_scatter(x, at, trek_expand(trek_reshape(index, line), own), source));
 }
 
 trek_var *trek_masked_scatter(trek_var *x, trek_var *mask, trek_var *source)
@@ -137,7 +137,7 @@ trek_var *trek_masked_scatter(trek_var *x, trek_var *mask, trek_var *source)
     trek_shape shape = trek_var_shape(both);
     mask = trek_expand(mask, shape);
     x = trek_expand(x, shape);
-    trek_var *count = trek_sum(mask, trek_dims_none(), false);
+    trek_var *count = trek_sum(mask, trek_dims_all(), false);
     int64_t n = trek_var_numel(source), places = count ? (int64_t)trek_var_item(count) : -1;
     if (places < 0)
         return NULL;
@@ -145,9 +145,9 @@ trek_var *trek_masked_scatter(trek_var *x, trek_var *mask, trek_var *source)
         return trek_fail_null(TREK_ERR_ARGUMENT, "masked_scatter: %lld elements for %lld places", (long long)n,
                               (long long)places);
     if (n == 0) /* recorded of nothing, too */
-        return trek_dtype_is_float(trek_var_dtype(x)) ? trek_sub(x, trek_sum(source, trek_dims_none(), false)) : trek_clone(x);
+        return trek_dtype_is_float(trek_var_dtype(x)) ? trek_sub(x, trek_sum(source, trek_dims_all(), false)) : trek_clone(x);
     trek_var *at = trek_clamp(trek_sub_scalar(trek_cumsum(flat(mask), 0), 1), 0, (double)(n - 1));
-    return trek_where(mask, trek_reshape(trek_index_select(flat(source), at, 0), shape), x);
+    return trek_where(mask, trek_reshape(trek_index_select(flat(source), 0, at), shape), x);
 }
 
 /* --- shapes ------------------------------------------------------------------------------------- */

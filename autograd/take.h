@@ -24,7 +24,7 @@ TREK_API trek_var *trek_put(trek_var *x, trek_var *index, trek_var *source, bool
 TREK_API trek_var *trek_take_along_dim(trek_var *x, trek_var *index, int dim);
 /* Returns x with its slices at the given indices along dim replaced by those of source. index is 1-D, of any integer dtype, and
  * not negative. source has x's dtype, and x's shape except along dim. If an index occurs more than once the last slice stays. */
-TREK_API trek_var *trek_index_copy(trek_var *x, trek_var *index, trek_var *source, int dim);
+TREK_API trek_var *trek_index_copy(trek_var *x, int dim, trek_var *index, trek_var *source);
 /* Returns x with its elements where mask (bool) is true replaced by the elements of source, in order. x and mask broadcast;
  * source has x's dtype. The call synchronises with the GPU. Fails with ARGUMENT if source has too few elements. */
 TREK_API trek_var *trek_masked_scatter(trek_var *x, trek_var *mask, trek_var *source);

@@ -117,7 +117,7 @@ trek_var *trek_unique_dim(trek_var *x, int dim, trek_var **inverse, trek_var **c
     trek_var *values = trek_unique(trek_contiguous(front), &ranks, NULL);
     ranks = values ? trek_contiguous(trek_to(ranks, trek_cpu(0))) : NULL;
     if (ranks && find(ranks, n, width, &f) == TREK_OK)
-        taken = trek_index_select(x, trek_to(f.firsts, device), at);
+        taken = trek_index_select(x, at, trek_to(f.firsts, device));
     trek_var *places = taken ? trek_to(f.inverse, device) : NULL, *sizes = places ? trek_to(f.counts, device) : NULL;
     trek_op_called_end(before, NULL);
     if (inverse)

@@ -103,10 +103,10 @@ static trek_var *windows(trek_var *x, const depth_walk *w, int64_t steps)
         x = trek_pad(x, trek_dims(0, 0, 0, 0, w->padding, w->padding), TREK_PAD_CONSTANT, 0);
     if (x && (w->kernel != 1 || w->stride != 1)) {
         trek_var *index = depth_index(w, steps, trek_var_device(x));
-        x = index ? trek_index_select(x, index, 2) : NULL;
+        x = index ? trek_index_select(x, 2, index) : NULL;
     }
-    x = trek_reshape(x, trek_shape_make(6, (const int64_t[]){ s.sizes[0], s.sizes[1], steps, w->kernel, s.sizes[3],
-                                                              s.sizes[4] }));
+    x = trek_reshape(x, trek_shape_make((const int64_t[]){ s.sizes[0], s.sizes[1], steps, w->kernel, s.sizes[3],
+                                                           s.sizes[4] }, 6));
     return trek_reshape(trek_permute(x, trek_dims(0, 2, 1, 3, 4, 5)),
                         trek_dims(s.sizes[0] * steps, s.sizes[1] * w->kernel, s.sizes[3], s.sizes[4]));
 }
@@ -179,14 +179,14 @@ static trek_var *overlapped(trek_var *y, const depth_walk *w, int64_t samples, i
     trek_shape s = trek_var_shape(y);
     int64_t channels = s.sizes[1] / w->kernel, reach = (w->in - 1) * w->stride + w->dilation * (w->kernel - 1) + 1;
     int64_t length = reach > w->padding + out ? reach : w->padding + out;
-    y = trek_reshape(y, trek_shape_make(6, (const int64_t[]){ samples, w->in, channels, w->kernel, s.sizes[2], s.sizes[3] }));
+    y = trek_reshape(y, trek_shape_make((const int64_t[]){ samples, w->in, channels, w->kernel, s.sizes[2], s.sizes[3] }, 6));
     y = trek_reshape(trek_permute(y, trek_dims(0, 2, 1, 3, 4, 5)),
                      trek_dims(samples, channels, w->in * w->kernel, s.sizes[2], s.sizes[3]));
     trek_var *index = y ? depth_index(w, w->in, trek_var_device(y)) : NULL;
     trek_tensor *zeros = index ? trek_tensor_zeros(trek_dims(samples, channels, length, s.sizes[2], s.sizes[3]),
                                                    trek_var_dtype(y),
                                                    trek_var_device(y)) : NULL;
-    return zeros ? trek_narrow(trek_index_add(trek_var_from(zeros), index, y, 2), 2, w->padding, out) : NULL;
+    return zeros ? trek_narrow(trek_index_add(trek_var_from(zeros), 2, index, y), 2, w->padding, out) : NULL;
 }
 
 trek_var *trek_conv_transpose3d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_transpose_opts *opts)
@@ -264,7 +264,7 @@ static trek_var *volume_places(const pool_steps *p, trek_var *areas, trek_var *l
         all = trek_masked_fill(all, trek_lt_scalar(in_area, 0), -1);
         lines = trek_masked_fill(lines, none, 0);
     }
-    trek_var *taken = trek_gather(trek_reshape(all, trek_dims(planes, depth * n)), lines, 1);
+    trek_var *taken = trek_gather(trek_reshape(all, trek_dims(planes, depth * n)), 1, lines);
     return p->hollow ? trek_masked_fill(taken, none, -1) : taken;
 }
 

@@ -82,7 +82,7 @@ static trek_status measure(const padded *p, int field, longest *most, const trek
         *most = (longest){ .ndim = x->ndim, .dtype = (trek_dtype)x->dtype };
     if (most->ndim != x->ndim || most->dtype != (trek_dtype)x->dtype)
         return trek_fail(TREK_ERR_SHAPE, "dataset pad: samples of \"%s\" have shapes such as %s %s and %s %s",
-                         p->around.inner->fields[field], trek_shape_text(trek_shape_make(most->ndim, most->sizes), a),
+                         p->around.inner->fields[field], trek_shape_text(trek_shape_make(most->sizes, most->ndim), a),
                          trek_dtype_name(most->dtype), trek_tensor_shape_text(x, b), trek_dtype_name((trek_dtype)x->dtype));
     for (int d = 1; d < x->ndim; d++)
         most->sizes[d] = x->sizes[d] > most->sizes[d] ? x->sizes[d] : most->sizes[d];
@@ -161,7 +161,7 @@ static trek_status pad_field(const padded *p, const samples *s, int k, longest *
         most->sizes[1] = (size + r->multiple_of - 1) / r->multiple_of * r->multiple_of;
     }
     most->sizes[0] = s->n;
-    *out = trek_tensor_full(p->rules[k].value, trek_shape_make(most->ndim, most->sizes), most->dtype, trek_cpu(0));
+    *out = trek_tensor_full(trek_shape_make(most->sizes, most->ndim), p->rules[k].value, most->dtype, trek_cpu(0));
     for (int64_t i = 0; *out && i < s->n; i++)
         put_corner(*out, i, s->rows[i][k]);
     return *out ? TREK_OK : trek_status_or(TREK_ERR_MEMORY);
@@ -171,9 +171,9 @@ static trek_status add_measures(const padded *p, const samples *s, const longest
 {
     int64_t width = most->ndim > 1 ? most->sizes[1] : 1;
     if (p->mask >= 0)
-        out[p->mask] = trek_tensor_full(0, trek_dims(s->n, width), TREK_BOOL, trek_cpu(0));
+        out[p->mask] = trek_tensor_full(trek_dims(s->n, width), 0, TREK_BOOL, trek_cpu(0));
     if (p->length >= 0)
-        out[p->length] = trek_tensor_full(0, trek_dims(s->n), TREK_I64, trek_cpu(0));
+        out[p->length] = trek_tensor_full(trek_dims(s->n), 0, TREK_I64, trek_cpu(0));
     if ((p->mask >= 0 && !out[p->mask]) || (p->length >= 0 && !out[p->length]))
         return trek_status_or(TREK_ERR_MEMORY);
     for (int64_t i = 0; i < s->n; i++) {
@@ -357,7 +357,7 @@ static trek_status call(const collated *c, const trek_fetch *of, const samples *
     const trek_dataset *self = &c->around.base;
     trek_status status = c->fn(of, (trek_tensor *const *const *)s->rows, out, c->arg);
     if (status != TREK_OK)
-        return trek_fail_after(status, "dataset collate: its function failed (%s)", trek_status_text(status));
+        return trek_fail_after(status, "dataset collate: its function failed (%s)", trek_status_description(status));
     status = trek_batch_check(self, of->n, out);
     for (int k = 0; k < self->n_fields && status == TREK_OK; k++)
         status = trek_tensor_settle(&out[k]);

@@ -240,7 +240,7 @@ static trek_status call(const mapped *m, const trek_fetch *of, trek_tensor *cons
     const trek_dataset *self = &m->around.base;
     trek_status status = m->fn(of, in, out, m->arg);
     if (status != TREK_OK)
-        return trek_fail_after(status, "dataset map: its function failed (%s)", trek_status_text(status));
+        return trek_fail_after(status, "dataset map: its function failed (%s)", trek_status_description(status));
     for (int k = 0; k < self->n_fields && status == TREK_OK; k++) {
         if (!out[k])
             return trek_fail(TREK_ERR_CALLBACK, "dataset map: its function made nothing for \"%s\"", self->fields[k]);

@@ -267,7 +267,7 @@ trek_status trek_dataset_fetch(trek_dataset *dataset, const trek_fetch *fetch, t
     if (status == TREK_OK)
         status = trek_batch_check(dataset, fetch->n, out);
     else
-        trek_fail_after(status, "dataset %s: get failed (%s)", dataset->klass->name, trek_status_text(status));
+        trek_fail_after(status, "dataset %s: get failed (%s)", dataset->klass->name, trek_status_description(status));
     trek_scope_end(scope);
     for (int k = 0; status != TREK_OK && k < dataset->n_fields; k++) {
         trek_tensor_release(out[k]);
@@ -374,7 +374,7 @@ trek_status trek_rows_put(const trek_dataset *dataset, int field, trek_tensor **
     trek_shape shape = trek_tensor_shape(from);
     trek_dtype dtype = trek_tensor_dtype(from);
     if (!*to)
-        *to = trek_dataset_tensor(n, trek_shape_make(shape.ndim - 1, shape.sizes + 1), dtype);
+        *to = trek_dataset_tensor(n, trek_shape_make(shape.sizes + 1, shape.ndim - 1), dtype);
     if (!*to)
         return trek_status_or(TREK_ERR_MEMORY);
     trek_shape wanted = trek_tensor_shape(*to);
@@ -383,10 +383,10 @@ trek_status trek_rows_put(const trek_dataset *dataset, int field, trek_tensor **
     if (!trek_shape_equal(shape, wanted) || dtype != trek_tensor_dtype(*to))
         return trek_fail(TREK_ERR_SHAPE, "dataset %s: samples of \"%s\" differ: %s %s and %s %s", dataset->klass->name,
                          dataset->fields[field],
-                         trek_shape_text(trek_shape_make(wanted.ndim - 1, wanted.sizes + 1), a),
+                         trek_shape_text(trek_shape_make(wanted.sizes + 1, wanted.ndim - 1), a),
                          trek_dtype_name(trek_tensor_dtype(*to)),
-                         trek_shape_text(trek_shape_make(shape.ndim - 1, shape.sizes + 1), b), trek_dtype_name(dtype));
-    size_t bytes = (size_t)trek_shape_numel(trek_shape_make(shape.ndim - 1, shape.sizes + 1)) * trek_dtype_size(dtype);
+                         trek_shape_text(trek_shape_make(shape.sizes + 1, shape.ndim - 1), b), trek_dtype_name(dtype));
+    size_t bytes = (size_t)trek_shape_numel(trek_shape_make(shape.sizes + 1, shape.ndim - 1)) * trek_dtype_size(dtype);
     if (bytes > 0)
         memcpy((char *)trek_tensor_data(*to) + (size_t)at * bytes, (const char *)trek_tensor_data(from) + (size_t)row * bytes,
                bytes);

@@ -144,7 +144,7 @@ static trek_status mix_rows(const mixed *s, const trek_fetch *fetch, const int64
 {
     const int64_t *batch = fetch->batch ? fetch->batch : fetch->indices;
     trek_shape shape = trek_tensor_shape(all[s->image]);
-    trek_shape sample = trek_shape_make(3, shape.sizes + 1);
+    trek_shape sample = trek_shape_make(shape.sizes + 1, 3);
     out[s->image] = trek_dataset_tensor(fetch->n, sample, TREK_F32);
     out[s->label] = out[s->image] ? trek_dataset_tensor(fetch->n, trek_dims(s->classes), TREK_F32) : NULL;
     if (!out[s->label])
@@ -169,7 +169,7 @@ static trek_status mix_rows(const mixed *s, const trek_fetch *fetch, const int64
 static trek_status first_rows(const trek_fetch *fetch, trek_tensor *all, trek_tensor **out)
 {
     trek_shape shape = trek_tensor_shape(all);
-    *out = trek_dataset_tensor(fetch->n, trek_shape_make(shape.ndim - 1, shape.sizes + 1), trek_tensor_dtype(all));
+    *out = trek_dataset_tensor(fetch->n, trek_shape_make(shape.sizes + 1, shape.ndim - 1), trek_tensor_dtype(all));
     if (!*out)
         return trek_status_or(TREK_ERR_MEMORY);
     size_t bytes = (size_t)trek_tensor_numel(*out) * trek_dtype_size(trek_tensor_dtype(all));

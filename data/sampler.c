@@ -58,7 +58,7 @@ trek_status trek_sampler_at(const trek_sampler *sampler, int64_t epoch, int64_t 
                          sampler->klass->name, count, first, length);
     trek_status status = sampler->klass->at(sampler, epoch, first, count, indices);
     if (status != TREK_OK)
-        trek_fail_after(status, "sampler %s: at failed (%s)", sampler->klass->name, trek_status_text(status));
+        trek_fail_after(status, "sampler %s: at failed (%s)", sampler->klass->name, trek_status_description(status));
     return status;
 }
 

@@ -40,7 +40,7 @@ trek_stream *trek_stream_open(trek_dataset *dataset, int64_t epoch, uint64_t see
     trek_status status = s->piece ? dataset->klass->stream->open(dataset, epoch, seed, &s->reading) : TREK_ERR_MEMORY;
     s->opened = status == TREK_OK;
     if (status != TREK_OK) {
-        trek_fail_after(status, "dataset %s: open failed (%s)", dataset->klass->name, trek_status_text(status));
+        trek_fail_after(status, "dataset %s: open failed (%s)", dataset->klass->name, trek_status_description(status));
         trek_stream_close(&s);
     }
     return s;
@@ -76,7 +76,7 @@ void trek_stream_key(const trek_stream *stream, int64_t *epoch, uint64_t *seed)
 static trek_status fail_again(const trek_stream *s)
 {
     return trek_fail_after(s->failed, "dataset %s: its reading has failed (%s)", s->dataset->klass->name,
-                           trek_status_text(s->failed));
+                           trek_status_description(s->failed));
 }
 
 /* The class's next samples, checked and settled, to s->piece. */
@@ -89,7 +89,7 @@ static trek_status next_piece(trek_stream *s, int64_t n, int64_t *got)
         return TREK_ERR_MEMORY;
     trek_status status = d->klass->stream->next(d, s->reading, n, s->piece, got);
     if (status != TREK_OK)
-        trek_fail_after(status, "dataset %s: next failed (%s)", d->klass->name, trek_status_text(status));
+        trek_fail_after(status, "dataset %s: next failed (%s)", d->klass->name, trek_status_description(status));
     else if (*got < 0 || *got > n)
         status = trek_fail(TREK_ERR_CALLBACK, "dataset %s: asked for %" PRId64 " samples, next gave %" PRId64, d->klass->name, n,
                            *got);
@@ -193,7 +193,7 @@ trek_status trek_stream_skip(trek_stream *stream, int64_t n, int64_t *skipped)
         s->failed = klass->skip ? klass->skip(s->dataset, s->reading, n - done, &step) : read_and_drop(s, n - done, &step);
         if (s->failed != TREK_OK)
             return trek_fail_after(s->failed, "dataset %s: skip failed (%s)", s->dataset->klass->name,
-                                   trek_status_text(s->failed));
+                                   trek_status_description(s->failed));
         s->over = step <= 0;
         done += step > 0 ? step : 0;
     }

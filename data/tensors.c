@@ -18,7 +18,7 @@ static trek_status tensors_get(trek_dataset *self, const trek_fetch *fetch, trek
     tensors *set = (tensors *)self;
     for (int k = 0; k < set->n; k++) {
         trek_shape shape = trek_tensor_shape(set->rows[k]);
-        trek_shape sample = trek_shape_make(shape.ndim - 1, shape.sizes + 1);
+        trek_shape sample = trek_shape_make(shape.sizes + 1, shape.ndim - 1);
         out[k] = trek_dataset_tensor(fetch->n, sample, trek_tensor_dtype(set->rows[k]));
         if (!out[k])
             return trek_status_or(TREK_ERR_MEMORY);

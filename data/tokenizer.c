@@ -208,12 +208,12 @@ trek_status trek_tokenizer_put_merge(trek_tokenizer *t, int32_t left, int32_t ri
 
 typedef struct output {
     int64_t *ids;
-    int64_t room, n;
+    int64_t capacity, n;
 } output;
 
 static inline void put(output *out, int32_t id)
 {
-    if (out->n < out->room)
+    if (out->n < out->capacity)
         out->ids[out->n] = id;
     out->n++;
 }
@@ -451,13 +451,13 @@ static trek_status encode_all(encoding *e, const unsigned char *p, const unsigne
 }
 
 int64_t trek_tokenizer_encode_to(const trek_tokenizer *t, const char *text, size_t bytes, const trek_encode_opts *opts,
-                                 int64_t *ids, int64_t room)
+                                 int64_t *ids, int64_t capacity)
 {
-    if (!t || (!text && bytes > 0) || (!ids && room > 0)) {
+    if (!t || (!text && bytes > 0) || (!ids && capacity > 0)) {
         trek_fail_missing("tokenizer_encode", !t ? "tokenizer" : !text && bytes > 0 ? "text" : "ids");
         return -1;
     }
-    encoding e = { .t = t, .out = { ids, room, 0 } };
+    encoding e = { .t = t, .out = { ids, capacity, 0 } };
     if (bytes >= WORTH_IT) {
         e.cache = trek_calloc(CACHED, sizeof *e.cache);
         if (!e.cache)
@@ -474,12 +474,12 @@ int64_t trek_tokenizer_encode_to(const trek_tokenizer *t, const char *text, size
 /* Texts have a few bytes for each token; what has fewer is encoded twice. */
 trek_tensor *trek_tokenizer_encode(const trek_tokenizer *t, const char *text, size_t bytes, const trek_encode_opts *opts)
 {
-    int64_t room = (int64_t)(bytes / 3) + 64, n = room + 1, *ids = NULL;
-    while (n > room) {
-        room = ids ? n : room;
+    int64_t capacity = (int64_t)(bytes / 3) + 64, n = capacity + 1, *ids = NULL;
+    while (n > capacity) {
+        capacity = ids ? n : capacity;
         trek_free(ids);
-        ids = trek_alloc((size_t)room * sizeof *ids);
-        n = ids ? trek_tokenizer_encode_to(t, text, bytes, opts, ids, room) : -1;
+        ids = trek_alloc((size_t)capacity * sizeof *ids);
+        n = ids ? trek_tokenizer_encode_to(t, text, bytes, opts, ids, capacity) : -1;
     }
     trek_tensor *tensor = n >= 0 ? trek_tensor_from_data(ids, trek_dims(n), TREK_I64, trek_cpu(0)) : NULL;
     trek_free(ids);

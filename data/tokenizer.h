@@ -55,10 +55,10 @@ typedef struct trek_encode_opts {
 /* Returns the token numbers of a text as a new tensor, i64 [numbers] on the CPU. `opts` may be NULL. */
 TREK_API trek_tensor *trek_tokenizer_encode(const trek_tokenizer *tokenizer, const char *text, size_t bytes,
                                             const trek_encode_opts *opts);
-/* Writes the token numbers of a text to `ids`, at most `room` of them, and returns how many the text has, or -1 on failure.
+/* Writes the token numbers of a text to `ids`, at most `capacity` of them, and returns how many the text has, or -1 on failure.
  * The numbers are never more than the bytes of the text. `opts` may be NULL. */
 TREK_API int64_t trek_tokenizer_encode_to(const trek_tokenizer *tokenizer, const char *text, size_t bytes,
-                                          const trek_encode_opts *opts, int64_t *ids, int64_t room);
+                                          const trek_encode_opts *opts, int64_t *ids, int64_t capacity);
 /* Returns the text of n token numbers as a new string with a terminating 0, and writes its length without that to *bytes,
  * which may be NULL. A token can contain a 0 or a part of a character. With `skip_special` special tokens are left out. The
  * caller frees the string with trek_string_free.

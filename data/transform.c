@@ -197,7 +197,7 @@ static trek_status chain_apply(const trek_transform *self, trek_canvas *canvas)
 
 static const trek_transform_class chain_class = { "transform_chain", sizeof(group), chain_apply, group_free };
 
-trek_transform *trek_transform_chain(int n, trek_transform *const *transforms)
+trek_transform *trek_transform_chain(trek_transform *const *transforms, int n)
 {
     return (trek_transform *)group_new(&chain_class, n, transforms);
 }
@@ -253,7 +253,7 @@ static trek_status choice_weigh(group *g, const double *weights)
     return g->weights ? TREK_OK : TREK_ERR_MEMORY;
 }
 
-trek_transform *trek_transform_random_choice(int n, trek_transform *const *transforms, const double *weights)
+trek_transform *trek_transform_random_choice(trek_transform *const *transforms, const double *weights, int n)
 {
     if (n < 1) {
         trek_fail_missing("transform_random_choice", "a transform");
@@ -397,7 +397,7 @@ static trek_status row_of(const transformed *s, int field, const trek_fetch *fet
     if (!*batch)
         return trek_status_or(TREK_ERR_MEMORY);
     trek_shape whole = trek_tensor_shape(*batch);
-    trek_shape have = trek_shape_make(whole.ndim - 1, whole.sizes + 1);
+    trek_shape have = trek_shape_make(whole.sizes + 1, whole.ndim - 1);
     if (!trek_shape_equal(have, shape) || trek_tensor_dtype(*batch) != dtype)
         return trek_fail(TREK_ERR_SHAPE,
                          "dataset %s: samples %" PRId64 " and %" PRId64 " of \"%s\" differ: %s %s and %s %s; a batch needs them "
@@ -415,7 +415,7 @@ static trek_status copy_row(const transformed *s, int field, const trek_fetch *f
     trek_shape shape = trek_tensor_shape(one);
     trek_dtype dtype = trek_tensor_dtype(one);
     char *room = NULL;
-    trek_status status = row_of(s, field, fetch, i, trek_shape_make(shape.ndim - 1, shape.sizes + 1), dtype, batch, &room);
+    trek_status status = row_of(s, field, fetch, i, trek_shape_make(shape.sizes + 1, shape.ndim - 1), dtype, batch, &room);
     return status == TREK_OK ? trek_tensor_to_host(one, dtype, room, (size_t)trek_tensor_numel(one) * trek_dtype_size(dtype))
                              : status;
 }
@@ -424,7 +424,7 @@ static trek_status transform_row(const transformed *s, const trek_fetch *fetch, 
                                  trek_tensor **batch)
 {
     trek_shape shape = trek_tensor_shape(one);
-    trek_tensor *image = trek_tensor_view(one, trek_shape_make(shape.ndim - 1, shape.sizes + 1));
+    trek_tensor *image = trek_tensor_view(one, trek_shape_make(shape.sizes + 1, shape.ndim - 1));
     trek_tensor *x = image ? trek_tensor_contiguous(image) : NULL;
     trek_status status = x ? TREK_OK : trek_status_or(TREK_ERR_MEMORY);
     if (*batch && canvas->target.data) /* the first one has shown its form */

@@ -3,9 +3,9 @@
  * applies to a field of its samples:
  *
  *     trek_dataset_transform(trek_dataset_image_folder("train", NULL), "image",
- *         trek_transform_chain(4, (trek_transform *[]){ trek_transform_random_resized_crop(224, 224, NULL),
+ *         trek_transform_chain((trek_transform *[]){ trek_transform_random_resized_crop(224, 224, NULL),
  *             trek_transform_random_horizontal_flip(0.5), trek_transform_color_jitter(&(trek_color_jitter_opts){ .hue = 0.1 }),
- *             trek_transform_normalize((double[]){ 0.485, 0.456, 0.406 }, (double[]){ 0.229, 0.224, 0.225 }, 3) }), 0);
+ *             trek_transform_normalize((double[]){ 0.485, 0.456, 0.406 }, (double[]){ 0.229, 0.224, 0.225 }, 3) }, 4), 0);
  *
  * Images are [channels, height, width], u8 in 0 .. 255 or f32, for which transforms of colours expect 0 .. 1. They stay u8
  * until a transform gives f32. The random numbers of a transform depend only on its seed, the loader's seed, the epoch, the
@@ -44,12 +44,12 @@ TREK_API trek_tensor *trek_transform_apply(const trek_transform *transform, trek
 /* --- composition ----------------------------------------------------------------- */
 
 /* Returns a transform that applies n >= 0 transforms one after the other (torchvision's Compose). */
-TREK_API trek_transform *trek_transform_chain(int n, trek_transform *const *transforms);
+TREK_API trek_transform *trek_transform_chain(trek_transform *const *transforms, int n);
 /* Returns a transform that applies `transform` with probability p, otherwise does nothing (torchvision's RandomApply). */
 TREK_API trek_transform *trek_transform_random_apply(trek_transform *transform, double p);
 /* Returns a transform that applies one of n transforms (torchvision's RandomChoice). The probabilities are proportional to
  * `weights`, [n]. NULL stands for equal weights. */
-TREK_API trek_transform *trek_transform_random_choice(int n, trek_transform *const *transforms, const double *weights);
+TREK_API trek_transform *trek_transform_random_choice(trek_transform *const *transforms, const double *weights, int n);
 
 /* A function of the user that transforms an image. It returns a new tensor [C, H, W] of u8 or f32 in host memory, or
  * trek_tensor_retain(image), or NULL after trek_fail. `image` is valid during the call and may be written. Several threads

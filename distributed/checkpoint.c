@@ -81,7 +81,7 @@ static trek_status add_plan(trek_state *state, const ranks_stepper *s)
     if (!s || !s->workload)
         return TREK_OK;
     char *text = trek_plan_text(trek_workload_plan(s->workload));
-    trek_status status = text ? trek_state_set_text(state, PLAN_KEY, text) : trek_error_status();
+    trek_status status = text ? trek_state_set_metadata(state, PLAN_KEY, text) : trek_error_status();
     trek_string_free(&text);
     return status;
 }
@@ -102,7 +102,7 @@ static trek_state *gather(trek_graph *graph, trek_loader *loader, const double *
     trek_state *state = copies ? trek_state_of(module) : trek_state_borrow(module);
     trek_status status = state ? check_names(state) : trek_error_status();
     if (status == TREK_OK)
-        status = trek_state_set_text(state, VERSION_KEY, VERSION);
+        status = trek_state_set_metadata(state, VERSION_KEY, VERSION);
     if (status == TREK_OK)
         status = add_run(state, graph, loader);
     if (status == TREK_OK)
@@ -221,7 +221,7 @@ static trek_status read_scaler(restoring *r)
 
 static trek_status check_version(const restoring *r)
 {
-    const char *version = trek_state_text(r->file, VERSION_KEY);
+    const char *version = trek_state_metadata(r->file, VERSION_KEY);
     if (!version)
         return fail_format(r, "it is no checkpoint of trek's (trek_state_load reads other files)");
     if (strcmp(version, VERSION_UNCHECKED) == 0) {
@@ -238,7 +238,7 @@ static trek_status check_version(const restoring *r)
 
 static trek_status read_header(restoring *r)
 {
-    const char *plan = trek_state_text(r->file, PLAN_KEY);
+    const char *plan = trek_state_metadata(r->file, PLAN_KEY);
     bool there;
     trek_status status = check_version(r);
     if (status == TREK_OK)

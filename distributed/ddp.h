@@ -11,7 +11,7 @@
  *
  *     trek_ddp *ddp = trek_ddp_wrap_process(model, comm, NULL);
  *     trek_params *params = trek_module_params(trek_ddp_module(ddp));
- *     trek_optimizer *optimizer = trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = 1e-3 }), params);
+ *     trek_optimizer *optimizer = trek_optimizer_new(trek_adam(&(trek_adam_opts){ .lr = 1e-3 }), params);
  *     for (each step) {
  *         trek_backward(loss_of(model, my_part_of_the_batch));
  *         trek_ddp_reduce_gradients(ddp);

@@ -92,7 +92,7 @@ static trek_status run_pass(const trek_ddp_replica *r, trek_var *loss, double fa
         return trek_backward_watched(&loss, NULL, 1, NULL, &watch);
     trek_scope scope = trek_scope_begin();
     const trek_tensor *y = loss->data;
-    trek_var *seed = scope.depth ? trek_var_from(trek_tensor_full(factor, trek_tensor_shape(y), (trek_dtype)y->dtype, y->device))
+    trek_var *seed = scope.depth ? trek_var_from(trek_tensor_full(trek_tensor_shape(y), factor, (trek_dtype)y->dtype, y->device))
         : NULL;
     trek_status status = seed ? trek_backward_watched(&loss, &seed, 1, NULL, &watch) : trek_error_status();
     trek_scope_end(scope);

@@ -105,7 +105,7 @@ static void run_one(rank_slot *slot, trek_rank_fn fn, void *arg)
     trek_error_take(&sticky, slot->message);
     slot->status = status != TREK_OK ? status : sticky;
     if (sticky == TREK_OK && status != TREK_OK)
-        snprintf(slot->message, sizeof slot->message, "%s", trek_status_text(status));
+        snprintf(slot->message, sizeof slot->message, "%s", trek_status_description(status));
 }
 
 static void *rank_main(void *arg)

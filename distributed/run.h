@@ -10,7 +10,7 @@
  *
  *     trek_run *run = trek_trainer_run(&(trek_run_opts){
  *         .build_model = build_model, .train_step = train_step, .dataset = mnist, .input = "image",
- *         .optimizer = trek_adam((trek_adam_opts){ .lr = 1e-3 }), .batch_size = 64, .epochs = 5 });
+ *         .optimizer = trek_adam(&(trek_adam_opts){ .lr = 1e-3 }), .batch_size = 64, .epochs = 5 });
  *     for (trek_epoch_metrics m; trek_run_next(run, &m); )
  *         printf("epoch %d  loss %.4f  accuracy %.4f\n", (int)m.epoch, m.loss, trek_metrics_get(&m, "accuracy"));
  *     trek_state *trained = trek_run_join(run);
@@ -250,7 +250,7 @@ TREK_API trek_run *trek_trainer_run(const trek_run_opts *opts);
  * metrics are given to .on_metrics.
  *
  *     trek_fit(model, &(trek_run_opts){ .dataset = mnist, .input = "image", .train_step = loss, .batch_size = 64, .epochs = 5,
- *                                       .optimizer = trek_adam((trek_adam_opts){ .lr = 1e-3 }) });
+ *                                       .optimizer = trek_adam(&(trek_adam_opts){ .lr = 1e-3 }) });
  *
  * The options are those of trek_trainer_run without build_model. The training has one rank in each process, on the device of
  * the module's first parameter; TREK_DEVICES is not read. If the program was started by trek-run, it trains together with the

@@ -135,7 +135,7 @@ static void run(const options *o, trek_comm *job)
         .dataset           = t.train,
         .input             = "input",
         .train_step        = train_step,
-        .optimizer         = trek_adam((trek_adam_opts){ .lr = k->lr }),
+        .optimizer         = trek_adam(&(trek_adam_opts){ .lr = k->lr }),
         .batch_size        = k->batch_size,
         .epochs            = k->epochs,
         .seed              = k->seed,

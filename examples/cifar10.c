@@ -66,8 +66,8 @@ static trek_dataset *prepared(trek_dataset *images, bool training)
     const trek_image_pad_opts four = { .left = 4, .top = 4, .right = 4, .bottom = 4 };
     trek_transform *last = trek_transform_normalize((double[]){ 0.4914, 0.4822, 0.4465 }, (double[]){ 0.2470, 0.2435, 0.2616 },
                                                     3);
-    trek_transform *chain = !training ? last : trek_transform_chain(3, (trek_transform *[]){
-        trek_transform_random_crop(SIDE, SIDE, &four), trek_transform_random_horizontal_flip(0.5), last });
+    trek_transform *chain = !training ? last : trek_transform_chain((trek_transform *[]){
+        trek_transform_random_crop(SIDE, SIDE, &four), trek_transform_random_horizontal_flip(0.5), last }, 3);
     return trek_dataset_transform(images, "image", chain, 0);
 }
 
@@ -82,13 +82,13 @@ static trek_module *conv(int64_t in, int64_t out, int64_t kernel, int64_t stride
 /* relu(main(x) + skip(x)), with two convolutions in main. */
 static void add_block(trek_flow *flow, int64_t in, int64_t out, int64_t stride, trek_device device)
 {
-    trek_module *main = trek_nn_sequential(5, (trek_module *[]){ conv(in, out, 3, stride, device),
-        trek_nn_batch_norm2d(out, device), trek_nn_relu(), conv(out, out, 3, 1, device), trek_nn_batch_norm2d(out, device) });
+    trek_module *main = trek_nn_sequential((trek_module *[]){ conv(in, out, 3, stride, device),
+        trek_nn_batch_norm2d(out, device), trek_nn_relu(), conv(out, out, 3, 1, device), trek_nn_batch_norm2d(out, device) }, 5);
     if (in == out)
         trek_flow_also(flow, main);
     else
-        trek_flow_also_with(flow, trek_nn_sequential(2, (trek_module *[]){ conv(in, out, 1, stride, device),
-                                                                           trek_nn_batch_norm2d(out, device) }), main);
+        trek_flow_also_with(flow, trek_nn_sequential((trek_module *[]){ conv(in, out, 1, stride, device),
+                                                                        trek_nn_batch_norm2d(out, device) }, 2), main);
     trek_flow_through(flow, trek_nn_relu());
 }
 
@@ -182,7 +182,7 @@ static void run(options *o, trek_comm *job)
         .build_replica = build_model,
         .arg           = o,
         .ranks         = t->ranks,
-        .optimizer     = trek_sgd((trek_sgd_opts){ .lr = t->lr, .momentum = 0.9, .weight_decay = 5e-4, .nesterov = true }),
+        .optimizer     = trek_sgd(&(trek_sgd_opts){ .lr = t->lr, .momentum = 0.9, .weight_decay = 5e-4, .nesterov = true }),
         .schedule      = rates,
     });
     trek_graph_set_loader(model, set, "image");

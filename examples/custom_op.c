@@ -67,7 +67,7 @@ static trek_status swish_backward(trek_function_context *context, trek_var *cons
     }
     bool good = v && g;
     if (good && trek_needs_grad(context, 1))
-        input_grads[1] = trek_var_from(trek_tensor_full(to_beta, trek_var_shape(beta), trek_var_dtype(beta),
+        input_grads[1] = trek_var_from(trek_tensor_full(trek_var_shape(beta), to_beta, trek_var_dtype(beta),
                                                         trek_var_device(beta)));
     if (good && trek_needs_grad(context, 0))
         input_grads[0] = as_var(g, x);
@@ -98,7 +98,7 @@ static trek_status check(bool *wrong)
 {
     trek_scope scope = trek_scope_begin();
     trek_tensor *x = trek_tensor_randn(trek_dims(5, 7), TREK_F64, trek_cpu(0));
-    trek_tensor *beta = trek_tensor_full(1.3, trek_dims(1), TREK_F64, trek_cpu(0));
+    trek_tensor *beta = trek_tensor_full(trek_dims(1), 1.3, TREK_F64, trek_cpu(0));
     trek_var *inputs[] = { trek_var_new(x, true), trek_var_new(beta, true) };
     trek_status status = trek_gradcheck(checked, inputs, 2, wrong, NULL);
     for (int k = 0; k < 2; k++)
@@ -147,11 +147,11 @@ static void learn(int steps)
     static int64_t labels[POINTS];
     trek_device device = trek_cpu(0);
     spirals(points, labels);
-    trek_module *model = trek_nn_sequential(5, (trek_module *[]){
+    trek_module *model = trek_nn_sequential((trek_module *[]){
         trek_nn_linear(2, WIDTH, device), swish_new(device), trek_nn_linear(WIDTH, WIDTH, device), swish_new(device),
-        trek_nn_linear(WIDTH, 2, device) });
+        trek_nn_linear(WIDTH, 2, device) }, 5);
     trek_params *params = trek_module_params(model);
-    trek_optimizer *optimizer = trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = 1e-2 }), params);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_adam(&(trek_adam_opts){ .lr = 1e-2 }), params);
     double accuracy = 0;
     for (int step = 0; step < steps && trek_error_status() == TREK_OK; step++) {
         trek_scope scope = trek_scope_begin();

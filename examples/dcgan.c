@@ -44,20 +44,20 @@ static trek_module *down(int64_t in, int64_t out, int64_t kernel, int64_t stride
 static trek_graph *build_generator(trek_device device, void *arg)
 {
     (void)arg;
-    return trek_flow_build(trek_flow_from(trek_nn_sequential(8, (trek_module *[]){
+    return trek_flow_build(trek_flow_from(trek_nn_sequential((trek_module *[]){
         up(NOISE, 2 * WIDTH, 7, 1, 0, device), trek_nn_sync_batch_norm(2 * WIDTH, device), trek_nn_relu(), /* 7 x 7 */
         up(2 * WIDTH, WIDTH, 4, 2, 1, device), trek_nn_sync_batch_norm(WIDTH, device), trek_nn_relu(),     /* 14 x 14 */
-        up(WIDTH, 1, 4, 2, 1, device), trek_nn_tanh() })));
+        up(WIDTH, 1, 4, 2, 1, device), trek_nn_tanh() }, 8)));
 }
 
 /* Images -> one logit each, of being real. A norm here, too, keeps it from winning: the generator then learns all classes. */
 static trek_graph *build_discriminator(trek_device device, void *arg)
 {
     (void)arg;
-    return trek_flow_build(trek_flow_from(trek_nn_sequential(7, (trek_module *[]){
+    return trek_flow_build(trek_flow_from(trek_nn_sequential((trek_module *[]){
         down(1, WIDTH, 4, 2, 1, device), trek_nn_leaky_relu(0.2),
         down(WIDTH, 2 * WIDTH, 4, 2, 1, device), trek_nn_sync_batch_norm(2 * WIDTH, device), trek_nn_leaky_relu(0.2),
-        trek_nn_flatten(), trek_nn_linear(2 * WIDTH * 49, 1, device) })));
+        trek_nn_flatten(), trek_nn_linear(2 * WIDTH * 49, 1, device) }, 7)));
 }
 
 /* --- training -------------------------------------------------------------------------------- */
@@ -77,7 +77,7 @@ static trek_var *noise(int64_t n)
 static trek_var *judge(gan *g, trek_var *images, double real)
 {
     trek_var *logits = trek_graph_forward(g->discriminator, images);
-    trek_tensor *wanted = logits ? trek_tensor_full(real, trek_var_shape(logits), TREK_F32, trek_var_device(logits)) : NULL;
+    trek_tensor *wanted = logits ? trek_tensor_full(trek_var_shape(logits), real, TREK_F32, trek_var_device(logits)) : NULL;
     return trek_bce_with_logits(logits, trek_var_from(wanted));
 }
 
@@ -192,7 +192,7 @@ static void run(const options *o)
               .shown = trek_tensor_randn(trek_dims(SHOWN, NOISE, 1, 1), TREK_F32, trek_device_default()),
               .reader = score_reader(data.test) };
     trek_trainer_opts opts = { .ranks = o->common.ranks, .build_replica = build_generator,
-                               .optimizer = trek_adam((trek_adam_opts){ .lr = o->common.lr, .beta1 = 0.5 }) };
+                               .optimizer = trek_adam(&(trek_adam_opts){ .lr = o->common.lr, .beta1 = 0.5 }) };
     trek_trainer_setup(g.generator, &opts);
     opts.build_replica = build_discriminator;
     trek_trainer_setup(g.discriminator, &opts);

@@ -24,10 +24,10 @@ typedef struct options {
 static trek_module *build_teacher(trek_device device, void *arg)
 {
     (void)arg;
-    return trek_nn_sequential(10, (trek_module *[]){
+    return trek_nn_sequential((trek_module *[]){
         trek_nn_conv2d(1, 16, 5, device), trek_nn_relu(), trek_nn_max_pool2d(2),
         trek_nn_conv2d(16, 32, 5, device), trek_nn_relu(), trek_nn_max_pool2d(2), trek_nn_flatten(),
-        trek_nn_linear(512, 128, device), trek_nn_relu(), trek_nn_linear(128, 10, device) });
+        trek_nn_linear(512, 128, device), trek_nn_relu(), trek_nn_linear(128, 10, device) }, 10);
 }
 
 static trek_graph *build_teacher_graph(trek_device device, void *arg)
@@ -123,7 +123,7 @@ static double fit(const task *k, trek_graph *model, int epochs, const char *chec
 static trek_trainer_opts trainer(const options *o, trek_build_fn build)
 {
     return (trek_trainer_opts){ .build_replica = build, .ranks = o->common.ranks,
-                                .optimizer = trek_adam((trek_adam_opts){ .lr = o->common.lr }) };
+                                .optimizer = trek_adam(&(trek_adam_opts){ .lr = o->common.lr }) };
 }
 
 /* The teacher in its file, which is made where it is not there. */

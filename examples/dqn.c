@@ -31,9 +31,9 @@ typedef struct player {
 static trek_graph *build_model(trek_device device, void *arg)
 {
     (void)arg;
-    return trek_flow_build(trek_flow_from(trek_nn_sequential(5, (trek_module *[]){
+    return trek_flow_build(trek_flow_from(trek_nn_sequential((trek_module *[]){
         trek_nn_linear(CART_STATE, WIDTH, device), trek_nn_relu(), trek_nn_linear(WIDTH, WIDTH, device), trek_nn_relu(),
-        trek_nn_linear(WIDTH, CART_ACTIONS, device) })));
+        trek_nn_linear(WIDTH, CART_ACTIONS, device) }, 5)));
 }
 
 /* Number k of the run's stream, uniform in [0, 1): a function of its place alone, so that a run can go on anywhere. */
@@ -130,12 +130,12 @@ static double learn(const options *o, player *p, trek_graph *model, trek_graph *
     trek_var *next = rows_of(after[first], n, CART_STATE, TREK_F32), *goes_on = rows_of(&alive[first], n, 1, TREK_F32);
     trek_no_grad_begin(); /* the present network chooses, the slow one says what that is worth */
     trek_var *best = trek_argmax(trek_graph_infer(model, &next, 1, NULL, NULL, 0), trek_dims(1), true);
-    trek_var *worth = trek_gather(trek_graph_infer(target, &next, 1, NULL, NULL, 0), best, 1);
+    trek_var *worth = trek_gather(trek_graph_infer(target, &next, 1, NULL, NULL, 0), 1, best);
     worth = trek_mul_scalar(trek_mul(worth, goes_on), o->discount);
     worth = trek_add_scalar(worth, 1); /* each step that is survived */
     trek_no_grad_end();
     trek_var *values = trek_graph_forward(model, rows_of(seen[first], n, CART_STATE, TREK_F32));
-    trek_var *loss = trek_smooth_l1_loss(trek_gather(values, rows_of(&done[first], n, 1, TREK_I64), 1), worth, 1);
+    trek_var *loss = trek_smooth_l1_loss(trek_gather(values, 1, rows_of(&done[first], n, 1, TREK_I64)), worth, 1);
     trek_graph_backward(model, loss);
     trek_graph_step(model);
     trek_module_lerp(trek_graph_module(target), trek_graph_module(model), o->follow);
@@ -243,7 +243,7 @@ int main(int argc, char **argv)
     trek_graph *model = build_model(trek_device_default(), NULL), *target = build_model(trek_device_default(), NULL);
     trek_trainer_setup(model, &(trek_trainer_opts){
         .build_replica = build_model, .ranks = o.common.ranks, .max_grad_norm = 10,
-        .optimizer = trek_adam((trek_adam_opts){ .lr = o.common.lr }) });
+        .optimizer = trek_adam(&(trek_adam_opts){ .lr = o.common.lr }) });
     trek_module_copy(trek_graph_module(target), trek_graph_module(model));
     for (int c = 0; c < CARTS; c++)
         cart_begin(&p.carts[c], (uint32_t)o.common.seed + (uint32_t)(++p.counts[1]));

@@ -132,7 +132,7 @@ static trek_state *train(options *o, bool first)
         .arg               = o,
         .dataset           = set,
         .input             = "input",
-        .optimizer         = trek_adamw((trek_adam_opts){ .lr = k->lr, .weight_decay = 0.01 }),
+        .optimizer         = trek_adamw(&(trek_adam_opts){ .lr = k->lr, .weight_decay = 0.01 }),
         .batch_size        = k->batch_size,
         .epochs            = k->epochs,
         .seed              = k->seed,

@@ -96,7 +96,7 @@ static inline trek_status begin_param(const char *name, trek_var *param, void *a
 /* folder: whose weights it gets; NULL: it is begun. */
 static inline trek_module *gpt2_new(const gpt2_config *c, const char *folder, trek_device device)
 {
-    trek_module *m = trek_module_new(&gpt2_class), *blocks = trek_nn_sequential(0, NULL);
+    trek_module *m = trek_module_new(&gpt2_class), *blocks = trek_nn_sequential(NULL, 0);
     for (int64_t k = 0; k < c->layers; k++)
         trek_nn_sequential_add(blocks, block_new(c->width, c->heads, device));
     trek_module_add(m, "wte", offsetof(gpt2, wte), trek_nn_embedding(c->vocabulary, c->width, device));

@@ -35,7 +35,7 @@ static inline void kept_write(const char *path, trek_module *module, trek_optimi
     kept_add(all, "module.", trek_state_of(module));
     kept_add(all, "optimizer.", trek_optimizer_save(optimizer));
     snprintf(text, sizeof text, "%d %.17g", updates, mean);
-    trek_state_set_text(all, "updates", text);
+    trek_state_set_metadata(all, "updates", text);
     trek_state_write(all, path);
     trek_state_free(&all);
 }
@@ -46,7 +46,7 @@ static inline int kept_read(const char *path, trek_module *module, trek_optimize
     int updates = 0;
     trek_state *all = trek_state_read(path);
     trek_state *weights = kept_part(all, "module."), *moments = kept_part(all, "optimizer.");
-    const char *text = trek_state_text(all, "updates");
+    const char *text = trek_state_metadata(all, "updates");
     if (all && (!text || sscanf(text, "%d %lf", &updates, mean) != 2))
         trek_fail(TREK_ERR_FORMAT, "%s: no run of this program", path);
     if (trek_error_status() == TREK_OK && trek_state_apply(weights, module) == TREK_OK)

@@ -140,7 +140,7 @@ static void run(const options *o)
     trek_trainer_setup(model, &(trek_trainer_opts){
         .build_replica = build_model,
         .ranks         = t->ranks,
-        .optimizer     = trek_adam((trek_adam_opts){ .lr = t->lr }),
+        .optimizer     = trek_adam(&(trek_adam_opts){ .lr = t->lr }),
     });
 
     double accuracy = trek_error_status() == TREK_OK ? train(model, train_set, test, job, t) : NAN;

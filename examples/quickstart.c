@@ -44,7 +44,7 @@ int main(int argc, char **argv)
 
     trek_trainer_setup(model, &(trek_trainer_opts){
         .build_replica = build_model,
-        .optimizer     = trek_adam((trek_adam_opts){ .lr = 1e-3 }),
+        .optimizer     = trek_adam(&(trek_adam_opts){ .lr = 1e-3 }),
     });
 
     for (int epoch = 0; epoch < 5 && trek_error_status() == TREK_OK; epoch++) {

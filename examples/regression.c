@@ -169,15 +169,15 @@ static void train(const training *t, trek_dataset *data, int64_t n_train, bool f
     trek_dataset *train = trek_dataset_subset(trek_dataset_retain(data), 0, n_train);
     trek_dataset *test = trek_dataset_subset(trek_dataset_retain(data), n_train, trek_dataset_length(data) - n_train);
     trek_device device = trek_device_default();
-    trek_module *model = trek_nn_sequential(5, (trek_module *[]){
+    trek_module *model = trek_nn_sequential((trek_module *[]){
         trek_nn_linear(columns->columns, 64, device), trek_nn_silu(), trek_nn_linear(64, 64, device), trek_nn_silu(),
-        trek_nn_linear(64, 1, device) });
+        trek_nn_linear(64, 1, device) }, 5);
     watch w = { .scale = columns->deviation[columns->columns], .error = NAN };
     w.progress = first && !t->quiet ? trek_progress_new(t->epochs, 1) : NULL;
     trek_fit(model, &(trek_run_opts){
         .dataset = train, .evaluation = test, .input = "x", .train_step = square_error, .arg = &w,
         .batch_size = t->batch_size, .epochs = t->epochs, .seed = t->seed,
-        .optimizer = trek_adamw((trek_adam_opts){ .lr = t->lr }),
+        .optimizer = trek_adamw(&(trek_adam_opts){ .lr = t->lr }),
         .on_metrics = on_metrics,
         .checkpoint_folder = t->checkpoint, .resume_from = t->checkpoint });
     trek_progress_free(&w.progress);

@@ -130,8 +130,8 @@ static trek_var *policy_loss(trek_module *policy, const episode *episodes, int n
         trek_var *x = trek_var_from(trek_tensor_from_data(states, trek_dims(steps, CART_STATE), TREK_F32, trek_cpu(0)));
         trek_var *done = trek_var_from(trek_tensor_from_data(actions, trek_dims(steps, 1), TREK_I64, trek_cpu(0)));
         trek_var *worth = trek_var_from(trek_tensor_from_data(advantages, trek_dims(steps, 1), TREK_F32, trek_cpu(0)));
-        trek_var *chances = trek_gather(trek_log_softmax(trek_forward(policy, x), 1), done, 1);
-        loss = trek_neg(trek_mean(trek_mul(chances, worth), trek_dims_none(), false));
+        trek_var *chances = trek_gather(trek_log_softmax(trek_forward(policy, x), 1), 1, done);
+        loss = trek_neg(trek_mean(trek_mul(chances, worth), trek_dims_all(), false));
     }
     free(states);
     free(actions);
@@ -186,10 +186,10 @@ static trek_status train(job *j, trek_comm *comm)
 {
     const options *o = &j->o;
     trek_device device = trek_cpu(0);
-    trek_ddp *ddp = trek_ddp_wrap_process(trek_nn_sequential(3, (trek_module *[]){
-        trek_nn_linear(CART_STATE, WIDTH, device), trek_nn_tanh(), trek_nn_linear(WIDTH, CART_ACTIONS, device) }), comm, NULL);
+    trek_ddp *ddp = trek_ddp_wrap_process(trek_nn_sequential((trek_module *[]){
+        trek_nn_linear(CART_STATE, WIDTH, device), trek_nn_tanh(), trek_nn_linear(WIDTH, CART_ACTIONS, device) }, 3), comm, NULL);
     trek_params *params = trek_module_params(trek_ddp_module(ddp));
-    trek_optimizer *optimizer = trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = o->common.lr }), params);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_adam(&(trek_adam_opts){ .lr = o->common.lr }), params);
     episode *episodes = calloc(MAX_EPISODES, sizeof *episodes);
     bool first = trek_comm_rank(comm) == 0;
     trek_progress *progress = first && !o->common.quiet ? trek_progress_new_with(&(trek_progress_opts){

@@ -78,7 +78,7 @@ static void train(const options *o, const digits *data, bool first)
         .train_step        = train_step,
         .dataset           = data->train,
         .input             = "image",
-        .optimizer         = trek_adam((trek_adam_opts){ .lr = o->lr }),
+        .optimizer         = trek_adam(&(trek_adam_opts){ .lr = o->lr }),
         .batch_size        = o->batch_size,
         .epochs            = o->epochs,
         .seed              = o->seed,

@@ -24,11 +24,11 @@ static inline trek_module *score_layer(int64_t in, int64_t out, trek_device devi
 static inline trek_module *score_reader(trek_dataset *digits)
 {
     trek_device device = trek_cpu(0);
-    trek_module *reader = trek_nn_sequential(6, (trek_module *[]){
+    trek_module *reader = trek_nn_sequential((trek_module *[]){
         score_layer(1, 24, device), trek_nn_relu(), score_layer(24, 48, device), trek_nn_relu(),
-        trek_nn_flatten(), trek_nn_linear(48 * 49, 10, device) });
+        trek_nn_flatten(), trek_nn_linear(48 * 49, 10, device) }, 6);
     trek_params *params = trek_module_params(reader);
-    trek_optimizer *optimizer = trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = 2e-3 }), params);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_adam(&(trek_adam_opts){ .lr = 2e-3 }), params);
     int image = trek_dataset_field(digits, "image"), label = trek_dataset_field(digits, "label");
     int64_t steps = trek_dataset_length(digits) / SCORE_BATCH;
     for (int64_t step = 0; step < SCORE_EPOCHS * steps && trek_error_status() == TREK_OK; step++) {
@@ -58,7 +58,7 @@ static inline double score_of(trek_module *reader, trek_var *images)
     trek_var *logs = trek_log_softmax(trek_forward(reader, trek_to(images, trek_cpu(0))), 1), *chances = trek_exp(logs);
     trek_var *all = trek_log(trek_add_scalar(trek_mean(chances, trek_dims(0), true), 1e-12));
     trek_var *divergences = trek_sum(trek_mul(chances, trek_sub(logs, all)), trek_dims(1), false);
-    trek_var *mean = trek_mean(divergences, trek_dims_none(), false);
+    trek_var *mean = trek_mean(divergences, trek_dims_all(), false);
     double value = mean ? exp(trek_var_item(mean)) : NAN;
     trek_no_grad_end();
     trek_scope_end(scope);

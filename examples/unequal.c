@@ -71,7 +71,7 @@ static void train(const options *o, trek_dataset *digits, trek_dataset *test, bo
         .train_step        = loss,
         .dataset           = digits,
         .input             = "image",
-        .optimizer         = trek_adam((trek_adam_opts){ .lr = o->common.lr }),
+        .optimizer         = trek_adam(&(trek_adam_opts){ .lr = o->common.lr }),
         .batch_size        = o->common.batch_size,
         .epochs            = o->common.epochs,
         .seed              = o->common.seed,

@@ -42,8 +42,8 @@ static const trek_module_class sample_class = { .name = "sample", .size = sizeof
 static trek_graph *build_model(trek_device device, void *arg)
 {
     const options *o = arg;
-    trek_flow *flow = trek_flow_from(trek_nn_sequential(3, (trek_module *[]){
-        trek_nn_flatten(), trek_nn_linear(PIXELS, HIDDEN, device), trek_nn_relu() }));
+    trek_flow *flow = trek_flow_from(trek_nn_sequential((trek_module *[]){
+        trek_nn_flatten(), trek_nn_linear(PIXELS, HIDDEN, device), trek_nn_relu() }, 3));
     trek_flow_label(flow, "encoder");
     trek_flow_fork(flow, trek_nn_linear(HIDDEN, o->latent, device));     /* beside the stream */
     trek_flow_label(flow, "mean_head");
@@ -53,9 +53,9 @@ static trek_graph *build_model(trek_device device, void *arg)
     trek_flow_tag(flow, "log_variance");
     trek_flow_through(flow, trek_module_new(&sample_class));
     trek_flow_using(flow, "mean");
-    trek_flow_through(flow, trek_nn_sequential(4, (trek_module *[]){
+    trek_flow_through(flow, trek_nn_sequential((trek_module *[]){
         trek_nn_linear(o->latent, HIDDEN, device), trek_nn_relu(),
-        trek_nn_linear(HIDDEN, PIXELS, device), trek_nn_unflatten(1, trek_dims(1, 28, 28)) }));
+        trek_nn_linear(HIDDEN, PIXELS, device), trek_nn_unflatten(1, trek_dims(1, 28, 28)) }, 4));
     trek_flow_label(flow, "decoder");                                    /* its result: logits of the pixels */
     return trek_flow_build(flow);
 }
@@ -68,7 +68,7 @@ static trek_var *bound(trek_graph *graph, trek_var *logits, const trek_batch *ba
     trek_var *pixels = trek_bce_with_logits_with(logits, trek_batch_get(batch, "image"),
                                                  &(trek_bce_opts){ .reduction = TREK_REDUCTION_SUM });
     trek_var *terms = trek_sub(trek_add(trek_exp(log_variance), trek_square(mean)), trek_add_scalar(log_variance, 1));
-    trek_var *divergence = trek_mul_scalar(trek_sum(terms, trek_dims_none(), false), 0.5);
+    trek_var *divergence = trek_mul_scalar(trek_sum(terms, trek_dims_all(), false), 0.5);
     return trek_div_scalar(trek_add(pixels, divergence), (double)trek_batch_size(batch));
 }
 
@@ -191,7 +191,7 @@ static void run(const options *o)
     trek_graph *model = build_model(trek_device_default(), (void *)o);
     trek_trainer_setup(model, &(trek_trainer_opts){
         .build_replica = build_model, .arg = (void *)o, .ranks = o->common.ranks,
-        .optimizer = trek_adam((trek_adam_opts){ .lr = o->common.lr }) });
+        .optimizer = trek_adam(&(trek_adam_opts){ .lr = o->common.lr }) });
     trek_graph_set_loader(model, loader, "image");
     trek_graph_set_loss(model, bound, NULL);
     trek_progress *progress = first && !o->common.quiet ? trek_progress_new(o->common.epochs, trek_loader_batches(loader)) : NULL;

@@ -82,7 +82,7 @@ trek_status trek_graph_seed(trek_grad_scaler *scaler, double factor, trek_var **
     if (scaler && factor != 1) /* in the loss's precision; the scale itself is exact in any */
         *seed = trek_mul_scalar(trek_cast(*seed, trek_var_dtype(*loss)), factor);
     if (!scaler)
-        *seed = trek_var_from(trek_tensor_full(factor, trek_var_shape(*loss), trek_var_dtype(*loss), trek_var_device(*loss)));
+        *seed = trek_var_from(trek_tensor_full(trek_var_shape(*loss), factor, trek_var_dtype(*loss), trek_var_device(*loss)));
     trek_no_grad_end();
     return *seed ? TREK_OK : trek_error_status();
 }

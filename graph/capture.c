@@ -467,7 +467,7 @@ static trek_status record_step(trek_graph *graph, struct trek_captures *c, recor
         trek_error_take(&status, message);
         drop_recording(r);
         put_host_side_back(graph, c, &before);
-        give_up(c, message[0] ? message : trek_status_text(status));
+        give_up(c, message[0] ? message : trek_status_description(status));
         return run_plainly(graph, c, r);
     }
     r->signature = signature;

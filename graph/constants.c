@@ -52,7 +52,7 @@ static trek_constant *constant_new(const char *name, uint64_t serial, trek_modul
 /* Makes sure that the teacher is not trained. */
 static trek_status rest(trek_module *teacher)
 {
-    trek_status status = trek_module_freeze(teacher, true);
+    trek_status status = trek_module_freeze(teacher);
     return status == TREK_OK ? trek_module_train(teacher, false) : status;
 }
 

@@ -116,7 +116,7 @@ static trek_status read_choices(const trek_module *self, const double *numbers, 
 /* Runs branch k on its rows, in the order of the batch: [count] -> [count]. */
 static trek_var *run_rows(trek_module *branch, trek_var *x, const int64_t *rows, int64_t count, int64_t total)
 {
-    trek_var *index = trek_verb_index(rows, count, trek_var_device(x)), *part = index ? trek_index_select(x, index, 0) : NULL;
+    trek_var *index = trek_verb_index(rows, count, trek_var_device(x)), *part = index ? trek_index_select(x, 0, index) : NULL;
     trek_row_map *map = part ? trek_row_map_new(rows, count, total) : NULL;
     if (!map)
         return NULL;
@@ -177,7 +177,7 @@ static trek_var *put_back(trek_var *const *results, int n, const int64_t *places
     if (n == 1)
         return results[0];
     trek_var *all = trek_cat(results, n, 0), *index = all ? trek_verb_index(places, total, trek_var_device(all)) : NULL;
-    return index ? trek_index_select(all, index, 0) : NULL;
+    return index ? trek_index_select(all, 0, index) : NULL;
 }
 
 static trek_var *send_rows(trek_module *self, trek_var *x, const int64_t *choices, int64_t total)

@@ -256,7 +256,7 @@ trek_var *trek_pass_mean(trek_pass_sum *sums, int n, trek_device device)
     for (int k = 0; k < n; k++)
         loss += sums[k].loss;
     double divisor = weight > 0 ? weight : 1;
-    trek_var *mean = trek_var_from(trek_tensor_full(loss / divisor, trek_dims_none(), TREK_F32, device));
+    trek_var *mean = trek_var_from(trek_tensor_full(trek_dims_none(), loss / divisor, TREK_F32, device));
     trek_no_grad_begin();
     for (int k = 0; k < n && mean; k++) {
         trek_tensor *part = sums[k].on_device ? trek_tensor_to(sums[k].on_device, device) : NULL;

@@ -129,7 +129,7 @@ static trek_status weigh_pass(loop_run *r)
 /* Gathers the inputs of the body for a pass. Live rows replace halted ones, unless further inputs belong to each row. */
 static trek_status gather_inputs(const loop_run *r, trek_var **inputs)
 {
-    inputs[0] = r->index && r->n == 1 ? trek_index_select(r->x, r->index, 0) : r->x;
+    inputs[0] = r->index && r->n == 1 ? trek_index_select(r->x, 0, r->index) : r->x;
     for (int k = 1; k < r->n; k++)
         inputs[k] = r->inputs[k];
     return inputs[0] ? TREK_OK : trek_error_status();
@@ -256,7 +256,7 @@ static trek_var *made_passes(const loop_run *r)
         trek_tensor_release(cast);
         trek_tensor_release(host);
     } else {
-        made = trek_tensor_full((double)r->loop->times, trek_dims(rows), wide(r->x), device);
+        made = trek_tensor_full(trek_dims(rows), (double)r->loop->times, wide(r->x), device);
     }
     return made ? trek_var_from(made) : NULL;
 }

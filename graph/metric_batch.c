@@ -33,7 +33,7 @@ static trek_shape without(trek_shape shape, int dim)
 {
     for (int k = dim; k + 1 < shape.ndim; k++)
         shape.sizes[k] = shape.sizes[k + 1];
-    return trek_shape_make(shape.ndim - 1, shape.sizes);
+    return trek_shape_make(shape.sizes, shape.ndim - 1);
 }
 
 static bool is_score(const trek_var *x) { return trek_dtype_is_float(trek_var_dtype(x)); }
@@ -190,7 +190,7 @@ static trek_status take_weight(metric_batch *b)
     if (!of_rows) {
         for (int k = 1; k < b->rows.ndim; k++)
             shape.sizes[k] = 1;
-        w = trek_expand(trek_reshape(w, trek_shape_make(b->rows.ndim, shape.sizes)), b->rows);
+        w = trek_expand(trek_reshape(w, trek_shape_make(shape.sizes, b->rows.ndim)), b->rows);
     }
     b->column[METRIC_WEIGHT] = as_rows(w, b->n, -1);
     return trek_error_status();

@@ -211,7 +211,7 @@ trek_status trek_graph_collect(trek_graph *graph, const char *tag)
 
 static trek_var *reduce(trek_var *value, trek_collect how)
 {
-    trek_dims_list all = trek_dims_none();
+    trek_dims_list all = trek_dims_all();
     switch (how) {
     case TREK_COLLECT_MEAN: return trek_mean(value, all, false);
     case TREK_COLLECT_SUM: return trek_sum(value, all, false);

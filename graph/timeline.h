@@ -160,12 +160,12 @@ typedef struct trek_timeline_row {
     double result_bytes;     /* bytes of those results over all calls; a view counts as its elements */
 } trek_timeline_row;
 
-/* Writes the first rows of the sorted profile to `rows`, at most `room` of them, and returns how many rows the profile has. It
- * covers the time since the timeline was created or cleared. `opts` may be NULL; opts->rows and opts->peak are ignored. `rows`
- * may be NULL if `room` is 0. It may be called while the timeline records.
+/* Writes the first rows of the sorted profile to `rows`, at most `capacity` of them, and returns how many rows the profile has.
+ * It covers the time since the timeline was created or cleared. `opts` may be NULL; opts->rows and opts->peak are ignored. `rows`
+ * may be NULL if `capacity` is 0. It may be called while the timeline records.
  * Errors: ARGUMENT, MEMORY. STATE if the timeline does not record ops. -1 is returned. */
 TREK_API int64_t trek_timeline_averages(trek_timeline *timeline, const trek_timeline_summary_opts *opts,
-                                        trek_timeline_row *rows, int64_t room);
+                                        trek_timeline_row *rows, int64_t capacity);
 /* Returns the profile as a table: calls, total time, self time and average time, the share of the self time, GFLOP/s and GB/s of
  * the total time, and their shares of the peak. The sums follow below. The caller frees the string with trek_string_free.
  * Errors: as trek_timeline_averages; NULL is returned. */

@@ -32,14 +32,14 @@ trek_status trek_module_times_make(trek_module_times *times, const trek_graph *g
     trek_timeline_summary_opts opts = { .group = TREK_TIMELINE_BY_MODULE, .sort = TREK_TIMELINE_SORT_NAME, .one_rank = rank >= 0,
                                         .rank = rank > 0 ? rank : 0 };
     *times = (trek_module_times){ 0 };
-    int64_t n = 0, room = 256;
+    int64_t n = 0, capacity = 256;
     trek_timeline_row *rows = NULL;
     do { /* others may record meanwhile */
-        room = n > room ? n + 64 : room;
+        capacity = n > capacity ? n + 64 : capacity;
         trek_free(rows);
-        rows = trek_calloc((size_t)room, sizeof *rows);
-        n = rows ? trek_timeline_averages(timeline, &opts, rows, room) : -1;
-    } while (n > room);
+        rows = trek_calloc((size_t)capacity, sizeof *rows);
+        n = rows ? trek_timeline_averages(timeline, &opts, rows, capacity) : -1;
+    } while (n > capacity);
     times->list = n >= 0 ? trek_calloc((size_t)n + 1, sizeof *times->list) : NULL;
     n = times->list ? n : -1;
     for (int64_t k = 0; k < n; k++) {

@@ -268,19 +268,19 @@ static trek_status make_profile(profile *p, const char *function, trek_timeline 
 }
 
 int64_t trek_timeline_averages(trek_timeline *timeline, const trek_timeline_summary_opts *opts, trek_timeline_row *rows,
-                               int64_t room)
+                               int64_t capacity)
 {
     profile p;
-    if (room < 0 || (!rows && room > 0)) {
-        if (room < 0)
-            trek_fail(TREK_ERR_ARGUMENT, "trek_timeline_averages: room for %lld rows", (long long)room);
+    if (capacity < 0 || (!rows && capacity > 0)) {
+        if (capacity < 0)
+            trek_fail(TREK_ERR_ARGUMENT, "trek_timeline_averages: capacity: %lld; must be 0 or more", (long long)capacity);
         else
             trek_fail_missing("trek_timeline_averages", "rows");
         return -1;
     }
     if (make_profile(&p, "trek_timeline_averages", timeline, opts) != TREK_OK)
         return -1;
-    for (int64_t k = 0; k < room && k < p.count; k++)
+    for (int64_t k = 0; k < capacity && k < p.count; k++)
         rows[k] = p.rows[k];
     int64_t count = p.count;
     clear_profile(&p);

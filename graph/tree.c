@@ -288,7 +288,7 @@ const trek_trend *trek_graph_trend_at(trek_graph *graph, const char *path)
     return o ? o->trend : NULL;
 }
 
-int trek_graph_trend_group(trek_graph *graph, const char *path, const trek_trend **trends, int room)
+int trek_graph_trend_group(trek_graph *graph, const char *path, const trek_trend **trends, int capacity)
 {
     const char *name = NULL;
     trek_graph *owner = owner_of(graph, path, &name, "trek_graph_trend_group");
@@ -304,7 +304,7 @@ int trek_graph_trend_group(trek_graph *graph, const char *path, const trek_trend
         trek_free(member);
         if (!there)
             return k;
-        if (trends && k < room)
+        if (trends && k < capacity)
             trends[k] = o ? o->trend : NULL;
     }
 }

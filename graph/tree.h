@@ -66,11 +66,11 @@ TREK_API trek_status trek_graph_collect_at(trek_graph *graph, const char *path, 
 TREK_API trek_status trek_graph_collect_group(trek_graph *graph, const char *path, trek_collect how);
 /* Returns the trend of a nested graph's name, as trek_graph_trend does. */
 TREK_API const trek_trend *trek_graph_trend_at(trek_graph *graph, const char *path);
-/* Writes the trends of a group to `trends`, at most `room` of them, and returns how many the group has. A group consists of
+/* Writes the trends of a group to `trends`, at most `capacity` of them, and returns how many the group has. A group consists of
  * the tags or observed scalars NAME_0, NAME_1, ... up to the last that exists. An entry is NULL if its name has no point yet.
  * Returns 0 without an error if no such name exists.
  * Errors: ARGUMENT; -1 is returned. */
-TREK_API int trek_graph_trend_group(trek_graph *graph, const char *path, const trek_trend **trends, int room);
+TREK_API int trek_graph_trend_group(trek_graph *graph, const char *path, const trek_trend **trends, int capacity);
 /* Removes all points of a trend. Values that were recorded since the last flush stay.
  * Errors: ARGUMENT if nothing was recorded under this name. */
 TREK_API trek_status trek_graph_reset_trend(trek_graph *graph, const char *path);

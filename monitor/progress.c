@@ -299,7 +299,7 @@ void trek_progress_epoch(trek_progress *p, int64_t epoch, const char *name, doub
     trek_progress_end_epoch(p, &line);
 }
 
-trek_status trek_progress_ranks(trek_progress *p, int n, const trek_progress_rank *ranks)
+trek_status trek_progress_ranks(trek_progress *p, const trek_progress_rank *ranks, int n)
 {
     if (!p)
         return TREK_OK;

@@ -54,7 +54,7 @@ typedef struct trek_progress_rank {
 /* Sets the ranks that are shown from the next update on. Ranks that do not fit in the line are summarised: smallest and
  * largest share and speed, the number of the slowest, and how many are in each state. n = 0 removes the second line.
  * Errors: ARGUMENT, MEMORY. */
-TREK_API trek_status trek_progress_ranks(trek_progress *progress, int n, const trek_progress_rank *ranks);
+TREK_API trek_status trek_progress_ranks(trek_progress *progress, const trek_progress_rank *ranks, int n);
 
 /* Prints a line above the progress line, as fprintf does to its stream, and ends the line. */
 TREK_API void trek_progress_print(trek_progress *progress, const char *format, ...) TREK_PRINTF(2, 3);

@@ -23,7 +23,7 @@ static void tell_ranks(trek_progress *p, const trek_epoch_metrics *m)
         const trek_rank_metrics *r = &m->per_rank[k];
         ranks[k] = (trek_progress_rank){ k, r->share, r->samples_per_s > 0 ? r->samples_per_s : (double)NAN, NULL };
     }
-    trek_progress_ranks(p, m->ranks, ranks);
+    trek_progress_ranks(p, ranks, m->ranks);
     trek_free(ranks);
 }
 

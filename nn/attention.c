@@ -95,14 +95,14 @@ static trek_var *lengthened_mask(trek_var *mask, int64_t keys, int64_t more)
     trek_var *whole = trek_expand(mask, shape);
     shape.sizes[last] = more;
     trek_dtype dtype = trek_var_dtype(mask);
-    trek_tensor *seen = trek_tensor_full(dtype == TREK_BOOL, shape, dtype, trek_var_device(mask));
+    trek_tensor *seen = trek_tensor_full(shape, dtype == TREK_BOOL, dtype, trek_var_device(mask));
     return seen ? trek_cat((trek_var *[]){ whole, trek_var_from(seen) }, 2, last) : NULL;
 }
 
 /* Returns scores to be added: the mask, with -infinity where `seen` is false. */
 static trek_var *hidden_unless(trek_var *seen, trek_var *mask)
 {
-    trek_tensor *never = trek_tensor_full(-INFINITY, trek_dims_none(), trek_var_dtype(mask), trek_var_device(mask));
+    trek_tensor *never = trek_tensor_full(trek_dims_none(), -INFINITY, trek_var_dtype(mask), trek_var_device(mask));
     return never ? trek_where(seen, mask, trek_var_from(never)) : NULL;
 }
 

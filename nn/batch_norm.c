@@ -47,7 +47,7 @@ trek_var *trek_batch_norm_layer_normalize(trek_batch_norm_layer *m, trek_var *x)
     double momentum;
     if (trek_batch_norm_layer_count(m, &momentum) != TREK_OK)
         return NULL;
-    return trek_batch_norm(x, m->weight, m->bias, m->running_mean, m->running_var, training, momentum, m->eps);
+    return trek_batch_norm(x, m->running_mean, m->running_var, m->weight, m->bias, training, momentum, m->eps);
 }
 
 static trek_var *batch_norm1d_forward(trek_module *self, trek_var *x)

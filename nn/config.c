@@ -159,7 +159,7 @@ trek_status trek_config_bool(const trek_config *c, const char *key, bool *value)
     return found ? TREK_OK : trek_error_status();
 }
 
-trek_status trek_config_text(const trek_config *c, const char *key, const char **value)
+trek_status trek_config_string(const trek_config *c, const char *key, const char **value)
 {
     const item *found = wanted(c, key, value, TEXT, TEXT, "text");
     if (found)

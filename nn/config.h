@@ -40,7 +40,7 @@ TREK_API trek_status trek_config_bool(const trek_config *config, const char *key
 
 /* Writes the text of a key to *value. The configuration owns the text.
  * Errors: ARGUMENT, with file and key, if the key is missing or its value is not a text. *value stays as it is then. */
-TREK_API trek_status trek_config_text(const trek_config *config, const char *key, const char **value);
+TREK_API trek_status trek_config_string(const trek_config *config, const char *key, const char **value);
 
 TREK_END
 

@@ -21,7 +21,7 @@ typedef struct embedding_layer {
 static trek_var *embedding_forward(trek_module *self, trek_var *x)
 {
     embedding_layer *m = (embedding_layer *)self;
-    return trek_embedding_with(m->weight, x, &m->lookup);
+    return trek_embedding_with(x, m->weight, &m->lookup);
 }
 
 /* The inputs are indices, offsets and per_sample_weights. */
@@ -34,7 +34,7 @@ static trek_var *bag_forward_many(trek_module *self, trek_var *const *inputs, in
                            .norm_type = l->norm_type, .scale_grad_by_freq = l->scale_grad_by_freq };
     if (n > 3)
         return trek_fail_null(TREK_ERR_ARGUMENT, "embedding_bag: %d inputs; it takes indices, offsets and per_sample_weights", n);
-    return trek_embedding_bag(m->weight, inputs[0], &opts);
+    return trek_embedding_bag(inputs[0], m->weight, &opts);
 }
 
 static trek_status embedding_reset(trek_module *self)

@@ -154,7 +154,7 @@ trek_status trek_init_constant(trek_var *param, double value)
     trek_status status = check_param(param, "init_constant");
     if (status != TREK_OK)
         return status;
-    return trek_init_write(param, trek_tensor_full(value, trek_var_shape(param), value_dtype(param), trek_cpu(0)));
+    return trek_init_write(param, trek_tensor_full(trek_var_shape(param), value, value_dtype(param), trek_cpu(0)));
 }
 
 trek_status trek_init_zeros(trek_var *param) { return trek_init_constant(param, 0); }

@@ -378,7 +378,7 @@ trek_var *trek_last_positions(trek_var *x)
         places[k] = k * steps + (count_of(here, k) > 0 ? count_of(here, k) - 1 : 0);
     trek_var *index = places ? constant(places, trek_dims(rows), TREK_I64, trek_var_device(x)) : NULL;
     trek_free(places);
-    trek_var *last = index ? trek_index_select(trek_reshape(x, trek_dims(rows * steps, width)), index, 0) : NULL;
+    trek_var *last = index ? trek_index_select(trek_reshape(x, trek_dims(rows * steps, width)), 0, index) : NULL;
     return trek_reshape(last, trek_dims(rows, 1, width));
 }
 

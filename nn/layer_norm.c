@@ -25,7 +25,7 @@ static trek_var *layer_norm_forward(trek_module *self, trek_var *x)
                               trek_shape_text(m->shape, wanted),
                               trek_shape_text(trek_var_shape(x), got));
     }
-    return trek_layer_norm(x, m->weight, m->bias, m->shape.ndim, m->eps);
+    return trek_layer_norm(x, m->shape.ndim, m->weight, m->bias, m->eps);
 }
 
 static trek_status layer_norm_reset(trek_module *self)

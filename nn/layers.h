@@ -530,7 +530,7 @@ TREK_API trek_module *trek_nn_channels_last(void);
  * after its last use. A linear layer directly followed by ReLU or exact GELU runs as one op, and so does a conv2d followed by
  * ReLU.
  * Ownership: all modules are taken over, also on failure. A NULL among them is a failure; the others are freed then. */
-TREK_API trek_module *trek_nn_sequential(int n, trek_module *const *modules);
+TREK_API trek_module *trek_nn_sequential(trek_module *const *modules, int n);
 
 /* Appends a module, which is taken over, also on failure.
  * Errors: ARGUMENT if the first argument is not a Sequential. */

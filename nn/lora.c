@@ -157,11 +157,11 @@ static trek_status freeze_rest(trek_module *module)
     layer_list adapted = { .adapted = true };
     trek_status status = trek_walk_modules(module, 0, list_layer, &adapted);
     if (status == TREK_OK)
-        status = trek_module_freeze(module, true);
+        status = trek_module_freeze(module);
     for (int k = 0; k < adapted.n && status == TREK_OK; k++) {
-        status = trek_module_freeze(adapted.layers[k]->lora->a, false);
+        status = trek_module_thaw(adapted.layers[k]->lora->a);
         if (status == TREK_OK)
-            status = trek_module_freeze(adapted.layers[k]->lora->b, false);
+            status = trek_module_thaw(adapted.layers[k]->lora->b);
     }
     trek_free(adapted.layers);
     return status;

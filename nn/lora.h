@@ -36,7 +36,7 @@ typedef struct trek_lora_opts {
 TREK_API trek_status trek_lora(trek_module *linear, const trek_lora_opts *opts);
 
 /* Gives all linear layers of the module that target_modules names an adapter, and freezes all other parameters of the module, as
- * peft does. Use trek_module_freeze to unfreeze other parameters that are to be trained. opts may be NULL. On failure no layer
+ * peft does. Use trek_module_thaw for other parameters that are to be trained. opts may be NULL. On failure no layer
  * has a new adapter.
  * Errors: ARGUMENT if no layer has one of the names. */
 TREK_API trek_status trek_lora_apply(trek_module *module, const trek_lora_opts *opts);

@@ -144,9 +144,11 @@ TREK_API trek_status trek_forward_results(trek_module *module, trek_var *const *
 /* Sets the module and all modules below it to training mode, or to eval mode if `training` is false. */
 TREK_API trek_status trek_module_train(trek_module *module, bool training);
 
-/* Freezes all parameters of the module and of the modules below it, or unfreezes them if `frozen` is false. A frozen parameter
- * has requires_grad false: it gets no gradient and no update. */
-TREK_API trek_status trek_module_freeze(trek_module *module, bool frozen);
+/* Freezes all parameters of the module and of the modules below it. A frozen parameter has requires_grad false: it gets no
+ * gradient and no update. */
+TREK_API trek_status trek_module_freeze(trek_module *module);
+/* Makes all parameters of the module and of the modules below it trainable again. */
+TREK_API trek_status trek_module_thaw(trek_module *module);
 
 /* Moves parameters, their gradients and buffers to the device. The variables stay the same objects. On failure nothing has moved.
  * Errors: STATE if parameters live in an optimizer's arena (move the module before the optimizer is made); those of the

@@ -78,14 +78,18 @@ static trek_status set_frozen(const char *name, trek_var *param, bool is_buffer,
     return trek_var_set_requires_grad(param, !*(bool *)frozen);
 }
 
-trek_status trek_module_freeze(trek_module *module, bool frozen)
+static trek_status freeze(const char *function, trek_module *module, bool frozen)
 {
     if (!module)
-        return trek_fail_missing("module_freeze", "module");
-    if (trek_gone(module, "module_freeze", "the module"))
+        return trek_fail_missing(function, "module");
+    if (trek_gone(module, function, "the module"))
         return TREK_ERR_STATE;
     return trek_walk_entries(module, TREK_WALK_PARAMS, set_frozen, &frozen);
 }
+
+trek_status trek_module_freeze(trek_module *module) { return freeze("module_freeze", module, true); }
+
+trek_status trek_module_thaw(trek_module *module) { return freeze("module_thaw", module, false); }
 
 static trek_status reset_one(const char *name, trek_module *module, void *arg)
 {

@@ -32,7 +32,7 @@ static trek_var *rows_of(positions_layer *m, trek_var *x)
         return NULL;
     if (even)
         return trek_narrow(m->table, 0, offset, steps);
-    trek_var *rows = trek_embedding(m->table, positions, -1); /* [B, T, dim]; x may have heads in between */
+    trek_var *rows = trek_embedding(positions, m->table, -1); /* [B, T, dim]; x may have heads in between */
     for (int k = 3; k < ndim; k++)
         rows = trek_unsqueeze(rows, 1);
     return rows;
@@ -44,7 +44,7 @@ static trek_var *rotary_forward_many(trek_module *self, trek_var *const *inputs,
     positions_layer *m = (positions_layer *)self;
     if (n > 2)
         return trek_fail_null(TREK_ERR_ARGUMENT, "rotary: %d inputs; it takes x and positions", n);
-    trek_var *table = n > 1 && inputs[1] ? trek_embedding(m->table, inputs[1], -1) : rows_of(m, inputs[0]);
+    trek_var *table = n > 1 && inputs[1] ? trek_embedding(inputs[1], m->table, -1) : rows_of(m, inputs[0]);
     return table ? trek_rotary(inputs[0], &(trek_rotary_opts){ .table = table, .interleaved = m->interleaved }) : NULL;
 }
 

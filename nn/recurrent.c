@@ -48,7 +48,7 @@ static trek_var *ended(trek_var *x, trek_var *lengths)
         return trek_fail_null(TREK_ERR_DTYPE, "rnn: lengths must be of an integer dtype, got %s", trek_dtype_name(dtype));
     trek_tensor *numbers = trek_tensor_arange(0, (double)steps + 1, 1, TREK_I64, trek_var_device(x));
     trek_var *times = numbers ? trek_var_from(numbers) : NULL;
-    trek_var *own = times ? trek_index_select(times, trek_to(lengths, trek_var_device(x)), 0) : NULL; /* this checks the range */
+    trek_var *own = times ? trek_index_select(times, 0, trek_to(lengths, trek_var_device(x))) : NULL; /* this checks the range */
     trek_var *past = trek_ge(trek_unsqueeze(trek_narrow(times, 0, 0, steps), 1), trek_unsqueeze(own, 0));
     return past ? trek_unsqueeze(past, 2) : NULL;
 }

@@ -25,7 +25,7 @@ static trek_var *rms_norm_forward(trek_module *self, trek_var *x)
         return trek_fail_null(TREK_ERR_SHAPE, "rms_norm: the last dimensions must be %s, got %s",
                               trek_shape_text(m->shape, wanted), trek_shape_text(trek_var_shape(x), got));
     }
-    return trek_rms_norm(x, m->weight, m->shape.ndim, m->eps);
+    return trek_rms_norm(x, m->shape.ndim, m->weight, m->eps);
 }
 
 static trek_status rms_norm_reset(trek_module *self)

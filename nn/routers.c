@@ -95,7 +95,7 @@ static trek_var *fixed_many(trek_module *self, trek_var *const *inputs, int n)
     if (trek_var_ndim(inputs[0]) < 1)
         return trek_fail_null(TREK_ERR_SHAPE, "fixed_selector: a scalar has no rows");
     double index = (double)((fixed_number *)self)->index;
-    trek_tensor *rows = trek_tensor_full(index, trek_dims(trek_var_size(inputs[0], 0)), TREK_I64, trek_var_device(inputs[0]));
+    trek_tensor *rows = trek_tensor_full(trek_dims(trek_var_size(inputs[0], 0)), index, TREK_I64, trek_var_device(inputs[0]));
     return rows ? trek_var_from(rows) : NULL;
 }
 

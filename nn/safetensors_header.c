@@ -132,8 +132,8 @@ static bool parse_metadata(trek_json *json, trek_state *state)
             return trek_json_fail(json, "more metadata than any file needs");
         if (!trek_json_key_new(json, &key))
             return false;
-        bool ok = !trek_state_text(state, key) || trek_json_fail(json, "a key of __metadata__ that stands there twice");
-        ok = ok && trek_json_string_new(json, &text) && trek_state_set_text(state, key, text) == TREK_OK;
+        bool ok = !trek_state_metadata(state, key) || trek_json_fail(json, "a key of __metadata__ that stands there twice");
+        ok = ok && trek_json_string_new(json, &text) && trek_state_set_metadata(state, key, text) == TREK_OK;
         trek_free(key);
         trek_free(text);
         if (!ok || !trek_json_next(json, '}', &more))
@@ -283,7 +283,7 @@ uint64_t trek_safetensors_header_checksum(char *header, size_t length, char *sea
 
 trek_status trek_safetensors_read_aliases(trek_state *state, const char *path)
 {
-    const char *text = trek_state_text(state, TREK_SAFETENSORS_ALIASES);
+    const char *text = trek_state_metadata(state, TREK_SAFETENSORS_ALIASES);
     if (!text)
         return TREK_OK;
     trek_json json = { text, text, text + strlen(text), path };

@@ -102,7 +102,7 @@ static trek_status check_places(const trek_state *part, const index_file *index,
 /* Moves everything from `part`, which is read separately to check that the file has what the index says. */
 static trek_status take(trek_state *state, const trek_state *part, const char *path)
 {
-    trek_status status = trek_state_take_texts(state, part);
+    trek_status status = trek_state_take_metadata(state, part);
     for (int k = 0; k < part->n_entries && status == TREK_OK; k++)
         if (trek_state_lookup(state, part->entries[k].name) >= 0)
             status = trek_fail(TREK_ERR_FORMAT, "%s: another file has the tensor %s, too", path, part->entries[k].name);

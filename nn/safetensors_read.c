@@ -123,7 +123,7 @@ static trek_status check_digits(const trek_safetensors_header *header, const cha
                                 const char *path,
                                 trek_state *state)
 {
-    bool noted = trek_state_text(state, TREK_SAFETENSORS_CHECKSUM) != NULL;
+    bool noted = trek_state_metadata(state, TREK_SAFETENSORS_CHECKSUM) != NULL;
     size_t need = TREK_CHECKSUM_DIGITS + (size_t)header->n_items * (1 + TREK_CHECKSUM_DIGITS);
     bool good = seal && (size_t)(text + length - seal) > need && seal[need] == '"';
     if (noted != (seal != NULL) || (seal && !good))
@@ -321,7 +321,7 @@ trek_status trek_safetensors_add_file(trek_state *state, const char *path, const
     open_file *f = texts ? open_new(path, opts, texts) : NULL;
     trek_status status = f ? add_items(state, f) : trek_error_status();
     if (status == TREK_OK)
-        status = trek_state_take_texts(state, texts);
+        status = trek_state_take_metadata(state, texts);
     if (status == TREK_OK)
         status = trek_safetensors_read_aliases(state, path);
     state->checked = state->checked && texts && texts->checked;

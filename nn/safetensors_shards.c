@@ -63,7 +63,7 @@ static trek_status write_shard(const sharding *s, int shard)
 {
     const trek_state *state = s->state;
     trek_state *part = trek_state_new();
-    trek_status status = part ? trek_state_take_texts(part, state) : TREK_ERR_MEMORY;
+    trek_status status = part ? trek_state_take_metadata(part, state) : TREK_ERR_MEMORY;
     for (int k = 0; k < state->n_entries && status == TREK_OK; k++)
         if (s->shard[k] == shard)
             status = trek_state_add_like(part, state->entries[k].name, &state->entries[k], &(trek_state_change){ 0 });

@@ -79,7 +79,7 @@ static trek_status append(trek_module *sequential, trek_module *module)
 static bool is_there(const trek_module *module) { return module && !trek_gone(module, "sequential", "a module"); }
 
 /* Every module is retained while it is added, so that one listed twice is freed only once, whatever fails. */
-trek_module *trek_nn_sequential(int n, trek_module *const *modules)
+trek_module *trek_nn_sequential(trek_module *const *modules, int n)
 {
     if (n < 0 || (n > 0 && !modules))
         return trek_fail_null(TREK_ERR_ARGUMENT, "sequential: needs its modules");

@@ -349,22 +349,22 @@ static trek_state_note *find_note(const trek_state *s, const char *key)
     return NULL;
 }
 
-const char *trek_state_text(const trek_state *s, const char *key)
+const char *trek_state_metadata(const trek_state *s, const char *key)
 {
     if (!s || !key) {
-        trek_fail_missing("state_text", s ? "key" : "state");
+        trek_fail_missing("state_metadata", s ? "key" : "state");
         return NULL;
     }
     const trek_state_note *note = find_note(s, key);
     return note ? note->text : NULL;
 }
 
-trek_status trek_state_take_texts(trek_state *to, const trek_state *from)
+trek_status trek_state_take_metadata(trek_state *to, const trek_state *from)
 {
     trek_status status = TREK_OK;
     for (int k = 0; k < from->n_notes && status == TREK_OK; k++)
         if (!find_note(to, from->notes[k].key))
-            status = trek_state_set_text(to, from->notes[k].key, from->notes[k].text);
+            status = trek_state_set_metadata(to, from->notes[k].key, from->notes[k].text);
     return status;
 }
 
@@ -388,10 +388,10 @@ trek_status trek_state_add_skipped(trek_state *s, const char *name, const char *
     return TREK_ERR_MEMORY;
 }
 
-trek_status trek_state_set_text(trek_state *s, const char *key, const char *text)
+trek_status trek_state_set_metadata(trek_state *s, const char *key, const char *text)
 {
     if (!s || !key || !text)
-        return trek_fail_missing("state_set_text", !s ? "state" : !key ? "key" : "text");
+        return trek_fail_missing("state_set_metadata", !s ? "state" : !key ? "key" : "text");
     if (!trek_utf8_valid(key, strlen(key)) || !trek_utf8_valid(text, strlen(text)))
         return trek_fail(TREK_ERR_ARGUMENT, "state: texts and their keys must be UTF-8");
     trek_state_note *note = find_note(s, key);

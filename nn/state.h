@@ -32,10 +32,10 @@ TREK_API trek_status trek_state_add_alias(trek_state *state, const char *alias, 
 /* Stores a text under a key with the tensors, and replaces an earlier text of that key. Keys that begin with "trek." are reserved
  * for trek.
  * Errors: ARGUMENT if the key or the text is not UTF-8. */
-TREK_API trek_status trek_state_set_text(trek_state *state, const char *key, const char *text);
+TREK_API trek_status trek_state_set_metadata(trek_state *state, const char *key, const char *text);
 
 /* Returns the text that is stored under the key; the state owns it. Returns NULL if no text has this key. */
-TREK_API const char *trek_state_text(const trek_state *state, const char *key);
+TREK_API const char *trek_state_metadata(const trek_state *state, const char *key);
 
 /* Returns the number of tensors, without aliases; 0 for NULL. */
 TREK_API int trek_state_count(const trek_state *state);

@@ -86,7 +86,7 @@ trek_status trek_state_add_skipped(trek_state *state, const char *name, const ch
 /* Returns the index of the skipped tensor with this name, or -1. */
 int trek_state_lookup_skipped(const trek_state *state, const char *name);
 /* Copies those texts of `from` that `to` lacks. */
-trek_status trek_state_take_texts(trek_state *to, const trek_state *from);
+trek_status trek_state_take_metadata(trek_state *to, const trek_state *from);
 
 /* Return dtype and shape without reading the tensor. */
 trek_dtype trek_state_entry_dtype(const trek_state_entry *entry);

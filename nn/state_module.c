@@ -292,7 +292,7 @@ static void copy_text(trek_text *text, trek_state_report *report)
 /* Returns whether the name belongs to a checkpoint's training state, not to the model. */
 static bool is_beside(const trek_state *state, const char *name)
 {
-    return strncmp(name, TREK_STATE_OWN, strlen(TREK_STATE_OWN)) == 0 && trek_state_text(state, TREK_STATE_CHECKPOINT);
+    return strncmp(name, TREK_STATE_OWN, strlen(TREK_STATE_OWN)) == 0 && trek_state_metadata(state, TREK_STATE_CHECKPOINT);
 }
 
 /* Never fails: without memory the counts are right and the names are missing. */
@@ -466,7 +466,7 @@ static size_t around(const trek_state *state, const trek_module *module)
 {
     const char *first = NULL;
     size_t length = 0;
-    for (int k = 0; k < state->n_entries + state->n_aliases && trek_state_text(state, TREK_STATE_CHECKPOINT); k++) {
+    for (int k = 0; k < state->n_entries + state->n_aliases && trek_state_metadata(state, TREK_STATE_CHECKPOINT); k++) {
         const char *name = k < state->n_entries ? state->entries[k].name : state->aliases[k - state->n_entries].name;
         if (is_beside(state, name))
             continue;

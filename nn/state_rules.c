@@ -197,7 +197,7 @@ static trek_status rename_skipped(renaming *r, int skipped)
 
 static trek_status rename_all(renaming *r)
 {
-    trek_status status = trek_state_take_texts(r->to, r->from);
+    trek_status status = trek_state_take_metadata(r->to, r->from);
     for (int k = 0; k < r->from->n_entries; k++)
         r->first[k] = -1;
     for (int k = 0; k < r->from->n_entries && status == TREK_OK; k++)
@@ -362,7 +362,7 @@ trek_state *trek_state_restore_names(const trek_state *state, const trek_state_r
     joining j = { .from = state, .rules = rules, .n = n };
     trek_state *to = trek_state_new();
     j.used = trek_calloc((size_t)state->n_entries + 1, sizeof *j.used);
-    trek_status status = to && j.used ? trek_state_take_texts(to, state) : TREK_ERR_MEMORY;
+    trek_status status = to && j.used ? trek_state_take_metadata(to, state) : TREK_ERR_MEMORY;
     for (int k = 0; k < state->n_entries && status == TREK_OK; k++)
         if (!j.used[k])
             status = restore_one(&j, k, to);

@@ -72,7 +72,7 @@ static trek_var *channels_of(const sync_call *call, const double *values, const 
 
 static trek_var *filled(const sync_call *call, double value, const trek_var *x)
 {
-    trek_tensor *tensor = trek_tensor_full(value, trek_dims(call->channels), TREK_F64, trek_var_device(x));
+    trek_tensor *tensor = trek_tensor_full(trek_dims(call->channels), value, TREK_F64, trek_var_device(x));
     return tensor ? trek_var_from(tensor) : NULL;
 }
 
@@ -87,7 +87,7 @@ static trek_status own_statistics(sync_call *call, trek_var *x, int64_t count)
     if (count == 1)
         return to_host(x, call->first, call->channels);
     trek_var *mean = filled(call, 0, x), *variance = filled(call, 0, x);
-    if (!mean || !variance || !trek_batch_norm(x, NULL, NULL, mean, variance, true, 1, call->layer->eps))
+    if (!mean || !variance || !trek_batch_norm(x, mean, variance, NULL, NULL, true, 1, call->layer->eps))
         return trek_error_status();
     trek_status status = to_host(mean, call->first, call->channels);
     if (status == TREK_OK)
@@ -165,7 +165,7 @@ static trek_status sync_forward(trek_function_context *context, trek_var *const 
         return trek_fail(TREK_ERR_SHAPE,
                          "sync_batch_norm: needs more than 1 value for each channel in training, and all ranks together have 1");
     trek_var *mean = channels_of(call, call->mean, x), *variance = channels_of(call, call->variance, x);
-    outputs[0] = trek_batch_norm(x, weight, bias, mean, variance, false, 0, call->layer->eps);
+    outputs[0] = trek_batch_norm(x, mean, variance, weight, bias, false, 0, call->layer->eps);
     trek_dtype dtype = trek_var_dtype(x) == TREK_F64 ? TREK_F64 : TREK_F32; /* the dtype that the backward kernel expects */
     trek_var *saved[4] = { x, trek_cast(mean, dtype), trek_cast(channels_of(call, call->rstd, x), dtype), weight };
     if (!outputs[0] || !saved[1] || !saved[2])
@@ -190,7 +190,7 @@ static trek_var *through_statistics(sync_call *call, trek_var *x, trek_var *mean
         slope[c] = scale * call->sums[n + c] * call->rstd[c];
     }
     trek_var *shifts = channels_of(call, shift, x), *slopes = channels_of(call, slope, x), *one = filled(call, 1, x);
-    return shifts && slopes && one ? trek_batch_norm(x, slopes, shifts, mean, one, false, 0, 0) : NULL;
+    return shifts && slopes && one ? trek_batch_norm(x, mean, one, slopes, shifts, false, 0, 0) : NULL;
 }
 
 /* dx = w rstd (dy - sum(dy) / N - (x - mean) rstd sum(dy xhat) / N), with sums over all ranks. This rank's own sums

@@ -204,7 +204,7 @@ static trek_module *stack_new(const trek_module_class *klass, const trek_module_
     trek_module *base = check_options(klass->name, o) == TREK_OK ? trek_module_new(klass) : NULL;
     if (!base)
         return NULL;
-    trek_module *layers = trek_nn_sequential(0, NULL);
+    trek_module *layers = trek_nn_sequential(NULL, 0);
     bool made = layers != NULL;
     for (int64_t k = 0; made && k < (o->layers ? o->layers : 6); k++)
         made = trek_nn_sequential_add(layers, layer_new(layer, o)) == TREK_OK;

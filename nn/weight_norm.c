@@ -17,7 +17,7 @@ static trek_var *norm_except(trek_var *v, int dim)
 {
     int ndim = trek_var_ndim(v);
     if (dim < 0)
-        return trek_norm(v, 2, trek_dims_none(), false);
+        return trek_norm(v, 2, trek_dims_all(), false);
     if (ndim == 1)
         return trek_abs(v);
     trek_dims_list dims = { .ndim = ndim - 1 };

@@ -287,7 +287,7 @@ static const char *constant_once(trek_onnx *x, trek_tensor *tensor)
 
 const char *trek_onnx_full(trek_onnx *x, trek_dtype dtype, double value, int ndim, const int64_t *sizes)
 {
-    return constant_once(x, trek_tensor_full(value, trek_shape_make(ndim, sizes), dtype, trek_cpu(0)));
+    return constant_once(x, trek_tensor_full(trek_shape_make(sizes, ndim), value, dtype, trek_cpu(0)));
 }
 
 const char *trek_onnx_scalar(trek_onnx *x, trek_dtype dtype, double value) { return trek_onnx_full(x, dtype, value, 0, NULL); }

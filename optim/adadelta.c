@@ -46,8 +46,9 @@ static const trek_optimizer_class adadelta_class = {
     .gpu = "adadelta",
 };
 
-trek_optimizer_spec trek_adadelta(trek_adadelta_opts o)
+trek_optimizer_spec trek_adadelta(const trek_adadelta_opts *opts)
 {
+    trek_adadelta_opts o = opts ? *opts : (trek_adadelta_opts){ 0 };
     return (trek_optimizer_spec){ .klass = &adadelta_class, { [LR] = o.lr, [RHO] = o.rho, [EPS] = o.eps,
                                                      [WEIGHT_DECAY] = o.weight_decay, [MAXIMIZE] = o.maximize } };
 }

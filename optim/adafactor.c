@@ -187,8 +187,9 @@ static const trek_optimizer_class adafactor_class = {
     .gpu = "adafactor_whole",
 };
 
-trek_optimizer_spec trek_adafactor(trek_adafactor_opts o)
+trek_optimizer_spec trek_adafactor(const trek_adafactor_opts *opts)
 {
+    trek_adafactor_opts o = opts ? *opts : (trek_adafactor_opts){ 0 };
     return (trek_optimizer_spec){ .klass = &adafactor_class,
                                   { [LR] = o.lr, [BETA2_DECAY] = o.beta2_decay, [EPS1] = o.eps1, [EPS2] = o.eps2,
                                                       [D] = o.d, [WEIGHT_DECAY] = o.weight_decay, [MAXIMIZE] = o.maximize } };

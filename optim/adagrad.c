@@ -39,8 +39,9 @@ static const trek_optimizer_class adagrad_class = {
     .gpu = "adagrad",
 };
 
-trek_optimizer_spec trek_adagrad(trek_adagrad_opts o)
+trek_optimizer_spec trek_adagrad(const trek_adagrad_opts *opts)
 {
+    trek_adagrad_opts o = opts ? *opts : (trek_adagrad_opts){ 0 };
     return (trek_optimizer_spec){ .klass = &adagrad_class,
                                   { [LR] = o.lr, [LR_DECAY] = o.lr_decay, [WEIGHT_DECAY] = o.weight_decay,
                                     [INITIAL] = o.initial_accumulator_value, [EPS] = o.eps,

@@ -61,13 +61,14 @@ static bool keeps_zeros(const double *options) { return options[EPS] > 0; /* oth
     }
 static const trek_optimizer_class adam_class = ADAM_CLASS("adam", 0, 0), adamw_class = ADAM_CLASS("adamw", 0.01, 1);
 
-static trek_optimizer_spec spec_of(const trek_optimizer_class *klass, trek_adam_opts o)
+static trek_optimizer_spec spec_of(const trek_optimizer_class *klass, const trek_adam_opts *opts)
 {
+    trek_adam_opts o = opts ? *opts : (trek_adam_opts){ 0 };
     return (trek_optimizer_spec){ .klass = klass, { [LR] = o.lr, [BETA1] = o.beta1, [BETA2] = o.beta2, [EPS] = o.eps,
                                            [WEIGHT_DECAY] = o.weight_decay, [MAXIMIZE] = o.maximize, [AMSGRAD] = o.amsgrad } };
 }
 
-trek_optimizer_spec trek_adam(trek_adam_opts opts) { return spec_of(&adam_class, opts); }
+trek_optimizer_spec trek_adam(const trek_adam_opts *opts) { return spec_of(&adam_class, opts); }
 
-trek_optimizer_spec trek_adamw(trek_adam_opts opts) { return spec_of(&adamw_class, opts); }
+trek_optimizer_spec trek_adamw(const trek_adam_opts *opts) { return spec_of(&adamw_class, opts); }
 #endif

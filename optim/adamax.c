@@ -46,8 +46,9 @@ static const trek_optimizer_class adamax_class = {
     .gpu = "adamax",
 };
 
-trek_optimizer_spec trek_adamax(trek_adamax_opts o)
+trek_optimizer_spec trek_adamax(const trek_adamax_opts *opts)
 {
+    trek_adamax_opts o = opts ? *opts : (trek_adamax_opts){ 0 };
     return (trek_optimizer_spec){ .klass = &adamax_class, { [LR] = o.lr, [BETA1] = o.beta1, [BETA2] = o.beta2, [EPS] = o.eps,
                                                    [WEIGHT_DECAY] = o.weight_decay, [MAXIMIZE] = o.maximize } };
 }

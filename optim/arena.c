@@ -238,7 +238,7 @@ static trek_tensor *plain_zeros(void *arg, trek_shape shape, trek_dtype dtype, t
 /* Makes a part's buffers. A replica has its parameters and masters already. */
 static trek_status make_buffers(const trek_arena *arena, trek_arena_part *part, trek_arena_zeros_fn zeros, void *arg)
 {
-    trek_shape shape = trek_shape_make(1, &part->count);
+    trek_shape shape = trek_shape_make(&part->count, 1);
     if (!part->params)
         part->params = trek_tensor_zeros(shape, part->dtype, arena->device);
     if (!part->master && has_masters(arena, part))

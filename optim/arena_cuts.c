@@ -29,7 +29,7 @@ bool trek_arena_next_own(const trek_arena *arena, int part, int64_t *at, int64_t
 trek_tensor *trek_arena_stretch(trek_tensor *flat, int64_t begin, int64_t count)
 {
     trek_dtype dtype = (trek_dtype)flat->dtype;
-    return trek_tensor_make_part(flat, (size_t)begin * trek_dtype_size(dtype), trek_shape_make(1, &count), dtype);
+    return trek_tensor_make_part(flat, (size_t)begin * trek_dtype_size(dtype), trek_shape_make(&count, 1), dtype);
 }
 
 int64_t trek_arena_place(const trek_arena *arena, int part, int64_t at)
@@ -109,7 +109,7 @@ static trek_tensor *make_own_masters(const trek_arena *arena, const trek_arena_d
                                      const trek_tensor *whole)
 {
     const trek_arena_part *part = &arena->parts[p];
-    trek_tensor *all = trek_tensor_zeros(trek_shape_make(1, &division->owned[p]), part->wide, arena->device);
+    trek_tensor *all = trek_tensor_zeros(trek_shape_make(&division->owned[p], 1), part->wide, arena->device);
     trek_status status = all ? TREK_OK : trek_error_status();
     for (int k = 0; status == TREK_OK && next_of(division, p, &k); k++) {
         const trek_arena_cut *cut = &division->cuts[k];

@@ -49,8 +49,9 @@ static const trek_optimizer_class asgd_class = {
     .gpu = "asgd",
 };
 
-trek_optimizer_spec trek_asgd(trek_asgd_opts o)
+trek_optimizer_spec trek_asgd(const trek_asgd_opts *opts)
 {
+    trek_asgd_opts o = opts ? *opts : (trek_asgd_opts){ 0 };
     return (trek_optimizer_spec){ .klass = &asgd_class,
                                   { [LR] = o.lr,
                                     [LAMBD] = o.lambd,

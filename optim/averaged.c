@@ -179,7 +179,7 @@ trek_state *trek_averaged_state(trek_averaged *a)
     char text[32];
     snprintf(text, sizeof text, "%lld", (long long)a->updates);
     if (status == TREK_OK)
-        status = trek_state_set_text(state, count_key, text);
+        status = trek_state_set_metadata(state, count_key, text);
     if (status != TREK_OK)
         trek_state_free(&state);
     return state;
@@ -187,7 +187,7 @@ trek_state *trek_averaged_state(trek_averaged *a)
 
 static trek_status check_state(const trek_averaged *a, const trek_state *state)
 {
-    if (!trek_state_text(state, count_key))
+    if (!trek_state_metadata(state, count_key))
         return trek_fail(TREK_ERR_ARGUMENT, "trek_averaged_load: this is not the state of an average");
     for (int k = 0; k < a->n; k++) {
         const average_entry *e = &a->entries[k];
@@ -209,6 +209,6 @@ trek_status trek_averaged_load(trek_averaged *a, const trek_state *state)
     for (int k = 0; k < a->n && status == TREK_OK; k++)
         status = trek_tensor_copy_from(a->entries[k].value, trek_state_find(state, a->entries[k].name));
     if (status == TREK_OK)
-        a->updates = strtoll(trek_state_text(state, count_key), NULL, 10);
+        a->updates = strtoll(trek_state_metadata(state, count_key), NULL, 10);
     return status;
 }

@@ -20,7 +20,7 @@ trek_status trek_codes_of(const trek_tensor *values, bool positive, trek_tensor 
 {
     int64_t blocks = trek_code_blocks(values->numel);
     *codes = trek_tensor_empty(trek_tensor_shape(values), TREK_U8, trek_cpu(0));
-    *scales = trek_tensor_empty(trek_shape_make(1, &blocks), TREK_F32, trek_cpu(0));
+    *scales = trek_tensor_empty(trek_shape_make(&blocks, 1), TREK_F32, trek_cpu(0));
     if (!*codes || !*scales) {
         trek_tensor_release(*codes);
         trek_tensor_release(*scales);

@@ -47,7 +47,7 @@ static trek_status make_memory(trek_optimizer *optimizer, trek_device_update *r)
     size_t of = place(&end, n, sizeof(int32_t)), runs = place(&end, most, sizeof(trek_update_run));
     size_t tiles = place(&end, (size_t)r->cap_tiles, sizeof(int32_t));
     int64_t bytes = (int64_t)end;
-    r->memory = trek_tensor_zeros(trek_shape_make(1, &bytes), TREK_U8, arena->device);
+    r->memory = trek_tensor_zeros(trek_shape_make(&bytes, 1), TREK_U8, arena->device);
     r->runs = trek_calloc(most, sizeof *r->runs);
     r->groups = trek_calloc(groups, sizeof *r->groups);
     if (!r->memory || !r->runs || !r->groups)

@@ -103,8 +103,9 @@ static const trek_optimizer_class lamb_class = {
     .gpu = "lamb_whole",
 };
 
-trek_optimizer_spec trek_lamb(trek_lamb_opts o)
+trek_optimizer_spec trek_lamb(const trek_lamb_opts *opts)
 {
+    trek_lamb_opts o = opts ? *opts : (trek_lamb_opts){ 0 };
     return (trek_optimizer_spec){ .klass = &lamb_class, { [LR] = o.lr, [BETA1] = o.beta1, [BETA2] = o.beta2, [EPS] = o.eps,
                                                  [WEIGHT_DECAY] = o.weight_decay, [MAXIMIZE] = o.maximize } };
 }

@@ -81,8 +81,9 @@ static const trek_optimizer_class lars_class = {
     .gpu = "lars_whole",
 };
 
-trek_optimizer_spec trek_lars(trek_lars_opts o)
+trek_optimizer_spec trek_lars(const trek_lars_opts *opts)
 {
+    trek_lars_opts o = opts ? *opts : (trek_lars_opts){ 0 };
     return (trek_optimizer_spec){ .klass = &lars_class, { [LR] = o.lr, [MOMENTUM] = o.momentum, [WEIGHT_DECAY] = o.weight_decay,
                                                  [TRUST] = o.trust_coefficient, [EPS] = o.eps, [MAXIMIZE] = o.maximize } };
 }

@@ -151,21 +151,21 @@ double trek_lbfgs_dot(const trek_tensor *a, const trek_tensor *b)
 {
     trek_scope scope = begin();
     trek_var *x = var_of(a), *y = var_of(b);
-    return number_of(x && y ? trek_sum(trek_mul(x, y), trek_dims_none(), false) : NULL, scope);
+    return number_of(x && y ? trek_sum(trek_mul(x, y), trek_dims_all(), false) : NULL, scope);
 }
 
 double trek_lbfgs_largest(const trek_tensor *a)
 {
     trek_scope scope = begin();
     trek_var *x = var_of(a);
-    return number_of(x ? trek_max(trek_abs(x), trek_dims_none(), false) : NULL, scope);
+    return number_of(x ? trek_max(trek_abs(x), trek_dims_all(), false) : NULL, scope);
 }
 
 static double sum_of_sizes(const trek_tensor *a)
 {
     trek_scope scope = begin();
     trek_var *x = var_of(a);
-    return number_of(x ? trek_sum(trek_abs(x), trek_dims_none(), false) : NULL, scope);
+    return number_of(x ? trek_sum(trek_abs(x), trek_dims_all(), false) : NULL, scope);
 }
 
 /* Returns p a + q b, or p a if b is NULL. */
@@ -204,7 +204,7 @@ static trek_tensor *gather(const trek_lbfgs *l, piece_fn piece, double factor)
     for (int k = 0; k < n && status == TREK_OK; k++) {
         trek_var *own = piece(trek_params_var(l->params, k));
         int64_t count = trek_var_numel(trek_params_var(l->params, k));
-        pieces[k] = own ? trek_cast(trek_reshape(own, trek_shape_make(1, &count)), l->dtype) : NULL;
+        pieces[k] = own ? trek_cast(trek_reshape(own, trek_shape_make(&count, 1)), l->dtype) : NULL;
         status = pieces[k] ? TREK_OK : trek_error_status();
     }
     if (status == TREK_OK)

@@ -30,7 +30,7 @@ static trek_status describe(const trek_lbfgs *l, trek_text *text)
 
 static trek_status add_numbers(trek_state *state, const char *name, const double *values, int64_t count)
 {
-    trek_tensor *tensor = trek_tensor_from_data(values, trek_shape_make(1, &count), TREK_F64, trek_cpu(0));
+    trek_tensor *tensor = trek_tensor_from_data(values, trek_shape_make(&count, 1), TREK_F64, trek_cpu(0));
     trek_status status = tensor ? trek_state_add(state, name, tensor) : trek_error_status();
     trek_tensor_release(tensor);
     return status;
@@ -57,7 +57,7 @@ static trek_status add_scalars(trek_state *state, const trek_lbfgs *l)
         memcpy(numbers, first, sizeof first);
         for (int k = 0; k < l->n_old; k++)
             numbers[S_RO + k] = l->ro[k];
-        status = trek_state_set_text(state, PARAMS_KEY, params.data);
+        status = trek_state_set_metadata(state, PARAMS_KEY, params.data);
     }
     if (status == TREK_OK)
         status = add_numbers(state, TREK_OPTIMIZER_RATES, &l->opts.lr, 1);
@@ -169,7 +169,7 @@ static trek_status read_rate(loading *x)
 static trek_status check_params(const loading *x)
 {
     trek_text own = { 0 };
-    const char *theirs = trek_state_text(x->state, PARAMS_KEY);
+    const char *theirs = trek_state_metadata(x->state, PARAMS_KEY);
     trek_status status = describe(&x->now, &own);
     if (status == TREK_OK && !theirs)
         status = trek_fail(TREK_ERR_FORMAT, "trek_lbfgs_load: it does not say of which parameters it is");

@@ -45,8 +45,9 @@ static const trek_optimizer_class lion_class = {
     .gpu = "lion",
 };
 
-trek_optimizer_spec trek_lion(trek_lion_opts o)
+trek_optimizer_spec trek_lion(const trek_lion_opts *opts)
 {
+    trek_lion_opts o = opts ? *opts : (trek_lion_opts){ 0 };
     return (trek_optimizer_spec){ .klass = &lion_class, { [LR] = o.lr, [BETA1] = o.beta1, [BETA2] = o.beta2,
                                                  [WEIGHT_DECAY] = o.weight_decay, [MAXIMIZE] = o.maximize } };
 }

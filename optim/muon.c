@@ -235,8 +235,9 @@ static const trek_optimizer_class muon_class = {
     .gpu = "muon_whole",
 };
 
-trek_optimizer_spec trek_muon(trek_muon_opts o)
+trek_optimizer_spec trek_muon(const trek_muon_opts *opts)
 {
+    trek_muon_opts o = opts ? *opts : (trek_muon_opts){ 0 };
     double eps = o.eps == 0 && o.adam ? 1e-8 : o.eps;
     return (trek_optimizer_spec){ .klass = &muon_class, { [LR] = o.lr, [WEIGHT_DECAY] = o.weight_decay, [MOMENTUM] = o.momentum,
                                                  [PLAIN] = o.without_nesterov, [A] = o.ns_coefficients[0],

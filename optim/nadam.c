@@ -60,8 +60,9 @@ static const trek_optimizer_class nadam_class = {
     .gpu = "nadam",
 };
 
-trek_optimizer_spec trek_nadam(trek_nadam_opts o)
+trek_optimizer_spec trek_nadam(const trek_nadam_opts *opts)
 {
+    trek_nadam_opts o = opts ? *opts : (trek_nadam_opts){ 0 };
     return (trek_optimizer_spec){ .klass = &nadam_class, { [LR] = o.lr, [BETA1] = o.beta1, [BETA2] = o.beta2, [EPS] = o.eps,
                                                   [WEIGHT_DECAY] = o.weight_decay, [MOMENTUM_DECAY] = o.momentum_decay,
                                                   [DECOUPLED] = o.decoupled_weight_decay, [MAXIMIZE] = o.maximize } };

@@ -24,9 +24,9 @@ static trek_status make_state(trek_optimizer *optimizer, int s, int p)
     trek_device device = optimizer->arena->device;
     int64_t count = trek_optimizer_state_count(optimizer, s, p), blocks = trek_code_blocks(count);
     if (dtype == TREK_U8 && !optimizer->scale[s][p])
-        optimizer->scale[s][p] = trek_tensor_zeros(trek_shape_make(1, &blocks), TREK_F32, device);
+        optimizer->scale[s][p] = trek_tensor_zeros(trek_shape_make(&blocks, 1), TREK_F32, device);
     if (dtype != TREK_U8 || optimizer->scale[s][p])
-        optimizer->state[s][p] = trek_tensor_zeros(trek_shape_make(1, &count), dtype, device);
+        optimizer->state[s][p] = trek_tensor_zeros(trek_shape_make(&count, 1), dtype, device);
     return optimizer->state[s][p] ? TREK_OK : TREK_ERR_MEMORY;
 }
 

@@ -199,73 +199,73 @@ typedef struct trek_optimizer_spec {
 } trek_optimizer_spec;
 
 /* Returns the spec of SGD with momentum, as torch.optim.SGD.
- * Errors: options out of range are reported where an optimizer is made from the spec. */
-TREK_API trek_optimizer_spec trek_sgd(trek_sgd_opts opts);
+ * NULL stands for the defaults. Errors: options out of range are reported where an optimizer is made from the spec. */
+TREK_API trek_optimizer_spec trek_sgd(const trek_sgd_opts *opts);
 
 /* Returns the spec of Adam (Kingma and Ba 2015), as torch.optim.Adam.
- * Errors: options out of range are reported where an optimizer is made from the spec. */
-TREK_API trek_optimizer_spec trek_adam(trek_adam_opts opts);
+ * NULL stands for the defaults. Errors: options out of range are reported where an optimizer is made from the spec. */
+TREK_API trek_optimizer_spec trek_adam(const trek_adam_opts *opts);
 
 /* Returns the spec of AdamW (Loshchilov and Hutter 2019), Adam with decoupled weight decay, as torch.optim.AdamW.
- * Errors: options out of range are reported where an optimizer is made from the spec. */
-TREK_API trek_optimizer_spec trek_adamw(trek_adam_opts opts);
+ * NULL stands for the defaults. Errors: options out of range are reported where an optimizer is made from the spec. */
+TREK_API trek_optimizer_spec trek_adamw(const trek_adam_opts *opts);
 
 /* Returns the spec of RMSprop, as torch.optim.RMSprop.
- * Errors: options out of range are reported where an optimizer is made from the spec. */
-TREK_API trek_optimizer_spec trek_rmsprop(trek_rmsprop_opts opts);
+ * NULL stands for the defaults. Errors: options out of range are reported where an optimizer is made from the spec. */
+TREK_API trek_optimizer_spec trek_rmsprop(const trek_rmsprop_opts *opts);
 
 /* Returns the spec of Adagrad, as torch.optim.Adagrad.
- * Errors: options out of range are reported where an optimizer is made from the spec. */
-TREK_API trek_optimizer_spec trek_adagrad(trek_adagrad_opts opts);
+ * NULL stands for the defaults. Errors: options out of range are reported where an optimizer is made from the spec. */
+TREK_API trek_optimizer_spec trek_adagrad(const trek_adagrad_opts *opts);
 
 /* Returns the spec of Adadelta, as torch.optim.Adadelta.
- * Errors: options out of range are reported where an optimizer is made from the spec. */
-TREK_API trek_optimizer_spec trek_adadelta(trek_adadelta_opts opts);
+ * NULL stands for the defaults. Errors: options out of range are reported where an optimizer is made from the spec. */
+TREK_API trek_optimizer_spec trek_adadelta(const trek_adadelta_opts *opts);
 
 /* Returns the spec of Adamax, as torch.optim.Adamax.
- * Errors: options out of range are reported where an optimizer is made from the spec. */
-TREK_API trek_optimizer_spec trek_adamax(trek_adamax_opts opts);
+ * NULL stands for the defaults. Errors: options out of range are reported where an optimizer is made from the spec. */
+TREK_API trek_optimizer_spec trek_adamax(const trek_adamax_opts *opts);
 
 /* Returns the spec of NAdam, as torch.optim.NAdam.
- * Errors: options out of range are reported where an optimizer is made from the spec. */
-TREK_API trek_optimizer_spec trek_nadam(trek_nadam_opts opts);
+ * NULL stands for the defaults. Errors: options out of range are reported where an optimizer is made from the spec. */
+TREK_API trek_optimizer_spec trek_nadam(const trek_nadam_opts *opts);
 
 /* Returns the spec of averaged SGD (Polyak and Juditsky 1992), as torch.optim.ASGD. The rate after t steps is
  * lr / (1 + lambd lr t)^alpha (PyTorch takes lr of the step before, which differs if lr changes). It also keeps the average of
- * each parameter over the steps after t0, which trek_optimizer_export writes as "<parameter>.ax". Errors: options out of range
- * are reported where an optimizer is made from the spec. */
-TREK_API trek_optimizer_spec trek_asgd(trek_asgd_opts opts);
+ * each parameter over the steps after t0, which trek_optimizer_export writes as "<parameter>.ax".
+ * NULL stands for the defaults. Errors: options out of range are reported where an optimizer is made from the spec. */
+TREK_API trek_optimizer_spec trek_asgd(const trek_asgd_opts *opts);
 
 /* Returns the spec of RAdam, as torch.optim.RAdam.
- * Errors: options out of range are reported where an optimizer is made from the spec. */
-TREK_API trek_optimizer_spec trek_radam(trek_radam_opts opts);
+ * NULL stands for the defaults. Errors: options out of range are reported where an optimizer is made from the spec. */
+TREK_API trek_optimizer_spec trek_radam(const trek_radam_opts *opts);
 
 /* Returns the spec of Rprop (Riedmiller and Braun 1993), as torch.optim.Rprop. It is for gradients of the whole data set: only
  * the sign of a gradient counts, and the step of an element grows as long as its sign stays the same.
- * Errors: options out of range are reported where an optimizer is made from the spec. */
-TREK_API trek_optimizer_spec trek_rprop(trek_rprop_opts opts);
+ * NULL stands for the defaults. Errors: options out of range are reported where an optimizer is made from the spec. */
+TREK_API trek_optimizer_spec trek_rprop(const trek_rprop_opts *opts);
 
 /* Returns the spec of Lion. The sign of an average of gradients gives the direction.
- * Errors: options out of range are reported where an optimizer is made from the spec. */
-TREK_API trek_optimizer_spec trek_lion(trek_lion_opts opts);
+ * NULL stands for the defaults. Errors: options out of range are reported where an optimizer is made from the spec. */
+TREK_API trek_optimizer_spec trek_lion(const trek_lion_opts *opts);
 
 /* Returns the spec of LAMB. On a GPU it takes three passes over all parameters.
- * Errors: options out of range are reported where an optimizer is made from the spec. */
-TREK_API trek_optimizer_spec trek_lamb(trek_lamb_opts opts);
+ * NULL stands for the defaults. Errors: options out of range are reported where an optimizer is made from the spec. */
+TREK_API trek_optimizer_spec trek_lamb(const trek_lamb_opts *opts);
 
 /* Returns the spec of LARS. On a GPU it takes three passes over all parameters.
- * Errors: options out of range are reported where an optimizer is made from the spec. */
-TREK_API trek_optimizer_spec trek_lars(trek_lars_opts opts);
+ * NULL stands for the defaults. Errors: options out of range are reported where an optimizer is made from the spec. */
+TREK_API trek_optimizer_spec trek_lars(const trek_lars_opts *opts);
 
 /* Returns the spec of Adafactor, as torch.optim.Adafactor. On a GPU it runs a dozen small kernels for each parameter: capture the
  * step (graph/capture.h).
- * Errors: options out of range are reported where an optimizer is made from the spec. */
-TREK_API trek_optimizer_spec trek_adafactor(trek_adafactor_opts opts);
+ * NULL stands for the defaults. Errors: options out of range are reported where an optimizer is made from the spec. */
+TREK_API trek_optimizer_spec trek_adafactor(const trek_adafactor_opts *opts);
 
 /* Returns the spec of Muon, as torch.optim.Muon. On a GPU it runs a dozen small kernels for each parameter, with products by
  * cuBLASLt: capture the step (graph/capture.h).
- * Errors: options out of range are reported where an optimizer is made from the spec. */
-TREK_API trek_optimizer_spec trek_muon(trek_muon_opts opts);
+ * NULL stands for the defaults. Errors: options out of range are reported where an optimizer is made from the spec. */
+TREK_API trek_optimizer_spec trek_muon(const trek_muon_opts *opts);
 
 /* Returns the spec of the same optimizer with its state (moments, momentum) kept in `dtype`.
  *
@@ -274,7 +274,7 @@ TREK_API trek_optimizer_spec trek_muon(trek_muon_opts opts);
  *   - TREK_U8: 3 bytes less for each number.
  *
  * AdamW with f32 parameters takes 16, 12 or 10 bytes for each parameter with its gradient and state.
- * Example: trek_with_state(trek_adamw((trek_adam_opts){ .lr = 3e-4 }), TREK_BF16).
+ * Example: trek_with_state(trek_adamw(&(trek_adam_opts){ .lr = 3e-4 }), TREK_BF16).
  *
  * Updates are computed in f32. The state of f64 parameters stays f64, and 16-bit parameters keep their f32 master copies. All
  * groups use the same dtype: a group whose spec sets none takes the optimizer's. The results have the same bits for any number of
@@ -339,7 +339,7 @@ TREK_API int trek_optimizer_add_group(trek_optimizer *optimizer, const trek_para
 
 /* Moves all parameters with fewer than two dimensions (biases and the scales of norms) into a new group. Returns the index of the
  * group, or -1 on failure. Weight decay, LARS and Muon are not meant for such parameters.
- * Example: trek_optimizer_vectors(optimizer, trek_adamw((trek_adam_opts){ .lr = 3e-4, .weight_decay = TREK_ZERO })). */
+ * Example: trek_optimizer_vectors(optimizer, trek_adamw(&(trek_adam_opts){ .lr = 3e-4, .weight_decay = TREK_ZERO })). */
 TREK_API int trek_optimizer_vectors(trek_optimizer *optimizer, trek_optimizer_spec spec);
 
 /* Returns the new spec of a parameter, given its current spec `now`. */

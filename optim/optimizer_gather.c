@@ -32,7 +32,7 @@ trek_status trek_optimizer_gather_begin(trek_optimizer *optimizer, int first)
                 continue;
             if (trek_optimizer_is_uneven(optimizer, s))
                 trek_optimizer_state_of(optimizer, s, p, -1, &begin, &count);
-            gathered->of[s][p] = trek_tensor_zeros(trek_shape_make(1, &count), trek_tensor_dtype(own), trek_cpu(0));
+            gathered->of[s][p] = trek_tensor_zeros(trek_shape_make(&count, 1), trek_tensor_dtype(own), trek_cpu(0));
             status = gathered->of[s][p] ? TREK_OK : trek_error_status();
         }
     if (status != TREK_OK)

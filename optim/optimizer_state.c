@@ -31,7 +31,7 @@ static trek_tensor *scale_view(const trek_optimizer *optimizer, int s, const tre
     int64_t first = segment->offset / TREK_CODE_BLOCK, blocks = trek_code_blocks(segment->count);
     trek_tensor *whole = optimizer->arena->cuts ? trek_optimizer_gathered_of(optimizer, TREK_OWN_SCALES + s, segment->part)
                                                 : optimizer->scale[s][segment->part];
-    return trek_tensor_make_part(whole, (size_t)first * sizeof(float), trek_shape_make(1, &blocks), TREK_F32);
+    return trek_tensor_make_part(whole, (size_t)first * sizeof(float), trek_shape_make(&blocks, 1), TREK_F32);
 }
 
 /* The same for the f32 copies of 16-bit parameters. */
@@ -197,7 +197,7 @@ static trek_status check_entry(const trek_optimizer *optimizer, const trek_optim
     if (state < TREK_UPDATE_STATES)
         trek_optimizer_state_extent(optimizer, state, k, &begin, &own);
     else if (state >= STATE_SCALE)
-        own = trek_shape_make(1, &blocks);
+        own = trek_shape_make(&blocks, 1);
     bool fits = trek_dtype_is_float(dtype) || (state < TREK_UPDATE_STATES && dtype == TREK_U8);
     if (fits && trek_shape_equal(shape, own))
         return TREK_OK;
@@ -404,7 +404,7 @@ static trek_status forget_masters(const trek_optimizer *optimizer, import_plan *
         const trek_arena_part *part = &arena->parts[segment->part];
         if (!trek_arena_part_is_low(part) || plans[k].source[STATE_MASTER])
             continue;
-        plans[k].source[STATE_MASTER] = trek_tensor_full((double)NAN, trek_var_shape(segment->param), part->wide,
+        plans[k].source[STATE_MASTER] = trek_tensor_full(trek_var_shape(segment->param), (double)NAN, part->wide,
                                                              source_device(arena));
         if (!plans[k].source[STATE_MASTER])
             return trek_error_status();

@@ -174,7 +174,7 @@ trek_status trek_optimizer_ready_whole(trek_optimizer *optimizer)
     if (bytes <= rooms->bytes || !arena->backend->host_accessible) /* devices allocate their own scratch memory */
         return TREK_OK;
     int64_t all = (int64_t)bytes * rooms->n;
-    trek_tensor *memory = trek_tensor_empty(trek_shape_make(1, &all), TREK_U8, arena->device);
+    trek_tensor *memory = trek_tensor_empty(trek_shape_make(&all, 1), TREK_U8, arena->device);
     if (!memory)
         return trek_error_status();
     trek_tensor_release(rooms->memory);

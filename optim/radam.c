@@ -55,8 +55,9 @@ static const trek_optimizer_class radam_class = {
     .gpu = "radam",
 };
 
-trek_optimizer_spec trek_radam(trek_radam_opts o)
+trek_optimizer_spec trek_radam(const trek_radam_opts *opts)
 {
+    trek_radam_opts o = opts ? *opts : (trek_radam_opts){ 0 };
     return (trek_optimizer_spec){ .klass = &radam_class, { [LR] = o.lr, [BETA1] = o.beta1, [BETA2] = o.beta2, [EPS] = o.eps,
                                                   [WEIGHT_DECAY] = o.weight_decay, [DECOUPLED] = o.decoupled_weight_decay,
                                                   [MAXIMIZE] = o.maximize } };

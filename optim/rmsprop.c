@@ -65,8 +65,9 @@ static const trek_optimizer_class rmsprop_class = {
     .gpu = "rmsprop",
 };
 
-trek_optimizer_spec trek_rmsprop(trek_rmsprop_opts o)
+trek_optimizer_spec trek_rmsprop(const trek_rmsprop_opts *opts)
 {
+    trek_rmsprop_opts o = opts ? *opts : (trek_rmsprop_opts){ 0 };
     return (trek_optimizer_spec){ .klass = &rmsprop_class,
                                   { [LR] = o.lr, [ALPHA] = o.alpha, [EPS] = o.eps, [WEIGHT_DECAY] = o.weight_decay,
                                                     [MOMENTUM] = o.momentum, [CENTERED] = o.centered, [MAXIMIZE] = o.maximize } };

@@ -62,8 +62,9 @@ static const trek_optimizer_class rprop_class = {
     .gpu = "rprop",
 };
 
-trek_optimizer_spec trek_rprop(trek_rprop_opts o)
+trek_optimizer_spec trek_rprop(const trek_rprop_opts *opts)
 {
+    trek_rprop_opts o = opts ? *opts : (trek_rprop_opts){ 0 };
     return (trek_optimizer_spec){ .klass = &rprop_class,
                                   { [LR] = o.lr, [LESS] = o.eta_minus, [MORE] = o.eta_plus, [LEAST] = o.step_min,
                                     [MOST] = o.step_max, [MAXIMIZE] = o.maximize } };

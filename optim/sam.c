@@ -98,7 +98,7 @@ static trek_status measure(const trek_sam *sam, double *norm)
     if (!sam->adaptive)
         trek_arena_sum_squares(arena, &sum, &finite);
     for (int p = 0; p < arena->n_parts && sam->adaptive; p++) {
-        trek_var *g = way(sam, &arena->parts[p], false), *square = g ? trek_sum(trek_square(g), trek_dims_none(), false) : NULL;
+        trek_var *g = way(sam, &arena->parts[p], false), *square = g ? trek_sum(trek_square(g), trek_dims_all(), false) : NULL;
         if (!square)
             return trek_error_status();
         sum += trek_var_item(square);
@@ -283,7 +283,7 @@ static trek_status fill_kept(loading *x, const trek_arena *arena)
     trek_status status = TREK_OK;
     for (int p = 0; p < arena->n_parts && status == TREK_OK; p++) {
         const trek_arena_part *part = &arena->parts[p];
-        x->kept[p] = trek_tensor_zeros(trek_shape_make(1, &part->count), part->dtype, arena->device);
+        x->kept[p] = trek_tensor_zeros(trek_shape_make(&part->count, 1), part->dtype, arena->device);
         status = x->kept[p] ? TREK_OK : trek_error_status();
     }
     for (int k = 0; k < arena->n_segments && status == TREK_OK; k++) {

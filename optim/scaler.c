@@ -77,7 +77,7 @@ trek_status trek_scaler_read(trek_grad_scaler *scaler)
 static trek_status make_record(trek_grad_scaler *scaler, trek_device device)
 {
     int64_t bytes = sizeof scaler->values;
-    scaler->record = trek_tensor_zeros(trek_shape_make(1, &bytes), TREK_U8, device);
+    scaler->record = trek_tensor_zeros(trek_shape_make(&bytes, 1), TREK_U8, device);
     if (scaler->record)
         scaler->scale = trek_tensor_make_part(scaler->record, offsetof(trek_update_scaler, scale), trek_dims_none(), TREK_F32);
     if (scaler->scale && trek_scaler_write(scaler) == TREK_OK)

@@ -284,8 +284,9 @@ trek_schedule trek_scaled_lr(trek_schedule schedule, double factor)
 
 /* --- plateau --------------------------------------------------------------- */
 
-trek_plateau trek_plateau_lr(trek_plateau_opts o)
+trek_plateau trek_plateau_lr(const trek_plateau_opts *opts)
 {
+    trek_plateau_opts o = opts ? *opts : (trek_plateau_opts){ 0 };
     const char *function = "trek_plateau_lr";
     trek_plateau p = { .valid = false };
     o.lr = trek_option(o.lr, 1e-3);

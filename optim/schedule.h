@@ -202,9 +202,9 @@ typedef struct trek_plateau {
     int64_t cooling;        /* observations left of the cooldown */
 } trek_plateau;
 
-/* Returns a plateau schedule with these options.
+/* Returns a plateau schedule with these options. NULL stands for the defaults.
  * Errors: ARGUMENT if options are out of range; trek_plateau_observe then refuses the result. */
-TREK_API trek_plateau trek_plateau_lr(trek_plateau_opts opts);
+TREK_API trek_plateau trek_plateau_lr(const trek_plateau_opts *opts);
 
 /* Records the metric of an evaluation and returns the learning rate from now on. A metric that is NaN is not an improvement.
  * Errors: NaN with ARGUMENT if the plateau is NULL or its options were refused. */

@@ -57,8 +57,9 @@ static const trek_optimizer_class sgd_class = {
     .gpu = "sgd",
 };
 
-trek_optimizer_spec trek_sgd(trek_sgd_opts o)
+trek_optimizer_spec trek_sgd(const trek_sgd_opts *opts)
 {
+    trek_sgd_opts o = opts ? *opts : (trek_sgd_opts){ 0 };
     return (trek_optimizer_spec){ .klass = &sgd_class, { [LR] = o.lr, [MOMENTUM] = o.momentum, [DAMPENING] = o.dampening,
                                                 [WEIGHT_DECAY] = o.weight_decay, [NESTEROV] = o.nesterov,
                                                 [MAXIMIZE] = o.maximize } };

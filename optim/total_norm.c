@@ -37,8 +37,8 @@ trek_var *trek_get_total_norm(trek_var *const *tensors, int count, double norm_t
     bool made = norms != NULL;
     for (int k = 0, at = 0; k < count && made; k++)
         if (tensors[k])
-            made = (norms[at++] = trek_norm(wide(tensors[k]), norm_type, trek_dims_none(), false)) != NULL;
-    trek_var *all = made ? trek_norm(trek_stack(norms, n, 0), norm_type, trek_dims_none(), false) : NULL;
+            made = (norms[at++] = trek_norm(wide(tensors[k]), norm_type, trek_dims_all(), false)) != NULL;
+    trek_var *all = made ? trek_norm(trek_stack(norms, n, 0), norm_type, trek_dims_all(), false) : NULL;
     trek_free(norms);
     return all && trek_var_dtype(all) != dtype ? trek_cast(all, dtype) : all;
 }

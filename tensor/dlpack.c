@@ -101,7 +101,7 @@ static trek_status check_import(const dl_tensor *t, int dtype)
                          t->dtype.bits);
     if (t->ndim < 0 || t->ndim > TREK_MAX_DIMS || (t->ndim > 0 && !t->shape))
         return trek_fail(TREK_ERR_SHAPE, "tensor_from_dlpack: %d dimensions", (int)t->ndim);
-    return trek_check_creation("tensor_from_dlpack", trek_shape_make(t->ndim, t->shape), (trek_dtype)dtype);
+    return trek_check_creation("tensor_from_dlpack", trek_shape_make(t->shape, t->ndim), (trek_dtype)dtype);
 }
 
 trek_tensor *trek_tensor_from_dlpack(void *memory)
@@ -120,7 +120,7 @@ trek_tensor *trek_tensor_from_dlpack(void *memory)
     trek_tensor *whole = NULL;
     if (check_import(t, dtype) == TREK_OK) {
         char *data = t->data ? (char *)t->data + t->byte_offset : NULL;
-        whole = trek_tensor_wrap(data, trek_shape_make(t->ndim, t->shape), (trek_dtype)dtype, release_import, managed);
+        whole = trek_tensor_wrap(data, trek_shape_make(t->shape, t->ndim), (trek_dtype)dtype, release_import, managed);
     }
     if (!whole) {
         release_import(NULL, managed);

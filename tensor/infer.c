@@ -254,7 +254,7 @@ trek_status trek_infer_reduce_nonempty(trek_op_call *call)
 trek_status trek_infer_reduce_arg(trek_op_call *call)
 {
     if (call->attrs.i[0] > 1)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "one dimension, or all of them (trek_dims_none())");
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "one dimension, or all of them (trek_dims_all())");
     trek_status status = reduce_to(call, TREK_I64);
     return status == TREK_OK ? refuse_empty(call) : status;
 }
@@ -395,7 +395,7 @@ trek_status trek_infer_one_hot(trek_op_call *call)
 {
     trek_tensor *x = call->inputs[0];
     if (call->attrs.i[0] == -1) { /* the largest class determines how many there are */
-        trek_tensor *most = x->numel ? trek_tensor_max(x, trek_dims_none(), false) : NULL;
+        trek_tensor *most = x->numel ? trek_tensor_max(x, trek_dims_all(), false) : NULL;
         if (!most)
             return trek_op_fail(call, TREK_ERR_SHAPE, "the number of classes cannot be told from no elements");
         call->attrs.i[0] = (int64_t)trek_tensor_item(most) + 1;

@@ -86,7 +86,7 @@ trek_status trek_infer_searchsorted(trek_op_call *call)
 trek_status trek_infer_nonzero(trek_op_call *call)
 {
     trek_tensor *x = call->inputs[0], *is = trek_tensor_ne_scalar(x, 0);
-    trek_tensor *count = is ? trek_tensor_sum(is, trek_dims_none(), false) : NULL;
+    trek_tensor *count = is ? trek_tensor_sum(is, trek_dims_all(), false) : NULL;
     int64_t n = count ? (int64_t)trek_tensor_item(count) : -1, sizes[2] = { n, x->ndim };
     trek_tensor_release(is);
     trek_tensor_release(count);

@@ -62,12 +62,12 @@ const char *trek_error(void)
 {
     if (!sticky)
         return "";
-    return sticky_text ? sticky_text->message : trek_status_text(sticky);
+    return sticky_text ? sticky_text->message : trek_status_description(sticky);
 }
 
 void trek_error_clear(void) { sticky = TREK_OK; }
 
-const char *trek_status_text(trek_status status)
+const char *trek_status_description(trek_status status)
 {
     return (unsigned)status < STATUS_COUNT ? statuses[status].text : "unknown status";
 }

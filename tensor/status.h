@@ -64,7 +64,7 @@ TREK_API void trek_error_clear(void);
 TREK_API trek_status trek_fail(trek_status status, const char *format, ...) TREK_PRINTF(2, 3);
 
 /* Returns a description of a status, such as "out of memory". The string is never NULL and never freed. */
-TREK_API const char *trek_status_text(trek_status status);
+TREK_API const char *trek_status_description(trek_status status);
 
 /* Returns the name of a status, such as "TREK_ERR_MEMORY". The string is never NULL and never freed. */
 TREK_API const char *trek_status_name(trek_status status);

@@ -52,7 +52,7 @@ static trek_tensor *filled(trek_tensor *t, int op, const trek_attrs *attrs)
     return NULL;
 }
 
-trek_tensor *trek_tensor_full(double value, trek_shape shape, trek_dtype dtype, trek_device device)
+trek_tensor *trek_tensor_full(trek_shape shape, double value, trek_dtype dtype, trek_device device)
 {
     trek_attrs attrs = { .f = { value } };
     return filled(make("tensor_full", shape, dtype, device), TREK_OP_fill, &attrs);
@@ -225,17 +225,17 @@ trek_tensor *trek_tensor_from_data(const void *data, trek_shape shape, trek_dtyp
 
 char *trek_tensor_shape_text(const trek_tensor *t, char *text)
 {
-    return trek_shape_text(trek_shape_make(t->ndim, t->sizes), text);
+    return trek_shape_text(trek_shape_make(t->sizes, t->ndim), text);
 }
 
 trek_shape trek_tensor_shape(const trek_tensor *t)
 {
-    return t ? trek_shape_make(t->ndim, t->sizes) : (trek_shape){ 0 };
+    return t ? trek_shape_make(t->sizes, t->ndim) : (trek_shape){ 0 };
 }
 
 trek_shape trek_tensor_strides(const trek_tensor *t)
 {
-    return t ? trek_shape_make(t->ndim, t->strides) : (trek_shape){ 0 };
+    return t ? trek_shape_make(t->strides, t->ndim) : (trek_shape){ 0 };
 }
 
 trek_dtype trek_tensor_dtype(const trek_tensor *t) { return t ? (trek_dtype)t->dtype : TREK_DTYPE_COUNT; }

@@ -24,7 +24,7 @@ TREK_API trek_tensor *trek_tensor_zeros(trek_shape shape, trek_dtype dtype, trek
 TREK_API trek_tensor *trek_tensor_ones(trek_shape shape, trek_dtype dtype, trek_device device);
 /* Returns a new tensor that is filled with `value`. Any dtype and any shape is allowed, also one with a size of 0.
  * Errors: ARGUMENT if an integer dtype cannot represent `value`; SHAPE, DTYPE, DEVICE, MEMORY. */
-TREK_API trek_tensor *trek_tensor_full(double value, trek_shape shape, trek_dtype dtype, trek_device device);
+TREK_API trek_tensor *trek_tensor_full(trek_shape shape, double value, trek_dtype dtype, trek_device device);
 /* Returns a new tensor whose elements are not initialised. Any dtype and any shape is allowed, also one with a size of 0.
  * Errors: SHAPE, DTYPE, DEVICE, MEMORY. */
 TREK_API trek_tensor *trek_tensor_empty(trek_shape shape, trek_dtype dtype, trek_device device);

@@ -146,7 +146,7 @@ bool trek_tf32_allowed(void) { return atomic_load_explicit(&tf32_allowed, memory
 
 /* --- shapes ------------------------------------------------------------------ */
 
-trek_shape trek_shape_make(int ndim, const int64_t *sizes)
+trek_shape trek_shape_make(const int64_t *sizes, int ndim)
 {
     trek_shape shape = { .ndim = ndim > 0 && !sizes ? TREK_MAX_DIMS + 1 : ndim }; /* which every function refuses */
     for (int d = 0; sizes && d < ndim && d < TREK_MAX_DIMS; d++)

@@ -88,12 +88,12 @@ typedef struct trek_shape {
     int64_t sizes[TREK_MAX_DIMS]; /* the first `ndim` of them are used */
 } trek_shape;
 
-/* A list of dimension numbers, made by trek_dims. The empty list is trek_dims_none(). */
+/* A list of dimension numbers, made by trek_dims, trek_dims_all or trek_dims_none. */
 typedef trek_shape trek_dims_list;
 
 /* Returns the shape with these `ndim` sizes. With more than TREK_MAX_DIMS sizes it returns a shape that every function
  * refuses. */
-TREK_API trek_shape trek_shape_make(int ndim, const int64_t *sizes);
+TREK_API trek_shape trek_shape_make(const int64_t *sizes, int ndim);
 /* Returns the number of elements: the product of the sizes, or INT64_MAX if that is too large. */
 TREK_API int64_t trek_shape_numel(trek_shape shape);
 /* Returns true if both shapes have the same number of dimensions and the same sizes. */
@@ -107,11 +107,13 @@ TREK_API char *trek_shape_text(trek_shape shape, char *text);
 /* trek_dims(2, 3) is a shape with the sizes 2 and 3, or a list of the dimensions 2 and 3. With more than TREK_MAX_DIMS
  * entries it is a shape that every function refuses. In C++ it is a function, which is defined below. */
 #define trek_dims(...)                                                         \
-    trek_shape_make((int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), (const int64_t[]){ __VA_ARGS__ })
+    trek_shape_make((const int64_t[]){ __VA_ARGS__ }, (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)))
 #endif
-/* The shape of a scalar, and the empty list of dimensions. Reductions such as trek_sum take the empty list as "all
- * dimensions". */
-#define trek_dims_none() trek_shape_make(0, NULL)
+/* The shape of a scalar, and the empty list of dimensions. */
+#define trek_dims_none() trek_shape_make(NULL, 0)
+/* All dimensions, for functions that say so: reductions such as trek_sum, and transforms such as trek_fftn. It is the empty list,
+ * which these functions take as PyTorch takes dim=() or None. */
+#define trek_dims_all() trek_shape_make(NULL, 0)
 
 TREK_END
 
@@ -120,7 +122,7 @@ TREK_END
 template <typename... Sizes> inline trek_shape trek_dims(Sizes... sizes)
 {
     const int64_t list[] = { static_cast<int64_t>(sizes)..., 0 };
-    return trek_shape_make(static_cast<int>(sizeof...(sizes)), list);
+    return trek_shape_make(list, static_cast<int>(sizeof...(sizes)));
 }
 #endif
 

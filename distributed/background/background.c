@@ -628,7 +628,8 @@ static trek_status give_up(trek_background *b, int site, trek_status status)
     trek_status set;
     trek_error_take(&set, why);
     trek_error_clear();
-    snprintf(text, sizeof text, "%s %d: %.400s", kind_of(b), b->first + site, set != TREK_OK ? why : trek_status_text(status));
+    snprintf(text, sizeof text, "%s %d: %.400s", kind_of(b), b->first + site,
+             set != TREK_OK ? why : trek_status_description(status));
     trek_log_message(TREK_LOG_ERROR, "%s", text);
     trek_lock_acquire(&b->lock);
     if (b->failed == TREK_OK) {

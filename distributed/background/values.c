@@ -157,7 +157,7 @@ static trek_status read_item(const trek_values *v, const rank_replica *own, cons
 static trek_status write_item(const trek_values *v, const rank_replica *own, const trek_value_item *item, void *from)
 {
     const trek_arena_part *part = &own->arena->parts[item->part];
-    trek_tensor *host = trek_tensor_wrap(from, trek_shape_make(1, &item->count), v->dtype, NULL, NULL);
+    trek_tensor *host = trek_tensor_wrap(from, trek_shape_make(&item->count, 1), v->dtype, NULL, NULL);
     trek_var *to = view_of(own, item);
     trek_status status = host && to ? trek_tensor_copy_from(to->data, host) : trek_error_status();
     trek_tensor_release(host);

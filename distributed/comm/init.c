@@ -170,7 +170,7 @@ static trek_status make_engine(trek_control *control, int e, bool part, trek_com
         if ((trek_status)all[p] == status)
             return own != TREK_OK ? trek_fail(own, "%s", message)
                                   : trek_fail(status, "engine \"%s\" does not work in process %d: %s", engines[e].name, p,
-                                              trek_status_text(status));
+                                              trek_status_description(status));
     return status;
 }
 

@@ -218,7 +218,7 @@ static trek_comm *split_processes(const part *p, bool has_color)
     const place *first = has_color ? &all[p->members[0]] : NULL;
     if (first && status == TREK_OK && failed == TREK_OK && first->status != TREK_OK)
         failed = trek_fail(TREK_ERR_PEER, "comm_split: rank %d cannot listen for the others of the group: %s", p->members[0],
-                           trek_status_text((trek_status)first->status));
+                           trek_status_description((trek_status)first->status));
     if (first && status == TREK_OK && failed == TREK_OK)
         comm = join_processes(p, first, fd);
     else

@@ -74,7 +74,7 @@ static trek_status check_heads(const head *heads, int world, double *total)
     for (int p = 0; p < world; p++)
         if (heads[p].status != TREK_OK)
             return trek_fail_after(heads[p].status, "mean over processes: process %d cannot take part: %s", p,
-                                   trek_status_text(heads[p].status));
+                                   trek_status_description(heads[p].status));
     for (int p = 0; p < world; p++) {
         if (heads[p].n != heads[0].n || heads[p].bits != heads[0].bits)
             return trek_fail(TREK_ERR_ARGUMENT,

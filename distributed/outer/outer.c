@@ -94,7 +94,8 @@ static bool takes_mean(const trek_outer_rule *rule) { return rule->lr == 1 && ru
 void trek_outer_step(trek_outer *outer, int64_t begin, int64_t end, const float *gradient)
 {
     const trek_outer_rule *rule = &outer->rule;
-    trek_optimizer_spec sgd = trek_sgd((trek_sgd_opts){ .lr = rule->lr, .momentum = rule->momentum, .nesterov = rule->nesterov });
+    trek_optimizer_spec sgd = trek_sgd(&(trek_sgd_opts){ .lr = rule->lr, .momentum = rule->momentum,
+                                                         .nesterov = rule->nesterov });
     trek_update_slice slice = { .param = outer->center + begin, .grad = (void *)gradient, .count = end - begin,
                                 .state = { outer->momentum ? outer->momentum + begin : NULL }, .kept = outer->momentum != NULL,
                                 .grad_scale = 1 };

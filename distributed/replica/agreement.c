@@ -202,7 +202,7 @@ static void fill_in(card *own, trek_status status, const trek_text *text)
     own->lines = count_lines(text);
     if (status != TREK_OK)
         snprintf(own->message, sizeof own->message, "%.159s",
-                 trek_error_status() != TREK_OK ? trek_error() : trek_status_text(status));
+                 trek_error_status() != TREK_OK ? trek_error() : trek_status_description(status));
     if (text)
         trek_sha256(text->data ? text->data : "", text->length, own->hash);
 }

@@ -626,7 +626,7 @@ bool trek_run_elastic_go_on(trek_run *run, trek_status *status, void (*drop)(tre
         char reason[TREK_ERROR_SIZE];
         trek_status why;
         trek_error_take(&why, reason);
-        *status = regroup(run, reason[0] ? reason : trek_status_text(*status));
+        *status = regroup(run, reason[0] ? reason : trek_status_description(*status));
         if (*status != TREK_OK)
             return false;
         *status = take_up(run, drop, build);

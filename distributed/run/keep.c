@@ -170,7 +170,7 @@ static trek_status add_momentum(const trek_run *run, trek_state *state)
     int64_t n = 0;
     const trek_background *background = background_of(run);
     const float *momentum = background ? trek_background_momentum(background, &n) : NULL;
-    trek_tensor *tensor = momentum ? trek_tensor_from_data(momentum, trek_shape_make(1, &n), TREK_F32, trek_cpu(0)) : NULL;
+    trek_tensor *tensor = momentum ? trek_tensor_from_data(momentum, trek_shape_make(&n, 1), TREK_F32, trek_cpu(0)) : NULL;
     if (!momentum)
         return TREK_OK;
     trek_status status = tensor ? trek_state_add(state, TREK_CHECKPOINT_MOMENTUM, tensor) : trek_error_status();

@@ -539,6 +539,6 @@ trek_status trek_run_train(trek_run *run)
     run->pending = NULL;
     trek_error_clear();
     if (status != TREK_OK || kept != TREK_OK)
-        trek_fail(kept != TREK_OK ? kept : status, "%s", kept != TREK_OK ? message : trek_status_text(status));
+        trek_fail(kept != TREK_OK ? kept : status, "%s", kept != TREK_OK ? message : trek_status_description(status));
     return trek_error_status();
 }

@@ -139,8 +139,8 @@ static trek_status put(const ranks_stepper *s, const rank_replica *own, int stat
 /* Computes ||own - mean||^2 and ||mean||^2 of the values that differ. */
 static trek_status measure(trek_var *own, trek_var *mean, double sums[2])
 {
-    trek_var *difference = trek_sum(trek_square(trek_sub(own, mean)), trek_dims_none(), false);
-    trek_var *size = trek_sum(trek_square(mean), trek_dims_none(), false);
+    trek_var *difference = trek_sum(trek_square(trek_sub(own, mean)), trek_dims_all(), false);
+    trek_var *size = trek_sum(trek_square(mean), trek_dims_all(), false);
     if (!difference || !size)
         return trek_error_status();
     sums[0] += trek_var_item(difference);

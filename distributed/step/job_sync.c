@@ -263,10 +263,10 @@ void trek_job_sync_failed(ranks_stepper *s, trek_status status)
     trek_error_take(&set, message);
     sync_message *own = new_message(s, SYNC_FAILED);
     own->status = (int32_t)status;
-    snprintf(own->message, sizeof own->message, "%.159s", set != TREK_OK ? message : trek_status_text(status));
+    snprintf(own->message, sizeof own->message, "%.159s", set != TREK_OK ? message : trek_status_description(status));
     exchange(s, own);
     trek_error_clear();
-    all_know(s, trek_fail(status, "%s", set != TREK_OK ? message : trek_status_text(status)));
+    all_know(s, trek_fail(status, "%s", set != TREK_OK ? message : trek_status_description(status)));
 }
 
 static void agree_to_stop(ranks_stepper *s, int32_t stop)

@@ -131,7 +131,7 @@ static trek_status claim(const trek_arena *arena)
         trek_leaf *leaf = arena->segments[k].param->leaf;
         if (leaf->has_grad || !arena->segments[k].param->requires_grad)
             continue;
-        trek_var *any = trek_any(trek_ne_scalar(leaf->grad, 0), trek_dims_none(), false);
+        trek_var *any = trek_any(trek_ne_scalar(leaf->grad, 0), trek_dims_all(), false);
         status = any ? TREK_OK : trek_error_status();
         leaf->has_grad = any && trek_var_item(any) != 0;
     }

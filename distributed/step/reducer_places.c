@@ -108,7 +108,7 @@ static trek_status make_staging(trek_reducer *r, int p)
     trek_arena_part *part = &r->parts[p];
     if (part->grads)
         return TREK_OK;
-    part->grads = trek_comm_zeros(r->home, trek_shape_make(1, &part->count), part->wide, r->device);
+    part->grads = trek_comm_zeros(r->home, trek_shape_make(&part->count, 1), part->wide, r->device);
     trek_status status = part->grads ? TREK_OK : trek_error_status();
     for (int k = 0; k < r->n && status == TREK_OK; k++) {
         trek_reducer_item *item = &r->items[k];

@@ -204,7 +204,7 @@ static trek_tensor *make_room(const trek_sharer *x)
     for (int k = 0; k < x->reducer->buckets.n; k++)
         most = x->reducer->buckets.list[k].count > most ? x->reducer->buckets.list[k].count : most;
     most *= (int64_t)sizeof(double);
-    return trek_tensor_empty(trek_shape_make(1, &most), TREK_U8, x->arena->device);
+    return trek_tensor_empty(trek_shape_make(&most, 1), TREK_U8, x->arena->device);
 }
 
 /* Gathers the states from number `first` on (TREK_OWN_MASTERS: only masters). */

@@ -259,5 +259,5 @@ trek_var *trek_site_train_batch(trek_stepper *stepper, const trek_batch *batch)
     if (run_pass(&pass) != TREK_OK)
         return NULL;
     /* the mean is among what the ranks have observed */
-    return trek_var_from(trek_tensor_full((double)NAN, trek_dims_none(), TREK_F32, trek_ranks_device(s->ranks, 0)));
+    return trek_var_from(trek_tensor_full(trek_dims_none(), (double)NAN, TREK_F32, trek_ranks_device(s->ranks, 0)));
 }

@@ -364,7 +364,7 @@ static trek_tensor *join_scalars(const trek_split_pass *p, int k)
         if (p->of[r].runs)
             sum += trek_tensor_item(p->of[r].outputs[k]->data) * share_of(p, r);
     const trek_tensor *first = p->of[first_running(p)].outputs[k]->data;
-    return trek_tensor_full(sum, trek_dims_none(), (trek_dtype)first->dtype, trek_ranks_device(p->ranks, 0));
+    return trek_tensor_full(trek_dims_none(), sum, (trek_dtype)first->dtype, trek_ranks_device(p->ranks, 0));
 }
 
 static trek_status make_joined(const trek_split_call *call, trek_split_pass *p, int k)

@@ -386,7 +386,7 @@ static trek_status train(trek_stepper *stepper, const char *path, bool training)
 static trek_status freeze(trek_stepper *stepper, const char *path, bool frozen)
 {
     trek_module *module = trek_graph_at(stepper->graph, path);
-    return module ? trek_module_freeze(module, frozen) : trek_error_status();
+    return module ? (frozen ? trek_module_freeze : trek_module_thaw)(module) : trek_error_status();
 }
 
 static trek_status parameters_changed(trek_stepper *stepper)

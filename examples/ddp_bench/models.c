@@ -5,7 +5,7 @@
 #include "workload.h"
 
 #define LAYERS(...)                                                                                                              \
-    trek_nn_sequential((int)(sizeof((trek_module *[]){ __VA_ARGS__ }) / sizeof(trek_module *)), (trek_module *[]){ __VA_ARGS__ })
+    trek_nn_sequential((trek_module *[]){ __VA_ARGS__ }, (int)(sizeof((trek_module *[]){ __VA_ARGS__ }) / sizeof(trek_module *)))
 
 /* A graph of one module. */
 static trek_graph *graph_of(trek_module *module) { return trek_flow_build(trek_flow_from(module)); }
@@ -71,7 +71,7 @@ static trek_var *moved(trek_var *x, trek_var *index, int dim)
     trek_shape shape = trek_var_shape(x);
     shape.sizes[dim] = SIDE;
     index = trek_reshape(index, dim == 2 ? trek_dims(-1, 1, SIDE, 1) : trek_dims(-1, 1, 1, SIDE));
-    return trek_gather(x, trek_expand(index, shape), dim);
+    return trek_gather(x, dim, trek_expand(index, shape));
 }
 
 static trek_var *shifted(trek_var *x)
@@ -269,13 +269,13 @@ static trek_var *character_loss(trek_graph *graph, trek_var *output, const trek_
 
 /* --- optimizers and schedules ------------------------------------------------------------------ */
 
-static trek_optimizer_spec adam(double lr) { return trek_adam((trek_adam_opts){ .lr = lr }); }
+static trek_optimizer_spec adam(double lr) { return trek_adam(&(trek_adam_opts){ .lr = lr }); }
 
-static trek_optimizer_spec rmsprop(double lr) { return trek_rmsprop((trek_rmsprop_opts){ .lr = lr }); }
+static trek_optimizer_spec rmsprop(double lr) { return trek_rmsprop(&(trek_rmsprop_opts){ .lr = lr }); }
 
 static trek_optimizer_spec momentum(double lr)
 {
-    return trek_sgd((trek_sgd_opts){ .lr = lr, .momentum = 0.9, .weight_decay = 1e-4 });
+    return trek_sgd(&(trek_sgd_opts){ .lr = lr, .momentum = 0.9, .weight_decay = 1e-4 });
 }
 
 static trek_schedule falling(double lr, int64_t steps)

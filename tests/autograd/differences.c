@@ -39,7 +39,7 @@ static trek_var *total(function_of *f, int n, trek_var **in, bool of_gradients)
     trek_var *y = f(in);
     if (!y)
         fail_msg("%s", trek_error());
-    trek_var *sum = trek_sum(trek_mul(y, random_values(77, trek_var_shape(y))), trek_dims_none(), false), *grads[MOST];
+    trek_var *sum = trek_sum(trek_mul(y, random_values(77, trek_var_shape(y))), trek_dims_all(), false), *grads[MOST];
     if (!of_gradients)
         return sum;
     trek_var *wanted[MOST], *whole = NULL;
@@ -48,7 +48,7 @@ static trek_var *total(function_of *f, int n, trek_var **in, bool of_gradients)
     SUCCEEDS(trek_grad(&sum, 1, wanted, n, NULL, &(trek_backward_opts){ .create_graph = true }, grads));
     for (int k = 0; k < n; k++) {
         trek_var *part = trek_sum(trek_mul(grads[k], random_values(90 + (uint32_t)k, trek_var_shape(grads[k]))),
-                                  trek_dims_none(), false);
+                                  trek_dims_all(), false);
         whole = whole ? trek_add(whole, part) : part;
     }
     return whole;

@@ -53,7 +53,7 @@ void assert_same(numbers *a, numbers *b, const char *what)
 
 trek_module *deep_model(void)
 {
-    trek_module *m = trek_nn_sequential(0, NULL);
+    trek_module *m = trek_nn_sequential(NULL, 0);
     for (int k = 0; k < DEEP; k++) {
         trek_nn_sequential_add(m, trek_nn_linear(BROAD, BROAD, test_device()));
         trek_nn_sequential_add(m, trek_nn_relu());

@@ -37,7 +37,7 @@ static void quotients_are_flat(void **state)
     trek_var *x = LIST(TREK_F32, 7, 1), *y = VALUES(trek_dims(2, 1), TREK_F32, 2, 0);
     assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
     assert_int_equal(trek_var_set_requires_grad(y, true), TREK_OK);
-    assert_int_equal(trek_backward(trek_sum(trek_floor_divide(x, y), trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_backward(trek_sum(trek_floor_divide(x, y), trek_dims_all(), false)), TREK_OK);
     double *first = test_read(trek_var_data(trek_var_grad(x))), *second = test_read(trek_var_data(trek_var_grad(y)));
     assert_true(first[0] == 0 && first[1] == 0 && second[0] == 0 && second[1] == 0);
     free(first);
@@ -114,8 +114,8 @@ static void lines(void **state)
     trek_var *gaps = VALUES(trek_dims(2, 2), TREK_F32, 1, NAN, NAN, NAN);
     ASSERT_VALUES(trek_nansum(gaps, trek_dims(1), false), 1, 0);
     ASSERT_VALUES(trek_nanmean(gaps, trek_dims(1), false), 1, NAN);
-    ASSERT_VALUES(trek_nanmean(gaps, trek_dims_none(), false), 1);
-    ASSERT_VALUES(trek_nansum(LIST(TREK_BOOL, 1, 1, 0), trek_dims_none(), false), 2);
+    ASSERT_VALUES(trek_nanmean(gaps, trek_dims_all(), false), 1);
+    ASSERT_VALUES(trek_nansum(LIST(TREK_BOOL, 1, 1, 0), trek_dims_all(), false), 2);
 }
 
 static trek_var *apart(trek_var *x) { return trek_add_scalar(x, 3.25); }
@@ -151,7 +151,7 @@ static void gradients(void **state)
 static void by_zero(trek_var *made)
 {
     if (made)
-        trek_var_item(trek_sum(made, trek_dims_none(), false));
+        trek_var_item(trek_sum(made, trek_dims_all(), false));
     expect_error(TREK_ERR_ARGUMENT, "");
 }
 
@@ -169,7 +169,7 @@ static void refused(void **state)
     ASSERT_REFUSED(trek_diff(x, -1, 0, NULL, NULL), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_diff(trek_select(x, 0, 0), 1, 0, NULL, NULL), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_trapezoid(b, NULL, 1, 0), TREK_ERR_DTYPE);
-    ASSERT_REFUSED(trek_nanmean(i, trek_dims_none(), false), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_nanmean(i, trek_dims_all(), false), TREK_ERR_DTYPE);
     ASSERT_REFUSED(trek_hypot(x, LIST(TREK_F32, 1, 2, 3)), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_floor_divide(x, LIST(TREK_F32, 1, 2, 3)), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_sinc(NULL), TREK_ERR_ARGUMENT);

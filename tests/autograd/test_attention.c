@@ -105,7 +105,7 @@ static int attend(const attention_case *c, trek_dtype rounded, trek_dtype dtype,
     if (!out[0])
         fail_msg("%s", trek_error());
     trek_var *with = numbers(9, trek_dims(c->batch, c->heads, c->queries, c->depth), rounded, dtype);
-    assert_int_equal(trek_backward(trek_sum(trek_mul(out[0], with), trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_backward(trek_sum(trek_mul(out[0], with), trek_dims_all(), false)), TREK_OK);
     for (int i = 0; i < n; i++)
         assert_non_null(out[1 + i] = trek_var_grad(in[i]));
     return 1 + n;
@@ -301,7 +301,7 @@ static void gradients_of(trek_var *y, trek_device device, uint32_t stream, trek_
                          trek_var *out[2])
 {
     trek_var *with = numbers_on(device, stream, trek_var_shape(y), rounded, trek_var_dtype(y));
-    assert_int_equal(trek_backward(trek_sum(trek_mul(y, with), trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_backward(trek_sum(trek_mul(y, with), trek_dims_all(), false)), TREK_OK);
     for (int i = 0; i < 2; i++)
         assert_non_null(out[i] = trek_var_grad(in[i]));
 }
@@ -598,11 +598,11 @@ static void few_among_many(int64_t heads, int64_t groups, int64_t keys, int64_t 
     trek_var *v = numbers(3, trek_dims(2, groups, keys, depth), dtype, dtype);
     trek_var *mask = trek_gt_scalar(numbers(4, trek_dims(2, 1, MANY, keys), TREK_F32, TREK_F32), -1.5);
     trek_var *whole = trek_attention(q, k, v, &(trek_attention_opts){ .mask = mask });
-    double most = trek_var_item(trek_max(trek_abs(whole), trek_dims_none(), false));
+    double most = trek_var_item(trek_max(trek_abs(whole), trek_dims_all(), false));
     for (int64_t n = 1, i = 0; n <= 9; n++, i += 3) {
         trek_attention_opts opts = { .mask = trek_narrow(mask, 2, i, n) };
         trek_var *off = trek_sub(trek_attention(trek_narrow(q, 2, i, n), k, v, &opts), trek_narrow(whole, 2, i, n));
-        double worst = trek_var_item(trek_max(trek_abs(off), trek_dims_none(), false));
+        double worst = trek_var_item(trek_max(trek_abs(off), trek_dims_all(), false));
         if (!(worst <= most * (dtype == TREK_F64 ? 1e-14 : 3e-6)))
             fail_msg("%d queries, %d keys, depth %d are off by %g of %g", (int)n, (int)keys, (int)depth, worst, most);
     }

@@ -54,14 +54,14 @@ static void ops_choose_their_dtype(void **state)
         assert_int_equal(trek_var_dtype(trek_exp(y)), TREK_F32);
         assert_int_equal(trek_var_dtype(trek_pow_scalar(y, 2)), TREK_F32);
         assert_int_equal(trek_var_dtype(trek_sum(y, trek_dims(1), false)), TREK_F32);
-        assert_int_equal(trek_var_dtype(trek_mean(y, trek_dims_none(), false)), TREK_F32);
+        assert_int_equal(trek_var_dtype(trek_mean(y, trek_dims_all(), false)), TREK_F32);
         assert_int_equal(trek_var_dtype(trek_cumsum(y, 0)), TREK_F32);
-        assert_int_equal(trek_var_dtype(trek_layer_norm(y, NULL, NULL, 1, 1e-5)), TREK_F32);
+        assert_int_equal(trek_var_dtype(trek_layer_norm(y, 1, NULL, NULL, 1e-5)), TREK_F32);
         assert_int_equal(trek_var_dtype(trek_mse_loss(y, y)), TREK_F32);
         assert_int_equal(trek_var_dtype(trek_add(y, bias)), TREK_F32);
         assert_int_equal(trek_var_dtype(trek_cat((trek_var *[]){ y, trek_softmax(y, 1) }, 2, 0)), TREK_F32);
         assert_int_equal(trek_var_dtype(trek_cat((trek_var *[]){ y, y }, 2, 0)), d);
-        assert_int_equal(trek_var_dtype(trek_sum(trek_argmax(y, trek_dims(1), false), trek_dims_none(), false)), TREK_I64);
+        assert_int_equal(trek_var_dtype(trek_sum(trek_argmax(y, trek_dims(1), false), trek_dims_all(), false)), TREK_I64);
         trek_autocast_begin(TREK_F32);
         assert_int_equal(trek_var_dtype(trek_linear(x, w, bias)), TREK_F32);
         trek_autocast_end();
@@ -105,11 +105,11 @@ static void casts_of_parameters_are_kept(void **state)
     y = trek_linear(y, w, NULL);
     trek_autocast_end();
     assert_int_equal(converts_on_tape(), 1);
-    trek_var *loss = trek_sum(y, trek_dims_none(), false);
+    trek_var *loss = trek_sum(y, trek_dims_all(), false);
     assert_int_equal(converts_on_tape(), 2); /* y in f32 */
     assert_int_equal(trek_backward(loss), TREK_OK);
     assert_int_equal(trek_var_dtype(trek_var_grad(w)), TREK_F32);
-    loss = trek_sum(trek_linear(x, w, NULL), trek_dims_none(), false); /* the cast's tape has gone */
+    loss = trek_sum(trek_linear(x, w, NULL), trek_dims_all(), false); /* the cast's tape has gone */
     assert_int_equal(trek_backward(loss), TREK_OK);
     trek_var *before = trek_linear(x, w, NULL);
     trek_no_grad_begin();
@@ -307,7 +307,7 @@ static trek_graph *set_up(model_case *c)
     assert_non_null(graph);
     assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .arg = c, .ranks = c->world,
                                                                      .devices = devices,
-                                                                     .optimizer = trek_adamw((trek_adam_opts){ .lr = 0.01 }),
+                                                                     .optimizer = trek_adamw(&(trek_adam_opts){ .lr = 0.01 }),
                                                                      .max_grad_norm = c->max_norm, .amp = c->amp,
                                                                      .share_params = c->separate ? TREK_OFF : 0,
                                                                      .bucket_bytes = 1024 }),

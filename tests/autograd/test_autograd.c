@@ -11,7 +11,7 @@
 
 static trek_var *full(double value, trek_shape shape, trek_dtype dtype, bool requires_grad)
 {
-    trek_var *v = trek_var_from(trek_tensor_full(value, shape, dtype, test_device()));
+    trek_var *v = trek_var_from(trek_tensor_full(shape, value, dtype, test_device()));
     if (requires_grad)
         assert_int_equal(trek_var_set_requires_grad(v, true), TREK_OK);
     return v;
@@ -29,7 +29,7 @@ static double element(const trek_var *v, int64_t k)
 
 static trek_var *total(trek_var *x)
 {
-    return trek_sum(x, trek_dims_none(), false);
+    return trek_sum(x, trek_dims_all(), false);
 }
 
 static void expect(trek_status status)
@@ -47,13 +47,13 @@ static void values_of_several_cpus(void **state)
     double grads[2][3];
     for (int abroad = 0; abroad < 2; abroad++) {
         trek_device other = trek_cpu(abroad ? 2 : 0), third = trek_cpu(abroad ? 5 : 0);
-        trek_var *x = trek_var_new(trek_tensor_full(0.5, trek_dims(2, 3), TREK_F64, trek_cpu(0)), true);
-        trek_var *w = trek_var_new(trek_tensor_full(0.25, trek_dims(4, 3), TREK_F64, other), true);
-        trek_var *b = trek_var_new(trek_tensor_full(-1, trek_dims(4), TREK_F64, third), true);
+        trek_var *x = trek_var_new(trek_tensor_full(trek_dims(2, 3), 0.5, TREK_F64, trek_cpu(0)), true);
+        trek_var *w = trek_var_new(trek_tensor_full(trek_dims(4, 3), 0.25, TREK_F64, other), true);
+        trek_var *b = trek_var_new(trek_tensor_full(trek_dims(4), -1, TREK_F64, third), true);
         for (int k = 0; k < 3; k++)
             trek_tensor_release(trek_var_data((trek_var *[]){ x, w, b }[k]));
-        trek_var *classes = trek_var_from(trek_tensor_full(2, trek_dims(4), TREK_F64, third));
-        trek_var *labels = trek_var_from(trek_tensor_full(3, trek_dims(2), TREK_I64, other));
+        trek_var *classes = trek_var_from(trek_tensor_full(trek_dims(4), 2, TREK_F64, third));
+        trek_var *labels = trek_var_from(trek_tensor_full(trek_dims(2), 3, TREK_I64, other));
         for (int pass = 0; pass < 2; pass++) { /* the second adds up */
             trek_var *y = trek_linear(x, w, b);
             trek_var *parts[] = { y, trek_mul(b, trek_cast(classes, TREK_F32)), trek_sum(x, trek_dims(0), false) };
@@ -248,7 +248,7 @@ static void bend_of_fused(bool hooked, double *bends, double *slopes)
     trek_var_set_requires_grad(x, true);
     trek_var_set_requires_grad(gain, true);
     int handle = hooked ? trek_var_on_grad(gain, watch, &one) : 0;
-    trek_var *before = trek_mul(trek_mul(x, x), gain), *y = trek_layer_norm(before, gain, NULL, 1, 1e-5);
+    trek_var *before = trek_mul(trek_mul(x, x), gain), *y = trek_layer_norm(before, 1, gain, NULL, 1e-5);
     trek_var *loss = total(trek_mul(trek_mul(y, y), before)), *slope;
     assert_int_equal(trek_backward_with(loss, NULL, &(trek_backward_opts){ .create_graph = true }), TREK_OK);
     for (int k = 0; k < 3; k++)
@@ -483,7 +483,7 @@ static void gradients_share_no_memory(void **state)
         expect_own(trek_var_grad(a), trek_var_grad(b), NULL, 5);
 
         trek_var *c = full(1, shape, TREK_F32, true), *d = full(1, shape, TREK_F32, true);
-        assert_int_equal(trek_backward_with(trek_add(total(c), trek_mean(d, trek_dims_none(), false)), NULL, &opts), TREK_OK);
+        assert_int_equal(trek_backward_with(trek_add(total(c), trek_mean(d, trek_dims_all(), false)), NULL, &opts), TREK_OK);
         expect_own(trek_var_grad(d), trek_var_grad(c), NULL, 1);
 
         trek_var *e = full(1, shape, TREK_F32, true), *f = full(1, shape, TREK_F32, true),
@@ -575,8 +575,8 @@ static void composite_beside_other_uses(void **state)
         trek_tensor *values = trek_tensor_from_data((const double[]){ 0.3, -1, 2 }, trek_dims(1, 3), TREK_F64, test_device());
         trek_var *x = trek_var_new(values, true), *grad = NULL;
         trek_tensor_release(values);
-        trek_var *twice = trek_mul_scalar(x, 2), *deep = trek_exp(twice), *normal = trek_layer_norm(deep, NULL, NULL, 1, 1e-5);
-        trek_var *sum = trek_sum(trek_add(trek_mul(trek_square(normal), normal), trek_mul(deep, twice)), trek_dims_none(), false);
+        trek_var *twice = trek_mul_scalar(x, 2), *deep = trek_exp(twice), *normal = trek_layer_norm(deep, 1, NULL, NULL, 1e-5);
+        trek_var *sum = trek_sum(trek_add(trek_mul(trek_square(normal), normal), trek_mul(deep, twice)), trek_dims_all(), false);
         assert_int_equal(trek_grad(&sum, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = create }, &grad), TREK_OK);
         double numbers[3];
         assert_int_equal(trek_tensor_to_host(trek_var_data(grad), TREK_F64, numbers, sizeof numbers), TREK_OK);

@@ -290,7 +290,7 @@ static void sequential_takes_relu_into_its_convolution(void **state)
 {
     trek_var *x = trek_cast(random_values(1, trek_dims(2, 3, 6, 6)), TREK_F32);
     trek_module *conv = trek_nn_conv2d(3, 4, 3, test_device()), *alone = trek_nn_relu();
-    trek_module *both = trek_nn_sequential(2, (trek_module *[]){ conv, trek_nn_relu() });
+    trek_module *both = trek_nn_sequential((trek_module *[]){ conv, trek_nn_relu() }, 2);
     trek_var *want = trek_forward(alone, trek_forward(conv, x)), *have = trek_forward(both, x);
     double *numbers = test_read(trek_var_data(want));
     compare(have, numbers, 1e-6, "sequential", 0);
@@ -447,7 +447,7 @@ static void poolings_and_norms_of_any_order(void **state)
             y[last][0] = trek_max_pool2d(x[last], &pool);
             y[last][1] = trek_avg_pool2d(x[last], &pool);
             y[last][2] = trek_adaptive_avg_pool2d(x[last], 2, 3);
-            y[last][3] = s.sizes[0] ? trek_batch_norm(x[last], weight, weight, NULL, NULL, true, 0.1, 1e-5) : x[last];
+            y[last][3] = s.sizes[0] ? trek_batch_norm(x[last], NULL, NULL, weight, weight, true, 0.1, 1e-5) : x[last];
             y[last][4] = trek_add(trek_relu(x[last]), trek_reshape(weight, trek_dims(s.sizes[1], 1, 1)));
         }
         for (int k = 0; k < 5; k++) {

@@ -35,29 +35,29 @@ static void test_limited(void **state)
     static const double rows[] = { 3, 4, 0.3, 0.4, 6, 8, -1, 0 };
     trek_var *w = reals(trek_dims(4, 2), rows), *index = INTEGERS(0, 1, 3, 0);
     trek_var_set_requires_grad(w, true);
-    trek_var *y = trek_embedding_with(w, index, &(trek_lookup_opts){ .max_norm = 1 });
+    trek_var *y = trek_embedding_with(index, w, &(trek_lookup_opts){ .max_norm = 1 });
     const double s = 1 / (5 + 1e-7), wanted[] = { 3 * s, 4 * s, 0.3, 0.4, 6, 8, -1, 0 };
     for (int64_t k = 0; k < 8; k++)
         near(at(w, k), wanted[k]);
     near(at(y, 6), 3 * s);
-    trek_backward(trek_sum(y, trek_dims_none(), false)); /* nothing of the scaling is in the gradient */
+    trek_backward(trek_sum(y, trek_dims_all(), false)); /* nothing of the scaling is in the gradient */
     near(at(trek_var_grad(w), 0), 2);
     near(at(trek_var_grad(w), 4), 0);
     trek_var *v = reals(trek_dims(4, 2), rows), *empty = trek_narrow(index, 0, 0, 0);
-    trek_embedding_bag(v, trek_narrow(trek_reshape(index, trek_dims(2, 2)), 0, 1, 1),
+    trek_embedding_bag(trek_narrow(trek_reshape(index, trek_dims(2, 2)), 0, 1, 1), v,
                        &(trek_bag_opts){ .max_norm = 3.5, .norm_type = 1 });
     near(at(v, 0), 3 * 3.5 / (7 + 1e-7));
     near(at(v, 4), 6);
     near(at(v, 6), -1);
-    trek_embedding_with(v, INTEGERS(3), &(trek_lookup_opts){ .max_norm = TREK_ZERO });
+    trek_embedding_with(INTEGERS(3), v, &(trek_lookup_opts){ .max_norm = TREK_ZERO });
     near(at(v, 6), 0);
-    assert_non_null(trek_embedding_with(v, empty, &(trek_lookup_opts){ .max_norm = 1 }));
+    assert_non_null(trek_embedding_with(empty, v, &(trek_lookup_opts){ .max_norm = 1 }));
     near(at(v, 5), 8);
     trek_var *half = trek_cast(reals(trek_dims(4, 2), rows), TREK_BF16);
-    trek_embedding_with(half, index, &(trek_lookup_opts){ .max_norm = 1 });
+    trek_embedding_with(index, half, &(trek_lookup_opts){ .max_norm = 1 });
     assert_true(fabs(at(half, 0) - 0.6) < 0.003 && at(half, 4) == 6);
     trek_var *other = trek_transpose(trek_clone(trek_transpose(reals(trek_dims(4, 2), rows), 0, 1)), 0, 1); /* any strides */
-    trek_embedding_with(other, index, &(trek_lookup_opts){ .max_norm = 1 });
+    trek_embedding_with(index, other, &(trek_lookup_opts){ .max_norm = 1 });
     near(at(other, 1), 4 * s);
     near(at(other, 5), 8);
 }
@@ -69,20 +69,20 @@ static void test_not_written(void **state)
     trek_lookup_opts wrong[] = { { .max_norm = -2 }, { .max_norm = NAN }, { .max_norm = 1, .norm_type = NAN },
                                  { .padding_idx = 4 }, { .padding_idx = -5 } };
     for (size_t k = 0; k < sizeof wrong / sizeof wrong[0]; k++) {
-        REFUSED(trek_embedding_with(w, INTEGERS(0, 1), &wrong[k]), TREK_ERR_ARGUMENT, "embedding: ");
+        REFUSED(trek_embedding_with(INTEGERS(0, 1), w, &wrong[k]), TREK_ERR_ARGUMENT, "embedding: ");
     }
     if (test_device().type == TREK_CPU) { /* a GPU tells when it is synchronised, and has written the others by then */
-        assert_null(trek_embedding_with(w, INTEGERS(0, 7), &limit));
+        assert_null(trek_embedding_with(INTEGERS(0, 7), w, &limit));
         expect_error(TREK_ERR_ARGUMENT, "embedding: index 7 at place 1 is outside [0, 4)");
     }
     trek_var *wide = trek_expand(trek_narrow(w, 0, 0, 1), trek_dims(4, 2));
-    REFUSED(trek_embedding_with(wide, INTEGERS(0, 1), &limit), TREK_ERR_ARGUMENT, "embedding");
+    REFUSED(trek_embedding_with(INTEGERS(0, 1), wide, &limit), TREK_ERR_ARGUMENT, "embedding");
     int world = trek_rank_here.world;
     trek_rank_here.world = 2;
-    REFUSED(trek_embedding_with(w, INTEGERS(0, 1), &limit), TREK_ERR_UNSUPPORTED, "embedding: max_norm writes to the weight");
+    REFUSED(trek_embedding_with(INTEGERS(0, 1), w, &limit), TREK_ERR_UNSUPPORTED, "embedding: max_norm writes to the weight");
     trek_rank_here.world = world;
     same(w, before);
-    assert_null(trek_embedding_with(NULL, INTEGERS(0), NULL));
+    assert_null(trek_embedding_with(INTEGERS(0), NULL, NULL));
     trek_error_clear();
 }
 
@@ -92,7 +92,7 @@ static void test_frequencies(void **state)
     trek_var *w = numbers(1, trek_dims(4, 3), true), *g = numbers(2, trek_dims(5, 3), false), *index = INTEGERS(2, 0, 2, 2, 3);
     trek_lookup_opts opts = { .scale_grad_by_freq = true, .padding_idx = 3 };
     for (int pass = 1; pass <= 2; pass++) {
-        trek_backward_with(trek_embedding_with(w, index, &opts), g, NULL);
+        trek_backward_with(trek_embedding_with(index, w, &opts), g, NULL);
         for (int64_t j = 0; j < 3; j++) {
             near(at(trek_var_grad(w), j), pass * at(g, 3 + j));
             near(at(trek_var_grad(w), 3 + j), 0);
@@ -102,7 +102,7 @@ static void test_frequencies(void **state)
     }
     trek_var_zero_grad(w);
     trek_bag_opts bag = { .offsets = INTEGERS(0, 2, 2), .scale_grad_by_freq = true, .mode = TREK_BAG_MEAN };
-    trek_backward_with(trek_embedding_bag(w, index, &bag), trek_narrow(g, 0, 0, 3), NULL);
+    trek_backward_with(trek_embedding_bag(index, w, &bag), trek_narrow(g, 0, 0, 3), NULL);
     for (int64_t j = 0; j < 3; j++) /* row 2: half of bag 0, a third twice of bag 2, by three; row 0: half of bag 0 */
     {
         near(at(trek_var_grad(w), 6 + j), (at(g, j) / 2 + 2 * at(g, 6 + j) / 3) / 3);
@@ -149,27 +149,27 @@ static void test_bags(void **state)
     trek_var *offsets = INTEGERS(0, 3, 3, 5);
     for (trek_bag_mode mode = TREK_BAG_MEAN; mode <= TREK_BAG_MAX; mode++) {
         trek_bag_opts opts = { .offsets = offsets, .mode = mode };
-        check_bags(trek_embedding_bag(w, index, &opts), w, index, NULL, ends, 4, mode, -1);
+        check_bags(trek_embedding_bag(index, w, &opts), w, index, NULL, ends, 4, mode, -1);
         opts.offsets = trek_cast(offsets, TREK_I32);
         opts.padding_idx = -3;
-        check_bags(trek_embedding_bag(w, index, &opts), w, index, NULL, ends, 4, mode, 2);
+        check_bags(trek_embedding_bag(index, w, &opts), w, index, NULL, ends, 4, mode, 2);
         opts.include_last_offset = true; /* the last three are in none */
-        check_bags(trek_embedding_bag(w, index, &opts), w, index, NULL, cut, 3, mode, 2);
+        check_bags(trek_embedding_bag(index, w, &opts), w, index, NULL, cut, 3, mode, 2);
         trek_bag_opts plain = { .mode = mode, .padding_idx = TREK_ZERO };
-        check_bags(trek_embedding_bag(w, trek_reshape(index, trek_dims(2, 4)), &plain), w, index, NULL, lines, 2, mode, 0);
-        trek_var *none = trek_embedding_bag(w, trek_narrow(trek_reshape(index, trek_dims(2, 4)), 1, 0, 0), &plain);
+        check_bags(trek_embedding_bag(trek_reshape(index, trek_dims(2, 4)), w, &plain), w, index, NULL, lines, 2, mode, 0);
+        trek_var *none = trek_embedding_bag(trek_narrow(trek_reshape(index, trek_dims(2, 4)), 1, 0, 0), w, &plain);
         assert_int_equal(trek_var_numel(none), 6);
         near(at(none, 4), 0);
-        assert_int_equal(trek_var_numel(trek_embedding_bag(w, trek_narrow(trek_reshape(index, trek_dims(2, 4)), 0, 0, 0),
+        assert_int_equal(trek_var_numel(trek_embedding_bag(trek_narrow(trek_reshape(index, trek_dims(2, 4)), 0, 0, 0), w,
                                                            &plain)), 0);
         opts = (trek_bag_opts){ .mode = mode, .offsets = trek_narrow(offsets, 0, 0, 0) };
-        assert_int_equal(trek_var_numel(trek_embedding_bag(w, trek_narrow(index, 0, 0, 0), &opts)), 0);
+        assert_int_equal(trek_var_numel(trek_embedding_bag(trek_narrow(index, 0, 0, 0), w, &opts)), 0);
     }
     trek_bag_opts weighted = { .offsets = offsets, .mode = TREK_BAG_SUM, .per_sample_weights = p, .padding_idx = 4 };
-    check_bags(trek_embedding_bag(w, index, &weighted), w, index, p, ends, 4, TREK_BAG_SUM, 4);
+    check_bags(trek_embedding_bag(index, w, &weighted), w, index, p, ends, 4, TREK_BAG_SUM, 4);
     trek_var *turned = trek_transpose(trek_clone(trek_transpose(w, 0, 1)), 0, 1), *back = trek_flip(index, trek_dims(0));
     weighted.per_sample_weights = trek_flip(trek_flip(p, trek_dims(0)), trek_dims(0));
-    check_bags(trek_embedding_bag(turned, trek_flip(back, trek_dims(0)), &weighted), w, index, p, ends, 4, TREK_BAG_SUM, 4);
+    check_bags(trek_embedding_bag(trek_flip(back, trek_dims(0)), turned, &weighted), w, index, p, ends, 4, TREK_BAG_SUM, 4);
 }
 
 /* Sums of 16-bit rows are f64's, rounded. */
@@ -183,13 +183,13 @@ static void test_half_bags(void **state)
             trek_bag_opts opts = { .offsets = INTEGERS(0, 9), .mode = mode };
             if (mode == TREK_BAG_SUM)
                 opts.per_sample_weights = trek_cast(numbers(2, trek_dims(10), false), dtypes[k]);
-            trek_var *y = trek_embedding_bag(w, index, &opts);
+            trek_var *y = trek_embedding_bag(index, w, &opts);
             if (mode == TREK_BAG_SUM)
                 opts.per_sample_weights = trek_cast(opts.per_sample_weights, TREK_F64);
-            trek_var *want = trek_cast(trek_embedding_bag(trek_cast(w, TREK_F64), index, &opts), TREK_F32);
+            trek_var *want = trek_cast(trek_embedding_bag(index, trek_cast(w, TREK_F64), &opts), TREK_F32);
             assert_int_equal(trek_var_dtype(y), dtypes[k]);
             trek_var *away = trek_abs(trek_sub(trek_cast(y, TREK_F32), want));
-            assert_true(trek_var_item(trek_max(away, trek_dims_none(), false)) < (k == 0 ? 0x1p-7 : 0x1p-10));
+            assert_true(trek_var_item(trek_max(away, trek_dims_all(), false)) < (k == 0 ? 0x1p-7 : 0x1p-10));
         }
 }
 
@@ -203,7 +203,7 @@ static trek_var *bags_of(trek_var *const *in, int n, void *arg)
     bags *b = arg;
     trek_bag_opts opts = b->opts;
     opts.per_sample_weights = n > 1 ? in[1] : NULL;
-    return trek_embedding_bag(in[0], b->index, &opts);
+    return trek_embedding_bag(b->index, in[0], &opts);
 }
 
 static void test_derivatives(void **state)
@@ -228,8 +228,8 @@ static void test_derivatives(void **state)
     /* of equal maxima the first has the gradient, of an empty bag nobody */
     trek_var *w = reals(trek_dims(3, 1), (double[]){ 2, 5, 5 });
     trek_var_set_requires_grad(w, true);
-    trek_var *y = trek_embedding_bag(w, INTEGERS(0, 2, 1), &(trek_bag_opts){ .mode = TREK_BAG_MAX, .offsets = INTEGERS(0, 3) });
-    trek_backward(trek_sum(y, trek_dims_none(), false));
+    trek_var *y = trek_embedding_bag(INTEGERS(0, 2, 1), w, &(trek_bag_opts){ .mode = TREK_BAG_MAX, .offsets = INTEGERS(0, 3) });
+    trek_backward(trek_sum(y, trek_dims_all(), false));
     near(at(trek_var_grad(w), 2), 1);
     near(at(trek_var_grad(w), 1), 0);
 }
@@ -264,18 +264,18 @@ static void test_refused(void **state)
         { p, { .offsets = offsets }, TREK_ERR_DTYPE, "embedding_bag: indices must be of an integer dtype" },
     };
     for (size_t k = 0; k < sizeof wrong / sizeof wrong[0]; k++) {
-        assert_null(trek_embedding_bag(w, wrong[k].index, &wrong[k].opts));
+        assert_null(trek_embedding_bag(wrong[k].index, w, &wrong[k].opts));
         expect_error(wrong[k].status, wrong[k].text);
     }
-    REFUSED(trek_embedding_bag(trek_cast(w, TREK_I64), square, NULL), TREK_ERR_DTYPE, "embedding_bag");
+    REFUSED(trek_embedding_bag(square, trek_cast(w, TREK_I64), NULL), TREK_ERR_DTYPE, "embedding_bag");
     if (test_device().type != TREK_CPU)
         return;
     const trek_bag_opts data[] = { { .offsets = INTEGERS(1, 3) }, { .offsets = INTEGERS(0, 3, 2) }, { .offsets = INTEGERS(0, 5) },
                                    { .offsets = INTEGERS(0, -1) } };
     for (size_t k = 0; k < sizeof data / sizeof data[0]; k++) {
-        REFUSED(trek_embedding_bag(w, index, &data[k]), TREK_ERR_ARGUMENT, "embedding_bag: offset ");
+        REFUSED(trek_embedding_bag(index, w, &data[k]), TREK_ERR_ARGUMENT, "embedding_bag: offset ");
     }
-    assert_null(trek_embedding_bag(w, INTEGERS(0, 5), &(trek_bag_opts){ .offsets = INTEGERS(0) }));
+    assert_null(trek_embedding_bag(INTEGERS(0, 5), w, &(trek_bag_opts){ .offsets = INTEGERS(0) }));
     expect_error(TREK_ERR_ARGUMENT, "embedding_bag: index 5 at place 1 is outside [0, 5)");
 }
 

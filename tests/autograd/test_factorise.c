@@ -44,7 +44,7 @@ static void factors(void **state)
         ASSERT_CLOSE(trek_svdvals(x), s);
         ASSERT_CLOSE(trek_matmul(x, trek_matmul(trek_pinv(x), x)), x);
         ASSERT_CLOSE(trek_pinv(turned(x)), turned(trek_pinv(x)));
-        ASSERT_CLOSE(trek_pinv_with(x, 1e-9, 0), trek_pinv(x));
+        ASSERT_CLOSE(trek_pinv_with(x, 0, 1e-9), trek_pinv(x));
         /* complete ones */
         trek_var *whole = trek_qr_complete(x, &r), *left = trek_svd_full(x, &s, &vh);
         int64_t m = trek_var_size(x, -2), n = trek_var_size(x, -1);
@@ -133,12 +133,12 @@ static void numbers(void **state)
     ASSERT_VALUES(trek_matrix_rank(deficient), 1, 2);
     ASSERT_VALUES(trek_matrix_rank(VALUES(trek_dims(2, 2), TREK_F32, 0, 0, 0, 0)), 0);
     trek_var *diagonal = VALUES(trek_dims(2, 2), TREK_F64, 4, 0, 0, 0.5);
-    ASSERT_VALUES(trek_matrix_rank_with(diagonal, 0.2, 0), 1);
-    ASSERT_VALUES(trek_matrix_rank_with(diagonal, 0.1, 0), 2);
-    ASSERT_VALUES(trek_matrix_rank_with(diagonal, -1, 0.6), 1);
-    ASSERT_VALUES(trek_matrix_rank_with(diagonal, 0, 4), 0);
-    ASSERT_VALUES(trek_pinv_with(diagonal, 0.2, 0), 0.25, 0, 0, 0);
-    ASSERT_VALUES(trek_pinv_with(diagonal, -1, 0.1), 0.25, 0, 0, 2);
+    ASSERT_VALUES(trek_matrix_rank_with(diagonal, 0, 0.2), 1);
+    ASSERT_VALUES(trek_matrix_rank_with(diagonal, 0, 0.1), 2);
+    ASSERT_VALUES(trek_matrix_rank_with(diagonal, 0.6, -1), 1);
+    ASSERT_VALUES(trek_matrix_rank_with(diagonal, 4, 0), 0);
+    ASSERT_VALUES(trek_pinv_with(diagonal, 0, 0.2), 0.25, 0, 0, 0);
+    ASSERT_VALUES(trek_pinv_with(diagonal, 0.1, -1), 0.25, 0, 0, 2);
     ASSERT_VALUES(trek_lstsq_with(diagonal, VALUES(trek_dims(2, 1), TREK_F64, 8, 1), 0.5), 2, 0);
     /* of nothing */
     trek_var *nothing = values_of(trek_dims(2, 0, 0), TREK_F64, (double[]){ 0 });
@@ -153,7 +153,7 @@ static void numbers(void **state)
 
 static trek_var *solved(trek_var *const *in) { return trek_solve(regular(in[0]), in[1]); }
 static trek_var *solved_right(trek_var *const *in) { return trek_solve_right(regular(in[0]), in[1]); }
-static trek_var *cut_off(trek_var *const *in) { return trek_pinv_with(in[0], 0.5, 0); }
+static trek_var *cut_off(trek_var *const *in) { return trek_pinv_with(in[0], 0, 0.5); }
 static trek_var *exponential(trek_var *const *in) { return trek_matrix_exp(trek_mul_scalar(in[0], 3)); }
 static trek_var *of_full(trek_var *const *in)
 {
@@ -316,8 +316,8 @@ static void refused(void **state)
     ASSERT_REFUSED(trek_solve_right(a, b), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_lu(trek_select(wide, 0, 0), NULL, NULL), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_lu(half, NULL, NULL), TREK_ERR_DTYPE);
-    ASSERT_REFUSED(trek_pinv_with(a, NAN, 0), TREK_ERR_ARGUMENT);
-    ASSERT_REFUSED(trek_matrix_rank_with(a, 0, -1), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_pinv_with(a, 0, NAN), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_matrix_rank_with(a, -1, 0), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_lstsq_with(a, a, INFINITY), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_qr_complete(half, NULL), TREK_ERR_DTYPE);
     ASSERT_REFUSED(trek_svd_full(NULL, NULL, NULL), TREK_ERR_ARGUMENT);

@@ -38,7 +38,7 @@ static void against_sums(void **state)
 #define ASSERT_CLOSE(x, y) assert_close(x, y, __LINE__)
 static void assert_close(trek_var *x, trek_var *y, int line)
 {
-    trek_var *apart = trek_max(trek_abs(trek_sub(x, y)), trek_dims_none(), false);
+    trek_var *apart = trek_max(trek_abs(trek_sub(x, y)), trek_dims_all(), false);
     if (!apart || !(trek_var_item(apart) <= 1e-12))
         fail_msg("line %d: %s", line, apart ? "they differ" : trek_error());
 }
@@ -54,15 +54,16 @@ static void there_and_back(void **state)
         ASSERT_CLOSE(trek_ifft2(trek_fft2(pairs, norm), norm), pairs);
         ASSERT_CLOSE(trek_irfft2(trek_rfft2(trek_transpose(x, 1, 2), norm), norm), trek_transpose(x, 1, 2));
         /* several dimensions are one after the other */
-        trek_dims_list none = trek_dims_none(), two = trek_dims(2, 0);
+        trek_shape none = trek_dims_none();
+        trek_dims_list all = trek_dims_all(), two = trek_dims(2, 0);
         trek_var *each = trek_fft(trek_fft(trek_fft(pairs, 0, 0, norm), 0, 1, norm), 0, 2, norm);
-        ASSERT_CLOSE(trek_fftn(pairs, none, none, norm), each);
-        ASSERT_CLOSE(trek_fftn(pairs, trek_dims(0, 0), none, norm), trek_fft2(pairs, norm));
-        ASSERT_CLOSE(trek_ifftn(each, none, none, norm), pairs);
+        ASSERT_CLOSE(trek_fftn(pairs, none, all, norm), each);
+        ASSERT_CLOSE(trek_fftn(pairs, trek_dims(0, 0), all, norm), trek_fft2(pairs, norm));
+        ASSERT_CLOSE(trek_ifftn(each, none, all, norm), pairs);
         ASSERT_CLOSE(trek_fftn(pairs, trek_dims(2, 6), two, norm), trek_fft(trek_fft(pairs, 2, 2, norm), 6, 0, norm));
         ASSERT_CLOSE(trek_rfftn(x, none, two, norm), trek_fft(trek_rfft(x, 0, 0, norm), 0, 2, norm));
         ASSERT_CLOSE(trek_irfftn(trek_rfftn(x, none, two, norm), trek_dims(5, 4), two, norm), x);
-        ASSERT_CLOSE(trek_rfftn(x, none, none, norm), trek_fft(trek_fft(trek_rfft(x, 0, 2, norm), 0, 1, norm), 0, 0, norm));
+        ASSERT_CLOSE(trek_rfftn(x, none, all, norm), trek_fft(trek_fft(trek_rfft(x, 0, 2, norm), 0, 1, norm), 0, 0, norm));
         /* real frequencies and half of their signal */
         ASSERT_CLOSE(trek_hfft(trek_ihfft(x, 0, 1, norm), 6, 1, norm), x);
     }
@@ -82,17 +83,17 @@ static void frequencies(void **state)
     ASSERT_VALUES(trek_fftfreq(5, 1, TREK_F64, device), 0, 0.2, 0.4, -0.4, -0.2);
     ASSERT_VALUES(trek_rfftfreq(4, 1, TREK_F32, device), 0, 0.25, 0.5);
     ASSERT_VALUES(trek_rfftfreq(1, -2, TREK_F16, device), 0);
-    ASSERT_VALUES(trek_fftshift(trek_fftfreq(5, 0.2, TREK_F64, device), trek_dims_none(), false), -2, -1, 0, 1, 2);
+    ASSERT_VALUES(trek_fftshift(trek_fftfreq(5, 0.2, TREK_F64, device), trek_dims_all(), false), -2, -1, 0, 1, 2);
     trek_var *x = VALUES(trek_dims(2, 3), TREK_I64, 0, 1, 2, 3, 4, 5);
-    ASSERT_VALUES(trek_fftshift(x, trek_dims_none(), false), 5, 3, 4, 2, 0, 1);
+    ASSERT_VALUES(trek_fftshift(x, trek_dims_all(), false), 5, 3, 4, 2, 0, 1);
     ASSERT_VALUES(trek_fftshift(x, trek_dims(-1), false), 2, 0, 1, 5, 3, 4);
-    ASSERT_VALUES(trek_ifftshift(trek_fftshift(x, trek_dims(1, 0), false), trek_dims_none(), false), 0, 1, 2, 3, 4, 5);
+    ASSERT_VALUES(trek_ifftshift(trek_fftshift(x, trek_dims(1, 0), false), trek_dims_all(), false), 0, 1, 2, 3, 4, 5);
     trek_var *pairs = VALUES(trek_dims(3, 2), TREK_F32, 0, 1, 2, 3, 4, 5);
-    ASSERT_VALUES(trek_fftshift(pairs, trek_dims_none(), true), 4, 5, 0, 1, 2, 3);
+    ASSERT_VALUES(trek_fftshift(pairs, trek_dims_all(), true), 4, 5, 0, 1, 2, 3);
     ASSERT_VALUES(trek_ifftshift(pairs, trek_dims(-1), true), 2, 3, 4, 5, 0, 1);
-    ASSERT_REFUSED(trek_fftshift(x, trek_dims_none(), true), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_fftshift(x, trek_dims_all(), true), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_ifftshift(x, trek_dims(1, -1), false), TREK_ERR_ARGUMENT);
-    ASSERT_REFUSED(trek_fftshift(NULL, trek_dims_none(), false), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_fftshift(NULL, trek_dims_all(), false), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_fftfreq(0, 1, TREK_F32, device), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_rfftfreq(3, 0, TREK_F32, device), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_fftfreq(3, 1, TREK_I64, device), TREK_ERR_DTYPE);
@@ -244,7 +245,7 @@ static void refused(void **state)
     ASSERT_REFUSED(trek_fftn(pairs, trek_dims(2, 2), trek_dims(0), TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_ifftn(x, trek_dims_none(), trek_dims(0, 0), TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_rfftn(x, trek_dims(-1), trek_dims(0), TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
-    ASSERT_REFUSED(trek_irfftn(NULL, trek_dims_none(), trek_dims_none(), TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_irfftn(NULL, trek_dims_none(), trek_dims_all(), TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_hfft(x, 0, 0, TREK_FFT_BACKWARD), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_ihfft(NULL, 0, 0, TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_rfft(trek_narrow(x, 0, 0, 0), 0, 0, TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);

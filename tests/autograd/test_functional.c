@@ -23,7 +23,7 @@ static void check_slope(trek_var *(*f)(trek_var *x), trek_shape shape)
             double kept = data[k];
             data[k] = kept + (side ? 1e-5 : -1e-5);
             trek_var *moved = trek_var_from(test_values(data, trek_var_shape(x), TREK_F64));
-            sides[side] = trek_var_item(trek_sum(trek_mul(f(moved), seed), trek_dims_none(), false));
+            sides[side] = trek_var_item(trek_sum(trek_mul(f(moved), seed), trek_dims_all(), false));
             data[k] = kept;
             trek_scope_end(inner);
         }
@@ -101,7 +101,7 @@ static void identities(void **state)
     same(trek_sub_scalar(x, 0.5), trek_add_scalar(x, -0.5));
     same(trek_div_scalar(x, 4), trek_mul_scalar(x, 0.25));
     same(trek_square(trek_std(x, trek_dims(1), false)), trek_variance(x, trek_dims(1), false));
-    same(trek_norm(x, 2, trek_dims_none(), false), trek_sqrt(trek_sum(trek_square(x), trek_dims_none(), false)));
+    same(trek_norm(x, 2, trek_dims_all(), false), trek_sqrt(trek_sum(trek_square(x), trek_dims_all(), false)));
     same(trek_norm(x, 1, trek_dims(0), false), trek_sum(trek_abs(x), trek_dims(0), false));
     same(trek_linear_activation(x, y, NULL, TREK_ACTIVATION_RELU), trek_relu(trek_linear(x, y, NULL)));
     same(trek_stack((trek_var *[]){ x, y }, 2, 0), trek_cat((trek_var *[]){ trek_unsqueeze(x, 0), trek_unsqueeze(y, 0) }, 2, 0));
@@ -112,7 +112,7 @@ static void identities(void **state)
         assert_ptr_not_equal(trek_tensor_data(trek_var_data(trek_clone(x))), trek_tensor_data(trek_var_data(x)));
     assert_int_equal(trek_var_dtype(trek_cast(x, TREK_BF16)), TREK_BF16);
     assert_true(trek_device_equal(trek_var_device(trek_to(x, test_device_other())), test_device_other()));
-    same(trek_mse_loss(x, y), trek_mean(trek_square(trek_sub(x, y)), trek_dims_none(), false));
+    same(trek_mse_loss(x, y), trek_mean(trek_square(trek_sub(x, y)), trek_dims_all(), false));
 }
 
 static void accuracy(void **state)
@@ -175,7 +175,7 @@ static void dropout_masks_do_not_know_the_split(void **state)
         zeros += at(whole, k) == 0;
     assert_true(zeros > 10 && zeros < 40);
     assert_ptr_equal(trek_dropout(x, 0.4, false), x);
-    assert_true(at(trek_sum(trek_dropout(x, 1, true), trek_dims_none(), false), 0) == 0);
+    assert_true(at(trek_sum(trek_dropout(x, 1, true), trek_dims_all(), false), 0) == 0);
 }
 
 /* --- dtypes ---------------------------------------------------------------------------------------------- */
@@ -187,8 +187,8 @@ static void promotion(void **state)
     assert_int_equal(trek_var_dtype(trek_add_scalar(i, 0.5)), TREK_F32);
     assert_int_equal(trek_var_dtype(trek_exp(i)), TREK_F32);
     assert_int_equal(trek_var_dtype(trek_div(i, i)), TREK_F32);
-    assert_int_equal(trek_var_dtype(trek_sum(i, trek_dims_none(), false)), TREK_I64);
-    REFUSED(trek_mean(i, trek_dims_none(), false), TREK_ERR_DTYPE, "mean: ");
+    assert_int_equal(trek_var_dtype(trek_sum(i, trek_dims_all(), false)), TREK_I64);
+    REFUSED(trek_mean(i, trek_dims_all(), false), TREK_ERR_DTYPE, "mean: ");
     trek_var *zero = trek_var_from(trek_tensor_zeros(trek_dims(3), TREK_I32, test_device()));
     trek_var *by_zero = trek_remainder(i, zero);
     assert_true(!by_zero || test_settle(TREK_OK) != TREK_OK);

@@ -20,16 +20,16 @@ static trek_var *leaf_of(const double *values, int n, trek_dtype dtype)
 
 static trek_var *constant_of(double value, int n, trek_dtype dtype)
 {
-    return trek_var_from(trek_tensor_full(value, trek_dims(n), dtype, test_device()));
+    return trek_var_from(trek_tensor_full(trek_dims(n), value, dtype, test_device()));
 }
 
-static trek_var *of_prod(trek_var *x) { return trek_prod(x, trek_dims_none(), false); }
-static trek_var *of_std(trek_var *x) { return trek_std(x, trek_dims_none(), false); }
-static trek_var *of_max(trek_var *x) { return trek_max(x, trek_dims_none(), false); }
-static trek_var *of_min(trek_var *x) { return trek_min(x, trek_dims_none(), false); }
-static trek_var *of_norm_half(trek_var *x) { return trek_norm(x, 0.5, trek_dims_none(), false); }
-static trek_var *of_norm_minus_one(trek_var *x) { return trek_norm(x, -1, trek_dims_none(), false); }
-static trek_var *of_norm_zero(trek_var *x) { return trek_norm(x, 0, trek_dims_none(), false); }
+static trek_var *of_prod(trek_var *x) { return trek_prod(x, trek_dims_all(), false); }
+static trek_var *of_std(trek_var *x) { return trek_std(x, trek_dims_all(), false); }
+static trek_var *of_max(trek_var *x) { return trek_max(x, trek_dims_all(), false); }
+static trek_var *of_min(trek_var *x) { return trek_min(x, trek_dims_all(), false); }
+static trek_var *of_norm_half(trek_var *x) { return trek_norm(x, 0.5, trek_dims_all(), false); }
+static trek_var *of_norm_minus_one(trek_var *x) { return trek_norm(x, -1, trek_dims_all(), false); }
+static trek_var *of_norm_zero(trek_var *x) { return trek_norm(x, 0, trek_dims_all(), false); }
 static trek_var *of_atan2(trek_var *x) { return trek_atan2(trek_narrow(x, 0, 0, 1), trek_narrow(x, 0, 1, 1)); }
 static trek_var *of_atan2_far(trek_var *x) { return trek_atan2(trek_mul_scalar(x, 2), constant_of(1.7e308, 1, TREK_F64)); }
 static trek_var *of_elu(trek_var *x) { return trek_elu(x, 1); }
@@ -97,10 +97,10 @@ static void gradients_where_functions_bend(void **state)
         const bend *b = &bends[k];
         for (int create_graph = 0; create_graph <= (b->second[0] != END); create_graph++) {
             trek_var *x = leaf_of(b->x, b->n, TREK_F64), *slope = NULL, *second = NULL;
-            trek_var *y = trek_sum(b->f(x), trek_dims_none(), false);
+            trek_var *y = trek_sum(b->f(x), trek_dims_all(), false);
             if (trek_grad(&y, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = create_graph }, &slope) != TREK_OK)
                 fail_msg("%s: %s", b->name, trek_error());
-            trek_var *sum = trek_sum(slope, trek_dims_none(), false);
+            trek_var *sum = trek_sum(slope, trek_dims_all(), false);
             if (create_graph && trek_var_requires_grad(sum) && trek_grad(&sum, 1, &x, 1, NULL, NULL, &second) != TREK_OK)
                 fail_msg("%s, again: %s", b->name, trek_error());
             for (int i = 0; i < b->n; i++) {
@@ -121,7 +121,7 @@ static void windows_in_the_padding(void **state)
     for (int create_graph = 0; create_graph < 2; create_graph++) {
         trek_var *x = leaf_of((double[]){ 1, 2, 5, 3, 4 }, 5, TREK_F32), *slope;
         trek_var *pooled = trek_max_pool2d(trek_reshape(x, trek_dims(1, 1, 5, 1)), &opts),
-            *y = trek_sum(pooled, trek_dims_none(), false);
+            *y = trek_sum(pooled, trek_dims_all(), false);
         assert_true(at(pooled, 0) == -INFINITY && at(pooled, 1) == -INFINITY);
         assert_int_equal(trek_grad(&y, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = create_graph }, &slope), TREK_OK);
         for (int i = 0; i < 5; i++)
@@ -139,7 +139,7 @@ static void norm_in_evaluation_is_linear(void **state)
             trek_var *x = leaf_of((double[]){ INFINITY, 1, NAN }, 3, TREK_F64), *mean = constant_of(2, 3 / wide, TREK_F64),
                 *slope;
             trek_var *variance = constant_of(4, 3 / wide, TREK_F64), *in = trek_reshape(x, trek_dims(1, 3 / wide, wide));
-            trek_var *y = trek_sum(trek_batch_norm(in, NULL, NULL, mean, variance, false, 0, 0), trek_dims_none(), false);
+            trek_var *y = trek_sum(trek_batch_norm(in, mean, variance, NULL, NULL, false, 0, 0), trek_dims_all(), false);
             assert_int_equal(trek_grad(&y, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = create_graph }, &slope),
                              TREK_OK);
             for (int i = 0; i < 3; i++)
@@ -151,9 +151,9 @@ static void norm_in_evaluation_is_linear(void **state)
 static void mean_of_nothing_again(void **state)
 {
     trek_var *x = leaf_of((double[]){ 0 }, 0, TREK_F32), *seed = leaf_of((double[]){ 2 }, 1, TREK_F32), *slope, *again;
-    trek_var *y = trek_mean(x, trek_dims_none(), true), *scalar = trek_reshape(seed, trek_dims(1));
+    trek_var *y = trek_mean(x, trek_dims_all(), true), *scalar = trek_reshape(seed, trek_dims(1));
     assert_int_equal(trek_grad(&y, 1, &x, 1, &scalar, &(trek_backward_opts){ .create_graph = true }, &slope), TREK_OK);
-    trek_var *sum = trek_sum(slope, trek_dims_none(), false);
+    trek_var *sum = trek_sum(slope, trek_dims_all(), false);
     assert_int_equal(trek_grad(&sum, 1, &seed, 1, NULL, NULL, &again), TREK_OK);
     assert_true(at(again, 0) == 0);
 }
@@ -163,22 +163,22 @@ static void mean_of_nothing_again(void **state)
 static void nothing_overflows_on_the_way(void **state)
 {
     trek_var *large = leaf_of((double[]){ 1e38, -1e38, 2e38, 0.5e38 }, 4, TREK_F32), *slope = NULL;
-    trek_var *deviation = trek_std(large, trek_dims_none(), false);
+    trek_var *deviation = trek_std(large, trek_dims_all(), false);
     assert_true(fabs(at(deviation, 0) / 1.25e38 - 1) < 1e-6);
     assert_int_equal(trek_grad(&deviation, 1, &large, 1, NULL, NULL, &slope), TREK_OK);
     assert_true(fabs(at(slope, 0) - 0.1) < 1e-6 && fabs(at(slope, 2) - 1.375 / 3.75) < 1e-6);
 
-    trek_var *small = leaf_of((double[]){ 300, 400 }, 2, TREK_F16), *norm = trek_norm(small, 2, trek_dims_none(), false);
+    trek_var *small = leaf_of((double[]){ 300, 400 }, 2, TREK_F16), *norm = trek_norm(small, 2, trek_dims_all(), false);
     assert_int_equal(trek_var_dtype(norm), TREK_F16);
     assert_true(at(norm, 0) == 500);
     assert_int_equal(trek_grad(&norm, 1, &small, 1, NULL, NULL, &slope), TREK_OK);
     assert_true(fabs(at(slope, 0) - 0.6) < 1e-3 && fabs(at(slope, 1) - 0.8) < 1e-3);
-    assert_true(at(trek_norm(constant_of(-INFINITY, 2, TREK_F32), -1, trek_dims_none(), false), 0) == INFINITY);
-    REFUSED(trek_norm(constant_of(1, 0, TREK_F32), -1, trek_dims_none(), false), TREK_ERR_SHAPE, "norm: ");
+    assert_true(at(trek_norm(constant_of(-INFINITY, 2, TREK_F32), -1, trek_dims_all(), false), 0) == INFINITY);
+    REFUSED(trek_norm(constant_of(1, 0, TREK_F32), -1, trek_dims_all(), false), TREK_ERR_SHAPE, "norm: ");
 }
 
 static trek_var *softplus_beta(trek_var *x) { return trek_softplus(x, 1.7, 20); }
-static trek_var *logsumexp_of(trek_var *x) { return trek_logsumexp(x, trek_dims_none(), false); }
+static trek_var *logsumexp_of(trek_var *x) { return trek_logsumexp(x, trek_dims_all(), false); }
 
 /* The gradient in a 16-bit dtype is that of the rounded input, rounded once. */
 static void steep_formulas_in_16_bits(void **state)
@@ -197,8 +197,8 @@ static void steep_formulas_in_16_bits(void **state)
         trek_backward_opts opts = { .create_graph = k % 2 };
         trek_var *x = leaf_of(cases[k / 2].x, 4, TREK_BF16), *exact = trek_clone(trek_cast(trek_var_detach(x), TREK_F64));
         trek_var_set_requires_grad(exact, true);
-        trek_var *y = trek_sum(cases[k / 2].f(x), trek_dims_none(), false), *slope;
-        trek_var *z = trek_sum(cases[k / 2].f(exact), trek_dims_none(), false), *right;
+        trek_var *y = trek_sum(cases[k / 2].f(x), trek_dims_all(), false), *slope;
+        trek_var *z = trek_sum(cases[k / 2].f(exact), trek_dims_all(), false), *right;
         assert_int_equal(trek_grad(&y, 1, &x, 1, NULL, &opts, &slope), TREK_OK);
         assert_int_equal(trek_grad(&z, 1, &exact, 1, NULL, NULL, &right), TREK_OK);
         for (int i = 0; i < 4; i++)
@@ -212,13 +212,13 @@ static void mixed_dtypes_round_last(void **state)
 {
     const double base[3] = { 0.3, 1.7, 60 }, exponent[3] = { 1.3, 2.7, 0.1 };
     trek_var *x = leaf_of(base, 3, TREK_F16), *p = leaf_of(exponent, 3, TREK_F32), *slopes[2];
-    trek_var *y = trek_sum(trek_pow(x, p), trek_dims_none(), false);
+    trek_var *y = trek_sum(trek_pow(x, p), trek_dims_all(), false);
     trek_var *wide[2] = { trek_clone(trek_cast(trek_var_detach(x), TREK_F64)),
                           trek_clone(trek_cast(trek_var_detach(p), TREK_F64)) };
     trek_var *right[2], *narrow[2] = { x, p };
     trek_var_set_requires_grad(wide[0], true);
     trek_var_set_requires_grad(wide[1], true);
-    trek_var *z = trek_sum(trek_pow(wide[0], wide[1]), trek_dims_none(), false);
+    trek_var *z = trek_sum(trek_pow(wide[0], wide[1]), trek_dims_all(), false);
     assert_int_equal(trek_grad(&y, 1, narrow, 2, NULL, NULL, slopes), TREK_OK);
     assert_int_equal(trek_grad(&z, 1, wide, 2, NULL, NULL, right), TREK_OK);
     for (int i = 0; i < 3; i++) {
@@ -372,7 +372,7 @@ static void empty_dimensions_in_parts(void **state)
     expect_error(TREK_ERR_ARGUMENT, "split: ");
     assert_int_equal(trek_chunk(some, 2, 0, NULL, 4), -1);
     expect_error(TREK_ERR_ARGUMENT, "chunk: ");
-    assert_int_equal(trek_split(trek_sum(some, trek_dims_none(), false), 1, 0, parts, 4), -1);
+    assert_int_equal(trek_split(trek_sum(some, trek_dims_all(), false), 1, 0, parts, 4), -1);
     expect_error(TREK_ERR_SHAPE, "split: ");
     assert_int_equal(trek_unbind(none, 0, parts, 4), 0);
     assert_int_equal(trek_unbind(some, 0, parts, 1), -1);
@@ -381,10 +381,10 @@ static void empty_dimensions_in_parts(void **state)
     expect_error(TREK_ERR_ARGUMENT, "unbind: ");
     assert_int_equal(trek_unbind(NULL, 0, parts, 4), -1);
     expect_error(TREK_ERR_ARGUMENT, "unbind: ");
-    assert_int_equal(trek_unbind(trek_sum(some, trek_dims_none(), false), 0, parts, 4), -1);
+    assert_int_equal(trek_unbind(trek_sum(some, trek_dims_all(), false), 0, parts, 4), -1);
     expect_error(TREK_ERR_SHAPE, "unbind: ");
     same(trek_flip(some, trek_dims_none()), some);
-    trek_var *flags = trek_any(trek_cast(some, TREK_U8), trek_dims_none(), false);
+    trek_var *flags = trek_any(trek_cast(some, TREK_U8), trek_dims_all(), false);
     assert_int_equal(trek_var_dtype(flags), TREK_BOOL);
 }
 
@@ -397,7 +397,7 @@ static trek_status twice_forward(trek_function_context *context, trek_var *const
 
 static void missing_lists(void **state)
 {
-    trek_var *x = leaf_of((double[]){ 1, 2 }, 2, TREK_F32), *y = trek_sum(x, trek_dims_none(), false), *grad;
+    trek_var *x = leaf_of((double[]){ 1, 2 }, 2, TREK_F32), *y = trek_sum(x, trek_dims_all(), false), *grad;
     const trek_function forward_only = { .name = "twice", .forward = twice_forward }, empty = { .name = "empty" };
     FAILS(trek_grad(&y, 1, &x, 1, NULL, NULL, NULL), TREK_ERR_ARGUMENT, "grad: ");
     FAILS(trek_grad(&y, 1, NULL, 1, NULL, NULL, &grad), TREK_ERR_ARGUMENT, "grad: ");
@@ -409,7 +409,7 @@ static void missing_lists(void **state)
     REFUSED(trek_function_apply_one(&forward_only, NULL, NULL, 1), TREK_ERR_ARGUMENT, "twice: ");
     REFUSED(trek_function_apply_one(&forward_only, NULL, &x, -1), TREK_ERR_ARGUMENT, "twice: ");
     FAILS(trek_function_apply(&forward_only, NULL, &x, 1, NULL, 1), TREK_ERR_ARGUMENT, "twice: ");
-    trek_var *twice = trek_sum(trek_function_apply_one(&forward_only, NULL, &x, 1), trek_dims_none(), false);
+    trek_var *twice = trek_sum(trek_function_apply_one(&forward_only, NULL, &x, 1), trek_dims_all(), false);
     assert_int_not_equal(trek_backward(twice), TREK_OK);
     expect_error(TREK_ERR_UNSUPPORTED, "twice: ");
     FAILS(trek_save_for_backward(NULL, &x, 1), TREK_ERR_ARGUMENT, "");
@@ -417,7 +417,7 @@ static void missing_lists(void **state)
     assert_null(trek_function_data(NULL));
     assert_false(trek_needs_grad(NULL, 0));
     trek_error_clear();
-    REFUSED(trek_tensor_zeros(trek_shape_make(2, NULL), TREK_F32, test_device()), TREK_ERR_SHAPE, "tensor_zeros: ");
+    REFUSED(trek_tensor_zeros(trek_shape_make(NULL, 2), TREK_F32, test_device()), TREK_ERR_SHAPE, "tensor_zeros: ");
 }
 
 /* --- numbers that a dtype does not hold, and dtypes that an op does not take: as PyTorch ----------------- */
@@ -456,7 +456,7 @@ static void numbers_that_do_not_fit(void **state)
         assert_non_null(trek_fill_(x, numbers[k].fits));
     }
     trek_no_grad_end();
-    REFUSED(trek_tensor_full(-1, trek_dims(2), TREK_U8, test_device()), TREK_ERR_ARGUMENT, "fill: ");
+    REFUSED(trek_tensor_full(trek_dims(2), -1, TREK_U8, test_device()), TREK_ERR_ARGUMENT, "fill: ");
     const trek_dtype whole[] = { TREK_BOOL, TREK_U8, TREK_I32, TREK_I64 };
     for (int k = 0; k < 4; k++) {
         refused_number(trek_pow_scalar(some(whole[k]), -2), "pow_scalar: ");
@@ -494,8 +494,8 @@ static void dtypes_as_pytorch(void **state)
         assert_int_equal(trek_var_dtype(trek_clamp(i, bounds[k].low, bounds[k].high)), bounds[k].of_i64);
     }
     assert_true(at(trek_clamp(i, 0.5, 2), 1) == 0.5);
-    assert_int_equal(trek_var_dtype(trek_norm(i, 1, trek_dims_none(), false)), TREK_F32);
-    assert_true(at(trek_norm(trek_add_scalar(i, 1), -1, trek_dims_none(), false), 0) == 0.5);
+    assert_int_equal(trek_var_dtype(trek_norm(i, 1, trek_dims_all(), false)), TREK_F32);
+    assert_true(at(trek_norm(trek_add_scalar(i, 1), -1, trek_dims_all(), false), 0) == 0.5);
 }
 
 /* Also where the result has no elements. */
@@ -549,11 +549,11 @@ static void slope_of_gelu_far_out(void **state)
         assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
         assert_int_equal(trek_var_set_requires_grad(x64, true), TREK_OK);
         for (int create = 0; create < 2; create++) {
-            trek_var *y = trek_sum(form ? trek_gelu_tanh(x) : trek_gelu(x), trek_dims_none(), false);
+            trek_var *y = trek_sum(form ? trek_gelu_tanh(x) : trek_gelu(x), trek_dims_all(), false);
             assert_int_equal(trek_grad(&y, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = create }, &slopes[create]),
                              TREK_OK);
         }
-        trek_var *y = trek_sum(form ? trek_gelu_tanh(x64) : trek_gelu(x64), trek_dims_none(), false);
+        trek_var *y = trek_sum(form ? trek_gelu_tanh(x64) : trek_gelu(x64), trek_dims_all(), false);
         assert_int_equal(trek_grad(&y, 1, &x64, 1, NULL, NULL, wide), TREK_OK);
         for (int k = 0; k < 5; k++)
             assert_true(fabs(at(slopes[1], k) - at(wide[0], k)) <= 1e-6 * fabs(at(wide[0], k)));
@@ -567,7 +567,7 @@ static void product_beyond_its_dtype(void **state)
     const double values[] = { 30, 30, 100 };
     trek_var *x = trek_var_from(test_values(values, trek_dims(3), TREK_F16));
     assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
-    assert_int_equal(trek_backward(trek_prod(x, trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_backward(trek_prod(x, trek_dims_all(), false)), TREK_OK);
     assert_true(at(trek_var_grad(x), 0) == 3000 && at(trek_var_grad(x), 1) == 3000 && at(trek_var_grad(x), 2) == 900);
 }
 
@@ -582,15 +582,15 @@ static void reductions_of_broadcast_inputs(void **state)
     trek_var *written = trek_add_scalar(wide, 0);
     for (int k = 0; k < 10; k++)
         for (int dim = 0; dim < 3; dim++) {
-            trek_dims_list dims = dim < 2 ? trek_dims(dim) : trek_dims_none();
+            trek_dims_list dims = dim < 2 ? trek_dims(dim) : trek_dims_all();
             trek_var *got = ops[k](wide, dims, false), *want = ops[k](trek_contiguous(written), dims, false);
             for (int64_t i = 0; i < trek_var_numel(want); i++)
                 assert_true(fabs(at(got, i) - at(want, i)) <= 1e-12 * fabs(at(want, i)));
         }
     trek_var *bytes = trek_expand(trek_cast(narrow, TREK_U8), trek_dims(4, 13));
     assert_true(at(trek_sum(bytes, trek_dims(1), false), 1) == 39 && at(trek_prod(bytes, trek_dims(1), false), 0) == 8192);
-    assert_true(at(trek_max(bytes, trek_dims_none(), false), 0) == 3 && at(trek_min(bytes, trek_dims_none(), false), 0) == 0);
-    assert_true(at(trek_any(bytes, trek_dims_none(), false), 0) == 1 && at(trek_all(bytes, trek_dims_none(), false), 0) == 0);
+    assert_true(at(trek_max(bytes, trek_dims_all(), false), 0) == 3 && at(trek_min(bytes, trek_dims_all(), false), 0) == 0);
+    assert_true(at(trek_any(bytes, trek_dims_all(), false), 0) == 1 && at(trek_all(bytes, trek_dims_all(), false), 0) == 0);
 }
 
 /* Pairs are added in f32, which 3e38 twice overflows; NaN is seen wherever it stands. */
@@ -601,12 +601,12 @@ static void long_rows_of_extremes(void **state)
         for (int k = 0; k < 130; k++)
             values[k] = k == place || k == (place + 8) % 130 ? 3e38 : k == (place + 1) % 130 ? -3e38 : 1;
         trek_var *x = trek_var_from(test_values(values, trek_dims(130), TREK_F32));
-        assert_true(fabs(at(trek_sum(x, trek_dims_none(), false), 0) / 3e38 - 1) < 1e-6);
+        assert_true(fabs(at(trek_sum(x, trek_dims_all(), false), 0) / 3e38 - 1) < 1e-6);
         values[place] = NAN;
         for (int half = 0; half < 2; half++) {
             trek_var *y = trek_var_from(test_values(values, trek_dims(130), half ? TREK_F64 : TREK_F32));
-            assert_true(isnan(at(trek_max(y, trek_dims_none(), false), 0)) && isnan(at(trek_min(y, trek_dims_none(), false), 0)));
-            assert_true(isnan(at(trek_sum(y, trek_dims_none(), false), 0)));
+            assert_true(isnan(at(trek_max(y, trek_dims_all(), false), 0)) && isnan(at(trek_min(y, trek_dims_all(), false), 0)));
+            assert_true(isnan(at(trek_sum(y, trek_dims_all(), false), 0)));
             trek_var *running = trek_cumsum(y, 0);
             assert_true(isnan(at(running, 129)) && (place == 0 || !isnan(at(running, place - 1))));
         }

@@ -20,7 +20,7 @@ static trek_var *labels_of(trek_shape shape, int64_t classes)
     return trek_var_from(test_values(values, shape, TREK_I64));
 }
 
-static trek_var *sum_of(trek_var *x, trek_var *with) { return trek_sum(trek_mul(x, with), trek_dims_none(), false); }
+static trek_var *sum_of(trek_var *x, trek_var *with) { return trek_sum(trek_mul(x, with), trek_dims_all(), false); }
 
 /* --- a pair ------------------------------------------------------------------------------- */
 
@@ -34,10 +34,10 @@ static stream make_stream(bool fused)
     stream s = { .in = { numbers(1, trek_dims(3, 5), true), numbers(2, trek_dims(3, 5), true), numbers(3, trek_dims(5), true),
                          numbers(4, trek_dims(5), true) } };
     if (fused) {
-        s.y = trek_add_layer_norm(s.in[0], s.in[1], s.in[2], s.in[3], 1, 1e-5, &s.residual);
+        s.y = trek_add_layer_norm(s.in[0], s.in[1], 1, s.in[2], s.in[3], 1e-5, &s.residual);
     } else {
         s.residual = trek_add(s.in[0], s.in[1]);
-        s.y = trek_layer_norm(s.residual, s.in[2], s.in[3], 1, 1e-5);
+        s.y = trek_layer_norm(s.residual, 1, s.in[2], s.in[3], 1e-5);
     }
     assert_non_null(s.y);
     assert_non_null(s.residual);
@@ -87,7 +87,7 @@ static void second_gradients_of_a_pair(void **state)
                 same(at_residual, trek_mul(trek_cos(s.residual), numbers(9, trek_dims(3, 5), false)));
             scalar = sum_of(trek_square(first[0]), numbers(10, trek_dims(3, 5), false));
             if (of != 2)
-                scalar = trek_add(scalar, trek_sum(trek_square(first[2]), trek_dims_none(), false));
+                scalar = trek_add(scalar, trek_sum(trek_square(first[2]), trek_dims_all(), false));
             assert_int_equal(trek_grad(&scalar, 1, s.in, 4, NULL, NULL, second[fused]), TREK_OK);
         }
         for (int k = 0; k < 4; k++) {
@@ -160,8 +160,8 @@ static void queries_that_see_nothing(void **state)
     same(trek_select(y, 2, 1), trek_var_from(trek_tensor_zeros(trek_dims(1, 1, 4), TREK_F64, trek_var_device(x))));
     trek_var *infinite = trek_masked_fill(trek_mul_scalar(trek_cast(mask, TREK_F64), 0), trek_logical_not(mask), -INFINITY);
     same(y, trek_attention(x, x, x, &(trek_attention_opts){ .mask = infinite }));
-    assert_int_equal(trek_backward(trek_sum(y, trek_dims_none(), false)), TREK_OK);
-    trek_var *finite = trek_all(trek_isfinite(trek_var_grad(x)), trek_dims_none(), false);
+    assert_int_equal(trek_backward(trek_sum(y, trek_dims_all(), false)), TREK_OK);
+    trek_var *finite = trek_all(trek_isfinite(trek_var_grad(x)), trek_dims_all(), false);
     assert_true(trek_var_item(finite) == 1);
 }
 
@@ -210,7 +210,7 @@ static void attention_makes_no_scores(void **state)
     trek_memory_reset_peak(device);
     int64_t before = trek_memory_usage(device).allocated_peak;
     trek_var *y = trek_attention(x, x, x, &(trek_attention_opts){ .causal = true });
-    assert_int_equal(trek_backward(trek_sum(y, trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_backward(trek_sum(y, trek_dims_all(), false)), TREK_OK);
     assert_true(trek_memory_usage(device).allocated_peak - before < 8 << 20);
 }
 
@@ -234,7 +234,7 @@ static void loss_equals_linear_and_cross_entropy(void **state)
                                                       trek_reshape(labels, trek_dims(12)), &options[k]);
             if (!fused && options[k].reduction == TREK_REDUCTION_NONE)
                 loss[fused] = trek_reshape(loss[fused], trek_dims(2, 6));
-            assert_int_equal(trek_backward(trek_sum(trek_square(loss[fused]), trek_dims_none(), false)), TREK_OK);
+            assert_int_equal(trek_backward(trek_sum(trek_square(loss[fused]), trek_dims_all(), false)), TREK_OK);
         }
         same(loss[0], loss[1]);
         for (int i = 0; i < 3; i++)
@@ -278,11 +278,11 @@ static void loss_of_all_forms(void **state)
             for (int i = 0; i < 3; i++)
                 in[fused][i] = numbers((uint32_t)i, shapes[i], true);
             loss[fused] = loss_of_form(form, fused, in[fused], &opts);
-            trek_var *scalar = trek_sum(trek_square(loss[fused]), trek_dims_none(), false);
+            trek_var *scalar = trek_sum(trek_square(loss[fused]), trek_dims_all(), false);
             assert_int_equal(trek_grad(&scalar, 1, in[fused], 3, NULL, &(trek_backward_opts){ .create_graph = true },
                                        first[fused]),
                              TREK_OK);
-            assert_int_equal(trek_backward(trek_sum(trek_square(first[fused][0]), trek_dims_none(), false)), TREK_OK);
+            assert_int_equal(trek_backward(trek_sum(trek_square(first[fused][0]), trek_dims_all(), false)), TREK_OK);
         }
         same(loss[0], loss[1]);
         double weights[2] = { trek_loss_weight(loss[0]), trek_loss_weight(loss[1]) };
@@ -437,7 +437,7 @@ static void ignored_rows_are_not_seen(void **state)
     assert_int_equal(trek_var_set_requires_grad(logits, true), TREK_OK);
     trek_var *loss = trek_cross_entropy_with(logits, labels, &(trek_cross_entropy_opts){ .reduction = TREK_REDUCTION_NONE });
     assert_int_equal(trek_grad(&loss, 1, &logits, 1, &seed, &(trek_backward_opts){ .create_graph = true }, &slope), TREK_OK);
-    trek_var *sum = trek_sum(trek_square(slope), trek_dims_none(), false);
+    trek_var *sum = trek_sum(trek_square(slope), trek_dims_all(), false);
     assert_int_equal(trek_grad(&sum, 1, &seed, 1, NULL, NULL, &again), TREK_OK);
     double first[4], second[2];
     assert_int_equal(trek_tensor_to_host(trek_var_data(slope), TREK_F64, first, sizeof first), TREK_OK);
@@ -522,7 +522,7 @@ static void multihead_attention_layer(void **state)
     same(want, trek_forward_many(m, (trek_var *[]){ x, copy, other }, 3));
     trek_var *nothing = trek_var_from(trek_tensor_ones(trek_dims(5, 5), TREK_BOOL, test_device()));
     same(want, trek_forward_many(m, (trek_var *[]){ x, x, x, nothing }, 4));
-    assert_int_equal(trek_backward(trek_sum(y, trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_backward(trek_sum(y, trek_dims_all(), false)), TREK_OK);
     assert_non_null(trek_var_grad(w));
     assert_null(trek_forward(m, numbers(1, trek_dims(5, 8), false)));
     expect_error(TREK_ERR_SHAPE, "multihead_attention: the input must be [N, T, 8], got [5, 8]");
@@ -562,7 +562,7 @@ static void rms_norm_layer(void **state)
 
 static trek_var *filled(double value, trek_shape shape, trek_dtype dtype, bool requires_grad)
 {
-    trek_var *v = trek_var_from(trek_tensor_full(value, shape, dtype, test_device()));
+    trek_var *v = trek_var_from(trek_tensor_full(shape, value, dtype, test_device()));
     if (requires_grad)
         assert_int_equal(trek_var_set_requires_grad(v, true), TREK_OK);
     return v;
@@ -576,12 +576,12 @@ static void norms_of_16_bits_with_f32_parameters(void **state)
         trek_var *x = trek_cast(numbers(3, trek_dims(4, 6), false), low), *w = filled(1.5, trek_dims(6), TREK_F32, true);
         trek_var *b = filled(0.5, trek_dims(6), TREK_F32, true);
         assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
-        trek_var *y = which == 0   ? trek_layer_norm(x, w, b, 1, 1e-5)
-                      : which == 1 ? trek_rms_norm(x, w, 1, 1e-5)
-                      : which == 2 ? trek_batch_norm(x, w, b, NULL, NULL, true, 0.1, 1e-5)
-                                   : trek_add_layer_norm(x, x, w, b, 1, 1e-5, NULL);
+        trek_var *y = which == 0   ? trek_layer_norm(x, 1, w, b, 1e-5)
+                      : which == 1 ? trek_rms_norm(x, 1, w, 1e-5)
+                      : which == 2 ? trek_batch_norm(x, NULL, NULL, w, b, true, 0.1, 1e-5)
+                                   : trek_add_layer_norm(x, x, 1, w, b, 1e-5, NULL);
         assert_int_equal(trek_var_dtype(y), low);
-        assert_int_equal(trek_backward(trek_sum(trek_mul(y, trek_cast(numbers(4, trek_dims(4, 6), false), low)), trek_dims_none(),
+        assert_int_equal(trek_backward(trek_sum(trek_mul(y, trek_cast(numbers(4, trek_dims(4, 6), false), low)), trek_dims_all(),
                                                 false)), TREK_OK);
         assert_int_equal(trek_var_dtype(trek_var_grad(x)), low);
         assert_int_equal(trek_var_dtype(trek_var_grad(w)), TREK_F32);
@@ -591,18 +591,18 @@ static void norms_of_16_bits_with_f32_parameters(void **state)
 static void norms_refuse_other_mixtures(void **state)
 {
     trek_var *x = filled(1, trek_dims(4, 6), TREK_F64, true), *w = filled(1, trek_dims(6), TREK_F32, true);
-    assert_null(trek_layer_norm(x, w, NULL, 1, 1e-5));
+    assert_null(trek_layer_norm(x, 1, w, NULL, 1e-5));
     expect_error(TREK_ERR_DTYPE, "layer_norm: weight of f32 for an input of f64; it must be of the same dtype");
-    assert_null(trek_rms_norm(x, w, 1, 1e-5));
+    assert_null(trek_rms_norm(x, 1, w, 1e-5));
     expect_error(TREK_ERR_DTYPE, "rms_norm: weight of f32 for an input of f64; it must be of the same dtype");
-    assert_null(trek_add_layer_norm(x, x, NULL, w, 1, 1e-5, NULL));
+    assert_null(trek_add_layer_norm(x, x, 1, NULL, w, 1e-5, NULL));
     expect_error(TREK_ERR_DTYPE, "add_layer_norm: bias of f32 for an input of f64; it must be of the same dtype");
-    assert_non_null(trek_batch_norm(x, w, w, NULL, NULL, true, 0.1, 1e-5)); /* which takes any */
-    assert_null(trek_batch_norm(x, trek_cast(w, TREK_I32), NULL, NULL, NULL, true, 0.1, 1e-5));
+    assert_non_null(trek_batch_norm(x, NULL, NULL, w, w, true, 0.1, 1e-5)); /* which takes any */
+    assert_null(trek_batch_norm(x, NULL, NULL, trek_cast(w, TREK_I32), NULL, true, 0.1, 1e-5));
     expect_error(TREK_ERR_DTYPE, "batch_norm: weight must be of a floating dtype, got i32");
-    assert_null(trek_layer_norm(trek_cast(x, TREK_BF16), w, trek_cast(w, TREK_BF16), 1, 1e-5));
+    assert_null(trek_layer_norm(trek_cast(x, TREK_BF16), 1, w, trek_cast(w, TREK_BF16), 1e-5));
     expect_error(TREK_ERR_DTYPE, "layer_norm: weight of f32 and bias of bf16; they must be of one dtype");
-    assert_null(trek_layer_norm(trek_cast(x, TREK_BF16), trek_cast(w, TREK_F16), NULL, 1, 1e-5));
+    assert_null(trek_layer_norm(trek_cast(x, TREK_BF16), 1, trek_cast(w, TREK_F16), NULL, 1e-5));
     expect_error(TREK_ERR_DTYPE, "layer_norm: weight of f16 for an input of bf16; it must be of the same dtype, or f32");
 }
 
@@ -615,11 +615,11 @@ static void rows_of_one_number(void **state)
         trek_var *x = filled(values[k % 4], trek_dims(3, columns[k / 4]), TREK_F32, true);
         if (k % 4 == 3 && k / 4 < 3)
             continue; /* the sum is infinite */
-        double *y = test_read(trek_var_data(trek_layer_norm(x, NULL, NULL, 1, 1e-5)));
+        double *y = test_read(trek_var_data(trek_layer_norm(x, 1, NULL, NULL, 1e-5)));
         for (int64_t j = 0; j < 3 * columns[k / 4]; j++)
             assert_true(y[j] == 0);
         free(y);
-        trek_var *grad, *out = trek_layer_norm(x, NULL, NULL, 1, 1e-5),
+        trek_var *grad, *out = trek_layer_norm(x, 1, NULL, NULL, 1e-5),
             *seed = trek_cast(numbers(9, trek_var_shape(x), false), TREK_F32);
         for (int create = 0; create < 2; create++) { /* the composite, too */
             assert_int_equal(trek_grad(&out, 1, &x, 1, &seed,
@@ -642,12 +642,12 @@ static void rows_of_one_number(void **state)
 static void a_residual_without_gradient(void **state)
 {
     trek_var *x = numbers(1, trek_dims(2, 3), false), *w = filled(1, trek_dims(3), TREK_F64, true), *residual;
-    trek_var *y = trek_add_layer_norm(x, x, w, NULL, 1, 1e-5, &residual);
+    trek_var *y = trek_add_layer_norm(x, x, 1, w, NULL, 1e-5, &residual);
     assert_true(trek_var_requires_grad(y) && !trek_var_requires_grad(residual));
-    FAILS(trek_backward(trek_sum(residual, trek_dims_none(), false)), TREK_ERR_STATE, "");
-    assert_int_equal(trek_backward(trek_sum(trek_add(y, residual), trek_dims_none(), false)), TREK_OK);
+    FAILS(trek_backward(trek_sum(residual, trek_dims_all(), false)), TREK_ERR_STATE, "");
+    assert_int_equal(trek_backward(trek_sum(trek_add(y, residual), trek_dims_all(), false)), TREK_OK);
     assert_non_null(trek_var_grad(w));
-    y = trek_add_layer_norm(x, numbers(2, trek_dims(2, 3), true), NULL, NULL, 1, 1e-5, &residual);
+    y = trek_add_layer_norm(x, numbers(2, trek_dims(2, 3), true), 1, NULL, NULL, 1e-5, &residual);
     assert_true(trek_var_requires_grad(y) && trek_var_requires_grad(residual));
 }
 

@@ -285,7 +285,7 @@ static void not_known(void **state)
 static void stated(void **state)
 {
     trek_var *x = leaf(numbers(3, trek_dims(4, CLASSES)), 0, 4), *labels = plain_labels(4);
-    trek_var *own = trek_mean(trek_square(x), trek_dims_none(), false);
+    trek_var *own = trek_mean(trek_square(x), trek_dims_all(), false);
     assert_int_equal(trek_loss_set_weight(own, 12.5), TREK_OK);
     assert_true(trek_loss_weight(own) == 12.5);
     assert_int_equal(trek_loss_set_weight(own, 0), TREK_OK);
@@ -398,7 +398,7 @@ static void nll_of_many_dimensions(void **state)
     assert_true(trek_loss_weight(loss) == trek_loss_weight(right));
     assert_int_equal(trek_grad(&loss, 1, &logits, 1, NULL, NULL, &a), TREK_OK);
     assert_int_equal(trek_grad(&right, 1, &logits, 1, NULL, NULL, &b), TREK_OK);
-    assert_true(trek_var_item(trek_norm(trek_sub(a, b), INFINITY, trek_dims_none(), false)) < 1e-12);
+    assert_true(trek_var_item(trek_norm(trek_sub(a, b), INFINITY, trek_dims_all(), false)) < 1e-12);
     REFUSED(trek_nll_loss(logits, trek_reshape(labels, trek_dims(2, 2, 3))), TREK_ERR_SHAPE, "");
     REFUSED(trek_nll_loss(logits, trek_cast(labels, TREK_F32)), TREK_ERR_DTYPE, "");
 }
@@ -434,9 +434,9 @@ static void mixed_dtypes(void **state)
                 assert_true(fabs(trek_var_item(loss) - trek_var_item(exact)) <= step[common] * fabs(trek_var_item(exact)));
                 assert_int_equal(trek_grad(&loss, 1, &x, 1, NULL, NULL, &slope), TREK_OK);
                 assert_int_equal(trek_grad(&exact, 1, &exact_x, 1, NULL, NULL, &right), TREK_OK);
-                double error = trek_var_item(trek_norm(trek_sub(trek_cast(slope, TREK_F64), right), INFINITY, trek_dims_none(),
+                double error = trek_var_item(trek_norm(trek_sub(trek_cast(slope, TREK_F64), right), INFINITY, trek_dims_all(),
                                                        false));
-                assert_true(error <= step[dtypes[a]] * trek_var_item(trek_norm(right, INFINITY, trek_dims_none(),
+                assert_true(error <= step[dtypes[a]] * trek_var_item(trek_norm(right, INFINITY, trek_dims_all(),
                                                                                false)) + step[common] / 30);
             }
 }
@@ -488,7 +488,7 @@ static void bce_at_its_ends(void **state)
     trek_var_set_requires_grad(p, true);
     trek_var *loss = trek_bce(p, trek_var_from(test_values(t_, trek_dims(4), TREK_F64)),
                               &(trek_loss_opts){ .reduction = TREK_REDUCTION_NONE });
-    trek_var *total = trek_sum(loss, trek_dims_none(), false);
+    trek_var *total = trek_sum(loss, trek_dims_all(), false);
     assert_int_equal(trek_grad(&total, 1, &p, 1, NULL, NULL, &slope), TREK_OK);
     double *got = test_read(trek_var_data(loss)), *bent = test_read(trek_var_data(slope));
     for (int k = 0; k < 4; k++)
@@ -585,7 +585,7 @@ static void without_classes(void **state)
                 trek_var_set_requires_grad(logits, true);
                 REFUSED(loss_of(kind, logits, labels, &opts), TREK_ERR_ARGUMENT, "");
                 trek_var *ignored = kind == 1 ? trek_add_scalar(labels, -100) : labels;
-                trek_var *loss = loss_of(kind, logits, ignored, &zero), *total = trek_sum(loss, trek_dims_none(), false), *slope;
+                trek_var *loss = loss_of(kind, logits, ignored, &zero), *total = trek_sum(loss, trek_dims_all(), false), *slope;
                 assert_non_null(loss);
                 assert_true(trek_var_item(total) == 0);
                 bool mean = reduction == 0 || kind == 1;

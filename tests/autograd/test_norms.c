@@ -40,7 +40,7 @@ static void test_groups(void **state)
             near(at(y, k), n * at(w, k / 6 % 6) + at(b, k / 6 % 6));
         }
     }
-    same(trek_group_norm(x, 6, w, b, 1e-5), trek_instance_norm(x, w, b, NULL, NULL, true, 0.1, 1e-5));
+    same(trek_group_norm(x, 6, w, b, 1e-5), trek_instance_norm(x, NULL, NULL, w, b, true, 0.1, 1e-5));
     trek_var *lines = numbers(4, trek_dims(3, 2), false);
     near(at(trek_group_norm(lines, 2, NULL, NULL, 1e-5), 3), 0); /* of one number */
     trek_var *nothing = trek_narrow(x, 0, 0, 0);
@@ -60,15 +60,15 @@ static void test_running(void **state)
             v += pow(at(x, n * 8 + 4 + j) - m, 2) / 3;
         means += m / 2, vars += v / 2;
     }
-    trek_var *y = trek_instance_norm(x, NULL, NULL, mean, var, true, 0.25, 1e-5);
+    trek_var *y = trek_instance_norm(x, mean, var, NULL, NULL, true, 0.25, 1e-5);
     near(at(y, 5), normalized(x, 5, 4, 1e-5));
     near(at(mean, 1), 0.75 * old[0] + 0.25 * means);
     near(at(var, 1), 0.75 * old[1] + 0.25 * vars);
     trek_var *square = trek_square(var);
-    same(trek_instance_norm(x, NULL, NULL, mean, square, false, 0.25, 1e-5),
-         trek_batch_norm(x, NULL, NULL, mean, square, false, 0.25, 1e-5));
+    same(trek_instance_norm(x, mean, square, NULL, NULL, false, 0.25, 1e-5),
+         trek_batch_norm(x, mean, square, NULL, NULL, false, 0.25, 1e-5));
     trek_var *one = trek_narrow(x, 0, 0, 1), *before = trek_clone(mean);
-    assert_non_null(trek_instance_norm(one, NULL, NULL, mean, var, true, 0.5, 1e-5));
+    assert_non_null(trek_instance_norm(one, mean, var, NULL, NULL, true, 0.5, 1e-5));
     assert_true(fabs(at(before, 0) - at(mean, 0)) > 1e-6);
 }
 
@@ -98,7 +98,7 @@ static trek_var *groups_of(trek_var *const *in, int n, void *arg)
 }
 static trek_var *instances_of(trek_var *const *in, int n, void *arg)
 {
-    return trek_instance_norm(in[0], in[1], in[2], NULL, NULL, true, 0.1, 1e-3);
+    return trek_instance_norm(in[0], NULL, NULL, in[1], in[2], true, 0.1, 1e-3);
 }
 static trek_var *responses_of(trek_var *const *in, int n, void *arg)
 {
@@ -219,7 +219,7 @@ static void test_refused(void **state)
     REFUSED(trek_group_norm(w, 1, NULL, NULL, 0), TREK_ERR_SHAPE, "group_norm: needs at least 2 dimensions, got [3]");
     assert_null(trek_instance_norm(trek_narrow(x, 2, 0, 1), NULL, NULL, NULL, NULL, true, 0.1, 0));
     expect_error(TREK_ERR_SHAPE, "instance_norm: needs more than one value");
-    REFUSED(trek_instance_norm(x, w, NULL, NULL, NULL, true, 0.1, 0), TREK_ERR_SHAPE, "instance_norm: weight, bias");
+    REFUSED(trek_instance_norm(x, NULL, NULL, w, NULL, true, 0.1, 0), TREK_ERR_SHAPE, "instance_norm: weight, bias");
     REFUSED(trek_local_response_norm(x, 0, 1, 1, 1), TREK_ERR_ARGUMENT, "local_response_norm: size");
     REFUSED(trek_normalize(NULL, 2, 1, 0), TREK_ERR_ARGUMENT, "normalize");
     REFUSED(trek_dropout3d(x, 0.5, true), TREK_ERR_SHAPE, "dropout3d: needs 4 or 5 dimensions, got [2, 4, 3]");

@@ -41,13 +41,13 @@ static trek_module *random_layer(void)
  */
 static trek_module *random_model(bool offload)
 {
-    trek_module *m = trek_nn_sequential(1, (trek_module *[]){ trek_nn_linear(WIDTH, WIDTH, test_device()) });
+    trek_module *m = trek_nn_sequential((trek_module *[]){ trek_nn_linear(WIDTH, WIDTH, test_device()) }, 1);
     for (int part = 0, parts = 2 + choose(3); part < parts; part++) {
-        trek_module *body = trek_nn_sequential(0, NULL);
+        trek_module *body = trek_nn_sequential(NULL, 0);
         for (int k = 0, n = 2 + choose(4); k < n; k++)
             trek_nn_sequential_add(body, random_layer());
         if (choose(4) == 0)
-            trek_module_freeze(body, true);
+            trek_module_freeze(body);
         int way = choose(4);
         trek_offload_opts opts = { .min_bytes = choose(2) ? 1 : WIDTH * ROWS * 4, .ahead = 1 + choose(3) };
         if (way == 0)
@@ -79,7 +79,7 @@ static void run_random(uint32_t seed, bool offload, numbers *to)
         trek_autocast_end();
         if (offload && around)
             trek_offload_end();
-        trek_var *loss = trek_mean(trek_square(trek_cast(y, TREK_F32)), trek_dims_none(), false);
+        trek_var *loss = trek_mean(trek_square(trek_cast(y, TREK_F32)), trek_dims_all(), false);
         if (twice)
             assert_int_equal(trek_backward_with(loss, NULL, &(trek_backward_opts){ .retain_graph = true }), TREK_OK);
         if (trek_backward(loss) != TREK_OK)
@@ -157,7 +157,7 @@ typedef struct plan {
 static trek_graph *build(trek_device device, void *arg)
 {
     const plan *p = arg;
-    trek_module *body = trek_nn_sequential(0, NULL);
+    trek_module *body = trek_nn_sequential(NULL, 0);
     for (int k = 0; k < 4; k++) {
         trek_nn_sequential_add(body, trek_nn_linear(WIDTH, WIDTH, device));
         trek_nn_sequential_add(body, trek_nn_tanh());
@@ -179,7 +179,7 @@ static void train(const plan *p, int world, numbers *to)
     trek_seed(4);
     trek_graph *graph = build(devices[0], &own);
     assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .arg = &own, .devices = devices,
-        .ranks = world, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.5 }) }), TREK_OK);
+        .ranks = world, .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.5 }) }), TREK_OK);
     trek_seed(9);
     for (int step = 0; step < 3; step++) {
         trek_scope scope = trek_scope_begin();
@@ -189,7 +189,7 @@ static void train(const plan *p, int world, numbers *to)
         trek_var *y = trek_graph_forward(graph, x);
         if (p->scope)
             trek_offload_end();
-        trek_var *loss = trek_mean(trek_square(y), trek_dims_none(), false);
+        trek_var *loss = trek_mean(trek_square(y), trek_dims_all(), false);
         if (trek_graph_backward(graph, loss) != TREK_OK || trek_graph_step(graph) != TREK_OK)
             fail_msg("%s", trek_error());
         add_numbers(to, loss);
@@ -227,7 +227,7 @@ static trek_status captured_step(trek_graph *graph, void *arg)
     trek_var *y = trek_graph_forward(graph, trek_graph_captured_input(graph, 0));
     if (*(bool *)arg)
         trek_offload_end();
-    trek_var *loss = trek_mean(trek_square(y), trek_dims_none(), false);
+    trek_var *loss = trek_mean(trek_square(y), trek_dims_all(), false);
     trek_graph_capture_output(graph, 0, loss);
     trek_graph_backward(graph, loss);
     return trek_graph_step(graph);
@@ -244,7 +244,7 @@ static void test_captured(void **state)
         plan p = { .layer = false };
         trek_seed(4);
         trek_graph *graph = build(test_device(), &p);
-        assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.1 })), TREK_OK);
+        assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 0.1 })), TREK_OK);
         for (int step = 0; step < 6; step++) {
             trek_scope scope = trek_scope_begin();
             trek_var *x = trek_var_from(test_tensor(20u + (uint32_t)step, trek_dims(ROWS, WIDTH), 1));

@@ -31,7 +31,7 @@ static use use_of(trek_module *m, const trek_offload_opts *opts)
         trek_offload_end();
     u.held = in_use() - before;
     u.on_host = trek_offload_usage().bytes;
-    trek_var *loss = trek_mean(y, trek_dims_none(), false);
+    trek_var *loss = trek_mean(y, trek_dims_all(), false);
     assert_int_equal(trek_backward(loss), TREK_OK);
     u.peak = trek_memory_usage(test_device()).allocated_peak - before;
     trek_scope_end(scope);
@@ -92,7 +92,7 @@ static trek_var *branches(trek_var *x)
     trek_var *y = trek_exp(x); /* saved by itself, and in three views of it */
     trek_var *a = trek_mul(trek_reshape(y, trek_dims(TALL * BROAD)), trek_reshape(y, trek_dims(TALL * BROAD)));
     trek_var *b = trek_square(trek_transpose(y, 0, 1));
-    trek_var *sum = trek_add(trek_sum(a, trek_dims_none(), false), trek_sum(b, trek_dims_none(), false));
+    trek_var *sum = trek_add(trek_sum(a, trek_dims_all(), false), trek_sum(b, trek_dims_all(), false));
     trek_scope_end_keep(scope, sum);
     return sum;
 }
@@ -130,7 +130,7 @@ static trek_status step_of(trek_module *m)
     trek_scope scope = trek_scope_begin();
     trek_var *x = trek_var_from(test_tensor(1, trek_dims(TALL, BROAD), 1));
     trek_offload_begin(&everything);
-    trek_var *loss = trek_mean(trek_forward(m, x), trek_dims_none(), false);
+    trek_var *loss = trek_mean(trek_forward(m, x), trek_dims_all(), false);
     trek_offload_end();
     trek_status status = trek_backward(loss);
     trek_scope_end(scope);

@@ -24,7 +24,7 @@ static void test_retained(void **state)
         trek_var *x = trek_var_from(test_tensor(1, trek_dims(TALL, BROAD), 1));
         if (offload)
             trek_offload_begin(&(trek_offload_opts){ .min_bytes = value, .ahead = 1 });
-        trek_var *loss = trek_mean(trek_forward(m, x), trek_dims_none(), false);
+        trek_var *loss = trek_mean(trek_forward(m, x), trek_dims_all(), false);
         if (offload)
             trek_offload_end();
         trek_offload_stats before = trek_offload_usage();
@@ -44,9 +44,9 @@ static void test_retained(void **state)
 static void test_second_derivatives(void **state)
 {
     trek_seed(2);
-    trek_module *m = trek_nn_sequential(5, (trek_module *[]){ trek_nn_linear(WIDTH, WIDTH, test_device()), trek_nn_tanh(),
-                                                              trek_nn_layer_norm(WIDTH, test_device()), trek_nn_gelu(),
-                                                              trek_nn_linear(WIDTH, WIDTH, test_device()) });
+    trek_module *m = trek_nn_sequential((trek_module *[]){ trek_nn_linear(WIDTH, WIDTH, test_device()), trek_nn_tanh(),
+                                                           trek_nn_layer_norm(WIDTH, test_device()), trek_nn_gelu(),
+                                                           trek_nn_linear(WIDTH, WIDTH, test_device()) }, 5);
     numbers plain = { 0 }, offloaded = { 0 };
     for (int offload = 0; offload < 2; offload++) {
         numbers *to = offload ? &offloaded : &plain;
@@ -55,10 +55,10 @@ static void test_second_derivatives(void **state)
         trek_var_set_requires_grad(x, true);
         if (offload)
             trek_offload_begin(&everything);
-        trek_var *loss = trek_mean(trek_square(trek_forward(m, x)), trek_dims_none(), false);
+        trek_var *loss = trek_mean(trek_square(trek_forward(m, x)), trek_dims_all(), false);
         trek_backward_opts opts = { .create_graph = true };
         assert_int_equal(trek_grad(&loss, 1, &x, 1, NULL, &opts, &grad), TREK_OK);
-        trek_var *penalty = trek_sum(trek_square(grad), trek_dims_none(), false);
+        trek_var *penalty = trek_sum(trek_square(grad), trek_dims_all(), false);
         if (offload)
             trek_offload_end();
         SUCCEEDS(trek_backward(trek_add(loss, penalty)));
@@ -90,7 +90,7 @@ static void test_overwritten(void **state)
         trek_tensor *zeros = trek_tensor_zeros(trek_dims(ROWS, WIDTH), TREK_F32, test_device());
         assert_int_equal(trek_tensor_copy_from(trek_var_data(y), zeros), TREK_OK);
         trek_tensor_release(zeros);
-        assert_int_equal(trek_backward(trek_sum(z, trek_dims_none(), false)), TREK_ERR_STATE);
+        assert_int_equal(trek_backward(trek_sum(z, trek_dims_all(), false)), TREK_ERR_STATE);
         snprintf(messages[offload], sizeof messages[offload], "%s", trek_error());
         trek_error_clear();
         trek_scope_end(scope);
@@ -141,7 +141,7 @@ static void test_held_view(void **state)
         if (offload)
             trek_offload_end();
         add_numbers(&with[offload], view);
-        assert_int_equal(trek_backward(trek_sum(trek_add(z, view), trek_dims_none(), false)), TREK_OK);
+        assert_int_equal(trek_backward(trek_sum(trek_add(z, view), trek_dims_all(), false)), TREK_OK);
         add_numbers(&with[offload], trek_var_grad(x));
         trek_scope_end(scope);
     }
@@ -160,7 +160,7 @@ static void test_functions(void **state)
         trek_scope inner = trek_scope_begin();
         trek_var *y = cubes(cubes(cubes(cubes(x))));
         trek_scope_end_keep(inner, y);
-        trek_var *loss = trek_sum(trek_square(y), trek_dims_none(), false);
+        trek_var *loss = trek_sum(trek_square(y), trek_dims_all(), false);
         trek_var *again = trek_add_scalar(loss, 1);
         if (offload)
             trek_offload_end();

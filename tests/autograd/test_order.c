@@ -80,12 +80,12 @@ static void places(void **state)
     ASSERT_REFUSED(trek_unique_dim(NULL, 0, NULL, NULL), TREK_ERR_ARGUMENT);
     trek_var *lines = VALUES(trek_dims(2, 3), TREK_F32, 5, 1, 3, 2, 9, 4), *sorter = trek_argsort(lines, -1, false);
     trek_var *sought = VALUES(trek_dims(2, 2), TREK_F32, 3, 6, 3, 9);
-    ASSERT_VALUES(trek_searchsorted_by(lines, sorter, sought, false), 1, 3, 1, 2);
-    ASSERT_VALUES(trek_searchsorted_by(lines, sorter, sought, true), 2, 3, 1, 3);
-    ASSERT_REFUSED(trek_searchsorted_by(lines, trek_cast(sorter, TREK_I32), sought, true), TREK_ERR_DTYPE);
-    ASSERT_REFUSED(trek_searchsorted_by(lines, trek_narrow(sorter, 1, 0, 2), sought, true), TREK_ERR_SHAPE);
+    ASSERT_VALUES(trek_searchsorted_by(lines, sought, false, sorter), 1, 3, 1, 2);
+    ASSERT_VALUES(trek_searchsorted_by(lines, sought, true, sorter), 2, 3, 1, 3);
+    ASSERT_REFUSED(trek_searchsorted_by(lines, sought, true, trek_cast(sorter, TREK_I32)), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_searchsorted_by(lines, sought, true, trek_narrow(sorter, 1, 0, 2)), TREK_ERR_SHAPE);
     if (test_on_cpu()) /* a GPU is told later */
-        ASSERT_REFUSED(trek_searchsorted_by(lines, trek_add_scalar(sorter, 1), sought, true), TREK_ERR_ARGUMENT);
+        ASSERT_REFUSED(trek_searchsorted_by(lines, sought, true, trek_add_scalar(sorter, 1)), TREK_ERR_ARGUMENT);
     ASSERT_VALUES(inverse, 1, 0, 1, 2);
     ASSERT_VALUES(counts, 1, 2, 1);
     ASSERT_VALUES(trek_bincount(x, NULL, 0), 1, 0, 0, 2, 0, 0, 0, 1);
@@ -99,15 +99,15 @@ static void places(void **state)
 static void scattering(void **state)
 {
     trek_var *x = LIST(TREK_F32, 1, 2, 3), *at = LIST(TREK_I64, 2, 0, 2), *source = LIST(TREK_F32, 4, 5, 6);
-    ASSERT_VALUES(trek_scatter(x, at, source, 0), 5, 2, 6);
-    ASSERT_VALUES(trek_scatter_value(x, at, 9, 0), 9, 2, 9);
+    ASSERT_VALUES(trek_scatter(x, 0, at, source), 5, 2, 6);
+    ASSERT_VALUES(trek_scatter_value(x, 0, at, 9), 9, 2, 9);
     static const double wanted[5][6] = { { 6, 2, 13, 5, 2, 10 }, { 5, 2, 72, 5, 2, 24 }, { 3, 2, 13. / 3, 5, 2, 5 },
                                          { 5, 2, 6, 5, 2, 6 }, { 1, 2, 3, 5, 2, 4 } }; /* with x's own element, and without */
     for (int kind = 0; kind < 5; kind++)
         for (int without = 0; without < 2; without++)
-            assert_values(trek_scatter_reduce(x, at, source, 0, (trek_scatter_reduction)kind, !without), 3,
+            assert_values(trek_scatter_reduce(x, 0, at, source, (trek_scatter_reduction)kind, !without), 3,
                           wanted[kind] + 3 * without, __LINE__);
-    ASSERT_VALUES(trek_index_fill(x, LIST(TREK_I64, -1, 0), 7, 0), 7, 2, 7);
+    ASSERT_VALUES(trek_index_fill(x, 0, LIST(TREK_I64, -1, 0), 7), 7, 2, 7);
     trek_var *grid = VALUES(trek_dims(2, 2), TREK_F32, 1, 2, 3, 4), *rows = LIST(TREK_I64, 0, 0),
         *columns = LIST(TREK_I64, 1, -1);
     trek_var *both[2] = { rows, columns };
@@ -145,17 +145,17 @@ static void arranging(void **state)
 /* How many elements are equal to `value`. */
 static double count_of(trek_var *v, double value)
 {
-    return trek_var_item(trek_sum(trek_eq_scalar(v, value), trek_dims_none(), false));
+    return trek_var_item(trek_sum(trek_eq_scalar(v, value), trek_dims_all(), false));
 }
 
 static void random_choices(void **state)
 {
     enum { MANY = 20000 };
     trek_seed(5);
-    trek_var *many = trek_var_from(trek_tensor_full(0.3, trek_dims(MANY), TREK_F32, test_device()));
+    trek_var *many = trek_var_from(trek_tensor_full(trek_dims(MANY), 0.3, TREK_F32, test_device()));
     trek_var *even = trek_rand_like(many), *normal = trek_randn_like(many), *drawn = trek_bernoulli(many);
-    assert_true(fabs(trek_var_item(trek_mean(even, trek_dims_none(), false)) - 0.5) < 0.02);
-    assert_true(fabs(trek_var_item(trek_std(normal, trek_dims_none(), false)) - 1) < 0.03);
+    assert_true(fabs(trek_var_item(trek_mean(even, trek_dims_all(), false)) - 0.5) < 0.02);
+    assert_true(fabs(trek_var_item(trek_std(normal, trek_dims_all(), false)) - 1) < 0.03);
     assert_true(fabs(count_of(drawn, 1) / MANY - 0.3) < 0.02);
     assert_true(count_of(drawn, 0) + count_of(drawn, 1) == MANY);
     ASSERT_REFUSED(trek_bernoulli(LIST(TREK_F32, 0.5, 1.5)), TREK_ERR_ARGUMENT);
@@ -186,13 +186,13 @@ static void long_lines(void **state)
                                                                                                    TREK_F64,
                                                                                                     test_device()))), 200),
                                                                                                     dtypes[d]);
-            trek_var *at = NULL, *sorted = trek_sort(x, 1, false, &at), *again = trek_gather(x, at, 1), *few = NULL;
+            trek_var *at = NULL, *sorted = trek_sort(x, 1, false, &at), *again = trek_gather(x, 1, at), *few = NULL;
             trek_var *rising = trek_le(trek_narrow(sorted, 1, 0, lengths[k] - 1), trek_narrow(sorted, 1, 1, lengths[k] - 1));
-            assert_true(trek_var_item(trek_all(rising, trek_dims_none(), false)) == 1);
-            assert_true(trek_var_item(trek_all(trek_eq(again, sorted), trek_dims_none(), false)) == 1);
+            assert_true(trek_var_item(trek_all(rising, trek_dims_all(), false)) == 1);
+            assert_true(trek_var_item(trek_all(trek_eq(again, sorted), trek_dims_all(), false)) == 1);
             trek_var *same = trek_eq(trek_topk(x, 17, 1, false, &few), trek_narrow(sorted, 1, 0, 17));
-            assert_true(trek_var_item(trek_all(same, trek_dims_none(), false)) == 1);
-            assert_true(trek_var_item(trek_all(trek_eq(few, trek_narrow(at, 1, 0, 17)), trek_dims_none(), false)) == 1);
+            assert_true(trek_var_item(trek_all(same, trek_dims_all(), false)) == 1);
+            assert_true(trek_var_item(trek_all(trek_eq(few, trek_narrow(at, 1, 0, 17)), trek_dims_all(), false)) == 1);
         }
 }
 
@@ -202,7 +202,7 @@ static void products_of_one_number(void **state)
     (void)state;
     trek_var *x = VALUES(trek_dims(1), TREK_F32, 3), *grad = NULL;
     assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
-    trek_var *kept = trek_mul_scalar(x, 2), *y = trek_sum(trek_cumprod(kept, 0), trek_dims_none(), false);
+    trek_var *kept = trek_mul_scalar(x, 2), *y = trek_sum(trek_cumprod(kept, 0), trek_dims_all(), false);
     assert_int_equal(trek_tensor_copy_from(trek_var_data(kept), trek_var_data(x)), TREK_OK);
     assert_int_equal(trek_grad(&y, 1, &x, 1, NULL, NULL, &grad), TREK_OK);
     assert_int_equal(trek_error_status(), TREK_OK);

@@ -40,7 +40,7 @@ static trek_var *indices(trek_shape shape, trek_dtype dtype, const double *value
     return trek_var_from(test_values(values, shape, dtype));
 }
 
-static trek_var *total(trek_var *x) { return trek_sum(trek_mul(x, x), trek_dims_none(), false); }
+static trek_var *total(trek_var *x) { return trek_sum(trek_mul(x, x), trek_dims_all(), false); }
 
 static void assert_close(const trek_var *a, const trek_var *b)
 {
@@ -109,7 +109,7 @@ static const double places[] = { 4, 0, 2, 2, 4, 4 };
 /* A table that is looked up, and where tied used as a head, too. */
 static trek_var *look_up(trek_var *table, trek_dtype dtype, int64_t padding, bool tied)
 {
-    trek_var *x = trek_embedding(table, indices(trek_dims(2, 3), dtype, places), padding);
+    trek_var *x = trek_embedding(indices(trek_dims(2, 3), dtype, places), table, padding);
     return total(tied ? trek_linear(x, table, NULL) : x);
 }
 
@@ -149,10 +149,10 @@ static void empty_tables(void **state)
 {
     trek_var *table = leaf(trek_dims(ROWS, WIDTH), 5), *narrow = leaf(trek_dims(ROWS, 0), 5);
     for (int times = 0; times < 2; times++) {
-        trek_var *none = trek_embedding(table, indices(trek_dims(0), TREK_I64, places), -1);
+        trek_var *none = trek_embedding(indices(trek_dims(0), TREK_I64, places), table, -1);
         assert_int_equal(trek_backward(total(none)), TREK_OK);
         assert_close(trek_var_grad(table), trek_mul_scalar(table, 0));
-        assert_int_equal(trek_backward(total(trek_embedding(narrow, indices(trek_dims(2), TREK_I64, places), -1))), TREK_OK);
+        assert_int_equal(trek_backward(total(trek_embedding(indices(trek_dims(2), TREK_I64, places), narrow, -1))), TREK_OK);
         assert_int_equal(trek_var_numel(trek_var_grad(narrow)), 0);
     }
 }

@@ -67,7 +67,7 @@ static void test_known(void **state)
     check(trek_addcdiv(x, x, trek_full_like(x, 2), 2), (double[]){ -8, -2, 0, 1, 6, 14 }, 6);
     check(trek_logaddexp(x, trek_full_like(x, -INFINITY)), xs, 6);
     check(trek_logaddexp(x, x), (double[]){ -4 + log(2), -1 + log(2), log(2), 0.5 + log(2), 3 + log(2), 7 + log(2) }, 6);
-    check(trek_count_nonzero(x, trek_dims_none()), (double[]){ 5 }, 1);
+    check(trek_count_nonzero(x, trek_dims_all()), (double[]){ 5 }, 1);
     check(trek_glu(x, 0), (double[]){ -4 / (1 + exp(-0.5)), -1 / (1 + exp(-3)), 0 }, 3);
     check(trek_swiglu(x, 0), (double[]){ -4 / (1 + exp(4)) * 0.5, -1 / (1 + exp(1)) * 3, 0 }, 3);
     check(trek_prelu(x, numbers((double[]){ 0.1 }, 1, TREK_F64)), (double[]){ -0.4, -0.1, 0, 0.5, 3, 7 }, 6);
@@ -96,7 +96,7 @@ static void test_chain(void **state)
 
 static void test_drawn(void **state)
 {
-    trek_var *x = trek_var_from(trek_tensor_full(-2, trek_dims(4000), TREK_F32, test_device()));
+    trek_var *x = trek_var_from(trek_tensor_full(trek_dims(4000), -2, TREK_F32, test_device()));
     trek_seed(4);
     double *slopes = test_read(trek_var_data(trek_div_scalar(trek_rrelu(x, 0.1, 0.3, true), -2))), mean = 0, least = 1, most = 0;
     for (int i = 0; i < 4000; i++) {
@@ -106,7 +106,7 @@ static void test_drawn(void **state)
     }
     assert_true(fabs(mean - 0.2) < 0.005 && least > 0.0999 && least < 0.101 && most > 0.299 && most < 0.3001);
     free(slopes);
-    check(trek_rrelu(trek_var_from(trek_tensor_full(-2, trek_dims(2), TREK_F64, test_device())), 0.1, 0.3, false),
+    check(trek_rrelu(trek_var_from(trek_tensor_full(trek_dims(2), -2, TREK_F64, test_device())), 0.1, 0.3, false),
           (double[]){ -0.4, -0.4 }, 2);
 }
 

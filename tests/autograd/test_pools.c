@@ -211,7 +211,7 @@ static void windows_by_chance(void **state)
     trek_var *drawn = trek_fractional_max_pool2d(
         trek_cast(x, TREK_BF16), &(trek_fractional_pool_opts){ .kernel = { 2 }, .output_ratio = { 0.5, 0.4 } }, &at);
     assert_true(trek_var_size(drawn, 2) == 2 && trek_var_size(drawn, 3) == 2 && trek_var_dtype(drawn) == TREK_BF16);
-    ASSERT_VALUES(trek_sub(trek_gather(trek_reshape(x, trek_dims(30)), trek_reshape(at, trek_dims(4)), 0),
+    ASSERT_VALUES(trek_sub(trek_gather(trek_reshape(x, trek_dims(30)), 0, trek_reshape(at, trek_dims(4))),
                            trek_reshape(trek_cast(drawn, TREK_F64), trek_dims(4))),
                   0, 0, 0, 0);
     check_gradients(fractional, 1, (trek_shape[]){ trek_dims(1, 2, 3, 4, 5) }, true);
@@ -250,7 +250,7 @@ static void undoing(void **state)
     trek_var *twice = VALUES(trek_dims(1, 1, 2), TREK_I64, 1, 1), *pair = VALUES(trek_dims(1, 1, 2), TREK_F64, 3, 4);
     pair = trek_var_new(trek_var_data(pair), true);
     ASSERT_VALUES(trek_max_unpool1d(pair, twice, &(trek_unpool_opts){ .kernel = { 2 } }), 0, 4, 0, 0); /* the last one */
-    trek_var *sum = trek_sum(trek_max_unpool1d(pair, twice, &(trek_unpool_opts){ .kernel = { 2 } }), trek_dims_none(), false);
+    trek_var *sum = trek_sum(trek_max_unpool1d(pair, twice, &(trek_unpool_opts){ .kernel = { 2 } }), trek_dims_all(), false);
     assert_int_equal(trek_backward(sum), TREK_OK);
     ASSERT_VALUES(trek_var_grad(pair), 1, 1);
     trek_var_release(pair);
@@ -308,7 +308,7 @@ static void power_means(void **state)
     ASSERT_VALUES(trek_lp_pool1d(x, 1, &two), -1, 0);
     ASSERT_VALUES(trek_lp_pool1d(x, 3, &(trek_pool_opts){ .kernel = { 2 }, .stride = { 3 } }), NAN, 2); /* of a negative sum */
     trek_var *leaf = trek_var_new(trek_var_data(trek_cast(x, TREK_F64)), true);
-    assert_int_equal(trek_backward(trek_sum(trek_lp_pool1d(leaf, 2, &two), trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_backward(trek_sum(trek_lp_pool1d(leaf, 2, &two), trek_dims_all(), false)), TREK_OK);
     ASSERT_VALUES(trek_var_grad(leaf), 0.6, -0.8, 0, 0, 0);
     trek_var_release(leaf);
     assert_int_equal(trek_var_dtype(trek_lp_pool1d(trek_cast(x, TREK_BF16), 2, &two)), TREK_BF16);

@@ -191,10 +191,10 @@ static void rows_by_their_names(void **state)
     ASSERT_VALUES(trek_triu(x, 1), 0, 2, 3, 0, 0, 6);
     ASSERT_VALUES(trek_one_hot(LIST(TREK_I64, 1, 0), 3), 0, 1, 0, 1, 0, 0);
     ASSERT_VALUES(trek_one_hot(LIST(TREK_I64, 1, 0), -1), 0, 1, 1, 0);
-    ASSERT_VALUES(trek_index_select(x, LIST(TREK_I64, 2, 0), 1), 3, 1, 6, 4);
-    ASSERT_VALUES(trek_index_add(x, LIST(TREK_I64, 1), VALUES(trek_dims(1, 3), TREK_F32, 1, 1, 1), 0), 1, 2, 3, 5, 6, 7);
-    ASSERT_VALUES(trek_gather(x, VALUES(trek_dims(2, 1), TREK_I64, 2, 0), 1), 3, 4);
-    ASSERT_VALUES(trek_scatter_add(x, VALUES(trek_dims(1, 2), TREK_I64, 1, 0), VALUES(trek_dims(1, 2), TREK_F32, 7, 8), 0), 1, 10,
+    ASSERT_VALUES(trek_index_select(x, 1, LIST(TREK_I64, 2, 0)), 3, 1, 6, 4);
+    ASSERT_VALUES(trek_index_add(x, 0, LIST(TREK_I64, 1), VALUES(trek_dims(1, 3), TREK_F32, 1, 1, 1)), 1, 2, 3, 5, 6, 7);
+    ASSERT_VALUES(trek_gather(x, 1, VALUES(trek_dims(2, 1), TREK_I64, 2, 0)), 3, 4);
+    ASSERT_VALUES(trek_scatter_add(x, 0, VALUES(trek_dims(1, 2), TREK_I64, 1, 0), VALUES(trek_dims(1, 2), TREK_F32, 7, 8)), 1, 10,
                   3, 11, 5, 6);
     ASSERT_VALUES(trek_cumsum(x, 1), 1, 3, 6, 4, 9, 15);
     ASSERT_VALUES(trek_variance(x, trek_dims(1), false), 1, 1);

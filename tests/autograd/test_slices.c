@@ -31,7 +31,7 @@ static trek_var *slice_of(trek_var *y, int favoured)
 /* What a term adds to the loss: linear or not, with a gradient of its own or one that is spread out. */
 static trek_var *weighed(trek_var *term, uint32_t stream)
 {
-    trek_dims_list all = trek_dims_none();
+    trek_dims_list all = trek_dims_all();
     switch (draw(3)) {
     case 0: return trek_sum(term, all, false);
     case 1: return trek_sum(trek_mul(term, trek_cast(numbers(stream, trek_var_shape(term), false), trek_var_dtype(term))), all,
@@ -116,7 +116,7 @@ static trek_var *cubes_of_slices(trek_var *x)
     int n = trek_unbind(y, 1, parts, 4);
     for (int k = 0; k < n; k++)
         sum = trek_add(sum, trek_mul(parts[k], trek_narrow(y, 0, k, 1)));
-    return trek_sum(sum, trek_dims_none(), false);
+    return trek_sum(sum, trek_dims_all(), false);
 }
 
 static void second_order(void **state)
@@ -124,7 +124,7 @@ static void second_order(void **state)
     trek_var *x = numbers(1, trek_dims(3, 3), true), *grad, *seed = numbers(2, trek_dims(3, 3), false), *twice;
     trek_var *loss = cubes_of_slices(x);
     assert_int_equal(trek_grad(&loss, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = true }, &grad), TREK_OK);
-    trek_var *dot = trek_sum(trek_mul(grad, seed), trek_dims_none(), false);
+    trek_var *dot = trek_sum(trek_mul(grad, seed), trek_dims_all(), false);
     assert_int_equal(trek_grad(&dot, 1, &x, 1, NULL, NULL, &twice), TREK_OK);
     double *values = test_read(trek_var_data(x)), step = 1e-6;
     for (int64_t i = 0; i < 9; i++) { /* d dot / d x_i by differences of the gradient */
@@ -167,9 +167,9 @@ static void packed_attention(void **state)
             part[seed % 3] = trek_var_detach(part[seed % 3]);
         trek_var *y = trek_attention(part[0], part[1], part[2], &(trek_attention_opts){ .causal = causal });
         trek_var *loss = trek_sum(trek_mul(trek_square(y), trek_cast(numbers(7, trek_var_shape(y), false), dtype)),
-                                  trek_dims_none(), false);
+                                  trek_dims_all(), false);
         if (besides)
-            loss = trek_add(loss, trek_sum(trek_square(packed), trek_dims_none(), false));
+            loss = trek_add(loss, trek_sum(trek_square(packed), trek_dims_all(), false));
         for (int k = 0; k < 2; k++)
             assert_int_equal(trek_grad(&loss, 1, &x, 1, NULL,
                                        &(trek_backward_opts){ .create_graph = k == 0, .retain_graph = true },
@@ -195,7 +195,7 @@ static long kernels_of_attention(bool packed)
     }
     for (int k = 0; k < 3; k++)
         part[k] = trek_unsqueeze(trek_permute(trek_select(half[packed ? 0 : k], 1, packed ? k : 0), trek_dims(1, 0, 2)), 0);
-    trek_var *loss = trek_sum(trek_attention(part[0], part[1], part[2], NULL), trek_dims_none(), false);
+    trek_var *loss = trek_sum(trek_attention(part[0], part[1], part[2], NULL), trek_dims_all(), false);
     assert_int_equal(trek_device_sync(test_device()), TREK_OK);
     long before = kernels(test_device().index);
     assert_int_equal(trek_grad(&loss, 1, x, packed ? 1 : 3, NULL, NULL, grads), TREK_OK);

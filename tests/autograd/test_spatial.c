@@ -38,7 +38,7 @@ static void padding_gradient(void **state)
 {
     trek_var *x = trek_var_new(trek_var_data(LIST(TREK_F64, 1, 2, 3)), true);
     trek_var *y = trek_pad(x, trek_dims(2, 1), TREK_PAD_REPLICATE, 0);
-    trek_var *loss = trek_sum(trek_mul(y, LIST(TREK_F64, 1, 2, 4, 8, 16, 32)), trek_dims_none(), false);
+    trek_var *loss = trek_sum(trek_mul(y, LIST(TREK_F64, 1, 2, 4, 8, 16, 32)), trek_dims_all(), false);
     assert_int_equal(trek_backward(loss), TREK_OK);
     ASSERT_VALUES(trek_var_grad(x), 7, 8, 48);
     trek_var_release(x);

@@ -143,7 +143,7 @@ CASE(max_pool2d_dilated, trek_max_pool2d(x[0], &(trek_pool_opts){ .kernel = { 2 
 CASE(avg_pool2d_exclude, trek_avg_pool2d(x[0],
                                          &(trek_pool_opts){ .kernel = { 3 }, .stride = { 2 }, .padding = { 1 }, .ceil_mode = true,
                                                             .exclude_padding = true }))
-CASE(embedding_padding, trek_embedding(x[0], classes(trek_dims(2, 4), 5, TREK_I32), 1))
+CASE(embedding_padding, trek_embedding(classes(trek_dims(2, 4), 5, TREK_I32), x[0], 1))
 CASE(cross_entropy_probabilities, trek_cross_entropy(x[0], trek_softmax(trek_var_detach(x[1]), 1)))
 CASE(nll_loss, trek_nll_loss(trek_log_softmax(x[0], 1), classes(trek_dims(6), 5, TREK_I64)))
 CASE(mse_loss, trek_mse_loss(x[0], x[1]))

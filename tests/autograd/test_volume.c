@@ -112,7 +112,7 @@ static void test_convolution(void **state)
 
 static double dot(trek_var *a, trek_var *b)
 {
-    return trek_tensor_item(trek_var_data(trek_sum(trek_mul(a, b), trek_dims_none(), false)));
+    return trek_tensor_item(trek_var_data(trek_sum(trek_mul(a, b), trek_dims_all(), false)));
 }
 
 /* <conv(x), y> = <x, transpose(y)>, with the weight as it is. */

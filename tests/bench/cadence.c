@@ -256,7 +256,7 @@ static void set_up(trainer *t)
     if (!t->loader || !t->graph)
         die("graph");
     trek_trainer_opts opts = { .build_replica = t->work->build, .ranks = alone ? 1 : 2,
-                               .optimizer = trek_adam((trek_adam_opts){ .lr = 1e-3 }),
+                               .optimizer = trek_adam(&(trek_adam_opts){ .lr = 1e-3 }),
                                .balance = t->way == BALANCER ? 1 : TREK_OFF,
                                .max_anchor = t->way == WINDOWS || t->way == SHIFT ? 200 : TREK_OFF };
     trek_graph_set_loader(t->graph, t->loader, t->work->field);

@@ -30,7 +30,7 @@ static void measure(trek_comm *comm, int64_t bytes)
     static double ms[MOST];
     int64_t count = bytes / 4;
     int times = bytes <= 65536 ? MOST : bytes <= 1 << 20 ? 40 : 9;
-    trek_tensor *tensor = trek_comm_zeros(comm, trek_shape_make(1, &count), TREK_F32, trek_cpu(0));
+    trek_tensor *tensor = trek_comm_zeros(comm, trek_shape_make(&count, 1), TREK_F32, trek_cpu(0));
     for (int k = -2; tensor && k < times; k++) { /* two to warm up */
         trek_comm_barrier(comm);
         int64_t begin = trek_clock_ns();

@@ -21,7 +21,7 @@ static const trek_module_class block_class = { .name = "block", .size = sizeof(b
 
 static trek_module *block_new(int64_t width, int64_t heads, trek_device device)
 {
-    trek_module *m = trek_module_new(&block_class), *feed = trek_nn_sequential(0, NULL);
+    trek_module *m = trek_module_new(&block_class), *feed = trek_nn_sequential(NULL, 0);
     trek_multihead_attention_opts attention = { .embed_dim = width, .heads = heads, .causal = true, .device = device };
     trek_nn_sequential_add(feed, trek_nn_linear(width, 4 * width, device));
     trek_nn_sequential_add(feed, trek_nn_gelu());
@@ -50,7 +50,7 @@ static const trek_module_class gpt_class = { .name = "gpt", .size = sizeof(gpt_m
 
 trek_module *bench_gpt_new(int layers, int64_t width, int64_t heads, int64_t context, int64_t vocabulary, trek_device device)
 {
-    trek_module *m = trek_module_new(&gpt_class), *blocks = trek_nn_sequential(0, NULL);
+    trek_module *m = trek_module_new(&gpt_class), *blocks = trek_nn_sequential(NULL, 0);
     for (int k = 0; k < layers; k++)
         trek_nn_sequential_add(blocks, block_new(width, heads, device));
     trek_module_add(m, "tokens", offsetof(gpt_module, tokens), trek_nn_embedding(vocabulary, width, device));

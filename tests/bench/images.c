@@ -25,7 +25,7 @@ static trek_dataset *images(const char *folder)
         trek_transform_color_jitter(&(trek_color_jitter_opts){ 0.4, 0.4, 0.4, 0.1 }),
         trek_transform_normalize(mean, std, 3),
     };
-    return trek_dataset_transform(trek_dataset_image_folder(folder, NULL), "image", trek_transform_chain(4, chain), 0);
+    return trek_dataset_transform(trek_dataset_image_folder(folder, NULL), "image", trek_transform_chain(chain, 4), 0);
 }
 
 int main(int argc, char **argv)

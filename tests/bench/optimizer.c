@@ -44,7 +44,7 @@ static trek_params *one_parameter(int64_t count)
 static int measure(int64_t count, int steps, trek_dtype state)
 {
     trek_params *params = one_parameter(count);
-    trek_optimizer_spec spec = trek_with_state(trek_adamw((trek_adam_opts){ .lr = 1e-3 }), state);
+    trek_optimizer_spec spec = trek_with_state(trek_adamw(&(trek_adam_opts){ .lr = 1e-3 }), state);
     trek_optimizer *optimizer = params ? trek_optimizer_new(spec, params) : NULL;
     double *took = calloc((size_t)steps, sizeof *took);
     trek_status status = optimizer && took ? trek_optimizer_step(optimizer) : trek_error_status();

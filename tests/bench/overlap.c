@@ -36,7 +36,7 @@ static void set_up(const work *w, int accumulate)
 {
     trek_trainer_opts opts = { .build_replica = build, .devices = &w->device, .ranks = 1, .comm = w->comm,
                                .accumulate = accumulate,
-                               .optimizer = trek_sgd((trek_sgd_opts){ .lr = 1e-6 }) };
+                               .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 1e-6 }) };
     trek_trainer_setup(w->graph, &opts);
 }
 
@@ -49,7 +49,7 @@ static void settle(const work *w)
 static void pass(const work *w)
 {
     trek_scope scope = trek_scope_begin();
-    trek_graph_backward(w->graph, trek_mean(trek_square(trek_graph_forward(w->graph, w->x)), trek_dims_none(), false));
+    trek_graph_backward(w->graph, trek_mean(trek_square(trek_graph_forward(w->graph, w->x)), trek_dims_all(), false));
     trek_scope_end(scope);
 }
 
@@ -123,7 +123,7 @@ static int measure(trek_comm *comm)
     trek_scope scope = trek_scope_begin();
     trek_seed(1);
     w.graph = build(w.device, NULL);
-    w.x = trek_var_from(trek_tensor_full(0.1, trek_dims(rows, width), TREK_F32, w.device));
+    w.x = trek_var_from(trek_tensor_full(trek_dims(rows, width), 0.1, TREK_F32, w.device));
     double ms[N_PARTS];
     for (int k = 0; k < N_PARTS; k++)
         ms[k] = median(&w, (part)k);

@@ -78,7 +78,7 @@ int main(int argc, char **argv)
     trek_comm *comm = NULL;
     int failed = !control || trek_comm_shared_new(control, &comm) != TREK_OK;
     trek_comm *home = argc > 2 ? NULL : comm; /* a second argument: in ordinary memory */
-    trek_tensor *tensor = failed ? NULL : trek_comm_zeros(home, trek_shape_make(1, &count), TREK_F32, trek_cpu(0));
+    trek_tensor *tensor = failed ? NULL : trek_comm_zeros(home, trek_shape_make(&count, 1), TREK_F32, trek_cpu(0));
     failed = !tensor || serve(comm, tensor);
     if (failed)
         fprintf(stderr, "rank %d: %s\n", number("TREK_RANK"), trek_error());

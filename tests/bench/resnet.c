@@ -4,7 +4,7 @@
 #include "bench.h"
 
 #define LAYERS(...)                                                                                                              \
-    trek_nn_sequential((int)(sizeof((trek_module *[]){ __VA_ARGS__ }) / sizeof(trek_module *)), (trek_module *[]){ __VA_ARGS__ })
+    trek_nn_sequential((trek_module *[]){ __VA_ARGS__ }, (int)(sizeof((trek_module *[]){ __VA_ARGS__ }) / sizeof(trek_module *)))
 
 /* relu(main(x) + skip(x)) */
 typedef struct block {

@@ -65,7 +65,7 @@ static void *adam_open(const bench_work *work)
     trek_var_set_grad(s->param, grad);
     trek_var_release(grad);
     trek_params_add(params, "parameter", s->param);
-    s->optimizer = trek_optimizer_new(trek_adamw((trek_adam_opts){ .lr = 1e-3 }), params);
+    s->optimizer = trek_optimizer_new(trek_adamw(&(trek_adam_opts){ .lr = 1e-3 }), params);
     trek_params_free(&params);
     adam_run(s, ADAM_CHECKED);
     if (trek_error_status() == TREK_OK)
@@ -96,7 +96,7 @@ static void row_close(void *state)
 
 static trek_var *row_apply(row_state *s)
 {
-    return s->norm ? trek_layer_norm(s->x, s->weight, s->bias, 1, 1e-5) : trek_softmax(s->x, -1);
+    return s->norm ? trek_layer_norm(s->x, 1, s->weight, s->bias, 1e-5) : trek_softmax(s->x, -1);
 }
 
 static void *row_open(const bench_work *work)
@@ -165,7 +165,7 @@ static void reduce_run(void *state, int64_t times)
     while (sem_wait(&s->done) != 0)
         continue;
     if (s->status != TREK_OK)
-        trek_fail(s->status, "rank 1 failed: %s", trek_status_text(s->status));
+        trek_fail(s->status, "rank 1 failed: %s", trek_status_description(s->status));
 }
 
 static void reduce_close(void *state)
@@ -194,7 +194,7 @@ static void *reduce_open(const bench_work *work)
         return NULL;
     trek_comm_local(NULL, 2, s->comms);
     for (int rank = 0; rank < 2; rank++)
-        s->tensors[rank] = trek_tensor_full(rank + 1, trek_dims(count), TREK_F32, trek_cpu(rank));
+        s->tensors[rank] = trek_tensor_full(trek_dims(count), rank + 1, TREK_F32, trek_cpu(rank));
     if (trek_error_status() != TREK_OK || pthread_create(&s->thread, NULL, reduce_thread, s) != 0)
         return NULL;
     s->started = true;

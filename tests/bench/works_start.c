@@ -35,7 +35,7 @@ static trek_graph *build(void)
 int bench_first_step(void)
 {
     trek_graph *model = build();
-    trek_graph_set_optimizer(model, trek_adam((trek_adam_opts){ .lr = 1e-3 }));
+    trek_graph_set_optimizer(model, trek_adam(&(trek_adam_opts){ .lr = 1e-3 }));
     trek_scope scope = trek_scope_begin();
     trek_var *x = trek_var_from(trek_tensor_rand(trek_dims(64, 784), TREK_F32, trek_cpu(0)));
     trek_var *labels = trek_var_from(trek_tensor_randint(0, 10, trek_dims(64), TREK_I64, trek_cpu(0)));

@@ -202,7 +202,7 @@ static void set_up(training_state *s, const training_case *c)
     uint32_t seed = 1;
     /* Adam's first steps have the size of lr whatever the gradient's, so a batch norm's noise grows a hundredfold a step. */
     trek_adam_opts opts = { .lr = c->kind == RESNET ? 1e-6 : 1e-3 };
-    trek_optimizer_spec spec = c->decoupled ? trek_adamw(opts) : trek_adam(opts);
+    trek_optimizer_spec spec = c->decoupled ? trek_adamw(&opts) : trek_adam(&opts);
     s->model = build(trek_cpu(0), (void *)(uintptr_t)c);
     if (!s->model)
         return;

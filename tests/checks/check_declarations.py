@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Comments of public headers: each declaration has one of its own, directly above it (a field also behind it), whose first
-sentence says what it does, in words that a reader of English as a second language knows.
+sentence says what it does, in words that a reader of English as a second language knows. Arguments: options are passed by
+pointer, a count stands behind its array, and a capacity is called so.
 
 Usage: check_declarations.py <source root> [<header>...]
 
@@ -91,6 +92,8 @@ class Check:
         self.seen.add(d.name)
         if again:
             return
+        if d.kind == "function":
+            self.arguments(d)
         if d.kind != "macro" and re.match(r"[^(;{]*\n[^(;{]*[(;]", d.code) and not re.match(r"template\b", d.code):
             self.fault(d.start, f"{d.name}: the line breaks between its type and its name")
         if not d.comment:
@@ -104,6 +107,17 @@ class Check:
             self.fault(d.comment.start, f"{d.name}: its comment does not begin with a capital letter")
         elif d.kind == "function" and not (first and re.fullmatch(r"[A-Z][a-z]+s", first[0]) and first[0] not in NOT_VERBS):
             self.fault(d.comment.start, f"{d.name}: its comment does not begin with a verb in the third person (Returns, Computes, Writes, ...)")
+
+    def arguments(self, d):
+        params = [" ".join(part.split()) for part in re.sub(r"^[^(]*\(|\)[^)]*$", "", d.code).split(",")]
+        arrays = [bool(re.search(r"const \*|^const \w+ \*", part)) and not re.search(r"_opts \*", part) for part in params]
+        for k, part in enumerate(params):
+            if re.match(r"(?:const )?trek_\w+_opts \w", part):
+                self.fault(d.start, f"{d.name}: '{part}': options are passed by pointer")
+            if re.match(r"(?:int|int64_t|size_t) room$", part):
+                self.fault(d.start, f"{d.name}: '{part}': call it capacity")
+            if re.match(r"(?:int|int64_t|size_t) n(?:dim|_\w+)?$", part) and arrays[k + 1:k + 2] == [True] and not (k and arrays[k - 1]):
+                self.fault(d.start, f"{d.name}: '{part}': a count stands behind its array")
 
     def field(self, member, of):
         if "\n" in re.sub(r"\([^()]*\)|\{.*\}", "", member.code, flags=re.S).rstrip():

@@ -194,7 +194,7 @@ def check_resize():
 
 
 def chain(*transforms):
-    return library.trek_transform_chain(len(transforms), (ctypes.c_void_p * len(transforms))(*transforms))
+    return library.trek_transform_chain((ctypes.c_void_p * len(transforms))(*transforms), len(transforms))
 
 
 def both():

@@ -24,9 +24,9 @@ cat >"$place/program.c" <<'C'
 int main(void)
 {
     trek_scope scope = trek_scope_begin();
-    trek_var *x = trek_var_from(trek_tensor_full(3, trek_dims(2, 2), TREK_F32, trek_cpu(0)));
+    trek_var *x = trek_var_from(trek_tensor_full(trek_dims(2, 2), 3, TREK_F32, trek_cpu(0)));
     trek_var_set_requires_grad(x, true);
-    trek_status status = trek_backward(trek_sum(trek_mul(x, x), trek_dims_none(), false));
+    trek_status status = trek_backward(trek_sum(trek_mul(x, x), trek_dims_all(), false));
     double slope = status == TREK_OK ? trek_var_item(trek_select(trek_select(trek_var_grad(x), 0, 0), 0, 1)) : 0;
     printf("trek %s: %g\n", trek_version(), slope);
     if (trek_error_status() != TREK_OK)
@@ -72,7 +72,7 @@ if command -v g++ >/dev/null; then
 int main()
 {
     trek_scope scope = trek_scope_begin();
-    trek_var *x = trek_var_from(trek_tensor_full(1.5, trek_dims(2, 2), TREK_F32, trek_cpu(0)));
+    trek_var *x = trek_var_from(trek_tensor_full(trek_dims(2, 2), 1.5, TREK_F32, trek_cpu(0)));
     std::printf("trek %s: %g\n", trek_version(), trek_var_item(trek_sum(x, trek_dims(0, -1), false)));
     trek_scope_end(scope);
     return trek_error_status() != TREK_OK;

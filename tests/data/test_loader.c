@@ -525,7 +525,7 @@ static void loaders_nest(void **state)
             trek_var *made = trek_add_scalar(trek_batch_get(batch, "value"), 1);
             trek_loader_start(test, 0);
             for (trek_batch *inner; (inner = trek_loader_next(test)); batches++) {
-                trek_var *both = trek_add(made, trek_sum(trek_batch_get(inner, "value"), trek_dims_none(), false));
+                trek_var *both = trek_add(made, trek_sum(trek_batch_get(inner, "value"), trek_dims_all(), false));
                 expect_no_error();
                 assert_non_null(both);
             }

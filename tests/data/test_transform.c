@@ -53,13 +53,13 @@ static trek_transform *long_chain(void)
         trek_transform_random_vertical_flip(0.5),
         trek_transform_random_apply(trek_transform_random_rotation(-10, 10, TREK_IMAGE_NEAREST, 0), 0.5),
         trek_transform_random_affine(&affine),
-        trek_transform_random_choice(3, either, (double[]){ 1, 2, 1 }),
+        trek_transform_random_choice(either, (double[]){ 1, 2, 1 }, 3),
         trek_transform_color_jitter(&(trek_color_jitter_opts){ 0.4, 0.4, 0.4, 0.1 }),
         trek_transform_to_float(),
         trek_transform_random_erasing(&(trek_random_erasing_opts){ .noise = true }),
         trek_transform_normalize((double[]){ 0.5, 0.4, 0.3 }, (double[]){ 0.2, 0.3, 0.4 }, 3),
     };
-    return trek_transform_chain(sizeof all / sizeof *all, all);
+    return trek_transform_chain(all, sizeof all / sizeof *all);
 }
 
 static trek_dataset *transformed(uint64_t seed)
@@ -133,7 +133,7 @@ static void test_place(void **state)
         trek_transform *one[] = { trek_transform_random_crop(4, 4, NULL) };
         trek_transform *two[] = { trek_transform_random_crop(4, 4, NULL),
                                   trek_transform_normalize((double[]){ 1 }, (double[]){ 2 }, 1) };
-        trek_transform *a = trek_transform_chain(1, one), *b = trek_transform_chain(2, two);
+        trek_transform *a = trek_transform_chain(one, 1), *b = trek_transform_chain(two, 2);
         trek_tensor *x = trek_transform_apply(a, view, 5, 0, sample), *y = trek_transform_apply(b, view, 5, 0, sample);
         for (int k = 0; k < 32; k++)
             assert_true(((float *)trek_tensor_data(y))[k] == (((float *)trek_tensor_data(x))[k] - 1) / 2);
@@ -313,7 +313,7 @@ static void test_rates(void **state)
     trek_tensor *image = trek_tensor_from_data(pixels, trek_dims(1, 1, 2), TREK_U8, trek_cpu(0));
     trek_transform *flip = trek_transform_random_horizontal_flip(0.3), *never = trek_transform_random_horizontal_flip(0);
     trek_transform *choices[] = { trek_transform_crop(0, 0, 1, 1), trek_transform_crop(0, 1, 1, 1) };
-    trek_transform *choice = trek_transform_random_choice(2, choices, (double[]){ 1, 3 });
+    trek_transform *choice = trek_transform_random_choice(choices, (double[]){ 1, 3 }, 2);
     int flips = 0, nevers = 0, rights = 0;
     for (int i = 0; i < DRAWS; i++) {
         trek_tensor *a = trek_transform_apply(flip, image, 0, 0, i), *b = trek_transform_apply(never, image, 0, 0, i),
@@ -461,7 +461,7 @@ static void test_values(void **state)
     x = applied(trek_transform_resize(4, 0, &(trek_image_resize_opts){ .filter = TREK_IMAGE_NEAREST }), image);
     assert_memory_equal(trek_tensor_data(x), ((unsigned char[]){ 0, 0, 51, 51, 0, 0, 51, 51, 102, 102, 255, 255 }), 12);
     trek_tensor_release(x);
-    x = applied(trek_transform_chain(0, NULL), image); /* nothing: a copy */
+    x = applied(trek_transform_chain(NULL, 0), image); /* nothing: a copy */
     assert_memory_equal(trek_tensor_data(x), bytes, 12);
     trek_tensor_release(x);
     assert_memory_equal(trek_tensor_data(image), bytes, 12); /* was never written */
@@ -597,9 +597,9 @@ static void test_bad_numbers(void **state)
     refused(trek_transform_normalize(NULL, NULL, 1), "means");
     refused(trek_transform_random_apply(trek_transform_to_float(), 2), "2");
     refused(trek_transform_random_apply(NULL, 0.5), "a transform");
-    refused(trek_transform_random_choice(0, NULL, NULL), "a transform");
-    refused(trek_transform_random_choice(1, (trek_transform *[]){ trek_transform_to_float() }, (double[]){ 0 }), "weights");
-    refused(trek_transform_random_choice(1, (trek_transform *[]){ trek_transform_to_float() }, (double[]){ -1 }), "weight -1");
+    refused(trek_transform_random_choice(NULL, NULL, 0), "a transform");
+    refused(trek_transform_random_choice((trek_transform *[]){ trek_transform_to_float() }, (double[]){ 0 }, 1), "weights");
+    refused(trek_transform_random_choice((trek_transform *[]){ trek_transform_to_float() }, (double[]){ -1 }, 1), "weight -1");
 }
 
 static int released;
@@ -627,7 +627,7 @@ static void test_ownership(void **state)
     trek_transform *list[] = { trek_transform_function(shifted, &three, count_release), trek_transform_crop(0, 0, -1, 1),
                                trek_transform_function(shifted, &three, count_release) };
     trek_error_clear();
-    assert_null(trek_transform_chain(3, list));
+    assert_null(trek_transform_chain(list, 3));
     assert_int_equal(released, 2);
     expect_error(TREK_ERR_ARGUMENT, "a transform");
     assert_null(trek_dataset_transform(pictures(2, 1, 3, 3), "picture", trek_transform_function(shifted, &three, count_release),
@@ -666,7 +666,7 @@ static void test_bad_images(void **state)
     fails(trek_transform_function(make_nothing, "on purpose", NULL), "image", TREK_ERR_CALLBACK, "on purpose");
     fails(trek_transform_function(make_line, NULL, NULL), "image", TREK_ERR_SHAPE, "is no image");
     trek_transform *sizes[] = { trek_transform_crop(0, 0, 1, 1), trek_transform_crop(0, 0, 2, 1) };
-    trek_dataset *set = trek_dataset_transform(pictures(30, 1, 3, 3), "image", trek_transform_random_choice(2, sizes, NULL), 0);
+    trek_dataset *set = trek_dataset_transform(pictures(30, 1, 3, 3), "image", trek_transform_random_choice(sizes, NULL, 2), 0);
     trek_tensor *out[2];
     int64_t all[30];
     for (int i = 0; i < 30; i++)

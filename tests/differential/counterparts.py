@@ -116,18 +116,18 @@ def avg_pool2d(x, opts):
                         opts.get("divisor_override") or None)
 
 
-def add_layer_norm(x, branch, weight, bias, count, eps):
+def add_layer_norm(x, branch, count, weight, bias, eps):
     need(x.shape == branch.shape, "x and branch of one shape")
     residual = x + branch
     return [F.layer_norm(residual, x.shape[x.ndim - count:], weight, bias, eps), residual]
 
 
-def batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps):
+def batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps):
     need((running_mean is None) == (running_var is None), "both or none")
     return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
-def instance_norm(x, weight, bias, running_mean, running_var, use_input_stats, momentum, eps):
+def instance_norm(x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps):
     need((running_mean is None) == (running_var is None), "both or none")
     return F.instance_norm(x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
 
@@ -342,18 +342,18 @@ def narrowed(source, index):
     return source
 
 
-def scatter(x, index, source, dim):
+def scatter(x, dim, index, source):
     need(source.shape == index.shape if source.ndim != index.ndim else all(s >= i for s, i in zip(source.shape, index.shape)), "a source as large")
     need(index.ndim == x.ndim and all(i <= s for k, (i, s) in enumerate(zip(index.shape, x.shape)) if k != dim % x.ndim), "an index that fits")
     return torch.scatter(x, dim, index_of(index), narrowed(source, index))
 
 
-def scatter_value(x, index, value, dim):
+def scatter_value(x, dim, index, value):
     need(index.ndim == x.ndim and all(i <= s for k, (i, s) in enumerate(zip(index.shape, x.shape)) if k != dim % x.ndim), "an index that fits")
     return torch.scatter(x, dim, index_of(index), whole(x, value))
 
 
-def scatter_reduce(x, index, source, dim, reduction, include_self):
+def scatter_reduce(x, dim, index, source, reduction, include_self):
     need(source.ndim == index.ndim and x.dtype == source.dtype, "a source of x's dtype")
     need(index.ndim == x.ndim and all(i <= s for k, (i, s) in enumerate(zip(index.shape, x.shape)) if k != dim % x.ndim), "an index that fits")
     need(all(i <= s for i, s in zip(index.shape, source.shape)), "an index that fits the source, also one of no elements")
@@ -533,7 +533,7 @@ TABLE = {
     "unique": unique, "bincount": bincount, "repeat_interleave_by": repeat_interleave_by,
     "repeat_interleave": lambda x, repeats, dim: torch.repeat_interleave(x, repeats, dim),
     "scatter": scatter, "scatter_value": scatter_value, "scatter_reduce": scatter_reduce, "index_put": index_put,
-    "index_fill": lambda x, index, value, dim: torch.index_fill(x, dim, index_of(index), whole(x, value)),
+    "index_fill": lambda x, dim, index, value: torch.index_fill(x, dim, index_of(index), whole(x, value)),
     "repeat": lambda x, repeats: x.repeat(tuple(repeats)), "tile": lambda x, repeats: torch.tile(x, tuple(repeats)),
     "roll": roll, "movedim": lambda x, source, destination: torch.movedim(x, tuple(source), tuple(destination)),
     "meshgrid": meshgrid, "full_like": lambda x, value: torch.full_like(x.detach(), whole(x, value)),
@@ -576,21 +576,21 @@ TABLE = {
     "chunk": lambda x, chunks, dim: repeat(x, lambda: torch.chunk(x, chunks, dim)),
     "split_sections": lambda x, sections, dim: repeat(x, lambda: torch.tensor_split(x, sections, dim)),
     "unbind": lambda x, dim: repeat(x, lambda: torch.unbind(x, dim)),
-    "index_select": lambda x, index, dim: torch.index_select(x, dim, index_of(index)),
-    "index_add": lambda x, index, source, dim: torch.index_add(x, dim, index_of(index), source),
-    "gather": lambda x, index, dim: torch.gather(x, dim, index_of(index)),
-    "scatter_add": lambda x, index, source, dim: torch.scatter_add(x, dim, index_of(index), source),
+    "index_select": lambda x, dim, index: torch.index_select(x, dim, index_of(index)),
+    "index_add": lambda x, dim, index, source: torch.index_add(x, dim, index_of(index), source),
+    "gather": lambda x, dim, index: torch.gather(x, dim, index_of(index)),
+    "scatter_add": lambda x, dim, index, source: torch.scatter_add(x, dim, index_of(index), source),
     "one_hot": one_hot,
     "linear_activation": lambda x, w, b, a: (lambda y: y, F.relu, F.gelu)[a](F.linear(x, w, b)),
     "conv2d": conv2d, "conv2d_activation": conv2d_activation, "channels_last": channels_last, "conv_transpose2d": conv_transpose2d, "max_pool2d": max_pool2d, "avg_pool2d": avg_pool2d,
     "adaptive_avg_pool2d": lambda x, h, w: F.adaptive_avg_pool2d(x, (h, w)),
-    "layer_norm": lambda x, w, b, n, eps: F.layer_norm(x, x.shape[x.ndim - n:], w, b, eps),
+    "layer_norm": lambda x, n, w, b, eps: F.layer_norm(x, x.shape[x.ndim - n:], w, b, eps),
     "add_layer_norm": add_layer_norm,
-    "rms_norm": lambda x, w, n, eps: F.rms_norm(x, x.shape[x.ndim - n:], w, eps),
+    "rms_norm": lambda x, n, w, eps: F.rms_norm(x, x.shape[x.ndim - n:], w, eps),
     "batch_norm": batch_norm, "instance_norm": instance_norm,
     "group_norm": lambda x, groups, weight, bias, eps: F.group_norm(x, groups, weight, bias, eps),
     "normalize": lambda x, p, dim, eps: F.normalize(x, p, dim, eps),
-    "embedding": lambda w, i, p: F.embedding(index_of(i), w, None if p == -1 else p),
+    "embedding": lambda i, w, p: F.embedding(index_of(i), w, None if p == -1 else p),
     "dropout": lambda x, p, training: F.dropout(floating("dropout", lambda t: t)(x), p, training),
     "attention": attention, "attention_weights": attention_weights, "lstm": recurrent("lstm"), "gru": recurrent("gru"),
     "cross_entropy": cross_entropy, "cross_entropy_with": cross_entropy, "linear_cross_entropy": linear_cross_entropy,

@@ -156,7 +156,7 @@ TABLE = [
     Difference("logcumsumexp", "second", "nan", "autograd/ops.h", "Next to elements that are not finite second derivatives may be NaN"),
     Difference("mode", "gradient|second", "", "autograd/statistics.h", "and its last index through *indices"),
     Difference("aminmax", "gradient|second", "nan", "autograd/ops.h", "amax gives NaN to all elements"),
-    Difference("std_mean|var_mean|std_with|variance_with", "gradient|second", "nan", "autograd/ops.h", "The gradient is 0 where all elements are equal"),
+    Difference("std_mean|variance_mean|std_with|variance_with", "gradient|second", "nan", "autograd/ops.h", "The gradient is 0 where all elements are equal"),
     Difference("gcd|lcm", "value", "", "autograd/pointwise.h", "the greatest common divisor of integers. It is not negative"),
     Difference("signbit|copysign", "value", "", "autograd/pointwise.h", "or a NaN whose sign bit is set",  # whose sign arithmetic before it leaves open
                lambda case: has_nan(case) and any(t["way"] for t in case["tensors"])),
@@ -263,7 +263,7 @@ ADAPTED = [
     ("autograd/losses.h", "logits [N, C, ...]"),
     ("autograd/ops.h", "x and branch have one shape and are promoted as by trek_add"),
     ("autograd/losses.h", "the loss of 16-bit x is f32"),
-    ("autograd/ops.h", "the first one of equal elements, as i64. It takes one dimension, or trek_dims_none()"),
+    ("autograd/ops.h", "the first one of equal elements, as i64. It takes one dimension, or trek_dims_all()"),
     ("autograd/ops.h", "Fails with DTYPE if condition is not bool"),
     ("nn/layers.h", "the epsilon of the dtype, f32's for 16-bit dtypes"),
 ]

@@ -120,13 +120,13 @@ def norms_of(o):
     return {"max_norm": None if o["max_norm"] == 0 else real(o["max_norm"], 0), "norm_type": real(o["norm_type"], 2.0)}
 
 
-def embedding_with(weight, indices, o):
+def embedding_with(indices, weight, o):
     if o is None:
         return F.embedding(index_of(indices), weight)
     return F.embedding(index_of(indices), weight, padding_of(o, weight.shape[0]), scale_grad_by_freq=bool(o["scale_grad_by_freq"]), **norms_of(o))
 
 
-def embedding_bag(weight, indices, o):
+def embedding_bag(indices, weight, o):
     need(0 <= o["mode"] < 3, "a mode")
     need(o["per_sample_weights"] is None or o["per_sample_weights"].shape == indices.shape, "weights for all")
     offsets = o["offsets"]

@@ -698,7 +698,7 @@ def make_around(lib, name, o):
         opts = headers.structs["trek_lora_opts"](r=o["r"], lora_alpha=o["lora_alpha"], lora_dropout=o["lora_dropout"], use_rslora=o["use_rslora"],
                                                  dtype=DTYPE_NUMBER[o["dtype"]])
         lib.done(lib.lora(module, ctypes.byref(opts)), name)
-        lib.done(lib.module_freeze(module, False), "module_freeze")
+        lib.done(lib.module_thaw(module), "module_thaw")
     elif name == "weight_norm":
         lib.done(lib.weight_norm(module, weight, o["dim"]), name)
     else:
@@ -713,7 +713,7 @@ def make(lib, case):
         return make_around(lib, name, o)
     if name == "nn_sequential":
         middle = (lib.nn_relu, lib.nn_gelu, lib.nn_tanh)[o["activation"]]()
-        module = lib.ok(lib.nn_sequential(2, vector([lib.nn_linear(3, 5, CPU), middle])), name)
+        module = lib.ok(lib.nn_sequential(vector([lib.nn_linear(3, 5, CPU), middle]), 2), name)
         lib.done(lib.nn_sequential_add(module, lib.nn_linear(5, 2, CPU)), "sequential_add")
         return module
     if name.endswith("_with"):
@@ -761,7 +761,7 @@ def trek_run(lib, case, source, first, names):
         module = ctypes.c_void_p(make(lib, case))
         copy_state(lib, module, first)
         lib.done(lib.module_train(module, case["train"]), "module_train")
-        lib.done(lib.module_freeze(module, case["frozen"]), "module_freeze")
+        lib.done((lib.module_freeze if case["frozen"] else lib.module_thaw)(module), "module_freeze")
         tensor = source.trek(lib)
         x = lib.ok(lib.var_new(tensor, case["tensors"][0]["grad"]), "var_new")
         lib.tensor_release(tensor)

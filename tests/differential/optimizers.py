@@ -306,7 +306,7 @@ def spec_of(lib, name, opts):
     made = headers.structs["trek_adam_opts" if name == "adamw" else f"trek_{name}_opts"]()
     for field, value in opts.items():
         setattr(made, field, value)
-    return getattr(lib, name)(made)
+    return getattr(lib, name)(ctypes.byref(made))
 
 
 def list_of(lib, named):

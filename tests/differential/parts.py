@@ -105,13 +105,13 @@ def slice_scatter(x, source, dim, start, stop, step):
     return torch.slice_scatter(x, source, dim, start, stop, step)
 
 
-def index_reduce(x, index, source, dim, reduction, include_self):
+def index_reduce(x, dim, index, source, reduction, include_self):
     need(x.ndim > 0 and source.shape[dim] == index.numel(), "as many slices as places")
     return torch.index_reduce(x, dim, index.long(), source, ("", "prod", "mean", "amax", "amin")[reduction], include_self=include_self)
 
 
 def spread(function):
-    return lambda x, dims, keepdim, correction: list(function(x, dim=tuple(dims) or None, correction=correction, keepdim=keepdim))
+    return lambda x, dims, correction, keepdim: list(function(x, dim=tuple(dims) or None, correction=correction, keepdim=keepdim))
 
 
 TABLE.update({

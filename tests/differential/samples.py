@@ -26,7 +26,7 @@ PLAN = {"head": "seed", "way": "leaf", "create": True, "retain": False, "second"
 RENAMED = {"cat": ("cat",), "nn.functional.conv2d": ("conv2d",), "linalg.det": ("det",), "linalg.inv": ("inverse", "inv"),
            "linalg.slogdet": ("slogdet",), "linalg.vector_norm": ("norm",), "linalg.matrix_exp": ("matrix_exp",), "true_divide": ("div",),
            "multiply": ("mul",), "subtract": ("sub",), "max_binary": ("maximum",), "min_binary": ("minimum",), "concat": ("cat",),
-           "special.erfcx": ("erfcx",), "nn.functional.mse_loss": ("mse_loss",), "movedim": ("movedim", "move_dims"), "std": ("std",), "amax": ("max", "amax"),
+           "special.erfcx": ("erfcx",), "nn.functional.mse_loss": ("mse_loss",), "movedim": ("movedim", "move_dims"), "std": ("std",), "var_mean": ("variance_mean",), "amax": ("max", "amax"),
            "amin": ("min", "amin"), "max_reduction_with_dim": ("max_with_indices",), "ne": ("ne",), "sgn": ("sign",), "clamp": ("clamp", "clamp_tensors"),
            "gather": ("gather",), "masked_fill": ("masked_fill",), "permute": ("permute",), "add": ("add", "add_scalar"), "sub": ("sub", "sub_scalar"),
            "mul": ("mul", "mul_scalar"), "div_no_rounding_mode": ("div", "div_scalar"), "pow": ("pow", "pow_scalar"),

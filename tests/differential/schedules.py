@@ -167,7 +167,7 @@ def struct(kind, values):
 def rates_of(lib, case):
     name, a = case["name"], case["args"]
     if name == "plateau_lr":
-        plateau = lib.plateau_lr(struct("trek_plateau_opts", a["opts"]))
+        plateau = lib.plateau_lr(ctypes.byref(struct("trek_plateau_opts", a["opts"])))
         return [lib.plateau_observe(ctypes.byref(plateau), metric) for metric in a["metrics"]]
     if name == "multistep_lr":
         made = lib.multistep_lr(a["lr"], (ctypes.c_int64 * max(len(a["milestones"]), 1))(*a["milestones"]), len(a["milestones"]), a["gamma"])

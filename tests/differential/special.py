@@ -170,7 +170,7 @@ def solve_right(a, b):
     return torch.linalg.solve(a, b.expand(*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:]), left=False)
 
 
-def searchsorted_by(sequence, sorter, x, right):
+def searchsorted_by(sequence, x, right, sorter):
     """Of what is in order: the sorter that is drawn is none, so that it is taken first."""
     return torch.searchsorted(sequence.gather(-1, sorter).contiguous(), x.contiguous(), right=right)
 
@@ -216,7 +216,7 @@ TABLE.update({
     "unique_dim": lambda x, dim: list(torch.unique(x.detach(), dim=dim, return_inverse=True, return_counts=True)),
     "frexp": frexp, "entr": torch.special.entr, "ndtr": torch.special.ndtr, "xlog1py": torch.special.xlog1py, "nanquantile": nanquantile,
     "unique_consecutive": lambda x: list(torch.unique_consecutive(x.detach(), return_inverse=True, return_counts=True)),
-    "solve_right": solve_right, "lu": lu, "searchsorted_by": searchsorted_by, "pinv_with": lambda a, rtol, atol: torch.linalg.pinv(a, **tolerance(rtol, atol)),
+    "solve_right": solve_right, "lu": lu, "searchsorted_by": searchsorted_by, "pinv_with": lambda a, atol, rtol: torch.linalg.pinv(a, **tolerance(rtol, atol)),
     "lstsq_with": lambda a, b, rcond: torch.linalg.pinv(a, **tolerance(rcond, 0.0)) @ b,
-    "matrix_rank_with": lambda a, rtol, atol: torch.linalg.matrix_rank(a.detach(), **tolerance(rtol, atol)), "matrix_exp": lambda a: torch.linalg.matrix_exp(a.contiguous()),
+    "matrix_rank_with": lambda a, atol, rtol: torch.linalg.matrix_rank(a.detach(), **tolerance(rtol, atol)), "matrix_exp": lambda a: torch.linalg.matrix_exp(a.contiguous()),
 })

@@ -224,11 +224,11 @@ TABLE.update({
     "nextafter": lambda x, y: torch.nextafter(x.detach(), y.detach()),
     "logit": lambda x, eps: torch.logit(x, None if eps < 0 else eps), "isin": isin,
     "put": lambda x, index, source, accumulate: torch.put(x, index, source, accumulate),
-    "index_copy": lambda x, index, source, dim: torch.index_copy(x, dim, index.long(), source),
+    "index_copy": lambda x, dim, index, source: torch.index_copy(x, dim, index.long(), source),
     "rot90": lambda x, k, dims: torch.rot90(x, k, tuple(dims)),
     "block_diag": lambda parts: torch.block_diag(*parts), "cartesian_prod": lambda parts: torch.cartesian_prod(*parts), "vander": vander,
     "cov": lambda x, correction, repetitions, weights: torch.cov(x, correction=correction, fweights=repetitions, aweights=weights),
     "histc": histc, "mode": mode, "take_along_dim": take_along_dim,
-    "aminmax": aminmax, "var_mean": statistics(torch.var_mean), "std_mean": statistics(torch.std_mean),
+    "aminmax": aminmax, "variance_mean": statistics(torch.var_mean), "std_mean": statistics(torch.std_mean),
     "cumulative_trapezoid": lambda y, x, dx, dim: torch.cumulative_trapezoid(y, dx=dx, dim=dim) if x is None else torch.cumulative_trapezoid(y, x, dim=dim),
 })

@@ -154,7 +154,7 @@ trek_graph *build(trek_device device, void *arg)
                                trek_module_new(&trap_class),
                                trek_nn_dropout(0.2),
                                trek_nn_linear(hidden, CLASSES, device) };
-    return trek_flow_build(trek_flow_from(trek_nn_sequential(7, modules)));
+    return trek_flow_build(trek_flow_from(trek_nn_sequential(modules, 7)));
 }
 
 trek_loader *loader_new(void)
@@ -210,8 +210,8 @@ trek_status set_up(trek_graph *graph, int ranks, trek_comm *among, double deadli
         graph, &(trek_trainer_opts){ .build_replica = build,
                                      .devices = devices,
                                      .ranks = ranks,
-                                     .optimizer = my.mode == OWNERS ? trek_lamb((trek_lamb_opts){ .lr = 0.02 })
-                                                                  : trek_adam((trek_adam_opts){ .lr = 0.02 }),
+                                     .optimizer = my.mode == OWNERS ? trek_lamb(&(trek_lamb_opts){ .lr = 0.02 })
+                                                                  : trek_adam(&(trek_adam_opts){ .lr = 0.02 }),
                                      .max_grad_norm = 1,
                                      .bucket_bytes = my.mode == LARGE ? 65536 : 4096,
                                      .comm = among,

@@ -71,7 +71,7 @@ static trek_var *probe_forward(trek_module *self, trek_var *x)
         trek_copy_(m->running_mean, mean);
         trek_copy_(m->running_var, trek_mean(trek_square(trek_sub(x, mean)), trek_dims(0), false));
         trek_fill_(m->count, rank + 5);
-        trek_copy_(m->trace, trek_mean(x, trek_dims_none(), false));
+        trek_copy_(m->trace, trek_mean(x, trek_dims_all(), false));
         trek_no_grad_end();
     }
     trek_var *y = trek_function_apply_one(&break_function, NULL, (trek_var *[]){ trek_linear(x, m->weight, m->bias) }, 1);
@@ -115,7 +115,7 @@ trek_graph *trained(int world, int share)
 {
     trek_graph *graph = build(trek_cpu(0), NULL);
     trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){
-        .build_replica = build, .ranks = world, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }), .share_params = share });
+        .build_replica = build, .ranks = world, .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }), .share_params = share });
     if (status != TREK_OK)
         print_error("%s\n", trek_error());
     assert_int_equal(status, TREK_OK);
@@ -153,7 +153,7 @@ void train_once(trek_graph *graph, int64_t rows, uint32_t stream)
 {
     trek_scope scope = trek_scope_begin();
     trek_var *y = trek_graph_forward(graph, batch(stream, rows));
-    trek_graph_backward(graph, trek_mean(trek_square(y), trek_dims_none(), false));
+    trek_graph_backward(graph, trek_mean(trek_square(y), trek_dims_all(), false));
     trek_graph_step(graph);
     trek_scope_end(scope);
 }

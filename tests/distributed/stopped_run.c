@@ -47,18 +47,18 @@ trek_graph *build(trek_device device, void *arg)
         trek_spectral_norm(modules[4], NULL, NULL);
         trek_lora(modules[4], &(trek_lora_opts){ .r = 2, .lora_dropout = 0.2 });
     }
-    return trek_flow_build(trek_flow_from(trek_nn_sequential(5, modules)));
+    return trek_flow_build(trek_flow_from(trek_nn_sequential(modules, 5)));
 }
 
 static trek_optimizer_spec optimizer_of(const run_opts *o)
 {
-    return o->optimizer == SGD     ? trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 })
-           : o->optimizer == LAMB      ? trek_lamb((trek_lamb_opts){ .lr = 0.02, .weight_decay = 0.01 })
-           : o->optimizer == ADAFACTOR ? trek_adafactor((trek_adafactor_opts){ .lr = 0.02 })
+    return o->optimizer == SGD     ? trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 })
+           : o->optimizer == LAMB      ? trek_lamb(&(trek_lamb_opts){ .lr = 0.02, .weight_decay = 0.01 })
+           : o->optimizer == ADAFACTOR ? trek_adafactor(&(trek_adafactor_opts){ .lr = 0.02 })
            : o->optimizer == TAMED ? tamed(0.02, 0.9)
            : o->optimizer == RMSPROP
-               ? trek_rmsprop((trek_rmsprop_opts){ .lr = 0.005, .momentum = 0.9, .centered = true })
-                                   : trek_adamw((trek_adam_opts){ .lr = 0.02 });
+               ? trek_rmsprop(&(trek_rmsprop_opts){ .lr = 0.005, .momentum = 0.9, .centered = true })
+                                   : trek_adamw(&(trek_adam_opts){ .lr = 0.02 });
 }
 
 trek_graph *begin(const run_opts *o)

@@ -269,12 +269,12 @@ static void wrong_numbers(void **state)
         assert_int_equal(trek_state_add(bad, wrong[k].name, tensor), TREK_OK);
         trek_tensor_release(wide);
         trek_tensor_release(tensor);
-        assert_int_equal(trek_state_set_text(bad, "trek.checkpoint", "2"), TREK_OK);
+        assert_int_equal(trek_state_set_metadata(bad, "trek.checkpoint", "2"), TREK_OK);
         assert_int_equal(trek_state_write(bad, path_of("wrong")), TREK_OK);
         trek_status expected = strcmp(wrong[k].name, "trek:scaler") == 0 &&
             wrong[k].values[0] < 0 ? TREK_ERR_ARGUMENT : TREK_ERR_FORMAT;
         expect_refusal(graph, loader, path_of("wrong"), expected, NULL);
-        assert_int_equal(trek_state_set_text(bad, "trek.checkpoint", "3"), TREK_OK);
+        assert_int_equal(trek_state_set_metadata(bad, "trek.checkpoint", "3"), TREK_OK);
         assert_int_equal(trek_state_write(bad, path_of("wrong")), TREK_OK);
         expect_refusal(graph, loader, path_of("wrong"), TREK_ERR_FORMAT, "version 3");
         trek_state_free(&bad);

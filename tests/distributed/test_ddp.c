@@ -304,8 +304,8 @@ static void steps_are_those_of_one_device(void **state)
                     j.opts.bucket_bytes = n % 5 < 2 ? 100 : 0; /* several buckets; one */
                     j.opts.overlap = n % 4 > 1;
                     j.dtype = n % 7 == 3 ? TREK_F32 : TREK_F64;
-                    j.spec = n % 3 ? trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9, .weight_decay = 0.1 })
-                                   : trek_adamw((trek_adam_opts){ .lr = 0.01, .weight_decay = 0.1 });
+                    j.spec = n % 3 ? trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9, .weight_decay = 0.1 })
+                                   : trek_adamw(&(trek_adam_opts){ .lr = 0.01, .weight_decay = 0.1 });
                     run_job(&j, (enum way)way);
                 }
 }
@@ -320,7 +320,7 @@ static void overlap_changes_nothing(void **state)
                 memset(&j, 0, sizeof j);
                 j = (job){ .world = worlds[w], .passes = 2, .weighted = bytes % 2, .how = BACKWARD, .when = (optimizer_when)when,
                            .opts = { .bucket_bytes = bytes == 0 ? 1 : bytes == 1 ? 300 : 0, .overlap = 1 }, .dtype = TREK_F64,
-                           .spec = trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }) };
+                           .spec = trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }) };
                 run_job(&j, THREADS);
             }
 }
@@ -332,7 +332,7 @@ static void handles_that_were_given_back(void **state)
     for (int w = 0; w < 4; w++) {
         memset(&j, 0, sizeof j);
         j = (job){ .world = worlds[w], .passes = 1, .how = BACKWARD, .when = AFTER, .gives_back = true, .dtype = TREK_F64,
-                   .spec = trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }) };
+                   .spec = trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }) };
         run_job(&j, THREADS);
     }
 }
@@ -354,7 +354,7 @@ static int play(const part *p)
                .when = (optimizer_when)when,
                .opts = { .bucket_bytes = 200, .overlap = overlap },
                .dtype = TREK_F64,
-               .spec = trek_adamw((trek_adam_opts){ .lr = 0.01, .weight_decay = 0.1 }) };
+               .spec = trek_adamw(&(trek_adam_opts){ .lr = 0.01, .weight_decay = 0.1 }) };
     trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = engine,
                                                         .rank = p->process,
                                                         .world_size = p->processes,
@@ -441,7 +441,7 @@ static int play_on_without(const part *p)
     for (; steps < 100 && status == TREK_OK; steps++) {
         trek_module *model = trek_ddp_module(ddp);
         trek_scope scope = trek_scope_begin();
-        before = trek_var_item(trek_sum(trek_module_find(model, "w1"), trek_dims_none(), false));
+        before = trek_var_item(trek_sum(trek_module_find(model, "w1"), trek_dims_all(), false));
         trek_backward(ddp_loss_of(model, (uint32_t)steps, 0, 3, TREK_F64));
         if (steps == 5 && p->process == p->processes - 1)
             raise(SIGKILL);
@@ -454,7 +454,7 @@ static int play_on_without(const part *p)
             take_step(model, none);
         else
             printf("step %d: %s\n", steps, message);
-        after = trek_var_item(trek_sum(trek_module_find(model, "w1"), trek_dims_none(), false));
+        after = trek_var_item(trek_sum(trek_module_find(model, "w1"), trek_dims_all(), false));
         trek_scope_end(scope);
     }
     printf("%s after %d\n", before == after ? "unchanged" : "changed", steps - 1);

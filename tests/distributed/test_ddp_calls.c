@@ -91,7 +91,7 @@ static trek_status shared_gradient_pass(int rank, void *arg)
     trek_scope scope = trek_scope_begin();
     trek_var *a = rank == 0 ? m->b1 : trek_mul_scalar(m->b1, 3);
     trek_var *ones = trek_var_from(trek_tensor_ones(trek_dims(HIDDEN), TREK_F64, test_device()));
-    trek_backward(trek_sum(trek_mul(trek_add(a, m->branch), ones), trek_dims_none(), false));
+    trek_backward(trek_sum(trek_mul(trek_add(a, m->branch), ones), trek_dims_all(), false));
     w->status[rank] = rank > 0 ? TREK_OK : trek_var_set_grad(m->branch, trek_var_grad(m->b1));
     trek_scope_end(scope);
     return TREK_OK;
@@ -156,7 +156,7 @@ static void large_parameters_go_in_pieces(void **state)
             if (r == 1 && !(way & 4))
                 continue; /* not all ranks need one */
             trek_params *params = trek_module_params(wide.models[r]);
-            optimizers[r] = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 1 }), params);
+            optimizers[r] = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 1 }), params);
             trek_params_free(&params);
         }
         wide.backward = way & 1;
@@ -185,7 +185,7 @@ static trek_status sum_pass(int rank, void *arg)
 {
     trek_scope scope = trek_scope_begin();
     trek_var *y = trek_forward(((trek_module **)arg)[rank], ddp_rows(1, 2 * rank, 2, IN, TREK_F64));
-    trek_backward(trek_sum(y, trek_dims_none(), false));
+    trek_backward(trek_sum(y, trek_dims_all(), false));
     trek_scope_end(scope);
     return trek_error_status();
 }
@@ -195,13 +195,13 @@ static void sums_over_ranks(void **state)
 {
     trek_module *one = ddp_net_new(TREK_F64, 0);
     trek_scope scope = trek_scope_begin();
-    trek_backward(trek_sum(trek_forward(one, ddp_rows(1, 0, 4, IN, TREK_F64)), trek_dims_none(), false));
+    trek_backward(trek_sum(trek_forward(one, ddp_rows(1, 0, 4, IN, TREK_F64)), trek_dims_all(), false));
     for (int joined = 0; joined < 2; joined++) {
         wrapped w;
         wrap(&w, 2, TREK_F64, NULL);
         if (joined)
             trek_ddp_backward(w.ddp, trek_sum(trek_forward(trek_ddp_module(w.ddp), ddp_rows(1, 0, 4, IN, TREK_F64)),
-                                              trek_dims_none(), false));
+                                              trek_dims_all(), false));
         else if (trek_ranks_run(trek_ddp_ranks(w.ddp), sum_pass, w.models) == TREK_OK)
             trek_ddp_reduce_gradients(w.ddp);
         assert_int_equal(trek_error_status(), TREK_OK);
@@ -225,9 +225,9 @@ static void low_precision_is_summed_wide(void **state)
             ddp_net *m = (ddp_net *)w.models[r];
             trek_params *params = trek_module_params(w.models[r]);
             if (with)
-                optimizers[r] = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 1 }), params);
+                optimizers[r] = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 1 }), params);
             trek_params_free(&params);
-            trek_tensor *t = trek_tensor_full(r == 0 ? 1 : 0x1p-7, trek_dims(4), with ? TREK_F32 : TREK_BF16, test_device());
+            trek_tensor *t = trek_tensor_full(trek_dims(4), r == 0 ? 1 : 0x1p-7, with ? TREK_F32 : TREK_BF16, test_device());
             trek_scope scope = trek_scope_begin();
             assert_int_equal(trek_var_set_grad(m->unused, trek_var_constant(t)), TREK_OK);
             trek_scope_end(scope);
@@ -307,7 +307,7 @@ static void communicators_and_models_of_a_wrapper(void **state)
     assert_ptr_equal(model, w.models[0]);
     w.ddp = trek_ddp_wrap_process(model, NULL, NULL); /* it may be wrapped again */
     assert_null(trek_ddp_comm(w.ddp));
-    trek_module *parent = trek_nn_sequential(1, (trek_module *[]){ trek_ddp_module(w.ddp) });
+    trek_module *parent = trek_nn_sequential((trek_module *[]){ trek_ddp_module(w.ddp) }, 1);
     assert_null(trek_ddp_unwrap(&w.ddp));
     FAILS(trek_error_status(), TREK_ERR_STATE, "belongs to another module");
     trek_module_free(&parent);
@@ -340,7 +340,7 @@ static void *wrap_in_a_group(void *arg)
     g->good = trek_comm_world_size(trek_ddp_comm(ddp)) == 2 && trek_ddp_rank(ddp) == (rank < 2);
     double *values = test_read(trek_var_data(((ddp_net *)model)->w1));
     trek_var *b1 = ((ddp_net *)model)->b1;
-    trek_backward(trek_sum(trek_mul_scalar(b1, rank), trek_dims_none(), false));
+    trek_backward(trek_sum(trek_mul_scalar(b1, rank), trek_dims_all(), false));
     g->good = g->good && values[0] == first && trek_ddp_reduce_gradients(ddp) == TREK_OK;
     free(values);
     values = trek_var_grad(b1) ? test_read(trek_var_data(trek_var_grad(b1))) : NULL;
@@ -387,7 +387,7 @@ static void buffers_merge_by_count(void **state)
     for (int r = 0; r < 3; r++) {
         set(models[r], "1.running_mean", means[r][0], means[r][1], means[r][2], means[r][3]);
         set(models[r], "1.running_var", vars[r][0], vars[r][1], vars[r][2], vars[r][3]);
-        trek_tensor *seen = trek_tensor_full(r == 2 ? 99 : 5 + r, trek_dims_none(), TREK_I64, test_device());
+        trek_tensor *seen = trek_tensor_full(trek_dims_none(), r == 2 ? 99 : 5 + r, TREK_I64, test_device());
         assert_int_equal(trek_tensor_copy_from(trek_var_data(trek_module_find(models[r], "1.num_batches_tracked")), seen),
                          TREK_OK);
         trek_tensor_release(seen);

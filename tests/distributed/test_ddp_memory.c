@@ -44,7 +44,7 @@ static bool failed(long at)
 static trek_module *model_new(uint32_t seed)
 {
     trek_module *body = ddp_net_new(TREK_F32, seed);
-    return trek_nn_sequential(2, (trek_module *[]){ body, trek_nn_batch_norm1d(OUT, trek_cpu(0)) });
+    return trek_nn_sequential((trek_module *[]){ body, trek_nn_batch_norm1d(OUT, trek_cpu(0)) }, 2);
 }
 
 static trek_ddp *wrapped(const trek_ddp_opts *opts)
@@ -99,7 +99,7 @@ static bool forward_all(trek_ddp *ddp)
     trek_scope scope = trek_scope_begin();
     trek_var *inputs[] = { ddp_rows(1, 0, 2, IN, TREK_F32), ddp_rows(1, 2, 3, IN, TREK_F32) };
     trek_var *y = inputs[0] && inputs[1] ? trek_ddp_forward(ddp, inputs) : NULL;
-    bool good = y && trek_ddp_backward(ddp, trek_mean(y, trek_dims_none(), false)) == TREK_OK;
+    bool good = y && trek_ddp_backward(ddp, trek_mean(y, trek_dims_all(), false)) == TREK_OK;
     trek_scope_end(scope);
     return good;
 }

@@ -36,13 +36,13 @@ typedef struct result {
 static trek_optimizer_spec spec_of(const run *c)
 {
     const trek_optimizer_spec specs[] = {
-        trek_adamw((trek_adam_opts){ .lr = 0.02 }), trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9, .nesterov = true }),
-        trek_adam((trek_adam_opts){ .lr = 0.02, .amsgrad = true }),
-        trek_rmsprop((trek_rmsprop_opts){ .lr = 0.01, .momentum = 0.5 }),
-        trek_lion((trek_lion_opts){ .lr = 0.003 }), trek_adagrad((trek_adagrad_opts){ .lr = 0.05 }),
-        trek_lamb((trek_lamb_opts){ .lr = 0.02, .weight_decay = 0.01 }),
-        trek_lars((trek_lars_opts){ .lr = 0.1, .trust_coefficient = 0.1, .momentum = 0.9 }),
-        trek_adafactor((trek_adafactor_opts){ .lr = 0.02 }), trek_muon((trek_muon_opts){ .lr = 0.02 }),
+        trek_adamw(&(trek_adam_opts){ .lr = 0.02 }), trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9, .nesterov = true }),
+        trek_adam(&(trek_adam_opts){ .lr = 0.02, .amsgrad = true }),
+        trek_rmsprop(&(trek_rmsprop_opts){ .lr = 0.01, .momentum = 0.5 }),
+        trek_lion(&(trek_lion_opts){ .lr = 0.003 }), trek_adagrad(&(trek_adagrad_opts){ .lr = 0.05 }),
+        trek_lamb(&(trek_lamb_opts){ .lr = 0.02, .weight_decay = 0.01 }),
+        trek_lars(&(trek_lars_opts){ .lr = 0.1, .trust_coefficient = 0.1, .momentum = 0.9 }),
+        trek_adafactor(&(trek_adafactor_opts){ .lr = 0.02 }), trek_muon(&(trek_muon_opts){ .lr = 0.02 }),
     };
     trek_optimizer_spec spec = specs[c->optimizer % OPTIMIZERS];
     return trek_with_state(spec, spec.klass->whole ? TREK_F32 : c->state); /* of whole parameters it is kept in full */
@@ -51,7 +51,7 @@ static trek_optimizer_spec spec_of(const run *c)
 /* For biases, which Muon has AdamW for. */
 static trek_optimizer_spec vectors_of(const run *c)
 {
-    trek_optimizer_spec spec = c->optimizer % OPTIMIZERS == MUON ? trek_muon((trek_muon_opts){ .lr = 0.02, .adam = true })
+    trek_optimizer_spec spec = c->optimizer % OPTIMIZERS == MUON ? trek_muon(&(trek_muon_opts){ .lr = 0.02, .adam = true })
                                                                  : spec_of(&(run){ .optimizer = c->optimizer });
     spec.options[0] *= 0.5;
     return spec;
@@ -274,12 +274,12 @@ static void any_number_of_ranks(void **state)
 static trek_status refuse_rank(int rank, void *arg)
 {
     trek_ddp *ddp = arg;
-    const trek_optimizer_spec adam = trek_adam((trek_adam_opts){ .lr = 0.1 });
-    if (trek_ddp_optimizer(ddp, trek_with_state(trek_lamb((trek_lamb_opts){ 0 }), TREK_U8)) ||
+    const trek_optimizer_spec adam = trek_adam(&(trek_adam_opts){ .lr = 0.1 });
+    if (trek_ddp_optimizer(ddp, trek_with_state(trek_lamb(NULL), TREK_U8)) ||
         !strstr(trek_error(), "whole parameters"))
         fail_rank("state in fewer bits");
     trek_error_clear();
-    if (trek_ddp_optimizer(ddp, rank == 1 ? trek_adam((trek_adam_opts){ .lr = 0.2 }) : adam) || !strstr(trek_error(), "lr is"))
+    if (trek_ddp_optimizer(ddp, rank == 1 ? trek_adam(&(trek_adam_opts){ .lr = 0.2 }) : adam) || !strstr(trek_error(), "lr is"))
         fail_rank("another rate");
     trek_error_clear();
     if (rank == 0)
@@ -298,8 +298,8 @@ static void refused(void **state)
 {
     trek_module *models[2] = { ddp_net_new(TREK_F32, 0), ddp_net_new(TREK_F32, 0) };
     trek_ddp *ddp = trek_ddp_wrap(models, 2, &(trek_ddp_opts){ .shard_optimizer = true });
-    REFUSED(trek_ddp_optimizer(ddp, trek_adam((trek_adam_opts){ .lr = 0.1 })), TREK_ERR_STATE, "");
-    assert_null(trek_ddp_optimizer(NULL, trek_adam((trek_adam_opts){ .lr = 0.1 })));
+    REFUSED(trek_ddp_optimizer(ddp, trek_adam(&(trek_adam_opts){ .lr = 0.1 })), TREK_ERR_STATE, "");
+    assert_null(trek_ddp_optimizer(NULL, trek_adam(&(trek_adam_opts){ .lr = 0.1 })));
     trek_error_clear();
     assert_int_equal(trek_ranks_run(trek_ddp_ranks(ddp), refuse_rank, ddp), TREK_OK);
     trek_ddp_free(&ddp);

@@ -40,16 +40,16 @@ static void wrapper_is_a_module(void **state)
     assert_false(models[0]->children[1].module->training);
     trek_module_train(m, true);
     assert_true(models[0]->training);
-    trek_module_freeze(m, true);
+    trek_module_freeze(m);
     assert_false(trek_var_requires_grad(trek_module_find(models[0], "0.bias")));
-    trek_module_freeze(m, false);
+    trek_module_thaw(m);
     trek_device devices[2];
     assert_int_equal(trek_ddp_devices(ddp, devices, 2), 2);
     assert_ptr_equal(trek_ddp_replica_module(ddp, 1), models[1]);
     assert_null(trek_ddp_replica_module(ddp, 2));
     trek_error_clear();
     /* inside another module: the names have the parent's prefix only */
-    trek_module *parent = trek_nn_sequential(1, (trek_module *[]){ m });
+    trek_module *parent = trek_nn_sequential((trek_module *[]){ m }, 1);
     assert_non_null(trek_module_find(parent, "0.0.weight"));
     trek_ddp *same = ddp;
     trek_ddp_free(&same);
@@ -91,7 +91,7 @@ static void a_refused_model_trains_no_more(void **state)
     trek_module *model = normed(), *odd = trek_module_new(&turned_class);
     trek_ddp *ddp = trek_ddp_wrap(&model, 1, NULL);
     trek_scope scope = trek_scope_begin();
-    trek_var *loss = trek_mean(trek_forward(model, ddp_rows(1, 0, 3, IN, TREK_F32)), trek_dims_none(), false);
+    trek_var *loss = trek_mean(trek_forward(model, ddp_rows(1, 0, 3, IN, TREK_F32)), trek_dims_all(), false);
     trek_var *w = trek_transpose(ddp_rows(2, 0, 3, 4, TREK_F32), 0, 1);
     trek_module_param(odd, "w", offsetof(turned, w), trek_tensor_retain(trek_var_data(w)));
     trek_nn_sequential_add(model, odd);
@@ -236,14 +236,14 @@ static void gan_wrap(gan_part *p, int n, bool generator)
         trek_linear_opts a = { .in = generator ? IN : OUT, .out = 4, .dtype = TREK_F64, .device = test_device() };
         trek_linear_opts b = { .in = 4, .out = generator ? OUT : 1, .dtype = TREK_F64, .device = test_device() };
         trek_seed(generator ? 7 : 8);
-        p->models[r] = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear_with(&a), trek_nn_tanh(),
-                                                                trek_nn_linear_with(&b) });
+        p->models[r] = trek_nn_sequential((trek_module *[]){ trek_nn_linear_with(&a), trek_nn_tanh(),
+                                                             trek_nn_linear_with(&b) }, 3);
     }
     p->ddp = trek_ddp_wrap(p->models, n, NULL);
     assert_non_null(p->ddp);
     for (int r = 0; r < n; r++) {
         trek_params *params = trek_module_params(p->models[r]);
-        p->optimizers[r] = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 0.2 }), params);
+        p->optimizers[r] = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 0.2 }), params);
         trek_params_free(&params);
     }
 }
@@ -293,12 +293,12 @@ static int gan_train(int n, double *to)
         trek_var *fake = trek_forward(trek_ddp_module(g.ddp), noise);
         trek_var *on_real = trek_forward(trek_ddp_module(d.ddp), real), *on_fake = trek_forward(trek_ddp_module(d.ddp), fake);
         /* through the generator's forward, too, which gets nothing of it */
-        trek_var *gap = trek_sub(trek_mean(trek_square(trek_add_scalar(on_real, -1)), trek_dims_none(), false),
-                                 trek_mul_scalar(trek_mean(trek_square(on_fake), trek_dims_none(), false), -1));
+        trek_var *gap = trek_sub(trek_mean(trek_square(trek_add_scalar(on_real, -1)), trek_dims_all(), false),
+                                 trek_mul_scalar(trek_mean(trek_square(on_fake), trek_dims_all(), false), -1));
         gan_pass(&d, &g, gap, to, &count);
         fake = trek_forward(trek_ddp_module(g.ddp), noise);
         on_fake = trek_forward(trek_ddp_module(d.ddp), fake);
-        gan_pass(&g, &d, trek_mean(trek_square(trek_add_scalar(on_fake, -1)), trek_dims_none(), false), to, &count);
+        gan_pass(&g, &d, trek_mean(trek_square(trek_add_scalar(on_fake, -1)), trek_dims_all(), false), to, &count);
         trek_scope_end(scope);
     }
     for (int k = 0; k < 2; k++) {

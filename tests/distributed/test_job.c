@@ -32,9 +32,9 @@ enum { ONE_ON_CPUS = 1, GPUS_OF_ITS_OWN }; /* mixed */
 static trek_optimizer_spec optimizer_of(int adam)
 {
     const trek_optimizer_spec specs[] = { training_momentum(), training_adam(),
-                                          trek_lamb((trek_lamb_opts){ .lr = 0.02, .weight_decay = 0.01 }),
-                                          trek_adafactor((trek_adafactor_opts){ .lr = 0.02 }),
-                                          trek_lars((trek_lars_opts){ .lr = 0.1, .trust_coefficient = 0.1, .momentum = 0.9 }) };
+                                          trek_lamb(&(trek_lamb_opts){ .lr = 0.02, .weight_decay = 0.01 }),
+                                          trek_adafactor(&(trek_adafactor_opts){ .lr = 0.02 }),
+                                          trek_lars(&(trek_lars_opts){ .lr = 0.1, .trust_coefficient = 0.1, .momentum = 0.9 }) };
     return specs[adam];
 }
 

@@ -127,7 +127,7 @@ static void test_set_up_mistakes(void **state)
                                                     .devices = (trek_device[]){ trek_cpu(0), trek_cuda(77) } });
     expect_error(TREK_ERR_DEVICE, "");
     trek_trainer_setup(graph, &(trek_trainer_opts){ .ranks = 2, .build_replica = build,
-                                                    .optimizer = trek_sgd((trek_sgd_opts){ .lr = -1 }) });
+                                                    .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = -1 }) });
     expect_error(TREK_ERR_ARGUMENT, "lr");
     static const char *const wrong_lists[] = { "cpu:0,", ",cpu:0", "cpu:0;cpu:1", "cpu:0,gpu", "cpu:0,cpu:x", "cpu:0, cpu:1" };
     for (int k = 0; k < 6; k++) {
@@ -153,7 +153,7 @@ static void test_devices_from_the_environment(void **state)
     FAILS(trek_graph_step(graph), TREK_ERR_STATE, "no optimizer");
     /* set up again: other ranks, then one */
     assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .ranks = 2,
-        .optimizer = trek_adam((trek_adam_opts){ .lr = 0.25 }) }), TREK_OK);
+        .optimizer = trek_adam(&(trek_adam_opts){ .lr = 0.25 }) }), TREK_OK);
     assert_int_equal(trek_graph_world_size(graph), 2);
     assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .ranks = 1 }), TREK_OK);
     assert_int_equal(trek_graph_world_size(graph), 1);
@@ -294,7 +294,7 @@ static void test_no_memory(void **state)
             trek_graph *graph = build(trek_cpu(0), NULL);
             if (graph)
                 trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .ranks = 2, .share_params = share,
-                    .optimizer = trek_adam((trek_adam_opts){ .lr = 0.1 }) });
+                    .optimizer = trek_adam(&(trek_adam_opts){ .lr = 0.1 }) });
             if (graph && trek_error_status() == TREK_OK)
                 train_once(graph, 5, 1);
             bool reached = atomic_load(&allocations) >= n;

@@ -26,9 +26,9 @@ static void test_evaluation_is_exact(void **state)
         expect_clear();
         assert_false(trek_var_requires_grad(b));
         assert_true(trek_shape_equal(trek_var_shape(a), trek_var_shape(b)));
-        assert_true(trek_var_item(trek_max(trek_abs(trek_sub(a, b)), trek_dims_none(), false)) < 1e-6);
-        right[0] += trek_var_item(trek_sum(trek_gt_scalar(a, 0), trek_dims_none(), false));
-        right[1] += trek_var_item(trek_sum(trek_gt_scalar(b, 0), trek_dims_none(), false));
+        assert_true(trek_var_item(trek_max(trek_abs(trek_sub(a, b)), trek_dims_all(), false)) < 1e-6);
+        right[0] += trek_var_item(trek_sum(trek_gt_scalar(a, 0), trek_dims_all(), false));
+        right[1] += trek_var_item(trek_sum(trek_gt_scalar(b, 0), trek_dims_all(), false));
         trek_scope_end(scope);
     }
     trek_no_grad_end();
@@ -87,11 +87,11 @@ static void test_several_forwards_and_backwards(void **state)
             trek_var *a = trek_graph_forward(graph, batch(1, 5));
             if (kind == 0) {
                 trek_var *b = trek_graph_forward(graph, batch(2, 5));
-                trek_graph_backward(graph, trek_mean(trek_mul(a, trek_tanh(b)), trek_dims_none(), false));
+                trek_graph_backward(graph, trek_mean(trek_mul(a, trek_tanh(b)), trek_dims_all(), false));
             } else {
-                trek_backward_with(trek_mean(trek_square(a), trek_dims_none(), false), NULL,
+                trek_backward_with(trek_mean(trek_square(a), trek_dims_all(), false), NULL,
                                    &(trek_backward_opts){ .retain_graph = true });
-                trek_graph_backward(graph, trek_sum(trek_tanh(a), trek_dims_none(), false));
+                trek_graph_backward(graph, trek_sum(trek_tanh(a), trek_dims_all(), false));
             }
             expect_clear();
             grads_of(graph, grads[w]);
@@ -106,7 +106,7 @@ static void test_several_forwards_and_backwards(void **state)
 
 static trek_var *note_sum(trek_var *var, trek_var *grad, void *arg)
 {
-    *(double *)arg = trek_tensor_item(trek_var_data(trek_sum(grad, trek_dims_none(), false)));
+    *(double *)arg = trek_tensor_item(trek_var_data(trek_sum(grad, trek_dims_all(), false)));
     return NULL;
 }
 
@@ -118,10 +118,10 @@ static void test_hooks_see_a_part(void **state)
         trek_graph *graph = trained(world, 0);
         assert_true(trek_var_on_grad(probe_of(graph)->bias, note_sum, &part[world]) > 0);
         trek_scope scope = trek_scope_begin();
-        trek_graph_backward(graph, trek_sum(trek_graph_forward(graph, batch(1, 5)), trek_dims_none(), false));
+        trek_graph_backward(graph, trek_sum(trek_graph_forward(graph, batch(1, 5)), trek_dims_all(), false));
             /* 5 rows: 3 and 2 */
         assert_int_equal(trek_graph_reduce(graph), TREK_OK);
-        whole[world] = trek_tensor_item(trek_var_data(trek_sum(trek_var_grad(probe_of(graph)->bias), trek_dims_none(), false)));
+        whole[world] = trek_tensor_item(trek_var_data(trek_sum(trek_var_grad(probe_of(graph)->bias), trek_dims_all(), false)));
         trek_scope_end(scope);
         expect_clear();
         trek_graph_free(&graph);
@@ -141,12 +141,12 @@ static void test_gradient_of_the_input(void **state)
         trek_var *leaf = trek_var_new(data, true);
         trek_tensor_release(data);
         trek_var *y = trek_graph_forward(graph, trek_tanh(leaf));
-        assert_int_equal(trek_backward(trek_mean(trek_square(y), trek_dims_none(), false)), TREK_OK);
+        assert_int_equal(trek_backward(trek_mean(trek_square(y), trek_dims_all(), false)), TREK_OK);
         assert_non_null(trek_var_grad(leaf));
         trek_tensor_to_host(trek_var_data(trek_var_grad(leaf)), TREK_F32, grads[w], sizeof grads[w]);
         /* and none for it where only this graph's parameters are asked for */
         trek_var_zero_grad(leaf);
-        trek_graph_backward(graph, trek_sum(trek_graph_forward(graph, trek_tanh(leaf)), trek_dims_none(), false));
+        trek_graph_backward(graph, trek_sum(trek_graph_forward(graph, trek_tanh(leaf)), trek_dims_all(), false));
         expect_clear();
         assert_null(trek_var_grad(leaf));
         trek_var_release(leaf);
@@ -162,7 +162,7 @@ static void test_what_cannot_be_split(void **state)
     trek_graph *graph = trained(2, 0);
     trek_scope scope = trek_scope_begin();
     trek_var *y = trek_graph_forward(graph, batch(1, 4));
-    trek_var *loss = trek_mean(trek_square(y), trek_dims_none(), false);
+    trek_var *loss = trek_mean(trek_square(y), trek_dims_all(), false);
     trek_backward_with(loss, NULL, &(trek_backward_opts){ .create_graph = true });
     expect_error(TREK_ERR_UNSUPPORTED, "backward: create_graph: a forward that is split over 2 ranks");
     assert_null(trek_graph_forward(graph, NULL));
@@ -190,7 +190,7 @@ static trek_var *pair_forward(trek_module *self, trek_var *const *inputs, int n)
 {
     trek_var *row = trek_narrow(inputs[1], 0, 0, 1);
     return trek_mean(trek_sum(trek_mul(trek_mul(inputs[0], ((pair_module *)self)->weight), row), trek_dims(1), false),
-                     trek_dims_none(), false);
+                     trek_dims_all(), false);
 }
 
 static const trek_module_class pair_class = { .name = "pair", .size = sizeof(pair_module), .forward_many = pair_forward,
@@ -216,7 +216,7 @@ static void test_scalars_tags_and_whole_inputs(void **state)
         trek_graph *graph = build_pair(trek_cpu(0), NULL);
         assert_non_null(graph);
         assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build_pair, .ranks = w ? 3 : 1,
-            .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) }), TREK_OK);
+            .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }) }), TREK_OK);
         trek_scope scope = trek_scope_begin();
         trek_tensor *x_data = values(1, trek_dims(5, FEATURES), trek_cpu(0)),
             *table_data = values(2, trek_dims(2, FEATURES), trek_cpu(0));
@@ -233,7 +233,7 @@ static void test_scalars_tags_and_whole_inputs(void **state)
         assert_int_equal(trek_var_ndim(y), 0);
         trek_var *hidden = trek_graph_tagged(graph, "hidden");
         assert_int_equal(trek_var_size(hidden, 0), 5);
-        trek_var *loss = trek_add(trek_square(y), trek_mean(trek_square(hidden), trek_dims_none(), false));
+        trek_var *loss = trek_add(trek_square(y), trek_mean(trek_square(hidden), trek_dims_all(), false));
         losses[w] = trek_var_item(loss);
         assert_int_equal(trek_backward(loss), TREK_OK);
         trek_tensor_to_host(trek_var_data(trek_var_grad(table)), TREK_F32, table_grads[w], sizeof table_grads[w]);

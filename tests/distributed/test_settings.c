@@ -67,7 +67,7 @@ static trek_var *loss_of(trek_graph *graph, int step)
     if (with_table)
         inputs[1] = here(30, trek_dims(ROWS, HIDDEN)); /* as many rows as the batch */
     trek_var *y = trek_graph_forward_many(graph, inputs, 1 + with_table);
-    return trek_mean(trek_square(trek_sub(y, here(20 + (uint32_t)step, trek_dims(ROWS, 1)))), trek_dims_none(), false);
+    return trek_mean(trek_square(trek_sub(y, here(20 + (uint32_t)step, trek_dims(ROWS, 1)))), trek_dims_all(), false);
 }
 
 static void make_steps(trek_graph *graph, int first, int n)
@@ -86,7 +86,7 @@ static void set_nothing(trek_graph *graph) { (void)graph; }
 
 static void set_adam(trek_graph *graph)
 {
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_adamw((trek_adam_opts){ .lr = 0.05, .weight_decay = TREK_ZERO })),
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_adamw(&(trek_adam_opts){ .lr = 0.05, .weight_decay = TREK_ZERO })),
                      TREK_OK);
 }
 
@@ -96,7 +96,7 @@ static void set_state(trek_graph *graph)
     set_adam(graph);
     trek_params *params = trek_params_new();
     trek_params_add(params, "w2", trek_module_find(trek_graph_module(graph), "0.w2"));
-    trek_optimizer_spec spec = trek_adamw((trek_adam_opts){ .lr = 0.2, .beta1 = 0.5 });
+    trek_optimizer_spec spec = trek_adamw(&(trek_adam_opts){ .lr = 0.2, .beta1 = 0.5 });
     assert_int_equal(trek_optimizer_add_group(trek_graph_optimizer(graph), params, spec), 1);
     trek_params_free(&params);
     make_steps(graph, 0, 2);
@@ -105,7 +105,7 @@ static void set_state(trek_graph *graph)
 
 static void set_momentum(trek_graph *graph)
 {
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 })), TREK_OK);
     make_steps(graph, 0, 2);
 }
 
@@ -230,7 +230,7 @@ static void run(const setting *row, const course *c, bool before, outcome *to)
     with_table = row->table;
     trek_graph *graph = build(test_device(), NULL);
     assert_non_null(graph);
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.1 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 0.1 })), TREK_OK);
     if (before)
         row->set(graph);
     if (c)
@@ -300,7 +300,7 @@ static void options_go_first(void **state)
         assert_int_equal(trek_trainer_setup(graph,
                                             &(trek_trainer_opts){ .build_replica = build, .devices = test_devices(),
                                                                   .ranks = world,
-                                                                         .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.5 }),
+                                                                         .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.5 }),
                                                                          .schedule = schedule,
                                                                          .max_grad_norm = TREK_OFF }), TREK_OK);
         assert_float_equal(trek_graph_lr(graph), 0.5, 0);
@@ -383,7 +383,7 @@ static void plan_of_counts(void **state)
     trek_graph *graph = build(test_device(), NULL);
     assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .devices = test_devices(),
                                                                      .ranks = 2, .plan = plan,
-                                                                     .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) }),
+                                                                     .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }) }),
                                                                      TREK_OK);
     make_steps(graph, 0, 2);
     trek_scope scope = trek_scope_begin();

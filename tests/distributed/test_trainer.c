@@ -99,7 +99,7 @@ static double difference(const values *a, const values *b)
     return most;
 }
 
-static trek_optimizer_spec adam(void) { return trek_adam((trek_adam_opts){ .lr = 0.02 }); }
+static trek_optimizer_spec adam(void) { return trek_adam(&(trek_adam_opts){ .lr = 0.02 }); }
 
 static trek_trainer_opts options(int world)
 {
@@ -125,7 +125,7 @@ typedef struct course {
 static void same_nothing(trek_graph *graph) { (void)graph; }
 static void same_sgd(trek_graph *graph)
 {
-    trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.5 }));
+    trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.5 }));
 }
 static void same_norm(trek_graph *graph) { trek_graph_set_clip(graph, 0.05, 0); }
 static void same_value(trek_graph *graph) { trek_graph_set_clip(graph, 0, 0.01); }
@@ -170,7 +170,7 @@ static void options_are_the_calls(void **state)
 {
     const course courses[] = {
         { "nothing", { 0 }, same_nothing, 1 },
-        { "optimizer", { .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.5 }) }, same_sgd, 1 },
+        { "optimizer", { .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.5 }) }, same_sgd, 1 },
         { "schedule", { .schedule = trek_step_lr(0.3, 1, 0.5) }, same_schedule, 1 },
         { "max_grad_norm", { .max_grad_norm = 0.05 }, same_norm, 1 },
         { "max_grad_value", { .max_grad_value = 0.01 }, same_value, 1 },
@@ -356,9 +356,9 @@ static void wrong_options(void **state)
         OPTION(".deadline_s is -2", false, .deadline_s = -2),
         OPTION(".deadline_s", false, .deadline_s = NAN),
         OPTION(".deadline_s", false, .deadline_s = INFINITY),
-        OPTION("lr", false, .optimizer = trek_sgd((trek_sgd_opts){ .lr = -1 })),
-        OPTION("beta1", false, .optimizer = trek_adam((trek_adam_opts){ .beta1 = 1 })),
-        OPTION("nesterov", false, .optimizer = trek_sgd((trek_sgd_opts){ .nesterov = true })),
+        OPTION("lr", false, .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = -1 })),
+        OPTION("beta1", false, .optimizer = trek_adam(&(trek_adam_opts){ .beta1 = 1 })),
+        OPTION("nesterov", false, .optimizer = trek_sgd(&(trek_sgd_opts){ .nesterov = true })),
         OPTION(".dtype is f64", false, .amp = { .dtype = TREK_F64 }),
         OPTION(".scaling is 2", false, .amp = { .scaling = 2 }),
         OPTION("scale", false, .amp = { .scaling = 1, .scaler = { .init_scale = -1 } }),
@@ -442,8 +442,8 @@ static void a_mean_of_one(void **state)
 {
     trek_graph *graph = built();
     trek_scope scope = trek_scope_begin();
-    trek_var *x = trek_var_from(trek_tensor_full(3, trek_dims(4), TREK_F64, trek_cpu(0))),
-        *loss = trek_mean(x, trek_dims_none(), false);
+    trek_var *x = trek_var_from(trek_tensor_full(trek_dims(4), 3, TREK_F64, trek_cpu(0))),
+        *loss = trek_mean(x, trek_dims_all(), false);
     assert_true(trek_trainer_mean(graph, loss) == 3);
     assert_int_equal(trek_loss_set_weight(loss, 0), TREK_OK);
     assert_true(trek_trainer_mean(graph, loss) == 0); /* nothing counted */

@@ -44,6 +44,6 @@ bool same_values(trek_module *a, trek_module *b, const char *name)
 
 trek_module *normed(void)
 {
-    return trek_nn_sequential(2, (trek_module *[]){ trek_nn_linear(IN, 4, test_device()),
-                                                    trek_nn_batch_norm1d(4, test_device()) });
+    return trek_nn_sequential((trek_module *[]){ trek_nn_linear(IN, 4, test_device()),
+                                                 trek_nn_batch_norm1d(4, test_device()) }, 2);
 }

@@ -23,7 +23,7 @@ static trek_status write_states(const char *folder)
 {
     trek_module *layers[3] = { trek_nn_linear(2, 2, trek_cpu(0)), trek_nn_batch_norm1d(2, trek_cpu(0)),
                                trek_nn_linear(2, 1, trek_cpu(0)) };
-    trek_module *model = trek_nn_sequential(3, layers);
+    trek_module *model = trek_nn_sequential(layers, 3);
     trek_state_save(model, in(folder, "safetensors-model"));
     trek_module_free(&model);
     trek_state *state = trek_state_new();
@@ -33,7 +33,7 @@ static trek_status write_states(const char *folder)
         trek_tensor_release(tensor);
     }
     trek_state_add_alias(state, "alias \"1\"", "a");
-    trek_state_set_text(state, "note", "caf\xc3\xa9\n");
+    trek_state_set_metadata(state, "note", "caf\xc3\xa9\n");
     trek_status status = trek_state_write(state, in(folder, "safetensors-dtypes"));
     trek_state_free(&state);
     return status;

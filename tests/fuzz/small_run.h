@@ -7,7 +7,7 @@ static inline trek_graph *small_graph(void)
 {
     trek_graph *graph = trek_flow_build(trek_flow_from(trek_nn_linear(2, 2, trek_cpu(0))));
     if (graph)
-        trek_graph_set_optimizer(graph, trek_adam((trek_adam_opts){ .lr = 0.01 }));
+        trek_graph_set_optimizer(graph, trek_adam(&(trek_adam_opts){ .lr = 0.01 }));
     return graph;
 }
 

@@ -26,7 +26,7 @@ trek_module *scale(double factor)
     if (!m)
         return NULL;
     alive++;
-    trek_module_param(m, "factor", offsetof(scale_module, factor), trek_tensor_full(factor, trek_dims(1), TREK_F32, trek_cpu(0)));
+    trek_module_param(m, "factor", offsetof(scale_module, factor), trek_tensor_full(trek_dims(1), factor, TREK_F32, trek_cpu(0)));
     return trek_module_check(m);
 }
 
@@ -78,7 +78,7 @@ int end(void **state)
     return trek_error_status() != TREK_OK || alive != 0 || nodes != 0;
 }
 
-trek_var *filled(double value) { return trek_var_from(trek_tensor_full(value, trek_dims(2, 3), TREK_F32, trek_cpu(0))); }
+trek_var *filled(double value) { return trek_var_from(trek_tensor_full(trek_dims(2, 3), value, TREK_F32, trek_cpu(0))); }
 
 void assert_all(trek_var *v, double value)
 {
@@ -130,4 +130,4 @@ double value_of(trek_graph *graph, const char *name)
     return trek_var_item(param);
 }
 
-trek_var *total(trek_var *v) { return trek_sum(v, trek_dims_none(), false); }
+trek_var *total(trek_var *v) { return trek_sum(v, trek_dims_all(), false); }

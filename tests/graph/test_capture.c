@@ -36,7 +36,7 @@ static trek_graph *new_trained(uint64_t seed)
     trek_seed(seed);
     trek_graph *graph = new_model();
     trek_schedule schedule = trek_cosine_lr(0.05, STEPS, 1e-4);
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_adamw((trek_adam_opts){ .lr = 0.05 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_adamw(&(trek_adam_opts){ .lr = 0.05 })), TREK_OK);
     assert_int_equal(trek_graph_set_schedule(graph, &schedule), TREK_OK);
     assert_int_equal(trek_graph_set_clip(graph, 0.4, 0.3), TREK_OK);
     trek_amp_opts amp = { .scaling = 1, .scaler = { .init_scale = 1024, .growth_interval = 4 } };
@@ -225,7 +225,7 @@ static void test_changes(void **state)
         train(graph, g, 1, NULL, t, j);
         assert_int_equal(trek_graph_set_clip(graph, 0, 0.1), TREK_OK); /* a number on the device: the record stays */
         train(graph, g, 1, NULL, t, j);
-        assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 })), TREK_OK);
+        assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 })), TREK_OK);
         trek_seed(5);
         train(graph, g, 1, NULL, t, j);
     }
@@ -244,13 +244,14 @@ static void test_changes(void **state)
  * by the device's counts, and codes of blocks. */
 static void test_other_optimizers(void **state)
 {
-    const trek_optimizer_spec specs[] = { trek_lamb((trek_lamb_opts){ .lr = 0.02, .weight_decay = 0.1 }),
-                                          trek_lars((trek_lars_opts){ .lr = 0.5, .trust_coefficient = 0.1 }),
-                                          trek_adafactor((trek_adafactor_opts){ .lr = 0.05 }),
-                                          trek_muon((trek_muon_opts){ .lr = 0.02 }),
-                                          trek_with_state(trek_adamw((trek_adam_opts){ .lr = 0.05, .amsgrad = true }),
+    const trek_optimizer_spec specs[] = { trek_lamb(&(trek_lamb_opts){ .lr = 0.02, .weight_decay = 0.1 }),
+                                          trek_lars(&(trek_lars_opts){ .lr = 0.5, .trust_coefficient = 0.1 }),
+                                          trek_adafactor(&(trek_adafactor_opts){ .lr = 0.05 }),
+                                          trek_muon(&(trek_muon_opts){ .lr = 0.02 }),
+                                          trek_with_state(trek_adamw(&(trek_adam_opts){ .lr = 0.05, .amsgrad = true }),
                                                           TREK_BF16),
-                                          trek_with_state(trek_adamw((trek_adam_opts){ .lr = 0.05, .amsgrad = true }), TREK_U8) };
+                                          trek_with_state(trek_adamw(&(trek_adam_opts){ .lr = 0.05, .amsgrad = true }),
+                                                          TREK_U8) };
     for (int k = 0; k < 6; k++) {
         trace plain, captured;
         job a, b;
@@ -258,7 +259,7 @@ static void test_other_optimizers(void **state)
         for (int g = 0; g < 2; g++) {
             graphs[g] = new_trained(29);
             assert_int_equal(trek_graph_set_optimizer(graphs[g], specs[k]), TREK_OK);
-            trek_optimizer_spec vectors = k == 3 ? trek_muon((trek_muon_opts){ .lr = 0.02, .adam = true }) : specs[k];
+            trek_optimizer_spec vectors = k == 3 ? trek_muon(&(trek_muon_opts){ .lr = 0.02, .adam = true }) : specs[k];
             assert_true(trek_optimizer_vectors(trek_graph_optimizer(graphs[g]), vectors) > 0);
             trek_seed(7);
             train(graphs[g], g, 1, NULL, g ? &captured : &plain, g ? &b : &a);
@@ -301,7 +302,7 @@ static void test_mixed_with_calls(void **state)
             }
             trek_var *hidden = trek_graph_tagged(graph, "hidden");
             assert_non_null(hidden);
-            losses[g][k] += (float)trek_var_item(trek_sum(hidden, trek_dims_none(), false));
+            losses[g][k] += (float)trek_var_item(trek_sum(hidden, trek_dims_all(), false));
             trek_scope_end(scope);
         }
         trek_var_release(plain.loss);

@@ -94,7 +94,7 @@ static void learn(int ranks, uint64_t seed)
     trek_loader *train = trek_loader_new(train_set, &(trek_loader_opts){ .batch_size = 64, .shuffle = true, .seed = seed });
     trek_loader *test = trek_loader_new(test_set, &(trek_loader_opts){ .batch_size = 250 });
     trek_trainer_opts opts = { .build_replica = build_lenet, .devices = devices, .ranks = ranks,
-                               .optimizer = trek_adam((trek_adam_opts){ .lr = 2e-3 }) };
+                               .optimizer = trek_adam(&(trek_adam_opts){ .lr = 2e-3 }) };
     if (trek_trainer_setup(model, &opts) != TREK_OK)
         fail_msg("%d ranks: %s", ranks, trek_error());
     assert_int_equal(trek_graph_world_size(model), ranks);

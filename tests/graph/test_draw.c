@@ -236,7 +236,7 @@ static trek_graph *sample(void)
     trek_flow_using(trek_flow_through(flow, trek_module_new(&sum_class)), "later");
     trek_flow_tag(trek_flow_through(flow, trek_nn_gelu()), "later");
     trek_module *chain[3] = { trek_nn_linear(8, 8, HERE), trek_nn_relu(), trek_nn_linear(8, 3, HERE) };
-    trek_flow_through(flow, trek_nn_sequential(3, chain));
+    trek_flow_through(flow, trek_nn_sequential(chain, 3));
     return built(flow);
 }
 
@@ -265,7 +265,7 @@ static void everything(void **state)
     for (int k = 0; k < 3; k++) {
         trek_graph_reset_state(graph);
         trek_var *y = trek_graph_forward(graph, trek_var_from(trek_tensor_ones(trek_dims(500, 4), TREK_F32, HERE)));
-        assert_int_equal(trek_graph_backward(graph, trek_mean(y, trek_dims_none(), false)), TREK_OK);
+        assert_int_equal(trek_graph_backward(graph, trek_mean(y, trek_dims_all(), false)), TREK_OK);
     }
     trek_graph_reset_state(graph);
     trek_timeline_detach(t);

@@ -41,7 +41,7 @@ static double distance(trek_var *a, trek_var *b)
 {
     if (!a || !b)
         fail_msg("no value: %s", trek_error());
-    return trek_var_item(trek_max(trek_abs(trek_sub(a, b)), trek_dims_none(), false));
+    return trek_var_item(trek_max(trek_abs(trek_sub(a, b)), trek_dims_all(), false));
 }
 
 static trek_module *linear64(int64_t in, int64_t out)
@@ -49,7 +49,7 @@ static trek_module *linear64(int64_t in, int64_t out)
     return trek_nn_linear_with(&(trek_linear_opts){ .in = in, .out = out, .dtype = TREK_F64, .device = trek_cpu(0) });
 }
 
-static trek_module *chain(trek_module *a, trek_module *b) { return trek_nn_sequential(2, (trek_module *[]){ a, b }); }
+static trek_module *chain(trek_module *a, trek_module *b) { return trek_nn_sequential((trek_module *[]){ a, b }, 2); }
 static trek_module *layer64(int64_t in, int64_t out) { return chain(linear64(in, out), trek_nn_tanh()); }
 
 /* A module of one function. */
@@ -251,7 +251,7 @@ static void adaptive_time_is_graves_sum(void **state)
 {
     (void)state; /* h = sigmoid(0) = 1/2 and epsilon 0.01: two passes of a half each */
     trek_flow *flow = trek_flow_loop(trek_flow_new(), scale(2), &(trek_loop_opts){ .times = 5, .adaptive = true,
-                                     .halt_after = trek_nn_sequential(2, (trek_module *[]){ plain(first_column), scale(0) }) });
+                                     .halt_after = trek_nn_sequential((trek_module *[]){ plain(first_column), scale(0) }, 2) });
     trek_flow_tag_result(flow, "passes", "cost");
     trek_graph *graph = built(flow);
     assert_forward(graph, 1, 0.5 * 2 + 0.5 * 4);
@@ -377,7 +377,7 @@ static void halted_rows_keep_their_values_in_traces(void **state)
 
 static trek_var *halves(trek_var *x)
 {
-    return trek_var_from(trek_tensor_full(0.5, trek_dims(trek_var_size(x, 0), 2), trek_var_dtype(x), trek_cpu(0)));
+    return trek_var_from(trek_tensor_full(trek_dims(trek_var_size(x, 0), 2), 0.5, trek_var_dtype(x), trek_cpu(0)));
 }
 
 static void a_gate_weighs_all_experts(void **state)

@@ -104,7 +104,7 @@ static void shared_modules(void **state)
     assert_null(trek_module_find(trek_graph_module(graph), "2.factor"));
     trek_graph_free(&graph);
     /* Handed in beside its own parent, by a flow that fails. */
-    trek_module *inner = scale(1), *outer = trek_nn_sequential(1, &inner);
+    trek_module *inner = scale(1), *outer = trek_nn_sequential(&inner, 1);
     assert_mistake(trek_flow_through(trek_flow_through(trek_flow_from(inner), outer), NULL), "NULL");
 }
 
@@ -185,17 +185,17 @@ static void state_gradients(void **state)
 {
     trek_flow *flow = trek_flow_using(trek_flow_from(trek_module_new(&sum_class)), "h");
     trek_graph *graph = built(trek_flow_tag(trek_flow_through(flow, scale(2)), "h"));
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.5 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 0.5 })), TREK_OK);
     assert_forward(graph, 1, 2);
     trek_var *h = trek_graph_forward(graph, filled(1));
     assert_all(h, 6); /* f (x + f x): f + f^2, derivative 1 + 2 f = 5 */
-    assert_int_equal(trek_graph_backward(graph, trek_mean(h, trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_graph_backward(graph, trek_mean(h, trek_dims_all(), false)), TREK_OK);
     assert_float_equal(grad_of(graph, "1.factor"), 5, 1e-5);
     assert_int_equal(trek_graph_step(graph), TREK_OK);
     assert_float_equal(value_of(graph, "1.factor"), -0.5, 1e-6);
     h = trek_graph_forward(graph, filled(1)); /* -0.5 (1 + 6), where 6 is a constant by now */
     assert_all(h, -3.5);
-    assert_int_equal(trek_graph_backward(graph, trek_mean(h, trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_graph_backward(graph, trek_mean(h, trek_dims_all(), false)), TREK_OK);
     assert_float_equal(grad_of(graph, "1.factor"), 7, 1e-5);
     trek_graph_free(&graph);
 }
@@ -241,7 +241,7 @@ static void nested_graphs(void **state)
 static void train_mode(void **state)
 {
     trek_module *list[] = { trek_nn_dropout(0.5), scale(1) };
-    trek_graph *graph = built(trek_flow_from(trek_nn_sequential(2, list)));
+    trek_graph *graph = built(trek_flow_from(trek_nn_sequential(list, 2)));
     assert_int_equal(trek_graph_train(graph, false), TREK_OK);
     assert_forward(graph, 1, 1);
     assert_false(list[0]->training);

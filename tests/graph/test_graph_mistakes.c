@@ -82,9 +82,9 @@ static void mistakes(void **state)
 static trek_module *blocks(void)
 {
     trek_device cpu = trek_cpu(0);
-    trek_module *inner = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear(4, 5, cpu), trek_nn_relu(),
-                                                                  trek_nn_linear(6, 2, cpu) });
-    return trek_nn_sequential(2, (trek_module *[]){ trek_nn_identity(), inner });
+    trek_module *inner = trek_nn_sequential((trek_module *[]){ trek_nn_linear(4, 5, cpu), trek_nn_relu(),
+                                                               trek_nn_linear(6, 2, cpu) }, 3);
+    return trek_nn_sequential((trek_module *[]){ trek_nn_identity(), inner }, 2);
 }
 
 /* A forward with ones of the given width fails with `message`. */
@@ -194,7 +194,7 @@ static trek_status build_and_train(void)
     trek_flow_merge(flow, TREK_MERGE_MEAN);
     trek_flow_tag(trek_flow_using(trek_flow_through(flow, trek_module_new(&sum_class)), "later"), "later");
     trek_graph *graph = trek_flow_build(flow);
-    trek_graph_set_optimizer(graph, trek_adam((trek_adam_opts){ .lr = 0.1 }));
+    trek_graph_set_optimizer(graph, trek_adam(&(trek_adam_opts){ .lr = 0.1 }));
     trek_graph_set_clip(graph, 1, 0.5);
     for (int k = 0; k < 2; k++) {
         trek_var *y = trek_graph_forward(graph, filled(1));

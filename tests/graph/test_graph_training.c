@@ -18,15 +18,15 @@ static void steps(void **state)
     FAILS(trek_graph_step(graph), TREK_ERR_STATE, "");
     assert_true(isnan(trek_graph_lr(graph)));
     assert_null(trek_graph_optimizer(graph));
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.25 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 0.25 })), TREK_OK);
     assert_float_equal(trek_graph_lr(graph), 0.25, 0);
     uint64_t rng = trek_rank_here.rng_step;
-    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_graph_forward(graph, filled(3)), trek_dims_none(), false)),
+    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_graph_forward(graph, filled(3)), trek_dims_all(), false)),
                      TREK_OK);
     /* Passes add up. */
-    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_graph_forward(graph, filled(1)), trek_dims_none(), false)),
+    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_graph_forward(graph, filled(1)), trek_dims_all(), false)),
                      TREK_OK);
-    assert_int_equal(trek_graph_backward_weighted(graph, trek_mean(trek_graph_forward(graph, filled(9)), trek_dims_none(), false),
+    assert_int_equal(trek_graph_backward_weighted(graph, trek_mean(trek_graph_forward(graph, filled(9)), trek_dims_all(), false),
                                                   0),
                      TREK_OK);
     assert_int_equal(trek_graph_reduce(graph), TREK_OK);
@@ -54,9 +54,9 @@ static void steps(void **state)
     assert_int_equal(trek_graph_replicate_input(graph, "input"), TREK_OK);
     FAILS(trek_graph_replicate_input(graph, "nothing"), TREK_ERR_ARGUMENT, "");
     /* Another optimizer takes the place of the first. */
-    FAILS(trek_graph_set_optimizer(graph, trek_adam((trek_adam_opts){ .lr = -1 })), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_graph_set_optimizer(graph, trek_adam(&(trek_adam_opts){ .lr = -1 })), TREK_ERR_ARGUMENT, "");
     assert_float_equal(trek_graph_lr(graph), 0.25, 0);
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_adam((trek_adam_opts){ .lr = 0.5 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_adam(&(trek_adam_opts){ .lr = 0.5 })), TREK_OK);
     assert_int_equal(trek_graph_backward(graph, total(trek_graph_forward(graph, filled(1)))), TREK_OK);
     assert_int_equal(trek_graph_step(graph), TREK_OK);
     assert_float_equal(value_of(graph, "0.factor"), 0.5, 1e-5); /* Adam's first step is lr */
@@ -79,7 +79,7 @@ static void other_graphs_parameters(void **state)
 
 static void one_pass(trek_graph *graph, double x)
 {
-    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_graph_forward(graph, filled(x)), trek_dims_none(), false)),
+    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_graph_forward(graph, filled(x)), trek_dims_all(), false)),
                      TREK_OK);
     assert_int_equal(trek_graph_step(graph), TREK_OK);
 }
@@ -87,7 +87,7 @@ static void one_pass(trek_graph *graph, double x)
 static void schedules(void **state)
 {
     trek_graph *graph = built(trek_flow_from(scale(0)));
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 9 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 9 })), TREK_OK);
     trek_schedule schedule = trek_step_lr(1, 2, 0.5);
     assert_int_equal(trek_graph_set_schedule(graph, &schedule), TREK_OK);
     static const double expected[] = { 1, 1, 0.5, 0.5, 0.25 };
@@ -111,7 +111,7 @@ static void clipping(void **state)
     trek_flow *flow = trek_flow_split(trek_flow_new(), (trek_module *[]){ scale(0), scale(0) }, 2);
     trek_flow_merge(flow, TREK_MERGE_ADD);
     trek_graph *graph = built(flow);
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 1 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 1 })), TREK_OK);
     trek_var *a = trek_module_find(trek_graph_module(graph), "0.factor"),
         *b = trek_module_find(trek_graph_module(graph), "1.factor");
     static const double limits[][4] = { /* max_norm, max_value, update of a, of b */
@@ -138,13 +138,13 @@ static void passes_of_a_step(void **state)
 {
     for (int way = 0; way < 3; way++) { /* as the loss knows; stated; added up */
         trek_graph *graph = built(trek_flow_from(scale(1)));
-        trek_optimizer_spec sgd = trek_sgd((trek_sgd_opts){ .lr = 1 });
+        trek_optimizer_spec sgd = trek_sgd(&(trek_sgd_opts){ .lr = 1 });
         assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .optimizer = sgd, .accumulate = way < 2 ? 2 : 0 }),
                          TREK_OK);
         trek_var *a = trek_module_find(trek_graph_module(graph), "0.factor");
         static const double xs[] = { 1, 0 }, rows[] = { 1, 3 };
         for (int pass = 0; pass < 2; pass++) {
-            trek_var *loss = trek_mean(trek_graph_forward(graph, filled(xs[pass])), trek_dims_none(), false);
+            trek_var *loss = trek_mean(trek_graph_forward(graph, filled(xs[pass])), trek_dims_all(), false);
             if (way == 0)
                 assert_int_equal(trek_loss_set_weight(loss, rows[pass]), TREK_OK);
             assert_int_equal(way == 0 ? trek_graph_backward(graph, loss) : trek_graph_backward_weighted(graph, loss, rows[pass]),
@@ -173,14 +173,14 @@ static void fused_steps(void **state)
     trek_module *all[] = { first, relu, second, gelu, third, last };
     for (int k = 0; k < 6; k++)
         plain = trek_forward(all[k], plain);
-    assert_all(trek_sum(trek_abs(trek_sub(y, plain)), trek_dims_none(), false), 0);
+    assert_all(trek_sum(trek_abs(trek_sub(y, plain)), trek_dims_all(), false), 0);
     assert_non_null(trek_graph_tagged(graph, "before"));
     assert_int_equal(trek_graph_backward(graph, total(y)), TREK_OK);
     trek_var *grad = trek_var_retain(trek_var_grad(trek_module_find(trek_graph_module(graph), "0.weight")));
     trek_var *list[] = { trek_module_find(trek_graph_module(graph), "0.weight") }, *fresh;
     trek_var *loss = total(plain);
     assert_int_equal(trek_grad(&loss, 1, list, 1, NULL, NULL, &fresh), TREK_OK);
-    assert_all(trek_sum(trek_abs(trek_sub(grad, fresh)), trek_dims_none(), false), 0);
+    assert_all(trek_sum(trek_abs(trek_sub(grad, fresh)), trek_dims_all(), false), 0);
     trek_var_release(grad);
     trek_graph_free(&graph);
 }
@@ -227,7 +227,7 @@ static void observation(void **state)
         assert_int_equal(trek_graph_flush(graph), TREK_OK);
         assert_float_equal(trek_graph_latest(graph, "out"), reduced[how], 1e-5);
     }
-    trek_var *one = trek_var_from(trek_tensor_full(4, trek_dims(1), TREK_F32, trek_cpu(0)));
+    trek_var *one = trek_var_from(trek_tensor_full(trek_dims(1), 4, TREK_F32, trek_cpu(0)));
     assert_non_null(trek_graph_forward(graph, one));
     assert_int_equal(trek_graph_collect(graph, "out"), TREK_OK);
     assert_int_equal(trek_graph_flush(graph), TREK_OK);

@@ -87,8 +87,8 @@ static trek_var *classifier_compute_loss(classifier *c, trek_var *left, trek_var
     trek_var *loss = trek_cross_entropy(classifier_logits(c, left, right), labels);
     trek_var *features = trek_graph_tagged(c->graph, "features");
     trek_var *decay =
-        trek_mean(trek_square(trek_module_find(trek_graph_module(c->graph), "head.weight")), trek_dims_none(), false);
-    loss = trek_add(loss, trek_mul_scalar(trek_mean(trek_square(features), trek_dims_none(), false), c->penalty));
+        trek_mean(trek_square(trek_module_find(trek_graph_module(c->graph), "head.weight")), trek_dims_all(), false);
+    loss = trek_add(loss, trek_mul_scalar(trek_mean(trek_square(features), trek_dims_all(), false), c->penalty));
     return trek_add(loss, trek_mul_scalar(decay, c->penalty)); /* of a parameter itself: counts once, not once a rank */
 }
 
@@ -146,7 +146,7 @@ static void run(outcome *o, int world, int share, how how, bool fine_tune)
     assert_int_equal(trek_trainer_setup(c.graph, &(trek_trainer_opts){ .build_replica = build,
                                                                        .devices = test_devices(), .ranks = world,
                                                                        .share_params = share,
-                                                                       .optimizer = trek_adam((trek_adam_opts){ .lr = 0.02 }) }),
+                                                                       .optimizer = trek_adam(&(trek_adam_opts){ .lr = 0.02 }) }),
                      TREK_OK);
     if (fine_tune)
         trek_graph_freeze(c.graph, "encoder");
@@ -271,7 +271,7 @@ static double run_regressor(int world)
     trek_graph *graph = build_regressor(test_device(), NULL);
     assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build_regressor,
                                                                      .devices = test_devices(), .ranks = world,
-                                                                     .optimizer = trek_adam((trek_adam_opts){ .lr = 0.02 }) }),
+                                                                     .optimizer = trek_adam(&(trek_adam_opts){ .lr = 0.02 }) }),
                      TREK_OK);
     trek_scope scope = trek_scope_begin();
     for (uint32_t s = 0; s < STEPS; s++) {
@@ -301,7 +301,7 @@ static void inputs_that_do_not_fit(void **state)
     classifier c = { .graph = build(test_device(), NULL) };
     assert_int_equal(trek_trainer_setup(c.graph, &(trek_trainer_opts){ .build_replica = build,
                                                                        .devices = test_devices(), .ranks = 2,
-                                                                       .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) }),
+                                                                       .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }) }),
                      TREK_OK);
     for (int how = BY_GRAPH; how <= BY_MODULE; how++) {
         c.how = (enum how)how;

@@ -36,7 +36,7 @@ static trek_timeline *profile(int64_t rows)
 
 static trek_var *filled(double value, trek_shape shape, trek_dtype dtype, bool requires_grad)
 {
-    trek_tensor *tensor = trek_tensor_full(value, shape, dtype, trek_cpu(0));
+    trek_tensor *tensor = trek_tensor_full(shape, value, dtype, trek_cpu(0));
     trek_var *var = trek_var_new(tensor, requires_grad);
     trek_tensor_release(tensor);
     assert_non_null(var);
@@ -183,7 +183,7 @@ static void costs_of_moves(void **state)
     expect_cost(t, "reshape", "f32[6, 4] -> f32[24]", 0, 4 * 48);
     trek_neg(trek_expand(zeros(trek_dims(1, 6)), trek_dims(4, 6)));
     expect_cost(t, "neg", "f32[4, 6] -> f32[4, 6]", 0, 4 * (6 + 24));
-    trek_embedding(zeros(trek_dims(1000, 8)), indices(3), -1);
+    trek_embedding(indices(3), zeros(trek_dims(1000, 8)), -1);
     expect_cost(t, "embedding", "f32[1000, 8] i64[3] -> f32[3, 8]", 0, 4 * 24 + 4 * 24 + 8 * 3);
     trek_var *many[100];
     for (int k = 0; k < 100; k++)
@@ -209,9 +209,9 @@ static void costs_of_moves(void **state)
 static trek_module *net(trek_device device)
 {
     trek_module *inner[] = { trek_nn_linear(8, 8, device), trek_nn_tanh() };
-    trek_module *outer[] = { trek_nn_linear(4, 8, device), trek_nn_relu(), trek_nn_sequential(2, inner),
+    trek_module *outer[] = { trek_nn_linear(4, 8, device), trek_nn_relu(), trek_nn_sequential(inner, 2),
                              trek_nn_linear(8, 2, device) };
-    return trek_nn_sequential(4, outer);
+    return trek_nn_sequential(outer, 4);
 }
 
 static void check_paths(trek_timeline *t, int passes)
@@ -384,7 +384,7 @@ static void graph_step(trek_graph *graph, int64_t samples)
 static void graphs(void **state)
 {
     trek_graph *graph = build(trek_cpu(0), NULL);
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_adam((trek_adam_opts){ 0 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_adam(NULL)), TREK_OK);
     trek_timeline *t = profile(0);
     graph_step(graph, 3);
     graph_step(graph, 3);
@@ -469,7 +469,7 @@ static void ranks(void **state)
 {
     trek_timeline *t = trek_timeline_new(&(trek_timeline_opts){ .ops = true });
     trek_graph *graph = build(trek_cpu(0), NULL);
-    trek_trainer_opts opts = { .build_replica = build, .ranks = 2, .optimizer = trek_adam((trek_adam_opts){ 0 }), .timeline = t };
+    trek_trainer_opts opts = { .build_replica = build, .ranks = 2, .optimizer = trek_adam(NULL), .timeline = t };
     assert_int_equal(trek_trainer_setup(graph, &opts), TREK_OK);
     graph_step(graph, 8);
     graph_step(graph, 8);
@@ -514,7 +514,7 @@ static void train(trek_graph *graph, int passes)
 static void recorded_times(void **state)
 {
     trek_graph *graph = labelled(test_device());
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.1 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 0.1 })), TREK_OK);
     trek_timeline *t = profile(0), *plain = trek_timeline_new(NULL);
     for (int epoch = 0; epoch < 3; epoch++) {
         train(graph, 4);
@@ -545,7 +545,7 @@ static void recorded_times(void **state)
 static void device_times(void **state)
 {
     trek_graph *graph = labelled(test_device());
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_adam((trek_adam_opts){ .lr = 0.1 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_adam(&(trek_adam_opts){ .lr = 0.1 })), TREK_OK);
     trek_timeline *t = trek_timeline_new(&(trek_timeline_opts){ .ops = true, .device_times = true });
     assert_int_equal(trek_timeline_attach(t), TREK_OK);
     train(graph, test_on_cpu() ? 4 : 400); /* more ops than there are pairs of events */

@@ -22,7 +22,7 @@ static trek_var *wave(trek_shape shape, double phase)
 
 static double distance(trek_var *a, trek_var *b)
 {
-    return trek_var_item(trek_max(trek_abs(trek_sub(a, b)), trek_dims_none(), false));
+    return trek_var_item(trek_max(trek_abs(trek_sub(a, b)), trek_dims_all(), false));
 }
 
 /* --- a class of one's own ---------------------------------------------------------------------- */
@@ -160,11 +160,11 @@ static void train(trek_graph *graph, kind k, trek_module *m, double *losses)
 {
     trek_var *h = NULL, *c = NULL;
     trek_params *params = graph ? NULL : trek_module_params(m);
-    trek_optimizer *optimizer = graph ? NULL : trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 0.5 }), params);
+    trek_optimizer *optimizer = graph ? NULL : trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 0.5 }), params);
     trek_scope all = trek_scope_begin();
     for (int call = 0; call < CALLS; call++) {
         trek_var *x = input(k, call), *y = graph ? trek_graph_forward(graph, x) : run_layer(k, m, x, &h, &c);
-        trek_var *loss = y ? trek_mean(trek_mul(y, trek_square(y)), trek_dims_none(), false) : NULL;
+        trek_var *loss = y ? trek_mean(trek_mul(y, trek_square(y)), trek_dims_all(), false) : NULL;
         if (graph) {
             trek_graph_backward(graph, loss);
             trek_graph_step(graph);
@@ -193,7 +193,7 @@ static trek_graph *stateful_on_ranks(kind *k, int world)
     trek_graph *graph = stateful(devices[0], k);
     assert_non_null(graph);
     assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = stateful, .arg = k, .devices = devices,
-        .ranks = world, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.5 }) }), TREK_OK);
+        .ranks = world, .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.5 }) }), TREK_OK);
     return graph;
 }
 

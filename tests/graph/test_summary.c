@@ -19,7 +19,7 @@
 
 static trek_module *chain(int n, trek_module *const *modules)
 {
-    trek_module *m = trek_nn_sequential(n, modules);
+    trek_module *m = trek_nn_sequential(modules, n);
     assert_non_null(m);
     return m;
 }
@@ -170,7 +170,7 @@ static void tables(void **state)
     trek_module *mlp[3] = { trek_nn_linear(4, 6, HERE), trek_nn_relu(), NULL };
     mlp[2] = holder(2, inner);
     trek_module *m = chain(3, mlp);
-    assert_int_equal(trek_module_freeze(inner[1], true), TREK_OK);
+    assert_int_equal(trek_module_freeze(inner[1]), TREK_OK);
     trek_shape shape = trek_dims(8, 4);
     trek_summary_opts opts = { .n_inputs = 1, .shapes = &shape };
     expect_lines(trek_module_summary_with(m, &opts), (const char *const[]){

@@ -35,7 +35,7 @@ static trek_var *sums(trek_module *self, trek_var *x)
 }
 static trek_var *level(trek_module *self, trek_var *x)
 {
-    return trek_mean(x, trek_dims_none(), false);
+    return trek_mean(x, trek_dims_all(), false);
 }
 static const trek_module_class sums_class = { .name = "sums", .size = sizeof(trek_module), .forward = sums };
 static const trek_module_class level_class = { .name = "level", .size = sizeof(trek_module), .forward = level };
@@ -68,7 +68,7 @@ static trek_graph *made(int ranks)
     trek_graph *graph = build(trek_cpu(0), NULL);
     assert_non_null(graph);
     assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .ranks = ranks,
-        .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }) }), TREK_OK);
+        .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }) }), TREK_OK);
     return graph;
 }
 
@@ -209,7 +209,7 @@ static void freezing_and_modes(void **state)
         int n = read_params(graph, before);
         for (int step = 0; step < 3; step++) {
             trek_var *y = trek_graph_forward(graph, input(ROWS));
-            assert_int_equal(trek_graph_backward(graph, trek_mean(trek_square(y), trek_dims_none(), false)), TREK_OK);
+            assert_int_equal(trek_graph_backward(graph, trek_mean(trek_square(y), trek_dims_all(), false)), TREK_OK);
             assert_int_equal(trek_graph_step(graph), TREK_OK);
         }
         for (int r = 0; r < ranks && ranks > 1; r++) {
@@ -263,7 +263,7 @@ static void state_of_a_part(void **state)
 
 static double sum_of(trek_var *v)
 {
-    return trek_var_item(trek_sum(trek_mul(v, v), trek_dims_none(), false));
+    return trek_var_item(trek_sum(trek_mul(v, v), trek_dims_all(), false));
 }
 
 /* Joined over the ranks, as values and for gradients; what cannot be joined says so. */
@@ -279,7 +279,7 @@ static void tags_on_all_ranks(void **state)
             assert_null(trek_graph_tagged_at(graph, paths[k]));
         assert_int_equal(trek_error_status(), TREK_OK); /* not run yet */
         trek_var *x = trek_var_new(trek_var_data(input(ROWS)), true);
-        trek_var *y = trek_graph_forward(graph, x), *loss = trek_mean(trek_square(y), trek_dims_none(), false);
+        trek_var *y = trek_graph_forward(graph, x), *loss = trek_mean(trek_square(y), trek_dims_all(), false);
         for (int k = 0; k < PATHS; k++) {
             trek_var *value = trek_graph_tagged_at(graph, paths[k]);
             assert_non_null(value);
@@ -290,7 +290,7 @@ static void tags_on_all_ranks(void **state)
             if (ranks == 1)
                 values[k] = sum_of(value);
             assert_true(fabs(sum_of(value) - values[k]) < 1e-12);
-            loss = trek_add(loss, trek_mul_scalar(trek_mean(trek_square(value), trek_dims_none(), false), 0.3));
+            loss = trek_add(loss, trek_mul_scalar(trek_mean(trek_square(value), trek_dims_all(), false), 0.3));
         }
         if (ranks == 1) {
             assert_non_null(trek_graph_tagged_at(graph, "encoder.sums"));
@@ -316,7 +316,7 @@ static void tags_on_all_ranks(void **state)
         x = trek_var_new(trek_var_data(input(ROWS)), true);
         trek_graph_forward(graph, x);
         trek_var *given = trek_graph_tagged_at(graph, "encoder.given");
-        assert_int_equal(trek_backward(trek_sum(trek_square(given), trek_dims_none(), false)), TREK_OK);
+        assert_int_equal(trek_backward(trek_sum(trek_square(given), trek_dims_all(), false)), TREK_OK);
         x_grads[1] = sum_of(trek_var_grad(x));
         assert_true(x_grads[1] > x_grads[0]);
         assert_int_equal(trek_graph_zero_grad(graph), TREK_OK);
@@ -345,8 +345,8 @@ static void tag_of_the_input(void **state)
         trek_var *x = trek_var_new(trek_var_data(input(ROWS)), true), *y = trek_graph_forward(graph, x);
         trek_var *given = trek_graph_tagged_at(graph, "inner.given");
         assert_int_equal(trek_var_size(given, 0), ROWS);
-        trek_var *loss = trek_add(trek_sum(trek_square(given), trek_dims_none(), false),
-                                  trek_sum(trek_square(y), trek_dims_none(), false));
+        trek_var *loss = trek_add(trek_sum(trek_square(given), trek_dims_all(), false),
+                                  trek_sum(trek_square(y), trek_dims_all(), false));
         assert_int_equal(trek_backward(loss), TREK_OK);
         double norm = sum_of(trek_var_grad(x));
         expected = ranks == 1 ? norm : expected;
@@ -433,12 +433,12 @@ static trek_var *loss_of(trek_graph *graph, trek_var *output, const trek_batch *
     trek_var *scan = trek_graph_tagged_at(graph, "encoder.scan"); /* the rank's own */
     if (!scan || trek_var_size(scan, 0) != trek_var_size(output, 0) ||
         trek_graph_collect_at(graph, "encoder.scan", TREK_COLLECT_MEAN) != TREK_OK ||
-        trek_graph_record_at(graph, "encoder.core.mine", trek_var_item(trek_mean(scan, trek_dims_none(), false))) != TREK_OK)
+        trek_graph_record_at(graph, "encoder.core.mine", trek_var_item(trek_mean(scan, trek_dims_all(), false))) != TREK_OK)
         return NULL;
     if (trek_graph_collect_at(graph, "encoder.scan", TREK_COLLECT_MAX) != TREK_ERR_UNSUPPORTED)
         return NULL;
     trek_error_clear();
-    return trek_mean(trek_square(output), trek_dims_none(), false);
+    return trek_mean(trek_square(output), trek_dims_all(), false);
 }
 
 static void records_of_a_training_function(void **state)
@@ -491,7 +491,7 @@ static void metrics_of_a_run(void **state)
         trek_run *run = trek_trainer_run(&(trek_run_opts){ .build_model = build, .train_step = loss_of, .dataset = dataset,
             .evaluation = evaluates ? dataset : NULL, .input = "x", .batch_size = 4, .epochs = 2, .seed = 3,
             .on_metrics = on_metrics,
-            .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }), .trainer = { .ranks = 2 } });
+            .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }), .trainer = { .ranks = 2 } });
         trek_state *final = run ? trek_run_join(run) : NULL;
         if (!final)
             fail_msg("%s", trek_error());

@@ -23,7 +23,7 @@ static trek_graph *build(trek_device device, void *arg)
 
 static trek_var *loss_of(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    trek_var *loss = trek_mean(trek_square(output), trek_dims_none(), false);
+    trek_var *loss = trek_mean(trek_square(output), trek_dims_all(), false);
     bool fine = trek_graph_collect_at(graph, "encoder.scan", TREK_COLLECT_MEAN) == TREK_OK &&
         trek_graph_collect_at(graph, "encoder.core.deep", TREK_COLLECT_MEAN) == TREK_OK &&
         trek_graph_record_at(graph, "encoder.loss", trek_var_item(loss)) == TREK_OK &&
@@ -41,7 +41,7 @@ static trek_status train(trek_comm *comm, int ranks, double points[4])
     trek_graph *graph = build(trek_cpu(0), NULL);
     trek_tensor *x = trek_tensor_from_data(data, trek_dims(ROWS, IN), TREK_F64, trek_cpu(0));
     trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .ranks = ranks, .comm = comm,
-        .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) });
+        .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }) });
     trek_loader *loader = trek_loader_new(trek_dataset_tensors((const char *const[]){ "x" }, &x, 1),
                                           &(trek_loader_opts){ .batch_size = 8 });
     trek_graph_set_loader(graph, loader, "x");

@@ -329,7 +329,7 @@ static void narrow_terminals(void **state)
         trek_progress *p = progress_at(20, 400, 1, width);
         trek_progress_rank ranks[3] = { { 0, 0.5, 1234, "computing" }, { 1, 0.25, 617, "waiting" }, { 2, 0.25, NAN, "lost" } };
         for (int k = 0; k < 2; k++) {
-            assert_int_equal(trek_progress_ranks(p, k * 3, ranks), TREK_OK);
+            assert_int_equal(trek_progress_ranks(p, ranks, k * 3), TREK_OK);
             fflush(stream);
             size_t from = text_size;
             update_at(p, 3, 184, 0.25, 10 + k);
@@ -382,26 +382,26 @@ static void ranks_below(void **state)
     use_charset("C");
     trek_progress *p = progress_at(2, 0, 1, 80);
     trek_progress_rank ranks[64] = { { 0, 0.5, 1234, "computing" }, { 7, 0.25, 99.5, "waiting" }, { 8, NAN, NAN, NULL } };
-    assert_int_equal(trek_progress_ranks(p, 3, ranks), TREK_OK);
+    assert_int_equal(trek_progress_ranks(p, ranks, 3), TREK_OK);
     update_at(p, 0, 3, NAN, 2);
     expect_bytes("\repoch 1/2  batch 3  1.5 batches/s  2.0s\x1b[K\nranks  0 50% 1.23k/s  7 25% 99.5/s waiting  8\x1b[K");
     for (int k = 0; k < 64; k++)
         ranks[k] = (trek_progress_rank){ k, k < 32 ? 0.01 : 0.02, 100 + k, k == 5 ? "lost" : k < 9 ? "waiting" : "computing" };
-    assert_int_equal(trek_progress_ranks(p, 64, ranks), TREK_OK);
+    assert_int_equal(trek_progress_ranks(p, ranks, 64), TREK_OK);
     update_at(p, 0, 6, NAN, 4);
     expect_bytes("\r\x1b[1A" "epoch 1/2  batch 6  1.5 batches/s  4.0s\x1b[K\n"
                  "64 ranks  1% to 2%  100/s to 163/s (8.31k/s)  slowest 0  8 waiting  1 lost\x1b[K");
-    assert_int_equal(trek_progress_ranks(p, 0, NULL), TREK_OK);
+    assert_int_equal(trek_progress_ranks(p, NULL, 0), TREK_OK);
     update_at(p, 0, 9, NAN, 6);
     expect_bytes("\r\x1b[1A" "epoch 1/2  batch 9  1.5 batches/s  6.0s\x1b[K\x1b[J");
-    assert_int_equal(trek_progress_ranks(p, 1, ranks), TREK_OK);
+    assert_int_equal(trek_progress_ranks(p, ranks, 1), TREK_OK);
     update_at(p, 0, 12, NAN, 8);
     seen_before = text_size;
     trek_progress_epoch(p, 0, NULL, 0);
     expect_bytes("\r\x1b[1A\x1b[Jepoch 1/2  8.0s  ETA 8.0s\n");
-    FAILS(trek_progress_ranks(p, 1, NULL), TREK_ERR_ARGUMENT, "");
-    FAILS(trek_progress_ranks(p, -1, ranks), TREK_ERR_ARGUMENT, "");
-    assert_int_equal(trek_progress_ranks(NULL, 1, ranks), TREK_OK);
+    FAILS(trek_progress_ranks(p, NULL, 1), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_progress_ranks(p, ranks, -1), TREK_ERR_ARGUMENT, "");
+    assert_int_equal(trek_progress_ranks(NULL, ranks, 1), TREK_OK);
     trek_progress_free(&p);
 }
 

@@ -65,9 +65,9 @@ static trek_graph *net(void)
     trek_flow *flow = trek_flow_from(trek_graph_module(trek_flow_build(inner)));
     trek_flow_label(flow, "body");
     trek_flow_tag(flow, "middle");
-    trek_flow_through(flow, trek_nn_sequential(4, (trek_module *[]){ trek_nn_linear(4, 8, on), trek_nn_softplus(),
+    trek_flow_through(flow, trek_nn_sequential((trek_module *[]){ trek_nn_linear(4, 8, on), trek_nn_softplus(),
                                                                     trek_nn_linear(8, 2, on),
-                                                                    trek_nn_unflatten(1, trek_dims(2, 1)) }));
+                                                                    trek_nn_unflatten(1, trek_dims(2, 1)) }, 4));
     trek_flow_label(flow, "head_x");
     trek_graph *graph = trek_flow_build(flow);
     assert_non_null(graph);
@@ -84,7 +84,7 @@ static void pass(trek_graph *graph, int64_t rows, bool trains)
     if (!trains)
         trek_no_grad_end();
     else
-        trek_graph_backward(graph, trek_mean(trek_square(y), trek_dims_none(), false));
+        trek_graph_backward(graph, trek_mean(trek_square(y), trek_dims_all(), false));
     if (trains)
         trek_graph_step(graph);
     assert_int_equal(trek_error_status(), TREK_OK);
@@ -119,7 +119,7 @@ static void expect_link(const trek_run_record *graph, const char *from, const ch
 static trek_graph *trained(void)
 {
     trek_graph *graph = net();
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.01 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 0.01 })), TREK_OK);
     return graph;
 }
 

@@ -161,7 +161,7 @@ static trek_status train(int ranks, trek_epoch_metrics *metrics, double *losses)
     trek_dataset *dataset = line_dataset(true);
     trek_device devices[] = { trek_cpu(0), trek_cpu(1), trek_cpu(2) };
     trek_run *run = trek_trainer_run(&(trek_run_opts){ .build_model = line_build, .train_step = line_squares, .dataset = dataset,
-                                                       .input = "x", .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.05 }),
+                                                       .input = "x", .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.05 }),
                                                        .batch_size = 6, .epochs = EPOCHS,
                                                        .trainer = { .devices = devices, .ranks = ranks, .max_grad_norm = 100 } });
     trek_dataset_free(&dataset);
@@ -289,7 +289,7 @@ static void test_points_are_those_of_the_trends(void **state)
 {
     trek_scope scope = trek_scope_begin();
     trek_graph *graph = line_build(trek_cpu(0), NULL);
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.01 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 0.01 })), TREK_OK);
     trek_monitor *m = watch("loop");
     assert_int_equal(trek_monitor_attach(m, graph), TREK_OK);
     trek_monitor *second = watch("other");
@@ -298,7 +298,7 @@ static void test_points_are_those_of_the_trends(void **state)
     for (int epoch = 0; epoch < 2; epoch++) {
         for (int k = 0; k < 3; k++) {
             trek_var *y = trek_graph_forward(graph, trek_var_from(test_values((double[]){ 1, 2, 3 }, trek_dims(1, 3), TREK_F64)));
-            trek_var *loss = trek_mean(trek_square(y), trek_dims_none(), false);
+            trek_var *loss = trek_mean(trek_square(y), trek_dims_all(), false);
             assert_int_equal(trek_graph_backward(graph, loss), TREK_OK);
             assert_int_equal(trek_graph_record(graph, "squares", trek_var_item(loss)), TREK_OK);
             assert_int_equal(trek_graph_step(graph), TREK_OK);
@@ -338,7 +338,7 @@ static void test_a_short_loop_is_told_whole(void **state)
         trek_dataset *dataset = line_dataset(true);
         trek_graph *graph = line_build(trek_cpu(0), NULL);
         trek_loader *loader = trek_loader_new(dataset, &(trek_loader_opts){ .batch_size = BATCH });
-        assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.01 })), TREK_OK);
+        assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 0.01 })), TREK_OK);
         trek_monitor *m = trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .name = own ? "own" : "graph's",
                                                                  .epochs = EPOCHS_HERE });
         assert_int_equal(trek_monitor_attach(m, graph), TREK_OK);
@@ -775,7 +775,7 @@ static void test_short_steps_are_counted_exactly(void **state)
     double *losses = calloc(STEPS + 1, sizeof *losses);
     trek_scope scope = trek_scope_begin();
     trek_graph *graph = line_build(trek_cpu(0), NULL);
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 1e-4 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 1e-4 })), TREK_OK);
     trek_var *x = trek_var_from(test_values((double[]){ 1, 2, 3, 4, 5, 6 }, trek_dims(ROWS_OF_STEP, 3), TREK_F64));
     trek_monitor *m = trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .name = "short", .interval_s = 0.01 });
     assert_non_null(m);
@@ -784,7 +784,7 @@ static void test_short_steps_are_counted_exactly(void **state)
     int passed = 0;
     for (int k = 1; k <= STEPS; k++) {
         trek_scope inner = trek_scope_begin();
-        trek_var *loss = trek_mean(trek_square(trek_graph_forward(graph, x)), trek_dims_none(), false);
+        trek_var *loss = trek_mean(trek_square(trek_graph_forward(graph, x)), trek_dims_all(), false);
         losses[k] = trek_var_item(loss);
         passed += m->left > 1;
         assert_int_equal(trek_graph_backward(graph, loss), TREK_OK);
@@ -829,7 +829,7 @@ static int play(const char *role)
         trek_run *run = trek_trainer_run(
             &(trek_run_opts){ .build_model = line_build, .train_step = fails ? no_loss : line_squares, .dataset = dataset,
                               .input = "x",
-                              .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.01 }), .batch_size = 6, .epochs = 1000000000 });
+                              .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.01 }), .batch_size = 6, .epochs = 1000000000 });
         trek_state *state = trek_run_join(run);
         trek_state_free(&state);
         trek_dataset_free(&dataset);

@@ -36,12 +36,12 @@ static trek_run_reader *train_on(trek_device device)
 {
     trek_scope scope = trek_scope_begin();
     trek_graph *graph = line_build(device, NULL);
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.01 })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 0.01 })), TREK_OK);
     trek_monitor *m = trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .name = "first" });
     assert_int_equal(trek_monitor_attach(m, graph), TREK_OK);
     trek_tensor *x = trek_tensor_to(test_values((double[]){ 1, 2, 3 }, trek_dims(1, 3), TREK_F64), device);
     trek_var *y = trek_graph_forward(graph, trek_var_from(x));
-    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_square(y), trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_square(y), trek_dims_all(), false)), TREK_OK);
     assert_int_equal(trek_graph_step(graph), TREK_OK);
     trek_monitor_free(&m); /* which looks once more */
     trek_graph_free(&graph);

@@ -37,7 +37,7 @@ static trek_module *norm(trek_dtype dtype)
 static trek_module *feed_forward(trek_dtype dtype)
 {
     trek_module *list[] = { linear(WIDTH, 2 * WIDTH, dtype), trek_nn_gelu(), linear(2 * WIDTH, WIDTH, dtype) };
-    return trek_nn_sequential(3, list);
+    return trek_nn_sequential(list, 3);
 }
 
 /* --- GPT-2's ---------------------------------------------------------------------------------------- */
@@ -72,7 +72,7 @@ static const trek_module_class gpt_class = { .name = "gpt", .size = sizeof(parts
 
 static trek_module *gpt_new(int layers, trek_dtype dtype)
 {
-    trek_module *g = trek_module_new(&gpt_class), *blocks = trek_nn_sequential(0, NULL);
+    trek_module *g = trek_module_new(&gpt_class), *blocks = trek_nn_sequential(NULL, 0);
     for (int k = 0; k < layers; k++)
         trek_nn_sequential_add(blocks, block_new(trek_nn_multihead_attention_with(&(trek_multihead_attention_opts){
             .embed_dim = WIDTH, .heads = HEADS, .causal = true, .dtype = dtype, .device = test_device() }), dtype));
@@ -113,7 +113,7 @@ static trek_module *llama_new(int layers, trek_dtype dtype)
 {
     trek_rotary_layer_opts turns = { .dim = DEPTH, .length = LONGEST, .dtype = dtype == TREK_F64 ? TREK_F64 : TREK_F32,
                                      .device = test_device() };
-    trek_module *rotary = trek_nn_rotary_with(&turns), *all = trek_nn_sequential(0, NULL);
+    trek_module *rotary = trek_nn_rotary_with(&turns), *all = trek_nn_sequential(NULL, 0);
     trek_nn_sequential_add(all, embedding(WORDS, dtype));
     for (int k = 0; k < layers; k++)
         trek_nn_sequential_add(all, block_new(grouped_new(rotary, dtype), dtype));
@@ -130,7 +130,7 @@ static trek_module *waves_new(int layers, trek_dtype dtype)
     trek_sinusoidal_positions_opts waves = { .dim = WIDTH, .length = LONGEST, .dtype = dtype, .device = test_device() };
     trek_module *list[] = { embedding(WORDS, dtype), trek_nn_sinusoidal_positions_with(&waves),
                             trek_nn_transformer_encoder_with(&o), linear(WIDTH, WORDS, dtype) };
-    return trek_nn_sequential(4, list);
+    return trek_nn_sequential(list, 4);
 }
 
 trek_module *decoder_new(decoder_kind kind, int layers, trek_dtype dtype)

@@ -319,7 +319,7 @@ static void test_waits_for_gradients(void **state)
             trek_autocast_end();
             assert_true(y && z);
             assert_true(test_same_bits(trek_var_data(y), trek_var_data(z)) == (step < 3));
-            trek_tensor *seed = trek_tensor_full(step == 2 ? 0.1 : 0, trek_dims(5, 32), TREK_BF16, test_device());
+            trek_tensor *seed = trek_tensor_full(trek_dims(5, 32), step == 2 ? 0.1 : 0, TREK_BF16, test_device());
             fine(trek_backward_with(y, trek_var_from(seed), NULL));
         }
         trek_module_free(&m);
@@ -334,7 +334,7 @@ static void expect_same_forward(int64_t in, int64_t out, trek_dtype dtype, trek_
 {
     trek_scope scope = trek_scope_begin();
     trek_linear_opts opts = { .in = in, .out = out, .dtype = dtype, .device = test_device() };
-    trek_module *both = trek_nn_sequential(0, NULL);
+    trek_module *both = trek_nn_sequential(NULL, 0);
     trek_module *m = trek_nn_linear_with(&opts);
     fine(trek_nn_sequential_add(both, m));
     fine(trek_nn_sequential_add(both, trek_nn_linear(16, 16, test_device())));
@@ -410,7 +410,7 @@ static void test_refused(void **state)
     trek_var *x = leaf(5, trek_dims(4, 16), TREK_F32), *y = trek_forward(m, x);
     trek_autocast_end();
     assert_non_null(y);
-    refuse(trek_backward_with(trek_sum(trek_cast(y, TREK_F32), trek_dims_none(), false), NULL,
+    refuse(trek_backward_with(trek_sum(trek_cast(y, TREK_F32), trek_dims_all(), false), NULL,
                               &(trek_backward_opts){ .create_graph = true }),
            TREK_ERR_UNSUPPORTED, "first derivatives");
     trek_var_release(x);
@@ -422,7 +422,7 @@ static void test_refused(void **state)
 /* Without memory at any one point: an error, and a layer that is as it was. */
 static void test_no_memory(void **state)
 {
-    trek_module *m = trek_nn_sequential(0, NULL);
+    trek_module *m = trek_nn_sequential(NULL, 0);
     fine(trek_nn_sequential_add(m, trek_nn_linear(16, 16, test_device())));
     fine(trek_nn_sequential_add(m, trek_nn_linear(16, 32, test_device())));
     trek_status status = TREK_ERR_MEMORY;

@@ -65,8 +65,8 @@ static trek_graph *set_up(setting *s)
     trek_graph *graph = build(devices[0], s);
     assert_non_null(graph);
     fine(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .arg = s, .ranks = s->world, .devices = devices,
-                                                         .optimizer = s->plain ? trek_sgd((trek_sgd_opts){ .lr = 0.1 })
-                                                                              : trek_adamw((trek_adam_opts){ .lr = 0.003 }),
+                                                         .optimizer = s->plain ? trek_sgd(&(trek_sgd_opts){ .lr = 0.1 })
+                                                                              : trek_adamw(&(trek_adam_opts){ .lr = 0.003 }),
                                                          .amp = s->amp, .accumulate = s->accumulate }));
     return graph;
 }
@@ -287,14 +287,14 @@ static void run_line(int world, double results[LINE_STEPS][LINE_ROWS * LINE], do
     trek_seed(5);
     trek_graph *graph = build_line(devices[0], NULL);
     fine(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build_line, .ranks = world, .devices = devices,
-                                                         .amp = in_fp8, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 1e-3 }) }));
+                                                         .amp = in_fp8, .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 1e-3 }) }));
     for (int step = 0; step < LINE_STEPS; step++) {
         trek_scope scope = trek_scope_begin();
         double scales[LINE_ROWS] = { 1, 1, 1e-3, 1e-6, 1e-6, 1e-6 };
         trek_var *sizes = trek_var_from(test_values(scales, trek_dims(LINE_ROWS, 1), TREK_F32));
         trek_var *x = trek_mul(trek_var_from(test_tensor(30 + (uint32_t)step, trek_dims(LINE_ROWS, LINE), 1)), sizes);
         trek_var *y = trek_graph_forward(graph, x);
-        fine(trek_graph_backward(graph, trek_mean(trek_mul(trek_cast(y, TREK_F32), sizes), trek_dims_none(), false)));
+        fine(trek_graph_backward(graph, trek_mean(trek_mul(trek_cast(y, TREK_F32), sizes), trek_dims_all(), false)));
         fine(trek_graph_reduce(graph));
         double *values = read_of(y), *grad = read_of(trek_var_grad(trek_module_find(trek_graph_module(graph), "0.weight")));
         memcpy(results[step], values, sizeof results[step]);

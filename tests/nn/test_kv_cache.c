@@ -15,7 +15,7 @@ static double distance(trek_var *a, trek_var *b)
     if (!a || !b)
         fail_msg("%s", trek_error());
     assert_true(trek_shape_equal(trek_var_shape(a), trek_var_shape(b)));
-    trek_var *most = trek_max(trek_abs(trek_sub(trek_cast(a, TREK_F64), trek_cast(b, TREK_F64))), trek_dims_none(), false);
+    trek_var *most = trek_max(trek_abs(trek_sub(trek_cast(a, TREK_F64), trek_cast(b, TREK_F64))), trek_dims_all(), false);
     return trek_var_item(most);
 }
 

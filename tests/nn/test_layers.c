@@ -16,7 +16,7 @@
 
 static void test_sequential(void **state)
 {
-    trek_module *m = trek_nn_sequential(0, NULL), *twice = trek_nn_leaky_relu(0.5);
+    trek_module *m = trek_nn_sequential(NULL, 0), *twice = trek_nn_leaky_relu(0.5);
     trek_scope scope = trek_scope_begin();
     trek_var *x = numbers((double[]){ -4, 4 }, trek_dims(2));
     assert_ptr_equal(trek_forward(m, x), x);
@@ -44,7 +44,7 @@ static void test_sequential(void **state)
 
     freed = 0;
     trek_module *same = trek_module_new(&bare_class);
-    assert_null(trek_nn_sequential(4, (trek_module *[]){ same, trek_module_new(&bare_class), NULL, same }));
+    assert_null(trek_nn_sequential((trek_module *[]){ same, trek_module_new(&bare_class), NULL, same }, 4));
     assert_int_equal(freed, 2);
     expect_error(TREK_ERR_ARGUMENT, "");
     trek_module *relu = trek_nn_relu();
@@ -115,7 +115,7 @@ static void test_norm_embedding_dropout(void **state)
     trek_var *rows = trek_var_from(trek_tensor_from_data((int64_t[]){ 0, 3, 3 }, trek_dims(3), TREK_I64, test_device()));
     y = trek_forward(table, rows);
     expect_near(at(y, 5), at(weight, 7), 0);
-    trek_backward(trek_sum(y, trek_dims_none(), false));
+    trek_backward(trek_sum(y, trek_dims_all(), false));
     expect_near(at(trek_var_grad(weight), 0), 0, 0);
     expect_near(at(trek_var_grad(weight), 7), 2, 0);
     assert_null(trek_nn_embedding_with(&(trek_embedding_opts){ .num = 4, .dim = 2, .padding_idx = 4 }));
@@ -167,7 +167,7 @@ static void test_bags(void **state)
     expect_near(at(trek_forward_many(mean, (trek_var *[]){ index, offsets }, 2), 1), 17.0 / 3, 1e-5);
     REFUSED(trek_forward(mean, index), TREK_ERR_ARGUMENT, "1-D indices need offsets");
     REFUSED(trek_forward_many(sum, (trek_var *[]){ index, offsets, weights, weights }, 4), TREK_ERR_ARGUMENT, "4 inputs");
-    trek_backward(trek_sum(trek_forward(table, places(trek_dims(3), (int64_t[]){ 1, 1, 3 })), trek_dims_none(), false));
+    trek_backward(trek_sum(trek_forward(table, places(trek_dims(3), (int64_t[]){ 1, 1, 3 })), trek_dims_all(), false));
     trek_var *weight = trek_module_find(table, "weight");
     expect_near(at(weight, 2), 1.0 / 3, 1e-6); /* limited, as row 0 is not */
     expect_near(at(weight, 0), 9, 0);
@@ -264,8 +264,8 @@ static void test_bilinear_unflatten(void **state)
 
 static void test_conv_and_pool(void **state)
 {
-    trek_module *m = trek_nn_sequential(4, (trek_module *[]){ trek_nn_conv2d(1, 1, 2, test_device()), trek_nn_max_pool2d(2),
-                                                              trek_nn_adaptive_avg_pool2d(1, 1), trek_nn_flatten() });
+    trek_module *m = trek_nn_sequential((trek_module *[]){ trek_nn_conv2d(1, 1, 2, test_device()), trek_nn_max_pool2d(2),
+                                                           trek_nn_adaptive_avg_pool2d(1, 1), trek_nn_flatten() }, 4);
     assert_non_null(m);
     fill(m, "0.weight", (double[]){ 1, 0, 0, 2 });
     fill(m, "0.bias", (double[]){ 0.5 });
@@ -493,7 +493,7 @@ static void test_init_details(void **state)
     FAILS(trek_init_normal(flat, 0, -1), TREK_ERR_ARGUMENT, "not negative");
     trek_scope scope = trek_scope_begin();
     FAILS(trek_init_zeros(trek_neg(flat)), TREK_ERR_STATE, "only leaves");
-    trek_var *y = trek_sum(trek_mul(flat, flat), trek_dims_none(), false);
+    trek_var *y = trek_sum(trek_mul(flat, flat), trek_dims_all(), false);
     trek_init_ones(flat); /* backward needs the old values */
     FAILS(trek_backward(y), TREK_ERR_STATE, "");
     trek_scope_end(scope);
@@ -504,7 +504,7 @@ static void test_init_details(void **state)
 
 static trek_var *leaf(trek_shape shape, trek_dtype dtype)
 {
-    trek_tensor *tensor = trek_tensor_full(7, shape, dtype, test_device());
+    trek_tensor *tensor = trek_tensor_full(shape, 7, dtype, test_device());
     trek_var *var = trek_var_new(tensor, true);
     trek_tensor_release(tensor);
     return var;

@@ -30,7 +30,7 @@ static double distance(trek_var *a, trek_var *b)
 {
     if (!a || !b)
         fail_msg("%s", trek_error());
-    return trek_var_item(trek_max(trek_abs(trek_sub(trek_cast(a, TREK_F64), trek_cast(b, TREK_F64))), trek_dims_none(), false));
+    return trek_var_item(trek_max(trek_abs(trek_sub(trek_cast(a, TREK_F64), trek_cast(b, TREK_F64))), trek_dims_all(), false));
 }
 
 static trek_status draw(const char *name, trek_var *param, void *stream)
@@ -151,7 +151,7 @@ static void test_gradients(void **state)
     trek_var_set_requires_grad(x, true);
     trek_var *inputs[] = { x, trek_module_find(m, "lora_A.weight"), trek_module_find(m, "lora_B.weight") };
     fine(trek_gradcheck(forward_of, inputs, 3, m, &(trek_gradcheck_opts){ .second = true, .seed = 2 }));
-    fine(trek_backward(trek_sum(trek_square(run(m, x)), trek_dims_none(), false)));
+    fine(trek_backward(trek_sum(trek_square(run(m, x)), trek_dims_all(), false)));
     assert_null(trek_var_grad(trek_module_find(m, "weight")));
     assert_non_null(trek_var_grad(inputs[1]));
     trek_scope_end(scope);
@@ -200,7 +200,7 @@ static void test_16_bits(void **state)
             trek_var *y = run(m, x);
             assert_int_equal(trek_var_dtype(y), dtypes[d]);
             expect_formula(m, x, y, 8.0 / R, tolerance);
-            fine(trek_backward(trek_sum(trek_cast(y, TREK_F32), trek_dims_none(), false)));
+            fine(trek_backward(trek_sum(trek_cast(y, TREK_F32), trek_dims_all(), false)));
             assert_int_equal(trek_var_dtype(trek_var_grad(a)), trek_var_dtype(a));
             trek_var *w = trek_cast(trek_module_find(m, "weight"), TREK_F64), *b = trek_module_find(m, "lora_B.weight");
             trek_var *sum = trek_add(w, trek_mul_scalar(trek_matmul(trek_cast(b, TREK_F64), trek_cast(a, TREK_F64)), 8.0 / R));
@@ -221,7 +221,7 @@ static void test_autocast(void **state)
     trek_var *x = input(TREK_F32), *y = run(m, x);
     trek_autocast_begin(TREK_BF16);
     trek_var *low = run(m, x);
-    fine(trek_backward(trek_sum(low, trek_dims_none(), false)));
+    fine(trek_backward(trek_sum(low, trek_dims_all(), false)));
     trek_autocast_end();
     assert_int_equal(trek_var_dtype(low), TREK_BF16);
     assert_true(distance(low, y) < 0.1 && distance(low, y) > 0);
@@ -301,7 +301,7 @@ static void test_run_as_one(void **state)
         trek_module *first = linear(TREK_F64, true), *next = way % 2 ? trek_nn_gelu() : trek_nn_relu(), *m;
         trek_graph *graph = NULL;
         if (way < 2)
-            m = trek_nn_sequential(2, (trek_module *[]){ first, next });
+            m = trek_nn_sequential((trek_module *[]){ first, next }, 2);
         else
             m = trek_graph_module(graph = trek_flow_build(trek_flow_through(trek_flow_from(first), next)));
         fill_all(m);
@@ -356,17 +356,17 @@ static void test_over_a_parametrised_weight(void **state)
 static void test_trained(void **state)
 {
     trek_seed(2);
-    trek_module *m = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear(4, 16, test_device()), trek_nn_gelu(),
-                                                              trek_nn_linear(16, 2, test_device()) });
+    trek_module *m = trek_nn_sequential((trek_module *[]){ trek_nn_linear(4, 16, test_device()), trek_nn_gelu(),
+                                                           trek_nn_linear(16, 2, test_device()) }, 3);
     fine(trek_lora_apply(m, &(trek_lora_opts){ .r = 2, .lora_alpha = 4 }));
     trek_params *params = trek_module_params(m);
-    trek_optimizer *optimizer = trek_optimizer_new(trek_adamw((trek_adam_opts){ .lr = 0.02 }), params);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_adamw(&(trek_adam_opts){ .lr = 0.02 }), params);
     trek_tensor *base = trek_tensor_clone(trek_var_data(trek_module_find(m, "0.weight")));
     double first = 0, last = 0;
     for (int step = 0; step < 300; step++) {
         trek_scope scope = trek_scope_begin();
         trek_var *x = trek_var_from(test_tensor(11, trek_dims(8, 4), 1)), *y = trek_var_from(test_tensor(12, trek_dims(8, 2), 1));
-        trek_var *loss = trek_mean(trek_square(trek_sub(run(m, x), y)), trek_dims_none(), false);
+        trek_var *loss = trek_mean(trek_square(trek_sub(run(m, x), y)), trek_dims_all(), false);
         fine(trek_backward(loss));
         fine(trek_optimizer_step(optimizer));
         fine(trek_optimizer_zero_grad(optimizer));
@@ -391,7 +391,7 @@ static void test_after_the_optimizer(void **state)
 {
     trek_module *m = trek_nn_linear(4, 2, test_device());
     trek_params *params = trek_module_params(m);
-    trek_optimizer *optimizer = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 0.1 }), params);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }), params);
     refuse(trek_lora(m, NULL), TREK_ERR_STATE, "arena");
     assert_int_equal(m->n_children, 0);
     trek_optimizer_free(&optimizer);
@@ -403,8 +403,8 @@ static void test_after_the_optimizer(void **state)
 
 static trek_module *pair(uint32_t stream)
 {
-    trek_module *m = trek_nn_sequential(2, (trek_module *[]){ trek_nn_linear(4, 3, test_device()),
-                                                              trek_nn_linear(3, 2, test_device()) });
+    trek_module *m = trek_nn_sequential((trek_module *[]){ trek_nn_linear(4, 3, test_device()),
+                                                           trek_nn_linear(3, 2, test_device()) }, 2);
     fine(trek_lora_apply(m, &(trek_lora_opts){ .r = 2 }));
     fine(trek_module_each_param(m, draw, &stream));
     return m;
@@ -469,8 +469,8 @@ static void test_state(void **state)
 /* The base's own state fits a model with adapters: its names are the same. */
 static void test_base_state(void **state)
 {
-    trek_module *plain = trek_nn_sequential(2, (trek_module *[]){ trek_nn_linear(4, 3, test_device()),
-                                                                  trek_nn_linear(3, 2, test_device()) }), *m = pair(1);
+    trek_module *plain = trek_nn_sequential((trek_module *[]){ trek_nn_linear(4, 3, test_device()),
+                                                               trek_nn_linear(3, 2, test_device()) }, 2), *m = pair(1);
     trek_state *saved = trek_state_of(plain);
     trek_state_report report;
     fine(trek_state_apply_with(saved, m, &(trek_state_load_opts){ .allow_missing = true }, &report));
@@ -515,8 +515,8 @@ static void test_without_memory(void **state)
 {
     bool done = false;
     for (int64_t fail = 1; !done; fail++) {
-        trek_module *m = trek_nn_sequential(2, (trek_module *[]){ trek_nn_linear(4, 3, test_device()),
-                                                                  trek_nn_linear(3, 2, test_device()) });
+        trek_module *m = trek_nn_sequential((trek_module *[]){ trek_nn_linear(4, 3, test_device()),
+                                                               trek_nn_linear(3, 2, test_device()) }, 2);
         trek_scope scope = trek_scope_begin();
         trek_var *x = trek_var_from(test_tensor(1, trek_dims(2, 4), 1)), *before = run(m, x);
         test_allocator_restart(fail);

@@ -117,9 +117,9 @@ static void test_add_errors(void **state)
 
     assert_null(trek_module_check(NULL));
     REFUSED(trek_module_add(NULL, "x", TREK_NO_FIELD, trek_nn_relu()), TREK_ERR_ARGUMENT, "module_add: module is NULL");
-    REFUSED(trek_nn_sequential(2, (trek_module *[]){ trek_nn_relu(), NULL }), TREK_ERR_ARGUMENT,
+    REFUSED(trek_nn_sequential((trek_module *[]){ trek_nn_relu(), NULL }, 2), TREK_ERR_ARGUMENT,
             "module_add: child \"1\" of the sequential is NULL");
-    trek_module *searched = trek_nn_sequential(1, (trek_module *[]){ trek_nn_linear(1, 1, test_device()) });
+    trek_module *searched = trek_nn_sequential((trek_module *[]){ trek_nn_linear(1, 1, test_device()) }, 1);
     FAILS(trek_init_normal(trek_module_find(searched, "0.wieght"), 0, 1), TREK_ERR_ARGUMENT,
           "init_normal: parameter is NULL; the last trek_module_find, for \"0.wieght\", found nothing");
     REFUSED(trek_module_share_param(searched, "tied", TREK_NO_FIELD, trek_module_find(searched, "1.weight")), TREK_ERR_ARGUMENT,
@@ -245,16 +245,18 @@ static void test_modes_and_moving(void **state)
     assert_false(m->training || ((block *)m)->up->training);
     trek_module_train(m, true);
     assert_true(m->training && ((block *)m)->down->training);
-    assert_int_equal(trek_module_freeze(((block *)m)->up, true), TREK_OK);
+    assert_int_equal(trek_module_freeze(((block *)m)->up), TREK_OK);
     assert_false(trek_var_requires_grad(trek_module_find(m, "up.weight")));
     assert_true(trek_var_requires_grad(trek_module_find(m, "down.weight")));
     trek_scope scope = trek_scope_begin();
-    assert_int_equal(trek_backward(trek_sum(trek_forward(m, numbers((double[]){ 1, 2 }, trek_dims(1, 2))), trek_dims_none(),
+    assert_int_equal(trek_backward(trek_sum(trek_forward(m, numbers((double[]){ 1, 2 }, trek_dims(1, 2))), trek_dims_all(),
                                             false)),
                      TREK_OK);
     trek_scope_end(scope);
     trek_var *weight = trek_module_find(m, "down.weight");
     assert_null(trek_var_grad(trek_module_find(m, "up.weight")));
+    assert_int_equal(trek_module_thaw(m), TREK_OK);
+    assert_true(trek_var_requires_grad(trek_module_find(m, "up.weight")) && trek_var_requires_grad(weight));
     double value = at(weight, 0), grad = at(trek_var_grad(weight), 0);
     assert_int_equal(trek_module_to(m, test_device_other()), TREK_OK);
     assert_ptr_equal(trek_module_find(m, "down.weight"), weight);
@@ -300,7 +302,7 @@ static void test_linear_and_sequential(void **state)
     fill(linear, "weight", (double[]){ 1, 2, -3, 4, 5, -6 });
     fill(linear, "bias", (double[]){ 0.5, -1, 2 });
     for (int exact = 0; exact < 2; exact++) {
-        trek_module *fused = trek_nn_sequential(2, (trek_module *[]){ linear, exact ? trek_nn_gelu() : trek_nn_relu() });
+        trek_module *fused = trek_nn_sequential((trek_module *[]){ linear, exact ? trek_nn_gelu() : trek_nn_relu() }, 2);
         trek_scope scope = trek_scope_begin();
         trek_var *x = numbers((double[]){ 1, 2, -1, 0.5 }, trek_dims(2, 2)), *weight = trek_module_find(linear, "weight");
         trek_var *y = trek_forward(linear, x), *act = exact ? trek_gelu(y) : trek_relu(y), *z = trek_forward(fused, x);
@@ -311,11 +313,11 @@ static void test_linear_and_sequential(void **state)
             expect_near(at(z, k), exact ? wanted[k] * 0.5 * erfc(-wanted[k] * M_SQRT1_2) : fmax(wanted[k], 0), 1e-5);
         }
         double plain[6];
-        trek_backward(trek_sum(trek_mul(act, act), trek_dims_none(), false));
+        trek_backward(trek_sum(trek_mul(act, act), trek_dims_all(), false));
         for (int k = 0; k < 6; k++)
             plain[k] = at(trek_var_grad(weight), k);
         trek_var_zero_grad(weight);
-        trek_backward(trek_sum(trek_mul(z, z), trek_dims_none(), false));
+        trek_backward(trek_sum(trek_mul(z, z), trek_dims_all(), false));
         for (int k = 0; k < 6; k++)
             expect_near(at(trek_var_grad(weight), k), plain[k], 1e-4);
         trek_var_zero_grad(weight);
@@ -332,8 +334,8 @@ static void test_linear_and_sequential(void **state)
 
 static trek_module *build(void)
 {
-    trek_module *m = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear(40, 30, test_device()), trek_nn_relu(),
-                                                              trek_nn_batch_norm1d(30, test_device()) });
+    trek_module *m = trek_nn_sequential((trek_module *[]){ trek_nn_linear(40, 30, test_device()), trek_nn_relu(),
+                                                           trek_nn_batch_norm1d(30, test_device()) }, 3);
     trek_nn_sequential_add(m, block_new(30));
     return trek_module_check(m);
 }

@@ -16,7 +16,7 @@ static trek_params *mixed(trek_module **m)
     trek_module *modules[] = { trek_nn_linear_with(&(trek_linear_opts){ .in = 3, .out = 2, .device = d }),
                                trek_nn_linear_with(&(trek_linear_opts){ .in = 2, .out = 2, .dtype = TREK_F64, .device = d }),
                                trek_nn_linear_with(&(trek_linear_opts){ .in = 2, .out = 1, .dtype = TREK_BF16, .device = d }) };
-    *m = trek_nn_sequential(3, modules);
+    *m = trek_nn_sequential(modules, 3);
     return trek_module_params(*m);
 }
 
@@ -32,7 +32,7 @@ static void test_vector(void **state)
     for (int k = 0; k < trek_params_count(params); k++)
         for (int64_t i = 0; i < trek_var_numel(trek_params_var(params, k)); i++)
             assert_true(at(vector, at_first++) == at(trek_params_var(params, k), i));
-    fine(trek_backward(trek_sum(trek_square(vector), trek_dims_none(), false)));
+    fine(trek_backward(trek_sum(trek_square(vector), trek_dims_all(), false)));
     trek_var *weight = trek_params_var(params, 0);
     assert_true(at(trek_var_grad(weight), 4) == 2 * at(weight, 4));
     trek_tensor *numbers_ = test_tensor(5, trek_dims(2 * at_first), 1), *cast = trek_tensor_cast(numbers_, TREK_F64);
@@ -110,7 +110,7 @@ static void test_total_norm_of_gradients(void **state)
     trek_params *params = trek_module_params(m);
     trek_scope scope = trek_scope_begin();
     fine(trek_backward(trek_sum(trek_square(trek_forward(m, trek_var_from(test_tensor(1, trek_dims(5, 4), 1)))),
-                                trek_dims_none(), false)));
+                                trek_dims_all(), false)));
     trek_var *grads[] = { trek_var_grad(trek_params_var(params, 0)), trek_var_grad(trek_params_var(params, 1)) };
     double norm = trek_var_item(trek_get_total_norm(grads, 2, 2));
     expect_near(norm, trek_clip_grad_norm(params, 1e9), 1e-5);

@@ -18,8 +18,8 @@ enum { WIDTH = 12, ROWS = 6, STEPS = 3 };
 
 static trek_module *block(trek_device device)
 {
-    return trek_nn_sequential(5, (trek_module *[]){ trek_nn_linear(WIDTH, WIDTH, device), trek_nn_batch_norm1d(WIDTH, device),
-                                                    trek_nn_gelu(), trek_nn_dropout(0.3), trek_nn_linear(WIDTH, WIDTH, device) });
+    return trek_nn_sequential((trek_module *[]){ trek_nn_linear(WIDTH, WIDTH, device), trek_nn_batch_norm1d(WIDTH, device),
+                                                 trek_nn_gelu(), trek_nn_dropout(0.3), trek_nn_linear(WIDTH, WIDTH, device) }, 5);
 }
 
 typedef enum way { PLAIN, OUTER, NESTED } way;
@@ -31,10 +31,10 @@ static trek_module *model(way w, trek_device device)
     trek_module *first = trek_nn_linear(WIDTH, WIDTH, device), *one = block(device), *two = block(device);
     if (w == NESTED)
         one = trek_nn_recompute(one);
-    trek_module *middle = trek_nn_sequential(2, (trek_module *[]){ one, two });
+    trek_module *middle = trek_nn_sequential((trek_module *[]){ one, two }, 2);
     if (w != PLAIN)
         middle = trek_nn_recompute(middle);
-    return trek_nn_sequential(3, (trek_module *[]){ first, middle, trek_nn_linear(WIDTH, 2, device) });
+    return trek_nn_sequential((trek_module *[]){ first, middle, trek_nn_linear(WIDTH, 2, device) }, 3);
 }
 
 static trek_var *input(int step) { return trek_var_from(test_tensor((uint32_t)(20 + step), trek_dims(ROWS, WIDTH), 1)); }
@@ -43,7 +43,7 @@ static trek_var *input(int step) { return trek_var_from(test_tensor((uint32_t)(2
 static void train(trek_module *m, trek_dtype autocast, double *numbers, int *n)
 {
     trek_params *params = trek_module_params(m);
-    trek_optimizer *optimizer = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }), params);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }), params);
     trek_seed(8);
     *n = 0;
     for (int step = 0; step < STEPS; step++) {
@@ -53,17 +53,17 @@ static void train(trek_module *m, trek_dtype autocast, double *numbers, int *n)
         trek_autocast_begin(autocast);
         trek_var *y = trek_forward(m, x);
         trek_autocast_end();
-        trek_var *loss = trek_mean(trek_square(trek_cast(y, TREK_F32)), trek_dims_none(), false);
+        trek_var *loss = trek_mean(trek_square(trek_cast(y, TREK_F32)), trek_dims_all(), false);
         SUCCEEDS(trek_backward(loss));
         numbers[(*n)++] = trek_var_item(loss);
-        numbers[(*n)++] = trek_var_item(trek_sum(trek_square(trek_var_grad(x)), trek_dims_none(), false));
+        numbers[(*n)++] = trek_var_item(trek_sum(trek_square(trek_var_grad(x)), trek_dims_all(), false));
         trek_optimizer_step(optimizer);
         trek_optimizer_zero_grad(optimizer);
         trek_scope_end(scope);
     }
     for (int k = 0; k < trek_params_count(params); k++) {
         trek_scope scope = trek_scope_begin();
-        numbers[(*n)++] = trek_var_item(trek_sum(trek_square(trek_params_var(params, k)), trek_dims_none(), false));
+        numbers[(*n)++] = trek_var_item(trek_sum(trek_square(trek_params_var(params, k)), trek_dims_all(), false));
         trek_scope_end(scope);
     }
     trek_optimizer_free(&optimizer);
@@ -123,7 +123,7 @@ static void test_inputs_and_sharing(void **state)
     trek_seed(3);
     trek_module *attention = trek_nn_multihead_attention(WIDTH, 3, test_device()),
         *linear = trek_nn_linear(WIDTH, WIDTH, test_device());
-    trek_module *both = trek_nn_sequential(2, (trek_module *[]){ linear, trek_nn_tanh() });
+    trek_module *both = trek_nn_sequential((trek_module *[]){ linear, trek_nn_tanh() }, 2);
     double sums_of[2][8];
     for (int again = 0; again < 2; again++) {
         trek_scope scope = trek_scope_begin();
@@ -133,11 +133,11 @@ static void test_inputs_and_sharing(void **state)
         trek_var *inputs[] = { q, k };
         trek_var *y = again ? trek_forward_recomputed(attention, inputs, 2) : trek_forward_many(attention, inputs, 2);
         trek_var *z = trek_forward(linear, y), *s = again ? trek_forward_recomputed(both, &z, 1) : trek_forward(both, z);
-        assert_int_equal(trek_backward(trek_mean(trek_mul(s, trek_square(s)), trek_dims_none(), false)), TREK_OK);
+        assert_int_equal(trek_backward(trek_mean(trek_mul(s, trek_square(s)), trek_dims_all(), false)), TREK_OK);
         trek_var *grads[] = { trek_var_grad(q), trek_var_grad(attention->params[0].var), trek_var_grad(linear->params[0].var),
                               trek_var_grad(linear->params[1].var) };
         for (int g = 0; g < 4; g++)
-            sums_of[again][g] = trek_var_item(trek_sum(trek_square(grads[g]), trek_dims_none(), false));
+            sums_of[again][g] = trek_var_item(trek_sum(trek_square(grads[g]), trek_dims_all(), false));
         assert_null(trek_var_grad(k)); /* it asked for none */
         trek_var_set_grad(attention->params[0].var, NULL);
         trek_var_set_grad(linear->params[0].var, NULL);
@@ -206,7 +206,7 @@ static trek_var *chain_loss(const watched *w, const int *ways, int n, int step)
         trek_module *segment = w->recomputed[ways[k]];
         x = trek_tanh(segment ? trek_forward_recomputed(segment, &x, 1) : trek_forward(w->shared, x));
     }
-    return trek_sum(trek_square(x), trek_dims_none(), false);
+    return trek_sum(trek_square(x), trek_dims_all(), false);
 }
 
 static void expect_whole(watched *w, bool hooks, bool sends)
@@ -272,8 +272,8 @@ static void test_hooks_see_whole_gradients(void **state)
     unsigned seed = 1;
     trek_seed(3);
     watched w = { .shared = trek_nn_linear(WIDTH, WIDTH, test_device()) };
-    trek_module *plain = trek_nn_sequential(2, (trek_module *[]){ trek_nn_tanh(), trek_nn_gelu() });
-    trek_module *twice = trek_nn_sequential(2, (trek_module *[]){ trek_nn_recompute(plain), trek_nn_recompute(w.shared) });
+    trek_module *plain = trek_nn_sequential((trek_module *[]){ trek_nn_tanh(), trek_nn_gelu() }, 2);
+    trek_module *twice = trek_nn_sequential((trek_module *[]){ trek_nn_recompute(plain), trek_nn_recompute(w.shared) }, 2);
     w.recomputed[1] = w.shared;
     w.recomputed[2] = twice;
     for (int round = 0; round < (test_short_on_device() ? 20 : 100); round++)
@@ -298,17 +298,17 @@ static int64_t peak_of(way w)
     trek_module *m = NULL;
     for (int k = 0; k < 8; k++) { /* deep and wide */
         trek_module *layers[3] = { m ? m : trek_nn_identity(), trek_nn_linear(256, 256, test_device()), trek_nn_gelu() };
-        m = trek_nn_sequential(3, layers);
+        m = trek_nn_sequential(layers, 3);
     }
     if (w != PLAIN)
         m = trek_nn_recompute(m);
-    trek_module *twice = trek_nn_sequential(1, &m);
+    trek_module *twice = trek_nn_sequential(&m, 1);
     trek_scope scope = trek_scope_begin();
     trek_var *x = trek_var_from(test_tensor(1, trek_dims(held_rows(), 256), 1));
     int64_t before = in_use();
     trek_var *y = trek_forward(twice, x);
     int64_t held = in_use() - before;
-    assert_int_equal(trek_backward(trek_mean(y, trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_backward(trek_mean(y, trek_dims_all(), false)), TREK_OK);
     trek_scope_end(scope);
     trek_module_free(&twice);
     return held;
@@ -325,8 +325,8 @@ static void test_memory_held(void **state)
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    trek_module *body = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear(WIDTH, WIDTH, device), trek_nn_dropout(0.3),
-                                                                 trek_nn_linear(WIDTH, 2, device) });
+    trek_module *body = trek_nn_sequential((trek_module *[]){ trek_nn_linear(WIDTH, WIDTH, device), trek_nn_dropout(0.3),
+                                                              trek_nn_linear(WIDTH, 2, device) }, 3);
     return trek_flow_build(trek_flow_from(*(bool *)arg ? trek_nn_recompute(body) : body));
 }
 
@@ -339,12 +339,12 @@ static double train_graph(bool recomputes, int world)
     trek_graph *graph = build(devices[0], &recomputes);
     assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .arg = &recomputes,
                                                                      .devices = devices,
-        .ranks = world, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.5 }) }), TREK_OK);
+        .ranks = world, .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.5 }) }), TREK_OK);
     double loss = 0;
     trek_seed(9);
     for (int step = 0; step < 4; step++) {
         trek_scope scope = trek_scope_begin();
-        trek_var *l = trek_mean(trek_square(trek_graph_forward(graph, input(step))), trek_dims_none(), false);
+        trek_var *l = trek_mean(trek_square(trek_graph_forward(graph, input(step))), trek_dims_all(), false);
         if (trek_graph_backward(graph, l) != TREK_OK || trek_graph_step(graph) != TREK_OK)
             fail_msg("%s", trek_error());
         loss = trek_var_item(l);
@@ -370,7 +370,7 @@ static void test_refused(void **state)
     trek_var *x = input(0), *none = NULL, *both[2] = { x, x };
     trek_var_set_requires_grad(x, true);
     trek_var *y = trek_forward_recomputed(m, &x, 1), *grad;
-    trek_var *loss = trek_mean(trek_square(y), trek_dims_none(), false);
+    trek_var *loss = trek_mean(trek_square(y), trek_dims_all(), false);
     FAILS(trek_grad(&loss, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = true }, &grad),
           TREK_ERR_UNSUPPORTED, "gradients of gradients");
     REFUSED(trek_forward_recomputed(meets, &x, 1), TREK_ERR_UNSUPPORTED, "meets other ranks");
@@ -380,7 +380,7 @@ static void test_refused(void **state)
     assert_null(trek_nn_recompute(NULL));
     y = trek_forward_recomputed(m, &x, 1);
     assert_int_equal(trek_module_train(m, false), TREK_OK);
-    FAILS(trek_backward(trek_mean(y, trek_dims_none(), false)), TREK_ERR_STATE, "mode has changed");
+    FAILS(trek_backward(trek_mean(y, trek_dims_all(), false)), TREK_ERR_STATE, "mode has changed");
     trek_no_grad_begin();
     assert_false(trek_var_requires_grad(trek_forward_recomputed(m, &x, 1)));
     trek_no_grad_end();

@@ -285,7 +285,7 @@ static trek_var *objective(const drawn *d, trek_module *m, trek_var *x)
             continue;
         trek_var *flat = trek_reshape(parts[k], trek_dims(-1));
         trek_tensor *weights = trek_tensor_arange(1, (double)trek_var_numel(flat) + 1, 1, TREK_F64, test_device());
-        trek_var *part = trek_sum(trek_mul(trek_sin(trek_var_from(weights)), flat), trek_dims_none(), false);
+        trek_var *part = trek_sum(trek_mul(trek_sin(trek_var_from(weights)), flat), trek_dims_all(), false);
         sum = sum ? trek_add(sum, part) : part;
     }
     return sum;
@@ -462,7 +462,7 @@ static void test_autocast(void **state)
     assert_int_equal(trek_var_dtype(y), TREK_BF16);
     for (int64_t k = 0; k < trek_var_numel(y); k++)
         expect_near(at(y, k), at(want, k), 0.02);
-    assert_int_equal(trek_backward(trek_sum(trek_cast(y, TREK_F32), trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_backward(trek_sum(trek_cast(y, TREK_F32), trek_dims_all(), false)), TREK_OK);
     for (int k = 0; k < m->n_params; k++)
         assert_int_equal(trek_var_dtype(trek_var_grad(m->params[k].var)), TREK_F32);
     trek_scope_end(scope);

@@ -79,8 +79,8 @@ static double fingerprint(trek_module *module)
 
 static trek_module *model(void)
 {
-    return trek_nn_sequential(4, (trek_module *[]){ trek_nn_linear(3, 5, trek_cpu(0)), trek_nn_batch_norm1d(5, trek_cpu(0)),
-                                                    trek_nn_relu(), trek_nn_linear(5, 2, trek_cpu(0)) });
+    return trek_nn_sequential((trek_module *[]){ trek_nn_linear(3, 5, trek_cpu(0)), trek_nn_batch_norm1d(5, trek_cpu(0)),
+                                                 trek_nn_relu(), trek_nn_linear(5, 2, trek_cpu(0)) }, 4);
 }
 
 /* --- what is written ------------------------------------------------------------- */
@@ -125,7 +125,7 @@ static void test_layout(void **state)
     assert_int_equal(trek_state_add(s, "fl\"ag\n", flag), TREK_OK);
     assert_int_equal(trek_state_add(s, "n", wide), TREK_OK);
     assert_int_equal(trek_state_add_alias(s, "m", "n"), TREK_OK);
-    assert_int_equal(trek_state_set_text(s, "step", "12"), TREK_OK);
+    assert_int_equal(trek_state_set_metadata(s, "step", "12"), TREK_OK);
     assert_int_equal(trek_state_write(s, path), TREK_OK);
     trek_tensor_release(flag);
     trek_tensor_release(wide);
@@ -154,8 +154,8 @@ static void test_layout(void **state)
     assert_non_null(s);
     assert_int_equal(trek_state_count(s), 2);
     assert_string_equal(trek_state_name(s, 1), "fl\"ag\n");
-    assert_string_equal(trek_state_text(s, "step"), "12");
-    assert_null(trek_state_text(s, "trek.aliases"));
+    assert_string_equal(trek_state_metadata(s, "step"), "12");
+    assert_null(trek_state_metadata(s, "trek.aliases"));
     assert_ptr_equal(trek_state_find(s, "m"), trek_state_tensor(s, 0));
     assert_int_equal((int)trek_tensor_item(trek_state_find(s, "m")), -2);
     FAILS(trek_state_add(s, "more", trek_state_find(s, "k")), TREK_ERR_ARGUMENT,
@@ -251,7 +251,7 @@ static void test_tied(void **state)
                    : 0;
     assert_true(a == ((float *)trek_tensor_data(trek_var_data(trek_module_find(plain, "b.bias"))))[1]);
     s = trek_state_new();
-    trek_tensor *weight = trek_tensor_full(7, trek_dims(2, 2), TREK_F32, trek_cpu(0)),
+    trek_tensor *weight = trek_tensor_full(trek_dims(2, 2), 7, TREK_F32, trek_cpu(0)),
         *bias = trek_tensor_zeros(trek_dims(2), TREK_F32, trek_cpu(0));
     trek_state_add(s, "b.weight", weight);
     trek_state_add(s, "a.bias", bias);
@@ -293,7 +293,7 @@ static void test_tied_as_loaded(void **state)
         const char *const *names = cases[k / 3].names;
         trek_module *m = tied_model(k % 3 > 0), *loaded = k % 3 == 1 ? m->children[0].module : m;
         trek_state *s = trek_state_new();
-        trek_tensor *weight = trek_tensor_full(7, trek_dims(3, 2), TREK_F32, trek_cpu(0)),
+        trek_tensor *weight = trek_tensor_full(trek_dims(3, 2), 7, TREK_F32, trek_cpu(0)),
                     *bias = trek_tensor_zeros(trek_dims(3), TREK_F32, trek_cpu(0));
         for (int i = 0; names[i]; i++)
             trek_state_add(s, names[i], weight);
@@ -330,8 +330,8 @@ static void test_mismatch(void **state)
 {
     trek_module *a = model(),
                 *b = trek_nn_sequential(
-                    3, (trek_module *[]){ trek_nn_linear(3, 4, trek_cpu(0)), trek_nn_relu(),
-                                          trek_nn_linear_with(&(trek_linear_opts){ .in = 5, .out = 2, .dtype = TREK_F64 }) });
+                    (trek_module *[]){ trek_nn_linear(3, 4, trek_cpu(0)), trek_nn_relu(),
+                                          trek_nn_linear_with(&(trek_linear_opts){ .in = 5, .out = 2, .dtype = TREK_F64 }) }, 3);
     trek_state_report report;
     double before = fingerprint(b);
     trek_state_save(a, path);
@@ -345,8 +345,8 @@ static void test_mismatch(void **state)
     assert_true(fingerprint(b) == before);
 
     /* Casting must be asked for. */
-    trek_module *wide = trek_nn_sequential(1, (trek_module *[]){ trek_nn_linear_with(&(trek_linear_opts){ .in = 3, .out = 5,
-                                                                                                          .dtype = TREK_F64 }) });
+    trek_module *wide = trek_nn_sequential((trek_module *[]){ trek_nn_linear_with(&(trek_linear_opts){ .in = 3, .out = 5,
+                                                                                                       .dtype = TREK_F64 }) }, 1);
     trek_module_add(wide, "more", TREK_NO_FIELD, trek_nn_linear(1, 1, trek_cpu(0)));
     trek_state_load_opts opts = { .allow_unexpected = true, .allow_missing = true };
     before = fingerprint(wide);
@@ -374,7 +374,7 @@ static void test_apply_with(void **state)
           *bias = trek_tensor_data(trek_var_data(trek_module_find(layer, "bias")));
     float before = bias[0];
     trek_state *s = trek_state_new();
-    trek_tensor *wide = trek_tensor_full(0.5, trek_dims(2, 2), TREK_F64, trek_cpu(0));
+    trek_tensor *wide = trek_tensor_full(trek_dims(2, 2), 0.5, TREK_F64, trek_cpu(0));
     trek_state_add(s, "weight", wide);
     trek_state_add(s, "extra", wide);
     trek_state_load_opts opts = { .allow_missing = true, .allow_unexpected = true };
@@ -622,9 +622,9 @@ static void test_arguments(void **state)
     FAILS(trek_state_add(s, "n77", tensor), TREK_ERR_ARGUMENT, "\"n77\" is taken");
     FAILS(trek_state_add_alias(s, "x", "y"), TREK_ERR_ARGUMENT, "not there");
     assert_ptr_equal(trek_state_find(s, "n499"), tensor);
-    assert_int_equal(trek_state_set_text(s, "k", "a"), TREK_OK);
-    assert_int_equal(trek_state_set_text(s, "k", "b"), TREK_OK);
-    assert_string_equal(trek_state_text(s, "k"), "b");
+    assert_int_equal(trek_state_set_metadata(s, "k", "a"), TREK_OK);
+    assert_int_equal(trek_state_set_metadata(s, "k", "b"), TREK_OK);
+    assert_string_equal(trek_state_metadata(s, "k"), "b");
     trek_tensor_release(tensor);
     trek_state_free(&s);
     assert_null(s);

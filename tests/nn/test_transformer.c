@@ -23,7 +23,7 @@ static double distance(trek_var *a, trek_var *b)
 {
     if (!a || !b)
         fail_msg("%s", trek_error());
-    return trek_var_item(trek_max(trek_abs(trek_sub(a, b)), trek_dims_none(), false));
+    return trek_var_item(trek_max(trek_abs(trek_sub(a, b)), trek_dims_all(), false));
 }
 
 static trek_transformer_opts options(bool norm_first)
@@ -127,8 +127,8 @@ static void test_attention_weights(void **state)
         assert_true(distance(y, result) < 1e-12);
         assert_true(distance(weights, want) < 1e-12);
         assert_true(distance(trek_forward_many(m, (trek_var *[]){ query, key, NULL, mask }, 4), result) < 1e-12);
-        trek_var *grads[2], *sum = trek_sum(trek_square(y), trek_dims_none(), false), *in = trek_module_find(m, "in_proj_weight");
-        trek_var *sum2 = trek_sum(trek_square(result), trek_dims_none(), false);
+        trek_var *grads[2], *sum = trek_sum(trek_square(y), trek_dims_all(), false), *in = trek_module_find(m, "in_proj_weight");
+        trek_var *sum2 = trek_sum(trek_square(result), trek_dims_all(), false);
         assert_int_equal(trek_grad(&sum, 1, &in, 1, NULL, NULL, &grads[0]), TREK_OK);
         assert_int_equal(trek_grad(&sum2, 1, &in, 1, NULL, NULL, &grads[1]), TREK_OK);
         assert_true(distance(grads[0], grads[1]) < 1e-12);
@@ -206,7 +206,7 @@ static void test_learns(void **state)
     o.dtype = TREK_F32;
     trek_module *m = trek_nn_transformer_encoder_with(&o);
     trek_params *params = trek_module_params(m);
-    trek_optimizer *optimizer = trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = 1e-2 }), params);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_adam(&(trek_adam_opts){ .lr = 1e-2 }), params);
     trek_params_free(&params);
     double first = 0, last = 0;
     trek_seed(2);

@@ -224,7 +224,7 @@ static trek_var *top(trek_var *x, bool largest)
 }
 static trek_var *scaled_by_length(trek_var *x)
 {
-    return trek_div(x, trek_var_from(trek_tensor_full((double)trek_var_size(x, 0), trek_dims_none(), TREK_F32, trek_cpu(0))));
+    return trek_div(x, trek_var_from(trek_tensor_full(trek_dims_none(), (double)trek_var_size(x, 0), TREK_F32, trek_cpu(0))));
 }
 static trek_var *in_place(trek_var *x)
 {
@@ -271,12 +271,12 @@ static trek_var *in_place(trek_var *x)
     X(bitwise_and, "ii", trek_bitwise_and(x, y)) X(bitwise_not, "i", trek_bitwise_not( x)) \
     X(bitwise_or, "bb", trek_bitwise_or(x, y)) X(bitwise_xor, "ii", trek_bitwise_xor( x, y)) \
     X(shift, "yy", trek_bitwise_left_shift(x, y)) X(sum, "f", trek_sum( x, trek_dims(1), false)) \
-    X(sum_all, "f", trek_sum(x, trek_dims_none(), false)) X(sum_integers, "y", trek_sum( x, trek_dims( 0, 2), true)) \
+    X(sum_all, "f", trek_sum(x, trek_dims_all(), false)) X(sum_integers, "y", trek_sum( x, trek_dims( 0, 2), true)) \
     X(mean, "f", trek_mean( x, trek_dims( -1), true)) X(mean_of_batch, "f", trek_mean(x, trek_dims(0), false)) \
     X(prod, "f", trek_prod( x, trek_dims(2), false)) X(max, "f", trek_max( x, trek_dims(1, 2), false)) \
     X(min, "i", trek_min(x, trek_dims(1), true)) X(max_bools, "b", trek_max( x, trek_dims( 1), true)) \
     X(argmax, "f", trek_argmax(x, trek_dims(1), false)) X(argmin, "f", trek_argmin( x, trek_dims( 2), true)) \
-    X(argmax_all, "f", trek_argmax(x, trek_dims_none(), false)) X(any, "b", trek_any(x, trek_dims(1), false)) \
+    X(argmax_all, "f", trek_argmax(x, trek_dims_all(), false)) X(any, "b", trek_any(x, trek_dims(1), false)) \
     X(all, "s", trek_all( x, trek_dims(2), true)) X(variance, "f", trek_variance( x, trek_dims( 1, 2), true)) \
     X(std, "f", trek_std(x, trek_dims( 2), false)) X(std_of_batch, "f", trek_std(x, trek_dims( 0), false)) \
     X(norm, "f", trek_norm(x, 2, trek_dims(1), false)) X(norm_1, "f", trek_norm(x, 1, trek_dims(1, 2), true)) \
@@ -298,9 +298,9 @@ static trek_var *in_place(trek_var *x)
     X(select_last, "f", trek_select( x, 0, -1)) X(flip, "f", trek_flip( x, trek_dims( 0, 2))) \
     X(tril, "f", trek_tril(x, 1)) X(triu_bools, "b", trek_triu( x, -1)) X(cat, "ff", trek_cat( in, 2, 1)) \
     X(stack, "ff", trek_stack(in, 2, 0)) \
-    X(index_select, "f", trek_index_select( x, trek_var_from(trek_tensor_arange(3, -1, -1, TREK_I64, trek_cpu(0))), 1)) \
-    X(gather, "fs", trek_gather(x, y, 2)) X(scatter_add, "fsf", trek_scatter_add( x, y, in[2], 2)) \
-    X(index_add, "ff", trek_index_add( x, arange(4), y, 1)) X(one_hot, "s", trek_one_hot(x, 5)) \
+    X(index_select, "f", trek_index_select( x, 1, trek_var_from(trek_tensor_arange(3, -1, -1, TREK_I64, trek_cpu(0))))) \
+    X(gather, "fs", trek_gather(x, 2, y)) X(scatter_add, "fsf", trek_scatter_add( x, 2, y, in[2])) \
+    X(index_add, "ff", trek_index_add( x, 1, arange(4), y)) X(one_hot, "s", trek_one_hot(x, 5)) \
     X(sort, "f", sorted( x, false)) X(sort_down, "f", sorted( x, true)) X(topk, "f", top(x, true)) \
     X(topk_small, "f", top(x, false)) X(kthvalue, "f", trek_kthvalue( x, 2, 1, false, NULL)) \
     X(median, "f", trek_median( x, 2, true, NULL)) X(cast_to_half, "f", trek_cast(x, TREK_F16)) \

@@ -265,7 +265,7 @@ static void test_compounds(void **unused)
                               trek_nn_flatten_with(&(trek_flatten_opts){ .start_dim = 2 }),
                               trek_nn_conv1d(4, 3, 2, test_device()),
                               trek_nn_avg_pool1d(2), trek_nn_conv_transpose1d(3, 2, 2, test_device()) };
-    trek_module *m = trek_nn_sequential(6, layers);
+    trek_module *m = trek_nn_sequential(layers, 6);
     trek_var *x = numbers(trek_dims(2, 2, 6, 6, 6));
     assert_int_equal(trek_onnx_export(m, path, &x, 1, NULL), TREK_OK);
     TrekOnnx__ModelProto *model = model_read();
@@ -357,12 +357,12 @@ static trek_var *random_numbers(trek_var *x) { return trek_dropout(x, 0.5, true)
 static double first_seen = NAN;
 static trek_var *by_value(trek_var *x)
 {
-    double seen = trek_var_item(trek_sum(x, trek_dims_none(), false));
+    double seen = trek_var_item(trek_sum(x, trek_dims_all(), false));
     first_seen = isnan(first_seen) ? seen : first_seen;
     return seen == first_seen ? trek_relu(x) : trek_tanh(x);
 }
 static trek_var *by_size(trek_var *x) { return trek_var_size(x, 0) > 3 ? trek_relu(x) : trek_tanh(x); }
-static trek_var *number_of_values(trek_var *x) { return trek_mul_scalar(x, trek_var_item(trek_max(x, trek_dims_none(), false))); }
+static trek_var *number_of_values(trek_var *x) { return trek_mul_scalar(x, trek_var_item(trek_max(x, trek_dims_all(), false))); }
 static trek_var *host_values(trek_var *x)
 {
     double *values = test_read(trek_var_data(x));
@@ -373,7 +373,7 @@ static trek_var *host_values(trek_var *x)
 static trek_var *square_size(trek_var *x)
 {
     int64_t n = trek_var_size(x, 0), size = n * n * n + n;
-    return trek_add(trek_sum(x, trek_dims_none(), false),
+    return trek_add(trek_sum(x, trek_dims_all(), false),
                     trek_var_from(trek_tensor_ones(trek_dims(size), TREK_F32, trek_var_device(x))));
 }
 static trek_var *as_many_as_ever(trek_var *x) { return trek_nonzero(trek_gt_scalar(trek_select(x, 0, 0), -1e6)); }
@@ -393,7 +393,7 @@ static trek_var *fails_in_forward(trek_var *x)
 static void refused(function fn, trek_status status, const char *part)
 {
     trek_scope scope = trek_scope_begin();
-    trek_module *m = trek_nn_sequential(2, (trek_module *[]){ trek_nn_linear(4, 4, test_device()), of_function(fn) });
+    trek_module *m = trek_nn_sequential((trek_module *[]){ trek_nn_linear(4, 4, test_device()), of_function(fn) }, 2);
     trek_var *x = numbers(trek_dims(3, 4));
     size_t bytes;
     FILE *file = fopen(path, "wb"); /* an earlier one stays */
@@ -478,7 +478,7 @@ static void test_memory_fails(void **unused)
     trek_scope scope = trek_scope_begin();
     trek_module *layers[] = { trek_nn_conv2d(1, 2, 3, trek_cpu(0)), trek_nn_relu(), trek_nn_flatten(),
                               trek_nn_linear(8, 3, trek_cpu(0)) };
-    trek_module *m = trek_nn_sequential(4, layers);
+    trek_module *m = trek_nn_sequential(layers, 4);
     trek_var *x = trek_var_from(trek_tensor_ones(trek_dims(2, 1, 4, 4), TREK_F32, trek_cpu(0)));
     int64_t at = 1, failed = 0;
     for (trek_status status = TREK_ERR_MEMORY; at < 2000; at++) {

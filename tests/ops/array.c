@@ -476,7 +476,7 @@ void array_compare(op_report *r, const char *what, const op_array *want, const t
         memcmp(got->sizes, want->sizes, sizeof(int64_t) * (size_t)want->ndim) != 0) {
         report_fail(r, "%s is %s %s, should be %s %s", what, trek_dtype_name((trek_dtype)got->dtype),
                     trek_tensor_shape_text(got, have), trek_dtype_name(want->dtype),
-                    trek_shape_text(trek_shape_make(want->ndim, want->sizes), ask));
+                    trek_shape_text(trek_shape_make(want->sizes, want->ndim), ask));
         return;
     }
     op_array a;
@@ -515,7 +515,7 @@ void suite_poison(void)
         trek_tensor *tensors[EACH];
         void *blocks[EACH];
         for (int i = 0; i < EACH; i++) {
-            tensors[i] = trek_tensor_full(NAN, trek_dims(sizes[k]), TREK_F32, test_device());
+            tensors[i] = trek_tensor_full(trek_dims(sizes[k]), NAN, TREK_F32, test_device());
             blocks[i] = trek_block_alloc((size_t)sizes[k] * 4);
             if (blocks[i])
                 memset(blocks[i], 0xff, (size_t)sizes[k] * 4);

@@ -358,8 +358,8 @@ static void reduce_bad(const op_row *row, op_sink sink, void *arg)
 static void reduce_large(const op_row *row, op_sink sink, void *arg, int max_dims)
 {
     const trek_shape shapes[] = { trek_dims(70001), trek_dims(257, 300), trek_dims(40, 50, 40) };
-    const trek_shape dims[][3] = { { trek_dims(0), trek_dims_none(), trek_dims(-1) },
-                                   { trek_dims(0), trek_dims(1), trek_dims_none() },
+    const trek_shape dims[][3] = { { trek_dims(0), trek_dims_all(), trek_dims(-1) },
+                                   { trek_dims(0), trek_dims(1), trek_dims_all() },
                                    { trek_dims(1), trek_dims(0, 2), trek_dims(2) } };
     for (int s = 0; s < 3; s++)
         for (int k = 0; k < 3; k++) {
@@ -373,8 +373,8 @@ static void reduce_large(const op_row *row, op_sink sink, void *arg, int max_dim
 
 static void reduce_common(const op_row *row, op_sink sink, void *arg)
 {
-    reduce_one(row, sink, arg, trek_dims(7), trek_dims_none(), TREK_OK);
-    reduce_one(row, sink, arg, trek_dims(3, 4), trek_dims_none(), TREK_OK);
+    reduce_one(row, sink, arg, trek_dims(7), trek_dims_all(), TREK_OK);
+    reduce_one(row, sink, arg, trek_dims(3, 4), trek_dims_all(), TREK_OK);
     reduce_one(row, sink, arg, trek_dims(3, 4), trek_dims(0), TREK_OK);
     reduce_one(row, sink, arg, trek_dims(3, 4), trek_dims(-1), TREK_OK);
     reduce_one(row, sink, arg, trek_dims(2, 3, 4), trek_dims(1), TREK_OK);
@@ -393,7 +393,7 @@ static void reduce_many(const op_row *row, op_sink sink, void *arg)
 static void reduce_special(const op_row *row, op_sink sink, void *arg)
 {
     for (int d = 0; d < 3; d++) {
-        op_case c = reduce_case(row, "special values", trek_dims(9, 7), d < 2 ? trek_dims(d) : trek_dims_none(), false);
+        op_case c = reduce_case(row, "special values", trek_dims(9, 7), d < 2 ? trek_dims(d) : trek_dims_all(), false);
         c.in[0].special = true;
         c.in[0].limit = row->special;
         c.dtypes = TREK_FLOATS;
@@ -404,7 +404,7 @@ static void reduce_special(const op_row *row, op_sink sink, void *arg)
 
 FAMILY(reduce)
 {
-    reduce_one(row, sink, arg, SCALAR_SHAPE, trek_dims_none(), TREK_OK);
+    reduce_one(row, sink, arg, SCALAR_SHAPE, trek_dims_all(), TREK_OK);
     reduce_common(row, sink, arg);
     reduce_many(row, sink, arg);
     op_case c = reduce_case(row, "over nothing", trek_dims(3, 0), trek_dims(1), false);
@@ -418,11 +418,11 @@ FAMILY(reduce)
 
 FAMILY(reduce_nonempty)
 {
-    reduce_one(row, sink, arg, SCALAR_SHAPE, trek_dims_none(), TREK_OK);
+    reduce_one(row, sink, arg, SCALAR_SHAPE, trek_dims_all(), TREK_OK);
     reduce_common(row, sink, arg);
     reduce_many(row, sink, arg);
     reduce_one(row, sink, arg, trek_dims(3, 0), trek_dims(1), TREK_ERR_SHAPE);
-    reduce_one(row, sink, arg, trek_dims(0), trek_dims_none(), TREK_ERR_SHAPE);
+    reduce_one(row, sink, arg, trek_dims(0), trek_dims_all(), TREK_ERR_SHAPE);
     reduce_one(row, sink, arg, trek_dims(0, 0), trek_dims(1), TREK_ERR_SHAPE);
     reduce_special(row, sink, arg);
     reduce_large(row, sink, arg, 8);
@@ -430,9 +430,9 @@ FAMILY(reduce_nonempty)
 
 FAMILY(arg)
 {
-    reduce_one(row, sink, arg, SCALAR_SHAPE, trek_dims_none(), TREK_OK);
+    reduce_one(row, sink, arg, SCALAR_SHAPE, trek_dims_all(), TREK_OK);
     reduce_common(row, sink, arg);
-    reduce_one(row, sink, arg, trek_dims(0), trek_dims_none(), TREK_ERR_SHAPE);
+    reduce_one(row, sink, arg, trek_dims(0), trek_dims_all(), TREK_ERR_SHAPE);
     reduce_one(row, sink, arg, trek_dims(0, 0), trek_dims(1), TREK_ERR_SHAPE);
     reduce_one(row, sink, arg, trek_dims(2, 3), trek_dims(0, 1), TREK_ERR_ARGUMENT);
     reduce_special(row, sink, arg);

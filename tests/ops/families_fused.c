@@ -8,7 +8,7 @@
 
 static trek_shape tail_of(trek_shape x, int dims)
 {
-    return trek_shape_make(dims, x.sizes + x.ndim - dims);
+    return trek_shape_make(x.sizes + x.ndim - dims, dims);
 }
 
 /* A parameter in f32 where the input has 16 bits. */
@@ -393,7 +393,7 @@ static void attention_mask_input(op_case *c, const attention_shape *s)
         return;
     }
     const int64_t whole[4] = { s->batch, s->heads, s->queries, s->keys };
-    trek_shape shape = trek_shape_make(s->mask_dims, whole + 4 - s->mask_dims);
+    trek_shape shape = trek_shape_make(whole + 4 - s->mask_dims, s->mask_dims);
     for (int d = 0; d < shape.ndim; d++)
         if (s->mask_ones >> (shape.ndim - 1 - d) & 1)
             shape.sizes[d] = 1;

@@ -487,7 +487,7 @@ static void layer_case(const op_row *row, op_sink sink, void *arg, trek_shape x,
                        bool large)
 {
     op_case c = case_begin(row, "layer");
-    trek_shape tail = trek_shape_make(dims < x.ndim ? dims : x.ndim, x.sizes + (dims < x.ndim ? x.ndim - dims : 0));
+    trek_shape tail = trek_shape_make(x.sizes + (dims < x.ndim ? x.ndim - dims : 0), dims < x.ndim ? dims : x.ndim);
     case_input(&c, row, x);
     for (int k = 0; k < 2; k++) {
         if (given >> k & 1)

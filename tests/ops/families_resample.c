@@ -19,7 +19,7 @@ static void resample_cases(const op_row *row, op_sink sink, void *arg, bool back
     for (int kind = 0; kind < 4; kind++)
         for (int align = 0; align < 2; align++)
             for (int k = 0; k < (int)(sizeof some / sizeof some[0]); k++) {
-                trek_shape shape = trek_shape_make(4, some[k].sizes);
+                trek_shape shape = trek_shape_make(some[k].sizes, 4);
                 int dim = (int)some[k].dim < 0 ? (int)some[k].dim + 4 : (int)some[k].dim;
                 int64_t in = shape.sizes[dim];
                 shape.sizes[dim] = backward ? some[k].out : in;

@@ -103,7 +103,7 @@ static void run_way(const forward_call *f, int way, bool again, op_report *r)
             array_write(&f->values[k], f->in[k]);
     suite_poison();
     if (fills || f->given) {
-        op_input out = { .shape = trek_shape_make(f->want[0].ndim, f->want[0].sizes), .domain = D_ANY, .dtype = DTYPE_ROW };
+        op_input out = { .shape = trek_shape_make(f->want[0].sizes, f->want[0].ndim), .domain = D_ANY, .dtype = DTYPE_ROW };
         call.outputs[0] =
             suite_tensor(&out, f->want[0].dtype, f->layout == LAYOUT_EXPANDED ? LAYOUT_PLAIN : f->layout, 99);
         call.n_outputs = 1;

@@ -29,7 +29,7 @@ static bool differentiable(const problem *p, int k) { return case_differentiable
 
 trek_var *suite_var(const op_array *a, op_layout layout, bool requires_grad)
 {
-    op_input in = { .shape = trek_shape_make(a->ndim, a->sizes), .domain = D_ANY, .dtype = DTYPE_ROW };
+    op_input in = { .shape = trek_shape_make(a->sizes, a->ndim), .domain = D_ANY, .dtype = DTYPE_ROW };
     trek_tensor *t = suite_tensor(&in, a->dtype, layout == LAYOUT_EXPANDED ? LAYOUT_PLAIN : layout, 1);
     if (!t)
         return NULL;

@@ -81,7 +81,7 @@ static bool place_grads(const scene *s, call_of *call)
         if (!(call->set >> k & 1))
             continue;
         const trek_tensor *x = trek_var_data(call->vars[k]);
-        trek_tensor *place = trek_tensor_full(NAN, trek_tensor_shape(x), (trek_dtype)x->dtype, x->device);
+        trek_tensor *place = trek_tensor_full(trek_tensor_shape(x), NAN, (trek_dtype)x->dtype, x->device);
         trek_status status = place ? trek_var_place_grad(call->vars[k], place) : trek_error_status();
         trek_tensor_release(place);
         if (status != TREK_OK)
@@ -230,7 +230,7 @@ static bool second_of(scene *s, call_of *call, unsigned set, trek_var **found)
             wanted[n++] = call->vars[k];
         if (!(set >> k & 1) || !call->grads[k] || !trek_var_requires_grad(call->grads[k]))
             continue;
-        trek_var *part = trek_sum(trek_mul(call->grads[k], suite_var(&s->weights[k], LAYOUT_PLAIN, false)), trek_dims_none(),
+        trek_var *part = trek_sum(trek_mul(call->grads[k], suite_var(&s->weights[k], LAYOUT_PLAIN, false)), trek_dims_all(),
                                   false);
         penalty = penalty ? trek_add(penalty, part) : part;
     }

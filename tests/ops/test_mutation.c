@@ -71,7 +71,7 @@ static trek_status spoiled_rule(trek_backward_call *b)
             b->grads[k] = trek_add_scalar(trek_mul_scalar(b->grads[k], 1.01), 1e-3);
         } else { /* no gradient: a small one is wrong, too */
             trek_shape shape = trek_rule_shape(b, k);
-            b->grads[k] = trek_var_from(trek_tensor_full(0.01, shape, TREK_F64, test_device()));
+            b->grads[k] = trek_var_from(trek_tensor_full(shape, 0.01, TREK_F64, test_device()));
         }
     }
     return status;

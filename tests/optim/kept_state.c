@@ -73,19 +73,19 @@ trek_optimizer_spec spec_at(int k, bool odd)
 {
     double lr = odd ? 0.02 : 0.05;
     switch (k) {
-    case 0: return trek_sgd((trek_sgd_opts){ .lr = lr, .momentum = odd ? 0 : 0.9, .weight_decay = 0.1 });
-    case 1: return trek_sgd((trek_sgd_opts){ .lr = lr, .momentum = 0.9, .nesterov = odd });
-    case 2: return trek_adam((trek_adam_opts){ .lr = lr, .weight_decay = 0.1, .maximize = odd });
-    case 3: return trek_adamw((trek_adam_opts){ .lr = lr, .beta1 = odd ? 0.3 : 0.9 });
-    case 4: return trek_adamw((trek_adam_opts){ .lr = lr, .amsgrad = odd });
-    case 5: return trek_rmsprop((trek_rmsprop_opts){ .lr = lr, .momentum = odd ? 0.9 : 0, .centered = true });
-    case 6: return trek_adagrad((trek_adagrad_opts){ .lr = lr });
-    case 7: return trek_adadelta((trek_adadelta_opts){ .lr = 10 * lr });
-    case 8: return trek_adamax((trek_adamax_opts){ .lr = lr });
-    case 9: return trek_nadam((trek_nadam_opts){ .lr = lr });
-    case 10: return trek_radam((trek_radam_opts){ .lr = lr });
-    case 11: return trek_rprop((trek_rprop_opts){ .lr = lr });
-    default: return trek_lion((trek_lion_opts){ .lr = lr });
+    case 0: return trek_sgd(&(trek_sgd_opts){ .lr = lr, .momentum = odd ? 0 : 0.9, .weight_decay = 0.1 });
+    case 1: return trek_sgd(&(trek_sgd_opts){ .lr = lr, .momentum = 0.9, .nesterov = odd });
+    case 2: return trek_adam(&(trek_adam_opts){ .lr = lr, .weight_decay = 0.1, .maximize = odd });
+    case 3: return trek_adamw(&(trek_adam_opts){ .lr = lr, .beta1 = odd ? 0.3 : 0.9 });
+    case 4: return trek_adamw(&(trek_adam_opts){ .lr = lr, .amsgrad = odd });
+    case 5: return trek_rmsprop(&(trek_rmsprop_opts){ .lr = lr, .momentum = odd ? 0.9 : 0, .centered = true });
+    case 6: return trek_adagrad(&(trek_adagrad_opts){ .lr = lr });
+    case 7: return trek_adadelta(&(trek_adadelta_opts){ .lr = 10 * lr });
+    case 8: return trek_adamax(&(trek_adamax_opts){ .lr = lr });
+    case 9: return trek_nadam(&(trek_nadam_opts){ .lr = lr });
+    case 10: return trek_radam(&(trek_radam_opts){ .lr = lr });
+    case 11: return trek_rprop(&(trek_rprop_opts){ .lr = lr });
+    default: return trek_lion(&(trek_lion_opts){ .lr = lr });
     }
 }
 

@@ -148,5 +148,5 @@ void feed(model *m, unsigned mask, const trek_optimizer_spec *spec)
 
 trek_optimizer_spec some_adamw(void)
 {
-    return trek_adamw((trek_adam_opts){ .lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1 });
+    return trek_adamw(&(trek_adam_opts){ .lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1 });
 }

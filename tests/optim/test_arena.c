@@ -60,7 +60,7 @@ static void arena_gives_the_old_memory_back(void **state)
     enum { COUNT = 3000000 };
     if (!test_on_cpu())
         skip();
-    trek_tensor *values = trek_tensor_full(0.5, trek_dims(COUNT), TREK_F32, trek_cpu(0));
+    trek_tensor *values = trek_tensor_full(trek_dims(COUNT), 0.5, TREK_F32, trek_cpu(0));
     trek_var *var = trek_var_new(values, true);
     trek_params *params = trek_params_new();
     assert_int_equal(trek_params_add(params, "weight", var), TREK_OK);
@@ -133,9 +133,9 @@ static void padding_stays_zero(void **state)
 {
     model m;
     model_begin(&m, TREK_F32);
-    trek_optimizer_spec spec = trek_adam((trek_adam_opts){ .lr = 0.1, .eps = TREK_ZERO });
+    trek_optimizer_spec spec = trek_adam(&(trek_adam_opts){ .lr = 0.1, .eps = TREK_ZERO });
     trek_optimizer *optimizer = trek_optimizer_new(spec, m.params);
-    trek_optimizer_spec plain = trek_adam((trek_adam_opts){ .lr = 0.1, .beta1 = 0.9, .beta2 = 0.999 });
+    trek_optimizer_spec plain = trek_adam(&(trek_adam_opts){ .lr = 0.1, .beta1 = 0.9, .beta2 = 0.999 });
     feed(&m, 31, &plain);
     assert_int_equal(trek_optimizer_step(optimizer), TREK_OK);
     check_values(&m, 1e-6);

@@ -68,7 +68,7 @@ static trek_var *loss_of(const model *m, int k)
         trek_var *x = trek_cast(m->vars[p], TREK_F64);
         trek_tensor *place = test_tensor((uint32_t)(50 + PARAMS * k + p), shape_of(p), 1);
         trek_var *away = trek_sub(x, trek_cast(trek_var_from(place), TREK_F64));
-        trek_var *own = trek_sum(trek_add(trek_square(trek_square(away)), trek_mul_scalar(trek_square(x), 0.3)), trek_dims_none(),
+        trek_var *own = trek_sum(trek_add(trek_square(trek_square(away)), trek_mul_scalar(trek_square(x), 0.3)), trek_dims_all(),
                                  false);
         sum = sum ? trek_add(trek_add(sum, own), trek_mul_scalar(trek_mul(sum, own), 1e-3)) : own;
     }
@@ -160,7 +160,7 @@ static void lbfgs_takes_no_other_state(void **state)
     for (int p = 0; p < PARAMS; p++) /* as many elements, otherwise */
         trek_params_add(other.params, p ? names[p] : "renamed", other.vars[p]);
     other.lbfgs = trek_lbfgs_new(other.params, NULL);
-    adam.optimizer = trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = 0.1 }), adam.params);
+    adam.optimizer = trek_optimizer_new(trek_adam(&(trek_adam_opts){ .lr = 0.1 }), adam.params);
     lbfgs_steps(&a, 2);
     lbfgs_steps(&b, 2);
     assert_same(&a, &b, "before refusals");
@@ -233,9 +233,9 @@ static void sam_steps(model *m, int from, int to)
 static void sam_goes_on_to_the_same_bits(void **state)
 {
     const trek_optimizer_spec specs[] = {
-        trek_sgd((trek_sgd_opts){ .lr = 0.01, .momentum = 0.9 }), trek_adamw((trek_adam_opts){ .lr = 0.02 }),
-        trek_with_state(trek_adam((trek_adam_opts){ .lr = 0.02 }), TREK_U8),
-        trek_with_state(trek_adam((trek_adam_opts){ .lr = 0.02 }), TREK_BF16), trek_sgd((trek_sgd_opts){ .lr = 0.01 }),
+        trek_sgd(&(trek_sgd_opts){ .lr = 0.01, .momentum = 0.9 }), trek_adamw(&(trek_adam_opts){ .lr = 0.02 }),
+        trek_with_state(trek_adam(&(trek_adam_opts){ .lr = 0.02 }), TREK_U8),
+        trek_with_state(trek_adam(&(trek_adam_opts){ .lr = 0.02 }), TREK_BF16), trek_sgd(&(trek_sgd_opts){ .lr = 0.01 }),
     };
     static const trek_dtype dtypes[] = { TREK_BF16, TREK_F32, TREK_F16 };
     for (uint32_t draw = 0; draw < 60; draw++) {
@@ -267,7 +267,7 @@ static void sam_goes_on_to_the_same_bits(void **state)
 
 static void sam_takes_no_other_state(void **state)
 {
-    trek_optimizer_spec spec = trek_adam((trek_adam_opts){ .lr = 0.02 });
+    trek_optimizer_spec spec = trek_adam(&(trek_adam_opts){ .lr = 0.02 });
     model a = make_sam(spec, TREK_BF16, false, false), b = make_sam(spec, TREK_BF16, false, false),
           c = make_lbfgs(TREK_F32, 3, true);
     sam_steps(&a, 0, 3);

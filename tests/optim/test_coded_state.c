@@ -169,7 +169,7 @@ static void records_give_the_same_bits(void **state)
                     continue;
                 feed(&m[w], k, mask_of(k));
                 if (skips)
-                    give_numbers(m[w].vars[1], trek_tensor_full((double)INFINITY, trek_var_shape(m[w].vars[1]), TREK_F32,
+                    give_numbers(m[w].vars[1], trek_tensor_full(trek_var_shape(m[w].vars[1]), (double)INFINITY, TREK_F32,
                                                                 test_device()));
                 trek_step_opts opts = { .zero_grad = true, .scaler = w < 2 ? scalers[w] : NULL, .adapt = true,
                                         .factor = w < 2 ? 1 : 1 / scale };
@@ -215,7 +215,7 @@ static void threads_give_the_same_bits(void **state)
         trek_rank_here.pool = pool;
         trek_params *params = trek_params_new();
         trek_var *vars[2] = { parameter(params, "a", counts[0]), parameter(params, "b", counts[1]) };
-        trek_optimizer *optimizer = trek_optimizer_new(trek_with_state(trek_adamw((trek_adam_opts){ .lr = 0.01 }), TREK_U8),
+        trek_optimizer *optimizer = trek_optimizer_new(trek_with_state(trek_adamw(&(trek_adam_opts){ .lr = 0.01 }), TREK_U8),
                                                        params);
         for (int k = 0; k < 4; k++) {
             for (int v = 0; v < 2; v++)
@@ -394,7 +394,7 @@ static void what_does_not_fit_is_refused(void **state)
     step(&m, 0);
     trek_state *saved = trek_optimizer_save(m.optimizer);
     trek_tensor *two = trek_tensor_zeros(trek_dims(2), TREK_F32, trek_cpu(0));
-    trek_tensor *below = trek_tensor_full(-1, trek_dims(9), TREK_F32, trek_cpu(0));
+    trek_tensor *below = trek_tensor_full(trek_dims(9), -1, TREK_F32, trek_cpu(0));
     trek_tensor *codes = trek_tensor_zeros(trek_dims(9), TREK_U8, trek_cpu(0)),
         *ints = trek_tensor_zeros(trek_dims(2100), TREK_I32, trek_cpu(0));
     trek_tensor *floats = trek_tensor_zeros(trek_dims(2100), TREK_F32, trek_cpu(0));
@@ -475,11 +475,11 @@ static void blocks_are_of_parameters_alone(void **state)
 {
     trek_params *params = trek_params_new();
     trek_var *vars[3] = { parameter(params, "a", 100), parameter(params, "b", 50), parameter(params, "none", 0) };
-    trek_optimizer *optimizer = trek_optimizer_new(trek_with_state(trek_rprop((trek_rprop_opts){ .lr = 0.5 }), TREK_U8), params);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_with_state(trek_rprop(&(trek_rprop_opts){ .lr = 0.5 }), TREK_U8), params);
     for (int k = 0; k < 6; k++) {
         for (int v = 0; v < 3; v++) {
             double value = k == 3 ? (double)NAN : k % 2 ? -1 : 1;
-            give_numbers(vars[v], trek_tensor_full(value, trek_var_shape(vars[v]), TREK_F32, test_device()));
+            give_numbers(vars[v], trek_tensor_full(trek_var_shape(vars[v]), value, TREK_F32, test_device()));
         }
         assert_int_equal(trek_optimizer_step(optimizer), TREK_OK);
         if (k == 3)
@@ -510,11 +510,11 @@ static void memory_is_a_quarter(void **state)
     for (int w = 0; w < 3; w++) {
         trek_params *params = trek_params_new();
         trek_var *var = parameter(params, "a", N);
-        trek_optimizer *optimizer = trek_optimizer_new(trek_with_state(trek_sgd((trek_sgd_opts){ .lr = 0.1 }), dtypes[w]),
+        trek_optimizer *optimizer = trek_optimizer_new(trek_with_state(trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }), dtypes[w]),
                                                        params);
         double without = (double)trek_memory_usage(test_device()).allocated;
         trek_optimizer_free(&optimizer);
-        optimizer = trek_optimizer_new(trek_with_state(trek_adamw((trek_adam_opts){ .lr = 0.1 }), dtypes[w]), params);
+        optimizer = trek_optimizer_new(trek_with_state(trek_adamw(&(trek_adam_opts){ .lr = 0.1 }), dtypes[w]), params);
         bytes[w] = (double)trek_memory_usage(test_device()).allocated - without;
         trek_optimizer_free(&optimizer);
         trek_params_free(&params);
@@ -533,9 +533,9 @@ static void it_learns_as_with_f32(void **state)
     if (!test_on_cpu())
         skip();
     const struct { trek_optimizer_spec spec; double band; } rows[] = {
-        { trek_adamw((trek_adam_opts){ .lr = 1e-2 }), 0.1 }, { trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }), 0.05 },
-        { trek_rmsprop((trek_rmsprop_opts){ .lr = 3e-3 }), 0.1 }, { trek_lion((trek_lion_opts){ .lr = 1e-3 }), 0.05 },
-        { trek_adagrad((trek_adagrad_opts){ .lr = 0.05 }), 0.3 },
+        { trek_adamw(&(trek_adam_opts){ .lr = 1e-2 }), 0.1 }, { trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }), 0.05 },
+        { trek_rmsprop(&(trek_rmsprop_opts){ .lr = 3e-3 }), 0.1 }, { trek_lion(&(trek_lion_opts){ .lr = 1e-3 }), 0.05 },
+        { trek_adagrad(&(trek_adagrad_opts){ .lr = 0.05 }), 0.3 },
     };
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
         int epochs = k == 0 && !test_short() ? 400 : 40;
@@ -552,8 +552,8 @@ static void it_learns_as_with_f32(void **state)
 static void what_is_refused(void **state)
 {
     const trek_optimizer_spec whole[] = {
-        trek_lamb((trek_lamb_opts){ .lr = 0.1 }), trek_lars((trek_lars_opts){ .lr = 0.1 }),
-        trek_adafactor((trek_adafactor_opts){ .lr = 0.1 }), trek_muon((trek_muon_opts){ .lr = 0.1 }),
+        trek_lamb(&(trek_lamb_opts){ .lr = 0.1 }), trek_lars(&(trek_lars_opts){ .lr = 0.1 }),
+        trek_adafactor(&(trek_adafactor_opts){ .lr = 0.1 }), trek_muon(&(trek_muon_opts){ .lr = 0.1 }),
     };
     for (size_t k = 0; k < sizeof whole / sizeof *whole; k++) {
         trek_optimizer_spec spec = trek_with_state(whole[k], TREK_U8);

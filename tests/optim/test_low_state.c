@@ -147,11 +147,11 @@ static void averages_move(void **state)
 {
     enum { N = 4096 };
     trek_tensor *zeros = trek_tensor_zeros(trek_dims(N), TREK_F32, test_device());
-    trek_tensor *ones = trek_tensor_full(1, trek_dims(N), TREK_F32, test_device());
+    trek_tensor *ones = trek_tensor_full(trek_dims(N), 1, TREK_F32, test_device());
     trek_var *var = trek_var_new(zeros, true), *grad = trek_var_new(ones, false);
     trek_params *params = trek_params_new();
     assert_int_equal(trek_params_add(params, "x", var), TREK_OK);
-    trek_optimizer_spec spec = trek_with_state(trek_adam((trek_adam_opts){ .lr = 1e-3 }), TREK_BF16);
+    trek_optimizer_spec spec = trek_with_state(trek_adam(&(trek_adam_opts){ .lr = 1e-3 }), TREK_BF16);
     trek_optimizer *optimizer = trek_optimizer_new(spec, params);
     enum { STEPS = 400 };
     for (int k = 0; k < STEPS; k++) {
@@ -237,9 +237,9 @@ static void it_learns_as_with_f32(void **state)
     if (!test_on_cpu())
         skip();
     const trek_optimizer_spec specs[] = {
-        trek_adamw((trek_adam_opts){ .lr = 1e-2 }), trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }),
-        trek_rmsprop((trek_rmsprop_opts){ .lr = 3e-3 }), trek_adagrad((trek_adagrad_opts){ .lr = 0.05 }),
-        trek_lion((trek_lion_opts){ .lr = 1e-3 }),
+        trek_adamw(&(trek_adam_opts){ .lr = 1e-2 }), trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }),
+        trek_rmsprop(&(trek_rmsprop_opts){ .lr = 3e-3 }), trek_adagrad(&(trek_adagrad_opts){ .lr = 0.05 }),
+        trek_lion(&(trek_lion_opts){ .lr = 1e-3 }),
     };
     for (size_t k = 0; k < sizeof specs / sizeof *specs; k++) {
         int epochs = k == 0 && !test_short() ? 400 : 40;
@@ -261,8 +261,8 @@ static void what_is_refused(void **state)
         FAILS(trek_optimizer_spec_check(&spec), TREK_ERR_ARGUMENT, "adam: state is kept in f32, bf16 or u8");
     }
     const trek_optimizer_spec whole[] = {
-        trek_lamb((trek_lamb_opts){ .lr = 0.1 }), trek_lars((trek_lars_opts){ .lr = 0.1 }),
-        trek_adafactor((trek_adafactor_opts){ .lr = 0.1 }), trek_muon((trek_muon_opts){ .lr = 0.1 }),
+        trek_lamb(&(trek_lamb_opts){ .lr = 0.1 }), trek_lars(&(trek_lars_opts){ .lr = 0.1 }),
+        trek_adafactor(&(trek_adafactor_opts){ .lr = 0.1 }), trek_muon(&(trek_muon_opts){ .lr = 0.1 }),
     };
     for (size_t k = 0; k < sizeof whole / sizeof *whole; k++) {
         trek_optimizer_spec spec = trek_with_state(whole[k], TREK_BF16);

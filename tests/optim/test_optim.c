@@ -15,12 +15,12 @@
 
 static trek_optimizer_spec some_sgd(void)
 {
-    return trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9, .dampening = 0.25, .weight_decay = 0.1 });
+    return trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9, .dampening = 0.25, .weight_decay = 0.1 });
 }
 
 static trek_optimizer_spec some_rmsprop(bool centered, double momentum)
 {
-    return trek_rmsprop((trek_rmsprop_opts){ .lr = 0.02, .alpha = 0.9, .eps = 1e-3, .weight_decay = 0.1, .momentum = momentum,
+    return trek_rmsprop(&(trek_rmsprop_opts){ .lr = 0.02, .alpha = 0.9, .eps = 1e-3, .weight_decay = 0.1, .momentum = momentum,
                                              .centered = centered });
 }
 
@@ -34,27 +34,27 @@ static void updates_equal_pytorch(void **state)
         trek_optimizer_spec spec;
         double values[2];
     } cases[] = {
-        { trek_adam((trek_adam_opts){ .lr = 0.1 }), { 0.82741774288541148, -1.9684337378859402 } },
-        { trek_adam((trek_adam_opts){ .lr = 0.1, .weight_decay = 0.1, .beta1 = 0.8, .beta2 = 0.99, .eps = 1e-4,
+        { trek_adam(&(trek_adam_opts){ .lr = 0.1 }), { 0.82741774288541148, -1.9684337378859402 } },
+        { trek_adam(&(trek_adam_opts){ .lr = 0.1, .weight_decay = 0.1, .beta1 = 0.8, .beta2 = 0.99, .eps = 1e-4,
                                       .maximize = true }),
           { 1.1410297817134285, -2.0001608128191299 } },
-        { trek_adamw((trek_adam_opts){ .lr = 0.1 }), { 0.82471385984293599, -1.962603025531469 } },
-        { trek_adamw((trek_adam_opts){ .lr = 0.1, .weight_decay = 0.2, .beta1 = TREK_ZERO, .beta2 = 0.9 }),
+        { trek_adamw(&(trek_adam_opts){ .lr = 0.1 }), { 0.82471385984293599, -1.962603025531469 } },
+        { trek_adamw(&(trek_adam_opts){ .lr = 0.1, .weight_decay = 0.2, .beta1 = TREK_ZERO, .beta2 = 0.9 }),
           { 0.92889755575112354, -1.9181747131857618 } },
-        { trek_sgd((trek_sgd_opts){ .lr = 0.1 }), { 1.0249999999999999, -2.1125000000000003 } },
-        { trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9, .dampening = 0.5, .weight_decay = 0.1 }),
+        { trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }), { 1.0249999999999999, -2.1125000000000003 } },
+        { trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.9, .dampening = 0.5, .weight_decay = 0.1 }),
           { 0.85037599999999991, -1.8438769999999998 } },
-        { trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9, .nesterov = true, .weight_decay = 0.1 }),
+        { trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.9, .nesterov = true, .weight_decay = 0.1 }),
           { 0.87721114600000005, -2.0666472920000003 } },
-        { trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9, .maximize = true }),
+        { trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.9, .maximize = true }),
           { 1.0830000000000002, -1.8785000000000001 } },
-        { trek_rmsprop((trek_rmsprop_opts){ .lr = 0.1 }), { 0.42572661607132584, -1.9514738796461983 } },
-        { trek_rmsprop((trek_rmsprop_opts){ .lr = 0.1, .alpha = 0.5, .eps = 1e-4, .weight_decay = 0.1 }),
+        { trek_rmsprop(&(trek_rmsprop_opts){ .lr = 0.1 }), { 0.42572661607132584, -1.9514738796461983 } },
+        { trek_rmsprop(&(trek_rmsprop_opts){ .lr = 0.1, .alpha = 0.5, .eps = 1e-4, .weight_decay = 0.1 }),
           { 0.9014773363418537, -1.9793416535579207 } },
-        { trek_rmsprop((trek_rmsprop_opts){ .lr = 0.1, .centered = true }), { 0.4168450436831231, -1.9474244457538787 } },
-        { trek_rmsprop((trek_rmsprop_opts){ .lr = 0.1, .alpha = 0.25, .centered = true, .momentum = 0.9, .weight_decay = 0.1 }),
+        { trek_rmsprop(&(trek_rmsprop_opts){ .lr = 0.1, .centered = true }), { 0.4168450436831231, -1.9474244457538787 } },
+        { trek_rmsprop(&(trek_rmsprop_opts){ .lr = 0.1, .alpha = 0.25, .centered = true, .momentum = 0.9, .weight_decay = 0.1 }),
           { 0.09914410286167903, -1.6552091844305747 } },
-        { trek_rmsprop((trek_rmsprop_opts){ .lr = 0.05, .momentum = 0.5, .maximize = true }),
+        { trek_rmsprop(&(trek_rmsprop_opts){ .lr = 0.05, .momentum = 0.5, .maximize = true }),
           { 1.7743899105697993, -2.1754322921790217 } },
     };
     static const double grads[3][2] = { { 0.5, -1.0 }, { 0.25, 2.0 }, { -1.0, 0.125 } };
@@ -109,7 +109,9 @@ static void updates_equal_the_formulas(void **state)
 {
     run_steps(some_adamw(), TREK_F32, 2e-6);
     run_steps(some_adamw(), TREK_F64, 1e-13);
-    trek_optimizer_spec decoupled = some_adamw(), adam = trek_adam(test_adam_opts(&decoupled));
+    trek_optimizer_spec decoupled = some_adamw();
+    trek_adam_opts opts = test_adam_opts(&decoupled);
+    trek_optimizer_spec adam = trek_adam(&opts);
     run_steps(adam, TREK_F32, 2e-6);
     run_steps(adam, TREK_F64, 1e-13);
     run_steps(some_sgd(), TREK_F32, 2e-6);
@@ -129,7 +131,7 @@ static void centred_rmsprop_of_constant_gradients_is_finite(void **state)
 {
     model m;
     model_begin(&m, TREK_F32);
-    trek_optimizer *optimizer = trek_optimizer_new(trek_rmsprop((trek_rmsprop_opts){ .lr = 1e-6, .alpha = 0.5,
+    trek_optimizer *optimizer = trek_optimizer_new(trek_rmsprop(&(trek_rmsprop_opts){ .lr = 1e-6, .alpha = 0.5,
                                                                                      .centered = true }), m.params);
     double same[BIG], have[BIG];
     for (int i = 0; i < BIG; i++)
@@ -324,6 +326,22 @@ static void clip_norm_and_value(void **state)
     }
 }
 
+/* Options that are not given are the defaults, of each class. */
+static void no_options_are_the_defaults(void **state)
+{
+    const trek_optimizer_spec specs[] = { trek_sgd(NULL),     trek_adam(NULL),  trek_adamw(NULL),     trek_rmsprop(NULL),
+                                          trek_adagrad(NULL), trek_adadelta(NULL), trek_adamax(NULL), trek_nadam(NULL),
+                                          trek_asgd(NULL),    trek_radam(NULL), trek_rprop(NULL),     trek_lion(NULL),
+                                          trek_lamb(NULL),    trek_lars(NULL),  trek_adafactor(NULL), trek_muon(NULL) };
+    const char *const names[] = { "sgd",  "adam",  "adamw", "rmsprop", "adagrad", "adadelta", "adamax",    "nadam",
+                                  "asgd", "radam", "rprop", "lion",    "lamb",    "lars",     "adafactor", "muon" };
+    for (size_t k = 0; k < sizeof specs / sizeof *specs; k++) {
+        assert_string_equal(specs[k].klass->name, names[k]);
+        for (int o = 0; o < TREK_UPDATE_OPTIONS; o++)
+            assert_true(specs[k].options[o] == 0);
+    }
+}
+
 /* --- mistakes and failures ------------------------------------------------------------------------------- */
 
 static void bad_options_are_named(void **state)
@@ -333,18 +351,18 @@ static void bad_options_are_named(void **state)
         const char *says;
     } cases[] = {
         { { .klass = NULL }, "trek_sgd" },
-        { trek_sgd((trek_sgd_opts){ .lr = -1 }), "lr" },
-        { trek_sgd((trek_sgd_opts){ .momentum = -0.5 }), "momentum" },
-        { trek_sgd((trek_sgd_opts){ .weight_decay = NAN }), "weight_decay" },
-        { trek_sgd((trek_sgd_opts){ .nesterov = true }), "nesterov" },
-        { trek_sgd((trek_sgd_opts){ .nesterov = true, .momentum = 0.9, .dampening = 0.1 }), "nesterov" },
-        { trek_adam((trek_adam_opts){ .lr = INFINITY }), "lr" },
-        { trek_adam((trek_adam_opts){ .beta1 = 1.0 }), "beta1" },
-        { trek_adamw((trek_adam_opts){ .beta2 = -0.1 }), "beta2" },
-        { trek_adamw((trek_adam_opts){ .eps = -1e-8 }), "eps" },
-        { trek_adamw((trek_adam_opts){ .weight_decay = -0.01 }), "weight_decay" },
-        { trek_rmsprop((trek_rmsprop_opts){ .alpha = -0.1 }), "rmsprop: alpha" },
-        { trek_rmsprop((trek_rmsprop_opts){ .momentum = NAN }), "rmsprop: momentum" },
+        { trek_sgd(&(trek_sgd_opts){ .lr = -1 }), "lr" },
+        { trek_sgd(&(trek_sgd_opts){ .momentum = -0.5 }), "momentum" },
+        { trek_sgd(&(trek_sgd_opts){ .weight_decay = NAN }), "weight_decay" },
+        { trek_sgd(&(trek_sgd_opts){ .nesterov = true }), "nesterov" },
+        { trek_sgd(&(trek_sgd_opts){ .nesterov = true, .momentum = 0.9, .dampening = 0.1 }), "nesterov" },
+        { trek_adam(&(trek_adam_opts){ .lr = INFINITY }), "lr" },
+        { trek_adam(&(trek_adam_opts){ .beta1 = 1.0 }), "beta1" },
+        { trek_adamw(&(trek_adam_opts){ .beta2 = -0.1 }), "beta2" },
+        { trek_adamw(&(trek_adam_opts){ .eps = -1e-8 }), "eps" },
+        { trek_adamw(&(trek_adam_opts){ .weight_decay = -0.01 }), "weight_decay" },
+        { trek_rmsprop(&(trek_rmsprop_opts){ .alpha = -0.1 }), "rmsprop: alpha" },
+        { trek_rmsprop(&(trek_rmsprop_opts){ .momentum = NAN }), "rmsprop: momentum" },
     };
     model m;
     model_begin(&m, TREK_F32);
@@ -424,7 +442,7 @@ static void memory_runs_out(void **state)
         model_end(&m);
         return;
     }
-    trek_optimizer_spec plain = trek_sgd((trek_sgd_opts){ .lr = 0.1 });
+    trek_optimizer_spec plain = trek_sgd(&(trek_sgd_opts){ .lr = 0.1 });
     optimizer = trek_optimizer_new(plain, m.params);
     trek_memory_release_cached(trek_cpu(0));
     fail_in = 0;
@@ -449,22 +467,22 @@ static void several_cpus(void **state)
     trek_var *vars[2];
     trek_params *params = trek_params_new();
     for (int k = 0; k < 2; k++) {
-        trek_tensor *value = trek_tensor_full(1, trek_dims(3), TREK_F32, trek_cpu(2 * k));
+        trek_tensor *value = trek_tensor_full(trek_dims(3), 1, TREK_F32, trek_cpu(2 * k));
         vars[k] = trek_var_new(value, true);
         trek_tensor_release(value);
         assert_int_equal(trek_params_add(params, k ? "b" : "a", vars[k]), TREK_OK);
     }
-    trek_optimizer *optimizer = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 0.5, .momentum = 0.9 }), params);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 0.5, .momentum = 0.9 }), params);
     assert_non_null(optimizer);
     for (int step = 0; step < 2; step++) {
-        assert_int_equal(trek_backward(trek_sum(trek_mul(vars[0], vars[1]), trek_dims_none(), false)), TREK_OK);
+        assert_int_equal(trek_backward(trek_sum(trek_mul(vars[0], vars[1]), trek_dims_all(), false)), TREK_OK);
         assert_true(trek_clip_grad_norm(params, 100) > 0);
         assert_int_equal(trek_optimizer_step(optimizer), TREK_OK);
         assert_int_equal(trek_optimizer_zero_grad(optimizer), TREK_OK);
     }
     for (int k = 0; k < 2; k++) {
         assert_int_equal(trek_var_device(vars[k]).index, 2 * k);
-        trek_var *sum = trek_sum(vars[k], trek_dims_none(), false);
+        trek_var *sum = trek_sum(vars[k], trek_dims_all(), false);
         assert_float_equal(trek_var_item(sum), 3 * (0.5 - 0.5 * (0.5 + 0.9)), 1e-6);
     }
     trek_optimizer_free(&optimizer);
@@ -482,6 +500,7 @@ int main(void)
         cmocka_unit_test(centred_rmsprop_of_constant_gradients_is_finite), cmocka_unit_test(frozen_ones_wait_and_thaw),
         cmocka_unit_test(groups_have_options_of_their_own), cmocka_unit_test(state_of_every_kind),
         cmocka_unit_test(clip_norm_and_value), cmocka_unit_test(bad_options_are_named),
+        cmocka_unit_test(no_options_are_the_defaults),
         cmocka_unit_test(nothing_moves_while_an_error_is_set), TEST(several_cpus), cmocka_unit_test(memory_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,7 +20,7 @@ static double first_of(trek_module *m)
 static void set_all(trek_module *m, double value)
 {
     trek_tensor *t = trek_var_data(trek_module_find(m, "weight"));
-    trek_tensor *full = trek_tensor_full(value, trek_tensor_shape(t), TREK_F32, trek_cpu(0));
+    trek_tensor *full = trek_tensor_full(trek_tensor_shape(t), value, TREK_F32, trek_cpu(0));
     trek_tensor_copy_from(t, full);
     trek_tensor_release(full);
 }
@@ -68,7 +68,7 @@ static void set_grads(trek_params *params, double value)
 {
     for (int k = 0; k < trek_params_count(params); k++) {
         trek_var *var = trek_params_var(params, k);
-        trek_tensor *t = trek_tensor_full(value, trek_var_shape(var), TREK_F32, trek_cpu(0));
+        trek_tensor *t = trek_tensor_full(trek_var_shape(var), value, TREK_F32, trek_cpu(0));
         trek_var *grad = trek_var_new(t, false);
         trek_var_set_grad(var, grad);
         trek_var_release(grad);
@@ -80,8 +80,8 @@ static void groups_sam_and_reset(void **state)
 {
     trek_module *m = trek_nn_linear(3, 2, trek_cpu(0));
     trek_params *params = trek_module_params(m);
-    trek_optimizer *o = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 0.5, .momentum = 0.9, .weight_decay = 0.1 }), params);
-    assert_int_equal(trek_optimizer_vectors(o, trek_sgd((trek_sgd_opts){ .lr = 0.5, .momentum = 0.9 })), 1);
+    trek_optimizer *o = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 0.5, .momentum = 0.9, .weight_decay = 0.1 }), params);
+    assert_int_equal(trek_optimizer_vectors(o, trek_sgd(&(trek_sgd_opts){ .lr = 0.5, .momentum = 0.9 })), 1);
     assert_int_equal(trek_optimizer_regroup(o, tenth, NULL), TREK_OK);
     assert_true(fabs(trek_optimizer_group_lr(o, 2) - 0.05) < 1e-15 && o->n_groups == 3);
     trek_sam *sam = trek_sam_new(o, NULL);
@@ -172,7 +172,7 @@ static void sam_of_16_bit_parameters(void **state)
     for (int d = 0; d < 2; d++) {
         trek_module *m = low_linear(low[d]);
         trek_params *params = trek_module_params(m);
-        trek_optimizer *o = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 1e-3, .momentum = 0.9 }), params);
+        trek_optimizer *o = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 1e-3, .momentum = 0.9 }), params);
         trek_sam *sam = trek_sam_new(o, &(trek_sam_opts){ .rho = 0.3 });
         double x[ELEMENTS], moving[ELEMENTS] = { 0 }, g[ELEMENTS], have[ELEMENTS];
         read_weight(m, x);
@@ -210,7 +210,7 @@ static void averages_of_16_bit_parameters(void **state)
     for (int d = 0; d < 2; d++) {
         trek_module *m = low_linear(low[d]);
         trek_params *params = trek_module_params(m);
-        trek_optimizer *o = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 0.02 }), params);
+        trek_optimizer *o = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 0.02 }), params);
         trek_averaged *ema = trek_averaged_new(m, &(trek_averaged_opts){ .decay = 0.9 }), *swa = trek_averaged_new(m, NULL);
         double x[ELEMENTS], g[ELEMENTS], mean[ELEMENTS] = { 0 }, moving[ELEMENTS], have[ELEMENTS];
         read_weight(m, x);
@@ -274,12 +274,12 @@ static void schedules_of_stretches(void **state)
 
 static void specs_are_checked(void **state)
 {
-    const trek_optimizer_spec good[] = { trek_adagrad((trek_adagrad_opts){ 0 }), trek_adadelta((trek_adadelta_opts){ 0 }),
-                                         trek_adamax((trek_adamax_opts){ 0 }), trek_nadam((trek_nadam_opts){ 0 }),
-                                         trek_radam((trek_radam_opts){ 0 }) };
+    const trek_optimizer_spec good[] = { trek_adagrad(NULL), trek_adadelta(NULL),
+                                         trek_adamax(NULL), trek_nadam(NULL),
+                                         trek_radam(NULL) };
     for (size_t k = 0; k < sizeof good / sizeof *good; k++)
         assert_int_equal(trek_optimizer_spec_check(&good[k]), TREK_OK);
-    trek_optimizer_spec bad = trek_adafactor((trek_adafactor_opts){ .d = 0.5 });
+    trek_optimizer_spec bad = trek_adafactor(&(trek_adafactor_opts){ .d = 0.5 });
     FAILS(trek_optimizer_spec_check(&bad), TREK_ERR_ARGUMENT, "");
     FAILS(trek_lbfgs_set_lr(NULL, 1), TREK_ERR_ARGUMENT, "");
 }

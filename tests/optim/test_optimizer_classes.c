@@ -17,18 +17,18 @@ static const trek_optimizer_spec *spec_at(int k)
     static trek_optimizer_spec specs[SPECS];
     specs[0] = tamed(0.02, 0);
     specs[1] = tamed(0.01, 0.9);
-    specs[2] = trek_rmsprop((trek_rmsprop_opts){ .lr = 1e-3, .alpha = 0.9, .eps = 1e-2 });
-    specs[3] = trek_rmsprop((trek_rmsprop_opts){ .lr = 1e-3, .alpha = 0.9, .eps = 1e-2, .momentum = 0.9, .centered = true });
-    specs[4] = trek_adagrad((trek_adagrad_opts){ .lr = 1e-3, .eps = 1e-2 });
-    specs[5] = trek_adadelta((trek_adadelta_opts){ .lr = 0.1, .eps = 1e-2 });
-    specs[6] = trek_adamax((trek_adamax_opts){ .lr = 1e-3, .eps = 1e-2 });
-    specs[7] = trek_nadam((trek_nadam_opts){ .lr = 1e-3, .eps = 1e-2 });
-    specs[8] = trek_radam((trek_radam_opts){ .lr = 1e-3, .eps = 1e-2 });
-    specs[9] = trek_adamw((trek_adam_opts){ .lr = 1e-3, .eps = 1e-2, .amsgrad = true });
-    specs[10] = trek_lamb((trek_lamb_opts){ .lr = 1e-3, .eps = 1e-2 });
-    specs[11] = trek_lars((trek_lars_opts){ .lr = 1e-2, .momentum = 0.9 });
-    specs[12] = trek_asgd((trek_asgd_opts){ .lr = 1e-2, .lambd = 1e-2, .t0 = TREK_ZERO });
-    specs[13] = trek_adafactor((trek_adafactor_opts){ .lr = 1e-3 });
+    specs[2] = trek_rmsprop(&(trek_rmsprop_opts){ .lr = 1e-3, .alpha = 0.9, .eps = 1e-2 });
+    specs[3] = trek_rmsprop(&(trek_rmsprop_opts){ .lr = 1e-3, .alpha = 0.9, .eps = 1e-2, .momentum = 0.9, .centered = true });
+    specs[4] = trek_adagrad(&(trek_adagrad_opts){ .lr = 1e-3, .eps = 1e-2 });
+    specs[5] = trek_adadelta(&(trek_adadelta_opts){ .lr = 0.1, .eps = 1e-2 });
+    specs[6] = trek_adamax(&(trek_adamax_opts){ .lr = 1e-3, .eps = 1e-2 });
+    specs[7] = trek_nadam(&(trek_nadam_opts){ .lr = 1e-3, .eps = 1e-2 });
+    specs[8] = trek_radam(&(trek_radam_opts){ .lr = 1e-3, .eps = 1e-2 });
+    specs[9] = trek_adamw(&(trek_adam_opts){ .lr = 1e-3, .eps = 1e-2, .amsgrad = true });
+    specs[10] = trek_lamb(&(trek_lamb_opts){ .lr = 1e-3, .eps = 1e-2 });
+    specs[11] = trek_lars(&(trek_lars_opts){ .lr = 1e-2, .momentum = 0.9 });
+    specs[12] = trek_asgd(&(trek_asgd_opts){ .lr = 1e-2, .lambd = 1e-2, .t0 = TREK_ZERO });
+    specs[13] = trek_adafactor(&(trek_adafactor_opts){ .lr = 1e-3 });
     return k < SPECS ? &specs[k] : NULL;
 }
 
@@ -134,8 +134,8 @@ static void state_has_the_names_of_the_class(void **state)
     trek_var *vars[2];
     trek_params *params = trek_params_new(), *second = trek_params_new();
     for (int k = 0; k < 2; k++) {
-        trek_tensor *value = trek_tensor_full(1, trek_dims(3), TREK_F32, trek_cpu(0)),
-            *ones = trek_tensor_full(0.5, trek_dims(3), TREK_F32, trek_cpu(0));
+        trek_tensor *value = trek_tensor_full(trek_dims(3), 1, TREK_F32, trek_cpu(0)),
+            *ones = trek_tensor_full(trek_dims(3), 0.5, TREK_F32, trek_cpu(0));
         vars[k] = trek_var_new(value, true);
         trek_var *grad = trek_var_new(ones, false);
         assert_int_equal(trek_var_set_grad(vars[k], grad), TREK_OK);
@@ -147,7 +147,7 @@ static void state_has_the_names_of_the_class(void **state)
     trek_params_add(second, "b", vars[1]);
     trek_optimizer *optimizer = trek_optimizer_new(tamed(0.1, 0), params);
     assert_int_equal(trek_optimizer_add_group(optimizer, second, tamed(0.1, 0.5)), 1);
-    assert_int_equal(trek_optimizer_add_group(optimizer, second, trek_adam((trek_adam_opts){ .lr = 1 })), -1);
+    assert_int_equal(trek_optimizer_add_group(optimizer, second, trek_adam(&(trek_adam_opts){ .lr = 1 })), -1);
     expect_error(TREK_ERR_ARGUMENT, "tamed");
     assert_int_equal(trek_optimizer_step(optimizer), TREK_OK);
     static const char *const names[] = { "a.average", "a.step", "b.average", "b.trail", "b.step" };
@@ -229,19 +229,19 @@ static void devices_without_its_kernel_refuse_it(void **state)
 {
     if (test_on_cpu())
         skip();
-    trek_tensor *value = trek_tensor_full(1, trek_dims(3), TREK_F32, test_device());
+    trek_tensor *value = trek_tensor_full(trek_dims(3), 1, TREK_F32, test_device());
     trek_var *var = trek_var_new(value, true);
     trek_params *params = trek_params_new();
     trek_params_add(params, "p", var);
     REFUSED(trek_optimizer_new(tamed(0.1, 0), params), TREK_ERR_UNSUPPORTED, "tamed");
-    trek_optimizer_spec spec = trek_lamb((trek_lamb_opts){ .lr = 0.1 });
+    trek_optimizer_spec spec = trek_lamb(&(trek_lamb_opts){ .lr = 0.1 });
     trek_optimizer_class whole = *spec.klass; /* of a program's own, which has no kernel there, or names one that is not there */
     spec.klass = &whole;
     for (int k = 0; k < 2; k++) {
         whole.gpu = k ? "none_of_that_name" : NULL;
         REFUSED(trek_optimizer_new(spec, params), TREK_ERR_UNSUPPORTED, "lamb: this optimizer has no kernel for cuda");
     }
-    trek_optimizer *optimizer = trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = 0.1 }), params);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_adam(&(trek_adam_opts){ .lr = 0.1 }), params);
     assert_non_null(optimizer);
     trek_optimizer_free(&optimizer);
     trek_params_free(&params);

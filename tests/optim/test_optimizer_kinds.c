@@ -72,27 +72,27 @@ static void check(const expected *e)
 static void six_steps_and_state_in_mid_run(void **state)
 {
     const expected all[] = {
-        { trek_lamb((trek_lamb_opts){ .lr = 0.1, .weight_decay = 0.1 }),
+        { trek_lamb(&(trek_lamb_opts){ .lr = 0.1, .weight_decay = 0.1 }),
           { 0.59037349209786472, -1.9413454903316376, -0.025333444142433992, 1.4967255512792099, -0.2486744819376025,
             1.0313236040500553 } },
-        { trek_lars((trek_lars_opts){ .lr = 0.5, .weight_decay = 0.1, .trust_coefficient = 0.1, .maximize = true }),
+        { trek_lars(&(trek_lars_opts){ .lr = 0.5, .weight_decay = 0.1, .trust_coefficient = 0.1, .maximize = true }),
           { 0.76059183501590055, -1.3054806676546913, 0.79939331599321095, 3.7939270132647822, -0.057107793262582723,
             1.422096898551729 } },
-        { trek_adafactor((trek_adafactor_opts){ .lr = 0.1, .weight_decay = 0.1 }),
+        { trek_adafactor(&(trek_adafactor_opts){ .lr = 0.1, .weight_decay = 0.1 }),
           { 0.97321480211769018, -2.0313623740520663, 0.20682270933719693, 2.3760153782686508, -0.47439582983965783,
             1.283702225846147 } },
-        { trek_muon((trek_muon_opts){ .lr = 0.1 }),
+        { trek_muon(&(trek_muon_opts){ .lr = 0.1 }),
           { 0.8904632791187308, -2.070423220112334, 0.36077826109317429, 2.3816553541191308, -0.31237662100192926,
             1.3756803434650928 } },
-        { trek_muon((trek_muon_opts){ .lr = 0.1, .adam = true }),
+        { trek_muon(&(trek_muon_opts){ .lr = 0.1, .adam = true }),
           { 0.77290473476416421, -1.9200229276382199, 0.26887244733522198, 2.3745988795356663, -0.19519098086033762,
             1.2842211209459804 } },
-        { trek_lion((trek_lion_opts){ .lr = 0.1, .weight_decay = 0.1 }),
+        { trek_lion(&(trek_lion_opts){ .lr = 0.1, .weight_decay = 0.1 }),
           { 0.75034144341099995, -2.0819407948120001, 0.27566077071049988, 2.4333017422129992, -0.43435053336024998,
             1.2171409201114998 } },
-        { trek_rprop((trek_rprop_opts){ .lr = 0.1, .step_min = 0.02, .step_max = 0.11 }),
+        { trek_rprop(&(trek_rprop_opts){ .lr = 0.1, .step_min = 0.02, .step_max = 0.11 }),
           { 0.669, -2.005, 0.26, 2.669, -0.255, 1.26 } },
-        { trek_asgd((trek_asgd_opts){ .lr = 0.1, .lambd = 0.1, .t0 = 2, .weight_decay = 0.1 }),
+        { trek_asgd(&(trek_asgd_opts){ .lr = 0.1, .lambd = 0.1, .t0 = 2, .weight_decay = 0.1 }),
           { 0.9380493746995499, -1.9885806903149204, 0.3019264556872392, 2.2012387986246105, -0.3189231040498316,
             1.2841031849522995 } },
     };
@@ -105,7 +105,7 @@ static void rprop_refuses_steps_that_cannot_be(void **state)
     const trek_rprop_opts bad[] = { { .eta_minus = 1 }, { .eta_plus = 0.5 }, { .step_min = 2, .step_max = 1 } };
     static const char *const named[] = { "eta_minus", "eta_plus", "step_min" };
     for (int k = 0; k < 3; k++) {
-        trek_optimizer_spec spec = trek_rprop(bad[k]);
+        trek_optimizer_spec spec = trek_rprop(&bad[k]);
         FAILS(trek_optimizer_spec_check(&spec), TREK_ERR_ARGUMENT, named[k]);
     }
 }
@@ -262,13 +262,13 @@ static void devices_do_what_the_cpu_does(void **state)
     if (test_on_cpu())
         skip();
     const trek_optimizer_spec specs[][2] = {
-        { trek_lamb((trek_lamb_opts){ .lr = 0.01, .weight_decay = 0.1 }), trek_lamb((trek_lamb_opts){ .lr = 0.05 }) },
-        { trek_lars((trek_lars_opts){ .lr = 0.5, .weight_decay = 0.1, .trust_coefficient = 0.1 }),
-          trek_lars((trek_lars_opts){ .lr = 0.01, .momentum = TREK_ZERO, .trust_coefficient = TREK_ZERO, .maximize = true }) },
-        { trek_adafactor((trek_adafactor_opts){ .lr = 0.1, .weight_decay = 0.1 }),
-          trek_adafactor((trek_adafactor_opts){ .lr = 0.2, .eps1 = 1e-3, .d = 2, .maximize = true }) },
-        { trek_muon((trek_muon_opts){ .lr = 0.05, .adjust_lr = TREK_MUON_MATCH_RMS_ADAMW }),
-          trek_muon((trek_muon_opts){ .lr = 0.01, .adam = true }) },
+        { trek_lamb(&(trek_lamb_opts){ .lr = 0.01, .weight_decay = 0.1 }), trek_lamb(&(trek_lamb_opts){ .lr = 0.05 }) },
+        { trek_lars(&(trek_lars_opts){ .lr = 0.5, .weight_decay = 0.1, .trust_coefficient = 0.1 }),
+          trek_lars(&(trek_lars_opts){ .lr = 0.01, .momentum = TREK_ZERO, .trust_coefficient = TREK_ZERO, .maximize = true }) },
+        { trek_adafactor(&(trek_adafactor_opts){ .lr = 0.1, .weight_decay = 0.1 }),
+          trek_adafactor(&(trek_adafactor_opts){ .lr = 0.2, .eps1 = 1e-3, .d = 2, .maximize = true }) },
+        { trek_muon(&(trek_muon_opts){ .lr = 0.05, .adjust_lr = TREK_MUON_MATCH_RMS_ADAMW }),
+          trek_muon(&(trek_muon_opts){ .lr = 0.01, .adam = true }) },
     };
     static const trek_dtype dtypes[] = { TREK_F32, TREK_F64, TREK_BF16, TREK_F16 };
     for (size_t k = 0; k < sizeof specs / sizeof *specs; k++)
@@ -282,8 +282,8 @@ static void state_goes_from_device_to_device(void **state)
 {
     if (test_on_cpu())
         skip();
-    const trek_optimizer_spec specs[] = { trek_lamb((trek_lamb_opts){ .lr = 0.01 }), trek_lars((trek_lars_opts){ .lr = 0.1 }),
-                                          trek_adafactor((trek_adafactor_opts){ .lr = 0.1 }) };
+    const trek_optimizer_spec specs[] = { trek_lamb(&(trek_lamb_opts){ .lr = 0.01 }), trek_lars(&(trek_lars_opts){ .lr = 0.1 }),
+                                          trek_adafactor(&(trek_adafactor_opts){ .lr = 0.1 }) };
     for (size_t k = 0; k < sizeof specs / sizeof *specs; k++) {
         place at[2], next[2];
         for (int w = 0; w < 2; w++) {
@@ -329,24 +329,25 @@ static trek_optimizer_spec kind_at(int k, bool plain)
 {
     double decay = plain ? TREK_ZERO : 0.1, none = plain ? 0 : 0.1;
     switch (k) {
-    case 0: return trek_adagrad((trek_adagrad_opts){ .lr = 0.01, .lr_decay = 0.1, .weight_decay = none });
-    case 1: return trek_adadelta((trek_adadelta_opts){ .lr = 0.5, .weight_decay = none });
-    case 2: return trek_adamax((trek_adamax_opts){ .lr = 0.01, .weight_decay = none });
-    case 3: return trek_nadam((trek_nadam_opts){ .lr = 0.01, .weight_decay = none, .decoupled_weight_decay = true });
-    case 4: return trek_radam((trek_radam_opts){ .lr = 0.01, .weight_decay = none, .beta2 = 0.7 });
-    case 5: return trek_adam((trek_adam_opts){ .lr = 0.01, .weight_decay = none, .amsgrad = true });
-    case 6: return trek_adamw((trek_adam_opts){ .lr = 0.01, .weight_decay = decay, .amsgrad = true, .maximize = true });
-    case 7: return trek_lion((trek_lion_opts){ .lr = 0.003, .weight_decay = none });
-    case 8: return trek_rprop((trek_rprop_opts){ .lr = 0.003 });
-    case 9: return trek_lamb((trek_lamb_opts){ .lr = 0.01, .weight_decay = none });
-    case 10: return trek_lars((trek_lars_opts){ .lr = 0.5, .weight_decay = none, .trust_coefficient = plain ? TREK_ZERO : 0.02 });
-    case 11: return trek_adafactor((trek_adafactor_opts){ .lr = 0.02, .weight_decay = none, .eps1 = 1e-6 });
+    case 0: return trek_adagrad(&(trek_adagrad_opts){ .lr = 0.01, .lr_decay = 0.1, .weight_decay = none });
+    case 1: return trek_adadelta(&(trek_adadelta_opts){ .lr = 0.5, .weight_decay = none });
+    case 2: return trek_adamax(&(trek_adamax_opts){ .lr = 0.01, .weight_decay = none });
+    case 3: return trek_nadam(&(trek_nadam_opts){ .lr = 0.01, .weight_decay = none, .decoupled_weight_decay = true });
+    case 4: return trek_radam(&(trek_radam_opts){ .lr = 0.01, .weight_decay = none, .beta2 = 0.7 });
+    case 5: return trek_adam(&(trek_adam_opts){ .lr = 0.01, .weight_decay = none, .amsgrad = true });
+    case 6: return trek_adamw(&(trek_adam_opts){ .lr = 0.01, .weight_decay = decay, .amsgrad = true, .maximize = true });
+    case 7: return trek_lion(&(trek_lion_opts){ .lr = 0.003, .weight_decay = none });
+    case 8: return trek_rprop(&(trek_rprop_opts){ .lr = 0.003 });
+    case 9: return trek_lamb(&(trek_lamb_opts){ .lr = 0.01, .weight_decay = none });
+    case 10:
+        return trek_lars(&(trek_lars_opts){ .lr = 0.5, .weight_decay = none, .trust_coefficient = plain ? TREK_ZERO : 0.02 });
+    case 11: return trek_adafactor(&(trek_adafactor_opts){ .lr = 0.02, .weight_decay = none, .eps1 = 1e-6 });
     case 12:
         return trek_rmsprop(
-            (trek_rmsprop_opts){ .lr = 0.01, .weight_decay = none, .momentum = 0.5, .centered = true, .eps = 1e-3 });
+            &(trek_rmsprop_opts){ .lr = 0.01, .weight_decay = none, .momentum = 0.5, .centered = true, .eps = 1e-3 });
     case 13:
-        return trek_asgd((trek_asgd_opts){ .lr = 0.05, .lambd = 0.01, .t0 = TREK_ZERO, .weight_decay = none });
-    default: return trek_muon((trek_muon_opts){ .lr = 0.01, .weight_decay = decay, .adam = plain });
+        return trek_asgd(&(trek_asgd_opts){ .lr = 0.05, .lambd = 0.01, .t0 = TREK_ZERO, .weight_decay = none });
+    default: return trek_muon(&(trek_muon_opts){ .lr = 0.01, .weight_decay = decay, .adam = plain });
     }
 }
 
@@ -468,7 +469,7 @@ static trek_status rosenbrock(void *arg, double *loss)
     trek_var *x = trek_narrow(b->p, 0, 0, 1), *y = trek_narrow(b->p, 0, 1, 1), *z = trek_narrow(b->p, 0, 2, 1);
     trek_var *valley = trek_mul_scalar(trek_square(trek_sub(y, trek_square(x))), 100);
     trek_var *sum = trek_add(valley, trek_add(trek_square(trek_add_scalar(x, -1)), trek_square(trek_sub(z, y))));
-    trek_var *all = trek_sum(sum, trek_dims_none(), false);
+    trek_var *all = trek_sum(sum, trek_dims_all(), false);
     *loss = trek_var_item(all);
     return trek_backward(all);
 }

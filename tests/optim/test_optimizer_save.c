@@ -89,15 +89,15 @@ static void check(trek_optimizer_spec spec, bool low, bool groups, int steps)
 static void every_class_goes_on_to_the_same_bits(void **state)
 {
     const trek_optimizer_spec all[] = {
-        trek_sgd((trek_sgd_opts){ .lr = 0.1 }), trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9, .nesterov = true }),
-        trek_adam((trek_adam_opts){ .lr = 0.1 }), trek_adamw((trek_adam_opts){ .lr = 0.1, .amsgrad = true }),
-        trek_rmsprop((trek_rmsprop_opts){ .lr = 0.1, .momentum = 0.5, .centered = true }),
-        trek_adagrad((trek_adagrad_opts){ .lr = 0.1 }),
-        trek_adadelta((trek_adadelta_opts){ .lr = 0.1 }), trek_adamax((trek_adamax_opts){ .lr = 0.1 }),
-        trek_nadam((trek_nadam_opts){ .lr = 0.1 }), trek_radam((trek_radam_opts){ .lr = 0.1 }),
-        trek_rprop((trek_rprop_opts){ .lr = 0.1 }), trek_lion((trek_lion_opts){ .lr = 0.1 }),
-        trek_lamb((trek_lamb_opts){ .lr = 0.1 }), trek_lars((trek_lars_opts){ .lr = 0.1, .momentum = 0.9 }),
-        trek_adafactor((trek_adafactor_opts){ .lr = 0.1 }), trek_muon((trek_muon_opts){ .lr = 0.1, .adam = true }),
+        trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }), trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.9, .nesterov = true }),
+        trek_adam(&(trek_adam_opts){ .lr = 0.1 }), trek_adamw(&(trek_adam_opts){ .lr = 0.1, .amsgrad = true }),
+        trek_rmsprop(&(trek_rmsprop_opts){ .lr = 0.1, .momentum = 0.5, .centered = true }),
+        trek_adagrad(&(trek_adagrad_opts){ .lr = 0.1 }),
+        trek_adadelta(&(trek_adadelta_opts){ .lr = 0.1 }), trek_adamax(&(trek_adamax_opts){ .lr = 0.1 }),
+        trek_nadam(&(trek_nadam_opts){ .lr = 0.1 }), trek_radam(&(trek_radam_opts){ .lr = 0.1 }),
+        trek_rprop(&(trek_rprop_opts){ .lr = 0.1 }), trek_lion(&(trek_lion_opts){ .lr = 0.1 }),
+        trek_lamb(&(trek_lamb_opts){ .lr = 0.1 }), trek_lars(&(trek_lars_opts){ .lr = 0.1, .momentum = 0.9 }),
+        trek_adafactor(&(trek_adafactor_opts){ .lr = 0.1 }), trek_muon(&(trek_muon_opts){ .lr = 0.1, .adam = true }),
     };
     uint32_t draw = 0;
     for (size_t k = 0; k < sizeof all / sizeof *all; k++)
@@ -110,7 +110,7 @@ static void every_class_goes_on_to_the_same_bits(void **state)
 
 static void what_is_not_its_own_changes_nothing(void **state)
 {
-    trek_optimizer_spec spec = trek_adam((trek_adam_opts){ .lr = 0.1 });
+    trek_optimizer_spec spec = trek_adam(&(trek_adam_opts){ .lr = 0.1 });
     model a = make(spec, false, true), b = make(spec, false, true);
     for (int k = 0; k < 2; k++) {
         step(&a, k);
@@ -153,7 +153,7 @@ static void what_is_not_its_own_changes_nothing(void **state)
 /* Names and values, as PyTorch's state_dict() has them; copies, which later steps leave alone. */
 static void names_and_copies(void **state)
 {
-    model m = make(trek_adam((trek_adam_opts){ .lr = 0.1 }), true, false);
+    model m = make(trek_adam(&(trek_adam_opts){ .lr = 0.1 }), true, false);
     trek_state *fresh = trek_optimizer_save(m.optimizer);
     assert_int_equal(trek_state_count(fresh), 1);
     assert_string_equal(trek_state_name(fresh, 0), "lr");
@@ -182,8 +182,8 @@ static void names_and_copies(void **state)
 /* What begins anew has no numbers of its own, but masters go on: a save between the reset and the next step has them. */
 static void masters_survive_a_reset(void **state)
 {
-    model a = make(trek_adam((trek_adam_opts){ .lr = 0.1 }), true, false),
-          b = make(trek_adam((trek_adam_opts){ .lr = 0.1 }), true, false);
+    model a = make(trek_adam(&(trek_adam_opts){ .lr = 0.1 }), true, false),
+          b = make(trek_adam(&(trek_adam_opts){ .lr = 0.1 }), true, false);
     step(&a, 0);
     assert_int_equal(trek_optimizer_reset(a.optimizer), TREK_OK);
     for (int again = 0; again < 2; again++) {

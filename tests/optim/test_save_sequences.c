@@ -22,13 +22,13 @@ static trek_optimizer_spec any_spec(int k, bool odd)
     double lr = odd ? 0.02 : 0.05;
     switch (k - SPECS) {
     case 0:
-        return trek_lamb((trek_lamb_opts){ .lr = lr, .weight_decay = odd ? 0 : 0.1 });
+        return trek_lamb(&(trek_lamb_opts){ .lr = lr, .weight_decay = odd ? 0 : 0.1 });
     case 1:
-        return trek_lars((trek_lars_opts){ .lr = lr, .momentum = odd ? 0 : 0.9 });
+        return trek_lars(&(trek_lars_opts){ .lr = lr, .momentum = odd ? 0 : 0.9 });
     case 2:
-        return trek_adafactor((trek_adafactor_opts){ .lr = lr });
+        return trek_adafactor(&(trek_adafactor_opts){ .lr = lr });
     case 3:
-        return trek_muon((trek_muon_opts){ .lr = lr, .adam = true });
+        return trek_muon(&(trek_muon_opts){ .lr = lr, .adam = true });
     default:
         return spec_at(k, odd);
     }

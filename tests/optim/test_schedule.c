@@ -125,20 +125,22 @@ static void plateau_equals_pytorch(void **state)
     /* ReduceLROnPlateau(o, factor=0.5, patience=1, cooldown=1, min_lr=0.03) */
     static const double metrics[] = { 1, .9, .95, .9, .9, .9, .9, .9, .9, .8, .9, .9, .9, .9 };
     static const double rates[] = { .1, .1, .1, .05, .05, .05, .03, .03, .03, .03, .03, .03, .03, .03 };
-    trek_plateau p = trek_plateau_lr((trek_plateau_opts){ .lr = 0.1, .factor = 0.5, .patience = 1, .cooldown = 1,
+    trek_plateau p = trek_plateau_lr(&(trek_plateau_opts){ .lr = 0.1, .factor = 0.5, .patience = 1, .cooldown = 1,
                                                           .min_lr = 0.03 });
     for (size_t k = 0; k < sizeof metrics / sizeof *metrics; k++)
         assert_true(fabs(trek_plateau_observe(&p, metrics[k]) - rates[k]) < 1e-15);
     /* ReduceLROnPlateau(o, mode='max', threshold=0.1, threshold_mode='abs', patience=0) */
     static const double scores[] = { 1, 1.05, 1.2, 1.3, 1.31 };
     static const double then[] = { .1, .01, .01, .001, .001 };
-    p = trek_plateau_lr((trek_plateau_opts){ .lr = 0.1, .maximize = true, .threshold = 0.1, .absolute = true,
+    p = trek_plateau_lr(&(trek_plateau_opts){ .lr = 0.1, .maximize = true, .threshold = 0.1, .absolute = true,
                                              .patience = TREK_ZERO });
     for (size_t k = 0; k < sizeof scores / sizeof *scores; k++)
         assert_true(fabs(trek_plateau_observe(&p, scores[k]) - then[k]) < 1e-15);
-    p = trek_plateau_lr((trek_plateau_opts){ .patience = TREK_ZERO });
+    p = trek_plateau_lr(&(trek_plateau_opts){ .patience = TREK_ZERO });
     assert_true(trek_plateau_observe(&p, NAN) == 1e-4);
-    p = trek_plateau_lr((trek_plateau_opts){ .factor = 1.5 });
+    p = trek_plateau_lr(NULL);
+    assert_true(p.valid && p.lr == 1e-3 && p.opts.patience == 10);
+    p = trek_plateau_lr(&(trek_plateau_opts){ .factor = 1.5 });
     expect_error(TREK_ERR_ARGUMENT, "");
     assert_true(isnan(trek_plateau_observe(&p, 1.0)));
     expect_error(TREK_ERR_ARGUMENT, "");

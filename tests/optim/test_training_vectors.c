@@ -91,20 +91,20 @@ static void lenet(void)
                               trek_nn_relu(), trek_nn_max_pool2d(2), trek_nn_flatten(), trek_nn_linear(400, 120, device),
                               trek_nn_relu(),
                               trek_nn_linear(120, 84, device), trek_nn_relu(), trek_nn_linear(84, 10, device) };
-    train("lenet_sgd", trek_nn_sequential(12, layers), trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }),
+    train("lenet_sgd", trek_nn_sequential(layers, 12), trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }),
           trek_dims(16, 1, 28, 28));
 }
 
 static void mlp_adam(void)
 {
     trek_module *layers[] = { trek_nn_linear(784, 256, test_device()), trek_nn_relu(), trek_nn_linear(256, 10, test_device()) };
-    train("mlp_adam", trek_nn_sequential(3, layers), trek_adam((trek_adam_opts){ .lr = 1e-3 }), trek_dims(16, 784));
+    train("mlp_adam", trek_nn_sequential(layers, 3), trek_adam(&(trek_adam_opts){ .lr = 1e-3 }), trek_dims(16, 784));
 }
 
 static void mlp_adamw(void)
 {
     trek_module *layers[] = { trek_nn_linear(784, 256, test_device()), trek_nn_gelu(), trek_nn_linear(256, 10, test_device()) };
-    train("mlp_adamw", trek_nn_sequential(3, layers), trek_adamw((trek_adam_opts){ .lr = 2e-3, .weight_decay = 0.05 }),
+    train("mlp_adamw", trek_nn_sequential(layers, 3), trek_adamw(&(trek_adam_opts){ .lr = 2e-3, .weight_decay = 0.05 }),
           trek_dims(16, 784));
 }
 

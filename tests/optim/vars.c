@@ -44,8 +44,8 @@ trek_state *state_with(const trek_state *from, const char *leave, const char *ad
             assert_int_equal(trek_state_add(to, trek_state_name(from, k), trek_state_tensor(from, k)), TREK_OK);
     if (add)
         assert_int_equal(trek_state_add(to, add, tensor), TREK_OK);
-    if (key && trek_state_text(from, key))
-        trek_state_set_text(to, key, trek_state_text(from, key));
+    if (key && trek_state_metadata(from, key))
+        trek_state_set_metadata(to, key, trek_state_metadata(from, key));
     trek_tensor_release(tensor);
     return to;
 }

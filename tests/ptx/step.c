@@ -47,7 +47,7 @@ static void model(int layers, int64_t sequences, int64_t vocabulary)
 static void norm_once(trek_var *const in[4], trek_var *seed)
 {
     trek_scope scope = trek_scope_begin();
-    trek_var *sum, *y = trek_add_layer_norm(in[0], in[1], in[2], in[3], 1, 1e-5, &sum);
+    trek_var *sum, *y = trek_add_layer_norm(in[0], in[1], 1, in[2], in[3], 1e-5, &sum);
     trek_backward_with(trek_add(y, sum), seed, NULL); /* the stream goes on, so its gradient comes in as well */
     trek_scope_end(scope);
     for (int k = 0; k < 4; k++)
@@ -73,11 +73,11 @@ static void update(int64_t parameters)
 {
     trek_linear_opts opts = { .in = parameters, .out = 1, .no_bias = true, .dtype = TREK_BF16, .device = gpu_device };
     gpu_train s = { .graph = gpu_graph_of(trek_nn_linear_with(&opts),
-                                          trek_adamw((trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 })) };
+                                          trek_adamw(&(trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 })) };
     s.x = gpu_randn(trek_dims(1, parameters), TREK_BF16, 1, false);
     for (int k = 0; k < 2; k++) {
         trek_scope scope = trek_scope_begin();
-        trek_graph_backward(s.graph, trek_sum(trek_graph_forward(s.graph, s.x), trek_dims_none(), false));
+        trek_graph_backward(s.graph, trek_sum(trek_graph_forward(s.graph, s.x), trek_dims_all(), false));
         count_from_here();
         trek_graph_step(s.graph);
         trek_scope_end(scope);

@@ -145,7 +145,7 @@ static trek_backward_opts backward_opts(pool *p)
 static trek_var *scalar_of(pool *p)
 {
     trek_var *x = pool_var(p);
-    return pool_chance(p, 70) ? trek_sum(x, trek_dims_none(), false) : x;
+    return pool_chance(p, 70) ? trek_sum(x, trek_dims_all(), false) : x;
 }
 
 static outcome backward(pool *p) { return sequence_status(trek_backward(scalar_of(p))); }
@@ -206,7 +206,7 @@ static trek_var *on_grad(trek_var *var, trek_var *given, void *arg)
         return trek_mul_scalar(given, 2);
     if (kind == 1)
         return trek_fail(TREK_ERR_CALLBACK, "a hook that fails"), NULL;
-    return kind == 2 ? trek_sum(given, trek_dims_none(), false) : NULL; /* mostly of another shape */
+    return kind == 2 ? trek_sum(given, trek_dims_all(), false) : NULL; /* mostly of another shape */
 }
 
 static outcome hook(pool *p)
@@ -240,7 +240,7 @@ static trek_status twice_backward(trek_function_context *context, trek_var *cons
     for (int k = 0; k < n_inputs; k++)
         input_grads[k] = trek_needs_grad(context, k) && grads[k % n] ? trek_mul_scalar(grads[k % n], 2) : NULL;
     if (*kind == 3)
-        input_grads[0] = trek_sum(trek_saved(context, 0), trek_dims_none(), false);
+        input_grads[0] = trek_sum(trek_saved(context, 0), trek_dims_all(), false);
     return *kind == 4 ? trek_fail(TREK_ERR_CALLBACK, "a backward that fails") : trek_error_status();
 }
 
@@ -334,7 +334,7 @@ static trek_module *make_module(pool *p)
                                                   .dropout = 0.5, .device = device });
     default: {
         trek_module *two[2] = { trek_nn_linear(in, out, device), pool_chance(p, 90) ? trek_nn_gelu() : NULL };
-        return trek_nn_sequential(2, two);
+        return trek_nn_sequential(two, 2);
     }
     }
 }
@@ -363,7 +363,7 @@ static outcome module_set(pool *p)
     if (!module)
         return OUTCOME_EITHER;
     switch (pool_below(p, 5)) {
-    case 0: return sequence_status(trek_module_freeze(module, pool_chance(p, 50)));
+    case 0: return sequence_status((pool_chance(p, 50) ? trek_module_freeze : trek_module_thaw)(module));
     case 1: return sequence_status(trek_module_to(module, pool_device(p)));
     case 2: return sequence_status(trek_module_reset(module));
     case 3: {
@@ -435,7 +435,7 @@ static trek_optimizer_spec make_spec(pool *p)
     int kind = pool_below(p, 25);
     if (kind == 0)
         return (trek_optimizer_spec){ .klass = NULL };
-    return kind < 9 ? trek_adam(adam) : kind < 17 ? trek_adamw(adam) : trek_sgd(sgd);
+    return kind < 9 ? trek_adam(&adam) : kind < 17 ? trek_adamw(&adam) : trek_sgd(&sgd);
 }
 
 static outcome optimizer_new(pool *p)

@@ -135,10 +135,10 @@ const int sequence_n_ops = (int)(sizeof sequence_ops / sizeof sequence_ops[0]);
     X(stack, pool_list(p), pool_below(p, POOL_LIST + 1), pool_dim(p)) X(matmul, x, pool_chance(p, 50) ? x : pool_var(p)) \
     X(linear, x, pool_matrix(p, x), pool_bias(p)) \
     X(bilinear, x, pool_like(p, x), pool_var(p), pool_bias(p)) X(unflatten, x, pool_dim(p), pool_sizes(p, x)) \
-    X(embedding_with, x, pool_index(p), NULL) X(embedding_bag, x, pool_index(p), NULL) X(rotary, x, NULL) \
+    X(embedding_with, pool_index(p), x, NULL) X(embedding_bag, pool_index(p), x, NULL) X(rotary, x, NULL) \
     X(linear_activation, x, pool_matrix(p, x), pool_bias(p), (trek_activation)pool_below(p, pool_chance(p, 95) ? 3 : 9)) \
-    X(layer_norm, x, pool_row(p, x), pool_row(p, x), pool_normalized(p), pool_eps(p)) \
-    X(rms_norm, x, pool_row(p, x), pool_normalized(p), pool_eps(p)) X(dropout, x, pool_number(p), pool_chance(p, 70)) \
+    X(layer_norm, x, pool_normalized(p), pool_row(p, x), pool_row(p, x), pool_eps(p)) \
+    X(rms_norm, x, pool_normalized(p), pool_row(p, x), pool_eps(p)) X(dropout, x, pool_number(p), pool_chance(p, 70)) \
     X(group_norm, x, pool_integer(p) % 8, pool_channels(p, x), pool_channels(p, x), pool_eps(p))                                 \
     X(instance_norm, x, pool_channels(p, x), pool_channels(p, x), pool_channels(p, x), pool_channels(p, x), pool_chance(p, 50),  \
       pool_number(p), pool_eps(p))                                                                                               \
@@ -159,22 +159,23 @@ FUNCTIONS(CALL)
 /* Quotients, functions of two numbers, along lines. */
 #define ARITHMETIC(X)                                                                                                            \
     X(fmod, x, pool_like(p, x))                                                                                                  \
-    X(floor_divide, x, pool_like(p, x)) X(hypot, x, pool_like(p, x)) X(copysign, x, pool_like(p, x))                             \
-        X(div_mode, x, pool_like(p, x), (trek_rounding)pool_below(p, 4)) X(xlogy, x, pool_like(p, x)) X(sinc, x) X(signbit, x)   \
-            X(heaviside, x, pool_like(p, x)) X(clamp_var, x, pool_chance(p, 70) ? pool_like(p, x) : NULL,                        \
-                                               pool_like(p, x)) X(isposinf, x) X(isneginf, x)                                    \
-                X(diff, x, pool_below(p, 4) - 1, pool_dim(p), pool_chance(p, 30) ? pool_like(p, x) : NULL,                       \
-                  NULL) X(trapezoid, x, pool_chance(p, 50) ? pool_like(p, x) : NULL, pool_number(p), pool_dim(p))                \
+    X(floor_divide, x, pool_like(p, x))                                                                                          \
+    X(hypot, x, pool_like(p, x)) X(copysign, x, pool_like(p, x)) X(div_mode, x, pool_like(p, x),                                 \
+                                                                   (trek_rounding)pool_below(p, 4)) X(xlogy, x, pool_like(p, x)) \
+        X(sinc, x) X(signbit, x) X(heaviside, x, pool_like(p, x)) X(clamp_var, x, pool_chance(p, 70) ? pool_like(p, x) : NULL,   \
+                                                                    pool_like(p, x)) X(isposinf, x) X(isneginf, x)               \
+            X(diff, x, pool_below(p, 4) - 1, pool_dim(p), pool_chance(p, 30) ? pool_like(p, x) : NULL, NULL)                     \
+                X(trapezoid, x, pool_chance(p, 50) ? pool_like(p, x) : NULL, pool_number(p), pool_dim(p))                        \
                     X(bitwise_and, x, pool_like(p, x)) X(bitwise_or, x, pool_like(p, x)) X(bitwise_xor, x, pool_like(p, x))      \
                         X(bitwise_not, x) X(bitwise_left_shift, x, pool_like(p, x)) X(bitwise_right_shift, x, pool_like(p, x))   \
                             X(gcd, x, pool_like(p, x)) X(lcm, x, pool_like(p, x)) X(nextafter, x, pool_like(p, x))               \
                                 X(fmax, x, pool_like(p, x)) X(fmin, x, pool_like(p, x)) X(logit, x, pool_number(p))              \
                                     X(logcumsumexp, x, pool_dim(p)) X(isin, x, pool_like(p, x), pool_chance(p, 50))              \
                                         X(take, x, pool_index(p)) X(put, x, pool_index(p), pool_var(p), pool_chance(p, 50))      \
-                                            X(take_along_dim, x, pool_index(p),                                                  \
-                                              pool_dim(p)) X(index_copy, x, pool_index(p), pool_like(p, x),                      \
-                                                             pool_dim(p)) X(masked_scatter, x, pool_mask(p, x), pool_like(p, x)) \
-                                                X(rot90, x, pool_integer(p), pool_dims(p))                                       \
+                                            X(take_along_dim, x, pool_index(p), pool_dim(p)) X(index_copy, x, pool_dim(p),       \
+                                                                                               pool_index(p), pool_like(p, x))   \
+                                                X(masked_scatter, x, pool_mask(p, x),                                            \
+                                                  pool_like(p, x)) X(rot90, x, pool_integer(p), pool_dims(p))                    \
                                                     X(diag_embed, x, pool_below(p, 5) - 2, pool_dim(p),                          \
                                                       pool_dim(p)) X(block_diag, pool_list(p), pool_below(p, POOL_LIST + 1))     \
                                                         X(vander, x, pool_below(p, 5) - 2, pool_chance(p, 50))                   \
@@ -215,9 +216,10 @@ FRAMES(CALL)
 #define FUNCTIONS_OF_PLACES(X)                                                                                                   \
     X(max_with_indices, x, pool_dim(p), pool_chance(p, 50), PLACES)                                                              \
     X(min_with_indices, x, pool_dim(p), pool_chance(p, 50), PLACES)                                                              \
-    X(median, x, pool_dim(p), pool_chance(p, 50), PLACES) X(nanmedian, x, pool_dim(p), pool_chance(p, 50), PLACES)               \
-        X(unique, x, PLACES, NULL) X(unique_consecutive, x, PLACES, NULL) X(mode, x, pool_dim(p), pool_chance(p, 50), PLACES)    \
-            X(aminmax, x, pool_dims(p), pool_chance(p, 50), PLACES) X(var_mean, x, pool_dims(p), pool_chance(p, 50), PLACES)     \
+    X(median, x, pool_dim(p), pool_chance(p, 50), PLACES)                                                                        \
+    X(nanmedian, x, pool_dim(p), pool_chance(p, 50), PLACES) X(unique, x, PLACES, NULL) X(unique_consecutive, x, PLACES, NULL)   \
+        X(mode, x, pool_dim(p), pool_chance(p, 50), PLACES) X(aminmax, x, pool_dims(p), pool_chance(p, 50), PLACES)              \
+            X(variance_mean, x, pool_dims(p), pool_chance(p, 50), PLACES)                                                        \
                 X(std_mean, x, pool_dims(p), pool_chance(p, 50), PLACES)
 FUNCTIONS_OF_PLACES(CALL_PLACES)
 
@@ -225,11 +227,11 @@ FUNCTIONS_OF_PLACES(CALL_PLACES)
     X(argsort, x, pool_dim(p), pool_chance(p, 50)) \
     X(quantile, x, pool_like(p, x), pool_dim(p), pool_chance(p, 50), (trek_interpolation)pool_below(p, 6)) \
     X(nanquantile, x, pool_like(p, x), pool_dim(p), pool_chance(p, 50), (trek_interpolation)pool_below(p, 6)) \
-    X(searchsorted_by, x, pool_index(p), pool_like(p, x), pool_chance(p, 50)) \
+    X(searchsorted_by, x, pool_like(p, x), pool_chance(p, 50), pool_index(p)) \
     X(bucketize, x, pool_row(p, x), pool_chance(p, 50)) X(masked_select, x, pool_mask(p, x)) \
     X(bincount, pool_labels(p, x), pool_chance(p, 30) ? pool_like(p, x) : NULL, pool_below(p, 9) - 1) \
     X(repeat_interleave, x, pool_below(p, 5) - 1, pool_dim(p)) X(repeat_interleave_by, x, pool_labels(p, x), pool_dim(p)) \
-    X(scatter_value, x, pool_index(p), pool_number(p), pool_dim(p)) X(index_fill, x, pool_index(p), pool_number(p), pool_dim(p)) \
+    X(scatter_value, x, pool_dim(p), pool_index(p), pool_number(p)) X(index_fill, x, pool_dim(p), pool_index(p), pool_number(p)) \
     X(index_put, x, pool_list(p), pool_below(p, POOL_LIST + 1), pool_var(p), pool_chance(p, 50)) \
     X(repeat, x, pool_shape(p)) X(tile, x, pool_shape(p)) X(roll, x, pool_dims(p), pool_dims(p)) \
     X(movedim, x, pool_dims(p), pool_dims(p)) X(diag, x, pool_integer(p)) X(zeros_like, x) X(ones_like, x) \
@@ -367,7 +369,7 @@ TRANSFORMS(CALL)
 static outcome call_add_layer_norm(pool *p)
 {
     trek_var *x = pool_var(p), *residual = NULL;
-    trek_var *made = trek_add_layer_norm(x, pool_like(p, x), pool_row(p, x), pool_row(p, x), pool_normalized(p), pool_eps(p),
+    trek_var *made = trek_add_layer_norm(x, pool_like(p, x), pool_normalized(p), pool_row(p, x), pool_row(p, x), pool_eps(p),
                                          pool_chance(p, 70) ? &residual : NULL);
     pool_keep(p, residual);
     return sequence_var(p, made);

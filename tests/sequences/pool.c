@@ -119,7 +119,7 @@ trek_shape pool_sizes(pool *p, trek_var *x)
             shape.sizes[d] = shape.ndim - 1 - d;
         return shape;
     case 4:
-        return trek_shape_make(pool_chance(p, 10) ? 9 : pool_below(p, 4), (int64_t[]){ 2, -1, 4, 1, 1, 1, 1, 1, 1 });
+        return trek_shape_make((int64_t[]){ 2, -1, 4, 1, 1, 1, 1, 1, 1 }, pool_chance(p, 10) ? 9 : pool_below(p, 4));
     default:
         return shape;
     }
@@ -216,7 +216,7 @@ static trek_tensor *numbers(pool *p, trek_shape shape, trek_dtype dtype, trek_de
     case 0:
         return trek_tensor_zeros(shape, dtype, device);
     case 1:
-        return trek_tensor_full(pool_number(p), shape, dtype, device);
+        return trek_tensor_full(shape, pool_number(p), dtype, device);
     case 2:
         return trek_tensor_randint(0, 1 + pool_below(p, 6), shape, dtype, device);
     default:

@@ -138,7 +138,7 @@ static uint64_t pass_back(pool *p)
 {
     uint64_t digest = 3;
     trek_backward_opts opts = { .create_graph = pool_chance(p, 20) };
-    trek_backward_with(trek_sum(p->made, trek_dims_none(), false), NULL, &opts);
+    trek_backward_with(trek_sum(p->made, trek_dims_all(), false), NULL, &opts);
     trek_error_clear();
     for (int k = p->n_leaves > 30 ? p->n_leaves - 30 : 0; k < p->n_leaves; k++) {
         trek_var *grad = trek_var_grad(p->leaves[k]);

@@ -244,7 +244,7 @@ static trek_var *train_step(trek_graph *graph, trek_var *output, const trek_batc
         job.seen[own->epoch][trek_batch_indices(batch)[k]]++;
     trek_record_sum("count", (double)trek_batch_size(batch));
     trek_var *error = trek_sub(output, trek_batch_get(batch, "target"));
-    return trek_mean(trek_mul(error, error), trek_dims_none(), false);
+    return trek_mean(trek_mul(error, error), trek_dims_all(), false);
 }
 
 static trek_status on_epoch(trek_graph *graph, int64_t epoch, void *arg)
@@ -272,7 +272,7 @@ static trek_run_opts opts_of(trek_dataset *data, member *own)
                         .train_step = train_step,
                         .dataset = data,
                         .input = "x",
-                        .optimizer = trek_sgd((trek_sgd_opts){ .lr = RATE, .momentum = MOMENTUM }),
+                        .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = RATE, .momentum = MOMENTUM }),
                         .batch_size = job.batch,
                         .epochs = job.epochs,
                         .seed = SEED,

@@ -49,7 +49,7 @@ static const trek_module_class gpt2_class = { .name = "gpt2", .size = sizeof(gpt
 
 trek_module *gpt2_new(const gpt2_config *c)
 {
-    trek_module *m = trek_module_new(&gpt2_class), *blocks = trek_nn_sequential(0, NULL);
+    trek_module *m = trek_module_new(&gpt2_class), *blocks = trek_nn_sequential(NULL, 0);
     for (int64_t k = 0; k < c->layers; k++)
         trek_nn_sequential_add(blocks, block_new(c->width, c->heads));
     trek_module_add(m, "wte", offsetof(gpt2_module, wte), trek_nn_embedding(c->vocabulary, c->width, trek_cpu(0)));

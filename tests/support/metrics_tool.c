@@ -92,7 +92,7 @@ static trek_var *record(trek_graph *graph, trek_var *output, const trek_batch *b
     trek_status status = trek_record_metric_weighted("metric", &r->spec, trek_batch_get(batch, "pred"),
                                                      trek_batch_get(batch, "target"),
                                                      weight_of(r, batch));
-    return status == TREK_OK ? trek_mean(output, trek_dims_none(), false) : NULL;
+    return status == TREK_OK ? trek_mean(output, trek_dims_all(), false) : NULL;
 }
 
 static trek_graph *build(trek_device device, void *arg)

@@ -12,7 +12,7 @@ static trek_module *make_model(void)
 {
     trek_module *layers[] = { trek_nn_conv2d(2, 3, 3, trek_cpu(0)), trek_nn_batch_norm2d(3, trek_cpu(0)), trek_nn_flatten(),
                               trek_nn_linear(12, 4, trek_cpu(0)) };
-    return trek_nn_sequential(4, layers);
+    return trek_nn_sequential(layers, 4);
 }
 
 /* Parameter k holds stream 100 + k. */

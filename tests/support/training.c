@@ -101,7 +101,7 @@ static trek_var *stated_loss(trek_var *output, const trek_batch *batch)
         weights[k] = (double)(trek_batch_indices(batch)[k] % 4) / (sum > 0 ? sum : 1);
     trek_var *w = trek_var_from(trek_tensor_from_data(weights, trek_dims(n, 1), TREK_F64, trek_var_device(output)));
     trek_var *error = trek_sub(trek_narrow(output, 1, 0, 1), trek_batch_get(batch, "target"));
-    trek_var *loss = trek_sum(trek_mul(w, trek_mul(error, error)), trek_dims_none(), false);
+    trek_var *loss = trek_sum(trek_mul(w, trek_mul(error, error)), trek_dims_all(), false);
     return trek_loss_set_weight(loss, sum) == TREK_OK ? loss : NULL;
 }
 
@@ -160,12 +160,12 @@ static trek_var *teacher_loss(trek_var *output, trek_var *x, trek_var *labels, t
 {
     trek_var *loss = trek_cross_entropy_with(output, labels, &(trek_cross_entropy_opts){ .weight = weights });
     trek_var *counts = trek_ne_scalar(labels, -100);
-    trek_var *each = trek_mul(trek_index_select(weights, trek_mul(labels, trek_cast(counts, TREK_I64)), 0),
+    trek_var *each = trek_mul(trek_index_select(weights, 0, trek_mul(labels, trek_cast(counts, TREK_I64))),
                               trek_cast(counts, TREK_F64));
     trek_var *distance = trek_sum(trek_square(trek_sub(output, trek_forward(module, x))), trek_dims(1), false);
-    trek_var *sum = trek_sum(each, trek_dims_none(), false);
+    trek_var *sum = trek_sum(each, trek_dims_all(), false);
     double weight = sum ? trek_var_item(sum) : 0;
-    trek_var *soft = trek_mul_scalar(trek_sum(trek_mul(each, distance), trek_dims_none(), false), weight > 0 ? 1 / weight : 0);
+    trek_var *soft = trek_mul_scalar(trek_sum(trek_mul(each, distance), trek_dims_all(), false), weight > 0 ? 1 / weight : 0);
     trek_var *both = trek_add(loss, soft);
     return both && trek_loss_set_weight(both, weight) == TREK_OK ? both : NULL;
 }
@@ -178,7 +178,7 @@ trek_var *training_loss(trek_graph *graph, trek_var *output, const trek_batch *b
     case BY_LABELS:
         return trek_cross_entropy(output, trek_batch_get(batch, "label"));
     case BY_ROWS: /* computed by hand: nobody reports what it is the mean of */
-        return trek_mean(trek_square(trek_sub(trek_narrow(output, 1, 0, 1), trek_batch_get(batch, "target"))), trek_dims_none(),
+        return trek_mean(trek_square(trek_sub(trek_narrow(output, 1, 0, 1), trek_batch_get(batch, "target"))), trek_dims_all(),
                          false);
     case BY_TEACHER:
         return teacher_loss(output, trek_batch_get(batch, "x"), trek_batch_get(batch, "label"),
@@ -229,7 +229,7 @@ trek_graph *training_set_up(const run *c, trek_loader *loader)
         assert_true(trek_graph_ranks(graph)->overlaps == (c->overlap == 1));
     if (c->loss == BY_TEACHER && c->late)
         training_set_constants(graph);
-    assert_int_equal(trek_module_freeze(trek_graph_module(graph), false), TREK_OK);
+    assert_int_equal(trek_module_thaw(trek_graph_module(graph)), TREK_OK);
     trek_var_set_requires_grad(((net *)trek_graph_at(graph, "0"))->frozen, false);
     if (c->accumulate > 1) /* its masks depend on the pass */
         assert_int_equal(trek_module_train(((net *)trek_graph_at(graph, "0"))->drop, false), TREK_OK);
@@ -260,7 +260,7 @@ static trek_var *make_pass(const run *c, trek_graph *graph, trek_batch *batch)
     if (!loss || trek_graph_backward(graph, loss) != TREK_OK)
         return NULL;
     double mean = trek_trainer_mean(graph, loss); /* of all processes */
-    return isnan(mean) ? NULL : trek_var_from(trek_tensor_full(mean, trek_dims_none(), TREK_F64, trek_cpu(0)));
+    return isnan(mean) ? NULL : trek_var_from(trek_tensor_full(trek_dims_none(), mean, TREK_F64, trek_cpu(0)));
 }
 
 static trek_loader *make_loader(const run *c)
@@ -361,7 +361,7 @@ static trek_var *loss_on_one(const run *c, trek_dataset *dataset, trek_var *outp
         uint32_t stream = 30;
         trek_module *module = training_teacher(test_device(), &stream);
         trek_module_train(module, false);
-        trek_module_freeze(module, true);
+        trek_module_freeze(module);
         trek_var *loss = teacher_loss(output, rows(dataset, "x", indices, n), rows(dataset, "label", indices, n),
                                       trek_var_from(class_weights(test_device())), module);
         trek_module_free(&module);
@@ -371,14 +371,14 @@ static trek_var *loss_on_one(const run *c, trek_dataset *dataset, trek_var *outp
         return trek_cross_entropy(output, rows(dataset, "label", indices, n));
     trek_var *squares = trek_square(trek_sub(trek_narrow(output, 1, 0, 1), target));
     if (c->loss == BY_ROWS)
-        return trek_mean(squares, trek_dims_none(), false);
+        return trek_mean(squares, trek_dims_all(), false);
     double weights[4 * SAMPLES], sum = 0;
     for (int64_t k = 0; k < n; k++)
         sum += (double)(indices[k] % 4);
     for (int64_t k = 0; k < n; k++)
         weights[k] = (double)(indices[k] % 4) / (sum > 0 ? sum : 1);
     return trek_sum(trek_mul(squares, trek_var_from(trek_tensor_from_data(weights, trek_dims(n, 1), TREK_F64, test_device()))),
-                    trek_dims_none(), false);
+                    trek_dims_all(), false);
 }
 
 /* The samples of the pass, or of all passes of its step together. */
@@ -437,5 +437,5 @@ void training_compare(const run *c, const result *many, const result *one)
                      c->passes, c->windows, k, many->params[k], one->params[k]);
 }
 
-trek_optimizer_spec training_momentum(void) { return trek_sgd((trek_sgd_opts){ .lr = 0.02, .momentum = 0.9 }); }
-trek_optimizer_spec training_adam(void) { return trek_adam((trek_adam_opts){ .lr = 0.02 }); }
+trek_optimizer_spec training_momentum(void) { return trek_sgd(&(trek_sgd_opts){ .lr = 0.02, .momentum = 0.9 }); }
+trek_optimizer_spec training_adam(void) { return trek_adam(&(trek_adam_opts){ .lr = 0.02 }); }

@@ -24,14 +24,14 @@ static trek_module *make_mlp(void)
     trek_module *layers[] = { trek_nn_linear(6, 8, trek_cpu(0)), trek_nn_layer_norm(8, trek_cpu(0)), trek_nn_gelu(),
                               trek_nn_dropout(0.2),
                               trek_nn_linear(8, 4, trek_cpu(0)) };
-    return trek_nn_sequential(5, layers);
+    return trek_nn_sequential(layers, 5);
 }
 
 static trek_module *make_convolution(void)
 {
     trek_module *layers[] = { trek_nn_conv2d(1, 3, 3, trek_cpu(0)), trek_nn_batch_norm2d(3, trek_cpu(0)), trek_nn_relu(),
                               trek_nn_max_pool2d(2), trek_nn_flatten(), trek_nn_linear(12, 4, trek_cpu(0)) };
-    return trek_nn_sequential(6, layers);
+    return trek_nn_sequential(layers, 6);
 }
 
 /* The fused ops of transformers, and recurrent layers, in a layer that means nothing: [8, 6] -> [8, 4]. */
@@ -44,9 +44,9 @@ static trek_var *fused_forward(trek_module *self, trek_var *x)
 {
     fused_layer *m = (fused_layer *)self;
     x = trek_reshape(x, trek_dims(2, 4, 6));
-    trek_var *residual, *y = trek_add_layer_norm(x, trek_forward(m->attention, trek_forward(m->norm, x)), NULL, NULL, 1, 1e-5,
+    trek_var *residual, *y = trek_add_layer_norm(x, trek_forward(m->attention, trek_forward(m->norm, x)), 1, NULL, NULL, 1e-5,
                                                  &residual);
-    trek_var *lengths = trek_var_from(trek_tensor_full(3, trek_dims(2), TREK_I64, trek_cpu(0))), *hn, *cn;
+    trek_var *lengths = trek_var_from(trek_tensor_full(trek_dims(2), 3, TREK_I64, trek_cpu(0))), *hn, *cn;
     trek_var *h = trek_nn_lstm_forward(m->lstm, trek_add(y, residual), lengths, NULL, NULL, &hn, &cn);
     h = trek_add(trek_forward(m->gru, h), trek_unsqueeze(trek_select(trek_cat((trek_var *[]){ cn, hn }, 2, 2), 0, 0), 1));
     trek_var *rows = trek_reshape(h, trek_dims(8, 6));
@@ -78,7 +78,7 @@ static bool trained_make(trained *t, trek_module *(*make)(void), trek_shape inpu
     t->input = input;
     t->model = make();
     t->params = t->model ? trek_module_params(t->model) : NULL;
-    t->optimizer = t->params ? trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = 1e-2 }), t->params) : NULL;
+    t->optimizer = t->params ? trek_optimizer_new(trek_adam(&(trek_adam_opts){ .lr = 1e-2 }), t->params) : NULL;
     return t->optimizer != NULL;
 }
 

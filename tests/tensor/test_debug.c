@@ -118,7 +118,7 @@ static void tape_keeps_what_it_needs(void **state)
     trek_scope scope = trek_scope_begin(), inner = trek_scope_begin();
     trek_var *x = trek_var_retain(ones());
     trek_var_set_requires_grad(x, true);
-    trek_var *loss = trek_scope_end_keep(inner, trek_sum(trek_mul(trek_mul(x, x), x), trek_dims_none(), false));
+    trek_var *loss = trek_scope_end_keep(inner, trek_sum(trek_mul(trek_mul(x, x), x), trek_dims_all(), false));
     assert_int_equal(trek_backward(loss), TREK_OK);
     float grad[3];
     assert_int_equal(trek_tensor_to_host(trek_var_data(trek_var_grad(x)), TREK_F32, grad, sizeof grad), TREK_OK);
@@ -228,7 +228,7 @@ static void freed_modules(void **state)
     expect("module_free: the module was freed: module linear");
     assert_int_equal(trek_module_train(alias, true), TREK_ERR_STATE);
     expect("module_train: the module was freed: module linear");
-    assert_null(trek_nn_sequential(2, (trek_module *[]){ trek_nn_relu(), alias }));
+    assert_null(trek_nn_sequential((trek_module *[]){ trek_nn_relu(), alias }, 2));
     assert_non_null(strstr(trek_error(), "was freed: module linear"));
     trek_error_clear();
     trek_module *relu = trek_nn_relu();
@@ -257,7 +257,7 @@ static void freed_optimizers(void **state)
 {
     trek_module *linear = trek_nn_linear(3, 2, trek_cpu(0));
     trek_params *params = trek_module_params(linear);
-    trek_optimizer *optimizer = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 1 }), params), *alias = optimizer;
+    trek_optimizer *optimizer = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 1 }), params), *alias = optimizer;
     trek_optimizer_free(&optimizer);
     assert_int_equal(trek_optimizer_step(alias), TREK_ERR_STATE);
     expect("trek_optimizer_step: the optimizer was freed: optimizer");

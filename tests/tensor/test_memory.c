@@ -138,7 +138,7 @@ static void *leave_things_open(void *arg)
     if (what_to_leave == 2)
         trek_autocast_begin(TREK_BF16);
     trek_var *y = trek_matmul(x, x);
-    trek_backward(trek_sum(trek_dropout(y, 0.5, true), trek_dims_none(), false));
+    trek_backward(trek_sum(trek_dropout(y, 0.5, true), trek_dims_all(), false));
     if (trek_error_status() != TREK_OK)
         printf("%s\n", trek_error());
     assert_int_equal(trek_error_status(), TREK_OK);

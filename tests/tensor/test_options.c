@@ -28,9 +28,9 @@ static void expect_refused(const char *text)
 
 static void learning_rates(void **state)
 {
-    const trek_optimizer_spec specs[] = { trek_sgd((trek_sgd_opts){ .lr = TREK_ZERO }),
-                                          trek_adam((trek_adam_opts){ .lr = TREK_ZERO }),
-                                          trek_adamw((trek_adam_opts){ .lr = TREK_ZERO, .beta1 = TREK_ZERO, .beta2 = TREK_ZERO,
+    const trek_optimizer_spec specs[] = { trek_sgd(&(trek_sgd_opts){ .lr = TREK_ZERO }),
+                                          trek_adam(&(trek_adam_opts){ .lr = TREK_ZERO }),
+                                          trek_adamw(&(trek_adam_opts){ .lr = TREK_ZERO, .beta1 = TREK_ZERO, .beta2 = TREK_ZERO,
                                                                        .eps = TREK_ZERO, .weight_decay = TREK_ZERO }) };
     for (int k = 0; k < 3; k++) {
         trek_module *linear = trek_nn_linear(2, 2, trek_cpu(0));
@@ -42,7 +42,8 @@ static void learning_rates(void **state)
         trek_params_free(&params);
         trek_module_free(&linear);
     }
-    trek_plateau plateau = trek_plateau_lr((trek_plateau_opts){ .lr = TREK_ZERO, .patience = TREK_ZERO, .threshold = TREK_ZERO });
+    trek_plateau plateau = trek_plateau_lr(&(trek_plateau_opts){ .lr = TREK_ZERO, .patience = TREK_ZERO,
+                                                                 .threshold = TREK_ZERO });
     assert_true(plateau.valid && plateau.lr == 0 && plateau.opts.patience == 0 && plateau.opts.threshold == 0);
 }
 
@@ -124,7 +125,7 @@ static void off_is_no_zero(void **state)
     expect_refused("padding");
     assert_null(trek_nn_max_pool2d_with(&(trek_pool_opts){ .kernel = { 3 }, .padding = { 1, TREK_OFF } }));
     expect_refused("padding");
-    assert_false(trek_plateau_lr((trek_plateau_opts){ .patience = TREK_OFF }).valid);
+    assert_false(trek_plateau_lr(&(trek_plateau_opts){ .patience = TREK_OFF }).valid);
     expect_refused("patience");
     assert_null(trek_loader_new(trek_dataset_digits(8, 1), &(trek_loader_opts){ .batch_size = 4, .prefetch = TREK_OFF }));
     expect_refused("prefetch is -1, neither TREK_ZERO nor 0 .. 4096");

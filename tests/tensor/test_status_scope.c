@@ -39,10 +39,10 @@ static void every_status_has_name_and_text(void **state)
 {
 #define CHECK(name, text)                                                      \
     assert_string_equal(trek_status_name(TREK_ERR_##name), "TREK_ERR_" #name); \
-    assert_string_equal(trek_status_text(TREK_ERR_##name), text);
+    assert_string_equal(trek_status_description(TREK_ERR_##name), text);
     TREK_STATUS_LIST(CHECK)
 #undef CHECK
-    assert_non_null(trek_status_text((trek_status)12345));
+    assert_non_null(trek_status_description((trek_status)12345));
     assert_non_null(trek_status_name((trek_status)12345));
 }
 

@@ -71,7 +71,7 @@ static void devices(void **state)
 static void making(void **state)
 {
     for (int dtype = 0; dtype < TREK_DTYPE_COUNT; dtype++) {
-        trek_tensor *t = trek_tensor_full(1, trek_dims(2, 3), (trek_dtype)dtype, test_device());
+        trek_tensor *t = trek_tensor_full(trek_dims(2, 3), 1, (trek_dtype)dtype, test_device());
         double values[6];
         assert_int_equal(trek_tensor_to_host(t, TREK_F64, values, sizeof values), TREK_OK);
         for (int k = 0; k < 6; k++)
@@ -270,7 +270,7 @@ static void text(void **state)
     trek_string_free(&printed);
     trek_string_free(NULL);
     trek_tensor_release(t);
-    t = trek_tensor_full(0.5, trek_dims(100, 100), TREK_F32, test_device());
+    t = trek_tensor_full(trek_dims(100, 100), 0.5, TREK_F32, test_device());
     printed = trek_tensor_text(t);
     assert_non_null(strstr(printed, "..."));
     assert_true(strlen(printed) < 2000);
@@ -402,7 +402,7 @@ static void random_tensors(void **state)
 static void layouts_of_results(void **state)
 {
     trek_tensor *x = trek_tensor_arange(1, 25, 1, TREK_F32, trek_cpu(0)),
-        *whole = trek_tensor_reshape(x, trek_shape_make(3, (const int64_t[]){ 2, 3, 4 }));
+        *whole = trek_tensor_reshape(x, trek_shape_make((const int64_t[]){ 2, 3, 4 }, 3));
     trek_tensor *turned = trek_tensor_transpose(whole, 0, 2), *row = trek_tensor_select(whole, 1, 0),
         *flat = trek_tensor_contiguous(turned);
     trek_tensor *results[] = { trek_tensor_neg(turned), trek_tensor_add(turned, turned), trek_tensor_lt(turned, flat),
@@ -481,9 +481,9 @@ static void copies_between_layouts(void **state)
     for (int k = 0; k < 400; k++) {
         int ndim = 2 + (int)draw(&seed, 4), order[TREK_MAX_DIMS];
         int64_t sizes[TREK_MAX_DIMS], n = draw_layout(&seed, ndim, sizes, order), room = 3 * n + 8, kept = 0;
-        trek_tensor *x = trek_tensor_from_data(numbers, trek_shape_make(ndim, sizes), TREK_U8, test_device()),
+        trek_tensor *x = trek_tensor_from_data(numbers, trek_shape_make(sizes, ndim), TREK_U8, test_device()),
                     *there = trek_tensor_cast(x, dtypes_[k % 4]),
-                    *base = trek_tensor_full(255, trek_dims(room), dtypes_[k % 4], test_device());
+                    *base = trek_tensor_full(trek_dims(room), 255, dtypes_[k % 4], test_device());
         trek_tensor *view = strided(base, ndim, sizes, order, draw(&seed, 3));
         assert_int_equal(trek_tensor_copy_from(view, there), TREK_OK);
         trek_tensor *packed = trek_tensor_contiguous(view);
@@ -532,8 +532,8 @@ static void repeated_inputs(void **state)
                 int64_t base[3];
                 for (int d = 0; d < 3; d++)
                     base[d] = mask >> (3 * of + d) & 1 ? 1 : sizes[k][d];
-                trek_tensor *few = trek_tensor_randn(trek_shape_make(3, base), kinds[mask % 4], trek_cpu(0));
-                trek_tensor *many = trek_tensor_expand(few, trek_shape_make(3, sizes[k]));
+                trek_tensor *few = trek_tensor_randn(trek_shape_make(base, 3), kinds[mask % 4], trek_cpu(0));
+                trek_tensor *many = trek_tensor_expand(few, trek_shape_make(sizes[k], 3));
                 t[of] = trek_tensor_transpose(many, 0, mask / 64);
                 trek_tensor_release(many);
                 trek_tensor_release(few);
@@ -543,7 +543,7 @@ static void repeated_inputs(void **state)
             trek_tensor_release(t[1]);
         }
     }
-    trek_tensor *x = trek_tensor_zeros(trek_shape_make(2, (const int64_t[]){ 90, 200 }), TREK_BF16, trek_cpu(0)),
+    trek_tensor *x = trek_tensor_zeros(trek_shape_make((const int64_t[]){ 90, 200 }, 2), TREK_BF16, trek_cpu(0)),
         *columns = trek_tensor_narrow(x, 1, 3, 100);
     trek_tensor_release(trek_tensor_fill(columns, 1.5));
     double *values = test_read(x);

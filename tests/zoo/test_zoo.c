@@ -165,7 +165,7 @@ static trek_optimizer *optimizer_of(trek_module *model, const char *player)
 {
     chosen c = { .params = trek_params_new(), .player = player };
     trek_module_each_param(model, choose, &c);
-    trek_optimizer *optimizer = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = rate, .momentum = 0.9 }), c.params);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = rate, .momentum = 0.9 }), c.params);
     trek_params_free(&c.params);
     return optimizer;
 }

@@ -47,7 +47,7 @@ void zoo_add(zoo_part *part, int k, const char *name, trek_module *module);
 void zoo_param(zoo_part *part, int k, const char *name, trek_shape shape);
 trek_module *zoo_done(zoo_part *part);
 #define ZOO_SEQUENTIAL(...)                                                                                                      \
-    trek_nn_sequential((int)(sizeof((trek_module *[]){ __VA_ARGS__ }) / sizeof(trek_module *)), (trek_module *[]){ __VA_ARGS__ })
+    trek_nn_sequential((trek_module *[]){ __VA_ARGS__ }, (int)(sizeof((trek_module *[]){ __VA_ARGS__ }) / sizeof(trek_module *)))
 
 trek_module *zoo_linear(int64_t in, int64_t out, bool bias);
 trek_module *zoo_conv(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding, int64_t groups, bool bias);

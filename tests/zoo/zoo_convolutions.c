@@ -92,7 +92,7 @@ static trek_module *inverted(int64_t in, int64_t out, int64_t stride, int64_t ex
 {
     int64_t wide = in * expand;
     zoo_part *b = zoo_new(&inverted_class);
-    trek_module *conv = trek_nn_sequential(0, NULL);
+    trek_module *conv = trek_nn_sequential(NULL, 0);
     if (expand > 1)
         trek_nn_sequential_add(conv, conv_bn(in, wide, 1, 1, 1));
     trek_nn_sequential_add(conv, conv_bn(wide, wide, 3, stride, wide));

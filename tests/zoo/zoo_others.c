@@ -65,7 +65,7 @@ static trek_var *vae_loss(trek_module *model, int step, trek_var **output)
     trek_var *z = trek_add(mean, trek_mul(trek_exp(trek_mul_scalar(log_variance, 0.5)), noise));
     *output = trek_forward(m[4], trek_reshape(trek_forward(m[3], z), trek_dims(4, 16, 7, 7)));
     trek_var *terms = trek_sub(trek_sub(trek_add_scalar(log_variance, 1), trek_square(mean)), trek_exp(log_variance));
-    trek_var *divergence = trek_mul_scalar(trek_sum(terms, trek_dims_none(), false), -0.5);
+    trek_var *divergence = trek_mul_scalar(trek_sum(terms, trek_dims_all(), false), -0.5);
     return trek_add(trek_bce_with_logits(*output, x), trek_div_scalar(divergence, 784));
 }
 

@@ -29,7 +29,7 @@ static trek_var *attend_packed(trek_var *x, int64_t heads, bool causal)
 
 static trek_module *repeated(int n, trek_module *(*make)(int64_t, int64_t), int64_t d, int64_t heads)
 {
-    trek_module *stack = trek_nn_sequential(0, NULL);
+    trek_module *stack = trek_nn_sequential(NULL, 0);
     for (int k = 0; k < n; k++)
         trek_nn_sequential_add(stack, make(d, heads));
     return stack;

@@ -35,7 +35,7 @@ static trek_var *block_feed(block_module *m, trek_var *x)
 /* Adds the branch to the stream; the norm of the sum. */
 static trek_var *norm_of_sum(trek_module *norm, trek_var **stream, trek_var *branch)
 {
-    return trek_add_layer_norm(*stream, branch, own(norm, "weight"), own(norm, "bias"), 1, 1e-5, stream);
+    return trek_add_layer_norm(*stream, branch, 1, own(norm, "weight"), own(norm, "bias"), 1e-5, stream);
 }
 
 static const trek_module_class block_class = { .name = "block", .size = sizeof(block_module) };
@@ -91,7 +91,7 @@ static const trek_module_class gpt2_class = { .name = "gpt2", .size = sizeof(gpt
 
 trek_module *gpu_gpt2_new(int layers, int64_t width, int64_t heads, int64_t context, int64_t vocabulary, trek_dtype dtype)
 {
-    trek_module *m = trek_module_new(&gpt2_class), *blocks = trek_nn_sequential(0, NULL);
+    trek_module *m = trek_module_new(&gpt2_class), *blocks = trek_nn_sequential(NULL, 0);
     trek_embedding_opts table = { .num = vocabulary, .dim = width, .dtype = dtype, .device = gpu_device };
     for (int k = 0; k < layers; k++)
         trek_nn_sequential_add(blocks, block_new(width, heads, dtype));

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define LAYERS(...)                                                                                                              \
-    trek_nn_sequential((int)(sizeof((trek_module *[]){ __VA_ARGS__ }) / sizeof(trek_module *)), (trek_module *[]){ __VA_ARGS__ })
+    trek_nn_sequential((trek_module *[]){ __VA_ARGS__ }, (int)(sizeof((trek_module *[]){ __VA_ARGS__ }) / sizeof(trek_module *)))
 
 static trek_module *linear(int64_t in, int64_t out) { return trek_nn_linear(gpu_size(in, 8), gpu_size(out, 8), gpu_device); }
 static trek_module *norm(int64_t size) { return trek_nn_layer_norm(gpu_size(size, 8), gpu_device); }

@@ -141,8 +141,8 @@ static void gpt2_products(void)
 
 static trek_var *op_clone(op_state *s) { return trek_clone(s->in[0]); }
 static trek_var *op_add(op_state *s) { return trek_add(s->in[0], s->in[3]); }
-static trek_var *op_layer_norm(op_state *s) { return trek_layer_norm(s->in[0], s->in[1], s->in[2], 1, 1e-5); }
-static trek_var *op_rms_norm(op_state *s) { return trek_rms_norm(s->in[0], s->in[1], 1, 1e-6); }
+static trek_var *op_layer_norm(op_state *s) { return trek_layer_norm(s->in[0], 1, s->in[1], s->in[2], 1e-5); }
+static trek_var *op_rms_norm(op_state *s) { return trek_rms_norm(s->in[0], 1, s->in[1], 1e-6); }
 static trek_var *op_softmax(op_state *s) { return trek_softmax(s->in[0], -1); }
 static trek_var *op_gelu(op_state *s) { return trek_gelu(s->in[0]); }
 static trek_var *op_dropout(op_state *s) { return trek_dropout(s->in[0], 0.1, true); }
@@ -152,7 +152,7 @@ static trek_var *op_sum(op_state *s) { return trek_sum(s->in[0], trek_dims(1), f
 static trek_var *op_add_layer_norm(op_state *s)
 {
     trek_var *sum;
-    return trek_add_layer_norm(s->in[0], s->in[3], s->in[1], s->in[2], 1, 1e-5, &sum);
+    return trek_add_layer_norm(s->in[0], s->in[3], 1, s->in[1], s->in[2], 1e-5, &sum);
 }
 
 static const struct memory_op {

@@ -4,7 +4,7 @@
 #include "bench.h"
 
 #define LAYERS(...)                                                                                                              \
-    trek_nn_sequential((int)(sizeof((trek_module *[]){ __VA_ARGS__ }) / sizeof(trek_module *)), (trek_module *[]){ __VA_ARGS__ })
+    trek_nn_sequential((trek_module *[]){ __VA_ARGS__ }, (int)(sizeof((trek_module *[]){ __VA_ARGS__ }) / sizeof(trek_module *)))
 
 enum { CLASSES = 1000, EXPANSION = 4 };
 
@@ -63,7 +63,7 @@ static trek_module *resnet50(void)
 gpu_train gpu_resnet_train(int64_t batch, int64_t side)
 {
     gpu_train s = { .graph = gpu_graph_of(resnet50(),
-                                          trek_sgd((trek_sgd_opts){ .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4 })),
+                                          trek_sgd(&(trek_sgd_opts){ .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4 })),
                     .classes = true };
     trek_graph_set_amp(s.graph, &(trek_amp_opts){ .dtype = TREK_BF16 });
     s.x = gpu_randn(trek_dims(batch, 3, side, side), TREK_F32, 1, false);

@@ -91,7 +91,7 @@ trek_graph *gpu_graph_of(trek_module *model, trek_optimizer_spec optimizer)
 gpu_train gpu_gpt2_train(int layers, int64_t heads, int64_t batch, int64_t length, int64_t context, int64_t vocabulary)
 {
     trek_module *model = gpu_gpt2_new(layers, 64 * heads, heads, context, vocabulary, TREK_BF16);
-    gpu_train s = { .graph = gpu_graph_of(model, trek_adamw((trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 })),
+    gpu_train s = { .graph = gpu_graph_of(model, trek_adamw(&(trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 })),
                     .tokens = true };
     s.count = (double)(batch * length);
     s.x = gpu_randint(trek_dims(batch, length), vocabulary);

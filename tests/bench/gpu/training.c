@@ -49,7 +49,7 @@ static void replay(void)
     trek_module *layers[] = { trek_nn_linear(64, 64, gpu_device), trek_nn_relu(), trek_nn_linear(64, 64, gpu_device),
                               trek_nn_relu(),
                               trek_nn_linear(64, 10, gpu_device) };
-    gpu_train s = { .graph = gpu_graph_of(trek_nn_sequential(5, layers), trek_adamw((trek_adam_opts){ .lr = 1e-3 })),
+    gpu_train s = { .graph = gpu_graph_of(trek_nn_sequential(layers, 5), trek_adamw(&(trek_adam_opts){ .lr = 1e-3 })),
                       .classes = true };
     s.x = gpu_randn(trek_dims(32, 64), TREK_F32, 1, false);
     s.y = gpu_randint(trek_dims(32), 10);
@@ -75,7 +75,7 @@ typedef struct weights_module {
 static trek_var *weights_forward(trek_module *self, trek_var *x)
 {
     weights_module *m = (weights_module *)self;
-    return trek_mul(x, trek_add(trek_sum(m->table, trek_dims_none(), false), trek_sum(m->rest, trek_dims_none(), false)));
+    return trek_mul(x, trek_add(trek_sum(m->table, trek_dims_all(), false), trek_sum(m->rest, trek_dims_all(), false)));
 }
 
 static const trek_module_class weights_class = { .name = "weights", .size = sizeof(weights_module), .forward = weights_forward };
@@ -102,7 +102,7 @@ static void update_alone(const char *name, trek_dtype dtype, double bytes)
     char text[64];
     trek_module *model = weights_new(dtype);
     trek_params *params = model ? trek_module_params(model) : NULL;
-    trek_optimizer *optimizer = params ? trek_optimizer_new(trek_adamw((trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 }),
+    trek_optimizer *optimizer = params ? trek_optimizer_new(trek_adamw(&(trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 }),
                                                             params) : NULL;
     for (int k = 0; optimizer && k < 2; k++) {
         trek_var *var = trek_params_var(params, k), *grad = gpu_randn(trek_var_shape(var), dtype, 1e-3, false);
@@ -141,7 +141,7 @@ static void gradients_used(void *state)
 static void update_clipped(const char *name, trek_dtype dtype, double bytes)
 {
     char text[64];
-    gpu_train s = { .graph = gpu_graph_of(weights_new(dtype), trek_adamw((trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 })) };
+    gpu_train s = { .graph = gpu_graph_of(weights_new(dtype), trek_adamw(&(trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 })) };
     s.x = gpu_randn(trek_dims(1), dtype, 1, false);
     trek_graph_set_clip(s.graph, 1.0, 0);
     gpu_result with = gpu_time(gradients_used, &s), without = gpu_time(gradients_zeroed, &s);
@@ -185,7 +185,7 @@ static void model(void)
         in = out = trek_dims(many, small);
     else if (!strcmp(name, "feedback_fixed"))
         in = out = trek_dims(few, small);
-    gpu_train s = { .graph = gpu_graph_of(gpu_model_new(name), trek_adam((trek_adam_opts){ .lr = tokens ? 1e-4 : 1e-3 })),
+    gpu_train s = { .graph = gpu_graph_of(gpu_model_new(name), trek_adam(&(trek_adam_opts){ .lr = tokens ? 1e-4 : 1e-3 })),
                       .read = true };
     s.classes = tokens;
     s.x = tokens ? gpu_randint(in, gpu_size(8192, 64)) : gpu_randn(in, TREK_F32, 1, false);
@@ -280,7 +280,7 @@ static void fp8(void)
         char name[64];
         trek_module *layers[] = { trek_nn_linear(width, hidden, gpu_device), trek_nn_relu(),
                                   trek_nn_linear(hidden, width, gpu_device) };
-        gpu_train s = { .graph = gpu_graph_of(trek_nn_sequential(3, layers), trek_sgd((trek_sgd_opts){ .lr = 1e-3 })) };
+        gpu_train s = { .graph = gpu_graph_of(trek_nn_sequential(layers, 3), trek_sgd(&(trek_sgd_opts){ .lr = 1e-3 })) };
         trek_graph_set_amp(s.graph, &ways[k].amp);
         s.x = gpu_randn(trek_dims(rows, width), TREK_F32, 1, false);
         s.y = gpu_randn(trek_dims(rows, width), TREK_F32, 1, false);

@@ -138,7 +138,7 @@ typedef struct record {
 
 static trek_var *loss_of(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    return trek_mean(trek_square(trek_sub(output, trek_batch_get(batch, "target"))), trek_dims_none(), false);
+    return trek_mean(trek_square(trek_sub(output, trek_batch_get(batch, "target"))), trek_dims_all(), false);
 }
 
 static trek_dataset *make_data(void)
@@ -166,7 +166,7 @@ static trek_graph *set_up(const way *w, int world, trek_loader *loader)
     assert_non_null(graph);
     trek_trainer_opts opts = { .build_replica = build, .arg = &worlds[world], .ranks = world,
                                .share_params = w->separate ? TREK_OFF : 0,
-                               .optimizer = trek_adam((trek_adam_opts){ .lr = 0.01 }),
+                               .optimizer = trek_adam(&(trek_adam_opts){ .lr = 0.01 }),
                                .balance = world > 1 && w->anchor == 0 ? 1 : 0, .anchor = w->anchor,
                                .max_anchor = world > 1 && w->anchor > 0 ? 4 * w->anchor : TREK_OFF,
                                .min_share = TREK_ZERO };
@@ -263,7 +263,7 @@ static void compare_with_one(const way *w, const record *many)
         trek_tensor *tensors[2];
         assert_int_equal(trek_dataset_get(data, many->samples[k], many->n[k], tensors), TREK_OK);
         trek_var *y = trek_graph_forward(graph, trek_var_from(tensors[0]));
-        trek_var *loss = trek_mean(trek_square(trek_sub(y, trek_var_from(tensors[1]))), trek_dims_none(), false);
+        trek_var *loss = trek_mean(trek_square(trek_sub(y, trek_var_from(tensors[1]))), trek_dims_all(), false);
         assert_int_equal(trek_graph_backward(graph, loss), TREK_OK);
         if ((k + 1) % w->passes == 0)
             assert_int_equal(trek_graph_step(graph), TREK_OK);

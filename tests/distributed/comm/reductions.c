@@ -21,7 +21,7 @@ static double value_of(trek_dtype dtype, int rank, int64_t i)
 
 static trek_tensor *in_dtype(trek_dtype dtype, const double *values, int64_t count)
 {
-    trek_tensor *wide = trek_tensor_from_data(values, trek_shape_make(1, &count), TREK_F64, trek_cpu(0));
+    trek_tensor *wide = trek_tensor_from_data(values, trek_shape_make(&count, 1), TREK_F64, trek_cpu(0));
     trek_tensor *cast = trek_tensor_cast(wide, dtype), *own = trek_tensor_clone(cast);
     trek_tensor_release(wide);
     trek_tensor_release(cast);

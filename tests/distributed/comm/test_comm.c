@@ -102,7 +102,7 @@ static void reduce_scatter_rank(rank_job *job)
 {
     const reduce_case *c = job->arg;
     trek_tensor *all = rank_values(c->dtype, job->rank, 0, c->count * job->world);
-    trek_tensor *part = trek_tensor_zeros(trek_shape_make(1, &c->count), c->dtype, trek_cpu(0));
+    trek_tensor *part = trek_tensor_zeros(trek_shape_make(&c->count, 1), c->dtype, trek_cpu(0));
     job->status = trek_comm_reduce_scatter(job->comm, all, part, c->op);
     job->good = is_combined(job, part, c->count * job->rank);
     trek_tensor_release(all);
@@ -153,7 +153,7 @@ static void broadcast_and_gather_rank(rank_job *job)
     }
     int64_t total = c->count * job->world;
     trek_tensor *part = rank_values(c->dtype, job->rank, 0, c->count);
-    trek_tensor *all = trek_tensor_zeros(trek_shape_make(1, &total), c->dtype, trek_cpu(0));
+    trek_tensor *all = trek_tensor_zeros(trek_shape_make(&total, 1), c->dtype, trek_cpu(0));
     job->status = trek_comm_all_gather(job->comm, part, all);
     for (int r = 0; r < job->world; r++) {
         size_t bytes = (size_t)c->count * trek_dtype_size(c->dtype);
@@ -205,8 +205,8 @@ static void stress_rank(rank_job *job)
     job->good = true;
     int64_t big = 1000;
     for (int i = 0; i < 400 && job->good; i++) {
-        trek_tensor *one = trek_tensor_full(job->rank + i, trek_dims(1), TREK_F64, trek_cpu(0));
-        trek_tensor *many = trek_tensor_full(job->rank * i, trek_shape_make(1, &big), TREK_F32, trek_cpu(0));
+        trek_tensor *one = trek_tensor_full(trek_dims(1), job->rank + i, TREK_F64, trek_cpu(0));
+        trek_tensor *many = trek_tensor_full(trek_shape_make(&big, 1), job->rank * i, TREK_F32, trek_cpu(0));
         if ((i + job->rank) % 7 == 0)
             nanosleep(&(struct timespec){ .tv_nsec = 20000 }, NULL);
         job->status = trek_comm_all_reduce(job->comm, one, TREK_SUM);
@@ -239,7 +239,7 @@ static void mismatch_rank(rank_job *job)
 {
     int kind = *(const int *)job->arg;
     bool odd = job->rank == 1;
-    trek_tensor *tensor = trek_tensor_full(job->rank, odd && kind == 0 ? trek_dims(300) : trek_dims(200),
+    trek_tensor *tensor = trek_tensor_full(odd && kind == 0 ? trek_dims(300) : trek_dims(200), job->rank,
                                            odd && kind == 1 ? TREK_F64 : TREK_F32, trek_cpu(0));
     if (odd && kind == 3)
         job->status = trek_comm_broadcast(job->comm, tensor, 0);
@@ -297,7 +297,7 @@ static void test_wrong_argument(void **state)
 
 static void late_rank(rank_job *job)
 {
-    trek_tensor *tensor = trek_tensor_full(job->rank, trek_dims(100), TREK_F32, trek_cpu(0));
+    trek_tensor *tensor = trek_tensor_full(trek_dims(100), job->rank, TREK_F32, trek_cpu(0));
     job->status = trek_comm_barrier(job->comm);
     if (job->rank == 2)
         nanosleep(&(struct timespec){ .tv_nsec = 400000000 }, NULL);
@@ -519,7 +519,7 @@ static void counting_release(void *memory, size_t bytes, void *arg)
 static void quiet_rank(rank_job *job)
 {
     int64_t count = 5000;
-    trek_tensor *tensor = trek_tensor_zeros(trek_shape_make(1, &count), TREK_BF16, trek_cpu(0));
+    trek_tensor *tensor = trek_tensor_zeros(trek_shape_make(&count, 1), TREK_BF16, trek_cpu(0));
     trek_comm_barrier(job->comm);
     long before = atomic_load(&requests);
     trek_comm_barrier(job->comm);

@@ -499,7 +499,7 @@ static void test_memory_between_launches(void **state)
 static trek_status rank_of_group(int rank, void *arg)
 {
     trek_ranks *ranks = arg;
-    trek_tensor *x = trek_tensor_full(rank + 1, trek_dims(COUNT), TREK_F32, trek_cuda(rank));
+    trek_tensor *x = trek_tensor_full(trek_dims(COUNT), rank + 1, TREK_F32, trek_cuda(rank));
     trek_status status = x ? trek_comm_all_reduce(trek_ranks_comm(ranks, rank), x, TREK_SUM) : trek_error_status();
     double value = 0;
     if (status == TREK_OK) {
@@ -518,7 +518,7 @@ static void group_of_devices(rank_job *job)
 {
     trek_comm *group = trek_comm_split(job->comm, job->rank % 2, -job->rank);
     int n = job->rank % 2 ? 1 : job->world - job->world / 2;
-    trek_tensor *x = trek_tensor_full(job->rank + 1, trek_dims(COUNT), TREK_F32, trek_cuda(job->rank));
+    trek_tensor *x = trek_tensor_full(trek_dims(COUNT), job->rank + 1, TREK_F32, trek_cuda(job->rank));
     job->native = group && (group->nccl != NULL) == (n > 1);
     job->status = trek_comm_all_reduce(group, x, TREK_SUM);
     double *values = test_read(x), expected = job->rank % 2 || job->world < 3 ? job->rank + 1 : 4;
@@ -589,7 +589,7 @@ static double *train_two(const char *nccl, int64_t replays)
     trek_graph *graph = build(trek_cuda(0), NULL);
     trek_device devices[2] = { trek_cuda(0), trek_cuda(1) };
     SUCCEEDS(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .devices = devices, .ranks = 2,
-                                                             .optimizer = trek_adam((trek_adam_opts){ .lr = 0.01 }) }));
+                                                             .optimizer = trek_adam(&(trek_adam_opts){ .lr = 0.01 }) }));
     unsetenv("TREK_NCCL");
     trek_tensor *x = test_tensor(1, trek_dims(11, 6), 1), *y = test_tensor(2, trek_dims(11, 3), 1);
     for (int k = 0; k < 8; k++) {
@@ -667,7 +667,7 @@ static trek_module *layers(trek_device device)
 {
     trek_module *list[] = { trek_nn_linear(6, 5, device), trek_module_new(&noting_class), trek_nn_linear(5, 16, device),
                             trek_nn_tanh(), trek_nn_linear(16, 3, device) };
-    return trek_nn_sequential(5, list);
+    return trek_nn_sequential(list, 5);
 }
 
 static trek_graph *build_noting(trek_device device, void *arg)
@@ -698,7 +698,7 @@ static trek_status pass_under(trek_graph *graph, way how, trek_loader *loader, t
     trek_var *in = trek_var_constant(x), *out = trek_var_constant(y), *penalty = NULL;
     if (how == BESIDE) { /* recorded before the forward: complete after the ranks' parts */
         trek_var *w = trek_module_find(trek_graph_module(graph), "0.4.weight");
-        penalty = trek_mul_scalar(trek_sum(trek_mul(w, w), trek_dims_none(), false), 0.1);
+        penalty = trek_mul_scalar(trek_sum(trek_mul(w, w), trek_dims_all(), false), 0.1);
     }
     trek_var *loss = trek_mse_loss(trek_graph_forward(graph, in), out);
     if (how == TWICE)
@@ -720,7 +720,7 @@ static void train_under(const char *nccl, way how, bool fails, double *values)
     trek_graph_set_loss(graph, loss_of_batch, NULL);
     SUCCEEDS(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build_noting, .devices = devices, .ranks = 2,
                                                              .bucket_bytes = 64, .max_anchor = TREK_OFF,
-                                                             .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) }));
+                                                             .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }) }));
     unsetenv("TREK_NCCL");
     if (how == HOOKED) /* of rank 0's part, which is sent as the hook leaves it */
         trek_var_on_grad(trek_module_find(trek_graph_module(graph), "0.4.bias"), twice, NULL);
@@ -888,7 +888,7 @@ static void make_processes(int world, int n_gpus, process *processes, trek_comm 
 static void on_one_device(rank_job *job)
 {
     trek_rank_here.device = trek_cuda(0);
-    trek_tensor *x = trek_tensor_full(job->rank + 1, trek_dims(COUNT), TREK_F32, trek_cuda(0));
+    trek_tensor *x = trek_tensor_full(trek_dims(COUNT), job->rank + 1, TREK_F32, trek_cuda(0));
     job->status = x ? trek_comm_all_reduce(job->comm, x, TREK_SUM) : trek_error_status();
     double *values = job->status == TREK_OK ? test_read(x) : NULL;
     job->good = values && values[0] == 3 && values[COUNT - 1] == 3;

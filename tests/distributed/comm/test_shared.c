@@ -80,7 +80,7 @@ static void reduce_once(rank_of *r, trek_dtype dtype, trek_reduce_op op, int64_t
     trek_tensor_release(expected);
     tensor = make_values(dtype, r->rank, count * r->world, 0);
     expected = combined_values(dtype, op, r->world, count * r->rank, count);
-    trek_tensor *part = trek_tensor_zeros(trek_shape_make(1, &count), dtype, trek_cpu(0));
+    trek_tensor *part = trek_tensor_zeros(trek_shape_make(&count, 1), dtype, trek_cpu(0));
     check(r, trek_comm_reduce_scatter(r->comm, tensor, part, op) == TREK_OK && same_bytes(part, expected), "reduce_scatter",
           dtype * 10 + (int)op, count);
     trek_tensor_release(tensor);
@@ -118,7 +118,7 @@ static void case_moves(rank_of *r)
             trek_tensor_release(expected);
         }
         trek_tensor *part = make_values(TREK_F32, r->rank, count, 0),
-                    *all = trek_tensor_zeros(trek_shape_make(1, &total), TREK_F32, trek_cpu(0));
+                    *all = trek_tensor_zeros(trek_shape_make(&total, 1), TREK_F32, trek_cpu(0));
         check(r, trek_comm_all_gather(r->comm, part, all) == TREK_OK, "all_gather", count, 0);
         for (int q = 0; q < r->world && count; q++) {
             trek_tensor *expected = make_values(TREK_F32, q, count, 0);
@@ -218,7 +218,7 @@ static void case_come_and_go(rank_of *r)
 {
     for (int k = 0; k < 30; k++) {
         int64_t count = 70000 + 30011 * (k % 7), half = count / 2;
-        trek_tensor *tensor = trek_comm_zeros(k % 5 ? r->comm : NULL, trek_shape_make(1, &count), TREK_F32, trek_cpu(0));
+        trek_tensor *tensor = trek_comm_zeros(k % 5 ? r->comm : NULL, trek_shape_make(&count, 1), TREK_F32, trek_cpu(0));
         for (int64_t i = 0; i < count; i++)
             check(r, ((const float *)(const void *)tensor->data)[i] == 0, "zeros", k, i);
         trek_tensor *part = k % 2 ? part_of(tensor, half, count - half) : trek_tensor_retain(tensor);
@@ -266,13 +266,13 @@ static void case_stays(rank_of *r)
 static void case_setup(rank_of *r)
 {
     trek_graph *graph = trek_flow_build(trek_flow_from(trek_nn_linear(300, 300, trek_cpu(0))));
-    trek_trainer_opts opts = { .comm = r->comm, .ranks = 1, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) };
+    trek_trainer_opts opts = { .comm = r->comm, .ranks = 1, .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }) };
     uint64_t before = trek_comm_shared_direct(r->comm);
     check(r, trek_trainer_setup(graph, &opts) == TREK_OK, "setup", 0, 0);
     for (int k = 0; k < 3; k++) {
         trek_scope scope = trek_scope_begin();
         trek_var *x = trek_var_from(trek_tensor_randn(trek_dims(4, 300), TREK_F32, trek_cpu(0)));
-        trek_graph_backward(graph, trek_mean(trek_square(trek_graph_forward(graph, x)), trek_dims_none(), false));
+        trek_graph_backward(graph, trek_mean(trek_square(trek_graph_forward(graph, x)), trek_dims_all(), false));
         check(r, trek_graph_step(graph) == TREK_OK, "step", k, 0);
         trek_scope_end(scope);
     }
@@ -284,8 +284,8 @@ static void case_stress(rank_of *r)
 {
     int64_t big = 1000;
     for (int i = 0; i < 400; i++) {
-        trek_tensor *one = trek_tensor_full(r->rank + i, trek_dims(1), TREK_F64, trek_cpu(0));
-        trek_tensor *many = trek_tensor_full(r->rank * i, trek_shape_make(1, &big), TREK_F32, trek_cpu(0));
+        trek_tensor *one = trek_tensor_full(trek_dims(1), r->rank + i, TREK_F64, trek_cpu(0));
+        trek_tensor *many = trek_tensor_full(trek_shape_make(&big, 1), r->rank * i, TREK_F32, trek_cpu(0));
         if ((i + r->rank) % 7 == 0)
             sleep_ms(1);
         check(r,
@@ -312,7 +312,7 @@ static void case_mismatch(rank_of *r)
     bool odd = r->rank == 1;
     int64_t count = odd && r->arg == 0 ? 300000 : 200000;
     trek_tensor *tensor =
-        trek_tensor_full(r->rank, trek_shape_make(1, &count), odd && r->arg == 1 ? TREK_I32 : TREK_F32, trek_cpu(0));
+        trek_tensor_full(trek_shape_make(&count, 1), r->rank, odd && r->arg == 1 ? TREK_I32 : TREK_F32, trek_cpu(0));
     trek_tensor *before = trek_tensor_clone(tensor);
     if (odd && r->arg == 3)
         trek_comm_broadcast(r->comm, tensor, 0);
@@ -355,7 +355,7 @@ static void case_work(rank_of *r)
     trek_tensor *tensors[4];
     trek_comm_set_deadline(r->comm, 1.5);
     for (int k = 0; k < 4; k++) {
-        tensors[k] = trek_comm_zeros(r->comm, trek_shape_make(1, &counts[k]), TREK_F32, trek_cpu(0));
+        tensors[k] = trek_comm_zeros(r->comm, trek_shape_make(&counts[k], 1), TREK_F32, trek_cpu(0));
         for (int64_t i = 0; i < counts[k]; i++)
             ((float *)(void *)tensors[k]->data)[i] = 1;
     }

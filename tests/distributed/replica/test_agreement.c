@@ -55,7 +55,7 @@ static trek_var *loss_of(const part *me, trek_graph *graph, int step, bool wrong
 {
     trek_var *y = trek_graph_forward(graph, numbers(me, 1 + (uint32_t)step, trek_dims(ROWS, wrong_input ? IN + 1 : IN)));
     trek_var *squares = trek_square(trek_sub(y, numbers(me, 50 + (uint32_t)step, trek_dims(ROWS, 1))));
-    return wrong_loss ? squares : trek_mean(squares, trek_dims_none(), false);
+    return wrong_loss ? squares : trek_mean(squares, trek_dims_all(), false);
 }
 
 static trek_status add_up(const char *name, trek_var *param, void *arg)
@@ -83,7 +83,7 @@ static int play_recover(const part *me)
 {
     trek_comm *comm = join(me);
     trek_graph *graph = build(me);
-    trek_trainer_opts opts = { .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }), .comm = comm };
+    trek_trainer_opts opts = { .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }), .comm = comm };
     if (!comm || trek_trainer_setup(graph, &opts) != TREK_OK)
         return fail_part("setup");
     for (int step = 0; step < STEPS; step++) {
@@ -171,15 +171,15 @@ static void change_later(const part *me, trek_graph *graph)
     if (has(me, "set-schedule"))
         trek_graph_set_schedule(graph, &(trek_schedule[]){ trek_step_lr(0.05, 3, 0.5) }[0]);
     if (has(me, "freeze"))
-        trek_module_freeze(trek_graph_at(graph, "0"), true);
+        trek_module_freeze(trek_graph_at(graph, "0"));
     if (has(me, "set-optimizer"))
-        trek_graph_set_optimizer(graph, trek_adam((trek_adam_opts){ .lr = 0.05 }));
+        trek_graph_set_optimizer(graph, trek_adam(&(trek_adam_opts){ .lr = 0.05 }));
     if (has(me, "set-seed"))
         trek_seed(77);
     if (has(me, "add-group")) {
         trek_params *params = trek_params_new();
         trek_params_add(params, "w", trek_module_find(trek_graph_module(graph), "0.weight"));
-        trek_optimizer_add_group(trek_graph_optimizer(graph), params, trek_sgd((trek_sgd_opts){ .lr = 0.05 }));
+        trek_optimizer_add_group(trek_graph_optimizer(graph), params, trek_sgd(&(trek_sgd_opts){ .lr = 0.05 }));
         trek_params_free(&params);
     }
 }
@@ -190,7 +190,7 @@ static trek_status step_over(const part *me, trek_graph *graph, trek_loader *loa
     trek_var *loss;
     if (loader) {
         const trek_batch *batch = trek_loader_next(loader);
-        loss = trek_mean(trek_square(trek_graph_forward(graph, trek_batch_get(batch, "x"))), trek_dims_none(), false);
+        loss = trek_mean(trek_square(trek_graph_forward(graph, trek_batch_get(batch, "x"))), trek_dims_all(), false);
     } else {
         loss = loss_of(me, graph, step, false, false);
     }
@@ -202,11 +202,11 @@ static trek_status step_over(const part *me, trek_graph *graph, trek_loader *loa
 
 static trek_trainer_opts options_of(const part *me, trek_comm *comm)
 {
-    trek_trainer_opts o = { .optimizer = trek_sgd((trek_sgd_opts){ .lr = has(me, "opt-lr") ? 0.1 : 0.05,
+    trek_trainer_opts o = { .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = has(me, "opt-lr") ? 0.1 : 0.05,
                                                                    .momentum = has(me, "opt-momentum") ? 0.5 : 0 }),
                                                                    .comm = comm };
     if (has(me, "opt-kind"))
-        o.optimizer = trek_adam((trek_adam_opts){ .lr = 0.05 });
+        o.optimizer = trek_adam(&(trek_adam_opts){ .lr = 0.05 });
     if (has(me, "opt-schedule"))
         o.schedule = trek_cosine_lr(0.05, 10, 0);
     o.max_grad_norm = has(me, "opt-clip") ? 1 : 0;
@@ -224,7 +224,7 @@ static int play_differ(const part *me)
         trek_seed(99);
     trek_graph *graph = build(me);
     if (has(me, "opt-frozen"))
-        trek_module_freeze(trek_graph_at(graph, "0"), true);
+        trek_module_freeze(trek_graph_at(graph, "0"));
     trek_trainer_opts opts = options_of(me, comm);
     trek_loader *loader = strstr(me->detail, "data") ? make_loader(me) : NULL;
     int code = 0;
@@ -349,7 +349,7 @@ static int play_come(const part *me)
     trek_graph *graph = build(me);
     double begin = processes_now();
     trek_trainer_setup(graph, &(trek_trainer_opts){ .deadline_s = has(me, "long") ? 40 : 5,
-                                                    .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) });
+                                                    .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }) });
     printf("came %s after %s: %s\n", trek_status_name(trek_error_status()), processes_now() - begin < 8 ? "a while" : "too long",
            trek_error());
     int code = trek_error_status() == TREK_OK ? 0 : 1;

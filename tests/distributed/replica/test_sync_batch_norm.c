@@ -65,7 +65,7 @@ static void against_one_device(trek_dtype dtype, bool separate, bool cumulative,
     static const int worlds[] = { 1, 2, 3, 5 };
     static const int64_t sizes[] = { 11, 10, 3, 2 }; /* fewer rows than ranks, too */
     static record one, many;
-    trek_optimizer_spec sgd = trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 });
+    trek_optimizer_spec sgd = trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 });
     for (int s = 0; s < 4; s++) {
         model_opts plain = { .dtype = dtype, .cumulative = cumulative },
             sync = { .sync = true, .own = own, .dtype = dtype, .cumulative = cumulative };
@@ -113,7 +113,7 @@ static trek_graph *build_centred(trek_device device, void *arg)
     klass.couples_samples = *(const bool *)arg;
     trek_linear_opts linear = { .in = WIDTH, .out = CLASSES, .device = device };
     trek_module *modules[2] = { trek_nn_linear_with(&linear), trek_module_new(&klass) };
-    return trek_flow_build(trek_flow_from(trek_nn_sequential(2, modules)));
+    return trek_flow_build(trek_flow_from(trek_nn_sequential(modules, 2)));
 }
 
 static void setup_names_layers_that_couple_samples(void **state)
@@ -127,7 +127,7 @@ static void setup_names_layers_that_couple_samples(void **state)
         trek_status status = trek_trainer_setup(graph,
                                                 &(trek_trainer_opts){ .build_replica = build_centred, .arg = &arg,
                                                                       .devices = devices,
-            .ranks = 2, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) });
+            .ranks = 2, .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }) });
         trek_log_set(TREK_LOG_WARNING, NULL, NULL);
         assert_int_equal(status, TREK_OK);
         if ((strstr(line, "centre") != NULL) != couples)
@@ -167,11 +167,11 @@ static void several_passes(void **state)
 {
     static record one, many;
     model_opts plain = { .dtype = TREK_F64 }, sync = { .sync = true, .dtype = TREK_F64 };
-    trek_graph *graph = set_up(&plain, 1, trek_sgd((trek_sgd_opts){ .lr = 0.1 }), false);
+    trek_graph *graph = set_up(&plain, 1, trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }), false);
     train_passes(graph, &one);
     trek_graph_free(&graph);
     for (int world = 2; world <= 5; world += 3) {
-        graph = set_up(&sync, world, trek_sgd((trek_sgd_opts){ .lr = 0.1 }), world == 2);
+        graph = set_up(&sync, world, trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }), world == 2);
         train_passes(graph, &many);
         expect_close(&many, &one, 1e-11, "several passes");
         trek_graph_free(&graph);
@@ -202,7 +202,7 @@ static void slopes(void **state)
 {
     enum { ROWS = 7 };
     model_opts o = { .sync = true, .dtype = TREK_F64 };
-    trek_graph *graph = set_up(&o, 3, trek_sgd((trek_sgd_opts){ 0 }), false);
+    trek_graph *graph = set_up(&o, 3, trek_sgd(NULL), false);
     double values[ROWS * WIDTH], gradient[ROWS * WIDTH];
     for (int k = 0; k < ROWS * WIDTH; k++)
         values[k] = test_number(3, (uint32_t)k);
@@ -224,7 +224,7 @@ static void slopes(void **state)
 static void one_value_is_an_error(void **state)
 {
     model_opts o = { .sync = true, .dtype = TREK_F32 };
-    trek_graph *graph = set_up(&o, 3, trek_sgd((trek_sgd_opts){ 0 }), false);
+    trek_graph *graph = set_up(&o, 3, trek_sgd(NULL), false);
     trek_scope scope = trek_scope_begin();
     REFUSED(trek_graph_forward(graph, typed(1, trek_dims(1, WIDTH), TREK_F32)), TREK_ERR_SHAPE, "more than 1 value");
     assert_non_null(trek_graph_forward(graph, typed(1, trek_dims(2, WIDTH), TREK_F32))); /* on two ranks 1 each */
@@ -246,7 +246,7 @@ static net *net_of(trek_graph *graph, int rank)
 static void a_rank_that_fails(void **state)
 {
     model_opts o = { .sync = true, .dtype = TREK_F64 };
-    trek_graph *graph = set_up(&o, 3, trek_sgd((trek_sgd_opts){ 0 }), false);
+    trek_graph *graph = set_up(&o, 3, trek_sgd(NULL), false);
     static record before, after;
     for (int round = 0; round < 6; round++) {
         int rank = round % 3;
@@ -284,7 +284,7 @@ static void a_rank_that_fails(void **state)
 static void no_memory(void **state)
 {
     model_opts o = { .sync = true, .dtype = TREK_F32 };
-    trek_graph *graph = set_up(&o, 2, trek_sgd((trek_sgd_opts){ 0 }), false);
+    trek_graph *graph = set_up(&o, 2, trek_sgd(NULL), false);
     int failed = 0;
     for (int64_t fail_at = 0; fail_at < 300; fail_at += 3) {
         trek_scope scope = trek_scope_begin();

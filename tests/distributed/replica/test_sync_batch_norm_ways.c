@@ -76,7 +76,7 @@ static void train_fed(const fed_run *c, record *to)
     trek_status status = trek_trainer_setup(graph,
                                             &(trek_trainer_opts){ .build_replica = build, .arg = &o, .devices = devices,
                                                                   .ranks = c->world,
-        .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }), .deadline_s = 20,
+        .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }), .deadline_s = 20,
         .max_anchor = c->windows ? 2 : TREK_OFF, .anchor = 1, .plan = c->plan });
     SUCCEEDS(status);
     to->n = 0;
@@ -214,7 +214,7 @@ static void *hand_thread(void *arg)
         hand.ddp[rank] = trek_ddp_wrap_process(hand.models[rank], hand.comms[rank], NULL);
     trek_params *params = hand.step == 0 && hand.ddp[rank] ? trek_module_params(hand.models[rank]) : NULL;
     if (params)
-        hand.optimizers[rank] = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }), params);
+        hand.optimizers[rank] = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }), params);
     trek_params_free(&params);
     hand.status[rank] = hand_rank(rank);
     snprintf(hand.message[rank], sizeof hand.message[rank], "%.255s", trek_error_status() ? trek_error() : "");
@@ -268,7 +268,7 @@ static void train_by_hand(int world, manner manner, bool sync, record *to)
         assert_non_null(hand.ddp[0] = trek_ddp_wrap(hand.models, world, NULL));
     for (int r = 0; r < world && manner != EACH_ITS_OWN; r++) {
         trek_params *params = trek_module_params(hand.models[r]);
-        hand.optimizers[r] = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }), params);
+        hand.optimizers[r] = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }), params);
         trek_params_free(&params);
     }
     to->n = 0;

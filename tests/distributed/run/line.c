@@ -65,6 +65,6 @@ trek_dataset *line_dataset(bool noise)
 trek_var *line_squares(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
     (void)graph, (void)arg;
-    return trek_mean(trek_square(trek_sub(output, trek_batch_get(batch, "y"))), trek_dims_none(), false);
+    return trek_mean(trek_square(trek_sub(output, trek_batch_get(batch, "y"))), trek_dims_all(), false);
 }
 

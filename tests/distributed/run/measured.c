@@ -68,7 +68,7 @@ trek_graph *measured_build(trek_device device, void *arg)
 {
     trek_linear_opts o = { .in = WIDTH, .out = 1, .device = device, .dtype = TREK_F64 };
     trek_module *linear = trek_nn_linear_with(&o);
-    trek_tensor *weight = trek_tensor_full(0.5, trek_dims(1, WIDTH), TREK_F64, device);
+    trek_tensor *weight = trek_tensor_full(trek_dims(1, WIDTH), 0.5, TREK_F64, device);
     trek_tensor_copy_from(trek_var_data(trek_module_find(linear, "weight")), weight);
     trek_tensor_release(weight);
     return trek_flow_build(trek_flow_from(linear));
@@ -116,7 +116,7 @@ trek_var *measured_loss(trek_graph *graph, trek_var *output, const trek_batch *b
             return NULL;
     }
     trek_record_sum("samples", (double)trek_batch_size(batch));
-    return trek_mean(trek_square(trek_sub(output, trek_narrow(trek_batch_get(batch, "y"), 1, 0, 1))), trek_dims_none(), false);
+    return trek_mean(trek_square(trek_sub(output, trek_narrow(trek_batch_get(batch, "y"), 1, 0, 1))), trek_dims_all(), false);
 }
 
 /* To the bit, but for perplexity, whose logarithms an op makes of the rows that it is given. */

@@ -68,7 +68,7 @@ static trek_var *loss_of(trek_graph *graph, trek_var *output, const trek_batch *
     if (!output)
         output = trek_graph_forward(graph, trek_cast(trek_batch_get(batch, "x"), dtype));
     trek_var *error = trek_sub(output, trek_batch_get(batch, "target"));
-    return trek_mean(trek_mul(error, error), trek_dims_none(), false);
+    return trek_mean(trek_mul(error, error), trek_dims_all(), false);
 }
 
 static double number_of_state(trek_state *state)

@@ -35,10 +35,10 @@ static trek_dataset *points(void)
 static trek_module *model(trek_device device)
 {
     trek_seed(7);
-    return trek_nn_sequential(3, (trek_module *[]){
+    return trek_nn_sequential((trek_module *[]){
         trek_nn_linear_with(&(trek_linear_opts){ .in = FEATURES, .out = 4, .dtype = TREK_F64, .device = device }),
         trek_nn_batch_norm1d_with(&(trek_batch_norm_opts){ .features = 4, .dtype = TREK_F64, .device = device }),
-        trek_nn_linear_with(&(trek_linear_opts){ .in = 4, .out = 1, .dtype = TREK_F64, .device = device }) });
+        trek_nn_linear_with(&(trek_linear_opts){ .in = 4, .out = 1, .dtype = TREK_F64, .device = device }) }, 3);
 }
 
 static trek_graph *build(trek_device device, void *arg)
@@ -71,7 +71,7 @@ static trek_run_opts options(trek_dataset *data, story *s)
 {
     return (trek_run_opts){ .train_step = squares, .dataset = data, .evaluation = data, .input = "x", .arg = s,
                             .on_metrics = note,
-                            .optimizer = trek_adam((trek_adam_opts){ .lr = 0.05 }), .batch_size = 8, .epochs = 4, .seed = 11 };
+                            .optimizer = trek_adam(&(trek_adam_opts){ .lr = 0.05 }), .batch_size = 8, .epochs = 4, .seed = 11 };
 }
 
 static void well(trek_status status)
@@ -163,7 +163,7 @@ static void test_afterwards(void **state)
     story s = { 0 };
     trek_run_opts o = options(data, &s);
     o.epochs = 2;
-    trek_module *m = model(test_device()), *around = trek_nn_sequential(1, &m);
+    trek_module *m = model(test_device()), *around = trek_nn_sequential(&m, 1);
     well(trek_fit(around, &o));
     assert_true(around->training && m->training && m->children[0].module->training);
     well(trek_module_train(around, false));
@@ -172,11 +172,11 @@ static void test_afterwards(void **state)
     assert_true(s.losses[2] < s.losses[0]);
     well(trek_module_train(around, true));
     trek_params *params = trek_module_params(around);
-    trek_optimizer *own = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 0.1 }), params);
+    trek_optimizer *own = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }), params);
     trek_params_free(&params);
     trek_scope scope = trek_scope_begin();
     trek_var *x = trek_var_from(trek_tensor_ones(trek_dims(4, FEATURES), TREK_F64, test_device()));
-    well(trek_backward(trek_mean(trek_square(trek_forward(around, x)), trek_dims_none(), false)));
+    well(trek_backward(trek_mean(trek_square(trek_forward(around, x)), trek_dims_all(), false)));
     well(trek_optimizer_step(own));
     trek_scope_end(scope);
     assert_int_equal(trek_fit(around, &o), TREK_ERR_STATE); /* its parameters are the optimizer's */
@@ -239,7 +239,7 @@ static void test_checkpoints(void **state)
         assert_true(test_same_bits(trek_var_data(trek_module_find(b, "2.weight")),
                                    trek_var_data(trek_module_find(to, way < 2 ? "2.weight" : "model.2.weight"))));
     }
-    trek_module *other = trek_nn_sequential(1, (trek_module *[]){ trek_nn_relu() });
+    trek_module *other = trek_nn_sequential((trek_module *[]){ trek_nn_relu() }, 1);
     FAILS(trek_state_load(other, best, NULL), TREK_ERR_ARGUMENT, "9 unexpected: 0.weight, 0.bias, 1.weight");
     trek_module_free(&other);
     trek_graph_free(&graph);
@@ -273,12 +273,12 @@ static void test_refused(void **state)
     o.epochs = 0;
     trek_fit(m, &o);
     expect_error(TREK_ERR_ARGUMENT, ".epochs is 0");
-    trek_module_freeze(m, true);
+    trek_module_freeze(m);
     trek_tensor *before = trek_tensor_clone(trek_var_data(trek_module_find(m, "0.weight")));
     well(trek_fit(m, &good)); /* nothing to train */
     assert_true(test_same_bits(before, trek_var_data(trek_module_find(m, "0.weight"))));
     trek_tensor_release(before);
-    trek_module_freeze(m, false);
+    trek_module_thaw(m);
     well(trek_fit(m, &good)); /* none of these has done anything to it */
     trek_module_free(&m);
     assert_null(m);

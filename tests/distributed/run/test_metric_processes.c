@@ -110,7 +110,7 @@ static int loop(trek_comm *comm)
     trek_graph *graph = measured_build(trek_cpu(0), NULL);
     trek_trainer_opts opts = { .build_replica = measured_build, .ranks = ranks(), .comm = comm,
                                .max_anchor = has("windows") ? 3 : TREK_OFF,
-                               .anchor = 2, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.01 }) };
+                               .anchor = 2, .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.01 }) };
     trek_loader *loader = trek_loader_new(data, &(trek_loader_opts){ .batch_size = has("idle") ? 2 : 8, .shuffle = true });
     trek_status status = trek_graph_set_loader(graph, loader, "x");
     if (status == TREK_OK && has("graph"))
@@ -138,7 +138,7 @@ static int run(trek_comm *comm)
 {
     trek_dataset *data = measured_dataset(SAMPLES), *held_out = measured_dataset(23);
     trek_run_opts o = { .build_model = measured_build, .train_step = dying_loss, .dataset = data, .evaluation = held_out,
-                        .input = "x", .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.01 }), .batch_size = 8, .epochs = EPOCHS,
+                        .input = "x", .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.01 }), .batch_size = 8, .epochs = EPOCHS,
                         .trainer = { .ranks = ranks(), .comm = comm } };
     o.policy = has("cadence") ? TREK_POLICY_CADENCE : has("async") ? TREK_POLICY_ASYNC : TREK_POLICY_SYNC;
     o.transport = has("host") ? TREK_TRANSPORT_HOST : TREK_TRANSPORT_DEVICE;

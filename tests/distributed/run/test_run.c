@@ -19,7 +19,7 @@ enum { EPOCHS = 3, BATCH = 8, STEPS = (SAMPLES + BATCH - 1) / BATCH };
 static trek_var *squares(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
     trek_var *error = trek_sub(trek_narrow(output, 1, 0, 1), trek_batch_get(batch, "target"));
-    trek_var *loss = trek_mean(trek_mul(error, error), trek_dims_none(), false);
+    trek_var *loss = trek_mean(trek_mul(error, error), trek_dims_all(), false);
     trek_record_scalar("squares", loss);
     trek_record_sum("samples", (double)trek_batch_size(batch));
     trek_record_mean("size", (double)trek_batch_size(batch), 2);
@@ -282,7 +282,7 @@ static trek_var *judge(trek_graph *graph, trek_var *output, const trek_batch *ba
     assert_false(trek_grad_enabled() && trek_graph_module(graph)->training);
     trek_var *error = trek_sub(trek_narrow(output, 1, 0, 1), trek_batch_get(batch, "target"));
     trek_record_mean("first", (double)trek_batch_indices(batch)[0], 1);
-    return trek_mean(trek_abs(error), trek_dims_none(), false);
+    return trek_mean(trek_abs(error), trek_dims_all(), false);
 }
 
 static void test_evaluation(void **state)
@@ -331,7 +331,7 @@ static void test_evaluation_in_windows(void **state)
         trek_dataset *few = trek_dataset_subset(trek_dataset_retain(whole), 40, 9);
         trek_run_opts o = plain_opts(data, ranks);
         o.batch_size = 2;
-        o.optimizer = trek_sgd((trek_sgd_opts){ .lr = TREK_ZERO });
+        o.optimizer = trek_sgd(&(trek_sgd_opts){ .lr = TREK_ZERO });
         o.evaluation = few;
         o.evaluate = judge;
         if (ranks == 2) {
@@ -571,7 +571,7 @@ static void test_rates(void **state)
     trek_dataset *data = training_dataset();
     for (int scheduled = 0; scheduled < 2; scheduled++) {
         trek_run_opts o = plain_opts(data, 3);
-        o.optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.01 });
+        o.optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.01 });
         o.epochs = 1;
         o.lr_scale = 0.5;
         if (scheduled)

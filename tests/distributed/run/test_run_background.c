@@ -21,7 +21,7 @@ static trek_run_opts opts_of(trek_dataset *data, int ranks)
 {
     return (trek_run_opts){ .build_model = line_build, .train_step = line_squares, .dataset = data, .input = "x",
                             .batch_size = BATCH,
-                            .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }), .epochs = 3, .seed = 7,
+                            .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }), .epochs = 3, .seed = 7,
                             .transport = TREK_TRANSPORT_HOST, .trainer = { .ranks = ranks, .devices = test_devices() } };
 }
 
@@ -185,8 +185,8 @@ static void run_way(const way *w)
     double got[FEATURES];
     o.shuffle = TREK_OFF;
     o.max_lead = w->max_lead;
-    o.optimizer = w->adam ? trek_adam((trek_adam_opts){ .lr = lr_of(w, 0) })
-        : trek_sgd((trek_sgd_opts){ .lr = lr_of(w, 0), .momentum = 0.9 });
+    o.optimizer = w->adam ? trek_adam(&(trek_adam_opts){ .lr = lr_of(w, 0) })
+        : trek_sgd(&(trek_sgd_opts){ .lr = lr_of(w, 0), .momentum = 0.9 });
     if (w->schedule)
         o.schedule = trek_exponential_lr(lr_of(w, 0), 0.97);
     o.outer = w->outer_lr > 0 ? &outer : NULL;
@@ -284,7 +284,7 @@ static void test_outer(void **state)
             for (int ranks = 1; ranks <= 3; ranks++) {
                 double w[FEATURES];
                 trek_run_opts o = opts_of(data, ranks);
-                o.optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.05 });
+                o.optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.05 });
                 o.outer = &(trek_outer_opts){ .fragments = fragments, .bits = 8, .momentum = 0.5 };
                 o.policy = (trek_policy)policy;
                 o.trainer.anchor = o.trainer.max_anchor = policy == TREK_POLICY_SYNC ? 0 : 2;
@@ -306,7 +306,7 @@ static void test_low_states(void **state)
     for (int way = 0; way < 4; way++) {
         double w[FEATURES];
         trek_run_opts o = opts_of(data, 2);
-        o.optimizer = trek_with_state(trek_adam((trek_adam_opts){ .lr = 0.1 }), TREK_BF16);
+        o.optimizer = trek_with_state(trek_adam(&(trek_adam_opts){ .lr = 0.1 }), TREK_BF16);
         o.policy = way == 0 ? TREK_POLICY_SYNC : way == 1 ? TREK_POLICY_ASYNC : TREK_POLICY_CADENCE;
         o.transport = way == 2 ? TREK_TRANSPORT_DEVICE : TREK_TRANSPORT_HOST;
         o.epochs = is_brief() ? 30 : 60;
@@ -326,7 +326,7 @@ static void test_outer_resumed(void **state)
     char folder[] = "/tmp/trek-run-XXXXXX", command[64];
     assert_non_null(mkdtemp(folder));
     trek_run_opts o = opts_of(data, 2);
-    o.optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.05 });
+    o.optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.05 });
     o.outer = &(trek_outer_opts){ .fragments = 2 };
     o.epochs = 4;
     join(trek_trainer_run(&o), whole);

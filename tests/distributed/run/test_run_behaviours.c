@@ -75,7 +75,7 @@ static trek_run_opts opts_of(trek_dataset *data, way w)
 {
     bool windows = w.policy != TREK_POLICY_SYNC;
     return (trek_run_opts){ .build_model = line_build, .train_step = squares, .dataset = data, .input = "x",
-                            .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.3 }), .batch_size = windows ? 4 : 8, .epochs = 4,
+                            .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.3 }), .batch_size = windows ? 4 : 8, .epochs = 4,
                             .seed = 11, .policy = w.policy, .transport = w.transport,
                             .trainer = { .ranks = w.ranks, .devices = test_devices(), .average = w.average,
                                          .anchor = windows ? 2 : 0, .max_anchor = windows ? 2 : 0 } };
@@ -256,7 +256,7 @@ static void test_rate_set_before_epochs(void **state)
 /* The bias has gradient 1: it falls by the learning rates of all steps. */
 static trek_var *plain_mean(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    return trek_mean(output, trek_dims_none(), false);
+    return trek_mean(output, trek_dims_all(), false);
 }
 
 /* Rates that ranks sum to on average, if they make `window` steps together and `each` on their own between two meetings. */
@@ -521,7 +521,7 @@ static void test_host_from_an_epochs_end(void **state)
         char path[64];
         double whole[FEATURES + 1], parts[FEATURES + 1];
         trek_run_opts o = opts_of(data, way_of(k));
-        o.optimizer = trek_adam((trek_adam_opts){ .lr = 0.05 });
+        o.optimizer = trek_adam(&(trek_adam_opts){ .lr = 0.05 });
         make_folder(path);
         read_line(join(begin(&o)), whole);
         o.checkpoint_folder = o.resume_from = path;

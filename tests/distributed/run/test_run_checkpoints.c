@@ -23,7 +23,7 @@ enum { EPOCHS = 5, BATCH = 8, STEPS = (SAMPLES + BATCH - 1) / BATCH, WIDE = 512 
 static trek_var *squares(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
     trek_var *error = trek_sub(trek_narrow(output, 1, 0, 1), trek_batch_get(batch, "target"));
-    return trek_mean(trek_mul(error, error), trek_dims_none(), false);
+    return trek_mean(trek_mul(error, error), trek_dims_all(), false);
 }
 
 static trek_run_opts plain_opts(trek_dataset *dataset, int ranks)
@@ -42,13 +42,13 @@ static trek_graph *build_wide(trek_device device, void *arg)
 
 static trek_var *mean_square(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    return trek_mean(trek_mul(output, output), trek_dims_none(), false);
+    return trek_mean(trek_mul(output, output), trek_dims_all(), false);
 }
 
 static trek_dataset *wide_dataset(void)
 {
     const char *names[] = { "x" };
-    trek_tensor *x = trek_tensor_full(0.5, trek_dims(2, WIDE), TREK_F32, trek_cpu(0));
+    trek_tensor *x = trek_tensor_full(trek_dims(2, WIDE), 0.5, TREK_F32, trek_cpu(0));
     trek_dataset *dataset = trek_dataset_tensors(names, &x, 1);
     trek_tensor_release(x);
     return dataset;

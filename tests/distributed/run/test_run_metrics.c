@@ -11,7 +11,7 @@
 
 enum { SAMPLES = 61 };
 
-static trek_optimizer_spec sgd(void) { return trek_sgd((trek_sgd_opts){ .lr = 0.01 }); }
+static trek_optimizer_spec sgd(void) { return trek_sgd(&(trek_sgd_opts){ .lr = 0.01 }); }
 
 typedef struct way {
     int ranks, batch, windows, shares, separate, evaluates, samples;
@@ -200,7 +200,7 @@ static trek_var *mistaken(trek_graph *graph, trek_var *output, const trek_batch 
     if (!strcmp(mistake, "one class"))
         trek_record_metric("area", &(trek_metric_spec){ .kind = TREK_METRIC_AUROC }, trek_batch_get(batch, "score"),
                            trek_mul_scalar(class, 0));
-    return trek_mean(trek_square(output), trek_dims_none(), false);
+    return trek_mean(trek_square(output), trek_dims_all(), false);
 }
 
 static void test_mistakes(void **state)

@@ -25,7 +25,7 @@ static trek_var *squares(trek_graph *graph, trek_var *output, const trek_batch *
         if (training ? trek_batch_indices(batch)[k] == 50 && has(mine, "bad-loss") : has(mine, "bad-evaluation"))
             return NULL;
     trek_var *error = trek_sub(trek_narrow(output, 1, 0, 1), trek_batch_get(batch, "target"));
-    trek_var *loss = trek_mean(trek_mul(error, error), trek_dims_none(), false);
+    trek_var *loss = trek_mean(trek_mul(error, error), trek_dims_all(), false);
     trek_record_scalar("squares", loss);
     trek_record_sum("samples", (double)trek_batch_size(batch));
     return loss;

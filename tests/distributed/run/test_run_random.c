@@ -136,7 +136,7 @@ static trek_var *train_step(trek_graph *graph, trek_var *output, const trek_batc
     for (int64_t k = 0; k < trek_batch_size(batch) && trek_graph_module(graph)->training; k++)
         atomic_fetch_add(&c.seen[trek_batch_indices(batch)[k]], 1);
     trek_record_sum("rows", (double)trek_batch_size(batch));
-    return trek_mean(trek_square(trek_sub(output, trek_batch_get(batch, "y"))), trek_dims_none(), false);
+    return trek_mean(trek_square(trek_sub(output, trek_batch_get(batch, "y"))), trek_dims_all(), false);
 }
 
 static trek_status on_epoch(trek_graph *graph, int64_t epoch, void *arg)
@@ -198,11 +198,11 @@ static trek_optimizer_spec draw_optimizer(void)
 {
     switch (draw(3)) {
     case 0:
-        return trek_adam((trek_adam_opts){ .lr = 0.01 });
+        return trek_adam(&(trek_adam_opts){ .lr = 0.01 });
     case 1:
-        return trek_sgd((trek_sgd_opts){ .lr = 0.01, .momentum = 0.9 });
+        return trek_sgd(&(trek_sgd_opts){ .lr = 0.01, .momentum = 0.9 });
     default:
-        return trek_rmsprop((trek_rmsprop_opts){ .lr = 0.01 });
+        return trek_rmsprop(&(trek_rmsprop_opts){ .lr = 0.01 });
     }
 }
 

@@ -85,7 +85,7 @@ static trek_var *loss(trek_graph *graph, trek_var *output, const trek_batch *bat
     trek_var *mask = trek_var_from(trek_tensor_cast(wide, line_dtype));
     trek_tensor_release(wide);
     trek_var *squares = trek_mul(mask, trek_square(trek_sub(output, trek_batch_get(batch, "y"))));
-    trek_var *mean = trek_mul_scalar(trek_sum(squares, trek_dims_none(), false), sum > 0 ? 1 / sum : 0);
+    trek_var *mean = trek_mul_scalar(trek_sum(squares, trek_dims_all(), false), sum > 0 ? 1 / sum : 0);
     trek_loss_set_weight(mean, sum);
     return mean;
 }
@@ -139,7 +139,7 @@ static trek_comm *join_job(const part *me)
 static trek_run_opts opts_of(trek_dataset *data, int ranks, trek_comm *comm)
 {
     return (trek_run_opts){ .build_model = build, .train_step = loss, .dataset = data, .input = "x", .batch_size = BATCH,
-                            .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }), .epochs = 3, .seed = 7,
+                            .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }), .epochs = 3, .seed = 7,
                             .transport = TREK_TRANSPORT_HOST, .site = TREK_SITE_PROCESS, .on_epoch = on_epoch,
                             .on_metrics = on_metrics,
                             .trainer = { .ranks = ranks, .devices = test_devices(), .comm = comm } };
@@ -188,7 +188,7 @@ static int play_way(const part *me, const way *w, trek_comm *comm)
     o.max_lead = w->max_lead;
     o.evaluation = data;
     if (w->adam)
-        o.optimizer = trek_adam((trek_adam_opts){ .lr = 0.01 });
+        o.optimizer = trek_adam(&(trek_adam_opts){ .lr = 0.01 });
     if (w->schedule)
         o.schedule = trek_exponential_lr(0.02, 0.97);
     o.trainer.max_grad_norm = w->clip ? 0.1 : 0;
@@ -235,7 +235,7 @@ static int play_convex(const part *me)
     o.build_model = line_build;
     o.policy = (trek_policy)policy;
     o.epochs = epochs;
-    o.optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.05 });
+    o.optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.05 });
     o.trainer.anchor = o.trainer.max_anchor = policy == TREK_POLICY_SYNC ? 0 : 2;
     o.trainer.balance = strstr(me->detail, "balance") ? 1 : 0;
     o.min_processes = strstr(me->detail, "kill") ? 1 : 0;
@@ -259,7 +259,7 @@ static int play_halves(const part *me)
     trek_dataset *data = line_dataset(true);
     trek_run_opts o = opts_of(data, ranks_of(me), comm);
     o.outer = outer ? &(trek_outer_opts){ .fragments = 2 } : NULL;
-    o.optimizer = outer ? trek_sgd((trek_sgd_opts){ .lr = 0.05 }) : o.optimizer; /* states are each site's own then */
+    o.optimizer = outer ? trek_sgd(&(trek_sgd_opts){ .lr = 0.05 }) : o.optimizer; /* states are each site's own then */
     o.epochs = 4;
     o.batch_size = 6; /* of no rank one row alone */
     int code = comm ? run_and_print(&o) : 1;

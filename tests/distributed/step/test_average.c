@@ -27,7 +27,7 @@ static trek_graph *build(trek_device device, void *arg)
 static trek_var *loss_of(trek_var *output, trek_var *target)
 {
     trek_var *error = trek_sub(trek_narrow(output, 1, 0, 1), target);
-    return trek_mean(trek_mul(error, error), trek_dims_none(), false);
+    return trek_mean(trek_mul(error, error), trek_dims_all(), false);
 }
 
 static trek_var *loss_fn(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
@@ -164,8 +164,8 @@ static void compare_params(trek_graph *graph, trek_graph *other, const way *w, i
 
 static trek_optimizer_spec spec_of(const way *w)
 {
-    return w->adam ? trek_adam((trek_adam_opts){ .lr = 0.01, .weight_decay = 0.01 })
-        : trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 });
+    return w->adam ? trek_adam(&(trek_adam_opts){ .lr = 0.01, .weight_decay = 0.01 })
+        : trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 });
 }
 
 static void step_by_hand(trek_graph **alone, trek_dataset *data, const way *w, const trek_batch *batch, const int64_t *counts,
@@ -260,7 +260,7 @@ typedef struct spring {
 static trek_var *spring_forward(trek_module *self, trek_var *input)
 {
     return trek_mul(trek_add(trek_mul_scalar(input, 0),
-                             trek_var_from(trek_tensor_full(1, trek_dims_none(), TREK_F64, trek_var_device(input)))),
+                             trek_var_from(trek_tensor_full(trek_dims_none(), 1, TREK_F64, trek_var_device(input)))),
                     ((spring *)self)->x);
 }
 
@@ -269,14 +269,14 @@ static const trek_module_class spring_class = { .name = "spring", .size = sizeof
 static trek_graph *build_spring(trek_device device, void *arg)
 {
     trek_module *m = trek_module_new(&spring_class);
-    trek_module_param(m, "x", offsetof(spring, x), trek_tensor_full(1.001, trek_dims(1), TREK_F64, device));
+    trek_module_param(m, "x", offsetof(spring, x), trek_tensor_full(trek_dims(1), 1.001, TREK_F64, device));
     return trek_flow_build(trek_flow_from(trek_module_check(m)));
 }
 
 static trek_var *spring_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
     double strength = trek_var_device(output).index == 0 ? 0.5 : 2.2;
-    return trek_mean(trek_mul_scalar(trek_square(trek_add_scalar(output, -1)), strength / 2), trek_dims_none(), false);
+    return trek_mean(trek_mul_scalar(trek_square(trek_add_scalar(output, -1)), strength / 2), trek_dims_all(), false);
 }
 
 /* How far it is from 1 after 40 windows, and the anchor. */
@@ -286,7 +286,7 @@ static double drift_away(double threshold, int64_t *anchor)
     trek_graph *graph = build_spring(trek_cpu(0), NULL);
     trek_graph_set_loader(graph, loader, "x");
     trek_graph_set_loss(graph, spring_loss, NULL);
-    trek_trainer_opts opts = { .ranks = 2, .build_replica = build_spring, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 1 }),
+    trek_trainer_opts opts = { .ranks = 2, .build_replica = build_spring, .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 1 }),
                                .average = TREK_AVERAGE_PARAMETERS, .anchor = 8, .max_anchor = 8,
                                .shares = (double[]){ 1, 1 }, .n_shares = 2, /* whatever the machine is busy with */
                                .divergence_threshold = threshold };

@@ -102,8 +102,8 @@ static trek_graph *new_trained(const kind *c)
     trek_trainer_opts opts = { .build_replica = build, .arg = (void *)(uintptr_t)c, .devices = devices, .ranks = c->world,
                                .plan = c->plan, .balance = TREK_OFF, .max_anchor = TREK_OFF, .bucket_bytes = 1500,
                                .max_grad_norm = 0.4,
-                               .optimizer = c->sgd ? trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 })
-                               : trek_adamw((trek_adam_opts){ .lr = 0.05 }),
+                               .optimizer = c->sgd ? trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 })
+                               : trek_adamw(&(trek_adam_opts){ .lr = 0.05 }),
                                .amp = { .scaling = 1, .scaler = { .init_scale = 1024, .growth_interval = 4 } } };
     SUCCEEDS(trek_trainer_setup(graph, &opts));
     trek_schedule schedule = trek_cosine_lr(0.05, STEPS, 1e-4);
@@ -192,7 +192,7 @@ static void train(trek_graph *graph, const kind *c, bool captured, int from, int
         t->scale[k] = trek_grad_scaler_value(trek_graph_scaler(graph));
         trek_var *hidden = trek_graph_tagged(graph, "hidden");
         assert_non_null(hidden);
-        t->hidden[k] = trek_var_item(trek_sum(trek_cast(hidden, TREK_F32), trek_dims_none(), false));
+        t->hidden[k] = trek_var_item(trek_sum(trek_cast(hidden, TREK_F32), trek_dims_all(), false));
         trek_scope_end(scope);
     }
 }
@@ -397,7 +397,7 @@ static void test_set_up_again(void **state)
         train(graphs[g], &c, g, 0, 8, &t[g], &j);
         trek_device devices[2] = { device_of(0), device_of(1) };
         trek_trainer_opts opts = { .build_replica = build, .arg = &c, .devices = devices, .ranks = 2, .balance = TREK_OFF,
-                                   .max_anchor = TREK_OFF, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.05 }) };
+                                   .max_anchor = TREK_OFF, .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.05 }) };
         assert_int_equal(trek_trainer_setup(graphs[g], &opts), TREK_OK);
         train(graphs[g], &c, g, 8, STEPS, &t[g], &j);
         end_job(&j);
@@ -466,7 +466,7 @@ static void test_rank_takes_from_outside(void **state)
         graphs[g] = new_trained(&c);
         for (int k = 0; k < STEPS; k++) {
             trek_scope scope = trek_scope_begin();
-            failing.factor = trek_var_from(trek_tensor_full(1 + 0.1 * k, trek_dims(1), TREK_F32, device_of(1)));
+            failing.factor = trek_var_from(trek_tensor_full(trek_dims(1), 1 + 0.1 * k, TREK_F32, device_of(1)));
             assert_non_null(failing.factor);
             train(graphs[g], &c, g, k, k + 1, &t[g], &j);
             failing.factor = NULL;

@@ -33,7 +33,7 @@ static trek_var *first_token(trek_var *x, bool training) { return (void)training
 static trek_var *hashed(trek_var *x, double n)
 {
     trek_var *z = trek_mul_scalar(trek_abs(trek_select(trek_select(x, 1, 0), 1, (int64_t)n - 2)), 20);
-    return trek_remainder(trek_floor(z), trek_var_from(trek_tensor_full(n, trek_dims_none(), TREK_F64, trek_var_device(x))));
+    return trek_remainder(trek_floor(z), trek_var_from(trek_tensor_full(trek_dims_none(), n, TREK_F64, trek_var_device(x))));
 }
 
 static trek_var *third(trek_var *x, bool training) { return (void)training, hashed(x, 3); }
@@ -58,7 +58,7 @@ static trek_module *linear(int64_t in, int64_t out, trek_device device)
     return trek_nn_linear_with(&(trek_linear_opts){ .in = in, .out = out, .dtype = TREK_F64, .device = device });
 }
 
-static trek_module *chain(trek_module *a, trek_module *b) { return trek_nn_sequential(2, (trek_module *[]){ a, b }); }
+static trek_module *chain(trek_module *a, trek_module *b) { return trek_nn_sequential((trek_module *[]){ a, b }, 2); }
 
 static trek_module *layer(trek_device device)
 {
@@ -156,7 +156,7 @@ static trek_graph *set_up(trek_graph *(*builder)(trek_device, void *), void *arg
     assert_int_equal(trek_module_each_param(trek_graph_module(graph), fill, &place), TREK_OK);
     trek_trainer_opts opts = { .build_replica = builder, .arg = arg, .devices = devices, .ranks = world,
                                .shares = world > 1 ? shares : NULL, .n_shares = world > 1 ? world : 0,
-                               .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }) };
+                               .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }) };
     SUCCEEDS(trek_trainer_setup(graph, &opts));
     return graph;
 }
@@ -187,8 +187,8 @@ static void train(bool nested, int rows, int world, record *to)
         to->values[to->n++] = traced;
         for (int k = 0; k < traced; k++)
             keep(to, trek_sum(trek_graph_trace(graph, "pass", k), trek_dims(1), false));
-        trek_graph_backward(graph, trek_add(trek_mean(trek_square(y), trek_dims_none(), false),
-                                            trek_mul_scalar(trek_mean(passes, trek_dims_none(), false), 0.01)));
+        trek_graph_backward(graph, trek_add(trek_mean(trek_square(y), trek_dims_all(), false),
+                                            trek_mul_scalar(trek_mean(passes, trek_dims_all(), false), 0.01)));
         SUCCEEDS(trek_error_status());
         trek_scope_end(scope);
         assert_int_equal(trek_graph_step(graph), TREK_OK);
@@ -249,8 +249,8 @@ static void so_are_those_of_verbs_within_verbs(void **state)
 static trek_var *own_loss(trek_graph *graph, trek_var *y, const trek_batch *batch, void *arg)
 {
     assert_true(trek_graph_trace_count(graph, "pass") >= 1); /* of this rank alone */
-    trek_var *passes = trek_mean(trek_graph_tagged(graph, "passes"), trek_dims_none(), false);
-    return trek_add(trek_mean(trek_square(y), trek_dims_none(), false), trek_mul_scalar(passes, 0.01));
+    trek_var *passes = trek_mean(trek_graph_tagged(graph, "passes"), trek_dims_all(), false);
+    return trek_add(trek_mean(trek_square(y), trek_dims_all(), false), trek_mul_scalar(passes, 0.01));
 }
 
 static void train_by_loader(bool nested, int world, record *to)
@@ -317,7 +317,7 @@ static void ranks_meet_in_every_pass(void **state)
             trek_scope scope = trek_scope_begin();
             trek_var *y = trek_graph_forward(graph, input(7, step));
             keep(to, y);
-            trek_graph_backward(graph, trek_mean(trek_mul(y, input(7, step + 9)), trek_dims_none(), false));
+            trek_graph_backward(graph, trek_mean(trek_mul(y, input(7, step + 9)), trek_dims_all(), false));
             assert_int_equal(trek_graph_step(graph), TREK_OK);
             trek_scope_end(scope);
         }
@@ -367,7 +367,7 @@ static void train_carrying(int world, bool cut, record *to)
     if (cut)
         assert_int_equal(trek_graph_detach_state(graph), TREK_OK);
     trek_var *y = trek_graph_forward(graph, input(6, 1));
-    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_square(y), trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_square(y), trek_dims_all(), false)), TREK_OK);
     assert_int_equal(trek_graph_reduce(graph), TREK_OK);
     keep(to, trek_var_grad(trek_module_find(trek_graph_module(graph), "0.0.weight")));
     trek_scope_end(scope);

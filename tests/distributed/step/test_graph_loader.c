@@ -248,7 +248,7 @@ static void test_constants(void **state)
     FAILS(trek_graph_set_teacher(graph, NULL, training_teacher(trek_cpu(0), NULL), NULL, NULL), TREK_ERR_ARGUMENT, "");
     /* a teacher that changes, modes that do not reach it, and an end */
     trek_var *weight = trek_module_find(before, "weight");
-    trek_tensor *other = trek_tensor_full(3, trek_dims(CLASSES, IN), TREK_F64, test_device());
+    trek_tensor *other = trek_tensor_full(trek_dims(CLASSES, IN), 3, TREK_F64, test_device());
     assert_int_equal(trek_tensor_copy_from(trek_var_data(weight), other), TREK_OK);
     trek_tensor_release(other);
     assert_int_equal(trek_graph_parameters_changed(graph), TREK_OK);
@@ -415,7 +415,7 @@ static void test_forward_only(void **state)
 static trek_var *twofold_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
     trek_var *again = trek_graph_forward(graph, trek_batch_get(batch, "x"));
-    trek_var *apart = trek_mean(trek_square(trek_sub(output, again)), trek_dims_none(), false);
+    trek_var *apart = trek_mean(trek_square(trek_sub(output, again)), trek_dims_all(), false);
     return trek_add(trek_mul_scalar(apart, 0.5), training_loss(graph, output, batch, arg));
 }
 
@@ -444,7 +444,7 @@ static trek_var *failing_loss(trek_graph *graph, trek_var *output, const trek_ba
     for (int64_t k = 0; k < trek_batch_size(batch); k++)
         if (trek_batch_indices(batch)[k] == 7)
             return NULL;
-    return trek_mean(output, trek_dims_none(), false);
+    return trek_mean(output, trek_dims_all(), false);
 }
 
 static trek_var *vector_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)

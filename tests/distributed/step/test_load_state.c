@@ -87,7 +87,7 @@ static void make_steps(const run *c, trek_graph *graph, int from, int to)
         trek_scope scope = trek_scope_begin();
         trek_var *y = trek_graph_forward(graph, rows(20 + 2 * (uint32_t)k, IN, c->dtype));
         trek_var *error = trek_sub(trek_cast(y, TREK_F32), rows(21 + 2 * (uint32_t)k, OUT, TREK_F32));
-        if (trek_graph_backward(graph, trek_mean(trek_square(error), trek_dims_none(), false)) != TREK_OK ||
+        if (trek_graph_backward(graph, trek_mean(trek_square(error), trek_dims_all(), false)) != TREK_OK ||
             trek_graph_step(graph) != TREK_OK)
             fail_msg("step %d: %s", k, trek_error());
         trek_scope_end(scope);
@@ -159,12 +159,12 @@ static trek_state *make_state(run *c, double lr, trek_tensor **then, trek_tensor
 static trek_optimizer_spec draw_spec(int k)
 {
     const trek_optimizer_spec specs[] = {
-        trek_adamw((trek_adam_opts){ .lr = 0.01 }), trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }),
-        trek_with_state(trek_adam((trek_adam_opts){ .lr = 0.01, .amsgrad = true }), TREK_BF16),
-        trek_rmsprop((trek_rmsprop_opts){ .lr = 0.003, .momentum = 0.9 }),
-        trek_muon((trek_muon_opts){ .lr = 0.01, .adam = true }), trek_muon((trek_muon_opts){ .lr = 0.01 }),
-        trek_lamb((trek_lamb_opts){ .lr = 0.01 }), trek_adafactor((trek_adafactor_opts){ .lr = 0.01 }),
-        trek_lars((trek_lars_opts){ .lr = 0.1, .trust_coefficient = 0.1, .momentum = 0.9 }),
+        trek_adamw(&(trek_adam_opts){ .lr = 0.01 }), trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }),
+        trek_with_state(trek_adam(&(trek_adam_opts){ .lr = 0.01, .amsgrad = true }), TREK_BF16),
+        trek_rmsprop(&(trek_rmsprop_opts){ .lr = 0.003, .momentum = 0.9 }),
+        trek_muon(&(trek_muon_opts){ .lr = 0.01, .adam = true }), trek_muon(&(trek_muon_opts){ .lr = 0.01 }),
+        trek_lamb(&(trek_lamb_opts){ .lr = 0.01 }), trek_adafactor(&(trek_adafactor_opts){ .lr = 0.01 }),
+        trek_lars(&(trek_lars_opts){ .lr = 0.1, .trust_coefficient = 0.1, .momentum = 0.9 }),
     };
     return specs[k % 9];
 }

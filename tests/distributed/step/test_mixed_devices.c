@@ -73,8 +73,8 @@ static trek_graph *set_up(const run *c)
                                .share_params = TREK_OFF,
                                .balance = TREK_OFF,
                                .max_anchor = TREK_OFF, .max_grad_norm = 0.5,
-                               .optimizer = c->adam ? trek_adam((trek_adam_opts){ .lr = 0.01 })
-                               : trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }) };
+                               .optimizer = c->adam ? trek_adam(&(trek_adam_opts){ .lr = 0.01 })
+                               : trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }) };
     if (c->scaled) /* the first step overflows */
         opts.amp = (trek_amp_opts){ .scaling = 1,
                                     .scaler = { .init_scale = 0x1p127, .backoff_factor = 0x1p-110, .growth_interval = 2 } };
@@ -112,7 +112,7 @@ static void train(const run *c, values *start, values *to)
     for (int s = 0; s < STEPS; s++) {
         trek_scope scope = trek_scope_begin();
         trek_var *error = trek_sub(trek_graph_forward(graph, rows(2 * (uint32_t)s, IN, c)), rows(2 * (uint32_t)s + 1, 2, c));
-        trek_graph_backward(graph, trek_mean(trek_cast(trek_square(error), TREK_F32), trek_dims_none(), false));
+        trek_graph_backward(graph, trek_mean(trek_cast(trek_square(error), TREK_F32), trek_dims_all(), false));
         if (trek_graph_step(graph) != TREK_OK)
             fail_msg("step %d: %s", s, trek_error());
         trek_scope_end(scope);
@@ -207,8 +207,8 @@ static trek_status backward_rank(int rank, void *arg)
     trek_ddp *ddp = arg;
     trek_device device = rank == 1 ? trek_cuda(0) : trek_cpu(rank);
     trek_scope scope = trek_scope_begin();
-    trek_var *x = trek_var_from(trek_tensor_full(1 + rank, trek_dims(3, IN), TREK_F32, device));
-    trek_backward(trek_mean(trek_square(trek_forward(trek_ddp_replica_module(ddp, rank), x)), trek_dims_none(), false));
+    trek_var *x = trek_var_from(trek_tensor_full(trek_dims(3, IN), 1 + rank, TREK_F32, device));
+    trek_backward(trek_mean(trek_square(trek_forward(trek_ddp_replica_module(ddp, rank), x)), trek_dims_all(), false));
     trek_scope_end(scope);
     return trek_ddp_reduce_gradients(ddp);
 }
@@ -261,7 +261,7 @@ static void on_another_device(void **state)
     assert_non_null(ranks);
     for (int round = 0; round < 20; round++) {
         trek_scope scope = trek_scope_begin();
-        trek_var *one = trek_var_new(trek_tensor_full(1.0, trek_dims(50000), TREK_F32, test_device()), false);
+        trek_var *one = trek_var_new(trek_tensor_full(trek_dims(50000), 1.0, TREK_F32, test_device()), false);
         trek_var *three = trek_add(trek_add(one, one), one);
         for (int k = 0; k < 50; k++) /* so that the device is late */
             three = trek_mul(three, one);

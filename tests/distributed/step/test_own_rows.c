@@ -80,7 +80,7 @@ static trek_var *note(trek_graph *graph, trek_var *output, const trek_batch *bat
         atomic_store(&seen[batch->first + k], (int)sample);
     }
     free(values);
-    return trek_mean(trek_square(output), trek_dims_none(), false);
+    return trek_mean(trek_square(output), trek_dims_all(), false);
 }
 
 static trek_graph *build(trek_device device, void *arg)
@@ -94,7 +94,7 @@ static trek_graph *set_up(trek_loader *loader, int ranks, const double *shares)
     trek_graph *graph = build(test_device(), NULL);
     trek_trainer_opts opts = { .build_replica = build, .devices = test_devices(), .ranks = ranks, .shares = shares,
                                .n_shares = shares ? ranks : 0, .max_anchor = TREK_OFF,
-                               .optimizer = trek_sgd((trek_sgd_opts){ .lr = 1e-6 }) };
+                               .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 1e-6 }) };
     if (trek_graph_set_loader(graph, loader, "x") != TREK_OK || trek_graph_set_loss(graph, note, NULL) != TREK_OK ||
         trek_trainer_setup(graph, &opts) != TREK_OK)
         fail_msg("setup: %s", trek_error());
@@ -282,7 +282,7 @@ static int play(const part *me)
     trek_seed(3);
     trek_graph *graph = build(trek_cpu(0), NULL);
     trek_trainer_opts opts = { .build_replica = build, .devices = test_devices(), .ranks = 2, .max_anchor = TREK_OFF,
-                               .comm = comm, .allow_idle = true, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 1e-6 }) };
+                               .comm = comm, .allow_idle = true, .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 1e-6 }) };
     if (strcmp(me->role, "shares") == 0) {
         opts.shares = shares;
         opts.n_shares = 2 * me->processes;

@@ -94,7 +94,7 @@ static trek_graph *set_up(kind *k, int world)
     assert_int_equal(trek_module_each_param(trek_graph_module(graph), fill, &place), TREK_OK);
     assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){
         .build_replica = builder, .arg = k, .devices = devices, .ranks = world,
-        .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.5, .momentum = 0.9 }) }), TREK_OK);
+        .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.5, .momentum = 0.9 }) }), TREK_OK);
     return graph;
 }
 
@@ -132,7 +132,7 @@ static void train(kind *k, int world, record *to)
         trek_scope scope = trek_scope_begin();
         trek_var *y = k->rows ? trek_graph_forward(graph, places(step))
             : trek_graph_forward_many(graph, (trek_var *[]){ input(k, step), lengths(step) }, 2);
-        trek_graph_backward(graph, y ? trek_mean(trek_square(y), trek_dims_none(), false) : NULL);
+        trek_graph_backward(graph, y ? trek_mean(trek_square(y), trek_dims_all(), false) : NULL);
         if (trek_error_status() != TREK_OK)
             print_error("%s\n", trek_error());
         assert_int_equal(trek_error_status(), TREK_OK);

@@ -107,18 +107,18 @@ static const trek_device *devices_of(const run *c)
 static trek_optimizer_spec optimizer_of(const run *c)
 {
     trek_optimizer_spec specs[KINDS + 1] = {
-        [PLAIN] = trek_sgd((trek_sgd_opts){ .lr = 0.05 }),
-        [MOMENTUM] = trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true }),
-        [ADAM] = trek_adam((trek_adam_opts){ .lr = 0.01, .amsgrad = true }),
-        [ADAMW] = trek_adamw((trek_adam_opts){ .lr = 0.01 }),
-        [RMSPROP] = trek_rmsprop((trek_rmsprop_opts){ .lr = 0.003, .momentum = 0.9, .centered = true }),
-        [LION] = trek_lion((trek_lion_opts){ .lr = 0.002, .weight_decay = 0.1 }),
-        [NADAM] = trek_nadam((trek_nadam_opts){ .lr = 0.01 }),
-        [ADAGRAD] = trek_adagrad((trek_adagrad_opts){ .lr = 0.02 }),
-        [LAMB] = trek_lamb((trek_lamb_opts){ .lr = 0.01, .weight_decay = 0.01 }),
-        [LARS] = trek_lars((trek_lars_opts){ .lr = 0.1, .trust_coefficient = 0.1, .momentum = 0.9, .weight_decay = 0.01 }),
-        [ADAFACTOR] = trek_adafactor((trek_adafactor_opts){ .lr = 0.02 }),
-        [MUON] = trek_muon((trek_muon_opts){ .lr = 0.01 }),
+        [PLAIN] = trek_sgd(&(trek_sgd_opts){ .lr = 0.05 }),
+        [MOMENTUM] = trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true }),
+        [ADAM] = trek_adam(&(trek_adam_opts){ .lr = 0.01, .amsgrad = true }),
+        [ADAMW] = trek_adamw(&(trek_adam_opts){ .lr = 0.01 }),
+        [RMSPROP] = trek_rmsprop(&(trek_rmsprop_opts){ .lr = 0.003, .momentum = 0.9, .centered = true }),
+        [LION] = trek_lion(&(trek_lion_opts){ .lr = 0.002, .weight_decay = 0.1 }),
+        [NADAM] = trek_nadam(&(trek_nadam_opts){ .lr = 0.01 }),
+        [ADAGRAD] = trek_adagrad(&(trek_adagrad_opts){ .lr = 0.02 }),
+        [LAMB] = trek_lamb(&(trek_lamb_opts){ .lr = 0.01, .weight_decay = 0.01 }),
+        [LARS] = trek_lars(&(trek_lars_opts){ .lr = 0.1, .trust_coefficient = 0.1, .momentum = 0.9, .weight_decay = 0.01 }),
+        [ADAFACTOR] = trek_adafactor(&(trek_adafactor_opts){ .lr = 0.02 }),
+        [MUON] = trek_muon(&(trek_muon_opts){ .lr = 0.01 }),
     };
     bool whole = c->optimizer >= ELEMENTS && c->optimizer < KINDS; /* whose state is kept in full */
     return trek_with_state(specs[c->optimizer], whole ? TREK_F32 : c->state);
@@ -144,7 +144,7 @@ static trek_status try_setup(const run *c, trek_graph *graph)
 /* Muon's go by AdamW, as they must. */
 static void add_vectors(trek_graph *graph, kind optimizer)
 {
-    trek_optimizer_spec spec = optimizer == MUON ? trek_muon((trek_muon_opts){ .lr = 0.01, .adam = true })
+    trek_optimizer_spec spec = optimizer == MUON ? trek_muon(&(trek_muon_opts){ .lr = 0.01, .adam = true })
                                                  : optimizer_of(&(run){ .optimizer = optimizer });
     if (trek_optimizer_vectors(trek_graph_optimizer(graph), spec) < 0)
         fail_msg("%s", trek_error());
@@ -176,7 +176,7 @@ static trek_status pass(const run *c, trek_graph *graph, uint32_t stream)
     trek_scope scope = trek_scope_begin();
     trek_var *y = trek_graph_forward(graph, rows(2 * stream, IN, c->dtype));
     trek_var *error = trek_sub(trek_cast(y, TREK_F32), rows(2 * stream + 1, OUT, TREK_F32));
-    trek_status status = trek_graph_backward(graph, trek_mean(trek_square(error), trek_dims_none(), false));
+    trek_status status = trek_graph_backward(graph, trek_mean(trek_square(error), trek_dims_all(), false));
     trek_scope_end(scope);
     return status;
 }
@@ -327,7 +327,8 @@ static int64_t state_bytes(const run *c)
     int64_t bytes = 0;
     trek_graph *graph = begin(c);
     for (int k = 0; k < 2; k++) {
-        trek_graph_set_optimizer(graph, k ? trek_adam((trek_adam_opts){ .lr = 0.01 }) : trek_sgd((trek_sgd_opts){ .lr = 0.01 }));
+        trek_graph_set_optimizer(graph, k ? trek_adam(&(trek_adam_opts){ .lr = 0.01 })
+                                 : trek_sgd(&(trek_sgd_opts){ .lr = 0.01 }));
         bytes = trek_memory_usage(device).allocated - bytes;
     }
     assert_int_equal(trek_error_status(), TREK_OK);
@@ -442,7 +443,7 @@ static void change_that_fails(void **state)
     for (int64_t at = 1; status != TREK_OK; at++) {
         test_memory.fail_count = 1 << 20; /* and all from there on */
         test_allocator_restart(at);
-        status = trek_graph_set_optimizer(graph, trek_lamb((trek_lamb_opts){ .lr = 0.01 }));
+        status = trek_graph_set_optimizer(graph, trek_lamb(&(trek_lamb_opts){ .lr = 0.01 }));
         test_allocator_restart(0);
         failures += status != TREK_OK;
         if (status == TREK_OK)
@@ -526,7 +527,7 @@ static void refused(void **state)
     trek_graph *graph = begin(&c);
     assert_int_equal(make_step(&c, graph, 0), TREK_OK);
     trek_optimizer *optimizer = trek_graph_optimizer(graph);
-    trek_optimizer_spec bad = trek_with_state(trek_lamb((trek_lamb_opts){ 0 }), TREK_U8);
+    trek_optimizer_spec bad = trek_with_state(trek_lamb(NULL), TREK_U8);
     FAILS(trek_graph_set_optimizer(graph, bad), TREK_ERR_UNSUPPORTED, "");
     assert_ptr_equal(trek_graph_optimizer(graph), optimizer);
     assert_null(trek_optimizer_save(optimizer)); /* a part of it would be no state */

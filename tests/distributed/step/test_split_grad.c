@@ -62,7 +62,7 @@ static trek_graph *on_ranks(int ranks, bool *with_norm)
     trek_graph *graph = build(trek_cpu(0), with_norm);
     assert_non_null(graph);
     assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .arg = with_norm, .ranks = ranks,
-        .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) }), TREK_OK);
+        .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }) }), TREK_OK);
     assert_int_equal(trek_graph_replicate_input(graph, "w"), TREK_OK);
     return graph;
 }
@@ -104,8 +104,8 @@ static trek_var *forward(const setting *s, trek_var *x, trek_var *w)
     return trek_graph_forward_many(s->graph, (trek_var *[]){ x, w }, 2);
 }
 
-static trek_var *mean_square(trek_var *x) { return trek_mean(trek_square(x), trek_dims_none(), false); }
-static trek_var *sum_square(trek_var *x) { return trek_sum(trek_square(x), trek_dims_none(), false); }
+static trek_var *mean_square(trek_var *x) { return trek_mean(trek_square(x), trek_dims_all(), false); }
+static trek_var *sum_square(trek_var *x) { return trek_sum(trek_square(x), trek_dims_all(), false); }
 
 static trek_var *grad_of(trek_var *loss, trek_var *of)
 {
@@ -132,7 +132,7 @@ static void penalty(const setting *s, found *f)
     trek_var *inner = trek_mul_scalar(trek_sin(s->x), 1.5), *y = forward(s, inner, s->w);
     trek_var *g = grad_of(mean_square(y), inner);
     note(f, g);
-    trek_backward(trek_add(trek_sum(trek_tanh(y), trek_dims_none(), false), trek_mul_scalar(sum_square(g), 3)));
+    trek_backward(trek_add(trek_sum(trek_tanh(y), trek_dims_all(), false), trek_mul_scalar(sum_square(g), 3)));
     note_all(s, f);
 }
 

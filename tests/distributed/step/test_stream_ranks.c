@@ -69,7 +69,7 @@ static trek_var *note(trek_graph *graph, trek_var *output, const trek_batch *bat
     for (int64_t k = 0; values && k < trek_batch_size(batch); k++)
         atomic_store(&seen[batch->first + k], (int)values[k * WIDTH]);
     free(values);
-    return trek_mean(trek_square(output), trek_dims_none(), false);
+    return trek_mean(trek_square(output), trek_dims_all(), false);
 }
 
 static trek_graph *build(trek_device device, void *arg)
@@ -80,7 +80,7 @@ static trek_graph *build(trek_device device, void *arg)
 static trek_trainer_opts options(int ranks, const double *shares, int n_shares)
 {
     return (trek_trainer_opts){ .build_replica = build, .devices = test_devices(), .ranks = ranks, .shares = shares,
-                                .n_shares = n_shares, .allow_idle = true, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 1e-6 }) };
+                                .n_shares = n_shares, .allow_idle = true, .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 1e-6 }) };
 }
 
 static trek_loader *loader_new(bool drop_last)
@@ -202,7 +202,7 @@ static void test_refusals(void **state)
     trek_dataset *data = numbers_new();
     assert_null(trek_trainer_run(&(trek_run_opts){ .build_model = build, .train_step = note, .dataset = data, .input = "x",
                                                    .batch_size = BATCH, .epochs = 1,
-                                                   .optimizer = trek_sgd((trek_sgd_opts){ .lr = 1e-6 }) }));
+                                                   .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 1e-6 }) }));
     refused(trek_error_status(), "numbers is a stream");
     trek_dataset_free(&data);
 }

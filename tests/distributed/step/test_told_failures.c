@@ -33,7 +33,7 @@ static trek_graph *new_trained(trek_comm *comm)
                                .ranks = 2,
                                .balance = TREK_OFF,
                                .comm = comm,
-                               .optimizer = trek_adamw((trek_adam_opts){ .lr = 0.05 }) };
+                               .optimizer = trek_adamw(&(trek_adam_opts){ .lr = 0.05 }) };
     return graph && trek_trainer_setup(graph, &opts) == TREK_OK ? graph : NULL;
 }
 

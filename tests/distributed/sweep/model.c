@@ -35,12 +35,12 @@ static trek_var *net_forward(trek_module *self, trek_var *x)
     }
     h = trek_linear(h, m->in, NULL);
     if (m->table)
-        h = trek_add(h, trek_embedding(m->table, trek_cast(trek_reshape(trek_narrow(x, 1, 1, 1), trek_dims(rows)), TREK_I64),
+        h = trek_add(h, trek_embedding(trek_cast(trek_reshape(trek_narrow(x, 1, 1, 1), trek_dims(rows)), TREK_I64), m->table,
                                        -1));
     if (m->extra && test_any_marked(x))
         h = trek_add(h, trek_mul(trek_cast(trek_gt_scalar(trek_narrow(x, 1, 0, 1), 1.5), TREK_F64), m->extra));
     if (m->gain)
-        h = trek_layer_norm(h, m->gain, m->shift, 1, 1e-5);
+        h = trek_layer_norm(h, 1, m->gain, m->shift, 1e-5);
     if (m->norm)
         h = trek_forward(m->norm, h);
     h = trek_tanh(h);
@@ -105,13 +105,13 @@ trek_graph *sweep_build(trek_device device, void *arg)
         trek_module_add(m, "norm", offsetof(net, norm),
                         s->one ? trek_nn_batch_norm1d_with(&norm) : trek_nn_sync_batch_norm_with(&norm));
     if (s->frozen)
-        trek_module_freeze(((net *)m)->block, true);
+        trek_module_freeze(((net *)m)->block);
     return trek_flow_build(trek_flow_from(trek_module_check(m)));
 }
 
 trek_status sweep_freeze(trek_graph *graph, bool freezes)
 {
-    return trek_module_freeze(((net *)trek_graph_module(graph)->children[0].module)->block, freezes);
+    return (freezes ? trek_module_freeze : trek_module_thaw)(((net *)trek_graph_module(graph)->children[0].module)->block);
 }
 
 /* --- the data -------------------------------------------------------------------------------------- */
@@ -167,8 +167,8 @@ static trek_var *weighed(trek_var *output, trek_var *y, trek_var *x)
 {
     trek_var *weight = trek_add_scalar(trek_narrow(x, 1, 1, 1), 0.5);
     trek_var *rows = trek_mean(trek_square(trek_sub(output, y)), trek_dims(1), true);
-    trek_var *total = trek_sum(weight, trek_dims_none(), false);
-    trek_var *loss = trek_div(trek_sum(trek_mul(rows, weight), trek_dims_none(), false), total);
+    trek_var *total = trek_sum(weight, trek_dims_all(), false);
+    trek_var *loss = trek_div(trek_sum(trek_mul(rows, weight), trek_dims_all(), false), total);
     if (loss)
         trek_loss_set_weight(loss, trek_var_item(total));
     return loss;
@@ -205,7 +205,7 @@ trek_var *sweep_loss_of(trek_graph *graph, trek_var *output, const trek_batch *b
     if (!output)
         return NULL;
     if (s->way == SWEEP_RUN) {
-        trek_record_scalar("output", trek_mean(output, trek_dims_none(), false));
+        trek_record_scalar("output", trek_mean(output, trek_dims_all(), false));
         trek_record_sum("rows", (double)trek_batch_size(batch));
     }
     return loss_of(s, output, batch);

@@ -73,20 +73,20 @@ static void draw_optimizer(sweep *s, uint64_t number)
     double decay = number / 16 % 2 ? 0.01 : 0;
     bool maximize = number / 32 % 8 == 0;
     const trek_optimizer_spec all[] = {
-        trek_sgd((trek_sgd_opts){ .lr = 0.01, .momentum = 0.9, .nesterov = true, .weight_decay = decay, .maximize = maximize }),
-        trek_sgd((trek_sgd_opts){ .lr = 0.01, .momentum = 0.8, .dampening = 0.5, .weight_decay = decay }),
-        trek_adam((trek_adam_opts){ .lr = 0.01, .weight_decay = decay, .eps = 1e-4, .maximize = maximize }),
-        trek_adam((trek_adam_opts){ .lr = 0.01, .amsgrad = true, .eps = 1e-4 }),
-        trek_adamw((trek_adam_opts){ .lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-4 }),
-        trek_rmsprop((trek_rmsprop_opts){ .lr = 0.01, .momentum = 0.5, .eps = 1e-4, .weight_decay = decay }),
-        trek_adagrad((trek_adagrad_opts){ .lr = 0.01, .lr_decay = 0.1, .eps = 1e-4, .initial_accumulator_value = 0.1 }),
-        trek_adadelta((trek_adadelta_opts){ .lr = 0.5, .eps = 1e-4, .weight_decay = decay }),
-        trek_adamax((trek_adamax_opts){ .lr = 0.01, .eps = 1e-4, .weight_decay = decay }),
-        trek_nadam((trek_nadam_opts){ .lr = 0.01, .eps = 1e-4, .weight_decay = decay, .decoupled_weight_decay = number % 2 }),
-        trek_radam((trek_radam_opts){ .lr = 0.01, .eps = 1e-4, .weight_decay = decay, .decoupled_weight_decay = number % 2 }),
-        trek_lamb((trek_lamb_opts){ .lr = 0.01, .eps = 1e-3, .weight_decay = decay }),
-        trek_lars((trek_lars_opts){ .lr = 0.1, .eps = 1e-3, .weight_decay = decay }),
-        trek_adafactor((trek_adafactor_opts){ .lr = 0.01, .eps1 = 1e-3, .weight_decay = decay }),
+        trek_sgd(&(trek_sgd_opts){ .lr = 0.01, .momentum = 0.9, .nesterov = true, .weight_decay = decay, .maximize = maximize }),
+        trek_sgd(&(trek_sgd_opts){ .lr = 0.01, .momentum = 0.8, .dampening = 0.5, .weight_decay = decay }),
+        trek_adam(&(trek_adam_opts){ .lr = 0.01, .weight_decay = decay, .eps = 1e-4, .maximize = maximize }),
+        trek_adam(&(trek_adam_opts){ .lr = 0.01, .amsgrad = true, .eps = 1e-4 }),
+        trek_adamw(&(trek_adam_opts){ .lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-4 }),
+        trek_rmsprop(&(trek_rmsprop_opts){ .lr = 0.01, .momentum = 0.5, .eps = 1e-4, .weight_decay = decay }),
+        trek_adagrad(&(trek_adagrad_opts){ .lr = 0.01, .lr_decay = 0.1, .eps = 1e-4, .initial_accumulator_value = 0.1 }),
+        trek_adadelta(&(trek_adadelta_opts){ .lr = 0.5, .eps = 1e-4, .weight_decay = decay }),
+        trek_adamax(&(trek_adamax_opts){ .lr = 0.01, .eps = 1e-4, .weight_decay = decay }),
+        trek_nadam(&(trek_nadam_opts){ .lr = 0.01, .eps = 1e-4, .weight_decay = decay, .decoupled_weight_decay = number % 2 }),
+        trek_radam(&(trek_radam_opts){ .lr = 0.01, .eps = 1e-4, .weight_decay = decay, .decoupled_weight_decay = number % 2 }),
+        trek_lamb(&(trek_lamb_opts){ .lr = 0.01, .eps = 1e-3, .weight_decay = decay }),
+        trek_lars(&(trek_lars_opts){ .lr = 0.1, .eps = 1e-3, .weight_decay = decay }),
+        trek_adafactor(&(trek_adafactor_opts){ .lr = 0.01, .eps1 = 1e-3, .weight_decay = decay }),
     };
     s->optimizer = all[number % (sizeof all / sizeof *all)];
 }
@@ -302,9 +302,9 @@ static void settle_model(sweep *s)
         if (s->samples < 3 || (s->samples % s->run.batch_size != 0 && s->samples % s->run.batch_size < 3))
             s->samples += 3 - s->samples % s->run.batch_size;
         s->windows = 1;
-        if (s->optimizer.klass == trek_lamb((trek_lamb_opts){ 0 }).klass) /* makes a gradient that cancels, but for rounding, as
+        if (s->optimizer.klass == trek_lamb(NULL).klass) /* makes a gradient that cancels, but for rounding, as
                                                                              large as its parameter */
-            s->optimizer = trek_adam((trek_adam_opts){ .lr = 0.01, .eps = 1e-4 });
+            s->optimizer = trek_adam(&(trek_adam_opts){ .lr = 0.01, .eps = 1e-4 });
     }
 }
 
@@ -403,7 +403,7 @@ static void settle_run(sweep *s)
 void sweep_draw(sweep *s)
 {
     sweep drawn = { .seed = s->seed, .samples = 7, .processes = 1, .windows = 1,
-                    .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.01, .momentum = 0.9, .weight_decay = 0.01 }) };
+                    .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.01, .momentum = 0.9, .weight_decay = 0.01 }) };
     memcpy(drawn.off, s->off, sizeof drawn.off);
     drawn.run = (trek_run_opts){ .batch_size = 4, .epochs = 1, };
     drawn.run.trainer = (trek_trainer_opts){ .ranks = 2, .deadline_s = 50 };

@@ -15,7 +15,7 @@
 static trek_device gpu;
 static const trek_backend *backend;
 
-static trek_tensor *filled(double value, int64_t count) { return trek_tensor_full(value, trek_dims(count), TREK_F32, gpu); }
+static trek_tensor *filled(double value, int64_t count) { return trek_tensor_full(trek_dims(count), value, TREK_F32, gpu); }
 
 static void assert_all(trek_tensor *t, float value)
 {
@@ -64,7 +64,7 @@ static void test_contexts(void **state)
     trek_device_default();
     assert_false(backend->usable(count, why, sizeof why));
     assert_int_equal(contexts(), 0);
-    trek_tensor *there = trek_tensor_full(1, trek_dims(3), TREK_F32, trek_cuda(count - 1));
+    trek_tensor *there = trek_tensor_full(trek_dims(3), 1, TREK_F32, trek_cuda(count - 1));
     assert_non_null(there);
     unsigned one = contexts();
     assert_true(one != 0 && (one & (one - 1)) == 0);
@@ -90,7 +90,7 @@ static void test_broken_device(void **state)
     memcpy(&fails, &address, sizeof fails);
     fails("cudaLaunchKernel:1");
     for (int k = 0; k < 2; k++) {
-        assert_null(trek_tensor_full(1, trek_dims(3), TREK_F32, trek_cuda(1)));
+        assert_null(trek_tensor_full(trek_dims(3), 1, TREK_F32, trek_cuda(1)));
         assert_failed(TREK_ERR_DEVICE, "a kernel");
         fails(NULL);
     }
@@ -110,7 +110,7 @@ static void count_warnings(trek_log_level level, const char *message, void *arg)
 
 static void *multiply_some(void *arg)
 {
-    trek_tensor *a = trek_tensor_full(2, trek_dims(64, 64), TREK_F32, gpu), *c = a ? trek_tensor_matmul(a, a) : NULL;
+    trek_tensor *a = trek_tensor_full(trek_dims(64, 64), 2, TREK_F32, gpu), *c = a ? trek_tensor_matmul(a, a) : NULL;
     *(bool *)arg = c && trek_device_sync(gpu) == TREK_OK;
     trek_tensor_release(c);
     trek_tensor_release(a);
@@ -388,7 +388,7 @@ static void test_many_threads(void **state)
 static void test_faults(void **state)
 {
     const int64_t places[3] = { 1, 7, 2 };
-    trek_tensor *table = trek_tensor_full(2, trek_dims(5, 3), TREK_F32, gpu);
+    trek_tensor *table = trek_tensor_full(trek_dims(5, 3), 2, TREK_F32, gpu);
     trek_tensor *index = trek_tensor_from_data(places, trek_dims(3), TREK_I64, gpu);
     trek_tensor *rows = trek_tensor_index_select(table, index, 0);
     assert_non_null(rows); /* nobody has looked yet */
@@ -607,12 +607,12 @@ static void check_batch(const trek_batch *batch)
     trek_var *x = trek_batch_get(batch, "x"), *y = trek_batch_get(batch, "y");
     assert_true(trek_device_equal(trek_var_device(x), gpu) && trek_device_equal(trek_var_device(y), gpu));
     trek_var *rows = trek_unsqueeze(trek_cast(y, TREK_F32), 1);
-    trek_var *wrong = trek_sum(trek_abs(trek_sub(x, rows)), trek_dims_none(), false);
+    trek_var *wrong = trek_sum(trek_abs(trek_sub(x, rows)), trek_dims_all(), false);
     double sum = 0;
     for (int64_t k = 0; k < trek_batch_size(batch); k++)
         sum += (double)trek_batch_indices(batch)[k];
     assert_true(trek_var_item(wrong) == 0);
-    assert_true(trek_var_item(trek_sum(y, trek_dims_none(), false)) == sum);
+    assert_true(trek_var_item(trek_sum(y, trek_dims_all(), false)) == sum);
 }
 
 static void test_batches_ahead(void **state)

@@ -27,7 +27,7 @@ static bool find_fakes(void)
 
 static trek_tensor *ones(int64_t rows, int64_t columns)
 {
-    trek_tensor *t = trek_tensor_full(1, trek_dims(rows, columns), TREK_F32, gpu);
+    trek_tensor *t = trek_tensor_full(trek_dims(rows, columns), 1, TREK_F32, gpu);
     assert_non_null(t);
     return t;
 }

@@ -371,7 +371,7 @@ static void test_gelu(void **state)
         trek_tensor *wide = trek_tensor_from_data(x, trek_dims(n), TREK_F64, gpu), *in[2] = { NULL, NULL };
         in[slope] = trek_tensor_cast(wide, dtype);
         if (slope)
-            in[0] = trek_tensor_full(1, trek_dims(n), dtype, gpu);
+            in[0] = trek_tensor_full(trek_dims(n), 1, dtype, gpu);
         trek_op_call call = { .op = &trek_ops[slope ? TREK_OP_gelu_backward : TREK_OP_gelu], .n_inputs = 1 + slope, .inputs = in,
                               .n_outputs = 1 };
         assert_int_equal(trek_op_run(&call), TREK_OK);

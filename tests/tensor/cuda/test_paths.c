@@ -90,7 +90,7 @@ static void attend(trek_dtype dtype, int64_t queries, int64_t depth, trek_dtype 
     if (!y)
         fail_msg("%s", trek_error());
     if (!seen && dropout == 0)
-        assert_int_equal(trek_backward(trek_sum(trek_mul(y, leaf(9, shape, dtype)), trek_dims_none(), false)), TREK_OK);
+        assert_int_equal(trek_backward(trek_sum(trek_mul(y, leaf(9, shape, dtype)), trek_dims_all(), false)), TREK_OK);
     assert_int_equal(trek_device_sync(test_device()), TREK_OK);
 }
 
@@ -109,7 +109,7 @@ static void convolve(bool channels_last)
     trek_var *y = trek_conv2d(channels_last ? trek_channels_last(x) : x, w, NULL, NULL);
     if (!y)
         fail_msg("%s", trek_error());
-    assert_int_equal(trek_backward(trek_sum(y, trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_backward(trek_sum(y, trek_dims_all(), false)), TREK_OK);
     assert_int_equal(trek_device_sync(test_device()), TREK_OK);
 }
 

@@ -109,9 +109,12 @@ TREK_API char *trek_shape_text(trek_shape shape, char *text);
 #define trek_dims(...)                                                         \
     trek_shape_make((int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), (const int64_t[]){ __VA_ARGS__ })
 #endif
-/* The shape of a scalar, and the empty list of dimensions. Reductions such as trek_sum take the empty list as "all
- * dimensions". */
-#define trek_dims_none() trek_shape_make(0, NULL)
+/* Returns the shape of a scalar, which is also the empty list of dimensions. Reductions such as trek_sum take the empty list as
+ * "all dimensions". */
+static inline trek_shape trek_dims_none(void)
+{
+    return trek_shape_make(0, NULL);
+}
 
 TREK_END
 

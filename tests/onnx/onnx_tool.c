@@ -3,6 +3,7 @@
  *   onnx_tool FOLDER SEED OPSET
  * Of each: FOLDER/NAME.onnx and NAME.safetensors with in0.INPUT, out0.OUTPUT at the sizes of the export, in1.*, out1.* at others.
  * Names of inputs and outputs are the model's. What cannot be exported at an opset is printed as "NAME: message". */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

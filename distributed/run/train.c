@@ -60,7 +60,7 @@ static trek_loader *make_loader(const trek_run_opts *o, trek_dataset *dataset, i
                                 bool training)
 {
     return trek_loader_new(trek_dataset_retain(dataset),
-                           &(trek_loader_opts){ .batch_size = batch_size, .shuffle = training && o->shuffle != TREK_OFF,
+                           &(trek_loader_opts){ .batch_size = batch_size, .shuffle = training && o->shuffle,
                                                 .seed = o->seed, .drop_last = training && o->drop_last, .prefetch = o->prefetch,
                                                 .workers = o->workers, .device = device, .host = device.type == TREK_CPU });
 }

@@ -235,7 +235,7 @@ static int count_in(const char *folder)
 static trek_run_opts opts_of(const part *me, trek_dataset *data)
 {
     trek_run_opts o = { .build_model = build, .train_step = train_step, .dataset = data, .evaluation = data,
-                        .evaluate = evaluate, .input = "x", .optimizer = training_adam(), .batch_size = BATCH,
+                        .evaluate = evaluate, .input = "x", .optimizer = training_adam(), .batch_size = BATCH, .shuffle = true,
                         .epochs = EPOCHS, .seed = 5, .on_epoch = on_epoch, .on_metrics = on_metrics };
     const char *least = strstr(me->detail, "least="), *folder = strstr(me->detail, "save=");
     o.min_processes = least ? atoi(least + 6) : 1;

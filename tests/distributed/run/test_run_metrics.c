@@ -215,7 +215,8 @@ static void test_mistakes(void **state)
             mistake = rows[k].name;
             trek_run *run = trek_trainer_run(&(trek_run_opts){ .build_model = measured_build, .train_step = mistaken,
                                                                .dataset = data,
-                                                               .input = "x", .optimizer = sgd(), .batch_size = 8, .epochs = 2,
+                                                               .input = "x", .optimizer = sgd(), .batch_size = 8, .shuffle = true,
+                                                               .epochs = 2,
                                                                .trainer = { .ranks = ranks, .devices = test_devices() } });
             trek_epoch_metrics m;
             if (trek_run_next(run, &m))
@@ -241,7 +242,8 @@ static void test_no_value(void **state)
     trek_log_set(TREK_LOG_WARNING, count_warnings, NULL);
     mistake = "one class";
     trek_run *run = trek_trainer_run(&(trek_run_opts){ .build_model = measured_build, .train_step = mistaken, .dataset = data,
-                                                       .input = "x", .optimizer = sgd(), .batch_size = 8, .epochs = 2,
+                                                       .input = "x", .optimizer = sgd(), .batch_size = 8, .shuffle = true,
+                                                       .epochs = 2,
                                                        .trainer = { .ranks = 2, .devices = test_devices() } });
     trek_epoch_metrics m;
     while (trek_run_next(run, &m)) {
@@ -303,7 +305,7 @@ static void test_runs(void **state)
 {
     static double shares[] = { 4, 1, 2 };
     for (int ranks = 1; ranks <= 3; ranks += step_of()) {
-        trek_run_opts o = { .batch_size = 8, .evaluation_batch = 7, .trainer = { .ranks = ranks } };
+        trek_run_opts o = { .batch_size = 8, .shuffle = true, .evaluation_batch = 7, .trainer = { .ranks = ranks } };
         run_with(o, "sync");
         o.trainer.shares = shares;
         o.trainer.n_shares = ranks;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Everything: #include <trek/trek.h> */
+/* Everything that programs use: #include <trek/trek.h>. Only optim/update_element.h is not in it: the file of an optimizer class
+ * includes it in addition. */
 #ifndef TREK_TREK_H
 #define TREK_TREK_H
 
@@ -90,7 +91,6 @@
 #include "optim/sam.h"
 #include "optim/scaler.h"
 #include "optim/schedule.h"
-#include "optim/update_element.h"
 #include "tensor/common.h"
 #include "tensor/device_paths.h"
 #include "tensor/memory.h"

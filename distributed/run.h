@@ -10,7 +10,7 @@
  *
  *     trek_run *run = trek_trainer_run(&(trek_run_opts){
  *         .build_model = build_model, .train_step = train_step, .dataset = mnist, .input = "image",
- *         .optimizer = trek_adam(&(trek_adam_opts){ .lr = 1e-3 }), .batch_size = 64, .epochs = 5 });
+ *         .optimizer = trek_adam(&(trek_adam_opts){ .lr = 1e-3 }), .batch_size = 64, .shuffle = true, .epochs = 5 });
  *     for (trek_epoch_metrics m; trek_run_next(run, &m); )
  *         printf("epoch %d  loss %.4f  accuracy %.4f\n", (int)m.epoch, m.loss, trek_metrics_get(&m, "accuracy"));
  *     trek_state *trained = trek_run_join(run);
@@ -187,7 +187,7 @@ typedef struct trek_run_opts {
     /* -- how it is trained -- */
 
     uint64_t seed;           /* seed of the order of samples and of random numbers in training; default 0 */
-    int shuffle;             /* default 0: a new random order in each epoch; TREK_OFF: the order of the dataset */
+    bool shuffle;            /* a new random order in each epoch; default false: the order of the dataset */
     bool drop_last;          /* drops a last batch that is smaller; default false */
     int prefetch;            /* as in trek_loader_opts */
     int workers;             /* as in trek_loader_opts */
@@ -249,7 +249,8 @@ TREK_API trek_run *trek_trainer_run(const trek_run_opts *opts);
  * The caller keeps the module, which then has the parameters and buffers of the last step, also after a failure. Losses and
  * metrics are given to .on_metrics.
  *
- *     trek_fit(model, &(trek_run_opts){ .dataset = mnist, .input = "image", .train_step = loss, .batch_size = 64, .epochs = 5,
+ *     trek_fit(model, &(trek_run_opts){ .dataset = mnist, .input = "image", .train_step = loss, .batch_size = 64,
+ *                                       .shuffle = true, .epochs = 5,
  *                                       .optimizer = trek_adam(&(trek_adam_opts){ .lr = 1e-3 }) });
  *
  * The options are those of trek_trainer_run without build_model. The training has one rank in each process, on the device of

@@ -124,6 +124,7 @@ static void train(options *o, trek_dataset *table, texts *t, bool first)
         .optimizer         = trek_adamw(&(trek_adam_opts){ .lr = k->lr, .weight_decay = 0.01 }),
         .schedule          = trek_warmup_lr(steps / 10, trek_linear_lr(k->lr, 1, 0, steps)),
         .batch_size        = k->batch_size,
+        .shuffle           = true,
         .epochs            = k->epochs,
         .seed              = k->seed,
         .trainer           = { .ranks = k->ranks, .max_grad_norm = 1 },

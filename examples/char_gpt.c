@@ -75,6 +75,7 @@ static trek_state *train(options *o, bool first, double *test_loss)
         .optimizer         = trek_adamw(&(trek_adam_opts){ .lr = k->lr, .weight_decay = 0.01 }),
         .schedule          = trek_warmup_lr(steps / 20, trek_cosine_lr(k->lr, steps, k->lr / 10)),
         .batch_size        = k->batch_size,
+        .shuffle           = true,
         .epochs            = k->epochs,
         .seed              = k->seed,
         .trainer           = { .ranks = k->ranks, .max_grad_norm = 1 },

@@ -137,6 +137,7 @@ static void run(const options *o, trek_comm *job)
         .train_step        = train_step,
         .optimizer         = trek_adam(&(trek_adam_opts){ .lr = k->lr }),
         .batch_size        = k->batch_size,
+        .shuffle           = true,
         .epochs            = k->epochs,
         .seed              = k->seed,
         .trainer           = { .max_grad_norm = 1 },

@@ -134,6 +134,7 @@ static trek_state *train(options *o, bool first)
         .input             = "input",
         .optimizer         = trek_adamw(&(trek_adam_opts){ .lr = k->lr, .weight_decay = 0.01 }),
         .batch_size        = k->batch_size,
+        .shuffle           = true,
         .epochs            = k->epochs,
         .seed              = k->seed,
         .trainer           = { .ranks = k->ranks, .max_grad_norm = 1 },

@@ -176,7 +176,7 @@ static void train(const training *t, trek_dataset *data, int64_t n_train, bool f
     w.progress = first && !t->quiet ? trek_progress_new(t->epochs, 1) : NULL;
     trek_fit(model, &(trek_run_opts){
         .dataset = train, .evaluation = test, .input = "x", .train_step = square_error, .arg = &w,
-        .batch_size = t->batch_size, .epochs = t->epochs, .seed = t->seed,
+        .batch_size = t->batch_size, .shuffle = true, .epochs = t->epochs, .seed = t->seed,
         .optimizer = trek_adamw(&(trek_adam_opts){ .lr = t->lr }),
         .on_metrics = on_metrics,
         .checkpoint_folder = t->checkpoint, .resume_from = t->checkpoint });

@@ -80,6 +80,7 @@ static void train(const options *o, const digits *data, bool first)
         .input             = "image",
         .optimizer         = trek_adam(&(trek_adam_opts){ .lr = o->lr }),
         .batch_size        = o->batch_size,
+        .shuffle           = true,
         .epochs            = o->epochs,
         .seed              = o->seed,
         .policy            = sync ? TREK_POLICY_SYNC : async ? TREK_POLICY_ASYNC : TREK_POLICY_CADENCE,

@@ -73,6 +73,7 @@ static void train(const options *o, trek_dataset *digits, trek_dataset *test, bo
         .input             = "image",
         .optimizer         = trek_adam(&(trek_adam_opts){ .lr = o->common.lr }),
         .batch_size        = o->common.batch_size,
+        .shuffle           = true,
         .epochs            = o->common.epochs,
         .seed              = o->common.seed,
         .evaluation        = test,

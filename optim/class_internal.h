@@ -23,6 +23,7 @@
 #else
 #define TREK_OPTIMIZER_HOME
 #include "optim/optimizer_class.h"
+#include "optim/update_element.h"
 #include "tensor/backend.h"
 #undef TREK_UPDATE_ELEMENT
 #if defined(TREK_WITH_AVX2)

@@ -4,6 +4,9 @@
  * scaling, 16-bit parameters, arenas, ranks, captured steps and checkpoints follow from that. If the update of an element depends
  * on the rest of its parameter, the class says how a whole parameter is updated (`whole`). An example:
  *
+ *     #include <trek/optim/update_element.h>
+ *     #include <trek/trek.h>
+ *
  *     enum { LR, MOMENTUM, DECAY };      // options
  *     enum { STEP, KEEP, BETA, REST };   // numbers that are the same for all elements
  *     TREK_UPDATE_NUMBERS(lion)
@@ -28,7 +31,7 @@
 #define TREK_OPTIM_OPTIMIZER_CLASS_H
 
 #include "optim/optimizer.h"
-#include "optim/update_element.h"
+#include "tensor/update_slice.h"
 
 TREK_BEGIN
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes the update of one element a loop over slices, for f32 and f64.
+/* Makes the update of one element a loop over slices, for f32 and f64. trek.h does not include this header, so that <math.h> and
+ * the short names below reach no other program: a file that defines a class of optimizers includes it.
  *
  * TREK_UPDATE_NUMBERS(name) { ... } is a function of the slice `s` (its options, corrections, step and flags). It writes at most
  * TREK_UPDATE_NUMBERS_MOST numbers `n`, and returns 0, or 1 for the second variant of the element.

@@ -13,7 +13,7 @@
 TREK_BEGIN
 
 /* The version and the size of the table below and of that in device_comm.h. The size depends on the number of ops. */
-#define TREK_BACKEND_ABI (13 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
+#define TREK_BACKEND_ABI (14 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
 
 /* Work that is done in order. Every thread has its own compute stream on each device that it uses; NULL stands for it
  * wherever a stream is an argument. */
@@ -140,7 +140,12 @@ typedef struct trek_backend {
     void (*paths_reset)(int index);
 } trek_backend;
 
-extern const trek_backend *trek_backends[TREK_DEVICE_TYPE_COUNT]; /* NULL until opened */
+extern const trek_backend *trek_backends[TREK_DEVICE_TYPE_COUNT]; /* NULL until opened, and for TREK_DEVICE_UNSET */
+
+/* The device that `device` stands for: the default one if it is unset. Public functions that are given a device call this. */
+trek_device trek_device_resolve(trek_device device);
+/* A list of them, in `room` for n; NULL for NULL. */
+const trek_device *trek_devices_resolve(const trek_device *devices, int n, trek_device *room);
 
 /* Returns the backend of a device, which is opened when it is first needed. Returns NULL and sets DEVICE, with the
  * reason, if it is not available. */

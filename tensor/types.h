@@ -39,11 +39,14 @@ static inline bool trek_dtype_is_16bit(trek_dtype dtype) { return dtype == TREK_
 /* Returns the dtype to which PyTorch promotes two tensors of dtypes `a` and `b`. */
 TREK_API trek_dtype trek_dtype_promote(trek_dtype a, trek_dtype b);
 
-/* The kind of a device. TREK_DEVICE_TYPE_COUNT is the number of kinds. */
-typedef enum trek_device_type { TREK_CPU, TREK_CUDA, TREK_DEVICE_TYPE_COUNT } trek_device_type;
+/* The kind of a device. TREK_DEVICE_UNSET, 0, is the kind of a device that is left out. TREK_DEVICE_TYPE_COUNT is one more than
+ * the last kind. */
+typedef enum trek_device_type { TREK_DEVICE_UNSET, TREK_CPU, TREK_CUDA, TREK_DEVICE_TYPE_COUNT } trek_device_type;
 
 /* A device: its kind and its number. cpu:0, cpu:1, ... belong to different ranks of a process that share memory and cores;
- * one call may mix values of several CPU devices. Values on a GPU can be combined only with values on the same GPU. */
+ * one call may mix values of several CPU devices. Values on a GPU can be combined only with values on the same GPU.
+ * A device that is all zero is unset, as is the .device of options that leave it out. Every function takes it for
+ * trek_device_default(), unless it says otherwise. */
 typedef struct trek_device {
     trek_device_type type; /* the kind of the device */
     int index;             /* its number, from 0 */
@@ -62,7 +65,7 @@ TREK_API trek_device trek_device_default(void);
  * Errors: ARGUMENT if the text is not a device; *device is then unchanged. */
 TREK_API trek_status trek_device_parse(const char *text, trek_device *device);
 /* Returns how many devices of a kind can be used: for TREK_CPU the number of cores, for TREK_CUDA the number of GPUs, which
- * is 0 without a driver. */
+ * is 0 without a driver, and 0 for anything else. */
 TREK_API int trek_device_count(trek_device_type type);
 /* Writes the name of a device, such as "cpu:0", to `text`, which must hold 16 bytes, and returns `text`. */
 TREK_API char *trek_device_name(trek_device device, char *text);
@@ -109,11 +112,17 @@ TREK_API char *trek_shape_text(trek_shape shape, char *text);
 #define trek_dims(...)                                                         \
     trek_shape_make((const int64_t[]){ __VA_ARGS__ }, (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)))
 #endif
-/* The shape of a scalar, and the empty list of dimensions. */
-#define trek_dims_none() trek_shape_make(NULL, 0)
-/* All dimensions, for functions that say so: reductions such as trek_sum, and transforms such as trek_fftn. It is the empty list,
- * which these functions take as PyTorch takes dim=() or None. */
-#define trek_dims_all() trek_shape_make(NULL, 0)
+/* Returns the shape of a scalar, which is also the empty list of dimensions. */
+static inline trek_shape trek_dims_none(void)
+{
+    return trek_shape_make(NULL, 0);
+}
+/* Returns the list that stands for all dimensions, for functions that say so: reductions such as trek_sum, and transforms such as
+ * trek_fftn. It is the empty list, which these functions take as PyTorch takes dim=() or None. */
+static inline trek_dims_list trek_dims_all(void)
+{
+    return trek_shape_make(NULL, 0);
+}
 
 TREK_END
 

@@ -116,8 +116,6 @@ trek_status trek_run_check(const trek_run_opts *o, const trek_module *module)
         status = check_field(o, o->dataset);
     if (status == TREK_OK && !(o->lr_scale >= 0 && !isinf(o->lr_scale)))
         FAIL(".lr_scale is negative or not finite");
-    if (status == TREK_OK && o->shuffle != 0 && o->shuffle != TREK_OFF)
-        FAIL(".shuffle is %d; it is 0 or TREK_OFF", o->shuffle);
     if (status == TREK_OK)
         status = check_trainer(o);
     if (status == TREK_OK)

@@ -93,7 +93,7 @@ static trek_run_opts options_of(const bench *b, const workload *w, const mode *m
     o.dataset = data->train;
     o.epochs = bench_epochs(b, w);
     o.batch_size = bench_batch(b, w);
-    o.drop_last = true;
+    o.drop_last = o.shuffle = true;
     o.seed = (uint64_t)seed;
     o.evaluation = data->test;
     o.evaluation_batch = EVAL_BATCH;

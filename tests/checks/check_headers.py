@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every public header compiles alone, as strict C11 and as C++, and trek.h includes all of them; what their
-comments name is there."""
+"""Every public header compiles alone, as strict C11 and as C++, and trek.h includes all of them but those for authors of classes;
+what their comments name is there. trek.h brings no header of the C library that a program may want to do without, and no macro in
+lower case but trek_dims, which is a list of any length."""
 import os
 import pathlib
 import re
@@ -18,7 +19,28 @@ cxx = shutil.which("g++") or shutil.which("c++")
 if cxx:
     compilers.append(("C++11", [cxx, "-xc++", "-std=c++11"]))
 umbrella = re.findall(r'#include "([^"]+)"', (root / "trek.h").read_text())
-failures = [f"trek.h does not include {header.relative_to(root)}" for header in installed[1:] if str(header.relative_to(root)) not in umbrella]
+apart = ["optim/update_element.h"]  # for the files that define classes of optimizers
+failures = [f"trek.h does not include {header.relative_to(root)}" for header in installed[1:]
+            if str(header.relative_to(root)) not in umbrella + apart]
+
+
+def dragged_in():
+    """What trek.h gives to a program beside declarations: headers of <math.h>'s kind, and macros in lower case."""
+    text = subprocess.run(compilers[0][1] + ["-E", "-dD", f"-I{root}", "-"], input='#include "trek.h"\n', capture_output=True, text=True,
+                          check=True).stdout
+    file = ""
+    for line in text.splitlines():
+        marker = re.match(r'# \d+ "([^"]+)"', line)
+        if marker and marker.group(1) != file:
+            file = marker.group(1)
+            if pathlib.Path(file).name in ("math.h", "float.h", "string.h", "stdlib.h"):
+                yield f"trek.h reaches <{pathlib.Path(file).name}>"
+        macro = re.match(r"#define ([a-z]\w*)", line)
+        if macro and pathlib.Path(file).is_relative_to(root) and macro.group(1) != "trek_dims":
+            yield f"{file}: {macro.group(1)} is a macro in lower case, which trek.h gives to every program"
+
+
+failures += sorted(set(dragged_in()))
 if umbrella != sorted(umbrella):
     failures.append("trek.h: the headers are not in order")
 floors = ["tensor", "autograd", "nn", "data", "optim", "graph", "onnx", "distributed", "monitor"]

@@ -489,7 +489,7 @@ static void metrics_of_a_run(void **state)
     for (int evaluates = 0; evaluates < 2; evaluates++) {
         trek_dataset *dataset = trek_dataset_tensors((const char *const[]){ "x" }, &x, 1);
         trek_run *run = trek_trainer_run(&(trek_run_opts){ .build_model = build, .train_step = loss_of, .dataset = dataset,
-            .evaluation = evaluates ? dataset : NULL, .input = "x", .batch_size = 4, .epochs = 2, .seed = 3,
+            .evaluation = evaluates ? dataset : NULL, .input = "x", .batch_size = 4, .shuffle = true, .epochs = 2, .seed = 3,
             .on_metrics = on_metrics,
             .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }), .trainer = { .ranks = 2 } });
         trek_state *final = run ? trek_run_join(run) : NULL;

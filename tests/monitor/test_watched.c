@@ -162,7 +162,7 @@ static trek_status train(int ranks, trek_epoch_metrics *metrics, double *losses)
     trek_device devices[] = { trek_cpu(0), trek_cpu(1), trek_cpu(2) };
     trek_run *run = trek_trainer_run(&(trek_run_opts){ .build_model = line_build, .train_step = line_squares, .dataset = dataset,
                                                        .input = "x", .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.05 }),
-                                                       .batch_size = 6, .epochs = EPOCHS,
+                                                       .batch_size = 6, .shuffle = true, .epochs = EPOCHS,
                                                        .trainer = { .devices = devices, .ranks = ranks, .max_grad_norm = 100 } });
     trek_dataset_free(&dataset);
     for (int k = 0; run && trek_run_next(run, metrics); k++)
@@ -829,7 +829,8 @@ static int play(const char *role)
         trek_run *run = trek_trainer_run(
             &(trek_run_opts){ .build_model = line_build, .train_step = fails ? no_loss : line_squares, .dataset = dataset,
                               .input = "x",
-                              .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.01 }), .batch_size = 6, .epochs = 1000000000 });
+                              .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.01 }), .batch_size = 6, .shuffle = true,
+                              .epochs = 1000000000 });
         trek_state *state = trek_run_join(run);
         trek_state_free(&state);
         trek_dataset_free(&dataset);

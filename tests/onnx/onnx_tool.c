@@ -3,6 +3,7 @@
  *   onnx_tool FOLDER SEED OPSET
  * Of each: FOLDER/NAME.onnx and NAME.safetensors with in0.INPUT, out0.OUTPUT at the sizes of the export, in1.*, out1.* at others.
  * Names of inputs and outputs are the model's. What cannot be exported at an opset is printed as "NAME: message". */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -686,6 +687,7 @@ int main(int argc, char **argv)
 {
     if (argc != 4)
         return 2;
+    setenv("TREK_DEVICES", "cpu:0", 1); /* where layers are whose device is left out */
     folder = argv[1];
     state = (uint64_t)atoll(argv[2]);
     opset = atoi(argv[3]);

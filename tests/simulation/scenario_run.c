@@ -273,7 +273,7 @@ static trek_run_opts opts_of(trek_dataset *data, member *own)
                         .dataset = data,
                         .input = "x",
                         .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = RATE, .momentum = MOMENTUM }),
-                        .batch_size = job.batch,
+                        .batch_size = job.batch, .shuffle = true,
                         .epochs = job.epochs,
                         .seed = SEED,
                         .prefetch = TREK_ZERO,

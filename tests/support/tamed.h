@@ -6,6 +6,7 @@
 #define TREK_TESTS_TAMED_H
 
 #include "optim/optimizer_class.h"
+#include "optim/update_element.h"
 #include "tests/support/optimizer_options.h"
 
 enum { TAMED_LR, TAMED_BETA, TAMED_EPS, TAMED_DECAY, TAMED_MOMENTUM, TAMED_MAXIMIZE };

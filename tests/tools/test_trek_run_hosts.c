@@ -580,7 +580,7 @@ static int train(bool elastic)
     trek_monitor_free(&none); /* who calls something of monitors is watched where TREK_LOG_DIR says so */
     trek_dataset *data = line_dataset(true);
     const trek_run_opts opts = { .build_model = line_build, .train_step = line_squares, .dataset = data, .input = "x",
-                                 .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.05 }), .batch_size = 12,
+                                 .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.05 }), .batch_size = 12, .shuffle = true,
                                  .epochs = elastic ? 20 : 3, .seed = 5,
                                  .min_processes = elastic, .on_epoch = on_epoch, .arg = elastic ? &data : NULL,
                                  .trainer = { .ranks = 1 } };

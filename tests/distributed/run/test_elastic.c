@@ -235,7 +235,7 @@ static int count_in(const char *folder)
 static trek_run_opts opts_of(const part *me, trek_dataset *data)
 {
     trek_run_opts o = { .build_model = build, .train_step = train_step, .dataset = data, .evaluation = data,
-                        .evaluate = evaluate, .input = "x", .optimizer = training_adam(), .batch_size = BATCH,
+                        .evaluate = evaluate, .input = "x", .optimizer = training_adam(), .batch_size = BATCH, .shuffle = true,
                         .epochs = EPOCHS, .seed = 5, .on_epoch = on_epoch, .on_metrics = on_metrics };
     const char *least = strstr(me->detail, "least="), *folder = strstr(me->detail, "save=");
     o.min_processes = least ? atoi(least + 6) : 1;
@@ -500,7 +500,7 @@ static double number_of(const history *h, bool averages)
     trek_dataset *data = training_dataset();
     int file = mkstemp(path), ranks = h->ranks[0];
     trek_loader *loader = trek_loader_new(trek_dataset_retain(data), &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true,
-                                                                                         .seed = 5, .host = true });
+                                                                                         .seed = 5, .device = trek_cpu(0) });
     trek_graph *graph = set_up(ranks, loader, averages);
     for (int step = 0; step < EPOCHS * STEPS; step++) {
         if (step % STEPS == 0)

@@ -71,7 +71,9 @@ static trek_run_opts options(trek_dataset *data, story *s)
 {
     return (trek_run_opts){ .train_step = squares, .dataset = data, .evaluation = data, .input = "x", .arg = s,
                             .on_metrics = note,
-                            .optimizer = trek_adam(&(trek_adam_opts){ .lr = 0.05 }), .batch_size = 8, .epochs = 4, .seed = 11 };
+                            .optimizer = trek_adam(&(trek_adam_opts){ .lr = 0.05 }), .batch_size = 8, .shuffle = true,
+                            .epochs = 4,
+                            .seed = 11 };
 }
 
 static void well(trek_status status)

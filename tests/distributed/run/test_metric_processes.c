@@ -138,7 +138,8 @@ static int run(trek_comm *comm)
 {
     trek_dataset *data = measured_dataset(SAMPLES), *held_out = measured_dataset(23);
     trek_run_opts o = { .build_model = measured_build, .train_step = dying_loss, .dataset = data, .evaluation = held_out,
-                        .input = "x", .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.01 }), .batch_size = 8, .epochs = EPOCHS,
+                        .input = "x", .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.01 }), .batch_size = 8, .shuffle = true,
+                        .epochs = EPOCHS,
                         .trainer = { .ranks = ranks(), .comm = comm } };
     o.policy = has("cadence") ? TREK_POLICY_CADENCE : has("async") ? TREK_POLICY_ASYNC : TREK_POLICY_SYNC;
     o.transport = has("host") ? TREK_TRANSPORT_HOST : TREK_TRANSPORT_DEVICE;

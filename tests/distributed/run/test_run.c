@@ -39,7 +39,7 @@ static trek_var *squares_by_hand(trek_graph *graph, trek_var *output, const trek
 static trek_run_opts plain_opts(trek_dataset *dataset, int ranks)
 {
     return (trek_run_opts){ .build_model = training_build, .train_step = squares, .dataset = dataset, .input = "x",
-                            .optimizer = training_adam(), .batch_size = BATCH, .epochs = EPOCHS, .seed = 7,
+                            .optimizer = training_adam(), .batch_size = BATCH, .shuffle = true, .epochs = EPOCHS, .seed = 7,
                             .trainer = { .ranks = ranks, .devices = test_devices() } };
 }
 
@@ -49,8 +49,8 @@ static trek_state *loop_of(const trek_run_opts *o, int64_t epochs)
     trek_seed(o->seed);
     trek_graph *graph = training_build(test_device(), NULL);
     trek_loader *loader = trek_loader_new(trek_dataset_retain(o->dataset),
-                                          &(trek_loader_opts){ .batch_size = o->batch_size, .shuffle = o->shuffle != TREK_OFF,
-                                                               .seed = o->seed, .device = test_device(), .host = test_on_cpu() });
+                                          &(trek_loader_opts){ .batch_size = o->batch_size, .shuffle = o->shuffle,
+                                                               .seed = o->seed, .device = test_device() });
     trek_graph_set_loader(graph, loader, "x");
     trek_graph_set_loss(graph, squares, NULL);
     trek_trainer_opts t = o->trainer;
@@ -150,6 +150,7 @@ static void test_is_the_loop(void **state)
             if (by_hand) {
                 o.train_step = squares_by_hand;
                 o.input = NULL;
+                o.shuffle = 0; /* as a field that is left out */
             }
             trek_state *own = loop_of(&o, EPOCHS), *run = run_all(&o);
             compare_states(run, own, 0);
@@ -628,7 +629,7 @@ static void test_failures(void **state)
     for (int ranks = 1; ranks <= 3; ranks++) {
         trek_run_opts o = plain_opts(data, ranks);
         o.train_step = fails_on_rank_one;
-        o.shuffle = TREK_OFF;
+        o.shuffle = false;
         expect_failure(&o, 0, TREK_ERR_CALLBACK, ranks == 3 ? "rank 1: trek_trainer_run: .train_step returned NULL"
                        : ".train_step returned NULL");
         o = plain_opts(data, ranks);
@@ -669,7 +670,6 @@ static void test_refused(void **state)
     BAD("pixels", o.input = "pixels");
     BAD("policy", o.policy = 17);
     BAD("lr_scale", o.lr_scale = NAN);
-    BAD("shuffle", o.shuffle = 2);
     BAD("max_anchor", o.trainer.max_anchor = 3);
     BAD("max_anchor", (o.policy = TREK_POLICY_CADENCE, o.trainer.max_anchor = TREK_OFF));
     BAD("build_replica", o.trainer.build_replica = training_build);

@@ -20,7 +20,7 @@ static bool is_brief(void) { return getenv("TREK_TEST_SHORT") != NULL; }
 static trek_run_opts opts_of(trek_dataset *data, int ranks)
 {
     return (trek_run_opts){ .build_model = line_build, .train_step = line_squares, .dataset = data, .input = "x",
-                            .batch_size = BATCH,
+                            .batch_size = BATCH, .shuffle = true,
                             .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }), .epochs = 3, .seed = 7,
                             .transport = TREK_TRANSPORT_HOST, .trainer = { .ranks = ranks, .devices = test_devices() } };
 }
@@ -183,7 +183,7 @@ static void run_way(const way *w)
     trek_run_opts o = opts_of(data, w->ranks);
     trek_plan *plan = NULL;
     double got[FEATURES];
-    o.shuffle = TREK_OFF;
+    o.shuffle = false;
     o.max_lead = w->max_lead;
     o.optimizer = w->adam ? trek_adam(&(trek_adam_opts){ .lr = lr_of(w, 0) })
         : trek_sgd(&(trek_sgd_opts){ .lr = lr_of(w, 0), .momentum = 0.9 });

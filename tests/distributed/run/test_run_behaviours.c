@@ -75,7 +75,8 @@ static trek_run_opts opts_of(trek_dataset *data, way w)
 {
     bool windows = w.policy != TREK_POLICY_SYNC;
     return (trek_run_opts){ .build_model = line_build, .train_step = squares, .dataset = data, .input = "x",
-                            .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.3 }), .batch_size = windows ? 4 : 8, .epochs = 4,
+                            .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.3 }), .batch_size = windows ? 4 : 8, .shuffle = true,
+                            .epochs = 4,
                             .seed = 11, .policy = w.policy, .transport = w.transport,
                             .trainer = { .ranks = w.ranks, .devices = test_devices(), .average = w.average,
                                          .anchor = windows ? 2 : 0, .max_anchor = windows ? 2 : 0 } };

@@ -29,7 +29,7 @@ static trek_var *squares(trek_graph *graph, trek_var *output, const trek_batch *
 static trek_run_opts plain_opts(trek_dataset *dataset, int ranks)
 {
     return (trek_run_opts){ .build_model = training_build, .train_step = squares, .dataset = dataset, .input = "x",
-                            .optimizer = training_adam(), .batch_size = BATCH, .epochs = EPOCHS, .seed = 11,
+                            .optimizer = training_adam(), .batch_size = BATCH, .shuffle = true, .epochs = EPOCHS, .seed = 11,
                             .trainer = { .ranks = ranks, .devices = test_devices() } };
 }
 
@@ -57,7 +57,7 @@ static trek_dataset *wide_dataset(void)
 static trek_run_opts wide_opts(trek_dataset *dataset)
 {
     return (trek_run_opts){ .build_model = build_wide, .train_step = mean_square, .dataset = dataset, .input = "x",
-                            .optimizer = training_adam(), .batch_size = 2, .epochs = EPOCHS,
+                            .optimizer = training_adam(), .batch_size = 2, .shuffle = true, .epochs = EPOCHS,
                             .trainer = { .ranks = 1, .devices = test_devices() } };
 }
 

@@ -34,7 +34,7 @@ static trek_graph *set_up(const way *w, trek_loader *loader, trek_loss_fn loss)
 static trek_loader *loader_of(trek_dataset *data, int64_t batch)
 {
     return trek_loader_new(trek_dataset_retain(data), &(trek_loader_opts){ .batch_size = batch, .shuffle = true, .seed = 3,
-                                                                          .device = test_device(), .host = test_on_cpu() });
+                                                                          .device = test_device() });
 }
 
 static void check_confusion(const trek_tensor *values, double sum)
@@ -143,7 +143,7 @@ static trek_status count_part(int rank, void *arg)
         metrics[k] = measured_new(h->differ && rank == 2 ? (k + 1) % MEASURES : k);
     trek_dataset *part = rank == 1 || h->differ ? NULL : trek_dataset_subset(trek_dataset_retain(h->data), rank ? 40 : 0,
                                                                              rank ? SAMPLES - 40 : 40);
-    trek_loader *loader = part ? trek_loader_new(part, &(trek_loader_opts){ .batch_size = 7, .host = true }) : NULL;
+    trek_loader *loader = part ? trek_loader_new(part, &(trek_loader_opts){ .batch_size = 7, .device = trek_cpu(0) }) : NULL;
     if (loader)
         trek_loader_start(loader, 0);
     for (trek_batch *batch; loader && (batch = trek_loader_next(loader));)
@@ -215,7 +215,8 @@ static void test_mistakes(void **state)
             mistake = rows[k].name;
             trek_run *run = trek_trainer_run(&(trek_run_opts){ .build_model = measured_build, .train_step = mistaken,
                                                                .dataset = data,
-                                                               .input = "x", .optimizer = sgd(), .batch_size = 8, .epochs = 2,
+                                                               .input = "x", .optimizer = sgd(), .batch_size = 8, .shuffle = true,
+                                                               .epochs = 2,
                                                                .trainer = { .ranks = ranks, .devices = test_devices() } });
             trek_epoch_metrics m;
             if (trek_run_next(run, &m))
@@ -241,7 +242,8 @@ static void test_no_value(void **state)
     trek_log_set(TREK_LOG_WARNING, count_warnings, NULL);
     mistake = "one class";
     trek_run *run = trek_trainer_run(&(trek_run_opts){ .build_model = measured_build, .train_step = mistaken, .dataset = data,
-                                                       .input = "x", .optimizer = sgd(), .batch_size = 8, .epochs = 2,
+                                                       .input = "x", .optimizer = sgd(), .batch_size = 8, .shuffle = true,
+                                                       .epochs = 2,
                                                        .trainer = { .ranks = 2, .devices = test_devices() } });
     trek_epoch_metrics m;
     while (trek_run_next(run, &m)) {
@@ -303,7 +305,7 @@ static void test_runs(void **state)
 {
     static double shares[] = { 4, 1, 2 };
     for (int ranks = 1; ranks <= 3; ranks += step_of()) {
-        trek_run_opts o = { .batch_size = 8, .evaluation_batch = 7, .trainer = { .ranks = ranks } };
+        trek_run_opts o = { .batch_size = 8, .shuffle = true, .evaluation_batch = 7, .trainer = { .ranks = ranks } };
         run_with(o, "sync");
         o.trainer.shares = shares;
         o.trainer.n_shares = ranks;

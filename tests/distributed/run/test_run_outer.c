@@ -23,6 +23,7 @@ static int play(const part *me)
                                                         .port = me->port, .token = "sesame", .deadline_s = 20 });
     trek_dataset *data = line_dataset(false);
     trek_run_opts o = { .build_model = line_build, .train_step = line_squares, .dataset = data, .input = "x", .batch_size = BATCH,
+                        .shuffle = true,
                         .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.05 }), .epochs = w.epochs, .seed = 7,
                         .policy = (trek_policy)w.policy, .transport = TREK_TRANSPORT_HOST,
                         .outer = &(trek_outer_opts){ .bits = w.bits, .fragments = w.fragments, .momentum = 0.5 },

@@ -62,7 +62,7 @@ static trek_run_opts opts_of(trek_dataset *data, int ranks)
 {
     return (trek_run_opts){ .build_model = training_build, .train_step = squares, .dataset = data, .evaluation = data,
                             .input = "x",
-                            .optimizer = training_adam(), .batch_size = 8, .epochs = EPOCHS, .seed = 5,
+                            .optimizer = training_adam(), .batch_size = 8, .shuffle = true, .epochs = EPOCHS, .seed = 5,
                             .trainer = { .ranks = ranks } };
 }
 

@@ -285,7 +285,7 @@ static void draw_run(uint64_t seed, trek_dataset *data)
     o->batch_size = one_in(8) ? c.samples + draw(20) : draw_log(40);
     o->batch_size = o->batch_size > MOST_SAMPLES ? MOST_SAMPLES : o->batch_size;
     o->drop_last = o->batch_size <= c.samples && one_in(3);
-    o->shuffle = one_in(4) ? TREK_OFF : 0;
+    o->shuffle = !one_in(4);
     o->prefetch = one_in(3) ? TREK_ZERO : (int)draw(4);
     o->workers = o->prefetch == TREK_ZERO ? 0 : (int)draw(4);
     o->schedule = one_in(3) ? trek_cosine_lr(0.01, 30, 0.001) : one_in(2) ? trek_step_lr(0.01, 5, 0.5) : o->schedule;

@@ -139,6 +139,7 @@ static trek_comm *join_job(const part *me)
 static trek_run_opts opts_of(trek_dataset *data, int ranks, trek_comm *comm)
 {
     return (trek_run_opts){ .build_model = build, .train_step = loss, .dataset = data, .input = "x", .batch_size = BATCH,
+                            .shuffle = true,
                             .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }), .epochs = 3, .seed = 7,
                             .transport = TREK_TRANSPORT_HOST, .site = TREK_SITE_PROCESS, .on_epoch = on_epoch,
                             .on_metrics = on_metrics,

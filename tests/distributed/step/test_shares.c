@@ -92,7 +92,7 @@ static trek_var *squares(trek_graph *graph, trek_var *output, const trek_batch *
 static trek_run_opts plain_opts(trek_dataset *data, int ranks)
 {
     return (trek_run_opts){ .build_model = training_build, .train_step = squares, .dataset = data, .input = "x",
-                            .optimizer = training_momentum(), .batch_size = 8, .epochs = 3,
+                            .optimizer = training_momentum(), .batch_size = 8, .shuffle = true, .epochs = 3,
                             .trainer = { .ranks = ranks, .devices = test_devices(), .n_shares = ranks } };
 }
 

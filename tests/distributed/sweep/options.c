@@ -126,7 +126,7 @@ static const option options[] = {
     PICK("run.epochs", INT64, RUN(epochs), 1, 1, 2, 3),
     PICK("run.input", BOOL, OWN(own_forward), 3, 1), /* left out */
     PICK("run.seed", UINT64, RUN(seed), 2, 1, 77),
-    PICK("run.shuffle", INT, RUN(shuffle), 3, TREK_OFF),
+    PICK("run.shuffle", BOOL, RUN(shuffle), 1, 1, 1, 0),
     PICK("run.drop_last", BOOL, RUN(drop_last), 4, 1),
     PICK("run.prefetch", INT, RUN(prefetch), 3, TREK_ZERO, 1, 3),
     PICK("run.workers", INT, RUN(workers), 3, 2, 3),

@@ -140,7 +140,7 @@ static trek_status open_loop(loop *l, int ranks)
     t.arg = l->s;
     t.optimizer = o->optimizer;
     t.schedule = o->schedule;
-    trek_loader_opts of_loader = { .batch_size = o->batch_size, .shuffle = o->shuffle != TREK_OFF, .seed = o->seed,
+    trek_loader_opts of_loader = { .batch_size = o->batch_size, .shuffle = o->shuffle, .seed = o->seed,
                                    .drop_last = o->drop_last, .prefetch = o->prefetch, .workers = o->workers };
     l->graph = sweep_build(trek_cpu(0), l->s);
     l->loader = trek_loader_new(trek_dataset_retain(o->dataset), &of_loader);

@@ -5,6 +5,7 @@
 #include "autograd/ops.h"
 #include "autograd/rows.h"
 #include "autograd/tape_internal.h"
+#include "tensor/backend.h"
 #include "tensor/number_internal.h"
 #include "tensor/pointwise.h"
 #include "tensor/random_internal.h"
@@ -320,6 +321,7 @@ trek_var *trek_to(trek_var *x, trek_device device)
 {
     if (!x)
         return trek_fail_missing("to", "the variable"), NULL;
+    device = trek_device_resolve(device);
     if (trek_device_equal(trek_var_device(x), device))
         return x;
     trek_device *devices = trek_alloc(2 * sizeof *devices); /* to, from */

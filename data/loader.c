@@ -9,6 +9,7 @@
 #include "data/loader_internal.h"
 #include "data/prefetch_internal.h"
 #include "data/stream.h"
+#include "tensor/backend.h"
 #include "tensor/debug.h"
 #include "tensor/option_internal.h"
 #include "tensor/rank_context.h"
@@ -22,7 +23,6 @@ struct trek_loader {
     uint64_t id;
     trek_batch_plan plan; /* owns dataset and sampler */
     trek_device device;
-    bool host;
     int depth;            /* 0: fetched by the calling thread */
     int workers;          /* threads that fetch ahead */
     trek_prefetch *prefetch; /* made by the first start */
@@ -150,9 +150,7 @@ static trek_status fill(trek_loader *l, trek_sampler **sampler, const trek_loade
     l->workers = opts->workers ? opts->workers : 1;
     int64_t depth = trek_option_integer(opts->prefetch, DEFAULT_PREFETCH) * l->workers;
     l->depth = (int)(depth < plan->batches ? depth : plan->batches);
-    bool unset = opts->device.type == TREK_CPU && opts->device.index == 0;
-    l->host = opts->host;
-    l->device = opts->host ? trek_cpu(0) : unset ? trek_device_default() : opts->device;
+    l->device = trek_device_resolve(opts->device);
     plan->device = l->device;
     l->batch.dataset = plan->dataset;
     l->batch.vars = trek_calloc((size_t)plan->dataset->n_fields, sizeof(*l->batch.vars));
@@ -354,7 +352,7 @@ static trek_status make_vars(trek_loader *l)
 {
     for (int k = 0; k < l->plan.dataset->n_fields; k++) {
         trek_tensor *tensor = l->fetched->tensors[k];
-        bool move = !l->host && !trek_device_equal(trek_tensor_device(tensor), l->device);
+        bool move = !trek_device_equal(trek_tensor_device(tensor), l->device);
         tensor = move ? trek_tensor_to(tensor, l->device) : trek_tensor_retain(tensor);
         l->batch.vars[k] = tensor ? trek_var_new(tensor, false) : NULL;
         trek_tensor_release(tensor);

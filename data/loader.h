@@ -37,9 +37,8 @@ typedef struct trek_loader_opts {
     trek_sampler *sampler; /* the order of the samples, instead of shuffle; the loader owns it, also on failure */
     bool drop_last;        /* drops a last batch that is smaller than batch_size; default false */
     int prefetch;          /* batches that each worker fetches ahead; TREK_ZERO: trek_loader_next fetches itself; default 2 */
-    trek_device device;    /* the device of the batches; cpu:0 means the default, trek_device_default() */
+    trek_device device;    /* the device of the batches; default trek_device_default() */
     bool whole;            /* gives each process the full batch instead of its part, e.g. for evaluation on one process */
-    bool host;             /* keeps batches in host memory, whatever the default device is; default false */
     /* Threads that fetch one batch each and copy it to a GPU on their own streams; default 1. The number changes neither order
      * nor samples, and an error comes with its batch. At most (prefetch + 1) * workers batches are in memory in addition to
      * the current one. A rank that reads its own rows has this number of threads. */

@@ -11,6 +11,7 @@
 #include "distributed/step/handover.h"
 #include "distributed/step/rank_sums.h"
 #include "distributed/system/system.h"
+#include "tensor/backend.h"
 #include "tensor/memory_internal.h"
 #include "tensor/pool.h"
 #include "tensor/rank_context.h"
@@ -346,6 +347,8 @@ trek_ranks *trek_ranks_new(const trek_device *devices, int n)
         return trek_fail_null(TREK_ERR_ARGUMENT, "ranks_new: %d ranks; it takes 1 to %d", n, TREK_MAX_RANKS);
     if (trek_forked)
         return trek_fail_forked(), NULL;
+    trek_device room[TREK_MAX_RANKS];
+    devices = trek_devices_resolve(devices, n, room);
     trek_lock_acquire(&groups()->lock);
     trek_ranks *found = groups()->first;
     while (found && !same_devices(found, devices, n))

@@ -20,6 +20,7 @@
 #include "graph/graph_internal.h"
 #include "graph/graph_loader_internal.h"
 #include "nn/text.h"
+#include "tensor/backend.h"
 #include "tensor/environment.h"
 #include "tensor/pool.h"
 
@@ -122,7 +123,8 @@ static trek_status find_gpus(setup *s, trek_device own)
 static trek_status find_devices(setup *s)
 {
     const trek_trainer_opts *o = &s->opts;
-    trek_device own = graph_device(s->graph, o->devices && o->ranks > 0 ? o->devices[0] : trek_device_default());
+    trek_device own = graph_device(s->graph, trek_device_resolve(o->devices &&
+                                                                 o->ranks > 0 ? o->devices[0] : (trek_device){ 0 }));
     const char *listed = trek_process_variable("TREK_DEVICES");
     if (o->ranks < 0 || o->ranks > TREK_MAX_RANKS)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: %d ranks; it takes 1 to %d (0: not stated)", o->ranks,
@@ -132,7 +134,7 @@ static trek_status find_devices(setup *s)
     s->local_ranks = o->ranks > 0 ? o->ranks : 1;
     s->devices[0] = own;
     for (int r = 0; o->devices && r < s->local_ranks; r++)
-        s->devices[r] = o->devices[r];
+        s->devices[r] = trek_device_resolve(o->devices[r]);
     if (o->devices)
         return TREK_OK;
     if (o->ranks == 0 && listed && *listed)

@@ -224,7 +224,7 @@ static trek_var *make_input(const trek_summary_opts *opts, int k, trek_device de
 
 static trek_status run_shapes(trek_module *module, const trek_summary_opts *opts, trek_module_totals *totals)
 {
-    trek_device none = { 0 }, device = trek_device_equal(opts->device, none) ? device_of(module, opts) : opts->device;
+    trek_device device = opts->device.type == TREK_DEVICE_UNSET ? device_of(module, opts) : opts->device;
     trek_scope scope = trek_scope_begin();
     trek_var **inputs = scope.depth ? trek_calloc((size_t)opts->n_inputs, sizeof *inputs) : NULL;
     trek_status status = inputs ? TREK_OK : trek_error_status();

@@ -125,7 +125,7 @@ typedef struct trek_prelu_opts {
     int64_t parameters; /* number of slopes: 1, or one for each channel; default 1 */
     double init;        /* initial value of the slopes; default 0.25 */
     trek_dtype dtype;   /* of the parameters; default f32 */
-    trek_device device; /* of the parameters; default cpu:0 */
+    trek_device device; /* of the parameters; default trek_device_default() */
 } trek_prelu_opts;
 
 /* Returns a layer that multiplies negative elements by a learned slope, as trek_prelu.
@@ -142,7 +142,7 @@ typedef struct trek_swiglu_opts {
     int64_t out;        /* features of the result; default in */
     bool bias;          /* adds biases to the three linear layers */
     trek_dtype dtype;   /* of the parameters; default f32 */
-    trek_device device; /* of the parameters; default cpu:0 */
+    trek_device device; /* of the parameters; default trek_device_default() */
 } trek_swiglu_opts;
 
 /* Returns the feed-forward part of Llama (Shazeer 2020), which computes down_proj(silu(gate_proj(x)) up_proj(x)).

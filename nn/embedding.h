@@ -21,7 +21,7 @@ typedef struct trek_embedding_bag_opts {
     double norm_type;         /* p of that norm; default 2 */
     bool scale_grad_by_freq;  /* as in trek_bag_opts */
     trek_dtype dtype;         /* of the table; default f32 */
-    trek_device device;       /* of the table; default cpu:0 */
+    trek_device device;       /* of the table; default trek_device_default() */
 } trek_embedding_bag_opts;
 
 /* Returns a layer that combines the rows of each bag, as trek_embedding_bag.
@@ -42,7 +42,7 @@ typedef struct trek_rotary_layer_opts {
     double base;        /* base of the angles; default 10000 */
     bool interleaved;   /* pairs are (0, 1), (2, 3), and so on; default (0, dim / 2), (1, dim / 2 + 1), and so on */
     trek_dtype dtype;   /* of the table: f32, the default, or f64 */
-    trek_device device; /* of the table; default cpu:0 */
+    trek_device device; /* of the table; default trek_device_default() */
 } trek_rotary_layer_opts;
 
 /* Returns a layer that rotates queries or keys by their positions, as trek_rotary. One layer serves all layers of a model.
@@ -63,7 +63,7 @@ typedef struct trek_sinusoidal_positions_opts {
     double base;        /* base of the angles; default 10000 */
     double dropout;     /* probability of dropping an element of the sum in training; default 0 */
     trek_dtype dtype;   /* of the table; default f32 */
-    trek_device device; /* of the table; default cpu:0 */
+    trek_device device; /* of the table; default trek_device_default() */
 } trek_sinusoidal_positions_opts;
 
 /* Returns a layer that adds trek_sinusoidal_positions of 0 .. T - 1 to x and applies dropout ("Attention is all you need", 3.5).

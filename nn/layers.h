@@ -4,7 +4,7 @@
  * Rules that hold for every constructor here and in the headers that this one includes:
  *   - It returns a new layer that the caller owns, until a parent, a Sequential or a flow takes it over; or NULL on failure.
  *   - The short form sets what most programs need. The form that ends in _with takes all options. A field that is left 0 has its
- *     default, and a device that is left out is cpu:0. opts may be NULL where no option is required.
+ *     default, and a device that is left out is trek_device_default(). opts may be NULL where no option is required.
  *   - Errors: ARGUMENT if a size is below 1, an option is out of range or required options are missing; DTYPE, DEVICE, MEMORY.
  *   - A list of sizes [h, w] may leave [1] at 0: it then has the value of [0], as in trek_conv_opts.
  *   - U(a, b) is the uniform distribution from a to b, N(m, s^2) the normal distribution with mean m and standard deviation s. */
@@ -26,7 +26,7 @@ typedef struct trek_linear_opts {
     int64_t out;        /* features of the result; required */
     bool no_bias;       /* leaves out the bias */
     trek_dtype dtype;   /* of the parameters; default f32 */
-    trek_device device; /* of the parameters; default cpu:0 */
+    trek_device device; /* of the parameters; default trek_device_default() */
 } trek_linear_opts;
 
 /* Returns a linear layer, which computes x weight^T + bias.
@@ -44,7 +44,7 @@ typedef struct trek_bilinear_opts {
     int64_t out;        /* features of the result; required */
     bool no_bias;       /* leaves out the bias */
     trek_dtype dtype;   /* of the parameters; default f32 */
-    trek_device device; /* of the parameters; default cpu:0 */
+    trek_device device; /* of the parameters; default trek_device_default() */
 } trek_bilinear_opts;
 
 /* Returns a layer that computes trek_bilinear of two inputs. trek_forward_many passes both; the second is called "second" in
@@ -67,7 +67,7 @@ typedef struct trek_conv2d_opts {
     int64_t groups;      /* must divide in and out; default 1 */
     bool no_bias;        /* leaves out the bias */
     trek_dtype dtype;    /* of the parameters; default f32 */
-    trek_device device;  /* of the parameters; default cpu:0 */
+    trek_device device;  /* of the parameters; default trek_device_default() */
     trek_pad_mode padding_mode; /* the values of the padding; default zeros */
     trek_padding padding_kind;  /* default: the numbers in padding; or no padding, or as much as keeps the size (trek_padding) */
 } trek_conv2d_opts;
@@ -92,7 +92,7 @@ typedef struct trek_conv_transpose2d_opts {
     int64_t groups;            /* must divide in and out; default 1 */
     bool no_bias;              /* leaves out the bias */
     trek_dtype dtype;          /* of the parameters; default f32 */
-    trek_device device;        /* of the parameters; default cpu:0 */
+    trek_device device;        /* of the parameters; default trek_device_default() */
 } trek_conv_transpose2d_opts;
 
 /* Returns a two-dimensional transposed convolution. A second input (trek_forward_many; "like" in graphs) sets the result's height
@@ -115,7 +115,7 @@ typedef struct trek_batch_norm_opts {
     bool no_affine;        /* leaves out weight and bias */
     bool no_running_stats; /* keeps no running statistics: the batch's own are used in eval mode, too */
     trek_dtype dtype;      /* of the parameters; default f32 */
-    trek_device device;    /* of the parameters; default cpu:0 */
+    trek_device device;    /* of the parameters; default trek_device_default() */
 } trek_batch_norm_opts;
 
 /* Returns a batch norm, which normalises each channel over all other dimensions (torch.nn.BatchNorm1d).
@@ -163,7 +163,7 @@ typedef struct trek_layer_norm_opts {
     bool no_affine;     /* leaves out weight and bias */
     bool no_bias;       /* leaves out the bias alone */
     trek_dtype dtype;   /* of the parameters; default f32 */
-    trek_device device; /* of the parameters; default cpu:0 */
+    trek_device device; /* of the parameters; default trek_device_default() */
 } trek_layer_norm_opts;
 
 /* Returns a layer norm, which normalises over the last dimension.
@@ -181,7 +181,7 @@ typedef struct trek_rms_norm_opts {
                          * for 0 */
     bool no_affine;     /* leaves out the weight */
     trek_dtype dtype;   /* of the parameters; default f32 */
-    trek_device device; /* of the parameters; default cpu:0 */
+    trek_device device; /* of the parameters; default trek_device_default() */
 } trek_rms_norm_opts;
 
 /* Returns an RMS norm, which computes x / sqrt(mean(x^2) + eps) weight over the last dimension.
@@ -202,7 +202,7 @@ typedef struct trek_multihead_attention_opts {
     bool causal;        /* lets position t see only positions 0..t of the key */
     double dropout;     /* probability of dropping an attention weight in training, in [0, 1]; default 0 */
     trek_dtype dtype;   /* of the parameters; default f32 */
-    trek_device device; /* of the parameters; default cpu:0 */
+    trek_device device; /* of the parameters; default trek_device_default() */
     bool add_bias_kv;   /* appends a learned key and value, which every query sees */
     bool add_zero_attn; /* appends a key and a value of zeros after these, which every query sees */
 } trek_multihead_attention_opts;
@@ -241,7 +241,7 @@ typedef struct trek_lstm_opts {
     double dropout;     /* probability of dropping an element between layers in training, in [0, 1]; default 0 */
     bool bidirectional; /* adds weights that read the sequence from its end; both results are concatenated */
     trek_dtype dtype;   /* of the parameters; default f32 */
-    trek_device device; /* of the parameters; default cpu:0 */
+    trek_device device; /* of the parameters; default trek_device_default() */
     int64_t proj_size;  /* features that each step's h is projected to, fewer than hidden; LSTM only. Default: no projection */
 } trek_lstm_opts;
 
@@ -258,7 +258,7 @@ typedef struct trek_rnn_opts {
     double dropout;     /* as in trek_lstm_opts */
     bool bidirectional; /* as in trek_lstm_opts */
     trek_dtype dtype;   /* of the parameters; default f32 */
-    trek_device device; /* of the parameters; default cpu:0 */
+    trek_device device; /* of the parameters; default trek_device_default() */
     bool relu;          /* uses max(0, .) instead of tanh */
 } trek_rnn_opts;
 
@@ -311,7 +311,7 @@ typedef struct trek_lstm_cell_opts {
     int64_t hidden;     /* features of the state; required */
     bool no_bias;       /* leaves out the biases */
     trek_dtype dtype;   /* of the parameters; default f32 */
-    trek_device device; /* of the parameters; default cpu:0 */
+    trek_device device; /* of the parameters; default trek_device_default() */
 } trek_lstm_cell_opts;
 
 /* Options of trek_nn_gru_cell_with. */
@@ -323,7 +323,7 @@ typedef struct trek_rnn_cell_opts {
     int64_t hidden;     /* features of the state; required */
     bool no_bias;       /* leaves out the biases */
     trek_dtype dtype;   /* of the parameters; default f32 */
-    trek_device device; /* of the parameters; default cpu:0 */
+    trek_device device; /* of the parameters; default trek_device_default() */
     bool relu;          /* uses max(0, .) instead of tanh */
 } trek_rnn_cell_opts;
 
@@ -368,7 +368,7 @@ typedef struct trek_embedding_opts {
     int64_t padding_idx;     /* a row that is zero and gets no gradient; default, and with TREK_OFF: no row. TREK_ZERO is row 0;
                               * numbers below TREK_OFF count from the end */
     trek_dtype dtype;        /* of the table; default f32 */
-    trek_device device;      /* of the table; default cpu:0 */
+    trek_device device;      /* of the table; default trek_device_default() */
     double max_norm;         /* rows with a larger norm are scaled to it, as in trek_lookup_opts (autograd/embedding.h); default:
                               * no limit */
     double norm_type;        /* p of that norm; default 2, TREK_ZERO for 0 */

@@ -5,6 +5,7 @@
 #include "autograd/var_internal.h"
 #include "nn/module_internal.h"
 #include "nn/walk.h"
+#include "tensor/backend.h"
 #include "tensor/debug.h"
 
 /* --- walks for users ------------------------------------------------------ */
@@ -148,7 +149,7 @@ trek_status trek_module_to(trek_module *module, trek_device device)
         return trek_fail_missing("module_to", "module");
     if (trek_gone(module, "module_to", "the module"))
         return TREK_ERR_STATE;
-    move m = { .device = device };
+    move m = { .device = trek_device_resolve(device) };
     trek_status status = trek_walk_entries(module, TREK_WALK_PARAMS | TREK_WALK_BUFFERS, move_entry, &m);
     for (int k = 0; k < m.count; k++) {
         if (status == TREK_OK)

@@ -14,7 +14,7 @@ typedef struct trek_group_norm_opts {
     double eps;         /* added to the variance; default 1e-5, TREK_ZERO for 0 */
     bool no_affine;     /* leaves out weight and bias */
     trek_dtype dtype;   /* of the parameters; default f32 */
-    trek_device device; /* of the parameters; default cpu:0 */
+    trek_device device; /* of the parameters; default trek_device_default() */
 } trek_group_norm_opts;
 
 /* Returns a group norm, as trek_group_norm.
@@ -33,7 +33,7 @@ typedef struct trek_instance_norm_opts {
     bool affine;        /* adds weight and bias; default: neither */
     bool running_stats; /* keeps running statistics in training and uses them in eval mode; default: always the sample's own */
     trek_dtype dtype;   /* of the parameters; default f32 */
-    trek_device device; /* of the parameters; default cpu:0 */
+    trek_device device; /* of the parameters; default trek_device_default() */
 } trek_instance_norm_opts;
 
 /* Returns an instance norm of sequences, as trek_instance_norm. It normalises each channel of each sample.

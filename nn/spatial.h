@@ -26,7 +26,7 @@ typedef struct trek_conv1d_opts {
     int64_t groups;             /* must divide in and out; default 1 */
     bool no_bias;               /* leaves out the bias */
     trek_dtype dtype;           /* of the parameters; default f32 */
-    trek_device device;         /* of the parameters; default cpu:0 */
+    trek_device device;         /* of the parameters; default trek_device_default() */
     trek_pad_mode padding_mode; /* the values of the padding; default zeros */
     /* Default: the numbers in padding. Otherwise no padding, or as much as keeps the size (trek_padding). */
     trek_padding padding_kind;
@@ -52,7 +52,7 @@ typedef struct trek_conv_transpose1d_opts {
     int64_t groups;         /* must divide in and out; default 1 */
     bool no_bias;           /* leaves out the bias */
     trek_dtype dtype;       /* of the parameters; default f32 */
-    trek_device device;     /* of the parameters; default cpu:0 */
+    trek_device device;     /* of the parameters; default trek_device_default() */
 } trek_conv_transpose1d_opts;
 
 /* Returns a one-dimensional transposed convolution.
@@ -75,7 +75,7 @@ typedef struct trek_conv3d_opts {
     int64_t groups;             /* must divide in and out; default 1 */
     bool no_bias;               /* leaves out the bias */
     trek_dtype dtype;           /* of the parameters; default f32 */
-    trek_device device;         /* of the parameters; default cpu:0 */
+    trek_device device;         /* of the parameters; default trek_device_default() */
     trek_pad_mode padding_mode; /* the values of the padding; default zeros */
     /* Default: the numbers in padding. Otherwise no padding, or as much as keeps the size (trek_padding). */
     trek_padding padding_kind;
@@ -102,7 +102,7 @@ typedef struct trek_conv_transpose3d_opts {
     int64_t groups;            /* must divide in and out; default 1 */
     bool no_bias;              /* leaves out the bias */
     trek_dtype dtype;          /* of the parameters; default f32 */
-    trek_device device;        /* of the parameters; default cpu:0 */
+    trek_device device;        /* of the parameters; default trek_device_default() */
 } trek_conv_transpose3d_opts;
 
 /* Returns a three-dimensional transposed convolution.

@@ -25,7 +25,7 @@ typedef struct trek_transformer_opts {
     int64_t layers;             /* number of layers of a stack; default 6 */
     bool final_norm;            /* adds a layer norm after the last layer of a stack ("norm") */
     trek_dtype dtype;           /* of the parameters; default f32 */
-    trek_device device;         /* of the parameters; default cpu:0 */
+    trek_device device;         /* of the parameters; default trek_device_default() */
 } trek_transformer_opts;
 
 /* Returns an encoder layer: self-attention, then a linear layer, the activation and a linear layer. The result of each of these

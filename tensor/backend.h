@@ -14,7 +14,7 @@
 TREK_BEGIN
 
 /* Of the table below and that of device_comm.h: its version and its size, which the number of ops is part of. */
-#define TREK_BACKEND_ABI (13 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
+#define TREK_BACKEND_ABI (14 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
 
 /* Work done in order. Every thread has a compute stream of its own on each device
  * that it uses: NULL stands for it wherever a stream is asked for. */
@@ -132,7 +132,12 @@ typedef struct trek_backend {
     void (*paths_reset)(int index);
 } trek_backend;
 
-extern const trek_backend *trek_backends[TREK_DEVICE_TYPE_COUNT]; /* NULL until opened */
+extern const trek_backend *trek_backends[TREK_DEVICE_TYPE_COUNT]; /* NULL until opened, and for TREK_DEVICE_UNSET */
+
+/* The device that `device` stands for: the default one if it is unset. Public functions that are given a device call this. */
+trek_device trek_device_resolve(trek_device device);
+/* A list of them, in `room` for n; NULL for NULL. */
+const trek_device *trek_devices_resolve(const trek_device *devices, int n, trek_device *room);
 
 /* The backend of a device, opened at first need; NULL and DEVICE with the reason. */
 const trek_backend *trek_backend_get(trek_device_type type);

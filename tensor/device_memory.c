@@ -6,6 +6,7 @@
 
 void trek_memory_release_cached(trek_device device)
 {
+    device = trek_device_resolve(device);
     const trek_backend *backend = device.type == TREK_CPU ? NULL : trek_backend_find(device.type, NULL, 0);
     if (device.type == TREK_CPU)
         trek_host_release_cached();
@@ -25,6 +26,7 @@ trek_status trek_allocator_set(const trek_allocator *allocator)
 
 trek_memory_stats trek_memory_usage(trek_device device)
 {
+    device = trek_device_resolve(device);
     if (device.type == TREK_CPU)
         return trek_host_memory_stats();
     const trek_backend *backend = trek_backend_get(device.type);
@@ -33,6 +35,7 @@ trek_memory_stats trek_memory_usage(trek_device device)
 
 void trek_memory_reset_peak(trek_device device)
 {
+    device = trek_device_resolve(device);
     const trek_backend *backend = device.type == TREK_CPU ? NULL : trek_backend_find(device.type, NULL, 0);
     if (device.type == TREK_CPU)
         trek_host_reset_peak();

@@ -17,12 +17,14 @@ static const trek_backend *backend_of(trek_device device)
 
 int trek_device_paths(trek_device device, trek_device_path *paths, int capacity)
 {
+    device = trek_device_resolve(device);
     const trek_backend *backend = backend_of(device);
     return backend ? backend->paths(device.index, paths, paths && capacity > 0 ? capacity : 0) : 0;
 }
 
 void trek_device_paths_reset(trek_device device)
 {
+    device = trek_device_resolve(device);
     const trek_backend *backend = backend_of(device);
     if (backend)
         backend->paths_reset(device.index);

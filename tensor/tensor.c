@@ -30,7 +30,8 @@ static trek_tensor *make(const char *what, trek_shape shape, trek_dtype dtype, t
         return trek_fail_forked(), NULL;
     if (trek_check_creation(what, shape, dtype) != TREK_OK)
         return NULL;
-    if ((unsigned)device.type >= TREK_DEVICE_TYPE_COUNT || device.index < 0)
+    device = trek_device_resolve(device);
+    if (device.type == TREK_DEVICE_UNSET || (unsigned)device.type >= TREK_DEVICE_TYPE_COUNT || device.index < 0)
         return trek_fail_null(TREK_ERR_DEVICE, "%s: no such device (type %d, index %d)", what, (int)device.type, device.index);
     return trek_tensor_make(shape.ndim, shape.sizes, dtype, device);
 }
@@ -309,6 +310,7 @@ trek_tensor *trek_tensor_to(trek_tensor *tensor, trek_device device)
         return trek_fail_missing("tensor_to", "tensor"), NULL;
     if (trek_gone(tensor, "tensor_to", "the tensor"))
         return NULL;
+    device = trek_device_resolve(device);
     if (trek_device_equal(tensor->device, device))
         return trek_tensor_retain(tensor);
     if (tensor->device.type == TREK_CPU && device.type == TREK_CPU && device.index >= 0) {

@@ -54,13 +54,32 @@ trek_dtype trek_dtype_promote(trek_dtype a, trek_dtype b)
 
 trek_device trek_cpu(int index) { return (trek_device){ TREK_CPU, index }; }
 trek_device trek_cuda(int index) { return (trek_device){ TREK_CUDA, index }; }
-bool trek_device_equal(trek_device a, trek_device b) { return a.type == b.type && a.index == b.index; }
 
-static const char *const device_names[TREK_DEVICE_TYPE_COUNT] = { [TREK_CPU] = "cpu", [TREK_CUDA] = "cuda" };
+trek_device trek_device_resolve(trek_device device)
+{
+    return device.type == TREK_DEVICE_UNSET && device.index == 0 ? trek_device_default() : device;
+}
+
+const trek_device *trek_devices_resolve(const trek_device *devices, int n, trek_device *room)
+{
+    for (int k = 0; devices && k < n; k++)
+        room[k] = trek_device_resolve(devices[k]);
+    return devices ? room : NULL;
+}
+
+bool trek_device_equal(trek_device a, trek_device b)
+{
+    a = trek_device_resolve(a);
+    b = trek_device_resolve(b);
+    return a.type == b.type && a.index == b.index;
+}
+
+static const char *const device_names[TREK_DEVICE_TYPE_COUNT] = { [TREK_DEVICE_UNSET] = "?", [TREK_CPU] = "cpu",
+                                                                  [TREK_CUDA] = "cuda" };
 
 static bool parse_device(const char *text, size_t length, trek_device *device)
 {
-    for (int type = 0; type < TREK_DEVICE_TYPE_COUNT; type++) {
+    for (int type = TREK_CPU; type < TREK_DEVICE_TYPE_COUNT; type++) {
         size_t n = strlen(device_names[type]);
         if (length < n || strncmp(text, device_names[type], n) != 0)
             continue;
@@ -115,6 +134,7 @@ trek_status trek_device_info_get(trek_device device, trek_device_info *info)
     if (!info)
         return trek_fail_missing("device_info_get", "place for the result");
     memset(info, 0, sizeof *info);
+    device = trek_device_resolve(device);
     char why[256];
     const trek_backend *backend = trek_backend_get(device.type);
     if (!backend)
@@ -126,6 +146,7 @@ trek_status trek_device_info_get(trek_device device, trek_device_info *info)
 
 char *trek_device_name(trek_device device, char *text)
 {
+    device = trek_device_resolve(device);
     const char *name = (unsigned)device.type < TREK_DEVICE_TYPE_COUNT ? device_names[device.type] : "?";
     snprintf(text, 16, "%s:%d", name, device.index);
     return text;
@@ -133,6 +154,7 @@ char *trek_device_name(trek_device device, char *text)
 
 trek_status trek_device_sync(trek_device device)
 {
+    device = trek_device_resolve(device);
     const trek_backend *backend = trek_backend_get(device.type);
     if (!backend)
         return trek_error_status();

@@ -39,11 +39,14 @@ static inline bool trek_dtype_is_16bit(trek_dtype dtype) { return dtype == TREK_
 /* Returns the dtype to which PyTorch promotes two tensors of dtypes `a` and `b`. */
 TREK_API trek_dtype trek_dtype_promote(trek_dtype a, trek_dtype b);
 
-/* The kind of a device. TREK_DEVICE_TYPE_COUNT is the number of kinds. */
-typedef enum trek_device_type { TREK_CPU, TREK_CUDA, TREK_DEVICE_TYPE_COUNT } trek_device_type;
+/* The kind of a device. TREK_DEVICE_UNSET, 0, is the kind of a device that is left out. TREK_DEVICE_TYPE_COUNT is one more than
+ * the last kind. */
+typedef enum trek_device_type { TREK_DEVICE_UNSET, TREK_CPU, TREK_CUDA, TREK_DEVICE_TYPE_COUNT } trek_device_type;
 
 /* A device: its kind and its number. cpu:0, cpu:1, ... belong to different ranks of a process that share memory and cores;
- * one call may mix values of several CPU devices. Values on a GPU can be combined only with values on the same GPU. */
+ * one call may mix values of several CPU devices. Values on a GPU can be combined only with values on the same GPU.
+ * A device that is all zero is unset, as is the .device of options that leave it out. Every function takes it for
+ * trek_device_default(), unless it says otherwise. */
 typedef struct trek_device {
     trek_device_type type; /* the kind of the device */
     int index;             /* its number, from 0 */
@@ -62,7 +65,7 @@ TREK_API trek_device trek_device_default(void);
  * Errors: ARGUMENT if the text is not a device; *device is then unchanged. */
 TREK_API trek_status trek_device_parse(const char *text, trek_device *device);
 /* Returns how many devices of a kind can be used: for TREK_CPU the number of cores, for TREK_CUDA the number of GPUs, which
- * is 0 without a driver. */
+ * is 0 without a driver, and 0 for anything else. */
 TREK_API int trek_device_count(trek_device_type type);
 /* Writes the name of a device, such as "cpu:0", to `text`, which must hold 16 bytes, and returns `text`. */
 TREK_API char *trek_device_name(trek_device device, char *text);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "distributed/comm/meeting.h"
+#include "tensor/backend.h"
 #include "tensor/memory_internal.h"
 #include "tensor/tensor_internal.h"
 
@@ -144,6 +145,7 @@ static trek_status check_op(const trek_comm *comm, trek_comm_kind kind, const tr
 trek_tensor *trek_comm_zeros(trek_comm *comm, trek_shape shape, trek_dtype dtype, trek_device device)
 {
     int64_t bytes = (int64_t)trek_dtype_size(dtype);
+    device = trek_device_resolve(device);
     bool fits = comm && comm->engine->alloc && device.type == TREK_CPU;
     for (int d = 0; d < shape.ndim && fits; d++)
         fits = !__builtin_mul_overflow(bytes, shape.sizes[d], &bytes);

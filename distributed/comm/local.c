@@ -129,12 +129,8 @@ static local_group *group_new(int world)
     return group;
 }
 
-static trek_status check_local(const trek_device *devices, int n, trek_comm **comms)
+static trek_status check_local(const trek_device *devices, int n)
 {
-    if (!comms)
-        return trek_fail_missing("comm_local", "place for the handles");
-    if (n < 1 || n > TREK_MAX_RANKS)
-        return trek_fail(TREK_ERR_ARGUMENT, "comm_local: %d ranks; it takes 1 to %d", n, TREK_MAX_RANKS);
     for (int r = 0; devices && r < n; r++) {
         const trek_backend *backend = trek_backend_get(devices[r].type);
         char why[256];
@@ -167,7 +163,13 @@ static trek_comm *handle_new(local_group *group, int rank, int world, trek_devic
 
 trek_status trek_comm_local(const trek_device *devices, int n, trek_comm **comms)
 {
-    trek_status status = check_local(devices, n, comms);
+    trek_device room[TREK_MAX_RANKS];
+    if (!comms)
+        return trek_fail_missing("comm_local", "place for the handles");
+    if (n < 1 || n > TREK_MAX_RANKS)
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_local: %d ranks; it takes 1 to %d", n, TREK_MAX_RANKS);
+    devices = trek_devices_resolve(devices, n, room);
+    trek_status status = check_local(devices, n);
     if (status != TREK_OK)
         return status;
     local_group *group = group_new(n);

@@ -17,6 +17,7 @@
 #include "graph/flow.h"
 #include "graph/graph_loader_internal.h"
 #include "graph/watch.h"
+#include "tensor/backend.h"
 
 enum { DEFAULT_MOST_ANCHOR = 200 };
 
@@ -45,7 +46,7 @@ static trek_status find_device(const trek_trainer_opts *t, trek_device *device)
 {
     const char *listed = trek_process_variable("TREK_DEVICES");
     char text[32];
-    *device = t->devices ? t->devices[0] : trek_device_default();
+    *device = trek_device_resolve(t->devices ? t->devices[0] : (trek_device){ 0 });
     if (t->ranks > 0 || !listed || !*listed)
         return TREK_OK;
     size_t size = strcspn(listed, ",");
@@ -62,7 +63,7 @@ static trek_loader *make_loader(const trek_run_opts *o, trek_dataset *dataset, i
     return trek_loader_new(trek_dataset_retain(dataset),
                            &(trek_loader_opts){ .batch_size = batch_size, .shuffle = training && o->shuffle,
                                                 .seed = o->seed, .drop_last = training && o->drop_last, .prefetch = o->prefetch,
-                                                .workers = o->workers, .device = device, .host = device.type == TREK_CPU });
+                                                .workers = o->workers, .device = device });
 }
 
 static trek_status feed(trek_run *run, trek_loader *loader, trek_loss_fn fn, const char *name)

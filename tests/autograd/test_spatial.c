@@ -169,9 +169,10 @@ static void layers(void **state)
     same_padding_layers(x);
     REFUSED(trek_nn_conv1d(0, 1, 1, test_device()), TREK_ERR_ARGUMENT, "conv1d: in must be at least 1");
     assert_null(trek_nn_conv_transpose1d_with(&(trek_conv_transpose1d_opts){ .in = 1, .out = 1, .kernel = 1,
-                                                                             .output_padding = 1 }));
+                                                                             .output_padding = 1, .device = trek_cpu(0) }));
     expect_error(TREK_ERR_ARGUMENT, "output padding must not be negative, and smaller than stride (1)");
-    assert_null(trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 1, .out = 1, .kernel = { 1 }, .padding_mode = (trek_pad_mode)7 }));
+    assert_null(trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 1, .out = 1, .kernel = { 1 }, .padding_mode = (trek_pad_mode)7,
+                                                         .device = trek_cpu(0) }));
     expect_error(TREK_ERR_ARGUMENT, "7 is no mode of padding");
     REFUSED(trek_nn_pad(trek_dims(1), TREK_PAD_CONSTANT, 0), TREK_ERR_ARGUMENT, "two sizes for each");
     REFUSED(trek_nn_pixel_shuffle(0), TREK_ERR_ARGUMENT, "factor must be at least 1");

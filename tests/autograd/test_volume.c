@@ -293,7 +293,8 @@ static void test_refused(void **state)
     REFUSED(trek_nn_conv3d(2, 3, 0, test_device()), TREK_ERR_ARGUMENT, "kernel");
     REFUSED(trek_nn_conv3d_with(NULL), TREK_ERR_ARGUMENT, "needs options");
     assert_null(trek_nn_conv_transpose3d_with(
-        &(trek_conv_transpose3d_opts){ .in = 1, .out = 1, .kernel = { 2 }, .output_padding = { TREK_ZERO, 1 } }));
+        &(trek_conv_transpose3d_opts){ .in = 1, .out = 1, .kernel = { 2 }, .output_padding = { TREK_ZERO, 1 },
+                                       .device = trek_cpu(0) }));
     expect_error(TREK_ERR_ARGUMENT, "output padding");
     REFUSED(trek_nn_max_pool3d(0), TREK_ERR_ARGUMENT, "kernel");
     REFUSED(trek_nn_adaptive_avg_pool3d(1, 0, 1), TREK_ERR_ARGUMENT, "height");

@@ -73,7 +73,7 @@ static void recurrent_close(void *state)
 static void *recurrent_open(const bench_work *work)
 {
     const recurrent_case *c = work->arg;
-    trek_lstm_opts opts = { .in = SIZE, .hidden = SIZE, .batch_first = true };
+    trek_lstm_opts opts = { .in = SIZE, .hidden = SIZE, .batch_first = true, .device = trek_cpu(0) };
     recurrent_state *s = calloc(1, sizeof *s);
     if (!s)
         return NULL;

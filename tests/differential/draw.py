@@ -311,7 +311,7 @@ def draw_select(d):
 
 @shaped("to")
 def draw_to(d):
-    return {"x": d.tensor(d.dtype(), d.shape()), "device": [0, d.pick(0, 1, 3)]}
+    return {"x": d.tensor(d.dtype(), d.shape()), "device": [1, d.pick(0, 1, 3)]}
 
 
 @shaped("cat", "stack")

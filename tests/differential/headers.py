@@ -50,7 +50,7 @@ class Headers:
             self.enums[name] = values
         if "TREK_DTYPE_LIST" in text_of(header):
             self.enums["trek_dtype"] = {"TREK_" + n: k for k, n in enumerate(re.findall(r"^\s*X\((\w+), \w+, \d", text_of(header), flags=re.M))}
-            self.enums["trek_device_type"] = {"TREK_CPU": 0, "TREK_CUDA": 1}
+            self.enums["trek_device_type"] = {"TREK_DEVICE_UNSET": 0, "TREK_CPU": 1, "TREK_CUDA": 2}
         if "TREK_STATUS_LIST" in text_of(header):
             names = re.findall(r"^\s*X\((\w+), \"", text_of(header), flags=re.M)
             self.enums["trek_status"] = {"TREK_OK": 0, **{"TREK_ERR_" + n: k + 1 for k, n in enumerate(names)}}

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shared library, bound by what its headers say, and tensors between it and PyTorch."""
 import ctypes
+import os
 
 import torch
 
@@ -17,8 +18,9 @@ DTYPE_OF = {number: name for name, number in DTYPE_NUMBER.items()}
 NAME_OF = {dtype: name for name, dtype in DTYPES.items()}
 FLOATS = ("f32", "f64", "bf16", "f16")
 Shape = headers.structs["trek_shape"]
+os.environ["TREK_DEVICES"] = "cpu:0"  # where layers are whose device is left out
 Device = headers.structs["trek_device"]
-CPU = Device(0, 0)
+CPU = Device(headers.enums["trek_device_type"]["TREK_CPU"], 0)
 
 
 class Refused(Exception):

@@ -29,36 +29,42 @@ static trek_module *chain(int n, trek_module *const *modules)
 static trek_module *convolutions(void)
 {
     return chain(7, (trek_module *[]){
-        trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 3, .out = 16, .kernel = { 3 }, .stride = { 2 }, .padding = { 1 } }),
+        trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 3, .out = 16, .kernel = { 3 }, .stride = { 2 }, .padding = { 1 },
+                                                 .device = trek_cpu(0) }),
         trek_nn_batch_norm2d(16, HERE), trek_nn_relu(),
-        trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 16, .out = 32, .kernel = { 3 }, .groups = 4, .no_bias = true }),
-        trek_nn_conv_transpose2d_with(&(trek_conv_transpose2d_opts){ .in = 32, .out = 8, .kernel = { 2 }, .stride = { 2 } }),
+        trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 16, .out = 32, .kernel = { 3 }, .groups = 4, .no_bias = true,
+                                                 .device = trek_cpu(0) }),
+        trek_nn_conv_transpose2d_with(&(trek_conv_transpose2d_opts){ .in = 32, .out = 8, .kernel = { 2 }, .stride = { 2 },
+                                                                     .device = trek_cpu(0) }),
         trek_nn_flatten(), trek_nn_linear(8 * 28 * 28, 10, HERE) });
 }
 
 static trek_module *perceptron(void)
 {
     return chain(4, (trek_module *[]){ trek_nn_linear(12, 20, HERE), trek_nn_layer_norm(20, HERE), trek_nn_gelu(),
-        trek_nn_linear_with(&(trek_linear_opts){ .in = 20, .out = 4, .no_bias = true }) });
+        trek_nn_linear_with(&(trek_linear_opts){ .in = 20, .out = 4, .no_bias = true, .device = trek_cpu(0) }) });
 }
 
 static trek_module *lines(void)
 {
     return chain(4, (trek_module *[]){ trek_nn_conv1d(4, 6, 3, HERE),
-        trek_nn_conv_transpose1d_with(&(trek_conv_transpose1d_opts){ .in = 6, .out = 5, .kernel = 4, .stride = 2 }),
-        trek_nn_group_norm(5, 5, HERE), trek_nn_prelu_with(&(trek_prelu_opts){ .parameters = 5 }) });
+        trek_nn_conv_transpose1d_with(&(trek_conv_transpose1d_opts){ .in = 6, .out = 5, .kernel = 4, .stride = 2,
+                                                                     .device = trek_cpu(0) }),
+        trek_nn_group_norm(5, 5, HERE), trek_nn_prelu_with(&(trek_prelu_opts){ .parameters = 5, .device = trek_cpu(0) }) });
 }
 
 static trek_module *volumes(void)
 {
     return chain(2, (trek_module *[]){
-        trek_nn_conv3d_with(&(trek_conv3d_opts){ .in = 2, .out = 4, .kernel = { 3 }, .padding = { 1 } }),
-        trek_nn_conv_transpose3d_with(&(trek_conv_transpose3d_opts){ .in = 4, .out = 3, .kernel = { 2 }, .stride = { 2 } }) });
+        trek_nn_conv3d_with(&(trek_conv3d_opts){ .in = 2, .out = 4, .kernel = { 3 }, .padding = { 1 }, .device = trek_cpu(0) }),
+        trek_nn_conv_transpose3d_with(&(trek_conv_transpose3d_opts){ .in = 4, .out = 3, .kernel = { 2 }, .stride = { 2 },
+                                                                     .device = trek_cpu(0) }) });
 }
 
 static trek_module *lstm(void)
 {
-    return trek_nn_lstm_with(&(trek_lstm_opts){ .in = 6, .hidden = 8, .layers = 2, .bidirectional = true, .batch_first = true });
+    return trek_nn_lstm_with(&(trek_lstm_opts){ .in = 6, .hidden = 8, .layers = 2, .bidirectional = true, .batch_first = true,
+                                                .device = trek_cpu(0) });
 }
 
 static trek_module *gru(void) { return trek_nn_gru(6, 8, HERE); }
@@ -71,7 +77,8 @@ static trek_module *words(void)
 
 static trek_module *encoder(void)
 {
-    return trek_nn_transformer_encoder_layer_with(&(trek_transformer_opts){ .d_model = 16, .heads = 4, .dim_feedforward = 32 });
+    return trek_nn_transformer_encoder_layer_with(&(trek_transformer_opts){ .d_model = 16, .heads = 4, .dim_feedforward = 32,
+                                                                            .device = trek_cpu(0) });
 }
 
 static trek_module *shared(void)

@@ -120,7 +120,7 @@ static void test_refused(void **state)
     refuses(trek_nn_hardtanh_with(&(trek_hardtanh_opts){ .low = 2, .high = 1 }));
     refuses(trek_nn_softshrink_with(&(trek_shrink_opts){ .lambda = -1 }));
     refuses(trek_nn_rrelu_with(&(trek_rrelu_opts){ .lower = 0.5, .upper = 0.25 }));
-    refuses(trek_nn_prelu_with(&(trek_prelu_opts){ .parameters = -1 }));
+    refuses(trek_nn_prelu_with(&(trek_prelu_opts){ .parameters = -1, .device = trek_cpu(0) }));
     refuses(trek_nn_swiglu_with(NULL));
     refuses(trek_nn_swiglu(0, 3, test_device()));
     refuses(trek_nn_swiglu(3, -1, test_device()));

@@ -118,7 +118,7 @@ static void test_norm_embedding_dropout(void **state)
     trek_backward(trek_sum(y, trek_dims_none(), false));
     expect_near(at(trek_var_grad(weight), 0), 0, 0);
     expect_near(at(trek_var_grad(weight), 7), 2, 0);
-    assert_null(trek_nn_embedding_with(&(trek_embedding_opts){ .num = 4, .dim = 2, .padding_idx = 4 }));
+    assert_null(trek_nn_embedding_with(&(trek_embedding_opts){ .num = 4, .dim = 2, .padding_idx = 4, .device = trek_cpu(0) }));
     expect_error(TREK_ERR_ARGUMENT, "padding_idx 4 is outside 4 rows");
 
     trek_var *ones = trek_var_from(trek_tensor_ones(trek_dims(4096), TREK_F32, test_device()));
@@ -179,11 +179,12 @@ static void test_bags(void **state)
     trek_scope_end(scope);
     opts.mode = (trek_bag_mode)3;
     REFUSED(trek_nn_embedding_bag_with(&opts), TREK_ERR_ARGUMENT, "embedding_bag: 3 is no mode");
-    opts = (trek_embedding_bag_opts){ .num = 4, .dim = 2, .mode = TREK_BAG_MAX, .scale_grad_by_freq = true };
+    opts = (trek_embedding_bag_opts){ .num = 4, .dim = 2, .mode = TREK_BAG_MAX, .scale_grad_by_freq = true,
+                                      .device = trek_cpu(0) };
     REFUSED(trek_nn_embedding_bag_with(&opts), TREK_ERR_ARGUMENT, "not for maxima");
     REFUSED(trek_nn_embedding_bag(0, 2, test_device()), TREK_ERR_ARGUMENT, "embedding_bag: num must be at least 1");
     REFUSED(trek_nn_embedding_bag_with(NULL), TREK_ERR_ARGUMENT, "needs options");
-    assert_null(trek_nn_embedding_with(&(trek_embedding_opts){ .num = 4, .dim = 2, .max_norm = -1 }));
+    assert_null(trek_nn_embedding_with(&(trek_embedding_opts){ .num = 4, .dim = 2, .max_norm = -1, .device = trek_cpu(0) }));
     expect_error(TREK_ERR_ARGUMENT, "embedding: a max_norm of -1");
     trek_module *all[] = { sum, mean, table };
     for (int k = 0; k < 3; k++)
@@ -223,7 +224,8 @@ static void test_positions(void **state)
     trek_scope_end(scope);
     REFUSED(trek_nn_rotary(3, 4, test_device()), TREK_ERR_ARGUMENT, "a dim of 3");
     REFUSED(trek_nn_rotary(0, 4, test_device()), TREK_ERR_ARGUMENT, "rotary: dim must be at least 1");
-    assert_null(trek_nn_sinusoidal_positions_with(&(trek_sinusoidal_positions_opts){ .dim = 2, .dropout = 2 }));
+    assert_null(trek_nn_sinusoidal_positions_with(&(trek_sinusoidal_positions_opts){ .dim = 2, .dropout = 2,
+                                                                                     .device = trek_cpu(0) }));
     expect_error(TREK_ERR_ARGUMENT, "a dropout of 2");
     REFUSED(trek_nn_sinusoidal_positions_with(NULL), TREK_ERR_ARGUMENT, "needs options");
     REFUSED(trek_nn_rotary_with(NULL), TREK_ERR_ARGUMENT, "needs options");
@@ -277,13 +279,15 @@ static void test_conv_and_pool(void **state)
     trek_scope_end(scope);
     trek_module_free(&m);
 
-    m = trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 4, .out = 6, .kernel = { 3, 5 }, .groups = 2, .no_bias = true });
+    m = trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 4, .out = 6, .kernel = { 3, 5 }, .groups = 2, .no_bias = true,
+                                                 .device = trek_cpu(0) });
     assert_int_equal(trek_module_param_count(m), 6 * 2 * 3 * 5);
     trek_var *weight = trek_module_find(m, "weight");
     for (int k = 0; k < 180; k++)
         assert_true(fabs(at(weight, k)) <= 1 / sqrt(30.0));
     trek_module_free(&m);
-    assert_null(trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 4, .out = 6, .kernel = { 3 }, .groups = 4 }));
+    assert_null(trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 4, .out = 6, .kernel = { 3 }, .groups = 4,
+                                                         .device = trek_cpu(0) }));
     expect_error(TREK_ERR_ARGUMENT, "4 groups do not divide 4 channels in and 6 out");
     REFUSED(trek_nn_max_pool2d(0), TREK_ERR_ARGUMENT, "max_pool2d: kernel must be at least 1");
 }
@@ -322,7 +326,7 @@ static void test_conv_transpose(void **state)
 
     trek_conv_transpose2d_opts opts = { .in = 4, .out = 6, .kernel = { 3, 5 }, .stride = { 2, 1 },
                                         .output_padding = { 1, TREK_ZERO },
-                                        .groups = 2, .no_bias = true };
+                                        .groups = 2, .no_bias = true, .device = trek_cpu(0) };
     m = trek_nn_conv_transpose2d_with(&opts);
     assert_true(trek_shape_equal(trek_var_shape(trek_module_find(m, "weight")), trek_dims(4, 3, 3, 5)));
     for (int k = 0; k < 180; k++)
@@ -337,7 +341,8 @@ static void test_conv_transpose(void **state)
     opts.output_padding[0] = -1;
     assert_null(trek_nn_conv_transpose2d_with(&opts));
     expect_error(TREK_ERR_ARGUMENT, "conv_transpose2d: output padding must not be negative, not -1");
-    assert_null(trek_nn_conv_transpose2d_with(&(trek_conv_transpose2d_opts){ .in = 4, .out = 6, .kernel = { 3 }, .groups = 4 }));
+    assert_null(trek_nn_conv_transpose2d_with(&(trek_conv_transpose2d_opts){ .in = 4, .out = 6, .kernel = { 3 }, .groups = 4,
+                                                                             .device = trek_cpu(0) }));
     expect_error(TREK_ERR_ARGUMENT, "conv_transpose2d: 4 groups do not divide 4 channels in and 6 out");
     REFUSED(trek_nn_conv_transpose2d(4, 6, 0, trek_cpu(0)), TREK_ERR_ARGUMENT, "conv_transpose2d: kernel must be at least 1");
 }

@@ -558,10 +558,13 @@ static void test_bad_input(void **state)
     REFUSED(trek_nn_lstm_with(NULL), TREK_ERR_ARGUMENT, "options");
     REFUSED(trek_nn_lstm_cell_with(NULL), TREK_ERR_ARGUMENT, "options");
     REFUSED(trek_nn_gru_cell_with(NULL), TREK_ERR_ARGUMENT, "options");
-    REFUSED(trek_nn_lstm_with(&(trek_lstm_opts){ .in = 2, .hidden = 2, .layers = -1 }), TREK_ERR_ARGUMENT, "layers");
-    REFUSED(trek_nn_lstm_with(&(trek_lstm_opts){ .in = 2, .hidden = 2, .proj_size = 2 }), TREK_ERR_ARGUMENT, "lstm: proj_size 2");
+    REFUSED(trek_nn_lstm_with(&(trek_lstm_opts){ .in = 2, .hidden = 2, .layers = -1, .device = trek_cpu(0) }), TREK_ERR_ARGUMENT,
+            "layers");
+    REFUSED(trek_nn_lstm_with(&(trek_lstm_opts){ .in = 2, .hidden = 2, .proj_size = 2, .device = trek_cpu(0) }),
+            TREK_ERR_ARGUMENT, "lstm: proj_size 2");
     REFUSED(trek_nn_gru_with(&(trek_gru_opts){ .in = 2, .hidden = 3, .proj_size = 2 }), TREK_ERR_ARGUMENT, "gru: proj_size 2");
-    REFUSED(trek_nn_lstm_with(&(trek_lstm_opts){ .in = 2, .hidden = 2, .dropout = 1.5 }), TREK_ERR_ARGUMENT, "dropout");
+    REFUSED(trek_nn_lstm_with(&(trek_lstm_opts){ .in = 2, .hidden = 2, .dropout = 1.5, .device = trek_cpu(0) }),
+            TREK_ERR_ARGUMENT, "dropout");
 
     trek_module *m = trek_nn_lstm(3, 4, test_device()), *gru = trek_nn_gru(3, 4, test_device());
     trek_scope scope = trek_scope_begin();

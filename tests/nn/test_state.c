@@ -331,7 +331,8 @@ static void test_mismatch(void **state)
     trek_module *a = model(),
                 *b = trek_nn_sequential(
                     3, (trek_module *[]){ trek_nn_linear(3, 4, trek_cpu(0)), trek_nn_relu(),
-                                          trek_nn_linear_with(&(trek_linear_opts){ .in = 5, .out = 2, .dtype = TREK_F64 }) });
+                                          trek_nn_linear_with(&(trek_linear_opts){ .in = 5, .out = 2, .dtype = TREK_F64,
+                                                                                   .device = trek_cpu(0) }) });
     trek_state_report report;
     double before = fingerprint(b);
     trek_state_save(a, path);
@@ -345,8 +346,8 @@ static void test_mismatch(void **state)
     assert_true(fingerprint(b) == before);
 
     /* Casting must be asked for. */
-    trek_module *wide = trek_nn_sequential(1, (trek_module *[]){ trek_nn_linear_with(&(trek_linear_opts){ .in = 3, .out = 5,
-                                                                                                          .dtype = TREK_F64 }) });
+    trek_module *wide = trek_nn_sequential(1, (trek_module *[]){ trek_nn_linear_with(&(trek_linear_opts){
+                                                  .in = 3, .out = 5, .dtype = TREK_F64, .device = trek_cpu(0) }) });
     trek_module_add(wide, "more", TREK_NO_FIELD, trek_nn_linear(1, 1, trek_cpu(0)));
     trek_state_load_opts opts = { .allow_unexpected = true, .allow_missing = true };
     before = fingerprint(wide);

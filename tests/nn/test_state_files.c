@@ -576,7 +576,7 @@ static void test_module_rules(void **state)
     load.n_rules = 1;
     FAILS(trek_state_load_with(b, folder, &load, &report), TREK_ERR_ARGUMENT, "2 unexpected: net.0.bias");
     /* Into another dtype, mapped. */
-    trek_module *c = trek_nn_linear_with(&(trek_linear_opts){ .in = 64, .out = 64, .dtype = TREK_BF16 });
+    trek_module *c = trek_nn_linear_with(&(trek_linear_opts){ .in = 64, .out = 64, .dtype = TREK_BF16, .device = trek_cpu(0) });
     static const trek_state_rule first[] = { { .from = "net.0.kernel", .to = "weight", .transpose = true },
                                              { .from = "net.0.**", .to = "**" }, { .from = "**.2.**", .to = NULL } };
     load = (trek_state_load_opts){ .rules = first, .n_rules = 3, .map = true, .assign = true, .cast = true };

@@ -687,6 +687,7 @@ int main(int argc, char **argv)
 {
     if (argc != 4)
         return 2;
+    setenv("TREK_DEVICES", "cpu:0", 1); /* where layers are whose device is left out */
     folder = argv[1];
     state = (uint64_t)atoll(argv[2]);
     opset = atoi(argv[3]);

@@ -143,7 +143,7 @@ trek_dtype pool_dtype(pool *p)
 
 trek_device pool_device(pool *p)
 {
-    return pool_chance(p, 1) ? (trek_device){ (trek_device_type)pool_below(p, 3), pool_dim(p) } : trek_cpu(pool_chance(p, 3));
+    return pool_chance(p, 1) ? (trek_device){ (trek_device_type)pool_below(p, 4), pool_dim(p) } : trek_cpu(pool_chance(p, 3));
 }
 
 static void pair(pool *p, int64_t *two, int from)

@@ -23,7 +23,7 @@ static const trek_module_class block_class = { .name = "block", .size = sizeof(b
 static trek_module *block_new(int64_t width, int64_t heads)
 {
     trek_module *m = trek_module_new(&block_class);
-    trek_multihead_attention_opts attention = { .embed_dim = width, .heads = heads, .causal = true };
+    trek_multihead_attention_opts attention = { .embed_dim = width, .heads = heads, .causal = true, .device = trek_cpu(0) };
     trek_module_add(m, "ln_1", offsetof(block_module, ln_1), trek_nn_layer_norm(width, trek_cpu(0)));
     trek_module_add(m, "attn", offsetof(block_module, attn), trek_nn_multihead_attention_with(&attention));
     trek_module_add(m, "ln_2", offsetof(block_module, ln_2), trek_nn_layer_norm(width, trek_cpu(0)));

@@ -10,7 +10,8 @@
 #include "autograd/var.h"
 #include "tensor/memory.h"
 
-/* Where tests run: TREK_TEST_DEVICE, e.g. "cuda:0"; by default cpu:0. Ends the program where the text is no device. */
+/* Where tests run: TREK_TEST_DEVICE, e.g. "cuda:0"; by default trek_device_default(). Ends the program where the text is no
+ * device. */
 trek_device test_device(void);
 /* Device of the same type for each rank: the one of test_device for all of them on GPUs, the next CPU for each else. */
 trek_device test_device_of_rank(int rank);

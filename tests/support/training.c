@@ -267,8 +267,7 @@ static trek_loader *make_loader(const run *c)
 {
     return trek_loader_new(training_dataset(), &(trek_loader_opts){ .batch_size = c->batch, .shuffle = true, .seed = 3,
                                                                    .drop_last = c->drop_last,
-                                                                   .device = c->devices ? c->devices[0] : trek_cpu(0),
-                                                                   .host = c->devices && c->devices[0].type == TREK_CPU });
+                                                                   .device = c->devices ? c->devices[0] : (trek_device){ 0 } });
 }
 
 void training_run(const run *c, result *to)

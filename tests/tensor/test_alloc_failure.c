@@ -63,9 +63,10 @@ static trek_module *make_fused(void)
     trek_module_add(m, "norm", offsetof(fused_layer, norm), trek_nn_rms_norm(6, trek_cpu(0)));
     trek_module_add(m, "attention", offsetof(fused_layer, attention),
                     trek_nn_multihead_attention_with(&(trek_multihead_attention_opts){ .embed_dim = 6, .heads = 2,
-                                                                                       .dropout = 0.1 }));
+                                                                                       .dropout = 0.1, .device = trek_cpu(0) }));
     trek_module_add(m, "lstm", offsetof(fused_layer, lstm),
-                    trek_nn_lstm_with(&(trek_lstm_opts){ .in = 6, .hidden = 3, .bidirectional = true, .batch_first = true }));
+                    trek_nn_lstm_with(&(trek_lstm_opts){ .in = 6, .hidden = 3, .bidirectional = true, .batch_first = true,
+                                                         .device = trek_cpu(0) }));
     trek_module_add(m, "gru", offsetof(fused_layer, gru),
                     trek_nn_gru_with(&(trek_gru_opts){ .in = 6, .hidden = 6, .layers = 2, .dropout = 0.1, .batch_first = true }));
     trek_module_add(m, "head", offsetof(fused_layer, head), trek_nn_linear(6, 4, trek_cpu(0)));

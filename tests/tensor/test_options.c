@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A field whose default is not 0 takes a real zero as TREK_ZERO, whatever its type. */
+/* A field whose default is not 0 takes a real zero as TREK_ZERO, whatever its type; a device that is left out. */
 #include <unistd.h>
 
 #include "autograd/ops.h"
 #include "data/loader.h"
+#include "distributed/ranks.h"
 #include "nn/layers.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
@@ -55,7 +56,8 @@ static void layers(void **state)
         trek_nn_leaky_relu_with(&(trek_leaky_relu_opts){ .negative_slope = TREK_ZERO }),
         trek_nn_softmax_with(&(trek_softmax_opts){ .dim = TREK_ZERO }),
         trek_nn_flatten_with(&(trek_flatten_opts){ .start_dim = TREK_ZERO }),
-        trek_nn_batch_norm1d_with(&(trek_batch_norm_opts){ .features = 2, .eps = TREK_ZERO, .momentum = TREK_ZERO }),
+        trek_nn_batch_norm1d_with(&(trek_batch_norm_opts){ .features = 2, .eps = TREK_ZERO, .momentum = TREK_ZERO,
+                                                           .device = trek_cpu(0) }),
     };
     assert_true(at(trek_forward(made[0], x), 2) == -3);
     assert_true(at(trek_forward(made[1], x), 2) == 0);
@@ -66,7 +68,8 @@ static void layers(void **state)
     assert_true(at(trek_module_find(made[4], "running_mean"), 0) == 0);
     for (size_t k = 0; k < sizeof made / sizeof *made; k++)
         trek_module_free(&made[k]);
-    trek_module *rows = trek_nn_embedding_with(&(trek_embedding_opts){ .num = 3, .dim = 2, .padding_idx = TREK_ZERO });
+    trek_module *rows = trek_nn_embedding_with(&(trek_embedding_opts){ .num = 3, .dim = 2, .padding_idx = TREK_ZERO,
+                                                                       .device = trek_cpu(0) });
     assert_true(at(trek_module_find(rows, "weight"), 0) == 0 && at(trek_module_find(rows, "weight"), 2) != 0);
     trek_module_free(&rows);
 }
@@ -74,7 +77,7 @@ static void layers(void **state)
 static void windows(void **state)
 {
     trek_module *conv = trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 1, .out = 1, .kernel = { 3 },
-                                                                 .padding = { 1, TREK_ZERO } });
+                                                                 .padding = { 1, TREK_ZERO }, .device = trek_cpu(0) });
     trek_module *pool = trek_nn_max_pool2d_with(&(trek_pool_opts){ .kernel = { 3 }, .stride = { 1 },
                                                                    .padding = { 1, TREK_ZERO } });
     trek_var *x = trek_var_from(trek_tensor_ones(trek_dims(1, 1, 5, 5), TREK_F32, trek_cpu(0)));
@@ -111,6 +114,57 @@ static void loaders(void **state)
     trek_loader_free(&loader);
 }
 
+static void expect_device(trek_device device, const char *name)
+{
+    char text[16];
+    assert_string_equal(trek_device_name(device, text), name);
+}
+
+static void expect_batches_on(trek_device given, const char *name)
+{
+    trek_loader *loader = trek_loader_new(trek_dataset_digits(8, 1), &(trek_loader_opts){ .batch_size = 4, .device = given });
+    assert_int_equal(trek_loader_start(loader, 0), TREK_OK);
+    trek_batch *batch = trek_loader_next(loader);
+    assert_non_null(batch);
+    expect_device(trek_var_device(trek_batch_get(batch, "image")), name);
+    trek_loader_free(&loader);
+}
+
+/* A device that is left out is the default everywhere, and one that is said is that one. */
+static void devices(void **state)
+{
+    const trek_device unset = { 0 }, list[] = { unset, trek_cpu(1) };
+    setenv("TREK_DEVICES", "cpu:3", 1);
+    expect_device(unset, "cpu:3");
+    assert_true(trek_device_equal(unset, trek_cpu(3)) && !trek_device_equal(unset, trek_cpu(0)));
+    assert_int_equal(trek_device_sync(unset), TREK_OK);
+    trek_var *x = trek_var_from(trek_tensor_zeros(trek_dims(2, 3), TREK_F32, unset)), *zero = trek_to(x, trek_cpu(0));
+    expect_device(trek_var_device(x), "cpu:3");
+    assert_ptr_equal(trek_to(x, unset), x);
+    expect_device(trek_var_device(zero), "cpu:0");
+    expect_device(trek_var_device(trek_to(zero, unset)), "cpu:3");
+    trek_tensor *numbers = trek_tensor_arange(0, 3, 1, TREK_F32, unset);
+    expect_device(trek_tensor_device(numbers), "cpu:3");
+    trek_tensor_release(numbers);
+    expect_batches_on(unset, "cpu:3");
+    expect_batches_on(trek_cpu(0), "cpu:0");
+    trek_module *left_out = trek_nn_linear_with(&(trek_linear_opts){ .in = 3, .out = 2 });
+    trek_module *said = trek_nn_linear(3, 2, trek_cpu(0));
+    expect_device(trek_var_device(trek_forward(left_out, x)), "cpu:3");
+    expect_device(trek_var_device(trek_module_find(said, "weight")), "cpu:0");
+    assert_int_equal(trek_module_to(said, unset), TREK_OK);
+    expect_device(trek_var_device(trek_module_find(said, "weight")), "cpu:3");
+    trek_module_free(&left_out);
+    trek_module_free(&said);
+    trek_ranks *ranks = trek_ranks_new(list, 2);
+    assert_non_null(ranks);
+    trek_ranks_free(&ranks);
+    assert_null(trek_tensor_zeros(trek_dims(2), TREK_F32, (trek_device){ TREK_DEVICE_UNSET, 2 }));
+    expect_error(TREK_ERR_DEVICE, "no such device (type 0, index 2)");
+    assert_int_equal(trek_device_count(TREK_DEVICE_UNSET), 0);
+    unsetenv("TREK_DEVICES");
+}
+
 /* TREK_OFF turns a feature off; where a number is meant it is a negative number, as any other. */
 static void off_is_no_zero(void **state)
 {
@@ -120,7 +174,8 @@ static void off_is_no_zero(void **state)
     expect_refused("padding");
     assert_null(trek_max_pool2d(x, &(trek_pool_opts){ .kernel = { 3 }, .padding = { TREK_OFF } }));
     expect_refused("padding");
-    assert_null(trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 1, .out = 1, .kernel = { 3 }, .padding = { TREK_OFF } }));
+    assert_null(trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 1, .out = 1, .kernel = { 3 }, .padding = { TREK_OFF },
+                                                         .device = trek_cpu(0) }));
     expect_refused("padding");
     assert_null(trek_nn_max_pool2d_with(&(trek_pool_opts){ .kernel = { 3 }, .padding = { 1, TREK_OFF } }));
     expect_refused("padding");
@@ -227,6 +282,7 @@ int main(void)
         return use_library();
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = { TEST(learning_rates), TEST(layers), TEST(windows), TEST(functions), TEST(loaders),
+                                        TEST(devices),
                                         TEST(off_is_no_zero),
                                         TEST(the_environment), TEST(variables) };
     return cmocka_run_group_tests(tests, NULL, NULL);

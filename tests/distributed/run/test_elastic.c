@@ -500,7 +500,7 @@ static double number_of(const history *h, bool averages)
     trek_dataset *data = training_dataset();
     int file = mkstemp(path), ranks = h->ranks[0];
     trek_loader *loader = trek_loader_new(trek_dataset_retain(data), &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true,
-                                                                                         .seed = 5, .host = true });
+                                                                                         .seed = 5, .device = trek_cpu(0) });
     trek_graph *graph = set_up(ranks, loader, averages);
     for (int step = 0; step < EPOCHS * STEPS; step++) {
         if (step % STEPS == 0)

@@ -50,7 +50,7 @@ static trek_state *loop_of(const trek_run_opts *o, int64_t epochs)
     trek_graph *graph = training_build(test_device(), NULL);
     trek_loader *loader = trek_loader_new(trek_dataset_retain(o->dataset),
                                           &(trek_loader_opts){ .batch_size = o->batch_size, .shuffle = o->shuffle,
-                                                               .seed = o->seed, .device = test_device(), .host = test_on_cpu() });
+                                                               .seed = o->seed, .device = test_device() });
     trek_graph_set_loader(graph, loader, "x");
     trek_graph_set_loss(graph, squares, NULL);
     trek_trainer_opts t = o->trainer;

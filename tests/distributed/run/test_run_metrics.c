@@ -34,7 +34,7 @@ static trek_graph *set_up(const way *w, trek_loader *loader, trek_loss_fn loss)
 static trek_loader *loader_of(trek_dataset *data, int64_t batch)
 {
     return trek_loader_new(trek_dataset_retain(data), &(trek_loader_opts){ .batch_size = batch, .shuffle = true, .seed = 3,
-                                                                          .device = test_device(), .host = test_on_cpu() });
+                                                                          .device = test_device() });
 }
 
 static void check_confusion(const trek_tensor *values, double sum)
@@ -143,7 +143,7 @@ static trek_status count_part(int rank, void *arg)
         metrics[k] = measured_new(h->differ && rank == 2 ? (k + 1) % MEASURES : k);
     trek_dataset *part = rank == 1 || h->differ ? NULL : trek_dataset_subset(trek_dataset_retain(h->data), rank ? 40 : 0,
                                                                              rank ? SAMPLES - 40 : 40);
-    trek_loader *loader = part ? trek_loader_new(part, &(trek_loader_opts){ .batch_size = 7, .host = true }) : NULL;
+    trek_loader *loader = part ? trek_loader_new(part, &(trek_loader_opts){ .batch_size = 7, .device = trek_cpu(0) }) : NULL;
     if (loader)
         trek_loader_start(loader, 0);
     for (trek_batch *batch; loader && (batch = trek_loader_next(loader));)

@@ -647,7 +647,7 @@ static void test_batches_ahead(void **state)
 
 static void test_batches_of_readers(void **state)
 {
-    trek_loader *loader = trek_loader_new(rows_dataset(), &(trek_loader_opts){ .batch_size = ROWS, .host = true });
+    trek_loader *loader = trek_loader_new(rows_dataset(), &(trek_loader_opts){ .batch_size = ROWS, .device = trek_cpu(0) });
     trek_reader *reader = trek_reader_new(loader, gpu);
     assert_non_null(reader);
     for (int64_t first = 0; first < BATCHES; first += 6) {

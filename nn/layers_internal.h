@@ -48,7 +48,7 @@ trek_module *trek_layer_finish(trek_module *module);
 trek_status trek_layer_positive(const char *layer, const char *what, int64_t value);
 /* What convolutions of any dimension check: sizes, channels that groups divide, a known mode of padding. */
 trek_status trek_conv_check(const char *layer, int64_t in, int64_t out, int64_t groups, const int64_t kernel[2],
-                            const int64_t padding[2], trek_pad_mode mode);
+                            const int64_t *padding, int dims, trek_pad_mode mode);
 /* The kind of padding of a convolution of `dims` dimensions: known, and with numbers and strides that it can be had with. */
 trek_status trek_conv_check_kind(const char *layer, trek_padding kind, const int64_t *padding, const int64_t *stride, int dims);
 /* x with the padding of a mode other than zeros, which *opts then have none of; x itself for zeros. */

@@ -66,10 +66,12 @@ static trek_module *pool_new(const trek_module_class *klass, const trek_pool_opt
     if (trek_layer_positive(klass->name, "kernel", opts->kernel[0]) != TREK_OK)
         return NULL;
     for (int d = 0; d < 2; d++)
-        if (opts->kernel[d] < 0 || opts->stride[d] < 0 || opts->dilation[d] < 0 ||
-            trek_option_integer(opts->padding[d], 0) < 0)
-            return trek_fail_null(TREK_ERR_ARGUMENT, "%s: kernel, stride, padding and dilation must not be negative",
-                                  klass->name);
+        if (opts->kernel[d] < 0 || opts->stride[d] < 0 || opts->dilation[d] < 0)
+            return trek_fail_null(TREK_ERR_ARGUMENT, "%s: kernel, stride and dilation must not be negative", klass->name);
+    int64_t padding[2];
+    trek_option_paddings(padding, opts->padding, 2);
+    if (trek_option_check_paddings(klass->name, "padding", padding, 2) != TREK_OK)
+        return NULL;
     trek_module *base = trek_module_new(klass);
     if (base)
         ((pool_layer *)base)->opts = *opts;

@@ -3,9 +3,12 @@
 #include <unistd.h>
 
 #include "autograd/ops.h"
+#include "autograd/resample.h"
+#include "autograd/spatial.h"
 #include "data/loader.h"
 #include "distributed/ranks.h"
 #include "nn/layers.h"
+#include "nn/spatial.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
 #include "tensor/environment.h"
@@ -86,6 +89,44 @@ static void windows(void **state)
     assert_true(trek_var_size(z, 2) == 5 && trek_var_size(z, 3) == 3);
     trek_module_free(&conv);
     trek_module_free(&pool);
+}
+
+/* { 1 } and { 1, 0 } are the same in C: nobody knows which is meant. */
+static void half_a_padding(void **state)
+{
+    static const char left_out[] = "a later dimension's number is left out; give each dimension its own, TREK_ZERO for 0";
+    trek_var *x = trek_var_from(trek_tensor_ones(trek_dims(1, 1, 5, 5), TREK_F32, trek_cpu(0)));
+    trek_var *w = trek_var_from(trek_tensor_ones(trek_dims(1, 1, 3, 3), TREK_F32, trek_cpu(0)));
+    trek_var *deep = trek_reshape(x, trek_dims(1, 1, 1, 5, 5)), *kernel = trek_reshape(w, trek_dims(1, 1, 1, 3, 3));
+    trek_var *places = NULL, *y = trek_max_pool2d_with_indices(x, &(trek_pool_opts){ .kernel = { 2 } }, &places);
+    const trek_conv_opts half = { .padding = { 1 } }, last = { .padding = { TREK_ZERO, 1, 0 } };
+    const trek_conv_transpose_opts transposed = { .padding = { 1 } }, more = { .stride = { 2 }, .output_padding = { 1, 0 } };
+    const trek_pool_opts pool = { .kernel = { 3 }, .padding = { 1 } };
+#define LEFT_OUT(call) REFUSED(call, TREK_ERR_ARGUMENT, left_out)
+    LEFT_OUT(trek_conv2d(x, w, NULL, &half));
+    LEFT_OUT(trek_conv_transpose2d(x, w, NULL, &transposed));
+    LEFT_OUT(trek_conv_transpose2d(x, w, NULL, &more));
+    LEFT_OUT(trek_max_pool2d(x, &pool));
+    LEFT_OUT(trek_avg_pool2d(x, &pool));
+    LEFT_OUT(trek_max_unpool2d(y, places, &(trek_unpool_opts){ .kernel = { 2 }, .padding = { 1 } }));
+    LEFT_OUT(trek_unfold(x, &(trek_unfold_opts){ .kernel = { 3 }, .padding = { 1 } }));
+    LEFT_OUT(trek_conv3d(deep, kernel, NULL, &half));
+    LEFT_OUT(trek_conv3d(deep, kernel, NULL, &last));
+    LEFT_OUT(trek_conv_transpose3d(deep, kernel, NULL, &transposed));
+    LEFT_OUT(trek_conv_transpose3d(deep, kernel, NULL, &more));
+    LEFT_OUT(trek_max_pool3d(deep, &pool));
+    LEFT_OUT(trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 1, .out = 1, .kernel = { 3 }, .padding = { 1 } }));
+    LEFT_OUT(trek_nn_conv_transpose2d_with(&(trek_conv_transpose2d_opts){ .in = 1, .out = 1, .kernel = { 3 },
+                                                                          .padding = { 1 } }));
+    LEFT_OUT(trek_nn_conv3d_with(&(trek_conv3d_opts){ .in = 1, .out = 1, .kernel = { 3 }, .padding = { 1, 1 } }));
+    LEFT_OUT(trek_nn_conv_transpose3d_with(&(trek_conv_transpose3d_opts){ .in = 1, .out = 1, .kernel = { 3 }, .stride = { 2 },
+                                                                          .output_padding = { 1 } }));
+    LEFT_OUT(trek_nn_max_pool2d_with(&pool));
+    LEFT_OUT(trek_nn_avg_pool3d_with(&pool));
+    LEFT_OUT(trek_nn_max_unpool2d_with(&(trek_unpool_opts){ .kernel = { 2 }, .padding = { 1 } }));
+    y = trek_conv2d(x, w, NULL, &(trek_conv_opts){ .padding = { 0, 1 } });
+    assert_true(trek_var_size(y, 2) == 3 && trek_var_size(y, 3) == 5);
+    assert_int_equal(trek_var_size(trek_conv1d(trek_select(x, 2, 0), trek_select(w, 2, 0), NULL, &half), 2), 5);
 }
 
 static void functions(void **state)
@@ -281,7 +322,8 @@ int main(void)
     if (getenv("TREK_TEST_USE"))
         return use_library();
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
-    const struct CMUnitTest tests[] = { TEST(learning_rates), TEST(layers), TEST(windows), TEST(functions), TEST(loaders),
+    const struct CMUnitTest tests[] = { TEST(learning_rates), TEST(layers), TEST(windows), TEST(half_a_padding), TEST(functions),
+                                        TEST(loaders),
                                         TEST(devices),
                                         TEST(off_is_no_zero),
                                         TEST(the_environment), TEST(variables) };

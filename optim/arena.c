@@ -32,8 +32,9 @@ static trek_status check_param(const trek_params *params, int k, trek_device dev
     trek_device own = trek_var_device(var);
     if (!trek_device_equal(own, device) && (own.type != TREK_CPU || device.type != TREK_CPU)) {
         char a[16], b[16];
-        return trek_fail(TREK_ERR_DEVICE, "arena: parameter '%s' is on %s, the first on %s", name, trek_device_name(own, a),
-                         trek_device_name(device, b));
+        return trek_fail(TREK_ERR_DEVICE, "arena: parameter '%s' is on %s, the first on %s", name,
+                         trek_device_name(own, a, sizeof a),
+                         trek_device_name(device, b, sizeof b));
     }
     if (var->leaf && var->leaf->grad_in_arena)
         return trek_fail(TREK_ERR_STATE, "arena: parameter '%s' belongs to another optimizer or trainer; free that first", name);

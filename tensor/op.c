@@ -130,7 +130,8 @@ static trek_status fail_devices(const trek_op_call *call, int k)
 {
     char a[16], b[16];
     return trek_op_fail(call, TREK_ERR_DEVICE, "inputs are on different devices: %s and %s",
-                        trek_device_name(call->inputs[0]->device, a), trek_device_name(call->inputs[k]->device, b));
+                        trek_device_name(call->inputs[0]->device, a, sizeof a),
+                        trek_device_name(call->inputs[k]->device, b, sizeof b));
 }
 
 /* Which of the promoting inputs is the first of another dtype than the first of them. */

@@ -144,11 +144,11 @@ trek_status trek_device_info_get(trek_device device, trek_device_info *info)
     return trek_backends[device.type]->info(device.index, info);
 }
 
-char *trek_device_name(trek_device device, char *text)
+char *trek_device_name(trek_device device, char *text, size_t capacity)
 {
     device = trek_device_resolve(device);
     const char *name = (unsigned)device.type < TREK_DEVICE_TYPE_COUNT ? device_names[device.type] : "?";
-    snprintf(text, 16, "%s:%d", name, device.index);
+    snprintf(text, capacity, "%s:%d", name, device.index);
     return text;
 }
 

@@ -67,8 +67,11 @@ TREK_API trek_status trek_device_parse(const char *text, trek_device *device);
 /* Returns how many devices of a kind can be used: for TREK_CPU the number of cores, for TREK_CUDA the number of GPUs, which
  * is 0 without a driver, and 0 for anything else. */
 TREK_API int trek_device_count(trek_device_type type);
-/* Writes the name of a device, such as "cpu:0", to `text`, which must hold 16 bytes, and returns `text`. */
-TREK_API char *trek_device_name(trek_device device, char *text);
+/* The number of bytes that holds the name of any device. */
+#define TREK_DEVICE_NAME 24
+/* Writes the name of a device, such as "cpu:0", to `text` and returns `text`. What does not fit into `capacity` bytes, the ending
+ * zero included, is cut off; TREK_DEVICE_NAME bytes are enough. */
+TREK_API char *trek_device_name(trek_device device, char *text, size_t capacity);
 /* Waits until the device has finished all work it was given. Returns the error of that work, if there was one. */
 TREK_API trek_status trek_device_sync(trek_device device);
 /* Returns true if both are the same device. */

@@ -254,11 +254,15 @@ static void train_mode(void **state)
 
 /* --- hash, DOT ------------------------------------------------------------------------------------------- */
 
-static void hash_of(trek_flow *flow, char *hash)
+static void hash_of(trek_flow *flow, char hash[TREK_GRAPH_HASH_TEXT])
 {
     trek_graph *graph = built(flow);
-    assert_ptr_equal(trek_graph_hash(graph, hash), hash);
+    assert_ptr_equal(trek_graph_hash(graph, hash, TREK_GRAPH_HASH_TEXT), hash);
     assert_int_equal(strlen(hash), 64);
+    char few[64] = "";
+    assert_null(trek_graph_hash(graph, few, sizeof few));
+    expect_error(TREK_ERR_ARGUMENT, "trek_graph_hash: capacity: 64 bytes; the hash takes 65");
+    assert_true(few[0] == 0);
     trek_graph_free(&graph);
 }
 

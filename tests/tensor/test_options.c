@@ -158,7 +158,7 @@ static void loaders(void **state)
 static void expect_device(trek_device device, const char *name)
 {
     char text[16];
-    assert_string_equal(trek_device_name(device, text), name);
+    assert_string_equal(trek_device_name(device, text, sizeof text), name);
 }
 
 static void expect_batches_on(trek_device given, const char *name)

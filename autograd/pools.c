@@ -39,10 +39,11 @@ static trek_status check_unpool(const char *name, trek_var *x, trek_var *indices
         return trek_fail(TREK_ERR_ARGUMENT, "%s: needs a kernel of at least 1", name);
     if (trek_var_ndim(x) != 2 + dims)
         return trek_fail(TREK_ERR_SHAPE, "%s: x must have %d dimensions, not %s", name, 2 + dims,
-                         trek_shape_text(trek_var_shape(x), first));
+                         trek_shape_text(trek_var_shape(x), first, sizeof first));
     if (!trek_shape_equal(trek_var_shape(x), trek_var_shape(indices)))
-        return trek_fail(TREK_ERR_SHAPE, "%s: indices %s for x %s", name, trek_shape_text(trek_var_shape(indices), second),
-                         trek_shape_text(trek_var_shape(x), first));
+        return trek_fail(TREK_ERR_SHAPE, "%s: indices %s for x %s", name,
+                         trek_shape_text(trek_var_shape(indices), second, sizeof second),
+                         trek_shape_text(trek_var_shape(x), first, sizeof first));
     if (trek_var_dtype(indices) != TREK_I64)
         return trek_fail(TREK_ERR_DTYPE, "%s: indices of %s, not i64", name, trek_dtype_name(trek_var_dtype(indices)));
     return TREK_OK;

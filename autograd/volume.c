@@ -46,7 +46,7 @@ static trek_status need_five(const char *name, const char *what, trek_var *x)
         return trek_fail_missing(name, what);
     return trek_var_ndim(x) == 5 ? TREK_OK
         : trek_fail(TREK_ERR_SHAPE, "%s: %s must have 5 dimensions, not %s", name, what,
-                    trek_shape_text(trek_var_shape(x), text));
+                    trek_shape_text(trek_var_shape(x), text, sizeof text));
 }
 
 /* How depths go along: as the ops of two dimensions have it for the others. */

@@ -203,13 +203,13 @@ static trek_var *conv_transpose2d_forward_many(trek_module *self, trek_var *cons
     char text[TREK_SHAPE_TEXT];
     if (like.ndim < 2)
         return trek_fail_null(TREK_ERR_SHAPE, "conv_transpose2d: what the result is to be like has no height and width: %s",
-                              trek_shape_text(like, text));
+                              trek_shape_text(like, text, sizeof text));
     trek_conv_transpose_opts opts = m->opts;
     opts.output_size[0] = like.sizes[like.ndim - 2];
     opts.output_size[1] = like.sizes[like.ndim - 1];
     if (opts.output_size[0] == 0 || opts.output_size[1] == 0) /* 0 would leave it to the layer */
         return trek_fail_null(TREK_ERR_SHAPE, "conv_transpose2d: the result cannot be like %s, which is empty",
-                              trek_shape_text(like, text));
+                              trek_shape_text(like, text, sizeof text));
     return trek_conv_transpose2d(inputs[0], m->weight, m->bias, &opts);
 }
 

@@ -195,11 +195,13 @@ bool trek_shape_equal(trek_shape a, trek_shape b)
     return true;
 }
 
-char *trek_shape_text(trek_shape shape, char *text)
+char *trek_shape_text(trek_shape shape, char *text, size_t capacity)
 {
-    size_t at = (size_t)snprintf(text, TREK_SHAPE_TEXT, "[");
+    char whole[TREK_SHAPE_TEXT] = "[";
+    size_t at = 1;
     for (int d = 0; d < shape.ndim && d < TREK_MAX_DIMS; d++)
-        at += (size_t)snprintf(text + at, TREK_SHAPE_TEXT - at, d ? ", %lld" : "%lld", (long long)shape.sizes[d]);
-    snprintf(text + at, TREK_SHAPE_TEXT - at, shape.ndim > TREK_MAX_DIMS ? ", ...]" : "]");
+        at += (size_t)snprintf(whole + at, sizeof whole - at, d ? ", %lld" : "%lld", (long long)shape.sizes[d]);
+    snprintf(whole + at, sizeof whole - at, shape.ndim > TREK_MAX_DIMS ? ", ...]" : "]");
+    snprintf(text, capacity, "%s", whole);
     return text;
 }

@@ -104,10 +104,11 @@ TREK_API trek_shape trek_shape_make(int ndim, const int64_t *sizes);
 TREK_API int64_t trek_shape_numel(trek_shape shape);
 /* Returns true if both shapes have the same number of dimensions and the same sizes. */
 TREK_API bool trek_shape_equal(trek_shape a, trek_shape b);
-/* The number of bytes that trek_shape_text needs. */
+/* The number of bytes that holds the text of any shape. */
 #define TREK_SHAPE_TEXT 192
-/* Writes a shape, such as "[64, 784]", to `text`, which must hold TREK_SHAPE_TEXT bytes, and returns `text`. */
-TREK_API char *trek_shape_text(trek_shape shape, char *text);
+/* Writes a shape, such as "[64, 784]", to `text` and returns `text`. What does not fit into `capacity` bytes, the ending zero
+ * included, is cut off; TREK_SHAPE_TEXT bytes are enough. */
+TREK_API char *trek_shape_text(trek_shape shape, char *text, size_t capacity);
 
 #ifndef __cplusplus
 /* trek_dims(2, 3) is a shape with the sizes 2 and 3, or a list of the dimensions 2 and 3. With more than TREK_MAX_DIMS

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "data/dataset_internal.h"
+#include "tensor/option_internal.h"
 #include "tensor/tensor_internal.h"
 
 /* -- single samples --------------------------------------------------------------------------- */
@@ -261,7 +262,7 @@ static const trek_dataset_class pad_class = {
 static trek_status rule_of(const trek_pad_opts *o, int k, rule *r)
 {
     int64_t multiple = o->multiples ? o->multiples[k] : o->multiple_of, least = o->leasts ? o->leasts[k] : o->at_least;
-    *r = (rule){ true, o->values ? o->values[k] : o->value, multiple ? multiple : 1, least };
+    *r = (rule){ true, trek_option(o->values ? o->values[k] : o->value, 0), multiple ? multiple : 1, least };
     if (multiple >= 0 && least >= 0)
         return TREK_OK;
     return trek_fail(TREK_ERR_ARGUMENT, "dataset_pad: a multiple of %" PRId64 ", at least %" PRId64, multiple, least);

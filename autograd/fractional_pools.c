@@ -89,7 +89,7 @@ static trek_var *samples_of(const char *name, trek_var *x, const trek_fractional
                               trek_dtype_name(trek_var_dtype(given)));
     if (!trek_shape_equal(trek_var_shape(given), trek_dims(images, channels, dims)))
         return trek_fail_null(TREK_ERR_SHAPE, "%s: samples [N, C, %d] are needed, not %s", name, dims,
-                              trek_shape_text(trek_var_shape(given), text));
+                              trek_shape_text(trek_var_shape(given), text, sizeof text));
     trek_var *wide = trek_cast(trek_var_detach(given), work);
     trek_var *fine = trek_all(trek_logical_and(trek_ge_scalar(wide, 0), trek_lt_scalar(wide, 1)), trek_dims_all(), false);
     if (!fine)
@@ -131,7 +131,7 @@ static trek_var *pooled(const char *name, trek_var *x, const trek_fractional_poo
         return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs options", name);
     if (trek_var_ndim(x) != 2 + dims)
         return trek_fail_null(TREK_ERR_SHAPE, "%s: x must have %d dimensions, not %s", name, 2 + dims,
-                              trek_shape_text(trek_var_shape(x), text));
+                              trek_shape_text(trek_var_shape(x), text, sizeof text));
     if (!trek_dtype_is_float(trek_var_dtype(x)))
         return trek_fail_null(TREK_ERR_DTYPE, "%s: %s, not a floating dtype", name, trek_dtype_name(trek_var_dtype(x)));
     if (!resolve(name, x, opts, &f))

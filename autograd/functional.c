@@ -270,7 +270,8 @@ trek_var *trek_unflatten(trek_var *x, int dim, trek_shape sizes)
     if (at < 0)
         return NULL;
     if (shape.ndim == 0 || sizes.ndim < 1 || sizes.ndim + shape.ndim - 1 > TREK_MAX_DIMS)
-        return trek_fail_null(TREK_ERR_SHAPE, "unflatten: a dimension of %s as %d", trek_shape_text(shape, text), sizes.ndim);
+        return trek_fail_null(TREK_ERR_SHAPE, "unflatten: a dimension of %s as %d", trek_shape_text(shape, text, sizeof text),
+                              sizes.ndim);
     int64_t known = 1, open = -1;
     for (int d = 0; d < sizes.ndim && known >= 0; d++) {
         int64_t size = sizes.sizes[d];
@@ -283,7 +284,7 @@ trek_var *trek_unflatten(trek_var *x, int dim, trek_shape sizes)
         sizes.sizes[open] = shape.sizes[at] / known;
     else if (known != shape.sizes[at] || open >= 0)
         return trek_fail_null(TREK_ERR_SHAPE, "unflatten: %lld elements are not %s", (long long)shape.sizes[at],
-                              trek_shape_text(sizes, text));
+                              trek_shape_text(sizes, text, sizeof text));
     for (int d = 0; d < shape.ndim; d++)
         for (int k = 0; k < (d == at ? sizes.ndim : 1); k++)
             whole.sizes[whole.ndim++] = d == at ? sizes.sizes[k] : shape.sizes[d];

@@ -44,7 +44,7 @@ static trek_status fits(const trek_var *y, const check *c)
         return trek_fail(TREK_ERR_DTYPE, "gradcheck: the result must be f64, not %s", trek_dtype_name(trek_var_dtype(y)));
     if (c->cotangent && !trek_shape_equal(trek_var_shape(y), c->shape))
         return trek_fail(TREK_ERR_CALLBACK, "gradcheck: the function gives %s, and then %s, for the same inputs",
-                         trek_shape_text(c->shape, wanted), trek_shape_text(trek_var_shape(y), got));
+                         trek_shape_text(c->shape, wanted, sizeof wanted), trek_shape_text(trek_var_shape(y), got, sizeof got));
     return TREK_OK;
 }
 
@@ -169,7 +169,7 @@ static const char *place_text(trek_shape shape, int64_t i, char text[TREK_SHAPE_
     trek_shape place = shape;
     for (int k = shape.ndim; k-- > 0; i /= shape.sizes[k])
         place.sizes[k] = i % shape.sizes[k];
-    return trek_shape_text(place, text);
+    return trek_shape_text(place, text, TREK_SHAPE_TEXT);
 }
 
 static trek_status compare(const check *c, int k, int64_t i, double got)

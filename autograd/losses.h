@@ -108,7 +108,7 @@ TREK_API trek_var *trek_bce_with_logits_with(trek_var *x, trek_var *target, cons
 
 /* Options of trek_focal_loss. */
 typedef struct trek_focal_opts {
-    double alpha;             /* factor of targets 1, and 1 - alpha of 0; at most 1, below 0: no factor; default 0.25 */
+    double alpha; /* factor of targets 1, and 1 - alpha of 0; at most 1, below 0: no factor; default 0.25, TREK_ZERO for 0 */
     double gamma;             /* exponent, at least 0; default 2, TREK_ZERO for 0, which is the cross entropy */
     trek_reduction reduction; /* default mean */
 } trek_focal_opts;

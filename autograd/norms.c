@@ -21,7 +21,7 @@ static bool fits(const char *name, trek_var *x, int least)
         trek_fail(TREK_ERR_DTYPE, "%s: dtype %s is not supported", name, trek_dtype_name(trek_var_dtype(x)));
     else if (trek_var_ndim(x) < least)
         trek_fail(TREK_ERR_SHAPE, "%s: needs at least %d dimensions, got %s", name, least,
-                  trek_shape_text(trek_var_shape(x), text));
+                  trek_shape_text(trek_var_shape(x), text, sizeof text));
     else
         return true;
     return false;
@@ -156,7 +156,7 @@ static trek_var *dropout_channels(const char *name, trek_var *x, double p, bool 
     trek_shape shape = trek_var_shape(x);
     if (shape.ndim != batched && shape.ndim != batched - 1)
         return trek_fail_null(TREK_ERR_SHAPE, "%s: needs %d or %d dimensions, got %s", name, batched - 1, batched,
-                              trek_shape_text(shape, text));
+                              trek_shape_text(shape, text, sizeof text));
     if (!training || p == 0)
         return x;
     bool lone = single && shape.ndim < batched;

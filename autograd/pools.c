@@ -39,10 +39,11 @@ static trek_status check_unpool(const char *name, trek_var *x, trek_var *indices
         return trek_fail(TREK_ERR_ARGUMENT, "%s: needs a kernel of at least 1", name);
     if (trek_var_ndim(x) != 2 + dims)
         return trek_fail(TREK_ERR_SHAPE, "%s: x must have %d dimensions, not %s", name, 2 + dims,
-                         trek_shape_text(trek_var_shape(x), first));
+                         trek_shape_text(trek_var_shape(x), first, sizeof first));
     if (!trek_shape_equal(trek_var_shape(x), trek_var_shape(indices)))
-        return trek_fail(TREK_ERR_SHAPE, "%s: indices %s for x %s", name, trek_shape_text(trek_var_shape(indices), second),
-                         trek_shape_text(trek_var_shape(x), first));
+        return trek_fail(TREK_ERR_SHAPE, "%s: indices %s for x %s", name,
+                         trek_shape_text(trek_var_shape(indices), second, sizeof second),
+                         trek_shape_text(trek_var_shape(x), first, sizeof first));
     if (trek_var_dtype(indices) != TREK_I64)
         return trek_fail(TREK_ERR_DTYPE, "%s: indices of %s, not i64", name, trek_dtype_name(trek_var_dtype(indices)));
     return TREK_OK;
@@ -52,15 +53,18 @@ static trek_status check_unpool(const char *name, trek_var *x, trek_var *indices
 static trek_status unpool_sizes(const char *name, trek_var *x, const trek_unpool_opts *opts, int dims, int64_t *sizes)
 {
     const int64_t most = (int64_t)1 << 30; /* no memory holds more, and nothing overflows */
-    int64_t kernel = 0, stride = 0, padding = 0, wanted = 0;
+    int64_t kernel = 0, stride = 0, wanted = 0, paddings[3];
+    trek_option_paddings(paddings, opts->padding, dims);
+    if (trek_option_check_paddings(name, "padding", paddings, dims) != TREK_OK)
+        return trek_error_status();
     for (int d = 0; d < dims; d++) {
         kernel = opts->kernel[d] ? opts->kernel[d] : kernel;
         stride = opts->stride[d] ? opts->stride[d] : opts->stride[0] ? stride : kernel;
-        padding = opts->padding[d] ? trek_option_integer(opts->padding[d], 0) : padding;
+        int64_t padding = trek_option_integer(paddings[d], 0);
         wanted = opts->output_size[d] ? opts->output_size[d] : wanted;
         int64_t in = trek_var_size(x, 2 + d);
-        if (kernel < 1 || stride < 1 || padding < 0 || wanted < 0)
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: kernel and stride must be at least 1, padding and sizes not negative", name);
+        if (kernel < 1 || stride < 1 || wanted < 0)
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: kernel and stride must be at least 1, sizes not negative", name);
         if (in > most || kernel > most || stride > most || padding > most)
             return trek_fail(TREK_ERR_MEMORY, "%s: numbers beyond %" PRId64, name, most);
         int64_t usual = (in - 1) * stride - 2 * padding + kernel;

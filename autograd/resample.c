@@ -20,7 +20,7 @@ static trek_status check_windows(const char *name, trek_var *x, const trek_unfol
         return trek_fail(TREK_ERR_ARGUMENT, "%s: needs a kernel of at least 1", name);
     if (trek_var_ndim(x) != least && trek_var_ndim(x) != least + 1)
         return trek_fail(TREK_ERR_SHAPE, "%s: %d or %d dimensions are needed, not %s", name, least, least + 1,
-                         trek_shape_text(trek_var_shape(x), text));
+                         trek_shape_text(trek_var_shape(x), text, sizeof text));
     return TREK_OK;
 }
 
@@ -111,14 +111,16 @@ static trek_status check_mode(trek_var *x, const trek_interpolate_opts *o)
         return trek_fail(TREK_ERR_ARGUMENT, "interpolate: corners are aligned by linear and cubic modes alone");
     if (shape.ndim < 3 || shape.ndim > 5 || (o->mode == TREK_INTERPOLATE_CUBIC && shape.ndim != 4))
         return trek_fail(TREK_ERR_SHAPE, "interpolate: %s are needed, not %s",
-                         o->mode == TREK_INTERPOLATE_CUBIC ? "4 dimensions" : "3 to 5 dimensions", trek_shape_text(shape, text));
+                         o->mode == TREK_INTERPOLATE_CUBIC ? "4 dimensions" : "3 to 5 dimensions",
+                         trek_shape_text(shape, text, sizeof text));
     if (o->antialias && o->mode != TREK_INTERPOLATE_LINEAR && o->mode != TREK_INTERPOLATE_CUBIC)
         return trek_fail(TREK_ERR_ARGUMENT, "interpolate: antialiasing is for linear and cubic modes alone");
     if (o->antialias && shape.ndim != 4)
-        return trek_fail(TREK_ERR_SHAPE, "interpolate: antialiasing needs 4 dimensions, not %s", trek_shape_text(shape, text));
+        return trek_fail(TREK_ERR_SHAPE, "interpolate: antialiasing needs 4 dimensions, not %s",
+                         trek_shape_text(shape, text, sizeof text));
     for (int d = 1; d < shape.ndim; d++)
         if (shape.sizes[d] == 0)
-            return trek_fail(TREK_ERR_SHAPE, "interpolate: no elements in %s", trek_shape_text(shape, text));
+            return trek_fail(TREK_ERR_SHAPE, "interpolate: no elements in %s", trek_shape_text(shape, text, sizeof text));
     if (o->mode > TREK_INTERPOLATE_NEAREST_EXACT && !trek_dtype_is_float(trek_var_dtype(x)))
         return trek_fail(TREK_ERR_DTYPE, "interpolate: %s, which only nearest modes take", trek_dtype_name(trek_var_dtype(x)));
     return TREK_OK;

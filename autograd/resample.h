@@ -60,7 +60,7 @@ TREK_API trek_var *trek_affine_grid(trek_var *theta, trek_shape size, bool align
 typedef struct trek_unfold_opts {
     int64_t kernel[2];   /* size of the window; required */
     int64_t dilation[2]; /* elements from one element of the window to the next; default 1 */
-    int64_t padding[2];  /* zeros added on each side; default 0. Set TREK_ZERO for a width of 0 where the height is not 0 */
+    int64_t padding[2];  /* zeros added on each side; default 0. Both or none, TREK_ZERO for 0 */
     int64_t stride[2];   /* elements from window to window; default 1 */
 } trek_unfold_opts;
 

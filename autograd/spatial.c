@@ -99,7 +99,7 @@ trek_var *trek_pad(trek_var *x, trek_dims_list sizes, trek_pad_mode mode, double
         return trek_fail_null(TREK_ERR_ARGUMENT, "pad: two sizes for each dimension are needed, not %d in all", sizes.ndim);
     if (sizes.ndim / 2 > shape.ndim)
         return trek_fail_null(TREK_ERR_SHAPE, "pad: sizes for %d dimensions, but x is %s", sizes.ndim / 2,
-                              trek_shape_text(shape, text));
+                              trek_shape_text(shape, text, sizeof text));
     if (mode < TREK_PAD_CONSTANT || mode > TREK_PAD_CIRCULAR)
         return trek_fail_null(TREK_ERR_ARGUMENT, "pad: %d is no mode", (int)mode);
     if (mode == TREK_PAD_CONSTANT && !trek_dtype_holds(trek_var_dtype(x), value))
@@ -144,7 +144,7 @@ static trek_var *not_divided(const char *name, trek_var *x, int64_t by)
 {
     char text[TREK_SHAPE_TEXT];
     return trek_fail_null(TREK_ERR_SHAPE, "%s: sizes of %s are no multiples of %" PRId64, name,
-                          trek_shape_text(trek_var_shape(x), text), by);
+                          trek_shape_text(trek_var_shape(x), text, sizeof text), by);
 }
 
 /* The product of all sizes but the last three. */
@@ -281,7 +281,7 @@ static trek_var *raised(const char *name, const char *what, trek_var *x)
         return trek_fail_missing(name, what), NULL;
     if (trek_var_ndim(x) != 3)
         return trek_fail_null(TREK_ERR_SHAPE, "%s: %s must have 3 dimensions, not %s", name, what,
-                              trek_shape_text(trek_var_shape(x), text));
+                              trek_shape_text(trek_var_shape(x), text, sizeof text));
     return trek_unsqueeze(x, 2);
 }
 

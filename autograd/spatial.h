@@ -3,7 +3,7 @@
  * space and channels. They consist of the ops of autograd/ops.h, whose rules hold.
  *
  * Sizes along space are one list. In one dimension only [0] is read. In three dimensions [0] is depth, [1] height and [2] width;
- * where [1] or [2] is left 0 it has the value before it (TREK_ZERO for 0). */
+ * where [1] or [2] is left 0 it has the value before it. Paddings are given for each dimension (trek_conv_opts). */
 #ifndef TREK_AUTOGRAD_SPATIAL_H
 #define TREK_AUTOGRAD_SPATIAL_H
 

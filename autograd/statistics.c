@@ -214,8 +214,8 @@ static bool weighs(const char *name, trek_var *x, trek_var *weight)
                          trek_dtype_name(trek_var_dtype(weight))),
                false;
     if (weight && !trek_shape_equal(trek_var_shape(x), trek_var_shape(weight)))
-        return trek_fail(TREK_ERR_SHAPE, "%s: x %s and weight %s", name, trek_shape_text(trek_var_shape(x), a),
-                         trek_shape_text(trek_var_shape(weight), b)),
+        return trek_fail(TREK_ERR_SHAPE, "%s: x %s and weight %s", name, trek_shape_text(trek_var_shape(x), a, sizeof a),
+                         trek_shape_text(trek_var_shape(weight), b, sizeof b)),
                false;
     return true;
 }

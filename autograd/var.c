@@ -159,7 +159,7 @@ trek_dtype trek_var_dtype(const trek_var *var) { return trek_tensor_dtype(trek_v
 trek_device trek_var_device(const trek_var *var) { return trek_tensor_device(trek_var_data(var)); }
 int64_t trek_var_numel(const trek_var *var) { return trek_tensor_numel(trek_var_data(var)); }
 double trek_var_item(const trek_var *var) { return trek_tensor_item(trek_var_data(var)); }
-trek_status trek_var_print(const trek_var *var, void *stream) { return trek_tensor_print(trek_var_data(var), stream); }
+trek_status trek_var_print(const trek_var *var, FILE *stream) { return trek_tensor_print(trek_var_data(var), stream); }
 bool trek_var_requires_grad(const trek_var *var) { return var && !gone(var, "var_requires_grad") && var->requires_grad; }
 bool trek_var_is_leaf(const trek_var *var) { return var && !gone(var, "var_is_leaf") && !var->node; }
 

@@ -7,6 +7,8 @@
 #ifndef TREK_AUTOGRAD_VAR_H
 #define TREK_AUTOGRAD_VAR_H
 
+#include <stdio.h>
+
 #include "tensor/scope.h"
 #include "tensor/tensor.h"
 
@@ -57,8 +59,8 @@ TREK_API int64_t trek_var_numel(const trek_var *var);
 /* Returns the only element as a double, as trek_tensor_item. The call synchronises with the device. Returns NaN and fails with
  * SHAPE if there is not exactly one element. */
 TREK_API double trek_var_item(const trek_var *var);
-/* Prints the tensor to `stream`, which is a FILE * (NULL for stdout), as trek_tensor_print. */
-TREK_API trek_status trek_var_print(const trek_var *var, void *stream);
+/* Prints the tensor to `stream` (NULL for stdout), as trek_tensor_print. */
+TREK_API trek_status trek_var_print(const trek_var *var, FILE *stream);
 
 /* Returns whether the variable needs a gradient; a result of an op does if one of its inputs did. */
 TREK_API bool trek_var_requires_grad(const trek_var *var);

@@ -21,6 +21,16 @@ static void triple(int64_t to[3], const int64_t from[3], int64_t otherwise)
         to[d] = trek_option_integer(to[d], 0);
 }
 
+/* The three paddings, TREK_ZERO read as 0. */
+static trek_status paddings(const char *name, const char *what, int64_t to[3], const int64_t from[3])
+{
+    trek_option_paddings(to, from, 3);
+    trek_status status = trek_option_check_paddings(name, what, to, 3);
+    for (int d = 0; d < 3; d++)
+        to[d] = trek_option_integer(to[d], 0);
+    return status;
+}
+
 /* Those of height and width as an option of the op of two dimensions. */
 static void flat(int64_t to[3], const int64_t from[3])
 {
@@ -36,7 +46,7 @@ static trek_status need_five(const char *name, const char *what, trek_var *x)
         return trek_fail_missing(name, what);
     return trek_var_ndim(x) == 5 ? TREK_OK
         : trek_fail(TREK_ERR_SHAPE, "%s: %s must have 5 dimensions, not %s", name, what,
-                    trek_shape_text(trek_var_shape(x), text));
+                    trek_shape_text(trek_var_shape(x), text, sizeof text));
 }
 
 /* How depths go along: as the ops of two dimensions have it for the others. */
@@ -130,8 +140,9 @@ trek_var *trek_conv3d(trek_var *x, trek_var *weight, trek_var *bias, const trek_
     opts = &resolved;
     int64_t stride[3], padding[3], dilation[3];
     triple(stride, opts->stride, 1);
-    triple(padding, opts->padding, TREK_ZERO);
     triple(dilation, opts->dilation, 1);
+    if (paddings("conv3d", "padding", padding, opts->padding) != TREK_OK)
+        return NULL;
     trek_shape k = trek_var_shape(weight);
     depth_walk w = { trek_var_size(x, 2), k.sizes[2], stride[0], padding[0], dilation[0] };
     if (check_depth("conv3d", &w) != TREK_OK)
@@ -154,19 +165,17 @@ trek_var *trek_conv3d(trek_var *x, trek_var *weight, trek_var *bias, const trek_
 }
 
 /* Depths that the transpose gives, and how many more than its kernel reaches. */
-static trek_status transposed_depth(const trek_conv_transpose_opts *opts, const depth_walk *w, int64_t *out)
+static trek_status transposed_depth(const trek_conv_transpose_opts *opts, const depth_walk *w, int64_t more, int64_t *out)
 {
     int64_t base = (w->in - 1) * w->stride - 2 * w->padding + w->dilation * (w->kernel - 1) + 1;
-    int64_t more[3];
-    triple(more, opts->output_padding, TREK_ZERO);
     if (opts->output_size[0])
-        more[0] = opts->output_size[0] - base;
-    bool fits = more[0] < w->stride || (!opts->output_size[0] && more[0] < w->dilation); /* as in two dimensions */
-    if (more[0] < 0 || !fits)
+        more = opts->output_size[0] - base;
+    bool fits = more < w->stride || (!opts->output_size[0] && more < w->dilation); /* as in two dimensions */
+    if (more < 0 || !fits)
         return trek_fail(TREK_ERR_ARGUMENT,
                          "conv_transpose3d: %" PRId64 " more depths at the end; not negative, and fewer than stride (%" PRId64
-                         ") or dilation (%" PRId64 "), they must be", more[0], w->stride, w->dilation);
-    *out = base + more[0];
+                         ") or dilation (%" PRId64 "), they must be", more, w->stride, w->dilation);
+    *out = base + more;
     if (w->in < 1 || w->kernel < 1 || *out < 1)
         return trek_fail(TREK_ERR_SHAPE, "conv_transpose3d: %" PRId64 " depths and a kernel of %" PRId64 " give none", w->in,
                          w->kernel);
@@ -195,14 +204,15 @@ trek_var *trek_conv_transpose3d(trek_var *x, trek_var *weight, trek_var *bias, c
     if (need_five("conv_transpose3d", "x", x) != TREK_OK || need_five("conv_transpose3d", "weight", weight) != TREK_OK)
         return NULL;
     opts = opts ? opts : &defaults;
-    int64_t stride[3], padding[3], dilation[3], more[3], out = 0;
+    int64_t stride[3], padding[3], dilation[3], more[3] = { 0 }, out = 0;
     triple(stride, opts->stride, 1);
-    triple(padding, opts->padding, TREK_ZERO);
     triple(dilation, opts->dilation, 1);
-    triple(more, opts->output_padding, TREK_ZERO);
+    if (paddings("conv_transpose3d", "padding", padding, opts->padding) != TREK_OK ||
+        (!opts->output_size[0] && paddings("conv_transpose3d", "output padding", more, opts->output_padding) != TREK_OK))
+        return NULL;
     trek_shape s = trek_var_shape(x), k = trek_var_shape(weight);
     depth_walk w = { s.sizes[2], k.sizes[2], stride[0], padding[0], dilation[0] };
-    if (check_depth("conv_transpose3d", &w) != TREK_OK || transposed_depth(opts, &w, &out) != TREK_OK)
+    if (check_depth("conv_transpose3d", &w) != TREK_OK || transposed_depth(opts, &w, more[0], &out) != TREK_OK)
         return NULL;
     trek_conv_transpose_opts two = { .groups = opts->groups };
     flat(two.stride, stride);
@@ -301,8 +311,9 @@ static trek_var *windowed(const char *name, trek_var *x, const trek_pool_opts *o
     int64_t kernel[3], stride[3], padding[3], dilation[3];
     triple(kernel, opts->kernel, 1);
     triple(stride, opts->stride[0] ? opts->stride : kernel, 1);
-    triple(padding, opts->padding, TREK_ZERO);
     triple(dilation, opts->dilation, 1);
+    if (paddings(name, "padding", padding, opts->padding) != TREK_OK)
+        return NULL;
     trek_pool_opts area = { .ceil_mode = opts->ceil_mode, .exclude_padding = opts->exclude_padding };
     flat(area.kernel, kernel);
     flat(area.stride, stride);

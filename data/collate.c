@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "data/dataset_internal.h"
+#include "tensor/option_internal.h"
 #include "tensor/tensor_internal.h"
 
 /* -- single samples --------------------------------------------------------------------------- */
@@ -82,7 +83,7 @@ static trek_status measure(const padded *p, int field, longest *most, const trek
         *most = (longest){ .ndim = x->ndim, .dtype = (trek_dtype)x->dtype };
     if (most->ndim != x->ndim || most->dtype != (trek_dtype)x->dtype)
         return trek_fail(TREK_ERR_SHAPE, "dataset pad: samples of \"%s\" have shapes such as %s %s and %s %s",
-                         p->around.inner->fields[field], trek_shape_text(trek_shape_make(most->sizes, most->ndim), a),
+                         p->around.inner->fields[field], trek_shape_text(trek_shape_make(most->sizes, most->ndim), a, sizeof a),
                          trek_dtype_name(most->dtype), trek_tensor_shape_text(x, b), trek_dtype_name((trek_dtype)x->dtype));
     for (int d = 1; d < x->ndim; d++)
         most->sizes[d] = x->sizes[d] > most->sizes[d] ? x->sizes[d] : most->sizes[d];
@@ -261,7 +262,7 @@ static const trek_dataset_class pad_class = {
 static trek_status rule_of(const trek_pad_opts *o, int k, rule *r)
 {
     int64_t multiple = o->multiples ? o->multiples[k] : o->multiple_of, least = o->leasts ? o->leasts[k] : o->at_least;
-    *r = (rule){ true, o->values ? o->values[k] : o->value, multiple ? multiple : 1, least };
+    *r = (rule){ true, trek_option(o->values ? o->values[k] : o->value, 0), multiple ? multiple : 1, least };
     if (multiple >= 0 && least >= 0)
         return TREK_OK;
     return trek_fail(TREK_ERR_ARGUMENT, "dataset_pad: a multiple of %" PRId64 ", at least %" PRId64, multiple, least);

@@ -248,7 +248,7 @@ static trek_status call(const mapped *m, const trek_fetch *of, trek_tensor *cons
         char text[TREK_SHAPE_TEXT];
         if (shape.ndim < 1 || shape.sizes[0] != of->n)
             return trek_fail(TREK_ERR_SHAPE, "dataset map: its function made \"%s\" of shape %s for %" PRId64 " samples",
-                             self->fields[k], trek_shape_text(shape, text), of->n);
+                             self->fields[k], trek_shape_text(shape, text, sizeof text), of->n);
         status = trek_tensor_settle(&out[k]);
     }
     return status;

@@ -211,7 +211,7 @@ trek_status trek_batch_check(const trek_dataset *dataset, int64_t n, trek_tensor
         if (shape.ndim < 1 || shape.sizes[0] != n)
             return trek_fail(TREK_ERR_SHAPE, "dataset %s: get made \"%s\" of shape %s for %" PRId64 " samples",
                              dataset->klass->name,
-                             field, trek_shape_text(shape, text), n);
+                             field, trek_shape_text(shape, text, sizeof text), n);
     }
     return TREK_OK;
 }
@@ -383,9 +383,9 @@ trek_status trek_rows_put(const trek_dataset *dataset, int field, trek_tensor **
     if (!trek_shape_equal(shape, wanted) || dtype != trek_tensor_dtype(*to))
         return trek_fail(TREK_ERR_SHAPE, "dataset %s: samples of \"%s\" differ: %s %s and %s %s", dataset->klass->name,
                          dataset->fields[field],
-                         trek_shape_text(trek_shape_make(wanted.sizes + 1, wanted.ndim - 1), a),
+                         trek_shape_text(trek_shape_make(wanted.sizes + 1, wanted.ndim - 1), a, sizeof a),
                          trek_dtype_name(trek_tensor_dtype(*to)),
-                         trek_shape_text(trek_shape_make(shape.sizes + 1, shape.ndim - 1), b), trek_dtype_name(dtype));
+                         trek_shape_text(trek_shape_make(shape.sizes + 1, shape.ndim - 1), b, sizeof b), trek_dtype_name(dtype));
     size_t bytes = (size_t)trek_shape_numel(trek_shape_make(shape.sizes + 1, shape.ndim - 1)) * trek_dtype_size(dtype);
     if (bytes > 0)
         memcpy((char *)trek_tensor_data(*to) + (size_t)at * bytes, (const char *)trek_tensor_data(from) + (size_t)row * bytes,

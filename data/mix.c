@@ -129,9 +129,9 @@ static trek_status mix_check(const mixed *s, trek_tensor *const *all, int64_t co
     trek_dtype dtype = trek_tensor_dtype(all[s->image]);
     if (images.ndim != 4 || trek_shape_numel(images) == 0)
         return trek_fail(TREK_ERR_SHAPE, "dataset mix: images %s, not [n, channels, height, width]",
-                         trek_shape_text(images, text));
+                         trek_shape_text(images, text, sizeof text));
     if (labels.ndim != 1 || labels.sizes[0] != count)
-        return trek_fail(TREK_ERR_SHAPE, "dataset mix: labels %s, not [n]", trek_shape_text(labels, text));
+        return trek_fail(TREK_ERR_SHAPE, "dataset mix: labels %s, not [n]", trek_shape_text(labels, text, sizeof text));
     if ((dtype != TREK_U8 && dtype != TREK_F32) || trek_tensor_dtype(all[s->label]) != TREK_I64)
         return trek_fail(TREK_ERR_DTYPE, "dataset mix: images of %s and labels of %s, not u8 or f32 and i64",
                          trek_dtype_name(dtype),

@@ -225,7 +225,7 @@ static trek_status promised(const trek_npy_source *source, const form *f, size_t
     for (int d = 0; d < f->shape.ndim && !empty; d++) {
         if ((uint64_t)f->shape.sizes[d] > source->left / (uint64_t)f->size / *count)
             return trek_fail(TREK_ERR_FORMAT, "%s: its header promises %s elements of %d bytes, and %" PRIu64 " bytes follow",
-                             source->name, trek_shape_text(f->shape, words), f->size, source->left);
+                             source->name, trek_shape_text(f->shape, words, sizeof words), f->size, source->left);
         *count *= (size_t)f->shape.sizes[d];
     }
     return TREK_OK;

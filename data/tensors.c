@@ -57,7 +57,7 @@ static trek_status tensors_check(const char *const *names, trek_tensor *const *l
         trek_shape first = trek_tensor_shape(list[0]);
         if (shape.sizes[0] != first.sizes[0])
             return trek_fail(TREK_ERR_SHAPE, "dataset_tensors: numbers of rows differ: \"%s\" %s, \"%s\" %s", names[0],
-                             trek_shape_text(first, text), names[k], trek_shape_text(shape, other));
+                             trek_shape_text(first, text, sizeof text), names[k], trek_shape_text(shape, other, sizeof other));
     }
     return TREK_OK;
 }

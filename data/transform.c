@@ -292,7 +292,8 @@ static trek_status image_of(const trek_tensor *x, const char *what, trek_image *
     for (int d = 0; good && d < 3; d++)
         good = shape.sizes[d] >= 1 && shape.sizes[d] <= 1 << 24;
     if (!good || (double)shape.sizes[0] * (double)shape.sizes[1] * (double)shape.sizes[2] > (double)(1 << 30))
-        return trek_fail(TREK_ERR_SHAPE, "%s: %s is no image [channels, height, width]", what, trek_shape_text(shape, text));
+        return trek_fail(TREK_ERR_SHAPE, "%s: %s is no image [channels, height, width]", what,
+                         trek_shape_text(shape, text, sizeof text));
     if (dtype != TREK_U8 && dtype != TREK_F32)
         return trek_fail(TREK_ERR_DTYPE, "%s: images are u8 or f32, not %s", what, trek_dtype_name(dtype));
     *image = (trek_image){ (int)shape.sizes[0], (int)shape.sizes[1], (int)shape.sizes[2], dtype == TREK_F32, false,
@@ -403,8 +404,9 @@ static trek_status row_of(const transformed *s, int field, const trek_fetch *fet
                          "dataset %s: samples %" PRId64 " and %" PRId64 " of \"%s\" differ: %s %s and %s %s; a batch needs them "
                          "alike, as a crop or a resize makes them",
                          s->around.inner->klass->name, fetch->indices[0], fetch->indices[i], s->around.base.fields[field],
-                         trek_dtype_name(trek_tensor_dtype(*batch)), trek_shape_text(have, text), trek_dtype_name(dtype),
-                         trek_shape_text(shape, other));
+                         trek_dtype_name(trek_tensor_dtype(*batch)), trek_shape_text(have, text, sizeof text),
+                         trek_dtype_name(dtype),
+                         trek_shape_text(shape, other, sizeof other));
     *room = (char *)trek_tensor_data(*batch) + (size_t)i * (size_t)trek_shape_numel(shape) * trek_dtype_size(dtype);
     return TREK_OK;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "data/transform_internal.h"
+#include "tensor/option_internal.h"
 
 /* --- brightness, contrast, saturation, hue ------------------------------------------------ */
 
@@ -267,13 +268,14 @@ typedef struct erasing {
 static void erase(trek_canvas *canvas, const trek_random_erasing_opts *o, int top, int left, int height, int width)
 {
     const trek_image *x = &canvas->image;
-    int byte = (int)(o->value < 0 ? 0 : o->value > 255 ? 255 : o->value);
+    double value = trek_option(o->value, 0);
+    int byte = (int)(value < 0 ? 0 : value > 255 ? 255 : value);
     for (int c = 0; c < x->channels; c++)
         for (int y = top; y < top + height; y++) {
             ptrdiff_t at = (ptrdiff_t)y * x->width + left;
             float *row = (float *)trek_image_at(x, c) + (x->is_float ? at : 0);
             for (int k = 0; k < width && x->is_float; k++)
-                row[k] = (float)(o->noise ? trek_random_normal(&canvas->random) : o->value);
+                row[k] = (float)(o->noise ? trek_random_normal(&canvas->random) : value);
             if (!x->is_float)
                 memset((uint8_t *)trek_image_at(x, c) + at, byte, (size_t)width);
         }

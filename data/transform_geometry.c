@@ -116,7 +116,7 @@ static trek_status random_crop(const crop *t, trek_canvas *canvas)
         return too_small(canvas, t->height, t->width);
     int top = trek_random_below(&canvas->random, height - t->height + 1);
     int left = trek_random_below(&canvas->random, width - t->width + 1);
-    return cut(canvas, top - pad.top, left - pad.left, t->height, t->width, pad.mode, pad.fill);
+    return cut(canvas, top - pad.top, left - pad.left, t->height, t->width, pad.mode, trek_option(pad.fill, 0));
 }
 
 static trek_status crop_apply(const trek_transform *self, trek_canvas *canvas)
@@ -126,7 +126,7 @@ static trek_status crop_apply(const trek_transform *self, trek_canvas *canvas)
     switch (t->kind) {
     case CUT_PAD:
         return cut(canvas, -t->pad.top, -t->pad.left, in->height + t->pad.top + t->pad.bottom,
-                   in->width + t->pad.left + t->pad.right, t->pad.mode, t->pad.fill);
+                   in->width + t->pad.left + t->pad.right, t->pad.mode, trek_option(t->pad.fill, 0));
     case CUT_CENTER: { /* what is missing is added first, the lesser half in front; then halves are rounded to even */
         int height = in->height < t->height ? t->height : in->height, width = in->width < t->width ? t->width : in->width;
         int top = (int)nearbyint((height - t->height) / 2.0), left = (int)nearbyint((width - t->width) / 2.0);
@@ -506,7 +506,7 @@ static trek_status affine_apply(const trek_transform *self, trek_canvas *canvas)
     double m[6] = { d / scale, -b / scale, 0, -c / scale, a / scale, 0 };
     m[2] = -m[0] * tx - m[1] * ty;
     m[5] = -m[3] * tx - m[4] * ty;
-    return warp(canvas, m, o->filter == TREK_IMAGE_NEAREST, o->fill);
+    return warp(canvas, m, o->filter == TREK_IMAGE_NEAREST, trek_option(o->fill, 0));
 }
 
 static const trek_transform_class affine_class = { "transform_random_affine", sizeof(affine), affine_apply, NULL };

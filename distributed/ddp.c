@@ -293,8 +293,9 @@ trek_ddp *trek_ddp_wrap_process(trek_module *model, trek_comm *comm, const trek_
     trek_status own = find_device(r);
     if (own == TREK_OK && comm && !comm->control && r->device.type != TREK_CPU && !trek_device_equal(r->device, comm->device)) {
         char a[16], b[16];
-        own = trek_fail(TREK_ERR_DEVICE, "ddp: the model is on %s, the communicator's rank on %s", trek_device_name(r->device, a),
-                        trek_device_name(comm->device, b));
+        own = trek_fail(TREK_ERR_DEVICE, "ddp: the model is on %s, the communicator's rank on %s",
+                        trek_device_name(r->device, a, sizeof a),
+                        trek_device_name(comm->device, b, sizeof b));
     }
     trek_status status = gather_devices(ddp, own);
     if (status == TREK_OK && comm && comm->control)

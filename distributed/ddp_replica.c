@@ -61,7 +61,7 @@ static trek_status check_entry(const trek_ddp_replica *r, const char *name, cons
     if (!trek_device_equal(var->data->device, r->device)) {
         char a[16], b[16];
         return trek_fail(TREK_ERR_DEVICE, "ddp: \"%s\" is on %s, the rest of the replica on %s", name,
-                         trek_device_name(var->data->device, a), trek_device_name(r->device, b));
+                         trek_device_name(var->data->device, a, sizeof a), trek_device_name(r->device, b, sizeof b));
     }
     return var->data->contiguous ? TREK_OK : trek_fail(TREK_ERR_ARGUMENT, "ddp: \"%s\" is not contiguous", name);
 }

@@ -153,8 +153,8 @@ static trek_status check_devices(setup *s)
     trek_device own = graph_device(s->graph, s->devices[0]);
     if (!trek_device_equal(own, s->devices[0]))
         return trek_fail(TREK_ERR_DEVICE, "trainer_setup: the graph is on %s, but rank 0's device is %s",
-                         trek_device_name(own, a),
-                         trek_device_name(s->devices[0], b));
+                         trek_device_name(own, a, sizeof a),
+                         trek_device_name(s->devices[0], b, sizeof b));
     for (int r = 0; r < s->local_ranks && s->local_ranks > 1; r++)
         if (s->devices[r].index < 0)
             return trek_fail(TREK_ERR_DEVICE, "trainer_setup: rank %d's device has index %d", r, s->devices[r].index);
@@ -483,7 +483,7 @@ static void describe_ranks(const setup *s, trek_text *text)
         trek_text_format(text, "%s%d GPU rank%s on ", on_cpu > 0 ? " and " : "", on_gpu, on_gpu > 1 ? "s" : "");
     for (int r = 0; r < s->local_ranks; r++)
         if (s->devices[r].type != TREK_CPU)
-            trek_text_format(text, "%s%s", seen++ ? ", " : "", trek_device_name(s->devices[r], device));
+            trek_text_format(text, "%s%s", seen++ ? ", " : "", trek_device_name(s->devices[r], device, sizeof device));
     if (on_cpu > 0 && on_gpu > 0)
         trek_text_format(text, ", rank 0's parameters after each step");
 }
@@ -526,7 +526,7 @@ static void log_setup(const setup *s)
     char device[16];
     if (s->local_ranks == 1 && !s->comm) {
         trek_log_message(TREK_LOG_INFO, "trainer: one rank on %s",
-                         trek_device_name(graph_device(s->graph, s->devices[0]), device));
+                         trek_device_name(graph_device(s->graph, s->devices[0]), device, sizeof device));
         return;
     }
     if (s->comm && trek_comm_rank(s->comm) > 0)

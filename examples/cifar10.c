@@ -76,7 +76,7 @@ static trek_dataset *prepared(trek_dataset *images, bool training)
 static trek_module *conv(int64_t in, int64_t out, int64_t kernel, int64_t stride, trek_device device)
 {
     return trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = in, .out = out, .kernel = { kernel }, .stride = { stride },
-                                                    .padding = { kernel / 2 }, .no_bias = true, .device = device });
+                                                    .padding = { kernel / 2, kernel / 2 }, .no_bias = true, .device = device });
 }
 
 /* relu(main(x) + skip(x)), with two convolutions in main. */

@@ -49,7 +49,7 @@ static trek_var *weights_for(trek_var *weights, int k, trek_var *y)
     if (!fits) {
         char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
         return trek_fail_null(TREK_ERR_SHAPE, "gate: the router's weights, %s, do not begin as the result of expert %d, %s",
-                              trek_shape_text(given, a), k, trek_shape_text(shape, b));
+                              trek_shape_text(given, a, sizeof a), k, trek_shape_text(shape, b, sizeof b));
     }
     for (int d = leading; d < shape.ndim; d++)
         shape.sizes[d] = 1;
@@ -71,14 +71,15 @@ static trek_var *gate_forward_many(trek_module *self, trek_var *const *inputs, i
     char text[TREK_SHAPE_TEXT];
     if (trek_var_ndim(weights) < 1 || trek_var_size(weights, -1) != experts)
         return trek_fail_null(TREK_ERR_SHAPE, "gate: the router must give [..., %d], not %s", experts,
-                              trek_shape_text(trek_var_shape(weights), text));
+                              trek_shape_text(trek_var_shape(weights), text, sizeof text));
     trek_var *sum = weighed(weights, 0, part_of(self, 0), inputs[0]);
     for (int k = 1; k < experts && sum; k++) {
         trek_var *part = weighed(weights, k, part_of(self, k), inputs[0]);
         if (part && !trek_shape_equal(trek_var_shape(part), trek_var_shape(sum))) {
             char other[TREK_SHAPE_TEXT];
             return trek_fail_null(TREK_ERR_SHAPE, "gate: expert %d gives %s, those before it %s", k,
-                                  trek_shape_text(trek_var_shape(part), text), trek_shape_text(trek_var_shape(sum), other));
+                                  trek_shape_text(trek_var_shape(part), text, sizeof text),
+                                  trek_shape_text(trek_var_shape(sum), other, sizeof other));
         }
         sum = trek_add(sum, part);
     }
@@ -129,7 +130,7 @@ static trek_var *run_rows(trek_module *branch, trek_var *x, const int64_t *rows,
         return y;
     char text[TREK_SHAPE_TEXT];
     return trek_fail_null(TREK_ERR_SHAPE, "switch: of %lld rows a branch made %s", (long long)count,
-                          trek_shape_text(trek_var_shape(y), text));
+                          trek_shape_text(trek_var_shape(y), text, sizeof text));
 }
 
 /* Runs each branch that has rows, in order. Also computes where the result of each row is among the concatenated
@@ -172,7 +173,7 @@ static trek_var *put_back(trek_var *const *results, int n, const int64_t *places
         char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
         if (!fits)
             return trek_fail_null(TREK_ERR_SHAPE, "switch: branches give %s and %s, which differ in more than the rows",
-                                  trek_shape_text(first, a), trek_shape_text(other, b));
+                                  trek_shape_text(first, a, sizeof a), trek_shape_text(other, b, sizeof b));
     }
     if (n == 1)
         return results[0];

@@ -182,12 +182,12 @@ TREK_API trek_var *trek_graph_trace(trek_graph *graph, const char *name, int k);
 
 /* The number of bytes that trek_graph_hash needs for its text. */
 #define TREK_GRAPH_HASH_TEXT 65
-/* Writes the SHA-256 hash of the graph's structure as 64 hexadecimal digits to `text`, which must hold TREK_GRAPH_HASH_TEXT
- * bytes, and returns `text`. The hash covers the classes of the nodes, the edges, and the hashes of nested graphs. It covers
- * the sorted names of parameters and buffers with their shapes and dtypes, the sorted tags, and the names of the inputs. It
- * covers the options and parts of loops, gates, switches and maps. It covers neither labels nor values.
- * Errors: MEMORY; NULL is returned. */
-TREK_API char *trek_graph_hash(trek_graph *graph, char *text);
+/* Writes the SHA-256 hash of the graph's structure as 64 hexadecimal digits to `text`, and returns `text`. The hash covers the
+ * classes of the nodes, the edges, and the hashes of nested graphs. It covers the sorted names of parameters and buffers with
+ * their shapes and dtypes, the sorted tags, and the names of the inputs. It covers the options and parts of loops, gates,
+ * switches and maps. It covers neither labels nor values. Errors: ARGUMENT if `capacity`, the size of text in bytes, is below
+ * TREK_GRAPH_HASH_TEXT. MEMORY. NULL is returned. */
+TREK_API char *trek_graph_hash(trek_graph *graph, char *text, size_t capacity);
 /* Returns a drawing of the graph in the DOT language of Graphviz. The caller frees the string with trek_string_free. draw.h has
  * more drawings, also as SVG. */
 TREK_API char *trek_graph_dot(trek_graph *graph);

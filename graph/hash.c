@@ -46,7 +46,7 @@ static trek_status add_entry(sorted_lines *list, const char *kind, const char *n
 {
     char shape[TREK_SHAPE_TEXT];
     add_line(list, trek_format("%s %s %s %s\n", kind, name, trek_dtype_name(trek_var_dtype(var)),
-                               trek_shape_text(trek_var_shape(var), shape)));
+                               trek_shape_text(trek_var_shape(var), shape, sizeof shape)));
     return list->status;
 }
 
@@ -69,7 +69,7 @@ static bool describe_inside(trek_text *text, trek_module *module)
     trek_graph *nested = trek_graph_from_module(module);
     if (nested) {
         char hash[TREK_GRAPH_HASH_TEXT];
-        if (!trek_graph_hash(nested, hash))
+        if (!trek_graph_hash(nested, hash, sizeof hash))
             return false;
         trek_text_format(text, " %s\n", hash);
         return true;
@@ -144,10 +144,14 @@ static bool describe_graph(trek_text *text, const trek_graph_layout *l)
     return finish_lines(&tags, text);
 }
 
-char *trek_graph_hash(trek_graph *graph, char *hash)
+char *trek_graph_hash(trek_graph *graph, char *hash, size_t capacity)
 {
     if (!graph || !hash) {
         trek_fail_missing("trek_graph_hash", graph ? "text" : "graph");
+        return NULL;
+    }
+    if (capacity < TREK_GRAPH_HASH_TEXT) {
+        trek_fail(TREK_ERR_ARGUMENT, "trek_graph_hash: capacity: %zu bytes; the hash takes %d", capacity, TREK_GRAPH_HASH_TEXT);
         return NULL;
     }
     trek_text text = { 0 };

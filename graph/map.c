@@ -37,7 +37,7 @@ static trek_var *run_folded(const map_module *m, trek_var *const *inputs, int n,
     if (shape.ndim < 1 || shape.sizes[0] != rows * count || shape.ndim >= TREK_MAX_DIMS) {
         char text[TREK_SHAPE_TEXT];
         return trek_fail_null(TREK_ERR_SHAPE, "map: of %lld rows the body made %s", (long long)(rows * count),
-                              trek_shape_text(shape, text));
+                              trek_shape_text(shape, text, sizeof text));
     }
     for (int d = 1; d < shape.ndim; d++)
         apart.sizes[d + 1] = shape.sizes[d];
@@ -71,7 +71,7 @@ static trek_var *run_row(const map_module *m, trek_var *const *inputs, int n, in
     for (int j = 0; j < n; j++) {
         if (inputs[j] && (trek_var_ndim(inputs[j]) < 1 || trek_var_size(inputs[j], 0) != rows))
             return trek_fail_null(TREK_ERR_SHAPE, "map: over %lld rows, but input %d is %s", (long long)rows, j,
-                                  trek_shape_text(trek_var_shape(inputs[j]), text));
+                                  trek_shape_text(trek_var_shape(inputs[j]), text, sizeof text));
         list[j] = inputs[j] ? trek_narrow(inputs[j], 0, k, 1) : NULL;
         if (inputs[j] && !list[j])
             return NULL;
@@ -134,11 +134,11 @@ static trek_var *map_forward_many(trek_module *self, trek_var *const *inputs, in
     trek_shape shape = trek_var_shape(inputs[0]);
     int dim = m->slices ? shape.ndim - 1 : m->dim < 0 ? m->dim + shape.ndim : m->dim;
     if (dim < 0 || dim >= shape.ndim)
-        return trek_fail_null(TREK_ERR_SHAPE, "map: %s has no dimension %d", trek_shape_text(shape, text),
+        return trek_fail_null(TREK_ERR_SHAPE, "map: %s has no dimension %d", trek_shape_text(shape, text, sizeof text),
                               m->slices ? -1 : m->dim);
     if (m->slices && shape.sizes[dim] % m->slices != 0)
         return trek_fail_null(TREK_ERR_SHAPE, "map: the last dimension of %s is no multiple of %lld slices",
-                              trek_shape_text(shape, text), (long long)m->slices);
+                              trek_shape_text(shape, text, sizeof text), (long long)m->slices);
     int64_t count = m->slices ? m->slices : shape.sizes[dim];
     if (count > INT32_MAX)
         return trek_fail_null(TREK_ERR_SHAPE, "map: %lld parts are too many", (long long)count);

@@ -18,8 +18,9 @@ typedef struct metric_batch {
 static trek_status fail_shapes(const metric_batch *b, const char *wanted)
 {
     char pred[TREK_SHAPE_TEXT], target[TREK_SHAPE_TEXT];
-    return trek_fail(TREK_ERR_SHAPE, "%s: pred %s and target %s: %s", b->function, trek_shape_text(trek_var_shape(b->pred), pred),
-                     trek_shape_text(trek_var_shape(b->target), target), wanted);
+    return trek_fail(TREK_ERR_SHAPE, "%s: pred %s and target %s: %s", b->function,
+                     trek_shape_text(trek_var_shape(b->pred), pred, sizeof pred),
+                     trek_shape_text(trek_var_shape(b->target), target, sizeof target), wanted);
 }
 
 static bool are_alike(const trek_var *a, const trek_var *b)
@@ -185,7 +186,7 @@ static trek_status take_weight(metric_batch *b)
     if (!of_rows && !(shape.ndim == 1 && b->rows.ndim >= 1 && shape.sizes[0] == b->rows.sizes[0])) {
         char given[TREK_SHAPE_TEXT], rows[TREK_SHAPE_TEXT];
         return trek_fail(TREK_ERR_SHAPE, "%s: the weight %s is neither of the targets' rows %s nor of their samples", b->function,
-                         trek_shape_text(shape, given), trek_shape_text(b->rows, rows));
+                         trek_shape_text(shape, given, sizeof given), trek_shape_text(b->rows, rows, sizeof rows));
     }
     if (!of_rows) {
         for (int k = 1; k < b->rows.ndim; k++)

@@ -204,7 +204,7 @@ trek_status trek_graph_collect(trek_graph *graph, const char *tag)
     if (trek_var_numel(value) != 1) {
         char text[TREK_SHAPE_TEXT];
         return trek_fail(TREK_ERR_SHAPE, "trek_graph_collect: \"%s\" is %s, not a scalar; use trek_graph_collect_with", tag,
-                         trek_shape_text(trek_var_shape(value), text));
+                         trek_shape_text(trek_var_shape(value), text, sizeof text));
     }
     return trek_graph_record(graph, tag, trek_var_item(value));
 }

@@ -97,7 +97,7 @@ trek_status trek_record_scalar(const char *name, trek_var *value)
     if (trek_var_numel(value) != 1) {
         char text[TREK_SHAPE_TEXT];
         return trek_fail(TREK_ERR_SHAPE, "trek_record_scalar(\"%s\"): the value is %s, not a scalar", name,
-                         trek_shape_text(trek_var_shape(value), text));
+                         trek_shape_text(trek_var_shape(value), text, sizeof text));
     }
     return trek_observation_add_scalar(here().graph, name, value, here().rows);
 }

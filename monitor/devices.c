@@ -71,7 +71,8 @@ void trek_monitor_find_gpus(trek_monitor *m)
 static void add_bytes(trek_text *line, trek_device device, bool first)
 {
     char text[16];
-    const char *name = device.type == TREK_CPU ? "cpu" : trek_device_name(device, text); /* CPU devices share their counters */
+    const char *name = device.type == TREK_CPU ? "cpu" : trek_device_name(device, text, sizeof text);
+        /* CPU devices share their counters */
     trek_text_format(line, "%s\"%s\":%lld", first ? "" : ",", name, (long long)trek_memory_usage(device).allocated);
 }
 
@@ -81,7 +82,7 @@ static void add_gpu(trek_text *line, const trek_monitor_gpu *gpu, bool first)
     trek_nvml_told told = trek_nvml_look(gpu->uuid);
     if (isnan(told.memory_total_bytes) && gpu->memory > 0)
         told.memory_total_bytes = (double)gpu->memory;
-    trek_text_format(line, "%s{\"device\":\"%s\"", first ? "" : ",", trek_device_name(gpu->device, text));
+    trek_text_format(line, "%s{\"device\":\"%s\"", first ? "" : ",", trek_device_name(gpu->device, text, sizeof text));
     trek_monitor_known(line, "memory_bytes", told.memory_bytes);
     trek_monitor_known(line, "memory_total_bytes", told.memory_total_bytes);
     trek_monitor_known(line, "temperature_c", told.temperature_c);

@@ -17,7 +17,7 @@ static trek_status refuse(const trek_tensor *image)
 {
     char text[TREK_SHAPE_TEXT];
     return trek_fail(TREK_ERR_SHAPE, "trek_monitor_image: %s, not [height, width], [channels, height, width] or [n, channels, "
-                     "height, width] with 1, 3 or 4 channels", trek_shape_text(trek_tensor_shape(image), text));
+                     "height, width] with 1, 3 or 4 channels", trek_shape_text(trek_tensor_shape(image), text, sizeof text));
 }
 
 static trek_status plan(grid *g, const trek_tensor *image)

@@ -13,6 +13,8 @@
 #ifndef TREK_MONITOR_PROGRESS_H
 #define TREK_MONITOR_PROGRESS_H
 
+#include <stdio.h>
+
 #include "distributed/run.h"
 
 TREK_BEGIN
@@ -24,7 +26,7 @@ typedef struct trek_progress trek_progress;
 typedef struct trek_progress_opts {
     int64_t epochs;     /* number of epochs, at least 1; required */
     int64_t batches;    /* number of batches of an epoch; default 0: not known */
-    void *stream;       /* a FILE *, which the caller keeps; default stderr */
+    FILE *stream;       /* where the line is written; the caller closes it; default stderr */
     int terminal;       /* 1: treat the stream as a terminal, TREK_OFF: never; default: find out */
     int64_t batch_size; /* samples of a batch of all ranks, for a speed in samples/s; default 0: batches/s */
     int width;          /* number of columns; default: that of the terminal, asked each time */
@@ -86,8 +88,11 @@ TREK_API trek_status trek_progress_metrics(const trek_epoch_metrics *metrics, vo
  * Errors: ARGUMENT if `run` is NULL. MEMORY; nothing is shown then, and the run continues. */
 TREK_API trek_status trek_progress_follow(trek_run *run, const trek_progress_opts *opts);
 
-/* Writes a duration, such as "420ms", "1.2s", "4m 32s" or "3h 12m", to `text`, which must hold 32 bytes, and returns `text`. */
-TREK_API char *trek_duration_text(double seconds, char *text);
+/* The number of bytes that holds the text of any duration. */
+#define TREK_DURATION_TEXT 32
+/* Writes a duration, such as "420ms", "1.2s", "4m 32s" or "3h 12m", to `text` and returns `text`. What does not fit into
+ * `capacity` bytes, the ending zero included, is cut off; TREK_DURATION_TEXT bytes are enough. */
+TREK_API char *trek_duration_text(double seconds, char *text, size_t capacity);
 
 TREK_END
 

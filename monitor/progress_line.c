@@ -32,21 +32,21 @@ static void add_plain(trek_text *text, const char *name)
         trek_text_bytes(text, (unsigned char)*c < 0x20 || *c == 0x7f ? "?" : c, 1);
 }
 
-char *trek_duration_text(double seconds, char *text)
+char *trek_duration_text(double seconds, char *text, size_t capacity)
 {
     if (!(seconds >= 0) || seconds > 1e9)
-        snprintf(text, 32, "?");
+        snprintf(text, capacity, "?");
     else if (seconds < 0.9995)
-        snprintf(text, 32, "%dms", (int)(seconds * 1000 + 0.5));
+        snprintf(text, capacity, "%dms", (int)(seconds * 1000 + 0.5));
     else if (seconds < 59.95) {
         int tenths = (int)(seconds * 10 + 0.5);
-        snprintf(text, 32, "%d.%ds", tenths / 10, tenths % 10);
+        snprintf(text, capacity, "%d.%ds", tenths / 10, tenths % 10);
     } else if (seconds < 3599.5) {
         int whole = (int)(seconds + 0.5);
-        snprintf(text, 32, "%dm %ds", whole / 60, whole % 60);
+        snprintf(text, capacity, "%dm %ds", whole / 60, whole % 60);
     } else {
         int64_t minutes = (int64_t)(seconds / 60 + 0.5);
-        snprintf(text, 32, "%lldh %dm", (long long)(minutes / 60), (int)(minutes % 60));
+        snprintf(text, capacity, "%lldh %dm", (long long)(minutes / 60), (int)(minutes % 60));
     }
     return text;
 }
@@ -295,7 +295,7 @@ static void add_remaining(parts *l, double seconds, int keep)
     char duration[32];
     if (!(seconds > 0))
         return;
-    trek_text_format(&l->words, "ETA %s", trek_duration_text(seconds, duration));
+    trek_text_format(&l->words, "ETA %s", trek_duration_text(seconds, duration, sizeof duration));
     end_part(l, CYAN, keep);
 }
 
@@ -336,7 +336,7 @@ static void add_parts(parts *l, int64_t now, double loss)
     }
     if (p->batches_n > 0 && p->batches_s > 0)
         add_speed(l, p->batches_n / p->batches_s, 3);
-    trek_text_format(&l->words, "%s", trek_duration_text((double)(now - p->start_ns) * 1e-9, number));
+    trek_text_format(&l->words, "%s", trek_duration_text((double)(now - p->start_ns) * 1e-9, number, sizeof number));
     end_part(l, DIM, 2);
     if (p->opts.batches)
         add_remaining(l, trek_progress_remaining(p, p->epoch, p->batch, now), 7);
@@ -424,8 +424,8 @@ void trek_progress_epoch_text(const trek_progress *p, int64_t now, const trek_ep
         add_metric(text, p, line->metrics[k].name, line->metrics[k].value);
     if (line->samples_per_s > 0)
         trek_text_format(text, "  %s samples/s", trek_speed_text(line->samples_per_s, number));
-    trek_text_format(text, "  %s", trek_duration_text(line->seconds, number));
+    trek_text_format(text, "  %s", trek_duration_text(line->seconds, number, sizeof number));
     double left = p->opts.epochs ? trek_progress_remaining(p, line->epoch + 1, 0, now) : 0;
     if (left > 0)
-        trek_text_format(text, "  ETA %s", trek_duration_text(left, number));
+        trek_text_format(text, "  ETA %s", trek_duration_text(left, number, sizeof number));
 }

@@ -40,7 +40,7 @@ static void add_ranks(trek_text *line, const trek_monitor *m)
         char text[16], name[TREK_MONITOR_DEVICE_NAME];
         trek_device device = trek_monitor_device(m, k);
         trek_text_format(line, "%s{\"rank\":%d", k ? "," : "", m->first_rank + k);
-        trek_monitor_word(line, "device", trek_device_name(device, text));
+        trek_monitor_word(line, "device", trek_device_name(device, text, sizeof text));
         if (trek_monitor_device_name(device, name))
             trek_monitor_word(line, "name", name);
         trek_text_add(line, "}");

@@ -38,7 +38,7 @@ TREK_API trek_module *trek_nn_softmax2d(void);
 
 /* Options of trek_nn_elu_with. */
 typedef struct trek_elu_opts {
-    double alpha; /* the result approaches -alpha for large negative x; default 1 */
+    double alpha; /* the result approaches -alpha for large negative x; default 1, TREK_ZERO for 0 */
 } trek_elu_opts;
 
 /* Options of trek_nn_celu_with. An alpha of 0 is refused. */
@@ -59,7 +59,7 @@ TREK_API trek_module *trek_nn_celu_with(const trek_celu_opts *opts);
 /* Options of trek_nn_softplus_with. */
 typedef struct trek_softplus_opts {
     double beta;      /* the steepness, which is not 0; default 1 */
-    double threshold; /* above this value of beta x the result is x; default 20 */
+    double threshold; /* above this value of beta x the result is x; default 20, TREK_ZERO for 0 */
 } trek_softplus_opts;
 
 /* Returns a layer that computes log(1 + exp(beta x)) / beta, as trek_softplus. */
@@ -70,8 +70,8 @@ TREK_API trek_module *trek_nn_softplus_with(const trek_softplus_opts *opts);
 
 /* Options of trek_nn_hardtanh_with. */
 typedef struct trek_hardtanh_opts {
-    double low;  /* smallest result; default -1 */
-    double high; /* largest result, at least low; default 1 */
+    double low;  /* smallest result; default -1, TREK_ZERO for 0 */
+    double high; /* largest result, at least low; default 1, TREK_ZERO for 0 */
 } trek_hardtanh_opts;
 
 /* Returns a layer that limits x to the range from low to high, as trek_hardtanh. */
@@ -102,8 +102,8 @@ TREK_API trek_module *trek_nn_threshold(double threshold, double value);
 
 /* Options of trek_nn_rrelu_with. */
 typedef struct trek_rrelu_opts {
-    double lower; /* smallest slope; default 1 / 8 */
-    double upper; /* largest slope, at least lower; default 1 / 3 */
+    double lower; /* smallest slope; default 1 / 8, TREK_ZERO for 0 */
+    double upper; /* largest slope, at least lower; default 1 / 3, TREK_ZERO for 0 */
 } trek_rrelu_opts;
 
 /* Returns a layer that multiplies negative elements by a slope. In training the slope is drawn for each element from U(lower,

@@ -28,7 +28,7 @@ static bool fits(const attention_layer *m, const trek_var *x, const char *what)
     if (trek_var_ndim(x) == 3 && trek_var_size(x, 2) == m->dim)
         return true;
     trek_fail(TREK_ERR_SHAPE, "multihead_attention: %s must be [N, T, %" PRId64 "], got %s", what, m->dim,
-              trek_shape_text(trek_var_shape(x), text));
+              trek_shape_text(trek_var_shape(x), text, sizeof text));
     return false;
 }
 

@@ -75,14 +75,6 @@ static void fill_pair(int64_t to[2], const int64_t from[2], int64_t otherwise)
     to[1] = from[1] ? from[1] : to[0];
 }
 
-static trek_status not_negative(const char *layer, const char *what, const int64_t value[2])
-{
-    for (int d = 0; d < 2; d++)
-        if (trek_option_integer(value[d], 0) < 0)
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: %s must not be negative, not %" PRId64, layer, what, value[d]);
-    return TREK_OK;
-}
-
 const char *trek_conv_padding_text(trek_pad_mode mode)
 {
     static const char *const texts[] = { "", ", reflect", ", replicate", ", circular" };
@@ -128,7 +120,7 @@ trek_status trek_conv_check_kind(const char *layer, trek_padding kind, const int
 }
 
 trek_status trek_conv_check(const char *layer, int64_t in, int64_t out, int64_t groups, const int64_t kernel[2],
-                            const int64_t padding[2], trek_pad_mode mode)
+                            const int64_t *padding, int dims, trek_pad_mode mode)
 {
     trek_status status = trek_layer_positive(layer, "in", in);
     if (status == TREK_OK)
@@ -138,7 +130,7 @@ trek_status trek_conv_check(const char *layer, int64_t in, int64_t out, int64_t 
     if (status == TREK_OK)
         status = trek_layer_positive(layer, "groups", groups);
     if (status == TREK_OK)
-        status = not_negative(layer, "padding", padding);
+        status = trek_option_check_paddings(layer, "padding", padding, dims);
     if (status == TREK_OK && (mode < TREK_PAD_CONSTANT || mode > TREK_PAD_CIRCULAR))
         status = trek_fail(TREK_ERR_ARGUMENT, "%s: %d is no mode of padding", layer, (int)mode);
     if (status == TREK_OK && (in % groups != 0 || out % groups != 0))
@@ -156,9 +148,9 @@ trek_module *trek_nn_conv2d_with(const trek_conv2d_opts *opts)
     fill_pair(kernel, opts->kernel, 0);
     fill_pair(numbers.stride, opts->stride, 1);
     fill_pair(numbers.dilation, opts->dilation, 1);
-    fill_pair(numbers.padding, opts->padding, 0);
-    if (trek_conv_check("conv2d", opts->in, opts->out, groups, kernel, opts->padding, opts->padding_mode) != TREK_OK ||
-        trek_conv_check_kind("conv2d", opts->padding_kind, opts->padding, numbers.stride, 2) != TREK_OK)
+    trek_option_paddings(numbers.padding, opts->padding, 2);
+    if (trek_conv_check("conv2d", opts->in, opts->out, groups, kernel, numbers.padding, 2, opts->padding_mode) != TREK_OK ||
+        trek_conv_check_kind("conv2d", opts->padding_kind, numbers.padding, numbers.stride, 2) != TREK_OK)
         return NULL;
     trek_module *base = trek_module_new(&trek_conv2d_class);
     if (!base)
@@ -211,13 +203,13 @@ static trek_var *conv_transpose2d_forward_many(trek_module *self, trek_var *cons
     char text[TREK_SHAPE_TEXT];
     if (like.ndim < 2)
         return trek_fail_null(TREK_ERR_SHAPE, "conv_transpose2d: what the result is to be like has no height and width: %s",
-                              trek_shape_text(like, text));
+                              trek_shape_text(like, text, sizeof text));
     trek_conv_transpose_opts opts = m->opts;
     opts.output_size[0] = like.sizes[like.ndim - 2];
     opts.output_size[1] = like.sizes[like.ndim - 1];
     if (opts.output_size[0] == 0 || opts.output_size[1] == 0) /* 0 would leave the size to the layer */
         return trek_fail_null(TREK_ERR_SHAPE, "conv_transpose2d: the result cannot be like %s, which is empty",
-                              trek_shape_text(like, text));
+                              trek_shape_text(like, text, sizeof text));
     return trek_conv_transpose2d(inputs[0], m->weight, m->bias, &opts);
 }
 
@@ -276,11 +268,11 @@ trek_module *trek_nn_conv_transpose2d_with(const trek_conv_transpose2d_opts *opt
     fill_pair(kernel, opts->kernel, 0);
     fill_pair(numbers.stride, opts->stride, 1);
     fill_pair(numbers.dilation, opts->dilation, 1);
-    fill_pair(numbers.padding, opts->padding, 0);
-    fill_pair(numbers.output_padding, opts->output_padding, 0);
-    if (trek_conv_check("conv_transpose2d", opts->in, opts->out, numbers.groups, kernel, opts->padding,
+    trek_option_paddings(numbers.padding, opts->padding, 2);
+    trek_option_paddings(numbers.output_padding, opts->output_padding, 2);
+    if (trek_conv_check("conv_transpose2d", opts->in, opts->out, numbers.groups, kernel, numbers.padding, 2,
                         TREK_PAD_CONSTANT) != TREK_OK ||
-        not_negative("conv_transpose2d", "output padding", opts->output_padding) != TREK_OK ||
+        trek_option_check_paddings("conv_transpose2d", "output padding", numbers.output_padding, 2) != TREK_OK ||
         check_output_padding(&numbers) != TREK_OK)
         return NULL;
     trek_module *base = trek_module_new(&conv_transpose2d_class);

@@ -70,12 +70,12 @@ static trek_module *conv1d_new(const trek_module_class *klass, const trek_conv_t
                                trek_padding kind)
 {
     int64_t groups = opts->groups ? opts->groups : 1, padding = trek_option_integer(opts->padding, 0);
-    const int64_t kernel[2] = { opts->kernel, opts->kernel }, paddings[2] = { padding, padding };
-    if (trek_conv_check(klass->name, opts->in, opts->out, groups, kernel, paddings, mode) != TREK_OK)
+    const int64_t kernel[2] = { opts->kernel, opts->kernel };
+    if (trek_conv_check(klass->name, opts->in, opts->out, groups, kernel, &padding, 1, mode) != TREK_OK)
         return NULL;
     int64_t stride = opts->stride ? opts->stride : 1, dilation = opts->dilation ? opts->dilation : 1;
     int64_t more = trek_option_integer(opts->output_padding, 0);
-    if (trek_conv_check_kind(klass->name, kind, paddings, &stride, 1) != TREK_OK)
+    if (trek_conv_check_kind(klass->name, kind, &padding, &stride, 1) != TREK_OK)
         return NULL;
     if (more < 0 || (more > 0 && more >= stride && more >= dilation))
         return trek_fail_null(TREK_ERR_ARGUMENT,

@@ -184,7 +184,8 @@ static trek_status fans(const trek_var *param, const char *function, double *fan
     trek_shape shape = trek_var_shape(param);
     char text[TREK_SHAPE_TEXT];
     if (shape.ndim < 2)
-        return trek_fail(TREK_ERR_SHAPE, "%s: needs at least 2 dimensions, not %s", function, trek_shape_text(shape, text));
+        return trek_fail(TREK_ERR_SHAPE, "%s: needs at least 2 dimensions, not %s", function,
+                         trek_shape_text(shape, text, sizeof text));
     double field = 1;
     for (int d = 2; d < shape.ndim; d++)
         field *= (double)shape.sizes[d];
@@ -312,7 +313,7 @@ static trek_status check_dims(const trek_var *param, const char *function, int l
     char text[TREK_SHAPE_TEXT];
     if (status != TREK_OK || (trek_var_ndim(param) >= least && trek_var_ndim(param) <= most))
         return status;
-    trek_shape_text(trek_var_shape(param), text);
+    trek_shape_text(trek_var_shape(param), text, sizeof text);
     return least == most ? trek_fail(TREK_ERR_SHAPE, "%s: needs %d dimensions, not %s", function, least, text)
                          : trek_fail(TREK_ERR_SHAPE, "%s: needs %d to %d dimensions, not %s", function, least, most, text);
 }

@@ -354,7 +354,7 @@ trek_var *trek_token_positions(trek_var *tokens)
         return trek_fail_missing("token_positions", "tokens"), NULL;
     if (trek_var_ndim(tokens) < 2)
         return trek_fail_null(TREK_ERR_SHAPE, "token_positions: needs [B, T, ...], got %s",
-                              trek_shape_text(trek_var_shape(tokens), text));
+                              trek_shape_text(trek_var_shape(tokens), text, sizeof text));
     return trek_cached_positions(trek_var_size(tokens, 0), trek_var_size(tokens, 1), trek_var_device(tokens));
 }
 
@@ -365,7 +365,7 @@ trek_var *trek_last_positions(trek_var *x)
         return x;
     if (trek_var_ndim(x) != 3)
         return trek_fail_null(TREK_ERR_SHAPE, "last_positions: needs [B, T, E], got %s",
-                              trek_shape_text(trek_var_shape(x), text));
+                              trek_shape_text(trek_var_shape(x), text, sizeof text));
     int64_t rows = trek_var_size(x, 0), steps = trek_var_size(x, 1), width = trek_var_size(x, 2);
     if (check_steps(here, "last_positions", rows, steps) != TREK_OK)
         return NULL;
@@ -420,8 +420,9 @@ static trek_status check_layer(const cached_layer *layer, const trek_tensor *k, 
     char text[TREK_SHAPE_TEXT], other[TREK_SHAPE_TEXT];
     trek_shape was = trek_tensor_shape(layer->keys), is = trek_tensor_shape(k);
     if (is.sizes[1] != was.sizes[1] || is.sizes[3] != was.sizes[3])
-        return trek_fail(TREK_ERR_SHAPE, "attention_cached: keys %s, and layer %d of the cache is %s", trek_shape_text(is, text),
-                         number, trek_shape_text(was, other));
+        return trek_fail(TREK_ERR_SHAPE, "attention_cached: keys %s, and layer %d of the cache is %s",
+                         trek_shape_text(is, text, sizeof text),
+                         number, trek_shape_text(was, other, sizeof other));
     if (trek_tensor_dtype(k) != trek_tensor_dtype(layer->keys))
         return trek_fail(TREK_ERR_DTYPE, "attention_cached: keys of %s, and layer %d of the cache is %s",
                          trek_dtype_name(trek_tensor_dtype(k)), number, trek_dtype_name(trek_tensor_dtype(layer->keys)));
@@ -537,7 +538,8 @@ static trek_status check_attention(const trek_var *q, const trek_var *k, const t
     if (trek_var_ndim(q) != 4 || trek_var_ndim(k) != 4 || !trek_shape_equal(trek_var_shape(k), trek_var_shape(v)) ||
         trek_var_size(q, 2) != trek_var_size(k, 2))
         return trek_fail(TREK_ERR_SHAPE, "attention_cached: q [B, H, T, D], k and v [B, G, T, D] are meant, not %s and %s",
-                         trek_shape_text(trek_var_shape(q), text), trek_shape_text(trek_var_shape(k), other));
+                         trek_shape_text(trek_var_shape(q), text, sizeof text),
+                         trek_shape_text(trek_var_shape(k), other, sizeof other));
     return trek_var_dtype(k) == trek_var_dtype(v) ? TREK_OK
                                                   : trek_fail(TREK_ERR_DTYPE, "attention_cached: keys of %s, values of %s",
                                                               trek_dtype_name(trek_var_dtype(k)),

@@ -62,7 +62,7 @@ typedef struct trek_conv2d_opts {
     int64_t out;         /* channels of the result; required */
     int64_t kernel[2];   /* size of the window; required */
     int64_t stride[2];   /* elements from window to window; default 1 */
-    int64_t padding[2];  /* elements added on each side; default 0. Set TREK_ZERO for a width of 0 where the height is not 0 */
+    int64_t padding[2];  /* elements added on each side; default 0. Both or none, TREK_ZERO for 0 */
     int64_t dilation[2]; /* elements from one element of the window to the next; default 1 */
     int64_t groups;      /* must divide in and out; default 1 */
     bool no_bias;        /* leaves out the bias */
@@ -86,8 +86,8 @@ typedef struct trek_conv_transpose2d_opts {
     int64_t out;        /* channels of the result; required */
     int64_t kernel[2];  /* size of the window; required */
     int64_t stride[2];  /* elements from window to window in the result; default 1 */
-    int64_t padding[2]; /* elements removed on each side; default 0. Set TREK_ZERO for a width of 0 where the height is not 0 */
-    int64_t output_padding[2]; /* elements added at the end, fewer than stride or dilation; default 0, TREK_ZERO as in padding */
+    int64_t padding[2]; /* elements removed on each side; default 0. Both or none, TREK_ZERO for 0 */
+    int64_t output_padding[2]; /* elements added at the end, fewer than stride or dilation; default 0, as in padding */
     int64_t dilation[2];       /* elements from one element of the window to the next; default 1 */
     int64_t groups;            /* must divide in and out; default 1 */
     bool no_bias;              /* leaves out the bias */

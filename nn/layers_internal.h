@@ -52,7 +52,7 @@ trek_module *trek_layer_finish(trek_module *module);
 trek_status trek_layer_positive(const char *layer, const char *what, int64_t value);
 /* Checks what convolutions of every dimension need: sizes, channels divisible by the groups, and a known padding mode. */
 trek_status trek_conv_check(const char *layer, int64_t in, int64_t out, int64_t groups, const int64_t kernel[2],
-                            const int64_t padding[2], trek_pad_mode mode);
+                            const int64_t *padding, int dims, trek_pad_mode mode);
 /* Checks that the kind of padding of a convolution of `dims` dimensions is known and compatible with the given
  * padding and strides. */
 trek_status trek_conv_check_kind(const char *layer, trek_padding kind, const int64_t *padding, const int64_t *stride, int dims);

@@ -27,7 +27,7 @@ static trek_status check_one(const char *name, trek_var *to, const blend *b)
         return TREK_OK;
     char a[TREK_SHAPE_TEXT], c[TREK_SHAPE_TEXT];
     return trek_fail(TREK_ERR_SHAPE, "%s: \"%s\" is %s, and %s where values come from", b->function, name,
-                     trek_shape_text(trek_var_shape(to), a), trek_shape_text(trek_var_shape(from), c));
+                     trek_shape_text(trek_var_shape(to), a, sizeof a), trek_shape_text(trek_var_shape(from), c, sizeof c));
 }
 
 /* Counters are copied unchanged. */

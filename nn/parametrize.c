@@ -33,7 +33,7 @@ static void made_weight_describe(const trek_module *self, char *text, size_t siz
 {
     char shape[TREK_SHAPE_TEXT];
     const made_weight *w = (const made_weight *)self;
-    snprintf(text, size, "%s %s", trek_dtype_name(w->dtype), trek_shape_text(w->shape, shape));
+    snprintf(text, size, "%s %s", trek_dtype_name(w->dtype), trek_shape_text(w->shape, shape, sizeof shape));
 }
 
 static const trek_module_class made_weight_class = { .name = "parametrized", .size = sizeof(made_weight),
@@ -219,8 +219,8 @@ static trek_status assign(made_weight *w, trek_var *weight, bool lenient)
     for (int k = 0; k < n && status == TREK_OK; k++)
         if (!trek_shape_equal(trek_var_shape(originals[k]), trek_var_shape(w->base.params[k].var)))
             status = trek_fail(TREK_ERR_SHAPE, "parametrized_assign: the right inverse gave %s for an original of %s",
-                               trek_shape_text(trek_var_shape(originals[k]), text),
-                               trek_shape_text(trek_var_shape(w->base.params[k].var), other));
+                               trek_shape_text(trek_var_shape(originals[k]), text, sizeof text),
+                               trek_shape_text(trek_var_shape(w->base.params[k].var), other, sizeof other));
     for (int k = 0; k < n && status == TREK_OK; k++)
         status = trek_tensor_copy_from(trek_var_data(w->base.params[k].var), trek_var_data(originals[k]));
     return status;
@@ -235,8 +235,9 @@ trek_status trek_parametrized_assign(trek_module *module, const char *name, trek
         return trek_error_status();
     char text[TREK_SHAPE_TEXT], other[TREK_SHAPE_TEXT];
     if (!trek_shape_equal(trek_tensor_shape(weight), w->shape))
-        return trek_fail(TREK_ERR_SHAPE, "parametrized_assign: \"%s\" is %s, not %s", name, trek_shape_text(w->shape, text),
-                         trek_shape_text(trek_tensor_shape(weight), other));
+        return trek_fail(TREK_ERR_SHAPE, "parametrized_assign: \"%s\" is %s, not %s", name,
+                         trek_shape_text(w->shape, text, sizeof text),
+                         trek_shape_text(trek_tensor_shape(weight), other, sizeof other));
     if (!trek_dtype_is_float(trek_tensor_dtype(weight)))
         return trek_fail(TREK_ERR_DTYPE, "parametrized_assign: a weight is floating, not %s",
                          trek_dtype_name(trek_tensor_dtype(weight)));
@@ -303,7 +304,7 @@ static trek_status check_made(const trek_var *made, const char *name, trek_shape
         return trek_error_status();
     if (!trek_shape_equal(trek_var_shape(made), shape))
         return trek_fail(TREK_ERR_SHAPE, "parametrize: \"%s\" is %s, and what is made for it %s", name,
-                         trek_shape_text(shape, text), trek_shape_text(trek_var_shape(made), other));
+                         trek_shape_text(shape, text, sizeof text), trek_shape_text(trek_var_shape(made), other, sizeof other));
     if (trek_var_dtype(made) != dtype)
         return trek_fail(TREK_ERR_DTYPE, "parametrize: \"%s\" is %s, and what is made for it %s", name, trek_dtype_name(dtype),
                          trek_dtype_name(trek_var_dtype(made)));

@@ -34,7 +34,7 @@ static trek_status check(const trek_var *vector, const trek_params *params)
         total += trek_var_numel(trek_params_var(params, k));
     if (trek_var_ndim(vector) != 1 || trek_var_size(vector, 0) != total)
         return trek_fail(TREK_ERR_SHAPE, "vector_to_parameters: needs [%" PRId64 "], got %s", total,
-                         trek_shape_text(trek_var_shape(vector), text));
+                         trek_shape_text(trek_var_shape(vector), text, sizeof text));
     if (!trek_dtype_is_float(trek_var_dtype(vector)))
         return trek_fail(TREK_ERR_DTYPE, "vector_to_parameters: needs a floating dtype, got %s",
                          trek_dtype_name(trek_var_dtype(vector)));

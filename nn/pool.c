@@ -66,10 +66,12 @@ static trek_module *pool_new(const trek_module_class *klass, const trek_pool_opt
     if (trek_layer_positive(klass->name, "kernel", opts->kernel[0]) != TREK_OK)
         return NULL;
     for (int d = 0; d < 2; d++)
-        if (opts->kernel[d] < 0 || opts->stride[d] < 0 || opts->dilation[d] < 0 ||
-            trek_option_integer(opts->padding[d], 0) < 0)
-            return trek_fail_null(TREK_ERR_ARGUMENT, "%s: kernel, stride, padding and dilation must not be negative",
-                                  klass->name);
+        if (opts->kernel[d] < 0 || opts->stride[d] < 0 || opts->dilation[d] < 0)
+            return trek_fail_null(TREK_ERR_ARGUMENT, "%s: kernel, stride and dilation must not be negative", klass->name);
+    int64_t padding[2];
+    trek_option_paddings(padding, opts->padding, 2);
+    if (trek_option_check_paddings(klass->name, "padding", padding, 2) != TREK_OK)
+        return NULL;
     trek_module *base = trek_module_new(klass);
     if (base)
         ((pool_layer *)base)->opts = *opts;
@@ -165,7 +167,7 @@ static void unflatten_describe(const trek_module *self, char *text, size_t size)
 {
     const unflatten_layer *m = (const unflatten_layer *)self;
     char shape[TREK_SHAPE_TEXT];
-    snprintf(text, size, "%d, %s", m->dim, trek_shape_text(m->sizes, shape));
+    snprintf(text, size, "%d, %s", m->dim, trek_shape_text(m->sizes, shape, sizeof shape));
 }
 
 static const trek_module_class unflatten_class = {
@@ -185,7 +187,7 @@ trek_module *trek_nn_unflatten(int dim, trek_shape sizes)
         fits = sizes.sizes[d] >= -1 && open < 2;
     }
     if (!fits)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "unflatten: sizes %s", trek_shape_text(sizes, text));
+        return trek_fail_null(TREK_ERR_ARGUMENT, "unflatten: sizes %s", trek_shape_text(sizes, text, sizeof text));
     trek_module *base = trek_module_new(&unflatten_class);
     if (base) {
         ((unflatten_layer *)base)->dim = dim;

@@ -132,9 +132,11 @@ static trek_status check_windows(const char *layer, const int64_t *kernel, const
     if (trek_layer_positive(layer, "kernel", kernel[0]) != TREK_OK)
         return trek_error_status();
     for (int d = 0; d < dims; d++)
-        if (kernel[d] < 0 || stride[d] < 0 || trek_option_integer(padding[d], 0) < 0)
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: kernel, stride and padding must not be negative", layer);
-    return TREK_OK;
+        if (kernel[d] < 0 || stride[d] < 0)
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: kernel and stride must not be negative", layer);
+    int64_t written[3];
+    trek_option_paddings(written, padding, dims);
+    return trek_option_check_paddings(layer, "padding", written, dims);
 }
 
 static trek_module *unpool_new(int dims, const trek_unpool_opts *opts)

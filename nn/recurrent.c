@@ -42,7 +42,7 @@ static trek_var *ended(trek_var *x, trek_var *lengths)
     char text[TREK_SHAPE_TEXT];
     if (trek_var_ndim(lengths) != 1 || trek_var_size(lengths, 0) != trek_var_size(x, 1))
         return trek_fail_null(TREK_ERR_SHAPE, "rnn: lengths must be [%" PRId64 "], got %s", trek_var_size(x, 1),
-                              trek_shape_text(trek_var_shape(lengths), text));
+                              trek_shape_text(trek_var_shape(lengths), text, sizeof text));
     trek_dtype dtype = trek_var_dtype(lengths);
     if (dtype != TREK_I64 && dtype != TREK_I32 && dtype != TREK_U8)
         return trek_fail_null(TREK_ERR_DTYPE, "rnn: lengths must be of an integer dtype, got %s", trek_dtype_name(dtype));
@@ -174,8 +174,8 @@ static bool fits_state(const recurrent_call *c, const char *name, trek_var *stat
         shape = trek_dims(shape.sizes[0], size);
     if (trek_shape_equal(trek_var_shape(state), shape))
         return true;
-    trek_fail(TREK_ERR_SHAPE, "%s: %s must be %s, got %s", c->name, name, trek_shape_text(shape, wanted),
-              trek_shape_text(trek_var_shape(state), got));
+    trek_fail(TREK_ERR_SHAPE, "%s: %s must be %s, got %s", c->name, name, trek_shape_text(shape, wanted, sizeof wanted),
+              trek_shape_text(trek_var_shape(state), got, sizeof got));
     return false;
 }
 
@@ -198,7 +198,7 @@ static bool begin_call(recurrent_call *c, trek_var *h0, trek_var *c0)
     if ((ndim != most && !c->single) || trek_var_size(c->x, ndim - 1) != m->in) {
         trek_fail(TREK_ERR_SHAPE, "%s: the input must be %s%" PRId64 "], or without N, got %s", c->name,
                   m->cell ? "[N, " : m->batch_first ? "[N, T, " : "[T, N, ", m->in,
-                  trek_shape_text(trek_var_shape(c->x), text));
+                  trek_shape_text(trek_var_shape(c->x), text, sizeof text));
         return false;
     }
     if (c->lengths && (c->single || m->cell)) {

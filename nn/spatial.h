@@ -70,7 +70,7 @@ typedef struct trek_conv3d_opts {
     int64_t out;                /* channels of the result; required */
     int64_t kernel[3];          /* size of the window; required */
     int64_t stride[3];          /* elements from window to window; default 1 */
-    int64_t padding[3];         /* elements added on each side; default 0. TREK_ZERO is a 0 after another number */
+    int64_t padding[3];         /* elements added on each side; default 0. All or none, TREK_ZERO for 0 */
     int64_t dilation[3];        /* elements from one element of the window to the next; default 1 */
     int64_t groups;             /* must divide in and out; default 1 */
     bool no_bias;               /* leaves out the bias */
@@ -96,8 +96,8 @@ typedef struct trek_conv_transpose3d_opts {
     int64_t out;               /* channels of the result; required */
     int64_t kernel[3];         /* size of the window; required */
     int64_t stride[3];         /* elements from window to window in the result; default 1 */
-    int64_t padding[3];        /* elements removed on each side; default 0. TREK_ZERO is a 0 after another number */
-    int64_t output_padding[3]; /* elements added at the end, fewer than stride or dilation; default 0 */
+    int64_t padding[3];        /* elements removed on each side; default 0. All or none, TREK_ZERO for 0 */
+    int64_t output_padding[3]; /* elements added at the end, fewer than stride or dilation; default 0, as in padding */
     int64_t dilation[3];       /* elements from one element of the window to the next; default 1 */
     int64_t groups;            /* must divide in and out; default 1 */
     bool no_bias;              /* leaves out the bias */

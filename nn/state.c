@@ -306,14 +306,14 @@ trek_status trek_state_change_shape(trek_shape *shape, const trek_state_change *
         if (dim < 0 || dim >= shape->ndim || change->part < 0 || change->part >= change->parts ||
             shape->sizes[dim] % change->parts != 0)
             return trek_fail(TREK_ERR_ARGUMENT, "state: %s %s has no part %d of %d along dimension %d", name,
-                             trek_shape_text(*shape, text), change->part, change->parts, change->dim);
+                             trek_shape_text(*shape, text, sizeof text), change->part, change->parts, change->dim);
         shape->sizes[dim] /= change->parts;
     }
     if (!change->transpose)
         return TREK_OK;
     if (last < 1)
         return trek_fail(TREK_ERR_ARGUMENT, "state: %s %s cannot be transposed: it has fewer than two dimensions", name,
-                         trek_shape_text(*shape, text));
+                         trek_shape_text(*shape, text, sizeof text));
     int64_t size = shape->sizes[last];
     shape->sizes[last] = shape->sizes[last - 1];
     shape->sizes[last - 1] = size;

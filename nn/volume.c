@@ -94,9 +94,9 @@ static trek_status check_more(const char *layer, const trek_conv_transpose_opts 
 {
     for (int d = 0; d < 3; d++) {
         int64_t more = trek_option_integer(o->output_padding[d], 0);
-        if (more < 0 || (more > 0 && more >= o->stride[d] && more >= o->dilation[d]))
+        if (more > 0 && more >= o->stride[d] && more >= o->dilation[d])
             return trek_fail(TREK_ERR_ARGUMENT,
-                             "%s: output padding must not be negative, and smaller than stride (%" PRId64
+                             "%s: output padding must be smaller than stride (%" PRId64
                              ") or dilation (%" PRId64 "), not %" PRId64,
                              layer, o->stride[d], o->dilation[d], more);
     }
@@ -111,11 +111,12 @@ static trek_module *conv3d_new(const trek_module_class *klass, const trek_conv_t
     fill_triple(kernel, opts->kernel, 0);
     trek_conv_transpose_opts o = { .groups = groups };
     fill_triple(o.stride, opts->stride, 1);
-    fill_triple(o.padding, opts->padding, TREK_ZERO);
+    trek_option_paddings(o.padding, opts->padding, 3);
     fill_triple(o.dilation, opts->dilation, 1);
-    fill_triple(o.output_padding, opts->output_padding, TREK_ZERO);
-    const int64_t kernels[2] = { least(kernel), least(kernel) }, paddings[2] = { least(o.padding), least(o.padding) };
-    if (trek_conv_check(klass->name, opts->in, opts->out, groups, kernels, paddings, mode) != TREK_OK ||
+    trek_option_paddings(o.output_padding, opts->output_padding, 3);
+    const int64_t kernels[2] = { least(kernel), least(kernel) };
+    if (trek_conv_check(klass->name, opts->in, opts->out, groups, kernels, o.padding, 3, mode) != TREK_OK ||
+        trek_option_check_paddings(klass->name, "output padding", o.output_padding, 3) != TREK_OK ||
         trek_conv_check_kind(klass->name, kind, o.padding, o.stride, 3) != TREK_OK || check_more(klass->name, &o) != TREK_OK)
         return NULL;
     trek_module *base = trek_module_new(klass);
@@ -226,12 +227,14 @@ static trek_module *pool3d_new(const trek_module_class *klass, const trek_pool_o
     trek_pool_opts o = *opts;
     fill_triple(o.kernel, opts->kernel, 0);
     fill_triple(o.stride, opts->stride[0] ? opts->stride : o.kernel, 0);
-    fill_triple(o.padding, opts->padding, TREK_ZERO);
+    trek_option_paddings(o.padding, opts->padding, 3);
     fill_triple(o.dilation, opts->dilation, 1);
     if (trek_layer_positive(klass->name, "kernel", least(o.kernel)) != TREK_OK)
         return NULL;
-    if (least(o.stride) < 0 || least(o.dilation) < 0 || least(o.padding) < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: stride, padding and dilation must not be negative", klass->name);
+    if (least(o.stride) < 0 || least(o.dilation) < 0)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: stride and dilation must not be negative", klass->name);
+    if (trek_option_check_paddings(klass->name, "padding", o.padding, 3) != TREK_OK)
+        return NULL;
     trek_module *base = trek_module_new(klass);
     if (base)
         ((pool3d_layer *)base)->opts = o;

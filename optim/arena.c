@@ -31,8 +31,9 @@ static trek_status check_param(const trek_params *params, int k, trek_device dev
     trek_device own = trek_var_device(var);
     if (!trek_device_equal(own, device) && (own.type != TREK_CPU || device.type != TREK_CPU)) {
         char a[16], b[16];
-        return trek_fail(TREK_ERR_DEVICE, "arena: parameter '%s' is on %s, the first on %s", name, trek_device_name(own, a),
-                         trek_device_name(device, b));
+        return trek_fail(TREK_ERR_DEVICE, "arena: parameter '%s' is on %s, the first on %s", name,
+                         trek_device_name(own, a, sizeof a),
+                         trek_device_name(device, b, sizeof b));
     }
     if (var->leaf && var->leaf->grad_in_arena)
         return trek_fail(TREK_ERR_STATE, "arena: parameter '%s' belongs to another optimizer or trainer; free that first", name);
@@ -286,7 +287,8 @@ static trek_status check_same(const trek_arena *arena, const trek_arena *owner)
             continue;
         char text[TREK_SHAPE_TEXT], other_text[TREK_SHAPE_TEXT];
         return trek_fail(TREK_ERR_ARGUMENT, "arena: the replica's parameter '%s' %s %s does not match '%s' %s %s", a->name,
-                         trek_shape_text(shape, text), trek_dtype_name(dtype), b->name, trek_shape_text(other, other_text),
+                         trek_shape_text(shape, text, sizeof text), trek_dtype_name(dtype), b->name,
+                         trek_shape_text(other, other_text, sizeof other_text),
                          trek_dtype_name(other_dtype));
     }
     return TREK_OK;

@@ -89,7 +89,7 @@ trek_status trek_optimizer_find_kernel(const trek_optimizer_class *klass, const 
         return TREK_OK;
     char text[16];
     return trek_fail(TREK_ERR_UNSUPPORTED, "%s: this optimizer has no kernel for %s; its parameters must be on CPUs", klass->name,
-                     trek_device_name(arena->device, text));
+                     trek_device_name(arena->device, text, sizeof text));
 }
 
 /* --- options -------------------------------------------------------------------- */

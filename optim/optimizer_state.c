@@ -202,8 +202,9 @@ static trek_status check_entry(const trek_optimizer *optimizer, const trek_optim
     if (fits && trek_shape_equal(shape, own))
         return TREK_OK;
     char text[TREK_SHAPE_TEXT], own_text[TREK_SHAPE_TEXT];
-    return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s' is %s %s, not %s", entry->name, trek_shape_text(shape, text),
-                     trek_dtype_name(dtype), trek_shape_text(own, own_text));
+    return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s' is %s %s, not %s", entry->name,
+                     trek_shape_text(shape, text, sizeof text),
+                     trek_dtype_name(dtype), trek_shape_text(own, own_text, sizeof own_text));
 }
 
 /* Converts and moves the tensor now, so that copying it into place later cannot fail. */

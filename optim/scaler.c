@@ -95,8 +95,9 @@ trek_update_scaler *trek_scaler_record(trek_grad_scaler *scaler, trek_device dev
     char a[16], b[16];
     if (scaler->record->device.type == device.type && (device.type == TREK_CPU || device.index == scaler->record->device.index))
         return (trek_update_scaler *)(void *)scaler->record->data;
-    trek_fail(TREK_ERR_DEVICE, "grad_scaler: it was used on %s first, not on %s", trek_device_name(scaler->record->device, a),
-              trek_device_name(device, b));
+    trek_fail(TREK_ERR_DEVICE, "grad_scaler: it was used on %s first, not on %s",
+              trek_device_name(scaler->record->device, a, sizeof a),
+              trek_device_name(device, b, sizeof b));
     return NULL;
 }
 

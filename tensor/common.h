@@ -32,8 +32,16 @@
 /* In a field of an option struct, TREK_OFF turns a feature off. A field that is 0 has its documented default. Arguments of
  * functions have no such special values. */
 #define TREK_OFF (-1)
-/* In a field of an option struct whose default is not 0, TREK_ZERO stands for the number 0: { .lr = TREK_ZERO }. If the
- * number is computed and may be 0, write { .lr = lr == 0 ? TREK_ZERO : lr }. Every type of field can hold it exactly. */
+/* In a field of an option struct whose default is not 0, TREK_ZERO stands for the number 0: { .lr = TREK_ZERO }. This holds for
+ * every such field, whether its comment says so or not. Where 0 is not allowed, TREK_ZERO is refused, as is any other number that
+ * is not. Every type of field can hold it exactly. */
 #define TREK_ZERO (-2147483647 - 1)
+
+/* Returns what such a field has to hold to mean `number`, which may be 0, for example if it was computed:
+ * { .lr = trek_number(lr) }. */
+static inline double trek_number(double number)
+{
+    return number == 0 ? TREK_ZERO : number;
+}
 
 #endif

@@ -51,7 +51,7 @@ char *trek_device_report(trek_device device)
     char *text = trek_alloc((size_t)n * LINE + 1);
     if (!text)
         return NULL;
-    trek_device_name(device, name);
+    trek_device_name(device, name, sizeof name);
     text[0] = 0;
     for (int k = 0; k < n; k++)
         if (rows[k].calls || rows[k].refused) {

@@ -115,13 +115,32 @@ static void pair(int64_t *to, const int64_t *from, int64_t fallback)
             to[d] = 0;
 }
 
+/* What is not said stays so, until check_window refuses it. */
+static void paddings(int64_t *to, const int64_t *from)
+{
+    trek_option_paddings(to, from, 2);
+    for (int d = 0; d < 2; d++)
+        to[d] = trek_option_integer(to[d], 0);
+}
+
+trek_status trek_option_check_paddings(const char *name, const char *what, const int64_t *padding, int dims)
+{
+    for (int d = 0; d < dims; d++)
+        if (padding[d] == TREK_NOT_SAID)
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: %s: " TREK_NOT_SAID_TEXT, name, what);
+    for (int d = 0; d < dims; d++)
+        if (trek_option_integer(padding[d], 0) < 0)
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: %s must not be negative, not %lld", name, what, (long long)padding[d]);
+    return TREK_OK;
+}
+
 void trek_attrs_conv(trek_attrs *a, const trek_conv_opts *opts)
 {
     static const trek_conv_opts defaults;
     if (!opts)
         opts = &defaults;
     pair(a->i, opts->stride, 1);
-    pair(a->i + 2, opts->padding, 0);
+    paddings(a->i + 2, opts->padding);
     pair(a->i + 4, opts->dilation, 1);
     a->i[6] = trek_option_integer(opts->groups, 1);
 }
@@ -132,10 +151,10 @@ void trek_attrs_conv_transpose(trek_attrs *a, const trek_conv_transpose_opts *op
     if (!opts)
         opts = &defaults;
     pair(a->i, opts->stride, 1);
-    pair(a->i + 2, opts->padding, 0);
+    paddings(a->i + 2, opts->padding);
     pair(a->i + 4, opts->dilation, 1);
     a->i[6] = trek_option_integer(opts->groups, 1);
-    pair(a->i + 7, opts->output_padding, 0);
+    paddings(a->i + 7, opts->output_padding);
     pair(a->i + 9, opts->output_size, 0);
 }
 
@@ -148,6 +167,8 @@ void trek_attrs_conv_grad(trek_attrs *a, const trek_attrs *conv, const trek_shap
 
 static trek_status check_window(const trek_op_call *call, const int64_t *stride, const int64_t *padding, const int64_t *dilation)
 {
+    if (padding[1] == TREK_NOT_SAID)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "padding: " TREK_NOT_SAID_TEXT);
     for (int d = 0; d < 2; d++)
         if (stride[d] < 1 || padding[d] < 0 || dilation[d] < 1 || stride[d] > INT32_MAX || padding[d] > INT32_MAX ||
             dilation[d] > INT32_MAX)
@@ -175,8 +196,8 @@ static trek_status conv_sizes(const trek_op_call *call, const int64_t *x, const 
     char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];
     TRY(check_window(call, a, a + 2, a + 4));
     int64_t groups = a[6];
-    trek_shape_text(trek_shape_make(x, 4), first);
-    trek_shape_text(trek_shape_make(weight, 4), second);
+    trek_shape_text(trek_shape_make(x, 4), first, sizeof first);
+    trek_shape_text(trek_shape_make(weight, 4), second, sizeof second);
     if (groups < 1)
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "groups must be positive, got %lld", (long long)groups);
     if (x[1] % groups || x[1] / groups != weight[1])
@@ -361,7 +382,7 @@ void trek_attrs_pool(trek_attrs *a, const trek_pool_opts *opts)
         pair(a->i + 2, opts->stride, 0);
     else
         a->i[2] = a->i[0], a->i[3] = opts->stride[1] ? opts->stride[1] : a->i[1];
-    pair(a->i + 4, opts->padding, 0);
+    paddings(a->i + 4, opts->padding);
     pair(a->i + 6, opts->dilation, 1);
     a->i[8] = opts->ceil_mode;
     a->i[9] = !opts->exclude_padding;

@@ -75,7 +75,7 @@ trek_status trek_op_output(trek_op_call *call, int k, int ndim, const int64_t *s
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     return trek_op_fail(call, given->dtype == dtype ? TREK_ERR_SHAPE : TREK_ERR_DTYPE,
                         "the result, %s %s, does not fit into %s %s",
-                        trek_dtype_name(dtype), trek_shape_text(trek_shape_make(sizes, ndim), a),
+                        trek_dtype_name(dtype), trek_shape_text(trek_shape_make(sizes, ndim), a, sizeof a),
                         trek_dtype_name((trek_dtype)given->dtype), trek_tensor_shape_text(given, b));
 }
 
@@ -131,7 +131,8 @@ static trek_status fail_devices(const trek_op_call *call, int k)
 {
     char a[16], b[16];
     return trek_op_fail(call, TREK_ERR_DEVICE, "inputs are on different devices: %s and %s",
-                        trek_device_name(call->inputs[0]->device, a), trek_device_name(call->inputs[k]->device, b));
+                        trek_device_name(call->inputs[0]->device, a, sizeof a),
+                        trek_device_name(call->inputs[k]->device, b, sizeof b));
 }
 
 /* Returns which of the promoting inputs is the first whose dtype differs from that of the first of them. */

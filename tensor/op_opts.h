@@ -33,8 +33,10 @@ typedef enum trek_interpolation {
 typedef enum trek_padding { TREK_PADDING_NUMBERS, TREK_PADDING_VALID, TREK_PADDING_SAME } trek_padding;
 
 /* Options of a convolution. With two dimensions [0] is for the height and [1] for the width. With three dimensions
- * (autograd/spatial.h) [0] is for the depth. With one dimension only [0] is used. A later element that is 0 takes the value of
- * the element before it; TREK_ZERO stands for the number 0. */
+ * (autograd/spatial.h) [0] is for the depth. With one dimension only [0] is used. Elements of stride, dilation, kernel and
+ * output_size cannot be 0: a later one that is left out takes the value of the one before it, so that { 2 } means { 2, 2 }.
+ * Paddings can be 0, and in C { 1 } and { 1, 0 } are the same: after a padding that is given every later one must be given, as
+ * { 1, 1 } or { 1, TREK_ZERO }. Otherwise the call fails with ARGUMENT. */
 typedef struct trek_conv_opts {
     int64_t stride[3];         /* step of the window in elements; default 1 */
     int64_t padding[3];        /* zeros added at both ends of a dimension, in elements; default 0 */

@@ -276,7 +276,7 @@ void trek_string_free(char **text)
     *text = NULL;
 }
 
-trek_status trek_tensor_print(const trek_tensor *tensor, void *stream)
+trek_status trek_tensor_print(const trek_tensor *tensor, FILE *stream)
 {
     char *text = trek_tensor_text(tensor);
     if (!text)

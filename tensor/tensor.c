@@ -18,7 +18,7 @@ trek_status trek_check_creation(const char *what, trek_shape shape, trek_dtype d
         return trek_fail(TREK_ERR_SHAPE, "%s: %d dimensions; at most %d are possible", what, shape.ndim, TREK_MAX_DIMS);
     for (int d = 0; d < shape.ndim; d++)
         if (shape.sizes[d] < 0)
-            return trek_fail(TREK_ERR_SHAPE, "%s: negative size in %s", what, trek_shape_text(shape, text));
+            return trek_fail(TREK_ERR_SHAPE, "%s: negative size in %s", what, trek_shape_text(shape, text, sizeof text));
     if (trek_dtype_size(dtype) == 0)
         return trek_fail(TREK_ERR_DTYPE, "%s: %d is no dtype", what, (int)dtype);
     return TREK_OK;
@@ -226,7 +226,7 @@ trek_tensor *trek_tensor_from_data(const void *data, trek_shape shape, trek_dtyp
 
 char *trek_tensor_shape_text(const trek_tensor *t, char *text)
 {
-    return trek_shape_text(trek_shape_make(t->sizes, t->ndim), text);
+    return trek_shape_text(trek_shape_make(t->sizes, t->ndim), text, TREK_SHAPE_TEXT);
 }
 
 trek_shape trek_tensor_shape(const trek_tensor *t)

@@ -9,6 +9,8 @@
 #ifndef TREK_TENSOR_TENSOR_H
 #define TREK_TENSOR_TENSOR_H
 
+#include <stdio.h>
+
 #include "tensor/types.h"
 
 TREK_BEGIN
@@ -112,10 +114,10 @@ TREK_API trek_tensor *trek_tensor_clone(trek_tensor *tensor);
  * first. */
 TREK_API trek_tensor *trek_tensor_view(trek_tensor *tensor, trek_shape shape);
 
-/* Prints the tensor in NumPy's form to `stream`, which is a FILE * (NULL stands for stdout). A tensor of more than 1000
+/* Prints the tensor in NumPy's form to `stream` (NULL stands for stdout). A tensor of more than 1000
  * elements is shortened to 3 elements at each edge.
  * Errors: IO, MEMORY. */
-TREK_API trek_status trek_tensor_print(const trek_tensor *tensor, void *stream);
+TREK_API trek_status trek_tensor_print(const trek_tensor *tensor, FILE *stream);
 /* Returns the text that trek_tensor_print prints as a new string. The caller frees it with trek_string_free. */
 TREK_API char *trek_tensor_text(const trek_tensor *tensor);
 /* Frees a string that a function of trek returned to the caller, and sets *text to NULL. `text` and *text may be NULL. */

@@ -144,11 +144,11 @@ trek_status trek_device_info_get(trek_device device, trek_device_info *info)
     return trek_backends[device.type]->info(device.index, info);
 }
 
-char *trek_device_name(trek_device device, char *text)
+char *trek_device_name(trek_device device, char *text, size_t capacity)
 {
     device = trek_device_resolve(device);
     const char *name = (unsigned)device.type < TREK_DEVICE_TYPE_COUNT ? device_names[device.type] : "?";
-    snprintf(text, 16, "%s:%d", name, device.index);
+    snprintf(text, capacity, "%s:%d", name, device.index);
     return text;
 }
 
@@ -195,11 +195,13 @@ bool trek_shape_equal(trek_shape a, trek_shape b)
     return true;
 }
 
-char *trek_shape_text(trek_shape shape, char *text)
+char *trek_shape_text(trek_shape shape, char *text, size_t capacity)
 {
-    size_t at = (size_t)snprintf(text, TREK_SHAPE_TEXT, "[");
+    char whole[TREK_SHAPE_TEXT] = "[";
+    size_t at = 1;
     for (int d = 0; d < shape.ndim && d < TREK_MAX_DIMS; d++)
-        at += (size_t)snprintf(text + at, TREK_SHAPE_TEXT - at, d ? ", %lld" : "%lld", (long long)shape.sizes[d]);
-    snprintf(text + at, TREK_SHAPE_TEXT - at, shape.ndim > TREK_MAX_DIMS ? ", ...]" : "]");
+        at += (size_t)snprintf(whole + at, sizeof whole - at, d ? ", %lld" : "%lld", (long long)shape.sizes[d]);
+    snprintf(whole + at, sizeof whole - at, shape.ndim > TREK_MAX_DIMS ? ", ...]" : "]");
+    snprintf(text, capacity, "%s", whole);
     return text;
 }

@@ -67,8 +67,11 @@ TREK_API trek_status trek_device_parse(const char *text, trek_device *device);
 /* Returns how many devices of a kind can be used: for TREK_CPU the number of cores, for TREK_CUDA the number of GPUs, which
  * is 0 without a driver, and 0 for anything else. */
 TREK_API int trek_device_count(trek_device_type type);
-/* Writes the name of a device, such as "cpu:0", to `text`, which must hold 16 bytes, and returns `text`. */
-TREK_API char *trek_device_name(trek_device device, char *text);
+/* The number of bytes that holds the name of any device. */
+#define TREK_DEVICE_NAME 24
+/* Writes the name of a device, such as "cpu:0", to `text` and returns `text`. What does not fit into `capacity` bytes, the ending
+ * zero included, is cut off; TREK_DEVICE_NAME bytes are enough. */
+TREK_API char *trek_device_name(trek_device device, char *text, size_t capacity);
 /* Waits until the device has finished all work it was given. Returns the error of that work, if there was one. */
 TREK_API trek_status trek_device_sync(trek_device device);
 /* Returns true if both are the same device. */
@@ -101,10 +104,11 @@ TREK_API trek_shape trek_shape_make(const int64_t *sizes, int ndim);
 TREK_API int64_t trek_shape_numel(trek_shape shape);
 /* Returns true if both shapes have the same number of dimensions and the same sizes. */
 TREK_API bool trek_shape_equal(trek_shape a, trek_shape b);
-/* The number of bytes that trek_shape_text needs. */
+/* The number of bytes that holds the text of any shape. */
 #define TREK_SHAPE_TEXT 192
-/* Writes a shape, such as "[64, 784]", to `text`, which must hold TREK_SHAPE_TEXT bytes, and returns `text`. */
-TREK_API char *trek_shape_text(trek_shape shape, char *text);
+/* Writes a shape, such as "[64, 784]", to `text` and returns `text`. What does not fit into `capacity` bytes, the ending zero
+ * included, is cut off; TREK_SHAPE_TEXT bytes are enough. */
+TREK_API char *trek_shape_text(trek_shape shape, char *text, size_t capacity);
 
 #ifndef __cplusplus
 /* trek_dims(2, 3) is a shape with the sizes 2 and 3, or a list of the dimensions 2 and 3. With more than TREK_MAX_DIMS

@@ -125,7 +125,7 @@ static trek_status check_tensor(const trek_comm *comm, trek_comm_kind kind, cons
         return trek_fail(TREK_ERR_DEVICE, "%s: rank %d's tensor is on %s, neither in host memory nor on %s",
                          trek_call_kind_name(kind),
                          comm->rank,
-                         trek_device_name(tensor->device, text), trek_device_name(comm->device, own));
+                         trek_device_name(tensor->device, text, sizeof text), trek_device_name(comm->device, own, sizeof own));
     if (!tensor->contiguous)
         return trek_fail(TREK_ERR_SHAPE, "%s: rank %d's tensor %s is not contiguous", trek_call_kind_name(kind), comm->rank,
                          trek_tensor_shape_text(tensor, text));

@@ -19,7 +19,7 @@ char *trek_ranks_describe_graph(trek_graph *graph)
     const trek_graph_layout *l = &graph->layout;
     char hash[TREK_GRAPH_HASH_TEXT];
     trek_text text = { 0 };
-    if (!trek_graph_hash(graph, hash))
+    if (!trek_graph_hash(graph, hash, sizeof hash))
         return NULL;
     for (int k = 0; k < l->n_nodes; k++)
         trek_text_format(&text, "node %d\t%s\n", k, l->nodes[k].module ? l->nodes[k].module->klass->name : "merge");

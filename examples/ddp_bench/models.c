@@ -37,14 +37,15 @@ static trek_graph *build_lenet(trek_device device, void *arg)
 
 static trek_module *halve(int64_t in, int64_t out, trek_device device)
 {
-    return trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = in, .out = out, .kernel = { 3 }, .stride = { 2 }, .padding = { 1 },
+    return trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = in, .out = out, .kernel = { 3 }, .stride = { 2 }, .padding = { 1, 1 },
                                                     .device = device });
 }
 
 static trek_module *twofold(int64_t in, int64_t out, trek_device device)
 {
     return trek_nn_conv_transpose2d_with(&(trek_conv_transpose2d_opts){
-        .in = in, .out = out, .kernel = { 3 }, .stride = { 2 }, .padding = { 1 }, .output_padding = { 1 }, .device = device });
+        .in = in, .out = out, .kernel = { 3 }, .stride = { 2 }, .padding = { 1, 1 }, .output_padding = { 1, 1 },
+            .device = device });
 }
 
 static trek_graph *build_conv_ae(trek_device device, void *arg)
@@ -114,7 +115,7 @@ static trek_module *cifar_input_new(trek_device device)
 static trek_module *conv(int64_t in, int64_t out, int64_t kernel, int64_t stride, trek_device device)
 {
     return trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = in, .out = out, .kernel = { kernel }, .stride = { stride },
-                                                    .padding = { kernel / 2 }, .no_bias = true, .device = device });
+                                                    .padding = { kernel / 2, kernel / 2 }, .no_bias = true, .device = device });
 }
 
 /* The two convolutions of a block, and what stands beside them. */

@@ -340,7 +340,7 @@ static trek_var *gradient_lies_last(trek_var *var, trek_var *grad, void *arg)
     n_grads++;
     if (!lies_last(grad))
         fail_msg("the gradient of %s does not lie channels last",
-                 trek_shape_text(trek_var_shape(var), (char[TREK_SHAPE_TEXT]){ 0 }));
+                 trek_shape_text(trek_var_shape(var), (char[TREK_SHAPE_TEXT]){ 0 }, TREK_SHAPE_TEXT));
     return NULL;
 }
 
@@ -364,7 +364,8 @@ typedef struct network {
 static trek_module *conv_of(int64_t in, int64_t out, int64_t kernel, int64_t stride)
 {
     return trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = in, .out = out, .kernel = { kernel }, .stride = { stride },
-                                                    .padding = { kernel / 2 }, .no_bias = true, .device = test_device() });
+                                                    .padding = { kernel / 2, kernel / 2 }, .no_bias = true,
+                                                    .device = test_device() });
 }
 
 static network network_new(void)
@@ -389,7 +390,7 @@ static void network_free(network *n)
 /* A stem with a max pool, a bottleneck that halves, the average over all pixels. */
 static trek_var *run(const network *n, trek_var *x, bool last)
 {
-    const trek_pool_opts pool = { .kernel = { 3 }, .stride = { 2 }, .padding = { 1 } };
+    const trek_pool_opts pool = { .kernel = { 3 }, .stride = { 2 }, .padding = { 1, 1 } };
     const trek_pool_opts average = { .kernel = { 2 }, .stride = { 1 } };
     x = seen(trek_forward(n->stem, last ? trek_channels_last(x) : x), last);
     x = seen(trek_relu(seen(trek_forward(n->stem_norm, x), last)), last);

@@ -59,7 +59,7 @@ static passes inputs(trek_dtype dtype)
 
 static void run(passes *p)
 {
-    p->y = trek_conv2d(p->x, p->weight, NULL, &(trek_conv_opts){ .padding = { 1 } });
+    p->y = trek_conv2d(p->x, p->weight, NULL, &(trek_conv_opts){ .padding = { 1, 1 } });
     assert_non_null(p->y);
     assert_int_equal(trek_grad(&p->y, 1, (trek_var *[]){ p->x, p->weight }, 2, &p->seed, NULL, p->grads), TREK_OK);
 }

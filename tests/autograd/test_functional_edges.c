@@ -117,7 +117,7 @@ static void gradients_where_functions_bend(void **state)
 /* A window whose elements all lie in the padding gives -infinity, which no element made. */
 static void windows_in_the_padding(void **state)
 {
-    trek_pool_opts opts = { .kernel = { 2 }, .stride = { 3 }, .padding = { 1 }, .dilation = { 1, 2 }, .ceil_mode = true };
+    trek_pool_opts opts = { .kernel = { 2 }, .stride = { 3 }, .padding = { 1, 1 }, .dilation = { 1, 2 }, .ceil_mode = true };
     for (int create_graph = 0; create_graph < 2; create_graph++) {
         trek_var *x = leaf_of((double[]){ 1, 2, 5, 3, 4 }, 5, TREK_F32), *slope;
         trek_var *pooled = trek_max_pool2d(trek_reshape(x, trek_dims(1, 1, 5, 1)), &opts),
@@ -643,7 +643,7 @@ static void errors_name_what_was_called(void **state)
     trek_var *x = numbers(1, trek_dims(3), false), *y = numbers(2, trek_dims(2), false), *whole = trek_cast(x, TREK_I64);
     trek_var *half = trek_cast(x, TREK_BF16), *line = numbers(3, trek_dims(1, 2, 6), false);
     trek_var *volume = numbers(4, trek_dims(1, 2, 4, 4, 4), false), *image = numbers(4, trek_dims(1, 2, 4, 4), false);
-    const trek_pool_opts padded = { .kernel = { 2 }, .padding = { 2 } };
+    const trek_pool_opts padded = { .kernel = { 2 }, .padding = { 2, 2 } };
     const trek_conv_opts still = { .stride = { TREK_ZERO } };
     REFUSED(trek_hardswish(whole), TREK_ERR_DTYPE, "hardswish: ");
     REFUSED(trek_leaky_relu(NULL, 1), TREK_ERR_ARGUMENT, "leaky_relu: ");

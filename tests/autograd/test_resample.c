@@ -135,7 +135,7 @@ static void layers(void **state)
 /* x [1, 2, 3, 4] through each way, of which arg is the number. */
 static trek_var *way(trek_var *const *inputs, int n, void *arg)
 {
-    trek_unfold_opts window = { .kernel = { 2, 3 }, .padding = { 1 }, .stride = { 2, 1 } };
+    trek_unfold_opts window = { .kernel = { 2, 3 }, .padding = { 1, 1 }, .stride = { 2, 1 } };
     trek_var *x = trek_square(inputs[0]);
     switch (*(int *)arg) {
     case 0: return INTERPOLATE(x, .size = { 5, 3 }, .mode = TREK_INTERPOLATE_NEAREST_EXACT);

@@ -83,7 +83,8 @@ static void compare(const char *name, const char *what, const trek_var *got, dou
         fail_msg("%s %s: nothing: %s", name, what, trek_error());
     if (!trek_shape_equal(trek_var_shape(got), want->shape)) {
         char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
-        fail_msg("%s %s: %s, should be %s", name, what, trek_shape_text(trek_var_shape(got), a), trek_shape_text(want->shape, b));
+        fail_msg("%s %s: %s, should be %s", name, what, trek_shape_text(trek_var_shape(got), a, sizeof a),
+                 trek_shape_text(want->shape, b, sizeof b));
     }
     size_t bytes = sizeof *values * (size_t)trek_shape_numel(want->shape);
     assert_int_equal(trek_tensor_to_host(trek_var_data(got), TREK_F64, values, bytes), TREK_OK);
@@ -137,11 +138,12 @@ CASE(conv_transpose2d_groups,
      trek_conv_transpose2d(x[0], x[1], x[2],
                            &(trek_conv_transpose_opts){ .stride = { 3, 2 }, .padding = { 1, TREK_ZERO }, .dilation = { 2, 1 },
                                                         .output_padding = { 2, 1 }, .groups = 2 }))
-CASE(max_pool2d_ceil, trek_max_pool2d(x[0], &(trek_pool_opts){ .kernel = { 3 }, .stride = { 2 }, .padding = { 1 },
+CASE(max_pool2d_ceil, trek_max_pool2d(x[0], &(trek_pool_opts){ .kernel = { 3 }, .stride = { 2 }, .padding = { 1, 1 },
                                                                .ceil_mode = true }))
 CASE(max_pool2d_dilated, trek_max_pool2d(x[0], &(trek_pool_opts){ .kernel = { 2 }, .stride = { 1 }, .dilation = { 2 } }))
 CASE(avg_pool2d_exclude, trek_avg_pool2d(x[0],
-                                         &(trek_pool_opts){ .kernel = { 3 }, .stride = { 2 }, .padding = { 1 }, .ceil_mode = true,
+                                         &(trek_pool_opts){ .kernel = { 3 }, .stride = { 2 }, .padding = { 1, 1 },
+                                                            .ceil_mode = true,
                                                             .exclude_padding = true }))
 CASE(embedding_padding, trek_embedding(classes(trek_dims(2, 4), 5, TREK_I32), x[0], 1))
 CASE(cross_entropy_probabilities, trek_cross_entropy(x[0], trek_softmax(trek_var_detach(x[1]), 1)))

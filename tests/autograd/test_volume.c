@@ -160,7 +160,8 @@ static trek_var *transpose(trek_var *const *in, int n, void *arg)
 }
 static trek_var *largest(trek_var *const *in, int n, void *arg)
 {
-    return (void)n, (void)arg, trek_max_pool3d(in[0], &(trek_pool_opts){ .kernel = { 2 }, .stride = { 1 }, .padding = { 1 } });
+    return (void)n, (void)arg, trek_max_pool3d(in[0],
+                                               &(trek_pool_opts){ .kernel = { 2 }, .stride = { 1 }, .padding = { 1, 1, 1 } });
 }
 static trek_var *average(trek_var *const *in, int n, void *arg)
 {
@@ -260,15 +261,15 @@ static void test_layers(void **state)
     assert_int_equal(trek_var_numel(run(trek_nn_max_pool3d(2), x)), 2 * 2 * 8);
     assert_int_equal(trek_var_numel(run(trek_nn_avg_pool3d(4), x)), 2 * 2);
     assert_int_equal(trek_var_numel(run(trek_nn_adaptive_avg_pool3d(1, 2, 3), x)), 2 * 2 * 6);
-    trek_module *conv = trek_nn_conv3d_with(&(trek_conv3d_opts){ .in = 2, .out = 4, .kernel = { 3 }, .padding = { 1 },
+    trek_module *conv = trek_nn_conv3d_with(&(trek_conv3d_opts){ .in = 2, .out = 4, .kernel = { 3 }, .padding = { 1, 1, 1 },
                                                                  .groups = 2,
                                                                  .padding_mode = TREK_PAD_CIRCULAR, .device = test_device() });
     assert_int_equal(trek_module_param_count(conv), 4 * 27 + 4);
     assert_int_equal(trek_var_numel(run(conv, x)), 2 * 4 * 64);
     assert_int_equal(trek_var_numel(run(trek_nn_conv3d(2, 3, 2, test_device()), x)), 2 * 3 * 27);
     assert_int_equal(trek_var_numel(run(trek_nn_conv_transpose3d(2, 3, 2, test_device()), x)), 2 * 3 * 125);
-    trek_conv_transpose3d_opts more = { .in = 2, .out = 2, .kernel = { 3 }, .stride = { 2 }, .padding = { 1 },
-                                        .output_padding = { 1 },
+    trek_conv_transpose3d_opts more = { .in = 2, .out = 2, .kernel = { 3 }, .stride = { 2 }, .padding = { 1, 1, 1 },
+                                        .output_padding = { 1, 1, 1 },
                                         .no_bias = true, .device = test_device() };
     conv = trek_nn_conv_transpose3d_with(&more);
     assert_int_equal(trek_module_param_count(conv), 2 * 2 * 27);
@@ -281,11 +282,12 @@ static void test_refused(void **state)
     REFUSED(trek_conv3d(trek_select(x, 0, 0), w, NULL, NULL), TREK_ERR_SHAPE, "conv3d: x must have 5 dimensions");
     REFUSED(trek_conv3d(x, w, NULL, NULL), TREK_ERR_SHAPE, "a kernel of depth 3 does not fit into 2");
     REFUSED(trek_conv3d(x, NULL, NULL, NULL), TREK_ERR_ARGUMENT, "weight");
-    assert_null(trek_conv3d(x, w, NULL, &(trek_conv_opts){ .stride = { -1 }, .padding = { 1 } }));
+    assert_null(trek_conv3d(x, w, NULL, &(trek_conv_opts){ .stride = { -1 }, .padding = { 1, 1, 1 } }));
     expect_error(TREK_ERR_ARGUMENT, "stride and dilation");
-    assert_null(trek_conv_transpose3d(x, w, NULL, &(trek_conv_transpose_opts){ .output_padding = { 1 } }));
+    assert_null(trek_conv_transpose3d(x, w, NULL, &(trek_conv_transpose_opts){ .output_padding = { 1, 1, 1 } }));
     expect_error(TREK_ERR_ARGUMENT, "more depths at the end");
-    REFUSED(trek_conv_transpose3d(x, w, NULL, &(trek_conv_transpose_opts){ .padding = { 4 } }), TREK_ERR_SHAPE, "give none");
+    REFUSED(trek_conv_transpose3d(x, w, NULL, &(trek_conv_transpose_opts){ .padding = { 4, 4, 4 } }), TREK_ERR_SHAPE,
+            "give none");
     REFUSED(trek_conv_transpose3d(x, w, numbers(1, trek_dims(3), false), NULL), TREK_ERR_SHAPE, "a bias of 2 elements");
     REFUSED(trek_max_pool3d(x, NULL), TREK_ERR_ARGUMENT, "max_pool3d: needs a kernel");
     REFUSED(trek_avg_pool3d(x, &(trek_pool_opts){ .kernel = { 3 } }), TREK_ERR_SHAPE, "");

@@ -23,7 +23,8 @@ static const trek_module_class block_class = { .name = "block", .size = sizeof(b
 static trek_module *conv(int64_t in, int64_t out, int64_t kernel, int64_t stride)
 {
     return trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = in, .out = out, .kernel = { kernel }, .stride = { stride },
-                                                    .padding = { kernel / 2 }, .no_bias = true, .device = trek_cpu(0) });
+                                                    .padding = { kernel / 2, kernel / 2 }, .no_bias = true,
+                                                    .device = trek_cpu(0) });
 }
 
 static trek_module *norm(int64_t channels) { return trek_nn_batch_norm2d(channels, trek_cpu(0)); }

@@ -391,7 +391,7 @@ static void test_resized_crop(void **state)
 static void test_erasing(void **state)
 {
     trek_tensor *image = trek_tensor_ones(trek_dims(2, 40, 50), TREK_F32, trek_cpu(0));
-    trek_transform *plain = trek_transform_random_erasing(&(trek_random_erasing_opts){ .p = 1 });
+    trek_transform *plain = trek_transform_random_erasing(&(trek_random_erasing_opts){ .p = 1, .value = TREK_ZERO });
     trek_transform *noise = trek_transform_random_erasing(&(trek_random_erasing_opts){ .p = 1, .noise = true });
     trek_transform *none = trek_transform_random_erasing(&(trek_random_erasing_opts){ .p = TREK_ZERO });
     double sum = 0, squares = 0, count = 0;

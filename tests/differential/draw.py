@@ -1050,12 +1050,23 @@ def draw_fill(d):
     return {"x": d.tensor(d.dtype(), d.shape(), grad=False), "value": d.number()}
 
 
+def each_said(opts):
+    """With a padding for each dimension: what is left out behind another is refused, and here it is the one before."""
+    for name in ("padding", "output_padding"):
+        numbers = opts.get(name)
+        for d in range(1, len(numbers) if isinstance(numbers, list) else 0):
+            numbers[d] = numbers[d] or numbers[d - 1]
+    return opts
+
+
 def draw_case(rng, function, pointwise):
     """A case of the function."""
     d = Draw(rng)
     d.name = function.name[5:]
     d.shared, d.pointwise = None, pointwise
     args = SHAPED[d.name](d) if d.name in SHAPED else generic(d, function)
+    if isinstance(args.get("opts"), dict):
+        each_said(args["opts"])
     if d.chance(0.1):  # gradients for everything: the usual way of training
         for t in d.tensors:
             t["grad"] = t["dtype"] in FLOATS and not d.name.endswith("_") and t["grad"] is not None and "running" not in str(t.get("role"))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from case import Input
-from draw import Draw
+from draw import Draw, each_said
 from headers import OFF, ZERO
 from trek import CPU, DTYPE_NUMBER, DTYPES, Refused, Wrong, headers, shape, vector
 
@@ -542,7 +542,7 @@ def inner_of(module):
 def around(r, of=None):
     """A layer and one of its weights, as options."""
     base = r.choice(sorted(of or WEIGHTED))
-    layer = TABLE[base].draw(r)
+    layer = each_said(TABLE[base].draw(r))
     if "max_norm" in layer:  # it scales rows of a weight that has just been computed, which the backward may still need
         layer["max_norm"] = 0.0
     return {"layer": base, "of": layer, "weight": r.choice(WEIGHTED[base] if not layer.get("no_bias") else WEIGHTED[base][:1])}
@@ -612,7 +612,7 @@ def draw(rng, name):
     base = name[:-5] if name.endswith("_with") else name
     layer, d = TABLE[base], Draw(rng)
     d.bad = False
-    opts = layer.draw(rng)
+    opts = each_said(layer.draw(rng))
     made_of = "of" in opts
     if not name.endswith("_with") and base != "nn_sequential" and not made_of:
         opts = short_options(base, opts)

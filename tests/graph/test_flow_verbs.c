@@ -620,7 +620,7 @@ static void the_hash_tells_options_and_parts_apart(void **state)
                             structure(2, 0, false) };
     for (int k = 0; k < 5; k++) {
         trek_graph *graph = built(flows[k]);
-        assert_non_null(trek_graph_hash(graph, texts[k]));
+        assert_non_null(trek_graph_hash(graph, texts[k], sizeof texts[k]));
         char *dot = trek_graph_dot(graph);
         assert_non_null(strstr(dot, k == 1 ? "loop(3)" : "loop(2)"));
         trek_string_free(&dot);

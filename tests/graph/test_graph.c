@@ -126,10 +126,11 @@ static void backward_references(void **state)
 static void sizes_from_elsewhere(void **state)
 {
     trek_flow *flow = trek_flow_from(
-        trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 1, .out = 2, .kernel = { 3 }, .stride = { 2 }, .padding = { 1 },
+        trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 1, .out = 2, .kernel = { 3 }, .stride = { 2 }, .padding = { 1, 1 },
                                                  .device = trek_cpu(0) }));
     trek_flow_through(flow, trek_nn_conv_transpose2d_with(&(trek_conv_transpose2d_opts){
-                                .in = 2, .out = 1, .kernel = { 3 }, .stride = { 2 }, .padding = { 1 }, .device = trek_cpu(0) }));
+                                .in = 2, .out = 1, .kernel = { 3 }, .stride = { 2 }, .padding = { 1, 1 },
+                                    .device = trek_cpu(0) }));
     trek_graph *graph = built(trek_flow_using(flow, "input"));
     trek_var *x = trek_var_from(trek_tensor_ones(trek_dims(2, 1, 7, 8), TREK_F32, trek_cpu(0)));
     trek_var *y = trek_graph_forward(graph, x);
@@ -253,11 +254,15 @@ static void train_mode(void **state)
 
 /* --- hash, DOT ------------------------------------------------------------------------------------------- */
 
-static void hash_of(trek_flow *flow, char *hash)
+static void hash_of(trek_flow *flow, char hash[TREK_GRAPH_HASH_TEXT])
 {
     trek_graph *graph = built(flow);
-    assert_ptr_equal(trek_graph_hash(graph, hash), hash);
+    assert_ptr_equal(trek_graph_hash(graph, hash, TREK_GRAPH_HASH_TEXT), hash);
     assert_int_equal(strlen(hash), 64);
+    char few[64] = "";
+    assert_null(trek_graph_hash(graph, few, sizeof few));
+    expect_error(TREK_ERR_ARGUMENT, "trek_graph_hash: capacity: 64 bytes; the hash takes 65");
+    assert_true(few[0] == 0);
     trek_graph_free(&graph);
 }
 

@@ -202,7 +202,7 @@ static trek_status build_and_train(void)
         trek_graph_step(graph);
     }
     char hash[TREK_GRAPH_HASH_TEXT];
-    trek_graph_hash(graph, hash);
+    trek_graph_hash(graph, hash, sizeof hash);
     char *dot = trek_graph_dot(graph);
     trek_string_free(&dot);
     trek_graph_record(graph, "loss", 1);

@@ -29,7 +29,7 @@ static trek_module *chain(int n, trek_module *const *modules)
 static trek_module *convolutions(void)
 {
     return chain(7, (trek_module *[]){
-        trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 3, .out = 16, .kernel = { 3 }, .stride = { 2 }, .padding = { 1 },
+        trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 3, .out = 16, .kernel = { 3 }, .stride = { 2 }, .padding = { 1, 1 },
                                                  .device = trek_cpu(0) }),
         trek_nn_batch_norm2d(16, HERE), trek_nn_relu(),
         trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 16, .out = 32, .kernel = { 3 }, .groups = 4, .no_bias = true,
@@ -56,7 +56,8 @@ static trek_module *lines(void)
 static trek_module *volumes(void)
 {
     return chain(2, (trek_module *[]){
-        trek_nn_conv3d_with(&(trek_conv3d_opts){ .in = 2, .out = 4, .kernel = { 3 }, .padding = { 1 }, .device = trek_cpu(0) }),
+        trek_nn_conv3d_with(&(trek_conv3d_opts){ .in = 2, .out = 4, .kernel = { 3 }, .padding = { 1, 1, 1 },
+                                                 .device = trek_cpu(0) }),
         trek_nn_conv_transpose3d_with(&(trek_conv_transpose3d_opts){ .in = 4, .out = 3, .kernel = { 2 }, .stride = { 2 },
                                                                      .device = trek_cpu(0) }) });
 }

@@ -351,9 +351,9 @@ static void test_conv_transpose(void **state)
 static void test_avg_pool(void **state)
 {
     trek_module *plain = trek_nn_avg_pool2d(2),
-                *full = trek_nn_avg_pool2d_with(&(trek_pool_opts){ .kernel = { 2, 3 }, .stride = { 1, 2 }, .padding = { 1 } });
+                *full = trek_nn_avg_pool2d_with(&(trek_pool_opts){ .kernel = { 2, 3 }, .stride = { 1, 2 }, .padding = { 1, 1 } });
     trek_module *inside = trek_nn_avg_pool2d_with(
-        &(trek_pool_opts){ .kernel = { 2, 3 }, .stride = { 1, 2 }, .padding = { 1 }, .exclude_padding = true });
+        &(trek_pool_opts){ .kernel = { 2, 3 }, .stride = { 1, 2 }, .padding = { 1, 1 }, .exclude_padding = true });
     trek_scope scope = trek_scope_begin();
     trek_var *x = numbers((double[]){ 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 }, trek_dims(1, 1, 3, 4));
     trek_var *y = trek_forward(plain, x);

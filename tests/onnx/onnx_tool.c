@@ -411,8 +411,8 @@ static void convolutions(void)
             .output_padding = { more, TREK_ZERO },
             .dilation = { dilation, 1 }, .groups = g, .no_bias = no_bias }), IN(F(BATCH, 4, LENGTH, 5)));
         put(numbered("conv_transpose3d", k), trek_nn_conv_transpose3d_with(&(trek_conv_transpose3d_opts){ .in = 4, .out = 6,
-            .kernel = { kernel, 2, 2 }, .stride = { stride, 1, 2 }, .padding = { padding, TREK_ZERO },
-            .output_padding = { more, TREK_ZERO },
+            .kernel = { kernel, 2, 2 }, .stride = { stride, 1, 2 }, .padding = { padding, TREK_ZERO, TREK_ZERO },
+            .output_padding = { more, TREK_ZERO, TREK_ZERO },
             .dilation = { dilation, 1, 1 }, .groups = g, .no_bias = no_bias }), IN(F(BATCH, 4, 4, 3, 4)));
     }
     put("conv2d_same", trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 3, .out = 4, .kernel = { 4, 3 },
@@ -532,7 +532,7 @@ static void space(void)
     put("upsample_open", trek_nn_upsample(&nearest), IN(F(BATCH, 2, LENGTH, LENGTH)));
     put("upsample_open_exact", trek_nn_upsample(&exact), IN(F(BATCH, 2, LENGTH, 4)));
     put("upsample_open_linear", trek_nn_upsample(&linear), IN(F(BATCH, 2, LENGTH, 4)));
-    put("unfold", trek_nn_unfold(&(trek_unfold_opts){ .kernel = { 3, 2 }, .stride = { 2, 1 }, .padding = { 1 } }),
+    put("unfold", trek_nn_unfold(&(trek_unfold_opts){ .kernel = { 3, 2 }, .stride = { 2, 1 }, .padding = { 1, 1 } }),
         IN(F(BATCH, 2, 6, 5)));
     put("fold", trek_nn_fold(6, 5, &(trek_unfold_opts){ .kernel = { 2, 2 } }), IN(F(BATCH, 8, 20)));
     static const struct { const char *name; trek_interpolate_opts opts; int ndim; } ups[] = {

@@ -85,7 +85,7 @@ static void train(const char *name, trek_module *model, trek_optimizer_spec spec
 static void lenet(void)
 {
     trek_device device = test_device();
-    trek_conv2d_opts first = { .in = 1, .out = 6, .kernel = { 5 }, .padding = { 2 }, .device = device };
+    trek_conv2d_opts first = { .in = 1, .out = 6, .kernel = { 5 }, .padding = { 2, 2 }, .device = device };
     trek_module *layers[] = { trek_nn_conv2d_with(&first), trek_nn_relu(), trek_nn_max_pool2d(2),
                               trek_nn_conv2d(6, 16, 5, device),
                               trek_nn_relu(), trek_nn_max_pool2d(2), trek_nn_flatten(), trek_nn_linear(400, 120, device),

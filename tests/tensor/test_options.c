@@ -1,12 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A field whose default is not 0 takes a real zero as TREK_ZERO, whatever its type; a device that is left out. */
+#include <float.h>
 #include <unistd.h>
 
+#include "autograd/losses.h"
 #include "autograd/ops.h"
+#include "autograd/resample.h"
+#include "autograd/spatial.h"
 #include "data/loader.h"
 #include "distributed/ranks.h"
+#include "nn/activations.h"
 #include "nn/layers.h"
-#include "optim/optimizer.h"
+#include "nn/norms.h"
+#include "nn/spatial.h"
+#include "optim/optimizer_internal.h"
 #include "optim/schedule.h"
 #include "tensor/environment.h"
 #include "tests/support/refused.h"
@@ -46,6 +53,110 @@ static void learning_rates(void **state)
     trek_plateau plateau = trek_plateau_lr(&(trek_plateau_opts){ .lr = TREK_ZERO, .patience = TREK_ZERO,
                                                                  .threshold = TREK_ZERO });
     assert_true(plateau.valid && plateau.lr == 0 && plateau.opts.patience == 0 && plateau.opts.threshold == 0);
+}
+
+/* Every option of every class: 0 is its default, TREK_ZERO is 0, or what is wrong is told of by its name. */
+static void options_of_optimizers(void **state)
+{
+    const trek_optimizer_spec specs[] = {
+        trek_sgd((trek_sgd_opts){ 0 }), trek_adam((trek_adam_opts){ 0 }), trek_adamw((trek_adam_opts){ 0 }),
+        trek_adagrad((trek_adagrad_opts){ 0 }), trek_adadelta((trek_adadelta_opts){ 0 }), trek_adamax((trek_adamax_opts){ 0 }),
+        trek_nadam((trek_nadam_opts){ 0 }), trek_asgd((trek_asgd_opts){ 0 }), trek_radam((trek_radam_opts){ 0 }),
+        trek_lion((trek_lion_opts){ 0 }), trek_rmsprop((trek_rmsprop_opts){ 0 }), trek_rprop((trek_rprop_opts){ 0 }),
+        trek_lamb((trek_lamb_opts){ 0 }), trek_lars((trek_lars_opts){ 0 }), trek_adafactor((trek_adafactor_opts){ 0 }),
+        trek_muon((trek_muon_opts){ 0 }),
+    };
+    for (size_t k = 0; k < sizeof specs / sizeof *specs; k++)
+        for (int n = 0; n < TREK_UPDATE_OPTIONS && specs[k].klass->options[n].name; n++) {
+            trek_optimizer_spec spec = specs[k], zero = specs[k];
+            zero.options[n] = TREK_ZERO;
+            assert_int_equal(trek_optimizer_resolve(&spec), TREK_OK);
+            if (trek_optimizer_resolve(&zero) != TREK_OK)
+                expect_refused(specs[k].klass->name);
+            else if (zero.options[n] != 0)
+                fail_msg("%s: %s is %g", specs[k].klass->name, specs[k].klass->options[n].name, zero.options[n]);
+        }
+}
+
+/* A sum of what a module makes of some numbers; it is freed. */
+static double run_once(trek_module *module, trek_shape shape)
+{
+    const float values[] = { -2.5f, -0.75f, 0.25f, 0.5f, 0.875f, 1.5f, 3, -1 };
+    assert_non_null(module);
+    trek_module_train(module, false);
+    trek_var *y = trek_forward(module, given(values, shape));
+    double sum = trek_var_item(trek_sum(trek_mul(y, y), trek_dims_none(), false)) + trek_var_item(trek_sum(y, trek_dims_none(),
+                                                                                                           false));
+    trek_module_free(&module);
+    return sum;
+}
+
+static double loss_of(trek_var *loss) { return trek_var_item(loss); }
+
+/* A field of an option struct, its default, and a number that follows from its value v. */
+#define FIELDS(X) \
+    X(leaky_relu, negative_slope, 0.01, run_once(trek_nn_leaky_relu_with(&(trek_leaky_relu_opts){ v }), trek_dims(2, 4))) \
+    X(elu, alpha, 1, run_once(trek_nn_elu_with(&(trek_elu_opts){ v }), trek_dims(2, 4))) \
+    X(softplus, threshold, 20, run_once(trek_nn_softplus_with(&(trek_softplus_opts){ .threshold = v }), trek_dims(2, 4))) \
+    X(hardtanh, low, -1, run_once(trek_nn_hardtanh_with(&(trek_hardtanh_opts){ .low = v }), trek_dims(2, 4))) \
+    X(hardtanh, high, 1, run_once(trek_nn_hardtanh_with(&(trek_hardtanh_opts){ .high = v }), trek_dims(2, 4))) \
+    X(hardshrink, lambda, 0.5, run_once(trek_nn_hardshrink_with(&(trek_shrink_opts){ v }), trek_dims(2, 4))) \
+    X(softshrink, lambda, 0.5, run_once(trek_nn_softshrink_with(&(trek_shrink_opts){ v }), trek_dims(2, 4))) \
+    X(rrelu, lower, 1.0 / 8, run_once(trek_nn_rrelu_with(&(trek_rrelu_opts){ .lower = v }), trek_dims(2, 4))) \
+    X(layer_norm, eps, 1e-5, run_once(trek_nn_layer_norm_with(&(trek_layer_norm_opts){ .shape = trek_dims(4), .eps = v }), \
+                                      trek_dims(2, 4))) \
+    X(rms_norm, eps, FLT_EPSILON, run_once(trek_nn_rms_norm_with(&(trek_rms_norm_opts){ .shape = trek_dims(4), .eps = v }), \
+                                           trek_dims(2, 4))) \
+    X(group_norm, eps, 1e-5, run_once(trek_nn_group_norm_with(&(trek_group_norm_opts){ .groups = 2, .channels = 4, .eps = v }), \
+                                      trek_dims(1, 4, 2))) \
+    X(local_response_norm, beta, 0.75, run_once(trek_nn_local_response_norm_with( \
+        &(trek_local_response_norm_opts){ .size = 2, .alpha = 1, .beta = v }), trek_dims(1, 4, 2))) \
+    X(local_response_norm, alpha, 1e-4, run_once(trek_nn_local_response_norm_with( \
+        &(trek_local_response_norm_opts){ .size = 2, .alpha = v }), trek_dims(1, 4, 2))) \
+    X(focal, gamma, 2, loss_of(trek_focal_loss(x, target, &(trek_focal_opts){ .gamma = v }))) \
+    X(focal, alpha, 0.25, loss_of(trek_focal_loss(x, target, &(trek_focal_opts){ .alpha = v }))) \
+    X(margin, margin, 1, loss_of(trek_hinge_embedding_loss(x, signs, &(trek_margin_opts){ .margin = v }))) \
+    X(gaussian, eps, 1e-6, loss_of(trek_gaussian_nll_loss(x, target, few, &(trek_gaussian_nll_opts){ .eps = v }))) \
+    X(attention, scale, 0.70710678118654752440, run_attention(v))
+
+static double run_attention(double v)
+{
+    const float q[] = { 1, 5, -7, 2 };
+    trek_var *x = given(q, trek_dims(1, 1, 2, 2));
+    return at(trek_attention(x, x, x, &(trek_attention_opts){ .scale = v }), 0);
+}
+
+typedef double (*field_fn)(double v, trek_var *x, trek_var *target, trek_var *signs, trek_var *few);
+#define FIELD_FUNCTION(struct_, field, otherwise, call)                                                                \
+    static double struct_##_##field(double v, trek_var *x, trek_var *target, trek_var *signs, trek_var *few)          \
+    {                                                                                                                  \
+        (void)x, (void)target, (void)signs, (void)few;                                                                 \
+        return call;                                                                                                   \
+    }
+FIELDS(FIELD_FUNCTION)
+
+/* 0 is the default, TREK_ZERO is what 0 would be: next to the smallest number, and nothing else. */
+static void numbers(void **state)
+{
+#define FIELD_ROW(struct_, field, otherwise, call) { #struct_ "." #field, struct_##_##field, otherwise },
+    static const struct {
+        const char *name;
+        field_fn run;
+        double otherwise;
+    } list[] = { FIELDS(FIELD_ROW) };
+    const float values[] = { 0.5f, -1, 2, 0.25f }, targets[] = { 1, 0, 1, 0 }, ones[] = { 1, -1, -1, 1 };
+    const float variances[] = { 1e-3f, 1, 2, 0.5f };
+    trek_var *x = given(values, trek_dims(4)), *target = given(targets, trek_dims(4)), *signs = given(ones, trek_dims(4));
+    trek_var *few = given(variances, trek_dims(4));
+    for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
+        double left_out = list[k].run(0, x, target, signs, few), usual = list[k].run(list[k].otherwise, x, target, signs, few);
+        double zero = list[k].run(TREK_ZERO, x, target, signs, few), least = list[k].run(1e-30, x, target, signs, few);
+        if (trek_error_status() != TREK_OK || left_out != usual || !(fabs(zero - least) <= 1e-6 * fabs(least)))
+            fail_msg("%s: %.9g left out, %.9g by default, %.9g for zero, %.9g next to it: %s", list[k].name, left_out, usual,
+                     zero,
+                     least, trek_error());
+    }
+    assert_true(trek_number(0) == TREK_ZERO && trek_number(-0.0) == TREK_ZERO && trek_number(0.25) == 0.25);
 }
 
 static void layers(void **state)
@@ -89,6 +200,44 @@ static void windows(void **state)
     trek_module_free(&pool);
 }
 
+/* { 1 } and { 1, 0 } are the same in C: nobody knows which is meant. */
+static void half_a_padding(void **state)
+{
+    static const char left_out[] = "a later dimension's number is left out; give each dimension its own, TREK_ZERO for 0";
+    trek_var *x = trek_var_from(trek_tensor_ones(trek_dims(1, 1, 5, 5), TREK_F32, trek_cpu(0)));
+    trek_var *w = trek_var_from(trek_tensor_ones(trek_dims(1, 1, 3, 3), TREK_F32, trek_cpu(0)));
+    trek_var *deep = trek_reshape(x, trek_dims(1, 1, 1, 5, 5)), *kernel = trek_reshape(w, trek_dims(1, 1, 1, 3, 3));
+    trek_var *places = NULL, *y = trek_max_pool2d_with_indices(x, &(trek_pool_opts){ .kernel = { 2 } }, &places);
+    const trek_conv_opts half = { .padding = { 1 } }, last = { .padding = { TREK_ZERO, 1, 0 } };
+    const trek_conv_transpose_opts transposed = { .padding = { 1 } }, more = { .stride = { 2 }, .output_padding = { 1, 0 } };
+    const trek_pool_opts pool = { .kernel = { 3 }, .padding = { 1 } };
+#define LEFT_OUT(call) REFUSED(call, TREK_ERR_ARGUMENT, left_out)
+    LEFT_OUT(trek_conv2d(x, w, NULL, &half));
+    LEFT_OUT(trek_conv_transpose2d(x, w, NULL, &transposed));
+    LEFT_OUT(trek_conv_transpose2d(x, w, NULL, &more));
+    LEFT_OUT(trek_max_pool2d(x, &pool));
+    LEFT_OUT(trek_avg_pool2d(x, &pool));
+    LEFT_OUT(trek_max_unpool2d(y, places, &(trek_unpool_opts){ .kernel = { 2 }, .padding = { 1 } }));
+    LEFT_OUT(trek_unfold(x, &(trek_unfold_opts){ .kernel = { 3 }, .padding = { 1 } }));
+    LEFT_OUT(trek_conv3d(deep, kernel, NULL, &half));
+    LEFT_OUT(trek_conv3d(deep, kernel, NULL, &last));
+    LEFT_OUT(trek_conv_transpose3d(deep, kernel, NULL, &transposed));
+    LEFT_OUT(trek_conv_transpose3d(deep, kernel, NULL, &more));
+    LEFT_OUT(trek_max_pool3d(deep, &pool));
+    LEFT_OUT(trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 1, .out = 1, .kernel = { 3 }, .padding = { 1 } }));
+    LEFT_OUT(trek_nn_conv_transpose2d_with(&(trek_conv_transpose2d_opts){ .in = 1, .out = 1, .kernel = { 3 },
+                                                                          .padding = { 1 } }));
+    LEFT_OUT(trek_nn_conv3d_with(&(trek_conv3d_opts){ .in = 1, .out = 1, .kernel = { 3 }, .padding = { 1, 1 } }));
+    LEFT_OUT(trek_nn_conv_transpose3d_with(&(trek_conv_transpose3d_opts){ .in = 1, .out = 1, .kernel = { 3 }, .stride = { 2 },
+                                                                          .output_padding = { 1 } }));
+    LEFT_OUT(trek_nn_max_pool2d_with(&pool));
+    LEFT_OUT(trek_nn_avg_pool3d_with(&pool));
+    LEFT_OUT(trek_nn_max_unpool2d_with(&(trek_unpool_opts){ .kernel = { 2 }, .padding = { 1 } }));
+    y = trek_conv2d(x, w, NULL, &(trek_conv_opts){ .padding = { 0, 1 } });
+    assert_true(trek_var_size(y, 2) == 3 && trek_var_size(y, 3) == 5);
+    assert_int_equal(trek_var_size(trek_conv1d(trek_select(x, 2, 0), trek_select(w, 2, 0), NULL, &half), 2), 5);
+}
+
 static void functions(void **state)
 {
     const float logits[] = { 1, 2, 3, 1 };
@@ -118,7 +267,7 @@ static void loaders(void **state)
 static void expect_device(trek_device device, const char *name)
 {
     char text[16];
-    assert_string_equal(trek_device_name(device, text), name);
+    assert_string_equal(trek_device_name(device, text, sizeof text), name);
 }
 
 static void expect_batches_on(trek_device given, const char *name)
@@ -282,7 +431,9 @@ int main(void)
     if (getenv("TREK_TEST_USE"))
         return use_library();
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
-    const struct CMUnitTest tests[] = { TEST(learning_rates), TEST(layers), TEST(windows), TEST(functions), TEST(loaders),
+    const struct CMUnitTest tests[] = { TEST(learning_rates), TEST(options_of_optimizers), TEST(numbers), TEST(layers),
+                                        TEST(windows), TEST(half_a_padding), TEST(functions),
+                                        TEST(loaders),
                                         TEST(devices),
                                         TEST(off_is_no_zero),
                                         TEST(the_environment), TEST(variables) };

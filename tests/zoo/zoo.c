@@ -76,14 +76,14 @@ trek_module *zoo_linear(int64_t in, int64_t out, bool bias)
 trek_module *zoo_conv(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding, int64_t groups, bool bias)
 {
     return trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = in, .out = out, .kernel = { kernel }, .stride = { stride },
-                                                    .padding = { padding }, .groups = groups, .no_bias = !bias,
+                                                    .padding = { padding, padding }, .groups = groups, .no_bias = !bias,
                                                     .dtype = zoo_dtype, .device = zoo_device });
 }
 
 trek_module *zoo_conv_transpose(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding, bool bias)
 {
     return trek_nn_conv_transpose2d_with(&(trek_conv_transpose2d_opts){ .in = in, .out = out, .kernel = { kernel },
-                                                                        .stride = { stride }, .padding = { padding },
+                                                                        .stride = { stride }, .padding = { padding, padding },
                                                                         .no_bias = !bias, .dtype = zoo_dtype,
                                                                         .device = zoo_device });
 }

@@ -45,7 +45,7 @@ static trek_module *resnet_build(void)
     zoo_part *r = zoo_new(&resnet_class);
     zoo_add(r, 0, "conv1", zoo_conv(3, 8, 7, 2, 3, 1, false));
     zoo_add(r, 1, "bn1", zoo_batch_norm(8));
-    zoo_add(r, 2, "maxpool", trek_nn_max_pool2d_with(&(trek_pool_opts){ .kernel = { 3 }, .stride = { 2 }, .padding = { 1 } }));
+    zoo_add(r, 2, "maxpool", trek_nn_max_pool2d_with(&(trek_pool_opts){ .kernel = { 3 }, .stride = { 2 }, .padding = { 1, 1 } }));
     for (int k = 0; k < 4; k++) {
         int64_t in = k ? 8 << (k - 1) : 8, out = 8 << k;
         zoo_add(r, 3 + k, names[k], ZOO_SEQUENTIAL(block(in, out, k ? 2 : 1), block(out, out, 1)));

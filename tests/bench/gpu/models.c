@@ -142,7 +142,7 @@ static trek_module *convnet(bool last)
     static const int64_t channels[] = { 3, 64, 128, 256, 512, 512 };
     trek_module *m = LAYERS(last ? trek_nn_channels_last() : trek_nn_identity());
     for (int k = 0; k < 5; k++) {
-        trek_conv2d_opts conv = { .in = channels[k], .out = channels[k + 1], .kernel = { 3 }, .padding = { 1 },
+        trek_conv2d_opts conv = { .in = channels[k], .out = channels[k + 1], .kernel = { 3 }, .padding = { 1, 1 },
                                   .device = gpu_device };
         trek_nn_sequential_add(m, trek_nn_conv2d_with(&conv));
         trek_nn_sequential_add(m, trek_nn_batch_norm2d(channels[k + 1], gpu_device));

@@ -25,7 +25,8 @@ static const trek_module_class block_class = { .name = "block", .size = sizeof(b
 static trek_module *conv(int64_t in, int64_t out, int64_t kernel, int64_t stride)
 {
     return trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = in, .out = out, .kernel = { kernel }, .stride = { stride },
-                                                    .padding = { kernel / 2 }, .no_bias = true, .device = gpu_device });
+                                                    .padding = { kernel / 2, kernel / 2 }, .no_bias = true,
+                                                    .device = gpu_device });
 }
 
 static trek_module *norm(int64_t channels) { return trek_nn_batch_norm2d(channels, gpu_device); }
@@ -46,7 +47,7 @@ static trek_module *resnet50(void)
 {
     static const int64_t blocks[] = { 3, 4, 6, 3 };
     int64_t width = gpu_size(64, 8), in = width;
-    trek_pool_opts pool = { .kernel = { 3 }, .stride = { 2 }, .padding = { 1 } };
+    trek_pool_opts pool = { .kernel = { 3 }, .stride = { 2 }, .padding = { 1, 1 } };
     trek_module *m = LAYERS(trek_nn_channels_last(), conv(3, width, 7, 2), norm(width), trek_nn_relu(),
                             trek_nn_max_pool2d_with(&pool));
     for (int stage = 0; stage < 4; stage++, width *= 2)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Applying ops to variables, and recording them. */
+/* Applying ops to variables and recording them. */
 #include "autograd/calls_internal.h"
 #include "autograd/offload_internal.h"
 #include "autograd/ops.h"
@@ -14,7 +14,7 @@ enum { FEW = 8 };
 trek_status trek_infer_same(trek_op_call *call);
 trek_status trek_infer_broadcast(trek_op_call *call);
 
-/* Which inputs and outputs the gradients of the inputs that need one call for. */
+/* Returns which inputs and outputs the gradients of the required inputs need. */
 static unsigned wanted_saves(const trek_op *op, trek_var *const *inputs, int n, const trek_op_call *call)
 {
     unsigned wanted = 0;
@@ -22,11 +22,11 @@ static unsigned wanted_saves(const trek_op *op, trek_var *const *inputs, int n, 
         if (inputs[k] && inputs[k]->requires_grad)
             wanted |= op->saves[k < TREK_MAX_SAVES ? k : TREK_MAX_SAVES - 1];
     if (op->id == TREK_OP_linear && call->attrs.i[0] == TREK_ACTIVATION_NONE)
-        wanted &= ~(TREK_O(0) | TREK_O(1)); /* no derivative of an activation to be told by the result */
+        wanted &= ~(TREK_O(0) | TREK_O(1)); /* no derivative of an activation depends on the result */
     else if (op->id == TREK_OP_linear)
-        wanted |= TREK_I(0) | TREK_I(1) | TREK_I(2); /* for gradients of gradients the values matter, the bias's too */
+        wanted |= TREK_I(0) | TREK_I(1) | TREK_I(2); /* gradients of gradients need the values, also the bias's */
     if (op->id == TREK_OP_linear && call->attrs.i[0] == TREK_ACTIVATION_GELU)
-        wanted &= ~TREK_O(0); /* told by the pre-activation */
+        wanted &= ~TREK_O(0); /* the derivative follows from the pre-activation */
     if (op->id == TREK_OP_conv2d && call->attrs.i[7] == TREK_ACTIVATION_NONE)
         wanted &= ~TREK_O(0);
     return wanted;
@@ -41,7 +41,7 @@ static void save(trek_node *node, trek_tensor *t, int index, bool is_output)
                                                         .index = (uint8_t)index, .offloads = offloads };
 }
 
-/* The node of a call that has run; NULL and MEMORY. */
+/* Returns the node of a call that has run, or NULL with MEMORY. */
 static trek_node *record(const trek_op *op, trek_var *const *inputs, int n, const trek_attrs *attrs, trek_op_call *call)
 {
     unsigned wanted = wanted_saves(op, inputs, n, call);
@@ -62,7 +62,7 @@ static trek_node *record(const trek_op *op, trek_var *const *inputs, int n, cons
     return node;
 }
 
-/* Tensors of the inputs, in few[] or in a block of their own; NULL on failure. */
+/* Returns the tensors of the inputs, in few[] or in a block of their own, or NULL on failure. */
 static inline trek_tensor **unwrap(const trek_op *op, trek_var *const *inputs, int n, const trek_attrs *attrs, trek_tensor **few,
                                    bool *needs_grad)
 {
@@ -88,7 +88,8 @@ static inline trek_tensor **unwrap(const trek_op *op, trek_var *const *inputs, i
     return NULL;
 }
 
-/* Whether output k has a gradient; that of add_layer_norm is the sum of inputs 0 and 1, and knows of no other. */
+/* Returns whether output k has a gradient. Output 1 of add_layer_norm, the sum of inputs 0 and 1, has one only if one
+ * of these has. */
 static inline bool is_taped(const trek_node *node, int k)
 {
     if (!node || k >= node->n_outputs)
@@ -97,7 +98,7 @@ static inline bool is_taped(const trek_node *node, int k)
         node->edges[1].node || node->edges[1].leaf;
 }
 
-/* Variables of the outputs: 0 (and 1 of a pair) with its place on the tape, the others as constants. */
+/* Makes the outputs' variables: output 0 (and 1 of a pair) with its place on the tape, the others as constants. */
 static inline trek_status wrap_outputs(trek_op_call *call, trek_node *node, trek_var **outs, int n)
 {
     for (int k = 0; k < n; k++) {
@@ -106,7 +107,7 @@ static inline trek_status wrap_outputs(trek_op_call *call, trek_node *node, trek
             continue;
         }
         bool taped = is_taped(node, k);
-        bool in_node = taped && k == 0 && !trek_debug; /* which keeps what was freed in view, each by itself */
+        bool in_node = taped && k == 0 && !trek_debug; /* debugging keeps freed variables visible, each in its own block */
         trek_var *var = in_node ? trek_var_of_node(call->outputs[k], node)
                                 : trek_var_make(call->outputs[k], taped ? node : NULL, k, taped);
         if (!var)
@@ -136,7 +137,7 @@ static inline trek_status run(const trek_op *op, trek_var *const *inputs, trek_t
     if (attrs)
         call.attrs = *attrs;
     else
-        call.attrs.i[0] = 0; /* all that an op without numbers may look at */
+        call.attrs.i[0] = 0; /* all that an op without numbers may read */
     if (given) {
         call.outputs[0] = given;
         call.n_outputs = 1;
@@ -164,7 +165,7 @@ static trek_status fail_scope(const trek_op *op, const trek_attrs *attrs)
                      trek_op_called(op, attrs));
 }
 
-/* TREK_DEBUG=1: neither the variables nor their tensors were freed. */
+/* With TREK_DEBUG=1: checks that neither the variables nor their tensors were freed. */
 TREK_SELDOM static trek_status check_inputs_live(const trek_op *op, trek_var *const *inputs, int n)
 {
     for (int k = 0; k < n; k++) {
@@ -218,9 +219,8 @@ trek_var *trek_apply_into(const trek_op *op, trek_var *const *inputs, int n, tre
     return status == TREK_OK ? out : NULL;
 }
 
-/* trek_op_run of one or two inputs. Element-wise over floats that are alike in
- * dtype, device and shape, and contiguous, which most small ops are, nothing has
- * to be promoted or inferred: the result is like them, too. */
+/* trek_op_run for one or two inputs. For element-wise ops on floating inputs of equal dtype, device and shape that
+ * are contiguous, as in most small ops, nothing has to be promoted or inferred: the result has the same properties. */
 static inline trek_status run_lean(trek_op_call *call)
 {
     const trek_op *op = call->op;
@@ -246,7 +246,7 @@ static inline trek_status run_lean(trek_op_call *call)
     return status;
 }
 
-/* The lean way for the usual op: one or two inputs, both there, one output. */
+/* The lean path of the usual op: one or two inputs, both present, and one output. */
 static inline trek_var *apply_lean(const trek_op *op, trek_var *const *inputs, int n, const trek_attrs *attrs)
 {
     trek_tensor *tensors[2];
@@ -297,8 +297,8 @@ trek_var *trek_apply(const trek_op *op, trek_var *const *inputs, int n, const tr
 
 /* --- trek_apply_x of every row, and the public names ------------------------------------ */
 
-/* Only ops with numbers keep them on the tape (a is NULL for the others). Rows
- * that fill write a tensor that is there: not for variables. */
+/* Only ops with numbers keep them on the tape (a is NULL for the others). Fill ops write an existing tensor, and are
+ * not for variables. */
 #define TREK_OP(name, signature, infer, dtypes, flags, ...)                            \
     trek_var *trek_apply_##name(TREK_PARAMS_##signature(trek_var))                     \
     {                                                                                  \

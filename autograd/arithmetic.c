@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Quotients that are rounded, and functions of two numbers, made of other ops. */
+/* Rounded quotients and functions of two numbers, made from other ops. */
 #include <math.h>
 
 #include "autograd/function.h"
@@ -9,7 +9,8 @@
 
 static bool integers(trek_var *x) { return !trek_dtype_is_float(trek_var_dtype(x)); }
 
-/* The dtype of a result of two, and both as they are computed; false and an error. */
+/* Determines the dtype of the result, and converts both inputs to the dtype of the computation. Returns false on
+ * failure. */
 static bool two(const char *name, trek_var **x, trek_var **y, bool floats, trek_dtype *dtype)
 {
     *dtype = trek_op_common_dtype((trek_tensor *[]){ (*x)->data, (*y)->data }, 2);
@@ -52,7 +53,7 @@ trek_var *trek_signbit(trek_var *x)
     return trek_lt_scalar(!x || integers(x) ? x : trek_copysign(trek_ones_like(x), x), 0);
 }
 
-/* The better one, beside a NaN the other one. */
+/* Returns the larger or the smaller one; beside a NaN, the other one. */
 static trek_var *taken(const char *name, trek_var *x, trek_var *y, bool larger)
 {
     TREK_NEEDED(name, x);
@@ -102,7 +103,7 @@ trek_var *trek_sinc(trek_var *x)
     trek_dtype dtype = integers(x) ? TREK_F32 : trek_var_dtype(x);
     trek_var *angle = trek_cast(x, trek_dtype_is_16bit(dtype) ? TREK_F32 : dtype), *zero = trek_eq_scalar(x, 0);
     angle = trek_mul_scalar(angle, 3.14159265358979323846);
-    trek_var *near = trek_sub(trek_ones_like(angle), trek_div_scalar(trek_square(angle), 6)); /* its curve at 0, too */
+    trek_var *near = trek_sub(trek_ones_like(angle), trek_div_scalar(trek_square(angle), 6)); /* also has its curvature at 0 */
     trek_var *other = trek_masked_fill(angle, zero, 1);
     return trek_cast(trek_where(zero, near, trek_div(trek_sin(other), other)), dtype);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention by plain ops. Internal. */
+/* Attention through plain ops. */
 #ifndef TREK_AUTOGRAD_ATTENTION_INTERNAL_H
 #define TREK_AUTOGRAD_ATTENTION_INTERNAL_H
 
@@ -7,7 +7,8 @@
 
 #include "autograd/var.h"
 
-/* softmax(scale q k^T + mask) [B, H, T, S] of q [B, H, T, D], k [B, G, S, D], in f32 of 16 bits; 0 for a query that sees none. */
+/* Returns softmax(scale q k^T + mask) [B, H, T, S] of q [B, H, T, D] and k [B, G, S, D], in f32 for 16-bit inputs. It
+ * is 0 for a query that sees no key. */
 trek_var *trek_attention_probabilities(trek_var *q, trek_var *k, trek_var *mask, bool causal, double scale);
 
 #endif

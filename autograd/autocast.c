@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Autocast: which dtype an op's inputs get, and the casts of parameters that are kept. */
+/* Autocast: the dtypes that an op's inputs get, and the cached casts of parameters. */
 #include "autograd/autocast.h"
 
 #include <stdlib.h>
@@ -9,19 +9,19 @@
 
 enum { DEEPEST = 64, FEW = 8, FIRST_CAPACITY = 64 };
 
-/* A parameter's cast as long as it holds. */
+/* The cast of a parameter, as long as it is valid. */
 typedef struct kept_cast {
-    trek_var *from, *to;   /* retained; from NULL: a free place */
+    trek_var *from, *to;   /* retained; from is NULL if the slot is free */
     uint32_t version;
-    bool recorded;         /* made while the tape was on */
+    bool recorded;         /* made while the tape was recording */
 } kept_cast;
 
-/* Of the calling thread; NULL: it has never begun one. */
+/* Of the calling thread; NULL if it has never begun autocast. */
 static _Thread_local struct autocast {
     int depth;
-    uint8_t before[DEEPEST]; /* what each begin found */
+    uint8_t before[DEEPEST]; /* the state that each begin found */
     kept_cast *kept;       /* open addressing */
-    int n_kept, capacity;  /* a power of two */
+    int n_kept, capacity;  /* capacity: a power of two */
 } *state;
 
 /* --- the casts that are kept ----------------------------------------------------- */
@@ -37,7 +37,7 @@ static void drop_kept(void)
     state->n_kept = state->capacity = 0;
 }
 
-/* The place of a parameter, or the free one where it belongs. There is always a free one. */
+/* Returns the slot of a parameter, or the free slot where it belongs. There is always a free one. */
 static kept_cast *find(kept_cast *kept, int capacity, const trek_var *var)
 {
     uintptr_t hash = (uintptr_t)var >> 4;
@@ -94,7 +94,7 @@ static trek_var *cast_parameter(trek_var *var, trek_dtype dtype)
 
 static inline bool is_low(const trek_var *var) { return trek_dtype_is_16bit((trek_dtype)var->data->dtype); }
 
-/* What floating inputs other than f64 are to become. */
+/* Returns the dtype that floating inputs other than f64 are cast to. */
 static trek_dtype wanted(const trek_op *op, trek_var *const *inputs, int n)
 {
     if (op->flags & TREK_OP_CAST_LOW)
@@ -132,7 +132,7 @@ trek_status trek_autocast_apply(const trek_op *op, trek_var *const *inputs, int 
     }
     if (status == TREK_OK) {
         uint8_t present = trek_grad_mode_here.autocast;
-        trek_grad_mode_here.autocast = TREK_F32; /* the inputs are as they should be */
+        trek_grad_mode_here.autocast = TREK_F32; /* the inputs are already as they should be */
         status = trek_apply_many(op, cast, n, attrs, outs, n_outs);
         trek_grad_mode_here.autocast = present;
     }
@@ -156,7 +156,7 @@ static void end_of_thread(void)
     trek_grad_mode_here.autocast = TREK_F32;
 }
 
-/* Plain memory: it outlives any allocator. */
+/* Allocated with calloc, because it outlives every allocator. */
 static bool have_state(void)
 {
     if (state)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For functions that are made of several ops: the name in their errors, and results in another dtype. Internal. */
+/* For functions made from several ops: their name in error messages, and results in another dtype. */
 #ifndef TREK_AUTOGRAD_CALLS_INTERNAL_H
 #define TREK_AUTOGRAD_CALLS_INTERNAL_H
 
@@ -13,7 +13,7 @@ static inline trek_var *trek_op_called_end(const char *before, trek_var *result)
     return result;
 }
 
-/* An op of one result, into a tensor that is given and becomes the result's; released where it fails (apply.c). */
+/* Applies an op with one result into a given tensor, which becomes the result's and is released on failure (apply.c). */
 trek_var *trek_apply_into(const trek_op *op, trek_var *const *inputs, int n_inputs, trek_tensor *given);
 
 #endif

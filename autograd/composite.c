@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plain ops that each fused op equals: what create_graph differentiates,
- * and a reference for the tests. */
+/* The plain ops that each fused op equals: create_graph differentiates them, and the tests use them as a reference. */
 #include "autograd/rules_internal.h"
 
 #define COMPOSITE(name) \
@@ -18,7 +17,7 @@ COMPOSITE(linear)
     return attrs->i[0] == TREK_ACTIVATION_GELU ? trek_gelu(y) : y;
 }
 
-/* (x - mean) / sqrt(var + eps) over dims. zero: where that would be 0 / 0. */
+/* Computes (x - mean) / sqrt(var + eps) over dims. With `zero`, the result is 0 where it would be 0 / 0. */
 static trek_var *normalized(trek_var *x, trek_dims_list dims, double eps, bool zero)
 {
     trek_var *centred = trek_sub(x, trek_mean(x, dims, true));
@@ -62,7 +61,7 @@ COMPOSITE(group_norm)
     return trek_rule_rounded(y, inputs[0]);
 }
 
-/* Training: statistics of the batch. (In evaluation the rule has plain ops of its own.) */
+/* Training mode, with statistics of the batch. (For evaluation the rule uses plain ops of its own.) */
 COMPOSITE(batch_norm)
 {
     (void)op, (void)n_inputs;
@@ -89,8 +88,8 @@ COMPOSITE(batch_norm)
     return trek_rule_rounded(y, inputs[0]);
 }
 
-/* Rows: (1 - s) w[label] (-log p[label]) + s / C sum_c w[c] (-log p[c]), nothing where ignored;
- * the mean divides by the sum of w[label] over the rows that count. */
+/* Each row: (1 - s) w[label] (-log p[label]) + s / C sum_c w[c] (-log p[c]), and nothing where it is ignored. The
+ * mean divides by the sum of w[label] over the rows that count. */
 COMPOSITE(cross_entropy)
 {
     (void)op, (void)n_inputs;
@@ -103,7 +102,7 @@ COMPOSITE(cross_entropy)
     trek_tensor *ignore = trek_tensor_from_data(&attrs->i[0], trek_dims_none(), TREK_I64, logits->data->device);
     trek_var *ignored = trek_eq(labels, ignore ? trek_var_from(ignore) : NULL);
     trek_var *counts = trek_cast(trek_logical_not(ignored), trek_var_dtype(logits));
-    logits = trek_masked_fill(logits, trek_unsqueeze(ignored, 1), 0); /* 0 times what is not finite is not 0 */
+    logits = trek_masked_fill(logits, trek_unsqueeze(ignored, 1), 0); /* 0 times a value that is not finite is not 0 */
     trek_var *safe = trek_mul(labels, trek_cast(counts, TREK_I64));
     trek_var *loss = trek_neg(trek_log_softmax(logits, 1));
     trek_var *of_label = weight ? trek_mul(counts, trek_index_select(weight, 0, safe)) : counts;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plain ops that attention, the norms of transformers and the loss of a linear layer equal. */
+/* The plain ops that equal attention, the norms of transformers and the loss of a linear layer. */
 #include <math.h>
 
 #include "autograd/attention_internal.h"
@@ -23,7 +23,7 @@ COMPOSITE(rms_norm)
 trek_var *trek_composite_rule_layer_norm(const trek_op *op, const trek_attrs *attrs, trek_var *const *inputs, int n_inputs);
 trek_var *trek_composite_rule_cross_entropy(const trek_op *op, const trek_attrs *attrs, trek_var *const *inputs, int n_inputs);
 
-/* y; the residual is x + branch. */
+/* Returns y; the residual is x + branch. */
 COMPOSITE(add_layer_norm)
 {
     (void)n_inputs;
@@ -31,7 +31,7 @@ COMPOSITE(add_layer_norm)
     return trek_composite_rule_layer_norm(op, attrs, norm, 3);
 }
 
-/* -|x| is x times a constant, which has the derivatives at 0 that the sum needs. */
+/* -|x| is x times a constant, which gives the derivatives at 0 that the sum needs. */
 static trek_var *logistic_loss(trek_var *x, trek_var *target)
 {
     trek_var *positive = trek_cast(trek_gt_scalar(x, 0), trek_var_dtype(x));
@@ -39,7 +39,7 @@ static trek_var *logistic_loss(trek_var *x, trek_var *target)
     return trek_add(trek_mul(x, trek_sub(positive, target)), trek_softplus(below, 1, 1));
 }
 
-/* The square is of the difference itself, so that it bends at 0, too; far away it is not looked at. */
+/* The square is that of the difference itself, so that it has curvature at 0 as well; far from 0 it is not used. */
 static trek_var *smooth_loss(trek_var *difference, double beta)
 {
     trek_var *distance = trek_abs(difference), *is_far = trek_ge_scalar(distance, beta);
@@ -47,7 +47,7 @@ static trek_var *smooth_loss(trek_var *difference, double beta)
     return trek_where(is_far, trek_sub_scalar(distance, 0.5 * beta), near);
 }
 
-/* Where a logarithm ends, its slope is 0 (PyTorch's is some 1e12 there). */
+/* Where a logarithm is cut off, its slope is 0 (PyTorch's is about 1e12 there). */
 static trek_var *binary_loss(trek_var *x, trek_var *target)
 {
     trek_var *zero = trek_eq_scalar(x, 0), *one = trek_eq_scalar(x, 1);
@@ -79,7 +79,7 @@ COMPOSITE(linear_cross_entropy)
     return trek_composite_rule_cross_entropy(op, attrs, loss, 3);
 }
 
-/* [B, G, S, D] -> [B, H, S, D], each head H / G times. */
+/* Repeats each head H / G times: [B, G, S, D] -> [B, H, S, D]. */
 static trek_var *repeat_heads(trek_var *x, int64_t heads)
 {
     trek_shape s = trek_var_shape(x);
@@ -90,7 +90,7 @@ static trek_var *repeat_heads(trek_var *x, int64_t heads)
     return trek_reshape(x, trek_dims(s.sizes[0], heads, s.sizes[2], s.sizes[3]));
 }
 
-/* -infinity where the mask, or the order of time, hides a key. */
+/* Sets scores to -infinity where the mask or the causal order hides a key. */
 static trek_var *masked_scores(trek_var *scores, trek_var *mask, bool causal)
 {
     if (mask && trek_var_dtype(mask) == TREK_BOOL)
@@ -112,7 +112,7 @@ trek_var *trek_attention_probabilities(trek_var *q, trek_var *k, trek_var *mask,
         return NULL;
     k = repeat_heads(trek_rule_wide(k), trek_var_size(q, 1));
     trek_var *scores = masked_scores(trek_mul_scalar(trek_matmul(q, trek_transpose(k, 2, 3)), scale), mask, causal);
-    /* a query that sees nothing: scores of 0 for the softmax, then probabilities of 0 */
+    /* a query that sees no key: scores of 0 for the softmax, then probabilities of 0 */
     trek_var *blind = trek_logical_not(trek_any(trek_ne_scalar(scores, -INFINITY), trek_dims(3), true));
     return trek_masked_fill(trek_softmax(trek_masked_fill(scores, blind, 0), 3), blind, 0);
 }

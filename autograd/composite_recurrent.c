@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plain ops that recurrent layers equal, step by step. */
+/* The plain ops that equal recurrent layers, step by step. */
 #include "autograd/rules_internal.h"
 
 #define COMPOSITE(name) \
@@ -9,11 +9,11 @@
 typedef struct unrolled {
     int64_t steps, rows, hidden;
     bool reverse;
-    trek_var *gates, *weight, *bias; /* bias NULL: none */
+    trek_var *gates, *weight, *bias; /* bias may be NULL */
     trek_var *lengths;               /* [N, 1], or NULL */
-    trek_var *h, *c;                 /* as of the present step */
+    trek_var *h, *c;                 /* at the current step */
     trek_var *zeros;                 /* [N, H] */
-    trek_var **y;                    /* [steps]; trek_alloc'ed */
+    trek_var **y;                    /* [steps]; allocated with trek_alloc */
 } unrolled;
 
 static bool unroll_begin(unrolled *u, trek_var *gates, trek_var *weight, trek_var *lengths, const trek_attrs *attrs)
@@ -31,7 +31,7 @@ static bool unroll_begin(unrolled *u, trek_var *gates, trek_var *weight, trek_va
     return u->y;
 }
 
-/* Part k of [N, parts H]. */
+/* Returns part k of [N, parts H]. */
 static trek_var *part(const unrolled *u, trek_var *x, int k) { return trek_narrow(x, 1, k * u->hidden, u->hidden); }
 
 static trek_var *product(const unrolled *u)
@@ -40,7 +40,7 @@ static trek_var *product(const unrolled *u)
     return u->bias ? trek_add(y, u->bias) : y;
 }
 
-/* Takes the step at time t to its new h and c (NULL: none) where the row has it. */
+/* Takes the step at time t to its new h and c (which may be NULL) for rows that have this step. */
 static void take(unrolled *u, int64_t t, trek_var *h, trek_var *c)
 {
     trek_var *has = u->lengths ? trek_gt_scalar(u->lengths, (double)t) : NULL;
@@ -49,7 +49,7 @@ static void take(unrolled *u, int64_t t, trek_var *h, trek_var *c)
     u->c = has && c ? trek_where(has, c, u->c) : c;
 }
 
-/* y [T, N, H] in the dtype of `like`. */
+/* Returns y [T, N, H] in the dtype of `like`. */
 static trek_var *sequence(const unrolled *u, const trek_var *like)
 {
     if (u->steps > 0)

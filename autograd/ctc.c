@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connectionist temporal classification (Graves et al. 2006): forward and backward variables over the target with blanks between
- * its labels, as logarithms in f64. The gradient is that of the loss itself: minus the probability that the path is at a class at
- * a time. It is computed on the host. */
+/* Connectionist temporal classification (Graves et al. 2006): forward and backward variables over the target with
+ * blanks between its labels, as logarithms in f64. The gradient is that of the loss itself: minus the probability
+ * that the path is at a class at a given time. Everything runs on the host. */
 #include <math.h>
 
 #include "autograd/losses_internal.h"
@@ -10,8 +10,8 @@
 typedef struct ctc {
     int64_t steps, rows, classes, blank;
     bool zero_infinity;
-    int64_t *targets, *starts;        /* all labels; where each row's begin, and the end */
-    int64_t *lengths, *places;        /* times of each row; where its forward variables begin */
+    int64_t *targets, *starts;        /* all labels; where each row's labels begin, and the end */
+    int64_t *lengths, *places;        /* the length of each row; where its forward variables begin */
     double *alpha, *losses;           /* [time, state] of each row; -log likelihood */
 } ctc;
 
@@ -19,10 +19,10 @@ typedef struct ctc {
 typedef struct pass {
     const ctc *c;
     const trek_tensor *log_probs;     /* [T, N, C], f32 or f64, on the host */
-    const double *seeds;              /* gradients of the rows' losses; NULL: of the forward pass */
+    const double *seeds;              /* gradients of the rows' losses; NULL in the forward pass */
     char *grad;                       /* contiguous, zeroed */
     double *scratch;                  /* two lines of states for each row */
-    int64_t line;                     /* states of the longest target */
+    int64_t line;                     /* the number of states of the longest target */
 } pass;
 
 static void free_ctc(void *data)
@@ -39,7 +39,7 @@ static void free_ctc(void *data)
 
 /* --- the recursions ------------------------------------------------------------------------------ */
 
-/* Of what may be -infinity, as most things are here; NaN stays. */
+/* Accepts -infinity, which most values here may be. NaN stays NaN. */
 static double log_sum_of_two(double a, double b)
 {
     double most = a > b ? a : b, least = a > b ? b : a;
@@ -68,7 +68,7 @@ static int64_t class_of(const ctc *c, int64_t n, int64_t state)
     return state % 2 ? c->targets[c->starts[n] + state / 2] : c->blank;
 }
 
-/* Whether the path may come to a state from the one before the last: past a blank between labels that differ. */
+/* Returns whether the path may enter a state from the one before the last, skipping a blank between different labels. */
 static bool may_skip(const ctc *c, int64_t n, int64_t state)
 {
     return state % 2 && state >= 3 && class_of(c, n, state) != class_of(c, n, state - 2);
@@ -108,7 +108,7 @@ static void forward_rows(void *arg, int64_t begin, int64_t end)
         forward_row(arg, n);
 }
 
-/* Takes `amount` off an element of the gradient. */
+/* Subtracts `amount` from an element of the gradient. */
 static void take(const pass *p, int64_t t, int64_t n, int64_t kind, double amount)
 {
     int64_t at = (t * p->c->rows + n) * p->c->classes + kind;
@@ -123,7 +123,7 @@ static void backward_row(const pass *p, int64_t n)
     const ctc *c = p->c;
     int64_t states = states_of(c, n), steps = c->lengths[n];
     double loss = c->losses[n], *next = p->scratch + 2 * n * p->line, *here = next + p->line;
-    if (loss == INFINITY) { /* no path: as PyTorch's, no number */
+    if (loss == INFINITY) { /* there is no path: NaN, as in PyTorch */
         for (int64_t t = 0; t < steps && !c->zero_infinity; t++)
             for (int64_t kind = 0; kind < c->classes; kind++)
                 take(p, t, n, kind, NAN);
@@ -166,7 +166,7 @@ static trek_status ctc_forward(trek_function_context *context, trek_var *const *
     return out[0] ? trek_save_for_backward(context, in, 1) : trek_error_status();
 }
 
-/* An op of its own, so that a second derivative is refused: as PyTorch's, it has none. */
+/* An op of its own, so that a second derivative is refused. PyTorch has none either. */
 static trek_status gradient_forward(trek_function_context *context, trek_var *const *in, int n_in, trek_var **out, int n_out)
 {
     (void)n_in, (void)n_out;
@@ -215,7 +215,7 @@ static bool integers(const char *what, const trek_var *x)
     return trek_fail(TREK_ERR_DTYPE, "%s: %s are of an integer dtype, got %s", name, what, trek_dtype_name(dtype)), false;
 }
 
-/* Integers of a variable, in memory of their own with room for one more; NULL and an error. */
+/* Returns the integers of a variable in memory of their own, with room for one more, or NULL on failure. */
 static int64_t *numbers_of(const char *what, const trek_var *x)
 {
     size_t count = (size_t)trek_var_numel(x);
@@ -226,7 +226,7 @@ static int64_t *numbers_of(const char *what, const trek_var *x)
     return NULL;
 }
 
-/* The labels of all rows one behind the other, and where each row's begin; false and an error. */
+/* Collects the labels of all rows one after the other, and where each row's begin. Returns false on failure. */
 static bool take_targets(ctc *c, const trek_var *targets, const int64_t *lengths)
 {
     bool rows = trek_var_ndim(targets) == 2;
@@ -257,7 +257,7 @@ static bool take_targets(ctc *c, const trek_var *targets, const int64_t *lengths
     return true;
 }
 
-/* How long each row is, and room for its variables; false and an error. */
+/* Checks the length of each row and allocates its variables. Returns false on failure. */
 static bool take_lengths(ctc *c, const trek_var *lengths)
 {
     int64_t total = 0;
@@ -295,7 +295,7 @@ static bool shapes_fit(const trek_var *log_probs, const trek_var *targets, const
     return fits;
 }
 
-/* The losses of the rows, on the host; log_probs [T, N, C]. */
+/* Computes the losses of the rows on the host, from log_probs [T, N, C]. */
 static trek_var *losses_of(trek_var *log_probs, trek_var *targets, trek_var *input_lengths, const int64_t *lengths,
                            const trek_ctc_opts *opts)
 {
@@ -312,7 +312,7 @@ static trek_var *losses_of(trek_var *log_probs, trek_var *targets, trek_var *inp
     return NULL;
 }
 
-/* Each loss divided by its target's length, 1 at least. */
+/* Divides each loss by its target's length, but at least by 1. */
 static trek_var *by_length(trek_var *losses, const int64_t *lengths)
 {
     trek_tensor *divisors = losses ? trek_tensor_empty(trek_var_shape(losses), TREK_F64, trek_cpu(0)) : NULL;

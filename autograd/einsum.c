@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums of products by labels of dimensions: einsum, tensordot. Operands are contracted in pairs, each one batched product of
- * matrices, to which dimensions are permuted and merged: views wherever strides allow. */
+/* Sums of products by labels of dimensions: einsum and tensordot. Operands are contracted in pairs. Each contraction
+ * is a batched matrix product, for which dimensions are permuted and merged, as views wherever strides allow. */
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 
-/* Labels in the order of an output that is not given: capital letters, small ones; the dimensions of an ellipsis lie at the end,
- * the last of them last. */
+/* Labels in the order of an implicit output: capital letters, then small ones, then the dimensions of an ellipsis,
+ * with the last of them last. */
 enum { LETTERS = 52, LABELS = LETTERS + TREK_MAX_DIMS, MOST_OPERANDS = 32 };
 
 typedef struct labelled {
     trek_var *x;
     int n, labels[TREK_MAX_DIMS];
-    int ellipsis; /* of a term: before which label it stands; -1: none */
+    int ellipsis; /* of a term: the position of the label behind it; -1 for none */
 } labelled;
 
 typedef struct contraction {
@@ -46,7 +46,7 @@ static void drop_label(labelled *x, int d)
     x->n--;
 }
 
-/* The labels of x that lie in the set, behind the n of `to`; their number together. */
+/* Appends the labels of x that are in the set to the n in `to`. Returns their total number. */
 static int pick(const labelled *x, uint64_t set, int *to, int n)
 {
     for (int d = 0; d < x->n; d++)
@@ -71,7 +71,7 @@ static bool sum_others(labelled *x, uint64_t keep)
     return x->x != NULL;
 }
 
-/* x with the dimensions of those labels in their order; a size of 1 where it has none. */
+/* Returns x with the dimensions of those labels in their order, and a size of 1 where it has none. */
 static trek_var *arranged(const labelled *x, const int *labels, int n)
 {
     trek_dims_list order = { 0 };
@@ -88,7 +88,7 @@ static trek_var *arranged(const labelled *x, const int *labels, int n)
     return y;
 }
 
-/* The same as matrices: the first n_batch dimensions stay, the next n_rows become one, as do the rest. */
+/* Returns the same as matrices: the first n_batch dimensions stay, the next n_rows are merged, and so are the rest. */
 static trek_var *as_matrices(const labelled *x, const int *labels, int n_batch, int n_rows, int n)
 {
     trek_var *y = arranged(x, labels, n);
@@ -103,7 +103,7 @@ static trek_var *as_matrices(const labelled *x, const int *labels, int n_batch, 
     return trek_reshape(y, shape);
 }
 
-/* Rows of a times columns of b; the result's labels: those of the batch, of a alone, of b alone. */
+/* Multiplies rows of a by columns of b. The result's labels are those of the batch, of a alone, and of b alone. */
 static trek_var *matrices(const labelled *a, const labelled *b, uint64_t batch, uint64_t summed, labelled *made)
 {
     int left[TREK_MAX_DIMS] = { 0 }, right[TREK_MAX_DIMS] = { 0 };
@@ -125,7 +125,7 @@ static trek_var *matrices(const labelled *a, const labelled *b, uint64_t batch, 
     return trek_reshape(trek_matmul(x, y), shape);
 }
 
-/* The product of a and b summed over what is not kept. The label that comes last in the result comes from b. */
+/* Computes the product of a and b, summed over what is not kept. The label that comes last in the result comes from b. */
 static bool multiply(labelled *a, labelled *b, uint64_t keep, const labelled *output, labelled *made)
 {
     if (!sum_others(a, keep | set_of(b)) || !sum_others(b, keep | set_of(a)))
@@ -157,7 +157,7 @@ static bool multiply(labelled *a, labelled *b, uint64_t keep, const labelled *ou
 
 /* --- all of them ------------------------------------------------------------------------------- */
 
-/* Repeated labels become diagonals; false and an error. */
+/* Turns repeated labels into diagonals. Returns false on failure. */
 static bool take_diagonals(const char *name, labelled *x)
 {
     for (int d = 0; d < x->n; d++)
@@ -178,7 +178,8 @@ static bool take_diagonals(const char *name, labelled *x)
     return true;
 }
 
-/* The size of each label; dimensions of size 1 where it is larger are left out. False and an error. */
+/* Determines the size of each label, and drops dimensions of size 1 where the label is larger. Returns false on
+ * failure. */
 static bool agree(const char *name, contraction *c, int64_t *sizes)
 {
     for (int label = 0; label < LABELS; label++)
@@ -205,7 +206,7 @@ static bool agree(const char *name, contraction *c, int64_t *sizes)
     return true;
 }
 
-/* The next two: those whose product takes the fewest multiplications, the first ones among equals. */
+/* Chooses the next pair: the two whose product takes the fewest multiplications, and among equals the first ones. */
 static void choose(const contraction *c, const int64_t *sizes, int *first, int *second)
 {
     double least = -1;
@@ -254,7 +255,7 @@ static int label_of(char letter)
     return letter >= 'A' && letter <= 'Z' ? letter - 'A' : letter >= 'a' && letter <= 'z' ? letter - 'a' + LETTERS / 2 : -1;
 }
 
-/* The letters up to a comma, an arrow or the end; false and an error. */
+/* Reads the letters up to a comma, an arrow or the end. Returns false on failure. */
 static bool read_term(const char **at, labelled *term)
 {
     *term = (labelled){ .ellipsis = -1 };
@@ -277,7 +278,8 @@ static bool read_term(const char **at, labelled *term)
     return true;
 }
 
-/* A term of x: the ellipsis stands for the dimensions that have no letter. How many these are; -1 and an error. */
+/* Matches a term to x. The ellipsis stands for the dimensions without a letter. Returns their number, or -1 with an
+ * error. */
 static int name_dimensions(labelled *term, trek_var *x, int number)
 {
     int dims = trek_var_ndim(x), more = dims - term->n;
@@ -292,7 +294,7 @@ static int name_dimensions(labelled *term, trek_var *x, int number)
     return more;
 }
 
-/* The output that is not given: an ellipsis, and the letters that stand once. */
+/* Makes the implicit output: an ellipsis, and the letters that occur once. */
 static bool output_of_itself(contraction *c, int more)
 {
     int seen[LETTERS] = { 0 };

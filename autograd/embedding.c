@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Look-ups in tables with options, and bags of them. */
+/* Table look-ups with options, and bags of them. */
 #include <inttypes.h>
 
 #include "autograd/backward.h"
@@ -32,7 +32,7 @@ trek_status trek_check_max_norm(const char *name, double max_norm, double norm_t
 
 /* --- norms -------------------------------------------------------------------------------------------- */
 
-/* New values for the rows that are looked up, written over them: a row that is there twice is written twice, alike. */
+/* Writes new values over the rows that are looked up. A row that occurs twice is written twice with the same values. */
 static trek_status write_rows(trek_var *weight, trek_var *index, trek_var *rows)
 {
     trek_shape shape = trek_var_shape(rows);
@@ -48,7 +48,7 @@ static trek_status write_rows(trek_var *weight, trek_var *index, trek_var *rows)
     return status;
 }
 
-/* As torch.embedding_renorm_. Nothing is recorded. */
+/* Like torch.embedding_renorm_. Nothing is recorded. */
 static trek_status limit_norms(const char *name, trek_var *weight, trek_var *index, double most, double p)
 {
     index = trek_reshape(index, trek_dims(trek_var_numel(index)));
@@ -63,7 +63,7 @@ static trek_status limit_norms(const char *name, trek_var *weight, trek_var *ind
     return status == TREK_OK ? write_rows(weight, index, limited) : status;
 }
 
-/* Scales rows of the weight that are too long, if that was asked for. */
+/* Scales rows of the weight that are too long, if that was requested. */
 static trek_status renormalise(const char *name, trek_var *weight, trek_var *index, double max_norm, double norm_type)
 {
     trek_status status = trek_check_max_norm(name, max_norm, norm_type);
@@ -72,7 +72,7 @@ static trek_status renormalise(const char *name, trek_var *weight, trek_var *ind
     if (trek_rank_here.world > 1)
         return trek_fail(TREK_ERR_UNSUPPORTED, "%s: max_norm writes to the weight, which ranks share or have copies of", name);
     if (trek_var_ndim(weight) != 2 || trek_dtype_is_float(trek_var_dtype(index)) || trek_var_numel(index) == 0)
-        return TREK_OK; /* the look-up says what does not fit */
+        return TREK_OK; /* the look-up reports what does not fit */
     trek_no_grad_begin();
     status = limit_norms(name, weight, index, trek_option(max_norm, 0), trek_option(norm_type, 2));
     trek_no_grad_end();
@@ -96,7 +96,7 @@ trek_var *trek_embedding_with(trek_var *indices, trek_var *weight, const trek_lo
 
 /* --- bags ------------------------------------------------------------------------------------------------- */
 
-/* Of lines: 0, m, 2 m, .. */
+/* Returns the offsets of lines: 0, m, 2 m, ... */
 static trek_var *offsets_of_lines(trek_var *indices)
 {
     int64_t bags = trek_var_size(indices, 0), each = trek_var_size(indices, 1);
@@ -106,7 +106,7 @@ static trek_var *offsets_of_lines(trek_var *indices)
     return t ? trek_var_from(t) : NULL;
 }
 
-/* Where bags begin, and the end: i64 [bags + 1]. */
+/* Returns where bags begin, and the end, as i64 [bags + 1]. */
 static trek_var *offsets_of(trek_var *indices, const trek_bag_opts *opts)
 {
     trek_var *offsets = opts->offsets;

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The walk: nodes in reverse order of creation, from the newest root to the
- * oldest node that has a gradient. Each node's rule gives the gradients of its
- * inputs, which are added up where they go: at an older node, or at a leaf.
+/* The backward walk visits nodes in reverse order of creation, from the newest root to the oldest node that has a
+ * gradient. Each node's rule computes the gradients of its inputs, which are accumulated at older nodes or at leaves.
  *
- * Where somebody wants to know when a leaf is complete (hooks, a watch), or which
- * nodes come next (offloading), a first pass marks the nodes that can be reached and
- * counts the uses of each leaf. */
+ * If someone needs to know when a leaf is complete (hooks, a watch) or which nodes come next (offloading), a first
+ * pass marks the reachable nodes and counts the uses of each leaf. */
 #include <limits.h>
 #include <string.h>
 
@@ -21,24 +19,24 @@ enum { FEW_COMPOSITE = 8 };
 
 typedef struct walk {
     uint32_t id;
-    const struct walk *outer;   /* of which it runs in a node; NULL: none */
+    const struct walk *outer;   /* the walk in whose node it runs, or NULL */
     bool create_graph, retain;
     bool counting;              /* uses of leaves were counted */
-    bool fresh;                 /* leaves were given what settle_leaves has to look at */
-    bool zeros;                 /* of trek_backward_watch; or of the walk in whose node this one runs */
+    bool fresh;                 /* leaves got gradients that settle_leaves has to check */
+    bool zeros;                 /* from trek_backward_watch, or from the walk in whose node this one runs */
     int64_t live;               /* nodes of the walk that are not done */
     trek_node *newest;
     const trek_backward_watch *watch;
-    trek_var *const *inputs;    /* trek_grad: gradients go to captured[], nowhere else */
+    trek_var *const *inputs;    /* for trek_grad: gradients go to captured[] and nowhere else */
     trek_var **captured;        /* owned references */
-    const trek_node *of; /* the walk is that of this node's rule over its composite: it ends at older nodes, whose gradients
-                          * are the outer walk's; captured[] is handed on and need not be memory of its own */
+    const trek_node *of; /* the walk serves this node's rule through its composite: it ends at older nodes, whose gradients
+                          * belong to the outer walk; captured[] is passed on and need not be memory of its own */
     int n_inputs;
-    int made;                   /* results from here on in the scope are the present gradient's node's, and nobody else looks
-                                 * at them; INT_MAX: others do */
+    int made;                   /* results made from here on in the scope belong to the current gradient's node, and nobody
+                                 * else uses them; INT_MAX if others may */
 } walk;
 
-static _Atomic(uint32_t) last_walk; /* of all threads: leaves may be several threads' */
+static _Atomic(uint32_t) last_walk; /* across all threads, since threads may share leaves */
 static _Thread_local walk *walking;
 
 /* --- adding up ------------------------------------------------------------------- */
@@ -50,7 +48,7 @@ static trek_status add_in_place(trek_tensor *to, trek_tensor *grad)
     return trek_op_run(&call);
 }
 
-/* A reference to a gradient: the scope's own, if it is the last that the present node's work has made. */
+/* Returns a reference to a gradient. If the current node's work has made it last, this is the scope's own reference. */
 static inline trek_var *take_over(trek_var *grad)
 {
     int last = trek_scopes.count - 1;
@@ -61,7 +59,7 @@ static inline trek_var *take_over(trek_var *grad)
     return grad;
 }
 
-/* *slot += grad; slot owns its reference. */
+/* Computes *slot += grad; slot owns its reference. */
 static trek_status add_to(trek_var **slot, trek_var *grad, bool create_graph)
 {
     if (!*slot) {
@@ -78,7 +76,7 @@ static trek_status add_to(trek_var **slot, trek_var *grad, bool create_graph)
     return TREK_OK;
 }
 
-/* A leaf that a walk of zeros comes to: it has a gradient, to which nothing is added. */
+/* Handles a leaf reached by a walk of zeros: it has a gradient, to which nothing is added. */
 static trek_status give_zeros(trek_var *var, trek_leaf *leaf)
 {
     if (leaf->has_grad)
@@ -121,12 +119,12 @@ static trek_status add_to_leaf(trek_var *var, trek_var *grad, bool create_graph)
     return status;
 }
 
-/* Whether its memory, all of it, is this gradient's alone: whoever has it may write to it. */
+/* Returns whether the whole memory belongs to this gradient alone, so that its owner may write to it. */
 static bool is_own(const trek_var *grad)
 {
     const trek_tensor *t = grad->data;
     const trek_storage *s = t->storage;
-    bool spread = true; /* no two elements in one place */
+    bool spread = true; /* no two elements share a place */
     for (int d = 0; d < t->ndim; d++)
         spread = spread && (t->strides[d] != 0 || t->sizes[d] <= 1);
     return spread && atomic_load_explicit(&grad->refs, memory_order_acquire) == 1 &&
@@ -135,8 +133,8 @@ static bool is_own(const trek_var *grad)
            s->bytes == (size_t)t->numel * trek_item_size[t->dtype];
 }
 
-/* What goes to the caller is memory of its own. Rules hand on what they got, in views, too, and to
- * several: where the walk, which has let go of it, was its only other holder nothing is copied. */
+/* Gradients for the caller get memory of their own. Rules pass on what they received, also as views and to several
+ * inputs. Nothing is copied if the walk, which has released it, was its only other holder. */
 static trek_status make_own(trek_var **grad)
 {
     if (!*grad || is_own(*grad))
@@ -158,7 +156,7 @@ static trek_status settle_leaf(trek_var *var)
     return make_own(&leaf->grad);
 }
 
-/* The gradients that a node gave to leaves, after its scope has ended and its own gradient is gone. */
+/* Settles the gradients that a node gave to leaves, after its scope has ended and its own gradient is gone. */
 static trek_status settle_leaves(const trek_node *node)
 {
     trek_status status = TREK_OK;
@@ -167,7 +165,7 @@ static trek_status settle_leaves(const trek_node *node)
     return status;
 }
 
-/* The gradient as its input's caller gave the input: broadcast dimensions summed, dtype cast. */
+/* Adapts the gradient to the input as the caller gave it: sums broadcast dimensions and casts the dtype. */
 static trek_var *fit(const trek_edge *edge, trek_var *grad)
 {
     const trek_tensor *g = grad->data;
@@ -189,21 +187,21 @@ static trek_var *fit(const trek_edge *edge, trek_var *grad)
         if (added > 0)
             grad = trek_apply_reshape(grad, trek_shape_make(edge->sizes, edge->ndim));
     }
-    bool widens = edge->leaf && edge->leaf->leaf && edge->leaf->leaf->grad_in_arena; /* adding up there casts by itself */
+    bool widens = edge->leaf && edge->leaf->leaf && edge->leaf->leaf->grad_in_arena; /* accumulation there casts on its own */
     if (grad && grad->data->dtype != edge->dtype && !(widens && !walking->inputs))
         grad = trek_apply_convert(grad, (trek_dtype)edge->dtype);
-    if (grad && edge->leaf && !trek_device_equal(grad->data->device, edge->leaf->data->device)) /* of another CPU */
+    if (grad && edge->leaf && !trek_device_equal(grad->data->device, edge->leaf->data->device)) /* it is on another CPU device */
         grad = trek_to(grad, edge->leaf->data->device);
     return grad;
 }
 
-/* The node takes part in the walk. It is held by the edge on which the walk has come, which leaves its reference to the walk
- * (trek_node_free_saved), or from the start. */
+/* Adds the node to the walk. The walk holds it through the reference of the edge by which it came, which the edge
+ * leaves to the walk (trek_node_free_saved), or from the start. */
 static inline trek_status join(walk *w, trek_node *node)
 {
     if (node->walk == w->id)
         return TREK_OK;
-    if (node->walk) /* its gradients are that walk's */
+    if (node->walk) /* its gradients belong to that walk */
         return trek_fail(TREK_ERR_STATE, "backward: within a pass, over a part of the tape that the pass itself is to go over");
     node->walk = w->id;
     w->live++;
@@ -216,7 +214,7 @@ static inline void leave(walk *w, trek_node *node)
     w->live--;
 }
 
-/* After leave: the node may go. */
+/* Called after leave: the node may be freed. */
 static inline void let_pass(trek_node *node)
 {
     if (!node->held)
@@ -271,7 +269,7 @@ static trek_status give(walk *w, trek_edge *edge, trek_var *grad)
 
 /* --- complete leaves ------------------------------------------------------------------ */
 
-/* The hooks on output `output` of a node (0 for a leaf). */
+/* Runs the hooks on output `output` of a node (0 for a leaf). */
 static trek_status run_hooks(trek_hook *hooks, int output, trek_var *var, trek_var **grad)
 {
     for (trek_hook *hook = hooks, *next; hook; hook = next) {
@@ -303,7 +301,7 @@ static trek_status run_leaf_hooks(const walk *w, trek_var *var)
     return status;
 }
 
-/* What the hooks leave is what whoever watches may send. */
+/* The watcher may send the gradient as the hooks leave it. */
 static trek_status leaf_complete(walk *w, trek_var *var)
 {
     trek_status status = run_leaf_hooks(w, var);
@@ -323,8 +321,8 @@ static trek_status pass_leaves(walk *w, trek_node *node)
     return status;
 }
 
-/* Whether an outer walk has uses of the leaf before it: it calls the leaf complete, with what this one adds. Whoever watches this
- * walk is told by this one, though. */
+/* Returns whether an outer walk still has uses of the leaf. It then reports the leaf as complete, with what this walk
+ * adds. A watcher of this walk is notified by this walk nevertheless. */
 static bool is_awaited(const walk *w, const trek_leaf *leaf)
 {
     if (w->watch && w->watch->complete && leaf->watch == w->id)
@@ -350,8 +348,8 @@ static trek_status count_use(const walk *w, trek_var *var)
     return TREK_OK;
 }
 
-/* First pass: marks what can be reached, counts uses of leaves (unless their gradients are not added to: trek_grad, which also
- * runs in nodes of a walk that counts them). */
+/* The first pass: marks what can be reached and counts the uses of leaves. It does not count where leaves' gradients
+ * are not accumulated: trek_grad, which also runs in nodes of a walk that counts them. */
 static trek_status count_uses(walk *w)
 {
     w->counting = !w->inputs;
@@ -378,7 +376,7 @@ static trek_status count_uses(walk *w)
 
 /* --- one node ---------------------------------------------------------------------------- */
 
-/* No gradients yet; which inputs need one. */
+/* Clears the gradients and returns which inputs need one. */
 static inline uint32_t begin_grads(const walk *w, const trek_node *node, trek_var **grads)
 {
     const trek_edge *edge = node->edges;
@@ -391,8 +389,8 @@ static inline uint32_t begin_grads(const walk *w, const trek_node *node, trek_va
     return needs;
 }
 
-/* Input k for the composite: what was saved; else its value does not matter to
- * the wanted derivatives (a bias, a factor of a bilinear op): zeros in its place on the tape. */
+/* Returns input k for the composite: the saved value. If it was not saved, its value does not matter for the wanted
+ * derivatives (a bias, a factor of a bilinear op), and zeros take its place on the tape. */
 static trek_var *composite_input(trek_backward_call *b, int k)
 {
     trek_node *node = b->node;
@@ -444,7 +442,7 @@ trek_status trek_rule_composite(trek_backward_call *b)
             attrs.i[TREK_COMPOSITE_OUTPUT] = k;
         if (!(outputs[n_outputs] = trek_composite_rules[node->op->id](node->op, &attrs, inputs, node->n_inputs)))
             return trek_fail_missing(node->op->name, "an input of its composite");
-        if (outputs[n_outputs]->requires_grad) /* else it is a constant, as of no steps */
+        if (outputs[n_outputs]->requires_grad) /* otherwise it is a constant, as with no steps */
             seeds[n_outputs++] = seeds[k];
     }
     trek_status status = n_outputs == 0 ? TREK_OK : captured_grads(outputs, n_outputs, wanted, n_wanted, seeds,
@@ -454,7 +452,7 @@ trek_status trek_rule_composite(trek_backward_call *b)
     return status;
 }
 
-/* Variables over saved tensors, which the node holds, live in saved[]. */
+/* Variables for saved tensors, which the node holds, are in saved[]. */
 static inline trek_status run_rule(walk *w, trek_node *node, uint32_t needs, trek_var **grads)
 {
     trek_var saved[TREK_SAVED_VARS];
@@ -464,7 +462,7 @@ static inline trek_status run_rule(walk *w, trek_node *node, uint32_t needs, tre
     if (needs == 0)
         return TREK_OK;
     trek_status status = trek_backward_rules[node->op->id](&b);
-    for (int k = 0, n = node->n_inputs; status == TREK_OK && k < n; k++) /* what is given on may outlive the frame */
+    for (int k = 0, n = node->n_inputs; status == TREK_OK && k < n; k++) /* gradients passed on may outlive the frame */
         if ((uintptr_t)grads[k] - (uintptr_t)saved < sizeof saved && !(grads[k] = trek_var_constant(grads[k]->data)))
             status = trek_error_status();
     return status;
@@ -488,7 +486,7 @@ static trek_status node_hooks(trek_node *node)
     return status;
 }
 
-/* Whether what input k is given is given to a later one, too. */
+/* Returns whether the gradient of input k is also given to a later input. */
 static inline bool given_again(trek_var *const *grads, int k, int n)
 {
     for (int l = k + 1; l < n; l++)
@@ -497,7 +495,7 @@ static inline bool given_again(trek_var *const *grads, int k, int n)
     return false;
 }
 
-/* What hooks make of the node's gradients, and those that the caller asked for. */
+/* Runs the node's hooks on its gradients, and captures those that the caller requested. */
 TREK_SELDOM static trek_status show_grads(walk *w, trek_node *node)
 {
     trek_status status = node_hooks(node);
@@ -508,7 +506,7 @@ TREK_SELDOM static trek_status show_grads(walk *w, trek_node *node)
     return status;
 }
 
-/* To the inputs, what the rule has made since the scope was `made` results long. */
+/* Passes to the inputs what the rule has made since the scope had `made` results. */
 static inline trek_status hand_on(walk *w, trek_node *node, trek_var *const *grads, int made)
 {
     trek_edge *edge = node->edges;
@@ -532,7 +530,7 @@ static trek_status run_node(walk *w, trek_node *node)
         return trek_error_status();
     uint32_t needs = begin_grads(w, node, grads);
     int frame = trek_trace_records() ? begin_frame(node) : 0;
-    trek_scope_part scope = trek_scope_part_begin(); /* of the walk's */
+    trek_scope_part scope = trek_scope_part_begin(); /* the walk's */
     trek_status status = node->partial ? trek_partial_complete(node) : TREK_OK;
     if (status == TREK_OK && (node->hooks || w->inputs))
         status = show_grads(w, node);
@@ -568,7 +566,7 @@ static void drop_grads(trek_node *node)
 
 /* --- the walk ------------------------------------------------------------------------------- */
 
-/* Works on a node that takes part in the walk, and lets it go. */
+/* Processes a node that takes part in the walk, and releases it. */
 static trek_status visit(walk *w, trek_node *node, trek_status status)
 {
     leave(w, node);
@@ -597,16 +595,16 @@ static trek_status run_walk(walk *w)
     bool looks_ahead = trek_tape_here && trek_offload_has(trek_tape_here);
     bool counts = (w->watch && w->watch->complete) || looks_ahead ||
         atomic_load_explicit(&trek_hooks_alive, memory_order_relaxed) > 0;
-    /* a composite's walk ends at the node that it is of: what lies behind, and the leaves, are the outer walk's to count */
+    /* a composite's walk ends at its node: the outer walk counts what lies behind it, and the leaves */
     trek_status status = counts && !w->of ? count_uses(w) : TREK_OK;
     trek_node *node = w->newest;
-    bool held = false; /* node has a reference of ours */
+    bool held = false; /* the walk holds a reference of its own to node */
     while (node && w->live > 0) {
         bool taken = node->walk == w->id;
         if (taken)
             status = visit(w, node, status);
-        trek_node *prev = node->prev; /* only now: older nodes may have gone */
-        bool hold = prev && status != TREK_OK; /* a node that keeps its edges may take older ones with it */
+        trek_node *prev = node->prev; /* read only now, because older nodes may have been freed */
+        bool hold = prev && status != TREK_OK; /* a node that keeps its edges may free older nodes with it */
         if (hold)
             trek_ref_take(&prev->refs);
         if (taken)
@@ -673,7 +671,7 @@ static trek_status seed_root(walk *w, trek_var *root, trek_var *seed)
     return status;
 }
 
-/* Gradients that a failed pass left on nodes go. */
+/* Clears the gradients that a failed pass left on nodes. */
 static void clear_walk(walk *w)
 {
     for (trek_node *node = w->newest, *prev; node && w->live > 0; node = prev) {
@@ -734,7 +732,7 @@ static trek_status backward(walk *w, trek_var *const *roots, trek_var *const *se
     walking = outer;
     if (tape)
         tape->walks--;
-    if (outer && w->watch) /* leaves that both watch carry this walk's number */
+    if (outer && w->watch) /* leaves watched by both carry this walk's number */
         mark_watched(outer);
     trek_grad_mode_here = mode;
     trek_scope_end(scope);
@@ -792,7 +790,7 @@ trek_status trek_grad(trek_var *const *outputs, int n_outputs, trek_var *const *
 
 /* --- what rules see -------------------------------------------------------------------------- */
 
-/* A variable over a saved tensor, in the rule's scope; tied to the tape where the rule is recorded. */
+/* Makes a variable for a saved tensor, in the rule's scope. It is connected to the tape if the rule is recorded. */
 static trek_var *saved_var(trek_backward_call *b, const trek_saved_tensor *s)
 {
     trek_node *node = b->node;
@@ -841,8 +839,8 @@ trek_shape trek_rule_shape(const trek_backward_call *b, int k)
     return trek_shape_make(b->node->edges[k].sizes, b->node->edges[k].ndim);
 }
 
-/* The tensor of a leaf's gradient, of that dtype (the leaf's, or f32 where an arena keeps a 16-bit leaf's), that a rule may
- * write into; NULL. */
+/* Returns the tensor of a leaf's gradient that a rule may write into, or NULL. It has the given dtype: the leaf's, or
+ * f32 if an arena keeps a 16-bit leaf's gradient. */
 static trek_tensor *sink_of(trek_var *var, trek_dtype dtype, bool *overwrite)
 {
     if (walking->inputs || walking->zeros || !is_watched(walking, var))
@@ -875,7 +873,7 @@ trek_tensor *trek_rule_sink(trek_backward_call *b, int k, bool *overwrite)
     return var && var->data->dtype == dtype && !b->create_graph ? sink_of(var, dtype, overwrite) : NULL;
 }
 
-/* The leaf of which input k is a cast that nobody watches; NULL. */
+/* Returns the leaf whose cast is input k, if nobody watches the cast; otherwise NULL. */
 static trek_var *leaf_of_cast(const trek_backward_call *b, int k)
 {
     const trek_node *node = b->node->edges[k].node;

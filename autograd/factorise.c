@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Factorisations of matrices on the tape: LAPACK forward, products and solutions backward (Giles 2008, and PyTorch's formulas),
- * which are ops again. */
+/* Matrix factorisations on the tape: LAPACK forward, and products and solutions backward (Giles 2008, and PyTorch's
+ * formulas), which are again ops. */
 #include "autograd/factorise.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@
 /* What a node keeps beside its variables. */
 typedef struct settings {
     bool upper, unit, vectors;
-    bool singular; /* of a determinant: one is 0 */
+    bool singular; /* for a determinant: one of them is 0 */
 } settings;
 
 /* --- small things that the formulas need ------------------------------------------------------------ */
@@ -21,7 +21,7 @@ static trek_var *turned(trek_var *x) { return trek_transpose(x, -2, -1); }
 static trek_var *product(trek_var *x, trek_var *y) { return trek_matmul(x, y); }
 static trek_var *scaled_columns(trek_var *x, trek_var *s) { return trek_mul(x, trek_unsqueeze(s, -2)); }
 static trek_var *scaled_rows(trek_var *x, trek_var *s) { return trek_mul(x, trek_unsqueeze(s, -1)); }
-/* x + y, either of which may be missing. */
+/* Returns x + y, either of which may be missing. */
 static trek_var *plus(trek_var *x, trek_var *y) { return x && y ? trek_add(x, y) : x ? x : y; }
 
 trek_var *trek_factor_eye(const trek_var *x, int64_t n)
@@ -34,7 +34,7 @@ static trek_var *diagonal_of(trek_var *x) { return x ? trek_mul(x, trek_factor_e
 static trek_var *as_diagonal(trek_var *s) { return s ? scaled_rows(trek_factor_eye(s, trek_var_size(s, -1)), s) : NULL; }
 static trek_var *skew(trek_var *x) { return trek_sub(x, turned(x)); }
 
-/* x_ij / (s_j - s_i), 0 on the diagonal. */
+/* Computes x_ij / (s_j - s_i), with 0 on the diagonal. */
 static trek_var *over_differences(trek_var *x, trek_var *s)
 {
     trek_var *apart = trek_sub(trek_unsqueeze(s, -2), trek_unsqueeze(s, -1));
@@ -44,14 +44,14 @@ static trek_var *over_differences(trek_var *x, trek_var *s)
 
 /* --- forward: columns one behind the other ------------------------------------------------------------ */
 
-/* A copy whose matrices lie column by column. */
+/* Returns a copy whose matrices are stored column by column. */
 static trek_tensor *columns_of(trek_var *x)
 {
     trek_var *copy = trek_clone(turned(x));
     return copy ? copy->data : NULL;
 }
 
-/* A new tensor [..., cols, rows]: matrices [rows, cols] column by column, for each of x's. */
+/* Returns a new tensor [..., cols, rows]: for each of x's matrices, a matrix [rows, cols] stored column by column. */
 static trek_tensor *new_columns(const trek_var *x, int64_t rows, int64_t cols)
 {
     trek_shape shape = trek_var_shape(x);
@@ -62,7 +62,7 @@ static trek_tensor *new_columns(const trek_var *x, int64_t rows, int64_t cols)
     return var ? var->data : NULL;
 }
 
-/* The same of vectors [..., n], or of numbers. */
+/* The same for vectors [..., n], or for numbers. */
 static trek_tensor *new_vectors(const trek_var *x, int64_t n)
 {
     trek_shape shape = trek_var_shape(x);
@@ -84,7 +84,7 @@ static int64_t count_of(const trek_var *x)
     return count;
 }
 
-/* Matrix k of a contiguous tensor of matrices with so many elements. */
+/* Returns matrix k of a contiguous tensor of matrices with this many elements. */
 static void *at(const trek_tensor *t, int64_t k, int64_t elements)
 {
     return t->data + k * elements * trek_item_size[t->dtype];
@@ -274,7 +274,7 @@ trek_status trek_factor_qr(trek_var *a, trek_var **q_and_r)
 
 /* --- LU: A = P L U, L and U in one matrix --------------------------------------------------------------------------- */
 
-/* The matrix P [m, m] of k exchanges of rows that were made one after the other, column by column. */
+/* Writes the matrix P [m, m] of k successive row exchanges, column by column. */
 static void write_permutation(trek_dtype dtype, int m, int k, const int *pivots, void *p, int64_t *order)
 {
     for (int r = 0; r < m; r++)
@@ -317,7 +317,7 @@ static trek_status lu_forward(trek_function_context *context, trek_var *const *i
     return out[0] && out[1] ? trek_save_for_backward(context, out, 2) : trek_error_status();
 }
 
-/* Of square factors, without P: L^-T (what lies below the diagonal of L^T dL, and above it of dU U^T) U^-T */
+/* For square factors, without P: L^-T (the part below the diagonal of L^T dL, and above it of dU U^T) U^-T. */
 static trek_var *lu_square(trek_var *l, trek_var *u, trek_var *gl, trek_var *gu)
 {
     trek_var *below = trek_tril(product(turned(l), trek_tril(gl, -1)), -1);
@@ -326,8 +326,8 @@ static trek_var *lu_square(trek_var *l, trek_var *u, trek_var *gl, trek_var *gu)
     return turned(trek_factor_triangular(u, turned(left), true, false));
 }
 
-/* What lies beyond the square, L2 = A2 U^-1 or U2 = L^-1 A2, is a solution: its gradient goes to A2, and by the way to the
- * square's factors. */
+/* The part beyond the square, L2 = A2 U^-1 or U2 = L^-1 A2, is a solution. Its gradient goes to A2, and through it to
+ * the square's factors. */
 static trek_status lu_backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **to, int n_in)
 {
     (void)n, (void)n_in;
@@ -484,7 +484,7 @@ static void set_element(trek_tensor *t, int64_t i, double value)
         ((float *)t->data)[i] = (float)value;
 }
 
-/* det, or its sign and the logarithm of its size. */
+/* Computes det, or its sign and the logarithm of its magnitude. */
 static trek_status det_forward(trek_function_context *context, trek_var *const *in, int n_in, trek_var **out, int n_out)
 {
     (void)n_in;
@@ -518,7 +518,8 @@ static trek_status det_forward(trek_function_context *context, trek_var *const *
     return trek_save_for_backward(context, (trek_var *[]){ in[0], out[0] }, 2);
 }
 
-/* The matrix of cofactors, also where the determinant is 0: det U det V U diag(products of the other singular values) V^T. */
+/* Computes the matrix of cofactors, also where the determinant is 0: det U det V U diag(products of the other
+ * singular values) V^T. */
 static trek_var *cofactors(trek_var *a)
 {
     trek_var *parts[3];
@@ -536,7 +537,7 @@ static trek_status det_backward(trek_function_context *context, trek_var *const 
     (void)n_in;
     const settings *s = trek_function_data(context);
     trek_var *a = trek_saved(context, 0), *grad = grads[n - 1];
-    if (!grad) /* of the sign alone */
+    if (!grad) /* for the sign alone */
         return TREK_OK;
     if (n == 1 && s->singular) {
         to[0] = trek_mul(cofactors(a), trek_unsqueeze(trek_unsqueeze(grad, -1), -1));

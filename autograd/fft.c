@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transforms of lines on the tape. They are linear: what goes back is the transform the other way; of real lines each frequency
- * between the ends stands for two. */
+/* Fourier transforms of lines on the tape. They are linear: the gradient is the opposite transform. For real lines,
+ * each frequency between the ends stands for two. */
 #include "autograd/fft.h"
 
 #include <limits.h>
@@ -17,7 +17,7 @@ typedef struct settings {
 
 static trek_var *transform(trek_var *x, trek_dft kind, int64_t n);
 
-/* x [..., n / 2 + 1, 2] times `middle`, but for what stands for itself alone. */
+/* Multiplies x [..., n / 2 + 1, 2] by `middle`, except for the frequencies that stand only for themselves. */
 static trek_var *between_ends(trek_var *x, int n, double middle)
 {
     int64_t half = n / 2 + 1;
@@ -67,7 +67,7 @@ static trek_status backward(trek_function_context *context, trek_var *const *gra
 
 static const trek_function dft_function = { .name = "fft", .forward = forward, .backward = backward, .free = trek_free };
 
-/* Of the last dimension (the one before the pairs), unscaled. */
+/* Transforms the last dimension (the one before the pairs), unscaled. */
 static trek_var *transform(trek_var *x, trek_dft kind, int64_t n)
 {
     settings *s = x ? trek_alloc(sizeof *s) : NULL;
@@ -79,7 +79,7 @@ static trek_var *transform(trek_var *x, trek_dft kind, int64_t n)
 
 /* --- the calls --------------------------------------------------------------------------------------- */
 
-/* x in what is transformed, on the host; NULL and an error. */
+/* Returns x in the dtype that is transformed, on the host, or NULL on failure. */
 static trek_var *taken(const char *name, trek_var *x, bool pairs, trek_fft_norm norm)
 {
     char text[TREK_SHAPE_TEXT];
@@ -100,7 +100,7 @@ static trek_var *taken(const char *name, trek_var *x, bool pairs, trek_fft_norm 
     return x && trek_var_device(x).type != TREK_CPU ? trek_to(x, trek_cpu(0)) : x;
 }
 
-/* x with n elements in dimension d. */
+/* Returns x with n elements in dimension d. */
 static trek_var *resized(trek_var *x, int d, int64_t n)
 {
     int64_t have = trek_var_size(x, d);
@@ -155,7 +155,8 @@ trek_var *trek_irfft(trek_var *x, int64_t n, int dim, trek_fft_norm norm)
 
 /* --- over several dimensions ---------------------------------------------------------------------------- */
 
-/* The dimensions, from the first one on, and how many elements of each are transformed; false and an error. */
+/* Determines the dimensions, from the first one on, and how many elements of each are transformed. Returns false on
+ * failure. */
 static bool several_dims(const char *name, trek_var *x, bool pairs, trek_shape *sizes, trek_dims_list *dims)
 {
     if (!x)
@@ -178,7 +179,8 @@ static bool several_dims(const char *name, trek_var *x, bool pairs, trek_shape *
     return true;
 }
 
-/* `kind` along all dimensions; a real side (of the last one listed) comes first, or where it is the result last. */
+/* Applies `kind` along all dimensions. A real input dimension (the last one listed) comes first; a real result
+ * dimension comes last. */
 static trek_var *several(const char *name, trek_var *x, trek_dft kind, trek_shape sizes, trek_dims_list dims, trek_fft_norm norm)
 {
     bool real = kind == TREK_DFT_REAL, to_real = kind == TREK_DFT_TO_REAL;
@@ -240,7 +242,8 @@ static trek_var *conjugated(trek_var *x)
     return signs ? trek_mul(x, trek_cast(trek_var_from(signs), trek_var_dtype(x))) : NULL;
 }
 
-/* The forward transform of a mirrored signal is the inverse one of its conjugate, without the factor; norms change places. */
+/* The forward transform of a mirrored signal is the inverse transform of its conjugate without the factor, so the
+ * norms are exchanged. */
 static trek_fft_norm exchanged(trek_fft_norm norm)
 {
     return norm == TREK_FFT_BACKWARD ? TREK_FFT_FORWARD : norm == TREK_FFT_FORWARD ? TREK_FFT_BACKWARD : norm;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear products of 8-bit operands on the tape: forward x W^T, backward g W and g^T x (Micikevicius et al., "FP8 Formats for
- * Deep Learning", 2022: activations and weights in E4M3, gradients in E5M2). What backward needs of x and W is kept as codes. */
+/* Linear products with 8-bit operands on the tape: forward x W^T, backward g W and g^T x (Micikevicius et al., "FP8
+ * Formats for Deep Learning", 2022: activations and weights in E4M3, gradients in E5M2). What backward needs of x and
+ * W is kept as codes. */
 #include "autograd/fp8_internal.h"
 
 #include "autograd/autocast.h"
@@ -11,12 +12,12 @@
 
 enum { KEPT_X, KEPT_X_SCALES, KEPT_WEIGHT, KEPT_WEIGHT_SCALES, KEPT };
 
-/* What a call of the layer is, kept by the tape. */
+/* The properties of a layer's call, kept by the tape. */
 typedef struct product {
-    trek_var *record;         /* retained; NULL */
+    trek_var *record;         /* retained; may be NULL */
     int margin;
     bool training, roll, recording;
-    bool calibrates;          /* of bf16 operands, whose magnitudes enter the record */
+    bool calibrates;          /* uses bf16 operands, whose magnitudes enter the record */
     bool x_needs, weight_needs;
     trek_dtype x_dtype, weight_dtype;
     trek_shape x_shape;
@@ -29,7 +30,8 @@ static void product_free(void *data)
     trek_free(p);
 }
 
-/* codes, their transpose (NULL unless turned), scales. record NULL: by the tensor's own magnitude. */
+/* Makes codes, their transpose (NULL unless requested) and scales. If record is NULL, the tensor's own magnitude
+ * determines the scale. */
 static trek_status quantise(const product *p, trek_var *x, trek_var *record, int format, int role, int flags, trek_var *outs[3])
 {
     trek_attrs attrs = { .i = { format, role, flags, p->margin } };
@@ -42,7 +44,7 @@ static trek_var *multiply(trek_var *x, trek_var *y, trek_var *x_scales, trek_var
     return trek_apply_fp8_product(x, y, x_scales, y_scales, bias, x_format, TREK_E4M3, dtype);
 }
 
-/* The magnitude enters the record, and that is all. */
+/* Only enters the magnitude into the record. */
 static trek_status observe(const product *p, trek_var *x, int format, int role, int flags)
 {
     trek_var *codes[3];
@@ -63,7 +65,7 @@ static trek_status calibrating_forward(trek_function_context *context, trek_var 
     return outputs[0] && p->recording ? trek_save_for_backward(context, kept, 2) : trek_error_status();
 }
 
-/* Sums in f32, as of codes. */
+/* The sums are f32, as for codes. */
 static trek_status calibrating_backward(trek_function_context *context, trek_var *g, bool of_x, bool of_weight,
                                         trek_var **input_grads)
 {
@@ -129,7 +131,7 @@ static trek_status codes_backward(trek_function_context *context, trek_var *g, b
     return trek_error_status();
 }
 
-/* The gradients' record is written by whoever needs a product of them. */
+/* The gradients' record is written whenever a product with them is needed. */
 static trek_status product_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads,
                                     int n)
 {
@@ -170,7 +172,7 @@ trek_var *trek_fp8_linear(trek_var *x, trek_var *weight, trek_var *bias, const t
     p->x_needs = p->recording && trek_var_requires_grad(x);
     p->weight_needs = p->recording && trek_var_requires_grad(weight);
     trek_var *inputs[] = { x, weight, bias };
-    trek_autocast_begin(TREK_F32); /* the ops inside are as they should be */
+    trek_autocast_begin(TREK_F32); /* the ops inside already have the right dtypes */
     trek_var *y = trek_function_apply_one(&linear_function, p, inputs, bias ? 3 : 2);
     trek_autocast_end();
     return y;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Max pools whose windows begin at places drawn by chance: a table of the windows' places, and the largest of what lies there. */
+/* Max pools whose windows begin at random positions: a table of the windows' positions, and the largest element in
+ * each. */
 #include <inttypes.h>
 
 #include "autograd/calls_internal.h"
@@ -11,7 +12,7 @@ typedef struct fractional {
     int64_t kernel[3], in[3], out[3];
 } fractional;
 
-/* The sizes along space; false and an error. */
+/* Resolves the spatial sizes. Returns false on failure. */
 static bool resolve(const char *name, const trek_var *x, const trek_fractional_pool_opts *opts, fractional *f)
 {
     bool sized = opts->output_size[0] != 0, shared = opts->output_ratio[0] != 0;
@@ -42,7 +43,8 @@ static trek_var *count_up(const trek_var *x, int64_t n, trek_dtype dtype)
     return t ? trek_var_from(t) : NULL;
 }
 
-/* Where the windows begin along dimension d: [planes, out], of samples [planes, dims]. The last window ends at the edge. */
+/* Returns where the windows begin along dimension d: [planes, out], from samples [planes, dims]. The last window ends
+ * at the edge. */
 static trek_var *starts(const fractional *f, trek_var *samples, int d)
 {
     int64_t n = f->out[d], room = f->in[d] - f->kernel[d], planes = trek_var_size(samples, 0);
@@ -57,7 +59,7 @@ static trek_var *starts(const fractional *f, trek_var *samples, int d)
     return trek_cat((trek_var *[]){ trek_cast(from, TREK_I64), last }, 2, 1);
 }
 
-/* The places in a plane of each window's elements: [planes, windows, elements]. */
+/* Returns the positions in a plane of each window's elements: [planes, windows, elements]. */
 static trek_var *windows(const fractional *f, trek_var *samples)
 {
     int64_t planes = trek_var_size(samples, 0), outs = 1, elements = 1;
@@ -99,7 +101,7 @@ static trek_var *samples_of(const char *name, trek_var *x, const trek_fractional
     return trek_reshape(wide, trek_dims(images * channels, dims));
 }
 
-/* The largest of each window, and where it lies. */
+/* Returns the largest element of each window, and its position. */
 static trek_var *largest(const fractional *f, trek_var *x, trek_var *samples, trek_var **indices)
 {
     trek_shape shape = trek_var_shape(x);

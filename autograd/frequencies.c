@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which frequencies a transform's elements are of, and frequency 0 in the middle. */
+/* The frequencies of a transform's elements, and shifts that move frequency 0 to the middle. */
 #include <math.h>
 
 #include "autograd/fft.h"
@@ -32,7 +32,7 @@ static trek_var *shifted(const char *name, trek_var *x, trek_dims_list dims, boo
 trek_var *trek_fftshift(trek_var *x, trek_dims_list dims, bool pairs) { return shifted("fftshift", x, dims, pairs, false); }
 trek_var *trek_ifftshift(trek_var *x, trek_dims_list dims, bool pairs) { return shifted("ifftshift", x, dims, pairs, true); }
 
-/* `count` frequencies, those from `negative` on less than 0. */
+/* Returns `count` frequencies, which are negative from `negative` on. */
 static trek_var *frequencies(const char *name, int64_t n, int64_t count, int64_t negative, double d, trek_dtype dtype,
                              trek_device device)
 {

@@ -95,8 +95,8 @@ trek_status trek_function_backward(trek_node *node, bool create_graph, uint32_t 
 
 /* --- forward ------------------------------------------------------------------------- */
 
-/* Outputs as results of the node. An output that is an input, or that was
- * recorded by forward's own ops, becomes a variable of its own. */
+/* Makes the outputs results of the node. An output that is an input, or that forward's own ops recorded, becomes a
+ * variable of its own. */
 static trek_status attach(trek_function_context *context, trek_node *node, trek_var **outputs, int n)
 {
     for (int k = 0; k < n; k++) {
@@ -149,7 +149,7 @@ static trek_status run_forward(trek_function_context *context, trek_var *const *
     return trek_error_status();
 }
 
-/* Results move to the caller's scope one by one: keep them past the inner scope's end. */
+/* Results move to the caller's scope one by one, so they are retained beyond the end of the inner scope. */
 static trek_status leave_scope(trek_scope scope, trek_status status, trek_var **outputs, int n)
 {
     for (int k = 0; status == TREK_OK && k < n; k++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The public ops: those that are one row, and those made of several. */
+/* The public ops: those that are a single row, and those made from several. */
 #include <math.h>
 
 #include "autograd/ops.h"
@@ -78,7 +78,7 @@ trek_var *trek_adaptive_avg_pool2d(trek_var *x, int64_t height, int64_t width)
     return trek_apply_adaptive_avg_pool2d(x, height, width);
 }
 
-/* x with `more` zeros at the end of a dimension. */
+/* Returns x with `more` zeros at the end of a dimension. */
 static trek_var *lengthened(trek_var *x, int dim, int64_t more)
 {
     if (!x || more == 0)
@@ -89,8 +89,8 @@ static trek_var *lengthened(trek_var *x, int dim, int64_t more)
     return zeros ? trek_cat((trek_var *[]){ x, trek_var_from(zeros) }, 2, dim) : NULL;
 }
 
-/* Where there are places between the kernel's (dilation), the output padding may reach the stride and beyond: that is as if x
- * had more rows of zeros. */
+/* If the kernel has gaps (dilation), the output padding may be as large as the stride or larger; that is as if x had
+ * more rows of zeros. */
 trek_var *trek_conv_transpose2d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_transpose_opts *opts)
 {
     if (!x || !opts || trek_var_ndim(x) != 4 || opts->output_size[0] != 0 || opts->output_size[1] != 0)
@@ -130,7 +130,7 @@ static trek_var *fail_bool(const char *name)
     return trek_fail_null(TREK_ERR_DTYPE, "%s: bools have no difference; use trek_logical_xor, trek_logical_not, or cast", name);
 }
 
-/* Whether a number goes into x; false and an error. */
+/* Returns whether a number can be represented in x; if not, an error is set. */
 static bool held(const char *name, const trek_var *x, double value)
 {
     if (!x || trek_dtype_holds(trek_var_dtype(x), value))
@@ -138,7 +138,7 @@ static bool held(const char *name, const trek_var *x, double value)
     return trek_fail(TREK_ERR_ARGUMENT, "%s: %s does not hold %g", name, trek_dtype_name(trek_var_dtype(x)), value), false;
 }
 
-/* Where the number takes part in integers, the op itself knows what goes. */
+/* Where the number is used with integers, the op itself knows what is possible. */
 static bool float_held(const char *name, const trek_var *x, double value)
 {
     return !x || !trek_dtype_is_float(trek_var_dtype(x)) || held(name, x, value);
@@ -163,7 +163,7 @@ trek_var *trek_clamp(trek_var *x, double low, double high)
     return float_held("clamp", x, low) && float_held("clamp", x, high) ? trek_apply_clamp(x, low, high) : NULL;
 }
 
-/* 16 bits do not hold most divisors: they are divided in f32. */
+/* Most divisors are not representable in 16 bits, so the division is done in f32. */
 trek_var *trek_div_scalar(trek_var *x, double value)
 {
     trek_dtype dtype = x ? trek_var_dtype(x) : TREK_F32, work = dtype == TREK_F64 ? TREK_F64 : TREK_F32;
@@ -184,8 +184,8 @@ trek_var *trek_masked_fill(trek_var *x, trek_var *mask, double value)
     return trek_apply_where(mask, fill ? trek_var_from(fill) : NULL, x);
 }
 
-/* The root of a sum of powers. Where that is 0 the gradient is taken as 0: the inner value is replaced by 1 and the
- * result by 0; of negative powers it is 0 where all elements are infinite, as is the norm. */
+/* The root of a sum of powers. Where the sum is 0 the gradient is defined as 0: the inner value is replaced by 1 and
+ * the result by 0. For negative powers the gradient is 0 where all elements are infinite, as the norm is then. */
 static trek_var *root_of(trek_var *sum, double p)
 {
     if (p < 0)
@@ -195,7 +195,7 @@ static trek_var *root_of(trek_var *sum, double p)
     return trek_masked_fill(root, zero, 0);
 }
 
-/* |x|^p; below p = 1 its slope at 0 has no end, and is taken as 0. */
+/* Computes |x|^p. For p < 1 its slope at 0 is infinite and is defined as 0. */
 static trek_var *powers_of(trek_var *x, double p)
 {
     trek_var *size = trek_apply_abs(x);
@@ -205,7 +205,7 @@ static trek_var *powers_of(trek_var *x, double p)
     return trek_masked_fill(trek_apply_pow_scalar(trek_masked_fill(size, zero, 1), p), zero, p < 0 ? INFINITY : 0);
 }
 
-/* How many are not 0; the gradient is 0. */
+/* Counts the elements that are not 0; the gradient is 0. */
 static trek_var *nonzeros(trek_var *x)
 {
     return trek_masked_fill(trek_apply_abs(trek_apply_sign(x)), trek_apply_isnan(x), 1);
@@ -333,7 +333,7 @@ trek_var *trek_to(trek_var *x, trek_device device)
     return trek_function_apply_one(&move_function, devices, &x, 1);
 }
 
-/* The list in one dtype; `made` (room for count) gets the converted ones. False on failure. */
+/* Converts the list to one dtype; `made` (with room for count) gets the converted ones. Returns false on failure. */
 static bool promote_list(trek_var *const *list, int count, trek_var **made)
 {
     trek_dtype common = TREK_DTYPE_COUNT;
@@ -375,7 +375,7 @@ static trek_var *cat_list(trek_var *const *list, int count, int dim, bool stacke
 trek_var *trek_cat(trek_var *const *list, int count, int dim) { return cat_list(list, count, dim, false); }
 trek_var *trek_stack(trek_var *const *list, int count, int dim) { return cat_list(list, count, dim, true); }
 
-/* n parts of `size` along dimension `at`, the last ones shorter; n, or -1. */
+/* Cuts n parts of `size` along dimension `at`, the last one possibly shorter. Returns n, or -1. */
 static int cut(trek_var *x, int at, int64_t length, int64_t size, int n, trek_var **parts)
 {
     for (int64_t k = 0; k < n; k++) {
@@ -398,7 +398,7 @@ int trek_split(trek_var *x, int64_t size, int dim, trek_var **parts, int capacit
     int64_t length = trek_var_size(x, at);
     if (size < 0 || (size == 0 && length > 0))
         return trek_fail(TREK_ERR_ARGUMENT, "split: parts of size %lld", (long long)size), -1;
-    int64_t n = length ? (length - 1) / size + 1 : 1; /* of nothing: one empty part */
+    int64_t n = length ? (length - 1) / size + 1 : 1; /* an empty dimension gives one empty part */
     if (n > capacity)
         return trek_fail(TREK_ERR_ARGUMENT, "split: %lld parts, but room for %d", (long long)n, capacity), -1;
     return cut(x, at, length, size, (int)n, parts);
@@ -416,7 +416,7 @@ int trek_chunk(trek_var *x, int chunks, int dim, trek_var **parts, int capacity)
     if (chunks < 1)
         return trek_fail(TREK_ERR_ARGUMENT, "chunk: into %d parts", chunks), -1;
     int64_t length = trek_var_size(x, at), size = length ? (length - 1) / chunks + 1 : 0;
-    int64_t n = length ? (length - 1) / size + 1 : chunks; /* of nothing: as many empty parts */
+    int64_t n = length ? (length - 1) / size + 1 : chunks; /* an empty dimension gives as many empty parts */
     if (n > capacity)
         return trek_fail(TREK_ERR_ARGUMENT, "chunk: %lld parts, but room for %d", (long long)n, capacity), -1;
     return cut(x, at, length, size, (int)n, parts);
@@ -440,7 +440,7 @@ int trek_unbind(trek_var *x, int dim, trek_var **parts, int capacity)
     return (int)n;
 }
 
-/* As torch.matmul: a vector on the left is a row, on the right a column, and its dimension goes again. */
+/* As in torch.matmul, a vector on the left is a row and one on the right a column, and its dimension is removed again. */
 trek_var *trek_matmul(trek_var *x, trek_var *y)
 {
     if (!x || !y)
@@ -485,7 +485,8 @@ static bool writable(const char *name, const trek_var *x, const trek_var *y)
     return trek_check_overwrite(name, x->data, y->data) == TREK_OK;
 }
 
-/* Whether a result of that dtype may be rounded into x: nothing floating into integers, nothing but bool into bool. */
+/* Returns whether a result of that dtype may be rounded into x: no floating result into integers, and only bool into
+ * bool. */
 static bool fits_dtype(const char *name, const trek_tensor *result, const trek_tensor *x)
 {
     trek_dtype from = (trek_dtype)result->dtype, to = (trek_dtype)x->dtype;
@@ -495,7 +496,7 @@ static bool fits_dtype(const char *name, const trek_tensor *result, const trek_t
     return false;
 }
 
-/* By way of a result of the wider dtype that x and y come to, rounded once. */
+/* Computes a result in the wider dtype that x and y promote to, and rounds it once. */
 static trek_status write_promoted(const char *name, trek_op_call *call, trek_tensor *x)
 {
     call->n_outputs = 0;
@@ -553,7 +554,7 @@ trek_var *trek_fill_(trek_var *x, double value)
 
 trek_var *trek_copy_(trek_var *x, trek_var *y)
 {
-    if (x && x == y && !trek_recording()) /* as PyTorch's: also of an expanded view */
+    if (x && x == y && !trek_recording()) /* as in PyTorch, also for an expanded view */
         return x;
     if (!writable("copy_", x, y))
         return NULL;

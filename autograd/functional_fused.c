@@ -26,7 +26,8 @@ trek_var *trek_add_layer_norm(trek_var *x, trek_var *branch, int normalized_dims
     return status == TREK_OK ? outs[0] : NULL;
 }
 
-/* A draw for the probabilities [B, H, T, S], which nobody makes: keyed by samples like any other tensor. */
+/* Makes the draw for the probabilities [B, H, T, S], which never exist as a tensor. It is keyed by samples like any
+ * other draw. */
 static trek_status draw_for_scores(const trek_tensor *q, const trek_tensor *k, trek_attrs *numbers)
 {
     int64_t sizes[4] = { q->sizes[0], q->sizes[1], q->sizes[2], k->sizes[2] }, strides[4] = { 0 };
@@ -38,7 +39,7 @@ static trek_status draw_for_scores(const trek_tensor *q, const trek_tensor *k, t
     return TREK_OK;
 }
 
-/* Whether the op would take them: of no queries it is nothing. */
+/* Returns whether the op would accept them. Without queries there is nothing to do. */
 static bool attention_fits(trek_var *q, trek_var *k, trek_var *v, trek_var *mask)
 {
     if (q && k && v && q->data->ndim == 4 && !mask)
@@ -52,7 +53,7 @@ static bool attention_fits(trek_var *q, trek_var *k, trek_var *v, trek_var *mask
                                 &(trek_attrs){ 0 }) != NULL;
 }
 
-/* By plain ops: the mask's gradient is the matrix of scores, which the fused op never has. */
+/* Uses plain ops: the mask's gradient is the matrix of scores, which the fused op never has. */
 static trek_var *attention_with_learned_mask(trek_var *q, trek_var *k, trek_var *v, const trek_attention_opts *opts,
                                              trek_attrs *numbers)
 {
@@ -63,7 +64,7 @@ static trek_var *attention_with_learned_mask(trek_var *q, trek_var *k, trek_var 
                                                    4);
 }
 
-/* With dropout, of some of the batch's rows: in their places among all. */
+/* Dropout on some of the batch's rows: they are processed at their positions among all rows. */
 static trek_var *attention_of_rows(const trek_row_map *map, trek_var *q, trek_var *k, trek_var *v, trek_attention_opts opts)
 {
     bool own = opts.mask && trek_var_ndim(opts.mask) == 4 && trek_var_size(opts.mask, 0) == trek_var_size(q, 0);

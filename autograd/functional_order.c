@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The public ops that sort and choose. */
+/* The public ops that sort and select. */
 #include <math.h>
 
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 
-/* x without the dimension that was reduced. */
+/* Removes the dimension that was reduced. */
 static trek_var *reduced(trek_var *x, int dim, bool keepdim)
 {
     return !x || keepdim || trek_var_ndim(x) == 0 ? x : trek_apply_squeeze(x, dim);
@@ -13,7 +13,7 @@ static trek_var *reduced(trek_var *x, int dim, bool keepdim)
 
 static bool is_bool(const trek_var *x) { return x && trek_var_dtype(x) == TREK_BOOL; }
 
-/* A row with values and their places. */
+/* Applies a row with two results, values and indices. */
 static trek_var *apply_places(int op, trek_var *x, const trek_attrs *numbers, trek_var **indices)
 {
     trek_var *outs[2] = { NULL };
@@ -137,7 +137,7 @@ static bool quantile_fits(const char *name, const trek_var *x, trek_var *q)
     return true;
 }
 
-/* From a to b, from the nearer end. */
+/* Interpolates from a to b, starting from the nearer end. */
 static trek_var *between(trek_var *a, trek_var *b, trek_var *weight)
 {
     trek_var *step = trek_sub(b, a), *near = trek_lt_scalar(trek_abs(weight), 0.5);
@@ -145,7 +145,7 @@ static trek_var *between(trek_var *a, trek_var *b, trek_var *weight)
     return trek_where(near, trek_add(a, trek_mul(weight, step)), trek_sub(b, trek_mul(step, rest)));
 }
 
-/* The elements of sorted lines at ranks [..., count], which need not be whole. */
+/* Returns the elements of sorted lines at ranks [..., count], which may be fractional. */
 static trek_var *at_ranks(trek_var *sorted, trek_var *ranks, trek_interpolation interpolation)
 {
     ranks = interpolation == TREK_INTERPOLATION_LOWER ? trek_floor(ranks)
@@ -160,8 +160,8 @@ static trek_var *at_ranks(trek_var *sorted, trek_var *ranks, trek_interpolation 
     return between(below, above, weight);
 }
 
-/* Of sorted lines the places of q, between 0 and the last one's; of a line with a NaN that, or, passing over NaNs, which are
- * last, among the others. */
+/* Returns the ranks of q in sorted lines, between 0 and the last index. In a line with a NaN it is the NaN's, or,
+ * with pass_nan, the rank among the numbers, since NaNs come last. */
 static trek_var *ranks_of(trek_var *sorted, trek_var *q, trek_shape shape, bool pass_nan)
 {
     int64_t n = trek_var_size(sorted, -1);
@@ -199,7 +199,7 @@ static trek_var *quantile_of(const char *name, trek_var *x, trek_var *q, int dim
     found = ndim == 0 ? trek_reshape(found, several ? trek_dims(count) : trek_dims_none()) : found;
     if (ndim == 0)
         return found;
-    if (!several) /* the dimension of q is that which stays or goes */
+    if (!several) /* with a single q, its dimension is the one that is kept or removed */
         return keepdim ? trek_movedim(found, trek_dims(-1), trek_dims(at)) : trek_apply_squeeze(found, -1);
     found = trek_movedim(found, trek_dims(-1), trek_dims(0));
     return keepdim ? trek_apply_unsqueeze(found, at + 1) : found;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The public ops that find, write or repeat elements by their places: made of others. */
+/* The public ops that find, write or repeat elements by position, made from other ops. */
 #include <inttypes.h>
 #include <math.h>
 
@@ -8,7 +8,7 @@
 #include "autograd/tape_internal.h"
 #include "tensor/number_internal.h"
 
-/* 0, step, 2 step .. below end, on the device of x. */
+/* Returns 0, step, 2 step, ... below end, on the device of x. */
 static trek_var *places(const trek_var *x, int64_t end, int64_t step)
 {
     trek_tensor *t = trek_tensor_arange(0, (double)end, (double)step, TREK_I64, trek_var_device(x));
@@ -59,7 +59,8 @@ trek_var *trek_randn_like(trek_var *x)
 
 /* --- random choices ------------------------------------------------------------------------ */
 
-/* Whether all elements of a bool are true; waits for a GPU. false and an error that says `what`, or another one. */
+/* Returns whether all elements of a bool are true; waits for a GPU. If not, it returns false with an error that says
+ * `what`; another failure returns false as well. */
 static bool holds(const char *name, trek_var *condition, const char *what)
 {
     trek_var *all = trek_all(condition, trek_dims_all(), false);
@@ -77,7 +78,7 @@ static bool is_floating(const char *name, const trek_var *x)
     return trek_fail(TREK_ERR_DTYPE, "%s: a floating dtype is needed, not %s", name, trek_dtype_name(trek_var_dtype(x))), false;
 }
 
-/* Numbers that 16 bits hold are too few to compare with. */
+/* 16-bit random numbers are too coarse to compare with. */
 trek_var *trek_bernoulli(trek_var *x)
 {
     TREK_NEEDED("bernoulli", x);
@@ -91,7 +92,7 @@ trek_var *trek_bernoulli(trek_var *x)
     return trek_cast(trek_lt(drawn, trek_cast(p, work)), dtype);
 }
 
-/* Places whose sum of weights up to them is the first above a number drawn for each. */
+/* Returns the first index at which the cumulative weight exceeds a number drawn for each sample. */
 static trek_var *with_replacement(trek_var *p, int64_t samples)
 {
     trek_shape shape = trek_var_shape(p);
@@ -102,13 +103,13 @@ static trek_var *with_replacement(trek_var *p, int64_t samples)
     return trek_searchsorted(sums, trek_mul(drawn, trek_narrow(sums, -1, n - 1, 1)), true);
 }
 
-/* A race of exponential times: the first to end are the sample (Efraimidis and Spirakis, "Weighted random sampling with a
- * reservoir", 2006). */
+/* A race of exponential times: the first to end are the sample (Efraimidis and Spirakis, "Weighted random sampling
+ * with a reservoir", 2006). */
 static trek_var *without_replacement(trek_var *p, int64_t samples)
 {
     trek_var *drawn = made(trek_tensor_rand(trek_var_shape(p), TREK_F64, trek_var_device(p))), *indices = NULL;
-    trek_var *times = trek_div(trek_neg(trek_log1p(trek_neg(drawn))), p); /* infinite where there is no weight, */
-    times = trek_masked_fill(times, trek_eq_scalar(p, 0), INFINITY);      /* also of a number that was 0 */
+    trek_var *times = trek_div(trek_neg(trek_log1p(trek_neg(drawn))), p); /* infinite where the weight is 0 */
+    times = trek_masked_fill(times, trek_eq_scalar(p, 0), INFINITY);      /* also if the drawn number was 0 */
     return trek_topk(times, samples, -1, false, &indices) ? indices : NULL;
 }
 
@@ -153,7 +154,7 @@ trek_var *trek_masked_select(trek_var *x, trek_var *mask)
     return trek_index_select(trek_reshape(trek_expand(x, shape), trek_dims(-1)), 0, trek_reshape(found, trek_dims(-1)));
 }
 
-/* Each element of x but the last beside the next one. */
+/* Compares each element of x except the last with the next one. */
 static trek_var *new_values(trek_var *sorted, int64_t n)
 {
     trek_var *differ = trek_ne(trek_narrow(sorted, 0, 1, n - 1), trek_narrow(sorted, 0, 0, n - 1));
@@ -251,7 +252,7 @@ trek_var *trek_bincount(trek_var *x, trek_var *weights, int64_t minlength)
 
 /* --- repeating -------------------------------------------------------------------------------- */
 
-/* Each part of x from dimension dim + below on, so many times over. */
+/* Repeats each part of x from dimension dim + below on this many times. */
 static trek_var *repeated_along(trek_var *x, int dim, int below, int64_t times)
 {
     if (!x)
@@ -304,7 +305,8 @@ trek_var *trek_repeat_interleave_by(trek_var *x, trek_var *repeats, int dim)
     return trek_index_select(x, at, trek_searchsorted(ends, all, true));
 }
 
-/* Dimension after dimension, from the last on: what is repeated is small for as long as can be. */
+/* Repeats one dimension after the other, starting from the last, so that the repeated tensors stay small as long as
+ * possible. */
 static trek_var *repeated(trek_var *x, trek_shape repeats)
 {
     for (int d = repeats.ndim - 1; x && d >= 0; d--)
@@ -452,7 +454,7 @@ const trek_row_map *trek_rows_mapped(trek_var *x)
     return x && trek_var_ndim(x) > 0 && trek_var_numel(x) > 0 ? trek_row_map_for(trek_var_size(x, 0)) : NULL;
 }
 
-/* x of `from` samples (or groups of rows) -> those at index, `to` of them. */
+/* Moves x with `from` samples (or groups of rows) to those at index, `to` of them. */
 static trek_var *taken(trek_var *x, const int64_t *index, int64_t from, int64_t to)
 {
     trek_tensor *places = trek_tensor_from_data(index, trek_dims(to), TREK_I64, trek_var_device(x));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of vectors and matrices, and distances, made of other ops. */
+/* Products of vectors and matrices, and distances, made from other ops. */
 #include <math.h>
 
 #include "autograd/calls_internal.h"
@@ -8,7 +8,7 @@
 #include "autograd/tape_internal.h"
 #include "tensor/rank_context.h"
 
-/* Whether both are there and have `dims` dimensions; false and an error. */
+/* Returns whether both are present and have `dims` dimensions; if not, an error is set. */
 static bool both_of(const char *name, trek_var *x, trek_var *y, int dims)
 {
     if (!x || !y)
@@ -99,19 +99,19 @@ static bool addable(const char *name, trek_var *x, trek_var *product, trek_dtype
     return true;
 }
 
-/* Zeros that depend on x, whose gradient is 0. */
+/* Returns zeros that depend on x, with a gradient of 0. */
 static trek_var *nothing_of(trek_var *x)
 {
     return trek_masked_fill(x, trek_cast(trek_ones_like(x), TREK_BOOL), 0);
 }
 
-/* Of matrices, or batches of them; 16-bit ones give f32, so that what is added to it is rounded once. */
+/* Multiplies matrices or batches of them. 16-bit inputs give f32, so that sums with the product are rounded only once. */
 static trek_var *product_of(trek_var *y, trek_var *z)
 {
     const trek_rank_watch *watch = trek_rank_watched();
     int n = trek_var_ndim(y);
     if (!trek_dtype_is_16bit(trek_var_dtype(y)) || trek_grad_mode_here.autocast != TREK_F32 ||
-        (watch && watch->around)) /* an export knows no such product */
+        (watch && watch->around)) /* exports have no such product */
         return trek_matmul(y, z);
     trek_shape shape = trek_var_shape(y);
     shape.sizes[n - 1] = trek_var_size(z, n - 1);
@@ -157,7 +157,7 @@ trek_var *trek_baddbmm(trek_var *x, trek_var *y, trek_var *z, double beta, doubl
 
 /* --- distances ---------------------------------------------------------------------------------- */
 
-/* The root of max(0, |x|^2 + |y|^2 - 2 x y), whose slope at 0 is taken as 0. */
+/* The root of max(0, |x|^2 + |y|^2 - 2 x y), whose slope at 0 is defined as 0. */
 static trek_var *by_products(trek_var *x, trek_var *y)
 {
     trek_var *xx = trek_sum(trek_square(x), trek_dims(-1), true), *yy = trek_sum(trek_square(y), trek_dims(-1), true);
@@ -180,7 +180,7 @@ static trek_var *by_differences(trek_var *x, trek_var *y, double p)
     return p == 1 ? trek_sum(trek_abs(apart), trek_dims(-1), false) : trek_norm(apart, p, trek_dims(-1), false);
 }
 
-/* So many rows of x at a time that the differences stay in a cache. */
+/* Takes as many rows of x at a time as keep the differences in a cache. */
 static trek_var *by_blocks(trek_var *x, trek_var *y, double p)
 {
     enum { BLOCK = 1 << 16, MOST = 256 };
@@ -216,7 +216,7 @@ trek_var *trek_cdist(trek_var *x, trek_var *y, double p)
     return empty ? trek_sum(trek_sub(trek_unsqueeze(x, -2), trek_unsqueeze(y, -3)), trek_dims(-1), false) : by_blocks(x, y, p);
 }
 
-/* The rows' numbers of each pair, the first or the second ones. */
+/* Returns the row numbers of each pair: the first or the second ones. */
 static trek_var *of_pairs(trek_var *x, int64_t n, bool second)
 {
     trek_tensor *host = trek_tensor_empty(trek_dims(n * (n - 1) / 2), TREK_I64, trek_cpu(0));
@@ -273,7 +273,7 @@ static trek_status check_bilinear(trek_var *x, trek_var *y, trek_var *weight, tr
     return TREK_OK;
 }
 
-/* x times each matrix of the weight, [out, rows, m], then the sums beside y. */
+/* x times each matrix of the weight, [out, rows, m], then the sums with y. */
 trek_var *trek_bilinear(trek_var *x, trek_var *y, trek_var *weight, trek_var *bias)
 {
     if (check_bilinear(x, y, weight, bias) != TREK_OK)

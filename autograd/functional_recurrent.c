@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The public recurrent layers: the product of the inputs of all steps, then the recurrence. */
+/* The public recurrent layers: one product for the inputs of all steps, then the recurrence. */
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 
-/* Zeros instead of the inputs beyond each row's length, which may be anything: 0 times what is not finite is not 0. */
+/* Replaces the inputs beyond each row's length by zeros. They may be anything, and 0 times a value that is not finite
+ * is not 0. */
 static trek_var *without_padding(trek_var *x, trek_var *lengths)
 {
     int64_t steps = trek_var_size(x, 0);
@@ -13,7 +14,8 @@ static trek_var *without_padding(trek_var *x, trek_var *lengths)
     return trek_masked_fill(x, trek_unsqueeze(beyond, 2), 0);
 }
 
-/* What both layers check and do first: opts, and the inputs' part of the gates [T, N, gates H]; NULL on failure. */
+/* The first part of both layers: checks opts and computes the inputs' part of the gates [T, N, gates H]. Returns NULL
+ * on failure. */
 static trek_var *input_gates(const char *name, trek_var *x, trek_var *weight, trek_var *bias, trek_recurrent_opts *opts)
 {
     char text[TREK_SHAPE_TEXT];
@@ -37,7 +39,7 @@ static trek_var *input_gates(const char *name, trek_var *x, trek_var *weight, tr
     return x ? trek_linear(x, weight, bias) : NULL;
 }
 
-/* Biases that go into one sum have to be alike: neither broadcasts, neither is promoted. */
+/* Biases that are added together have to be alike: neither is broadcast or promoted. */
 static trek_var *joined_bias(trek_var *bias_ih, trek_var *bias_hh)
 {
     char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];
@@ -74,7 +76,7 @@ static bool projection_fits(trek_var *x, trek_var *weight_hh, trek_var *weight_h
     return true;
 }
 
-/* h0 [N, P] at each row's first step, else 0: [T, N, P]. */
+/* Returns h0 [N, P] at each row's first step and 0 elsewhere: [T, N, P]. */
 static trek_var *at_first_step(const trek_var *x, trek_var *h0, const trek_recurrent_opts *opts)
 {
     int64_t steps = trek_var_size(x, 0), last = steps - 1;
@@ -90,7 +92,7 @@ static trek_var *at_first_step(const trek_var *x, trek_var *h0, const trek_recur
     return trek_expand(trek_where(first, h0, zero ? trek_var_from(zero) : NULL), whole);
 }
 
-/* The state of rows that have had a step; of others what it was. */
+/* Returns the projected state for rows that have had a step, and the old one for the others. */
 static trek_var *projected_state(trek_var *state, const trek_recurrent_opts *opts, int64_t steps)
 {
     trek_var *h = trek_linear(state, opts->weight_hr, NULL);
@@ -102,7 +104,7 @@ static trek_var *projected_state(trek_var *state, const trek_recurrent_opts *opt
     return trek_where(trek_unsqueeze(none, 1), trek_cast(opts->h0, trek_var_dtype(h)), h);
 }
 
-/* h0 is not one that h' could be: its part of the gates comes with the input of the first step. */
+/* h0 need not be a projection of any h', so its part of the gates is added to the input of the first step. */
 static trek_var *projected_lstm(trek_var *x, trek_var *weight_ih, trek_var *weight_hh, trek_var *bias_ih, trek_var *bias_hh,
                                 const trek_recurrent_opts *opts, trek_var **hn, trek_var **cn)
 {

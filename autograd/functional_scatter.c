@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The public ops that write elements to places of an index. */
+/* The public ops that write elements to the positions of an index. */
 #include <math.h>
 
 #include "autograd/index_internal.h"
@@ -7,7 +7,7 @@
 #include "autograd/tape_internal.h"
 #include "tensor/number_internal.h"
 
-/* A number of x's dtype, of the index's shape. */
+/* Returns a number in x's dtype, in the index's shape. */
 static trek_var *filled(const char *name, const trek_var *x, trek_shape shape, double value)
 {
     trek_dtype dtype = trek_var_dtype(x);
@@ -17,7 +17,7 @@ static trek_var *filled(const char *name, const trek_var *x, trek_shape shape, d
     return number ? trek_expand(trek_var_from(number), shape) : NULL;
 }
 
-/* The part of the source that an index of that shape reaches; the row says what does not fit. */
+/* Returns the part of the source that an index of that shape reaches; the row reports what does not fit. */
 static trek_var *reached(trek_var *source, const trek_var *index)
 {
     if (!source || !index || trek_var_ndim(source) != trek_var_ndim(index))
@@ -43,13 +43,14 @@ trek_var *trek_scatter_value(trek_var *x, int dim, trek_var *index, double value
 
 /* --- scatter_reduce ---------------------------------------------------------------------- */
 
-/* Of a dtype: what an extreme begins with. */
+/* Returns the initial value of a maximum in a dtype. */
 static double lowest(trek_dtype dtype)
 {
     return trek_dtype_is_float(dtype) ? -INFINITY : dtype == TREK_I64 ? -0x1p63 : dtype == TREK_I32 ? INT32_MIN : 0;
 }
 
-/* x with what does nothing at the places of the index. Of integers, which have no gradient, an element of the source does. */
+/* Returns x with neutral elements at the positions of the index. For integers, which have no gradient, an element of
+ * the source serves. */
 static trek_var *without_self(trek_var *x, trek_var *index, trek_var *source, int dim, trek_scatter_reduction reduction)
 {
     trek_dtype dtype = trek_var_dtype(x);
@@ -66,14 +67,14 @@ static trek_var *rounded_down(trek_var *x, trek_var *y)
     return trek_cast(trek_floor(trek_div(trek_cast(x, TREK_F64), trek_cast(y, TREK_F64))), TREK_I64);
 }
 
-/* x / y of i64, rounded down: what f64 loses of a large x is divided again. */
+/* Computes x / y of i64, rounded down: the remainder that f64 loses for a large x is divided again. */
 static trek_var *whole_quotient(trek_var *x, trek_var *y)
 {
     trek_var *near = rounded_down(x, y);
     return trek_add(near, rounded_down(trek_sub(x, trek_mul(near, y)), y));
 }
 
-/* Sums / how many; integers are rounded down. */
+/* Divides the sums by the counts; integers are rounded down. */
 static trek_var *means(trek_var *sums, trek_var *x, trek_var *index, trek_var *source, int dim, bool include_self)
 {
     trek_dtype dtype = trek_var_dtype(x);
@@ -130,14 +131,14 @@ trek_var *trek_index_fill(trek_var *x, int dim, trek_var *index, double value)
                               trek_dtype_name(trek_var_dtype(index)));
     if (trek_var_ndim(index) > 1)
         return trek_fail_null(TREK_ERR_SHAPE, "index_fill: an index of 1 dimension is needed, not %d", trek_var_ndim(index));
-    /* a mask of that dimension alone */
+    /* a mask for that dimension alone */
     int64_t size = ndim > 0 ? trek_var_size(x, at) : 1, others = 1;
     trek_shape places = { .ndim = ndim };
     for (int d = 0; d < ndim; d++) {
         places.sizes[d] = d == at ? size : 1;
         others *= d == at ? 1 : trek_var_size(x, d);
     }
-    if (others == 0) /* indices are not looked at, as in PyTorch */
+    if (others == 0) /* indices are not checked, as in PyTorch */
         return trek_clone(x);
     trek_var *wide = trek_reshape(trek_cast(index, TREK_I64), trek_dims(-1)), *from_end = trek_add_scalar(wide, (double)size);
     trek_tensor *none = trek_tensor_zeros(trek_dims(size), TREK_BOOL, trek_var_device(x));
@@ -170,7 +171,7 @@ trek_var *trek_index_put(trek_var *x, trek_var *const *list, int count, trek_var
                               trek_dtype_name(trek_var_dtype(x)));
     trek_var *place = NULL;
     int64_t lines = 1;
-    for (int k = 0; k < count; k++) { /* row-major places among the first dimensions */
+    for (int k = 0; k < count; k++) { /* row-major positions among the first dimensions */
         trek_var *index = list[k] ? trek_checked_index("index_put", list[k], shape.sizes[k])
             : trek_fail_null(TREK_ERR_ARGUMENT, "index_put: no index %d", k);
         place = k == 0 ? index : trek_add(trek_mul_scalar(place, (double)shape.sizes[k]), index);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients against central differences. */
+/* Comparing gradients with central differences. */
 #include "autograd/gradcheck.h"
 
 #include <inttypes.h>
@@ -20,15 +20,15 @@ typedef struct check {
     trek_var *const *inputs;
     int n;
     void *arg;
-    trek_gradcheck_opts opts;  /* with defaults in place */
-    const char *order;         /* "gradient", "second derivative" */
+    trek_gradcheck_opts opts;  /* with defaults filled in */
+    const char *order;         /* "gradient" or "second derivative" */
     int64_t count;             /* elements of the result */
     trek_shape shape;
     trek_device device;
     double *cotangent, *above, *below; /* [count] */
 } check;
 
-/* Numbers in [-1, 1] that repeat. */
+/* Returns reproducible numbers in [-1, 1]. */
 static double drawn(uint64_t seed, uint64_t k)
 {
     uint64_t h = (seed + 1) * 0x9e3779b97f4a7c15u + k * 0xbf58476d1ce4e5b9u;
@@ -48,7 +48,7 @@ static trek_status fits(const trek_var *y, const check *c)
     return TREK_OK;
 }
 
-/* The function's result, in the present scope. */
+/* Returns the function's result, in the current scope. */
 static trek_var *run(const check *c)
 {
     trek_var *y = c->fn(c->inputs, c->n, c->arg);
@@ -59,7 +59,7 @@ static trek_var *run(const check *c)
     return fits(y, c) == TREK_OK ? y : NULL;
 }
 
-/* Its values. */
+/* Reads its values. */
 static trek_status read_result(const check *c, double *values)
 {
     trek_scope scope = trek_scope_begin();
@@ -77,7 +77,8 @@ static trek_var *f64_of(const double *values, trek_shape shape, trek_device devi
     return trek_var_from(trek_tensor_from_data(values, shape, TREK_F64, device));
 }
 
-/* How often fn runs is not seen from outside, so its first result says what it gives, and its second that it stays so. */
+/* The first result determines shape and device. The second one is kept, to check that fn returns the same values
+ * again. */
 static trek_status begin(check *c)
 {
     trek_scope scope = trek_scope_begin();
@@ -115,7 +116,7 @@ static trek_status check_repeats(const check *c)
     return TREK_OK;
 }
 
-/* The gradients by the tape, in the present scope; NULL where an input is not reached. */
+/* Returns the gradients computed by the tape in the current scope, with NULL for inputs that are not reached. */
 static trek_status differentiate(const check *c, trek_var **grads)
 {
     trek_var *wanted[MOST_INPUTS], *found[MOST_INPUTS];
@@ -154,7 +155,7 @@ static trek_status moved(const check *c, int k, double *values, int64_t i, doubl
     return status == TREK_OK ? read_result(c, result) : status;
 }
 
-/* <cotangent, f(x + eps) - f(x - eps)> / 2 eps */
+/* Computes <cotangent, f(x + eps) - f(x - eps)> / 2 eps. */
 static double quotient(const check *c)
 {
     double sum = 0;
@@ -163,7 +164,7 @@ static double quotient(const check *c)
     return sum / (2 * c->opts.eps);
 }
 
-/* "[1, 2]" */
+/* Writes a position such as "[1, 2]". */
 static const char *place_text(trek_shape shape, int64_t i, char text[TREK_SHAPE_TEXT])
 {
     trek_shape place = shape;
@@ -182,7 +183,7 @@ static trek_status compare(const check *c, int k, int64_t i, double got)
                      place_text(trek_var_shape(c->inputs[k]), i, text), got, wanted);
 }
 
-/* values: of the input, grads: by the tape. */
+/* values are those of the input; grads are the tape's. */
 static trek_status check_elements(const check *c, int k, double *values, const double *grads, int64_t count)
 {
     trek_status status = TREK_OK;
@@ -234,7 +235,8 @@ static trek_status check_all(check *c)
 
 /* --- gradients of gradients ------------------------------------------------------------------------ */
 
-/* Of the inputs and, last, a cotangent: all gradients, one behind the other. arg: the check of the function itself. */
+/* A function of the inputs and, as the last one, a cotangent: all gradients, one after the other. arg is the check of
+ * the function itself. */
 static trek_var *gradients(trek_var *const *inputs, int n, void *arg)
 {
     const check *c = arg;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sampling at places of a grid, what it is in plain ops, and grids of affine maps. */
+/* Sampling at positions of a grid, its equivalent in plain ops, and grids of affine maps. */
 #include <inttypes.h>
 
 #include "autograd/ops.h"
@@ -15,13 +15,13 @@ trek_var *trek_grid_sample(trek_var *x, trek_var *grid, const trek_grid_sample_o
 
 /* --- in plain ops ---------------------------------------------------------------------------- */
 
-/* One dimension: entry k of each place [N, P] is element index[k] (i64; where none[k], none at all) times weight[k]. */
+/* One dimension: entry k of each position [N, P] is element index[k] (i64) times weight[k], or nothing where none[k]. */
 typedef struct line_taps {
     int count;
     trek_var *index[4], *none[4], *weight[4];
 } line_taps;
 
-/* The place in a mirror at both edges. */
+/* Reflects the position at both edges. */
 static trek_var *mirrored(trek_var *at, double size, bool align)
 {
     double low = align ? 0 : -0.5, span = align ? size - 1 : size;
@@ -42,7 +42,7 @@ static trek_var *padded(trek_var *at, double size, const trek_attrs *numbers)
     return trek_clamp(trek_masked_fill(at, trek_isnan(at), 0), 0, size - 1);
 }
 
-/* Entry k at `place`, a whole number. */
+/* Sets entry k to `place`, a whole number. */
 static void enter(line_taps *to, int k, trek_var *place, double size, trek_var *weight)
 {
     trek_var *inside = trek_logical_and(trek_ge_scalar(place, 0), trek_le_scalar(place, size - 1));
@@ -51,7 +51,7 @@ static void enter(line_taps *to, int k, trek_var *place, double size, trek_var *
     to->weight[k] = weight;
 }
 
-/* Keys' kernel at distances of up to 1, and from 1 to 2. */
+/* Keys' kernel, at distances up to 1 and from 1 to 2. */
 static trek_var *near_weight(trek_var *x)
 {
     const double a = -0.75;
@@ -96,7 +96,7 @@ static void line_of(line_taps *to, trek_var *numbers_of_grid, double size, const
     enter(to, 1, trek_add_scalar(from, 1), size, past);
 }
 
-/* Entry t of all dimensions together: its part of the result [N, C, P]. */
+/* Returns entry t of all dimensions together: its part of the result [N, C, P]. */
 static trek_var *part(trek_var *x, const line_taps *lines, int dims, const int64_t *sizes, int t)
 {
     trek_var *index = NULL, *none = NULL, *weight = NULL;
@@ -151,7 +151,7 @@ trek_var *trek_composite_rule_grid_sample(const trek_op *op, const trek_attrs *a
 
 /* --- grids of affine maps -------------------------------------------------------------------------- */
 
-/* The places of n elements between -1 and 1, as a dimension of a tensor of `ndim`. */
+/* Returns the positions of n elements between -1 and 1, as one dimension of a tensor with `ndim` dimensions. */
 static trek_var *places_of(int64_t n, bool align, int ndim, int dim, const trek_var *like)
 {
     double step = n > 1 ? 2.0 / (double)(align ? n - 1 : n) : 0, first = n == 1 ? 0 : align ? -1 : -1 + step / 2;
@@ -184,7 +184,7 @@ static trek_status check_affine(trek_var *theta, trek_shape size)
     return TREK_OK;
 }
 
-/* Numbers lie apart, [N, dims, ..], until all are there: a row of places is one run. */
+/* The coordinates stay separate, [N, dims, ..], until all are there, so that a row of positions is contiguous. */
 trek_var *trek_affine_grid(trek_var *theta, trek_shape size, bool align_corners)
 {
     if (check_affine(theta, size) != TREK_OK)

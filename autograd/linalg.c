@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The public functions of linear algebra: what they take, batches that broadcast, matrices that lie on a GPU. */
+/* The public functions of linear algebra: argument checks, batches that broadcast, and matrices on a GPU. */
 #include <math.h>
 
 #include "autograd/factorise.h"
@@ -17,7 +17,7 @@ static trek_var *home(trek_var *x, const trek_var *like)
     return x && trek_var_device(like).type != TREK_CPU ? trek_to(x, trek_var_device(like)) : x;
 }
 
-/* Matrices of f32 or f64, as LAPACK counts them, and a LAPACK; false and an error. */
+/* Checks for matrices in f32 or f64, of sizes that LAPACK can count, and for a LAPACK. Returns false on failure. */
 static bool takes(const char *name, trek_var *x, bool square)
 {
     if (!x)
@@ -35,7 +35,7 @@ static bool takes(const char *name, trek_var *x, bool square)
     return trek_lapack_there(name);
 }
 
-/* Both with the batch dimensions that they broadcast to; false and an error. */
+/* Gives both the batch dimensions that they broadcast to. Returns false on failure. */
 static bool broadcast(const char *name, trek_var **a, trek_var **b)
 {
     int na = trek_var_ndim(*a) - 2, nb = trek_var_ndim(*b) - 2, n = na > nb ? na : nb;
@@ -69,7 +69,7 @@ static bool alike(const char *name, const trek_var *a, trek_var *b, int64_t rows
 
 /* --- systems ------------------------------------------------------------------------------------- */
 
-/* Whether b are vectors, one for each matrix. */
+/* Returns whether b consists of vectors, one for each matrix. */
 static bool of_vectors(const trek_var *a, const trek_var *b)
 {
     bool vectors = trek_var_ndim(b) == trek_var_ndim(a) - 1;
@@ -147,7 +147,7 @@ trek_var *trek_qr(trek_var *a, trek_var **r)
     trek_var *square = m < n ? trek_narrow(x, -1, 0, m) : x;
     if (!square || trek_factor_qr(square, parts) != TREK_OK)
         return NULL;
-    if (m < n) /* what Q makes of the other columns */
+    if (m < n) /* Q applied to the other columns */
         parts[1] = trek_cat((trek_var *[]){ parts[1], trek_matmul(turned(parts[0]), trek_narrow(x, -1, m, n - m)) }, 2, -1);
     trek_var *made = home(parts[1], a), *q = made ? home(parts[0], a) : NULL;
     if (r)
@@ -286,8 +286,8 @@ trek_var *trek_lstsq(trek_var *a, trek_var *b) { return trek_lstsq_with(a, b, -1
 
 /* --- with what is orthogonal to the reduced factors --------------------------------------------------------- */
 
-/* Columns [..., m, m - k] that complete the orthonormal ones q [..., m, k], without a gradient: of the projection onto what is
- * orthogonal to these the eigenvectors of 1, which are its last ones. */
+/* Returns columns [..., m, m - k] that complete the orthonormal ones q [..., m, k], without a gradient. They are the
+ * eigenvectors with eigenvalue 1 of the projection onto the orthogonal complement, which come last. */
 static trek_var *complement(trek_var *q)
 {
     int64_t m = trek_var_size(q, -2), k = trek_var_size(q, -1);

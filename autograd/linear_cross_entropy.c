@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loss of a linear layer with many classes. Labels that are classes go through the fused op, class weights too; what has as
- * many numbers as the logits anyway, through the logits. */
+/* The loss of a linear layer with many classes. Labels that are classes use the fused op, also with class weights.
+ * Labels that are probabilities, which have as many numbers as the logits anyway, use the logits. */
 #include "autograd/losses_internal.h"
 #include "autograd/rules_internal.h"
 
-/* Those that backward will ask for: made in forward, from logits that need not be made again. */
+/* Returns which gradients backward will ask for. Forward computes them, because the logits then need not be computed
+ * again. */
 static int head_gradients(const trek_var *x, const trek_var *weight, const trek_var *bias)
 {
     if (!trek_recording())
@@ -25,7 +26,8 @@ static trek_status fail_labels(const trek_var *x, const trek_var *weight, const 
 
 static bool alike(const trek_var *x, const trek_var *y) { return x && y && trek_var_dtype(x) == trek_var_dtype(y); }
 
-/* [R, classes, rest...] of x [R, D] and weight [classes, rest..., D], in f32 of 16 bits, as the loss is. */
+/* Computes [R, classes, rest...] from x [R, D] and weight [classes, rest..., D], in f32 for 16-bit inputs, as the
+ * loss is. */
 static trek_var *logits_of(trek_var *x, trek_var *weight, trek_var *bias)
 {
     if (!weight)
@@ -57,7 +59,7 @@ static trek_var *logits_of(trek_var *x, trek_var *weight, trek_var *bias)
     return own.ndim > 2 ? trek_reshape(logits, shape) : logits;
 }
 
-/* Of several losses for each row: weight [classes, rest..., D]. */
+/* Several losses for each row: weight is [classes, rest..., D]. */
 static trek_var *of_more_dimensions(trek_var *x, trek_var *weight, trek_var *bias, trek_var *labels,
                                     const trek_cross_entropy_opts *opts)
 {
@@ -67,7 +69,7 @@ static trek_var *of_more_dimensions(trek_var *x, trek_var *weight, trek_var *bia
     return logits ? trek_cross_entropy_with(logits, labels, opts) : NULL;
 }
 
-/* Labels [..., classes] of a floating dtype. */
+/* Labels are [..., classes] in a floating dtype. */
 static trek_var *of_probabilities(trek_var *x, trek_var *weight, trek_var *bias, trek_var *labels,
                                   const trek_cross_entropy_opts *opts)
 {
@@ -102,8 +104,8 @@ static bool class_weights_fit(const trek_var *weight, const trek_var *classes)
     return true;
 }
 
-/* sum over c of w[c] (logsumexp - z[c]) of each row, without the logits z: logsumexp is the label's loss and its logit, and the
- * weighted sum of logits is a product with the weighted sum of the weight's rows. */
+/* Computes the sum over c of w[c] (logsumexp - z[c]) of each row without the logits z: logsumexp is the label's loss
+ * plus its logit, and the weighted sum of logits is a product with the weighted sum of the weight's rows. */
 static trek_var *smoothing_losses(trek_var *x, trek_var *weight, trek_var *bias, trek_var *label, trek_var *losses,
                                   trek_var *classes)
 {
@@ -121,7 +123,7 @@ static trek_var *smoothing_losses(trek_var *x, trek_var *weight, trek_var *bias,
     return trek_sub(trek_mul(logsumexp, trek_sum(classes, trek_dims_all(), false)), all);
 }
 
-/* Each label's loss by the fused op, times its class's weight. */
+/* Computes each label's loss with the fused op, times its class's weight. */
 static trek_var *with_class_weights(trek_var *x, trek_var *weight, trek_var *bias, trek_var *labels,
                                     const trek_cross_entropy_opts *opts, int64_t ignore)
 {
@@ -135,7 +137,7 @@ static trek_var *with_class_weights(trek_var *x, trek_var *weight, trek_var *bia
         return NULL;
     trek_var *index = trek_cast(labels, TREK_I64), *classes = trek_cast(opts->weight, trek_var_dtype(losses));
     trek_tensor *skipped = trek_tensor_from_data(&ignore, trek_dims_none(), TREK_I64, trek_var_device(labels));
-    trek_var *ignored = trek_eq(index, skipped ? trek_var_from(skipped) : NULL); /* a double may not hold it */
+    trek_var *ignored = trek_eq(index, skipped ? trek_var_from(skipped) : NULL); /* a double may not represent it */
     index = trek_masked_fill(index, ignored, 0);
     trek_var *counts = trek_masked_fill(trek_index_select(classes, 0, index), ignored, 0), *each = trek_mul(losses, counts);
     if (smoothing > 0) {
@@ -155,11 +157,11 @@ static trek_var *with_class_weights(trek_var *x, trek_var *weight, trek_var *bia
 
 /* --- the call ------------------------------------------------------------------------------------------------ */
 
-/* Rows x [R, D] and labels [R]. */
+/* The rows x are [R, D] and the labels [R]. */
 static trek_var *of_rows(trek_var *x, trek_var *weight, trek_var *bias, trek_var *labels, const trek_cross_entropy_opts *opts)
 {
     int64_t ignore = trek_option_integer(opts->ignore_index, -100);
-    if (weight && trek_var_ndim(weight) == 2 && trek_var_size(weight, 0) == 0) /* a loss without classes has its own way */
+    if (weight && trek_var_ndim(weight) == 2 && trek_var_size(weight, 0) == 0) /* a loss without classes is handled separately */
         return trek_cross_entropy_with(logits_of(x, weight, bias), labels, opts);
     if (opts->weight)
         return with_class_weights(x, weight, bias, labels, opts, ignore);
@@ -169,7 +171,7 @@ static trek_var *of_rows(trek_var *x, trek_var *weight, trek_var *bias, trek_var
     return opts->reduction == TREK_REDUCTION_MEAN ? trek_loss_mean_of_labels(loss, labels, NULL, ignore) : loss;
 }
 
-/* Leading dimensions of x, and those of labels, joined. */
+/* Merges the leading dimensions of x, and those of labels. */
 trek_var *trek_linear_cross_entropy(trek_var *x, trek_var *weight, trek_var *bias, trek_var *labels,
                                     const trek_cross_entropy_opts *given)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Differences of neighbours, integrals, and reductions that pass over NaN: made of other ops. */
+/* Differences of neighbours, integrals, and reductions that ignore NaN, made from other ops. */
 #include <math.h>
 
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 
-/* x without its first `from` and its last `to` elements along dim. */
+/* Returns x without its first `from` and its last `to` elements along dim. */
 static trek_var *inner(trek_var *x, int dim, int64_t from, int64_t to)
 {
     return trek_narrow(x, dim, from, trek_var_size(x, dim) - from - to);
@@ -38,20 +38,20 @@ trek_var *trek_diff(trek_var *x, int64_t n, int dim, trek_var *before, trek_var 
     return x;
 }
 
-/* Twice the areas between neighbouring points, of which there is one at least. */
+/* Returns twice the areas between neighbouring points, of which there is at least one. */
 static trek_var *areas(trek_var *y, trek_var *x, double dx, int d)
 {
     trek_var *sums = trek_add(inner(y, d, 1, 0), inner(y, d, 0, 1));
     if (!x)
         return trek_mul_scalar(sums, dx);
-    bool line = trek_var_ndim(x) == 1; /* of dimension d */
+    bool line = trek_var_ndim(x) == 1; /* along dimension d */
     trek_var *steps = trek_diff(x, 1, line ? 0 : d, NULL, NULL);
     for (int k = d + 1; line && k < trek_var_ndim(y); k++)
         steps = trek_unsqueeze(steps, -1);
     return trek_mul(sums, steps);
 }
 
-/* y as floating numbers, and its dimension; NULL and an error. */
+/* Returns y in a floating dtype and its dimension, or NULL on failure. */
 static trek_var *points(const char *name, trek_var *y, const trek_var *x, int dim, int *d)
 {
     if (!y)

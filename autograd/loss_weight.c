@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many items a loss is the mean of: kept beside the loss, counted at need. */
+/* The number of items that a loss is the mean of. It is kept with the loss and counted when needed. */
 #include <math.h>
 
 #include "autograd/losses_internal.h"
 
-/* The loss's record, empty; NULL and MEMORY. */
+/* Returns the loss's empty record, or NULL with MEMORY. */
 static trek_loss_count *record(trek_var *loss)
 {
     trek_leaf *leaf = trek_var_leaf(loss);
@@ -41,7 +41,7 @@ trek_var *trek_loss_mean_of_labels(trek_var *loss, trek_var *labels, trek_var *c
     return loss;
 }
 
-/* Made where it lies, unless a double does not hold it. */
+/* Makes the ignored label as a tensor on the labels' device, unless a double represents it. */
 static trek_tensor *ignored_label(const trek_loss_count *count)
 {
     int64_t exact = INT64_C(1) << 53;
@@ -50,12 +50,12 @@ static trek_tensor *ignored_label(const trek_loss_count *count)
     return trek_tensor_from_data(&count->ignore, trek_dims_none(), TREK_I64, count->labels->device);
 }
 
-/* Where the labels lie, by ops; in the present scope, with recording off. */
+/* Counts the labels with ops on their device, in the current scope and without recording. */
 static trek_var *count_labels(const trek_loss_count *count)
 {
     trek_var *labels = trek_cast(trek_var_constant(count->labels), TREK_I64);
     trek_tensor *ignore = ignored_label(count);
-    trek_var *counts = trek_ne(labels, ignore ? trek_var_from(ignore) : NULL); /* a double may not hold it */
+    trek_var *counts = trek_ne(labels, ignore ? trek_var_from(ignore) : NULL); /* a double may not represent it */
     if (count->classes && counts) {
         trek_var *safe = trek_mul(labels, trek_cast(counts, TREK_I64)); /* an ignored label need not be a class */
         trek_var *weights = trek_cast(trek_index_select(trek_var_constant(count->classes), 0, safe), TREK_F64);
@@ -64,7 +64,7 @@ static trek_var *count_labels(const trek_loss_count *count)
     return trek_sum(counts, trek_dims_all(), false);
 }
 
-/* The labels are as they were. */
+/* Checks that the labels have not changed. */
 static trek_status check_labels(const trek_loss_count *count)
 {
     if (count->labels->storage->version != count->labels_version ||
@@ -94,7 +94,7 @@ double trek_loss_weight(const trek_var *loss)
         return NAN;
     if (!count->labels)
         return count->weight;
-    if (count->labels->numel == 0) /* nobody has to be asked */
+    if (count->labels->numel == 0) /* nothing to count */
         return 0;
     if (check_labels(count) != TREK_OK)
         return NAN;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Losses of classes: cross entropy of logits and of log probabilities. */
+/* Losses over classes: cross entropy of logits and of log probabilities. */
 #include <math.h>
 
 #include "autograd/losses_internal.h"
 
 /* --- cross entropy ---------------------------------------------------------------------- */
 
-/* [N, C, d1, ...] -> [N d1 ..., C] */
+/* Rearranges [N, C, d1, ...] to [N d1 ..., C]. */
 static trek_var *class_rows(trek_var *x)
 {
     trek_shape order = { .ndim = trek_var_ndim(x) };
@@ -30,7 +30,7 @@ static trek_var *fail_float_labels(const trek_var *logits, const trek_var *label
         trek_tensor_shape_text(logits->data, b));
 }
 
-/* Labels that are probabilities: -sum_c w[c] q[c] log p[c], mean over rows. */
+/* Labels that are probabilities: -sum_c w[c] q[c] log p[c], averaged over rows. */
 static trek_var *soft_cross_entropy(trek_var *logits, trek_var *target, const trek_cross_entropy_opts *opts)
 {
     trek_dtype dtype;
@@ -63,7 +63,7 @@ static trek_var *soft_cross_entropy(trek_var *logits, trek_var *target, const tr
         : trek_loss_mean_rows(total, (double)rows, dtype);
 }
 
-/* Logits without classes: labels that are ignored have a loss of 0, others none. */
+/* Logits without classes: ignored labels have a loss of 0, and other labels are invalid. */
 static trek_var *loss_without_classes(trek_var *logits, trek_var *labels, const trek_cross_entropy_opts *opts)
 {
     int64_t ignore = trek_option_integer(opts->ignore_index, -100);
@@ -83,7 +83,7 @@ static trek_var *loss_without_classes(trek_var *logits, trek_var *labels, const 
     return opts->reduction == TREK_REDUCTION_SUM ? total : trek_loss_mean_of(total, 0);
 }
 
-/* labels fit [N, C, ...] if they are [N, ...]. */
+/* Labels fit [N, C, ...] if they are [N, ...]. */
 static bool labels_fit(const char *name, const trek_var *of_classes, const trek_var *labels)
 {
     const trek_tensor *x = of_classes->data, *y = labels->data;
@@ -120,7 +120,7 @@ trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek
     if (opts.weight && opts.weight->requires_grad && trek_recording())
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "cross_entropy: class weights that require a gradient; detach them");
     bool known = opts.reduction <= TREK_REDUCTION_NONE && (!opts.weight || trek_var_numel(opts.weight) == 0);
-    if (trek_var_size(logits, 1) == 0 && known) /* what is not known the op refuses */
+    if (trek_var_size(logits, 1) == 0 && known) /* the op refuses what cannot be known here */
         return loss_without_classes(logits, labels, &opts);
     int64_t ignore = trek_option_integer(opts.ignore_index, -100);
     bool rows = trek_var_ndim(logits) == 2;
@@ -132,15 +132,15 @@ trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek
     return !rows && opts.reduction == TREK_REDUCTION_NONE ? trek_reshape(loss, shape) : loss;
 }
 
-/* -log_probabilities[label] of each row, times its class's weight, 0 where the label is ignored; *counted: what each
- * row counts in a mean. */
+/* Returns -log_probabilities[label] of each row, times its class's weight, and 0 where the label is ignored. *counted
+ * is each row's weight in a mean. */
 static trek_var *label_losses(trek_var *log_probabilities, trek_var *labels, const trek_cross_entropy_opts *opts,
                               trek_var **counted)
 {
     int64_t ignore = trek_option_integer(opts->ignore_index, -100);
     trek_var *index = trek_cast(labels, TREK_I64);
     trek_tensor *skipped = index ? trek_tensor_from_data(&ignore, trek_dims_none(), TREK_I64, trek_var_device(index)) : NULL;
-    trek_var *is_ignored = trek_eq(index, skipped ? trek_var_from(skipped) : NULL); /* a double may not hold it */
+    trek_var *is_ignored = trek_eq(index, skipped ? trek_var_from(skipped) : NULL); /* a double may not represent it */
     trek_var *safe = trek_masked_fill(index, is_ignored, 0);
     trek_var *picked = trek_squeeze(trek_gather(log_probabilities, 1, trek_unsqueeze(safe, 1)), 1);
     picked = trek_neg(trek_masked_fill(picked, is_ignored, 0));

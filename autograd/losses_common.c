@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What losses share: the dtypes they take, what they are computed in and rounded to, their reductions. A mean over nothing
+/* What losses share: the dtypes that they accept, compute in and round to, and their reductions. A mean over nothing
  * is 0. */
 #include <stdio.h>
 
@@ -76,7 +76,7 @@ trek_var *trek_loss_rounded(trek_var *loss, trek_dtype dtype)
     return loss && trek_dtype_is_float(dtype) ? trek_cast(loss, dtype) : loss;
 }
 
-/* Mean over all elements, rounded to dtype; of none: 0, still tied to x. */
+/* Computes the mean over all elements, rounded to dtype. For no elements it is 0, still connected to x. */
 static trek_var *mean_all(trek_var *x, trek_dtype dtype)
 {
     bool none = x && trek_var_numel(x) == 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Distances, and losses of pairs, triplets and margins. */
+/* Distances, and losses on pairs, triplets and margins. */
 #include <math.h>
 
 #include "autograd/losses_internal.h"
@@ -17,7 +17,8 @@ static trek_var *at_least_0(trek_var *x) { return trek_clamp(x, 0, INFINITY); }
 
 /* --- distances -------------------------------------------------------------------------------- */
 
-/* Both in one dtype (16-bit ones in f32) and one shape; false and an error. The result is rounded to *result. */
+/* Converts both to one dtype (f32 for 16-bit inputs) and one shape. *result is the dtype that the result is rounded
+ * to. Returns false on failure. */
 static bool pair_of(const char *name, trek_var **inputs, trek_dtype *result)
 {
     if (!trek_loss_widen(name, inputs, 2, TREK_LOSS_FLOATS_ONLY, result))
@@ -38,7 +39,7 @@ static bool pair_of(const char *name, trek_var **inputs, trek_dtype *result)
     return inputs[0] && inputs[1];
 }
 
-/* |x| along dim, raised to eps; the gradient is that of |x| in either case. */
+/* Computes |x| along dim, but at least eps. The gradient is that of |x| in either case. */
 static trek_var *length_of(trek_var *x, int dim, double eps)
 {
     trek_var *length = trek_norm(x, 2, trek_dims(dim), true), *fixed = length ? trek_var_detach(length) : NULL;
@@ -80,7 +81,7 @@ static bool rows_fit(const char *name, const trek_var *x, const trek_var *y, con
     return fits;
 }
 
-/* alike where target is 1, apart where it is -1, else 0. */
+/* Selects `alike` where target is 1, `apart` where it is -1, and otherwise 0. */
 static trek_var *by_target(trek_var *target, trek_var *alike, trek_var *apart)
 {
     return trek_add(trek_masked_fill(alike, trek_ne_scalar(target, 1), 0),
@@ -131,7 +132,7 @@ trek_var *trek_hinge_embedding_loss(trek_var *x, trek_var *target, const trek_ma
         !trek_loss_widen(name, in, 2, TREK_LOSS_ANY_BESIDE, &dtype))
         return NULL;
     trek_var *apart = at_least_0(trek_add_scalar(trek_neg(in[0]), trek_option(opts.margin, 1)));
-    /* PyTorch's: whatever is not 1 has the margin, whatever is not -1 itself. */
+    /* As in PyTorch: every target except 1 has the margin term, and every target except -1 the plain one. */
     trek_var *losses = trek_add(trek_masked_fill(apart, trek_eq_scalar(in[1], 1), 0),
                                 trek_masked_fill(in[0], trek_eq_scalar(in[1], -1), 0));
     return losses ? trek_loss_reduced(losses, opts.reduction, dtype) : NULL;
@@ -208,7 +209,7 @@ trek_var *trek_multilabel_soft_margin_loss(trek_var *x, trek_var *target, const 
     return losses ? trek_loss_reduced(losses, opts.reduction, dtype) : NULL;
 }
 
-/* Whether the places of target are classes, or end the row. */
+/* Checks that the values of target are classes, or end the row. */
 static bool classes_fit(const char *name, trek_var *target, int64_t classes)
 {
     trek_var *wrong = trek_logical_or(trek_lt_scalar(target, -1), trek_ge_scalar(target, (double)classes));

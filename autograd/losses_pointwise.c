@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Losses of one element and its target. */
+/* Losses of single elements and their targets. */
 #include <math.h>
 
 #include "autograd/calls_internal.h"
@@ -7,7 +7,7 @@
 
 #define LOG_2_PI 1.8378770664093454836
 
-/* The losses of elements, not reduced; 16-bit ones are not widened before, but in the kernel. */
+/* Computes the elements' losses without reducing them. 16-bit inputs are widened in the kernel, not before. */
 static trek_var *pointwise(const char *name, trek_var *x, trek_var *target, trek_loss_taken what, int kind, double beta,
                            trek_dtype *result)
 {
@@ -22,7 +22,7 @@ static trek_var *pointwise(const char *name, trek_var *x, trek_var *target, trek
 
 static trek_loss_opts options(const trek_loss_opts *given) { return given ? *given : (trek_loss_opts){ 0 }; }
 
-/* Weighted; a mean is divided by the number of elements. */
+/* Applies the weight; a mean divides by the number of elements. */
 static trek_var *finish(const char *name, trek_var *losses, const trek_loss_opts *opts, trek_dtype dtype)
 {
     if (!losses || !trek_loss_reduction_known(name, opts->reduction))
@@ -30,7 +30,7 @@ static trek_var *finish(const char *name, trek_var *losses, const trek_loss_opts
     return trek_loss_reduced(trek_loss_weighted(name, losses, opts->weight), opts->reduction, dtype);
 }
 
-/* Weighted; a mean is divided by the sum of the weights. */
+/* Applies the weight; a mean divides by the sum of the weights. */
 static trek_var *finish_by_weights(const char *name, trek_var *losses, const trek_loss_opts *opts, trek_dtype dtype)
 {
     bool counts = opts->weight && opts->reduction == TREK_REDUCTION_MEAN;
@@ -94,7 +94,7 @@ trek_var *trek_huber_loss(trek_var *x, trek_var *target, double delta, const tre
         return losses ? finish("huber_loss", delta == 1 ? losses : trek_mul_scalar(losses, delta), &opts, dtype) : NULL;
     if (!trek_loss_reduction_known("huber_loss", opts.reduction))
         return NULL;
-    /* the sum is scaled, not what is summed */
+    /* the sum is scaled, not its terms */
     trek_var *weighted = trek_loss_weighted("huber_loss", losses, opts.weight);
     trek_var *total = weighted ? trek_mul_scalar(trek_sum(weighted, trek_dims_all(), false), delta) : NULL;
     return opts.reduction == TREK_REDUCTION_SUM ? trek_loss_rounded(total, dtype)
@@ -118,7 +118,7 @@ static trek_var *one_like(const trek_var *x)
     return trek_var_from(trek_tensor_full(trek_dims_none(), 1, trek_var_dtype(x), trek_var_device(x)));
 }
 
-/* (1 - t) x + (1 + (p - 1) t) log(1 + exp(-x)): the latter is the cross entropy of a target 1. */
+/* (1 - t) x + (1 + (p - 1) t) log(1 + exp(-x)); the second factor is the cross entropy for target 1. */
 static trek_var *positives_weighted(trek_var **inputs)
 {
     trek_var *x = inputs[0], *target = inputs[1];
@@ -174,7 +174,7 @@ trek_var *trek_soft_margin_loss(trek_var *x, trek_var *target, const trek_loss_o
 
 /* --- of distributions ------------------------------------------------------------------------ */
 
-/* t log t - t + log(2 pi t) / 2 where t > 1, else 0. */
+/* t log t - t + log(2 pi t) / 2 where t > 1, otherwise 0. */
 static trek_var *stirling(trek_var *target)
 {
     trek_var *small = trek_le_scalar(target, 1), *t = trek_masked_fill(target, small, 1), *log_t = trek_log(t);
@@ -198,7 +198,7 @@ trek_var *trek_poisson_nll_loss(trek_var *x, trek_var *target, const trek_poisso
     return losses ? finish("poisson_nll_loss", losses, &(trek_loss_opts){ opts.reduction, NULL }, dtype) : NULL;
 }
 
-/* The variance in x's dimensions; NULL and an error. */
+/* Returns the variance with x's dimensions, or NULL on failure. */
 static trek_var *variance_for(trek_var *variance, trek_var *x)
 {
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];

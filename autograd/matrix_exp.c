@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The exponential of matrices: scaling and squaring (Higham, "The scaling and squaring method for the matrix exponential
- * revisited", 2005), with a Taylor polynomial, which takes products alone. */
+/* The matrix exponential by scaling and squaring (Higham, "The scaling and squaring method for the matrix exponential
+ * revisited", 2005), with a Taylor polynomial, which needs only products. */
 #include <math.h>
 
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 
-/* The polynomial of degree 18 has a remainder below f64's precision for norms up to 1 (1 / 19! = 8e-18), below f32's for norms
- * up to 3 (3^19 / 19! = 1e-8). Each squaring doubles the relative error so far: the fewer, the better. */
+/* The polynomial of degree 18 has a remainder below f64's precision for norms up to 1 (1 / 19! = 8e-18), and below
+ * f32's for norms up to 3 (3^19 / 19! = 1e-8). Each squaring doubles the relative error, so there should be few. */
 enum { DEGREE = 18, GROUP = 6 };
 static double largest_norm(trek_dtype dtype) { return dtype == TREK_F64 ? 1 : 3; }
 
@@ -19,7 +19,7 @@ static trek_var *unit_like(trek_var *a)
     return eye ? trek_var_from(eye) : NULL;
 }
 
-/* Sum of a^k / k!, in groups of 6 powers (Paterson and Stockmeyer 1973): 8 products. */
+/* Sums a^k / k! in groups of 6 powers (Paterson and Stockmeyer 1973), with 8 products. */
 static trek_var *polynomial(trek_var *a)
 {
     trek_var *powers[GROUP + 1] = { unit_like(a), a }, *sum = NULL;

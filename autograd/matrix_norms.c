@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Norms of matrices, the logarithm of a determinant, products of vectors of space: made of other ops. */
+/* Norms of matrices, the logarithm of a determinant, and cross products, made from other ops. */
 #include <math.h>
 
 #include "autograd/linalg.h"
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 
-/* The largest, or the smallest, along the last dimension; of nothing the largest is 0. */
+/* Returns the largest or the smallest along the last dimension. The largest of nothing is 0. */
 static trek_var *extreme(trek_var *x, bool least)
 {
     if (x && !least && trek_var_size(x, -1) == 0)

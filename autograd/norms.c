@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Norms made of the fused ones, and dropout of channels. */
+/* Norms made from the fused ones, and dropout of channels. */
 #include "autograd/norms.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 #include "tensor/option_internal.h"
 #include "tensor/random_internal.h"
 
-/* Whether x is there, of a floating dtype, and has at least that many dimensions. */
+/* Returns whether x is present, has a floating dtype and at least this many dimensions. */
 static bool fits(const char *name, trek_var *x, int least)
 {
     char text[TREK_SHAPE_TEXT];
@@ -27,7 +27,7 @@ static bool fits(const char *name, trek_var *x, int least)
     return false;
 }
 
-/* Elements of one channel of one sample. */
+/* Returns the number of elements in one channel of one sample. */
 static int64_t pixels_of(const trek_var *x)
 {
     int64_t pixels = 1;
@@ -43,13 +43,13 @@ trek_var *trek_group_norm(trek_var *x, int64_t groups, trek_var *weight, trek_va
     return trek_apply_group_norm(x, weight, bias, groups, eps);
 }
 
-/* [C] -> [N C] */
+/* Repeats [C] to [N C]. */
 static trek_var *for_each(trek_var *v, int64_t samples, int64_t channels)
 {
     return v ? trek_reshape(trek_expand(v, trek_dims(samples, channels)), trek_dims(samples * channels)) : NULL;
 }
 
-/* The mean over the samples of what a running statistic became for each. */
+/* Sets a running statistic to the mean, over the samples, of what it became for each. */
 static trek_status settle(trek_var *running, trek_var *each, int64_t samples, int64_t channels)
 {
     trek_var *mean = trek_mean(trek_reshape(each, trek_dims(samples, channels)), trek_dims(0), false);
@@ -73,7 +73,7 @@ trek_var *trek_instance_norm(trek_var *x, trek_var *running_mean, trek_var *runn
             return trek_fail_null(TREK_ERR_SHAPE, "instance_norm: weight, bias and running statistics are [%lld]",
                                   (long long)channels);
     trek_no_grad_begin();
-    trek_var *mean = running_mean ? trek_clone(for_each(running_mean, samples, channels)) : NULL; /* no view: each has its own */
+    trek_var *mean = running_mean ? trek_clone(for_each(running_mean, samples, channels)) : NULL; /* copies: each has its own */
     trek_var *variance = running_var ? trek_clone(for_each(running_var, samples, channels)) : NULL;
     trek_no_grad_end();
     trek_var *y = trek_batch_norm(trek_reshape(x, trek_dims(1, samples * channels, pixels)), mean,
@@ -118,7 +118,7 @@ trek_var *trek_normalize(trek_var *x, double p, int dim, double eps)
 
 /* --- dropout ------------------------------------------------------------------------------------------- */
 
-/* For each channel of [N, C, ...] 0, with probability p, or 1 / (1 - p): [N, C, 1, ...]. */
+/* For each channel of [N, C, ...] returns 0 with probability p, otherwise 1 / (1 - p), as [N, C, 1, ...]. */
 static trek_var *channel_mask(trek_var *x, double p)
 {
     trek_shape shape = trek_var_shape(x);
@@ -132,7 +132,7 @@ static trek_var *channel_mask(trek_var *x, double p)
     if (!channels)
         return NULL;
     trek_attrs draw = { 0 };
-    trek_rng_attrs(channels, &draw); /* keyed by samples, as x is */
+    trek_rng_attrs(channels, &draw); /* keyed by samples, as for x */
     trek_tensor_release(channels);
     trek_tensor *ones = trek_tensor_ones(shape, trek_var_dtype(x), trek_var_device(x));
     trek_var *mask = ones ? trek_apply_dropout(trek_var_from(ones), p, &draw) : NULL;
@@ -147,7 +147,8 @@ static bool probable(const char *name, double p)
     return false;
 }
 
-/* Of x with `batched` dimensions, or one less: without the first (`single`), or as it is. */
+/* Handles x with `batched` dimensions, or with one less. In that case `single` says that the first one is missing;
+ * otherwise x is used unchanged. */
 static trek_var *dropout_channels(const char *name, trek_var *x, double p, bool training, int batched, bool single)
 {
     char text[TREK_SHAPE_TEXT];
@@ -169,7 +170,8 @@ trek_var *trek_dropout1d(trek_var *x, double p, bool training) { return dropout_
 trek_var *trek_dropout2d(trek_var *x, double p, bool training) { return dropout_channels("dropout2d", x, p, training, 4, false); }
 trek_var *trek_dropout3d(trek_var *x, double p, bool training) { return dropout_channels("dropout3d", x, p, training, 5, true); }
 
-/* With m 0 or 1 / (1 - p): scale (m (1 - p) (x - low) + low) + shift, low being what the dropped ones are. */
+/* With m either 0 or 1 / (1 - p): scale (m (1 - p) (x - low) + low) + shift, where low is the value of dropped
+ * elements. */
 static trek_var *alpha_dropout(const char *name, trek_var *x, double p, bool training, bool channels)
 {
     const double low = -1.7580993408473766, variance = (1 - p) * (1 + p * low * low), scale = p < 1 ? 1 / sqrt(variance) : 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where offloading begins and ends. */
+/* The beginning and end of offloading. */
 #include "autograd/offload.h"
 
 #include "autograd/offload_values.h"

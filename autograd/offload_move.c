@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies of saved storages to pinned memory and back, on a stream of their own.
  *
- * In order of the streams: a copy out begins after what the thread has done with the storage so far; its memory goes back to
- * the allocator, in order of the thread's own stream, once that has waited for the copy. So memory is free at points of the
- * program, not of time, and a host that is far ahead of its device does not ask the driver for more. A copy back waits for what
- * the memory that it gets was used for before. What goes in between (an error, a tape that is dropped) tells the allocators
- * which stream still works with it. */
+ * Order on the streams: a copy out begins after the thread's earlier work with the storage. Once the thread's own
+ * stream has waited for the copy, the memory is returned to the allocator in the order of that stream. So memory
+ * becomes free at points of the program and not of time, and a host that is far ahead of its device does not ask the
+ * driver for more. A copy back waits for earlier uses of the memory that it gets. If something intervenes (an error,
+ * a tape that is dropped), the allocators are told which stream still uses the memory. */
 #include <stdlib.h>
 
 #include "autograd/offload_move.h"
@@ -62,7 +62,7 @@ static void give_event(trek_lane *lane, trek_event *event)
     lane->spare[lane->n_spare++] = event;
 }
 
-/* The lane's next copy comes after what the thread has given its own stream so far. */
+/* Makes the lane's next copy wait for the thread's work on its own stream so far. */
 static trek_status wait_for_thread(trek_lane *lane)
 {
     trek_status status = lane->backend->event_record(lane->given, NULL);
@@ -100,7 +100,7 @@ static void place_at(trek_value *v, char *data, void *handle)
         v->holders[k].tensor->data = data ? data + v->holders[k].offset : NULL;
 }
 
-/* Pinned memory and an event for the value on that lane. */
+/* Gives the value pinned memory and an event on that lane. */
 static trek_status equip(trek_value *v, trek_lane *lane)
 {
     v->lane = lane;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of a tape's saved storages leaves the device, and when it is brought back. */
+/* Decides which of a tape's saved storages leave the device, and when they are brought back. */
 #include "autograd/offload_values.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ trek_offload_stats trek_offload_usage(void)
                                  .returned = atomic_load(&bytes_returned) };
 }
 
-/* Plain memory: it outlives any allocator, as the tape does. */
+/* Allocated with calloc, because it outlives every allocator, as the tape does. */
 struct trek_offload *trek_offload_of(trek_tape *tape)
 {
     if (!tape || tape->offload)
@@ -58,7 +58,7 @@ static trek_value *find(const struct trek_offload *o, const trek_storage *storag
     return v;
 }
 
-/* More buckets, if there is memory: else chains are longer. */
+/* Adds buckets if there is memory; otherwise chains grow longer. */
 static void spread(struct trek_offload *o, int n_values)
 {
     if (n_values <= o->n_buckets)
@@ -89,7 +89,7 @@ static void append(trek_value_list *l, trek_value *v)
     v->listed = true;
 }
 
-/* Out of the list of its place. */
+/* Removes the value from the list of its state. */
 static void unlist(struct trek_offload *o, trek_value *v)
 {
     trek_value_list *l = v->place == TREK_LEAVING ? &o->leaving : &o->staying;
@@ -160,7 +160,7 @@ static bool add_holder(trek_value *v, trek_tensor *tensor)
 
 /* --- what the tape saves ------------------------------------------------------------------------------ */
 
-/* What could not be done is done without, and leaves no error. */
+/* A failed operation is skipped and leaves no error. */
 static void do_without(struct trek_offload *o, const char *what, trek_status before)
 {
     if (!o->warned)
@@ -170,7 +170,8 @@ static void do_without(struct trek_offload *o, const char *what, trek_status bef
         trek_error_clear();
 }
 
-/* Whether a storage is one that can leave: whole memory of a device's allocator, which the tape may come to hold alone. */
+/* Returns whether a storage can leave: it is whole memory of a device's allocator, which the tape may become the only
+ * holder of. */
 static bool can_leave(const trek_storage *s, int64_t min_bytes)
 {
     const trek_backend *backend = trek_backends[s->device.type];
@@ -189,7 +190,7 @@ bool trek_offload_note(trek_tape *tape, trek_tensor *tensor, uint64_t serial, co
         return false;
     struct trek_offload *o = trek_offload_of(tape);
     if (o && tape->n_offloaded == 0)
-        o->stopped = false; /* another step */
+        o->stopped = false; /* a new step */
     if (o && o->stopped)
         return false;
     trek_value *v = o ? find(o, tensor->storage) : NULL;
@@ -270,7 +271,7 @@ void trek_offload_send(trek_tape *tape)
 
 /* --- what backward needs -------------------------------------------------------------------------------- */
 
-/* A value whose copy is under way is there. */
+/* A value whose copy is in progress is still there. */
 static trek_status bring(struct trek_offload *o, trek_value *v)
 {
     if (v->place == TREK_LEAVING) {
@@ -294,7 +295,7 @@ trek_status trek_offload_bring(trek_tape *tape, const trek_tensor *tensor)
     return status == TREK_OK ? trek_value_await(v) : status;
 }
 
-/* fn of what the node has saved that is looked after, until it says false. */
+/* Calls fn for each managed value that the node has saved, until fn returns false. */
 static bool each_value(const trek_node *node, bool (*fn)(struct trek_offload *o, trek_value *v, void *arg), void *arg)
 {
     struct trek_offload *o = node->tape->offload;
@@ -309,9 +310,9 @@ static bool each_value(const trek_node *node, bool (*fn)(struct trek_offload *o,
 }
 
 typedef struct look {
-    int left;                  /* values that may yet be brought ahead of their use */
-    bool now;                  /* the node's own, which is next */
-    const trek_value *last;    /* seen: neighbours save the same */
+    int left;                  /* how many more values may be brought ahead of their use */
+    bool now;                  /* this is the node that comes next */
+    const trek_value *last;    /* seen: neighbours save the same value */
 } look;
 
 static bool bring_one(struct trek_offload *o, trek_value *v, void *arg)
@@ -321,7 +322,7 @@ static bool bring_one(struct trek_offload *o, trek_value *v, void *arg)
         return true;
     l->last = v;
     trek_status before = trek_error_status();
-    if (bring(o, v) != TREK_OK) { /* no memory: once it is needed it is tried again */
+    if (bring(o, v) != TREK_OK) { /* out of memory: retried when the value is needed */
         if (before == TREK_OK)
             trek_error_clear();
         return false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients of nodes of which slices have filled a part. */
+/* Gradients of nodes that slices have only partly filled. */
 #include "autograd/partial.h"
 
 trek_status trek_slice_copy(trek_tensor *whole, int dim, int64_t from, trek_tensor *values)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients of nodes of which slices have filled a part: how the rules of slices and the walk see them. */
+/* Gradients of nodes that slices have only partly filled, for the rules of slices and for the walk. */
 #ifndef TREK_AUTOGRAD_PARTIAL_H
 #define TREK_AUTOGRAD_PARTIAL_H
 
@@ -7,17 +7,18 @@
 
 struct trek_partial {
     int dim;
-    int64_t from, to;         /* of the indices along dim; the others hold nothing yet */
+    int64_t from, to;         /* the filled indices along dim; the others hold nothing yet */
 };
 
-/* whole[from, ...) along dim = values. */
+/* Copies values to whole[from, ...) along dim. */
 trek_status trek_slice_copy(trek_tensor *whole, int dim, int64_t from, trek_tensor *values);
-/* whole[from, to) along dim = 0. */
+/* Sets whole[from, to) along dim to 0. */
 trek_status trek_slice_zero(trek_tensor *whole, int dim, int64_t from, int64_t to);
 
-/* Of a node whose `partial` is set: zeroes what no slice has filled. Whoever reads node->grad, or adds to all of it, has to. */
+/* For a node whose `partial` is set: zeroes what no slice has filled. Required before node->grad is read or fully
+ * accumulated to. */
 trek_status trek_partial_complete(trek_node *node);
-/* Memory of its own, with what is filled of it, for a gradient that others look at, too. */
+/* Gives a gradient that others use as well memory of its own, with a copy of the filled part. */
 trek_status trek_partial_separate(trek_node *node);
 void trek_partial_free(trek_node *node);
 

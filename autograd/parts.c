@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of a tensor, cut out and replaced: views, and what is made of other ops. */
+/* Cutting out and replacing parts of a tensor: views, and functions made from other ops. */
 #include <inttypes.h>
 
 #include "autograd/index_internal.h"
@@ -10,7 +10,7 @@ static trek_var *made(trek_tensor *t) { return t ? trek_var_from(t) : NULL; }
 
 /* --- cut ------------------------------------------------------------------------------------------- */
 
-/* The dimension that is cut into n parts; -1 and an error. */
+/* Returns the dimension that is cut into n parts, or -1 with an error. */
 static int cut_dim(const char *name, trek_var *x, trek_var **parts, int64_t n, int dim, int capacity)
 {
     if (!x || !parts)
@@ -87,14 +87,15 @@ static int64_t place_within(int64_t place, int64_t size)
     return place < size ? place : size;
 }
 
-/* How many elements Python's start:stop:step takes of `size`; *start becomes the first one's place, not negative. */
+/* Returns how many elements Python's start:stop:step selects from `size`. *start becomes the index of the first one,
+ * not negative. */
 static int64_t slice_length(int64_t size, int64_t *start, int64_t stop, int64_t step)
 {
     int64_t first = *start = place_within(*start, size), end = place_within(stop, size);
     return end > first ? (end - first - 1) / step + 1 : 0;
 }
 
-/* start, start + step, ..: n places, on the device of x. */
+/* Returns start, start + step, ...: n indices, on the device of x. */
 static trek_var *slice_places(const trek_var *x, int64_t start, int64_t n, int64_t step)
 {
     int64_t end = start + (n - 1) * step + 1;
@@ -115,7 +116,7 @@ trek_var *trek_slice(trek_var *x, int dim, int64_t start, int64_t stop, int64_t 
     return step == 1 || n == 0 ? trek_narrow(x, at, start, n) : trek_index_select(x, at, slice_places(x, start, n, step));
 }
 
-/* k step + 0 .. size - 1 for each of n windows, one after the other. */
+/* Returns k step + 0 .. size - 1 for each of n windows, one after the other. */
 static trek_var *window_places(const trek_var *x, int64_t n, int64_t size, int64_t step)
 {
     trek_device device = trek_var_device(x);
@@ -169,7 +170,7 @@ trek_var *trek_squeeze_dims(trek_var *x, trek_dims_list dims)
 
 /* --- replaced ---------------------------------------------------------------------------------------- */
 
-/* Whether source has the shape and dtype of a part of x; false and an error. */
+/* Returns whether source has the shape and dtype of a part of x; if not, an error is set. */
 static bool fits_part(const char *name, const trek_var *x, const trek_var *part, const trek_var *source)
 {
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
@@ -186,7 +187,7 @@ static bool fits_part(const char *name, const trek_var *x, const trek_var *part,
     return true;
 }
 
-/* source in place of x's elements from start on along dim. */
+/* Replaces x's elements from start on along dim by source. */
 static trek_var *between(trek_var *x, trek_var *source, int dim, int64_t start)
 {
     int64_t end = start + trek_var_size(source, dim), length = trek_var_size(x, dim);

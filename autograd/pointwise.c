@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Activations and element-wise ops that are kinds of a row, or made of others. */
+/* Activations and element-wise ops that are kinds of a single row, or made from others. */
 #include "autograd/pointwise.h"
 
 #include <math.h>
@@ -75,7 +75,7 @@ trek_var *trek_prelu(trek_var *x, trek_var *weight)
         shape.sizes[d] = d == 1 ? n : 1;
     if (shape.ndim < 2 && n == 1)
         shape = trek_dims_none();
-    /* slopes are chosen, not products: what is not chosen may be NaN */
+    /* slopes are selected, not multiplied: the other branch may be NaN */
     return trek_mul(x, trek_where(trek_gt_scalar(x, 0), trek_ones_like(x), trek_reshape(weight, shape)));
 }
 
@@ -90,7 +90,7 @@ trek_var *trek_rrelu(trek_var *x, double lower, double upper, bool training)
     return trek_where(trek_gt_scalar(x, 0), x, trek_mul(slopes, x));
 }
 
-/* The halves of x along dim. */
+/* Returns the halves of x along dim. */
 static bool halve(const char *name, trek_var *x, int dim, trek_var *halves[2])
 {
     if (!x) {
@@ -123,7 +123,8 @@ trek_var *trek_swiglu(trek_var *x, int dim)
 
 /* --- arithmetic -------------------------------------------------------------------------------------- */
 
-/* The inputs in their common dtype, 16-bit ones in f32, so that steps between do not round; what the result is rounded to. */
+/* Converts the inputs to their common dtype, and 16-bit ones to f32 so that intermediate steps do not round. Returns
+ * the dtype that the result is rounded to. */
 static trek_dtype widen(trek_var **inputs, int n)
 {
     trek_tensor *tensors[3] = { 0 };
@@ -141,7 +142,7 @@ trek_var *trek_lerp(trek_var *x, trek_var *y, double weight)
     TREK_NEEDED("lerp", y);
     if (!floats("lerp", x) || !floats("lerp", y))
         return NULL;
-    /* from the nearer end, as PyTorch: exact at both */
+    /* from the nearer end, as in PyTorch, so that it is exact at both ends */
     const char *before = trek_op_calling("lerp");
     trek_var *in[2] = { x, y };
     trek_dtype dtype = widen(in, 2);
@@ -183,7 +184,7 @@ trek_var *trek_frac(trek_var *x)
     return floats("frac", x) ? trek_sub(x, trek_trunc(x)) : NULL;
 }
 
-/* Integers as f32. */
+/* Converts integers to f32. */
 static trek_var *floating(const char *name, trek_var *x)
 {
     if (!x)
@@ -214,7 +215,7 @@ trek_var *trek_logit(trek_var *x, double eps)
     if (!x)
         return NULL;
     trek_dtype dtype = widen(&x, 1);
-    if (eps > 0.5) /* what is below eps is eps, the rest 1 - eps, as PyTorch */
+    if (eps > 0.5) /* values below eps become eps, above 1 - eps 1 - eps, as in PyTorch */
         x = trek_where(trek_lt_scalar(x, eps), trek_clamp(x, eps, eps), trek_clamp(x, 1 - eps, 1 - eps));
     else if (eps >= 0)
         x = trek_clamp(x, eps, 1 - eps);
@@ -224,7 +225,8 @@ trek_var *trek_logit(trek_var *x, double eps)
 trek_var *trek_deg2rad(trek_var *x) { return trek_mul_scalar(floating("deg2rad", x), 0.017453292519943295769); }
 trek_var *trek_rad2deg(trek_var *x) { return trek_mul_scalar(floating("rad2deg", x), 57.295779513082320877); }
 
-/* m + log(e^(x - m) + e^(y - m)) with m the larger one, as a number: as log1p, where the larger one's part is e^0 - 1. */
+/* m + log(e^(x - m) + e^(y - m)) with m the larger one, treated as a constant: computed with log1p, where the larger
+ * one contributes e^0 - 1. */
 trek_var *trek_logaddexp(trek_var *x, trek_var *y)
 {
     TREK_NEEDED("logaddexp", x);
@@ -241,7 +243,7 @@ trek_var *trek_logaddexp(trek_var *x, trek_var *y)
     trek_var *infinite = trek_isinf(m);
     trek_var *above = trek_expm1(trek_masked_fill(trek_sub(larger, m), infinite, 0));
     trek_var *below = trek_exp(trek_masked_fill(trek_sub(smaller, m), infinite, 0));
-    /* two that are infinite alike share the gradient, as two of any number */
+    /* two equal infinities share the gradient, like two equal numbers */
     larger = trek_where(trek_eq(x, y), trek_mul_scalar(trek_add(x, y), 0.5), larger);
     trek_var *sum = trek_where(infinite, larger, trek_add(m, trek_log1p(trek_add(above, below))));
     return trek_op_called_end(before, trek_cast(sum, dtype));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pools that say where their elements come from, and what undoes them. */
+/* Pools that return where their elements come from, and unpooling. */
 #include <inttypes.h>
 
 #include "autograd/ops.h"
@@ -49,7 +49,7 @@ static trek_status check_unpool(const char *name, trek_var *x, trek_var *indices
     return TREK_OK;
 }
 
-/* Sizes of the result along space. */
+/* Computes the spatial sizes of the result. */
 static trek_status unpool_sizes(const char *name, trek_var *x, const trek_unpool_opts *opts, int dims, int64_t *sizes)
 {
     const int64_t most = (int64_t)1 << 30; /* no memory holds more, and nothing overflows */

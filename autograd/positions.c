@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Positions: rotary, sinusoidal, and as biases of attention's scores. */
+/* Positions: rotary, sinusoidal, and as biases of attention scores. */
 #include <inttypes.h>
 #include <math.h>
 
@@ -12,7 +12,7 @@ static trek_var *made(trek_tensor *t) { return t ? trek_var_from(t) : NULL; }
 
 /* --- angles ---------------------------------------------------------------------------------------------- */
 
-/* position base^(-2 i / dim) for i below n, in f64: [..., n]. No gradient. */
+/* Returns position base^(-2 i / dim) for i below n, in f64, as [..., n]. It has no gradient. */
 static trek_var *angles(const char *name, trek_var *positions, int64_t n, int64_t dim, double base)
 {
     char text[TREK_SHAPE_TEXT];
@@ -105,7 +105,7 @@ trek_var *trek_rotary(trek_var *x, const trek_rotary_opts *given)
 
 /* --- biases of scores ------------------------------------------------------------------------------------------ */
 
-/* Of head h out of a number of heads, as the paper's own code has it. */
+/* Returns the slope of head h of `heads`, as in the paper's own code. */
 static double slope(int64_t h, int64_t heads)
 {
     int64_t below = 1;
@@ -152,7 +152,7 @@ trek_var *trek_relative_position_bucket(trek_var *relative, bool bidirectional, 
     trek_var *wide = trek_cast(relative, TREK_F64), *zero = trek_mul_scalar(wide, 0);
     trek_var *behind = bidirectional ? trek_mul_scalar(trek_cast(trek_gt_scalar(wide, 0), TREK_F64), (double)side) : zero;
     trek_var *distance = bidirectional ? trek_abs(wide) : trek_neg(trek_minimum(wide, zero));
-    /* in f32, as the models were trained by: it says in which bucket a distance between two falls */
+    /* in f32, as models were trained with it: this decides which bucket a distance between two buckets falls into */
     trek_var *share = trek_cast(trek_clamp(distance, (double)exact, INFINITY), TREK_F32);
     share = trek_div_scalar(trek_log(trek_div_scalar(share, (double)exact)), log((double)max_distance / (double)exact));
     share = trek_floor(trek_mul_scalar(share, (double)(side - exact)));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Power means of windows. */
+/* Power means over windows. */
 #include <math.h>
 
 #include "autograd/calls_internal.h"
@@ -7,7 +7,7 @@
 #include "autograd/rules_internal.h"
 #include "tensor/option_internal.h"
 
-/* The mean of powers, and what makes a sum's root of it; sign and relu are PyTorch's, for the derivative at 0. */
+/* Averages the powers and takes the root of the sum. sign and relu are PyTorch's, for the derivative at 0. */
 static trek_var *power_mean(const char *name, trek_var *x, double norm, const trek_pool_opts *opts, int dims,
                             trek_var *(*average)(trek_var *, const trek_pool_opts *))
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Interpolation along one dimension after the other. Windows as columns. */
+/* Interpolation along one dimension after the other, and sliding windows as columns. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -61,7 +61,7 @@ trek_var *trek_fold(trek_var *x, int64_t height, int64_t width, const trek_unfol
 
 /* --- interpolation along one dimension ---------------------------------------------------------------- */
 
-/* From `in` elements to `out`; numbers: of the row that computes it. */
+/* From `in` elements to `out`; the numbers are those of the row that computes it. */
 typedef struct resample_dim {
     int dim;
     int64_t in, out;
@@ -69,7 +69,7 @@ typedef struct resample_dim {
     const trek_interpolate_opts *opts;
 } resample_dim;
 
-/* torch's places are f32 whatever x is. */
+/* PyTorch computes the positions in f32, whatever x's dtype. */
 static trek_var *nearest(trek_var *x, const resample_dim *r)
 {
     bool exact = r->opts->mode == TREK_INTERPOLATE_NEAREST_EXACT;
@@ -92,7 +92,7 @@ static trek_var *resampled(trek_var *x, const resample_dim *r)
     if (o->mode <= TREK_INTERPOLATE_NEAREST_EXACT)
         return nearest(x, r);
     bool linear = o->mode == TREK_INTERPOLATE_LINEAR;
-    if (r->in == r->out && (linear || o->antialias)) /* whatever the scale, as in torch */
+    if (r->in == r->out && (linear || o->antialias)) /* for any scale, as in PyTorch */
         return x;
     int kind = o->antialias ? (linear ? TREK_RESAMPLE_LINEAR_ANTIALIAS : TREK_RESAMPLE_CUBIC_ANTIALIAS)
                             : (linear ? TREK_RESAMPLE_LINEAR : TREK_RESAMPLE_CUBIC);
@@ -126,7 +126,7 @@ static trek_status check_mode(trek_var *x, const trek_interpolate_opts *o)
     return TREK_OK;
 }
 
-/* The sizes of the result and the scales that places follow (0: the sizes). */
+/* Determines the sizes of the result and the scales that positions follow (0: they follow the sizes). */
 static trek_status plan_sizes(trek_var *x, const trek_interpolate_opts *o, int64_t *sizes, double *scales)
 {
     const int64_t most = (int64_t)1 << 40; /* no memory holds more */
@@ -151,7 +151,7 @@ static trek_status plan_sizes(trek_var *x, const trek_interpolate_opts *o, int64
     return TREK_OK;
 }
 
-/* Means over space: of three dimensions the first, then the other two. */
+/* Averages over space; with three dimensions, the first one and then the other two. */
 static trek_var *areas(trek_var *x, const int64_t *sizes)
 {
     trek_shape s = trek_var_shape(x);
@@ -183,7 +183,8 @@ trek_var *trek_interpolate(trek_var *x, const trek_interpolate_opts *opts)
     if (o->mode == TREK_INTERPOLATE_AREA)
         made = areas(made, sizes);
     else
-        for (int d = trek_var_ndim(x) - 3; made && d >= 0; d--) /* the last one first: its steps are the dear ones */
+        for (int d = trek_var_ndim(x) - 3; made && d >= 0; d--) /* the last dimension first, because its steps are the
+                                                                 * expensive ones */
             made = resampled(made, &(resample_dim){ 2 + d, trek_var_size(x, 2 + d), sizes[d], o->recompute_scale ? 0 : scales[d],
                                                     o });
     made = narrow && made ? trek_cast(made, dtype) : made;

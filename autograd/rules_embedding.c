@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Derivatives of look-ups in tables, of bags of them, and of rotary positions. */
+/* Derivatives of table look-ups, of bags of them, and of rotary positions. */
 #include "autograd/rules_internal.h"
 
 static trek_dtype wide_dtype(const trek_var *x) { return trek_var_dtype(x) == TREK_F64 ? TREK_F64 : TREK_F32; }
@@ -16,7 +16,7 @@ static trek_var *ones_of(const trek_var *like, trek_shape shape, trek_dtype dtyp
     return t ? trek_var_from(t) : NULL;
 }
 
-/* 1 over how often each place's row is there, of the index's shape. */
+/* Returns 1 over the number of times that each position's row occurs, in the index's shape. */
 static trek_var *over_frequency(trek_var *index, int64_t rows, trek_dtype dtype)
 {
     trek_var *flat = trek_cast(trek_reshape(index, trek_dims(trek_var_numel(index))), TREK_I64);
@@ -28,8 +28,9 @@ static trek_var *over_frequency(trek_var *index, int64_t rows, trek_dtype dtype)
     return each ? trek_reshape(trek_reciprocal(each), trek_var_shape(index)) : NULL;
 }
 
-/* The sums of rows straight into the table's gradient. Where that holds something (of a head that shares the table), rows are
- * added to it one by one; a device adds them in any order, so there it is done by way of a whole table. */
+/* Adds the sums of rows directly to the table's gradient. If that holds something already (from a head that shares
+ * the table), rows are added one by one. A device would add them in any order, so there a whole table is computed
+ * first. */
 static trek_status embedding_into(trek_backward_call *b, trek_tensor *place, trek_tensor *index, trek_tensor *factors,
                                   int64_t rows, bool overwrite)
 {
@@ -67,7 +68,7 @@ trek_status trek_rule_embedding(trek_backward_call *b)
 
 /* --- bags ------------------------------------------------------------------------------------------------- */
 
-/* The bag of each place, i64; one behind the last for places in none. */
+/* Returns the bag of each position as i64, and the index behind the last bag for positions in no bag. */
 static trek_var *bags_of(trek_var *offsets, int64_t places)
 {
     trek_tensor *all = trek_tensor_arange(0, (double)places, 1, TREK_I64, trek_var_device(offsets));
@@ -75,7 +76,7 @@ static trek_var *bags_of(trek_var *offsets, int64_t places)
     return all ? trek_searchsorted(ends, trek_var_from(all), true) : NULL;
 }
 
-/* 0 where an index is the padding. */
+/* Sets v to 0 where an index is the padding. */
 static trek_var *without_padding(trek_var *v, trek_var *index, int64_t padding)
 {
     if (padding < 0 || !v)
@@ -84,7 +85,7 @@ static trek_var *without_padding(trek_var *v, trek_var *index, int64_t padding)
     return trek_masked_fill(v, trek_var_ndim(v) > trek_var_ndim(index) ? trek_unsqueeze(is, -1) : is, 0);
 }
 
-/* 1 over how many rows each place's bag is the mean of. */
+/* Returns 1 over the number of rows in the mean of each position's bag. */
 static trek_var *over_members(trek_var *index, trek_var *bags, int64_t n, int64_t padding, trek_dtype dtype)
 {
     trek_var *one = without_padding(ones_of(index, trek_var_shape(index), dtype), index, padding);
@@ -92,7 +93,7 @@ static trek_var *over_members(trek_var *index, trek_var *bags, int64_t n, int64_
     return trek_reciprocal(trek_index_select(trek_maximum(counts, ones_of(index, trek_dims_none(), dtype)), 0, bags));
 }
 
-/* What the places of a sum or a mean are multiplied by, NULL: 1; false and an error. */
+/* Computes the factors of the positions in a sum or a mean (NULL: 1). Returns false on failure. */
 static bool factors_of(trek_backward_call *b, trek_var *index, trek_var *bags, int64_t rows, trek_var **factors)
 {
     trek_var *given = trek_rule_input(b, 3), *each;
@@ -109,7 +110,7 @@ static bool factors_of(trek_backward_call *b, trek_var *index, trek_var *bags, i
     return *factors;
 }
 
-/* Each number to the row that was the largest, added up in f32 for 16 bits. */
+/* Adds each number to the row that was the largest, in f32 for 16-bit dtypes. */
 static trek_var *to_largest(trek_backward_call *b, trek_shape weight)
 {
     trek_var *rows = trek_rule_output(b, 1), *g = trek_rule_wide(b->grad);
@@ -120,7 +121,7 @@ static trek_var *to_largest(trek_backward_call *b, trek_shape weight)
     return trek_scatter_add(zeros, 0, trek_masked_fill(rows, empty, 0), trek_masked_fill(g, empty, 0));
 }
 
-/* <rows[k], grad[bags[k]]> for each place: 0 for the padding, and in no bag. */
+/* Computes <rows[k], grad[bags[k]]> for each position; 0 for the padding and outside bags. */
 static trek_var *products(trek_var *rows, trek_var *grad, trek_var *index, trek_var *bags, int64_t padding)
 {
     int64_t n = trek_var_size(grad, 0);
@@ -155,7 +156,7 @@ trek_status trek_rule_embedding_bag(trek_backward_call *b)
     return status;
 }
 
-/* d grad: what the rows of the cotangent say at the indices, nothing at the padding; d factors: their products with grad. */
+/* d grad: the cotangent's rows at the indices, except for the padding. d factors: their products with grad. */
 trek_status trek_rule_embedding_backward(trek_backward_call *b)
 {
     trek_var *index = trek_rule_input(b, 1), *bags = trek_rule_input(b, 2), *factors = trek_rule_input(b, 3);

@@ -12,7 +12,8 @@ trek_status trek_rule_rms_norm(trek_backward_call *b)
     return trek_apply_many(&trek_ops[TREK_OP_rms_norm_backward], in, 4, b->attrs, b->grads, 2);
 }
 
-/* The gradient of a layer norm by plain ops of the residual, its own output, through which it goes on to x and branch. */
+/* The gradient of a layer norm by plain ops of the residual, which is an output itself. Through it the gradient goes
+ * on to x and branch. */
 static trek_status add_layer_norm_plain(trek_backward_call *b, trek_var *stream)
 {
     trek_var *residual = trek_rule_wide(trek_rule_output(b, 1)), *weight = trek_rule_wide(trek_rule_input(b, 2));
@@ -36,7 +37,7 @@ static trek_status add_layer_norm_plain(trek_backward_call *b, trek_var *stream)
     return d ? TREK_OK : trek_error_status();
 }
 
-/* A pair: gradients may come to y, to the residual, or to both. */
+/* A pair: y, the residual or both may have gradients. */
 trek_status trek_rule_add_layer_norm(trek_backward_call *b)
 {
     trek_var *stream = b->more_grads ? b->more_grads[1] : NULL;
@@ -58,7 +59,7 @@ trek_status trek_rule_add_layer_norm(trek_backward_call *b)
     return TREK_OK;
 }
 
-/* Of a loss whose target stands apart from x. */
+/* For a loss whose target is separate from x. */
 static trek_var *slope_by_target(int64_t kind, trek_var *x)
 {
     x = trek_rule_wide(x);
@@ -68,7 +69,7 @@ static trek_var *slope_by_target(int64_t kind, trek_var *x)
     return trek_sub(is_not, trek_clamp(trek_log(x), -100, INFINITY));
 }
 
-/* The kernel's slope in ops that have derivatives. */
+/* The kernel's slope by ops that have derivatives. */
 static trek_var *binary_slope(trek_var *grad, trek_var *x, trek_var *target)
 {
     trek_var *wide = trek_rule_wide(x), *spread = trek_mul(wide, trek_add_scalar(trek_neg(wide), 1));
@@ -94,7 +95,7 @@ trek_status trek_rule_pointwise_loss(trek_backward_call *b)
     return status;
 }
 
-/* The weight's gradient goes to its place where there is one, in f32 where 16 bits were only what the product took. */
+/* The weight's gradient goes to its place if there is one, in f32 if the 16-bit dtype was only used for the product. */
 static trek_tensor *place_of_weight(trek_backward_call *b, const trek_var *weight, bool *overwrite)
 {
     if (!trek_rule_needs(b, 1))
@@ -102,7 +103,7 @@ static trek_tensor *place_of_weight(trek_backward_call *b, const trek_var *weigh
     return trek_dtype_is_16bit(trek_var_dtype(weight)) ? trek_rule_sink_wide(b, 1, overwrite) : trek_rule_sink(b, 1, overwrite);
 }
 
-/* Of a sum or a mean: what forward has kept, times the loss's gradient. */
+/* For a sum or a mean: what forward has kept, times the loss's gradient. */
 static trek_status from_kept(trek_backward_call *b, trek_var *const in[8])
 {
     trek_tensor *tensors[8] = { NULL };
@@ -141,8 +142,8 @@ trek_status trek_rule_linear_cross_entropy(trek_backward_call *b)
                     : trek_apply_many(&trek_ops[TREK_OP_linear_cross_entropy_backward], in, 7, b->attrs, b->grads, 3);
 }
 
-/* Where q, k and v are the three parts of one tensor, results that are the parts of one likewise, which then is the gradient
- * of that tensor as it lies; else none. Owned by the caller. */
+/* If q, k and v are the three parts of one tensor, returns results that are the parts of one tensor in the same way,
+ * which is then that tensor's gradient as it is. Otherwise returns none. Owned by the caller. */
 static trek_status parts_like(const trek_tensor *q, const trek_tensor *k, const trek_tensor *v, trek_tensor *parts[3])
 {
     int64_t item = trek_item_size[q->dtype], step = (k->data - q->data) / item, inner = 1;
@@ -154,7 +155,7 @@ static trek_status parts_like(const trek_tensor *q, const trek_tensor *k, const 
         fits = fits && q->strides[d] == k->strides[d] && q->strides[d] == v->strides[d];
         seen |= (q->sizes[d] == 1) << d;
     }
-    while (fits && seen != 31) { /* from the innermost dimension outward, the three parts being one of them */
+    while (fits && seen != 31) { /* from the innermost dimension outward; one of the dimensions is that of the three parts */
         int next = !(seen & 16) && step == inner ? 4 : -1;
         for (int d = 0; d < 4 && next < 0; d++)
             next = !(seen >> d & 1) && q->strides[d] == inner ? d : -1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small words that backward rules share. */
+/* Helpers that backward rules share. */
 #ifndef TREK_AUTOGRAD_RULES_INTERNAL_H
 #define TREK_AUTOGRAD_RULES_INTERNAL_H
 
@@ -13,44 +13,44 @@
 #include "tensor/ops.def"
 #undef TREK_OP
 
-/* The only input's gradient; NULL is a failure. */
+/* Sets the only input's gradient; NULL is a failure. */
 static inline trek_status trek_rule_give(trek_backward_call *b, trek_var *grad)
 {
     b->grads[0] = grad;
     return grad ? TREK_OK : trek_error_status();
 }
 
-/* Input k's gradient; NULL is a failure. */
+/* Sets input k's gradient; NULL is a failure. */
 static inline trek_status trek_rule_give_to(trek_backward_call *b, int k, trek_var *grad)
 {
     b->grads[k] = grad;
     return grad ? TREK_OK : trek_error_status();
 }
 
-/* 16-bit x as f32: a composite computes in f32 what its fused op does, and rounds its result. */
+/* Returns 16-bit x as f32: a composite computes in f32 where its fused op does, and rounds its result. */
 static inline trek_var *trek_rule_wide(trek_var *x)
 {
     return x && trek_dtype_is_16bit(trek_var_dtype(x)) ? trek_cast(x, TREK_F32) : x;
 }
 
-/* The result in the dtype of `like`. */
+/* Returns the result in the dtype of `like`. */
 static inline trek_var *trek_rule_rounded(trek_var *y, const trek_var *like)
 {
     return y && like ? trek_cast(y, trek_var_dtype(like)) : NULL;
 }
 
-/* v in what a formula of several steps is computed in: the gradient's dtype, f32 for the 16-bit ones. Its result is
- * rounded once, when the engine casts it to the input's dtype. NULL in, NULL out. */
+/* Returns v in the dtype that a formula of several steps is computed in: the gradient's dtype, or f32 for 16-bit
+ * ones. The result is rounded once, when the engine casts it to the input's dtype. Returns NULL for NULL. */
 static inline trek_var *trek_rule_full(const trek_backward_call *b, trek_var *v)
 {
     trek_dtype dtype = (trek_dtype)b->grad->data->dtype;
     return v ? trek_cast(v, trek_dtype_is_16bit(dtype) ? TREK_F32 : dtype) : NULL;
 }
 
-/* Writes grad^T x [out, in] (of rows [n, out] and [n, in]) into place, or adds it to what place holds. */
+/* Writes grad^T x [out, in] (from rows [n, out] and [n, in]) into place, or adds it to place. */
 trek_status trek_rule_weight_into(trek_tensor *place, trek_tensor *grad, trek_tensor *x, bool overwrite);
 
-/* Zeros of that shape, in the rule's scope. */
+/* Returns zeros of that shape, in the rule's scope. */
 trek_var *trek_rule_zeros(const trek_backward_call *b, trek_shape shape);
 
 #endif

@@ -90,7 +90,7 @@ trek_status trek_rule_erf(trek_backward_call *b) /* 2/sqrt(pi) exp(-x^2) */
 
 trek_status trek_rule_relu(trek_backward_call *b) { return trek_rule_give(b, trek_apply_relu_backward(b->grad, y_of(b))); }
 
-/* Linear in the gradient; what picks the elements has no derivative. */
+/* Linear in the gradient. The selection of elements has no derivative. */
 trek_status trek_rule_relu_backward(trek_backward_call *b)
 {
     trek_status status = TREK_OK;
@@ -101,7 +101,8 @@ trek_status trek_rule_relu_backward(trek_backward_call *b)
     return status;
 }
 
-/* d/dx [x Phi(x)] = Phi(x) + x phi(x), and the same for the tanh form; in f64: the sums cancel where x is far below 0 */
+/* d/dx [x Phi(x)] = Phi(x) + x phi(x), and the same for the tanh form; in f64, because the sums cancel where x is far
+ * below 0 */
 static trek_var *gelu_slope(trek_var *x, bool tanh_form)
 {
     x = trek_cast(x, TREK_F64);
@@ -137,7 +138,7 @@ trek_status trek_rule_silu(trek_backward_call *b)
     return trek_rule_give(b, trek_mul(b->grad, trek_mul(s, trek_add_scalar(trek_mul(x, one_minus(s)), 1))));
 }
 
-/* The second derivative is 0 from the threshold on, as PyTorch's. */
+/* The second derivative is 0 from the threshold on, as in PyTorch. */
 trek_status trek_rule_softplus(trek_backward_call *b)
 {
     double beta = b->attrs->f[0], threshold = b->attrs->f[1];
@@ -147,7 +148,7 @@ trek_status trek_rule_softplus(trek_backward_call *b)
     return trek_rule_give(b, trek_mul(full_g(b), slope));
 }
 
-/* i0(x) - i1(x) / x, of what is scaled by e^-|x| less itself with x's sign; 1/2 at 0. */
+/* i0(x) - i1(x) / x; for the function scaled by e^-|x|, minus the function itself with x's sign; 1/2 at 0. */
 static trek_var *bessel_1_slope(trek_var *x, bool is_scaled)
 {
     trek_var *zero = trek_eq_scalar(x, 0), *safe = trek_masked_fill(x, zero, 1);
@@ -157,7 +158,7 @@ static trek_var *bessel_1_slope(trek_var *x, bool is_scaled)
     return trek_masked_fill(trek_sub(slope, trek_div(first, safe)), zero, 0.5);
 }
 
-/* The density over the area, as a difference of logarithms that are large far below 0: in f64. */
+/* The density over the area, as a difference of logarithms that are large far below 0; therefore in f64. */
 static trek_var *log_ndtr_slope(trek_var *x)
 {
     trek_var *wide = trek_cast(x, TREK_F64), *density = trek_mul_scalar(trek_square(wide), -0.5);
@@ -165,7 +166,7 @@ static trek_var *log_ndtr_slope(trek_var *x)
     return x ? trek_cast(slope, trek_var_dtype(x)) : NULL;
 }
 
-/* The derivative by ops that have one themselves: of what consists of straight pieces it is a constant. */
+/* The derivative by ops that have derivatives themselves. For piecewise linear functions it is a constant. */
 static trek_var *pointwise_slope(trek_backward_call *b, trek_var *x)
 {
     double s = b->attrs->f[0], t = b->attrs->f[1];
@@ -177,7 +178,7 @@ static trek_var *pointwise_slope(trek_backward_call *b, trek_var *x)
         return trek_where(inside, slope, trek_cast(trek_logical_not(trek_lt_scalar(x, 3)), trek_var_dtype(x)));
     }
     case TREK_POINTWISE_logsigmoid:
-        return trek_exp(trek_logsigmoid(trek_neg(x))); /* precise at both ends, however often it is differentiated */
+        return trek_exp(trek_logsigmoid(trek_neg(x))); /* precise at both ends, for derivatives of every order */
     case TREK_POINTWISE_selu:
     case TREK_POINTWISE_celu: {
         bool celu = b->attrs->i[0] == TREK_POINTWISE_celu;
@@ -252,7 +253,7 @@ trek_status trek_rule_clamp(trek_backward_call *b)
 {
     trek_var *x = x_of(b), *inside;
     double low = b->attrs->f[0], high = b->attrs->f[1];
-    if (low == -INFINITY && high == INFINITY) /* an infinite bound bounds nothing, infinity either */
+    if (low == -INFINITY && high == INFINITY) /* an infinite bound does not limit anything, not even infinity */
         return trek_rule_give(b, b->grad);
     if (low == -INFINITY)
         inside = trek_lt_scalar(x, high);
@@ -298,8 +299,8 @@ trek_status trek_rule_div(trek_backward_call *b) /* 1 / y and -(x / y) / y: g / 
     return status;
 }
 
-/* What a mask takes out of a derivative must not come back as 0 times infinity in the next one: the
- * exponent, or the base, is replaced by 1 there before the formula sees it. */
+/* What a mask removes from a derivative must not come back as 0 times infinity in the next one. So the exponent or
+ * the base is replaced by 1 there before the formula uses it. */
 trek_status trek_rule_pow(trek_backward_call *b)
 {
     trek_status status = TREK_OK;
@@ -309,7 +310,7 @@ trek_status trek_rule_pow(trek_backward_call *b)
         trek_var *slope = trek_mul(g, trek_mul(safe, trek_pow(x, trek_sub_scalar(safe, 1))));
         status = trek_rule_give_to(b, 0, trek_masked_fill(slope, none, 0));
     }
-    if (status == TREK_OK && trek_rule_needs(b, 1)) { /* y log x, 0 where x is 0 and p is not below */
+    if (status == TREK_OK && trek_rule_needs(b, 1)) { /* y log x, 0 where x is 0 and p is at least 0 */
         trek_var *none = trek_logical_and(trek_eq_scalar(x, 0), trek_ge_scalar(p, 0)), *safe = trek_masked_fill(x, none, 1);
         trek_var *slope = trek_mul(g, trek_mul(full_y(b), trek_log(safe)));
         status = trek_rule_give_to(b, 1, trek_masked_fill(slope, none, 0));
@@ -317,7 +318,7 @@ trek_status trek_rule_pow(trek_backward_call *b)
     return status;
 }
 
-/* maximum and minimum: to the one that was taken, half to each where they are equal, to both at NaN */
+/* maximum and minimum: to the one that was taken, half to each where they are equal, and to both at NaN */
 trek_status trek_rule_maximum(trek_backward_call *b)
 {
     bool larger = b->op->id == TREK_OP_maximum;
@@ -331,7 +332,8 @@ trek_status trek_rule_maximum(trek_backward_call *b)
     return status;
 }
 
-/* (y, -x) / (x^2 + y^2), 0 at the origin; the gradient comes last, so that its own slopes do not overflow on the way. */
+/* (y, -x) / (x^2 + y^2), and 0 at the origin. The gradient is multiplied last, so that its own derivatives do not
+ * overflow on the way. */
 trek_status trek_rule_atan2(trek_backward_call *b)
 {
     trek_var *x = trek_rule_full(b, trek_rule_input(b, 0)), *y = trek_rule_full(b, trek_rule_input(b, 1)), *g = full_g(b);
@@ -345,7 +347,7 @@ trek_status trek_rule_atan2(trek_backward_call *b)
     return status;
 }
 
-/* By y: minus the quotient, rounded down, a constant between its steps. */
+/* With respect to y: minus the quotient rounded down, which is constant between its steps. */
 trek_status trek_rule_remainder(trek_backward_call *b)
 {
     b->grads[0] = b->grad;
@@ -358,7 +360,7 @@ trek_status trek_rule_remainder(trek_backward_call *b)
     return trek_rule_give_to(b, 1, trek_neg(trek_mul(full_g(b), quotient)));
 }
 
-/* The same towards 0: that of sizes, which is exact, with its sign. */
+/* The same, rounded towards 0: the quotient of magnitudes, which is exact, with its sign. */
 trek_status trek_rule_fmod(trek_backward_call *b)
 {
     b->grads[0] = b->grad;
@@ -382,7 +384,7 @@ trek_status trek_rule_zero_pair(trek_backward_call *b)
     return status;
 }
 
-/* x / y and the like, y the result */
+/* x / y and the like, where y is the result */
 trek_status trek_rule_hypot(trek_backward_call *b)
 {
     trek_var *length = full_y(b), *g = full_g(b);
@@ -393,7 +395,8 @@ trek_status trek_rule_hypot(trek_backward_call *b)
     return status;
 }
 
-/* By x: x^(a - 1) e^-x / Gamma(a), or minus that, in f64, as its logarithms cancel. By a there is none, in PyTorch, either. */
+/* With respect to x: x^(a - 1) e^-x / Gamma(a), or its negative, in f64 because its logarithms cancel. There is none
+ * with respect to a, as in PyTorch. */
 trek_status trek_rule_igamma(trek_backward_call *b)
 {
     if (trek_rule_needs(b, 0))

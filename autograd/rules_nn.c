@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Derivatives of products, convolution, pooling, normalisation,
- * dropout and cross entropy: fused kernels to first order, the composite under
- * create_graph. */
+/* Derivatives of products, convolution, pooling, normalisation, dropout and cross entropy: fused kernels for the
+ * first order, the composite under create_graph. */
 #include <string.h>
 
 #include "autograd/rules_internal.h"
 
 /* --- products --------------------------------------------------------------------- */
 
-/* The gradient of a product of 16 bits that was made in f32 is multiplied in 16 bits, too. */
+/* The gradient of a 16-bit product that was computed in f32 is multiplied in 16 bits, too. */
 trek_status trek_rule_matmul(trek_backward_call *b)
 {
     trek_status status = TREK_OK;
@@ -22,17 +21,17 @@ trek_status trek_rule_matmul(trek_backward_call *b)
     return status;
 }
 
-/* x as rows: [..., n] -> [rows, n], itself if it has two dimensions. */
+/* Returns x as rows: [..., n] -> [rows, n], or x itself if it has two dimensions. */
 static trek_var *as_rows(trek_var *x)
 {
     if (!x || trek_var_ndim(x) == 2)
         return x;
     trek_shape rows = trek_var_shape(x);
-    int64_t n = rows.sizes[--rows.ndim]; /* may be 0: the rows are still as many */
+    int64_t n = rows.sizes[--rows.ndim]; /* may be 0, without changing the number of rows */
     return trek_reshape(x, trek_dims(trek_shape_numel(rows), n));
 }
 
-/* outputs: what is made by a product of grad^T and x, whose outputs those given are. */
+/* outputs: the results of a product of grad^T and x, computed into the given outputs. */
 static trek_status weight_product(trek_tensor *outputs[2], trek_tensor *grad, trek_tensor *x, bool adds, bool sums)
 {
     int64_t sizes[2] = { grad->sizes[1], grad->sizes[0] }, strides[2] = { grad->strides[1], grad->strides[0] };
@@ -55,8 +54,8 @@ trek_status trek_rule_weight_into(trek_tensor *place, trek_tensor *grad, trek_te
     return weight_product((trek_tensor *[2]){ place, NULL }, grad, x, !overwrite, false);
 }
 
-/* Where the gradient of input k can go at once. Products of 16 bits give f32 as well, so nothing is rounded to 16 bits on the way
- * to a gradient that is kept in f32. */
+/* Returns where the gradient of input k can be written directly. 16-bit products can give f32, so a gradient kept in
+ * f32 is never rounded to 16 bits on its way. */
 static trek_tensor *sink_of_product(trek_backward_call *b, int k, bool *overwrite)
 {
     trek_tensor *place = trek_rule_sink(b, k, overwrite);
@@ -79,13 +78,13 @@ static trek_status linear_weight(trek_backward_call *b, trek_var *g, trek_var *x
     return status;
 }
 
-/* Sum over rows, straight into the bias's gradient where that holds nothing yet. */
+/* Sums over rows, directly into the bias's gradient if that holds nothing yet. */
 static trek_status linear_bias(trek_backward_call *b, trek_var *g)
 {
     bool overwrite;
     if (!g)
         return trek_error_status();
-    if (g->data->sizes[0] == 1) /* of one row, the sum is the row */
+    if (g->data->sizes[0] == 1) /* the sum of one row is the row */
         return trek_rule_give_to(b, 2, trek_select(g, 0, 0));
     trek_tensor *place = trek_rule_sink(b, 2, &overwrite);
     if (!place || !overwrite)
@@ -98,8 +97,8 @@ static trek_status linear_bias(trek_backward_call *b, trek_var *g)
     return status;
 }
 
-/* Both at once, of several rows of one 16-bit dtype, elsewhere than on the CPU: libraries there sum the rows that the product
- * reads anyway. */
+/* Computes both at once, for several rows of one 16-bit dtype on devices other than the CPU: libraries there sum the
+ * rows that the product reads anyway. */
 static trek_status linear_parameters(trek_backward_call *b, trek_var *g, trek_var *x)
 {
     bool overwrite_weight = false, overwrite_bias = false;
@@ -154,8 +153,8 @@ trek_status trek_rule_linear(trek_backward_call *b)
 
 /* --- convolution and pooling ---------------------------------------------------------- */
 
-/* The three are each other's derivatives: what conv2d does to x, its transpose undoes in shape, and the weight's gradient is
- * bilinear in x and dy. So they are differentiated as often as one likes. */
+/* The three are each other's derivatives: the transpose reverses conv2d's change of x's shape, and the weight's
+ * gradient is bilinear in x and dy. So they can be differentiated any number of times. */
 static trek_var *convolved(const trek_backward_call *b, trek_var *x, trek_var *weight)
 {
     trek_attrs numbers = { 0 };
@@ -179,7 +178,7 @@ trek_status trek_rule_conv2d(trek_backward_call *b)
     return status;
 }
 
-/* Of conv2d_input_grad, too, which has no bias. */
+/* Also for conv2d_input_grad, which has no bias. */
 trek_status trek_rule_conv_transpose2d(trek_backward_call *b)
 {
     trek_status status = TREK_OK;
@@ -193,7 +192,7 @@ trek_status trek_rule_conv_transpose2d(trek_backward_call *b)
     return status;
 }
 
-/* Inputs dy and x. */
+/* The inputs are dy and x. */
 trek_status trek_rule_conv2d_weight_grad(trek_backward_call *b)
 {
     trek_status status = TREK_OK;
@@ -222,7 +221,7 @@ trek_status trek_rule_max_pool2d(trek_backward_call *b)
     trek_var *index = trek_rule_output(b, 1), *grad = b->grad;
     if (!b->create_graph)
         return trek_rule_give(b, trek_apply_max_pool2d_backward(grad, index, shape));
-    if (b->attrs->i[6] > 1 || b->attrs->i[7] > 1) { /* windows wholly in the padding chose nothing */
+    if (b->attrs->i[6] > 1 || b->attrs->i[7] > 1) { /* windows that lie wholly in the padding selected nothing */
         trek_var *none = trek_lt_scalar(index, 0);
         grad = trek_masked_fill(grad, none, 0);
         index = trek_masked_fill(index, none, 0);
@@ -248,7 +247,7 @@ trek_status trek_rule_avg_pool2d_backward(trek_backward_call *b)
 trek_status trek_rule_adaptive_avg_pool2d(trek_backward_call *b)
 {
     trek_shape shape = trek_rule_shape(b, 0);
-    trek_attrs numbers = *b->attrs; /* how x lies: of one place a gradient does not tell */
+    trek_attrs numbers = *b->attrs; /* x's layout: a gradient of one position does not determine it */
     numbers.i[0] = shape.sizes[2], numbers.i[1] = shape.sizes[3];
     return trek_rule_give(b, trek_apply(&trek_ops[TREK_OP_adaptive_avg_pool2d_backward], &b->grad, 1, &numbers));
 }
@@ -259,7 +258,7 @@ trek_status trek_rule_adaptive_avg_pool2d_backward(trek_backward_call *b)
     return trek_rule_give(b, trek_apply_adaptive_avg_pool2d(b->grad, shape.sizes[2], shape.sizes[3]));
 }
 
-/* Each is the other's transpose, of the same numbers. */
+/* Each is the other's transpose, with the same numbers. */
 trek_status trek_rule_resample(trek_backward_call *b)
 {
     trek_attrs numbers = *b->attrs;
@@ -283,7 +282,7 @@ trek_status trek_rule_grid_sample(trek_backward_call *b)
 
 /* --- normalisation ------------------------------------------------------------------------ */
 
-/* The outputs dx, dweight, dbias of a backward kernel, to those inputs that want them. */
+/* Gives the outputs dx, dweight, dbias of a backward kernel to those inputs that want them. */
 static trek_status give_three(trek_backward_call *b, trek_var *const *outs)
 {
     for (int k = 0; k < 3 && k < b->n_inputs; k++)
@@ -292,7 +291,7 @@ static trek_status give_three(trek_backward_call *b, trek_var *const *outs)
     return TREK_OK;
 }
 
-/* Of a norm that is differentiated by its backward kernel. */
+/* For a norm that is differentiated by its backward kernel. */
 static trek_status norm_rule(trek_backward_call *b, enum trek_op_id backward)
 {
     trek_var *in[5] = { b->grad, trek_rule_input(b, 0), trek_rule_output(b, 1), trek_rule_output(b, 2), trek_rule_input(b, 1) };
@@ -344,7 +343,7 @@ trek_status trek_rule_batch_norm(trek_backward_call *b)
 
 /* --- dropout, cross entropy ----------------------------------------------------------------- */
 
-/* The same mask again: nothing of it was kept. */
+/* Uses the same mask again, although nothing of it was kept. */
 trek_status trek_rule_dropout(trek_backward_call *b)
 {
     return trek_rule_give(b, trek_apply_dropout(b->grad, b->attrs->f[0], b->attrs));

@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Derivatives of sorting, choosing, running products, scattering and diagonals. */
+/* Derivatives of sorting, selecting, cumulative products, scattering and diagonals. */
 #include "autograd/rules_internal.h"
 
-/* Zeros of the input's shape to add to: one that is repeated. */
+/* Returns zeros of the input's shape to add to: a single zero, expanded. */
 static trek_var *nothing_yet(trek_backward_call *b)
 {
     return trek_expand(trek_rule_zeros(b, trek_dims_none()), trek_rule_shape(b, 0));
 }
 
-/* What was taken from places along a dimension: output 1 says which. */
+/* For elements taken from positions along a dimension; output 1 has the positions. */
 trek_status trek_rule_by_place(trek_backward_call *b)
 {
-    trek_var *grad = trek_rule_full(b, b->grad); /* a place may be that of many results */
+    trek_var *grad = trek_rule_full(b, b->grad); /* one position may occur in many results */
     trek_var *zeros = grad ? trek_cast(nothing_yet(b), trek_var_dtype(grad)) : NULL;
     return trek_rule_give(b, trek_scatter_add(zeros, (int)b->attrs->i[0], trek_rule_output(b, 1), grad));
 }
 
-/* At each place the sum of it and of all behind it. */
+/* Computes at each position the sum of it and all following ones. */
 static trek_var *sums_from(trek_var *x, int dim)
 {
     return trek_flip(trek_cumsum(trek_flip(x, trek_dims(dim)), dim), trek_dims(dim));
 }
 
-/* Before the first zero of a line: sum of g y from there on / x. At it: the same with 1 in its place. Behind it: 0. */
+/* Before the first zero of a line: the sum of g y from there on / x. At it: the same with 1 in its place. Behind it:
+ * 0. */
 static trek_var *quotients(trek_var *g, trek_var *x, trek_var *y, int dim)
 {
     trek_var *zero = trek_eq_scalar(x, 0), *zeros = trek_cumsum(zero, dim);
@@ -32,8 +33,8 @@ static trek_var *quotients(trek_var *g, trek_var *x, trek_var *y, int dim)
     return trek_where(trek_eq_scalar(zeros, 0), before, trek_masked_fill(at, trek_logical_not(first), 0));
 }
 
-/* Made of products alone, so that it can be differentiated at zeros: for each place k the sum over i >= k of g_i times the
- * product of all up to i but k. */
+/* Uses only products, so that it can be differentiated at zeros: for each position k, the sum over i >= k of g_i
+ * times the product of all elements up to i except k. */
 static trek_var *products_without(trek_backward_call *b, trek_var *g, trek_var *x, int dim)
 {
     int64_t n = trek_var_size(x, dim);
@@ -55,7 +56,7 @@ trek_status trek_rule_cumprod(trek_backward_call *b)
 {
     int dim = (int)b->attrs->i[0];
     if (trek_var_ndim(b->grad) == 0 || trek_var_size(b->grad, dim) == 1)
-        return trek_rule_give(b, b->grad); /* without a look at the input, which may have been overwritten */
+        return trek_rule_give(b, b->grad); /* without using the input, which may have been overwritten */
     trek_var *given = trek_rule_input(b, 0), *x = trek_rule_full(b, given), *g = trek_rule_full(b, b->grad);
     if (b->create_graph)
         return trek_rule_give(b, products_without(b, g, x, dim));
@@ -78,13 +79,13 @@ trek_status trek_rule_scatter(trek_backward_call *b)
     return status;
 }
 
-/* The inputs and the result of scatter_reduce, and the gradient, in what they are computed in. */
+/* The inputs and the result of scatter_reduce, and the gradient, in the dtype of the computation. */
 typedef struct scattered {
     trek_var *x, *source, *y, *g, *index;
     int dim;
 } scattered;
 
-/* As PyTorch: where a single element of a place is 0, the product is made again without it. */
+/* As in PyTorch: where a single element of a position is 0, the product is computed again without it. */
 static trek_status give_products(trek_backward_call *b, const scattered *s)
 {
     int dim = s->dim;
@@ -101,7 +102,7 @@ static trek_status give_products(trek_backward_call *b, const scattered *s)
     return status == TREK_OK ? trek_rule_give_to(b, 2, share) : status;
 }
 
-/* All that equal the extreme share its gradient. */
+/* All elements equal to the extreme share its gradient. */
 static trek_status give_extremes(trek_backward_call *b, const scattered *s)
 {
     trek_dtype dtype = trek_var_dtype(s->g);
@@ -123,7 +124,7 @@ trek_status trek_rule_scatter_reduce(trek_backward_call *b)
     return kind == TREK_SCATTER_PROD ? give_products(b, &s) : give_extremes(b, &s);
 }
 
-/* On a matrix of zeros, whose dimensions then go where they were. */
+/* Writes on a matrix of zeros, whose dimensions are then moved to their places. */
 trek_status trek_rule_diagonal(trek_backward_call *b)
 {
     trek_shape shape = trek_rule_shape(b, 0), flat = { 0 }, whole = { 0 }, back = { .ndim = shape.ndim };

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Derivatives of recurrent layers: the steps are taken back by one kernel, the gradient of the recurrent weight is a
- * product over all of them. */
+/* Derivatives of recurrent layers: one kernel goes back through the steps, and the gradient of the recurrent weight
+ * is one product over all of them. */
 #include "autograd/rules_internal.h"
 
-/* A layer's gradients, by step, and what they are multiplied with. */
+/* A layer's gradients by step, and what they are multiplied with. */
 typedef struct recurrence {
     trek_var *d;                   /* [T, N, gates]: gradients of the products with h */
-    trek_var *y, *h0, *lengths;    /* h0, lengths: NULL where there are none */
+    trek_var *y, *h0, *lengths;    /* h0 and lengths may be NULL */
     bool reverse;
     int weight;                    /* the input whose gradient it is */
 } recurrence;
@@ -17,19 +17,20 @@ static trek_var *steps_as_rows(trek_var *x, int64_t first, int64_t count)
     return part ? trek_reshape(part, trek_dims(count * trek_var_size(x, 1), trek_var_size(x, 2))) : NULL;
 }
 
-/* The gradients of each row's first step taken, [N, gates]: of what was multiplied with h0. */
+/* Returns the gradients at each row's first step, [N, gates], which belong to the product with h0. */
 static trek_var *first_steps(const recurrence *r)
 {
     int64_t steps = trek_var_size(r->d, 0), rows = trek_var_size(r->d, 1), gates = trek_var_size(r->d, 2);
     if (!r->reverse || !r->lengths)
         return trek_select(r->d, 0, r->reverse ? steps - 1 : 0);
-    /* a row without steps has gradients of 0, at any place */
+    /* a row without steps has gradients of 0, wherever it is read */
     trek_var *last = trek_clamp(trek_sub_scalar(trek_cast(r->lengths, TREK_I64), 1), 0, (double)steps);
     trek_var *index = trek_expand(trek_reshape(last, trek_dims(1, rows, 1)), trek_dims(1, rows, gates));
     return trek_select(trek_gather(r->d, 0, index), 0, 0);
 }
 
-/* d^T (the h that each step began with): y one step before, h0 at first. Into the parameter's gradient where that can be. */
+/* Computes d^T times the h that each step began with: y of the previous step, or h0 at first. The result goes
+ * directly into the parameter's gradient where possible. */
 static trek_status weight_gradient(trek_backward_call *b, const recurrence *r)
 {
     trek_var *d[2], *h[2];

@@ -5,7 +5,7 @@
 #include "autograd/rules_internal.h"
 #include "autograd/slice_grad.h"
 
-/* A reduction's result (or its gradient) with the reduced dimensions kept as 1. */
+/* Returns a reduction's result (or its gradient) with the reduced dimensions kept as 1. */
 static trek_var *kept(trek_backward_call *b, trek_var *reduced)
 {
     trek_shape shape = trek_rule_shape(b, 0);
@@ -25,7 +25,7 @@ static double reduced_count(const trek_backward_call *b)
     return count;
 }
 
-/* The normalised attributes know the dims as a mask. */
+/* The normalised attributes hold the dims as a mask. */
 static trek_dims_list dims_of_mask(int64_t mask)
 {
     trek_dims_list dims = { 0 };
@@ -35,7 +35,7 @@ static trek_dims_list dims_of_mask(int64_t mask)
     return dims;
 }
 
-/* An op over the same dims with keepdim; over all of them for a scalar input. */
+/* The dims of the same op with keepdim; all of them for a scalar input. */
 static trek_dims_list same_dims(const trek_backward_call *b) { return dims_of_mask(b->attrs->i[0]); }
 
 trek_status trek_rule_sum(trek_backward_call *b)
@@ -43,7 +43,7 @@ trek_status trek_rule_sum(trek_backward_call *b)
     return trek_rule_give(b, trek_expand(kept(b, b->grad), trek_rule_shape(b, 0)));
 }
 
-trek_status trek_rule_nansum(trek_backward_call *b) /* 0 for what was no number */
+trek_status trek_rule_nansum(trek_backward_call *b) /* 0 for NaNs */
 {
     trek_var *grad = trek_expand(kept(b, b->grad), trek_rule_shape(b, 0));
     return trek_rule_give(b, trek_masked_fill(grad, trek_isnan(trek_rule_input(b, 0)), 0));
@@ -61,7 +61,7 @@ trek_status trek_rule_sum_squares(trek_backward_call *b) /* 2 x */
     return trek_rule_give(b, trek_mul(trek_mul_scalar(kept(b, b->grad), 2), trek_rule_full(b, trek_rule_input(b, 0))));
 }
 
-/* Along dimension 1: at each place the product of what lies before it, by doubling the reach. */
+/* Along dimension 1: computes at each position the product of everything before it, by doubling the reach. */
 static trek_var *products_before(trek_backward_call *b, trek_var *x, int64_t rows, int64_t n)
 {
     trek_var *ones = trek_add_scalar(trek_rule_full(b, trek_rule_zeros(b, trek_dims(rows, n))), 1);
@@ -73,12 +73,12 @@ static trek_var *products_before(trek_backward_call *b, trek_var *x, int64_t row
     return y;
 }
 
-/* At each place the product of the others, made of products alone, so that it can be differentiated at zeros. */
+/* Computes at each position the product of the others from products alone, so that it can be differentiated at zeros. */
 static trek_var *products_of_others(trek_backward_call *b, trek_var *x)
 {
     trek_shape shape = trek_rule_shape(b, 0), order = { .ndim = shape.ndim }, moved = order, back = order;
     int at = 0;
-    for (int part = 0; part < 2; part++) /* the dimensions that stay, then those that go */
+    for (int part = 0; part < 2; part++) /* the dimensions that stay, then those that are reduced */
         for (int d = 0; d < shape.ndim; d++)
             if ((b->attrs->i[0] >> d & 1) == part) {
                 order.sizes[at] = d;
@@ -94,8 +94,9 @@ static trek_var *products_of_others(trek_backward_call *b, trek_var *x)
     return trek_permute(trek_reshape(trek_mul(before, after), moved), back);
 }
 
-/* The product of the others: that of all / x, in f32 for 16 bits, which may not hold it. With a zero in the row: at a single zero
- * the product of the rest, at other places 0, or NaN where 0 meets what is not finite. */
+/* The product of the others is the product of all / x, in f32 for 16-bit dtypes, which may not represent it. With a
+ * zero in the row, it is the product of the rest at a single zero, and at other positions 0, or NaN where 0 meets a
+ * value that is not finite. */
 static trek_var *quotients_of_product(trek_backward_call *b, trek_var *x)
 {
     trek_var *is_zero = trek_eq_scalar(x, 0), *zeros = trek_sum(is_zero, same_dims(b), true);
@@ -114,7 +115,7 @@ trek_status trek_rule_prod(trek_backward_call *b)
     return trek_rule_give(b, trek_mul(g, quotients_of_product(b, x)));
 }
 
-/* max and min: equally to all that equal the result, or to those that are no numbers */
+/* max and min: equally to all elements that equal the result, or to the NaNs */
 trek_status trek_rule_max(trek_backward_call *b)
 {
     trek_var *x = trek_rule_input(b, 0), *taken = trek_logical_or(trek_eq(x, kept(b, trek_rule_output(b, 0))), trek_isnan(x));
@@ -135,7 +136,7 @@ trek_status trek_rule_variance(trek_backward_call *b) /* 2 (x - mean) / (n - cor
     return trek_rule_give(b, trek_mul(trek_mul_scalar(trek_rule_full(b, kept(b, b->grad)), 2 / divisor), centred(b)));
 }
 
-/* (x - mean) / y / (n - correction), 0 where nothing varies; y is not squared, which may overflow */
+/* (x - mean) / y / (n - correction), and 0 without variation; y is not squared, which may overflow */
 trek_status trek_rule_std(trek_backward_call *b)
 {
     trek_var *y = trek_rule_full(b, kept(b, trek_rule_output(b, 0))), *still = trek_eq_scalar(y, 0);
@@ -147,7 +148,7 @@ trek_status trek_rule_std(trek_backward_call *b)
 trek_status trek_rule_logsumexp(trek_backward_call *b)
 {
     trek_var *given = trek_rule_input(b, 0), *x = trek_rule_full(b, given), *y = kept(b, trek_rule_output(b, 0));
-    if (x != given) /* y is rounded to 16 bits, which in an exponent is much */
+    if (x != given) /* y is rounded to 16 bits, which is too coarse in an exponent */
         y = trek_logsumexp(x, same_dims(b), true);
     return trek_rule_give(b, trek_mul(trek_rule_full(b, kept(b, b->grad)), trek_exp(trek_sub(x, y))));
 }
@@ -160,8 +161,8 @@ trek_status trek_rule_cumsum(trek_backward_call *b)
     return trek_rule_give(b, trek_flip(trek_cumsum(trek_flip(b->grad, dim), (int)b->attrs->i[0]), dim));
 }
 
-/* sum over j >= i of g_j e^(x_i - y_j), by logarithms from the end: log |g| - y may be far from 0, its running sums of
- * exponentials, too. */
+/* The sum over j >= i of g_j e^(x_i - y_j), computed by logarithms from the end, because log |g| - y and the running
+ * sums of exponentials may be far from 0. */
 static trek_var *from_the_end(trek_var *part, trek_var *x, trek_var *y, int dim)
 {
     trek_var *log = trek_sub(trek_log(part), trek_masked_fill(y, trek_eq_scalar(y, -INFINITY), INFINITY)); /* nothing so far */
@@ -169,8 +170,8 @@ static trek_var *from_the_end(trek_var *part, trek_var *x, trek_var *y, int dim)
     return trek_exp(trek_add(trek_flip(trek_logcumsumexp(trek_flip(log, line), dim), line), x));
 }
 
-/* The gradient as the difference of two parts that are not negative: of g + shift and of shift, where shift is larger than
- * all of |g|, or, without a shift, of what of g is above 0 and what is below. */
+/* Writes the gradient as the difference of two parts that are not negative: either g + shift and shift, with a shift
+ * larger than all of |g|, or, without a shift, the positive and the negative part of g. */
 static trek_var *difference_of_parts(trek_var *g, trek_var *shift, trek_var *x, trek_var *y, int dim)
 {
     trek_var *above = shift ? trek_add(g, shift) : trek_clamp(g, 0, INFINITY);
@@ -178,8 +179,9 @@ static trek_var *difference_of_parts(trek_var *g, trek_var *shift, trek_var *x, 
     return trek_sub(from_the_end(above, x, y, dim), from_the_end(below, x, y, dim));
 }
 
-/* A gradient that is itself recorded takes its derivatives from parts that are shifted by more than all of |g|, whose logarithms
- * have slopes everywhere, and its numbers from the parts that are not: a shift costs what it cancels. */
+/* A gradient that is itself recorded takes its derivatives from the parts shifted by more than all of |g|, whose
+ * logarithms have derivatives everywhere, and its values from the unshifted parts, because a shift costs precision by
+ * cancellation. */
 trek_status trek_rule_logcumsumexp(trek_backward_call *b)
 {
     int dim = (int)b->attrs->i[0];
@@ -221,7 +223,7 @@ trek_status trek_rule_log_softmax(trek_backward_call *b) /* g - exp(y) sum g */
 
 trek_status trek_rule_reshape(trek_backward_call *b) { return trek_rule_give(b, trek_reshape(b->grad, trek_rule_shape(b, 0))); }
 
-/* Whoever gets the gradient sums broadcast dimensions. */
+/* The receiver of the gradient sums broadcast dimensions. */
 trek_status trek_rule_expand(trek_backward_call *b) { return trek_rule_give(b, b->grad); }
 
 trek_status trek_rule_permute(trek_backward_call *b)
@@ -240,7 +242,7 @@ trek_status trek_rule_transpose(trek_backward_call *b)
     return trek_rule_give(b, trek_transpose(b->grad, (int)b->attrs->i[0], (int)b->attrs->i[1]));
 }
 
-/* g, whose gradient is that of the slice from `start` on along dim: added in its place, or between zeros. */
+/* Returns g as the gradient of the slice from `start` on along dim: added at its place, or surrounded by zeros. */
 static trek_status give_slice(trek_backward_call *b, trek_var *g, int dim, int64_t start)
 {
     bool done;
@@ -304,7 +306,7 @@ trek_status trek_rule_cat(trek_backward_call *b)
 trek_status trek_rule_tril(trek_backward_call *b) { return trek_rule_give(b, trek_tril(b->grad, b->attrs->i[0])); }
 trek_status trek_rule_triu(trek_backward_call *b) { return trek_rule_give(b, trek_triu(b->grad, b->attrs->i[0])); }
 
-/* Zeros of the input's shape to add to: one that is repeated, which costs no pass of its own. */
+/* Returns zeros of the input's shape to add to: a single zero, expanded, which needs no pass of its own. */
 static trek_var *nothing_yet(trek_backward_call *b)
 {
     return trek_expand(trek_rule_zeros(b, trek_dims_none()), trek_rule_shape(b, 0));

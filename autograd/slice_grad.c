@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The gradient of a slice goes straight into its place in the gradient of what it was cut from: nothing of that whole size is
- * made for each slice. Slices that follow one another along a dimension are copied, and only what none of them fills is
- * zeroed, once it is asked for. A gradient that lies already where it belongs, because a kernel wrote those of all slices
- * into one piece of memory, is not even copied. */
+/* The gradient of a slice goes directly to its place in the gradient of the tensor that was sliced, so that no tensor
+ * of the whole size is made for each slice. Slices that follow one another along a dimension are copied, and only
+ * what none of them fills is zeroed when it is needed. A gradient that is already at its place, because a kernel
+ * wrote those of all slices into one piece of memory, is not even copied. */
 #include "autograd/partial.h"
 #include "autograd/rules_internal.h"
 #include "autograd/slice_grad.h"
@@ -27,7 +27,8 @@ static trek_status add_slice(trek_tensor *whole, const slice *s)
 
 static trek_status copy_slice(trek_tensor *whole, const slice *s) { return trek_slice_copy(whole, s->dim, s->start, s->grad); }
 
-/* Whether the slice lies where it belongs in a contiguous tensor of that shape which fills the slice's storage. */
+/* Returns whether the slice is already at its place in a contiguous tensor of that shape which fills the slice's
+ * storage. */
 static bool lies_in_place(const slice *s, const trek_shape *shape)
 {
     const trek_tensor *g = s->grad;
@@ -44,7 +45,8 @@ static bool lies_in_place(const slice *s, const trek_shape *shape)
            g->data == (char *)storage->data + offset * item;
 }
 
-/* The first: memory of the whole, that of the slice itself where it is as large and lies right. */
+/* The first slice gets memory for the whole, or keeps its own memory if that is as large and the slice lies at its
+ * place. */
 static trek_status begin(trek_backward_call *b, const slice *s)
 {
     trek_shape shape = trek_rule_shape(b, 0);
@@ -73,7 +75,7 @@ static trek_status begin(trek_backward_call *b, const slice *s)
     return TREK_OK;
 }
 
-/* A slice that begins or ends where what is filled ends or begins. */
+/* Adds a slice that begins or ends where the filled part ends or begins. */
 static trek_status extend(trek_node *node, const slice *s)
 {
     const trek_tensor *whole = node->grad->data;

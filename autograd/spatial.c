@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Padding, pixels to channels and back, and what has one dimension of space: that is two of which the height is 1. */
+/* Padding, pixel shuffling, and one-dimensional spatial ops, which are two-dimensional ones with a height of 1. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ static trek_var *filled(trek_var *x, int dim, int64_t size, double value)
     return t ? trek_var_from(t) : NULL;
 }
 
-/* `size` elements that continue x beyond an end of dim. */
+/* Returns `size` elements that continue x beyond an end of dim. */
 static trek_var *beyond(trek_var *x, int dim, int64_t size, bool after, trek_pad_mode mode, double value)
 {
     int64_t n = trek_var_size(x, dim);
@@ -37,7 +37,7 @@ static trek_var *beyond(trek_var *x, int dim, int64_t size, bool after, trek_pad
     return trek_expand(trek_narrow(x, dim, after ? n - 1 : 0, 1), shape);
 }
 
-/* x without what negative sizes take off. */
+/* Returns x without what negative sizes remove. */
 static trek_var *cropped(trek_var *x, int dim, int64_t before, int64_t after)
 {
     int64_t off_before = before < 0 ? -before : 0, off_after = after < 0 ? -after : 0, n = trek_var_size(x, dim);
@@ -59,7 +59,7 @@ static trek_status check_beyond(int dim, int64_t n, int64_t size, trek_pad_mode 
                      dim, n, most < 0 ? 0 : most);
 }
 
-/* What remains where one end is taken off with all else: the other end, repeated. */
+/* Where one end is removed entirely, what remains is the other end, repeated. */
 static trek_var *repeated(trek_var *x, int dim, int64_t before, int64_t after)
 {
     int64_t n = trek_var_size(x, dim);
@@ -72,7 +72,7 @@ static trek_var *padded_along(trek_var *x, int dim, int64_t before, int64_t afte
     int64_t n = trek_var_size(x, dim);
     if (mode == TREK_PAD_REPLICATE && n > 0 && n + before + after > 0 && (before <= -n || after <= -n))
         return repeated(x, dim, before, after);
-    if (mode != TREK_PAD_REFLECT) /* which shows what is taken off, too */
+    if (mode != TREK_PAD_REFLECT) /* reflection also shows what is removed */
         x = cropped(x, dim, before, after);
     if (!x || check_beyond(dim, trek_var_size(x, dim), before, mode) != TREK_OK ||
         check_beyond(dim, trek_var_size(x, dim), after, mode) != TREK_OK)
@@ -147,7 +147,7 @@ static trek_var *not_divided(const char *name, trek_var *x, int64_t by)
                           trek_shape_text(trek_var_shape(x), text, sizeof text), by);
 }
 
-/* The product of all sizes but the last three. */
+/* Returns the product of all sizes except the last three. */
 static int64_t leading(trek_shape shape)
 {
     int64_t n = 1;
@@ -227,7 +227,7 @@ bool trek_conv_resolve(const char *name, trek_var **x, const trek_var *weight, c
     bool same = to->padding_kind == TREK_PADDING_SAME, uneven = false;
     to->padding_kind = TREK_PADDING_NUMBERS;
     if (!same || !*x || !weight || trek_var_ndim(*x) != 2 + dims || trek_var_ndim(weight) != 2 + dims)
-        return true; /* the op says what is missing */
+        return true; /* the op reports what is missing */
     trek_dims_list more = { .ndim = 2 * dims };
     int64_t dilation = 1;
     for (int d = 0; d < dims; d++) {
@@ -273,7 +273,7 @@ trek_var *trek_channels_last(trek_var *x)
 
 /* --- one dimension ----------------------------------------------------------------------------- */
 
-/* [A, B, L] as [A, B, 1, L]. */
+/* Returns [A, B, L] as [A, B, 1, L]. */
 static trek_var *raised(const char *name, const char *what, trek_var *x)
 {
     char text[TREK_SHAPE_TEXT];
@@ -287,14 +287,14 @@ static trek_var *raised(const char *name, const char *what, trek_var *x)
 
 static trek_var *lowered(trek_var *x) { return x ? trek_squeeze(x, 2) : NULL; }
 
-/* The length's number as the width's, beside a height that changes nothing. */
+/* Uses the length's number for the width, beside a height that has no effect. */
 static void across(int64_t to[2], const int64_t from[2], int64_t height)
 {
     to[0] = height;
     to[1] = from[0] ? from[0] : height;
 }
 
-/* Numbers of a length, which stand behind a height of 1. */
+/* Describes the numbers of a length, which follow a height of 1. */
 static trek_var *told(trek_compound_kind kind, trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *flat,
                       trek_var *y)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rarer element-wise functions: made of other ops. */
+/* Less common element-wise functions, made from other ops. */
 #include "autograd/special.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@ static bool floats(const char *name, const trek_var *x)
     return trek_fail(TREK_ERR_DTYPE, "%s: a floating dtype is needed, not %s", name, trek_dtype_name(dtype)), false;
 }
 
-/* The dtype of the result, integers as f32, and what it is computed in. */
+/* Returns the dtype of the result, f32 for integers, which is also that of the computation. */
 static trek_dtype common(const trek_var *x, const trek_var *y, const trek_var *z)
 {
     trek_dtype dtype = trek_op_common_dtype((trek_tensor *[]){ x->data, y ? y->data : NULL, z ? z->data : NULL }, 3);
@@ -37,7 +37,7 @@ trek_var *trek_lerp_var(trek_var *x, trek_var *y, trek_var *weight)
     x = trek_cast(x, work);
     y = trek_cast(y, work);
     weight = trek_cast(weight, work);
-    trek_var *near = trek_lt_scalar(trek_abs(weight), 0.5); /* from the nearer end, as PyTorch: exact at both */
+    trek_var *near = trek_lt_scalar(trek_abs(weight), 0.5); /* from the nearer end, as in PyTorch: exact at both ends */
     trek_var *part = trek_where(near, weight, trek_add_scalar(weight, -1));
     trek_var *way = trek_mul(part, trek_sub(y, x));
     return way ? trek_cast(trek_add(trek_where(near, x, y), way), dtype) : NULL;
@@ -75,7 +75,8 @@ trek_var *trek_logaddexp2(trek_var *x, trek_var *y)
 
 enum { LEAST = -1074, MOST = 1023 }; /* exponents of f64's powers of two */
 
-/* x, of f64, times 2^exponent (i64), by a table, in three steps, as 2^exponent may be no number where the product is one. */
+/* Multiplies x (f64) by 2^exponent (i64) with a table and in three steps, because 2^exponent may not be representable
+ * although the product is. */
 static trek_var *scaled(trek_var *x, trek_var *exponent)
 {
     trek_tensor *powers = trek_tensor_empty(trek_dims(MOST - LEAST + 1), TREK_F64, trek_cpu(0));
@@ -101,7 +102,7 @@ trek_var *trek_ldexp(trek_var *x, trek_var *exponent)
     trek_dtype of = trek_var_dtype(exponent), dtype = common(x, NULL, NULL);
     if (trek_dtype_is_float(of) || of == TREK_BOOL)
         return trek_fail_null(TREK_ERR_DTYPE, "ldexp: an exponent of integers is needed, not %s", trek_dtype_name(of));
-    trek_var *within = trek_clamp(trek_cast(exponent, TREK_I64), -3000, 3000); /* beyond which all is 0 or infinite */
+    trek_var *within = trek_clamp(trek_cast(exponent, TREK_I64), -3000, 3000); /* beyond this everything is 0 or infinite */
     return trek_cast(scaled(trek_cast(x, TREK_F64), within), dtype);
 }
 
@@ -115,7 +116,7 @@ trek_var *trek_frexp(trek_var *x, trek_var **exponent)
     trek_var *size = trek_abs(trek_cast(trek_var_detach(x), TREK_F64));
     trek_var *none = trek_logical_or(trek_eq_scalar(size, 0), trek_logical_not(trek_isfinite(size)));
     size = trek_masked_fill(size, none, 0.5);
-    trek_var *e = trek_add_scalar(trek_cast(trek_floor(trek_log2(size)), TREK_I64), 1); /* or one beside it */
+    trek_var *e = trek_add_scalar(trek_cast(trek_floor(trek_log2(size)), TREK_I64), 1); /* or an adjacent one */
     trek_var *m = scaled(size, trek_neg(e));
     e = trek_add(e, trek_sub(trek_cast(trek_ge_scalar(m, 1), TREK_I64), trek_cast(trek_lt_scalar(m, 0.5), TREK_I64)));
     trek_var *mantissa = e ? trek_cast(scaled(trek_cast(x, TREK_F64), trek_neg(e)), trek_var_dtype(x)) : NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Statistics: made of other ops. */
+/* Statistics, made from other ops. */
 #include <math.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 
-/* The first result where there are both, the other one through *place. */
+/* If both exist, returns the first result, and the other one in *place. */
 static trek_var *pair(trek_var *first, trek_var *second, trek_var **place)
 {
     if (place)
@@ -50,7 +50,7 @@ trek_var *trek_aminmax(trek_var *x, trek_dims_list dims, bool keepdim, trek_var 
 
 /* --- covariances ----------------------------------------------------------------------------------- */
 
-/* Of each observation, in x's dtype; NULL and no error: all alike. */
+/* Combines the weights of each observation, in x's dtype. *both is NULL without an error if all are equal. */
 static bool observation_weights(trek_var *x, int64_t n, trek_var *repetitions, trek_var *weights, trek_var **both)
 {
     trek_var *given[2] = { repetitions, weights };
@@ -76,7 +76,8 @@ static bool observation_weights(trek_var *x, int64_t n, trek_var *repetitions, t
     return true;
 }
 
-/* The divisor, at least 0: of observations, or of the sum of weights; those that are no repetitions count as reliabilities. */
+/* Computes the divisor, at least 0, from the number of observations or the sum of weights. Weights that are not
+ * repetitions count as reliabilities. */
 static trek_var *degrees(trek_var *sum, trek_var *all, trek_var *weights, int64_t correction)
 {
     trek_var *off = NULL;
@@ -87,7 +88,7 @@ static trek_var *degrees(trek_var *sum, trek_var *all, trek_var *weights, int64_
     return trek_clamp(made, 0, INFINITY);
 }
 
-/* Without dimensions of size 1. */
+/* Removes dimensions of size 1. */
 static trek_var *squeezed(trek_var *x)
 {
     for (int d = x ? trek_var_ndim(x) - 1 : -1; x && d >= 0; d--)
@@ -138,7 +139,7 @@ trek_var *trek_corrcoef(trek_var *x)
 
 /* --- frequencies ----------------------------------------------------------------------------------- */
 
-/* Whether the ends are x's extremes, which are written; false and an error. */
+/* Determines whether the ends are x's extremes, and writes these. Returns false on failure. */
 static bool ends_of(const char *name, trek_var *x, double *low, double *high, double apart)
 {
     if (*low == *high && trek_var_numel(x) > 0) {
@@ -157,7 +158,7 @@ static bool ends_of(const char *name, trek_var *x, double *low, double *high, do
     return true;
 }
 
-/* Whether x can be counted in that many bins; false and an error. */
+/* Returns whether x can be counted in that many bins; if not, an error is set. */
 static bool countable(const char *name, trek_var *x, int64_t bins)
 {
     trek_dtype dtype = trek_var_dtype(x);
@@ -185,7 +186,7 @@ trek_var *trek_histc(trek_var *x, int64_t bins, double low, double high)
     return zeros ? trek_index_add(trek_var_from(zeros), 0, at, trek_cast(inside, dtype)) : NULL;
 }
 
-/* What lies between neighbouring edges, the last one's own place in the bin before it. x is flat. */
+/* Counts what lies between neighbouring edges; the last edge itself belongs to the bin before it. x is flat. */
 static trek_var *between_edges(trek_var *x, trek_var *edges, trek_var *weight, bool density)
 {
     int64_t bins = trek_var_numel(edges) - 1;
@@ -196,7 +197,7 @@ static trek_var *between_edges(trek_var *x, trek_var *edges, trek_var *weight, b
     trek_var *low = trek_narrow(edges, 0, 0, 1), *high = trek_narrow(edges, 0, bins, 1);
     trek_var *inside = trek_logical_and(trek_ge(x, low), trek_le(x, high)), *counted = trek_cast(inside, trek_var_dtype(x));
     trek_var *at = trek_clamp(trek_sub_scalar(trek_searchsorted(edges, x, true), 1), 0, (double)(bins - 1));
-    if (weight) /* what is left out counts nothing, whatever it weighs */
+    if (weight) /* what is left out counts nothing, whatever its weight */
         counted = trek_masked_fill(trek_reshape(trek_var_detach(weight), trek_dims(-1)), trek_logical_not(inside), 0);
     counts = trek_index_add(counts, 0, at, counted);
     if (!density)
@@ -205,7 +206,7 @@ static trek_var *between_edges(trek_var *x, trek_var *edges, trek_var *weight, b
     return trek_div(trek_div(counts, trek_sum(counts, trek_dims_all(), false)), widths);
 }
 
-/* Whether weights are of x's shape and dtype; false and an error. */
+/* Returns whether weights have x's shape and dtype; if not, an error is set. */
 static bool weighs(const char *name, trek_var *x, trek_var *weight)
 {
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
@@ -228,7 +229,7 @@ trek_var *trek_histogram(trek_var *x, int64_t bins, double low, double high, tre
     if (!countable("histogram", x, bins) || !weighs("histogram", x, weight))
         return NULL;
     x = trek_reshape(trek_var_detach(x), trek_dims(-1));
-    if (x && low == high && trek_var_numel(x) == 0) /* as torch: there are no extremes */
+    if (x && low == high && trek_var_numel(x) == 0) /* as in PyTorch: there are no extremes */
         low = 0, high = 1;
     if (!x || !ends_of("histogram", x, &low, &high, 0.5))
         return NULL;
@@ -254,7 +255,7 @@ trek_var *trek_histogram_edges(trek_var *x, trek_var *edges, trek_var *weight, b
                                                     trek_contiguous(trek_var_detach(edges)), weight, density));
 }
 
-/* Of sorted lines: where a run of equal ones begins, the longest run so far at its last element. */
+/* In sorted lines: finds where each run of equal elements begins, and the longest run so far at its last element. */
 trek_var *trek_mode(trek_var *x, int dim, bool keepdim, trek_var **indices)
 {
     if (indices)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transforms of frames of a signal, and the signal back from them. */
+/* Fourier transforms of a signal's frames, and the signal back from them. */
 #include <math.h>
 
 #include "autograd/fft.h"
@@ -10,10 +10,10 @@
 
 typedef struct frames {
     int64_t n, hop, count;
-    trek_var *window; /* [n], or NULL: ones */
+    trek_var *window; /* [n], or NULL for ones */
 } frames;
 
-/* The settings, with a window of n elements in the dtype of x; false and an error. */
+/* Fills in the settings, with a window of n elements in the dtype of x. Returns false on failure. */
 static bool settings(const char *name, trek_var *x, int64_t n, const trek_stft_opts *opts, frames *f)
 {
     int64_t length = opts->win_length ? opts->win_length : n;
@@ -42,7 +42,7 @@ static bool settings(const char *name, trek_var *x, int64_t n, const trek_stft_o
     return f->window != NULL;
 }
 
-/* Where element j of frame i lies: i hop + j, for all of them in order. */
+/* Returns the positions of element j in frame i, i hop + j, for all frames in order. */
 static trek_var *places(const frames *f, trek_device device)
 {
     trek_tensor *made = trek_tensor_empty(trek_dims(f->count * f->n), TREK_I64, trek_cpu(0));
@@ -58,7 +58,7 @@ static trek_var *places(const frames *f, trek_device device)
 
 /* --- there -------------------------------------------------------------------------------------------- */
 
-/* The signal with half a frame more at both ends. */
+/* Returns the signal with half a frame added at both ends. */
 static trek_var *centered(trek_var *lines, int64_t n, trek_stft_pad mode)
 {
     static const trek_pad_mode modes[] = { TREK_PAD_REFLECT, TREK_PAD_CONSTANT, TREK_PAD_REPLICATE, TREK_PAD_CIRCULAR };
@@ -67,7 +67,7 @@ static trek_var *centered(trek_var *lines, int64_t n, trek_stft_pad mode)
     return trek_pad(lines, trek_dims(n / 2, n / 2), modes[mode], 0);
 }
 
-/* The other half of the frequencies of real signals: the conjugates, backwards. */
+/* Returns the other half of a real signal's frequencies: the conjugates in reverse order. */
 static trek_var *mirrored(trek_var *made, int64_t n)
 {
     const double signs[] = { 1, -1 };
@@ -114,7 +114,7 @@ trek_var *trek_stft(trek_var *x, int64_t n_fft, const trek_stft_opts *opts)
 
 /* --- and back ----------------------------------------------------------------------------------------- */
 
-/* Frames [rows, count, n] added where they overlap: [rows, length]. */
+/* Adds frames [rows, count, n] where they overlap, giving [rows, length]. */
 static trek_var *overlapped(const frames *f, trek_var *cut, int64_t length)
 {
     int64_t rows = trek_var_size(cut, 0);
@@ -123,7 +123,7 @@ static trek_var *overlapped(const frames *f, trek_var *cut, int64_t length)
     return zeros ? trek_index_add(trek_var_from(zeros), 1, places(f, trek_var_device(cut)), flat) : NULL;
 }
 
-/* What the squares of windows add up to: [1, length]. */
+/* Returns the sum of the squared windows, [1, length]. */
 static trek_var *envelope(const frames *f, trek_var *cut, int64_t length)
 {
     trek_var *square = f->window ? trek_square(f->window) : trek_ones_like(trek_select(trek_select(cut, 0, 0), 0, 0));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* x[...]: views for numbers, ranges and new dimensions, then one choice by all indices and masks together. */
+/* x[...]: views for numbers, ranges and new dimensions, then one selection by all indices and masks together. */
 #include "autograd/index_internal.h"
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
@@ -16,14 +16,14 @@ trek_subscript trek_subscript_new(void) { return (trek_subscript){ .kind = NEW }
 trek_subscript trek_subscript_rest(void) { return (trek_subscript){ .kind = REST }; }
 trek_subscript trek_subscript_by(trek_var *of) { return (trek_subscript){ .kind = BY, .of = of }; }
 
-/* What is left once views are made: indices of some dimensions of x. */
+/* What is left after the views: indices of some dimensions of x. */
 typedef struct choice {
     trek_var *x;
-    trek_var *index[TREK_MAX_DIMS]; /* [d]: of dimension d; NULL: all of it */
-    int dim;                        /* the next one that a subscript is about */
+    trek_var *index[TREK_MAX_DIMS]; /* [d] of dimension d; NULL for all of it */
+    int dim;                        /* the next dimension that a subscript applies to */
 } choice;
 
-/* How many dimensions of x are named; -1 and an error. */
+/* Returns how many dimensions of x the subscripts name, or -1 with an error. */
 static int dimensions_named(const trek_var *x, const trek_subscript *s, int count)
 {
     int named = 0, rests = 0;
@@ -45,7 +45,7 @@ static int dimensions_named(const trek_var *x, const trek_subscript *s, int coun
     return named;
 }
 
-/* A mask is an index for each of its dimensions; of none it is one of a new dimension. */
+/* A mask becomes an index for each of its dimensions. A mask without dimensions becomes an index of a new dimension. */
 static bool take_mask(choice *c, trek_var *mask)
 {
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
@@ -68,7 +68,7 @@ static bool take_mask(choice *c, trek_var *mask)
     return true;
 }
 
-/* One subscript done; `missing`: dimensions that nobody names. */
+/* Applies one subscript. `missing` is the number of dimensions that no subscript names. */
 static bool take(choice *c, const trek_subscript *s, int missing)
 {
     switch (s->kind) {
@@ -93,7 +93,7 @@ static bool take(choice *c, const trek_subscript *s, int missing)
     return c->x != NULL;
 }
 
-/* The row-major place among the chosen dimensions: indices broadcast. */
+/* Returns the row-major position among the indexed dimensions; indices broadcast. */
 static trek_var *place_of(const choice *c, trek_shape shape)
 {
     trek_var *place = NULL;
@@ -107,7 +107,8 @@ static trek_var *place_of(const choice *c, trek_shape shape)
     return place;
 }
 
-/* The chosen dimensions in front and as one, chosen from by place, and put where they stood. */
+/* Moves the indexed dimensions to the front and merges them, selects by position, and moves the result to where they
+ * were. */
 static trek_var *chosen(const choice *c)
 {
     trek_shape shape = trek_var_shape(c->x);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Elements by their places, and tensors made of others': made of other ops. */
+/* Taking elements by position, and building tensors from others', made from other ops. */
 #include "autograd/calls_internal.h"
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
@@ -24,7 +24,7 @@ trek_var *trek_isin(trek_var *x, trek_var *of, bool invert)
         return trek_fail_null(TREK_ERR_DTYPE, "isin: needs two of one dtype of numbers, not %s and %s",
                               trek_dtype_name(trek_var_dtype(x)),
                               trek_dtype_name(trek_var_dtype(of)));
-    if (trek_dtype_is_float(trek_var_dtype(of))) /* a search does not know where a NaN lies */
+    if (trek_dtype_is_float(trek_var_dtype(of))) /* a search cannot find a NaN's position */
         of = trek_masked_select(trek_var_detach(of), trek_logical_not(trek_isnan(of)));
     if (!of)
         return NULL;
@@ -41,7 +41,7 @@ trek_var *trek_isin(trek_var *x, trek_var *of, bool invert)
     return invert ? trek_logical_not(found) : found;
 }
 
-/* Places counted from the start. */
+/* Returns positions counted from the start. */
 static trek_var *from_start(trek_var *index, int64_t n)
 {
     return trek_where(trek_lt_scalar(index, 0), trek_add_scalar(index, (double)n), index);
@@ -131,7 +131,7 @@ trek_var *trek_masked_scatter(trek_var *x, trek_var *mask, trek_var *source)
         return trek_fail_null(TREK_ERR_DTYPE, "masked_scatter: needs a mask of bool and two of one dtype, not %s, %s and %s",
                               trek_dtype_name(trek_var_dtype(mask)),
                               trek_dtype_name(trek_var_dtype(x)), trek_dtype_name(trek_var_dtype(source)));
-    trek_var *both = trek_where(mask, trek_var_detach(x), trek_var_detach(x)); /* what x and mask broadcast to */
+    trek_var *both = trek_where(mask, trek_var_detach(x), trek_var_detach(x)); /* the shape that x and mask broadcast to */
     if (!both)
         return NULL;
     trek_shape shape = trek_var_shape(both);
@@ -173,7 +173,7 @@ trek_var *trek_rot90(trek_var *x, int64_t k, trek_dims_list dims)
 
 /* --- made of others' ------------------------------------------------------------------------------- */
 
-/* x with zeros at its ends along dim. */
+/* Returns x with zeros at its ends along dim. */
 static trek_var *between_zeros(trek_var *x, int dim, int64_t before, int64_t after)
 {
     trek_var *parts[3] = { NULL, x, NULL };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tape of a thread: making nodes, letting go of them. */
+/* The tape of a thread: making and releasing nodes. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 _Thread_local trek_grad_mode trek_grad_mode_here;
 _Thread_local trek_tape *trek_tape_here;
 
-/* Tapes outlive their threads (nodes may), and are used again by the next one. */
+/* Tapes outlive their threads (nodes may as well) and are reused by later threads. */
 static pthread_mutex_t orphans_lock = PTHREAD_MUTEX_INITIALIZER;
 static trek_tape *orphans;
 
@@ -36,7 +36,7 @@ trek_tape *trek_tape_get(void)
         orphans = tape->next_orphan;
     pthread_mutex_unlock(&orphans_lock);
     if (!tape)
-        tape = calloc(1, sizeof *tape); /* kept for good, like the caches of threads */
+        tape = calloc(1, sizeof *tape); /* never freed, like the caches of threads */
     if (!tape) {
         trek_fail(TREK_ERR_MEMORY, "out of memory: no tape for this thread");
         return NULL;
@@ -135,7 +135,7 @@ static void unlink_node(trek_node *node)
     tape->count--;
 }
 
-/* A node without references, taken off the list, or handed to the owner of its tape. */
+/* Removes a node without references from the list, or hands it to the owner of its tape. */
 static void bury(trek_node *node, trek_node **dead)
 {
     trek_tape *tape = node->tape;
@@ -163,7 +163,8 @@ void trek_function_context_free(trek_function_context *context)
     trek_free(context);
 }
 
-/* Lets go of what the node holds; nodes that thereby die join the list. A walk on its way to a node takes the reference over. */
+/* Releases what the node holds; nodes that die as a result join the list. A walk on its way to a node takes over the
+ * reference. */
 static void let_go(trek_node *node, trek_node **dead)
 {
     trek_saved_tensor *saved = node->saved;
@@ -200,13 +201,13 @@ static void free_hooks(trek_node *node)
     }
 }
 
-/* One at a time, not one inside the other: a tape may be a million nodes long. */
+/* Frees one node at a time without recursion, because a tape may be a million nodes long. */
 static void free_dead(trek_node *dead)
 {
     while (dead) {
         trek_node *node = dead;
         dead = node->next;
-        if (!node->freed) /* else that was done by the pass */
+        if (!node->freed) /* otherwise the pass has done that */
             let_go(node, &dead);
         if (node->context)
             trek_function_context_free(node->context);

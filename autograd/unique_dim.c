@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The different slices of a tensor along a dimension. */
+/* The distinct slices of a tensor along a dimension. */
 #include <string.h>
 
 #include "autograd/calls_internal.h"
@@ -23,7 +23,7 @@ static int compare(const rows *r, int64_t a, int64_t b)
     return 0;
 }
 
-/* Merges sorted runs of `run` rows into runs of twice as many; equal ones stay in their order. */
+/* Merges sorted runs of `run` rows into runs twice as long. The sort is stable. */
 static void merge(const rows *r, const int64_t *from, int64_t *to, int64_t n, int64_t run)
 {
     for (int64_t begin = 0; begin < n; begin += 2 * run) {
@@ -36,7 +36,7 @@ static void merge(const rows *r, const int64_t *from, int64_t *to, int64_t n, in
     }
 }
 
-/* The rows in order; of room for 2 n. */
+/* Returns the rows in order; `room` holds 2 n. */
 static int64_t *sorted(const rows *r, int64_t n, int64_t *room)
 {
     int64_t *order = room, *other = room + n;
@@ -53,7 +53,7 @@ static int64_t *sorted(const rows *r, int64_t n, int64_t *room)
 
 /* --- the op ---------------------------------------------------------------------------------------------- */
 
-/* A tensor of i64 on the CPU that belongs to the scope, and its numbers. */
+/* Makes an i64 tensor on the CPU that belongs to the scope, and returns its numbers. */
 static trek_var *integers(int64_t n, int64_t **data)
 {
     trek_tensor *t = trek_tensor_empty(trek_dims(n), TREK_I64, trek_cpu(0));
@@ -62,10 +62,10 @@ static trek_var *integers(int64_t n, int64_t **data)
 }
 
 typedef struct found {
-    trek_var *firsts, *inverse, *counts; /* a slice for each kind; of all slices, which kind; how many of it */
+    trek_var *firsts, *inverse, *counts; /* one slice of each kind; the kind of every slice; the number of each kind */
 } found;
 
-/* By ranks [n, width], which stand in the order of the elements: equal ranks are equal elements. */
+/* Works on ranks [n, width], which have the order of the elements: equal ranks mean equal elements. */
 static trek_status find(trek_var *ranks, int64_t n, int64_t width, found *f)
 {
     int64_t *firsts, *inverse, *counts, *room = trek_alloc((2 * (size_t)n + 1) * sizeof *room), kinds = 0;

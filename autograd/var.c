@@ -50,11 +50,11 @@ void trek_loss_count_free(trek_loss_count *count)
     trek_block_free(count);
 }
 
-/* What a freed variable looks like: a scalar, so that looking at it does no harm. */
+/* Turns a freed variable into a scalar, so that looking at it does no harm. */
 static void make_shell(void *block)
 {
     trek_var *var = block;
-    atomic_init(&var->refs, INT_MIN / 2); /* never one again */
+    atomic_init(&var->refs, INT_MIN / 2); /* never counts up to one again */
     var->requires_grad = false;
     var->output = 0;
     var->data = trek_debug_gone_tensor();
@@ -272,7 +272,7 @@ int trek_var_on_grad(trek_var *var, trek_grad_hook hook, void *arg)
         return 0;
     if (!var->requires_grad)
         return trek_fail(TREK_ERR_STATE, "var_on_grad: the variable needs no gradient"), 0;
-    trek_leaf *leaf = trek_var_leaf(var); /* counts handles for results, too */
+    trek_leaf *leaf = trek_var_leaf(var); /* counts handles for results as well */
     trek_hook *made = leaf ? trek_alloc(sizeof *made) : NULL;
     if (!made)
         return 0;

@@ -21,8 +21,8 @@ typedef struct trek_hook {
 
 /* What a mean loss is the mean of (loss_weight.c). */
 typedef struct trek_loss_count {
-    double weight;            /* where there are no labels */
-    trek_tensor *labels;      /* owned; to be counted when somebody asks, since they may lie on a GPU; NULL: weight says it */
+    double weight;            /* used without labels */
+    trek_tensor *labels;      /* owned; counted on request, since they may be on a GPU; NULL if weight is used */
     trek_tensor *classes;     /* owned; weights of the classes, or NULL */
     uint32_t labels_version, classes_version;
     int64_t ignore;
@@ -30,20 +30,20 @@ typedef struct trek_loss_count {
 
 void trek_loss_count_free(trek_loss_count *count); /* may be NULL */
 
-/* What a parameter or a loss has more than another variable. */
+/* What only parameters and losses have. */
 typedef struct trek_leaf {
-    trek_var *grad;           /* owned; NULL: none */
+    trek_var *grad;           /* owned; may be NULL */
     bool grad_in_arena;       /* grad is a view of an arena: zeroed, never dropped */
-    bool has_grad;            /* something was accumulated since the last zero; else grad may be overwritten */
-    bool fresh;               /* grad is what a rule gave: to be made its own memory before the walk goes on */
-    bool due;                 /* that walk gives it a gradient, */
-    int pending;              /* and has not passed so many uses */
+    bool has_grad;            /* something was accumulated since the last zeroing; otherwise grad may be overwritten */
+    bool fresh;               /* grad is a rule's result: it gets its own memory before the walk goes on */
+    bool due;                 /* that walk gives it a gradient */
+    int pending;              /* and this many uses are still to come */
     uint32_t walk;            /* the walk that counted them */
-    uint32_t watch;           /* the walk that watches it, */
+    uint32_t watch;           /* the walk that watches it */
     int watch_index;          /* under this number */
     int next_handle;
     trek_hook *hooks;
-    trek_loss_count *count;   /* owned; NULL: not a mean loss */
+    trek_loss_count *count;   /* owned; NULL if it is not a mean loss */
 } trek_leaf;
 
 struct trek_var {
@@ -52,11 +52,11 @@ struct trek_var {
     uint8_t output;           /* which output of node */
     trek_tensor *data;
     trek_node *node;          /* what made it (owned reference); NULL for a leaf */
-    trek_leaf *leaf;          /* made at need */
+    trek_leaf *leaf;          /* made when first needed */
 };
 
-void trek_var_destroy(trek_var *var); /* the last reference is gone */
-/* trek_var_release of a variable that is not NULL. */
+void trek_var_destroy(trek_var *var); /* called when the last reference is gone */
+/* trek_var_release for a variable that is not NULL. */
 static inline void trek_var_drop(trek_var *var)
 {
     if (trek_ref_drop(&var->refs))
@@ -65,11 +65,11 @@ static inline void trek_var_drop(trek_var *var)
 
 /* Where a gradient goes: the node that made the input, or the leaf itself. */
 typedef struct trek_edge {
-    trek_node *node;          /* owned reference; NULL: leaf, or no gradient */
-    trek_var *leaf;           /* owned reference; NULL */
+    trek_node *node;          /* owned reference; NULL for a leaf or without a gradient */
+    trek_var *leaf;           /* owned reference; may be NULL */
     uint8_t output;
     uint8_t dtype,
-        ndim; /* of the input as the caller gave it: its gradient is reduced and cast to this; TREK_DTYPE_COUNT: absent */
+        ndim; /* of the input as the caller gave it: its gradient is reduced and cast to this; TREK_DTYPE_COUNT if absent */
     int64_t sizes[TREK_MAX_DIMS];
 } trek_edge;
 
@@ -77,7 +77,7 @@ typedef struct trek_saved_tensor {
     trek_tensor *tensor;      /* owned */
     uint32_t version;
     uint8_t is_output, index; /* which input or output of the op it was */
-    bool offloads;            /* it may be in host memory: trek_offload_bring before it is looked at (offload_internal.h) */
+    bool offloads;            /* it may be in host memory: call trek_offload_bring before using it (offload_internal.h) */
 } trek_saved_tensor;
 
 /* --- what a backward rule sees ------------------------------------------- */
@@ -86,115 +86,115 @@ typedef struct trek_backward_call {
     trek_node *node;
     const trek_op *op;
     const trek_attrs *attrs;
-    trek_var *grad;           /* gradient of output 0; never NULL in a rule of one output */
-    trek_var **more_grads;    /* [k]: gradient of output k > 0, or NULL (rows with TREK_OP_PAIR); NULL: none */
+    trek_var *grad;           /* gradient of output 0; never NULL in a rule with one output */
+    trek_var **more_grads;    /* [k] gradient of output k > 0, or NULL (rows with TREK_OP_PAIR); NULL if there are none */
     int n_inputs;
-    bool create_graph;        /* recording is on: use differentiable ops only */
+    bool create_graph;        /* recording is on: use only differentiable ops */
     uint32_t needs;           /* bit k: input k needs a gradient */
-    trek_var **grads;         /* [n_inputs] to be filled; borrowed results of ops in the rule's scope; NULL: zero */
-    trek_var *saved;          /* [TREK_SAVED_VARS] the engine's: what rules see of saved tensors, */
-    int n_saved;              /* so many so far; they end with the rule's scope */
+    trek_var **grads;         /* [n_inputs] to be filled in; borrowed results of ops in the rule's scope; NULL means zero */
+    trek_var *saved;          /* [TREK_SAVED_VARS] the engine's: the variables for saved tensors */
+    int n_saved;              /* their number so far; they end with the rule's scope */
 } trek_backward_call;
 enum { TREK_SAVED_VARS = 4 };
 
-/* A rule fills b->grads[k] for inputs that need one, with public ops and
- * trek_apply_* of internal rows. Gradients may have the broadcast shape and the
- * promoted dtype: the engine reduces and casts them to the input's own. */
+/* A rule fills b->grads[k] for inputs that need one, using public ops and trek_apply_* of internal rows. Gradients
+ * may have the broadcast shape and the promoted dtype: the engine reduces and casts them to the input's own. */
 typedef trek_status (*trek_backward_rule)(trek_backward_call *b);
-/* The plain ops that a fused op equals: output 0 from the op's inputs; of a pair, output 1 where that number says so. */
+/* The plain ops that a fused op equals: computes output 0 from the op's inputs, or, for a pair, output 1 if that
+ * number says so. */
 enum { TREK_COMPOSITE_OUTPUT = 11 }; /* in attrs.i */
 typedef trek_var *(*trek_composite_rule)(const trek_op *op, const trek_attrs *attrs, trek_var *const *inputs, int n_inputs);
 
-/* NULL: no gradient flows. Not const, so that the op suite can put a wrong one in and see its test fail. */
+/* NULL means that no gradient flows. Not const, so that the op suite can insert a wrong rule and see its test fail. */
 extern trek_backward_rule trek_backward_rules[TREK_OP_COUNT];
 extern const trek_composite_rule trek_composite_rules[TREK_OP_COUNT];
 
 static inline bool trek_rule_needs(const trek_backward_call *b, int k) { return b->needs >> k & 1; }
-/* What the row's `saves` asked for; NULL if the input was absent. Borrowed, in the rule's scope. */
+/* Return what the row's `saves` requested, or NULL if the input was absent. Borrowed, in the rule's scope. */
 trek_var *trek_rule_input(trek_backward_call *b, int k);
 trek_var *trek_rule_output(trek_backward_call *b, int k);
-/* For rules of fused ops under create_graph: fills b->grads by differentiating
- * the composite, which is recorded. */
+/* For rules of fused ops under create_graph: fills b->grads by differentiating the composite, which is recorded. */
 trek_status trek_rule_composite(trek_backward_call *b);
-/* Shape of input k as the op's caller gave it. */
+/* Returns the shape of input k as the op's caller gave it. */
 trek_shape trek_rule_shape(const trek_backward_call *b, int k);
-/* The gradient tensor of input k's leaf, if the rule may accumulate into it
- * directly (a contiguous leaf of the same dtype and shape, first-order backward);
- * *overwrite says that it holds nothing yet. After writing, the rule leaves
- * b->grads[k] NULL and calls trek_rule_sunk. NULL: not possible. */
+/* Returns the gradient tensor of input k's leaf if the rule may accumulate into it directly (a contiguous leaf of the
+ * same dtype and shape, in a first-order backward). *overwrite says that it holds nothing yet. After writing, the
+ * rule leaves b->grads[k] NULL and calls trek_rule_sunk. Returns NULL if this is not possible. */
 trek_tensor *trek_rule_sink(trek_backward_call *b, int k, bool *overwrite);
-/* The same where input k, which the rule knows to be 16-bit, is a leaf whose gradient an arena keeps in f32, or the cast of
- * an f32 leaf: the gradient is not rounded to 16 bits on its way then. */
+/* The same for input k that the rule knows to be 16-bit, if it is a leaf whose gradient an arena keeps in f32, or the
+ * cast of an f32 leaf. The gradient is then not rounded to 16 bits on its way. */
 trek_tensor *trek_rule_sink_wide(trek_backward_call *b, int k, bool *overwrite);
 void trek_rule_sunk(trek_backward_call *b, int k);
 
 /* --- applying ops to variables ------------------------------------------- */
 
-/* Runs op on variables, records it if need be; result (output 0) belongs to the present scope. */
+/* Runs an op on variables and records it if necessary. The result (output 0) belongs to the current scope. */
 trek_var *trek_apply(const trek_op *op, trek_var *const *inputs, int n_inputs, const trek_attrs *attrs);
-/* The same, giving the tensors of outputs 1.. as constants in the scope, too (outs[0..n-1], n <= TREK_MAX_OUTPUTS). */
+/* The same, which also returns the tensors of outputs 1.. as constants in the scope (outs[0..n-1], n <=
+ * TREK_MAX_OUTPUTS). */
 trek_status trek_apply_many(const trek_op *op, trek_var *const *inputs, int n_inputs, const trek_attrs *attrs, trek_var **outs,
                             int n);
 
-/* trek_apply_x: every row on variables, internal ones too; the public trek_x are these. */
+/* trek_apply_x: every row on variables, including internal ones; the public trek_x are these. */
 #define TREK_OP(name, signature, ...) trek_var *trek_apply_##name(TREK_PARAMS_##signature(trek_var));
 #include "tensor/ops.def"
 #undef TREK_OP
 
-/* A variable in the present scope that takes over the reference to tensor. */
+/* Makes a variable in the current scope that takes over the reference to tensor. */
 trek_var *trek_var_wrap_scoped(trek_tensor *tensor, const char *op);
 
 /* --- what a loss is the mean of (loss_weight.c); NULL in, NULL out; NULL and MEMORY --- */
 
-/* loss, the mean of `weight` items. */
+/* Marks the loss as the mean of `weight` items. */
 trek_var *trek_loss_mean_of(trek_var *loss, double weight);
-/* loss, the mean over the labels that are not `ignore`, each as heavy as its class (classes NULL: 1). */
+/* Marks the loss as the mean over the labels that are not `ignore`, each weighted by its class (classes NULL: 1). */
 trek_var *trek_loss_mean_of_labels(trek_var *loss, trek_var *labels, trek_var *classes, int64_t ignore);
 
 /* --- used by graph/ and distributed/ -------------------------------------- */
 
-/* The leaf part, made at need; NULL and MEMORY. */
+/* Returns the leaf part, made when first needed, or NULL with MEMORY. */
 trek_leaf *trek_var_leaf(trek_var *var);
-/* Puts the gradient of a leaf into `grad` (a tensor of its shape; retained) for good. */
+/* Permanently puts the gradient of a leaf into `grad` (a tensor of its shape, which is retained). */
 trek_status trek_var_place_grad(trek_var *var, trek_tensor *grad);
 
-/* Backward over one graph's parameters: `complete(k, arg)` is called once for each
- * of the leaves, as soon as nothing further can reach it in this walk (at once for unused ones). */
+/* Backward over one graph's parameters: `complete(k, arg)` is called once for each of the leaves, as soon as nothing
+ * further can reach it in this walk (at once for unused ones). */
 typedef struct trek_backward_watch {
     trek_var *const *leaves;
     int n_leaves;
     bool only_these;          /* other leaves get no gradient */
-    bool zeros;               /* what is gone back from weighs nothing: leaves that it uses have a gradient, to which nothing is
-                                 added, NaN neither */
+    bool zeros;               /* the walk's root weighs nothing: leaves that it uses have a gradient, to which nothing is
+                               * added, not even NaN */
     void (*complete)(int k, void *arg);
     void *arg;
 } trek_backward_watch;
 trek_status trek_backward_watched(trek_var *const *roots, trek_var *const *seeds, int n, const trek_backward_opts *opts,
                                   const trek_backward_watch *watch);
 
-/* In a function's backward: whether the present walk keeps the tape (retain_graph). */
+/* In a function's backward: returns whether the current walk keeps the tape (retain_graph). */
 bool trek_backward_retains(void);
-/* And whether it is trek_grad's: gradients of leaves are to be left alone. */
+/* Returns whether it is trek_grad's, which leaves the gradients of leaves alone. */
 bool trek_backward_captures(void);
 /* In trek_grad's walk: whether the gradient of this leaf is asked for, and adds to it. */
 bool trek_backward_captures_leaf(const trek_var *leaf);
 trek_status trek_backward_capture_leaf(trek_var *leaf, trek_var *grad);
 /* And whether leaves get zeros (trek_backward_watch). */
 bool trek_backward_gives_zeros(void);
-/* Whether the present walk gives this leaf its gradient: false where it is for others only. */
+/* Returns whether the current walk gives this leaf its gradient; false if it serves only other leaves. */
 bool trek_backward_reaches(const trek_var *leaf);
-/* Whether no node after this one uses the leaf; known only where leaves are counted (trek_backward_watch.complete). */
+/* Returns whether no node after this one uses the leaf. This is known only if leaves are counted
+ * (trek_backward_watch.complete). */
 bool trek_backward_passes_last(const trek_var *leaf);
 
-/* Recording state of the thread, to be handed to the ranks. */
+/* The thread's recording state, which is passed on to the ranks. */
 typedef struct trek_grad_mode {
     int no_grad_depth;
-    uint8_t autocast;         /* trek_dtype: BF16 or F16; F32: off. Ranks begin it for the length of their forward */
-    trek_offload_opts offload; /* min_bytes 0: none. Ranks have it for the length of their forward */
+    uint8_t autocast;         /* trek_dtype: BF16 or F16; F32 means off. Ranks use it during their forward */
+    trek_offload_opts offload; /* min_bytes 0 means none. Ranks use it during their forward */
 } trek_grad_mode;
 extern _Thread_local trek_grad_mode trek_grad_mode_here;
 
-/* autocast.c: trek_apply_many with the inputs cast as the op's class asks; a loss's input in f32. */
+/* autocast.c: trek_apply_many with the inputs cast as the op's class requires; a loss's input is cast to f32. */
 trek_status trek_autocast_apply(const trek_op *op, trek_var *const *inputs, int n_inputs, const trek_attrs *attrs,
                                 trek_var **outs, int n);
 trek_var *trek_autocast_full(trek_var *var);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What has three dimensions of space: ops of two, to which the depth is brought as images or as channels. */
+/* Three-dimensional spatial ops, made from two-dimensional ones in which the depth becomes images or channels. */
 #include <inttypes.h>
 
 #include "autograd/calls_internal.h"
@@ -11,7 +11,7 @@
 #include "tensor/number_internal.h"
 #include "tensor/option_internal.h"
 
-/* An option's three numbers, TREK_ZERO read as 0. */
+/* Reads an option's three numbers, with TREK_ZERO as 0. */
 static void triple(int64_t to[3], const int64_t from[3], int64_t otherwise)
 {
     to[0] = from[0] ? from[0] : otherwise;
@@ -49,7 +49,7 @@ static trek_status need_five(const char *name, const char *what, trek_var *x)
                     trek_shape_text(trek_var_shape(x), text, sizeof text));
 }
 
-/* How depths go along: as the ops of two dimensions have it for the others. */
+/* How windows move along the depth, with the same rules as the two-dimensional ops. */
 typedef struct depth_walk {
     int64_t in, kernel, stride, padding, dilation;
 } depth_walk;
@@ -64,7 +64,7 @@ static trek_status check_depth(const char *name, const depth_walk *w)
     return TREK_OK;
 }
 
-/* Elements stride d + dilation k for all d, then k, of dimension 2: an index of them. */
+/* Returns an index of elements stride d + dilation k in dimension 2, for all d and then k. */
 static trek_var *depth_index(const depth_walk *w, int64_t steps, trek_device device)
 {
     const int64_t n = steps * w->kernel, most = (int64_t)1 << 40;
@@ -78,7 +78,7 @@ static trek_var *depth_index(const depth_walk *w, int64_t steps, trek_device dev
     return t ? trek_var_from(t) : NULL;
 }
 
-/* The numbers of a function as it is called, for whoever writes it down. */
+/* Collects the numbers of a call, for exports that write it down. */
 static trek_compound compound_of(trek_compound_kind kind, const int64_t stride[3], const int64_t padding[3],
                                  const int64_t dilation[3])
 {
@@ -105,7 +105,8 @@ static trek_var *told(trek_compound c, int64_t groups, trek_var *x, trek_var *we
 
 /* --- convolution ----------------------------------------------------------------------------------- */
 
-/* [N, C, D, H, W] as [N D', C kd, H, W]: each depth of the result an image whose channels are its window's. */
+/* Rearranges [N, C, D, H, W] to [N D', C kd, H, W]: each depth of the result is an image whose channels are those of
+ * its window. */
 static trek_var *windows(trek_var *x, const depth_walk *w, int64_t steps)
 {
     trek_shape s = trek_var_shape(x);
@@ -121,7 +122,7 @@ static trek_var *windows(trek_var *x, const depth_walk *w, int64_t steps)
                         trek_dims(s.sizes[0] * steps, s.sizes[1] * w->kernel, s.sizes[3], s.sizes[4]));
 }
 
-/* [N D, C, H, W] back to [N, C, D, H, W]. */
+/* Rearranges [N D, C, H, W] back to [N, C, D, H, W]. */
 static trek_var *stacked(trek_var *y, int64_t samples, int64_t depth)
 {
     if (!y)
@@ -182,7 +183,7 @@ static trek_status transposed_depth(const trek_conv_transpose_opts *opts, const 
     return TREK_OK;
 }
 
-/* [N D, O kd, H, W] summed up at their depths: [N, O, D', H, W]. */
+/* Adds [N D, O kd, H, W] up at their depths: [N, O, D', H, W]. */
 static trek_var *overlapped(trek_var *y, const depth_walk *w, int64_t samples, int64_t out)
 {
     trek_shape s = trek_var_shape(y);
@@ -224,7 +225,7 @@ trek_var *trek_conv_transpose3d(trek_var *x, trek_var *weight, trek_var *bias, c
         flat(two.output_size, more);
     }
     trek_compound_enter();
-    /* sums of several depths in f32, rounded once */
+    /* sums of several depths are computed in f32 and rounded once */
     trek_var *images = trek_transpose(trek_rule_wide(x), 1, 2), *kernel = trek_rule_wide(weight);
     images = trek_reshape(images, trek_dims(s.sizes[0] * w.in, s.sizes[1], s.sizes[3], s.sizes[4]));
     kernel = trek_reshape(kernel, trek_dims(k.sizes[0], k.sizes[1] * k.sizes[2], k.sizes[3], k.sizes[4]));
@@ -244,7 +245,7 @@ trek_var *trek_conv_transpose3d(trek_var *x, trek_var *weight, trek_var *bias, c
 
 /* --- pooling ------------------------------------------------------------------------------------------ */
 
-/* The two pools of two dimensions that one of three is. */
+/* The two two-dimensional pools that make up a three-dimensional one. */
 typedef struct pool_steps {
     trek_pool_function pool;
     trek_pool_opts area, line;
@@ -261,7 +262,8 @@ static trek_var *step_line(const pool_steps *p, trek_var *x, trek_var **indices)
     return p->pool ? p->pool(x, &p->line, indices) : trek_adaptive_max_pool2d(x, p->sizes[0], trek_var_size(x, 3), indices);
 }
 
-/* Places in the volume: `areas` [planes, D, h, w] says where in its H W, lines [planes, 1, d, h w] which of D h w of those. */
+/* Returns positions in the volume. `areas` [planes, D, h, w] has positions in H W, and `lines` [planes, 1, d, h w]
+ * has positions in D h w. */
 static trek_var *volume_places(const pool_steps *p, trek_var *areas, trek_var *lines, int64_t area)
 {
     int64_t planes = trek_var_size(areas, 0), depth = trek_var_size(areas, 1), n = trek_var_size(lines, 3);
@@ -278,7 +280,7 @@ static trek_var *volume_places(const pool_steps *p, trek_var *areas, trek_var *l
     return p->hollow ? trek_masked_fill(taken, none, -1) : taken;
 }
 
-/* Height and width, then depth: of equal maxima the first one in the order of memory, as in one pass. */
+/* Pools height and width, then depth. Of equal maxima it takes the first one in memory order, as a single pass would. */
 static trek_var *pooled(const pool_steps *p, trek_var *x, trek_var **indices)
 {
     trek_shape s = trek_var_shape(x);
@@ -353,7 +355,7 @@ trek_var *trek_max_pool3d_with_indices(trek_var *x, const trek_pool_opts *opts, 
 }
 trek_var *trek_max_pool3d(trek_var *x, const trek_pool_opts *opts) { return trek_max_pool3d_with_indices(x, opts, NULL); }
 
-/* Of two roundings to 16 bits one is done in f32. */
+/* Of two roundings to 16 bits, one is avoided by using f32. */
 trek_var *trek_avg_pool3d(trek_var *x, const trek_pool_opts *opts)
 {
     trek_var *y = windowed("avg_pool3d", trek_rule_wide(x), opts, trek_avg_pool2d_plain, NULL);

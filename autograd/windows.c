@@ -8,7 +8,7 @@
 
 #define TWO_PI 6.28318530717958647692
 
-/* Values at t of [0, 1], of a number that the window has. */
+/* Returns the window's value at t in [0, 1], given its parameter. */
 typedef double shape_of_window(double t, double number);
 
 static double raised_cosine(double t, double middle) { return middle - (1 - middle) * cos(TWO_PI * t); }
@@ -23,7 +23,8 @@ static double triangle(double t, double number)
     return 1 - fabs(2 * t - 1);
 }
 
-/* The modified Bessel function of order 0, times e^-|x|, by its power series: terms rise up to about |x| / 2, then fall. */
+/* The modified Bessel function of order 0, times e^-|x|, by its power series: terms rise up to about |x| / 2, then
+ * fall. */
 static double bessel(double x)
 {
     double half = fabs(x) / 2, sum = 0;
@@ -75,7 +76,7 @@ trek_var *trek_bartlett_window(int64_t n, bool periodic, trek_dtype dtype, trek_
 }
 trek_var *trek_kaiser_window(int64_t n, bool periodic, double beta, trek_dtype dtype, trek_device device)
 {
-    enum { MOST = 100000 }; /* sums of as many terms */
+    enum { MOST = 100000 }; /* the maximum number of terms */
     if (!(fabs(beta) <= MOST))
         return trek_fail_null(TREK_ERR_ARGUMENT, "kaiser_window: a beta of %g", beta);
     return window("kaiser_window", n, periodic, kaiser, beta, dtype, device);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Samples kept in memory. What is kept is never changed nor freed before the dataset ends, so rows are read without the
- * lock. */
+/* Samples kept in memory. A kept sample is never changed or freed before the dataset ends, so rows are read without
+ * the lock. */
 #include <inttypes.h>
 #include <pthread.h>
 
@@ -10,16 +10,16 @@
 typedef struct cache {
     trek_around around;
     int64_t limit;
-    pthread_mutex_t lock; /* guards what follows */
-    bool locks;           /* it was made */
-    trek_tensor ***kept;  /* [length] a sample's fields, batches of one; NULL: not kept */
+    pthread_mutex_t lock; /* guards the following fields */
+    bool locks;           /* the lock was made */
+    trek_tensor ***kept;  /* [length] a sample's fields as batches of one; NULL if not kept */
     int64_t samples, bytes;
 } cache;
 
-/* A fetch: where each sample is, and which ones have to be fetched. */
+/* A fetch: where each sample is, and which ones still have to be fetched. */
 typedef struct look {
     trek_tensor ***kept; /* [n] */
-    int64_t *missing, *places, n; /* their indices, their places in the batch */
+    int64_t *missing, *places, n; /* indices of the missing ones, and their positions in the batch */
 } look;
 
 static void look_up(cache *c, const trek_fetch *fetch, look *l)
@@ -43,13 +43,13 @@ static int64_t sample_bytes(const trek_dataset *dataset, trek_tensor *const *ten
     return bytes;
 }
 
-/* A copy of row i, if there is still room for it, and nobody was faster. */
+/* Keeps a copy of row i if there is still room for it and no other thread was faster. */
 static trek_status keep(cache *c, int64_t index, trek_tensor *const *some, int64_t i, int64_t bytes)
 {
     const trek_dataset *self = &c->around.base;
     pthread_mutex_lock(&c->lock);
     bool wanted = !c->kept[index] && c->bytes + bytes <= c->limit;
-    c->bytes += wanted ? bytes : 0; /* claimed */
+    c->bytes += wanted ? bytes : 0; /* reserves the room */
     pthread_mutex_unlock(&c->lock);
     if (!wanted)
         return TREK_OK;

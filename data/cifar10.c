@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CIFAR-10's and CIFAR-100's binary versions: records of one label, or of a coarse and a fine one, and 3 x 32 x 32 bytes. */
+/* CIFAR-10's and CIFAR-100's binary versions: records of one label, or of a coarse and a fine one, and 3 x 32 x 32
+ * bytes. */
 #include <stdio.h>
 #include <string.h>
 
@@ -82,7 +83,7 @@ static trek_status append_file(cifar *set, const char *path)
     return status;
 }
 
-/* Of the file of that name, or of those numbered from 1 on. */
+/* Reads the file of that name, or the files numbered from 1 on. */
 static trek_dataset *cifar_new(const trek_dataset_class *klass, size_t labels, const char *folder, const char *name, int files)
 {
     trek_dataset *set = trek_dataset_new(klass);

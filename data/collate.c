@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batches put together of single samples. */
+/* Batches assembled from single samples. */
 #include "data/collate.h"
 
 #include <inttypes.h>
@@ -37,7 +37,7 @@ static trek_status samples_new(samples *s, int64_t n, int n_fields)
     return s->rows ? TREK_OK : TREK_ERR_MEMORY;
 }
 
-/* One at a time. What follows from its batch inside is told of it. */
+/* Fetches one sample at a time. The inner dataset learns about the whole batch if it depends on it. */
 static trek_status samples_fetch(samples *s, trek_dataset *inner, const trek_fetch *fetch, const int64_t *indices, int64_t first)
 {
     trek_fetch one = *fetch;
@@ -64,14 +64,14 @@ typedef struct rule {
 typedef struct padded {
     trek_around around;
     rule *rules;      /* [inner's fields] */
-    int64_t *lengths; /* [samples]; NULL: measured */
+    int64_t *lengths; /* [samples]; NULL if lengths are measured */
     int first;        /* the first padded field */
-    int mask, length; /* places of those fields; -1: none */
+    int mask, length; /* positions of those fields; -1 for none */
 } padded;
 
-/* Longest sizes so far, of one field. */
+/* The longest sizes so far, of one field. */
 typedef struct longest {
-    int ndim; /* with the batch's; 0: of nothing yet */
+    int ndim; /* including the batch dimension; 0 if there is nothing yet */
     int64_t sizes[TREK_MAX_DIMS];
     trek_dtype dtype;
 } longest;
@@ -99,7 +99,7 @@ static trek_status measure_all(const padded *p, const samples *s, longest *most)
     return status;
 }
 
-/* The other samples of the batch, which other ranks have: one after another. */
+/* Measures the samples of the batch that belong to other ranks, one after another. */
 static trek_status measure_others(const padded *p, const trek_fetch *fetch, longest *most)
 {
     trek_dataset *inner = p->around.inner;
@@ -118,7 +118,7 @@ static trek_status measure_others(const padded *p, const trek_fetch *fetch, long
     return status;
 }
 
-/* The same by the list of lengths. */
+/* The same with the list of lengths. */
 static trek_status look_up(const padded *p, const trek_fetch *fetch, const samples *s, longest *most)
 {
     const int64_t *list = fetch->batch ? fetch->batch : fetch->indices;
@@ -188,7 +188,7 @@ static trek_status add_measures(const padded *p, const samples *s, const longest
     return TREK_OK;
 }
 
-/* fetch NULL: of a stream, whose samples are all there. */
+/* A NULL fetch stands for a stream, all of whose samples are there. */
 static trek_status assemble(const padded *p, const trek_fetch *fetch, const samples *s, trek_tensor **out)
 {
     longest *most = trek_calloc((size_t)s->n_fields, sizeof(*most));
@@ -258,7 +258,7 @@ static const trek_dataset_class pad_class = {
     .stream = &pad_stream, .needs_batch = true,
 };
 
-/* Of the k'th of the options' fields. */
+/* Makes the rule for the k-th of the options' fields. */
 static trek_status rule_of(const trek_pad_opts *o, int k, rule *r)
 {
     int64_t multiple = o->multiples ? o->multiples[k] : o->multiple_of, least = o->leasts ? o->leasts[k] : o->at_least;
@@ -286,7 +286,7 @@ static trek_status choose_fields(padded *p, const trek_pad_opts *o)
     return status;
 }
 
-/* inner's, and what is added. */
+/* Lists inner's fields and the additional ones. */
 static trek_status name_fields(padded *p, const trek_pad_opts *o)
 {
     const trek_dataset *inner = p->around.inner;
@@ -343,7 +343,7 @@ typedef struct collated {
     void (*free_arg)(void *arg);
 } collated;
 
-/* Rows [first, first + n) of what was made of all. */
+/* Keeps rows [first, first + n) of what the function made from all samples. */
 static trek_status keep_rows(const trek_dataset *self, int64_t first, int64_t n, trek_tensor *const *all, trek_tensor **out)
 {
     trek_status status = TREK_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Several datasets as one, some fields of one, a function over one. */
+/* Several datasets as one, a selection of a dataset's fields, and a function applied to a dataset. */
 #include "data/compose.h"
 
 #include <inttypes.h>
@@ -14,7 +14,7 @@ typedef struct concat {
     trek_dataset base;
     int n;
     trek_dataset **parts;
-    int64_t *ends; /* [n] the first number behind each */
+    int64_t *ends; /* [n] the index behind the last sample of each part */
 } concat;
 
 static int64_t concat_length(const trek_dataset *self)
@@ -38,7 +38,7 @@ static int part_of(const concat *c, int64_t index)
 
 static int64_t begin_of(const concat *c, int part) { return part > 0 ? c->ends[part - 1] : 0; }
 
-/* The samples of a fetch that are a part's own, as it numbers them, and their places in the batch. */
+/* Lists the samples of a fetch that belong to a part, with the part's own indices and their positions in the batch. */
 static int64_t gather(const concat *c, int part, const trek_fetch *fetch, int64_t *own, int64_t *places)
 {
     int64_t count = 0;
@@ -51,7 +51,7 @@ static int64_t gather(const concat *c, int part, const trek_fetch *fetch, int64_
     return count;
 }
 
-/* lists: room for two of them. No part needs to know the batch (concat_fill). */
+/* `lists` has room for two lists. No part needs to know the batch (see concat_fill). */
 static trek_status fetch_part(const concat *c, int part, const trek_fetch *fetch, int64_t *lists, trek_tensor **some,
                               trek_tensor **out)
 {
@@ -117,12 +117,12 @@ static trek_status concat_fill(concat *c)
             return trek_fail(TREK_ERR_UNSUPPORTED, "dataset_concat: dataset %d (%s) is a stream", k, c->parts[k]->klass->name);
         if (status != TREK_OK || length < 0)
             return trek_status_or(TREK_ERR_ARGUMENT);
-        if (trek_dataset_needs_batch(c->parts[k])) /* it would see its own samples of the batch alone */
+        if (trek_dataset_needs_batch(c->parts[k])) /* it would see only its own samples of the batch */
             return trek_fail(TREK_ERR_ARGUMENT, "dataset_concat: samples of dataset %d (%s) follow from their batch: pad the "
                                                 "whole", k, c->parts[k]->klass->name);
         c->ends[k] = end += length;
     }
-    c->base.n_fields = c->parts[0]->n_fields; /* lives as long as parts[0] does */
+    c->base.n_fields = c->parts[0]->n_fields; /* lives as long as parts[0] */
     c->base.fields = c->parts[0]->fields;
     return TREK_OK;
 }
@@ -153,10 +153,10 @@ trek_dataset *trek_dataset_concat(trek_dataset *const *datasets, int n)
 
 typedef struct selected {
     trek_around around;
-    int *places; /* [n_fields] in inner */
+    int *places; /* [n_fields] positions in inner */
 } selected;
 
-/* The fields that are wanted of all; they are released. */
+/* Keeps the selected fields and releases all of them. */
 static void pick(const trek_dataset *self, trek_tensor **all, trek_tensor **out)
 {
     const selected *s = (const selected *)self;
@@ -254,7 +254,7 @@ static trek_status call(const mapped *m, const trek_fetch *of, trek_tensor *cons
     return status;
 }
 
-/* Row i of the batch as a batch of one: a copy. */
+/* Copies row i of the batch as a batch of one. */
 static trek_status take_row(const trek_dataset *inner, trek_tensor *const *all, int64_t i, trek_tensor **row)
 {
     trek_status status = TREK_OK;
@@ -286,7 +286,7 @@ static trek_status call_one_by_one(const mapped *m, const trek_fetch *fetch, tre
     return status;
 }
 
-/* in is released. */
+/* Releases `in`. */
 static trek_status map_batch(const trek_dataset *self, const trek_fetch *fetch, trek_tensor **in, trek_tensor **out)
 {
     const mapped *m = (const mapped *)self;

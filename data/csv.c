@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables of text. The file is read once for its columns' names, and their types if nobody has told them, and once for the
- * values, which go straight to where their field has them. */
+/* Tables in text files. The file is read once for the columns' names, and for their types unless they are given, and
+ * once for the values, which go directly to their field. */
 #include "data/csv.h"
 
 #include <inttypes.h>
@@ -22,14 +22,14 @@ enum { PIECE = 1 << 16, MOST_COLUMNS = 1 << 20, MOST_ROW = 1 << 28 };
 typedef struct rows {
     trek_unpack file;
     char delimiter;
-    char *text;            /* the row's cells, each with a 0 behind it */
+    char *text;            /* the row's cells, each followed by a 0 */
     size_t length, room;
     int *starts;           /* of cells */
     int n, capacity;
-    int64_t line, first_line; /* where the reader is; where the row began */
+    int64_t line, first_line; /* the current line, and the line where the row began */
     enum { CELL_START, PLAIN, QUOTED, QUOTE_IN_QUOTED } state;
-    bool quoted_row;       /* something in the row was quoted, so it is no empty one */
-    int width;             /* cells of each row; 0: not known yet */
+    bool quoted_row;       /* something in the row was quoted, so the row is not empty */
+    int width;             /* the number of cells in each row; 0 if not known yet */
 } rows;
 
 static trek_status bad_row(const rows *r, const char *what)
@@ -62,7 +62,7 @@ static trek_status begin_cell(rows *r)
     return status;
 }
 
-/* The row is whole: is it one with values, and as many as the others have? */
+/* The row is complete: checks whether it has values, and as many as the other rows. */
 static trek_status row_check(rows *r, bool *empty)
 {
     *empty = r->n == 1 && r->text[0] == 0 && !r->quoted_row;
@@ -104,7 +104,7 @@ static trek_status take_char(rows *r, char c, row_fn each, void *arg)
             r->state = QUOTE_IN_QUOTED;
         return c == '"' ? TREK_OK : add_char(r, c);
     }
-    if (c == '"' && r->state != PLAIN) { /* the first one of a cell, or the second of two */
+    if (c == '"' && r->state != PLAIN) { /* the opening quote of a cell, or the second of two */
         trek_status status = r->state == QUOTE_IN_QUOTED ? add_char(r, c) : TREK_OK;
         r->state = QUOTED;
         r->quoted_row = true;
@@ -122,7 +122,7 @@ static trek_status take_char(rows *r, char c, row_fn each, void *arg)
     return add_char(r, c);
 }
 
-/* Calls each(row) for all of them, until one fails or *stop. */
+/* Calls each(row) for all rows, until one fails or *stop is set. */
 static trek_status read_rows(const char *path, char delimiter, row_fn each, void *arg, const bool *stop)
 {
     rows r = { .delimiter = delimiter, .line = 1, .first_line = 1 };
@@ -140,7 +140,7 @@ static trek_status read_rows(const char *path, char delimiter, row_fn each, void
     }
     if (status == TREK_OK && !*stop && r.state == QUOTED)
         status = bad_row(&r, "a quote that does not end");
-    if (status == TREK_OK && !*stop && (r.length > 0 || r.n > 1 || r.quoted_row)) /* no line end at the file's end */
+    if (status == TREK_OK && !*stop && (r.length > 0 || r.n > 1 || r.quoted_row)) /* the last line has no line end */
         status = end_row(&r, each, arg);
     trek_unpack_close(&r.file);
     trek_free(piece);
@@ -172,7 +172,7 @@ static bool read_whole(const char *text, int64_t *value)
     return *text == 0;
 }
 
-/* Of few digits, exactly (Clinger, "How to read floating point numbers accurately", 1990). */
+/* Reads a number with few digits exactly (Clinger, "How to read floating point numbers accurately", 1990). */
 static bool read_short(const char *text, double *value)
 {
     static const double powers[] = { 1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15 };
@@ -194,7 +194,7 @@ static bool read_short(const char *text, double *value)
     return *text == 0 && n > 0;
 }
 
-/* Decimal ones only: strtod takes hexadecimal ones, too, and the locale's point. */
+/* Reads decimal numbers only: strtod would also accept hexadecimal ones and the locale's decimal point. */
 static bool read_number(const char *text, locale_t c, double *value)
 {
     if (read_short(text, value))
@@ -211,15 +211,15 @@ static bool read_number(const char *text, locale_t c, double *value)
 /* --- fields --------------------------------------------------------------------------------- */
 
 typedef struct field {
-    trek_csv_field opts;    /* its texts are the caller's, or the names of columns */
+    trek_csv_field opts;    /* its texts belong to the caller, or are the names of columns */
     int *columns;
     int n;
-    trek_dtype kept;        /* how values are kept meanwhile: f32, f64, i64 */
+    trek_dtype kept;        /* the dtype that values are kept in meanwhile: f32, f64 or i64 */
     char *data;             /* [rows, n] */
     int64_t capacity;       /* values */
-    char **words;           /* own */
+    char **words;           /* owned */
     int n_words, words_capacity;
-    int32_t *table;         /* [slots] hashed: places in words, -1: none */
+    int32_t *table;         /* [slots] hash table of positions in words; -1 for none */
     int slots;
 } field;
 
@@ -230,7 +230,7 @@ typedef struct reading {
     locale_t c;
     char **names;           /* of columns */
     int n_columns;
-    unsigned char *seen;    /* [columns] when types are looked for: what has occurred */
+    unsigned char *seen;    /* [columns] while types are being determined: what has occurred */
     field *fields;
     int n_fields;
     int64_t rows;
@@ -330,7 +330,7 @@ static trek_status missing_value(const reading *in, const rows *r, const field *
     return TREK_OK;
 }
 
-/* One value, to where the field has it. */
+/* Stores one value in its field. */
 static trek_status put_value(const reading *in, const rows *r, field *f, int column, int64_t at)
 {
     const char *text = cell(r, column);
@@ -438,7 +438,7 @@ static int find_column(const reading *in, const char *name)
     return -1;
 }
 
-/* The field's columns, and how it is kept. */
+/* Finds the field's columns and the dtype it is kept in. */
 static trek_status field_begin(const reading *in, field *f)
 {
     trek_csv_field *o = &f->opts;
@@ -501,7 +501,7 @@ static trek_status fields_begin(reading *in, const trek_csv_opts *o)
 typedef struct csv {
     trek_dataset base;
     trek_dataset *rows;
-    char ***words;  /* [fields]; NULL of those that are no categories */
+    char ***words;  /* [fields]; NULL for fields without categories */
     int *n_words;
 } csv;
 
@@ -535,7 +535,7 @@ static const trek_dataset_class csv_class = {
 
 static int by_bytes(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-/* Words that were found are put in order, and their numbers with them. */
+/* Sorts the words that were found, and renumbers the values. */
 static trek_status sort_words(field *f, int64_t values)
 {
     if (f->opts.words || f->n_words == 0)

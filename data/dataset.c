@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The head of every dataset: references, fields, checked fetching; and what datasets made of others share. */
+/* The base of every dataset: references, fields and checked fetching, and what datasets made from others share. */
 #include "data/dataset_internal.h"
 
 #include <inttypes.h>
@@ -11,12 +11,12 @@
 
 struct trek_dataset_hidden {
     atomic_int refs;
-    atomic_int held; /* of those, by loaders and subsets */
-    char **names; /* of trek_dataset_set_fields; what head.fields points at */
+    atomic_int held; /* the references held by loaders and subsets */
+    char **names; /* set by trek_dataset_set_fields; head.fields points to it */
     int n_names;
-    bool needs_batch; /* or its class does */
+    bool needs_batch; /* otherwise the class decides */
     bool stream;
-    const trek_dataset *whole; /* what it is made around; NULL: it is no such one */
+    const trek_dataset *whole; /* the dataset that it is a part of, or NULL */
 };
 
 trek_dataset *trek_dataset_new(const trek_dataset_class *klass)
@@ -199,7 +199,7 @@ int trek_dataset_field(const trek_dataset *dataset, const char *name)
     return -1;
 }
 
-/* What the class's get left behind: one tensor of n rows in each place. */
+/* Checks what the class's get has produced: one tensor of n rows for each field. */
 trek_status trek_batch_check(const trek_dataset *dataset, int64_t n, trek_tensor *const *out)
 {
     for (int k = 0; k < dataset->n_fields; k++) {
@@ -342,7 +342,7 @@ trek_around *trek_dataset_around(const trek_dataset_class *klass, trek_dataset *
         return NULL;
     }
     around->inner = inner;
-    around->base.n_fields = inner->n_fields; /* lives as long as inner does */
+    around->base.n_fields = inner->n_fields; /* lives as long as inner */
     around->base.fields = inner->fields;
     around->base.hidden->whole = inner;
     around->base.hidden->stream = inner->hidden->stream;

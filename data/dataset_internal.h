@@ -7,70 +7,72 @@
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 
-/* A new uninitialised host tensor [n, sample...]; NULL and MEMORY. */
+/* Returns a new uninitialised host tensor [n, sample...], or NULL with MEMORY. */
 trek_tensor *trek_dataset_tensor(int64_t n, trek_shape sample, trek_dtype dtype);
 
-/* Takes over a reference of the caller's. STATE, and nothing taken, if each reference is some other holder's. */
+/* Takes over one of the caller's references. Fails with STATE, taking nothing, if every reference is held by another
+ * holder. */
 trek_status trek_dataset_hold(trek_dataset *dataset, const char *function);
-/* Gives it back; what is there may be NULL. */
+/* Gives the reference back. *dataset may be NULL. */
 void trek_dataset_let_go(trek_dataset **dataset);
 
-/* Some dataset that it is made of, or itself, has a class that needs_batch. */
+/* Returns whether the class of the dataset, or of any dataset it is made from, has needs_batch. */
 bool trek_dataset_needs_batch(const trek_dataset *dataset);
-void trek_dataset_set_needs_batch(trek_dataset *dataset); /* this object does, whatever its class says */
-/* What is made of others needs what they need. */
+void trek_dataset_set_needs_batch(trek_dataset *dataset); /* sets it for this object, whatever its class says */
+/* A dataset made from others needs what they need. */
 void trek_dataset_needs_as(trek_dataset *dataset, const trek_dataset *part);
 
-/* A dataset made around another one: the head of its struct. It owns a reference of inner, and begins with its fields. */
+/* A dataset made around another one; it is the head of its struct. It owns a reference to `inner` and starts with
+ * inner's fields. */
 typedef struct trek_around {
     trek_dataset base;
     trek_dataset *inner;
 } trek_around;
-/* Takes inner over. Its errors, MEMORY. */
+/* Takes ownership of `inner`. Fails with inner's errors or MEMORY. */
 trek_around *trek_dataset_around(const trek_dataset_class *klass, trek_dataset *inner, const char *function);
 int64_t trek_around_length(const trek_dataset *self); /* inner's */
 void trek_around_free(trek_dataset *self);
 
-/* Of a class that can be around streams: a reading of inner is the reading (open, skip, close). */
+/* For classes that can be around streams: their reading is a reading of `inner` (open, skip, close). */
 trek_status trek_around_open(trek_dataset *self, int64_t epoch, uint64_t seed, void **reading);
 trek_status trek_around_skip(trek_dataset *self, void *reading, int64_t n, int64_t *skipped);
 void trek_around_close(trek_dataset *self, void *reading);
 struct trek_stream;
 void trek_stream_key(const struct trek_stream *stream, int64_t *epoch, uint64_t *seed);
 
-/* What get left behind: one tensor of n rows in each place; CALLBACK, SHAPE. */
+/* Checks what get has produced: one tensor of n rows for each field. Fails with CALLBACK or SHAPE. */
 trek_status trek_batch_check(const trek_dataset *dataset, int64_t n, trek_tensor *const *out);
-/* Exchanges a tensor for a row-major one in host memory. */
+/* Replaces a tensor by a row-major one in host memory. */
 trek_status trek_tensor_settle(trek_tensor **tensor);
-/* Copies sample `row` of a settled tensor to place `at` of *to, which is made, of n samples, if it is NULL. SHAPE if they
- * differ; the message names the dataset's field. */
+/* Copies sample `row` of a settled tensor to position `at` of *to, which is made for n samples if it is NULL. Fails
+ * with SHAPE if their shapes differ; the message names the dataset's field. */
 trek_status trek_rows_put(const trek_dataset *dataset, int field, trek_tensor **to, int64_t n, int64_t at, trek_tensor *from,
                           int64_t row);
-trek_tensor **trek_tensors_new(int n); /* NULLs */
-void trek_tensors_clear(trek_tensor **tensors, int n); /* releases them; accepts NULL */
+trek_tensor **trek_tensors_new(int n); /* all NULL */
+void trek_tensors_clear(trek_tensor **tensors, int n); /* releases them; NULL is allowed */
 
-/* What a subset (of a cache of ...) is of. */
+/* Returns the dataset at the bottom of subsets, caches and so on. */
 const trek_dataset *trek_dataset_root(const trek_dataset *dataset);
 
-/* A sticky error's status, for a function that has just failed to make something. */
+/* Returns the sticky error's status, for a function that has just failed to make something. */
 static inline trek_status trek_status_or(trek_status status)
 {
     trek_status now = trek_error_status();
     return now != TREK_OK ? now : status;
 }
 
-/* Bytes of images with labels, in memory: sample i has its pixels at pixels + i *
- * pixel_stride and its label at labels + i * label_stride. */
+/* Images as bytes with labels, in memory: the pixels of sample i are at pixels + i * pixel_stride and its label at
+ * labels + i * label_stride. */
 typedef struct trek_byte_images {
     const unsigned char *pixels, *labels;
     size_t pixel_stride, label_stride;
     trek_shape sample; /* [channels, height, width] */
 } trek_byte_images;
 
-/* A batch of them: out[0] f32 [n, sample...] = byte / 255, out[1] i64 [n]. */
+/* Makes a batch of them: out[0] is f32 [n, sample...] = byte / 255, out[1] is i64 [n]. */
 trek_status trek_byte_images_get(const trek_byte_images *images, const trek_fetch *fetch, trek_tensor **out);
 
-/* "image", "label": the fields of such datasets. */
+/* "image" and "label", the fields of such datasets. */
 extern const char *const trek_image_fields[2];
 
 #endif

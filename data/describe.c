@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a loader gives, in a few lines and a number: processes that divide batches among them have to give the same. */
+/* Describes in a few lines and a hash what a loader produces. Processes that divide batches have to agree on it. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -30,7 +30,7 @@ static void describe_field(trek_text *text, const char *name, const trek_tensor 
     trek_text_format(text, "the data's field \"%s\"\t%s %s\n", name, trek_tensor_shape_text(once, shape),
                      trek_dtype_name((trek_dtype)once->dtype));
     bool comparable = once->contiguous && twice->contiguous && hash_tensor(once) == hash_tensor(twice);
-        /* else drawn anew at each time */
+        /* otherwise it is drawn anew each time */
     trek_text_format(text, "the first sample's \"%s\"\t%s %016" PRIx64 "\n", name, comparable ? "hash" : "drawn anew",
                      comparable ? hash_tensor(once) : 0);
 }
@@ -71,7 +71,7 @@ static trek_status describe_first(trek_dataset *dataset, uint64_t seed, trek_tex
     return status;
 }
 
-/* Another seed is another order. */
+/* Another seed means another order. */
 static trek_status describe_order(const trek_batch_plan *plan, trek_text *text)
 {
     int64_t indices[ORDER], length = trek_sampler_length(plan->sampler), n = length < ORDER ? length : ORDER;

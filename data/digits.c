@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Drawn digits: strokes along control points that are jittered and bent, a
- * random affine map, a pen of random width, stray marks, noise. Every sample is
- * computed when asked for, from (seed, index) alone. */
+/* Drawn digits: strokes along control points that are jittered and bent, a random affine map, a pen of random width,
+ * stray marks and noise. Every sample is computed on request from (seed, index) alone. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -20,8 +19,8 @@ typedef struct point {
 } point;
 
 typedef struct stroke {
-    int n;       /* points; 0: no stroke */
-    bool smooth; /* a curve through the points, else straight pieces */
+    int n;       /* number of points; 0 for no stroke */
+    bool smooth; /* a curve through the points instead of straight pieces */
     point points[MOST_POINTS];
 } stroke;
 
@@ -30,7 +29,7 @@ typedef struct glyph {
     stroke strokes[MOST_STROKES];
 } glyph;
 
-/* In a unit square, y downward. Several digits are written in two ways. */
+/* In a unit square with y downward. Several digits have two shapes. */
 static const glyph glyphs[] = {
     { 0, { { 9, true, { { .5f, .04f }, { .27f, .17f }, { .2f, .5f }, { .28f, .84f }, { .5f, .96f }, { .73f, .83f }, { .8f, .5f },
                         { .72f, .17f }, { .5f, .04f } } } } },
@@ -83,7 +82,7 @@ static uint32_t next_word(stream *s)
 
 static float uniform(stream *s, float low, float high) { return low + (high - low) * trek_uniform_f32(next_word(s)); }
 
-/* About normal, mean 0, variance 1: the sum of a word's four bytes, scaled. */
+/* Approximately normal with mean 0 and variance 1: the scaled sum of a word's four bytes. */
 static float bell(stream *s)
 {
     uint32_t w = next_word(s);
@@ -94,10 +93,10 @@ static float bell(stream *s)
 /* -- drawing ------------------------------------------------------------------ */
 
 typedef struct pen {
-    float width, ink; /* in pixels; 0..1 */
+    float width, ink; /* width in pixels; ink from 0 to 1 */
 } pen;
 
-/* Distance of p from the piece a-b. */
+/* Returns the distance of p from the segment a-b. */
 static float distance(point p, point a, point b)
 {
     float dx = b.x - a.x, dy = b.y - a.y, length = dx * dx + dy * dy;
@@ -151,7 +150,7 @@ static void draw_stroke(float *image, pen pen, const point *p, int n, bool smoot
     }
 }
 
-/* The unit square's way into the image: rotated, slanted, stretched, moved, and bent a little. */
+/* Maps the unit square into the image: rotated, slanted, stretched, moved and slightly bent. */
 typedef struct map {
     float xx, xy, yx, yy, x0, y0;
     float bend, phase;
@@ -176,7 +175,7 @@ static point map_point(const map *m, point p)
     return (point){ m->x0 + m->xx * x + m->xy * y, m->y0 + m->yx * x + m->yy * y };
 }
 
-/* Control points are moved each on its own; those that strokes share move together. */
+/* Each control point moves on its own; points shared by strokes move together. */
 static void jitter(stream *s, const glyph *from, float amount, glyph *to)
 {
     *to = *from;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading IDX files, plain or gzip'd, and whole files. Sizes that a file claims
- * are compared with what it can hold, and memory grows only as data arrives. */
+/* Reading IDX files, plain or gzip'd, and whole files. Sizes claimed by a file are compared with what it can hold,
+ * and memory grows only as data arrives. */
 #include "data/idx_internal.h"
 
 #include <errno.h>
@@ -10,9 +10,9 @@
 
 #include "data/unpack_internal.h"
 
-/* Reads to the end, `most` bytes at most (0: no limit), into memory that doubles
- * as data comes. One byte more than `most` is asked for, so that *length > most
- * tells of too much, and so that the checksum behind the data is verified. */
+/* Reads to the end, at most `most` bytes (0: no limit), into memory that doubles as data comes. One byte more than
+ * `most` is requested, so that *length > most reveals excess data, and so that the checksum behind the data is
+ * verified. */
 static trek_status read_growing(trek_unpack *r, size_t most, unsigned char **bytes, size_t *length)
 {
     size_t capacity = 1u << 16, used = 0;
@@ -89,8 +89,8 @@ static trek_status read_header(trek_unpack *r, trek_idx *idx)
     return TREK_OK;
 }
 
-/* The bytes that the header promises, if the file can hold them: deflate makes
- * at most 1032 bytes of one. */
+/* Computes the number of bytes that the header promises, if the file can hold them: deflate expands one byte to at
+ * most 1032. */
 static trek_status promised_bytes(trek_unpack *r, const trek_idx *idx, size_t *promised)
 {
     char text[TREK_SHAPE_TEXT];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading and writing images: what does not depend on the format. */
+/* Reading and writing images: everything independent of the format. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ void trek_decoding_row(trek_decoding *d, int64_t y, const unsigned char *row, in
         trek_pixels(false)->planes(row, out, width, plane);
         return;
     }
-    if (from >= 3 && to == 1) { /* Pillow's */
+    if (from >= 3 && to == 1) { /* Pillow's weights */
         for (int64_t x = 0; x < width; x++, row += from)
             out[x] = (unsigned char)((row[0] * 19595u + row[1] * 38470u + row[2] * 7471u + 0x8000u) >> 16);
         return;
@@ -132,7 +132,7 @@ trek_status trek_png_add(trek_text *out, const char *name, const unsigned char *
 #if defined(TREK_HAVE_PNG)
     if (!trek_png_there(name))
         return TREK_ERR_UNSUPPORTED;
-    char *bytes = NULL, words[200] = "no memory"; /* bytes: by the system's allocator */
+    char *bytes = NULL, words[200] = "no memory"; /* allocated by the system's allocator */
     size_t length = 0;
     FILE *file = open_memstream(&bytes, &length);
     bool written = file && trek_png_encode(file, pixels, channels, height, width, words);

@@ -11,7 +11,7 @@
 #include "data/idx_internal.h"
 #include "data/image_internal.h"
 
-enum { MOST_DEPTH = 32 }; /* of folders: a link may lead back */
+enum { MOST_DEPTH = 32 }; /* nesting of folders, since a link may lead back */
 
 typedef struct names {
     char **list;
@@ -34,7 +34,7 @@ static void names_free(names *names)
     memset(names, 0, sizeof *names);
 }
 
-/* Takes the name over. */
+/* Takes ownership of the name. */
 static trek_status names_add(names *names, char *name)
 {
     if (name && trek_array_grow(&names->list, &names->capacity, names->n + 1, sizeof *names->list) == TREK_OK) {
@@ -59,7 +59,7 @@ static bool is_image(const char *name)
     return end && (strcasecmp(end, ".png") == 0 || strcasecmp(end, ".jpg") == 0 || strcasecmp(end, ".jpeg") == 0);
 }
 
-/* The folders, or the images, in a folder: their names, or paths, in no order. */
+/* Lists the folders or the images in a folder, as names or paths, in no particular order. */
 static trek_status list_folder(const char *folder, bool folders, bool paths, names *found)
 {
     DIR *open = opendir(folder);
@@ -82,7 +82,7 @@ static trek_status list_folder(const char *folder, bool folders, bool paths, nam
     return status;
 }
 
-/* The folder and all those inside it. */
+/* Lists the folder and all folders inside it. */
 static trek_status list_deep(const char *folder, names *all, int depth)
 {
     if (depth > MOST_DEPTH)
@@ -138,7 +138,7 @@ static trek_status scan(image_folder *set, const char *folder)
 
 static int64_t folder_length(const trek_dataset *self) { return ((const image_folder *)self)->paths.n; }
 
-/* Image i into the batch, which the first one makes. */
+/* Puts image i into the batch, which the first image makes. */
 static trek_status put_image(const image_folder *set, const trek_fetch *fetch, int64_t i, trek_tensor **batch)
 {
     const char *path = set->paths.list[fetch->indices[i]];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* JPEG by libjpeg-turbo, which ends a call that fails by a jump. */
+/* JPEG through libjpeg-turbo, which ends a failing call with a jump. */
 #include <setjmp.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "data/image_internal.h"
 #include "tensor/late.h"
 
-/* Opened at the first image: the library of the version that these structures are of. */
+/* The library is opened for the first image, in the version that these structures belong to. */
 #define JPEG_FUNCTIONS(F) F(jpeg_, CreateDecompress) F(jpeg_, mem_src) F(jpeg_, read_header) F(jpeg_, start_decompress) \
     F(jpeg_, read_scanlines) F(jpeg_, finish_decompress) F(jpeg_, std_error) F(jpeg_, destroy_decompress)
 static struct { JPEG_FUNCTIONS(TREK_LATE_FUNCTION) } jpeg_lib;
@@ -21,7 +21,7 @@ static trek_late libjpeg = { .variable = "TREK_LIBJPEG", .package = "libjpeg (li
                              .files = { JPEG_LIB_VERSION >= 80 ? "libjpeg.so.8" : "libjpeg.so.62", "libjpeg.so" } };
 
 typedef struct reader {
-    struct jpeg_error_mgr errors; /* first: what libjpeg knows of it */
+    struct jpeg_error_mgr errors; /* first, because libjpeg refers to it */
     struct jpeg_progress_mgr progress;
     jmp_buf out;
     trek_decoding *d;
@@ -37,7 +37,7 @@ static void failed(j_common_ptr jpeg)
     longjmp(r->out, 1);
 }
 
-/* Level -1 is a warning: of damage that is decoded as well as it goes, but for a file that ends early. */
+/* Level -1 is a warning about damage. The image is decoded as far as possible, except for a file that ends early. */
 static void noted(j_common_ptr jpeg, int level)
 {
     reader *r = (reader *)(void *)jpeg->err;
@@ -45,7 +45,8 @@ static void noted(j_common_ptr jpeg, int level)
         r->d->ends_early = true;
 }
 
-/* Each scan of a progressive file is decoded over the whole picture: some bytes of each keep a core busy for hours. */
+/* Each scan of a progressive file is decoded over the whole picture, so that a few bytes per scan could keep a core
+ * busy for hours. */
 enum { MOST_SCANS = 500 };
 static void progressed(j_common_ptr jpeg)
 {
@@ -69,7 +70,8 @@ static void choose_form(reader *r)
         j->scale_denom *= 2;
 }
 
-/* Inverted, as Photoshop writes them and nearly all are, and to RGB as Pillow does it. */
+/* Inverts the values, since Photoshop and nearly all others write them inverted, and converts them to RGB as Pillow
+ * does. */
 static void from_cmyk(unsigned char *row, int width, bool inverted)
 {
     for (int x = 0; x < width; x++) {

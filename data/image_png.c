@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* PNG by libpng, which ends a call that fails by a jump. */
+/* PNG through libpng, which ends a failing call with a jump. */
 #include <png.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "data/image_internal.h"
 #include "tensor/late.h"
 
-/* Opened at the first image. */
+/* Opened for the first image. */
 #define PNG_FUNCTIONS(F) F(png_, get_error_ptr) F(png_, longjmp) F(png_, get_io_ptr) F(png_, error) \
     F(png_, get_color_type) F(png_, get_bit_depth) F(png_, set_strip_16) F(png_, set_palette_to_rgb) \
     F(png_, set_expand_gray_1_2_4_to_8) F(png_, get_valid) F(png_, set_tRNS_to_alpha) F(png_, set_strip_alpha) \
@@ -52,7 +52,7 @@ static void read_bytes(png_structp png, png_bytep to, png_size_t n)
     d->at += n;
 }
 
-/* What makes each kind of file bytes of gray, gray and alpha, RGB or RGBA. */
+/* Chooses the conversions that turn every kind of file into bytes of gray, gray and alpha, RGB or RGBA. */
 static void choose_form(png_structp png, png_infop info, int channels)
 {
     int kind = png_lib.get_color_type(png, info);
@@ -72,7 +72,7 @@ static void choose_form(png_structp png, png_infop info, int channels)
     png_lib.read_update_info(png, info);
 }
 
-/* Jumps to `png` when it fails. */
+/* Jumps to `png` on failure. */
 static trek_status read_picture(trek_decoding *d, png_structp png, png_infop info)
 {
     png_lib.set_read_fn(png, d, read_bytes);

@@ -26,26 +26,27 @@ struct trek_loader {
     int depth;            /* 0: fetched by the calling thread */
     int workers;          /* threads that fetch ahead */
     trek_prefetch *prefetch; /* made by the first start */
-    bool begun;           /* some epoch was begun */
-    bool active;          /* the present one goes on */
+    bool begun;           /* an epoch was begun */
+    bool active;          /* the current epoch is running */
     int64_t epoch, position;
-    uint64_t digest;      /* see trek_batch_plan_digest; 0: not asked for yet, or nothing to compare */
-    uint64_t job_version; /* of how the processes divide batches, when the present ones were fetched */
-    bool left_to_ranks;   /* they read for themselves: nothing is fetched ahead here */
-    bool asked;           /* somebody wanted all of a batch that was left to them, in this epoch */
-    int64_t *window;      /* indices of the last window or batch that was left to the ranks and asked for them; NULL: none yet */
+    uint64_t digest;      /* see trek_batch_plan_digest; 0 if not computed yet, or if there is nothing to compare */
+    uint64_t job_version; /* the version of the division among processes when the current batches were fetched */
+    bool left_to_ranks;   /* the ranks read for themselves, so nothing is fetched ahead here */
+    bool asked;           /* in this epoch, someone wanted all of a batch that was left to the ranks */
+    int64_t *window;      /* indices of the last window or batch that was left to the ranks, if they were asked for; NULL if
+                           * there are none yet */
     int64_t window_room;
     trek_loader_follower *followers;
-    trek_fetched *fetched; /* the present batch's tensors and indices */
+    trek_fetched *fetched; /* the current batch's tensors and indices */
     trek_batch batch;
-    trek_scope scope;     /* of the present batch, on thread `home`; depth 0: none */
+    trek_scope scope;     /* of the current batch, on thread `home`; depth 0 if there is none */
     const void *home;
 };
 
-/* The calling thread's outermost active loader: it is active as long as its
- * batch's scope is open. Its address names the thread. */
+/* The calling thread's outermost active loader. It is active as long as its batch's scope is open. The variable's
+ * address identifies the thread. */
 static _Thread_local struct {
-    uint64_t id; /* of the loader; 0: none */
+    uint64_t id; /* of the loader; 0 for none */
     trek_scope scope;
 } outermost;
 
@@ -108,7 +109,7 @@ static trek_status opts_check(const trek_dataset *dataset, const trek_loader_opt
     return TREK_OK;
 }
 
-/* How many there are of what has numbers. */
+/* Computes the numbers of samples and batches of a dataset with indices. */
 static trek_status count_batches(trek_batch_plan *plan, trek_sampler **sampler, const trek_loader_opts *opts)
 {
     int64_t length = trek_dataset_length(plan->dataset);
@@ -163,7 +164,7 @@ trek_loader *trek_loader_new(trek_dataset *dataset, const trek_loader_opts *opts
     trek_sampler *sampler = opts ? opts->sampler : NULL;
     trek_loader *l = NULL;
     if (trek_dataset_hold(dataset, "loader_new") != TREK_OK)
-        dataset = NULL; /* somebody else's */
+        dataset = NULL; /* owned by someone else */
     if (sampler && trek_debug && trek_debug_give(sampler, "loader_new", "the sampler") != TREK_OK)
         sampler = NULL;
     else if (dataset && opts_check(dataset, opts) == TREK_OK)
@@ -179,7 +180,7 @@ trek_loader *trek_loader_new(trek_dataset *dataset, const trek_loader_opts *opts
     return l;
 }
 
-/* Ends the present batch; NULL safe against scopes that the user has ended. */
+/* Ends the current batch. This is safe if the user has already ended the scopes. */
 static void end_batch(trek_loader *l)
 {
     if (l->scope.depth && l->home == &outermost && scope_is_open(l->scope))
@@ -217,7 +218,7 @@ void trek_loader_free(trek_loader **loader)
     trek_loader *l = *loader;
     *loader = NULL;
     if (trek_forked)
-        return; /* the thread, and what it may hold, is the parent's */
+        return; /* the thread and everything it may hold belong to the parent */
     end_epoch(l);
     for (trek_loader_follower *f = l->followers, *next; f; f = next) {
         next = f->next;
@@ -303,9 +304,8 @@ trek_status trek_loader_seek(trek_loader *loader, int64_t epoch, int64_t batch)
     return TREK_OK;
 }
 
-/* The outermost active loader of the thread opens a scope; others do not, so
- * that what the user makes in their loops is released in the order of the
- * user's own loops. */
+/* The thread's outermost active loader opens a scope and the others do not, so that what the user makes in the loops
+ * is released in the order of the user's own loops. */
 static trek_status open_scope(trek_loader *l)
 {
     if (outermost.id && outermost.id != l->id && scope_is_open(outermost.scope))
@@ -358,13 +358,13 @@ static trek_status make_vars(trek_loader *l)
         trek_tensor_release(tensor);
         if (!l->batch.vars[k])
             return trek_status_or(TREK_ERR_MEMORY);
-        trek_tensor_release(l->fetched->tensors[k]); /* the variable's alone from here */
+        trek_tensor_release(l->fetched->tensors[k]); /* from here on only the variable refers to it */
         l->fetched->tensors[k] = NULL;
     }
     return TREK_OK;
 }
 
-/* Ends the present batch; false: there is no further one, or an error. */
+/* Ends the current batch. Returns false if there is no further one, or on an error. */
 static bool advance(trek_loader *l)
 {
     if (!l)
@@ -407,7 +407,7 @@ static void leave_to_ranks(trek_loader *l)
     l->left_to_ranks = true;
 }
 
-/* The next batches, of which ranks list and read their samples. */
+/* Makes the next batches, whose samples the ranks list and read themselves. */
 static void give_unread(trek_loader *l, int64_t n, int64_t first, int64_t global, int64_t batches)
 {
     give(l, n, first, global, NULL);
@@ -421,7 +421,7 @@ static void give_unread(trek_loader *l, int64_t n, int64_t first, int64_t global
 trek_batch *trek_loader_next_parts(trek_loader *loader)
 {
     trek_loader *l = loader;
-    if (l && (l->asked || l->plan.feed)) /* a stream is read by one */
+    if (l && (l->asked || l->plan.feed)) /* a stream is read by one process */
         return trek_loader_next(l);
     if (!advance(l))
         return NULL;
@@ -455,7 +455,7 @@ trek_status trek_batch_fill(const trek_batch *batch)
     return status;
 }
 
-/* The samples of the present batch, which costs more than all else here: for those who ask. */
+/* Lists the samples of the current batch. This costs more than everything else here, so it happens only on request. */
 static trek_status list_samples(trek_loader *l)
 {
     const trek_batch *b = &l->batch;
@@ -485,7 +485,7 @@ trek_batch *trek_loader_next_window(trek_loader *loader, int64_t count)
         return NULL;
     }
     give_unread(l, left < size ? left : size, 0, left < size ? left : size, batches);
-    trek_rank_here.batch_rows = -1; /* no forward of the caller's is over it */
+    trek_rank_here.batch_rows = -1; /* no forward of the caller covers it */
     l->batch.window = true;
     return &l->batch;
 }

@@ -13,11 +13,11 @@ typedef struct mixed {
     trek_mix_opts opts;
 } mixed;
 
-/* What is done to a batch. */
+/* How a batch is mixed. */
 typedef struct mixture {
     bool is_cut;
     double lambda;
-    double x, y, side; /* the rectangle's middle and its part of each side, in 0 .. 1 */
+    double x, y, side; /* the rectangle's centre, and its fraction of each side, from 0 to 1 */
 } mixture;
 
 /* Marsaglia and Tsang, "A simple method for generating gamma variables", 2000. */
@@ -36,7 +36,7 @@ static double gamma_of(double shape, trek_transform_random *r)
 static double beta_of(double alpha, trek_transform_random *r)
 {
     double a = gamma_of(alpha, r), b = gamma_of(alpha, r);
-    return a + b > 0 ? a / (a + b) : trek_transform_uniform(r) < 0.5; /* of very small alphas: either end */
+    return a + b > 0 ? a / (a + b) : trek_transform_uniform(r) < 0.5; /* for very small alphas: either end */
 }
 
 static mixture draw(const mixed *s, const trek_fetch *fetch, int64_t first)
@@ -53,7 +53,7 @@ static mixture draw(const mixed *s, const trek_fetch *fetch, int64_t first)
     return m;
 }
 
-/* [*first, *end) of a side of n pixels. */
+/* Computes [*first, *end) of a side of n pixels. */
 static void cut_side(double middle, double part, int64_t n, int64_t *first, int64_t *end)
 {
     int64_t at = (int64_t)(middle * (double)n), half = (int64_t)(0.5 * part * (double)n);
@@ -61,7 +61,7 @@ static void cut_side(double middle, double part, int64_t n, int64_t *first, int6
     *end = at + half < n ? at + half : n;
 }
 
-/* x and y: one image each; the lambda of their labels. */
+/* Mixes one image each from x and y. Returns the lambda of their labels. */
 static double mix_pair(mixture m, trek_shape shape, bool is_float, const void *x, const void *y, float *to)
 {
     const trek_pixel_kernels *kernels = trek_pixels(is_float);
@@ -82,7 +82,8 @@ static double mix_pair(mixture m, trek_shape shape, bool is_float, const void *x
     return 1 - (double)((bottom - top) * (right - left)) / (double)(height * width);
 }
 
-/* Where the batch has sample `index` first: of one that occurs twice, too, all ranks find the same. */
+/* Returns the first position of sample `index` in the batch. Even if a sample occurs twice, all ranks find the same
+ * one. */
 static int64_t place_of(const int64_t *batch, int64_t n, int64_t index)
 {
     int64_t at = 0;
@@ -91,7 +92,7 @@ static int64_t place_of(const int64_t *batch, int64_t n, int64_t index)
     return at;
 }
 
-/* The samples to be fetched, the wanted ones first, and for each of those the place of its partner among them. */
+/* Lists the samples to fetch, the wanted ones first, and for each wanted one the position of its partner in the list. */
 static trek_status list_partners(const trek_fetch *fetch, int64_t *list, int64_t *partner, int64_t *count)
 {
     const int64_t *batch = fetch->batch ? fetch->batch : fetch->indices;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Labelled images in IDX files (MNIST and sets of its format), and what all
- * datasets of byte images share. */
+/* Labelled images in IDX files (MNIST and datasets in its format), and what all datasets of byte images share. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -99,8 +98,8 @@ trek_dataset *trek_dataset_idx(const char *images, const char *labels)
     return idx_new(&idx_class, images, labels);
 }
 
-/* folder/name, plain or .gz, "-idx" also written ".idx" as some copies have it;
- * NULL and the reason if there is none. */
+/* Returns the path of folder/name, plain or with .gz; "-idx" may be written ".idx", as in some copies. Returns NULL
+ * and the reason if there is none. */
 static char *find_file(const char *folder, const char *name)
 {
     static const char *const endings[] = { "", ".gz" };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One array in NumPy's format. Sizes that a header claims are compared with what can follow before memory is asked for. */
+/* A single array in NumPy's format. Sizes claimed by a header are compared with what can follow before memory is
+ * allocated. */
 #include "data/npy_internal.h"
 
 #include <errno.h>
@@ -17,7 +18,7 @@ static const unsigned char magic[6] = { 0x93, 'N', 'U', 'M', 'P', 'Y' };
 typedef struct form {
     char kind;        /* 'f', 'i', 'u' or 'b' */
     int size;         /* bytes of an element in the file */
-    bool swapped;     /* in the other order than this machine's */
+    bool swapped;     /* its byte order is not this machine's */
     bool fortran;
     trek_shape shape;
     trek_dtype dtype;
@@ -42,7 +43,7 @@ static bool next_is(text *t, const char *word)
     return true;
 }
 
-/* A string in single or double quotes, without escapes. */
+/* Reads a string in single or double quotes, without escapes. */
 static bool read_string(text *t, char *to, size_t room)
 {
     const char *quote = next_is(t, "'") ? "'" : next_is(t, "\"") ? "\"" : NULL;
@@ -66,7 +67,7 @@ static bool read_size(text *t, int64_t *size)
         *size = *size * 10 + (*t->at - '0');
     }
     bool some = t->at > first;
-    if (some && t->at < t->end && *t->at == 'L') /* Python 2's */
+    if (some && t->at < t->end && *t->at == 'L') /* from Python 2 */
         t->at++;
     return some;
 }
@@ -186,7 +187,7 @@ static void swap_bytes(unsigned char *bytes, size_t count, size_t size)
         }
 }
 
-/* Smaller integers to those that trek has; `from` lies at the end of `to`'s own memory. */
+/* Converts smaller integers to those that trek has. `from` is at the end of `to`'s own memory. */
 static void widen(const form *f, const unsigned char *from, void *to, size_t count)
 {
     for (size_t i = 0; i < count; i++, from += f->size) {
@@ -201,7 +202,7 @@ static void widen(const form *f, const unsigned char *from, void *to, size_t cou
     }
 }
 
-/* The same elements, which lie in the order of the reversed dimensions, row-major. */
+/* Returns the elements in row-major order. In the file they are in the order of the reversed dimensions. */
 static trek_tensor *from_fortran(trek_tensor *reversed, trek_shape shape)
 {
     int64_t strides[TREK_MAX_DIMS], step = 1;
@@ -241,7 +242,8 @@ trek_tensor *trek_npy_from(trek_npy_source *source)
     if (!x)
         return NULL;
     size_t bytes = count * (size_t)f.size, all = count * trek_dtype_size(f.dtype);
-    unsigned char *end = (unsigned char *)x->data + (all - bytes); /* where what is widened does not overtake it */
+    unsigned char *end = (unsigned char *)x->data + (all - bytes); /* where the conversion does not overwrite what it has yet
+                                                                    * to read */
     trek_status status = take(source, end, bytes);
     if (status == TREK_OK && f.swapped)
         swap_bytes(end, count, (size_t)f.size);

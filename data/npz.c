@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Archives of arrays: zip files, of which NumPy writes two kinds of entries, stored and deflated (PKWARE's APPNOTE 6.3). */
+/* Archives of arrays: zip files, in which NumPy writes two kinds of entries, stored and deflated (PKWARE's APPNOTE
+ * 6.3). */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@ enum { END_BYTES = 22, END64_BYTES = 56, LOCATOR_BYTES = 20, CENTRAL_BYTES = 46,
 
 typedef struct entry {
     char *name;
-    uint64_t packed, bytes, at; /* at: of its local header */
+    uint64_t packed, bytes, at; /* at: the position of its local header */
     uint32_t crc;
     int method;                 /* 0 stored, 8 deflated */
 } entry;
@@ -67,7 +68,7 @@ static trek_status read_at(const trek_npz *npz, uint64_t at, void *to, size_t by
     return trek_fail(TREK_ERR_IO, "%s: cannot be read: %s", npz->path, errno ? strerror(errno) : "it ends early");
 }
 
-/* Sizes that have no room in an entry stand in an extra field, 8 bytes each, in this order. */
+/* Sizes too large for an entry's own fields are in an extra field, 8 bytes each, in this order. */
 static bool wide_sizes(const unsigned char *extra, size_t length, uint64_t *const values[], int n)
 {
     while (length >= 4) {
@@ -103,7 +104,7 @@ static trek_status add_entry(trek_npz *npz, const unsigned char *c, size_t name,
         return damaged(npz, "a zip archive that is cut off or damaged");
     if ((c[8] & 1) || (e.method != 0 && e.method != 8))
         return damaged(npz, "an archive that is encrypted, or packed other than by deflate");
-    if (e.bytes > (e.method ? e.packed * 1032 + 1024 : e.packed)) /* more than deflate can make of it */
+    if (e.bytes > (e.method ? e.packed * 1032 + 1024 : e.packed)) /* more than deflate can expand it to */
         return damaged(npz, "an entry claims more bytes than it can hold");
     size_t length = name > 4 && memcmp(c + CENTRAL_BYTES + name - 4, ".npy", 4) == 0 ? name - 4 : name;
     e.name = trek_alloc(length + 1);
@@ -138,7 +139,7 @@ static trek_status read_entries(trek_npz *npz, uint64_t at, uint64_t bytes, uint
     return status;
 }
 
-/* The record at the file's end, behind which a comment may stand. */
+/* Finds the record at the file's end, which may be followed by a comment. */
 static trek_status find_list(trek_npz *npz)
 {
     static const char none[] = "no .npz: it is no zip archive, or is cut off";
@@ -228,7 +229,7 @@ typedef struct unzip {
     trek_npy_source base;
     const trek_npz *npz;
     z_stream z;
-    uint64_t packed; /* bytes that are left in the file */
+    uint64_t packed; /* bytes left in the file */
     uint32_t crc;
     int method;
     unsigned char piece[PIECE];
@@ -391,8 +392,8 @@ static size_t central_header(const entry *e, const char *name, unsigned char *to
     put(&at, 0xffffffffu, 4);
     put(&at, length, 2);
     put(&at, EXTRA_BYTES, 2);
-    put(&at, 0, 6); /* comment, volume, attributes inside */
-    put(&at, 0, 4); /* and outside */
+    put(&at, 0, 6); /* comment, volume, internal attributes */
+    put(&at, 0, 4); /* and external ones */
     put(&at, 0xffffffffu, 4);
     put_name(&at, name);
     put(&at, 1, 2);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Archives, where there is no zlib. */
+/* The functions for archives where zlib is missing. */
 #include "data/npy_internal.h"
 
 static trek_status absent(const char *path)

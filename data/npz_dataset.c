@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The arrays of an archive as fields. */
+/* The arrays of an archive as a dataset's fields. */
 #include "data/dataset_internal.h"
 #include "data/npy.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Some samples of another dataset: a range, a list, the parts of a split. */
+/* Some samples of another dataset: a range, a list, or the parts of a split. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 typedef struct picked {
     trek_around around;
     int64_t first, count;
-    int64_t *list; /* [count] their numbers in inner; NULL: first, first + 1, ... */
+    int64_t *list; /* [count] their indices in inner; NULL means first, first + 1, ... */
 } picked;
 
 static int64_t picked_length(const trek_dataset *self) { return ((const picked *)self)->count; }
@@ -97,7 +97,7 @@ trek_dataset *trek_dataset_indices(trek_dataset *dataset, const int64_t *indices
 
 /* -- a split ---------------------------------------------------------------------------- */
 
-/* Shares that sum to 1, or numbers that sum to the length. */
+/* Accepts shares that sum to 1, or numbers that sum to the length. */
 static trek_status split_counts(const double *sizes, int n, int64_t length, int64_t *counts)
 {
     double sum = 0;

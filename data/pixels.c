@@ -7,7 +7,7 @@
 static inline uint8_t byte_of(float x) { return (uint8_t)(int)(x < 0 ? 0 : x > 255 ? 255 : x); }
 static inline float larger(float a, float b) { return a > b ? a : b; }
 static inline float smaller(float a, float b) { return a < b ? a : b; }
-/* of a place in (-6, 18): how far it lies outside of the two sixths of a channel, at most 1 */
+/* for a position in (-6, 18): its distance from the two sixths of a channel, at most 1 */
 static inline float away(float h)
 {
     h = h < 0 ? h + 6 : h;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Included for PIXEL = u8 and f32. NAME(x), PIXEL, MOST (of a colour) and KEEP(value), which brings a value into range, or
- * cuts its fraction off, are defined. */
+/* Included for PIXEL = u8 and f32. The including file defines NAME(x), PIXEL, MOST (the largest colour value) and
+ * KEEP(value), which limits a value to the range or truncates its fraction. */
 
 static void NAME(across)(const void *from, ptrdiff_t width, int rows, const trek_pixel_taps *t, void *to)
 {
@@ -59,8 +59,8 @@ static void NAME(towards)(void *data, const void *gray, ptrdiff_t n, float facto
         x[i] = KEEP(factor * (float)x[i] + rest * (float)g[i]);
 }
 
-/* torchvision's _rgb2hsv and _hsv2rgb, written without branches: hue is a place on a circle of six, and a channel lies below
- * the greatest by as much of the range as it is away from its own two sixths. */
+/* torchvision's _rgb2hsv and _hsv2rgb, written without branches. The hue is a position on a circle of six, and a
+ * channel lies below the greatest one by a fraction of the range: its distance from its own two sixths. */
 static void NAME(hue)(void *red, void *green, void *blue, ptrdiff_t n, float turn)
 {
     PIXEL *restrict rp = red, *restrict gp = green, *restrict bp = blue;

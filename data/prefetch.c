@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loader's threads. Each takes the next batch, fills a spare one without
- * holding the lock, then exchanges it for that batch's place in the ring, from
- * which they are given in order; a batch of an epoch that was given up
- * meanwhile is known by its generation and dropped, so nobody waits for it. */
+/* The loader's threads. Each takes the next batch and fills a spare one without holding the lock, then exchanges it
+ * for that batch's place in the ring, from which batches are given out in order. A batch of an epoch that was
+ * abandoned meanwhile is recognised by its generation and dropped, so nobody waits for it. */
 #include "data/prefetch_internal.h"
 
 #include <pthread.h>
@@ -85,7 +84,7 @@ int64_t trek_batch_plan_cut(const trek_batch_plan *plan, int64_t batch, const tr
     return global;
 }
 
-/* The other samples of the batch, for datasets that need to know. */
+/* Lists the other samples of the batch, for datasets that need to know them. */
 static trek_status list_batch(trek_fetched *f, const trek_batch_plan *plan, int64_t batch, trek_fetch *fetch)
 {
     if (!f->batch)
@@ -97,7 +96,7 @@ static trek_status list_batch(trek_fetched *f, const trek_batch_plan *plan, int6
     return trek_batch_plan_indices(plan, fetch->epoch, batch, f->batch, &fetch->n_batch);
 }
 
-/* Who has no part of a batch gets tensors without rows: one sample tells their shapes. */
+/* A process without a share of a batch gets tensors without rows; one sample determines their shapes. */
 static trek_status fill_empty(trek_fetched *fetched, const trek_batch_plan *plan, trek_fetch fetch)
 {
     fetch.n = 1;
@@ -115,7 +114,7 @@ static trek_status fill_empty(trek_fetched *fetched, const trek_batch_plan *plan
     return status;
 }
 
-/* Reads on, or from the start up to that batch. */
+/* Reads on, or from the start, up to that batch. */
 static trek_status seek_stream(const trek_batch_plan *plan, int64_t epoch, int64_t batch)
 {
     trek_feed *feed = plan->feed;
@@ -129,7 +128,7 @@ static trek_status seek_stream(const trek_batch_plan *plan, int64_t epoch, int64
     return feed->stream ? trek_stream_skip(feed->stream, batch * plan->batch_size, NULL) : trek_status_or(TREK_ERR_MEMORY);
 }
 
-/* All processes read all of a stream, and so see the same batches; each keeps its rows. */
+/* All processes read all of a stream and so see the same batches. Each keeps its own rows. */
 static trek_status keep_rows(trek_fetched *f, const trek_batch_plan *plan)
 {
     trek_job_cut divide = atomic_load(&trek_job_here.cut);
@@ -160,7 +159,7 @@ static trek_status fill_from_stream(trek_fetched *f, const trek_batch_plan *plan
     plan->feed->next++;
     f->end = status == TREK_OK && (f->global == 0 || (plan->drop_last && f->global < plan->batch_size));
     if (status != TREK_OK || f->end)
-        trek_stream_close(&plan->feed->stream); /* begun anew when it is asked for again */
+        trek_stream_close(&plan->feed->stream); /* begun anew when it is requested again */
     if (status != TREK_OK)
         return status;
     if (f->end) {
@@ -193,7 +192,7 @@ trek_status trek_fetched_fill(trek_fetched *f, const trek_batch_plan *plan, int6
 
 /* -- onto a GPU ------------------------------------------------------------------ */
 
-/* On the loader's thread, and so on a stream of its own: copies do not wait for computation, nor it for them. */
+/* Runs on the loader's thread and so on a stream of its own: copies and computation do not wait for each other. */
 static trek_status send(trek_fetched *f, const trek_batch_plan *plan)
 {
     const trek_backend *backend = trek_backend_get(plan->device.type);
@@ -213,7 +212,7 @@ static trek_status send(trek_fetched *f, const trek_batch_plan *plan)
     return status;
 }
 
-/* The calling thread's stream waits for the copies, and their memory, when it is free again, for that stream. */
+/* Makes the calling thread's stream wait for the copies. Their memory, once freed, also waits for that stream. */
 static trek_status receive(trek_fetched *f, const trek_batch_plan *plan)
 {
     if (!f->is_sent)
@@ -229,7 +228,7 @@ static trek_status receive(trek_fetched *f, const trek_batch_plan *plan)
 
 typedef struct worker {
     trek_prefetch *prefetch;
-    trek_fetched *spare; /* the thread's alone */
+    trek_fetched *spare; /* used by this thread only */
     pthread_t thread;
 } worker;
 
@@ -241,20 +240,20 @@ typedef struct place {
 struct trek_prefetch {
     const trek_batch_plan *plan;
     int depth;
-    place *ring;           /* [depth]; batch b lies in place b % depth */
+    place *ring;           /* [depth]; batch b is at b % depth */
     worker *workers;       /* [n_workers] */
     int n_workers, started;
-    pthread_mutex_t lock;  /* guards all that follows, and the ring */
+    pthread_mutex_t lock;  /* guards everything below, and the ring */
     pthread_cond_t work;   /* there is room, a new epoch, or quit */
-    pthread_cond_t ready;  /* the batch that is to be given next lies in the ring */
+    pthread_cond_t ready;  /* the next batch to give out is in the ring */
     uint64_t generation;   /* counts starts and stops */
     int64_t epoch;
-    int64_t end;           /* no further than here */
-    trek_batch_cut cut;    /* if is_cut: what is fetched of each */
+    int64_t end;           /* fetch no further than here */
+    trek_batch_cut cut;    /* if is_cut: the rows fetched of each */
     bool is_cut;
-    int64_t begun;         /* the next batch to be fetched: those before it are full, or some worker's */
-    int64_t taken;         /* the next batch to be given */
-    bool idle;             /* nothing to fetch: no epoch, or a failure that nobody has taken */
+    int64_t begun;         /* the next batch to fetch: earlier ones are complete or being fetched by a worker */
+    int64_t taken;         /* the next batch to give out */
+    bool idle;             /* nothing to fetch: no epoch, or a failure not yet reported */
     bool quit;
 };
 
@@ -263,7 +262,7 @@ static bool has_work(const trek_prefetch *p)
     return !p->idle && p->begun < p->end && p->begun - p->taken < p->depth;
 }
 
-/* A failure ends the fetching: those who have an earlier batch go on, later ones nobody asks for. */
+/* A failure ends the fetching. Workers with an earlier batch continue; nobody will ask for later ones. */
 static void put(trek_prefetch *p, worker *w, int64_t batch)
 {
     place *at = &p->ring[batch % p->depth];
@@ -276,7 +275,7 @@ static void put(trek_prefetch *p, worker *w, int64_t batch)
         pthread_cond_signal(&p->ready);
 }
 
-/* Fetches the next batch; the lock is held before and after. */
+/* Fetches the next batch. Called with the lock held, and holds it on return. */
 static void fetch_one(trek_prefetch *p, worker *w)
 {
     uint64_t generation = p->generation;
@@ -289,7 +288,7 @@ static void fetch_one(trek_prefetch *p, worker *w)
         status = send(w->spare, p->plan);
     if (status != TREK_OK)
         trek_error_take(&w->spare->status, w->spare->message);
-    trek_error_clear(); /* a get that succeeds in the end may have left one */
+    trek_error_clear(); /* a get that succeeded in the end may have left an error */
     pthread_mutex_lock(&p->lock);
     if (generation == p->generation && !p->quit)
         put(p, w, batch);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of batches on a rank's device, and a rank's own reader: of whole batches, or of its rows of each. */
+/* Parts of batches on a rank's device, and a rank's own reader of whole batches or of its rows of each. */
 #include <string.h>
 
 #include "autograd/var_internal.h"
@@ -57,17 +57,17 @@ void trek_batch_part_release(trek_batch *part)
 
 struct trek_reader {
     trek_loader_follower follower;
-    trek_loader *loader;     /* NULL: it has ended */
+    trek_loader *loader;     /* NULL if it has ended */
     uint64_t id;             /* the loader's */
     trek_batch_plan plan;    /* a copy; its parts are the loader's */
     trek_device device;
-    trek_prefetch *prefetch; /* NULL: read by the calling thread */
+    trek_prefetch *prefetch; /* NULL if the calling thread reads */
     trek_fetched *fetched;
     trek_batch batch;
-    int64_t epoch, next, end; /* what prefetch reads on */
-    trek_batch_cut cut;      /* if is_cut: rows of them */
+    int64_t epoch, next, end; /* what prefetch reads */
+    trek_batch_cut cut;      /* if is_cut: the rows of them */
     bool is_cut;
-    bool running;            /* prefetch has epoch, next, end, cut */
+    bool running;            /* prefetch was started with epoch, next, end and cut */
 };
 
 static void forget(trek_loader_follower *follower);
@@ -104,7 +104,8 @@ void trek_reader_end_batch(trek_reader *r)
         trek_fetched_clear(r->fetched, &r->plan);
 }
 
-/* What it has of its loader, which ends, or it does itself. It reads ahead, on a thread of its own. */
+/* Lets go of everything it has from its loader, because the loader ends or the reader does. It reads ahead on a
+ * thread of its own. */
 static void forget(trek_loader_follower *follower)
 {
     trek_reader *r = (trek_reader *)follower;
@@ -139,7 +140,7 @@ static bool same_cut(const trek_reader *r, const trek_batch_cut *cut)
                                                    have->last_first == cut->last_first && have->last_rows == cut->last_rows));
 }
 
-/* What was read ahead is kept if it is of these. */
+/* What was read ahead is kept if it belongs to these batches. */
 static void read_on(trek_reader *r, int64_t epoch, int64_t first, int64_t end, const trek_batch_cut *cut)
 {
     bool goes_on = r->running && r->epoch == epoch && r->next == first && same_cut(r, cut);

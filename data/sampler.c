@@ -78,13 +78,12 @@ static trek_status sequential_at(const trek_sampler *self, int64_t epoch, int64_
     return TREK_OK;
 }
 
-/* Rounds of the shuffle, for n up to 2^63: 6 log2 n, as its analysis asks for,
- * and enough for the smallest sets. */
+/* Rounds of the shuffle for n up to 2^63: 6 log2 n, as its analysis requires, and enough for the smallest sets. */
 #define MOST_ROUNDS (6 * 63 + 32)
 
 typedef struct round_key {
     uint64_t mirror; /* x and mirror - x (mod n) are partners */
-    uint64_t salt;   /* of the function that decides whether they change places */
+    uint64_t salt;   /* of the function that decides whether they are exchanged */
 } round_key;
 
 static int make_keys(uint64_t seed, int64_t epoch, uint64_t n, round_key *keys)
@@ -95,13 +94,13 @@ static int make_keys(uint64_t seed, int64_t epoch, uint64_t n, round_key *keys)
     for (int r = 0; r < rounds; r++) {
         uint32_t words[4];
         trek_philox(seed, (uint64_t)epoch, (uint32_t)r, 0x73616d70u, words);
-        keys[r].mirror = ((uint64_t)words[0] << 32 | words[1]) % n; /* uneven by n / 2^64 */
+        keys[r].mirror = ((uint64_t)words[0] << 32 | words[1]) % n; /* not quite uniform, by n / 2^64 */
         keys[r].salt = (uint64_t)words[2] << 32 | words[3];
     }
     return rounds;
 }
 
-/* A finaliser of 64 bits (Stafford's variant 13 of MurmurHash3's). */
+/* A 64-bit finaliser (Stafford's variant 13 of MurmurHash3's). */
 static uint64_t mix(uint64_t x)
 {
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;

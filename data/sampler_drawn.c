@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Samplers that draw by weight, by class, or by length. */
+/* Samplers that draw by weight, by class or by length. */
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
@@ -11,7 +11,7 @@
 #include "tensor/random_internal.h"
 #include "tensor/status_internal.h"
 
-/* Even in (0, 1). */
+/* Uniform in (0, 1). */
 static double uniform(uint64_t seed, int64_t epoch, int64_t at)
 {
     uint32_t words[4];
@@ -21,7 +21,7 @@ static double uniform(uint64_t seed, int64_t epoch, int64_t at)
 
 /* -- an order that is made for an epoch ------------------------------------------------------- */
 
-/* A sample, and what it is sorted by. */
+/* A sample and its sort key. */
 typedef struct keyed {
     double key;
     int64_t sample;
@@ -33,9 +33,9 @@ typedef struct ordered {
     uint64_t seed;
     double *keys;              /* [n] weights, or lengths */
     int64_t batch_size, window;
-    pthread_mutex_t lock;      /* guards what follows */
+    pthread_mutex_t lock;      /* guards the following fields */
     bool locks;
-    int64_t epoch;             /* of the order; -1: none yet */
+    int64_t epoch;             /* of the order; -1 if there is none yet */
     int64_t *order;            /* [samples] */
     keyed *room;               /* [n] */
 } ordered;
@@ -98,7 +98,7 @@ static ordered *ordered_new(const trek_sampler_class *klass, int64_t n, int64_t 
 
 /* -- by weight ---------------------------------------------------------------------------------- */
 
-/* Who comes first of exponential clocks that tick at the rates of the weights. */
+/* Sorts by the first events of exponential clocks whose rates are the weights. */
 static void draw_all(ordered *s, int64_t epoch)
 {
     int64_t have = 0;
@@ -124,14 +124,15 @@ typedef struct weighted {
     trek_sampler base;
     int64_t n, samples;
     uint64_t seed;
-    double *ends; /* [n] sums of the weights up to and with each */
+    double *ends; /* [n] cumulative sums of the weights */
 } weighted;
 
 static int64_t weighted_length(const trek_sampler *self) { return ((const weighted *)self)->samples; }
 static int64_t weighted_over(const trek_sampler *self) { return ((const weighted *)self)->n; }
 static void weighted_free(trek_sampler *self) { trek_free(((weighted *)self)->ends); }
 
-/* The first whose end is beyond x; x is below the last end. One without weight ends where the one before it does. */
+/* Returns the first sample whose end is above x; x is below the last end. A sample without weight ends where the
+ * previous one does. */
 static int64_t find(const weighted *s, double x)
 {
     int64_t low = 0, high = s->n - 1;
@@ -216,7 +217,8 @@ trek_sampler *trek_sampler_weighted(const double *weights, int64_t n, int64_t sa
 
 /* -- by length -------------------------------------------------------------------------------------- */
 
-/* Sorts the window's samples and deals its whole batches to their places; the rest of it, of the last window, stays last. */
+/* Sorts the window's samples and distributes its whole batches to their positions. The incomplete batch of the last
+ * window stays last. */
 static void deal(ordered *s, int64_t epoch, int64_t first, int64_t count)
 {
     int64_t whole = s->n / s->batch_size, size = s->batch_size;
@@ -277,7 +279,7 @@ typedef struct balanced {
     int64_t n, samples, classes;
     uint64_t seed;
     int64_t *members; /* [n] samples, class by class */
-    int64_t *begins;  /* [classes + 1] where each class begins there */
+    int64_t *begins;  /* [classes + 1] where each class begins in members */
 } balanced;
 
 static int64_t balanced_length(const trek_sampler *self) { return ((const balanced *)self)->samples; }
@@ -295,7 +297,7 @@ static trek_status balanced_at(const trek_sampler *self, int64_t epoch, int64_t 
     for (int64_t i = 0; i < count; i++) {
         int64_t round = (first + i) / s->classes, place = (first + i) % s->classes;
         int64_t kind = trek_sampler_place(place, s->classes, trek_sampler_mix(s->seed, (uint64_t)round), epoch);
-        int64_t begin = s->begins[kind], size = s->begins[kind + 1] - begin; /* its round'th member, of so many */
+        int64_t begin = s->begins[kind], size = s->begins[kind + 1] - begin; /* takes the round-th member, modulo their number */
         uint64_t seed = trek_sampler_mix(trek_sampler_mix(~s->seed, (uint64_t)kind), (uint64_t)(round / size));
         indices[i] = s->members[begin + trek_sampler_place(round % size, size, seed, epoch)];
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Windows over files of tokens, which stay on disk: read, not mapped, so that a
- * file that shrinks meanwhile is an error and not a signal. */
+/* Windows over files of tokens, which stay on disk. They are read and not mapped, so that a file that shrinks
+ * meanwhile is an error and not a signal. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -12,11 +12,11 @@
 
 #define HEADER_BYTES 1024
 #define MAGIC_16 20240520u /* version 1: tokens of 16 bits */
-#define MAGIC_32 20240801u /* version 7: of 32 */
+#define MAGIC_32 20240801u /* version 7: tokens of 32 bits */
 
 typedef struct shard {
     char *path;
-    int file;              /* -1: not open */
+    int file;              /* -1 if not open */
     int64_t first_byte;    /* of the tokens */
     int token_bytes;       /* 2 or 4 */
     int64_t first_window;  /* its number in the dataset */
@@ -50,7 +50,7 @@ static trek_status read_at(const shard *s, void *to, size_t bytes, int64_t at)
     return TREK_OK;
 }
 
-/* The shard that holds a window: the last that begins at or before it. */
+/* Returns the shard that holds a window: the last one that begins at or before it. */
 static const shard *shard_of(const token_shards *set, int64_t index)
 {
     int low = 0, high = set->n - 1;
@@ -115,7 +115,7 @@ static uint32_t little_endian(const unsigned char *b)
     return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
 }
 
-/* Where the tokens are, and how many. */
+/* Finds where the tokens are, and how many. */
 static trek_status shard_measure(shard *s, int raw_bytes, int64_t *tokens)
 {
     struct stat info;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stream in another order, by a buffer of its samples. */
+/* A stream in shuffled order, through a buffer of its samples. */
 #include <inttypes.h>
 
 #include "data/dataset_internal.h"
@@ -13,11 +13,11 @@ typedef struct shuffled {
 
 typedef struct reading {
     trek_stream *inner;
-    int64_t epoch, given; /* samples */
+    int64_t epoch, given; /* given: samples */
     uint64_t seed;
     trek_tensor ***buffer; /* [capacity] samples: batches of one, all fields */
     int64_t capacity, n;
-    bool over;             /* nothing comes after what the buffer holds */
+    bool over;             /* nothing comes after the buffer's content */
 } reading;
 
 static void sample_free(trek_tensor **sample, int n_fields)
@@ -55,7 +55,7 @@ static trek_status shuffle_open(trek_dataset *self, int64_t epoch, uint64_t seed
     return TREK_OK;
 }
 
-/* Reads until the buffer is full, or the stream is over. */
+/* Reads until the buffer is full or the stream is over. */
 static trek_status fill(const trek_dataset *self, reading *r)
 {
     trek_status status = TREK_OK;
@@ -72,7 +72,7 @@ static trek_status fill(const trek_dataset *self, reading *r)
     return status;
 }
 
-/* The place of the sample that is given next: of n, even up to n / 2^64. */
+/* Returns the position of the next sample. It is uniform up to n / 2^64. */
 static int64_t draw(const reading *r)
 {
     uint32_t words[4];
@@ -95,7 +95,7 @@ static trek_status shuffle_next(trek_dataset *self, void *at, int64_t n, trek_te
     trek_status status = fill(self, r);
     if (status != TREK_OK || r->n == 0)
         return status;
-    (void)n; /* one: batches are put together by who reads */
+    (void)n; /* gives one sample: the reader assembles batches */
     trek_tensor **sample = take(r);
     for (int k = 0; k < self->n_fields; k++) {
         out[k] = sample[k];

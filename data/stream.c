@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Readings of streams: whole batches of what comes in pieces. */
+/* Readings of streams: whole batches assembled from pieces. */
 #include "data/stream.h"
 
 #include <inttypes.h>
@@ -16,7 +16,7 @@ struct trek_stream {
     int64_t epoch, position;
     uint64_t seed;
     bool over;           /* it has ended */
-    trek_status failed;  /* or failed so */
+    trek_status failed;  /* or it has failed with this status */
     trek_tensor **piece; /* [n_fields] */
 };
 
@@ -79,7 +79,7 @@ static trek_status fail_again(const trek_stream *s)
                            trek_status_description(s->failed));
 }
 
-/* The class's next samples, checked and settled, to s->piece. */
+/* Reads the class's next samples into s->piece, checked and settled. */
 static trek_status next_piece(trek_stream *s, int64_t n, int64_t *got)
 {
     trek_dataset *d = s->dataset;
@@ -101,7 +101,7 @@ static trek_status next_piece(trek_stream *s, int64_t n, int64_t *got)
     return status;
 }
 
-/* The first rows of a tensor, alone. */
+/* Keeps only the first rows of a tensor. */
 static trek_status cut_rows(trek_tensor **tensor, int64_t rows)
 {
     trek_tensor *x = *tensor;
@@ -113,7 +113,7 @@ static trek_status cut_rows(trek_tensor **tensor, int64_t rows)
     return *tensor ? TREK_OK : trek_status_or(TREK_ERR_MEMORY);
 }
 
-/* Puts a piece behind the `have` rows that are there; a whole batch in one piece is taken as it is. */
+/* Puts a piece behind the `have` rows that are there. A whole batch in one piece is taken as it is. */
 static trek_status add_piece(trek_stream *s, int64_t n, int64_t have, int64_t got, trek_tensor **out)
 {
     trek_status status = TREK_OK;

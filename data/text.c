@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Windows of text, a number for each character. */
+/* Windows of text with one number per character. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ typedef struct text_windows {
     int64_t window, stride, windows;
     int vocabulary;
     unsigned char characters[256]; /* number -> character */
-    int16_t numbers[256];          /* character -> number, -1: not in the file */
+    int16_t numbers[256];          /* character -> number; -1 if it is not in the file */
 } text_windows;
 
 static const char *const window_fields[2] = { "input", "target" };

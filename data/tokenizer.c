@@ -33,7 +33,7 @@ void trek_tokenizer_free(trek_tokenizer **tokenizer)
     trek_free(t);
 }
 
-/* FNV-1a, linear probing: the slot of these bytes, or the free one where they belong. */
+/* Returns the slot of these bytes, or the free slot where they belong (FNV-1a, linear probing). */
 static int find_slot(const trek_tokenizer *t, const int32_t *slots, int n_slots, const void *bytes, size_t length)
 {
     uint64_t hash = UINT64_C(14695981039346656037);
@@ -174,7 +174,7 @@ int64_t trek_tokenizer_add_special(trek_tokenizer *t, const char *token)
 
 trek_status trek_tokenizer_room_for_merges(trek_tokenizer *t, int64_t count)
 {
-    int64_t n = 16, most = 64 * (int64_t)t->n_used; /* each makes a token, if not each one of its own */
+    int64_t n = 16, most = 64 * (int64_t)t->n_used; /* each merge makes a token, even if not each a different one */
     while (n < 2 * (count < most ? count : most))
         n *= 2;
     trek_free(t->merges);
@@ -186,7 +186,7 @@ trek_status trek_tokenizer_room_for_merges(trek_tokenizer *t, int64_t count)
     return t->merges ? TREK_OK : TREK_ERR_MEMORY;
 }
 
-/* The pair, or the free slot where it belongs. */
+/* Returns the pair, or the free slot where it belongs. */
 static inline trek_merge *find_merge(const trek_tokenizer *t, int32_t left, int32_t right)
 {
     uint32_t mask = (uint32_t)t->n_merge_slots - 1, at = trek_merge_hash(left, right) & mask;
@@ -220,7 +220,7 @@ static inline void put(output *out, int32_t id)
 
 enum { SHORT = 48, NEVER = INT32_MAX };
 
-/* ranks[k]: of the pair that begins with ids[k]; becomes[k]: what it is joined to. */
+/* Returns the rank of a pair of tokens. *becomes is the token that they are joined to. */
 static inline int32_t pair_rank(const trek_tokenizer *t, int32_t left, int32_t right, int32_t *becomes)
 {
     const trek_merge *m = find_merge(t, left, right);
@@ -230,7 +230,8 @@ static inline int32_t pair_rank(const trek_tokenizer *t, int32_t left, int32_t r
     return m->rank;
 }
 
-/* A word of at most SHORT bytes; looks at all pairs for each merge. Returns the number of tokens, which are in ids. */
+/* Encodes a word of at most SHORT bytes; it looks at all pairs for each merge. Returns the number of tokens, which
+ * are in ids. */
 static int merge_short(const trek_tokenizer *t, const unsigned char *word, int n, int32_t ids[SHORT])
 {
     int32_t ranks[SHORT], becomes[SHORT];
@@ -258,13 +259,13 @@ static int merge_short(const trek_tokenizer *t, const unsigned char *word, int n
     return n;
 }
 
-/* A longer word: a list of tokens, and a heap of pairs by rank and place. Pairs that are no more are passed over. */
+/* A longer word: a list of tokens, and a heap of pairs by rank and position. Pairs that no longer exist are skipped. */
 typedef struct piece {
-    int32_t id, before, after; /* neighbours; -1: none */
+    int32_t id, before, after; /* neighbours; -1 for none */
 } piece;
 
 typedef struct candidate {
-    int32_t rank, place, left, right; /* as they were when it was put there */
+    int32_t rank, place, left, right; /* as they were when the pair was added */
 } candidate;
 
 typedef struct long_word {
@@ -311,7 +312,7 @@ static void push_pair(const trek_tokenizer *t, long_word *w, int32_t place)
         push(w, (candidate){ rank, place, left, right });
 }
 
-/* At most three candidates for each byte: its first pair, and two for each merge. */
+/* There are at most three candidates for each byte: its first pair, and two for each merge. */
 static trek_status room_for_word(long_word *w, size_t n)
 {
     if (n <= w->capacity)
@@ -345,7 +346,7 @@ static trek_status merge_long(const trek_tokenizer *t, long_word *w, const unsig
         piece *right = &w->pieces[left->after];
         left->id = find_merge(t, c.left, c.right)->to;
         left->after = right->after;
-        right->id = -1; /* of no pair any more */
+        right->id = -1; /* belongs to no pair any more */
         if (left->after >= 0)
             w->pieces[left->after].before = c.place;
         push_pair(t, w, left->before);
@@ -358,12 +359,12 @@ static trek_status merge_long(const trek_tokenizer *t, long_word *w, const unsig
 
 /* --- words that come again -------------------------------------------------------------------- */
 
-/* Of a long text: most of its words are few. Where two have one place, the later one stays. */
+/* A cache for long texts, most of whose words are frequent ones. Of two words in one slot, the later one stays. */
 enum { CACHED = 4096, CACHED_BYTES = 16, CACHED_IDS = 6, WORTH_IT = 16384 };
 
 typedef struct cached_word {
     uint64_t word[2];         /* padded with zeros */
-    uint8_t length, n;        /* length 0: free */
+    uint8_t length, n;        /* length 0 if free */
     int32_t ids[CACHED_IDS];
 } cached_word;
 
@@ -371,7 +372,7 @@ typedef struct encoding {
     const trek_tokenizer *t;
     output out;
     long_word word;
-    cached_word *cache;       /* [CACHED]; NULL: none */
+    cached_word *cache;       /* [CACHED]; NULL if there is none */
 } encoding;
 
 static inline cached_word *cached(const encoding *e, const uint64_t word[2])
@@ -419,7 +420,7 @@ static trek_status encode_plain(encoding *e, const unsigned char *p, const unsig
     return status;
 }
 
-/* The longest added token at p, or -1. */
+/* Returns the longest added token at p, or -1. */
 static int32_t added_at(const trek_tokenizer *t, const unsigned char *p, const unsigned char *end)
 {
     int32_t best = -1;
@@ -471,7 +472,7 @@ int64_t trek_tokenizer_encode_to(const trek_tokenizer *t, const char *text, size
     return status == TREK_OK ? e.out.n : -1;
 }
 
-/* Texts have a few bytes for each token; what has fewer is encoded twice. */
+/* Texts have a few bytes for each token. A text with fewer is encoded twice. */
 trek_tensor *trek_tokenizer_encode(const trek_tokenizer *t, const char *text, size_t bytes, const trek_encode_opts *opts)
 {
     int64_t capacity = (int64_t)(bytes / 3) + 64, n = capacity + 1, *ids = NULL;

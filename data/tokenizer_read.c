@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading tokenizers: vocab.json and merges.txt, tokenizer.json. Nothing in them is trusted. */
+/* Reading tokenizers: vocab.json and merges.txt, or tokenizer.json. Nothing in them is trusted. */
 #include <string.h>
 #include <sys/stat.h>
 
@@ -13,12 +13,12 @@
 
 /* --- the alphabet of bytes -------------------------------------------------------------- */
 
-/* Files write a byte as a character: those that can be seen as themselves, the others in order from U+0100 on. */
+/* Files write a byte as a character: visible ones as themselves, the others in order from U+0100 on. */
 static bool is_visible(int byte) { return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE; }
 
 enum { ALPHABET = 0x144 };
 
-/* -1: no byte. */
+/* -1 means that the character is no byte. */
 static void fill_alphabet(int16_t of_character[ALPHABET])
 {
     int next = 0x100;
@@ -28,8 +28,8 @@ static void fill_alphabet(int16_t of_character[ALPHABET])
         of_character[is_visible(byte) ? byte : next++] = (int16_t)byte;
 }
 
-/* What a token of a file stands for, in place: characters become bytes, of which there are no more. A token with other
- * characters is an added one, and stays as it is. Texts are UTF-8. */
+/* Converts a file's token in place to what it stands for: characters become bytes, which are never more. A token with
+ * other characters is an added one and stays unchanged. Texts are UTF-8. */
 static size_t to_bytes(char *token, size_t length)
 {
     int16_t alphabet[ALPHABET];
@@ -53,7 +53,7 @@ static size_t to_bytes(char *token, size_t length)
 
 /* --- vocabularies ---------------------------------------------------------------------------- */
 
-/* {"token": number, ...} */
+/* Parses {"token": number, ...}. */
 static bool parse_vocabulary(trek_json *json, trek_tokenizer *t)
 {
     bool more;
@@ -80,7 +80,7 @@ static bool parse_end(trek_json *json)
 
 /* --- merges -------------------------------------------------------------------------------------- */
 
-/* Two tokens as the file writes them, which are changed. */
+/* Adds a merge of two tokens as the file writes them. Both texts are modified. */
 static trek_status add_merge(trek_tokenizer *t, char *left, size_t left_length, char *right, size_t right_length,
                              const char *path)
 {
@@ -100,7 +100,7 @@ static trek_status add_merge(trek_tokenizer *t, char *left, size_t left_length, 
     return trek_tokenizer_put_merge(t, a, b, to, path);
 }
 
-/* "left right", changed. */
+/* Adds a merge from the text "left right", which is modified. */
 static trek_status add_merge_text(trek_tokenizer *t, char *text, size_t length, const char *path)
 {
     char *space = memchr(text, ' ', length), *end = text + length;
@@ -109,7 +109,7 @@ static trek_status add_merge_text(trek_tokenizer *t, char *text, size_t length, 
     return add_merge(t, text, (size_t)(space - text), space + 1, (size_t)(end - space - 1), path);
 }
 
-/* Lines; the first may tell a version. */
+/* Parses lines; the first may give a version. */
 static trek_status parse_lines(trek_tokenizer *t, char *text, size_t length, const char *path)
 {
     int64_t lines = 1;
@@ -129,7 +129,7 @@ static trek_status parse_lines(trek_tokenizer *t, char *text, size_t length, con
     return status;
 }
 
-/* ["left", "right"] */
+/* Parses ["left", "right"]. */
 static bool parse_pair(trek_json *json, trek_tokenizer *t)
 {
     char *left = NULL, *right = NULL;
@@ -153,7 +153,7 @@ static bool parse_merge(trek_json *json, trek_tokenizer *t)
     return good;
 }
 
-/* -1: an error. */
+/* Returns -1 on an error. */
 static int64_t count_items(trek_json json)
 {
     int64_t n = 0;
@@ -181,7 +181,7 @@ static bool parse_merges(trek_json *json, trek_tokenizer *t)
 
 /* --- tokenizer.json ---------------------------------------------------------------------------------- */
 
-/* Where the values of some keys of an object begin; at NULL: it has no such key. */
+/* Where the values of some keys of an object begin; `at` is NULL if it has no such key. */
 typedef struct field {
     const char *key;
     const char *at;
@@ -219,7 +219,7 @@ static bool unsupported(const trek_json *json, const char *what)
     return false;
 }
 
-/* Whether a field is absent, null, false, 0 or "": nothing that would change anything. */
+/* Returns whether a field is absent, null, false, 0 or "", so that it would change nothing. */
 static bool is_off(const trek_json *json, const field *f)
 {
     trek_json value = at(json, f);
@@ -268,7 +268,7 @@ static bool check_splitter(const trek_json *json, const field *splitter)
     return true;
 }
 
-/* {"id": number, "content": text, ...} */
+/* Parses {"id": number, "content": text, ...}. */
 static bool read_added(trek_json *json, trek_tokenizer *t)
 {
     enum { ID, CONTENT, WORD, LEFT, RIGHT, SPECIAL, N };
@@ -326,7 +326,7 @@ static bool parse_tokenizer(trek_json *json, trek_tokenizer *t)
 
 /* --- files -------------------------------------------------------------------------------------------- */
 
-/* Frees it unless all is well. */
+/* Returns the tokenizer if all is well, and frees it otherwise. */
 static trek_tokenizer *finished(trek_tokenizer *t, bool good, const char *path)
 {
     if (!good || trek_tokenizer_finish(t, path) != TREK_OK)

@@ -5,7 +5,7 @@
 
 #include "data/tokenizer_internal.h"
 
-/* What \s is in Unicode (White_Space). */
+/* What \s means in Unicode (White_Space). */
 static const trek_code_range spaces[] = {
     { 0x9, 0xD }, { 0x20, 0x20 }, { 0x85, 0x85 }, { 0xA0, 0xA0 }, { 0x1680, 0x1680 }, { 0x2000, 0x200A }, { 0x2028, 0x2029 },
     { 0x202F, 0x202F }, { 0x205F, 0x205F }, { 0x3000, 0x3000 },
@@ -34,7 +34,7 @@ const uint8_t *trek_char_classes(void)
     return table;
 }
 
-/* The class of the character at p, and its bytes. */
+/* Returns the class of the character at p, and its length in bytes. */
 static int wide_class(const uint8_t *classes, const unsigned char *p, const unsigned char *end, int *length)
 {
     static const uint32_t least[5] = { 0, 0, 0x80, 0x800, 0x10000 };
@@ -60,7 +60,7 @@ static inline int class_at(const uint8_t *classes, const unsigned char *p, const
     return *p < 0x80 ? classes[*p] : wide_class(classes, p, end, length);
 }
 
-/* Past all characters of a class. */
+/* Returns the end of a run of characters of one class. */
 static const unsigned char *run_end(const uint8_t *classes, const unsigned char *p, const unsigned char *end, int kind)
 {
     int length;
@@ -69,7 +69,7 @@ static const unsigned char *run_end(const uint8_t *classes, const unsigned char 
     return p;
 }
 
-/* 's 't 're 've 'm 'll 'd: its length, or 0. */
+/* Returns the length of 's 't 're 've 'm 'll 'd at p, or 0. */
 static int contraction(const unsigned char *p, const unsigned char *end)
 {
     static const char *const two[] = { "re", "ve", "ll" };
@@ -83,7 +83,7 @@ static int contraction(const unsigned char *p, const unsigned char *end)
     return 0;
 }
 
-/* White space is a word but for its last character, where something follows. */
+/* White space is one word, without its last character if something follows. */
 static const unsigned char *space_end(const uint8_t *classes, const unsigned char *p, const unsigned char *end)
 {
     const unsigned char *at = p, *last = p;

@@ -25,7 +25,7 @@ const trek_pixel_kernels *trek_pixels(bool is_float)
 
 /* --- random numbers -------------------------------------------------------------- */
 
-/* The end of SplitMix64 (Steele, Lea, Flood, 2014): each bit of x changes half of the result's. */
+/* The last step of SplitMix64 (Steele, Lea, Flood, 2014): each bit of x changes half of the result's bits. */
 static uint64_t mixed(uint64_t x)
 {
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -126,7 +126,8 @@ void trek_transform_free(trek_transform **transform)
     trek_free(t);
 }
 
-/* Number `child` of those that the present transform has made of; its own stream goes on afterwards. */
+/* Runs number `child` of the current transform's children; the current transform's own random stream continues
+ * afterwards. */
 static trek_status run_child(const trek_transform *child, int number, bool last, trek_canvas *canvas)
 {
     trek_transform_random own = canvas->random;
@@ -148,8 +149,8 @@ typedef struct group {
     trek_transform base;
     int n;
     trek_transform **children;
-    double p;        /* random_apply */
-    double *weights; /* random_choice: sums so far; NULL: alike */
+    double p;        /* of random_apply */
+    double *weights; /* cumulative sums for random_choice; NULL if all are equally likely */
 } group;
 
 static void group_free(trek_transform *self)
@@ -161,7 +162,7 @@ static void group_free(trek_transform *self)
     trek_free(g->weights);
 }
 
-/* Takes the children over, also on failure. */
+/* Takes ownership of the children, on failure as well. */
 static group *group_new(const trek_transform_class *klass, int n, trek_transform *const *children)
 {
     bool all = n == 0 || children != NULL;
@@ -282,7 +283,7 @@ static void own_free(trek_transform *self)
         o->release(o->arg);
 }
 
-/* A tensor [C, H, W] as an image; what it is of holds its memory. */
+/* Views a tensor [C, H, W] as an image; the tensor keeps the memory. */
 static trek_status image_of(const trek_tensor *x, const char *what, trek_image *image)
 {
     char text[TREK_SHAPE_TEXT];
@@ -350,7 +351,7 @@ trek_transform *trek_transform_function(trek_transform_fn fn, void *arg, void (*
 
 /* --- running them ------------------------------------------------------------------------- */
 
-/* Of contiguous `x`, whose memory is not written; the result is canvas->image. */
+/* Runs the chain on contiguous `x`, whose memory is not written. The result is canvas->image. */
 static trek_status run(const trek_transform *t, trek_canvas *canvas, const trek_tensor *x, uint64_t key, int64_t sample)
 {
     trek_status status = image_of(x, t->klass->name, &canvas->image);
@@ -388,7 +389,8 @@ typedef struct transformed {
     uint64_t seed;
 } transformed;
 
-/* Row i of a batch: its memory in *room. The first one makes the batch, the others have to be of its form. */
+/* Returns row i of a batch: its memory is in *room. The first row makes the batch, and the others have to have its
+ * form. */
 static trek_status row_of(const transformed *s, int field, const trek_fetch *fetch, int64_t i, trek_shape shape, trek_dtype dtype,
                           trek_tensor **batch, char **room)
 {
@@ -473,7 +475,7 @@ static trek_status transformed_get(trek_dataset *self, const trek_fetch *fetch, 
     return status;
 }
 
-/* One at a time: images of a stream may differ in size before. */
+/* One image at a time, because images of a stream may differ in size before the transforms. */
 static trek_status transformed_next(trek_dataset *self, void *reading, int64_t n, trek_tensor **out, int64_t *got)
 {
     (void)n;

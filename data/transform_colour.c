@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transforms of the values of pixels. */
+/* Transforms of pixel values. */
 #include <math.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ typedef enum colour { BRIGHTNESS, CONTRAST, SATURATION, HUE, COLOURS } colour;
 
 typedef struct jitter {
     trek_transform base;
-    bool fixed; /* amount are factors */
+    bool fixed; /* the amounts are fixed factors */
     double amount[COLOURS];
 } jitter;
 
@@ -23,7 +23,7 @@ static trek_status colour_channels(const trek_canvas *canvas)
                                                                 canvas->name, channels);
 }
 
-/* The image without colours; its own plane, if it has but one. NULL and MEMORY. */
+/* Returns the image without colours, which is its own plane if it has only one. Returns NULL with MEMORY. */
 static const void *gray_of(trek_canvas *canvas)
 {
     const trek_image *x = &canvas->image;
@@ -130,7 +130,7 @@ trek_transform *trek_transform_adjust(double brightness, double contrast, double
 
 typedef struct grayscale {
     trek_transform base;
-    int channels; /* 0: as many as there are */
+    int channels; /* 0 if it keeps the number of channels */
     double p;
 } grayscale;
 
@@ -184,7 +184,7 @@ typedef struct blur {
     double low, high;
 } blur;
 
-/* The weights' place in `in` of each element of a row of n, mirrored at the edges. */
+/* Blurs a row of n elements, each with the weights around it; the edges are mirrored. */
 static void blur_line(const float *in, ptrdiff_t step, int n, const float *weights, int kernel, float *out)
 {
     int half = kernel / 2;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transforms that move pixels: cuts, flips, resizing, affine maps. */
+/* Transforms that move pixels: cuts, flips, resizing and affine maps. */
 #include <math.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ static bool is_range(const double range[2], double least)
 
 /* --- cuts, and what lies beyond the edge --------------------------------------------- */
 
-/* Where a place outside of [0, size) is taken from; -1: filled. */
+/* Returns the position inside [0, size) that stands for one outside, or -1 if it is filled. */
 static int inside(int64_t at, int size, trek_image_padding mode)
 {
     if (at >= 0 && at < size)
@@ -39,7 +39,7 @@ static void fill(void *to, int n, bool is_float, double value)
         memset(to, (int)(value < 0 ? 0 : value > 255 ? 255 : value), (size_t)n);
 }
 
-/* One row of a cut: `from` is NULL where all is beyond the edge. */
+/* Makes one row of a cut; `from` is NULL if all of it is beyond the edge. */
 static void cut_row(const void *from, int size, int left, int width, bool is_float, trek_image_padding mode, double value,
                     void *to)
 {
@@ -257,7 +257,7 @@ static double weigh(trek_image_filter filter, bool antialias, double x)
     x = fabs(x);
     if (filter == TREK_IMAGE_BILINEAR)
         return x < 1 ? 1 - x : 0;
-    double a = antialias ? -0.5 : -0.75; /* as PyTorch's without */
+    double a = antialias ? -0.5 : -0.75; /* without antialias as in PyTorch */
     return x < 1 ? ((a + 2) * x - (a + 3)) * x * x + 1 : x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
 }
 
@@ -265,7 +265,7 @@ static void taps_fill(trek_pixel_taps *t, int in, const trek_image_resize_opts *
 {
     double scale = (double)in / t->out, wide = opts->no_antialias || scale < 1 ? 1 : scale;
     double support = (opts->filter == TREK_IMAGE_BICUBIC ? 2 : 1) * wide;
-    double nearest = 0.5 * scale; /* summed up, as Pillow does it, whose roundings decide between two pixels */
+    double nearest = 0.5 * scale; /* accumulated as in Pillow, whose roundings decide between two pixels */
     for (int i = 0; i < t->out; i++, nearest += scale) {
         double center = (i + 0.5) * scale, sum = 0;
         int first = (int)(center - support + 0.5), end = (int)(center + support + 0.5);
@@ -289,7 +289,7 @@ static void taps_fill(trek_pixel_taps *t, int in, const trek_image_resize_opts *
     }
 }
 
-/* The table for one direction, in the canvas' spare room; false: no memory. */
+/* Makes the table for one direction in the canvas's spare memory. Returns false without memory. */
 static bool taps_make(trek_canvas *canvas, int which, trek_pixel_taps *t, int in, int out, const trek_image_resize_opts *opts)
 {
     double scale = (double)in / out, wide = opts->no_antialias || scale < 1 ? 1 : scale;
@@ -308,7 +308,7 @@ static bool taps_make(trek_canvas *canvas, int which, trek_pixel_taps *t, int in
     return true;
 }
 
-/* The rectangle of the present image, resized. */
+/* Resizes a rectangle of the current image. */
 static trek_status resize(trek_canvas *canvas, int top, int left, int height, int width, int to_height, int to_width,
                           const trek_image_resize_opts *opts)
 {
@@ -342,7 +342,7 @@ typedef struct resizer {
     trek_transform base;
     int height, width;
     trek_image_resize_opts opts;
-    double scale[2], ratio[2]; /* random_resized_crop */
+    double scale[2], ratio[2]; /* of random_resized_crop */
 } resizer;
 
 static trek_status resize_apply(const trek_transform *self, trek_canvas *canvas)
@@ -438,10 +438,10 @@ trek_transform *trek_transform_random_resized_crop(int height, int width, const 
 typedef struct affine {
     trek_transform base;
     trek_random_affine_opts opts;
-    double turn; /* 1: degrees are clockwise, -1: counter-clockwise */
+    double turn; /* 1 if degrees are clockwise, -1 if counter-clockwise */
 } affine;
 
-/* One pixel of a plane, or what stands for those outside. */
+/* Returns one pixel of a plane, or the value for those outside. */
 static float pixel(const trek_image *in, const void *plane, int y, int x, float outside)
 {
     if (y < 0 || x < 0 || y >= in->height || x >= in->width)
@@ -463,7 +463,7 @@ static float sampled(const trek_image *in, const void *plane, float y, float x, 
     return (1 - down) * above + down * below;
 }
 
-/* m: where a pixel of the result comes from, both counted from the middle. */
+/* m tells where a pixel of the result comes from; both positions are relative to the centre. */
 static trek_status warp(trek_canvas *canvas, const double m[6], bool nearest, double outside)
 {
     trek_image in = canvas->image, out = in;
@@ -488,7 +488,7 @@ static trek_status warp(trek_canvas *canvas, const double m[6], bool nearest, do
     return status;
 }
 
-/* torchvision's _get_inverse_affine_matrix, around the middle. */
+/* torchvision's _get_inverse_affine_matrix, around the centre. */
 static trek_status affine_apply(const trek_transform *self, trek_canvas *canvas)
 {
     const affine *t = (const affine *)self;

@@ -10,13 +10,13 @@
 /* Planes of rows, without gaps. */
 typedef struct trek_image {
     int channels, height, width; /* >= 1 */
-    bool is_float;               /* f32, else u8 */
-    bool writable;               /* the canvas's own memory, or what may be written all the same */
+    bool is_float;               /* f32; otherwise u8 */
+    bool writable;               /* the memory is the canvas's own, or may be written for another reason */
     void *data;
 } trek_image;
 
 struct trek_transform_random {
-    uint64_t key, sample;  /* key: of seeds and epoch */
+    uint64_t key, sample;  /* key: from seeds and epoch */
     uint32_t place, block; /* place: in the chain */
     uint32_t words[4];
     int left;
@@ -24,15 +24,16 @@ struct trek_transform_random {
 
 enum { TREK_CANVAS_ROOMS = 5 };
 
-/* Its memory is used again for image after image. */
+/* Its memory is reused for image after image. */
 typedef struct trek_canvas {
-    trek_image image;             /* the present one */
-    trek_transform_random random; /* of the present transform */
-    const char *name;             /* of it */
-    void *room[TREK_CANVAS_ROOMS]; /* two for images, in turn; the others spare */
+    trek_image image;             /* the current one */
+    trek_transform_random random; /* of the current transform */
+    const char *name;             /* of the current transform */
+    void *room[TREK_CANVAS_ROOMS]; /* two for images, used in turn; the others are spare */
     size_t bytes[TREK_CANVAS_ROOMS];
-    trek_image target;            /* where the last image had better be made, if it is of this form; data NULL: nowhere */
-    bool last;                    /* the present transform makes the last one */
+    trek_image target;            /* where the last image should be made if it has this form; data is NULL if there is no such
+                                   * place */
+    bool last;                    /* the current transform makes the last image */
 } trek_canvas;
 
 typedef struct trek_transform_class {
@@ -46,21 +47,21 @@ struct trek_transform {
     const trek_transform_class *klass;
 };
 
-/* Zeroed; NULL and MEMORY. */
+/* Returns zeroed memory, or NULL with MEMORY. */
 void *trek_transform_new(const trek_transform_class *klass);
 void trek_canvas_end(trek_canvas *canvas);
 
-/* Memory of at least `bytes`, which keeps nothing; NULL and MEMORY. */
+/* Returns memory of at least `bytes`, whose content is not kept, or NULL with MEMORY. */
 void *trek_canvas_spare(trek_canvas *canvas, int which, size_t bytes);
-/* Room for an image of this form, beside the present one, in form->data; MEMORY. */
+/* Makes room beside the current image for an image of this form, in form->data. Fails with MEMORY. */
 trek_status trek_canvas_room(trek_canvas *canvas, trek_image *form);
-/* What was made there is the present image. */
+/* Makes the new image the current one. */
 static inline void trek_canvas_take(trek_canvas *canvas, const trek_image *made)
 {
     canvas->image = *made;
     canvas->image.writable = true;
 }
-/* Makes the present image one that may be written; MEMORY. */
+/* Makes the current image writable. Fails with MEMORY. */
 trek_status trek_canvas_write(trek_canvas *canvas);
 
 static inline ptrdiff_t trek_image_plane(const trek_image *image) { return (ptrdiff_t)image->height * image->width; }
@@ -79,7 +80,7 @@ int trek_random_below(trek_transform_random *random, int n); /* 0 .. n - 1 */
 double trek_random_normal(trek_transform_random *random);
 uint64_t trek_random_key(uint64_t loader_seed, uint64_t seed, int64_t epoch);
 
-/* What a constructor says of numbers out of range. */
+/* The failure of a constructor whose numbers are out of range. */
 #define trek_transform_refused(...) ((trek_transform *)trek_fail_null(TREK_ERR_ARGUMENT, __VA_ARGS__))
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plain files, where there is no zlib. */
+/* Reading plain files where zlib is missing. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plain and gzip'd files through zlib, which reads plain ones as they are. */
+/* Plain and gzip'd files through zlib, which reads plain ones unchanged. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 #include "data/unpack_internal.h"
 
-/* Text becomes up to ten times smaller, pictures of digits five times; deflate can do a thousand. */
+/* Text expands up to ten times and pictures of digits five times; deflate could reach a thousand. */
 enum { MOST_RATIO = 100, ALWAYS = 64 << 20 };
 static const uint64_t most_bytes = UINT64_C(16) << 30;
 

@@ -7,8 +7,8 @@
 
 #include "tensor/status.h"
 
-/* Calls write(file, arg), whose failures of the stream itself need no report, and puts the file in its place. IO with path and
- * reason. */
+/* Calls write(file, arg) and puts the file in its place. `write` need not report failures of the stream itself. Fails
+ * with IO, path and reason. */
 trek_status trek_write_whole(const char *path, trek_status (*write)(FILE *file, void *arg), void *arg);
 
 #endif

@@ -59,12 +59,12 @@ static void learning_rates(void **state)
 static void options_of_optimizers(void **state)
 {
     const trek_optimizer_spec specs[] = {
-        trek_sgd((trek_sgd_opts){ 0 }), trek_adam((trek_adam_opts){ 0 }), trek_adamw((trek_adam_opts){ 0 }),
-        trek_adagrad((trek_adagrad_opts){ 0 }), trek_adadelta((trek_adadelta_opts){ 0 }), trek_adamax((trek_adamax_opts){ 0 }),
-        trek_nadam((trek_nadam_opts){ 0 }), trek_asgd((trek_asgd_opts){ 0 }), trek_radam((trek_radam_opts){ 0 }),
-        trek_lion((trek_lion_opts){ 0 }), trek_rmsprop((trek_rmsprop_opts){ 0 }), trek_rprop((trek_rprop_opts){ 0 }),
-        trek_lamb((trek_lamb_opts){ 0 }), trek_lars((trek_lars_opts){ 0 }), trek_adafactor((trek_adafactor_opts){ 0 }),
-        trek_muon((trek_muon_opts){ 0 }),
+        trek_sgd(&(trek_sgd_opts){ 0 }), trek_adam(&(trek_adam_opts){ 0 }), trek_adamw(&(trek_adam_opts){ 0 }),
+        trek_adagrad(&(trek_adagrad_opts){ 0 }), trek_adadelta(&(trek_adadelta_opts){ 0 }), trek_adamax(&(trek_adamax_opts){ 0 }),
+        trek_nadam(&(trek_nadam_opts){ 0 }), trek_asgd(&(trek_asgd_opts){ 0 }), trek_radam(&(trek_radam_opts){ 0 }),
+        trek_lion(&(trek_lion_opts){ 0 }), trek_rmsprop(&(trek_rmsprop_opts){ 0 }), trek_rprop(&(trek_rprop_opts){ 0 }),
+        trek_lamb(&(trek_lamb_opts){ 0 }), trek_lars(&(trek_lars_opts){ 0 }), trek_adafactor(&(trek_adafactor_opts){ 0 }),
+        trek_muon(&(trek_muon_opts){ 0 }),
     };
     for (size_t k = 0; k < sizeof specs / sizeof *specs; k++)
         for (int n = 0; n < TREK_UPDATE_OPTIONS && specs[k].klass->options[n].name; n++) {

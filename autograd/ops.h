@@ -324,7 +324,7 @@ TREK_API int trek_chunk(trek_var *x, int chunks, int dim, trek_var **parts, int 
  * slices than capacity. */
 TREK_API int trek_unbind(trek_var *x, int dim, trek_var **parts, int capacity);
 /* Returns a copy of the slices of x at the given indices along dim. index is 1-D (or a scalar) and has any integer dtype;
- * negative indices fail with ARGUMENT, as all that are out of range. */
+ * negative indices fail with ARGUMENT, as all that are out of range. x needs a dimension (torch also takes a scalar). */
 TREK_API trek_var *trek_index_select(trek_var *x, int dim, trek_var *index);
 /* Returns x with the slices of source added at the given indices along dim. index is 1-D and has any integer dtype; source has
  * x's shape except along dim, where it has as many slices as index, and x's dtype. Indices are checked even if there is nothing
@@ -332,7 +332,7 @@ TREK_API trek_var *trek_index_select(trek_var *x, int dim, trek_var *index);
 TREK_API trek_var *trek_index_add(trek_var *x, int dim, trek_var *index, trek_var *source);
 /* Returns the elements of x whose index along dim is given by index, and whose other indices are those of the element of index.
  * index has as many dimensions as x and any integer dtype; along other dimensions it may be smaller than x. The result has
- * index's shape. */
+ * index's shape. The dimensions must agree even if index is empty or x a scalar (torch then takes others). */
 TREK_API trek_var *trek_gather(trek_var *x, int dim, trek_var *index);
 /* Returns x with the elements of source added at the indices along dim that index gives. index has as many dimensions as x and
  * any integer dtype, and is nowhere larger than source, nor, except along dim, than x. source has x's dtype. */

@@ -134,6 +134,9 @@ TABLE = [
                has_nan_or_infinity),
     Difference("attention(_weights)?", "gradient", "zeros, PyTorch none|results require gradients", "autograd/ops.h", "A mask that requires a gradient"),
     Difference("attention(_weights)?", "value|gradient|second", "nan", "autograd/ops.h", "A query that sees no key gives 0"),
+    Difference("index_select", "refusal", "trek alone refuses.*a tensor with dimensions", "autograd/ops.h", "x needs a dimension (torch also takes a scalar)"),
+    Difference("gather", "refusal", "trek alone refuses.*the index does not fit", "autograd/ops.h",
+               "The dimensions must agree even if index is empty or x a scalar (torch then takes others)"),
     Difference("scatter|scatter_add", "refusal", "trek alone refuses.*(the source must be|dtypes differ)", "autograd/ops.h",
                "source has x's dtype"),  # of no places
     Difference("scatter_reduce", "refusal", "PyTorch alone refuses, in second", "autograd/ops.h", "Second derivatives of a product with several"),

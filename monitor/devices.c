@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks of this process work on: its name, and how it is. */
+/* The devices that this process's ranks work on: their names and their state. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

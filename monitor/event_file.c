@@ -20,7 +20,7 @@ uint32_t trek_crc32c(const void *data, size_t bytes)
     return ~crc;
 }
 
-/* As files store it: a CRC of what contains CRCs would tell little. */
+/* Returns the masked form that files store, because a CRC of data that contains CRCs would mean little. */
 static uint32_t masked(const void *data, size_t bytes)
 {
     uint32_t crc = trek_crc32c(data, bytes);
@@ -57,7 +57,7 @@ void trek_event_begin(trek_text *out, double time)
     add_event(out, time, 0, VERSION, &version);
 }
 
-/* Summary.Value with its tag: what process 0 tells has its name alone. */
+/* Begins a Summary.Value with its tag. Values of process 0 have the plain name. */
 static void begin_value(trek_text *value, const trek_run_record *r, const char *before, const char *name, const char *behind)
 {
     char process[32] = "";
@@ -85,7 +85,7 @@ static void add_scalars(trek_text *summary, const trek_run_record *r)
 
 typedef struct adding {
     trek_text *summary;
-    trek_run_record record;  /* as process 0's: the names say whose they are */
+    trek_run_record record;  /* treated as process 0's, because the names contain the process */
 } adding;
 
 static void add_number(const char *name, double number, void *arg)
@@ -125,7 +125,7 @@ static void add_histogram(trek_text *summary, const trek_run_record *r)
 /* Summary.Image: height 1, width 2, colorspace 3 (channels), encoded_image_string 4. */
 static void add_image(trek_text *summary, const trek_run_record *r)
 {
-    static const int channels[7] = { 1, 0, 3, 3, 2, 0, 4 }; /* by PNG's kind of colour */
+    static const int channels[7] = { 1, 0, 3, 3, 2, 0, 4 }; /* indexed by PNG's colour type */
     trek_text png = { 0 }, image = { 0 }, value = { 0 };
     if (r->name && r->png && trek_base64_decode(&png, r->png) && png.length > 25 && (unsigned char)png.data[25] < 7) {
         trek_event_whole(&image, 1, r->height);
@@ -139,8 +139,8 @@ static void add_image(trek_text *summary, const trek_run_record *r)
     trek_text_clear(&png);
 }
 
-/* A tensor of one string, for the plug-in of texts: metadata 9 (plugin_data 1: plugin_name 1), tensor 8 (dtype 1, tensor_shape 2:
- * dim 2: size 1, string_val 8). Its tags end so, as PyTorch's do. */
+/* A tensor of one string for the text plug-in: metadata 9 (plugin_data 1: plugin_name 1), tensor 8 (dtype 1,
+ * tensor_shape 2: dim 2: size 1, string_val 8). The tags have the same suffix as PyTorch's. */
 static void add_text(trek_text *summary, const trek_run_record *r, const char *before, const char *name, const char *words)
 {
     enum { STRING = 7 };
@@ -169,7 +169,7 @@ static void add_end(trek_text *summary, const trek_run_record *r)
 static void add_graph(trek_text *out, const trek_run_record *r, int64_t step)
 {
     trek_text graph = { 0 }, metadata = { 0 }, tagged = { 0 }, tag = { 0 };
-    if (r->process > 0) /* all processes have the same */
+    if (r->process > 0) /* all processes have the same graph */
         return;
     trek_event_graph(&graph, r);
     add_event(out, r->time, step, GRAPH, &graph);

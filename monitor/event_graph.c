@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A graph's record as TensorBoard has it: a GraphDef, and a RunMetadata with time and memory of its nodes (TensorFlow's
- * core/framework/graph.proto, node_def.proto, attr_value.proto, step_stats.proto, core/protobuf/config.proto). */
+/* A graph's record in TensorBoard's form: a GraphDef, and a RunMetadata with the time and memory of its nodes
+ * (TensorFlow's core/framework/graph.proto, node_def.proto, attr_value.proto, step_stats.proto,
+ * core/protobuf/config.proto). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "monitor/event_internal.h"
 
-/* Names are of letters, digits and "_./\-", and begin with no mark; dots part scopes, which are parted by slashes here. */
+/* Names consist of letters, digits and "_./\-", and do not begin with a punctuation mark. Scopes, which dots separate
+ * here, are separated by slashes there. */
 static void add_name(trek_text *out, int field, const char *name)
 {
     trek_text clean = { 0 };
@@ -22,7 +24,7 @@ static void add_name(trek_text *out, int field, const char *name)
 
 static bool is_group(const trek_run_node *node) { return node->kind && strcmp(node->kind, "group") == 0; }
 
-/* TensorShapeProto of "f32[64, 10]": dim 2, of which size 1. False: it is none. */
+/* Appends the TensorShapeProto of "f32[64, 10]": dim 2, each with size 1. Returns false if the text is no shape. */
 static bool add_shape(trek_text *out, const char *shape)
 {
     const char *c = shape ? strchr(shape, '[') : NULL;
@@ -39,7 +41,7 @@ static bool add_shape(trek_text *out, const char *shape)
     return c && *c == ']';
 }
 
-/* An entry of a map of attributes: key 1, value 2. */
+/* An entry of an attribute map: key 1, value 2. */
 static void add_attribute(trek_text *node, const char *key, trek_text *value)
 {
     trek_text entry = { 0 };
@@ -68,7 +70,7 @@ static void add_attributes(trek_text *out, const trek_run_node *node)
     }
 }
 
-/* Inputs stand in the order of their ports. */
+/* Inputs are in the order of their ports. */
 static void add_inputs(trek_text *out, const trek_run_record *r, const char *name)
 {
     int64_t port = -1;
@@ -109,8 +111,8 @@ void trek_event_graph(trek_text *graph, const trek_run_record *r)
 
 static int64_t whole(double value) { return value >= 0 && value < 9e15 ? (int64_t)(value + 0.5) : 0; }
 
-/* NodeExecStats: node_name 1, all_start_micros 2, op_start_rel 3, op_end_rel 4, all_end_rel 5, memory 6 (AllocatorMemoryUsed:
- * allocator_name 1, total_bytes 2), output 7 (NodeOutput: tensor_description 3, of which shape 2). */
+/* NodeExecStats: node_name 1, all_start_micros 2, op_start_rel 3, op_end_rel 4, all_end_rel 5, memory 6
+ * (AllocatorMemoryUsed: allocator_name 1, total_bytes 2), output 7 (NodeOutput: tensor_description 3, with shape 2). */
 static void add_stats(trek_text *stats, const trek_run_record *r, const trek_run_node *node)
 {
     trek_text one = { 0 }, memory = { 0 }, shape = { 0 }, tensor = { 0 }, output = { 0 };

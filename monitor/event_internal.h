@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages of protobuf, as event files hold them. Internal. */
+/* Protobuf messages, as event files contain them. */
 #ifndef TREK_MONITOR_EVENT_INTERNAL_H
 #define TREK_MONITOR_EVENT_INTERNAL_H
 
 #include "monitor/event_file.h"
 
-/* So many bytes of a number, the least first. */
+/* Appends this many bytes of a number, least significant first. */
 void trek_event_little(trek_text *out, uint64_t value, int bytes);
-/* Each adds a field under its number. */
+/* Each of these appends a field with its number. */
 void trek_event_double(trek_text *out, int field, double value);
 void trek_event_float(trek_text *out, int field, double value);
 void trek_event_packed(trek_text *out, int field, const double *values, int n);
 void trek_event_whole(trek_text *out, int field, int64_t value);
 void trek_event_string(trek_text *out, int field, const char *text);
-/* A message inside another one, or bytes; emptied. */
+/* Appends an embedded message or bytes, and empties it. */
 void trek_event_message(trek_text *out, int field, trek_text *message);
 
 /* --- event_graph.c: of a graph's record --- */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages of protobuf (its encoding's documentation): what fields are written as. */
+/* The encoding of protobuf messages (see its encoding documentation). */
 #include <string.h>
 
 #include "monitor/event_internal.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A watched run as it stands, as metrics. */
+/* The current state of a watched run, as metrics. */
 #include "monitor/export.h"
 
 #include <math.h>
@@ -84,7 +84,7 @@ static void add_processes(trek_text *out, const char *run, const trek_run_state 
     }
 }
 
-/* Which device a rank has, and what that is. */
+/* Adds the device of each rank and the device's name. */
 static void add_rank_names(trek_text *out, const char *run, const trek_run_state *s)
 {
     trek_text_add(out, "# TYPE trek_rank info\n");

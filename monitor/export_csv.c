@@ -11,11 +11,11 @@
 
 typedef struct column {
     char *name;
-    bool at_epoch, machine;          /* machine: of ranks and system, behind the curves */
+    bool at_epoch, machine;          /* machine: from ranks and system, placed behind the curves */
     int place;
 } column;
 
-/* A point of a curve, at its place in the table. */
+/* A point of a curve, and its position in the table. */
 typedef struct cell {
     int64_t step, epoch, order;
     int column;
@@ -27,7 +27,7 @@ typedef struct table {
     cell *cells;
     int n_columns, cap_columns, n_cells, cap_cells;
     trek_run_steps steps;
-    int64_t step, epoch;             /* of the present record; the last epoch that was told */
+    int64_t step, epoch;             /* of the current record; the last epoch that was seen */
 } table;
 
 static void clear_table(table *t)
@@ -39,7 +39,7 @@ static void clear_table(table *t)
     trek_run_steps_clear(&t->steps);
 }
 
-/* Its number; -1 and MEMORY. */
+/* Returns the column's number, or -1 with MEMORY. */
 static int column_of(table *t, const char *name, bool at_epoch, bool machine)
 {
     for (int k = 0; k < t->n_columns; k++)
@@ -96,7 +96,7 @@ static void add_quoted(trek_text *out, const char *text, const char *suffix)
     trek_text_add(out, "\"");
 }
 
-/* Curves first, then what ranks and system tell. */
+/* Curves come first, then the values of ranks and system. */
 static void add_titles(trek_text *out, table *t)
 {
     int place = 0;
@@ -111,7 +111,7 @@ static void add_titles(trek_text *out, table *t)
     trek_text_add(out, "\r\n");
 }
 
-/* The epoch is the last one that a curve tells. */
+/* The epoch is the last one that a curve has given. */
 static void add_row(trek_text *out, const table *t, const cell *cells, int n, double *row, bool *filled)
 {
     char digits[40];

@@ -17,7 +17,7 @@ enum { PIECE = 1 << 20 };
 typedef struct writing {
     const char *path;
     int file;
-    int64_t step;             /* the last one that was told: of records that tell none */
+    int64_t step;             /* the last known step, for records without one */
     trek_text text;
     bool begun;
 } writing;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A watched run in MLflow's file store: FOLDER/EXPERIMENT/meta.yaml, FOLDER/EXPERIMENT/RUN/meta.yaml, and in the run's folder
- * metrics/NAME (lines "milliseconds value step"), params/NAME, tags/NAME, artifacts/. */
+/* A watched run in MLflow's file store: FOLDER/EXPERIMENT/meta.yaml, FOLDER/EXPERIMENT/RUN/meta.yaml, and in the
+ * run's folder metrics/NAME (lines "milliseconds value step"), params/NAME, tags/NAME and artifacts/. */
 #include <dirent.h>
 #include <errno.h>
 #include <ftw.h>
@@ -24,20 +24,20 @@
 
 static const char function[] = "trek_export_mlflow";
 
-/* A curve: its own name, that of its file, its lines. */
+/* A curve: its own name, the name of its file, and its lines. */
 typedef struct metric {
     char *name, *file;
     trek_text lines;
 } metric;
 
 typedef struct store {
-    char *root, *aside, *folder;     /* of the store; where the run is written, and the run's in it */
+    char *root, *aside, *folder;     /* root: the store; aside: where the run is written; folder: its final place in the store */
     char experiment[32], run[33];
     metric *metrics;
     int n_metrics, cap_metrics;
     trek_run_steps steps;
     int64_t step;
-    double time;                     /* of the present record */
+    double time;                     /* of the current record */
     trek_text log;
 } store;
 
@@ -70,7 +70,7 @@ static void clear_store(store *s)
 
 static trek_status failed(const char *path) { return trek_fail(TREK_ERR_IO, "%s: %s: %s", function, path, strerror(errno)); }
 
-/* All folders that the file lies in. */
+/* Makes all folders that contain the file. */
 static trek_status make_folders(char *path)
 {
     for (char *slash = path + 1; (slash = strchr(slash, '/')); slash++) {
@@ -85,7 +85,7 @@ static trek_status make_folders(char *path)
     return TREK_OK;
 }
 
-/* Takes the text. */
+/* Takes ownership of the text. */
 static trek_status put(const store *s, const char *group, const char *name, trek_text *text)
 {
     char *path = trek_format("%s/%s%s", s->folder, group, name);
@@ -115,14 +115,15 @@ static trek_status put_number(const store *s, const char *group, const char *nam
 
 /* --- curves ------------------------------------------------------------------------------------ */
 
-/* Whether one is the folder that the other lies in, or they are the same. */
+/* Returns whether one is the folder that contains the other, or they are the same. */
 static bool collide(const char *a, const char *b)
 {
     size_t n = strlen(a), m = strlen(b), least = n < m ? n : m;
     return strncmp(a, b, least) == 0 && (n == m || (n > m ? a[m] : b[n]) == '/');
 }
 
-/* A file's name for each: of two that would be one, or one the other's folder, the later gets "_" behind its first part. */
+/* Returns a file name for each curve. If two would be the same, or one the other's folder, the later one gets "_"
+ * behind its first part. */
 static char *file_of(const store *s, const char *name)
 {
     char *file = trek_mlflow_name(name);
@@ -225,7 +226,7 @@ static trek_status take(const trek_run_record *record, void *arg)
 static void add_field(trek_text *out, const char *key, const char *value)
 {
     trek_text_format(out, "%s: ", key);
-    trek_json_string(out, value); /* which YAML reads, too */
+    trek_json_string(out, value); /* YAML can read this as well */
     trek_text_add(out, "\n");
 }
 
@@ -333,7 +334,8 @@ static void digest(const char *text, char *hex, int bytes)
         snprintf(hex + 2 * k, 3, "%02x", sum[k]);
 }
 
-/* Whether the experiment in that folder has the name; plain or in quotes, as MLflow and this file write it. */
+/* Returns whether the experiment in that folder has this name, either plain or in quotes, as MLflow and this file
+ * write it. */
 static bool has_name(const char *root, const char *folder, const char *name)
 {
     char line[1024], plain[600], single[600];
@@ -367,7 +369,7 @@ static bool find_experiment(store *s, const char *name)
     return found;
 }
 
-/* The program's name is the experiment's: runs of one program are compared. */
+/* The experiment is named after the program, so that runs of one program can be compared. */
 static trek_status make_experiment(store *s, const char *name, double started)
 {
     trek_text out = { 0 };
@@ -395,7 +397,7 @@ static trek_status make_experiment(store *s, const char *name, double started)
     return status;
 }
 
-/* In the place of what an earlier export has left. */
+/* Replaces what an earlier export has left. */
 static trek_status move_in(const store *s)
 {
     char *place = trek_format("%s/%s/%s", s->root, s->experiment, s->run);
@@ -407,7 +409,7 @@ static trek_status move_in(const store *s)
     return status;
 }
 
-/* The same run has the same number each time. */
+/* The same run gets the same identifier every time. */
 static trek_status name_run(store *s, const trek_run_state *seen, const char *name)
 {
     char *own = trek_format("%s %lld %s", name, milliseconds(seen->started),
@@ -437,7 +439,7 @@ static trek_status begin(store *s, const char *mlruns)
     s->folder = aside ? trek_format("%s/run", aside) : NULL;
     if (!s->root || !s->folder)
         return TREK_ERR_MEMORY;
-    return mkdir(s->folder, 0777) == 0 ? TREK_OK : failed(s->folder); /* that one is for all to read */
+    return mkdir(s->folder, 0777) == 0 ? TREK_OK : failed(s->folder); /* this one should be readable by everyone */
 }
 
 trek_status trek_export_mlflow(const char *run, const char *mlruns)

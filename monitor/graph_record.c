@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The record of a graph: its picture, its nodes with what is known of each, and what leads from which to which. A node that holds
- * others of which the way through is known, a nested graph or a sequence, is a group: links end inside it. */
+/* The record of a graph: its picture, its nodes with what is known of each, and the links between them. A node that
+ * contains others in a known order, a nested graph or a sequence, is a group: links end inside it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,8 +11,8 @@
 enum { MOST_DRAWN = 64, MOST_NODES = 4096 };
 
 typedef struct writing {
-    trek_graph *graph;                   /* whose picture this is */
-    const trek_monitor_profile *profile; /* NULL: nothing was measured of it */
+    trek_graph *graph;                   /* the graph of this picture */
+    const trek_monitor_profile *profile; /* NULL if nothing was measured */
     trek_text nodes, links;
     int n_nodes;
 } writing;
@@ -66,7 +66,7 @@ static void add_module(writing *w, const char *path, trek_module *module, bool g
 
 static char *inside(const char *path, const char *name) { return trek_format("%s%s%s", path, *path ? "." : "", name); }
 
-/* Where a link that leads to a module ends, or where one from it begins: the first, or the last, in a sequence. */
+/* Returns where a link to a module ends or one from it begins: in a sequence, at its first or last module. */
 static char *end_of(const char *path, const trek_module *module, bool first)
 {
     char *name = trek_strdup(path);
@@ -80,7 +80,7 @@ static char *end_of(const char *path, const trek_module *module, bool first)
     return name;
 }
 
-/* Takes both names. */
+/* Takes ownership of both names. */
 static void add_link(writing *w, char *from, char *to, int port, const char *label)
 {
     if (from && to) {
@@ -119,7 +119,7 @@ static void add_children(writing *w, const char *path, const trek_module *module
 
 /* --- graphs ----------------------------------------------------------------------------------------- */
 
-/* What no module makes has a name that no module of its graph has: with underscores behind it, if need be. */
+/* A node that no module makes gets a name that no module of its graph has, with trailing underscores if necessary. */
 static char *name_beside(const trek_graph *graph, const char *path, const char *wanted)
 {
     char *own = trek_strdup(wanted);
@@ -157,7 +157,7 @@ static trek_module *module_of(const trek_graph *graph, const trek_picture_node *
     return graph->layout.nodes[trek_graph_layout_producer(&graph->layout, node->value)].module;
 }
 
-/* The name at which a link leaves node k, or arrives at its input `port`. */
+/* Returns the name at which a link leaves node k or arrives at its input `port`. */
 static char *link_end(const trek_graph *graph, const char *path, const trek_picture *p, int k, int port, bool arrives)
 {
     const trek_picture_node *node = &p->nodes[k];
@@ -187,7 +187,7 @@ static const char *label_of(const trek_graph *graph, const trek_picture *p, cons
     return "";
 }
 
-/* A module that stands at several places is one node. */
+/* A module that occurs at several places is one node. */
 static bool seen_before(const trek_picture *p, int k)
 {
     for (int j = 0; j < k; j++)
@@ -244,7 +244,7 @@ static int count_nodes(const trek_picture *p)
     return n;
 }
 
-/* Nested graphs are drawn as such while the picture can be looked at. */
+/* Nested graphs are drawn while the picture can still be examined. */
 static char *draw(trek_graph *graph, const trek_picture *p)
 {
     int nested = count_nodes(p) <= MOST_DRAWN ? TREK_OFF : 0;

@@ -11,7 +11,7 @@ typedef struct summary {
     double min, max, mean, std;
 } summary;
 
-/* Mean and deviation by Welford's recurrence (1962). */
+/* Computes mean and deviation by Welford's recurrence (1962). */
 static void count(summary *s, const double *values, int64_t n)
 {
     double squares = 0;
@@ -36,7 +36,7 @@ static void count(summary *s, const double *values, int64_t n)
         }
 }
 
-/* All values are one: a bin around it. */
+/* If all values are equal, there is one bin around them. */
 static double edge(const summary *s, int k)
 {
     double width = s->max - s->min;

@@ -28,7 +28,7 @@ enum { OPTION_END = 0, OPTION_MEMORY = 1, OPTION_CONNECTIONS = 2, OPTION_TIMEOUT
        OPTION_SOCKET = 12, OPTION_LOGGER = 13 };
 enum { HEADER = 1, ARGUMENT = 8, MEMORY_LASTS = 0, MEMORY_IS_COPIED = 2 };
 
-/* Opened when the first page is served. In the order of the names. */
+/* Opened when the first page is served. The functions are in the order of the names. */
 static struct {
     struct MHD_Daemon *(*start)(unsigned flags, uint16_t port, void *accept, void *accept_arg, answer_fn *answer, void *arg, ...);
     void (*stop)(struct MHD_Daemon *daemon);
@@ -48,7 +48,7 @@ static trek_late library = { .variable = "TREK_MICROHTTPD", .package = "libmicro
 
 /* --- the server ----------------------------------------------------------------------------------- */
 
-/* A browser uses six connections to a page. */
+/* A browser uses six connections for a page. */
 enum { CONNECTIONS = 64, PER_ADDRESS = 16, IDLE_SECONDS = 30, REQUEST_BYTES = 32 << 10, LONGEST_BODY = 4096 };
 
 struct trek_http {
@@ -56,7 +56,7 @@ struct trek_http {
     void (*handle)(const trek_http_request *request, trek_http_answer *answer, void *arg);
     void (*release)(trek_http_answer *answer, void *arg);
     void *arg;
-    bool behind;              /* its thread gives way to those that train */
+    bool behind;              /* its thread yields to the threads that train */
 };
 
 const char *trek_http_header(const trek_http_request *request, const char *name)
@@ -103,16 +103,17 @@ static int reply(trek_http *http, const trek_http_request *request)
     if (response) {
         add_headers(response, &answer);
         queued = mhd.queue(request->connection, (unsigned)answer.status, response);
-        mhd.destroy(response); /* closes the file, when it has been sent */
+        mhd.destroy(response); /* also closes the file once it has been sent */
     } else if (answer.file > 0) {
         close(answer.file);
     }
     http->release(&answer, http->arg);
-    trek_error_clear(); /* of this thread, which is the server's: what failed is in the answer */
+    trek_error_clear(); /* of this thread, which is the server's: the answer reports the failure */
     return queued;
 }
 
-/* Called when the head of a request is there, then for each part of its body, then once more: *request counts. */
+/* Called when the head of a request has arrived, then for each part of its body, then once more; *request counts the
+ * calls. */
 static int answer_request(void *arg, struct MHD_Connection *connection, const char *url, const char *method, const char *version,
                           const char *upload, size_t *upload_size, void **request)
 {
@@ -121,7 +122,8 @@ static int answer_request(void *arg, struct MHD_Connection *connection, const ch
     (void)upload;
     if (!http->behind) {
         http->behind = true;
-        setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10); /* threads have their own on Linux; failing does no harm */
+        setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10); /* on Linux each thread has a priority of its own; failure is
+                                                                   * harmless */
     }
     if (!*request) {
         *request = (void *)(uintptr_t)1;
@@ -129,7 +131,7 @@ static int answer_request(void *arg, struct MHD_Connection *connection, const ch
     }
     uintptr_t read = (uintptr_t)*request - 1 + *upload_size;
     if (read > LONGEST_BODY)
-        return 0; /* nothing here reads a body: the connection is closed */
+        return 0; /* bodies are not read here: the connection is closed */
     *request = (void *)(read + 1);
     if (*upload_size) {
         *upload_size = 0;

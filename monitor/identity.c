@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which run and which process a monitor is of. */
+/* Which run and which process a monitor belongs to. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ static const char *setting(const char *name)
     return value && *value ? value : NULL;
 }
 
-/* All processes of a job have to come to the same: what each finds by itself. trek-run gives TREK_RUN_NAME. */
+/* All processes of a job have to find the same name independently. trek-run sets TREK_RUN_NAME. */
 static const char *default_name(const trek_monitor *m, const char *job, char *name, size_t size)
 {
     time_t now = time(NULL);

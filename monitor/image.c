@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Images of a run: tensors as pictures, batches as grids of them. */
+/* Images of a run: tensors as pictures, and batches as grids of them. */
 #include <math.h>
 
 #include "data/image_internal.h"
@@ -8,7 +8,7 @@
 
 enum { GAP = 2, MOST_SIDE = 1 << 16, MOST_PIXELS = 1 << 26 };
 
-/* n images [channels, height, width], and the picture that they are in. */
+/* n images [channels, height, width], and the picture that contains them. */
 typedef struct grid {
     int64_t n, channels, height, width, columns, rows, whole_height, whole_width;
 } grid;
@@ -47,10 +47,10 @@ static trek_status plan(grid *g, const trek_tensor *image)
 
 static unsigned char byte_of(float value)
 {
-    return value >= 1 ? 255 : value > 0 ? (unsigned char)lround(value * 255.0) : 0; /* NaN: 0 */
+    return value >= 1 ? 255 : value > 0 ? (unsigned char)lround(value * 255.0) : 0; /* NaN becomes 0 */
 }
 
-/* All elements as bytes, row-major. */
+/* Converts all elements to bytes, row-major. */
 static trek_status load(const trek_tensor *image, unsigned char *bytes, int64_t n)
 {
     trek_dtype dtype = trek_tensor_dtype(image);
@@ -71,7 +71,7 @@ static trek_status load(const trek_tensor *image, unsigned char *bytes, int64_t 
     return status;
 }
 
-/* Image k into its place, its channels side by side. */
+/* Copies image k to its position, with its channels interleaved. */
 static void place(const grid *g, const unsigned char *bytes, int64_t k, unsigned char *pixels)
 {
     int64_t top = k / g->columns * (g->height + GAP), left = k % g->columns * (g->width + GAP);

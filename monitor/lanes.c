@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each rank of this process does, from the spans that trek reports of a step: a span counts without those inside it, so
- * that no time is counted twice. Names stand for what a rank does in them. Samples are counted always. Spans of short steps of a
- * single rank are looked at in some of them only, which stand for those before them. */
+/* What each rank of this process is doing, from the spans that trek reports of a step. A span counts without the
+ * spans inside it, so that no time is counted twice; the names tell what a rank does in them. Samples are always
+ * counted. For short steps of a single rank, spans are observed only in some steps, which stand for the steps before
+ * them. */
 #include <math.h>
 #include <string.h>
 
@@ -18,8 +19,8 @@ typedef struct lane {
 
 static lane lanes[TREK_MONITOR_LANES];
 
-/* Spans of a thread that have ended, to be taken out of the one around them: by its number, since thread-local memory is scarce.
- * Of threads beyond those, spans count whole. */
+/* Finished spans of a thread, to be subtracted from the enclosing one. It is identified by its number, because
+ * thread-local memory is scarce. On threads beyond the limit, spans count whole. */
 typedef struct ended_spans {
     int n;
     struct { int64_t start, ns; } spans[DEEPEST];
@@ -63,7 +64,7 @@ static int64_t take_inner(ended_spans *ended, int64_t start)
     return inner;
 }
 
-/* A span's time without what is inside it. */
+/* Returns a span's time without what is inside it. */
 static int64_t count_own(ended_spans *ended, int64_t start, int64_t ns)
 {
     int64_t inner = take_inner(ended, start);
@@ -100,7 +101,7 @@ static const trek_trace_watch all = { enter, leave, count_samples }, samples_onl
 
 enum { AWAKE, RESTING, SAMPLING };
 static atomic_int phase;
-static int64_t rest_ns, sample_ns;   /* when the rest began, and the step that is looked at: of the thread that trains */
+static int64_t rest_ns, sample_ns;   /* when the rest began, and the step being observed; of the thread that trains */
 static int64_t before_sample[4];
 
 void trek_monitor_lanes_listen(bool on)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TensorBoard's event file beside a watched run's own, written while the run goes on: what each line says. */
+/* TensorBoard's event file beside a watched run's own, written during the run from each of its lines. */
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include "monitor/event_file.h"
 #include "monitor/monitor_internal.h"
 
-/* As far as it can be; with what is written so far. Under the lock. */
+/* Writes as much as possible, including what was collected earlier. Called with the lock held. */
 static void put_events(trek_monitor *m, trek_text *events)
 {
     size_t done = 0;
@@ -16,15 +16,15 @@ static void put_events(trek_monitor *m, trek_text *events)
         if (written > 0)
             done += (size_t)written;
         else if (written == 0 || errno != EINTR) {
-            close(m->events); /* the run's own file tells why */
+            close(m->events); /* the run's own file gives the reason */
             m->events = -1;
         }
     }
     trek_text_clear(events);
 }
 
-/* The name is TensorFlow's: events.out.tfevents.SECONDS.HOST, and the process. A later one in the same folder is read after it.
- */
+/* The name is TensorFlow's: events.out.tfevents.SECONDS.HOST, and the process. A later file in the same folder is
+ * read after it. */
 void trek_monitor_events_open(trek_monitor *m)
 {
     char host[256] = "host";

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names as MLflow takes them: letters, numbers, and _ - . : / space; and as its files can have them: a name is a path. */
+/* Names that MLflow accepts: letters, numbers, and _ - . : / space. They must also work as files, because a name is a
+ * path. */
 #include "monitor/mlflow_name.h"
 
 #include <stdint.h>
@@ -10,7 +11,8 @@
 
 enum { LONGEST = 200 };
 
-/* The code point at p, and how many bytes it has; a byte that is no part of UTF-8 is one that nobody takes. */
+/* Returns the code point at p and its number of bytes. A byte that is not part of valid UTF-8 becomes a code point
+ * that is never accepted. */
 static uint32_t code_at(const unsigned char *p, int *bytes)
 {
     static const unsigned char least[] = { 0, 0, 0xc2, 0xe0, 0xf0 };
@@ -36,7 +38,7 @@ static bool taken(uint32_t code)
     return classes && code < TREK_CHAR_CLASSES && (classes[code] == TREK_CHAR_LETTER || classes[code] == TREK_CHAR_NUMBER);
 }
 
-/* Parts that are empty, "." or ".." name other files: they become "_". Of "a//b" "a/_/b". */
+/* Parts that are empty, "." or ".." would name other files and become "_": "a//b" becomes "a/_/b". */
 static void settle_parts(trek_text *out, const char *name)
 {
     for (const char *part = name;; part++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Monitors: their lives, what graphs tell them, and the monitor that TREK_LOG_DIR asks for. Nothing here may fail for the
- * training: an error of its own is cleared, and with one that is there already nothing is done. */
+/* Monitors: their lifetime, what graphs report to them, and the monitor that TREK_LOG_DIR requests. Nothing here may
+ * make the training fail: errors from here are cleared, and if an error is already set, nothing is done. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
-/* LOOK_NS: how often the clock is looked at where steps are shorter; MOST_PASSED: of those at most so many in between. */
+/* LOOK_NS: how often the clock is read if steps are shorter; MOST_PASSED: the maximum number of such steps in between. */
 enum { MOST_MONITORS = 16, SECOND_NS = 1000000000, LOOK_NS = 128000, MOST_PASSED = 256 };
 
 static pthread_mutex_t registry = PTHREAD_MUTEX_INITIALIZER;
@@ -41,7 +41,7 @@ static trek_status join(trek_monitor *m)
     return TREK_OK;
 }
 
-/* Whether it was the last one. */
+/* Returns whether it was the last one. */
 static bool leave(trek_monitor *m)
 {
     pthread_mutex_lock(&registry);
@@ -167,7 +167,7 @@ static void settle(void)
 
 /* --- the one that the environment asks for ------------------------------------------------------ */
 
-static trek_page *automatic_page; /* of TREK_MONITOR */
+static trek_page *automatic_page; /* from TREK_MONITOR */
 
 static void end_automatic(void)
 {
@@ -175,7 +175,7 @@ static void end_automatic(void)
     trek_page_free(&automatic_page);
 }
 
-/* Where nobody watches yet. Once: where it cannot be made, it is not tried for every step. */
+/* Made if nobody watches yet. It is tried only once: after a failure it is not tried again in every step. */
 static trek_monitor *make_automatic(void)
 {
     static atomic_bool tried;
@@ -192,7 +192,8 @@ static trek_monitor *make_automatic(void)
     return m;
 }
 
-/* Whose graph this is; the automatic one takes the first that trains, and the next when that is gone. */
+/* Returns the monitor of this graph. The automatic one takes the first graph that trains, and the next one when that
+ * is gone. */
 static trek_monitor *watching(trek_graph *graph)
 {
     trek_monitor *m = trek_forked || trek_error_status() != TREK_OK ? NULL : monitor_of(graph);
@@ -233,14 +234,14 @@ static void look_at_ranks(trek_monitor *m, trek_graph *graph)
     trek_free(all);
 }
 
-/* The graph's own, or the one whose batch this thread works on. */
+/* Returns the graph's own loader, or the one whose batch this thread works on. */
 static const trek_loader *loader_of(const trek_graph *graph)
 {
     const trek_loader *own = graph->graph_loader ? graph->graph_loader->loader : NULL;
     return own ? own : trek_rank_here.batch_loader;
 }
 
-/* In every step: where it is may be asked when the loader is gone. */
+/* Runs in every step, because the position may be needed when the loader is gone. */
 static void note_place(trek_monitor *m, const trek_graph *graph)
 {
     const trek_loader *loader = loader_of(graph);
@@ -302,21 +303,24 @@ static void introduce(trek_monitor *m, trek_graph *graph)
 
 /* --- what graphs tell --------------------------------------------------------------------------- */
 
-/* The graph's monitor, in a step in which it does not look at the clock: without a lock, since this is the way of most steps. */
+/* Returns the graph's monitor in a step in which it does not read the clock. It takes no lock, because most steps
+ * take this path. */
 static inline trek_monitor *passing(const trek_graph *graph)
 {
     trek_monitor *m = atomic_load_explicit(&graph->watched_by, memory_order_acquire);
     return m && atomic_load_explicit(&m->left, memory_order_relaxed) > 1 ? m : NULL;
 }
 
-/* By chance half as many to half as many again, so that what is done every so many steps is not always or never seen. */
+/* Varies the number randomly between half and one and a half, so that something done every few steps is neither
+ * always nor never seen. */
 static int by_chance(trek_monitor *m, int64_t steps)
 {
     m->chance = m->chance * 1664525u + 1013904223u;
     return (int)(steps / 2 + (int64_t)(m->chance >> 8) % (steps + 1));
 }
 
-/* How many steps pass until the clock is looked at again. A step that takes long ends them within a second: sampler.c. */
+/* Decides how many steps pass until the clock is read again. If a step takes long, sampler.c ends this within a
+ * second. */
 static void pace(trek_monitor *m, int64_t now, bool soon)
 {
     int64_t step = m->step, steps = step - m->paced_step, ns = now - m->paced_ns;
@@ -346,7 +350,7 @@ static void pass(trek_monitor *m, const trek_graph *graph)
 
 static bool due(const trek_monitor *m, int64_t now) { return now - m->scalars_ns >= m->interval_ns; }
 
-/* A CPU's number is there and costs nothing: the run's last step may be one in which nobody looks. */
+/* A CPU's number is available and costs nothing. The run's last step may be one in which nobody looks. */
 static void keep_loss(trek_monitor *m, const trek_graph *graph, trek_var *loss)
 {
     trek_dtype dtype = trek_var_dtype(loss);
@@ -357,7 +361,8 @@ static void keep_loss(trek_monitor *m, const trek_graph *graph, trek_var *loss)
     m->loss_step = graph->settings.steps;
 }
 
-/* Only where a point comes: the number may have to be fetched from a device, whose capture of a step must not be disturbed. */
+/* Only reads the loss when a point is due: it may have to be fetched from a device, and a capture of a step must not
+ * be disturbed. */
 static void on_loss(trek_graph *graph, trek_var *loss)
 {
     trek_monitor *m = passing(graph);
@@ -418,7 +423,7 @@ static void write_scalars(trek_monitor *m, trek_graph *graph, int64_t now)
     trek_monitor_scalars(m, m->step, names, values, n);
 }
 
-/* What the last steps came to, which passed between two looks at the clock. */
+/* Reports the result of the last steps, which passed between two readings of the clock. */
 static void tell_last_step(trek_monitor *m, trek_graph *graph)
 {
     int64_t now = trek_clock_ns(), batch = m->loader_batch, batches = m->loader_batches;
@@ -436,7 +441,7 @@ static void tell_last_step(trek_monitor *m, trek_graph *graph)
     write_scalars(m, graph, now);
 }
 
-/* A point has the loss of its own step: where one was heard before a point was due, the next step has one. */
+/* A point has the loss of its own step. If a loss came before a point was due, the next step gets the point. */
 static void on_stepped(trek_graph *graph)
 {
     trek_monitor *m = passing(graph);
@@ -523,7 +528,7 @@ static void on_epoch(trek_graph *graph, const trek_epoch_metrics *metrics)
     settle();
 }
 
-/* A run has ended whose graph is gone: the one that was in it. */
+/* A run has ended whose graph is gone: its end is noted in the monitors that were in it. */
 static void on_ended(trek_status status, const char *message, bool stopped)
 {
     pthread_mutex_lock(&registry);
@@ -561,7 +566,7 @@ static void listen(bool on)
     trek_monitor_lanes_listen(on);
 }
 
-/* Reads one variable where the library is loaded; all else begins with the first step. */
+/* Reads one variable when the library is loaded; everything else starts with the first step. */
 __attribute__((constructor)) static void look_whether_wanted(void)
 {
     const char *folder = getenv("TREK_LOG_DIR");

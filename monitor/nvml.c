@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPUs by NVIDIA's management library (libnvidia-ml), which comes with the driver and is opened when a GPU is first looked at. It
- * numbers GPUs by itself, whatever CUDA_VISIBLE_DEVICES says: a GPU is found by its UUID. What it cannot tell, or not to this
- * user, or not of a part of a GPU, is left out. */
+/* GPUs through NVIDIA's management library (libnvidia-ml), which comes with the driver and is opened when a GPU is
+ * first queried. It numbers GPUs on its own, regardless of CUDA_VISIBLE_DEVICES, so a GPU is found by its UUID.
+ * Values that are not available, not to this user, or not for a part of a GPU, are left out. */
 #include <math.h>
 #include <stdio.h>
 
 #include "monitor/monitor_internal.h"
 #include "tensor/late.h"
 
-/* As far as they are used here, of its public interface. */
+/* The declarations used here, from its public interface. */
 typedef struct nvmlDevice_st *nvml_device;
 typedef struct nvml_memory {
     unsigned long long total, free, used;
 } nvml_memory;
 typedef struct nvml_utilization {
-    unsigned gpu, memory; /* percent of the last moments in which there was work */
+    unsigned gpu, memory; /* percent of the recent time in which there was work */
 } nvml_utilization;
 enum { NVML_SUCCESS = 0, NVML_TEMPERATURE_GPU = 0 };
 enum { SW_POWER_CAP = 0x4, HW_SLOWDOWN = 0x8, SW_THERMAL = 0x20, HW_THERMAL = 0x40, HW_POWER_BRAKE = 0x80 };
@@ -33,7 +33,7 @@ _Static_assert(sizeof nvml == sizeof names, "a function for each name");
 static trek_late library = { .variable = "TREK_NVML_LIBRARY", .package = "NVIDIA's driver (libnvidia-ml1)", .names = names,
                              .functions = &nvml, .n = sizeof names / sizeof *names, .files = { "libnvidia-ml.so.1" } };
 
-/* By itself: of all these the one that had another name before and has another one since. */
+/* Loaded separately: of all these functions, only this one had another name before and has another one since. */
 static struct {
     int (*reasons)(nvml_device device, unsigned long long *reasons);
 } clocks;
@@ -46,7 +46,7 @@ static bool begun;
 
 static void begin(void) { begun = trek_late_there(&library, "the state of GPUs") && nvml.init() == NVML_SUCCESS; }
 
-/* "GPU-66616b65-..." of all bytes; of a part of a GPU "MIG-...". */
+/* Tries "GPU-66616b65-..." with all bytes, and "MIG-..." for a part of a GPU. */
 static bool find(const unsigned char uuid[16], nvml_device *device)
 {
     char digits[48], text[64], *at = digits;

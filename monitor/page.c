@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The live page's server: what each path is. */
+/* The live page's server: what each path returns. */
 #include "monitor/page.h"
 
 #include <dirent.h>
@@ -24,16 +24,16 @@
 
 enum { MOST_RUNS = 10000, CHUNK = 1 << 20, MEASURED_RUNS = 8, MOST_METRICS = 16 << 20 };
 
-/* A run whose metrics are asked for: what has been read stays read. */
+/* A run whose metrics are requested. What has been read is kept. */
 typedef struct measured {
     char *name;
     trek_run_reader *reader;
-    int64_t asked;            /* the request that did last */
+    int64_t asked;            /* the last request that asked for it */
 } measured;
 
 struct trek_page {
     trek_http *http;
-    char *folder, *only;      /* of runs; the one that is shown, or NULL */
+    char *folder, *only;      /* the folder of runs; the single one that is shown, or NULL */
     char *token, *url;
     bool loopback;
     measured runs[MEASURED_RUNS];
@@ -90,7 +90,7 @@ static void begin_json(trek_text *text, const char *what)
 
 /* --- runs ------------------------------------------------------------------------------------------- */
 
-/* The run's folder, if it is one that is shown; -1. */
+/* Opens the run's folder if the run is one that is shown, and returns -1 otherwise. */
 static int open_run(const trek_page *page, const char *name)
 {
     if (!trek_page_name_valid(name, strlen(name)) || (page->only && strcmp(page->only, name) != 0))
@@ -171,7 +171,7 @@ static void give_processes(int run, trek_http_answer *answer)
     give(answer, &text, "application/json");
 }
 
-/* A whole number >= 0 of digits alone; -1. */
+/* Returns a whole number >= 0 that consists only of digits, or -1. */
 static int64_t offset_of(const char *text)
 {
     size_t length = text ? strlen(text) : 0;
@@ -204,7 +204,7 @@ static void give_lines(int run, const char *name, int64_t from, trek_http_answer
         close(file);
 }
 
-/* A form of another site can neither add this header nor name this host as its origin. */
+/* A form on another site can neither add this header nor claim this host as its origin. */
 static bool from_here(const trek_http_request *request)
 {
     const char *origin = trek_http_header(request, "Origin"), *host = trek_http_header(request, "Host");
@@ -227,7 +227,8 @@ static void want_histograms(const trek_http_request *request, int run, trek_http
 
 /* --- who may ask, and for what ---------------------------------------------------------------------- */
 
-/* Whether the header names this machine: another name that leads here is an attack of a page of the web. */
+/* Returns whether the header names this machine. Another name that leads here indicates an attack by a web page (DNS
+ * rebinding). */
 static bool host_is_loopback(const char *host)
 {
     static const char *const names[] = { "localhost", "[::1]" };
@@ -241,7 +242,7 @@ static bool host_is_loopback(const char *host)
     return length > 4 && strncmp(host, "127.", 4) == 0 && strspn(host, "0123456789.") == length;
 }
 
-/* In a time that does not tell how much of it was right. */
+/* Takes the same time however much of the token was right. */
 static bool same_token(const char *token, const char *given, size_t length)
 {
     size_t own = strlen(token);
@@ -251,7 +252,7 @@ static bool same_token(const char *token, const char *given, size_t length)
     return !differs;
 }
 
-/* The path behind the token; NULL and an answer. */
+/* Returns the path behind the token, or NULL with an answer. */
 static const char *admit(const trek_page *page, const trek_http_request *request, trek_http_answer *answer)
 {
     const char *path = request->path[0] == '/' ? request->path : "/";
@@ -276,7 +277,7 @@ static void forget(measured *run)
     *run = (measured){ 0 };
 }
 
-/* The run's reader, which keeps no curves: in the place of the one that was not asked for longest. */
+/* Returns the run's reader, which keeps no curves. It replaces the one that was not requested for the longest time. */
 static trek_run_reader *reader_of(trek_page *page, const char *name)
 {
     measured *run = page->runs;
@@ -298,7 +299,7 @@ static trek_run_reader *reader_of(trek_page *page, const char *name)
     return run->reader;
 }
 
-/* As Prometheus asks for it. */
+/* Answers in the form that Prometheus asks for. */
 static void give_metrics(trek_page *page, int folder, const char *name, trek_http_answer *answer)
 {
     bool more = false;
@@ -387,7 +388,7 @@ static bool token_valid(const char *token)
     return length >= 16 && length <= 128;
 }
 
-/* 128 random bits. */
+/* Returns 128 random bits. */
 static char *new_token(void)
 {
     unsigned char bits[16];
@@ -399,11 +400,11 @@ static char *new_token(void)
     return trek_strdup(text);
 }
 
-/* Sets folder, and `only` if it is a run itself. */
+/* Sets folder, and `only` if it is itself a run. */
 static trek_status find_folder(trek_page *page, const char *folder)
 {
     struct stat about;
-    char *path = realpath(folder, NULL), *slash; /* by the system's allocator */
+    char *path = realpath(folder, NULL), *slash; /* allocated by the system's allocator */
     if (!path || stat(path, &about) != 0 || !S_ISDIR(about.st_mode))
         trek_fail(TREK_ERR_IO, "trek_page_serve: folder %.200s: %s", folder, strerror(path ? ENOTDIR : errno));
     else if (trek_page_is_run(path) && (slash = strrchr(path, '/'))[1]) {
@@ -458,7 +459,7 @@ trek_page *trek_page_serve(const trek_page_opts *opts)
     return page;
 }
 
-/* Splits ADDRESS:PORT, [ADDRESS]:PORT or PORT; false: it is none of them. */
+/* Splits ADDRESS:PORT, [ADDRESS]:PORT or PORT. Returns false if it is none of these. */
 static bool split_address(const char *text, char *address, size_t size, int *port)
 {
     const char *colon = strrchr(text, ':'), *digits = colon ? colon + 1 : text;
@@ -467,7 +468,7 @@ static bool split_address(const char *text, char *address, size_t size, int *por
         return false;
     bool bracketed = length > 2 && text[0] == '[' && text[length - 1] == ']';
     if (!bracketed && memchr(text, ':', length))
-        return false; /* a number of IPv6 stands in brackets: else nobody knows where it ends */
+        return false; /* an IPv6 address needs brackets, otherwise its end is ambiguous */
     snprintf(address, size, "%.*s", (int)(bracketed ? length - 2 : length), text + bracketed);
     *port = atoi(digits);
     return true;

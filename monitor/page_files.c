@@ -56,7 +56,7 @@ int trek_page_open_folder(int at, const char *name)
 
 int trek_page_open_file(int at, const char *name, struct stat *about)
 {
-    int file = openat(at, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); /* of a pipe it would wait */
+    int file = openat(at, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); /* opening a pipe would wait */
     if (file >= 0 && (fstat(file, about) != 0 || !S_ISREG(about->st_mode))) {
         close(file);
         file = -1;
@@ -102,7 +102,7 @@ int trek_page_list_processes(int run, int **numbers)
     return n;
 }
 
-/* Reads until `count` bytes or the file's end; -1: error. */
+/* Reads up to `count` bytes or to the file's end. Returns -1 on an error. */
 static int64_t read_at(int file, char *bytes, int64_t count, int64_t from)
 {
     int64_t got = 0;
@@ -128,7 +128,7 @@ static int64_t whole_lines(const char *bytes, int64_t count)
 trek_status trek_page_add_lines(trek_text *text, int file, int64_t from, int64_t size, int64_t most, int64_t *next)
 {
     *next = from;
-    for (; from < size; most *= 8) { /* until a whole line is in it */
+    for (; from < size; most *= 8) { /* until it contains a whole line */
         int64_t count = size - from < most ? size - from : most, got, whole;
         char *bytes = trek_alloc((size_t)count);
         if (!bytes)
@@ -146,7 +146,8 @@ trek_status trek_page_add_lines(trek_text *text, int file, int64_t from, int64_t
     return text->failed ? trek_fail(TREK_ERR_MEMORY, "no memory for a run's lines") : TREK_OK;
 }
 
-/* The last line's end in file[from..to), or the first behind it; -1: none up to `end`. -2: error. */
+/* Returns the last line end in file[from..to), or the first one behind it; -1 if there is none before `end`, -2 on an
+ * error. */
 static int64_t find_end(int file, int64_t from, int64_t to, int64_t end)
 {
     char bytes[1 << 16];
@@ -173,7 +174,7 @@ trek_status trek_page_find_lines(int file, int64_t from, int64_t size, int64_t m
     return TREK_OK;
 }
 
-/* What stands behind "key": in a line, or NULL. A reader of JSON is not needed for a record that trek has written. */
+/* Returns what follows "key": in a line, or NULL. A record that trek has written needs no JSON parser. */
 static const char *value_of(const char *line, const char *key)
 {
     char pattern[32];

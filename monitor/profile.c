@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a graph's modules take, of a few steps: for the time of one a timeline listens, and what it has heard is added up. Steps
- * are chosen so that all of it takes a small part of the training's time: SPARSE times what the last one took has to go by. */
+/* The cost of a graph's modules in a few steps: a timeline listens during one step, and its results are added up.
+ * Steps are chosen so that all of this takes a small part of the training's time: SPARSE times the duration of the
+ * last one has to pass. */
 #include <string.h>
 
 #include "graph/timeline_internal.h"
@@ -8,10 +9,10 @@
 #include "tensor/trace.h"
 
 enum {
-    WARM_UP = 2,              /* steps that are not measured: they make what later ones use */
-    FIRST = 3,                /* steps that are measured at once */
+    WARM_UP = 2,              /* steps that are not measured, because they set up what later ones use */
+    FIRST = 3,                /* steps that are measured right away */
     SPARSE = 400,
-    FRAME_NS = 700,           /* what recording an op takes at most */
+    FRAME_NS = 700,           /* the most that recording an op takes */
     ROWS = 4096
 };
 
@@ -21,7 +22,7 @@ void trek_monitor_profile_init(trek_monitor_profile *p, int every)
     p->every = every == TREK_OFF ? 0 : every ? every : TREK_MONITOR_PROFILE_EVERY;
 }
 
-/* Forgets what was measured: another graph comes. */
+/* Forgets the measurements, because another graph comes. */
 void trek_monitor_profile_clear(trek_monitor_profile *p)
 {
     if (p->measuring)
@@ -64,8 +65,8 @@ static trek_status add_time(trek_monitor_profile *p, const trek_module_time *tim
     return TREK_OK;
 }
 
-/* A step between whose passes the graph ran for something else, an evaluation, has more forwards for each pass than others: those
- * with the fewest count. */
+/* A step in whose passes the graph also ran for something else, such as an evaluation, has more forwards per pass
+ * than others. The steps with the fewest count. */
 static bool counts(trek_monitor_profile *p, const trek_module_time *whole)
 {
     if (!whole || !whole->calls)
@@ -108,7 +109,7 @@ static void begin_sample(trek_monitor_profile *p)
     p->measuring = p->timeline && trek_timeline_borrow(p->timeline);
 }
 
-/* The frequency of records goes down as there are more samples: the figures hardly change then. */
+/* Records become rarer as samples accumulate, because the figures then hardly change. */
 static bool worth_telling(const trek_monitor_profile *p)
 {
     return p->samples >= FIRST && p->samples >= 2 * p->told;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The progress: what is done, how fast, and what stands on the terminal. */
+/* The progress: what is done, how fast, and what is shown on the terminal. */
 #include "monitor/progress.h"
 
 #include <math.h>
@@ -14,10 +14,10 @@
 #include "tensor/status_internal.h"
 #include "tensor/trace.h"
 
-enum { REFRESH_NS = 100000000, MEASURED_NS = 10000000 }; /* 10 times a second; less time tells nothing of speed */
+enum { REFRESH_NS = 100000000, MEASURED_NS = 10000000 }; /* 10 times a second; shorter intervals do not measure the speed */
 static const double of_late_s = 20;
 
-/* Messages of the log come from any thread, and go above the line. Whoever holds it logs nothing. */
+/* Log messages come from any thread and are printed above the line. Whoever holds the lock logs nothing. */
 static pthread_mutex_t screen = PTHREAD_MUTEX_INITIALIZER;
 static trek_progress *rewritten;
 
@@ -27,7 +27,7 @@ bool trek_progress_is_first(void)
     if (trek_error_status() != TREK_OK)
         return true;
     bool first = trek_launch_find(NULL, &launch) != TREK_OK || launch.process == 0;
-    trek_error_clear(); /* what is wrong with the launcher's variables the job will say itself */
+    trek_error_clear(); /* the job itself will report problems with the launcher's variables */
     return first;
 }
 
@@ -39,7 +39,7 @@ static int width_of(const trek_progress *p)
     return width > 1 ? width - 1 : 1; /* the last column would wrap */
 }
 
-/* The cursor goes to the beginning of the first line. A terminal that has become narrower has wrapped them. */
+/* Moves the cursor to the beginning of the first line. A terminal that has become narrower has wrapped the lines. */
 static void go_to_first_line(const trek_progress *p, int width)
 {
     int rows = 0;
@@ -80,7 +80,7 @@ static void around_message(bool before)
         pthread_mutex_unlock(&screen);
 }
 
-/* Takes the text. */
+/* Takes ownership of the text. */
 static void show(trek_progress *p, trek_text *text, int lines, const int columns[2], int width)
 {
     char *block = trek_text_take(text);
@@ -100,7 +100,7 @@ static void show(trek_progress *p, trek_text *text, int lines, const int columns
     pthread_mutex_unlock(&screen);
 }
 
-/* In place of what is rewritten, which is gone, or, where it stays, comes below. */
+/* Prints in place of the rewritten lines, which disappear or, if they stay, move below. */
 static void print_line(trek_progress *p, const char *line, bool stays)
 {
     pthread_mutex_lock(&screen);
@@ -203,7 +203,7 @@ double trek_progress_eta(const trek_progress *p, int64_t epoch, int64_t batch)
     return p ? trek_progress_remaining(p, epoch, batch, p->clock()) : (double)NAN;
 }
 
-/* Speed of late: what is older counts less and less. */
+/* Measures the recent speed; older measurements count less and less. */
 static void measure(trek_progress *p, int64_t now)
 {
     double seconds = (double)(now - p->mark_ns) * 1e-9, batches = (double)(p->batch - p->mark_batch);
@@ -226,11 +226,11 @@ static void begin_epoch(trek_progress *p, int64_t epoch, int64_t now)
     p->batch = p->mark_batch = 0;
     p->loss_sum = 0;
     p->losses = 0;
-    if (p->first_epoch != epoch) /* the first one began when the progress did */
+    if (p->first_epoch != epoch) /* the first one began together with the progress */
         p->epoch_start_ns = p->mark_ns = now;
 }
 
-/* What the epoch took beside its batches, for the ends that are to come. */
+/* Measures an epoch's time outside its batches, for the ends of later epochs. */
 static void end_measuring(trek_progress *p, int64_t now)
 {
     if (p->batch > 0) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The texts of the progress line: parts of which the less important ones are left out where there is no room. */
+/* The texts of the progress line. It consists of parts, of which the less important ones are left out if there is no
+ * room. */
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
@@ -21,7 +22,7 @@ typedef struct parts {
     int n;
     struct {
         size_t from, to;
-        int columns, keep;   /* those with the smallest `keep` go first; 0: it is gone */
+        int columns, keep;   /* those with the smallest `keep` are left out first; 0 means left out */
         style style;
     } part[MOST_PARTS];
 } parts;
@@ -97,7 +98,7 @@ static int columns_of(const parts *l)
     return columns;
 }
 
-/* Until the rest fits, or one is left. */
+/* Leaves parts out until the rest fits, or only one is left. */
 static void leave_out(parts *l, int width)
 {
     while (columns_of(l) > width) {
@@ -113,7 +114,7 @@ static void leave_out(parts *l, int width)
     }
 }
 
-/* Returns the columns that were taken. */
+/* Returns the number of columns used. */
 static int write_parts(parts *l, int width, trek_text *text)
 {
     const trek_progress *p = l->progress;
@@ -134,7 +135,7 @@ static int write_parts(parts *l, int width, trek_text *text)
     return columns;
 }
 
-/* JSON has no word for what is not finite; people have. */
+/* JSON has no word for a value that is not finite, but people do. */
 static const char *figure(double value, char *buffer)
 {
     return isnan(value) ? "nan" : isinf(value) ? (value > 0 ? "inf" : "-inf") : trek_number_text(value, 5, buffer);
@@ -315,7 +316,7 @@ static double part_of(const trek_progress *p)
     return part < 0 ? 0 : part > 1 ? 1 : part;
 }
 
-/* All but the bar. */
+/* Adds everything except the bar. */
 static void add_parts(parts *l, int64_t now, double loss)
 {
     const trek_progress *p = l->progress;
@@ -342,7 +343,7 @@ static void add_parts(parts *l, int64_t now, double loss)
         add_remaining(l, trek_progress_remaining(p, p->epoch, p->batch, now), 7);
 }
 
-/* What is less than the bar makes room for it; if there is none even so, it stays. */
+/* Parts less important than the bar make room for it. If there is still none, they stay. */
 static bool make_room_for_bar(parts *l, int width)
 {
     enum { LESS_THAN_BAR = 6 };
@@ -357,7 +358,7 @@ static bool make_room_for_bar(parts *l, int width)
     return false;
 }
 
-/* "epoch 2/5 |####  |  46% ...": the bar takes what the rest leaves, after the epoch. */
+/* "epoch 2/5 |#### | 46% ...": the bar, behind the epoch, takes the room that the rest leaves. */
 static int write_line(parts *l, int width, trek_text *text)
 {
     const trek_progress *p = l->progress;

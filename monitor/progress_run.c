@@ -27,7 +27,7 @@ static void tell_ranks(trek_progress *p, const trek_epoch_metrics *m)
     trek_free(ranks);
 }
 
-/* The scalars that are numbers; evaluation_loss before them. */
+/* Lists the scalars that are numbers, with evaluation_loss first. */
 static int list_metrics(const trek_epoch_metrics *m, trek_epoch_scalar *list)
 {
     int n = 0;

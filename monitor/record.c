@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lines of a watched run: how they are made, and how they come into the file whole. */
+/* Lines of a watched run: how they are made, and how they are written whole. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -19,7 +19,7 @@ void trek_monitor_value(trek_text *line, double value)
                       : trek_text_number(value, digits));
 }
 
-/* What is no UTF-8 is made so; the rest goes as it is. */
+/* Replaces what is not UTF-8; everything else is unchanged. */
 void trek_monitor_string(trek_text *line, const char *value)
 {
     if (trek_utf8_valid(value, strlen(value))) {
@@ -82,7 +82,7 @@ static trek_status make_folders(const char *path)
     return made == 0 ? TREK_OK : TREK_ERR_IO;
 }
 
-/* Once for each monitor, and not from under its lock: the message comes back as a record. */
+/* Warns once for each monitor, and not while holding its lock, because the message comes back as a record. */
 static void warn(trek_monitor *m, int error)
 {
     if (!m->warned)
@@ -100,10 +100,10 @@ void trek_monitor_open(trek_monitor *m)
     if (m->file < 0)
         warn(m, errno);
     else if (fstat(m->file, &file) == 0 && file.st_size > 0 && pread(m->file, &last, 1, file.st_size - 1) == 1)
-        m->torn = last != '\n'; /* of a process that died */
+        m->torn = last != '\n'; /* left by a process that died */
 }
 
-/* 0, errno, or -1: nobody sees the file any more. */
+/* Writes all bytes to the file. Returns 0 or errno. */
 static int put(trek_monitor *m, const char *bytes, size_t count)
 {
     while (count) {
@@ -122,7 +122,7 @@ static int put(trek_monitor *m, const char *bytes, size_t count)
 
 void trek_monitor_write(trek_monitor *m, trek_text *line)
 {
-    static _Thread_local bool inside; /* a warning of writing is no line to be written */
+    static _Thread_local bool inside; /* a warning about writing must not be written as a line */
     int error = 0;
     if (inside || trek_forked) {
         trek_text_clear(line);

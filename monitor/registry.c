@@ -18,8 +18,8 @@
 
 enum { ENTRY = PATH_MAX + 160 };
 
-/* Used if it is this user's alone to write: others could tell of runs there. -1: there is none; why: "", or what is wrong with
- * it. */
+/* The folder is used only if this user alone can write to it, because others could plant runs there. Returns -1 if
+ * there is none; `why` is then "" or the problem. */
 static int open_registry(bool make, char *why, size_t size)
 {
     char path[PATH_MAX];
@@ -47,8 +47,8 @@ static int open_registry(bool make, char *why, size_t size)
     return -1;
 }
 
-/* The processes among which numbers are counted, and when this one began: a number may be another process's later, and in
- * another container. "": not known. */
+/* Identifies the set of processes among which numbers are unique, and when this process began. The same number may
+ * later belong to another process, or to one in another container. "" if unknown. */
 static void identify(long pid, char text[128])
 {
     char path[64], space[64], stat[1024];
@@ -59,7 +59,7 @@ static void identify(long pid, char text[128])
     if (fd >= 0)
         close(fd);
     space[length > 0 ? length : 0] = stat[got > 0 ? got : 0] = text[0] = '\0';
-    char *field = strrchr(stat, ')'); /* the name before it may have anything in it */
+    char *field = strrchr(stat, ')'); /* the name before it may contain anything */
     for (int k = 2; field && k < 22; k++)
         field = strchr(field + 1, ' ');
     if (field)
@@ -76,8 +76,8 @@ static bool read_entry(int folder, const char *name, char text[ENTRY])
     return fd >= 0;
 }
 
-/* Whether what was noted is the process that has its number; *of_others: its number is one of other processes than are seen here.
- */
+/* Returns whether the noted process still has its number. *of_others says that the number belongs to a set of
+ * processes that is not visible here. */
 static bool is_there(long pid, const char *noted, bool *of_others)
 {
     char own[128];
@@ -90,7 +90,7 @@ static bool is_there(long pid, const char *noted, bool *of_others)
     return !*noted || !*own || strcmp(noted, own) == 0;
 }
 
-/* Calls found for each that is there, and removes those of processes that have gone. */
+/* Calls `found` for each process that exists, and removes the entries of those that have gone. */
 static void look(int folder, void (*found)(void *arg, const char *path), void *arg)
 {
     int again = dup(folder);

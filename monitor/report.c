@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The page as one file: its style and script where the page names them, the runs' lines as data behind. */
+/* The page as a single file: its style and script are inserted where the page names them, followed by the runs' lines
+ * as data. */
 #include "monitor/report.h"
 
 #include <errno.h>
@@ -17,7 +18,7 @@
 
 enum { CHUNK = 4 << 20 };
 
-/* After an error nothing more is written. */
+/* Nothing more is written after an error. */
 static trek_status put(int file, const char *bytes, size_t count)
 {
     while (count > 0 && trek_error_status() == TREK_OK) {
@@ -34,7 +35,8 @@ static trek_status put(int file, const char *bytes, size_t count)
 
 static trek_status put_text(int file, const char *text) { return put(file, text, strlen(text)); }
 
-/* '<' is in strings alone, where \u003c means the same: nothing in the data can end the element that they are in. */
+/* '<' occurs only in strings, where \u003c means the same. So nothing in the data can end the element that contains
+ * it. */
 static trek_status put_lines(int file, const char *lines, size_t count)
 {
     while (count > 0 && trek_error_status() == TREK_OK) {
@@ -67,10 +69,10 @@ static trek_status put_process(int out, int file, const struct stat *about, cons
     return put_text(out, "</script>\n");
 }
 
-/* The last part of the path, in a new string. */
+/* Returns the last part of the path as a new string. */
 static char *name_of(const char *path)
 {
-    char *whole = realpath(path, NULL), *name = NULL; /* by the system's allocator */
+    char *whole = realpath(path, NULL), *name = NULL; /* allocated by the system's allocator */
     const char *slash = whole ? strrchr(whole, '/') : NULL;
     if (slash)
         name = trek_strdup(slash + 1);
@@ -105,7 +107,7 @@ static trek_status put_run(int out, const char *path)
     return trek_error_status();
 }
 
-/* Puts the page up to where `mark` stands; returns what is behind it. */
+/* Writes the page up to `mark`, and returns what follows it. */
 static const char *put_until(int out, const char *page, const char *mark)
 {
     const char *end = (const char *)trek_page_index_html + trek_page_index_html_size;

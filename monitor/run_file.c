@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file in a run's folder, opened so that nobody can put another one in its place. */
+/* Opens a file in a run's folder in a way that nobody can substitute another one. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -13,7 +13,7 @@ int trek_monitor_open_file(const trek_monitor *m, const char *name, int flags)
     int folder = open(m->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int file = folder < 0 ? -1 : openat(folder, name, flags | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     int why = errno;
-    if (file >= 0 && (fstat(file, &about) != 0 || !S_ISREG(about.st_mode))) { /* a pipe, a device */
+    if (file >= 0 && (fstat(file, &about) != 0 || !S_ISREG(about.st_mode))) { /* a pipe or a device */
         close(file);
         file = -1;
         why = EINVAL;

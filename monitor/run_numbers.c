@@ -49,7 +49,7 @@ static void give_system(const taking *t, const trek_run_record *r)
     }
 }
 
-/* Ranks have numbers of the whole job. */
+/* Ranks are numbered across the whole job. */
 static void give_ranks(const taking *t, const trek_run_record *r)
 {
     for (int k = 0; k < r->n_ranks; k++) {

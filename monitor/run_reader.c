@@ -18,13 +18,13 @@
 
 enum { CHUNK = 1 << 18, CHUNKS_A_FILE = 32, CHUNKS_A_POLL = 128, LONGEST_LINE = 64 << 20, MOST_PROCESSES = 4096 };
 
-/* A file, and the part of a line that it ended with when it was read last. */
+/* A file, and the partial line at its end when it was last read. */
 typedef struct followed {
     int process;
     ino_t inode;
     int64_t offset;
     trek_text partial;
-    bool overlong;                   /* the line is passed over until its end */
+    bool overlong;                   /* the line is skipped up to its end */
 } followed;
 
 struct trek_run_reader {
@@ -33,7 +33,7 @@ struct trek_run_reader {
     run_state state;
     followed *files;
     int n_files, cap_files;
-    int chunks;                      /* that this poll may still read */
+    int chunks;                      /* how many this poll may still read */
 };
 
 trek_run_reader *trek_run_reader_new(const char *path, const trek_run_reader_opts *opts)
@@ -90,7 +90,7 @@ static trek_status take_line(trek_run_reader *r, int process, const char *line, 
         return TREK_OK;
     r->state.seen.lines++;
     trek_status status = trek_run_record_read(&record, line, length);
-    if (status == TREK_ERR_FORMAT) { /* no record: of a disk that was full, or of another writer */
+    if (status == TREK_ERR_FORMAT) { /* not a record: from a disk that was full, or from another writer */
         r->state.seen.bad_lines++;
         trek_error_clear();
         return TREK_OK;
@@ -167,7 +167,7 @@ trek_status trek_run_reader_feed(trek_run_reader *r, int process, const char *by
 
 /* --- files ------------------------------------------------------------------------------------- */
 
-/* process-K.jsonl: K; -1: another file. */
+/* Returns K of process-K.jsonl, or -1 for another file. */
 static int process_of(const char *name)
 {
     char *end;
@@ -178,7 +178,7 @@ static int process_of(const char *name)
     return errno == 0 && strcmp(end, ".jsonl") == 0 && process < MOST_PROCESSES ? (int)process : -1;
 }
 
-/* A file that has become another one, or shorter, is read from its beginning. */
+/* A file that was replaced or has become shorter is read from its beginning. */
 static void notice(followed *f, const struct stat *file)
 {
     if (f->inode == file->st_ino && f->offset <= file->st_size)
@@ -208,7 +208,7 @@ static trek_status read_new(trek_run_reader *r, followed *f, int file, const cha
     return TREK_OK;
 }
 
-/* Never through a link: another user's file would be shown to whoever may look at the run. */
+/* Never follows a link, because that could show another user's file to everyone who may see the run. */
 static trek_status follow(trek_run_reader *r, int folder, const char *name, char *chunk, bool *more)
 {
     struct stat seen;
@@ -227,7 +227,7 @@ static trek_status follow(trek_run_reader *r, int folder, const char *name, char
     return status;
 }
 
-/* Reads the directory, which it closes. */
+/* Reads the directory and closes it. */
 static trek_status poll_folder(trek_run_reader *r, DIR *folder, bool *more)
 {
     char *chunk = trek_alloc(CHUNK);
@@ -279,7 +279,7 @@ trek_status trek_run_reader_catch_up(trek_run_reader *r)
 
 /* --- the runs of a folder ---------------------------------------------------------------------- */
 
-/* How many files a run has there, and when the last was written. */
+/* Returns how many files a run has there, and when the last one was written. */
 static int files_of(const char *path, double *modified)
 {
     DIR *folder = opendir(path);

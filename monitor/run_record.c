@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lines of a watched run's file. What a field is and where it goes is a table; what is in none is passed over. */
+/* Parsing lines of a watched run's file. A table tells what each field is and where it goes; unknown fields are
+ * skipped. */
 #include "monitor/run_record.h"
 
 #include <math.h>
@@ -13,7 +14,7 @@ enum { MOST_ITEMS = 1 << 16 }; /* of a list in a record */
 
 typedef enum field_sort { WORD, NUMBER, WHOLE, TRUTH, LIST_OF_NUMBERS, LIST_OF_WORDS, PAIRS, OBJECTS } field_sort;
 
-/* A field of a struct. Of lists: where the count is, and for objects what is in one. */
+/* A field of a struct. For lists: where the count is, and for objects the fields of one. */
 typedef struct field {
     const char *key;
     field_sort sort;
@@ -185,7 +186,7 @@ void trek_run_record_clear(trek_run_record *record)
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
-/* A number; "NaN", "Infinity", "-Infinity", which JSON lacks; null, which is NaN. */
+/* Reads a number; "NaN", "Infinity" and "-Infinity", which JSON lacks; or null, which means NaN. */
 static bool read_number(trek_json *json, double *value)
 {
     bool whole;
@@ -214,14 +215,15 @@ static bool read_whole(trek_json *json, int64_t *value)
         return read_number(json, &number);
     if (!trek_json_number(json, &number, &whole, value))
         return false;
-    if (!whole) /* another language's writer: 3.0 */
+    if (!whole) /* written by another language: 3.0 */
         *value = number >= -9e18 && number <= 9e18 ? (int64_t)number : -1;
     return true;
 }
 
 static bool read_object(trek_json *json, void *object, const table *t);
 
-/* One item of a list, at its place; what the item holds is counted before it is read, so that a failure clears it. */
+/* Reads one item of a list into its place. It is counted before it is read, so that clearing after a failure includes
+ * it. */
 static bool read_item(trek_json *json, const field *f, void *list, int *count)
 {
     char *key = NULL;
@@ -302,7 +304,7 @@ static bool read_kind(trek_json *json, trek_run_kind *kind)
     return true;
 }
 
-/* A key that comes again keeps its first value: what it has is not to be lost. */
+/* A repeated key keeps its first value, so that what that holds is not lost. */
 static bool read_object(trek_json *json, void *object, const table *t)
 {
     bool more;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One line of a watched run's file, read. The kinds and their fields: monitor/README.md. Internal. */
+/* A parsed line of a watched run's file. monitor/README.md describes the kinds and their fields. */
 #ifndef TREK_MONITOR_RUN_RECORD_H
 #define TREK_MONITOR_RUN_RECORD_H
 
 #include "tensor/status.h"
 
 typedef enum trek_run_kind {
-    TREK_RUN_OTHER,          /* of a later version: passed over */
+    TREK_RUN_OTHER,          /* from a later version: skipped */
     TREK_RUN_RUN,
     TREK_RUN_SCALARS,
     TREK_RUN_PROGRESS,
@@ -28,26 +28,26 @@ typedef struct trek_run_value {
 
 typedef struct trek_run_rank {
     int64_t rank;
-    int process;                     /* whose file told of it */
-    double time;                     /* when it was told of last */
-    char *device, *name;             /* of "run"; may be NULL */
-    double computing_s, waiting_s, reducing_s, interval_s, share, samples_per_s; /* of "ranks"; NaN: not told */
+    int process;                     /* the process whose file reported it */
+    double time;                     /* when it was last reported */
+    char *device, *name;             /* from "run"; may be NULL */
+    double computing_s, waiting_s, reducing_s, interval_s, share, samples_per_s; /* from "ranks"; NaN if unknown */
     int64_t samples, steps;
-    char *state;                     /* computing, waiting, reducing, idle, lost; NULL: not told */
+    char *state;                     /* computing, waiting, reducing, idle, lost; NULL if unknown */
 } trek_run_rank;
 
 typedef struct trek_run_device {
     char *device;
-    double memory_bytes, memory_total_bytes, temperature_c, power_w, utilization_percent; /* NaN: the system does not tell */
-    char *throttled;                 /* no, power, heat, hardware; NULL: not told */
+    double memory_bytes, memory_total_bytes, temperature_c, power_w, utilization_percent; /* NaN if not reported */
+    char *throttled;                 /* no, power, heat, hardware; NULL if unknown */
 } trek_run_device;
 
-/* A node of a graph; figures are for a step. */
+/* A node of a graph; the figures are per step. */
 typedef struct trek_run_node {
     char *name;
-    char *kind, *op, *details, *shape; /* kind: input, output, module, group, merge; shape: "f32[64, 10]"; NULL: not told */
-    int64_t parameters;              /* -1: none of its kind */
-    double calls, time_ms, forward_ms, backward_ms, mult_adds, bytes, output_bytes; /* NaN: not measured */
+    char *kind, *op, *details, *shape; /* kind: input, output, module, group, merge; shape: "f32[64, 10]"; NULL if unknown */
+    int64_t parameters;              /* -1 if it has none */
+    double calls, time_ms, forward_ms, backward_ms, mult_adds, bytes, output_bytes; /* NaN if not measured */
 } trek_run_node;
 
 typedef struct trek_run_link {
@@ -55,13 +55,13 @@ typedef struct trek_run_link {
     int64_t port;
 } trek_run_link;
 
-/* What a line says. Numbers that it lacks are NaN, -1 for whole ones; strings NULL. */
+/* The content of a line. Missing numbers are NaN, or -1 for whole ones; missing strings are NULL. */
 typedef struct trek_run_record {
     trek_run_kind kind;
     double time;
     int process;                     /* the file's */
     int64_t step, epoch;
-    char *at;                        /* "epoch": a point of an epoch's end */
+    char *at;                        /* "epoch": a point at an epoch's end */
     char *name, *text;
     /* run */
     char *run, *program, *host, *trek;
@@ -108,7 +108,8 @@ typedef struct trek_run_record {
     int64_t rank;
 } trek_run_record;
 
-/* Reads a line, without its end. ERR_FORMAT: it is no record; MEMORY. On failure there is nothing to clear. */
+/* Parses a line without its end. Fails with ERR_FORMAT if it is no record, or with MEMORY. After a failure there is
+ * nothing to clear. */
 trek_status trek_run_record_read(trek_run_record *record, const char *line, size_t length);
 void trek_run_record_clear(trek_run_record *record);
 

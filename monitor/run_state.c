@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of a watched run, record by record. */
+/* The state of a watched run, updated record by record. */
 #include "monitor/run_state.h"
 
 #include <errno.h>
@@ -98,7 +98,7 @@ void trek_run_state_clear(run_state *state)
 
 /* --- moving strings out of a record ------------------------------------------------------------ */
 
-/* What was told stays where nothing new is. */
+/* An earlier value stays if the record has no new one. */
 static void take_word(char **to, char **from)
 {
     if (!*from)
@@ -122,7 +122,7 @@ static void take_whole(int64_t *to, int64_t from)
 
 /* --- processes and ranks ----------------------------------------------------------------------- */
 
-/* A new item at its place in a list. */
+/* Inserts a new item into a list at its position. */
 static void *insert(void *array, int *capacity, int *n, int at, size_t size)
 {
     char *items;
@@ -202,7 +202,7 @@ static trek_status take_ranks(run_state *state, trek_run_record *record)
     return status;
 }
 
-/* A process that says again what it is goes on, or was started again. */
+/* A process that describes itself again either goes on or was restarted. */
 static trek_status take_run(run_state *state, trek_run_process *p, trek_run_record *record)
 {
     trek_run_state *s = &state->seen;
@@ -265,7 +265,7 @@ static trek_run_series *series_of(run_state *state, trek_run_value *value, bool 
     return made;
 }
 
-/* Every second point goes where there are too many; the last one is always the newest. */
+/* Drops every second point if there are too many. The last one is always the newest. */
 static void thin(trek_run_series *s)
 {
     int kept = 0;
@@ -278,7 +278,7 @@ static void thin(trek_run_series *s)
 static trek_status add_point(run_state *state, trek_run_series *s, trek_run_point point)
 {
     if (s->count && (s->seen - 1) % s->every != 0)
-        s->count--; /* the last one was there for being the newest */
+        s->count--; /* the last one was kept only as the newest */
     if (state->most_points && s->count >= state->most_points)
         thin(s);
     if (trek_array_grow(&s->points, &s->capacity, s->count + 1, sizeof *s->points) != TREK_OK)
@@ -335,7 +335,7 @@ static trek_status take_note(run_state *state, trek_run_record *record)
 
 static bool same(const char *a, const char *b) { return a && b ? strcmp(a, b) == 0 : a == b; }
 
-/* In the place of the one of the same name. */
+/* Replaces the one with the same name. */
 static trek_status keep(trek_run_record **records, int *n, int *capacity, trek_run_record *record)
 {
     int at = 0;
@@ -401,7 +401,7 @@ trek_status trek_run_state_take(run_state *state, trek_run_record *record)
 
 /* --- alive or not ------------------------------------------------------------------------------ */
 
-/* When the system's process of that number began, seconds since the epoch; 0: not known. */
+/* Returns when the system's process with that number began, in seconds since the Unix epoch, or 0 if unknown. */
 static double began(int64_t pid)
 {
     char path[64], line[1024] = "";
@@ -424,7 +424,7 @@ static double began(int64_t pid)
     return read ? (double)now.tv_sec + (double)now.tv_nsec * 1e-9 - up + (double)ticks / (double)sysconf(_SC_CLK_TCK) : 0;
 }
 
-/* A number that another process has by now is none of ours. */
+/* If another process has the number by now, this one is gone. */
 static bool lives(const trek_run_process *p)
 {
     if (p->pid <= 0 || p->pid > INT32_MAX || (kill((pid_t)p->pid, 0) != 0 && errno == ESRCH))
@@ -445,7 +445,8 @@ static trek_run_status judge(const trek_run_process *p, const char *host, double
 
 void trek_run_state_judge(run_state *state, double now)
 {
-    /* While one runs, the run does; after that, what is worst. A job may have gone on without one that died. */
+    /* While one process runs, the run is running; afterwards the worst status counts. A job may have gone on without
+     * a process that died. */
     static const trek_run_status order[] = { TREK_RUN_RUNNING, TREK_RUN_FAILED, TREK_RUN_STOPPED, TREK_RUN_DONE, TREK_RUN_DIED,
         TREK_RUN_SILENT };
     trek_run_state *s = &state->seen;

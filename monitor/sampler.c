@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The thread that looks once a second: what ranks do, and every other time what the system tells. */
+/* The thread that samples once a second what ranks do, and every other time also the system's values. */
 #include <dirent.h>
 #include <math.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static const char *state_of(const trek_monitor_lane *now, const trek_monitor_lan
 
 static double seconds_of(int64_t ns) { return (double)ns * 1e-9; }
 
-/* What is neither computing nor reducing is waiting, as in trek_rank_metrics. */
+/* Time that is neither computing nor reducing counts as waiting, as in trek_rank_metrics. */
 static void add_rank(trek_monitor *m, trek_text *line, int k, trek_monitor_lane *before, double interval)
 {
     trek_monitor_lane now = trek_monitor_lane_read(k), d = now;
@@ -77,7 +77,7 @@ static void write_ranks(trek_monitor *m, trek_monitor_lane *before)
         trek_monitor_write(m, &line);
 }
 
-/* Steps that have become long are not passed by, and what is done between steps is seen. */
+/* If steps have become long they are no longer skipped, and what happens between steps is seen. */
 static void hurry(trek_monitor *m)
 {
     int64_t step = m->step;
@@ -90,7 +90,7 @@ static void hurry(trek_monitor *m)
 
 /* --- the system --------------------------------------------------------------------------------- */
 
-/* The first number of a file; NaN: there is none. */
+/* Returns the first number in a file, or NaN if there is none. */
 static double number_in(const char *path)
 {
     double value;
@@ -101,7 +101,7 @@ static double number_in(const char *path)
     return read ? value : (double)NAN;
 }
 
-/* "VmRSS:   123 kB" */
+/* Parses "VmRSS: 123 kB". */
 static double memory_in_status(const char *name)
 {
     char line[256];
@@ -115,7 +115,7 @@ static double memory_in_status(const char *name)
     return kib * 1024;
 }
 
-/* The hottest sensor of the processor, by its driver's name. */
+/* Returns the temperature of the processor's hottest sensor, found by its driver's name. */
 static double temperature(void)
 {
     static const char *const drivers[] = { "coretemp", "k10temp", "zenpower", "cpu_thermal" };
@@ -141,7 +141,7 @@ static double temperature(void)
     return hottest;
 }
 
-/* Joules of all packages since some moment; they overflow, and may be readable by root alone. */
+/* Returns the joules of all packages since some moment. The counters overflow, and may be readable only by root. */
 static double energy(void)
 {
     double sum = (double)NAN;

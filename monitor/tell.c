@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a monitor writes of a run, record by record. */
+/* What a monitor writes about a run, record by record. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -112,7 +112,7 @@ static int64_t step_of(trek_monitor *m, int64_t step)
     return step >= 0 ? step : own >= 0 ? own : 0;
 }
 
-/* "scalars" up to its values. */
+/* Begins "scalars", up to its values. */
 static void begin_scalars(trek_text *line, int64_t step, int64_t epoch, bool at_epoch)
 {
     trek_monitor_begin(line, "scalars");
@@ -187,7 +187,7 @@ trek_status trek_monitor_histograms(trek_monitor *m, int64_t step, trek_module *
     trek_status status = check("trek_monitor_histograms", m, module, "module");
     if (status != TREK_OK)
         return status;
-    trek_scope scope = trek_scope_begin(); /* gradients are handed out in one */
+    trek_scope scope = trek_scope_begin(); /* gradients are handed out in a scope */
     status = scope.depth ? trek_module_each_param(module, add_histograms, &(histograms){ m, step_of(m, step) })
         : trek_error_status();
     trek_scope_end(scope);

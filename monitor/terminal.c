@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <wchar.h>
 
-/* The first that is set decides, as for setlocale. */
+/* The first variable that is set decides, as in setlocale. */
 static const char *wanted_locale(void)
 {
     static const char *const names[] = { "LC_ALL", "LC_CTYPE", "LANG" };
@@ -28,7 +28,7 @@ trek_charset trek_charset_new(void)
     trek_charset charset = { .locale = newlocale(LC_CTYPE_MASK, name, (locale_t)0) };
     if (charset.locale) {
         charset.utf8 = strcmp(nl_langinfo_l(CODESET, charset.locale), "UTF-8") == 0;
-    } else { /* not installed here: its name tells, and any of that charset knows the widths */
+    } else { /* not installed here: the name determines the charset, and any locale of that charset knows the widths */
         const char *set = strchr(name, '.');
         charset.utf8 = set && (strncasecmp(set + 1, "utf-8", 5) == 0 || strncasecmp(set + 1, "utf8", 4) == 0);
         charset.locale = charset.utf8 ? newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0) : (locale_t)0;
@@ -73,7 +73,7 @@ int trek_terminal_width(int fd)
     return told > 0 && told < 10000 ? (int)told : 80;
 }
 
-/* Bytes of ESC [ ... m at the text's beginning; 0: there is none. */
+/* Returns the length of ESC [ ... m at the text's beginning, or 0 if there is none. */
 static size_t sequence(const char *text, size_t bytes)
 {
     if (bytes < 3 || text[0] != '\x1b' || text[1] != '[')
@@ -84,7 +84,8 @@ static size_t sequence(const char *text, size_t bytes)
     return k < bytes && text[k] == 'm' ? k + 1 : 0;
 }
 
-/* One character or sequence: its bytes, at least 1, and columns. What is no character is shown as one of one column. */
+/* Returns the bytes of one character or sequence, at least 1, and its columns. An invalid character is shown as one
+ * column. */
 static size_t next_character(const char *text, size_t bytes, int *columns)
 {
     size_t length = sequence(text, bytes);

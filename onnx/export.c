@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The export: runs of the forward, what is the same in all of them, and the nodes of what the results need. */
+/* The export: runs of the forward, what is the same in all of them, and the nodes that the results need. */
 #include "onnx/export.h"
 
 #include <math.h>
@@ -54,7 +54,7 @@ static trek_status open_listed(trek_onnx *x, trek_var *const *inputs, const trek
     return open_dim(x, inputs, k, d, listed->name, listed->other, others);
 }
 
-/* Sizes of 1 are left alone, where that can be: broadcasting and squeezing treat them otherwise. */
+/* Avoids sizes of 1 where possible, because broadcasting and squeezing treat them specially. */
 static void plan_runs(trek_onnx *x, const int64_t *others)
 {
     x->n_runs = x->n_symbols + 2;
@@ -89,7 +89,7 @@ static trek_status open_dims(trek_onnx *x, trek_var *const *inputs)
 
 static const char *listed_name(const char *const *names, int k) { return names ? names[k] : NULL; }
 
-/* The k-th of a list that NULL ends. */
+/* Returns the k-th entry of a NULL-terminated list. */
 static const char *nth(const char *const *names, int k)
 {
     for (int j = 0; names && names[j]; j++)
@@ -167,8 +167,9 @@ static trek_status set_up(trek_onnx *x, trek_var *const *inputs)
 
 /* --- running --------------------------------------------------------------------------------------- */
 
-/* The example with the sizes of a run: its elements over again along open dimensions, in the runs after the first moved on by
- * one; there floating numbers change, too. Vectors of integers, which may be in order, go on with their last one. */
+/* Returns the example with the sizes of a run: its elements are repeated along open dimensions, shifted by one in the
+ * runs after the first, where floating numbers change as well. Vectors of integers, which may be sorted, continue
+ * with their last element. */
 static trek_var *example(const trek_onnx *x, trek_var *input, int k, int run)
 {
     trek_tensor *t = trek_tensor_retain(trek_var_data(input));
@@ -216,7 +217,7 @@ static trek_status forward(trek_onnx *x, trek_var *const *inputs, trek_var **res
     return results[0] ? TREK_OK : trek_error_status();
 }
 
-/* One forward; run NULL: unwatched. */
+/* Runs one forward, without watching it if `run` is NULL. */
 static trek_status run_once(trek_onnx *x, trek_var *const *inputs, int number, trek_onnx_run *run)
 {
     int n_outputs = x->n_results + x->n_tags;
@@ -346,7 +347,7 @@ static bool in_steps(const trek_tensor *t, steps *s)
 
 static const char *as_scalar(trek_onnx *x, const char *size) { return trek_onnx_2(x, "Squeeze", size, trek_onnx_int(x, 0)); }
 
-/* A number that the program made of the inputs' sizes; NULL: it is none. */
+/* Returns a number that the program computed from the inputs' sizes, or NULL if it is no such number. */
 static const char *number_of_sizes(trek_onnx *x, int value)
 {
     int64_t number[TREK_ONNX_RUNS], ones[TREK_MAX_DIMS] = { 1, 1, 1, 1, 1, 1, 1, 1 };
@@ -361,7 +362,7 @@ static const char *number_of_sizes(trek_onnx *x, int value)
     return size ? trek_onnx_2(x, "Reshape", size, trek_onnx_ints(x, trek_onnx_seen(x, 0, value)->ndim, ones)) : NULL;
 }
 
-/* A vector that it made of them. */
+/* Returns a vector that it computed from them. */
 static const char *steps_of_sizes(trek_onnx *x, int value)
 {
     int64_t first[TREK_ONNX_RUNS], count[TREK_ONNX_RUNS], step[TREK_ONNX_RUNS];
@@ -417,7 +418,7 @@ static const char *leaf_name(trek_onnx *x, int value)
 
 /* --- nodes -------------------------------------------------------------------------------------------------- */
 
-/* What a call's nodes read: of a recurrent layer what the linear before it reads instead of the gates. */
+/* Returns what a call's nodes read. A recurrent layer reads the inputs of the preceding linear instead of the gates. */
 static int reads(const trek_onnx *x, int call, int k)
 {
     const trek_onnx_run *run = &x->runs[0];
@@ -443,7 +444,7 @@ static void mark(trek_onnx *x)
     }
 }
 
-/* Calls stand in order. */
+/* The calls are in order. */
 static void mark_followers(trek_onnx *x)
 {
     const trek_onnx_run *run = &x->runs[0];
@@ -470,7 +471,7 @@ static void name_value(trek_onnx *x, int value)
     x->names[value] = v->kind == TREK_ONNX_INPUT ? x->input_names[v->from] : v->kind == TREK_ONNX_LEAF ? leaf_name(x, value) : "";
 }
 
-/* The name that a result has as an output of the model; NULL. */
+/* Returns the name that a result has as an output of the model, or NULL. */
 static const char *output_name(const trek_onnx *x, int value)
 {
     const trek_onnx_run *run = &x->runs[0];
@@ -501,7 +502,7 @@ static void write_call(trek_onnx *x, int call)
         if (value < 0 || !x->wanted[value])
             continue;
         const char *name = output_name(x, value);
-        bool own = false; /* of one of these nodes, not of an input that goes through */
+        bool own = false; /* the output of one of these nodes, not an input passed through */
         for (int j = first; outs[k] && j < x->n_nodes; j++)
             own |= trek_onnx_makes(x, j, outs[k]);
         if (name && own)
@@ -512,7 +513,7 @@ static void write_call(trek_onnx *x, int call)
     }
 }
 
-/* Outputs that are an input, a parameter, or twice the same value. */
+/* Writes outputs that are an input, a parameter, or the same value twice. */
 static void write_outputs(trek_onnx *x)
 {
     const trek_onnx_run *run = &x->runs[0];
@@ -560,7 +561,7 @@ static void write_nodes(trek_onnx *x)
 
 /* --- before and after -------------------------------------------------------------------------------------------- */
 
-/* What a forward changes: the modes that we set, random numbers, tagged values. */
+/* What a forward changes: the modes set here, random numbers, tagged values. */
 typedef struct before {
     int n_modules, cap_modules, n_tags, cap_tags;
     struct { trek_module *module; bool training; } *modules;
@@ -624,7 +625,7 @@ static void restore(before *b)
 
 /* --- all of it --------------------------------------------------------------------------------------------------- */
 
-/* A forward that fails where the problem is: its error has the module's path. */
+/* Makes a forward fail where the problem is, so that its error has the module's path. */
 static trek_status tell(trek_onnx *x, trek_var *const *inputs)
 {
     if (x->problem_call >= 0) {
@@ -639,7 +640,7 @@ static trek_status trace_and_write(trek_onnx *x, const char *path, trek_var *con
 {
     trek_status status = set_up(x, inputs);
     if (status == TREK_OK)
-        status = run_once(x, inputs, 0, NULL); /* what modules make once, they have then */
+        status = run_once(x, inputs, 0, NULL); /* whatever modules make only once has been made afterwards */
     for (int r = 0; r < x->n_runs && status == TREK_OK; r++)
         status = run_once(x, inputs, r, &x->runs[r]);
     for (int r = 1; r < x->n_runs && status == TREK_OK && trek_onnx_fine(x); r++) {

@@ -12,7 +12,7 @@
 
 /* --- what goes in and comes out -------------------------------------------------------------- */
 
-/* A dimension that is open has the name of the size that it always was, if there is one. */
+/* An open dimension gets the name of the size that it equals in all runs, if there is one. */
 static void describe_dim(trek_onnx *x, TrekOnnx__TensorShapeProto__Dimension *dim, int value, int d)
 {
     int64_t sizes[TREK_ONNX_RUNS];
@@ -93,7 +93,7 @@ static trek_status put_bytes(int file, const void *data, size_t bytes, const cha
 
 static bool goes_outside(const TrekOnnx__TensorProto *t) { return t->raw_data.len >= LEAST_OUTSIDE; }
 
-/* Writes what goes outside, and says where it is. */
+/* Writes what is stored outside the model, and notes where it is. */
 static trek_status write_outside(trek_onnx *x, int file, const char *path, const char *location)
 {
     static const char nothing[ALIGNMENT];
@@ -127,7 +127,7 @@ static trek_status write_outside(trek_onnx *x, int file, const char *path, const
 
 /* --- the model ------------------------------------------------------------------------------------ */
 
-/* protobuf-c's messages in pieces, as they come. */
+/* Protobuf-c's messages, written piece by piece. */
 typedef struct to_file {
     ProtobufCBuffer base;
     int file;
@@ -225,6 +225,6 @@ trek_status trek_onnx_write(trek_onnx *x, const char *path)
     if (begun)
         status = write_model(x, model.file, path);
     if (outside)
-        status = trek_replace_end(&data, status); /* in its place before the model that names it */
+        status = trek_replace_end(&data, status); /* in its place before the model that refers to it */
     return begun ? trek_replace_end(&model, status) : status;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The exporter where protobuf-c was not there. */
+/* The exporter for builds without protobuf-c. */
 #include "onnx/export.h"
 
 trek_status trek_onnx_export(trek_module *module, const char *path, trek_var *const *inputs, int n, const trek_onnx_opts *opts)

@@ -62,7 +62,7 @@ bool trek_onnx_fine(const trek_onnx *x) { return !x->failed && !x->problem[0]; }
 
 /* --- nodes -------------------------------------------------------------------------------- */
 
-/* A name that nothing else has: parameters' have no slash before them. */
+/* Returns a unique name: names of parameters have no leading slash. */
 static char *new_name(trek_onnx *x, const char *what) { return trek_onnx_text(x, "/%s_%d", what, x->numbers++); }
 
 static const char *made(const char *name) { return name ? name : ""; }
@@ -265,7 +265,7 @@ const char *trek_onnx_constant(trek_onnx *x, const char *name, trek_tensor *tens
     return own;
 }
 
-/* The name of an equal constant that is there: small ones are written once. */
+/* Returns the name of an equal existing constant, so that small ones are written once. */
 static const char *constant_once(trek_onnx *x, trek_tensor *tensor)
 {
     if (!tensor) {

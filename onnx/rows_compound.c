@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is several ops in trek and one node in ONNX: convolutions and pools of one dimension and of three. */
+/* Functions that are several ops in trek and one node in ONNX: convolutions and pools of one and three dimensions. */
 #include "autograd/spatial.h"
 #include "onnx/onnx_internal.h"
 
-/* Its numbers, which must be the same in all runs. */
+/* Returns its numbers, which must be the same in all runs. */
 static trek_compound numbers(trek_onnx *x)
 {
     trek_compound c = trek_onnx_at(x, 0)->compound;
@@ -31,7 +31,7 @@ static void attributes(trek_onnx *x, const trek_compound *c, const int64_t *kern
         trek_onnx_attr_ints(x, "dilations", c->dims, c->dilation);
 }
 
-/* How many elements more than its kernel reaches the result of a transposed convolution has. */
+/* Returns how many elements a transposed convolution's result has beyond what its kernel reaches. */
 static int64_t output_padding(trek_onnx *x, const trek_compound *c, const int64_t *kernel, int d)
 {
     int64_t more[TREK_ONNX_RUNS];
@@ -104,7 +104,7 @@ static void pad(trek_onnx *x, const char **outs)
     trek_onnx_attr_string(x, "mode", modes[c->pad_mode]);
 }
 
-/* x, weight_ih, weight_hh, bias_ih, bias_hh, h0, lengths. */
+/* The inputs are x, weight_ih, weight_hh, bias_ih, bias_hh, h0, lengths. */
 static void rnn(trek_onnx *x, const char **outs)
 {
     trek_compound c = numbers(x);

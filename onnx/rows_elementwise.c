@@ -28,7 +28,7 @@ static void plain(trek_onnx *x, const char **outs)
     outs[0] = trek_onnx_node(x, plain_names[call->op->id], call->n_inputs, in);
 }
 
-/* Those that integers are left alone by. */
+/* Ops that do not change integers. */
 static void rounded(trek_onnx *x, const char **outs)
 {
     const char *a = trek_onnx_in(x, 0);
@@ -64,7 +64,7 @@ static void finiteness(trek_onnx *x, const char **outs)
     int op = trek_onnx_at(x, 0)->op->id;
     const char *a = trek_onnx_in(x, 0);
     trek_dtype dtype = in_dtype(x, 0);
-    if (dtype != TREK_F64) /* integers, too */
+    if (dtype != TREK_F64) /* also for integers */
         a = trek_onnx_cast(x, a, dtype, TREK_F32);
     const char *nan = op == TREK_OP_isinf ? NULL : trek_onnx_1(x, "IsNaN", a);
     const char *inf = op == TREK_OP_isnan ? NULL : trek_onnx_1(x, "IsInf", a);
@@ -119,7 +119,7 @@ static const char *compared(trek_onnx *x, int op, const char *a, const char *b)
     }
 }
 
-/* Bools are ordered as integers. */
+/* Bools are compared as integers. */
 static void comparison(trek_onnx *x, const char **outs)
 {
     trek_dtype dtype = in_dtype(x, 0), as = dtype == TREK_BOOL ? TREK_I32 : dtype;
@@ -158,7 +158,7 @@ static void clamp(trek_onnx *x, const char **outs)
                           isinf(high) ? NULL : number(x, high));
 }
 
-/* Sums, products and extremes of bools are or and and. */
+/* For bools, sum and maximum are or; product and minimum are and. */
 static void pair(trek_onnx *x, const char **outs)
 {
     int op = trek_onnx_at(x, 0)->op->id;
@@ -167,7 +167,7 @@ static void pair(trek_onnx *x, const char **outs)
     outs[0] = trek_onnx_2(x, is_bool ? (both ? "And" : "Or") : name, trek_onnx_in(x, 0), trek_onnx_in(x, 1));
 }
 
-/* The remainder that has the divisor's sign, and the dividend's. */
+/* Returns the remainder with the divisor's sign or, truncated, with the dividend's. */
 static const char *remainder_of(trek_onnx *x, const char *a, const char *b, trek_dtype dtype, bool truncated)
 {
     if (trek_dtype_is_float(dtype) && !truncated)
@@ -216,7 +216,7 @@ static void atan2_row(trek_onnx *x, const char **outs)
                           trek_onnx_3(x, "Where", trek_onnx_2(x, "Less", a, zero), left, angle));
 }
 
-/* One over -0 is below 0, as -0 is not. */
+/* One over -0 is below 0, but -0 itself is not. */
 static void copysign_row(trek_onnx *x, const char **outs)
 {
     const char *y = trek_onnx_in(x, 1), *zero = number(x, 0), *size = trek_onnx_1(x, "Abs", trek_onnx_in(x, 0));
@@ -234,7 +234,7 @@ static void relu(trek_onnx *x, const char **outs)
     outs[0] = trek_dtype_is_float(in_dtype(x, 0)) ? trek_onnx_1(x, "Relu", a) : trek_onnx_2(x, "Max", a, number(x, 0));
 }
 
-/* Gelu is there from opset 20 on. */
+/* Gelu exists from opset 20 on. */
 const char *trek_onnx_gelu(trek_onnx *x, const char *a, trek_dtype dtype, bool tanh_form)
 {
     if (x->opset >= 20) {
@@ -265,7 +265,7 @@ static void gelu(trek_onnx *x, const char **outs)
     outs[0] = trek_onnx_gelu(x, trek_onnx_in(x, 0), in_dtype(x, 0), trek_onnx_i(x, 0) != 0);
 }
 
-/* Beyond its threshold, beta x, trek's is x, from which this is nowhere as far as rounding is. */
+/* Beyond its threshold, beta x, trek's softplus is x. The difference there is below rounding. */
 static void softplus(trek_onnx *x, const char **outs)
 {
     double beta = trek_onnx_f(x, 0), threshold = trek_onnx_f(x, 1);
@@ -320,7 +320,7 @@ static void pointwise(trek_onnx *x, const char **outs)
     case TREK_POINTWISE_selu: outs[0] = selu(x, a); return;
     case TREK_POINTWISE_celu:
         outs[0] = trek_onnx_2(x, "Mul", with_float(x, "Elu", trek_onnx_2(x, "Div", a, number(x, s)), "alpha", 1), number(x, s));
-        if (s < 0) /* where the scale turns the halves round */
+        if (s < 0) /* a negative scale exchanges the halves */
             trek_onnx_refuse(x, "celu of a negative alpha");
         return;
     case TREK_POINTWISE_elu: outs[0] = with_float(x, "Elu", a, "alpha", s); return;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pooling, resampling, normalisation, rotary positions. */
+/* Pooling, resampling, normalisation and rotary positions. */
 #include <math.h>
 
 #include "onnx/onnx_internal.h"
@@ -18,7 +18,7 @@ static void window(trek_onnx *x, int64_t kernel_h, int64_t kernel_w, int64_t str
     trek_onnx_attr_ints(x, "pads", 4, (const int64_t[]){ pad_h, pad_w, pad_h, pad_w });
 }
 
-/* ONNX's places count through the whole tensor, trek's within their plane. */
+/* ONNX's indices count through the whole tensor, trek's within their plane. */
 static const char *places_in_plane(trek_onnx *x, const char *places)
 {
     const char *area = trek_onnx_2(x, "Mul", trek_onnx_dim_of(x, trek_onnx_in(x, 0), 2),
@@ -26,7 +26,8 @@ static const char *places_in_plane(trek_onnx *x, const char *places)
     return trek_onnx_2(x, "Mod", places, area);
 }
 
-/* How far the last window of a result reaches beyond the padding: with ceil_mode, of which runtimes make several things. */
+/* Returns how far the last window of a result reaches beyond the padding. This happens with ceil_mode, which runtimes
+ * implement differently. */
 static int64_t reached(trek_onnx *x, int d, int64_t kernel, int64_t stride, int64_t dilation, int64_t padding)
 {
     int64_t steps = trek_onnx_out_seen(x, 0)->sizes[d] - 1, in = trek_onnx_fixed(x, 0, d);
@@ -34,7 +35,7 @@ static int64_t reached(trek_onnx *x, int d, int64_t kernel, int64_t stride, int6
     return over > 0 ? over : 0;
 }
 
-/* Where no window may begin behind the input, ceil_mode is the same everywhere; that needs no fixed size. */
+/* If no window can begin behind the input, ceil_mode is the same everywhere, and no fixed size is needed. */
 static bool same_ceil(const int64_t *n, int d) { return n[2 + d] <= n[6 + d] * (n[d] - 1) + 1 - n[4 + d]; }
 
 static const char *padded_with_lowest(trek_onnx *x, const char *a, const int64_t *over)
@@ -54,7 +55,8 @@ static void max_pool(trek_onnx *x, const char **outs)
     const char *a = trek_onnx_in(x, 0);
     for (int d = 0; n[8] && !by_mode && d < 2; d++)
         over[d] = reached(x, 2 + d, n[d], n[2 + d], n[6 + d], n[4 + d]);
-    if (n[4] + over[0] >= n[0] || n[5] + over[1] >= n[1]) { /* more padding than runtimes take: rows and columns of the lowest */
+    if (n[4] + over[0] >= n[0] || n[5] + over[1] >= n[1]) { /* more padding than runtimes accept: adds rows and columns of the
+                                                             * lowest value */
         if (trek_onnx_wanted(x, 1))
             trek_onnx_refuse(x, "places with ceil_mode, dilation and padding");
         a = padded_with_lowest(x, a, over);
@@ -81,7 +83,7 @@ static void avg_pool(trek_onnx *x, const char **outs)
         over_w = ceil_mode ? reached(x, 3, n[1], n[3], 1, n[5]) : 0;
     const char *a = trek_onnx_in(x, 0);
     double divisor = trek_onnx_f(x, 0);
-    counts = counts || divisor != 0; /* a divisor of its own is made of the kernel's */
+    counts = counts || divisor != 0; /* a custom divisor is derived from the kernel's */
     bool padded = divisor != 0 || (counts && (over_h > 0 || over_w > 0));
     outs[0] = trek_onnx_1(x, "AveragePool", a);
     trek_onnx_attr_ints(x, "kernel_shape", 2, n);
@@ -109,7 +111,7 @@ static void avg_pool(trek_onnx *x, const char **outs)
     trek_tensor_release(plain);
 }
 
-/* [out, in], each row the mean of its window. */
+/* Returns [out, in], where each row averages its window. */
 static const char *means(trek_onnx *x, int64_t in, int64_t out, bool turned)
 {
     float *table = trek_onnx_alloc(x, (size_t)(in * out) * sizeof *table);
@@ -128,7 +130,8 @@ static const char *means(trek_onnx *x, int64_t in, int64_t out, bool turned)
     return name;
 }
 
-/* Of one window: a mean over the plane, whatever its size; of windows of one size a pool; else products with tables. */
+/* For a single window: a mean over the plane, whatever its size. For windows of equal size: a pool. Otherwise:
+ * products with tables. */
 static void adaptive_avg_pool(trek_onnx *x, const char **outs)
 {
     int64_t h = trek_onnx_i(x, 0), w = trek_onnx_i(x, 1);
@@ -148,7 +151,7 @@ static void adaptive_avg_pool(trek_onnx *x, const char **outs)
     outs[0] = h != in_h ? trek_onnx_2(x, "MatMul", means(x, in_h, h, false), a) : a;
 }
 
-/* Windows of several sizes are rows and columns of slices. */
+/* Windows of several sizes become rows and columns of slices. */
 static const char *extremes_along(trek_onnx *x, const char *a, int64_t in, int64_t out, int d)
 {
     const char **parts = trek_onnx_alloc(x, (size_t)out * sizeof *parts);
@@ -184,7 +187,8 @@ static void adaptive_max_pool(trek_onnx *x, const char **outs)
 
 /* --- resampling ------------------------------------------------------------------------------------ */
 
-/* Kernels that grow with the step, by a table of their weights: runtimes have them in two dimensions at once, if at all. */
+/* Kernels that grow with the step become a table of their weights, because runtimes support them in two dimensions at
+ * once, if at all. */
 static void resample_by_table(trek_onnx *x, const char **outs)
 {
     int dim = (int)trek_onnx_i(x, 0), ndim = trek_onnx_in_seen(x, 0)->ndim;
@@ -210,7 +214,7 @@ static void resample_by_table(trek_onnx *x, const char **outs)
         : trek_onnx_2(x, "MatMul", weights, trek_onnx_in(x, 0));
 }
 
-/* A scale for each dimension. */
+/* Returns a scale for each dimension. */
 static const char *scales_of(trek_onnx *x, int64_t dim, int ndim, double scale)
 {
     float factors[TREK_MAX_DIMS];
@@ -265,7 +269,7 @@ static void grid_sample(trek_onnx *x, const char **outs)
 
 /* --- normalisation ----------------------------------------------------------------------------------- */
 
-/* Weight k, or ones of the last n sizes. */
+/* Returns weight k, or ones in the shape of the last n sizes. */
 static const char *weight_or_ones(trek_onnx *x, int k, int64_t n)
 {
     int64_t sizes[TREK_MAX_DIMS];
@@ -328,7 +332,7 @@ static void rms_norm(trek_onnx *x, const char **outs)
     outs[0] = trek_onnx_cast(x, y, as, dtype);
 }
 
-/* [C] as [C, 1, ...] beside [N, C, ...]. */
+/* Reshapes [C] to [C, 1, ...] for use with [N, C, ...]. */
 static const char *channels(trek_onnx *x, int k)
 {
     int64_t shape[TREK_MAX_DIMS] = { -1, 1, 1, 1, 1, 1, 1, 1 };
@@ -342,7 +346,7 @@ static const char *scaled(trek_onnx *x, const char *a, int weight)
     return trek_onnx_has(x, weight + 1) ? trek_onnx_2(x, "Add", a, channels(x, weight + 1)) : a;
 }
 
-/* Of the batch's own statistics where none were kept. */
+/* Uses the batch's own statistics if none were kept. */
 static void batch_norm(trek_onnx *x, const char **outs)
 {
     trek_dtype dtype = in_dtype(x);
@@ -367,7 +371,7 @@ static void batch_norm(trek_onnx *x, const char **outs)
     outs[0] = scaled(x, trek_onnx_2(x, "Div", away, trek_onnx_1(x, "Sqrt", variance)), 1);
 }
 
-/* Groups as the channels of an instance norm. */
+/* Writes groups as the channels of an instance norm. */
 static void group_norm(trek_onnx *x, const char **outs)
 {
     int64_t groups = trek_onnx_i(x, 0);
@@ -399,7 +403,7 @@ static void rotary(trek_onnx *x, const char **outs)
         trek_onnx_2(x, "Add", trek_onnx_2(x, "Mul", second, cosine), trek_onnx_2(x, "Mul", first, sine)),
     };
     int n = 2;
-    if (neighbours) { /* one pair beside the other */
+    if (neighbours) { /* pairs are neighbours */
         int64_t shape[TREK_MAX_DIMS] = { 0 };
         for (int k = 0; k < 2; k++)
             parts[k] = trek_onnx_2(x, "Unsqueeze", parts[k], trek_onnx_int(x, -1));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products, convolutions, attention. */
+/* Products, convolutions and attention. */
 #include <math.h>
 
 #include "onnx/onnx_internal.h"
@@ -30,7 +30,7 @@ static void linear(trek_onnx *x, const char **outs)
         y = trek_onnx_2(x, "MatMul", a, turned(x, weight));
         y = bias ? trek_onnx_2(x, "Add", y, bias) : y;
     }
-    outs[1] = y; /* before its activation */
+    outs[1] = y; /* the value before its activation */
     outs[0] = trek_onnx_activated(x, y, in_dtype(x), (int)trek_onnx_i(x, 0));
 }
 
@@ -65,7 +65,7 @@ static void conv_transpose(trek_onnx *x, const char **outs)
     trek_onnx_attr_ints(x, "output_padding", 2, more);
 }
 
-/* Each element of a window is what a kernel that has one 1 gives. */
+/* Each element of a window is the result of a kernel with a single 1. */
 static void unfold(trek_onnx *x, const char **outs)
 {
     int64_t h = trek_onnx_i(x, 7), w = trek_onnx_i(x, 8), c = trek_onnx_fixed(x, 0, 1), area = h * w;
@@ -97,7 +97,7 @@ static void fold(trek_onnx *x, const char **outs)
 
 /* --- attention ------------------------------------------------------------------------------------------- */
 
-/* [B, G, S, D] with each head as often as queries have it. */
+/* Repeats each head of [B, G, S, D] as often as queries need it. */
 static const char *repeated(trek_onnx *x, const char *a, int64_t heads, int64_t times)
 {
     if (times == 1)
@@ -107,7 +107,7 @@ static const char *repeated(trek_onnx *x, const char *a, int64_t heads, int64_t 
     return trek_onnx_2(x, "Reshape", a, trek_onnx_ints(x, 4, (const int64_t[]){ 0, heads, -1, 0 }));
 }
 
-/* 0, 1, ... of dimension 2 of input k, as a column or a row. */
+/* Returns 0, 1, ... for dimension 2 of input k, as a column or a row. */
 static const char *counted(trek_onnx *x, int k, int64_t axis)
 {
     const char *n = trek_onnx_2(x, "Squeeze", trek_onnx_dim_of(x, trek_onnx_in(x, k), 2), trek_onnx_int(x, 0));
@@ -121,7 +121,7 @@ static double lowest(trek_dtype dtype)
         : -3.4028234663852886e38;
 }
 
-/* Softmax over what may be seen; a query that sees nothing gives 0. `seen`: bools, or NULL. */
+/* Softmax over what may be seen; a query that sees no key gives 0. `seen` is bools or NULL. */
 static const char *probabilities(trek_onnx *x, const char *scores, const char *seen, const char *added)
 {
     trek_dtype dtype = in_dtype(x);

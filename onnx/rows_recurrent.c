@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recurrent rows: the linear before them and the recurrence are one node. */
+/* Recurrent rows: the linear before them and the recurrence become one node. */
 #include <string.h>
 
 #include "onnx/onnx_internal.h"
@@ -19,7 +19,7 @@ int trek_onnx_gates_linear(const trek_onnx *x, int call)
     return maker->op->id == TREK_OP_linear && maker->attrs.i[0] == TREK_ACTIVATION_NONE ? gates->from : -1;
 }
 
-/* Blocks of H rows in ONNX's order. */
+/* Puts blocks of H rows into ONNX's order. */
 static const char *in_order(trek_onnx *x, const char *a, int64_t hidden, int n, const int *order)
 {
     const char *parts[4];
@@ -45,7 +45,7 @@ static const char *zeros(trek_onnx *x, const cell *c)
     return trek_onnx_full(x, c->dtype, 0, 1, &size);
 }
 
-/* What comes in, its weight and its bias: the linear's, or the gates themselves. */
+/* Returns the input, its weight and its bias: those of the linear, or the gates themselves. */
 static void inputs_of(trek_onnx *x, const cell *c, const char **a, const char **weight, const char **bias)
 {
     int at = trek_onnx_gates_linear(x, x->call);
@@ -85,10 +85,10 @@ static bool only_two(trek_onnx *x)
     return !trek_onnx_wanted(x, 2);
 }
 
-/* The last node's first result, [T, 1, N, H], without its directions, after all other results of it. */
+/* Returns the last node's first result, [T, 1, N, H], without its directions. Called after all of its other results. */
 static const char *without_directions(trek_onnx *x, const char *y) { return trek_onnx_2(x, "Squeeze", y, trek_onnx_int(x, 1)); }
 
-/* trek's i, f, g, o; ONNX's i, o, f, c. */
+/* trek's order is i, f, g, o; ONNX's is i, o, f, c. */
 static void lstm(trek_onnx *x, const char **outs)
 {
     cell c = { 4, { 0, 3, 1, 2 }, trek_onnx_fixed(x, 1, 1), trek_onnx_in_seen(x, 1)->dtype };
@@ -109,7 +109,7 @@ static void lstm(trek_onnx *x, const char **outs)
     trek_onnx_attr_int(x, "axis", 0);
 }
 
-/* trek's r, z, n; ONNX's z, r, h, with the product's bias inside what r scales. */
+/* trek's order is r, z, n; ONNX's is z, r, h, with the product's bias inside what r scales. */
 static void gru(trek_onnx *x, const char **outs)
 {
     cell c = { 3, { 1, 0, 2 }, trek_onnx_fixed(x, 1, 1), trek_onnx_in_seen(x, 1)->dtype };

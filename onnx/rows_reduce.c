@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows that reduce, that go along a dimension, and that put in order. */
+/* Rows that reduce, that work along a dimension, and that sort. */
 #include "onnx/onnx_internal.h"
 
 static trek_dtype in_dtype(const trek_onnx *x) { return trek_onnx_in_seen(x, 0)->dtype; }
 
-/* Axes are an input from opset 18 on, of sums from 13 on. */
+/* Axes are an input from opset 18 on, and for sums from 13 on. */
 const char *trek_onnx_reduced(trek_onnx *x, const char *type, const char *a, int64_t mask, bool keepdim)
 {
     int64_t axes[TREK_MAX_DIMS];
@@ -62,7 +62,7 @@ static void place_of_extreme(trek_onnx *x, const char **outs)
         outs[0] = trek_onnx_2(x, "Reshape", outs[0], trek_onnx_ints(x, out->ndim, ones));
 }
 
-/* How many elements are reduced to one, as a number of the dtype. */
+/* Returns the number of elements reduced to one, as a number of the dtype. */
 static const char *count_of(trek_onnx *x, int64_t mask, trek_dtype dtype, double minus)
 {
     const char *open = NULL;
@@ -110,7 +110,7 @@ static void along(trek_onnx *x, const char **outs)
         outs[0] = trek_onnx_in_seen(x, 0)->ndim ? trek_onnx_2(x, "CumSum", a, trek_onnx_scalar(x, TREK_I64, (double)dim)) : a;
         return;
     }
-    if (trek_onnx_in_seen(x, 0)->ndim == 0) { /* a sum of one */
+    if (trek_onnx_in_seen(x, 0)->ndim == 0) { /* a sum of one element */
         outs[0] = trek_onnx_2(x, "Sub", a, a);
         outs[0] = op == TREK_OP_softmax ? trek_onnx_1(x, "Exp", outs[0]) : outs[0];
         return;
@@ -121,7 +121,7 @@ static void along(trek_onnx *x, const char **outs)
 
 /* --- order ------------------------------------------------------------------------------------------ */
 
-/* Values and places of `count` (a value [1]) elements along dim. */
+/* Returns values and indices of `count` (a value [1]) elements along dim. */
 static void top(trek_onnx *x, const char *count, int64_t dim, bool largest, const char **outs)
 {
     outs[0] = trek_onnx_2(x, "TopK", trek_onnx_in(x, 0), count);
@@ -154,7 +154,7 @@ static void topk(trek_onnx *x, const char **outs)
         top(x, trek_onnx_need_size(x, counts, "the count"), trek_onnx_i(x, 0), trek_onnx_i(x, 2) != 0, outs);
 }
 
-/* The last of the smallest; of the median the lower one of two. */
+/* Takes the last of the smallest; for the median, the lower one of two. */
 static void kth(trek_onnx *x, const char **outs)
 {
     int64_t dim = trek_onnx_i(x, 0), which = trek_onnx_i(x, 2);
@@ -171,7 +171,7 @@ static void kth(trek_onnx *x, const char **outs)
         outs[k] = trek_onnx_wanted(x, k) ? trek_onnx_sliced(x, both[k], count - 1, count, (int)dim, 1) : both[k];
 }
 
-/* How many of the line are below, or not above. */
+/* Counts how many of the line are below, or are not above. */
 static void searchsorted(trek_onnx *x, const char **outs)
 {
     const char *line = trek_onnx_in(x, 0), *values = trek_onnx_2(x, "Unsqueeze", trek_onnx_in(x, 1), trek_onnx_int(x, -1));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows that look at elements in another way, move or choose them. */
+/* Rows that view elements differently, move them or select them. */
 #include <math.h>
 
 #include "onnx/onnx_internal.h"
@@ -14,7 +14,7 @@ static void reshape(trek_onnx *x, const char **outs)
     outs[0] = trek_onnx_reshaped(x, trek_onnx_in(x, 0), trek_onnx_input_value(x, 0), trek_onnx_at(x, 0)->outputs[0]);
 }
 
-/* A size of 1 lets the input's stand, so that an open one has not to be told. */
+/* A size of 1 keeps the input's size, so that an open one need not be given. */
 static void expand(trek_onnx *x, const char **outs)
 {
     int64_t sizes[TREK_MAX_DIMS][TREK_ONNX_RUNS];
@@ -56,7 +56,8 @@ static void squeeze(trek_onnx *x, const char **outs)
                    : trek_onnx_2(x, adds ? "Unsqueeze" : "Squeeze", trek_onnx_in(x, 0), trek_onnx_int(x, dim));
 }
 
-/* A place along the dimension that has `sizes`: a fixed one, one from the end, or what follows from open sizes. */
+/* Returns a position along the dimension that has `sizes`: a fixed one, one from the end, or one that follows from
+ * open sizes. */
 static const char *place(trek_onnx *x, const int64_t *at, const int64_t *sizes, bool end)
 {
     int64_t from_end[TREK_ONNX_RUNS];
@@ -93,7 +94,7 @@ static void select_row(trek_onnx *x, const char **outs)
     outs[0] = trek_onnx_2(x, "Squeeze", outs[0], trek_onnx_int(x, dim));
 }
 
-/* The two dimensions last and as one, of which elements are chosen. */
+/* Moves the two dimensions to the end and merges them, then selects elements. */
 static void diagonal(trek_onnx *x, const char **outs)
 {
     int64_t offset = trek_onnx_i(x, 0), first = trek_onnx_i(x, 1), second = trek_onnx_i(x, 2), order[TREK_MAX_DIMS],
@@ -147,7 +148,7 @@ static void cat(trek_onnx *x, const char **outs)
     trek_onnx_attr_int(x, "axis", trek_onnx_i(x, 0));
 }
 
-/* By an integer where a runtime has the op for no bools. */
+/* Uses integers, because a runtime may lack the op for bools. */
 static void triangle(trek_onnx *x, const char **outs)
 {
     trek_dtype dtype = trek_onnx_in_seen(x, 0)->dtype, as = trek_dtype_is_float(dtype) ? dtype : TREK_I64;
@@ -177,7 +178,7 @@ static void embedding(trek_onnx *x, const char **outs)
     trek_onnx_attr_int(x, "axis", 0);
 }
 
-/* ONNX's elements go along the index's sizes from the beginning, as trek's. */
+/* ONNX's elements follow the index's sizes from the beginning, as trek's do. */
 static void gather(trek_onnx *x, const char **outs)
 {
     if (in_ndim(x) == 0) {
@@ -200,7 +201,7 @@ static void scatter(trek_onnx *x, const char **outs)
     }
     const char *reduction = op == TREK_OP_scatter ? NULL : op == TREK_OP_scatter_add ? "add" : kinds[trek_onnx_i(x, 1)];
     const char *source = trek_onnx_in(x, 2), *index = index_of(x, 1);
-    for (int d = 0; d < in_ndim(x); d++) { /* a source may be larger than the index; ONNX's may not */
+    for (int d = 0; d < in_ndim(x); d++) { /* a source may be larger than the index, but not in ONNX */
         int64_t have[TREK_ONNX_RUNS], need[TREK_ONNX_RUNS];
         trek_onnx_sizes(x, 2, d, have);
         trek_onnx_sizes(x, 1, d, need);
@@ -219,7 +220,7 @@ static void scatter(trek_onnx *x, const char **outs)
         trek_onnx_attr_string(x, "reduction", reduction);
 }
 
-/* The index, one number a slice, becomes one a number. */
+/* The index, which has one number for each slice, becomes one for each element. */
 static void index_add(trek_onnx *x, const char **outs)
 {
     int64_t dim = trek_onnx_i(x, 0), shape[TREK_MAX_DIMS];
@@ -243,7 +244,7 @@ static void one_hot(trek_onnx *x, const char **outs)
     trek_onnx_attr_int(x, "axis", -1);
 }
 
-/* How many there are must not look like a fixed size, to which what comes behind would be written. */
+/* The number of results must not look like a fixed size, because later nodes would be written for that size. */
 static void nonzero(trek_onnx *x, const char **outs)
 {
     int64_t counts[TREK_ONNX_RUNS];
@@ -255,7 +256,8 @@ static void nonzero(trek_onnx *x, const char **outs)
     outs[0] = trek_onnx_1(x, "Transpose", trek_onnx_1(x, "NonZero", trek_onnx_in(x, 0)));
 }
 
-/* The bag of each place: how many bags have ended there. Places behind the last bag go to one more, which is left out. */
+/* Returns the bag of each position: the number of bags that have ended there. Positions behind the last bag go to an
+ * additional one, which is left out. */
 static const char *bag_of_places(trek_onnx *x)
 {
     const char *n = trek_onnx_2(x, "Squeeze", trek_onnx_dim_of(x, trek_onnx_in(x, 1), 0), trek_onnx_int(x, 0));
@@ -265,7 +267,7 @@ static const char *bag_of_places(trek_onnx *x)
     return trek_onnx_reduced(x, "ReduceSum", trek_onnx_cast(x, ended, TREK_BOOL, TREK_I64), 2, true);
 }
 
-/* What is brought together by bags, into `start` of a row more than there are bags. */
+/* Combines rows by bags, into rows of `start`, of which there is one more than there are bags. */
 static const char *by_bag(trek_onnx *x, const char *bags, const char *rows, double start, const char *reduction)
 {
     const char *shape = trek_onnx_node(x, "Concat", 2, (const char *[]){ trek_onnx_dim_of(x, trek_onnx_in(x, 2), 0),
@@ -305,7 +307,7 @@ static void embedding_bag(trek_onnx *x, const char **outs)
 
 /* --- from nothing ------------------------------------------------------------------------------------------ */
 
-/* The number, which may be an open size: a mean's divisor. */
+/* Returns the fill value, which may be an open size: a mean's divisor. */
 static const char *filling(trek_onnx *x, trek_dtype dtype)
 {
     int64_t sizes[TREK_ONNX_RUNS];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sizes that follow the inputs': what they were in each run tells what they are made of. */
+/* Sizes that depend on the inputs': their values in each run reveal how they are composed. */
 #include "onnx/onnx_internal.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@ const char *trek_onnx_dim_of(trek_onnx *x, const char *name, int d)
     return size;
 }
 
-/* a value + b, a a whole number or one over it: whether it gives the sizes. */
+/* a value + b, where a is a whole number or one over it; tells whether it gives the sizes. */
 typedef struct line {
     int64_t times, over, plus;
 } line;
@@ -28,7 +28,7 @@ static bool fit(const trek_onnx *x, const int64_t *from, const int64_t *sizes, l
     if (more == 0 || (more % by != 0 && by % more != 0))
         return false;
     *l = more % by == 0 ? (line){ more / by, 1, sizes[0] - more / by * from[0] } : (line){ 1, by / more, 0 };
-    if (l->over != 1) { /* only what divides */
+    if (l->over != 1) { /* only if it divides evenly */
         l->times = l->over < 0 ? -1 : 1;
         l->over = l->over < 0 ? -l->over : l->over;
         l->plus = sizes[0] - l->times * from[0] / l->over;
@@ -48,7 +48,7 @@ static const char *on_line(trek_onnx *x, const char *from, line l)
     return l.plus != 0 ? trek_onnx_2(x, "Add", from, trek_onnx_int(x, l.plus)) : from;
 }
 
-/* A size that is there to be read: dimension d of an input of the call (k) or of the model (~k). */
+/* A size that can be read: dimension d of an input of the call (k) or of the model (~k). */
 typedef struct source {
     int k, d;
 } source;
@@ -89,7 +89,7 @@ const char *trek_onnx_size(trek_onnx *x, const int64_t *sizes)
     int n = all_sources(x, sources, 64);
     int64_t a[TREK_ONNX_RUNS], b[TREK_ONNX_RUNS];
     line l;
-    for (int pass = 0; pass < 2; pass++) /* the very size first */
+    for (int pass = 0; pass < 2; pass++) /* tries an equal size first */
         for (int k = 0; k < n; k++)
             if (fit(x, source_sizes(x, sources[k], a), sizes, &l) && (pass || (l.times == 1 && l.over == 1 && l.plus == 0)))
                 return on_line(x, source_read(x, sources[k]), l);
@@ -114,7 +114,7 @@ const char *trek_onnx_need_size(trek_onnx *x, const int64_t *sizes, const char *
     return size ? size : "";
 }
 
-/* The pieces, [1] each, as one vector; those that stand beside each other and are fixed as one constant. */
+/* Joins pieces, [1] each, to one vector; adjacent fixed ones become one constant. */
 static const char *joined(trek_onnx *x, int n, const char **pieces)
 {
     if (n == 0)
@@ -142,7 +142,8 @@ const char *trek_onnx_shape(trek_onnx *x, int ndim, int64_t (*sizes)[TREK_ONNX_R
     return joined(x, ndim, pieces);
 }
 
-/* Fixed sizes, 0 for one that stands where the input has it, -1 for one; others by arithmetic. */
+/* Fixed sizes are written as they are, 0 for a size equal to the input's at the same place, and -1 for one of them;
+ * others need arithmetic. */
 const char *trek_onnx_reshaped(trek_onnx *x, const char *a, int input_value, int output_value)
 {
     const trek_onnx_value *in = trek_onnx_seen(x, 0, input_value), *out = trek_onnx_seen(x, 0, output_value);

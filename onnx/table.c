@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which function writes a row. */
+/* Which function writes each row. */
 #include "onnx/onnx_internal.h"
 
 trek_onnx_row trek_onnx_row_of(int op)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ops a forward runs: each outermost call of a row, and which values it reads and makes.
+/* Which ops a forward runs: each outermost call of a row, and the values that it reads and makes.
  *
- * A value is what lies somewhere in memory, looked at in some way; all tensors are kept until the run ends, so that an address
- * stands for one value. Copies are the value that they copy. */
+ * A value is a piece of memory viewed in some way. All tensors are kept until the run ends, so an address identifies
+ * one value. Copies count as the value that they copy. */
 #include "onnx/onnx_internal.h"
 
 #include <string.h>
 
 typedef struct trek_onnx_place {
     trek_tensor *tensor;     /* retained */
-    int value, next;         /* of the same address; -1 */
+    int value, next;         /* of the same address; -1 for none */
 } trek_onnx_place;
 
 static const void *address_of(const trek_tensor *t) { return t->numel > 0 ? (const void *)t->data : (const void *)t; }
@@ -22,7 +22,7 @@ static bool alike(const trek_tensor *a, const trek_tensor *b)
                        memcmp(a->strides, b->strides, (size_t)a->ndim * sizeof *a->strides) == 0));
 }
 
-/* The newest place of the address; -1. */
+/* Returns the newest place of the address, or -1. */
 static int first_place(const trek_onnx_run *run, const trek_tensor *t)
 {
     int head = trek_pointer_map_get(&run->map, address_of(t));
@@ -52,7 +52,7 @@ static bool put(trek_onnx_run *run, trek_tensor *t, int value)
     return true;
 }
 
-/* One more value, as the tensor looks; -1. */
+/* Adds a value with the tensor's properties. Returns -1 on failure. */
 static int add_value(trek_onnx_run *run, const trek_tensor *t, trek_onnx_value_kind kind, int from)
 {
     if (trek_array_grow(&run->values, &run->cap_values, run->n_values + 1, sizeof *run->values) != TREK_OK)
@@ -74,7 +74,7 @@ static trek_onnx_call *add_call(trek_onnx_run *run, const trek_op *op, int n_inp
     return call;
 }
 
-/* A tensor that was made by looking at another one's memory in another shape, without an op. */
+/* Handles a tensor that was made by viewing another one's memory in another shape, without an op. */
 static int reshaped(trek_onnx_run *run, trek_tensor *t)
 {
     for (int k = first_place(run, t); t->contiguous && t->numel > 0 && k >= 0; k = run->places[k].next) {
@@ -114,7 +114,7 @@ int trek_onnx_run_input(trek_onnx_run *run, trek_tensor *t, int k)
     return value >= 0 && put(run, t, value) ? value : -1;
 }
 
-/* t was written to, and is `value` now; other views of the memory, where there are some, are nothing that we know. */
+/* t was written to and is `value` now. Other views of the memory, if there are any, become unknown. */
 static bool overwrite(trek_onnx_run *run, trek_tensor *t, int value)
 {
     int lost = -1;
@@ -135,7 +135,7 @@ static bool overwrite(trek_onnx_run *run, trek_tensor *t, int value)
     return there || put(run, t, value);
 }
 
-/* Copies are no calls. */
+/* Copies do not count as calls. */
 static bool copies(const trek_op_call *call)
 {
     return call->op->id == TREK_OP_copy || (call->op->id == TREK_OP_convert && call->inputs[0]->dtype == call->outputs[0]->dtype);
@@ -192,13 +192,13 @@ static const trek_op compound_ops[TREK_COMPOUNDS] = {
 static void enter(void *arg)
 {
     trek_onnx_run *run = arg;
-    if (run->entered++ > 0) /* one in another, which counts */
+    if (run->entered++ > 0) /* nested in another, which counts */
         return;
     run->entered_calls = run->n_calls;
     run->entered_values = run->n_values;
 }
 
-/* What was seen since it was entered is forgotten; the number of values in it may follow sizes. */
+/* Forgets everything seen since the compound was entered. The number of values in it may depend on sizes. */
 static bool forget(trek_onnx_run *run, const trek_compound *c)
 {
     for (int k = run->entered_values; k < run->n_values; k++)
@@ -212,7 +212,7 @@ static bool forget(trek_onnx_run *run, const trek_compound *c)
     return lost >= 0;
 }
 
-/* A tensor that was there before, or was made inside: its place says `value` from here on. */
+/* Makes the place of a tensor, which existed before or was made inside, refer to `value` from now on. */
 static bool put_again(trek_onnx_run *run, trek_tensor *t, int value)
 {
     int place = find(run, t);
@@ -222,7 +222,7 @@ static bool put_again(trek_onnx_run *run, trek_tensor *t, int value)
     return true;
 }
 
-/* An input, which may have been seen inside for the first time. */
+/* Returns the value of an input, which may have been seen for the first time inside. */
 static int compound_input(trek_onnx_run *run, trek_tensor *t)
 {
     int place = find(run, t);
@@ -262,7 +262,7 @@ static bool note_compound(trek_onnx_run *run, const trek_compound *c)
     return true;
 }
 
-/* The calls since it was entered are one. */
+/* Turns the calls since the compound was entered into one. */
 static void leave(const trek_compound *c, void *arg)
 {
     trek_onnx_run *run = arg;
@@ -272,7 +272,7 @@ static void leave(const trek_compound *c, void *arg)
         run->failed = true;
 }
 
-/* Around every call of a row on the thread. */
+/* Runs around every call of a row on the thread. */
 static trek_status around(trek_op_call *call, trek_status (*go)(trek_op_call *call), void *arg)
 {
     trek_onnx_run *run = arg;

@@ -17,7 +17,7 @@
 enum { PIECE = 16384, ENOUGH_QUEUED = 1 << 20, BEAT_S = 5 };
 
 typedef struct child {
-    int streams[2];        /* -1: closed */
+    int streams[2];        /* -1 if closed */
     int generation;
 } child;
 
@@ -25,10 +25,10 @@ static child children[MOST];
 static wire launcher;
 static job task;
 static struct {
-    int rank, fd;          /* whose, and the pipe to it; fd -1: it reads nothing */
+    int rank, fd;          /* the rank that reads, and the pipe to it; fd is -1 if it reads nothing */
     char *data;
     size_t used, size;
-    bool ends;             /* nothing more comes */
+    bool ends;             /* nothing more will come */
 } input = { .fd = -1 };
 static bool quits, lost;   /* all have ended; the launcher has gone */
 static double spoken;      /* when something was last sent */
@@ -80,7 +80,7 @@ static void close_stream(int rank, int which, bool tell)
         say(WIRE_OUTPUT, rank, &head, 1);
 }
 
-/* What is there, at most `most` bytes. */
+/* Reads what is available, at most `most` bytes. */
 static void read_stream(int rank, int which, size_t most)
 {
     char bytes[1 + PIECE];
@@ -150,7 +150,8 @@ static void take_input(const frame *f)
 
 /* --- what the launcher asks for --------------------------------------------------------------- */
 
-/* Pipes for what it reads, if it is the one that does, and what it writes; p has its ends. false and errno. */
+/* Makes pipes for what it writes, and for its input if it is the process that reads; p gets its ends. Returns false
+ * and errno on failure. */
 static bool make_pipes(place *p)
 {
     child *c = &children[p->rank];
@@ -206,7 +207,7 @@ static int count_texts(const frame *f, char letter)
     return count;
 }
 
-/* "NAME=VALUE". */
+/* Sets a variable from "NAME=VALUE". */
 static void set_variable(char *text)
 {
     char *equals = strchr(text, '=');
@@ -240,7 +241,7 @@ static bool take_texts(const frame *f)
     return true;
 }
 
-/* Once; what it points to stays until the end. */
+/* Called once. What it points to stays valid until the end. */
 static void take_job(const frame *f)
 {
     char text[64];
@@ -297,7 +298,7 @@ static void take(const frame *f)
 static void note_end(void *arg, int rank, int status)
 {
     (void)arg;
-    for (int k = 0; k < 2; k++) /* its last words come first */
+    for (int k = 0; k < 2; k++) /* its last output comes first */
         read_stream(rank, k, ENOUGH_QUEUED);
     if (input.fd >= 0 && input.rank == rank)
         close_input();
@@ -349,7 +350,7 @@ static void wait_for_news(int signals, double until)
         say(WIRE_ALIVE, 0, NULL, 0);
 }
 
-/* What is still to be said; a launcher that does not listen is not waited for long. */
+/* Sends what is still to be sent. It does not wait long for a launcher that does not listen. */
 static int leave(void)
 {
     for (double until = now() + 5; !lost && wire_queued(&launcher) > 0 && launcher.out >= 0 && now() < until;) {
@@ -362,7 +363,7 @@ static int leave(void)
 
 int agent_run(void)
 {
-    double kill_at = 0; /* when orphans that were asked to end are made to */
+    double kill_at = 0; /* when orphans that were asked to end are killed */
     int signals = start_begin();
     if (signals < 0)
         return 1;
@@ -381,7 +382,7 @@ int agent_run(void)
             kill_at = now() + 1;
         }
         if (lost || (quits && now() >= kill_at))
-            start_send_orphans(SIGKILL, NULL); /* new ones may appear as their parents go */
+            start_send_orphans(SIGKILL, NULL); /* new orphans may appear as their parents end */
         wait_for_news(signals, now() + (lost || quits ? 0.1 : 1));
     }
 }

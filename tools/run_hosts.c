@@ -22,7 +22,7 @@ static bool is_here(const char *name)
            (*own && strcmp(name, own) == 0);
 }
 
-/* Nothing that ssh could take for an option, or a shell for more than a name. */
+/* Accepts nothing that ssh could take for an option, or a shell for more than a name. */
 static bool is_name(const char *name)
 {
     for (const char *c = name; *c; c++)
@@ -40,7 +40,7 @@ static bool read_slots(const char *text, int *slots)
     return isdigit((unsigned char)*text) && *end == '\0' && errno == 0 && value >= 1 && value <= MOST;
 }
 
-/* slots 0: nobody said; one that is named again without a number has a slot for each time. */
+/* slots 0 means that none were given. A host that is repeated without a number has one slot for each time. */
 static bool add(hosts *h, const char *name, int slots)
 {
     for (int k = 0; k < h->n; k++)
@@ -58,7 +58,7 @@ static bool add(hosts *h, const char *name, int slots)
     return true;
 }
 
-/* "name", "name:4", "[fe80::1]:4": cuts the number off. An address with colons needs its brackets. */
+/* Cuts the number off "name", "name:4" or "[fe80::1]:4". An address with colons needs brackets. */
 static bool split(char *text, char **name, int *slots)
 {
     char *colon = strrchr(text, ':'), *close = text[0] == '[' ? strchr(text, ']') : NULL;
@@ -94,7 +94,7 @@ bool hosts_read_list(hosts *h, const char *what, const char *text)
     return good;
 }
 
-/* "slots=4", what comes behind a name. */
+/* Reads "slots=4", which follows a name. */
 static bool read_setting(const char *word, int *slots)
 {
     int most;
@@ -134,7 +134,7 @@ bool hosts_read_file(hosts *h, const char *path)
     return good && (h->n > 0 || wrong("--hostfile", "there is no host in it", path));
 }
 
-/* In turns, so that they are as equal as can be, the first having one more. */
+/* Distributes one at a time, so that the shares are as equal as possible; the first ones get one more. */
 static void share(hosts *h, int left, int sharing)
 {
     for (int k = 0; k < h->n; k++)
@@ -158,7 +158,7 @@ int hosts_place(hosts *h, int processes)
         return 0;
     }
     int left = all;
-    for (int k = 0; k < h->n; k++) { /* those that share are to have one each */
+    for (int k = 0; k < h->n; k++) { /* those that share get at least one each */
         int most = left - sharing > 0 ? left - sharing : 0;
         h->list[k].processes = h->list[k].slots < most ? h->list[k].slots : most;
         left -= h->list[k].processes;

@@ -15,7 +15,7 @@
 #include "tools/run_output.h"
 #include "tools/run_start.h"
 
-/* PROGRAM-YYYYMMDD-HHMMSS, of characters that a run's name may have. */
+/* Writes PROGRAM-YYYYMMDD-HHMMSS, restricted to characters that a run's name may have. */
 static void name_run(const char *program, char *name, size_t size)
 {
     const char *slash = strrchr(program, '/');
@@ -52,7 +52,7 @@ bool monitor_prepare(bool shown, const char *log_dir, const char *program)
     return true;
 }
 
-/* In the child; ends it. */
+/* Runs in the child and ends it. */
 static void become_server(const char *port)
 {
     char own[PATH_MAX], serve[32] = "--serve", *folder = getenv("TREK_LOG_DIR");
@@ -65,10 +65,10 @@ static void become_server(const char *port)
         snprintf(serve, sizeof serve, "--serve=%s", port);
     int nothing = open("/dev/null", O_RDONLY);
     dup2(nothing, STDIN_FILENO);
-    dup2(STDERR_FILENO, STDOUT_FILENO); /* the program's output is its own */
-    setpgid(0, 0);                      /* a terminal's Ctrl-C is for the program, whose end it shows */
+    dup2(STDERR_FILENO, STDOUT_FILENO); /* standard output belongs to the program */
+    setpgid(0, 0);                      /* a terminal's Ctrl-C is for the program, whose end the page shows */
     start_unblock();
-    char *argv[] = { "trek-top", serve, "--token", folder, NULL }; /* who else uses this machine may not look */
+    char *argv[] = { "trek-top", serve, "--token", folder, NULL }; /* other users of this machine must not see it */
     execv(own, argv);
     execvp("trek-top", argv);
     fprintf(stderr, "trek-run: --monitor: trek-top cannot be run: %s\n", strerror(errno));

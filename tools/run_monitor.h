@@ -5,12 +5,13 @@
 
 #include <stdbool.h>
 
-/* Gives the job's run a name (TREK_RUN_NAME, where it is not set), the same for all processes that are to come, whatever machine
- * they are on and how often they are started again. With shown also a folder (TREK_LOG_DIR, where it is not set): "runs" of
- * log_dir, or (NULL) a temporary one that stays. false, said. */
+/* Gives the job's run a name (TREK_RUN_NAME, unless it is set), which is the same for all future processes, whatever
+ * machine they are on and however often they are restarted. With `shown`, also sets a folder (TREK_LOG_DIR, unless it
+ * is set): "runs" in log_dir, or, if that is NULL, a temporary folder that is kept. Returns false after printing the
+ * problem. */
 bool monitor_prepare(bool shown, const char *log_dir, const char *program);
-/* trek-top --serve, from beside trek-run or from PATH, says on standard error where the page is. It ends with trek-run, by
- * SIGTERM. port: a text, NULL: the usual one. */
+/* Starts trek-top --serve, from the folder of trek-run or from PATH, which prints the page's address on standard
+ * error. It ends with trek-run, by SIGTERM. `port` is a text; NULL means the usual port. */
 void monitor_start(const char *port);
 
 #endif

@@ -71,7 +71,7 @@ static bool read_port(const char *text, double least)
 
 enum { NUMBER, SECONDS, TEXT, FLAG };
 
-/* What an option takes, and where it goes. */
+/* What an option takes, and where it is stored. */
 typedef struct option {
     const char *brief, *name;
     int kind;
@@ -80,7 +80,8 @@ typedef struct option {
     const char *wrong;
 } option;
 
-/* "-x NAME=VALUE" or "-x NAME": the processes of this machine inherit it, and its name is kept for others. */
+/* Handles "-x NAME=VALUE" and "-x NAME": the processes on this machine inherit it, and its name is kept for the
+ * others. */
 static int take_variable(options *o, const char *text)
 {
     size_t length = text ? strcspn(text, "=") : 0;
@@ -95,7 +96,7 @@ static int take_variable(options *o, const char *text)
     return name && !getenv(name) ? wrong_call("--env: there is no such variable", name) : 0;
 }
 
-/* 0, a status, or -1: it is none of these. *k is at its last word then. */
+/* Returns 0, an exit status, or -1 if it is none of these options. *k is then at the option's last word. */
 static int take_plain(options *o, int argc, char **argv, int *k)
 {
     const option list[] = {
@@ -142,7 +143,7 @@ static int take_plain(options *o, int argc, char **argv, int *k)
     return -1;
 }
 
-/* The same for those that take more than a word. */
+/* The same for options that take more than one word. */
 static int take_other(options *o, int argc, char **argv, int *k)
 {
     const char *name = argv[*k], *equals = strchr(name, '=');

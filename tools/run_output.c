@@ -42,7 +42,7 @@ void output_number(char head[320], int rank, int to)
         memmove(head, head + 1, strlen(head));
 }
 
-/* In one write: lines of several processes are never mixed. */
+/* Uses a single write, so that lines of several processes are never mixed. */
 static void write_line(const output *s, size_t length)
 {
     char text[OUTPUT_LINE + sizeof s->head + 1];

@@ -17,14 +17,14 @@
 enum { HELLO_S = 120, SILENCE_S = 30, AGAIN_S = 5, QUIT_S = 10, CLOSE_S = 2, INPUT_WINDOW = 64 << 10 };
 
 typedef struct agent {
-    enum { NONE, WAITS, CONNECTS, SPEAKS, LOST } state; /* WAITS: until it is tried again; SPEAKS: after its hello */
-    pid_t pid;             /* of ssh; 0: none */
+    enum { NONE, WAITS, CONNECTS, SPEAKS, LOST } state; /* WAITS: until the next attempt; SPEAKS: after its hello */
+    pid_t pid;             /* of ssh; 0 if there is none */
     wire wire;
-    output *errors;        /* what ssh says */
-    double until;          /* WAITS: when; CONNECTS: for how long; later: when ssh is ended, 0: never */
+    output *errors;        /* the messages of ssh */
+    double until;          /* WAITS: when it is tried again; CONNECTS: the deadline; later: when ssh is killed, 0 for never */
     double heard;
     bool knows_job, before; /* before: it was reached once */
-    int tries;             /* since it was reached last */
+    int tries;             /* since it was last reached */
     char machine[300], connection[200], port[16];
 } agent;
 
@@ -35,13 +35,13 @@ static remote_opts opts;
 static const job *asked;
 static char *travels_always[] = { NULL };
 static struct {
-    bool runs;             /* it was asked for, and has not ended */
+    bool runs;             /* it was requested and has not ended */
     int generation;
 } ranks[MOST];
 static bool quits;
 static struct {
-    bool ended;            /* there is no more */
-    long sent;             /* that was not read yet */
+    bool ended;            /* there is no more input */
+    long sent;             /* bytes not read yet */
 } input;
 
 static int host_of(int rank)
@@ -57,7 +57,7 @@ static const host *host_at(const agent *a) { return &all->list[a - agents]; }
 
 /* --- connections ------------------------------------------------------------------------------- */
 
-/* As one word for a shell. */
+/* Quotes a text as one word for a shell. */
 static void quote(const char *text, char *to, size_t size)
 {
     size_t used = 0;
@@ -68,7 +68,8 @@ static void quote(const char *text, char *to, size_t size)
     to[used] = '\0';
 }
 
-/* In the child; ends it. No terminal: its Ctrl-C is for the processes, and a question of ssh has nobody to answer it. */
+/* Runs in the child and ends it. There is no terminal: its Ctrl-C is for the processes, and nobody could answer a
+ * question from ssh. */
 static void become_ssh(const char *name, pid_t parent, int in, int out, int errors)
 {
     char command[8192], path[6000];
@@ -88,10 +89,10 @@ static void become_ssh(const char *name, pid_t parent, int in, int out, int erro
     _exit(NOT_FOUND);
 }
 
-/* false and errno. */
+/* Returns false and errno on failure. */
 static bool connect_to(agent *a)
 {
-    int pipes[3][2]; /* what it reads, writes, says */
+    int pipes[3][2]; /* for its input, its output and its messages */
     char label[320];
     if (!a->errors)
         a->errors = calloc(1, sizeof *a->errors);
@@ -148,7 +149,7 @@ bool remote_all_are_here(void)
 
 /* --- where the job meets ------------------------------------------------------------------------- */
 
-/* Word `which` of "client port server port", if other machines can use it. */
+/* Finds word `which` of "client port server port", if other machines can use that address. */
 static bool address_of(const agent *a, int which, char address[256])
 {
     char words[4][100];
@@ -161,7 +162,7 @@ static bool address_of(const agent *a, int which, char address[256])
     return !own;
 }
 
-/* One machine, and one network of it. */
+/* Returns whether all run on one machine and in one network of it. */
 static bool is_one_machine(void)
 {
     char own[300];
@@ -207,7 +208,8 @@ bool remote_find_address(char address[256], char port[16])
 
 void remote_set_job(const job *j) { asked = j; }
 
-/* TREK_ variables, but for those that each process gets its own of, and what the caller has named. */
+/* Returns whether a variable is passed on: those that the caller has named are, and TREK_ variables except those of
+ * which each process gets its own value. */
 static bool travels(const char *variable)
 {
     static const char *const own[] = { "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "ADDRESS", "PORT", "TOKEN", "JOIN",
@@ -278,12 +280,12 @@ static bool has_ranks(const agent *a)
     return r < h->first + h->processes;
 }
 
-/* how: what is known of their ends. */
+/* `how` is what is known of their ends. */
 static void drop_ranks(agent *a, const char *how)
 {
     const host *h = host_at(a);
     bool lost[MOST];
-    for (int r = h->first; r < h->first + h->processes; r++) { /* who ends may be started again at once */
+    for (int r = h->first; r < h->first + h->processes; r++) { /* one that ends may be restarted at once */
         lost[r] = ranks[r].runs;
         ranks[r].runs = false;
     }
@@ -292,7 +294,7 @@ static void drop_ranks(agent *a, const char *how)
             opts.ended(r, SIGKILL, how);
 }
 
-/* ssh has ended. */
+/* Handles the end of ssh. */
 static void lose(agent *a, int status)
 {
     const host *h = host_at(a);
@@ -339,7 +341,7 @@ static void take_machine(agent *a, const frame *f)
     a->tries = 0;
 }
 
-/* What another machine has said, which commands no terminal of this one. */
+/* Returns the words of another machine, cleaned so that they cannot control this terminal. */
 enum { WORDS = 2048 };
 static const char *words_of(const frame *f, char words[WORDS])
 {
@@ -383,7 +385,7 @@ static void take(agent *a, const frame *f)
     }
 }
 
-/* What a shell prints before the agent begins is passed on. */
+/* Passes on what a shell prints before the agent begins. */
 static void take_hello(agent *a)
 {
     frame f;
@@ -406,7 +408,7 @@ static void take_hello(agent *a)
     }
 }
 
-/* false: nothing more will come. */
+/* Returns false if nothing more will come. */
 static bool hear(agent *a)
 {
     frame f;
@@ -419,7 +421,7 @@ static bool hear(agent *a)
     return more && !bad;
 }
 
-/* ssh is to end by itself after its output has; its status says more. */
+/* ssh should end on its own after its output has ended; its status tells more. */
 static void close_wire(agent *a)
 {
     if (a->wire.in >= 0)
@@ -497,7 +499,7 @@ bool remote_reaped(pid_t pid, int status)
     return false;
 }
 
-/* A terminal is read by who is in its foreground. */
+/* Only a process in the foreground can read from a terminal. */
 static bool reads_input(void)
 {
     if (!all || all->list[0].here || agents[0].state != SPEAKS || !ranks[0].runs || input.ended || input.sent >= INPUT_WINDOW)
@@ -535,7 +537,7 @@ nfds_t remote_poll(struct pollfd *watched)
     return n;
 }
 
-/* awake: this process was not stopped, or kept from looking, for long. */
+/* `awake` says that this process was not stopped, or otherwise kept from running, for long. */
 static void look_at_clock(agent *a, bool awake)
 {
     double time = now();

@@ -21,12 +21,13 @@
 #include <unistd.h>
 
 static struct {
-    pid_t pid;             /* 0: has ended, or is not of this machine */
-    int end;               /* a pidfd; -1: none */
+    pid_t pid;             /* 0 if it has ended, or is not on this machine */
+    int end;               /* a pidfd; -1 if there is none */
 } processes[MOST];
-static sigset_t mask_before; /* the processes' */
-static int ends = -1;      /* tells of processes that have ended, in the order in which they did; -1: unknown */
-static int deaths = -1; /* a file in memory, a line for each process that has ended: those that wait for it read it; -1: none */
+static sigset_t mask_before; /* for the processes */
+static int ends = -1;      /* reports processes that have ended, in the order of their ends; -1 if unavailable */
+static int deaths = -1; /* a file in memory with a line for each process that has ended, for processes that wait for it; -1 if
+                         * there is none */
 
 double now(void)
 {
@@ -88,7 +89,7 @@ void start_machine(char *text, size_t size)
     snprintf(text, size, "%s%s %s", boot, host, network);
 }
 
-/* Of the cores that this process may use, those numbered [first, first + count). */
+/* Selects the cores numbered [first, first + count) among those that this process may use. */
 static bool cores_from(int first, int count, cpu_set_t *part)
 {
     cpu_set_t all;
@@ -159,11 +160,11 @@ static bool redirect(const place *p)
     return true;
 }
 
-/* In the child; ends it. Why it could not run goes through `report`. */
+/* Runs in the child and ends it. The reason of a failure goes through `report`. */
 static void become(const job *j, const place *p, pid_t parent, int report)
 {
     cpu_set_t cores;
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a launcher that is killed leaves nothing behind */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* if the launcher is killed, nothing is left behind */
     if (getppid() != parent)
         _exit(NOT_RUN);
     bool pinned = j->cores == 0 ||
@@ -178,7 +179,7 @@ static void become(const job *j, const place *p, pid_t parent, int report)
     _exit(NOT_RUN);
 }
 
-/* Several may have ended before they are looked at, and the first failure is the job's. */
+/* Several may have ended before this is looked at, and the first failure decides the job's status. */
 static void watch_end(int rank)
 {
     int fd = ends < 0 ? -1 : (int)syscall(SYS_pidfd_open, processes[rank].pid, 0);
@@ -215,7 +216,7 @@ int start(const job *j, const place *p)
 
 bool start_runs(int rank) { return processes[rank].pid > 0; }
 
-/* The state stands behind the program's name, which may contain anything. */
+/* The state follows the program's name, which may contain anything. */
 static bool is_stopped(pid_t pid)
 {
     char path[64], text[512];
@@ -272,7 +273,7 @@ void start_send_orphans(int signal, bool (*spared)(pid_t pid))
     }
 }
 
-/* One after the other as they ended. */
+/* Reaps the processes in the order in which they ended. */
 static void reap_in_order(void (*ended)(void *arg, int rank, int status), void *arg)
 {
     struct epoll_event event;

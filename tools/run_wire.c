@@ -41,7 +41,7 @@ void wire_end(wire *w)
     *w = (wire){ .in = -1, .out = -1 };
 }
 
-/* Room for so many more bytes behind those that are used; those before `begin` go. */
+/* Makes room for this many more bytes behind the used ones, and discards those before `begin`. */
 static bool room(char **data, size_t *begin, size_t *used, size_t *size, size_t more)
 {
     if (*begin > 0) {

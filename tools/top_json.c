@@ -82,7 +82,7 @@ static void add_values(trek_text *text, const trek_run_state *s)
 {
     bool first = true;
     trek_text_add(text, ",\"values\":{");
-    for (int pass = 0; pass < 2; pass++) /* of epochs' ends under names of their own */
+    for (int pass = 0; pass < 2; pass++) /* those of epochs' ends have their own names */
         for (int k = 0; k < s->n_series; k++) {
             const trek_run_series *curve = &s->series[k];
             char number[40];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which runs there are: of folders that are named, of TREK_LOG_DIR, and those that processes of this machine tell of. */
+/* Finding runs: in named folders, in TREK_LOG_DIR, and those that processes of this machine have registered. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static void free_run(top_run *r)
     free(r->path);
 }
 
-/* Notes that it is there; false: no memory, or too many. */
+/* Notes that a run exists. Returns false without memory or if there are too many. */
 static bool add_run(top *t, const char *path)
 {
     char real[PATH_MAX];
@@ -67,7 +67,7 @@ static bool add_folder(top *t, const char *folder)
 
 static void add_told(void *t, const char *folder) { add_run(t, folder); }
 
-/* Those that processes tell of; where they cannot be asked, that is said once. */
+/* Adds the runs that processes have registered. If the registry cannot be used, it says so once. */
 static void add_running(top *t)
 {
     static bool said;
@@ -153,7 +153,7 @@ bool top_look(top *t, char *why)
         }
     if (!t->folders[0]) {
         if (folder && *folder && !add_folder(t, folder))
-            trek_error_clear(); /* no run has made it yet */
+            trek_error_clear(); /* no run has made the folder yet */
         add_running(t);
     }
     leave_out_gone(t);

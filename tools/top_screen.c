@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trek-top on a terminal, by ncurses: runs above, what is known of the chosen one below. */
+/* trek-top on a terminal, through ncurses: runs above, and the details of the selected one below. */
 #include "tools/top.h"
 
 #include <stdio.h>
@@ -14,8 +14,8 @@
 
 typedef struct view {
     top *t;
-    char chosen[4096];       /* the path of the chosen run: it stays chosen however they are sorted */
-    int first, scroll;       /* the first run that is shown, lines of details that are passed over */
+    char chosen[4096];       /* the path of the selected run, so that it stays selected however runs are sorted */
+    int first, scroll;       /* the first run shown, and the number of detail lines scrolled past */
     bool alone, help, colours;
 } view;
 
@@ -59,7 +59,7 @@ static void put(const view *v, int row, const char *text, size_t bytes, attr_t a
     attrset(A_NORMAL);
 }
 
-/* The lines, from the one of that number on, into rows [row, end); `marked` (-1: none) in reverse. */
+/* Writes the lines from number `from` on into rows [row, end), with `marked` (-1: none) in reverse. */
 static void put_lines(const view *v, const top_lines *lines, int from, int row, int end, int marked)
 {
     const char *at = lines->text.data;
@@ -88,7 +88,7 @@ static void put_title(const view *v)
     put(v, 0, text, strlen(text), A_REVERSE);
 }
 
-/* Titles and runs; the row after them. */
+/* Writes titles and runs. Returns the next row. */
 static int put_runs(view *v, int row, int height)
 {
     top_lines titles = { 0 }, lines = { 0 };
@@ -132,7 +132,7 @@ static void draw(view *v)
     refresh();
 }
 
-/* false: it ends. */
+/* Returns false if the program should end. */
 static bool take_key(view *v, int key)
 {
     int page = getmaxy(stdscr) / 2;
@@ -213,7 +213,7 @@ int top_screen(top *t, double interval)
         draw(v);
         int key = getch();
         if (key == ERR)
-            goes_on = terminal_is_there() && (top_look(t, why), true); /* a folder that is gone has no runs */
+            goes_on = terminal_is_there() && (top_look(t, why), true); /* a folder that has gone has no runs */
         else
             goes_on = take_key(v, key);
     }

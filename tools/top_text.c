@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is said of runs. */
+/* The description of runs. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ void top_lines_clear(top_lines *lines)
     *lines = (top_lines){ 0 };
 }
 
-/* What files say may be anything: only what the terminal can show as one character goes on. */
+/* Files may contain anything, so only what the terminal can show as one character is passed on. */
 static void add_clean(trek_text *text, const top *t, const char *from)
 {
     locale_t before = t->charset.locale ? uselocale(t->charset.locale) : (locale_t)0;
@@ -57,7 +57,7 @@ static void add_clean(trek_text *text, const top *t, const char *from)
         uselocale(before);
 }
 
-/* In so many columns, cut or filled up. */
+/* Adds a value in this many columns, truncated or padded. */
 static void add_column(trek_text *text, const top *t, const char *value, int columns)
 {
     trek_text clean = { 0 };
@@ -90,7 +90,7 @@ static const char *bytes_text(double bytes, char *buffer)
 
 /* --- pictures ------------------------------------------------------------------------------------- */
 
-/* The curve's last points, the least below, the largest above. */
+/* Draws the curve's last points, between their minimum and maximum. */
 static void add_spark(trek_text *text, const top *t, const trek_run_series *s)
 {
     static const char *const blocks[] = { "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█" };
@@ -118,7 +118,7 @@ static void add_spark(trek_text *text, const top *t, const trek_run_series *s)
     }
 }
 
-/* Computing, waiting, reducing as parts of the last interval. */
+/* Draws computing, waiting and reducing as parts of the last interval. */
 static void add_lane(trek_text *text, const top *t, const trek_run_rank *r)
 {
     double times[] = { r->computing_s, r->reducing_s, r->waiting_s }, all = 0, done = 0;
@@ -162,7 +162,7 @@ void top_add_titles(top_lines *lines, const top *t)
     end_line(lines, TOP_TITLE);
 }
 
-/* Of all epochs, 0 to 1; NaN: not known. */
+/* Returns the fraction of all epochs that is done, or NaN if unknown. */
 static double done_of(const trek_run_state *s)
 {
     if (s->status == TREK_RUN_DONE)
@@ -180,7 +180,7 @@ static const trek_run_series *loss_of(const top_run *run)
     return s && s->count ? s : trek_run_reader_series(run->reader, "loss", true);
 }
 
-/* "samples_per_s" of the job, else the sum of its ranks'. */
+/* Returns the job's "samples_per_s", or the sum of its ranks'. */
 static double speed_of(const top_run *run)
 {
     const trek_run_state *s = trek_run_reader_state(run->reader);
@@ -291,7 +291,7 @@ static void add_note(top_lines *lines, const top *t, const trek_run_note *note)
     end_line(lines, error ? TOP_BAD : warning ? TOP_WARNING : TOP_PLAIN);
 }
 
-/* Curves beside the loss, by their latest value. */
+/* Adds curves other than the loss, by their latest value. */
 static void add_values(top_lines *lines, const top *t, const trek_run_state *s)
 {
     char a[64];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trek-export: a watched run in the format of another program. */
+/* trek-export: writes a watched run in another program's format. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trek-run: starts the processes of a job on this machine and on others, passes signals on, reaps them, and ends with the status
- * of the first that failed. Knows nothing of the library: it tells the processes who they are by their environment. */
+/* trek-run: starts the processes of a job on this machine and on others, passes signals on, reaps them, and ends with
+ * the status of the first that failed. It knows nothing of the library: it tells the processes who they are through
+ * their environment. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -22,24 +23,24 @@
 #include "tools/run_output.h"
 #include "tools/run_remote.h"
 
-#define AGAIN "; it is started again" /* as those who read of it expect it */
+#define AGAIN "; it is started again" /* in the form that its readers expect */
 #define USUAL_SSH "ssh -o BatchMode=yes -o ControlMaster=no -o ForwardAgent=no -o ForwardX11=no -o ConnectTimeout=20"
 
 typedef struct process {
     bool runs;
-    const host *host;      /* NULL: this machine */
-    int generation;        /* how often it was started again */
-    output *streams;       /* two, where what it writes comes through here */
+    const host *host;      /* NULL for this machine */
+    int generation;        /* how often it was restarted */
+    output *streams;       /* two, if its output comes through here */
 } process;
 
 static options o = { .grace = 10 };
 static process processes[MOST];
-static int running, first_failure; /* status of the latter; 0: none */
+static int running, first_failure; /* status of the latter; 0 for none */
 static int ended_well, restarted;
 static bool begun;             /* the processes have been started */
-static bool hopeless;          /* one cannot be started at all: nobody goes on */
-static bool stopping;          /* a signal has asked to end */
-static double interrupted;     /* when SIGINT came first; 0: never */
+static bool hopeless;          /* one cannot be started at all, so no one continues */
+static bool stopping;          /* a signal has requested the end */
+static double interrupted;     /* when SIGINT first came; 0 for never */
 static char address[256], port[16], token[65];
 static job all;
 static int first_failed = -1;  /* the rank */
@@ -57,7 +58,7 @@ static bool make_token(void)
     return true;
 }
 
-/* " on b", of a process of another machine. */
+/* Returns " on b" for a process of another machine. */
 static const char *where(int rank)
 {
     static char text[300];
@@ -67,7 +68,7 @@ static const char *where(int rank)
     return text;
 }
 
-/* As it is called by who is there: a name by which other machines know it, too, if there is one. */
+/* Names the current folder as users call it, because other machines may know it by that name. */
 static bool name_folder(char path[PATH_MAX])
 {
     char here[PATH_MAX];
@@ -105,7 +106,7 @@ static bool make_streams(int rank, int out[2])
     return p->streams && (!o.log_dir || output_files(p->streams, o.log_dir, rank));
 }
 
-/* errno, or 0: it runs, or will be told of. */
+/* Returns 0 if it runs or will be reported, otherwise errno. */
 static int start_process(int rank)
 {
     process *p = &processes[rank];
@@ -143,13 +144,13 @@ static void send_all(int signal)
     remote_send(signal);
 }
 
-/* One has failed, and too few are left. */
+/* Returns whether one has failed and too few are left. */
 static bool has_failed(void)
 {
     return hopeless || (first_failure != 0 && running + ended_well < (o.enough ? o.enough : o.processes));
 }
 
-/* What it has written is passed on; what its children still write, is not. */
+/* Passes on what it has written, but not what its children may still write. */
 static void close_streams(process *p)
 {
     for (int k = 0; p->streams && k < 2; k++) {
@@ -160,7 +161,7 @@ static void close_streams(process *p)
     p->streams = NULL;
 }
 
-/* While the others are at work. false: it is left at that. */
+/* Restarts a rank while the others are working. Returns false if it is not restarted. */
 static bool start_again(int rank)
 {
     process *p = &processes[rank];
@@ -175,21 +176,22 @@ static bool start_again(int rank)
     return why == 0;
 }
 
-/* Who is killed closes connections before they can be waited for: a process that fails by that may be seen to end first. */
+/* A killed process closes its connections before it can be waited for, so a process that fails as a consequence may
+ * be seen to end first. */
 static bool was_the_cause(int status)
 {
     double soon = o.grace < 0.2 ? o.grace : 0.2; /* before others are ended from here */
     return WIFSIGNALED(status) && !stopping && first_failure < 128 && now() - first_at < soon;
 }
 
-/* To those who wait for others. */
+/* Tells processes that wait for others. */
 static void tell_end(const char *line)
 {
     start_note_death(line);
     remote_note_death(line);
 }
 
-/* how: NULL, or what is known instead of a status. */
+/* `how` is NULL, or what is known instead of a status. */
 static void note_end(int rank, int status, const char *how)
 {
     char end[512];
@@ -213,7 +215,7 @@ static void note_end(int rank, int status, const char *how)
     first_failure = first_failure && !is_cause ? first_failure : code;
     first_failed = rank;
     first_at = now();
-    char then[64] = ""; /* its last words are passed on first: one line is one write */
+    char then[64] = ""; /* its last output is passed on first; one line is one write */
     bool again = start_again(rank);
     if (again)
         snprintf(end + strcspn(end, "\n"), sizeof end - strcspn(end, "\n"), AGAIN "\n");
@@ -260,7 +262,7 @@ static void remote_failed(int rank, int why)
         cannot_run(rank, why);
 }
 
-/* The lines that it has begun are all that comes of a process that was lost. */
+/* Of a process that was lost, nothing comes beyond the lines that it has begun. */
 static void remote_ended(int rank, int status, const char *how)
 {
     for (int k = 0; how && processes[rank].streams && k < 2; k++)
@@ -296,7 +298,7 @@ static bool begin_remote(char folder[PATH_MAX])
     return opts.trek_run && remote_begin(&o.hosts, &opts);
 }
 
-/* All machines are reached: where the job meets is known, and it begins. */
+/* All machines have been reached: the job's meeting point is known, and it begins. */
 static void begin(void)
 {
     begun = true;
@@ -328,7 +330,8 @@ static void ended_other(void *arg, pid_t pid, int status)
     remote_reaped(pid, status);
 }
 
-/* Somebody is impatient: a terminal's second Ctrl-C. Two at once may be one signal that came two ways. */
+/* Returns whether the user is impatient: a second Ctrl-C on a terminal. Two at the same time may be one signal that
+ * came in two ways. */
 static bool is_second_interrupt(void)
 {
     double time = now();
@@ -338,7 +341,7 @@ static bool is_second_interrupt(void)
     return false;
 }
 
-/* From the terminal all of this machine have it already: they are of one process group. */
+/* From a terminal, all processes of this machine have received it already, because they are in one process group. */
 static void pass_signal_on(int signals)
 {
     struct signalfd_siginfo info;
@@ -384,7 +387,7 @@ static void wait_for_news(int signals, double until)
         remote_serve();
 }
 
-/* "ranks 0, 2 have" */
+/* Prints "ranks 0, 2 have". */
 static void print_running(void)
 {
     int listed = 0;
@@ -397,7 +400,7 @@ static void print_running(void)
     fprintf(stderr, running > 1 ? " have" : " has");
 }
 
-/* Before they are ended. */
+/* Called before they are ended. */
 static void say_overdue(bool terminated)
 {
     if (running == 0)
@@ -409,11 +412,11 @@ static void say_overdue(bool terminated)
         fprintf(stderr, " not ended %g s after rank %d: SIGTERM\n", o.grace, first_failed);
 }
 
-/* The others have got to the end, and those that are left are stopped. When they will have been so for the grace time; 0: it is
- * not so. */
+/* The other processes have finished, and the remaining ones are stopped. Returns when this will have lasted for the
+ * grace time, or 0 if it is not the case. */
 static double when_abandoned(void)
 {
-    static double since; /* 0: it was not so */
+    static double since; /* 0 if it was not the case */
     bool stopped = ended_well > 0 && running > 0 && start_count_stopped() == running;
     since = !stopped ? 0 : since > 0 ? since : now();
     return stopped ? since + o.grace : 0;
@@ -425,7 +428,7 @@ static void say_abandoned(void)
     fprintf(stderr, " been stopped for %g s, and the others have ended: SIGTERM\n", o.grace);
 }
 
-/* Until nothing is left: the ranks, then whatever they have left behind, here and by each agent there. */
+/* Runs until nothing is left: the ranks, then everything they have left behind, here and, through the agents, there. */
 static void watch(int signals)
 {
     enum { WORKING, FAILED, TERMINATED, KILLED } state = WORKING;
@@ -448,7 +451,7 @@ static void watch(int signals)
             state = TERMINATED;
         }
         if (begun && ended_well > 0)
-            remote_give_up(); /* nobody is started again then */
+            remote_give_up(); /* nothing is restarted from then on */
         if (state != WORKING && running == 0)
             remote_quit();
         if (state != WORKING && running == 0 && state < TERMINATED)
@@ -457,10 +460,10 @@ static void watch(int signals)
             if (state != KILLED)
                 say_overdue(state == TERMINATED);
             send_all(state == FAILED ? SIGTERM : SIGKILL);
-            send_all(SIGCONT); /* those that were stopped would not notice */
+            send_all(SIGCONT); /* stopped processes would not notice */
             if (running == 0 || state >= TERMINATED)
                 start_send_orphans(state == FAILED ? SIGTERM : SIGKILL, remote_needs);
-            until = now() + (state == FAILED ? (running ? 5 : 1) : 0.1); /* new orphans may appear as their parents go */
+            until = now() + (state == FAILED ? (running ? 5 : 1) : 0.1); /* new orphans may appear as their parents end */
             state = state == FAILED ? TERMINATED : KILLED;
         }
         wait_for_news(signals, state == WORKING && abandoned > 0 ? abandoned : until);
@@ -468,7 +471,7 @@ static void watch(int signals)
     read_streams();
 }
 
-/* What would run, where, and how the machines would be reached. */
+/* Prints what would run, where, and how the machines would be reached. */
 static int say_plan(const char *folder)
 {
     for (int h = 0; h < o.hosts.n || h == 0; h++) {
@@ -483,7 +486,7 @@ static int say_plan(const char *folder)
     return ferror(stdout) || fflush(stdout) != 0;
 }
 
-/* 0, or the status to end with. */
+/* Returns 0, or the status to end with. */
 static int prepare(char folder[PATH_MAX])
 {
     struct stat there;
@@ -499,7 +502,7 @@ static int prepare(char folder[PATH_MAX])
         return USAGE;
     }
     bool named = name_folder(folder) || (o.hosts.n == 0 && !o.folder);
-        /* a folder that is gone does, where nobody asks for its name */
+        /* a folder that has gone is acceptable unless someone needs its name */
     if (!named || (here && o.folder && (stat(folder, &there) != 0 || access(folder, X_OK) != 0))) {
         fprintf(stderr, "trek-run: the folder %s: %s\n", folder, strerror(errno));
         return USAGE;

@@ -33,7 +33,7 @@ static const char help[] =
 
 typedef struct options {
     bool once, json, serve, token;
-    int port;               /* -1: not given */
+    int port;               /* -1 if not given */
     double interval;
     top_order order;
 } options;
@@ -74,7 +74,7 @@ static bool is(const char *argument, const char *brief, const char *name)
     return strcmp(argument, brief) == 0 || strcmp(argument, name) == 0;
 }
 
-/* 0, or the status to end with; -1: help was asked for. *next: the first folder. */
+/* Returns 0, the status to end with, or -1 if help was requested. *next is the first folder. */
 static int read_options(int argc, char **argv, options *o, int *next)
 {
     int k = 1;
@@ -109,7 +109,7 @@ static int read_options(int argc, char **argv, options *o, int *next)
     return 0;
 }
 
-/* Until a signal ends it. */
+/* Serves until a signal ends it. */
 static int serve(const char *folder, int port, bool token)
 {
     sigset_t ends;
@@ -118,11 +118,11 @@ static int serve(const char *folder, int port, bool token)
     sigaddset(&ends, SIGINT);
     sigaddset(&ends, SIGTERM);
     sigaddset(&ends, SIGHUP);
-    sigprocmask(SIG_BLOCK, &ends, NULL); /* the server's threads, too */
+    sigprocmask(SIG_BLOCK, &ends, NULL); /* also for the server's threads */
     trek_page_opts opts = { .folder = folder, .port = port == 0 ? TREK_OFF : port > 0 ? port : 0,
                             .token = token ? "" : NULL };
     trek_page *page = trek_page_serve(&opts);
-    if (!page && port < 0 && trek_error_status() == TREK_ERR_IO) { /* the usual port is taken */
+    if (!page && port < 0 && trek_error_status() == TREK_ERR_IO) { /* the usual port is in use */
         trek_error_clear();
         opts.port = TREK_OFF;
         page = trek_page_serve(&opts);

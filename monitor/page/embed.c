@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A tool of the build: embed OUTPUT FILE... writes C with the bytes of each file, under its name with '_' for '.'. */
+/* A build tool: embed OUTPUT FILE... writes C source with the bytes of each file, named after it with '_' for '.'. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Functions that a GPU approximates in one instruction (results and arguments below 2^-126 are 0), and the fused multiply-add. */
+/* Functions that a GPU approximates with one instruction (results and arguments below 2^-126 count as 0), and the
+ * fused multiply-add. */
 #ifndef TREK_TENSOR_CUDA_APPROXIMATE_CUH
 #define TREK_TENSOR_CUDA_APPROXIMATE_CUH
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What threads do together: exchange of values of any size, reductions over a
- * team (a part of a warp, a warp or a block) in fixed order, and division by
- * numbers that are known when a kernel is launched. */
+/* Cooperation between threads: exchange of values of any size, reductions over a team (part of a warp, a warp or a
+ * block) in a fixed order, and division by numbers that are known when a kernel is launched. */
 #ifndef TREK_TENSOR_CUDA_BLOCK_CUH
 #define TREK_TENSOR_CUDA_BLOCK_CUH
 
@@ -48,14 +47,14 @@ template <typename A> __device__ __forceinline__ A trek_shuffle_xor(A a, int lan
 struct trek_adds {
     template <typename T> __device__ __forceinline__ T operator()(T a, T b) const { return a + b; }
 };
-/* The larger; NaN is passed over where the first is a number. */
+/* Returns the larger one. NaN is ignored if the first is a number. */
 struct trek_maxes {
     template <typename T> __device__ __forceinline__ T operator()(T a, T b) const { return b > a ? b : a; }
 };
 
-/* Over `width` threads with consecutive numbers: a power of two up to 32, or the whole block (up to 1024).
- * join must be commutative to the last bit; none is neutral. shared: 32 of T, used where width > 32; all threads of
- * the block call. */
+/* Reduces over `width` threads with consecutive numbers: a power of two up to 32, or the whole block (up to 1024).
+ * `join` must be commutative to the last bit, and `none` is its neutral element. `shared` has 32 of T and is used if
+ * width > 32. All threads of the block call this. */
 template <typename T, typename F> __device__ __forceinline__ T trek_team_reduce(T v, int width, T *shared, T none, F join)
 {
     for (int lanes = (width < 32 ? width : 32) / 2; lanes > 0; lanes /= 2)
@@ -63,7 +62,7 @@ template <typename T, typename F> __device__ __forceinline__ T trek_team_reduce(
     if (width <= 32)
         return v;
     int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5;
-    __syncthreads(); /* a reduction before this one has been read */
+    __syncthreads(); /* an earlier reduction has been read */
     if (lane == 0)
         shared[warp] = v;
     __syncthreads();
@@ -84,8 +83,8 @@ template <typename T> __device__ __forceinline__ T trek_team_max(T v, int width,
 
 /* --- blocks laid over outputs (columns) and over what is gathered for each (rows) ------ */
 
-/* 2^log_r threads work for one of 2^log_c outputs of a block. along: threads with consecutive numbers gather
- * for the same output; else they have neighbouring outputs. */
+/* 2^log_r threads work for each of a block's 2^log_c outputs. With `along`, threads with consecutive numbers gather
+ * for the same output; otherwise they have neighbouring outputs. */
 struct trek_block_layout {
     int log_r, log_c;
     bool along;
@@ -101,8 +100,8 @@ __device__ __forceinline__ int trek_block_c(trek_block_layout l)
     return (int)(l.along ? threadIdx.x >> l.log_r : threadIdx.x & ((1u << l.log_c) - 1));
 }
 
-/* Joins the values of all r, in a fixed tree; the thread with r = 0 has the result. join(a, b) adds b to a.
- * shared: TREK_BLOCK_THREADS of A; all threads of the block call. */
+/* Joins the values of all r in a fixed tree; the thread with r = 0 has the result. join(a, b) adds b to a. `shared`
+ * has TREK_BLOCK_THREADS of A. All threads of the block call this. */
 template <typename A, typename F> __device__ __forceinline__ void trek_block_reduce(A &a, trek_block_layout l, A *shared, F join)
 {
     int r = trek_block_r(l), t = (int)threadIdx.x, log_r = l.log_r;
@@ -133,7 +132,7 @@ template <typename A, typename F> __device__ __forceinline__ void trek_block_red
     }
 }
 
-/* The value that the thread with r = 0 has, for all r. shared as above. */
+/* Gives all r the value of the thread with r = 0. `shared` is as above. */
 template <typename A> __device__ __forceinline__ A trek_block_spread(A a, trek_block_layout l, A *shared)
 {
     if (l.log_r == 0)
@@ -167,7 +166,7 @@ inline trek_quotient trek_quotient_of(int64_t by)
 {
     trek_quotient d = { (uint32_t)by, 1, 0 };
     if (by <= 0 || by > 0x7fffffff)
-        return d; /* not to be used */
+        return d; /* must not be used */
     d.shift = (uint32_t)trek_log2_up(by);
     d.magic = (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << d.shift) - (uint64_t)by)) / (uint64_t)by + 1);
     return d;

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For kernels that want contiguous operands: others are copied around them, into
- * scratch that goes back when the holder ends; and numbers of a dtype that is
- * known only when a kernel runs. */
+/* For kernels that need contiguous operands: others are copied to scratch memory before or from it afterwards, which
+ * is released when the holder ends. Also numbers of a dtype that is known only when a kernel runs. */
 #ifndef TREK_TENSOR_CUDA_DENSE_CUH
 #define TREK_TENSOR_CUDA_DENSE_CUH
 
 #include "tensor/cuda/block.cuh"
 
-/* Scratch of one call. */
+/* Scratch memory of one call. */
 struct trek_held {
     trek_cuda_queue *queue = NULL;
     trek_cuda_scratch scratch = { NULL, NULL };
@@ -27,17 +26,17 @@ struct trek_held {
     template <typename T> T *as() const { return (T *)scratch.data; }
 };
 
-/* A tensor's elements in row-major order: where they lie, or a copy. */
+/* A tensor's elements in row-major order: the original memory, or a copy. */
 struct trek_dense {
     trek_held held;
     void *data = NULL;
-    trek_status read(const trek_op_call *call, trek_cuda_queue *queue, const trek_tensor *t);  /* NULL: data is NULL */
+    trek_status read(const trek_op_call *call, trek_cuda_queue *queue, const trek_tensor *t);  /* data is NULL if t is NULL */
     trek_status write(trek_cuda_queue *queue, trek_tensor *t);                                 /* room for results */
-    trek_status finish(const trek_op_call *call, trek_tensor *t);                              /* brings them to t */
+    trek_status finish(const trek_op_call *call, trek_tensor *t);                              /* copies them to t */
     template <typename T> T *as() const { return (T *)data; }
 };
 
-/* The vector as `dtype` (F32 or F64), contiguous; for small ones: weights of a norm. */
+/* The vector as `dtype` (F32 or F64), contiguous. For small ones, such as the weights of a norm. */
 struct trek_converted {
     trek_held held;
     const void *data = NULL;
@@ -48,7 +47,7 @@ struct trek_converted {
 
 inline bool trek_is_float(int dtype) { return dtype == TREK_F32 || dtype == TREK_F64 || trek_dtype_is_16bit((trek_dtype)dtype); }
 
-/* W: what it is computed in; no narrower than the dtype. */
+/* W is the type of the computation, at least as wide as the dtype. */
 template <typename W = double> __device__ __forceinline__ W trek_load_float(const void *x, int dtype, int64_t at)
 {
     switch (dtype) {
@@ -84,7 +83,7 @@ __device__ __forceinline__ void trek_store_integer(void *to, int dtype, int64_t 
     }
 }
 
-/* A vector (or scalar) of any floating dtype and stride. x NULL: none. */
+/* A vector (or scalar) of any floating dtype and stride. x is NULL for none. */
 struct trek_numbers {
     void *x;
     int64_t step;
@@ -99,7 +98,7 @@ inline trek_numbers trek_numbers_of(const trek_tensor *t)
     return { t->data, t->ndim > 0 ? t->strides[t->ndim - 1] : 0, t->dtype };
 }
 
-/* The same of integers. */
+/* The same for integers. */
 struct trek_indices {
     const void *x;
     int64_t step;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every file of kernels starts from: launches, shared memory, element
- * types, faults. The same text compiles with nvcc, and as plain C++ through the
- * shim of the tests (TREK_FAKE_CUDA), where a grid is loops and a block fibers. */
+/* What every file of kernels starts from: launches, shared memory, element types and faults. The same text compiles
+ * with nvcc and, as plain C++, with the shim of the tests (TREK_FAKE_CUDA), where a grid becomes loops and a block
+ * becomes fibers. */
 #ifndef TREK_TENSOR_CUDA_DEVICE_CUH
 #define TREK_TENSOR_CUDA_DEVICE_CUH
 
@@ -13,7 +13,7 @@
 #include "tensor/cuda/cuda.h"
 
 #define TREK_INLINED __device__ __forceinline__
-/* A real call, for what is long: a kernel is bound by memory long before, and code stays small. */
+/* A real call, for long functions: a kernel is limited by memory long before, and code stays small. */
 #ifdef TREK_FAKE_CUDA
 #define TREK_CALLED inline
 #else
@@ -24,26 +24,26 @@ extern "C" const uint8_t trek_item_size[TREK_DTYPE_COUNT];
 
 /* --- launches --------------------------------------------------------------------- */
 
-/* barriers: whether threads of a block wait for each other or exchange values (the
- * shim runs blocks without that as a loop). */
+/* `barriers` tells whether threads of a block wait for each other or exchange values (the shim runs blocks without
+ * that as a loop). */
 struct trek_grid {
     dim3 grid, block;
     size_t shared; /* bytes of dynamic shared memory */
     bool barriers;
 };
 
-/* Threads that have nothing to do with each other: enough blocks of 256 for n of them, at most `most` blocks. */
+/* Independent threads: enough blocks of 256 for n of them, at most `most` blocks. */
 inline trek_grid trek_loop(int64_t n, int64_t most = 0x7fffffff)
 {
     int64_t blocks = (n + 255) / 256, threads = n >= 256 ? 256 : n > 32 ? (n + 31) / 32 * 32 : 32;
     return { dim3((unsigned)(blocks < 1 ? 1 : blocks > most ? most : blocks)), dim3((unsigned)threads), 0, false };
 }
 
-/* Blocks whose threads work together. */
+/* Blocks whose threads cooperate. */
 inline trek_grid trek_blocks(dim3 grid, dim3 block, size_t shared = 0) { return { grid, block, shared, true }; }
 
 #ifdef TREK_FAKE_CUDA
-/* TREK_SHARED(type, name, count) is the shim's: one array a block, with red zones and a fill that shows */
+/* the shim defines TREK_SHARED(type, name, count): one array for each block, with red zones and a recognisable fill */
 inline void *trek_dynamic_shared() { return trek_shim_dynamic_shared(); }
 #else
 #define TREK_SHARED(type, name, count) __shared__ type name[count]
@@ -58,7 +58,7 @@ template <typename... P, typename... A>
 inline cudaError_t trek_cuda_enqueue([[maybe_unused]] const char *name, trek_grid g, cudaStream_t stream, void (*kernel)(P...),
                                      A... arguments)
 {
-    if (g.shared > 8 * 1024) { /* without, 48 KiB are for this and the kernel's static arrays (below 40 KiB) together */
+    if (g.shared > 8 * 1024) { /* without it, 48 KiB are for this and the kernel's static arrays (below 40 KiB) together */
         cudaError_t error = trek_cuda_allow_shared((const void *)kernel);
         if (error != cudaSuccess)
             return error;
@@ -71,7 +71,7 @@ inline cudaError_t trek_cuda_enqueue([[maybe_unused]] const char *name, trek_gri
 #endif
 }
 
-/* Gives a kernel of an op to the queue: the error, if any, names the op. */
+/* Adds a kernel of an op to the queue. An error names the op. */
 template <typename... P, typename... A>
 inline trek_status trek_launch(const trek_op_call *call, trek_cuda_queue *queue, trek_grid g, void (*kernel)(P...),
                                A... arguments)
@@ -82,13 +82,14 @@ inline trek_status trek_launch(const trek_op_call *call, trek_cuda_queue *queue,
     return trek_cuda_launched(call, queue, error);
 }
 
-/* The calling thread's queue on the device of a call. NULL: an error is set. */
+/* Returns the calling thread's queue on the device of a call, or NULL with an error. */
 inline trek_cuda_queue *trek_queue_of(const trek_op_call *call) { return trek_cuda_queue_here(call->outputs[0]->device.index); }
 
 /* --- element types -------------------------------------------------------------------- */
 
-/* 16-bit formats as bits. They are computed with in f32 and rounded when stored, as on the CPU. Conversions are single
- * instructions, written here: the toolkit's headers of these types are a third of what every file would have to parse. */
+/* 16-bit formats as bits. Computations use f32 and results are rounded when stored, as on the CPU. Conversions are
+ * single instructions written here, because the toolkit's headers for these types would make a third of what every
+ * file has to parse. */
 struct trek_bf16 {
     uint16_t bits;
 };
@@ -106,12 +107,12 @@ template <> struct trek_element<TREK_I32> { typedef int32_t type; };
 template <> struct trek_element<TREK_U8> { typedef uint8_t type; };
 template <> struct trek_element<TREK_BOOL> { typedef bool type; };
 
-/* What values of T are computed in. */
+/* The type in which values of T are computed. */
 template <typename T> struct trek_wide { typedef T type; };
 template <> struct trek_wide<trek_bf16> { typedef float type; };
 template <> struct trek_wide<trek_f16> { typedef float type; };
 
-/* To the number, and back: rounded to the nearest, ties to even; NaN stays NaN. */
+/* Convert to the number and back, rounded to nearest with ties to even; NaN stays NaN. */
 template <typename T> __device__ __host__ __forceinline__ T trek_get(T x) { return x; }
 template <typename T> __device__ __host__ __forceinline__ T trek_put(T x) { return x; }
 __device__ __host__ __forceinline__ float trek_f32_of_bits(uint32_t bits)
@@ -167,7 +168,7 @@ __device__ __host__ __forceinline__ trek_f16 trek_to_f16(float x)
 #endif
 }
 
-/* The element of type T that holds a computed value; conversion between kinds is the caller's. */
+/* Returns the element of type T that holds a computed value. Conversion between kinds is the caller's task. */
 template <typename T> struct trek_store {
     template <typename W> __device__ __host__ __forceinline__ static T of(W x) { return (T)x; }
 };
@@ -185,7 +186,7 @@ template <typename T, int n> struct alignas(sizeof(T) * n) trek_vector {
 
 /* --- faults in the data ------------------------------------------------------------------ */
 
-/* Notes the first fault since the last synchronisation; the kernel goes on (with a value that does no harm). */
+/* Records the first fault since the last synchronisation. The kernel goes on with a harmless value. */
 __device__ __forceinline__ void trek_note_fault(trek_cuda_fault_record *r, int op, int fault, long long value, long long place,
                                                 long long limit)
 {
@@ -202,9 +203,9 @@ __device__ __forceinline__ void trek_note_fault(trek_cuda_fault_record *r, int o
 
 /* --- random numbers ------------------------------------------------------------------------ */
 
-/* The step of a draw: a number, or in a capture what device memory says when the graph runs. */
+/* The step of a draw: a number, or, in a capture, the value in device memory when the graph runs. */
 struct trek_cuda_step {
-    const unsigned long long *base; /* NULL: none */
+    const unsigned long long *base; /* may be NULL */
     unsigned long long value;       /* is added */
     __device__ __forceinline__ uint32_t now() const { return (uint32_t)(base ? *base + value : value); }
 };

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the operands of a kernel lie over one index space: dimensions merged on the
- * host, offsets found on the device in 32 bits. Work that needs more than 32 bits
- * is cut into launches that do not. */
+/* The layout of a kernel's operands over one index space: dimensions are merged on the host, and offsets are computed
+ * on the device in 32 bits. Work that needs more than 32 bits is divided into several launches. */
 #ifndef TREK_TENSOR_CUDA_LAYOUT_CUH
 #define TREK_TENSOR_CUDA_LAYOUT_CUH
 
@@ -9,30 +8,30 @@
 
 #define TREK_OPERANDS 4 /* the output first */
 
-/* The index space on the host, innermost dimension first. Strides in elements. */
+/* The index space on the host, innermost dimension first. Strides are in elements. */
 struct trek_plan {
     int operands, ndim;
     int64_t sizes[TREK_MAX_DIMS];
     int64_t strides[TREK_OPERANDS][TREK_MAX_DIMS];
-    int64_t base[TREK_OPERANDS]; /* where the first element lies, from the operand's data */
+    int64_t base[TREK_OPERANDS]; /* position of the first element, relative to the operand's data */
 };
 
-/* The output's sizes with nothing else in it: operand 0 is `out`. */
+/* Starts with only the output's sizes: operand 0 is `out`. */
 trek_plan trek_plan_begin(const trek_tensor *out);
-/* One more operand, broadcast to the output. */
+/* Adds an operand, broadcast to the output. */
 void trek_plan_add(trek_plan *p, const trek_tensor *t);
-/* One more with the strides given, outermost first. */
+/* Adds an operand with the given strides, outermost first. */
 void trek_plan_add_strides(trek_plan *p, const int64_t *strides);
-/* Drops sizes of 1 and merges what lies end to end in all operands. sort: the order of
- * elements is free; the output's memory is walked in its order. At least one dimension is left. */
+/* Drops sizes of 1 and merges dimensions that are contiguous in all operands. With `sort`, the order of elements is
+ * free, and the output's memory is traversed in its order. At least one dimension is left. */
 void trek_plan_finish(trek_plan *p, bool sort);
 int64_t trek_plan_numel(const trek_plan *p);
-/* Whether places and offsets fit into 31 bits. */
+/* Returns whether positions and offsets fit into 31 bits. */
 bool trek_plan_narrow(const trek_plan *p);
-/* Cuts the largest dimension in two; *p keeps the first part. */
+/* Divides the largest dimension in two; *p keeps the first part. */
 trek_plan trek_plan_cut(trek_plan *p);
 
-/* Launches over all parts of a plan: launch(const trek_plan &) once for each that is narrow. */
+/* Launches over all parts of a plan: calls launch(const trek_plan &) once for each narrow one. */
 template <typename L> trek_status trek_plan_run(trek_plan p, const L &launch)
 {
     while (!trek_plan_narrow(&p)) {
@@ -45,8 +44,8 @@ template <typename L> trek_status trek_plan_run(trek_plan p, const L &launch)
     return launch(p);
 }
 
-/* n / divisor without a division, for n < 2^31 (Granlund and Montgomery, "Division by invariant
- * integers using multiplication", PLDI 1994). */
+/* n / divisor without a division, for n < 2^31 (Granlund and Montgomery, "Division by invariant integers using
+ * multiplication", PLDI 1994). */
 struct trek_divider {
     uint32_t divisor, factor, shift;
     __device__ __forceinline__ uint32_t quotient(uint32_t n) const { return (__umulhi(n, factor) + n) >> shift; }
@@ -59,7 +58,7 @@ template <int N> struct trek_layout {
     trek_divider sizes[TREK_MAX_DIMS]; /* innermost first */
     int32_t strides[N][TREK_MAX_DIMS];
 
-    /* Offsets of the operands at place i, the innermost dimension counting fastest. */
+    /* Computes the operands' offsets at position i, where the innermost dimension counts fastest. */
     __device__ __forceinline__ void offsets(uint32_t i, int32_t (&at)[N]) const
     {
 #pragma unroll

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lines along one dimension of operands of any strides, for ops that give a value
- * for each element of a line. Threads lie along the line or across neighbouring
- * ones, whichever is nearer in memory. */
+/* Lines along one dimension of operands with any strides, for ops that give a value for each element of a line.
+ * Threads are assigned along the line or across neighbouring lines, whichever is closer in memory. */
 #ifndef TREK_TENSOR_CUDA_LINES_CUH
 #define TREK_TENSOR_CUDA_LINES_CUH
 
@@ -39,7 +38,7 @@ __device__ __forceinline__ trek_line trek_line_at(const trek_lines &l, int64_t i
     return line;
 }
 
-/* Lines along `dim` of tensors of one shape (operand 0: the output); threads are laid for them. (lines.cu) */
+/* Makes lines along `dim` of tensors of one shape (operand 0: the output), and assigns threads accordingly (lines.cu). */
 trek_lines trek_lines_of(const trek_tensor *const *tensors, int operands, int dim);
 
 inline trek_grid trek_lines_grid(const trek_lines &l)

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows that lie end to end, each kept in the registers of a team of threads: part
- * of a warp, a warp, or a block. Memory is read once and written once, 16 bytes at a
- * time where rows are aligned. */
+/* Contiguous rows, each kept in the registers of a team of threads: part of a warp, a warp, or a block. Memory is
+ * read once and written once, 16 bytes at a time if rows are aligned. */
 #ifndef TREK_TENSOR_CUDA_ROWS_CUH
 #define TREK_TENSOR_CUDA_ROWS_CUH
 
 #include "tensor/cuda/block.cuh"
 
-/* Of T at once: 16 bytes. Of a row in one thread's registers: 32 f32, 16 f64. */
+/* Elements of T at once: 16 bytes. Elements of a row in one thread's registers: 32 f32 or 16 f64. */
 template <typename T> struct trek_row_sizes {
     static const int vector = 16 / (int)sizeof(T);
     static const int values = 128 / (int)sizeof(typename trek_wide<T>::type);
 };
 
-/* A thread's part of a row of n: vectors thread, thread + width, ... Outside the row there is `fill`. */
+/* A thread's part of a row of n: vectors thread, thread + width, ... Outside the row the value is `fill`. */
 template <typename T, int V, int values> struct trek_row {
     typedef typename trek_wide<T>::type W;
     W v[values];
@@ -50,7 +49,7 @@ template <typename T, int V, int values> struct trek_row {
     }
 };
 
-/* How rows are given to teams. */
+/* How rows are assigned to teams. */
 struct trek_row_plan {
     bool fits;     /* in registers */
     bool vector;   /* 16 bytes at once */
@@ -59,7 +58,7 @@ struct trek_row_plan {
     unsigned blocks, threads;
 };
 
-/* Rows of n elements of `size` bytes, at most `values` in a thread and `most` threads. */
+/* Plans rows of n elements of `size` bytes, with at most `values` in a thread and at most `most` threads. */
 inline trek_row_plan trek_plan_rows(int64_t rows, int64_t n, int size, int values, int most, bool aligned)
 {
     trek_row_plan p = {};
@@ -80,7 +79,7 @@ inline trek_row_plan trek_plan_rows(int64_t rows, int64_t n, int size, int value
     return p;
 }
 
-/* This thread's place in its team; its team's row (of the grid's next teams). */
+/* This thread's position in its team, and its team's row (among the rows of the grid's next teams). */
 struct trek_team {
     int width, thread;
     int64_t row;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernels of attention share: operands, masks, dropout. */
+/* What the attention kernels share: operands, masks and dropout. */
 #ifndef TREK_TENSOR_CUDA_ATTENTION_ATTENTION_CUH
 #define TREK_TENSOR_CUDA_ATTENTION_ATTENTION_CUH
 
@@ -10,17 +10,17 @@
 #define LOG2E 1.44269504088896340736f
 #define LN2 0.69314718055994530942f
 
-/* An operand [B, heads, rows, D]; strides in elements. */
+/* An operand [B, heads, rows, D]. The strides are in elements. */
 struct attention_operand {
     void *data;
     int64_t strides[4];
 };
 
-/* By value to kernels. lse and delta are [B, H, T], contiguous; f32, or f64 for f64. */
+/* Passed to kernels by value. lse and delta are [B, H, T] and contiguous, in f32, or in f64 for f64. */
 struct attention_job {
     attention_operand q, k, v, y, dy, dq, dk, dv;
     void *lse, *delta;
-    const void *mask;            /* NULL: none */
+    const void *mask;            /* may be NULL */
     int64_t mask_strides[4];     /* 0 where it repeats */
     int mask_dtype;
     int64_t batch, heads, kv_heads, group, queries, keys, depth;
@@ -35,7 +35,7 @@ template <typename T> __device__ __forceinline__ T *attention_rows(const attenti
     return (T *)o.data + b * o.strides[0] + h * o.strides[1];
 }
 
-/* The scaled score of query i and key j with its mask; -infinity where the key is not seen. */
+/* Returns the scaled score of query i and key j with its mask, or -infinity if the key is not seen. */
 template <typename W>
 __device__ __forceinline__ W attention_masked(const attention_job &job, int64_t b, int64_t h, int64_t i, int64_t j, W score)
 {
@@ -53,7 +53,7 @@ __device__ __forceinline__ W attention_masked(const attention_job &job, int64_t 
     }
 }
 
-/* What the probability of query i and key j is multiplied by: 1 / (1 - p), or 0 where it is dropped. */
+/* Returns the factor of the probability of query i and key j: 1 / (1 - p), or 0 if it is dropped. */
 __device__ __forceinline__ double attention_kept(const attention_job &job, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     int64_t place = job.draw.place + ((b * job.heads + h) * job.queries + i) * job.keys + j;
@@ -62,8 +62,8 @@ __device__ __forceinline__ double attention_kept(const attention_job &job, int64
     return (int32_t)(words[place & 3] >> 8) >= job.dropout.limit ? job.dropout.scale : 0;
 }
 
-/* Of 16-bit operands' gradients: the log-sum-exp (in units of log 2, natural with a mask; infinity where there is nothing to be
- * had) and delta of a query. */
+/* For gradients of 16-bit operands: the log-sum-exp of a query (in units of log 2, or natural with a mask; infinity
+ * if it sees nothing) and its delta. */
 __device__ __forceinline__ void attention_row_numbers(const attention_job &job, int64_t b, int64_t h, int64_t i, float *lse,
                                                       float *delta)
 {
@@ -74,9 +74,9 @@ __device__ __forceinline__ void attention_row_numbers(const attention_job &job, 
     *delta = there ? ((const float *)job.delta)[row] : 0;
 }
 
-/* The order of the blocks of a kernel of tensor cores, whose own rows are of keys or of queries, `tiles` tiles of each head. What
- * is read again: the queries and gradients of outputs of a head of keys, with two numbers of each row; or the keys and values of
- * a group of heads. */
+/* Returns the order of the blocks of a tensor-core kernel, whose own rows are those of keys or of queries, `tiles`
+ * tiles for each head. What is read repeatedly are the queries and output gradients of a head of keys, with two
+ * numbers for each row, or the keys and values of a group of heads. */
 static inline trek_launch_order attention_order(const trek_cuda_queue *queue, const attention_job &job, bool of_keys,
                                                 int64_t tiles)
 {
@@ -86,20 +86,23 @@ static inline trek_launch_order attention_order(const trek_cuda_queue *queue, co
                                 job.batch * (of_keys ? job.kv_heads : job.heads));
 }
 
-/* Tensor cores: OK, or UNSUPPORTED by trek_cuda_refuse (nothing done) where they do not take the call (attention_mma.cu). */
+/* Runs on tensor cores. Returns OK, or UNSUPPORTED through trek_cuda_refuse, with nothing done, if they do not accept
+ * the call (attention_mma.cu). */
 trek_status trek_cuda_attention_mma(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype);
 trek_status trek_cuda_attention_mma_backward(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job,
                                              trek_dtype dtype);
-/* The same on sm_90a, of what trek_attention_suits_wgmma (attention_wgmma.cu, attention_wgmma_backward.cu). */
+/* The same on sm_90a, for calls accepted by trek_attention_suits_wgmma (attention_wgmma.cu,
+ * attention_wgmma_backward.cu). */
 trek_status trek_cuda_attention_wgmma(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job,
                                       trek_dtype dtype);
 trek_status trek_cuda_attention_wgmma_backward(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job,
                                                trek_dtype dtype);
-/* What tensor cores ask for: a 16-bit dtype, a depth in multiples of 8 up to 128, rows that can be had 16 bytes at a time; those
- * of sm_90a also the device, a compiler that knew it, and neither a mask nor dropout. False: by trek_cuda_refuse. */
+/* Return whether tensor cores can take the call: a 16-bit dtype, a depth that is a multiple of 8 up to 128, and rows
+ * that can be read 16 bytes at a time. Those of sm_90a also need the device, a compiler that knew it, and neither a
+ * mask nor dropout. If not, the reason goes to trek_cuda_refuse. */
 bool trek_attention_suits_tensor_cores(const trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype);
 bool trek_attention_suits_wgmma(const trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype);
-/* Rows that can be copied 16 bytes at a time; of dy, dq, dk and dv. */
+/* Return whether rows can be copied 16 bytes at a time; the second for dy, dq, dk and dv. */
 bool trek_attention_in_pieces(const attention_operand &o);
 bool trek_attention_gradients_in_pieces(const attention_job &job);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What attention forward and backward on sm_90a share: the shape of a block, its mbarriers and tensor copies, products of tiles,
- * and which calls they take. A block owns 128 rows of one side, 64 for each of two warpgroups; a ninth warp sends for tiles of
- * the other side, in two stages. Compiled for compute_90a beside the library's architectures, whose code of these kernels is
- * empty (tensor/cuda/meson.build). */
+/* What attention forward and backward on sm_90a share: the shape of a block, its mbarriers and tensor copies,
+ * products of tiles, and which calls they accept. A block owns 128 rows of one side, 64 for each of two warpgroups. A
+ * ninth warp requests tiles of the other side, in two stages. This is compiled for compute_90a beside the library's
+ * architectures, for which the code of these kernels is empty (tensor/cuda/meson.build). */
 #ifndef TREK_TENSOR_CUDA_ATTENTION_ATTENTION_WGMMA_CUH
 #define TREK_TENSOR_CUDA_ATTENTION_ATTENTION_WGMMA_CUH
 
@@ -11,11 +11,12 @@
 
 enum { OWN_ROWS = 128, STAGES = 2, COMPUTING = 8, THREADS = 32 * (COMPUTING + 1) };
 
-/* Tiles lie in chunks of 64 columns, a row of which is 128 bytes. */
+/* Tiles are stored in chunks of 64 columns, a row of which has 128 bytes. */
 template <int D, int ROWS> static constexpr int tile_bytes = D / 64 * ROWS * 128;
-enum { HALF = OWN_ROWS / 2 * 128 }; /* bytes from a warpgroup's rows to the other's */
+enum { HALF = OWN_ROWS / 2 * 128 }; /* bytes from one warpgroup's rows to the other's */
 
-/* The mbarriers of a block: what it owns is there; of each stage each of its kinds is there, or has been read. */
+/* The mbarriers of a block: one tells that what it owns has arrived, and for each stage and each kind, two tell that
+ * it has arrived and that it has been read. */
 template <int KINDS> static constexpr int meeting_bytes = 8 * (1 + 2 * KINDS * STAGES);
 
 #ifdef TREK_WGMMA
@@ -25,7 +26,7 @@ template <int KINDS> struct meeting_places {
     __device__ __forceinline__ uint32_t own() const { return base; }
     __device__ __forceinline__ uint32_t there(int kind, int stage) const { return base + 8 * (1 + KINDS * stage + kind); }
     __device__ __forceinline__ uint32_t read(int kind, int stage) const { return there(kind, STAGES + stage); }
-    /* By one thread, before a barrier; arrivals: of what is there. */
+    /* Called by one thread before a barrier. `arrivals` are those of the data that has arrived. */
     __device__ __forceinline__ void make(int arrivals) const
     {
         trek_meeting_init(own(), 1);
@@ -38,20 +39,20 @@ template <int KINDS> struct meeting_places {
     }
 };
 
-/* Where shared memory begins for what is swizzled. */
+/* Returns where shared memory begins for swizzled data. */
 __device__ __forceinline__ char *shared_begin()
 {
     char *shared = (char *)trek_dynamic_shared();
     return shared + ((1024 - ((uint32_t)__cvta_generic_to_shared(shared) & 1023)) & 1023);
 }
 
-/* A coordinate of a box: dimensions are in the order of the map. */
+/* Returns a coordinate of a box; the dimensions are in the map's order. */
 __device__ __forceinline__ int place_in(const trek_tensor_map &map, int at, int row, int head, int batch)
 {
     return map.row_at == at ? row : map.head_at == at ? head : batch;
 }
 
-/* By one thread: ROWS rows from `row` on. */
+/* Called by one thread: requests ROWS rows from `row` on. */
 template <int D, int ROWS>
 __device__ __forceinline__ void send_tile(uint32_t to, const trek_tensor_map &map, int row, int head, int batch, uint32_t meeting)
 {
@@ -61,7 +62,7 @@ __device__ __forceinline__ void send_tile(uint32_t to, const trek_tensor_map &ma
         trek_copy_box(to + c * ROWS * 128, map, c * 64, second, third, fourth, meeting);
 }
 
-/* All lanes have what a stage held: one of them says so. */
+/* All lanes have what a stage contained, and one of them reports it. */
 __device__ __forceinline__ void give_back(uint32_t meeting)
 {
     __syncwarp();
@@ -69,7 +70,8 @@ __device__ __forceinline__ void give_back(uint32_t meeting)
         trek_meeting_arrive(meeting);
 }
 
-/* s = a warpgroup's own 64 rows at x times the rows of a tile at y, over the depth; not waited for. */
+/* Computes s = a warpgroup's own 64 rows at x times the rows of a tile at y, over the depth. It does not wait for the
+ * result. */
 template <typename T, int D, int A> __device__ __forceinline__ void scores(float (&s)[A], uint32_t x, uint32_t y)
 {
 #pragma unroll
@@ -78,7 +80,8 @@ template <typename T, int D, int A> __device__ __forceinline__ void scores(float
                            trek_rows_descriptor(y + c / 4 * tile_bytes<64, 2 * A> + c % 4 * 32, 16), c > 0);
 }
 
-/* acc += weights, in pairs as a product left them, times the rows of a tile at y; not waited for. */
+/* Computes acc += weights, in pairs as a product left them, times the rows of a tile at y. It does not wait for the
+ * result. */
 template <typename T, int A, int W> __device__ __forceinline__ void weigh(float (&acc)[A], const uint32_t (&w)[W], uint32_t y)
 {
 #pragma unroll
@@ -86,8 +89,8 @@ template <typename T, int A, int W> __device__ __forceinline__ void weigh(float 
         trek_wgmma_weights<T>(acc, w + 4 * c, trek_rows_descriptor(y + c * 2048, tile_bytes<64, 4 * W>));
 }
 
-/* Scores of what is not seen become -infinity; row: of the first of a thread's two, column: its first; of keys: rows are keys
- * and columns queries. */
+/* Sets the scores of hidden keys to -infinity. `row` is the first of a thread's two rows, and `column` its first
+ * column. With of_keys, rows are keys and columns are queries. */
 template <bool of_keys, int A> __device__ __forceinline__ void hide(float (&s)[A], bool causal, int row, int column, int keys)
 {
 #pragma unroll
@@ -117,7 +120,8 @@ __device__ __forceinline__ void write_row(uint16_t *to, const float (&acc)[A], i
 
 /* --- calls ---------------------------------------------------------------------------------------------- */
 
-/* Whether the kernel of sm_90a is there: elsewhere the library's other code of it is empty. Asked once for each device. */
+/* Returns whether the sm_90a kernel exists: for other architectures its code in the library is empty. This is
+ * determined once for each device. */
 static inline bool is_there(const trek_cuda_queue *queue, const void *kernel, int *known)
 {
     const trek_device_info &info = queue->device->info;

@@ -6,7 +6,7 @@
 #include "tensor/cuda/elementwise/gelu.cuh"
 #include "tensor/op_opts.h"
 
-/* NaN passes through ReLU. brief: for results that are rounded to 16 bits */
+/* NaN passes through ReLU. `brief` is for results that are rounded to 16 bits */
 template <bool brief, typename W> __device__ __forceinline__ W trek_activate(int activation, W x)
 {
     if (activation == TREK_ACTIVATION_RELU)

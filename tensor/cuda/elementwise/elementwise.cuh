@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine of element-wise kernels. A functor gives one element of the result
- * from one of each input; three kernels bring the elements: `flat` for contiguous
- * operands (16-byte accesses, several in flight), `rows` for operands that repeat
- * along dimensions but lie end to end or stand still along the innermost one,
- * `strided` for everything else, which finds dtypes at run time.
+/* The engine of element-wise kernels. A functor computes one element of the result from one of each input; three
+ * kernels provide the elements: `flat` for contiguous operands (16-byte accesses, several in flight), `rows` for
+ * operands that repeat along dimensions but are contiguous or constant along the innermost one, and `strided` for
+ * everything else, which determines dtypes at run time.
  *
- * Each kernel costs whoever builds the plug-in a tenth of a second: `flat` is there
- * for what training computes in (trek_has_vectors), `rows` for the arithmetic and the
- * choice that broadcast in models (add, sub, mul, div, where).
+ * Each kernel adds a tenth of a second to building the plug-in: `flat` exists for the types that training computes in
+ * (trek_has_vectors), and `rows` for the arithmetic and selection that broadcast in models (add, sub, mul, div,
+ * where).
  *
- * A functor has operator() on the working types of its inputs, and `weight`, how
- * many vectors of it one thread should hold: TREK_LIGHT or TREK_HEAVY; or TREK_RARE:
- * `strided` alone serves it. It must be right in place: element i of the result
- * depends on element i of the inputs. */
+ * A functor has operator() on the working types of its inputs, and `weight`, which tells how many vectors one thread
+ * should hold: TREK_LIGHT or TREK_HEAVY; with TREK_RARE only `strided` serves it. It must work in place: element i of
+ * the result depends on element i of the inputs. */
 #ifndef TREK_TENSOR_CUDA_ELEMENTWISE_ELEMENTWISE_CUH
 #define TREK_TENSOR_CUDA_ELEMENTWISE_ELEMENTWISE_CUH
 
@@ -26,11 +24,12 @@ enum { TREK_LIGHT, TREK_HEAVY, TREK_RARE };
 
 struct trek_none {};
 
-/* What elements of T are computed in: as trek_wide, and small integers in 32 bits. */
+/* The type in which elements of T are computed: like trek_wide, with small integers in 32 bits. */
 template <typename T> struct trek_work { typedef typename trek_wide<T>::type type; };
 template <> struct trek_work<uint8_t> { typedef int32_t type; };
 
-/* Whether F on elements of T, or on their bits, has kernels that take vectors: f64 and whole numbers are taken singly. */
+/* Tells whether F on elements of T, or on their bits, has vector kernels: f64 and whole numbers are handled one by
+ * one. */
 template <typename T> inline constexpr bool trek_is_trained = false;
 template <> inline constexpr bool trek_is_trained<float> = true;
 template <> inline constexpr bool trek_is_trained<trek_bf16> = true;
@@ -43,7 +42,7 @@ template <typename F, typename T> constexpr bool trek_has_vectors = F::weight !=
 
 constexpr int trek_larger(int a, int b) { return a > b ? a : b; }
 
-/* Elements that go together: 16 bytes of the widest operand; fewer where each costs much code. */
+/* Elements handled together: 16 bytes of the widest operand, or fewer if each needs much code. */
 template <typename F, typename O, typename A, typename B, typename C> struct trek_span {
     static constexpr int widest =
         trek_larger(trek_larger((int)sizeof(O), (int)sizeof(A)), trek_larger((int)sizeof(B), (int)sizeof(C)));
@@ -56,7 +55,7 @@ template <typename F, typename O, typename A, typename B, typename C> struct tre
     static constexpr int unroll = F::weight == TREK_HEAVY ? 1 : inputs <= 1 ? 4 : 2;
 };
 
-/* A vector between its load and its use, in whole words: taken apart at once, it would be waited for at once. */
+/* A vector between its load and its use, in whole words: taking it apart at once would wait for it at once. */
 template <int bytes> struct trek_words {
     typedef typename std::conditional<bytes == 2, uint16_t, uint8_t>::type short_word;
     typedef typename std::conditional<bytes >= 4, uint32_t, short_word>::type word;
@@ -64,7 +63,7 @@ template <int bytes> struct trek_words {
 };
 template <typename T, int V> struct trek_loaded : trek_words<(int)sizeof(trek_vector<T, V>)> {
     __device__ __forceinline__ void load(const T *from) { *this = *(const trek_loaded *)from; }
-    /* The one element, as the first. */
+    /* Loads the single element as the first one. */
     __device__ __forceinline__ void load_one(const T *from)
     {
         const T value = *from;
@@ -152,7 +151,7 @@ __global__ void __launch_bounds__(256) trek_flat_kernel(F f, O *to, const A *a, 
     }
 }
 
-/* The layout counts vectors along its innermost dimension; bit k of `repeats`: input k stands still along it. */
+/* The layout counts vectors along its innermost dimension. Bit k of `repeats` says that input k is constant along it. */
 template <typename F, typename O, typename A, typename B, typename C>
 __global__ void __launch_bounds__(256) trek_rows_kernel(F f, O *to, const A *a, const B *b, const C *c, trek_layout<4> l,
                                                         uint32_t vectors, unsigned repeats)
@@ -230,7 +229,7 @@ template <> __device__ __forceinline__ void trek_operand<int32_t>::put(int32_t a
 }
 template <> __device__ __forceinline__ void trek_operand<bool>::put(int32_t at, bool x) const { ((uint8_t *)data)[at] = x; }
 
-/* R, A, B, C: what the result and the inputs are computed in. */
+/* R, A, B, C are the types in which the result and the inputs are computed. */
 template <int inputs, typename F, typename R, typename A, typename B, typename C>
 __global__ void __launch_bounds__(256) trek_strided_kernel(F f, trek_operand<R> to, trek_operand<A> a, trek_operand<B> b,
                                                            trek_operand<C> c, trek_layout<inputs + 1> l, uint32_t n)
@@ -252,7 +251,7 @@ __global__ void __launch_bounds__(256) trek_strided_kernel(F f, trek_operand<R> 
 
 /* --- launches ------------------------------------------------------------------------------ */
 
-/* Whether all operands are contiguous, or all lie channels last, of one size, and aligned. */
+/* Returns whether all operands are contiguous, or all are channels last, of one size, and aligned. */
 inline bool trek_call_flat(const trek_op_call *call, int inputs)
 {
     const trek_tensor *out = call->outputs[0];
@@ -264,7 +263,7 @@ inline bool trek_call_flat(const trek_op_call *call, int inputs)
     return flat;
 }
 
-/* Threads for n vectors, `most` for each once every multiprocessor has enough blocks without. */
+/* Returns threads for n vectors, with up to `most` for each thread if every multiprocessor still has enough blocks. */
 inline trek_grid trek_flat_grid(const trek_cuda_queue *queue, int64_t vectors, int most, int *per_thread)
 {
     *per_thread = vectors > (int64_t)queue->device->info.multiprocessors * 2048 ? most : 1;
@@ -282,7 +281,8 @@ trek_status trek_map_flat(const trek_op_call *call, trek_cuda_queue *queue, cons
     return trek_launch(call, queue, grid, trek_flat_kernel<F, O, A, B, C>, f, to, a, b, c, n, per_thread);
 }
 
-/* Whether vectors of `size` elements fit into the innermost dimension and every operand's alignment; which inputs repeat. */
+/* Returns whether vectors of `size` elements fit the innermost dimension and every operand's alignment, and which
+ * inputs repeat. */
 inline bool trek_plan_has_rows(const trek_plan *p, char *const *data, const int *bytes, int size, unsigned *repeats)
 {
     if (p->sizes[0] % size != 0 || p->strides[0][0] != 1)
@@ -336,7 +336,7 @@ trek_status trek_map_strided1(const trek_op_call *call, trek_cuda_queue *queue, 
                        trek_operand<trek_none>(), trek_operand<trek_none>(), trek_layout_of<2>(p), (uint32_t)n);
 }
 
-/* One input of T, result O. W: what f takes. */
+/* One input of T, result O. W is the type that f takes. */
 template <typename O, typename T, typename F> trek_status trek_map1(const trek_op_call *call, const F &f)
 {
     typedef typename trek_work<T>::type W;
@@ -386,7 +386,7 @@ trek_status trek_map_part2(const trek_op_call *call, trek_cuda_queue *queue, con
     }
 }
 
-/* Two inputs of T, result O. rows: what broadcasts gets a kernel of its own. */
+/* Two inputs of T, result O. With `rows`, broadcasts get a kernel of their own. */
 template <typename O, typename T, bool rows = false, typename F> trek_status trek_map2(const trek_op_call *call, const F &f)
 {
     trek_tensor *out = call->outputs[0];
@@ -405,14 +405,14 @@ template <typename O, typename T, bool rows = false, typename F> trek_status tre
 
 /* --- numbers and whole numbers ----------------------------------------------------------------- */
 
-/* To the nearest representable integer towards zero; NaN is 0. */
+/* Rounds towards zero, limited to the representable integers; NaN becomes 0. */
 __device__ __host__ __forceinline__ int64_t trek_i64_from_f64(double x)
 {
     int64_t inside = x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : 0;
     return x >= 0x1p63 ? INT64_MAX : x < -0x1p63 ? INT64_MIN : inside;
 }
 
-/* A call's number in what elements of T are computed in. */
+/* Returns a call's number in the type in which elements of T are computed. */
 template <typename T> inline typename trek_work<T>::type trek_number(double v)
 {
     typedef typename trek_work<T>::type W;
@@ -447,7 +447,7 @@ template <typename W> __device__ __forceinline__ W trek_wrap_mul(W x, W y)
         return x * y;
 }
 
-/* Wraps around; with a negative exponent what the exact result rounds to towards zero: 1, -1 or 0. */
+/* Wraps around. With a negative exponent, returns the exact result rounded towards zero: 1, -1 or 0. */
 __device__ __forceinline__ int64_t trek_power_integer(int64_t base, int64_t exponent)
 {
     if (exponent < 0)
@@ -461,7 +461,7 @@ __device__ __forceinline__ int64_t trek_power_integer(int64_t base, int64_t expo
 
 /* --- entries of the table ------------------------------------------------------------------------ */
 
-/* id: TREK_OP_x; kernel: a template over the element type */
+/* id is TREK_OP_x; kernel is a template over the element type */
 #define TREK_ENTER(b, id, DTYPE, kernel) (b)->kernels[id][TREK_##DTYPE] = kernel;
 #define TREK_ENTER_FLOATS(b, id, kernel)                                                               \
     TREK_ENTER(b, id, F32, kernel<float>)                                                              \
@@ -472,7 +472,7 @@ __device__ __forceinline__ int64_t trek_power_integer(int64_t base, int64_t expo
     TREK_ENTER(b, id, I64, kernel<int64_t>)                                                            \
     TREK_ENTER(b, id, I32, kernel<int32_t>)                                                            \
     TREK_ENTER(b, id, U8, kernel<uint8_t>)
-/* bool: as bytes of 0 and 1 */
+/* bools are bytes of 0 and 1 */
 #define TREK_ENTER_BOOL(b, id, kernel) TREK_ENTER(b, id, BOOL, kernel<uint8_t>)
 /* by the size of elements, which are moved as bits */
 #define TREK_ENTER_BITS(b, id, kernel)                                                                 \

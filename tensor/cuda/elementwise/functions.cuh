@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Elementary functions by one name for f32 and f64. The long ones are real calls. */
+/* Elementary functions under one name for f32 and f64. The long ones are real calls. */
 #ifndef TREK_TENSOR_CUDA_ELEMENTWISE_FUNCTIONS_CUH
 #define TREK_TENSOR_CUDA_ELEMENTWISE_FUNCTIONS_CUH
 
 #include "tensor/cuda/device.cuh"
 
-/* of_x(float) inlined, of_x(double) called */
+/* of_x(float) is inlined, of_x(double) is called */
 #define TREK_FUNCTION(name)                                                                            \
     TREK_INLINED float of_##name(float x) { return name##f(x); }                                       \
     TREK_CALLED double of_##name(double x) { return name(x); }
@@ -59,7 +59,7 @@ TREK_INLINED double of_trunc(double x) { return trunc(x); }
 TREK_INLINED float of_quotient(float x, float y) { return __fdividef(x, y); }
 TREK_INLINED double of_quotient(double x, double y) { return x / y; }
 
-/* Never overflows: the exponential of -|x|. */
+/* Never overflows, because it uses the exponential of -|x|. */
 template <typename W> TREK_INLINED W of_sigmoid(W x)
 {
     W e = of_exp(-of_abs(x));

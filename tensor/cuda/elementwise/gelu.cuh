@@ -11,14 +11,15 @@
 #include "tensor/cuda/block.cuh"
 #include "tensor/cuda/elementwise/functions.cuh"
 
-/* |x| up to 60, from where e is 0; NaN stays NaN. */
+/* |x|, limited to 60, from where e is 0; NaN stays NaN. */
 TREK_INLINED float trek_gelu_size(float x)
 {
     float t = fabsf(x);
     return t > 60 ? 60.0f : t;
 }
 
-/* exp(-t^2 / 2). brief: with a relative error below 2^-16, which 16 bits do not show, and 0 for results below 2^-126. */
+/* exp(-t^2 / 2). With `brief`, the relative error is below 2^-16, which is invisible in 16 bits, and results below
+ * 2^-126 are 0. */
 template <bool brief> TREK_INLINED float trek_gelu_bell(float t)
 {
     if (brief)
@@ -27,8 +28,8 @@ template <bool brief> TREK_INLINED float trek_gelu_bell(float t)
     return trek_fma(e, -0.5f * rest, e);
 }
 
-/* R(t), with a relative error of at most 2.2e-7 in f32: u times a polynomial in u = 1 / (1 + 0.35 t), the minimax one for t up
- * to 15 with coefficients rounded to f32 so that R(0) is 1/2. */
+/* R(t), with a relative error of at most 2.2e-7 in f32: u times a polynomial in u = 1 / (1 + 0.35 t), the minimax one
+ * for t up to 15, with coefficients rounded to f32 such that R(0) is 1/2. */
 TREK_INLINED float trek_gelu_ratio(float t)
 {
     const float u = trek_inverse(trek_fma(0.35f, t, 1.0f));
@@ -44,7 +45,7 @@ TREK_INLINED float trek_gelu_ratio(float t)
     return r * u;
 }
 
-/* brief: for results that are rounded to 16 bits */
+/* `brief` is for results that are rounded to 16 bits */
 template <bool brief> TREK_INLINED float trek_gelu(float x)
 {
     const float t = trek_gelu_size(x), below = trek_gelu_bell<brief>(t) * trek_gelu_ratio(t);
@@ -57,7 +58,7 @@ template <bool brief> TREK_INLINED float trek_gelu_slope(float x)
     return x > 0 ? 1 - below : below;
 }
 
-/* Results at -60, which are 0, stand for those below, so that infinity times 0 is not met. */
+/* Below -60 the results at -60 are used, which are 0, so that infinity times 0 never occurs. */
 template <bool> TREK_INLINED double trek_gelu(double x) { return (x < -60 ? -60 : x) * of_normcdf(x); }
 template <bool> TREK_INLINED double trek_gelu_slope(double x)
 {

@@ -5,7 +5,7 @@
 
 #include "tensor/cuda/device.cuh"
 
-/* One random op's place in the stream. */
+/* A random op's position in the stream. */
 struct trek_cuda_draw {
     uint64_t seed;
     trek_cuda_step step;
@@ -13,14 +13,14 @@ struct trek_cuda_draw {
     int64_t place; /* of element 0 */
 };
 
-/* From the attributes of dropout and its kind: i[0] seed, i[1] step, i[2] draw, i[3] place of element 0. */
+/* From the attributes of dropout and similar ops: i[0] seed, i[1] step, i[2] draw, i[3] position of element 0. */
 inline trek_cuda_draw trek_draw_of(const trek_op_call *call, const trek_cuda_queue *queue)
 {
     const int64_t *i = call->attrs.i;
     return { (uint64_t)i[0], trek_step_of(queue, i[1]), (uint32_t)i[2], i[3] };
 }
 
-/* Numbers 0..3 of a block: those of places 4 block to 4 block + 3. */
+/* Computes numbers 0..3 of a block, which belong to positions 4 block to 4 block + 3. */
 __device__ __forceinline__ void trek_cuda_philox(uint64_t seed, uint64_t block, uint32_t draw, uint32_t step, uint32_t out[4])
 {
     uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32), c2 = draw, c3 = step;
@@ -38,7 +38,8 @@ __device__ __forceinline__ void trek_cuda_philox(uint64_t seed, uint64_t block, 
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-/* Dropout's numbers: a place is kept if the upper 24 bits of its number are at least `limit`; then it is multiplied. */
+/* Dropout's numbers: a position is kept if the upper 24 bits of its number are at least `limit`; it is then
+ * multiplied. */
 struct trek_cuda_dropout {
     int32_t limit;
     double scale;

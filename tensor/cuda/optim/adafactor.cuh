@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adafactor on a GPU: parameter by parameter, as optim/adafactor.c does it on the CPU. Compiled after it, by
- * optimizer.cu.in. */
+/* Adafactor on a GPU: parameter by parameter, as optim/adafactor.c does on the CPU. optimizer.cu.in compiles it after
+ * that file. */
 #ifndef TREK_TENSOR_CUDA_OPTIM_ADAFACTOR_CUH
 #define TREK_TENSOR_CUDA_OPTIM_ADAFACTOR_CUH
 
@@ -10,8 +10,8 @@ namespace {
 
 enum { THREADS = 256, CHUNK = 128 /* rows that one thread adds up */ };
 
-/* One parameter: `count` matrices one after the other; vectors have none. In the queue's memory lie the averages' means [count],
- * columns' sums by chunks, the way, and what norms are measured into. */
+/* One parameter: `count` matrices one after the other; vectors have none. The queue's memory holds the averages'
+ * means [count], the columns' sums by chunks, the direction, and what norms are measured into. */
 struct factors {
     trek_update u;
     int32_t r;
@@ -21,7 +21,7 @@ struct factors {
     trek_update_state *param_norm, *way_norm;
 };
 
-/* What is the same for all elements of a step. */
+/* What all elements of a step have in common. */
 template <typename T> struct now_of {
     double weight, scale, floor;
     T limit;
@@ -78,7 +78,7 @@ template <typename T> __device__ __forceinline__ void average_column(const facto
         average[k] = (T)adafactor_lerp(average[k], sum * now.scale * now.scale / (double)f.rows, now.weight);
 }
 
-/* A thread for each column of each chunk of rows; where there is one chunk, it has all of the column. */
+/* One thread for each column of each chunk of rows; with a single chunk, it has the whole column. */
 template <typename T> __global__ void columns_kernel(factors f)
 {
     TREK_SHARED(now_of<T>, shared, 1);
@@ -135,7 +135,7 @@ template <typename T> __global__ void means_kernel(factors f, int width)
     }
 }
 
-/* The gradient by the root of rows times columns over the rows' mean. */
+/* Divides the gradient by the root of rows times columns over the rows' mean. */
 template <typename T> __global__ void ways_kernel(factors f)
 {
     TREK_SHARED(now_of<T>, shared, 1);
@@ -184,7 +184,7 @@ struct adafactor_last {
     }
 };
 
-/* Threads share what all need. */
+/* The threads share what all of them need. */
 trek_grid meeting(int64_t n)
 {
     trek_grid grid = trek_loop(n);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Muon on a GPU: matrix by matrix, as optim/muon.c does it on the CPU. Compiled after its elements, by optimizer.cu.in. */
+/* Muon on a GPU: matrix by matrix, as optim/muon.c does on the CPU. optimizer.cu.in compiles it after the class's
+ * elements. */
 #ifndef TREK_TENSOR_CUDA_OPTIM_MUON_CUH
 #define TREK_TENSOR_CUDA_OPTIM_MUON_CUH
 
 #include "tensor/cuda/optim/whole.cuh"
 #include "tensor/cuda/products/blas.h"
 
-/* Anonymous: of this file alone. */
+/* Anonymous, because it is used only in this file. */
 namespace {
 
 /* A matrix in the queue's memory. */
@@ -32,7 +33,7 @@ trek_status product(trek_cuda_queue *queue, const muon_matrix &to, const muon_ma
     return trek_cuda_gemm_run(&call, queue, &g);
 }
 
-/* to = p x + q to. */
+/* Computes to = p x + q to. */
 template <typename T> __global__ void combine_kernel(T *to, const T *x, T p, T q, int64_t n)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
@@ -54,7 +55,7 @@ template <typename T> __global__ void shorten_kernel(T *x, int64_t n, const trek
         x[i] *= factor;
 }
 
-/* The quintic iteration towards the nearest orthogonal matrix; x is where it ends, other may be written to. */
+/* Runs the quintic iteration towards the nearest orthogonal matrix. The result is in x; `other` may be written to. */
 template <typename T>
 trek_status newton_schulz(trek_cuda_queue *queue, const double *o, muon_matrix *x, muon_matrix other, const muon_matrix &gram,
                           const muon_matrix &square)
@@ -127,7 +128,7 @@ trek_status apply(trek_cuda_queue *queue, const trek_update *update, bool zero_g
 {
     trek_status status = TREK_OK;
     for (int32_t r = 0; r < update->n_runs && status == TREK_OK;) {
-        if (by_adam(update, r)) { /* neighbours go together */
+        if (by_adam(update, r)) { /* neighbours are handled together */
             trek_update some = trek_update_of_run(update, r);
             for (r++; r < update->n_runs && by_adam(update, r); r++)
                 some.n_tiles += trek_tiles_of(update->host_runs[r].count);

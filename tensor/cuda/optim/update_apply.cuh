@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An optimizer's update on a GPU, made of what its class says of one element (optim/update_element.h): a whole step from
- * records in device memory (tensor/update.h), and single slices. The file of a class is compiled after this one, by
- * optimizer.cu.in, and enters its kernels into a list as the plug-in is loaded. */
+/* An optimizer's update on a GPU, built from what its class defines for one element (optim/update_element.h): a whole
+ * step from records in device memory (tensor/update.h), and single slices. optimizer.cu.in compiles the file of a
+ * class after this one and adds its kernels to a list when the plug-in is loaded. */
 #ifndef TREK_TENSOR_CUDA_OPTIM_UPDATE_APPLY_CUH
 #define TREK_TENSOR_CUDA_OPTIM_UPDATE_APPLY_CUH
 
@@ -14,7 +14,7 @@
 
 #define TREK_UPDATE_THREADS 256
 
-/* Launches that no op stands behind: the name is for errors. */
+/* Launches that belong to no op; the name is for errors. */
 template <typename... P, typename... A>
 inline trek_status trek_launch_plain(const char *name, trek_cuda_queue *queue, trek_grid grid, void (*kernel)(P...),
                                      A... arguments)
@@ -30,13 +30,14 @@ inline trek_status trek_launch_plain(const char *name, trek_cuda_queue *queue, t
 struct trek_cuda_update {
     const char *name;
     trek_status (*apply)(trek_cuda_queue *queue, const trek_update *update, bool zero_grads);
-    /* NULL: of a class of whole parameters, which are updated by `apply` alone. */
+    /* NULL for a class of whole parameters, which only `apply` updates. */
     void (*slice)(trek_cuda_queue *queue, trek_dtype dtype, const trek_update_slice *slice);
     trek_cuda_update *next;
 };
 /* update.cu */
 extern trek_cuda_update *trek_cuda_updates;
-/* sum_squares and finite of a state in device memory: of n spans, in blocks of a fixed size, added up in a fixed order. */
+/* Computes sum_squares and finite of a state in device memory from n spans, in blocks of a fixed size and added up in
+ * a fixed order. */
 trek_status trek_cuda_norm_of(trek_cuda_queue *queue, const trek_update_span *spans, int n, trek_update_state *state);
 
 struct trek_cuda_update_entry {
@@ -72,12 +73,12 @@ __device__ __forceinline__ double trek_magnitude(double x) { return fabs(x); }
 
 /* --- the arithmetic of a step --------------------------------------------------------------------------- */
 
-/* What is the same for all elements of a parameter. */
+/* What all elements of a parameter have in common. */
 template <typename T> struct trek_step_numbers {
-    T scale, limit; /* of the gradient; limit <= 0: none */
+    T scale, limit; /* of the gradient; limit <= 0 means none */
     T n[TREK_UPDATE_NUMBERS_MOST];
     uint32_t kept;
-    uint32_t step; /* of which states in bf16 are rounded */
+    uint32_t step; /* the step whose bf16 states are rounded */
     int variant;
     bool zero, skip;
 };
@@ -106,7 +107,7 @@ template <typename T> __device__ __forceinline__ T trek_limited(const trek_step_
     return low > s.limit ? s.limit : low; /* NaN passes */
 }
 
-/* One element: p and its states are replaced. */
+/* Updates one element: p and its states are replaced. */
 template <typename R, typename T>
 __device__ __forceinline__ void trek_step_element(const trek_step_numbers<T> &s, T *p, T g, T *states)
 {
@@ -118,8 +119,8 @@ template <typename T> struct trek_step_arrays {
     T *param, *grad, *state[TREK_UPDATE_STATES];
     uint16_t *low;
     int low_dtype;
-    bool low_state; /* state is of bf16, whatever the pointers' type */
-    int64_t first;  /* place of element 0 */
+    bool low_state; /* state is bf16, whatever the pointers' type */
+    int64_t first;  /* position of element 0 */
 };
 
 template <typename T> __device__ __forceinline__ trek_step_arrays<T> trek_arrays_of(const trek_update_slice &s)
@@ -138,7 +139,8 @@ template <int width> __device__ __forceinline__ void trek_store_low(uint16_t *to
 }
 template <int width> __device__ __forceinline__ void trek_store_low(uint16_t *, int, const double *) {}
 
-/* States in bf16 (tensor/state_round.h). `words` of a draw are those of 1 or 4 elements from `place`, a multiple of so many. */
+/* States in bf16 (tensor/state_round.h). `words` of a draw belong to 1 or 4 elements from `place` on, which is a
+ * multiple of that number. */
 template <int width> __device__ __forceinline__ trek_vector<float, width> trek_load_state(const void *from, int64_t i)
 {
     trek_vector<uint16_t, width> low = *(const trek_vector<uint16_t, width> *)((const uint16_t *)from + i);
@@ -149,7 +151,7 @@ template <int width> __device__ __forceinline__ trek_vector<float, width> trek_l
     return x;
 }
 
-/* Not inlined: a kernel has a dozen places for it. */
+/* Not inlined, because a kernel uses it in a dozen places. */
 static __device__ __attribute__((noinline)) trek_vector<uint32_t, 4> trek_chances_of(uint64_t block, uint32_t draw, uint32_t step)
 {
     trek_vector<uint32_t, 4> words;
@@ -180,7 +182,7 @@ __device__ __forceinline__ void trek_store_state(void *to, int64_t i, const trek
     *(trek_vector<uint16_t, width> *)((uint16_t *)to + i) = low;
 }
 
-/* The `width` elements of vectors, and what becomes of them. */
+/* The `width` elements of vectors, and their new values. */
 template <typename R, typename T, int width> struct trek_step_piece {
     typedef trek_vector<T, width> vector;
     vector p, g, states[R::states > 0 ? R::states : 1];
@@ -245,7 +247,7 @@ template <typename R, typename T, int width> struct trek_step_piece {
     }
 };
 
-/* The `width` elements from `begin`: at once, or singly where `end` comes first or arrays are not aligned. */
+/* Updates the `width` elements from `begin` on: at once, or one by one if `end` comes first or arrays are not aligned. */
 template <typename R, typename T, int width>
 __device__ __forceinline__ void trek_step_range(const trek_step_numbers<T> &s, const trek_step_arrays<T> &a, int64_t begin,
                                                 int64_t end, bool aligned)
@@ -305,7 +307,7 @@ template <typename T> __device__ __forceinline__ trek_step_arrays<T> trek_arrays
 template <typename R, typename T>
 __device__ __forceinline__ void trek_apply_tile(const trek_update_run &run, int64_t begin, const trek_step_numbers<T> &s)
 {
-    const int width = sizeof(T) == sizeof(float) ? 4 : 1; /* f64 is rare, and code for vectors as long as the rest */
+    const int width = sizeof(T) == sizeof(float) ? 4 : 1; /* f64 is rare, and vector code would be as long as everything else */
     trek_step_arrays<T> a = trek_arrays_of<T>(run);
     int64_t end = begin + TREK_UPDATE_TILE < run.count ? begin + TREK_UPDATE_TILE : run.count;
     if (s.skip) {
@@ -319,7 +321,8 @@ __device__ __forceinline__ void trek_apply_tile(const trek_update_run &run, int6
         trek_step_range<R, T, width>(s, a, i, end, aligned);
 }
 
-/* Whole tiles of aligned f32, which nearly all are: everything is asked for before the numbers of the step are known. */
+/* Whole tiles of aligned f32, which nearly all tiles are: everything is loaded before the numbers of the step are
+ * known. */
 template <typename R> struct trek_loaded_tile {
     typedef trek_vector<float, 4> vector;
     static const int vectors = TREK_UPDATE_TILE / (4 * TREK_UPDATE_THREADS);
@@ -396,11 +399,12 @@ template <typename R> static __global__ void __launch_bounds__(TREK_UPDATE_THREA
 
 /* --- states in u8 (tensor/state_code.h): a warp for each block of elements ------------------------------------ */
 
-/* Where a thread's piece of a block begins: neighbours have neighbouring ones. */
+/* Returns where a thread's piece of a block begins. Neighbouring threads have neighbouring pieces. */
 #define TREK_CODED_PIECES (TREK_CODE_BLOCK / (32 * 4))
 __device__ __forceinline__ int trek_coded_place(int piece) { return (piece * 32 + ((int)threadIdx.x & 31)) * 4; }
 
-/* One state of a thread's elements: n of each piece are there. The block's scale is the same in all threads. */
+/* Decodes one state of a thread's elements, of which n are present in each piece. The block's scale is the same in
+ * all threads. */
 __device__ __forceinline__ void trek_decode_state(const uint8_t *codes, float scale, const int *n, int wide,
                                                   trek_vector<float, 4> *x)
 {
@@ -449,7 +453,7 @@ __device__ __forceinline__ void trek_encode_state(uint8_t *codes, float *scale, 
         *scale = most;
 }
 
-/* The parameters and gradients of a thread's piece: of 4 elements at addresses of 16 bytes, or of fewer, one by one. */
+/* Load a thread's piece of parameters or gradients: 4 elements at a 16-byte address at once, fewer ones one by one. */
 __device__ __forceinline__ trek_vector<float, 4> trek_load_some(const float *from, int n, bool aligned)
 {
     trek_vector<float, 4> x = {};
@@ -473,7 +477,7 @@ __device__ __forceinline__ void trek_store_some(float *to, const trek_vector<flo
             to[e] = x.x[e];
 }
 
-/* The block that begins at `begin`, by the threads of a warp. */
+/* Updates the block that begins at `begin`, with the threads of a warp. */
 template <typename R>
 __device__ __forceinline__ void trek_step_coded(const trek_step_numbers<float> &s, const trek_step_arrays<float> &a,
                                                 float *const *scale, uint32_t positive, int64_t begin, int64_t count)
@@ -481,7 +485,8 @@ __device__ __forceinline__ void trek_step_coded(const trek_step_numbers<float> &
     trek_step_piece<R, float, 4> pieces[TREK_CODED_PIECES] = {};
     trek_vector<float, 4> states[TREK_CODED_PIECES];
     int n[TREK_CODED_PIECES];
-    bool aligned = (((uintptr_t)a.param | (uintptr_t)a.grad) & 15) == 0; /* codes and 16-bit parameters are, as blocks are */
+    bool aligned = (((uintptr_t)a.param | (uintptr_t)a.grad) & 15) == 0; /* codes and 16-bit parameters are aligned, as blocks
+                                                                          * are */
 #pragma unroll
     for (int k = 0; k < TREK_CODED_PIECES; k++) {
         int64_t left = count - begin - trek_coded_place(k);
@@ -543,7 +548,8 @@ __device__ __forceinline__ void trek_apply_coded_tile(const trek_update_run &run
         trek_step_coded<R>(s, a, run.scale, positive, at, run.count);
 }
 
-/* As trek_apply_kernel, of an optimizer whose state is in u8: of its own, so that others keep their registers. */
+/* Like trek_apply_kernel, for an optimizer whose state is in u8. It is separate so that the others keep their
+ * registers. */
 template <typename R> static __global__ void __launch_bounds__(TREK_UPDATE_THREADS, 2) trek_apply_coded_kernel(trek_update u,
                                                                                                                bool zero_grads)
 {

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Updates of whole parameters on a GPU, for classes whose elements depend on norms (lamb, lars) or products (muon, adafactor).
- * Everything that changes from step to step is read from the records (tensor/update.h), and what lies between two passes is
- * in memory of the queue: nothing waits for the host, and a captured step can be replayed. */
+/* Updates of whole parameters on a GPU, for classes whose elements depend on norms (lamb, lars) or products (muon,
+ * adafactor). Everything that changes from step to step is read from the records (tensor/update.h), and data between
+ * two passes is in the queue's memory. So nothing waits for the host, and a captured step can be replayed. */
 #ifndef TREK_TENSOR_CUDA_OPTIM_WHOLE_CUH
 #define TREK_TENSOR_CUDA_OPTIM_WHOLE_CUH
 
 #include "tensor/cuda/optim/update_apply.cuh"
 
-/* `function` is the class's update_apply, by the name that the class gives as `gpu`. */
+/* `function` is the class's update_apply, under the name that the class gives as `gpu`. */
 #define TREK_GPU_WHOLE(name, function) static trek_cuda_update_entry name##_entry(#name, function, nullptr);
 
 __host__ __device__ inline int64_t trek_tiles_of(int64_t count) { return (count + TREK_UPDATE_TILE - 1) / TREK_UPDATE_TILE; }
 
-/* The update of run r alone. */
+/* Returns the update of run r alone. */
 inline trek_update trek_update_of_run(const trek_update *update, int32_t r)
 {
     trek_update one = *update;
@@ -84,7 +84,7 @@ template <typename M> static __global__ void trek_measure_kernel(trek_update u, 
     }
 }
 
-/* A block for each run. */
+/* One block for each run. */
 template <typename M> static __global__ void trek_measured_kernel(trek_update u, const trek_two_sums *parts)
 {
     TREK_SHARED(double, joint, 32);
@@ -103,7 +103,7 @@ template <typename M> static __global__ void trek_measured_kernel(trek_update u,
     }
 }
 
-/* The first pass, the numbers, and Last, which reads them: three launches for all parameters. */
+/* Runs the first pass, the numbers, and Last, which reads them: three launches for all parameters. */
 template <typename M, typename Last>
 static trek_status trek_measured_apply(trek_cuda_queue *queue, const trek_update *update, bool zero_grads)
 {
@@ -121,7 +121,7 @@ static trek_status trek_measured_apply(trek_cuda_queue *queue, const trek_update
 
 /* --- passes over one parameter ------------------------------------------------------------------------------------ */
 
-/* Elements of run r by rule R, whose state number `slot` is `room`; the parameter keeps its values. */
+/* Applies rule R to the elements of run r, with `room` as state number `slot`. The parameter keeps its values. */
 template <typename R, typename T>
 static __global__ void trek_room_kernel(trek_update u, int32_t r, int slot, T *room, bool zero_grads)
 {
@@ -136,12 +136,13 @@ static __global__ void trek_room_kernel(trek_update u, int32_t r, int slot, T *r
         trek_apply_tile<R, T>(run, tile * TREK_UPDATE_TILE, numbers[0]);
 }
 
-/* What the last pass makes of a parameter: x keep + way factor. */
+/* The last pass over a parameter: x keep + way factor. */
 struct trek_whole_last {
     double keep, factor;
 };
 
-/* F gives a trek_whole_last for the slice of the run. The 16-bit parameter follows; gradients are zeroed. */
+/* F returns a trek_whole_last for the slice of the run. The 16-bit parameter is updated as well, and gradients are
+ * zeroed. */
 template <typename T, typename F>
 static __global__ void trek_last_kernel(trek_update u, int32_t r, const T *way, F last, bool zero_grads)
 {

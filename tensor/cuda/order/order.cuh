@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What kernels of order share: elements by their row-major place, and what is compared of them. */
+/* What kernels for sorting and selecting share: elements by their row-major position, and how they are compared. */
 #ifndef TREK_TENSOR_CUDA_ORDER_ORDER_CUH
 #define TREK_TENSOR_CUDA_ORDER_ORDER_CUH
 
@@ -9,7 +9,7 @@
 
 #define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
 
-/* Sizes and strides of a tensor; `but`: a dimension that is left out (-1: none). */
+/* Sizes and strides of a tensor; `but` is a dimension to leave out (-1 for none). */
 struct trek_places {
     int ndim;
     int64_t sizes[TREK_MAX_DIMS], strides[TREK_MAX_DIMS];

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensor cores by mma.sync (from sm_80 on) and what feeds them: ldmatrix, cp.async.
- * Fragments lie in registers as PTX's ISA says. In the tests' shim the same functions
- * exchange values between the lanes, so that layouts are tested without a GPU. */
+/* Tensor cores through mma.sync (from sm_80 on) and what supplies them: ldmatrix and cp.async. Fragments are in
+ * registers as PTX's ISA defines. In the tests' shim the same functions exchange values between the lanes, so that
+ * layouts are tested without a GPU. */
 #ifndef TREK_TENSOR_CUDA_PRODUCTS_MMA_CUH
 #define TREK_TENSOR_CUDA_PRODUCTS_MMA_CUH
 
 #include "tensor/cuda/approximate.cuh"
 
 #if defined(TREK_FAKE_CUDA) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800)
-#define TREK_MMA 1 /* this pass can have them */
+#define TREK_MMA 1 /* available in this pass */
 #endif
 
 #ifdef TREK_MMA
@@ -48,7 +48,7 @@ template <> __device__ __forceinline__ void trek_mma<trek_f16>(float d[4], const
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8. */
+/* Loads four 8 x 8 matrices of 16-bit elements. Lane l gives the address of row l % 8 of matrix l / 8. */
 __device__ __forceinline__ void trek_load_matrices(uint32_t r[4], const uint16_t *row)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
@@ -57,7 +57,7 @@ __device__ __forceinline__ void trek_load_matrices(uint32_t r[4], const uint16_t
                  : "r"(at)
                  : "memory");
 }
-/* The same, each matrix turned. */
+/* The same with each matrix transposed. */
 __device__ __forceinline__ void trek_load_turned(uint32_t r[4], const uint16_t *row)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
@@ -67,7 +67,7 @@ __device__ __forceinline__ void trek_load_turned(uint32_t r[4], const uint16_t *
                  : "memory");
 }
 
-/* 16 bytes from global to shared memory, or zeros; there after a commit and a wait. */
+/* Copies 16 bytes from global to shared memory, or zeros. They have arrived after a commit and a wait. */
 __device__ __forceinline__ void trek_copy_async(void *to, const void *from, bool there)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
@@ -75,7 +75,7 @@ __device__ __forceinline__ void trek_copy_async(void *to, const void *from, bool
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void trek_copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/* All but the last `pending` commits have arrived (for this thread: a barrier tells the others). */
+/* Waits until all except the last `pending` commits have arrived (for this thread; a barrier tells the others). */
 template <int pending> __device__ __forceinline__ void trek_copy_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
@@ -83,8 +83,8 @@ template <int pending> __device__ __forceinline__ void trek_copy_wait()
 
 #else /* the shim: lanes exchange what the hardware would */
 
-/* What the lanes of a warp show each other in one instruction. There are two, in turns: a lane may come to the next
- * instruction before all have read what was shown in this one, but not to the one after it. */
+/* What the lanes of a warp show each other in one instruction. There are two of these, used in turn: a lane may reach
+ * the next instruction before all lanes have read what was shown in this one, but not the one after it. */
 struct trek_shown {
     float a[16][16], b[16][8]; /* by column and row, by row and column */
     const uint16_t *rows[32];
@@ -158,7 +158,7 @@ template <int pending> inline void trek_copy_wait() {}
 
 #endif
 
-/* Over the four lanes that share a row of sums. */
+/* Reduces over the four lanes that share a row of sums. */
 __device__ __forceinline__ float trek_quad_largest(float x)
 {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));

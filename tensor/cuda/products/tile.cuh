@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A product of matrices on tiles, for any operands: matrices of any strides, and
- * the windows of images that a convolution multiplies. Serves every dtype and device. */
+/* A matrix product on tiles for any operands: matrices with any strides, and the image windows that a convolution
+ * multiplies. It supports every dtype and device. */
 #ifndef TREK_TENSOR_CUDA_PRODUCTS_TILE_CUH
 #define TREK_TENSOR_CUDA_PRODUCTS_TILE_CUH
 
@@ -10,14 +10,14 @@
 #define TREK_TILE_DEPTH 16
 #define TREK_TILE_THREADS 256
 
-/* What elements of T are summed in: integers wrap. */
+/* The type in which elements of T are summed; integers wrap. */
 template <typename T> struct trek_sum_of { typedef float type; };
 template <> struct trek_sum_of<double> { typedef double type; };
 template <> struct trek_sum_of<int64_t> { typedef uint64_t type; };
 template <> struct trek_sum_of<int32_t> { typedef uint32_t type; };
 template <> struct trek_sum_of<uint8_t> { typedef uint32_t type; };
 
-/* a * b + c; in one rounding on a GPU. */
+/* a * b + c, with a single rounding on a GPU. */
 __device__ __forceinline__ float trek_multiply_add(float a, float b, float c)
 {
 #ifdef __CUDA_ARCH__
@@ -37,10 +37,10 @@ __device__ __forceinline__ double trek_multiply_add(double a, double b, double c
 __device__ __forceinline__ uint32_t trek_multiply_add(uint32_t a, uint32_t b, uint32_t c) { return a * b + c; }
 __device__ __forceinline__ uint64_t trek_multiply_add(uint64_t a, uint64_t b, uint64_t c) { return a * b + c; }
 
-/* One tile: rows from row0 below m, columns from column0 below n, sums over p in [begin, end) in order.
- * A and B: `place at(int64_t line)` prepares a row of A or a column of B, `W load(place, int64_t p)` reads
- * its element p, `along_p` tells whether elements with neighbouring p lie side by side in memory.
- * store(row, column, sum) is called once for each element of the tile. */
+/* Computes one tile: rows from row0 below m, columns from column0 below n, and sums over p in [begin, end) in order.
+ * A and B have `place at(int64_t line)`, which prepares a row of A or a column of B, `W load(place, int64_t p)`,
+ * which reads its element p, and `along_p`, which tells whether elements with neighbouring p are neighbours in
+ * memory. store(row, column, sum) is called once for each element of the tile. */
 template <typename W, typename A, typename B, typename Store>
 __device__ __forceinline__ void trek_tile_product(const A &a, const B &b, const Store &store, int64_t row0, int64_t column0,
                                                   int64_t m, int64_t n, int64_t begin, int64_t end)
@@ -98,7 +98,7 @@ __device__ __forceinline__ void trek_tile_product(const A &a, const B &b, const 
                 store(row0 + ty * 4 + i, column0 + tx + 16 * j, sum[i][j]);
 }
 
-/* The tiles of C in one dimension of the grid, a batch (at most 65535 at a time) in another. */
+/* The grid has the tiles of C in one dimension, and a batch (at most 65535 at a time) in another. */
 inline trek_grid trek_tile_grid(int64_t m, int64_t n, int64_t batch)
 {
     int64_t tiles = ((m + TREK_TILE - 1) / TREK_TILE) * ((n + TREK_TILE - 1) / TREK_TILE);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensor cores of sm_90a by wgmma.mma_async, and what feeds them: tensor copies, and mbarriers that count their bytes. Names of
- * sections are those of the PTX ISA 9.0. Code for compute_90a runs on capability 9.0 alone. */
+/* Tensor cores of sm_90a through wgmma.mma_async, and what supplies them: tensor copies, and mbarriers that count
+ * their bytes. Names of sections are those of the PTX ISA 9.0. Code for compute_90a runs only on capability 9.0. */
 #ifndef TREK_TENSOR_CUDA_PRODUCTS_WGMMA_CUH
 #define TREK_TENSOR_CUDA_PRODUCTS_WGMMA_CUH
 
@@ -8,7 +8,7 @@
 #include "tensor/cuda/tensor_map.h"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define TREK_WGMMA 1 /* this pass can have them */
+#define TREK_WGMMA 1 /* available in this pass */
 
 /* --- mbarriers ("mbarrier"): by their addresses in shared memory ------------------------------------- */
 
@@ -16,7 +16,7 @@ __device__ __forceinline__ void trek_meeting_init(uint32_t at, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
 }
-/* What was initialised is there for copies, and after a barrier for other threads. */
+/* Makes the initialisation visible to copies and, after a barrier, to other threads. */
 __device__ __forceinline__ void trek_meetings_made() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 __device__ __forceinline__ void trek_meeting_arrive(uint32_t at)
 {
@@ -26,7 +26,7 @@ __device__ __forceinline__ void trek_meeting_expect(uint32_t at, int bytes) /* a
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
-/* Until the phase of that parity has ended. */
+/* Waits until the phase of that parity has ended. */
 __device__ __forceinline__ void trek_meeting_wait(uint32_t at, int parity)
 {
     uint32_t over;
@@ -39,7 +39,7 @@ __device__ __forceinline__ void trek_meeting_wait(uint32_t at, int parity)
     } while (!over);
 }
 
-/* The box of the map at (column, row, head, batch) to shared memory; its bytes count for the mbarrier. */
+/* Copies the map's box at (column, row, head, batch) to shared memory. The mbarrier counts its bytes. */
 __device__ __forceinline__ void trek_copy_box(uint32_t to, const trek_tensor_map &map, int column, int second, int third,
                                               int fourth,
                                               uint32_t meeting)
@@ -53,18 +53,20 @@ __device__ __forceinline__ void trek_copy_box(uint32_t to, const trek_tensor_map
 
 /* --- products ("Asynchronous Warpgroup Level Matrix Instructions") ------------------------------------- */
 
-/* "Matrix Descriptor" of what trek_copy_box has written: swizzled over 128 bytes (bits 62-63: 1), 8 rows in 1024 bytes (bits
- * 32-45, in units of 16 bytes); turned (N-major), 64 more columns are `leading` bytes on (bits 16-29), "Strides". */
+/* The "Matrix Descriptor" of data written by trek_copy_box: swizzled over 128 bytes (bits 62-63: 1), with 8 rows in
+ * 1024 bytes (bits 32-45, in units of 16 bytes). Transposed (N-major), 64 more columns are `leading` bytes further on
+ * (bits 16-29), see "Strides". */
 __device__ __forceinline__ uint64_t trek_rows_descriptor(uint32_t at, int leading)
 {
     return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-/* Before the first product, and where registers were written since: sums or left operands. */
+/* Required before the first product, and after registers were written: sums or left operands. */
 __device__ __forceinline__ void trek_wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void trek_wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-/* "setmaxnreg", by all of a warpgroup: fewer registers of a thread (given back) or more (waited for) than it began with. */
+/* "setmaxnreg", executed by a whole warpgroup: a thread gets fewer registers (returned at once) or more (waited for)
+ * than it began with. */
 template <int count> __device__ __forceinline__ void trek_registers_fewer()
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
@@ -86,7 +88,8 @@ template <> constexpr bool trek_is_bf16<trek_bf16> = true;
     NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59," \
              "%60,%61,%62,%63"
 
-/* Products but those of the last `pending` commits are over, and these sums theirs: 64 x 128 or 64 x 64 in four warps. */
+/* Waits for all products except those of the last `pending` commits; the sums, 64 x 128 or 64 x 64 in four warps, are
+ * then final. */
 template <int pending> __device__ __forceinline__ void trek_wgmma_wait(float (&d)[64])
 {
     asm volatile("wgmma.wait_group.sync.aligned %64;" : SUMS_32(d, 0), SUMS_32(d, 32) : "n"(pending) : "memory");
@@ -95,7 +98,7 @@ template <int pending> __device__ __forceinline__ void trek_wgmma_wait(float (&d
 {
     asm volatile("wgmma.wait_group.sync.aligned %32;" : SUMS_32(d, 0) : "n"(pending) : "memory");
 }
-/* These sums, too, were of products that have been waited for. */
+/* These sums also belong to products that have been waited for. */
 __device__ __forceinline__ void trek_wgmma_over(float (&d)[64]) { asm volatile("" : SUMS_32(d, 0), SUMS_32(d, 32)::"memory"); }
 __device__ __forceinline__ void trek_wgmma_over(float (&d)[32]) { asm volatile("" : SUMS_32(d, 0)::"memory"); }
 

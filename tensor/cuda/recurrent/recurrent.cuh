@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the recurrent layers share: sizes, lengths, the product of a step, states. A step is a product and a kernel over the
- * elements of the state; 16-bit products add up in f32. */
+/* What the recurrent layers share: sizes, lengths, the product of a step, and states. A step consists of a product
+ * and a kernel over the elements of the state; 16-bit products accumulate in f32. */
 #ifndef TREK_TENSOR_CUDA_RECURRENT_CUH
 #define TREK_TENSOR_CUDA_RECURRENT_CUH
 
@@ -22,11 +22,11 @@ __device__ __forceinline__ double trek_gate(double x)
 __device__ __forceinline__ float trek_squash(float x) { return tanhf(x); }
 __device__ __forceinline__ double trek_squash(double x) { return tanh(x); }
 
-/* The element of the state that a thread works on in the step at time t. */
+/* The element of the state that a thread handles in the step at time t. */
 struct trek_step {
     int64_t t, steps, rows, hidden;
     bool reverse;
-    trek_indices lengths; /* x NULL: all rows have all steps */
+    trek_indices lengths; /* x is NULL if all rows have all steps */
     __device__ __forceinline__ bool has(int64_t row) const { return !lengths.x || t < lengths[row]; }
     __device__ __forceinline__ bool begins(int64_t row) const
     {
@@ -36,7 +36,7 @@ struct trek_step {
     __device__ __forceinline__ int64_t before(int64_t row) const { return (reverse ? t + 1 : t - 1) * rows + row; }
 };
 
-/* to = from (NULL: zeros), as another dtype. */
+/* Copies `from` (NULL: zeros) to `to` in another dtype. */
 template <typename O, typename T> static __global__ void recurrent_copy_kernel(O *to, const T *from, int64_t n)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
@@ -55,7 +55,7 @@ struct trek_recurrence {
     const trek_op_call *call;
     trek_cuda_queue *queue;
     const trek_tensor *weight;
-    trek_step step; /* but for its time */
+    trek_step step; /* without its time */
     trek_dtype dtype, wide;
 
     trek_recurrence(const trek_op_call *c, trek_cuda_queue *q, const trek_tensor *sequence, const trek_tensor *w,
@@ -77,7 +77,7 @@ struct trek_recurrence {
                            queue->device->faults_device, (int)call->op->id);
     }
 
-    /* The step that is taken as the s-th forward. */
+    /* Returns the s-th step in forward order. */
     trek_step at(int64_t s) const
     {
         trek_step one = step;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Powers of e of a row's logits, less a shift near their largest, for the sums and gradients of losses.
+/* Powers of e of a row's logits minus a shift near the largest, for the sums and gradients of losses.
  *
  *   less(top)      what of() is to add for the largest logit `top`: finite, so that infinite logits give 0 or infinity
  *   of(x, less)    e^(x - shift)
  *   ratio(d)       e^(shift a - shift b) of d = less b - less a
  *   shift(less)    the logit whose power is 1
  *
- * Logits of 16 bits were rounded by more than the unit that makes powers of two is wrong, so their power is one fused
- * multiply-add and one instruction of that unit. The shift is what the rounded `less` says it is: sums lose nothing by it. */
+ * The rounding of 16-bit logits exceeds the error of the unit that computes powers of two, so their power takes one fused
+ * multiply-add and one instruction of that unit. The shift is defined by the rounded `less`, so sums lose nothing by it. */
 #ifndef TREK_TENSOR_CUDA_REDUCE_POWERS_CUH
 #define TREK_TENSOR_CUDA_REDUCE_POWERS_CUH
 

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reductions over any set of dimensions of any strides. One kernel: a block's
- * threads lie along the dimension where memory is nearest, reduced or kept; long
- * reductions are split over blocks, whose partial results a second kernel joins.
- * The order of all that follows from shape and strides alone.
+/* Reductions over any set of dimensions with any strides. In the one kernel, a block's threads are assigned along the
+ * dimension where memory is nearest, whether it is reduced or kept. Long reductions are split over blocks, whose partial
+ * results a second kernel joins. The order of everything follows from shape and strides alone.
  *
  * An Op (a value, copied to the device) has
  *   element, partial       what is loaded; what is gathered (trivial, a multiple of 4 bytes)
  *   load<V>(offset)        V neighbours as trek_vector<element, V>; offset in units of V
  *   aligned(V)             on the host: whether V may be loaded at once
- *   most                   the V of its table's rows; 1: there is no other kernel
+ *   most                   the V of its table's rows; with 1 there is no other kernel
  *   start(output)          a partial of nothing
- *   step(a, x, place)      adds an element; place: its number among those of its output
+ *   step(a, x, place)      adds an element; place is its index among the elements of its output
  *   join(a, b)             adds partial b to a
  *   store(offset, a)       finishes and writes */
 #ifndef TREK_TENSOR_CUDA_REDUCE_REDUCE_CUH
@@ -38,7 +37,7 @@ struct trek_reduce_walk {
 __device__ __forceinline__ void trek_reduce_locate(const trek_reduce_dim *dims, int n, bool wide, int64_t index, int64_t *in,
                                                    int64_t *out)
 {
-#pragma unroll 1 /* most have one dimension or two, and this stands in each kernel six times */
+#pragma unroll 1 /* most have one or two dimensions, and each kernel contains this six times */
     for (int d = n - 1; d > 0; d--) {
         int64_t next = wide ? index / dims[d].size : (int64_t)dims[d].by((uint32_t)index);
         int64_t at = index - next * dims[d].size;
@@ -59,7 +58,7 @@ __device__ __forceinline__ int64_t trek_reduce_offset(const trek_reduce_walk &w,
     return in;
 }
 
-/* Gathers elements begin, begin + step, ... below end of one output (of V neighbouring ones). */
+/* Gathers elements begin, begin + step, ... below end of one output (or of V neighbouring ones). */
 template <typename Op, int V>
 __device__ __forceinline__ void trek_reduce_gather(const Op &op, const trek_reduce_walk &w, typename Op::partial *a, int64_t base,
                                                    int64_t begin, int64_t end, int64_t step)
@@ -131,7 +130,7 @@ __global__ void __launch_bounds__(TREK_BLOCK_THREADS) trek_reduce_kernel(Op op, 
     }
 }
 
-/* A warp joins the partials of one output; v neighbouring outputs have one place among those kept. */
+/* A warp joins the partial results of one output; v neighbouring outputs share one position among the kept ones. */
 template <typename Op>
 __global__ void __launch_bounds__(TREK_BLOCK_THREADS) trek_reduce_splits(Op op, trek_reduce_walk w,
                                                                          const typename Op::partial *partials,
@@ -156,14 +155,14 @@ __global__ void __launch_bounds__(TREK_BLOCK_THREADS) trek_reduce_splits(Op op, 
 
 /* --- the plan (reduce_plan.cu) ---------------------------------------------------------------- */
 
-/* Dimensions of `in`, those of the mask reduced; out_strides: of each dimension of in that is kept. ordered: places are
- * counted in row-major order of the reduced dimensions. */
+/* Collects the dimensions of `in`, where those in the mask are reduced. out_strides are those of the dimensions of
+ * `in` that are kept. With `ordered`, positions are counted in row-major order of the reduced dimensions. */
 void trek_reduce_dims(trek_reduce_walk *w, const trek_tensor *in, uint64_t mask, const int64_t *out_strides, bool ordered);
-/* Whether v neighbours can be loaded at once, so far as strides say. */
+/* Returns whether v neighbours can be loaded at once, judging by the strides. */
 bool trek_reduce_can_load(const trek_reduce_walk *w, int v);
-/* Lays threads and blocks, for loads of v. */
+/* Assigns threads and blocks for loads of v. */
 void trek_reduce_lay(trek_reduce_walk *w, int v);
-/* out_strides for a reduction's output. */
+/* Computes out_strides for a reduction's output. */
 void trek_reduce_out_strides(const trek_op_call *call, int64_t *out_strides);
 
 template <typename Op, int V>
@@ -197,7 +196,7 @@ trek_status trek_reduce_run(const trek_op_call *call, trek_cuda_queue *queue, co
     return trek_reduce_launch<Op, 1>(call, queue, op, w);
 }
 
-/* A row of the op table: input 0 to output 0. */
+/* Runs a row of the op table, from input 0 to output 0. */
 template <typename Op>
 trek_status trek_reduce_call(const trek_op_call *call, const Op &op, bool ordered)
 {
@@ -225,8 +224,8 @@ template <typename T> struct trek_reduce_input {
     bool aligned(int v) const { return (uintptr_t)x % (sizeof(T) * (size_t)v) == 0; }
 };
 
-/* From an array whose dtype is found as the kernel runs, to another, for what is rare: floats in W, or whole numbers and bool in
- * i64. */
+/* From an array whose dtype is determined at run time to another, for rare cases: floats in W, or whole numbers and
+ * bool in i64. */
 template <typename W> struct trek_reduce_any {
     typedef W element;
     static constexpr int most = 1;
@@ -260,8 +259,8 @@ template <typename Op> Op trek_reduce_any_of(const trek_op_call *call)
     return op;
 }
 
-/* The statistics of a set of numbers: sums of distances from a first one, exact enough because few are gathered
- * before sets are joined (Chan, Golub and LeVeque 1983). */
+/* The statistics of a set of numbers: sums of distances from the first one. This is exact enough, because few numbers
+ * are gathered before sets are joined (Chan, Golub and LeVeque 1983). */
 struct trek_moments {
     double n, shift, sum, squares;
     __device__ __forceinline__ void add(double x)
@@ -272,7 +271,7 @@ struct trek_moments {
         sum += d;
         squares = fma(d, d, squares);
     }
-    /* shift becomes the mean, squares the sum of squared distances from it. */
+    /* shift becomes the mean, and squares the sum of squared distances from it. */
     __device__ __forceinline__ void centre()
     {
         double distance = n > 0 ? sum / n : 0;

@@ -148,7 +148,7 @@ static bool describe_graph(trek_text *text, const trek_graph_layout *l)
 char *trek_graph_hash(trek_graph *graph, char *hash)
 {
     if (!graph || !hash) {
-        trek_fail_missing("trek_graph_hash", graph ? "text" : "graph");
+        trek_fail_missing("graph_hash", graph ? "text" : "graph");
         return NULL;
     }
     trek_text text = { 0 };

@@ -131,7 +131,7 @@ bool hosts_read_file(hosts *h, const char *path)
     }
     if (file)
         fclose(file);
-    return good && (h->n > 0 || wrong("--hostfile", "there is no host in it", path));
+    return good && (h->n > 0 || wrong("--hostfile", "it lists no host", path));
 }
 
 /* In turns, so that they are as equal as can be, the first having one more. */

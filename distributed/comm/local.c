@@ -134,7 +134,7 @@ static trek_status check_local(const trek_device *devices, int n, trek_comm **co
     if (!comms)
         return trek_fail_missing("comm_local", "place for the handles");
     if (n < 1 || n > TREK_MAX_RANKS)
-        return trek_fail(TREK_ERR_ARGUMENT, "comm_local: %d ranks; it takes 1 to %d", n, TREK_MAX_RANKS);
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_local: n: %d ranks; must be 1 to %d", n, TREK_MAX_RANKS);
     for (int r = 0; devices && r < n; r++) {
         const trek_backend *backend = trek_backend_get(devices[r].type);
         char why[256];

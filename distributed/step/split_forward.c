@@ -193,7 +193,7 @@ static trek_var *rank_input(const forward_call *c, int rank, int k)
     trek_var *x = c->call->inputs[source_of(p, rank, k)];
     trek_device device = trek_ranks_device(p->ranks, rank);
     if (!x)
-        return trek_fail_missing("a forward over ranks", "an input"), NULL;
+        return trek_fail_missing("a forward over ranks", "input"), NULL;
     trek_tensor *part = p->split[k] ? rows_of(x->data, of->first, of->rows, device) : trek_tensor_to(x->data, device);
     if (!part)
         return NULL;
@@ -275,9 +275,9 @@ static trek_status fail_join(const trek_split_call *call, const split_forward *p
     char text[TREK_SHAPE_TEXT], name[256];
     const trek_tensor *y = p->of[rank].outputs[k]->data;
     call->describe(k, name, sizeof name, call->arg);
-    return trek_fail(TREK_ERR_SHAPE, "%s %s %s of rank %d (%lld rows) cannot be joined: %s", name,
-                     trek_dtype_name((trek_dtype)y->dtype),
-                     trek_tensor_shape_text(y, text), rank, (long long)p->of[rank].rows, why);
+    return trek_fail(TREK_ERR_SHAPE, "graph_forward: %s %s %s of rank %d (%lld rows) cannot be joined: %s", name,
+                     trek_dtype_name((trek_dtype)y->dtype), trek_tensor_shape_text(y, text), rank, (long long)p->of[rank].rows,
+                     why);
 }
 
 /* The first rank that has rows: not every share is one of a row. */
@@ -607,8 +607,8 @@ static trek_status split_backward(trek_function_context *context, trek_var *cons
     (void)n_grads;
     split_forward *p = trek_function_data(context);
     if (trek_grad_enabled() || trek_backward_captures())
-        return trek_fail(TREK_ERR_UNSUPPORTED, "%s through a forward that is split over %d ranks is not supported",
-                         trek_grad_enabled() ? "create_graph" : "trek_grad", p->local_ranks);
+        return trek_fail(TREK_ERR_UNSUPPORTED, "backward: %s through a forward that is split over %d ranks is not supported",
+                         trek_grad_enabled() ? "create_graph" : "grad", p->local_ranks);
     const trek_replica *first = p->of[0].replica;
     bool all = true;
     for (int k = 0; k < first->n_params; k++)
